@@ -1,0 +1,381 @@
+# SPDX-License-Identifier: Apache-2.0
+#
+# Plain make and a few probes. `make help` lists the targets.
+#
+#   make                              programs, libraries, example
+#   make CC=clang BUILD=build-clang   another compiler beside the first
+#   make SAN=thread                   under a sanitizer (address, undefined, thread), in build-thread
+#
+# A layer is a folder; its .c files become one archive by wildcard, so a new file needs no line here.
+
+VERSION := 0.1.0
+SOVERSION := 0
+
+.DEFAULT_GOAL := all
+.DELETE_ON_ERROR:
+.SUFFIXES:
+MAKEFLAGS += --no-builtin-rules
+ifeq ($(MAKELEVEL),0)
+MAKEFLAGS += -j$(shell nproc)
+endif
+
+# One short line a step; V=1 shows the commands.
+V ?=
+Q := $(if $(V),,@)
+say = @printf '  %-8s %s\n' $(1) $(2)
+
+# --- what the caller may set -----------------------------------------------------------------------------------------
+
+ifeq ($(origin CC),default)
+CC := gcc
+endif
+SAN ?=
+BUILD ?= $(if $(SAN),build-$(SAN),build)
+OPT ?= $(if $(SAN),-O1,-O2)
+WERROR ?= -Werror
+PREFIX ?= /usr/local
+DESTDIR ?=
+SEEDS ?= 1000
+SEED ?=
+FUZZ_SECONDS ?= 60
+TESTS ?=
+CLANG ?= clang
+ARM_CC ?= aarch64-linux-gnu-gcc
+ARM_RUN ?= $(if $(SAN),,qemu-aarch64-static)
+
+# --- probes ----------------------------------------------------------------------------------------------------------
+
+PKG_CONFIG ?= pkg-config
+pkg_exists = $(shell $(PKG_CONFIG) --exists $(1) 2>/dev/null && echo yes)
+
+NEEDED := libcrypto libprotobuf-c libcyaml yaml-0.1 jansson
+MISSING := $(if $(call pkg_exists,$(NEEDED)),,$(foreach p,$(NEEDED),$(if $(call pkg_exists,$p),,$p)))
+
+OPTIONAL :=
+DEFINES := -D_GNU_SOURCE
+ifneq ($(call pkg_exists,hwloc),)
+OPTIONAL += hwloc
+DEFINES += -DHAVE_HWLOC
+endif
+HAVE_VERBS := $(call pkg_exists,libibverbs)
+ifneq ($(HAVE_VERBS),)
+OPTIONAL += libibverbs
+DEFINES += -DHAVE_VERBS
+endif
+HAVE_DPDK := $(call pkg_exists,libdpdk)
+ifneq ($(HAVE_DPDK),)
+DEFINES += -DHAVE_DPDK
+DPDK_CFLAGS := $(shell $(PKG_CONFIG) --cflags libdpdk)
+DPDK_LIBS := $(shell $(PKG_CONFIG) --libs libdpdk)
+endif
+
+ifeq ($(MISSING),)
+LIB_CFLAGS := $(shell $(PKG_CONFIG) --cflags $(NEEDED) $(OPTIONAL))
+LIBS := $(shell $(PKG_CONFIG) --libs $(NEEDED) $(OPTIONAL))
+endif
+CLIENT_LIBS := $(shell $(PKG_CONFIG) --libs libcrypto libprotobuf-c $(filter-out yaml-0.1,$(OPTIONAL)) 2>/dev/null)
+MACHINE := $(firstword $(subst -, ,$(shell $(CC) -dumpmachine 2>/dev/null)))
+
+# --- flags -----------------------------------------------------------------------------------------------------------
+
+SAN_address := -fsanitize=address,undefined -fno-sanitize-recover=all
+SAN_undefined := -fsanitize=undefined -fno-sanitize-recover=all
+SAN_thread := -fsanitize=thread
+SAN_fuzzer := -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=all
+ifneq ($(SAN),)
+ifeq ($(SAN_$(SAN)),)
+$(error SAN=$(SAN): use address, undefined or thread)
+endif
+endif
+
+WARNINGS := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wvla
+BASE_CFLAGS := -std=gnu11 $(OPT) -g -fPIC -fvisibility=hidden -ffunction-sections -pthread \
+	$(if $(SAN),-fno-omit-frame-pointer $(SAN_$(SAN)))
+PROJECT_CFLAGS := $(BASE_CFLAGS) $(WARNINGS) $(WERROR) -I. -I$(BUILD)/gen $(DEFINES) $(LIB_CFLAGS) $(CFLAGS)
+PROJECT_LDFLAGS := -pthread -Wl,--gc-sections -Wl,--as-needed $(SAN_$(SAN)) $(LDFLAGS)
+
+# Kernels: no contraction, or compilers fuse multiply and add and the bits differ from the scalar specification.
+KERNEL_CFLAGS := -O3 -ffp-contract=off
+flags_of = $(if $(filter aggregation/%,$(1)),$(if $(SAN),,-O3) -ffp-contract=off) \
+	$(if $(filter aggregation/kernels_avx2.c,$(1)),-mavx2 -mf16c) \
+	$(if $(filter aggregation/kernels_avx512.c,$(1)),-mavx512f -mavx512bw -mavx512vl -mavx512dq -mf16c) \
+	$(if $(filter transport/dpdk%,$(1)),$(DPDK_CFLAGS))
+
+# --- layers ----------------------------------------------------------------------------------------------------------
+
+skip_x86 := $(if $(filter x86_64,$(MACHINE)),,aggregation/kernels_avx2.c aggregation/kernels_avx512.c)
+skip_arm := $(if $(filter aarch64,$(MACHINE)),,aggregation/kernels_neon.c)
+EXAMPLE := $(wildcard client/example.c)
+
+SRC_base := $(wildcard phub/base/*.c)
+SRC_aggregation := $(filter-out $(skip_x86) $(skip_arm),$(wildcard aggregation/*.c))
+SRC_topology := $(wildcard topology/*.c)
+SRC_transport := $(filter-out $(if $(HAVE_VERBS),,transport/verbs%) $(if $(HAVE_DPDK),,transport/dpdk%),\
+	$(wildcard transport/*.c))
+SRC_box := $(filter-out phub/main.c,$(wildcard phub/*.c))
+SRC_control := $(wildcard phub/control/*.c)
+SRC_client := $(filter-out $(EXAMPLE),$(wildcard client/*.c))
+SRC_cli := $(wildcard phub/cli/*.c)
+
+# Tests can do with fewer while others are in the works: make build/tests/unit/test_model LAYERS='base topology'.
+LAYERS ?= base aggregation topology transport box control client
+objects = $(patsubst %.c,$(BUILD)/obj/%.o,$(1))
+archives = $(foreach l,$(1),$(BUILD)/lib$(l).a)
+
+PROTO := $(wildcard transport/*.proto)
+GEN_C := $(PROTO:%.proto=$(BUILD)/gen/%.pb-c.c)
+GEN_H := $(PROTO:%.proto=$(BUILD)/gen/%.pb-c.h)
+GEN_OBJ := $(PROTO:%.proto=$(BUILD)/obj/gen/%.o)
+
+BOX_ARCHIVES := $(call archives,control box transport topology aggregation base)
+CLIENT_ARCHIVES := $(call archives,client transport topology aggregation base)
+
+# --- programs and libraries ------------------------------------------------------------------------------------------
+
+INSTALLED := $(if $(wildcard phub/main.c),$(BUILD)/phubd) $(if $(SRC_cli),$(BUILD)/phub)
+PROGRAMS := $(INSTALLED) $(if $(EXAMPLE),$(BUILD)/example)
+SHARED := $(BUILD)/libphub.so.$(VERSION)
+LIBRARIES := $(if $(SRC_client),$(SHARED) $(BUILD)/libphub.a $(BUILD)/phub.pc)
+
+.PHONY: all
+all: $(call archives,$(LAYERS)) $(PROGRAMS) $(LIBRARIES) ## programs, libraries, example (default)
+
+link = $(CC) $(PROJECT_LDFLAGS) -o $@ $(filter %.o,$^) -Wl,--start-group $(filter %.a,$^) -Wl,--end-group
+
+$(BUILD)/phubd: $(call objects,phub/main.c) $(BOX_ARCHIVES)
+	$(call say,LINK,$@)
+	$(Q)$(link) $(LIBS) $(DPDK_LIBS) -lm
+
+$(BUILD)/phub: $(call objects,$(SRC_cli)) $(CLIENT_ARCHIVES)
+	$(call say,LINK,$@)
+	$(Q)$(link) $(LIBS) $(DPDK_LIBS) -lm
+
+$(BUILD)/example: $(call objects,$(EXAMPLE)) $(BUILD)/libphub.a
+	$(call say,LINK,$@)
+	$(Q)$(link) $(CLIENT_LIBS) $(DPDK_LIBS) -lm
+
+# Only what is marked PHUB_API leaves either library: hidden visibility in the shared one; in the static one the objects
+# are joined first and their hidden names made local, so that ours never meet those of the program.
+$(SHARED): $(CLIENT_ARCHIVES)
+	$(call say,LINK,$@)
+	$(Q)$(CC) -shared -Wl,-soname,libphub.so.$(SOVERSION) $(if $(SAN),,-Wl,-z,defs) $(PROJECT_LDFLAGS) -o $@ \
+		-Wl,--whole-archive $(BUILD)/libclient.a -Wl,--no-whole-archive \
+		-Wl,--start-group $(filter-out %/libclient.a,$^) -Wl,--end-group $(CLIENT_LIBS) $(DPDK_LIBS) -lm
+	$(Q)ln -sf $(@F) $(BUILD)/libphub.so.$(SOVERSION)
+	$(Q)ln -sf libphub.so.$(SOVERSION) $(BUILD)/libphub.so
+
+$(BUILD)/libphub.a: $(CLIENT_ARCHIVES)
+	$(call say,AR,$@)
+	$(Q)$(CC) -nostdlib -r -o $(BUILD)/obj/libphub.o \
+		-Wl,--whole-archive $(BUILD)/libclient.a -Wl,--no-whole-archive \
+		-Wl,--start-group $(filter-out %/libclient.a,$^) -Wl,--end-group
+	$(Q)objcopy --localize-hidden $(BUILD)/obj/libphub.o
+	$(Q)rm -f $@
+	$(Q)ar rcs $@ $(BUILD)/obj/libphub.o
+
+define PC
+prefix=$(PREFIX)
+libdir=$${prefix}/lib
+includedir=$${prefix}/include
+
+Name: phub
+Description: Client of a PHub box: exchange gradients through a parameter server
+Version: $(VERSION)
+Requires.private: libcrypto libprotobuf-c
+Libs: -L$${libdir} -lphub
+Libs.private: -pthread -lm
+Cflags: -I$${includedir}
+endef
+export PC
+
+$(BUILD)/phub.pc: force
+	@mkdir -p $(@D)
+	@echo "$$PC" | cmp -s - $@ || echo "$$PC" >$@
+
+# --- compiling -------------------------------------------------------------------------------------------------------
+
+# Objects depend on the flags they were built with: `make CC=clang` in a gcc build folder rebuilds instead of mixing.
+FLAGS_NOW := $(CC) $(PROJECT_CFLAGS) $(DPDK_CFLAGS) $(PROJECT_LDFLAGS)
+$(BUILD)/.flags: force
+	@mkdir -p $(BUILD)
+	@echo '$(FLAGS_NOW)' | cmp -s - $@ || echo '$(FLAGS_NOW)' >$@
+
+.PHONY: force
+force:
+
+.PHONY: needed
+needed:
+	$(if $(MISSING),@echo "missing libraries: $(MISSING). Run deploy/deps.sh build" >&2; exit 1,@:)
+
+$(BUILD)/obj/%.o: %.c $(BUILD)/.flags | needed $(GEN_H)
+	@mkdir -p $(@D)
+	$(call say,CC,$<)
+	$(Q)$(CC) $(PROJECT_CFLAGS) $(call flags_of,$<) -MMD -MP -c -o $@ $<
+
+$(BUILD)/gen/%.pb-c.c $(BUILD)/gen/%.pb-c.h: %.proto | needed
+	@mkdir -p $(BUILD)/gen
+	$(call say,PROTO,$<)
+	$(Q)protoc-c --c_out=$(BUILD)/gen $<
+
+# Not to be deleted as steps on the way to an object.
+.SECONDARY: $(GEN_C) $(GEN_H)
+
+# Generated code is not ours to warn about.
+$(BUILD)/obj/gen/%.o: $(BUILD)/gen/%.pb-c.c $(BUILD)/.flags
+	@mkdir -p $(@D)
+	$(call say,CC,$<)
+	$(Q)$(CC) $(BASE_CFLAGS) -w -I$(BUILD)/gen $(LIB_CFLAGS) -MMD -MP -c -o $@ $<
+
+define layer
+$$(BUILD)/lib$(1).a: $$(call objects,$$(SRC_$(1))) $(2)
+	@mkdir -p $$(@D)
+	@rm -f $$@
+	$$(Q)ar rcs $$@ $$(filter %.o,$$^)
+endef
+$(foreach l,base aggregation topology box control client,$(eval $(call layer,$(l))))
+$(eval $(call layer,transport,$(GEN_OBJ)))
+
+# --- tests -----------------------------------------------------------------------------------------------------------
+# A test_*.c is a program; other .c files beside them are shared helpers. fuzz_*.c are programs of libFuzzer; here they
+# only replay their corpus.
+
+TEST_SRC := $(wildcard tests/unit/test_*.c tests/suite/test_*.c)
+TEST_HELPERS := $(filter-out $(TEST_SRC),$(wildcard tests/unit/*.c tests/suite/*.c))
+TEST_PROGRAMS := $(TEST_SRC:%.c=$(BUILD)/%)
+SIM_SRC := $(wildcard tests/sim/*.c)
+FUZZ_SRC := $(wildcard tests/fuzz/fuzz_*.c)
+REPLAY_PROGRAMS := $(FUZZ_SRC:tests/fuzz/fuzz_%.c=$(BUILD)/tests/fuzz/replay_%)
+FUZZ_PROGRAMS := $(FUZZ_SRC:%.c=$(BUILD)/%)
+TEST_ARCHIVES := $(call archives,test $(LAYERS))
+SRC_test := $(TEST_HELPERS)
+$(eval $(call layer,test))
+
+$(TEST_PROGRAMS): $(BUILD)/%: $(BUILD)/obj/%.o $(TEST_ARCHIVES)
+	@mkdir -p $(@D)
+	$(call say,LINK,$@)
+	$(Q)$(link) -lcmocka $(LIBS) $(DPDK_LIBS) -lm
+
+$(BUILD)/sim: $(call objects,$(SIM_SRC)) $(TEST_ARCHIVES)
+	$(call say,LINK,$@)
+	$(Q)$(link) $(LIBS) $(DPDK_LIBS) -lm
+
+$(REPLAY_PROGRAMS): $(BUILD)/tests/fuzz/replay_%: $(BUILD)/obj/tests/fuzz/fuzz_%.o $(BUILD)/obj/tests/fuzz/replay.o \
+		$(TEST_ARCHIVES)
+	@mkdir -p $(@D)
+	$(call say,LINK,$@)
+	$(Q)$(link) $(LIBS) $(DPDK_LIBS) -lm
+
+$(FUZZ_PROGRAMS): $(BUILD)/%: $(BUILD)/obj/%.o $(TEST_ARCHIVES)
+	@mkdir -p $(@D)
+	$(call say,LINK,$@)
+	$(Q)$(link) -fsanitize=fuzzer $(LIBS) $(DPDK_LIBS) -lm
+
+.PHONY: test-programs
+test-programs: all $(TEST_PROGRAMS) $(REPLAY_PROGRAMS) $(if $(SIM_SRC),$(BUILD)/sim) ## build the tests, run none
+
+# The probes above ran before deps installed anything, hence the second make.
+.PHONY: test
+test: deps-test ## build and run every test (TESTS=word: only those whose name holds it)
+	@$(MAKE) --no-print-directory test-programs $(if $(ARM_RUN),arm-programs)
+	@BUILD='$(BUILD)' SEEDS='$(SEEDS)' ARM_RUN='$(ARM_RUN)' tests/run.sh $(TESTS)
+
+.PHONY: sim
+sim: ## run SEEDS seeded simulations, or the one called SEED
+	@$(MAKE) --no-print-directory $(BUILD)/sim
+	$(BUILD)/sim $(if $(SEED),--seed $(SEED),--seeds $(SEEDS))
+
+.PHONY: fuzz-programs
+fuzz-programs: $(FUZZ_PROGRAMS)
+
+.PHONY: fuzz
+fuzz: deps-fuzz ## run every fuzzer for FUZZ_SECONDS (clang)
+	@$(MAKE) --no-print-directory CC='$(CLANG)' SAN=fuzzer BUILD='$(BUILD)-fuzz' fuzz-programs
+	@BUILD='$(BUILD)-fuzz' tests/fuzz/run.sh $(FUZZ_SECONDS)
+
+# The Arm kernels, cross-built and run under emulation. Only layers without libraries take part: cmocka has no cross
+# package, tests/unit/cmocka_shim.h stands in.
+ARM := $(BUILD)/arm
+ARM_TESTS := $(wildcard tests/unit/test_aggregation*.c $(patsubst phub/base/%.c,tests/unit/test_%.c,$(SRC_base)))
+ARM_PROGRAMS := $(ARM_TESTS:%.c=$(ARM)/%)
+ARM_SRC := $(SRC_base) $(filter-out aggregation/kernels_avx%,$(wildcard aggregation/*.c))
+ARM_OBJECTS := $(ARM_SRC:%.c=$(ARM)/obj/%.o)
+ARM_CFLAGS := -std=gnu11 -O2 -g -pthread $(WARNINGS) $(WERROR) -I. -D_GNU_SOURCE -DPHUB_NO_CMOCKA
+
+$(ARM)/obj/%.o: %.c $(BUILD)/.flags
+	@mkdir -p $(@D)
+	$(call say,CC-ARM,$<)
+	$(Q)$(ARM_CC) $(ARM_CFLAGS) $(if $(filter aggregation/%,$<),$(KERNEL_CFLAGS)) -MMD -MP -c -o $@ $<
+
+$(ARM_PROGRAMS): $(ARM)/%: $(ARM)/obj/%.o $(ARM_OBJECTS)
+	@mkdir -p $(@D)
+	$(call say,LINK-ARM,$@)
+	$(Q)$(ARM_CC) -static -pthread -o $@ $^ -lm
+
+.PHONY: arm-programs
+arm-programs: $(if $(shell command -v $(ARM_CC)),$(ARM_PROGRAMS))
+
+.PHONY: arm-test
+arm-test: ## cross-build the kernels for 64-bit Arm and test them under emulation
+	@$(MAKE) --no-print-directory arm-programs
+	@BUILD='$(BUILD)' ARM_RUN='$(ARM_RUN)' tests/run.sh arm/
+
+# --- the rest --------------------------------------------------------------------------------------------------------
+
+.PHONY: deps deps-test deps-demo deps-lint deps-fuzz
+deps: ## install what is missing (Debian packages)
+	@deploy/deps.sh
+deps-test:
+	@deploy/deps.sh build test
+deps-demo:
+	@deploy/deps.sh build demo
+deps-lint:
+	@deploy/deps.sh lint
+deps-fuzz:
+	@deploy/deps.sh build fuzz
+
+.PHONY: demo
+demo: deps-demo ## a box and its workers on this machine
+	@$(MAKE) --no-print-directory all
+	@BUILD='$(BUILD)' deploy/demo/run.sh
+
+.PHONY: bench
+bench: ## the measured claims, each with its peer
+	@$(MAKE) --no-print-directory all
+	@BUILD='$(BUILD)' tests/bench/run.sh
+
+.PHONY: lint
+lint: deps-lint ## layer rule, forbidden calls, sizes, format, cppcheck, shellcheck
+	@deploy/lint/lint.sh --self-test
+	@deploy/lint/lint.sh
+
+.PHONY: format
+format: ## let clang-format lay out every file of ours
+	clang-format-14 -i $$(deploy/lint/lint.sh --list-c)
+
+MAN := $(wildcard deploy/man/*.[1-8])
+UNITS := $(wildcard deploy/systemd/*.service)
+
+.PHONY: install
+install: all ## install under DESTDIR and PREFIX
+	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib/pkgconfig $(DESTDIR)$(PREFIX)/include
+	$(if $(INSTALLED),install -m 755 $(INSTALLED) $(DESTDIR)$(PREFIX)/bin)
+ifneq ($(SRC_client),)
+	install -m 755 $(SHARED) $(DESTDIR)$(PREFIX)/lib
+	ln -sf $(notdir $(SHARED)) $(DESTDIR)$(PREFIX)/lib/libphub.so.$(SOVERSION)
+	ln -sf libphub.so.$(SOVERSION) $(DESTDIR)$(PREFIX)/lib/libphub.so
+	install -m 644 $(BUILD)/libphub.a $(DESTDIR)$(PREFIX)/lib
+	install -m 644 $(BUILD)/phub.pc $(DESTDIR)$(PREFIX)/lib/pkgconfig
+	install -m 644 client/phub.h $(DESTDIR)$(PREFIX)/include
+endif
+	$(foreach m,$(MAN),install -D -m 644 $m $(DESTDIR)$(PREFIX)/share/man/man$(subst .,,$(suffix $m))/$(notdir $m);)
+	$(foreach u,$(UNITS),install -D -m 644 $u $(DESTDIR)$(PREFIX)/lib/systemd/system/$(notdir $u);)
+
+.PHONY: clean
+clean: ## remove this build folder and those it made
+	rm -rf $(BUILD) $(BUILD)-fuzz
+
+.PHONY: help
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' Makefile
+
+-include $(shell find $(BUILD)/obj $(ARM)/obj -name '*.d' 2>/dev/null)

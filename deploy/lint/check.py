@@ -1,0 +1,190 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""
+The rules of this project that no common tool knows: which layer may include which, calls that are forbidden where,
+sizes, names, licence lines. Reads only; prints one line per violation.
+
+Usage: check.py ROOT FILE...    FILEs relative to ROOT
+Exit status: 0 clean, 1 violations, 2 usage.
+"""
+import ast
+import os
+import re
+import sys
+
+FILE_LINES_MAX = 800
+FUNCTION_LINES_MAX = 70
+LICENCE = "SPDX-License-Identifier: Apache-2.0"
+
+# Who may include whom. The first prefix that fits a file is its layer.
+LAYERS = [
+    ("phub/base/", "base"),
+    ("phub/control/", "control"),
+    ("phub/cli/", "cli"),
+    ("phub/main.c", "main"),
+    ("phub/", "box"),
+    ("aggregation/", "aggregation"),
+    ("topology/", "topology"),
+    ("transport/", "transport"),
+    ("client/", "client"),
+    ("tests/", "tests"),
+]
+ANY = {layer for _, layer in LAYERS}
+MAY_INCLUDE = {
+    "base": {"base"},
+    "aggregation": {"base", "aggregation"},
+    "topology": {"base", "topology"},
+    "transport": {"base", "transport"},
+    "box": {"base", "aggregation", "topology", "transport", "box"},
+    "control": {"base", "topology", "transport", "box", "control"},
+    "main": ANY - {"client", "cli", "tests"},
+    "client": {"base", "topology", "transport", "client"},
+    "cli": ANY - {"main", "tests"},
+    "tests": ANY - {"main"},
+}
+# The client converts and encodes what it sends, but sums nothing.
+EXCEPTIONS = {"client": re.compile(r"aggregation/(convert|codec\w*)\.h$")}
+
+# Foreign headers with one place to be included from.
+HEADERS = [
+    (re.compile(r"(infiniband|rdma)/"), re.compile(r"transport/verbs\w*\.[ch]$")),
+    (re.compile(r"rte_"), re.compile(r"transport/dpdk\w*\.[ch]$")),
+    (re.compile(r"(\w+mmintrin|immintrin|arm_neon|arm_sve)\.h"), re.compile(r"aggregation/kernels_\w+\.[ch]$")),
+    (re.compile(r"hwloc"), re.compile(r"topology/discover\w*\.[ch]$")),
+]
+
+# Calls: names, in which files, why.
+PRINTING = "v?f?printf|f?puts|f?putc|putchar|perror|exit|_exit|abort"
+FORBIDDEN = [
+    (r"v?sprintf|strcpy|strcat|gets|strtok|tmpnam", r"", "has no bound; use snprintf or memcpy with a length"),
+    (r"ato[ifl]|atoll", r"", "cannot fail; use strtol and check it"),
+    (r"s?rand", r"", "is one hidden state for all threads; tests carry a seeded generator of their own"),
+    (r"alloca", r"", "has no bound"),
+    (r"system|popen", r"", "runs a shell"),
+    (PRINTING, r"client/(?!example\.c)", "libphub neither prints nor ends its host's process"),
+    (r"(m|c|re|aligned_)alloc|free|strn?dup|posix_memalign|pthread_\w+|mmap", r"aggregation/",
+     "aggregation/ is arithmetic: no memory, threads or I/O of its own"),
+    (PRINTING + r"|log_(error|warn|info|debug|write)", r"phub/(?!main\.c)[^/]*\.[ch]$", "the data path prints nothing"),
+]
+
+errors = 0
+
+
+def complain(path, line, text):
+    global errors
+    errors += 1
+    print(f"{path}:{line}: {text}")
+
+
+def layer_of(path):
+    for prefix, layer in LAYERS:
+        if path.startswith(prefix):
+            return layer
+    return None
+
+
+def blank(match):
+    """Keeps the lines of what it removes, so that line numbers hold."""
+    return " " + "\n" * match.group(0).count("\n")
+
+
+def line_of(code, match):
+    return code.count("\n", 0, match.start()) + 1
+
+
+def strip(text):
+    """C without comments and without what is between quotes."""
+    token = r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\''
+    return re.sub(token, lambda m: m.group(0) if m.group(0)[0] in "\"'" else blank(m), text, flags=re.S)
+
+
+def check_include(root, path, number, header):
+    layer = layer_of(path)
+    target = layer_of(header)
+    if "/" not in header or header.startswith("."):
+        complain(path, number, f'"{header}": include by the full path from the root')
+    elif not header.endswith(".pb-c.h") and not os.path.exists(os.path.join(root, header)):
+        complain(path, number, f'"{header}": no such file from the root')
+    elif layer and target and target not in MAY_INCLUDE[layer]:
+        if not (layer in EXCEPTIONS and EXCEPTIONS[layer].match(header)):
+            complain(path, number, f'layer rule: {layer} may not include {target} ("{header}")')
+
+
+def check_includes(root, path, code):
+    found = []
+    for match in re.finditer(r'^[ \t]*#[ \t]*include[ \t]*(<[^>]+>|"[^"]+")', code, re.M):
+        number = code.count("\n", 0, match.start(1)) + 1
+        header = match.group(1)[1:-1]
+        found.append(header)
+        if match.group(1)[0] == '"':
+            check_include(root, path, number, header)
+        for name, place in HEADERS:
+            if name.match(header) and not place.match(path):
+                complain(path, number, f"<{header}> may only be included in {place.pattern}")
+    own = path[:-2] + ".h"
+    if path.endswith(".c") and os.path.exists(os.path.join(root, own)) and (not found or found[0] != own):
+        complain(path, 1, f'own header first: "{own}"')
+
+
+def check_calls(path, code):
+    bare = re.sub(r'"(?:\\.|[^"\\\n])*"', '""', code)
+    for names, place, why in FORBIDDEN:
+        if not re.match(place, path):
+            continue
+        for match in re.finditer(r"(?<![\w.>])(" + names + r")\s*\(", bare):
+            complain(path, line_of(bare, match), f"{match.group(1)}(): {why}")
+
+
+def check_names(path, code):
+    for match in re.finditer(r"\btypedef\s+(struct|union|enum)\b", code):
+        if path != "client/phub.h":
+            complain(path, line_of(code, match), f"typedef {match.group(1)}: write it out")
+    if layer_of(path) not in ("client", "tests"):
+        for match in re.finditer(r"^[A-Za-z_][\w \t*]*\b(phub_\w+)\s*\(", code, re.M):
+            complain(path, line_of(code, match), f"{match.group(1)}(): phub_ is for the public API alone")
+
+
+def check_functions(path, lines):
+    """Functions open and close in column 0; clang-format sees to that."""
+    begin = None
+    for number, line in enumerate(lines, 1):
+        if line.startswith("{"):
+            begin = number
+        elif line.startswith("}") and begin is not None:
+            if number - begin + 1 > FUNCTION_LINES_MAX:
+                complain(path, begin, f"function of {number - begin + 1} lines; at most {FUNCTION_LINES_MAX}")
+            begin = None
+
+
+def check_file(root, path):
+    with open(os.path.join(root, path), encoding="utf-8") as file:
+        text = file.read()
+    lines = text.split("\n")
+    if LICENCE not in "\n".join(lines[:3]):
+        complain(path, 1, f"no line \"{LICENCE}\" among the first three")
+    if text.count("\n") > FILE_LINES_MAX:
+        complain(path, FILE_LINES_MAX, f"file of {text.count(chr(10))} lines; at most {FILE_LINES_MAX}")
+    if path.endswith((".c", ".h")):
+        code = strip(text)
+        check_includes(root, path, code)
+        check_calls(path, code)
+        check_names(path, code)
+        check_functions(path, lines)
+    elif path.endswith(".py"):
+        try:
+            ast.parse(text, path)
+        except SyntaxError as error:
+            complain(path, error.lineno or 1, f"syntax: {error.msg}")
+
+
+def main():
+    if len(sys.argv) < 3:
+        print(__doc__.strip(), file=sys.stderr)
+        return 2
+    for path in sys.argv[2:]:
+        check_file(sys.argv[1], path)
+    return 1 if errors else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

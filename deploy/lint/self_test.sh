@@ -1,0 +1,135 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+#
+# Does lint.sh find what it should? Each case plants one violation in a tree of its own and names what must be said
+# about it; the clean tree, and what looks wrong but is allowed, must pass. Called by lint.sh --self-test.
+set -eu
+here=$(cd "$(dirname "$0")" && pwd)
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+failed=0 count=0
+licence='/* SPDX-License-Identifier: Apache-2.0 */'
+
+fresh() {
+	rm -rf "$work/tree"
+	mkdir -p "$work/tree"/{phub/base,phub/control,phub/cli,transport,aggregation,client,topology,tests/unit,deploy}
+	local file
+	for file in phub/base/mem phub/chunk phub/control/job transport/wire topology/model aggregation/kernels \
+		aggregation/convert client/lane; do
+		echo "$licence" >"$work/tree/$file.h"
+	done
+}
+
+lint() {
+	LINT_ROOT=$work/tree LINT_CACHE=$work/cache "$here/lint.sh" 2>&1
+}
+
+# The text after the licence line is the file; "-" as what is expected means that it must pass.
+plant() { # EXPECTED FILE LINE...
+	local expected=$1 file=$2 output status=0
+
+	shift 2
+	fresh
+	{
+		case $file in *.sh) ;; *) echo "$licence" ;; esac
+		printf '%s\n' "$@"
+	} >"$work/tree/$file"
+	output=$(lint) || status=$?
+	count=$((count + 1))
+	if [[ $expected == - ]]; then
+		((status == 0)) && return
+		echo "lint self-test: $file should pass: $*"
+	else
+		((status != 0)) && grep -qE "$expected" <<<"$output" && return
+		echo "lint self-test: $file: nothing like \"$expected\" was said of: $*"
+	fi
+	echo "$output"
+	failed=$((failed + 1))
+}
+
+lines() { # COUNT TEXT
+	for ((i = 0; i < $1; i++)); do
+		printf '%s\n' "$2"
+	done
+}
+
+include() { # FILE HEADER
+	plant "layer rule" "$1" "#include \"$2\""
+}
+
+# Layers.
+include phub/base/a.c transport/wire.h
+include aggregation/a.c transport/wire.h
+include aggregation/a.c topology/model.h
+include topology/a.c aggregation/kernels.h
+include topology/a.c transport/wire.h
+include transport/a.c aggregation/kernels.h
+include transport/a.c topology/model.h
+include transport/a.h phub/chunk.h
+include phub/a.c phub/control/job.h
+include phub/a.c client/lane.h
+include phub/control/a.c aggregation/kernels.h
+include phub/control/a.c client/lane.h
+include client/a.c phub/chunk.h
+include client/a.c phub/control/job.h
+include client/a.c aggregation/kernels.h
+include phub/main.c client/lane.h
+plant - client/a.c '#include "aggregation/convert.h"'
+plant - phub/main.c '#include "phub/chunk.h"' '#include "phub/control/job.h"'
+plant - phub/cli/a.c '#include "client/lane.h"' '#include "phub/base/mem.h"'
+plant - tests/unit/a.c '#include "phub/chunk.h"' '#include "client/lane.h"'
+plant - transport/a.c '/* #include "phub/chunk.h" */'
+plant "full path" transport/a.c '#include "wire.h"'
+plant "no such file" transport/a.c '#include "transport/missing.h"'
+plant "own header first" phub/chunk.c '#include "phub/base/mem.h"' '#include "phub/chunk.h"'
+plant - phub/chunk.c '#include "phub/chunk.h"' '#include "phub/base/mem.h"'
+
+# Foreign headers.
+plant "may only be included" transport/tcp.c '#include <infiniband/verbs.h>'
+plant - transport/verbs.c '#include <infiniband/verbs.h>'
+plant "may only be included" transport/udp.c '#include <rte_mbuf.h>'
+plant - transport/dpdk_port.c '#include <rte_mbuf.h>'
+plant "may only be included" phub/a.c '#include <immintrin.h>'
+plant "may only be included" aggregation/convert.c '#include "aggregation/convert.h"' '' '#include <immintrin.h>'
+plant - aggregation/kernels_avx2.c '#include <immintrin.h>'
+plant "may only be included" phub/control/a.c '#include <hwloc.h>'
+
+# Calls.
+body() { # STATEMENT
+	printf '%s\n' 'void f(void);' '' 'void f(void)' '{' "	$1" '}'
+}
+for call in 'sprintf(a, b)' 'strcpy(a, b)' 'strcat(a, b)' 'gets(a)' 'atoi(a)' 'rand()' 'alloca(8)' 'system(a)' \
+	'popen(a, b)'; do
+	plant "${call%%(*}\(\):" phub/control/a.c "$(body "$call;")"
+done
+for call in 'printf("x")' 'puts("x")' 'exit(1)' 'fprintf(stderr, "x")'; do
+	plant "libphub" client/a.c "$(body "$call;")"
+	plant "data path" phub/a.c "$(body "$call;")"
+done
+plant "data path" phub/a.c "$(body 'log_warn("x");')"
+plant - phub/control/a.c "$(body 'log_warn("x");')"
+plant - client/example.c "$(body 'puts("x");')"
+for call in 'malloc(8)' 'free(a)' 'pthread_mutex_lock(a)'; do
+	plant "arithmetic" aggregation/a.c "$(body "$call;")"
+done
+plant - phub/a.c "$(body 'log_warn_count = my_rand(1) + box->exit(2); /* printf() */')"
+plant - phub/control/a.c "$(body 'log_info("system() is not called here");')"
+
+# Sizes and names.
+plant "function of 71 lines" phub/a.c 'void f(void);' '' 'void f(void)' '{' "$(lines 69 '	g();')" '}'
+plant - phub/a.c 'void f(void);' '' 'void f(void)' '{' "$(lines 68 '	g();')" '}'
+plant "file of 801 lines" phub/a.h "$(lines 800 '/* A line. */')"
+plant - phub/a.h "$(lines 799 '/* A line. */')"
+plant "typedef struct" phub/a.h 'typedef struct chunk chunk_t;'
+plant - client/phub.h 'typedef struct phub phub_t;'
+plant "public API" phub/a.c 'void phub_start(void);'
+
+# Files that are not C, and the common tools.
+plant "no line" deploy/a.sh '#!/bin/sh' 'true'
+plant "SC2086" deploy/a.sh '#!/bin/sh' '# SPDX-License-Identifier: Apache-2.0' "ls \$1"
+plant "syntax" deploy/a.py 'def'
+plant "clang-format" phub/a.c 'int  a;'
+plant "nullPointer" phub/control/a.c 'int f(void);' '' 'int f(void)' '{' '	int *a = 0;' '' '	return *a;' '}'
+
+echo "lint self-test: $((count - failed)) passed, $failed failed"
+((failed == 0))

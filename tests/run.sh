@@ -1,0 +1,150 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+#
+# Runs the tests that were built: unit, suite, fuzz corpora, simulation, system, and the Arm kernels under emulation.
+# One line per program; the tail of its output when it fails; the last line is "N passed, N failed, N skipped".
+#
+# Usage: tests/run.sh [WORD...]    only programs whose name holds one of the words
+# Reads BUILD, SEEDS, ARM_RUN, TEST_TIMEOUT (seconds per program) from the environment.
+#
+# A program says how it went by its exit status: 0, 77 (skipped; its last line is the reason), anything else failed.
+# One that speaks cmocka or TAP is counted by cases, others as one.
+set -u
+cd "$(dirname "$0")/.." || exit 1
+
+BUILD=${BUILD:-build}
+SEEDS=${SEEDS:-1000}
+ARM_RUN=${ARM_RUN-qemu-aarch64-static}
+TEST_TIMEOUT=${TEST_TIMEOUT:-300}
+LOGS=$BUILD/test-logs
+words=("$@")
+passed=0 failed=0 skipped=0
+
+export BUILD
+export ASAN_OPTIONS=${ASAN_OPTIONS:-abort_on_error=0:detect_stack_use_after_return=1}
+export UBSAN_OPTIONS=${UBSAN_OPTIONS:-print_stacktrace=1}
+export TSAN_OPTIONS=${TSAN_OPTIONS:-halt_on_error=1:second_deadlock_stack=1}
+export LC_ALL=C
+
+wanted() { # NAME
+	local word
+
+	((${#words[@]} == 0)) && return 0
+	for word in "${words[@]}"; do
+		[[ $1 == *"$word"* ]] && return 0
+	done
+	return 1
+}
+
+# Prints "PASSED FAILED SKIPPED" of a log, nothing when it holds no cases. Cases that began and never ended (a crash, a
+# hang) are failures.
+count_cases() { # LOG
+	awk '
+		/^\[ RUN      \]/ { begun++ }
+		/^\[       OK \]/ { ok++ }
+		/^\[  SKIPPED \] [A-Za-z_]/ { skip[$4]; }
+		/^\[  FAILED  \] [A-Za-z_]/ { fail[$4]; }
+		/^ok [0-9]/ { if (/# [Ss][Kk][Ii][Pp]/) tap_skip++; else tap_ok++ }
+		/^not ok [0-9]/ { tap_fail++ }
+		END {
+			if (begun) {
+				skips = length(skip)
+				print ok + 0, begun - ok - skips, skips
+			} else if (tap_ok + tap_skip + tap_fail) {
+				print tap_ok + 0, tap_fail + 0, tap_skip + 0
+			}
+		}' "$1"
+}
+
+# Why the first skipped case was: TAP says so behind "# SKIP", a cmocka test prints it just before it skips.
+skip_reason() { # LOG
+	awk '
+		/^ok [0-9].*# [Ss][Kk][Ii][Pp]/ { sub(/.*# [Ss][Kk][Ii][Pp] */, ""); print; exit }
+		/^\[  SKIPPED \] [A-Za-z_]/ { print before ~ /^\[ RUN/ ? $4 : before; exit }
+		{ before = $0 }' "$1"
+}
+
+run() { # NAME COMMAND...
+	local name=$1 log status cases p f s start verdict note=
+
+	shift
+	wanted "$name" || return 0
+	log=$LOGS/${name//\//.}.log
+	start=$EPOCHREALTIME
+	timeout --kill-after=10 "$TEST_TIMEOUT" "$@" >"$log" 2>&1 </dev/null
+	status=$?
+	cases=$(count_cases "$log")
+	if [[ -n $cases ]]; then
+		read -r p f s <<<"$cases"
+		((status != 0 && f == 0)) && f=1
+	elif ((status == 0)); then
+		p=1 f=0 s=0
+	elif ((status == 77)); then
+		p=0 f=0 s=1
+	else
+		p=0 f=1 s=0
+	fi
+	((passed += p, failed += f, skipped += s))
+	((s > 0)) && note=$(skip_reason "$log")
+	((status == 77)) && note=$(tail -1 "$log")
+	((status == 124 || status == 137)) && note="killed after $TEST_TIMEOUT s"
+	verdict=ok
+	((p == 0 && s > 0)) && verdict=skip
+	((f > 0)) && verdict=FAIL
+	printf '%-4s %-44s %4d passed%s%s %7.2f s%s\n' "$verdict" "$name" "$p" \
+		"$( ((f > 0)) && echo ", $f failed")" "$( ((s > 0)) && echo ", $s skipped")" \
+		"$(awk -v a="$start" -v b="$EPOCHREALTIME" 'BEGIN { print b - a }')" "${note:+  ($note)}"
+	if ((f > 0)); then
+		echo "---- exit status $status; the end of $log:"
+		tail -40 "$log"
+		echo "----"
+	fi
+}
+
+skip() { # NAME REASON
+	wanted "$1" || return 0
+	((skipped++))
+	printf '%-4s %-44s    0 passed, 1 skipped  (%s)\n' skip "$1" "$2"
+}
+
+mkdir -p "$LOGS"
+shopt -s nullglob
+
+# The sources say what there is, so that a program of a deleted test in an old build folder is not run.
+for source in tests/unit/test_*.c tests/suite/test_*.c; do
+	name=${source#tests/}
+	name=${name%.c}
+	run "$name" "$BUILD/tests/$name"
+done
+for source in tests/fuzz/fuzz_*.c; do
+	name=$(basename "$source" .c)
+	name=${name#fuzz_}
+	run "fuzz/$name" "$BUILD/tests/fuzz/replay_$name" "tests/fuzz/corpus/$name"
+done
+sources=(tests/sim/*.c)
+if ((${#sources[@]})); then
+	run "sim ($SEEDS seeds)" "$BUILD/sim" --seeds "$SEEDS"
+fi
+for script in tests/system/*.sh tests/system/*.py; do
+	[[ -x $script ]] && run "system/$(basename "$script")" "$script"
+done
+# An empty ARM_RUN leaves Arm out: emulation says nothing about this compiler or sanitizer.
+programs=()
+for source in tests/unit/test_*.c; do
+	program=$BUILD/arm/${source%.c}
+	[[ -x $program ]] && programs+=("$program")
+done
+if [[ -z $ARM_RUN ]]; then
+	:
+elif ! command -v "$ARM_RUN" >/dev/null; then
+	skip arm "no $ARM_RUN: install qemu-user-static"
+elif ((${#programs[@]} == 0)); then
+	skip arm "not built: install gcc-aarch64-linux-gnu"
+else
+	for program in "${programs[@]}"; do
+		run "arm/$(basename "$program")" "$ARM_RUN" "$program"
+	done
+fi
+
+echo "$passed passed, $failed failed, $skipped skipped"
+((failed == 0))

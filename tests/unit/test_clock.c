@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "phub/base/clock.h"
+
+#include <limits.h>
+
+#include "tests/unit/cmocka_shim.h"
+
+static void test_now_never_goes_back(void **state)
+{
+	uint64_t last_ns = clock_now_ns();
+
+	(void)state;
+	for (int i = 0; i < 100000; i++) {
+		uint64_t now_ns = clock_now_ns();
+
+		assert_true(now_ns >= last_ns);
+		last_ns = now_ns;
+	}
+}
+
+static void test_deadline(void **state)
+{
+	(void)state;
+	assert_int_equal(clock_deadline_ns(5, 0), 5);
+	assert_int_equal(clock_deadline_ns(5, 3), 5 + 3 * NS_PER_MS);
+	assert_true(clock_deadline_ns(5, -1) == CLOCK_NEVER);
+	assert_true(clock_deadline_ns(5, INT64_MAX) == CLOCK_NEVER);
+	assert_true(clock_deadline_ns(UINT64_MAX - 1, 1) == CLOCK_NEVER);
+}
+
+static void test_timeout(void **state)
+{
+	(void)state;
+	assert_int_equal(clock_timeout_ms(5, CLOCK_NEVER), -1);
+	assert_int_equal(clock_timeout_ms(5, 5), 0);
+	assert_int_equal(clock_timeout_ms(5, 4), 0);
+	assert_int_equal(clock_timeout_ms(5, 6), 1);
+	assert_int_equal(clock_timeout_ms(0, NS_PER_MS), 1);
+	assert_int_equal(clock_timeout_ms(0, NS_PER_MS + 1), 2);
+	assert_int_equal(clock_timeout_ms(0, CLOCK_NEVER - 1), INT_MAX);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_now_never_goes_back),
+		cmocka_unit_test(test_deadline),
+		cmocka_unit_test(test_timeout),
+	};
+
+	return cmocka_run_group_tests_name("clock", tests, NULL, NULL);
+}
