@@ -1,0 +1,222 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The 64-byte header: its very bytes, every field both ways, every error of wire.h, and random bytes.
+ */
+#include <errno.h>
+#include <inttypes.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "transport/wire.h"
+
+static const struct wire_header sample = {
+	.type = WIRE_PUSH,
+	.length = 0x00010203,
+	.job = 0x11121314,
+	.generation = 0x21222324,
+	.epoch = 0x31323334,
+	.chunk = 0x41424344,
+	.rank = 0x0152,
+	.round = 0x6162636465666768,
+	.hyper = 0x71727374,
+	.count = 0x0182,
+	.seq = 0x91929394,
+	.credit = 0xa1a2a3a4,
+	.priority = 0xb1b2,
+};
+
+/* The protocol, byte by byte, so that a change of it cannot pass unseen. */
+static const uint8_t sample_bytes[WIRE_HEADER_BYTES] = {
+	'P',  'H',  'U',  'B',  1,    1,    0xb2, 0xb1, 0x03, 0x02, 0x01, 0x00, 0x14, 0x13, 0x12, 0x11,
+	0x24, 0x23, 0x22, 0x21, 0x34, 0x33, 0x32, 0x31, 0x44, 0x43, 0x42, 0x41, 0x52, 0x01, 0x00, 0x00,
+	0x68, 0x67, 0x66, 0x65, 0x64, 0x63, 0x62, 0x61, 0x74, 0x73, 0x72, 0x71, 0x82, 0x01, 0x00, 0x00,
+	0x94, 0x93, 0x92, 0x91, 0xa4, 0xa3, 0xa2, 0xa1, 0,    0,    0,    0,    0,    0,    0,    0,
+};
+
+static void assert_headers_equal(const struct wire_header *a, const struct wire_header *b)
+{
+	assert_int_equal(a->type, b->type);
+	assert_int_equal(a->length, b->length);
+	assert_int_equal(a->job, b->job);
+	assert_int_equal(a->generation, b->generation);
+	assert_int_equal(a->epoch, b->epoch);
+	assert_int_equal(a->chunk, b->chunk);
+	assert_int_equal(a->rank, b->rank);
+	assert_int_equal(a->round, b->round);
+	assert_int_equal(a->hyper, b->hyper);
+	assert_int_equal(a->count, b->count);
+	assert_int_equal(a->seq, b->seq);
+	assert_int_equal(a->credit, b->credit);
+	assert_int_equal(a->priority, b->priority);
+}
+
+static void test_bytes(void **state)
+{
+	uint8_t bytes[WIRE_HEADER_BYTES];
+	struct wire_header back = {0};
+
+	(void)state;
+	memset(bytes, 0xee, sizeof(bytes));
+	wire_encode(&sample, bytes);
+	assert_memory_equal(bytes, sample_bytes, sizeof(bytes));
+	assert_int_equal(wire_decode(sample_bytes, &back), 0);
+	assert_headers_equal(&back, &sample);
+}
+
+/* `out` is written on success alone. */
+static void assert_refused(const uint8_t *bytes, int error)
+{
+	struct wire_header out;
+	struct wire_header before;
+
+	memset(&out, 0x5a, sizeof(out));
+	before = out;
+	assert_int_equal(wire_decode(bytes, &out), error);
+	assert_memory_equal(&out, &before, sizeof(out));
+}
+
+static void test_head_errors(void **state)
+{
+	uint8_t bytes[WIRE_HEADER_BYTES];
+
+	(void)state;
+	for (int at = 0; at < 4; at++) {
+		memcpy(bytes, sample_bytes, sizeof(bytes));
+		bytes[at] ^= 1;
+		assert_refused(bytes, -EPROTO);
+	}
+	for (int at = 56; at < 64; at++) {
+		memcpy(bytes, sample_bytes, sizeof(bytes));
+		bytes[at] = 0x80;
+		assert_refused(bytes, -EPROTO);
+	}
+	for (int version = 0; version < 256; version++) {
+		memcpy(bytes, sample_bytes, sizeof(bytes));
+		bytes[4] = (uint8_t)version;
+		if (version != WIRE_VERSION)
+			assert_refused(bytes, -EPROTONOSUPPORT);
+	}
+}
+
+static int decode(struct wire_header header)
+{
+	uint8_t bytes[WIRE_HEADER_BYTES];
+	struct wire_header out;
+
+	wire_encode(&header, bytes);
+	return wire_decode(bytes, &out);
+}
+
+static void test_type_and_length(void **state)
+{
+	struct wire_header h = sample;
+
+	(void)state;
+	for (unsigned type = 0; type < 256; type++) {
+		int payload = type == WIRE_PUSH || type == WIRE_INIT || type == WIRE_RESULT;
+		int empty = type == WIRE_PULL || type == WIRE_CREDIT;
+
+		h.type = (enum wire_type)type;
+		h.length = 0;
+		assert_int_equal(decode(h), empty ? 0 : -EBADMSG);
+		h.length = 1;
+		assert_int_equal(decode(h), payload ? 0 : -EBADMSG);
+		h.length = WIRE_PAYLOAD_MAX;
+		assert_int_equal(decode(h), payload ? 0 : -EBADMSG);
+		h.length = WIRE_PAYLOAD_MAX + 1;
+		assert_int_equal(decode(h), payload ? -EMSGSIZE : -EBADMSG);
+		h.length = UINT32_MAX;
+		assert_int_equal(decode(h), payload ? -EMSGSIZE : -EBADMSG);
+	}
+}
+
+static void test_ranges(void **state)
+{
+	struct wire_header h = sample;
+
+	(void)state;
+	h.rank = WIRE_WORLD_MAX - 1;
+	h.count = WIRE_WORLD_MAX;
+	assert_int_equal(decode(h), 0);
+	h.rank = WIRE_WORLD_MAX;
+	assert_int_equal(decode(h), -ERANGE);
+	h.rank = UINT32_MAX;
+	assert_int_equal(decode(h), -ERANGE);
+	h.rank = 0;
+	h.count = WIRE_WORLD_MAX + 1;
+	assert_int_equal(decode(h), -ERANGE);
+	h.count = UINT32_MAX;
+	assert_int_equal(decode(h), -ERANGE);
+}
+
+/* Whatever is accepted encodes to the same bytes: nothing in a header is ignored. */
+static void test_random_bytes(void **state)
+{
+	uint64_t seed = 0x9e3779b97f4a7c15;
+	unsigned accepted = 0;
+
+	(void)state;
+	for (int i = 0; i < 200000; i++) {
+		uint8_t bytes[WIRE_HEADER_BYTES];
+		uint8_t again[WIRE_HEADER_BYTES];
+		struct wire_header out;
+
+		memcpy(bytes, sample_bytes, sizeof(bytes));
+		for (int flips = 0; flips < 2; flips++) {
+			seed ^= seed << 13;
+			seed ^= seed >> 7;
+			seed ^= seed << 17;
+			bytes[seed % WIRE_HEADER_BYTES] ^= (uint8_t)(seed >> 32);
+		}
+		if (wire_decode(bytes, &out) < 0)
+			continue;
+		accepted++;
+		wire_encode(&out, again);
+		assert_memory_equal(again, bytes, sizeof(bytes));
+	}
+	assert_in_range(accepted, 1000, 199000);
+}
+
+static void test_after(void **state)
+{
+	(void)state;
+	assert_true(wire_after(1, 0));
+	assert_false(wire_after(0, 0));
+	assert_false(wire_after(0, 1));
+	assert_true(wire_after(0, UINT32_MAX));
+	assert_true(wire_after(5, UINT32_MAX - 5));
+	assert_false(wire_after(UINT32_MAX, 0));
+	assert_true(wire_after(0x7fffffff, 0));
+}
+
+static void test_names(void **state)
+{
+	(void)state;
+	assert_string_equal(wire_type_name(WIRE_PUSH), "push");
+	assert_string_equal(wire_type_name(WIRE_INIT), "init");
+	assert_string_equal(wire_type_name(WIRE_PULL), "pull");
+	assert_string_equal(wire_type_name(WIRE_RESULT), "result");
+	assert_string_equal(wire_type_name(WIRE_CREDIT), "credit");
+	assert_string_equal(wire_type_name((enum wire_type)0), "?");
+	assert_string_equal(wire_type_name((enum wire_type)200), "?");
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_bytes),
+		cmocka_unit_test(test_head_errors),
+		cmocka_unit_test(test_type_and_length),
+		cmocka_unit_test(test_ranges),
+		cmocka_unit_test(test_random_bytes),
+		cmocka_unit_test(test_after),
+		cmocka_unit_test(test_names),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

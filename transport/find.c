@@ -1,0 +1,17 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The transports by name: the one place that knows them all. Any thread.
+ */
+#include <string.h>
+
+#include "transport/transport.h"
+
+static const struct transport_ops *const transport_list[] = {&transport_tcp, &transport_shm, &transport_loop};
+
+const struct transport_ops *transport_find(const char *name)
+{
+	for (size_t i = 0; i < sizeof(transport_list) / sizeof(transport_list[0]); i++)
+		if (strcmp(transport_list[i]->name, name) == 0)
+			return transport_list[i];
+	return NULL;
+}

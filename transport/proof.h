@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Proof of a shared secret, by both sides of a control session and by every data connection.
+ * HMAC-SHA-256 over labelled, fixed-length input; the session key by HKDF over both nonces; all from
+ * libcrypto. Pure but for the random source. Any thread.
+ */
+#ifndef PHUB_TRANSPORT_PROOF_H
+#define PHUB_TRANSPORT_PROOF_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum { PROOF_NONCE = 16, PROOF_MAC = 32, PROOF_KEY = 32 };
+
+/* What both sides of a session have seen when they prove the secret to each other. */
+struct proof_session {
+	uint8_t client_nonce[PROOF_NONCE];
+	uint8_t box_nonce[PROOF_NONCE];
+	const char *job; /* NUL-terminated name; part of what is proved */
+	uint32_t rank;
+	uint32_t world;
+};
+
+/* Fills nonce from the kernel's random source. 0 or -EIO. */
+int proof_nonce(uint8_t nonce[PROOF_NONCE]);
+
+/*
+ * The MAC by which `from_box` (or the client) proves that it knows the job's secret. An empty secret is allowed:
+ * whether a job may do without one is the caller's decision. 0 or -EIO (also for a secret of more than 1 MiB).
+ */
+int proof_control(
+	const void *secret, size_t secret_bytes, const struct proof_session *s, bool from_box, uint8_t mac[PROOF_MAC]);
+
+/* The session's key, known to both after the exchange. 0 or -EIO. */
+int proof_session_key(const void *secret, size_t secret_bytes, const struct proof_session *s, uint8_t key[PROOF_KEY]);
+
+/* The MAC that binds a data connection, with the box's fresh nonce, to its session and core. 0 or -EIO. */
+int proof_data(const uint8_t key[PROOF_KEY], const uint8_t nonce[PROOF_NONCE], uint64_t session, uint32_t core,
+	uint8_t mac[PROOF_MAC]);
+
+/* Constant-time comparison. */
+bool proof_equal(const uint8_t a[PROOF_MAC], const uint8_t b[PROOF_MAC]);
+
+#endif

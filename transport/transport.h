@@ -1,0 +1,222 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What a transport is: bytes in, bytes out. It moves 64-byte headers with payloads between a worker
+ * and a core of a box, and knows nothing of gradients.
+ *
+ * Two tables, split by heat. `transport_ops` belongs to the control thread: open, listen, accept,
+ * connect, close. `queue_ops` belongs to the core that owns the queue: adopt, poll, send, flush,
+ * release, arm, drop. A transport never calls upward: poll() yields events.
+ *
+ * A worker has one connection per core that it talks to. Setting one up:
+ *
+ *      worker                                     box
+ *      connect() ------------------------------> listen(), accept() begins
+ *                <------- fresh 16-byte nonce ---
+ *                --- hello {session, core, MAC} -> accept() returns it; the session's owner checks the MAC
+ *                                                 admit() (or reject()), then mail to the core
+ *      established() returns 0 <---- welcome ----
+ *      queue adopt()                              the core's queue adopt()
+ *
+ * Both ends adopt the connection into one queue; from then on only that queue's owner touches it.
+ */
+#ifndef PHUB_TRANSPORT_TRANSPORT_H
+#define PHUB_TRANSPORT_TRANSPORT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "phub/base/err.h"
+#include "transport/proof.h"
+#include "transport/wire.h"
+
+struct mem_region;
+struct queue;
+struct transport;
+
+/* Where the chunk with a core-local index lies in a region: both ends compute the same table. */
+struct span {
+	uint64_t offset; /* bytes from the start of the region */
+	uint32_t bytes;
+};
+
+/*
+ * Where the worker wants the result of a chunk. The owner of a worker's queue fills it in before it
+ * pushes, and may set addr to NULL at any time between two calls of poll(): what still comes for that
+ * chunk is then read and thrown away. On a lossy queue a late or doubled result of an earlier round may be
+ * written there too, so that addr must not be the payload of a push that may be sent again. Transports that map the results (shm) ignore it.
+ */
+struct sink {
+	void *addr;
+	uint32_t bytes;
+};
+
+/*
+ * What both ends of a connection know before the first message. Everything here outlives the
+ * connection and belongs to whoever filled it in.
+ */
+struct conn_spec {
+	uint32_t chunk_count;      /* chunks that the box's core owns */
+	const struct span *spans;  /* [chunk_count] where a chunk lies in the regions */
+	struct sink *sinks;        /* worker: [chunk_count]; NULL at the box */
+	uint32_t payload_max;      /* the largest chunk, bytes */
+	uint32_t window;           /* messages the worker may have in flight at first (a credit) */
+	struct mem_region *push;   /* box: memory the worker writes its pushes to, when it is mapped; else NULL */
+	struct mem_region *result; /* box: the region that all results are sent from */
+};
+
+/* The public head of a connection; each transport's own struct begins with it. */
+struct conn {
+	struct transport *transport;
+	struct queue *queue; /* set by adopt() */
+	void *user;          /* whoever adopted it: the box's link, libphub's lane */
+	void *push;          /* worker: start of the mapped push region, or NULL when payloads are sent from anywhere */
+	const void *result;  /* worker: start of the mapped result region, or NULL */
+	char peer[80];       /* for messages: "127.0.0.1:40312", "pid 4711 uid 0" */
+};
+
+enum event_type {
+	EVENT_MESSAGE,  /* header and payload came in */
+	EVENT_SENT,     /* the payload of a send with a cookie is no longer read by the transport */
+	EVENT_WRITABLE, /* a send() that said -EAGAIN may be tried again */
+	EVENT_CLOSED,   /* the peer is gone or broke the protocol; the owner calls drop() next */
+};
+
+struct event {
+	enum event_type type;
+	int error; /* EVENT_CLOSED: 0 for an orderly end, else a negative errno */
+	struct conn *conn;
+	struct wire_header header; /* EVENT_MESSAGE: decoded; well-formed, but not yet believed */
+	/*
+	 * EVENT_MESSAGE: header.length bytes, valid until the next poll(), or, with a slot, until release(). At a
+	 * worker it is the sink's address when the payload was put there, and NULL when the sink had none: then the
+	 * bytes were thrown away, and the header still counts.
+	 */
+	const void *payload;
+	void *slot;   /* EVENT_MESSAGE: non-NULL when the payload may be held; to be released */
+	void *cookie; /* EVENT_SENT: as given to send() */
+};
+
+/*
+ * The hot table. Every function is called by the thread that owns the queue, none blocks, none
+ * allocates, none logs.
+ */
+struct queue_ops {
+	/*
+	 * Takes an established connection into the queue. `spec` outlives it. 0, or -ENOSPC when the
+	 * queue is full. After success the connection is the queue's until drop().
+	 */
+	int (*adopt)(struct queue *q, struct conn *c, const struct conn_spec *spec);
+	/*
+	 * Yields up to max events, oldest first; returns how many. A message without a slot has its payload
+	 * valid until the next poll(); one with a slot until release() of that slot, which the owner calls
+	 * exactly once for each slot it saw: before the next poll() when it does not hold the payload, later
+	 * when it does. At most q->hold_max slots may be held over a poll(). `now_ns` is monotonic time.
+	 */
+	unsigned (*poll)(struct queue *q, uint64_t now_ns, struct event *events, unsigned max);
+	/*
+	 * Queues one message. The header is copied; the payload (header->length bytes) belongs to the
+	 * transport until EVENT_SENT with `cookie` (no event when cookie is NULL: then the caller must
+	 * know otherwise that the payload stays put) or until drop(). 0, or -EAGAIN when the connection
+	 * has its bound of unsent bytes (EVENT_WRITABLE follows), or -EPIPE when it is closed.
+	 */
+	int (*send)(
+		struct queue *q, struct conn *c, const struct wire_header *header, const void *payload, void *cookie);
+	/* Pushes out all that send() queued since the last flush, as far as the peers take it. */
+	void (*flush)(struct queue *q);
+	/* Gives back a slot, in any order. */
+	void (*release)(struct queue *q, void *slot);
+	/*
+	 * Before sleeping: returns an fd that becomes readable when poll() would yield something, and asks
+	 * for one such wake-up; or -EAGAIN when something came meanwhile (poll again, do not sleep); or
+	 * -ENOTSUP (this queue can only be polled). The fd stays the same over the queue's life.
+	 */
+	int (*arm)(struct queue *q);
+	/*
+	 * Ends and frees the connection: unsent messages are forgotten without EVENT_SENT, kept slots of
+	 * this connection count as released, no later event names it, and on return nothing reads or
+	 * writes the memory that was given to it.
+	 */
+	void (*drop)(struct queue *q, struct conn *c);
+};
+
+/* The public head of a queue. */
+struct queue {
+	const struct queue_ops *ops;
+	unsigned hold_max; /* slots that may be kept at once; 0: none; UINT_MAX: payloads stay put by themselves */
+	bool lossy;        /* messages may be lost, doubled or reordered: the worker pushes again */
+	unsigned held;     /* the owner's own count of slots it holds; the transport does not touch it */
+};
+
+/* A connection that asks to be let in; the owner of the session checks the proof, then admits or rejects. */
+struct hello {
+	struct conn *conn;
+	uint64_t session;           /* the control session it claims to belong to */
+	uint32_t core;              /* the box core it wants */
+	uint8_t nonce[PROOF_NONCE]; /* ours, made for this connection alone */
+	uint8_t mac[PROOF_MAC];     /* theirs: proof_data(session key, nonce, session, core) */
+};
+
+struct transport_config {
+	unsigned queue_conns_max;       /* connections a queue can own */
+	unsigned send_bytes_max;        /* unsent bytes per connection before send() says -EAGAIN; 0: default */
+	const char *congestion;         /* tcp: congestion control, NULL for the default "cubic" */
+	const char *interface;          /* bind to this network interface, or NULL */
+	uint16_t port_first, port_last; /* data ports that may be listened on; 0, 0: any */
+	struct loop_host *loop;         /* loop only: where on the network in memory (loop_net_host()) */
+	unsigned handshake_ms;          /* a stranger that has not proved itself by then is dropped; 0: default */
+};
+
+/* The cold table: control thread only; may allocate; none blocks. */
+struct transport_ops {
+	const char *name; /* "tcp", "shm", "loop" */
+	/* Makes the transport. Returns 0 or a negative errno with the reason and the cure in `e`. */
+	int (*open)(const struct transport_config *config, struct transport **out, struct err *e);
+	/* Makes a queue; its owner may be another thread from then on. */
+	int (*queue_create)(struct transport *t, struct queue **out, struct err *e);
+	/* All its connections were dropped. Called when its owner has stopped. */
+	void (*queue_destroy)(struct transport *t, struct queue *q);
+	/*
+	 * Box: listens on host (numeric or name, "" for any; ignored by shm and loop). `address` (at least
+	 * 128 bytes) receives what a worker's connect() takes, e.g. "127.0.0.1:7101" or "@phub-4711-1".
+	 */
+	int (*listen)(struct transport *t, const char *host, char *address, size_t address_bytes, struct err *e);
+	/*
+	 * Box: drives strangers' handshakes; returns 0 with the next hello that is complete, or -EAGAIN.
+	 * Strangers that are late, oversized or talk nonsense are closed and counted here.
+	 */
+	int (*accept)(struct transport *t, uint64_t now_ns, struct hello *out);
+	/*
+	 * Box: answers a hello. admit: sends the welcome (shm: with the memory of `spec`) and leaves the connection
+	 * ready for adopt() by a queue of this transport; on error the connection is freed. reject: sends the code
+	 * (a positive errno) and frees it.
+	 */
+	int (*admit)(struct transport *t, struct conn *c, const struct conn_spec *spec, struct err *e);
+	void (*reject)(struct transport *t, struct conn *c, int code);
+	/* Worker: begins to connect to core `core` of session `session`; `key` (PROOF_KEY bytes) is the session's. */
+	int (*connect)(struct transport *t, const char *address, uint64_t session, uint32_t core, const uint8_t *key,
+		struct conn **out, struct err *e);
+	/* Worker: 0 when welcomed, -EAGAIN when not yet, else a negative errno with the reason in `e`. */
+	int (*established)(struct transport *t, struct conn *c, struct err *e);
+	/* Either end: ends and frees a connection that no queue has adopted. */
+	void (*abandon)(struct transport *t, struct conn *c);
+	/* An fd that is readable when accept() or established() may make progress; -1 if there is none. */
+	int (*fd)(struct transport *t);
+	/* All queues were destroyed. */
+	void (*close)(struct transport *t);
+};
+
+/* The public head of a transport. */
+struct transport {
+	const struct transport_ops *ops;
+	uint64_t strangers_refused; /* handshakes ended by accept() itself or by reject() */
+};
+
+extern const struct transport_ops transport_tcp;
+extern const struct transport_ops transport_shm;
+extern const struct transport_ops transport_loop;
+
+/* The table with this name, or NULL. Any thread. */
+const struct transport_ops *transport_find(const char *name);
+
+#endif
