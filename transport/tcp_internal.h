@@ -1,0 +1,152 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What the two halves of the tcp transport share: tcp.c moves messages (owning core), tcp_setup.c
+ * makes connections (control thread). Included by these two and their tests alone.
+ */
+#ifndef PHUB_TRANSPORT_TCP_INTERNAL_H
+#define PHUB_TRANSPORT_TCP_INTERNAL_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/epoll.h>
+
+#include "transport/handshake.h"
+#include "transport/transport.h"
+
+enum {
+	TCP_STRANGERS_MAX = 256,      /* handshakes in progress; one more ends the oldest */
+	TCP_HANDSHAKE_MS = 5000,      /* when the configuration names no other */
+	TCP_QUEUE_CONNS = 1024,       /* likewise */
+	TCP_SEND_BYTES = 256 << 10,   /* likewise: unsent bytes of one connection */
+	TCP_SEND_SLOTS = 256,         /* unsent or unreported messages of one connection; a power of 2 */
+	TCP_GATHER = 32,              /* messages of one sendmsg() */
+	TCP_BATCH = 16,               /* messages that one connection yields in one poll() */
+	TCP_SMALL = 4 << 10,          /* a payload up to this is small: the read goes on past the next header */
+	TCP_READ_AHEAD = 16 << 10,    /* so far */
+	TCP_READ_AHEAD_SINK = 4 << 10, /* or so far, where payloads belong in sinks and would be copied twice */
+	TCP_EVENTS = 64,              /* of one epoll_wait() */
+};
+
+/* A doubly linked ring of connections; a link that points to itself is in no list. */
+struct tcp_link {
+	struct tcp_link *prev, *next;
+};
+
+/* One message that send() took. */
+struct tcp_slot {
+	uint8_t header[WIRE_HEADER_BYTES];
+	const void *payload;
+	void *cookie;
+	uint32_t length;
+};
+
+/*
+ * Bytes that came, and the message they belong to. The unparsed ones are buf[start..end). While
+ * `known`, they are the payload of `header`; else they begin with a header.
+ */
+struct tcp_rx {
+	uint8_t *buf;
+	uint32_t room; /* of buf: the largest payload and two headers at least */
+	uint32_t start, end;
+	uint32_t payload_max;
+	uint32_t last; /* payload bytes of the message before: the next one is likely as long */
+	uint32_t sunk; /* direct: payload bytes that are where they belong, or were thrown away */
+	bool known;    /* `header` is the current message's */
+	bool direct;   /* its payload goes to `sink`, or nowhere once `sink` is NULL */
+	uint8_t *sink;
+	struct wire_header header;
+};
+
+/*
+ * Messages to be sent, a ring of TCP_SEND_SLOTS: free-running indexes, head <= next <= tail.
+ * [head, next) were taken by the kernel and wait to be reported, [next, tail) wait to be taken.
+ */
+struct tcp_tx {
+	struct tcp_slot *slots;
+	uint32_t head, next, tail;
+	uint32_t partial; /* bytes of slots[next], header included, that the kernel has already */
+	uint64_t unsent;  /* bytes, headers included */
+	uint64_t unsent_max;
+	bool blocked;     /* the socket is full: nothing is tried before EPOLLOUT */
+	bool wanted;      /* a send() said -EAGAIN: EVENT_WRITABLE is owed */
+	bool broken;      /* no byte will go out any more; what came in is still read */
+};
+
+enum tcp_state {
+	TCP_CONNECTING, /* worker: connect() is under way */
+	TCP_SHAKING,    /* the handshake is under way */
+	TCP_ADMITTED,   /* welcomed, in no queue yet */
+	TCP_OPEN,       /* in a queue */
+	TCP_CLOSED,     /* over: EVENT_CLOSED was yielded or is about to be */
+};
+
+struct tcp_conn {
+	struct conn conn;
+	int fd;
+	enum tcp_state state;
+	const struct conn_spec *spec;
+	struct tcp_rx rx;
+	struct tcp_tx tx;
+	struct tcp_link ready;  /* tcp_queue.ready; before adoption: tcp.strangers or tcp.complete */
+	struct tcp_link dirty;  /* tcp_queue.dirty */
+	struct tcp_link report; /* tcp_queue.report */
+	bool hung_up;           /* epoll told of an end or an error: read until it shows */
+	bool close_owed;        /* EVENT_CLOSED is not yielded yet */
+	int error;              /* of EVENT_CLOSED */
+	/* Before adoption only. */
+	bool is_box;
+	uint64_t deadline_ns; /* box: 0 until accept() has seen it once */
+	struct handshake handshake;
+};
+
+struct tcp_queue {
+	struct queue queue;
+	int epoll_fd;
+	unsigned conns, conns_max;
+	unsigned send_bytes_max; /* of connections made here; 0: default */
+	unsigned ready_count;   /* length of `ready` */
+	unsigned blocked_count; /* connections with tx.blocked */
+	unsigned polls;         /* since the last epoll_wait() */
+	struct tcp_link ready;  /* may have bytes to read */
+	struct tcp_link dirty;  /* send() was called since the last flush() */
+	struct tcp_link report; /* owe EVENT_SENT, EVENT_WRITABLE or EVENT_CLOSED */
+	struct epoll_event events[TCP_EVENTS];
+};
+
+/* The hot table, for tcp_setup.c. */
+extern const struct queue_ops tcp_queue_ops;
+
+/* Gives `c` its buffers for `spec`. Either thread, before adoption. 0 or -ENOMEM, or -EINVAL for a payload_max of 0 or above the wire's. */
+int tcp_conn_prepare(struct tcp_conn *c, const struct conn_spec *spec, unsigned send_bytes_max);
+/* Ends the socket and frees everything. Either thread; `c` is in no list. */
+void tcp_conn_free(struct tcp_conn *c);
+
+static inline void tcp_link_init(struct tcp_link *link)
+{
+	link->prev = link;
+	link->next = link;
+}
+
+static inline bool tcp_link_alone(const struct tcp_link *link)
+{
+	return link->next == link;
+}
+
+/* Puts a link that is in no list at the end of one. */
+static inline void tcp_link_append(struct tcp_link *list, struct tcp_link *link)
+{
+	link->prev = list->prev;
+	link->next = list;
+	list->prev->next = link;
+	list->prev = link;
+}
+
+static inline void tcp_link_remove(struct tcp_link *link)
+{
+	link->prev->next = link->next;
+	link->next->prev = link->prev;
+	tcp_link_init(link);
+}
+
+#endif
