@@ -1,0 +1,466 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Collects the contributions of a round and commits it: the heart of the box. Sums touch each payload once,
+ * in cache, on the core that received it; the last arrival's pass also runs the optimizer and writes the result.
+ */
+#include "phub/chunk.h"
+
+#include "aggregation/kernels.h"
+#include "phub/link.h"
+#include "phub/reply.h"
+#include "phub/stepwise.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <limits.h>
+#include <string.h>
+
+/* ---- the list of open chunks, oldest first: what a stall is told from ---- */
+
+void chunk_open(struct chunk *chunk, struct shard *shard, uint64_t now_ns)
+{
+	uint32_t me = chunk_local(shard, chunk);
+
+	chunk->opened_ns = now_ns;
+	chunk->older = shard->open_newest;
+	chunk->newer = CHUNK_NONE;
+	if (shard->open_newest == CHUNK_NONE)
+		shard->open_oldest = me;
+	else
+		shard->chunks[shard->open_newest].newer = me;
+	shard->open_newest = me;
+}
+
+void chunk_close(struct chunk *chunk, struct shard *shard)
+{
+	if (chunk->older == CHUNK_NONE)
+		shard->open_oldest = chunk->newer;
+	else
+		shard->chunks[chunk->older].newer = chunk->newer;
+	if (chunk->newer == CHUNK_NONE)
+		shard->open_newest = chunk->older;
+	else
+		shard->chunks[chunk->newer].older = chunk->older;
+	chunk->older = CHUNK_NONE;
+	chunk->newer = CHUNK_NONE;
+}
+
+void chunk_fail(struct chunk *chunk, const struct link *link, enum shard_failure what, uint64_t round, uint64_t detail)
+{
+	struct shard *shard = link->shard;
+	struct mail mail = {
+		.kind = MAIL_FAILED,
+		.core = shard->core,
+		.shard = shard,
+		.job = shard->spec->id,
+		.generation = shard->spec->generation,
+		.rank = link->rank,
+		.chunk = chunk->index,
+		.round = round,
+		.value = what,
+		.detail = detail,
+	};
+
+	if (shard->failed)
+		return;
+	shard->failed = true;
+	shard->failure = mail;
+	shard->failure_untold = mailbox_send(shard->control, &mail) < 0;
+}
+
+/* ---- what happens to one payload ---- */
+
+/* Holding must leave the worker a credit, and the transport its slots: it is an optimization, never a right. */
+static bool chunk_may_hold(const struct link *link, const void *slot)
+{
+	const struct queue *q = link->queue;
+
+	if (!slot)
+		return false;
+	return q->hold_max == UINT_MAX || (q->held < q->hold_max && link->held + 1 < link->window);
+}
+
+static void chunk_hold(struct arrival *a, const struct contribution *c, const void *payload)
+{
+	a->state = ARRIVAL_HELD;
+	a->payload = payload;
+	a->slot = c->slot;
+	c->link->held++;
+	c->link->queue->held++;
+	c->link->shard->counters.held++;
+	c->link->shard->counters.slots_kept++;
+}
+
+static void chunk_stage(struct chunk *chunk, struct shard *shard, struct arrival *a, const void *payload)
+{
+	uint8_t *stage;
+
+	assert(shard->stage_free > 0); /* admission counted one for every early payload */
+	stage = shard->stages[--shard->stage_free];
+	memcpy(stage, payload, chunk->bytes);
+	a->state = ARRIVAL_STAGED;
+	a->payload = stage;
+	shard->counters.staged++;
+}
+
+static void chunk_sum(struct chunk *chunk, struct shard *shard, struct arrival *a, const void *payload)
+{
+	if (!chunk->sum) {
+		assert(shard->sum_free > 0); /* one for every chunk */
+		chunk->sum = shard->sums[--shard->sum_free];
+		shard->kernels->store(chunk->sum, payload, (enum dtype)chunk->dtype, chunk->elements);
+	} else {
+		shard->kernels->add(chunk->sum, payload, (enum dtype)chunk->dtype, chunk->elements);
+	}
+	a->state = ARRIVAL_SUMMED;
+	chunk->summed++;
+	shard->counters.added++;
+}
+
+/* Takes in a payload that is not the one that commits the round. Returns 1 when its slot is kept. */
+static int chunk_absorb(struct chunk *chunk, const struct contribution *c, const void *payload, const void *slot)
+{
+	struct shard *shard = c->link->shard;
+	struct arrival *a = &chunk->arrivals[c->link->rank];
+	bool ordered = shard->spec->reproducible && chunk->kind == ROUND_GRADIENT;
+
+	if (c->header->type == WIRE_PULL) {
+		a->state = ARRIVAL_EMPTY;
+		return 0;
+	}
+	if (chunk_may_hold(c->link, slot)) {
+		chunk_hold(a, c, payload);
+		return 1;
+	}
+	if (ordered && c->link->rank != chunk->summed)
+		chunk_stage(chunk, shard, a, payload);
+	else
+		chunk_sum(chunk, shard, a, payload);
+	return 0;
+}
+
+/* Applies the job's policy to NaN and infinity. Returns the payload to use, or NULL when the job has failed by it. */
+const void *chunk_clean(struct chunk *chunk, const struct contribution *c)
+{
+	struct shard *shard = c->link->shard;
+	enum dtype dtype = (enum dtype)chunk->dtype;
+	ptrdiff_t at;
+
+	if (c->header->type != WIRE_PUSH || shard->spec->nan == NAN_PASS)
+		return c->payload;
+	at = shard->kernels->find_nonfinite(c->payload, dtype, chunk->elements);
+	if (at < 0)
+		return c->payload;
+	if (shard->spec->nan == NAN_FAIL) {
+		chunk_fail(chunk, c->link, SHARD_FAIL_NAN, c->header->round, (uint64_t)at);
+		return NULL;
+	}
+	shard->counters.nonfinite += shard->kernels->zero_nonfinite(shard->scratch, c->payload, dtype, chunk->elements);
+	return shard->scratch;
+}
+
+/* ---- the commit ---- */
+
+/* Everything that the commit of a complete round needs, besides the payloads: 0, or -EAGAIN, or -ESTALE. */
+static int chunk_ready(const struct chunk *chunk, const struct shard *shard)
+{
+	const struct optimizer_hyper *hyper;
+
+	if (chunk->sends > 0)
+		return -EAGAIN;
+	if (shard->spec->optimizer == OPTIMIZER_NONE)
+		return 0;
+	return hypers_get(&shard->hypers, 0, chunk->hyper, chunk->group, &hyper);
+}
+
+static uint32_t chunk_gather(const struct chunk *chunk, struct shard *shard)
+{
+	uint32_t count = 0;
+
+	for (uint32_t rank = 0; rank < shard->spec->world; rank++) {
+		const struct arrival *a = &chunk->arrivals[rank];
+
+		if (a->state == ARRIVAL_HELD || a->state == ARRIVAL_STAGED)
+			shard->sources[count++] = a->payload;
+	}
+	return count;
+}
+
+static void chunk_set_weights(struct chunk *chunk, struct shard *shard)
+{
+	const struct spec *spec = shard->spec;
+	const struct optimizer_hyper *hyper = NULL;
+
+	hypers_get(&shard->hypers, 0, chunk->hyper, chunk->group, &hyper);
+	convert_to_f32(chunk->weight, chunk->result, (enum dtype)chunk->dtype, chunk->elements);
+	for (unsigned i = 0; i < optimizer_state_count(spec->optimizer); i++)
+		optimizer_state_init(spec->optimizer, hyper, i, chunk->state[i], chunk->elements);
+	chunk->weights = true;
+}
+
+static void chunk_commit_broadcast(struct chunk *chunk, struct shard *shard, struct sum_args *sum)
+{
+	const struct spec *spec = shard->spec;
+	uint32_t rows = spec_stepwise(spec) ? spec->world : 1;
+
+	sum->scale = 1;
+	shard->kernels->sum(sum);
+	for (uint32_t row = 1; row < rows; row++)
+		memcpy(chunk->result + row * spec->plan.region_bytes, chunk->result, chunk->bytes);
+	if (spec->optimizer != OPTIMIZER_NONE)
+		chunk_set_weights(chunk, shard);
+}
+
+static void chunk_commit_gradient(struct chunk *chunk, struct shard *shard, const struct sum_args *sum)
+{
+	struct step_args step = {.sum = *sum, .weight = chunk->weight};
+
+	if (shard->spec->optimizer == OPTIMIZER_NONE) {
+		shard->kernels->sum(sum);
+		return;
+	}
+	memcpy(step.state, chunk->state, sizeof(step.state));
+	step.coef = chunk_coef(chunk, shard, 0, chunk->hyper);
+	chunk->steps++;
+	shard->kernels->step(&step);
+}
+
+const struct optimizer_coef *chunk_coef(const struct chunk *chunk, struct shard *shard, uint32_t rank, uint32_t version)
+{
+	struct coef_cache *cache = &shard->coef;
+	const struct optimizer_hyper *hyper = NULL;
+
+	if (cache->valid && cache->rank == rank && cache->version == version && cache->group == chunk->group &&
+		cache->step == chunk->steps + 1)
+		return &cache->coef;
+	hypers_get(&shard->hypers, rank, version, chunk->group, &hyper);
+	assert(hyper);
+	optimizer_prepare(shard->spec->optimizer, hyper, chunk->steps + 1, &cache->coef);
+	cache->rank = rank;
+	cache->version = version;
+	cache->group = chunk->group;
+	cache->step = chunk->steps + 1;
+	cache->valid = true;
+	return &cache->coef;
+}
+
+/* Gives back what a committed round kept, and makes the arrivals ready for the next one. */
+static void chunk_release(struct chunk *chunk, struct shard *shard)
+{
+	for (uint32_t rank = 0; rank < shard->spec->world; rank++) {
+		struct arrival *a = &chunk->arrivals[rank];
+
+		if (a->state == ARRIVAL_HELD && a->slot)
+			link_release(&shard->links[rank], a->slot);
+		else if (a->state == ARRIVAL_STAGED)
+			shard->stages[shard->stage_free++] = (uint8_t *)(uintptr_t)a->payload;
+		a->state = ARRIVAL_NONE;
+		a->payload = NULL;
+		a->slot = NULL;
+		a->round = chunk->round;
+	}
+	if (chunk->sum)
+		shard->sums[shard->sum_free++] = chunk->sum;
+	chunk->sum = NULL;
+	chunk->summed = 0;
+	chunk->arrived = 0;
+	chunk->gradients = 0;
+	chunk->kind = ROUND_OPEN;
+}
+
+static void chunk_commit(struct chunk *chunk, struct shard *shard)
+{
+	struct sum_args sum = {
+		.src = shard->sources,
+		.src_count = chunk_gather(chunk, shard),
+		.src_dtype = (enum dtype)chunk->dtype,
+		.out_dtype = (enum dtype)chunk->dtype,
+		.acc = chunk->sum,
+		.scale = shard->spec->mean ? (float)(1.0 / chunk->gradients) : 1,
+		.count = chunk->elements,
+		.out = chunk->result,
+	};
+
+	if (chunk->kind == ROUND_BROADCAST)
+		chunk_commit_broadcast(chunk, shard, &sum);
+	else
+		chunk_commit_gradient(chunk, shard, &sum);
+	shard->counters.rounds++;
+	chunk_release(chunk, shard);
+	chunk_close(chunk, shard);
+	chunk->round++;
+	for (uint32_t rank = 0; rank < shard->spec->world; rank++)
+		reply_result(chunk, &shard->links[rank]);
+}
+
+static void chunk_park(struct chunk *chunk, struct shard *shard)
+{
+	chunk->parked = true;
+	shard->parked_count++;
+	shard->counters.parked++;
+}
+
+/*
+ * The last contribution: if nothing lacks, its payload goes straight from where it lies into the pass that commits.
+ * Returns 1 when its slot is kept: only if the commit was parked.
+ */
+static int chunk_complete(struct chunk *chunk, const struct contribution *c, const void *payload, const void *slot)
+{
+	struct shard *shard = c->link->shard;
+	struct arrival *a = &chunk->arrivals[c->link->rank];
+	int rc = chunk_ready(chunk, shard);
+	int kept;
+
+	if (rc == -ESTALE) {
+		chunk_fail(chunk, c->link, SHARD_FAIL_HYPER_OLD, chunk->round, chunk->hyper);
+		return 0;
+	}
+	if (rc == -EAGAIN) {
+		kept = chunk_absorb(chunk, c, payload, slot);
+		chunk_park(chunk, shard);
+		return kept;
+	}
+	if (c->header->type == WIRE_PULL) {
+		a->state = ARRIVAL_EMPTY;
+	} else {
+		a->state = ARRIVAL_HELD; /* for the length of this call, without a slot */
+		a->payload = payload;
+		a->slot = NULL;
+	}
+	chunk_commit(chunk, shard);
+	return 0;
+}
+
+static void chunk_retry_one(struct chunk *chunk, struct shard *shard)
+{
+	int rc = chunk_ready(chunk, shard);
+
+	if (rc == -EAGAIN)
+		return;
+	chunk->parked = false;
+	shard->parked_count--;
+	if (rc < 0)
+		chunk_fail(chunk, &shard->links[0], SHARD_FAIL_HYPER_OLD, chunk->round, chunk->hyper);
+	else
+		chunk_commit(chunk, shard);
+}
+
+void chunk_retry(struct shard *shard, uint64_t now_ns)
+{
+	uint32_t next;
+
+	for (uint32_t i = shard->open_oldest; i != CHUNK_NONE && shard->parked_count > 0; i = next) {
+		struct chunk *chunk = &shard->chunks[i];
+
+		next = chunk->newer;
+		if (shard->failed)
+			return;
+		if (!chunk->parked)
+			continue;
+		if (spec_stepwise(shard->spec) && chunk->weights)
+			stepwise_retry(chunk, shard, now_ns);
+		else
+			chunk_retry_one(chunk, shard);
+	}
+}
+
+void chunk_sent(struct chunk *chunk, struct link *link, uint64_t now_ns)
+{
+	struct shard *shard = link->shard;
+	struct arrival *a = &chunk->arrivals[link->rank];
+
+	(void)now_ns;
+	assert(a->sends > 0 && chunk->sends > 0);
+	a->sends--;
+	chunk->sends--;
+	shard->counters.sends_done++;
+	if (chunk->parked && chunk->sends == 0 && !shard->failed && !(spec_stepwise(shard->spec) && chunk->weights))
+		chunk_retry_one(chunk, shard);
+}
+
+/* ---- admission of one contribution ---- */
+
+/*
+ * A contribution for a round that is committed, or a second one for this round: dropped, or answered again if it
+ * may be lost.
+ */
+static int chunk_repeat(struct chunk *chunk, const struct contribution *c)
+{
+	struct shard *shard = c->link->shard;
+	struct arrival *a = &chunk->arrivals[c->link->rank];
+
+	if (c->header->round == chunk->round || c->header->round + 1 == chunk->round)
+		shard->counters.dropped[DROP_DUPLICATE]++;
+	else
+		shard->counters.dropped[DROP_STALE]++;
+	c->link->credit_due = c->link->queue->lossy;
+	if (c->link->queue->lossy && c->header->round + 1 == chunk->round && a->state == ARRIVAL_NONE && !a->due &&
+		a->sends == 0)
+		reply_result(chunk, c->link);
+	return 0;
+}
+
+/* Does this contribution fit the round? 0, or the failure that it is. */
+static int chunk_judge(const struct chunk *chunk, const struct contribution *c)
+{
+	const struct shard *shard = c->link->shard;
+	bool optimizer = shard->spec->optimizer != OPTIMIZER_NONE;
+	enum wire_type type = c->header->type;
+	enum round_kind kind = type == WIRE_PUSH ? ROUND_GRADIENT : ROUND_BROADCAST;
+
+	if (kind == ROUND_GRADIENT && !chunk->weights)
+		return SHARD_FAIL_NO_WEIGHTS;
+	if (kind == ROUND_BROADCAST && optimizer && (chunk->weights || (type == WIRE_INIT) != (c->link->rank == 0)))
+		return SHARD_FAIL_KIND;
+	if (chunk->kind == ROUND_OPEN)
+		return 0;
+	if (chunk->kind != kind)
+		return SHARD_FAIL_KIND;
+	if (kind == ROUND_GRADIENT)
+		return c->header->hyper == chunk->hyper ? 0 : SHARD_FAIL_HYPER;
+	if (type == WIRE_INIT && chunk->gradients > 0)
+		return SHARD_FAIL_KIND;
+	if (type == WIRE_PULL && chunk->arrived + 1 == shard->spec->world && chunk->gradients == 0)
+		return SHARD_FAIL_KIND; /* nobody is the root */
+	return 0;
+}
+
+int chunk_add(struct chunk *chunk, const struct contribution *c)
+{
+	struct shard *shard = c->link->shard;
+	struct arrival *a = &chunk->arrivals[c->link->rank];
+	const void *payload, *slot;
+	int failure;
+
+	if (spec_stepwise(shard->spec) && chunk->weights)
+		return stepwise_add(chunk, c);
+	if (c->header->round > chunk->round)
+		return c->header->round == 1 && chunk->round == 0
+			       ? (chunk_fail(chunk, c->link, SHARD_FAIL_NO_WEIGHTS, 1, 0), 0)
+			       : -EPROTO;
+	if (c->header->round < chunk->round || a->state != ARRIVAL_NONE)
+		return chunk_repeat(chunk, c);
+	failure = chunk_judge(chunk, c);
+	if (failure) {
+		chunk_fail(chunk, c->link, (enum shard_failure)failure, c->header->round,
+			failure == SHARD_FAIL_HYPER ? c->header->hyper : (uint64_t)c->header->type);
+		return 0;
+	}
+	payload = chunk_clean(chunk, c);
+	if (!payload && c->header->type != WIRE_PULL)
+		return 0;
+	slot = payload == c->payload ? c->slot : NULL; /* a cleaned copy cannot be held */
+
+	if (chunk->kind == ROUND_OPEN) {
+		chunk_open(chunk, shard, c->now_ns);
+		chunk->kind = c->header->type == WIRE_PUSH ? ROUND_GRADIENT : ROUND_BROADCAST;
+		chunk->hyper = c->header->hyper;
+	}
+	a->priority = c->header->priority;
+	a->hyper = c->header->hyper;
+	chunk->arrived++;
+	chunk->gradients += c->header->type == WIRE_PULL ? 0 : c->header->count;
+	if (chunk->arrived == shard->spec->world)
+		return chunk_complete(chunk, c, payload, slot);
+	return chunk_absorb(chunk, c, payload, slot);
+}

@@ -1,0 +1,217 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A chunk and its rounds: who has come, the sum so far, the commit. A shard is the part of a job that one core
+ * owns: its chunks, the links to the job's workers and the memory for sums. Every function here is called by the
+ * owning core alone (that is what makes locks unnecessary) and none blocks, allocates, logs or makes a system call.
+ *
+ * A round of a chunk:
+ *
+ *      collecting ---- each contributor's payload is held, staged or added; the last one commits:
+ *          |           one pass reads sum, held payloads, weights and state, writes weights, state and result
+ *          v
+ *      committed  ---- the result is replied to all contributors; the next round collects
+ *
+ * A commit that lacks something (hyper-parameters still in the mail, a reply of the previous round still being sent
+ * from the result) is parked and tried again when that comes. With sync ssp or async there is nothing to collect:
+ * each push is a step (stepwise.c).
+ */
+#ifndef PHUB_CHUNK_H
+#define PHUB_CHUNK_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "phub/base/trace.h"
+#include "phub/hyper.h"
+#include "phub/mailbox.h"
+#include "phub/spec.h"
+#include "transport/transport.h"
+
+struct kernels;
+struct shard;
+
+/* What became of a contributor's payload in the round that is being collected. */
+enum arrival_state {
+	ARRIVAL_NONE,   /* has not come yet */
+	ARRIVAL_SUMMED, /* is in chunk->sum */
+	ARRIVAL_HELD,   /* lies in a transport's slot, which is kept until the commit */
+	ARRIVAL_STAGED, /* was copied, because the order of the sum is fixed and it came early */
+	ARRIVAL_EMPTY,  /* a pull: takes part in a broadcast without bringing anything */
+	ARRIVAL_PARKED, /* stepwise: a push that waits for its hyper-parameters, in its own result row */
+};
+
+/* One contributor of one chunk. */
+struct arrival {
+	const void *payload; /* HELD, STAGED */
+	void *slot;          /* HELD: what the transport wants back */
+	uint64_t round;      /* stepwise: the last round this rank pushed */
+	uint32_t hyper;      /* the version its push named */
+	uint8_t state;       /* enum arrival_state */
+	uint8_t sends;       /* replies to this rank that its queue still reads from */
+	bool due;            /* its reply waits in the link's heap */
+	bool owed;           /* ssp: its answer waits for slower ranks */
+	uint16_t priority;   /* of its push, for the reply */
+};
+
+/* What a round is: all contributors must agree. */
+enum round_kind { ROUND_OPEN, ROUND_GRADIENT, ROUND_BROADCAST };
+
+struct chunk {
+	uint64_t round;     /* the round being collected: all below are committed */
+	uint64_t steps;     /* optimizer steps taken */
+	uint64_t opened_ns; /* when its first contributor came */
+	uint32_t index;     /* in the job's plan */
+	uint32_t elements;
+	uint32_t bytes;        /* of a payload on the wire */
+	uint16_t group;        /* parameter group */
+	uint8_t dtype;         /* enum dtype, of a payload */
+	uint8_t kind;          /* enum round_kind */
+	uint32_t arrived;      /* contributors that have come */
+	uint32_t gradients;    /* in those contributions: what a mean divides by */
+	uint32_t summed;       /* contributors whose payload is in `sum`; reproducible: ranks below this are */
+	uint32_t sends;        /* replies of the last round that a queue still reads from */
+	uint32_t hyper;        /* the version that this round wants */
+	bool weights;          /* has first weights, or needs none */
+	bool parked;           /* all have come, but the commit lacks something */
+	uint32_t newer, older; /* neighbours in the shard's list of open chunks, by age; CHUNK_NONE at the ends */
+	float *sum;            /* fp32 accumulator while `summed` > 0, from the shard's pool; else NULL */
+	uint8_t *result;       /* in the job's result region; row r of stepwise jobs is at r * plan.region_bytes */
+	float *weight;         /* master weights; the result itself when that is fp32 and bsp; NULL without optimizer */
+	float *state[OPTIMIZER_STATE_MAX];
+	struct arrival *arrivals; /* [world] */
+};
+
+#define CHUNK_NONE UINT32_MAX
+
+/* One worker's connection to this core, for one job. */
+struct link {
+	struct shard *shard;
+	uint32_t rank;
+	struct queue *queue;
+	struct conn *conn;    /* NULL when there is none */
+	uint32_t window;      /* messages that may be in flight to us */
+	uint32_t seq_max;     /* the highest seq that came */
+	uint32_t credit_told; /* the highest seq we told the worker it may send */
+	uint32_t held;        /* slots kept of this link */
+	bool credit_due;      /* tell it even if nothing else goes to it */
+	bool touched;         /* in the core's list of links to be looked after at the end of the batch */
+	struct link *next_touched;
+	bool end_untold; /* control's mailbox was full: the end of the connection is told at a later tick */
+	int end_error;
+	uint64_t *replies; /* heap of (priority, local chunk) that could not be sent yet */
+	uint32_t reply_count;
+};
+
+enum shard_failure {
+	SHARD_FAIL_NAN = 1,    /* rank pushed NaN or infinity; detail: element in the chunk */
+	SHARD_FAIL_NO_WEIGHTS, /* rank pushed a gradient to a chunk without first weights */
+	SHARD_FAIL_KIND,       /* rank pushed where others broadcast, or the reverse; two roots; detail: wire type */
+	SHARD_FAIL_HYPER,      /* rank names another hyper-parameter version than the others; detail: its version */
+	SHARD_FAIL_HYPER_OLD,  /* rank names a version that is no longer kept; detail: the version */
+};
+
+/* What a core's trace tells; the arguments are chunk (in the job's plan), rank, round. */
+enum shard_trace {
+	TRACE_COMMIT = 1, /* bsp: the round of this chunk is committed; rank: the last that came */
+	TRACE_STEP = 2,   /* stepwise: this rank's push is applied; the order of these is the order of the steps */
+};
+
+/* Why a message was dropped; each has its counter. */
+enum shard_drop {
+	DROP_DUPLICATE, /* same rank, round and epoch once more */
+	DROP_EPOCH,     /* of an older membership or key table */
+	DROP_STALE,     /* of a round before the last one */
+	DROP_FAILED,    /* of a job that has failed */
+	DROP_BUSY,      /* lossy transports: came while its reply row was still being read; comes again */
+	DROP_COUNT,
+};
+
+struct shard_counters { /* read by control with relaxed loads */
+	uint64_t messages, bytes;
+	uint64_t rounds; /* chunk rounds committed, or steps taken */
+	uint64_t replies;
+	uint64_t parked;
+	uint64_t held, staged, added; /* payloads by what became of them */
+	uint64_t nonfinite;           /* elements zeroed */
+	uint64_t slots_kept, slots_released;
+	uint64_t sends, sends_done; /* with a cookie; done: completed or dropped with their link */
+	uint64_t dropped[DROP_COUNT];
+};
+
+/* The scalars of one optimizer step, kept for the other chunks of the same round and group. */
+struct coef_cache {
+	bool valid;
+	uint32_t rank, version, group;
+	uint64_t step;
+	struct optimizer_coef coef;
+};
+
+struct shard {
+	const struct spec *spec;
+	const struct kernels *kernels;
+	struct mailbox *control; /* where failures and stalls are told */
+	struct trace *trace;     /* the core's, set when it takes the shard */
+	unsigned core;
+	uint32_t chunk_count;
+	struct chunk *chunks;
+	struct span *spans; /* [chunk_count], for conn_spec */
+	struct link *links; /* [world] */
+	struct hypers hypers;
+	float **sums; /* pool of accumulators, last in first out so that they stay in cache */
+	uint32_t sum_free, sum_count;
+	uint8_t **stages; /* pool of staging buffers (reproducible), likewise */
+	uint32_t stage_free, stage_count;
+	uint8_t *scratch;     /* one chunk: a payload whose NaNs are zeroed */
+	const void **sources; /* [world] pointers for one kernel call */
+	uint32_t open_oldest, open_newest;
+	uint32_t parked_count;
+	uint64_t stalled_told_ns;
+	struct coef_cache coef;
+	bool failed;
+	bool failure_untold; /* control's mailbox was full: told at a later tick */
+	struct mail failure;
+	struct shard *next; /* of the core */
+	struct shard_counters counters;
+};
+
+/* A message that receive.c has checked: it is of this shard, link and epoch, and its length is the chunk's. */
+struct contribution {
+	struct link *link;
+	const struct wire_header *header;
+	const void *payload;
+	void *slot; /* NULL when the payload may not be kept */
+	uint64_t now_ns;
+};
+
+/*
+ * Takes one contribution. Returns 1 when the payload is kept (its slot is released at the commit), 0 when it may be
+ * reused at once: it was summed, staged, or dropped and counted. -EPROTO when no honest worker sends this (a round
+ * from the future): the caller closes the connection. A failure of the job is told to control and leaves the shard
+ * `failed`.
+ */
+int chunk_add(struct chunk *chunk, const struct contribution *c);
+
+/* Tries the parked commits again: after a hyper-parameter table or a completion of a reply came. */
+void chunk_retry(struct shard *shard, uint64_t now_ns);
+
+/* The reply with `cookie` (the chunk) to `link` is no longer read by its queue. */
+void chunk_sent(struct chunk *chunk, struct link *link, uint64_t now_ns);
+
+/* Marks the shard failed and tells control. Only the first failure is told. */
+void chunk_fail(struct chunk *chunk, const struct link *link, enum shard_failure what, uint64_t round, uint64_t detail);
+
+/* For stepwise.c alone: the list of open chunks, oldest first; a payload after the job's policy on NaN and infinity
+ * (NULL: the job has failed by it); the scalars of the chunk's next step with a version that is there. */
+void chunk_open(struct chunk *chunk, struct shard *shard, uint64_t now_ns);
+void chunk_close(struct chunk *chunk, struct shard *shard);
+const void *chunk_clean(struct chunk *chunk, const struct contribution *c);
+const struct optimizer_coef *chunk_coef(
+	const struct chunk *chunk, struct shard *shard, uint32_t rank, uint32_t version);
+
+/* The chunk's index among those of its shard. */
+static inline uint32_t chunk_local(const struct shard *shard, const struct chunk *chunk)
+{
+	return (uint32_t)(chunk - shard->chunks);
+}
+
+#endif

@@ -1,0 +1,374 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The loop of a core: poll, receive, reply, flush, tick. Mail from control is read at tick; nothing else ever
+ * reaches a core. An adaptive core that finds nothing yields for a while (on a machine with fewer CPUs than
+ * processes that is the fastest hand-over there is), then arms every queue and sleeps in one epoll.
+ */
+#include "phub/core.h"
+
+#include "phub/base/clock.h"
+#include "phub/base/cpu.h"
+#include "phub/link.h"
+#include "phub/receive.h"
+#include "phub/reply.h"
+#include "phub/stepwise.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <sys/epoll.h>
+#include <unistd.h>
+
+#define CORE_MAIL_MAX 256
+#define CORE_SPIN_NS  50000ull
+#define CORE_SLEEP_MS 100 /* an armed core still looks at its clock: stalls are told in time */
+
+int core_create(const struct core_config *config, struct core **out, struct err *e)
+{
+	struct core *core = aligned_alloc(64, (sizeof(*core) + 63) / 64 * 64);
+	int rc;
+
+	if (!core)
+		return err_set(e, -ENOMEM, "core %u: no memory", config->index);
+	*core = (struct core){.config = *config, .epoll_fd = -1};
+	if (core->config.spin_ns == 0)
+		core->config.spin_ns = CORE_SPIN_NS;
+	rc = mailbox_create(CORE_MAIL_MAX, &core->inbox);
+	if (rc < 0) {
+		err_set(e, rc, "core %u: cannot make its mailbox", config->index);
+		goto free_core;
+	}
+	rc = trace_init(&core->trace, config->trace_events);
+	if (rc < 0) {
+		err_set(e, rc, "core %u: no memory for %u trace events", config->index, config->trace_events);
+		goto destroy_inbox;
+	}
+	core->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
+	if (core->epoll_fd < 0) {
+		rc = err_set(e, -errno, "core %u: epoll_create1 failed: raise `ulimit -n`", config->index);
+		goto fini_trace;
+	}
+	*out = core;
+	return 0;
+fini_trace:
+	trace_fini(&core->trace);
+destroy_inbox:
+	mailbox_destroy(core->inbox);
+free_core:
+	free(core);
+	return rc;
+}
+
+int core_add_queue(struct core *core, struct queue *queue)
+{
+	if (core->queue_count == CORE_QUEUES_MAX)
+		return -ENOSPC;
+	core->queues[core->queue_count++] = queue;
+	return 0;
+}
+
+void core_destroy(struct core *core)
+{
+	assert(!core->shards);
+	close(core->epoll_fd);
+	trace_fini(&core->trace);
+	mailbox_destroy(core->inbox);
+	free(core);
+}
+
+/* ---- mail ---- */
+
+/* Sends mail to control, or keeps it: then core_mail() reads no more before it is gone. */
+static void core_tell(struct core *core, const struct mail *mail)
+{
+	if (mailbox_send(core->config.control, mail) == 0)
+		return;
+	core->owed = *mail;
+	core->owes_mail = true;
+}
+
+static void core_attach(struct core *core, struct shard *shard)
+{
+	shard->trace = &core->trace;
+	shard->next = core->shards;
+	core->shards = shard;
+}
+
+int core_balance(const struct shard *shard, struct err *e)
+{
+	const struct shard_counters *n = &shard->counters;
+	uint32_t sums = 0;
+
+	for (uint32_t i = 0; i < shard->chunk_count; i++)
+		sums += shard->chunks[i].sum != NULL;
+	if (n->slots_kept != n->slots_released)
+		return err_set(e, -EBADE, "job %s core %u: %llu slots kept, %llu released", shard->spec->name,
+			shard->core, (unsigned long long)n->slots_kept, (unsigned long long)n->slots_released);
+	if (n->sends != n->sends_done)
+		return err_set(e, -EBADE, "job %s core %u: %llu replies sent, %llu completed", shard->spec->name,
+			shard->core, (unsigned long long)n->sends, (unsigned long long)n->sends_done);
+	if (shard->sum_free + sums != shard->sum_count)
+		return err_set(e, -EBADE, "job %s core %u: %u accumulators free and %u in use of %u", shard->spec->name,
+			shard->core, shard->sum_free, sums, shard->sum_count);
+	for (uint32_t rank = 0; rank < shard->spec->world; rank++)
+		if (shard->links[rank].held != 0)
+			return err_set(e, -EBADE, "job %s core %u: rank %u has %u credits out for held slots",
+				shard->spec->name, shard->core, rank, shard->links[rank].held);
+	return 0;
+}
+
+static void core_detach(struct core *core, struct shard *shard)
+{
+	struct mail mail = {
+		.kind = MAIL_DETACHED,
+		.core = core->config.index,
+		.shard = shard,
+		.job = shard->spec->id,
+		.generation = shard->spec->generation,
+	};
+	struct shard **at = &core->shards;
+
+	for (uint32_t rank = 0; rank < shard->spec->world; rank++) {
+		link_close(&shard->links[rank]);
+		core->untold -= shard->links[rank].end_untold;
+	}
+	while (*at != shard)
+		at = &(*at)->next;
+	*at = shard->next;
+	mail.value = core_balance(shard, NULL);
+	core_tell(core, &mail);
+}
+
+static void core_link(struct core *core, const struct mail *mail)
+{
+	struct link *link = &mail->shard->links[mail->rank];
+	struct mail refused = *mail;
+	int rc = link_open(link, core->queues[mail->value], mail->conn, mail->spec);
+
+	if (rc == 0)
+		return;
+	refused.kind = MAIL_LINK_REFUSED;
+	refused.core = core->config.index;
+	refused.value = rc;
+	core_tell(core, &refused);
+}
+
+static void core_hyper(struct core *core, const struct mail *mail, uint64_t now_ns)
+{
+	struct mail taken = *mail;
+
+	taken.kind = MAIL_HYPER_TAKEN;
+	taken.core = core->config.index;
+	taken.value = hypers_take(&mail->shard->hypers, mail->table);
+	core_tell(core, &taken);
+	chunk_retry(mail->shard, now_ns);
+}
+
+static void core_read(struct core *core, const struct mail *mail, uint64_t now_ns)
+{
+	switch (mail->kind) {
+	case MAIL_ATTACH:
+		core_attach(core, mail->shard);
+		break;
+	case MAIL_DETACH:
+		core_detach(core, mail->shard);
+		break;
+	case MAIL_LINK:
+		core_link(core, mail);
+		break;
+	case MAIL_UNLINK:
+		link_close(&mail->shard->links[mail->rank]);
+		break;
+	case MAIL_HYPER:
+		core_hyper(core, mail, now_ns);
+		break;
+	case MAIL_STOP:
+		core->stopping = true;
+		break;
+	default:
+		assert(!"mail that only a core sends");
+	}
+}
+
+static unsigned core_mail(struct core *core, uint64_t now_ns)
+{
+	struct mail mail;
+	unsigned count = 0;
+
+	if (core->owes_mail) {
+		if (mailbox_send(core->config.control, &core->owed) < 0)
+			return 0;
+		core->owes_mail = false;
+	}
+	while (count < CORE_MAIL_MAX && !core->owes_mail && mailbox_receive(core->inbox, &mail) == 0) {
+		core_read(core, &mail, now_ns);
+		count++;
+	}
+	return count;
+}
+
+/* ---- tick ---- */
+
+static void core_tell_ends(struct core *core, struct shard *shard)
+{
+	for (uint32_t rank = 0; rank < shard->spec->world; rank++) {
+		struct link *link = &shard->links[rank];
+		struct mail mail = {
+			.kind = MAIL_LINK_CLOSED,
+			.core = core->config.index,
+			.shard = shard,
+			.job = shard->spec->id,
+			.generation = shard->spec->generation,
+			.rank = rank,
+			.value = link->end_error,
+		};
+
+		if (!link->end_untold || mailbox_send(core->config.control, &mail) < 0)
+			continue;
+		link->end_untold = false;
+		core->untold--;
+	}
+}
+
+static bool core_is_missing(const struct shard *shard, const struct chunk *chunk, uint32_t rank)
+{
+	if (spec_stepwise(shard->spec) && chunk->weights)
+		return stepwise_missing(chunk, shard, rank);
+	return chunk->arrivals[rank].state == ARRIVAL_NONE;
+}
+
+/* Tells control of the oldest open round, when it has been open for long. */
+static void core_report_stall(struct core *core, struct shard *shard, uint64_t now_ns)
+{
+	struct chunk *chunk;
+	struct mail mail;
+
+	if (shard->open_oldest == CHUNK_NONE || shard->failed)
+		return;
+	chunk = &shard->chunks[shard->open_oldest];
+	if (now_ns < chunk->opened_ns + CORE_STALL_NS || now_ns < shard->stalled_told_ns + CORE_STALL_NS)
+		return;
+	mail = (struct mail){
+		.kind = MAIL_STALLED,
+		.core = core->config.index,
+		.shard = shard,
+		.job = shard->spec->id,
+		.generation = shard->spec->generation,
+		.chunk = chunk->index,
+		.round = chunk->round,
+	};
+	for (uint32_t rank = 0; rank < shard->spec->world; rank++) {
+		if (!core_is_missing(shard, chunk, rank))
+			continue;
+		mail.value++;
+		if (rank < 64)
+			mail.missing |= 1ull << rank;
+	}
+	if (mailbox_send(core->config.control, &mail) == 0)
+		shard->stalled_told_ns = now_ns;
+}
+
+static unsigned core_tick(struct core *core, uint64_t now_ns)
+{
+	unsigned mails = core_mail(core, now_ns);
+
+	for (struct shard *shard = core->shards; shard; shard = shard->next) {
+		if (shard->failure_untold)
+			shard->failure_untold = mailbox_send(core->config.control, &shard->failure) < 0;
+		if (core->untold > 0)
+			core_tell_ends(core, shard);
+		core_report_stall(core, shard, now_ns);
+	}
+	core->tick_ns = now_ns;
+	return mails;
+}
+
+/* ---- the loop ---- */
+
+unsigned core_step(struct core *core, uint64_t now_ns)
+{
+	unsigned handled = 0;
+
+	for (unsigned i = 0; i < core->queue_count; i++) {
+		struct queue *queue = core->queues[i];
+		unsigned count = queue->ops->poll(queue, now_ns, core->events, CORE_BATCH);
+
+		if (count > 0)
+			receive_batch(core, queue, core->events, count, now_ns);
+		handled += count;
+	}
+	core->counters.polls++;
+	core->counters.events += handled;
+	core->counters.batches += handled > 0;
+	if (handled == 0 || now_ns - core->tick_ns >= CORE_TICK_NS)
+		handled += core_tick(core, now_ns);
+	for (unsigned i = 0; i < core->queue_count; i++)
+		core->queues[i]->ops->flush(core->queues[i]);
+	return handled;
+}
+
+static int core_watch(struct core *core, int fd)
+{
+	struct epoll_event event = {.events = EPOLLIN, .data.fd = fd};
+
+	if (epoll_ctl(core->epoll_fd, EPOLL_CTL_ADD, fd, &event) < 0 && errno != EEXIST)
+		return -errno;
+	return 0;
+}
+
+/* Arms everything: 0 when it is safe to sleep. */
+static int core_arm(struct core *core)
+{
+	int fd = mailbox_arm(core->inbox);
+
+	for (unsigned i = 0; fd >= 0 && i < core->queue_count; i++) {
+		int rc = core_watch(core, fd);
+
+		if (rc < 0)
+			return rc;
+		fd = core->queues[i]->ops->arm(core->queues[i]);
+	}
+	return fd < 0 ? fd : core_watch(core, fd);
+}
+
+static void core_sleep(struct core *core)
+{
+	struct epoll_event events[CORE_QUEUES_MAX + 1];
+
+	if (core_arm(core) == 0) {
+		core->counters.sleeps++;
+		epoll_wait(core->epoll_fd, events, CORE_QUEUES_MAX + 1, CORE_SLEEP_MS);
+	} else {
+		sched_yield();
+	}
+	mailbox_disarm(core->inbox);
+}
+
+void *core_run(void *arg)
+{
+	struct core *core = arg;
+	uint64_t now_ns = clock_now_ns(), worked_ns = now_ns;
+
+	if (core->config.cpu >= 0)
+		cpu_pin_self(core->config.cpu);
+	while (!core->stopping || core->shards || core->owes_mail) {
+		unsigned handled = core_step(core, now_ns);
+		uint64_t after_ns = clock_now_ns();
+
+		if (handled > 0) {
+			core->counters.busy_ns += after_ns - now_ns;
+			worked_ns = after_ns;
+		} else if (core->config.poll == CORE_ADAPTIVE) {
+			if (after_ns - worked_ns < core->config.spin_ns)
+				sched_yield();
+			else
+				core_sleep(core);
+			after_ns = clock_now_ns();
+		} else {
+			cpu_relax();
+		}
+		now_ns = after_ns;
+	}
+	return NULL;
+}

@@ -1,0 +1,72 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Mail between the control thread and the cores: the only way control reaches a core. A core reads its
+ * mail at tick, and never waits for any. Bounded; the sender keeps what did not fit.
+ */
+#ifndef PHUB_MAILBOX_H
+#define PHUB_MAILBOX_H
+
+#include <stdint.h>
+
+#include "phub/base/ring.h"
+
+struct conn;
+struct conn_spec;
+struct hyper_table;
+struct queue;
+struct shard;
+
+enum mail_kind {
+	/* Control -> core. */
+	MAIL_ATTACH, /* `shard` is the core's from now on */
+	MAIL_DETACH, /* end all links of `shard`, send it back with MAIL_DETACHED */
+	MAIL_LINK,   /* `rank` is reached through `conn`: for the core's queue number `value`, with `spec` */
+	MAIL_UNLINK, /* rank `rank` of `shard` is gone: drop its connection */
+	MAIL_HYPER,  /* `table` for `shard`: copied, then sent back with MAIL_HYPER_TAKEN */
+	MAIL_STOP,   /* leave core_run() when all shards are detached */
+	/* Core -> control. `core` says which. */
+	MAIL_DETACHED,     /* `shard` is the control thread's again; nothing of the core refers to it */
+	MAIL_LINK_REFUSED, /* `conn` is the control thread's again: `value` says why it was not adopted */
+	MAIL_LINK_CLOSED,  /* the connection of `rank` ended; `value` is the negative errno or 0 */
+	MAIL_HYPER_TAKEN,  /* `table` is the control thread's again */
+	MAIL_FAILED, /* the job cannot go on: `value` is enum shard_failure, about `rank`, `chunk`, `round`, `detail` */
+	MAIL_STALLED, /* the oldest open round: `chunk`, `round`; `missing`: ranks below 64; `value`: how many */
+};
+
+struct mail {
+	enum mail_kind kind;
+	uint32_t core;
+	struct shard *shard;
+	uint32_t job, generation; /* of the shard, so that mail about a job that is gone can be told */
+	struct conn *conn;
+	const struct conn_spec *spec; /* outlives the connection */
+	struct hyper_table *table;
+	uint32_t rank;
+	uint32_t chunk; /* index in the job's plan */
+	uint64_t round;
+	uint64_t missing;
+	int64_t value;
+	uint64_t detail;
+};
+
+/*
+ * Many writers, one reader. The eventfd wakes a reader that sleeps; a reader that polls never touches it.
+ */
+struct mailbox;
+
+/* Control thread. `count_max` is rounded up to a power of two. 0 or a negative errno. */
+int mailbox_create(unsigned count_max, struct mailbox **out);
+void mailbox_destroy(struct mailbox *m);
+
+/* Any thread. 0, or -EAGAIN when the box is full: nothing was sent. Wakes the reader if it sleeps. */
+int mailbox_send(struct mailbox *m, const struct mail *mail);
+
+/* The reader. 0 with the oldest mail, or -EAGAIN. */
+int mailbox_receive(struct mailbox *m, struct mail *mail);
+
+/* The reader, before it sleeps: the eventfd to wait on, or -EAGAIN when there is mail. */
+int mailbox_arm(struct mailbox *m);
+/* The reader, after it woke. */
+void mailbox_disarm(struct mailbox *m);
+
+#endif

@@ -1,0 +1,134 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Checks a message against what its connection was admitted for. Nothing that a header claims is
+ * believed: job, rank, generation and epoch are the link's, or the connection ends.
+ */
+#include "phub/receive.h"
+
+#include "phub/chunk.h"
+#include "phub/core.h"
+#include "phub/link.h"
+#include "phub/reply.h"
+
+#include <errno.h>
+
+static void receive_touch(struct core *core, struct link *link)
+{
+	if (link->touched)
+		return;
+	link->touched = true;
+	link->next_touched = core->touched;
+	core->touched = link;
+}
+
+/* Ends a connection and tells control why; control decides what that means for the job. */
+static void receive_end(struct core *core, struct link *link, int error)
+{
+	struct mail mail = {
+		.kind = MAIL_LINK_CLOSED,
+		.core = core->config.index,
+		.shard = link->shard,
+		.job = link->shard->spec->id,
+		.generation = link->shard->spec->generation,
+		.rank = link->rank,
+		.value = error,
+	};
+
+	link_close(link);
+	if (mailbox_send(core->config.control, &mail) < 0) {
+		link->end_untold = true;
+		link->end_error = error;
+		core->untold++;
+	}
+}
+
+/* Is this what a worker of this link may send? 0, -ESTALE (old: drop it), or -EPROTO. */
+static int receive_check(const struct link *link, const struct wire_header *h)
+{
+	const struct shard *shard = link->shard;
+	const struct spec *spec = shard->spec;
+	bool payload = h->type != WIRE_PULL;
+
+	if (h->type != WIRE_PUSH && h->type != WIRE_INIT && h->type != WIRE_PULL)
+		return -EPROTO;
+	if (h->job != spec->id || h->rank != link->rank || h->chunk >= shard->chunk_count)
+		return -EPROTO;
+	if (h->generation != spec->generation || h->epoch != spec->epoch)
+		return wire_after(h->generation, spec->generation) || wire_after(h->epoch, spec->epoch) ? -EPROTO
+													: -ESTALE;
+	if (h->length != (payload ? shard->chunks[h->chunk].bytes : 0) || h->count != (payload ? 1 : 0))
+		return -EPROTO;
+	return 0;
+}
+
+/* Returns 1 when the payload's slot is kept, 0 when it may go, -EPROTO to end the connection. */
+static int receive_message(struct link *link, const struct event *e, uint64_t now_ns)
+{
+	struct shard *shard = link->shard;
+	const struct contribution c = {
+		.link = link, .header = &e->header, .payload = e->payload, .slot = e->slot, .now_ns = now_ns};
+	int rc = receive_check(link, &e->header);
+
+	if (rc == -EPROTO || link_count(link, e->header.seq) < 0)
+		return -EPROTO;
+	if (rc == -ESTALE || shard->failed) {
+		shard->counters.dropped[rc == -ESTALE ? DROP_EPOCH : DROP_FAILED]++;
+		return 0;
+	}
+	shard->counters.messages++;
+	shard->counters.bytes += e->header.length;
+	return chunk_add(&shard->chunks[e->header.chunk], &c);
+}
+
+/* Returns false when the event ended its connection. */
+static bool receive_event(struct core *core, struct queue *queue, struct event *e, uint64_t now_ns)
+{
+	struct link *link = e->conn->user;
+	int rc = 0;
+
+	switch (e->type) {
+	case EVENT_MESSAGE:
+		rc = receive_message(link, e, now_ns);
+		if (rc <= 0 && e->slot)
+			queue->ops->release(queue, e->slot);
+		if (rc < 0)
+			core->counters.protocol_errors++;
+		break;
+	case EVENT_SENT:
+		chunk_sent(e->cookie, link, now_ns);
+		break;
+	case EVENT_WRITABLE:
+		reply_writable(link);
+		break;
+	case EVENT_CLOSED:
+		receive_end(core, link, e->error);
+		return false;
+	}
+	if (rc < 0) {
+		receive_end(core, link, rc);
+		return false;
+	}
+	receive_touch(core, link);
+	return true;
+}
+
+void receive_batch(struct core *core, struct queue *queue, struct event *events, unsigned count, uint64_t now_ns)
+{
+	for (unsigned i = 0; i < count; i++) {
+		struct conn *conn = events[i].conn;
+
+		if (!conn || receive_event(core, queue, &events[i], now_ns))
+			continue;
+		for (unsigned later = i + 1; later < count; later++)
+			if (events[later].conn == conn)
+				events[later].conn = NULL; /* it is gone, and its slots with it */
+	}
+
+	while (core->touched) {
+		struct link *link = core->touched;
+
+		core->touched = link->next_touched;
+		link->touched = false;
+		reply_credit(link);
+	}
+}

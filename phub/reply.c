@@ -1,0 +1,131 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Replies: one header per contributor over one shared result buffer. A binary heap per link keeps what its
+ * connection has no room for; each chunk is in it at most once, so it never grows beyond the shard's chunks.
+ */
+#include "phub/reply.h"
+
+#include "phub/link.h"
+#include "phub/stepwise.h"
+
+#include <assert.h>
+#include <errno.h>
+
+/* ---- the heap: smallest (priority, chunk) first ---- */
+
+static void reply_heap_push(struct link *link, uint64_t item)
+{
+	uint32_t at = link->reply_count++;
+
+	assert(link->reply_count <= link->shard->chunk_count);
+	while (at > 0 && link->replies[(at - 1) / 2] > item) {
+		link->replies[at] = link->replies[(at - 1) / 2];
+		at = (at - 1) / 2;
+	}
+	link->replies[at] = item;
+}
+
+static void reply_heap_pop(struct link *link)
+{
+	uint64_t item = link->replies[--link->reply_count];
+	uint32_t at = 0, child;
+
+	for (child = 1; child < link->reply_count; child = 2 * at + 1) {
+		if (child + 1 < link->reply_count && link->replies[child + 1] < link->replies[child])
+			child++;
+		if (link->replies[child] >= item)
+			break;
+		link->replies[at] = link->replies[child];
+		at = child;
+	}
+	link->replies[at] = item;
+}
+
+/* ---- sending ---- */
+
+static void reply_header(const struct link *link, struct wire_header *h)
+{
+	const struct spec *spec = link->shard->spec;
+
+	*h = (struct wire_header){
+		.job = spec->id,
+		.generation = spec->generation,
+		.epoch = spec->epoch,
+		.rank = link->rank,
+		.credit = link_credit(link),
+	};
+}
+
+static int reply_send(struct chunk *chunk, struct link *link)
+{
+	struct shard *shard = link->shard;
+	struct arrival *a = &chunk->arrivals[link->rank];
+	bool rows = spec_stepwise(shard->spec);
+	struct wire_header h;
+	int rc;
+
+	reply_header(link, &h);
+	h.type = WIRE_RESULT;
+	h.length = chunk->bytes;
+	h.chunk = chunk_local(shard, chunk);
+	h.round = a->round;
+	h.hyper = a->hyper;
+	h.count = 1;
+	h.priority = a->priority;
+	rc = link->queue->ops->send(
+		link->queue, link->conn, &h, rows ? stepwise_row(chunk, shard, link->rank) : chunk->result, chunk);
+	if (rc < 0)
+		return rc;
+	a->sends++;
+	chunk->sends++;
+	shard->counters.sends++;
+	shard->counters.replies++;
+	link->credit_told = h.credit;
+	link->credit_due = false;
+	return 0;
+}
+
+void reply_result(struct chunk *chunk, struct link *link)
+{
+	struct arrival *a = &chunk->arrivals[link->rank];
+
+	if (!link->conn)
+		return;
+	if (link->reply_count == 0 && reply_send(chunk, link) != -EAGAIN)
+		return; /* sent; or the connection is closing, which its event will tell */
+	a->due = true;
+	reply_heap_push(link, (uint64_t)a->priority << 32 | chunk_local(link->shard, chunk));
+}
+
+void reply_writable(struct link *link)
+{
+	while (link->reply_count > 0) {
+		struct chunk *chunk = &link->shard->chunks[(uint32_t)link->replies[0]];
+
+		if (reply_send(chunk, link) == -EAGAIN)
+			return;
+		chunk->arrivals[link->rank].due = false;
+		reply_heap_pop(link);
+	}
+}
+
+void reply_credit(struct link *link)
+{
+	uint32_t credit, news;
+	struct wire_header h;
+
+	if (!link->conn)
+		return;
+	credit = link_credit(link);
+	news = credit - link->credit_told;
+	if (!link->credit_due && (news == 0 || (news < link->window / 2 && link->credit_told != link->seq_max)))
+		return;
+	reply_header(link, &h);
+	h.type = WIRE_CREDIT;
+	if (link->queue->ops->send(link->queue, link->conn, &h, NULL, NULL) < 0) {
+		link->credit_due = true; /* no room now: the next reply or EVENT_WRITABLE carries it */
+		return;
+	}
+	link->credit_told = credit;
+	link->credit_due = false;
+}

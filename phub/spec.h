@@ -1,0 +1,67 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What a core must know of a job: made by the control thread when all ranks have agreed, then
+ * constant until the job's shards are detached. Any thread may read it.
+ */
+#ifndef PHUB_SPEC_H
+#define PHUB_SPEC_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "aggregation/convert.h"
+#include "aggregation/optimizer.h"
+#include "phub/base/err.h"
+#include "topology/chunking.h"
+#include "transport/wire.h"
+
+#define SPEC_NAME_BYTES 64
+#define SPEC_GROUPS_MAX 256u
+
+enum spec_sync { SYNC_BSP, SYNC_SSP, SYNC_ASYNC };
+enum spec_nan { NAN_PASS, NAN_ZERO, NAN_FAIL };
+
+struct spec {
+	char name[SPEC_NAME_BYTES];
+	uint32_t id;         /* on the wire */
+	uint32_t world;      /* 1 .. WIRE_WORLD_MAX */
+	uint32_t generation; /* of the key table */
+	uint32_t epoch;      /* of the membership */
+	enum optimizer_kind optimizer;
+	bool mean; /* divide sums by the gradients in them */
+	enum spec_sync sync;
+	uint32_t staleness; /* rounds, for SYNC_SSP */
+	bool reproducible;  /* sums in rank order */
+	enum spec_nan nan;
+	uint32_t group_count;
+	struct optimizer_hyper groups[SPEC_GROUPS_MAX]; /* version 0 of the table */
+	struct chunk_plan plan;                         /* the job's chunks; owned by whoever made the spec */
+	const uint16_t *core_of_chunk;                  /* [plan.chunk_count] */
+	unsigned core_count;                            /* cores of the box */
+};
+
+/* Do pushes step the weights one by one (ssp, async), rather than wait for each other (bsp)? */
+static inline bool spec_stepwise(const struct spec *s)
+{
+	return s->sync != SYNC_BSP;
+}
+
+/*
+ * Is this a job that the box can run? Looks at all but the plan; its numbers may come straight from the wire. 0, or
+ * -EINVAL or -ENOTSUP with what is wrong and what is allowed in `e`. Any thread.
+ */
+int spec_check(const struct spec *s, struct err *e);
+
+/* Are these hyper-parameters in range for the optimizer? 0, or -EINVAL with group, parameter and range in `e`. */
+int spec_hyper_check(enum optimizer_kind kind, uint32_t group, const struct optimizer_hyper *hyper, struct err *e);
+
+/* The first hyper-parameter in which two groups differ, with both values; NULL when they are equal. */
+const char *spec_hyper_differs(
+	const struct optimizer_hyper *a, const struct optimizer_hyper *b, double *in_a, double *in_b);
+
+/* Names for messages: "?" for unknown numbers. */
+const char *spec_optimizer_name(unsigned kind);
+const char *spec_sync_name(unsigned sync);
+const char *spec_nan_name(unsigned nan);
+
+#endif

@@ -1,0 +1,280 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Sizes and lays out a job's memory. One walk over the same list of pieces counts the bytes and, with a base
+ * address, places them, so that admission and layout cannot disagree.
+ */
+#include "phub/store.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define STORE_ALIGN       64u
+#define STORE_CHUNK_ALIGN 4096u
+
+/* A cursor over a region: counts when base is NULL. */
+struct cursor {
+	uint8_t *base;
+	uint64_t used;
+};
+
+static void *store_take(struct cursor *at, uint64_t bytes, uint64_t align)
+{
+	void *piece;
+
+	at->used = (at->used + align - 1) / align * align;
+	piece = at->base ? at->base + at->used : NULL;
+	if (__builtin_add_overflow(at->used, bytes, &at->used) || at->used > UINT64_MAX / 2)
+		at->used = UINT64_MAX / 2;
+	return piece;
+}
+
+/* What a core owns of the plan. */
+struct share {
+	unsigned core;
+	uint32_t chunk_count;
+	uint32_t bytes_max; /* of a chunk on the wire */
+	uint32_t elements_max;
+};
+
+static uint32_t store_elements(const struct chunk_span *span)
+{
+	return span->bytes / (uint32_t)dtype_size((enum dtype)span->dtype);
+}
+
+static struct share store_share(const struct spec *spec, unsigned core)
+{
+	struct share share = {.core = core};
+
+	for (uint32_t i = 0; i < spec->plan.chunk_count; i++) {
+		const struct chunk_span *span = &spec->plan.chunks[i];
+
+		if (spec->core_of_chunk[i] != core)
+			continue;
+		share.chunk_count++;
+		if (span->bytes > share.bytes_max)
+			share.bytes_max = span->bytes;
+		if (store_elements(span) > share.elements_max)
+			share.elements_max = store_elements(span);
+	}
+	return share;
+}
+
+/* Are the master weights the result itself? Then there is no second copy, and a step writes them once. */
+static bool store_weight_is_result(const struct spec *spec, const struct chunk_span *span)
+{
+	return spec->sync == SYNC_BSP && span->dtype == DTYPE_F32;
+}
+
+/* Staging buffers: all payloads of a chunk but the last may come early. */
+static uint64_t store_stages(const struct spec *spec, const struct share *share)
+{
+	return spec->reproducible ? (uint64_t)share->chunk_count * (spec->world - 1) : 0;
+}
+
+/* The shard's tables. */
+static void store_place_tables(
+	const struct spec *spec, const struct share *share, struct cursor *at, struct shard *shard)
+{
+	uint64_t chunks = share->chunk_count, world = spec->world;
+	uint32_t hyper_ranks = spec_stepwise(spec) ? spec->world : 1;
+	uint64_t *replies;
+
+	shard->chunks = store_take(at, chunks * sizeof(struct chunk), STORE_ALIGN);
+	shard->spans = store_take(at, chunks * sizeof(struct span), STORE_ALIGN);
+	shard->links = store_take(at, world * sizeof(struct link), STORE_ALIGN);
+	shard->sums = store_take(at, chunks * sizeof(float *), STORE_ALIGN);
+	shard->stages = store_take(at, store_stages(spec, share) * sizeof(uint8_t *), STORE_ALIGN);
+	shard->sources = store_take(at, world * sizeof(void *), STORE_ALIGN);
+	shard->scratch = store_take(at, share->bytes_max, STORE_ALIGN);
+	replies = store_take(at, world * chunks * sizeof(*replies), STORE_ALIGN);
+	shard->hypers.newest = store_take(at, hypers_bytes(hyper_ranks, spec->group_count), STORE_ALIGN);
+	if (!at->base)
+		return;
+	hypers_init(&shard->hypers, shard->hypers.newest, hyper_ranks, spec->group_count, spec->groups);
+	for (uint32_t rank = 0; rank < spec->world; rank++) {
+		shard->links[rank] = (struct link){.shard = shard, .rank = rank, .replies = replies + rank * chunks};
+	}
+}
+
+static void store_place_buffers(
+	const struct spec *spec, const struct share *share, struct cursor *at, struct shard *shard)
+{
+	uint64_t stages = store_stages(spec, share);
+
+	for (uint32_t i = 0; i < share->chunk_count; i++) {
+		float *sum = store_take(at, (uint64_t)share->elements_max * sizeof(float), STORE_CHUNK_ALIGN);
+
+		if (at->base)
+			shard->sums[i] = sum;
+	}
+	for (uint64_t i = 0; i < stages; i++) {
+		uint8_t *stage = store_take(at, share->bytes_max, STORE_ALIGN);
+
+		if (at->base)
+			shard->stages[i] = stage;
+	}
+}
+
+static void store_place_chunk(
+	const struct spec *spec, uint32_t index, struct cursor *at, struct chunk *chunk, uint8_t *result)
+{
+	const struct chunk_span *span = &spec->plan.chunks[index];
+	uint64_t floats = (uint64_t)store_elements(span) * sizeof(float);
+	struct arrival *arrivals = store_take(at, spec->world * sizeof(struct arrival), STORE_ALIGN);
+	float *weight = NULL, *state[OPTIMIZER_STATE_MAX] = {NULL};
+
+	if (spec->optimizer != OPTIMIZER_NONE) {
+		if (!store_weight_is_result(spec, span))
+			weight = store_take(at, floats, STORE_ALIGN);
+		for (unsigned i = 0; i < optimizer_state_count(spec->optimizer); i++)
+			state[i] = store_take(at, floats, STORE_ALIGN);
+	}
+	if (!chunk)
+		return;
+	*chunk = (struct chunk){
+		.round = spec->optimizer == OPTIMIZER_NONE ? 1 : 0,
+		.index = index,
+		.elements = store_elements(span),
+		.bytes = span->bytes,
+		.group = span->group,
+		.dtype = span->dtype,
+		.weights = spec->optimizer == OPTIMIZER_NONE,
+		.older = CHUNK_NONE,
+		.newer = CHUNK_NONE,
+		.result = result + span->offset,
+		.arrivals = arrivals,
+	};
+	if (spec->optimizer != OPTIMIZER_NONE)
+		chunk->weight = weight ? weight : (float *)(void *)chunk->result;
+	memcpy(chunk->state, state, sizeof(state));
+}
+
+/* Places (or, with at->base NULL, counts) all that one core owns; the shard itself comes first. */
+static void store_place(const struct spec *spec, const struct share *share, struct cursor *at, uint8_t *result)
+{
+	struct shard counted = {0};
+	struct shard *shard = store_take(at, sizeof(*shard), STORE_ALIGN);
+	uint32_t local = 0;
+
+	if (!shard)
+		shard = &counted;
+	store_place_tables(spec, share, at, shard);
+	for (uint32_t i = 0; i < spec->plan.chunk_count; i++) {
+		if (spec->core_of_chunk[i] != share->core)
+			continue;
+		if (at->base)
+			shard->spans[local] = (struct span){
+				.offset = spec->plan.chunks[i].offset, .bytes = spec->plan.chunks[i].bytes};
+		store_place_chunk(spec, i, at, at->base ? &shard->chunks[local] : NULL, result);
+		local++;
+	}
+	store_place_buffers(spec, share, at, shard);
+	shard->spec = spec;
+	shard->core = share->core;
+	shard->chunk_count = share->chunk_count;
+	shard->sum_free = share->chunk_count;
+	shard->sum_count = share->chunk_count;
+	shard->stage_free = (uint32_t)store_stages(spec, share);
+	shard->stage_count = shard->stage_free;
+	shard->open_oldest = CHUNK_NONE;
+	shard->open_newest = CHUNK_NONE;
+}
+
+static uint64_t store_private_bytes(const struct spec *spec, const struct share *share)
+{
+	struct cursor at = {NULL, 0};
+
+	store_place(spec, share, &at, NULL);
+	return at.used;
+}
+
+static uint64_t store_result_bytes(const struct spec *spec)
+{
+	uint64_t rows = spec_stepwise(spec) ? spec->world : 1;
+	uint64_t bytes;
+
+	return __builtin_mul_overflow(rows, spec->plan.region_bytes, &bytes) ? UINT64_MAX / 2 : bytes;
+}
+
+uint64_t store_bytes(const struct spec *spec)
+{
+	uint64_t bytes = store_result_bytes(spec);
+
+	for (unsigned core = 0; core < spec->core_count; core++) {
+		struct share share = store_share(spec, core);
+
+		if (share.chunk_count > 0 && __builtin_add_overflow(bytes, store_private_bytes(spec, &share), &bytes))
+			return UINT64_MAX;
+	}
+	return bytes >= UINT64_MAX / 2 ? UINT64_MAX : bytes;
+}
+
+uint64_t store_result_offset(const struct spec *spec, uint32_t rank)
+{
+	return spec_stepwise(spec) ? rank * spec->plan.region_bytes : 0;
+}
+
+static int store_create_core(
+	const struct spec *spec, const struct store_config *config, struct store *store, unsigned core, struct err *e)
+{
+	struct share share = store_share(spec, core);
+	struct mem_region *region = &store->privates[core];
+	struct cursor at;
+	uint64_t bytes;
+	int rc;
+
+	if (share.chunk_count == 0)
+		return 0;
+	bytes = store_private_bytes(spec, &share);
+	rc = mem_region_create(bytes, config->huge ? MEM_HUGE : 0, config->core_node[core], region, e);
+	if (rc < 0)
+		return rc;
+	store->bytes += bytes;
+	at = (struct cursor){region->base, 0};
+	store_place(spec, &share, &at, store->result.base);
+	store->shards[core] = region->base;
+	store->shards[core]->kernels = config->kernels;
+	store->shards[core]->control = config->control;
+	return 0;
+}
+
+int store_create(const struct spec *spec, const struct store_config *config, struct store *out, struct err *e)
+{
+	unsigned flags = (config->shared ? MEM_SHARED : 0) | (config->huge ? MEM_HUGE : 0);
+	struct store store = {.core_count = spec->core_count};
+	int rc;
+
+	store.privates = calloc(spec->core_count, sizeof(*store.privates));
+	store.shards = calloc(spec->core_count, sizeof(*store.shards));
+	if (!store.privates || !store.shards) {
+		rc = err_set(e, -ENOMEM, "job %s: no memory for %u cores' tables", spec->name, spec->core_count);
+		goto undo;
+	}
+	rc = mem_region_create(store_result_bytes(spec), flags, -1, &store.result, e);
+	if (rc < 0)
+		goto undo;
+	store.bytes = store_result_bytes(spec);
+	for (unsigned core = 0; core < spec->core_count; core++) {
+		rc = store_create_core(spec, config, &store, core, e);
+		if (rc < 0)
+			goto undo;
+	}
+	*out = store;
+	return 0;
+undo:
+	store_destroy(&store);
+	return rc;
+}
+
+void store_destroy(struct store *store)
+{
+	for (unsigned core = 0; store->privates && core < store->core_count; core++)
+		if (store->privates[core].base)
+			mem_region_destroy(&store->privates[core]);
+	if (store->result.base)
+		mem_region_destroy(&store->result);
+	free(store->privates);
+	free(store->shards);
+	*store = (struct store){0};
+}
