@@ -1,0 +1,481 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The public calls. Each checks its arguments, takes the lock, does one step of client.h, and waits if it is to wait;
+ * errors become the calling thread's phub_error(). Any thread.
+ */
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "client/client.h"
+#include "client/forked.h"
+#include "client/handle.h"
+#include "phub/base/clock.h"
+
+static _Thread_local struct err api_error;
+
+const char *phub_error(void)
+{
+	return api_error.text;
+}
+
+/* ---- entering and leaving ---- */
+
+/* Takes the lock. 0, or the error: then it is not taken. */
+static int api_enter(phub_t *p)
+{
+	if (!p)
+		return err_set(&api_error, -EINVAL, "the handle is NULL; phub_connect() makes one");
+	if (p->forked)
+		return err_set(&api_error, -EPERM,
+			       "%s: this process was forked after phub_connect() and holds no part of the connection",
+			       p->session.who);
+	drive_lock(p);
+	return 0;
+}
+
+static int api_leave(phub_t *p, int rc)
+{
+	client_settle(p);
+	drive_hand_over(p);
+	drive_unlock(p);
+	return rc;
+}
+
+/* What has ended the session, as the call's error; 0 while it lives. */
+static int api_alive(const phub_t *p)
+{
+	const struct err *failure = client_failure(p);
+
+	return failure->code ? err_set(&api_error, failure->code, "%s", failure->text) : 0;
+}
+
+/* As api_enter(), for a session that lives. */
+static int api_enter_alive(phub_t *p)
+{
+	int rc = api_enter(p);
+
+	if (rc < 0)
+		return rc;
+	rc = api_alive(p);
+	return rc < 0 ? api_leave(p, rc) : 0;
+}
+
+/* As api_enter_alive(), for a key that exists; `running`: and rounds that may run. */
+static int api_enter_key(phub_t *p, int key, bool all, bool running)
+{
+	int rc = api_enter_alive(p);
+
+	if (rc < 0)
+		return rc;
+	if (running && !p->running)
+		return api_leave(p, err_set(&api_error, -EINVAL, "%s: phub_start() has not been completed", p->session.who));
+	if (all && key == PHUB_ALL)
+		return 0;
+	if (key < 0 || (uint32_t)key >= p->keyring.count)
+		return api_leave(p, err_set(&api_error, -EINVAL, "%s: there is no key %d; there are %" PRIu32, p->session.who,
+					    key, p->keyring.count));
+	return 0;
+}
+
+/* Waits under the lock. -ETIMEDOUT says what for. */
+static int api_wait(phub_t *p, drive_done *done, int arg, int timeout_ms)
+{
+	char text[ERR_TEXT_MAX];
+	uint64_t begin = p->env.now(p->env.ctx);
+	int ms = timeout_ms == PHUB_TIMEOUT_DEFAULT ? p->settings.timeout_ms : timeout_ms;
+	int rc;
+
+	if (ms < 0)
+		return err_set(&api_error, -EINVAL, "%s: a timeout of %d ms; 0 or more, or PHUB_TIMEOUT_DEFAULT", p->session.who,
+			       timeout_ms);
+	rc = drive_wait(p, done, arg, clock_deadline_ns(begin, ms));
+	if (rc == -ETIMEDOUT && !client_failure(p)->code) {
+		client_explain(p, arg, p->env.now(p->env.ctx), text, sizeof(text));
+		return err_set(&api_error, rc, "%s (after %d ms)", text, ms);
+	}
+	return rc < 0 ? api_alive(p) : rc;
+}
+
+/* The same, counted as time spent waiting. */
+static int api_wait_counted(phub_t *p, drive_done *done, int arg, int timeout_ms)
+{
+	uint64_t begin = p->env.now(p->env.ctx);
+	int rc = api_wait(p, done, arg, timeout_ms);
+
+	p->wait_ns += p->env.now(p->env.ctx) - begin;
+	return rc;
+}
+
+static int api_joined(const phub_t *p, int arg)
+{
+	(void)arg;
+	return client_joined(p);
+}
+
+static int api_started(const phub_t *p, int arg)
+{
+	(void)arg;
+	return client_started(p);
+}
+
+static int api_idle(const phub_t *p, int key)
+{
+	int rc = client_idle(p, key);
+
+	return rc > 0 ? 0 : rc < 0 ? rc : -EAGAIN;
+}
+
+static int api_passed(const phub_t *p, int arg)
+{
+	(void)arg;
+	return client_barrier_passed(p);
+}
+
+static int api_left(const phub_t *p, int arg)
+{
+	(void)arg;
+	return client_left(p);
+}
+
+/* ---- connecting ---- */
+
+/* No box within the time: the reason of the last try, where the header promises it. */
+static int api_connect_code(const phub_t *p, int rc)
+{
+	if (rc == -ETIMEDOUT && p->session.state == SESSION_DIALLING && p->session.trouble.code == -ECONNREFUSED)
+		return -ECONNREFUSED;
+	return rc;
+}
+
+int phub_connect(const char *url, const struct phub_options *options, phub_t **out)
+{
+	struct client_env env;
+	phub_t *p;
+	int rc;
+
+	if (!out)
+		return err_set(&api_error, -EINVAL, "phub_connect() needs a place for the handle");
+	env_product(&env, NULL);
+	rc = client_open(url, options, &env, &p, &api_error);
+	if (rc < 0)
+		return rc;
+	env_product(&p->env, p->settings.interface);
+	forked_add(p);
+	drive_lock(p);
+	rc = drive_open(&p->drive, &api_error);
+	if (rc == 0)
+		rc = api_connect_code(p, api_wait(p, api_joined, PHUB_ALL, PHUB_TIMEOUT_DEFAULT));
+	if (rc == 0 && !p->settings.no_thread)
+		rc = drive_thread_start(p, &api_error);
+	drive_unlock(p);
+	if (rc < 0) {
+		forked_remove(p);
+		client_close(p);
+		api_error.code = rc;
+		return rc;
+	}
+	*out = p;
+	return 0;
+}
+
+void phub_close(phub_t *p)
+{
+	if (!p)
+		return;
+	if (p->forked) {
+		forked_close(p);
+		return;
+	}
+	drive_thread_stop(p);
+	forked_remove(p);
+	client_close(p);
+}
+
+int phub_rank(phub_t *p)
+{
+	return p ? (int)p->settings.rank : err_set(&api_error, -EINVAL, "the handle is NULL");
+}
+
+int phub_world(phub_t *p)
+{
+	return p ? (int)p->settings.world : err_set(&api_error, -EINVAL, "the handle is NULL");
+}
+
+const char *phub_transport(phub_t *p)
+{
+	const char *name = "";
+
+	if (api_enter(p) < 0)
+		return "";
+	if (p->exchange.transport)
+		name = p->pick.ops->name;
+	api_leave(p, 0);
+	return name;
+}
+
+/* ---- keys ---- */
+
+int phub_key(phub_t *p, const char *name, enum phub_dtype dtype, uint64_t elements, unsigned group, unsigned flags)
+{
+	struct chunk_key shape = {
+		.elements = elements,
+		.dtype = (unsigned)dtype > UINT8_MAX ? UINT8_MAX : (uint8_t)dtype,
+		.group = (uint16_t)group,
+		.alone = flags & PHUB_KEY_ALONE,
+	};
+	const char *shown = name ? name : "";
+	int rc = api_enter_alive(p);
+
+	if (rc < 0)
+		return rc;
+	if (p->frozen)
+		rc = err_set(&api_error, -EBUSY, "%s: key '%.100s' comes after phub_start(); call phub_rekey() first",
+			     p->session.who, shown);
+	else if (group >= p->settings.group_count)
+		rc = err_set(&api_error, -EINVAL, "%s: key '%.100s' is of parameter group %u; the options have %u",
+			     p->session.who, shown, group, p->settings.group_count);
+	else if (flags & ~PHUB_KEY_ALONE)
+		rc = err_set(&api_error, -EINVAL, "%s: key '%.100s' has unknown flags 0x%x", p->session.who, shown, flags);
+	else
+		rc = keyring_add(&p->keyring, p->session.who, name, &shape, &api_error);
+	return api_leave(p, rc);
+}
+
+int phub_start(phub_t *p, int timeout_ms)
+{
+	int rc = api_enter_alive(p);
+
+	if (rc < 0)
+		return rc;
+	if (p->running)
+		rc = err_set(&api_error, -EBUSY, "%s: the job is running already", p->session.who);
+	else if (!p->frozen)
+		rc = client_start_begin(p, &api_error);
+	if (rc == 0)
+		rc = api_wait(p, api_started, PHUB_ALL, timeout_ms);
+	return api_leave(p, rc);
+}
+
+int phub_rekey(phub_t *p)
+{
+	int rc = api_enter_alive(p);
+
+	if (rc < 0)
+		return rc;
+	return api_leave(p, client_rekey(p, &api_error));
+}
+
+/* ---- memory ---- */
+
+int phub_alloc(phub_t *p, int key, void **push, const void **result)
+{
+	int rc = api_enter_key(p, key, false, true);
+
+	if (rc < 0)
+		return rc;
+	return api_leave(p, exchange_give(&p->exchange, (uint32_t)key, push, result, &api_error));
+}
+
+static int api_register(phub_t *p, void *addr, size_t bytes)
+{
+	int rc;
+
+	if (p->running ? p->exchange.mapped : p->settings.transport && strcmp(p->settings.transport, "shm") == 0)
+		return err_set(&api_error, -ENOTSUP,
+			       "%s: shared memory cannot use the caller's memory in place; write to phub_alloc()'s", p->session.who);
+	rc = ranges_add(&p->ranges, addr, bytes);
+	if (rc == -EEXIST)
+		return err_set(&api_error, -EINVAL, "%s: %zu bytes at %p overlap memory that is registered already",
+			       p->session.who, bytes, addr);
+	if (rc < 0)
+		return err_set(&api_error, rc, "%s: %zu bytes at %p cannot be registered: %s", p->session.who, bytes, addr,
+			       strerror(-rc));
+	return 0;
+}
+
+int phub_mem_register(phub_t *p, void *addr, size_t bytes)
+{
+	int rc = api_enter_alive(p);
+
+	if (rc < 0)
+		return rc;
+	return api_leave(p, api_register(p, addr, bytes));
+}
+
+int phub_mem_unregister(phub_t *p, void *addr)
+{
+	int rc = api_enter(p);
+
+	if (rc < 0)
+		return rc;
+	rc = ranges_remove(&p->ranges, addr);
+	if (rc == -EBUSY)
+		err_set(&api_error, rc, "%s: memory at %p is in use by a round in flight; wait for it first", p->session.who,
+			addr);
+	else if (rc < 0)
+		rc = err_set(&api_error, -EINVAL, "%s: no memory is registered at %p", p->session.who, addr);
+	return api_leave(p, rc);
+}
+
+/* ---- rounds ---- */
+
+int phub_push_pull(phub_t *p, int key, const void *src, void *dst, int priority)
+{
+	int rc = api_enter_key(p, key, false, true);
+
+	if (rc < 0)
+		return rc;
+	return api_leave(p, client_round(p, key, WIRE_PUSH, src, dst, priority, &api_error));
+}
+
+int phub_push(phub_t *p, int key, const void *src, int priority)
+{
+	return phub_push_pull(p, key, src, NULL, priority);
+}
+
+int phub_broadcast(phub_t *p, int key, void *buf, unsigned root)
+{
+	int rc = api_enter_key(p, key, false, true);
+
+	if (rc < 0)
+		return rc;
+	if (root >= p->settings.world)
+		rc = err_set(&api_error, -EINVAL, "%s: a broadcast from rank %u in a world of %" PRIu32, p->session.who, root,
+			     p->settings.world);
+	else if (root != 0 && p->settings.optimizer != PHUB_NONE)
+		rc = err_set(&api_error, -EINVAL, "%s: first weights come from rank 0, not from rank %u", p->session.who, root);
+	else if (root == p->settings.rank)
+		rc = client_round(p, key, WIRE_INIT, buf, NULL, 0, &api_error);
+	else
+		rc = client_round(p, key, WIRE_PULL, NULL, buf, 0, &api_error);
+	return api_leave(p, rc);
+}
+
+int phub_pull(phub_t *p, int key, void *dst, int timeout_ms)
+{
+	int rc = api_enter_key(p, key, false, true);
+
+	if (rc < 0)
+		return rc;
+	if (!dst)
+		rc = err_set(&api_error, -EINVAL, "%s: phub_pull() needs memory to write to", p->session.who);
+	else
+		rc = api_wait_counted(p, api_idle, key, timeout_ms);
+	if (rc == 0 && !p->keyring.keys[key].landed)
+		rc = err_set(&api_error, -ENODATA, "%s: key '%s' has no result to pull; call phub_push() first", p->session.who,
+			     p->keyring.keys[key].name);
+	if (rc == 0)
+		exchange_copy_result(&p->exchange, (uint32_t)key, dst);
+	return api_leave(p, rc);
+}
+
+int phub_wait(phub_t *p, int key, int timeout_ms)
+{
+	int rc = api_enter_key(p, key, true, false);
+
+	if (rc < 0)
+		return rc;
+	return api_leave(p, api_wait_counted(p, api_idle, key, timeout_ms));
+}
+
+int phub_test(phub_t *p, int key)
+{
+	int rc = api_enter_key(p, key, true, false);
+
+	if (rc < 0)
+		return rc;
+	if (!client_idle(p, key))
+		client_progress(p, p->env.now(p->env.ctx));
+	rc = client_idle(p, key);
+	return api_leave(p, rc < 0 ? api_alive(p) : rc);
+}
+
+/* ---- the job ---- */
+
+int phub_set_hyper(phub_t *p, unsigned group, const struct phub_hyper *hyper)
+{
+	int rc = api_enter_alive(p);
+
+	if (rc < 0)
+		return rc;
+	if (!hyper || group >= p->settings.group_count)
+		rc = err_set(&api_error, -EINVAL, "%s: hyper-parameters of group %u; there are %u groups", p->session.who, group,
+			     p->settings.group_count);
+	else
+		rc = settings_check_hyper(group, hyper, &api_error);
+	if (rc == 0 && memcmp(&p->settings.groups[group], hyper, sizeof(*hyper)) != 0) {
+		p->settings.groups[group] = *hyper;
+		p->hyper_changed = true;
+	}
+	return api_leave(p, rc);
+}
+
+int phub_barrier(phub_t *p, int timeout_ms)
+{
+	int rc = api_enter_alive(p);
+
+	if (rc < 0)
+		return rc;
+	client_barrier_begin(p);
+	return api_leave(p, api_wait_counted(p, api_passed, PHUB_ALL, timeout_ms));
+}
+
+int phub_leave(phub_t *p, int timeout_ms)
+{
+	int rc = api_enter(p);
+
+	if (rc < 0)
+		return rc;
+	if (client_failure(p)->code)
+		return api_leave(p, client_failure(p)->code == -ESHUTDOWN && p->left ? 0 : api_alive(p));
+	client_leave_begin(p);
+	p->left = true;
+	rc = api_wait(p, api_left, PHUB_ALL, timeout_ms);
+	if (rc < 0 && rc != -EINVAL)
+		client_abandon(p);
+	return api_leave(p, rc);
+}
+
+/* ---- event loops and counters ---- */
+
+int phub_progress(phub_t *p)
+{
+	int rc = api_enter_alive(p);
+
+	if (rc < 0)
+		return rc;
+	rc = drive_once(p);
+	if (client_failure(p)->code)
+		rc = api_alive(p);
+	return api_leave(p, rc);
+}
+
+int phub_fd(phub_t *p)
+{
+	int rc = api_enter_alive(p);
+
+	if (rc < 0)
+		return rc;
+	rc = drive_watch(p);
+	if (rc < 0)
+		err_set(&api_error, rc, "%s: cannot make an epoll set: %s; raise `ulimit -n`", p->session.who, strerror(-rc));
+	return api_leave(p, rc);
+}
+
+int phub_stats(phub_t *p, struct phub_stats *stats)
+{
+	struct phub_stats now;
+	int rc = api_enter(p);
+
+	if (rc < 0)
+		return rc;
+	if (!stats || stats->size < sizeof(size_t) || stats->size > 4096)
+		return api_leave(p, err_set(&api_error, -EINVAL, "%s: phub_stats.size must be sizeof(struct phub_stats)",
+					    p->session.who));
+	client_stats(p, &now);
+	now.size = stats->size;
+	memcpy(stats, &now, now.size < sizeof(now) ? now.size : sizeof(now));
+	return api_leave(p, 0);
+}

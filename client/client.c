@@ -1,0 +1,289 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A worker, step by step: joins the control session, the lanes and the rounds. See client.h.
+ */
+#include "client/client.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "client/handle.h"
+#include "phub/base/clock.h"
+
+enum { CLIENT_REASON_MS = 500 }; /* a lane ended: the control session has so long to say why */
+
+int client_open(const char *url, const struct phub_options *options, const struct client_env *env, phub_t **out,
+		struct err *e)
+{
+	struct phub *p = calloc(1, sizeof(*p));
+	int rc;
+
+	if (!p)
+		return err_set(e, -ENOMEM, "no memory for a handle");
+	rc = settings_init(&p->settings, url, options, e);
+	if (rc < 0) {
+		free(p);
+		return rc;
+	}
+	p->env = *env;
+	pthread_mutex_init(&p->lock, NULL);
+	drive_init(&p->drive);
+	client_session_init(&p->session, &p->env, &p->settings);
+	*out = p;
+	return 0;
+}
+
+void client_close(phub_t *p)
+{
+	exchange_fini(&p->exchange);
+	client_session_fini(&p->session);
+	keyring_clear(&p->keyring);
+	ranges_clear(&p->ranges);
+	drive_fini(&p->drive);
+	settings_fini(&p->settings);
+	pthread_mutex_destroy(&p->lock);
+	free(p);
+}
+
+/* ---- the end of the session ---- */
+
+/* The session is over: from here on nothing touches the caller's memory. What it has of ours stays until close. */
+void client_settle(phub_t *p)
+{
+	if (p->session.state != SESSION_OVER || p->buried)
+		return;
+	p->buried = true;
+	p->running = false;
+	if (p->exchange.keyring)
+		exchange_drop(&p->exchange);
+}
+
+static void client_lose_lane(phub_t *p)
+{
+	const struct exchange *x = &p->exchange;
+	const struct lane *lane = x->lanes;
+
+	while (lane->state != LANE_LOST)
+		lane++;
+	client_session_fail(&p->session, -ECONNRESET, "box %s closed the connection to its core %" PRIu32 " (%s)",
+			    p->session.box, lane->core, lane->error ? strerror(-lane->error) : "orderly");
+}
+
+/* What broke in the exchange ends the session; a lost lane only after the box had time to say why. */
+static void client_judge(phub_t *p, uint64_t now_ns)
+{
+	struct exchange *x = &p->exchange;
+
+	if (x->failure.code)
+		client_session_fail(&p->session, x->failure.code, "%s", x->failure.text);
+	else if (x->lost_ns && p->session.state == SESSION_STARTED &&
+		 now_ns - x->lost_ns > CLIENT_REASON_MS * NS_PER_MS)
+		client_lose_lane(p);
+}
+
+void client_abandon(phub_t *p)
+{
+	client_session_fail(&p->session, -ESHUTDOWN, "left the job");
+	client_settle(p);
+}
+
+const struct err *client_failure(const phub_t *p)
+{
+	return &p->session.failure;
+}
+
+/* ---- progress ---- */
+
+/* Start is in: makes the lanes, then waits for their handshakes. */
+static unsigned client_connect_lanes(phub_t *p)
+{
+	struct exchange *x = &p->exchange;
+	struct err e = { 0 };
+	bool fresh = !x->keyring;
+	int rc = 0;
+
+	if (fresh)
+		rc = exchange_init(x, &p->keyring, &p->session, p->pick.ops, p->pick.address, &e);
+	if (rc == 0)
+		rc = exchange_establish(x, p->session.start.window, &e);
+	if (rc == -EAGAIN)
+		return fresh;
+	if (rc < 0)
+		client_session_fail(&p->session, rc, "%s", e.text);
+	else
+		p->running = true;
+	return 1;
+}
+
+unsigned client_progress(phub_t *p, uint64_t now_ns)
+{
+	unsigned count = client_session_progress(&p->session, now_ns);
+
+	if (p->session.state == SESSION_STARTED && !p->running)
+		count += client_connect_lanes(p);
+	if (p->running) {
+		count += exchange_progress(&p->exchange, now_ns);
+		client_judge(p, now_ns);
+	}
+	if (p->session.state == SESSION_OVER && !p->buried) {
+		client_settle(p);
+		count++;
+	}
+	return count;
+}
+
+uint64_t client_due(const phub_t *p)
+{
+	uint64_t due = client_session_due(&p->session);
+	uint64_t exchange = p->running ? exchange_due(&p->exchange) : UINT64_MAX;
+
+	if (p->running && p->exchange.lost_ns && p->exchange.lost_ns + CLIENT_REASON_MS * NS_PER_MS < due)
+		due = p->exchange.lost_ns + CLIENT_REASON_MS * NS_PER_MS + 1;
+	return exchange < due ? exchange : due;
+}
+
+/* ---- joining and starting ---- */
+
+int client_joined(const phub_t *p)
+{
+	if (p->session.state == SESSION_OVER)
+		return p->session.failure.code;
+	return p->session.state >= SESSION_JOINED ? 0 : -EAGAIN;
+}
+
+int client_start_begin(phub_t *p, struct err *e)
+{
+	const char *who = p->session.who;
+	int rc;
+
+	if (p->session.state != SESSION_JOINED)
+		return err_set(e, -EINVAL, "%s: phub_start() comes once after phub_connect(), and again after phub_rekey()",
+			       who);
+	if (p->keyring.count == 0)
+		return err_set(e, -EINVAL, "%s: there are no keys to start with; name them with phub_key()", who);
+	rc = pick_transport(&p->session, &p->pick, e);
+	if (rc < 0)
+		return rc;
+	p->chunk_bytes = p->settings.chunk_bytes ? p->settings.chunk_bytes : p->session.chunk_bytes;
+	rc = keyring_plan(&p->keyring, p->chunk_bytes, e);
+	if (rc < 0)
+		return err_set(e, rc, "%s: %s", who, e->text);
+	rc = client_session_start(&p->session, &p->keyring, p->pick.ops->name, p->chunk_bytes);
+	if (rc < 0)
+		return err_set(e, rc, "%s: cannot hand the key table over: %s", who, strerror(-rc));
+	p->frozen = true;
+	p->hyper_changed = false;
+	return 0;
+}
+
+int client_started(const phub_t *p)
+{
+	if (p->session.state == SESSION_OVER)
+		return p->session.failure.code;
+	return p->running ? 0 : -EAGAIN;
+}
+
+int client_rekey(phub_t *p, struct err *e)
+{
+	if (p->exchange.open_keys)
+		return err_set(e, -EBUSY, "%s: %" PRIu32 " keys have rounds in flight; wait for them before phub_rekey()",
+			       p->session.who, p->exchange.open_keys);
+	if (p->frozen && !p->running)
+		return err_set(e, -EINVAL, "%s: phub_rekey() while phub_start() is under way", p->session.who);
+	client_stats(p, &p->before);
+	exchange_fini(&p->exchange);
+	keyring_clear(&p->keyring);
+	p->running = false;
+	p->frozen = false;
+	client_session_restart(&p->session);
+	return 0;
+}
+
+/* ---- rounds ---- */
+
+/* The box learns of changed hyper-parameters before the first push that names them. */
+static void client_tell_hyper(phub_t *p)
+{
+	if (!p->hyper_changed)
+		return;
+	p->hyper_changed = false;
+	client_session_hyper(&p->session, ++p->exchange.hyper);
+}
+
+int client_round(phub_t *p, int index, enum wire_type type, const void *src, void *dst, int priority, struct err *e)
+{
+	const struct key *key = &p->keyring.keys[index];
+	struct exchange_round r = { .key = (uint32_t)index, .type = type, .src = src, .dst = dst, .priority = priority };
+	int rc;
+
+	if (type == WIRE_PULL ? !dst : !src)
+		return err_set(e, -EINVAL, "%s: key '%s': the memory to exchange is NULL", p->session.who, key->name);
+	rc = exchange_check(&p->exchange, &r, e);
+	if (rc < 0)
+		return rc;
+	r.src_range = src ? ranges_find(&p->ranges, src, key->bytes) : NULL;
+	r.dst_range = dst ? ranges_find(&p->ranges, dst, key->bytes) : NULL;
+	client_tell_hyper(p);
+	rc = exchange_begin(&p->exchange, &r, p->env.now(p->env.ctx), e);
+	if (rc == 0 && p->session.state == SESSION_OVER)
+		rc = err_set(e, p->session.failure.code, "%s", p->session.failure.text);
+	return rc;
+}
+
+/* ---- waiting ---- */
+
+int client_idle(const phub_t *p, int key)
+{
+	if (p->session.state == SESSION_OVER)
+		return p->session.failure.code;
+	if (key == PHUB_ALL)
+		return p->exchange.open_keys == 0;
+	return !p->keyring.keys[key].open;
+}
+
+void client_barrier_begin(phub_t *p)
+{
+	client_session_barrier(&p->session);
+}
+
+int client_barrier_passed(const phub_t *p)
+{
+	if (p->session.state == SESSION_OVER)
+		return p->session.failure.code;
+	return p->session.barrier == p->session.barrier_done ? 0 : -EAGAIN;
+}
+
+void client_leave_begin(phub_t *p)
+{
+	if (p->session.state < SESSION_JOINED)
+		client_abandon(p);
+	if (p->session.state >= SESSION_LEAVING)
+		return;
+	if (p->exchange.keyring)
+		exchange_give_up(&p->exchange);
+	client_session_leave(&p->session);
+}
+
+int client_left(const phub_t *p)
+{
+	return p->session.state == SESSION_OVER ? 0 : -EAGAIN;
+}
+
+void client_stats(const phub_t *p, struct phub_stats *stats)
+{
+	const struct exchange *x = &p->exchange;
+	const struct phub_stats *before = &p->before;
+
+	*stats = (struct phub_stats){
+		.pushed_bytes = before->pushed_bytes + x->group.pushed_bytes,
+		.pulled_bytes = before->pulled_bytes + x->pulled_bytes,
+		.copied_bytes = before->copied_bytes + x->copied_bytes,
+		.pushes = before->pushes + x->group.pushes,
+		.results = before->results + x->results,
+		.rounds = before->rounds + x->rounds,
+		.resent = before->resent + x->group.resent,
+		.wait_ns = p->wait_ns,
+	};
+}

@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The world as libphub meets it in production. Called by phub_connect() alone.
+ */
+#include "client/env.h"
+
+#include <time.h>
+
+static const struct transport_ops *const env_transports[] = { &transport_shm, &transport_tcp, NULL };
+
+static int env_dial(void *ctx, const char *host, uint16_t port, struct stream **out, struct err *e)
+{
+	return stream_dial_tcp(host, port, ctx, out, e);
+}
+
+static uint64_t env_now(void *ctx)
+{
+	struct timespec t;
+
+	(void)ctx;
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+void env_product(struct client_env *env, const char *interface)
+{
+	*env = (struct client_env){
+		.dial = env_dial,
+		.now = env_now,
+		.transports = env_transports,
+		.config = { .interface = interface },
+		.ctx = (void *)(uintptr_t)interface,
+	};
+}

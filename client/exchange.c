@@ -1,0 +1,500 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Rounds. Where a payload lies:
+ *
+ *   mapped transports   in the box's region, at the chunk's offset; results in the result region, likewise
+ *   others, in place    registered memory of the caller, when the key has its chunks for itself
+ *   others              the arena; a result overwrites the push that it answers, unless phub_alloc() gave the key away
+ *
+ * A lossy transport has no sinks: its results are copied from the event, after their round was checked, because an old
+ * one may come at any time.
+ */
+#include "client/exchange.h"
+
+#include "transport/wire.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <string.h>
+
+enum {
+	EXCHANGE_BATCH = 32,       /* events per poll */
+	EXCHANGE_FLUSH_CHUNKS = 4, /* while a large key is pushed, the box works on its first chunks already */
+	EXCHANGE_PRIORITY_MAX = 65535,
+};
+
+static const struct chunk_span *exchange_span(const struct exchange *x, const struct flight *f)
+{
+	return &x->keyring->plan.chunks[f - x->flights];
+}
+
+static uint8_t *exchange_push_base(const struct exchange *x, const struct flight *f)
+{
+	return x->mapped ? f->lane->push : x->keyring->arena;
+}
+
+/* Where the library's copy of a result lies. */
+static const uint8_t *exchange_result_base(const struct exchange *x, const struct flight *f)
+{
+	if (x->mapped)
+		return f->lane->result + x->result_offset;
+	return f->apart ? x->keyring->results : x->keyring->arena;
+}
+
+/* The part of the key that lies in the chunk: where in either, and how long. */
+struct exchange_part {
+	uint64_t in_key, in_region;
+	uint64_t bytes;
+};
+
+static struct exchange_part exchange_part(const struct key *key, const struct chunk_span *span)
+{
+	uint64_t from = key->offset > span->offset ? key->offset : span->offset;
+	uint64_t key_end = key->offset + key->bytes, span_end = span->offset + span->bytes;
+
+	return (struct exchange_part){
+		.in_key = from - key->offset,
+		.in_region = from,
+		.bytes = (key_end < span_end ? key_end : span_end) - from,
+	};
+}
+
+/* ---- the end of rounds ---- */
+
+void exchange_close_key(struct exchange *x, struct key *key)
+{
+	key->open = false;
+	key->dst = NULL;
+	if (key->src_range)
+		key->src_range->uses--;
+	if (key->dst_range)
+		key->dst_range->uses--;
+	key->src_range = NULL;
+	key->dst_range = NULL;
+	x->open_keys--;
+}
+
+static void exchange_close_flight(struct exchange *x, struct flight *f)
+{
+	const struct chunk_span *span = exchange_span(x, f);
+
+	f->state = FLIGHT_IDLE;
+	f->round++;
+	f->keys_in = 0;
+	for (uint32_t i = 0; i < span->key_count; i++) {
+		struct key *key = &x->keyring->keys[span->key_first + i];
+
+		if (!key->open || --key->chunks_left > 0)
+			continue;
+		if (key->type != WIRE_PUSH)
+			key->weights = true;
+		x->rounds++;
+		exchange_close_key(x, key);
+	}
+}
+
+/* Where messages may be damaged on the way, a bad one proves nothing. */
+static int exchange_broken(struct exchange *x, const struct lane *lane, const char *what)
+{
+	if (x->group.lossy) {
+		x->dropped++;
+		return 0;
+	}
+	if (x->failure.code == 0)
+		err_set(&x->failure, -EPROTO, "the box's core %" PRIu32 " (%s) broke the protocol: %s", lane->core,
+			lane->conn ? lane->conn->peer : "?", what);
+	return -EPROTO;
+}
+
+/* ---- results ---- */
+
+static void exchange_copy(struct exchange *x, uint8_t *to, const uint8_t *from, uint64_t bytes)
+{
+	memcpy(to, from, bytes);
+	x->copied_bytes += bytes;
+}
+
+/* Brings a result from where it came to where its keys want it. */
+static void exchange_deliver(struct exchange *x, const struct flight *f, const uint8_t *from)
+{
+	const struct chunk_span *span = exchange_span(x, f);
+	bool keep = false;
+
+	for (uint32_t i = 0; i < span->key_count; i++) {
+		const struct key *key = &x->keyring->keys[span->key_first + i];
+		struct exchange_part part = exchange_part(key, span);
+
+		keep = keep || (key->landed && x->group.lossy);
+		if (key->dst && !key->dst_in_place)
+			exchange_copy(x, key->dst + part.in_key, from + (part.in_region - span->offset), part.bytes);
+	}
+	if (keep)
+		exchange_copy(x, (uint8_t *)(uintptr_t)exchange_result_base(x, f) + span->offset, from, span->bytes);
+}
+
+/* Where the bytes of a result are now; NULL: they went where they belong, or nobody wants them. */
+static const uint8_t *exchange_find_result(const struct exchange *x, const struct flight *f, const struct event *event)
+{
+	const struct lane *lane = f->lane;
+
+	if (x->mapped || x->group.lossy)
+		return event->payload;
+	return lane->sinks[f->local].addr;
+}
+
+static int exchange_take_result(struct exchange *x, struct lane *lane, const struct event *event)
+{
+	const struct wire_header *h = &event->header;
+	const struct chunk_span *span;
+	const uint8_t *from;
+	struct flight *f;
+
+	if (h->chunk >= lane->count)
+		return exchange_broken(x, lane, "a result of a chunk that it does not have");
+	f = lane->flights[h->chunk];
+	span = exchange_span(x, f);
+	if (f->state != FLIGHT_SENT || h->round != f->round) {
+		return exchange_broken(x, lane, "a result of a round that is not open");
+	}
+	from = exchange_find_result(x, f, event);
+	if (h->length != span->bytes || (x->group.lossy && !from))
+		return exchange_broken(x, lane, "a result of another length than its chunk");
+	if (x->mapped && from != exchange_result_base(x, f) + span->offset)
+		return exchange_broken(x, lane, "a result that lies elsewhere than agreed");
+	lane_answered(lane, f);
+	if (from)
+		exchange_deliver(x, f, from);
+	lane->sinks[f->local].addr = NULL;
+	x->results++;
+	x->pulled_bytes += span->bytes;
+	f->state = FLIGHT_LANDED;
+	if (f->sends == 0)
+		exchange_close_flight(x, f);
+	return 0;
+}
+
+static int exchange_take_message(struct exchange *x, struct lane *lane, const struct event *event)
+{
+	const struct wire_header *h = &event->header;
+
+	if (h->job != x->group.job || h->generation != x->group.generation || h->epoch != x->group.epoch)
+		return exchange_broken(x, lane, "a message of another job, key table or membership");
+	lane_grant(lane, h->credit);
+	if (h->type == WIRE_CREDIT || x->given_up)
+		return 0;
+	if (h->type != WIRE_RESULT || h->rank != x->group.rank)
+		return exchange_broken(x, lane, "a message that no worker expects");
+	return exchange_take_result(x, lane, event);
+}
+
+/* ---- events ---- */
+
+static void exchange_lose(struct exchange *x, struct lane *lane, int error, uint64_t now_ns)
+{
+	if (lane->state == LANE_LOST)
+		return;
+	lane_drop(lane);
+	lane->state = LANE_LOST;
+	lane->error = error;
+	if (x->lost_ns == 0)
+		x->lost_ns = now_ns ? now_ns : 1;
+}
+
+static void exchange_take_event(struct exchange *x, const struct event *event, uint64_t now_ns)
+{
+	struct lane *lane = event->conn->user;
+	struct flight *f;
+	int rc;
+
+	switch (event->type) {
+	case EVENT_MESSAGE:
+		rc = exchange_take_message(x, lane, event);
+		if (event->slot)
+			x->group.queue->ops->release(x->group.queue, event->slot);
+		if (rc < 0)
+			exchange_lose(x, lane, rc, now_ns);
+		break;
+	case EVENT_SENT:
+		f = event->cookie;
+		assert(f->sends > 0);
+		f->sends--;
+		if (f->state == FLIGHT_LANDED && f->sends == 0)
+			exchange_close_flight(x, f);
+		break;
+	case EVENT_WRITABLE:
+		lane->full = false;
+		break;
+	case EVENT_CLOSED:
+		exchange_lose(x, lane, event->error, now_ns);
+		break;
+	}
+}
+
+/* Events of a lane that was lost earlier in the batch name a connection that is gone: they are not looked at. */
+static bool exchange_knows(const struct exchange *x, const struct conn *conn)
+{
+	for (uint32_t i = 0; i < x->lane_count; i++) {
+		if (x->lanes[i].conn == conn)
+			return true;
+	}
+	return false;
+}
+
+static unsigned exchange_poll(struct exchange *x, uint64_t now_ns)
+{
+	struct event events[EXCHANGE_BATCH];
+	unsigned count = x->group.queue->ops->poll(x->group.queue, now_ns, events, EXCHANGE_BATCH);
+
+	for (unsigned i = 0; i < count; i++) {
+		if (x->lost_ns == 0 || exchange_knows(x, events[i].conn))
+			exchange_take_event(x, &events[i], now_ns);
+	}
+	return count;
+}
+
+static void exchange_flush(struct exchange *x)
+{
+	if (!x->group.unflushed)
+		return;
+	x->group.queue->ops->flush(x->group.queue);
+	x->group.unflushed = false;
+}
+
+unsigned exchange_progress(struct exchange *x, uint64_t now_ns)
+{
+	unsigned count = exchange_poll(x, now_ns);
+
+	for (uint32_t i = 0; i < x->lane_count; i++) {
+		struct lane *lane = &x->lanes[i];
+
+		lane_tick(lane, now_ns);
+		if (lane->heap_count > 0)
+			count += lane_pump(lane, now_ns);
+		if (lane->state == LANE_LOST && lane->conn)
+			exchange_lose(x, lane, lane->error, now_ns);
+	}
+	exchange_flush(x);
+	return count;
+}
+
+uint64_t exchange_due(const struct exchange *x)
+{
+	uint64_t due = UINT64_MAX;
+
+	for (uint32_t i = 0; x->group.lossy && i < x->lane_count; i++) {
+		uint64_t lane = lane_due(&x->lanes[i]);
+
+		due = lane < due ? lane : due;
+	}
+	return due;
+}
+
+bool exchange_backlog(const struct exchange *x)
+{
+	for (uint32_t i = 0; i < x->lane_count; i++) {
+		if (x->lanes[i].heap_count > 0)
+			return true;
+	}
+	return false;
+}
+
+/* ---- the beginning of rounds ---- */
+
+static const char *exchange_kind(uint8_t type)
+{
+	return type == WIRE_PUSH ? "pushed" : type == WIRE_INIT ? "broadcast from here" : "broadcast from another rank";
+}
+
+/* Keys that share a chunk must do the same in a round. */
+static int exchange_check_shared(const struct exchange *x, const struct exchange_round *r, struct err *e)
+{
+	const struct key *key = &x->keyring->keys[r->key];
+	const struct flight *f = &x->flights[key->chunk_first];
+	const struct chunk_span *span = exchange_span(x, f);
+	uint32_t other = span->key_first;
+
+	if (f->state != FLIGHT_FILLING || f->type == r->type)
+		return 0;
+	while (!x->keyring->keys[other].open)
+		other++;
+	return err_set(e, -EINVAL,
+		       "%s: key '%s' cannot be %s while key '%s', which shares its chunk, is %s; name them with "
+		       "PHUB_KEY_ALONE",
+		       x->who, key->name, exchange_kind(r->type), x->keyring->keys[other].name, exchange_kind(f->type));
+}
+
+int exchange_check(const struct exchange *x, const struct exchange_round *r, struct err *e)
+{
+	const struct key *key = &x->keyring->keys[r->key];
+
+	if (key->open)
+		return err_set(e, -EBUSY, "%s: key '%s' has a round in flight; wait for it first", x->who, key->name);
+	if (x->optimizer && r->type == WIRE_PUSH && !key->weights)
+		return err_set(e, -ENODATA, "%s: key '%s' has no weights in the box yet; call phub_broadcast() first", x->who,
+			       key->name);
+	if (x->optimizer && r->type != WIRE_PUSH && key->weights)
+		return err_set(e, -EINVAL, "%s: key '%s' has its weights in the box already; they are broadcast once", x->who,
+			       key->name);
+	return exchange_check_shared(x, r, e);
+}
+
+/* Where the transport writes the result of a complete chunk. */
+static void exchange_aim(struct exchange *x, struct flight *f)
+{
+	const struct chunk_span *span = exchange_span(x, f);
+	const struct key *key = &x->keyring->keys[span->key_first];
+	struct sink *sink = &f->lane->sinks[f->local];
+	uint8_t *base;
+
+	if (x->mapped || x->group.lossy)
+		return;
+	if (key->dst_in_place) {
+		sink->addr = key->dst + (span->offset - key->offset);
+		return;
+	}
+	base = (uint8_t *)(uintptr_t)exchange_result_base(x, f);
+	/* The root of a broadcast has the values already. */
+	sink->addr = base && (f->type != WIRE_INIT || f->apart) ? base + span->offset : NULL;
+}
+
+static void exchange_place(struct exchange *x, struct flight *f, const struct key *key, const struct exchange_round *r)
+{
+	const struct chunk_span *span = exchange_span(x, f);
+	struct exchange_part part = exchange_part(key, span);
+	const uint8_t *src = r->src;
+	uint8_t *base;
+
+	if (r->type == WIRE_PULL)
+		return;
+	if (key->src_range) {
+		f->payload = src + part.in_key;
+		return;
+	}
+	base = exchange_push_base(x, f);
+	f->payload = base + span->offset;
+	if (src + part.in_key == base + part.in_region)
+		return; /* phub_alloc()'s memory */
+	exchange_copy(x, base + part.in_region, src + part.in_key, part.bytes);
+}
+
+/* One chunk of the key: placed, and sent when the key is the last one that it lacked. */
+static void exchange_fill(struct exchange *x, struct flight *f, const struct key *key, const struct exchange_round *r,
+			  uint64_t now_ns)
+{
+	uint16_t priority = (uint16_t)(r->priority < 0				? 0 :
+				       r->priority > EXCHANGE_PRIORITY_MAX ? EXCHANGE_PRIORITY_MAX :
+									     r->priority);
+
+	exchange_place(x, f, key, r);
+	if (f->state == FLIGHT_IDLE || priority < f->priority)
+		f->priority = priority;
+	f->state = FLIGHT_FILLING;
+	f->type = (uint8_t)r->type;
+	if (++f->keys_in < exchange_span(x, f)->key_count)
+		return;
+	f->hyper = x->hyper;
+	f->state = FLIGHT_QUEUED;
+	exchange_aim(x, f);
+	lane_push(f->lane, f);
+	lane_pump(f->lane, now_ns);
+}
+
+/* Will the result be in the library's memory when the round is over? */
+static bool exchange_lands(const struct exchange *x, const struct key *key)
+{
+	if (x->mapped || key->apart)
+		return true;
+	if (key->dst_in_place || key->type == WIRE_INIT)
+		return false;
+	return !key->dst || !x->group.lossy;
+}
+
+static void exchange_open_key(struct exchange *x, struct key *key, const struct exchange_round *r)
+{
+	const struct flight *first = &x->flights[key->chunk_first];
+	bool in_place = exchange_span(x, first)->key_count == 1 && !x->mapped;
+
+	key->open = true;
+	key->type = (uint8_t)r->type;
+	key->chunks_left = key->chunk_count;
+	key->dst = r->dst == exchange_result_base(x, first) + key->offset ? NULL : r->dst;
+	key->src_range = in_place ? r->src_range : NULL;
+	key->dst_range = r->dst_range;
+	key->dst_in_place = in_place && !x->group.lossy && key->dst && r->dst_range && !key->apart;
+	key->landed = exchange_lands(x, key);
+	if (key->src_range)
+		key->src_range->uses++;
+	if (key->dst_range)
+		key->dst_range->uses++;
+	x->open_keys++;
+}
+
+int exchange_begin(struct exchange *x, const struct exchange_round *r, uint64_t now_ns, struct err *e)
+{
+	struct key *key = &x->keyring->keys[r->key];
+	int rc = x->mapped ? 0 : keyring_take_arena(x->keyring, e);
+
+	if (rc < 0)
+		return rc;
+	exchange_open_key(x, key, r);
+	for (uint32_t i = 0; i < key->chunk_count; i++) {
+		exchange_fill(x, &x->flights[key->chunk_first + i], key, r, now_ns);
+		if (i % EXCHANGE_FLUSH_CHUNKS == EXCHANGE_FLUSH_CHUNKS - 1)
+			exchange_progress(x, now_ns);
+	}
+	exchange_flush(x);
+	return 0;
+}
+
+/* ---- memory ---- */
+
+/* From now on results of this chunk land elsewhere; those that are here already move there. */
+static void exchange_set_apart(struct exchange *x, struct flight *f)
+{
+	const struct chunk_span *span = exchange_span(x, f);
+	bool landed = false;
+
+	for (uint32_t i = 0; i < span->key_count; i++)
+		landed = landed || x->keyring->keys[span->key_first + i].landed;
+	if (landed && !f->apart && !x->mapped)
+		exchange_copy(x, x->keyring->results + span->offset, x->keyring->arena + span->offset, span->bytes);
+	f->apart = true;
+}
+
+int exchange_give(struct exchange *x, uint32_t index, void **push, const void **result, struct err *e)
+{
+	struct key *key = &x->keyring->keys[index];
+	struct flight *first = &x->flights[key->chunk_first];
+	int rc = 0;
+
+	for (uint32_t i = 0; i < key->chunk_count; i++) {
+		if (first[i].state != FLIGHT_IDLE)
+			return err_set(e, -EBUSY, "%s: key '%s' shares a chunk whose round is in flight; wait for it first",
+				       x->who, key->name);
+	}
+	if (!x->mapped) {
+		rc = keyring_take_arena(x->keyring, e);
+		if (rc == 0)
+			rc = keyring_take_results(x->keyring, e);
+	}
+	if (rc < 0)
+		return rc;
+	key->apart = true;
+	for (uint32_t i = 0; i < key->chunk_count; i++)
+		exchange_set_apart(x, &first[i]);
+	if (push)
+		*push = exchange_push_base(x, first) + key->offset;
+	if (result)
+		*result = exchange_result_base(x, first) + key->offset;
+	return 0;
+}
+
+void exchange_copy_result(struct exchange *x, uint32_t index, void *dst)
+{
+	const struct key *key = &x->keyring->keys[index];
+	const uint8_t *from = exchange_result_base(x, &x->flights[key->chunk_first]) + key->offset;
+
+	if (dst != from)
+		exchange_copy(x, dst, from, key->bytes);
+}

@@ -1,0 +1,96 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Rounds of keys: a push is placed into its chunks, sent over their lanes, and answered by results that are brought to
+ * where the caller wants them. Lives from phub_start() to phub_rekey() or the end of the session. Under the handle's lock;
+ * allocates only in exchange_init().
+ */
+#ifndef PHUB_CLIENT_EXCHANGE_H
+#define PHUB_CLIENT_EXCHANGE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "client/keyring.h"
+#include "client/lane.h"
+#include "client/phub.h"
+#include "client/ranges.h"
+#include "client/session.h"
+#include "phub/base/err.h"
+#include "transport/transport.h"
+
+struct exchange {
+	struct keyring *keyring;
+	struct transport *transport; /* until exchange_fini(): what it has mapped may be in the caller's hands */
+	struct lane_group group;
+	struct lane *lanes;      /* [lane_count] one per core that owns chunks of the job */
+	uint32_t lane_count;
+	uint32_t connecting;     /* lanes that are not up yet */
+	struct flight *flights;  /* [plan.chunk_count] */
+	bool optimizer;          /* round 0 is the first weights */
+	bool mapped;             /* the transport maps memory of the box: payloads lie there and nowhere else */
+	uint64_t result_offset;
+	uint32_t hyper;          /* version of the hyper-parameters that new rounds want */
+	uint32_t open_keys;      /* keys with a round in flight */
+	bool given_up;           /* leaving: results go nowhere */
+	struct err failure;      /* code 0: none. What broke and ends the session. */
+	uint64_t lost_ns;        /* since when a lane is lost; 0: none is */
+	const char *who;         /* "job demo rank 0" */
+
+	uint64_t copied_bytes, pulled_bytes, results, rounds, dropped;
+};
+
+/* What a round is begun with. */
+struct exchange_round {
+	uint32_t key;
+	enum wire_type type;
+	const void *src;         /* NULL for WIRE_PULL */
+	void *dst;               /* or NULL */
+	struct range *src_range; /* that holds src or dst, or NULL: memory to be copied */
+	struct range *dst_range;
+	int priority;
+};
+
+/*
+ * Takes a start of the box: plans lanes, opens the transport, begins to connect. On error all is as before but for
+ * `x`, which exchange_fini() frees. 0, -EPROTO (a placement that cannot be), -ENOMEM, or the transport's.
+ */
+int exchange_init(struct exchange *x, struct keyring *keyring, const struct client_session *session,
+		  const struct transport_ops *ops, const char *address, struct err *e);
+
+/* Moves the handshakes on. 0 when all lanes are up, -EAGAIN, or why it cannot be. */
+int exchange_establish(struct exchange *x, uint32_t window, struct err *e);
+
+/* May a round of this kind of the key begin now? 0, -EBUSY, -ENODATA, -EINVAL. */
+int exchange_check(const struct exchange *x, const struct exchange_round *r, struct err *e);
+
+/* Begins it, and sends at once what may go. What is copied is copied before the return. -ENOMEM: nothing has begun. */
+int exchange_begin(struct exchange *x, const struct exchange_round *r, uint64_t now_ns, struct err *e);
+
+/* Receives, sends, repeats. Returns events handled and messages sent. */
+unsigned exchange_progress(struct exchange *x, uint64_t now_ns);
+
+/* When progress() has something to do by itself; UINT64_MAX: never. */
+uint64_t exchange_due(const struct exchange *x);
+
+/* Are pushes waiting that could not be sent yet? */
+bool exchange_backlog(const struct exchange *x);
+
+/* The library's memory for the key's pushes and results, from now on kept apart. 0, -EBUSY (in flight) or -ENOMEM. */
+int exchange_give(struct exchange *x, uint32_t key, void **push, const void **result, struct err *e);
+
+/* Copies the key's last result, which `landed`, to dst. */
+void exchange_copy_result(struct exchange *x, uint32_t key, void *dst);
+
+/* The key has no round in flight any more: done, or given up. */
+void exchange_close_key(struct exchange *x, struct key *key);
+
+/* Results are wanted no more and nothing more is sent; the connections stay up. */
+void exchange_give_up(struct exchange *x);
+
+/* Ends all connections: nothing touches any memory of the caller's any more. All keys are idle. */
+void exchange_drop(struct exchange *x);
+
+/* After exchange_drop(), or when exchange_init() failed. Memory from exchange_give() is gone. */
+void exchange_fini(struct exchange *x);
+
+#endif

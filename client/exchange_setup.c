@@ -1,0 +1,258 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * From the box's Start to lanes that are up, and the way back. The placement comes from the box and is checked; the
+ * rest follows from the keys, which both sides have.
+ */
+#include "client/exchange.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { SETUP_CORES_BYTE = 256 }; /* up to so many cores, a placement has one byte a chunk; else two, little-endian */
+
+static uint32_t setup_core(const struct client_session *s, uint32_t chunk)
+{
+	const uint8_t *at = s->start.core_of_chunk;
+
+	if (s->cores <= SETUP_CORES_BYTE)
+		return at[chunk];
+	return (uint32_t)at[2 * (size_t)chunk] | (uint32_t)at[2 * (size_t)chunk + 1] << 8;
+}
+
+/* Counts the chunks of each core. 0 or -EPROTO. */
+static int setup_count(const struct client_session *s, uint32_t chunk_count, uint32_t *counts, struct err *e)
+{
+	size_t width = s->cores <= SETUP_CORES_BYTE ? 1 : 2;
+
+	if (s->start.core_bytes != width * chunk_count)
+		return err_set(e, -EPROTO, "box %s placed %zu chunks, the keys make %" PRIu32, s->box,
+			       s->start.core_bytes / width, chunk_count);
+	for (uint32_t i = 0; i < chunk_count; i++) {
+		uint32_t core = setup_core(s, i);
+
+		if (core >= s->cores)
+			return err_set(e, -EPROTO, "box %s placed chunk %" PRIu32 " on core %" PRIu32 " of %" PRIu32, s->box, i,
+				       core, s->cores);
+		counts[core]++;
+	}
+	return 0;
+}
+
+/* Makes a lane for each core that has chunks; counts[core] becomes the lane's index. */
+static int setup_lanes(struct exchange *x, uint32_t *counts, uint32_t cores, struct err *e)
+{
+	uint32_t used = 0;
+
+	for (uint32_t core = 0; core < cores; core++)
+		used += counts[core] > 0;
+	x->lanes = calloc(used, sizeof(*x->lanes));
+	if (!x->lanes)
+		return err_set(e, -ENOMEM, "no memory for connections to %" PRIu32 " cores", used);
+	for (uint32_t core = 0; core < cores; core++) {
+		if (counts[core] == 0)
+			continue;
+		if (lane_init(&x->lanes[x->lane_count], &x->group, core, counts[core]) < 0)
+			return err_set(e, -ENOMEM, "no memory for %" PRIu32 " chunks", counts[core]);
+		counts[core] = x->lane_count++;
+	}
+	return 0;
+}
+
+/* Fills the lanes' tables: a chunk's local index is the number of earlier chunks on its core. */
+static int setup_flights(struct exchange *x, const struct client_session *s, const uint32_t *lane_of_core, struct err *e)
+{
+	const struct chunk_plan *plan = &x->keyring->plan;
+	uint32_t *filled = calloc(x->lane_count, sizeof(*filled));
+
+	x->flights = calloc(plan->chunk_count, sizeof(*x->flights));
+	if (!filled || !x->flights) {
+		free(filled);
+		return err_set(e, -ENOMEM, "no memory for %" PRIu32 " chunks", plan->chunk_count);
+	}
+	for (uint32_t i = 0; i < plan->chunk_count; i++) {
+		uint32_t index = lane_of_core[setup_core(s, i)];
+		struct lane *lane = &x->lanes[index];
+		uint32_t local = filled[index]++;
+
+		lane->chunks[local] = i;
+		lane->spans[local] = (struct span){ .offset = plan->chunks[i].offset, .bytes = plan->chunks[i].bytes };
+		lane->sinks[local].bytes = plan->chunks[i].bytes;
+		lane->flights[local] = &x->flights[i];
+		x->flights[i].lane = lane;
+		x->flights[i].local = local;
+		x->flights[i].round = x->optimizer ? 0 : 1;
+	}
+	free(filled);
+	return 0;
+}
+
+static uint32_t setup_payload_max(const struct lane *lane)
+{
+	uint32_t max = 0;
+
+	for (uint32_t i = 0; i < lane->count; i++)
+		max = lane->spans[i].bytes > max ? lane->spans[i].bytes : max;
+	return max;
+}
+
+static int setup_connect(struct exchange *x, const struct client_session *s, const struct transport_ops *ops,
+			 const char *address, struct err *e)
+{
+	struct transport_config config = s->env->config;
+	int rc;
+
+	config.queue_conns_max = x->lane_count;
+	rc = ops->open(&config, &x->transport, e);
+	if (rc == 0)
+		rc = ops->queue_create(x->transport, &x->group.queue, e);
+	if (rc < 0)
+		return rc;
+	x->group.lossy = x->group.queue->lossy;
+	for (uint32_t i = 0; i < x->lane_count; i++) {
+		struct lane *lane = &x->lanes[i];
+
+		lane->spec = (struct conn_spec){
+			.chunk_count = lane->count,
+			.spans = lane->spans,
+			.sinks = x->group.lossy ? NULL : lane->sinks,
+			.payload_max = setup_payload_max(lane),
+			.window = s->start.window,
+		};
+		rc = ops->connect(x->transport, address, s->id, lane->core, s->key, &lane->conn, e);
+		if (rc < 0)
+			return rc;
+		lane->state = LANE_CONNECTING;
+		x->connecting++;
+	}
+	return 0;
+}
+
+int exchange_init(struct exchange *x, struct keyring *keyring, const struct client_session *session,
+		  const struct transport_ops *ops, const char *address, struct err *e)
+{
+	uint32_t *counts = calloc(session->cores, sizeof(*counts));
+	int rc;
+
+	*x = (struct exchange){
+		.keyring = keyring,
+		.optimizer = session->settings->optimizer != PHUB_NONE,
+		.result_offset = session->start.result_offset,
+		.who = session->who,
+		.group = {
+			.job = session->start.job,
+			.generation = session->generation,
+			.epoch = session->start.epoch,
+			.rank = session->settings->rank,
+		},
+	};
+	if (!counts)
+		return err_set(e, -ENOMEM, "no memory for %" PRIu32 " cores", session->cores);
+	rc = setup_count(session, keyring->plan.chunk_count, counts, e);
+	if (rc == 0)
+		rc = setup_lanes(x, counts, session->cores, e);
+	if (rc == 0)
+		rc = setup_flights(x, session, counts, e);
+	free(counts);
+	if (rc == 0)
+		rc = setup_connect(x, session, ops, address, e);
+	return rc;
+}
+
+/* All lanes must see the same memory, or none: a key lies across chunks of several cores. */
+static bool setup_agrees(const struct exchange *x, const struct lane *lane)
+{
+	if ((lane->conn->push != NULL) != (lane->conn->result != NULL))
+		return false;
+	for (uint32_t i = 0; i < x->lane_count; i++) {
+		const struct lane *other = &x->lanes[i];
+
+		if (other->state == LANE_UP &&
+		    (other->push != (uint8_t *)lane->conn->push || other->result != (const uint8_t *)lane->conn->result))
+			return false;
+	}
+	return true;
+}
+
+/* A handshake is done: into the queue with it. */
+static int setup_adopt(struct exchange *x, struct lane *lane, uint32_t window, struct err *e)
+{
+	int rc;
+
+	if (!setup_agrees(x, lane))
+		return err_set(e, -EPROTO, "the connection to core %" PRIu32 " of the box maps other memory than its siblings",
+			       lane->core);
+	rc = x->group.queue->ops->adopt(x->group.queue, lane->conn, &lane->spec);
+	if (rc < 0)
+		return err_set(e, rc, "the connection to core %" PRIu32 " of the box cannot be used: %s", lane->core,
+			       strerror(-rc));
+	lane->conn->user = lane;
+	lane->push = lane->conn->push;
+	lane->result = lane->conn->result;
+	x->mapped = lane->push != NULL;
+	x->group.cookies = !x->mapped;
+	lane_open(lane, window);
+	x->connecting--;
+	return 0;
+}
+
+int exchange_establish(struct exchange *x, uint32_t window, struct err *e)
+{
+	for (uint32_t i = 0; i < x->lane_count && x->connecting > 0; i++) {
+		struct lane *lane = &x->lanes[i];
+		int rc;
+
+		if (lane->state != LANE_CONNECTING)
+			continue;
+		rc = x->transport->ops->established(x->transport, lane->conn, e);
+		if (rc == 0)
+			rc = setup_adopt(x, lane, window, e);
+		if (rc < 0 && rc != -EAGAIN)
+			return rc;
+	}
+	return x->connecting ? -EAGAIN : 0;
+}
+
+/* ---- the end ---- */
+
+void exchange_give_up(struct exchange *x)
+{
+	x->given_up = true;
+	for (uint32_t i = 0; i < x->lane_count; i++) {
+		struct lane *lane = &x->lanes[i];
+
+		lane->heap_count = 0;
+		lane->sent_oldest = FLIGHT_NONE;
+		lane->sent_newest = FLIGHT_NONE;
+		for (uint32_t k = 0; k < lane->count; k++)
+			lane->sinks[k].addr = NULL;
+	}
+	for (uint32_t i = 0; i < x->keyring->count && x->open_keys > 0; i++) {
+		if (x->keyring->keys[i].open)
+			exchange_close_key(x, &x->keyring->keys[i]);
+	}
+}
+
+void exchange_drop(struct exchange *x)
+{
+	exchange_give_up(x);
+	for (uint32_t i = 0; i < x->lane_count; i++)
+		lane_drop(&x->lanes[i]);
+}
+
+void exchange_fini(struct exchange *x)
+{
+	if (!x->keyring)
+		return;
+	exchange_drop(x);
+	for (uint32_t i = 0; i < x->lane_count; i++)
+		lane_fini(&x->lanes[i]);
+	if (x->group.queue)
+		x->transport->ops->queue_destroy(x->transport, x->group.queue);
+	if (x->transport)
+		x->transport->ops->close(x->transport);
+	free(x->lanes);
+	free(x->flights);
+	memset(x, 0, sizeof(*x));
+}

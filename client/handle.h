@@ -1,0 +1,43 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What is behind a phub_t. Everything is guarded by `lock`, but for what is never written after phub_connect().
+ */
+#ifndef PHUB_CLIENT_HANDLE_H
+#define PHUB_CLIENT_HANDLE_H
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "client/drive.h"
+#include "client/env.h"
+#include "client/exchange.h"
+#include "client/keyring.h"
+#include "client/pick.h"
+#include "client/ranges.h"
+#include "client/session.h"
+#include "client/settings.h"
+
+struct phub {
+	pthread_mutex_t lock;
+	struct phub *next;        /* forked.c: all handles of the process */
+	bool forked;              /* this is a child's copy: it holds no part of the connection */
+	struct settings settings; /* constant but for the groups' hyper-parameters */
+	struct client_env env;
+	struct client_session session;
+	struct keyring keyring;
+	struct ranges ranges;
+	struct pick pick;         /* ops NULL: not chosen yet */
+	struct exchange exchange; /* keyring NULL: none */
+	bool running;             /* all lanes are up */
+	bool frozen;              /* the key table was handed over: no more keys */
+	uint32_t chunk_bytes;     /* in force */
+	bool hyper_changed;       /* since the version that the box knows */
+	bool buried;              /* the session is over and its connections are dropped */
+	bool left;                /* by phub_leave() */
+	uint64_t wait_ns;
+	struct phub_stats before; /* counters of earlier key tables */
+	struct drive drive;
+};
+
+#endif

@@ -1,0 +1,273 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Understands the box's control messages. They come from a machine that may be broken or hostile: what has no place
+ * in the present state, or does not hold together, ends the session with -EPROTO and nothing else happens.
+ */
+#include "client/hear.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "client/session.h"
+#include "client/say.h"
+#include "topology/placement.h"
+#include "transport/control.pb-c.h"
+
+#define HEAR_MS 1000000ull
+
+enum {
+	HEAR_HEARTBEAT_MS = 1000, /* when the box names none */
+	HEAR_LOST_MS = 10000,
+	HEAR_WINDOW_MAX = 1 << 20,
+};
+
+static void hear_broken(struct client_session *s, const char *what)
+{
+	client_session_fail(s, -EPROTO, "box %s broke the protocol: %s", s->box, what);
+}
+
+/* The box's words, made safe to print. */
+static void hear_copy(char *out, size_t out_bytes, const char *text)
+{
+	size_t i = 0;
+
+	for (; text && text[i] && i + 1 < out_bytes; i++)
+		out[i] = iscntrl((unsigned char)text[i]) ? '?' : text[i];
+	out[i] = '\0';
+}
+
+int client_hear_errno(uint32_t code, const char *text)
+{
+	switch (code) {
+	case PHUB__ERROR_CODE__ERROR_VERSION:
+		return -EPROTONOSUPPORT;
+	case PHUB__ERROR_CODE__ERROR_DENIED:
+		return -EACCES;
+	case PHUB__ERROR_CODE__ERROR_NO_JOB:
+		return -ENOENT;
+	case PHUB__ERROR_CODE__ERROR_RANK: /* one code for two things */
+		return text && strstr(text, "taken") ? -EADDRINUSE : -ERANGE;
+	case PHUB__ERROR_CODE__ERROR_MISMATCH:
+		return -EBADMSG;
+	case PHUB__ERROR_CODE__ERROR_LIMIT:
+		return -ENOMEM;
+	case PHUB__ERROR_CODE__ERROR_PROTOCOL:
+		return -EPROTO;
+	case PHUB__ERROR_CODE__ERROR_LOST:
+		return -EOWNERDEAD;
+	case PHUB__ERROR_CODE__ERROR_NAN:
+		return -EDOM;
+	case PHUB__ERROR_CODE__ERROR_NO_WEIGHTS:
+		return -ENODATA;
+	case PHUB__ERROR_CODE__ERROR_UNSUPPORTED:
+		return -ENOTSUP;
+	case PHUB__ERROR_CODE__ERROR_SHUTDOWN:
+		return -ESHUTDOWN;
+	default:
+		return -EREMOTEIO;
+	}
+}
+
+static void hear_error(struct client_session *s, const Phub__Error *error)
+{
+	char text[400];
+
+	if (s->state == SESSION_LEAVING) {
+		client_session_fail(s, -ESHUTDOWN, "left the job");
+		return;
+	}
+	hear_copy(text, sizeof(text), error->text);
+	client_session_fail(s, client_hear_errno(error->code, error->text), "box %s: %s", s->box,
+			    *text ? text : "refused without a reason");
+}
+
+/* ---- joining ---- */
+
+static void hear_proof_session(const struct client_session *s, const uint8_t *box_nonce, struct proof_session *out)
+{
+	memcpy(out->client_nonce, s->nonce, PROOF_NONCE);
+	memcpy(out->box_nonce, box_nonce, PROOF_NONCE);
+	out->job = s->settings->url.job;
+	out->rank = s->settings->rank;
+	out->world = s->settings->world;
+}
+
+static void hear_challenge(struct client_session *s, const Phub__Challenge *challenge)
+{
+	const char *secret = s->settings->secret ? s->settings->secret : "";
+	struct proof_session proof;
+	uint8_t mac[PROOF_MAC];
+
+	if (s->state != SESSION_HELLO || challenge->nonce.len != PROOF_NONCE) {
+		hear_broken(s, "a challenge out of order, or without a nonce");
+		return;
+	}
+	if (challenge->version != SESSION_VERSION) {
+		client_session_fail(s, -EPROTONOSUPPORT, "box %s speaks version %" PRIu32 ", this library version %u", s->box,
+				    challenge->version, SESSION_VERSION);
+		return;
+	}
+	if (challenge->secret != (*secret != '\0')) {
+		client_session_fail(s, -EACCES,
+				    challenge->secret ? "the job has a secret on box %s: set PHUB_SECRET or PHUB_SECRET_FILE" :
+							"box %s knows no secret for the job, but this worker was given one",
+				    s->box);
+		return;
+	}
+	hear_proof_session(s, challenge->nonce.data, &proof);
+	if (proof_control(secret, strlen(secret), &proof, false, mac) < 0 ||
+	    proof_control(secret, strlen(secret), &proof, true, s->expected) < 0 ||
+	    proof_session_key(secret, strlen(secret), &proof, s->key) < 0 || client_say_proof(s, mac) < 0) {
+		client_session_fail(s, -EIO, "cannot make the proof of the secret for box %s", s->box);
+		return;
+	}
+	s->state = SESSION_PROOF;
+}
+
+static bool hear_addresses(struct client_session *s, const Phub__Welcome *welcome)
+{
+	s->address_count = 0;
+	for (size_t i = 0; i < welcome->n_addresses && s->address_count < SESSION_ADDRESSES_MAX; i++) {
+		const Phub__Address *from = welcome->addresses[i];
+		struct client_address *to = &s->addresses[s->address_count];
+
+		if (strlen(from->transport) >= sizeof(to->transport) || strlen(from->address) >= sizeof(to->address))
+			return false;
+		hear_copy(to->transport, sizeof(to->transport), from->transport);
+		hear_copy(to->address, sizeof(to->address), from->address);
+		s->address_count++;
+	}
+	return true;
+}
+
+static uint64_t hear_ms(uint32_t ms, uint32_t otherwise)
+{
+	return (ms ? ms : otherwise) * HEAR_MS;
+}
+
+static void hear_welcome(struct client_session *s, const Phub__Welcome *welcome, uint64_t now_ns)
+{
+	if (s->state != SESSION_PROOF || welcome->mac.len != PROOF_MAC) {
+		hear_broken(s, "a welcome out of order, or without a proof");
+		return;
+	}
+	if (!proof_equal(welcome->mac.data, s->expected)) {
+		client_session_fail(s, -EACCES, "what answers at %s does not know the job's secret: not the box it claims to be",
+				    s->box);
+		return;
+	}
+	if (welcome->cores < 1 || welcome->cores > PLACEMENT_CORE_COUNT_MAX || !hear_addresses(s, welcome)) {
+		hear_broken(s, "a welcome with impossible cores or addresses");
+		return;
+	}
+	s->id = welcome->session;
+	s->cores = welcome->cores;
+	s->chunk_bytes = welcome->chunk_bytes;
+	s->lost_ns = hear_ms(welcome->lost_ms, HEAR_LOST_MS);
+	s->heartbeat_every_ns = hear_ms(welcome->heartbeat_ms, HEAR_HEARTBEAT_MS) / 2;
+	s->heartbeat_ns = now_ns + s->heartbeat_every_ns;
+	s->state = SESSION_JOINED;
+}
+
+/* ---- running ---- */
+
+static void hear_start(struct client_session *s, const Phub__Start *start)
+{
+	uint8_t *copy;
+
+	if (start->generation != s->generation && s->state >= SESSION_JOINED)
+		return; /* of a table that is forgotten */
+	if (s->state != SESSION_STARTING || s->keys_sent < s->keyring->count) {
+		hear_broken(s, "a start that nobody asked for");
+		return;
+	}
+	if (start->window < 1 || start->window > HEAR_WINDOW_MAX || start->core_of_chunk.len == 0) {
+		hear_broken(s, "a start without a window or a placement");
+		return;
+	}
+	copy = malloc(start->core_of_chunk.len);
+	if (!copy) {
+		client_session_fail(s, -ENOMEM, "no memory for the placement of %zu bytes", start->core_of_chunk.len);
+		return;
+	}
+	memcpy(copy, start->core_of_chunk.data, start->core_of_chunk.len);
+	free(s->start.core_of_chunk);
+	s->start = (struct client_start){
+		.job = start->job,
+		.epoch = start->epoch,
+		.window = start->window,
+		.result_offset = start->result_offset,
+		.core_of_chunk = copy,
+		.core_bytes = start->core_of_chunk.len,
+	};
+	s->state = SESSION_STARTED;
+}
+
+static void hear_notice(struct client_session *s, const Phub__Notice *notice, uint64_t now_ns)
+{
+	struct client_notice *n = &s->notices[s->notice_next];
+
+	s->notice_next = (s->notice_next + 1) % SESSION_NOTICES;
+	*n = (struct client_notice){
+		.valid = true,
+		.chunk = notice->chunk,
+		.round = notice->round,
+		.at_ns = now_ns,
+		.missing_count = notice->missing_count,
+	};
+	for (size_t i = 0; i < notice->n_missing && i < SESSION_MISSING_MAX; i++)
+		n->missing[n->missing_known++] = notice->missing[i];
+	if (n->missing_count < n->missing_known)
+		n->missing_count = n->missing_known;
+	hear_copy(n->text, sizeof(n->text), notice->text);
+}
+
+static void hear_barrier_done(struct client_session *s, const Phub__BarrierDone *done)
+{
+	if (done->id > s->barrier || done->id < s->barrier_done)
+		hear_broken(s, "the end of a barrier that nobody asked for");
+	else
+		s->barrier_done = done->id;
+}
+
+static void hear_message(struct client_session *s, const Phub__Control *c, uint64_t now_ns)
+{
+	bool joined = s->state >= SESSION_JOINED;
+
+	if (c->message_case == PHUB__CONTROL__MESSAGE_ERROR)
+		hear_error(s, c->error);
+	else if (c->message_case == PHUB__CONTROL__MESSAGE_CHALLENGE)
+		hear_challenge(s, c->challenge);
+	else if (c->message_case == PHUB__CONTROL__MESSAGE_WELCOME)
+		hear_welcome(s, c->welcome, now_ns);
+	else if (!joined)
+		hear_broken(s, "a message before the welcome");
+	else if (c->message_case == PHUB__CONTROL__MESSAGE_START)
+		hear_start(s, c->start);
+	else if (c->message_case == PHUB__CONTROL__MESSAGE_NOTICE)
+		hear_notice(s, c->notice, now_ns);
+	else if (c->message_case == PHUB__CONTROL__MESSAGE_BARRIER_DONE)
+		hear_barrier_done(s, c->barrier_done);
+	else if (c->message_case == PHUB__CONTROL__MESSAGE_LEFT && s->state == SESSION_LEAVING)
+		client_session_fail(s, -ESHUTDOWN, "left the job");
+	else if (c->message_case != PHUB__CONTROL__MESSAGE_HEARTBEAT)
+		hear_broken(s, "a message that no worker expects");
+}
+
+void client_session_take(struct client_session *s, const uint8_t *frame, size_t bytes, uint64_t now_ns)
+{
+	Phub__Control *c;
+
+	if (s->state == SESSION_OVER || s->state == SESSION_DIALLING)
+		return;
+	c = phub__control__unpack(NULL, bytes, frame);
+	if (!c) {
+		hear_broken(s, "a frame that is no message");
+		return;
+	}
+	hear_message(s, c, now_ns);
+	phub__control__free_unpacked(c, NULL);
+}

@@ -1,0 +1,317 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Pushes on their way to one core. Each chunk is in the heap at most once, so that heap and lists are as large as the
+ * lane's share of the job and nothing is allocated after lane_init().
+ */
+#include "client/lane.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+	LANE_AGAIN_MS = 20,      /* a lossy push is sent again after this, then twice that, ... */
+	LANE_AGAIN_DOUBLINGS = 5,
+};
+
+int lane_init(struct lane *lane, struct lane_group *group, uint32_t core, uint32_t count)
+{
+	*lane = (struct lane){
+		.group = group,
+		.core = core,
+		.count = count,
+		.chunks = calloc(count, sizeof(*lane->chunks)),
+		.spans = calloc(count, sizeof(*lane->spans)),
+		.sinks = calloc(count, sizeof(*lane->sinks)),
+		.flights = calloc(count, sizeof(*lane->flights)),
+		.heap = calloc(count, sizeof(*lane->heap)),
+		.sent_oldest = FLIGHT_NONE,
+		.sent_newest = FLIGHT_NONE,
+		.again_ns = UINT64_MAX,
+	};
+	if (lane->chunks && lane->spans && lane->sinks && lane->flights && lane->heap)
+		return 0;
+	lane_fini(lane);
+	return -ENOMEM;
+}
+
+void lane_fini(struct lane *lane)
+{
+	assert(!lane->conn);
+	free(lane->chunks);
+	free(lane->spans);
+	free(lane->sinks);
+	free(lane->flights);
+	free(lane->heap);
+	memset(lane, 0, sizeof(*lane));
+}
+
+void lane_open(struct lane *lane, uint32_t window)
+{
+	lane->state = LANE_UP;
+	lane->seq = 0;
+	lane->credit = window;
+}
+
+void lane_drop(struct lane *lane)
+{
+	for (uint32_t i = 0; i < lane->count; i++)
+		lane->sinks[i].addr = NULL;
+	if (lane->conn) {
+		struct queue *queue = lane->conn->queue;
+
+		if (queue)
+			queue->ops->drop(queue, lane->conn);
+		else
+			lane->conn->transport->ops->abandon(lane->conn->transport, lane->conn);
+	}
+	lane->conn = NULL;
+	if (lane->state != LANE_LOST)
+		lane->state = LANE_DOWN;
+	lane->heap_count = 0;
+	lane->sent_oldest = FLIGHT_NONE;
+	lane->sent_newest = FLIGHT_NONE;
+	lane->again_ns = UINT64_MAX;
+	lane->starved_ns = 0;
+}
+
+/* ---- the heap: the smallest order first ---- */
+
+static void lane_heap_push(struct lane *lane, struct lane_item item)
+{
+	uint32_t at = lane->heap_count++;
+
+	assert(lane->heap_count <= lane->count);
+	while (at > 0 && lane->heap[(at - 1) / 2].order > item.order) {
+		lane->heap[at] = lane->heap[(at - 1) / 2];
+		at = (at - 1) / 2;
+	}
+	lane->heap[at] = item;
+}
+
+static void lane_heap_pop(struct lane *lane)
+{
+	struct lane_item item = lane->heap[--lane->heap_count];
+	uint32_t at = 0, child;
+
+	for (child = 1; child < lane->heap_count; child = 2 * at + 1) {
+		if (child + 1 < lane->heap_count && lane->heap[child + 1].order < lane->heap[child].order)
+			child++;
+		if (lane->heap[child].order >= item.order)
+			break;
+		lane->heap[at] = lane->heap[child];
+		at = child;
+	}
+	lane->heap[at] = item;
+}
+
+void lane_push(struct lane *lane, struct flight *flight)
+{
+	/* A copy of the last round's push may still be queued here: it then becomes this one. */
+	if (flight->queued)
+		return;
+	flight->queued = true;
+	lane_heap_push(lane, (struct lane_item){
+				     .order = (uint64_t)flight->priority << 48 | (lane->order++ & 0xffffffffffffull),
+				     .local = flight->local,
+			     });
+}
+
+/* ---- lossy transports: what was sent and not answered ---- */
+
+static void lane_list_add(struct lane *lane, struct flight *f)
+{
+	f->older = lane->sent_newest;
+	f->newer = FLIGHT_NONE;
+	if (lane->sent_newest == FLIGHT_NONE)
+		lane->sent_oldest = f->local;
+	else
+		lane->flights[lane->sent_newest]->newer = f->local;
+	lane->sent_newest = f->local;
+}
+
+static void lane_list_remove(struct lane *lane, struct flight *f)
+{
+	if (f->older == FLIGHT_NONE)
+		lane->sent_oldest = f->newer;
+	else
+		lane->flights[f->older]->newer = f->newer;
+	if (f->newer == FLIGHT_NONE)
+		lane->sent_newest = f->older;
+	else
+		lane->flights[f->newer]->older = f->older;
+}
+
+static uint64_t lane_patience(uint8_t tries)
+{
+	unsigned doublings = tries < LANE_AGAIN_DOUBLINGS ? tries : LANE_AGAIN_DOUBLINGS;
+
+	return (uint64_t)LANE_AGAIN_MS * 1000000u << doublings;
+}
+
+void lane_answered(struct lane *lane, struct flight *flight)
+{
+	if (lane->group->lossy)
+		lane_list_remove(lane, flight);
+}
+
+void lane_tick(struct lane *lane, uint64_t now_ns)
+{
+	uint64_t earliest = UINT64_MAX;
+
+	if (now_ns < lane->again_ns || lane->state != LANE_UP)
+		return;
+	for (uint32_t i = lane->sent_oldest; i != FLIGHT_NONE; i = lane->flights[i]->newer) {
+		struct flight *f = lane->flights[i];
+
+		if (f->queued)
+			continue; /* lane_send() sets its time anew */
+		if (now_ns >= f->again_ns) {
+			/* Not while the transport still reads the send before. */
+			if (f->sends == 0)
+				lane_push(lane, f);
+			else
+				f->again_ns = now_ns + lane_patience(0);
+		}
+		if (!f->queued && f->again_ns < earliest)
+			earliest = f->again_ns;
+	}
+	lane->again_ns = earliest;
+}
+
+/* ---- sending ---- */
+
+void lane_grant(struct lane *lane, uint32_t credit)
+{
+	if (!wire_after(credit, lane->credit))
+		return;
+	lane->credit = credit;
+	lane->starved_ns = 0;
+	lane->probes = 0;
+}
+
+/* Without credit, one message is let through now and then where the grant itself may have been lost. */
+static bool lane_may_send(struct lane *lane, uint64_t now_ns)
+{
+	if (!wire_after(lane->seq + 1, lane->credit))
+		return true;
+	if (!lane->group->lossy)
+		return false;
+	if (lane->starved_ns == 0) {
+		lane->starved_ns = now_ns ? now_ns : 1;
+		return false;
+	}
+	if (now_ns - lane->starved_ns < lane_patience(lane->probes))
+		return false;
+	lane->starved_ns = now_ns;
+	if (lane->probes < UINT8_MAX)
+		lane->probes++;
+	return true;
+}
+
+static void lane_sent(struct lane *lane, struct flight *f, uint64_t now_ns)
+{
+	struct lane_group *group = lane->group;
+
+	lane->seq++;
+	if (f->state == FLIGHT_SENT) {
+		group->resent++;
+	} else {
+		f->state = FLIGHT_SENT;
+		f->tries = 0;
+		group->pushes++;
+		group->pushed_bytes += f->type == WIRE_PULL ? 0 : lane->spans[f->local].bytes;
+		if (group->lossy)
+			lane_list_add(lane, f);
+	}
+	f->sent_ns = now_ns;
+	if (!group->lossy)
+		return;
+	f->again_ns = now_ns + lane_patience(f->tries);
+	if (f->tries < UINT8_MAX)
+		f->tries++;
+	if (f->again_ns < lane->again_ns)
+		lane->again_ns = f->again_ns;
+}
+
+static int lane_send(struct lane *lane, struct flight *f, uint64_t now_ns)
+{
+	struct lane_group *group = lane->group;
+	bool payload = f->type != WIRE_PULL;
+	const struct wire_header header = {
+		.type = (enum wire_type)f->type,
+		.length = payload ? lane->spans[f->local].bytes : 0,
+		.job = group->job,
+		.generation = group->generation,
+		.epoch = group->epoch,
+		.chunk = f->local,
+		.rank = group->rank,
+		.round = f->round,
+		.hyper = f->hyper,
+		.count = payload ? 1 : 0,
+		.seq = lane->seq + 1,
+		.priority = f->priority,
+	};
+	void *cookie = payload && group->cookies ? f : NULL;
+	int rc = group->queue->ops->send(group->queue, lane->conn, &header, payload ? f->payload : NULL, cookie);
+
+	if (rc < 0)
+		return rc;
+	if (cookie)
+		f->sends++;
+	lane_sent(lane, f, now_ns);
+	return 0;
+}
+
+/* -EPIPE: the connection is closed, and EVENT_CLOSED tells why. All else is a bug of ours or the transport's. */
+static void lane_broke(struct lane *lane, int error)
+{
+	lane->full = true;
+	if (error == -EPIPE)
+		return;
+	lane->state = LANE_LOST;
+	lane->error = error;
+}
+
+unsigned lane_pump(struct lane *lane, uint64_t now_ns)
+{
+	unsigned count = 0;
+
+	while (lane->heap_count > 0 && !lane->full && lane->state == LANE_UP) {
+		struct flight *f = lane->flights[lane->heap[0].local];
+		int rc;
+
+		/* A result that came meanwhile makes a queued repetition pointless. */
+		if (f->state == FLIGHT_QUEUED || f->state == FLIGHT_SENT) {
+			if (!lane_may_send(lane, now_ns))
+				break;
+			rc = lane_send(lane, f, now_ns);
+			if (rc == -EAGAIN) {
+				lane->full = true;
+				break;
+			}
+			if (rc < 0) {
+				lane_broke(lane, rc);
+				break;
+			}
+			count++;
+		}
+		f->queued = false;
+		lane_heap_pop(lane);
+	}
+	if (count)
+		lane->group->unflushed = true;
+	return count;
+}
+
+uint64_t lane_due(const struct lane *lane)
+{
+	uint64_t due = lane->again_ns;
+
+	if (!lane->group->lossy || lane->state != LANE_UP)
+		return UINT64_MAX;
+	if (lane->heap_count > 0 && lane->starved_ns && lane->starved_ns + lane_patience(lane->probes) < due)
+		due = lane->starved_ns + lane_patience(lane->probes);
+	return due;
+}

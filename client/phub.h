@@ -1,0 +1,238 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * libphub: a worker's end of a PHub box, in one header.
+ *
+ * A worker connects to a job on a box, names its keys (tensors), starts together with the other
+ * workers, and from then on exchanges keys in rounds: it pushes a gradient and pulls the result, which
+ * is the sum or mean over all workers, or the new weights when the job has an optimizer.
+ *
+ *      phub_connect -> phub_key ... -> phub_start -> { phub_push_pull ... phub_wait } -> phub_leave -> phub_close
+ *
+ * Results and errors. Calls return 0 (or an index) or a negative errno; phub_error() is the text of this
+ * thread's last failure: what failed, for which job, rank and key, and what to do. Nothing is ever
+ * printed. No call blocks beyond its timeout. Timeouts are in milliseconds: 0 asks and returns at
+ * once, PHUB_TIMEOUT_DEFAULT takes the one in the options.
+ *
+ * Threads. Every call may come from any thread at any time, also at once, except phub_close(), after
+ * which the handle is gone. A progress thread of the library works between calls (see phub_options.no_thread).
+ *
+ * Fork. A child that was forked after phub_connect() holds no part of the connection: its calls
+ * return -EPERM, and it may phub_close() the handle or just exit.
+ *
+ * Errors that any call may return: -EINVAL (an argument), -EPERM (forked child), and once the session
+ * has ended -ESHUTDOWN, -EACCES, -EOWNERDEAD or what else ended it. A session that ended stays ended.
+ */
+#ifndef PHUB_H
+#define PHUB_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define PHUB_API __attribute__((visibility("default")))
+
+#define PHUB_VERSION          "0.1.0"
+#define PHUB_PORT             7077
+#define PHUB_TIMEOUT_DEFAULT  (-1)
+#define PHUB_FROM_ENVIRONMENT (-1)
+
+typedef struct phub phub_t;
+
+/* Element types. Sums and weights are fp32 in the box whatever the type on the wire. */
+enum phub_dtype { PHUB_F32 = 0, PHUB_F16 = 1, PHUB_BF16 = 2 };
+
+/* What the box does with a sum. PHUB_NONE makes it an all-reduce; the others follow torch.optim. */
+enum phub_optimizer {
+	PHUB_NONE = 0,
+	PHUB_SGD = 1,
+	PHUB_MOMENTUM = 2,
+	PHUB_NESTEROV = 3,
+	PHUB_ADAGRAD = 4,
+	PHUB_ADAM = 5,
+	PHUB_ADAMW = 6,
+};
+
+enum phub_reduce { PHUB_SUM = 0, PHUB_MEAN = 1 };
+
+/*
+ * When a round is answered. BSP: when every worker has pushed it. ASYNC: each push is one optimizer
+ * step, answered at once. SSP: the same, but round r is answered when every worker has pushed round
+ * r - staleness. SSP and ASYNC need an optimizer.
+ */
+enum phub_sync { PHUB_BSP = 0, PHUB_SSP = 1, PHUB_ASYNC = 2 };
+
+/* NaN and infinity in a gradient: sum them, count them as zero, or end the job with rank and key named. */
+enum phub_nan { PHUB_NAN_PASS = 0, PHUB_NAN_ZERO = 1, PHUB_NAN_FAIL = 2 };
+
+/* Hyper-parameters of one parameter group, torch.optim's names; an optimizer ignores what it does not have. */
+struct phub_hyper {
+	double lr;
+	double momentum;
+	double dampening;
+	double weight_decay;
+	double beta1, beta2;
+	double eps;
+	double lr_decay;
+	double initial_accumulator_value;
+};
+
+/* Fill with phub_options_init(), then change what differs. All workers of a job must say the same but for
+ * rank, secret, transport, timeout_ms, interface and no_thread. */
+struct phub_options {
+	size_t size;        /* set by phub_options_init(): lets the struct grow */
+	int rank, world;    /* PHUB_FROM_ENVIRONMENT: torchrun's, Open MPI's or Slurm's variables, else 0 of 1 */
+	const char *secret; /* the job's secret, or NULL: PHUB_SECRET or PHUB_SECRET_FILE, else none */
+	enum phub_optimizer optimizer;   /* PHUB_NONE */
+	enum phub_reduce reduce;         /* PHUB_SUM */
+	enum phub_sync sync;             /* PHUB_BSP */
+	unsigned staleness;              /* rounds, for SSP */
+	bool reproducible;               /* sums in rank order: two runs give the same bits */
+	enum phub_nan nan;               /* PHUB_NAN_PASS */
+	unsigned chunk_bytes;            /* 0: the box's default, 32 KiB */
+	const struct phub_hyper *groups; /* [group_count]; NULL: one group of the optimizer's defaults */
+	unsigned group_count;
+	const char *transport; /* NULL or "auto": shared memory on the box's host, else tcp; or "tcp", "shm" */
+	const char *interface; /* network interface to leave by, or NULL */
+	int timeout_ms;        /* PHUB_TIMEOUT_DEFAULT stands for this; 30,000 */
+	bool no_thread;        /* no progress thread: the caller drives phub_progress() at least every second */
+};
+
+PHUB_API void phub_options_init(struct phub_options *options);
+
+/* torch.optim's defaults for an optimizer (lr 0.001, momentum 0.9 where one is needed). */
+PHUB_API void phub_hyper_init(enum phub_optimizer optimizer, struct phub_hyper *hyper);
+
+/* The text of this thread's last failed call; "" if none failed. Valid until this thread's next call. */
+PHUB_API const char *phub_error(void);
+
+/*
+ * Joins the job that `url` names: phub://host[:port]/job, host a name, an IPv4 or a [bracketed] IPv6 address. A box
+ * that is not up yet is tried again until options->timeout_ms has passed. `options` may be NULL.
+ * -ECONNREFUSED/-ETIMEDOUT (no box), -EACCES (secret), -ENOENT (no such job and it may not be created), -EADDRINUSE
+ * (rank taken), -ERANGE (rank outside world), -EPROTONOSUPPORT (version), -ENOTSUP (transport).
+ */
+PHUB_API int phub_connect(const char *url, const struct phub_options *options, phub_t **out);
+
+PHUB_API int phub_rank(phub_t *p);
+PHUB_API int phub_world(phub_t *p);
+/* "shm", "tcp", ...; "" before phub_start(). */
+PHUB_API const char *phub_transport(phub_t *p);
+
+/* Flags of phub_key(). */
+#define PHUB_KEY_ALONE 1u /* never in one chunk with other keys: may be exchanged without them */
+
+/*
+ * Names the next key: `elements` (> 0) of `dtype` in parameter group `group`. All workers name the same keys in the
+ * same order. Returns its index: 0, 1, ... Small consecutive keys of one type and group share a chunk, which is
+ * sent when the last of them has been pushed; a key that is sometimes exchanged without its neighbours wants
+ * PHUB_KEY_ALONE. -EINVAL names the key; -EBUSY after phub_start().
+ */
+PHUB_API int phub_key(
+	phub_t *p, const char *name, enum phub_dtype dtype, uint64_t elements, unsigned group, unsigned flags);
+
+/*
+ * Collective: hands the key table to the box and waits for the other workers' equal tables. -EBADMSG names the
+ * first key (or option) that differs and the ranks; -ETIMEDOUT names the ranks that never came; -ENOMEM: the box's
+ * limit.
+ */
+PHUB_API int phub_start(phub_t *p, int timeout_ms);
+
+/*
+ * Forgets all keys (none may be in flight: -EBUSY), so that phub_key() and phub_start() can make the next table; every
+ * worker does so between the same rounds. Memory from phub_alloc() is gone; weights and optimizer state of the box too.
+ */
+PHUB_API int phub_rekey(phub_t *p);
+
+/*
+ * Memory that is exchanged without a copy. *push: where this worker writes the gradient of `key`. *result: where it
+ * reads results, valid from the end of a wait until the next push of the key. Both belong to the library until
+ * phub_rekey() or phub_close(). After phub_start(). Pass *push as src and NULL as dst.
+ */
+PHUB_API int phub_alloc(phub_t *p, int key, void **push, const void **result);
+
+/*
+ * Lets the transport read and write this memory in place: it must stay until phub_mem_unregister(). -ENOTSUP when
+ * the transport cannot (shm: use phub_alloc()); exchanging from it then costs a copy, as with any other memory.
+ */
+PHUB_API int phub_mem_register(phub_t *p, void *addr, size_t bytes);
+PHUB_API int phub_mem_unregister(phub_t *p, void *addr);
+
+/*
+ * Begins a round of `key`: pushes `src` (elements of the key's dtype) and has the result written to `dst` (may be
+ * src; NULL: only to phub_alloc()'s *result). Lower priority goes first; front layers want the lowest. Until
+ * phub_wait() has returned the caller leaves src and dst alone, unless src lies neither in phub_alloc() nor in
+ * registered memory: then it was copied before this call returns. A push says that the worker no longer reads the
+ * key's previous result. One round of a key at a time: -EBUSY while one is in flight. -ENODATA: a job with an
+ * optimizer has no weights yet, call phub_broadcast() first.
+ */
+PHUB_API int phub_push_pull(phub_t *p, int key, const void *src, void *dst, int priority);
+
+/* The two halves: phub_push() begins a round, phub_pull() waits for its result and copies it to dst. */
+PHUB_API int phub_push(phub_t *p, int key, const void *src, int priority);
+PHUB_API int phub_pull(phub_t *p, int key, void *dst, int timeout_ms);
+
+/*
+ * Begins a round in which rank `root`'s `buf` is given to all: written to every other worker's buf. With an
+ * optimizer it sets the first weights and must come first, root 0, and once. Ends with phub_wait() like any other
+ * round.
+ */
+PHUB_API int phub_broadcast(phub_t *p, int key, void *buf, unsigned root);
+
+/*
+ * Waits for the round of `key` in flight (PHUB_ALL: of every key). 0 at once when there is none. -ETIMEDOUT names
+ * the key and the ranks it still waits for; the round stays in flight and may be waited for again. When it returns
+ * another error the session has ended and nothing touches the caller's memory any more.
+ */
+#define PHUB_ALL (-1)
+PHUB_API int phub_wait(phub_t *p, int key, int timeout_ms);
+
+/* 1 when `key` has no round in flight, 0 when it has, or a negative errno as phub_wait(). */
+PHUB_API int phub_test(phub_t *p, int key);
+
+/*
+ * Hyper-parameters of `group` for all rounds that this worker begins from now on. In BSP all workers must set equal
+ * values before the same round: else -EBADMSG ends the job and names the ranks.
+ */
+PHUB_API int phub_set_hyper(phub_t *p, unsigned group, const struct phub_hyper *hyper);
+
+/* Waits until every worker of the job is here. -ETIMEDOUT names those who are not. */
+PHUB_API int phub_barrier(phub_t *p, int timeout_ms);
+
+/*
+ * Leaves the job in good order: what is in flight is given up, and on return nothing touches the caller's memory
+ * any more.
+ */
+PHUB_API int phub_leave(phub_t *p, int timeout_ms);
+
+/* Frees the handle, leaving abruptly if phub_leave() was not called. NULL is allowed. */
+PHUB_API void phub_close(phub_t *p);
+
+/*
+ * For callers with an event loop (no_thread): does what can be done now and returns how long nothing else will be
+ * due, in ms.
+ */
+PHUB_API int phub_progress(phub_t *p);
+/* An fd that is readable when phub_progress() has work; the handle's own. */
+PHUB_API int phub_fd(phub_t *p);
+
+/* Counters since phub_connect(). Bytes are payload, without headers. */
+struct phub_stats {
+	size_t size; /* the caller's sizeof(struct phub_stats) */
+	uint64_t pushed_bytes, pulled_bytes;
+	uint64_t copied_bytes; /* by this library, in both directions; / pushed_bytes is the copies per gradient byte */
+	uint64_t pushes, results; /* chunks */
+	uint64_t rounds;          /* of keys, finished */
+	uint64_t resent;          /* pushes sent again on a lossy transport */
+	uint64_t wait_ns;         /* time spent inside phub_wait(), phub_pull() and phub_barrier() */
+};
+PHUB_API int phub_stats(phub_t *p, struct phub_stats *stats);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,76 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Shared memory exists for workers on the box's own host alone, and whether this is that host is found out by
+ * trying: an address that looks remote may be our own, and one that looks local may be a tunnel.
+ */
+#include "client/pick.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+static const char *pick_offer(const struct client_session *s, const char *name)
+{
+	for (unsigned i = 0; i < s->address_count; i++) {
+		if (strcmp(s->addresses[i].transport, name) == 0)
+			return s->addresses[i].address;
+	}
+	return NULL;
+}
+
+static void pick_resolve(const struct client_session *s, const char *offer, char *out, size_t out_bytes)
+{
+	const char *host = s->settings->url.host;
+
+	if (offer[0] == '*' && offer[1] == ':')
+		snprintf(out, out_bytes, strchr(host, ':') ? "[%s]%s" : "%s%s", host, offer + 1);
+	else
+		snprintf(out, out_bytes, "%s", offer);
+}
+
+/* Does anybody listen at the address? */
+static bool pick_reaches(const struct client_session *s, const struct transport_ops *ops, const char *address)
+{
+	struct transport_config config = s->env->config;
+	struct transport *t;
+	struct conn *c;
+	bool reaches;
+
+	config.queue_conns_max = 1;
+	if (ops->open(&config, &t, NULL) < 0)
+		return false;
+	reaches = ops->connect(t, address, s->id, 0, s->key, &c, NULL) == 0;
+	if (reaches)
+		ops->abandon(t, c);
+	ops->close(t);
+	return reaches;
+}
+
+static int pick_none(const struct client_session *s, struct err *e)
+{
+	char offers[128] = "";
+	size_t at = 0;
+
+	for (unsigned i = 0; i < s->address_count && at < sizeof(offers); i++)
+		at += (size_t)snprintf(offers + at, sizeof(offers) - at, "%s%s", i ? ", " : "", s->addresses[i].transport);
+	return err_set(e, -ENOTSUP, "%s: box %s offers %s; this worker asks for %s", s->who, s->box,
+		       at ? offers : "no transport", s->settings->transport ? s->settings->transport : "any that it knows");
+}
+
+int pick_transport(const struct client_session *s, struct pick *out, struct err *e)
+{
+	const char *wanted = s->settings->transport;
+
+	for (const struct transport_ops *const *t = s->env->transports; *t; t++) {
+		const char *offer = pick_offer(s, (*t)->name);
+
+		if (!offer || (wanted && strcmp(wanted, (*t)->name) != 0))
+			continue;
+		pick_resolve(s, offer, out->address, sizeof(out->address));
+		if (!wanted && t[1] && !pick_reaches(s, *t, out->address))
+			continue;
+		out->ops = *t;
+		return 0;
+	}
+	return pick_none(s, e);
+}

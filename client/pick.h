@@ -1,0 +1,21 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Which transport to reach the box by. Under the handle's lock, once per phub_start().
+ */
+#ifndef PHUB_CLIENT_PICK_H
+#define PHUB_CLIENT_PICK_H
+
+#include "client/session.h"
+#include "transport/transport.h"
+
+#define PICK_ADDRESS_BYTES 400
+
+struct pick {
+	const struct transport_ops *ops;
+	char address[PICK_ADDRESS_BYTES]; /* what connect() takes: "*" is replaced by the control session's host */
+};
+
+/* The one that was asked for, else the best of the box's that reaches it. 0, or -ENOTSUP saying what the box offers. */
+int pick_transport(const struct client_session *s, struct pick *out, struct err *e);
+
+#endif

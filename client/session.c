@@ -1,0 +1,300 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The worker's control session: reaching the box, the order of messages, heartbeats, and the end. What the box's
+ * messages mean is hear.c, what the worker says is say.c.
+ */
+#include "client/session.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "client/hear.h"
+#include "client/say.h"
+
+#define SESSION_MS 1000000ull
+
+enum {
+	SESSION_BACKOFF_MIN_MS = 20,
+	SESSION_BACKOFF_MAX_MS = 500,
+	SESSION_CHECK_MS = 1,     /* a stream with an fd is read this often while rounds run: a read is a system call */
+	SESSION_FRAMES_MAX = 64,  /* per progress() */
+};
+
+void client_session_init(struct client_session *s, const struct client_env *env, struct settings *settings)
+{
+	memset(s, 0, sizeof(*s));
+	s->env = env;
+	s->settings = settings;
+	s->state = SESSION_DIALLING;
+	s->backoff_ns = SESSION_BACKOFF_MIN_MS * SESSION_MS;
+	snprintf(s->box, sizeof(s->box), strchr(settings->url.host, ':') ? "[%s]:%u" : "%s:%u", settings->url.host,
+		 settings->url.port);
+	snprintf(s->who, sizeof(s->who), "job %s rank %" PRIu32, settings->url.job, settings->rank);
+}
+
+/* ---- ending ---- */
+
+static void client_session_hang_up(struct client_session *s)
+{
+	if (s->stream)
+		s->stream->ops->close(s->stream);
+	s->stream = NULL;
+	frame_reader_fini(&s->in);
+	frame_writer_fini(&s->out);
+	memset(&s->in, 0, sizeof(s->in));
+	memset(&s->out, 0, sizeof(s->out));
+	s->unsent = false;
+}
+
+void client_session_fail(struct client_session *s, int code, const char *format, ...)
+{
+	char text[512];
+	va_list args;
+
+	if (s->state == SESSION_OVER)
+		return;
+	va_start(args, format);
+	vsnprintf(text, sizeof(text), format, args);
+	va_end(args);
+	err_set(&s->failure, code, "%s: %s", s->who, text);
+	s->state = SESSION_OVER;
+	client_session_hang_up(s);
+}
+
+void client_session_fini(struct client_session *s)
+{
+	client_session_hang_up(s);
+	free(s->start.core_of_chunk);
+	explicit_bzero(s, sizeof(*s));
+}
+
+/* ---- reaching the box ---- */
+
+static bool client_session_joined(const struct client_session *s)
+{
+	return s->state >= SESSION_JOINED && s->state < SESSION_OVER;
+}
+
+/* The box was not reached, or hung up before we were a member: try again later. */
+static void client_session_retry(struct client_session *s, uint64_t now_ns, int code, const char *why)
+{
+	client_session_hang_up(s);
+	err_set(&s->trouble, code, "%s", why);
+	s->state = SESSION_DIALLING;
+	s->retry_ns = now_ns + s->backoff_ns;
+	s->backoff_ns *= 2;
+	if (s->backoff_ns > SESSION_BACKOFF_MAX_MS * SESSION_MS)
+		s->backoff_ns = SESSION_BACKOFF_MAX_MS * SESSION_MS;
+}
+
+/* No later try would do better. */
+static bool client_session_hopeless(int code)
+{
+	return code == -EINVAL || code == -ENOMEM || code == -ENODEV || code == -EPERM || code == -EACCES;
+}
+
+static void client_session_dial(struct client_session *s, uint64_t now_ns)
+{
+	struct err e = { 0 };
+	int rc = s->env->dial(s->env->ctx, s->settings->url.host, s->settings->url.port, &s->stream, &e);
+
+	if (rc < 0) {
+		s->stream = NULL;
+		if (client_session_hopeless(rc))
+			client_session_fail(s, rc, "box %s cannot be reached: %s", s->box, e.text);
+		else
+			client_session_retry(s, now_ns, rc, e.text);
+		return;
+	}
+	s->state = SESSION_HELLO;
+	rc = client_say_hello(s);
+	if (rc < 0)
+		client_session_fail(s, rc, "cannot greet box %s: %s", s->box, strerror(-rc));
+}
+
+/* The stream has ended or failed. */
+static void client_session_lost(struct client_session *s, uint64_t now_ns, int code)
+{
+	if (s->state == SESSION_LEAVING)
+		client_session_fail(s, -ESHUTDOWN, "left the job");
+	else if (code == -EMSGSIZE)
+		client_session_fail(s, -EPROTO, "what answers at %s does not speak the language of a box; check host and port",
+				    s->box);
+	else if (!client_session_joined(s))
+		client_session_retry(s, now_ns, code == -EPIPE ? -ECONNRESET : code,
+				     code == -EPIPE ? "it hung up" : strerror(-code));
+	else if (code == -ENOMEM || code == -ENOBUFS)
+		client_session_fail(s, code, "control session with box %s: %s", s->box, strerror(-code));
+	else
+		client_session_fail(s, -ECONNRESET, "box %s ended the session (%s); is it down?", s->box,
+				    code == -EPIPE ? "connection closed" : strerror(-code));
+}
+
+/* ---- progress ---- */
+
+static unsigned client_session_read(struct client_session *s, uint64_t now_ns)
+{
+	unsigned count = 0;
+
+	while (s->stream && count < SESSION_FRAMES_MAX) {
+		const uint8_t *frame;
+		size_t bytes;
+		int rc = frame_read(&s->in, s->stream, &frame, &bytes);
+
+		if (rc == -EAGAIN)
+			return count;
+		count++;
+		if (rc < 0) {
+			client_session_lost(s, now_ns, rc);
+			return count;
+		}
+		s->unanswered_ns = 0;
+		client_session_take(s, frame, bytes, now_ns);
+	}
+	return count;
+}
+
+static void client_session_beat(struct client_session *s, uint64_t now_ns)
+{
+	if (s->unanswered_ns && now_ns > s->unanswered_ns && now_ns - s->unanswered_ns > s->lost_ns) {
+		client_session_fail(s, -ETIMEDOUT, "box %s has been silent for %.1f s", s->box,
+				    (double)(now_ns - s->unanswered_ns) / 1e9);
+		return;
+	}
+	if (now_ns < s->heartbeat_ns)
+		return;
+	s->heartbeat_ns = now_ns + s->heartbeat_every_ns;
+	if (s->unanswered_ns == 0)
+		s->unanswered_ns = now_ns ? now_ns : 1;
+	client_say_heartbeat(s, now_ns);
+}
+
+static void client_session_write(struct client_session *s, uint64_t now_ns)
+{
+	int rc = 0;
+
+	if (s->state == SESSION_STARTING)
+		rc = client_say_keys(s);
+	if (rc == 0 && s->out.have) {
+		rc = frame_flush(&s->out, s->stream);
+		s->unsent = rc == -EAGAIN;
+	}
+	if (rc == -EAGAIN || rc == 0)
+		return;
+	/* Why it ended may still lie in what the box said last. */
+	client_session_read(s, now_ns);
+	if (s->stream)
+		client_session_lost(s, now_ns, rc);
+}
+
+unsigned client_session_progress(struct client_session *s, uint64_t now_ns)
+{
+	unsigned count = 0;
+
+	if (s->state == SESSION_OVER)
+		return 0;
+	if (s->state == SESSION_DIALLING) {
+		if (now_ns < s->retry_ns)
+			return 0;
+		client_session_dial(s, now_ns);
+		count++;
+	} else if (s->state == SESSION_STARTED && !s->out.have && now_ns < s->heartbeat_ns &&
+		   now_ns - s->checked_ns < SESSION_CHECK_MS * SESSION_MS && s->stream->ops->fd(s->stream) >= 0) {
+		return 0;
+	}
+	if (!s->stream)
+		return count;
+	s->checked_ns = now_ns;
+	count += client_session_read(s, now_ns);
+	if (s->stream && client_session_joined(s))
+		client_session_beat(s, now_ns);
+	if (s->stream)
+		client_session_write(s, now_ns);
+	return count;
+}
+
+uint64_t client_session_due(const struct client_session *s)
+{
+	if (s->state == SESSION_DIALLING)
+		return s->retry_ns;
+	return client_session_joined(s) ? s->heartbeat_ns : UINT64_MAX;
+}
+
+int client_session_fd(const struct client_session *s, bool *write)
+{
+	*write = s->unsent || s->out.have > 0;
+	return s->stream ? s->stream->ops->fd(s->stream) : -1;
+}
+
+/* ---- what the handle asks for ---- */
+
+int client_session_start(struct client_session *s, const struct keyring *keyring, const char *transport,
+			 uint32_t chunk_bytes)
+{
+	int rc;
+
+	s->keyring = keyring;
+	s->keys_sent = 0;
+	s->generation++;
+	rc = client_say_job(s, transport, chunk_bytes);
+	if (rc < 0)
+		return rc;
+	s->state = SESSION_STARTING;
+	memset(s->notices, 0, sizeof(s->notices));
+	return 0;
+}
+
+void client_session_restart(struct client_session *s)
+{
+	if (s->state == SESSION_STARTED)
+		s->state = SESSION_JOINED;
+	free(s->start.core_of_chunk);
+	memset(&s->start, 0, sizeof(s->start));
+}
+
+static void client_session_said(struct client_session *s, int rc)
+{
+	if (rc < 0)
+		client_session_fail(s, rc, "control session with box %s: %s", s->box, strerror(-rc));
+	else
+		client_session_write(s, s->checked_ns);
+}
+
+void client_session_hyper(struct client_session *s, uint32_t version)
+{
+	client_session_said(s, client_say_hyper(s, version));
+}
+
+void client_session_barrier(struct client_session *s)
+{
+	if (s->barrier == s->barrier_done)
+		client_session_said(s, client_say_barrier(s, ++s->barrier));
+}
+
+void client_session_leave(struct client_session *s)
+{
+	s->state = SESSION_LEAVING;
+	client_session_said(s, client_say_leave(s));
+}
+
+const struct client_notice *client_session_notice(const struct client_session *s, uint32_t chunk, uint64_t round)
+{
+	for (unsigned i = 1; i <= SESSION_NOTICES; i++) {
+		const struct client_notice *n = &s->notices[(s->notice_next + SESSION_NOTICES - i) % SESSION_NOTICES];
+
+		if (n->valid && n->chunk == chunk && n->round == round)
+			return n;
+	}
+	return NULL;
+}
+
+const struct client_notice *client_session_newest(const struct client_session *s, uint64_t since_ns)
+{
+	const struct client_notice *n = &s->notices[(s->notice_next + SESSION_NOTICES - 1) % SESSION_NOTICES];
+
+	return n->valid && n->at_ns >= since_ns ? n : NULL;
+}

@@ -1,0 +1,137 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The worker's end of the control session: reaches the box (again and again until told otherwise), proves the
+ * secret, agrees on keys, stays alive, hears of errors and of who is missing. A state machine over a stream: no thread,
+ * no clock, no blocking but what env->dial() does. Under the handle's lock.
+ *
+ * What the box says is not believed: every length, count and order is checked, and a box that breaks the protocol ends the
+ * session with -EPROTO.
+ */
+#ifndef PHUB_CLIENT_SESSION_H
+#define PHUB_CLIENT_SESSION_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "client/env.h"
+#include "client/keyring.h"
+#include "client/settings.h"
+#include "phub/base/err.h"
+#include "transport/proof.h"
+#include "transport/stream.h"
+
+enum client_session_state {
+	SESSION_DIALLING,  /* there is no connection; the next try is at retry_ns */
+	SESSION_HELLO,     /* Hello is out, the box's Challenge is awaited */
+	SESSION_PROOF,     /* Proof is out, the box's Welcome is awaited */
+	SESSION_JOINED,    /* a member of the job, which has no keys */
+	SESSION_STARTING,  /* Job and Keys are going out, Start is awaited */
+	SESSION_STARTED,   /* all workers have agreed: rounds may run */
+	SESSION_LEAVING,   /* Leave is out, Left is awaited */
+	SESSION_OVER,      /* `failure` says why */
+};
+
+enum { SESSION_ADDRESSES_MAX = 8, SESSION_NOTICES = 8, SESSION_MISSING_MAX = 8 };
+
+struct client_address {
+	char transport[16];
+	char address[128];
+};
+
+/* The newest that the box said about rounds that do not close. */
+struct client_notice {
+	bool valid;
+	uint32_t chunk;
+	uint64_t round;
+	uint64_t at_ns;
+	uint32_t missing[SESSION_MISSING_MAX];
+	uint32_t missing_known, missing_count;
+	char text[160];
+};
+
+struct client_start {
+	uint32_t job, epoch, window;
+	uint64_t result_offset;
+	uint8_t *core_of_chunk; /* core_bytes of the box's; ours to free */
+	size_t core_bytes;
+};
+
+struct client_session {
+	const struct client_env *env;
+	struct settings *settings;
+	enum client_session_state state;
+	struct err failure;      /* SESSION_OVER */
+	char box[300];           /* "host:port", for messages */
+	char who[128];           /* "job demo rank 0", for messages */
+
+	struct stream *stream;
+	struct frame_reader in;
+	struct frame_writer out;
+	uint64_t retry_ns, backoff_ns;
+	struct err trouble;      /* why the last try to reach the box failed; code 0: none yet */
+	uint64_t checked_ns;     /* when the stream was last read */
+	bool unsent;             /* the stream did not take everything */
+
+	uint8_t nonce[PROOF_NONCE];
+	uint8_t expected[PROOF_MAC]; /* of the box in its Welcome */
+	uint8_t key[PROOF_KEY];  /* for data connections */
+	uint64_t id;
+	uint32_t cores;          /* of the box */
+	uint32_t chunk_bytes;    /* its default */
+	struct client_address addresses[SESSION_ADDRESSES_MAX];
+	unsigned address_count;
+	uint64_t heartbeat_every_ns, heartbeat_ns, lost_ns;
+	uint64_t unanswered_ns;  /* since when a heartbeat is without any answer; 0: none is */
+
+	const struct keyring *keyring; /* SESSION_STARTING */
+	uint32_t keys_sent;
+	uint32_t generation;
+	struct client_start start; /* SESSION_STARTED */
+	uint64_t barrier, barrier_done; /* the last one asked for, and passed */
+	struct client_notice notices[SESSION_NOTICES];
+	unsigned notice_next;
+};
+
+/* Sets out to reach the box. `env` and `settings` outlive the session. */
+void client_session_init(struct client_session *s, const struct client_env *env, struct settings *settings);
+
+/* Reads, answers, keeps alive. Returns messages handled, plus 1 when the state changed otherwise. */
+unsigned client_session_progress(struct client_session *s, uint64_t now_ns);
+
+/* When progress() has something to do by itself at the latest; UINT64_MAX: never. */
+uint64_t client_session_due(const struct client_session *s);
+
+/* JOINED or STARTED -> STARTING, with generation + 1. `keyring` stays put until Start. 0 or -ENOMEM. */
+int client_session_start(struct client_session *s, const struct keyring *keyring, const char *transport,
+			 uint32_t chunk_bytes);
+
+/* STARTED -> JOINED: the key table is forgotten. */
+void client_session_restart(struct client_session *s);
+
+/* Sends version `version` of settings->groups. On error the session is over. */
+void client_session_hyper(struct client_session *s, uint32_t version);
+
+/* Asks for the next barrier, if the last one was passed; done when barrier_done == barrier. */
+void client_session_barrier(struct client_session *s);
+
+/* -> LEAVING. */
+void client_session_leave(struct client_session *s);
+
+/* Ends the session: the first call wins. */
+void client_session_fail(struct client_session *s, int code, const char *format, ...)
+	__attribute__((format(printf, 3, 4)));
+
+/* The newest notice about this round of this chunk, or NULL; about anything since `since_ns`, or NULL. */
+const struct client_notice *client_session_notice(const struct client_session *s, uint32_t chunk, uint64_t round);
+const struct client_notice *client_session_newest(const struct client_session *s, uint64_t since_ns);
+
+/* The fd to wait on, or -1; *write: also until it is writable. */
+int client_session_fd(const struct client_session *s, bool *write);
+
+/* Frees everything; the box sees the end of the connection. */
+void client_session_fini(struct client_session *s);
+
+/* One frame of the box's, as progress() treats it: for tests and fuzzers too. */
+void client_session_take(struct client_session *s, const uint8_t *frame, size_t bytes, uint64_t now_ns);
+
+#endif

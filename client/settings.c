@@ -1,0 +1,292 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Checks and owns what phub_connect() was given. The environment is read here and nowhere else.
+ */
+#include "client/settings.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "topology/chunking.h"
+#include "transport/wire.h"
+
+enum { SETTINGS_TIMEOUT_MS = 30000 };
+
+/* ---- defaults ---- */
+
+void phub_options_init(struct phub_options *options)
+{
+	*options = (struct phub_options){
+		.size = sizeof(*options),
+		.rank = PHUB_FROM_ENVIRONMENT,
+		.world = PHUB_FROM_ENVIRONMENT,
+		.timeout_ms = SETTINGS_TIMEOUT_MS,
+	};
+}
+
+void phub_hyper_init(enum phub_optimizer optimizer, struct phub_hyper *hyper)
+{
+	bool momentum = optimizer == PHUB_MOMENTUM || optimizer == PHUB_NESTEROV;
+
+	*hyper = (struct phub_hyper){
+		.lr = optimizer == PHUB_ADAGRAD ? 0.01 : 0.001,
+		.momentum = momentum ? 0.9 : 0,
+		.weight_decay = optimizer == PHUB_ADAMW ? 0.01 : 0,
+		.beta1 = 0.9,
+		.beta2 = 0.999,
+		.eps = optimizer == PHUB_ADAGRAD ? 1e-10 : 1e-8,
+	};
+}
+
+/* ---- rank and world ---- */
+
+struct settings_launcher {
+	const char *rank, *world;
+};
+
+static const struct settings_launcher settings_launchers[] = {
+	{ "RANK", "WORLD_SIZE" },
+	{ "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE" },
+	{ "SLURM_PROCID", "SLURM_NTASKS" },
+};
+
+static int settings_read_variable(const char *name, int *out, struct err *e)
+{
+	const char *text = getenv(name);
+	char *end;
+	long value;
+
+	errno = 0;
+	value = strtol(text, &end, 10);
+	if (end == text || *end || errno || value < 0 || value > INT_MAX)
+		return err_set(e, -EINVAL, "environment variable %s='%.64s' is not a number; unset it, or give rank and world",
+			       name, text);
+	*out = (int)value;
+	return 0;
+}
+
+int settings_discover(int *rank, int *world, struct err *e)
+{
+	size_t count = sizeof(settings_launchers) / sizeof(settings_launchers[0]);
+
+	for (size_t i = 0; i < count && (*rank < 0 || *world < 0); i++) {
+		const struct settings_launcher *l = &settings_launchers[i];
+		int rc = 0;
+
+		if (!getenv(l->rank) || !getenv(l->world))
+			continue;
+		if (*rank < 0)
+			rc = settings_read_variable(l->rank, rank, e);
+		if (rc == 0 && *world < 0)
+			rc = settings_read_variable(l->world, world, e);
+		return rc;
+	}
+	if (*rank < 0 && *world > 1)
+		return err_set(e, -EINVAL,
+			       "world is %d but no rank was given, and no launcher's variables are set (RANK, "
+			       "OMPI_COMM_WORLD_RANK, SLURM_PROCID)",
+			       *world);
+	if (*world < 0 && *rank > 0)
+		return err_set(e, -EINVAL,
+			       "rank is %d but no world was given, and no launcher's variables are set (WORLD_SIZE, "
+			       "OMPI_COMM_WORLD_SIZE, SLURM_NTASKS)",
+			       *rank);
+	*rank = *rank < 0 ? 0 : *rank;
+	*world = *world < 0 ? 1 : *world;
+	return 0;
+}
+
+static int settings_take_rank(struct settings *s, const struct phub_options *o, struct err *e)
+{
+	int rank = o->rank, world = o->world;
+	int rc;
+
+	if (rank < PHUB_FROM_ENVIRONMENT || world < PHUB_FROM_ENVIRONMENT)
+		return err_set(e, -EINVAL, "job %s: rank %d of world %d; neither may be negative", s->url.job, rank, world);
+	rc = settings_discover(&rank, &world, e);
+	if (rc < 0)
+		return rc;
+	if (world < 1 || (unsigned)world > WIRE_WORLD_MAX)
+		return err_set(e, -ERANGE, "job %s: a world of %d; allowed are 1 to %u workers", s->url.job, world,
+			       WIRE_WORLD_MAX);
+	if (rank >= world)
+		return err_set(e, -ERANGE, "job %s: rank %d is outside a world of %d; ranks count from 0", s->url.job, rank,
+			       world);
+	s->rank = (uint32_t)rank;
+	s->world = (uint32_t)world;
+	return 0;
+}
+
+/* ---- the secret ---- */
+
+static int settings_read_secret_file(struct settings *s, const char *path, struct err *e)
+{
+	char buf[SETTINGS_SECRET_BYTES + 1];
+	int fd = open(path, O_RDONLY | O_CLOEXEC);
+	ssize_t got;
+
+	if (fd < 0)
+		return err_set(e, -errno, "PHUB_SECRET_FILE '%s' cannot be read: %s", path, strerror(errno));
+	got = read(fd, buf, sizeof(buf));
+	close(fd);
+	if (got < 0 || (size_t)got > SETTINGS_SECRET_BYTES)
+		return err_set(e, -EINVAL, "PHUB_SECRET_FILE '%s' is not a file of at most %d bytes", path,
+			       SETTINGS_SECRET_BYTES);
+	while (got > 0 && (buf[got - 1] == '\n' || buf[got - 1] == '\r'))
+		got--;
+	if (got == 0)
+		return err_set(e, -EINVAL, "PHUB_SECRET_FILE '%s' is empty", path);
+	s->secret = strndup(buf, (size_t)got);
+	explicit_bzero(buf, sizeof(buf));
+	return s->secret ? 0 : err_set(e, -ENOMEM, "no memory for the secret");
+}
+
+static int settings_copy(char **out, const char *text, struct err *e)
+{
+	if (!text || !*text)
+		return 0;
+	*out = strdup(text);
+	return *out ? 0 : err_set(e, -ENOMEM, "no memory for the options");
+}
+
+static int settings_take_secret(struct settings *s, const struct phub_options *o, struct err *e)
+{
+	const char *text = o->secret ? o->secret : getenv("PHUB_SECRET");
+	const char *path = getenv("PHUB_SECRET_FILE");
+
+	if (text && strlen(text) > SETTINGS_SECRET_BYTES)
+		return err_set(e, -EINVAL, "job %s: a secret has at most %d bytes", s->url.job, SETTINGS_SECRET_BYTES);
+	if ((!text || !*text) && path && *path)
+		return settings_read_secret_file(s, path, e);
+	return settings_copy(&s->secret, text, e);
+}
+
+/* ---- what the box does ---- */
+
+int settings_check_hyper(unsigned group, const struct phub_hyper *h, struct err *e)
+{
+	const struct {
+		const char *name;
+		double value, below; /* 0 <= value, and value < below when that is not 0 */
+	} fields[] = {
+		{ "lr", h->lr, 0 },
+		{ "momentum", h->momentum, 0 },
+		{ "weight_decay", h->weight_decay, 0 },
+		{ "beta1", h->beta1, 1 },
+		{ "beta2", h->beta2, 1 },
+		{ "eps", h->eps, 0 },
+		{ "lr_decay", h->lr_decay, 0 },
+		{ "initial_accumulator_value", h->initial_accumulator_value, 0 },
+	};
+
+	if (!isfinite(h->dampening))
+		return err_set(e, -EINVAL, "group %u: dampening is not a finite number", group);
+	for (size_t i = 0; i < sizeof(fields) / sizeof(fields[0]); i++) {
+		if (!isfinite(fields[i].value) || fields[i].value < 0 ||
+		    (fields[i].below > 0 && fields[i].value >= fields[i].below))
+			return err_set(e, -EINVAL, "group %u: %s is %g; it must be 0 or more%s", group, fields[i].name,
+				       fields[i].value, fields[i].below > 0 ? " and less than 1" : "");
+	}
+	return 0;
+}
+
+static int settings_take_groups(struct settings *s, const struct phub_options *o, struct err *e)
+{
+	unsigned count = o->groups ? o->group_count : 1;
+
+	if (count < 1 || count > SETTINGS_GROUPS_MAX || (!o->groups && o->group_count > 1))
+		return err_set(e, -EINVAL, "job %s: %u parameter groups%s; allowed are 1 to %u", s->url.job, o->group_count,
+			       o->groups ? "" : " without their hyper-parameters", SETTINGS_GROUPS_MAX);
+	s->groups = calloc(count, sizeof(*s->groups));
+	if (!s->groups)
+		return err_set(e, -ENOMEM, "no memory for %u parameter groups", count);
+	s->group_count = count;
+	for (unsigned i = 0; i < count; i++) {
+		int rc;
+
+		if (o->groups)
+			s->groups[i] = o->groups[i];
+		else
+			phub_hyper_init(o->optimizer, &s->groups[i]);
+		rc = settings_check_hyper(i, &s->groups[i], e);
+		if (rc < 0)
+			return rc;
+	}
+	return 0;
+}
+
+static int settings_take_policy(struct settings *s, const struct phub_options *o, struct err *e)
+{
+	const char *job = s->url.job;
+
+	if ((unsigned)o->optimizer > PHUB_ADAMW)
+		return err_set(e, -EINVAL, "job %s: optimizer %d is none of enum phub_optimizer", job, (int)o->optimizer);
+	if ((unsigned)o->reduce > PHUB_MEAN || (unsigned)o->sync > PHUB_ASYNC || (unsigned)o->nan > PHUB_NAN_FAIL)
+		return err_set(e, -EINVAL, "job %s: reduce %d, sync %d or nan %d is not one of its enumeration", job,
+			       (int)o->reduce, (int)o->sync, (int)o->nan);
+	if (o->sync != PHUB_BSP && o->optimizer == PHUB_NONE)
+		return err_set(e, -EINVAL, "job %s: sync %s needs an optimizer; without one only bsp makes sense", job,
+			       o->sync == PHUB_SSP ? "ssp" : "async");
+	if (o->chunk_bytes && (o->chunk_bytes < CHUNKING_CHUNK_BYTES_MIN || o->chunk_bytes > CHUNKING_CHUNK_BYTES_MAX ||
+			       (o->chunk_bytes & (o->chunk_bytes - 1))))
+		return err_set(e, -EINVAL, "job %s: chunks of %u bytes; allowed are powers of two from %u to %u", job,
+			       o->chunk_bytes, CHUNKING_CHUNK_BYTES_MIN, CHUNKING_CHUNK_BYTES_MAX);
+	if (o->timeout_ms < 0)
+		return err_set(e, -EINVAL, "job %s: timeout_ms is %d; it must be 0 or more", job, o->timeout_ms);
+	s->optimizer = o->optimizer;
+	s->reduce = o->reduce;
+	s->sync = o->sync;
+	s->nan = o->nan;
+	s->staleness = o->staleness;
+	s->chunk_bytes = o->chunk_bytes;
+	s->reproducible = o->reproducible;
+	s->no_thread = o->no_thread;
+	s->timeout_ms = o->timeout_ms;
+	return 0;
+}
+
+int settings_init(struct settings *s, const char *url, const struct phub_options *options, struct err *e)
+{
+	struct phub_options o;
+	int rc;
+
+	memset(s, 0, sizeof(*s));
+	phub_options_init(&o);
+	if (options) {
+		if (options->size < sizeof(size_t) || options->size > 4096)
+			return err_set(e, -EINVAL, "the options were not filled by phub_options_init()");
+		memcpy(&o, options, options->size < sizeof(o) ? options->size : sizeof(o));
+	}
+	rc = url_parse(url, &s->url, e);
+	if (rc == 0)
+		rc = settings_take_policy(s, &o, e);
+	if (rc == 0)
+		rc = settings_take_rank(s, &o, e);
+	if (rc == 0)
+		rc = settings_take_groups(s, &o, e);
+	if (rc == 0)
+		rc = settings_take_secret(s, &o, e);
+	if (rc == 0 && o.transport && strcmp(o.transport, "auto") != 0)
+		rc = settings_copy(&s->transport, o.transport, e);
+	if (rc == 0)
+		rc = settings_copy(&s->interface, o.interface, e);
+	if (rc < 0)
+		settings_fini(s);
+	return rc;
+}
+
+void settings_fini(struct settings *s)
+{
+	if (s->secret)
+		explicit_bzero(s->secret, strlen(s->secret));
+	free(s->secret);
+	free(s->transport);
+	free(s->interface);
+	free(s->groups);
+	memset(s, 0, sizeof(*s));
+}

@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What one handle was asked to be: the URL and the options, checked, completed from the environment and owned, so
+ * that nothing of the caller's is needed after phub_connect(). Written once, before the handle is anybody else's.
+ */
+#ifndef PHUB_CLIENT_SETTINGS_H
+#define PHUB_CLIENT_SETTINGS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "client/phub.h"
+#include "client/url.h"
+#include "phub/base/err.h"
+
+#define SETTINGS_GROUPS_MAX 256u /* as in the box: SPEC_GROUPS_MAX */
+#define SETTINGS_SECRET_BYTES 4096
+
+struct settings {
+	struct url url;
+	uint32_t rank, world;
+	char *secret;             /* NULL: none */
+	char *transport;          /* NULL: the best that reaches the box */
+	char *interface;          /* NULL: any */
+	struct phub_hyper *groups; /* [group_count] as of now: phub_set_hyper() changes them */
+	unsigned group_count;
+	enum phub_optimizer optimizer;
+	enum phub_reduce reduce;
+	enum phub_sync sync;
+	enum phub_nan nan;
+	unsigned staleness;
+	unsigned chunk_bytes;     /* 0: the box's default */
+	bool reproducible;
+	bool no_thread;
+	int timeout_ms;
+};
+
+/* 0; -EINVAL or -ERANGE with the option at fault in `e`; -ENOMEM. `options` may be NULL. */
+int settings_init(struct settings *s, const char *url, const struct phub_options *options, struct err *e);
+void settings_fini(struct settings *s);
+
+/* Are these hyper-parameters of any use? 0 or -EINVAL, naming group and field. */
+int settings_check_hyper(unsigned group, const struct phub_hyper *hyper, struct err *e);
+
+/*
+ * Rank and world from torchrun's, Open MPI's or Slurm's variables (in this order; both of a pair must be set), else 0
+ * of 1. Those that are >= 0 already stay. 0, or -EINVAL naming the variable.
+ */
+int settings_discover(int *rank, int *world, struct err *e);
+
+#endif

@@ -1,0 +1,109 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Takes a box's address apart. The text comes from a user or a launcher, so every error repeats it.
+ */
+#include "client/url.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "client/phub.h"
+
+#define URL_SCHEME "phub://"
+
+static int url_bad(struct err *e, const char *text, const char *what)
+{
+	return err_set(e, -EINVAL, "box address '%.200s': %s; use phub://host[:port]/job", text, what);
+}
+
+/* Copies [from, to) as a C string. False when it is empty or does not fit. */
+static bool url_copy(char *out, size_t out_bytes, const char *from, const char *to)
+{
+	size_t bytes = (size_t)(to - from);
+
+	if (bytes == 0 || bytes >= out_bytes)
+		return false;
+	memcpy(out, from, bytes);
+	out[bytes] = '\0';
+	return true;
+}
+
+static bool url_parse_port(const char *from, const char *to, uint16_t *out)
+{
+	uint32_t port = 0;
+
+	if (from == to || to - from > 5)
+		return false;
+	for (; from < to; from++) {
+		if (!isdigit((unsigned char)*from))
+			return false;
+		port = port * 10 + (uint32_t)(*from - '0');
+	}
+	if (port == 0 || port > UINT16_MAX)
+		return false;
+	*out = (uint16_t)port;
+	return true;
+}
+
+static bool url_job_ok(const char *job)
+{
+	for (; *job; job++) {
+		if (!isgraph((unsigned char)*job) || strchr("/?#%", *job))
+			return false;
+	}
+	return true;
+}
+
+/* Splits "host", "host:port", "[v6]" or "[v6]:port". Returns what is wrong, or NULL. */
+static const char *url_parse_authority(const char *from, const char *to, struct url *out)
+{
+	const char *host_end, *rest;
+
+	if (from < to && *from == '[') {
+		host_end = memchr(from, ']', (size_t)(to - from));
+		if (!host_end)
+			return "an IPv6 address needs its closing bracket";
+		from++;
+		rest = host_end + 1;
+	} else {
+		rest = memchr(from, ':', (size_t)(to - from));
+		if (rest && memchr(rest + 1, ':', (size_t)(to - rest - 1)))
+			return "an IPv6 address belongs in [brackets]";
+		host_end = rest ? rest : to;
+		rest = host_end;
+	}
+	if (!url_copy(out->host, sizeof(out->host), from, host_end))
+		return "the host is missing or too long";
+	if (rest == to)
+		return NULL;
+	if (*rest != ':' || !url_parse_port(rest + 1, to, &out->port))
+		return "the port is not a number from 1 to 65535";
+	return NULL;
+}
+
+int url_parse(const char *text, struct url *out, struct err *e)
+{
+	struct url url = { .port = PHUB_PORT };
+	const char *authority, *slash, *wrong;
+
+	if (!text)
+		return url_bad(e, "", "it is missing");
+	if (strncmp(text, URL_SCHEME, strlen(URL_SCHEME)) != 0)
+		return url_bad(e, text, "it does not begin with phub://");
+	authority = text + strlen(URL_SCHEME);
+	slash = strchr(authority, '/');
+	if (!slash)
+		return url_bad(e, text, "the job's name is missing");
+	wrong = url_parse_authority(authority, slash, &url);
+	if (wrong)
+		return url_bad(e, text, wrong);
+	if (!url_copy(url.job, sizeof(url.job), slash + 1, slash + strlen(slash)))
+		return url_bad(e, text, "the job's name must have 1 to 63 characters");
+	if (!url_job_ok(url.job))
+		return url_bad(e, text, "the job's name has a space, '/', '?', '#' or '%' in it");
+	*out = url;
+	return 0;
+}
