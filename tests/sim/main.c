@@ -1,0 +1,128 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Runs seeded simulations:  sim --seeds N [--from S]   or one of them, with its trace:  sim --seed S --trace
+ * Exit 0 when all are right, 1 when one is not (its seed is printed), 2 for wrong arguments.
+ */
+#include "phub/base/clock.h"
+#include "phub/base/log.h"
+#include "tests/sim/world.h"
+
+#include <getopt.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char usage[] = "usage: sim [--seeds N] [--from S] [--seed S [--trace]] [--plant stale|swapped|doubled]\n";
+
+struct arguments {
+	uint64_t first, count;
+	bool trace;
+	enum world_plant plant;
+};
+
+static int sim_arguments(int argc, char **argv, struct arguments *a)
+{
+	static const struct option options[] = {
+		{"seeds", required_argument, NULL, 'n'},
+		{"from", required_argument, NULL, 'f'},
+		{"seed", required_argument, NULL, 's'},
+		{"trace", no_argument, NULL, 't'},
+		{"plant", required_argument, NULL, 'p'},
+		{0},
+	};
+	int c;
+
+	*a = (struct arguments){.first = 1, .count = 1000};
+	while ((c = getopt_long(argc, argv, "", options, NULL)) != -1) {
+		if (c == 'n') {
+			a->count = strtoull(optarg, NULL, 0);
+		} else if (c == 'f') {
+			a->first = strtoull(optarg, NULL, 0);
+		} else if (c == 's') {
+			a->first = strtoull(optarg, NULL, 0);
+			a->count = 1;
+		} else if (c == 't') {
+			a->trace = true;
+		} else if (c == 'p' && strcmp(optarg, "stale") == 0) {
+			a->plant = PLANT_STALE;
+		} else if (c == 'p' && strcmp(optarg, "swapped") == 0) {
+			a->plant = PLANT_SWAPPED;
+		} else if (c == 'p' && strcmp(optarg, "doubled") == 0) {
+			a->plant = PLANT_DOUBLED;
+		} else {
+			fputs(usage, stderr);
+			return 2;
+		}
+	}
+	return 0;
+}
+
+/* Every checker must find what is planted for it, or its silence means nothing. */
+static int sim_check_checkers(void)
+{
+	int missed = 0;
+
+	for (enum world_plant plant = PLANT_STALE; plant <= PLANT_DOUBLED; plant++) {
+		unsigned found = 0;
+
+		for (uint64_t seed = 1; seed <= 20; seed++) {
+			struct world_plan plan;
+			struct world_result result;
+
+			world_plan_draw(seed, &plan);
+			plan.plant = plant;
+			plan.elements[0] = 100 + (uint32_t)seed;
+			plan.dtypes[0] = DTYPE_F32;
+			found += world_run(&plan, NULL, &result) != 0;
+		}
+		printf("planted %d: found in %u of 20 seeds\n", plant, found);
+		missed += found < 20;
+	}
+	return missed;
+}
+
+int main(int argc, char **argv)
+{
+	struct arguments a;
+	struct world_result sum = {0};
+	uint64_t begun = clock_now_ns(), failed = 0;
+	double seconds;
+
+	if (sim_arguments(argc, argv, &a))
+		return 2;
+	if (a.trace)
+		log_set_sink(log_sink_stderr, NULL);
+	for (uint64_t seed = a.first; seed < a.first + a.count; seed++) {
+		struct world_plan plan;
+		struct world_result result;
+
+		world_plan_draw(seed, &plan);
+		plan.plant = a.plant;
+		if (a.trace)
+			world_plan_print(&plan, stdout);
+		if (world_run(&plan, a.trace ? stdout : NULL, &result) != 0) {
+			world_plan_print(&plan, stdout);
+			printf("seed %llu failed: %s\n  replay: build/sim --seed %llu --trace\n",
+				(unsigned long long)seed, result.text, (unsigned long long)seed);
+			failed++;
+		}
+		sum.rounds_checked += result.rounds_checked;
+		sum.net.sent += result.net.sent;
+		sum.net.dropped += result.net.dropped;
+		sum.net.duplicated += result.net.duplicated;
+		sum.net.reordered += result.net.reordered;
+	}
+	seconds = (double)(clock_now_ns() - begun) / 1e9;
+	printf("sim: seeds %llu..%llu, %.0f seeds a second, %llu results checked; of %llu messages %llu lost, %llu "
+	       "doubled, "
+	       "%llu out of order\n",
+		(unsigned long long)a.first, (unsigned long long)(a.first + a.count - 1), (double)a.count / seconds,
+		(unsigned long long)sum.rounds_checked, (unsigned long long)sum.net.sent,
+		(unsigned long long)sum.net.dropped, (unsigned long long)sum.net.duplicated,
+		(unsigned long long)sum.net.reordered);
+	if (a.count > 1 && a.plant == PLANT_NONE && failed == 0)
+		failed += (uint64_t)sim_check_checkers();
+	printf("%llu passed, %llu failed\n", (unsigned long long)(a.count - (failed > a.count ? a.count : failed)),
+		(unsigned long long)failed);
+	return failed ? 1 : 0;
+}

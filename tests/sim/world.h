@@ -1,0 +1,54 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * One simulated job: a box and its workers on the loop network, in one thread and in virtual time, from one seed. The box, the
+ * cores, the control plane and libphub are the product's own objects.
+ */
+#ifndef PHUB_TESTS_SIM_WORLD_H
+#define PHUB_TESTS_SIM_WORLD_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#include "tests/sim/oracle.h"
+#include "transport/loop.h"
+
+#define WORLD_WORKERS_MAX 8
+#define WORLD_KEYS_MAX    24
+
+/* What is wrong on purpose: each checker must find it. */
+enum world_plant { PLANT_NONE, PLANT_STALE, PLANT_SWAPPED, PLANT_DOUBLED };
+
+/* Everything a seed decides. */
+struct world_plan {
+	uint64_t seed;
+	unsigned workers, cores;
+	unsigned key_count;
+	uint32_t elements[WORLD_KEYS_MAX];
+	enum dtype dtypes[WORLD_KEYS_MAX];
+	bool alone[WORLD_KEYS_MAX];
+	unsigned rounds;
+	unsigned window;
+	unsigned hold_max;
+	bool reproducible, mean, registered, lockstep;
+	enum optimizer_kind optimizer;
+	enum oracle_values values;
+	struct loop_plan net;
+	enum world_plant plant;
+};
+
+struct world_result {
+	uint64_t rounds_checked; /* results of keys, over all workers */
+	uint64_t virtual_ns;
+	struct loop_stats net;
+	char text[512]; /* why it failed */
+};
+
+/* Draws a plan. */
+void world_plan_draw(uint64_t seed, struct world_plan *plan);
+void world_plan_print(const struct world_plan *plan, FILE *out);
+
+/* Runs it. 0, or -1 with the reason in result->text. `trace`: NULL or where every message is told. */
+int world_run(const struct world_plan *plan, FILE *trace, struct world_result *result);
+
+#endif
