@@ -1,0 +1,230 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Builds an AdminReply from what control knows and from counters of the cores, which are read while they run.
+ */
+#include "phub/control/admin.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "phub/base/clock.h"
+#include "phub/base/stats.h"
+#include "phub/control/box.h"
+#include "phub/control/job.h"
+#include "phub/control/session.h"
+
+#define ADMIN_VERSION     "0.1.0"
+#define ADMIN_WORKERS_MAX 4096u         /* in one reply: at about 150 bytes each they fit a frame */
+#define ADMIN_WAITING_NS  3000000000ull /* older news of a round that does not close are none */
+
+/* One job's part of the reply, with the memory that it points to. */
+struct admin_job {
+	Phub__JobInfo info;
+	Phub__WorkerInfo *workers;
+	Phub__WorkerInfo **pointers;
+	uint32_t *missing;
+	char waiting[400];
+};
+
+struct admin_reply {
+	Phub__AdminReply reply;
+	struct admin_job *jobs;
+	Phub__JobInfo **job_pointers;
+	Phub__CoreInfo *cores;
+	Phub__CoreInfo **core_pointers;
+	uint32_t workers_left;
+};
+
+static char *admin_text(const char *text)
+{
+	return (char *)(uintptr_t)text;
+}
+
+/* Over the samples that are there: the last few seconds. */
+static void admin_rates(const struct job *job, Phub__JobInfo *info)
+{
+	unsigned have = job->sample_count < JOB_SAMPLES ? job->sample_count : JOB_SAMPLES;
+	const struct job_sample *first, *last;
+	uint32_t chunks = job->generation->spec.plan.chunk_count;
+	double seconds;
+
+	if (have < 2)
+		return;
+	first = &job->samples[(job->sample_count - have) % JOB_SAMPLES];
+	last = &job->samples[(job->sample_count - 1) % JOB_SAMPLES];
+	seconds = (double)(last->at_ns - first->at_ns) / 1e9;
+	if (seconds <= 0)
+		return;
+	info->rounds_per_s = (double)(last->rounds - first->rounds) / chunks / seconds;
+	info->gb_per_s = (double)(last->bytes - first->bytes) / 1e9 / seconds;
+}
+
+static void admin_fill_generation(const struct job *job, Phub__JobInfo *info)
+{
+	const struct spec *spec = &job->generation->spec;
+
+	info->keys = spec->plan.key_count;
+	info->chunks = spec->plan.chunk_count;
+	info->bytes = spec->plan.payload_bytes;
+	info->optimizer = admin_text(spec_optimizer_name(spec->optimizer));
+	info->sync = admin_text(spec_sync_name(spec->sync));
+	info->rounds = generation_sums(job->generation).rounds / spec->plan.chunk_count;
+	admin_rates(job, info);
+}
+
+static void admin_fill_workers(const struct job *job, struct admin_job *out, uint32_t *workers_left)
+{
+	const struct control *c = job->control;
+
+	out->info.missing = out->missing;
+	out->info.workers = out->pointers;
+	for (uint32_t i = 0; i < job->world; i++) {
+		const struct member *m = &job->members[i];
+		Phub__WorkerInfo *w = &out->workers[i];
+
+		if (!m->session) {
+			if (!m->left)
+				out->missing[out->info.n_missing++] = i;
+			continue;
+		}
+		if (*workers_left == 0)
+			continue;
+		--*workers_left;
+		phub__worker_info__init(w);
+		w->rank = i;
+		w->peer = admin_text(m->peer);
+		w->transport = admin_text(m->transport);
+		w->silent_ms = (c->now_ns - m->session->heard_ns) / NS_PER_MS;
+		out->pointers[out->info.n_workers++] = w;
+	}
+}
+
+static int admin_fill_job(const struct job *job, struct admin_job *out, uint32_t *workers_left)
+{
+	phub__job_info__init(&out->info);
+	out->workers = calloc(job->world, sizeof(*out->workers));
+	out->pointers = calloc(job->world, sizeof(*out->pointers));
+	out->missing = calloc(job->world, sizeof(*out->missing));
+	if (!out->workers || !out->pointers || !out->missing)
+		return -1;
+	out->info.name = admin_text(job->name);
+	out->info.world = job->world;
+	out->info.state = admin_text(job_state_name(job->state));
+	if (job->generation && job->state == JOB_RUNNING)
+		admin_fill_generation(job, &out->info);
+	admin_fill_workers(job, out, workers_left);
+	if (job->waiting_ns && job->control->now_ns - job->waiting_ns < ADMIN_WAITING_NS)
+		snprintf(out->waiting, sizeof(out->waiting), "%s", job->waiting);
+	else if (job->mismatch.code)
+		snprintf(out->waiting, sizeof(out->waiting), "%.390s", job->mismatch.text);
+	else if (job->state == JOB_FORMING)
+		snprintf(out->waiting, sizeof(out->waiting), "%u of %u ranks joined, %u sent their keys", job->present,
+			job->world, job->tabled);
+	out->info.waiting = out->waiting;
+	return 0;
+}
+
+static bool admin_wants(const Phub__AdminRequest *request, const char *name)
+{
+	for (size_t i = 0; i < request->n_arguments; i++)
+		if (strcmp(request->arguments[i], name) == 0)
+			return true;
+	return request->n_arguments == 0;
+}
+
+static int admin_fill_jobs(const struct control *c, const Phub__AdminRequest *request, struct admin_reply *r)
+{
+	unsigned count = 0;
+
+	r->jobs = calloc(c->job_count + 1, sizeof(*r->jobs));
+	r->job_pointers = calloc(c->job_count + 1, sizeof(*r->job_pointers));
+	if (!r->jobs || !r->job_pointers)
+		return -1;
+	for (const struct job *job = c->jobs; job; job = job->next) {
+		if (job->state == JOB_ENDING || !admin_wants(request, job->name))
+			continue;
+		r->job_pointers[count] = &r->jobs[count].info;
+		r->reply.n_jobs = count + 1;
+		if (admin_fill_job(job, &r->jobs[count++], &r->workers_left) < 0)
+			return -1;
+	}
+	r->reply.jobs = r->job_pointers;
+	return 0;
+}
+
+/* What live jobs have on a core. */
+static void admin_fill_load(const struct control *c, unsigned core, Phub__CoreInfo *info)
+{
+	for (const struct job *job = c->jobs; job; job = job->next) {
+		const struct shard *shard = job->generation ? job->generation->store.shards[core] : NULL;
+
+		if (!shard)
+			continue;
+		info->chunks += shard->chunk_count;
+		info->pushed_bytes += stats_read(&shard->counters.bytes);
+		for (unsigned i = 0; i < DROP_COUNT; i++)
+			info->dropped += stats_read(&shard->counters.dropped[i]);
+	}
+}
+
+static int admin_fill_cores(const struct control *c, struct admin_reply *r)
+{
+	const struct box *box = c->box;
+
+	r->cores = calloc(box->core_count, sizeof(*r->cores));
+	r->core_pointers = calloc(box->core_count, sizeof(*r->core_pointers));
+	if (!r->cores || !r->core_pointers)
+		return -1;
+	for (unsigned i = 0; i < box->core_count; i++) {
+		Phub__CoreInfo *info = &r->cores[i];
+
+		phub__core_info__init(info);
+		info->core = i;
+		info->cpu = box->placement[i].cpu;
+		info->bytes = box->placement[i].bytes;
+		info->polls = stats_read(&box->cores[i]->counters.polls);
+		info->sleeps = stats_read(&box->cores[i]->counters.sleeps);
+		admin_fill_load(c, i, info);
+		r->core_pointers[i] = info;
+	}
+	r->reply.cores = r->core_pointers;
+	r->reply.n_cores = box->core_count;
+	return 0;
+}
+
+static void admin_free(struct admin_reply *r)
+{
+	for (size_t i = 0; r->jobs && i < r->reply.n_jobs; i++) {
+		free(r->jobs[i].workers);
+		free(r->jobs[i].pointers);
+		free(r->jobs[i].missing);
+	}
+	free(r->jobs);
+	free(r->job_pointers);
+	free(r->cores);
+	free(r->core_pointers);
+}
+
+void admin_answer(struct session *s, const Phub__AdminRequest *request)
+{
+	struct control *c = s->control;
+	struct admin_reply r = {.reply = PHUB__ADMIN_REPLY__INIT, .workers_left = ADMIN_WORKERS_MAX};
+	Phub__Control control = PHUB__CONTROL__INIT;
+	bool jobs = strcmp(request->command, "jobs") == 0;
+
+	r.reply.version = admin_text(ADMIN_VERSION);
+	r.reply.uptime_s = (c->now_ns - c->started_ns) / NS_PER_S;
+	r.reply.strangers_refused = c->strangers_refused;
+	for (unsigned i = 0; i < c->box->transport_count; i++)
+		r.reply.strangers_refused += c->box->transports[i].transport->strangers_refused;
+	if (!jobs && strcmp(request->command, "status") != 0)
+		r.reply.error = admin_text("unknown command; allowed: jobs, status");
+	else if (admin_fill_cores(c, &r) < 0 || (jobs && admin_fill_jobs(c, request, &r) < 0))
+		session_refuse(s, PHUB__ERROR_CODE__ERROR_LIMIT, "the box has no memory to answer");
+	control.message_case = PHUB__CONTROL__MESSAGE_ADMIN_REPLY;
+	control.admin_reply = &r.reply;
+	if (s->state == SESSION_ADMIN)
+		session_write(s, &control);
+	admin_free(&r);
+}

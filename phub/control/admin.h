@@ -1,0 +1,18 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Answers administrators: which jobs run, how fast, who is missing, how the cores are loaded. Control thread.
+ */
+#ifndef PHUB_CONTROL_ADMIN_H
+#define PHUB_CONTROL_ADMIN_H
+
+#include "transport/control.pb-c.h"
+
+struct session;
+
+/*
+ * Answers "jobs" (with names as arguments: those alone) and "status" (cores alone); others get an error that says what
+ * is allowed. What does not fit a frame is left out: workers first.
+ */
+void admin_answer(struct session *s, const Phub__AdminRequest *request);
+
+#endif

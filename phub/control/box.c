@@ -1,0 +1,345 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Puts a box together and takes it apart.
+ */
+#include "phub/control/box.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "phub/base/cpu.h"
+#include "phub/base/log.h"
+#include "phub/base/mem.h"
+#include "topology/discover.h"
+#include "topology/pick.h"
+
+enum {
+	BOX_MAILS = 4096,          /* from the cores to control */
+	BOX_UNWIND_STEPS = 100000, /* by hand: for shards to come back and errors to go out, at the end */
+};
+
+/* ---- which CPUs ---- */
+
+static int box_use_listed(struct box *box, struct err *e)
+{
+	const struct config *config = box->config;
+	struct cpu_list *allowed = malloc(sizeof(*allowed));
+
+	if (!allowed)
+		return err_set(e, -ENOMEM, "no memory for the list of CPUs");
+	if (cpu_list_allowed(allowed) < 0)
+		allowed->count = 0;
+	for (unsigned i = 0; i < box->core_count; i++) {
+		bool found = allowed->count == 0;
+
+		for (unsigned k = 0; k < allowed->count; k++)
+			found = found || allowed->cpu[k] == config->cpus[i];
+		if (!found) {
+			free(allowed);
+			return err_set(e, -EINVAL,
+				"cores: CPU %d is not there, or this process may not use it; see taskset -p %d",
+				config->cpus[i], (int)getpid());
+		}
+		box->placement[i] = (struct placement_core){.cpu = config->cpus[i], .nic = PLACEMENT_NIC_NONE};
+		box->core_node[i] = cpu_node(NULL, config->cpus[i]);
+		if (box->core_node[i] < 0)
+			box->core_node[i] = MEM_NODE_ANY;
+	}
+	free(allowed);
+	return 0;
+}
+
+/* A count: pinned to good CPUs on a box that polls all the time; elsewhere the scheduler knows better. */
+static void box_use_count(struct box *box)
+{
+	struct host *host = NULL;
+	struct err e;
+	bool pin = box->config->poll == CONFIG_POLL_BUSY && !box->env.by_hand;
+
+	for (unsigned i = 0; i < box->core_count; i++) {
+		box->placement[i] = (struct placement_core){.cpu = -1, .nic = PLACEMENT_NIC_NONE};
+		box->core_node[i] = MEM_NODE_ANY;
+	}
+	if (!pin)
+		return;
+	host = malloc(sizeof(*host));
+	if (!host || discover_host(&(struct discover_options){0}, host, &e) < 0 ||
+		topology_pick_cores(host, NULL, 0, box->core_count, box->placement, &e) < 0) {
+		log_warn("cores are not pinned: %s", host ? e.text : "no memory");
+		for (unsigned i = 0; i < box->core_count; i++)
+			box->placement[i].cpu = -1;
+	} else {
+		for (unsigned i = 0; i < box->core_count; i++)
+			box->core_node[i] = host->node_count > 1 ? box->placement[i].node : MEM_NODE_ANY;
+	}
+	free(host);
+}
+
+/* ---- ways in ---- */
+
+static int box_open_transport(struct box *box, const struct transport_ops *ops, const char *host, unsigned first,
+	unsigned last, struct err *e)
+{
+	const struct config *config = box->config;
+	struct box_transport *t = &box->transports[box->transport_count];
+	const struct transport_config transport = {
+		.queue_conns_max = (unsigned)config->sessions_max,
+		.congestion = config->congestion[0] ? config->congestion : NULL,
+		.interface = config->interface[0] ? config->interface : NULL,
+		.port_first = config->port_first,
+		.port_last = config->port_last,
+		.loop = box->env.loop,
+		.handshake_ms = (unsigned)config->handshake_ms,
+	};
+	int rc;
+
+	if (box->transport_count == CONFIG_TRANSPORTS_MAX)
+		return err_set(e, -ENOSPC, "more than %u transports and addresses; shorten listen or transports",
+			CONFIG_TRANSPORTS_MAX);
+	rc = ops->open(&transport, &t->transport, e);
+	if (rc < 0)
+		return rc;
+	box->transport_count++;
+	rc = ops->listen(t->transport, host, t->address[first], sizeof(t->address[first]), e);
+	if (rc < 0)
+		return rc;
+	for (unsigned i = first + 1; i <= last; i++)
+		memcpy(t->address[i], t->address[first], sizeof(t->address[i]));
+	t->fd = ops->fd(t->transport);
+	t->ready = true;
+	t->watch = (struct control_watch){CONTROL_TRANSPORT, t};
+	return 0;
+}
+
+/* Over tcp each address of the control sessions has a transport of its own, which listens on the same address. */
+static int box_open_tcp(struct box *box, const struct transport_ops *ops, struct err *e)
+{
+	const struct config *config = box->config;
+
+	for (unsigned i = 0; i < config->listen_count; i++) {
+		const struct box_transport *twin = NULL;
+		int rc;
+
+		for (unsigned k = 0; k < i; k++)
+			if (strcmp(config->listen[k].host, config->listen[i].host) == 0)
+				for (unsigned n = 0; n < box->transport_count && !twin; n++)
+					if (box->transports[n].transport->ops == ops &&
+						box->transports[n].address[k][0])
+						twin = &box->transports[n];
+		if (twin) {
+			struct box_transport *t = &box->transports[twin - box->transports];
+
+			for (unsigned k = 0; k < i; k++)
+				if (t->address[k][0])
+					memcpy(t->address[i], t->address[k], sizeof(t->address[i]));
+			continue;
+		}
+		rc = box_open_transport(box, ops, config->listen[i].host, i, i, e);
+		if (rc < 0)
+			return rc;
+	}
+	return 0;
+}
+
+static int box_open_transports(struct box *box, struct err *e)
+{
+	const struct config *config = box->config;
+	unsigned last = config->listen_count - 1;
+	unsigned count = box->env.transports ? box->env.transport_count : config->transport_count;
+	int rc = 0;
+
+	for (unsigned i = 0; rc == 0 && i < count; i++) {
+		const struct transport_ops *ops =
+			box->env.transports ? box->env.transports[i] : transport_find(config->transports[i]);
+
+		if (!ops)
+			return err_set(e, -ENOTSUP, "transports: %s is not built in", config->transports[i]);
+		rc = strcmp(ops->name, "tcp") == 0 ? box_open_tcp(box, ops, e)
+						   : box_open_transport(box, ops, config->listen[0].host, 0, last, e);
+	}
+	return rc;
+}
+
+static int box_listen(struct box *box, struct err *e)
+{
+	const struct config *config = box->config;
+	const char *interface = config->interface[0] ? config->interface : NULL;
+
+	if (box->env.accept)
+		return 0;
+	for (unsigned i = 0; i < config->listen_count; i++) {
+		const struct config_listen *l = &config->listen[i];
+		struct box_listener *listener = &box->listeners[i];
+		struct err why;
+		int rc = stream_listen_tcp(
+			l->host, l->port, interface, &listener->fd, listener->bound, sizeof(listener->bound), &why);
+
+		if (rc == -EADDRINUSE)
+			return err_set(e, rc,
+				"port %u of %s is taken, by another phubd perhaps; stop it, or choose another port "
+				"with listen",
+				l->port, l->host[0] ? l->host : "*");
+		if (rc < 0)
+			return err_set(e, rc, "%s", why.text);
+		listener->watch = (struct control_watch){CONTROL_LISTENER, listener};
+		box->listener_count++;
+	}
+	return 0;
+}
+
+/* ---- cores ---- */
+
+static int box_create_core(struct box *box, unsigned index, struct err *e)
+{
+	const struct config *config = box->config;
+	const struct core_config core = {
+		.index = index,
+		.cpu = box->env.by_hand ? -1 : box->placement[index].cpu,
+		.poll = config->poll == CONFIG_POLL_BUSY ? CORE_BUSY : CORE_ADAPTIVE,
+		.spin_ns = config->spin_us * 1000,
+		.control = box->control.mail,
+	};
+	int rc = core_create(&core, &box->cores[index], e);
+
+	if (rc < 0)
+		return rc;
+	box->posts[index].inbox = box->cores[index]->inbox;
+	for (unsigned i = 0; i < box->transport_count; i++) {
+		struct transport *t = box->transports[i].transport;
+
+		rc = t->ops->queue_create(t, &box->queues[index][i], e);
+		if (rc < 0)
+			return rc;
+		rc = core_add_queue(box->cores[index], box->queues[index][i]);
+		if (rc < 0)
+			return err_set(e, rc, "core %u cannot poll %u queues", index, box->transport_count);
+	}
+	return 0;
+}
+
+static int box_create_cores(struct box *box, struct err *e)
+{
+	int rc = 0;
+
+	if (box->config->cores_listed && !box->env.by_hand)
+		rc = box_use_listed(box, e);
+	else
+		box_use_count(box);
+	for (unsigned i = 0; rc == 0 && i < box->core_count; i++)
+		rc = box_create_core(box, i, e);
+	return rc;
+}
+
+/* ---- the whole ---- */
+
+static void box_free(struct box *box)
+{
+	for (unsigned i = 0; i < box->core_count; i++) {
+		for (unsigned t = 0; t < box->transport_count; t++)
+			if (box->queues[i][t])
+				box->transports[t].transport->ops->queue_destroy(
+					box->transports[t].transport, box->queues[i][t]);
+		if (box->cores[i])
+			core_destroy(box->cores[i]);
+		post_fini(&box->posts[i]);
+	}
+	for (unsigned i = 0; i < box->transport_count; i++)
+		box->transports[i].transport->ops->close(box->transports[i].transport);
+	for (unsigned i = 0; i < box->listener_count; i++)
+		close(box->listeners[i].fd);
+	if (box->control.mail)
+		mailbox_destroy(box->control.mail);
+	free(box);
+}
+
+int box_create(const struct config *config, const struct box_env *env, uint64_t now_ns, struct box **out, struct err *e)
+{
+	struct box *box = calloc(1, sizeof(*box));
+	int rc;
+
+	if (!box)
+		return err_set(e, -ENOMEM, "no memory for a box");
+	box->config = config;
+	box->env = *env;
+	box->core_count = config->core_count;
+	box->control = (struct control){
+		.config = config,
+		.box = box,
+		.epoll_fd = -1,
+		.uid = (int64_t)geteuid(),
+		.now_ns = now_ns,
+		.started_ns = now_ns,
+		.stepped_ns = now_ns,
+		.tick_ns = now_ns,
+	};
+	rc = mailbox_create(BOX_MAILS, &box->control.mail);
+	if (rc < 0)
+		err_set(e, rc, "cannot make the mailbox of the cores: %s", strerror(-rc));
+	if (rc == 0)
+		rc = box_listen(box, e);
+	if (rc == 0)
+		rc = box_open_transports(box, e);
+	if (rc == 0)
+		rc = box_create_cores(box, e);
+	if (rc < 0) {
+		box_free(box);
+		return rc;
+	}
+	*out = box;
+	return 0;
+}
+
+bool box_step(struct box *box, uint64_t now_ns)
+{
+	bool again = control_step(&box->control, now_ns);
+
+	for (unsigned i = 0; i < box->core_count; i++)
+		again = core_step(box->cores[i], now_ns) > 0 || again;
+	return again;
+}
+
+uint64_t box_next(const struct box *box)
+{
+	return control_next(&box->control);
+}
+
+void box_destroy(struct box *box, uint64_t now_ns)
+{
+	if (!box)
+		return;
+	control_stop(&box->control);
+	for (int i = 0; i < BOX_UNWIND_STEPS && (box->control.jobs || i < 2); i++)
+		box_step(box, now_ns);
+	if (box->control.jobs)
+		log_error("shards are still with the cores; their memory is not freed");
+	control_fini(&box->control);
+	box_free(box);
+}
+
+bool box_balanced(const struct box *box)
+{
+	return !box->control.unbalanced;
+}
+
+void box_describe(const struct box *box, char *out, size_t bytes)
+{
+	size_t at = 0;
+
+	out[0] = '\0';
+	for (unsigned i = 0; i < box->listener_count && at < bytes; i++)
+		at += (size_t)snprintf(out + at, bytes - at, "%s%s", i ? ", " : "", box->listeners[i].bound);
+	for (unsigned i = 0; i < box->transport_count && at < bytes; i++) {
+		const char *name = box->transports[i].transport->ops->name;
+
+		if (i > 0 && strcmp(name, box->transports[i - 1].transport->ops->name) == 0)
+			continue;
+		at += (size_t)snprintf(out + at, bytes - at, "%s%s", i ? ", " : " (", name);
+	}
+	if (at < bytes)
+		snprintf(out + at, bytes - at, "), %u core%s, %s polling, %llu MiB for jobs", box->core_count,
+			box->core_count == 1 ? "" : "s", box->config->poll == CONFIG_POLL_BUSY ? "busy" : "adaptive",
+			(unsigned long long)(box->config->memory_max >> 20));
+}

@@ -1,0 +1,105 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A box: cores, the transports' queues that they poll, and the control thread's state. The product runs it with
+ * box_run(); the simulation and tests give it loop streams and the loop transport and turn it by hand with box_step(),
+ * in one thread and in virtual time.
+ */
+#ifndef PHUB_CONTROL_BOX_H
+#define PHUB_CONTROL_BOX_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "phub/base/err.h"
+#include "phub/control/config.h"
+#include "phub/control/control.h"
+#include "phub/control/post.h"
+#include "phub/core.h"
+#include "topology/placement.h"
+#include "transport/stream.h"
+#include "transport/transport.h"
+
+struct kernels;
+
+#define BOX_ADDRESS_BYTES 128
+
+/* What is brought from outside. */
+struct box_env {
+	const struct kernels *kernels;
+	/* NULL: those that config->transports names. */
+	const struct transport_ops *const *transports;
+	unsigned transport_count;
+	struct loop_host *loop; /* handed to the transports; for loop alone */
+	/* The next control stream, or -EAGAIN. NULL: TCP listeners at config->listen. */
+	int (*accept)(void *arg, struct stream **out);
+	void *accept_arg;
+	bool by_hand; /* cores are stepped by the caller: not pinned, the machine is not looked at */
+};
+
+/* An address of the control sessions. */
+struct box_listener {
+	struct control_watch watch;
+	int fd;
+	char bound[BOX_ADDRESS_BYTES];
+};
+
+/* A way that gradients come in. */
+struct box_transport {
+	struct control_watch watch;
+	struct transport *transport;
+	bool ready; /* accept() may have something; always looked at when there is no fd */
+	int fd;
+	char address[CONFIG_LISTEN_MAX][BOX_ADDRESS_BYTES]; /* per listener: what workers that came by it connect to */
+};
+
+struct box {
+	const struct config *config;
+	struct box_env env;
+	struct control control;
+	unsigned core_count;
+	struct core *cores[CONFIG_CORES_MAX];
+	int core_node[CONFIG_CORES_MAX];
+	struct placement_core placement[CONFIG_CORES_MAX]; /* with the load of live jobs */
+	struct post posts[CONFIG_CORES_MAX];               /* mail to each core */
+	struct queue *queues[CONFIG_CORES_MAX][CONFIG_TRANSPORTS_MAX];
+	unsigned listener_count;
+	struct box_listener listeners[CONFIG_LISTEN_MAX];
+	unsigned transport_count;
+	struct box_transport transports[CONFIG_TRANSPORTS_MAX];
+};
+
+/*
+ * Opens transports and listeners and makes the cores; nothing runs yet. `config` was finished (config_finish()) and
+ * outlives the box; so do env's pointers. Control thread; may block. 0 or a negative errno with what to do in `e`.
+ */
+int box_create(
+	const struct config *config, const struct box_env *env, uint64_t now_ns, struct box **out, struct err *e);
+
+/*
+ * Turns control and every core once. Does not block. Returns whether something is left to be done at this very time.
+ * A caller that wants to choose the order calls control_step(&box->control, now) and core_step(box->cores[i], now) itself.
+ */
+bool box_step(struct box *box, uint64_t now_ns);
+
+/* When the next step is due at the latest, when nothing comes in. */
+uint64_t box_next(const struct box *box);
+
+/*
+ * Runs cores in threads of their own and control in this one until `stop_fd` is readable, then goes down in good order.
+ * Afterwards no thread is left. 0 or a negative errno.
+ */
+int box_run(struct box *box, int stop_fd, struct err *e);
+
+/*
+ * Frees everything; workers that are still connected are told and cut off. `now_ns` as in the last step. By the thread that made it, when
+ * no core runs in a thread of its own.
+ */
+void box_destroy(struct box *box, uint64_t now_ns);
+
+/* Have slots, replies and credits of all jobs balanced so far? To be asked before box_destroy(), after the last job ended. */
+bool box_balanced(const struct box *box);
+
+/* "127.0.0.1:7077 (tcp, shm), 2 cores": for the first line that phubd prints. */
+void box_describe(const struct box *box, char *out, size_t bytes);
+
+#endif

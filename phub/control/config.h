@@ -1,0 +1,108 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What an operator can set: one table of options (config_options.c) drives the file, the -o overrides, --dump-config
+ * and the texts that say what is allowed. Control thread, at start; may block on files. A config is constant afterwards.
+ */
+#ifndef PHUB_CONTROL_CONFIG_H
+#define PHUB_CONTROL_CONFIG_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#include "phub/base/err.h"
+#include "phub/spec.h"
+
+#define CONFIG_LISTEN_MAX       8u
+#define CONFIG_HOST_BYTES       256u
+#define CONFIG_TRANSPORTS_MAX   8u   /* as many queues as a core can own */
+#define CONFIG_CORES_MAX        256u /* Start names a core in one byte */
+#define CONFIG_JOBS_MAX         4096u
+#define CONFIG_FILE_BYTES_MAX   (1u << 20)
+#define CONFIG_SECRET_BYTES_MAX 4096u
+#define CONFIG_PATH_BYTES       4096u
+
+enum config_poll { CONFIG_POLL_ADAPTIVE, CONFIG_POLL_BUSY };
+enum config_create { CONFIG_CREATE_SAME_UID, CONFIG_CREATE_SECRET, CONFIG_CREATE_NEVER };
+enum config_log { CONFIG_LOG_ERROR, CONFIG_LOG_WARN, CONFIG_LOG_INFO, CONFIG_LOG_DEBUG };
+
+struct config_listen {
+	char host[CONFIG_HOST_BYTES]; /* without brackets */
+	uint16_t port;                /* 0: a free one */
+};
+
+/* Where a secret comes from, and, after config_finish(), what it is. */
+struct config_secret {
+	char file[CONFIG_PATH_BYTES]; /* "" when it does not come from a file */
+	char env[64];                 /* "" when it does not come from the environment */
+	uint8_t *bytes;               /* NULL when there is none */
+	size_t length;
+};
+
+/* A job that the operator named. */
+struct config_job {
+	char name[SPEC_NAME_BYTES];
+	struct config_secret secret;
+	uint32_t world;      /* 0: as the workers say */
+	uint64_t memory_max; /* 0: the box's */
+	unsigned line;       /* in the file */
+};
+
+struct config {
+	struct config_listen listen[CONFIG_LISTEN_MAX];
+	unsigned listen_count;
+	char interface[16];             /* "": any */
+	uint16_t port_first, port_last; /* of data connections; 0, 0: any */
+	char transports[CONFIG_TRANSPORTS_MAX][16];
+	unsigned transport_count;
+	unsigned core_count;        /* 0: chosen at start */
+	int cpus[CONFIG_CORES_MAX]; /* [core_count] when cores_listed */
+	bool cores_listed;          /* the operator named the CPUs */
+	enum config_poll poll;
+	uint64_t spin_us;
+	uint64_t memory_max; /* 0: chosen at start */
+	uint64_t chunk_bytes;
+	uint64_t window;
+	uint64_t heartbeat_ms, warn_ms, lost_ms, handshake_ms;
+	uint64_t sessions_max, jobs_max, keys_max;
+	char congestion[16];
+	bool huge_pages;
+	enum config_log log_level;
+	enum config_create create;
+	struct config_secret create_secret;
+	struct config_secret admin_secret;
+	struct config_job *jobs;
+	unsigned job_count;
+};
+
+/* Every option at its default. No memory is taken. */
+void config_init(struct config *config);
+/* Frees the list of jobs and wipes the secrets. */
+void config_fini(struct config *config);
+
+/* Reads a file over what is set already. 0, or a negative errno with "FILE:LINE: what is wrong; what is allowed" in `e`. */
+int config_load(struct config *config, const char *path, struct err *e);
+
+/* The same from memory: any bytes. `name` stands in messages. Reads no other file; nothing but memory is taken. */
+int config_parse(struct config *config, const void *text, size_t bytes, const char *name, struct err *e);
+
+/* One option as "key=value", for -o. 0, or -EINVAL with what is allowed. Lists are comma-separated; not for `jobs`. */
+int config_set(struct config *config, const char *assignment, struct err *e);
+
+/*
+ * Once all is set: reads the secrets, fills in what is chosen at start (memory_max, core_count), and checks what no option can
+ * check alone (a public address needs secrets, times are in order). 0, or a negative errno with what to do in `e`.
+ */
+int config_finish(struct config *config, struct err *e);
+
+/* Every option with help and value, as YAML that config_load() takes. */
+void config_dump(const struct config *config, FILE *out);
+
+/* The job of this name that the operator listed, or NULL. */
+const struct config_job *config_find_job(const struct config *config, const char *name);
+
+/* May these bytes name a job? 1 to 63 printable ASCII characters, no space, no slash. */
+bool config_job_name_valid(const char *name);
+
+#endif

@@ -1,0 +1,283 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What no option can check alone, what is chosen at start, the secrets, and the dump.
+ */
+#include "phub/control/config.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "phub/control/config_options.h"
+#include "transport/stream.h"
+
+#define CONFIG_CORES_AUTO_MAX 8u
+
+/* The secret in `file`, without the newline at its end. Refused when everybody on this machine can read it. */
+static int config_read_file(const char *file, uint8_t *out, size_t *length, struct err *e)
+{
+	int fd = open(file, O_RDONLY | O_CLOEXEC);
+	struct stat st;
+	ssize_t got;
+	int rc = 0;
+
+	if (fd < 0)
+		return err_set(e, -errno, "%s: %s; the file must hold the secret", file, strerror(errno));
+	if (fstat(fd, &st) < 0 || !S_ISREG(st.st_mode))
+		rc = err_set(e, -EINVAL, "%s: not a file", file);
+	else if (st.st_mode & S_IRWXO)
+		rc = err_set(e, -EACCES, "%s: open to every user of this machine; type chmod 600 %s", file, file);
+	got = rc < 0 ? 0 : read(fd, out, CONFIG_SECRET_BYTES_MAX + 1);
+	if (got < 0)
+		rc = err_set(e, -errno, "%s: %s", file, strerror(errno));
+	close(fd);
+	if (rc < 0)
+		return rc;
+	while (got > 0 && (out[got - 1] == '\n' || out[got - 1] == '\r'))
+		got--;
+	*length = (size_t)got;
+	return 0;
+}
+
+static int config_read_secret(struct config_secret *secret, const char *whose, struct err *e)
+{
+	uint8_t buffer[CONFIG_SECRET_BYTES_MAX + 1];
+	const char *value;
+	int rc = 0;
+
+	config_wipe_secret(secret);
+	if (!secret->file[0] && !secret->env[0])
+		return 0;
+	if (secret->file[0] && secret->env[0])
+		return err_set(e, -EINVAL, "%s: both a secret file and an environment variable; give one", whose);
+	if (secret->env[0]) {
+		value = getenv(secret->env);
+		if (!value)
+			return err_set(e, -ENOENT, "%s: the environment has no %s; set it, or use a secret file", whose,
+				secret->env);
+		secret->length = strnlen(value, sizeof(buffer));
+		memcpy(buffer, value, secret->length);
+	} else {
+		rc = config_read_file(secret->file, buffer, &secret->length, e);
+	}
+	if (rc == 0 && (secret->length == 0 || secret->length > CONFIG_SECRET_BYTES_MAX))
+		rc = err_set(e, -EINVAL, "%s: the secret has %zu bytes; allowed: 1 to %u; try: openssl rand -hex 32",
+			whose, secret->length, CONFIG_SECRET_BYTES_MAX);
+	if (rc == 0) {
+		secret->bytes = malloc(secret->length);
+		if (secret->bytes)
+			memcpy(secret->bytes, buffer, secret->length);
+		else
+			rc = err_set(e, -ENOMEM, "%s: no memory for the secret", whose);
+	}
+	explicit_bzero(buffer, sizeof(buffer));
+	return rc;
+}
+
+static int config_read_secrets(struct config *config, struct err *e)
+{
+	char whose[SPEC_NAME_BYTES + 16];
+	int rc = config_read_secret(&config->create_secret, "create_secret", e);
+
+	if (rc == 0)
+		rc = config_read_secret(&config->admin_secret, "admin_secret", e);
+	for (unsigned i = 0; rc == 0 && i < config->job_count; i++) {
+		snprintf(whose, sizeof(whose), "job '%s'", config->jobs[i].name);
+		rc = config_read_secret(&config->jobs[i].secret, whose, e);
+	}
+	return rc;
+}
+
+/* A number that a file of the kernel holds, or UINT64_MAX. */
+static uint64_t config_kernel_number(const char *file)
+{
+	FILE *f = fopen(file, "re");
+	uint64_t value = UINT64_MAX;
+
+	if (!f)
+		return value;
+	if (fscanf(f, "%" SCNu64, &value) != 1)
+		value = UINT64_MAX;
+	fclose(f);
+	return value;
+}
+
+static uint64_t config_half_of_memory(void)
+{
+	uint64_t have = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
+	uint64_t two = config_kernel_number("/sys/fs/cgroup/memory.max");
+	uint64_t one = config_kernel_number("/sys/fs/cgroup/memory/memory.limit_in_bytes");
+
+	if (two < have)
+		have = two;
+	if (one < have)
+		have = one;
+	return have / 2;
+}
+
+static unsigned config_cpus_allowed(void)
+{
+	cpu_set_t set;
+
+	if (sched_getaffinity(0, sizeof(set), &set) < 0)
+		return 1;
+	return (unsigned)CPU_COUNT(&set);
+}
+
+static void config_choose(struct config *config)
+{
+	unsigned half;
+
+	if (config->memory_max == 0)
+		config->memory_max = config_half_of_memory();
+	if (config->core_count == 0) {
+		half = config_cpus_allowed() / 2;
+		config->core_count = half < 1 ? 1 : half > CONFIG_CORES_AUTO_MAX ? CONFIG_CORES_AUTO_MAX : half;
+	}
+}
+
+static int config_check_times(const struct config *config, struct err *e)
+{
+	if (config->heartbeat_ms >= config->warn_ms)
+		return err_set(e, -EINVAL,
+			"heartbeat_ms %" PRIu64 " is not below warn_ms %" PRIu64 "; every worker would be warned of",
+			config->heartbeat_ms, config->warn_ms);
+	if (config->warn_ms >= config->lost_ms)
+		return err_set(e, -EINVAL,
+			"warn_ms %" PRIu64 " is not below lost_ms %" PRIu64 "; nobody would be warned of in time",
+			config->warn_ms, config->lost_ms);
+	return 0;
+}
+
+/* The first listed job without a secret, or NULL. */
+static const struct config_job *config_open_job(const struct config *config)
+{
+	for (unsigned i = 0; i < config->job_count; i++)
+		if (!config->jobs[i].secret.bytes)
+			return &config->jobs[i];
+	return NULL;
+}
+
+static int config_check_public(const struct config *config, struct err *e)
+{
+	const struct config_job *open_job = config_open_job(config);
+	const char *host = NULL;
+
+	for (unsigned i = 0; i < config->listen_count && !host; i++)
+		if (stream_host_is_loopback(config->listen[i].host) != 1)
+			host = config->listen[i].host;
+	if (!host)
+		return 0;
+	if (!host[0])
+		host = "*";
+	if (config->create == CONFIG_CREATE_SAME_UID)
+		return err_set(e, -EACCES,
+			"listen: %s is not loopback, and create: same-uid needs no secret; set create: secret with "
+			"create_secret_file, or create: never with jobs that have secret_file",
+			host);
+	if (open_job)
+		return err_set(e, -EACCES,
+			"listen: %s is not loopback, and job '%s' has no secret; give it a secret_file", host,
+			open_job->name);
+	return 0;
+}
+
+int config_finish(struct config *config, struct err *e)
+{
+	int rc = config_read_secrets(config, e);
+
+	if (rc < 0)
+		return rc;
+	config_choose(config);
+	rc = config_check_times(config, e);
+	if (rc < 0)
+		return rc;
+	if (config->create == CONFIG_CREATE_SECRET && !config->create_secret.bytes)
+		return err_set(e, -EINVAL, "create: secret needs create_secret_file or create_secret_env");
+	if (config->create == CONFIG_CREATE_NEVER && config->job_count == 0)
+		return err_set(e, -EINVAL, "create: never needs a list of jobs, or no job could ever run");
+	return config_check_public(config, e);
+}
+
+/* A value as a YAML scalar: quoted when it is more than a plain word. */
+static void config_dump_word(const char *word, size_t length, FILE *out)
+{
+	bool plain = length > 0;
+
+	for (size_t i = 0; i < length; i++)
+		if (!strchr("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_./-", word[i]))
+			plain = false;
+	if (plain && word[0] != '-' && word[0] != '.') {
+		fprintf(out, "%.*s", (int)length, word);
+		return;
+	}
+	fputc('\'', out);
+	for (size_t i = 0; i < length; i++)
+		fprintf(out, word[i] == '\'' ? "''" : "%c", word[i]);
+	fputc('\'', out);
+}
+
+static void config_dump_list(const char *text, FILE *out)
+{
+	fputc('[', out);
+	while (*text) {
+		size_t length = strcspn(text, ",");
+
+		config_dump_word(text, length, out);
+		text += length;
+		if (*text == ',') {
+			fputs(", ", out);
+			text += 1 + strspn(text + 1, " ");
+		}
+	}
+	fputc(']', out);
+}
+
+static void config_dump_jobs(const struct config *config, FILE *out)
+{
+	char text[OPTION_TEXT_BYTES];
+
+	fprintf(out, "jobs:%s\n", config->job_count ? "" : " []");
+	for (unsigned i = 0; i < config->job_count; i++) {
+		for (unsigned k = 0; k < option_job_count; k++) {
+			option_write(&option_job_table[k], &config->jobs[i], text, sizeof(text));
+			fprintf(out, "%s%s: ", k ? "    " : "  - ", option_job_table[k].name);
+			config_dump_word(text, strlen(text), out);
+			fputc('\n', out);
+		}
+	}
+}
+
+void config_dump(const struct config *config, FILE *out)
+{
+	char text[OPTION_TEXT_BYTES], allowed[512];
+
+	fputs("# Every option of phubd with its value. Save it, change it, and give it to phubd --config.\n", out);
+	for (unsigned i = 0; i < option_count; i++) {
+		const struct option *o = &option_table[i];
+
+		option_allowed(o, allowed, sizeof(allowed));
+		fprintf(out, "\n# %s.\n# Allowed: %s.", o->help, allowed);
+		if (o->type != OPTION_JOBS)
+			fprintf(out, " Default: %s.", o->fallback[0] ? o->fallback : "empty");
+		fputc('\n', out);
+		if (o->type == OPTION_JOBS) {
+			config_dump_jobs(config, out);
+			continue;
+		}
+		option_write(o, config, text, sizeof(text));
+		fprintf(out, "%s: ", o->name);
+		if (option_is_list(o))
+			config_dump_list(text, out);
+		else if (o->type == OPTION_CORES && text[0] == '[')
+			fputs(text, out);
+		else
+			config_dump_word(text, strlen(text), out);
+		fputc('\n', out);
+	}
+}

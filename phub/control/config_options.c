@@ -1,0 +1,335 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The table of options. A new option is a field in config.h and a line here; file, -o, --dump-config and the texts
+ * of errors follow.
+ */
+#include "phub/control/config_options.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "phub/control/config_values.h"
+
+#define FIELD(f)     offsetof(struct config, f), sizeof(((struct config *)0)->f)
+#define JOB_FIELD(f) offsetof(struct config_job, f), sizeof(((struct config_job *)0)->f)
+
+const struct option option_table[] = {
+	{"listen", OPTION_LISTEN, FIELD(listen), 0, 0, {NULL}, "127.0.0.1:7077",
+		"addresses of the control sessions, as host:port or [ipv6]:port; port 0 takes a free one; * is every "
+		"address"},
+	{"interface", OPTION_STRING, FIELD(interface), 0, 0, {NULL}, "", "network interface to serve; empty for any"},
+	{"data_ports", OPTION_PORTS, FIELD(port_first), 0, 0, {NULL}, "7100-7131",
+		"ports that data connections may be listened on; a firewall opens these and those of listen"},
+	{"transports", OPTION_NAMES, FIELD(transports), 0, 0, {NULL}, "tcp, shm", "ways that gradients may come in"},
+	{"cores", OPTION_CORES, FIELD(core_count), 1, CONFIG_CORES_MAX, {NULL}, "auto",
+		"polling threads: auto (half of the CPUs, at most 8), a count, or a list of CPUs to pin them to. A "
+		"count is pinned when poll is busy"},
+	{"poll", OPTION_CHOICE, FIELD(poll), 0, 0, {"adaptive", "busy", NULL}, "adaptive",
+		"busy never sleeps and is for a dedicated box; adaptive sleeps when nothing comes"},
+	{"spin_us", OPTION_NUMBER, FIELD(spin_us), 1, 1000000, {NULL}, "50",
+		"adaptive: microseconds of polling before sleeping"},
+	{"memory_max", OPTION_BYTES, FIELD(memory_max), 1 << 20, UINT64_MAX, {NULL}, "auto",
+		"memory of all jobs together; auto is half of what this machine or container has"},
+	{"huge_pages", OPTION_SWITCH, FIELD(huge_pages), 0, 0, {NULL}, "true",
+		"use 2 MiB pages for jobs when there are any"},
+	{"chunk_bytes", OPTION_POWER, FIELD(chunk_bytes), CHUNKING_CHUNK_BYTES_MIN, CHUNKING_CHUNK_BYTES_MAX, {NULL},
+		"32KiB", "unit of transfer and summation of jobs that do not name their own"},
+	{"window", OPTION_NUMBER, FIELD(window), 2, 4096, {NULL}, "64", "chunks that a connection may have in flight"},
+	{"congestion", OPTION_STRING, FIELD(congestion), 0, 0, {NULL}, "cubic",
+		"congestion control of data connections over tcp"},
+	{"heartbeat_ms", OPTION_NUMBER, FIELD(heartbeat_ms), 10, 600000, {NULL}, "1000",
+		"workers say at least so often that they live"},
+	{"warn_ms", OPTION_NUMBER, FIELD(warn_ms), 10, 3600000, {NULL}, "2000",
+		"a worker that is silent for so long is named to the others"},
+	{"lost_ms", OPTION_NUMBER, FIELD(lost_ms), 20, 3600000, {NULL}, "10000",
+		"a worker that is silent for so long is lost"},
+	{"handshake_ms", OPTION_NUMBER, FIELD(handshake_ms), 10, 600000, {NULL}, "5000",
+		"a stranger that has not proved itself by then is closed"},
+	{"sessions_max", OPTION_NUMBER, FIELD(sessions_max), 1, 65536, {NULL}, "4096", "control sessions at once"},
+	{"jobs_max", OPTION_NUMBER, FIELD(jobs_max), 1, CONFIG_JOBS_MAX, {NULL}, "256", "jobs at once"},
+	{"keys_max", OPTION_NUMBER, FIELD(keys_max), 1, 16u << 20, {NULL}, "1048576", "keys of one job"},
+	{"log_level", OPTION_CHOICE, FIELD(log_level), 0, 0, {"error", "warn", "info", "debug", NULL}, "info",
+		"what is logged to stderr"},
+	{"create", OPTION_CHOICE, FIELD(create), 0, 0, {"same-uid", "secret", "never", NULL}, "same-uid",
+		"who may create jobs that are not listed: this user over loopback, whoever proves create_secret, or "
+		"nobody"},
+	{"create_secret_file", OPTION_FILE, FIELD(create_secret.file), 0, 0, {NULL}, "",
+		"file with the secret for create: secret"},
+	{"create_secret_env", OPTION_ENV, FIELD(create_secret.env), 0, 0, {NULL}, "", "environment variable with it"},
+	{"admin_secret_file", OPTION_FILE, FIELD(admin_secret.file), 0, 0, {NULL}, "",
+		"file with the secret of `phub jobs` from elsewhere; this user over loopback needs none"},
+	{"admin_secret_env", OPTION_ENV, FIELD(admin_secret.env), 0, 0, {NULL}, "", "environment variable with it"},
+	{"jobs", OPTION_JOBS, FIELD(jobs), 0, CONFIG_JOBS_MAX, {NULL}, "",
+		"jobs with rules of their own: - {name: n, secret_file: f, secret_env: v, world: 0, memory_max: auto}"},
+};
+const unsigned option_count = sizeof(option_table) / sizeof(option_table[0]);
+
+const struct option option_job_table[] = {
+	{"name", OPTION_STRING, JOB_FIELD(name), 0, 0, {NULL}, "", "as in phub://host/name"},
+	{"secret_file", OPTION_FILE, JOB_FIELD(secret.file), 0, 0, {NULL}, "",
+		"file with the secret that its workers prove"},
+	{"secret_env", OPTION_ENV, JOB_FIELD(secret.env), 0, 0, {NULL}, "", "environment variable with it"},
+	{"world", OPTION_NUMBER, JOB_FIELD(world), 0, WIRE_WORLD_MAX, {NULL}, "0", "number of workers; 0: as they say"},
+	{"memory_max", OPTION_BYTES, JOB_FIELD(memory_max), 1 << 16, UINT64_MAX, {NULL}, "auto",
+		"at most so much memory of the box; auto: all of it"},
+};
+const unsigned option_job_count = sizeof(option_job_table) / sizeof(option_job_table[0]);
+
+const struct option *option_find(const struct option *table, unsigned count, const char *name)
+{
+	for (unsigned i = 0; i < count; i++)
+		if (strcmp(table[i].name, name) == 0)
+			return &table[i];
+	return NULL;
+}
+
+bool option_is_list(const struct option *option)
+{
+	return option->type == OPTION_LISTEN || option->type == OPTION_NAMES;
+}
+
+void option_names(const struct option *table, unsigned count, char *out, size_t bytes)
+{
+	size_t at = 0;
+
+	out[0] = '\0';
+	for (unsigned i = 0; i < count && at < bytes; i++)
+		at += (size_t)snprintf(out + at, bytes - at, "%s%s", i ? ", " : "", table[i].name);
+}
+
+static void option_allowed_range(const struct option *o, char *out, size_t bytes)
+{
+	char min[32], max[32];
+
+	if (o->type == OPTION_NUMBER) {
+		snprintf(out, bytes, "%" PRIu64 " to %" PRIu64, o->min, o->max);
+		return;
+	}
+	value_write_bytes(o->min, min, sizeof(min));
+	value_write_bytes(o->max, max, sizeof(max));
+	if (o->type == OPTION_POWER)
+		snprintf(out, bytes, "powers of two from %s to %s", min, max);
+	else
+		snprintf(out, bytes, "auto, or bytes from %s, like 8GiB", min);
+}
+
+static void option_allowed_choices(const struct option *o, char *out, size_t bytes)
+{
+	size_t at = 0;
+
+	for (unsigned i = 0; o->choices[i] && at < bytes; i++)
+		at += (size_t)snprintf(out + at, bytes - at, "%s%s", i ? ", " : "", o->choices[i]);
+}
+
+void option_allowed(const struct option *o, char *out, size_t bytes)
+{
+	out[0] = '\0';
+	switch (o->type) {
+	case OPTION_LISTEN:
+		snprintf(out, bytes, "1 to %u of host:port or [ipv6]:port, ports 0 to 65535", CONFIG_LISTEN_MAX);
+		break;
+	case OPTION_STRING:
+		snprintf(out, bytes, "a word of at most %zu characters", o->bytes - 1);
+		break;
+	case OPTION_PORTS:
+		snprintf(out, bytes, "any, or first-last within 1-65535");
+		break;
+	case OPTION_NAMES:
+		snprintf(out, bytes, "1 to %u of tcp, shm, each once", CONFIG_TRANSPORTS_MAX);
+		break;
+	case OPTION_CORES:
+		snprintf(out, bytes,
+			"auto, a count of %" PRIu64 " to %" PRIu64 ", or a list of CPUs in brackets like [2, 4-7]",
+			o->min, o->max);
+		break;
+	case OPTION_CHOICE:
+		option_allowed_choices(o, out, bytes);
+		break;
+	case OPTION_NUMBER:
+	case OPTION_POWER:
+	case OPTION_BYTES:
+		option_allowed_range(o, out, bytes);
+		break;
+	case OPTION_SWITCH:
+		snprintf(out, bytes, "true, false");
+		break;
+	case OPTION_FILE:
+		snprintf(out, bytes, "a path of at most %zu characters", o->bytes - 1);
+		break;
+	case OPTION_ENV:
+		snprintf(out, bytes, "a name of letters, digits and _, at most %zu of them", o->bytes - 1);
+		break;
+	case OPTION_JOBS:
+		snprintf(out, bytes,
+			"a list of at most %u mappings with name, secret_file, secret_env, world, memory_max",
+			CONFIG_JOBS_MAX);
+		break;
+	}
+}
+
+static int option_read_number(const struct option *o, void *field, const char *text)
+{
+	uint64_t value;
+	int rc;
+
+	if (o->type == OPTION_BYTES && strcmp(text, "auto") == 0)
+		value = 0;
+	else {
+		rc = o->type == OPTION_NUMBER ? value_read_number(text, &value) : value_read_bytes(text, &value);
+		if (rc < 0)
+			return rc;
+		if (value < o->min || value > o->max)
+			return -ERANGE;
+		if (o->type == OPTION_POWER && (value & (value - 1)))
+			return -ERANGE;
+	}
+	if (o->bytes == sizeof(uint32_t)) {
+		uint32_t narrow = (uint32_t)value;
+
+		memcpy(field, &narrow, sizeof(narrow));
+	} else {
+		memcpy(field, &value, sizeof(value));
+	}
+	return 0;
+}
+
+static int option_read_choice(const struct option *o, void *field, const char *text)
+{
+	for (unsigned i = 0; o->choices[i]; i++) {
+		if (strcmp(text, o->choices[i]) == 0) {
+			memcpy(field, &i, sizeof(i));
+			return 0;
+		}
+	}
+	return -EINVAL;
+}
+
+static int option_read_text(const struct option *o, char *field, const char *text)
+{
+	size_t length = strlen(text);
+
+	if (length >= o->bytes)
+		return -EINVAL;
+	for (size_t i = 0; i < length; i++) {
+		unsigned char c = (unsigned char)text[i];
+		bool name = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_';
+
+		if (c < 0x20 || c == 0x7f || (o->type == OPTION_STRING && c == ' ') || (o->type == OPTION_ENV && !name))
+			return -EINVAL;
+	}
+	memcpy(field, text, length + 1);
+	return 0;
+}
+
+static int option_read_switch(bool *field, const char *text)
+{
+	if (strcmp(text, "true") != 0 && strcmp(text, "false") != 0)
+		return -EINVAL;
+	*field = text[0] == 't';
+	return 0;
+}
+
+static int option_read_value(const struct option *o, void *base, const char *text)
+{
+	void *field = (char *)base + o->offset;
+
+	switch (o->type) {
+	case OPTION_LISTEN:
+		return value_read_listen(base, text);
+	case OPTION_PORTS:
+		return value_read_ports(base, text);
+	case OPTION_NAMES:
+		return value_read_transports(base, text);
+	case OPTION_CORES:
+		return value_read_cores(base, text);
+	case OPTION_STRING:
+	case OPTION_FILE:
+	case OPTION_ENV:
+		return option_read_text(o, field, text);
+	case OPTION_CHOICE:
+		return option_read_choice(o, field, text);
+	case OPTION_NUMBER:
+	case OPTION_POWER:
+	case OPTION_BYTES:
+		return option_read_number(o, field, text);
+	case OPTION_SWITCH:
+		return option_read_switch(field, text);
+	case OPTION_JOBS:
+		break;
+	}
+	return -EINVAL;
+}
+
+int option_read(const struct option *o, void *base, const char *text, struct err *e)
+{
+	char allowed[256];
+	int rc = option_read_value(o, base, text);
+
+	if (rc == 0)
+		return 0;
+	option_allowed(o, allowed, sizeof(allowed));
+	return err_set(e, -EINVAL, "%s: '%.64s' is %s; allowed: %s", o->name, text,
+		rc == -ERANGE ? "out of range" : "not understood", allowed);
+}
+
+static void option_write_number(const struct option *o, const void *field, char *out, size_t bytes)
+{
+	uint64_t value = 0;
+	uint32_t narrow;
+
+	if (o->bytes == sizeof(narrow)) {
+		memcpy(&narrow, field, sizeof(narrow));
+		value = narrow;
+	} else {
+		memcpy(&value, field, sizeof(value));
+	}
+	if (o->type == OPTION_NUMBER)
+		snprintf(out, bytes, "%" PRIu64, value);
+	else if (value == 0)
+		snprintf(out, bytes, "auto");
+	else
+		value_write_bytes(value, out, bytes);
+}
+
+void option_write(const struct option *o, const void *base, char *out, size_t bytes)
+{
+	const void *field = (const char *)base + o->offset;
+	unsigned choice;
+
+	out[0] = '\0';
+	switch (o->type) {
+	case OPTION_LISTEN:
+		value_write_listen(base, out, bytes);
+		break;
+	case OPTION_PORTS:
+		value_write_ports(base, out, bytes);
+		break;
+	case OPTION_NAMES:
+		value_write_transports(base, out, bytes);
+		break;
+	case OPTION_CORES:
+		value_write_cores(base, out, bytes);
+		break;
+	case OPTION_STRING:
+	case OPTION_FILE:
+	case OPTION_ENV:
+		snprintf(out, bytes, "%s", (const char *)field);
+		break;
+	case OPTION_CHOICE:
+		memcpy(&choice, field, sizeof(choice));
+		snprintf(out, bytes, "%s", o->choices[choice]);
+		break;
+	case OPTION_NUMBER:
+	case OPTION_POWER:
+	case OPTION_BYTES:
+		option_write_number(o, field, out, bytes);
+		break;
+	case OPTION_SWITCH:
+		snprintf(out, bytes, "%s", *(const bool *)field ? "true" : "false");
+		break;
+	case OPTION_JOBS:
+		break;
+	}
+}

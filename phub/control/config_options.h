@@ -1,0 +1,65 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The table of options: name, type, bounds and help of each, and how a value is read and written. Inside of config only.
+ */
+#ifndef PHUB_CONTROL_CONFIG_OPTIONS_H
+#define PHUB_CONTROL_CONFIG_OPTIONS_H
+
+#include "phub/control/config.h"
+
+#define OPTION_TEXT_BYTES 8192u /* of a value, at most */
+
+enum option_type {
+	OPTION_LISTEN, /* list of host:port */
+	OPTION_STRING, /* one word that fits its field */
+	OPTION_PORTS,  /* "first-last", or "any" */
+	OPTION_NAMES,  /* list of transports */
+	OPTION_CORES,  /* "auto", a count, or a list of CPUs */
+	OPTION_CHOICE, /* one of `choices` */
+	OPTION_NUMBER,
+	OPTION_POWER,  /* bytes, a power of two */
+	OPTION_BYTES,  /* "8GiB"; 0 as "auto" */
+	OPTION_SWITCH, /* true or false */
+	OPTION_FILE,   /* a path, of a secret */
+	OPTION_ENV,    /* the name of an environment variable, of a secret */
+	OPTION_JOBS,   /* list of mappings */
+};
+
+struct option {
+	const char *name;
+	enum option_type type;
+	size_t offset; /* of the field in the struct it belongs to */
+	size_t bytes;  /* of the field */
+	uint64_t min, max;
+	const char *choices[5]; /* OPTION_CHOICE: NULL-terminated, in the order of its enum */
+	const char *fallback;   /* the default, as text */
+	const char *help;
+};
+
+extern const struct option option_table[]; /* of struct config */
+extern const unsigned option_count;
+extern const struct option option_job_table[]; /* of struct config_job */
+extern const unsigned option_job_count;
+
+/* By name, or NULL. */
+const struct option *option_find(const struct option *table, unsigned count, const char *name);
+
+/* Reads `text` into the field of `base`. 0, or -EINVAL with "NAME: 'text' ...; allowed: ..." in `e`. */
+int option_read(const struct option *option, void *base, const char *text, struct err *e);
+
+/* Writes the field's value as option_read() takes it. */
+void option_write(const struct option *option, const void *base, char *out, size_t bytes);
+
+/* What is allowed, in words. */
+void option_allowed(const struct option *option, char *out, size_t bytes);
+
+/* Is the value a list, in YAML? */
+bool option_is_list(const struct option *option);
+
+/* Zeroes and frees. */
+void config_wipe_secret(struct config_secret *secret);
+
+/* "listen, interface, ...": all names, for the error about an unknown one. */
+void option_names(const struct option *table, unsigned count, char *out, size_t bytes);
+
+#endif

@@ -1,0 +1,165 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * One step of the control thread: mail, callers, sessions, data connections, timers; then what was written goes out and
+ * what ended is freed.
+ */
+#include "phub/control/control.h"
+
+#include <errno.h>
+#include <string.h>
+
+#include "phub/base/clock.h"
+#include "phub/base/log.h"
+#include "phub/control/box.h"
+#include "phub/control/door.h"
+#include "phub/control/job.h"
+#include "phub/control/session.h"
+
+enum {
+	CONTROL_MAILS = 1024, /* of all cores, in one step */
+	CONTROL_CALLERS = 64, /* of one listener, in one step */
+	CONTROL_IDLE_NS = 1000000000,
+};
+
+static void control_read_mail(struct control *c)
+{
+	struct mail mail;
+
+	for (int i = 0; i < CONTROL_MAILS; i++) {
+		if (mailbox_receive(c->mail, &mail) < 0)
+			return;
+		job_mail(c, &mail);
+	}
+	c->again = true;
+}
+
+/* The next caller of a listener. */
+static int control_accept(struct control *c, unsigned listener, struct stream **out)
+{
+	struct box *box = c->box;
+
+	if (box->env.accept)
+		return box->env.accept(box->env.accept_arg, out);
+	return stream_accept_tcp(box->listeners[listener].fd, out);
+}
+
+static void control_take_callers(struct control *c)
+{
+	static struct log_limit limit;
+	unsigned listeners = c->box->env.accept ? 1 : c->box->listener_count;
+	struct stream *stream;
+	uint64_t quiet;
+
+	for (unsigned i = 0; i < listeners && !c->accept_paused; i++) {
+		for (int n = 0; n < CONTROL_CALLERS; n++) {
+			int rc = control_accept(c, i, &stream);
+
+			if (rc == 0) {
+				session_open(c, stream, i);
+				continue;
+			}
+			/* Out of descriptors or memory: the caller stays in the queue, and epoll would call for ever. */
+			if (rc == -EMFILE || rc == -ENFILE || rc == -ENOMEM || rc == -ENOBUFS) {
+				c->accept_paused = true;
+				if (log_limit_pass(&limit, c->now_ns, NS_PER_S, &quiet))
+					log_warn("cannot accept a control session: %s; raise `ulimit -n`",
+						strerror(-rc));
+			}
+			break;
+		}
+	}
+}
+
+/* The box itself stood still (stopped, suspended): that was not the workers' silence. */
+static void control_forgive_gap(struct control *c)
+{
+	uint64_t gap_ns = c->now_ns - c->stepped_ns;
+
+	c->stepped_ns = c->now_ns;
+	if (gap_ns < CONTROL_IDLE_NS + CONTROL_GAP_NS)
+		return;
+	for (struct session *s = c->sessions; s; s = s->next) {
+		s->heard_ns += gap_ns;
+		s->opened_ns += gap_ns;
+	}
+}
+
+static void control_tick(struct control *c)
+{
+	c->tick_ns = c->now_ns;
+	c->accept_paused = false;
+	for (struct session *s = c->sessions; s; s = s->next)
+		if (!s->dead)
+			session_tick(s);
+	for (struct job *job = c->jobs; job; job = job->next)
+		if (job->state != JOB_ENDING)
+			job_tick(job);
+}
+
+static uint64_t control_period(const struct control *c)
+{
+	return c->sessions || c->jobs || c->accept_paused ? CONTROL_TICK_NS : CONTROL_IDLE_NS;
+}
+
+bool control_step(struct control *c, uint64_t now_ns)
+{
+	bool due = now_ns >= c->tick_ns + control_period(c);
+
+	c->now_ns = now_ns;
+	c->again = false;
+	control_forgive_gap(c);
+	control_read_mail(c);
+	control_take_callers(c);
+	for (struct session *s = c->sessions; s; s = s->next)
+		if (s->readable && !s->dead)
+			session_read(s);
+	door_step(c, due);
+	if (due)
+		control_tick(c);
+	for (unsigned i = 0; i < c->box->core_count; i++)
+		if (!post_flush(&c->box->posts[i]))
+			c->again = true;
+	for (struct session *s = c->sessions; s; s = s->next)
+		session_flush(s);
+	job_reap(c);
+	session_reap(c);
+	return c->again;
+}
+
+uint64_t control_next(const struct control *c)
+{
+	return c->again ? c->now_ns : c->tick_ns + control_period(c);
+}
+
+void control_stop(struct control *c)
+{
+	if (c->stopping)
+		return;
+	c->stopping = true;
+	for (struct job *job = c->jobs; job; job = job->next)
+		job_fail(job, PHUB__ERROR_CODE__ERROR_SHUTDOWN, -1, "the box is going down");
+	for (struct session *s = c->sessions; s; s = s->next)
+		if (s->state != SESSION_DONE && !s->dead)
+			session_write_error(s, PHUB__ERROR_CODE__ERROR_SHUTDOWN, -1, "the box is going down");
+	for (struct session *s = c->sessions; s; s = s->next)
+		session_flush(s);
+}
+
+bool control_stopped(const struct control *c)
+{
+	if (c->jobs || c->tables)
+		return false;
+	for (const struct session *s = c->sessions; s; s = s->next)
+		if (!s->dead && s->writer.have > 0)
+			return false;
+	return true;
+}
+
+void control_fini(struct control *c)
+{
+	for (struct session *s = c->sessions; s; s = s->next)
+		s->dead = true;
+	session_reap(c);
+	job_reap(c);
+	job_hyper_fini(c);
+}

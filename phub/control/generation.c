@@ -1,0 +1,264 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Builds a generation step by step; each step is checked before the next takes anything, and what was taken is undone
+ * in reverse when one fails.
+ */
+#include "phub/control/generation.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "phub/base/log.h"
+#include "phub/base/stats.h"
+#include "phub/control/box.h"
+#include "phub/control/job.h"
+
+#define GENERATION_EPOCH 1u
+#define GENERATION_PAGE  4096u
+
+static bool generation_is_mapped(const char *transport)
+{
+	return strcmp(transport, "shm") == 0;
+}
+
+struct generation_link *generation_link(struct generation *g, uint32_t rank, uint32_t core)
+{
+	return &g->links[(size_t)rank * g->spec.core_count + core];
+}
+
+/* Chunks, before any memory is taken for them: a key table of some bytes can ask for a lot. */
+static int generation_plan(struct generation *g, const struct job *job, struct err *e)
+{
+	const struct table *t = job->reference;
+	struct chunk_size size;
+	struct err why;
+	int rc = chunking_size(t->keys, t->key_count, t->chunk_bytes, &size, &why);
+
+	if (rc == 0 && size.chunk_count > GENERATION_CHUNKS_MAX)
+		return err_set(e, -E2BIG,
+			"job '%s': %u chunks of %u bytes, and a job has at most %u; choose larger chunk_bytes",
+			job->name, size.chunk_count, t->chunk_bytes, GENERATION_CHUNKS_MAX);
+	if (rc == 0 && size.region_bytes > job->control->config->memory_max)
+		return err_set(e, -ENOMEM,
+			"job '%s' needs more than %" PRIu64 " bytes, and memory_max of the box is %" PRIu64, job->name,
+			size.region_bytes, job->control->config->memory_max);
+	if (rc == 0)
+		rc = chunking_plan(t->keys, t->key_count, t->chunk_bytes, &g->spec.plan, &why);
+	if (rc < 0)
+		return err_set(e, rc, "job '%s': %s", job->name, why.text);
+	return 0;
+}
+
+static int generation_place(struct generation *g, struct box *box, struct err *e)
+{
+	uint32_t count = g->spec.plan.chunk_count;
+	int rc;
+
+	g->chunk_bytes = malloc(count * sizeof(*g->chunk_bytes));
+	g->core_of_chunk = malloc(count * sizeof(*g->core_of_chunk));
+	if (!g->chunk_bytes || !g->core_of_chunk)
+		return err_set(e, -ENOMEM, "job '%s': no memory to place %u chunks", g->spec.name, count);
+	for (uint32_t i = 0; i < count; i++)
+		g->chunk_bytes[i] = g->spec.plan.chunks[i].bytes;
+	rc = placement_lpt(g->chunk_bytes, count, box->placement, box->core_count, g->core_of_chunk);
+	if (rc < 0)
+		return err_set(e, rc, "job '%s': %u chunks cannot be placed on %u cores", g->spec.name, count,
+			box->core_count);
+	g->placed = true;
+	g->spec.core_of_chunk = g->core_of_chunk;
+	g->spec.core_count = box->core_count;
+	return 0;
+}
+
+static unsigned generation_mapped_count(const struct job *job)
+{
+	unsigned count = 0;
+
+	for (uint32_t rank = 0; rank < job->world; rank++)
+		count += generation_is_mapped(job->members[rank].transport);
+	return count;
+}
+
+/* Is there room for it? Counts it. */
+static int generation_admit(struct generation *g, const struct job *job, struct err *e)
+{
+	struct control *c = job->control;
+	const struct config_job *listed = config_find_job(c->config, job->name);
+	uint64_t limit = c->config->memory_max, need = store_bytes(&g->spec), maps, room;
+	uint64_t region = (g->spec.plan.region_bytes + GENERATION_PAGE - 1) / GENERATION_PAGE * GENERATION_PAGE;
+
+	if (need == UINT64_MAX || __builtin_mul_overflow(region, generation_mapped_count(job), &maps) ||
+		__builtin_add_overflow(need, maps, &need))
+		need = UINT64_MAX;
+	room = limit - c->memory_used;
+	if (listed && listed->memory_max && listed->memory_max < room)
+		room = listed->memory_max;
+	if (need > room)
+		return err_set(e, -ENOMEM,
+			"job '%s' needs %" PRIu64 " bytes in the box and %" PRIu64 " are available (memory_max %" PRIu64
+			", %" PRIu64 " taken by other jobs); raise memory_max%s, or make the job smaller",
+			job->name, need, room, limit, c->memory_used,
+			listed && listed->memory_max ? " of box and job" : "");
+	c->memory_used += need;
+	g->memory = need;
+	return 0;
+}
+
+static int generation_take(struct generation *g, const struct job *job, struct err *e)
+{
+	struct box *box = job->control->box;
+	unsigned mapped = generation_mapped_count(job);
+	const struct store_config config = {
+		.kernels = box->env.kernels,
+		.control = job->control->mail,
+		.core_node = box->core_node,
+		.shared = mapped > 0,
+		.huge = box->config->huge_pages,
+	};
+	int rc = store_create(&g->spec, &config, &g->store, e);
+
+	if (rc < 0)
+		return rc;
+	/* From here on nobody else can map the results for writing; our own mapping stays as it is. */
+	if (mapped > 0 && mem_region_seal(&g->store.result, true) < 0)
+		return err_set(e, -EPERM, "job '%s': cannot seal the memory of its results", job->name);
+	for (uint32_t rank = 0; rank < job->world; rank++) {
+		if (!generation_is_mapped(job->members[rank].transport))
+			continue;
+		rc = mem_region_create(g->spec.plan.region_bytes, MEM_SHARED | (box->config->huge_pages ? MEM_HUGE : 0),
+			MEM_NODE_ANY, &g->pushes[rank], e);
+		if (rc < 0)
+			return rc;
+		if (mem_region_seal(&g->pushes[rank], false) < 0)
+			return err_set(e, -EPERM, "job '%s': cannot seal the memory of rank %u", job->name, rank);
+	}
+	return 0;
+}
+
+/* What both ends know of each connection before its first message. */
+static void generation_fill_links(struct generation *g, const struct job *job)
+{
+	uint32_t window = (uint32_t)job->control->config->window;
+
+	for (uint32_t core = 0; core < g->spec.core_count; core++) {
+		const struct shard *shard = g->store.shards[core];
+		uint32_t largest = 0;
+
+		if (!shard)
+			continue;
+		for (uint32_t i = 0; i < shard->chunk_count; i++)
+			if (shard->spans[i].bytes > largest)
+				largest = shard->spans[i].bytes;
+		for (uint32_t rank = 0; rank < job->world; rank++)
+			generation_link(g, rank, core)->spec = (struct conn_spec){
+				.chunk_count = shard->chunk_count,
+				.spans = shard->spans,
+				.payload_max = largest,
+				.window = window,
+				.push = g->pushes[rank].base ? &g->pushes[rank] : NULL,
+				.result = &g->store.result,
+			};
+	}
+}
+
+int generation_create(struct job *job, struct generation **out, struct err *e)
+{
+	struct box *box = job->control->box;
+	struct generation *g = calloc(1, sizeof(*g));
+	int rc = 0;
+
+	if (!g)
+		return err_set(e, -ENOMEM, "job '%s': no memory", job->name);
+	g->spec = job->reference->spec;
+	memcpy(g->spec.name, job->name, sizeof(g->spec.name));
+	g->spec.id = job->id;
+	g->spec.epoch = GENERATION_EPOCH;
+	g->pushes = calloc(job->world, sizeof(*g->pushes));
+	for (uint32_t rank = 0; g->pushes && rank < job->world; rank++)
+		g->pushes[rank].fd = -1;
+	g->links = calloc((size_t)job->world * box->core_count, sizeof(*g->links));
+	if (!g->pushes || !g->links)
+		rc = err_set(e, -ENOMEM, "job '%s': no memory for %u workers' connections", job->name, job->world);
+	if (rc == 0)
+		rc = generation_plan(g, job, e);
+	if (rc == 0)
+		rc = generation_place(g, box, e);
+	if (rc == 0)
+		rc = generation_admit(g, job, e);
+	if (rc == 0)
+		rc = generation_take(g, job, e);
+	if (rc < 0) {
+		g->spec.world = g->pushes ? job->world : 0;
+		generation_destroy(g, box);
+		return rc;
+	}
+	generation_fill_links(g, job);
+	g->table = job->reference;
+	job->reference = NULL;
+	*out = g;
+	return 0;
+}
+
+void generation_attach(struct generation *g, struct box *box)
+{
+	for (unsigned core = 0; core < g->spec.core_count; core++) {
+		struct mail mail = {.kind = MAIL_ATTACH, .core = core, .shard = g->store.shards[core]};
+
+		if (!mail.shard)
+			continue;
+		post_send(&box->posts[core], &mail);
+		g->attached++;
+	}
+}
+
+void generation_detach(struct generation *g, struct box *box)
+{
+	if (g->detaching)
+		return;
+	g->detaching = true;
+	for (unsigned core = 0; core < g->spec.core_count; core++) {
+		struct mail mail = {.kind = MAIL_DETACH, .core = core, .shard = g->store.shards[core]};
+
+		if (mail.shard)
+			post_send(&box->posts[core], &mail);
+	}
+}
+
+void generation_destroy(struct generation *g, struct box *box)
+{
+	if (!g)
+		return;
+	store_destroy(&g->store);
+	for (uint32_t rank = 0; g->pushes && rank < g->spec.world; rank++)
+		mem_region_destroy(&g->pushes[rank]);
+	if (g->placed)
+		placement_unload(
+			g->chunk_bytes, g->spec.plan.chunk_count, box->placement, box->core_count, g->core_of_chunk);
+	box->control.memory_used -= g->memory;
+	chunking_plan_fini(&g->spec.plan);
+	table_destroy(g->table);
+	free(g->pushes);
+	free(g->links);
+	free(g->chunk_bytes);
+	free(g->core_of_chunk);
+	free(g);
+}
+
+struct generation_sums generation_sums(const struct generation *g)
+{
+	struct generation_sums sums = {0};
+
+	for (unsigned core = 0; core < g->spec.core_count; core++) {
+		const struct shard *shard = g->store.shards[core];
+
+		if (!shard)
+			continue;
+		sums.bytes += stats_read(&shard->counters.bytes);
+		sums.rounds += stats_read(&shard->counters.rounds);
+		for (unsigned i = 0; i < DROP_COUNT; i++)
+			sums.dropped += stats_read(&shard->counters.dropped[i]);
+	}
+	return sums;
+}

@@ -1,0 +1,68 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * One generation of a job's key table: the plan of its chunks, where they are placed, their memory, and what each data
+ * connection is told about them. Made when all ranks have sent equal tables; gone when the cores have given all shards
+ * back. Control thread; may block on memory.
+ */
+#ifndef PHUB_CONTROL_GENERATION_H
+#define PHUB_CONTROL_GENERATION_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "phub/base/err.h"
+#include "phub/base/mem.h"
+#include "phub/control/table.h"
+#include "phub/spec.h"
+#include "phub/store.h"
+#include "transport/transport.h"
+
+#define GENERATION_CHUNKS_MAX 1000000u /* Start must fit a frame */
+
+struct box;
+struct job;
+
+/* A rank's connection to a core. */
+struct generation_link {
+	struct conn_spec spec;
+	bool admitted; /* it was let in: a second one is refused */
+};
+
+struct generation {
+	struct spec spec;
+	struct table *table;   /* what the ranks agreed on; ours */
+	uint32_t *chunk_bytes; /* [plan.chunk_count] */
+	uint16_t *core_of_chunk;
+	struct store store;
+	struct mem_region *pushes;     /* [world] mapped by workers over shared memory; zero for others */
+	struct generation_link *links; /* [world][core_count] */
+	uint64_t memory;               /* counted in control->memory_used */
+	unsigned attached;             /* shards that are with the cores */
+	bool placed;                   /* its load is in box->placement */
+	bool detaching;
+};
+
+/*
+ * Plans, places, admits and takes memory for the job's reference table, which is the generation's on success. 0, or with the reason in `e`
+ * -ENOMEM (over memory_max, or the machine's), -EINVAL, -EOVERFLOW, -E2BIG.
+ */
+int generation_create(struct job *job, struct generation **out, struct err *e);
+
+/* Gives the shards to the cores. */
+void generation_attach(struct generation *g, struct box *box);
+
+/* Calls the shards back. They come by MAIL_DETACHED. */
+void generation_detach(struct generation *g, struct box *box);
+
+/* When no shard is with a core. NULL is allowed. */
+void generation_destroy(struct generation *g, struct box *box);
+
+struct generation_link *generation_link(struct generation *g, uint32_t rank, uint32_t core);
+
+/* Pushed bytes, committed chunk rounds and dropped messages, over all cores, so far. */
+struct generation_sums {
+	uint64_t bytes, rounds, dropped;
+};
+struct generation_sums generation_sums(const struct generation *g);
+
+#endif

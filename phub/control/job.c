@@ -1,0 +1,241 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Ranks come, leave, and are lost; jobs begin and end with them.
+ */
+#include "phub/control/job.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "phub/base/log.h"
+#include "phub/control/box.h"
+#include "phub/control/session.h"
+
+const char *job_state_name(enum job_state state)
+{
+	static const char *const names[] = {"forming", "running", "rekeying", "ending"};
+
+	return names[state];
+}
+
+struct job *job_find(struct control *c, const char *name)
+{
+	for (struct job *job = c->jobs; job; job = job->next)
+		if (job->state != JOB_ENDING && strcmp(job->name, name) == 0)
+			return job;
+	return NULL;
+}
+
+static struct job *job_create(struct control *c, const char *name, uint32_t world)
+{
+	struct job *job = calloc(1, sizeof(*job));
+
+	if (!job)
+		return NULL;
+	job->members = calloc(world, sizeof(*job->members));
+	if (!job->members) {
+		free(job);
+		return NULL;
+	}
+	job->control = c;
+	memcpy(job->name, name, strlen(name) + 1);
+	job->id = ++c->job_last;
+	job->world = world;
+	job->created_ns = c->now_ns;
+	job->noticed_ns = c->now_ns;
+	job->next = c->jobs;
+	c->jobs = job;
+	c->job_count++;
+	log_info("job '%s' forms: a world of %u", name, world);
+	return job;
+}
+
+/* A job that is not there yet: may there be one more? */
+static struct job *job_found(struct session *s)
+{
+	struct control *c = s->control;
+	const struct config_job *listed = config_find_job(c->config, s->name);
+	struct job *job;
+
+	if (listed && listed->world && listed->world != s->world) {
+		session_refuse(s, PHUB__ERROR_CODE__ERROR_MISMATCH,
+			"job '%s' has a world of %u in the box's list, rank %u says %u", s->name, listed->world,
+			s->rank, s->world);
+		return NULL;
+	}
+	if (c->job_count >= c->config->jobs_max) {
+		session_refuse(s, PHUB__ERROR_CODE__ERROR_LIMIT,
+			"no room for job '%s': the box runs %u jobs; raise jobs_max there", s->name, c->job_count);
+		return NULL;
+	}
+	job = job_create(c, s->name, s->world);
+	if (!job)
+		session_refuse(s, PHUB__ERROR_CODE__ERROR_LIMIT, "no memory in the box for job '%s'", s->name);
+	return job;
+}
+
+int job_join(struct session *s)
+{
+	struct job *job = job_find(s->control, s->name);
+	struct member *m;
+
+	if (!job)
+		job = job_found(s);
+	if (!job)
+		return -ENOENT;
+	if (job->world != s->world) {
+		session_refuse(s, PHUB__ERROR_CODE__ERROR_MISMATCH, "job '%s' has a world of %u, rank %u says %u",
+			s->name, job->world, s->rank, s->world);
+		return -EBADMSG;
+	}
+	m = &job->members[s->rank];
+	if (m->session || m->left) {
+		session_refuse(s, PHUB__ERROR_CODE__ERROR_RANK,
+			"rank %u of job '%s' is taken by %s%s; give every worker its own rank, or the job another name",
+			s->rank, s->name, m->peer, m->left ? ", which has left a job that still runs" : "");
+		return -EADDRINUSE;
+	}
+	*m = (struct member){.session = s};
+	memcpy(m->peer, s->stream->peer, sizeof(m->peer));
+	s->job = job;
+	job->present++;
+	log_info("job '%s' rank %u (%s) joined: %u of %u are here", job->name, s->rank, m->peer, job->present,
+		job->world);
+	return 0;
+}
+
+/* Its name is free; its shards come back in their time. */
+static void job_end(struct job *job)
+{
+	if (job->state == JOB_ENDING)
+		return;
+	job->state = JOB_ENDING;
+	job->control->job_count--;
+	job_drop_reference(job);
+	job_hyper_forget(job);
+	if (job->generation)
+		generation_detach(job->generation, job->control->box);
+	log_info("job '%s' ended", job->name);
+}
+
+/* Takes the session out of the job. */
+static struct member *job_remove(struct job *job, struct session *s)
+{
+	struct member *m = &job->members[s->rank];
+
+	m->session = NULL;
+	s->job = NULL;
+	session_drop_table(s);
+	job->present--;
+	return m;
+}
+
+void job_fail(struct job *job, Phub__ErrorCode code, int rank, const char *format, ...)
+{
+	char text[ERR_TEXT_MAX];
+	int at = snprintf(text, sizeof(text), "job '%s': ", job->name);
+	va_list args;
+
+	if (job->state == JOB_ENDING)
+		return;
+	va_start(args, format);
+	vsnprintf(text + at, sizeof(text) - (size_t)at, format, args);
+	va_end(args);
+	log_warn("%s", text);
+	for (uint32_t i = 0; i < job->world; i++) {
+		struct session *s = job->members[i].session;
+
+		if (!s)
+			continue;
+		job_remove(job, s);
+		session_write_error(s, code, rank, text);
+		session_flush(s); /* before its data connections are dropped: the reason should be there first */
+	}
+	job_end(job);
+}
+
+/* A job that forms loses a rank: the place is free again. */
+static void job_vacate(struct job *job, uint32_t rank)
+{
+	job_forget_table(job, rank);
+	if (job->state == JOB_ENDING)
+		return;
+	job->members[rank] = (struct member){0};
+	if (job->present == 0)
+		job_end(job);
+}
+
+void job_lost(struct session *s, const char *why)
+{
+	struct job *job = s->job;
+	struct member *m = job_remove(job, s);
+
+	if (job->state == JOB_FORMING) {
+		log_info("job '%s' rank %u (%s) is gone before the start: %s", job->name, s->rank, m->peer, why);
+		job_vacate(job, s->rank);
+		return;
+	}
+	job_fail(job, PHUB__ERROR_CODE__ERROR_LOST, (int)s->rank,
+		"rank %u (%s) was lost: %s. The job ends; look at that worker, then start all of them again", s->rank,
+		m->peer, why);
+}
+
+/* Does any rank wait for all others? Then nobody may leave. */
+static bool job_is_awaited(const struct job *job)
+{
+	for (uint32_t i = 0; i < job->world; i++)
+		if (job->members[i].waits || job->members[i].tabled)
+			return true;
+	return false;
+}
+
+void job_leave(struct session *s)
+{
+	struct job *job = s->job;
+	uint32_t rank = s->rank;
+	struct member *m = job_remove(job, s);
+
+	session_write_left(s);
+	session_flush(s);
+	log_info("job '%s' rank %u (%s) left", job->name, rank, m->peer);
+	if (job->state == JOB_FORMING) {
+		job_vacate(job, rank);
+		return;
+	}
+	m->left = true;
+	job->left++;
+	if (job->left == job->world)
+		job_end(job);
+	else if (job_is_awaited(job) || job->state == JOB_REKEYING)
+		job_fail(job, PHUB__ERROR_CODE__ERROR_LOST, (int)rank,
+			"rank %u (%s) left while others wait for it; all ranks must make the same calls", rank,
+			m->peer);
+}
+
+static void job_destroy(struct job *job)
+{
+	generation_destroy(job->generation, job->control->box);
+	job_drop_reference(job);
+	job_hyper_forget(job);
+	free(job->members);
+	free(job);
+}
+
+void job_reap(struct control *c)
+{
+	struct job **at = &c->jobs;
+
+	while (*at) {
+		struct job *job = *at;
+
+		if (job->state != JOB_ENDING || (job->generation && job->generation->attached > 0)) {
+			at = &job->next;
+			continue;
+		}
+		*at = job->next;
+		job_destroy(job);
+	}
+}

@@ -1,0 +1,153 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A job: its ranks, its key table, and its memory on the cores. It forms while ranks come and send their tables, runs
+ * when all tables are equal, and ends when all ranks have left or one was lost. Its name is free as soon as it ends, before the
+ * cores have given its shards back. Control thread; nothing blocks.
+ */
+#ifndef PHUB_CONTROL_JOB_H
+#define PHUB_CONTROL_JOB_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "phub/base/err.h"
+#include "phub/control/control.h"
+#include "phub/control/generation.h"
+#include "phub/control/table.h"
+#include "phub/spec.h"
+#include "transport/control.pb-c.h"
+
+struct session;
+
+#define JOB_SAMPLES           4u /* for rates: over the last seconds */
+#define JOB_SAMPLE_NS         1000000000ull
+#define JOB_NOTICE_NS         1000000000ull /* who is missing is told this often */
+#define JOB_HYPER_PENDING_MAX 256u          /* versions of which some ranks have not sent theirs */
+
+enum job_state {
+	JOB_FORMING,  /* ranks join and send their tables */
+	JOB_RUNNING,  /* its shards are with the cores */
+	JOB_REKEYING, /* all ranks have sent their next tables; the old shards are on their way back */
+	JOB_ENDING,   /* no rank is in it any more; the shards are on their way back */
+};
+
+/* One rank. */
+struct member {
+	struct session *session; /* NULL: not here */
+	bool left;               /* in good order */
+	bool tabled;             /* its next table came, and is equal to the reference or was found different */
+	bool waits;              /* at a barrier */
+	uint64_t barrier;        /* the last one it came to */
+	uint64_t waits_ns;       /* since when it waits for others (start or barrier) */
+	uint32_t hyper;          /* its newest version */
+	uint64_t link_ended_ns;  /* a data connection of it ended; 0: none did */
+	uint32_t link_core;
+	int link_error;
+	char peer[80];
+	char transport[TABLE_TRANSPORT_BYTES];
+};
+
+/* A version of the hyper-parameters that some ranks have not named yet. */
+struct hyper_pending {
+	struct hyper_pending *next;
+	struct hyper_table *table;
+	uint32_t first; /* the rank that named it first */
+	uint32_t count; /* ranks that have */
+};
+
+struct job_sample {
+	uint64_t at_ns, rounds, bytes;
+};
+
+struct job {
+	struct job *next;
+	struct control *control;
+	char name[SPEC_NAME_BYTES];
+	uint32_t id;
+	enum job_state state;
+	uint32_t world;
+	struct member *members; /* [world] */
+	uint32_t present;       /* with a session */
+	uint32_t left;          /* in good order */
+	uint64_t created_ns;
+
+	struct table *reference; /* the next table: the first that came */
+	uint32_t reference_rank;
+	uint64_t reference_counted; /* its share of control->table_bytes */
+	uint32_t tabled;            /* members with one */
+	struct err mismatch;        /* code 0: the tables are equal so far */
+	uint64_t mismatch_ns;
+
+	struct generation *generation; /* what runs, or is on its way back; NULL: nothing */
+	uint32_t started;              /* generations so far */
+	struct hyper_pending *hypers;  /* oldest first */
+	uint32_t hyper_count;
+
+	uint64_t noticed_ns; /* when who is missing was told */
+	char waiting[400];   /* what the oldest open round waits for */
+	uint64_t waiting_ns;
+	struct job_sample samples[JOB_SAMPLES];
+	unsigned sample_count; /* ever taken */
+};
+
+/* By name, among those that have not ended; NULL when there is none. */
+struct job *job_find(struct control *c, const char *name);
+
+/* ---- job.c ---- */
+
+/* Makes the session a rank of the job it named, which is created when it is not there. 0, or a negative errno after refusing it. */
+int job_join(struct session *s);
+/* The session is gone without leaving. It no longer belongs to the job. */
+void job_lost(struct session *s, const char *why);
+/* It leaves in good order; the job ends with its last one. */
+void job_leave(struct session *s);
+/* Ends the job: every rank gets the Error. `rank`: whose fault, -1 for nobody's. */
+void job_fail(struct job *job, Phub__ErrorCode code, int rank, const char *format, ...)
+	__attribute__((format(printf, 4, 5)));
+/* Frees the jobs whose shards are all back. */
+void job_reap(struct control *c);
+const char *job_state_name(enum job_state state);
+
+/* ---- job_start.c: tables and generations ---- */
+
+void job_hear_table(struct session *s, const Phub__Job *message);
+void job_hear_keys(struct session *s, const Phub__Keys *message);
+/* Starts when all tables are there, fails when they differ. */
+void job_try_start(struct job *job);
+/* The last of the old shards is back: builds the next generation. */
+void job_restart(struct job *job);
+void job_drop_reference(struct job *job);
+/* The rank that sent the reference is gone: another takes over, or none. */
+void job_forget_table(struct job *job, uint32_t rank);
+
+/* ---- job_hyper.c ---- */
+
+void job_hear_hyper(struct session *s, const Phub__Hyper *message);
+/* A core has copied the table. */
+void job_hyper_taken(struct control *c, struct hyper_table *table);
+void job_hyper_forget(struct job *job);
+/* Frees what cores never gave back: when none runs any more. */
+void job_hyper_fini(struct control *c);
+
+/* ---- job_barrier.c ---- */
+
+void job_hear_barrier(struct session *s, uint64_t id);
+
+/* ---- job_notice.c: who is missing ---- */
+
+void job_tell_silent(struct session *s, uint64_t silent_ms);
+void job_tell_heard(struct session *s);
+void job_tick(struct job *job);
+void job_stalled(struct job *job, const struct mail *mail);
+/* "2, 5, 7" of the first `known` ranks, "and 12 more" when `count` is above that. */
+void job_list_ranks(const uint32_t *ranks, uint32_t known, uint32_t count, char *out, size_t bytes);
+
+/* ---- job_mail.c ---- */
+
+/* A mail from a core, about whatever job. */
+void job_mail(struct control *c, const struct mail *mail);
+
+/* "key 'fc.weight'", or "key 'a' (and 3 more of its chunk)". `at`: a byte in the chunk, or UINT32_MAX for all of it. */
+void job_chunk_keys(const struct job *job, uint32_t chunk, uint32_t at, char *out, size_t bytes);
+
+#endif

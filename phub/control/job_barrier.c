@@ -1,0 +1,50 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Barriers: a rank waits until all have come to theirs. Allowed from joining to leaving.
+ */
+#include "phub/control/job.h"
+
+#include "phub/control/session.h"
+
+/* Everybody has come: all must have come to the same one. */
+static void job_open_barrier(struct job *job)
+{
+	uint64_t id = job->members[0].barrier;
+
+	for (uint32_t i = 1; i < job->world; i++) {
+		if (job->members[i].barrier == id)
+			continue;
+		job_fail(job, PHUB__ERROR_CODE__ERROR_MISMATCH, (int)i,
+			"rank 0 is at its barrier %llu and rank %u at its %llu; all ranks must make the same calls",
+			(unsigned long long)id, i, (unsigned long long)job->members[i].barrier);
+		return;
+	}
+	for (uint32_t i = 0; i < job->world && job->state != JOB_ENDING; i++) {
+		job->members[i].waits = false;
+		session_write_barrier_done(job->members[i].session, id);
+	}
+}
+
+void job_hear_barrier(struct session *s, uint64_t id)
+{
+	struct job *job = s->job;
+	struct member *m = &job->members[s->rank];
+
+	if (m->waits || id <= m->barrier) {
+		session_refuse(s, PHUB__ERROR_CODE__ERROR_PROTOCOL, "barrier %llu after barrier %llu",
+			(unsigned long long)id, (unsigned long long)m->barrier);
+		return;
+	}
+	m->waits = true;
+	m->barrier = id;
+	m->waits_ns = s->control->now_ns;
+	if (job->left > 0) {
+		job_fail(job, PHUB__ERROR_CODE__ERROR_LOST, -1, "rank %u waits at a barrier, and others have left",
+			s->rank);
+		return;
+	}
+	for (uint32_t i = 0; i < job->world; i++)
+		if (!job->members[i].waits)
+			return;
+	job_open_barrier(job);
+}

@@ -1,0 +1,207 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Versions of the hyper-parameters on their way to the cores. In bsp a version goes there when all ranks have named
+ * equal values; in ssp and async each rank has versions of its own.
+ */
+#include "phub/control/job.h"
+
+#include <stddef.h>
+#include <stdlib.h>
+
+#include "phub/base/log.h"
+#include "phub/control/box.h"
+#include "phub/control/session.h"
+#include "phub/hyper.h"
+
+/* A table and its place in control->tables. */
+struct job_hyper_table {
+	struct job_hyper_table *next;
+	struct hyper_table table; /* its groups follow */
+};
+
+static struct hyper_table *job_hyper_create(const struct spec *spec, const Phub__Hyper *message, uint32_t rank)
+{
+	struct job_hyper_table *t = malloc(sizeof(*t) + spec->group_count * sizeof(t->table.groups[0]));
+
+	if (!t)
+		return NULL;
+	t->next = NULL;
+	t->table.rank = rank;
+	t->table.version = message->version;
+	t->table.group_count = spec->group_count;
+	t->table.cores_left = 0;
+	for (uint32_t i = 0; i < spec->group_count; i++)
+		table_hyper(message->groups[i], &t->table.groups[i]);
+	return &t->table;
+}
+
+static struct job_hyper_table *job_hyper_outer(struct hyper_table *table)
+{
+	return (struct job_hyper_table *)((char *)table - offsetof(struct job_hyper_table, table));
+}
+
+static void job_hyper_destroy(struct hyper_table *table)
+{
+	free(job_hyper_outer(table));
+}
+
+/* Gives a table to all cores that own a part of the job. */
+static void job_hyper_send(struct job *job, struct hyper_table *table)
+{
+	struct control *c = job->control;
+	struct generation *g = job->generation;
+
+	job_hyper_outer(table)->next = c->tables;
+	c->tables = job_hyper_outer(table);
+	for (unsigned core = 0; core < g->spec.core_count; core++)
+		table->cores_left += g->store.shards[core] != NULL;
+	for (unsigned core = 0; core < g->spec.core_count; core++) {
+		struct mail mail = {.kind = MAIL_HYPER, .core = core, .shard = g->store.shards[core], .table = table};
+
+		if (mail.shard)
+			post_send(&c->box->posts[core], &mail);
+	}
+}
+
+void job_hyper_taken(struct control *c, struct hyper_table *table)
+{
+	struct job_hyper_table **at = &c->tables;
+
+	if (--table->cores_left > 0)
+		return;
+	while (*at != job_hyper_outer(table))
+		at = &(*at)->next;
+	*at = (*at)->next;
+	job_hyper_destroy(table);
+}
+
+void job_hyper_fini(struct control *c)
+{
+	while (c->tables) {
+		struct job_hyper_table *next = c->tables->next;
+
+		free(c->tables);
+		c->tables = next;
+	}
+}
+
+void job_hyper_forget(struct job *job)
+{
+	while (job->hypers) {
+		struct hyper_pending *next = job->hypers->next;
+
+		job_hyper_destroy(job->hypers->table);
+		free(job->hypers);
+		job->hypers = next;
+	}
+	job->hyper_count = 0;
+}
+
+/* The pending version, made from this message when it is the first about it; NULL when there is no room. */
+static struct hyper_pending *job_hyper_pending(struct job *job, uint32_t rank, const Phub__Hyper *message)
+{
+	struct hyper_pending **at = &job->hypers;
+	struct hyper_pending *p;
+
+	while (*at && (*at)->table->version != message->version)
+		at = &(*at)->next;
+	if (*at)
+		return *at;
+	if (job->hyper_count == JOB_HYPER_PENDING_MAX)
+		return NULL;
+	p = calloc(1, sizeof(*p));
+	if (!p)
+		return NULL;
+	p->table = job_hyper_create(&job->generation->spec, message, 0);
+	if (!p->table) {
+		free(p);
+		return NULL;
+	}
+	p->first = rank;
+	*at = p;
+	job->hyper_count++;
+	return p;
+}
+
+/* False when the job has failed because this rank says something else than the first. */
+static bool job_hyper_equal(struct job *job, const struct hyper_pending *p, uint32_t rank, const Phub__Hyper *message)
+{
+	double in_first, in_other;
+
+	for (uint32_t i = 0; i < p->table->group_count; i++) {
+		struct optimizer_hyper other;
+		const char *name;
+
+		table_hyper(message->groups[i], &other);
+		name = spec_hyper_differs(&p->table->groups[i], &other, &in_first, &in_other);
+		if (!name)
+			continue;
+		job_fail(job, PHUB__ERROR_CODE__ERROR_MISMATCH, (int)rank,
+			"%s of parameter group %u differs: rank %u says %.9g, rank %u says %.9g; all ranks must set "
+			"equal values before the same round",
+			name, i, p->first, in_first, rank, in_other);
+		return false;
+	}
+	return true;
+}
+
+static void job_hyper_collect(struct job *job, uint32_t rank, const Phub__Hyper *message)
+{
+	struct hyper_pending *p = job_hyper_pending(job, rank, message);
+
+	if (!p) {
+		job_fail(job, PHUB__ERROR_CODE__ERROR_LIMIT, (int)rank,
+			"rank %u has changed its hyper-parameters %u times more than another; all ranks must change "
+			"them together",
+			rank, JOB_HYPER_PENDING_MAX);
+		return;
+	}
+	if (!job_hyper_equal(job, p, rank, message))
+		return;
+	if (++p->count < job->world)
+		return;
+	/* Every rank counts from 1 without gaps, so the first that is complete is the oldest. */
+	job->hypers = p->next;
+	job->hyper_count--;
+	job_hyper_send(job, p->table);
+	free(p);
+}
+
+void job_hear_hyper(struct session *s, const Phub__Hyper *message)
+{
+	struct job *job = s->job;
+	struct member *m = &job->members[s->rank];
+	struct hyper_table *table;
+	struct err e;
+
+	if (job->state != JOB_RUNNING || s->table || m->tabled) {
+		session_refuse(s, PHUB__ERROR_CODE__ERROR_PROTOCOL, "hyper-parameters when the job does not run");
+		return;
+	}
+	if (message->version != m->hyper + 1 || message->n_groups != job->generation->spec.group_count) {
+		session_refuse(s, PHUB__ERROR_CODE__ERROR_PROTOCOL,
+			"hyper-parameters of version %u with %zu groups, when version %u with %u groups is next",
+			message->version, message->n_groups, m->hyper + 1, job->generation->spec.group_count);
+		return;
+	}
+	for (uint32_t i = 0; i < message->n_groups; i++) {
+		struct optimizer_hyper hyper;
+
+		table_hyper(message->groups[i], &hyper);
+		if (spec_hyper_check(job->generation->spec.optimizer, i, &hyper, &e) < 0) {
+			job_fail(
+				job, PHUB__ERROR_CODE__ERROR_UNSUPPORTED, (int)s->rank, "rank %u: %s", s->rank, e.text);
+			return;
+		}
+	}
+	m->hyper++;
+	if (!spec_stepwise(&job->generation->spec)) {
+		job_hyper_collect(job, s->rank, message);
+		return;
+	}
+	table = job_hyper_create(&job->generation->spec, message, s->rank);
+	if (table)
+		job_hyper_send(job, table);
+	else
+		job_fail(job, PHUB__ERROR_CODE__ERROR_LIMIT, -1, "no memory in the box for hyper-parameters");
+}

@@ -1,0 +1,193 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What cores tell control, and what that means for a job: shards that come back, connections that end, failures with a
+ * rank and a chunk, of which users know only keys.
+ */
+#include "phub/control/job.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "phub/base/log.h"
+#include "phub/chunk.h"
+#include "phub/control/box.h"
+#include "phub/control/session.h"
+
+/* The key that holds this byte of the region, among those of the chunk. */
+static uint32_t job_key_at(const struct generation *g, const struct chunk_span *span, uint64_t offset)
+{
+	uint32_t key = span->key_first;
+
+	while (key + 1 < span->key_first + span->key_count && g->spec.plan.key_offset[key + 1] <= offset)
+		key++;
+	return key;
+}
+
+void job_chunk_keys(const struct job *job, uint32_t chunk, uint32_t at, char *out, size_t bytes)
+{
+	const struct generation *g = job->generation;
+	const struct chunk_span *span;
+
+	if (!g || chunk >= g->spec.plan.chunk_count) {
+		snprintf(out, bytes, "chunk %u", chunk);
+		return;
+	}
+	span = &g->spec.plan.chunks[chunk];
+	if (at != UINT32_MAX)
+		snprintf(out, bytes, "key '%.100s'", table_key_name(g->table, job_key_at(g, span, span->offset + at)));
+	else if (span->key_count == 1)
+		snprintf(out, bytes, "key '%.100s'", table_key_name(g->table, span->key_first));
+	else
+		snprintf(out, bytes, "key '%.100s' (and %u more of its chunk)",
+			table_key_name(g->table, span->key_first), span->key_count - 1);
+}
+
+/* Which element of its key a chunk's element is. */
+static uint64_t job_key_element(const struct generation *g, const struct mail *mail, uint32_t at)
+{
+	const struct chunk_span *span = &g->spec.plan.chunks[mail->chunk];
+	uint32_t key = job_key_at(g, span, span->offset + at);
+
+	return (span->offset + at - g->spec.plan.key_offset[key]) / chunking_dtype_bytes(span->dtype);
+}
+
+static void job_failed_nan(struct job *job, const struct mail *mail)
+{
+	const struct generation *g = job->generation;
+	uint32_t at = UINT32_MAX;
+	char keys[160];
+
+	if (mail->chunk < g->spec.plan.chunk_count)
+		at = (uint32_t)mail->detail * chunking_dtype_bytes(g->spec.plan.chunks[mail->chunk].dtype);
+	job_chunk_keys(job, mail->chunk, at, keys, sizeof(keys));
+	job_fail(job, PHUB__ERROR_CODE__ERROR_NAN, (int)mail->rank,
+		"rank %u (%s) pushed NaN or infinity: element %" PRIu64 " of %s in round %" PRIu64
+		", and the nan policy is fail",
+		mail->rank, job->members[mail->rank].peer,
+		at == UINT32_MAX ? mail->detail : job_key_element(g, mail, at), keys, mail->round);
+}
+
+static void job_failed(struct job *job, const struct mail *mail)
+{
+	const char *peer = job->members[mail->rank].peer;
+	char keys[160];
+
+	job_chunk_keys(job, mail->chunk, UINT32_MAX, keys, sizeof(keys));
+	switch ((enum shard_failure)mail->value) {
+	case SHARD_FAIL_NAN:
+		job_failed_nan(job, mail);
+		return;
+	case SHARD_FAIL_NO_WEIGHTS:
+		job_fail(job, PHUB__ERROR_CODE__ERROR_NO_WEIGHTS, (int)mail->rank,
+			"rank %u (%s) pushed a gradient of %s before it has first weights; let rank 0 broadcast them "
+			"first",
+			mail->rank, peer, keys);
+		return;
+	case SHARD_FAIL_KIND:
+		job_fail(job, PHUB__ERROR_CODE__ERROR_MISMATCH, (int)mail->rank,
+			"rank %u (%s) sent a %s of %s in round %" PRIu64
+			", in which others do something else; all ranks must make the same calls with the same root",
+			mail->rank, peer, wire_type_name((enum wire_type)mail->detail), keys, mail->round);
+		return;
+	case SHARD_FAIL_HYPER:
+		job_fail(job, PHUB__ERROR_CODE__ERROR_MISMATCH, (int)mail->rank,
+			"rank %u (%s) pushed %s in round %" PRIu64 " with version %" PRIu64
+			" of the hyper-parameters, others with another; all ranks must set them before the same round",
+			mail->rank, peer, keys, mail->round, mail->detail);
+		return;
+	case SHARD_FAIL_HYPER_OLD:
+		job_fail(job, PHUB__ERROR_CODE__ERROR_LIMIT, (int)mail->rank,
+			"rank %u (%s) pushed %s in round %" PRIu64 " with version %" PRIu64
+			" of the hyper-parameters, and the last %u are kept",
+			mail->rank, peer, keys, mail->round, mail->detail, HYPER_VERSIONS);
+		return;
+	}
+	job_fail(job, PHUB__ERROR_CODE__ERROR_PROTOCOL, (int)mail->rank, "core %u reports failure %lld of rank %u (%s)",
+		mail->core, (long long)mail->value, mail->rank, peer);
+}
+
+static bool job_is_protocol(int error)
+{
+	return error == -EPROTO || error == -EBADMSG || error == -EMSGSIZE || error == -ERANGE ||
+	       error == -EPROTONOSUPPORT;
+}
+
+static void job_link_closed(struct job *job, const struct mail *mail)
+{
+	struct member *m = &job->members[mail->rank];
+	int error = (int)mail->value;
+
+	if (job->state != JOB_RUNNING || m->left || !m->session)
+		return;
+	log_debug("job '%s' rank %u (%s): connection to core %u closed: %s", job->name, mail->rank, m->peer, mail->core,
+		error ? strerror(-error) : "orderly");
+	if (job_is_protocol(error)) {
+		job_fail(job, PHUB__ERROR_CODE__ERROR_PROTOCOL, (int)mail->rank,
+			"rank %u (%s) sent core %u what no worker may send (%s); its connection was closed", mail->rank,
+			m->peer, mail->core, strerror(-error));
+		return;
+	}
+	if (m->link_ended_ns && m->link_error)
+		return;
+	m->link_ended_ns = job->control->now_ns;
+	m->link_core = mail->core;
+	m->link_error = error;
+}
+
+static void job_detached(struct job *job, const struct mail *mail)
+{
+	struct control *c = job->control;
+
+	if (mail->value < 0) {
+		struct err e = {.text = ""};
+
+		core_balance(mail->shard, &e);
+		log_error("job '%s' generation %u core %u does not balance: %s", job->name, mail->generation,
+			mail->core, e.text);
+		c->unbalanced = true;
+	}
+	if (--job->generation->attached == 0 && job->state == JOB_REKEYING)
+		job_restart(job);
+}
+
+static struct job *job_of(struct control *c, const struct mail *mail)
+{
+	for (struct job *job = c->jobs; job; job = job->next)
+		if (job->id == mail->job)
+			return job->generation && job->generation->spec.generation == mail->generation ? job : NULL;
+	return NULL;
+}
+
+void job_mail(struct control *c, const struct mail *mail)
+{
+	struct job *job = job_of(c, mail);
+
+	switch (mail->kind) {
+	case MAIL_HYPER_TAKEN:
+		job_hyper_taken(c, mail->table);
+		return;
+	case MAIL_LINK_REFUSED:
+		mail->conn->transport->ops->abandon(mail->conn->transport, mail->conn);
+		if (job && job->state == JOB_RUNNING && mail->rank < job->world)
+			job_fail(job, PHUB__ERROR_CODE__ERROR_LIMIT, (int)mail->rank,
+				"core %u cannot take the connection of rank %u (%s): %s", mail->core, mail->rank,
+				job->members[mail->rank].peer, strerror((int)-mail->value));
+		return;
+	case MAIL_DETACHED:
+		if (job)
+			job_detached(job, mail);
+		return;
+	default:
+		break;
+	}
+	if (!job || job->state != JOB_RUNNING || mail->rank >= job->world)
+		return;
+	if (mail->kind == MAIL_LINK_CLOSED)
+		job_link_closed(job, mail);
+	else if (mail->kind == MAIL_FAILED)
+		job_failed(job, mail);
+	else if (mail->kind == MAIL_STALLED)
+		job_stalled(job, mail);
+}

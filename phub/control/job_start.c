@@ -1,0 +1,246 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * From tables to a generation. The first table that comes is kept, the others are compared with it as they come; what
+ * differs is told when all ranks are here, so that none of them is left waiting for a job that is gone.
+ */
+#include "phub/control/job.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "phub/base/clock.h"
+#include "phub/base/log.h"
+#include "phub/control/box.h"
+#include "phub/control/session.h"
+
+static Phub__ErrorCode job_code(int error)
+{
+	switch (error) {
+	case -ENOMEM:
+	case -E2BIG:
+	case -EOVERFLOW:
+		return PHUB__ERROR_CODE__ERROR_LIMIT;
+	case -EPROTO:
+		return PHUB__ERROR_CODE__ERROR_PROTOCOL;
+	case -EBADMSG:
+		return PHUB__ERROR_CODE__ERROR_MISMATCH;
+	default:
+		return PHUB__ERROR_CODE__ERROR_UNSUPPORTED;
+	}
+}
+
+static bool job_has_transport(const struct box *box, const char *name)
+{
+	for (unsigned i = 0; i < box->transport_count; i++)
+		if (strcmp(box->transports[i].transport->ops->name, name) == 0)
+			return true;
+	return name[0] == '\0';
+}
+
+void job_hear_table(struct session *s, const Phub__Job *message)
+{
+	struct control *c = s->control;
+	struct job *job = s->job;
+	struct member *m = &job->members[s->rank];
+	struct err e;
+	int rc;
+
+	if (s->table || m->tabled) {
+		session_refuse(s, PHUB__ERROR_CODE__ERROR_PROTOCOL, "a second key table before the first has started");
+		return;
+	}
+	if (message->generation != job->started + 1) {
+		session_refuse(s, PHUB__ERROR_CODE__ERROR_PROTOCOL, "a key table of generation %u, when %u is next",
+			message->generation, job->started + 1);
+		return;
+	}
+	rc = table_create(message, job->world, (uint32_t)c->config->chunk_bytes, c->config->keys_max, &s->table, &e);
+	if (rc < 0) {
+		session_refuse(s, job_code(rc), "%s", e.text);
+		return;
+	}
+	if (!job_has_transport(c->box, s->table->transport)) {
+		session_refuse(s, PHUB__ERROR_CODE__ERROR_UNSUPPORTED,
+			"the box does not offer transport %s; see its transports option", s->table->transport);
+		return;
+	}
+	if (job->left > 0)
+		job_fail(job, PHUB__ERROR_CODE__ERROR_LOST, -1, "rank %u starts anew, and others have left", s->rank);
+}
+
+/* The session's table is whole: it is the reference, or is compared with it. */
+static void job_take_table(struct session *s)
+{
+	struct job *job = s->job;
+	struct member *m = &job->members[s->rank];
+
+	m->tabled = true;
+	m->waits_ns = s->control->now_ns;
+	memcpy(m->transport, s->table->transport, sizeof(m->transport));
+	job->tabled++;
+	if (!job->reference) {
+		job->reference = s->table;
+		job->reference_rank = s->rank;
+		job->reference_counted = s->table_counted;
+		s->table = NULL;
+		s->table_counted = 0;
+	} else {
+		if (!job->mismatch.code &&
+			table_compare(job->reference, job->reference_rank, s->table, s->rank, &job->mismatch) < 0)
+			job->mismatch_ns = s->control->now_ns;
+		session_drop_table(s);
+	}
+	job_try_start(job);
+}
+
+void job_hear_keys(struct session *s, const Phub__Keys *message)
+{
+	struct err e;
+	int rc;
+
+	if (!s->table || message->generation != s->table->spec.generation) {
+		session_refuse(s, PHUB__ERROR_CODE__ERROR_PROTOCOL, "keys of generation %u without their job",
+			message->generation);
+		return;
+	}
+	rc = table_add(s->table, message, &e);
+	if (rc < 0) {
+		session_refuse(s, job_code(rc), "%s", e.text);
+		return;
+	}
+	if (session_count_table(s) < 0) {
+		session_refuse(s, PHUB__ERROR_CODE__ERROR_LIMIT,
+			"the box has no room for more keys at this time; try again, or raise memory_max there");
+		return;
+	}
+	if (table_complete(s->table))
+		job_take_table(s);
+}
+
+void job_drop_reference(struct job *job)
+{
+	table_destroy(job->reference);
+	job->reference = NULL;
+	job->control->table_bytes -= job->reference_counted;
+	job->reference_counted = 0;
+}
+
+void job_forget_table(struct job *job, uint32_t rank)
+{
+	if (!job->members[rank].tabled)
+		return;
+	job->members[rank].tabled = false;
+	job->tabled--;
+	if (job->mismatch.code) {
+		job_fail(job, PHUB__ERROR_CODE__ERROR_MISMATCH, -1, "%s", job->mismatch.text);
+		return;
+	}
+	if (job->reference_rank != rank)
+		return;
+	for (uint32_t i = 0; i < job->world; i++) {
+		if (job->members[i].tabled) {
+			job->reference_rank = i; /* its table was equal */
+			return;
+		}
+	}
+	job_drop_reference(job);
+}
+
+static void job_write_start(struct session *s, const struct generation *g, uint8_t *cores)
+{
+	Phub__Control control = PHUB__CONTROL__INIT;
+	Phub__Start start = PHUB__START__INIT;
+
+	start.generation = g->spec.generation;
+	start.job = g->spec.id;
+	start.epoch = g->spec.epoch;
+	start.core_of_chunk.data = cores;
+	start.core_of_chunk.len = g->spec.plan.chunk_count;
+	start.window = (uint32_t)s->control->config->window;
+	start.result_offset = store_result_offset(&g->spec, s->rank);
+	control.message_case = PHUB__CONTROL__MESSAGE_START;
+	control.start = &start;
+	session_write(s, &control);
+}
+
+static void job_announce(struct job *job)
+{
+	const struct generation *g = job->generation;
+	uint8_t *cores = malloc(g->spec.plan.chunk_count);
+
+	if (!cores) {
+		job_fail(job, PHUB__ERROR_CODE__ERROR_LIMIT, -1, "no memory in the box to start it");
+		return;
+	}
+	for (uint32_t i = 0; i < g->spec.plan.chunk_count; i++)
+		cores[i] = (uint8_t)g->core_of_chunk[i];
+	for (uint32_t i = 0; i < job->world && job->state == JOB_RUNNING; i++)
+		if (job->members[i].session)
+			job_write_start(job->members[i].session, g, cores);
+	free(cores);
+}
+
+/* All tables are equal, and no shard of an older generation is out. */
+static void job_start(struct job *job)
+{
+	struct control *c = job->control;
+	struct generation *g;
+	struct err e;
+	int rc = generation_create(job, &g, &e);
+
+	if (rc < 0) {
+		job_fail(job, job_code(rc), -1, "%s", e.text);
+		return;
+	}
+	c->table_bytes -= job->reference_counted;
+	job->reference_counted = 0;
+	job->generation = g;
+	job->started++;
+	job->tabled = 0;
+	job->sample_count = 0;
+	job->state = JOB_RUNNING;
+	job_hyper_forget(job);
+	for (uint32_t i = 0; i < job->world; i++) {
+		struct member *m = &job->members[i];
+
+		m->tabled = false;
+		m->hyper = 0;
+		m->link_ended_ns = 0;
+	}
+	generation_attach(g, c->box);
+	log_info("job '%s' starts: %u workers, %u keys, %u chunks, %llu bytes of gradients, optimizer %s, %s, "
+		 "generation %u",
+		job->name, job->world, g->spec.plan.key_count, g->spec.plan.chunk_count,
+		(unsigned long long)g->spec.plan.payload_bytes, spec_optimizer_name(g->spec.optimizer),
+		spec_sync_name(g->spec.sync), g->spec.generation);
+	job_announce(job);
+}
+
+void job_restart(struct job *job)
+{
+	generation_destroy(job->generation, job->control->box);
+	job->generation = NULL;
+	job_start(job);
+}
+
+void job_try_start(struct job *job)
+{
+	struct control *c = job->control;
+	bool here = job->present == job->world;
+
+	if (job->state == JOB_ENDING)
+		return;
+	if (job->mismatch.code && (here || c->now_ns - job->mismatch_ns >= c->config->lost_ms * NS_PER_MS)) {
+		job_fail(job, PHUB__ERROR_CODE__ERROR_MISMATCH, -1, "%s", job->mismatch.text);
+		return;
+	}
+	if (job->tabled < job->world || job->state == JOB_REKEYING)
+		return;
+	if (!job->generation) {
+		job_start(job);
+		return;
+	}
+	job->state = JOB_REKEYING;
+	generation_detach(job->generation, c->box);
+}

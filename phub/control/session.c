@@ -1,0 +1,369 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The life of a session: taken in, read frame by frame, watched for silence, ended. What it may say in which state is
+ * decided here and nowhere else.
+ */
+#include "phub/control/session.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+
+#include "phub/base/clock.h"
+#include "phub/base/log.h"
+#include "phub/control/admin.h"
+#include "phub/control/job.h"
+#include "phub/control/table.h"
+#include "phub/control/unpack.h"
+
+enum {
+	SESSION_FRAMES = 64,            /* of one session before the others have their turn */
+	SESSION_WRITER_BYTES = 8 << 20, /* unsent: above that the peer does not read */
+	SESSION_STRANGERS_MIN = 16,     /* may always try at once, however small sessions_max is */
+	SESSION_TABLES_SHARE = 8,       /* tables that are coming in take at most this part of memory_max */
+};
+
+const char *session_who(const struct session *s, char *out, size_t bytes)
+{
+	if (s->state == SESSION_AWAIT_HELLO)
+		snprintf(out, bytes, "stranger %s", s->stream->peer);
+	else if (s->admin)
+		snprintf(out, bytes, "administrator %s", s->stream->peer);
+	else
+		snprintf(out, bytes, "job '%s' rank %u (%s)", s->name, s->rank, s->stream->peer);
+	return out;
+}
+
+/* May strangers still come in? They cannot take all sessions from those who prove themselves. */
+static bool session_has_room(const struct control *c)
+{
+	unsigned strangers = (unsigned)c->config->sessions_max / 2;
+
+	if (strangers < SESSION_STRANGERS_MIN)
+		strangers = SESSION_STRANGERS_MIN;
+	return c->session_count < c->config->sessions_max && c->stranger_count < strangers;
+}
+
+static void session_watch(struct session *s, bool write)
+{
+	struct epoll_event event = {.events = EPOLLIN | (write ? (uint32_t)EPOLLOUT : 0), .data.ptr = &s->watch};
+	int fd = s->stream->ops->fd(s->stream);
+	int epoll = s->control->epoll_fd;
+
+	if (epoll < 0 || fd < 0)
+		return;
+	if (epoll_ctl(epoll, EPOLL_CTL_MOD, fd, &event) < 0 && epoll_ctl(epoll, EPOLL_CTL_ADD, fd, &event) < 0)
+		session_lose(s, "the box is out of memory for descriptors");
+}
+
+void session_open(struct control *c, struct stream *stream, unsigned listener)
+{
+	struct session *s = calloc(1, sizeof(*s));
+	bool room = session_has_room(c);
+
+	if (!s) {
+		stream->ops->close(stream);
+		return;
+	}
+	s->control = c;
+	s->watch = (struct control_watch){CONTROL_SESSION, s};
+	s->id = ++c->session_last;
+	s->stream = stream;
+	s->listener = listener;
+	s->writer.bytes_max = SESSION_WRITER_BYTES;
+	s->readable = true;
+	s->opened_ns = c->now_ns;
+	s->heard_ns = c->now_ns;
+	s->next = c->sessions;
+	c->sessions = s;
+	c->session_count++;
+	c->stranger_count++;
+	session_watch(s, false);
+	if (c->stopping)
+		session_refuse(s, PHUB__ERROR_CODE__ERROR_SHUTDOWN, "the box is going down");
+	else if (!room)
+		session_refuse(s, PHUB__ERROR_CODE__ERROR_LIMIT,
+			"the box has %u sessions, %u of them strangers; try again, or raise sessions_max there",
+			c->session_count - 1, c->stranger_count - 1);
+}
+
+int session_count_table(struct session *s)
+{
+	struct control *c = s->control;
+	uint64_t bytes = table_bytes(s->table);
+
+	c->table_bytes += bytes - s->table_counted;
+	s->table_counted = bytes;
+	return c->table_bytes > c->config->memory_max / SESSION_TABLES_SHARE ? -ENOMEM : 0;
+}
+
+void session_drop_table(struct session *s)
+{
+	table_destroy(s->table);
+	s->table = NULL;
+	s->control->table_bytes -= s->table_counted;
+	s->table_counted = 0;
+}
+
+void session_part(struct session *s, const char *why)
+{
+	session_drop_table(s);
+	if (s->job)
+		job_lost(s, why);
+}
+
+void session_lose(struct session *s, const char *why)
+{
+	if (s->dead)
+		return;
+	s->dead = true;
+	session_part(s, why);
+}
+
+static void session_hear_member(struct session *s, const Phub__Control *m)
+{
+	switch (m->message_case) {
+	case PHUB__CONTROL__MESSAGE_JOB:
+		job_hear_table(s, m->job);
+		break;
+	case PHUB__CONTROL__MESSAGE_KEYS:
+		job_hear_keys(s, m->keys);
+		break;
+	case PHUB__CONTROL__MESSAGE_HYPER:
+		job_hear_hyper(s, m->hyper);
+		break;
+	case PHUB__CONTROL__MESSAGE_BARRIER:
+		job_hear_barrier(s, m->barrier->id);
+		break;
+	case PHUB__CONTROL__MESSAGE_HEARTBEAT:
+		session_write_heartbeat(s, m->heartbeat->stamp);
+		break;
+	case PHUB__CONTROL__MESSAGE_LEAVE:
+		job_leave(s);
+		break;
+	default:
+		session_refuse(s, PHUB__ERROR_CODE__ERROR_PROTOCOL, "message %d is not for a worker to send",
+			(int)m->message_case);
+	}
+}
+
+static void session_hear_admin(struct session *s, const Phub__Control *m)
+{
+	if (m->message_case == PHUB__CONTROL__MESSAGE_ADMIN_REQUEST)
+		admin_answer(s, m->admin_request);
+	else if (m->message_case == PHUB__CONTROL__MESSAGE_HEARTBEAT)
+		session_write_heartbeat(s, m->heartbeat->stamp);
+	else if (m->message_case == PHUB__CONTROL__MESSAGE_LEAVE)
+		session_write_left(s);
+	else
+		session_refuse(s, PHUB__ERROR_CODE__ERROR_PROTOCOL, "message %d is not for an administrator to send",
+			(int)m->message_case);
+}
+
+static void session_hear(struct session *s, const Phub__Control *m)
+{
+	switch (s->state) {
+	case SESSION_AWAIT_HELLO:
+		if (m->message_case == PHUB__CONTROL__MESSAGE_HELLO)
+			session_hear_hello(s, m->hello);
+		else
+			session_refuse(s, PHUB__ERROR_CODE__ERROR_PROTOCOL, "message %d instead of hello",
+				(int)m->message_case);
+		break;
+	case SESSION_AWAIT_PROOF:
+		if (m->message_case == PHUB__CONTROL__MESSAGE_PROOF)
+			session_hear_proof(s, m->proof);
+		else
+			session_refuse(s, PHUB__ERROR_CODE__ERROR_PROTOCOL, "message %d instead of a proof",
+				(int)m->message_case);
+		break;
+	case SESSION_ADMIN:
+		session_hear_admin(s, m);
+		break;
+	case SESSION_MEMBER:
+		session_hear_member(s, m);
+		break;
+	case SESSION_DONE:
+		break;
+	}
+}
+
+static void session_hear_frame(struct session *s, const uint8_t *frame, size_t bytes)
+{
+	Phub__Control *message;
+
+	if (s->state == SESSION_DONE)
+		return;
+	message = unpack_control(frame, bytes);
+	if (!message) {
+		session_refuse(s, PHUB__ERROR_CODE__ERROR_PROTOCOL, "a frame of %zu bytes that is no message", bytes);
+		return;
+	}
+	session_hear(s, message);
+	unpack_free(message);
+}
+
+/* Its stream has ended, or worse. */
+static void session_hear_end(struct session *s, int error)
+{
+	char why[128];
+
+	if (error == -EMSGSIZE && s->state != SESSION_DONE) {
+		session_refuse(s, PHUB__ERROR_CODE__ERROR_PROTOCOL, "a frame of more than %d bytes", FRAME_BYTES_MAX);
+		return;
+	}
+	if (error == -EPIPE)
+		snprintf(why, sizeof(why),
+			"its control session ended without a leave: the process exited or was killed");
+	else
+		snprintf(why, sizeof(why), "its control session broke: %s", strerror(-error));
+	session_lose(s, why);
+}
+
+/* A session that is done is read to its end, or closing it would reset the stream before the peer has read our Error. */
+static void session_discard(struct session *s)
+{
+	uint8_t rubbish[4096];
+	ssize_t got = 0;
+
+	for (int i = 0; i < SESSION_FRAMES; i++) {
+		got = s->stream->ops->read(s->stream, rubbish, sizeof(rubbish));
+		if (got <= 0)
+			break;
+	}
+	if (got == -EAGAIN)
+		s->readable = s->control->epoll_fd < 0 || s->stream->ops->fd(s->stream) < 0;
+	else if (got <= 0)
+		session_lose(s, "it was done");
+}
+
+void session_read(struct session *s)
+{
+	const uint8_t *frame;
+	size_t bytes;
+	int rc;
+
+	if (s->state == SESSION_DONE) {
+		session_discard(s);
+		return;
+	}
+	for (int i = 0; i < SESSION_FRAMES && !s->dead; i++) {
+		rc = frame_read(&s->reader, s->stream, &frame, &bytes);
+		if (rc == -EAGAIN) {
+			s->readable = s->control->epoll_fd < 0 || s->stream->ops->fd(s->stream) < 0;
+			return;
+		}
+		if (rc < 0) {
+			session_hear_end(s, rc);
+			return;
+		}
+		s->heard_ns = s->control->now_ns;
+		if (s->warned) {
+			s->warned = false;
+			if (s->job)
+				job_tell_heard(s);
+		}
+		session_hear_frame(s, frame, bytes);
+		if (s->state == SESSION_DONE)
+			return;
+	}
+	s->control->again = true;
+}
+
+void session_flush(struct session *s)
+{
+	bool was = s->blocked;
+	int rc;
+
+	if (s->dead || s->writer.have == 0)
+		return;
+	rc = frame_flush(&s->writer, s->stream);
+	if (rc < 0 && rc != -EAGAIN) {
+		if (s->state == SESSION_DONE)
+			s->dead = true;
+		else
+			session_hear_end(s, rc);
+		return;
+	}
+	s->blocked = rc == -EAGAIN;
+	if (s->blocked != was)
+		session_watch(s, s->blocked);
+}
+
+void session_tick(struct session *s)
+{
+	const struct config *config = s->control->config;
+	uint64_t now_ns = s->control->now_ns;
+	uint64_t silent_ms = (now_ns - s->heard_ns) / NS_PER_MS;
+	char why[96];
+
+	switch (s->state) {
+	case SESSION_AWAIT_HELLO:
+	case SESSION_AWAIT_PROOF:
+		if ((now_ns - s->opened_ns) / NS_PER_MS >= config->handshake_ms)
+			session_refuse(s, PHUB__ERROR_CODE__ERROR_PROTOCOL, "not proved within %" PRIu64 " ms",
+				config->handshake_ms);
+		break;
+	case SESSION_DONE:
+		if ((now_ns - s->done_ns) / NS_PER_MS >= config->handshake_ms)
+			session_lose(s, "it was done");
+		break;
+	case SESSION_ADMIN:
+		if (silent_ms >= 6 * config->lost_ms)
+			session_lose(s, "it had no questions");
+		break;
+	case SESSION_MEMBER:
+		if (silent_ms >= config->lost_ms) {
+			snprintf(why, sizeof(why), "it was silent for %.1f s", (double)silent_ms / 1e3);
+			session_refuse(s, PHUB__ERROR_CODE__ERROR_LOST, "%s", why);
+		} else if (silent_ms >= config->warn_ms && !s->warned) {
+			s->warned = true;
+			job_tell_silent(s, silent_ms);
+		}
+		break;
+	}
+}
+
+struct session *session_find(struct control *c, uint64_t id)
+{
+	for (struct session *s = c->sessions; s; s = s->next)
+		if (s->id == id && s->job && !s->dead)
+			return s;
+	return NULL;
+}
+
+static void session_close(struct session *s)
+{
+	struct control *c = s->control;
+	int fd = s->stream->ops->fd(s->stream);
+
+	if (c->epoll_fd >= 0 && fd >= 0)
+		epoll_ctl(c->epoll_fd, EPOLL_CTL_DEL, fd, NULL);
+	c->session_count--;
+	if (!s->proved)
+		c->stranger_count--;
+	s->stream->ops->close(s->stream);
+	frame_reader_fini(&s->reader);
+	frame_writer_fini(&s->writer);
+	explicit_bzero(s->key, sizeof(s->key));
+	free(s);
+}
+
+void session_reap(struct control *c)
+{
+	struct session **at = &c->sessions;
+
+	while (*at) {
+		struct session *s = *at;
+
+		if (!s->dead) {
+			at = &s->next;
+			continue;
+		}
+		*at = s->next;
+		session_close(s);
+	}
+}

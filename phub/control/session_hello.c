@@ -1,0 +1,174 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * From a stranger to a member: version, which secret it has to prove, the proof. Until then it costs little and learns
+ * little.
+ */
+#include "phub/control/session.h"
+
+#include <errno.h>
+#include <string.h>
+
+#include "phub/base/log.h"
+#include "phub/control/job.h"
+
+bool session_is_ours(const struct session *s)
+{
+	return s->stream->peer_is_local && (s->stream->peer_uid == s->control->uid || s->stream->peer_uid == 0);
+}
+
+/* Which secret, or NULL for none, lets this session in? False when it was refused. */
+static bool session_choose_admin(struct session *s)
+{
+	const struct config *config = s->control->config;
+
+	if (session_is_ours(s)) {
+		s->secret = NULL;
+		return true;
+	}
+	if (config->admin_secret.bytes) {
+		s->secret = &config->admin_secret;
+		return true;
+	}
+	session_refuse(s, PHUB__ERROR_CODE__ERROR_DENIED,
+		"only the box's own user over loopback may ask; from elsewhere set admin_secret_file at the box");
+	return false;
+}
+
+/* A job that is known by name, but has no secret: this user alone, over loopback. */
+static bool session_choose_ours(struct session *s, bool exists)
+{
+	s->secret = NULL;
+	if (session_is_ours(s))
+		return true;
+	if (exists)
+		session_refuse(s, PHUB__ERROR_CODE__ERROR_DENIED,
+			"job '%s' has no secret, so only the box's own user over loopback may join it; give it a "
+			"secret_file at the box",
+			s->name);
+	else
+		session_refuse(s, PHUB__ERROR_CODE__ERROR_NO_JOB,
+			"no job '%s' here, and only the box's own user over loopback may create one; list it at the "
+			"box with a secret_file",
+			s->name);
+	return false;
+}
+
+static bool session_choose_secret(struct session *s)
+{
+	const struct config *config = s->control->config;
+	const struct config_job *listed = config_find_job(config, s->name);
+
+	if (listed && listed->secret.bytes) {
+		s->secret = &listed->secret;
+		return true;
+	}
+	if (listed)
+		return session_choose_ours(s, true);
+	switch (config->create) {
+	case CONFIG_CREATE_SAME_UID:
+		return session_choose_ours(s, job_find(s->control, s->name) != NULL);
+	case CONFIG_CREATE_SECRET:
+		s->secret = &config->create_secret;
+		return true;
+	case CONFIG_CREATE_NEVER:
+		break;
+	}
+	session_refuse(s, PHUB__ERROR_CODE__ERROR_NO_JOB,
+		"no job '%s' here, and none may be created (create: never); list it in the box's jobs", s->name);
+	return false;
+}
+
+/* Is what Hello says possible at all? False when it was refused. */
+static bool session_check_hello(struct session *s, const Phub__Hello *hello)
+{
+	if (hello->version < WIRE_VERSION || hello->version_min > WIRE_VERSION) {
+		session_refuse(s, PHUB__ERROR_CODE__ERROR_VERSION,
+			"the box speaks protocol version %u, and '%.40s' versions %u to %u; install the same release "
+			"at both ends",
+			WIRE_VERSION, hello->software, hello->version_min, hello->version);
+		return false;
+	}
+	if (hello->nonce.len != PROOF_NONCE) {
+		session_refuse(s, PHUB__ERROR_CODE__ERROR_PROTOCOL, "hello with a nonce of %zu bytes; it has %d",
+			hello->nonce.len, PROOF_NONCE);
+		return false;
+	}
+	if (hello->admin)
+		return true;
+	if (!config_job_name_valid(hello->job)) {
+		session_refuse(s, PHUB__ERROR_CODE__ERROR_NO_JOB,
+			"'%.80s' is no name for a job; allowed: 1 to %u printable characters without / and spaces",
+			hello->job, SPEC_NAME_BYTES - 1);
+		return false;
+	}
+	if (hello->world < 1 || hello->world > WIRE_WORLD_MAX || hello->rank >= hello->world) {
+		session_refuse(s, PHUB__ERROR_CODE__ERROR_RANK,
+			"job '%s': rank %u of a world of %u is out of range; ranks are 0 to world - 1, and a world is "
+			"1 to %u",
+			hello->job, hello->rank, hello->world, WIRE_WORLD_MAX);
+		return false;
+	}
+	return true;
+}
+
+void session_hear_hello(struct session *s, const Phub__Hello *hello)
+{
+	if (!session_check_hello(s, hello))
+		return;
+	s->admin = hello->admin;
+	s->rank = hello->rank;
+	s->world = hello->world;
+	memcpy(s->client_nonce, hello->nonce.data, PROOF_NONCE);
+	strncpy(s->name, hello->job, sizeof(s->name) - 1);
+	if (s->admin && strlen(hello->job) >= sizeof(s->name)) {
+		session_refuse(s, PHUB__ERROR_CODE__ERROR_PROTOCOL, "a name of %zu characters", strlen(hello->job));
+		return;
+	}
+	if (!(s->admin ? session_choose_admin(s) : session_choose_secret(s)))
+		return;
+	if (proof_nonce(s->box_nonce) < 0) {
+		session_refuse(s, PHUB__ERROR_CODE__ERROR_LIMIT, "the box has no random numbers");
+		return;
+	}
+	session_write_challenge(s);
+	if (s->state == SESSION_AWAIT_HELLO)
+		s->state = SESSION_AWAIT_PROOF;
+}
+
+/* 0, -EACCES when the proof is wrong, or -EIO. `mac` is the answer, by which the box proves itself. */
+static int session_check_proof(struct session *s, const Phub__Proof *proof, uint8_t mac[PROOF_MAC])
+{
+	const void *secret = s->secret ? (const void *)s->secret->bytes : "";
+	size_t bytes = s->secret ? s->secret->length : 0;
+	struct proof_session seen = {.job = s->name, .rank = s->rank, .world = s->world};
+	uint8_t expected[PROOF_MAC];
+
+	memcpy(seen.client_nonce, s->client_nonce, PROOF_NONCE);
+	memcpy(seen.box_nonce, s->box_nonce, PROOF_NONCE);
+	if (proof_control(secret, bytes, &seen, false, expected) < 0 ||
+		proof_control(secret, bytes, &seen, true, mac) < 0 ||
+		proof_session_key(secret, bytes, &seen, s->key) < 0)
+		return -EIO;
+	return proof->mac.len == PROOF_MAC && proof_equal(expected, proof->mac.data) ? 0 : -EACCES;
+}
+
+void session_hear_proof(struct session *s, const Phub__Proof *proof)
+{
+	uint8_t mac[PROOF_MAC];
+	int rc = session_check_proof(s, proof, mac);
+
+	if (rc < 0) {
+		session_refuse(s, PHUB__ERROR_CODE__ERROR_DENIED,
+			rc == -EIO ? "job '%s': the box cannot check the proof"
+				   : "job '%s': wrong secret; set PHUB_SECRET or PHUB_SECRET_FILE to the one that the "
+				     "box has",
+			s->name);
+		return;
+	}
+	if (!s->admin && job_join(s) < 0)
+		return; /* refused by it */
+	s->state = s->admin ? SESSION_ADMIN : SESSION_MEMBER;
+	s->proved = true;
+	s->control->stranger_count--;
+	session_write_welcome(s, mac);
+}

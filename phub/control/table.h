@@ -1,0 +1,61 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What one rank says about its job: the options and the key table, as they come over its session in a Job and some Keys.
+ * Everything in them is untrusted. The ranks' tables are compared when all are here. Control thread; pure but for memory.
+ */
+#ifndef PHUB_CONTROL_TABLE_H
+#define PHUB_CONTROL_TABLE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "phub/base/err.h"
+#include "phub/spec.h"
+#include "topology/chunking.h"
+#include "transport/control.pb-c.h"
+
+#define TABLE_NAME_BYTES_MAX  255u /* of a key's name */
+#define TABLE_TRANSPORT_BYTES 16u
+
+struct table {
+	struct spec spec; /* all that Job says; name, world and plan are the job's to fill in */
+	uint32_t chunk_bytes;
+	char transport[TABLE_TRANSPORT_BYTES];
+	uint32_t key_count;     /* announced by Job */
+	uint32_t key_have;      /* came in Keys so far */
+	struct chunk_key *keys; /* [key_have] */
+	uint32_t *name_at;      /* [key_have] where each name begins in `names` */
+	char *names;            /* NUL-terminated, one behind the other */
+	uint32_t key_room;
+	size_t name_bytes, name_room;
+};
+
+/*
+ * A table from a Job. `chunk_bytes` is for those that name none, `world` for checking. 0, or with the reason in `e` -EINVAL
+ * (out of range), -ENOTSUP (not there), -E2BIG (more than keys_max), -ENOMEM.
+ */
+int table_create(const Phub__Job *job, uint32_t world, uint32_t chunk_bytes, uint64_t keys_max, struct table **out,
+	struct err *e);
+/* NULL is allowed. */
+void table_destroy(struct table *t);
+
+/* Takes some keys in. 0, or -EINVAL (names the key), -EPROTO (not the next ones, or too many), -ENOMEM. */
+int table_add(struct table *t, const Phub__Keys *keys, struct err *e);
+
+static inline bool table_complete(const struct table *t)
+{
+	return t->key_have == t->key_count;
+}
+
+/* Bytes that it occupies, for the bound on what sessions may make us keep. */
+uint64_t table_bytes(const struct table *t);
+
+const char *table_key_name(const struct table *t, uint32_t key);
+
+/* 0 when two complete tables say the same, else -EBADMSG with the first key or option that differs, and both values, in `e`. */
+int table_compare(const struct table *a, uint32_t rank_a, const struct table *b, uint32_t rank_b, struct err *e);
+
+/* From the wire, unchecked. */
+void table_hyper(const Phub__Hypers *from, struct optimizer_hyper *to);
+
+#endif

@@ -1,0 +1,236 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * phubd: reads its options, picks the kernels, makes a box and runs it until it is told to stop. Joins the control half
+ * and the data half, which do not see each other's insides.
+ */
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+#include "aggregation/dispatch.h"
+#include "phub/base/clock.h"
+#include "phub/base/log.h"
+#include "phub/control/box.h"
+#include "phub/control/config.h"
+
+#define MAIN_VERSION "0.1.0"
+
+enum { MAIN_DONE = 0, MAIN_FAILED = 1, MAIN_USAGE = 2, MAIN_GO_ON = -1 };
+
+enum main_action { MAIN_RUN, MAIN_DUMP, MAIN_CHECK };
+
+static const char main_help[] =
+	"usage: phubd [--config FILE] [-o KEY=VALUE]... [--KEY VALUE]... [--dump-config | --check-config]\n"
+	"\n"
+	"Serves jobs until SIGTERM. Without options: over loopback, by tcp and shared memory, for this user.\n"
+	"\n"
+	"  --config FILE     read options from a YAML file\n"
+	"  -o KEY=VALUE      set one option, over the file's; also as --KEY VALUE, like --listen 127.0.0.1:0\n"
+	"  --dump-config     print every option with its value and what is allowed, as YAML for --config\n"
+	"  --check-config    check options and secrets, run nothing\n"
+	"  --version, --help\n"
+	"\n"
+	"Exit codes: 0 done, 1 failed, 2 usage.\n";
+
+static int main_complain(const struct err *e, int code)
+{
+	fprintf(stderr, "phubd: %s\n", e->text);
+	return code;
+}
+
+/* "--data-ports 7100-7131" is data_ports=7100-7131. Takes one or two arguments; *at is then at the last of them. */
+static int main_set_long(struct config *config, int argc, char **argv, int *at)
+{
+	char assignment[8192];
+	const char *name = argv[*at] + 2;
+	struct err e;
+	int length;
+
+	if (strchr(name, '=')) {
+		length = snprintf(assignment, sizeof(assignment), "%s", name);
+	} else if (*at + 1 < argc) {
+		length = snprintf(assignment, sizeof(assignment), "%s=%s", name, argv[*at + 1]);
+		++*at;
+	} else {
+		fprintf(stderr, "phubd: %s needs a value; see --help\n", argv[*at]);
+		return MAIN_USAGE;
+	}
+	if (length < 0 || (size_t)length >= sizeof(assignment)) {
+		fprintf(stderr, "phubd: --%.64s...: too long\n", name);
+		return MAIN_USAGE;
+	}
+	for (char *p = assignment; *p && *p != '='; p++)
+		if (*p == '-')
+			*p = '_';
+	return config_set(config, assignment, &e) < 0 ? main_complain(&e, MAIN_USAGE) : MAIN_GO_ON;
+}
+
+/* --config comes first, wherever it stands: what is on the command line is set over it. */
+static int main_load(struct config *config, int argc, char **argv)
+{
+	struct err e;
+
+	for (int i = 1; i < argc; i++) {
+		if (strcmp(argv[i], "--config") != 0)
+			continue;
+		if (i + 1 == argc) {
+			fprintf(stderr, "phubd: --config needs a file; see --help\n");
+			return MAIN_USAGE;
+		}
+		if (config_load(config, argv[i + 1], &e) < 0)
+			return main_complain(&e, MAIN_FAILED);
+	}
+	return MAIN_GO_ON;
+}
+
+static int main_set_short(struct config *config, int argc, char **argv, int *at)
+{
+	struct err e;
+
+	if (*at + 1 == argc) {
+		fprintf(stderr, "phubd: -o needs KEY=VALUE; see --help\n");
+		return MAIN_USAGE;
+	}
+	++*at;
+	return config_set(config, argv[*at], &e) < 0 ? main_complain(&e, MAIN_USAGE) : MAIN_GO_ON;
+}
+
+static int main_set(struct config *config, int argc, char **argv, enum main_action *action)
+{
+	int rc = MAIN_GO_ON;
+
+	for (int i = 1; i < argc && rc == MAIN_GO_ON; i++) {
+		if (strcmp(argv[i], "--config") == 0) {
+			i++;
+		} else if (strcmp(argv[i], "--dump-config") == 0) {
+			*action = MAIN_DUMP;
+		} else if (strcmp(argv[i], "--check-config") == 0) {
+			*action = MAIN_CHECK;
+		} else if (strcmp(argv[i], "-o") == 0) {
+			rc = main_set_short(config, argc, argv, &i);
+		} else if (strncmp(argv[i], "--", 2) == 0 && argv[i][2]) {
+			rc = main_set_long(config, argc, argv, &i);
+		} else {
+			fprintf(stderr, "phubd: '%s' is no option; see --help\n", argv[i]);
+			rc = MAIN_USAGE;
+		}
+	}
+	return rc;
+}
+
+static bool main_says(int argc, char **argv, const char *shorter, const char *longer)
+{
+	for (int i = 1; i < argc; i++)
+		if (strcmp(argv[i], shorter) == 0 || strcmp(argv[i], longer) == 0)
+			return true;
+	return false;
+}
+
+/* Every worker has a connection per core: the soft limit of 1024 is soon too low. */
+static void main_raise_limits(void)
+{
+	struct rlimit limit;
+
+	if (getrlimit(RLIMIT_NOFILE, &limit) < 0 || limit.rlim_cur >= limit.rlim_max)
+		return;
+	limit.rlim_cur = limit.rlim_max;
+	setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+/* Readable when it is time to stop. */
+static int main_signal_fd(void)
+{
+	sigset_t stop;
+
+	signal(SIGPIPE, SIG_IGN);
+	sigemptyset(&stop);
+	sigaddset(&stop, SIGTERM);
+	sigaddset(&stop, SIGINT);
+	sigprocmask(SIG_BLOCK, &stop, NULL);
+	return signalfd(-1, &stop, SFD_CLOEXEC | SFD_NONBLOCK);
+}
+
+static int main_run(const struct config *config)
+{
+	struct box_env env = {0};
+	char text[1024] = "";
+	struct box *box;
+	struct err e;
+	int fd, rc;
+
+	if (dispatch_from_env(&env.kernels, text, sizeof(text)) < 0) {
+		err_set(&e, -EINVAL, "PHUB_ISA: %s", text);
+		return main_complain(&e, MAIN_FAILED);
+	}
+	main_raise_limits();
+	fd = main_signal_fd();
+	if (fd < 0) {
+		err_set(&e, -errno, "signalfd: %s", strerror(errno));
+		return main_complain(&e, MAIN_FAILED);
+	}
+	if (box_create(config, &env, clock_now_ns(), &box, &e) < 0) {
+		close(fd);
+		return main_complain(&e, MAIN_FAILED);
+	}
+	box_describe(box, text, sizeof(text));
+	printf("phubd: listening on %s\n", text);
+	fflush(stdout);
+	rc = box_run(box, fd, &e) < 0 ? main_complain(&e, MAIN_FAILED) : MAIN_DONE;
+	if (!box_balanced(box)) {
+		fprintf(stderr, "phubd: slots, credits or completions did not balance; see the log, and report it\n");
+		rc = MAIN_FAILED;
+	}
+	box_destroy(box, clock_now_ns());
+	close(fd);
+	return rc;
+}
+
+static int main_act(struct config *config, enum main_action action)
+{
+	struct err e;
+
+	if (action == MAIN_DUMP) {
+		config_dump(config, stdout);
+		return fflush(stdout) == 0 ? MAIN_DONE : MAIN_FAILED;
+	}
+	if (config_finish(config, &e) < 0)
+		return main_complain(&e, MAIN_FAILED);
+	if (action == MAIN_CHECK) {
+		puts("phubd: the options are good");
+		return MAIN_DONE;
+	}
+	log_set_sink(log_sink_stderr, NULL);
+	log_set_level((enum log_level)config->log_level);
+	if (log_set_level_from_env(&e) < 0)
+		return main_complain(&e, MAIN_FAILED);
+	return main_run(config);
+}
+
+int main(int argc, char **argv)
+{
+	enum main_action action = MAIN_RUN;
+	struct config config;
+	int rc;
+
+	if (main_says(argc, argv, "-h", "--help")) {
+		fputs(main_help, stdout);
+		return MAIN_DONE;
+	}
+	if (main_says(argc, argv, "-V", "--version")) {
+		puts("phubd " MAIN_VERSION);
+		return MAIN_DONE;
+	}
+	config_init(&config);
+	rc = main_load(&config, argc, argv);
+	if (rc == MAIN_GO_ON)
+		rc = main_set(&config, argc, argv, &action);
+	if (rc == MAIN_GO_ON)
+		rc = main_act(&config, action);
+	config_fini(&config);
+	return rc;
+}
