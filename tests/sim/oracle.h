@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a job's results must be: gradients that depend on (seed, rank, round, key, index), and a serial run of the same sums and
- * optimizer steps on one whole key after another. The oracle uses only the scalar kernels.
+ * What a job's results must be: gradients that depend on (seed, rank, round, key, index), and a serial run of the same
+ * sums and optimizer steps on one whole key after another. The oracle uses only the scalar kernels.
  */
 #ifndef PHUB_TESTS_SIM_ORACLE_H
 #define PHUB_TESTS_SIM_ORACLE_H

@@ -8,6 +8,7 @@
 #include "aggregation/dispatch.h"
 #include "client/client.h"
 #include "phub/control/box.h"
+#include "tests/sim/replay.h"
 
 #include <errno.h>
 #include <stdarg.h>
@@ -34,7 +35,7 @@ struct worker {
 	uint64_t random;
 	uint64_t round; /* lockstep: the round that all keys are in */
 	struct worker_key keys[WORLD_KEYS_MAX];
-	void *stale; /* the first result ever, for PLANT_STALE */
+	void **results[WORLD_KEYS_MAX]; /* ssp, async: [round] what was got, for the replay */
 };
 
 /* The serial run's results of one key, for every round, as they are first asked for. */
@@ -82,14 +83,20 @@ void world_plan_draw(uint64_t seed, struct world_plan *plan)
 	plan->mean = world_draw(&r, 0, 2) == 0;
 	plan->registered = world_draw(&r, 0, 1);
 	plan->optimizer = world_draw(&r, 0, 1) ? OPTIMIZER_NONE : (enum optimizer_kind)world_draw(&r, 1, 6);
-	plan->lockstep = plan->optimizer != OPTIMIZER_NONE && world_draw(&r, 0, 1);
+	if (plan->optimizer != OPTIMIZER_NONE && world_draw(&r, 0, 1)) {
+		plan->sync = world_draw(&r, 0, 1) ? SYNC_SSP : SYNC_ASYNC;
+		plan->staleness = plan->sync == SYNC_SSP ? world_draw(&r, 0, 2) : 0;
+		plan->reproducible = false;
+		plan->mean = false;
+	}
+	plan->lockstep = plan->optimizer != OPTIMIZER_NONE && plan->sync == SYNC_BSP && world_draw(&r, 0, 1);
 	plan->values = plan->reproducible || (plan->optimizer == OPTIMIZER_NONE && world_draw(&r, 0, 2) == 0)
 			       ? ORACLE_NORMALS
 			       : ORACLE_INTEGERS;
 	for (unsigned i = 0; i < plan->key_count; i++) {
 		plan->elements[i] = world_draw(&r, 0, 3) ? world_draw(&r, 1, 700) : world_draw(&r, 1000, 5000);
 		plan->dtypes[i] = world_draw(&r, 0, 2) ? DTYPE_F32 : (enum dtype)world_draw(&r, 1, 2);
-		plan->alone[i] = world_draw(&r, 0, 2) == 0;
+		plan->alone[i] = world_draw(&r, 0, 2) == 0 || plan->sync != SYNC_BSP; /* the replay goes by keys */
 	}
 	plan->net = (struct loop_plan){
 		.seed = seed,
@@ -113,7 +120,11 @@ void world_plan_print(const struct world_plan *p, FILE *out)
 	fprintf(out, "seed %llu: %u workers, %u cores, %u keys, %u rounds, window %u, %u slots, %s%s%s%s%s, ",
 		(unsigned long long)p->seed, p->workers, p->cores, p->key_count, p->rounds, p->window, p->hold_max,
 		optimizer_kind_name(p->optimizer), p->mean ? " mean" : "", p->reproducible ? " reproducible" : "",
-		p->registered ? " in place" : "", p->lockstep ? " scheduled" : "");
+		p->registered ? " in place" : "",
+		p->lockstep             ? " scheduled"
+		: p->sync == SYNC_SSP   ? " ssp"
+		: p->sync == SYNC_ASYNC ? " async"
+					: "");
 	fprintf(out, "drop %.0f %%, double %.0f %%, reorder %.0f %%\n", p->net.drop * 100, p->net.duplicate * 100,
 		p->net.reorder * 100);
 }
@@ -165,6 +176,17 @@ static void history_extend(struct world *w, struct history *h, uint64_t round)
 		memcpy(h->exacts[h->rounds], h->key.exact, h->key.elements * sizeof(double));
 		h->rounds++;
 	}
+}
+
+/* ssp and async: the order of arrival decides, so the result is kept until the replay. */
+static void worker_record(struct worker *me, unsigned k)
+{
+	const struct world_plan *plan = me->world->plan;
+	size_t bytes = plan->elements[k] * dtype_size(plan->dtypes[k]);
+	void *copy = malloc(bytes);
+
+	memcpy(copy, me->keys[k].pull, bytes);
+	me->results[k][me->keys[k].round] = copy;
 }
 
 static void worker_check(struct worker *me, unsigned k)
@@ -233,7 +255,9 @@ static int worker_open(struct worker *me, struct err *e)
 	options.optimizer = (enum phub_optimizer)w->plan->optimizer;
 	options.reduce = w->plan->mean ? PHUB_MEAN : PHUB_SUM;
 	options.reproducible = w->plan->reproducible;
-	options.chunk_bytes = 4096;
+	options.chunk_bytes = WORLD_CHUNK_BYTES;
+	options.sync = (enum phub_sync)w->plan->sync;
+	options.staleness = w->plan->staleness;
 	options.timeout_ms = 60000;
 	world_hyper_public(w, 0, &hyper);
 	options.groups = &hyper;
@@ -253,6 +277,7 @@ static void worker_name_keys(struct worker *me)
 		if (phub_key(me->phub, name, (enum phub_dtype)plan->dtypes[k], plan->elements[k], 0,
 			    plan->alone[k] ? PHUB_KEY_ALONE : 0) != (int)k)
 			world_fail(me->world, "rank %u: phub_key: %s", me->rank, phub_error());
+		me->results[k] = calloc(WORLD_ROUNDS_MAX, sizeof(void *));
 		me->keys[k].push = malloc(bytes);
 		me->keys[k].pull = malloc(bytes);
 		me->keys[k].round = world_first_round(me->world);
@@ -294,7 +319,9 @@ static void worker_plant(struct worker *me, unsigned k)
 
 	if (me->rank != 1 || k != 0 || key->round + 1 != last)
 		return;
-	if (w->plan->plant == PLANT_STALE) { /* the result of the round before */
+	if (w->plan->plant == PLANT_STALE && w->plan->sync != SYNC_BSP) {
+		memcpy(key->pull, me->results[k][key->round - 1], bytes);
+	} else if (w->plan->plant == PLANT_STALE) { /* the result of the round before */
 		history_extend(w, &w->histories[k], key->round);
 		memcpy(key->pull, w->histories[k].results[key->round - 1], bytes);
 	} else if (w->plan->plant == PLANT_SWAPPED) { /* the halves, as if chunks had changed places */
@@ -322,7 +349,10 @@ static unsigned worker_collect(struct worker *me)
 		if (!me->keys[k].in_flight || client_idle(me->phub, (int)k) != 1)
 			continue;
 		worker_plant(me, k);
-		worker_check(me, k);
+		if (plan->sync != SYNC_BSP && me->keys[k].round > 0)
+			worker_record(me, k);
+		else
+			worker_check(me, k);
 		me->keys[k].in_flight = false;
 		me->keys[k].round++;
 		done++;
@@ -451,7 +481,11 @@ static int world_open_box(struct world *w, struct err *e)
 		rc = config_finish(&w->config, e);
 	if (rc == 0)
 		rc = dispatch_from_env(&env.kernels, text, sizeof(text));
-	return rc < 0 ? rc : box_create(&w->config, &env, loop_net_now(w->net), &w->box, e);
+	if (rc == 0)
+		rc = box_create(&w->config, &env, loop_net_now(w->net), &w->box, e);
+	for (unsigned core = 0; rc == 0 && w->plan->sync != SYNC_BSP && core < w->box->core_count; core++)
+		rc = trace_init(&w->box->cores[core]->trace, 1 << 14);
+	return rc;
 }
 
 static int world_open(struct world *w, FILE *trace, struct err *e)
@@ -533,12 +567,38 @@ static void world_settle(struct world *w)
 		world_fail(w, "slots, replies or credits do not balance");
 }
 
+static void world_replay(struct world *w)
+{
+	struct replay *r = calloc(1, sizeof(*r));
+
+	r->plan = w->plan;
+	r->oracle = &w->oracle;
+	r->hyper = world_hyper(w, 0);
+	for (unsigned k = 0; k < w->plan->key_count; k++) {
+		r->keys[k] = &w->histories[k].key;
+		for (unsigned rank = 0; rank < w->plan->workers; rank++)
+			r->results[rank][k] = w->workers[rank].results[k];
+	}
+	for (unsigned core = 0; core < w->box->core_count && !w->failed; core++) {
+		int64_t compared = replay_core(r, &w->box->cores[core]->trace);
+
+		if (compared < 0)
+			world_fail(w, "%s", r->text);
+		else
+			w->result->rounds_checked += (uint64_t)compared;
+	}
+	free(r);
+}
+
 static void world_close(struct world *w)
 {
 	for (unsigned rank = 0; rank < w->plan->workers; rank++) {
 		if (w->workers[rank].phub)
 			client_close(w->workers[rank].phub);
 		for (unsigned k = 0; k < w->plan->key_count; k++) {
+			for (unsigned r = 0; w->workers[rank].results[k] && r < WORLD_ROUNDS_MAX; r++)
+				free(w->workers[rank].results[k][r]);
+			free(w->workers[rank].results[k]);
 			free(w->workers[rank].keys[k].push);
 			free(w->workers[rank].keys[k].pull);
 		}
@@ -581,6 +641,8 @@ int world_run(const struct world_plan *plan, FILE *trace, struct world_result *r
 		world_fail(w, "cannot set up: %d: %s", rc, e.text);
 	} else {
 		world_turn(w);
+		if (!w->failed && plan->sync != SYNC_BSP)
+			world_replay(w);
 		if (!w->failed)
 			world_settle(w);
 	}

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * One simulated job: a box and its workers on the loop network, in one thread and in virtual time, from one seed. The box, the
- * cores, the control plane and libphub are the product's own objects.
+ * One simulated job: a box and its workers on the loop network, in one thread and in virtual time, from one seed. The
+ * box, the cores, the control plane and libphub are the product's own objects.
  */
 #ifndef PHUB_TESTS_SIM_WORLD_H
 #define PHUB_TESTS_SIM_WORLD_H
@@ -10,11 +10,14 @@
 #include <stdint.h>
 #include <stdio.h>
 
+#include "phub/spec.h"
 #include "tests/sim/oracle.h"
 #include "transport/loop.h"
 
 #define WORLD_WORKERS_MAX 8
 #define WORLD_KEYS_MAX    24
+#define WORLD_ROUNDS_MAX  16
+#define WORLD_CHUNK_BYTES 4096
 
 /* What is wrong on purpose: each checker must find it. */
 enum world_plant { PLANT_NONE, PLANT_STALE, PLANT_SWAPPED, PLANT_DOUBLED };
@@ -32,6 +35,8 @@ struct world_plan {
 	unsigned hold_max;
 	bool reproducible, mean, registered, lockstep;
 	enum optimizer_kind optimizer;
+	enum spec_sync sync;
+	unsigned staleness;
 	enum oracle_values values;
 	struct loop_plan net;
 	enum world_plant plant;
