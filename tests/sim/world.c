@@ -82,6 +82,7 @@ void world_plan_draw(uint64_t seed, struct world_plan *plan)
 	plan->reproducible = world_draw(&r, 0, 3) == 0;
 	plan->mean = world_draw(&r, 0, 2) == 0;
 	plan->registered = world_draw(&r, 0, 1);
+	plan->same = world_draw(&r, 0, 2) == 0;
 	plan->optimizer = world_draw(&r, 0, 1) ? OPTIMIZER_NONE : (enum optimizer_kind)world_draw(&r, 1, 6);
 	if (plan->optimizer != OPTIMIZER_NONE && world_draw(&r, 0, 1)) {
 		plan->sync = world_draw(&r, 0, 1) ? SYNC_SSP : SYNC_ASYNC;
@@ -117,10 +118,10 @@ void world_plan_draw(uint64_t seed, struct world_plan *plan)
 
 void world_plan_print(const struct world_plan *p, FILE *out)
 {
-	fprintf(out, "seed %llu: %u workers, %u cores, %u keys, %u rounds, window %u, %u slots, %s%s%s%s%s, ",
+	fprintf(out, "seed %llu: %u workers, %u cores, %u keys, %u rounds, window %u, %u slots, %s%s%s%s%s%s, ",
 		(unsigned long long)p->seed, p->workers, p->cores, p->key_count, p->rounds, p->window, p->hold_max,
 		optimizer_kind_name(p->optimizer), p->mean ? " mean" : "", p->reproducible ? " reproducible" : "",
-		p->registered ? " in place" : "",
+		p->registered ? " registered" : "", p->same ? " in place" : "",
 		p->lockstep             ? " scheduled"
 		: p->sync == SYNC_SSP   ? " ssp"
 		: p->sync == SYNC_ASYNC ? " async"
@@ -279,10 +280,11 @@ static void worker_name_keys(struct worker *me)
 			world_fail(me->world, "rank %u: phub_key: %s", me->rank, phub_error());
 		me->results[k] = calloc(WORLD_ROUNDS_MAX, sizeof(void *));
 		me->keys[k].push = malloc(bytes);
-		me->keys[k].pull = malloc(bytes);
+		me->keys[k].pull = plan->same ? me->keys[k].push : malloc(bytes);
 		me->keys[k].round = world_first_round(me->world);
-		if (plan->registered && (phub_mem_register(me->phub, me->keys[k].push, bytes) < 0 ||
-						phub_mem_register(me->phub, me->keys[k].pull, bytes) < 0))
+		if (plan->registered &&
+			(phub_mem_register(me->phub, me->keys[k].push, bytes) < 0 ||
+				(!plan->same && phub_mem_register(me->phub, me->keys[k].pull, bytes) < 0)))
 			world_fail(me->world, "rank %u: phub_mem_register: %s", me->rank, phub_error());
 	}
 	me->round = world_first_round(me->world);
@@ -297,7 +299,8 @@ static void worker_push(struct worker *me, unsigned k)
 
 	oracle_fill(&w->oracle, &w->histories[k].key, me->rank, key->round, key->push);
 	if (first) {
-		memcpy(key->pull, key->push, w->plan->elements[k] * dtype_size(w->plan->dtypes[k]));
+		if (!w->plan->same)
+			memcpy(key->pull, key->push, w->plan->elements[k] * dtype_size(w->plan->dtypes[k]));
 		rc = phub_broadcast(me->phub, (int)k, key->pull, 0);
 	} else {
 		rc = phub_push_pull(me->phub, (int)k, key->push, key->pull, (int)(oracle_random(&me->random) % 8));
@@ -305,7 +308,8 @@ static void worker_push(struct worker *me, unsigned k)
 	if (rc < 0)
 		world_fail(w, "rank %u key %u round %llu: push: %s", me->rank, k, (unsigned long long)key->round,
 			phub_error());
-	else if (!w->plan->registered) /* it was copied before the call returned: writing to it now does no harm */
+	else if (!w->plan->registered &&
+		 !w->plan->same) /* it was copied before the call returned: writing to it now does no harm */
 		memset(key->push, 0xff, w->plan->elements[k] * dtype_size(w->plan->dtypes[k]));
 	key->in_flight = true;
 }
@@ -600,7 +604,8 @@ static void world_close(struct world *w)
 				free(w->workers[rank].results[k][r]);
 			free(w->workers[rank].results[k]);
 			free(w->workers[rank].keys[k].push);
-			free(w->workers[rank].keys[k].pull);
+			if (!w->plan->same)
+				free(w->workers[rank].keys[k].pull);
 		}
 	}
 	if (w->box)

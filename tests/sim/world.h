@@ -34,6 +34,7 @@ struct world_plan {
 	unsigned window;
 	unsigned hold_max;
 	bool reproducible, mean, registered, lockstep;
+	bool same; /* the result is written over the gradient */
 	enum optimizer_kind optimizer;
 	enum spec_sync sync;
 	unsigned staleness;
