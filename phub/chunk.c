@@ -5,6 +5,7 @@
  */
 #include "phub/chunk.h"
 
+#include "phub/base/stats.h"
 #include "aggregation/kernels.h"
 #include "phub/link.h"
 #include "phub/reply.h"
@@ -87,8 +88,8 @@ static void chunk_hold(struct arrival *a, const struct contribution *c, const vo
 	a->slot = c->slot;
 	c->link->held++;
 	c->link->queue->held++;
-	c->link->shard->counters.held++;
-	c->link->shard->counters.slots_kept++;
+	stats_add(&c->link->shard->counters.held, 1);
+	stats_add(&c->link->shard->counters.slots_kept, 1);
 }
 
 static void chunk_stage(struct chunk *chunk, struct shard *shard, struct arrival *a, const void *payload)
@@ -100,7 +101,7 @@ static void chunk_stage(struct chunk *chunk, struct shard *shard, struct arrival
 	memcpy(stage, payload, chunk->bytes);
 	a->state = ARRIVAL_STAGED;
 	a->payload = stage;
-	shard->counters.staged++;
+	stats_add(&shard->counters.staged, 1);
 }
 
 static void chunk_sum(struct chunk *chunk, struct shard *shard, struct arrival *a, const void *payload)
@@ -114,7 +115,7 @@ static void chunk_sum(struct chunk *chunk, struct shard *shard, struct arrival *
 	}
 	a->state = ARRIVAL_SUMMED;
 	chunk->summed++;
-	shard->counters.added++;
+	stats_add(&shard->counters.added, 1);
 }
 
 /* Takes in a payload that is not the one that commits the round. Returns 1 when its slot is kept. */
@@ -155,7 +156,8 @@ const void *chunk_clean(struct chunk *chunk, const struct contribution *c)
 		chunk_fail(chunk, c->link, SHARD_FAIL_NAN, c->header->round, (uint64_t)at);
 		return NULL;
 	}
-	shard->counters.nonfinite += shard->kernels->zero_nonfinite(shard->scratch, c->payload, dtype, chunk->elements);
+	stats_add(&shard->counters.nonfinite,
+		shard->kernels->zero_nonfinite(shard->scratch, c->payload, dtype, chunk->elements));
 	return shard->scratch;
 }
 
@@ -285,7 +287,7 @@ static void chunk_commit(struct chunk *chunk, struct shard *shard)
 		chunk_commit_broadcast(chunk, shard, &sum);
 	else
 		chunk_commit_gradient(chunk, shard, &sum);
-	shard->counters.rounds++;
+	stats_add(&shard->counters.rounds, 1);
 	chunk_release(chunk, shard);
 	chunk_close(chunk, shard);
 	chunk->round++;
@@ -297,7 +299,7 @@ static void chunk_park(struct chunk *chunk, struct shard *shard)
 {
 	chunk->parked = true;
 	shard->parked_count++;
-	shard->counters.parked++;
+	stats_add(&shard->counters.parked, 1);
 }
 
 /*
@@ -373,7 +375,7 @@ void chunk_sent(struct chunk *chunk, struct link *link, uint64_t now_ns)
 	assert(a->sends > 0 && chunk->sends > 0);
 	a->sends--;
 	chunk->sends--;
-	shard->counters.sends_done++;
+	stats_add(&shard->counters.sends_done, 1);
 	if (chunk->parked && chunk->sends == 0 && !shard->failed && !(spec_stepwise(shard->spec) && chunk->weights))
 		chunk_retry_one(chunk, shard);
 }
@@ -390,9 +392,9 @@ static int chunk_repeat(struct chunk *chunk, const struct contribution *c)
 	struct arrival *a = &chunk->arrivals[c->link->rank];
 
 	if (c->header->round == chunk->round || c->header->round + 1 == chunk->round)
-		shard->counters.dropped[DROP_DUPLICATE]++;
+		stats_add(&shard->counters.dropped[DROP_DUPLICATE], 1);
 	else
-		shard->counters.dropped[DROP_STALE]++;
+		stats_add(&shard->counters.dropped[DROP_STALE], 1);
 	c->link->credit_due = c->link->queue->lossy;
 	if (c->link->queue->lossy && c->header->round + 1 == chunk->round && a->state == ARRIVAL_NONE && !a->due &&
 		a->sends == 0)

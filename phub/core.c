@@ -6,6 +6,7 @@
  */
 #include "phub/core.h"
 
+#include "phub/base/stats.h"
 #include "phub/base/clock.h"
 #include "phub/base/cpu.h"
 #include "phub/link.h"
@@ -298,9 +299,9 @@ unsigned core_step(struct core *core, uint64_t now_ns)
 			receive_batch(core, queue, core->events, count, now_ns);
 		handled += count;
 	}
-	core->counters.polls++;
-	core->counters.events += handled;
-	core->counters.batches += handled > 0;
+	stats_add(&core->counters.polls, 1);
+	stats_add(&core->counters.events, handled);
+	stats_add(&core->counters.batches, handled > 0);
 	if (handled == 0 || now_ns - core->tick_ns >= CORE_TICK_NS)
 		handled += core_tick(core, now_ns);
 	for (unsigned i = 0; i < core->queue_count; i++)
@@ -337,7 +338,7 @@ static void core_sleep(struct core *core)
 	struct epoll_event events[CORE_QUEUES_MAX + 1];
 
 	if (core_arm(core) == 0) {
-		core->counters.sleeps++;
+		stats_add(&core->counters.sleeps, 1);
 		epoll_wait(core->epoll_fd, events, CORE_QUEUES_MAX + 1, CORE_SLEEP_MS);
 	} else {
 		sched_yield();
@@ -357,7 +358,7 @@ void *core_run(void *arg)
 		uint64_t after_ns = clock_now_ns();
 
 		if (handled > 0) {
-			core->counters.busy_ns += after_ns - now_ns;
+			stats_add(&core->counters.busy_ns, after_ns - now_ns);
 			worked_ns = after_ns;
 		} else if (core->config.poll == CORE_ADAPTIVE) {
 			if (after_ns - worked_ns < core->config.spin_ns)

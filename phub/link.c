@@ -5,6 +5,7 @@
  */
 #include "phub/link.h"
 
+#include "phub/base/stats.h"
 #include <assert.h>
 #include <errno.h>
 #include <limits.h>
@@ -38,11 +39,11 @@ static void link_settle(struct link *link)
 
 		if (a->state == ARRIVAL_HELD && a->slot) {
 			a->slot = NULL; /* its memory went with the connection: the round cannot commit with it */
-			shard->counters.slots_released++;
+			stats_add(&shard->counters.slots_released, 1);
 			link->queue->held--;
 			link->held--;
 		}
-		shard->counters.sends_done += a->sends;
+		stats_add(&shard->counters.sends_done, a->sends);
 		chunk->sends -= a->sends;
 		a->sends = 0;
 		a->due = false;
@@ -65,7 +66,7 @@ void link_release(struct link *link, void *slot)
 	link->queue->ops->release(link->queue, slot);
 	link->queue->held--;
 	link->held--;
-	link->shard->counters.slots_released++;
+	stats_add(&link->shard->counters.slots_released, 1);
 }
 
 uint32_t link_credit(const struct link *link)

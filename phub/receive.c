@@ -5,6 +5,7 @@
  */
 #include "phub/receive.h"
 
+#include "phub/base/stats.h"
 #include "phub/chunk.h"
 #include "phub/core.h"
 #include "phub/link.h"
@@ -72,11 +73,11 @@ static int receive_message(struct link *link, const struct event *e, uint64_t no
 	if (rc == -EPROTO || link_count(link, e->header.seq) < 0)
 		return -EPROTO;
 	if (rc == -ESTALE || shard->failed) {
-		shard->counters.dropped[rc == -ESTALE ? DROP_EPOCH : DROP_FAILED]++;
+		stats_add(&shard->counters.dropped[rc == -ESTALE ? DROP_EPOCH : DROP_FAILED], 1);
 		return 0;
 	}
-	shard->counters.messages++;
-	shard->counters.bytes += e->header.length;
+	stats_add(&shard->counters.messages, 1);
+	stats_add(&shard->counters.bytes, e->header.length);
 	return chunk_add(&shard->chunks[e->header.chunk], &c);
 }
 
@@ -92,7 +93,7 @@ static bool receive_event(struct core *core, struct queue *queue, struct event *
 		if (rc <= 0 && e->slot)
 			queue->ops->release(queue, e->slot);
 		if (rc < 0)
-			core->counters.protocol_errors++;
+			stats_add(&core->counters.protocol_errors, 1);
 		break;
 	case EVENT_SENT:
 		chunk_sent(e->cookie, link, now_ns);

@@ -5,6 +5,7 @@
  */
 #include "phub/reply.h"
 
+#include "phub/base/stats.h"
 #include "phub/link.h"
 #include "phub/stepwise.h"
 
@@ -78,8 +79,8 @@ static int reply_send(struct chunk *chunk, struct link *link)
 		return rc;
 	a->sends++;
 	chunk->sends++;
-	shard->counters.sends++;
-	shard->counters.replies++;
+	stats_add(&shard->counters.sends, 1);
+	stats_add(&shard->counters.replies, 1);
 	link->credit_told = h.credit;
 	link->credit_due = false;
 	return 0;
@@ -89,8 +90,8 @@ void reply_result(struct chunk *chunk, struct link *link)
 {
 	struct arrival *a = &chunk->arrivals[link->rank];
 
-	if (!link->conn)
-		return;
+	if (!link->conn || a->due)
+		return; /* gone; or in the heap already: what is sent from there is the newest round */
 	if (link->reply_count == 0 && reply_send(chunk, link) != -EAGAIN)
 		return; /* sent; or the connection is closing, which its event will tell */
 	a->due = true;

@@ -5,6 +5,7 @@
  */
 #include "phub/stepwise.h"
 
+#include "phub/base/stats.h"
 #include "aggregation/kernels.h"
 #include "phub/reply.h"
 
@@ -90,7 +91,7 @@ static void stepwise_step(struct chunk *chunk, struct shard *shard, uint32_t ran
 	step.coef = chunk_coef(chunk, shard, rank, a->hyper);
 	chunk->steps++;
 	shard->kernels->step(&step);
-	shard->counters.rounds++;
+	stats_add(&shard->counters.rounds, 1);
 	a->round++;
 	if (shard->trace)
 		trace_add(shard->trace, now_ns, TRACE_STEP, chunk->index, rank, a->round);
@@ -111,7 +112,7 @@ static void stepwise_park(struct chunk *chunk, struct shard *shard, uint32_t ran
 		chunk->parked = true;
 		shard->parked_count++;
 	}
-	shard->counters.parked++;
+	stats_add(&shard->counters.parked, 1);
 	stepwise_open(chunk, shard, now_ns);
 }
 
@@ -148,9 +149,9 @@ static int stepwise_repeat(struct chunk *chunk, const struct contribution *c)
 {
 	struct arrival *a = &chunk->arrivals[c->link->rank];
 	struct shard *shard = c->link->shard;
+	bool same = c->header->round == a->round || a->state == ARRIVAL_PARKED;
 
-	shard->counters
-		.dropped[c->header->round == a->round || a->state == ARRIVAL_PARKED ? DROP_DUPLICATE : DROP_STALE]++;
+	stats_add(&shard->counters.dropped[same ? DROP_DUPLICATE : DROP_STALE], 1);
 	c->link->credit_due = c->link->queue->lossy;
 	if (c->link->queue->lossy && c->header->round == a->round && a->state == ARRIVAL_NONE && !a->owed && !a->due &&
 		a->sends == 0)
@@ -178,7 +179,7 @@ int stepwise_add(struct chunk *chunk, const struct contribution *c)
 	if (a->sends > 0 || a->due) {
 		if (!c->link->queue->lossy)
 			return -EPROTO;
-		shard->counters.dropped[DROP_BUSY]++;
+		stats_add(&shard->counters.dropped[DROP_BUSY], 1);
 		return 0;
 	}
 	payload = chunk_clean(chunk, c);

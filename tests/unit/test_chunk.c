@@ -559,6 +559,30 @@ static void test_reply_waits_for_room(void **state)
 	bench_close(b);
 }
 
+/* Lossy: a worker that asks again while its reply waits for room, and then goes on, is owed one reply, not two. */
+static void test_reply_owed_once(void **state)
+{
+	struct bench *b = bench_new();
+	(void)state;
+
+	bench_open(b, 2, 0);
+	b->fake.queue.lossy = true;
+	bench_push(b, 0, WIRE_PUSH, 1, 0, false);
+	bench_push(b, 1, WIRE_PUSH, 1, 0, false);
+	bench_complete(b);
+	b->fake.room = 0;
+	bench_push(b, 1, WIRE_PUSH, 1, 0, false);
+	assert_int_equal(b->shard->links[1].reply_count, 1);
+	bench_push(b, 0, WIRE_PUSH, 2, 0, false);
+	bench_push(b, 1, WIRE_PUSH, 2, 0, false);
+	assert_int_equal(b->shard->links[1].reply_count, 1);
+	b->fake.room = 1;
+	reply_writable(&b->shard->links[1]);
+	assert_int_equal(b->fake.sent_count, 1);
+	assert_int_equal(b->fake.sent[0].header.round, 2);
+	bench_close(b);
+}
+
 static void test_credit(void **state)
 {
 	struct bench *b = bench_new();
@@ -602,6 +626,7 @@ int main(void)
 		cmocka_unit_test(test_async_parks_in_its_row),
 		cmocka_unit_test(test_ssp_waits),
 		cmocka_unit_test(test_reply_waits_for_room),
+		cmocka_unit_test(test_reply_owed_once),
 		cmocka_unit_test(test_credit),
 	};
 
