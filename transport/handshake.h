@@ -41,12 +41,12 @@ enum handshake_state {
 /* One side of one handshake. The fields are read by the transport, written by the functions below. */
 struct handshake {
 	enum handshake_state state;
-	int error;                      /* HANDSHAKE_FAILED: a negative errno */
-	uint64_t session;               /* box: as claimed, once AWAIT_ANSWER */
-	uint32_t core;                  /* likewise */
-	uint8_t nonce[PROOF_NONCE];     /* the box's */
-	uint8_t mac[PROOF_MAC];         /* box: as claimed */
-	uint8_t key[PROOF_KEY];         /* worker: the session's; wiped when it is no longer needed */
+	int error;                  /* HANDSHAKE_FAILED: a negative errno */
+	uint64_t session;           /* box: as claimed, once AWAIT_ANSWER */
+	uint32_t core;              /* likewise */
+	uint8_t nonce[PROOF_NONCE]; /* the box's */
+	uint8_t mac[PROOF_MAC];     /* box: as claimed */
+	uint8_t key[PROOF_KEY];     /* worker: the session's; wiped when it is no longer needed */
 	uint8_t in[HANDSHAKE_BYTES_MAX];
 	uint8_t out[HANDSHAKE_BYTES_MAX];
 	uint8_t in_have, out_have, out_sent;
@@ -84,13 +84,13 @@ void handshake_answer(struct handshake *h, int error);
 /* Codes in the welcome: their own enumeration, because errno differs among systems. */
 enum handshake_code {
 	HANDSHAKE_WELCOME = 0,
-	HANDSHAKE_DENIED = 1,      /* the MAC is wrong: EACCES */
-	HANDSHAKE_NO_SESSION = 2,  /* no such session: ENOENT */
-	HANDSHAKE_NO_CORE = 3,     /* no such core: ERANGE */
-	HANDSHAKE_TAKEN = 4,       /* this session has its connection to this core already: EALREADY */
-	HANDSHAKE_LIMIT = 5,       /* no room: ENOSPC */
-	HANDSHAKE_SHUTDOWN = 6,    /* the box is going down: ESHUTDOWN */
-	HANDSHAKE_REFUSED = 7,     /* anything else: ECONNREFUSED */
+	HANDSHAKE_DENIED = 1,     /* the MAC is wrong: EACCES */
+	HANDSHAKE_NO_SESSION = 2, /* no such session: ENOENT */
+	HANDSHAKE_NO_CORE = 3,    /* no such core: ERANGE */
+	HANDSHAKE_TAKEN = 4,      /* this session has its connection to this core already: EALREADY */
+	HANDSHAKE_LIMIT = 5,      /* no room: ENOSPC */
+	HANDSHAKE_SHUTDOWN = 6,   /* the box is going down: ESHUTDOWN */
+	HANDSHAKE_REFUSED = 7,    /* anything else: ECONNREFUSED */
 };
 
 /* A positive errno as code (unknown ones: HANDSHAKE_REFUSED), and a code as positive errno. Pure. */

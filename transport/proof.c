@@ -83,8 +83,8 @@ int proof_nonce(uint8_t nonce[PROOF_NONCE])
 	return RAND_bytes(nonce, PROOF_NONCE) == 1 ? 0 : -EIO;
 }
 
-int proof_control(const void *secret, size_t secret_bytes, const struct proof_session *s, bool from_box,
-		  uint8_t mac[PROOF_MAC])
+int proof_control(
+	const void *secret, size_t secret_bytes, const struct proof_session *s, bool from_box, uint8_t mac[PROOF_MAC])
 {
 	uint8_t in[SESSION_INPUT_BYTES];
 	int rc = proof_session_input(from_box ? label_box : label_client, s, in);
@@ -93,7 +93,7 @@ int proof_control(const void *secret, size_t secret_bytes, const struct proof_se
 }
 
 static int proof_hkdf(const void *secret, size_t secret_bytes, const uint8_t *salt, size_t salt_bytes, uint8_t *info,
-		      size_t info_bytes, uint8_t key[PROOF_KEY])
+	size_t info_bytes, uint8_t key[PROOF_KEY])
 {
 	EVP_KDF *kdf = EVP_KDF_fetch(NULL, "HKDF", NULL);
 	EVP_KDF_CTX *context = kdf ? EVP_KDF_CTX_new(kdf) : NULL;
@@ -128,7 +128,7 @@ int proof_session_key(const void *secret, size_t secret_bytes, const struct proo
 }
 
 int proof_data(const uint8_t key[PROOF_KEY], const uint8_t nonce[PROOF_NONCE], uint64_t session, uint32_t core,
-	       uint8_t mac[PROOF_MAC])
+	uint8_t mac[PROOF_MAC])
 {
 	uint8_t in[DATA_INPUT_BYTES];
 	uint8_t *at = in;

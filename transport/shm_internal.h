@@ -20,11 +20,11 @@
 #include "transport/transport.h"
 
 enum {
-	SHM_STRANGERS_MAX = 256,  /* handshakes under way at once; one more ends the oldest */
-	SHM_HANDSHAKE_MS = 5000,  /* when the configuration names no time */
-	SHM_QUEUE_CONNS = 1024,   /* when the configuration names no bound */
-	SHM_MAPS_MAX = 64,        /* regions that one worker's transport has mapped */
-	SHM_ADDRESS_BYTES = 108,  /* "@" and a name of at most 106 bytes, NUL */
+	SHM_STRANGERS_MAX = 256, /* handshakes under way at once; one more ends the oldest */
+	SHM_HANDSHAKE_MS = 5000, /* when the configuration names no time */
+	SHM_QUEUE_CONNS = 1024,  /* when the configuration names no bound */
+	SHM_MAPS_MAX = 64,       /* regions that one worker's transport has mapped */
+	SHM_ADDRESS_BYTES = 108, /* "@" and a name of at most 106 bytes, NUL */
 };
 
 /* A region of the box in a worker: which file it is, and where it is mapped. */
@@ -42,15 +42,15 @@ struct shm_transport {
 	unsigned queue_conns_max;
 	uint64_t handshake_ns;
 	unsigned queue_count;
-	int epoll;                /* the listener, strangers, and a worker's connections under way */
-	int listener;             /* -1: none */
-	uint64_t listen_again_ns; /* listening rests until then, for want of descriptors; 0: it does not */
+	int epoll;                 /* the listener, strangers, and a worker's connections under way */
+	int listener;              /* -1: none */
+	uint64_t listen_again_ns;  /* listening rests until then, for want of descriptors; 0: it does not */
 	struct shm_list strangers; /* handshakes under way, oldest first */
-	struct shm_list complete; /* hellos that accept() has not returned yet */
-	unsigned stranger_count;  /* in both */
+	struct shm_list complete;  /* hellos that accept() has not returned yet */
+	unsigned stranger_count;   /* in both */
 	/*
-	 * The box's regions that a worker has mapped, each once for all of its connections. They stay until the transport is
-	 * closed: the user's gradients may lie there, and outlive the connections.
+	 * The box's regions that a worker has mapped, each once for all of its connections. They stay until the
+	 * transport is closed: the user's gradients may lie there, and outlive the connections.
 	 */
 	struct shm_map maps[SHM_MAPS_MAX];
 	unsigned map_count;
@@ -74,16 +74,16 @@ struct shm_conn {
 	/* hot: the queue's owner, once it is adopted */
 	struct shm_ring ring;
 	enum shm_stage stage;
-	bool box;            /* this end is the box's */
-	bool dirty;          /* in the queue's list of connections to publish */
-	bool blocked;        /* a send() said -EAGAIN and EVENT_WRITABLE has not followed */
+	bool box;     /* this end is the box's */
+	bool dirty;   /* in the queue's list of connections to publish */
+	bool blocked; /* a send() said -EAGAIN and EVENT_WRITABLE has not followed */
 	const struct span *spans;
 	uint32_t chunk_count;
-	const uint8_t *in;   /* where the peer's payloads lie: box: the push region, worker: the result region */
+	const uint8_t *in; /* where the peer's payloads lie: box: the push region, worker: the result region */
 	uint64_t in_bytes;
-	const uint8_t *out;  /* where ours lie */
+	const uint8_t *out; /* where ours lie */
 	uint64_t out_bytes;
-	void **cookies;      /* [capacity] of sends, in order, until EVENT_SENT */
+	void **cookies; /* [capacity] of sends, in order, until EVENT_SENT */
 	uint32_t cookie_head, cookie_published, cookie_tail;
 	uint64_t slots_held; /* yielded and not released */
 	int error;           /* for EVENT_CLOSED */
@@ -91,16 +91,16 @@ struct shm_conn {
 
 	/* cold */
 	int socket;
-	int bell_in;         /* rung by the peer: box: an eventfd, worker: a pipe's read end */
-	int bell_out;        /* rung by us: box: the pipe's write end, worker: the eventfd */
-	int bell_keep;       /* box: the pipe's read end, so that ringing a dead worker raises no SIGPIPE */
+	int bell_in;              /* rung by the peer: box: an eventfd, worker: a pipe's read end */
+	int bell_out;             /* rung by us: box: the pipe's write end, worker: the eventfd */
+	int bell_keep;            /* box: the pipe's read end, so that ringing a dead worker raises no SIGPIPE */
 	struct mem_region memory; /* the rings */
 	uint32_t capacity;
 	struct handshake hands;
-	uint32_t core;       /* worker: for messages */
+	uint32_t core;                   /* worker: for messages */
 	char address[SHM_ADDRESS_BYTES]; /* worker: the box's */
 	uint64_t deadline_ns;
-	bool watched;        /* by the transport's epoll set */
+	bool watched;               /* by the transport's epoll set */
 	TAILQ_ENTRY(shm_conn) link; /* in one of the transport's lists */
 };
 
@@ -120,8 +120,8 @@ void shm_conn_free(struct shm_conn *c);
 int shm_conn_attach(struct shm_conn *c, uint32_t capacity);
 
 /*
- * Moves the handshake on as far as the socket allows. 0 when this end wants nothing more from the peer, -EAGAIN, or the
- * error that ended it.
+ * Moves the handshake on as far as the socket allows. 0 when this end wants nothing more from the peer, -EAGAIN, or
+ * the error that ended it.
  */
 int shm_conn_shake(struct shm_conn *c);
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The cold half of the shared-memory transport at the worker: finding the box, proving who one is, and mapping what the box
- * hands over. The thread that drives libphub; never blocks.
+ * The cold half of the shared-memory transport at the worker: finding the box, proving who one is, and mapping what
+ * the box hands over. The thread that drives libphub; never blocks.
  */
 #include "transport/shm_internal.h"
 
@@ -44,11 +44,12 @@ static int shm_identify_box(struct shm_conn *c)
 static int shm_join_failed(const struct shm_conn *c, int rc, struct err *e)
 {
 	if (rc == -ECONNREFUSED)
-		return err_set(e, rc, "shm: no box listens at %s on this host (or in this network namespace), or it refused core %u",
+		return err_set(e, rc,
+			"shm: no box listens at %s on this host (or in this network namespace), or it refused core %u",
 			c->address, c->core);
 	if (rc == -EACCES)
-		return err_set(e, rc, "shm: %s (%s) belongs to another user or did not accept our proof for core %u", c->address,
-			c->head.peer, c->core);
+		return err_set(e, rc, "shm: %s (%s) belongs to another user or did not accept our proof for core %u",
+			c->address, c->head.peer, c->core);
 	return err_set(e, rc, "shm: no data connection to %s, core %u: %s", c->address, c->core, strerror(-rc));
 }
 
@@ -62,8 +63,8 @@ int shm_connect(struct transport *head, const char *address, uint64_t session, u
 	int rc;
 
 	if (address[0] != '@' || length < 2 || length >= SHM_ADDRESS_BYTES)
-		return err_set(e, -EINVAL, "shm: \"%.128s\" is no address of a box on this host; it looks like @phub-4711-1",
-			address);
+		return err_set(e, -EINVAL,
+			"shm: \"%.128s\" is no address of a box on this host; it looks like @phub-4711-1", address);
 	fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 	if (fd < 0)
 		return err_set(e, -errno, "shm: cannot make a Unix socket: %s; raise `ulimit -n`", strerror(errno));
@@ -88,8 +89,8 @@ int shm_connect(struct transport *head, const char *address, uint64_t session, u
 }
 
 /* Maps a region of the box, or finds it mapped by an earlier connection. `fd` stays the caller's. */
-static int shm_map_get(struct shm_transport *t, int fd, uint64_t bytes, bool writable, struct mem_region **out,
-	struct err *e)
+static int shm_map_get(
+	struct shm_transport *t, int fd, uint64_t bytes, bool writable, struct mem_region **out, struct err *e)
 {
 	struct shm_map *map = &t->maps[t->map_count];
 	struct stat st;
@@ -98,8 +99,8 @@ static int shm_map_get(struct shm_transport *t, int fd, uint64_t bytes, bool wri
 	if (fstat(fd, &st) < 0)
 		return err_set(e, -errno, "shm: memory from the box: %s", strerror(errno));
 	for (unsigned i = 0; i < t->map_count; i++)
-		if (t->maps[i].dev == st.st_dev && t->maps[i].ino == st.st_ino && t->maps[i].writable == writable
-		    && t->maps[i].region.bytes == bytes) {
+		if (t->maps[i].dev == st.st_dev && t->maps[i].ino == st.st_ino && t->maps[i].writable == writable &&
+			t->maps[i].region.bytes == bytes) {
 			*out = &t->maps[i].region;
 			return 0;
 		}

@@ -101,8 +101,10 @@ int shm_parcel_send(int socket, const struct shm_parcel *p)
 	uint8_t bytes[SHM_PARCEL_BYTES];
 	union shm_parcel_control control;
 	struct iovec iov = {.iov_base = bytes, .iov_len = sizeof(bytes)};
-	struct msghdr msg = {
-		.msg_iov = &iov, .msg_iovlen = 1, .msg_control = control.bytes, .msg_controllen = sizeof(control.bytes)};
+	struct msghdr msg = {.msg_iov = &iov,
+		.msg_iovlen = 1,
+		.msg_control = control.bytes,
+		.msg_controllen = sizeof(control.bytes)};
 	ssize_t n;
 
 	shm_parcel_encode(p, bytes);
@@ -146,8 +148,10 @@ int shm_parcel_receive(int socket, struct shm_parcel *out)
 	uint8_t bytes[SHM_PARCEL_BYTES];
 	union shm_parcel_control control;
 	struct iovec iov = {.iov_base = bytes, .iov_len = sizeof(bytes)};
-	struct msghdr msg = {
-		.msg_iov = &iov, .msg_iovlen = 1, .msg_control = control.bytes, .msg_controllen = sizeof(control.bytes)};
+	struct msghdr msg = {.msg_iov = &iov,
+		.msg_iovlen = 1,
+		.msg_control = control.bytes,
+		.msg_controllen = sizeof(control.bytes)};
 	struct shm_parcel p = {.fds = {-1, -1, -1, -1, -1}};
 	unsigned count;
 	ssize_t n;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The rings of a shared-memory connection, one end of them. Entries go through relaxed 64-bit atomics: they are ordered by the
- * indices, and the compiler may neither split a copy into two reads nor read a field twice, whatever the
- * peer does to the memory meanwhile.
+ * The rings of a shared-memory connection, one end of them. Entries go through relaxed 64-bit atomics: they are
+ * ordered by the indices, and the compiler may neither split a copy into two reads nor read a field twice, whatever
+ * the peer does to the memory meanwhile.
  */
 #include "transport/shm_ring.h"
 
@@ -111,8 +111,8 @@ static bool shm_ring_peer_sleeps(struct shm_ring *r, uint32_t bits)
 	if (!(atomic_load_explicit(&r->peer->armed, memory_order_seq_cst) & bits))
 		return false;
 	/*
-	 * If the peer woke by itself and armed again since, this wipes out its second arming; but the bell that we ring next, before we
-	 * publish anything else, wakes it for that, too.
+	 * If the peer woke by itself and armed again since, this wipes out its second arming; but the bell that we
+	 * ring next, before we publish anything else, wakes it for that, too.
 	 */
 	atomic_store_explicit(&r->peer->armed, 0, memory_order_relaxed);
 	return true;
@@ -188,8 +188,8 @@ bool shm_ring_quiet(const struct shm_ring *r, uint32_t bits)
 {
 	if (r->head != r->tail_seen)
 		return false;
-	if ((bits & SHM_ARMED_DATA) && !r->last_seen
-	    && atomic_load_explicit(&r->peer->tail, memory_order_seq_cst) != r->tail_seen)
+	if ((bits & SHM_ARMED_DATA) && !r->last_seen &&
+		atomic_load_explicit(&r->peer->tail, memory_order_seq_cst) != r->tail_seen)
 		return false;
 	if ((bits & SHM_ARMED_ROOM) && atomic_load_explicit(&r->peer->head, memory_order_seq_cst) != r->head_seen)
 		return false;

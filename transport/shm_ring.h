@@ -13,10 +13,10 @@
  * them, and never reads them back: memory that the peer can write is an input and nothing else.
  *
  * Sleeping without losing a wake-up: who is about to sleep stores `armed`, then reads the peer's indices once more;
- * who publishes an index stores it, then reads the peer's `armed`. All four accesses are sequentially
- * consistent, so there is one order of them in which either the sleeper's store comes before the publisher's load (and the bell is
- * rung) or the publisher's store before the sleeper's load (and it does not sleep). The bell stays rung until the
- * sleeper has polled, so it does not matter whether it comes before or after the epoll_wait().
+ * who publishes an index stores it, then reads the peer's `armed`. All four accesses are sequentially consistent,
+ * so there is one order of them in which either the sleeper's store comes before the publisher's load (and the bell
+ * is rung) or the publisher's store before the sleeper's load (and it does not sleep). The bell stays rung until
+ * the sleeper has polled, so it does not matter whether it comes before or after the epoll_wait().
  */
 #ifndef PHUB_TRANSPORT_SHM_RING_H
 #define PHUB_TRANSPORT_SHM_RING_H
@@ -45,8 +45,8 @@ enum {
 };
 
 /*
- * One end's words, each on two cache lines of its own (the prefetcher fetches lines in pairs). Written by that end alone, but for
- * `armed`, which the peer clears when it rings the bell, so that it rings once.
+ * One end's words, each on two cache lines of its own (the prefetcher fetches lines in pairs). Written by that end
+ * alone, but for `armed`, which the peer clears when it rings the bell, so that it rings once.
  */
 struct shm_control {
 	_Alignas(128) _Atomic uint32_t tail;  /* entries published by this end */
@@ -66,22 +66,25 @@ struct shm_ring {
 	/* consuming */
 	struct shm_control *peer;
 	struct shm_entry *in;
-	_Atomic uint64_t *in_offsets;  /* worker; else NULL */
+	_Atomic uint64_t *in_offsets; /* worker; else NULL */
 	uint32_t mask;
-	uint32_t head;           /* next entry to read */
+	uint32_t head; /* next entry to read */
 	uint32_t head_published;
-	uint32_t tail_seen;      /* of the peer, when last read; checked */
-	bool last_seen;          /* the peer is gone: read no further than tail_seen */
+	uint32_t tail_seen; /* of the peer, when last read; checked */
+	bool last_seen;     /* the peer is gone: read no further than tail_seen */
 	/* producing */
 	struct shm_control *own;
 	struct shm_entry *out;
 	_Atomic uint64_t *out_offsets; /* box; else NULL */
-	uint32_t tail;           /* next entry to write */
+	uint32_t tail;                 /* next entry to write */
 	uint32_t tail_published;
-	uint32_t head_seen;      /* of the peer, when last read; checked */
+	uint32_t head_seen; /* of the peer, when last read; checked */
 };
 
-/* The lane size for a connection: a power of two that holds the window and two results per chunk, within the limits. */
+/*
+ * The lane size for a connection: a power of two that holds the window and two results per chunk, within the
+ * limits.
+ */
 uint32_t shm_ring_capacity(uint32_t window, uint32_t chunk_count);
 
 /* Is it a power of two within the limits? */
@@ -97,8 +100,8 @@ void shm_ring_format(void *memory);
 void shm_ring_attach(struct shm_ring *r, void *memory, uint32_t capacity, enum shm_side side);
 
 /*
- * Writes the next entry; nobody sees it before shm_ring_publish(). 0, -EAGAIN (the lane is full), or -EPROTO (the peer's
- * index is impossible).
+ * Writes the next entry; nobody sees it before shm_ring_publish(). 0, -EAGAIN (the lane is full), or -EPROTO (the
+ * peer's index is impossible).
  */
 int shm_ring_put(struct shm_ring *r, const struct wire_header *header, uint64_t offset);
 
@@ -113,8 +116,9 @@ bool shm_ring_publish(struct shm_ring *r);
 int shm_ring_take(struct shm_ring *r, struct wire_header *header, uint64_t *offset);
 
 /*
- * Tells the peer, once in a quarter lane, how far the entries were taken. True when it sleeps waiting for room and its bell must be rung.
- * A producer that waits for room sees a full lane, so there are always three quarters left to be taken: it is never forgotten.
+ * Tells the peer, once in a quarter lane, how far the entries were taken. True when it sleeps waiting for room and
+ * its bell must be rung. A producer that waits for room sees a full lane, so there are always three quarters left
+ * to be taken: it is never forgotten.
  */
 bool shm_ring_give_back(struct shm_ring *r);
 
@@ -136,8 +140,8 @@ void shm_ring_say_bye(struct shm_ring *r);
 bool shm_ring_peer_said_bye(const struct shm_ring *r);
 
 /*
- * Is this message about a chunk that exists, as long as the chunk is? The whole bound of what a peer can make this end
- * read: where the payload lies is not the peer's to say.
+ * Is this message about a chunk that exists, as long as the chunk is? The whole bound of what a peer can make this
+ * end read: where the payload lies is not the peer's to say.
  */
 static inline bool shm_ring_chunk_ok(const struct wire_header *header, const struct span *spans, uint32_t chunk_count)
 {

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The cold half of the shared-memory transport at the box: an abstract Unix socket (nothing of it is left in any file system, however the
- * box ends), the handshakes of strangers, of whom none is waited for, and the memory for those who are
- * let in. Also what both ends need to make and end a connection. Control thread, but for shm_conn_free().
+ * The cold half of the shared-memory transport at the box: an abstract Unix socket (nothing of it is left in any
+ * file system, however the box ends), the handshakes of strangers, of whom none is waited for, and the memory for
+ * those who are let in. Also what both ends need to make and end a connection. Control thread, but for
+ * shm_conn_free().
  */
 #include "transport/shm_internal.h"
 
@@ -22,11 +23,11 @@
 #include "phub/base/clock.h"
 
 enum {
-	SHM_ACCEPTS = 64,              /* new sockets in one accept() */
-	SHM_EVENTS = 64,               /* of one epoll_wait() */
-	SHM_BACKLOG = 4096,            /* the kernel cuts it to net.core.somaxconn */
-	SHM_NAMES = 1000,              /* tried before listen() gives up */
-	SHM_PAUSE_NS = 100 * 1000000,  /* listening rests so long when the process is out of descriptors */
+	SHM_ACCEPTS = 64,             /* new sockets in one accept() */
+	SHM_EVENTS = 64,              /* of one epoll_wait() */
+	SHM_BACKLOG = 4096,           /* the kernel cuts it to net.core.somaxconn */
+	SHM_NAMES = 1000,             /* tried before listen() gives up */
+	SHM_PAUSE_NS = 100 * 1000000, /* listening rests so long when the process is out of descriptors */
 };
 
 /* --- making and ending a connection, either end ------------------------------------------------ */
@@ -271,7 +272,10 @@ static bool shm_uid_welcome(uid_t uid)
 	return uid == geteuid() || uid == 0;
 }
 
-/* Takes one caller in; its socket stays the caller's on failure. The oldest stranger makes room: who means well is soon through. */
+/*
+ * Takes one caller in; its socket stays the caller's on failure. The oldest stranger makes room: who means well is
+ * soon through.
+ */
 static int shm_stranger_begin(struct shm_transport *t, int fd, uint64_t now_ns)
 {
 	uint8_t nonce[PROOF_NONCE];
@@ -408,9 +412,13 @@ static int shm_region_seal(const struct mem_region *region, bool read_only, cons
 
 	if (seals < 0)
 		return err_set(e, -EINVAL, "shm: the %s region is no shared memory that can be sealed", what);
-	/* A page that the worker punches out must come back as zeros; a reserved huge page may not come back at all, and that is SIGBUS. */
+	/*
+	 * A page that the worker punches out must come back as zeros; a reserved huge page may not come back at
+	 * all, and that is SIGBUS.
+	 */
 	if (region->huge && !read_only)
-		return err_set(e, -EINVAL, "shm: the %s region lies on reserved huge pages, which a worker can take away", what);
+		return err_set(e, -EINVAL,
+			"shm: the %s region lies on reserved huge pages, which a worker can take away", what);
 	if (!(seals & F_SEAL_SEAL))
 		(void)mem_region_seal(region, read_only);
 	seals = fcntl(region->fd, F_GET_SEALS);
@@ -426,7 +434,8 @@ static int shm_spec_check(const struct conn_spec *spec, struct err *e)
 	if (rc == 0)
 		rc = shm_region_seal(spec->result, true, "result", e);
 	if (rc == 0 && !shm_spans_fit(spec->spans, spec->chunk_count, spec->push->bytes))
-		rc = err_set(e, -EINVAL, "shm: the chunks do not lie within the push region of %zu bytes", spec->push->bytes);
+		rc = err_set(e, -EINVAL, "shm: the chunks do not lie within the push region of %zu bytes",
+			spec->push->bytes);
 	return rc;
 }
 
@@ -517,7 +526,8 @@ static int shm_admit(struct transport *head, struct conn *conn, const struct con
 	if (rc == 0)
 		rc = shm_parcel_send(c->socket, &parcel);
 	if (rc < 0) {
-		rc = err_set(e, rc == -EAGAIN ? -EPIPE : rc, "shm: cannot hand the memory to %s: %s", conn->peer, strerror(-rc));
+		rc = err_set(e, rc == -EAGAIN ? -EPIPE : rc, "shm: cannot hand the memory to %s: %s", conn->peer,
+			strerror(-rc));
 		shm_conn_free(c);
 		return rc;
 	}

@@ -19,7 +19,7 @@
 
 enum {
 	SOCK_BACKLOG = 256,
-	SOCK_TRY_MS = 250,           /* for each address of a name but the last */
+	SOCK_TRY_MS = 250,            /* for each address of a name but the last */
 	SOCK_USER_TIMEOUT_MS = 30000, /* sent bytes that nobody acknowledges */
 	SOCK_KEEP_IDLE_S = 10,
 	SOCK_KEEP_INTERVAL_S = 5,
@@ -55,8 +55,8 @@ static int sock_resolve(const char *host, uint16_t port, bool passive, struct ad
 	rc = getaddrinfo(host[0] ? host : NULL, service, &hints, out);
 	if (rc == 0)
 		return 0;
-	return err_set(e, sock_resolve_errno(rc), "cannot look up host \"%.128s\": %s; give a name that resolves, or an address",
-		       host, gai_strerror(rc));
+	return err_set(e, sock_resolve_errno(rc),
+		"cannot look up host \"%.128s\": %s; give a name that resolves, or an address", host, gai_strerror(rc));
 }
 
 /* Ties a socket to one network interface. */
@@ -72,7 +72,7 @@ static int sock_bind_interface(int fd, const char *interface, struct err *e)
 		return 0;
 	rc = -errno;
 	return err_set(e, rc, "cannot bind to network interface %.32s: %s; kernels before 5.7 need CAP_NET_RAW for it",
-		       interface, strerror(-rc));
+		interface, strerror(-rc));
 }
 
 static int sock_open(int family, const char *interface, struct err *e)
@@ -82,8 +82,8 @@ static int sock_open(int family, const char *interface, struct err *e)
 
 	if (fd < 0) {
 		rc = -errno;
-		return err_set(e, rc, "cannot make a socket: %s%s", strerror(-rc),
-			       rc == -EMFILE ? "; raise `ulimit -n`" : "");
+		return err_set(
+			e, rc, "cannot make a socket: %s%s", strerror(-rc), rc == -EMFILE ? "; raise `ulimit -n`" : "");
 	}
 	rc = sock_bind_interface(fd, interface, e);
 	if (rc < 0) {
@@ -135,8 +135,8 @@ static int sock_listen_range(const char *host, uint16_t first, uint16_t last, co
 		rc = sock_listen_port(list, (uint16_t)port, interface, e);
 	freeaddrinfo(list);
 	if (rc == -EADDRINUSE)
-		return err_set(e, rc, "every port of %u..%u is taken on \"%.128s\"; stop who has it, or choose others", first, last,
-			       host);
+		return err_set(e, rc, "every port of %u..%u is taken on \"%.128s\"; stop who has it, or choose others",
+			first, last, host);
 	return rc;
 }
 
@@ -196,7 +196,8 @@ int sock_connect(const char *host, uint16_t port, const char *interface, int *fd
 	}
 	if (rc == -ENODEV || rc == -EMFILE || rc == -EPERM) /* sock_open() has said it better. */
 		return rc;
-	return err_set(e, rc, "cannot connect to \"%.128s\" port %u: %s; is a box listening there?", host, port, strerror(-rc));
+	return err_set(e, rc, "cannot connect to \"%.128s\" port %u: %s; is a box listening there?", host, port,
+		strerror(-rc));
 }
 
 int sock_connected(int fd)

@@ -55,7 +55,7 @@ void sock_format(const struct sockaddr_storage *address, char *out, size_t bytes
 	char port[NI_MAXSERV] = "?";
 
 	(void)getnameinfo((struct sockaddr *)&plain, sizeof(plain), host, sizeof(host), port, sizeof(port),
-			  NI_NUMERICHOST | NI_NUMERICSERV);
+		NI_NUMERICHOST | NI_NUMERICSERV);
 	if (sock_is_any(&plain))
 		snprintf(out, bytes, "*:%s", port);
 	else
@@ -91,8 +91,8 @@ static void sock_proc_format(const struct sockaddr_storage *address, bool six, c
 		port = ntohs(in->sin_port);
 	}
 	if (six)
-		snprintf(out, 48, "%08" PRIX32 "%08" PRIX32 "%08" PRIX32 "%08" PRIX32 ":%04X", word[0], word[1], word[2], word[3],
-			 port);
+		snprintf(out, 48, "%08" PRIX32 "%08" PRIX32 "%08" PRIX32 "%08" PRIX32 ":%04X", word[0], word[1],
+			word[2], word[3], port);
 	else
 		snprintf(out, 48, "%08" PRIX32 ":%04X", word[3], port);
 }
@@ -168,8 +168,8 @@ int64_t sock_peer_uid(int fd)
 	them = sock_unmap(&them);
 	uid = sock_proc_uid(&them, &us);
 	/*
-	 * The kernel reads a row's state and uid without a lock: a peer that closes in between shows as established, with
-	 * uid 0. A closed socket stays closed, so a second look that agrees is the proof.
+	 * The kernel reads a row's state and uid without a lock: a peer that closes in between shows as established,
+	 * with uid 0. A closed socket stays closed, so a second look that agrees is the proof.
 	 */
 	return uid >= 0 && sock_proc_uid(&them, &us) == uid ? uid : -1;
 }

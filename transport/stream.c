@@ -105,8 +105,8 @@ int stream_dial_tcp(const char *host, uint16_t port, const char *interface, stru
 	return 0;
 }
 
-int stream_listen_tcp(const char *host, uint16_t port, const char *interface, int *fd, char *bound, size_t bound_bytes,
-		      struct err *e)
+int stream_listen_tcp(
+	const char *host, uint16_t port, const char *interface, int *fd, char *bound, size_t bound_bytes, struct err *e)
 {
 	struct sockaddr_storage address = {0};
 	socklen_t bytes = sizeof(address);

@@ -123,8 +123,8 @@ static int tcp_rx_header(struct tcp_rx *rx, const struct conn_spec *spec)
 }
 
 /*
- * Payloads in the buffer begin on a cache line. After small ones of odd lengths this one may not: then it moves back into
- * the place of its header, which is decoded.
+ * Payloads in the buffer begin on a cache line. After small ones of odd lengths this one may not: then it moves back
+ * into the place of its header, which is decoded.
  */
 static uint8_t *tcp_rx_align(struct tcp_rx *rx)
 {
@@ -308,8 +308,8 @@ static struct tcp_slot *tcp_tx_slot(const struct tcp_tx *tx, uint32_t index)
 	return &tx->slots[index % TCP_SEND_SLOTS];
 }
 
-static int tcp_send(struct queue *head, struct conn *conn, const struct wire_header *header, const void *payload,
-		    void *cookie)
+static int tcp_send(
+	struct queue *head, struct conn *conn, const struct wire_header *header, const void *payload, void *cookie)
 {
 	struct tcp_queue *q = (struct tcp_queue *)head;
 	struct tcp_conn *c = (struct tcp_conn *)conn;
@@ -386,7 +386,8 @@ static bool tcp_tx_owes(struct tcp_tx *tx)
 	return tx->head != tx->next;
 }
 
-/* Half the bound and half the ring are free again: a sender that is told sooner comes back for one message each time. */
+/* Half the bound and half the ring are free again: a sender that is told sooner comes back for one message each time.
+ */
 static bool tcp_tx_writable(const struct tcp_tx *tx)
 {
 	return tx->wanted && tx->unsent <= tx->unsent_max / 2 && tx->tail - tx->head <= TCP_SEND_SLOTS / 2;

@@ -15,17 +15,17 @@
 #include "transport/transport.h"
 
 enum {
-	TCP_STRANGERS_MAX = 256,      /* handshakes in progress; one more ends the oldest */
-	TCP_HANDSHAKE_MS = 5000,      /* when the configuration names no other */
-	TCP_QUEUE_CONNS = 1024,       /* likewise */
-	TCP_SEND_BYTES = 256 << 10,   /* likewise: unsent bytes of one connection */
-	TCP_SEND_SLOTS = 256,         /* unsent or unreported messages of one connection; a power of 2 */
-	TCP_GATHER = 32,              /* messages of one sendmsg() */
-	TCP_BATCH = 16,               /* messages that one connection yields in one poll() */
-	TCP_SMALL = 4 << 10,          /* a payload up to this is small: the read goes on past the next header */
-	TCP_READ_AHEAD = 16 << 10,    /* so far */
+	TCP_STRANGERS_MAX = 256,       /* handshakes in progress; one more ends the oldest */
+	TCP_HANDSHAKE_MS = 5000,       /* when the configuration names no other */
+	TCP_QUEUE_CONNS = 1024,        /* likewise */
+	TCP_SEND_BYTES = 256 << 10,    /* likewise: unsent bytes of one connection */
+	TCP_SEND_SLOTS = 256,          /* unsent or unreported messages of one connection; a power of 2 */
+	TCP_GATHER = 32,               /* messages of one sendmsg() */
+	TCP_BATCH = 16,                /* messages that one connection yields in one poll() */
+	TCP_SMALL = 4 << 10,           /* a payload up to this is small: the read goes on past the next header */
+	TCP_READ_AHEAD = 16 << 10,     /* so far */
 	TCP_READ_AHEAD_SINK = 4 << 10, /* or so far, where payloads belong in sinks and would be copied twice */
-	TCP_EVENTS = 64,              /* of one epoll_wait() */
+	TCP_EVENTS = 64,               /* of one epoll_wait() */
 };
 
 /* A doubly linked ring of connections; a link that points to itself is in no list. */
@@ -68,9 +68,9 @@ struct tcp_tx {
 	uint32_t partial; /* bytes of slots[next], header included, that the kernel has already */
 	uint64_t unsent;  /* bytes, headers included */
 	uint64_t unsent_max;
-	bool blocked;     /* the socket is full: nothing is tried before EPOLLOUT */
-	bool wanted;      /* a send() said -EAGAIN: EVENT_WRITABLE is owed */
-	bool broken;      /* no byte will go out any more; what came in is still read */
+	bool blocked; /* the socket is full: nothing is tried before EPOLLOUT */
+	bool wanted;  /* a send() said -EAGAIN: EVENT_WRITABLE is owed */
+	bool broken;  /* no byte will go out any more; what came in is still read */
 };
 
 enum tcp_state {
@@ -105,19 +105,20 @@ struct tcp_queue {
 	int epoll_fd;
 	unsigned conns, conns_max;
 	unsigned send_bytes_max; /* of connections made here; 0: default */
-	unsigned ready_count;   /* length of `ready` */
-	unsigned blocked_count; /* connections with tx.blocked */
-	unsigned polls;         /* since the last epoll_wait() */
-	struct tcp_link ready;  /* may have bytes to read */
-	struct tcp_link dirty;  /* send() was called since the last flush() */
-	struct tcp_link report; /* owe EVENT_SENT, EVENT_WRITABLE or EVENT_CLOSED */
+	unsigned ready_count;    /* length of `ready` */
+	unsigned blocked_count;  /* connections with tx.blocked */
+	unsigned polls;          /* since the last epoll_wait() */
+	struct tcp_link ready;   /* may have bytes to read */
+	struct tcp_link dirty;   /* send() was called since the last flush() */
+	struct tcp_link report;  /* owe EVENT_SENT, EVENT_WRITABLE or EVENT_CLOSED */
 	struct epoll_event events[TCP_EVENTS];
 };
 
 /* The hot table, for tcp_setup.c. */
 extern const struct queue_ops tcp_queue_ops;
 
-/* Gives `c` its buffers for `spec`. Either thread, before adoption. 0 or -ENOMEM, or -EINVAL for a payload_max of 0 or above the wire's. */
+/* Gives `c` its buffers for `spec`. Either thread, before adoption. 0 or -ENOMEM, or -EINVAL for a payload_max of 0 or
+ * above the wire's. */
 int tcp_conn_prepare(struct tcp_conn *c, const struct conn_spec *spec, unsigned send_bytes_max);
 /* Ends the socket and frees everything. Either thread; `c` is in no list. */
 void tcp_conn_free(struct tcp_conn *c);

@@ -25,8 +25,8 @@ enum {
 	TCP_ACCEPTS = 64,             /* new sockets in one accept() */
 	TCP_PAUSE_NS = 100 * 1000000, /* listening rests so long when the process is out of fds */
 	/*
-	 * Bytes that the kernel holds without having sent them: enough for two of its largest segments; what comes later
-	 * can still be overtaken by what is more urgent.
+	 * Bytes that the kernel holds without having sent them: enough for two of its largest segments; what comes
+	 * later can still be overtaken by what is more urgent.
 	 */
 	TCP_NOTSENT_BYTES = 128 << 10,
 };
@@ -38,12 +38,12 @@ struct tcp {
 	unsigned queue_conns_max, send_bytes_max;
 	uint64_t handshake_ns;
 	uint16_t port_first, port_last;
-	char congestion[16];          /* TCP_CA_NAME_MAX */
-	char interface[IF_NAMESIZE];  /* "": none */
-	struct tcp_link strangers;    /* handshakes in progress, oldest first */
-	struct tcp_link complete;     /* hellos that accept() has not returned yet */
-	unsigned stranger_count;      /* in both */
-	uint64_t listen_again_ns;     /* 0: listening */
+	char congestion[16];         /* TCP_CA_NAME_MAX */
+	char interface[IF_NAMESIZE]; /* "": none */
+	struct tcp_link strangers;   /* handshakes in progress, oldest first */
+	struct tcp_link complete;    /* hellos that accept() has not returned yet */
+	unsigned stranger_count;     /* in both */
+	uint64_t listen_again_ns;    /* 0: listening */
 };
 
 #define TCP_CONN_OF(link_pointer) ((struct tcp_conn *)(void *)((char *)(link_pointer)-offsetof(struct tcp_conn, ready)))
@@ -67,7 +67,7 @@ static int tcp_copy_name(char *to, size_t bytes, const char *from, const char *w
 static int tcp_configure(struct tcp *t, const struct transport_config *config, struct err *e)
 {
 	int rc = tcp_copy_name(t->congestion, sizeof(t->congestion), config->congestion ? config->congestion : "cubic",
-			       "congestion control", e);
+		"congestion control", e);
 
 	if (rc == 0)
 		rc = tcp_copy_name(t->interface, sizeof(t->interface), config->interface, "interface", e);
@@ -94,7 +94,7 @@ static void tcp_try_congestion(const struct tcp *t)
 	if (rc < 0)
 		log_warn("tcp: the kernel refuses congestion control %s: %s; connections use the host's default. "
 			 "`sysctl net.ipv4.tcp_allowed_congestion_control` lists what may be used",
-			 t->congestion, strerror(-rc));
+			t->congestion, strerror(-rc));
 }
 
 static int tcp_open(const struct transport_config *config, struct transport **out, struct err *e)
@@ -209,7 +209,8 @@ static int tcp_shake_send(struct tcp_conn *c)
 	}
 }
 
-/* Reads the message that the handshake waits for, and no byte more. 0 when it wants none, -EAGAIN, or why it is over. */
+/* Reads the message that the handshake waits for, and no byte more. 0 when it wants none, -EAGAIN, or why it is over.
+ */
 static int tcp_shake_receive(struct tcp_conn *c)
 {
 	uint8_t in[HANDSHAKE_BYTES_MAX];
@@ -270,7 +271,7 @@ static int tcp_listen(struct transport *head, const char *host, char *address, s
 	if (rc < 0)
 		return rc;
 	if (getsockname(fd, (struct sockaddr *)&bound, &bytes) < 0 ||
-	    epoll_ctl(t->epoll_fd, EPOLL_CTL_ADD, fd, &interest) < 0) {
+		epoll_ctl(t->epoll_fd, EPOLL_CTL_ADD, fd, &interest) < 0) {
 		rc = -errno;
 		close(fd);
 		return err_set(e, rc, "tcp: cannot watch the listening socket: %s", strerror(-rc));
@@ -299,7 +300,8 @@ static int tcp_stranger_begin(struct tcp *t, int fd, const struct sockaddr_stora
 	rc = proof_nonce(nonce);
 	if (rc == 0) {
 		handshake_begin_box(&c->handshake, nonce);
-		rc = tcp_conn_shake(c);
+		/* Nothing is read here: a hello that came already wakes the epoll, where complete ones are found. */
+		rc = tcp_shake_send(c);
 	}
 	if (rc == 0)
 		rc = tcp_conn_watch(t, c, EPOLL_CTL_ADD, EPOLLIN);
@@ -439,7 +441,7 @@ static int tcp_admit(struct transport *head, struct conn *conn, const struct con
 /* --- the worker's end -------------------------------------------------------------------------- */
 
 static int tcp_connect(struct transport *head, const char *address, uint64_t session, uint32_t core, const uint8_t *key,
-		       struct conn **out, struct err *e)
+	struct conn **out, struct err *e)
 {
 	struct tcp *t = (struct tcp *)head;
 	char host[SOCK_HOST_BYTES];
@@ -448,7 +450,7 @@ static int tcp_connect(struct transport *head, const char *address, uint64_t ses
 	int fd;
 	int rc;
 
-	if (sock_split(address, host, &port) < 0)
+	if (sock_split(address, host, &port) < 0 || strcmp(host, "*") == 0)
 		return err_set(e, -EINVAL, "tcp: \"%.128s\" is no address; give host:port or [host]:port", address);
 	rc = sock_connect(host, port, tcp_interface(t), &fd, e);
 	if (rc < 0)
@@ -478,7 +480,8 @@ static int tcp_established(struct transport *head, struct conn *conn, struct err
 	if (c->state == TCP_ADMITTED)
 		return 0;
 	if (c->state == TCP_CLOSED)
-		return err_set(e, c->error, "tcp: the connection to %s has failed: %s", conn->peer, strerror(-c->error));
+		return err_set(
+			e, c->error, "tcp: the connection to %s has failed: %s", conn->peer, strerror(-c->error));
 	if (c->state == TCP_CONNECTING) {
 		rc = sock_connected(c->fd);
 		if (rc == -EAGAIN)

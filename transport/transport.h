@@ -70,8 +70,13 @@ struct conn {
 	struct transport *transport;
 	struct queue *queue; /* set by adopt() */
 	void *user;          /* whoever adopted it: the box's link, libphub's lane */
-	void *push;          /* worker: start of the mapped push region, or NULL when payloads are sent from anywhere */
-	const void *result;  /* worker: start of the mapped result region, or NULL */
+	/*
+	 * Worker: start of the mapped push and result region, or NULL when payloads are sent from anywhere. Set when
+	 * established() returns 0, the same for all connections that were given the same regions; they stay mapped
+	 * until the transport's close(), so that what lies there outlives the connections.
+	 */
+	void *push;
+	const void *result;
 	char peer[80];       /* for messages: "127.0.0.1:40312", "pid 4711 uid 0" */
 };
 
@@ -89,8 +94,10 @@ struct event {
 	struct wire_header header; /* EVENT_MESSAGE: decoded; well-formed, but not yet believed */
 	/*
 	 * EVENT_MESSAGE: header.length bytes, valid until the next poll(), or, with a slot, until release(). At a
-	 * worker it is the sink's address when the payload was put there, and NULL when the sink had none: then the
-	 * bytes were thrown away, and the header still counts.
+	 * worker it is the sink's address when the payload was put there, and NULL when the sink had none, or got
+	 * another while the payload came: then the bytes were thrown away, and the header still counts. A result whose
+	 * length is not its sink's ends the connection with -EPROTO. NULL also when the length is 0. Mapped memory (shm)
+	 * may change while it is read: read each byte once.
 	 */
 	const void *payload;
 	void *slot;   /* EVENT_MESSAGE: non-NULL when the payload may be held; to be released */
@@ -104,7 +111,9 @@ struct event {
 struct queue_ops {
 	/*
 	 * Takes an established connection into the queue. `spec` outlives it. 0, or -ENOSPC when the
-	 * queue is full. After success the connection is the queue's until drop().
+	 * queue is full, or -EINVAL when the chunks do not lie within the mapped push region, or -ENOMEM (the worker's
+	 * end, which had no spec before, may allocate here; nothing else in this table does). After success the
+	 * connection is the queue's until drop().
 	 */
 	int (*adopt)(struct queue *q, struct conn *c, const struct conn_spec *spec);
 	/*
@@ -119,6 +128,11 @@ struct queue_ops {
 	 * transport until EVENT_SENT with `cookie` (no event when cookie is NULL: then the caller must
 	 * know otherwise that the payload stays put) or until drop(). 0, or -EAGAIN when the connection
 	 * has its bound of unsent bytes (EVENT_WRITABLE follows), or -EPIPE when it is closed.
+	 *
+	 * Where regions are mapped (shm) the peer reads the payload where it lies. SENT comes at once and says nothing
+	 * of the peer, which reads a push until its result is there, and a result until the chunk's next push. A
+	 * payload is spans[chunk].bytes long; a worker's lies at push + spans[chunk].offset, the box's anywhere in
+	 * spec->result. -EINVAL when it does not.
 	 */
 	int (*send)(
 		struct queue *q, struct conn *c, const struct wire_header *header, const void *payload, void *cookie);
@@ -134,8 +148,8 @@ struct queue_ops {
 	int (*arm)(struct queue *q);
 	/*
 	 * Ends and frees the connection: unsent messages are forgotten without EVENT_SENT, kept slots of
-	 * this connection count as released, no later event names it, and on return nothing reads or
-	 * writes the memory that was given to it.
+	 * this connection count as released, no later poll() names it (the rest of the last one's events may), and on
+	 * return nothing reads or writes the memory that was given to it.
 	 */
 	void (*drop)(struct queue *q, struct conn *c);
 };
@@ -178,7 +192,8 @@ struct transport_ops {
 	void (*queue_destroy)(struct transport *t, struct queue *q);
 	/*
 	 * Box: listens on host (numeric or name, "" for any; ignored by shm and loop). `address` (at least
-	 * 128 bytes) receives what a worker's connect() takes, e.g. "127.0.0.1:7101" or "@phub-4711-1".
+	 * 128 bytes) receives what a worker's connect() takes, e.g. "127.0.0.1:7101" or "@phub-4711-1". tcp on any
+	 * address gives "*:7101": the worker puts the host of its control session in place of "*".
 	 */
 	int (*listen)(struct transport *t, const char *host, char *address, size_t address_bytes, struct err *e);
 	/*
@@ -187,16 +202,19 @@ struct transport_ops {
 	 */
 	int (*accept)(struct transport *t, uint64_t now_ns, struct hello *out);
 	/*
-	 * Box: answers a hello. admit: sends the welcome (shm: with the memory of `spec`) and leaves the connection
-	 * ready for adopt() by a queue of this transport; on error the connection is freed. reject: sends the code
-	 * (a positive errno) and frees it.
+	 * Box: answers a hello. admit: sends the welcome (shm: with the memory of `spec`, which it seals if nobody
+	 * has; -EINVAL or -EPERM when it cannot be) and leaves the connection ready for adopt() by a queue of this
+	 * transport; on error the connection is freed. reject: sends the code (a positive errno) and frees it.
 	 */
 	int (*admit)(struct transport *t, struct conn *c, const struct conn_spec *spec, struct err *e);
 	void (*reject)(struct transport *t, struct conn *c, int code);
 	/* Worker: begins to connect to core `core` of session `session`; `key` (PROOF_KEY bytes) is the session's. */
 	int (*connect)(struct transport *t, const char *address, uint64_t session, uint32_t core, const uint8_t *key,
 		struct conn **out, struct err *e);
-	/* Worker: 0 when welcomed, -EAGAIN when not yet, else a negative errno with the reason in `e`. */
+	/*
+	 * Worker: 0 when welcomed, -EAGAIN when not yet, else a negative errno with the reason in `e`; then, too, it is
+	 * abandon() that frees the connection.
+	 */
 	int (*established)(struct transport *t, struct conn *c, struct err *e);
 	/* Either end: ends and frees a connection that no queue has adopted. */
 	void (*abandon)(struct transport *t, struct conn *c);

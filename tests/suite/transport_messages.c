@@ -46,8 +46,8 @@ static void pushes_of_every_size_arrive(void **state)
 	uint32_t i;
 
 	for (i = 0; i < RIG_CHUNKS; i++)
-		assert_int_equal(lane_push(lane, i, 1, NULL), 0);
-	lane_flush_worker(lane);
+		assert_int_equal(pair_push(lane, i, 1, NULL), 0);
+	pair_flush_worker(lane);
 	RIG_UNTIL(rig, end_count(box, EVENT_MESSAGE, lane->box) == RIG_CHUNKS);
 	check_log(box, !box->q->lossy);
 	for (i = 0; i < RIG_CHUNKS; i++) {
@@ -68,8 +68,8 @@ static void results_of_every_size_come_where_they_are_wanted(void **state)
 	uint32_t i;
 
 	for (i = 0; i < RIG_CHUNKS; i++)
-		assert_int_equal(lane_answer(lane, i, 1, NULL), 0);
-	lane_flush_box(lane);
+		assert_int_equal(pair_answer(lane, i, 1, NULL), 0);
+	pair_flush_box(lane);
 	RIG_UNTIL(rig, end_count(worker, EVENT_MESSAGE, lane->worker) == RIG_CHUNKS);
 	check_log(worker, !worker->q->lossy);
 	for (i = 0; i < RIG_CHUNKS; i++) {
@@ -92,9 +92,9 @@ static void the_largest_chunk_goes_both_ways(void **state)
 	uint32_t last = RIG_CHUNKS - 1;
 
 	assert_int_equal(lane->spans[last].bytes, WIRE_PAYLOAD_MAX);
-	assert_int_equal(lane_push(lane, last, 1, lane), 0);
+	assert_int_equal(pair_push(lane, last, 1, lane), 0);
 	RIG_UNTIL(rig, end_count(lane->box_end, EVENT_MESSAGE, NULL) == 1);
-	assert_int_equal(lane_answer(lane, last, 1, lane), 0);
+	assert_int_equal(pair_answer(lane, last, 1, lane), 0);
 	RIG_UNTIL(rig, end_count(lane->worker_end, EVENT_MESSAGE, NULL) == 1);
 	RIG_UNTIL(rig, end_count(lane->worker_end, EVENT_SENT, NULL) == 1);
 	RIG_UNTIL(rig, end_count(lane->box_end, EVENT_SENT, NULL) == 1);
@@ -143,7 +143,7 @@ static void headers_come_unchanged(void **state)
 		bool empty = types[i] == WIRE_PULL || types[i] == WIRE_CREDIT;
 		struct rig_end *from = down ? lane->box_end : lane->worker_end;
 		struct rig_end *to = down ? lane->worker_end : lane->box_end;
-		uint8_t *payload = down ? lane_result_at(lane, 5) : lane_payload_at(lane, 5);
+		uint8_t *payload = down ? pair_result_at(lane, 5) : pair_payload_at(lane, 5);
 		struct wire_header h = full;
 
 		h.type = types[i];
@@ -176,10 +176,10 @@ static void many_rounds_stay_exact_and_in_order(void **state)
 		unsigned want = round * RIG_CHUNKS;
 
 		for (i = 0; i < RIG_CHUNKS; i++)
-			assert_int_equal(lane_push(lane, i, round, &lane->spans[i]), 0);
+			assert_int_equal(pair_push(lane, i, round, &lane->spans[i]), 0);
 		RIG_UNTIL(rig, end_count(box, EVENT_MESSAGE, NULL) == want);
 		for (i = 0; i < RIG_CHUNKS; i++)
-			assert_int_equal(lane_answer(lane, i, round, &lane->spans[i]), 0);
+			assert_int_equal(pair_answer(lane, i, round, &lane->spans[i]), 0);
 		RIG_UNTIL(rig, end_count(worker, EVENT_MESSAGE, NULL) == want);
 		RIG_UNTIL(rig, end_count(worker, EVENT_SENT, NULL) == want && end_count(box, EVENT_SENT, NULL) == want);
 	}
@@ -196,8 +196,8 @@ static void polls_of_one_event_lose_nothing(void **state)
 
 	lane->box_end->batch = lane->worker_end->batch = 1;
 	for (i = 0; i < RIG_CHUNKS; i++) {
-		assert_int_equal(lane_push(lane, i, 1, lane), 0);
-		assert_int_equal(lane_answer(lane, i, 1, lane), 0);
+		assert_int_equal(pair_push(lane, i, 1, lane), 0);
+		assert_int_equal(pair_answer(lane, i, 1, lane), 0);
 	}
 	RIG_UNTIL(rig, end_count(lane->box_end, EVENT_MESSAGE, NULL) == RIG_CHUNKS);
 	RIG_UNTIL(rig, end_count(lane->worker_end, EVENT_MESSAGE, NULL) == RIG_CHUNKS);
@@ -234,8 +234,8 @@ static void each_cookie_comes_back_once(void **state)
 
 	for (i = 0; i < RIG_CHUNKS; i++) {
 		/* Those without a cookie are not told of. */
-		assert_int_equal(lane_push(lane, i, 1, i % 2 ? &cookies[i / 2] : NULL), 0);
-		assert_int_equal(lane_answer(lane, i, 1, &cookies[i]), 0);
+		assert_int_equal(pair_push(lane, i, 1, i % 2 ? &cookies[i / 2] : NULL), 0);
+		assert_int_equal(pair_answer(lane, i, 1, &cookies[i]), 0);
 	}
 	RIG_UNTIL(rig, end_count(lane->box_end, EVENT_MESSAGE, NULL) == RIG_CHUNKS);
 	RIG_UNTIL(rig, end_count(lane->worker_end, EVENT_MESSAGE, NULL) == RIG_CHUNKS);
@@ -249,7 +249,7 @@ static void each_cookie_comes_back_once(void **state)
 
 static int send_again(struct lane *lane, bool down)
 {
-	return down ? lane_answer_again(lane, 11, 1, NULL) : lane_push_again(lane, 11, 1, NULL);
+	return down ? pair_answer_again(lane, 11, 1, NULL) : pair_push_again(lane, 11, 1, NULL);
 }
 
 /*
@@ -291,7 +291,7 @@ static void check_bound(void **state, bool down)
 		rig_destroy(rig);
 		skip();
 	}
-	rig_fill(down ? lane_result_at(lane, 11) : lane_payload_at(lane, 11), lane->spans[11].bytes, 3, 1, 11);
+	rig_fill(down ? pair_result_at(lane, 11) : pair_payload_at(lane, 11), lane->spans[11].bytes, 3, 1, 11);
 	to->mute = true;
 	sent = fill_up(rig, lane, down);
 	assert_true(sent > 0);
@@ -326,7 +326,7 @@ static void push_some(struct rig *rig, struct lane *lane, uint32_t first, uint32
 	uint32_t i;
 
 	for (i = first; i < first + count; i++)
-		assert_int_equal(lane_push(lane, i, round, NULL), 0);
+		assert_int_equal(pair_push(lane, i, round, NULL), 0);
 	RIG_UNTIL(rig, end_count(lane->box_end, EVENT_MESSAGE, lane->box) == before + count);
 }
 
@@ -382,7 +382,7 @@ static void nothing_is_kept_where_nothing_can_be(void **state)
 	unsigned i, n, got = 0;
 
 	for (i = 0; i < RIG_CHUNKS; i++)
-		assert_int_equal(lane_push(lane, i, 1, NULL), 0);
+		assert_int_equal(pair_push(lane, i, 1, NULL), 0);
 	box->mute = true;
 	rig_deadline_set(rig);
 	while (got < RIG_CHUNKS && !rig_deadline_passed(rig)) {
@@ -441,8 +441,8 @@ static void results_that_nobody_wants_are_thrown_away(void **state)
 	worker = lane->worker_end;
 	memset(lane->wanted + lane->spans[7].offset, 0xee, lane->spans[7].bytes);
 	lane->sinks[7].addr = NULL;
-	assert_int_equal(lane_answer(lane, 7, 1, NULL), 0);
-	assert_int_equal(lane_answer(lane, 8, 1, NULL), 0);
+	assert_int_equal(pair_answer(lane, 7, 1, NULL), 0);
+	assert_int_equal(pair_answer(lane, 8, 1, NULL), 0);
 	RIG_UNTIL(rig, worker->count && worker->log[worker->count - 1].header.chunk == 8);
 	for (i = 0; i < lane->spans[7].bytes; i++)
 		assert_int_equal(lane->wanted[lane->spans[7].offset + i], 0xee);
@@ -452,7 +452,7 @@ static void results_that_nobody_wants_are_thrown_away(void **state)
 	assert_null(worker->log[0].payload);
 	assert_true(worker->log[1].intact);
 	lane->sinks[7].addr = lane->wanted + lane->spans[7].offset;
-	assert_int_equal(lane_answer(lane, 7, 2, NULL), 0);
+	assert_int_equal(pair_answer(lane, 7, 2, NULL), 0);
 	RIG_UNTIL(rig, worker->count == 3);
 	assert_true(worker->log[2].intact);
 	rig_destroy(rig);
@@ -468,9 +468,9 @@ static void a_result_of_another_length_ends_the_connection(void **state)
 	rig = rig_create(*state, &usual);
 	lane = first_lane(rig);
 	lane->sinks[7].bytes /= 2;
-	assert_int_equal(lane_answer(lane, 6, 1, NULL), 0);
-	assert_int_equal(lane_answer(lane, 7, 1, NULL), 0);
-	assert_int_equal(lane_answer(lane, 8, 1, NULL), 0);
+	assert_int_equal(pair_answer(lane, 6, 1, NULL), 0);
+	assert_int_equal(pair_answer(lane, 7, 1, NULL), 0);
+	assert_int_equal(pair_answer(lane, 8, 1, NULL), 0);
 	RIG_UNTIL(rig, end_count(lane->worker_end, EVENT_CLOSED, lane->worker) == 1);
 	assert_true(end_record(lane->worker_end, EVENT_CLOSED, NULL, 0)->error < 0);
 	assert_int_equal(end_count(lane->worker_end, EVENT_MESSAGE, NULL), 1);
@@ -493,9 +493,9 @@ static void a_push_above_the_largest_chunk_ends_the_connection(void **state)
 	assert_int_equal(rig_established(rig, lane), 0);
 	rig_adopt_box(lane);
 	rig_adopt_worker(lane);
-	assert_int_equal(lane_push(lane, 5, 1, NULL), 0);
-	assert_int_equal(lane_push(lane, 6, 1, NULL), 0);
-	assert_int_equal(lane_push(lane, 4, 1, NULL), 0);
+	assert_int_equal(pair_push(lane, 5, 1, NULL), 0);
+	assert_int_equal(pair_push(lane, 6, 1, NULL), 0);
+	assert_int_equal(pair_push(lane, 4, 1, NULL), 0);
 	RIG_UNTIL(rig, end_count(lane->box_end, EVENT_CLOSED, lane->box) == 1);
 	assert_true(end_record(lane->box_end, EVENT_CLOSED, NULL, 0)->error < 0);
 	assert_int_equal(end_count(lane->box_end, EVENT_MESSAGE, NULL), 1);
@@ -530,8 +530,8 @@ static void a_closed_connection_takes_nothing_more(void **state)
 	rig_drop_box(two);
 	RIG_UNTIL(rig, end_count(one->box_end, EVENT_CLOSED, one->box) == 1);
 	RIG_UNTIL(rig, end_count(two->worker_end, EVENT_CLOSED, two->worker) == 1);
-	assert_int_equal(lane_answer(one, 5, 1, NULL), -EPIPE);
-	assert_int_equal(lane_push(two, 5, 1, NULL), -EPIPE);
+	assert_int_equal(pair_answer(one, 5, 1, NULL), -EPIPE);
+	assert_int_equal(pair_push(two, 5, 1, NULL), -EPIPE);
 	rig_turns(rig, 10);
 	rig_destroy(rig);
 }
@@ -546,7 +546,7 @@ static int push_from_heap(struct lane *lane, void **payload)
 	*payload = malloc(h.length);
 	assert_non_null(*payload);
 	memset(*payload, 1, h.length);
-	return q->ops->send(q, lane->worker, &h, lane->worker->push ? lane_payload_at(lane, 11) : *payload, lane);
+	return q->ops->send(q, lane->worker, &h, lane->worker->push ? pair_payload_at(lane, 11) : *payload, lane);
 }
 
 static void check_drop_of_sender(void **state, bool flush)
@@ -563,7 +563,7 @@ static void check_drop_of_sender(void **state, bool flush)
 	if (n < 40)
 		free(payloads[n]);
 	if (flush)
-		lane_flush_worker(lane);
+		pair_flush_worker(lane);
 	rig_drop_worker(lane);
 	for (i = 0; i < n; i++) /* The address sanitizer sees whoever reads them now. */
 		free(payloads[i]);
@@ -592,8 +592,8 @@ static void a_drop_forgets_what_came(void **state)
 
 	lane->box_end->mute = true;
 	for (i = 0; i < RIG_CHUNKS; i++) {
-		assert_int_equal(lane_push(lane, i, 1, lane), 0);
-		assert_int_equal(lane_push(other, i, 1, other), 0);
+		assert_int_equal(pair_push(lane, i, 1, lane), 0);
+		assert_int_equal(pair_push(other, i, 1, other), 0);
 	}
 	rig_turns(rig, 50);
 	rig_drop_box(lane);
@@ -614,7 +614,7 @@ static void results_under_way_touch_no_sink_after_drop(void **state)
 
 	lane->worker_end->mute = true;
 	for (i = 0; i < RIG_CHUNKS; i++)
-		assert_int_equal(lane_answer(lane, i, 1, lane), 0);
+		assert_int_equal(pair_answer(lane, i, 1, lane), 0);
 	rig_turns(rig, 50);
 	rig_drop_worker(lane);
 	memset(lane->wanted, 0xee, bytes);

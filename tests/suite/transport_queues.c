@@ -32,7 +32,7 @@ static void a_queue_has_a_limit(void **state)
 	assert_null(three->box->queue);
 	rig_drop_box(two);
 	rig_adopt_box(three);
-	assert_int_equal(lane_push(three, 5, 1, NULL), 0);
+	assert_int_equal(pair_push(three, 5, 1, NULL), 0);
 	RIG_UNTIL(rig, end_count(three->box_end, EVENT_MESSAGE, three->box) == 1);
 	rig_destroy(rig);
 }
@@ -49,7 +49,7 @@ static void check_queues(void **state, unsigned queues)
 		lanes[i] = rig_join(rig, rig_box_end(rig, i % queues), rig_worker_end(rig, i / queues), i);
 	for (j = 0; j < RIG_CHUNKS; j++) {
 		for (i = 0; i < count; i++)
-			assert_int_equal(lane_push(lanes[i], j, 1, NULL), 0);
+			assert_int_equal(pair_push(lanes[i], j, 1, NULL), 0);
 	}
 	for (i = 0; i < count; i++) {
 		RIG_UNTIL(rig, end_count(lanes[i]->box_end, EVENT_MESSAGE, lanes[i]->box) == RIG_CHUNKS);
@@ -58,7 +58,7 @@ static void check_queues(void **state, unsigned queues)
 
 			assert_int_equal(r->header.rank, i);
 			assert_true(r->intact);
-			assert_int_equal(lane_answer(lanes[i], r->header.chunk, 1, NULL), 0);
+			assert_int_equal(pair_answer(lanes[i], r->header.chunk, 1, NULL), 0);
 		}
 	}
 	for (i = 0; i < count; i++) {
@@ -97,10 +97,10 @@ static void many_connections(void **state)
 		lanes[i] = rig_join(rig, box, rig_worker_end(rig, i % RIG_ENDS), i);
 	for (round = 1; round <= 3; round++) {
 		for (i = 0; i < MANY; i++)
-			assert_int_equal(lane_push(lanes[i], 6, round, lanes[i]), 0);
+			assert_int_equal(pair_push(lanes[i], 6, round, lanes[i]), 0);
 		RIG_UNTIL(rig, end_count(box, EVENT_MESSAGE, NULL) == round * MANY);
 		for (i = 0; i < MANY; i++)
-			assert_int_equal(lane_answer(lanes[i], 6, round, lanes[i]), 0);
+			assert_int_equal(pair_answer(lanes[i], 6, round, lanes[i]), 0);
 		for (i = 0; i < MANY; i++) {
 			RIG_UNTIL(rig, end_count(lanes[i]->worker_end, EVENT_MESSAGE, lanes[i]->worker) == round);
 			RIG_UNTIL(rig, end_count(lanes[i]->worker_end, EVENT_SENT, lanes[i]->worker) == round);
@@ -126,8 +126,8 @@ static void connections_come_and_go(void **state)
 	for (i = 1; i <= 60; i++) {
 		struct lane *lane = join(rig, 0, 2);
 
-		assert_int_equal(lane_push(lane, 6, i, NULL), 0);
-		assert_int_equal(lane_push(stays, 6, i, NULL), 0);
+		assert_int_equal(pair_push(lane, 6, i, NULL), 0);
+		assert_int_equal(pair_push(stays, 6, i, NULL), 0);
 		RIG_UNTIL(rig, end_count(stays->box_end, EVENT_MESSAGE, stays->box) == i);
 		if (i % 2)
 			rig_drop_worker(lane);
@@ -149,7 +149,7 @@ static void refill(struct lane *lane)
 {
 	unsigned i;
 
-	for (i = 0; i < 64 && lane_push_again(lane, 6, 1, NULL) == 0; i++)
+	for (i = 0; i < 64 && pair_push_again(lane, 6, 1, NULL) == 0; i++)
 		;
 }
 
@@ -162,7 +162,7 @@ static void a_flood_starves_nobody(void **state)
 	unsigned i, before, round;
 
 	box->batch = 8;
-	rig_fill(lane_payload_at(flood, 6), flood->spans[6].bytes, 1, 1, 6);
+	rig_fill(pair_payload_at(flood, 6), flood->spans[6].bytes, 1, 1, 6);
 	for (i = 0; i < 100; i++) {
 		refill(flood);
 		rig_turn(rig);
@@ -170,7 +170,7 @@ static void a_flood_starves_nobody(void **state)
 	for (round = 1; round <= 10; round++) {
 		box->count = 0;
 		before = 0;
-		assert_int_equal(lane_push(quiet, 5, round, NULL), 0);
+		assert_int_equal(pair_push(quiet, 5, round, NULL), 0);
 		rig_deadline_set(rig);
 		while (end_count(box, EVENT_MESSAGE, quiet->box) == 0) {
 			refill(flood);
@@ -196,7 +196,7 @@ static void what_comes_before_the_box_adopts_is_not_lost(void **state)
 	assert_int_equal(rig_established(rig, lane), 0);
 	rig_adopt_worker(lane);
 	for (i = 0; i < RIG_CHUNKS; i++)
-		assert_int_equal(lane_push(lane, i, 1, lane), 0);
+		assert_int_equal(pair_push(lane, i, 1, lane), 0);
 	rig_turns(rig, 30);
 	assert_int_equal(lane->box_end->count, 0);
 	rig_adopt_box(lane);
@@ -214,9 +214,9 @@ static void what_comes_before_the_worker_adopts_is_not_lost(void **state)
 
 	rig_admit(rig, lane);
 	rig_adopt_box(lane);
-	assert_int_equal(lane_credit(lane, 1), 0);
+	assert_int_equal(pair_credit(lane, 1), 0);
 	for (i = 0; i < RIG_CHUNKS; i++)
-		assert_int_equal(lane_answer(lane, i, 1, lane), 0);
+		assert_int_equal(pair_answer(lane, i, 1, lane), 0);
 	rig_turns(rig, 30);
 	assert_int_equal(rig_established(rig, lane), 0);
 	rig_turns(rig, 30);
@@ -273,8 +273,8 @@ static void a_sleeper_is_woken_by_a_message(void **state)
 	unsigned round;
 
 	for (round = 1; round <= 20; round++) {
-		assert_int_equal(lane_push(lane, round % RIG_CHUNKS, round, lane), 0);
-		lane_flush_worker(lane);
+		assert_int_equal(pair_push(lane, round % RIG_CHUNKS, round, lane), 0);
+		pair_flush_worker(lane);
 		assert_true(readable(fd, 5000));
 		RIG_UNTIL(rig, end_count(lane->box_end, EVENT_MESSAGE, NULL) == round);
 		RIG_UNTIL(rig, end_count(lane->worker_end, EVENT_SENT, NULL) == round);
@@ -290,8 +290,8 @@ static void a_sleeping_worker_is_woken_by_a_result(void **state)
 	struct lane *lane = join(rig, 0, 1);
 	int fd = sleep_or_skip(rig, lane->worker_end);
 
-	assert_int_equal(lane_answer(lane, 9, 1, NULL), 0);
-	lane_flush_box(lane);
+	assert_int_equal(pair_answer(lane, 9, 1, NULL), 0);
+	pair_flush_box(lane);
 	assert_true(readable(fd, 5000));
 	RIG_UNTIL(rig, end_count(lane->worker_end, EVENT_MESSAGE, NULL) == 1);
 	rig_destroy(rig);
@@ -307,8 +307,8 @@ static void nobody_sleeps_on_a_message(void **state)
 	(void)sleep_or_skip(rig, lane->box_end);
 	for (round = 1; round <= 20; round++) {
 		lane->box_end->mute = true;
-		assert_int_equal(lane_push(lane, 9, round, lane), 0);
-		lane_flush_worker(lane);
+		assert_int_equal(pair_push(lane, 9, round, lane), 0);
+		pair_flush_worker(lane);
 		rig_turns(rig, 5);
 		rc = lane->box_end->q->ops->arm(lane->box_end->q);
 		assert_true(rc == -EAGAIN || readable(rc, 5000));
@@ -344,8 +344,8 @@ static void a_sleeper_is_woken_when_it_may_send_again(void **state)
 	unsigned sent = 0;
 
 	lane->box_end->mute = true;
-	rig_fill(lane_payload_at(lane, 11), lane->spans[11].bytes, 1, 1, 11);
-	while (lane_push_again(lane, 11, 1, NULL) == 0 && sent++ < 100000)
+	rig_fill(pair_payload_at(lane, 11), lane->spans[11].bytes, 1, 1, 11);
+	while (pair_push_again(lane, 11, 1, NULL) == 0 && sent++ < 100000)
 		rig_turn(rig);
 	assert_int_equal(arm_quietly(rig, lane->worker_end), fd);
 	assert_false(readable(fd, 30));

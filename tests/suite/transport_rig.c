@@ -480,14 +480,14 @@ void rig_drop_box(struct lane *lane)
 
 /* ---- messages ---- */
 
-uint8_t *lane_payload_at(struct lane *lane, uint32_t chunk)
+uint8_t *pair_payload_at(struct lane *lane, uint32_t chunk)
 {
 	uint8_t *base = lane->worker->push ? lane->worker->push : lane->pushes;
 
 	return base + lane->spans[chunk].offset;
 }
 
-uint8_t *lane_result_at(struct lane *lane, uint32_t chunk)
+uint8_t *pair_result_at(struct lane *lane, uint32_t chunk)
 {
 	return (uint8_t *)lane->result.base + lane->spans[chunk].offset;
 }
@@ -521,7 +521,7 @@ bool rig_matches(const uint8_t *at, uint32_t bytes, uint32_t rank, uint64_t roun
 	return true;
 }
 
-int lane_push_again(struct lane *lane, uint32_t chunk, uint64_t round, void *cookie)
+int pair_push_again(struct lane *lane, uint32_t chunk, uint64_t round, void *cookie)
 {
 	struct wire_header h = {.type = WIRE_PUSH,
 		.length = lane->spans[chunk].bytes,
@@ -531,16 +531,16 @@ int lane_push_again(struct lane *lane, uint32_t chunk, uint64_t round, void *coo
 		.count = 1};
 	struct queue *q = lane->worker_end->q;
 
-	return q->ops->send(q, lane->worker, &h, lane_payload_at(lane, chunk), cookie);
+	return q->ops->send(q, lane->worker, &h, pair_payload_at(lane, chunk), cookie);
 }
 
-int lane_push(struct lane *lane, uint32_t chunk, uint64_t round, void *cookie)
+int pair_push(struct lane *lane, uint32_t chunk, uint64_t round, void *cookie)
 {
-	rig_fill(lane_payload_at(lane, chunk), lane->spans[chunk].bytes, lane->rank, round, chunk);
-	return lane_push_again(lane, chunk, round, cookie);
+	rig_fill(pair_payload_at(lane, chunk), lane->spans[chunk].bytes, lane->rank, round, chunk);
+	return pair_push_again(lane, chunk, round, cookie);
 }
 
-int lane_answer_again(struct lane *lane, uint32_t chunk, uint64_t round, void *cookie)
+int pair_answer_again(struct lane *lane, uint32_t chunk, uint64_t round, void *cookie)
 {
 	struct wire_header h = {.type = WIRE_RESULT,
 		.length = lane->spans[chunk].bytes,
@@ -550,16 +550,16 @@ int lane_answer_again(struct lane *lane, uint32_t chunk, uint64_t round, void *c
 		.count = 1};
 	struct queue *q = lane->box_end->q;
 
-	return q->ops->send(q, lane->box, &h, lane_result_at(lane, chunk), cookie);
+	return q->ops->send(q, lane->box, &h, pair_result_at(lane, chunk), cookie);
 }
 
-int lane_answer(struct lane *lane, uint32_t chunk, uint64_t round, void *cookie)
+int pair_answer(struct lane *lane, uint32_t chunk, uint64_t round, void *cookie)
 {
-	rig_fill(lane_result_at(lane, chunk), lane->spans[chunk].bytes, lane->rank, round, chunk);
-	return lane_answer_again(lane, chunk, round, cookie);
+	rig_fill(pair_result_at(lane, chunk), lane->spans[chunk].bytes, lane->rank, round, chunk);
+	return pair_answer_again(lane, chunk, round, cookie);
 }
 
-int lane_pull(struct lane *lane, uint32_t chunk, uint64_t round)
+int pair_pull(struct lane *lane, uint32_t chunk, uint64_t round)
 {
 	struct wire_header h = {.type = WIRE_PULL, .chunk = chunk, .rank = lane->rank, .round = round};
 	struct queue *q = lane->worker_end->q;
@@ -567,7 +567,7 @@ int lane_pull(struct lane *lane, uint32_t chunk, uint64_t round)
 	return q->ops->send(q, lane->worker, &h, NULL, NULL);
 }
 
-int lane_credit(struct lane *lane, uint32_t credit)
+int pair_credit(struct lane *lane, uint32_t credit)
 {
 	struct wire_header h = {.type = WIRE_CREDIT, .rank = lane->rank, .credit = credit};
 	struct queue *q = lane->box_end->q;
@@ -575,12 +575,12 @@ int lane_credit(struct lane *lane, uint32_t credit)
 	return q->ops->send(q, lane->box, &h, NULL, NULL);
 }
 
-void lane_flush_worker(struct lane *lane)
+void pair_flush_worker(struct lane *lane)
 {
 	lane->worker_end->q->ops->flush(lane->worker_end->q);
 }
 
-void lane_flush_box(struct lane *lane)
+void pair_flush_box(struct lane *lane)
 {
 	lane->box_end->q->ops->flush(lane->box_end->q);
 }

@@ -142,22 +142,22 @@ void rig_drop_worker(struct lane *lane);
 void rig_drop_box(struct lane *lane);
 
 /* Where the payload of a push and of a result of this chunk has to lie. */
-uint8_t *lane_payload_at(struct lane *lane, uint32_t chunk);
-uint8_t *lane_result_at(struct lane *lane, uint32_t chunk);
+uint8_t *pair_payload_at(struct lane *lane, uint32_t chunk);
+uint8_t *pair_result_at(struct lane *lane, uint32_t chunk);
 void rig_fill(uint8_t *at, uint32_t bytes, uint32_t rank, uint64_t round, uint32_t chunk);
 bool rig_matches(const uint8_t *at, uint32_t bytes, uint32_t rank, uint64_t round, uint32_t chunk);
 
 /* Writes the pattern and sends it, without flush. What send() returns. */
-int lane_push(struct lane *lane, uint32_t chunk, uint64_t round, void *cookie);
-int lane_answer(struct lane *lane, uint32_t chunk, uint64_t round, void *cookie);
+int pair_push(struct lane *lane, uint32_t chunk, uint64_t round, void *cookie);
+int pair_answer(struct lane *lane, uint32_t chunk, uint64_t round, void *cookie);
 /* Sends what lies there already. */
-int lane_push_again(struct lane *lane, uint32_t chunk, uint64_t round, void *cookie);
-int lane_answer_again(struct lane *lane, uint32_t chunk, uint64_t round, void *cookie);
+int pair_push_again(struct lane *lane, uint32_t chunk, uint64_t round, void *cookie);
+int pair_answer_again(struct lane *lane, uint32_t chunk, uint64_t round, void *cookie);
 /* Sends a header alone. */
-int lane_pull(struct lane *lane, uint32_t chunk, uint64_t round);
-int lane_credit(struct lane *lane, uint32_t credit);
-void lane_flush_worker(struct lane *lane);
-void lane_flush_box(struct lane *lane);
+int pair_pull(struct lane *lane, uint32_t chunk, uint64_t round);
+int pair_credit(struct lane *lane, uint32_t credit);
+void pair_flush_worker(struct lane *lane);
+void pair_flush_box(struct lane *lane);
 
 /* Gives back the slot of a record. */
 void end_release(struct rig_end *end, unsigned index);

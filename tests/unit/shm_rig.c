@@ -84,7 +84,8 @@ void shm_worker_open(struct shm_worker *w, const char *address, uint64_t session
 
 	memset(w, 0, sizeof(*w));
 	shm_rig_layout(w->spans);
-	w->spec = (struct conn_spec){.chunk_count = SHM_RIG_CHUNKS, .spans = w->spans, .payload_max = SHM_RIG_CHUNK_BYTES};
+	w->spec = (struct conn_spec){
+		.chunk_count = SHM_RIG_CHUNKS, .spans = w->spans, .payload_max = SHM_RIG_CHUNK_BYTES};
 	REQUIRE(transport_shm.open(&config, &w->t, &e) == 0);
 	REQUIRE(transport_shm.queue_create(w->t, &w->q, &e) == 0);
 	REQUIRE(transport_shm.connect(w->t, address, session, 3, shm_rig_key, &w->c, &e) == 0);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A box and workers on the shared-memory transport, for test_shm.c and test_shm_hostile.c: in one thread, in two, or in
- * forked processes. A failed REQUIRE() aborts, because cmocka's assertions are of no use in a child or a thread.
+ * A box and workers on the shared-memory transport, for test_shm.c and test_shm_hostile.c: in one thread, in two,
+ * or in forked processes. A failed REQUIRE() aborts, because cmocka's assertions are of no use in a child or a
+ * thread.
  */
 #ifndef PHUB_TESTS_UNIT_SHM_RIG_H
 #define PHUB_TESTS_UNIT_SHM_RIG_H
@@ -14,12 +15,12 @@
 #include "phub/base/mem.h"
 #include "transport/transport.h"
 
-#define REQUIRE(condition)                                                                                             \
-	do {                                                                                                           \
-		if (!(condition)) {                                                                                    \
-			fprintf(stderr, "%s:%d: %s: false: %s\n", __FILE__, __LINE__, __func__, #condition);           \
-			abort();                                                                                       \
-		}                                                                                                      \
+#define REQUIRE(condition)                                                                                   \
+	do {                                                                                                 \
+		if (!(condition)) {                                                                          \
+			fprintf(stderr, "%s:%d: %s: false: %s\n", __FILE__, __LINE__, __func__, #condition); \
+			abort();                                                                             \
+		}                                                                                            \
 	} while (0)
 
 enum { SHM_RIG_CHUNKS = 4, SHM_RIG_CHUNK_BYTES = 1024, SHM_RIG_BASE = 8192 };

@@ -7,6 +7,7 @@
 
 #include <errno.h>
 #include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <poll.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -35,7 +36,8 @@ static struct transport *rig_transport(const struct transport_config *config)
 	return t;
 }
 
-void tcp_rig_open(struct tcp_rig *rig, const struct transport_config *config, uint32_t chunk_count, uint32_t payload_max)
+void tcp_rig_open(
+	struct tcp_rig *rig, const struct transport_config *config, uint32_t chunk_count, uint32_t payload_max)
 {
 	struct err e = {0};
 
@@ -131,6 +133,14 @@ void tcp_rig_connect(struct tcp_rig *rig, struct conn **box_end, struct conn **w
 	*worker_end = c;
 }
 
+/* Small pieces go out at once, or tests would wait for delayed acknowledgements. */
+static void rig_no_delay(int fd)
+{
+	int on = 1;
+
+	assert_int_equal(setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on)), 0);
+}
+
 int tcp_rig_dial(const struct tcp_rig *rig)
 {
 	struct sockaddr_in box = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
@@ -141,6 +151,7 @@ int tcp_rig_dial(const struct tcp_rig *rig)
 	assert_int_equal(sock_split(rig->address, host, &port), 0);
 	box.sin_port = htons(port);
 	assert_int_equal(connect(fd, (struct sockaddr *)&box, sizeof(box)), 0);
+	rig_no_delay(fd);
 	return fd;
 }
 
@@ -184,6 +195,7 @@ int tcp_rig_raw_box(struct tcp_rig *rig, struct conn **worker_end)
 	while ((fd = accept(listening, NULL, NULL)) < 0)
 		assert_int_equal(errno, EAGAIN);
 	close(listening);
+	rig_no_delay(fd);
 	handshake_begin_box(&h, nonce);
 	tcp_rig_write(fd, handshake_output(&h, &n), HANDSHAKE_NONCE_BYTES);
 	handshake_sent(&h, HANDSHAKE_NONCE_BYTES);
@@ -223,6 +235,17 @@ void tcp_rig_expect_none(struct tcp_rig *rig, struct queue *q)
 	assert_int_equal(tcp_rig_poll(rig, q, QUIET_MS), 0);
 }
 
+void tcp_rig_expect_closed(struct tcp_rig *rig, struct queue *q, struct conn *c, int error)
+{
+	struct event event = tcp_rig_expect(rig, q, EVENT_CLOSED);
+	struct wire_header h = tcp_rig_header(WIRE_PULL, 0, 0, 0);
+
+	assert_ptr_equal(event.conn, c);
+	assert_int_equal(event.error, error);
+	assert_int_equal(q->ops->send(q, c, &h, NULL, NULL), -EPIPE);
+	tcp_rig_expect_none(rig, q);
+}
+
 void tcp_rig_write(int fd, const void *data, size_t bytes)
 {
 	const uint8_t *at = data;
@@ -243,7 +266,16 @@ void tcp_rig_read(int fd, void *data, size_t bytes)
 
 struct wire_header tcp_rig_header(enum wire_type type, uint32_t chunk, uint32_t length, uint64_t round)
 {
-	return (struct wire_header){.type = type, .chunk = chunk, .length = length, .round = round, .count = 1, .job = 5};
+	return (struct wire_header){
+		.type = type, .chunk = chunk, .length = length, .round = round, .count = 1, .job = 5};
+}
+
+uint32_t tcp_rig_random(uint64_t *seed)
+{
+	*seed ^= *seed << 13;
+	*seed ^= *seed >> 7;
+	*seed ^= *seed << 17;
+	return (uint32_t)(*seed >> 20);
 }
 
 void tcp_rig_fill(uint8_t *to, size_t bytes, uint64_t salt)

@@ -28,7 +28,8 @@ struct tcp_rig {
 extern const uint8_t tcp_rig_key[PROOF_KEY];
 
 /* Chunks of payload_max bytes each. `config` may be NULL. The worker's spec has no sinks until a test sets them. */
-void tcp_rig_open(struct tcp_rig *rig, const struct transport_config *config, uint32_t chunk_count, uint32_t payload_max);
+void tcp_rig_open(
+	struct tcp_rig *rig, const struct transport_config *config, uint32_t chunk_count, uint32_t payload_max);
 /* The connections must have been dropped. */
 void tcp_rig_close(struct tcp_rig *rig);
 
@@ -50,6 +51,8 @@ int tcp_rig_raw_box(struct tcp_rig *rig, struct conn **worker_end);
 unsigned tcp_rig_poll(struct tcp_rig *rig, struct queue *q, unsigned timeout_ms);
 /* The one event that comes next; fails the test when there is none or another. */
 struct event tcp_rig_expect(struct tcp_rig *rig, struct queue *q, enum event_type type);
+/* The connection's end comes next, with this error, then nothing; nothing can be sent any more. */
+void tcp_rig_expect_closed(struct tcp_rig *rig, struct queue *q, struct conn *c, int error);
 /* No event comes for a moment. */
 void tcp_rig_expect_none(struct tcp_rig *rig, struct queue *q);
 
@@ -59,6 +62,8 @@ void tcp_rig_read(int fd, void *data, size_t bytes);
 
 /* A header of this type; a push counts one gradient. */
 struct wire_header tcp_rig_header(enum wire_type type, uint32_t chunk, uint32_t length, uint64_t round);
+/* The next number of a seeded sequence; any seed but 0. */
+uint32_t tcp_rig_random(uint64_t *seed);
 /* The bytes that message `salt` carries. */
 void tcp_rig_fill(uint8_t *to, size_t bytes, uint64_t salt);
 /* Are they? */

@@ -115,7 +115,7 @@ static void bench_open(struct bench *b, uint32_t world, unsigned hold_max)
 	b->spec.group_count = 1;
 	b->spec.epoch = 1;
 	b->spec.groups[0] = sgd;
-	strcpy(b->spec.name, "test");
+	memcpy(b->spec.name, "test", 5);
 	assert_int_equal(chunking_plan(&b->key, 1, 32768, &b->spec.plan, &e), 0);
 	assert_int_equal(mailbox_create(64, &b->control), 0);
 	assert_int_equal(dispatch_from_env(&config.kernels, text, sizeof(text)), 0);

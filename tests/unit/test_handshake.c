@@ -17,7 +17,7 @@ static const uint8_t nonce[PROOF_NONCE] = {9, 8, 7, 6, 5, 4, 3, 2, 1};
 static const uint8_t key[PROOF_KEY] = {1, 2, 3, 4};
 
 #define SESSION 0x1122334455667788u
-#define CORE 3u
+#define CORE    3u
 
 struct pair {
 	struct handshake box, worker;
@@ -96,8 +96,8 @@ static void test_exchange(void **state)
 static void test_bytes(void **state)
 {
 	static const uint8_t nonce_head[8] = {'P', 'H', 'H', 'S', 1, 1, 0, 0};
-	static const uint8_t hello_head[24] = {'P', 'H', 'H', 'S', 1, 2, 0, 0, 3, 0, 0, 0,
-		0, 0, 0, 0, 0x88, 0x77, 0x66, 0x55, 0x44, 0x33, 0x22, 0x11};
+	static const uint8_t hello_head[24] = {
+		'P', 'H', 'H', 'S', 1, 2, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0, 0x88, 0x77, 0x66, 0x55, 0x44, 0x33, 0x22, 0x11};
 	static const uint8_t denied[16] = {'P', 'H', 'H', 'S', 1, 3, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0};
 	const uint8_t *out;
 	struct pair p;
@@ -123,8 +123,15 @@ static void test_bytes(void **state)
 static void test_refusals(void **state)
 {
 	static const int told[][2] = {
-		{EACCES, EACCES}, {ENOENT, ENOENT}, {ERANGE, ERANGE}, {EALREADY, EALREADY}, {ENOSPC, ENOSPC},
-		{ESHUTDOWN, ESHUTDOWN}, {ECONNREFUSED, ECONNREFUSED}, {EIO, ECONNREFUSED}, {9999, ECONNREFUSED},
+		{EACCES, EACCES},
+		{ENOENT, ENOENT},
+		{ERANGE, ERANGE},
+		{EALREADY, EALREADY},
+		{ENOSPC, ENOSPC},
+		{ESHUTDOWN, ESHUTDOWN},
+		{ECONNREFUSED, ECONNREFUSED},
+		{EIO, ECONNREFUSED},
+		{9999, ECONNREFUSED},
 	};
 
 	(void)state;

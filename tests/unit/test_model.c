@@ -350,7 +350,7 @@ static void test_csv_many_lines(void **state)
 	(void)state;
 
 	for (int i = 0; i < 10000; i++)
-		len += (size_t)sprintf(text + len, "k%d,16x16\n", i);
+		len += (size_t)snprintf(text + len, 16, "k%d,16x16\n", i);
 
 	struct model m = csv_ok(text);
 	assert_int_equal(m.count, 10000);
@@ -442,7 +442,7 @@ static void test_csv_most_tensors(void **state)
 	(void)state;
 
 	for (unsigned i = 0; i <= MODEL_TENSOR_COUNT_MAX; i++)
-		len += (size_t)sprintf(text + len, "%u,1\n", i);
+		len += (size_t)snprintf(text + len, 16, "%u,1\n", i);
 	csv_refuse(text, len, -EFBIG, "mine.csv:1000001: more than 1000000 tensors");
 	free(text);
 }

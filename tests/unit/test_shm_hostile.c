@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a worker that means harm can do to a box through the memory, the bells and the socket they share: nothing but lose its own
- * connection. The hostile worker is played by hand: it has proved itself, and then does as it likes. Also a few tricks of a
- * hostile box against a worker. An honest worker exchanges in between, and must not notice.
+ * What a worker that means harm can do to a box through the memory, the bells and the socket they share: nothing
+ * but lose its own connection. The hostile worker is played by hand: it has proved itself, and then does as it
+ * likes. What a hostile box can do to a worker is in test_shm_hostile_box.c. An honest worker exchanges in between,
+ * and must not notice.
  */
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/falloc.h>
-#include <poll.h>
 #include <pthread.h>
 #include <setjmp.h>
 #include <signal.h>
@@ -17,11 +17,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/un.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -180,7 +178,8 @@ static void scene_expect_closed(struct scene *s, int error)
 	assert_int_equal(ev.type, EVENT_CLOSED);
 	assert_ptr_equal(ev.conn, s->hostile_conn);
 	assert_int_equal(ev.error, error);
-	assert_int_equal(s->box.q->ops->send(s->box.q, s->hostile_conn, &(struct wire_header){.type = WIRE_CREDIT}, NULL, NULL),
+	assert_int_equal(
+		s->box.q->ops->send(s->box.q, s->hostile_conn, &(struct wire_header){.type = WIRE_CREDIT}, NULL, NULL),
 		-EPIPE);
 	shm_rig_silence(s->box.q);
 	scene_honest_exchange(s);
@@ -384,7 +383,10 @@ static void a_bad_entry_does_not_spoil_those_before_it(void **state)
 	scene_close(s);
 }
 
-/* A descriptor that is rewritten while the box reads it is either whole or refused, and whatever is yielded lies within the region. */
+/*
+ * A descriptor that is rewritten while the box reads it is either whole or refused, and whatever is yielded lies
+ * within the region.
+ */
 struct scribbler {
 	struct hostile *h;
 	_Atomic bool stop;
@@ -421,7 +423,8 @@ static void *scribbler_run(void *arg)
 
 			atomic_store_explicit(&words32[r >> 30 & 255], (uint32_t)(r >> 40), memory_order_relaxed);
 		}
-		atomic_fetch_add_explicit(&s->h->control[SHM_WORKER].tail, (uint32_t)(r >> 50 & 3), memory_order_relaxed);
+		atomic_fetch_add_explicit(
+			&s->h->control[SHM_WORKER].tail, (uint32_t)(r >> 50 & 3), memory_order_relaxed);
 	}
 	return NULL;
 }
@@ -492,7 +495,10 @@ static void *bell_blocked(void *arg)
 	return NULL;
 }
 
-/* A full eventfd and a full pipe, both made blocking as far as the worker can: the box neither reads the one nor waits for the other. */
+/*
+ * A full eventfd and a full pipe, both made blocking as far as the worker can: the box neither reads the one nor
+ * waits for the other.
+ */
 static void bells_cannot_be_made_to_block(void **state)
 {
 	struct scene *s = scene_open();
@@ -643,160 +649,6 @@ static void half_a_setup_is_ended_like_a_whole_one(void **state)
 	scene_close(s);
 }
 
-/* ---- a box that means harm ---- */
-
-/* Listens where a worker connects to, and speaks the handshake by hand. */
-struct fake_box {
-	struct shm_worker w;
-	int listener, socket;
-	struct shm_parcel parcel;
-	struct mem_region memory[3];
-};
-
-static void fake_box_shake(struct fake_box *f)
-{
-	uint8_t nonce[PROOF_NONCE] = {1}, in[HANDSHAKE_BYTES_MAX];
-	struct handshake h;
-	struct err e = {0};
-	size_t bytes;
-	const uint8_t *out;
-
-	handshake_begin_box(&h, nonce);
-	out = handshake_output(&h, &bytes);
-	REQUIRE(send(f->socket, out, bytes, 0) == (ssize_t)bytes);
-	handshake_sent(&h, bytes);
-	REQUIRE(transport_shm.established(f->w.t, f->w.c, &e) == -EAGAIN);
-	REQUIRE(recv(f->socket, in, handshake_wants(&h), 0) == HANDSHAKE_HELLO_BYTES);
-	REQUIRE(handshake_input(&h, in, HANDSHAKE_HELLO_BYTES) == 0);
-	handshake_answer(&h, 0);
-	out = handshake_output(&h, &bytes);
-	REQUIRE(send(f->socket, out, bytes, 0) == (ssize_t)bytes);
-	REQUIRE(transport_shm.established(f->w.t, f->w.c, &e) == -EAGAIN);
-}
-
-static void fake_box_open(struct fake_box *f)
-{
-	static const char address[] = "@phub-test-fake-box";
-	struct sockaddr_un name = {.sun_family = AF_UNIX};
-	struct err e = {0};
-
-	memset(f, 0, sizeof(*f));
-	f->listener = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-	snprintf(name.sun_path + 1, sizeof(name.sun_path) - 1, "%s-%d", address + 1, (int)getpid());
-	REQUIRE(bind(f->listener, (struct sockaddr *)&name,
-			(socklen_t)(sizeof(sa_family_t) + 1 + strlen(name.sun_path + 1)))
-		== 0);
-	REQUIRE(listen(f->listener, 1) == 0);
-	name.sun_path[0] = '@';
-	shm_worker_open(&f->w, name.sun_path, 7);
-	f->socket = accept(f->listener, NULL, NULL);
-	REQUIRE(f->socket >= 0);
-	fake_box_shake(f);
-	f->parcel = (struct shm_parcel){
-		.capacity = 16, .ring_bytes = shm_ring_bytes(16), .push_bytes = SHM_RIG_BASE, .result_bytes = SHM_RIG_BASE};
-	for (unsigned i = 0; i < 3; i++) {
-		size_t bytes = i == SHM_FD_RING ? shm_ring_bytes(16) : SHM_RIG_BASE;
-
-		REQUIRE(mem_region_create(bytes, MEM_SHARED, MEM_NODE_ANY, &f->memory[i], &e) == 0);
-		f->parcel.fds[i] = f->memory[i].fd;
-	}
-	shm_ring_format(f->memory[SHM_FD_RING].base);
-	f->parcel.fds[SHM_FD_UP] = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-	f->parcel.fds[SHM_FD_DOWN] = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-}
-
-static void fake_box_seal(struct fake_box *f)
-{
-	for (unsigned i = 0; i < 3; i++)
-		REQUIRE(mem_region_seal(&f->memory[i], i == SHM_FD_RESULT) == 0);
-}
-
-static void fake_box_close(struct fake_box *f)
-{
-	shm_worker_close(&f->w);
-	for (unsigned i = 0; i < 3; i++)
-		mem_region_destroy(&f->memory[i]);
-	close(f->parcel.fds[SHM_FD_UP]);
-	close(f->parcel.fds[SHM_FD_DOWN]);
-	close(f->socket);
-	close(f->listener);
-}
-
-/* What could be cut short under the worker's feet is not mapped; nor what is smaller than announced. */
-static void a_worker_maps_only_what_is_sealed(void **state)
-{
-	struct fake_box f;
-	struct err e = {0};
-
-	(void)state;
-	fake_box_open(&f);
-	assert_int_equal(shm_parcel_send(f.socket, &f.parcel), 0);
-	assert_int_equal(transport_shm.established(f.w.t, f.w.c, &e), -EPERM);
-	fake_box_close(&f);
-
-	fake_box_open(&f);
-	fake_box_seal(&f);
-	f.parcel.result_bytes *= 2;
-	assert_int_equal(shm_parcel_send(f.socket, &f.parcel), 0);
-	assert_int_equal(transport_shm.established(f.w.t, f.w.c, &e), -EINVAL);
-	fake_box_close(&f);
-}
-
-static void a_worker_takes_no_half_parcel(void **state)
-{
-	uint8_t bytes[SHM_PARCEL_BYTES];
-	struct fake_box f;
-	struct err e = {0};
-
-	(void)state;
-	fake_box_open(&f);
-	shm_parcel_encode(&f.parcel, bytes);
-	assert_int_equal(send(f.socket, bytes, sizeof(bytes), 0), sizeof(bytes)); /* no descriptors */
-	assert_int_equal(transport_shm.established(f.w.t, f.w.c, &e), -EPROTO);
-	fake_box_close(&f);
-
-	fake_box_open(&f);
-	assert_int_equal(send(f.socket, bytes, 9, 0), 9);
-	assert_int_equal(transport_shm.established(f.w.t, f.w.c, &e), -EPROTO);
-	fake_box_close(&f);
-
-	fake_box_open(&f);
-	close(f.socket);
-	f.socket = -1;
-	assert_int_equal(transport_shm.established(f.w.t, f.w.c, &e), -ECONNRESET);
-	fake_box_close(&f);
-}
-
-/* Results that would lie outside of the region. */
-static void a_worker_checks_where_results_lie(void **state)
-{
-	static const uint64_t offsets[] = {SHM_RIG_BASE - SHM_RIG_CHUNK_BYTES + 1, SHM_RIG_BASE, UINT64_MAX, 1ull << 63};
-	struct wire_header header = shm_rig_result_header(0, 1);
-
-	(void)state;
-	for (unsigned i = 0; i < sizeof(offsets) / sizeof(offsets[0]); i++) {
-		struct shm_ring ring;
-		struct fake_box f;
-		struct event ev;
-
-		fake_box_open(&f);
-		fake_box_seal(&f);
-		assert_int_equal(shm_parcel_send(f.socket, &f.parcel), 0);
-		shm_worker_adopt(&f.w);
-		shm_ring_attach(&ring, f.memory[SHM_FD_RING].base, 16, SHM_BOX);
-		assert_int_equal(shm_ring_put(&ring, &header, SHM_RIG_BASE - SHM_RIG_CHUNK_BYTES), 0);
-		assert_int_equal(shm_ring_put(&ring, &header, offsets[i]), 0);
-		shm_ring_publish(&ring);
-		ev = shm_rig_await(f.w.q);
-		assert_int_equal(ev.type, EVENT_MESSAGE);
-		assert_ptr_equal(ev.payload, (const uint8_t *)f.w.c->result + SHM_RIG_BASE - SHM_RIG_CHUNK_BYTES);
-		ev = shm_rig_await(f.w.q);
-		assert_int_equal(ev.type, EVENT_CLOSED);
-		assert_int_equal(ev.error, -EPROTO);
-		fake_box_close(&f);
-	}
-}
-
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -815,9 +667,6 @@ int main(void)
 		cmocka_unit_test(descriptors_on_the_socket_are_not_kept),
 		cmocka_unit_test(nothing_is_read_after_the_end),
 		cmocka_unit_test(half_a_setup_is_ended_like_a_whole_one),
-		cmocka_unit_test(a_worker_maps_only_what_is_sealed),
-		cmocka_unit_test(a_worker_takes_no_half_parcel),
-		cmocka_unit_test(a_worker_checks_where_results_lie),
 	};
 
 	/* A box that blocks is what some of this is about. */

@@ -30,13 +30,20 @@ struct ends {
 	struct stream *near, *far; /* the dialler's, the box's */
 };
 
+static uint16_t port_of(const char *bound)
+{
+	unsigned long port = strtoul(strrchr(bound, ':') + 1, NULL, 10);
+
+	assert_in_range(port, 1, 65535);
+	return (uint16_t)port;
+}
+
 static void listen_on(struct ends *ends, const char *host)
 {
 	struct err e = {0};
 
 	assert_int_equal(stream_listen_tcp(host, 0, NULL, &ends->listen_fd, ends->bound, sizeof(ends->bound), &e), 0);
-	ends->port = (uint16_t)atoi(strrchr(ends->bound, ':') + 1);
-	assert_int_not_equal(ends->port, 0);
+	ends->port = port_of(ends->bound);
 }
 
 static void wait_for(int fd, short events)
@@ -133,12 +140,14 @@ static void test_interface(void **state)
 	int fd;
 
 	(void)state;
-	assert_int_equal(stream_listen_tcp("127.0.0.1", 0, "nosuch0", &fd, ends.bound, sizeof(ends.bound), &e), -ENODEV);
+	assert_int_equal(
+		stream_listen_tcp("127.0.0.1", 0, "nosuch0", &fd, ends.bound, sizeof(ends.bound), &e), -ENODEV);
 	assert_non_null(strstr(e.text, "nosuch0"));
 	assert_int_equal(stream_dial_tcp("127.0.0.1", 1, "nosuch0", &ends.near, &e), -ENODEV);
 	assert_non_null(strstr(e.text, "nosuch0"));
-	assert_int_equal(stream_listen_tcp("127.0.0.1", 0, "lo", &ends.listen_fd, ends.bound, sizeof(ends.bound), &e), 0);
-	ends.port = (uint16_t)atoi(strrchr(ends.bound, ':') + 1);
+	assert_int_equal(
+		stream_listen_tcp("127.0.0.1", 0, "lo", &ends.listen_fd, ends.bound, sizeof(ends.bound), &e), 0);
+	ends.port = port_of(ends.bound);
 	assert_int_equal(stream_dial_tcp("127.0.0.1", ends.port, "lo", &ends.near, &e), 0);
 	wait_for(ends.listen_fd, POLLIN);
 	assert_int_equal(stream_accept_tcp(ends.listen_fd, &ends.far), 0);
@@ -291,8 +300,24 @@ static void test_loopback_names(void **state)
 static void test_split(void **state)
 {
 	static const char *const wrong[] = {
-		"", ":", "host", "host:", ":1", "host:0", "host:65536", "host:-1", "host:+1", "host: 1", "host:1x", "::1:5",
-		"[::1]", "[::1:5", "::1]:5", "[]:5", "[:5", "host:99999999999999999999",
+		"",
+		":",
+		"host",
+		"host:",
+		":1",
+		"host:0",
+		"host:65536",
+		"host:-1",
+		"host:+1",
+		"host: 1",
+		"host:1x",
+		"::1:5",
+		"[::1]",
+		"[::1:5",
+		"::1]:5",
+		"[]:5",
+		"[:5",
+		"host:99999999999999999999",
 	};
 	char host[SOCK_HOST_BYTES];
 	char longest[300];

@@ -1,0 +1,92 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A box turned by hand on a network in memory, and clients that say whatever a test wants: right, wrong, or out of
+ * order. Time moves by rig_wait() alone.
+ */
+#ifndef TESTS_UNIT_CONTROL_RIG_H
+#define TESTS_UNIT_CONTROL_RIG_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "phub/control/box.h"
+#include "phub/control/config.h"
+#include "transport/control.pb-c.h"
+#include "transport/loop.h"
+#include "transport/proof.h"
+#include "transport/stream.h"
+#include "transport/transport.h"
+
+enum { RIG_BOX_HOST = 0, RIG_PORT = 7077, RIG_CLIENTS_MAX = 16 };
+
+struct rig {
+	struct loop_net *net;
+	struct loop_listener *listener;
+	struct config config;
+	struct box *box;
+	uint64_t now_ns;
+};
+
+struct actor {
+	struct rig *rig;
+	unsigned host;
+	struct stream *stream;
+	struct frame_reader reader;
+	struct frame_writer writer;
+	uint32_t rank;
+	uint64_t session;
+	uint8_t key[PROOF_KEY];
+	uint32_t chunk_bytes;
+	Phub__Control *last; /* of rig_hear() */
+	char error[600];     /* text of the last Error that came */
+	int error_code;      /* 0: none */
+	int error_rank;
+	char notice[1200]; /* of the last Notice */
+	uint32_t missing[64], missing_count;
+	bool closed;
+	struct transport *transport;
+};
+
+/* What a Job says, with defaults of an all-reduce. */
+struct rig_job {
+	uint32_t generation;
+	int optimizer, reduce, sync;
+	uint32_t staleness, chunk_bytes;
+	bool reproducible;
+	double lr;
+	const char *transport;
+};
+
+/* A box with `cores` cores; `settings` are "key=value" ended by NULL, over the defaults, or NULL. */
+void rig_open(struct rig *rig, unsigned cores, const char *const *settings);
+/* Checks that the box balances. */
+void rig_close(struct rig *rig);
+/* Turns the box until nothing is left to be done now. */
+void rig_turn(struct rig *rig);
+/* Lets time pass, turning the box every 10 ms. */
+void rig_wait(struct rig *rig, uint64_t ms);
+
+void actor_dial(struct rig *rig, struct actor *c, unsigned host);
+void actor_hang_up(struct actor *c);
+void actor_say(struct actor *c, const Phub__Control *message);
+void actor_say_bytes(struct actor *c, const void *bytes, size_t count);
+/* Takes in what came; the case of the last message that is no Heartbeat and no Notice, or 0. */
+int actor_hear(struct actor *c);
+
+void actor_hello(struct actor *c, const char *job, uint32_t rank, uint32_t world);
+/* Hello to Welcome. Returns whether it was welcomed. */
+bool actor_join(struct actor *c, const char *job, uint32_t rank, uint32_t world, const char *secret);
+bool actor_join_admin(struct actor *c, const char *secret);
+void actor_job(struct actor *c, const struct rig_job *job, uint32_t key_count);
+/* Keys `first`..: names k0, k1, ... with `elements` each. */
+void actor_keys(struct actor *c, uint32_t generation, uint32_t first, uint32_t count, uint64_t elements);
+/* Job and keys at once; the job's default is generation 1 of an all-reduce. */
+void actor_table(struct actor *c, const struct rig_job *job, uint32_t count, uint64_t elements);
+void actor_hyper(struct actor *c, uint32_t version, double lr);
+void actor_barrier(struct actor *c, uint64_t id);
+void actor_heartbeat(struct actor *c);
+void actor_leave(struct actor *c);
+/* Opens a data connection to a core with this key; 0 with `conn`, or a negative errno. */
+int actor_connect(struct actor *c, uint32_t core, const uint8_t key[PROOF_KEY], struct conn **conn);
+
+#endif

@@ -1,0 +1,107 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A box for libphub's tests: one thread, the network in memory, fp32 sums and broadcasts, and a list of ways to
+ * misbehave. It knows of the protocol what a worker must see of it and nothing more.
+ */
+#ifndef PHUB_TESTS_FAKE_BOX_H
+#define PHUB_TESTS_FAKE_BOX_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "client/client.h"
+#include "topology/chunking.h"
+#include "transport/control.pb-c.h"
+#include "transport/loop.h"
+#include "transport/stream.h"
+#include "transport/transport.h"
+
+enum { FAKE_WORLD_MAX = 4, FAKE_CORES_MAX = 4, FAKE_PORT = 7077 };
+
+struct fake_worker {
+	struct stream *stream;
+	struct frame_reader in;
+	struct frame_writer out;
+	uint8_t client_nonce[PROOF_NONCE], box_nonce[PROOF_NONCE];
+	uint8_t key[PROOF_KEY];
+	char job[64];
+	uint32_t rank;
+	uint64_t session;
+	uint32_t generation, key_count, keys_here;
+	struct chunk_key *keys;
+	uint32_t chunk_bytes;
+	bool tabled, left;
+	uint32_t hyper; /* last version heard of */
+	double lr;      /* of group 0 in it */
+	uint64_t barrier;
+	struct conn *conns[FAKE_CORES_MAX];
+	uint32_t seq[FAKE_CORES_MAX]; /* highest that came */
+	unsigned pushes;
+};
+
+struct fake_chunk {
+	uint32_t core, local;
+	uint64_t round;   /* collecting */
+	uint32_t arrived; /* bits of ranks */
+	float *sum;
+	float *result;
+};
+
+struct fake_box {
+	struct loop_net *net;
+	struct loop_listener *listener;
+	struct transport *transport;
+	struct queue *queue;
+	char address[LOOP_ADDRESS_BYTES];
+	uint32_t world, cores, window;
+	bool optimizer; /* rounds begin at 0; a step is weight -= sum */
+	const char *secret;
+	struct fake_worker workers[FAKE_WORLD_MAX];
+	struct chunk_plan plan;
+	struct fake_chunk *chunks;
+	struct span *spans[FAKE_CORES_MAX];
+	uint32_t *index[FAKE_CORES_MAX]; /* local -> chunk */
+	uint32_t counts[FAKE_CORES_MAX];
+	struct conn_spec specs[FAKE_CORES_MAX];
+	bool started;
+	uint32_t starts;
+	uint32_t order[4096]; /* chunks in the order in which rank 0's pushes came */
+	unsigned order_count;
+
+	/* Misbehaviour. */
+	bool deaf; /* reads nothing from control sessions */
+	bool mute; /* answers no heartbeat and no push */
+	bool wrong_mac;
+	uint32_t error_code;  /* instead of a challenge */
+	bool wrong_placement; /* a core that is not there */
+	bool short_placement;
+	bool wrong_round; /* results of the next round */
+	bool doubled;     /* every result twice */
+	bool hoard;       /* gives no credit back */
+	bool no_lanes;    /* refuses data connections */
+};
+
+void fake_box_open(struct fake_box *b, struct loop_net *net, uint32_t world, uint32_t cores);
+void fake_box_close(struct fake_box *b);
+/* Does all that can be done now. */
+void fake_box_step(struct fake_box *b);
+/* Says something to a worker: packed and framed, sent at the next step. */
+void fake_box_say(struct fake_box *b, uint32_t rank, const Phub__Control *message);
+void fake_box_say_bytes(struct fake_box *b, uint32_t rank, const void *frame, size_t bytes);
+void fake_box_error(struct fake_box *b, uint32_t rank, uint32_t code, const char *text);
+void fake_box_notice(
+	struct fake_box *b, uint32_t rank, uint32_t chunk, uint64_t round, uint32_t missing, const char *text);
+/* Ends a worker's data connections, or its control session. */
+void fake_box_cut_lanes(struct fake_box *b, uint32_t rank);
+void fake_box_hang_up(struct fake_box *b, uint32_t rank);
+
+/* A worker's view of the network in memory. */
+struct fake_site {
+	struct loop_host *host;
+	unsigned box; /* its endpoint */
+	struct client_env env;
+};
+
+void fake_site_init(struct fake_site *site, struct loop_net *net, unsigned endpoint, unsigned box);
+
+#endif

@@ -1,0 +1,352 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * One lane over a queue that only remembers: credits, priorities, and repetition where messages get lost.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <errno.h>
+#include <limits.h>
+#include <string.h>
+
+#include "client/lane.h"
+
+enum { CHUNKS = 64, SENT_MAX = 1024 };
+#define MS 1000000ull
+
+struct rig {
+	struct queue queue;
+	struct conn conn;
+	struct lane_group group;
+	struct lane lane;
+	struct flight flights[CHUNKS];
+	struct wire_header sent[SENT_MAX];
+	unsigned sent_count;
+	unsigned room;
+	int refuse;
+	unsigned drops;
+};
+
+static int rig_send(struct queue *q, struct conn *c, const struct wire_header *h, const void *payload, void *cookie)
+{
+	struct rig *r = (struct rig *)q;
+
+	(void)c;
+	(void)payload;
+	(void)cookie;
+	if (r->refuse)
+		return r->refuse;
+	if (r->room == 0)
+		return -EAGAIN;
+	r->room--;
+	r->sent[r->sent_count++] = *h;
+	return 0;
+}
+
+static void rig_drop(struct queue *q, struct conn *c)
+{
+	(void)c;
+	((struct rig *)q)->drops++;
+}
+
+static const struct queue_ops rig_ops = {.send = rig_send, .drop = rig_drop};
+
+static void rig_open(struct rig *r, uint32_t window, bool lossy)
+{
+	memset(r, 0, sizeof(*r));
+	r->queue.ops = &rig_ops;
+	r->queue.lossy = lossy;
+	r->conn.queue = &r->queue;
+	r->room = UINT_MAX;
+	r->group = (struct lane_group){
+		.queue = &r->queue, .job = 1, .generation = 2, .epoch = 3, .rank = 4, .lossy = lossy};
+	assert_int_equal(lane_init(&r->lane, &r->group, 5, CHUNKS), 0);
+	r->lane.conn = &r->conn;
+	for (uint32_t i = 0; i < CHUNKS; i++) {
+		r->lane.flights[i] = &r->flights[i];
+		r->lane.spans[i].bytes = 100;
+		r->flights[i].lane = &r->lane;
+		r->flights[i].local = i;
+		r->flights[i].payload = (const uint8_t *)"x";
+	}
+	lane_open(&r->lane, window);
+}
+
+static void rig_close(struct rig *r)
+{
+	lane_drop(&r->lane);
+	assert_int_equal(r->drops, 1);
+	lane_fini(&r->lane);
+}
+
+static void rig_push(struct rig *r, uint32_t chunk, uint16_t priority, uint64_t now)
+{
+	struct flight *f = &r->flights[chunk];
+
+	f->state = FLIGHT_QUEUED;
+	f->type = WIRE_PUSH;
+	f->priority = priority;
+	lane_push(&r->lane, f);
+	lane_pump(&r->lane, now);
+}
+
+static void rig_answer(struct rig *r, uint32_t chunk)
+{
+	lane_answered(&r->lane, &r->flights[chunk]);
+	r->flights[chunk].state = FLIGHT_IDLE;
+	r->flights[chunk].round++;
+}
+
+static void headers(void **state)
+{
+	struct rig r;
+
+	(void)state;
+	rig_open(&r, 4, false);
+	r.flights[9].round = 77;
+	r.flights[9].hyper = 6;
+	rig_push(&r, 9, 12, 0);
+	assert_int_equal(r.sent_count, 1);
+	assert_int_equal(r.sent[0].type, WIRE_PUSH);
+	assert_int_equal(r.sent[0].length, 100);
+	assert_int_equal(r.sent[0].job, 1);
+	assert_int_equal(r.sent[0].generation, 2);
+	assert_int_equal(r.sent[0].epoch, 3);
+	assert_int_equal(r.sent[0].rank, 4);
+	assert_int_equal(r.sent[0].chunk, 9);
+	assert_int_equal(r.sent[0].round, 77);
+	assert_int_equal(r.sent[0].hyper, 6);
+	assert_int_equal(r.sent[0].count, 1);
+	assert_int_equal(r.sent[0].seq, 1);
+	assert_int_equal(r.sent[0].priority, 12);
+	rig_close(&r);
+}
+
+static void credits_bound_what_is_sent(void **state)
+{
+	struct rig r;
+
+	(void)state;
+	rig_open(&r, 4, false);
+	for (uint32_t i = 0; i < 10; i++)
+		rig_push(&r, i, 0, 0);
+	assert_int_equal(r.sent_count, 4);
+	lane_grant(&r.lane, 3); /* older than what we know */
+	lane_pump(&r.lane, 0);
+	assert_int_equal(r.sent_count, 4);
+	lane_grant(&r.lane, 6);
+	lane_grant(&r.lane, 6);
+	lane_pump(&r.lane, 1000 * MS);
+	assert_int_equal(r.sent_count, 6);
+	lane_grant(&r.lane, 100);
+	lane_pump(&r.lane, 1000 * MS);
+	assert_int_equal(r.sent_count, 10);
+	for (uint32_t i = 0; i < 10; i++) {
+		assert_int_equal(r.sent[i].chunk, i);
+		assert_int_equal(r.sent[i].seq, i + 1);
+	}
+	assert_true(lane_due(&r.lane) == UINT64_MAX);
+	rig_close(&r);
+}
+
+static void credits_wrap(void **state)
+{
+	struct rig r;
+
+	(void)state;
+	rig_open(&r, 0, false);
+	r.lane.seq = UINT32_MAX - 1;
+	r.lane.credit = UINT32_MAX - 1;
+	for (uint32_t i = 0; i < 4; i++)
+		rig_push(&r, i, 0, 0);
+	assert_int_equal(r.sent_count, 0);
+	lane_grant(&r.lane, 1);
+	lane_pump(&r.lane, 0);
+	assert_int_equal(r.sent_count, 3);
+	assert_int_equal(r.sent[0].seq, UINT32_MAX);
+	assert_int_equal(r.sent[2].seq, 1);
+	rig_close(&r);
+}
+
+static void urgent_ones_overtake(void **state)
+{
+	struct rig r;
+
+	(void)state;
+	rig_open(&r, 1, false);
+	rig_push(&r, 0, 0, 0);
+	for (uint32_t i = 1; i < CHUNKS; i++)
+		rig_push(&r, i, (uint16_t)(i * 37 % 11), 0);
+	lane_grant(&r.lane, 1000);
+	lane_pump(&r.lane, 0);
+	assert_int_equal(r.sent_count, CHUNKS);
+	for (uint32_t i = 2; i < CHUNKS; i++) {
+		assert_true(r.sent[i - 1].priority <= r.sent[i].priority);
+		if (r.sent[i - 1].priority == r.sent[i].priority)
+			assert_true(r.sent[i - 1].chunk < r.sent[i].chunk);
+	}
+	rig_close(&r);
+}
+
+static void a_full_transport_is_waited_for(void **state)
+{
+	struct rig r;
+
+	(void)state;
+	rig_open(&r, 100, false);
+	r.room = 2;
+	for (uint32_t i = 0; i < 4; i++)
+		rig_push(&r, i, 0, 0);
+	assert_int_equal(r.sent_count, 2);
+	assert_true(r.lane.full);
+	r.room = 10;
+	lane_pump(&r.lane, 0);
+	assert_int_equal(r.sent_count, 2);
+	r.lane.full = false; /* EVENT_WRITABLE */
+	lane_pump(&r.lane, 0);
+	assert_int_equal(r.sent_count, 4);
+	rig_close(&r);
+}
+
+static void a_refusal_loses_the_lane(void **state)
+{
+	struct rig r;
+
+	(void)state;
+	rig_open(&r, 100, false);
+	r.refuse = -EPIPE;
+	rig_push(&r, 0, 0, 0);
+	assert_int_equal(r.lane.state, LANE_UP); /* EVENT_CLOSED is to come */
+	r.lane.full = false;
+	r.refuse = -EINVAL;
+	lane_pump(&r.lane, 0);
+	assert_int_equal(r.lane.state, LANE_LOST);
+	assert_int_equal(r.lane.error, -EINVAL);
+	rig_close(&r);
+}
+
+static void lost_pushes_are_repeated(void **state)
+{
+	struct rig r;
+	uint64_t now = 1, due;
+
+	(void)state;
+	rig_open(&r, 100, true);
+	rig_push(&r, 0, 0, now);
+	rig_push(&r, 1, 0, now);
+	due = lane_due(&r.lane);
+	assert_true(due == now + 20 * MS);
+	lane_tick(&r.lane, due - 1);
+	lane_pump(&r.lane, due - 1);
+	assert_int_equal(r.sent_count, 2);
+	rig_answer(&r, 0);
+	lane_tick(&r.lane, due);
+	lane_pump(&r.lane, due);
+	assert_int_equal(r.sent_count, 3);
+	assert_int_equal(r.sent[2].chunk, 1);
+	assert_int_equal(r.sent[2].seq, 3);
+	assert_int_equal(r.group.resent, 1);
+	/* Twice as patient each time, up to a bound. */
+	for (unsigned i = 1; i < 9; i++) {
+		uint64_t wait = 20 * MS << (i < 5 ? i : 5);
+
+		now = due;
+		due = lane_due(&r.lane);
+		assert_true(due == now + wait);
+		lane_tick(&r.lane, due);
+		lane_pump(&r.lane, due);
+		assert_int_equal(r.sent_count, 3 + i);
+	}
+	rig_answer(&r, 1);
+	lane_tick(&r.lane, due + 100000 * MS);
+	assert_true(lane_due(&r.lane) == UINT64_MAX);
+	rig_close(&r);
+}
+
+static void no_repetition_while_the_payload_is_read(void **state)
+{
+	struct rig r;
+
+	(void)state;
+	rig_open(&r, 100, true);
+	rig_push(&r, 0, 0, 1);
+	r.flights[0].sends = 1;
+	lane_tick(&r.lane, 21 * MS);
+	lane_pump(&r.lane, 21 * MS);
+	assert_int_equal(r.sent_count, 1);
+	r.flights[0].sends = 0;
+	lane_tick(&r.lane, 41 * MS);
+	lane_pump(&r.lane, 41 * MS);
+	assert_int_equal(r.sent_count, 2);
+	rig_close(&r);
+}
+
+static void an_answer_makes_a_queued_repetition_pointless(void **state)
+{
+	struct rig r;
+
+	(void)state;
+	rig_open(&r, 1, true);
+	rig_push(&r, 0, 0, 1);
+	lane_tick(&r.lane, 30 * MS); /* queued again, but there is no credit */
+	lane_pump(&r.lane, 30 * MS);
+	assert_int_equal(r.sent_count, 1);
+	rig_answer(&r, 0);
+	lane_grant(&r.lane, 10);
+	lane_pump(&r.lane, 31 * MS);
+	assert_int_equal(r.sent_count, 1);
+	assert_int_equal(r.lane.heap_count, 0);
+	/* One that is still queued when the next round begins becomes that round's. */
+	rig_push(&r, 0, 0, 32 * MS);
+	assert_int_equal(r.sent_count, 2);
+	assert_int_equal(r.sent[1].round, 1);
+	rig_close(&r);
+}
+
+/* All grants were lost: one message beyond the credit asks for the next. */
+static void starved_lanes_probe(void **state)
+{
+	struct rig r;
+	uint64_t due;
+
+	(void)state;
+	rig_open(&r, 1, true);
+	rig_push(&r, 0, 0, 1);
+	rig_answer(&r, 0);
+	rig_push(&r, 1, 0, 2);
+	rig_push(&r, 2, 0, 2);
+	assert_int_equal(r.sent_count, 1);
+	due = 2 + 20 * MS;
+	assert_true(lane_due(&r.lane) <= due);
+	lane_pump(&r.lane, due - 1);
+	assert_int_equal(r.sent_count, 1);
+	lane_pump(&r.lane, due);
+	assert_int_equal(r.sent_count, 2);
+	lane_pump(&r.lane, due + 39 * MS);
+	assert_int_equal(r.sent_count, 2);
+	lane_pump(&r.lane, due + 40 * MS);
+	assert_int_equal(r.sent_count, 3);
+	rig_close(&r);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(headers),
+		cmocka_unit_test(credits_bound_what_is_sent),
+		cmocka_unit_test(credits_wrap),
+		cmocka_unit_test(urgent_ones_overtake),
+		cmocka_unit_test(a_full_transport_is_waited_for),
+		cmocka_unit_test(a_refusal_loses_the_lane),
+		cmocka_unit_test(lost_pushes_are_repeated),
+		cmocka_unit_test(no_repetition_while_the_payload_is_read),
+		cmocka_unit_test(an_answer_makes_a_queued_repetition_pointless),
+		cmocka_unit_test(starved_lanes_probe),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,534 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A worker's control session against a scripted box: joining, being refused, a box that is late, dead, silent or
+ * hostile.
+ */
+#include "tests/unit/fake_box.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "client/hear.h"
+
+#define MS 1000000ull
+
+struct rig {
+	struct loop_net *net;
+	struct fake_box box;
+	struct fake_site sites[FAKE_WORLD_MAX];
+	phub_t *workers[FAKE_WORLD_MAX];
+	uint32_t world;
+	bool box_open;
+};
+
+static void rig_open(struct rig *r, uint32_t world, bool with_box)
+{
+	struct loop_plan plan = {.seed = 1, .hosts = 8, .delay_min_ns = 1000, .delay_max_ns = 50000, .split = 0.3};
+
+	memset(r, 0, sizeof(*r));
+	r->net = loop_net_create(&plan);
+	r->world = world;
+	r->box_open = with_box;
+	if (with_box)
+		fake_box_open(&r->box, r->net, world, 2);
+	for (uint32_t i = 0; i < world; i++)
+		fake_site_init(&r->sites[i], r->net, i + 1, 0);
+}
+
+static void rig_options(const struct rig *r, struct phub_options *o, uint32_t rank)
+{
+	phub_options_init(o);
+	o->rank = (int)rank;
+	o->world = (int)r->world;
+}
+
+static phub_t *rig_join(struct rig *r, uint32_t rank, const struct phub_options *options)
+{
+	struct phub_options o;
+	struct err e;
+
+	rig_options(r, &o, rank);
+	assert_int_equal(
+		client_open("phub://box/demo", options ? options : &o, &r->sites[rank].env, &r->workers[rank], &e), 0);
+	return r->workers[rank];
+}
+
+/* Everybody does what can be done until `ns` have passed. */
+static void rig_run(struct rig *r, uint64_t ns)
+{
+	uint64_t end = loop_net_now(r->net) + ns;
+
+	while (loop_net_now(r->net) < end) {
+		uint64_t next = loop_net_next(r->net), step = loop_net_now(r->net) + MS / 10;
+
+		for (uint32_t i = 0; i < r->world; i++) {
+			if (r->workers[i])
+				client_progress(r->workers[i], loop_net_now(r->net));
+		}
+		if (r->box_open)
+			fake_box_step(&r->box);
+		loop_net_advance(r->net, next < step ? next : step);
+	}
+}
+
+static void rig_close(struct rig *r)
+{
+	for (uint32_t i = 0; i < r->world; i++) {
+		if (r->workers[i])
+			client_close(r->workers[i]);
+	}
+	if (r->box_open)
+		fake_box_close(&r->box);
+	loop_net_destroy(r->net);
+}
+
+static void expect_failure(const phub_t *p, int code, const char *says)
+{
+	const struct err *e = client_failure(p);
+
+	assert_int_equal(e->code, code);
+	assert_int_equal(client_joined(p), code);
+	if (!strstr(e->text, says))
+		fail_msg("\"%s\" does not say \"%s\"", e->text, says);
+	if (!strstr(e->text, "job demo rank"))
+		fail_msg("\"%s\" does not name job and rank", e->text);
+}
+
+static void joining(void **state)
+{
+	struct rig r;
+
+	(void)state;
+	rig_open(&r, 2, true);
+	rig_join(&r, 0, NULL);
+	rig_join(&r, 1, NULL);
+	assert_int_equal(client_joined(r.workers[0]), -EAGAIN);
+	rig_run(&r, 10 * MS);
+	assert_int_equal(client_joined(r.workers[0]), 0);
+	assert_int_equal(client_joined(r.workers[1]), 0);
+	rig_close(&r);
+}
+
+static void a_box_that_comes_late(void **state)
+{
+	struct rig r;
+	char text[300];
+
+	(void)state;
+	rig_open(&r, 1, false);
+	rig_join(&r, 0, NULL);
+	rig_run(&r, 3000 * MS);
+	assert_int_equal(client_joined(r.workers[0]), -EAGAIN);
+	client_explain(r.workers[0], PHUB_ALL, loop_net_now(r.net), text, sizeof(text));
+	assert_non_null(strstr(text, "is phubd running there?"));
+	fake_box_open(&r.box, r.net, 1, 1);
+	r.box_open = true;
+	rig_run(&r, 600 * MS);
+	assert_int_equal(client_joined(r.workers[0]), 0);
+	rig_close(&r);
+}
+
+static void secrets(void **state)
+{
+	struct phub_options o;
+	struct rig r;
+
+	(void)state;
+	rig_open(&r, 3, true);
+	r.box.secret = "open sesame";
+	for (uint32_t i = 0; i < 3; i++) {
+		rig_options(&r, &o, i);
+		o.secret = i == 0 ? "open sesame" : i == 1 ? "open barley" : NULL;
+		rig_join(&r, i, &o);
+	}
+	rig_run(&r, 10 * MS);
+	assert_int_equal(client_joined(r.workers[0]), 0);
+	expect_failure(r.workers[1], -EACCES, "wrong secret");
+	expect_failure(r.workers[2], -EACCES, "PHUB_SECRET");
+	rig_close(&r);
+}
+
+static void a_secret_that_the_box_does_not_know(void **state)
+{
+	struct phub_options o;
+	struct rig r;
+
+	(void)state;
+	rig_open(&r, 1, true);
+	rig_options(&r, &o, 0);
+	o.secret = "mine";
+	rig_join(&r, 0, &o);
+	rig_run(&r, 10 * MS);
+	expect_failure(r.workers[0], -EACCES, "knows no secret");
+	rig_close(&r);
+}
+
+static void a_box_that_cannot_prove_itself(void **state)
+{
+	struct rig r;
+
+	(void)state;
+	rig_open(&r, 1, true);
+	r.box.wrong_mac = true;
+	rig_join(&r, 0, NULL);
+	rig_run(&r, 10 * MS);
+	expect_failure(r.workers[0], -EACCES, "not the box");
+	rig_close(&r);
+}
+
+static void every_error_code(void **state)
+{
+	static const struct {
+		uint32_t code;
+		int expected;
+	} cases[] = {
+		{PHUB__ERROR_CODE__ERROR_VERSION, -EPROTONOSUPPORT},
+		{PHUB__ERROR_CODE__ERROR_DENIED, -EACCES},
+		{PHUB__ERROR_CODE__ERROR_NO_JOB, -ENOENT},
+		{PHUB__ERROR_CODE__ERROR_RANK, -EADDRINUSE},
+		{PHUB__ERROR_CODE__ERROR_MISMATCH, -EBADMSG},
+		{PHUB__ERROR_CODE__ERROR_LIMIT, -ENOMEM},
+		{PHUB__ERROR_CODE__ERROR_PROTOCOL, -EPROTO},
+		{PHUB__ERROR_CODE__ERROR_LOST, -EOWNERDEAD},
+		{PHUB__ERROR_CODE__ERROR_NAN, -EDOM},
+		{PHUB__ERROR_CODE__ERROR_NO_WEIGHTS, -ENODATA},
+		{PHUB__ERROR_CODE__ERROR_UNSUPPORTED, -ENOTSUP},
+		{PHUB__ERROR_CODE__ERROR_SHUTDOWN, -ESHUTDOWN},
+		{4711, -EREMOTEIO},
+	};
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		struct rig r;
+
+		rig_open(&r, 1, true);
+		r.box.error_code = cases[i].code;
+		rig_join(&r, 0, NULL);
+		rig_run(&r, 10 * MS);
+		expect_failure(r.workers[0], cases[i].expected, "as told, taken or not");
+		rig_close(&r);
+	}
+	assert_int_equal(
+		client_hear_errno(PHUB__ERROR_CODE__ERROR_RANK, "rank 9 of a world of 4 is out of range"), -ERANGE);
+}
+
+static void a_silent_box(void **state)
+{
+	struct rig r;
+
+	(void)state;
+	rig_open(&r, 1, true);
+	rig_join(&r, 0, NULL);
+	rig_run(&r, 20000 * MS); /* heartbeats are answered: nothing happens */
+	assert_int_equal(client_joined(r.workers[0]), 0);
+	r.box.deaf = true;
+	rig_run(&r, 4000 * MS);
+	assert_int_equal(client_joined(r.workers[0]), 0);
+	rig_run(&r, 3000 * MS);
+	expect_failure(r.workers[0], -ETIMEDOUT, "silent for 5.");
+	rig_close(&r);
+}
+
+/* Not the box was silent, but this process stopped: its clock jumps. */
+static void a_worker_that_was_stopped(void **state)
+{
+	struct rig r;
+
+	(void)state;
+	rig_open(&r, 1, true);
+	rig_join(&r, 0, NULL);
+	rig_run(&r, 700 * MS);
+	fake_box_step(&r.box);
+	loop_net_advance(r.net, loop_net_now(r.net) + 60000 * MS);
+	rig_run(&r, 1000 * MS);
+	assert_int_equal(client_joined(r.workers[0]), 0);
+	rig_close(&r);
+}
+
+static void a_box_that_dies(void **state)
+{
+	struct rig r;
+
+	(void)state;
+	rig_open(&r, 1, true);
+	rig_join(&r, 0, NULL);
+	rig_run(&r, 10 * MS);
+	fake_box_hang_up(&r.box, 0);
+	rig_run(&r, 10 * MS);
+	expect_failure(r.workers[0], -ECONNRESET, "box box:7077");
+	rig_close(&r);
+}
+
+static void leaving(void **state)
+{
+	struct rig r;
+
+	(void)state;
+	rig_open(&r, 1, true);
+	rig_join(&r, 0, NULL);
+	rig_run(&r, 10 * MS);
+	client_leave_begin(r.workers[0]);
+	assert_int_equal(client_left(r.workers[0]), -EAGAIN);
+	rig_run(&r, 10 * MS);
+	assert_int_equal(client_left(r.workers[0]), 0);
+	assert_true(r.box.workers[0].left);
+	assert_int_equal(client_failure(r.workers[0])->code, -ESHUTDOWN);
+	rig_close(&r);
+}
+
+static void barriers(void **state)
+{
+	struct rig r;
+
+	(void)state;
+	rig_open(&r, 2, true);
+	rig_join(&r, 0, NULL);
+	rig_join(&r, 1, NULL);
+	rig_run(&r, 10 * MS);
+	for (int i = 0; i < 3; i++) {
+		client_barrier_begin(r.workers[0]);
+		client_barrier_begin(r.workers[0]); /* asking again is the same barrier */
+		rig_run(&r, 10 * MS);
+		assert_int_equal(client_barrier_passed(r.workers[0]), -EAGAIN);
+		client_barrier_begin(r.workers[1]);
+		rig_run(&r, 10 * MS);
+		assert_int_equal(client_barrier_passed(r.workers[0]), 0);
+		assert_int_equal(client_barrier_passed(r.workers[1]), 0);
+	}
+	rig_close(&r);
+}
+
+/* ---- a box that says what it must not ---- */
+
+typedef void say_fn(struct fake_box *b);
+
+static void say_noise(struct fake_box *b)
+{
+	fake_box_say_bytes(b, 0, "\xff\xff\xff\xff\xff\xff\xff", 7);
+}
+
+static void say_challenge(struct fake_box *b)
+{
+	Phub__Control c = PHUB__CONTROL__INIT;
+	Phub__Challenge m = PHUB__CHALLENGE__INIT;
+
+	c.message_case = PHUB__CONTROL__MESSAGE_CHALLENGE;
+	c.challenge = &m;
+	fake_box_say(b, 0, &c);
+}
+
+static void say_welcome(struct fake_box *b)
+{
+	Phub__Control c = PHUB__CONTROL__INIT;
+	Phub__Welcome m = PHUB__WELCOME__INIT;
+
+	c.message_case = PHUB__CONTROL__MESSAGE_WELCOME;
+	c.welcome = &m;
+	fake_box_say(b, 0, &c);
+}
+
+static void say_start(struct fake_box *b)
+{
+	Phub__Control c = PHUB__CONTROL__INIT;
+	Phub__Start m = PHUB__START__INIT;
+
+	c.message_case = PHUB__CONTROL__MESSAGE_START;
+	c.start = &m;
+	fake_box_say(b, 0, &c);
+}
+
+static void say_barrier_done(struct fake_box *b)
+{
+	Phub__Control c = PHUB__CONTROL__INIT;
+	Phub__BarrierDone m = PHUB__BARRIER_DONE__INIT;
+
+	m.id = 9;
+	c.message_case = PHUB__CONTROL__MESSAGE_BARRIER_DONE;
+	c.barrier_done = &m;
+	fake_box_say(b, 0, &c);
+}
+
+static void say_left(struct fake_box *b)
+{
+	Phub__Control c = PHUB__CONTROL__INIT;
+	Phub__Left m = PHUB__LEFT__INIT;
+
+	c.message_case = PHUB__CONTROL__MESSAGE_LEFT;
+	c.left = &m;
+	fake_box_say(b, 0, &c);
+}
+
+static void say_hello(struct fake_box *b)
+{
+	Phub__Control c = PHUB__CONTROL__INIT;
+	Phub__Hello m = PHUB__HELLO__INIT;
+
+	c.message_case = PHUB__CONTROL__MESSAGE_HELLO;
+	c.hello = &m;
+	fake_box_say(b, 0, &c);
+}
+
+static void say_huge_frame(struct fake_box *b)
+{
+	/* As a web server would: its first letters are a length of a gigabyte. */
+	b->workers[0].stream->ops->write(b->workers[0].stream, "HTTP/1.1 400 Bad Request\r\n\r\n", 28);
+}
+
+static void broken_protocol(void **state)
+{
+	static say_fn *const says[] = {say_noise, say_challenge, say_welcome, say_start, say_barrier_done, say_left,
+		say_hello, say_huge_frame};
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(says) / sizeof(says[0]); i++) {
+		struct rig r;
+
+		rig_open(&r, 1, true);
+		rig_join(&r, 0, NULL);
+		rig_run(&r, 10 * MS);
+		says[i](&r.box);
+		rig_run(&r, 10 * MS);
+		expect_failure(r.workers[0], -EPROTO, "box");
+		rig_close(&r);
+	}
+}
+
+static void early_messages(void **state)
+{
+	static say_fn *const says[] = {say_noise, say_welcome, say_start, say_left};
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(says) / sizeof(says[0]); i++) {
+		struct rig r;
+
+		rig_open(&r, 1, true);
+		r.box.deaf = true;
+		rig_join(&r, 0, NULL);
+		rig_run(&r, 10 * MS);
+		says[i](&r.box);
+		rig_run(&r, 10 * MS);
+		expect_failure(r.workers[0], -EPROTO, "box");
+		rig_close(&r);
+	}
+}
+
+/* The box's text reaches terminals and logs: control characters do not. */
+static void texts_are_made_safe(void **state)
+{
+	struct rig r;
+
+	(void)state;
+	rig_open(&r, 1, true);
+	rig_join(&r, 0, NULL);
+	rig_run(&r, 10 * MS);
+	fake_box_error(&r.box, 0, PHUB__ERROR_CODE__ERROR_LOST, "a\033[2Jb\nc");
+	rig_run(&r, 10 * MS);
+	expect_failure(r.workers[0], -EOWNERDEAD, "a?[2Jb?c");
+	rig_close(&r);
+}
+
+/* ---- the key table ---- */
+
+static void a_large_table(void **state)
+{
+	enum { KEYS = 30000 };
+	struct rig r;
+	struct err e;
+	char name[200];
+
+	(void)state;
+	rig_open(&r, 1, true);
+	rig_join(&r, 0, NULL);
+	rig_run(&r, 10 * MS);
+	for (int i = 0; i < KEYS; i++) {
+		snprintf(name, sizeof(name), "%0150d", i);
+		assert_int_equal(phub_key(r.workers[0], name, PHUB_F32, 1 + (uint64_t)i % 7, 0, 0), i);
+	}
+	assert_int_equal(client_start_begin(r.workers[0], &e), 0);
+	rig_run(&r, 100 * MS);
+	assert_int_equal(client_started(r.workers[0]), 0);
+	assert_int_equal(r.box.workers[0].keys_here, KEYS);
+	rig_close(&r);
+}
+
+static void keys_that_cannot_be(void **state)
+{
+	struct rig r;
+	struct err e;
+
+	(void)state;
+	rig_open(&r, 1, true);
+	rig_join(&r, 0, NULL);
+	assert_int_equal(client_start_begin(r.workers[0], &e), -EINVAL); /* too early */
+	rig_run(&r, 10 * MS);
+	assert_int_equal(client_start_begin(r.workers[0], &e), -EINVAL);
+	assert_non_null(strstr(e.text, "no keys"));
+	assert_int_equal(phub_key(r.workers[0], "empty", PHUB_F32, 0, 0, 0), -EINVAL);
+	assert_non_null(strstr(phub_error(), "'empty'"));
+	assert_int_equal(phub_key(r.workers[0], "w", PHUB_F32, 1, 1, 0), -EINVAL);
+	assert_non_null(strstr(phub_error(), "parameter group 1"));
+	assert_int_equal(phub_key(r.workers[0], "w", (enum phub_dtype)9, 1, 0, 0), -EINVAL);
+	assert_int_equal(phub_key(r.workers[0], "w", PHUB_F32, 1, 0, 8), -EINVAL);
+	assert_int_equal(phub_key(r.workers[0], "", PHUB_F32, 1, 0, 0), -EINVAL);
+	assert_int_equal(phub_key(r.workers[0], NULL, PHUB_F32, 1, 0, 0), -EINVAL);
+	assert_int_equal(phub_key(r.workers[0], "w", PHUB_F32, UINT64_MAX / 2, 0, 0), -EOVERFLOW);
+	assert_int_equal(phub_key(r.workers[0], "w", PHUB_F32, 5ull << 28, 0, 0), 0); /* 5 GiB */
+	assert_int_equal(client_start_begin(r.workers[0], &e), 0);
+	assert_int_equal(phub_key(r.workers[0], "late", PHUB_F32, 1, 0, 0), -EBUSY);
+	rig_close(&r);
+}
+
+static void placements_that_cannot_be(void **state)
+{
+	struct err e;
+
+	(void)state;
+	for (int i = 0; i < 3; i++) {
+		struct rig r;
+
+		rig_open(&r, 1, true);
+		r.box.wrong_placement = i == 0;
+		r.box.short_placement = i == 1;
+		r.box.no_lanes = i == 2;
+		rig_join(&r, 0, NULL);
+		rig_run(&r, 10 * MS);
+		assert_int_equal(phub_key(r.workers[0], "w", PHUB_F32, 5000, 0, 0), 0);
+		assert_int_equal(client_start_begin(r.workers[0], &e), 0);
+		rig_run(&r, 20 * MS);
+		expect_failure(r.workers[0], i < 2 ? -EPROTO : -EACCES, "");
+		rig_close(&r);
+	}
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(joining),
+		cmocka_unit_test(a_box_that_comes_late),
+		cmocka_unit_test(secrets),
+		cmocka_unit_test(a_secret_that_the_box_does_not_know),
+		cmocka_unit_test(a_box_that_cannot_prove_itself),
+		cmocka_unit_test(every_error_code),
+		cmocka_unit_test(a_silent_box),
+		cmocka_unit_test(a_worker_that_was_stopped),
+		cmocka_unit_test(a_box_that_dies),
+		cmocka_unit_test(leaving),
+		cmocka_unit_test(barriers),
+		cmocka_unit_test(broken_protocol),
+		cmocka_unit_test(early_messages),
+		cmocka_unit_test(texts_are_made_safe),
+		cmocka_unit_test(a_large_table),
+		cmocka_unit_test(keys_that_cannot_be),
+		cmocka_unit_test(placements_that_cannot_be),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

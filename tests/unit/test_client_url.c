@@ -1,0 +1,247 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What a worker is told about itself: the box's address, rank and world from launchers, options.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "client/settings.h"
+#include "client/url.h"
+
+static const char *const variables[] = {"RANK", "WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE",
+	"SLURM_PROCID", "SLURM_NTASKS", "PHUB_SECRET", "PHUB_SECRET_FILE"};
+
+static int clean_environment(void **state)
+{
+	(void)state;
+	for (size_t i = 0; i < sizeof(variables) / sizeof(variables[0]); i++)
+		unsetenv(variables[i]);
+	return 0;
+}
+
+static void good_addresses(void **state)
+{
+	static const struct {
+		const char *text, *host, *job;
+		uint16_t port;
+	} cases[] = {
+		{"phub://box/demo", "box", "demo", 7077},
+		{"phub://box:9/demo", "box", "demo", 9},
+		{"phub://10.0.0.1:65535/a.b-c_d", "10.0.0.1", "a.b-c_d", 65535},
+		{"phub://[::1]/demo", "::1", "demo", 7077},
+		{"phub://[fe80::1%eth0]:7/x", "fe80::1%eth0", "x", 7},
+	};
+	struct url url;
+	struct err e;
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		assert_int_equal(url_parse(cases[i].text, &url, &e), 0);
+		assert_string_equal(url.host, cases[i].host);
+		assert_string_equal(url.job, cases[i].job);
+		assert_int_equal(url.port, cases[i].port);
+	}
+}
+
+static void bad_addresses(void **state)
+{
+	static const struct {
+		const char *text, *says;
+	} cases[] = {
+		{NULL, "missing"},
+		{"", "does not begin"},
+		{"http://box/demo", "does not begin"},
+		{"phub://box", "job's name is missing"},
+		{"phub:///demo", "host is missing"},
+		{"phub://box/", "1 to 63"},
+		{"phub://box:0/demo", "port"},
+		{"phub://box:65536/demo", "port"},
+		{"phub://box:/demo", "port"},
+		{"phub://box:12x/demo", "port"},
+		{"phub://::1/demo", "brackets"},
+		{"phub://[::1/demo", "closing bracket"},
+		{"phub://[]/demo", "host is missing"},
+		{"phub://[::1]x/demo", "port"},
+		{"phub://box/a/b", "'/'"},
+		{"phub://box/a b", "space"},
+		{"phub://box/0123456789012345678901234567890123456789012345678901234567890123", "1 to 63"},
+	};
+	struct url url;
+	struct err e;
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		assert_int_equal(url_parse(cases[i].text, &url, &e), -EINVAL);
+		if (!strstr(e.text, cases[i].says))
+			fail_msg("\"%s\" does not say \"%s\"", e.text, cases[i].says);
+		assert_non_null(strstr(e.text, "phub://host"));
+	}
+}
+
+static void discover(int rank, int world, int expected_rank, int expected_world)
+{
+	struct err e;
+
+	assert_int_equal(settings_discover(&rank, &world, &e), 0);
+	assert_int_equal(rank, expected_rank);
+	assert_int_equal(world, expected_world);
+}
+
+static void launchers(void **state)
+{
+	struct err e;
+	int rank = -1, world = -1;
+
+	(void)state;
+	discover(-1, -1, 0, 1);
+	discover(2, 3, 2, 3);
+	setenv("SLURM_PROCID", "5", 1);
+	setenv("SLURM_NTASKS", "6", 1);
+	discover(-1, -1, 5, 6);
+	setenv("OMPI_COMM_WORLD_RANK", "3", 1);
+	discover(-1, -1, 5, 6); /* half of a pair says nothing */
+	setenv("OMPI_COMM_WORLD_SIZE", "4", 1);
+	discover(-1, -1, 3, 4);
+	setenv("RANK", "1", 1);
+	setenv("WORLD_SIZE", "2", 1);
+	discover(-1, -1, 1, 2);
+	discover(0, -1, 0, 2);
+	discover(-1, 9, 1, 9);
+	discover(7, 8, 7, 8);
+	setenv("RANK", "one", 1);
+	assert_int_equal(settings_discover(&rank, &world, &e), -EINVAL);
+	assert_non_null(strstr(e.text, "RANK='one'"));
+}
+
+static void ranks_without_launcher(void **state)
+{
+	struct err e;
+	int rank = -1, world = 4;
+
+	(void)state;
+	assert_int_equal(settings_discover(&rank, &world, &e), -EINVAL);
+	rank = 1;
+	world = -1;
+	assert_int_equal(settings_discover(&rank, &world, &e), -EINVAL);
+}
+
+static void expect_settings(const struct phub_options *o, int code, const char *says)
+{
+	struct settings s;
+	struct err e = {0};
+
+	assert_int_equal(settings_init(&s, "phub://box/demo", o, &e), code);
+	if (code == 0)
+		settings_fini(&s);
+	else if (!strstr(e.text, says))
+		fail_msg("\"%s\" does not say \"%s\"", e.text, says);
+}
+
+static void options(void **state)
+{
+	struct phub_hyper hyper;
+	struct phub_options o;
+
+	(void)state;
+	expect_settings(NULL, 0, "");
+	phub_options_init(&o);
+	expect_settings(&o, 0, "");
+	o.rank = 4;
+	o.world = 4;
+	expect_settings(&o, -ERANGE, "rank 4 is outside a world of 4");
+	o.world = 2000;
+	expect_settings(&o, -ERANGE, "1024");
+	phub_options_init(&o);
+	o.sync = PHUB_ASYNC;
+	expect_settings(&o, -EINVAL, "async needs an optimizer");
+	o.optimizer = PHUB_ADAM;
+	expect_settings(&o, 0, "");
+	o.chunk_bytes = 5000;
+	expect_settings(&o, -EINVAL, "powers of two");
+	o.chunk_bytes = 65536;
+	phub_hyper_init(PHUB_ADAM, &hyper);
+	o.groups = &hyper;
+	o.group_count = 0;
+	expect_settings(&o, -EINVAL, "parameter groups");
+	o.group_count = 1;
+	expect_settings(&o, 0, "");
+	hyper.beta1 = 1;
+	expect_settings(&o, -EINVAL, "beta1");
+	hyper.beta1 = 0.9;
+	hyper.lr = -1;
+	expect_settings(&o, -EINVAL, "lr");
+	o.size = 0;
+	expect_settings(&o, -EINVAL, "phub_options_init");
+}
+
+/* A program that was compiled when the options had fewer fields gets the defaults of the others. */
+static void older_options(void **state)
+{
+	struct phub_options o;
+	struct settings s;
+	struct err e;
+
+	(void)state;
+	phub_options_init(&o);
+	o.size = offsetof(struct phub_options, timeout_ms);
+	o.timeout_ms = -77;
+	assert_int_equal(settings_init(&s, "phub://box/demo", &o, &e), 0);
+	assert_int_equal(s.timeout_ms, 30000);
+	settings_fini(&s);
+}
+
+static void secrets(void **state)
+{
+	char path[] = "/tmp/phub-secret-XXXXXX";
+	int fd = mkstemp(path);
+	struct phub_options o;
+	struct settings s;
+	struct err e;
+
+	(void)state;
+	assert_true(fd >= 0 && write(fd, "from file\n", 10) == 10);
+	close(fd);
+	phub_options_init(&o);
+	setenv("PHUB_SECRET_FILE", path, 1);
+	assert_int_equal(settings_init(&s, "phub://box/demo", &o, &e), 0);
+	assert_string_equal(s.secret, "from file");
+	settings_fini(&s);
+	setenv("PHUB_SECRET", "from environment", 1);
+	assert_int_equal(settings_init(&s, "phub://box/demo", &o, &e), 0);
+	assert_string_equal(s.secret, "from environment");
+	settings_fini(&s);
+	o.secret = "from options";
+	assert_int_equal(settings_init(&s, "phub://box/demo", &o, &e), 0);
+	assert_string_equal(s.secret, "from options");
+	settings_fini(&s);
+	unsetenv("PHUB_SECRET");
+	o.secret = NULL;
+	unlink(path);
+	assert_int_equal(settings_init(&s, "phub://box/demo", &o, &e), -ENOENT);
+	assert_non_null(strstr(e.text, path));
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(good_addresses),
+		cmocka_unit_test(bad_addresses),
+		cmocka_unit_test_setup(launchers, clean_environment),
+		cmocka_unit_test_setup(ranks_without_launcher, clean_environment),
+		cmocka_unit_test_setup(options, clean_environment),
+		cmocka_unit_test_setup(older_options, clean_environment),
+		cmocka_unit_test_setup_teardown(secrets, clean_environment, clean_environment),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,311 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The config file: what is understood, what is refused with which line and words, and that a dump is read back as it
+ * was.
+ */
+#include "phub/control/config.h"
+
+#include <errno.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+static int parse(struct config *config, const char *text, struct err *e)
+{
+	config_init(config);
+	*e = (struct err){0};
+	return config_parse(config, text, strlen(text), "phubd.yaml", e);
+}
+
+static void expect_good(const char *text, struct config *config)
+{
+	struct err e;
+
+	if (parse(config, text, &e) < 0)
+		fail_msg("%s", e.text);
+}
+
+static void expect_bad(const char *text, const char *words)
+{
+	struct config config;
+	struct err e;
+	int rc = parse(&config, text, &e);
+
+	config_fini(&config);
+	if (rc >= 0 || !strstr(e.text, words))
+		fail_msg("wanted '%s', got %d '%s'", words, rc, e.text);
+}
+
+static void test_defaults(void **state)
+{
+	struct config config;
+
+	(void)state;
+	expect_good("", &config);
+	assert_int_equal(config.listen_count, 1);
+	assert_string_equal(config.listen[0].host, "127.0.0.1");
+	assert_int_equal(config.listen[0].port, 7077);
+	assert_int_equal(config.transport_count, 2);
+	assert_string_equal(config.transports[1], "shm");
+	assert_int_equal(config.chunk_bytes, 32768);
+	assert_int_equal(config.lost_ms, 10000);
+	assert_int_equal(config.create, CONFIG_CREATE_SAME_UID);
+	assert_true(config.huge_pages);
+	assert_int_equal(config.core_count, 0);
+	config_fini(&config);
+	expect_good("# nothing but a comment\n", &config);
+	config_fini(&config);
+}
+
+static void test_values(void **state)
+{
+	struct config config;
+
+	(void)state;
+	expect_good("listen: ['127.0.0.1:7000', '[::1]:7001', 'box.local:0', '*:9']\n"
+		    "data_ports: 8000-8003\n"
+		    "transports: [shm]\n"
+		    "cores: [3, 5-7]\n"
+		    "poll: busy\n"
+		    "memory_max: 8GiB\n"
+		    "chunk_bytes: 65536\n"
+		    "huge_pages: false\n"
+		    "jobs:\n"
+		    "  - name: mnist\n"
+		    "    secret_file: /etc/phub/mnist\n"
+		    "    world: 4\n"
+		    "  - {name: other, memory_max: 1MiB}\n",
+		&config);
+	assert_int_equal(config.listen_count, 4);
+	assert_string_equal(config.listen[1].host, "::1");
+	assert_int_equal(config.listen[1].port, 7001);
+	assert_string_equal(config.listen[2].host, "box.local");
+	assert_string_equal(config.listen[3].host, "");
+	assert_int_equal(config.port_first, 8000);
+	assert_int_equal(config.port_last, 8003);
+	assert_int_equal(config.transport_count, 1);
+	assert_true(config.cores_listed);
+	assert_int_equal(config.core_count, 4);
+	assert_int_equal(config.cpus[3], 7);
+	assert_int_equal(config.poll, CONFIG_POLL_BUSY);
+	assert_int_equal(config.memory_max, UINT64_C(8) << 30);
+	assert_int_equal(config.chunk_bytes, 65536);
+	assert_false(config.huge_pages);
+	assert_int_equal(config.job_count, 2);
+	assert_int_equal(config_find_job(&config, "mnist")->world, 4);
+	assert_int_equal(config_find_job(&config, "other")->memory_max, 1 << 20);
+	assert_null(config_find_job(&config, "another"));
+	config_fini(&config);
+}
+
+static void test_refusals(void **state)
+{
+	(void)state;
+	expect_bad("window: 64\ncorse: 2\n", "phubd.yaml:2: unknown key 'corse'; allowed: listen, interface,");
+	expect_bad("window: 64\n\nwindow: 65\n", "phubd.yaml:3: window is given twice");
+	expect_bad("window: 1\n", "phubd.yaml:1: window: '1' is out of range; allowed: 2 to 4096");
+	expect_bad("window: many\n", "phubd.yaml:1: window: 'many' is not understood; allowed: 2 to 4096");
+	expect_bad("window: [3]\n", "phubd.yaml:1: window: not a plain value");
+	expect_bad("window: -1\n", "not understood");
+	expect_bad("window: 99999999999999999999\n", "out of range");
+	expect_bad(
+		"chunk_bytes: 5000\n", "chunk_bytes: '5000' is out of range; allowed: powers of two from 4KiB to 2MiB");
+	expect_bad("memory_max: 8Gib\n", "like 8GiB");
+	expect_bad("memory_max: 99999999TiB\n", "out of range");
+	expect_bad("poll: lazy\n", "poll: 'lazy' is not understood; allowed: adaptive, busy");
+	expect_bad("huge_pages: yes\n", "allowed: true, false");
+	expect_bad("transports: [tcp, rfc1149]\n", "transports: 'tcp,rfc1149' is not understood");
+	expect_bad("transports: [tcp, tcp]\n", "each once");
+	expect_bad("transports: []\n", "transports");
+	expect_bad("listen: 127.0.0.1\n", "allowed: 1 to 8 of host:port");
+	expect_bad("listen: '::1:7077'\n", "[ipv6]:port");
+	expect_bad("listen: 127.0.0.1:70000\n", "out of range");
+	expect_bad("data_ports: 9000-8000\n", "out of range");
+	expect_bad("cores: 0\n", "out of range");
+	expect_bad("cores: [1, 1]\n", "cores");
+	expect_bad("cores: [0-300]\n", "out of range");
+	expect_bad("interface: a-name-that-is-too-long\n", "at most 15 characters");
+	expect_bad("create_secret_env: A-B\n", "letters, digits and _");
+	expect_bad("jobs: 5\n", "phubd.yaml:1: jobs: not a list");
+	expect_bad("jobs:\n  - 5\n", "phubd.yaml:2: jobs: an item is no mapping");
+	expect_bad("jobs:\n  - {world: 3}\n", "phubd.yaml:2: jobs: name ''");
+	expect_bad("jobs:\n  - {name: a/b}\n", "phubd.yaml:2: jobs: name 'a/b'");
+	expect_bad("jobs:\n  - {name: a}\n  - {name: b, wordl: 3}\n",
+		"phubd.yaml:3: unknown key 'wordl'; allowed: name, secret_file");
+	expect_bad("jobs:\n  - {name: a}\n  - {name: a}\n", "phubd.yaml:3: jobs: 'a' is given twice, first in line 2");
+	expect_bad("jobs:\n  - {name: a, world: 2000}\n", "world: '2000' is out of range; allowed: 0 to 1024");
+	expect_bad("- a\n- b\n", "phubd.yaml:1: not a list of key: value");
+	expect_bad("window: 64\n\t- x\n", "phubd.yaml:2: not YAML: ");
+	expect_bad("? [a, b]\n: c\n", "unknown key");
+}
+
+static void test_size(void **state)
+{
+	size_t bytes = CONFIG_FILE_BYTES_MAX + 1;
+	char *text = malloc(bytes);
+	struct config config;
+	struct err e = {0};
+
+	(void)state;
+	memset(text, '#', bytes);
+	config_init(&config);
+	assert_int_equal(config_parse(&config, text, bytes, "x", &e), -EFBIG);
+	assert_int_equal(config_parse(&config, text, bytes - 1, "x", &e), 0);
+	config_fini(&config);
+	free(text);
+}
+
+static void test_set(void **state)
+{
+	struct config config;
+	struct err e = {0};
+
+	(void)state;
+	config_init(&config);
+	assert_int_equal(config_set(&config, "listen=[::1]:0, 127.0.0.1:0", &e), 0);
+	assert_int_equal(config.listen_count, 2);
+	assert_int_equal(config_set(&config, "cores=[0,1]", &e), 0);
+	assert_int_equal(config.core_count, 2);
+	assert_int_equal(config_set(&config, "cores=3", &e), 0);
+	assert_int_equal(config.core_count, 3);
+	assert_false(config.cores_listed);
+	assert_int_equal(config_set(&config, "interface=", &e), 0);
+	assert_int_equal(config_set(&config, "window", &e), -EINVAL);
+	assert_int_equal(config_set(&config, "wind=3", &e), -EINVAL);
+	assert_non_null(strstr(e.text, "unknown key 'wind'; allowed: "));
+	assert_int_equal(config_set(&config, "jobs=3", &e), -EINVAL);
+	config_fini(&config);
+}
+
+static char *dump(const struct config *config)
+{
+	char *text = NULL;
+	size_t bytes = 0;
+	FILE *out = open_memstream(&text, &bytes);
+
+	assert_non_null(out);
+	config_dump(config, out);
+	fclose(out);
+	return text;
+}
+
+static void test_dump_is_read_back(void **state)
+{
+	struct config config, again;
+	char *first, *second;
+
+	(void)state;
+	expect_good("listen: ['127.0.0.1:7000', '[::1]:7001', '*:9']\ncores: [0, 5-6]\nmemory_max: 3000000000\n"
+		    "interface: \"eth'0\"\ndata_ports: any\ncreate: never\n"
+		    "create_secret_file: '/a path: with # in it'\njobs:\n  - {name: \"a'b\", secret_env: X_1, world: "
+		    "7}\n  - {name: true}\n",
+		&config);
+	first = dump(&config);
+	expect_good(first, &again);
+	second = dump(&again);
+	assert_string_equal(first, second);
+	assert_string_equal(again.create_secret.file, "/a path: with # in it");
+	assert_int_equal(again.memory_max, 3000000000u);
+	free(first);
+	free(second);
+	config_fini(&config);
+	config_fini(&again);
+}
+
+/* ---- what is checked once all is set ---- */
+
+static void expect_finish(const char *text, const char *words)
+{
+	struct config config;
+	struct err e;
+	int rc;
+
+	expect_good(text, &config);
+	e = (struct err){0};
+	rc = config_finish(&config, &e);
+	if (words ? rc >= 0 || !strstr(e.text, words) : rc < 0)
+		fail_msg("wanted '%s', got %d '%s'", words ? words : "success", rc, e.text);
+	if (rc == 0) {
+		assert_true(config.core_count >= 1);
+		assert_true(config.memory_max > 0);
+	}
+	config_fini(&config);
+}
+
+static void test_finish(void **state)
+{
+	(void)state;
+	expect_finish("", NULL);
+	expect_finish("listen: ['[::1]:0', '127.0.0.2:0']\n", NULL);
+	expect_finish("listen: '0.0.0.0:7077'\n",
+		"0.0.0.0 is not loopback, and create: same-uid needs no secret; set create: secret");
+	expect_finish("listen: ['127.0.0.1:1', '*:7077']\n", "listen: * is not loopback");
+	expect_finish("listen: '0.0.0.0:7077'\ncreate: never\njobs: [{name: a}]\n",
+		"job 'a' has no secret; give it a secret_file");
+	expect_finish("create: never\n", "create: never needs a list of jobs");
+	expect_finish("create: secret\n", "create: secret needs create_secret_file");
+	expect_finish("heartbeat_ms: 2000\n", "heartbeat_ms 2000 is not below warn_ms 2000");
+	expect_finish("warn_ms: 10000\n", "warn_ms 10000 is not below lost_ms 10000");
+	expect_finish(
+		"create: secret\ncreate_secret_env: PHUB_TEST_NO_SUCH\n", "the environment has no PHUB_TEST_NO_SUCH");
+	expect_finish("create: secret\ncreate_secret_file: /nowhere/x\n", "/nowhere/x: ");
+	expect_finish("admin_secret_file: /x\nadmin_secret_env: Y\n", "give one");
+}
+
+static void test_secret_files(void **state)
+{
+	char path[] = "/tmp/phub-test-secret-XXXXXX", text[256];
+	int fd = mkstemp(path);
+	struct config config;
+	struct err e = {0};
+
+	(void)state;
+	assert_true(fd >= 0);
+	snprintf(text, sizeof(text), "listen: '0.0.0.0:0'\ncreate: secret\ncreate_secret_file: %s\n", path);
+	expect_finish(text, "the secret has 0 bytes");
+	assert_int_equal(write(fd, "open sesame\n", 12), 12);
+	expect_good(text, &config);
+	assert_int_equal(config_finish(&config, &e), 0);
+	assert_int_equal(config.create_secret.length, 11);
+	assert_memory_equal(config.create_secret.bytes, "open sesame", 11);
+	config_fini(&config);
+	assert_int_equal(fchmod(fd, 0644), 0);
+	expect_finish(text, "open to every user of this machine; type chmod 600");
+	close(fd);
+	unlink(path);
+}
+
+static void test_names(void **state)
+{
+	(void)state;
+	assert_true(config_job_name_valid("resnet50.run-3"));
+	assert_false(config_job_name_valid(""));
+	assert_false(config_job_name_valid("a b"));
+	assert_false(config_job_name_valid("a/b"));
+	assert_false(config_job_name_valid("a\n"));
+	assert_false(config_job_name_valid("\xc3\xa4"));
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_defaults),
+		cmocka_unit_test(test_values),
+		cmocka_unit_test(test_refusals),
+		cmocka_unit_test(test_size),
+		cmocka_unit_test(test_set),
+		cmocka_unit_test(test_dump_is_read_back),
+		cmocka_unit_test(test_finish),
+		cmocka_unit_test(test_secret_files),
+		cmocka_unit_test(test_names),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,431 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Sessions: who is let in, who is refused with which words, and that nonsense ends the session that sent it and nothing
+ * else.
+ */
+#include "tests/unit/control_rig.h"
+
+#include <errno.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#define ERROR_OF(name) PHUB__ERROR_CODE__ERROR_##name
+
+static void expect_error(struct actor *a, int code, const char *words)
+{
+	actor_hear(a);
+	if (a->error_code != code || !strstr(a->error, words))
+		fail_msg("wanted error %d with '%s', got %d '%s'", code, words, a->error_code, a->error);
+}
+
+static void test_welcome(void **state)
+{
+	struct rig rig;
+	struct actor a;
+
+	(void)state;
+	rig_open(&rig, 2, NULL);
+	actor_dial(&rig, &a, 1);
+	assert_true(actor_join(&a, "demo", 0, 2, NULL));
+	assert_int_equal(a.last->welcome->cores, 2);
+	assert_int_equal(a.last->welcome->chunk_bytes, 32768);
+	assert_int_equal(a.last->welcome->lost_ms, 10000);
+	assert_int_equal(a.last->welcome->n_addresses, 1);
+	assert_string_equal(a.last->welcome->addresses[0]->transport, "loop");
+	actor_hang_up(&a);
+	assert_int_equal(rig.box->control.session_count, 0);
+	assert_int_equal(rig.box->control.job_count, 0);
+	rig_close(&rig);
+}
+
+static void test_version(void **state)
+{
+	struct rig rig;
+	struct actor a;
+	Phub__Control control = PHUB__CONTROL__INIT;
+	Phub__Hello hello = PHUB__HELLO__INIT;
+	uint8_t nonce[PROOF_NONCE] = {0};
+
+	(void)state;
+	rig_open(&rig, 1, NULL);
+	actor_dial(&rig, &a, 1);
+	hello.version = 9;
+	hello.version_min = 7;
+	hello.job = (char *)(uintptr_t) "demo";
+	hello.world = 1;
+	hello.nonce.data = nonce;
+	hello.nonce.len = sizeof(nonce);
+	control.message_case = PHUB__CONTROL__MESSAGE_HELLO;
+	control.hello = &hello;
+	actor_say(&a, &control);
+	expect_error(&a, ERROR_OF(VERSION), "versions 7 to 9");
+	assert_non_null(strstr(a.error, "speaks protocol version 1"));
+	actor_hang_up(&a);
+	rig_close(&rig);
+}
+
+static void test_names_and_ranks(void **state)
+{
+	static const struct {
+		const char *job;
+		uint32_t rank, world;
+		int code;
+		const char *words;
+	} cases[] = {
+		{"", 0, 1, ERROR_OF(NO_JOB), "no name for a job"},
+		{"a b", 0, 1, ERROR_OF(NO_JOB), "no name for a job"},
+		{"a/b", 0, 1, ERROR_OF(NO_JOB), "no name for a job"},
+		{"0123456789012345678901234567890123456789012345678901234567890123", 0, 1, ERROR_OF(NO_JOB), "no name"},
+		{"demo", 2, 2, ERROR_OF(RANK), "job 'demo': rank 2 of a world of 2 is out of range"},
+		{"demo", 0, 0, ERROR_OF(RANK), "out of range"},
+		{"demo", 0, 5000, ERROR_OF(RANK), "out of range"},
+	};
+	struct rig rig;
+	struct actor a;
+
+	(void)state;
+	rig_open(&rig, 1, NULL);
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		actor_dial(&rig, &a, 1);
+		assert_false(actor_join(&a, cases[i].job, cases[i].rank, cases[i].world, NULL));
+		expect_error(&a, cases[i].code, cases[i].words);
+		actor_hang_up(&a);
+	}
+	assert_int_equal(rig.box->control.session_count, 0);
+	assert_int_equal(rig.box->control.strangers_refused, sizeof(cases) / sizeof(cases[0]));
+	rig_close(&rig);
+}
+
+static void test_taken_and_world(void **state)
+{
+	struct rig rig;
+	struct actor a, b;
+
+	(void)state;
+	rig_open(&rig, 1, NULL);
+	actor_dial(&rig, &a, 1);
+	assert_true(actor_join(&a, "demo", 1, 3, NULL));
+	actor_dial(&rig, &b, 2);
+	assert_false(actor_join(&b, "demo", 1, 3, NULL));
+	expect_error(&b, ERROR_OF(RANK), "rank 1 of job 'demo' is taken by ");
+	actor_hang_up(&b);
+	actor_dial(&rig, &b, 2);
+	assert_false(actor_join(&b, "demo", 2, 4, NULL));
+	expect_error(&b, ERROR_OF(MISMATCH), "job 'demo' has a world of 3, rank 2 says 4");
+	actor_hang_up(&b);
+	actor_hear(&a);
+	assert_int_equal(a.error_code, 0);
+	/* The rank is free again once it is gone. */
+	actor_hang_up(&a);
+	actor_dial(&rig, &b, 2);
+	assert_true(actor_join(&b, "demo", 1, 3, NULL));
+	actor_hang_up(&b);
+	rig_close(&rig);
+}
+
+/* A secret in the environment, as create_secret_env and admin_secret_env name it. */
+static void test_secret(void **state)
+{
+	static const char *const settings[] = {"create=secret", "create_secret_env=PHUB_TEST_SECRET", NULL};
+	struct rig rig;
+	struct actor a;
+
+	(void)state;
+	setenv("PHUB_TEST_SECRET", "open sesame", 1);
+	rig_open(&rig, 1, settings);
+	actor_dial(&rig, &a, 1);
+	assert_false(actor_join(&a, "demo", 0, 1, "open barley"));
+	expect_error(&a, ERROR_OF(DENIED), "job 'demo': wrong secret");
+	actor_hang_up(&a);
+	actor_dial(&rig, &a, 1);
+	assert_false(actor_join(&a, "demo", 0, 1, NULL));
+	expect_error(&a, ERROR_OF(DENIED), "wrong secret");
+	actor_hang_up(&a);
+	actor_dial(&rig, &a, 1);
+	assert_true(actor_join(&a, "demo", 0, 1, "open sesame"));
+	actor_hang_up(&a);
+	rig_close(&rig);
+}
+
+static void test_strangers_from_elsewhere(void **state)
+{
+	struct rig rig;
+	struct actor a, b;
+
+	(void)state;
+	rig_open(&rig, 1, NULL);
+	loop_net_host(rig.net, 2)->remote = true;
+	loop_net_host(rig.net, 3)->uid = (int64_t)getuid() + 1;
+	for (unsigned host = 2; host <= 3; host++) {
+		actor_dial(&rig, &a, host);
+		assert_false(actor_join(&a, "demo", 0, 1, NULL));
+		expect_error(&a, ERROR_OF(NO_JOB), "only the box's own user over loopback may create one");
+		actor_hang_up(&a);
+		actor_dial(&rig, &a, host);
+		assert_false(actor_join_admin(&a, NULL));
+		expect_error(&a, ERROR_OF(DENIED), "admin_secret_file");
+		actor_hang_up(&a);
+	}
+	/* Nor may they join what this user has made. */
+	actor_dial(&rig, &b, 1);
+	assert_true(actor_join(&b, "demo", 0, 2, NULL));
+	actor_dial(&rig, &a, 2);
+	assert_false(actor_join(&a, "demo", 1, 2, NULL));
+	expect_error(&a, ERROR_OF(DENIED), "has no secret");
+	actor_hang_up(&a);
+	actor_hang_up(&b);
+	rig_close(&rig);
+}
+
+static void test_out_of_order(void **state)
+{
+	struct rig rig;
+	struct actor a;
+
+	(void)state;
+	rig_open(&rig, 1, NULL);
+	actor_dial(&rig, &a, 1);
+	actor_barrier(&a, 1);
+	expect_error(&a, ERROR_OF(PROTOCOL), "instead of hello");
+	actor_hang_up(&a);
+	actor_dial(&rig, &a, 1);
+	actor_hello(&a, "demo", 0, 1);
+	actor_hello(&a, "demo", 0, 1);
+	expect_error(&a, ERROR_OF(PROTOCOL), "instead of a proof");
+	actor_hang_up(&a);
+	actor_dial(&rig, &a, 1);
+	assert_true(actor_join(&a, "demo", 0, 1, NULL));
+	actor_hyper(&a, 1, 0.1);
+	expect_error(&a, ERROR_OF(PROTOCOL), "job 'demo' rank 0: hyper-parameters when the job does not run");
+	actor_hang_up(&a);
+	assert_int_equal(rig.box->control.session_count, 0);
+	rig_close(&rig);
+}
+
+static void test_rubbish(void **state)
+{
+	static const uint8_t huge[] = {0xff, 0xff, 0xff, 0x7f, 1, 2, 3};
+	static const uint8_t broken[] = {3, 0, 0, 0, 0xff, 0xff, 0xff};
+	static const uint8_t empty[] = {0, 0, 0, 0};
+	struct rig rig;
+	struct actor a, good;
+
+	(void)state;
+	rig_open(&rig, 1, NULL);
+	actor_dial(&rig, &good, 1);
+	assert_true(actor_join(&good, "demo", 0, 2, NULL));
+	actor_dial(&rig, &a, 2);
+	actor_say_bytes(&a, huge, sizeof(huge));
+	expect_error(&a, ERROR_OF(PROTOCOL), "a frame of more than");
+	actor_hang_up(&a);
+	actor_dial(&rig, &a, 2);
+	actor_say_bytes(&a, broken, sizeof(broken));
+	expect_error(&a, ERROR_OF(PROTOCOL), "that is no message");
+	actor_hang_up(&a);
+	actor_dial(&rig, &a, 2);
+	actor_say_bytes(&a, empty, sizeof(empty));
+	actor_hear(&a);
+	assert_true(a.closed);
+	actor_hang_up(&a);
+	actor_dial(&rig, &a, 2);
+	actor_say_bytes(&a, "\0", 1);
+	actor_hang_up(&a);
+	assert_int_equal(rig.box->control.session_count, 1);
+	actor_hear(&good);
+	assert_int_equal(good.error_code, 0);
+	actor_hang_up(&good);
+	rig_close(&rig);
+}
+
+/* A frame may hold many small messages, each of which costs memory. */
+static void test_costly_frame(void **state)
+{
+	enum { KEYS = 500000 };
+	uint8_t *frame = malloc(KEYS * 2 + 16);
+	struct rig rig;
+	struct actor a;
+	size_t at = 4;
+
+	(void)state;
+	rig_open(&rig, 1, NULL);
+	actor_dial(&rig, &a, 1);
+	assert_true(actor_join(&a, "demo", 0, 1, NULL));
+	frame[at++] = 6 << 3 | 2; /* keys */
+	frame[at++] = ((KEYS * 2) & 0x7f) | 0x80;
+	frame[at++] = (((KEYS * 2) >> 7) & 0x7f) | 0x80;
+	frame[at++] = (KEYS * 2) >> 14;
+	for (size_t i = 0; i < KEYS; i++) {
+		frame[at++] = 3 << 3 | 2; /* an empty key */
+		frame[at++] = 0;
+	}
+	for (unsigned i = 0; i < 4; i++)
+		frame[i] = (uint8_t)((at - 4) >> (8 * i));
+	actor_say_bytes(&a, frame, at);
+	expect_error(&a, ERROR_OF(PROTOCOL), "that is no message");
+	actor_hang_up(&a);
+	free(frame);
+	rig_close(&rig);
+}
+
+static void test_handshake_deadline(void **state)
+{
+	struct rig rig;
+	struct actor a, b;
+
+	(void)state;
+	rig_open(&rig, 1, NULL);
+	actor_dial(&rig, &a, 1);
+	actor_dial(&rig, &b, 2);
+	actor_hello(&b, "demo", 0, 1);
+	rig_wait(&rig, 4800);
+	actor_hear(&a);
+	assert_int_equal(a.error_code, 0);
+	rig_wait(&rig, 400);
+	expect_error(&a, ERROR_OF(PROTOCOL), "not proved within 5000 ms");
+	expect_error(&b, ERROR_OF(PROTOCOL), "not proved within 5000 ms");
+	rig_wait(&rig, 5200); /* done, but they do not hang up */
+	assert_int_equal(rig.box->control.session_count, 0);
+	actor_hang_up(&a);
+	actor_hang_up(&b);
+	rig_close(&rig);
+}
+
+static void test_limits(void **state)
+{
+	static const char *const settings[] = {"sessions_max=3", "jobs_max=1", NULL};
+	struct rig rig;
+	struct actor a[4];
+
+	(void)state;
+	rig_open(&rig, 1, settings);
+	for (unsigned i = 0; i < 4; i++)
+		actor_dial(&rig, &a[i], i + 1);
+	expect_error(&a[3], ERROR_OF(LIMIT), "raise sessions_max");
+	actor_hang_up(&a[3]);
+	assert_true(actor_join(&a[0], "one", 0, 2, NULL));
+	assert_true(actor_join(&a[1], "one", 1, 2, NULL));
+	assert_false(actor_join(&a[2], "two", 0, 2, NULL));
+	expect_error(&a[2], ERROR_OF(LIMIT), "raise jobs_max");
+	for (unsigned i = 0; i < 3; i++)
+		actor_hang_up(&a[i]);
+	rig_close(&rig);
+}
+
+static void test_slow_reader(void **state)
+{
+	static const char *const settings[] = {"lost_ms=3600000", NULL};
+	struct rig rig;
+	struct actor a;
+
+	(void)state;
+	rig_open(&rig, 1, settings);
+	actor_dial(&rig, &a, 1);
+	assert_true(actor_join(&a, "demo", 0, 2, NULL));
+	/* Every heartbeat is answered, and no answer is read. */
+	for (int i = 0; i < 1500000 && rig.box->control.session_count > 0; i++) {
+		uint8_t frame[] = {2, 0, 0, 0, 11 << 3 | 2, 0};
+
+		if (a.stream->ops->write(a.stream, frame, sizeof(frame)) == -EAGAIN || i % 1000 == 0)
+			rig_turn(&rig);
+	}
+	assert_int_equal(rig.box->control.session_count, 0);
+	actor_hang_up(&a);
+	rig_close(&rig);
+}
+
+static void admin_ask(struct actor *a, const char *command)
+{
+	Phub__Control control = PHUB__CONTROL__INIT;
+	Phub__AdminRequest request = PHUB__ADMIN_REQUEST__INIT;
+
+	request.command = (char *)(uintptr_t)command;
+	control.message_case = PHUB__CONTROL__MESSAGE_ADMIN_REQUEST;
+	control.admin_request = &request;
+	actor_say(a, &control);
+}
+
+static void test_admin(void **state)
+{
+	static const char *const settings[] = {"admin_secret_env=PHUB_TEST_SECRET", NULL};
+	struct rig rig;
+	struct actor a, admin;
+
+	(void)state;
+	setenv("PHUB_TEST_SECRET", "open sesame", 1);
+	rig_open(&rig, 2, settings);
+	actor_dial(&rig, &a, 1);
+	assert_true(actor_join(&a, "demo", 1, 3, NULL));
+	actor_dial(&rig, &admin, 2);
+	assert_true(actor_join_admin(&admin, NULL));
+	admin_ask(&admin, "jobs");
+	assert_int_equal(actor_hear(&admin), PHUB__CONTROL__MESSAGE_ADMIN_REPLY);
+	const Phub__AdminReply *reply = admin.last->admin_reply;
+	assert_int_equal(reply->n_cores, 2);
+	assert_int_equal(reply->n_jobs, 1);
+	assert_string_equal(reply->jobs[0]->name, "demo");
+	assert_string_equal(reply->jobs[0]->state, "forming");
+	assert_int_equal(reply->jobs[0]->n_workers, 1);
+	assert_int_equal(reply->jobs[0]->workers[0]->rank, 1);
+	assert_int_equal(reply->jobs[0]->n_missing, 2);
+	assert_int_equal(reply->jobs[0]->missing[1], 2);
+	assert_string_equal(reply->jobs[0]->waiting, "1 of 3 ranks joined, 0 sent their keys");
+	admin_ask(&admin, "shutdown");
+	actor_hear(&admin);
+	assert_string_equal(admin.last->admin_reply->error, "unknown command; allowed: jobs, status");
+	actor_hang_up(&admin);
+	loop_net_host(rig.net, 2)->remote = true;
+	actor_dial(&rig, &admin, 2);
+	assert_true(actor_join_admin(&admin, "open sesame"));
+	actor_hang_up(&admin);
+	actor_hang_up(&a);
+	rig_close(&rig);
+}
+
+static void test_shutdown(void **state)
+{
+	struct rig rig;
+	struct actor a, b;
+
+	(void)state;
+	rig_open(&rig, 1, NULL);
+	actor_dial(&rig, &a, 1);
+	assert_true(actor_join(&a, "demo", 0, 2, NULL));
+	control_stop(&rig.box->control);
+	rig_turn(&rig);
+	expect_error(&a, ERROR_OF(SHUTDOWN), "the box is going down");
+	actor_dial(&rig, &b, 2);
+	expect_error(&b, ERROR_OF(SHUTDOWN), "the box is going down");
+	assert_true(control_stopped(&rig.box->control));
+	actor_hang_up(&a);
+	actor_hang_up(&b);
+	rig_close(&rig);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_welcome),
+		cmocka_unit_test(test_version),
+		cmocka_unit_test(test_names_and_ranks),
+		cmocka_unit_test(test_taken_and_world),
+		cmocka_unit_test(test_secret),
+		cmocka_unit_test(test_strangers_from_elsewhere),
+		cmocka_unit_test(test_out_of_order),
+		cmocka_unit_test(test_rubbish),
+		cmocka_unit_test(test_costly_frame),
+		cmocka_unit_test(test_handshake_deadline),
+		cmocka_unit_test(test_limits),
+		cmocka_unit_test(test_slow_reader),
+		cmocka_unit_test(test_admin),
+		cmocka_unit_test(test_shutdown),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
