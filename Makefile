@@ -53,10 +53,6 @@ MISSING := $(if $(call pkg_exists,$(NEEDED)),,$(foreach p,$(NEEDED),$(if $(call 
 
 OPTIONAL :=
 DEFINES := -D_GNU_SOURCE
-ifneq ($(call pkg_exists,hwloc),)
-OPTIONAL += hwloc
-DEFINES += -DHAVE_HWLOC
-endif
 HAVE_VERBS := $(call pkg_exists,libibverbs)
 ifneq ($(HAVE_VERBS),)
 OPTIONAL += libibverbs
@@ -73,7 +69,7 @@ ifeq ($(MISSING),)
 LIB_CFLAGS := $(shell $(PKG_CONFIG) --cflags $(NEEDED) $(OPTIONAL))
 LIBS := $(shell $(PKG_CONFIG) --libs $(NEEDED) $(OPTIONAL))
 endif
-CLIENT_LIBS := $(shell $(PKG_CONFIG) --libs libcrypto libprotobuf-c $(filter-out yaml-0.1,$(OPTIONAL)) 2>/dev/null)
+CLIENT_LIBS := $(shell $(PKG_CONFIG) --libs libcrypto libprotobuf-c $(OPTIONAL) 2>/dev/null)
 MACHINE := $(firstword $(subst -, ,$(shell $(CC) -dumpmachine 2>/dev/null)))
 
 # --- flags -----------------------------------------------------------------------------------------------------------
@@ -95,10 +91,11 @@ PROJECT_CFLAGS := $(BASE_CFLAGS) $(WARNINGS) $(WERROR) -I. -I$(BUILD)/gen $(DEFI
 PROJECT_LDFLAGS := -pthread -Wl,--gc-sections -Wl,--as-needed $(SAN_$(SAN)) $(LDFLAGS)
 
 # Kernels: no contraction, or compilers fuse multiply and add and the bits differ from the scalar specification.
-KERNEL_CFLAGS := -O3 -ffp-contract=off
-flags_of = $(if $(filter aggregation/%,$(1)),$(if $(SAN),,-O3) -ffp-contract=off) \
+KERNEL_CFLAGS := $(if $(SAN),,-O3) -ffp-contract=off
+flags_of = $(if $(filter aggregation/%,$(1)),$(KERNEL_CFLAGS)) \
 	$(if $(filter aggregation/kernels_avx2.c,$(1)),-mavx2 -mf16c) \
 	$(if $(filter aggregation/kernels_avx512.c,$(1)),-mavx512f -mavx512bw -mavx512vl -mavx512dq -mf16c) \
+	$(if $(filter tests/system/%,$(1)),-ffp-contract=off) \
 	$(if $(filter transport/dpdk%,$(1)),$(DPDK_CFLAGS))
 
 # --- layers ----------------------------------------------------------------------------------------------------------
@@ -116,6 +113,8 @@ SRC_box := $(filter-out phub/main.c,$(wildcard phub/*.c))
 SRC_control := $(wildcard phub/control/*.c)
 SRC_client := $(filter-out $(EXAMPLE),$(wildcard client/*.c))
 SRC_cli := $(wildcard phub/cli/*.c)
+
+SOURCES := */*.c phub/base/*.c phub/control/*.c phub/cli/*.c tests/unit/*.c tests/suite/*.c
 
 # Tests can do with fewer while others are in the works: make build/tests/unit/test_model LAYERS='base topology'.
 LAYERS ?= base aggregation topology transport box control client
@@ -146,7 +145,8 @@ $(BUILD)/phubd: $(call objects,phub/main.c) $(BOX_ARCHIVES)
 	$(call say,LINK,$@)
 	$(Q)$(link) $(LIBS) $(DPDK_LIBS) -lm
 
-$(BUILD)/phub: $(call objects,$(SRC_cli)) $(CLIENT_ARCHIVES)
+# With a box inside, for `bench exchange --transport loop`.
+$(BUILD)/phub: $(call objects,$(SRC_cli)) $(call archives,client control box transport topology aggregation base)
 	$(call say,LINK,$@)
 	$(Q)$(link) $(LIBS) $(DPDK_LIBS) -lm
 
@@ -194,11 +194,15 @@ $(BUILD)/phub.pc: force
 
 # --- compiling -------------------------------------------------------------------------------------------------------
 
-# Objects depend on the flags they were built with: `make CC=clang` in a gcc build folder rebuilds instead of mixing.
-FLAGS_NOW := $(CC) $(PROJECT_CFLAGS) $(DPDK_CFLAGS) $(PROJECT_LDFLAGS)
-$(BUILD)/.flags: force
-	@mkdir -p $(BUILD)
-	@echo '$(FLAGS_NOW)' | cmp -s - $@ || echo '$(FLAGS_NOW)' >$@
+# What was built depends on how and of what: `make CC=clang` in a gcc folder rebuilds instead of mixing, and an object
+# whose source is gone leaves its archive.
+define stamp
+$$(BUILD)/.$(1): force
+	@mkdir -p $$(@D)
+	@echo '$(2)' | cmp -s - $$@ || echo '$(2)' >$$@
+endef
+$(eval $(call stamp,flags,$(CC) $(PROJECT_CFLAGS) $(KERNEL_CFLAGS) $(DPDK_CFLAGS) $(PROJECT_LDFLAGS)))
+$(eval $(call stamp,sources,$(sort $(wildcard $(SOURCES)))))
 
 .PHONY: force
 force:
@@ -227,7 +231,7 @@ $(BUILD)/obj/gen/%.o: $(BUILD)/gen/%.pb-c.c $(BUILD)/.flags
 	$(Q)$(CC) $(BASE_CFLAGS) -w -I$(BUILD)/gen $(LIB_CFLAGS) -MMD -MP -c -o $@ $<
 
 define layer
-$$(BUILD)/lib$(1).a: $$(call objects,$$(SRC_$(1))) $(2)
+$$(BUILD)/lib$(1).a: $$(call objects,$$(SRC_$(1))) $(2) $$(BUILD)/.sources
 	@mkdir -p $$(@D)
 	@rm -f $$@
 	$$(Q)ar rcs $$@ $$(filter %.o,$$^)
@@ -242,6 +246,7 @@ $(eval $(call layer,transport,$(GEN_OBJ)))
 TEST_SRC := $(wildcard tests/unit/test_*.c tests/suite/test_*.c)
 TEST_HELPERS := $(filter-out $(TEST_SRC),$(wildcard tests/unit/*.c tests/suite/*.c))
 TEST_PROGRAMS := $(TEST_SRC:%.c=$(BUILD)/%)
+SYSTEM_PROGRAMS := $(BUILD)/tests/system/worker
 SIM_SRC := $(wildcard tests/sim/*.c)
 FUZZ_SRC := $(wildcard tests/fuzz/fuzz_*.c)
 REPLAY_PROGRAMS := $(FUZZ_SRC:tests/fuzz/fuzz_%.c=$(BUILD)/tests/fuzz/replay_%)
@@ -254,6 +259,12 @@ $(TEST_PROGRAMS): $(BUILD)/%: $(BUILD)/obj/%.o $(TEST_ARCHIVES)
 	@mkdir -p $(@D)
 	$(call say,LINK,$@)
 	$(Q)$(link) -lcmocka $(LIBS) $(DPDK_LIBS) -lm
+
+# A user's program: nothing but the public library.
+$(BUILD)/tests/system/worker: $(call objects,$(wildcard tests/system/worker*.c)) $(BUILD)/libphub.a
+	@mkdir -p $(@D)
+	$(call say,LINK,$@)
+	$(Q)$(link) $(CLIENT_LIBS) $(DPDK_LIBS) -lm
 
 $(BUILD)/sim: $(call objects,$(SIM_SRC)) $(TEST_ARCHIVES)
 	$(call say,LINK,$@)
@@ -271,7 +282,7 @@ $(FUZZ_PROGRAMS): $(BUILD)/%: $(BUILD)/obj/%.o $(TEST_ARCHIVES)
 	$(Q)$(link) -fsanitize=fuzzer $(LIBS) $(DPDK_LIBS) -lm
 
 .PHONY: test-programs
-test-programs: all $(TEST_PROGRAMS) $(REPLAY_PROGRAMS) $(if $(SIM_SRC),$(BUILD)/sim) ## build the tests, run none
+test-programs: all $(TEST_PROGRAMS) $(SYSTEM_PROGRAMS) $(REPLAY_PROGRAMS) $(if $(SIM_SRC),$(BUILD)/sim) ## build the tests, run none
 
 # The probes above ran before deps installed anything, hence the second make.
 .PHONY: test
@@ -369,6 +380,8 @@ ifneq ($(SRC_client),)
 endif
 	$(foreach m,$(MAN),install -D -m 644 $m $(DESTDIR)$(PREFIX)/share/man/man$(subst .,,$(suffix $m))/$(notdir $m);)
 	$(foreach u,$(UNITS),install -D -m 644 $u $(DESTDIR)$(PREFIX)/lib/systemd/system/$(notdir $u);)
+	$(if $(wildcard deploy/completion/phub.bash),install -D -m 644 deploy/completion/phub.bash \
+		$(DESTDIR)$(PREFIX)/share/bash-completion/completions/phub)
 
 .PHONY: clean
 clean: ## remove this build folder and those it made

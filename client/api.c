@@ -29,8 +29,8 @@ static int api_enter(phub_t *p)
 		return err_set(&api_error, -EINVAL, "the handle is NULL; phub_connect() makes one");
 	if (p->forked)
 		return err_set(&api_error, -EPERM,
-			       "%s: this process was forked after phub_connect() and holds no part of the connection",
-			       p->session.who);
+			"%s: this process was forked after phub_connect() and holds no part of the connection",
+			p->session.who);
 	drive_lock(p);
 	return 0;
 }
@@ -70,12 +70,13 @@ static int api_enter_key(phub_t *p, int key, bool all, bool running)
 	if (rc < 0)
 		return rc;
 	if (running && !p->running)
-		return api_leave(p, err_set(&api_error, -EINVAL, "%s: phub_start() has not been completed", p->session.who));
+		return api_leave(
+			p, err_set(&api_error, -EINVAL, "%s: phub_start() has not been completed", p->session.who));
 	if (all && key == PHUB_ALL)
 		return 0;
 	if (key < 0 || (uint32_t)key >= p->keyring.count)
-		return api_leave(p, err_set(&api_error, -EINVAL, "%s: there is no key %d; there are %" PRIu32, p->session.who,
-					    key, p->keyring.count));
+		return api_leave(p, err_set(&api_error, -EINVAL, "%s: there is no key %d; there are %" PRIu32,
+					    p->session.who, key, p->keyring.count));
 	return 0;
 }
 
@@ -88,8 +89,8 @@ static int api_wait(phub_t *p, drive_done *done, int arg, int timeout_ms)
 	int rc;
 
 	if (ms < 0)
-		return err_set(&api_error, -EINVAL, "%s: a timeout of %d ms; 0 or more, or PHUB_TIMEOUT_DEFAULT", p->session.who,
-			       timeout_ms);
+		return err_set(&api_error, -EINVAL, "%s: a timeout of %d ms; 0 or more, or PHUB_TIMEOUT_DEFAULT",
+			p->session.who, timeout_ms);
 	rc = drive_wait(p, done, arg, clock_deadline_ns(begin, ms));
 	if (rc == -ETIMEDOUT && !client_failure(p)->code) {
 		client_explain(p, arg, p->env.now(p->env.ctx), text, sizeof(text));
@@ -232,12 +233,13 @@ int phub_key(phub_t *p, const char *name, enum phub_dtype dtype, uint64_t elemen
 		return rc;
 	if (p->frozen)
 		rc = err_set(&api_error, -EBUSY, "%s: key '%.100s' comes after phub_start(); call phub_rekey() first",
-			     p->session.who, shown);
+			p->session.who, shown);
 	else if (group >= p->settings.group_count)
 		rc = err_set(&api_error, -EINVAL, "%s: key '%.100s' is of parameter group %u; the options have %u",
-			     p->session.who, shown, group, p->settings.group_count);
+			p->session.who, shown, group, p->settings.group_count);
 	else if (flags & ~PHUB_KEY_ALONE)
-		rc = err_set(&api_error, -EINVAL, "%s: key '%.100s' has unknown flags 0x%x", p->session.who, shown, flags);
+		rc = err_set(
+			&api_error, -EINVAL, "%s: key '%.100s' has unknown flags 0x%x", p->session.who, shown, flags);
 	else
 		rc = keyring_add(&p->keyring, p->session.who, name, &shape, &api_error);
 	return api_leave(p, rc);
@@ -284,14 +286,15 @@ static int api_register(phub_t *p, void *addr, size_t bytes)
 
 	if (p->running ? p->exchange.mapped : p->settings.transport && strcmp(p->settings.transport, "shm") == 0)
 		return err_set(&api_error, -ENOTSUP,
-			       "%s: shared memory cannot use the caller's memory in place; write to phub_alloc()'s", p->session.who);
+			"%s: shared memory cannot use the caller's memory in place; write to phub_alloc()'s",
+			p->session.who);
 	rc = ranges_add(&p->ranges, addr, bytes);
 	if (rc == -EEXIST)
 		return err_set(&api_error, -EINVAL, "%s: %zu bytes at %p overlap memory that is registered already",
-			       p->session.who, bytes, addr);
+			p->session.who, bytes, addr);
 	if (rc < 0)
-		return err_set(&api_error, rc, "%s: %zu bytes at %p cannot be registered: %s", p->session.who, bytes, addr,
-			       strerror(-rc));
+		return err_set(&api_error, rc, "%s: %zu bytes at %p cannot be registered: %s", p->session.who, bytes,
+			addr, strerror(-rc));
 	return 0;
 }
 
@@ -312,8 +315,8 @@ int phub_mem_unregister(phub_t *p, void *addr)
 		return rc;
 	rc = ranges_remove(&p->ranges, addr);
 	if (rc == -EBUSY)
-		err_set(&api_error, rc, "%s: memory at %p is in use by a round in flight; wait for it first", p->session.who,
-			addr);
+		err_set(&api_error, rc, "%s: memory at %p is in use by a round in flight; wait for it first",
+			p->session.who, addr);
 	else if (rc < 0)
 		rc = err_set(&api_error, -EINVAL, "%s: no memory is registered at %p", p->session.who, addr);
 	return api_leave(p, rc);
@@ -342,10 +345,11 @@ int phub_broadcast(phub_t *p, int key, void *buf, unsigned root)
 	if (rc < 0)
 		return rc;
 	if (root >= p->settings.world)
-		rc = err_set(&api_error, -EINVAL, "%s: a broadcast from rank %u in a world of %" PRIu32, p->session.who, root,
-			     p->settings.world);
+		rc = err_set(&api_error, -EINVAL, "%s: a broadcast from rank %u in a world of %" PRIu32, p->session.who,
+			root, p->settings.world);
 	else if (root != 0 && p->settings.optimizer != PHUB_NONE)
-		rc = err_set(&api_error, -EINVAL, "%s: first weights come from rank 0, not from rank %u", p->session.who, root);
+		rc = err_set(&api_error, -EINVAL, "%s: first weights come from rank 0, not from rank %u",
+			p->session.who, root);
 	else if (root == p->settings.rank)
 		rc = client_round(p, key, WIRE_INIT, buf, NULL, 0, &api_error);
 	else
@@ -364,8 +368,8 @@ int phub_pull(phub_t *p, int key, void *dst, int timeout_ms)
 	else
 		rc = api_wait_counted(p, api_idle, key, timeout_ms);
 	if (rc == 0 && !p->keyring.keys[key].landed)
-		rc = err_set(&api_error, -ENODATA, "%s: key '%s' has no result to pull; call phub_push() first", p->session.who,
-			     p->keyring.keys[key].name);
+		rc = err_set(&api_error, -ENODATA, "%s: key '%s' has no result to pull; call phub_push() first",
+			p->session.who, p->keyring.keys[key].name);
 	if (rc == 0)
 		exchange_copy_result(&p->exchange, (uint32_t)key, dst);
 	return api_leave(p, rc);
@@ -401,8 +405,8 @@ int phub_set_hyper(phub_t *p, unsigned group, const struct phub_hyper *hyper)
 	if (rc < 0)
 		return rc;
 	if (!hyper || group >= p->settings.group_count)
-		rc = err_set(&api_error, -EINVAL, "%s: hyper-parameters of group %u; there are %u groups", p->session.who, group,
-			     p->settings.group_count);
+		rc = err_set(&api_error, -EINVAL, "%s: hyper-parameters of group %u; there are %u groups",
+			p->session.who, group, p->settings.group_count);
 	else
 		rc = settings_check_hyper(group, hyper, &api_error);
 	if (rc == 0 && memcmp(&p->settings.groups[group], hyper, sizeof(*hyper)) != 0) {
@@ -460,7 +464,8 @@ int phub_fd(phub_t *p)
 		return rc;
 	rc = drive_watch(p);
 	if (rc < 0)
-		err_set(&api_error, rc, "%s: cannot make an epoll set: %s; raise `ulimit -n`", p->session.who, strerror(-rc));
+		err_set(&api_error, rc, "%s: cannot make an epoll set: %s; raise `ulimit -n`", p->session.who,
+			strerror(-rc));
 	return api_leave(p, rc);
 }
 
@@ -472,8 +477,8 @@ int phub_stats(phub_t *p, struct phub_stats *stats)
 	if (rc < 0)
 		return rc;
 	if (!stats || stats->size < sizeof(size_t) || stats->size > 4096)
-		return api_leave(p, err_set(&api_error, -EINVAL, "%s: phub_stats.size must be sizeof(struct phub_stats)",
-					    p->session.who));
+		return api_leave(p, err_set(&api_error, -EINVAL,
+					    "%s: phub_stats.size must be sizeof(struct phub_stats)", p->session.who));
 	client_stats(p, &now);
 	now.size = stats->size;
 	memcpy(stats, &now, now.size < sizeof(now) ? now.size : sizeof(now));

@@ -14,8 +14,8 @@
 
 enum { CLIENT_REASON_MS = 500 }; /* a lane ended: the control session has so long to say why */
 
-int client_open(const char *url, const struct phub_options *options, const struct client_env *env, phub_t **out,
-		struct err *e)
+int client_open(
+	const char *url, const struct phub_options *options, const struct client_env *env, phub_t **out, struct err *e)
 {
 	struct phub *p = calloc(1, sizeof(*p));
 	int rc;
@@ -68,7 +68,7 @@ static void client_lose_lane(phub_t *p)
 	while (lane->state != LANE_LOST)
 		lane++;
 	client_session_fail(&p->session, -ECONNRESET, "box %s closed the connection to its core %" PRIu32 " (%s)",
-			    p->session.box, lane->core, lane->error ? strerror(-lane->error) : "orderly");
+		p->session.box, lane->core, lane->error ? strerror(-lane->error) : "orderly");
 }
 
 /* What broke in the exchange ends the session; a lost lane only after the box had time to say why. */
@@ -100,7 +100,7 @@ const struct err *client_failure(const phub_t *p)
 static unsigned client_connect_lanes(phub_t *p)
 {
 	struct exchange *x = &p->exchange;
-	struct err e = { 0 };
+	struct err e = {0};
 	bool fresh = !x->keyring;
 	int rc = 0;
 
@@ -159,8 +159,8 @@ int client_start_begin(phub_t *p, struct err *e)
 	int rc;
 
 	if (p->session.state != SESSION_JOINED)
-		return err_set(e, -EINVAL, "%s: phub_start() comes once after phub_connect(), and again after phub_rekey()",
-			       who);
+		return err_set(e, -EINVAL,
+			"%s: phub_start() comes once after phub_connect(), and again after phub_rekey()", who);
 	if (p->keyring.count == 0)
 		return err_set(e, -EINVAL, "%s: there are no keys to start with; name them with phub_key()", who);
 	rc = pick_transport(&p->session, &p->pick, e);
@@ -188,8 +188,9 @@ int client_started(const phub_t *p)
 int client_rekey(phub_t *p, struct err *e)
 {
 	if (p->exchange.open_keys)
-		return err_set(e, -EBUSY, "%s: %" PRIu32 " keys have rounds in flight; wait for them before phub_rekey()",
-			       p->session.who, p->exchange.open_keys);
+		return err_set(e, -EBUSY,
+			"%s: %" PRIu32 " keys have rounds in flight; wait for them before phub_rekey()", p->session.who,
+			p->exchange.open_keys);
 	if (p->frozen && !p->running)
 		return err_set(e, -EINVAL, "%s: phub_rekey() while phub_start() is under way", p->session.who);
 	client_stats(p, &p->before);
@@ -215,7 +216,7 @@ static void client_tell_hyper(phub_t *p)
 int client_round(phub_t *p, int index, enum wire_type type, const void *src, void *dst, int priority, struct err *e)
 {
 	const struct key *key = &p->keyring.keys[index];
-	struct exchange_round r = { .key = (uint32_t)index, .type = type, .src = src, .dst = dst, .priority = priority };
+	struct exchange_round r = {.key = (uint32_t)index, .type = type, .src = src, .dst = dst, .priority = priority};
 	int rc;
 
 	if (type == WIRE_PULL ? !dst : !src)

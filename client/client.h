@@ -25,8 +25,8 @@
 #include "phub/base/err.h"
 
 /* Makes a handle that sets out to join. `env` is copied. 0; -EINVAL, -ERANGE (arguments); -ENOMEM. */
-int client_open(const char *url, const struct phub_options *options, const struct client_env *env, phub_t **out,
-		struct err *e);
+int client_open(
+	const char *url, const struct phub_options *options, const struct client_env *env, phub_t **out, struct err *e);
 
 /* Does what can be done now. Returns how much that was; 0: nothing. */
 unsigned client_progress(phub_t *p, uint64_t now_ns);
@@ -46,8 +46,8 @@ int client_started(const phub_t *p);
 int client_rekey(phub_t *p, struct err *e);
 
 /*
- * Begins a round: WIRE_PUSH with src and maybe dst, WIRE_INIT with src, WIRE_PULL with dst. `key` exists and rounds may run.
- * 0, -EINVAL, -EBUSY, -ENODATA, -ENOMEM, or what ended the session.
+ * Begins a round: WIRE_PUSH with src and maybe dst, WIRE_INIT with src, WIRE_PULL with dst. `key` exists and rounds may
+ * run. 0, -EINVAL, -EBUSY, -ENODATA, -ENOMEM, or what ended the session.
  */
 int client_round(phub_t *p, int key, enum wire_type type, const void *src, void *dst, int priority, struct err *e);
 

@@ -25,10 +25,10 @@ enum {
 	DRIVE_SPIN_MIN_US = 20,
 	DRIVE_SPIN_US = 50,
 	DRIVE_SPIN_MAX_US = 200,
-	DRIVE_NAP_MS = 4,        /* the thread takes over when no caller has driven for so long */
+	DRIVE_NAP_MS = 4, /* the thread takes over when no caller has driven for so long */
 	DRIVE_THREAD_SPIN_US = 20,
-	DRIVE_BLIND_MS = 1,      /* how often to look where nothing can wake us */
-	DRIVE_ONCE_MAX = 64,     /* rounds of progress in one phub_progress() */
+	DRIVE_BLIND_MS = 1,  /* how often to look where nothing can wake us */
+	DRIVE_ONCE_MAX = 64, /* rounds of progress in one phub_progress() */
 };
 
 enum drive_watched { WATCH_CONTROL, WATCH_DATA, WATCH_WAKE, WATCH_COUNT };
@@ -133,6 +133,8 @@ void drive_hand_over(phub_t *p)
 		d->driver_sleeps = false;
 		drive_ring(d->wake_driver);
 	}
+	if (d->watch >= 0)
+		drive_watch(p); /* likewise the caller's event loop */
 	if (d->driving || d->thread_state == DRIVE_THREAD_NONE || d->thread_state == DRIVE_THREAD_AWAKE)
 		return;
 	d->driven_ns = p->env.now(p->env.ctx);
@@ -150,11 +152,12 @@ void drive_hand_over(phub_t *p)
 
 static struct timespec drive_timespec(uint64_t ns)
 {
-	return (struct timespec){ .tv_sec = (time_t)(ns / NS_PER_S), .tv_nsec = (long)(ns % NS_PER_S) };
+	return (struct timespec){.tv_sec = (time_t)(ns / NS_PER_S), .tv_nsec = (long)(ns % NS_PER_S)};
 }
 
 /*
- * The fd of the data path: armed when rounds run. -EAGAIN: something came meanwhile. -1: there is none; *blind: and it would be needed.
+ * The fd of the data path: armed when rounds run. -EAGAIN: something came meanwhile. -1: there is none; *blind: and it
+ * would be needed.
  */
 static int drive_data_fd(phub_t *p, bool *blind)
 {
@@ -174,16 +177,17 @@ static int drive_data_fd(phub_t *p, bool *blind)
 	return fd < 0 ? -1 : fd;
 }
 
-/* Sleeps until an fd, a timer or `until_ns`; the lock is let go. `with_data`: also until something comes on the data path. */
+/* Sleeps until an fd, a timer or `until_ns`; the lock is let go. `with_data`: also until something comes on the data
+ * path. */
 static void drive_sleep(phub_t *p, int wake, bool with_data, uint64_t until_ns)
 {
-	struct pollfd fds[WATCH_COUNT] = { { .fd = -1 }, { .fd = -1 }, { .fd = wake, .events = POLLIN } };
+	struct pollfd fds[WATCH_COUNT] = {{.fd = -1}, {.fd = -1}, {.fd = wake, .events = POLLIN}};
 	uint64_t now = p->env.now(p->env.ctx), due = client_due(p);
 	bool blind = false, write = false;
 	struct timespec timeout;
 
 	if (with_data)
-		fds[WATCH_DATA] = (struct pollfd){ .fd = drive_data_fd(p, &blind), .events = POLLIN };
+		fds[WATCH_DATA] = (struct pollfd){.fd = drive_data_fd(p, &blind), .events = POLLIN};
 	if (fds[WATCH_DATA].fd == -EAGAIN)
 		return;
 	fds[WATCH_CONTROL].fd = client_session_fd(&p->session, &write);
@@ -289,7 +293,7 @@ static uint64_t drive_nap(const struct drive *d, uint64_t now_ns)
 static void drive_thread_nap(phub_t *p, uint64_t now_ns, uint64_t until_ns)
 {
 	struct drive *d = &p->drive;
-	struct pollfd fd = { .fd = d->wake_thread, .events = POLLIN };
+	struct pollfd fd = {.fd = d->wake_thread, .events = POLLIN};
 	struct timespec timeout = drive_timespec(until_ns - now_ns);
 
 	d->thread_wanted = false;
@@ -354,29 +358,31 @@ int drive_thread_start(phub_t *p, struct err *e)
 	p->drive.thread_state = DRIVE_THREAD_AWAKE;
 	rc = pthread_create(&p->drive.thread, NULL, drive_thread, p);
 	pthread_sigmask(SIG_SETMASK, &before, NULL);
+	p->drive.threaded = rc == 0;
 	if (rc == 0)
 		return 0;
 	p->drive.thread_state = DRIVE_THREAD_NONE;
-	return err_set(e, -rc, "cannot make the progress thread: %s; raise `ulimit -u`, or set no_thread", strerror(rc));
+	return err_set(
+		e, -rc, "cannot make the progress thread: %s; raise `ulimit -u`, or set no_thread", strerror(rc));
 }
 
 void drive_thread_stop(phub_t *p)
 {
-	if (p->drive.thread_state == DRIVE_THREAD_NONE)
+	if (!p->drive.threaded)
 		return;
 	drive_lock(p);
 	p->drive.stopping = true;
 	drive_ring(p->drive.wake_thread);
 	drive_unlock(p);
 	pthread_join(p->drive.thread, NULL);
-	p->drive.thread_state = DRIVE_THREAD_NONE;
+	p->drive.threaded = false;
 }
 
 /* ---- the caller's event loop ---- */
 
 static void drive_watch_fd(struct drive *d, enum drive_watched which, int fd, uint32_t events)
 {
-	struct epoll_event event = { .events = events };
+	struct epoll_event event = {.events = events};
 
 	if (d->watched[which] == fd && (fd < 0 || epoll_ctl(d->watch, EPOLL_CTL_MOD, fd, &event) == 0))
 		return;

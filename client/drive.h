@@ -24,20 +24,21 @@ enum drive_thread_state {
 };
 
 struct drive {
-	atomic_uint contenders;  /* callers that want the lock: the driver lets them in (relaxed: a hint) */
-	pthread_cond_t changed;  /* something happened, or nobody drives */
-	unsigned waiting;        /* callers that sleep on it */
-	bool driving;            /* a caller drives */
-	bool driver_sleeps;      /* it is asleep, with the queue armed */
+	atomic_uint contenders;       /* callers that want the lock: the driver lets them in (relaxed: a hint) */
+	pthread_cond_t changed;       /* something happened, or nobody drives */
+	unsigned waiting;             /* callers that sleep on it */
+	bool driving;                 /* a caller drives */
+	bool driver_sleeps;           /* it is asleep, with the queue armed */
 	int wake_driver, wake_thread; /* eventfds; -1: not made */
-	uint64_t spin_ns;        /* how long the driver polls before it sleeps; adapts */
-	uint64_t driven_ns;      /* when a caller drove last */
+	uint64_t spin_ns;             /* how long the driver polls before it sleeps; adapts */
+	uint64_t driven_ns;           /* when a caller drove last */
+	bool threaded;                /* there is a progress thread; constant while it runs */
 	pthread_t thread;
 	enum drive_thread_state thread_state;
-	bool thread_wanted;      /* pushes wait that could not be sent at once */
+	bool thread_wanted; /* pushes wait that could not be sent at once */
 	bool stopping;
-	int watch;               /* phub_fd()'s epoll set; -1: not asked for */
-	int watched[3];          /* what is in it: control, data, wake; -1: nothing */
+	int watch;      /* phub_fd()'s epoll set; -1: not asked for */
+	int watched[3]; /* what is in it: control, data, wake; -1: nothing */
 };
 
 /* What a wait waits for: 0 or an error ends it, -EAGAIN does not. */
@@ -53,7 +54,8 @@ int drive_open(struct drive *d, struct err *e);
 void drive_lock(phub_t *p);
 void drive_unlock(phub_t *p);
 
-/* Under the lock, which is let go meanwhile: until done() or the deadline (-ETIMEDOUT). A deadline in the past: one try. */
+/* Under the lock, which is let go meanwhile: until done() or the deadline (-ETIMEDOUT). A deadline in the past: one
+ * try. */
 int drive_wait(phub_t *p, drive_done *done, int arg, uint64_t deadline_ns);
 
 /* Under the lock, at the end of a call that may have moved something: wakes whoever has to know. */

@@ -319,9 +319,9 @@ static int exchange_check_shared(const struct exchange *x, const struct exchange
 	while (!x->keyring->keys[other].open)
 		other++;
 	return err_set(e, -EINVAL,
-		       "%s: key '%s' cannot be %s while key '%s', which shares its chunk, is %s; name them with "
-		       "PHUB_KEY_ALONE",
-		       x->who, key->name, exchange_kind(r->type), x->keyring->keys[other].name, exchange_kind(f->type));
+		"%s: key '%s' cannot be %s while key '%s', which shares its chunk, is %s; name them with "
+		"PHUB_KEY_ALONE",
+		x->who, key->name, exchange_kind(r->type), x->keyring->keys[other].name, exchange_kind(f->type));
 }
 
 int exchange_check(const struct exchange *x, const struct exchange_round *r, struct err *e)
@@ -331,11 +331,11 @@ int exchange_check(const struct exchange *x, const struct exchange_round *r, str
 	if (key->open)
 		return err_set(e, -EBUSY, "%s: key '%s' has a round in flight; wait for it first", x->who, key->name);
 	if (x->optimizer && r->type == WIRE_PUSH && !key->weights)
-		return err_set(e, -ENODATA, "%s: key '%s' has no weights in the box yet; call phub_broadcast() first", x->who,
-			       key->name);
+		return err_set(e, -ENODATA, "%s: key '%s' has no weights in the box yet; call phub_broadcast() first",
+			x->who, key->name);
 	if (x->optimizer && r->type != WIRE_PUSH && key->weights)
-		return err_set(e, -EINVAL, "%s: key '%s' has its weights in the box already; they are broadcast once", x->who,
-			       key->name);
+		return err_set(e, -EINVAL, "%s: key '%s' has its weights in the box already; they are broadcast once",
+			x->who, key->name);
 	return exchange_check_shared(x, r, e);
 }
 
@@ -379,12 +379,12 @@ static void exchange_place(struct exchange *x, struct flight *f, const struct ke
 }
 
 /* One chunk of the key: placed, and sent when the key is the last one that it lacked. */
-static void exchange_fill(struct exchange *x, struct flight *f, const struct key *key, const struct exchange_round *r,
-			  uint64_t now_ns)
+static void exchange_fill(
+	struct exchange *x, struct flight *f, const struct key *key, const struct exchange_round *r, uint64_t now_ns)
 {
-	uint16_t priority = (uint16_t)(r->priority < 0				? 0 :
-				       r->priority > EXCHANGE_PRIORITY_MAX ? EXCHANGE_PRIORITY_MAX :
-									     r->priority);
+	uint16_t priority = (uint16_t)(r->priority < 0                       ? 0
+				       : r->priority > EXCHANGE_PRIORITY_MAX ? EXCHANGE_PRIORITY_MAX
+									     : r->priority);
 
 	exchange_place(x, f, key, r);
 	if (f->state == FLIGHT_IDLE || priority < f->priority)
@@ -470,8 +470,9 @@ int exchange_give(struct exchange *x, uint32_t index, void **push, const void **
 
 	for (uint32_t i = 0; i < key->chunk_count; i++) {
 		if (first[i].state != FLIGHT_IDLE)
-			return err_set(e, -EBUSY, "%s: key '%s' shares a chunk whose round is in flight; wait for it first",
-				       x->who, key->name);
+			return err_set(e, -EBUSY,
+				"%s: key '%s' shares a chunk whose round is in flight; wait for it first", x->who,
+				key->name);
 	}
 	if (!x->mapped) {
 		rc = keyring_take_arena(x->keyring, e);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Rounds of keys: a push is placed into its chunks, sent over their lanes, and answered by results that are brought to
- * where the caller wants them. Lives from phub_start() to phub_rekey() or the end of the session. Under the handle's lock;
- * allocates only in exchange_init().
+ * where the caller wants them. Lives from phub_start() to phub_rekey() or the end of the session. Under the handle's
+ * lock; allocates only in exchange_init().
  */
 #ifndef PHUB_CLIENT_EXCHANGE_H
 #define PHUB_CLIENT_EXCHANGE_H
@@ -22,19 +22,19 @@ struct exchange {
 	struct keyring *keyring;
 	struct transport *transport; /* until exchange_fini(): what it has mapped may be in the caller's hands */
 	struct lane_group group;
-	struct lane *lanes;      /* [lane_count] one per core that owns chunks of the job */
+	struct lane *lanes; /* [lane_count] one per core that owns chunks of the job */
 	uint32_t lane_count;
-	uint32_t connecting;     /* lanes that are not up yet */
-	struct flight *flights;  /* [plan.chunk_count] */
-	bool optimizer;          /* round 0 is the first weights */
-	bool mapped;             /* the transport maps memory of the box: payloads lie there and nowhere else */
+	uint32_t connecting;    /* lanes that are not up yet */
+	struct flight *flights; /* [plan.chunk_count] */
+	bool optimizer;         /* round 0 is the first weights */
+	bool mapped;            /* the transport maps memory of the box: payloads lie there and nowhere else */
 	uint64_t result_offset;
-	uint32_t hyper;          /* version of the hyper-parameters that new rounds want */
-	uint32_t open_keys;      /* keys with a round in flight */
-	bool given_up;           /* leaving: results go nowhere */
-	struct err failure;      /* code 0: none. What broke and ends the session. */
-	uint64_t lost_ns;        /* since when a lane is lost; 0: none is */
-	const char *who;         /* "job demo rank 0" */
+	uint32_t hyper;     /* version of the hyper-parameters that new rounds want */
+	uint32_t open_keys; /* keys with a round in flight */
+	bool given_up;      /* leaving: results go nowhere */
+	struct err failure; /* code 0: none. What broke and ends the session. */
+	uint64_t lost_ns;   /* since when a lane is lost; 0: none is */
+	const char *who;    /* "job demo rank 0" */
 
 	uint64_t copied_bytes, pulled_bytes, results, rounds, dropped;
 };
@@ -55,7 +55,7 @@ struct exchange_round {
  * `x`, which exchange_fini() frees. 0, -EPROTO (a placement that cannot be), -ENOMEM, or the transport's.
  */
 int exchange_init(struct exchange *x, struct keyring *keyring, const struct client_session *session,
-		  const struct transport_ops *ops, const char *address, struct err *e);
+	const struct transport_ops *ops, const char *address, struct err *e);
 
 /* Moves the handshakes on. 0 when all lanes are up, -EAGAIN, or why it cannot be. */
 int exchange_establish(struct exchange *x, uint32_t window, struct err *e);

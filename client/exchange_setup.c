@@ -28,13 +28,13 @@ static int setup_count(const struct client_session *s, uint32_t chunk_count, uin
 
 	if (s->start.core_bytes != width * chunk_count)
 		return err_set(e, -EPROTO, "box %s placed %zu chunks, the keys make %" PRIu32, s->box,
-			       s->start.core_bytes / width, chunk_count);
+			s->start.core_bytes / width, chunk_count);
 	for (uint32_t i = 0; i < chunk_count; i++) {
 		uint32_t core = setup_core(s, i);
 
 		if (core >= s->cores)
-			return err_set(e, -EPROTO, "box %s placed chunk %" PRIu32 " on core %" PRIu32 " of %" PRIu32, s->box, i,
-				       core, s->cores);
+			return err_set(e, -EPROTO, "box %s placed chunk %" PRIu32 " on core %" PRIu32 " of %" PRIu32,
+				s->box, i, core, s->cores);
 		counts[core]++;
 	}
 	return 0;
@@ -61,7 +61,8 @@ static int setup_lanes(struct exchange *x, uint32_t *counts, uint32_t cores, str
 }
 
 /* Fills the lanes' tables: a chunk's local index is the number of earlier chunks on its core. */
-static int setup_flights(struct exchange *x, const struct client_session *s, const uint32_t *lane_of_core, struct err *e)
+static int setup_flights(
+	struct exchange *x, const struct client_session *s, const uint32_t *lane_of_core, struct err *e)
 {
 	const struct chunk_plan *plan = &x->keyring->plan;
 	uint32_t *filled = calloc(x->lane_count, sizeof(*filled));
@@ -77,7 +78,7 @@ static int setup_flights(struct exchange *x, const struct client_session *s, con
 		uint32_t local = filled[index]++;
 
 		lane->chunks[local] = i;
-		lane->spans[local] = (struct span){ .offset = plan->chunks[i].offset, .bytes = plan->chunks[i].bytes };
+		lane->spans[local] = (struct span){.offset = plan->chunks[i].offset, .bytes = plan->chunks[i].bytes};
 		lane->sinks[local].bytes = plan->chunks[i].bytes;
 		lane->flights[local] = &x->flights[i];
 		x->flights[i].lane = lane;
@@ -98,7 +99,7 @@ static uint32_t setup_payload_max(const struct lane *lane)
 }
 
 static int setup_connect(struct exchange *x, const struct client_session *s, const struct transport_ops *ops,
-			 const char *address, struct err *e)
+	const char *address, struct err *e)
 {
 	struct transport_config config = s->env->config;
 	int rc;
@@ -130,7 +131,7 @@ static int setup_connect(struct exchange *x, const struct client_session *s, con
 }
 
 int exchange_init(struct exchange *x, struct keyring *keyring, const struct client_session *session,
-		  const struct transport_ops *ops, const char *address, struct err *e)
+	const struct transport_ops *ops, const char *address, struct err *e)
 {
 	uint32_t *counts = calloc(session->cores, sizeof(*counts));
 	int rc;
@@ -140,12 +141,13 @@ int exchange_init(struct exchange *x, struct keyring *keyring, const struct clie
 		.optimizer = session->settings->optimizer != PHUB_NONE,
 		.result_offset = session->start.result_offset,
 		.who = session->who,
-		.group = {
-			.job = session->start.job,
-			.generation = session->generation,
-			.epoch = session->start.epoch,
-			.rank = session->settings->rank,
-		},
+		.group =
+			{
+				.job = session->start.job,
+				.generation = session->generation,
+				.epoch = session->start.epoch,
+				.rank = session->settings->rank,
+			},
 	};
 	if (!counts)
 		return err_set(e, -ENOMEM, "no memory for %" PRIu32 " cores", session->cores);
@@ -168,8 +170,8 @@ static bool setup_agrees(const struct exchange *x, const struct lane *lane)
 	for (uint32_t i = 0; i < x->lane_count; i++) {
 		const struct lane *other = &x->lanes[i];
 
-		if (other->state == LANE_UP &&
-		    (other->push != (uint8_t *)lane->conn->push || other->result != (const uint8_t *)lane->conn->result))
+		if (other->state == LANE_UP && (other->push != (uint8_t *)lane->conn->push ||
+						       other->result != (const uint8_t *)lane->conn->result))
 			return false;
 	}
 	return true;
@@ -181,12 +183,13 @@ static int setup_adopt(struct exchange *x, struct lane *lane, uint32_t window, s
 	int rc;
 
 	if (!setup_agrees(x, lane))
-		return err_set(e, -EPROTO, "the connection to core %" PRIu32 " of the box maps other memory than its siblings",
-			       lane->core);
+		return err_set(e, -EPROTO,
+			"the connection to core %" PRIu32 " of the box maps other memory than its siblings",
+			lane->core);
 	rc = x->group.queue->ops->adopt(x->group.queue, lane->conn, &lane->spec);
 	if (rc < 0)
 		return err_set(e, rc, "the connection to core %" PRIu32 " of the box cannot be used: %s", lane->core,
-			       strerror(-rc));
+			strerror(-rc));
 	lane->conn->user = lane;
 	lane->push = lane->conn->push;
 	lane->result = lane->conn->result;

@@ -65,9 +65,10 @@ static void explain_filling(struct explain *x, const phub_t *p, const struct chu
 
 		if (other->open)
 			continue;
-		explain_say(x, "waits for this worker's own key '%s', which shares its chunk and was not pushed; push it, or "
-			       "name keys with PHUB_KEY_ALONE",
-			    other->name);
+		explain_say(x,
+			"waits for this worker's own key '%s', which shares its chunk and was not pushed; push it, or "
+			"name keys with PHUB_KEY_ALONE",
+			other->name);
 		return;
 	}
 }
@@ -81,7 +82,7 @@ static void explain_flight(struct explain *x, const phub_t *p, const struct flig
 		explain_filling(x, p, &p->keyring.plan.chunks[chunk]);
 	} else if (f->state == FLIGHT_QUEUED) {
 		explain_say(x, "was not sent yet: core %" PRIu32 " of the box takes no more%s", f->lane->core,
-			    f->lane->full ? " (its connection is full)" : "");
+			f->lane->full ? " (its connection is full)" : "");
 		if (n && n->missing_known) {
 			explain_say(x, "; the round waits for ");
 			explain_missing(x, n);
@@ -91,7 +92,7 @@ static void explain_flight(struct explain *x, const phub_t *p, const struct flig
 		explain_missing(x, n);
 	} else {
 		explain_say(x, "was sent %.1f s ago to core %" PRIu32 " and is not answered; ",
-			    (double)(now_ns - f->sent_ns) / 1e9, f->lane->core);
+			(double)(now_ns - f->sent_ns) / 1e9, f->lane->core);
 		explain_newest(x, p, now_ns, "the box did not say whom it waits for");
 	}
 }
@@ -126,25 +127,25 @@ static void explain_round(struct explain *x, const phub_t *p, int key, uint64_t 
 
 void client_explain(const phub_t *p, int key, uint64_t now_ns, char *text, size_t text_bytes)
 {
-	struct explain x = { .text = text, .room = text_bytes };
+	struct explain x = {.text = text, .room = text_bytes};
 	const struct client_session *s = &p->session;
 
 	*text = '\0';
 	explain_say(&x, "%s: ", s->who);
 	if (s->state == SESSION_DIALLING) {
 		explain_say(&x, "box %s cannot be reached: %s; is phubd running there?", s->box,
-			    s->trouble.code ? s->trouble.text : "no try was made");
+			s->trouble.code ? s->trouble.text : "no try was made");
 	} else if (s->state < SESSION_JOINED) {
-		explain_say(&x, "box %s accepts no connection or does not answer%s%s", s->box, s->trouble.code ? ": " : "",
-			    s->trouble.code ? s->trouble.text : "");
+		explain_say(&x, "box %s accepts no connection or does not answer%s%s", s->box,
+			s->trouble.code ? ": " : "", s->trouble.code ? s->trouble.text : "");
 	} else if (s->state == SESSION_LEAVING) {
 		explain_say(&x, "box %s did not confirm that the job was left", s->box);
 	} else if (s->state == SESSION_STARTING) {
 		explain_say(&x, "the start waits for ");
 		explain_newest(&x, p, now_ns, "other workers; the box did not say which");
 	} else if (!p->running) {
-		explain_say(&x, "%" PRIu32 " of %" PRIu32 " connections to the cores of box %s are not up", p->exchange.connecting,
-			    p->exchange.lane_count, s->box);
+		explain_say(&x, "%" PRIu32 " of %" PRIu32 " connections to the cores of box %s are not up",
+			p->exchange.connecting, p->exchange.lane_count, s->box);
 	} else if (s->barrier != s->barrier_done && p->exchange.open_keys == 0) {
 		explain_say(&x, "the barrier waits for ");
 		explain_newest(&x, p, now_ns, "other workers; the box did not say which");

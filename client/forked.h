@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * fork() and handles. A child's copy of a handle holds no part of the connection: its fds of the control session are closed in the
- * child at once, so that the box still sees the parent die, and its calls say -EPERM.
+ * fork() and handles. A child's copy of a handle holds no part of the connection: its fds of the control session are
+ * closed in the child at once, so that the box still sees the parent die, and its calls say -EPERM.
  */
 #ifndef PHUB_CLIENT_FORKED_H
 #define PHUB_CLIENT_FORKED_H

@@ -81,7 +81,7 @@ static void hear_error(struct client_session *s, const Phub__Error *error)
 	}
 	hear_copy(text, sizeof(text), error->text);
 	client_session_fail(s, client_hear_errno(error->code, error->text), "box %s: %s", s->box,
-			    *text ? text : "refused without a reason");
+		*text ? text : "refused without a reason");
 }
 
 /* ---- joining ---- */
@@ -106,21 +106,21 @@ static void hear_challenge(struct client_session *s, const Phub__Challenge *chal
 		return;
 	}
 	if (challenge->version != SESSION_VERSION) {
-		client_session_fail(s, -EPROTONOSUPPORT, "box %s speaks version %" PRIu32 ", this library version %u", s->box,
-				    challenge->version, SESSION_VERSION);
+		client_session_fail(s, -EPROTONOSUPPORT, "box %s speaks version %" PRIu32 ", this library version %u",
+			s->box, challenge->version, SESSION_VERSION);
 		return;
 	}
 	if (challenge->secret != (*secret != '\0')) {
 		client_session_fail(s, -EACCES,
-				    challenge->secret ? "the job has a secret on box %s: set PHUB_SECRET or PHUB_SECRET_FILE" :
-							"box %s knows no secret for the job, but this worker was given one",
-				    s->box);
+			challenge->secret ? "the job has a secret on box %s: set PHUB_SECRET or PHUB_SECRET_FILE"
+					  : "box %s knows no secret for the job, but this worker was given one",
+			s->box);
 		return;
 	}
 	hear_proof_session(s, challenge->nonce.data, &proof);
 	if (proof_control(secret, strlen(secret), &proof, false, mac) < 0 ||
-	    proof_control(secret, strlen(secret), &proof, true, s->expected) < 0 ||
-	    proof_session_key(secret, strlen(secret), &proof, s->key) < 0 || client_say_proof(s, mac) < 0) {
+		proof_control(secret, strlen(secret), &proof, true, s->expected) < 0 ||
+		proof_session_key(secret, strlen(secret), &proof, s->key) < 0 || client_say_proof(s, mac) < 0) {
 		client_session_fail(s, -EIO, "cannot make the proof of the secret for box %s", s->box);
 		return;
 	}
@@ -155,8 +155,8 @@ static void hear_welcome(struct client_session *s, const Phub__Welcome *welcome,
 		return;
 	}
 	if (!proof_equal(welcome->mac.data, s->expected)) {
-		client_session_fail(s, -EACCES, "what answers at %s does not know the job's secret: not the box it claims to be",
-				    s->box);
+		client_session_fail(s, -EACCES,
+			"what answers at %s does not know the job's secret: not the box it claims to be", s->box);
 		return;
 	}
 	if (welcome->cores < 1 || welcome->cores > PLACEMENT_CORE_COUNT_MAX || !hear_addresses(s, welcome)) {

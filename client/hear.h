@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the box says: client_session_take() of session.h, and what an error code means here. Used by session.c and tests.
+ * What the box says: client_session_take() of session.h, and what an error code means here. Used by session.c and
+ * tests.
  */
 #ifndef PHUB_CLIENT_HEAR_H
 #define PHUB_CLIENT_HEAR_H

@@ -12,20 +12,22 @@
 #include <string.h>
 #include <sys/mman.h>
 
-static int keyring_check(const char *who, uint32_t index, const char *name, const struct chunk_key *shape, struct err *e)
+static int keyring_check(
+	const char *who, uint32_t index, const char *name, const struct chunk_key *shape, struct err *e)
 {
 	uint32_t element_bytes = chunking_dtype_bytes(shape->dtype);
 
 	if (!name || !*name || strlen(name) > KEYRING_NAME_MAX)
-		return err_set(e, -EINVAL, "%s: key %" PRIu32 " needs a name of 1 to %u bytes", who, index, KEYRING_NAME_MAX);
+		return err_set(
+			e, -EINVAL, "%s: key %" PRIu32 " needs a name of 1 to %u bytes", who, index, KEYRING_NAME_MAX);
 	if (element_bytes == 0)
 		return err_set(e, -EINVAL, "%s: key '%s' has element type %u; allowed are f32, f16 and bf16", who, name,
-			       shape->dtype);
+			shape->dtype);
 	if (shape->elements == 0)
 		return err_set(e, -EINVAL, "%s: key '%s' has 0 elements; leave empty tensors out", who, name);
 	if (shape->elements > (uint64_t)INT64_MAX / element_bytes)
-		return err_set(e, -EOVERFLOW, "%s: key '%s' has %" PRIu64 " elements, more than memory can have", who, name,
-			       shape->elements);
+		return err_set(e, -EOVERFLOW, "%s: key '%s' has %" PRIu64 " elements, more than memory can have", who,
+			name, shape->elements);
 	return 0;
 }
 
@@ -91,7 +93,8 @@ static int keyring_map(uint64_t bytes, uint8_t **out, struct err *e)
 		return 0;
 	at = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 	if (at == MAP_FAILED)
-		return err_set(e, -ENOMEM, "no address space for %" PRIu64 " bytes of keys: %s", bytes, strerror(errno));
+		return err_set(
+			e, -ENOMEM, "no address space for %" PRIu64 " bytes of keys: %s", bytes, strerror(errno));
 	*out = at;
 	return 0;
 }

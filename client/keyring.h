@@ -22,16 +22,16 @@ struct range;
 struct key {
 	char *name;
 	uint64_t bytes;
-	uint64_t offset;        /* in the region; after keyring_plan() as the next two */
+	uint64_t offset; /* in the region; after keyring_plan() as the next two */
 	uint32_t chunk_first, chunk_count;
-	uint32_t chunks_left;   /* of the round in flight */
-	bool open;              /* a round is in flight */
-	bool apart;             /* phub_alloc() gave it away: its results do not overwrite its pushes */
-	bool weights;           /* its first weights are in the box */
-	bool landed;            /* the last result lies in the library's memory */
-	bool dst_in_place;      /* the transport writes results straight to dst */
-	uint8_t type;           /* enum wire_type of the round */
-	uint8_t *dst;           /* where the caller wants the result, or NULL */
+	uint32_t chunks_left;                /* of the round in flight */
+	bool open;                           /* a round is in flight */
+	bool apart;                          /* phub_alloc() gave it away: its results do not overwrite its pushes */
+	bool weights;                        /* its first weights are in the box */
+	bool landed;                         /* the last result lies in the library's memory */
+	bool dst_in_place;                   /* the transport writes results straight to dst */
+	uint8_t type;                        /* enum wire_type of the round */
+	uint8_t *dst;                        /* where the caller wants the result, or NULL */
 	struct range *src_range, *dst_range; /* registered memory that the round uses, or NULL */
 };
 
@@ -39,9 +39,9 @@ struct keyring {
 	struct key *keys;         /* [count] */
 	struct chunk_key *shapes; /* [count] as chunking wants them */
 	uint32_t count, room;
-	struct chunk_plan plan;   /* chunk_count 0: not planned */
-	uint8_t *arena;           /* pushes, where the transport maps no memory of its own; NULL: not needed yet */
-	uint8_t *results;         /* results of keys that are `apart`, likewise */
+	struct chunk_plan plan; /* chunk_count 0: not planned */
+	uint8_t *arena;         /* pushes, where the transport maps no memory of its own; NULL: not needed yet */
+	uint8_t *results;       /* results of keys that are `apart`, likewise */
 };
 
 /* Appends a key. Its index, or -EINVAL (naming the key), -EOVERFLOW, -ENOMEM. `who` names job and rank in messages. */

@@ -11,7 +11,7 @@
 #include <string.h>
 
 enum {
-	LANE_AGAIN_MS = 20,      /* a lossy push is sent again after this, then twice that, ... */
+	LANE_AGAIN_MS = 20, /* a lossy push is sent again after this, then twice that, ... */
 	LANE_AGAIN_DOUBLINGS = 5,
 };
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A lane is the worker's connection to one core of the box: which chunks go there, the credits it has, and the pushes that
- * wait for them, most urgent first. Under the handle's lock.
+ * A lane is the worker's connection to one core of the box: which chunks go there, the credits it has, and the pushes
+ * that wait for them, most urgent first. Under the handle's lock.
  *
  * Credits are cumulative: the box says up to which message of the connection it has room. What a full lane cannot send
  * stays in a heap, so that a later push with a lower priority number overtakes what is queued.
@@ -32,19 +32,19 @@ struct flight {
 	uint64_t round;         /* the one that is open, or the next one */
 	const uint8_t *payload; /* of the push */
 	struct lane *lane;
-	uint32_t local;         /* index among the lane's chunks */
-	uint32_t keys_in;       /* keys of the chunk that were pushed in this round */
-	uint32_t hyper;         /* version of the hyper-parameters that the round wants */
-	uint32_t sends;         /* the transport reads the payload for so many sends */
+	uint32_t local;   /* index among the lane's chunks */
+	uint32_t keys_in; /* keys of the chunk that were pushed in this round */
+	uint32_t hyper;   /* version of the hyper-parameters that the round wants */
+	uint32_t sends;   /* the transport reads the payload for so many sends */
 	uint16_t priority;
-	uint8_t state;          /* enum flight_state */
-	uint8_t type;           /* enum wire_type */
-	uint8_t tries;          /* lossy: sends of this round */
-	bool queued;            /* is in the lane's heap */
-	bool apart;             /* results do not overwrite the push: a key of it was given away by phub_alloc() */
-	uint32_t newer, older;  /* lossy: local indexes of neighbours among those in state SENT */
+	uint8_t state;         /* enum flight_state */
+	uint8_t type;          /* enum wire_type */
+	uint8_t tries;         /* lossy: sends of this round */
+	bool queued;           /* is in the lane's heap */
+	bool apart;            /* results do not overwrite the push: a key of it was given away by phub_alloc() */
+	uint32_t newer, older; /* lossy: local indexes of neighbours among those in state SENT */
 	uint64_t sent_ns;
-	uint64_t again_ns;      /* lossy: when to push it again */
+	uint64_t again_ns; /* lossy: when to push it again */
 };
 
 enum lane_state {
@@ -63,8 +63,8 @@ struct lane_item {
 struct lane_group {
 	struct queue *queue;
 	uint32_t job, generation, epoch, rank;
-	bool lossy;             /* pushes may get lost: they are sent again */
-	bool cookies;           /* payloads lie in memory whose every reader must be known */
+	bool lossy;   /* pushes may get lost: they are sent again */
+	bool cookies; /* payloads lie in memory whose every reader must be known */
 	bool unflushed;
 	uint64_t pushed_bytes, pushes, resent;
 };
@@ -72,27 +72,27 @@ struct lane_group {
 struct lane {
 	struct lane_group *group;
 	enum lane_state state;
-	int error;              /* LANE_LOST */
+	int error; /* LANE_LOST */
 	uint32_t core;
 	struct conn *conn;
-	uint8_t *push;          /* what the transport has mapped, or NULL; outlives the connection */
+	uint8_t *push; /* what the transport has mapped, or NULL; outlives the connection */
 	const uint8_t *result;
 	struct conn_spec spec;
-	uint32_t count;         /* chunks */
-	uint32_t *chunks;       /* [count] index in the job's plan */
-	struct span *spans;     /* [count] */
-	struct sink *sinks;     /* [count] */
+	uint32_t count;          /* chunks */
+	uint32_t *chunks;        /* [count] index in the job's plan */
+	struct span *spans;      /* [count] */
+	struct sink *sinks;      /* [count] */
 	struct flight **flights; /* [count] */
-	uint32_t seq;           /* messages sent */
-	uint32_t credit;        /* messages that may be sent, cumulative */
-	bool full;              /* the transport has no room until EVENT_WRITABLE */
-	struct lane_item *heap; /* [heap_count], room for count */
+	uint32_t seq;            /* messages sent */
+	uint32_t credit;         /* messages that may be sent, cumulative */
+	bool full;               /* the transport has no room until EVENT_WRITABLE */
+	struct lane_item *heap;  /* [heap_count], room for count */
 	uint32_t heap_count;
 	uint64_t order;
 	uint32_t sent_oldest, sent_newest; /* lossy: list of flights in state SENT */
-	uint64_t again_ns;      /* lossy: the earliest again_ns of that list, or earlier */
-	uint64_t starved_ns;    /* lossy: since when, or since which probe, credit is lacking; 0: it is not */
-	uint8_t probes;         /* since credit came last */
+	uint64_t again_ns;                 /* lossy: the earliest again_ns of that list, or earlier */
+	uint64_t starved_ns; /* lossy: since when, or since which probe, credit is lacking; 0: it is not */
+	uint8_t probes;      /* since credit came last */
 };
 
 /* For `count` chunks. 0 or -ENOMEM. */

@@ -19,8 +19,9 @@
  * Fork. A child that was forked after phub_connect() holds no part of the connection: its calls
  * return -EPERM, and it may phub_close() the handle or just exit.
  *
- * Errors that any call may return: -EINVAL (an argument), -EPERM (forked child), and once the session
- * has ended -ESHUTDOWN, -EACCES, -EOWNERDEAD or what else ended it. A session that ended stays ended.
+ * Errors that any call may return: -EINVAL (an argument), -EPERM (forked child), -ENOMEM, and once the session
+ * has ended what ended it: -ESHUTDOWN (left, or the box went down), -EOWNERDEAD (another worker was lost), -ECONNRESET
+ * or -ETIMEDOUT (the box is gone or silent), -EPROTO, -EDOM (NaN), ... A session that ended stays ended.
  */
 #ifndef PHUB_H
 #define PHUB_H
@@ -136,8 +137,8 @@ PHUB_API int phub_key(
 
 /*
  * Collective: hands the key table to the box and waits for the other workers' equal tables. -EBADMSG names the
- * first key (or option) that differs and the ranks; -ETIMEDOUT names the ranks that never came; -ENOMEM: the box's
- * limit.
+ * first key (or option) that differs and the ranks; -ETIMEDOUT names the ranks that have not come (call again to go
+ * on waiting); -ENOMEM: the box's limit; -ENOTSUP: no transport in common; -EBUSY: started already.
  */
 PHUB_API int phub_start(phub_t *p, int timeout_ms);
 
@@ -150,7 +151,8 @@ PHUB_API int phub_rekey(phub_t *p);
 /*
  * Memory that is exchanged without a copy. *push: where this worker writes the gradient of `key`. *result: where it
  * reads results, valid from the end of a wait until the next push of the key. Both belong to the library until
- * phub_rekey() or phub_close(). After phub_start(). Pass *push as src and NULL as dst.
+ * phub_rekey() or phub_close(). After phub_start(), while no round of the key is in flight (-EBUSY). Pass *push as
+ * src and NULL as dst.
  */
 PHUB_API int phub_alloc(phub_t *p, int key, void **push, const void **result);
 
@@ -171,7 +173,8 @@ PHUB_API int phub_mem_unregister(phub_t *p, void *addr);
  */
 PHUB_API int phub_push_pull(phub_t *p, int key, const void *src, void *dst, int priority);
 
-/* The two halves: phub_push() begins a round, phub_pull() waits for its result and copies it to dst. */
+/* The two halves: phub_push() begins a round, phub_pull() waits for its result and copies it to dst (-ENODATA: no round
+ * of the key has left a result). */
 PHUB_API int phub_push(phub_t *p, int key, const void *src, int priority);
 PHUB_API int phub_pull(phub_t *p, int key, void *dst, int timeout_ms);
 

@@ -52,9 +52,10 @@ static int pick_none(const struct client_session *s, struct err *e)
 	size_t at = 0;
 
 	for (unsigned i = 0; i < s->address_count && at < sizeof(offers); i++)
-		at += (size_t)snprintf(offers + at, sizeof(offers) - at, "%s%s", i ? ", " : "", s->addresses[i].transport);
+		at += (size_t)snprintf(
+			offers + at, sizeof(offers) - at, "%s%s", i ? ", " : "", s->addresses[i].transport);
 	return err_set(e, -ENOTSUP, "%s: box %s offers %s; this worker asks for %s", s->who, s->box,
-		       at ? offers : "no transport", s->settings->transport ? s->settings->transport : "any that it knows");
+		at ? offers : "no transport", s->settings->transport ? s->settings->transport : "any that it knows");
 }
 
 int pick_transport(const struct client_session *s, struct pick *out, struct err *e)

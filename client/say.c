@@ -110,7 +110,7 @@ int client_say_job(struct client_session *s, const char *transport, uint32_t chu
 	const struct settings *settings = s->settings;
 	Phub__Control control = PHUB__CONTROL__INIT;
 	Phub__Job job = PHUB__JOB__INIT;
-	struct say_groups groups = { 0 };
+	struct say_groups groups = {0};
 	int rc = say_groups_make(&groups, settings);
 
 	job.generation = s->generation;
@@ -137,7 +137,7 @@ int client_say_hyper(struct client_session *s, uint32_t version)
 {
 	Phub__Control control = PHUB__CONTROL__INIT;
 	Phub__Hyper hyper = PHUB__HYPER__INIT;
-	struct say_groups groups = { 0 };
+	struct say_groups groups = {0};
 	int rc = say_groups_make(&groups, s->settings);
 
 	hyper.version = version;

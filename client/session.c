@@ -20,8 +20,8 @@
 enum {
 	SESSION_BACKOFF_MIN_MS = 20,
 	SESSION_BACKOFF_MAX_MS = 500,
-	SESSION_CHECK_MS = 1,     /* a stream with an fd is read this often while rounds run: a read is a system call */
-	SESSION_FRAMES_MAX = 64,  /* per progress() */
+	SESSION_CHECK_MS = 1,    /* a stream with an fd is read this often while rounds run: a read is a system call */
+	SESSION_FRAMES_MAX = 64, /* per progress() */
 };
 
 void client_session_init(struct client_session *s, const struct client_env *env, struct settings *settings)
@@ -32,7 +32,7 @@ void client_session_init(struct client_session *s, const struct client_env *env,
 	s->state = SESSION_DIALLING;
 	s->backoff_ns = SESSION_BACKOFF_MIN_MS * SESSION_MS;
 	snprintf(s->box, sizeof(s->box), strchr(settings->url.host, ':') ? "[%s]:%u" : "%s:%u", settings->url.host,
-		 settings->url.port);
+		settings->url.port);
 	snprintf(s->who, sizeof(s->who), "job %s rank %" PRIu32, settings->url.job, settings->rank);
 }
 
@@ -99,7 +99,7 @@ static bool client_session_hopeless(int code)
 
 static void client_session_dial(struct client_session *s, uint64_t now_ns)
 {
-	struct err e = { 0 };
+	struct err e = {0};
 	int rc = s->env->dial(s->env->ctx, s->settings->url.host, s->settings->url.port, &s->stream, &e);
 
 	if (rc < 0) {
@@ -122,16 +122,16 @@ static void client_session_lost(struct client_session *s, uint64_t now_ns, int c
 	if (s->state == SESSION_LEAVING)
 		client_session_fail(s, -ESHUTDOWN, "left the job");
 	else if (code == -EMSGSIZE)
-		client_session_fail(s, -EPROTO, "what answers at %s does not speak the language of a box; check host and port",
-				    s->box);
+		client_session_fail(s, -EPROTO,
+			"what answers at %s does not speak the language of a box; check host and port", s->box);
 	else if (!client_session_joined(s))
 		client_session_retry(s, now_ns, code == -EPIPE ? -ECONNRESET : code,
-				     code == -EPIPE ? "it hung up" : strerror(-code));
+			code == -EPIPE ? "it hung up" : strerror(-code));
 	else if (code == -ENOMEM || code == -ENOBUFS)
 		client_session_fail(s, code, "control session with box %s: %s", s->box, strerror(-code));
 	else
 		client_session_fail(s, -ECONNRESET, "box %s ended the session (%s); is it down?", s->box,
-				    code == -EPIPE ? "connection closed" : strerror(-code));
+			code == -EPIPE ? "connection closed" : strerror(-code));
 }
 
 /* ---- progress ---- */
@@ -162,7 +162,7 @@ static void client_session_beat(struct client_session *s, uint64_t now_ns)
 {
 	if (s->unanswered_ns && now_ns > s->unanswered_ns && now_ns - s->unanswered_ns > s->lost_ns) {
 		client_session_fail(s, -ETIMEDOUT, "box %s has been silent for %.1f s", s->box,
-				    (double)(now_ns - s->unanswered_ns) / 1e9);
+			(double)(now_ns - s->unanswered_ns) / 1e9);
 		return;
 	}
 	if (now_ns < s->heartbeat_ns)
@@ -232,8 +232,8 @@ int client_session_fd(const struct client_session *s, bool *write)
 
 /* ---- what the handle asks for ---- */
 
-int client_session_start(struct client_session *s, const struct keyring *keyring, const char *transport,
-			 uint32_t chunk_bytes)
+int client_session_start(
+	struct client_session *s, const struct keyring *keyring, const char *transport, uint32_t chunk_bytes)
 {
 	int rc;
 

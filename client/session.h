@@ -4,8 +4,8 @@
  * secret, agrees on keys, stays alive, hears of errors and of who is missing. A state machine over a stream: no thread,
  * no clock, no blocking but what env->dial() does. Under the handle's lock.
  *
- * What the box says is not believed: every length, count and order is checked, and a box that breaks the protocol ends the
- * session with -EPROTO.
+ * What the box says is not believed: every length, count and order is checked, and a box that breaks the protocol ends
+ * the session with -EPROTO.
  */
 #ifndef PHUB_CLIENT_SESSION_H
 #define PHUB_CLIENT_SESSION_H
@@ -21,14 +21,14 @@
 #include "transport/stream.h"
 
 enum client_session_state {
-	SESSION_DIALLING,  /* there is no connection; the next try is at retry_ns */
-	SESSION_HELLO,     /* Hello is out, the box's Challenge is awaited */
-	SESSION_PROOF,     /* Proof is out, the box's Welcome is awaited */
-	SESSION_JOINED,    /* a member of the job, which has no keys */
-	SESSION_STARTING,  /* Job and Keys are going out, Start is awaited */
-	SESSION_STARTED,   /* all workers have agreed: rounds may run */
-	SESSION_LEAVING,   /* Leave is out, Left is awaited */
-	SESSION_OVER,      /* `failure` says why */
+	SESSION_DIALLING, /* there is no connection; the next try is at retry_ns */
+	SESSION_HELLO,    /* Hello is out, the box's Challenge is awaited */
+	SESSION_PROOF,    /* Proof is out, the box's Welcome is awaited */
+	SESSION_JOINED,   /* a member of the job, which has no keys */
+	SESSION_STARTING, /* Job and Keys are going out, Start is awaited */
+	SESSION_STARTED,  /* all workers have agreed: rounds may run */
+	SESSION_LEAVING,  /* Leave is out, Left is awaited */
+	SESSION_OVER,     /* `failure` says why */
 };
 
 enum { SESSION_ADDRESSES_MAX = 8, SESSION_NOTICES = 8, SESSION_MISSING_MAX = 8 };
@@ -60,33 +60,33 @@ struct client_session {
 	const struct client_env *env;
 	struct settings *settings;
 	enum client_session_state state;
-	struct err failure;      /* SESSION_OVER */
-	char box[300];           /* "host:port", for messages */
-	char who[128];           /* "job demo rank 0", for messages */
+	struct err failure; /* SESSION_OVER */
+	char box[300];      /* "host:port", for messages */
+	char who[128];      /* "job demo rank 0", for messages */
 
 	struct stream *stream;
 	struct frame_reader in;
 	struct frame_writer out;
 	uint64_t retry_ns, backoff_ns;
-	struct err trouble;      /* why the last try to reach the box failed; code 0: none yet */
-	uint64_t checked_ns;     /* when the stream was last read */
-	bool unsent;             /* the stream did not take everything */
+	struct err trouble;  /* why the last try to reach the box failed; code 0: none yet */
+	uint64_t checked_ns; /* when the stream was last read */
+	bool unsent;         /* the stream did not take everything */
 
 	uint8_t nonce[PROOF_NONCE];
 	uint8_t expected[PROOF_MAC]; /* of the box in its Welcome */
-	uint8_t key[PROOF_KEY];  /* for data connections */
+	uint8_t key[PROOF_KEY];      /* for data connections */
 	uint64_t id;
-	uint32_t cores;          /* of the box */
-	uint32_t chunk_bytes;    /* its default */
+	uint32_t cores;       /* of the box */
+	uint32_t chunk_bytes; /* its default */
 	struct client_address addresses[SESSION_ADDRESSES_MAX];
 	unsigned address_count;
 	uint64_t heartbeat_every_ns, heartbeat_ns, lost_ns;
-	uint64_t unanswered_ns;  /* since when a heartbeat is without any answer; 0: none is */
+	uint64_t unanswered_ns; /* since when a heartbeat is without any answer; 0: none is */
 
 	const struct keyring *keyring; /* SESSION_STARTING */
 	uint32_t keys_sent;
 	uint32_t generation;
-	struct client_start start; /* SESSION_STARTED */
+	struct client_start start;      /* SESSION_STARTED */
 	uint64_t barrier, barrier_done; /* the last one asked for, and passed */
 	struct client_notice notices[SESSION_NOTICES];
 	unsigned notice_next;
@@ -102,8 +102,8 @@ unsigned client_session_progress(struct client_session *s, uint64_t now_ns);
 uint64_t client_session_due(const struct client_session *s);
 
 /* JOINED or STARTED -> STARTING, with generation + 1. `keyring` stays put until Start. 0 or -ENOMEM. */
-int client_session_start(struct client_session *s, const struct keyring *keyring, const char *transport,
-			 uint32_t chunk_bytes);
+int client_session_start(
+	struct client_session *s, const struct keyring *keyring, const char *transport, uint32_t chunk_bytes);
 
 /* STARTED -> JOINED: the key table is forgotten. */
 void client_session_restart(struct client_session *s);

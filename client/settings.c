@@ -50,9 +50,9 @@ struct settings_launcher {
 };
 
 static const struct settings_launcher settings_launchers[] = {
-	{ "RANK", "WORLD_SIZE" },
-	{ "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE" },
-	{ "SLURM_PROCID", "SLURM_NTASKS" },
+	{"RANK", "WORLD_SIZE"},
+	{"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"},
+	{"SLURM_PROCID", "SLURM_NTASKS"},
 };
 
 static int settings_read_variable(const char *name, int *out, struct err *e)
@@ -64,8 +64,9 @@ static int settings_read_variable(const char *name, int *out, struct err *e)
 	errno = 0;
 	value = strtol(text, &end, 10);
 	if (end == text || *end || errno || value < 0 || value > INT_MAX)
-		return err_set(e, -EINVAL, "environment variable %s='%.64s' is not a number; unset it, or give rank and world",
-			       name, text);
+		return err_set(e, -EINVAL,
+			"environment variable %s='%.64s' is not a number; unset it, or give rank and world", name,
+			text);
 	*out = (int)value;
 	return 0;
 }
@@ -88,14 +89,14 @@ int settings_discover(int *rank, int *world, struct err *e)
 	}
 	if (*rank < 0 && *world > 1)
 		return err_set(e, -EINVAL,
-			       "world is %d but no rank was given, and no launcher's variables are set (RANK, "
-			       "OMPI_COMM_WORLD_RANK, SLURM_PROCID)",
-			       *world);
+			"world is %d but no rank was given, and no launcher's variables are set (RANK, "
+			"OMPI_COMM_WORLD_RANK, SLURM_PROCID)",
+			*world);
 	if (*world < 0 && *rank > 0)
 		return err_set(e, -EINVAL,
-			       "rank is %d but no world was given, and no launcher's variables are set (WORLD_SIZE, "
-			       "OMPI_COMM_WORLD_SIZE, SLURM_NTASKS)",
-			       *rank);
+			"rank is %d but no world was given, and no launcher's variables are set (WORLD_SIZE, "
+			"OMPI_COMM_WORLD_SIZE, SLURM_NTASKS)",
+			*rank);
 	*rank = *rank < 0 ? 0 : *rank;
 	*world = *world < 0 ? 1 : *world;
 	return 0;
@@ -107,16 +108,17 @@ static int settings_take_rank(struct settings *s, const struct phub_options *o, 
 	int rc;
 
 	if (rank < PHUB_FROM_ENVIRONMENT || world < PHUB_FROM_ENVIRONMENT)
-		return err_set(e, -EINVAL, "job %s: rank %d of world %d; neither may be negative", s->url.job, rank, world);
+		return err_set(
+			e, -EINVAL, "job %s: rank %d of world %d; neither may be negative", s->url.job, rank, world);
 	rc = settings_discover(&rank, &world, e);
 	if (rc < 0)
 		return rc;
 	if (world < 1 || (unsigned)world > WIRE_WORLD_MAX)
 		return err_set(e, -ERANGE, "job %s: a world of %d; allowed are 1 to %u workers", s->url.job, world,
-			       WIRE_WORLD_MAX);
+			WIRE_WORLD_MAX);
 	if (rank >= world)
-		return err_set(e, -ERANGE, "job %s: rank %d is outside a world of %d; ranks count from 0", s->url.job, rank,
-			       world);
+		return err_set(e, -ERANGE, "job %s: rank %d is outside a world of %d; ranks count from 0", s->url.job,
+			rank, world);
 	s->rank = (uint32_t)rank;
 	s->world = (uint32_t)world;
 	return 0;
@@ -136,7 +138,7 @@ static int settings_read_secret_file(struct settings *s, const char *path, struc
 	close(fd);
 	if (got < 0 || (size_t)got > SETTINGS_SECRET_BYTES)
 		return err_set(e, -EINVAL, "PHUB_SECRET_FILE '%s' is not a file of at most %d bytes", path,
-			       SETTINGS_SECRET_BYTES);
+			SETTINGS_SECRET_BYTES);
 	while (got > 0 && (buf[got - 1] == '\n' || buf[got - 1] == '\r'))
 		got--;
 	if (got == 0)
@@ -174,23 +176,23 @@ int settings_check_hyper(unsigned group, const struct phub_hyper *h, struct err 
 		const char *name;
 		double value, below; /* 0 <= value, and value < below when that is not 0 */
 	} fields[] = {
-		{ "lr", h->lr, 0 },
-		{ "momentum", h->momentum, 0 },
-		{ "weight_decay", h->weight_decay, 0 },
-		{ "beta1", h->beta1, 1 },
-		{ "beta2", h->beta2, 1 },
-		{ "eps", h->eps, 0 },
-		{ "lr_decay", h->lr_decay, 0 },
-		{ "initial_accumulator_value", h->initial_accumulator_value, 0 },
+		{"lr", h->lr, 0},
+		{"momentum", h->momentum, 0},
+		{"weight_decay", h->weight_decay, 0},
+		{"beta1", h->beta1, 1},
+		{"beta2", h->beta2, 1},
+		{"eps", h->eps, 0},
+		{"lr_decay", h->lr_decay, 0},
+		{"initial_accumulator_value", h->initial_accumulator_value, 0},
 	};
 
 	if (!isfinite(h->dampening))
 		return err_set(e, -EINVAL, "group %u: dampening is not a finite number", group);
 	for (size_t i = 0; i < sizeof(fields) / sizeof(fields[0]); i++) {
 		if (!isfinite(fields[i].value) || fields[i].value < 0 ||
-		    (fields[i].below > 0 && fields[i].value >= fields[i].below))
+			(fields[i].below > 0 && fields[i].value >= fields[i].below))
 			return err_set(e, -EINVAL, "group %u: %s is %g; it must be 0 or more%s", group, fields[i].name,
-				       fields[i].value, fields[i].below > 0 ? " and less than 1" : "");
+				fields[i].value, fields[i].below > 0 ? " and less than 1" : "");
 	}
 	return 0;
 }
@@ -200,8 +202,8 @@ static int settings_take_groups(struct settings *s, const struct phub_options *o
 	unsigned count = o->groups ? o->group_count : 1;
 
 	if (count < 1 || count > SETTINGS_GROUPS_MAX || (!o->groups && o->group_count > 1))
-		return err_set(e, -EINVAL, "job %s: %u parameter groups%s; allowed are 1 to %u", s->url.job, o->group_count,
-			       o->groups ? "" : " without their hyper-parameters", SETTINGS_GROUPS_MAX);
+		return err_set(e, -EINVAL, "job %s: %u parameter groups%s; allowed are 1 to %u", s->url.job,
+			o->group_count, o->groups ? "" : " without their hyper-parameters", SETTINGS_GROUPS_MAX);
 	s->groups = calloc(count, sizeof(*s->groups));
 	if (!s->groups)
 		return err_set(e, -ENOMEM, "no memory for %u parameter groups", count);
@@ -225,17 +227,18 @@ static int settings_take_policy(struct settings *s, const struct phub_options *o
 	const char *job = s->url.job;
 
 	if ((unsigned)o->optimizer > PHUB_ADAMW)
-		return err_set(e, -EINVAL, "job %s: optimizer %d is none of enum phub_optimizer", job, (int)o->optimizer);
+		return err_set(
+			e, -EINVAL, "job %s: optimizer %d is none of enum phub_optimizer", job, (int)o->optimizer);
 	if ((unsigned)o->reduce > PHUB_MEAN || (unsigned)o->sync > PHUB_ASYNC || (unsigned)o->nan > PHUB_NAN_FAIL)
 		return err_set(e, -EINVAL, "job %s: reduce %d, sync %d or nan %d is not one of its enumeration", job,
-			       (int)o->reduce, (int)o->sync, (int)o->nan);
+			(int)o->reduce, (int)o->sync, (int)o->nan);
 	if (o->sync != PHUB_BSP && o->optimizer == PHUB_NONE)
 		return err_set(e, -EINVAL, "job %s: sync %s needs an optimizer; without one only bsp makes sense", job,
-			       o->sync == PHUB_SSP ? "ssp" : "async");
+			o->sync == PHUB_SSP ? "ssp" : "async");
 	if (o->chunk_bytes && (o->chunk_bytes < CHUNKING_CHUNK_BYTES_MIN || o->chunk_bytes > CHUNKING_CHUNK_BYTES_MAX ||
-			       (o->chunk_bytes & (o->chunk_bytes - 1))))
+				      (o->chunk_bytes & (o->chunk_bytes - 1))))
 		return err_set(e, -EINVAL, "job %s: chunks of %u bytes; allowed are powers of two from %u to %u", job,
-			       o->chunk_bytes, CHUNKING_CHUNK_BYTES_MIN, CHUNKING_CHUNK_BYTES_MAX);
+			o->chunk_bytes, CHUNKING_CHUNK_BYTES_MIN, CHUNKING_CHUNK_BYTES_MAX);
 	if (o->timeout_ms < 0)
 		return err_set(e, -EINVAL, "job %s: timeout_ms is %d; it must be 0 or more", job, o->timeout_ms);
 	s->optimizer = o->optimizer;

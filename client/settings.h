@@ -14,15 +14,15 @@
 #include "client/url.h"
 #include "phub/base/err.h"
 
-#define SETTINGS_GROUPS_MAX 256u /* as in the box: SPEC_GROUPS_MAX */
+#define SETTINGS_GROUPS_MAX   256u /* as in the box: SPEC_GROUPS_MAX */
 #define SETTINGS_SECRET_BYTES 4096
 
 struct settings {
 	struct url url;
 	uint32_t rank, world;
-	char *secret;             /* NULL: none */
-	char *transport;          /* NULL: the best that reaches the box */
-	char *interface;          /* NULL: any */
+	char *secret;              /* NULL: none */
+	char *transport;           /* NULL: the best that reaches the box */
+	char *interface;           /* NULL: any */
 	struct phub_hyper *groups; /* [group_count] as of now: phub_set_hyper() changes them */
 	unsigned group_count;
 	enum phub_optimizer optimizer;
@@ -30,7 +30,7 @@ struct settings {
 	enum phub_sync sync;
 	enum phub_nan nan;
 	unsigned staleness;
-	unsigned chunk_bytes;     /* 0: the box's default */
+	unsigned chunk_bytes; /* 0: the box's default */
 	bool reproducible;
 	bool no_thread;
 	int timeout_ms;

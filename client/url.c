@@ -86,7 +86,7 @@ static const char *url_parse_authority(const char *from, const char *to, struct 
 
 int url_parse(const char *text, struct url *out, struct err *e)
 {
-	struct url url = { .port = PHUB_PORT };
+	struct url url = {.port = PHUB_PORT};
 	const char *authority, *slash, *wrong;
 
 	if (!text)

@@ -10,7 +10,7 @@
 #include "phub/base/err.h"
 
 #define URL_HOST_BYTES 256
-#define URL_JOB_BYTES 64 /* as in the box: SPEC_NAME_BYTES */
+#define URL_JOB_BYTES  64 /* as in the box: SPEC_NAME_BYTES */
 
 struct url {
 	char host[URL_HOST_BYTES]; /* without brackets */

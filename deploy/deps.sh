@@ -10,7 +10,7 @@
 set -eu
 
 build="make gcc libc6-dev binutils pkg-config libssl-dev libprotobuf-c-dev protobuf-c-compiler libcyaml-dev libyaml-dev
-	libjansson-dev libhwloc-dev"
+	libjansson-dev"
 test="libcmocka-dev iproute2 python3 gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user-static"
 lint="python3 clang-format-14 cppcheck shellcheck"
 fuzz="clang libclang-rt-14-dev"

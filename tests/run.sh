@@ -42,14 +42,12 @@ count_cases() { # LOG
 	awk '
 		/^\[ RUN      \]/ { begun++ }
 		/^\[       OK \]/ { ok++ }
-		/^\[  SKIPPED \] [A-Za-z_]/ { skip[$4]; }
-		/^\[  FAILED  \] [A-Za-z_]/ { fail[$4]; }
+		/^\[  SKIPPED \] [0-9]+ test/ { skips += $4 } # of one group; a program may run several
 		/^ok [0-9]/ { if (/# [Ss][Kk][Ii][Pp]/) tap_skip++; else tap_ok++ }
 		/^not ok [0-9]/ { tap_fail++ }
 		END {
 			if (begun) {
-				skips = length(skip)
-				print ok + 0, begun - ok - skips, skips
+				print ok + 0, begun - ok - skips, skips + 0
 			} else if (tap_ok + tap_skip + tap_fail) {
 				print tap_ok + 0, tap_fail + 0, tap_skip + 0
 			}

@@ -36,28 +36,33 @@ mapfile -t scripts < <(list '*.sh' run | xargs -r grep -l '^#!.*sh$')
 mapfile -t others < <(list '*.py' '*.proto' '*.service'; [[ -f Makefile ]] && echo Makefile)
 status=0
 
-check() { # NAME COMMAND...
-	local name=$1
-
-	shift
-	if ! "$@"; then
-		echo "lint: $name: failed" >&2
-		status=1
-	fi
+failed() { # NAME
+	echo "lint: $1: failed" >&2
+	status=1
 }
 
-check rules python3 "$here/check.py" . "${c_files[@]}" "${scripts[@]}" "${others[@]}"
-if ((${#c_files[@]})); then
-	check format "$CLANG_FORMAT" --style=file:"$here/../../.clang-format" --dry-run -Werror "${c_files[@]}"
-	# Its cppcheck-build folder makes a second run look at changed files only.
-	cache=${LINT_CACHE:-build/cppcheck}
+# One line per file: what is wrong in it, `make format` mends.
+format_check() { # FILE...
+	"$CLANG_FORMAT" --style=file:"$here/../../.clang-format" --dry-run -Werror "$@" 2>&1 |
+		awk -F: '/ (error|warning): / && !seen[$1]++ { print $1 ": not laid out by .clang-format; run make format" }
+			END { exit length(seen) != 0 }'
+}
+
+# Headers come in where they are included. The cache makes a second run look at changed files only.
+cppcheck_run() { # FILE...
+	local cache=${LINT_CACHE:-build/cppcheck}
+
 	mkdir -p "$cache"
-	check cppcheck cppcheck --quiet -j 2 --enable=warning,portability --error-exitcode=1 --inline-suppr --std=c11 \
-		--platform=unix64 --suppressions-list="$here/cppcheck.txt" --cppcheck-build-dir="$cache" \
-		-I. -D_GNU_SOURCE -D__x86_64__ "${c_files[@]}"
+	cppcheck --quiet -j 2 --enable=warning,portability --error-exitcode=1 --inline-suppr --std=c11 --platform=unix64 \
+		--suppressions-list="$here/cppcheck.txt" --cppcheck-build-dir="$cache" -I. -D_GNU_SOURCE -D__x86_64__ "$@"
+}
+
+python3 "$here/check.py" . "${c_files[@]}" "${scripts[@]}" "${others[@]}" || failed rules
+if ((${#c_files[@]})); then
+	format_check "${c_files[@]}" || failed format
+	mapfile -t sources < <(list '*.c')
+	((${#sources[@]} == 0)) || cppcheck_run "${sources[@]}" || failed cppcheck
 fi
-if ((${#scripts[@]})); then
-	check shellcheck shellcheck "${scripts[@]}"
-fi
+((${#scripts[@]} == 0)) || shellcheck "${scripts[@]}" || failed shellcheck
 ((status == 0)) && echo "lint: ${#c_files[@]} C files, ${#scripts[@]} scripts, ${#others[@]} others: clean"
 exit $status

@@ -77,7 +77,8 @@ int box_create(
 
 /*
  * Turns control and every core once. Does not block. Returns whether something is left to be done at this very time.
- * A caller that wants to choose the order calls control_step(&box->control, now) and core_step(box->cores[i], now) itself.
+ * A caller that wants to choose the order calls control_step(&box->control, now) and core_step(box->cores[i], now)
+ * itself.
  */
 bool box_step(struct box *box, uint64_t now_ns);
 
@@ -91,12 +92,13 @@ uint64_t box_next(const struct box *box);
 int box_run(struct box *box, int stop_fd, struct err *e);
 
 /*
- * Frees everything; workers that are still connected are told and cut off. `now_ns` as in the last step. By the thread that made it, when
- * no core runs in a thread of its own.
+ * Frees everything; workers that are still connected are told and cut off. `now_ns` as in the last step. By the thread
+ * that made it, when no core runs in a thread of its own.
  */
 void box_destroy(struct box *box, uint64_t now_ns);
 
-/* Have slots, replies and credits of all jobs balanced so far? To be asked before box_destroy(), after the last job ended. */
+/* Have slots, replies and credits of all jobs balanced so far? To be asked before box_destroy(), after the last job
+ * ended. */
 bool box_balanced(const struct box *box);
 
 /* "127.0.0.1:7077 (tcp, shm), 2 cores": for the first line that phubd prints. */

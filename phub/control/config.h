@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What an operator can set: one table of options (config_options.c) drives the file, the -o overrides, --dump-config
- * and the texts that say what is allowed. Control thread, at start; may block on files. A config is constant afterwards.
+ * and the texts that say what is allowed. Control thread, at start; may block on files. A config is constant
+ * afterwards.
  */
 #ifndef PHUB_CONTROL_CONFIG_H
 #define PHUB_CONTROL_CONFIG_H
@@ -81,7 +82,8 @@ void config_init(struct config *config);
 /* Frees the list of jobs and wipes the secrets. */
 void config_fini(struct config *config);
 
-/* Reads a file over what is set already. 0, or a negative errno with "FILE:LINE: what is wrong; what is allowed" in `e`. */
+/* Reads a file over what is set already. 0, or a negative errno with "FILE:LINE: what is wrong; what is allowed" in
+ * `e`. */
 int config_load(struct config *config, const char *path, struct err *e);
 
 /* The same from memory: any bytes. `name` stands in messages. Reads no other file; nothing but memory is taken. */
@@ -91,8 +93,9 @@ int config_parse(struct config *config, const void *text, size_t bytes, const ch
 int config_set(struct config *config, const char *assignment, struct err *e);
 
 /*
- * Once all is set: reads the secrets, fills in what is chosen at start (memory_max, core_count), and checks what no option can
- * check alone (a public address needs secrets, times are in order). 0, or a negative errno with what to do in `e`.
+ * Once all is set: reads the secrets, fills in what is chosen at start (memory_max, core_count), and checks what no
+ * option can check alone (a public address needs secrets, times are in order). 0, or a negative errno with what to do
+ * in `e`.
  */
 int config_finish(struct config *config, struct err *e);
 

@@ -156,7 +156,7 @@ void option_allowed(const struct option *o, char *out, size_t bytes)
 		snprintf(out, bytes, "true, false");
 		break;
 	case OPTION_FILE:
-		snprintf(out, bytes, "a path of at most %zu characters", o->bytes - 1);
+		snprintf(out, bytes, "a path of at most %zu characters, printable ASCII", o->bytes - 1);
 		break;
 	case OPTION_ENV:
 		snprintf(out, bytes, "a name of letters, digits and _, at most %zu of them", o->bytes - 1);
@@ -216,7 +216,7 @@ static int option_read_text(const struct option *o, char *field, const char *tex
 		unsigned char c = (unsigned char)text[i];
 		bool name = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_';
 
-		if (c < 0x20 || c == 0x7f || (o->type == OPTION_STRING && c == ' ') || (o->type == OPTION_ENV && !name))
+		if (c < 0x20 || c > 0x7e || (o->type == OPTION_STRING && c == ' ') || (o->type == OPTION_ENV && !name))
 			return -EINVAL;
 	}
 	memcpy(field, text, length + 1);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The table of options: name, type, bounds and help of each, and how a value is read and written. Inside of config only.
+ * The table of options: name, type, bounds and help of each, and how a value is read and written. Inside of config
+ * only.
  */
 #ifndef PHUB_CONTROL_CONFIG_OPTIONS_H
 #define PHUB_CONTROL_CONFIG_OPTIONS_H

@@ -58,7 +58,8 @@ static void control_take_callers(struct control *c)
 				session_open(c, stream, i);
 				continue;
 			}
-			/* Out of descriptors or memory: the caller stays in the queue, and epoll would call for ever. */
+			/* Out of descriptors or memory: the caller stays in the queue, and epoll would call for ever.
+			 */
 			if (rc == -EMFILE || rc == -ENFILE || rc == -ENOMEM || rc == -ENOBUFS) {
 				c->accept_paused = true;
 				if (log_limit_pass(&limit, c->now_ns, NS_PER_S, &quiet))

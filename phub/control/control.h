@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The control thread's state: sessions, jobs, and the mail to and from the cores. control_step() does what can be done
- * now, without blocking and without a clock, so that the simulation runs the very same objects; control_run.c puts epoll and
- * the clock around it. May allocate.
+ * now, without blocking and without a clock, so that the simulation runs the very same objects; control_run.c puts
+ * epoll and the clock around it. May allocate.
  */
 #ifndef PHUB_CONTROL_CONTROL_H
 #define PHUB_CONTROL_CONTROL_H

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Where data connections come in: each proves with a MAC that it belongs to a control session, and is handed to the core
- * it asked for. Control thread; nothing blocks.
+ * Where data connections come in: each proves with a MAC that it belongs to a control session, and is handed to the
+ * core it asked for. Control thread; nothing blocks.
  */
 #ifndef PHUB_CONTROL_DOOR_H
 #define PHUB_CONTROL_DOOR_H

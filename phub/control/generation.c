@@ -37,17 +37,16 @@ static int generation_plan(struct generation *g, const struct job *job, struct e
 	int rc = chunking_size(t->keys, t->key_count, t->chunk_bytes, &size, &why);
 
 	if (rc == 0 && size.chunk_count > GENERATION_CHUNKS_MAX)
-		return err_set(e, -E2BIG,
-			"job '%s': %u chunks of %u bytes, and a job has at most %u; choose larger chunk_bytes",
-			job->name, size.chunk_count, t->chunk_bytes, GENERATION_CHUNKS_MAX);
+		return err_set(e, -E2BIG, "%u chunks of %u bytes, and a job has at most %u; choose larger chunk_bytes",
+			size.chunk_count, t->chunk_bytes, GENERATION_CHUNKS_MAX);
 	if (rc == 0 && size.region_bytes > job->control->config->memory_max)
 		return err_set(e, -ENOMEM,
-			"job '%s' needs more than %" PRIu64 " bytes, and memory_max of the box is %" PRIu64, job->name,
+			"needs more than %" PRIu64 " bytes in the box, and memory_max there is %" PRIu64,
 			size.region_bytes, job->control->config->memory_max);
 	if (rc == 0)
 		rc = chunking_plan(t->keys, t->key_count, t->chunk_bytes, &g->spec.plan, &why);
 	if (rc < 0)
-		return err_set(e, rc, "job '%s': %s", job->name, why.text);
+		return err_set(e, rc, "%s", why.text);
 	return 0;
 }
 
@@ -59,13 +58,12 @@ static int generation_place(struct generation *g, struct box *box, struct err *e
 	g->chunk_bytes = malloc(count * sizeof(*g->chunk_bytes));
 	g->core_of_chunk = malloc(count * sizeof(*g->core_of_chunk));
 	if (!g->chunk_bytes || !g->core_of_chunk)
-		return err_set(e, -ENOMEM, "job '%s': no memory to place %u chunks", g->spec.name, count);
+		return err_set(e, -ENOMEM, "no memory to place %u chunks", count);
 	for (uint32_t i = 0; i < count; i++)
 		g->chunk_bytes[i] = g->spec.plan.chunks[i].bytes;
 	rc = placement_lpt(g->chunk_bytes, count, box->placement, box->core_count, g->core_of_chunk);
 	if (rc < 0)
-		return err_set(e, rc, "job '%s': %u chunks cannot be placed on %u cores", g->spec.name, count,
-			box->core_count);
+		return err_set(e, rc, "%u chunks cannot be placed on %u cores", count, box->core_count);
 	g->placed = true;
 	g->spec.core_of_chunk = g->core_of_chunk;
 	g->spec.core_count = box->core_count;
@@ -97,10 +95,9 @@ static int generation_admit(struct generation *g, const struct job *job, struct 
 		room = listed->memory_max;
 	if (need > room)
 		return err_set(e, -ENOMEM,
-			"job '%s' needs %" PRIu64 " bytes in the box and %" PRIu64 " are available (memory_max %" PRIu64
+			"needs %" PRIu64 " bytes in the box and %" PRIu64 " are available (memory_max %" PRIu64
 			", %" PRIu64 " taken by other jobs); raise memory_max%s, or make the job smaller",
-			job->name, need, room, limit, c->memory_used,
-			listed && listed->memory_max ? " of box and job" : "");
+			need, room, limit, c->memory_used, listed && listed->memory_max ? " of box and job" : "");
 	c->memory_used += need;
 	g->memory = need;
 	return 0;
@@ -123,16 +120,16 @@ static int generation_take(struct generation *g, const struct job *job, struct e
 		return rc;
 	/* From here on nobody else can map the results for writing; our own mapping stays as it is. */
 	if (mapped > 0 && mem_region_seal(&g->store.result, true) < 0)
-		return err_set(e, -EPERM, "job '%s': cannot seal the memory of its results", job->name);
+		return err_set(e, -EPERM, "cannot seal the memory of its results");
 	for (uint32_t rank = 0; rank < job->world; rank++) {
 		if (!generation_is_mapped(job->members[rank].transport))
 			continue;
-		rc = mem_region_create(g->spec.plan.region_bytes, MEM_SHARED | (box->config->huge_pages ? MEM_HUGE : 0),
-			MEM_NODE_ANY, &g->pushes[rank], e);
+		/* Never reserved huge pages: a worker could punch a hole, take the last free page, and the box would die. */
+		rc = mem_region_create(g->spec.plan.region_bytes, MEM_SHARED, MEM_NODE_ANY, &g->pushes[rank], e);
 		if (rc < 0)
 			return rc;
 		if (mem_region_seal(&g->pushes[rank], false) < 0)
-			return err_set(e, -EPERM, "job '%s': cannot seal the memory of rank %u", job->name, rank);
+			return err_set(e, -EPERM, "cannot seal the memory of rank %u", rank);
 	}
 	return 0;
 }
@@ -163,6 +160,20 @@ static void generation_fill_links(struct generation *g, const struct job *job)
 	}
 }
 
+/* What is too large is usually one key. */
+static int generation_blame(const struct table *t, int rc, struct err *e)
+{
+	uint32_t largest = 0;
+
+	if (rc != -ENOMEM && rc != -E2BIG && rc != -EOVERFLOW)
+		return rc;
+	for (uint32_t i = 1; i < t->key_count; i++)
+		if (t->keys[i].elements > t->keys[largest].elements)
+			largest = i;
+	return err_set(e, rc, "%s (its largest key is '%.100s' with %" PRIu64 " elements)", e->text,
+		table_key_name(t, largest), t->keys[largest].elements);
+}
+
 int generation_create(struct job *job, struct generation **out, struct err *e)
 {
 	struct box *box = job->control->box;
@@ -170,7 +181,7 @@ int generation_create(struct job *job, struct generation **out, struct err *e)
 	int rc = 0;
 
 	if (!g)
-		return err_set(e, -ENOMEM, "job '%s': no memory", job->name);
+		return err_set(e, -ENOMEM, "no memory");
 	g->spec = job->reference->spec;
 	memcpy(g->spec.name, job->name, sizeof(g->spec.name));
 	g->spec.id = job->id;
@@ -180,7 +191,7 @@ int generation_create(struct job *job, struct generation **out, struct err *e)
 		g->pushes[rank].fd = -1;
 	g->links = calloc((size_t)job->world * box->core_count, sizeof(*g->links));
 	if (!g->pushes || !g->links)
-		rc = err_set(e, -ENOMEM, "job '%s': no memory for %u workers' connections", job->name, job->world);
+		rc = err_set(e, -ENOMEM, "no memory for %u workers' connections", job->world);
 	if (rc == 0)
 		rc = generation_plan(g, job, e);
 	if (rc == 0)
@@ -192,7 +203,7 @@ int generation_create(struct job *job, struct generation **out, struct err *e)
 	if (rc < 0) {
 		g->spec.world = g->pushes ? job->world : 0;
 		generation_destroy(g, box);
-		return rc;
+		return generation_blame(job->reference, rc, e);
 	}
 	generation_fill_links(g, job);
 	g->table = job->reference;

@@ -43,8 +43,8 @@ struct generation {
 };
 
 /*
- * Plans, places, admits and takes memory for the job's reference table, which is the generation's on success. 0, or with the reason in `e`
- * -ENOMEM (over memory_max, or the machine's), -EINVAL, -EOVERFLOW, -E2BIG.
+ * Plans, places, admits and takes memory for the job's reference table, which is the generation's on success. 0, or
+ * with the reason in `e` -ENOMEM (over memory_max, or the machine's), -EINVAL, -EOVERFLOW, -E2BIG.
  */
 int generation_create(struct job *job, struct generation **out, struct err *e);
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A job: its ranks, its key table, and its memory on the cores. It forms while ranks come and send their tables, runs
- * when all tables are equal, and ends when all ranks have left or one was lost. Its name is free as soon as it ends, before the
- * cores have given its shards back. Control thread; nothing blocks.
+ * when all tables are equal, and ends when all ranks have left or one was lost. Its name is free as soon as it ends,
+ * before the cores have given its shards back. Control thread; nothing blocks.
  */
 #ifndef PHUB_CONTROL_JOB_H
 #define PHUB_CONTROL_JOB_H
@@ -95,7 +95,8 @@ struct job *job_find(struct control *c, const char *name);
 
 /* ---- job.c ---- */
 
-/* Makes the session a rank of the job it named, which is created when it is not there. 0, or a negative errno after refusing it. */
+/* Makes the session a rank of the job it named, which is created when it is not there. 0, or a negative errno after
+ * refusing it. */
 int job_join(struct session *s);
 /* The session is gone without leaving. It no longer belongs to the job. */
 void job_lost(struct session *s, const char *why);

@@ -103,10 +103,10 @@ static struct hyper_pending *job_hyper_pending(struct job *job, uint32_t rank, c
 	struct hyper_pending **at = &job->hypers;
 	struct hyper_pending *p;
 
-	while (*at && (*at)->table->version != message->version)
-		at = &(*at)->next;
-	if (*at)
-		return *at;
+	for (p = *at; p && p->table->version != message->version; p = *at)
+		at = &p->next;
+	if (p)
+		return p;
 	if (job->hyper_count == JOB_HYPER_PENDING_MAX)
 		return NULL;
 	p = calloc(1, sizeof(*p));

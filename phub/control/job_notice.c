@@ -203,7 +203,8 @@ void job_stalled(struct job *job, const struct mail *mail)
 
 /*
  * A data connection ended and its session lives on: a worker about to leave or to send its next key table ends them
- * first, and one that is in trouble ends its session itself. When nothing has explained it by the deadline, the rank is lost.
+ * first, and one that is in trouble ends its session itself. When nothing has explained it by the deadline, the rank is
+ * lost.
  */
 static void job_check_links(struct job *job)
 {

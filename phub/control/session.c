@@ -223,7 +223,8 @@ static void session_hear_end(struct session *s, int error)
 	session_lose(s, why);
 }
 
-/* A session that is done is read to its end, or closing it would reset the stream before the peer has read our Error. */
+/* A session that is done is read to its end, or closing it would reset the stream before the peer has read our Error.
+ */
 static void session_discard(struct session *s)
 {
 	uint8_t rubbish[4096];

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * One control session at the box: a stranger that says hello, proves a secret (or that it is this user), and becomes a rank of a
- * job or an administrator. Everything it sends is untrusted and bounded; what is malformed or out of order ends this
- * session alone. Control thread; nothing blocks.
+ * One control session at the box: a stranger that says hello, proves a secret (or that it is this user), and becomes a
+ * rank of a job or an administrator. Everything it sends is untrusted and bounded; what is malformed or out of order
+ * ends this session alone. Control thread; nothing blocks.
  */
 #ifndef PHUB_CONTROL_SESSION_H
 #define PHUB_CONTROL_SESSION_H
@@ -24,7 +24,8 @@ enum session_state {
 	SESSION_AWAIT_PROOF, /* got our Challenge */
 	SESSION_ADMIN,       /* proved; asks questions and joins no job */
 	SESSION_MEMBER,      /* a rank of `job`; what it may say now depends on the job */
-	SESSION_DONE, /* got Left or an Error: what it still says is thrown away; closed when it closes, or after a while */
+	SESSION_DONE, /* got Left or an Error: what it still says is thrown away; closed when it closes, or after a
+			 while */
 };
 
 struct session {

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What one rank says about its job: the options and the key table, as they come over its session in a Job and some Keys.
- * Everything in them is untrusted. The ranks' tables are compared when all are here. Control thread; pure but for memory.
+ * What one rank says about its job: the options and the key table, as they come over its session in a Job and some
+ * Keys. Everything in them is untrusted. The ranks' tables are compared when all are here. Control thread; pure but for
+ * memory.
  */
 #ifndef PHUB_CONTROL_TABLE_H
 #define PHUB_CONTROL_TABLE_H
@@ -31,8 +32,8 @@ struct table {
 };
 
 /*
- * A table from a Job. `chunk_bytes` is for those that name none, `world` for checking. 0, or with the reason in `e` -EINVAL
- * (out of range), -ENOTSUP (not there), -E2BIG (more than keys_max), -ENOMEM.
+ * A table from a Job. `chunk_bytes` is for those that name none, `world` for checking. 0, or with the reason in `e`
+ * -EINVAL (out of range), -ENOTSUP (not there), -E2BIG (more than keys_max), -ENOMEM.
  */
 int table_create(const Phub__Job *job, uint32_t world, uint32_t chunk_bytes, uint64_t keys_max, struct table **out,
 	struct err *e);
@@ -52,7 +53,8 @@ uint64_t table_bytes(const struct table *t);
 
 const char *table_key_name(const struct table *t, uint32_t key);
 
-/* 0 when two complete tables say the same, else -EBADMSG with the first key or option that differs, and both values, in `e`. */
+/* 0 when two complete tables say the same, else -EBADMSG with the first key or option that differs, and both values, in
+ * `e`. */
 int table_compare(const struct table *a, uint32_t rank_a, const struct table *b, uint32_t rank_b, struct err *e);
 
 /* From the wire, unchecked. */
