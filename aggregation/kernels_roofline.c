@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The loop of kernels_roofline_loop.h for plain vectors of 16 bytes, AVX2 and AVX-512, with cached and non-temporal stores,
- * with and without prefetch. Targets are named function by function: the file itself runs on any machine.
+ * The loop of kernels_roofline_loop.h for plain vectors of 16 bytes, AVX2 and AVX-512, with cached and non-temporal
+ * stores, with and without prefetch. Targets are named function by function: the file itself runs on any machine.
  */
 #include "aggregation/kernels_roofline.h"
 
@@ -15,44 +15,47 @@
 #define ROOFLINE_FENCE _mm_sfence
 
 #define ROOFLINE_TARGET
-#define ROOFLINE_VEC __m128i
-#define ROOFLINE_UNROLL 8
-#define ROOFLINE_NAME(part) roofline_plain_##part
-#define ROOFLINE_ZERO _mm_setzero_si128
-#define ROOFLINE_LOAD(at) _mm_loadu_si128((const __m128i *)(const void *)(at))
-#define ROOFLINE_OR _mm_or_si128
-#define ROOFLINE_STORE(at, v) _mm_store_si128((__m128i *)(void *)(at), v)
+#define ROOFLINE_VEC           __m128i
+#define ROOFLINE_UNROLL        8
+#define ROOFLINE_NAME(part)    roofline_plain_##part
+#define ROOFLINE_ZERO          _mm_setzero_si128
+#define ROOFLINE_LOAD(at)      _mm_loadu_si128((const __m128i *)(const void *)(at))
+#define ROOFLINE_OR            _mm_or_si128
+#define ROOFLINE_STORE(at, v)  _mm_store_si128((__m128i *)(void *)(at), v)
 #define ROOFLINE_STREAM(at, v) _mm_stream_si128((__m128i *)(void *)(at), v)
-#define ROOFLINE_HIDE(v) __asm__ volatile("" : "+x"(v))
+#define ROOFLINE_HIDE(v)       __asm__ volatile("" : "+x"(v))
 #include "aggregation/kernels_roofline_loop.h"
 
-#define ROOFLINE_TARGET __attribute__((target("avx2")))
-#define ROOFLINE_VEC __m256i
-#define ROOFLINE_UNROLL 8
-#define ROOFLINE_NAME(part) roofline_avx2_##part
-#define ROOFLINE_ZERO _mm256_setzero_si256
-#define ROOFLINE_LOAD(at) _mm256_loadu_si256((const __m256i *)(const void *)(at))
-#define ROOFLINE_OR _mm256_or_si256
-#define ROOFLINE_STORE(at, v) _mm256_store_si256((__m256i *)(void *)(at), v)
+#define ROOFLINE_TARGET        __attribute__((target("avx2")))
+#define ROOFLINE_VEC           __m256i
+#define ROOFLINE_UNROLL        8
+#define ROOFLINE_NAME(part)    roofline_avx2_##part
+#define ROOFLINE_ZERO          _mm256_setzero_si256
+#define ROOFLINE_LOAD(at)      _mm256_loadu_si256((const __m256i *)(const void *)(at))
+#define ROOFLINE_OR            _mm256_or_si256
+#define ROOFLINE_STORE(at, v)  _mm256_store_si256((__m256i *)(void *)(at), v)
 #define ROOFLINE_STREAM(at, v) _mm256_stream_si256((__m256i *)(void *)(at), v)
-#define ROOFLINE_HIDE(v) __asm__ volatile("" : "+x"(v))
+#define ROOFLINE_HIDE(v)       __asm__ volatile("" : "+x"(v))
 #include "aggregation/kernels_roofline_loop.h"
 
-#define ROOFLINE_TARGET __attribute__((target("avx512f")))
-#define ROOFLINE_VEC __m512i
-#define ROOFLINE_UNROLL 4
-#define ROOFLINE_NAME(part) roofline_avx512_##part
-#define ROOFLINE_ZERO _mm512_setzero_si512
-#define ROOFLINE_LOAD(at) _mm512_loadu_si512(at)
-#define ROOFLINE_OR _mm512_or_si512
-#define ROOFLINE_STORE(at, v) _mm512_store_si512(at, v)
+#define ROOFLINE_TARGET        __attribute__((target("avx512f")))
+#define ROOFLINE_VEC           __m512i
+#define ROOFLINE_UNROLL        4
+#define ROOFLINE_NAME(part)    roofline_avx512_##part
+#define ROOFLINE_ZERO          _mm512_setzero_si512
+#define ROOFLINE_LOAD(at)      _mm512_loadu_si512(at)
+#define ROOFLINE_OR            _mm512_or_si512
+#define ROOFLINE_STORE(at, v)  _mm512_store_si512(at, v)
 #define ROOFLINE_STREAM(at, v) _mm512_stream_si512((__m512i *)(void *)(at), v)
-#define ROOFLINE_HIDE(v) __asm__ volatile("" : "+v"(v))
+#define ROOFLINE_HIDE(v)       __asm__ volatile("" : "+v"(v))
 #include "aggregation/kernels_roofline_loop.h"
 
-#define ROOFLINE_ALL(isa, name) \
+#define ROOFLINE_ALL(isa, name)                                                           \
 	{name, roofline_##isa##_cached}, {name " prefetch", roofline_##isa##_prefetched}, \
-		{name " nt", roofline_##isa##_streamed}, {name " nt prefetch", roofline_##isa##_streamed_prefetched}
+		{name " nt", roofline_##isa##_streamed},                                  \
+	{                                                                                 \
+		name " nt prefetch", roofline_##isa##_streamed_prefetched                 \
+	}
 
 static const struct roofline_copy roofline_copies[] = {
 	ROOFLINE_ALL(plain, "plain"),
@@ -73,14 +76,14 @@ static size_t roofline_count(void)
 typedef uint64_t roofline_vec __attribute__((vector_size(16)));
 
 #define ROOFLINE_TARGET
-#define ROOFLINE_VEC roofline_vec
-#define ROOFLINE_UNROLL 8
-#define ROOFLINE_NAME(part) roofline_plain_##part
-#define ROOFLINE_ZERO() ((roofline_vec){0, 0})
-#define ROOFLINE_LOAD(at) (*(const roofline_vec *)(const void *)(at))
-#define ROOFLINE_OR(a, b) ((a) | (b))
+#define ROOFLINE_VEC          roofline_vec
+#define ROOFLINE_UNROLL       8
+#define ROOFLINE_NAME(part)   roofline_plain_##part
+#define ROOFLINE_ZERO()       ((roofline_vec){0, 0})
+#define ROOFLINE_LOAD(at)     (*(const roofline_vec *)(const void *)(at))
+#define ROOFLINE_OR(a, b)     ((a) | (b))
 #define ROOFLINE_STORE(at, v) (*(roofline_vec *)(void *)(at) = (v))
-#define ROOFLINE_STREAM ROOFLINE_STORE
+#define ROOFLINE_STREAM       ROOFLINE_STORE
 #if defined(__aarch64__)
 #define ROOFLINE_HIDE(v) __asm__ volatile("" : "+w"(v))
 #else

@@ -1,0 +1,287 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The asking end of an administrator's session: Hello, Proof, AdminRequest, each answered before the next is sent.
+ */
+#include "phub/cli/admin.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "client/phub.h"
+#include "client/url.h"
+#include "phub/base/clock.h"
+#include "transport/proof.h"
+#include "transport/stream.h"
+#include "transport/wire.h"
+
+enum { ADMIN_SECRET_BYTES = 4096 };
+
+struct admin_session {
+	const char *address;
+	struct stream *stream;
+	struct frame_reader in;
+	struct frame_writer out;
+	uint64_t deadline_ns;
+	struct err *e;
+	uint8_t nonce[PROOF_NONCE];
+	uint8_t secret[ADMIN_SECRET_BYTES];
+	size_t secret_bytes;
+};
+
+/* ---- frames, blocking until the deadline ---- */
+
+static int admin_sleep(struct admin_session *s, short events)
+{
+	uint64_t now_ns = clock_now_ns();
+	struct pollfd fd = {.fd = s->stream->ops->fd(s->stream), .events = events};
+
+	if (now_ns >= s->deadline_ns)
+		return err_set(s->e, -ETIMEDOUT,
+			"the box at %s took the connection but does not answer; is it a phubd?", s->address);
+	poll(&fd, 1, clock_timeout_ms(now_ns, s->deadline_ns));
+	return 0;
+}
+
+static int admin_lost(struct admin_session *s, int rc)
+{
+	if (rc == -ECONNREFUSED)
+		return err_set(
+			s->e, rc, "no box listens at %s; start one with phubd, or name another HOST:PORT", s->address);
+	return err_set(s->e, rc, "the box at %s: %s", s->address, rc == -EPIPE ? "it hung up" : strerror(-rc));
+}
+
+static int admin_send(struct admin_session *s, const Phub__Control *message)
+{
+	size_t bytes = phub__control__get_packed_size(message);
+	uint8_t *frame = malloc(bytes);
+	int rc = frame ? 0 : -ENOMEM;
+
+	if (rc == 0) {
+		phub__control__pack(message, frame);
+		rc = frame_append(&s->out, frame, bytes);
+		free(frame);
+	}
+	while (rc == 0 && (rc = frame_flush(&s->out, s->stream)) == -EAGAIN) {
+		rc = admin_sleep(s, POLLOUT);
+		if (rc < 0)
+			return rc;
+	}
+	return rc < 0 ? admin_lost(s, rc) : 0;
+}
+
+/* The next message, which must be of this kind; free it with phub__control__free_unpacked(). */
+static int admin_receive(struct admin_session *s, Phub__Control__MessageCase wanted, Phub__Control **out)
+{
+	const uint8_t *frame;
+	size_t bytes;
+	int rc;
+
+	while ((rc = frame_read(&s->in, s->stream, &frame, &bytes)) == -EAGAIN) {
+		rc = admin_sleep(s, POLLIN);
+		if (rc < 0)
+			return rc;
+	}
+	if (rc < 0)
+		return admin_lost(s, rc);
+	*out = phub__control__unpack(NULL, bytes, frame);
+	if (*out && (*out)->message_case == wanted)
+		return 0;
+	if (*out && (*out)->message_case == PHUB__CONTROL__MESSAGE_ERROR)
+		rc = err_set(s->e, (*out)->error->code == PHUB__ERROR_CODE__ERROR_DENIED ? -EACCES : -EPROTO,
+			"the box at %s: %s", s->address, (*out)->error->text);
+	else
+		rc = err_set(s->e, -EPROTO, "%s does not speak our protocol; is it a phubd?", s->address);
+	if (*out)
+		phub__control__free_unpacked(*out, NULL);
+	return rc;
+}
+
+/* ---- the secret ---- */
+
+static int admin_read_secret(struct admin_session *s)
+{
+	const char *text = getenv("PHUB_ADMIN_SECRET"), *path = getenv("PHUB_ADMIN_SECRET_FILE");
+	ssize_t got;
+	int fd;
+
+	if (text && *text) {
+		s->secret_bytes = strnlen(text, sizeof(s->secret));
+		memcpy(s->secret, text, s->secret_bytes);
+		return 0;
+	}
+	if (!path || !*path)
+		return err_set(s->e, -EACCES,
+			"the box at %s wants its admin secret; put it into PHUB_ADMIN_SECRET or a file named by "
+			"PHUB_ADMIN_SECRET_FILE",
+			s->address);
+	fd = open(path, O_RDONLY | O_CLOEXEC);
+	if (fd < 0)
+		return err_set(s->e, -errno, "PHUB_ADMIN_SECRET_FILE %s: %s", path, strerror(errno));
+	got = read(fd, s->secret, sizeof(s->secret));
+	close(fd);
+	while (got > 0 && (s->secret[got - 1] == '\n' || s->secret[got - 1] == '\r'))
+		got--;
+	if (got <= 0)
+		return err_set(s->e, -EINVAL, "PHUB_ADMIN_SECRET_FILE %s: no secret in it", path);
+	s->secret_bytes = (size_t)got;
+	return 0;
+}
+
+/* ---- the steps ---- */
+
+static int admin_say_hello(struct admin_session *s)
+{
+	Phub__Control control = PHUB__CONTROL__INIT;
+	Phub__Hello hello = PHUB__HELLO__INIT;
+
+	if (proof_nonce(s->nonce) < 0)
+		return err_set(s->e, -EIO, "the kernel gives no random numbers");
+	hello.version = WIRE_VERSION;
+	hello.version_min = WIRE_VERSION;
+	hello.software = (char *)(uintptr_t) "phub " PHUB_VERSION;
+	hello.admin = true;
+	hello.nonce.data = s->nonce;
+	hello.nonce.len = sizeof(s->nonce);
+	control.message_case = PHUB__CONTROL__MESSAGE_HELLO;
+	control.hello = &hello;
+	return admin_send(s, &control);
+}
+
+static int admin_prove(struct admin_session *s, const Phub__Challenge *challenge, uint8_t expected[PROOF_MAC])
+{
+	struct proof_session seen = {.job = "", .rank = 0, .world = 0};
+	Phub__Control control = PHUB__CONTROL__INIT;
+	Phub__Proof proof = PHUB__PROOF__INIT;
+	uint8_t mac[PROOF_MAC];
+	int rc;
+
+	if (challenge->nonce.len != PROOF_NONCE)
+		return err_set(s->e, -EPROTO, "%s does not speak our protocol; is it a phubd?", s->address);
+	if (challenge->secret) {
+		rc = admin_read_secret(s);
+		if (rc < 0)
+			return rc;
+	}
+	memcpy(seen.client_nonce, s->nonce, PROOF_NONCE);
+	memcpy(seen.box_nonce, challenge->nonce.data, PROOF_NONCE);
+	if (proof_control(s->secret, s->secret_bytes, &seen, false, mac) < 0 ||
+		proof_control(s->secret, s->secret_bytes, &seen, true, expected) < 0)
+		return err_set(s->e, -EIO, "libcrypto gives no HMAC");
+	proof.mac.data = mac;
+	proof.mac.len = sizeof(mac);
+	control.message_case = PHUB__CONTROL__MESSAGE_PROOF;
+	control.proof = &proof;
+	return admin_send(s, &control);
+}
+
+static int admin_take_welcome(struct admin_session *s, const Phub__Welcome *welcome, const uint8_t expected[PROOF_MAC],
+	struct admin_answer *out)
+{
+	size_t used = 0;
+
+	if (welcome->mac.len != PROOF_MAC || !proof_equal(welcome->mac.data, expected))
+		return err_set(s->e, -EACCES,
+			"the box at %s could not prove that it knows the admin secret: it is another box", s->address);
+	out->cores = welcome->cores;
+	for (size_t i = 0; i < welcome->n_addresses && used < sizeof(out->transports); i++)
+		used += (size_t)snprintf(out->transports + used, sizeof(out->transports) - used, "%s%s %s",
+			used ? ", " : "", welcome->addresses[i]->transport, welcome->addresses[i]->address);
+	return 0;
+}
+
+static int admin_join(struct admin_session *s, struct admin_answer *out)
+{
+	uint64_t begin_ns = clock_now_ns();
+	uint8_t expected[PROOF_MAC];
+	Phub__Control *m;
+	int rc = admin_say_hello(s);
+
+	out->connect_ns = clock_now_ns() - begin_ns;
+	if (rc == 0)
+		rc = admin_receive(s, PHUB__CONTROL__MESSAGE_CHALLENGE, &m);
+	if (rc < 0)
+		return rc;
+	rc = admin_prove(s, m->challenge, expected);
+	phub__control__free_unpacked(m, NULL);
+	if (rc == 0)
+		rc = admin_receive(s, PHUB__CONTROL__MESSAGE_WELCOME, &m);
+	if (rc < 0)
+		return rc;
+	rc = admin_take_welcome(s, m->welcome, expected, out);
+	phub__control__free_unpacked(m, NULL);
+	out->session_ns = clock_now_ns() - begin_ns;
+	return rc;
+}
+
+static int admin_request(struct admin_session *s, const char *command, struct admin_answer *out)
+{
+	uint64_t begin_ns = clock_now_ns();
+	Phub__Control control = PHUB__CONTROL__INIT;
+	Phub__AdminRequest request = PHUB__ADMIN_REQUEST__INIT;
+	int rc;
+
+	request.command = (char *)(uintptr_t)command;
+	control.message_case = PHUB__CONTROL__MESSAGE_ADMIN_REQUEST;
+	control.admin_request = &request;
+	rc = admin_send(s, &control);
+	if (rc == 0)
+		rc = admin_receive(s, PHUB__CONTROL__MESSAGE_ADMIN_REPLY, &out->message);
+	if (rc < 0)
+		return rc;
+	out->answer_ns = clock_now_ns() - begin_ns;
+	out->reply = out->message->admin_reply;
+	if (out->reply->error && *out->reply->error) {
+		rc = err_set(s->e, -EPROTO, "the box at %s: %s", s->address, out->reply->error);
+		admin_answer_fini(out);
+	}
+	return rc;
+}
+
+static int admin_dial(struct admin_session *s)
+{
+	char text[URL_HOST_BYTES + 32];
+	struct url url;
+	int rc;
+
+	snprintf(text, sizeof(text), "phub://%.*s/admin", URL_HOST_BYTES, s->address);
+	if (url_parse(text, &url, NULL) < 0)
+		return err_set(s->e, -EINVAL,
+			"'%.200s' is no address of a box; write HOST:PORT, like " ADMIN_ADDRESS_DEFAULT, s->address);
+	rc = stream_dial_tcp(url.host, url.port, NULL, &s->stream, s->e);
+	return rc == -ECONNREFUSED ? admin_lost(s, rc) : rc;
+}
+
+int admin_ask(const char *address, const char *command, int timeout_ms, struct admin_answer *out, struct err *e)
+{
+	struct admin_session s = {
+		.address = address,
+		.deadline_ns = clock_deadline_ns(clock_now_ns(), timeout_ms),
+		.e = e,
+	};
+	int rc = admin_dial(&s);
+
+	if (rc < 0)
+		return rc;
+	*out = (struct admin_answer){0};
+	rc = admin_join(&s, out);
+	if (rc == 0)
+		rc = admin_request(&s, command, out);
+	frame_reader_fini(&s.in);
+	frame_writer_fini(&s.out);
+	s.stream->ops->close(s.stream);
+	explicit_bzero(s.secret, sizeof(s.secret));
+	return rc;
+}
+
+void admin_answer_fini(struct admin_answer *answer)
+{
+	if (answer->message)
+		phub__control__free_unpacked(answer->message, NULL);
+	answer->message = NULL;
+	answer->reply = NULL;
+}

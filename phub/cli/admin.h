@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Questions to a running box over its control port: connects, proves itself, asks one thing, and hangs up. For jobs,
+ * top and doctor. Blocks until the answer or the deadline.
+ */
+#ifndef PHUB_CLI_ADMIN_H
+#define PHUB_CLI_ADMIN_H
+
+#include <stdint.h>
+
+#include "phub/base/err.h"
+#include "transport/control.pb-c.h"
+
+#define ADMIN_ADDRESS_DEFAULT "127.0.0.1:7077"
+
+struct admin_answer {
+	Phub__Control *message; /* ours until admin_answer_fini() */
+	const Phub__AdminReply *reply;
+	char transports[128]; /* "tcp 127.0.0.1:7101, shm @phub-..." */
+	unsigned cores;
+	uint64_t connect_ns; /* TCP */
+	uint64_t session_ns; /* both proofs */
+	uint64_t answer_ns;  /* question to answer */
+};
+
+/*
+ * `address` is "host[:port]" or "[ipv6]:port". The secret, when the box wants one, is that of PHUB_ADMIN_SECRET or of
+ * the file PHUB_ADMIN_SECRET_FILE. 0, or a negative errno with what to do in `e`: -EINVAL (address), -ECONNREFUSED,
+ * -ETIMEDOUT, -EACCES, -EPROTO.
+ */
+int admin_ask(const char *address, const char *command, int timeout_ms, struct admin_answer *out, struct err *e);
+void admin_answer_fini(struct admin_answer *answer);
+
+#endif

@@ -1,0 +1,71 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Options of a subcommand: one table of them reads the command line and prints --help. `--name value` and
+ * `--name=value` are the same; `--` ends the options; an unknown one is answered with the nearest known one.
+ */
+#ifndef PHUB_CLI_ARGS_H
+#define PHUB_CLI_ARGS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum { ARGS_LIST_MAX = 16, ARGS_WORDS_MAX = 8 };
+
+enum args_type {
+	ARGS_FLAG,   /* bool: takes no value */
+	ARGS_TEXT,   /* const char * */
+	ARGS_TEXTS,  /* struct args_texts: may be given more than once */
+	ARGS_NUMBER, /* uint64_t, min..max */
+	ARGS_BYTES,  /* uint64_t, min..max: "100MB", "64KiB", "4096" */
+	ARGS_CHOICE, /* int: index in choices */
+	ARGS_LIST,   /* struct args_list: numbers with commas, each min..max */
+};
+
+struct args_list {
+	unsigned count;
+	uint64_t at[ARGS_LIST_MAX];
+};
+
+struct args_texts {
+	unsigned count;
+	const char *at[ARGS_LIST_MAX];
+};
+
+struct args_option {
+	const char *name;  /* without the dashes; NULL ends the table */
+	const char *value; /* what --help calls its value */
+	const char *help;  /* NULL: not shown, for tests */
+	enum args_type type;
+	void *target; /* left alone when the option is not given */
+	uint64_t min, max;
+	const char *const *choices; /* NULL-terminated */
+};
+
+struct args_usage {
+	const char *command;  /* "phub bench exchange" */
+	const char *words;    /* "[HOST:PORT]", or NULL when it takes none */
+	const char *about;    /* what it does: whole lines */
+	const char *examples; /* whole lines */
+	unsigned words_max;   /* at most ARGS_WORDS_MAX */
+	const struct args_option *options;
+};
+
+/* What is not an option, in order. */
+struct args_words {
+	unsigned count;
+	const char *at[ARGS_WORDS_MAX];
+};
+
+enum { ARGS_GO_ON = -1 };
+
+/* ARGS_GO_ON, or the exit code to end with: CLI_DONE after --help, CLI_USAGE after an error that was printed. */
+int args_parse(const struct args_usage *usage, int argc, char **argv, struct args_words *words);
+
+/* Prints "COMMAND: what is wrong; try COMMAND --help" and returns CLI_USAGE. */
+int args_wrong(const struct args_usage *usage, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/* "100MB" (1e6), "64KiB" (1024), "4096": 0, or -EINVAL. */
+int args_read_bytes(const char *text, uint64_t *out);
+
+#endif

@@ -1,0 +1,448 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * phub bench exchange: starts a box and workers as processes of this machine, lets them exchange, and prints what it
+ * took. Here are the options, the plan made from them, and the watch over the children; what happens in them is in
+ * trial_*.c.
+ */
+#include <errno.h>
+#include <inttypes.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "aggregation/convert.h"
+#include "phub/base/clock.h"
+#include "phub/cli/args.h"
+#include "phub/cli/box_process.h"
+#include "phub/cli/cli.h"
+#include "phub/cli/models.h"
+#include "phub/cli/output.h"
+#include "phub/cli/trial.h"
+#include "phub/cli/trial_loop.h"
+#include "transport/transport.h"
+
+enum { EXCHANGE_GRACE_MS = 3000 }; /* for workers to end by themselves when one has failed */
+enum { EXCHANGE_LOOP = 5 };        /* index in exchange_transports */
+
+static const char *const exchange_transports[] = {"shm", "tcp", "udp", "verbs", "dpdk", "loop", NULL};
+static const char *const exchange_modes[] = {"zero-copy", "copy", NULL};
+static const char *const exchange_checks[] = {"first-last", "all", NULL};
+static const char *const exchange_plants[] = {"none", "stale", "swapped", "doubled", NULL};
+static const char *const exchange_optimizers[] = {
+	"none", "sgd", "momentum", "nesterov", "adagrad", "adam", "adamw", NULL};
+static const char *const exchange_dtypes[] = {"f32", "f16", "bf16", NULL};
+static const char *const exchange_polls[] = {"adaptive", "busy", NULL};
+
+struct exchange_options {
+	int transport, mode, check, plant, optimizer, dtype, poll;
+	uint64_t workers, rounds, cores, keys, bytes, chunk, timeout_s;
+	const char *model, *phubd, *config;
+	struct args_texts set;
+	bool json, reproducible;
+};
+
+/* Children of one run. */
+struct exchange_run {
+	struct trial_plan plan;
+	struct trial_shared *shared;
+	struct box_settings settings;
+	struct box_process box;
+	pid_t workers[TRIAL_WORKERS_MAX]; /* 0: has ended */
+	int status[TRIAL_WORKERS_MAX];
+	unsigned alive;
+	struct err trouble; /* the first that was not a worker's own */
+};
+
+static volatile sig_atomic_t exchange_interrupted;
+
+static void exchange_on_signal(int number)
+{
+	(void)number;
+	exchange_interrupted = 1;
+}
+
+/* ---- the plan ---- */
+
+/* As many keys as asked for, as equal as can be. */
+static int exchange_make_keys(const struct exchange_options *o, struct model *out, struct err *e)
+{
+	uint8_t dtype = (uint8_t)(o->dtype < 0 ? DTYPE_F32 : o->dtype);
+	uint64_t elements = o->bytes / dtype_size(dtype);
+
+	if (o->bytes % dtype_size(dtype) || elements < o->keys)
+		return err_set(e, -EINVAL,
+			"%" PRIu64 " bytes cannot be %" PRIu64 " keys of %s; take a multiple of %zu bytes", o->bytes,
+			o->keys, dtype_name(dtype), dtype_size(dtype) * (size_t)o->keys);
+	memset(out, 0, sizeof(*out));
+	snprintf(out->name, sizeof(out->name), "bytes");
+	out->tensors = calloc(o->keys, sizeof(*out->tensors));
+	if (!out->tensors)
+		return err_set(e, -ENOMEM, "out of memory");
+	out->count = o->keys;
+	for (uint64_t k = 0; k < o->keys; k++) {
+		struct model_tensor *t = &out->tensors[k];
+
+		snprintf(t->name, sizeof(t->name), "key%" PRIu64, k);
+		t->elements = elements / o->keys + (k < elements % o->keys);
+		t->shape[0] = t->elements;
+		t->dims = 1;
+		t->dtype = dtype;
+	}
+	return 0;
+}
+
+static int exchange_load_model(const struct exchange_options *o, struct model *out, struct err *e)
+{
+	int rc = o->model ? models_load(o->model, out, e) : exchange_make_keys(o, out, e);
+
+	if (rc == 0 && o->model && o->dtype >= 0) {
+		for (size_t i = 0; i < out->count; i++)
+			out->tensors[i].dtype = (uint8_t)o->dtype;
+	}
+	return rc;
+}
+
+static int exchange_plan_init(struct trial_plan *p, const struct exchange_options *o, struct err *e)
+{
+	int rc;
+
+	*p = (struct trial_plan){
+		.transport = exchange_transports[o->transport],
+		.mode = (enum trial_mode)o->mode,
+		.check = (enum trial_check)o->check,
+		.plant = (enum trial_plant)o->plant,
+		.optimizer = (enum optimizer_kind)o->optimizer,
+		.reproducible = o->reproducible,
+		.workers = (unsigned)o->workers,
+		.rounds = (unsigned)o->rounds,
+		.warmup = TRIAL_WARMUP,
+		.group_count = 1,
+		.chunk_bytes = o->chunk,
+		.timeout_ms = (int)o->timeout_s * 1000,
+	};
+	phub_hyper_init((enum phub_optimizer)p->optimizer, &p->hyper);
+	rc = exchange_load_model(o, &p->model, e);
+	if (rc < 0)
+		return rc;
+	p->bytes = model_bytes(&p->model);
+	p->key_first = calloc(p->model.count, sizeof(*p->key_first));
+	if (!p->key_first)
+		return err_set(e, -ENOMEM, "out of memory");
+	for (size_t k = 0; k < p->model.count; k++) {
+		p->key_first[k] = p->elements;
+		p->elements += p->model.tensors[k].elements;
+		if (p->model.tensors[k].group >= p->group_count)
+			p->group_count = p->model.tensors[k].group + 1u;
+	}
+	return 0;
+}
+
+static void exchange_plan_fini(struct trial_plan *p)
+{
+	model_destroy(&p->model);
+	free(p->key_first);
+}
+
+/* ---- children ---- */
+
+/* What the box is told beside the file: the same for a process and for one in this thread. */
+static void exchange_fill_settings(struct box_settings *settings, const struct exchange_options *o)
+{
+	settings->phubd = o->phubd;
+	settings->config = o->config;
+	box_settings_add(settings, "log_level=warn");
+	if (o->poll >= 0)
+		box_settings_add(settings, "poll=%s", exchange_polls[o->poll]);
+	if (o->cores)
+		box_settings_add(settings, "cores=%" PRIu64, o->cores);
+	for (unsigned i = 0; i < o->set.count; i++)
+		box_settings_add(settings, "%s", o->set.at[i]);
+}
+
+/* In the child: never returns. */
+static void exchange_be_worker(const struct exchange_run *run, unsigned rank, pid_t parent)
+{
+	char job[64];
+
+	signal(SIGINT, SIG_IGN); /* the parent ends us when it is told to stop */
+	signal(SIGTERM, SIG_DFL);
+	prctl(PR_SET_PDEATHSIG, SIGKILL);
+	if (getppid() != parent)
+		_exit(CLI_FAILED);
+	snprintf(job, sizeof(job), "bench-%d", (int)parent);
+	_exit(trial_work(&run->plan, run->shared, rank, run->box.address, job, run->box.pid) ? CLI_FAILED : CLI_DONE);
+}
+
+static int exchange_start_workers(struct exchange_run *run, struct err *e)
+{
+	pid_t parent = getpid();
+
+	fflush(NULL);
+	for (unsigned rank = 0; rank < run->plan.workers; rank++) {
+		pid_t pid = fork();
+
+		if (pid == 0)
+			exchange_be_worker(run, rank, parent);
+		if (pid < 0)
+			return err_set(e, -errno, "could not fork worker %u: %s", rank, strerror(errno));
+		run->workers[rank] = pid;
+		run->alive++;
+	}
+	return 0;
+}
+
+static void exchange_signal_workers(const struct exchange_run *run, int number)
+{
+	for (unsigned rank = 0; rank < run->plan.workers; rank++) {
+		if (run->workers[rank])
+			kill(run->workers[rank], number);
+	}
+}
+
+/* Collects those that have ended. */
+static void exchange_reap(struct exchange_run *run)
+{
+	for (unsigned rank = 0; rank < run->plan.workers; rank++) {
+		int status;
+
+		if (!run->workers[rank] || waitpid(run->workers[rank], &status, WNOHANG) != run->workers[rank])
+			continue;
+		run->workers[rank] = 0;
+		run->status[rank] = status;
+		run->alive--;
+		if (WIFSIGNALED(status)) {
+			atomic_store_explicit(&run->shared->failed, true, memory_order_relaxed);
+			if (!run->trouble.code)
+				err_set(&run->trouble, -ECHILD, "rank %u was killed by signal %d (%s)", rank,
+					WTERMSIG(status), strsignal(WTERMSIG(status)));
+		}
+	}
+}
+
+/* Until all workers have ended: by themselves, or, when something went wrong, a little later by us. */
+static void exchange_await(struct exchange_run *run)
+{
+	struct output_progress progress = {.label = run->plan.transport};
+	uint64_t end_ns = CLOCK_NEVER;
+
+	while (run->alive) {
+		bool wrong = atomic_load_explicit(&run->shared->failed, memory_order_relaxed);
+
+		exchange_reap(run);
+		if (exchange_interrupted && !run->trouble.code)
+			err_set(&run->trouble, -EINTR, "interrupted");
+		if (run->box.pid && box_process_check(&run->box, run->trouble.code ? NULL : &run->trouble) < 0)
+			wrong = true;
+		if (run->trouble.code == -EINTR)
+			end_ns = 0;
+		else if ((wrong || run->trouble.code) && end_ns == CLOCK_NEVER)
+			end_ns = clock_deadline_ns(clock_now_ns(), EXCHANGE_GRACE_MS);
+		if (clock_now_ns() > end_ns)
+			exchange_signal_workers(run, end_ns == 0 ? SIGTERM : SIGKILL);
+		output_progress_update(&progress, atomic_load_explicit(&run->shared->round, memory_order_relaxed),
+			run->plan.warmup + run->plan.rounds);
+		nanosleep(&(struct timespec){.tv_nsec = 10000000}, NULL);
+	}
+	output_progress_end(&progress);
+}
+
+/* ---- what came of it ---- */
+
+/* The worker that failed first; else the first with a wrong result. -1: all is well. */
+static int exchange_find_failed(const struct exchange_run *run)
+{
+	uint64_t first_ns = UINT64_MAX;
+	int found = -1;
+
+	for (unsigned rank = 0; rank < run->plan.workers; rank++) {
+		const struct trial_outcome *outcome = &run->shared->outcomes[rank];
+
+		if (outcome->failed_ns && outcome->failed_ns < first_ns) {
+			first_ns = outcome->failed_ns;
+			found = (int)rank;
+		}
+	}
+	for (unsigned rank = 0; found < 0 && rank < run->plan.workers; rank++) {
+		if (run->shared->outcomes[rank].wrong)
+			found = (int)rank;
+	}
+	return found;
+}
+
+static int exchange_conclude(const struct exchange_run *run, bool json)
+{
+	struct trial_numbers numbers;
+	int failed = exchange_find_failed(run);
+
+	if (run->trouble.code) {
+		output_error("%s", run->trouble.text);
+		return CLI_FAILED;
+	}
+	if (failed >= 0)
+		output_error("%s", run->shared->outcomes[failed].text);
+	if (failed >= 0 && run->shared->outcomes[failed].failed_ns)
+		return CLI_FAILED;
+	for (unsigned rank = 0; failed < 0 && rank < run->plan.workers; rank++) {
+		if (run->status[rank]) {
+			output_error("rank %u ended with exit code %d and said nothing", rank,
+				WEXITSTATUS(run->status[rank]));
+			return CLI_FAILED;
+		}
+	}
+	if (trial_count(&run->plan, run->shared, &numbers) < 0) {
+		output_error("out of memory");
+		return CLI_FAILED;
+	}
+	return trial_print(&run->plan, &numbers, json) && failed < 0 ? CLI_DONE : CLI_FAILED;
+}
+
+static void exchange_catch_signals(void)
+{
+	struct sigaction action = {.sa_handler = exchange_on_signal};
+
+	sigaction(SIGINT, &action, NULL);
+	sigaction(SIGTERM, &action, NULL);
+}
+
+static int exchange_run_processes(struct exchange_run *run, const struct exchange_options *o)
+{
+	struct err e;
+
+	exchange_catch_signals();
+	box_settings_add(&run->settings, "listen=127.0.0.1:0");
+	box_settings_add(&run->settings, "data_ports=any");
+	box_settings_add(&run->settings, "transports=%s", run->plan.transport);
+	if (box_process_start(&run->settings, &run->box, &run->trouble) == 0) {
+		if (exchange_start_workers(run, &run->trouble) < 0)
+			exchange_signal_workers(run, SIGKILL);
+		exchange_await(run);
+		if (box_process_stop(&run->box, &e) < 0 && !run->trouble.code)
+			run->trouble = e;
+	}
+	return exchange_conclude(run, o->json);
+}
+
+static int exchange_run_loop(struct exchange_run *run, const struct exchange_options *o)
+{
+	struct err e = {0};
+
+	if (trial_loop(&run->plan, run->shared, &run->settings, &e) < 0)
+		run->trouble = e;
+	return exchange_conclude(run, o->json);
+}
+
+static int exchange_go(const struct exchange_options *o)
+{
+	struct exchange_run *run = calloc(1, sizeof(*run));
+	struct err e = {0};
+	int rc = CLI_FAILED;
+
+	if (!run) {
+		output_error("out of memory");
+		return CLI_FAILED;
+	}
+	exchange_fill_settings(&run->settings, o);
+	if (exchange_plan_init(&run->plan, o, &e) < 0 || trial_shared_create(&run->plan, &run->shared, &e) < 0)
+		output_error("%s", e.text);
+	else if (o->transport == EXCHANGE_LOOP)
+		rc = exchange_run_loop(run, o);
+	else
+		rc = exchange_run_processes(run, o);
+	if (run->shared)
+		trial_shared_destroy(run->shared);
+	exchange_plan_fini(&run->plan);
+	free(run);
+	return rc;
+}
+
+/* ---- options ---- */
+
+static int exchange_check_options(const struct args_usage *usage, const struct exchange_options *o)
+{
+	const char *transport;
+
+	if (o->transport < 0)
+		return args_wrong(usage, "which transport? Give --transport shm or tcp");
+	if (!o->bytes == !o->model)
+		return args_wrong(usage, "give either --bytes or --model");
+	if (o->model && o->keys != 1)
+		return args_wrong(usage, "--keys belongs to --bytes; a model has keys of its own");
+	if (o->plant && o->rounds < 2)
+		return args_wrong(usage, "--plant needs --rounds of at least 2");
+	transport = exchange_transports[o->transport];
+	if (!transport_find(transport)) {
+		output_error("transport %s is not in this build; use shm, tcp or loop", transport);
+		return CLI_FAILED;
+	}
+	return ARGS_GO_ON;
+}
+
+static const char exchange_about[] =
+	"Starts a box (phubd) and N workers on this machine, exchanges R rounds, and prints rounds a second, time per\n"
+	"round, GB/s per worker each way, and the box's CPU seconds per GB of gradients that all workers pushed.\n"
+	"\n"
+	"A worker's round lasts from its first push to the end of its wait; p50 and p99 are over the rounds of all\n"
+	"workers. Two rounds of warming up are not counted. Gradients depend on rank, round and index; the first and "
+	"the\n"
+	"last round (--check all: every one) are compared bit by bit with a serial calculation, outside of the "
+	"measured\n"
+	"time, and a wrong result fails the run. GB are 1e9 bytes.\n";
+
+static const char exchange_examples[] =
+	"  phub bench exchange --transport shm --workers 4 --bytes 100MB\n"
+	"  phub bench exchange --transport tcp --workers 8 --model resnet-50 --optimizer nesterov --check all\n"
+	"  phub bench exchange --transport shm --workers 2 --bytes 4KB --rounds 1000 --json\n";
+
+int bench_exchange_run(int argc, char **argv)
+{
+	struct exchange_options o = {
+		.transport = -1, .dtype = -1, .poll = -1, .workers = 4, .rounds = 50, .keys = 1, .timeout_s = 60};
+	const struct args_option options[] = {
+		{"transport", "NAME", "shm, tcp, udp, verbs, dpdk, or loop (all in one thread)", ARGS_CHOICE,
+			&o.transport, 0, 0, exchange_transports},
+		{"workers", "N", "worker processes (4)", ARGS_NUMBER, &o.workers, 1, TRIAL_WORKERS_MAX, NULL},
+		{"bytes", "B", "exchange so much, like 100MB or 64KiB", ARGS_BYTES, &o.bytes, 2, UINT64_C(1) << 44,
+			NULL},
+		{"keys", "N", "cut --bytes into so many keys (1)", ARGS_NUMBER, &o.keys, 1, 1000000, NULL},
+		{"model", "NAME", "exchange a model's tensors: see phub models; or a FILE.csv", ARGS_TEXT, &o.model, 0,
+			0, NULL},
+		{"dtype", "NAME", "f32, f16 or bf16 (f32; a CSV says its own)", ARGS_CHOICE, &o.dtype, 0, 0,
+			exchange_dtypes},
+		{"optimizer", "NAME", "none (all-reduce), sgd, momentum, nesterov, adagrad, adam, adamw", ARGS_CHOICE,
+			&o.optimizer, 0, 0, exchange_optimizers},
+		{"mode", "NAME", "zero-copy (memory of the library's) or copy (malloc in and out)", ARGS_CHOICE,
+			&o.mode, 0, 0, exchange_modes},
+		{"rounds", "R", "measured rounds (50)", ARGS_NUMBER, &o.rounds, 1, 100000000, NULL},
+		{"check", "WHICH", "first-last, or all rounds", ARGS_CHOICE, &o.check, 0, 0, exchange_checks},
+		{"chunk", "BYTES", "of a chunk, a power of two (the box's: 32KiB)", ARGS_BYTES, &o.chunk, 4096, 2 << 20,
+			NULL},
+		{"reproducible", NULL, "sums in rank order", ARGS_FLAG, &o.reproducible, 0, 0, NULL},
+		{"cores", "C", "polling cores of the box (as phubd chooses)", ARGS_NUMBER, &o.cores, 1, 256, NULL},
+		{"poll", "HOW", "busy or adaptive", ARGS_CHOICE, &o.poll, 0, 0, exchange_polls},
+		{"phubd", "PATH", "the box's program (beside this one, else on $PATH)", ARGS_TEXT, &o.phubd, 0, 0,
+			NULL},
+		{"config", "FILE", "configuration of the box", ARGS_TEXT, &o.config, 0, 0, NULL},
+		{"set", "KEY=VALUE", "one option of the box; may be repeated", ARGS_TEXTS, &o.set, 0, 0, NULL},
+		{"timeout", "SECONDS", "that any step may take (60)", ARGS_NUMBER, &o.timeout_s, 1, 86400, NULL},
+		{"json", NULL, "one JSON object", ARGS_FLAG, &o.json, 0, 0, NULL},
+		{"plant", "WHAT", NULL, ARGS_CHOICE, &o.plant, 0, 0, exchange_plants},
+		{.name = NULL},
+	};
+	const struct args_usage usage = {
+		.command = "phub bench exchange",
+		.about = exchange_about,
+		.examples = exchange_examples,
+		.options = options,
+	};
+	struct args_words words;
+	int rc = args_parse(&usage, argc, argv, &words);
+
+	if (rc == ARGS_GO_ON)
+		rc = exchange_check_options(&usage, &o);
+	return rc == ARGS_GO_ON ? exchange_go(&o) : rc;
+}

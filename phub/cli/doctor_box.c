@@ -1,0 +1,155 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * phub doctor and a box: control port, data ports, and whom its jobs wait for.
+ */
+#include <errno.h>
+#include <inttypes.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "client/url.h"
+#include "phub/base/clock.h"
+#include "phub/cli/admin.h"
+#include "phub/cli/doctor.h"
+#include "transport/stream.h"
+
+enum { BOX_ASKS = 5, BOX_TIMEOUT_MS = 3000, BOX_SILENT_MS = 2000 };
+
+/* A data port speaks first: a nonce. 0, or a negative errno. */
+static int box_try_port(const struct url *url)
+{
+	uint64_t deadline_ns = clock_deadline_ns(clock_now_ns(), BOX_TIMEOUT_MS);
+	struct stream *stream;
+	uint8_t nonce[64];
+	ssize_t got;
+	int rc = stream_dial_tcp(url->host, url->port, NULL, &stream, NULL);
+
+	if (rc < 0)
+		return rc;
+	while ((got = stream->ops->read(stream, nonce, sizeof(nonce))) == -EAGAIN) {
+		struct pollfd fd = {.fd = stream->ops->fd(stream), .events = POLLIN};
+		uint64_t now_ns = clock_now_ns();
+
+		if (now_ns >= deadline_ns)
+			break;
+		poll(&fd, 1, clock_timeout_ms(now_ns, deadline_ns));
+	}
+	stream->ops->close(stream);
+	if (got == -EAGAIN)
+		return -ETIMEDOUT;
+	return got > 0 ? 0 : got < 0 ? (int)got : -EPIPE;
+}
+
+/* "tcp 10.0.0.1:7101": dials it. A port on any address is one on the host that was asked. */
+static void box_check_transport(struct doctor *d, const char *box, const char *name, const char *address)
+{
+	char text[URL_HOST_BYTES + 64];
+	struct url url, asked;
+	int rc;
+
+	if (strcmp(name, "tcp") != 0) {
+		doctor_say(d, name, DOCTOR_OK, NULL, "offered to workers at %s", address);
+		return;
+	}
+	snprintf(text, sizeof(text), "phub://%.250s/x", box);
+	if (url_parse(text, &asked, NULL) < 0)
+		return;
+	snprintf(text, sizeof(text), "phub://%.250s/x", address);
+	if (url_parse(text, &url, NULL) < 0) {
+		doctor_say(d, name, DOCTOR_WARN, NULL, "the box offers %s, which is no address", address);
+		return;
+	}
+	if (strcmp(url.host, "*") == 0 || strcmp(url.host, "0.0.0.0") == 0 || strcmp(url.host, "::") == 0)
+		memcpy(url.host, asked.host, sizeof(url.host));
+	rc = box_try_port(&url);
+	if (rc == 0)
+		doctor_say(d, name, DOCTOR_OK, NULL, "data port %s port %u can be reached", url.host, url.port);
+	else
+		doctor_say(d, name, DOCTOR_FAIL,
+			"open the box's data_ports (7100-7131 unless set otherwise) in the firewall between here and "
+			"there",
+			"data port %s port %u cannot be reached: %s", url.host, url.port, strerror(-rc));
+}
+
+static void box_check_transports(struct doctor *d, const char *box, const struct admin_answer *answer)
+{
+	char text[sizeof(answer->transports)];
+	char *rest = text, *item;
+
+	memcpy(text, answer->transports, sizeof(text));
+	while ((item = strsep(&rest, ","))) {
+		char name[16], address[128];
+
+		if (sscanf(item, " %15s %127s", name, address) == 2)
+			box_check_transport(d, box, name, address);
+	}
+}
+
+static void box_check_jobs(struct doctor *d, const Phub__AdminReply *reply)
+{
+	for (size_t i = 0; i < reply->n_jobs; i++) {
+		const Phub__JobInfo *job = reply->jobs[i];
+
+		for (size_t w = 0; w < job->n_workers; w++) {
+			if (job->workers[w]->silent_ms > BOX_SILENT_MS)
+				doctor_say(d, "worker", DOCTOR_WARN,
+					"look at that process: stopped, swapping, or cut off from the box",
+					"job %s: rank %" PRIu32 " at %s has been silent for %" PRIu64 " ms", job->name,
+					job->workers[w]->rank, job->workers[w]->peer, job->workers[w]->silent_ms);
+		}
+		if (job->n_missing || (job->waiting && *job->waiting))
+			doctor_say(d, "job", DOCTOR_WARN, "phub jobs --workers",
+				"job %s: %zu of %" PRIu32 " workers are missing%s%s", job->name, job->n_missing,
+				job->world, job->waiting && *job->waiting ? "; waits: " : "",
+				job->waiting ? job->waiting : "");
+		else
+			doctor_say(d, "job", DOCTOR_OK, NULL,
+				"job %s: all %" PRIu32 " workers are there, %.1f rounds/s", job->name, job->world,
+				job->rounds_per_s);
+	}
+}
+
+static void box_say_answer(struct doctor *d, const char *address, const struct admin_answer *answer, uint64_t best_ns)
+{
+	doctor_say(d, "box", best_ns > 100 * NS_PER_MS ? DOCTOR_WARN : DOCTOR_OK,
+		best_ns > 100 * NS_PER_MS ? "use a link of the same rack; see also phub jobs for its load" : NULL,
+		"%s answers in %.0f us (session in %.1f ms): version %s, cores %zu, jobs %zu, up %" PRIu64 " s",
+		address, (double)best_ns / 1e3, (double)answer->session_ns / 1e6, answer->reply->version,
+		answer->reply->n_cores, answer->reply->n_jobs, answer->reply->uptime_s);
+	if (answer->reply->strangers_refused)
+		doctor_say(d, "strangers", DOCTOR_OK, NULL,
+			"the box has refused %" PRIu64 " connections that proved nothing",
+			answer->reply->strangers_refused);
+}
+
+void doctor_check_box(struct doctor *d, const char *address, bool named)
+{
+	struct admin_answer answer;
+	uint64_t best_ns = UINT64_MAX;
+	struct err e;
+
+	for (int i = 0; i < BOX_ASKS; i++) {
+		int rc = admin_ask(address, "jobs", BOX_TIMEOUT_MS, &answer, &e);
+
+		if (rc == -ECONNREFUSED && !named) {
+			doctor_say(d, "box", DOCTOR_OK, NULL, "none listens at %s; phubd starts one", address);
+			return;
+		}
+		if (rc < 0) {
+			doctor_say(d, "box", DOCTOR_FAIL,
+				rc == -EACCES ? "set PHUB_ADMIN_SECRET_FILE to the box's admin secret"
+					      : "start phubd there, or open its port in the firewall",
+				"%s", e.text);
+			return;
+		}
+		best_ns = answer.answer_ns < best_ns ? answer.answer_ns : best_ns;
+		if (i + 1 < BOX_ASKS)
+			admin_answer_fini(&answer);
+	}
+	box_say_answer(d, address, &answer, best_ns);
+	box_check_transports(d, address, &answer);
+	box_check_jobs(d, answer.reply);
+	admin_answer_fini(&answer);
+}

@@ -1,0 +1,245 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * phub jobs and phub top: what a box is doing, once or again and again.
+ */
+#include <errno.h>
+#include <inttypes.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "phub/base/clock.h"
+#include "phub/cli/admin.h"
+#include "phub/cli/args.h"
+#include "phub/cli/cli.h"
+#include "phub/cli/output.h"
+
+struct jobs_options {
+	bool json, watch, workers;
+	uint64_t interval_ms, count;
+	const char *address;
+};
+
+static volatile sig_atomic_t jobs_stopped;
+
+static void jobs_on_signal(int number)
+{
+	(void)number;
+	jobs_stopped = 1;
+}
+
+/* ---- for scripts ---- */
+
+static json_t *jobs_json_workers(const Phub__JobInfo *job)
+{
+	json_t *workers = json_array();
+
+	for (size_t i = 0; i < job->n_workers; i++) {
+		const Phub__WorkerInfo *w = job->workers[i];
+
+		json_array_append_new(workers,
+			json_pack("{s:i, s:s, s:s, s:I, s:I}", "rank", (int)w->rank, "peer", w->peer, "transport",
+				w->transport, "silent_ms", (json_int_t)w->silent_ms, "pushes", (json_int_t)w->pushes));
+	}
+	return workers;
+}
+
+static json_t *jobs_json(const Phub__JobInfo *job)
+{
+	json_t *missing = json_array();
+
+	for (size_t i = 0; i < job->n_missing; i++)
+		json_array_append_new(missing, json_integer(job->missing[i]));
+	return json_pack("{s:s, s:i, s:s, s:I, s:I, s:I, s:s, s:s, s:f, s:f, s:I, s:o, s:o, s:s}", "job", job->name,
+		"world", (int)job->world, "state", job->state, "keys", (json_int_t)job->keys, "chunks",
+		(json_int_t)job->chunks, "bytes", (json_int_t)job->bytes, "optimizer", job->optimizer, "sync",
+		job->sync, "rounds_per_s", job->rounds_per_s, "gb_per_s", job->gb_per_s, "rounds",
+		(json_int_t)job->rounds, "workers", jobs_json_workers(job), "missing", missing, "waiting",
+		job->waiting);
+}
+
+static json_t *jobs_json_core(const Phub__CoreInfo *core)
+{
+	return json_pack("{s:i, s:i, s:I, s:I, s:I, s:I, s:I, s:I}", "core", (int)core->core, "cpu", (int)core->cpu,
+		"chunks", (json_int_t)core->chunks, "bytes", (json_int_t)core->bytes, "pushed_bytes",
+		(json_int_t)core->pushed_bytes, "dropped", (json_int_t)core->dropped, "polls", (json_int_t)core->polls,
+		"sleeps", (json_int_t)core->sleeps);
+}
+
+/* A line for the box, then one for each core and each job: none of them is named by another's key. */
+static bool jobs_print_json(const struct jobs_options *o, const Phub__AdminReply *reply)
+{
+	bool ok = output_json(json_pack("{s:s, s:s, s:I, s:I, s:I}", "box", o->address, "version", reply->version,
+		"uptime_s", (json_int_t)reply->uptime_s, "jobs", (json_int_t)reply->n_jobs, "strangers_refused",
+		(json_int_t)reply->strangers_refused));
+
+	for (size_t i = 0; ok && i < reply->n_cores; i++)
+		ok = output_json(jobs_json_core(reply->cores[i]));
+	for (size_t i = 0; ok && i < reply->n_jobs; i++)
+		ok = output_json(jobs_json(reply->jobs[i]));
+	return ok;
+}
+
+/* ---- for people ---- */
+
+static void jobs_write_missing(const Phub__JobInfo *job, char *out, size_t bytes)
+{
+	size_t used = 0;
+
+	snprintf(out, bytes, "%s", job->n_missing ? "" : "-");
+	for (size_t i = 0; i < job->n_missing && used < bytes; i++)
+		used += (size_t)snprintf(out + used, bytes - used, "%s%" PRIu32, i ? "," : "", job->missing[i]);
+	if (used >= bytes && bytes > 4)
+		memcpy(out + bytes - 4, "...", 4);
+}
+
+static void jobs_print_workers(const Phub__AdminReply *reply)
+{
+	struct output_table t = {
+		.heads = {"job", "rank", "peer", "transport", "silent ms", "pushes"}, .align = "lrllrr"};
+
+	for (size_t i = 0; i < reply->n_jobs; i++) {
+		for (size_t w = 0; w < reply->jobs[i]->n_workers; w++) {
+			const Phub__WorkerInfo *worker = reply->jobs[i]->workers[w];
+
+			output_cell(&t, "%s", reply->jobs[i]->name);
+			output_cell(&t, "%" PRIu32, worker->rank);
+			output_cell(&t, "%s", worker->peer);
+			output_cell(&t, "%s", worker->transport);
+			output_cell(&t, "%" PRIu64, worker->silent_ms);
+			output_cell(&t, "%" PRIu64, worker->pushes);
+		}
+	}
+	puts("");
+	output_table_print(&t);
+}
+
+static void jobs_print(const struct jobs_options *o, const Phub__AdminReply *reply)
+{
+	struct output_table t = {.heads = {"job", "state", "workers", "keys", "bytes", "optimizer", "sync", "rounds",
+					 "rounds/s", "GB/s", "missing"},
+		.align = "llrrrllrrrl"};
+
+	printf("box %s, version %s, up %" PRIu64 " s, %zu %s\n", o->address, reply->version, reply->uptime_s,
+		reply->n_cores, reply->n_cores == 1 ? "core" : "cores");
+	for (size_t i = 0; i < reply->n_jobs; i++) {
+		const Phub__JobInfo *job = reply->jobs[i];
+		char text[32], missing[40];
+
+		jobs_write_missing(job, missing, sizeof(missing));
+		output_cell(&t, "%s", job->name);
+		output_cell(&t, "%s", job->state);
+		output_cell(&t, "%zu/%" PRIu32, job->n_workers, job->world);
+		output_cell(&t, "%" PRIu64, job->keys);
+		output_cell(&t, "%s", output_bytes(job->bytes, text));
+		output_cell(&t, "%s", job->optimizer);
+		output_cell(&t, "%s", job->sync);
+		output_cell(&t, "%" PRIu64, job->rounds);
+		output_cell(&t, "%.1f", job->rounds_per_s);
+		output_cell(&t, "%.2f", job->gb_per_s);
+		output_cell(&t, "%s", missing);
+	}
+	if (reply->n_jobs)
+		output_table_print(&t);
+	else
+		puts("no jobs");
+	for (size_t i = 0; i < reply->n_jobs; i++) {
+		if (reply->jobs[i]->waiting && *reply->jobs[i]->waiting)
+			printf("%s waits: %s\n", reply->jobs[i]->name, reply->jobs[i]->waiting);
+	}
+	if (o->workers && reply->n_jobs)
+		jobs_print_workers(reply);
+	fflush(stdout);
+}
+
+/* ---- asking ---- */
+
+static int jobs_once(const struct jobs_options *o)
+{
+	struct admin_answer answer;
+	struct err e;
+	bool ok = true;
+
+	if (admin_ask(o->address, "jobs", 5000, &answer, &e) < 0) {
+		output_error("%s", e.text);
+		return CLI_FAILED;
+	}
+	if (o->json) {
+		ok = jobs_print_json(o, answer.reply);
+	} else {
+		if (o->watch && isatty(STDOUT_FILENO))
+			fputs("\033[H\033[J", stdout);
+		jobs_print(o, answer.reply);
+	}
+	admin_answer_fini(&answer);
+	return ok ? CLI_DONE : CLI_FAILED;
+}
+
+static int jobs_watch(const struct jobs_options *o)
+{
+	struct timespec pause = {
+		.tv_sec = (time_t)(o->interval_ms / 1000), .tv_nsec = (long)(o->interval_ms % 1000) * 1000000};
+	struct sigaction action = {.sa_handler = jobs_on_signal};
+
+	sigaction(SIGINT, &action, NULL);
+	sigaction(SIGTERM, &action, NULL);
+	for (uint64_t i = 0; !jobs_stopped; i++) {
+		int rc = jobs_once(o);
+
+		if (rc != CLI_DONE || (o->count && i + 1 == o->count))
+			return rc;
+		nanosleep(&pause, NULL);
+	}
+	return CLI_DONE;
+}
+
+static int jobs_main(int argc, char **argv, const char *command, struct jobs_options *o)
+{
+	const struct args_option options[] = {
+		{"workers", NULL, "also every worker: peer, transport, how long it is silent", ARGS_FLAG, &o->workers,
+			0, 0, NULL},
+		{"watch", NULL, "again and again, until Ctrl-C", ARGS_FLAG, &o->watch, 0, 0, NULL},
+		{"interval", "MS", "milliseconds between two looks (1000)", ARGS_NUMBER, &o->interval_ms, 50, 3600000,
+			NULL},
+		{"count", "N", "stop watching after N looks", ARGS_NUMBER, &o->count, 1, UINT32_MAX, NULL},
+		{"json", NULL, "one JSON object a line: the box, its cores, its jobs", ARGS_FLAG, &o->json, 0, 0, NULL},
+		{.name = NULL},
+	};
+	const struct args_usage usage = {
+		.command = command,
+		.words = "[HOST:PORT]",
+		.about = "Asks a box (" ADMIN_ADDRESS_DEFAULT
+			 ") for its jobs: workers that are there of those that belong to it,\n"
+			 "rounds and gradient GB (of all workers together) a second, and the ranks that the oldest "
+			 "open round\n"
+			 "waits for. From another host or user the box wants its admin secret: PHUB_ADMIN_SECRET, or a "
+			 "file\n"
+			 "named by PHUB_ADMIN_SECRET_FILE.\n",
+		.examples = "  phub jobs\n  phub jobs --json box1:7077\n  phub top --interval 500\n",
+		.words_max = 1,
+		.options = options,
+	};
+	struct args_words words;
+	int rc = args_parse(&usage, argc, argv, &words);
+
+	if (rc != ARGS_GO_ON)
+		return rc;
+	o->address = words.count ? words.at[0] : ADMIN_ADDRESS_DEFAULT;
+	return o->watch ? jobs_watch(o) : jobs_once(o);
+}
+
+int jobs_run(int argc, char **argv)
+{
+	struct jobs_options o = {.interval_ms = 1000};
+
+	return jobs_main(argc, argv, "phub jobs", &o);
+}
+
+int top_run(int argc, char **argv)
+{
+	struct jobs_options o = {.interval_ms = 1000, .watch = true, .workers = true};
+
+	return jobs_main(argc, argv, "phub top", &o);
+}

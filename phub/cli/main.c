@@ -1,0 +1,114 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The `phub` command: finds the subcommand and hands the rest of the line to it. The subcommands see nothing of each
+ * other.
+ */
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "client/phub.h"
+#include "phub/base/log.h"
+#include "phub/cli/cli.h"
+#include "phub/cli/output.h"
+#include "phub/cli/suggest.h"
+
+static const struct cli_command main_commands[] = {
+	{"bench", "measure exchanges and kernels, with the sums checked", bench_run},
+	{"jobs", "what runs on a box: jobs, workers, rates, who is missing", jobs_run},
+	{"top", "the same, refreshed", top_run},
+	{"doctor", "check this machine, and a box, and say what to type", doctor_run},
+	{"topo", "the hardware here, and which core would own what of a model", topo_run},
+	{"models", "the models that --model knows", models_run},
+	{"version", "print the version", version_run},
+	{NULL, NULL, NULL},
+};
+
+static const char main_about[] =
+	"The command of a PHub box: the server that sums the gradients of all workers of a\n"
+	"training job, runs the optimizer, and sends the new weights back. The box is phubd.\n";
+
+static const char main_end[] =
+	"\nA box listens on 127.0.0.1:7077 unless told otherwise. Exit codes: 0 done, 1 failed, 2 usage.\n";
+
+static void cli_print_commands(const struct cli_command *commands, const char *prefix, const char *about)
+{
+	printf("usage: %s COMMAND [options]\n\n%s\ncommands:\n", prefix, about);
+	for (const struct cli_command *c = commands; c->name; c++)
+		printf("  %-10s %s\n", c->name, c->summary);
+	printf("\n%s COMMAND --help says more, with examples.\n", prefix);
+}
+
+static const struct cli_command *cli_find(const struct cli_command *commands, const char *name)
+{
+	for (const struct cli_command *c = commands; c->name; c++) {
+		if (strcmp(c->name, name) == 0)
+			return c;
+	}
+	return NULL;
+}
+
+static int cli_unknown(const struct cli_command *commands, const char *prefix, const char *typed)
+{
+	struct suggest near = {.word = typed};
+
+	for (const struct cli_command *c = commands; c->name; c++)
+		suggest_offer(&near, c->name);
+	if (near.best)
+		output_error("unknown command '%s'; did you mean %s %s?", typed, prefix, near.best);
+	else
+		output_error("unknown command '%s'; see %s --help", typed, prefix);
+	return CLI_USAGE;
+}
+
+int cli_dispatch(const struct cli_command *commands, const char *prefix, const char *about, int argc, char **argv)
+{
+	const struct cli_command *command;
+
+	if (argc < 2) {
+		output_error("which command? See %s --help", prefix);
+		return CLI_USAGE;
+	}
+	if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 || strcmp(argv[1], "help") == 0) {
+		char *asks[] = {argc > 2 ? argv[2] : NULL, (char *)(uintptr_t) "--help", NULL};
+
+		command = asks[0] ? cli_find(commands, asks[0]) : NULL;
+		if (command)
+			return command->run(2, asks);
+		if (asks[0] && asks[0][0] != '-')
+			return cli_unknown(commands, prefix, asks[0]);
+		cli_print_commands(commands, prefix, about);
+		return CLI_DONE;
+	}
+	command = cli_find(commands, argv[1]);
+	if (!command)
+		return cli_unknown(commands, prefix, argv[1]);
+	return command->run(argc - 1, argv + 1);
+}
+
+int version_run(int argc, char **argv)
+{
+	(void)argc, (void)argv;
+	puts("phub " PHUB_VERSION);
+	return CLI_DONE;
+}
+
+int main(int argc, char **argv)
+{
+	int rc;
+
+	/* A peer or a pager that goes away is an error to be told, not a death. */
+	signal(SIGPIPE, SIG_IGN);
+	log_set_sink(log_sink_stderr, NULL);
+	log_set_level(LOG_LEVEL_WARN);
+	if (argc > 1 && strcmp(argv[1], "--version") == 0)
+		return version_run(argc, argv);
+	rc = cli_dispatch(main_commands, "phub", main_about, argc, argv);
+	if (argc > 1 && rc == CLI_DONE && (strcmp(argv[1], "help") == 0 || strcmp(argv[1], "--help") == 0) && argc == 2)
+		fputs(main_end, stdout);
+	if (fflush(stdout) != 0 || ferror(stdout)) {
+		output_error("could not write to standard output: the disk is full, or the reader has gone");
+		return CLI_FAILED;
+	}
+	return rc;
+}

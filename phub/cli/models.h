@@ -1,0 +1,15 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A model by name, or from a CSV, as --model takes it.
+ */
+#ifndef PHUB_CLI_MODELS_H
+#define PHUB_CLI_MODELS_H
+
+#include "phub/base/err.h"
+#include "topology/model.h"
+
+/* A name of model_names(), or the path of a file that ends in .csv. 0 or a negative errno with what is allowed in `e`;
+ * on success *out is the caller's, to be given to model_destroy(). */
+int models_load(const char *name, struct model *out, struct err *e);
+
+#endif

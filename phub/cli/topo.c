@@ -1,0 +1,198 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * phub topo: the hardware of this machine, and which core of a box on it would own what of a model. The plan is made by
+ * the same functions as in the box.
+ */
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "phub/cli/args.h"
+#include "phub/cli/cli.h"
+#include "phub/cli/models.h"
+#include "phub/cli/output.h"
+#include "topology/chunking.h"
+#include "topology/discover.h"
+#include "topology/pick.h"
+#include "topology/placement.h"
+
+struct topo {
+	bool json;
+	const char *model;
+	uint64_t cores, chunk_bytes;
+	struct host host;
+	struct placement_core placed[PLACEMENT_CORE_COUNT_MAX];
+	uint32_t chunk_count[PLACEMENT_CORE_COUNT_MAX];
+};
+
+static void topo_print_host(const struct host *h)
+{
+	struct output_table nics = {.heads = {"nic", "node", "Gbit/s", "state"}, .align = "lrrl"};
+	char text[32];
+
+	printf("%u CPUs on %u NUMA nodes, last-level cache %s, huge pages %" PRIu64 " free of %" PRIu64 "\n",
+		h->cpu_count, h->node_count, output_bytes(h->llc_bytes, text), h->huge_2m_free, h->huge_2m_total);
+	for (unsigned n = 0; n < h->node_count; n++) {
+		printf("node %d: %s, CPUs", h->nodes[n].id, output_bytes(h->nodes[n].memory_bytes, text));
+		for (unsigned c = 0; c < h->cpu_count; c++) {
+			if (h->cpus[c].node == h->nodes[n].id)
+				printf(" %d", h->cpus[c].id);
+		}
+		puts("");
+	}
+	for (unsigned i = 0; i < h->nic_count; i++) {
+		output_cell(&nics, "%s", h->nics[i].name);
+		output_cell(&nics, "%d", h->nics[i].node);
+		output_cell(&nics, "%.1f", h->nics[i].speed_mbit / 1000.0);
+		output_cell(&nics, "%s%s", h->nics[i].up ? "up" : "down", h->nics[i].physical ? "" : ", virtual");
+	}
+	if (h->nic_count)
+		output_table_print(&nics);
+}
+
+static bool topo_json_host(const struct host *h)
+{
+	json_t *cpus = json_array(), *nics = json_array();
+
+	for (unsigned i = 0; i < h->cpu_count; i++)
+		json_array_append_new(cpus, json_pack("{s:i, s:i, s:i}", "cpu", h->cpus[i].id, "node", h->cpus[i].node,
+						    "core", h->cpus[i].core));
+	for (unsigned i = 0; i < h->nic_count; i++)
+		json_array_append_new(nics, json_pack("{s:s, s:i, s:i, s:b, s:b}", "nic", h->nics[i].name, "node",
+						    h->nics[i].node, "mbit_per_s", (int)h->nics[i].speed_mbit, "up",
+						    h->nics[i].up, "physical", h->nics[i].physical));
+	return output_json(json_pack("{s:s, s:i, s:I, s:I, s:I, s:o, s:o}", "topo", "host", "nodes", (int)h->node_count,
+		"llc_bytes", (json_int_t)h->llc_bytes, "huge_2m_total", (json_int_t)h->huge_2m_total, "huge_2m_free",
+		(json_int_t)h->huge_2m_free, "cpus", cpus, "nics", nics));
+}
+
+static int topo_plan(struct topo *t, const struct model *m, struct err *e)
+{
+	struct chunk_key *keys = calloc(m->count, sizeof(*keys));
+	struct chunk_plan plan = {0};
+	uint32_t *bytes = NULL;
+	uint16_t *core_of = NULL;
+	int rc = keys ? 0 : -ENOMEM;
+
+	if (rc == 0) {
+		model_fill_keys(m, keys);
+		rc = chunking_plan(keys, (uint32_t)m->count, (uint32_t)t->chunk_bytes, &plan, e);
+		free(keys);
+		if (rc < 0)
+			return rc;
+		bytes = calloc(plan.chunk_count, sizeof(*bytes));
+		core_of = calloc(plan.chunk_count, sizeof(*core_of));
+		rc = bytes && core_of ? 0 : -ENOMEM;
+	}
+	if (rc == 0) {
+		for (uint32_t i = 0; i < plan.chunk_count; i++)
+			bytes[i] = plan.chunks[i].bytes;
+		rc = placement_lpt(bytes, plan.chunk_count, t->placed, (unsigned)t->cores, core_of);
+	}
+	for (uint32_t i = 0; rc == 0 && i < plan.chunk_count; i++)
+		t->chunk_count[core_of[i]]++;
+	free(bytes);
+	free(core_of);
+	chunking_plan_fini(&plan);
+	return rc < 0 ? err_set(e, rc, "no plan for %s: out of memory", m->name) : 0;
+}
+
+static bool topo_print_plan(const struct topo *t, const struct model *m)
+{
+	struct output_table table = {.heads = {"core", "cpu", "node", "nic", "chunks", "bytes"}, .align = "rrrlrr"};
+	struct placement_balance balance = placement_core_balance(t->placed, (unsigned)t->cores);
+	char text[32];
+
+	if (!t->json)
+		printf("\n%s: %zu tensors, %s in chunks of %" PRIu64 " bytes on %" PRIu64 " cores\n", m->name, m->count,
+			output_bytes(model_bytes(m), text), t->chunk_bytes, t->cores);
+	for (unsigned i = 0; i < t->cores; i++) {
+		const struct placement_core *c = &t->placed[i];
+		const char *nic = c->nic == PLACEMENT_NIC_NONE ? "-" : t->host.nics[c->nic].name;
+
+		if (t->json && !output_json(json_pack("{s:s, s:s, s:i, s:i, s:i, s:s, s:I, s:I}", "topo", "core",
+				       "model", m->name, "core", (int)i, "cpu", c->cpu, "node", c->node, "nic", nic,
+				       "chunks", (json_int_t)t->chunk_count[i], "bytes", (json_int_t)c->bytes)))
+			return false;
+		output_cell(&table, "%u", i);
+		output_cell(&table, "%d", c->cpu);
+		output_cell(&table, "%d", c->node);
+		output_cell(&table, "%s", nic);
+		output_cell(&table, "%" PRIu32, t->chunk_count[i]);
+		output_cell(&table, "%" PRIu64, c->bytes);
+	}
+	if (t->json)
+		return output_json(json_pack("{s:s, s:s, s:i, s:f}", "topo", "balance", "model", m->name, "cores",
+			(int)t->cores, "imbalance", balance.imbalance));
+	output_table_print(&table);
+	printf("imbalance (fullest core / mean): %.4f\n", balance.imbalance);
+	return true;
+}
+
+static int topo_show(struct topo *t, struct err *e)
+{
+	struct model m;
+	int rc = discover_host(NULL, &t->host, e);
+
+	if (rc < 0)
+		return rc;
+	if (t->json && !topo_json_host(&t->host))
+		return err_set(e, -ENOMEM, "out of memory");
+	if (!t->json)
+		topo_print_host(&t->host);
+	if (!t->model)
+		return 0;
+	if (!t->cores)
+		t->cores = t->host.cpu_count > 1 ? t->host.cpu_count / 2 : 1;
+	rc = topology_pick_cores(&t->host, NULL, 0, (unsigned)t->cores, t->placed, e);
+	if (rc == 0)
+		rc = models_load(t->model, &m, e);
+	if (rc < 0)
+		return rc;
+	rc = topo_plan(t, &m, e);
+	if (rc == 0 && !topo_print_plan(t, &m))
+		rc = err_set(e, -ENOMEM, "out of memory");
+	model_destroy(&m);
+	return rc;
+}
+
+int topo_run(int argc, char **argv)
+{
+	struct topo *t = calloc(1, sizeof(*t));
+	const struct args_option options[] = {
+		{"model", "NAME", "place this model (see phub models) or CSV", ARGS_TEXT, t ? &t->model : NULL, 0, 0,
+			NULL},
+		{"cores", "N", "of the box (half of the CPUs here)", ARGS_NUMBER, t ? &t->cores : NULL, 1,
+			PLACEMENT_CORE_COUNT_MAX, NULL},
+		{"chunk", "BYTES", "of a chunk, a power of two (32KiB)", ARGS_BYTES, t ? &t->chunk_bytes : NULL,
+			CHUNKING_CHUNK_BYTES_MIN, CHUNKING_CHUNK_BYTES_MAX, NULL},
+		{"json", NULL, "one JSON object a line", ARGS_FLAG, t ? &t->json : NULL, 0, 0, NULL},
+		{.name = NULL},
+	};
+	const struct args_usage usage = {
+		.command = "phub topo",
+		.about = "Prints what this machine has: CPUs, NUMA nodes, NICs. With --model also the cores that a box "
+			 "here would\n"
+			 "pick and the chunks that each would own (longest processing time first, by bytes).\n",
+		.examples = "  phub topo\n  phub topo --model resnet-50 --cores 2\n",
+		.options = options,
+	};
+	struct args_words words;
+	struct err e;
+	int rc;
+
+	if (!t) {
+		output_error("out of memory");
+		return CLI_FAILED;
+	}
+	t->chunk_bytes = CHUNKING_CHUNK_BYTES_DEFAULT;
+	rc = args_parse(&usage, argc, argv, &words);
+	if (rc == ARGS_GO_ON) {
+		rc = topo_show(t, &e) < 0 ? CLI_FAILED : CLI_DONE;
+		if (rc == CLI_FAILED)
+			output_error("%s", e.text);
+	}
+	free(t);
+	return rc;
+}

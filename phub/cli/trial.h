@@ -1,0 +1,125 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * phub bench exchange, what its parts share: the plan that parent and workers agree on before the fork, and the memory
+ * that they share after it. Parent: bench_exchange.c; a worker's life: trial_worker.c; what is pushed and what must
+ * come back: trial_data.c; the numbers: trial_report.c.
+ *
+ * Rounds count from 0 and the first `warmup` of them are not timed. Workers fill in new gradients before a `fresh`
+ * round, together, outside of the timed stretches; a round that is not fresh pushes the same gradients again.
+ */
+#ifndef PHUB_CLI_TRIAL_H
+#define PHUB_CLI_TRIAL_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "aggregation/optimizer.h"
+#include "client/phub.h"
+#include "phub/base/err.h"
+#include "topology/model.h"
+
+enum { TRIAL_WORKERS_MAX = 256, TRIAL_WARMUP = 2 };
+
+enum trial_mode { TRIAL_ZERO_COPY, TRIAL_COPY };
+enum trial_check { TRIAL_FIRST_LAST, TRIAL_ALL };
+/* Wrong results that are put before the checker, which must see them. */
+enum trial_plant { TRIAL_PLANT_NONE, TRIAL_PLANT_STALE, TRIAL_PLANT_SWAPPED, TRIAL_PLANT_DOUBLED };
+
+/* Constant after the fork. */
+struct trial_plan {
+	const char *transport;
+	enum trial_mode mode;
+	enum trial_check check;
+	enum trial_plant plant;
+	enum optimizer_kind optimizer;
+	bool reproducible;
+	unsigned workers, rounds, warmup;
+	unsigned group_count;
+	uint64_t chunk_bytes; /* 0: the box's */
+	int timeout_ms;
+	struct model model;       /* the keys */
+	uint64_t *key_first;      /* [model.count] index of a key's first element among all */
+	uint64_t elements, bytes; /* of all keys */
+	struct phub_hyper hyper;
+};
+
+struct trial_time {
+	uint64_t begin_ns, end_ns;
+};
+
+/* Written by one worker, read by the parent when it has ended. */
+struct trial_outcome {
+	char text[ERR_TEXT_MAX]; /* its first error */
+	uint64_t failed_ns;      /* when; 0: never */
+	uint64_t wrong;          /* pieces of results that were not what they should be */
+	uint64_t checked;        /* elements that were looked at */
+	uint64_t copied_bytes, pushed_bytes;
+};
+
+struct trial_shared {
+	_Atomic unsigned arrived, turn; /* of the workers' own barrier; release at arrival, acquire at departure */
+	_Atomic bool failed;            /* somebody ended: nobody waits any more */
+	_Atomic unsigned round;         /* rank 0 has finished so many; for the progress bar */
+	uint64_t box_cpu_ns;            /* in timed stretches; rank 0 */
+	struct trial_outcome outcomes[TRIAL_WORKERS_MAX];
+	struct trial_time *times; /* [workers][warmup + rounds] */
+	float *expected;          /* [elements]: weights, or sums, after `done` rounds */
+	float *state[OPTIMIZER_STATE_MAX];
+	size_t bytes;
+};
+
+/* New gradients before this round? Then a timed stretch begins here. */
+bool trial_is_fresh(const struct trial_plan *p, unsigned round);
+/* Are the results of this round compared? */
+bool trial_is_checked(const struct trial_plan *p, unsigned round);
+struct trial_time *trial_times(const struct trial_plan *p, const struct trial_shared *s, unsigned rank);
+
+/* Takes and gives back the shared memory. 0 or -ENOMEM. */
+int trial_shared_create(const struct trial_plan *p, struct trial_shared **out, struct err *e);
+void trial_shared_destroy(struct trial_shared *s);
+
+/* Waits until all workers have come here. 0, or -ECANCELED when one of them has failed. */
+int trial_meet(const struct trial_plan *p, struct trial_shared *s);
+
+/* ---- trial_data.c: pure arithmetic on caller's memory ---- */
+
+/* The gradients of `rank` for this round (a fresh one) for elements first.. of the job, as dtype. */
+void trial_fill(unsigned rank, unsigned round, uint64_t first, uint64_t count, uint8_t dtype, void *out);
+
+/* The first weights, as dtype. */
+void trial_fill_weights(uint64_t first, uint64_t count, uint8_t dtype, void *out);
+
+/* Sets `expected` to what it is before any round: this rank's share of the elements. */
+void trial_expect_begin(const struct trial_plan *p, struct trial_shared *s, unsigned rank);
+
+/* Takes this rank's share of `expected` from after round `from` - 1 to after round `to`. */
+void trial_expect(const struct trial_plan *p, struct trial_shared *s, unsigned rank, unsigned from, unsigned to);
+
+/* The first of count results that is not as expected, or -1; *right receives what it should be. */
+int64_t trial_compare(
+	const struct trial_shared *s, uint64_t first, uint64_t count, uint8_t dtype, const void *results, float *right);
+
+/* One element of a result as a number. */
+float trial_value(const void *results, uint64_t index, uint8_t dtype);
+
+/* ---- trial_worker.c ---- */
+
+/* A worker's whole life, in its own process. Returns its exit code. */
+int trial_work(const struct trial_plan *p, struct trial_shared *s, unsigned rank, const char *address, const char *job,
+	pid_t box);
+
+/* ---- trial_report.c ---- */
+
+struct trial_numbers {
+	double rounds_per_s, p50_ms, p99_ms, gb_per_s_worker, box_cpu_s_per_gb;
+	uint64_t errors, checked;
+	double copies; /* bytes copied by the library per gradient byte */
+};
+
+/* From the times of all workers. 0 or -ENOMEM. */
+int trial_count(const struct trial_plan *p, const struct trial_shared *s, struct trial_numbers *out);
+bool trial_print(const struct trial_plan *p, const struct trial_numbers *n, bool json);
+
+#endif

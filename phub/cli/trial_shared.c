@@ -1,0 +1,72 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The memory that the parent and its workers share, and the workers' own barrier, which costs the box nothing.
+ */
+#include <errno.h>
+#include <sched.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+
+#include "phub/base/clock.h"
+#include "phub/cli/trial.h"
+
+static size_t shared_align(size_t bytes)
+{
+	return (bytes + 63) / 64 * 64;
+}
+
+int trial_shared_create(const struct trial_plan *p, struct trial_shared **out, struct err *e)
+{
+	size_t head = shared_align(sizeof(struct trial_shared));
+	size_t times = shared_align(sizeof(struct trial_time) * p->workers * (p->warmup + p->rounds));
+	size_t array = shared_align(sizeof(float) * p->elements);
+	unsigned states = optimizer_state_count(p->optimizer);
+	size_t bytes = head + times + array * (1 + states);
+	struct trial_shared *s;
+	unsigned char *base = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+
+	if (base == MAP_FAILED)
+		return err_set(e, -ENOMEM, "no %zu MB of memory for the expected results; take a smaller model",
+			bytes / 1000000);
+	s = (struct trial_shared *)(void *)base;
+	s->bytes = bytes;
+	s->times = (struct trial_time *)(void *)(base + head);
+	s->expected = (float *)(void *)(base + head + times);
+	for (unsigned i = 0; i < states; i++)
+		s->state[i] = (float *)(void *)(base + head + times + array * (1 + i));
+	*out = s;
+	return 0;
+}
+
+void trial_shared_destroy(struct trial_shared *s)
+{
+	munmap(s, s->bytes);
+}
+
+struct trial_time *trial_times(const struct trial_plan *p, const struct trial_shared *s, unsigned rank)
+{
+	return s->times + (size_t)rank * (p->warmup + p->rounds);
+}
+
+/* Yields at first, so that a stretch begins everywhere at once, and sleeps when the others take their time. */
+int trial_meet(const struct trial_plan *p, struct trial_shared *s)
+{
+	unsigned turn = atomic_load_explicit(&s->turn, memory_order_acquire);
+	uint64_t yield_until_ns = clock_now_ns() + 20 * NS_PER_MS;
+
+	if (atomic_fetch_add_explicit(&s->arrived, 1, memory_order_acq_rel) + 1 == p->workers) {
+		atomic_store_explicit(&s->arrived, 0, memory_order_relaxed);
+		atomic_store_explicit(&s->turn, turn + 1, memory_order_release);
+		return 0;
+	}
+	while (atomic_load_explicit(&s->turn, memory_order_acquire) == turn) {
+		if (atomic_load_explicit(&s->failed, memory_order_relaxed))
+			return -ECANCELED;
+		if (clock_now_ns() < yield_until_ns)
+			sched_yield();
+		else
+			nanosleep(&(struct timespec){.tv_nsec = 50000}, NULL);
+	}
+	return 0;
+}

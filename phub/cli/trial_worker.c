@@ -1,0 +1,160 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A worker process of phub bench exchange: joins, runs rounds, checks results, leaves.
+ */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "phub/base/clock.h"
+#include "phub/cli/box_process.h"
+#include "phub/cli/trial.h"
+#include "phub/cli/trial_member.h"
+
+struct worker {
+	struct trial_member member;
+	pid_t box;
+	unsigned expected; /* rounds that the expected results have gone through */
+	uint64_t cpu_ns;   /* of the box, when the stretch began */
+};
+
+static int worker_join(struct worker *w, const char *address, const char *job)
+{
+	struct trial_member *m = &w->member;
+	struct phub_options options;
+	struct phub_hyper *groups;
+	char url[256];
+	int rc = trial_member_options(m, &options, &groups);
+
+	if (rc < 0)
+		return trial_member_fail(m, rc, "connecting", "out of memory");
+	snprintf(url, sizeof(url), "phub://%s/%s", address, job);
+	rc = phub_connect(url, &options, &m->phub);
+	free(groups);
+	if (rc < 0)
+		return trial_member_fail(m, rc, "connecting", NULL);
+	rc = trial_member_name_keys(m);
+	if (rc == 0 && (rc = phub_start(m->phub, PHUB_TIMEOUT_DEFAULT)) < 0)
+		trial_member_fail(m, rc, "starting", NULL);
+	return rc;
+}
+
+static int worker_wait(struct worker *w, const char *what)
+{
+	int rc = phub_wait(w->member.phub, PHUB_ALL, PHUB_TIMEOUT_DEFAULT);
+
+	return rc < 0 ? trial_member_fail(&w->member, rc, what, NULL) : 0;
+}
+
+static int worker_prepare(struct worker *w)
+{
+	int rc = trial_member_take_memory(&w->member);
+
+	if (rc == 0)
+		rc = trial_member_begin_weights(&w->member);
+	if (rc == 0)
+		rc = worker_wait(w, "first weights");
+	if (rc == 0)
+		trial_member_end_weights(&w->member);
+	return rc;
+}
+
+/* A stretch of rounds without a pause begins: new gradients, all together. */
+static int worker_begin_stretch(struct worker *w, unsigned round)
+{
+	struct trial_member *m = &w->member;
+	int rc = 0;
+
+	trial_member_fill(m, round);
+	if (round == m->p->warmup)
+		rc = phub_barrier(m->phub, PHUB_TIMEOUT_DEFAULT);
+	if (rc < 0)
+		return trial_member_fail(m, rc, "barrier", NULL);
+	rc = trial_meet(m->p, m->s);
+	if (m->rank == 0)
+		w->cpu_ns = box_process_cpu_ns(w->box);
+	return rc;
+}
+
+static int worker_exchange(struct worker *w, struct trial_time *time)
+{
+	int rc;
+
+	time->begin_ns = clock_now_ns();
+	rc = trial_member_begin_round(&w->member);
+	if (rc == 0)
+		rc = worker_wait(w, "exchanging");
+	time->end_ns = clock_now_ns();
+	return rc;
+}
+
+/* Every worker works out its share of what must have come, then all compare all. */
+static int worker_check(struct worker *w, unsigned round)
+{
+	struct trial_member *m = &w->member;
+	int rc;
+
+	trial_expect(m->p, m->s, m->rank, w->expected, round);
+	w->expected = round + 1;
+	rc = trial_meet(m->p, m->s);
+	if (rc == 0)
+		trial_member_check(m, round);
+	return rc;
+}
+
+static int worker_end_stretch(struct worker *w, unsigned round)
+{
+	struct trial_member *m = &w->member;
+	int rc = 0;
+
+	if (m->rank == 0 && round >= m->p->warmup)
+		m->s->box_cpu_ns += box_process_cpu_ns(w->box) - w->cpu_ns;
+	if (trial_is_checked(m->p, round))
+		rc = worker_check(w, round);
+	if (round + 1 < m->p->warmup + m->p->rounds)
+		trial_pieces_save(&m->pieces, m->p);
+	return rc;
+}
+
+static int worker_run(struct worker *w)
+{
+	struct trial_member *m = &w->member;
+	struct trial_time *times = trial_times(m->p, m->s, m->rank);
+	unsigned count = m->p->warmup + m->p->rounds;
+	int rc = 0;
+
+	trial_expect_begin(m->p, m->s, m->rank);
+	for (unsigned round = 0; rc == 0 && round < count; round++) {
+		if (trial_is_fresh(m->p, round))
+			rc = worker_begin_stretch(w, round);
+		if (rc == 0)
+			rc = worker_exchange(w, &times[round]);
+		if (rc == 0 && (round + 1 == count || trial_is_fresh(m->p, round + 1)))
+			rc = worker_end_stretch(w, round);
+		if (m->rank == 0)
+			atomic_store_explicit(&m->s->round, round + 1, memory_order_relaxed);
+	}
+	return rc;
+}
+
+int trial_work(const struct trial_plan *p, struct trial_shared *s, unsigned rank, const char *address, const char *job,
+	pid_t box)
+{
+	struct worker w = {.member = {.p = p, .s = s, .outcome = &s->outcomes[rank], .rank = rank}, .box = box};
+	struct trial_member *m = &w.member;
+	int rc = worker_join(&w, address, job);
+
+	if (rc == 0)
+		rc = worker_prepare(&w);
+	if (rc == 0)
+		rc = worker_run(&w);
+	if (rc == 0) {
+		trial_member_count(m);
+		rc = phub_leave(m->phub, PHUB_TIMEOUT_DEFAULT);
+		if (rc < 0)
+			trial_member_fail(m, rc, "leaving", NULL);
+	}
+	phub_close(m->phub);
+	trial_member_fini(m);
+	return rc < 0 || m->outcome->failed_ns || m->outcome->wrong;
+}
