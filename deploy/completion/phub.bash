@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+# shellcheck shell=bash
+#
+# Completion of the phub command for bash: source it, or install it as
+# /usr/share/bash-completion/completions/phub.
+
+_phub_models() {
+	compgen -W "$(phub models 2>/dev/null | awk 'NR > 1 { print $1 }')" -- "$1"
+	compgen -f -X '!*.csv' -- "$1"
+}
+
+# The values of an option, or nothing when anything goes.
+_phub_values() { # OPTION WORD
+	case $1 in
+	--transport) compgen -W 'shm tcp udp verbs dpdk loop' -- "$2" ;;
+	--optimizer) compgen -W 'none sgd momentum nesterov adagrad adam adamw' -- "$2" ;;
+	--mode) compgen -W 'zero-copy copy' -- "$2" ;;
+	--check) compgen -W 'first-last all' -- "$2" ;;
+	--dtype) compgen -W 'f32 f16 bf16' -- "$2" ;;
+	--poll) compgen -W 'busy adaptive' -- "$2" ;;
+	--isa) compgen -W 'auto all base avx2 avx512 neon' -- "$2" ;;
+	--model) _phub_models "$2" ;;
+	--phubd | --config) compgen -f -- "$2" ;;
+	*) return 1 ;;
+	esac
+}
+
+_phub_words() { # COMMAND SUBCOMMAND WORD
+	local words=''
+
+	case $1 in
+	bench)
+		case $2 in
+		exchange)
+			words='--transport --workers --bytes --keys --model --dtype --optimizer --mode --rounds --check
+				--chunk --reproducible --cores --poll --phubd --config --set --timeout --json --help'
+			;;
+		kernels) words='--isa --workers --kernel --quick --json --help' ;;
+		*) words='exchange kernels --help' ;;
+		esac
+		;;
+	jobs | top) words='--workers --watch --interval --count --json --help' ;;
+	doctor) words='--quiet --json --help' ;;
+	topo) words='--model --cores --chunk --json --help' ;;
+	models) words='--json --help' ;;
+	help) words='bench jobs top doctor topo models' ;;
+	version) ;;
+	*) words='bench jobs top doctor topo models version help --help --version' ;;
+	esac
+	compgen -W "$words" -- "$3"
+	[[ $1 != models || $3 == -* ]] || _phub_models "$3"
+}
+
+_phub() {
+	local word=${COMP_WORDS[COMP_CWORD]} before=${COMP_WORDS[COMP_CWORD - 1]} command='' sub=''
+
+	((COMP_CWORD > 1)) && command=${COMP_WORDS[1]}
+	((COMP_CWORD > 2)) && sub=${COMP_WORDS[2]}
+	mapfile -t COMPREPLY < <(_phub_values "$before" "$word" || _phub_words "$command" "$sub" "$word")
+}
+
+complete -F _phub phub
