@@ -39,7 +39,7 @@ static void hear_copy(char *out, size_t out_bytes, const char *text)
 	out[i] = '\0';
 }
 
-int client_hear_errno(uint32_t code, const char *text)
+int client_hear_errno(uint32_t code)
 {
 	switch (code) {
 	case PHUB__ERROR_CODE__ERROR_VERSION:
@@ -48,8 +48,10 @@ int client_hear_errno(uint32_t code, const char *text)
 		return -EACCES;
 	case PHUB__ERROR_CODE__ERROR_NO_JOB:
 		return -ENOENT;
-	case PHUB__ERROR_CODE__ERROR_RANK: /* one code for two things */
-		return text && strstr(text, "taken") ? -EADDRINUSE : -ERANGE;
+	case PHUB__ERROR_CODE__ERROR_RANK:
+		return -ERANGE;
+	case PHUB__ERROR_CODE__ERROR_TAKEN:
+		return -EADDRINUSE;
 	case PHUB__ERROR_CODE__ERROR_MISMATCH:
 		return -EBADMSG;
 	case PHUB__ERROR_CODE__ERROR_LIMIT:
@@ -80,8 +82,8 @@ static void hear_error(struct client_session *s, const Phub__Error *error)
 		return;
 	}
 	hear_copy(text, sizeof(text), error->text);
-	client_session_fail(s, client_hear_errno(error->code, error->text), "box %s: %s", s->box,
-		*text ? text : "refused without a reason");
+	client_session_fail(
+		s, client_hear_errno(error->code), "box %s: %s", s->box, *text ? text : "refused without a reason");
 }
 
 /* ---- joining ---- */

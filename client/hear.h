@@ -9,6 +9,6 @@
 #include <stdint.h>
 
 /* A code of the wire (enum ErrorCode) as negative errno; unknown ones are -EREMOTEIO. */
-int client_hear_errno(uint32_t code, const char *text);
+int client_hear_errno(uint32_t code);
 
 #endif

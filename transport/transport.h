@@ -43,8 +43,9 @@ struct span {
 /*
  * Where the worker wants the result of a chunk. The owner of a worker's queue fills it in before it
  * pushes, and may set addr to NULL at any time between two calls of poll(): what still comes for that
- * chunk is then read and thrown away. On a lossy queue a late or doubled result of an earlier round may be
- * written there too, so that addr must not be the payload of a push that may be sent again. Transports that map the results (shm) ignore it.
+ * chunk is then read and thrown away. On a lossy queue a late or doubled result of an earlier round would be
+ * written there too: its owner gives no sinks, and copies what it believes. Transports that map the results (shm)
+ * ignore it.
  */
 struct sink {
 	void *addr;
@@ -77,7 +78,7 @@ struct conn {
 	 */
 	void *push;
 	const void *result;
-	char peer[80];       /* for messages: "127.0.0.1:40312", "pid 4711 uid 0" */
+	char peer[80]; /* for messages: "127.0.0.1:40312", "pid 4711 uid 0" */
 };
 
 enum event_type {
@@ -96,8 +97,8 @@ struct event {
 	 * EVENT_MESSAGE: header.length bytes, valid until the next poll(), or, with a slot, until release(). At a
 	 * worker it is the sink's address when the payload was put there, and NULL when the sink had none, or got
 	 * another while the payload came: then the bytes were thrown away, and the header still counts. A result whose
-	 * length is not its sink's ends the connection with -EPROTO. NULL also when the length is 0. Mapped memory (shm)
-	 * may change while it is read: read each byte once.
+	 * length is not its sink's ends the connection with -EPROTO. NULL also when the length is 0. Mapped memory
+	 * (shm) may change while it is read: read each byte once.
 	 */
 	const void *payload;
 	void *slot;   /* EVENT_MESSAGE: non-NULL when the payload may be held; to be released */

@@ -93,7 +93,7 @@ int job_join(struct session *s)
 	}
 	m = &job->members[s->rank];
 	if (m->session || m->left) {
-		session_refuse(s, PHUB__ERROR_CODE__ERROR_RANK,
+		session_refuse(s, PHUB__ERROR_CODE__ERROR_TAKEN,
 			"rank %u of job '%s' is taken by %s%s; give every worker its own rank, or the job another name",
 			s->rank, s->name, m->peer, m->left ? ", which has left a job that still runs" : "");
 		return -EADDRINUSE;
