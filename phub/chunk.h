@@ -91,6 +91,7 @@ struct link {
 	struct conn *conn;    /* NULL when there is none */
 	uint32_t window;      /* messages that may be in flight to us */
 	uint32_t seq_max;     /* the highest seq that came */
+	uint64_t pushes;      /* messages that came; read by control with relaxed loads */
 	uint32_t credit_told; /* the highest seq we told the worker it may send */
 	uint32_t held;        /* slots kept of this link */
 	bool credit_due;      /* tell it even if nothing else goes to it */

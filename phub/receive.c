@@ -43,7 +43,7 @@ static void receive_end(struct core *core, struct link *link, int error)
 	}
 }
 
-/* Is this what a worker of this link may send? 0, -ESTALE (old: drop it), or -EPROTO. */
+/* Is this what a worker of this link may send? 0, -ESTALE (old: drop it), -ENOENT (no such chunk), or -EPROTO. */
 static int receive_check(const struct link *link, const struct wire_header *h)
 {
 	const struct shard *shard = link->shard;
@@ -52,8 +52,10 @@ static int receive_check(const struct link *link, const struct wire_header *h)
 
 	if (h->type != WIRE_PUSH && h->type != WIRE_INIT && h->type != WIRE_PULL)
 		return -EPROTO;
-	if (h->job != spec->id || h->rank != link->rank || h->chunk >= shard->chunk_count)
+	if (h->job != spec->id || h->rank != link->rank)
 		return -EPROTO;
+	if (h->chunk >= shard->chunk_count)
+		return -ENOENT;
 	if (h->generation != spec->generation || h->epoch != spec->epoch)
 		return wire_after(h->generation, spec->generation) || wire_after(h->epoch, spec->epoch) ? -EPROTO
 													: -ESTALE;
@@ -62,7 +64,7 @@ static int receive_check(const struct link *link, const struct wire_header *h)
 	return 0;
 }
 
-/* Returns 1 when the payload's slot is kept, 0 when it may go, -EPROTO to end the connection. */
+/* Returns 1 when the payload's slot is kept, 0 when it may go, -EPROTO or -ENOENT to end the connection. */
 static int receive_message(struct link *link, const struct event *e, uint64_t now_ns)
 {
 	struct shard *shard = link->shard;
@@ -70,13 +72,16 @@ static int receive_message(struct link *link, const struct event *e, uint64_t no
 		.link = link, .header = &e->header, .payload = e->payload, .slot = e->slot, .now_ns = now_ns};
 	int rc = receive_check(link, &e->header);
 
-	if (rc == -EPROTO || link_count(link, e->header.seq) < 0)
+	if (rc < 0 && rc != -ESTALE)
+		return rc;
+	if (link_count(link, e->header.seq) < 0)
 		return -EPROTO;
 	if (rc == -ESTALE || shard->failed) {
 		stats_add(&shard->counters.dropped[rc == -ESTALE ? DROP_EPOCH : DROP_FAILED], 1);
 		return 0;
 	}
 	stats_add(&shard->counters.messages, 1);
+	stats_add(&link->pushes, 1);
 	stats_add(&shard->counters.bytes, e->header.length);
 	return chunk_add(&shard->chunks[e->header.chunk], &c);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the two halves of the tcp transport share: tcp.c moves messages (owning core), tcp_setup.c
- * makes connections (control thread). Included by these two and their tests alone.
+ * What the parts of the tcp transport share: tcp.c and tcp_rx.c move messages (owning core),
+ * tcp_setup.c makes connections (control thread). Included by these and their tests alone.
  */
 #ifndef PHUB_TRANSPORT_TCP_INTERNAL_H
 #define PHUB_TRANSPORT_TCP_INTERNAL_H
@@ -122,6 +122,21 @@ extern const struct queue_ops tcp_queue_ops;
 int tcp_conn_prepare(struct tcp_conn *c, const struct conn_spec *spec, unsigned send_bytes_max);
 /* Ends the socket and frees everything. Either thread; `c` is in no list. */
 void tcp_conn_free(struct tcp_conn *c);
+
+/*
+ * Looks again where the current payload goes, before bytes are written: the owner may have cleared or moved the sink
+ * between two polls.
+ */
+void tcp_rx_aim_again(struct tcp_rx *rx, const struct conn_spec *spec);
+
+/* Yields the messages that lie in the buffer; `*error` is set when what follows them breaks the protocol. */
+unsigned tcp_rx_parse(struct tcp_conn *c, struct event *events, unsigned max, int *error);
+
+/*
+ * Reads, by one system call. No message yielded may lie in the buffer any more. Returns 1 when the socket may hold
+ * more, 0 when it is empty, -EAGAIN when it was empty, or another negative errno; an orderly end is -ESHUTDOWN.
+ */
+int tcp_rx_fill(struct tcp_conn *c);
 
 static inline void tcp_link_init(struct tcp_link *link)
 {

@@ -122,12 +122,23 @@ static double kernels_median(double *values, unsigned count)
 	return count % 2 ? values[count / 2] : (values[count / 2 - 1] + values[count / 2]) / 2;
 }
 
+/*
+ * 2^-7 as f32 and bf16, 1 as f16, anew for every case: nothing denormal, and nothing that an earlier case left behind
+ * (a NaN would end a search at once).
+ */
+static void kernels_fill(const struct kernels_walk *w)
+{
+	for (size_t i = 0; i < w->arrays * w->array_bytes; i += 4)
+		memcpy(w->base + i, &(uint32_t){0x3c003c00}, 4);
+}
+
 static struct kernels_result kernels_measure_once(const struct kernels_walk *w, unsigned repeats)
 {
 	double kernel[KERNELS_REPEATS_MAX] = {0}, copies[KERNELS_COPIES_MAX][KERNELS_REPEATS_MAX] = {{0}};
 	struct kernels_result result = {0};
 	const struct roofline_copy *copy;
 
+	kernels_fill(w);
 	kernels_time(w, NULL); /* pages, caches, clock rate */
 	for (unsigned r = 0; r < repeats; r++) {
 		kernel[r] = kernels_time(w, NULL);
@@ -273,9 +284,6 @@ static int kernels_prepare(struct kernels_bench *b, struct err *e)
 	free(host);
 	if (rc < 0)
 		return rc;
-	/* 2^-7 as f32 and bf16, 1 as f16: nothing denormal, nothing that grows beyond bounds. */
-	for (size_t i = 0; i + 4 <= b->memory.bytes; i += 4)
-		memcpy((unsigned char *)b->memory.base + i, &(uint32_t){0x3c003c00}, 4);
 	b->repeats = b->quick ? 5 : 9;
 	return 0;
 }

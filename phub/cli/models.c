@@ -114,33 +114,40 @@ static int models_show(const char *name, bool json)
 	return ok ? CLI_DONE : CLI_FAILED;
 }
 
+static bool models_list_one(const struct model *m, bool json, struct output_table *table)
+{
+	char text[32];
+
+	if (json)
+		return output_json(json_pack("{s:s, s:I, s:I, s:I}", "model", m->name, "tensors", (json_int_t)m->count,
+			"elements", (json_int_t)model_elements(m), "bytes", (json_int_t)model_bytes(m)));
+	output_cell(table, "%s", m->name);
+	output_cell(table, "%zu", m->count);
+	output_cell(table, "%" PRIu64, model_elements(m));
+	output_cell(table, "%" PRIu64, model_bytes(m));
+	output_cell(table, "%s", output_bytes(model_bytes(m), text));
+	return true;
+}
+
 static int models_list(bool json)
 {
 	struct output_table table = {.heads = {"model", "tensors", "elements", "bytes", ""}, .align = "lrrrr"};
+	bool ok = true;
 
-	for (const char *const *name = model_names(); *name; name++) {
+	for (const char *const *name = model_names(); ok && *name; name++) {
 		struct model m;
 		struct err e;
-		char text[32];
 
 		if (model_create(*name, &m, &e) < 0) {
 			output_error("%s", e.text);
 			return CLI_FAILED;
 		}
-		if (json &&
-			!output_json(json_pack("{s:s, s:I, s:I, s:I}", "model", *name, "tensors", (json_int_t)m.count,
-				"elements", (json_int_t)model_elements(&m), "bytes", (json_int_t)model_bytes(&m))))
-			return CLI_FAILED;
-		output_cell(&table, "%s", *name);
-		output_cell(&table, "%zu", m.count);
-		output_cell(&table, "%" PRIu64, model_elements(&m));
-		output_cell(&table, "%" PRIu64, model_bytes(&m));
-		output_cell(&table, "%s", output_bytes(model_bytes(&m), text));
+		ok = models_list_one(&m, json, &table);
 		model_destroy(&m);
 	}
 	if (!json)
 		output_table_print(&table);
-	return CLI_DONE;
+	return ok ? CLI_DONE : CLI_FAILED;
 }
 
 int models_run(int argc, char **argv)

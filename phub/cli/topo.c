@@ -98,36 +98,60 @@ static int topo_plan(struct topo *t, const struct model *m, struct err *e)
 	return rc < 0 ? err_set(e, rc, "no plan for %s: out of memory", m->name) : 0;
 }
 
-static bool topo_print_plan(const struct topo *t, const struct model *m)
+static const char *topo_nic(const struct topo *t, const struct placement_core *core)
+{
+	return core->nic == PLACEMENT_NIC_NONE ? "-" : t->host.nics[core->nic].name;
+}
+
+static bool topo_json_plan(const struct topo *t, const struct model *m, double imbalance)
+{
+	bool ok = true;
+
+	for (unsigned i = 0; ok && i < t->cores; i++) {
+		const struct placement_core *c = &t->placed[i];
+
+		ok = output_json(json_pack("{s:s, s:s, s:i, s:i, s:i, s:s, s:I, s:I}", "topo", "core", "model", m->name,
+			"core", (int)i, "cpu", c->cpu, "node", c->node, "nic", topo_nic(t, c), "chunks",
+			(json_int_t)t->chunk_count[i], "bytes", (json_int_t)c->bytes));
+	}
+	return ok && output_json(json_pack("{s:s, s:s, s:i, s:f}", "topo", "balance", "model", m->name, "cores",
+			     (int)t->cores, "imbalance", imbalance));
+}
+
+static void topo_print_plan(const struct topo *t, const struct model *m, double imbalance)
 {
 	struct output_table table = {.heads = {"core", "cpu", "node", "nic", "chunks", "bytes"}, .align = "rrrlrr"};
-	struct placement_balance balance = placement_core_balance(t->placed, (unsigned)t->cores);
 	char text[32];
 
-	if (!t->json)
-		printf("\n%s: %zu tensors, %s in chunks of %" PRIu64 " bytes on %" PRIu64 " cores\n", m->name, m->count,
-			output_bytes(model_bytes(m), text), t->chunk_bytes, t->cores);
+	printf("\n%s: %zu tensors, %s in chunks of %" PRIu64 " bytes on %" PRIu64 " cores\n", m->name, m->count,
+		output_bytes(model_bytes(m), text), t->chunk_bytes, t->cores);
 	for (unsigned i = 0; i < t->cores; i++) {
 		const struct placement_core *c = &t->placed[i];
-		const char *nic = c->nic == PLACEMENT_NIC_NONE ? "-" : t->host.nics[c->nic].name;
 
-		if (t->json && !output_json(json_pack("{s:s, s:s, s:i, s:i, s:i, s:s, s:I, s:I}", "topo", "core",
-				       "model", m->name, "core", (int)i, "cpu", c->cpu, "node", c->node, "nic", nic,
-				       "chunks", (json_int_t)t->chunk_count[i], "bytes", (json_int_t)c->bytes)))
-			return false;
 		output_cell(&table, "%u", i);
 		output_cell(&table, "%d", c->cpu);
 		output_cell(&table, "%d", c->node);
-		output_cell(&table, "%s", nic);
+		output_cell(&table, "%s", topo_nic(t, c));
 		output_cell(&table, "%" PRIu32, t->chunk_count[i]);
 		output_cell(&table, "%" PRIu64, c->bytes);
 	}
-	if (t->json)
-		return output_json(json_pack("{s:s, s:s, s:i, s:f}", "topo", "balance", "model", m->name, "cores",
-			(int)t->cores, "imbalance", balance.imbalance));
 	output_table_print(&table);
-	printf("imbalance (fullest core / mean): %.4f\n", balance.imbalance);
-	return true;
+	printf("imbalance (fullest core / mean): %.4f\n", imbalance);
+}
+
+static int topo_show_model(struct topo *t, const struct model *m, struct err *e)
+{
+	double imbalance;
+	int rc = topo_plan(t, m, e);
+
+	if (rc < 0)
+		return rc;
+	imbalance = placement_core_balance(t->placed, (unsigned)t->cores).imbalance;
+	if (!t->json)
+		topo_print_plan(t, m, imbalance);
+	else if (!topo_json_plan(t, m, imbalance))
+		rc = err_set(e, -ENOMEM, "out of memory");
+	return rc;
 }
 
 static int topo_show(struct topo *t, struct err *e)
@@ -150,9 +174,7 @@ static int topo_show(struct topo *t, struct err *e)
 		rc = models_load(t->model, &m, e);
 	if (rc < 0)
 		return rc;
-	rc = topo_plan(t, &m, e);
-	if (rc == 0 && !topo_print_plan(t, &m))
-		rc = err_set(e, -ENOMEM, "out of memory");
+	rc = topo_show_model(t, &m, e);
 	model_destroy(&m);
 	return rc;
 }

@@ -73,6 +73,17 @@ static void admin_fill_generation(const struct job *job, Phub__JobInfo *info)
 	admin_rates(job, info);
 }
 
+/* What a worker has pushed in the generation that runs, over all cores. */
+static uint64_t admin_pushes(const struct job *job, uint32_t rank)
+{
+	uint64_t pushes = 0;
+
+	for (unsigned i = 0; job->generation && i < job->generation->store.core_count; i++)
+		if (job->generation->store.shards[i])
+			pushes += stats_read(&job->generation->store.shards[i]->links[rank].pushes);
+	return pushes;
+}
+
 static void admin_fill_workers(const struct job *job, struct admin_job *out, uint32_t *workers_left)
 {
 	const struct control *c = job->control;
@@ -95,6 +106,7 @@ static void admin_fill_workers(const struct job *job, struct admin_job *out, uin
 		w->rank = i;
 		w->peer = admin_text(m->peer);
 		w->transport = admin_text(m->transport);
+		w->pushes = admin_pushes(job, i);
 		w->silent_ms = (c->now_ns - m->session->heard_ns) / NS_PER_MS;
 		out->pointers[out->info.n_workers++] = w;
 	}

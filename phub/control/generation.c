@@ -124,7 +124,8 @@ static int generation_take(struct generation *g, const struct job *job, struct e
 	for (uint32_t rank = 0; rank < job->world; rank++) {
 		if (!generation_is_mapped(job->members[rank].transport))
 			continue;
-		/* Never reserved huge pages: a worker could punch a hole, take the last free page, and the box would die. */
+		/* Never reserved huge pages: a worker could punch a hole, take the last free page, and the box would
+		 * die. */
 		rc = mem_region_create(g->spec.plan.region_bytes, MEM_SHARED, MEM_NODE_ANY, &g->pushes[rank], e);
 		if (rc < 0)
 			return rc;

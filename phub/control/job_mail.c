@@ -111,7 +111,7 @@ static void job_failed(struct job *job, const struct mail *mail)
 static bool job_is_protocol(int error)
 {
 	return error == -EPROTO || error == -EBADMSG || error == -EMSGSIZE || error == -ERANGE ||
-	       error == -EPROTONOSUPPORT;
+	       error == -EPROTONOSUPPORT || error == -ENOENT;
 }
 
 static void job_link_closed(struct job *job, const struct mail *mail)
@@ -126,7 +126,7 @@ static void job_link_closed(struct job *job, const struct mail *mail)
 	if (job_is_protocol(error)) {
 		job_fail(job, PHUB__ERROR_CODE__ERROR_PROTOCOL, (int)mail->rank,
 			"rank %u (%s) sent core %u what no worker may send (%s); its connection was closed", mail->rank,
-			m->peer, mail->core, strerror(-error));
+			m->peer, mail->core, error == -ENOENT ? "a chunk beyond the job's" : strerror(-error));
 		return;
 	}
 	if (m->link_ended_ns && m->link_error)

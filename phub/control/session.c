@@ -37,14 +37,33 @@ const char *session_who(const struct session *s, char *out, size_t bytes)
 	return out;
 }
 
-/* May strangers still come in? They cannot take all sessions from those who prove themselves. */
-static bool session_has_room(const struct control *c)
+/*
+ * Strangers take neither all sessions nor each other's place for long: when there are too many, the one that came first
+ * makes room. Who means well is through by then, and a worker that is not tries again.
+ */
+static void session_make_room(struct control *c)
 {
+	static struct log_limit limit;
 	unsigned strangers = (unsigned)c->config->sessions_max / 2;
+	struct session *oldest = NULL;
+	uint64_t quiet;
 
 	if (strangers < SESSION_STRANGERS_MIN)
 		strangers = SESSION_STRANGERS_MIN;
-	return c->session_count < c->config->sessions_max && c->stranger_count < strangers;
+	if (c->stranger_count < strangers)
+		return;
+	for (struct session *s = c->sessions; s; s = s->next) /* newest first */
+		if (!s->proved && !s->dead)
+			oldest = s;
+	if (!oldest)
+		return;
+	c->strangers_refused++;
+	if (log_limit_pass(&limit, c->now_ns, 1000000000ull, &quiet))
+		log_warn("stranger %s is closed: %u of them at once, which is what sessions_max allows (%llu more were "
+			 "not logged)",
+			oldest->stream->peer, c->stranger_count, (unsigned long long)quiet);
+	session_lose(oldest, "newer strangers came");
+	session_reap(c);
 }
 
 static void session_watch(struct session *s, bool write)
@@ -62,12 +81,14 @@ static void session_watch(struct session *s, bool write)
 void session_open(struct control *c, struct stream *stream, unsigned listener)
 {
 	struct session *s = calloc(1, sizeof(*s));
-	bool room = session_has_room(c);
+	bool room;
 
 	if (!s) {
 		stream->ops->close(stream);
 		return;
 	}
+	session_make_room(c);
+	room = c->session_count < c->config->sessions_max;
 	s->control = c;
 	s->watch = (struct control_watch){CONTROL_SESSION, s};
 	s->id = ++c->session_last;

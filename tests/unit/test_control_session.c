@@ -114,7 +114,7 @@ static void test_taken_and_world(void **state)
 	assert_true(actor_join(&a, "demo", 1, 3, NULL));
 	actor_dial(&rig, &b, 2);
 	assert_false(actor_join(&b, "demo", 1, 3, NULL));
-	expect_error(&b, ERROR_OF(RANK), "rank 1 of job 'demo' is taken by ");
+	expect_error(&b, ERROR_OF(TAKEN), "rank 1 of job 'demo' is taken by ");
 	actor_hang_up(&b);
 	actor_dial(&rig, &b, 2);
 	assert_false(actor_join(&b, "demo", 2, 4, NULL));
