@@ -12,7 +12,7 @@
 #include "client/handle.h"
 #include "phub/base/clock.h"
 
-enum { CLIENT_REASON_MS = 500 }; /* a lane ended: the control session has so long to say why */
+enum { CLIENT_REASON_MS = 500 }; /* a lane ended or was refused: the control session has so long to say why */
 
 int client_open(
 	const char *url, const struct phub_options *options, const struct client_env *env, phub_t **out, struct err *e)
@@ -97,23 +97,34 @@ const struct err *client_failure(const phub_t *p)
 /* ---- progress ---- */
 
 /* Start is in: makes the lanes, then waits for their handshakes. */
-static unsigned client_connect_lanes(phub_t *p)
+static unsigned client_connect_lanes(phub_t *p, uint64_t now_ns)
 {
 	struct exchange *x = &p->exchange;
 	struct err e = {0};
 	bool fresh = !x->keyring;
 	int rc = 0;
 
+	if (p->refused.code) {
+		if (now_ns - p->refused_ns <= CLIENT_REASON_MS * NS_PER_MS)
+			return 0;
+		client_session_fail(&p->session, p->refused.code, "%s", p->refused.text);
+		return 1;
+	}
 	if (fresh)
 		rc = exchange_init(x, &p->keyring, &p->session, p->pick.ops, p->pick.address, &e);
-	if (rc == 0)
-		rc = exchange_establish(x, p->session.start.window, &e);
+	if (rc < 0) {
+		client_session_fail(&p->session, rc, "%s", e.text);
+		return 1;
+	}
+	rc = exchange_establish(x, p->session.start.window, &e);
 	if (rc == -EAGAIN)
 		return fresh;
-	if (rc < 0)
-		client_session_fail(&p->session, rc, "%s", e.text);
-	else
+	if (rc < 0) {
+		err_set(&p->refused, rc, "%s", e.text);
+		p->refused_ns = now_ns;
+	} else {
 		p->running = true;
+	}
 	return 1;
 }
 
@@ -122,7 +133,7 @@ unsigned client_progress(phub_t *p, uint64_t now_ns)
 	unsigned count = client_session_progress(&p->session, now_ns);
 
 	if (p->session.state == SESSION_STARTED && !p->running)
-		count += client_connect_lanes(p);
+		count += client_connect_lanes(p, now_ns);
 	if (p->running) {
 		count += exchange_progress(&p->exchange, now_ns);
 		client_judge(p, now_ns);
@@ -141,6 +152,8 @@ uint64_t client_due(const phub_t *p)
 
 	if (p->running && p->exchange.lost_ns && p->exchange.lost_ns + CLIENT_REASON_MS * NS_PER_MS < due)
 		due = p->exchange.lost_ns + CLIENT_REASON_MS * NS_PER_MS + 1;
+	if (p->refused.code && p->refused_ns + CLIENT_REASON_MS * NS_PER_MS < due)
+		due = p->refused_ns + CLIENT_REASON_MS * NS_PER_MS + 1;
 	return exchange < due ? exchange : due;
 }
 
@@ -196,6 +209,7 @@ int client_rekey(phub_t *p, struct err *e)
 	client_stats(p, &p->before);
 	exchange_fini(&p->exchange);
 	keyring_clear(&p->keyring);
+	p->refused = (struct err){0};
 	p->running = false;
 	p->frozen = false;
 	client_session_restart(&p->session);

@@ -29,6 +29,8 @@ struct phub {
 	struct ranges ranges;
 	struct pick pick;         /* ops NULL: not chosen yet */
 	struct exchange exchange; /* keyring NULL: none */
+	struct err refused;       /* a lane cannot be made; code 0: none such */
+	uint64_t refused_ns;      /* since when */
 	bool running;             /* all lanes are up */
 	bool frozen;              /* the key table was handed over: no more keys */
 	uint32_t chunk_bytes;     /* in force */

@@ -1,0 +1,277 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Worker: one rank of a job. Each method is one call of phub.h, which is the place to read about them.
+
+Waiting calls ask the library in short turns, so that Ctrl-C and other signals of Python are heard while it waits.
+"""
+
+import ctypes
+import errno
+import multiprocessing.util
+import re
+import time
+from typing import Any, Dict, List, Optional, Tuple
+
+from . import _library as library
+from ._library import ALL, F16, F32, KEY_ALONE, Hyper, Options, Stats, check, lib, milliseconds
+
+_TURN_S = 0.25  # the longest that a signal of Python waits
+_LEAVE_S = 5.0  # at the end of a process that did not leave by itself
+_ARRAYS_MAX = 256  # sizes that push_pull() remembers
+_NUMPY_DTYPES = {"float32": F32, "float16": F16}
+
+
+def _choice(what: str, table: Dict[str, int], value: str) -> int:
+    try:
+        return table[value]
+    except KeyError:
+        raise ValueError(f"{what} {value!r}: use one of {', '.join(table)}") from None
+
+
+def _encoded(text: Any) -> Optional[bytes]:
+    return text.encode() if isinstance(text, str) else text
+
+
+def hyper(optimizer: str, **values: float) -> Hyper:
+    """The hyper-parameters of one parameter group: torch.optim's defaults for `optimizer`, and what `values` say else.
+
+    ValueError and TypeError name what is wrong and what is allowed.
+    """
+    h = Hyper()
+    lib.phub_hyper_init(_choice("optimizer", library.OPTIMIZERS, optimizer), ctypes.byref(h))
+    for name, value in values.items():
+        if not hasattr(h, name):
+            raise TypeError(f"unknown hyper-parameter {name!r}: use {', '.join(n for n, _ in Hyper._fields_)}")
+        setattr(h, name, float(value))
+    return h
+
+
+def _end(handle: int) -> None:
+    """The worker was forgotten, or the process ends: the others are told that this rank has left."""
+    lib.phub_leave(handle, milliseconds(_LEAVE_S))
+    lib.phub_close(handle)
+
+
+class Worker:
+    """A connection to a box as one rank of a job: key() names the tensors, start() joins the others, then rounds.
+
+    `rank` and `world`: None takes them from the launcher (torchrun, mpirun, srun), else 0 of 1.
+    `groups`: one Hyper for each parameter group, None for one group of the optimizer's defaults.
+    `timeout`: seconds, for this call and for every later one that is not given its own.
+    The other options are those of struct phub_options in phub.h, where their defaults stand too.
+
+    push_pull() exchanges numpy arrays. All other calls take addresses as plain integers (tensor.data_ptr(),
+    array.ctypes.data): the caller keeps that memory alive, and to itself, until wait() has returned. Every call may
+    come from any thread, but close() only when no other call is on the way. Failures raise Error, or TimeoutError,
+    with the library's text: what failed, for which job, rank and key, and what to do.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        rank: Optional[int] = None,
+        world: Optional[int] = None,
+        secret: Optional[str] = None,
+        optimizer: str = "none",
+        groups: Optional[List[Hyper]] = None,
+        reduce: str = "sum",
+        sync: str = "bsp",
+        staleness: int = 0,
+        reproducible: bool = False,
+        nan: str = "pass",
+        chunk_bytes: int = 0,
+        transport: Optional[str] = None,
+        interface: Optional[str] = None,
+        timeout: float = 30.0,
+    ):
+        self._handle = ctypes.c_void_p()
+        self._timeout = float(timeout)
+        self._arrays: Dict[Tuple[str, int], int] = {}  # (numpy type, elements) to key
+        self._landing: Dict[int, Any] = {}  # arrays that results of rounds in flight are written to
+        self._running = False
+        options = Options()
+        lib.phub_options_init(ctypes.byref(options))
+        if rank is not None:
+            options.rank = rank
+        if world is not None:
+            options.world = world
+        options.secret = _encoded(secret)
+        options.optimizer = _choice("optimizer", library.OPTIMIZERS, optimizer)
+        options.reduce = _choice("reduce", library.REDUCES, reduce)
+        options.sync = _choice("sync", library.SYNCS, sync)
+        options.staleness = staleness
+        options.reproducible = reproducible
+        options.nan = _choice("nan", library.NAN_POLICIES, nan)
+        options.chunk_bytes = chunk_bytes
+        options.transport = _encoded(transport)
+        options.interface = _encoded(interface)
+        options.timeout_ms = milliseconds(timeout)
+        if groups is not None:
+            options.groups = (Hyper * len(groups))(*groups)
+            options.group_count = len(groups)
+        check(lib.phub_connect(url.encode(), ctypes.byref(options), ctypes.byref(self._handle)))
+        self._finalizer = multiprocessing.util.Finalize(self, _end, args=(self._handle.value,), exitpriority=0)
+
+    def _p(self) -> ctypes.c_void_p:
+        if not self._handle:
+            raise ValueError("this worker is closed")
+        return self._handle
+
+    def _patiently(self, call: Any, *arguments: Any, timeout: Optional[float]) -> None:
+        """Calls with turns of the time given as last argument, until one ends otherwise than by its time."""
+        seconds = self._timeout if timeout is None else timeout
+        deadline = time.monotonic() + seconds
+        while True:
+            left = deadline - time.monotonic()
+            rc = call(self._p(), *arguments, milliseconds(min(left, _TURN_S)))
+            if rc != -errno.ETIMEDOUT or left <= _TURN_S:
+                break
+        try:
+            check(rc)
+        except library.TimeoutError as e:
+            text = re.sub(r" \(after \d+ ms\)$", "", str(e))
+            raise library.TimeoutError(e.code, f"{text} (after {seconds:g} s)") from None
+
+    def __enter__(self) -> "Worker":
+        return self
+
+    def __exit__(self, kind: Any, value: Any, traceback: Any) -> None:
+        if kind is None and self._handle:
+            self.leave()
+        self.close()
+
+    @property
+    def rank(self) -> int:
+        return check(lib.phub_rank(self._p()))
+
+    @property
+    def world(self) -> int:
+        return check(lib.phub_world(self._p()))
+
+    @property
+    def transport(self) -> str:
+        """What carries the gradients: "shm", "tcp", ...; "" before start()."""
+        return lib.phub_transport(self._p()).decode()
+
+    @property
+    def closed(self) -> bool:
+        return not self._handle
+
+    # ---- keys and memory ----
+
+    def key(self, name: str, elements: int, dtype: int = F32, group: int = 0, alone: bool = False) -> int:
+        """Names the next key and returns its index. `alone`: it may be exchanged without its neighbours."""
+        flags = KEY_ALONE if alone else 0
+        return check(lib.phub_key(self._p(), name.encode(), dtype, elements, group, flags))
+
+    def start(self, timeout: Optional[float] = None) -> None:
+        """Collective: agrees on the keys with the other workers and the box."""
+        self._patiently(lib.phub_start, timeout=timeout)
+        self._running = True
+
+    def rekey(self) -> None:
+        """Collective: forgets all keys, so that key() and start() can name the next table."""
+        check(lib.phub_rekey(self._p()))
+        self._arrays = {}
+        self._running = False
+
+    def alloc(self, key: int) -> Tuple[int, int]:
+        """(address to write gradients to, address to read results from): exchanged without a copy, until rekey()."""
+        push, result = ctypes.c_void_p(), ctypes.c_void_p()
+        check(lib.phub_alloc(self._p(), key, ctypes.byref(push), ctypes.byref(result)))
+        assert push.value is not None and result.value is not None
+        return push.value, result.value
+
+    def register(self, address: int, nbytes: int) -> None:
+        """Lets the transport use this memory in place until unregister(). Error of code ENOTSUP: it cannot."""
+        check(lib.phub_mem_register(self._p(), address, nbytes))
+
+    def unregister(self, address: int) -> None:
+        check(lib.phub_mem_unregister(self._p(), address))
+
+    # ---- rounds ----
+
+    def begin(self, key: int, source: int, target: Optional[int] = None, priority: int = 0) -> None:
+        """Begins a round: pushes from `source`, the result goes to `target`; None: only to alloc()'s memory.
+
+        Lower priorities go first.
+        """
+        check(lib.phub_push_pull(self._p(), key, source, target, priority))
+
+    def push(self, key: int, source: int, priority: int = 0) -> None:
+        check(lib.phub_push(self._p(), key, source, priority))
+
+    def pull(self, key: int, target: int, timeout: Optional[float] = None) -> None:
+        self._patiently(lib.phub_pull, key, target, timeout=timeout)
+
+    def broadcast(self, key: int, address: int, root: int = 0) -> None:
+        """Begins a round that gives rank `root`'s values to all; the first weights of a job with an optimizer."""
+        check(lib.phub_broadcast(self._p(), key, address, root))
+
+    def wait(self, key: int = ALL, timeout: Optional[float] = None) -> None:
+        self._patiently(lib.phub_wait, key, timeout=timeout)
+
+    def test(self, key: int) -> bool:
+        """Has the round of `key` ended?"""
+        return bool(check(lib.phub_test(self._p(), key)))
+
+    def set_hyper(self, group: int, values: Hyper) -> None:
+        """Hyper-parameters of a parameter group, from the next round on; equal in all workers."""
+        check(lib.phub_set_hyper(self._p(), group, ctypes.byref(values)))
+
+    def barrier(self, timeout: Optional[float] = None) -> None:
+        self._patiently(lib.phub_barrier, timeout=timeout)
+
+    def stats(self) -> Dict[str, int]:
+        """Counters since the connection; struct phub_stats in phub.h says what each is."""
+        s = Stats(size=ctypes.sizeof(Stats))
+        check(lib.phub_stats(self._p(), ctypes.byref(s)))
+        return {name: getattr(s, name) for name, _ in Stats._fields_ if name != "size"}
+
+    # ---- numpy ----
+
+    def _array_key(self, dtype: str, elements: int, timeout: Optional[float]) -> int:
+        slot = (dtype, elements)
+        if slot not in self._arrays:
+            known = [*self._arrays, slot][-_ARRAYS_MAX:]
+            if self._arrays:
+                self.rekey()
+            self._arrays = {s: self.key(f"{s[0]}[{s[1]}]", s[1], _NUMPY_DTYPES[s[0]], alone=True) for s in known}
+        if not self._running:
+            self.start(timeout)
+        return self._arrays[slot]
+
+    def push_pull(self, array: Any, timeout: Optional[float] = None) -> Any:
+        """The sum (or mean, by the worker's `reduce`) of a numpy array over all workers, as a new array of its shape.
+
+        float32 and float16. Collective: all workers call in the same order with the same types and sizes. The first
+        call with a type and size makes a key for it, which takes milliseconds; later ones only exchange.
+        """
+        import numpy
+
+        source = numpy.ascontiguousarray(array)
+        if source.dtype.name not in _NUMPY_DTYPES or not source.dtype.isnative:
+            raise TypeError(f"push_pull() takes float32 and float16 arrays, not {source.dtype}: use array.astype()")
+        if source.size == 0:
+            raise ValueError("push_pull() of an array without elements")
+        result = numpy.empty(numpy.shape(array), source.dtype)
+        key = self._array_key(source.dtype.name, source.size, timeout)
+        self.begin(key, source.ctypes.data, result.ctypes.data)
+        self._landing[key] = result  # a wait that times out leaves the round in flight
+        self.wait(key, timeout)
+        del self._landing[key]
+        return result
+
+    # ---- the end ----
+
+    def leave(self, timeout: Optional[float] = None) -> None:
+        """Leaves the job in good order; what is in flight is given up."""
+        check(lib.phub_leave(self._p(), milliseconds(self._timeout if timeout is None else timeout)))
+
+    def close(self) -> None:
+        """Frees the connection; without leave() the box takes it for a lost worker. Again is fine."""
+        handle, self._handle = self._handle, ctypes.c_void_p()
+        if handle:
+            self._finalizer.cancel()
+            lib.phub_close(handle)
+        self._landing = {}

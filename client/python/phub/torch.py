@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""PyTorch through a PHub box.
+
+Two lines for a DistributedDataParallel script, whose gradients then go through the box instead of the process group
+(keep gloo or nccl: DDP needs it for what it broadcasts itself):
+
+    import phub.torch
+    phub.torch.attach(ddp_model, "phub://127.0.0.1/job")
+
+or the optimizer in the box, which needs no process group:
+
+    import phub.torch
+    optimizer = phub.torch.DistributedOptimizer(model, "nesterov", "phub://127.0.0.1/job", lr=0.1)
+
+Rank and world come from the process group or the launcher (torchrun, mpirun, srun). Without a URL, $PHUB_URL is taken.
+CPU tensors of float32, float16 and bfloat16, summed in float32. Works with torch 1.13 and 2.x. Failures are phub.Error.
+"""
+
+import itertools
+import weakref
+from typing import Any, Iterable, List, Mapping, Optional, Tuple, Union
+
+import torch
+
+from . import _ddp, connect, job_url
+from ._library import ALL, F32
+from ._optimizer import DistributedOptimizer
+from ._tensors import DTYPES, check_place, launched, nbytes_of
+from ._worker import Worker
+
+__all__ = ["attach", "detach", "broadcast_parameters", "DistributedOptimizer"]
+
+_hooks: "weakref.WeakKeyDictionary[Any, _ddp.Hook]" = weakref.WeakKeyDictionary()
+_broadcasts = itertools.count()
+
+
+def attach(model: torch.nn.parallel.DistributedDataParallel, url: Optional[str] = None, **options: Any) -> Worker:
+    """Makes a DistributedDataParallel model exchange its gradients through the box; before the first backward pass.
+
+    The box takes the mean, as DDP does. Accumulation (no_sync), find_unused_parameters, static_graph and
+    gradient_as_bucket_view work as ever; join() and sparse gradients do not. `options` are those of phub.connect(); rank
+    and world are the process group's. Each model needs a job of its own. Returns the connection: .stats(), .transport.
+    """
+    if not isinstance(model, torch.nn.parallel.DistributedDataParallel):
+        raise TypeError(f"attach() takes a DistributedDataParallel model, not {type(model).__name__}")
+    options.setdefault("reduce", "mean")
+    worker = connect(url, **launched(options, model.process_group))
+    hook = _ddp.Hook(worker)
+    try:
+        model.register_comm_hook(hook, _ddp.run)
+    except BaseException:
+        worker.leave()
+        worker.close()
+        raise
+    _hooks[model] = hook
+    return worker
+
+
+def detach(model: torch.nn.parallel.DistributedDataParallel) -> None:
+    """Leaves the job, in all workers between the same steps; from then on the process group exchanges gradients again."""
+    if model not in _hooks:
+        raise ValueError("this model is not attached")
+    _hooks[model].detach()
+
+
+def _packed(tensor: torch.Tensor) -> Tuple[torch.Tensor, int]:
+    """(a copy to be exchanged, its type). What the box has no type for travels as float32, two bytes in each: every
+    value of those is exact, while bytes taken for floats may be a NaN, and a NaN need not keep its bits."""
+    flat = tensor.detach().contiguous().reshape(-1)
+    if tensor.dtype in DTYPES:
+        return flat.clone(), DTYPES[tensor.dtype]
+    raw = torch.zeros((nbytes_of(tensor) + 1) // 2 * 2, dtype=torch.uint8)
+    raw[: nbytes_of(tensor)] = flat.view(torch.uint8)
+    return raw.view(torch.int16).float(), F32
+
+
+def _unpack(buffer: torch.Tensor, tensor: torch.Tensor) -> None:
+    if tensor.dtype not in DTYPES:
+        buffer = buffer.to(torch.int16).view(torch.uint8)[: nbytes_of(tensor)].view(tensor.dtype)
+    tensor.copy_(buffer.view(tensor.shape))
+
+
+def broadcast_parameters(
+    parameters: Union[Mapping[str, torch.Tensor], Iterable[Tuple[str, torch.Tensor]]],
+    url: Optional[str] = None,
+    root: int = 0,
+    **options: Any,
+) -> None:
+    """Gives rank `root`'s values to all: model.state_dict(), or (name, tensor) pairs. Tensors of any type, in place.
+
+    Collective; in a short job of its own, named like the one of `url`. `options` are those of phub.connect().
+    """
+    pairs = parameters.items() if isinstance(parameters, Mapping) else parameters
+    tensors: List[Tuple[str, torch.Tensor]] = []
+    for name, tensor in pairs:
+        if isinstance(tensor, torch.Tensor) and tensor.numel() > 0:
+            check_place(tensor, name)
+            tensors.append((name, tensor))
+    if not tensors:
+        return
+    # Each call has a job of its own: in the last one a slow worker may still be.
+    with connect(job_url(url, f".broadcast{next(_broadcasts)}"), **launched(options)) as worker:
+        buffers = []
+        for name, tensor in tensors:
+            buffer, dtype = _packed(tensor)
+            buffers.append((worker.key(name, buffer.numel(), dtype), buffer))
+        worker.start()
+        for key, buffer in buffers:
+            worker.broadcast(key, buffer.data_ptr(), root)
+        worker.wait(ALL)
+    with torch.no_grad():
+        for (_, buffer), (_, tensor) in zip(buffers, tensors):
+            _unpack(buffer, tensor)

@@ -1,0 +1,330 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
+"""The phub command as scripts and people meet it: its contract of options, JSON and exit codes, the checkers of its
+benches against planted errors, and what is left when it is interrupted."""
+import json
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import time
+
+import rig
+from rig import check, holds
+
+PHUB = rig.BUILD / "phub"
+SANITIZED = bool(re.search(rb"__(asan|tsan|ubsan)_", PHUB.read_bytes())) if PHUB.exists() else False
+EXCHANGE_KEYS = ["bench", "transport", "mode", "workers", "bytes", "optimizer", "rounds", "rounds_per_s", "p50_ms",
+                 "p99_ms", "gb_per_s_worker", "box_cpu_s_per_gb", "errors"]
+KERNEL_KEYS = ["bench", "kernel", "isa", "workers", "cache", "gb_per_s", "roofline_gb_per_s"]
+
+
+def phub(*words, status=0, env=None):
+    """Runs the command and checks how it ended. Returns its stdout and stderr."""
+    done = subprocess.run([PHUB, *(str(word) for word in words)], stdin=subprocess.DEVNULL, capture_output=True, text=True,
+                          timeout=rig.DEADLINE_S * 2, env={**rig.QUIET, **(env or {})}, cwd=rig.ROOT, check=False)
+    check(done.returncode == status,
+          f"phub {' '.join(map(str, words))}: exit code {done.returncode}, not {status}: {done.stderr[-1500:]}")
+    return done.stdout, done.stderr
+
+
+def lines(text):
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def exchange(*words, status=0):
+    """One line of JSON of an exchange, with the contract's keys."""
+    out, err = phub("bench", "exchange", "--json", *words, status=status)
+    found = lines(out)
+    check(len(found) == 1 and list(found[0]) == EXCHANGE_KEYS, f"JSON: {out}")
+    return found[0], err
+
+
+def one_error(err):
+    check(err.startswith("phub: ") and err.count("\n") == 1, f"not one line on stderr: {err!r}")
+    return err
+
+
+def children_of(parent):
+    """Its live children: {pid: name}."""
+    found = {}
+    for entry in pathlib.Path("/proc").iterdir():
+        try:
+            name, rest = (entry / "stat").read_text().split("(", 1)[1].rsplit(")", 1) if entry.name.isdigit() else ("", "")
+        except OSError:
+            continue
+        fields = rest.split()
+        if fields and int(fields[1]) == parent and fields[0] != "Z":
+            found[int(entry.name)] = name
+    return found
+
+
+def started(transport, workers):
+    """An exchange that does not end by itself, and its children when all of them run."""
+    command = rig.Process("phub", [PHUB, "bench", "exchange", "--transport", transport, "--workers", workers, "--bytes",
+                                   "1MB", "--rounds", "10000000"])
+    until = time.monotonic() + rig.DEADLINE_S
+    children = {}
+    while len(children) < workers + 1 and time.monotonic() < until and command.running():
+        time.sleep(0.05)
+        children = children_of(command.pid)
+    check(len(children) == workers + 1, f"box and workers did not start: {children}")
+    time.sleep(0.5)
+    return command, children
+
+
+def gone(children):
+    left = [pid for pid in children if pathlib.Path(f"/proc/{pid}").exists()]
+    check(not left, f"processes are left: {left}")
+
+
+# ---- usage ----
+
+def help_everywhere():
+    """--help of every command says how to call it and ends with 0."""
+    out, _ = phub("--help")
+    commands = re.findall(r"^  (\w+) ", out, re.M)
+    check({"bench", "jobs", "top", "doctor", "topo", "models", "version"} <= set(commands), f"commands: {commands}")
+    for words in [[name] for name in commands if name != "version"] + [["bench", "exchange"], ["bench", "kernels"]]:
+        out, _ = phub(*words, "--help")
+        holds(out, "^usage: phub " + " ".join(words))
+    phub("help", "jobs")
+    phub("version")
+
+
+def wrong_usage():
+    """What is not understood ends with 2, one line, and the nearest word."""
+    for words, answer in [
+            ([], "--help"),
+            (["benhc"], "phub bench"),
+            (["bench", "kernel"], "phub bench kernels"),
+            (["nonsense"], "--help"),
+            (["bench", "exchange", "--transprot", "shm"], "--transport"),
+            (["bench", "exchange", "--transport", "tpc", "--bytes", "4"], "tcp"),
+            (["bench", "exchange", "--transport", "shm"], "--bytes or --model"),
+            (["bench", "exchange", "--transport", "shm", "--bytes", "1MB", "--model", "vgg-19"], "--bytes or --model"),
+            (["bench", "exchange", "--transport", "shm", "--bytes", "10ZB"], "allowed"),
+            (["bench", "exchange", "--transport", "shm", "--bytes", "-4"], "allowed"),
+            (["bench", "exchange", "--transport", "shm", "--bytes", "4", "--workers", "0"], "1 to"),
+            (["bench", "exchange", "--transport", "shm", "--bytes"], "needs a value"),
+            (["bench", "exchange", "--json=1"], "takes no value"),
+            (["bench", "kernels", "--workers", "2,,4"], "allowed"),
+            (["bench", "kernels", "--kernel", "sum_f99"], "sum_f32"),
+            (["jobs", "a:1", "b:2"], "one word too many"),
+            (["models", "-x"], "two dashes")]:
+        out, err = phub(*words, status=2)
+        check(out == "", f"stdout: {out}")
+        holds(one_error(err), re.escape(answer))
+
+
+def failures_say_what_to_do():
+    """What fails ends with 1 and one line with a cure."""
+    for words, answer in [
+            (["bench", "exchange", "--transport", "dpdk", "--bytes", "4"], "(shm, tcp|dpdk)"),
+            (["bench", "exchange", "--transport", "shm", "--bytes", "4", "--phubd", "/nowhere/phubd"], "--phubd PATH"),
+            (["bench", "exchange", "--transport", "shm", "--bytes", "6", "--keys", "2"], "multiple of 8"),
+            (["bench", "exchange", "--transport", "shm", "--model", "alexnut"], "alexnet"),
+            (["bench", "exchange", "--transport", "shm", "--model", "/nowhere.csv"], "No such file"),
+            (["jobs", "127.0.0.1:1"], "start one with phubd"),
+            (["jobs", "[::1"], "HOST:PORT"),
+            (["topo", "--model", "nothing"], "resnet-50")]:
+        out, err = phub(*words, status=1)
+        check(out == "" or words[0] == "topo", f"stdout: {out}")
+        holds(one_error(err), answer)
+
+
+def box_that_does_not_start():
+    """A box that refuses its options ends the bench with 1, and its own words are shown."""
+    _, err = phub("bench", "exchange", "--transport", "tcp", "--bytes", "4", "--set", "cores=9999", status=1)
+    holds(err, "cores: '9999'", "ended while it started")
+
+
+# ---- benches ----
+
+def exchange_contract():
+    """JSON of an exchange has the contract's keys in its order, over each transport and mode."""
+    for transport in ("shm", "tcp", "loop"):
+        for mode in ("zero-copy", "copy"):
+            found, _ = exchange("--transport", transport, "--mode", mode, "--workers", 3, "--bytes", "300KB", "--keys", 7,
+                                "--rounds", 6)
+            check((found["transport"], found["mode"], found["workers"], found["bytes"], found["rounds"], found["errors"])
+                  == (transport, mode, 3, 300000, 6, 0), f"{found}")
+            check(0 < found["p50_ms"] <= found["p99_ms"] and found["rounds_per_s"] > 0, f"{found}")
+            check(abs(found["gb_per_s_worker"] - found["rounds_per_s"] * 3e5 / 1e9) < 1e-3, f"{found}")
+
+
+def exchange_table():
+    """Without --json it is a table for people."""
+    out, err = phub("bench", "exchange", "--transport", "shm", "--workers", 2, "--bytes", "64KiB", "--rounds", 3)
+    holds(out, "64 KiB", "rounds a second", "p99", "0 pieces wrong")
+    check(err == "", err)
+
+
+def exchange_optimizers():
+    """Every optimizer and dtype gives the bits of the serial run, every round, over shm and tcp."""
+    for number, optimizer in enumerate(["sgd", "momentum", "nesterov", "adagrad", "adam", "adamw"]):
+        for dtype in ("f32", "f16", "bf16"):
+            exchange("--transport", ("shm", "tcp")[number % 2], "--optimizer", optimizer, "--dtype", dtype, "--check", "all",
+                     "--workers", 3, "--bytes", 120000, "--keys", 5, "--rounds", 5, "--cores", 1 + number % 2)
+
+
+def exchange_planted():
+    """The checker sees a stale, a swapped and a doubled chunk, and the bench fails."""
+    for transport, optimizer in (("shm", "none"), ("tcp", "none"), ("loop", "none"), ("shm", "adam")):
+        for plant in ("stale", "swapped", "doubled"):
+            for check_which in ("first-last", "all"):
+                found, err = exchange("--transport", transport, "--optimizer", optimizer, "--workers", 2, "--bytes", 200000,
+                                      "--rounds", 4, "--check", check_which, "--plant", plant, status=1)
+                check(found["errors"] > 0, f"{plant} was not seen: {found}")
+                holds(one_error(err), r"rank 1, round 5: key key0, element \d+ is .* and should be")
+    exchange("--transport", "shm", "--workers", 1, "--bytes", 8, "--rounds", 2, "--plant", "swapped", status=1)
+
+
+def exchange_resnet():
+    """ResNet-50's tensors with 8 workers, every round checked, over tcp and shm."""
+    if SANITIZED:
+        raise rig.Skip("too slow under a sanitizer")
+    for transport in ("shm", "tcp"):
+        found, _ = exchange("--transport", transport, "--workers", 8, "--model", "resnet-50", "--rounds", 2, "--check", "all",
+                            "--timeout", 80)
+        check(found["bytes"] == 102228128 and found["errors"] == 0, f"{found}")
+
+
+def exchange_csv():
+    """Tensors of one's own, with dtypes and parameter groups."""
+    csv = pathlib.Path(os.environ.get("TMPDIR", "/tmp")) / f"phub-cli-{os.getpid()}.csv"
+    csv.write_text("name,shape,dtype,group\na,3x5,f32,0\nb,7,f16,1\nc,100x100,bf16,1\n")
+    try:
+        found, _ = exchange("--transport", "shm", "--workers", 2, "--model", csv, "--optimizer", "sgd", "--rounds", 4)
+        check(found["bytes"] == 15 * 4 + 7 * 2 + 10000 * 2, f"{found}")
+        out, _ = phub("models", csv, "--json")
+        check([t["group"] for t in lines(out)[0]["tensors"]] == [0, 1, 1], out)
+    finally:
+        csv.unlink()
+
+
+def exchange_interrupted():
+    """Ctrl-C ends workers and box, and nothing is left."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        command, children = started("shm", 3)
+        command.kill(number)
+        check(command.wait() == 1, "exit code")
+        holds(command.err.text(), "phub: interrupted")
+        gone(children)
+
+
+def exchange_worker_dies():
+    """A worker that is killed is named, and the bench ends with 1."""
+    command, children = started("tcp", 2)
+    os.kill(max(pid for pid, name in children.items() if name == "phub"), signal.SIGKILL)
+    check(command.wait() == 1, "exit code")
+    holds(command.err.text(), "phub: rank 1 was killed by signal 9")
+    gone(children)
+
+
+def exchange_box_dies():
+    """A box that is killed is said to be, and the bench ends with 1."""
+    command, children = started("shm", 2)
+    os.kill(next(pid for pid, name in children.items() if name == "phubd"), signal.SIGKILL)
+    check(command.wait() == 1, "exit code")
+    holds(command.err.text(), r"phub: the box \(phubd\) was killed by signal 9")
+    gone(children)
+
+
+def exchange_parent_dies():
+    """Box and workers end when the command is killed."""
+    command, children = started("shm", 2)
+    command.kill(signal.SIGKILL)
+    command.wait()
+    until = time.monotonic() + rig.DEADLINE_S
+    while any(pathlib.Path(f"/proc/{pid}").exists() for pid in children) and time.monotonic() < until:
+        time.sleep(0.1)
+    gone(children)
+
+
+def kernels_contract():
+    """JSON of the kernels has the contract's keys; warm and cold; no kernel beats the roofline."""
+    out, _ = phub("bench", "kernels", "--quick", "--kernel", "sum_f32", "--json", "--isa", "base")
+    found = lines(out)
+    check([list(line) for line in found] == [KERNEL_KEYS] * 2, out)
+    check([line["cache"] for line in found] == ["warm", "cold"], out)
+    check(all(line["gb_per_s"] <= 1.05 * line["roofline_gb_per_s"] for line in found), out)
+    check(all(line["isa"] == "base" and line["workers"] == 4 for line in found), out)
+
+
+# ---- looking ----
+
+def jobs_of_a_box():
+    """phub jobs shows who is there and who is missing, as table and as JSON."""
+    box = rig.Box()
+    out, _ = phub("jobs", box.address)
+    holds(out, "no jobs")
+    workers = rig.job(box.url("shown"), 3, count=2)
+    until = time.monotonic() + rig.DEADLINE_S
+    found = {}
+    while found.get("missing") != [2] and time.monotonic() < until:
+        found = next((line for line in lines(phub("jobs", "--json", box.address)[0]) if line.get("job") == "shown"), {})
+    check(found.get("world") == 3 and found["missing"] == [2] and len(found["workers"]) == 2, f"{found}")
+    out, _ = phub("jobs", "--workers", box.address)
+    holds(out, r"shown +\S+ +2/3 .* 2$|shown.* 2\n", "peer")
+    out, _ = phub("top", "--count", 2, "--interval", 50, box.address)
+    check(out.count("up ") == 2, out)
+    out, _ = phub("doctor", box.address)
+    holds(out, "job shown: 1 of 3 workers are missing")
+    for worker in workers:
+        worker.kill()
+    box.kill(signal.SIGTERM)
+    box.wait()
+
+
+def doctor():
+    """phub doctor looks at the machine, and at a box and its data ports."""
+    found = lines(phub("doctor", "--json")[0])
+    check(all(set(line) == {"check", "state", "text", "do"} for line in found), f"{found}")
+    check({"cpus", "isa", "clock", "ulimit -n", "ulimit -l", "shm", "huge pages", "congestion", "box"}
+          <= {line["check"] for line in found}, f"{found}")
+    _, err = phub("doctor", "--json", status=1, env={"PHUB_ISA": "mmx"})
+    check(err == "", err)
+    out, _ = phub("doctor", "127.0.0.1:1", status=1)
+    holds(out, "fail +box")
+    box = rig.Box()
+    out, _ = phub("doctor", box.address)
+    holds(out, "answers in", "tcp +data port .* can be reached", "shm +offered")
+    box.stop()
+
+
+def topo_and_models():
+    """Placement and models, as tables and as JSON."""
+    found = {line["model"]: line for line in lines(phub("models", "--json")[0])}
+    check(found["resnet-50"]["elements"] == 25557032 and found["vgg-19"]["tensors"] == 38, f"{found}")
+    out, _ = phub("models", "resnet-50")
+    holds(out, r"conv1\.weight +64x3x7x7 +f32 +0 +9408")
+    cores = [line for line in lines(phub("topo", "--model", "resnet-50", "--cores", 1, "--json")[0])
+             if line["topo"] == "core"]
+    check(sum(line["bytes"] for line in cores) == 102228128, f"{cores}")
+    out, _ = phub("topo")
+    holds(out, "CPUs on")
+
+
+def manuals_and_completion():
+    """Every option of --help stands in the manual page and in the completion."""
+    manual = (rig.ROOT / "deploy/man/phub.1").read_text()
+    completion = (rig.ROOT / "deploy/completion/phub.bash").read_text()
+    for words in (["bench", "exchange"], ["bench", "kernels"], ["jobs"], ["doctor"], ["topo"], ["models"]):
+        out, _ = phub(*words, "--help")
+        for option in re.findall(r"^  --([\w-]+)", out, re.M):
+            check(option == "help" or f"Fl -{option}" in manual, f"phub.1 lacks --{option} of {' '.join(words)}")
+            check(f"--{option}" in completion, f"phub.bash lacks --{option} of {' '.join(words)}")
+    options = subprocess.run([rig.PHUBD, "--dump-config"], capture_output=True, text=True, check=True).stdout
+    manual = (rig.ROOT / "deploy/man/phubd.8").read_text()
+    for option in re.findall(r"^(\w+):", options, re.M):
+        check(re.search(rf"It Cm {option}$", manual, re.M), f"phubd.8 lacks the option {option}")
+
+
+CASES = [help_everywhere, wrong_usage, failures_say_what_to_do, box_that_does_not_start, exchange_contract, exchange_table,
+         exchange_optimizers, exchange_planted, exchange_resnet, exchange_csv, exchange_interrupted, exchange_worker_dies,
+         exchange_box_dies, exchange_parent_dies, kernels_contract, jobs_of_a_box, doctor, topo_and_models, manuals_and_completion]
+
+if __name__ == "__main__":
+    rig.run(CASES, None if PHUB.exists() else f"{PHUB} is not there (make)")

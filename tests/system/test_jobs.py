@@ -1,0 +1,273 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
+"""Whole jobs through a real box: several at once, workers that die or fall silent, addresses, large models, equal bits.
+
+Usage: test_jobs.py [WORD...]    only the cases whose names hold one of the words
+"""
+import os
+import pathlib
+import random
+import re
+import signal
+import socket
+import sys
+import tempfile
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
+from rig import Box, Skip, Worker, check, holds, job, run, say  # noqa: E402
+
+TENSORS = "conv:9408,bias:64,fc:250000,tail:1000"
+
+
+def resnet_50():
+    """(name, elements) of torchvision's resnet50, in forward order: 161 tensors, 25,557,032 elements."""
+    tensors = []
+
+    def conv(name, outputs, inputs, kernel):
+        tensors.append((f"{name}.weight", outputs * inputs * kernel * kernel))
+
+    def norm(name, channels):
+        tensors.append((f"{name}.weight", channels))
+        tensors.append((f"{name}.bias", channels))
+
+    conv("conv1", 64, 3, 7)
+    norm("bn1", 64)
+    inputs = 64
+    for layer, (width, blocks) in enumerate(((64, 3), (128, 4), (256, 6), (512, 3)), 1):
+        for block in range(blocks):
+            name = f"layer{layer}.{block}"
+            for number, (outputs, takes, kernel) in enumerate(
+                    ((width, inputs, 1), (width, width, 3), (4 * width, width, 1)), 1):
+                conv(f"{name}.conv{number}", outputs, takes, kernel)
+                norm(f"{name}.bn{number}", outputs)
+            if block == 0:
+                conv(f"{name}.downsample.0", 4 * width, inputs, 1)
+                norm(f"{name}.downsample.1", 4 * width)
+            inputs = 4 * width
+    tensors += [("fc.weight", 1000 * 2048), ("fc.bias", 1000)]
+    assert len(tensors) == 161 and sum(n for _, n in tensors) == 25557032
+    return tensors
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+def rate(worker, span_ms=1500):
+    """Rounds a second over the next `span_ms` of its own clock."""
+    first = last = worker.event("progress")
+    while last["ms"] - first["ms"] < span_ms:
+        last = worker.event("progress")
+    return (last["round"] - first["round"]) * 1000 / (last["ms"] - first["ms"])
+
+
+def newest(worker):
+    """Puts behind us what it has reported so far."""
+    with worker.out.changed:
+        worker.seen = len(worker.out.lines)
+
+
+def three_jobs():
+    """three jobs with different optimizers, dtypes and worlds on 2 cores; one is killed, the others do not notice"""
+    box = Box(cores=2)
+    endless = {"rounds": "until-told", "report_ms": 50, "pause_us": 2000, "keys": TENSORS}
+    plain = job(box.url("plain"), 2, transport="tcp", **endless)
+    doomed = job(box.url("doomed"), 3, transport="shm", optimizer="momentum", dtype="f16", reduce="mean", **endless)
+    adam = job(box.url("adam"), 4, optimizer="adam", dtype="bf16", schedule=1, **endless)
+    for worker in plain + doomed + adam:
+        worker.event("progress")
+    before = [rate(plain[0]), rate(adam[0])]
+    doomed[1].kill()
+    for worker in (plain[0], adam[0]):
+        newest(worker)
+    for rank in (0, 2):
+        doomed[rank].failed("EOWNERDEAD", "job .?doomed", "rank 1 ", "lost", "exited or was killed")
+    again = job(box.url("doomed"), 2, optimizer="adagrad", keys="other:5000", rounds=20)
+    for worker in again:
+        worker.good()
+    after = [rate(plain[0]), rate(adam[0])]
+    say(f"rounds/s of the others before and after: {before[0]:.0f} {after[0]:.0f}, {before[1]:.0f} {after[1]:.0f}")
+    for b, a in zip(before, after):
+        check(a > 0.4 * b, f"a job went from {b:.0f} to {a:.0f} rounds/s when another was killed")
+    plain[1].tell()
+    adam[3].tell()
+    for worker in plain + adam:
+        result = worker.good()
+        check(result["rounds"] > 20, f"only {result['rounds']} rounds")
+    box.logged("job 'doomed': rank 1 .* was lost")
+    box.stop()
+
+
+def silent_worker():
+    """a stopped worker is named to the log and to those who wait, then it is lost; one that goes on in time is not"""
+    box = Box(heartbeat_ms=100, warn_ms=600, lost_ms=6000)
+    waiting = {"wait_ms": 1500, "patience_ms": 120000, "keys": "layer:20000"}
+    gone = job(box.url("gone"), 3, stop_at=lambda rank: 4 if rank == 2 else 0, rounds=10, **waiting)
+    back = job(box.url("back"), 2, stop_at=lambda rank: 4 if rank == 0 else 0, rounds=10, transport="tcp", **waiting)
+    gone[2].event("stops")
+    back[0].event("stops")
+    box.logged(r"job 'back': rank 0 \(127.*silent for \d+\.\d s; declared lost in")
+    back[0].kill(signal.SIGCONT)
+    for worker in back:
+        worker.good()
+    box.logged("job 'back': rank 0 .* is heard again")
+    warned = box.logged(r"job 'gone': rank 2 \(127.*silent for \d+\.\d s; declared lost in")
+    for rank in (0, 1):
+        text = gone[rank].event("waits")["error"]
+        holds(text, "job gone rank %d" % rank, "key 'layer'", "round 4", "rank 2")
+    for rank in (0, 1):
+        gone[rank].failed("EOWNERDEAD", "job .?gone", "rank 2 ", "lost", r"silent for \d")
+    lost = box.logged("job 'gone': rank 2 .* was lost")
+    lines = box.err.text().split("\n")
+    check(lines.index(warned) < lines.index(lost), "lost before it was named")
+    gone[2].kill()
+    box.stop()
+
+
+def world_of_one():
+    """a world of 1, over either transport, with and without an optimizer, also async"""
+    box = Box()
+    for transport in ("tcp", "shm"):
+        for optimizer, sync in (("none", "bsp"), ("nesterov", "bsp"), ("adamw", "async"), ("sgd", "ssp")):
+            worker = Worker(box.url(f"one-{transport}-{optimizer}"), transport=transport, optimizer=optimizer, sync=sync,
+                            staleness=1 if sync == "ssp" else 0, keys=TENSORS)
+            check(worker.event("started")["transport"] == transport, f"not over {transport}")
+            worker.good()
+    box.stop()
+
+
+def client_first():
+    """workers that start before phubd try again until it is there, or until their deadline"""
+    alone = Worker(f"phub://127.0.0.1:{free_port()}/early", timeout_ms=800)
+    early = []
+    with socket.socket() as stand_in:
+        stand_in.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        stand_in.bind(("127.0.0.1", 0))
+        stand_in.listen()
+        port = stand_in.getsockname()[1]
+        for rank in range(2):
+            early.append(Worker(f"phub://127.0.0.1:{port}/early", rank, 2, timeout_ms=60000))
+            stand_in.accept()[0].close()  # it has tried for the first time
+    box = Box(listen=f"127.0.0.1:{port}")
+    for worker in early:
+        worker.good()
+    alone.failed(("ECONNREFUSED", "ETIMEDOUT"), "job early rank 0", "127.0.0.1:", "is phubd running", "800 ms")
+    box.stop()
+
+
+def addresses():
+    """IPv6, a name for the host, an interface, and data connections within a range of ports"""
+    if not os.path.exists("/proc/net/if_inet6") or "::1" not in [
+            ":".join(line[i:i + 4] for i in range(0, 32, 4)).replace("0000:" * 7 + "0001", "::1")
+            for line in pathlib.Path("/proc/net/if_inet6").read_text().splitlines()]:
+        raise Skip("no IPv6 on loopback")
+    first = free_port()
+    last = min(first + 15, 65535)
+    box = Box(listen="[::1]:0, 127.0.0.1:0", interface="lo", data_ports=f"{first}-{last}", cores=2)
+    check(box.address.startswith("[::1]:"), f"listens on {box.address}")
+    for transport in ("tcp", "shm"):
+        for worker in job(box.url("six"), 2, transport=transport, interface="lo", keys=TENSORS):
+            worker.good()
+    four = re.search(r"127\.0\.0\.1:(\d+)", box.first_line)
+    check(four, f"no IPv4 address in: {box.first_line}")
+    workers = job(f"phub://localhost:{four.group(1)}/four", 2, transport="tcp", idle=1)
+    for worker in workers:
+        worker.event("idle")
+    ports = set()
+    for table in ("tcp", "tcp6"):
+        for line in pathlib.Path(f"/proc/{box.pid}/net/{table}").read_text().splitlines()[1:]:
+            local, state, inode = (line.split()[i] for i in (1, 3, 9))
+            if state == "0A" and inode in inodes(box.pid):
+                ports.add(int(local.rsplit(":", 1)[1], 16))
+    data = ports - {box.port, int(four.group(1))}
+    say(f"data ports {sorted(data)}, allowed {first}-{last}")
+    check(data and all(first <= port <= last for port in data), f"data ports {data} outside {first}-{last}")
+    for worker in workers:
+        worker.tell()
+    for worker in workers:
+        worker.good()
+    Worker(box.url("bad"), interface="nosuch0", timeout_ms=2000).failed("ENODEV", "job bad", "nosuch0")
+    box.stop()
+
+
+def inodes(pid):
+    found = set()
+    for fd in os.listdir(f"/proc/{pid}/fd"):
+        match = re.match(r"socket:\[(\d+)\]", os.readlink(f"/proc/{pid}/fd/{fd}"))
+        if match:
+            found.add(match.group(1))
+    return found
+
+
+def exchange_resnet(transport):
+    with tempfile.NamedTemporaryFile("w", suffix=".keys") as keys:
+        keys.write("\n".join(f"{name}:{elements}" for name, elements in resnet_50()))
+        keys.flush()
+        box = Box(cores=2, lost_ms=60000, warn_ms=20000)
+        workers = job(box.url("resnet"), 8, transport=transport, keys=f"@{keys.name}", rounds=3, alloc=1, barrier=1,
+                      wait_ms=120000)
+        results = [worker.good(240) for worker in workers]
+    check(len({result["digest"] for result in results}) == 1, "ranks got different results")
+    say(f"{transport}: last round of 8 x 102 MB in {results[0]['all_us'] / 1e6:.2f} s")
+    box.stop()
+
+
+def resnet_50_tcp():
+    """8 workers with ResNet-50's tensors over tcp, every sum of every round checked"""
+    exchange_resnet("tcp")
+
+
+def resnet_50_shm():
+    """8 workers with ResNet-50's tensors over shared memory, every sum of every round checked"""
+    exchange_resnet("shm")
+
+
+def reproducible():
+    """reproducible: two runs of 4 workers that start and run at random times give the same bits, rank by rank"""
+    box = Box(cores=2)
+    seed = int.from_bytes(os.urandom(4), "little")
+    say(f"seed {seed}")
+    chance = random.Random(seed)
+    digests = set()
+    for transport in ("tcp", "tcp", "shm"):
+        workers = job(box.url("again"), 4, transport=transport, optimizer="adamw", reproducible=1, normals=1, rounds=15,
+                      keys=TENSORS, delay_ms=lambda _: chance.randrange(200), pause_us=lambda _: chance.randrange(3000))
+        digests |= {worker.good()["digest"] for worker in workers}
+    check(len(digests) == 1, f"runs differ: {digests}")
+    for worker in job(box.url("loose"), 4, normals=1, rounds=5, keys=TENSORS):
+        worker.good()  # in any order: within rounding of the true sum
+    box.stop()
+
+
+def schedules():
+    """a learning rate that changes every round on 4 box cores: bit-equal to the serial oracle, for every optimizer"""
+    box = Box(cores=4)
+    for optimizer in ("sgd", "momentum", "nesterov", "adagrad", "adam", "adamw"):
+        for worker in job(box.url(optimizer), 3, transport=lambda rank: ("tcp", "shm", "tcp")[rank], optimizer=optimizer,
+                          reduce="mean", weight_decay=0.01, schedule=1, rounds=20, chunk_bytes=4096, keys=TENSORS):
+            worker.good()
+    box.stop()
+
+
+def large_key():
+    """a key of 600 MiB"""
+    box = Box(memory_max="4GiB", lost_ms=60000, warn_ms=20000)
+    for worker in job(box.url("large"), 2, keys=f"embedding:{600 << 18}", alloc=1, rounds=1, transport="shm", wait_ms=120000):
+        worker.good(240)
+    box.stop()
+
+
+def planted():
+    """the checker itself: a stale, a swapped and a doubled chunk are found"""
+    box = Box()
+    for plant in ("stale", "swapped", "doubled"):
+        result = Worker(box.url(plant), keys="layer:50000", plant=plant).result()
+        check(result["rc"] == 0 and result["wrong"] > 1000, f"{plant}: {result['wrong']} elements found wrong")
+    Worker(box.url("nothing"), keys="layer:50000", plant="nothing").good()
+    box.stop()
+
+
+run([planted, three_jobs, silent_worker, world_of_one, client_first, addresses, reproducible, schedules, resnet_50_tcp,
+     resnet_50_shm, large_key])

@@ -1,0 +1,120 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
+"""phubd at the bounds of its process: descriptors, CPUs, and what jobs that come and go leave behind; and that the example
+config is what it says.
+
+Usage: test_phubd_limits.py [WORD...]    only the cases whose names hold one of the words
+"""
+import os
+import pathlib
+import re
+import socket
+import subprocess
+import sys
+import time
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
+from rig import PHUBD, QUIET, ROOT, Box, check, holds, job, run  # noqa: E402
+
+SANITIZED = PHUBD.exists() and re.search(rb"__(asan|tsan)_init", PHUBD.read_bytes()) is not None
+
+
+def phubd(*words, env=None):
+    """Runs it to its end: exit status, stdout, stderr."""
+    done = subprocess.run([PHUBD, *words], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60,
+                          env={**QUIET, **(env or {})}, check=False)
+    return done.returncode, done.stdout, done.stderr
+
+
+def refused(status, words, *patterns, env=None):
+    """It does not start, with one line that says why and what to do."""
+    got, out, error = phubd(*words, env=env)
+    check(got == status, f"{words}: exit status {got}: {out}{error}")
+    check(out == "" and error.count("\n") == 1 and error.startswith("phubd: "), f"{words}: not one line: {out}{error}")
+    holds(error, *patterns)
+
+
+def wait_until(condition, text, deadline_s=30):
+    until = time.monotonic() + deadline_s
+    while not condition():
+        check(time.monotonic() < until, text)
+        time.sleep(0.05)
+
+
+def example():
+    """deploy/phubd.yaml holds every option at its default"""
+    file = ROOT / "deploy/phubd.yaml"
+    defaults = phubd("--dump-config")
+    check(defaults[0] == 0 and phubd("--config", file, "--dump-config") == defaults, "it does not hold the defaults")
+    names = set(re.findall(r"(?m)^([a-z_]+):", defaults[1]))
+    lacks = names - set(re.findall(r"(?m)^([a-z_]+):", file.read_text()))
+    check(not lacks, f"it lacks {lacks}")
+
+
+def words():
+    """the command line: what is wrong is told in one line, and the file is read before it wherever it stands"""
+    refused(2, ["--config"], "needs a file")
+    refused(2, ["-o"], "needs KEY=VALUE")
+    refused(2, ["-o", "window"], "is not key=value")
+    refused(2, ["-x"], "'-x' is no option; see --help")
+    refused(1, ["--config", "/"], "cannot be read")
+    refused(1, ["--listen", "127.0.0.1:0"], "PHUB_ISA: ", env={"PHUB_ISA": "z80"})
+    refused(1, ["--listen", "127.0.0.1:0"], "loud", env={"PHUB_LOG": "loud"})
+    status, out, error = phubd("--data-ports=any", "--window", "7", "--config", ROOT / "deploy/phubd.yaml", "--dump-config")
+    check(status == 0, error)
+    holds(out, r"(?m)^window: 7$", r"(?m)^data_ports: any$")
+
+
+def descriptors():
+    """out of descriptors: it says so once in a while, does not spin, and goes on when there are some again"""
+    box = Box(prefix=["prlimit", "--nofile=48:48"], cores=1)
+    strangers = [socket.create_connection(("127.0.0.1", box.port), timeout=30) for _ in range(100)]
+    box.logged("cannot accept a control session: .*; raise `ulimit -n`")
+    if not SANITIZED:
+        before = box.cpu_s()
+        time.sleep(2)
+        check(box.cpu_s() - before < 0.5, f"it spins: {box.cpu_s() - before:.2f} s of CPU in 2 s")
+    for sock in strangers:
+        sock.close()
+    for worker in job(box.url("demo"), 2, transport="tcp"):
+        worker.good()
+    box.stop()
+
+
+def pinned():
+    """cores as a list of CPUs: a thread runs there, and CPUs that are not there are refused"""
+    cpu = min(os.sched_getaffinity(0))
+    box = Box(cores=f"[{cpu}]")
+
+    def threads():
+        return [os.sched_getaffinity(int(thread)) for thread in os.listdir(f"/proc/{box.pid}/task")]
+
+    wait_until(lambda: {cpu} in threads(), f"no thread is pinned to CPU {cpu}: {threads()}")
+    for worker in job(box.url("demo"), 2):
+        worker.good()
+    box.stop()
+    refused(1, ["--listen", "127.0.0.1:0", "--cores", "[4095]"], "CPU 4095 is not there, or this process may not use it")
+
+
+def leaks():
+    """jobs that come and go leave no descriptor and no mapping behind"""
+    box = Box(cores=2)
+
+    def count():
+        maps = pathlib.Path(f"/proc/{box.pid}/maps").read_text().count("\n")
+        return len(os.listdir(f"/proc/{box.pid}/fd")), maps
+
+    before = (0, 0)
+    for number in range(12):
+        for worker in job(box.url("demo"), 2, transport=("tcp", "shm")[number % 2], keys="a:100000,b:5"):
+            worker.good()
+        if number == 3:
+            time.sleep(0.5)
+            before = count()
+    wait_until(lambda: count()[0] <= before[0], f"descriptors: {before[0]} after 4 jobs, {count()[0]} after 12")
+    if not SANITIZED:
+        wait_until(lambda: count()[1] <= before[1] + 8, f"mappings: {before[1]} after 4 jobs, {count()[1]} after 12")
+    box.stop()
+
+
+run([example, words, descriptors, pinned, leaks])

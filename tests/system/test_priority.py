@@ -1,0 +1,76 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
+"""Priorities on a slow link: two network namespaces joined by a pair of interfaces that a token bucket limits both ways, the
+box in one, the workers in the other. The namespaces live as long as this process: nothing is left behind, however it ends.
+
+Usage: test_priority.py    exits 77 without root, namespaces or sch_tbf
+"""
+import os
+import pathlib
+import subprocess
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
+from rig import Box, Process, check, job, run, say  # noqa: E402
+
+RATE_MBIT = 100
+FC6 = 5 << 20  # elements, 20 MiB: VGG-19's fc6 has 411 MB, which would take a minute here
+KEYS = f"conv1.weight:1728,conv1.bias:64,fc6.weight:{FC6}"
+
+
+def namespace(name):
+    """A namespace that ends with us: its process waits for the end of our pipe to it. Returns the words to enter it."""
+    holder = Process(name, ["unshare", "--net", "sh", "-c", "ip link set lo up && echo ready && exec cat"])
+    check(holder.out.find(lambda line: line == "ready"), f"no network namespace: {holder.err.text()}")
+    return holder.pid, ["nsenter", f"--target={holder.pid}", "--net", "--"]
+
+
+def do(words):
+    done = subprocess.run(words, capture_output=True, text=True)
+    check(done.returncode == 0, f"{' '.join(words)}: {done.stderr.strip()}")
+
+
+def link():
+    """Two namespaces and the slow link: how to enter either."""
+    (_, inside), (far, outside) = namespace("box's namespace"), namespace("workers' namespace")
+    do([*inside, "ip", "link", "add", "slow0", "type", "veth", "peer", "name", "slow1", "netns", str(far)])
+    for enter, device, address in ((inside, "slow0", "10.77.0.1/24"), (outside, "slow1", "10.77.0.2/24")):
+        do([*enter, "ip", "address", "add", address, "dev", device])
+        do([*enter, "ip", "link", "set", device, "up"])
+        do([*enter, "tc", "qdisc", "add", "dev", device, "root", "tbf", "rate", f"{RATE_MBIT}mbit", "burst", "64kb",
+            "latency", "50ms"])
+    return inside, outside
+
+
+def front_first():
+    """conv1 of VGG-19, pushed behind fc6, comes back while fc6 is still queued on a slow link"""
+    inside, outside = link()
+    box = Box(listen="10.77.0.1:0", create="secret", create_secret_env="SECRET", env={"SECRET": "s"}, prefix=inside)
+    workers = job(box.url("vgg"), 2, secret="s", keys=KEYS, front=1, barrier=1, rounds=3, transport="tcp", prefix=outside)
+    ideal_s = 2 * 4 * FC6 * 8 / (RATE_MBIT * 1e6)
+    for worker in workers:
+        result = worker.good()
+        say(f"{worker.name}: conv1 after {result['front_us'] / 1e3:.0f} ms, fc6 after {result['all_us'] / 1e3:.0f} ms "
+            f"(the link needs {1e3 * ideal_s:.0f} ms)")
+        check(result["open_behind"] == 3, f"fc6 was still open in {result['open_behind']} of 3 rounds")
+        check(result["all_us"] > 0.8e6 * ideal_s, "the link is not slow")
+        check(result["front_us"] < 0.2 * result["all_us"], "conv1 waited for fc6")
+    workers = job(box.url("flat"), 2, secret="s", keys=KEYS, front=1, flat=1, barrier=1, rounds=1, prefix=outside)
+    for worker in workers:
+        result = worker.good()
+        say(f"{worker.name}: without priorities conv1 after {result['front_us'] / 1e3:.0f} ms")
+        check(result["front_us"] > 0.5 * result["all_us"], "conv1 comes first without priorities too: nothing was shown")
+    box.stop()
+
+
+def why_not():
+    if os.geteuid() != 0:
+        return "needs root, for network namespaces"
+    try:
+        link()
+    except (AssertionError, OSError) as error:
+        return f"no shaped network namespaces here: {error}"
+    return None
+
+
+run([front_first], skip_all=why_not())

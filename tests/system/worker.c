@@ -1,0 +1,385 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The course of the worker: connect, keys, start, first weights, rounds, leave, and its ways to misbehave. Events go to
+ * standard output as they happen, the last line is the result. Exits 0 when all went well and every result was right,
+ * 1 when not, 2 when its arguments are wrong.
+ */
+#include "tests/system/worker.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+struct worker {
+	struct worker_options options;
+	struct worker_oracle oracle;
+	phub_t *phub;
+	const char *step; /* what it does now, for the result */
+	struct phub_hyper hyper;
+	int stop_key;      /* -1: rounds are counted */
+	float stop_src[1]; /* in the stop key's type */
+	float stop_dst[1];
+	uint64_t rounds, wrong, digest;
+	float spoiled; /* the element that some rank makes NaN, as it came back in that round */
+	uint64_t began_ms, reported_ms;
+	uint64_t front_us, all_us; /* of the last round: until the first key was back, and all of them */
+	int open_behind;           /* rounds in which the last key was still open when the first was back */
+};
+
+static uint64_t worker_now_us(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (uint64_t)t.tv_sec * 1000000 + (uint64_t)t.tv_nsec / 1000;
+}
+
+static void worker_sleep_us(uint64_t us)
+{
+	struct timespec t = {.tv_sec = (time_t)(us / 1000000), .tv_nsec = (long)(us % 1000000) * 1000};
+
+	while (us && nanosleep(&t, &t) < 0 && errno == EINTR)
+		;
+}
+
+/* Has standard input ended, or does so within the time? */
+static bool worker_is_told(int timeout_ms)
+{
+	struct pollfd in = {.fd = STDIN_FILENO, .events = POLLIN};
+	char rubbish[64];
+
+	if (poll(&in, 1, timeout_ms) <= 0)
+		return false;
+	return read(STDIN_FILENO, rubbish, sizeof(rubbish)) <= 0;
+}
+
+/* ---- what it prints ---- */
+
+static void worker_print_text(const char *name, const char *text)
+{
+	printf(",\"%s\":\"", name);
+	for (const char *p = text; *p; p++) {
+		if (*p == '"' || *p == '\\')
+			putchar('\\');
+		putchar(*p == '\n' ? ' ' : *p);
+	}
+	putchar('"');
+}
+
+static void worker_event(const struct worker *w, const char *event, const char *error)
+{
+	printf("{\"event\":\"%s\",\"rank\":%d,\"round\":%" PRIu64 ",\"ms\":%" PRIu64, event, w->options.phub.rank,
+		w->rounds, worker_now_us() / 1000);
+	if (w->phub)
+		worker_print_text("transport", phub_transport(w->phub));
+	if (error)
+		worker_print_text("error", error);
+	puts("}");
+	fflush(stdout);
+}
+
+static int worker_end(struct worker *w, int rc)
+{
+	char error[1024] = "";
+	struct phub_stats stats = {.size = sizeof(stats)};
+
+	if (rc < 0)
+		snprintf(error, sizeof(error), "%s", phub_error());
+	if (w->phub)
+		phub_stats(w->phub, &stats);
+	printf("{\"event\":\"end\",\"rank\":%d,\"step\":\"%s\",\"rc\":%d", w->options.phub.rank, w->step, rc);
+	worker_print_text("errno", rc < 0 ? strerrorname_np(-rc) : "");
+	worker_print_text("error", error);
+	printf(",\"rounds\":%" PRIu64 ",\"wrong\":%" PRIu64 ",\"digest\":\"%016" PRIx64 "\",\"ms\":%" PRIu64
+	       ",\"pushed_bytes\":%" PRIu64 ",\"copied_bytes\":%" PRIu64 ",\"front_us\":%" PRIu64 ",\"all_us\":%" PRIu64
+	       ",\"open_behind\":%d,\"spoiled\":\"%g\"}\n",
+		w->rounds, w->wrong, w->digest, worker_now_us() / 1000 - w->began_ms, stats.pushed_bytes,
+		stats.copied_bytes, w->front_us, w->all_us, w->open_behind, (double)w->spoiled);
+	fflush(stdout);
+	phub_close(w->phub);
+	return rc < 0 || w->wrong ? 1 : 0;
+}
+
+/* ---- steps ---- */
+
+/* phub_start() or phub_wait(), telling whom it waits for whenever its time is over, until its patience is. */
+static int worker_wait(struct worker *w, int (*call)(struct worker *w))
+{
+	uint64_t deadline_us = worker_now_us() + (uint64_t)w->options.patience_ms * 1000;
+	int rc;
+
+	while ((rc = call(w)) == -ETIMEDOUT && worker_now_us() < deadline_us)
+		worker_event(w, "waits", phub_error());
+	return rc;
+}
+
+static int worker_call_start(struct worker *w)
+{
+	return phub_start(w->phub, w->options.wait_ms);
+}
+
+static int worker_call_wait(struct worker *w)
+{
+	return phub_wait(w->phub, PHUB_ALL, w->options.wait_ms);
+}
+
+static int worker_call_barrier(struct worker *w)
+{
+	return phub_barrier(w->phub, w->options.wait_ms);
+}
+
+static int worker_keys(struct worker *w)
+{
+	const struct worker_options *o = &w->options;
+	int rc = 0;
+
+	w->step = "key";
+	for (unsigned i = 0; i < o->key_count && rc >= 0; i++) {
+		const struct worker_key *key = &o->keys[i];
+
+		rc = phub_key(w->phub, key->name, key->dtype, key->elements, 0, key->flags);
+	}
+	w->stop_key = -1;
+	if (rc >= 0 && o->rounds == WORKER_NEVER)
+		rc = w->stop_key = phub_key(w->phub, "stop", PHUB_F32, 1, 0, PHUB_KEY_ALONE);
+	return rc < 0 ? rc : 0;
+}
+
+/* Memory for every key, which is there once the job has started: not for keys that the box does not take. */
+static int worker_memory(struct worker *w)
+{
+	struct worker_options *o = &w->options;
+	int rc = 0;
+
+	w->step = "memory";
+	for (unsigned i = 0; i < o->key_count && rc == 0; i++) {
+		struct worker_key *key = &o->keys[i];
+
+		if (o->alloc) {
+			rc = phub_alloc(w->phub, (int)i, &key->src, &key->result);
+			continue;
+		}
+		key->src = malloc(key->bytes);
+		key->dst = malloc(key->bytes);
+		key->result = key->dst;
+		if (!key->src || !key->dst)
+			rc = -ENOMEM;
+	}
+	return rc;
+}
+
+static int worker_weights(struct worker *w)
+{
+	struct worker_options *o = &w->options;
+	int rc = 0;
+
+	w->step = "weights";
+	worker_oracle_init(&w->oracle, o);
+	if (o->phub.optimizer == PHUB_NONE || o->no_weights)
+		return 0;
+	for (unsigned i = 0; i < o->key_count && rc == 0; i++) {
+		if (o->phub.rank == 0)
+			worker_fill_weights(&w->oracle, i, o->keys[i].src);
+		else
+			memset(o->keys[i].src, 0xff, o->keys[i].bytes);
+		rc = phub_broadcast(w->phub, (int)i, o->keys[i].src, 0);
+	}
+	if (rc == 0 && w->stop_key >= 0)
+		rc = phub_broadcast(w->phub, w->stop_key, w->stop_src, 0);
+	if (rc == 0)
+		rc = worker_wait(w, worker_call_wait);
+	for (unsigned i = 0; i < o->key_count && rc == 0 && o->check; i++) {
+		void *expected = malloc(o->keys[i].bytes);
+
+		worker_fill_weights(&w->oracle, i, expected);
+		w->wrong += memcmp(expected, o->keys[i].src, o->keys[i].bytes) != 0;
+		free(expected);
+	}
+	return rc;
+}
+
+static int worker_misbehave(struct worker *w, uint64_t round)
+{
+	const struct worker_options *o = &w->options;
+
+	if (round == o->stop_at) {
+		worker_event(w, "stops", NULL);
+		raise(SIGSTOP);
+		worker_event(w, "continues", NULL);
+	}
+	if (round == o->die_at) {
+		worker_event(w, "dies", NULL);
+		raise(SIGKILL);
+	}
+	return round == o->skip_at;
+}
+
+/* Writes a NaN (or infinity) in all types' way: the exponent is all ones. */
+static void worker_spoil(const struct worker_options *o)
+{
+	const struct worker_key *key = &o->keys[o->nan_key];
+	float value = o->infinite ? INFINITY : NAN;
+	size_t size = worker_dtype_bytes(key->dtype);
+
+	worker_narrow(key->dtype, &value, (char *)key->src + o->nan_element * size, 1);
+}
+
+static int worker_push(struct worker *w)
+{
+	struct worker_options *o = &w->options;
+	int rc = 0;
+
+	for (unsigned n = 0; n < o->key_count && rc == 0; n++) {
+		unsigned i = o->front ? o->key_count - 1 - n : n;
+
+		rc = phub_push_pull(w->phub, (int)i, o->keys[i].src, o->keys[i].dst, o->flat ? 0 : (int)i);
+	}
+	if (rc == 0 && w->stop_key >= 0) {
+		w->stop_src[0] = worker_is_told(0) ? 1 : 0;
+		rc = phub_push_pull(w->phub, w->stop_key, w->stop_src, w->stop_dst, 0);
+	}
+	return rc;
+}
+
+static int worker_exchange(struct worker *w)
+{
+	const struct worker_options *o = &w->options;
+	uint64_t began_us = worker_now_us();
+	int rc = worker_push(w), open;
+
+	if (rc == 0 && o->front) {
+		rc = phub_wait(w->phub, 0, o->wait_ms);
+		w->front_us = worker_now_us() - began_us;
+		open = phub_test(w->phub, (int)o->key_count - 1);
+		w->open_behind += open == 0;
+	}
+	if (rc == 0)
+		rc = worker_wait(w, worker_call_wait);
+	w->all_us = worker_now_us() - began_us;
+	return rc;
+}
+
+static void worker_look(struct worker *w, uint64_t round)
+{
+	struct worker_options *o = &w->options;
+
+	if (o->plant)
+		worker_plant(o, &o->keys[0]);
+	if (o->check)
+		worker_oracle_round(&w->oracle, round, &w->hyper);
+	for (unsigned i = 0; i < o->key_count; i++) {
+		if (o->check)
+			w->wrong += worker_check(&w->oracle, i, o->keys[i].result);
+		w->digest = worker_digest(w->digest, o->keys[i].result, o->keys[i].bytes);
+	}
+	if (round == o->look_at)
+		w->spoiled = worker_widen(o->keys[o->nan_key].dtype, o->keys[o->nan_key].result, o->nan_element);
+	w->rounds = round;
+	if (o->report_ms && worker_now_us() / 1000 - w->reported_ms >= o->report_ms) {
+		w->reported_ms = worker_now_us() / 1000;
+		worker_event(w, "progress", NULL);
+	}
+}
+
+/* One round. 1 when it was the last. */
+static int worker_round(struct worker *w, uint64_t round)
+{
+	struct worker_options *o = &w->options;
+	int rc = 0;
+
+	if (worker_misbehave(w, round))
+		return 1;
+	if (o->schedule) {
+		w->hyper.lr = o->hyper.lr * (1 + (double)(round * 7 * o->schedule % 11) / 10);
+		rc = phub_set_hyper(w->phub, 0, &w->hyper);
+	}
+	for (unsigned i = 0; i < o->key_count && rc == 0; i++)
+		worker_fill(o, i, round, o->keys[i].src);
+	if (round == o->nan_at)
+		worker_spoil(o);
+	if (rc == 0)
+		rc = worker_exchange(w);
+	if (rc < 0)
+		return rc;
+	worker_look(w, round);
+	worker_sleep_us(o->pause_us);
+	return w->stop_key >= 0 && w->stop_dst[0] != 0;
+}
+
+static int worker_rounds(struct worker *w)
+{
+	int rc = 0;
+
+	w->step = "barrier";
+	if (w->options.barrier)
+		rc = worker_wait(w, worker_call_barrier);
+	w->step = "round";
+	for (uint64_t round = 1; rc == 0 && round <= w->options.rounds; round++)
+		rc = worker_round(w, round);
+	return rc < 0 ? rc : 0;
+}
+
+/* Waits for its end, and notices when the session ends first. */
+static int worker_idle(struct worker *w)
+{
+	int rc = 0;
+
+	w->step = "idle";
+	worker_event(w, "idle", NULL);
+	while (rc == 0 && !worker_is_told(100))
+		rc = phub_wait(w->phub, PHUB_ALL, 0);
+	return rc;
+}
+
+static int worker_run(struct worker *w)
+{
+	struct worker_options *o = &w->options;
+	int rc;
+
+	w->step = "connect";
+	rc = phub_connect(o->url, &o->phub, &w->phub);
+	if (rc < 0)
+		return rc;
+	worker_event(w, "connected", NULL);
+	if (o->no_start)
+		return worker_idle(w);
+	rc = worker_keys(w);
+	if (rc < 0)
+		return rc;
+	w->step = "start";
+	rc = worker_wait(w, worker_call_start);
+	if (rc < 0)
+		return rc;
+	worker_event(w, "started", NULL);
+	rc = worker_memory(w);
+	if (rc == 0)
+		rc = worker_weights(w);
+	if (rc == 0)
+		rc = o->idle ? worker_idle(w) : worker_rounds(w);
+	if (rc < 0 || o->no_leave)
+		return rc;
+	w->step = "leave";
+	return phub_leave(w->phub, o->wait_ms);
+}
+
+int main(int argc, char **argv)
+{
+	static struct worker w;
+
+	if (!worker_options_parse(&w.options, argc, argv))
+		return 2;
+	w.step = "begin";
+	w.hyper = w.options.hyper;
+	w.stop_key = -1;
+	w.digest = 0xcbf29ce484222325ull;
+	worker_sleep_us(w.options.delay_ms * 1000);
+	w.began_ms = worker_now_us() / 1000;
+	return worker_end(&w, worker_run(&w));
+}

@@ -1,0 +1,118 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A worker for the system tests: one rank of a job, driven by arguments, that knows what every result must be. It links
+ * libphub.a and includes client/phub.h alone, as a user's program does; it prints one JSON object a line.
+ */
+#ifndef TESTS_SYSTEM_WORKER_H
+#define TESTS_SYSTEM_WORKER_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "client/phub.h"
+
+/*
+ * Test data repeat after this many elements, so that what a key of any size must hold is told by one short table. A
+ * prime, so that no chunk (a power of two of elements) looks like a neighbour.
+ */
+#define WORKER_PERIOD 4093u
+#define WORKER_KEYS   4096u
+#define WORKER_NEVER  UINT64_MAX
+
+struct worker_key {
+	char name[260];
+	uint64_t elements;
+	enum phub_dtype dtype;
+	unsigned flags;
+	size_t bytes;
+	void *src;          /* what is pushed */
+	void *dst;          /* where the result is copied to; NULL when it is read in place */
+	const void *result; /* where it is read */
+};
+
+/* A wrong chunk in the results, planted where they have arrived: the check must find it. */
+enum worker_plant { PLANT_NOTHING, PLANT_STALE, PLANT_SWAPPED, PLANT_DOUBLED };
+
+struct worker_options {
+	const char *url;
+	struct phub_options phub;
+	struct phub_hyper hyper;
+	enum phub_dtype dtype; /* of keys that do not name one */
+	struct worker_key *keys;
+	unsigned key_count;
+	uint64_t rounds;    /* after the first weights; WORKER_NEVER: until standard input ends at some rank */
+	bool normals;       /* data are random normals, not small integers */
+	bool alloc;         /* exchange in phub_alloc()'s memory */
+	bool check;         /* results are compared with what they must be */
+	unsigned schedule;  /* which learning rates: 0 is the same in every round */
+	bool front;         /* push from the last key to the first, and see that the first comes back first */
+	bool flat;          /* no priorities: all keys have the same */
+	bool barrier;       /* meet before the rounds */
+	uint64_t delay_ms;  /* before connecting */
+	uint64_t pause_us;  /* between rounds */
+	uint64_t report_ms; /* between events of progress; 0: none */
+	int wait_ms;        /* of one wait; when it ran out, its text is printed and it is done again... */
+	int patience_ms;    /* ...until so much time has passed */
+	/* Ways to misbehave. Rounds count from 1. */
+	bool no_start;    /* joins and sends no keys until standard input ends */
+	bool no_weights;  /* an optimizer, and no broadcast */
+	bool idle;        /* starts, and does nothing until standard input ends */
+	bool no_leave;    /* exits without a word */
+	uint64_t stop_at; /* SIGSTOP to itself before this round */
+	uint64_t die_at;  /* SIGKILL */
+	uint64_t skip_at; /* leaves before this round */
+	uint64_t nan_at;  /* an element is NaN (or infinite) in this round */
+	uint64_t look_at; /* the result of that element in this round is told */
+	unsigned nan_key;
+	uint64_t nan_element;
+	bool infinite;
+	enum worker_plant plant; /* at every round from 2 on */
+};
+
+/* Reads "name=value" arguments. Prints what is wrong and returns false. */
+bool worker_options_parse(struct worker_options *o, int argc, char **argv);
+
+/* ---- worker_data.c: what is pushed, and what must come back ---- */
+
+/* One period of what all keys hold, in the box's fp32. Key `k`'s element i is at (i + worker_phase(k)) % WORKER_PERIOD.
+ */
+struct worker_oracle {
+	const struct worker_options *options;
+	float gradient[WORKER_PERIOD]; /* sum or mean of all ranks in this round, in rank order */
+	float slack[WORKER_PERIOD];    /* how far off a sum in another order may be; 0: not at all */
+	float weight[WORKER_PERIOD];
+	float state[2][WORKER_PERIOD];
+	uint64_t steps;
+};
+
+unsigned worker_phase(unsigned key);
+size_t worker_dtype_bytes(enum phub_dtype dtype);
+
+/* The first weights. */
+void worker_oracle_init(struct worker_oracle *oracle, const struct worker_options *options);
+/* What round `round` must give; `hyper` as it was set for it. */
+void worker_oracle_round(struct worker_oracle *oracle, uint64_t round, const struct phub_hyper *hyper);
+
+/* Writes this rank's gradient of `round`, or the first weights. */
+void worker_fill(const struct worker_options *o, unsigned key, uint64_t round, void *out);
+void worker_fill_weights(const struct worker_oracle *oracle, unsigned key, void *out);
+
+/* How many elements of the key's result differ from the oracle. */
+uint64_t worker_check(const struct worker_oracle *oracle, unsigned key, const void *result);
+
+/* Spoils the result of a key of at least two chunks. */
+void worker_plant(const struct worker_options *o, struct worker_key *key);
+
+/* FNV-1a over the bytes, going on from `digest`. */
+uint64_t worker_digest(uint64_t digest, const void *data, size_t bytes);
+
+/* One optimizer step over n elements, serially, in the order of operations that the box promises. */
+void worker_step(enum phub_optimizer kind, const struct phub_hyper *hyper, uint64_t step, const float *gradient,
+	float *weight, float *state0, float *state1, size_t n);
+
+/* fp32 to the type and back, to nearest even. */
+void worker_narrow(enum phub_dtype dtype, const float *from, void *to, size_t n);
+float worker_widen(enum phub_dtype dtype, const void *from, size_t index);
+
+#endif
