@@ -48,7 +48,7 @@ ARM_RUN ?= $(if $(SAN),,qemu-aarch64-static)
 PKG_CONFIG ?= pkg-config
 pkg_exists = $(shell $(PKG_CONFIG) --exists $(1) 2>/dev/null && echo yes)
 
-NEEDED := libcrypto libprotobuf-c libcyaml yaml-0.1 jansson
+NEEDED := libcrypto libprotobuf-c yaml-0.1 jansson
 MISSING := $(if $(call pkg_exists,$(NEEDED)),,$(foreach p,$(NEEDED),$(if $(call pkg_exists,$p),,$p)))
 
 OPTIONAL :=

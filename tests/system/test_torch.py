@@ -278,6 +278,24 @@ def optimizer_errors(rank, url):
         optimizer.step()
 
 
+def stale(rank, url):
+    """Policies under which workers do not wait for each other: only that it learns is sure."""
+    for sync, staleness in (("async", 0), ("ssp", 2)):
+        model = make_net(rank)
+        optimizer = phub.torch.DistributedOptimizer(
+            model, "sgd", url + sync, rank=rank, world=2, lr=0.02, sync=sync, staleness=staleness
+        )
+        images, labels = mine(batch_of(0, 2), rank)
+        losses = train(model, optimizer, 30, lambda step: (images, labels))
+        assert losses[-1] < losses[0] / 2, losses
+        optimizer.worker.barrier()
+        optimizer.close()
+
+
+def test_async_and_ssp_learn(box):
+    workers(2, stale, box.url("stale"))
+
+
 def test_optimizer_manners(box):
     workers(2, optimizer_manners, box.url("manners"))
 
@@ -502,9 +520,9 @@ def free_port():
 
 def torchrun(url, mode):
     """Torch 1.13's launcher fails under Python 3.11 unless told where output goes."""
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--redirects=1", "--tee=1", "--nproc_per_node=2"]
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--redirects=1", "--tee=1", "--monitor_interval=0.2"]
     script = rig.ROOT / "deploy" / "demo" / "train.py"
-    command = [*launcher, f"--master_port={free_port()}", script, "--mode", mode, "--steps", "100"]
+    command = [*launcher, "--nproc_per_node=2", f"--master_port={free_port()}", script, "--mode", mode, "--steps", "20"]
     run = subprocess.Popen(command, env={**os.environ, "PHUB_URL": url}, text=True, start_new_session=True,
                            stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     try:
@@ -521,7 +539,7 @@ def test_torchrun(box):
         return "no data (Debian: apt install dataset-fashion-mnist)"
     for mode in ("box", "ddp"):
         out, code = torchrun(box.url("run" + mode), mode)
-        assert code == 0 and "step 100" in out and "accuracy" in out, out
+        assert code == 0 and "step 20" in out and "accuracy" in out, out
     return None
 
 

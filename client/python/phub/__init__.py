@@ -16,10 +16,11 @@ or, with the names that Horovod's and BytePS's users know, rank and world from t
 
 Without a URL, $PHUB_URL is taken. phub.torch has the two lines for PyTorch.
 
-Errors of the library are phub.Error (a RuntimeError) with the library's text and the errno as `code`; phub.TimeoutError,
-which is also Python's own, names who is missing. Wrong arguments are ValueError and TypeError. Timeouts are in seconds.
-Nothing is ever printed. A process that ends without leave() leaves by itself; one that is killed is lost to the others.
-In a forked child (a DataLoader's worker) the connection of its parent does not exist: calls raise Error.
+Errors of the library are phub.Error (a RuntimeError) with the library's text, and the errno as `code`;
+phub.TimeoutError, which is also Python's own, names who is missing. Wrong arguments are ValueError and TypeError.
+Timeouts are in seconds. Nothing is ever printed. A process that ends without leave() leaves by itself; one that is
+killed is lost to the others. In a forked child (a DataLoader's worker) its parent's connection does not exist: calls
+raise Error.
 
 Installing: `pip install ./client/python` takes along the libphub that `make` built in this source tree. Another one is
 found through $PHUB_LIBRARY (the file), or where the system keeps libraries (`make install`).

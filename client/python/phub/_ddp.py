@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The communication hook of DistributedDataParallel: each bucket is a key, each backward pass a round of all keys.
 
-DDP calls the hook bucket by bucket, in the same order in every worker, and says which bucket is the last. A bucket whose
-place in the key table is known is pushed at once, while autograd goes on with the layers before it. While a layout is
-new (the first pass, and the one after DDP has rebuilt its buckets) buckets are gathered up to the last one, and the new
-key table starts then. The last bucket's call waits for all results; autograd has nothing else to do by then.
+DDP calls the hook bucket by bucket, in the same order in every worker, and says which bucket is the last. A bucket
+whose place in the key table is known is pushed at once, while autograd goes on with the layers before it. While a
+layout is new (the first pass, and the one after DDP has rebuilt its buckets) buckets are gathered up to the last one,
+and the new key table starts then. The last bucket's call waits for all results: autograd has nothing else to do then.
 """
 
 from typing import Any, List, Optional, Tuple
@@ -30,8 +30,9 @@ class _Key:
 class Hook:
     """State of the hook. One backward pass at a time, as DDP has it."""
 
-    def __init__(self, worker: Worker):
+    def __init__(self, worker: Worker, group: Any = None):
         self.worker: Optional[Worker] = worker
+        self.group = group  # does the work after detach()
         self.layout: List[Tuple[int, torch.dtype]] = []  # (elements, type) of each key of the table in use
         self.keys: List[_Key] = []
         self.buckets: List[Tuple[torch.Tensor, Any]] = []  # of the pass so far, with their futures
@@ -131,7 +132,7 @@ def run(state, bucket):
     if state.worker is None:
         from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 
-        return default_hooks.allreduce_hook(None, bucket)
+        return default_hooks.allreduce_hook(state.group, bucket)
     try:
         return state(bucket)
     except Exception as e:

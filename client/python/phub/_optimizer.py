@@ -79,16 +79,16 @@ class DistributedOptimizer(torch.optim.Optimizer):
     `params`: a module, parameters, or torch's list of groups with hyper-parameters of their own. `optimizer`: sgd,
     momentum, nesterov, adagrad, adam or adamw. Other arguments are torch.optim's hyper-parameters (lr, betas, ...) and
     phub.connect()'s options (rank, world, transport, sync, ...); rank and world come from the process group or the
-    launcher when they are not given. The constructor is collective, and gives rank 0's parameters to all workers (not the
-    buffers: see broadcast_parameters()).
+    launcher when they are not given. The constructor is collective, and gives rank 0's parameters to all workers (not
+    the buffers: see broadcast_parameters()).
 
     The box takes the mean of the gradients. Learning-rate schedulers work: a round uses what its group says at step(),
     which must be the same in all workers. Several backward passes before one step() accumulate, as always.
 
     Parameters with requires_grad=False or without elements are left alone. A gradient of None counts as zero, since
-    another worker may have one; with find_unused_parameters=True the workers first find out which parameters none of them
-    has a gradient for, and leave those alone, weight decay and momentum too, as torch.optim does (one small exchange a
-    step more).
+    another worker may have one; with find_unused_parameters=True the workers first find out which parameters none of
+    them has a gradient for, and leave those alone, weight decay and momentum too, as torch.optim does (one small
+    exchange more a step, in a job of its own beside this one).
 
     The optimizer's state lives in the box: state_dict() holds the parameter groups alone, and groups cannot be added.
     """
@@ -161,8 +161,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
 
     def _open_votes(self, url: Optional[str], options: Dict[str, Any]) -> None:
         """A job beside the job, without optimizer: how many workers have a gradient for each parameter."""
-        same = {n: v for n, v in options.items() if n in ("rank", "world", "secret", "transport", "interface", "timeout")}
-        self._votes = connect(job_url(url, ".used"), **same)
+        shared = ("rank", "world", "secret", "transport", "interface", "timeout")
+        self._votes = connect(job_url(url, ".used"), **{n: v for n, v in options.items() if n in shared})
         self._votes.key("used", max(1, len(self._slots)))
         self._votes.start()
 

@@ -38,14 +38,15 @@ def attach(model: torch.nn.parallel.DistributedDataParallel, url: Optional[str] 
     """Makes a DistributedDataParallel model exchange its gradients through the box; before the first backward pass.
 
     The box takes the mean, as DDP does. Accumulation (no_sync), find_unused_parameters, static_graph and
-    gradient_as_bucket_view work as ever; join() and sparse gradients do not. `options` are those of phub.connect(); rank
-    and world are the process group's. Each model needs a job of its own. Returns the connection: .stats(), .transport.
+    gradient_as_bucket_view work as ever; join() and sparse gradients do not. `options` are those of phub.connect();
+    rank and world are the process group's. Each model needs a job of its own. Returns the connection, which has
+    .stats() and .transport.
     """
     if not isinstance(model, torch.nn.parallel.DistributedDataParallel):
         raise TypeError(f"attach() takes a DistributedDataParallel model, not {type(model).__name__}")
     options.setdefault("reduce", "mean")
     worker = connect(url, **launched(options, model.process_group))
-    hook = _ddp.Hook(worker)
+    hook = _ddp.Hook(worker, model.process_group)
     try:
         model.register_comm_hook(hook, _ddp.run)
     except BaseException:
@@ -57,7 +58,7 @@ def attach(model: torch.nn.parallel.DistributedDataParallel, url: Optional[str] 
 
 
 def detach(model: torch.nn.parallel.DistributedDataParallel) -> None:
-    """Leaves the job, in all workers between the same steps; from then on the process group exchanges gradients again."""
+    """Leaves the job, in all workers between the same steps; then the process group exchanges gradients again."""
     if model not in _hooks:
         raise ValueError("this model is not attached")
     _hooks[model].detach()
