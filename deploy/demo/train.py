@@ -224,5 +224,5 @@ def main():
 if __name__ == "__main__":
     try:
         main()
-    except (RuntimeError, KeyboardInterrupt) as e:
+    except (RuntimeError, ImportError, KeyboardInterrupt) as e:
         sys.exit(f"train.py: {e or 'interrupted'}")
