@@ -253,6 +253,8 @@ int client_idle(const phub_t *p, int key)
 {
 	if (p->session.state == SESSION_OVER)
 		return p->session.failure.code;
+	if (p->exchange.given_up)
+		return 0; /* another thread leaves: what was in flight is not done, as the session's end will say */
 	if (key == PHUB_ALL)
 		return p->exchange.open_keys == 0;
 	return !p->keyring.keys[key].open;

@@ -200,13 +200,16 @@ static void chunk_set_weights(struct chunk *chunk, struct shard *shard)
 	chunk->weights = true;
 }
 
-static void chunk_commit_broadcast(struct chunk *chunk, struct shard *shard, struct sum_args *sum)
+static void chunk_commit_broadcast(struct chunk *chunk, struct shard *shard, const struct sum_args *sum)
 {
 	const struct spec *spec = shard->spec;
 	uint32_t rows = spec_stepwise(spec) ? spec->world : 1;
 
-	sum->scale = 1;
-	shard->kernels->sum(sum);
+	/* Copied, not summed with nothing: no bit may change, not even of a signalling NaN. */
+	if (sum->src_count > 0)
+		memcpy(chunk->result, sum->src[0], chunk->bytes);
+	else
+		convert_from_f32(chunk->result, (enum dtype)chunk->dtype, chunk->sum, chunk->elements);
 	for (uint32_t row = 1; row < rows; row++)
 		memcpy(chunk->result + row * spec->plan.region_bytes, chunk->result, chunk->bytes);
 	if (spec->optimizer != OPTIMIZER_NONE)
@@ -380,6 +383,25 @@ void chunk_sent(struct chunk *chunk, struct link *link, uint64_t now_ns)
 		chunk_retry_one(chunk, shard);
 }
 
+void chunk_forget(struct chunk *chunk, const struct link *link)
+{
+	struct shard *shard = link->shard;
+	struct arrival *a = &chunk->arrivals[link->rank];
+
+	assert(a->state == ARRIVAL_HELD && chunk->arrived > 0);
+	a->state = ARRIVAL_NONE;
+	a->payload = NULL;
+	chunk->gradients--; /* a worker's payload counts as one: receive.c */
+	if (chunk->parked) {
+		chunk->parked = false;
+		shard->parked_count--;
+	}
+	if (--chunk->arrived > 0)
+		return;
+	chunk_close(chunk, shard);
+	chunk->kind = ROUND_OPEN;
+}
+
 /* ---- admission of one contribution ---- */
 
 /*
@@ -456,8 +478,9 @@ int chunk_add(struct chunk *chunk, const struct contribution *c)
 	if (chunk->kind == ROUND_OPEN) {
 		chunk_open(chunk, shard, c->now_ns);
 		chunk->kind = c->header->type == WIRE_PUSH ? ROUND_GRADIENT : ROUND_BROADCAST;
-		chunk->hyper = c->header->hyper;
 	}
+	if (c->header->type != WIRE_PULL) /* first weights want what their root names, whoever comes first */
+		chunk->hyper = c->header->hyper;
 	a->priority = c->header->priority;
 	a->hyper = c->header->hyper;
 	chunk->arrived++;

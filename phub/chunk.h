@@ -198,6 +198,11 @@ void chunk_retry(struct shard *shard, uint64_t now_ns);
 /* The reply with `cookie` (the chunk) to `link` is no longer read by its queue. */
 void chunk_sent(struct chunk *chunk, struct link *link, uint64_t now_ns);
 
+/*
+ * The payload that is held of this link is gone with its connection: as if it had not come, so that no commit reads it.
+ */
+void chunk_forget(struct chunk *chunk, const struct link *link);
+
 /* Marks the shard failed and tells control. Only the first failure is told. */
 void chunk_fail(struct chunk *chunk, const struct link *link, enum shard_failure what, uint64_t round, uint64_t detail);
 

@@ -92,6 +92,8 @@ static void core_tell(struct core *core, const struct mail *mail)
 static void core_attach(struct core *core, struct shard *shard)
 {
 	shard->trace = &core->trace;
+	if (core->config.plant_leak)
+		stats_add(&shard->counters.slots_kept, 1);
 	shard->next = core->shards;
 	core->shards = shard;
 }
@@ -265,6 +267,8 @@ static void core_report_stall(struct core *core, struct shard *shard, uint64_t n
 		mail.value++;
 		if (rank < 64)
 			mail.missing |= 1ull << rank;
+		else if (mail.rank == 0 && !shard->links[rank].conn)
+			mail.rank = rank;
 	}
 	if (mailbox_send(core->config.control, &mail) == 0)
 		shard->stalled_told_ns = now_ns;

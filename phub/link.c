@@ -38,10 +38,13 @@ static void link_settle(struct link *link)
 		struct arrival *a = &chunk->arrivals[link->rank];
 
 		if (a->state == ARRIVAL_HELD && a->slot) {
-			a->slot = NULL; /* its memory went with the connection: the round cannot commit with it */
+			a->slot = NULL;
 			stats_add(&shard->counters.slots_released, 1);
 			link->queue->held--;
 			link->held--;
+			/* Mapped memory stays until the shard is detached; a slot's went with the connection. */
+			if (link->queue->hold_max != UINT_MAX)
+				chunk_forget(chunk, link);
 		}
 		stats_add(&shard->counters.sends_done, a->sends);
 		chunk->sends -= a->sends;

@@ -85,9 +85,13 @@ void mailbox_disarm(struct mailbox *m)
 {
 	uint64_t count;
 
-	if (atomic_exchange(&m->asleep, 0) == 0) {
-		ssize_t got = read(m->fd, &count, sizeof(count));
+	ssize_t got;
 
-		(void)got;
-	}
+	atomic_store(&m->asleep, 0);
+	/*
+	 * Read in any case: who found us asleep the last time may have written only after we looked, and a level that
+	 * nobody takes back would let no later sleep be one.
+	 */
+	got = read(m->fd, &count, sizeof(count));
+	(void)got;
 }

@@ -30,7 +30,9 @@ enum mail_kind {
 	MAIL_LINK_CLOSED,  /* the connection of `rank` ended; `value` is the negative errno or 0 */
 	MAIL_HYPER_TAKEN,  /* `table` is the control thread's again */
 	MAIL_FAILED, /* the job cannot go on: `value` is enum shard_failure, about `rank`, `chunk`, `round`, `detail` */
-	MAIL_STALLED, /* the oldest open round: `chunk`, `round`; `missing`: ranks below 64; `value`: how many */
+	/* The oldest open round: `chunk`, `round`; `missing`: ranks below 64; `value`: how many; `rank`: the first of
+	 * the others that has no connection, or 0. */
+	MAIL_STALLED,
 };
 
 struct mail {

@@ -18,11 +18,16 @@ struct cursor {
 	uint64_t used;
 };
 
+static uint64_t store_align(uint64_t bytes, uint64_t align)
+{
+	return (bytes + align - 1) / align * align;
+}
+
 static void *store_take(struct cursor *at, uint64_t bytes, uint64_t align)
 {
 	void *piece;
 
-	at->used = (at->used + align - 1) / align * align;
+	at->used = store_align(at->used, align);
 	piece = at->base ? at->base + at->used : NULL;
 	if (__builtin_add_overflow(at->used, bytes, &at->used) || at->used > UINT64_MAX / 2)
 		at->used = UINT64_MAX / 2;
@@ -97,23 +102,22 @@ static void store_place_tables(
 	}
 }
 
+/* Equal buffers are counted at once: there may be as many as chunks times ranks, and the control thread counts them. */
 static void store_place_buffers(
 	const struct spec *spec, const struct share *share, struct cursor *at, struct shard *shard)
 {
 	uint64_t stages = store_stages(spec, share);
+	uint64_t sum_bytes = store_align((uint64_t)share->elements_max * sizeof(float), STORE_CHUNK_ALIGN);
+	uint64_t stage_bytes = store_align(share->bytes_max, STORE_ALIGN);
+	uint8_t *sum = store_take(at, share->chunk_count * sum_bytes, STORE_CHUNK_ALIGN);
+	uint8_t *stage = store_take(at, stages * stage_bytes, STORE_ALIGN);
 
-	for (uint32_t i = 0; i < share->chunk_count; i++) {
-		float *sum = store_take(at, (uint64_t)share->elements_max * sizeof(float), STORE_CHUNK_ALIGN);
-
-		if (at->base)
-			shard->sums[i] = sum;
-	}
-	for (uint64_t i = 0; i < stages; i++) {
-		uint8_t *stage = store_take(at, share->bytes_max, STORE_ALIGN);
-
-		if (at->base)
-			shard->stages[i] = stage;
-	}
+	if (!at->base)
+		return;
+	for (uint32_t i = 0; i < share->chunk_count; i++)
+		shard->sums[i] = (float *)(void *)(sum + i * sum_bytes);
+	for (uint64_t i = 0; i < stages; i++)
+		shard->stages[i] = stage + i * stage_bytes;
 }
 
 static void store_place_chunk(

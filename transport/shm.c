@@ -338,14 +338,12 @@ static bool shm_conn_over(const struct shm_conn *c)
 	return c->stage == SHM_FAILED;
 }
 
-/* What is rare: completions, room, the end. */
+/* What is rare: room, the end. */
 static unsigned shm_conn_yield_rest(struct shm_conn *c, struct event *events, unsigned max)
 {
 	unsigned n = 0;
 
-	if (c->stage <= SHM_ENDING)
-		n = shm_conn_yield_sent(c, events, max);
-	if (n < max && c->blocked && c->stage == SHM_OPEN)
+	if (c->blocked && c->stage == SHM_OPEN)
 		n += shm_conn_yield_writable(c, events + n);
 	if (n < max && shm_conn_over(c)) {
 		shm_event_simple(&events[n], c, EVENT_CLOSED);
@@ -359,9 +357,12 @@ static unsigned shm_conn_poll(struct shm_conn *c, struct event *events, unsigned
 {
 	unsigned n = 0;
 
-	if (c->stage <= SHM_ENDING)
-		n = shm_conn_yield_messages(c, events, max);
-	if (n < max && (c->stage != SHM_OPEN || c->blocked || c->cookie_head != c->cookie_published))
+	/* Completions first: a message may be the answer to what they are about, and its reader counts on that. */
+	if (c->stage <= SHM_ENDING) {
+		n = shm_conn_yield_sent(c, events, max);
+		n += shm_conn_yield_messages(c, events + n, max - n);
+	}
+	if (n < max && (c->stage != SHM_OPEN || c->blocked))
 		n += shm_conn_yield_rest(c, events + n, max - n);
 	return n;
 }

@@ -33,7 +33,8 @@ struct box_env {
 	/* The next control stream, or -EAGAIN. NULL: TCP listeners at config->listen. */
 	int (*accept)(void *arg, struct stream **out);
 	void *accept_arg;
-	bool by_hand; /* cores are stepped by the caller: not pinned, the machine is not looked at */
+	bool by_hand;    /* cores are stepped by the caller: not pinned, the machine is not looked at */
+	bool plant_leak; /* for tests: see core.h */
 };
 
 /* An address of the control sessions. */

@@ -45,7 +45,8 @@ struct control {
 	bool stopping;
 	bool unbalanced; /* a shard came back with slots, credits or completions that do not balance */
 
-	struct session *sessions;               /* list */
+	/* List, oldest first: of a worker that ended and the one that takes its place, the end is heard first. */
+	struct session *sessions;
 	unsigned session_count, stranger_count; /* strangers: not proved yet */
 	uint64_t session_last;                  /* id */
 	uint64_t strangers_refused;

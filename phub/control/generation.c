@@ -79,6 +79,16 @@ static unsigned generation_mapped_count(const struct job *job)
 	return count;
 }
 
+/* What control itself keeps of it: many small keys with long names are more than their gradients. */
+static uint64_t generation_table_bytes(const struct generation *g, const struct job *job)
+{
+	const struct chunk_plan *plan = &g->spec.plan;
+
+	return table_bytes(job->reference) +
+	       plan->chunk_count * (sizeof(*plan->chunks) + sizeof(*g->chunk_bytes) + sizeof(*g->core_of_chunk)) +
+	       plan->key_count * (sizeof(*plan->key_offset) + sizeof(*plan->key_chunk));
+}
+
 /* Is there room for it? Counts it. */
 static int generation_admit(struct generation *g, const struct job *job, struct err *e)
 {
@@ -88,7 +98,8 @@ static int generation_admit(struct generation *g, const struct job *job, struct 
 	uint64_t region = (g->spec.plan.region_bytes + GENERATION_PAGE - 1) / GENERATION_PAGE * GENERATION_PAGE;
 
 	if (need == UINT64_MAX || __builtin_mul_overflow(region, generation_mapped_count(job), &maps) ||
-		__builtin_add_overflow(need, maps, &need))
+		__builtin_add_overflow(need, maps, &need) ||
+		__builtin_add_overflow(need, generation_table_bytes(g, job), &need))
 		need = UINT64_MAX;
 	room = limit - c->memory_used;
 	if (listed && listed->memory_max && listed->memory_max < room)

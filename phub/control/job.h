@@ -23,6 +23,7 @@ struct session;
 #define JOB_SAMPLE_NS         1000000000ull
 #define JOB_NOTICE_NS         1000000000ull /* who is missing is told this often */
 #define JOB_HYPER_PENDING_MAX 256u          /* versions of which some ranks have not sent theirs */
+#define JOB_HYPER_SENT_MAX    64u           /* versions on their way to cores: above that its ranks are not read */
 
 enum job_state {
 	JOB_FORMING,  /* ranks join and send their tables */
@@ -82,6 +83,7 @@ struct job {
 	uint32_t started;              /* generations so far */
 	struct hyper_pending *hypers;  /* oldest first */
 	uint32_t hyper_count;
+	uint32_t hyper_sent; /* versions that some cores of this generation have not taken yet */
 
 	uint64_t noticed_ns; /* when who is missing was told */
 	char waiting[400];   /* what the oldest open round waits for */
@@ -124,8 +126,8 @@ void job_forget_table(struct job *job, uint32_t rank);
 /* ---- job_hyper.c ---- */
 
 void job_hear_hyper(struct session *s, const Phub__Hyper *message);
-/* A core has copied the table. */
-void job_hyper_taken(struct control *c, struct hyper_table *table);
+/* A core has copied the table. `job`: whose, or NULL when its generation is over. */
+void job_hyper_taken(struct control *c, struct job *job, struct hyper_table *table);
 void job_hyper_forget(struct job *job);
 /* Frees what cores never gave back: when none runs any more. */
 void job_hyper_fini(struct control *c);

@@ -53,22 +53,32 @@ static void job_hyper_send(struct job *job, struct hyper_table *table)
 
 	job_hyper_outer(table)->next = c->tables;
 	c->tables = job_hyper_outer(table);
+	job->hyper_sent++;
 	for (unsigned core = 0; core < g->spec.core_count; core++)
 		table->cores_left += g->store.shards[core] != NULL;
 	for (unsigned core = 0; core < g->spec.core_count; core++) {
-		struct mail mail = {.kind = MAIL_HYPER, .core = core, .shard = g->store.shards[core], .table = table};
+		struct mail mail = {
+			.kind = MAIL_HYPER,
+			.core = core,
+			.shard = g->store.shards[core],
+			.job = job->id,
+			.generation = g->spec.generation,
+			.table = table,
+		};
 
 		if (mail.shard)
 			post_send(&c->box->posts[core], &mail);
 	}
 }
 
-void job_hyper_taken(struct control *c, struct hyper_table *table)
+void job_hyper_taken(struct control *c, struct job *job, struct hyper_table *table)
 {
 	struct job_hyper_table **at = &c->tables;
 
 	if (--table->cores_left > 0)
 		return;
+	if (job)
+		job->hyper_sent--;
 	while (*at != job_hyper_outer(table))
 		at = &(*at)->next;
 	*at = (*at)->next;

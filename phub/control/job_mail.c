@@ -87,7 +87,7 @@ static void job_failed(struct job *job, const struct mail *mail)
 		return;
 	case SHARD_FAIL_KIND:
 		job_fail(job, PHUB__ERROR_CODE__ERROR_MISMATCH, (int)mail->rank,
-			"rank %u (%s) sent a %s of %s in round %" PRIu64
+			"rank %u (%s) sent a '%s' of %s in round %" PRIu64
 			", in which others do something else; all ranks must make the same calls with the same root",
 			mail->rank, peer, wire_type_name((enum wire_type)mail->detail), keys, mail->round);
 		return;
@@ -166,7 +166,7 @@ void job_mail(struct control *c, const struct mail *mail)
 
 	switch (mail->kind) {
 	case MAIL_HYPER_TAKEN:
-		job_hyper_taken(c, mail->table);
+		job_hyper_taken(c, job, mail->table);
 		return;
 	case MAIL_LINK_REFUSED:
 		mail->conn->transport->ops->abandon(mail->conn->transport, mail->conn);

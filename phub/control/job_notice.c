@@ -148,7 +148,7 @@ static bool job_check_left(struct job *job, const struct mail *mail, const char 
 {
 	for (uint32_t i = 0; i < job->world; i++) {
 		const struct member *m = &job->members[i];
-		bool named = i < 64 ? (mail->missing >> i) & 1 : mail->value > __builtin_popcountll(mail->missing);
+		bool named = i < 64 ? (mail->missing >> i) & 1 : i == mail->rank;
 
 		if (!m->left || !named)
 			continue;

@@ -199,6 +199,7 @@ static void job_start(struct job *job)
 	job->started++;
 	job->tabled = 0;
 	job->sample_count = 0;
+	job->hyper_sent = 0;
 	job->state = JOB_RUNNING;
 	job_hyper_forget(job);
 	for (uint32_t i = 0; i < job->world; i++) {

@@ -52,7 +52,7 @@ static void session_make_room(struct control *c)
 		strangers = SESSION_STRANGERS_MIN;
 	if (c->stranger_count < strangers)
 		return;
-	for (struct session *s = c->sessions; s; s = s->next) /* newest first */
+	for (struct session *s = c->sessions; s && !oldest; s = s->next)
 		if (!s->proved && !s->dead)
 			oldest = s;
 	if (!oldest)
@@ -81,6 +81,7 @@ static void session_watch(struct session *s, bool write)
 void session_open(struct control *c, struct stream *stream, unsigned listener)
 {
 	struct session *s = calloc(1, sizeof(*s));
+	struct session **last = &c->sessions;
 	bool room;
 
 	if (!s) {
@@ -98,8 +99,9 @@ void session_open(struct control *c, struct stream *stream, unsigned listener)
 	s->readable = true;
 	s->opened_ns = c->now_ns;
 	s->heard_ns = c->now_ns;
-	s->next = c->sessions;
-	c->sessions = s;
+	while (*last)
+		last = &(*last)->next;
+	*last = s;
 	c->session_count++;
 	c->stranger_count++;
 	session_watch(s, false);
@@ -273,6 +275,8 @@ void session_read(struct session *s)
 		return;
 	}
 	for (int i = 0; i < SESSION_FRAMES && !s->dead; i++) {
+		if (s->job && s->job->hyper_sent >= JOB_HYPER_SENT_MAX)
+			return; /* it stays readable, and the mail that a core has taken one brings us back */
 		rc = frame_read(&s->reader, s->stream, &frame, &bytes);
 		if (rc == -EAGAIN) {
 			s->readable = s->control->epoll_fd < 0 || s->stream->ops->fd(s->stream) < 0;

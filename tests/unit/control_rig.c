@@ -190,45 +190,55 @@ void actor_hello(struct actor *c, const char *job, uint32_t rank, uint32_t world
 	actor_say(c, &control);
 }
 
-static bool actor_prove(struct actor *c, const char *job, uint32_t rank, uint32_t world, const char *secret)
+void actor_prove(struct actor *c, const char *job, uint32_t rank, uint32_t world, const char *secret)
 {
 	Phub__Control control = PHUB__CONTROL__INIT;
 	Phub__Proof proof = PHUB__PROOF__INIT;
 	struct proof_session seen = {.job = job, .rank = rank, .world = world};
-	uint8_t mac[PROOF_MAC], expected[PROOF_MAC];
 	size_t bytes = secret ? strlen(secret) : 0;
+	uint8_t mac[PROOF_MAC];
 
-	if (actor_hear(c) != PHUB__CONTROL__MESSAGE_CHALLENGE)
-		return false;
 	memcpy(seen.client_nonce, actor_nonce, PROOF_NONCE);
 	memcpy(seen.box_nonce, c->last->challenge->nonce.data, PROOF_NONCE);
 	secret = secret ? secret : "";
 	assert_int_equal(proof_control(secret, bytes, &seen, false, mac), 0);
-	assert_int_equal(proof_control(secret, bytes, &seen, true, expected), 0);
+	assert_int_equal(proof_control(secret, bytes, &seen, true, c->expected), 0);
 	assert_int_equal(proof_session_key(secret, bytes, &seen, c->key), 0);
 	proof.mac.data = mac;
 	proof.mac.len = sizeof(mac);
 	control.message_case = PHUB__CONTROL__MESSAGE_PROOF;
 	control.proof = &proof;
 	actor_say(c, &control);
+}
+
+bool actor_welcomed(struct actor *c)
+{
 	if (actor_hear(c) != PHUB__CONTROL__MESSAGE_WELCOME)
 		return false;
-	assert_true(proof_equal(c->last->welcome->mac.data, expected));
+	assert_true(proof_equal(c->last->welcome->mac.data, c->expected));
 	c->session = c->last->welcome->session;
 	c->chunk_bytes = c->last->welcome->chunk_bytes;
 	return true;
 }
 
+static bool actor_prove_and_hear(struct actor *c, const char *job, uint32_t rank, uint32_t world, const char *secret)
+{
+	if (actor_hear(c) != PHUB__CONTROL__MESSAGE_CHALLENGE)
+		return false;
+	actor_prove(c, job, rank, world, secret);
+	return actor_welcomed(c);
+}
+
 bool actor_join(struct actor *c, const char *job, uint32_t rank, uint32_t world, const char *secret)
 {
 	actor_hello(c, job, rank, world);
-	return actor_prove(c, job, rank, world, secret);
+	return actor_prove_and_hear(c, job, rank, world, secret);
 }
 
 bool actor_join_admin(struct actor *c, const char *secret)
 {
 	actor_hello(c, NULL, 0, 0);
-	return actor_prove(c, "", 0, 0, secret);
+	return actor_prove_and_hear(c, "", 0, 0, secret);
 }
 
 void actor_job(struct actor *c, const struct rig_job *job, uint32_t key_count)

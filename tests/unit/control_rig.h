@@ -36,6 +36,7 @@ struct actor {
 	uint32_t rank;
 	uint64_t session;
 	uint8_t key[PROOF_KEY];
+	uint8_t expected[PROOF_MAC]; /* of the box */
 	uint32_t chunk_bytes;
 	Phub__Control *last; /* of rig_hear() */
 	char error[600];     /* text of the last Error that came */
@@ -76,6 +77,9 @@ int actor_hear(struct actor *c);
 void actor_hello(struct actor *c, const char *job, uint32_t rank, uint32_t world);
 /* Hello to Welcome. Returns whether it was welcomed. */
 bool actor_join(struct actor *c, const char *job, uint32_t rank, uint32_t world, const char *secret);
+/* The last two of its steps, after the Challenge was heard: says the Proof; hears whether it was welcomed. */
+void actor_prove(struct actor *c, const char *job, uint32_t rank, uint32_t world, const char *secret);
+bool actor_welcomed(struct actor *c);
 bool actor_join_admin(struct actor *c, const char *secret);
 void actor_job(struct actor *c, const struct rig_job *job, uint32_t key_count);
 /* Keys `first`..: names k0, k1, ... with `elements` each. */

@@ -421,7 +421,7 @@ static void fake_reply(struct fake_box *b, struct fake_worker *w, uint32_t index
 	h.type = WIRE_RESULT;
 	h.length = b->plan.chunks[index].bytes;
 	h.chunk = chunk->local;
-	h.round = round + b->wrong_round;
+	h.round = round + (b->wrong_round ? 1 : 0);
 	h.count = 1;
 	for (int i = 0; i <= b->doubled; i++)
 		b->queue->ops->send(b->queue, conn, &h, chunk->result, NULL);

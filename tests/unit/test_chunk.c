@@ -447,6 +447,65 @@ static void test_hyper_parks(void **state)
 	bench_close(b);
 }
 
+/* First weights want the version that their root names, whoever comes first: who pulls may be ahead of it. */
+static void test_pull_names_no_hyper(void **state)
+{
+	for (int sync = SYNC_BSP; sync <= SYNC_ASYNC; sync++) {
+		struct bench *b = bench_new();
+
+		b->spec.optimizer = OPTIMIZER_SGD;
+		b->spec.sync = (enum spec_sync)sync;
+		bench_open(b, 3, 0);
+		bench_fill(b, 0);
+		bench_push(b, 1, WIRE_PULL, 0, 1, false);
+		bench_push(b, 0, WIRE_INIT, 0, 0, false);
+		bench_push(b, 2, WIRE_PULL, 0, 3, false);
+		assert_int_equal(b->shard->parked_count, 0);
+		assert_int_equal(b->fake.sent_count, 3);
+		bench_close(b);
+	}
+	(void)state;
+}
+
+/* A slot's memory goes with its connection: no commit reads it, and the round is as if it had not come. */
+static void test_held_payload_goes_with_its_connection(void **state)
+{
+	struct bench *b = bench_new();
+	struct conn_spec again = {.window = 4};
+	(void)state;
+
+	bench_open(b, 3, 8);
+	bench_fill(b, 1);
+	assert_int_equal(bench_push(b, 1, WIRE_PUSH, 1, 0, true), 1);
+	link_close(&b->shard->links[1]);
+	memset(b->data[1], 0xff, sizeof(b->data[1]));
+	assert_int_equal(b->chunk->arrived, 0);
+	assert_int_equal(b->shard->open_oldest, CHUNK_NONE);
+	bench_push(b, 0, WIRE_PUSH, 1, 0, true);
+	bench_push(b, 2, WIRE_PUSH, 1, 0, true);
+	assert_int_equal(b->fake.sent_count, 0);
+	bench_fill(b, 1);
+	b->seq[1] = 0;
+	assert_int_equal(link_open(&b->shard->links[1], &b->fake.queue, &b->fake.conns[1], &again), 0);
+	bench_push(b, 1, WIRE_PUSH, 1, 0, true);
+	assert_int_equal(b->fake.sent_count, 3);
+	assert_true(((float *)b->chunk->result)[4] == bench_sum(b, 4));
+
+	/* Also out of a commit that is parked: the last results are still being sent. */
+	bench_fill(b, 2);
+	for (uint32_t rank = 0; rank < 3; rank++)
+		bench_push(b, rank, WIRE_PUSH, 2, 0, true);
+	assert_int_equal(b->shard->parked_count, 1);
+	link_close(&b->shard->links[1]);
+	assert_int_equal(b->shard->parked_count, 0);
+	for (unsigned i = 0; i < 3; i++)
+		if (b->fake.sent[i].header.rank != 1)
+			chunk_sent(b->chunk, &b->shard->links[b->fake.sent[i].header.rank], b->now);
+	assert_int_equal(b->chunk->round, 2);
+	assert_int_equal(b->chunk->arrived, 2);
+	bench_close(b);
+}
+
 /* Each push is a step, answered at once from the pusher's own row; the oracle is the same steps in order. */
 static void test_async_is_serial(void **state)
 {
@@ -622,6 +681,8 @@ int main(void)
 		cmocka_unit_test(test_nan_policies),
 		cmocka_unit_test(test_weights_first),
 		cmocka_unit_test(test_hyper_parks),
+		cmocka_unit_test(test_pull_names_no_hyper),
+		cmocka_unit_test(test_held_payload_goes_with_its_connection),
 		cmocka_unit_test(test_async_is_serial),
 		cmocka_unit_test(test_async_parks_in_its_row),
 		cmocka_unit_test(test_ssp_waits),

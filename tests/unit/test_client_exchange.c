@@ -562,8 +562,12 @@ static void leaving_gives_up_what_is_in_flight(void **state)
 	fill(data, BIG, 0, 1);
 	assert_int_equal(phub_push_pull(r.workers[0], 0, data, data, 0), 0);
 	client_leave_begin(r.workers[0]);
+	/* A thread that waits meanwhile is not told that its round is done. */
+	assert_int_equal(client_idle(r.workers[0], 0), 0);
+	assert_int_equal(client_idle(r.workers[0], PHUB_ALL), 0);
 	while (client_left(r.workers[0]) == -EAGAIN)
 		rig_step(&r);
+	assert_int_equal(phub_wait(r.workers[0], 0, 0), -ESHUTDOWN);
 	free(data);
 	rig_run(&r, 20 * MS);
 	assert_true(r.box.workers[0].left);

@@ -84,6 +84,7 @@ static void expect_notice(struct actor *a, const char *words)
 static void test_start(void **state)
 {
 	struct rig_job job = {.generation = 1, .chunk_bytes = 4096};
+	const struct generation *running;
 	struct team t;
 
 	(void)state;
@@ -100,6 +101,8 @@ static void test_start(void **state)
 	}
 	assert_int_equal(t.rig.box->placement[0].bytes, 8192);
 	assert_true(t.rig.box->control.memory_used >= 16384);
+	running = t.rig.box->control.jobs->generation;
+	assert_true(t.rig.box->control.memory_used >= store_bytes(&running->spec) + table_bytes(running->table));
 	for (uint32_t i = 0; i < 3; i++) {
 		actor_leave(&t.a[i]);
 		assert_int_equal(actor_hear(&t.a[i]), PHUB__CONTROL__MESSAGE_LEFT);
@@ -420,6 +423,74 @@ static void test_hyper_stepwise(void **state)
 	team_close(&t);
 }
 
+/* Says it without giving the box a turn. */
+static void say_hyper(struct actor *a, uint32_t version)
+{
+	Phub__Hypers hypers = PHUB__HYPERS__INIT, *groups[] = {&hypers};
+	Phub__Control control = PHUB__CONTROL__INIT;
+	Phub__Hyper message = PHUB__HYPER__INIT;
+	uint8_t frame[256] = {0};
+	size_t bytes;
+
+	hypers.lr = 0.25;
+	message.version = version;
+	message.groups = groups;
+	message.n_groups = 1;
+	control.message_case = PHUB__CONTROL__MESSAGE_HYPER;
+	control.hyper = &message;
+	bytes = phub__control__get_packed_size(&control);
+	assert_true(bytes < 256 - 4);
+	frame[0] = (uint8_t)bytes;
+	phub__control__pack(&control, frame + 4);
+	assert_int_equal(a->stream->ops->write(a->stream, frame, bytes + 4), bytes + 4);
+}
+
+/* A rank that sends versions faster than cores take them is not read for a while: mail and memory are bounded. */
+static void test_hyper_flood(void **state)
+{
+	struct rig_job job = {.generation = 1, .optimizer = 1, .lr = 0.5, .sync = 2};
+	struct team t;
+	struct job *running;
+
+	(void)state;
+	team_open(&t, 2, 1, NULL);
+	team_start(&t, &job, 1, 16);
+	running = t.rig.box->control.jobs;
+	for (uint32_t i = 1; i <= 3 * JOB_HYPER_SENT_MAX; i++)
+		say_hyper(&t.a[1], i);
+	for (int i = 0; i < 8; i++) {
+		loop_net_advance(t.rig.net, t.rig.now_ns);
+		control_step(&t.rig.box->control, t.rig.now_ns);
+	}
+	assert_int_equal(running->hyper_sent, JOB_HYPER_SENT_MAX);
+	assert_int_equal(running->members[1].hyper, JOB_HYPER_SENT_MAX);
+	rig_turn(&t.rig);
+	assert_int_equal(running->hyper_sent, 0);
+	assert_int_equal(running->generation->store.shards[0]->hypers.newest[1], 3 * JOB_HYPER_SENT_MAX);
+	team_close(&t);
+}
+
+/* Of ranks that a stall cannot list, one that has left is blamed only when it is the one that is missing. */
+static void test_stall_blames_who_is_missing(void **state)
+{
+	struct member members[70] = {{0}};
+	struct config config = {0};
+	struct control c = {.config = &config, .job_count = 1};
+	struct generation g = {.detaching = true};
+	struct job job = {.control = &c, .state = JOB_RUNNING, .id = 7, .world = 70, .members = members, .left = 1};
+	struct mail mail = {.kind = MAIL_STALLED, .job = 7, .round = 3, .value = 1};
+
+	(void)state;
+	c.jobs = &job;
+	job.generation = &g;
+	members[68].left = true;
+	job_mail(&c, &mail); /* rank 69 is missing, and connected */
+	assert_int_equal(job.state, JOB_RUNNING);
+	mail.rank = 68;
+	job_mail(&c, &mail);
+	assert_int_equal(job.state, JOB_ENDING);
+}
+
 static void test_barrier(void **state)
 {
 	struct team t;
@@ -536,6 +607,8 @@ int main(void)
 		cmocka_unit_test(test_memory_limit),
 		cmocka_unit_test(test_hyper),
 		cmocka_unit_test(test_hyper_stepwise),
+		cmocka_unit_test(test_hyper_flood),
+		cmocka_unit_test(test_stall_blames_who_is_missing),
 		cmocka_unit_test(test_barrier),
 		cmocka_unit_test(test_leave_while_others_wait),
 		cmocka_unit_test(test_rekey),

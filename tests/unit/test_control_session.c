@@ -130,6 +130,28 @@ static void test_taken_and_world(void **state)
 	rig_close(&rig);
 }
 
+/* A worker dies and is started again at once: the box may hear of both in one step. */
+static void test_place_of_the_dead(void **state)
+{
+	struct rig rig;
+	struct actor a, b;
+
+	(void)state;
+	rig_open(&rig, 1, NULL);
+	actor_dial(&rig, &a, 1);
+	assert_true(actor_join(&a, "demo", 0, 1, NULL));
+	actor_dial(&rig, &b, 2);
+	actor_hello(&b, "demo", 0, 1);
+	assert_int_equal(actor_hear(&b), PHUB__CONTROL__MESSAGE_CHALLENGE);
+	a.stream->ops->close(a.stream);
+	a.stream = NULL;
+	actor_prove(&b, "demo", 0, 1, NULL);
+	assert_true(actor_welcomed(&b));
+	actor_hang_up(&a);
+	actor_hang_up(&b);
+	rig_close(&rig);
+}
+
 /* A secret in the environment, as create_secret_env and admin_secret_env name it. */
 static void test_secret(void **state)
 {
@@ -415,6 +437,7 @@ int main(void)
 		cmocka_unit_test(test_version),
 		cmocka_unit_test(test_names_and_ranks),
 		cmocka_unit_test(test_taken_and_world),
+		cmocka_unit_test(test_place_of_the_dead),
 		cmocka_unit_test(test_secret),
 		cmocka_unit_test(test_strangers_from_elsewhere),
 		cmocka_unit_test(test_out_of_order),

@@ -147,6 +147,46 @@ static void sent_follows_publication_in_order(void **state)
 	shm_box_close(&b);
 }
 
+/* A worker may answer a result before the box has polled again: what was sent is done with before the answer comes. */
+static void completions_come_before_the_answer(void **state)
+{
+	struct event events[8];
+	struct shm_worker w;
+	struct event ev;
+	struct shm_box b;
+	struct conn *c;
+	int cookie;
+
+	(void)state;
+	shm_box_open(&b, 8);
+	c = shm_rig_join(&b, &w, 7);
+	assert_int_equal(shm_rig_result(&b, c, 2, 1, &cookie), 0);
+	b.q->ops->flush(b.q);
+	ev = shm_rig_await(w.q);
+	assert_int_equal(ev.header.type, WIRE_RESULT);
+	w.q->ops->release(w.q, ev.slot);
+	assert_int_equal(shm_rig_push(&w, 2, 2, NULL), 0);
+	w.q->ops->flush(w.q);
+	assert_int_equal(shm_rig_poll(b.q, events, 8), 2);
+	assert_int_equal(events[0].type, EVENT_SENT);
+	assert_ptr_equal(events[0].cookie, &cookie);
+	assert_int_equal(events[1].type, EVENT_MESSAGE);
+	b.q->ops->release(b.q, events[1].slot);
+	/* Also when there is room for one event only. */
+	assert_int_equal(shm_rig_result(&b, c, 2, 2, &cookie), 0);
+	b.q->ops->flush(b.q);
+	assert_int_equal(shm_rig_push(&w, 2, 3, NULL), 0);
+	w.q->ops->flush(w.q);
+	assert_int_equal(shm_rig_poll(b.q, events, 1), 1);
+	assert_int_equal(events[0].type, EVENT_SENT);
+	ev = shm_rig_await(b.q);
+	assert_int_equal(ev.type, EVENT_MESSAGE);
+	b.q->ops->release(b.q, ev.slot);
+	b.q->ops->drop(b.q, c);
+	shm_worker_close(&w);
+	shm_box_close(&b);
+}
+
 static void a_full_ring_says_so_and_when_there_is_room(void **state)
 {
 	struct shm_worker w;
@@ -436,6 +476,7 @@ int main(void)
 		cmocka_unit_test(headers_alone_have_no_payload_and_no_slot),
 		cmocka_unit_test(slots_are_kept_and_released_in_any_order),
 		cmocka_unit_test(sent_follows_publication_in_order),
+		cmocka_unit_test(completions_come_before_the_answer),
 		cmocka_unit_test(a_full_ring_says_so_and_when_there_is_room),
 		cmocka_unit_test(unpolled_completions_are_bounded),
 		cmocka_unit_test(send_refuses_payloads_out_of_place),

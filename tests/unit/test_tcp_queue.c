@@ -58,7 +58,7 @@ static void test_again_and_writable(void **state)
 		assert_int_equal(rc, -EAGAIN);
 		if (tcp_rig_poll(&rig, rig.box_queue, 100) == 0)
 			break;
-		for (unsigned i = 0; rig.events[i].type == EVENT_SENT && i < TCP_RIG_EVENTS; i++)
+		for (unsigned i = 0; i < TCP_RIG_EVENTS && rig.events[i].type == EVENT_SENT; i++)
 			if ((uintptr_t)rig.events[i].cookie == completed + 1)
 				completed++;
 	} while (sent < 10000);

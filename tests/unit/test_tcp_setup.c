@@ -107,7 +107,7 @@ static void test_ports(void **state)
 	snprintf(other, sizeof(other), "127.0.0.1:%u", port);
 	assert_string_equal(address, other);
 	assert_int_equal(second->ops->listen(second, "127.0.0.1", address, sizeof(address), &e), 0);
-	snprintf(other, sizeof(other), "127.0.0.1:%u", port + 1);
+	snprintf(other, sizeof(other), "127.0.0.1:%u", port + 1u);
 	assert_string_equal(address, other);
 	assert_int_equal(third->ops->listen(third, "127.0.0.1", address, sizeof(address), &e), -EADDRINUSE);
 	assert_non_null(strstr(e.text, "taken"));
