@@ -1,0 +1,260 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Where gradients and results lie, what it costs in copies, and the halves of a round. */
+#include "tests/suite/exchange_cases.h"
+#include "tests/suite/exchange_work.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MEMORY_ELEMENTS = 20000, MEMORY_BYTES = 4 * MEMORY_ELEMENTS };
+
+static struct phub_stats memory_stats(struct member *me)
+{
+	struct phub_stats stats = {.size = sizeof(stats)};
+
+	EXPECT_RC(me, phub_stats(me->phub, &stats), 0);
+	return stats;
+}
+
+/* ---- copies ---- */
+
+/* One round of one key; how many bytes were copied for one of gradient. */
+static unsigned memory_copies(struct member *me, struct worker *worker, unsigned k, uint64_t round)
+{
+	struct worker_key *key = &worker->keys[k];
+	uint64_t before = memory_stats(me).copied_bytes, bytes = work_bytes(worker->work, k), copied;
+
+	work_fill(worker->work, me->rank, round, k, key->src);
+	EXPECT_RC(me, phub_push_pull(me->phub, (int)k, key->src, key->dst, 0), 0);
+	EXPECT_RC(me, phub_wait(me->phub, (int)k, PHUB_TIMEOUT_DEFAULT), 0);
+	EXPECT(me, ledger_check(worker->ledger, k, round, key->got) == -1);
+	copied = memory_stats(me).copied_bytes - before;
+	EXPECT(me, copied % bytes == 0);
+	return (unsigned)(copied / bytes);
+}
+
+static void copies_script(struct member *me)
+{
+	bool mapped = me->crew->stage->scene->mapped;
+	struct phub_stats stats;
+	struct worker worker;
+
+	worker_open(&worker, me, me->arg);
+	for (uint64_t round = 1; round <= worker.work->rounds; round++) {
+		EXPECT(me, memory_copies(me, &worker, 0, round) == 2);
+		EXPECT(me, memory_copies(me, &worker, 1, round) == 2);
+		EXPECT(me, memory_copies(me, &worker, 2, round) == (mapped ? 2 : 0));
+		EXPECT(me, memory_copies(me, &worker, 3, round) == 0);
+	}
+	stats = memory_stats(me);
+	EXPECT(me, stats.pushed_bytes == worker.work->rounds * 4 * MEMORY_BYTES);
+	EXPECT(me, stats.pulled_bytes == stats.pushed_bytes);
+	EXPECT(me, stats.rounds == worker.work->rounds * 4 && stats.pushes == stats.results && stats.resent == 0);
+	EXPECT(me, stats.pushes >= stats.pushed_bytes / 32768);
+	worker_close(&worker);
+}
+
+static void copies_are_counted(void **state)
+{
+	const struct work w = {.world = 2,
+		.rounds = 3,
+		.seed = 40,
+		.placing = PLACING_MIXED,
+		.key_count = 4,
+		.keys = {{MEMORY_ELEMENTS, DTYPE_F32, 0, false}, {MEMORY_ELEMENTS, DTYPE_F32, 0, false},
+			{MEMORY_ELEMENTS, DTYPE_F32, 0, false}, {MEMORY_ELEMENTS, DTYPE_F32, 0, false}}};
+	struct ledger ledger;
+
+	ledger_open(&ledger, &w);
+	crew_run(*state, w.world, copies_script, &ledger);
+	ledger_close(&ledger);
+}
+
+/* ---- phub_alloc() ---- */
+
+static void memory_join(struct member *me)
+{
+	struct phub_options o;
+
+	member_options(me, &o);
+	EXPECT_RC(me, member_connect(me, &o), 0);
+	EXPECT_RC(me, phub_key(me->phub, "a", PHUB_F32, MEMORY_ELEMENTS, 0, 0), 0);
+	EXPECT_RC(me, phub_key(me->phub, "b", PHUB_F32, 100, 0, 0), 1);
+	EXPECT_RC(me, phub_key(me->phub, "c", PHUB_F32, 100, 0, 0), 2);
+	EXPECT_RC(me, phub_start(me->phub, PHUB_TIMEOUT_DEFAULT), 0);
+}
+
+static void memory_fill(float *data, unsigned count, float value)
+{
+	for (unsigned i = 0; i < count; i++)
+		data[i] = value;
+}
+
+static bool memory_is(const float *data, unsigned count, float value)
+{
+	for (unsigned i = 0; i < count; i++)
+		if (data[i] != value)
+			return false;
+	return true;
+}
+
+static void alloc_script(struct member *me)
+{
+	const void *result, *result_again;
+	void *push, *push_again;
+	float other[100];
+
+	memory_join(me);
+	EXPECT_RC(me, phub_alloc(me->phub, 0, &push, &result), 0);
+	for (unsigned round = 1; round <= 3; round++) {
+		memory_fill(push, MEMORY_ELEMENTS, (float)round);
+		EXPECT_RC(me, phub_push_pull(me->phub, 0, push, NULL, 0), 0);
+		EXPECT_RC(me, phub_wait(me->phub, 0, PHUB_TIMEOUT_DEFAULT), 0);
+		EXPECT(me, memory_is(result, MEMORY_ELEMENTS, (float)(2 * round)));
+		/* The next gradient is written while this result is still read, and other keys go on. */
+		memory_fill(push, MEMORY_ELEMENTS, -1);
+		memory_fill(other, 100, 1);
+		EXPECT_RC(me, phub_push_pull(me->phub, 1, other, other, 0), 0);
+		EXPECT_RC(me, phub_push_pull(me->phub, 2, other, NULL, 0), 0);
+		EXPECT_RC(me, phub_wait(me->phub, PHUB_ALL, PHUB_TIMEOUT_DEFAULT), 0);
+		EXPECT(me, memory_is(other, 100, 2));
+		EXPECT(me, memory_is(result, MEMORY_ELEMENTS, (float)(2 * round)));
+	}
+	EXPECT_RC(me, phub_alloc(me->phub, 0, &push_again, &result_again), 0);
+	EXPECT(me, push == push_again && result == result_again);
+	member_leave(me);
+}
+
+static void allocated_results_stay_until_the_next_push(void **state)
+{
+	crew_run(*state, 2, alloc_script, NULL);
+}
+
+/* ---- rounds in flight ---- */
+
+static void busy_script(struct member *me)
+{
+	float *data = calloc(MEMORY_ELEMENTS, sizeof(float));
+	const void *result;
+	void *push;
+	bool mapped = me->crew->stage->scene->mapped;
+
+	memory_join(me);
+	if (!mapped)
+		EXPECT_RC(me, phub_mem_register(me->phub, data, MEMORY_BYTES), 0);
+	if (me->rank == 0) {
+		memory_fill(data, MEMORY_ELEMENTS, 3);
+		EXPECT_RC(me, phub_push_pull(me->phub, 0, data, data, 70000), 0);
+		EXPECT_RC(me, phub_push_pull(me->phub, 0, data, data, 0), -EBUSY);
+		EXPECT_TEXT(me, "'a'");
+		EXPECT_RC(me, phub_push(me->phub, 0, data, 0), -EBUSY);
+		EXPECT_RC(me, phub_broadcast(me->phub, 0, data, 0), -EBUSY);
+		EXPECT_RC(me, phub_alloc(me->phub, 0, &push, &result), -EBUSY);
+		EXPECT_RC(me, phub_rekey(me->phub), -EBUSY);
+		EXPECT_RC(me, phub_test(me->phub, 0), 0);
+		EXPECT_RC(me, phub_test(me->phub, 1), 1);
+		EXPECT_RC(me, phub_test(me->phub, PHUB_ALL), 0);
+		EXPECT_RC(me, phub_wait(me->phub, 1, 0), 0);
+		EXPECT_RC(me, phub_wait(me->phub, 0, 0), -ETIMEDOUT);
+		if (!mapped)
+			EXPECT_RC(me, phub_mem_unregister(me->phub, data), -EBUSY);
+	}
+	member_meet(me);
+	if (me->rank == 1) {
+		memory_fill(data, MEMORY_ELEMENTS, 4);
+		EXPECT_RC(me, phub_push_pull(me->phub, 0, data, data, -5), 0);
+	}
+	EXPECT_RC(me, phub_wait(me->phub, 0, PHUB_TIMEOUT_DEFAULT), 0);
+	EXPECT(me, memory_is(data, MEMORY_ELEMENTS, 7));
+	if (!mapped)
+		EXPECT_RC(me, phub_mem_unregister(me->phub, data), 0);
+	free(data);
+	member_leave(me);
+}
+
+static void one_round_of_a_key_at_a_time(void **state)
+{
+	crew_run(*state, 2, busy_script, NULL);
+}
+
+static void halves_script(struct member *me)
+{
+	static const int keys[] = {2, 0, 1};
+	float *data = calloc(MEMORY_ELEMENTS, sizeof(float));
+
+	memory_join(me);
+	EXPECT_RC(me, phub_pull(me->phub, 0, data, 0), -ENODATA);
+	EXPECT_TEXT(me, "'a'");
+	for (unsigned round = 1; round <= 3; round++) {
+		for (unsigned i = 0; i < 3; i++) {
+			memory_fill(data, MEMORY_ELEMENTS, (float)(round * 10 + (unsigned)keys[i]));
+			EXPECT_RC(me, phub_push(me->phub, keys[i], data, (int)i), 0);
+		}
+		memory_fill(data, MEMORY_ELEMENTS, -1);
+		while (phub_test(me->phub, PHUB_ALL) == 0)
+			;
+		EXPECT_RC(me, phub_test(me->phub, PHUB_ALL), 1);
+		for (unsigned i = 0; i < 6; i++) { /* a result may be pulled more than once */
+			int key = (int)i % 3;
+
+			EXPECT_RC(me, phub_pull(me->phub, key, data, 0), 0);
+			EXPECT(me, memory_is(data, key ? 100 : MEMORY_ELEMENTS,
+					   (float)(3 * (round * 10 + (unsigned)key))));
+		}
+		/* Without asking first. */
+		memory_fill(data, 100, 2);
+		EXPECT_RC(me, phub_push(me->phub, 1, data, 0), 0);
+		EXPECT_RC(me, phub_push(me->phub, 2, data, 0), 0);
+		EXPECT_RC(me, phub_pull(me->phub, 2, data, PHUB_TIMEOUT_DEFAULT), 0);
+		EXPECT(me, memory_is(data, 100, 6));
+		EXPECT_RC(me, phub_pull(me->phub, 1, NULL, 0), -EINVAL);
+		EXPECT_RC(me, phub_wait(me->phub, PHUB_ALL, PHUB_TIMEOUT_DEFAULT), 0);
+	}
+	free(data);
+	member_leave(me);
+}
+
+static void push_and_pull_apart(void **state)
+{
+	crew_run(*state, 3, halves_script, NULL);
+}
+
+/* ---- keys that share a chunk ---- */
+
+static void shared_script(struct member *me)
+{
+	float b[100], c[100];
+
+	memory_join(me);
+	memory_fill(b, 100, 1);
+	memory_fill(c, 100, 2);
+	if (me->rank == 0) {
+		EXPECT_RC(me, phub_push_pull(me->phub, 1, b, b, 0), 0);
+		EXPECT_RC(me, phub_wait(me->phub, 1, 20), -ETIMEDOUT);
+		EXPECT_TEXT(me, "'c', which shares its chunk");
+		EXPECT_RC(me, phub_broadcast(me->phub, 2, c, 0), -EINVAL);
+		EXPECT_TEXT(me, "PHUB_KEY_ALONE");
+		EXPECT_RC(me, phub_push_pull(me->phub, 2, c, c, 0), 0);
+	} else {
+		EXPECT_RC(me, phub_push_pull(me->phub, 2, c, c, 0), 0);
+		EXPECT_RC(me, phub_push_pull(me->phub, 1, b, b, 0), 0);
+	}
+	EXPECT_RC(me, phub_wait(me->phub, PHUB_ALL, PHUB_TIMEOUT_DEFAULT), 0);
+	EXPECT(me, memory_is(b, 100, 2) && memory_is(c, 100, 4));
+	member_leave(me);
+}
+
+static void keys_that_share_a_chunk_go_together(void **state)
+{
+	crew_run(*state, 2, shared_script, NULL);
+}
+
+const struct CMUnitTest exchange_memory_cases[] = {
+	cmocka_unit_test(copies_are_counted),
+	cmocka_unit_test(allocated_results_stay_until_the_next_push),
+	cmocka_unit_test(one_round_of_a_key_at_a_time),
+	cmocka_unit_test(push_and_pull_apart),
+	cmocka_unit_test(keys_that_share_a_chunk_go_together),
+};
+const size_t exchange_memory_count = sizeof(exchange_memory_cases) / sizeof(exchange_memory_cases[0]);

@@ -1,0 +1,110 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Whole exchanges through a whole box: the public calls of libphub on loop, tcp and shm, served by 1, 2 and 4 cores.
+ * Here box cores, control, progress threads and callers meet in one process, so it is what sanitizers should see. A new
+ * transport gets a row in the table below. Run one row, or some cases of it, with `test_exchange shm-2` and
+ * `test_exchange shm-2 '*broadcast*'`.
+ */
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/suite/exchange_cases.h"
+#include "tests/suite/exchange_rig.h"
+
+static const struct scene scenes[] = {
+	{.label = "loop-1", .transport = "loop", .cores = 1, .plan = {.seed = 1, .poison = true}},
+	{.label = "loop-2",
+		.transport = "loop",
+		.cores = 2,
+		.core_cases = true,
+		.plan = {.seed = 2,
+			.delay_min_ns = 1000,
+			.delay_max_ns = 20000,
+			.late = 0.2,
+			.late_max_ns = 20000,
+			.split = 0.1,
+			.hold_max = 4,
+			.poison = true}},
+	{.label = "loop-4", .transport = "loop", .cores = 4, .plan = {.seed = 3, .hold_max = 64, .poison = true}},
+	{.label = "tcp-1", .transport = "tcp", .cores = 1},
+	{.label = "tcp-2", .transport = "tcp", .cores = 2, .core_cases = true},
+	{.label = "tcp-4", .transport = "tcp", .cores = 4},
+	{.label = "shm-1", .transport = "shm", .cores = 1, .mapped = true},
+	{.label = "shm-2", .transport = "shm", .cores = 2, .mapped = true, .core_cases = true},
+	{.label = "shm-4", .transport = "shm", .cores = 4, .mapped = true},
+};
+
+enum { SCENES = sizeof(scenes) / sizeof(scenes[0]) };
+
+static const struct scene *scene_now;
+static struct stage stage_now;
+
+static int scene_setup(void **state)
+{
+	stage_open(&stage_now, scene_now, NULL);
+	*state = &stage_now;
+	return 0;
+}
+
+static int scene_teardown(void **state)
+{
+	stage_close(*state);
+	return 0;
+}
+
+static void scene_add(struct CMUnitTest *cases, size_t *at, const struct CMUnitTest *more, size_t count)
+{
+	memcpy(cases + *at, more, count * sizeof(*more));
+	*at += count;
+}
+
+static int run_scene(const struct scene *scene)
+{
+	size_t most = exchange_sum_count + exchange_step_count + exchange_memory_count + exchange_life_count +
+		      exchange_error_count + exchange_thread_count;
+	struct CMUnitTest *cases = calloc(most, sizeof(*cases));
+	size_t count = 0;
+	int failed;
+
+	if (!cases)
+		return 1;
+	scene_add(cases, &count, exchange_sum_cases, exchange_sum_count);
+	scene_add(cases, &count, exchange_step_cases, exchange_step_count);
+	if (scene->core_cases) {
+		scene_add(cases, &count, exchange_memory_cases, exchange_memory_count);
+		scene_add(cases, &count, exchange_life_cases, exchange_life_count);
+		scene_add(cases, &count, exchange_error_cases, exchange_error_count);
+	}
+	if (scene->core_cases && strcmp(scene->transport, "loop") != 0)
+		scene_add(cases, &count, exchange_thread_cases, exchange_thread_count);
+	scene_now = scene;
+	failed = _cmocka_run_group_tests(scene->label, cases, count, scene_setup, scene_teardown);
+	free(cases);
+	return failed;
+}
+
+int main(int argc, char **argv)
+{
+	unsigned ran = 0;
+	int failed = 0;
+
+	signal(SIGPIPE, SIG_IGN);
+	if (argc > 2)
+		cmocka_set_test_filter(argv[2]);
+	for (unsigned i = 0; i < SCENES; i++) {
+		if (argc > 1 && strcmp(argv[1], scenes[i].label) != 0)
+			continue;
+		if (!transport_find(scenes[i].transport)) {
+			printf("skipped: %s: this build has no transport \"%s\"\n", scenes[i].label,
+				scenes[i].transport);
+			continue;
+		}
+		failed += run_scene(&scenes[i]);
+		ran++;
+	}
+	if (ran == 0)
+		return 77;
+	return failed ? 1 : 0;
+}
