@@ -24,8 +24,8 @@ struct pick_state {
 	unsigned nic_count;
 	unsigned node_weight[HOST_NODE_COUNT_MAX]; /* NICs near the node; 0: far from all of them */
 	unsigned node_taken[HOST_NODE_COUNT_MAX];
-	unsigned cpu_node
-		[HOST_CPU_COUNT_MAX]; /* index into host->nodes; the first for a node that the host does not list */
+	unsigned cpu_node[HOST_CPU_COUNT_MAX]; /* index into host->nodes; the first for a node that the host does not
+						  list */
 	uint8_t tier[HOST_CPU_COUNT_MAX];
 	bool taken[HOST_CPU_COUNT_MAX];
 };

@@ -14,7 +14,7 @@ import sys
 import tempfile
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
-from rig import Box, Skip, Worker, check, holds, job, run, say  # noqa: E402
+from rig import PHUBD, Box, Skip, Worker, check, holds, job, run, say  # noqa: E402
 
 TENSORS = "conv:9408,bias:64,fc:250000,tail:1000"
 
@@ -265,10 +265,11 @@ def large_key():
         worker.tell()
         worker.good()
     free = int(re.search(r"MemAvailable: *(\d+)", pathlib.Path("/proc/meminfo").read_text()).group(1)) >> 20
-    if free >= 16:
+    sanitized = any(name in PHUBD.read_bytes() for name in (b"__asan_init", b"__tsan_init"))
+    if free >= 16 and not sanitized:
         say(f"5 GiB in {Worker(box.url('huge'), transport='shm', rounds=1, **huge).good(240)['all_us'] / 1e6:.1f} s")
     else:
-        say(f"not exchanged: it takes 10 GiB of memory, and {free} GiB are available")
+        say(f"5 GiB are not exchanged: {'a sanitizer is slow' if sanitized else f'only {free} GiB of memory are free'}")
     box.stop()
 
 

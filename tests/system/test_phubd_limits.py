@@ -8,6 +8,7 @@ Usage: test_phubd_limits.py [WORD...]    only the cases whose names hold one of 
 import os
 import pathlib
 import re
+import signal
 import socket
 import subprocess
 import sys
@@ -117,4 +118,15 @@ def leaks():
     box.stop()
 
 
-run([example, words, descriptors, pinned, leaks])
+def books():
+    """a slot that is lost on purpose: the log says whose, and phubd does not exit 0"""
+    box = Box(cores=1, env={"PHUBD_PLANT_LEAK": "1"})
+    for worker in job(box.url("demo"), 2):
+        worker.good()
+    box.logged("demo.*1 slots kept, 0 released|demo.*balance")
+    box.kill(signal.SIGTERM)
+    check(box.wait() == 1, "phubd exits 0 although its books do not balance")
+    holds(box.err.text(), "did not balance")
+
+
+run([example, words, descriptors, pinned, leaks, books])
