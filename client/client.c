@@ -235,6 +235,8 @@ int client_round(phub_t *p, int index, enum wire_type type, const void *src, voi
 
 	if (type == WIRE_PULL ? !dst : !src)
 		return err_set(e, -EINVAL, "%s: key '%s': the memory to exchange is NULL", p->session.who, key->name);
+	if (p->exchange.given_up)
+		return err_set(e, -ESHUTDOWN, "%s: key '%s': this worker is leaving", p->session.who, key->name);
 	rc = exchange_check(&p->exchange, &r, e);
 	if (rc < 0)
 		return rc;

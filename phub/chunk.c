@@ -170,8 +170,8 @@ static int chunk_ready(const struct chunk *chunk, const struct shard *shard)
 
 	if (chunk->sends > 0)
 		return -EAGAIN;
-	if (shard->spec->optimizer == OPTIMIZER_NONE)
-		return 0;
+	if (shard->spec->optimizer == OPTIMIZER_NONE || chunk->kind == ROUND_BROADCAST)
+		return 0; /* first weights take what the job was created with, as torch.optim's constructors do */
 	return hypers_get(&shard->hypers, 0, chunk->hyper, chunk->group, &hyper);
 }
 
@@ -191,9 +191,8 @@ static uint32_t chunk_gather(const struct chunk *chunk, struct shard *shard)
 static void chunk_set_weights(struct chunk *chunk, struct shard *shard)
 {
 	const struct spec *spec = shard->spec;
-	const struct optimizer_hyper *hyper = NULL;
+	const struct optimizer_hyper *hyper = &spec->groups[chunk->group];
 
-	hypers_get(&shard->hypers, 0, chunk->hyper, chunk->group, &hyper);
 	convert_to_f32(chunk->weight, chunk->result, (enum dtype)chunk->dtype, chunk->elements);
 	for (unsigned i = 0; i < optimizer_state_count(spec->optimizer); i++)
 		optimizer_state_init(spec->optimizer, hyper, i, chunk->state[i], chunk->elements);
@@ -478,9 +477,8 @@ int chunk_add(struct chunk *chunk, const struct contribution *c)
 	if (chunk->kind == ROUND_OPEN) {
 		chunk_open(chunk, shard, c->now_ns);
 		chunk->kind = c->header->type == WIRE_PUSH ? ROUND_GRADIENT : ROUND_BROADCAST;
-	}
-	if (c->header->type != WIRE_PULL) /* first weights want what their root names, whoever comes first */
 		chunk->hyper = c->header->hyper;
+	}
 	a->priority = c->header->priority;
 	a->hyper = c->header->hyper;
 	chunk->arrived++;

@@ -166,6 +166,7 @@ struct shard {
 	const void **sources; /* [world] pointers for one kernel call */
 	uint32_t open_oldest, open_newest;
 	uint32_t parked_count;
+	bool retry_due; /* hyper-parameters came: parked commits are tried again */
 	uint64_t stalled_told_ns;
 	struct coef_cache coef;
 	bool failed;

@@ -157,7 +157,7 @@ static void core_link(struct core *core, const struct mail *mail)
 	core_tell(core, &refused);
 }
 
-static void core_hyper(struct core *core, const struct mail *mail, uint64_t now_ns)
+static void core_hyper(struct core *core, const struct mail *mail)
 {
 	struct mail taken = *mail;
 
@@ -165,10 +165,10 @@ static void core_hyper(struct core *core, const struct mail *mail, uint64_t now_
 	taken.core = core->config.index;
 	taken.value = hypers_take(&mail->shard->hypers, mail->table);
 	core_tell(core, &taken);
-	chunk_retry(mail->shard, now_ns);
+	mail->shard->retry_due = true;
 }
 
-static void core_read(struct core *core, const struct mail *mail, uint64_t now_ns)
+static void core_read(struct core *core, const struct mail *mail)
 {
 	switch (mail->kind) {
 	case MAIL_ATTACH:
@@ -184,7 +184,7 @@ static void core_read(struct core *core, const struct mail *mail, uint64_t now_n
 		link_close(&mail->shard->links[mail->rank]);
 		break;
 	case MAIL_HYPER:
-		core_hyper(core, mail, now_ns);
+		core_hyper(core, mail);
 		break;
 	case MAIL_STOP:
 		core->stopping = true;
@@ -205,8 +205,14 @@ static unsigned core_mail(struct core *core, uint64_t now_ns)
 		core->owes_mail = false;
 	}
 	while (count < CORE_MAIL_MAX && !core->owes_mail && mailbox_receive(core->inbox, &mail) == 0) {
-		core_read(core, &mail, now_ns);
+		core_read(core, &mail);
 		count++;
+	}
+	/* Once, however many tables came: a flood of them must not walk the open chunks each time. */
+	for (struct shard *shard = core->shards; shard && count > 0; shard = shard->next) {
+		if (shard->retry_due)
+			chunk_retry(shard, now_ns);
+		shard->retry_due = false;
 	}
 	return count;
 }
