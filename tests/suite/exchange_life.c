@@ -227,6 +227,7 @@ static void again_script(struct member *me)
 	for (unsigned i = 0; i < 4; i++) {
 		life_join(me);
 		life_round(me, (float)i);
+		member_meet(me);
 		if (i == 1)
 			member_drop(me); /* dies: the name is free all the same */
 		else

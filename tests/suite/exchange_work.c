@@ -8,6 +8,8 @@
 #include "aggregation/kernels.h"
 #include "tests/unit/cmocka_shim.h"
 
+enum { WORK_BLOCK = 64 };
+
 static uint32_t work_mix(uint32_t x)
 {
 	x = (x ^ (x >> 16)) * 0x7feb352du;
@@ -40,10 +42,13 @@ void work_fill(const struct work *w, unsigned rank, uint64_t round, unsigned key
 			((float *)out)[i] = work_value(w, salt, i);
 		return;
 	}
-	for (uint32_t i = 0; i < shape->elements; i++) {
-		float value = work_value(w, salt, i);
+	for (uint32_t i = 0; i < shape->elements; i += WORK_BLOCK) {
+		uint32_t count = shape->elements - i < WORK_BLOCK ? shape->elements - i : WORK_BLOCK;
+		float block[WORK_BLOCK];
 
-		convert_from_f32((uint16_t *)out + i, shape->dtype, &value, 1);
+		for (uint32_t k = 0; k < count; k++)
+			block[k] = work_value(w, salt, i + k);
+		convert_from_f32((uint16_t *)out + i, shape->dtype, block, count);
 	}
 }
 

@@ -423,7 +423,7 @@ static void fake_reply(struct fake_box *b, struct fake_worker *w, uint32_t index
 	h.chunk = chunk->local;
 	h.round = round + (b->wrong_round ? 1 : 0);
 	h.count = 1;
-	for (int i = 0; i <= b->doubled; i++)
+	for (int i = 0; i < (b->doubled ? 2 : 1); i++)
 		b->queue->ops->send(b->queue, conn, &h, chunk->result, NULL);
 }
 
