@@ -41,7 +41,9 @@ names=$(nm -g --defined-only "$BUILD/libphub.a" | grep -E '^[0-9a-f]+ ')
 [[ $names == *" phub_connect"* ]] && ! foreign "$names"
 ok $? "the static library gives phub_* alone"
 
-make --no-print-directory BUILD="$BUILD" DESTDIR="$work" PREFIX=/usr install >"$work/log" 2>&1 || cat "$work/log"
+# The compiler that built it, or make would build it anew.
+read -r CC _ <"$BUILD/.flags"
+make --no-print-directory BUILD="$BUILD" CC="$CC" DESTDIR="$work" PREFIX=/usr install >"$work/log" 2>&1 || cat "$work/log"
 for file in bin/phub bin/phubd include/phub.h lib/libphub.a lib/libphub.so lib/libphub.so.0 lib/pkgconfig/phub.pc; do
 	[[ -e $work/usr/$file ]] || echo "# missing: $file"
 done
@@ -69,12 +71,12 @@ flags() { # OPTION...
 	pkg-config --define-prefix "$@" phub
 }
 # shellcheck disable=SC2046 # flags are words
-"${CC:-gcc}" -Werror -Wall -o "$work/shared" "$work/user.c" $(flags --cflags --libs) &&
+"$CC" -Werror -Wall -o "$work/shared" "$work/user.c" $(flags --cflags --libs) &&
 	LD_LIBRARY_PATH=$work/usr/lib "$work/shared"
 ok $? "a program with the shared library"
 
 # shellcheck disable=SC2046
-"${CC:-gcc}" -Werror -Wall -o "$work/static" "$work/user.c" $(flags --cflags) "$work/usr/lib/libphub.a" \
+"$CC" -Werror -Wall -o "$work/static" "$work/user.c" $(flags --cflags) "$work/usr/lib/libphub.a" \
 	$(flags --static --libs | sed 's/-lphub//') && "$work/static"
 ok $? "a program with the static library"
 
