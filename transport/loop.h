@@ -53,7 +53,7 @@ struct loop_plan {
 	double corrupt;
 
 	double late;      /* the NIC reads this payload only after flush(), by up to late_max_ns; */
-	double sent_late; /* and says SENT later than it read, by up to late_max_ns */
+	double sent_late; /* lossy pairs: and says SENT later than it read, by up to late_max_ns */
 	uint64_t late_max_ns;
 	double split; /* a read() or write() of a stream is cut short at a random byte */
 

@@ -169,7 +169,7 @@ static void loop_nic_done(struct loop_conn *c, struct loop_item *sent)
 		loop_item_free(sent);
 		return;
 	}
-	if (loop_chance(net, net->plan.sent_late)) {
+	if (c->link->lossy && loop_chance(net, net->plan.sent_late)) { /* else SENT comes before any answer */
 		sent->at = net->now + loop_between(net, 0, net->plan.late_max_ns);
 		loop_heap_push(net, sent);
 		return;

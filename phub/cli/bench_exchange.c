@@ -33,13 +33,13 @@ static const char *const exchange_transports[] = {"shm", "tcp", "udp", "verbs", 
 static const char *const exchange_modes[] = {"zero-copy", "copy", NULL};
 static const char *const exchange_checks[] = {"first-last", "all", NULL};
 static const char *const exchange_plants[] = {"none", "stale", "swapped", "doubled", NULL};
-static const char *const exchange_optimizers[] = {
-	"none", "sgd", "momentum", "nesterov", "adagrad", "adam", "adamw", NULL};
 static const char *const exchange_dtypes[] = {"f32", "f16", "bf16", NULL};
 static const char *const exchange_polls[] = {"adaptive", "busy", NULL};
 
 struct exchange_options {
-	int transport, mode, check, plant, optimizer, dtype, poll;
+	int transport, mode, check, plant, dtype, poll;
+	const char *optimizer_name;
+	enum optimizer_kind optimizer;
 	uint64_t workers, rounds, cores, keys, bytes, chunk, timeout_s;
 	const char *model, *phubd, *config;
 	struct args_texts set;
@@ -116,7 +116,7 @@ static int exchange_plan_init(struct trial_plan *p, const struct exchange_option
 		.mode = (enum trial_mode)o->mode,
 		.check = (enum trial_check)o->check,
 		.plant = (enum trial_plant)o->plant,
-		.optimizer = (enum optimizer_kind)o->optimizer,
+		.optimizer = o->optimizer,
 		.reproducible = o->reproducible,
 		.workers = (unsigned)o->workers,
 		.rounds = (unsigned)o->rounds,
@@ -362,8 +362,12 @@ static int exchange_go(const struct exchange_options *o)
 
 /* ---- options ---- */
 
-static int exchange_check_options(const struct args_usage *usage, const struct exchange_options *o)
+static int exchange_check_options(const struct args_usage *usage, struct exchange_options *o)
 {
+	char text[256];
+
+	if (o->optimizer_name && optimizer_kind_parse(o->optimizer_name, &o->optimizer, text, sizeof(text)) < 0)
+		return args_wrong(usage, "--optimizer: %s", text);
 	const char *transport;
 
 	if (o->transport < 0)
@@ -413,8 +417,8 @@ int bench_exchange_run(int argc, char **argv)
 			0, NULL},
 		{"dtype", "NAME", "f32, f16 or bf16 (f32; a CSV says its own)", ARGS_CHOICE, &o.dtype, 0, 0,
 			exchange_dtypes},
-		{"optimizer", "NAME", "none (all-reduce), sgd, momentum, nesterov, adagrad, adam, adamw", ARGS_CHOICE,
-			&o.optimizer, 0, 0, exchange_optimizers},
+		{"optimizer", "NAME", "none (all-reduce), sgd, momentum, nesterov, adagrad, adam, adamw", ARGS_TEXT,
+			&o.optimizer_name, 0, 0, NULL},
 		{"mode", "NAME", "zero-copy (memory of the library's) or copy (malloc in and out)", ARGS_CHOICE,
 			&o.mode, 0, 0, exchange_modes},
 		{"rounds", "R", "measured rounds (50)", ARGS_NUMBER, &o.rounds, 1, 100000000, NULL},

@@ -344,7 +344,7 @@ static void a_payload_rewritten_before_sent_is_found_out(void **state)
 
 static void sent_may_come_after_the_result(void **state)
 {
-	const struct loop_plan plan = {.seed = 6, .sent_late = 1.0, .late_max_ns = 1000000};
+	const struct loop_plan plan = {.seed = 6, .lossy = true, .sent_late = 1.0, .late_max_ns = 1000000};
 	struct world *w = world_create(&plan);
 	struct event events[WORLD_EVENTS];
 

@@ -164,7 +164,6 @@ static void test_hosts(void **state)
 	(void)state;
 	exchange_one("127.0.0.1", "127.0.0.1");
 	exchange_one("", "127.0.0.1");
-	exchange_one("", "localhost");
 	if (bind(fd, (struct sockaddr *)&loopback, sizeof(loopback)) == 0) {
 		exchange_one("::1", "[::1]");
 		exchange_one("", "[::1]");

@@ -27,6 +27,7 @@ _OPTIONS = frozenset(inspect.signature(Worker).parameters) - {"url", "optimizer"
 def _defaults(kind: str, values: Dict[str, Any]) -> Dict[str, Any]:
     """The hyper-parameters of a group that says nothing itself."""
     if kind not in _HYPERS:
+        hyper(kind)  # says why, for those that no box has yet
         raise ValueError(f"optimizer {kind!r}: use one of {', '.join(_HYPERS)}")
     unknown = [name for name in values if name not in _HYPERS[kind]]
     if unknown:

@@ -20,10 +20,18 @@ _ARRAYS_MAX = 256  # sizes that push_pull() remembers
 _NUMPY_DTYPES = {"float32": F32, "float16": F16}
 
 
+_TWO_PHASE = ("lars", "lamb", "clip_global_norm")
+
+
 def _choice(what: str, table: Dict[str, int], value: str) -> int:
     try:
         return table[value]
     except KeyError:
+        if value in _TWO_PHASE:
+            raise NotImplementedError(
+                f"{what} {value!r} needs two-phase jobs (a norm over all chunks before the first step), which are not there"
+                " yet"
+            ) from None
         raise ValueError(f"{what} {value!r}: use one of {', '.join(table)}") from None
 
 
