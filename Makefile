@@ -51,25 +51,11 @@ pkg_exists = $(shell $(PKG_CONFIG) --exists $(1) 2>/dev/null && echo yes)
 NEEDED := libcrypto libprotobuf-c yaml-0.1 jansson
 MISSING := $(if $(call pkg_exists,$(NEEDED)),,$(foreach p,$(NEEDED),$(if $(call pkg_exists,$p),,$p)))
 
-OPTIONAL :=
-DEFINES := -D_GNU_SOURCE
-HAVE_VERBS := $(call pkg_exists,libibverbs)
-ifneq ($(HAVE_VERBS),)
-OPTIONAL += libibverbs
-DEFINES += -DHAVE_VERBS
-endif
-HAVE_DPDK := $(call pkg_exists,libdpdk)
-ifneq ($(HAVE_DPDK),)
-DEFINES += -DHAVE_DPDK
-DPDK_CFLAGS := $(shell $(PKG_CONFIG) --cflags libdpdk)
-DPDK_LIBS := $(shell $(PKG_CONFIG) --libs libdpdk)
-endif
-
 ifeq ($(MISSING),)
-LIB_CFLAGS := $(shell $(PKG_CONFIG) --cflags $(NEEDED) $(OPTIONAL))
-LIBS := $(shell $(PKG_CONFIG) --libs $(NEEDED) $(OPTIONAL))
+LIB_CFLAGS := $(shell $(PKG_CONFIG) --cflags $(NEEDED))
+LIBS := $(shell $(PKG_CONFIG) --libs $(NEEDED))
 endif
-CLIENT_LIBS := $(shell $(PKG_CONFIG) --libs libcrypto libprotobuf-c $(OPTIONAL) 2>/dev/null)
+CLIENT_LIBS := $(shell $(PKG_CONFIG) --libs libcrypto libprotobuf-c 2>/dev/null)
 MACHINE := $(firstword $(subst -, ,$(shell $(CC) -dumpmachine 2>/dev/null)))
 
 # --- flags -----------------------------------------------------------------------------------------------------------
@@ -87,7 +73,7 @@ endif
 WARNINGS := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wvla
 BASE_CFLAGS := -std=gnu11 $(OPT) -g -fPIC -fvisibility=hidden -ffunction-sections -pthread \
 	$(if $(SAN),-fno-omit-frame-pointer $(SAN_$(SAN)))
-PROJECT_CFLAGS := $(BASE_CFLAGS) $(WARNINGS) $(WERROR) -I. -I$(BUILD)/gen $(DEFINES) $(LIB_CFLAGS) $(CFLAGS)
+PROJECT_CFLAGS := $(BASE_CFLAGS) $(WARNINGS) $(WERROR) -I. -I$(BUILD)/gen -D_GNU_SOURCE $(LIB_CFLAGS) $(CFLAGS)
 PROJECT_LDFLAGS := -pthread -Wl,--gc-sections -Wl,--as-needed $(SAN_$(SAN)) $(LDFLAGS)
 
 # Kernels: no contraction, or compilers fuse multiply and add and the bits differ from the scalar specification.
@@ -96,7 +82,7 @@ flags_of = $(if $(filter aggregation/%,$(1)),$(KERNEL_CFLAGS)) \
 	$(if $(filter aggregation/kernels_avx2.c,$(1)),-mavx2 -mf16c) \
 	$(if $(filter aggregation/kernels_avx512.c,$(1)),-mavx512f -mavx512bw -mavx512vl -mavx512dq -mf16c) \
 	$(if $(filter tests/system/%,$(1)),-ffp-contract=off) \
-	$(if $(filter transport/dpdk%,$(1)),$(DPDK_CFLAGS))
+	$(if $(filter client/example.c,$(1)),-Iclient)
 
 # --- layers ----------------------------------------------------------------------------------------------------------
 
@@ -107,8 +93,7 @@ EXAMPLE := $(wildcard client/example.c)
 SRC_base := $(wildcard phub/base/*.c)
 SRC_aggregation := $(filter-out $(skip_x86) $(skip_arm),$(wildcard aggregation/*.c))
 SRC_topology := $(wildcard topology/*.c)
-SRC_transport := $(filter-out $(if $(HAVE_VERBS),,transport/verbs%) $(if $(HAVE_DPDK),,transport/dpdk%),\
-	$(wildcard transport/*.c))
+SRC_transport := $(wildcard transport/*.c)
 SRC_box := $(filter-out phub/main.c,$(wildcard phub/*.c))
 SRC_control := $(wildcard phub/control/*.c)
 SRC_client := $(filter-out $(EXAMPLE),$(wildcard client/*.c))
@@ -143,16 +128,16 @@ link = $(CC) $(PROJECT_LDFLAGS) -o $@ $(filter %.o,$^) -Wl,--start-group $(filte
 
 $(BUILD)/phubd: $(call objects,phub/main.c) $(BOX_ARCHIVES)
 	$(call say,LINK,$@)
-	$(Q)$(link) $(LIBS) $(DPDK_LIBS) -lm
+	$(Q)$(link) $(LIBS) -lm
 
 # With a box inside, for `bench exchange --transport loop`.
 $(BUILD)/phub: $(call objects,$(SRC_cli)) $(call archives,client control box transport topology aggregation base)
 	$(call say,LINK,$@)
-	$(Q)$(link) $(LIBS) $(DPDK_LIBS) -lm
+	$(Q)$(link) $(LIBS) -lm
 
 $(BUILD)/example: $(call objects,$(EXAMPLE)) $(BUILD)/libphub.a
 	$(call say,LINK,$@)
-	$(Q)$(link) $(CLIENT_LIBS) $(DPDK_LIBS) -lm
+	$(Q)$(link) $(CLIENT_LIBS) -lm
 
 # Only what is marked PHUB_API leaves either library: hidden visibility in the shared one; in the static one the objects
 # are joined first and their hidden names made local, so that ours never meet those of the program.
@@ -160,7 +145,7 @@ $(SHARED): $(CLIENT_ARCHIVES)
 	$(call say,LINK,$@)
 	$(Q)$(CC) -shared -Wl,-soname,libphub.so.$(SOVERSION) $(if $(SAN),,-Wl,-z,defs) $(PROJECT_LDFLAGS) -o $@ \
 		-Wl,--whole-archive $(BUILD)/libclient.a -Wl,--no-whole-archive \
-		-Wl,--start-group $(filter-out %/libclient.a,$^) -Wl,--end-group $(CLIENT_LIBS) $(DPDK_LIBS) -lm
+		-Wl,--start-group $(filter-out %/libclient.a,$^) -Wl,--end-group $(CLIENT_LIBS) -lm
 	$(Q)ln -sf $(@F) $(BUILD)/libphub.so.$(SOVERSION)
 	$(Q)ln -sf libphub.so.$(SOVERSION) $(BUILD)/libphub.so
 
@@ -201,7 +186,7 @@ $$(BUILD)/.$(1): force
 	@mkdir -p $$(@D)
 	@echo '$(2)' | cmp -s - $$@ || echo '$(2)' >$$@
 endef
-$(eval $(call stamp,flags,$(CC) $(PROJECT_CFLAGS) $(KERNEL_CFLAGS) $(DPDK_CFLAGS) $(PROJECT_LDFLAGS)))
+$(eval $(call stamp,flags,$(CC) $(PROJECT_CFLAGS) $(KERNEL_CFLAGS) $(PROJECT_LDFLAGS)))
 $(eval $(call stamp,sources,$(sort $(wildcard $(SOURCES)))))
 
 .PHONY: force
@@ -258,28 +243,28 @@ $(eval $(call layer,test))
 $(TEST_PROGRAMS): $(BUILD)/%: $(BUILD)/obj/%.o $(TEST_ARCHIVES)
 	@mkdir -p $(@D)
 	$(call say,LINK,$@)
-	$(Q)$(link) -lcmocka $(LIBS) $(DPDK_LIBS) -lm
+	$(Q)$(link) -lcmocka $(LIBS) -lm
 
 # A user's program: nothing but the public library.
 $(BUILD)/tests/system/worker: $(call objects,$(wildcard tests/system/worker*.c)) $(BUILD)/libphub.a
 	@mkdir -p $(@D)
 	$(call say,LINK,$@)
-	$(Q)$(link) $(CLIENT_LIBS) $(DPDK_LIBS) -lm
+	$(Q)$(link) $(CLIENT_LIBS) -lm
 
 $(BUILD)/sim: $(call objects,$(SIM_SRC)) $(TEST_ARCHIVES)
 	$(call say,LINK,$@)
-	$(Q)$(link) $(LIBS) $(DPDK_LIBS) -lm
+	$(Q)$(link) $(LIBS) -lm
 
 $(REPLAY_PROGRAMS): $(BUILD)/tests/fuzz/replay_%: $(BUILD)/obj/tests/fuzz/fuzz_%.o $(BUILD)/obj/tests/fuzz/replay.o \
 		$(TEST_ARCHIVES)
 	@mkdir -p $(@D)
 	$(call say,LINK,$@)
-	$(Q)$(link) $(LIBS) $(DPDK_LIBS) -lm
+	$(Q)$(link) $(LIBS) -lm
 
 $(FUZZ_PROGRAMS): $(BUILD)/%: $(BUILD)/obj/%.o $(TEST_ARCHIVES)
 	@mkdir -p $(@D)
 	$(call say,LINK,$@)
-	$(Q)$(link) -fsanitize=fuzzer $(LIBS) $(DPDK_LIBS) -lm
+	$(Q)$(link) -fsanitize=fuzzer $(LIBS) -lm
 
 .PHONY: test-programs
 test-programs: all $(TEST_PROGRAMS) $(SYSTEM_PROGRAMS) $(REPLAY_PROGRAMS) $(if $(SIM_SRC),$(BUILD)/sim) ## build the tests, run none
@@ -384,8 +369,8 @@ endif
 		$(DESTDIR)$(PREFIX)/share/bash-completion/completions/phub)
 
 .PHONY: clean
-clean: ## remove this build folder and those it made
-	rm -rf $(BUILD) $(BUILD)-fuzz
+clean: ## remove the build folders
+	rm -rf build build-clang build-address build-undefined build-thread build-fuzz $(BUILD)
 
 .PHONY: help
 help: ## this list

@@ -6,7 +6,7 @@
  */
 #include <stdio.h>
 
-#include "client/phub.h"
+#include <phub.h>
 
 #define CHECK(call)     \
 	if ((call) < 0) \

@@ -7,10 +7,19 @@
 #include "phub/base/log.h"
 #include "tests/sim/world.h"
 
+#include <errno.h>
 #include <getopt.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
+
+/* Seeds a second on one core: below that nobody runs many. Sanitizers slow it down, and are not held to it. */
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define SIM_RATE_MIN 0
+#else
+#define SIM_RATE_MIN 50
+#endif
 
 static const char usage[] = "usage: sim [--seeds N] [--from S] [--seed S [--trace]] [--plant stale|swapped|doubled]\n";
 
@@ -19,6 +28,28 @@ struct arguments {
 	bool trace;
 	enum world_plant plant;
 };
+
+static bool sim_number(const char *text, uint64_t first, uint64_t *out)
+{
+	char *end;
+
+	errno = 0;
+	*out = strtoull(text, &end, 0);
+	return errno == 0 && end != text && *end == '\0' && text[0] != '-' && *out >= first;
+}
+
+static bool sim_plant(const char *text, enum world_plant *out)
+{
+	static const char *const names[] = {"stale", "swapped", "doubled"};
+
+	for (unsigned i = 0; i < 3; i++) {
+		if (strcmp(text, names[i]) == 0) {
+			*out = (enum world_plant)(PLANT_STALE + i);
+			return true;
+		}
+	}
+	return false;
+}
 
 static int sim_arguments(int argc, char **argv, struct arguments *a)
 {
@@ -30,31 +61,28 @@ static int sim_arguments(int argc, char **argv, struct arguments *a)
 		{"plant", required_argument, NULL, 'p'},
 		{0},
 	};
+	bool good = true;
 	int c;
 
 	*a = (struct arguments){.first = 1, .count = 1000};
-	while ((c = getopt_long(argc, argv, "", options, NULL)) != -1) {
+	while (good && (c = getopt_long(argc, argv, "", options, NULL)) != -1) {
 		if (c == 'n') {
-			a->count = strtoull(optarg, NULL, 0);
+			good = sim_number(optarg, 1, &a->count);
 		} else if (c == 'f') {
-			a->first = strtoull(optarg, NULL, 0);
+			good = sim_number(optarg, 0, &a->first);
 		} else if (c == 's') {
-			a->first = strtoull(optarg, NULL, 0);
+			good = sim_number(optarg, 0, &a->first);
 			a->count = 1;
 		} else if (c == 't') {
 			a->trace = true;
-		} else if (c == 'p' && strcmp(optarg, "stale") == 0) {
-			a->plant = PLANT_STALE;
-		} else if (c == 'p' && strcmp(optarg, "swapped") == 0) {
-			a->plant = PLANT_SWAPPED;
-		} else if (c == 'p' && strcmp(optarg, "doubled") == 0) {
-			a->plant = PLANT_DOUBLED;
 		} else {
-			fputs(usage, stderr);
-			return 2;
+			good = c == 'p' && sim_plant(optarg, &a->plant);
 		}
 	}
-	return 0;
+	if (good && optind == argc)
+		return 0;
+	fputs(usage, stderr);
+	return 2;
 }
 
 /* Every checker must find what is planted for it, or its silence means nothing. */
@@ -79,6 +107,14 @@ static int sim_check_checkers(void)
 		missed += found < 20;
 	}
 	return missed;
+}
+
+static double sim_cpu_seconds(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+	return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
 }
 
 int main(int argc, char **argv)
@@ -122,6 +158,10 @@ int main(int argc, char **argv)
 		(unsigned long long)sum.net.reordered);
 	if (a.count > 1 && a.plant == PLANT_NONE && failed == 0)
 		failed += (uint64_t)sim_check_checkers();
+	if (a.count >= 100 && !a.trace && sim_cpu_seconds() * SIM_RATE_MIN > (double)a.count) {
+		printf("too slow: at least %d seeds a second of CPU are wanted\n", SIM_RATE_MIN);
+		failed++;
+	}
 	printf("%llu passed, %llu failed\n", (unsigned long long)(a.count - (failed > a.count ? a.count : failed)),
 		(unsigned long long)failed);
 	return failed ? 1 : 0;

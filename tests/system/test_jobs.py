@@ -90,7 +90,7 @@ def three_jobs():
     after = [rate(plain[0]), rate(adam[0])]
     say(f"rounds/s of the others before and after: {before[0]:.0f} {after[0]:.0f}, {before[1]:.0f} {after[1]:.0f}")
     for b, a in zip(before, after):
-        check(a > 0.4 * b, f"a job went from {b:.0f} to {a:.0f} rounds/s when another was killed")
+        check(a > 0.7 * b, f"a job went from {b:.0f} to {a:.0f} rounds/s when another was killed")
     plain[1].tell()
     adam[3].tell()
     for worker in plain + adam:

@@ -80,5 +80,9 @@ ok $? "a program with the shared library"
 	$(flags --static --libs | sed 's/-lphub//') && "$work/static"
 ok $? "a program with the static library"
 
+# shellcheck disable=SC2046
+"$CC" -Werror -Wall -o "$work/example" client/example.c $(flags --cflags --libs)
+ok $? "the example, as a user builds it"
+
 echo "1..$count"
 exit $failed
