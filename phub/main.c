@@ -43,13 +43,24 @@ static int main_complain(const struct err *e, int code)
 	return code;
 }
 
+/* The code to exit with, once all that was printed has been written. */
+static int main_flush(int code)
+{
+	if (fflush(stdout) == 0 && !ferror(stdout))
+		return code;
+	fputs("phubd: cannot write to standard output: its disk is full, or its reader has gone; send it elsewhere\n",
+		stderr);
+	return MAIN_FAILED;
+}
+
 /* "--data-ports 7100-7131" is data_ports=7100-7131. Takes one or two arguments; *at is then at the last of them. */
 static int main_set_long(struct config *config, int argc, char **argv, int *at)
 {
 	char assignment[8192];
 	const char *name = argv[*at] + 2;
+	bool lacks_value = false;
 	struct err e;
-	int length;
+	int length, rc;
 
 	if (strchr(name, '=')) {
 		length = snprintf(assignment, sizeof(assignment), "%s", name);
@@ -57,8 +68,8 @@ static int main_set_long(struct config *config, int argc, char **argv, int *at)
 		length = snprintf(assignment, sizeof(assignment), "%s=%s", name, argv[*at + 1]);
 		++*at;
 	} else {
-		fprintf(stderr, "phubd: %s needs a value; see --help\n", argv[*at]);
-		return MAIN_USAGE;
+		length = snprintf(assignment, sizeof(assignment), "%s=", name);
+		lacks_value = true;
 	}
 	if (length < 0 || (size_t)length >= sizeof(assignment)) {
 		fprintf(stderr, "phubd: --%.64s...: too long\n", name);
@@ -67,7 +78,11 @@ static int main_set_long(struct config *config, int argc, char **argv, int *at)
 	for (char *p = assignment; *p && *p != '='; p++)
 		if (*p == '-')
 			*p = '_';
-	return config_set(config, assignment, &e) < 0 ? main_complain(&e, MAIN_USAGE) : MAIN_GO_ON;
+	rc = config_set(config, assignment, &e);
+	/* Of an option that is not there, config_set() says so; no other lacks more than its value. */
+	if (lacks_value && (rc == 0 || strncmp(e.text, "unknown key", strlen("unknown key")) != 0))
+		rc = err_set(&e, -EINVAL, "%s needs a value; see --help", argv[*at]);
+	return rc < 0 ? main_complain(&e, MAIN_USAGE) : MAIN_GO_ON;
 }
 
 /* --config comes first, wherever it stands: what is on the command line is set over it. */
@@ -165,7 +180,7 @@ static int main_run(const struct config *config)
 	int fd, rc;
 
 	if (dispatch_from_env(&env.kernels, text, sizeof(text)) < 0) {
-		err_set(&e, -EINVAL, "PHUB_ISA: %s", text);
+		err_set(&e, -EINVAL, "%s", text);
 		return main_complain(&e, MAIN_FAILED);
 	}
 	main_raise_limits();
@@ -180,8 +195,9 @@ static int main_run(const struct config *config)
 	}
 	box_describe(box, text, sizeof(text));
 	printf("phubd: listening on %s\n", text);
-	fflush(stdout);
-	rc = box_run(box, fd, &e) < 0 ? main_complain(&e, MAIN_FAILED) : MAIN_DONE;
+	rc = main_flush(MAIN_DONE);
+	if (rc == MAIN_DONE && box_run(box, fd, &e) < 0)
+		rc = main_complain(&e, MAIN_FAILED);
 	if (!box_balanced(box)) {
 		fprintf(stderr, "phubd: slots, credits or completions did not balance; see the log, and report it\n");
 		rc = MAIN_FAILED;
@@ -197,13 +213,13 @@ static int main_act(struct config *config, enum main_action action)
 
 	if (action == MAIN_DUMP) {
 		config_dump(config, stdout);
-		return fflush(stdout) == 0 ? MAIN_DONE : MAIN_FAILED;
+		return main_flush(MAIN_DONE);
 	}
 	if (config_finish(config, &e) < 0)
 		return main_complain(&e, MAIN_FAILED);
 	if (action == MAIN_CHECK) {
 		puts("phubd: the options are good");
-		return MAIN_DONE;
+		return main_flush(MAIN_DONE);
 	}
 	log_set_sink(log_sink_stderr, NULL);
 	log_set_level((enum log_level)config->log_level);
@@ -220,11 +236,11 @@ int main(int argc, char **argv)
 
 	if (main_says(argc, argv, "-h", "--help")) {
 		fputs(main_help, stdout);
-		return MAIN_DONE;
+		return main_flush(MAIN_DONE);
 	}
 	if (main_says(argc, argv, "-V", "--version")) {
 		puts("phubd " MAIN_VERSION);
-		return MAIN_DONE;
+		return main_flush(MAIN_DONE);
 	}
 	config_init(&config);
 	rc = main_load(&config, argc, argv);

@@ -47,8 +47,17 @@ static int admin_sleep(struct admin_session *s, short events)
 	return 0;
 }
 
+/* -EBADMSG: it is no box. A box that refuses what is asked is -EPROTO. */
+static int admin_not_a_box(struct admin_session *s)
+{
+	return err_set(s->e, -EBADMSG, "what answers at %s does not speak the language of a box; check host and port",
+		s->address);
+}
+
 static int admin_lost(struct admin_session *s, int rc)
 {
+	if (rc == -EMSGSIZE || rc == -EPROTO || rc == -EBADMSG)
+		return admin_not_a_box(s);
 	if (rc == -ECONNREFUSED)
 		return err_set(
 			s->e, rc, "no box listens at %s; start one with phubd, or name another HOST:PORT", s->address);
@@ -95,7 +104,7 @@ static int admin_receive(struct admin_session *s, Phub__Control__MessageCase wan
 		rc = err_set(s->e, (*out)->error->code == PHUB__ERROR_CODE__ERROR_DENIED ? -EACCES : -EPROTO,
 			"the box at %s: %s", s->address, (*out)->error->text);
 	else
-		rc = err_set(s->e, -EPROTO, "%s does not speak our protocol; is it a phubd?", s->address);
+		rc = admin_not_a_box(s);
 	if (*out)
 		phub__control__free_unpacked(*out, NULL);
 	return rc;
@@ -161,7 +170,7 @@ static int admin_prove(struct admin_session *s, const Phub__Challenge *challenge
 	int rc;
 
 	if (challenge->nonce.len != PROOF_NONCE)
-		return err_set(s->e, -EPROTO, "%s does not speak our protocol; is it a phubd?", s->address);
+		return admin_not_a_box(s);
 	if (challenge->secret) {
 		rc = admin_read_secret(s);
 		if (rc < 0)

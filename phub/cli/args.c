@@ -50,7 +50,8 @@ int args_read_bytes(const char *text, uint64_t *out)
 		const char *name;
 		uint64_t bytes;
 	} units[] = {{"", 1}, {"B", 1}, {"K", 1000}, {"M", 1000000}, {"G", 1000000000}, {"KB", 1000}, {"MB", 1000000},
-		{"GB", 1000000000}, {"KiB", 1 << 10}, {"MiB", 1 << 20}, {"GiB", 1 << 30}};
+		{"GB", 1000000000}, {"T", UINT64_C(1000000000000)}, {"TB", UINT64_C(1000000000000)}, {"KiB", 1 << 10},
+		{"MiB", 1 << 20}, {"GiB", 1 << 30}, {"TiB", UINT64_C(1) << 40}};
 	const char *end;
 	uint64_t number;
 
@@ -71,7 +72,7 @@ static int args_set_number(const struct args_usage *u, const struct args_option 
 
 	if (rc < 0 || (o->type == ARGS_NUMBER && *end) || number < o->min || number > o->max)
 		return args_wrong(u, "--%s %s: allowed is %" PRIu64 " to %" PRIu64 "%s", o->name, text, o->min, o->max,
-			o->type == ARGS_BYTES ? " bytes, like 100MB or 64KiB" : "");
+			o->type == ARGS_BYTES ? " bytes, like 100MB or 64KiB, with units up to TB and TiB" : "");
 	*(uint64_t *)o->target = number;
 	return ARGS_GO_ON;
 }

@@ -372,6 +372,8 @@ static int exchange_check_options(const struct args_usage *usage, struct exchang
 
 	if (o->transport < 0)
 		return args_wrong(usage, "which transport? Give --transport shm or tcp");
+	if (o->chunk & (o->chunk - 1))
+		return args_wrong(usage, "--chunk %" PRIu64 ": allowed are powers of two from 4KiB to 2MiB", o->chunk);
 	if (!o->bytes == !o->model)
 		return args_wrong(usage, "give either --bytes or --model");
 	if (o->model && o->keys != 1)
@@ -407,7 +409,7 @@ int bench_exchange_run(int argc, char **argv)
 	struct exchange_options o = {
 		.transport = -1, .dtype = -1, .poll = -1, .workers = 4, .rounds = 50, .keys = 1, .timeout_s = 60};
 	const struct args_option options[] = {
-		{"transport", "NAME", "shm, tcp, udp, verbs, dpdk, or loop (all in one thread)", ARGS_CHOICE,
+		{"transport", "NAME", "required: shm, tcp, udp, verbs, dpdk, or loop (all in one thread)", ARGS_CHOICE,
 			&o.transport, 0, 0, exchange_transports},
 		{"workers", "N", "worker processes (4)", ARGS_NUMBER, &o.workers, 1, TRIAL_WORKERS_MAX, NULL},
 		{"bytes", "B", "exchange so much, like 100MB or 64KiB", ARGS_BYTES, &o.bytes, 2, UINT64_C(1) << 44,
@@ -439,6 +441,7 @@ int bench_exchange_run(int argc, char **argv)
 	};
 	const struct args_usage usage = {
 		.command = "phub bench exchange",
+		.words = "--transport NAME (--bytes B | --model NAME)",
 		.about = exchange_about,
 		.examples = exchange_examples,
 		.options = options,

@@ -290,6 +290,7 @@ static int kernels_prepare(struct kernels_bench *b, struct err *e)
 
 static int kernels_run_tables(struct kernels_bench *b)
 {
+	static const char prefix[] = "PHUB_ISA: ";
 	const struct kernels *kernels;
 	char error[256];
 	bool ok = true;
@@ -307,7 +308,10 @@ static int kernels_run_tables(struct kernels_bench *b)
 		rc = b->isa != KERNELS_ISA_AUTO ? dispatch_select(kernels_isas[b->isa], &kernels, error, sizeof(error))
 						: dispatch_from_env(&kernels, error, sizeof(error));
 		if (rc < 0) {
-			output_error("%s", error);
+			/* The error begins with the variable, which is not what was typed. */
+			bool typed = b->isa != KERNELS_ISA_AUTO && strncmp(error, prefix, strlen(prefix)) == 0;
+
+			output_error("%s%s", typed ? "--isa: " : "", typed ? error + strlen(prefix) : error);
 			return CLI_FAILED;
 		}
 		b->total = kernels_count_cases(b);

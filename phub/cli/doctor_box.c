@@ -124,6 +124,18 @@ static void box_say_answer(struct doctor *d, const char *address, const struct a
 			answer->reply->strangers_refused);
 }
 
+/* After admin_ask() failed with this code. */
+static const char *box_advice(int code)
+{
+	if (code == -EACCES)
+		return "set PHUB_ADMIN_SECRET_FILE to the box's admin secret";
+	if (code == -EBADMSG)
+		return "give the HOST:PORT that phubd prints when it starts";
+	if (code == -EPROTO)
+		return "see that box's log, and run the same version here and there";
+	return "start phubd there, or open its port in the firewall";
+}
+
 void doctor_check_box(struct doctor *d, const char *address, bool named)
 {
 	struct admin_answer answer;
@@ -138,10 +150,7 @@ void doctor_check_box(struct doctor *d, const char *address, bool named)
 			return;
 		}
 		if (rc < 0) {
-			doctor_say(d, "box", DOCTOR_FAIL,
-				rc == -EACCES ? "set PHUB_ADMIN_SECRET_FILE to the box's admin secret"
-					      : "start phubd there, or open its port in the firewall",
-				"%s", e.text);
+			doctor_say(d, "box", DOCTOR_FAIL, box_advice(rc), "%s", e.text);
 			return;
 		}
 		best_ns = answer.answer_ns < best_ns ? answer.answer_ns : best_ns;

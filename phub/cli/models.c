@@ -34,7 +34,8 @@ static int models_read_csv(const char *path, struct model *out, struct err *e)
 	int rc;
 
 	if (!file)
-		return err_set(e, -errno, "%s: %s", path, strerror(errno));
+		return err_set(e, -errno, "%s: %s; give a CSV that can be read, or a name that phub models lists", path,
+			strerror(errno));
 	if (fstat(fileno(file), &info) < 0 || !S_ISREG(info.st_mode) || info.st_size > MODEL_CSV_BYTES_MAX) {
 		fclose(file);
 		return err_set(e, -EFBIG, "%s: not a file of at most %u MiB", path, MODEL_CSV_BYTES_MAX >> 20);

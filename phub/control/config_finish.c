@@ -167,12 +167,19 @@ static int config_check_public(const struct config *config, struct err *e)
 {
 	const struct config_job *open_job = config_open_job(config);
 	const char *host = NULL;
+	int loopback = 1;
 
-	for (unsigned i = 0; i < config->listen_count && !host; i++)
-		if (stream_host_is_loopback(config->listen[i].host) != 1)
-			host = config->listen[i].host;
-	if (!host)
+	for (unsigned i = 0; i < config->listen_count && loopback == 1; i++) {
+		host = config->listen[i].host;
+		loopback = stream_host_is_loopback(host);
+	}
+	if (loopback == 1)
 		return 0;
+	if (loopback < 0 && (config->create == CONFIG_CREATE_SAME_UID || open_job))
+		return err_set(e, -EADDRNOTAVAIL,
+			"listen: '%s' does not resolve to an address; write an address of this machine, like "
+			"127.0.0.1:7077",
+			host);
 	if (!host[0])
 		host = "*";
 	if (config->create == CONFIG_CREATE_SAME_UID)

@@ -7,7 +7,9 @@ import os
 import pathlib
 import re
 import signal
+import socket
 import subprocess
+import threading
 import time
 
 import rig
@@ -104,7 +106,10 @@ def wrong_usage():
             (["bench", "exchange", "--transport", "tpc", "--bytes", "4"], "tcp"),
             (["bench", "exchange", "--transport", "shm"], "--bytes or --model"),
             (["bench", "exchange", "--transport", "shm", "--bytes", "1MB", "--model", "vgg-19"], "--bytes or --model"),
-            (["bench", "exchange", "--transport", "shm", "--bytes", "10ZB"], "allowed"),
+            (["bench", "exchange", "--transport", "shm", "--bytes", "10ZB"], "TB and TiB"),
+            (["bench", "exchange", "--transport", "shm", "--bytes", "17TiB"], "allowed"),
+            (["bench", "exchange", "--transport", "shm", "--bytes", "1TB", "--model", "vgg-19"], "--bytes or --model"),
+            (["bench", "exchange", "--transport", "shm", "--bytes", "4", "--chunk", "5000"], "powers of two"),
             (["bench", "exchange", "--transport", "shm", "--bytes", "-4"], "allowed"),
             (["bench", "exchange", "--transport", "shm", "--bytes", "4", "--workers", "0"], "1 to"),
             (["bench", "exchange", "--transport", "shm", "--bytes"], "needs a value"),
@@ -125,13 +130,38 @@ def failures_say_what_to_do():
             (["bench", "exchange", "--transport", "shm", "--bytes", "4", "--phubd", "/nowhere/phubd"], "--phubd PATH"),
             (["bench", "exchange", "--transport", "shm", "--bytes", "6", "--keys", "2"], "multiple of 8"),
             (["bench", "exchange", "--transport", "shm", "--model", "alexnut"], "alexnet"),
-            (["bench", "exchange", "--transport", "shm", "--model", "/nowhere.csv"], "No such file"),
+            (["bench", "exchange", "--transport", "shm", "--model", "/nowhere.csv"], "No such file.*give a CSV"),
             (["jobs", "127.0.0.1:1"], "start one with phubd"),
             (["jobs", "[::1"], "HOST:PORT"),
             (["topo", "--model", "nothing"], "resnet-50")]:
         out, err = phub(*words, status=1)
         check(out == "" or words[0] == "topo", f"stdout: {out}")
         holds(one_error(err), answer)
+
+
+def not_a_box():
+    """What answers but is no box, with a banner or to the greeting, is told as such, and no firewall is blamed."""
+    for banner in b"SSH-2.0-OpenSSH_9.2\r\n", b"HTTP/1.0 400 Bad Request\r\n\r\n":
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            address = f"127.0.0.1:{server.getsockname()[1]}"
+
+            def answer(count, server=server, banner=banner):
+                for _ in range(count):
+                    stranger, _ = server.accept()
+                    with stranger:
+                        if banner.startswith(b"HTTP"):
+                            stranger.recv(4096)
+                        stranger.sendall(banner)
+                        while stranger.recv(4096):
+                            pass
+
+            thread = threading.Thread(target=answer, args=(2,), daemon=True)
+            thread.start()
+            said = f"what answers at {address} does not speak the language of a box; check host and port"
+            holds(one_error(phub("jobs", address, status=1)[1]), said)
+            found = [line for line in lines(phub("doctor", "--json", address, status=1)[0]) if line["check"] == "box"]
+            check(len(found) == 1 and found[0]["text"] == said and "firewall" not in found[0]["do"], f"{found}")
+            thread.join(rig.DEADLINE_S)
 
 
 def box_that_does_not_start():
@@ -322,7 +352,7 @@ def manuals_and_completion():
         check(re.search(rf"It Cm {option}$", manual, re.M), f"phubd.8 lacks the option {option}")
 
 
-CASES = [help_everywhere, wrong_usage, failures_say_what_to_do, box_that_does_not_start, exchange_contract, exchange_table,
+CASES = [help_everywhere, wrong_usage, failures_say_what_to_do, not_a_box, box_that_does_not_start, exchange_contract, exchange_table,
          exchange_optimizers, exchange_planted, exchange_resnet, exchange_csv, exchange_interrupted, exchange_worker_dies,
          exchange_box_dies, exchange_parent_dies, kernels_contract, jobs_of_a_box, doctor, topo_and_models, manuals_and_completion]
 

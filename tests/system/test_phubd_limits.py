@@ -58,12 +58,26 @@ def words():
     refused(2, ["-o"], "needs KEY=VALUE")
     refused(2, ["-o", "window"], "is not key=value")
     refused(2, ["-x"], "'-x' is no option; see --help")
+    refused(2, ["--fast"], "unknown key 'fast'; allowed: listen, ")
+    refused(2, ["--window"], "--window needs a value; see --help")
+    refused(1, ["--listen", "nosuch.invalid:0"], "listen: 'nosuch.invalid' does not resolve to an address; write")
     refused(1, ["--config", "/"], "cannot be read")
-    refused(1, ["--listen", "127.0.0.1:0"], "PHUB_ISA: ", env={"PHUB_ISA": "z80"})
+    refused(1, ["--listen", "127.0.0.1:0"], "^phubd: PHUB_ISA: \"z80\"", env={"PHUB_ISA": "z80"})
     refused(1, ["--listen", "127.0.0.1:0"], "loud", env={"PHUB_LOG": "loud"})
     status, out, error = phubd("--data-ports=any", "--window", "7", "--config", ROOT / "deploy/phubd.yaml", "--dump-config")
     check(status == 0, error)
     holds(out, r"(?m)^window: 7$", r"(?m)^data_ports: any$")
+
+
+def full():
+    """what cannot be printed is told, and ends with 1: the start line too, or nobody would know the port"""
+    for words_ in (["--help"], ["--version"], ["--dump-config"], ["--check-config"], ["--listen", "127.0.0.1:0"]):
+        with open("/dev/full", "w", encoding="ascii") as nowhere:
+            done = subprocess.run([PHUBD, *words_], stdin=subprocess.DEVNULL, stdout=nowhere, stderr=subprocess.PIPE,
+                                  text=True, timeout=60, env={**QUIET, "PHUB_LOG": "error"}, check=False)
+        check(done.returncode == 1, f"{words_}: exit status {done.returncode}: {done.stderr}")
+        check(done.stderr.count("\n") == 1, f"{words_}: not one line: {done.stderr}")
+        holds(done.stderr, "^phubd: cannot write to standard output: .*; send it elsewhere")
 
 
 def descriptors():
@@ -129,4 +143,4 @@ def books():
     holds(box.err.text(), "did not balance")
 
 
-run([example, words, descriptors, pinned, leaks, books])
+run([example, words, full, descriptors, pinned, leaks, books])
