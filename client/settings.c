@@ -71,6 +71,34 @@ static int settings_read_variable(const char *name, int *out, struct err *e)
 	return 0;
 }
 
+/* Halves that leave no doubt: Slurm sets no SLURM_NTASKS in a batch script without --ntasks, and no SLURM_PROCID in
+ * salloc's shell. */
+static bool settings_is_alone(const struct settings_launcher *l)
+{
+	const char *rank = getenv(l->rank), *world = getenv(l->world);
+
+	if (strcmp(l->rank, "SLURM_PROCID") != 0)
+		return false;
+	return rank ? strcmp(rank, "0") == 0 : strcmp(world, "1") == 0;
+}
+
+/* No launcher set both of its variables. One alone would make each worker rank 0 of 1, with a job of its own. */
+static int settings_refuse_halves(struct err *e)
+{
+	for (size_t i = 0; i < sizeof(settings_launchers) / sizeof(settings_launchers[0]); i++) {
+		const struct settings_launcher *l = &settings_launchers[i];
+		bool has_rank = getenv(l->rank) != NULL, has_world = getenv(l->world) != NULL;
+
+		if (has_rank == has_world || settings_is_alone(l))
+			continue;
+		return err_set(e, -EINVAL,
+			"environment variable %s is set but %s is not; set both (a launcher does), unset %s, or give "
+			"rank and world",
+			has_rank ? l->rank : l->world, has_rank ? l->world : l->rank, has_rank ? l->rank : l->world);
+	}
+	return 0;
+}
+
 int settings_discover(int *rank, int *world, struct err *e)
 {
 	size_t count = sizeof(settings_launchers) / sizeof(settings_launchers[0]);
@@ -86,6 +114,12 @@ int settings_discover(int *rank, int *world, struct err *e)
 		if (rc == 0 && *world < 0)
 			rc = settings_read_variable(l->world, world, e);
 		return rc;
+	}
+	if ((*rank < 0 && *world != 1) || *world < 0) {
+		int rc = settings_refuse_halves(e);
+
+		if (rc < 0)
+			return rc;
 	}
 	if (*rank < 0 && *world > 1)
 		return err_set(e, -EINVAL,

@@ -16,6 +16,7 @@ import json
 import os
 import pathlib
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -43,8 +44,15 @@ def die_with_parent():
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
+def free_space():
+    place = next(p for p in (OUT, *OUT.parents) if p.exists())
+    return f"{shutil.disk_usage(place).free >> 20} MiB are free on the disk of {place}"
+
+
 def tail(path, lines=15):
     text = path.read_text(errors="replace").strip().splitlines()
+    if not text:
+        return f" empty ({free_space()})"
     return "".join(f"\n    {line}" for line in text[-lines:])
 
 
@@ -283,12 +291,15 @@ def main():
     p.add_argument("--quick", action="store_true", help=f"{QUICK_STEPS} steps, and no claim about accuracy")
     a = p.parse_args()
     signal.signal(signal.SIGTERM, interrupt)
-    OUT.mkdir(parents=True, exist_ok=True)
     begun = time.monotonic()
     try:
+        OUT.mkdir(parents=True, exist_ok=True)
         holds = demo(a.quick)
     except Failure as e:
         sys.exit(f"demo: {e}")
+    except OSError as e:
+        sys.exit(f"demo: {e.filename or OUT}: {e.strerror or e}; {free_space()}: it must be there, be writable, and "
+                 "have room")
     except KeyboardInterrupt:
         print("\ndemo: interrupted; all that it started is ended", file=sys.stderr)
         sys.exit(130)

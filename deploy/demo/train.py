@@ -19,6 +19,7 @@ JSON lines to FILE.RANK instead.
 import argparse
 import gzip
 import hashlib
+import io
 import json
 import os
 import pathlib
@@ -35,6 +36,11 @@ except ImportError as e:
 
 DATA = pathlib.Path(os.environ.get("FASHION_MNIST", "/usr/share/datasets/fashion-mnist"))
 SPARE_ROUNDS = 20  # to measure the exchange alone
+LAUNCHERS = (
+    ("RANK", "WORLD_SIZE"),
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+    ("SLURM_PROCID", "SLURM_NTASKS"),
+)
 
 
 def read_idx(name):
@@ -87,14 +93,40 @@ def accuracy(model, images, labels):
     return right / len(labels)
 
 
+def give_up(path, error):
+    """Ends the program: nothing can be written there."""
+    if path is None:  # else Python says it once more when it flushes at the end
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    reason = error.strerror or error
+    sys.exit(f"train.py: cannot write {path or 'standard output'}: {reason}; free space or name another place")
+
+
+def write(path, mode, content=b""):
+    try:
+        with open(path, mode) as file:
+            file.write(content)
+    except OSError as e:
+        give_up(path, e)
+
+
 class Reporter:
     """Says how it goes: JSON lines to a file of this rank, or some lines of text from rank 0."""
 
     def __init__(self, path, rank):
-        self.file = open(f"{path}.{rank}", "w", buffering=1) if path else None
+        self.path = f"{path}.{rank}" if path else None
         self.rank = rank
+        try:
+            self.file = open(self.path, "w", buffering=1) if path else None
+        except OSError as e:
+            give_up(self.path, e)
 
     def say(self, **what):
+        try:
+            self.write(what)
+        except OSError as e:
+            give_up(self.path, e)
+
+    def write(self, what):
         if self.file:
             self.file.write(json.dumps(what) + "\n")
         elif self.rank == 0 and (what.get("step", 0) % 100 == 0 or what.get("step") == what.get("steps")):
@@ -120,13 +152,16 @@ def arguments():
 
 def launched():
     """(rank, world) by the launcher's environment."""
-    for rank, world in (
-        ("RANK", "WORLD_SIZE"),
-        ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
-        ("SLURM_PROCID", "SLURM_NTASKS"),
-    ):
+    for rank, world in LAUNCHERS:
         if rank in os.environ and world in os.environ:
             return int(os.environ[rank]), int(os.environ[world])
+    for rank, world in LAUNCHERS:
+        if (rank in os.environ) == (world in os.environ):
+            continue
+        if rank == "SLURM_PROCID" and (os.environ.get(rank) == "0" or os.environ.get(world) == "1"):
+            continue  # in a batch script or in salloc's shell, Slurm sets one of them; it means one task
+        there, missing = (rank, world) if rank in os.environ else (world, rank)
+        sys.exit(f"train.py: {there} is set but {missing} is not; set both (a launcher does) or unset {there}")
     return 0, 1
 
 
@@ -199,6 +234,8 @@ def main():
         sys.exit(f"train.py: --batch {a.batch} cannot be shared by {world} workers: use a multiple")
     torch.set_num_threads(max(1, min(4, (os.cpu_count() or 1) // world)))
     report = Reporter(a.report, rank)
+    if a.weights and rank == 0:
+        write(a.weights, "ab")  # it fails now, not after the training
     model, optimizer, worker = make_optimizer(a, make_model(a.seed + rank))  # all take rank 0's weights
     steps, seconds, stepping = train(a, model, optimizer, rank, world, report)
     result = {"images_per_s": steps * a.batch / seconds, "seconds": seconds}
@@ -215,7 +252,9 @@ def main():
         parameters = b"".join(p.detach().numpy().tobytes() for p in model.parameters())
         result["weights_sha256"] = hashlib.sha256(parameters).hexdigest()
         if a.weights:
-            torch.save(model.state_dict(), a.weights)
+            content = io.BytesIO()
+            torch.save(model.state_dict(), content)
+            write(a.weights, "wb", content.getvalue())
     report.say(**result)
     if worker:
         worker.leave()
@@ -224,5 +263,5 @@ def main():
 if __name__ == "__main__":
     try:
         main()
-    except (RuntimeError, ImportError, KeyboardInterrupt) as e:
-        sys.exit(f"train.py: {e or 'interrupted'}")
+    except (RuntimeError, ImportError, OSError, KeyboardInterrupt) as e:
+        sys.exit(f"train.py: {str(e) or ('interrupted' if isinstance(e, KeyboardInterrupt) else type(e).__name__)}")

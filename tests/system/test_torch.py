@@ -474,7 +474,7 @@ def rebuild(rank, url, transport, count):
 
 def test_rebuilt_buckets_leak_nothing(box):
     for transport in ("shm", "tcp"):
-        for first, last in workers(2, rebuild, box.url("rebuild" + transport), transport, 200):
+        for first, last in workers(2, rebuild, box.url("rebuild" + transport), transport, 500):
             print(f"# {transport}: {first[0] >> 10} -> {last[0] >> 10} KiB, {first[1]} -> {last[1]} files")
             assert last[0] - first[0] < 1 << 20 and last[1] <= first[1], (first, last)
 

@@ -109,7 +109,7 @@ static void launchers(void **state)
 	setenv("SLURM_NTASKS", "6", 1);
 	discover(-1, -1, 5, 6);
 	setenv("OMPI_COMM_WORLD_RANK", "3", 1);
-	discover(-1, -1, 5, 6); /* half of a pair says nothing */
+	discover(-1, -1, 5, 6); /* a whole pair goes before half of one */
 	setenv("OMPI_COMM_WORLD_SIZE", "4", 1);
 	discover(-1, -1, 3, 4);
 	setenv("RANK", "1", 1);
@@ -133,6 +133,46 @@ static void ranks_without_launcher(void **state)
 	rank = 1;
 	world = -1;
 	assert_int_equal(settings_discover(&rank, &world, &e), -EINVAL);
+}
+
+static void refuse_half(const char *set, const char *missing, const char *value)
+{
+	struct err e = {0};
+	int rank = -1, world = -1;
+	char text[128];
+
+	clean_environment(NULL);
+	setenv(set, value, 1);
+	assert_int_equal(settings_discover(&rank, &world, &e), -EINVAL);
+	snprintf(text, sizeof(text), "%s is set but %s is not; set both", set, missing);
+	if (!strstr(e.text, text))
+		fail_msg("\"%s\" does not say \"%s\"", e.text, text);
+	assert_true(rank == -1 && world == -1);
+	discover(0, 1, 0, 1);
+	discover(2, 3, 2, 3);
+	discover(-1, 1, 0, 1);
+	rank = 0;
+	assert_int_equal(settings_discover(&rank, &world, &e), -EINVAL);
+	rank = -1;
+	world = 2;
+	assert_int_equal(settings_discover(&rank, &world, &e), -EINVAL);
+}
+
+static void half_set_launchers(void **state)
+{
+	(void)state;
+	for (size_t i = 0; i < 6; i += 2) {
+		refuse_half(variables[i], variables[i + 1], "2");
+		refuse_half(variables[i + 1], variables[i], "4");
+	}
+	refuse_half("RANK", "WORLD_SIZE", "0");
+	refuse_half("WORLD_SIZE", "RANK", "1");
+	clean_environment(NULL);
+	setenv("SLURM_PROCID", "0", 1); /* sbatch without --ntasks */
+	discover(-1, -1, 0, 1);
+	clean_environment(NULL);
+	setenv("SLURM_NTASKS", "1", 1); /* salloc's shell */
+	discover(-1, -1, 0, 1);
 }
 
 static void expect_settings(const struct phub_options *o, int code, const char *says)
@@ -238,6 +278,7 @@ int main(void)
 		cmocka_unit_test(bad_addresses),
 		cmocka_unit_test_setup(launchers, clean_environment),
 		cmocka_unit_test_setup(ranks_without_launcher, clean_environment),
+		cmocka_unit_test_setup_teardown(half_set_launchers, clean_environment, clean_environment),
 		cmocka_unit_test_setup(options, clean_environment),
 		cmocka_unit_test_setup(older_options, clean_environment),
 		cmocka_unit_test_setup_teardown(secrets, clean_environment, clean_environment),
