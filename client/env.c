@@ -10,7 +10,7 @@ static const struct transport_ops *const env_transports[] = {&transport_shm, &tr
 
 static int env_dial(void *ctx, const char *host, uint16_t port, struct stream **out, struct err *e)
 {
-	return stream_dial_tcp(host, port, ctx, out, e);
+	return stream_dial_tcp_later(host, port, ctx, out, e);
 }
 
 static uint64_t env_now(void *ctx)

@@ -12,7 +12,7 @@
 #include "transport/transport.h"
 
 struct client_env {
-	/* Begins a control connection, as stream_dial_tcp() does. */
+	/* Begins a control connection, as stream_dial_tcp_later() does. */
 	int (*dial)(void *ctx, const char *host, uint16_t port, struct stream **out, struct err *e);
 	/* Monotonic time in ns. */
 	uint64_t (*now)(void *ctx);

@@ -111,9 +111,25 @@ static void client_session_dial(struct client_session *s, uint64_t now_ns)
 		return;
 	}
 	s->state = SESSION_HELLO;
+	if (s->trouble.code == 0) /* what an earlier try met says more */
+		s->trouble = s->stream->why;
 	rc = client_say_hello(s);
 	if (rc < 0)
 		client_session_fail(s, rc, "cannot greet box %s: %s", s->box, strerror(-rc));
+}
+
+/* The stream ended before we were a member. */
+static void client_session_unreached(struct client_session *s, uint64_t now_ns, int code)
+{
+	struct err why = s->stream->why;
+
+	if (why.code == 0)
+		client_session_retry(s, now_ns, code == -EPIPE ? -ECONNRESET : code,
+			code == -EPIPE ? "it hung up" : strerror(-code));
+	else if (client_session_hopeless(why.code))
+		client_session_fail(s, why.code, "box %s cannot be reached: %s", s->box, why.text);
+	else
+		client_session_retry(s, now_ns, why.code, why.text);
 }
 
 /* The stream has ended or failed. */
@@ -125,8 +141,7 @@ static void client_session_lost(struct client_session *s, uint64_t now_ns, int c
 		client_session_fail(s, -EPROTO,
 			"what answers at %s does not speak the language of a box; check host and port", s->box);
 	else if (!client_session_joined(s))
-		client_session_retry(s, now_ns, code == -EPIPE ? -ECONNRESET : code,
-			code == -EPIPE ? "it hung up" : strerror(-code));
+		client_session_unreached(s, now_ns, code);
 	else if (code == -ENOMEM || code == -ENOBUFS)
 		client_session_fail(s, code, "control session with box %s: %s", s->box, strerror(-code));
 	else
@@ -145,6 +160,8 @@ static unsigned client_session_read(struct client_session *s, uint64_t now_ns)
 		size_t bytes;
 		int rc = frame_read(&s->in, s->stream, &frame, &bytes);
 
+		if (s->trouble.code == -EINPROGRESS && s->stream->why.code == 0)
+			s->trouble.code = 0; /* the name is known by now */
 		if (rc == -EAGAIN)
 			return count;
 		count++;

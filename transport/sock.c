@@ -291,6 +291,19 @@ int sock_split(const char *address, char *host, uint16_t *port)
 	return 0;
 }
 
+bool sock_host_is_numeric(const char *host)
+{
+	const struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICHOST};
+	struct addrinfo *list;
+
+	if (!host[0])
+		return true;
+	if (getaddrinfo(host, NULL, &hints, &list) != 0)
+		return false;
+	freeaddrinfo(list);
+	return true;
+}
+
 int sock_host_is_loopback(const char *host)
 {
 	struct addrinfo *list;

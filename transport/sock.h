@@ -58,6 +58,9 @@ int sock_split(const char *address, char *host, uint16_t *port);
 /* Is it 127.0.0.0/8 or ::1? */
 bool sock_is_loopback(const struct sockaddr *address);
 
+/* Is it an address (or ""), for which no name has to be looked up? Never blocks. */
+bool sock_host_is_numeric(const char *host);
+
 /* Are all addresses of `host` loopback addresses? 1, 0 (also for ""), or a negative errno. May block on a name. */
 int sock_host_is_loopback(const char *host);
 

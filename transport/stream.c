@@ -2,12 +2,18 @@
 /*
  * The control session's byte stream over kernel TCP, and the frames on any stream. Small and rare
  * messages: clarity comes before speed here.
- * Control thread of the box; in libphub whoever drives progress().
+ * Control thread of the box; in libphub whoever drives progress(), and a short-lived thread for each name to look up.
  */
 #include "transport/stream.h"
 
 #include <endian.h>
 #include <errno.h>
+#include <fcntl.h>
+#include <net/if.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,11 +28,73 @@ enum {
 	FRAME_UNSENT_MAX = 8 << 20,
 };
 
+/* A name that is being looked up. Held by its stream and by the thread that does it; the last one frees it. */
+struct stream_lookup {
+	atomic_int refs;
+	atomic_bool done; /* released by the thread after fd, rc and why; acquired by the stream */
+	int fd;           /* the connection that was begun, or -1 */
+	int rc;
+	struct err why;
+	int wake[2]; /* a pipe, because its reading end is never writable: the hello waits to be written meanwhile */
+	uint16_t port;
+	bool through;                 /* `interface` is meant */
+	char interface[IFNAMSIZ + 1]; /* one more than a name may have: what is too long stays wrong */
+	char host[SOCK_HOST_BYTES];
+};
+
 struct stream_tcp {
 	struct stream stream;
-	int fd;
+	int fd;    /* -1 during the look-up, and when that failed */
 	int error; /* what ended it: the kernel tells only once */
+	struct stream_lookup *lookup;
 };
+
+static void stream_lookup_put(struct stream_lookup *l)
+{
+	/* Release: what this side wrote; acquire: what the other wrote, before it is freed. */
+	if (atomic_fetch_sub_explicit(&l->refs, 1, memory_order_acq_rel) != 1)
+		return;
+	if (l->fd >= 0)
+		close(l->fd);
+	close(l->wake[0]);
+	close(l->wake[1]);
+	free(l);
+}
+
+static void *stream_lookup_thread(void *arg)
+{
+	struct stream_lookup *l = arg;
+	ssize_t woken;
+
+	l->rc = sock_connect(l->host, l->port, l->through ? l->interface : NULL, &l->fd, &l->why);
+	atomic_store_explicit(&l->done, true, memory_order_release);
+	woken = write(l->wake[1], "", 1); /* the only byte there ever is: always room */
+	(void)woken;
+	stream_lookup_put(l);
+	return NULL;
+}
+
+/* 0 when the socket can be asked, -EAGAIN during the look-up, or what ended the stream. */
+static int stream_tcp_ready(struct stream_tcp *s)
+{
+	struct stream_lookup *l = s->lookup;
+
+	if (!l)
+		return s->error;
+	if (!atomic_load_explicit(&l->done, memory_order_acquire))
+		return -EAGAIN;
+	s->fd = l->fd;
+	s->error = l->rc;
+	s->stream.why = l->why;
+	if (l->rc == 0) {
+		s->stream.why.code = 0;
+		(void)sock_tune(s->fd, NULL);
+	}
+	l->fd = -1; /* it is the stream's now */
+	s->lookup = NULL;
+	stream_lookup_put(l);
+	return s->error;
+}
 
 static ssize_t stream_tcp_result(struct stream_tcp *s, ssize_t n)
 {
@@ -41,29 +109,37 @@ static ssize_t stream_tcp_result(struct stream_tcp *s, ssize_t n)
 static ssize_t stream_tcp_read(struct stream *head, void *buf, size_t bytes)
 {
 	struct stream_tcp *s = (struct stream_tcp *)head;
+	int rc = stream_tcp_ready(s);
 
-	return s->error ? s->error : stream_tcp_result(s, recv(s->fd, buf, bytes, 0));
+	return rc < 0 ? rc : stream_tcp_result(s, recv(s->fd, buf, bytes, 0));
 }
 
 static ssize_t stream_tcp_write(struct stream *head, const void *buf, size_t bytes)
 {
 	struct stream_tcp *s = (struct stream_tcp *)head;
+	int rc = stream_tcp_ready(s);
 
-	return s->error ? s->error : stream_tcp_result(s, send(s->fd, buf, bytes, MSG_NOSIGNAL));
+	return rc < 0 ? rc : stream_tcp_result(s, send(s->fd, buf, bytes, MSG_NOSIGNAL));
 }
 
 static int stream_tcp_fd(struct stream *head)
 {
-	return ((struct stream_tcp *)head)->fd;
+	const struct stream_tcp *s = (const struct stream_tcp *)head;
+
+	return s->lookup ? s->lookup->wake[0] : s->fd;
 }
 
 static void stream_tcp_close(struct stream *head)
 {
 	struct stream_tcp *s = (struct stream_tcp *)head;
 
-	/* A forked child may hold the socket too: without this the peer would see no end. */
-	(void)shutdown(s->fd, SHUT_RDWR);
-	close(s->fd);
+	if (s->lookup)
+		stream_lookup_put(s->lookup);
+	if (s->fd >= 0) {
+		/* A forked child may hold the socket too: without this the peer would see no end. */
+		(void)shutdown(s->fd, SHUT_RDWR);
+		close(s->fd);
+	}
 	free(s);
 }
 
@@ -83,7 +159,8 @@ static struct stream_tcp *stream_tcp_create(int fd)
 	s->stream.ops = &stream_tcp_ops;
 	s->stream.peer_uid = -1;
 	s->fd = fd;
-	(void)sock_tune(fd, NULL);
+	if (fd >= 0)
+		(void)sock_tune(fd, NULL);
 	return s;
 }
 
@@ -101,6 +178,70 @@ int stream_dial_tcp(const char *host, uint16_t port, const char *interface, stru
 		return err_set(e, -ENOMEM, "no memory to connect to \"%.128s\" port %u", host, port);
 	}
 	snprintf(s->stream.peer, sizeof(s->stream.peer), strchr(host, ':') ? "[%.64s]:%u" : "%.64s:%u", host, port);
+	*out = &s->stream;
+	return 0;
+}
+
+/* With both references: the caller's, and that of the thread to come. NULL without memory or descriptors. */
+static struct stream_lookup *stream_lookup_create(const char *host, uint16_t port, const char *interface)
+{
+	struct stream_lookup *l = calloc(1, sizeof(*l));
+
+	if (!l)
+		return NULL;
+	if (pipe2(l->wake, O_CLOEXEC | O_NONBLOCK) < 0) {
+		free(l);
+		return NULL;
+	}
+	atomic_init(&l->refs, 2);
+	atomic_init(&l->done, false);
+	l->fd = -1;
+	l->port = port;
+	l->through = interface != NULL;
+	snprintf(l->interface, sizeof(l->interface), "%s", interface ? interface : "");
+	snprintf(l->host, sizeof(l->host), "%s", host);
+	return l;
+}
+
+/* Starts the detached thread, which takes none of the program's signals. 0 or a negative errno. */
+static int stream_lookup_start(struct stream_lookup *l)
+{
+	pthread_t thread;
+	sigset_t all, before;
+	int rc;
+
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &before);
+	rc = pthread_create(&thread, NULL, stream_lookup_thread, l);
+	pthread_sigmask(SIG_SETMASK, &before, NULL);
+	if (rc == 0)
+		pthread_detach(thread);
+	return -rc;
+}
+
+int stream_dial_tcp_later(const char *host, uint16_t port, const char *interface, struct stream **out, struct err *e)
+{
+	struct stream_tcp *s;
+	int rc;
+
+	if (sock_host_is_numeric(host))
+		return stream_dial_tcp(host, port, interface, out, e);
+	if (strlen(host) >= SOCK_HOST_BYTES)
+		return err_set(e, -EINVAL, "host \"%.64s...\" is longer than a name can be", host);
+	s = stream_tcp_create(-1);
+	if (!s)
+		return err_set(e, -ENOMEM, "no memory to connect to \"%.128s\" port %u", host, port);
+	s->lookup = stream_lookup_create(host, port, interface);
+	rc = s->lookup ? stream_lookup_start(s->lookup) : -errno;
+	if (rc < 0) {
+		if (s->lookup)
+			stream_lookup_put(s->lookup); /* the thread's */
+		stream_tcp_close(&s->stream);
+		return err_set(e, rc, "cannot begin to look up host \"%.128s\": %s", host, strerror(-rc));
+	}
+	snprintf(s->stream.peer, sizeof(s->stream.peer), "%.64s:%u", host, port);
+	err_set(&s->stream.why, -EINPROGRESS, "host \"%.128s\" is still being looked up; does its name server answer?",
+		host);
 	*out = &s->stream;
 	return 0;
 }

@@ -21,7 +21,7 @@ struct stream_ops {
 	ssize_t (*read)(struct stream *s, void *buf, size_t bytes);
 	/* Bytes taken (may be fewer), -EAGAIN when there is no room now, else -errno (-EPIPE: peer gone). */
 	ssize_t (*write)(struct stream *s, const void *buf, size_t bytes);
-	/* The fd to wait on, or -1 when there is none (in memory). */
+	/* The fd to wait on, or -1: none (in memory). Another one once a name is looked up: ask before each wait. */
 	int (*fd)(struct stream *s);
 	/* Ends and frees it. */
 	void (*close)(struct stream *s);
@@ -32,6 +32,7 @@ struct stream {
 	char peer[80];     /* for messages */
 	int64_t peer_uid;  /* uid of a peer on this very host when it can be told, else -1 */
 	int peer_is_local; /* the peer's address is a loopback address */
+	struct err why;    /* dialled by name: -EINPROGRESS during the look-up, or why it failed; code 0: neither */
 };
 
 /*
@@ -40,6 +41,13 @@ struct stream {
  * its error. 0 or a negative errno with the reason in `e`.
  */
 int stream_dial_tcp(const char *host, uint16_t port, const char *interface, struct stream **out, struct err *e);
+
+/*
+ * The same and never blocks: a thread of its own looks up a name and tries its addresses; an address needs none. Until
+ * that has ended reads and writes say -EAGAIN and fd() becomes readable at the end (writable never); a failure is told
+ * by reads and writes, its reason is in `why`. close() does not wait for the thread.
+ */
+int stream_dial_tcp_later(const char *host, uint16_t port, const char *interface, struct stream **out, struct err *e);
 
 /*
  * Listens on host:port ("" for any address, port 0 for a free one). `fd` is non-blocking and the caller's to close;

@@ -3,7 +3,9 @@
  * The control session's streams over loopback TCP, who the peer is, and frames over a stream that is cut anywhere.
  */
 #include <arpa/inet.h>
+#include <dlfcn.h>
 #include <errno.h>
+#include <netdb.h>
 #include <netinet/in.h>
 #include <poll.h>
 #include <setjmp.h>
@@ -14,6 +16,7 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -131,6 +134,100 @@ static void test_any_and_names(void **state)
 	if (has_ipv6())
 		try_host("", "::1", "*:", "[::1]:");
 	try_host("127.0.0.1", "localhost", "127.0.0.1:", "127.0.0.1:");
+}
+
+/* --- names that take their time ---------------------------------------------------------------- */
+
+/* Stands before the C library's: "slow.test" is 127.0.0.1 after two seconds, "none.test" unknown after a moment. */
+int getaddrinfo(const char *host, const char *service, const struct addrinfo *hints, struct addrinfo **out)
+{
+	int (*real)(const char *, const char *, const struct addrinfo *, struct addrinfo **);
+	void *found = dlsym(RTLD_NEXT, "getaddrinfo");
+	int numeric = hints && hints->ai_flags & AI_NUMERICHOST;
+
+	memcpy(&real, &found, sizeof(real));
+	if (host && !numeric && strcmp(host, "slow.test") == 0) {
+		sleep(2);
+		host = "127.0.0.1";
+	} else if (host && !numeric && strcmp(host, "none.test") == 0) {
+		usleep(50000);
+		return EAI_NONAME;
+	}
+	return real(host, service, hints, out);
+}
+
+static int64_t now_ms(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
+}
+
+/* Neither the dial nor reads and writes wait for the name; what fd() says wakes, and then it is a stream as any. */
+static void test_slow_name(void **state)
+{
+	struct ends ends;
+	struct err e = {0};
+	struct pollfd busy;
+	char byte = 0;
+	int64_t began = now_ms();
+
+	(void)state;
+	listen_on(&ends, "127.0.0.1");
+	assert_int_equal(stream_dial_tcp_later("slow.test", ends.port, NULL, &ends.near, &e), 0);
+	assert_int_equal(ends.near->why.code, -EINPROGRESS);
+	assert_non_null(strstr(ends.near->why.text, "slow.test"));
+	assert_int_equal(ends.near->ops->read(ends.near, &byte, 1), -EAGAIN);
+	assert_int_equal(ends.near->ops->write(ends.near, &byte, 1), -EAGAIN);
+	busy = (struct pollfd){.fd = ends.near->ops->fd(ends.near), .events = POLLIN | POLLOUT};
+	assert_int_equal(poll(&busy, 1, 0), 0);
+	assert_true(now_ms() - began < 100);
+	wait_for(busy.fd, POLLIN | POLLOUT);
+	assert_true(now_ms() - began >= 1900);
+	assert_int_equal(ends.near->ops->read(ends.near, &byte, 1), -EAGAIN);
+	assert_int_equal(ends.near->why.code, 0);
+	wait_for(ends.listen_fd, POLLIN);
+	assert_int_equal(stream_accept_tcp(ends.listen_fd, &ends.far), 0);
+	assert_carries(ends.near, ends.far, "up");
+	assert_carries(ends.far, ends.near, "down");
+	close_ends(&ends);
+}
+
+/* close() leaves the thread alone with what it holds. The sleep lets it end, so that a leak would be seen. */
+static void test_slow_name_closed(void **state)
+{
+	struct stream *s;
+	struct err e = {0};
+	int64_t began = now_ms();
+
+	(void)state;
+	assert_int_equal(stream_dial_tcp_later("slow.test", 1, NULL, &s, &e), 0);
+	s->ops->close(s);
+	assert_true(now_ms() - began < 100);
+	usleep(2300000);
+}
+
+static void test_unknown_name(void **state)
+{
+	char longest[SOCK_HOST_BYTES + 1];
+	struct stream *s;
+	struct err e = {0};
+	char byte = 0;
+
+	(void)state;
+	assert_int_equal(stream_dial_tcp_later("none.test", 1, NULL, &s, &e), 0);
+	wait_for(s->ops->fd(s), POLLIN);
+	assert_int_equal(s->ops->read(s, &byte, 1), -ENOENT);
+	assert_int_equal(s->ops->write(s, &byte, 1), -ENOENT);
+	assert_int_equal(s->why.code, -ENOENT);
+	assert_non_null(strstr(s->why.text, "cannot look up host \"none.test\""));
+	s->ops->close(s);
+	memset(longest, 'a', SOCK_HOST_BYTES);
+	longest[SOCK_HOST_BYTES] = '\0';
+	assert_int_equal(stream_dial_tcp_later(longest, 1, NULL, &s, &e), -EINVAL);
+	/* An address needs no thread: it is a socket at once, and a wrong interface is told at once. */
+	assert_int_equal(stream_dial_tcp_later("127.0.0.1", 1, "nosuch0", &s, &e), -ENODEV);
 }
 
 static void test_interface(void **state)
@@ -556,6 +653,9 @@ int main(void)
 		cmocka_unit_test(test_ipv4),
 		cmocka_unit_test(test_ipv6),
 		cmocka_unit_test(test_any_and_names),
+		cmocka_unit_test(test_slow_name),
+		cmocka_unit_test(test_slow_name_closed),
+		cmocka_unit_test(test_unknown_name),
 		cmocka_unit_test(test_interface),
 		cmocka_unit_test(test_listen_errors),
 		cmocka_unit_test(test_refused),
