@@ -268,7 +268,7 @@ def optimizer_errors(rank, url):
     with raises(ValueError, "bsp"):
         phub.torch.DistributedOptimizer(model, "sgd", url, sync="async", find_unused_parameters=True)
     with raises(phub.Error, "float64", "group0.0"):
-        phub.torch.DistributedOptimizer([torch.nn.Parameter(torch.ones(2).double())], "sgd", url + "double")
+        phub.torch.DistributedOptimizer([torch.nn.Parameter(torch.ones(2).double())], "sgd", f"{url}double{rank}")
     optimizer = phub.torch.DistributedOptimizer(model, "sgd", url, rank=rank, world=2, lr=0.1)
     for p in model.parameters():
         p.grad = torch.ones_like(p)
