@@ -4,6 +4,7 @@
  */
 #include "phub/control/config_values.h"
 
+#include <ctype.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
@@ -125,8 +126,8 @@ static int value_read_address(const char *item, struct config_listen *out)
 	if (length == 0 || length >= sizeof(out->host))
 		return -EINVAL;
 	for (size_t i = 0; i < length; i++)
-		if (host[i] <= ' ' || host[i] > '~')
-			return -EINVAL;
+		if (!isalnum((unsigned char)host[i]) && !strchr(".-_:%*", host[i]))
+			return -EINVAL; /* no name or address has others, and brackets would not survive a dump */
 	if (length == 1 && host[0] == '*')
 		length = 0;
 	memcpy(out->host, host, length);
