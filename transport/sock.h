@@ -66,7 +66,7 @@ int sock_host_is_loopback(const char *host);
 
 /*
  * The uid of the process at the other end of a connection on this very host, or -1 when it cannot be told.
- * Reads /proc/net/tcp and tcp6, at most a few MiB of it.
+ * Asks the kernel for this one socket (sock_diag, as ss does), however many there are. Never blocks.
  */
 int64_t sock_peer_uid(int fd);
 

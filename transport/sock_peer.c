@@ -6,17 +6,17 @@
 #include "transport/sock.h"
 
 #include <arpa/inet.h>
-#include <inttypes.h>
+#include <errno.h>
+#include <linux/inet_diag.h>
+#include <linux/netlink.h>
+#include <linux/sock_diag.h>
 #include <netdb.h>
 #include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <stdio.h>
 #include <string.h>
-
-enum {
-	PROC_BYTES_MAX = 4 << 20, /* of one table: some 28,000 sockets */
-	PROC_ESTABLISHED = 1,     /* TCP_ESTABLISHED as the kernel prints it */
-	PROC_LINE_BYTES = 512,
-};
+#include <sys/socket.h>
+#include <unistd.h>
 
 static bool sock_is_mapped(const struct sockaddr *address)
 {
@@ -74,82 +74,66 @@ bool sock_is_loopback(const struct sockaddr *address)
 	return address->sa_family == AF_INET6 && IN6_IS_ADDR_LOOPBACK(&in6->sin6_addr);
 }
 
-/* An address as /proc/net/tcp writes it: 32-bit words of the network's bytes, printed in host order, then the port. */
-static void sock_proc_format(const struct sockaddr_storage *address, bool six, char out[48])
-{
-	const struct sockaddr_in *in = (const void *)address;
-	const struct sockaddr_in6 *in6 = (const void *)address;
-	uint32_t word[4] = {0};
-	unsigned port;
+/* What the kernel's table of TCP sockets (sock_diag) says of one of them. */
+struct sock_diag_answer {
+	struct nlmsghdr head;
+	union {
+		struct inet_diag_msg found;
+		struct nlmsgerr error;
+	} is;
+};
 
-	if (address->ss_family == AF_INET6) {
-		memcpy(word, &in6->sin6_addr, sizeof(word));
-		port = ntohs(in6->sin6_port);
+/* Asks for the socket `local` connected to `remote`. */
+static int sock_diag_ask(int fd, const struct sockaddr_storage *local, const struct sockaddr_storage *remote)
+{
+	struct {
+		struct nlmsghdr head;
+		struct inet_diag_req_v2 want;
+	} request = {
+		.head = {.nlmsg_len = sizeof(request), .nlmsg_type = SOCK_DIAG_BY_FAMILY, .nlmsg_flags = NLM_F_REQUEST},
+		.want = {.sdiag_family = (uint8_t)local->ss_family, .sdiag_protocol = IPPROTO_TCP, .idiag_states = ~0U},
+	};
+	struct inet_diag_sockid *id = &request.want.id;
+
+	id->idiag_cookie[0] = id->idiag_cookie[1] = INET_DIAG_NOCOOKIE;
+	if (local->ss_family == AF_INET6) {
+		const struct sockaddr_in6 *from = (const void *)local;
+		const struct sockaddr_in6 *to = (const void *)remote;
+
+		memcpy(id->idiag_src, &from->sin6_addr, sizeof(from->sin6_addr));
+		memcpy(id->idiag_dst, &to->sin6_addr, sizeof(to->sin6_addr));
+		id->idiag_sport = from->sin6_port;
+		id->idiag_dport = to->sin6_port;
 	} else {
-		word[2] = htonl(0xffff); /* For six: as an IPv6 socket that talks to IPv4. */
-		word[3] = in->sin_addr.s_addr;
-		port = ntohs(in->sin_port);
+		const struct sockaddr_in *from = (const void *)local;
+		const struct sockaddr_in *to = (const void *)remote;
+
+		id->idiag_src[0] = from->sin_addr.s_addr;
+		id->idiag_dst[0] = to->sin_addr.s_addr;
+		id->idiag_sport = from->sin_port;
+		id->idiag_dport = to->sin_port;
 	}
-	if (six)
-		snprintf(out, 48, "%08" PRIX32 "%08" PRIX32 "%08" PRIX32 "%08" PRIX32 ":%04X", word[0], word[1],
-			word[2], word[3], port);
-	else
-		snprintf(out, 48, "%08" PRIX32 ":%04X", word[3], port);
+	return send(fd, &request, sizeof(request), 0) == (ssize_t)sizeof(request) ? 0 : -errno;
 }
 
 /*
- * The uid in one line when it is the socket `local` connected to `remote`, else -1. Only an established socket
- * that a process still has (its inode is not 0) counts: of a closed one the kernel prints uid 0.
+ * The uid of the process that has the socket `local` connected to `remote`, else -1. Only an established socket that a
+ * process still has (its inode is not 0) counts: of a closed one the kernel says uid 0.
  */
-static int64_t sock_proc_line(const char *line, const char *local, const char *remote)
+static int64_t sock_diag_uid(int fd, const struct sockaddr_storage *local, const struct sockaddr_storage *remote)
 {
-	char at_local[48];
-	char at_remote[48];
-	unsigned state;
-	unsigned uid;
-	unsigned long inode;
+	struct sock_diag_answer answer = {0};
+	ssize_t n;
 
-	if (sscanf(line, " %*u: %47s %47s %x %*s %*s %*s %u %*d %lu", at_local, at_remote, &state, &uid, &inode) != 5)
+	if (sock_diag_ask(fd, local, remote) < 0)
 		return -1;
-	if (state != PROC_ESTABLISHED || inode == 0 || strcmp(at_local, local) != 0 || strcmp(at_remote, remote) != 0)
+	n = recv(fd, &answer, sizeof(answer), MSG_DONTWAIT); /* the kernel has answered before send() came back */
+	if (n < (ssize_t)(sizeof(answer.head) + sizeof(answer.is.found)) ||
+		answer.head.nlmsg_type != SOCK_DIAG_BY_FAMILY)
 		return -1;
-	return uid;
-}
-
-static int64_t sock_proc_find(const char *path, const char *local, const char *remote)
-{
-	FILE *file = fopen(path, "re");
-	char line[PROC_LINE_BYTES];
-	int64_t uid = -1;
-	size_t bytes = 0;
-
-	if (!file)
+	if (answer.is.found.idiag_state != TCP_ESTABLISHED || answer.is.found.idiag_inode == 0)
 		return -1;
-	while (uid < 0 && bytes < PROC_BYTES_MAX && fgets(line, sizeof(line), file)) {
-		bytes += strlen(line);
-		uid = sock_proc_line(line, local, remote);
-	}
-	fclose(file);
-	return uid;
-}
-
-/* Looks in both tables: an IPv4 connection may have been made by an IPv6 socket. */
-static int64_t sock_proc_uid(const struct sockaddr_storage *local, const struct sockaddr_storage *remote)
-{
-	char at_local[48];
-	char at_remote[48];
-	int64_t uid = -1;
-
-	if (local->ss_family == AF_INET) {
-		sock_proc_format(local, false, at_local);
-		sock_proc_format(remote, false, at_remote);
-		uid = sock_proc_find("/proc/net/tcp", at_local, at_remote);
-	}
-	if (uid >= 0)
-		return uid;
-	sock_proc_format(local, true, at_local);
-	sock_proc_format(remote, true, at_remote);
-	return sock_proc_find("/proc/net/tcp6", at_local, at_remote);
+	return answer.is.found.idiag_uid;
 }
 
 int64_t sock_peer_uid(int fd)
@@ -158,18 +142,25 @@ int64_t sock_peer_uid(int fd)
 	struct sockaddr_storage them = {0};
 	socklen_t bytes = sizeof(us);
 	int64_t uid;
+	int diag;
 
 	if (getsockname(fd, (struct sockaddr *)&us, &bytes) < 0)
 		return -1;
 	bytes = sizeof(them);
 	if (getpeername(fd, (struct sockaddr *)&them, &bytes) < 0 || !sock_is_loopback((struct sockaddr *)&them))
 		return -1;
+	diag = socket(AF_NETLINK, SOCK_DGRAM | SOCK_CLOEXEC, NETLINK_SOCK_DIAG);
+	if (diag < 0)
+		return -1;
 	us = sock_unmap(&us);
 	them = sock_unmap(&them);
-	uid = sock_proc_uid(&them, &us);
+	uid = sock_diag_uid(diag, &them, &us);
 	/*
-	 * The kernel reads a row's state and uid without a lock: a peer that closes in between shows as established,
-	 * with uid 0. A closed socket stays closed, so a second look that agrees is the proof.
+	 * The kernel reads state and uid without a lock: a peer that closes in between shows as established, with
+	 * uid 0. A closed socket stays closed, so a second look that agrees is the proof.
 	 */
-	return uid >= 0 && sock_proc_uid(&them, &us) == uid ? uid : -1;
+	if (uid >= 0 && sock_diag_uid(diag, &them, &us) != uid)
+		uid = -1;
+	close(diag);
+	return uid;
 }

@@ -16,6 +16,13 @@ bool session_is_ours(const struct session *s)
 	return s->stream->peer_is_local && (s->stream->peer_uid == s->control->uid || s->stream->peer_uid == 0);
 }
 
+/* What a caller over loopback should know when the kernel tells nobody's user (a sandbox without sock_diag). */
+static const char *session_nobody(const struct session *s)
+{
+	return s->stream->peer_is_local && s->stream->peer_uid < 0 ? " (the kernel did not say whose process calls)"
+								   : "";
+}
+
 /* Which secret, or NULL for none, lets this session in? False when it was refused. */
 static bool session_choose_admin(struct session *s)
 {
@@ -30,7 +37,8 @@ static bool session_choose_admin(struct session *s)
 		return true;
 	}
 	session_refuse(s, PHUB__ERROR_CODE__ERROR_DENIED,
-		"only the box's own user over loopback may ask; from elsewhere set admin_secret_file at the box");
+		"only the box's own user over loopback may ask%s; from elsewhere set admin_secret_file at the box",
+		session_nobody(s));
 	return false;
 }
 
@@ -42,14 +50,14 @@ static bool session_choose_ours(struct session *s, bool exists)
 		return true;
 	if (exists)
 		session_refuse(s, PHUB__ERROR_CODE__ERROR_DENIED,
-			"job '%s' has no secret, so only the box's own user over loopback may join it; give it a "
-			"secret_file at the box",
-			s->name);
+			"job '%s' has no secret, so only the box's own user over loopback may join it%s; give it "
+			"a secret_file at the box",
+			s->name, session_nobody(s));
 	else
 		session_refuse(s, PHUB__ERROR_CODE__ERROR_NO_JOB,
-			"no job '%s' here, and only the box's own user over loopback may create one; list it at the "
-			"box with a secret_file",
-			s->name);
+			"no job '%s' here, and only the box's own user over loopback may create one%s; list it at "
+			"the box with a secret_file",
+			s->name, session_nobody(s));
 	return false;
 }
 

@@ -5,15 +5,18 @@
 #include <arpa/inet.h>
 #include <dlfcn.h>
 #include <errno.h>
+#include <net/if.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <poll.h>
+#include <sched.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -347,6 +350,75 @@ static void test_uid_of_closed_peer(void **state)
 	close(ends.listen_fd);
 }
 
+/* A network namespace of this process's own, with a loopback device that is up. */
+static int enter_own_network(void)
+{
+	struct ifreq lo = {.ifr_name = "lo", .ifr_flags = IFF_UP | IFF_RUNNING};
+	int fd, rc;
+
+	if (unshare(CLONE_NEWNET) < 0)
+		return -errno;
+	fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+	rc = ioctl(fd, SIOCSIFFLAGS, &lo) < 0 ? -errno : 0;
+	close(fd);
+	return rc;
+}
+
+/* Exit status of the child that asks among very many sockets in TIME_WAIT: 0 when it was told its own uid. */
+static int ask_among(int count)
+{
+	struct ends ends;
+	bool told = true;
+
+	if (enter_own_network() < 0)
+		return 77;
+	listen_on(&ends, "0.0.0.0");
+	for (int i = 0; i < count; i++) {
+		struct sockaddr_in to = {
+			.sin_family = AF_INET,
+			.sin_port = htons(ends.port),
+			.sin_addr.s_addr = htonl(INADDR_LOOPBACK + (unsigned)i % 4),
+		};
+		int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+		int far = -1;
+
+		if (connect(fd, (struct sockaddr *)&to, sizeof(to)) == 0)
+			far = accept(ends.listen_fd, NULL, NULL);
+		if (far < 0)
+			return 1;
+		close(fd);
+		close(far);
+	}
+	for (int i = 0; i < 16 && told; i++) {
+		struct ends one = ends;
+		char host[16];
+
+		snprintf(host, sizeof(host), "127.0.0.%d", i + 1);
+		connect_ends(&one, host);
+		told = one.far->peer_uid == getuid();
+		one.near->ops->close(one.near);
+		one.far->ops->close(one.far);
+	}
+	return told ? 0 : 2;
+}
+
+/* However many sockets the host remembers, one is found. */
+static void test_uid_among_many(void **state)
+{
+	pid_t child;
+	int status;
+
+	(void)state;
+	child = fork();
+	if (child == 0)
+		_exit(ask_among(40000));
+	assert_int_equal(waitpid(child, &status, 0), child);
+	assert_true(WIFEXITED(status));
+	if (WEXITSTATUS(status) == 77)
+		skip(); /* not root: no namespace of its own */
+	assert_int_equal(WEXITSTATUS(status), 0);
+}
+
 /* Another user's socket shows that user. Needs root to become somebody else. */
 static void test_uid_of_another_user(void **state)
 {
@@ -662,6 +734,7 @@ int main(void)
 		cmocka_unit_test(test_end_of_stream),
 		cmocka_unit_test(test_write_would_block),
 		cmocka_unit_test(test_uid_of_closed_peer),
+		cmocka_unit_test(test_uid_among_many),
 		cmocka_unit_test(test_uid_of_another_user),
 		cmocka_unit_test(test_loopback_names),
 		cmocka_unit_test(test_split),
