@@ -391,7 +391,7 @@ static int ask_among(int count)
 	}
 	for (int i = 0; i < 16 && told; i++) {
 		struct ends one = ends;
-		char host[16];
+		char host[32];
 
 		snprintf(host, sizeof(host), "127.0.0.%d", i + 1);
 		connect_ends(&one, host);
