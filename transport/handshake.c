@@ -6,9 +6,10 @@
 #include "transport/handshake.h"
 
 #include <assert.h>
-#include <endian.h>
 #include <errno.h>
 #include <string.h>
+
+#include "transport/le.h"
 
 #define HANDSHAKE_MAGIC 0x53484850u /* "PHHS" in the order of the bytes */
 
@@ -28,25 +29,11 @@ enum handshake_offset {
 	WELCOME_AT_ZERO = 12,
 };
 
-static void handshake_put32(uint8_t *at, uint32_t value)
-{
-	value = htole32(value);
-	memcpy(at, &value, sizeof(value));
-}
-
-static uint32_t handshake_get32(const uint8_t *at)
-{
-	uint32_t value;
-
-	memcpy(&value, at, sizeof(value));
-	return le32toh(value);
-}
-
 /* Empties the output and writes the common head of a message that is `bytes` long. */
 static void handshake_put_head(struct handshake *h, enum handshake_type type, size_t bytes)
 {
 	memset(h->out, 0, sizeof(h->out));
-	handshake_put32(h->out + AT_MAGIC, HANDSHAKE_MAGIC);
+	le_put32(h->out + AT_MAGIC, HANDSHAKE_MAGIC);
 	h->out[AT_VERSION] = HANDSHAKE_VERSION;
 	h->out[AT_TYPE] = (uint8_t)type;
 	h->out_have = (uint8_t)bytes;
@@ -55,7 +42,7 @@ static void handshake_put_head(struct handshake *h, enum handshake_type type, si
 
 static int handshake_check_head(const uint8_t *in, enum handshake_type type)
 {
-	if (handshake_get32(in + AT_MAGIC) != HANDSHAKE_MAGIC)
+	if (le_get32(in + AT_MAGIC) != HANDSHAKE_MAGIC)
 		return -EPROTO;
 	if (in[AT_VERSION] != HANDSHAKE_VERSION)
 		return -EPROTONOSUPPORT;
@@ -121,7 +108,6 @@ size_t handshake_wants(const struct handshake *h)
 
 static int handshake_take_nonce(struct handshake *h)
 {
-	uint64_t session = htole64(h->session);
 	int rc = handshake_check_head(h->in, HANDSHAKE_IS_NONCE);
 
 	if (rc < 0)
@@ -132,8 +118,8 @@ static int handshake_take_nonce(struct handshake *h)
 		return rc;
 	handshake_wipe_key(h);
 	handshake_put_head(h, HANDSHAKE_IS_HELLO, HANDSHAKE_HELLO_BYTES);
-	handshake_put32(h->out + HELLO_AT_CORE, h->core);
-	memcpy(h->out + HELLO_AT_SESSION, &session, sizeof(session));
+	le_put32(h->out + HELLO_AT_CORE, h->core);
+	le_put64(h->out + HELLO_AT_SESSION, h->session);
 	memcpy(h->out + HELLO_AT_MAC, h->mac, PROOF_MAC);
 	h->state = HANDSHAKE_AWAIT_WELCOME;
 	return 0;
@@ -141,19 +127,17 @@ static int handshake_take_nonce(struct handshake *h)
 
 static int handshake_take_hello(struct handshake *h)
 {
-	uint64_t session;
 	int rc = handshake_check_head(h->in, HANDSHAKE_IS_HELLO);
 
 	if (rc < 0)
 		return rc;
-	if (handshake_get32(h->in + HELLO_AT_ZERO) != 0)
+	if (le_get32(h->in + HELLO_AT_ZERO) != 0)
 		return -EPROTO;
 	/* A hello that overtakes our nonce cannot have been made from it. */
 	if (h->out_sent < h->out_have)
 		return -EPROTO;
-	memcpy(&session, h->in + HELLO_AT_SESSION, sizeof(session));
-	h->session = le64toh(session);
-	h->core = handshake_get32(h->in + HELLO_AT_CORE);
+	h->session = le_get64(h->in + HELLO_AT_SESSION);
+	h->core = le_get32(h->in + HELLO_AT_CORE);
 	memcpy(h->mac, h->in + HELLO_AT_MAC, PROOF_MAC);
 	h->state = HANDSHAKE_AWAIT_ANSWER;
 	return 0;
@@ -166,9 +150,9 @@ static int handshake_take_welcome(struct handshake *h)
 
 	if (rc < 0)
 		return rc;
-	if (handshake_get32(h->in + WELCOME_AT_ZERO) != 0 || h->out_sent < h->out_have)
+	if (le_get32(h->in + WELCOME_AT_ZERO) != 0 || h->out_sent < h->out_have)
 		return -EPROTO;
-	code = handshake_get32(h->in + WELCOME_AT_CODE);
+	code = le_get32(h->in + WELCOME_AT_CODE);
 	if (code != HANDSHAKE_WELCOME)
 		return -handshake_code_errno(code);
 	h->state = HANDSHAKE_DONE;
@@ -226,7 +210,7 @@ void handshake_answer(struct handshake *h, int error)
 	assert(h->state == HANDSHAKE_AWAIT_ANSWER);
 	handshake_put_head(h, HANDSHAKE_IS_WELCOME, HANDSHAKE_WELCOME_BYTES);
 	if (error) {
-		handshake_put32(h->out + WELCOME_AT_CODE, handshake_code_from_errno(error));
+		le_put32(h->out + WELCOME_AT_CODE, handshake_code_from_errno(error));
 		handshake_fail(h, -error);
 	} else {
 		h->state = HANDSHAKE_DONE;

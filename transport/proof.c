@@ -6,7 +6,6 @@
  */
 #include "transport/proof.h"
 
-#include <endian.h>
 #include <errno.h>
 #include <string.h>
 
@@ -18,6 +17,8 @@
 #include <openssl/params.h>
 #include <openssl/rand.h>
 #include <openssl/sha.h>
+
+#include "transport/le.h"
 
 enum {
 	LABEL_BYTES = 16,
@@ -40,14 +41,14 @@ static uint8_t *proof_put(uint8_t *at, const void *field, size_t bytes)
 
 static uint8_t *proof_put32(uint8_t *at, uint32_t value)
 {
-	value = htole32(value);
-	return proof_put(at, &value, sizeof(value));
+	le_put32(at, value);
+	return at + sizeof(value);
 }
 
 static uint8_t *proof_put64(uint8_t *at, uint64_t value)
 {
-	value = htole64(value);
-	return proof_put(at, &value, sizeof(value));
+	le_put64(at, value);
+	return at + sizeof(value);
 }
 
 /* What a session's MACs and its key are made of. */

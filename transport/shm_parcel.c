@@ -2,13 +2,13 @@
 /* The parcel that an admitted worker gets: its bytes, and its descriptors through SCM_RIGHTS. Control thread. */
 #include "transport/shm_parcel.h"
 
-#include <endian.h>
 #include <errno.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
+#include "transport/le.h"
 #include "transport/shm_ring.h"
 
 #define SHM_PARCEL_MAGIC 0x4d534850u /* "PHSM" in the order of the bytes */
@@ -32,67 +32,39 @@ union shm_parcel_control {
 	char bytes[CMSG_SPACE(SHM_FD_COUNT * sizeof(int))];
 };
 
-static void shm_parcel_put32(uint8_t *at, uint32_t value)
-{
-	value = htole32(value);
-	memcpy(at, &value, sizeof(value));
-}
-
-static void shm_parcel_put64(uint8_t *at, uint64_t value)
-{
-	value = htole64(value);
-	memcpy(at, &value, sizeof(value));
-}
-
-static uint32_t shm_parcel_get32(const uint8_t *at)
-{
-	uint32_t value;
-
-	memcpy(&value, at, sizeof(value));
-	return le32toh(value);
-}
-
-static uint64_t shm_parcel_get64(const uint8_t *at)
-{
-	uint64_t value;
-
-	memcpy(&value, at, sizeof(value));
-	return le64toh(value);
-}
-
 void shm_parcel_encode(const struct shm_parcel *p, uint8_t out[SHM_PARCEL_BYTES])
 {
 	memset(out, 0, SHM_PARCEL_BYTES);
-	shm_parcel_put32(out + AT_MAGIC, SHM_PARCEL_MAGIC);
+	le_put32(out + AT_MAGIC, SHM_PARCEL_MAGIC);
 	out[AT_VERSION] = SHM_PARCEL_VERSION;
 	out[AT_FDS] = SHM_FD_COUNT;
-	shm_parcel_put32(out + AT_CAPACITY, p->capacity);
-	shm_parcel_put64(out + AT_RING, p->ring_bytes);
-	shm_parcel_put64(out + AT_PUSH, p->push_bytes);
-	shm_parcel_put64(out + AT_RESULT, p->result_bytes);
+	le_put32(out + AT_CAPACITY, p->capacity);
+	le_put64(out + AT_RING, p->ring_bytes);
+	le_put64(out + AT_PUSH, p->push_bytes);
+	le_put64(out + AT_RESULT, p->result_bytes);
 }
 
 int shm_parcel_decode(const uint8_t in[SHM_PARCEL_BYTES], struct shm_parcel *out)
 {
-	uint32_t capacity = shm_parcel_get32(in + AT_CAPACITY);
+	uint32_t capacity = le_get32(in + AT_CAPACITY);
 
-	if (shm_parcel_get32(in + AT_MAGIC) != SHM_PARCEL_MAGIC)
+	if (le_get32(in + AT_MAGIC) != SHM_PARCEL_MAGIC)
 		return -EPROTO;
 	if (in[AT_VERSION] != SHM_PARCEL_VERSION)
 		return -EPROTONOSUPPORT;
-	if (in[AT_FDS] != SHM_FD_COUNT || in[AT_ZERO] || in[AT_ZERO + 1] || shm_parcel_get32(in + AT_ZERO_TOO))
+	if (in[AT_FDS] != SHM_FD_COUNT || in[AT_ZERO] || in[AT_ZERO + 1] || le_get32(in + AT_ZERO_TOO))
 		return -EPROTO;
 	for (unsigned i = AT_REST; i < SHM_PARCEL_BYTES; i++)
 		if (in[i])
 			return -EPROTO;
-	if (!shm_ring_capacity_valid(capacity) || shm_parcel_get64(in + AT_RING) != shm_ring_bytes(capacity))
+	if (!shm_ring_capacity_valid(capacity) || le_get64(in + AT_RING) != shm_ring_bytes(capacity))
 		return -EPROTO;
-	if (!shm_parcel_get64(in + AT_PUSH) || !shm_parcel_get64(in + AT_RESULT))
+	if (!le_get64(in + AT_PUSH) || !le_get64(in + AT_RESULT))
 		return -EPROTO;
 	out->capacity = capacity;
-	out->ring_bytes = shm_parcel_get64(in + AT_RING);
-	out->push_bytes = shm_parcel_get64(in + AT_PUSH);
-	out->result_bytes = shm_parcel_get64(in + AT_RESULT);
+	out->ring_bytes = le_get64(in + AT_RING);
+	out->push_bytes = le_get64(in + AT_PUSH);
+	out->result_bytes = le_get64(in + AT_RESULT);
 	return 0;
 }
 

@@ -6,7 +6,6 @@
  */
 #include "transport/stream.h"
 
-#include <endian.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <net/if.h>
@@ -20,6 +19,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "transport/le.h"
 #include "transport/sock.h"
 
 enum {
@@ -293,14 +293,6 @@ int stream_host_is_loopback(const char *host)
 
 /* --- frames ------------------------------------------------------------------------------------ */
 
-static size_t frame_length(const uint8_t *buf)
-{
-	uint32_t length;
-
-	memcpy(&length, buf, sizeof(length));
-	return le32toh(length);
-}
-
 /* Makes room for `need` bytes, by doubling and never more than they: an announced length alone costs no memory. */
 static int frame_reserve(uint8_t **buf, size_t *room, size_t have, size_t need)
 {
@@ -347,12 +339,12 @@ int frame_read(struct frame_reader *r, struct stream *s, const uint8_t **frame, 
 	int rc;
 
 	/* Nothing is read past a frame, so a whole one in the buffer is what the last call returned. */
-	if (r->have >= FRAME_HEAD_BYTES && r->have == FRAME_HEAD_BYTES + frame_length(r->buf))
+	if (r->have >= FRAME_HEAD_BYTES && r->have - FRAME_HEAD_BYTES == le_get32(r->buf))
 		r->have = 0;
 	rc = frame_fill(r, s, FRAME_HEAD_BYTES);
 	if (rc < 0)
 		return rc;
-	length = frame_length(r->buf);
+	length = le_get32(r->buf);
 	if (length > FRAME_BYTES_MAX)
 		return -EMSGSIZE;
 	if (length == 0)
@@ -374,7 +366,6 @@ void frame_reader_fini(struct frame_reader *r)
 int frame_append(struct frame_writer *w, const uint8_t *frame, size_t bytes)
 {
 	size_t unsent_max = w->bytes_max ? w->bytes_max : FRAME_UNSENT_MAX;
-	uint32_t length = htole32((uint32_t)bytes);
 	size_t whole = FRAME_HEAD_BYTES + bytes;
 
 	if (bytes == 0 || bytes > FRAME_BYTES_MAX)
@@ -395,7 +386,7 @@ int frame_append(struct frame_writer *w, const uint8_t *frame, size_t bytes)
 		w->buf = bigger;
 		w->room = room;
 	}
-	memcpy(w->buf + w->have, &length, sizeof(length));
+	le_put32(w->buf + w->have, (uint32_t)bytes);
 	memcpy(w->buf + w->have + FRAME_HEAD_BYTES, frame, bytes);
 	w->have += whole;
 	return 0;

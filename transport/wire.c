@@ -5,9 +5,9 @@
  */
 #include "transport/wire.h"
 
-#include <endian.h>
 #include <errno.h>
-#include <string.h>
+
+#include "transport/le.h"
 
 #define WIRE_MAGIC 0x42554850u /* "PHUB" in the order of the bytes */
 
@@ -30,66 +30,24 @@ enum wire_offset {
 	AT_RESERVED = 56, /* 8 bytes, zero */
 };
 
-static void wire_put16(uint8_t *at, uint16_t value)
-{
-	value = htole16(value);
-	memcpy(at, &value, sizeof(value));
-}
-
-static void wire_put32(uint8_t *at, uint32_t value)
-{
-	value = htole32(value);
-	memcpy(at, &value, sizeof(value));
-}
-
-static void wire_put64(uint8_t *at, uint64_t value)
-{
-	value = htole64(value);
-	memcpy(at, &value, sizeof(value));
-}
-
-static uint16_t wire_get16(const uint8_t *at)
-{
-	uint16_t value;
-
-	memcpy(&value, at, sizeof(value));
-	return le16toh(value);
-}
-
-static uint32_t wire_get32(const uint8_t *at)
-{
-	uint32_t value;
-
-	memcpy(&value, at, sizeof(value));
-	return le32toh(value);
-}
-
-static uint64_t wire_get64(const uint8_t *at)
-{
-	uint64_t value;
-
-	memcpy(&value, at, sizeof(value));
-	return le64toh(value);
-}
-
 void wire_encode(const struct wire_header *header, uint8_t out[WIRE_HEADER_BYTES])
 {
-	wire_put32(out + AT_MAGIC, WIRE_MAGIC);
+	le_put32(out + AT_MAGIC, WIRE_MAGIC);
 	out[AT_VERSION] = WIRE_VERSION;
 	out[AT_TYPE] = (uint8_t)header->type;
-	wire_put16(out + AT_PRIORITY, header->priority);
-	wire_put32(out + AT_LENGTH, header->length);
-	wire_put32(out + AT_JOB, header->job);
-	wire_put32(out + AT_GENERATION, header->generation);
-	wire_put32(out + AT_EPOCH, header->epoch);
-	wire_put32(out + AT_CHUNK, header->chunk);
-	wire_put32(out + AT_RANK, header->rank);
-	wire_put64(out + AT_ROUND, header->round);
-	wire_put32(out + AT_HYPER, header->hyper);
-	wire_put32(out + AT_COUNT, header->count);
-	wire_put32(out + AT_SEQ, header->seq);
-	wire_put32(out + AT_CREDIT, header->credit);
-	wire_put64(out + AT_RESERVED, 0);
+	le_put16(out + AT_PRIORITY, header->priority);
+	le_put32(out + AT_LENGTH, header->length);
+	le_put32(out + AT_JOB, header->job);
+	le_put32(out + AT_GENERATION, header->generation);
+	le_put32(out + AT_EPOCH, header->epoch);
+	le_put32(out + AT_CHUNK, header->chunk);
+	le_put32(out + AT_RANK, header->rank);
+	le_put64(out + AT_ROUND, header->round);
+	le_put32(out + AT_HYPER, header->hyper);
+	le_put32(out + AT_COUNT, header->count);
+	le_put32(out + AT_SEQ, header->seq);
+	le_put32(out + AT_CREDIT, header->credit);
+	le_put64(out + AT_RESERVED, 0);
 }
 
 static int wire_check_length(uint8_t type, uint32_t length)
@@ -111,33 +69,33 @@ static int wire_check_length(uint8_t type, uint32_t length)
 
 int wire_decode(const uint8_t in[WIRE_HEADER_BYTES], struct wire_header *out)
 {
-	uint32_t rank = wire_get32(in + AT_RANK);
-	uint32_t count = wire_get32(in + AT_COUNT);
+	uint32_t rank = le_get32(in + AT_RANK);
+	uint32_t count = le_get32(in + AT_COUNT);
 	int rc;
 
-	if (wire_get32(in + AT_MAGIC) != WIRE_MAGIC || wire_get64(in + AT_RESERVED) != 0)
+	if (le_get32(in + AT_MAGIC) != WIRE_MAGIC || le_get64(in + AT_RESERVED) != 0)
 		return -EPROTO;
 	if (in[AT_VERSION] != WIRE_VERSION)
 		return -EPROTONOSUPPORT;
-	rc = wire_check_length(in[AT_TYPE], wire_get32(in + AT_LENGTH));
+	rc = wire_check_length(in[AT_TYPE], le_get32(in + AT_LENGTH));
 	if (rc < 0)
 		return rc;
 	if (rank >= WIRE_WORLD_MAX || count > WIRE_WORLD_MAX)
 		return -ERANGE;
 
 	out->type = (enum wire_type)in[AT_TYPE];
-	out->length = wire_get32(in + AT_LENGTH);
-	out->job = wire_get32(in + AT_JOB);
-	out->generation = wire_get32(in + AT_GENERATION);
-	out->epoch = wire_get32(in + AT_EPOCH);
-	out->chunk = wire_get32(in + AT_CHUNK);
+	out->length = le_get32(in + AT_LENGTH);
+	out->job = le_get32(in + AT_JOB);
+	out->generation = le_get32(in + AT_GENERATION);
+	out->epoch = le_get32(in + AT_EPOCH);
+	out->chunk = le_get32(in + AT_CHUNK);
 	out->rank = rank;
-	out->round = wire_get64(in + AT_ROUND);
-	out->hyper = wire_get32(in + AT_HYPER);
+	out->round = le_get64(in + AT_ROUND);
+	out->hyper = le_get32(in + AT_HYPER);
 	out->count = count;
-	out->seq = wire_get32(in + AT_SEQ);
-	out->credit = wire_get32(in + AT_CREDIT);
-	out->priority = wire_get16(in + AT_PRIORITY);
+	out->seq = le_get32(in + AT_SEQ);
+	out->credit = le_get32(in + AT_CREDIT);
+	out->priority = le_get16(in + AT_PRIORITY);
 	return 0;
 }
 
