@@ -13,7 +13,7 @@ build="make gcc libc6-dev binutils pkg-config libssl-dev libprotobuf-c-dev proto
 	libjansson-dev"
 test="libcmocka-dev iproute2 procps python3 python3-numpy python3-torch python3-pip python3-setuptools python3-wheel
 	dataset-fashion-mnist gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user-static"
-lint="python3 clang-format-14 cppcheck shellcheck"
+lint="python3 clang-format-14 cppcheck shellcheck libcmocka-dev"
 fuzz="clang libclang-rt-14-dev"
 demo="python3 python3-numpy python3-torch python3-matplotlib dataset-fashion-mnist"
 

@@ -2,17 +2,27 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # Everything about the source that can be checked without running it: our own rules (check.py), layout (clang-format),
-# shell scripts (shellcheck), and what cppcheck knows. VLAs, prototypes and shadowing are the compiler's, with -Werror.
+# headers that need no other (the compiler), shell scripts (shellcheck), and what cppcheck knows. VLAs, prototypes and
+# shadowing are the compiler's, with -Werror.
 #
 # Usage: deploy/lint/lint.sh              checks the tree; exits 1 when anything is wrong
 #        deploy/lint/lint.sh --self-test  plants one violation of each kind and checks that it is found
 #        deploy/lint/lint.sh --list-c     the C files that are checked
+#
+# Environment, as `make lint` sets it: CC, the compiler; LINT_CFLAGS, what it compiles with; BUILD, the folder whose gen/
+# holds the generated headers.
 set -u
 here=$(cd "$(dirname "$0")" && pwd)
 cd "${LINT_ROOT:-$here/../..}" || exit 1
 
 FOLDERS=(phub transport aggregation client topology tests deploy .ci)
 CLANG_FORMAT=${CLANG_FORMAT:-clang-format-14}
+CC=${CC:-gcc}
+BUILD=${BUILD:-build}
+CFLAGS=${LINT_CFLAGS:--std=gnu11 -Wall -Wextra -Werror -I. -I$BUILD/gen -D_GNU_SOURCE}
+
+# Templates: a .c defines their macros, then includes them. They are compiled with it and cannot be by themselves.
+TEMPLATES='^aggregation/kernels_(simd|roofline_loop)\.h$'
 
 list() { # NAME-PATTERN...
 	local pattern names=()
@@ -48,9 +58,16 @@ format_check() { # FILE...
 			END { exit length(seen) != 0 }'
 }
 
+# Each header is included alone, and twice: one without a guard shows.
+headers_check() { # HEADER...
+	# shellcheck disable=SC2086 # the compiler and its flags are lists of words
+	printf '%s\n' "$@" | grep -Ev "$TEMPLATES" |
+		xargs -r -P "$(nproc)" -I{} $CC $CFLAGS -fsyntax-only -x c -include {} -include {} /dev/null
+}
+
 # Headers come in where they are included. The cache makes a second run look at changed files only.
 cppcheck_run() { # FILE...
-	local cache=${LINT_CACHE:-build/cppcheck}
+	local cache=${LINT_CACHE:-$BUILD/cppcheck}
 
 	mkdir -p "$cache"
 	cppcheck --quiet -j 2 --enable=warning,portability --error-exitcode=1 --inline-suppr --std=c11 --platform=unix64 \
@@ -60,6 +77,8 @@ cppcheck_run() { # FILE...
 python3 "$here/check.py" . "${c_files[@]}" "${scripts[@]}" "${others[@]}" || failed rules
 if ((${#c_files[@]})); then
 	format_check "${c_files[@]}" || failed format
+	mapfile -t headers < <(list '*.h')
+	((${#headers[@]} == 0)) || headers_check "${headers[@]}" || failed "headers, each by itself"
 	mapfile -t sources < <(list '*.c')
 	((${#sources[@]} == 0)) || cppcheck_run "${sources[@]}" || failed cppcheck
 fi

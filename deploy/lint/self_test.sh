@@ -124,6 +124,12 @@ plant "typedef struct" phub/a.h 'typedef struct chunk chunk_t;'
 plant - client/phub.h 'typedef struct phub phub_t;'
 plant "public API" phub/a.c 'void phub_start(void);'
 
+# Headers that need another one before them, or can be included only once.
+plant "a.h.*size_t" client/a.h 'static inline size_t f(void)' '{' '	return 0;' '}'
+plant "a.h.*redefinition" client/a.h 'struct a {' '	int b;' '};'
+plant - client/a.h '#pragma once' '#include <stddef.h>' '' 'struct a {' '	size_t b;' '};'
+plant - aggregation/kernels_simd.h 'vec f(vec a);'
+
 # Files that are not C, and the common tools.
 plant "no line" deploy/a.sh '#!/bin/sh' 'true'
 plant "SC2086" deploy/a.sh '#!/bin/sh' '# SPDX-License-Identifier: Apache-2.0' "ls \$1"
