@@ -202,6 +202,37 @@ static float bench_sum(const struct bench *b, uint32_t i)
 	return sum;
 }
 
+static float bench_result(const struct bench *b, uint32_t i)
+{
+	return ((const float *)b->chunk->result)[i];
+}
+
+/* The same element of the k-th payload that was sent. */
+static float bench_sent(const struct bench *b, unsigned k, uint32_t i)
+{
+	return ((const float *)b->fake.sent[k].payload)[i];
+}
+
+static void bench_push_all(struct bench *b, uint64_t round, uint32_t hyper, bool slot)
+{
+	for (uint32_t rank = 0; rank < b->spec.world; rank++)
+		bench_push(b, rank, WIRE_PUSH, round, hyper, slot);
+}
+
+/* Opens a job with SGD and gives it first weights; returns element 4 of them. */
+static float bench_open_sgd(struct bench *b, uint32_t world)
+{
+	b->spec.optimizer = OPTIMIZER_SGD;
+	bench_open(b, world, 0);
+	bench_fill(b, 0);
+	bench_push(b, 0, WIRE_INIT, 0, 0, false);
+	for (uint32_t rank = 1; rank < world; rank++)
+		bench_push(b, rank, WIRE_PULL, 0, 0, false);
+	assert_int_equal(b->fake.sent_count, world);
+	bench_complete(b);
+	return b->data[0][4];
+}
+
 static void check_sums(struct bench *b, unsigned hold_max, bool reproducible)
 {
 	static const uint32_t orders[][4] = {{0, 1, 2, 3}, {3, 2, 1, 0}, {2, 0, 3, 1}, {1, 3, 0, 2}};
@@ -217,7 +248,7 @@ static void check_sums(struct bench *b, unsigned hold_max, bool reproducible)
 			assert_int_equal(b->fake.sent_count, k == 3 ? 4 : 0);
 		}
 		for (uint32_t i = 0; i < CHUNK_ELEMENTS; i++)
-			assert_true(((float *)b->fake.sent[0].payload)[i] == bench_sum(b, i));
+			assert_true(bench_sent(b, 0, i) == bench_sum(b, i));
 		for (unsigned k = 0; k < 4; k++) {
 			assert_int_equal(b->fake.sent[k].header.round, round);
 			assert_int_equal(b->fake.sent[k].header.rank, k);
@@ -268,7 +299,7 @@ static void test_reproducible_order(void **state)
 		for (uint64_t round = 1; round <= 5; round++) {
 			for (unsigned k = 0; k < 3; k++)
 				bench_push(b, orders[round - 1][k], WIRE_PUSH, round, 0, hold > 0);
-			assert_true(((float *)b->fake.sent[0].payload)[0] == (1e8f + 1.0f) + -1e8f);
+			assert_true(bench_sent(b, 0, 0) == (1e8f + 1.0f) + -1e8f);
 			bench_complete(b);
 		}
 		bench_close(b);
@@ -283,9 +314,8 @@ static void test_mean(void **state)
 	b->spec.mean = true;
 	bench_open(b, 4, 0);
 	bench_fill(b, 1);
-	for (uint32_t rank = 0; rank < 4; rank++)
-		bench_push(b, rank, WIRE_PUSH, 1, 0, false);
-	assert_true(((float *)b->fake.sent[0].payload)[5] == bench_sum(b, 5) * 0.25f);
+	bench_push_all(b, 1, 0, false);
+	assert_true(bench_sent(b, 0, 5) == bench_sum(b, 5) * 0.25f);
 	bench_close(b);
 }
 
@@ -298,18 +328,16 @@ static void test_result_not_rewritten_before_sent(void **state)
 
 	bench_open(b, 2, 0);
 	bench_fill(b, 1);
-	bench_push(b, 0, WIRE_PUSH, 1, 0, false);
-	bench_push(b, 1, WIRE_PUSH, 1, 0, false);
-	first = ((float *)b->fake.sent[0].payload)[0];
+	bench_push_all(b, 1, 0, false);
+	first = bench_sent(b, 0, 0);
 	bench_fill(b, 2);
-	bench_push(b, 0, WIRE_PUSH, 2, 0, false);
-	bench_push(b, 1, WIRE_PUSH, 2, 0, false);
+	bench_push_all(b, 2, 0, false);
 	assert_true(b->chunk->parked);
 	assert_int_equal(b->fake.sent_count, 2);
-	assert_true(((float *)b->fake.sent[0].payload)[0] == first);
+	assert_true(bench_sent(b, 0, 0) == first);
 	bench_complete(b);
 	assert_false(b->chunk->parked);
-	assert_true(((float *)b->chunk->result)[0] == bench_sum(b, 0));
+	assert_true(bench_result(b, 0) == bench_sum(b, 0));
 	bench_close(b);
 }
 
@@ -325,7 +353,7 @@ static void test_duplicates(void **state)
 	bench_push(b, 0, WIRE_PUSH, 1, 0, false);
 	assert_int_equal(b->chunk->arrived, 1);
 	bench_push(b, 1, WIRE_PUSH, 1, 0, false);
-	assert_true(((float *)b->chunk->result)[3] == bench_sum(b, 3));
+	assert_true(bench_result(b, 3) == bench_sum(b, 3));
 	bench_complete(b);
 	bench_push(b, 1, WIRE_PUSH, 1, 0, false); /* its result was lost: told again */
 	assert_int_equal(b->fake.sent_count, 1);
@@ -355,7 +383,7 @@ static void test_nan_policies(void **state)
 	b->data[1][7] = NAN;
 	bench_push(b, 0, WIRE_PUSH, 1, 0, true);
 	assert_int_equal(bench_push(b, 1, WIRE_PUSH, 1, 0, true), 0);
-	assert_true(((float *)b->chunk->result)[7] == b->data[0][7]);
+	assert_true(bench_result(b, 7) == b->data[0][7]);
 	assert_int_equal(b->shard->counters.nonfinite, 1);
 	bench_close(b);
 
@@ -390,9 +418,8 @@ static void test_weights_first(void **state)
 	assert_int_equal(b->fake.sent_count, 2);
 	assert_memory_equal(b->fake.sent[1].payload, b->data[0], b->chunk->bytes);
 	bench_complete(b);
-	bench_push(b, 0, WIRE_PUSH, 1, 0, false);
-	bench_push(b, 1, WIRE_PUSH, 1, 0, false);
-	assert_true(((float *)b->chunk->result)[4] == w0 + -0.5f * bench_sum(b, 4));
+	bench_push_all(b, 1, 0, false);
+	assert_true(bench_result(b, 4) == w0 + -0.5f * bench_sum(b, 4));
 	bench_close(b);
 
 	b = bench_new();
@@ -423,21 +450,14 @@ static void test_hyper_parks(void **state)
 	float w0;
 	(void)state;
 
-	b->spec.optimizer = OPTIMIZER_SGD;
-	bench_open(b, 2, 0);
-	bench_fill(b, 0);
-	w0 = b->data[0][4];
-	bench_push(b, 0, WIRE_INIT, 0, 0, false);
-	bench_push(b, 1, WIRE_PULL, 0, 0, false);
-	bench_complete(b);
-	bench_push(b, 0, WIRE_PUSH, 1, 1, false);
-	bench_push(b, 1, WIRE_PUSH, 1, 1, false);
+	w0 = bench_open_sgd(b, 2);
+	bench_push_all(b, 1, 1, false);
 	assert_int_equal(b->fake.sent_count, 0);
 	assert_int_equal(b->shard->parked_count, 1);
 	assert_int_equal(hypers_take(&b->shard->hypers, t), 0);
 	chunk_retry(b->shard, b->now);
 	assert_int_equal(b->fake.sent_count, 2);
-	assert_true(((float *)b->chunk->result)[4] == w0 + -0.25f * bench_sum(b, 4));
+	assert_true(bench_result(b, 4) == w0 + -0.25f * bench_sum(b, 4));
 	bench_complete(b);
 	bench_push(b, 0, WIRE_PUSH, 2, 1, false);
 	bench_push(b, 1, WIRE_PUSH, 2, 0, false);
@@ -489,12 +509,11 @@ static void test_held_payload_goes_with_its_connection(void **state)
 	assert_int_equal(link_open(&b->shard->links[1], &b->fake.queue, &b->fake.conns[1], &again), 0);
 	bench_push(b, 1, WIRE_PUSH, 1, 0, true);
 	assert_int_equal(b->fake.sent_count, 3);
-	assert_true(((float *)b->chunk->result)[4] == bench_sum(b, 4));
+	assert_true(bench_result(b, 4) == bench_sum(b, 4));
 
 	/* Also out of a commit that is parked: the last results are still being sent. */
 	bench_fill(b, 2);
-	for (uint32_t rank = 0; rank < 3; rank++)
-		bench_push(b, rank, WIRE_PUSH, 2, 0, true);
+	bench_push_all(b, 2, 0, true);
 	assert_int_equal(b->shard->parked_count, 1);
 	link_close(&b->shard->links[1]);
 	assert_int_equal(b->shard->parked_count, 0);
@@ -515,16 +534,8 @@ static void test_async_is_serial(void **state)
 	float w;
 	(void)state;
 
-	b->spec.optimizer = OPTIMIZER_SGD;
 	b->spec.sync = SYNC_ASYNC;
-	bench_open(b, 3, 0);
-	bench_fill(b, 0);
-	w = b->data[0][4];
-	bench_push(b, 0, WIRE_INIT, 0, 0, false);
-	bench_push(b, 1, WIRE_PULL, 0, 0, false);
-	bench_push(b, 2, WIRE_PULL, 0, 0, false);
-	assert_int_equal(b->fake.sent_count, 3);
-	bench_complete(b);
+	w = bench_open_sgd(b, 3);
 	for (unsigned k = 0; k < sizeof(arrivals) / sizeof(arrivals[0]); k++) {
 		uint32_t rank = arrivals[k];
 
@@ -533,7 +544,7 @@ static void test_async_is_serial(void **state)
 		assert_int_equal(b->fake.sent_count, 1);
 		assert_ptr_equal(b->fake.sent[0].conn, &b->fake.conns[rank]);
 		assert_int_equal(b->fake.sent[0].header.round, rounds[rank]);
-		assert_true(((float *)b->fake.sent[0].payload)[4] == w);
+		assert_true(bench_sent(b, 0, 4) == w);
 		bench_complete(b);
 	}
 	bench_close(b);
@@ -546,14 +557,8 @@ static void test_async_parks_in_its_row(void **state)
 	float w;
 	(void)state;
 
-	b->spec.optimizer = OPTIMIZER_SGD;
 	b->spec.sync = SYNC_ASYNC;
-	bench_open(b, 2, 0);
-	bench_fill(b, 0);
-	w = b->data[0][4];
-	bench_push(b, 0, WIRE_INIT, 0, 0, false);
-	bench_push(b, 1, WIRE_PULL, 0, 0, false);
-	bench_complete(b);
+	w = bench_open_sgd(b, 2);
 	bench_push(b, 1, WIRE_PUSH, 1, 1, false);
 	assert_int_equal(b->fake.sent_count, 0);
 	bench_push(b, 0, WIRE_PUSH, 1, 0, false);
@@ -562,7 +567,7 @@ static void test_async_parks_in_its_row(void **state)
 	assert_int_equal(hypers_take(&b->shard->hypers, t), 0);
 	chunk_retry(b->shard, b->now);
 	assert_int_equal(b->fake.sent_count, 2);
-	assert_true(((float *)b->fake.sent[1].payload)[4] == w + -0.25f * b->data[1][4]);
+	assert_true(bench_sent(b, 1, 4) == w + -0.25f * b->data[1][4]);
 	free(t);
 	bench_close(b);
 }
@@ -574,15 +579,9 @@ static void test_ssp_waits(void **state)
 	float w;
 	(void)state;
 
-	b->spec.optimizer = OPTIMIZER_SGD;
 	b->spec.sync = SYNC_SSP;
 	b->spec.staleness = 1;
-	bench_open(b, 2, 0);
-	bench_fill(b, 0);
-	w = b->data[0][4];
-	bench_push(b, 0, WIRE_INIT, 0, 0, false);
-	bench_push(b, 1, WIRE_PULL, 0, 0, false);
-	bench_complete(b);
+	w = bench_open_sgd(b, 2);
 	bench_push(b, 0, WIRE_PUSH, 1, 0, false);
 	assert_int_equal(b->fake.sent_count, 1);
 	bench_complete(b);
@@ -594,7 +593,7 @@ static void test_ssp_waits(void **state)
 	w = w + -0.5f * b->data[0][4];
 	w = w + -0.5f * b->data[1][4];
 	for (unsigned k = 0; k < 2; k++)
-		assert_true(((float *)b->fake.sent[k].payload)[4] == w);
+		assert_true(bench_sent(b, k, 4) == w);
 	bench_close(b);
 }
 
@@ -606,8 +605,7 @@ static void test_reply_waits_for_room(void **state)
 
 	bench_open(b, 2, 0);
 	b->fake.room = 1;
-	bench_push(b, 0, WIRE_PUSH, 1, 0, false);
-	bench_push(b, 1, WIRE_PUSH, 1, 0, false);
+	bench_push_all(b, 1, 0, false);
 	assert_int_equal(b->fake.sent_count, 1);
 	assert_int_equal(b->shard->links[1].reply_count, 1);
 	b->fake.room = 2;
@@ -626,14 +624,12 @@ static void test_reply_owed_once(void **state)
 
 	bench_open(b, 2, 0);
 	b->fake.queue.lossy = true;
-	bench_push(b, 0, WIRE_PUSH, 1, 0, false);
-	bench_push(b, 1, WIRE_PUSH, 1, 0, false);
+	bench_push_all(b, 1, 0, false);
 	bench_complete(b);
 	b->fake.room = 0;
 	bench_push(b, 1, WIRE_PUSH, 1, 0, false);
 	assert_int_equal(b->shard->links[1].reply_count, 1);
-	bench_push(b, 0, WIRE_PUSH, 2, 0, false);
-	bench_push(b, 1, WIRE_PUSH, 2, 0, false);
+	bench_push_all(b, 2, 0, false);
 	assert_int_equal(b->shard->links[1].reply_count, 1);
 	b->fake.room = 1;
 	reply_writable(&b->shard->links[1]);

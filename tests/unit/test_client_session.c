@@ -79,6 +79,14 @@ static void rig_run(struct rig *r, uint64_t ns)
 	}
 }
 
+/* Every worker joins with the usual options; the box has the time to answer. */
+static void rig_join_all(struct rig *r)
+{
+	for (uint32_t rank = 0; rank < r->world; rank++)
+		rig_join(r, rank, NULL);
+	rig_run(r, 10 * MS);
+}
+
 static void rig_close(struct rig *r)
 {
 	for (uint32_t i = 0; i < r->world; i++) {
@@ -178,8 +186,7 @@ static void a_box_that_cannot_prove_itself(void **state)
 	(void)state;
 	rig_open(&r, 1, true);
 	r.box.wrong_mac = true;
-	rig_join(&r, 0, NULL);
-	rig_run(&r, 10 * MS);
+	rig_join_all(&r);
 	expect_failure(r.workers[0], -EACCES, "not the box");
 	rig_close(&r);
 }
@@ -212,8 +219,7 @@ static void every_error_code(void **state)
 
 		rig_open(&r, 1, true);
 		r.box.error_code = cases[i].code;
-		rig_join(&r, 0, NULL);
-		rig_run(&r, 10 * MS);
+		rig_join_all(&r);
 		expect_failure(r.workers[0], cases[i].expected, "as told, taken or not");
 		rig_close(&r);
 	}
@@ -258,8 +264,7 @@ static void a_box_that_dies(void **state)
 
 	(void)state;
 	rig_open(&r, 1, true);
-	rig_join(&r, 0, NULL);
-	rig_run(&r, 10 * MS);
+	rig_join_all(&r);
 	fake_box_hang_up(&r.box, 0);
 	rig_run(&r, 10 * MS);
 	expect_failure(r.workers[0], -ECONNRESET, "box box:7077");
@@ -272,8 +277,7 @@ static void leaving(void **state)
 
 	(void)state;
 	rig_open(&r, 1, true);
-	rig_join(&r, 0, NULL);
-	rig_run(&r, 10 * MS);
+	rig_join_all(&r);
 	client_leave_begin(r.workers[0]);
 	assert_int_equal(client_left(r.workers[0]), -EAGAIN);
 	rig_run(&r, 10 * MS);
@@ -289,9 +293,7 @@ static void barriers(void **state)
 
 	(void)state;
 	rig_open(&r, 2, true);
-	rig_join(&r, 0, NULL);
-	rig_join(&r, 1, NULL);
-	rig_run(&r, 10 * MS);
+	rig_join_all(&r);
 	for (int i = 0; i < 3; i++) {
 		client_barrier_begin(r.workers[0]);
 		client_barrier_begin(r.workers[0]); /* asking again is the same barrier */
@@ -314,65 +316,57 @@ static void say_noise(struct fake_box *b)
 	fake_box_say_bytes(b, 0, "\xff\xff\xff\xff\xff\xff\xff", 7);
 }
 
-static void say_challenge(struct fake_box *b)
+/* The message's pointers, of whatever type, lie in one place. */
+static void say_message(struct fake_box *b, Phub__Control__MessageCase what, void *message)
 {
 	Phub__Control c = PHUB__CONTROL__INIT;
+
+	c.message_case = what;
+	c.hello = message;
+	fake_box_say(b, 0, &c);
+}
+
+static void say_challenge(struct fake_box *b)
+{
 	Phub__Challenge m = PHUB__CHALLENGE__INIT;
 
-	c.message_case = PHUB__CONTROL__MESSAGE_CHALLENGE;
-	c.challenge = &m;
-	fake_box_say(b, 0, &c);
+	say_message(b, PHUB__CONTROL__MESSAGE_CHALLENGE, &m);
 }
 
 static void say_welcome(struct fake_box *b)
 {
-	Phub__Control c = PHUB__CONTROL__INIT;
 	Phub__Welcome m = PHUB__WELCOME__INIT;
 
-	c.message_case = PHUB__CONTROL__MESSAGE_WELCOME;
-	c.welcome = &m;
-	fake_box_say(b, 0, &c);
+	say_message(b, PHUB__CONTROL__MESSAGE_WELCOME, &m);
 }
 
 static void say_start(struct fake_box *b)
 {
-	Phub__Control c = PHUB__CONTROL__INIT;
 	Phub__Start m = PHUB__START__INIT;
 
-	c.message_case = PHUB__CONTROL__MESSAGE_START;
-	c.start = &m;
-	fake_box_say(b, 0, &c);
+	say_message(b, PHUB__CONTROL__MESSAGE_START, &m);
 }
 
 static void say_barrier_done(struct fake_box *b)
 {
-	Phub__Control c = PHUB__CONTROL__INIT;
 	Phub__BarrierDone m = PHUB__BARRIER_DONE__INIT;
 
 	m.id = 9;
-	c.message_case = PHUB__CONTROL__MESSAGE_BARRIER_DONE;
-	c.barrier_done = &m;
-	fake_box_say(b, 0, &c);
+	say_message(b, PHUB__CONTROL__MESSAGE_BARRIER_DONE, &m);
 }
 
 static void say_left(struct fake_box *b)
 {
-	Phub__Control c = PHUB__CONTROL__INIT;
 	Phub__Left m = PHUB__LEFT__INIT;
 
-	c.message_case = PHUB__CONTROL__MESSAGE_LEFT;
-	c.left = &m;
-	fake_box_say(b, 0, &c);
+	say_message(b, PHUB__CONTROL__MESSAGE_LEFT, &m);
 }
 
 static void say_hello(struct fake_box *b)
 {
-	Phub__Control c = PHUB__CONTROL__INIT;
 	Phub__Hello m = PHUB__HELLO__INIT;
 
-	c.message_case = PHUB__CONTROL__MESSAGE_HELLO;
-	c.hello = &m;
-	fake_box_say(b, 0, &c);
+	say_message(b, PHUB__CONTROL__MESSAGE_HELLO, &m);
 }
 
 static void say_huge_frame(struct fake_box *b)
@@ -381,18 +375,15 @@ static void say_huge_frame(struct fake_box *b)
 	b->workers[0].stream->ops->write(b->workers[0].stream, "HTTP/1.1 400 Bad Request\r\n\r\n", 28);
 }
 
-static void broken_protocol(void **state)
+/* Each of them ends the session of a worker: one that has joined, or (a deaf box) one that is not through yet. */
+static void check_broken(say_fn *const says[], size_t count, bool deaf)
 {
-	static say_fn *const says[] = {say_noise, say_challenge, say_welcome, say_start, say_barrier_done, say_left,
-		say_hello, say_huge_frame};
-
-	(void)state;
-	for (size_t i = 0; i < sizeof(says) / sizeof(says[0]); i++) {
+	for (size_t i = 0; i < count; i++) {
 		struct rig r;
 
 		rig_open(&r, 1, true);
-		rig_join(&r, 0, NULL);
-		rig_run(&r, 10 * MS);
+		r.box.deaf = deaf;
+		rig_join_all(&r);
 		says[i](&r.box);
 		rig_run(&r, 10 * MS);
 		expect_failure(r.workers[0], -EPROTO, "box");
@@ -400,23 +391,21 @@ static void broken_protocol(void **state)
 	}
 }
 
+static void broken_protocol(void **state)
+{
+	static say_fn *const says[] = {say_noise, say_challenge, say_welcome, say_start, say_barrier_done, say_left,
+		say_hello, say_huge_frame};
+
+	(void)state;
+	check_broken(says, sizeof(says) / sizeof(says[0]), false);
+}
+
 static void early_messages(void **state)
 {
 	static say_fn *const says[] = {say_noise, say_welcome, say_start, say_left};
 
 	(void)state;
-	for (size_t i = 0; i < sizeof(says) / sizeof(says[0]); i++) {
-		struct rig r;
-
-		rig_open(&r, 1, true);
-		r.box.deaf = true;
-		rig_join(&r, 0, NULL);
-		rig_run(&r, 10 * MS);
-		says[i](&r.box);
-		rig_run(&r, 10 * MS);
-		expect_failure(r.workers[0], -EPROTO, "box");
-		rig_close(&r);
-	}
+	check_broken(says, sizeof(says) / sizeof(says[0]), true);
 }
 
 /* The box's text reaches terminals and logs: control characters do not. */
@@ -426,8 +415,7 @@ static void texts_are_made_safe(void **state)
 
 	(void)state;
 	rig_open(&r, 1, true);
-	rig_join(&r, 0, NULL);
-	rig_run(&r, 10 * MS);
+	rig_join_all(&r);
 	fake_box_error(&r.box, 0, PHUB__ERROR_CODE__ERROR_LOST, "a\033[2Jb\nc");
 	rig_run(&r, 10 * MS);
 	expect_failure(r.workers[0], -EOWNERDEAD, "a?[2Jb?c");
@@ -445,8 +433,7 @@ static void a_large_table(void **state)
 
 	(void)state;
 	rig_open(&r, 1, true);
-	rig_join(&r, 0, NULL);
-	rig_run(&r, 10 * MS);
+	rig_join_all(&r);
 	for (int i = 0; i < KEYS; i++) {
 		snprintf(name, sizeof(name), "%0150d", i);
 		assert_int_equal(phub_key(r.workers[0], name, PHUB_F32, 1 + (uint64_t)i % 7, 0, 0), i);
@@ -497,8 +484,7 @@ static void placements_that_cannot_be(void **state)
 		r.box.wrong_placement = i == 0;
 		r.box.short_placement = i == 1;
 		r.box.no_lanes = i == 2;
-		rig_join(&r, 0, NULL);
-		rig_run(&r, 10 * MS);
+		rig_join_all(&r);
 		assert_int_equal(phub_key(r.workers[0], "w", PHUB_F32, 5000, 0, 0), 0);
 		assert_int_equal(client_start_begin(r.workers[0], &e), 0);
 		/* A refused connection is not told before the box had time to say why. */

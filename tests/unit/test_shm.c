@@ -19,6 +19,20 @@
 #include "tests/unit/shm_rig.h"
 #include "transport/shm_internal.h"
 
+/* A box and a worker of it; the connection's end at the box. */
+static struct conn *both_open(struct shm_box *b, struct shm_worker *w)
+{
+	shm_box_open(b, 8);
+	return shm_rig_join(b, w, 7);
+}
+
+static void both_close(struct shm_box *b, struct shm_worker *w, struct conn *c)
+{
+	b->q->ops->drop(b->q, c);
+	shm_worker_close(w);
+	shm_box_close(b);
+}
+
 /* ---- messages ---- */
 
 static void payloads_are_read_where_they_lie(void **state)
@@ -29,8 +43,7 @@ static void payloads_are_read_where_they_lie(void **state)
 	struct conn *c;
 
 	(void)state;
-	shm_box_open(&b, 8);
-	c = shm_rig_join(&b, &w, 7);
+	c = both_open(&b, &w);
 	for (uint64_t round = 0; round < 200; round++) {
 		uint32_t chunk = (uint32_t)round % SHM_RIG_CHUNKS;
 
@@ -55,9 +68,7 @@ static void payloads_are_read_where_they_lie(void **state)
 		assert_true(shm_rig_matches(ev.payload, chunk, round));
 		w.q->ops->release(w.q, ev.slot);
 	}
-	b.q->ops->drop(b.q, c);
-	shm_worker_close(&w);
-	shm_box_close(&b);
+	both_close(&b, &w, c);
 }
 
 static void headers_alone_have_no_payload_and_no_slot(void **state)
@@ -70,8 +81,7 @@ static void headers_alone_have_no_payload_and_no_slot(void **state)
 	struct conn *c;
 
 	(void)state;
-	shm_box_open(&b, 8);
-	c = shm_rig_join(&b, &w, 7);
+	c = both_open(&b, &w);
 	assert_int_equal(w.q->ops->send(w.q, w.c, &pull, NULL, NULL), 0);
 	shm_rig_silence(b.q); /* not flushed */
 	w.q->ops->flush(w.q);
@@ -86,9 +96,7 @@ static void headers_alone_have_no_payload_and_no_slot(void **state)
 	ev = shm_rig_await(w.q);
 	assert_int_equal(ev.header.credit, 77);
 	assert_null(ev.slot);
-	b.q->ops->drop(b.q, c);
-	shm_worker_close(&w);
-	shm_box_close(&b);
+	both_close(&b, &w, c);
 }
 
 static void slots_are_kept_and_released_in_any_order(void **state)
@@ -100,8 +108,7 @@ static void slots_are_kept_and_released_in_any_order(void **state)
 	struct conn *c;
 
 	(void)state;
-	shm_box_open(&b, 8);
-	c = shm_rig_join(&b, &w, 7);
+	c = both_open(&b, &w);
 	for (uint32_t i = 0; i < 4; i++)
 		assert_int_equal(shm_rig_push(&w, i, 1, NULL), 0);
 	w.q->ops->flush(w.q);
@@ -116,9 +123,7 @@ static void slots_are_kept_and_released_in_any_order(void **state)
 		b.q->ops->release(b.q, slots[chunk]);
 	}
 	assert_int_equal(((struct shm_conn *)c)->slots_held, 0);
-	b.q->ops->drop(b.q, c);
-	shm_worker_close(&w);
-	shm_box_close(&b);
+	both_close(&b, &w, c);
 }
 
 static void sent_follows_publication_in_order(void **state)
@@ -130,8 +135,7 @@ static void sent_follows_publication_in_order(void **state)
 	int cookies[3];
 
 	(void)state;
-	shm_box_open(&b, 8);
-	c = shm_rig_join(&b, &w, 7);
+	c = both_open(&b, &w);
 	for (unsigned i = 0; i < 3; i++)
 		assert_int_equal(shm_rig_push(&w, i, 1, i == 1 ? NULL : &cookies[i]), 0);
 	shm_rig_silence(w.q);
@@ -142,9 +146,7 @@ static void sent_follows_publication_in_order(void **state)
 	assert_ptr_equal(events[1].cookie, &cookies[2]);
 	assert_ptr_equal(events[1].conn, w.c);
 	shm_rig_silence(w.q);
-	b.q->ops->drop(b.q, c);
-	shm_worker_close(&w);
-	shm_box_close(&b);
+	both_close(&b, &w, c);
 }
 
 /* A worker may answer a result before the box has polled again: what was sent is done with before the answer comes. */
@@ -158,8 +160,7 @@ static void completions_come_before_the_answer(void **state)
 	int cookie;
 
 	(void)state;
-	shm_box_open(&b, 8);
-	c = shm_rig_join(&b, &w, 7);
+	c = both_open(&b, &w);
 	assert_int_equal(shm_rig_result(&b, c, 2, 1, &cookie), 0);
 	b.q->ops->flush(b.q);
 	ev = shm_rig_await(w.q);
@@ -182,9 +183,7 @@ static void completions_come_before_the_answer(void **state)
 	ev = shm_rig_await(b.q);
 	assert_int_equal(ev.type, EVENT_MESSAGE);
 	b.q->ops->release(b.q, ev.slot);
-	b.q->ops->drop(b.q, c);
-	shm_worker_close(&w);
-	shm_box_close(&b);
+	both_close(&b, &w, c);
 }
 
 static void a_full_ring_says_so_and_when_there_is_room(void **state)
@@ -196,8 +195,7 @@ static void a_full_ring_says_so_and_when_there_is_room(void **state)
 	unsigned sent = 0;
 
 	(void)state;
-	shm_box_open(&b, 8);
-	c = shm_rig_join(&b, &w, 7);
+	c = both_open(&b, &w);
 	while (shm_rig_push(&w, sent % SHM_RIG_CHUNKS, sent, NULL) == 0)
 		sent++;
 	assert_int_equal(sent, SHM_RING_CAPACITY_MIN);
@@ -216,9 +214,7 @@ static void a_full_ring_says_so_and_when_there_is_room(void **state)
 	assert_int_equal(shm_rig_push(&w, 0, 99, NULL), 0);
 	w.q->ops->flush(w.q);
 	assert_int_equal(shm_rig_await(b.q).header.round, 99);
-	b.q->ops->drop(b.q, c);
-	shm_worker_close(&w);
-	shm_box_close(&b);
+	both_close(&b, &w, c);
 }
 
 /* Completions that nobody polls are bounded, too. */
@@ -231,8 +227,7 @@ static void unpolled_completions_are_bounded(void **state)
 	struct conn *c;
 
 	(void)state;
-	shm_box_open(&b, 8);
-	c = shm_rig_join(&b, &w, 7);
+	c = both_open(&b, &w);
 	while (shm_rig_push(&w, 0, sent, &sent) == 0) {
 		sent++;
 		w.q->ops->flush(w.q);
@@ -250,9 +245,7 @@ static void unpolled_completions_are_bounded(void **state)
 	}
 	assert_int_equal(completed, sent);
 	assert_int_equal(room, 1);
-	b.q->ops->drop(b.q, c);
-	shm_worker_close(&w);
-	shm_box_close(&b);
+	both_close(&b, &w, c);
 }
 
 /* Sends whose payload the peer would not find. */
@@ -265,8 +258,7 @@ static void send_refuses_payloads_out_of_place(void **state)
 	uint8_t elsewhere[SHM_RIG_CHUNK_BYTES];
 
 	(void)state;
-	shm_box_open(&b, 8);
-	c = shm_rig_join(&b, &w, 7);
+	c = both_open(&b, &w);
 	assert_int_equal(w.q->ops->send(w.q, w.c, &header, elsewhere, NULL), -EINVAL);
 	assert_int_equal(w.q->ops->send(w.q, w.c, &header, shm_rig_push_at(&w, 0), NULL), -EINVAL);
 	assert_int_equal(w.q->ops->send(w.q, w.c, &header, NULL, NULL), -EINVAL);
@@ -286,9 +278,7 @@ static void send_refuses_payloads_out_of_place(void **state)
 		0);
 	b.q->ops->flush(b.q);
 	assert_int_equal(shm_rig_await(w.q).type, EVENT_MESSAGE);
-	b.q->ops->drop(b.q, c);
-	shm_worker_close(&w);
-	shm_box_close(&b);
+	both_close(&b, &w, c);
 }
 
 /* A batch goes on where the last one ended, so that nobody waits for others' floods. */
@@ -329,8 +319,7 @@ static void an_end_in_good_order_comes_after_what_was_sent(void **state)
 	struct conn *c;
 
 	(void)state;
-	shm_box_open(&b, 8);
-	c = shm_rig_join(&b, &w, 7);
+	c = both_open(&b, &w);
 	assert_int_equal(shm_rig_push(&w, 1, 5, NULL), 0);
 	w.q->ops->flush(w.q);
 	assert_int_equal(shm_rig_push(&w, 2, 6, NULL), 0); /* never flushed: forgotten */
@@ -371,8 +360,7 @@ static void ends_are_noticed_without_a_clock(void **state)
 	unsigned polls = 0;
 
 	(void)state;
-	shm_box_open(&b, 8);
-	c = shm_rig_join(&b, &w, 7);
+	c = both_open(&b, &w);
 	shm_worker_close(&w);
 	while (b.q->ops->poll(b.q, 0, &ev, 1) == 0)
 		assert_true(++polls < 10000);
