@@ -74,6 +74,8 @@ bool sock_is_loopback(const struct sockaddr *address)
 	return address->sa_family == AF_INET6 && IN6_IS_ADDR_LOOPBACK(&in6->sin6_addr);
 }
 
+enum { LOOPBACK_IFINDEX = 1 }; /* in every network namespace */
+
 /* What the kernel's table of TCP sockets (sock_diag) says of one of them. */
 struct sock_diag_answer {
 	struct nlmsghdr head;
@@ -96,6 +98,7 @@ static int sock_diag_ask(int fd, const struct sockaddr_storage *local, const str
 	struct inet_diag_sockid *id = &request.want.id;
 
 	id->idiag_cookie[0] = id->idiag_cookie[1] = INET_DIAG_NOCOOKIE;
+	id->idiag_if = LOOPBACK_IFINDEX; /* also finds a socket that is bound to that interface */
 	if (local->ss_family == AF_INET6) {
 		const struct sockaddr_in6 *from = (const void *)local;
 		const struct sockaddr_in6 *to = (const void *)remote;

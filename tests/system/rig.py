@@ -67,6 +67,11 @@ class Lines:
                     return None
                 self.changed.wait(left)
 
+    def settle(self, deadline_s):
+        """Waits until the pipe's end was read; a child that outlives its parent may keep it open."""
+        with self.changed:
+            self.changed.wait_for(lambda: self.ended, deadline_s)
+
     def text(self):
         with self.changed:
             return "\n".join(self.lines)
@@ -91,11 +96,14 @@ class Process:
             self.process.send_signal(number)
 
     def wait(self, deadline_s=DEADLINE_S):
-        """The exit status; -N for a signal."""
+        """The exit status; -N for a signal. All that it printed has been read."""
         try:
-            return self.process.wait(deadline_s)
+            status = self.process.wait(deadline_s)
         except subprocess.TimeoutExpired:
             raise AssertionError(f"{self.name} still runs after {deadline_s} s") from None
+        for lines in (self.out, self.err):
+            lines.settle(1)
+        return status
 
     def running(self):
         return self.process.poll() is None
@@ -117,14 +125,14 @@ class Process:
 class Box(Process):
     """A phubd on loopback with a port of its own; options as listen="127.0.0.1:0"."""
 
-    def __init__(self, config=None, env=None, prefix=(), name="phubd", **options):
+    def __init__(self, config=None, env=None, prefix=(), name="phubd", program=PHUBD, **options):
         options = {"listen": "127.0.0.1:0", "data_ports": "any", **options}
         if config is not None:
             config_file = tempfile.NamedTemporaryFile("w", suffix=".yaml", delete=False)
             config_file.write(config)
             config_file.close()
             atexit.register(os.unlink, config_file.name)
-        words = [PHUBD] + (["--config", config_file.name] if config is not None else [])
+        words = [program] + (["--config", config_file.name] if config is not None else [])
         for key, value in options.items():
             if value is not None:
                 words += ["-o", f"{key}={value}"]

@@ -251,6 +251,7 @@ static void test_interface(void **state)
 	assert_int_equal(stream_dial_tcp("127.0.0.1", ends.port, "lo", &ends.near, &e), 0);
 	wait_for(ends.listen_fd, POLLIN);
 	assert_int_equal(stream_accept_tcp(ends.listen_fd, &ends.far), 0);
+	assert_int_equal(ends.far->peer_uid, getuid());
 	assert_carries(ends.near, ends.far, "through lo");
 	close_ends(&ends);
 }
