@@ -370,6 +370,10 @@ endif
 	$(foreach u,$(UNITS),install -D -m 644 $u $(DESTDIR)$(PREFIX)/lib/systemd/system/$(notdir $u);)
 	$(if $(wildcard deploy/completion/phub.bash),install -D -m 644 deploy/completion/phub.bash \
 		$(DESTDIR)$(PREFIX)/share/bash-completion/completions/phub)
+ifeq ($(DESTDIR),)
+	@PATH=$$PATH:/usr/sbin:/sbin; ldconfig 2>/dev/null || true; ldconfig -p | grep -q ' $(PREFIX)/lib/libphub' || \
+		echo "note: the loader does not look into $(PREFIX)/lib; export LD_LIBRARY_PATH=$(PREFIX)/lib" >&2
+endif
 
 .PHONY: clean
 clean: ## remove the build folders
