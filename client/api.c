@@ -62,22 +62,42 @@ static int api_enter_alive(phub_t *p)
 	return rc < 0 ? api_leave(p, rc) : 0;
 }
 
-/* As api_enter_alive(), for a key that exists; `running`: and rounds that may run. */
-static int api_enter_key(phub_t *p, int key, bool all, bool running)
+static int api_check_key(phub_t *p, int key, bool all)
+{
+	if ((all && key == PHUB_ALL) || (key >= 0 && (uint32_t)key < p->keyring.count))
+		return 0;
+	return err_set(&api_error, -EINVAL, "%s: there is no key %d; there are %" PRIu32, p->session.who, key,
+		p->keyring.count);
+}
+
+/* As api_enter_alive(), for a key that exists, and rounds that may run. */
+static int api_enter_key(phub_t *p, int key)
 {
 	int rc = api_enter_alive(p);
 
 	if (rc < 0)
 		return rc;
-	if (running && !p->running)
-		return api_leave(
-			p, err_set(&api_error, -EINVAL, "%s: phub_start() has not been completed", p->session.who));
-	if (all && key == PHUB_ALL)
+	if (!p->running)
+		rc = err_set(&api_error, -EINVAL, "%s: phub_start() has not been completed", p->session.who);
+	else
+		rc = api_check_key(p, key, false);
+	return rc < 0 ? api_leave(p, rc) : 0;
+}
+
+/* To ask for the end of a round: also when the session is over, but was not yet when the round was done. */
+static int api_enter_result(phub_t *p, int key, bool all)
+{
+	int rc = api_enter(p), good;
+
+	if (rc < 0)
+		return rc;
+	good = api_check_key(p, key, all);
+	rc = api_alive(p);
+	if (rc < 0 && good == 0 && client_idle(p, key) > 0)
 		return 0;
-	if (key < 0 || (uint32_t)key >= p->keyring.count)
-		return api_leave(p, err_set(&api_error, -EINVAL, "%s: there is no key %d; there are %" PRIu32,
-					    p->session.who, key, p->keyring.count));
-	return 0;
+	if (rc == 0)
+		rc = good;
+	return rc < 0 ? api_leave(p, rc) : 0;
 }
 
 /* Waits under the lock. -ETIMEDOUT says what for. */
@@ -138,6 +158,15 @@ static int api_left(const phub_t *p, int arg)
 {
 	(void)arg;
 	return client_left(p);
+}
+
+static int api_wait_result(phub_t *p, int key, int timeout_ms)
+{
+	int rc = api_wait_counted(p, api_idle, key, timeout_ms);
+
+	if (rc == 0)
+		client_claim(p, key);
+	return rc;
 }
 
 /* ---- connecting ---- */
@@ -210,7 +239,7 @@ const char *phub_transport(phub_t *p)
 
 	if (api_enter(p) < 0)
 		return "";
-	if (p->exchange.transport)
+	if (p->exchange.transport && p->frozen)
 		name = p->pick.ops->name;
 	api_leave(p, 0);
 	return name;
@@ -240,6 +269,10 @@ int phub_key(phub_t *p, const char *name, enum phub_dtype dtype, uint64_t elemen
 	else if (flags & ~PHUB_KEY_ALONE)
 		rc = err_set(
 			&api_error, -EINVAL, "%s: key '%.100s' has unknown flags 0x%x", p->session.who, shown, flags);
+	else if (keyring_find(&p->keyring, shown) >= 0)
+		rc = err_set(&api_error, -EINVAL,
+			"%s: key %" PRIu32 " has the name of key %d, '%.100s'; give every key a name of its own",
+			p->session.who, p->keyring.count, keyring_find(&p->keyring, shown), shown);
 	else
 		rc = keyring_add(&p->keyring, p->session.who, name, &shape, &api_error);
 	return api_leave(p, rc);
@@ -273,7 +306,7 @@ int phub_rekey(phub_t *p)
 
 int phub_alloc(phub_t *p, int key, void **push, const void **result)
 {
-	int rc = api_enter_key(p, key, false, true);
+	int rc = api_enter_key(p, key);
 
 	if (rc < 0)
 		return rc;
@@ -326,7 +359,7 @@ int phub_mem_unregister(phub_t *p, void *addr)
 
 int phub_push_pull(phub_t *p, int key, const void *src, void *dst, int priority)
 {
-	int rc = api_enter_key(p, key, false, true);
+	int rc = api_enter_key(p, key);
 
 	if (rc < 0)
 		return rc;
@@ -340,7 +373,7 @@ int phub_push(phub_t *p, int key, const void *src, int priority)
 
 int phub_broadcast(phub_t *p, int key, void *buf, unsigned root)
 {
-	int rc = api_enter_key(p, key, false, true);
+	int rc = api_enter_key(p, key);
 
 	if (rc < 0)
 		return rc;
@@ -359,14 +392,16 @@ int phub_broadcast(phub_t *p, int key, void *buf, unsigned root)
 
 int phub_pull(phub_t *p, int key, void *dst, int timeout_ms)
 {
-	int rc = api_enter_key(p, key, false, true);
+	int rc = api_enter_result(p, key, false);
 
 	if (rc < 0)
 		return rc;
-	if (!dst)
+	if (!p->running && !client_failure(p)->code)
+		rc = err_set(&api_error, -EINVAL, "%s: phub_start() has not been completed", p->session.who);
+	else if (!dst)
 		rc = err_set(&api_error, -EINVAL, "%s: phub_pull() needs memory to write to", p->session.who);
 	else
-		rc = api_wait_counted(p, api_idle, key, timeout_ms);
+		rc = api_wait_result(p, key, timeout_ms);
 	if (rc == 0 && !p->keyring.keys[key].landed)
 		rc = err_set(&api_error, -ENODATA, "%s: key '%s' has no result to pull; call phub_push() first",
 			p->session.who, p->keyring.keys[key].name);
@@ -377,22 +412,24 @@ int phub_pull(phub_t *p, int key, void *dst, int timeout_ms)
 
 int phub_wait(phub_t *p, int key, int timeout_ms)
 {
-	int rc = api_enter_key(p, key, true, false);
+	int rc = api_enter_result(p, key, true);
 
 	if (rc < 0)
 		return rc;
-	return api_leave(p, api_wait_counted(p, api_idle, key, timeout_ms));
+	return api_leave(p, api_wait_result(p, key, timeout_ms));
 }
 
 int phub_test(phub_t *p, int key)
 {
-	int rc = api_enter_key(p, key, true, false);
+	int rc = api_enter_result(p, key, true);
 
 	if (rc < 0)
 		return rc;
 	if (!client_idle(p, key))
 		client_progress(p, p->env.now(p->env.ctx));
 	rc = client_idle(p, key);
+	if (rc > 0)
+		client_claim(p, key);
 	return api_leave(p, rc < 0 ? api_alive(p) : rc);
 }
 
@@ -432,6 +469,8 @@ int phub_leave(phub_t *p, int timeout_ms)
 
 	if (rc < 0)
 		return rc;
+	if (p->session.verdict.code)
+		client_abandon(p); /* what still comes is no longer wanted */
 	if (client_failure(p)->code)
 		return api_leave(p, client_failure(p)->code == -ESHUTDOWN && p->left ? 0 : api_alive(p));
 	client_leave_begin(p);

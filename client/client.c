@@ -65,20 +65,27 @@ static void client_lose_lane(phub_t *p)
 	const struct exchange *x = &p->exchange;
 	const struct lane *lane = x->lanes;
 
-	while (lane->state != LANE_LOST)
+	while (lane->state != LANE_LOST && !lane->finished)
 		lane++;
 	client_session_fail(&p->session, -ECONNRESET, "box %s closed the connection to its core %" PRIu32 " (%s)",
 		p->session.box, lane->core, lane->error ? strerror(-lane->error) : "orderly");
 }
 
-/* What broke in the exchange ends the session; a lost lane only after the box had time to say why. */
+/*
+ * What broke in the exchange ends the session; a lost lane only after the box had time to say why, and a verdict of the
+ * box when all is here that it still sends: control session and lanes are connections of their own, and what is said
+ * last on one of them may come first.
+ */
 static void client_judge(phub_t *p, uint64_t now_ns)
 {
 	struct exchange *x = &p->exchange;
 
 	if (x->failure.code)
 		client_session_fail(&p->session, x->failure.code, "%s", x->failure.text);
-	else if (x->lost_ns && p->session.state == SESSION_STARTED &&
+	else if (p->session.verdict.code &&
+		 (!p->running || !exchange_awaits(x) || now_ns >= p->session.verdict_ns + p->session.lost_ns))
+		client_session_fail(&p->session, p->session.verdict.code, "%s", p->session.verdict.text);
+	else if (x->lost_ns && !p->session.verdict.code && p->session.state == SESSION_STARTED &&
 		 now_ns - x->lost_ns > CLIENT_REASON_MS * NS_PER_MS)
 		client_lose_lane(p);
 }
@@ -132,12 +139,12 @@ unsigned client_progress(phub_t *p, uint64_t now_ns)
 {
 	unsigned count = client_session_progress(&p->session, now_ns);
 
-	if (p->session.state == SESSION_STARTED && !p->running)
+	if (p->session.state == SESSION_STARTED && !p->running && !p->session.verdict.code)
 		count += client_connect_lanes(p, now_ns);
-	if (p->running) {
+	if (p->running)
 		count += exchange_progress(&p->exchange, now_ns);
+	if (p->running || p->session.verdict.code)
 		client_judge(p, now_ns);
-	}
 	if (p->session.state == SESSION_OVER && !p->buried) {
 		client_settle(p);
 		count++;
@@ -150,7 +157,8 @@ uint64_t client_due(const phub_t *p)
 	uint64_t due = client_session_due(&p->session);
 	uint64_t exchange = p->running ? exchange_due(&p->exchange) : UINT64_MAX;
 
-	if (p->running && p->exchange.lost_ns && p->exchange.lost_ns + CLIENT_REASON_MS * NS_PER_MS < due)
+	if (p->running && p->exchange.lost_ns && !p->session.verdict.code &&
+		p->exchange.lost_ns + CLIENT_REASON_MS * NS_PER_MS < due)
 		due = p->exchange.lost_ns + CLIENT_REASON_MS * NS_PER_MS + 1;
 	if (p->refused.code && p->refused_ns + CLIENT_REASON_MS * NS_PER_MS < due)
 		due = p->refused_ns + CLIENT_REASON_MS * NS_PER_MS + 1;
@@ -166,6 +174,16 @@ int client_joined(const phub_t *p)
 	return p->session.state >= SESSION_JOINED ? 0 : -EAGAIN;
 }
 
+/*
+ * Ends the connections of the table before. Not at phub_rekey(): the box takes a worker whose connections have ended,
+ * and who sends no table for lost_ms, for lost.
+ */
+static void client_retire(phub_t *p)
+{
+	client_stats(p, &p->before);
+	exchange_fini(&p->exchange);
+}
+
 int client_start_begin(phub_t *p, struct err *e)
 {
 	const char *who = p->session.who;
@@ -179,6 +197,7 @@ int client_start_begin(phub_t *p, struct err *e)
 	rc = pick_transport(&p->session, &p->pick, e);
 	if (rc < 0)
 		return rc;
+	client_retire(p);
 	p->chunk_bytes = p->settings.chunk_bytes ? p->settings.chunk_bytes : p->session.chunk_bytes;
 	rc = keyring_plan(&p->keyring, p->chunk_bytes, e);
 	if (rc < 0)
@@ -206,8 +225,6 @@ int client_rekey(phub_t *p, struct err *e)
 			p->exchange.open_keys);
 	if (p->frozen && !p->running)
 		return err_set(e, -EINVAL, "%s: phub_rekey() while phub_start() is under way", p->session.who);
-	client_stats(p, &p->before);
-	exchange_fini(&p->exchange);
 	keyring_clear(&p->keyring);
 	p->refused = (struct err){0};
 	p->running = false;
@@ -235,6 +252,8 @@ int client_round(phub_t *p, int index, enum wire_type type, const void *src, voi
 
 	if (type == WIRE_PULL ? !dst : !src)
 		return err_set(e, -EINVAL, "%s: key '%s': the memory to exchange is NULL", p->session.who, key->name);
+	if (p->session.verdict.code)
+		return err_set(e, p->session.verdict.code, "%s", p->session.verdict.text);
 	if (p->exchange.given_up)
 		return err_set(e, -ESHUTDOWN, "%s: key '%s': this worker is leaving", p->session.who, key->name);
 	rc = exchange_check(&p->exchange, &r, e);
@@ -251,10 +270,33 @@ int client_round(phub_t *p, int index, enum wire_type type, const void *src, voi
 
 /* ---- waiting ---- */
 
+/* The session is over: was the round done before? */
+static bool client_done(const phub_t *p, int index)
+{
+	bool done = false;
+
+	if (index != PHUB_ALL)
+		return p->keyring.keys[index].done;
+	for (uint32_t i = 0; i < p->keyring.count; i++) {
+		if (p->keyring.keys[i].given_up)
+			return false;
+		done = done || p->keyring.keys[i].done;
+	}
+	return done;
+}
+
+void client_claim(phub_t *p, int index)
+{
+	if (index != PHUB_ALL)
+		p->keyring.keys[index].done = false;
+	for (uint32_t i = 0; index == PHUB_ALL && i < p->keyring.count; i++)
+		p->keyring.keys[i].done = false;
+}
+
 int client_idle(const phub_t *p, int key)
 {
 	if (p->session.state == SESSION_OVER)
-		return p->session.failure.code;
+		return client_done(p, key) ? 1 : p->session.failure.code;
 	if (p->exchange.given_up)
 		return 0; /* another thread leaves: what was in flight is not done, as the session's end will say */
 	if (key == PHUB_ALL)
@@ -276,8 +318,9 @@ int client_barrier_passed(const phub_t *p)
 
 void client_leave_begin(phub_t *p)
 {
-	if (p->session.state < SESSION_JOINED)
+	if (p->session.state < SESSION_JOINED || p->session.verdict.code)
 		client_abandon(p);
+	client_claim(p, PHUB_ALL);
 	if (p->session.state >= SESSION_LEAVING)
 		return;
 	if (p->exchange.keyring)

@@ -51,8 +51,12 @@ int client_rekey(phub_t *p, struct err *e);
  */
 int client_round(phub_t *p, int key, enum wire_type type, const void *src, void *dst, int priority, struct err *e);
 
-/* 1 when the key (PHUB_ALL: every key) has no round in flight, 0 when it has, or what ended the session. */
+/*
+ * 1 when the key (PHUB_ALL: every key) has no round in flight, 0 when it has, or what ended the session. A round that
+ * was done before the session ended is done: until client_claim(), that is still 1 then.
+ */
 int client_idle(const phub_t *p, int key);
+void client_claim(phub_t *p, int key);
 
 /* Asks for a barrier, or for the one that is under way. Then: 0 when passed, -EAGAIN, or what ended the session. */
 void client_barrier_begin(phub_t *p);

@@ -89,6 +89,7 @@ static void exchange_close_flight(struct exchange *x, struct flight *f)
 			continue;
 		if (key->type != WIRE_PUSH)
 			key->weights = true;
+		key->done = true;
 		x->rounds++;
 		exchange_close_key(x, key);
 	}
@@ -174,10 +175,24 @@ static int exchange_take_result(struct exchange *x, struct lane *lane, const str
 	return 0;
 }
 
-static int exchange_take_message(struct exchange *x, struct lane *lane, const struct event *event)
+/* The membership is over, and the control session says why: all results that the box committed in it came before. */
+static bool exchange_take_finish(struct exchange *x, struct lane *lane, const struct wire_header *h, uint64_t now_ns)
+{
+	if (h->type != WIRE_CREDIT || h->job != x->group.job || h->generation != x->group.generation ||
+		h->epoch != x->group.epoch + 1 || x->group.lossy)
+		return false;
+	lane->finished = true;
+	if (x->lost_ns == 0)
+		x->lost_ns = now_ns ? now_ns : 1;
+	return true;
+}
+
+static int exchange_take_message(struct exchange *x, struct lane *lane, const struct event *event, uint64_t now_ns)
 {
 	const struct wire_header *h = &event->header;
 
+	if (exchange_take_finish(x, lane, h, now_ns))
+		return 0;
 	if (h->job != x->group.job || h->generation != x->group.generation || h->epoch != x->group.epoch)
 		return exchange_broken(x, lane, "a message of another job, key table or membership");
 	lane_grant(lane, h->credit);
@@ -209,7 +224,7 @@ static void exchange_take_event(struct exchange *x, const struct event *event, u
 
 	switch (event->type) {
 	case EVENT_MESSAGE:
-		rc = exchange_take_message(x, lane, event);
+		rc = exchange_take_message(x, lane, event, now_ns);
 		if (event->slot)
 			x->group.queue->ops->release(x->group.queue, event->slot);
 		if (rc < 0)
@@ -288,6 +303,15 @@ uint64_t exchange_due(const struct exchange *x)
 		due = lane < due ? lane : due;
 	}
 	return due;
+}
+
+bool exchange_awaits(const struct exchange *x)
+{
+	for (uint32_t i = 0; x->open_keys > 0 && i < x->lane_count; i++) {
+		if (x->lanes[i].state == LANE_UP && !x->lanes[i].finished)
+			return true;
+	}
+	return false;
 }
 
 bool exchange_backlog(const struct exchange *x)
@@ -416,6 +440,8 @@ static void exchange_open_key(struct exchange *x, struct key *key, const struct 
 	bool in_place = exchange_span(x, first)->key_count == 1 && !x->mapped;
 
 	key->open = true;
+	key->done = false;
+	key->given_up = false;
 	key->type = (uint8_t)r->type;
 	key->chunks_left = key->chunk_count;
 	key->dst = r->dst == exchange_result_base(x, first) + key->offset ? NULL : r->dst;

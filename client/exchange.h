@@ -33,7 +33,7 @@ struct exchange {
 	uint32_t open_keys; /* keys with a round in flight */
 	bool given_up;      /* leaving: results go nowhere */
 	struct err failure; /* code 0: none. What broke and ends the session. */
-	uint64_t lost_ns;   /* since when a lane is lost; 0: none is */
+	uint64_t lost_ns;   /* since when a lane is lost or finished; 0: none is */
 	const char *who;    /* "job demo rank 0" */
 
 	uint64_t copied_bytes, pulled_bytes, results, rounds, dropped;
@@ -71,6 +71,9 @@ unsigned exchange_progress(struct exchange *x, uint64_t now_ns);
 
 /* When progress() has something to do by itself; UINT64_MAX: never. */
 uint64_t exchange_due(const struct exchange *x);
+
+/* May a result still come that a key waits for? */
+bool exchange_awaits(const struct exchange *x);
 
 /* Are pushes waiting that could not be sent yet? */
 bool exchange_backlog(const struct exchange *x);

@@ -232,8 +232,10 @@ void exchange_give_up(struct exchange *x)
 			lane->sinks[k].addr = NULL;
 	}
 	for (uint32_t i = 0; i < x->keyring->count && x->open_keys > 0; i++) {
-		if (x->keyring->keys[i].open)
-			exchange_close_key(x, &x->keyring->keys[i]);
+		if (!x->keyring->keys[i].open)
+			continue;
+		x->keyring->keys[i].given_up = true;
+		exchange_close_key(x, &x->keyring->keys[i]);
 	}
 }
 

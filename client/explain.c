@@ -10,9 +10,13 @@
 
 #include "client/client.h"
 #include "client/handle.h"
+#include "client/ranks.h"
 #include "phub/base/clock.h"
 
-enum { EXPLAIN_FRESH_MS = 5000 }; /* older notices are no news */
+enum {
+	EXPLAIN_FRESH_MS = 5000, /* older notices are no news */
+	EXPLAIN_RANKS_BYTES = 160,
+};
 
 struct explain {
 	char *text;
@@ -34,15 +38,29 @@ static void explain_say(struct explain *x, const char *format, ...)
 	x->at += n > 0 ? (size_t)n : 0;
 }
 
-/* "ranks 1, 2 and 5 more; the box says: ..." */
+/* Do its words only say once more who is missing? */
+static bool explain_is_list(const struct client_notice *n)
+{
+	return strstr(n->text, " waits ") != NULL;
+}
+
+/* "ranks 1-3, 9 and 5 more"; a single one in the box's words, which say where it is and when it was heard of. */
 static void explain_missing(struct explain *x, const struct client_notice *n)
 {
-	explain_say(x, n->missing_count == 1 ? "rank " : "ranks ");
-	for (uint32_t i = 0; i < n->missing_known; i++)
-		explain_say(x, "%s%" PRIu32, i ? ", " : "", n->missing[i]);
-	if (n->missing_count > n->missing_known)
-		explain_say(x, " and %" PRIu32 " more", n->missing_count - n->missing_known);
-	if (*n->text)
+	const char *whom = strstr(n->text, " waits for rank ");
+	char ranks[EXPLAIN_RANKS_BYTES];
+
+	if (n->missing_known == 0) {
+		explain_say(x, "%" PRIu32 " ranks that the box does not name", n->missing_count);
+		return;
+	}
+	if (whom && n->missing_count == 1) {
+		explain_say(x, "%s", whom + strlen(" waits for "));
+		return;
+	}
+	ranks_write(n->missing, n->missing_known, n->missing_count, ranks, sizeof(ranks));
+	explain_say(x, "rank%s %s", n->missing_count == 1 ? "" : "s", ranks);
+	if (*n->text && !explain_is_list(n))
 		explain_say(x, "; the box says: %s", n->text);
 }
 
@@ -51,10 +69,29 @@ static void explain_newest(struct explain *x, const phub_t *p, uint64_t now_ns, 
 	uint64_t since = now_ns > EXPLAIN_FRESH_MS * NS_PER_MS ? now_ns - EXPLAIN_FRESH_MS * NS_PER_MS : 0;
 	const struct client_notice *n = client_session_newest(&p->session, since);
 
-	if (n && n->missing_known)
+	if (n && n->missing_count) {
 		explain_missing(x, n);
-	else
-		explain_say(x, "%s", n && *n->text ? n->text : otherwise);
+	} else if (n && *n->text) {
+		const char *subject, *words = client_session_trim(&p->session, n->text, &subject);
+
+		explain_say(x, "%s%s", subject, words);
+	} else {
+		explain_say(x, "%s", otherwise);
+	}
+}
+
+/* What the box adds to the list of those that the start waits for: "; 2 of them joined but sent no keys". */
+static void explain_start(struct explain *x, const phub_t *p, uint64_t now_ns)
+{
+	const struct client_notice *n = client_session_newest(&p->session, 0);
+	const char *subject, *more;
+
+	explain_say(x, "the start waits for ");
+	explain_newest(x, p, now_ns, "other workers; the box did not say which");
+	if (!n || !n->missing_count || !explain_is_list(n))
+		return;
+	more = strstr(client_session_trim(&p->session, n->text, &subject), "; ");
+	explain_say(x, " of %" PRIu32 "%s", p->settings.world, more ? more : "");
 }
 
 /* The chunk waits for another key of it, which this worker itself has not pushed. */
@@ -83,11 +120,11 @@ static void explain_flight(struct explain *x, const phub_t *p, const struct flig
 	} else if (f->state == FLIGHT_QUEUED) {
 		explain_say(x, "was not sent yet: core %" PRIu32 " of the box takes no more%s", f->lane->core,
 			f->lane->full ? " (its connection is full)" : "");
-		if (n && n->missing_known) {
+		if (n && n->missing_count) {
 			explain_say(x, "; the round waits for ");
 			explain_missing(x, n);
 		}
-	} else if (n && n->missing_known) {
+	} else if (n && n->missing_count) {
 		explain_say(x, "waits for ");
 		explain_missing(x, n);
 	} else {
@@ -133,16 +170,17 @@ void client_explain(const phub_t *p, int key, uint64_t now_ns, char *text, size_
 	*text = '\0';
 	explain_say(&x, "%s: ", s->who);
 	if (s->state == SESSION_DIALLING) {
-		explain_say(&x, "box %s cannot be reached: %s; is phubd running there?", s->box,
-			s->trouble.code ? s->trouble.text : "no try was made");
+		/* Some reasons end with what to do. */
+		explain_say(&x, "box %s cannot be reached: %s%s", s->box,
+			s->trouble.code ? s->trouble.text : "no try was made",
+			s->trouble.code && strstr(s->trouble.text, "; ") ? "" : "; is phubd running there?");
 	} else if (s->state < SESSION_JOINED) {
 		explain_say(&x, "box %s accepts no connection or does not answer%s%s", s->box,
 			s->trouble.code ? ": " : "", s->trouble.code ? s->trouble.text : "");
 	} else if (s->state == SESSION_LEAVING) {
 		explain_say(&x, "box %s did not confirm that the job was left", s->box);
 	} else if (s->state == SESSION_STARTING) {
-		explain_say(&x, "the start waits for ");
-		explain_newest(&x, p, now_ns, "other workers; the box did not say which");
+		explain_start(&x, p, now_ns);
 	} else if (!p->running) {
 		explain_say(&x, "%" PRIu32 " of %" PRIu32 " connections to the cores of box %s are not up",
 			p->exchange.connecting, p->exchange.lane_count, s->box);

@@ -73,8 +73,9 @@ int client_hear_errno(uint32_t code)
 	}
 }
 
-static void hear_error(struct client_session *s, const Phub__Error *error)
+static void hear_error(struct client_session *s, const Phub__Error *error, uint64_t now_ns)
 {
+	const char *subject, *why;
 	char text[400];
 
 	if (s->state == SESSION_LEAVING) {
@@ -82,8 +83,11 @@ static void hear_error(struct client_session *s, const Phub__Error *error)
 		return;
 	}
 	hear_copy(text, sizeof(text), error->text);
-	client_session_fail(
-		s, client_hear_errno(error->code), "box %s: %s", s->box, *text ? text : "refused without a reason");
+	why = client_session_trim(s, *text ? text : "refused without a reason", &subject);
+	if (s->state == SESSION_STARTED)
+		client_session_doom(s, now_ns, client_hear_errno(error->code), "box %s: %s%s", s->box, subject, why);
+	else
+		client_session_fail(s, client_hear_errno(error->code), "box %s: %s%s", s->box, subject, why);
 }
 
 /* ---- joining ---- */
@@ -115,7 +119,8 @@ static void hear_challenge(struct client_session *s, const Phub__Challenge *chal
 	if (challenge->secret != (*secret != '\0')) {
 		client_session_fail(s, -EACCES,
 			challenge->secret ? "the job has a secret on box %s: set PHUB_SECRET or PHUB_SECRET_FILE"
-					  : "box %s knows no secret for the job, but this worker was given one",
+					  : "box %s knows no secret for the job, but this worker was given one; unset "
+					    "PHUB_SECRET and PHUB_SECRET_FILE, or give the job a secret at the box",
 			s->box);
 		return;
 	}
@@ -240,7 +245,7 @@ static void hear_message(struct client_session *s, const Phub__Control *c, uint6
 	bool joined = s->state >= SESSION_JOINED;
 
 	if (c->message_case == PHUB__CONTROL__MESSAGE_ERROR)
-		hear_error(s, c->error);
+		hear_error(s, c->error, now_ns);
 	else if (c->message_case == PHUB__CONTROL__MESSAGE_CHALLENGE)
 		hear_challenge(s, c->challenge);
 	else if (c->message_case == PHUB__CONTROL__MESSAGE_WELCOME)

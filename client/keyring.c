@@ -51,15 +51,66 @@ static int keyring_grow(struct keyring *k)
 	return 0;
 }
 
+/* FNV-1a: names come from the program itself, so nobody picks ones that collide. */
+static uint32_t keyring_hash(const char *name)
+{
+	uint64_t hash = 0xcbf29ce484222325u;
+
+	for (; *name; name++)
+		hash = (hash ^ (unsigned char)*name) * 0x100000001b3u;
+	return (uint32_t)(hash ^ hash >> 32);
+}
+
+/* The place of the name in the index: that of the key of this name, or a free one. */
+static uint32_t *keyring_place(const struct keyring *k, const char *name)
+{
+	uint32_t at = keyring_hash(name) & (k->index_room - 1);
+
+	while (k->index[at] && strcmp(k->keys[k->index[at] - 1].name, name) != 0)
+		at = (at + 1) & (k->index_room - 1);
+	return &k->index[at];
+}
+
+/* Keeps at least half of the index free. */
+static int keyring_grow_index(struct keyring *k)
+{
+	uint32_t room = k->room * 2;
+	uint32_t *index;
+
+	if (k->index_room >= room)
+		return 0;
+	index = calloc(room, sizeof(*index));
+	if (!index)
+		return -ENOMEM;
+	free(k->index);
+	k->index = index;
+	k->index_room = room;
+	for (uint32_t i = 0; i < k->count; i++)
+		*keyring_place(k, k->keys[i].name) = i + 1;
+	return 0;
+}
+
+int keyring_find(const struct keyring *k, const char *name)
+{
+	return k->index ? (int)*keyring_place(k, name) - 1 : -1;
+}
+
 int keyring_add(struct keyring *k, const char *who, const char *name, const struct chunk_key *shape, struct err *e)
 {
 	int rc = keyring_check(who, k->count, name, shape, e);
+	uint32_t *place;
 	char *copy;
 
 	if (rc < 0)
 		return rc;
-	if (k->count == INT_MAX || (k->count == k->room && keyring_grow(k) < 0) || !(copy = strdup(name)))
+	if (k->count == INT_MAX || (k->count == k->room && keyring_grow(k) < 0) || keyring_grow_index(k) < 0)
 		return err_set(e, -ENOMEM, "%s: no memory for key '%s'", who, name);
+	copy = strdup(name);
+	if (!copy)
+		return err_set(e, -ENOMEM, "%s: no memory for key '%s'", who, name);
+	place = keyring_place(k, name);
+	if (!*place)
+		*place = k->count + 1;
 	k->keys[k->count] = (struct key){
 		.name = copy,
 		.bytes = shape->elements * chunking_dtype_bytes(shape->dtype),
@@ -127,5 +178,6 @@ void keyring_clear(struct keyring *k)
 		free(k->keys[i].name);
 	free(k->keys);
 	free(k->shapes);
+	free(k->index);
 	memset(k, 0, sizeof(*k));
 }

@@ -26,6 +26,8 @@ struct key {
 	uint32_t chunk_first, chunk_count;
 	uint32_t chunks_left;                /* of the round in flight */
 	bool open;                           /* a round is in flight */
+	bool done;                           /* its last round is, and nobody has asked yet */
+	bool given_up;                       /* its last round never was */
 	bool apart;                          /* phub_alloc() gave it away: its results do not overwrite its pushes */
 	bool weights;                        /* its first weights are in the box */
 	bool landed;                         /* the last result lies in the library's memory */
@@ -39,6 +41,8 @@ struct keyring {
 	struct key *keys;         /* [count] */
 	struct chunk_key *shapes; /* [count] as chunking wants them */
 	uint32_t count, room;
+	uint32_t *index; /* [index_room] a hash table of names: key + 1, or 0 */
+	uint32_t index_room;
 	struct chunk_plan plan; /* chunk_count 0: not planned */
 	uint8_t *arena;         /* pushes, where the transport maps no memory of its own; NULL: not needed yet */
 	uint8_t *results;       /* results of keys that are `apart`, likewise */
@@ -46,6 +50,9 @@ struct keyring {
 
 /* Appends a key. Its index, or -EINVAL (naming the key), -EOVERFLOW, -ENOMEM. `who` names job and rank in messages. */
 int keyring_add(struct keyring *k, const char *who, const char *name, const struct chunk_key *shape, struct err *e);
+
+/* The first key of this name, or -1. */
+int keyring_find(const struct keyring *k, const char *name);
 
 /* Cuts the keys into chunks of chunk_bytes. 0, or the errors of chunking_plan(). */
 int keyring_plan(struct keyring *k, uint32_t chunk_bytes, struct err *e);

@@ -72,7 +72,8 @@ struct lane_group {
 struct lane {
 	struct lane_group *group;
 	enum lane_state state;
-	int error; /* LANE_LOST */
+	int error;     /* LANE_LOST */
+	bool finished; /* the box has said that no result comes any more */
 	uint32_t core;
 	struct conn *conn;
 	uint8_t *push; /* what the transport has mapped, or NULL; outlives the connection */

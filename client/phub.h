@@ -112,9 +112,10 @@ PHUB_API const char *phub_error(void);
 
 /*
  * Joins the job that `url` names: phub://host[:port]/job, host a name, an IPv4 or a [bracketed] IPv6 address. A box
- * that is not up yet is tried again until options->timeout_ms has passed. `options` may be NULL.
- * -ECONNREFUSED/-ETIMEDOUT (no box), -EACCES (secret), -ENOENT (no such job and it may not be created), -EADDRINUSE
- * (rank taken), -ERANGE (rank outside world), -EPROTONOSUPPORT (version), -ENOTSUP (transport).
+ * that is not up yet is tried again until options->timeout_ms has passed, and so is a name whose server does not
+ * answer; a name of which it is answered that there is none is an error at once. `options` may be NULL.
+ * -ECONNREFUSED/-ETIMEDOUT (no box), -EACCES (secret), -ENOENT (no such host; no such job and it may not be created),
+ * -EADDRINUSE (rank taken), -ERANGE (rank outside world), -EPROTONOSUPPORT (version), -ENOTSUP (transport).
  */
 PHUB_API int phub_connect(const char *url, const struct phub_options *options, phub_t **out);
 
@@ -130,7 +131,7 @@ PHUB_API const char *phub_transport(phub_t *p);
  * Names the next key: `elements` (> 0) of `dtype` in parameter group `group`. All workers name the same keys in the
  * same order. Returns its index: 0, 1, ... Small consecutive keys of one type and group share a chunk, which is
  * sent when the last of them has been pushed; a key that is sometimes exchanged without its neighbours wants
- * PHUB_KEY_ALONE. -EINVAL names the key; -EBUSY after phub_start().
+ * PHUB_KEY_ALONE. No two keys of a table have the same name. -EINVAL names the key; -EBUSY after phub_start().
  */
 PHUB_API int phub_key(
 	phub_t *p, const char *name, enum phub_dtype dtype, uint64_t elements, unsigned group, unsigned flags);
@@ -144,7 +145,8 @@ PHUB_API int phub_start(phub_t *p, int timeout_ms);
 
 /*
  * Forgets all keys (none may be in flight: -EBUSY), so that phub_key() and phub_start() can make the next table; every
- * worker does so between the same rounds. Memory from phub_alloc() is gone; weights and optimizer state of the box too.
+ * worker does so between the same rounds, and may take its time until its next phub_start(). Memory from phub_alloc()
+ * is gone; weights and optimizer state of the box too.
  */
 PHUB_API int phub_rekey(phub_t *p);
 
@@ -188,7 +190,9 @@ PHUB_API int phub_broadcast(phub_t *p, int key, void *buf, unsigned root);
 /*
  * Waits for the round of `key` in flight (PHUB_ALL: of every key). 0 at once when there is none. -ETIMEDOUT names
  * the key and the ranks it still waits for; the round stays in flight and may be waited for again. When it returns
- * another error the session has ended and nothing touches the caller's memory any more.
+ * another error the session has ended and nothing touches the caller's memory any more. A round that the box completed
+ * before the session ended is delivered: it is waited for with 0, once, also after that; all that comes next is
+ * refused.
  */
 #define PHUB_ALL (-1)
 PHUB_API int phub_wait(phub_t *p, int key, int timeout_ms);

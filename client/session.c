@@ -60,9 +60,24 @@ void client_session_fail(struct client_session *s, int code, const char *format,
 	va_start(args, format);
 	vsnprintf(text, sizeof(text), format, args);
 	va_end(args);
-	err_set(&s->failure, code, "%s: %s", s->who, text);
+	if (s->verdict.code)
+		s->failure = s->verdict;
+	else
+		err_set(&s->failure, code, "%s: %s", s->who, text);
 	s->state = SESSION_OVER;
 	client_session_hang_up(s);
+}
+
+void client_session_doom(struct client_session *s, uint64_t now_ns, int code, const char *format, ...)
+{
+	char text[512];
+	va_list args;
+
+	va_start(args, format);
+	vsnprintf(text, sizeof(text), format, args);
+	va_end(args);
+	err_set(&s->verdict, code, "%s: %s", s->who, text);
+	s->verdict_ns = now_ns;
 }
 
 void client_session_fini(struct client_session *s)
@@ -91,10 +106,11 @@ static void client_session_retry(struct client_session *s, uint64_t now_ns, int 
 		s->backoff_ns = SESSION_BACKOFF_MAX_MS * SESSION_MS;
 }
 
-/* No later try would do better. */
+/* No later try would do better. -ENOENT: a name server has answered that there is no such host. */
 static bool client_session_hopeless(int code)
 {
-	return code == -EINVAL || code == -ENOMEM || code == -ENODEV || code == -EPERM || code == -EACCES;
+	return code == -EINVAL || code == -ENOMEM || code == -ENODEV || code == -EPERM || code == -EACCES ||
+	       code == -ENOENT;
 }
 
 static void client_session_dial(struct client_session *s, uint64_t now_ns)
@@ -155,7 +171,7 @@ static unsigned client_session_read(struct client_session *s, uint64_t now_ns)
 {
 	unsigned count = 0;
 
-	while (s->stream && count < SESSION_FRAMES_MAX) {
+	while (s->stream && !s->verdict.code && count < SESSION_FRAMES_MAX) {
 		const uint8_t *frame;
 		size_t bytes;
 		int rc = frame_read(&s->in, s->stream, &frame, &bytes);
@@ -204,7 +220,7 @@ static void client_session_write(struct client_session *s, uint64_t now_ns)
 		return;
 	/* Why it ended may still lie in what the box said last. */
 	client_session_read(s, now_ns);
-	if (s->stream)
+	if (s->stream && !s->verdict.code)
 		client_session_lost(s, now_ns, rc);
 }
 
@@ -212,7 +228,7 @@ unsigned client_session_progress(struct client_session *s, uint64_t now_ns)
 {
 	unsigned count = 0;
 
-	if (s->state == SESSION_OVER)
+	if (s->state == SESSION_OVER || s->verdict.code)
 		return 0;
 	if (s->state == SESSION_DIALLING) {
 		if (now_ns < s->retry_ns)
@@ -227,9 +243,9 @@ unsigned client_session_progress(struct client_session *s, uint64_t now_ns)
 		return count;
 	s->checked_ns = now_ns;
 	count += client_session_read(s, now_ns);
-	if (s->stream && client_session_joined(s))
+	if (s->stream && !s->verdict.code && client_session_joined(s))
 		client_session_beat(s, now_ns);
-	if (s->stream)
+	if (s->stream && !s->verdict.code)
 		client_session_write(s, now_ns);
 	return count;
 }
@@ -238,13 +254,34 @@ uint64_t client_session_due(const struct client_session *s)
 {
 	if (s->state == SESSION_DIALLING)
 		return s->retry_ns;
+	if (s->verdict.code)
+		return s->verdict_ns + s->lost_ns;
 	return client_session_joined(s) ? s->heartbeat_ns : UINT64_MAX;
 }
 
 int client_session_fd(const struct client_session *s, bool *write)
 {
 	*write = s->unsent || s->out.have > 0;
-	return s->stream ? s->stream->ops->fd(s->stream) : -1;
+	/* After the verdict nothing is read from it, and its end would wake us for ever. */
+	return s->stream && !s->verdict.code ? s->stream->ops->fd(s->stream) : -1;
+}
+
+const char *client_session_trim(const struct client_session *s, const char *text, const char **subject)
+{
+	char mine[URL_JOB_BYTES + 16], rank[32];
+	size_t length = (size_t)snprintf(mine, sizeof(mine), "job '%s'", s->settings->url.job);
+
+	*subject = "";
+	if (strncmp(text, mine, length) != 0)
+		return text;
+	text += length;
+	length = (size_t)snprintf(rank, sizeof(rank), " rank %" PRIu32 ": ", s->settings->rank);
+	if (strncmp(text, rank, length) == 0)
+		return text + length;
+	if (strncmp(text, ": ", 2) == 0)
+		return text + 2;
+	*subject = "the job";
+	return text;
 }
 
 /* ---- what the handle asks for ---- */

@@ -31,7 +31,7 @@ enum client_session_state {
 	SESSION_OVER,     /* `failure` says why */
 };
 
-enum { SESSION_ADDRESSES_MAX = 8, SESSION_NOTICES = 8, SESSION_MISSING_MAX = 8 };
+enum { SESSION_ADDRESSES_MAX = 8, SESSION_NOTICES = 8, SESSION_MISSING_MAX = 64 };
 
 struct client_address {
 	char transport[16];
@@ -46,7 +46,7 @@ struct client_notice {
 	uint64_t at_ns;
 	uint32_t missing[SESSION_MISSING_MAX];
 	uint32_t missing_known, missing_count;
-	char text[160];
+	char text[400];
 };
 
 struct client_start {
@@ -61,8 +61,14 @@ struct client_session {
 	struct settings *settings;
 	enum client_session_state state;
 	struct err failure; /* SESSION_OVER */
-	char box[300];      /* "host:port", for messages */
-	char who[128];      /* "job demo rank 0", for messages */
+	/*
+	 * SESSION_STARTED: the box has ended the job, and this is why; code 0: it has not. What it committed before may
+	 * still be on its way: the session is over when all of that is here (client.c).
+	 */
+	struct err verdict;
+	uint64_t verdict_ns;
+	char box[300]; /* "host:port", for messages */
+	char who[128]; /* "job demo rank 0", for messages */
 
 	struct stream *stream;
 	struct frame_reader in;
@@ -117,9 +123,19 @@ void client_session_barrier(struct client_session *s);
 /* -> LEAVING. */
 void client_session_leave(struct client_session *s);
 
-/* Ends the session: the first call wins. */
+/* The box has ended the job: the session goes on for what still comes, and then ends with this. */
+void client_session_doom(struct client_session *s, uint64_t now_ns, int code, const char *format, ...)
+	__attribute__((format(printf, 4, 5)));
+
+/* Ends the session: the first call wins, and a verdict of the box before that. */
 void client_session_fail(struct client_session *s, int code, const char *format, ...)
 	__attribute__((format(printf, 3, 4)));
+
+/*
+ * The box's words for this worker, who says itself which job and rank it is: what begins with "job 'demo' rank 0: " or
+ * "job 'demo': " goes on behind it. *subject: words to put in its place, "" or "the job ".
+ */
+const char *client_session_trim(const struct client_session *s, const char *text, const char **subject);
 
 /* The newest notice about this round of this chunk, or NULL; about anything since `since_ns`, or NULL. */
 const struct client_notice *client_session_notice(const struct client_session *s, uint32_t chunk, uint64_t round);

@@ -377,6 +377,7 @@ void chunk_sent(struct chunk *chunk, struct link *link, uint64_t now_ns)
 	assert(a->sends > 0 && chunk->sends > 0);
 	a->sends--;
 	chunk->sends--;
+	link->sends--;
 	stats_add(&shard->counters.sends_done, 1);
 	if (chunk->parked && chunk->sends == 0 && !shard->failed && !(spec_stepwise(shard->spec) && chunk->weights))
 		chunk_retry_one(chunk, shard);
@@ -403,6 +404,17 @@ void chunk_forget(struct chunk *chunk, const struct link *link)
 
 /* ---- admission of one contribution ---- */
 
+void chunk_answer_again(struct chunk *chunk, struct link *link, uint64_t round)
+{
+	const struct arrival *a = &chunk->arrivals[link->rank];
+	bool stepwise = spec_stepwise(link->shard->spec) && chunk->weights;
+
+	if (!link->queue->lossy || (stepwise ? round != a->round : round + 1 != chunk->round))
+		return;
+	if (a->state == ARRIVAL_NONE && !a->owed && !a->due && a->sends == 0)
+		reply_result(chunk, link);
+}
+
 /*
  * A contribution for a round that is committed, or a second one for this round: dropped, or answered again if it
  * may be lost.
@@ -410,16 +422,13 @@ void chunk_forget(struct chunk *chunk, const struct link *link)
 static int chunk_repeat(struct chunk *chunk, const struct contribution *c)
 {
 	struct shard *shard = c->link->shard;
-	struct arrival *a = &chunk->arrivals[c->link->rank];
 
 	if (c->header->round == chunk->round || c->header->round + 1 == chunk->round)
 		stats_add(&shard->counters.dropped[DROP_DUPLICATE], 1);
 	else
 		stats_add(&shard->counters.dropped[DROP_STALE], 1);
 	c->link->credit_due = c->link->queue->lossy;
-	if (c->link->queue->lossy && c->header->round + 1 == chunk->round && a->state == ARRIVAL_NONE && !a->due &&
-		a->sends == 0)
-		reply_result(chunk, c->link);
+	chunk_answer_again(chunk, c->link, c->header->round);
 	return 0;
 }
 

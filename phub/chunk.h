@@ -94,9 +94,11 @@ struct link {
 	uint64_t pushes;      /* messages that came; read by control with relaxed loads */
 	uint32_t credit_told; /* the highest seq we told the worker it may send */
 	uint32_t held;        /* slots kept of this link */
+	uint32_t sends;       /* replies that the queue still reads from */
 	bool credit_due;      /* tell it even if nothing else goes to it */
 	bool touched;         /* in the core's list of links to be looked after at the end of the batch */
 	struct link *next_touched;
+	bool finished;   /* the shard drains, and the worker was told that nothing more comes */
 	bool end_untold; /* control's mailbox was full: the end of the connection is told at a later tick */
 	int end_error;
 	uint64_t *replies; /* heap of (priority, local chunk) that could not be sent yet */
@@ -139,6 +141,13 @@ struct shard_counters { /* read by control with relaxed loads */
 	uint64_t dropped[DROP_COUNT];
 };
 
+/* Where a shard stands on its way back to control. */
+enum shard_stage {
+	SHARD_LIVE,     /* rounds run */
+	SHARD_DRAINING, /* no round is committed any more; results of those that were still go out */
+	SHARD_CLOSING,  /* all connections are ended; what was out on them is settled, some chunks a turn */
+};
+
 /* The scalars of one optimizer step, kept for the other chunks of the same round and group. */
 struct coef_cache {
 	bool valid;
@@ -166,13 +175,18 @@ struct shard {
 	const void **sources; /* [world] pointers for one kernel call */
 	uint32_t open_oldest, open_newest;
 	uint32_t parked_count;
-	bool retry_due; /* hyper-parameters came: parked commits are tried again */
+	bool retry_due; /* hyper-parameters came, or a link ended: parked commits are tried again at tick */
 	uint64_t stalled_told_ns;
 	struct coef_cache coef;
-	bool failed;
+	bool failed;         /* or being detached: pushes are dropped, nothing is committed */
 	bool failure_untold; /* control's mailbox was full: told at a later tick */
 	struct mail failure;
-	struct shard *next; /* of the core */
+	enum shard_stage stage;
+	uint64_t drain_until_ns; /* SHARD_DRAINING */
+	uint32_t sweep_at;       /* the chunk that link_sweep() looks at next... */
+	uint32_t sweep_left;     /* ...and how many; 0: links that ended have nothing out any more */
+	uint32_t sums_used;      /* SHARD_CLOSING: accumulators in use, of the chunks swept so far */
+	struct shard *next;      /* of the core */
 	struct shard_counters counters;
 };
 
@@ -198,6 +212,9 @@ void chunk_retry(struct shard *shard, uint64_t now_ns);
 
 /* The reply with `cookie` (the chunk) to `link` is no longer read by its queue. */
 void chunk_sent(struct chunk *chunk, struct link *link, uint64_t now_ns);
+
+/* A lossy link repeats its push of `round`: if that is committed, its result is sent again unless it is on the way. */
+void chunk_answer_again(struct chunk *chunk, struct link *link, uint64_t round);
 
 /*
  * The payload that is held of this link is gone with its connection: as if it had not come, so that no commit reads it.

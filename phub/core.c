@@ -9,6 +9,7 @@
 #include "phub/base/stats.h"
 #include "phub/base/clock.h"
 #include "phub/base/cpu.h"
+#include "phub/detach.h"
 #include "phub/link.h"
 #include "phub/receive.h"
 #include "phub/reply.h"
@@ -98,13 +99,11 @@ static void core_attach(struct core *core, struct shard *shard)
 	core->shards = shard;
 }
 
-int core_balance(const struct shard *shard, struct err *e)
+/* `sums`: accumulators in use. */
+static int core_check_books(const struct shard *shard, uint32_t sums, struct err *e)
 {
 	const struct shard_counters *n = &shard->counters;
-	uint32_t sums = 0;
 
-	for (uint32_t i = 0; i < shard->chunk_count; i++)
-		sums += shard->chunks[i].sum != NULL;
 	if (n->slots_kept != n->slots_released)
 		return err_set(e, -EBADE, "job %s core %u: %llu slots kept, %llu released", shard->spec->name,
 			shard->core, (unsigned long long)n->slots_kept, (unsigned long long)n->slots_released);
@@ -121,7 +120,24 @@ int core_balance(const struct shard *shard, struct err *e)
 	return 0;
 }
 
-static void core_detach(struct core *core, struct shard *shard)
+int core_balance(const struct shard *shard, struct err *e)
+{
+	uint32_t sums = 0;
+
+	for (uint32_t i = 0; i < shard->chunk_count; i++)
+		sums += shard->chunks[i].sum != NULL;
+	return core_check_books(shard, sums, e);
+}
+
+/* A mail that shortens a detachment may come when the shard is home: then it names what is perhaps no shard at all. */
+static void core_detach(const struct core *core, struct shard *named, uint64_t drain_ns, uint64_t now_ns)
+{
+	for (struct shard *shard = core->shards; shard; shard = shard->next)
+		if (shard == named)
+			detach_begin(shard, drain_ns, now_ns);
+}
+
+static void core_detached(struct core *core, struct shard *shard)
 {
 	struct mail mail = {
 		.kind = MAIL_DETACHED,
@@ -132,14 +148,12 @@ static void core_detach(struct core *core, struct shard *shard)
 	};
 	struct shard **at = &core->shards;
 
-	for (uint32_t rank = 0; rank < shard->spec->world; rank++) {
-		link_close(&shard->links[rank]);
+	for (uint32_t rank = 0; rank < shard->spec->world; rank++)
 		core->untold -= shard->links[rank].end_untold;
-	}
 	while (*at != shard)
 		at = &(*at)->next;
 	*at = shard->next;
-	mail.value = core_balance(shard, NULL);
+	mail.value = core_check_books(shard, shard->sums_used, NULL);
 	core_tell(core, &mail);
 }
 
@@ -168,14 +182,14 @@ static void core_hyper(struct core *core, const struct mail *mail)
 	mail->shard->retry_due = true;
 }
 
-static void core_read(struct core *core, const struct mail *mail)
+static void core_read(struct core *core, const struct mail *mail, uint64_t now_ns)
 {
 	switch (mail->kind) {
 	case MAIL_ATTACH:
 		core_attach(core, mail->shard);
 		break;
 	case MAIL_DETACH:
-		core_detach(core, mail->shard);
+		core_detach(core, mail->shard, (uint64_t)mail->value, now_ns);
 		break;
 	case MAIL_LINK:
 		core_link(core, mail);
@@ -205,14 +219,8 @@ static unsigned core_mail(struct core *core, uint64_t now_ns)
 		core->owes_mail = false;
 	}
 	while (count < CORE_MAIL_MAX && !core->owes_mail && mailbox_receive(core->inbox, &mail) == 0) {
-		core_read(core, &mail);
+		core_read(core, &mail, now_ns);
 		count++;
-	}
-	/* Once, however many tables came: a flood of them must not walk the open chunks each time. */
-	for (struct shard *shard = core->shards; shard && count > 0; shard = shard->next) {
-		if (shard->retry_due)
-			chunk_retry(shard, now_ns);
-		shard->retry_due = false;
 	}
 	return count;
 }
@@ -280,19 +288,45 @@ static void core_report_stall(struct core *core, struct shard *shard, uint64_t n
 		shard->stalled_told_ns = now_ns;
 }
 
+/* What a shard needs now and then beside its messages. Returns whether more can be done at once. */
+static bool core_tend(struct core *core, struct shard *shard, uint64_t now_ns)
+{
+	bool more;
+
+	if (shard->stage == SHARD_LIVE) {
+		more = link_sweep(shard);
+		/* Once, however many tables came: a flood of them must not walk the open chunks each time. */
+		if (shard->retry_due) {
+			shard->retry_due = false;
+			chunk_retry(shard, now_ns);
+		}
+		return more;
+	}
+	if (core->stopping)
+		detach_begin(shard, 0, now_ns);
+	more = detach_step(shard, now_ns);
+	if (more || shard->stage != SHARD_CLOSING || core->owes_mail)
+		return more;
+	core_detached(core, shard);
+	return true;
+}
+
 static unsigned core_tick(struct core *core, uint64_t now_ns)
 {
-	unsigned mails = core_mail(core, now_ns);
+	unsigned handled = core_mail(core, now_ns);
+	struct shard *next;
 
-	for (struct shard *shard = core->shards; shard; shard = shard->next) {
+	for (struct shard *shard = core->shards; shard; shard = next) {
+		next = shard->next;
 		if (shard->failure_untold)
 			shard->failure_untold = mailbox_send(core->config.control, &shard->failure) < 0;
 		if (core->untold > 0)
 			core_tell_ends(core, shard);
 		core_report_stall(core, shard, now_ns);
+		handled += core_tend(core, shard, now_ns);
 	}
 	core->tick_ns = now_ns;
-	return mails;
+	return handled;
 }
 
 /* ---- the loop ---- */

@@ -9,13 +9,22 @@
 #include "phub/chunk.h"
 
 /*
- * Takes the connection into the queue. 0, or -EEXIST when the rank has one, or the queue's -ENOSPC: then `conn` is
- * still the caller's.
+ * Takes the connection into the queue. 0, or -EEXIST when the rank has one, -EBUSY while what was out on its last one
+ * is not settled, or the queue's -ENOSPC: then `conn` is still the caller's.
  */
 int link_open(struct link *link, struct queue *queue, struct conn *conn, const struct conn_spec *spec);
 
-/* Ends the connection, if there is one, and settles what was out on it: slots held, replies being sent. */
+/*
+ * Ends the connection, if there is one. No later commit reads what it lent; that it reads no results any more is
+ * settled here for the shards of small jobs, else by later calls of link_sweep().
+ */
 void link_close(struct link *link);
+
+/*
+ * Settles what is out on links that ended (slots held, replies being sent), of a bounded number of chunks: a large job
+ * must not stop its neighbours on the core. Returns whether chunks are left.
+ */
+bool link_sweep(struct shard *shard);
 
 /* Gives a held slot back and renews the worker's credit. */
 void link_release(struct link *link, void *slot);

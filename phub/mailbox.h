@@ -19,7 +19,9 @@ struct shard;
 enum mail_kind {
 	/* Control -> core. */
 	MAIL_ATTACH, /* `shard` is the core's from now on */
-	MAIL_DETACH, /* end all links of `shard`, send it back with MAIL_DETACHED */
+	/* Send `shard` back with MAIL_DETACHED. Nothing more is committed; results of rounds that are still go out for
+	 * `value` nanoseconds at most, then its links end. A second one may shorten that. */
+	MAIL_DETACH,
 	MAIL_LINK,   /* `rank` is reached through `conn`: for the core's queue number `value`, with `spec` */
 	MAIL_UNLINK, /* rank `rank` of `shard` is gone: drop its connection */
 	MAIL_HYPER,  /* `table` for `shard`: copied, then sent back with MAIL_HYPER_TAKEN */

@@ -78,6 +78,8 @@ static int receive_message(struct link *link, const struct event *e, uint64_t no
 		return -EPROTO;
 	if (rc == -ESTALE || shard->failed) {
 		stats_add(&shard->counters.dropped[rc == -ESTALE ? DROP_EPOCH : DROP_FAILED], 1);
+		if (rc == 0 && shard->stage == SHARD_DRAINING)
+			chunk_answer_again(&shard->chunks[e->header.chunk], link, e->header.round);
 		return 0;
 	}
 	stats_add(&shard->counters.messages, 1);

@@ -79,6 +79,7 @@ static int reply_send(struct chunk *chunk, struct link *link)
 		return rc;
 	a->sends++;
 	chunk->sends++;
+	link->sends++;
 	stats_add(&shard->counters.sends, 1);
 	stats_add(&shard->counters.replies, 1);
 	link->credit_told = h.credit;
@@ -129,4 +130,14 @@ void reply_credit(struct link *link)
 	}
 	link->credit_told = credit;
 	link->credit_due = false;
+}
+
+int reply_finish(struct link *link)
+{
+	struct wire_header h;
+
+	reply_header(link, &h);
+	h.type = WIRE_CREDIT;
+	h.epoch++;
+	return link->queue->ops->send(link->queue, link->conn, &h, NULL, NULL);
 }

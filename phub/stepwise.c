@@ -153,9 +153,7 @@ static int stepwise_repeat(struct chunk *chunk, const struct contribution *c)
 
 	stats_add(&shard->counters.dropped[same ? DROP_DUPLICATE : DROP_STALE], 1);
 	c->link->credit_due = c->link->queue->lossy;
-	if (c->link->queue->lossy && c->header->round == a->round && a->state == ARRIVAL_NONE && !a->owed && !a->due &&
-		a->sends == 0)
-		reply_result(chunk, c->link);
+	chunk_answer_again(chunk, c->link, c->header->round);
 	return 0;
 }
 

@@ -20,6 +20,7 @@
 enum {
 	BOX_EVENTS = 256,
 	BOX_STOP_MS = 5000, /* shards and errors have so long to get home */
+	BOX_JOIN_US = 200,  /* between two looks at whether a core has ended */
 };
 
 struct box_threads {
@@ -76,10 +77,12 @@ static void box_stop_cores(struct box *box, struct box_threads *threads)
 {
 	for (unsigned i = 0; i < threads->count; i++)
 		post_send(&box->posts[i], &(struct mail){.kind = MAIL_STOP, .core = i});
+	/* Control goes on meanwhile: a core whose mail to it finds no room reads none and does not end. */
 	for (unsigned i = 0; i < threads->count; i++) {
-		while (!post_flush(&box->posts[i]))
-			usleep(1000);
-		pthread_join(threads->thread[i], NULL);
+		while (!post_flush(&box->posts[i]) || pthread_tryjoin_np(threads->thread[i], NULL) != 0) {
+			control_step(&box->control, clock_now_ns());
+			usleep(BOX_JOIN_US);
+		}
 	}
 }
 

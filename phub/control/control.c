@@ -139,6 +139,8 @@ void control_stop(struct control *c)
 	c->stopping = true;
 	for (struct job *job = c->jobs; job; job = job->next)
 		job_fail(job, PHUB__ERROR_CODE__ERROR_SHUTDOWN, -1, "the box is going down");
+	for (struct job *job = c->jobs; job; job = job->next)
+		job_hurry(job);
 	for (struct session *s = c->sessions; s; s = s->next)
 		if (s->state != SESSION_DONE && !s->dead)
 			session_write_error(s, PHUB__ERROR_CODE__ERROR_SHUTDOWN, -1, "the box is going down");

@@ -236,13 +236,26 @@ void generation_attach(struct generation *g, struct box *box)
 	}
 }
 
-void generation_detach(struct generation *g, struct box *box)
+void generation_unlink(struct generation *g, struct box *box, uint32_t rank)
 {
-	if (g->detaching)
+	/* Shards that are on their way back may be gone before the mail is read. */
+	for (unsigned core = 0; core < g->spec.core_count && !g->detaching; core++) {
+		struct mail mail = {.kind = MAIL_UNLINK, .core = core, .shard = g->store.shards[core], .rank = rank};
+
+		if (mail.shard)
+			post_send(&box->posts[core], &mail);
+	}
+}
+
+void generation_detach(struct generation *g, struct box *box, uint64_t drain_ns)
+{
+	if (g->hurried || (g->detaching && drain_ns > 0))
 		return;
 	g->detaching = true;
+	g->hurried = drain_ns == 0;
 	for (unsigned core = 0; core < g->spec.core_count; core++) {
-		struct mail mail = {.kind = MAIL_DETACH, .core = core, .shard = g->store.shards[core]};
+		struct mail mail = {
+			.kind = MAIL_DETACH, .core = core, .shard = g->store.shards[core], .value = (int64_t)drain_ns};
 
 		if (mail.shard)
 			post_send(&box->posts[core], &mail);

@@ -40,6 +40,7 @@ struct generation {
 	unsigned attached;             /* shards that are with the cores */
 	bool placed;                   /* its load is in box->placement */
 	bool detaching;
+	bool hurried; /* the cores were told to let nothing drain */
 };
 
 /*
@@ -51,8 +52,14 @@ int generation_create(struct job *job, struct generation **out, struct err *e);
 /* Gives the shards to the cores. */
 void generation_attach(struct generation *g, struct box *box);
 
-/* Calls the shards back. They come by MAIL_DETACHED. */
-void generation_detach(struct generation *g, struct box *box);
+/* The rank is gone: its connections end now. */
+void generation_unlink(struct generation *g, struct box *box, uint32_t rank);
+
+/*
+ * Calls the shards back. They come by MAIL_DETACHED: when the results of committed rounds have reached all who still
+ * read, and after drain_ns at the latest. Again with 0: at once.
+ */
+void generation_detach(struct generation *g, struct box *box, uint64_t drain_ns);
 
 /* When no shard is with a core. NULL is allowed. */
 void generation_destroy(struct generation *g, struct box *box);

@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "phub/base/clock.h"
 #include "phub/base/log.h"
 #include "phub/control/box.h"
 #include "phub/control/session.h"
@@ -108,7 +109,7 @@ int job_join(struct session *s)
 }
 
 /* Its name is free; its shards come back in their time. */
-static void job_end(struct job *job)
+static void job_end(struct job *job, uint64_t drain_ns)
 {
 	if (job->state == JOB_ENDING)
 		return;
@@ -117,8 +118,27 @@ static void job_end(struct job *job)
 	job_drop_reference(job);
 	job_hyper_forget(job);
 	if (job->generation)
-		generation_detach(job->generation, job->control->box);
+		generation_detach(job->generation, job->control->box, drain_ns);
 	log_info("job '%s' ended", job->name);
+}
+
+void job_hurry(struct job *job)
+{
+	if (job->state == JOB_ENDING && job->generation)
+		generation_detach(job->generation, job->control->box, 0);
+}
+
+/*
+ * How long results may go out after a failure. They are owed: what a rank waits for may have been committed with the
+ * last push of the very one that was lost. Not when the box goes down: it has no time.
+ */
+static uint64_t job_drain_ns(const struct job *job, Phub__ErrorCode code)
+{
+	uint64_t lost_ns = job->control->config->lost_ms * NS_PER_MS;
+
+	if (code == PHUB__ERROR_CODE__ERROR_SHUTDOWN)
+		return 0;
+	return lost_ns < JOB_DRAIN_NS ? lost_ns : JOB_DRAIN_NS;
 }
 
 /* Takes the session out of the job. */
@@ -148,13 +168,16 @@ void job_fail(struct job *job, Phub__ErrorCode code, int rank, const char *forma
 	for (uint32_t i = 0; i < job->world; i++) {
 		struct session *s = job->members[i].session;
 
-		if (!s)
+		if (!s) {
+			if (job->generation)
+				generation_unlink(job->generation, job->control->box, i);
 			continue;
+		}
 		job_remove(job, s);
 		session_write_error(s, code, rank, text);
-		session_flush(s); /* before its data connections are dropped: the reason should be there first */
+		session_flush(s); /* before its data connections end: the reason should be there first */
 	}
-	job_end(job);
+	job_end(job, job_drain_ns(job, code));
 }
 
 /* A job that forms loses a rank: the place is free again. */
@@ -165,7 +188,7 @@ static void job_vacate(struct job *job, uint32_t rank)
 		return;
 	job->members[rank] = (struct member){0};
 	if (job->present == 0)
-		job_end(job);
+		job_end(job, 0);
 }
 
 void job_lost(struct session *s, const char *why)
@@ -208,7 +231,7 @@ void job_leave(struct session *s)
 	m->left = true;
 	job->left++;
 	if (job->left == job->world)
-		job_end(job);
+		job_end(job, 0);
 	else if (job_is_awaited(job) || job->state == JOB_REKEYING)
 		job_fail(job, PHUB__ERROR_CODE__ERROR_LOST, (int)rank,
 			"rank %u (%s) left while others wait for it; all ranks must make the same calls", rank,

@@ -22,6 +22,7 @@ struct session;
 #define JOB_SAMPLES           4u /* for rates: over the last seconds */
 #define JOB_SAMPLE_NS         1000000000ull
 #define JOB_NOTICE_NS         1000000000ull /* who is missing is told this often */
+#define JOB_DRAIN_NS          5000000000ull /* results go out so long after a job has failed, or lost_ms if less */
 #define JOB_HYPER_PENDING_MAX 256u          /* versions of which some ranks have not sent theirs */
 #define JOB_HYPER_SENT_MAX    64u           /* versions on their way to cores: above that its ranks are not read */
 
@@ -104,9 +105,14 @@ int job_join(struct session *s);
 void job_lost(struct session *s, const char *why);
 /* It leaves in good order; the job ends with its last one. */
 void job_leave(struct session *s);
-/* Ends the job: every rank gets the Error. `rank`: whose fault, -1 for nobody's. */
+/*
+ * Ends the job: every rank gets the Error, and, for JOB_DRAIN_NS at most, the results of rounds that were committed.
+ * `rank`: whose fault, -1 for nobody's.
+ */
 void job_fail(struct job *job, Phub__ErrorCode code, int rank, const char *format, ...)
 	__attribute__((format(printf, 4, 5)));
+/* Of a job that ends: what is still to go out to its ranks no longer does. */
+void job_hurry(struct job *job);
 /* Frees the jobs whose shards are all back. */
 void job_reap(struct control *c);
 const char *job_state_name(enum job_state state);

@@ -243,5 +243,5 @@ void job_try_start(struct job *job)
 		return;
 	}
 	job->state = JOB_REKEYING;
-	generation_detach(job->generation, c->box);
+	generation_detach(job->generation, c->box, 0);
 }

@@ -93,12 +93,14 @@ void table_destroy(struct table *t)
 	free(t->keys);
 	free(t->name_at);
 	free(t->names);
+	table_forget_names(t);
 	free(t);
 }
 
 uint64_t table_bytes(const struct table *t)
 {
-	return sizeof(*t) + t->key_room * (sizeof(*t->keys) + sizeof(*t->name_at)) + t->name_room;
+	return sizeof(*t) + t->key_room * (sizeof(*t->keys) + sizeof(*t->name_at)) + t->name_room +
+	       t->index_room * sizeof(*t->index);
 }
 
 const char *table_key_name(const struct table *t, uint32_t key)
@@ -181,13 +183,21 @@ static int table_check_key(const struct table *t, const Phub__Key *key, struct e
 
 static int table_add_key(struct table *t, const Phub__Key *key, struct err *e)
 {
+	uint32_t twin = 0;
 	size_t bytes;
 	int rc = table_check_key(t, key, e);
 
 	if (rc < 0)
 		return rc;
 	bytes = strlen(key->name) + 1;
-	if (table_reserve_name(t, bytes) < 0)
+	if (table_reserve_name(t, bytes) == 0)
+		rc = table_name_find(t, key->name, &twin);
+	else
+		rc = -ENOMEM;
+	if (rc > 0)
+		return err_set(e, -EINVAL, "key %u has the name of key %u, '%.64s'; give every key a name of its own",
+			t->key_have, twin, key->name);
+	if (rc < 0)
 		return err_set(e, -ENOMEM, "no memory for the names of %u keys", t->key_count);
 	t->keys[t->key_have] = (struct chunk_key){
 		.elements = key->elements,
@@ -213,5 +223,7 @@ int table_add(struct table *t, const Phub__Keys *keys, struct err *e)
 		return err_set(e, -ENOMEM, "no memory for %u keys", t->key_count);
 	for (size_t i = 0; rc == 0 && i < keys->n_keys; i++)
 		rc = table_add_key(t, keys->keys[i], e);
+	if (table_complete(t))
+		table_forget_names(t);
 	return rc;
 }

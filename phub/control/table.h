@@ -29,6 +29,9 @@ struct table {
 	char *names;            /* NUL-terminated, one behind the other */
 	uint32_t key_room;
 	size_t name_bytes, name_room;
+	uint32_t *index; /* [index_room] table_names.c's, until the table is complete; NULL: none */
+	uint32_t index_room;
+	uint64_t index_seed[2];
 };
 
 /*
@@ -40,13 +43,19 @@ int table_create(const Phub__Job *job, uint32_t world, uint32_t chunk_bytes, uin
 /* NULL is allowed. */
 void table_destroy(struct table *t);
 
-/* Takes some keys in. 0, or -EINVAL (names the key), -EPROTO (not the next ones, or too many), -ENOMEM. */
+/* Takes some keys in. 0, or -EINVAL (names the key; also one with the name of another), -EPROTO (not the next ones, or
+ * too many), -ENOMEM. */
 int table_add(struct table *t, const Phub__Keys *keys, struct err *e);
 
 static inline bool table_complete(const struct table *t)
 {
 	return t->key_have == t->key_count;
 }
+
+/* Is there a key of this name? 1 with its number; 0, and the key that is added next has it; or -ENOMEM. */
+int table_name_find(struct table *t, const char *name, uint32_t *key);
+/* All names are in: no more of them will be looked for. */
+void table_forget_names(struct table *t);
 
 /* Bytes that it occupies, for the bound on what sessions may make us keep. */
 uint64_t table_bytes(const struct table *t);

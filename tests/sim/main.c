@@ -143,17 +143,17 @@ int main(int argc, char **argv)
 			failed++;
 		}
 		sum.rounds_checked += result.rounds_checked;
+		sum.owed += result.owed;
 		sum.net.sent += result.net.sent;
 		sum.net.dropped += result.net.dropped;
 		sum.net.duplicated += result.net.duplicated;
 		sum.net.reordered += result.net.reordered;
 	}
 	seconds = (double)(clock_now_ns() - begun) / 1e9;
-	printf("sim: seeds %llu..%llu, %.0f seeds a second, %llu results checked; of %llu messages %llu lost, %llu "
-	       "doubled, "
-	       "%llu out of order\n",
+	printf("sim: seeds %llu..%llu, %.0f seeds a second, %llu results checked, %u workers bereaved before they had "
+	       "theirs; of %llu messages %llu lost, %llu doubled, %llu out of order\n",
 		(unsigned long long)a.first, (unsigned long long)(a.first + a.count - 1), (double)a.count / seconds,
-		(unsigned long long)sum.rounds_checked, (unsigned long long)sum.net.sent,
+		(unsigned long long)sum.rounds_checked, sum.owed, (unsigned long long)sum.net.sent,
 		(unsigned long long)sum.net.dropped, (unsigned long long)sum.net.duplicated,
 		(unsigned long long)sum.net.reordered);
 	if (a.count > 1 && a.plant == PLANT_NONE && failed == 0)

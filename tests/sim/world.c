@@ -114,6 +114,13 @@ void world_plan_draw(uint64_t seed, struct world_plan *plan)
 		.hold_max = plan->hold_max,
 		.poison = true,
 	};
+	plan->mourned = plan->sync == SYNC_BSP && world_draw(&r, 0, 2) == 0;
+	plan->mortal = world_draw(&r, 0, plan->workers - 1);
+	/* Without losses there are no repetitions either: then all hangs on the order of the ends. */
+	if (plan->mourned && world_draw(&r, 0, 1)) {
+		plan->net.lossy = false;
+		plan->net.pipe_bytes_max = world_draw(&r, 0, 1) ? 0 : 2 * WORLD_CHUNK_BYTES;
+	}
 }
 
 void world_plan_print(const struct world_plan *p, FILE *out)
@@ -122,10 +129,12 @@ void world_plan_print(const struct world_plan *p, FILE *out)
 		(unsigned long long)p->seed, p->workers, p->cores, p->key_count, p->rounds, p->window, p->hold_max,
 		optimizer_kind_name(p->optimizer), p->mean ? " mean" : "", p->reproducible ? " reproducible" : "",
 		p->registered ? " registered" : "", p->same ? " in place" : "",
-		p->lockstep             ? " scheduled"
-		: p->sync == SYNC_SSP   ? " ssp"
-		: p->sync == SYNC_ASYNC ? " async"
-					: "");
+		p->mourned && p->lockstep ? " scheduled, mourned"
+		: p->mourned              ? " mourned"
+		: p->lockstep             ? " scheduled"
+		: p->sync == SYNC_SSP     ? " ssp"
+		: p->sync == SYNC_ASYNC   ? " async"
+					  : "");
 	fprintf(out, "drop %.0f %%, double %.0f %%, reorder %.0f %%\n", p->net.drop * 100, p->net.duplicate * 100,
 		p->net.reorder * 100);
 }
@@ -387,6 +396,17 @@ static unsigned worker_push_one(struct worker *me)
 	return 1;
 }
 
+/* It has what it wanted, and is gone before the others have. */
+static void worker_die(struct worker *me)
+{
+	struct world *w = me->world;
+
+	for (unsigned rank = 0; rank < w->plan->workers; rank++)
+		w->result->owed += rank != me->rank && w->workers[rank].state == WORKER_RUNNING;
+	loop_net_kill(w->net, me->host->endpoint);
+	me->state = WORKER_DONE;
+}
+
 static unsigned worker_run_rounds(struct worker *me)
 {
 	struct world *w = me->world;
@@ -396,6 +416,10 @@ static unsigned worker_run_rounds(struct worker *me)
 	for (unsigned k = 0; k < w->plan->key_count; k++)
 		if (me->keys[k].round < slowest)
 			slowest = me->keys[k].round;
+	if (slowest >= last && w->plan->mourned && me->rank == w->plan->mortal) {
+		worker_die(me);
+		return 1;
+	}
 	if (slowest >= last) {
 		client_leave_begin(me->phub);
 		me->state = WORKER_LEAVING;
@@ -414,7 +438,7 @@ static unsigned worker_run_rounds(struct worker *me)
 
 static unsigned worker_step(struct worker *me, uint64_t now_ns)
 {
-	unsigned work = client_progress(me->phub, now_ns);
+	unsigned work = me->state == WORKER_DONE ? 0 : client_progress(me->phub, now_ns);
 	struct err e = {0};
 	int rc = 0;
 
@@ -436,9 +460,8 @@ static unsigned worker_step(struct worker *me, uint64_t now_ns)
 		}
 		break;
 	case WORKER_RUNNING:
-		rc = client_failure(me->phub)->code;
-		if (rc == 0)
-			work += worker_run_rounds(me);
+		work += worker_run_rounds(me);
+		rc = me->state == WORKER_RUNNING ? client_failure(me->phub)->code : 0;
 		break;
 	case WORKER_LEAVING:
 		rc = client_left(me->phub);
@@ -529,7 +552,7 @@ static bool world_advance(struct world *w)
 
 	next = due < next ? due : next;
 	for (unsigned rank = 0; rank < w->plan->workers; rank++) {
-		due = client_due(w->workers[rank].phub);
+		due = w->workers[rank].state == WORKER_DONE ? UINT64_MAX : client_due(w->workers[rank].phub);
 		next = due < next ? due : next;
 	}
 	if (next == UINT64_MAX)

@@ -40,11 +40,18 @@ struct world_plan {
 	unsigned staleness;
 	enum oracle_values values;
 	struct loop_plan net;
+	/*
+	 * bsp: a rank that has all its results dies instead of leaving; what it has, all others must get, and then hear
+	 * of its end.
+	 */
+	bool mourned;
+	unsigned mortal; /* that rank */
 	enum world_plant plant;
 };
 
 struct world_result {
 	uint64_t rounds_checked; /* results of keys, over all workers */
+	unsigned owed;           /* workers that lacked results when the mortal one died */
 	uint64_t virtual_ns;
 	struct loop_stats net;
 	char text[512]; /* why it failed */

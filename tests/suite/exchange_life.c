@@ -227,7 +227,6 @@ static void again_script(struct member *me)
 	for (unsigned i = 0; i < 4; i++) {
 		life_join(me);
 		life_round(me, (float)i);
-		member_meet(me);
 		if (i == 1)
 			member_drop(me); /* dies: the name is free all the same */
 		else
@@ -239,6 +238,24 @@ static void again_script(struct member *me)
 static void a_name_is_free_at_once(void **state)
 {
 	crew_run(*state, 3, again_script, NULL);
+}
+
+/* Who has its result may die at once: the others get theirs, and hear of the end after that. */
+static void bereaved_script(struct member *me)
+{
+	for (unsigned i = 0; i < 12; i++) {
+		life_join(me);
+		life_round(me, (float)i);
+		if (me->rank != i % me->world)
+			EXPECT_RC(me, phub_barrier(me->phub, PHUB_TIMEOUT_DEFAULT), -EOWNERDEAD);
+		member_drop(me);
+		member_meet(me);
+	}
+}
+
+static void a_committed_round_outlives_a_worker(void **state)
+{
+	crew_run(*state, 4, bereaved_script, NULL);
 }
 
 static void others_script(struct member *me)
@@ -275,6 +292,7 @@ const struct CMUnitTest exchange_life_cases[] = {
 	cmocka_unit_test(leaving_gives_up_what_is_in_flight),
 	cmocka_unit_test(who_waits_for_one_that_left_is_told),
 	cmocka_unit_test(a_name_is_free_at_once),
+	cmocka_unit_test(a_committed_round_outlives_a_worker),
 	cmocka_unit_test(jobs_beside_each_other),
 };
 const size_t exchange_life_count = sizeof(exchange_life_cases) / sizeof(exchange_life_cases[0]);

@@ -409,6 +409,21 @@ static void fake_header(const struct fake_box *b, const struct fake_worker *w, u
 	};
 }
 
+void fake_box_finish(struct fake_box *b, uint32_t rank)
+{
+	struct fake_worker *w = &b->workers[rank];
+	struct wire_header h;
+
+	for (uint32_t core = 0; core < FAKE_CORES_MAX; core++) {
+		if (!w->conns[core])
+			continue;
+		fake_header(b, w, core, &h);
+		h.epoch++;
+		b->queue->ops->send(b->queue, w->conns[core], &h, NULL, NULL);
+	}
+	b->queue->ops->flush(b->queue);
+}
+
 static void fake_reply(struct fake_box *b, struct fake_worker *w, uint32_t index, uint64_t round)
 {
 	struct fake_chunk *chunk = &b->chunks[index];

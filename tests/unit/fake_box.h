@@ -91,6 +91,8 @@ void fake_box_say_bytes(struct fake_box *b, uint32_t rank, const void *frame, si
 void fake_box_error(struct fake_box *b, uint32_t rank, uint32_t code, const char *text);
 void fake_box_notice(
 	struct fake_box *b, uint32_t rank, uint32_t chunk, uint64_t round, uint32_t missing, const char *text);
+/* Tells a worker on all lanes that no result comes any more. */
+void fake_box_finish(struct fake_box *b, uint32_t rank);
 /* Ends a worker's data connections, or its control session. */
 void fake_box_cut_lanes(struct fake_box *b, uint32_t rank);
 void fake_box_hang_up(struct fake_box *b, uint32_t rank);

@@ -542,12 +542,94 @@ static void nothing_is_touched_after_the_end(void **state)
 	rig_step(&r);
 	fake_box_error(&r.box, 0, PHUB__ERROR_CODE__ERROR_LOST, "rank 1 was lost");
 	rig_run(&r, 20 * MS);
+	fake_box_finish(&r.box, 0);
+	rig_run(&r, 20 * MS);
 	expect_end(&r, -EOWNERDEAD, "rank 1 was lost");
 	free(data);
 	rig_run(&r, 20 * MS);
 	assert_int_equal(phub_push(r.workers[0], 3, &r, 0), -EOWNERDEAD);
 	assert_int_equal(phub_wait(r.workers[0], 0, 0), -EOWNERDEAD);
 	rig_close(&r);
+}
+
+/* The control session and the lanes race: a round that the box committed is done, whatever is heard first. */
+static void what_was_committed_still_arrives(void **state)
+{
+	static float data[2][BIG], small[SMALL];
+	struct rig r;
+
+	(void)state;
+	for (int late = 0; late < 2; late++) {
+		rig_open(&r, &(struct rig_plan){.world = 2});
+		rig_start(&r);
+		for (uint32_t i = 0; i < 2; i++) {
+			fill(data[i], BIG, i, 1);
+			assert_int_equal(phub_push_pull(r.workers[i], 0, data[i], data[i], 0), 0);
+		}
+		assert_int_equal(phub_push_pull(r.workers[0], 3, small, small, 0), 0);
+		if (late) /* else the error is there before any result is */
+			rig_finish(&r, 0);
+		fake_box_error(&r.box, 0, PHUB__ERROR_CODE__ERROR_LOST, "rank 1 was lost");
+		rig_run(&r, 20 * MS);
+		assert_int_equal(client_failure(r.workers[0])->code, 0);
+		assert_int_equal(phub_test(r.workers[0], 3), 0);
+		assert_int_equal(phub_push(r.workers[0], 1, small, 0), -EOWNERDEAD);
+		fake_box_finish(&r.box, 0);
+		rig_run(&r, 20 * MS);
+		assert_int_equal(client_failure(r.workers[0])->code, -EOWNERDEAD);
+		assert_int_equal(phub_wait(r.workers[0], PHUB_ALL, 0), -EOWNERDEAD);
+		assert_int_equal(phub_wait(r.workers[0], 3, 0), -EOWNERDEAD);
+		assert_int_equal(phub_wait(r.workers[0], 0, 0), 0);
+		expect_sum(data[0], BIG, 2, 1);
+		assert_int_equal(phub_wait(r.workers[0], 0, 0), -EOWNERDEAD);
+		rig_close(&r);
+	}
+}
+
+/* A box that says neither more nor that there is no more is not waited for longer than for a silent one. */
+static void a_verdict_does_not_wait_for_ever(void **state)
+{
+	static float data[BIG];
+	struct rig r;
+
+	(void)state;
+	for (int leave = 0; leave < 2; leave++) {
+		rig_open(&r, &(struct rig_plan){.world = 2});
+		rig_start(&r);
+		assert_int_equal(phub_push_pull(r.workers[0], 0, data, data, 0), 0);
+		fake_box_error(&r.box, 0, PHUB__ERROR_CODE__ERROR_LOST, "rank 1 was lost");
+		rig_run(&r, 4900 * MS);
+		assert_int_equal(phub_test(r.workers[0], 0), 0);
+		if (leave)
+			assert_int_equal(phub_leave(r.workers[0], 0), -EOWNERDEAD);
+		rig_run(&r, leave ? MS : 200 * MS);
+		expect_end(&r, -EOWNERDEAD, "rank 1 was lost");
+		rig_close(&r);
+	}
+}
+
+/* The box may end the lanes before the reason is heard. */
+static void the_end_of_results_waits_for_its_reason(void **state)
+{
+	static float data[BIG];
+
+	(void)state;
+	for (int explained = 0; explained < 2; explained++) {
+		struct rig r;
+
+		rig_open(&r, &(struct rig_plan){.world = 2});
+		rig_start(&r);
+		assert_int_equal(phub_push_pull(r.workers[0], 0, data, data, 0), 0);
+		fake_box_finish(&r.box, 0);
+		rig_run(&r, 100 * MS);
+		assert_int_equal(phub_test(r.workers[0], 0), 0);
+		if (explained)
+			fake_box_error(&r.box, 0, PHUB__ERROR_CODE__ERROR_LOST, "rank 1 was lost");
+		rig_run(&r, 600 * MS);
+		expect_end(&r, explained ? -EOWNERDEAD : -ECONNRESET,
+			explained ? "rank 1 was lost" : "closed the connection");
+		rig_close(&r);
+	}
 }
 
 static void leaving_gives_up_what_is_in_flight(void **state)
@@ -681,6 +763,9 @@ int main(void)
 		cmocka_unit_test(a_thousand_key_tables),
 		cmocka_unit_test(results_that_nobody_asked_for),
 		cmocka_unit_test(nothing_is_touched_after_the_end),
+		cmocka_unit_test(what_was_committed_still_arrives),
+		cmocka_unit_test(a_verdict_does_not_wait_for_ever),
+		cmocka_unit_test(the_end_of_results_waits_for_its_reason),
 		cmocka_unit_test(leaving_gives_up_what_is_in_flight),
 		cmocka_unit_test(lost_lanes),
 		cmocka_unit_test(waits_say_what_they_wait_for),

@@ -591,6 +591,43 @@ static void test_data_connections(void **state)
 	team_close(&t);
 }
 
+/*
+ * A job that lost a rank is not gone before the others have had time to take what they are owed; who never ends its
+ * connection does not keep it for ever, and a box that goes down does not wait.
+ */
+static void test_drain(void **state)
+{
+	static const char *const settings[][2] = {{NULL}, {"lost_ms=4000", NULL}};
+	static const unsigned bound_ms[] = {5000, 4000};
+
+	(void)state;
+	for (int i = 0; i < 3; i++) {
+		struct conn *conn[2];
+		struct team t;
+
+		team_open(&t, 2, 1, i < 2 ? settings[i] : NULL);
+		team_start(&t, NULL, 2, 1024);
+		for (int k = 0; k < 2; k++)
+			assert_int_equal(actor_connect(&t.a[k], 0, t.a[k].key, &conn[k]), 0);
+		rig_turn(&t.rig);
+		actor_hang_up(&t.a[1]);
+		expect_error(&t.a[0], ERROR_OF(LOST), "rank 1 (");
+		if (i < 2) {
+			rig_wait(&t.rig, bound_ms[i] - 200);
+			assert_non_null(t.rig.box->control.jobs);
+			rig_wait(&t.rig, 400);
+		} else {
+			assert_non_null(t.rig.box->control.jobs);
+			control_stop(&t.rig.box->control);
+			rig_turn(&t.rig);
+		}
+		assert_null(t.rig.box->control.jobs);
+		for (int k = 0; k < 2; k++)
+			transport_loop.abandon(t.a[k].transport, conn[k]);
+		team_close(&t);
+	}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -602,6 +639,7 @@ int main(void)
 		cmocka_unit_test(test_mismatch_does_not_wait_for_ever),
 		cmocka_unit_test(test_never_comes),
 		cmocka_unit_test(test_lost),
+		cmocka_unit_test(test_drain),
 		cmocka_unit_test(test_silent),
 		cmocka_unit_test(test_box_was_stopped),
 		cmocka_unit_test(test_memory_limit),

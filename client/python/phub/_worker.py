@@ -168,7 +168,7 @@ class Worker:
     # ---- keys and memory ----
 
     def key(self, name: str, elements: int, dtype: int = F32, group: int = 0, alone: bool = False) -> int:
-        """Names the next key and returns its index. `alone`: it may be exchanged without its neighbours."""
+        """Names the next key, as no other is named, and returns its index. `alone`: it may be exchanged without its neighbours."""
         flags = KEY_ALONE if alone else 0
         return check(lib.phub_key(self._p(), name.encode(), dtype, elements, group, flags))
 
@@ -178,7 +178,7 @@ class Worker:
         self._running = True
 
     def rekey(self) -> None:
-        """Collective: forgets all keys, so that key() and start() can name the next table."""
+        """Collective: forgets all keys, so that key() and start() can name the next table, whenever that is."""
         check(lib.phub_rekey(self._p()))
         self._arrays = {}
         self._running = False
