@@ -6,7 +6,6 @@
 #include <errno.h>
 #include <signal.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/signalfd.h>
@@ -19,6 +18,11 @@
 #include "phub/control/config.h"
 
 #define MAIN_VERSION "0.1.0"
+
+/* A test builds a phubd of its own that loses a slot of every job, to see that it then refuses to exit 0. */
+#ifndef MAIN_PLANT_LEAK
+#define MAIN_PLANT_LEAK false
+#endif
 
 enum { MAIN_DONE = 0, MAIN_FAILED = 1, MAIN_USAGE = 2, MAIN_GO_ON = -1 };
 
@@ -172,8 +176,7 @@ static int main_signal_fd(void)
 
 static int main_run(const struct config *config)
 {
-	/* A test plants a leak to see that this program then refuses to exit 0. */
-	struct box_env env = {.plant_leak = getenv("PHUBD_PLANT_LEAK") != NULL};
+	struct box_env env = {.plant_leak = MAIN_PLANT_LEAK};
 	char text[1024] = "";
 	struct box *box;
 	struct err e;

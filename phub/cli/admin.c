@@ -251,16 +251,32 @@ static int admin_request(struct admin_session *s, const char *command, struct ad
 	return rc;
 }
 
-static int admin_dial(struct admin_session *s)
+static int admin_parse_address(const char *address, struct url *out, struct err *e)
 {
 	char text[URL_HOST_BYTES + 32];
-	struct url url;
-	int rc;
 
-	snprintf(text, sizeof(text), "phub://%.*s/admin", URL_HOST_BYTES, s->address);
-	if (url_parse(text, &url, NULL) < 0)
-		return err_set(s->e, -EINVAL,
-			"'%.200s' is no address of a box; write HOST:PORT, like " ADMIN_ADDRESS_DEFAULT, s->address);
+	snprintf(text, sizeof(text), "phub://%.*s/admin", URL_HOST_BYTES, address);
+	if (strchr(address, '/') || url_parse(text, out, NULL) < 0)
+		return err_set(e, -EINVAL,
+			"'%.200s' is no address of a box; write HOST:PORT, like " ADMIN_ADDRESS_DEFAULT, address);
+	return 0;
+}
+
+int admin_check_address(const struct args_usage *usage, const char *address)
+{
+	struct url url;
+	struct err e;
+
+	return admin_parse_address(address, &url, &e) < 0 ? args_wrong(usage, "%s", e.text) : ARGS_GO_ON;
+}
+
+static int admin_dial(struct admin_session *s)
+{
+	struct url url;
+	int rc = admin_parse_address(s->address, &url, s->e);
+
+	if (rc < 0)
+		return rc;
 	rc = stream_dial_tcp(url.host, url.port, NULL, &s->stream, s->e);
 	return rc == -ECONNREFUSED ? admin_lost(s, rc) : rc;
 }

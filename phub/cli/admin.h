@@ -9,6 +9,7 @@
 #include <stdint.h>
 
 #include "phub/base/err.h"
+#include "phub/cli/args.h"
 #include "transport/control.pb-c.h"
 
 #define ADMIN_ADDRESS_DEFAULT "127.0.0.1:7077"
@@ -30,5 +31,8 @@ struct admin_answer {
  */
 int admin_ask(const char *address, const char *command, int timeout_ms, struct admin_answer *out, struct err *e);
 void admin_answer_fini(struct admin_answer *answer);
+
+/* An address that cannot be one is a wrong argument: ARGS_GO_ON, or CLI_USAGE after saying so. Looks nothing up. */
+int admin_check_address(const struct args_usage *usage, const char *address);
 
 #endif

@@ -68,8 +68,11 @@ static int args_set_number(const struct args_usage *u, const struct args_option 
 {
 	const char *end = text;
 	uint64_t number;
-	int rc = o->type == ARGS_BYTES ? args_read_bytes(text, &number) : args_read_number(text, &end, &number);
+	int rc = o->type == ARGS_NUMBER ? args_read_number(text, &end, &number) : args_read_bytes(text, &number);
 
+	if (o->type == ARGS_POWER && (rc < 0 || number < o->min || number > o->max || (number & (number - 1))))
+		return args_wrong(u, "--%s %s: allowed are powers of two from %" PRIu64 " to %" PRIu64 ", like 64KiB",
+			o->name, text, o->min, o->max);
 	if (rc < 0 || (o->type == ARGS_NUMBER && *end) || number < o->min || number > o->max)
 		return args_wrong(u, "--%s %s: allowed is %" PRIu64 " to %" PRIu64 "%s", o->name, text, o->min, o->max,
 			o->type == ARGS_BYTES ? " bytes, like 100MB or 64KiB, with units up to TB and TiB" : "");
@@ -137,6 +140,7 @@ static int args_set(const struct args_usage *u, const struct args_option *o, con
 		return ARGS_GO_ON;
 	case ARGS_NUMBER:
 	case ARGS_BYTES:
+	case ARGS_POWER:
 		return args_set_number(u, o, text);
 	case ARGS_LIST:
 		return args_set_list(u, o, text);

@@ -18,6 +18,7 @@ enum args_type {
 	ARGS_TEXTS,  /* struct args_texts: may be given more than once */
 	ARGS_NUMBER, /* uint64_t, min..max */
 	ARGS_BYTES,  /* uint64_t, min..max: "100MB", "64KiB", "4096" */
+	ARGS_POWER,  /* uint64_t, min..max: bytes, a power of two */
 	ARGS_CHOICE, /* int: index in choices */
 	ARGS_LIST,   /* struct args_list: numbers with commas, each min..max */
 };

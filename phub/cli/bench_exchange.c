@@ -74,10 +74,6 @@ static int exchange_make_keys(const struct exchange_options *o, struct model *ou
 	uint8_t dtype = (uint8_t)(o->dtype < 0 ? DTYPE_F32 : o->dtype);
 	uint64_t elements = o->bytes / dtype_size(dtype);
 
-	if (o->bytes % dtype_size(dtype) || elements < o->keys)
-		return err_set(e, -EINVAL,
-			"%" PRIu64 " bytes cannot be %" PRIu64 " keys of %s; take a multiple of %zu bytes", o->bytes,
-			o->keys, dtype_name(dtype), dtype_size(dtype) * (size_t)o->keys);
 	memset(out, 0, sizeof(*out));
 	snprintf(out->name, sizeof(out->name), "bytes");
 	out->tensors = calloc(o->keys, sizeof(*out->tensors));
@@ -364,22 +360,29 @@ static int exchange_go(const struct exchange_options *o)
 
 static int exchange_check_options(const struct args_usage *usage, struct exchange_options *o)
 {
+	uint8_t dtype = (uint8_t)(o->dtype < 0 ? DTYPE_F32 : o->dtype);
+	const char *transport;
 	char text[256];
 
 	if (o->optimizer_name && optimizer_kind_parse(o->optimizer_name, &o->optimizer, text, sizeof(text)) < 0)
 		return args_wrong(usage, "--optimizer: %s", text);
-	const char *transport;
-
 	if (o->transport < 0)
 		return args_wrong(usage, "which transport? Give --transport shm or tcp");
-	if (o->chunk & (o->chunk - 1))
-		return args_wrong(usage, "--chunk %" PRIu64 ": allowed are powers of two from 4KiB to 2MiB", o->chunk);
 	if (!o->bytes == !o->model)
 		return args_wrong(usage, "give either --bytes or --model");
 	if (o->model && o->keys != 1)
 		return args_wrong(usage, "--keys belongs to --bytes; a model has keys of its own");
+	if (o->bytes && (o->bytes % dtype_size(dtype) || o->bytes / dtype_size(dtype) < o->keys))
+		return args_wrong(usage,
+			"%" PRIu64 " bytes cannot be %" PRIu64 " keys of %s; take a multiple of %zu bytes", o->bytes,
+			o->keys, dtype_name(dtype), dtype_size(dtype) * (size_t)o->keys);
+	for (unsigned i = 0; i < o->set.count; i++)
+		if (!strchr(o->set.at[i], '='))
+			return args_wrong(usage, "--set %s: allowed is KEY=VALUE, like cores=2", o->set.at[i]);
 	if (o->plant && o->rounds < 2)
 		return args_wrong(usage, "--plant needs --rounds of at least 2");
+	if (o->model && models_check(usage, o->model) != ARGS_GO_ON)
+		return CLI_USAGE;
 	transport = exchange_transports[o->transport];
 	if (!transport_find(transport)) {
 		output_error("transport %s is not in this build; use shm, tcp or loop", transport);
@@ -425,7 +428,7 @@ int bench_exchange_run(int argc, char **argv)
 			&o.mode, 0, 0, exchange_modes},
 		{"rounds", "R", "measured rounds (50)", ARGS_NUMBER, &o.rounds, 1, 100000000, NULL},
 		{"check", "WHICH", "first-last, or all rounds", ARGS_CHOICE, &o.check, 0, 0, exchange_checks},
-		{"chunk", "BYTES", "of a chunk, a power of two (the box's: 32KiB)", ARGS_BYTES, &o.chunk, 4096, 2 << 20,
+		{"chunk", "BYTES", "of a chunk, a power of two (the box's: 32KiB)", ARGS_POWER, &o.chunk, 4096, 2 << 20,
 			NULL},
 		{"reproducible", NULL, "sums in rank order", ARGS_FLAG, &o.reproducible, 0, 0, NULL},
 		{"cores", "C", "polling cores of the box (as phubd chooses)", ARGS_NUMBER, &o.cores, 1, 256, NULL},

@@ -340,6 +340,8 @@ int doctor_run(int argc, char **argv)
 	struct args_words words;
 	int rc = args_parse(&usage, argc, argv, &words);
 
+	if (rc == ARGS_GO_ON && words.count)
+		rc = admin_check_address(&usage, words.at[0]);
 	if (rc != ARGS_GO_ON)
 		return rc;
 	doctor_check_machine(&d);

@@ -10,6 +10,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "client/ranks.h"
 #include "phub/base/clock.h"
 #include "phub/cli/admin.h"
 #include "phub/cli/args.h"
@@ -86,13 +87,10 @@ static bool jobs_print_json(const struct jobs_options *o, const Phub__AdminReply
 
 static void jobs_write_missing(const Phub__JobInfo *job, char *out, size_t bytes)
 {
-	size_t used = 0;
-
-	snprintf(out, bytes, "%s", job->n_missing ? "" : "-");
-	for (size_t i = 0; i < job->n_missing && used < bytes; i++)
-		used += (size_t)snprintf(out + used, bytes - used, "%s%" PRIu32, i ? "," : "", job->missing[i]);
-	if (used >= bytes && bytes > 4)
-		memcpy(out + bytes - 4, "...", 4);
+	if (job->n_missing)
+		ranks_write(job->missing, job->n_missing, job->n_missing, out, bytes);
+	else
+		snprintf(out, bytes, "-");
 }
 
 static void jobs_print_workers(const Phub__AdminReply *reply)
@@ -126,7 +124,7 @@ static void jobs_print(const struct jobs_options *o, const Phub__AdminReply *rep
 		reply->n_cores, reply->n_cores == 1 ? "core" : "cores");
 	for (size_t i = 0; i < reply->n_jobs; i++) {
 		const Phub__JobInfo *job = reply->jobs[i];
-		char text[32], missing[40];
+		char text[32], missing[64];
 
 		jobs_write_missing(job, missing, sizeof(missing));
 		output_cell(&t, "%s", job->name);
@@ -224,22 +222,28 @@ static int jobs_main(int argc, char **argv, const char *command, struct jobs_opt
 	struct args_words words;
 	int rc = args_parse(&usage, argc, argv, &words);
 
+	if (rc == ARGS_GO_ON && (o->interval_ms || o->count) && !o->watch)
+		rc = args_wrong(&usage, "--interval and --count belong to --watch");
+	if (rc == ARGS_GO_ON && words.count)
+		rc = admin_check_address(&usage, words.at[0]);
 	if (rc != ARGS_GO_ON)
 		return rc;
+	if (!o->interval_ms)
+		o->interval_ms = 1000;
 	o->address = words.count ? words.at[0] : ADMIN_ADDRESS_DEFAULT;
 	return o->watch ? jobs_watch(o) : jobs_once(o);
 }
 
 int jobs_run(int argc, char **argv)
 {
-	struct jobs_options o = {.interval_ms = 1000};
+	struct jobs_options o = {.watch = false};
 
 	return jobs_main(argc, argv, "phub jobs", &o);
 }
 
 int top_run(int argc, char **argv)
 {
-	struct jobs_options o = {.interval_ms = 1000, .watch = true, .workers = true};
+	struct jobs_options o = {.watch = true, .workers = true};
 
 	return jobs_main(argc, argv, "phub top", &o);
 }

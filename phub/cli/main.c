@@ -9,6 +9,7 @@
 
 #include "client/phub.h"
 #include "phub/base/log.h"
+#include "phub/cli/args.h"
 #include "phub/cli/cli.h"
 #include "phub/cli/output.h"
 #include "phub/cli/suggest.h"
@@ -88,7 +89,14 @@ int cli_dispatch(const struct cli_command *commands, const char *prefix, const c
 
 int version_run(int argc, char **argv)
 {
-	(void)argc, (void)argv;
+	static const struct args_option options[] = {{.name = NULL}};
+	static const struct args_usage usage = {
+		.command = "phub version", .about = "Prints the version.\n", .options = options};
+	struct args_words words;
+	int rc = args_parse(&usage, argc, argv, &words);
+
+	if (rc != ARGS_GO_ON)
+		return rc;
 	puts("phub " PHUB_VERSION);
 	return CLI_DONE;
 }
@@ -102,7 +110,7 @@ int main(int argc, char **argv)
 	log_set_sink(log_sink_stderr, NULL);
 	log_set_level(LOG_LEVEL_WARN);
 	if (argc > 1 && strcmp(argv[1], "--version") == 0)
-		return version_run(argc, argv);
+		return version_run(argc - 1, argv + 1);
 	rc = cli_dispatch(main_commands, "phub", main_about, argc, argv);
 	if (argc > 1 && rc == CLI_DONE && (strcmp(argv[1], "help") == 0 || strcmp(argv[1], "--help") == 0) && argc == 2)
 		fputs(main_end, stdout);

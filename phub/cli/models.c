@@ -13,7 +13,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "phub/cli/args.h"
 #include "phub/cli/cli.h"
 #include "phub/cli/output.h"
 
@@ -56,6 +55,19 @@ static int models_read_csv(const char *path, struct model *out, struct err *e)
 int models_load(const char *name, struct model *out, struct err *e)
 {
 	return models_is_file(name) ? models_read_csv(name, out, e) : model_create(name, out, e);
+}
+
+int models_check(const struct args_usage *usage, const char *name)
+{
+	struct model m;
+	struct err e;
+	int rc = models_is_file(name) ? 0 : model_create(name, &m, &e);
+
+	if (rc == -ENOENT)
+		return args_wrong(usage, "%s", e.text);
+	if (rc == 0 && !models_is_file(name))
+		model_destroy(&m);
+	return ARGS_GO_ON;
 }
 
 static json_t *models_json_tensors(const struct model *m)
@@ -171,6 +183,8 @@ int models_run(int argc, char **argv)
 	struct args_words words;
 	int rc = args_parse(&usage, argc, argv, &words);
 
+	if (rc == ARGS_GO_ON && words.count)
+		rc = models_check(&usage, words.at[0]);
 	if (rc != ARGS_GO_ON)
 		return rc;
 	return words.count ? models_show(words.at[0], json) : models_list(json);

@@ -6,10 +6,15 @@
 #define PHUB_CLI_MODELS_H
 
 #include "phub/base/err.h"
+#include "phub/cli/args.h"
 #include "topology/model.h"
 
 /* A name of model_names(), or the path of a file that ends in .csv. 0 or a negative errno with what is allowed in `e`;
  * on success *out is the caller's, to be given to model_destroy(). */
 int models_load(const char *name, struct model *out, struct err *e);
+
+/* A name that is no model's is a wrong argument: ARGS_GO_ON, or CLI_USAGE after saying which there are. Files are not
+ * looked at. */
+int models_check(const struct args_usage *usage, const char *name);
 
 #endif

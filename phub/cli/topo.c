@@ -187,7 +187,7 @@ int topo_run(int argc, char **argv)
 			NULL},
 		{"cores", "N", "of the box (half of the CPUs here)", ARGS_NUMBER, t ? &t->cores : NULL, 1,
 			PLACEMENT_CORE_COUNT_MAX, NULL},
-		{"chunk", "BYTES", "of a chunk, a power of two (32KiB)", ARGS_BYTES, t ? &t->chunk_bytes : NULL,
+		{"chunk", "BYTES", "of a chunk, a power of two (32KiB)", ARGS_POWER, t ? &t->chunk_bytes : NULL,
 			CHUNKING_CHUNK_BYTES_MIN, CHUNKING_CHUNK_BYTES_MAX, NULL},
 		{"json", NULL, "one JSON object a line", ARGS_FLAG, t ? &t->json : NULL, 0, 0, NULL},
 		{.name = NULL},
@@ -208,8 +208,13 @@ int topo_run(int argc, char **argv)
 		output_error("out of memory");
 		return CLI_FAILED;
 	}
-	t->chunk_bytes = CHUNKING_CHUNK_BYTES_DEFAULT;
 	rc = args_parse(&usage, argc, argv, &words);
+	if (rc == ARGS_GO_ON && (t->cores || t->chunk_bytes) && !t->model)
+		rc = args_wrong(&usage, "--cores and --chunk belong to --model NAME");
+	if (rc == ARGS_GO_ON && t->model)
+		rc = models_check(&usage, t->model);
+	if (!t->chunk_bytes)
+		t->chunk_bytes = CHUNKING_CHUNK_BYTES_DEFAULT;
 	if (rc == ARGS_GO_ON) {
 		rc = topo_show(t, &e) < 0 ? CLI_FAILED : CLI_DONE;
 		if (rc == CLI_FAILED)

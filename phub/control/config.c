@@ -71,6 +71,16 @@ static const char *config_scalar(const yaml_node_t *node)
 	return strlen(text) == node->data.scalar.length ? text : NULL;
 }
 
+/* An item of a list that is none. */
+static int config_item(struct config_file *f, const struct option *o, const yaml_node_t *node, const char *text)
+{
+	char allowed[256];
+
+	option_allowed(o, allowed, sizeof(allowed));
+	return err_set(f->e, -EINVAL, "%s:%u: %s: item '%.64s' is no plain word; allowed: %s", f->name,
+		config_line(node), o->name, text ? text : "(a list or mapping)", allowed);
+}
+
 /* Items of a sequence as one comma-separated text; for cores in brackets. */
 static int config_join(struct config_file *f, const struct option *o, const yaml_node_t *node, char *out, size_t bytes)
 {
@@ -84,8 +94,7 @@ static int config_join(struct config_file *f, const struct option *o, const yaml
 		const char *text = config_scalar(child);
 
 		if (!text || strchr(text, ','))
-			return err_set(f->e, -EINVAL, "%s:%u: %s: an item is no plain word", f->name,
-				config_line(child ? child : node), o->name);
+			return config_item(f, o, child ? child : node, text);
 		at += (size_t)snprintf(
 			out + at, bytes - at, "%s%s", item == node->data.sequence.items.start ? "" : ",", text);
 		if (at + 2 > bytes)
@@ -96,6 +105,14 @@ static int config_join(struct config_file *f, const struct option *o, const yaml
 		out[at++] = ']';
 	out[at] = '\0';
 	return 0;
+}
+
+/* What a node is that is no plain value. */
+static const char *config_kind(const yaml_node_t *node)
+{
+	if (node->type == YAML_SEQUENCE_NODE)
+		return ", but a list";
+	return node->type == YAML_MAPPING_NODE ? ", but a mapping" : "";
 }
 
 static int config_option(struct config_file *f, const struct option *o, void *base, const yaml_node_t *node)
@@ -115,8 +132,8 @@ static int config_option(struct config_file *f, const struct option *o, void *ba
 		char allowed[256];
 
 		option_allowed(o, allowed, sizeof(allowed));
-		return err_set(f->e, -EINVAL, "%s:%u: %s: not a plain value; allowed: %s", f->name, config_line(node),
-			o->name, allowed);
+		return err_set(f->e, -EINVAL, "%s:%u: %s: not a plain value%s; allowed: %s", f->name, config_line(node),
+			o->name, config_kind(node), allowed);
 	}
 	if (option_read(o, base, text, &why) < 0)
 		return err_set(f->e, -EINVAL, "%s:%u: %s", f->name, config_line(node), why.text);

@@ -94,8 +94,8 @@ int config_set(struct config *config, const char *assignment, struct err *e);
 
 /*
  * Once all is set: reads the secrets, fills in what is chosen at start (memory_max, core_count), and checks what no
- * option can check alone (a public address needs secrets, times are in order). 0, or a negative errno with what to do
- * in `e`.
+ * option can check alone (a public address needs secrets, times are in order, memory_max is there). 0, or a negative
+ * errno with what to do in `e`.
  */
 int config_finish(struct config *config, struct err *e);
 

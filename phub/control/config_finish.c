@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "phub/control/config_options.h"
+#include "phub/control/config_values.h"
 #include "transport/stream.h"
 
 #define CONFIG_CORES_AUTO_MAX 8u
@@ -107,7 +108,7 @@ static uint64_t config_kernel_number(const char *file)
 	return value;
 }
 
-static uint64_t config_half_of_memory(void)
+static uint64_t config_memory_here(void)
 {
 	uint64_t have = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
 	uint64_t two = config_kernel_number("/sys/fs/cgroup/memory.max");
@@ -117,7 +118,7 @@ static uint64_t config_half_of_memory(void)
 		have = two;
 	if (one < have)
 		have = one;
-	return have / 2;
+	return have;
 }
 
 static unsigned config_cpus_allowed(void)
@@ -129,12 +130,30 @@ static unsigned config_cpus_allowed(void)
 	return (unsigned)CPU_COUNT(&set);
 }
 
+/*
+ * More than there is would admit jobs until the kernel kills the box, and all of them with it. Swap does not count: a
+ * box that swaps is as good as dead.
+ */
+static int config_check_memory(const struct config *config, struct err *e)
+{
+	uint64_t have = config_memory_here();
+	char wanted[32];
+
+	if (config->memory_max <= have)
+		return 0;
+	value_write_bytes(config->memory_max, wanted, sizeof(wanted));
+	return err_set(e, -ENOMEM,
+		"memory_max: '%s' is more than this machine or container has; allowed: auto (half of it), or at most "
+		"%" PRIu64 "MiB",
+		wanted, have >> 20);
+}
+
 static void config_choose(struct config *config)
 {
 	unsigned half;
 
 	if (config->memory_max == 0)
-		config->memory_max = config_half_of_memory();
+		config->memory_max = config_memory_here() / 2;
 	if (config->core_count == 0) {
 		half = config_cpus_allowed() / 2;
 		config->core_count = half < 1 ? 1 : half > CONFIG_CORES_AUTO_MAX ? CONFIG_CORES_AUTO_MAX : half;
@@ -202,6 +221,8 @@ int config_finish(struct config *config, struct err *e)
 		return rc;
 	config_choose(config);
 	rc = config_check_times(config, e);
+	if (rc == 0)
+		rc = config_check_memory(config, e);
 	if (rc < 0)
 		return rc;
 	if (config->create == CONFIG_CREATE_SECRET && !config->create_secret.bytes)

@@ -31,7 +31,7 @@ const struct option option_table[] = {
 	{"spin_us", OPTION_NUMBER, FIELD(spin_us), 1, 1000000, {NULL}, "50",
 		"adaptive: microseconds of polling before sleeping"},
 	{"memory_max", OPTION_BYTES, FIELD(memory_max), 1 << 20, UINT64_MAX, {NULL}, "auto",
-		"memory of all jobs together; auto is half of what this machine or container has"},
+		"memory of all jobs together, at most what this machine or container has; auto is half of that"},
 	{"huge_pages", OPTION_SWITCH, FIELD(huge_pages), 0, 0, {NULL}, "true",
 		"use 2 MiB pages for jobs when there are any"},
 	{"chunk_bytes", OPTION_POWER, FIELD(chunk_bytes), CHUNKING_CHUNK_BYTES_MIN, CHUNKING_CHUNK_BYTES_MAX, {NULL},
@@ -112,15 +112,15 @@ static void option_allowed_range(const struct option *o, char *out, size_t bytes
 	if (o->type == OPTION_POWER)
 		snprintf(out, bytes, "powers of two from %s to %s", min, max);
 	else
-		snprintf(out, bytes, "auto, or bytes from %s, like 8GiB", min);
+		snprintf(out, bytes, "auto, or bytes from %s, like 8GiB (units: KiB, MiB, GiB, TiB)", min);
 }
 
-static void option_allowed_choices(const struct option *o, char *out, size_t bytes)
+static void option_allowed_words(const char *const *words, char *out, size_t bytes)
 {
 	size_t at = 0;
 
-	for (unsigned i = 0; o->choices[i] && at < bytes; i++)
-		at += (size_t)snprintf(out + at, bytes - at, "%s%s", i ? ", " : "", o->choices[i]);
+	for (unsigned i = 0; words[i] && at < bytes; i++)
+		at += (size_t)snprintf(out + at, bytes - at, "%s%s", i ? ", " : "", words[i]);
 }
 
 void option_allowed(const struct option *o, char *out, size_t bytes)
@@ -137,7 +137,8 @@ void option_allowed(const struct option *o, char *out, size_t bytes)
 		snprintf(out, bytes, "any, or first-last within 1-65535");
 		break;
 	case OPTION_NAMES:
-		snprintf(out, bytes, "1 to %u of tcp, shm, each once", CONFIG_TRANSPORTS_MAX);
+		option_allowed_words(value_transports, out, bytes);
+		strncat(out, ", each once", bytes - strlen(out) - 1);
 		break;
 	case OPTION_CORES:
 		snprintf(out, bytes,
@@ -145,7 +146,7 @@ void option_allowed(const struct option *o, char *out, size_t bytes)
 			o->min, o->max);
 		break;
 	case OPTION_CHOICE:
-		option_allowed_choices(o, out, bytes);
+		option_allowed_words(o->choices, out, bytes);
 		break;
 	case OPTION_NUMBER:
 	case OPTION_POWER:
@@ -231,19 +232,19 @@ static int option_read_switch(bool *field, const char *text)
 	return 0;
 }
 
-static int option_read_value(const struct option *o, void *base, const char *text)
+static int option_read_value(const struct option *o, void *base, const char *text, struct err *why)
 {
 	void *field = (char *)base + o->offset;
 
 	switch (o->type) {
 	case OPTION_LISTEN:
-		return value_read_listen(base, text);
+		return value_read_listen(base, text, why);
 	case OPTION_PORTS:
 		return value_read_ports(base, text);
 	case OPTION_NAMES:
-		return value_read_transports(base, text);
+		return value_read_transports(base, text, why);
 	case OPTION_CORES:
-		return value_read_cores(base, text);
+		return value_read_cores(base, text, why);
 	case OPTION_STRING:
 	case OPTION_FILE:
 	case OPTION_ENV:
@@ -264,14 +265,16 @@ static int option_read_value(const struct option *o, void *base, const char *tex
 
 int option_read(const struct option *o, void *base, const char *text, struct err *e)
 {
+	struct err why = {.code = 0};
 	char allowed[256];
-	int rc = option_read_value(o, base, text);
+	int rc = option_read_value(o, base, text, &why);
 
 	if (rc == 0)
 		return 0;
 	option_allowed(o, allowed, sizeof(allowed));
-	return err_set(e, -EINVAL, "%s: '%.64s' is %s; allowed: %s", o->name, text,
-		rc == -ERANGE ? "out of range" : "not understood", allowed);
+	return err_set(e, -EINVAL, "%s: '%.64s%s' is %s%s%s; allowed: %s", o->name, text,
+		strlen(text) > 64 ? "..." : "", rc == -ERANGE ? "out of range" : "not understood", why.code ? ": " : "",
+		why.code ? why.text : "", allowed);
 }
 
 static void option_write_number(const struct option *o, const void *field, char *out, size_t bytes)

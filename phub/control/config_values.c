@@ -10,6 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+const char *const value_transports[] = {"tcp", "shm", NULL};
+
 #define VALUE_CPU_MAX    65535u
 #define VALUE_LIST_BYTES 4096u
 
@@ -136,7 +138,7 @@ static int value_read_address(const char *item, struct config_listen *out)
 	return 0;
 }
 
-int value_read_listen(struct config *config, const char *text)
+int value_read_listen(struct config *config, const char *text, struct err *why)
 {
 	struct config_listen list[CONFIG_LISTEN_MAX];
 	char item[CONFIG_HOST_BYTES + 16];
@@ -145,10 +147,10 @@ int value_read_listen(struct config *config, const char *text)
 
 	while ((rc = value_next_item(&text, item, sizeof(item))) > 0) {
 		if (count == CONFIG_LISTEN_MAX)
-			return -ERANGE;
+			return err_set(why, -ERANGE, "more than %u addresses", CONFIG_LISTEN_MAX);
 		rc = value_read_address(item, &list[count]);
 		if (rc < 0)
-			return rc;
+			return err_set(why, rc, "see '%.64s'", item);
 		count++;
 	}
 	if (rc < 0 || count == 0)
@@ -206,19 +208,26 @@ void value_write_ports(const struct config *config, char *out, size_t bytes)
 		snprintf(out, bytes, "%u-%u", config->port_first, config->port_last);
 }
 
-int value_read_transports(struct config *config, const char *text)
+static bool value_is_transport(const char *name)
+{
+	for (unsigned i = 0; value_transports[i]; i++)
+		if (strcmp(value_transports[i], name) == 0)
+			return true;
+	return false;
+}
+
+int value_read_transports(struct config *config, const char *text, struct err *why)
 {
 	char list[CONFIG_TRANSPORTS_MAX][16], item[16];
 	unsigned count = 0;
 	int rc;
 
 	while ((rc = value_next_item(&text, item, sizeof(item))) > 0) {
-		/* Those that a box offers to workers; loop is for simulations, which bring their own. */
-		if (strcmp(item, "tcp") != 0 && strcmp(item, "shm") != 0)
-			return -EINVAL;
+		if (!value_is_transport(item))
+			return err_set(why, -EINVAL, "this build has no transport '%s'", item);
 		for (unsigned i = 0; i < count; i++)
 			if (strcmp(list[i], item) == 0)
-				return -EINVAL;
+				return err_set(why, -EINVAL, "'%s' is given twice", item);
 		memcpy(list[count++], item, sizeof(item));
 	}
 	if (rc < 0 || count == 0)
@@ -236,7 +245,7 @@ void value_write_transports(const struct config *config, char *out, size_t bytes
 		at += (size_t)snprintf(out + at, bytes - at, "%s%s", i ? ", " : "", config->transports[i]);
 }
 
-static int value_read_cpu_range(const char *item, int *cpus, unsigned *count)
+static int value_read_cpu_range(const char *item, int *cpus, unsigned *count, struct err *why)
 {
 	uint64_t first, last;
 	const char *rest;
@@ -252,19 +261,19 @@ static int value_read_cpu_range(const char *item, int *cpus, unsigned *count)
 	if (rc < 0)
 		return rc;
 	if (last < first || last > VALUE_CPU_MAX)
-		return -ERANGE;
+		return err_set(why, -ERANGE, "see '%s'", item);
 	for (uint64_t cpu = first; cpu <= last; cpu++) {
 		for (unsigned i = 0; i < *count; i++)
 			if (cpus[i] == (int)cpu)
-				return -EINVAL;
+				return err_set(why, -EINVAL, "CPU %d is given twice", cpus[i]);
 		if (*count == CONFIG_CORES_MAX)
-			return -ERANGE;
+			return err_set(why, -ERANGE, "more than %u CPUs", CONFIG_CORES_MAX);
 		cpus[(*count)++] = (int)cpu;
 	}
 	return 0;
 }
 
-static int value_read_cpus(struct config *config, const char *text)
+static int value_read_cpus(struct config *config, const char *text, struct err *why)
 {
 	char list[VALUE_LIST_BYTES], item[32];
 	const char *p = list;
@@ -273,12 +282,14 @@ static int value_read_cpus(struct config *config, const char *text)
 	unsigned count = 0;
 	int rc;
 
-	if (length >= sizeof(list) || text[length - 1] != ']')
+	if (text[length - 1] != ']')
+		return err_set(why, -EINVAL, "the closing bracket is missing");
+	if (length >= sizeof(list))
 		return -EINVAL;
 	memcpy(list, text + 1, length - 2);
 	list[length - 2] = '\0';
 	while ((rc = value_next_item(&p, item, sizeof(item))) > 0) {
-		rc = value_read_cpu_range(item, cpus, &count);
+		rc = value_read_cpu_range(item, cpus, &count, why);
 		if (rc < 0)
 			return rc;
 	}
@@ -290,13 +301,13 @@ static int value_read_cpus(struct config *config, const char *text)
 	return 0;
 }
 
-int value_read_cores(struct config *config, const char *text)
+int value_read_cores(struct config *config, const char *text, struct err *why)
 {
 	uint64_t count = 0;
 	int rc;
 
 	if (text[0] == '[' && text[1])
-		return value_read_cpus(config, text);
+		return value_read_cpus(config, text, why);
 	if (strcmp(text, "auto") != 0) {
 		rc = value_read_number(text, &count);
 		if (rc < 0)

@@ -7,8 +7,10 @@ Usage: test_bad_input.py [WORD...]    only the cases whose names hold one of the
 """
 import os
 import pathlib
+import socket
 import struct
 import sys
+import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 import raw  # noqa: E402
@@ -127,17 +129,34 @@ def missing():
     box = Box(heartbeat_ms=200)
     start = [Worker(box.url("start"), 0, 4, wait_ms=2500), Worker(box.url("start"), 1, 4, no_start=1)]
     barrier = [Worker(box.url("barrier"), 0, 2, barrier=1, wait_ms=2500), Worker(box.url("barrier"), 1, 2, idle=1)]
+    many = Worker(box.url("many"), 0, 100, wait_ms=2500)
     pushes = [Worker(box.url("pushes"), rank, 3, wait_ms=2500, keys="embedding:50,head:100000", idle=int(rank == 2))
               for rank in range(3)]
-    start[0].failed("ETIMEDOUT", "job start rank 0", "ranks? 1, 2, 3", "of 4", "2500 ms")
-    barrier[0].failed("ETIMEDOUT", "job barrier rank 0", "barrier waits for rank 1")
+    start[0].failed("ETIMEDOUT", "job start rank 0", r"rank 0: the start waits for ranks 1-3 of 4; 1 of them joined but sent no keys \(after 2500 ms\)$")
+    barrier[0].failed("ETIMEDOUT", "job barrier rank 0", r"rank 0: the barrier waits for rank 1 of 2 \(after 2500 ms\)$")
+    many.failed("ETIMEDOUT", "the start waits for ranks 1-64 and 35 more of 100; 0 of them joined")
     waits = pushes[0].result(), pushes[1].result()
     check("ETIMEDOUT" in {result["errno"] for result in waits}, f"no time-out: {waits}")
     for result in waits:  # the other is told when the first has given up and gone
         check(result["errno"] in ("ETIMEDOUT", "EOWNERDEAD"), f"{result}")
         if result["errno"] == "ETIMEDOUT":
-            holds(result["error"], "job pushes rank [01]", "key '(embedding|head)'", "round 1", "waits for rank 2")
+            holds(result["error"], "job pushes rank [01]", "key '(embedding|head)' round 1 waits for rank 2 \(127[^()]*\)( \(and 1 more keys\))? \(after 2500 ms\)$")
     box.stop()
+
+
+def hosts():
+    """a box that cannot be reached: one sentence, with one piece of advice; a host that does not exist is told at once"""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]  # taken, and nobody listens
+        for host in ("127.0.0.1", "localhost"):
+            Worker(f"phub://{host}:{port}/a", timeout_ms=300).failed(
+                "ECONNREFUSED", rf"^job a rank 0: box {host}:{port} cannot be reached: [^;]*; is [^;?]*\? \(after 300 ms\)$")
+    began = time.monotonic()
+    Worker("phub://no..such..host/a", timeout_ms=60000).failed(
+        "ENOENT", "^job a rank 0: box no..such..host:7077 cannot be reached: cannot look up host [^;]*; give a name that "
+        "resolves, or an address$")
+    check(time.monotonic() - began < 30, "a host that does not exist was tried again")
 
 
 def leaves():
@@ -183,7 +202,7 @@ def nans():
 
 
 def sizes():
-    """a key of 0 elements, one of 5 GiB, and too many keys"""
+    """a key of 0 elements, one of 5 GiB, two of one name, and too many keys"""
     box = Box(memory_max="64MiB", keys_max=4)
     steady = Steady(box)
     Worker(box.url("zero"), keys="first:1,empty:0").failed("EINVAL", "job zero rank 0", "key 'empty'")
@@ -192,8 +211,16 @@ def sizes():
     holds(text, "job 'zero' rank 0", "key 'empty'", "0 elements")
     for transport in ("tcp", "shm"):
         for worker in job(box.url("huge"), 2, keys=f"bias:10,embedding:{5 << 28}", transport=transport):
-            worker.failed("ENOMEM", "job huge rank [01]", "job 'huge'", "memory_max", "key is 'embedding'", "needs more than 53687091")
+            worker.failed("ENOMEM", "job huge rank [01]: box [0-9.:]+: needs more", "memory_max", "key is 'embedding'", "needs more than 53687091")
     Worker(box.url("fits"), keys=f"most:{3 << 20}", optimizer="adam").good()  # 12 MiB, with state and sums
+    Worker(box.url("twins"), keys="w:1,b:1,w:2").failed(
+        "EINVAL", "^job twins rank 0: key 2 has the name of key 0, 'w'; give every key a name of its own$")
+    roomy = Box()
+    control = raw.member(roomy.address, "twins", 0, 1, [(f"k{i}", 1) for i in range(300)] + [("k7", 2)])
+    code, text = control.error()
+    holds(text, "^job 'twins' rank 0: key 300 has the name of key 7, 'k7'; give every key a name of its own$")
+    raw.member(roomy.address, "single", 0, 1, [(f"k{i}", 1) for i in range(1000)]).start()
+    roomy.kill()
     Worker(box.url("many"), keys="a:1,b:1,c:1,d:1,e:1").failed("ENOMEM", "job many rank 0", "5 keys", "at most 4", "keys_max")
     steady.end()
     box.stop()
@@ -238,4 +265,4 @@ def versions():
     box.stop()
 
 
-run([secrets, jobs, ranks, tables, schedules, missing, leaves, nans, sizes, weights, versions])
+run([secrets, jobs, ranks, tables, schedules, missing, hosts, leaves, nans, sizes, weights, versions])

@@ -117,7 +117,23 @@ def wrong_usage():
             (["bench", "kernels", "--workers", "2,,4"], "allowed"),
             (["bench", "kernels", "--kernel", "sum_f99"], "sum_f32"),
             (["jobs", "a:1", "b:2"], "one word too many"),
-            (["models", "-x"], "two dashes")]:
+            (["models", "-x"], "two dashes"),
+            (["models", "nothing"], "resnet-50"),
+            (["bench", "exchange", "--transport", "shm", "--bytes", "6", "--keys", "2"], "multiple of 8"),
+            (["bench", "exchange", "--transport", "shm", "--model", "alexnut"], "alexnet"),
+            (["bench", "exchange", "--transport", "shm", "--bytes", "4", "--set", "cores"], "KEY=VALUE"),
+            (["topo", "--chunk", "5000"], "powers of two"),
+            (["topo", "--model", "nothing"], "resnet-50"),
+            (["topo", "--cores", "2"], "belong to --model"),
+            (["topo", "more"], "one word too many"),
+            (["jobs", "[::1"], "HOST:PORT"),
+            (["jobs", "box:70000"], "HOST:PORT"),
+            (["jobs", "--interval", "100"], "belong to --watch"),
+            (["top", "--interval", "1"], "50 to"),
+            (["doctor", "phub://box"], "HOST:PORT"),
+            (["version", "--fast"], "unknown option"),
+            (["--version", "more"], "one word too many"),
+            (["help", "nonsense"], "--help")]:
         out, err = phub(*words, status=2)
         check(out == "", f"stdout: {out}")
         holds(one_error(err), re.escape(answer))
@@ -128,14 +144,11 @@ def failures_say_what_to_do():
     for words, answer in [
             (["bench", "exchange", "--transport", "dpdk", "--bytes", "4"], "(shm, tcp|dpdk)"),
             (["bench", "exchange", "--transport", "shm", "--bytes", "4", "--phubd", "/nowhere/phubd"], "--phubd PATH"),
-            (["bench", "exchange", "--transport", "shm", "--bytes", "6", "--keys", "2"], "multiple of 8"),
-            (["bench", "exchange", "--transport", "shm", "--model", "alexnut"], "alexnet"),
             (["bench", "exchange", "--transport", "shm", "--model", "/nowhere.csv"], "No such file.*give a CSV"),
             (["jobs", "127.0.0.1:1"], "start one with phubd"),
-            (["jobs", "[::1"], "HOST:PORT"),
-            (["topo", "--model", "nothing"], "resnet-50")]:
+            (["models", "/nowhere.csv"], "No such file.*give a CSV")]:
         out, err = phub(*words, status=1)
-        check(out == "" or words[0] == "topo", f"stdout: {out}")
+        check(out == "", f"stdout: {out}")
         holds(one_error(err), answer)
 
 
@@ -302,7 +315,11 @@ def jobs_of_a_box():
     check(out.count("up ") == 2, out)
     out, _ = phub("doctor", box.address)
     holds(out, "job shown: 1 of 3 workers are missing")
-    for worker in workers:
+    many = rig.Worker(box.url("many"), 1, 100)
+    many.event("connected")
+    out, _ = phub("jobs", box.address)
+    holds(out, r"(?m)^many .* 0, 2-99 *$")
+    for worker in [*workers, many]:
         worker.kill()
     box.kill(signal.SIGTERM)
     box.wait()
@@ -348,8 +365,18 @@ def manuals_and_completion():
             check(f"--{option}" in completion, f"phub.bash lacks --{option} of {' '.join(words)}")
     options = subprocess.run([rig.PHUBD, "--dump-config"], capture_output=True, text=True, check=True).stdout
     manual = (rig.ROOT / "deploy/man/phubd.8").read_text()
-    for option in re.findall(r"^(\w+):", options, re.M):
-        check(re.search(rf"It Cm {option}$", manual, re.M), f"phubd.8 lacks the option {option}")
+    told = {}  # name: help, range and default, as the program says them
+    for help_, allowed, name in re.findall(r"^# (.+)\n# (Allowed: .+)\n(\w+):", options, re.M):
+        told[name] = f"{help_[0].upper()}{help_[1:]}\n{allowed}"
+    section = manual.split(".Sh OPTIONS\n")[1].split(".El\n")[0]
+    written = {part.split("\n")[0]: part.split("\n", 1)[1].strip() for part in section.split(".It Cm ")[1:]}
+    check(list(told) == re.findall(r"^(\w+):", options, re.M) and len(told) > 20, f"--dump-config has changed: {list(told)}")
+    check(list(written) == list(told), f"phubd.8 has {list(written)}, phubd {list(told)}")
+    for name, text in told.items():
+        check(written[name] == text, f"phubd.8 says of {name}:\n{written[name]}\nand phubd --dump-config:\n{text}")
+    usage = subprocess.run([rig.PHUBD, "--help"], capture_output=True, text=True, check=True).stdout
+    for option in re.findall(r"--([a-z][\w-]+)", usage):
+        check(f"Fl -{option}" in manual or option in ("listen", "version", "help"), f"phubd.8 lacks --{option}")
 
 
 CASES = [help_everywhere, wrong_usage, failures_say_what_to_do, not_a_box, box_that_does_not_start, exchange_contract, exchange_table,

@@ -338,6 +338,35 @@ def test_old_sizes_are_forgotten(box):
     phub._worker._ARRAYS_MAX = limit
 
 
+def exchange_named(worker, name):
+    worker.key(name, 5)
+    worker.start()
+    values = numpy.arange(5, dtype=numpy.float32)
+    worker.begin(0, values.ctypes.data, values.ctypes.data)
+    worker.wait()
+
+
+def test_a_pause_between_key_tables(_):
+    """Longer than lost_ms between rekey() and start(): the worker is there, and says so by its heartbeats."""
+    box = rig.Box("-o", "lost_ms=2000", "-o", "warn_ms=1000", "-o", "heartbeat_ms=200")
+    workers_ = [phub.connect(box.url(transport), transport=transport) for transport in ("tcp", "shm")]
+    for worker in workers_:
+        exchange_named(worker, "first")
+        assert worker.transport in ("tcp", "shm")
+        worker.rekey()
+        assert worker.transport == "" and worker.stats()["rounds"] == 1, worker.stats()
+    time.sleep(3)
+    for worker in workers_:
+        worker.wait()  # there is nothing in flight
+        exchange_named(worker, "second")
+        assert worker.stats()["rounds"] == 2, worker.stats()
+        worker.rekey()
+        worker.barrier()
+        worker.leave()
+        worker.close()
+    assert box.stop()
+
+
 # ---- installing ----
 
 

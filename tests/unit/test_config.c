@@ -112,7 +112,8 @@ static void test_refusals(void **state)
 	expect_bad("window: 64\n\nwindow: 65\n", "phubd.yaml:3: window is given twice");
 	expect_bad("window: 1\n", "phubd.yaml:1: window: '1' is out of range; allowed: 2 to 4096");
 	expect_bad("window: many\n", "phubd.yaml:1: window: 'many' is not understood; allowed: 2 to 4096");
-	expect_bad("window: [3]\n", "phubd.yaml:1: window: not a plain value");
+	expect_bad("window: [3]\n", "phubd.yaml:1: window: not a plain value, but a list; allowed: 2 to 4096");
+	expect_bad("poll: {a: b}\n", "phubd.yaml:1: poll: not a plain value, but a mapping; allowed: adaptive, busy");
 	expect_bad("window: -1\n", "not understood");
 	expect_bad("window: 99999999999999999999\n", "out of range");
 	expect_bad(
@@ -121,15 +122,25 @@ static void test_refusals(void **state)
 	expect_bad("memory_max: 99999999TiB\n", "out of range");
 	expect_bad("poll: lazy\n", "poll: 'lazy' is not understood; allowed: adaptive, busy");
 	expect_bad("huge_pages: yes\n", "allowed: true, false");
-	expect_bad("transports: [tcp, rfc1149]\n", "transports: 'tcp,rfc1149' is not understood");
-	expect_bad("transports: [tcp, tcp]\n", "each once");
+	expect_bad("transports: [tcp, rfc1149]\n",
+		"phubd.yaml:1: transports: 'tcp,rfc1149' is not understood: this build has no transport 'rfc1149'; "
+		"allowed: tcp, shm, each once");
+	expect_bad("transports: verbs\n", "phubd.yaml:1: transports: 'verbs' is not understood: this build has no");
+	expect_bad(
+		"transports: [tcp, [shm]]\n", "transports: item '(a list or mapping)' is no plain word; allowed: tcp,");
+	expect_bad("transports: [tcp, tcp]\n", "'tcp' is given twice; allowed: tcp, shm, each once");
 	expect_bad("transports: []\n", "transports");
 	expect_bad("listen: 127.0.0.1\n", "allowed: 1 to 8 of host:port");
 	expect_bad("listen: '::1:7077'\n", "[ipv6]:port");
 	expect_bad("listen: 127.0.0.1:70000\n", "out of range");
+	expect_bad(
+		"listen: ['a:1', 'b']\n", "listen: 'a:1,b' is not understood: see 'b'; allowed: 1 to 8 of host:port");
 	expect_bad("data_ports: 9000-8000\n", "out of range");
 	expect_bad("cores: 0\n", "out of range");
-	expect_bad("cores: [1, 1]\n", "cores");
+	expect_bad(
+		"cores: [1, 1]\n", "cores: '[1,1]' is not understood: CPU 1 is given twice; allowed: auto, a count of");
+	expect_bad("cores: '[1'\n", "the closing bracket is missing");
+	expect_bad("cores: [1, 7-5]\n", "out of range: see '7-5'");
 	expect_bad("cores: [0-300]\n", "out of range");
 	expect_bad("interface: a-name-that-is-too-long\n", "at most 15 characters");
 	expect_bad("create_secret_env: A-B\n", "letters, digits and _");
@@ -256,6 +267,9 @@ static void test_finish(void **state)
 	expect_finish(
 		"create: secret\ncreate_secret_env: PHUB_TEST_NO_SUCH\n", "the environment has no PHUB_TEST_NO_SUCH");
 	expect_finish("create: secret\ncreate_secret_file: /nowhere/x\n", "/nowhere/x: ");
+	expect_finish("memory_max: 900TiB\n",
+		"memory_max: '900TiB' is more than this machine or container has; allowed: auto ");
+	expect_finish("memory_max: 1MiB\n", NULL);
 	expect_finish("admin_secret_file: /x\nadmin_secret_env: Y\n", "give one");
 }
 
