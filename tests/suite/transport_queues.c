@@ -159,7 +159,7 @@ static void a_flood_starves_nobody(void **state)
 	struct rig *rig = rig_create(*state, &options);
 	struct lane *flood = join(rig, 0, 1), *quiet = join(rig, 0, 2);
 	struct rig_end *box = flood->box_end;
-	unsigned i, before, round;
+	unsigned i, round;
 
 	box->batch = 8;
 	rig_fill(pair_payload_at(flood, 6), flood->spans[6].bytes, 1, 1, 6);
@@ -169,10 +169,11 @@ static void a_flood_starves_nobody(void **state)
 	}
 	for (round = 1; round <= 10; round++) {
 		box->count = 0;
-		before = 0;
 		assert_int_equal(pair_push(quiet, 5, round, NULL), 0);
 		rig_deadline_set(rig);
 		while (end_count(box, EVENT_MESSAGE, quiet->box) == 0) {
+			unsigned before;
+
 			refill(flood);
 			rig_turn(rig);
 			before = end_count(box, EVENT_MESSAGE, flood->box);

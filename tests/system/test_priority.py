@@ -14,8 +14,10 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 from rig import Box, Process, check, job, run, say  # noqa: E402
 
 RATE_MBIT = 100
+WAY_BACK_MBIT = 20
 FC6 = 5 << 20  # elements, 20 MiB: VGG-19's fc6 has 411 MB, which would take a minute here
 KEYS = f"conv1.weight:1728,conv1.bias:64,fc6.weight:{FC6}"
+KEYS_BACK = f"fc6.weight:{FC6 // 4},conv1.weight:1728:alone"  # conv1 has the highest chunk index
 
 
 def namespace(name):
@@ -30,14 +32,15 @@ def do(words):
     check(done.returncode == 0, f"{' '.join(words)}: {done.stderr.strip()}")
 
 
-def link():
-    """Two namespaces and the slow link: how to enter either."""
+def link(way_mbit=RATE_MBIT, way_back_mbit=RATE_MBIT):
+    """Two namespaces and the slow link, as fast to the box and back: how to enter either."""
     (_, inside), (far, outside) = namespace("box's namespace"), namespace("workers' namespace")
     do([*inside, "ip", "link", "add", "slow0", "type", "veth", "peer", "name", "slow1", "netns", str(far)])
-    for enter, device, address in ((inside, "slow0", "10.77.0.1/24"), (outside, "slow1", "10.77.0.2/24")):
+    for enter, device, address, mbit in ((inside, "slow0", "10.77.0.1/24", way_back_mbit),
+                                         (outside, "slow1", "10.77.0.2/24", way_mbit)):
         do([*enter, "ip", "address", "add", address, "dev", device])
         do([*enter, "ip", "link", "set", device, "up"])
-        do([*enter, "tc", "qdisc", "add", "dev", device, "root", "tbf", "rate", f"{RATE_MBIT}mbit", "burst", "64kb",
+        do([*enter, "tc", "qdisc", "add", "dev", device, "root", "tbf", "rate", f"{mbit}mbit", "burst", "64kb",
             "latency", "50ms"])
     return inside, outside
 
@@ -63,6 +66,21 @@ def front_first():
     box.stop()
 
 
+def back_first():
+    """the box's own order: with fc6 summed and its results queued for a slow way back, conv1, last in the table, is first"""
+    inside, outside = link(100 * WAY_BACK_MBIT, WAY_BACK_MBIT)
+    box = Box(listen="10.77.0.1:0", create="secret", create_secret_env="SECRET", env={"SECRET": "s"}, prefix=inside,
+              cores=1, window=1024)
+    workers = job(box.url("vgg"), 2, secret="s", keys=KEYS_BACK, back=1, lag_ms=500, barrier=1, rounds=2, transport="tcp",
+                  prefix=outside)
+    for worker in workers:
+        result = worker.good()
+        say(f"{worker.name}: conv1 after {result['front_us'] / 1e3:.0f} ms, fc6 after {result['all_us'] / 1e3:.0f} ms")
+        check(result["open_behind"] == 2, f"fc6 was still open in {result['open_behind']} of 2 rounds")
+        check(result["front_us"] < 0.7 * result["all_us"], "the box sent conv1 behind fc6, which is less urgent")
+    box.stop()
+
+
 def why_not():
     if os.geteuid() != 0:
         return "needs root, for network namespaces"
@@ -73,4 +91,4 @@ def why_not():
     return None
 
 
-run([front_first], skip_all=why_not())
+run([front_first, back_first], skip_all=why_not())

@@ -29,8 +29,8 @@ struct worker {
 	uint64_t rounds, wrong, digest;
 	float spoiled; /* the element that some rank makes NaN, as it came back in that round */
 	uint64_t began_ms, reported_ms;
-	uint64_t front_us, all_us; /* of the last round: until the first key was back, and all of them */
-	int open_behind;           /* rounds in which the last key was still open when the first was back */
+	uint64_t front_us, all_us; /* of the last round: until the urgent key was back, and all of them */
+	int open_behind;           /* rounds in which the least urgent key was still open then */
 };
 
 static uint64_t worker_now_us(void)
@@ -237,9 +237,11 @@ static int worker_push(struct worker *w)
 	int rc = 0;
 
 	for (unsigned n = 0; n < o->key_count && rc == 0; n++) {
-		unsigned i = o->front ? o->key_count - 1 - n : n;
+		unsigned i = o->front ? o->key_count - 1 - n : n, urgency = o->back ? o->key_count - 1 - i : i;
 
-		rc = phub_push_pull(w->phub, (int)i, o->keys[i].src, o->keys[i].dst, o->flat ? 0 : (int)i);
+		if (n + 1 == o->key_count)
+			worker_sleep_us(o->lag_ms * 1000);
+		rc = phub_push_pull(w->phub, (int)i, o->keys[i].src, o->keys[i].dst, o->flat ? 0 : (int)urgency);
 	}
 	if (rc == 0 && w->stop_key >= 0) {
 		w->stop_src[0] = worker_is_told(0) ? 1 : 0;
@@ -252,12 +254,13 @@ static int worker_exchange(struct worker *w)
 {
 	const struct worker_options *o = &w->options;
 	uint64_t began_us = worker_now_us();
+	int last = (int)o->key_count - 1;
 	int rc = worker_push(w), open;
 
-	if (rc == 0 && o->front) {
-		rc = phub_wait(w->phub, 0, o->wait_ms);
+	if (rc == 0 && (o->front || o->back)) {
+		rc = phub_wait(w->phub, o->front ? 0 : last, o->wait_ms);
 		w->front_us = worker_now_us() - began_us;
-		open = phub_test(w->phub, (int)o->key_count - 1);
+		open = phub_test(w->phub, o->front ? last : 0);
 		w->open_behind += open == 0;
 	}
 	if (rc == 0)

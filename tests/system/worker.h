@@ -47,8 +47,10 @@ struct worker_options {
 	bool check;         /* results are compared with what they must be */
 	unsigned schedule;  /* which learning rates: 0 is the same in every round */
 	bool front;         /* push from the last key to the first, and see that the first comes back first */
+	bool back;          /* the same the other way round: the last key is the urgent one, and pushed last */
 	bool flat;          /* no priorities: all keys have the same */
 	bool barrier;       /* meet before the rounds */
+	uint64_t lag_ms;    /* before the last push of a round */
 	uint64_t delay_ms;  /* before connecting */
 	uint64_t pause_us;  /* between rounds */
 	uint64_t report_ms; /* between events of progress; 0: none */

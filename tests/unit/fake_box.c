@@ -47,6 +47,7 @@ void fake_box_notice(
 	Phub__Control c = PHUB__CONTROL__INIT;
 	Phub__Notice notice = PHUB__NOTICE__INIT;
 
+	notice.about = chunk == UINT32_MAX ? PHUB__ABOUT__ABOUT_START : PHUB__ABOUT__ABOUT_ROUND;
 	notice.chunk = chunk;
 	notice.round = round;
 	notice.missing = &missing;
@@ -438,6 +439,8 @@ static void fake_reply(struct fake_box *b, struct fake_worker *w, uint32_t index
 	h.chunk = chunk->local;
 	h.round = round + (b->wrong_round ? 1 : 0);
 	h.count = 1;
+	if (b->spoil)
+		b->spoil(&h);
 	for (int i = 0; i < (b->doubled ? 2 : 1); i++)
 		b->queue->ops->send(b->queue, conn, &h, chunk->result, NULL);
 }
@@ -470,6 +473,8 @@ static void fake_take(struct fake_box *b, struct fake_worker *w, uint32_t core, 
 	w->pushes++;
 	if (w->rank == 0 && b->order_count < 4096)
 		b->order[b->order_count++] = index;
+	if (w->rank == 0)
+		b->last = *h;
 	if (h->generation != w->generation || b->mute)
 		return;
 	if (h->round != chunk->round || chunk->arrived >> w->rank & 1) {

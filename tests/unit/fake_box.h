@@ -67,6 +67,7 @@ struct fake_box {
 	uint32_t starts;
 	uint32_t order[4096]; /* chunks in the order in which rank 0's pushes came */
 	unsigned order_count;
+	struct wire_header last; /* of these */
 
 	/* Misbehaviour. */
 	bool deaf; /* reads nothing from control sessions */
@@ -75,10 +76,11 @@ struct fake_box {
 	uint32_t error_code;  /* instead of a challenge */
 	bool wrong_placement; /* a core that is not there */
 	bool short_placement;
-	bool wrong_round; /* results of the next round */
-	bool doubled;     /* every result twice */
-	bool hoard;       /* gives no credit back */
-	bool no_lanes;    /* refuses data connections */
+	bool wrong_round;                     /* results of the next round */
+	bool doubled;                         /* every result twice */
+	void (*spoil)(struct wire_header *h); /* done to every result's header, or NULL */
+	bool hoard;                           /* gives no credit back */
+	bool no_lanes;                        /* refuses data connections */
 };
 
 void fake_box_open(struct fake_box *b, struct loop_net *net, uint32_t world, uint32_t cores);
@@ -89,6 +91,7 @@ void fake_box_step(struct fake_box *b);
 void fake_box_say(struct fake_box *b, uint32_t rank, const Phub__Control *message);
 void fake_box_say_bytes(struct fake_box *b, uint32_t rank, const void *frame, size_t bytes);
 void fake_box_error(struct fake_box *b, uint32_t rank, uint32_t code, const char *text);
+/* About a round of a chunk, or, of chunk UINT32_MAX, about the start of generation `round`. */
 void fake_box_notice(
 	struct fake_box *b, uint32_t rank, uint32_t chunk, uint64_t round, uint32_t missing, const char *text);
 /* Tells a worker on all lanes that no result comes any more. */

@@ -335,6 +335,7 @@ static int trace_run(void)
 	const struct kernels *kernels;
 	enum optimizer_kind kind;
 	struct run run;
+	int rc;
 
 	if (!fgets(line, sizeof(line), stdin) ||
 		sscanf(line, "%31s %31s %zu %zu %zu", kind_name, isa, &count, &steps, &workers) != 5 || workers < 1 ||
@@ -358,16 +359,19 @@ static int trace_run(void)
 		trace_read(gradients, count * workers * sizeof(float));
 		if (optimizer_hyper_check(kind, &hyper, error, sizeof(error))) {
 			fprintf(stderr, "trace: %s\n", error);
-			return 2;
+			rc = 2;
+			goto free_gradients;
 		}
 		for (unsigned s = 0; step == 0 && s < optimizer_state_count(kind); s++)
 			optimizer_state_init(kind, &hyper, s, run.state[s], count);
 		run_step(&run, &hyper, sources, workers);
 		fwrite(run.weight, sizeof(float), count, stdout);
 	}
+	rc = fflush(stdout) ? 1 : 0;
+free_gradients:
 	free(gradients);
 	run_fini(&run);
-	return fflush(stdout) ? 1 : 0;
+	return rc;
 }
 
 int main(int argc, char **argv)

@@ -333,6 +333,60 @@ static void starved_lanes_probe(void **state)
 	rig_close(&r);
 }
 
+/* A grant ends the starving: the next one is as long before it probes, and as patient, as the first. */
+static void a_grant_ends_the_starving(void **state)
+{
+	struct rig r;
+	uint64_t now = 2;
+
+	(void)state;
+	rig_open(&r, 1, true);
+	rig_push(&r, 0, 0, 1);
+	rig_answer(&r, 0);
+	rig_push(&r, 1, 0, now);
+	now += 20 * MS;
+	lane_pump(&r.lane, now);
+	assert_int_equal(r.sent_count, 2);
+	rig_answer(&r, 1);
+	rig_push(&r, 2, 0, now);
+	assert_int_equal(r.sent_count, 2);
+	lane_grant(&r.lane, 3);
+	lane_pump(&r.lane, now);
+	assert_int_equal(r.sent_count, 3);
+	rig_answer(&r, 2);
+	now += 1000 * MS;
+	rig_push(&r, 3, 0, now);
+	assert_int_equal(r.sent_count, 3);
+	lane_pump(&r.lane, now + 20 * MS - 1);
+	assert_int_equal(r.sent_count, 3);
+	lane_pump(&r.lane, now + 20 * MS);
+	assert_int_equal(r.sent_count, 4);
+	rig_close(&r);
+}
+
+/* A round that needed many tries leaves the next one as impatient as any. */
+static void patience_begins_anew(void **state)
+{
+	struct rig r;
+	uint64_t due = 1;
+
+	(void)state;
+	rig_open(&r, 100, true);
+	rig_push(&r, 0, 0, due);
+	for (unsigned i = 0; i < 3; i++) {
+		due = lane_due(&r.lane);
+		lane_tick(&r.lane, due);
+		lane_pump(&r.lane, due);
+	}
+	assert_int_equal(r.sent_count, 4);
+	rig_answer(&r, 0);
+	lane_tick(&r.lane, due + 10000 * MS);
+	assert_true(lane_due(&r.lane) == UINT64_MAX);
+	rig_push(&r, 0, 0, due);
+	assert_true(lane_due(&r.lane) == due + 20 * MS);
+	rig_close(&r);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -346,6 +400,8 @@ int main(void)
 		cmocka_unit_test(no_repetition_while_the_payload_is_read),
 		cmocka_unit_test(an_answer_makes_a_queued_repetition_pointless),
 		cmocka_unit_test(starved_lanes_probe),
+		cmocka_unit_test(a_grant_ends_the_starving),
+		cmocka_unit_test(patience_begins_anew),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

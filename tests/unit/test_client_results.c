@@ -1,0 +1,254 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What libphub takes for a result and what not, when a round is over, and what a push says of its urgency: one worker
+ * against the fake box.
+ */
+#include "tests/unit/fake_box.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <errno.h>
+#include <string.h>
+
+#define MS 1000000ull
+
+enum { BIG = 5000, SMALL = 100 };
+
+struct rig {
+	struct loop_net *net;
+	struct fake_box box;
+	struct fake_site site;
+	phub_t *phub;
+};
+
+static void rig_run(struct rig *r, uint64_t ns)
+{
+	uint64_t end = loop_net_now(r->net) + ns;
+
+	while (loop_net_now(r->net) < end) {
+		uint64_t next, step = loop_net_now(r->net) + MS / 2;
+
+		client_progress(r->phub, loop_net_now(r->net));
+		fake_box_step(&r->box);
+		next = loop_net_next(r->net);
+		loop_net_advance(r->net, next < step ? next : step);
+	}
+}
+
+/*
+ * Key 0 is large, 1 and 2 share a chunk. With a time: messages may get lost (but none does), and that a payload was
+ * read is told within it.
+ */
+static void rig_open(struct rig *r, uint64_t sent_late_ns)
+{
+	struct loop_plan net = {.seed = 1,
+		.hosts = 4,
+		.delay_min_ns = 1000,
+		.delay_max_ns = 2000,
+		.lossy = sent_late_ns > 0,
+		.sent_late = 1,
+		.late_max_ns = sent_late_ns};
+	struct phub_options o;
+	struct err e;
+
+	memset(r, 0, sizeof(*r));
+	r->net = loop_net_create(&net);
+	fake_box_open(&r->box, r->net, 1, 2);
+	phub_options_init(&o);
+	o.rank = 0;
+	o.world = 1;
+	fake_site_init(&r->site, r->net, 1, 0);
+	assert_int_equal(client_open("phub://box/demo", &o, &r->site.env, &r->phub, &e), 0);
+	rig_run(r, 20 * MS);
+	assert_int_equal(phub_key(r->phub, "big", PHUB_F32, BIG, 0, 0), 0);
+	assert_int_equal(phub_key(r->phub, "left", PHUB_F32, SMALL, 0, 0), 1);
+	assert_int_equal(phub_key(r->phub, "right", PHUB_F32, SMALL, 0, 0), 2);
+	assert_int_equal(client_start_begin(r->phub, &e), 0);
+	rig_run(r, 20 * MS);
+	assert_int_equal(client_started(r->phub), 0);
+}
+
+static void rig_close(struct rig *r)
+{
+	client_close(r->phub);
+	fake_box_close(&r->box);
+	loop_net_destroy(r->net);
+}
+
+/* ---- headers that do not fit ---- */
+
+static void spoil_nothing(struct wire_header *h)
+{
+	(void)h;
+}
+
+static void spoil_type(struct wire_header *h)
+{
+	h->type = WIRE_PUSH;
+}
+
+static void spoil_job(struct wire_header *h)
+{
+	h->job++;
+}
+
+static void spoil_generation(struct wire_header *h)
+{
+	h->generation--;
+}
+
+static void spoil_epoch(struct wire_header *h)
+{
+	h->epoch--;
+}
+
+static void spoil_epoch_next(struct wire_header *h)
+{
+	h->epoch++;
+}
+
+static void spoil_rank(struct wire_header *h)
+{
+	h->rank++;
+}
+
+static void spoil_chunk(struct wire_header *h)
+{
+	h->chunk = 3; /* a core of two, with six chunks in all, has no fourth */
+}
+
+static void spoil_round(struct wire_header *h)
+{
+	h->round--;
+}
+
+static void spoil_length(struct wire_header *h)
+{
+	h->length -= 4;
+}
+
+/* One that fits is taken; none of the others is, and the session ends with a reason. */
+static void (*const spoils[])(struct wire_header *h) = {spoil_nothing, spoil_type, spoil_job, spoil_generation,
+	spoil_epoch, spoil_epoch_next, spoil_rank, spoil_chunk, spoil_round, spoil_length};
+
+static void only_the_result_is_taken(void **state)
+{
+	static float data[BIG];
+
+	(void)state;
+	for (unsigned i = 0; i < sizeof(spoils) / sizeof(spoils[0]); i++) {
+		struct rig r;
+		int rc;
+
+		rig_open(&r, 0);
+		r.box.spoil = spoils[i];
+		assert_int_equal(phub_push_pull(r.phub, 0, data, data, 0), 0);
+		rig_run(&r, 700 * MS);
+		rc = phub_test(r.phub, 0);
+		/* Chunks and lengths the transport itself may know, and then says no more than that it is over. */
+		if (i == 0 ? rc != 1 : rc != -EPROTO && rc != -ECONNRESET)
+			fail_msg("case %u: %d (%s)", i, rc, rc < 0 ? phub_error() : "");
+		rig_close(&r);
+	}
+}
+
+/* Where messages may be damaged on the way they prove nothing: they are dropped, and the right one is waited for. */
+static void a_damaged_result_is_dropped(void **state)
+{
+	float data[SMALL], out[SMALL];
+
+	(void)state;
+	for (unsigned i = 1; i < sizeof(spoils) / sizeof(spoils[0]); i++) {
+		struct rig r;
+
+		rig_open(&r, MS);
+		for (unsigned k = 0; k < SMALL; k++) {
+			data[k] = (float)k;
+			out[k] = -1;
+		}
+		r.box.spoil = spoils[i];
+		assert_int_equal(phub_push(r.phub, 1, data, 0), 0);
+		assert_int_equal(phub_push_pull(r.phub, 2, data, out, 0), 0);
+		rig_run(&r, 100 * MS);
+		assert_int_equal(phub_test(r.phub, 2), 0);
+		assert_true(out[1] == -1);
+		r.box.spoil = NULL;
+		rig_run(&r, 1000 * MS);
+		assert_int_equal(phub_test(r.phub, 2), 1);
+		assert_memory_equal(data, out, sizeof(data));
+		rig_close(&r);
+	}
+}
+
+/* ---- the end of a round ---- */
+
+/* The caller's own memory is its own again when the transport has read it, and not only when the result is here. */
+static void a_round_ends_when_nothing_is_read(void **state)
+{
+	static float data[BIG], out[BIG];
+	struct phub_stats stats = {.size = sizeof(stats)};
+	struct rig r;
+
+	(void)state;
+	rig_open(&r, 40 * MS);
+	assert_int_equal(phub_mem_register(r.phub, data, sizeof(data)), 0);
+	for (unsigned i = 0; i < BIG; i++)
+		data[i] = (float)i;
+	assert_int_equal(phub_push_pull(r.phub, 0, data, out, 0), 0);
+	rig_run(&r, MS);
+	assert_int_equal(phub_stats(r.phub, &stats), 0);
+	assert_int_equal(stats.pulled_bytes, sizeof(data));
+	assert_int_equal(client_idle(r.phub, 0), 0);
+	assert_int_equal(phub_mem_unregister(r.phub, data), -EBUSY);
+	rig_run(&r, 80 * MS);
+	assert_int_equal(client_idle(r.phub, 0), 1);
+	assert_memory_equal(data, out, sizeof(data));
+	assert_int_equal(phub_mem_unregister(r.phub, data), 0);
+	rig_close(&r);
+}
+
+/* ---- urgency ---- */
+
+static unsigned priority_of(struct rig *r, int left, int right)
+{
+	static float data[SMALL];
+
+	assert_int_equal(phub_push(r->phub, 1, data, left), 0);
+	assert_int_equal(phub_push(r->phub, 2, data, right), 0);
+	rig_run(r, 10 * MS);
+	assert_int_equal(client_idle(r->phub, PHUB_ALL), 1);
+	return r->box.last.priority;
+}
+
+/* A chunk is as urgent as the most urgent of its keys, in each round anew; what a header cannot say is cut. */
+static void a_chunk_is_as_urgent_as_its_keys(void **state)
+{
+	struct rig r;
+
+	(void)state;
+	rig_open(&r, 0);
+	assert_int_equal(priority_of(&r, 9, 4), 4);
+	assert_int_equal(priority_of(&r, 5, 8), 5);
+	assert_int_equal(priority_of(&r, 300, 200), 200);
+	assert_int_equal(priority_of(&r, 3, -1), 0);
+	assert_int_equal(priority_of(&r, 65535, 1 << 20), 65535);
+	assert_int_equal(priority_of(&r, 1 << 20, 1 << 16), 65535);
+	rig_close(&r);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(only_the_result_is_taken),
+		cmocka_unit_test(a_damaged_result_is_dropped),
+		cmocka_unit_test(a_round_ends_when_nothing_is_read),
+		cmocka_unit_test(a_chunk_is_as_urgent_as_its_keys),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,277 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What a core does with messages that do not fit: old ones are dropped and counted, impossible ones end their
+ * connection and nothing else. None of them gets into a sum.
+ */
+#include "phub/core.h"
+#include "phub/link.h"
+#include "tests/unit/cmocka_shim.h"
+#include "tests/unit/core_rig.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <string.h>
+
+/* Both push chunk 0 of round 1 as they should: it holds that sum and nothing else. */
+static void check_sum(struct stand *s)
+{
+	const float *result;
+
+	s->data[0] = 3;
+	stand_push(s, 0, 0, false);
+	assert_int_equal(stand_sent(s, 1, WIRE_RESULT, 1), 0);
+	stand_push(s, 1, 0, false);
+	assert_int_equal(stand_sent(s, 0, WIRE_RESULT, 1), 1);
+	assert_int_equal(stand_sent(s, 1, WIRE_RESULT, 1), 1);
+	result = (const float *)(const void *)s->shard->chunks[0].result;
+	assert_true(result[0] == 6);
+}
+
+static void finish(struct stand *s)
+{
+	stand_mail(s, (struct mail){.kind = MAIL_DETACH});
+	stand_steps(s, 2);
+	assert_true(stand_is_home(s));
+	stand_close(s);
+}
+
+static void test_old_messages_are_dropped(void **state)
+{
+	struct stand *s = stand_open(2, 8, false);
+	struct event *e;
+
+	(void)state;
+	s->data[0] = 1000;
+	e = stand_message(s, 0, 0, 1, true);
+	e->header.epoch--;
+	e = stand_message(s, 1, 0, 1, true);
+	e->header.generation--;
+	e = stand_message(s, 1, 0, 1, false); /* of another table: its length says nothing */
+	e->header.generation--;
+	e->header.length += 4;
+	stand_steps(s, 1);
+	assert_int_equal(s->shard->counters.dropped[DROP_EPOCH], 3);
+	assert_int_equal(s->shard->counters.messages, 0);
+	assert_int_equal(s->script.released, 2);
+	assert_int_equal(s->shard->links[0].held, 0);
+	for (uint32_t rank = 0; rank < STAND_WORLD; rank++) {
+		assert_false(s->script.dropped[rank]);
+		assert_int_equal(s->shard->links[rank].seq_max, s->seq[rank]);
+	}
+	check_sum(s);
+	finish(s);
+}
+
+/* ---- what no worker may send ---- */
+
+static void spoil_type(struct wire_header *h)
+{
+	h->type = WIRE_RESULT;
+}
+
+static void spoil_job(struct wire_header *h)
+{
+	h->job++;
+}
+
+static void spoil_rank(struct wire_header *h)
+{
+	h->rank = 0;
+}
+
+static void spoil_chunk(struct wire_header *h)
+{
+	h->chunk = 2;
+}
+
+static void spoil_chunk_far(struct wire_header *h)
+{
+	h->chunk = UINT32_MAX;
+}
+
+static void spoil_epoch(struct wire_header *h)
+{
+	h->epoch++;
+}
+
+static void spoil_generation(struct wire_header *h)
+{
+	h->generation++;
+}
+
+/* The newer of the two decides: no table of before can have an epoch of the future. */
+static void spoil_both(struct wire_header *h)
+{
+	h->generation--;
+	h->epoch++;
+}
+
+static void spoil_length_short(struct wire_header *h)
+{
+	h->length -= 4;
+}
+
+static void spoil_length_long(struct wire_header *h)
+{
+	h->length += 4;
+}
+
+static void spoil_pull(struct wire_header *h)
+{
+	h->type = WIRE_PULL;
+	h->count = 0;
+}
+
+static void spoil_count_none(struct wire_header *h)
+{
+	h->count = 0;
+}
+
+static void spoil_count_many(struct wire_header *h)
+{
+	h->count = 2;
+}
+
+static void spoil_seq_again(struct wire_header *h)
+{
+	h->seq = 0;
+}
+
+static void spoil_seq_skipped(struct wire_header *h)
+{
+	h->seq++;
+}
+
+static void spoil_round(struct wire_header *h)
+{
+	h->round = 2;
+}
+
+static void test_impossible_messages_end_their_connection(void **state)
+{
+	static const struct {
+		void (*spoil)(struct wire_header *h);
+		int error;
+	} cases[] = {
+		{spoil_type, -EPROTO},
+		{spoil_job, -EPROTO},
+		{spoil_rank, -EPROTO},
+		{spoil_chunk, -ENOENT},
+		{spoil_chunk_far, -ENOENT},
+		{spoil_epoch, -EPROTO},
+		{spoil_generation, -EPROTO},
+		{spoil_both, -EPROTO},
+		{spoil_length_short, -EPROTO},
+		{spoil_length_long, -EPROTO},
+		{spoil_pull, -EPROTO},
+		{spoil_count_none, -EPROTO},
+		{spoil_count_many, -EPROTO},
+		{spoil_seq_again, -EPROTO},
+		{spoil_seq_skipped, -EPROTO},
+		{spoil_round, -EPROTO},
+	};
+
+	(void)state;
+	for (unsigned i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		struct stand *s = stand_open(2, 8, false);
+		struct mail mail;
+
+		cases[i].spoil(&stand_message(s, 1, 0, 1, true)->header);
+		stand_steps(s, 1);
+		assert_true(s->script.dropped[1]);
+		assert_false(s->script.dropped[0]);
+		assert_int_equal(s->script.released, 1);
+		assert_int_equal(s->core->counters.protocol_errors, 1);
+		assert_int_equal(s->shard->chunks[0].arrived, 0);
+		assert_int_equal(mailbox_receive(s->control, &mail), 0);
+		assert_int_equal(mail.kind, MAIL_LINK_CLOSED);
+		assert_int_equal(mail.job, 7);
+		assert_int_equal(mail.generation, 3);
+		assert_int_equal(mail.rank, 1);
+		assert_int_equal(mail.value, cases[i].error);
+		finish(s);
+	}
+}
+
+/* More came of the connection in the same batch: it is gone, and what the others sent is not. */
+static void test_nothing_is_taken_behind_the_end(void **state)
+{
+	struct stand *s = stand_open(3, 0, false);
+
+	(void)state;
+	stand_message(s, 1, 2, 1, false);
+	spoil_type(&stand_message(s, 1, 0, 1, false)->header);
+	stand_message(s, 0, 1, 1, false);
+	stand_message(s, 1, 1, 1, false);
+	stand_event(s, 1, EVENT_CLOSED);
+	stand_steps(s, 1);
+	assert_int_equal(s->core->counters.protocol_errors, 1);
+	assert_int_equal(s->shard->chunks[2].arrived, 1);
+	assert_int_equal(s->shard->chunks[0].arrived, 0);
+	assert_int_equal(s->shard->chunks[1].arrived, 1);
+	assert_int_equal(s->shard->counters.messages, 2);
+	finish(s);
+}
+
+/* Control's mailbox is full when the connection ends: it hears of it later. */
+static void test_an_end_is_told_later(void **state)
+{
+	struct stand *s = stand_open(1, 0, false);
+	struct mail mail = {.kind = MAIL_STALLED};
+	unsigned filled = 0, ends = 0;
+
+	(void)state;
+	while (mailbox_send(s->control, &mail) == 0)
+		filled++;
+	spoil_type(&stand_message(s, 1, 0, 1, false)->header);
+	stand_steps(s, 3);
+	assert_int_equal(s->core->untold, 1);
+	for (unsigned i = 0; i < filled; i++)
+		assert_int_equal(mailbox_receive(s->control, &mail), 0);
+	stand_steps(s, 3);
+	assert_int_equal(s->core->untold, 0);
+	while (mailbox_receive(s->control, &mail) == 0) {
+		assert_int_equal(mail.kind, MAIL_LINK_CLOSED);
+		assert_int_equal(mail.rank, 1);
+		assert_int_equal(mail.value, -EPROTO);
+		ends++;
+	}
+	assert_int_equal(ends, 1);
+	finish(s);
+}
+
+/* The job goes home before control could be told of an end: the core forgets that it had to. */
+static void test_an_untold_end_goes_with_its_job(void **state)
+{
+	struct stand *s = stand_open(1, 0, false);
+	struct mail mail = {.kind = MAIL_STALLED};
+	unsigned filled = 0;
+
+	(void)state;
+	while (mailbox_send(s->control, &mail) == 0)
+		filled++;
+	spoil_type(&stand_message(s, 1, 0, 1, false)->header);
+	stand_mail(s, (struct mail){.kind = MAIL_DETACH});
+	stand_steps(s, 3);
+	assert_null(s->core->shards);
+	assert_int_equal(s->core->untold, 0);
+	assert_true(s->core->owes_mail);
+	for (unsigned i = 0; i < filled; i++)
+		assert_int_equal(mailbox_receive(s->control, &mail), 0);
+	stand_steps(s, 1);
+	assert_true(stand_is_home(s));
+	stand_close(s);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_old_messages_are_dropped),
+		cmocka_unit_test(test_impossible_messages_end_their_connection),
+		cmocka_unit_test(test_nothing_is_taken_behind_the_end),
+		cmocka_unit_test(test_an_end_is_told_later),
+		cmocka_unit_test(test_an_untold_end_goes_with_its_job),
+	};
+
+	return cmocka_run_group_tests_name("receive", tests, NULL, NULL);
+}
