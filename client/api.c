@@ -13,6 +13,11 @@
 #include "client/handle.h"
 #include "phub/base/clock.h"
 
+enum {
+	API_ASK_MS = 100,   /* so long before its deadline a wait asks who is missing; at half time when it is short */
+	API_ANSWER_MS = 20, /* so long after it an answer is waited for */
+};
+
 static _Thread_local struct err api_error;
 
 const char *phub_error(void)
@@ -100,6 +105,34 @@ static int api_enter_result(phub_t *p, int key, bool all)
 	return rc < 0 ? api_leave(p, rc) : 0;
 }
 
+/*
+ * Waits until the deadline, and asks the box shortly before it who is missing: by itself it tells that once a second.
+ * A moment more for an answer that is on its way.
+ */
+static int api_wait_asking(phub_t *p, drive_done *done, int arg, uint64_t begin_ns, uint64_t deadline_ns)
+{
+	uint64_t early = deadline_ns > begin_ns ? (deadline_ns - begin_ns) / 2 : 0;
+	uint64_t ask_ns, now_ns;
+	int rc;
+
+	if (early > API_ASK_MS * NS_PER_MS)
+		early = API_ASK_MS * NS_PER_MS;
+	ask_ns = deadline_ns - early;
+	rc = drive_wait(p, done, arg, ask_ns);
+	if (rc != -ETIMEDOUT || early == 0)
+		return rc;
+	client_ask(p, arg, ask_ns, p->env.now(p->env.ctx));
+	rc = drive_wait(p, done, arg, deadline_ns);
+	while (rc == -ETIMEDOUT && !client_answered(p, arg, ask_ns)) {
+		now_ns = p->env.now(p->env.ctx);
+		if (now_ns >= deadline_ns + API_ANSWER_MS * NS_PER_MS)
+			break;
+		client_ask(p, arg, ask_ns, now_ns); /* what is waited for may be another chunk by now */
+		rc = drive_wait(p, done, arg, now_ns + NS_PER_MS);
+	}
+	return rc;
+}
+
 /* Waits under the lock. -ETIMEDOUT says what for. */
 static int api_wait(phub_t *p, drive_done *done, int arg, int timeout_ms)
 {
@@ -111,7 +144,7 @@ static int api_wait(phub_t *p, drive_done *done, int arg, int timeout_ms)
 	if (ms < 0)
 		return err_set(&api_error, -EINVAL, "%s: a timeout of %d ms; 0 or more, or PHUB_TIMEOUT_DEFAULT",
 			p->session.who, timeout_ms);
-	rc = drive_wait(p, done, arg, clock_deadline_ns(begin, ms));
+	rc = api_wait_asking(p, done, arg, begin, clock_deadline_ns(begin, ms));
 	if (rc == -ETIMEDOUT && !client_failure(p)->code) {
 		client_explain(p, arg, p->env.now(p->env.ctx), text, sizeof(text));
 		return err_set(&api_error, rc, "%s (after %d ms)", text, ms);
@@ -441,7 +474,12 @@ int phub_set_hyper(phub_t *p, unsigned group, const struct phub_hyper *hyper)
 
 	if (rc < 0)
 		return rc;
-	if (!hyper || group >= p->settings.group_count)
+	if (!hyper)
+		rc = err_set(&api_error, -EINVAL,
+			"%s: phub_set_hyper() needs hyper-parameters; phub_hyper_init() fills a struct with the "
+			"optimizer's defaults",
+			p->session.who);
+	else if (group >= p->settings.group_count)
 		rc = err_set(&api_error, -EINVAL, "%s: hyper-parameters of group %u; there are %u groups",
 			p->session.who, group, p->settings.group_count);
 	else
@@ -460,7 +498,7 @@ int phub_barrier(phub_t *p, int timeout_ms)
 	if (rc < 0)
 		return rc;
 	client_barrier_begin(p);
-	return api_leave(p, api_wait_counted(p, api_passed, PHUB_ALL, timeout_ms));
+	return api_leave(p, api_wait_counted(p, api_passed, CLIENT_BARRIER, timeout_ms));
 }
 
 int phub_leave(phub_t *p, int timeout_ms)

@@ -18,6 +18,7 @@
 #ifndef PHUB_CLIENT_CLIENT_H
 #define PHUB_CLIENT_CLIENT_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "client/env.h"
@@ -72,8 +73,19 @@ void client_abandon(phub_t *p);
 /* What ended the session: code 0 while it lives. */
 const struct err *client_failure(const phub_t *p);
 
-/* What is being waited for, in words: who is missing, or what was not pushed. `key` as in client_idle(). */
+/*
+ * What is being waited for, in words: who is missing, or what was not pushed. `key` as in client_idle(), or
+ * CLIENT_BARRIER.
+ */
+#define CLIENT_BARRIER (-2)
 void client_explain(const phub_t *p, int key, uint64_t now_ns, char *text, size_t text_bytes);
+
+/*
+ * A wait nears its deadline: asks the box who is missing, unless it was asked that after `since_ns`. Then: has it
+ * answered, or is there nothing that it could say?
+ */
+void client_ask(phub_t *p, int key, uint64_t since_ns, uint64_t now_ns);
+bool client_answered(const phub_t *p, int key, uint64_t since_ns);
 
 /* After anything that may have ended the session: lets go of the caller's memory. */
 void client_settle(phub_t *p);

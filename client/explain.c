@@ -10,8 +10,8 @@
 
 #include "client/client.h"
 #include "client/handle.h"
-#include "client/ranks.h"
 #include "phub/base/clock.h"
+#include "phub/base/ranks.h"
 
 enum {
 	EXPLAIN_FRESH_MS = 5000, /* older notices are no news */
@@ -64,30 +64,31 @@ static void explain_missing(struct explain *x, const struct client_notice *n)
 		explain_say(x, "; the box says: %s", n->text);
 }
 
-static void explain_newest(struct explain *x, const phub_t *p, uint64_t now_ns, const char *otherwise)
+/* `n`: what the box said about this very wait, or NULL. */
+static void explain_notice(
+	struct explain *x, const phub_t *p, const struct client_notice *n, uint64_t now_ns, const char *otherwise)
 {
 	uint64_t since = now_ns > EXPLAIN_FRESH_MS * NS_PER_MS ? now_ns - EXPLAIN_FRESH_MS * NS_PER_MS : 0;
-	const struct client_notice *n = client_session_newest(&p->session, since);
+	const struct client_notice *silence = client_session_silence(&p->session, since);
 
 	if (n && n->missing_count) {
 		explain_missing(x, n);
-	} else if (n && *n->text) {
-		const char *subject, *words = client_session_trim(&p->session, n->text, &subject);
-
-		explain_say(x, "%s%s", subject, words);
-	} else {
-		explain_say(x, "%s", otherwise);
+		return;
 	}
+	explain_say(x, "%s", n && *n->text ? "the box says: " : otherwise);
+	if (n && *n->text)
+		explain_say(x, "%s", n->text);
+	else if (silence)
+		explain_say(x, "; the box says: %s", silence->text);
 }
 
 /* What the box adds to the list of those that the start waits for: "; 2 of them joined but sent no keys". */
-static void explain_start(struct explain *x, const phub_t *p, uint64_t now_ns)
+static void explain_start(struct explain *x, const phub_t *p, const struct client_notice *n, uint64_t now_ns)
 {
-	const struct client_notice *n = client_session_newest(&p->session, 0);
 	const char *subject, *more;
 
 	explain_say(x, "the start waits for ");
-	explain_newest(x, p, now_ns, "other workers; the box did not say which");
+	explain_notice(x, p, n, now_ns, "other workers; the box did not say which");
 	if (!n || !n->missing_count || !explain_is_list(n))
 		return;
 	more = strstr(client_session_trim(&p->session, n->text, &subject), "; ");
@@ -113,7 +114,8 @@ static void explain_filling(struct explain *x, const phub_t *p, const struct chu
 static void explain_flight(struct explain *x, const phub_t *p, const struct flight *f, uint64_t now_ns)
 {
 	uint32_t chunk = (uint32_t)(f - p->exchange.flights);
-	const struct client_notice *n = client_session_notice(&p->session, chunk, f->round);
+	const struct client_subject subject = {PHUB__ABOUT__ABOUT_ROUND, chunk, f->round};
+	const struct client_notice *n = client_session_notice(&p->session, &subject);
 
 	if (f->state == FLIGHT_FILLING) {
 		explain_filling(x, p, &p->keyring.plan.chunks[chunk]);
@@ -130,43 +132,105 @@ static void explain_flight(struct explain *x, const phub_t *p, const struct flig
 	} else {
 		explain_say(x, "was sent %.1f s ago to core %" PRIu32 " and is not answered; ",
 			(double)(now_ns - f->sent_ns) / 1e9, f->lane->core);
-		explain_newest(x, p, now_ns, "the box did not say whom it waits for");
+		explain_notice(x, p, n, now_ns, "the box did not say whom it waits for");
 	}
 }
 
-static void explain_key(struct explain *x, const phub_t *p, const struct key *key, uint64_t now_ns)
+/* What its round waits for next, or NULL. */
+static const struct flight *explain_key_flight(const phub_t *p, const struct key *key)
 {
-	for (uint32_t i = 0; i < key->chunk_count; i++) {
-		const struct flight *f = &p->exchange.flights[key->chunk_first + i];
+	for (uint32_t i = 0; i < key->chunk_count; i++)
+		if (p->exchange.flights[key->chunk_first + i].state != FLIGHT_IDLE)
+			return &p->exchange.flights[key->chunk_first + i];
+	return NULL;
+}
 
-		if (f->state == FLIGHT_IDLE)
-			continue;
+/* The key itself, or of all the first that is in flight; NULL: none is. */
+static const struct key *explain_open_key(const phub_t *p, int key)
+{
+	for (uint32_t i = key == PHUB_ALL ? 0 : (uint32_t)key; i < p->keyring.count; i++)
+		if (p->keyring.keys[i].open)
+			return &p->keyring.keys[i];
+	return NULL;
+}
+
+static void explain_round(struct explain *x, const phub_t *p, int index, uint64_t now_ns)
+{
+	const struct key *key = explain_open_key(p, index);
+	const struct flight *f = key ? explain_key_flight(p, key) : NULL;
+
+	if (f) {
 		explain_say(x, "key '%s' round %" PRIu64 " ", key->name, f->round);
 		explain_flight(x, p, f, now_ns);
-		return;
+	} else if (key) {
+		explain_say(x, "key '%s' is being finished", key->name);
 	}
-	explain_say(x, "key '%s' is being finished", key->name);
+	if (index == PHUB_ALL && p->exchange.open_keys > 1)
+		explain_say(x, " (and %" PRIu32 " more keys)", p->exchange.open_keys - 1);
 }
 
-static void explain_round(struct explain *x, const phub_t *p, int key, uint64_t now_ns)
+/* What the box could know about the wait. False: nothing. */
+static bool explain_subject(const phub_t *p, int index, struct client_subject *out)
 {
-	uint32_t index = (uint32_t)key;
+	const struct client_session *s = &p->session;
+	const struct key *key;
+	const struct flight *f;
 
-	for (index = key == PHUB_ALL ? 0 : index; index < p->keyring.count; index++) {
-		if (p->keyring.keys[index].open) {
-			explain_key(x, p, &p->keyring.keys[index], now_ns);
-			break;
-		}
+	*out = (struct client_subject){.chunk = UINT32_MAX};
+	if (s->verdict.code || !s->stream)
+		return false;
+	if (index == CLIENT_BARRIER) {
+		out->about = PHUB__ABOUT__ABOUT_BARRIER;
+		out->round = s->barrier;
+		return s->state >= SESSION_JOINED && s->state <= SESSION_STARTED;
 	}
-	if (key == PHUB_ALL && p->exchange.open_keys > 1)
-		explain_say(x, " (and %" PRIu32 " more keys)", p->exchange.open_keys - 1);
+	if (s->state == SESSION_STARTING) {
+		out->about = PHUB__ABOUT__ABOUT_START;
+		out->round = s->generation;
+		return true;
+	}
+	if (!p->running || s->state != SESSION_STARTED)
+		return false;
+	key = explain_open_key(p, index);
+	f = key ? explain_key_flight(p, key) : NULL;
+	if (!f || f->state == FLIGHT_FILLING)
+		return false;
+	*out = (struct client_subject){PHUB__ABOUT__ABOUT_ROUND, (uint32_t)(f - p->exchange.flights), f->round};
+	return true;
+}
+
+void client_ask(phub_t *p, int key, uint64_t since_ns, uint64_t now_ns)
+{
+	struct client_session *s = &p->session;
+	struct client_subject subject;
+
+	if (!explain_subject(p, key, &subject))
+		return;
+	if (s->asked_ns && s->asked_ns >= since_ns && client_subject_equal(&s->asked, &subject))
+		return;
+	client_session_ask(s, &subject, now_ns);
+}
+
+bool client_answered(const phub_t *p, int key, uint64_t since_ns)
+{
+	const struct client_notice *n;
+	struct client_subject subject;
+
+	if (!explain_subject(p, key, &subject))
+		return true;
+	n = client_session_notice(&p->session, &subject);
+	return n && n->at_ns >= since_ns;
 }
 
 void client_explain(const phub_t *p, int key, uint64_t now_ns, char *text, size_t text_bytes)
 {
 	struct explain x = {.text = text, .room = text_bytes};
 	const struct client_session *s = &p->session;
+	const struct client_notice *n = NULL;
+	struct client_subject subject;
 
+	if (explain_subject(p, key, &subject))
+		n = client_session_notice(s, &subject);
 	*text = '\0';
 	explain_say(&x, "%s: ", s->who);
 	if (s->state == SESSION_DIALLING) {
@@ -179,14 +243,14 @@ void client_explain(const phub_t *p, int key, uint64_t now_ns, char *text, size_
 			s->trouble.code ? ": " : "", s->trouble.code ? s->trouble.text : "");
 	} else if (s->state == SESSION_LEAVING) {
 		explain_say(&x, "box %s did not confirm that the job was left", s->box);
+	} else if (key == CLIENT_BARRIER) {
+		explain_say(&x, "the barrier waits for ");
+		explain_notice(&x, p, n, now_ns, "other workers; the box did not say which");
 	} else if (s->state == SESSION_STARTING) {
-		explain_start(&x, p, now_ns);
+		explain_start(&x, p, n, now_ns);
 	} else if (!p->running) {
 		explain_say(&x, "%" PRIu32 " of %" PRIu32 " connections to the cores of box %s are not up",
 			p->exchange.connecting, p->exchange.lane_count, s->box);
-	} else if (s->barrier != s->barrier_done && p->exchange.open_keys == 0) {
-		explain_say(&x, "the barrier waits for ");
-		explain_newest(&x, p, now_ns, "other workers; the box did not say which");
 	} else {
 		explain_round(&x, p, key, now_ns);
 	}

@@ -220,8 +220,7 @@ static void hear_notice(struct client_session *s, const Phub__Notice *notice, ui
 	s->notice_next = (s->notice_next + 1) % SESSION_NOTICES;
 	*n = (struct client_notice){
 		.valid = true,
-		.chunk = notice->chunk,
-		.round = notice->round,
+		.subject = {.about = notice->about, .chunk = notice->chunk, .round = notice->round},
 		.at_ns = now_ns,
 		.missing_count = notice->missing_count,
 	};

@@ -10,8 +10,8 @@
  *
  * Results and errors. Calls return 0 (or an index) or a negative errno; phub_error() is the text of this
  * thread's last failure: what failed, for which job, rank and key, and what to do. Nothing is ever
- * printed. No call blocks beyond its timeout. Timeouts are in milliseconds: 0 asks and returns at
- * once, PHUB_TIMEOUT_DEFAULT takes the one in the options.
+ * printed. No call blocks beyond its timeout (by more than 20 ms, in which the box may say who is missing).
+ * Timeouts are in milliseconds: 0 asks and returns at once, PHUB_TIMEOUT_DEFAULT takes the one in the options.
  *
  * Threads. Every call may come from any thread at any time, also at once, except phub_close(), after
  * which the handle is gone. A progress thread of the library works between calls (see phub_options.no_thread).
@@ -86,7 +86,7 @@ struct phub_hyper {
 struct phub_options {
 	size_t size;        /* set by phub_options_init(): lets the struct grow */
 	int rank, world;    /* PHUB_FROM_ENVIRONMENT: torchrun's, Open MPI's or Slurm's variables, else 0 of 1 */
-	const char *secret; /* the job's secret, or NULL: PHUB_SECRET or PHUB_SECRET_FILE, else none */
+	const char *secret; /* the job's secret, or NULL: PHUB_SECRET or PHUB_SECRET_FILE (chmod 600), else none */
 	enum phub_optimizer optimizer;   /* PHUB_NONE */
 	enum phub_reduce reduce;         /* PHUB_SUM */
 	enum phub_sync sync;             /* PHUB_BSP */

@@ -229,6 +229,19 @@ int client_say_heartbeat(struct client_session *s, uint64_t stamp)
 	return client_say(s, &control);
 }
 
+int client_say_who(struct client_session *s, const struct client_subject *subject)
+{
+	Phub__Control control = PHUB__CONTROL__INIT;
+	Phub__Who who = PHUB__WHO__INIT;
+
+	who.about = subject->about;
+	who.round = subject->round;
+	who.chunk = subject->chunk;
+	control.message_case = PHUB__CONTROL__MESSAGE_WHO;
+	control.who = &who;
+	return client_say(s, &control);
+}
+
 int client_say_leave(struct client_session *s)
 {
 	Phub__Control control = PHUB__CONTROL__INIT;

@@ -335,20 +335,42 @@ void client_session_leave(struct client_session *s)
 	client_session_said(s, client_say_leave(s));
 }
 
-const struct client_notice *client_session_notice(const struct client_session *s, uint32_t chunk, uint64_t round)
+void client_session_ask(struct client_session *s, const struct client_subject *subject, uint64_t now_ns)
 {
-	for (unsigned i = 1; i <= SESSION_NOTICES; i++) {
-		const struct client_notice *n = &s->notices[(s->notice_next + SESSION_NOTICES - i) % SESSION_NOTICES];
+	s->asked = *subject;
+	s->asked_ns = now_ns;
+	client_session_said(s, client_say_who(s, subject));
+}
 
-		if (n->valid && n->chunk == chunk && n->round == round)
+bool client_subject_equal(const struct client_subject *a, const struct client_subject *b)
+{
+	return a->about == b->about && a->chunk == b->chunk && a->round == b->round;
+}
+
+/* The notice that came `age` notices ago; 1: the last. */
+static const struct client_notice *client_session_past(const struct client_session *s, unsigned age)
+{
+	return &s->notices[(s->notice_next + SESSION_NOTICES - age) % SESSION_NOTICES];
+}
+
+const struct client_notice *client_session_notice(const struct client_session *s, const struct client_subject *subject)
+{
+	for (unsigned age = 1; age <= SESSION_NOTICES; age++) {
+		const struct client_notice *n = client_session_past(s, age);
+
+		if (n->valid && client_subject_equal(&n->subject, subject))
 			return n;
 	}
 	return NULL;
 }
 
-const struct client_notice *client_session_newest(const struct client_session *s, uint64_t since_ns)
+const struct client_notice *client_session_silence(const struct client_session *s, uint64_t since_ns)
 {
-	const struct client_notice *n = &s->notices[(s->notice_next + SESSION_NOTICES - 1) % SESSION_NOTICES];
+	for (unsigned age = 1; age <= SESSION_NOTICES; age++) {
+		const struct client_notice *n = client_session_past(s, age);
 
-	return n->valid && n->at_ns >= since_ns ? n : NULL;
+		if (n->valid && n->subject.about == PHUB__ABOUT__ABOUT_RANK && n->at_ns >= since_ns)
+			return n;
+	}
+	return NULL;
 }

@@ -17,6 +17,7 @@
 #include "client/keyring.h"
 #include "client/settings.h"
 #include "phub/base/err.h"
+#include "transport/control.pb-c.h"
 #include "transport/proof.h"
 #include "transport/stream.h"
 
@@ -38,11 +39,17 @@ struct client_address {
 	char address[128];
 };
 
-/* The newest that the box said about rounds that do not close. */
+/* What a worker waits for, as Who and Notice name it. */
+struct client_subject {
+	Phub__About about;
+	uint32_t chunk; /* ABOUT_ROUND; else UINT32_MAX */
+	uint64_t round;
+};
+
+/* What the box said about waits that take long. */
 struct client_notice {
 	bool valid;
-	uint32_t chunk;
-	uint64_t round;
+	struct client_subject subject;
 	uint64_t at_ns;
 	uint32_t missing[SESSION_MISSING_MAX];
 	uint32_t missing_known, missing_count;
@@ -96,6 +103,8 @@ struct client_session {
 	uint64_t barrier, barrier_done; /* the last one asked for, and passed */
 	struct client_notice notices[SESSION_NOTICES];
 	unsigned notice_next;
+	struct client_subject asked; /* the box was asked who is missing from it */
+	uint64_t asked_ns;           /* when; 0: it was not */
 };
 
 /* Sets out to reach the box. `env` and `settings` outlive the session. */
@@ -120,6 +129,9 @@ void client_session_hyper(struct client_session *s, uint32_t version);
 /* Asks for the next barrier, if the last one was passed; done when barrier_done == barrier. */
 void client_session_barrier(struct client_session *s);
 
+/* Asks the box who is missing from what this worker waits for. The answer is a notice. */
+void client_session_ask(struct client_session *s, const struct client_subject *subject, uint64_t now_ns);
+
 /* -> LEAVING. */
 void client_session_leave(struct client_session *s);
 
@@ -137,9 +149,11 @@ void client_session_fail(struct client_session *s, int code, const char *format,
  */
 const char *client_session_trim(const struct client_session *s, const char *text, const char **subject);
 
-/* The newest notice about this round of this chunk, or NULL; about anything since `since_ns`, or NULL. */
-const struct client_notice *client_session_notice(const struct client_session *s, uint32_t chunk, uint64_t round);
-const struct client_notice *client_session_newest(const struct client_session *s, uint64_t since_ns);
+bool client_subject_equal(const struct client_subject *a, const struct client_subject *b);
+
+/* The newest notice about this and nothing else, or NULL; about a silent rank since `since_ns`, or NULL. */
+const struct client_notice *client_session_notice(const struct client_session *s, const struct client_subject *subject);
+const struct client_notice *client_session_silence(const struct client_session *s, uint64_t since_ns);
 
 /* The fd to wait on, or -1; *write: also until it is writable. */
 int client_session_fd(const struct client_session *s, bool *write);

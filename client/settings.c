@@ -5,13 +5,12 @@
 #include "client/settings.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <limits.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
+#include "phub/base/secret.h"
 #include "topology/chunking.h"
 #include "transport/wire.h"
 
@@ -163,22 +162,22 @@ static int settings_take_rank(struct settings *s, const struct phub_options *o, 
 static int settings_read_secret_file(struct settings *s, const char *path, struct err *e)
 {
 	char buf[SETTINGS_SECRET_BYTES + 1];
-	int fd = open(path, O_RDONLY | O_CLOEXEC);
-	ssize_t got;
+	struct err why;
+	size_t length;
+	int rc = secret_read_file(path, buf, sizeof(buf), &length, &why);
 
-	if (fd < 0)
-		return err_set(e, -errno, "PHUB_SECRET_FILE '%s' cannot be read: %s", path, strerror(errno));
-	got = read(fd, buf, sizeof(buf));
-	close(fd);
-	if (got < 0 || (size_t)got > SETTINGS_SECRET_BYTES)
-		return err_set(e, -EINVAL, "PHUB_SECRET_FILE '%s' is not a file of at most %d bytes", path,
+	if (rc < 0)
+		return err_set(e, rc, "PHUB_SECRET_FILE: %s", why.text);
+	if (length > SETTINGS_SECRET_BYTES)
+		rc = err_set(e, -EINVAL, "PHUB_SECRET_FILE '%s' is not a file of at most %d bytes", path,
 			SETTINGS_SECRET_BYTES);
-	while (got > 0 && (buf[got - 1] == '\n' || buf[got - 1] == '\r'))
-		got--;
-	if (got == 0)
-		return err_set(e, -EINVAL, "PHUB_SECRET_FILE '%s' is empty", path);
-	s->secret = strndup(buf, (size_t)got);
+	else if (length == 0)
+		rc = err_set(e, -EINVAL, "PHUB_SECRET_FILE '%s' is empty", path);
+	else
+		s->secret = strndup(buf, length);
 	explicit_bzero(buf, sizeof(buf));
+	if (rc < 0)
+		return rc;
 	return s->secret ? 0 : err_set(e, -ENOMEM, "no memory for the secret");
 }
 

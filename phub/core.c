@@ -182,6 +182,54 @@ static void core_hyper(struct core *core, const struct mail *mail)
 	mail->shard->retry_due = true;
 }
 
+static bool core_is_missing(const struct shard *shard, const struct chunk *chunk, uint32_t rank)
+{
+	if (spec_stepwise(shard->spec) && chunk->weights)
+		return stepwise_missing(chunk, shard, rank);
+	return chunk->arrivals[rank].state == ARRIVAL_NONE;
+}
+
+static void core_list_missing(const struct shard *shard, const struct chunk *chunk, struct mail *mail)
+{
+	for (uint32_t rank = 0; rank < shard->spec->world; rank++) {
+		if (!core_is_missing(shard, chunk, rank))
+			continue;
+		mail->value++;
+		mail->missing[rank / 64] |= UINT64_C(1) << (rank % 64);
+	}
+}
+
+/* The shard's chunk with this index in the job's plan: they are in its order. NULL: it is not here. */
+static const struct chunk *core_find_chunk(const struct shard *shard, uint32_t index)
+{
+	uint32_t low = 0, high = shard->chunk_count;
+
+	while (low < high) {
+		uint32_t middle = low + (high - low) / 2;
+
+		if (shard->chunks[middle].index < index)
+			low = middle + 1;
+		else
+			high = middle;
+	}
+	return low < shard->chunk_count && shard->chunks[low].index == index ? &shard->chunks[low] : NULL;
+}
+
+static void core_who(struct core *core, const struct mail *mail)
+{
+	const struct chunk *chunk = core_find_chunk(mail->shard, mail->chunk);
+	struct mail answer = *mail;
+
+	answer.kind = MAIL_MISSING;
+	answer.core = core->config.index;
+	answer.value = 0;
+	if (chunk && !spec_stepwise(mail->shard->spec) && chunk->round > mail->round)
+		answer.value = -1;
+	else if (chunk)
+		core_list_missing(mail->shard, chunk, &answer);
+	core_tell(core, &answer);
+}
+
 static void core_read(struct core *core, const struct mail *mail, uint64_t now_ns)
 {
 	switch (mail->kind) {
@@ -199,6 +247,9 @@ static void core_read(struct core *core, const struct mail *mail, uint64_t now_n
 		break;
 	case MAIL_HYPER:
 		core_hyper(core, mail);
+		break;
+	case MAIL_WHO:
+		core_who(core, mail);
 		break;
 	case MAIL_STOP:
 		core->stopping = true;
@@ -248,13 +299,6 @@ static void core_tell_ends(struct core *core, struct shard *shard)
 	}
 }
 
-static bool core_is_missing(const struct shard *shard, const struct chunk *chunk, uint32_t rank)
-{
-	if (spec_stepwise(shard->spec) && chunk->weights)
-		return stepwise_missing(chunk, shard, rank);
-	return chunk->arrivals[rank].state == ARRIVAL_NONE;
-}
-
 /* Tells control of the oldest open round, when it has been open for long. */
 static void core_report_stall(struct core *core, struct shard *shard, uint64_t now_ns)
 {
@@ -275,15 +319,7 @@ static void core_report_stall(struct core *core, struct shard *shard, uint64_t n
 		.chunk = chunk->index,
 		.round = chunk->round,
 	};
-	for (uint32_t rank = 0; rank < shard->spec->world; rank++) {
-		if (!core_is_missing(shard, chunk, rank))
-			continue;
-		mail.value++;
-		if (rank < 64)
-			mail.missing |= 1ull << rank;
-		else if (mail.rank == 0 && !shard->links[rank].conn)
-			mail.rank = rank;
-	}
+	core_list_missing(shard, chunk, &mail);
 	if (mailbox_send(core->config.control, &mail) == 0)
 		shard->stalled_told_ns = now_ns;
 }

@@ -9,6 +9,9 @@
 #include <stdint.h>
 
 #include "phub/base/ring.h"
+#include "transport/wire.h"
+
+#define MAIL_RANK_WORDS (WIRE_WORLD_MAX / 64)
 
 struct conn;
 struct conn_spec;
@@ -25,6 +28,7 @@ enum mail_kind {
 	MAIL_LINK,   /* `rank` is reached through `conn`: for the core's queue number `value`, with `spec` */
 	MAIL_UNLINK, /* rank `rank` of `shard` is gone: drop its connection */
 	MAIL_HYPER,  /* `table` for `shard`: copied, then sent back with MAIL_HYPER_TAKEN */
+	MAIL_WHO,    /* who is missing from `round` of `chunk`? Answered by MAIL_MISSING with the same `detail` */
 	MAIL_STOP,   /* leave core_run() when all shards are detached */
 	/* Core -> control. `core` says which. */
 	MAIL_DETACHED,     /* `shard` is the control thread's again; nothing of the core refers to it */
@@ -32,9 +36,9 @@ enum mail_kind {
 	MAIL_LINK_CLOSED,  /* the connection of `rank` ended; `value` is the negative errno or 0 */
 	MAIL_HYPER_TAKEN,  /* `table` is the control thread's again */
 	MAIL_FAILED, /* the job cannot go on: `value` is enum shard_failure, about `rank`, `chunk`, `round`, `detail` */
-	/* The oldest open round: `chunk`, `round`; `missing`: ranks below 64; `value`: how many; `rank`: the first of
-	 * the others that has no connection, or 0. */
+	/* The oldest open round: `chunk`, `round`; `missing`: a bit for each rank; `value`: how many. */
 	MAIL_STALLED,
+	MAIL_MISSING, /* likewise, of what MAIL_WHO named; `value` -1: that round is committed */
 };
 
 struct mail {
@@ -48,9 +52,9 @@ struct mail {
 	uint32_t rank;
 	uint32_t chunk; /* index in the job's plan */
 	uint64_t round;
-	uint64_t missing;
 	int64_t value;
 	uint64_t detail;
+	uint64_t missing[MAIL_RANK_WORDS]; /* rank r: bit r % 64 of word r / 64 */
 };
 
 /*

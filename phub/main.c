@@ -36,7 +36,8 @@ static const char main_help[] =
 	"  --config FILE     read options from a YAML file\n"
 	"  -o KEY=VALUE      set one option, over the file's; also as --KEY VALUE, like --listen 127.0.0.1:0\n"
 	"  --dump-config     print every option with its value and what is allowed, as YAML for --config\n"
-	"  --check-config    check options and secrets, run nothing\n"
+	"  --check-config    check options, secrets, and that this machine has the CPUs, the interface and the\n"
+	"                    addresses that they name; no port is tried, nothing runs\n"
 	"  --version, --help\n"
 	"\n"
 	"Exit codes: 0 done, 1 failed, 2 usage.\n";
@@ -221,7 +222,9 @@ static int main_act(struct config *config, enum main_action action)
 	if (config_finish(config, &e) < 0)
 		return main_complain(&e, MAIN_FAILED);
 	if (action == MAIN_CHECK) {
-		puts("phubd: the options are good");
+		if (box_check(config, &e) < 0)
+			return main_complain(&e, MAIN_FAILED);
+		puts("phubd: the options are good (no port was tried)");
 		return main_flush(MAIN_DONE);
 	}
 	log_set_sink(log_sink_stderr, NULL);

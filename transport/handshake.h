@@ -15,6 +15,8 @@
 #ifndef PHUB_TRANSPORT_HANDSHAKE_H
 #define PHUB_TRANSPORT_HANDSHAKE_H
 
+#include <errno.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -96,5 +98,11 @@ enum handshake_code {
 /* A positive errno as code (unknown ones: HANDSHAKE_REFUSED), and a code as positive errno. Pure. */
 uint32_t handshake_code_from_errno(int error);
 int handshake_code_errno(uint32_t code);
+
+/* Did the peer just end its connection? A probe whether anybody listens does, and a worker that finds another way. */
+static inline bool handshake_hung_up(int error)
+{
+	return error == -ECONNRESET || error == -EPIPE;
+}
 
 #endif

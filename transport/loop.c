@@ -238,7 +238,10 @@ static int loop_accept(struct transport *head, uint64_t now_ns, struct hello *ou
 		if (rc < 0 || loop_stranger_late(t, c, now_ns)) {
 			loop_stranger_remove(t, at);
 			loop_conn_free(c, 0);
-			head->strangers_refused++;
+			if (handshake_hung_up(rc))
+				head->strangers_gone++;
+			else
+				head->strangers_refused++;
 			continue;
 		}
 		at = &c->next;

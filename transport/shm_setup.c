@@ -181,12 +181,20 @@ static int shm_open_transport(const struct transport_config *config, struct tran
 	return 0;
 }
 
-/* Ends a stranger, or a hello that was not returned yet. */
-static void shm_stranger_end(struct shm_transport *t, struct shm_list *list, struct shm_conn *c)
+static void shm_stranger_count(struct shm_transport *t, int error)
+{
+	if (handshake_hung_up(error))
+		t->head.strangers_gone++;
+	else
+		t->head.strangers_refused++;
+}
+
+/* Ends a stranger, or a hello that was not returned yet. `error`: its own, or why it is not wanted. */
+static void shm_stranger_end(struct shm_transport *t, struct shm_list *list, struct shm_conn *c, int error)
 {
 	TAILQ_REMOVE(list, c, link);
 	t->stranger_count--;
-	t->head.strangers_refused++;
+	shm_stranger_count(t, error);
 	shm_conn_unwatch(t, c);
 	shm_conn_free(c);
 }
@@ -198,9 +206,9 @@ static void shm_close_transport(struct transport *head)
 
 	assert(t->queue_count == 0);
 	while ((c = TAILQ_FIRST(&t->strangers)) != NULL)
-		shm_stranger_end(t, &t->strangers, c);
+		shm_stranger_end(t, &t->strangers, c, -ESHUTDOWN);
 	while ((c = TAILQ_FIRST(&t->complete)) != NULL)
-		shm_stranger_end(t, &t->complete, c);
+		shm_stranger_end(t, &t->complete, c, -ESHUTDOWN);
 	shm_join_close(t);
 	shm_close_fd(&t->listener);
 	close(t->epoll);
@@ -284,7 +292,7 @@ static int shm_stranger_begin(struct shm_transport *t, int fd, uint64_t now_ns)
 	int rc;
 
 	if (t->stranger_count == SHM_STRANGERS_MAX && !TAILQ_EMPTY(&t->strangers))
-		shm_stranger_end(t, &t->strangers, TAILQ_FIRST(&t->strangers));
+		shm_stranger_end(t, &t->strangers, TAILQ_FIRST(&t->strangers), -ENOSPC);
 	if (t->stranger_count == SHM_STRANGERS_MAX)
 		return -ENOSPC;
 	c = shm_conn_create(t, fd, true);
@@ -325,6 +333,7 @@ static void shm_take_callers(struct shm_transport *t, uint64_t now_ns)
 {
 	for (int i = 0; i < SHM_ACCEPTS; i++) {
 		int fd = accept4(t->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+		int rc;
 
 		if (fd < 0 && (errno == EINTR || errno == ECONNABORTED))
 			continue;
@@ -332,8 +341,9 @@ static void shm_take_callers(struct shm_transport *t, uint64_t now_ns)
 			shm_listen_pause(t, now_ns + SHM_PAUSE_NS);
 		if (fd < 0)
 			return;
-		if (shm_stranger_begin(t, fd, now_ns) < 0) {
-			t->head.strangers_refused++;
+		rc = shm_stranger_begin(t, fd, now_ns);
+		if (rc < 0) {
+			shm_stranger_count(t, rc);
 			close(fd);
 		}
 	}
@@ -347,7 +357,7 @@ static void shm_stranger_drive(struct shm_transport *t, struct shm_conn *c)
 	if (rc == -EAGAIN)
 		return;
 	if (rc < 0) {
-		shm_stranger_end(t, &t->strangers, c);
+		shm_stranger_end(t, &t->strangers, c, rc);
 		return;
 	}
 	shm_conn_unwatch(t, c);
@@ -374,7 +384,7 @@ static void shm_take_events(struct shm_transport *t, uint64_t now_ns)
 	if (callers)
 		shm_take_callers(t, now_ns);
 	while ((oldest = TAILQ_FIRST(&t->strangers)) != NULL && oldest->deadline_ns <= now_ns)
-		shm_stranger_end(t, &t->strangers, oldest);
+		shm_stranger_end(t, &t->strangers, oldest, -ETIMEDOUT);
 }
 
 static int shm_accept(struct transport *head, uint64_t now_ns, struct hello *out)

@@ -7,6 +7,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <ifaddrs.h>
 #include <net/if.h>
 #include <netdb.h>
 #include <netinet/in.h>
@@ -122,6 +123,66 @@ static int sock_listen_port(const struct addrinfo *at, uint16_t port, const char
 	return err_set(e, rc, "cannot listen on port %u: %s", port, strerror(-rc));
 }
 
+static bool sock_is_any(const struct sockaddr *address)
+{
+	if (address->sa_family == AF_INET6)
+		return IN6_IS_ADDR_UNSPECIFIED(&((const struct sockaddr_in6 *)(const void *)address)->sin6_addr);
+	return ((const struct sockaddr_in *)(const void *)address)->sin_addr.s_addr == htonl(INADDR_ANY);
+}
+
+static bool sock_same_address(const struct sockaddr *a, const struct sockaddr *b)
+{
+	if (a->sa_family != b->sa_family)
+		return false;
+	if (a->sa_family == AF_INET6)
+		return memcmp(&((const struct sockaddr_in6 *)(const void *)a)->sin6_addr,
+			       &((const struct sockaddr_in6 *)(const void *)b)->sin6_addr,
+			       sizeof(struct in6_addr)) == 0;
+	return ((const struct sockaddr_in *)(const void *)a)->sin_addr.s_addr ==
+	       ((const struct sockaddr_in *)(const void *)b)->sin_addr.s_addr;
+}
+
+/* Adds "10.0.0.5" to a list of addresses. */
+static void sock_list_address(const struct sockaddr *address, char *list, size_t bytes)
+{
+	socklen_t length = address->sa_family == AF_INET6 ? sizeof(struct sockaddr_in6) : sizeof(struct sockaddr_in);
+	size_t at = strlen(list);
+	char text[SOCK_ADDRESS_BYTES];
+
+	if (getnameinfo(address, length, text, sizeof(text), NULL, 0, NI_NUMERICHOST) == 0)
+		snprintf(list + at, bytes - at, "%s%s", at ? ", " : "", text);
+}
+
+/*
+ * Who is bound to an interface hears only what comes in by it. The kernel takes an address of another one all the same,
+ * and nobody would ever get through.
+ */
+static int sock_check_interface(const struct sockaddr *address, const char *interface, const char *host, struct err *e)
+{
+	struct ifaddrs *all;
+	char list[256] = "";
+	bool found = false;
+
+	if (!interface || sock_is_any(address) || if_nametoindex(interface) == 0 || getifaddrs(&all) < 0)
+		return 0;
+	for (const struct ifaddrs *i = all; i; i = i->ifa_next) {
+		if (!i->ifa_addr || strcmp(i->ifa_name, interface) != 0 ||
+			(i->ifa_addr->sa_family != AF_INET && i->ifa_addr->sa_family != AF_INET6))
+			continue;
+		/* All of 127.0.0.0/8 is lo's, which lists 127.0.0.1. */
+		found = found || sock_same_address(address, i->ifa_addr) ||
+			(sock_is_loopback(address) && sock_is_loopback(i->ifa_addr));
+		sock_list_address(i->ifa_addr, list, sizeof(list));
+	}
+	freeifaddrs(all);
+	if (found)
+		return 0;
+	return err_set(e, -EADDRNOTAVAIL,
+		"%s is not an address of interface %s, so nobody could reach it; listen on %s%s*, or leave interface "
+		"empty",
+		host, interface, list, list[0] ? ", or on " : "");
+}
+
 /* The first free port of first..last on the first address of `host`. Returns the fd. */
 static int sock_listen_range(const char *host, uint16_t first, uint16_t last, const char *interface, struct err *e)
 {
@@ -130,7 +191,9 @@ static int sock_listen_range(const char *host, uint16_t first, uint16_t last, co
 
 	if (rc < 0)
 		return rc;
-	rc = -EADDRINUSE;
+	rc = sock_check_interface(list->ai_addr, interface, host, e);
+	if (rc == 0)
+		rc = -EADDRINUSE;
 	for (uint32_t port = first; port <= last && rc == -EADDRINUSE; port++)
 		rc = sock_listen_port(list, (uint16_t)port, interface, e);
 	freeaddrinfo(list);

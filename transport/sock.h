@@ -21,8 +21,8 @@ enum {
 
 /*
  * Listens on host ("" for any address, IPv4 and IPv6) and the first free port of first..last (0, 0: any
- * free one), through `interface` when it is not NULL. The fd is the caller's. 0 or a negative errno
- * with the reason in `e`. Looking up a name may block.
+ * free one), through `interface` when it is not NULL: -EADDRNOTAVAIL when the address is none of it. The fd is the
+ * caller's. 0 or a negative errno with the reason in `e`. Looking up a name may block.
  */
 int sock_listen(const char *host, uint16_t first, uint16_t last, const char *interface, int *fd, struct err *e);
 

@@ -245,12 +245,20 @@ static int tcp_conn_shake(struct tcp_conn *c)
 	return rc == -EAGAIN ? 0 : rc;
 }
 
-/* Ends a stranger, or a hello that was not returned yet. */
-static void tcp_stranger_end(struct tcp *t, struct tcp_conn *c)
+static void tcp_stranger_count(struct tcp *t, int error)
+{
+	if (handshake_hung_up(error))
+		t->transport.strangers_gone++;
+	else
+		t->transport.strangers_refused++;
+}
+
+/* Ends a stranger, or a hello that was not returned yet. `error`: its own, or why it is not wanted. */
+static void tcp_stranger_end(struct tcp *t, struct tcp_conn *c, int error)
 {
 	tcp_link_remove(&c->ready);
 	t->stranger_count--;
-	t->transport.strangers_refused++;
+	tcp_stranger_count(t, error);
 	tcp_conn_free(c);
 }
 
@@ -289,7 +297,7 @@ static int tcp_stranger_begin(struct tcp *t, int fd, const struct sockaddr_stora
 	int rc;
 
 	if (t->stranger_count == TCP_STRANGERS_MAX && !tcp_link_alone(&t->strangers))
-		tcp_stranger_end(t, TCP_CONN_OF(t->strangers.next));
+		tcp_stranger_end(t, TCP_CONN_OF(t->strangers.next), -ENOSPC);
 	if (t->stranger_count == TCP_STRANGERS_MAX)
 		return -ENOSPC;
 	c = tcp_conn_create(t, fd, true);
@@ -329,6 +337,7 @@ static void tcp_take_callers(struct tcp *t, uint64_t now_ns)
 	for (int i = 0; i < TCP_ACCEPTS; i++) {
 		struct sockaddr_storage peer = {0};
 		int fd = sock_accept(t->listen_fd, &peer);
+		int rc;
 
 		if (fd == -EAGAIN)
 			return;
@@ -336,8 +345,9 @@ static void tcp_take_callers(struct tcp *t, uint64_t now_ns)
 			tcp_listen_pause(t, now_ns + TCP_PAUSE_NS);
 			return;
 		}
-		if (tcp_stranger_begin(t, fd, &peer, now_ns) < 0) {
-			t->transport.strangers_refused++;
+		rc = tcp_stranger_begin(t, fd, &peer, now_ns);
+		if (rc < 0) {
+			tcp_stranger_count(t, rc);
 			close(fd);
 		}
 	}
@@ -346,8 +356,10 @@ static void tcp_take_callers(struct tcp *t, uint64_t now_ns)
 /* A stranger's socket has something. */
 static void tcp_stranger_drive(struct tcp *t, struct tcp_conn *c)
 {
-	if (tcp_conn_shake(c) < 0) {
-		tcp_stranger_end(t, c);
+	int rc = tcp_conn_shake(c);
+
+	if (rc < 0) {
+		tcp_stranger_end(t, c, rc);
 		return;
 	}
 	if (c->handshake.state != HANDSHAKE_AWAIT_ANSWER)
@@ -375,7 +387,7 @@ static void tcp_take_events(struct tcp *t, uint64_t now_ns)
 	if (callers)
 		tcp_take_callers(t, now_ns);
 	while (!tcp_link_alone(&t->strangers) && TCP_CONN_OF(t->strangers.next)->deadline_ns <= now_ns)
-		tcp_stranger_end(t, TCP_CONN_OF(t->strangers.next));
+		tcp_stranger_end(t, TCP_CONN_OF(t->strangers.next), -ETIMEDOUT);
 }
 
 static int tcp_accept(struct transport *head, uint64_t now_ns, struct hello *out)
@@ -524,9 +536,9 @@ static void tcp_close(struct transport *head)
 	struct tcp *t = (struct tcp *)head;
 
 	while (!tcp_link_alone(&t->strangers))
-		tcp_stranger_end(t, TCP_CONN_OF(t->strangers.next));
+		tcp_stranger_end(t, TCP_CONN_OF(t->strangers.next), -ESHUTDOWN);
 	while (!tcp_link_alone(&t->complete))
-		tcp_stranger_end(t, TCP_CONN_OF(t->complete.next));
+		tcp_stranger_end(t, TCP_CONN_OF(t->complete.next), -ESHUTDOWN);
 	if (t->listen_fd >= 0)
 		close(t->listen_fd);
 	close(t->epoll_fd);

@@ -230,6 +230,7 @@ struct transport_ops {
 struct transport {
 	const struct transport_ops *ops;
 	uint64_t strangers_refused; /* handshakes ended by accept() itself or by reject() */
+	uint64_t strangers_gone;    /* callers that hung up again, having said nothing wrong: not among those */
 };
 
 extern const struct transport_ops transport_tcp;

@@ -5,16 +5,15 @@
 #include "phub/cli/admin.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "client/phub.h"
 #include "client/url.h"
 #include "phub/base/clock.h"
+#include "phub/base/secret.h"
 #include "transport/proof.h"
 #include "transport/stream.h"
 #include "transport/wire.h"
@@ -115,8 +114,8 @@ static int admin_receive(struct admin_session *s, Phub__Control__MessageCase wan
 static int admin_read_secret(struct admin_session *s)
 {
 	const char *text = getenv("PHUB_ADMIN_SECRET"), *path = getenv("PHUB_ADMIN_SECRET_FILE");
-	ssize_t got;
-	int fd;
+	struct err why;
+	int rc;
 
 	if (text && *text) {
 		s->secret_bytes = strnlen(text, sizeof(s->secret));
@@ -128,16 +127,11 @@ static int admin_read_secret(struct admin_session *s)
 			"the box at %s wants its admin secret; put it into PHUB_ADMIN_SECRET or a file named by "
 			"PHUB_ADMIN_SECRET_FILE",
 			s->address);
-	fd = open(path, O_RDONLY | O_CLOEXEC);
-	if (fd < 0)
-		return err_set(s->e, -errno, "PHUB_ADMIN_SECRET_FILE %s: %s", path, strerror(errno));
-	got = read(fd, s->secret, sizeof(s->secret));
-	close(fd);
-	while (got > 0 && (s->secret[got - 1] == '\n' || s->secret[got - 1] == '\r'))
-		got--;
-	if (got <= 0)
+	rc = secret_read_file(path, s->secret, sizeof(s->secret), &s->secret_bytes, &why);
+	if (rc < 0)
+		return err_set(s->e, rc, "PHUB_ADMIN_SECRET_FILE: %s", why.text);
+	if (s->secret_bytes == 0)
 		return err_set(s->e, -EINVAL, "PHUB_ADMIN_SECRET_FILE %s: no secret in it", path);
-	s->secret_bytes = (size_t)got;
 	return 0;
 }
 

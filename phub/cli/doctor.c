@@ -20,6 +20,7 @@
 #include <unistd.h>
 
 #include "aggregation/dispatch.h"
+#include "client/url.h"
 #include "phub/base/clock.h"
 #include "phub/base/cpu.h"
 #include "phub/base/mem.h"
@@ -28,6 +29,7 @@
 #include "phub/cli/cli.h"
 #include "phub/cli/output.h"
 #include "topology/discover.h"
+#include "transport/stream.h"
 
 void doctor_say(struct doctor *d, const char *what, enum doctor_state state, const char *cure, const char *format, ...)
 {
@@ -252,22 +254,30 @@ static void doctor_check_buffers(struct doctor *d, const char *what, const char 
 		most < 4 << 20 ? ": too little for a fast link" : "");
 }
 
-static void doctor_check_port(struct doctor *d)
+/* The port that a box here would listen on, when the one that is asked about is, or would be, on this machine. */
+static void doctor_check_port(struct doctor *d, const char *box)
 {
-	struct sockaddr_in address = {
-		.sin_family = AF_INET, .sin_port = htons(7077), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-	int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), on = 1, rc = 0;
+	struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+	int fd, on = 1, rc = 0;
+	char text[URL_HOST_BYTES + 64], what[32];
+	struct url url;
 
+	snprintf(text, sizeof(text), "phub://%.250s/x", box);
+	if (url_parse(text, &url, NULL) < 0 || stream_host_is_loopback(url.host) != 1)
+		return;
+	snprintf(what, sizeof(what), "port %u", url.port);
+	address.sin_port = htons(url.port);
+	fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
 	setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
 	if (bind(fd, (struct sockaddr *)&address, sizeof(address)) < 0)
 		rc = -errno;
 	close(fd);
 	if (rc == 0)
-		doctor_say(d, "port 7077", DOCTOR_OK, NULL, "free for a box on this machine");
+		doctor_say(d, what, DOCTOR_OK, NULL, "free for a box on this machine");
 	else if (rc == -EADDRINUSE)
-		doctor_say(d, "port 7077", DOCTOR_OK, NULL, "taken; the check of the box below says whether by a box");
+		doctor_say(d, what, DOCTOR_OK, NULL, "taken; the check of the box below says whether by a box");
 	else
-		doctor_say(d, "port 7077", DOCTOR_FAIL, "run phubd with another port: -o listen=127.0.0.1:7078", "%s",
+		doctor_say(d, what, DOCTOR_FAIL, "run phubd with another port: -o listen=127.0.0.1:7078", "%s",
 			strerror(-rc));
 }
 
@@ -293,7 +303,7 @@ static void doctor_check_nics(struct doctor *d, const struct host *host)
 
 /* ---- all of it ---- */
 
-static void doctor_check_machine(struct doctor *d)
+static void doctor_check_machine(struct doctor *d, const char *box)
 {
 	struct host *host = malloc(sizeof(*host));
 	struct err e = {.text = "out of memory"};
@@ -314,7 +324,7 @@ static void doctor_check_machine(struct doctor *d)
 	doctor_check_congestion(d);
 	doctor_check_buffers(d, "tcp_rmem", "tcp_rmem");
 	doctor_check_buffers(d, "tcp_wmem", "tcp_wmem");
-	doctor_check_port(d);
+	doctor_check_port(d, box);
 }
 
 int doctor_run(int argc, char **argv)
@@ -337,6 +347,7 @@ int doctor_run(int argc, char **argv)
 		.words_max = 1,
 		.options = options,
 	};
+	const char *box;
 	struct args_words words;
 	int rc = args_parse(&usage, argc, argv, &words);
 
@@ -344,8 +355,9 @@ int doctor_run(int argc, char **argv)
 		rc = admin_check_address(&usage, words.at[0]);
 	if (rc != ARGS_GO_ON)
 		return rc;
-	doctor_check_machine(&d);
-	doctor_check_box(&d, words.count ? words.at[0] : ADMIN_ADDRESS_DEFAULT, words.count > 0);
+	box = words.count ? words.at[0] : ADMIN_ADDRESS_DEFAULT;
+	doctor_check_machine(&d, box);
+	doctor_check_box(&d, box, words.count > 0);
 	if (!d.json)
 		printf("%u ok, %u warnings, %u failed\n", d.counts[DOCTOR_OK], d.counts[DOCTOR_WARN],
 			d.counts[DOCTOR_FAIL]);

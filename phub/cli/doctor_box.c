@@ -99,11 +99,15 @@ static void box_check_jobs(struct doctor *d, const Phub__AdminReply *reply)
 					"job %s: rank %" PRIu32 " at %s has been silent for %" PRIu64 " ms", job->name,
 					job->workers[w]->rank, job->workers[w]->peer, job->workers[w]->silent_ms);
 		}
-		if (job->n_missing || (job->waiting && *job->waiting))
+		if (job->n_missing)
 			doctor_say(d, "job", DOCTOR_WARN, "phub jobs --workers",
 				"job %s: %zu of %" PRIu32 " workers are missing%s%s", job->name, job->n_missing,
 				job->world, job->waiting && *job->waiting ? "; waits: " : "",
 				job->waiting ? job->waiting : "");
+		else if (job->waiting && *job->waiting)
+			doctor_say(d, "job", DOCTOR_WARN, "phub jobs --workers",
+				"job %s: all %" PRIu32 " workers are there, and it stalls: %s", job->name, job->world,
+				job->waiting);
 		else
 			doctor_say(d, "job", DOCTOR_OK, NULL,
 				"job %s: all %" PRIu32 " workers are there, %.1f rounds/s", job->name, job->world,

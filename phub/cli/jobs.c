@@ -10,8 +10,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "client/ranks.h"
 #include "phub/base/clock.h"
+#include "phub/base/ranks.h"
 #include "phub/cli/admin.h"
 #include "phub/cli/args.h"
 #include "phub/cli/cli.h"

@@ -129,29 +129,46 @@ static void topo_print_plan(const struct topo *t, const struct model *m, double 
 		const struct placement_core *c = &t->placed[i];
 
 		output_cell(&table, "%u", i);
-		output_cell(&table, "%d", c->cpu);
-		output_cell(&table, "%d", c->node);
+		output_cell(&table, c->cpu < 0 ? "-" : "%d", c->cpu);
+		output_cell(&table, c->node < 0 ? "-" : "%d", c->node);
 		output_cell(&table, "%s", topo_nic(t, c));
 		output_cell(&table, "%" PRIu32, t->chunk_count[i]);
 		output_cell(&table, "%" PRIu64, c->bytes);
 	}
 	output_table_print(&table);
+	if (t->cores > t->host.cpu_count)
+		printf("no core is pinned: there are more of them than CPUs\n");
 	printf("imbalance (fullest core / mean): %.4f\n", imbalance);
 }
 
-static int topo_show_model(struct topo *t, const struct model *m, struct err *e)
+static int topo_show_model(const struct topo *t, const struct model *m, struct err *e)
 {
-	double imbalance;
-	int rc = topo_plan(t, m, e);
+	double imbalance = placement_core_balance(t->placed, (unsigned)t->cores).imbalance;
 
-	if (rc < 0)
-		return rc;
-	imbalance = placement_core_balance(t->placed, (unsigned)t->cores).imbalance;
 	if (!t->json)
 		topo_print_plan(t, m, imbalance);
 	else if (!topo_json_plan(t, m, imbalance))
-		rc = err_set(e, -ENOMEM, "out of memory");
-	return rc;
+		return err_set(e, -ENOMEM, "out of memory");
+	return 0;
+}
+
+static int topo_show_host(const struct topo *t, struct err *e)
+{
+	if (!t->json)
+		topo_print_host(&t->host);
+	else if (!topo_json_host(&t->host))
+		return err_set(e, -ENOMEM, "out of memory");
+	return 0;
+}
+
+/* As a box does: it pins its cores to good CPUs, and when there are more cores than CPUs, to none. */
+static int topo_pick(struct topo *t, struct err *e)
+{
+	if (t->cores <= t->host.cpu_count)
+		return topology_pick_cores(&t->host, NULL, 0, (unsigned)t->cores, t->placed, e);
+	for (unsigned i = 0; i < t->cores; i++)
+		t->placed[i] = (struct placement_core){.cpu = -1, .node = -1, .nic = PLACEMENT_NIC_NONE};
+	return 0;
 }
 
 static int topo_show(struct topo *t, struct err *e)
@@ -161,20 +178,21 @@ static int topo_show(struct topo *t, struct err *e)
 
 	if (rc < 0)
 		return rc;
-	if (t->json && !topo_json_host(&t->host))
-		return err_set(e, -ENOMEM, "out of memory");
-	if (!t->json)
-		topo_print_host(&t->host);
 	if (!t->model)
-		return 0;
+		return topo_show_host(t, e);
 	if (!t->cores)
 		t->cores = t->host.cpu_count > 1 ? t->host.cpu_count / 2 : 1;
-	rc = topology_pick_cores(&t->host, NULL, 0, (unsigned)t->cores, t->placed, e);
+	rc = topo_pick(t, e);
 	if (rc == 0)
 		rc = models_load(t->model, &m, e);
 	if (rc < 0)
 		return rc;
-	rc = topo_show_model(t, &m, e);
+	/* Nothing is printed before all of it is known. */
+	rc = topo_plan(t, &m, e);
+	if (rc == 0)
+		rc = topo_show_host(t, e);
+	if (rc == 0)
+		rc = topo_show_model(t, &m, e);
 	model_destroy(&m);
 	return rc;
 }

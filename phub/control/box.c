@@ -15,6 +15,7 @@
 #include "phub/base/mem.h"
 #include "topology/discover.h"
 #include "topology/pick.h"
+#include "transport/sock.h"
 
 enum {
 	BOX_MAILS = 4096,          /* from the cores to control */
@@ -23,32 +24,43 @@ enum {
 
 /* ---- which CPUs ---- */
 
-static int box_use_listed(struct box *box, struct err *e)
+/* Are the CPUs that the operator named there, for us? */
+static int box_check_listed(const struct config *config, struct err *e)
 {
-	const struct config *config = box->config;
 	struct cpu_list *allowed = malloc(sizeof(*allowed));
+	int rc = 0;
 
 	if (!allowed)
 		return err_set(e, -ENOMEM, "no memory for the list of CPUs");
 	if (cpu_list_allowed(allowed) < 0)
 		allowed->count = 0;
-	for (unsigned i = 0; i < box->core_count; i++) {
+	for (unsigned i = 0; rc == 0 && i < config->core_count; i++) {
 		bool found = allowed->count == 0;
 
 		for (unsigned k = 0; k < allowed->count; k++)
 			found = found || allowed->cpu[k] == config->cpus[i];
-		if (!found) {
-			free(allowed);
-			return err_set(e, -EINVAL,
+		if (!found)
+			rc = err_set(e, -EINVAL,
 				"cores: CPU %d is not there, or this process may not use it; see taskset -p %d",
 				config->cpus[i], (int)getpid());
-		}
+	}
+	free(allowed);
+	return rc;
+}
+
+static int box_use_listed(struct box *box, struct err *e)
+{
+	const struct config *config = box->config;
+	int rc = box_check_listed(config, e);
+
+	if (rc < 0)
+		return rc;
+	for (unsigned i = 0; i < box->core_count; i++) {
 		box->placement[i] = (struct placement_core){.cpu = config->cpus[i], .nic = PLACEMENT_NIC_NONE};
 		box->core_node[i] = cpu_node(NULL, config->cpus[i]);
 		if (box->core_node[i] < 0)
 			box->core_node[i] = MEM_NODE_ANY;
 	}
-	free(allowed);
 	return 0;
 }
 
@@ -183,11 +195,29 @@ static int box_listen(struct box *box, struct err *e)
 				"with listen",
 				l->port, l->host[0] ? l->host : "*");
 		if (rc < 0)
-			return err_set(e, rc, "%s", why.text);
+			return err_set(e, rc, "listen: %s: %s", l->host[0] ? l->host : "*", why.text);
 		listener->watch = (struct control_watch){CONTROL_LISTENER, listener};
 		box->listener_count++;
 	}
 	return 0;
+}
+
+int box_check(const struct config *config, struct err *e)
+{
+	const char *interface = config->interface[0] ? config->interface : NULL;
+	int rc = config->cores_listed ? box_check_listed(config, e) : 0;
+	struct err why;
+	int fd;
+
+	for (unsigned i = 0; rc == 0 && i < config->listen_count; i++) {
+		rc = sock_listen(config->listen[i].host, 0, 0, interface, &fd, &why);
+		if (rc == 0)
+			close(fd);
+		else
+			err_set(e, rc, "listen: %s: %s", config->listen[i].host[0] ? config->listen[i].host : "*",
+				why.text);
+	}
+	return rc;
 }
 
 /* ---- cores ---- */

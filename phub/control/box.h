@@ -77,6 +77,12 @@ int box_create(
 	const struct config *config, const struct box_env *env, uint64_t now_ns, struct box **out, struct err *e);
 
 /*
+ * Is what the options name there on this machine: CPUs, interface, addresses? Ports are not tried: another box may have
+ * them. Blocks on names. 0 or a negative errno with what to do in `e`.
+ */
+int box_check(const struct config *config, struct err *e);
+
+/*
  * Turns control and every core once. Does not block. Returns whether something is left to be done at this very time.
  * A caller that wants to choose the order calls control_step(&box->control, now) and core_step(box->cores[i], now)
  * itself.

@@ -6,6 +6,7 @@
 #include "phub/control/config.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -154,6 +155,8 @@ static int config_key(struct config_file *f, const yaml_node_pair_t *pair, const
 		return err_set(f->e, -EINVAL, "%s:%u: unknown key '%.64s'; allowed: %s", f->name, config_line(key),
 			name ? name : "(not a word)", names);
 	}
+	if (table == option_table)
+		f->config->lines[o - table] = config_line(key);
 	if (*seen & (UINT64_C(1) << (o - table)))
 		return err_set(f->e, -EINVAL, "%s:%u: %s is given twice", f->name, config_line(key), o->name);
 	*seen |= UINT64_C(1) << (o - table);
@@ -248,6 +251,9 @@ int config_parse(struct config *config, const void *text, size_t bytes, const ch
 	yaml_parser_t parser;
 	int rc;
 
+	/* Of an older file the lines are forgotten: none is better than a wrong one. */
+	memset(config->lines, 0, sizeof(config->lines));
+	snprintf(config->file, sizeof(config->file), "%s", name);
 	if (bytes > CONFIG_FILE_BYTES_MAX)
 		return err_set(e, -EFBIG, "%s: %zu bytes; at most %u are read", name, bytes, CONFIG_FILE_BYTES_MAX);
 	if (!yaml_parser_initialize(&parser))
@@ -311,6 +317,7 @@ int config_set(struct config *config, const char *assignment, struct err *e)
 	}
 	if (o->type == OPTION_JOBS)
 		return err_set(e, -EINVAL, "jobs: can only be given in a file; use --config");
+	config->lines[o - option_table] = 0;
 	return option_read(o, config, equal + 1, e);
 }
 

@@ -20,6 +20,7 @@
 #define CONFIG_TRANSPORTS_MAX   8u   /* as many queues as a core can own */
 #define CONFIG_CORES_MAX        256u /* Start names a core in one byte */
 #define CONFIG_JOBS_MAX         4096u
+#define CONFIG_OPTIONS_MAX      64u
 #define CONFIG_FILE_BYTES_MAX   (1u << 20)
 #define CONFIG_SECRET_BYTES_MAX 4096u
 #define CONFIG_PATH_BYTES       4096u
@@ -51,6 +52,8 @@ struct config_job {
 };
 
 struct config {
+	char file[CONFIG_PATH_BYTES];       /* the last that was read; "": none */
+	unsigned lines[CONFIG_OPTIONS_MAX]; /* where it sets each option; 0: it does not, or that was overridden */
 	struct config_listen listen[CONFIG_LISTEN_MAX];
 	unsigned listen_count;
 	char interface[16];             /* "": any */
@@ -95,7 +98,7 @@ int config_set(struct config *config, const char *assignment, struct err *e);
 /*
  * Once all is set: reads the secrets, fills in what is chosen at start (memory_max, core_count), and checks what no
  * option can check alone (a public address needs secrets, times are in order, memory_max is there). 0, or a negative
- * errno with what to do in `e`.
+ * errno with what to do in `e`, behind "FILE:LINE: " when it is about an option that a file has set.
  */
 int config_finish(struct config *config, struct err *e);
 

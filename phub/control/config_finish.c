@@ -5,44 +5,40 @@
 #include "phub/control/config.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
+#include "phub/base/secret.h"
 #include "phub/control/config_options.h"
 #include "phub/control/config_values.h"
 #include "transport/stream.h"
 
 #define CONFIG_CORES_AUTO_MAX 8u
 
-/* The secret in `file`, without the newline at its end. Refused when everybody on this machine can read it. */
-static int config_read_file(const char *file, uint8_t *out, size_t *length, struct err *e)
+static unsigned config_line_of(const struct config *config, const char *name)
 {
-	int fd = open(file, O_RDONLY | O_CLOEXEC);
-	struct stat st;
-	ssize_t got;
-	int rc = 0;
+	return config->lines[option_find(option_table, option_count, name) - option_table];
+}
 
-	if (fd < 0)
-		return err_set(e, -errno, "%s: %s; the file must hold the secret", file, strerror(errno));
-	if (fstat(fd, &st) < 0 || !S_ISREG(st.st_mode))
-		rc = err_set(e, -EINVAL, "%s: not a file", file);
-	else if (st.st_mode & S_IRWXO)
-		rc = err_set(e, -EACCES, "%s: open to every user of this machine; type chmod 600 %s", file, file);
-	got = rc < 0 ? 0 : read(fd, out, CONFIG_SECRET_BYTES_MAX + 1);
-	if (got < 0)
-		rc = err_set(e, -errno, "%s: %s", file, strerror(errno));
-	close(fd);
-	if (rc < 0)
-		return rc;
-	while (got > 0 && (out[got - 1] == '\n' || out[got - 1] == '\r'))
-		got--;
-	*length = (size_t)got;
-	return 0;
+/* Puts file and line before what is wrong there. Returns its code. */
+static int config_at_line(const struct config *config, unsigned line, struct err *e)
+{
+	struct err what = *e;
+
+	if (!line)
+		return e->code;
+	return err_set(e, what.code, "%s:%u: %s", config->file, line, what.text);
+}
+
+/* Likewise, of one of two options: the first that the file has set. */
+static int config_at(const struct config *config, const char *one, const char *other, struct err *e)
+{
+	unsigned line = config_line_of(config, one);
+
+	return config_at_line(config, line ? line : config_line_of(config, other), e);
 }
 
 static int config_read_secret(struct config_secret *secret, const char *whose, struct err *e)
@@ -64,7 +60,7 @@ static int config_read_secret(struct config_secret *secret, const char *whose, s
 		secret->length = strnlen(value, sizeof(buffer));
 		memcpy(buffer, value, secret->length);
 	} else {
-		rc = config_read_file(secret->file, buffer, &secret->length, e);
+		rc = secret_read_file(secret->file, buffer, sizeof(buffer), &secret->length, e);
 	}
 	if (rc == 0 && (secret->length == 0 || secret->length > CONFIG_SECRET_BYTES_MAX))
 		rc = err_set(e, -EINVAL, "%s: the secret has %zu bytes; allowed: 1 to %u; try: openssl rand -hex 32",
@@ -83,15 +79,17 @@ static int config_read_secret(struct config_secret *secret, const char *whose, s
 static int config_read_secrets(struct config *config, struct err *e)
 {
 	char whose[SPEC_NAME_BYTES + 16];
-	int rc = config_read_secret(&config->create_secret, "create_secret", e);
 
-	if (rc == 0)
-		rc = config_read_secret(&config->admin_secret, "admin_secret", e);
-	for (unsigned i = 0; rc == 0 && i < config->job_count; i++) {
+	if (config_read_secret(&config->create_secret, "create_secret", e) < 0)
+		return config_at(config, "create_secret_file", "create_secret_env", e);
+	if (config_read_secret(&config->admin_secret, "admin_secret", e) < 0)
+		return config_at(config, "admin_secret_file", "admin_secret_env", e);
+	for (unsigned i = 0; i < config->job_count; i++) {
 		snprintf(whose, sizeof(whose), "job '%s'", config->jobs[i].name);
-		rc = config_read_secret(&config->jobs[i].secret, whose, e);
+		if (config_read_secret(&config->jobs[i].secret, whose, e) < 0)
+			return config_at_line(config, config->jobs[i].line, e);
 	}
-	return rc;
+	return 0;
 }
 
 /* A number that a file of the kernel holds, or UINT64_MAX. */
@@ -142,10 +140,11 @@ static int config_check_memory(const struct config *config, struct err *e)
 	if (config->memory_max <= have)
 		return 0;
 	value_write_bytes(config->memory_max, wanted, sizeof(wanted));
-	return err_set(e, -ENOMEM,
+	err_set(e, -ENOMEM,
 		"memory_max: '%s' is more than this machine or container has; allowed: auto (half of it), or at most "
 		"%" PRIu64 "MiB",
 		wanted, have >> 20);
+	return config_at(config, "memory_max", "memory_max", e);
 }
 
 static void config_choose(struct config *config)
@@ -162,14 +161,18 @@ static void config_choose(struct config *config)
 
 static int config_check_times(const struct config *config, struct err *e)
 {
-	if (config->heartbeat_ms >= config->warn_ms)
-		return err_set(e, -EINVAL,
+	if (config->heartbeat_ms >= config->warn_ms) {
+		err_set(e, -EINVAL,
 			"heartbeat_ms %" PRIu64 " is not below warn_ms %" PRIu64 "; every worker would be warned of",
 			config->heartbeat_ms, config->warn_ms);
-	if (config->warn_ms >= config->lost_ms)
-		return err_set(e, -EINVAL,
+		return config_at(config, "heartbeat_ms", "warn_ms", e);
+	}
+	if (config->warn_ms >= config->lost_ms) {
+		err_set(e, -EINVAL,
 			"warn_ms %" PRIu64 " is not below lost_ms %" PRIu64 "; nobody would be warned of in time",
 			config->warn_ms, config->lost_ms);
+		return config_at(config, "warn_ms", "lost_ms", e);
+	}
 	return 0;
 }
 
@@ -194,23 +197,27 @@ static int config_check_public(const struct config *config, struct err *e)
 	}
 	if (loopback == 1)
 		return 0;
-	if (loopback < 0 && (config->create == CONFIG_CREATE_SAME_UID || open_job))
-		return err_set(e, -EADDRNOTAVAIL,
+	if (config->create != CONFIG_CREATE_SAME_UID && !open_job)
+		return 0;
+	if (loopback < 0) {
+		err_set(e, -EADDRNOTAVAIL,
 			"listen: '%s' does not resolve to an address; write an address of this machine, like "
 			"127.0.0.1:7077",
 			host);
+		return config_at(config, "listen", "listen", e);
+	}
 	if (!host[0])
 		host = "*";
-	if (config->create == CONFIG_CREATE_SAME_UID)
-		return err_set(e, -EACCES,
+	if (config->create == CONFIG_CREATE_SAME_UID) {
+		err_set(e, -EACCES,
 			"listen: %s is not loopback, and create: same-uid needs no secret; set create: secret with "
 			"create_secret_file, or create: never with jobs that have secret_file",
 			host);
-	if (open_job)
-		return err_set(e, -EACCES,
-			"listen: %s is not loopback, and job '%s' has no secret; give it a secret_file", host,
-			open_job->name);
-	return 0;
+		return config_at(config, "listen", "create", e);
+	}
+	err_set(e, -EACCES, "listen: %s is not loopback, and job '%s' has no secret; give it a secret_file", host,
+		open_job->name);
+	return config_at_line(config, open_job->line, e);
 }
 
 int config_finish(struct config *config, struct err *e)
@@ -226,9 +233,11 @@ int config_finish(struct config *config, struct err *e)
 	if (rc < 0)
 		return rc;
 	if (config->create == CONFIG_CREATE_SECRET && !config->create_secret.bytes)
-		return err_set(e, -EINVAL, "create: secret needs create_secret_file or create_secret_env");
+		rc = err_set(e, -EINVAL, "create: secret needs create_secret_file or create_secret_env");
 	if (config->create == CONFIG_CREATE_NEVER && config->job_count == 0)
-		return err_set(e, -EINVAL, "create: never needs a list of jobs, or no job could ever run");
+		rc = err_set(e, -EINVAL, "create: never needs a list of jobs, or no job could ever run");
+	if (rc < 0)
+		return config_at(config, "create", "create", e);
 	return config_check_public(config, e);
 }
 

@@ -44,7 +44,8 @@ const struct option option_table[] = {
 	{"warn_ms", OPTION_NUMBER, FIELD(warn_ms), 10, 3600000, {NULL}, "2000",
 		"a worker that is silent for so long is named to the others"},
 	{"lost_ms", OPTION_NUMBER, FIELD(lost_ms), 20, 3600000, {NULL}, "10000",
-		"a worker that is silent for so long is lost"},
+		"a worker that is silent for so long is lost, and its job ends; results that are complete still go "
+		"out, for as long again but 5 s at most"},
 	{"handshake_ms", OPTION_NUMBER, FIELD(handshake_ms), 10, 600000, {NULL}, "5000",
 		"a stranger that has not proved itself by then is closed"},
 	{"sessions_max", OPTION_NUMBER, FIELD(sessions_max), 1, 65536, {NULL}, "4096", "control sessions at once"},
@@ -65,6 +66,7 @@ const struct option option_table[] = {
 		"jobs with rules of their own: - {name: n, secret_file: f, secret_env: v, world: 0, memory_max: auto}"},
 };
 const unsigned option_count = sizeof(option_table) / sizeof(option_table[0]);
+_Static_assert(sizeof(option_table) / sizeof(option_table[0]) <= CONFIG_OPTIONS_MAX, "config.lines is too short");
 
 const struct option option_job_table[] = {
 	{"name", OPTION_STRING, JOB_FIELD(name), 0, 0, {NULL}, "", "as in phub://host/name"},

@@ -250,6 +250,7 @@ static void job_destroy(struct job *job)
 void job_reap(struct control *c)
 {
 	struct job **at = &c->jobs;
+	bool room = false;
 
 	while (*at) {
 		struct job *job = *at;
@@ -259,6 +260,9 @@ void job_reap(struct control *c)
 			continue;
 		}
 		*at = job->next;
+		room = room || job->generation;
 		job_destroy(job);
 	}
+	if (room)
+		job_start_waiting(c);
 }

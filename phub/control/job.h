@@ -23,6 +23,7 @@ struct session;
 #define JOB_SAMPLE_NS         1000000000ull
 #define JOB_NOTICE_NS         1000000000ull /* who is missing is told this often */
 #define JOB_DRAIN_NS          5000000000ull /* results go out so long after a job has failed, or lost_ms if less */
+#define JOB_ROOM_NS           5000000000ull /* a start waits so long for memory of jobs that end */
 #define JOB_HYPER_PENDING_MAX 256u          /* versions of which some ranks have not sent theirs */
 #define JOB_HYPER_SENT_MAX    64u           /* versions on their way to cores: above that its ranks are not read */
 
@@ -86,6 +87,8 @@ struct job {
 	uint32_t hyper_count;
 	uint32_t hyper_sent; /* versions that some cores of this generation have not taken yet */
 
+	uint64_t room_ns; /* since when its start waits for memory of jobs that end; 0: it does not */
+
 	uint64_t noticed_ns; /* when who is missing was told */
 	char waiting[400];   /* what the oldest open round waits for */
 	uint64_t waiting_ns;
@@ -125,6 +128,8 @@ void job_hear_keys(struct session *s, const Phub__Keys *message);
 void job_try_start(struct job *job);
 /* The last of the old shards is back: builds the next generation. */
 void job_restart(struct job *job);
+/* Memory of jobs that ended is free again, or will not be in time: starts that wait for some are tried again. */
+void job_start_waiting(struct control *c);
 void job_drop_reference(struct job *job);
 /* The rank that sent the reference is gone: another takes over, or none. */
 void job_forget_table(struct job *job, uint32_t rank);
@@ -148,8 +153,10 @@ void job_tell_silent(struct session *s, uint64_t silent_ms);
 void job_tell_heard(struct session *s);
 void job_tick(struct job *job);
 void job_stalled(struct job *job, const struct mail *mail);
-/* "2, 5, 7" of the first `known` ranks, "and 12 more" when `count` is above that. */
-void job_list_ranks(const uint32_t *ranks, uint32_t known, uint32_t count, char *out, size_t bytes);
+/* A rank asks who is missing from what it waits for. */
+void job_hear_who(struct session *s, const Phub__Who *message);
+/* A core answers that. `job`: whose, or NULL when its generation is over. */
+void job_missing(struct control *c, struct job *job, const struct mail *mail);
 
 /* ---- job_mail.c ---- */
 

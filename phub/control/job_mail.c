@@ -179,6 +179,9 @@ void job_mail(struct control *c, const struct mail *mail)
 		if (job)
 			job_detached(job, mail);
 		return;
+	case MAIL_MISSING:
+		job_missing(c, job, mail);
+		return;
 	default:
 		break;
 	}

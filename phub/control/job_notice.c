@@ -12,6 +12,8 @@
 
 #include "phub/base/clock.h"
 #include "phub/base/log.h"
+#include "phub/base/ranks.h"
+#include "phub/control/box.h"
 #include "phub/control/session.h"
 
 #define JOB_MISSING_MAX 64u /* ranks that a Notice names */
@@ -21,17 +23,13 @@ struct job_missing {
 	uint32_t known, count;
 };
 
-void job_list_ranks(const uint32_t *ranks, uint32_t known, uint32_t count, char *out, size_t bytes)
-{
-	size_t at = 0;
-	uint32_t i = 0;
-
-	out[0] = '\0';
-	for (; i < known && i < 16 && at < bytes; i++)
-		at += (size_t)snprintf(out + at, bytes - at, "%s%u", i ? ", " : "", ranks[i]);
-	if (i < count && at < bytes)
-		snprintf(out + at, bytes - at, " and %u more", count - i);
-}
+struct job_notice {
+	Phub__About about;
+	uint64_t round;
+	uint32_t chunk;
+	struct job_missing missing;
+	char text[1024];
+};
 
 static void job_miss(struct job_missing *m, uint32_t rank)
 {
@@ -40,117 +38,144 @@ static void job_miss(struct job_missing *m, uint32_t rank)
 	m->count++;
 }
 
-static void job_write_notice(
-	struct session *s, uint64_t round, uint32_t chunk, const struct job_missing *missing, const char *text)
+static void job_list_ranks(const struct job_missing *m, char *out, size_t bytes)
+{
+	ranks_write(m->ranks, m->known, m->count, out, bytes);
+}
+
+static void job_write_notice(struct session *s, const struct job_notice *n)
 {
 	Phub__Control control = PHUB__CONTROL__INIT;
 	Phub__Notice notice = PHUB__NOTICE__INIT;
 
-	notice.round = round;
-	notice.chunk = chunk;
-	notice.text = (char *)(uintptr_t)text;
-	if (missing) {
-		notice.missing = (uint32_t *)(uintptr_t)missing->ranks;
-		notice.n_missing = missing->known;
-		notice.missing_count = missing->count;
-	}
+	notice.about = n->about;
+	notice.round = n->round;
+	notice.chunk = n->chunk;
+	notice.text = (char *)(uintptr_t)n->text;
+	notice.missing = (uint32_t *)(uintptr_t)n->missing.ranks;
+	notice.n_missing = n->missing.known;
+	notice.missing_count = n->missing.count;
 	control.message_case = PHUB__CONTROL__MESSAGE_NOTICE;
 	control.notice = &notice;
 	session_write(s, &control);
 }
 
 /* Tells every rank but one (or none: UINT32_MAX). A write that fails may end the job. */
-static void job_notice_all(struct job *job, uint32_t except, uint64_t round, uint32_t chunk,
-	const struct job_missing *missing, const char *text)
+static void job_notice_all(struct job *job, uint32_t except, const struct job_notice *n)
 {
 	for (uint32_t i = 0; i < job->world && job->state != JOB_ENDING; i++)
 		if (i != except && job->members[i].session)
-			job_write_notice(job->members[i].session, round, chunk, missing, text);
+			job_write_notice(job->members[i].session, n);
 }
 
 void job_tell_silent(struct session *s, uint64_t silent_ms)
 {
 	struct job *job = s->job;
 	const struct config *config = s->control->config;
-	char text[256];
+	struct job_notice n = {.about = PHUB__ABOUT__ABOUT_RANK, .chunk = UINT32_MAX};
 
-	snprintf(text, sizeof(text), "rank %u (%s) silent for %.1f s; declared lost in %.1f s", s->rank,
+	snprintf(n.text, sizeof(n.text), "rank %u (%s) silent for %.1f s; declared lost in %.1f s", s->rank,
 		s->stream->peer, (double)silent_ms / 1e3, (double)(config->lost_ms - silent_ms) / 1e3);
-	log_warn("job '%s': %s", job->name, text);
-	job_notice_all(job, s->rank, 0, UINT32_MAX, NULL, text);
+	log_warn("job '%s': %s", job->name, n.text);
+	job_notice_all(job, s->rank, &n);
 }
 
 void job_tell_heard(struct session *s)
 {
-	char text[160];
+	struct job_notice n = {.about = PHUB__ABOUT__ABOUT_RANK, .chunk = UINT32_MAX};
 
-	snprintf(text, sizeof(text), "rank %u (%s) is heard again", s->rank, s->stream->peer);
-	log_info("job '%s': %s", s->job->name, text);
-	job_notice_all(s->job, s->rank, 0, UINT32_MAX, NULL, text);
+	snprintf(n.text, sizeof(n.text), "rank %u (%s) is heard again", s->rank, s->stream->peer);
+	log_info("job '%s': %s", s->job->name, n.text);
+	job_notice_all(s->job, s->rank, &n);
 }
 
 /* ---- waiting for the start, or at a barrier ---- */
 
-static void job_notice_start(struct job *job)
+/* What the start waits for. False: for no rank. */
+static bool job_describe_start(const struct job *job, struct job_notice *n)
 {
-	uint64_t now_ns = job->control->now_ns;
-	struct job_missing missing = {.count = 0};
 	uint32_t here = 0;
-	char ranks[160], text[1024];
+	char ranks[160];
 
+	*n = (struct job_notice){
+		.about = PHUB__ABOUT__ABOUT_START, .round = (uint64_t)job->started + 1, .chunk = UINT32_MAX};
 	if (job->tabled == 0 || job->state == JOB_REKEYING)
-		return;
+		return false;
 	for (uint32_t i = 0; i < job->world; i++) {
 		if (!job->members[i].tabled) {
 			here += job->members[i].session != NULL;
-			job_miss(&missing, i);
+			job_miss(&n->missing, i);
 		}
 	}
-	job_list_ranks(missing.ranks, missing.known, missing.count, ranks, sizeof(ranks));
-	snprintf(text, sizeof(text),
+	job_list_ranks(&n->missing, ranks, sizeof(ranks));
+	snprintf(n->text, sizeof(n->text),
 		"job '%s' waits to start for rank%s %s of %u; %u of them joined but sent no keys%s%s", job->name,
-		missing.count == 1 ? "" : "s", ranks, job->world, here, job->mismatch.code ? "; it will fail: " : "",
+		n->missing.count == 1 ? "" : "s", ranks, job->world, here, job->mismatch.code ? "; it will fail: " : "",
 		job->mismatch.code ? job->mismatch.text : "");
+	return n->missing.count > 0;
+}
+
+static bool job_describe_barrier(const struct job *job, struct job_notice *n)
+{
+	char ranks[160];
+
+	*n = (struct job_notice){.about = PHUB__ABOUT__ABOUT_BARRIER, .chunk = UINT32_MAX};
+	for (uint32_t i = 0; i < job->world; i++)
+		if (!job->members[i].waits)
+			job_miss(&n->missing, i);
+	if (n->missing.count == job->world)
+		return false;
+	job_list_ranks(&n->missing, ranks, sizeof(ranks));
+	snprintf(n->text, sizeof(n->text), "job '%s': the barrier waits for rank%s %s of %u", job->name,
+		n->missing.count == 1 ? "" : "s", ranks, job->world);
+	return true;
+}
+
+static void job_notice_start(struct job *job)
+{
+	uint64_t now_ns = job->control->now_ns;
+	struct job_notice n;
+
+	if (!job_describe_start(job, &n))
+		return;
 	for (uint32_t i = 0; i < job->world && job->state != JOB_ENDING; i++) {
 		const struct member *m = &job->members[i];
 
 		if (m->session && m->tabled && now_ns - m->waits_ns >= JOB_NOTICE_NS)
-			job_write_notice(m->session, 0, UINT32_MAX, &missing, text);
+			job_write_notice(m->session, &n);
 	}
 }
 
 static void job_notice_barrier(struct job *job)
 {
 	uint64_t now_ns = job->control->now_ns;
-	struct job_missing missing = {.count = 0};
-	char ranks[160], text[400];
+	struct job_notice n;
 
-	for (uint32_t i = 0; i < job->world; i++)
-		if (!job->members[i].waits)
-			job_miss(&missing, i);
-	if (missing.count == job->world)
+	if (!job_describe_barrier(job, &n))
 		return;
-	job_list_ranks(missing.ranks, missing.known, missing.count, ranks, sizeof(ranks));
-	snprintf(text, sizeof(text), "job '%s': the barrier waits for rank%s %s of %u", job->name,
-		missing.count == 1 ? "" : "s", ranks, job->world);
 	for (uint32_t i = 0; i < job->world && job->state != JOB_ENDING; i++) {
 		const struct member *m = &job->members[i];
 
+		n.round = m->barrier;
 		if (m->session && m->waits && now_ns - m->waits_ns >= JOB_NOTICE_NS)
-			job_write_notice(m->session, 0, UINT32_MAX, &missing, text);
+			job_write_notice(m->session, &n);
 	}
 }
 
 /* ---- rounds that do not close ---- */
+
+static bool job_is_missing(const struct mail *mail, uint32_t rank)
+{
+	return (mail->missing[rank / 64] >> (rank % 64)) & 1;
+}
 
 /* A round waits for a rank that has left: it would wait for ever. True when the job has failed by it. */
 static bool job_check_left(struct job *job, const struct mail *mail, const char *keys)
 {
 	for (uint32_t i = 0; i < job->world; i++) {
 		const struct member *m = &job->members[i];
-		bool named = i < 64 ? (mail->missing >> i) & 1 : i == mail->rank;
 
-		if (!m->left || !named)
+		if (!m->left || !job_is_missing(mail, i))
 			continue;
 		job_fail(job, PHUB__ERROR_CODE__ERROR_LOST, (int)i,
 			"round %" PRIu64
@@ -172,31 +197,107 @@ static void job_describe_missing(const struct job *job, const struct job_missing
 			(double)(job->control->now_ns - s->heard_ns) / 1e9);
 		return;
 	}
-	job_list_ranks(missing->ranks, missing->known, missing->count, ranks, sizeof(ranks));
-	snprintf(out, bytes, "ranks %s", ranks);
+	job_list_ranks(missing, ranks, sizeof(ranks));
+	snprintf(out, bytes, "rank%s %s", missing->count == 1 ? "" : "s", ranks);
+}
+
+static void job_describe_round(const struct job *job, const struct mail *mail, const char *keys, struct job_notice *n)
+{
+	char who[200];
+
+	*n = (struct job_notice){.about = PHUB__ABOUT__ABOUT_ROUND, .round = mail->round, .chunk = mail->chunk};
+	if (mail->value < 0) {
+		snprintf(n->text, sizeof(n->text), "round %" PRIu64 " of %s is complete, and its result on the way",
+			mail->round, keys);
+		return;
+	}
+	for (uint32_t i = 0; i < job->world; i++)
+		if (job_is_missing(mail, i))
+			job_miss(&n->missing, i);
+	if (n->missing.count == 0)
+		snprintf(who, sizeof(who), "hyper-parameters or replies");
+	else
+		job_describe_missing(job, &n->missing, who, sizeof(who));
+	snprintf(n->text, sizeof(n->text), "round %" PRIu64 " of %s waits for %s", mail->round, keys, who);
 }
 
 void job_stalled(struct job *job, const struct mail *mail)
 {
-	struct job_missing missing = {.count = 0};
-	char keys[160], who[200], text[400];
+	struct job_notice n;
+	char keys[160];
 
 	job_chunk_keys(job, mail->chunk, UINT32_MAX, keys, sizeof(keys));
 	if (job->left > 0 && job_check_left(job, mail, keys))
 		return;
-	for (uint32_t i = 0; i < job->world && i < 64; i++)
-		if ((mail->missing >> i) & 1)
-			job_miss(&missing, i);
-	missing.count = (uint32_t)mail->value;
-	if (missing.count == 0)
-		snprintf(who, sizeof(who), "hyper-parameters or replies");
-	else
-		job_describe_missing(job, &missing, who, sizeof(who));
-	snprintf(text, sizeof(text), "round %" PRIu64 " of %s waits for %s", mail->round, keys, who);
-	snprintf(job->waiting, sizeof(job->waiting), "%s", text);
+	job_describe_round(job, mail, keys, &n);
+	snprintf(job->waiting, sizeof(job->waiting), "%.*s", (int)sizeof(job->waiting) - 1, n.text);
 	job->waiting_ns = job->control->now_ns;
-	log_debug("job '%s': %s", job->name, text);
-	job_notice_all(job, UINT32_MAX, mail->round, mail->chunk, &missing, text);
+	log_debug("job '%s': %s", job->name, n.text);
+	job_notice_all(job, UINT32_MAX, &n);
+}
+
+/* ---- who asks ---- */
+
+/* Passes the question on to the chunk's core. False: there is nobody to ask. */
+static bool job_ask_core(struct session *s, const Phub__Who *message)
+{
+	const struct generation *g = s->job->generation;
+	struct mail mail = {
+		.kind = MAIL_WHO,
+		.rank = s->rank,
+		.chunk = message->chunk,
+		.round = message->round,
+		.detail = s->id,
+	};
+
+	if (s->job->state != JOB_RUNNING || message->chunk >= g->spec.plan.chunk_count)
+		return false;
+	if (s->asked)
+		return true; /* one at a time: the answer to the first is on its way */
+	mail.core = g->core_of_chunk[message->chunk];
+	mail.shard = g->store.shards[mail.core];
+	mail.job = g->spec.id;
+	mail.generation = g->spec.generation;
+	s->asked = true;
+	post_send(&s->control->box->posts[mail.core], &mail);
+	return true;
+}
+
+void job_hear_who(struct session *s, const Phub__Who *message)
+{
+	const struct member *m = &s->job->members[s->rank];
+	struct job_notice n = {.about = message->about, .round = message->round, .chunk = UINT32_MAX};
+	struct job_notice found;
+	bool known = false;
+
+	if (message->about == PHUB__ABOUT__ABOUT_ROUND) {
+		if (job_ask_core(s, message))
+			return;
+		n.chunk = message->chunk;
+	} else if (message->about == PHUB__ABOUT__ABOUT_START) {
+		known = m->tabled && job_describe_start(s->job, &found) && found.round == message->round;
+	} else if (message->about == PHUB__ABOUT__ABOUT_BARRIER) {
+		known = m->waits && m->barrier == message->round && job_describe_barrier(s->job, &found);
+		found.round = message->round;
+	}
+	/* Who waits for nobody is told so: it waits for our answer. */
+	job_write_notice(s, known ? &found : &n);
+}
+
+void job_missing(struct control *c, struct job *job, const struct mail *mail)
+{
+	struct session *s = session_find(c, mail->detail);
+	struct job_notice n;
+	char keys[160];
+
+	if (!s)
+		return;
+	s->asked = false;
+	if (s->job != job)
+		return;
+	job_chunk_keys(job, mail->chunk, UINT32_MAX, keys, sizeof(keys));
+	job_describe_round(job, mail, keys, &n);
+	job_write_notice(s, &n);
 }
 
 /* ---- timers ---- */
@@ -247,6 +348,8 @@ void job_tick(struct job *job)
 	}
 	if (job->mismatch.code)
 		job_try_start(job);
+	if (job->room_ns && now_ns - job->room_ns >= JOB_ROOM_NS)
+		job_start_waiting(job->control);
 	if (job->state == JOB_ENDING || now_ns - job->noticed_ns < JOB_NOTICE_NS)
 		return;
 	job->noticed_ns = now_ns;

@@ -181,6 +181,30 @@ static void job_announce(struct job *job)
 	free(cores);
 }
 
+/*
+ * There is no memory: jobs that are over have some until their last results are out. Those who want to start anew need
+ * it more: the others are hurried, and the start is tried again when they are gone. False: nobody has any to give.
+ */
+static bool job_await_room(struct job *job)
+{
+	struct control *c = job->control;
+	bool some = false;
+
+	for (struct job *other = c->jobs; other; other = other->next) {
+		if (other->state != JOB_ENDING || !other->generation)
+			continue;
+		job_hurry(other);
+		some = true;
+	}
+	if (!some || (job->room_ns && c->now_ns - job->room_ns >= JOB_ROOM_NS))
+		return false;
+	if (!job->room_ns) {
+		job->room_ns = c->now_ns ? c->now_ns : 1;
+		log_info("job '%s' waits for memory of jobs that end", job->name);
+	}
+	return true;
+}
+
 /* All tables are equal, and no shard of an older generation is out. */
 static void job_start(struct job *job)
 {
@@ -189,6 +213,9 @@ static void job_start(struct job *job)
 	struct err e;
 	int rc = generation_create(job, &g, &e);
 
+	if (rc == -ENOMEM && job_await_room(job))
+		return;
+	job->room_ns = 0;
 	if (rc < 0) {
 		job_fail(job, job_code(rc), -1, "%s", e.text);
 		return;
@@ -223,6 +250,18 @@ void job_restart(struct job *job)
 	generation_destroy(job->generation, job->control->box);
 	job->generation = NULL;
 	job_start(job);
+}
+
+void job_start_waiting(struct control *c)
+{
+	for (struct job *job = c->jobs; job; job = job->next) {
+		if (!job->room_ns || job->state == JOB_ENDING)
+			continue;
+		if (job->tabled == job->world)
+			job_start(job);
+		else
+			job->room_ns = 0; /* a rank is gone; the last table to come tries again */
+	}
 }
 
 void job_try_start(struct job *job)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The overflow of a core's mailbox. It is bounded by what control can owe a core: an attach, a detach, a link per
- * worker and a table per version in flight of each job.
+ * worker, a table per version in flight and a question per worker of each job.
  */
 #include "phub/control/post.h"
 

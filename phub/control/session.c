@@ -161,6 +161,9 @@ static void session_hear_member(struct session *s, const Phub__Control *m)
 	case PHUB__CONTROL__MESSAGE_BARRIER:
 		job_hear_barrier(s, m->barrier->id);
 		break;
+	case PHUB__CONTROL__MESSAGE_WHO:
+		job_hear_who(s, m->who);
+		break;
 	case PHUB__CONTROL__MESSAGE_HEARTBEAT:
 		session_write_heartbeat(s, m->heartbeat->stamp);
 		break;

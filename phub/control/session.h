@@ -43,6 +43,7 @@ struct session {
 	bool proved;   /* no longer counted among the strangers */
 	bool dead;     /* to be freed at the end of the step */
 	bool warned;   /* silent, and everybody knows */
+	bool asked;    /* a core is to tell who is missing from its round */
 	uint64_t opened_ns, heard_ns, done_ns;
 
 	/* From Hello. */

@@ -160,17 +160,26 @@ static int session_check_proof(struct session *s, const Phub__Proof *proof, uint
 	return proof->mac.len == PROOF_MAC && proof_equal(expected, proof->mac.data) ? 0 : -EACCES;
 }
 
+static void session_refuse_proof(struct session *s, int rc)
+{
+	const char *what = rc == -EIO ? "the box cannot check the proof"
+			   : s->admin ? "wrong admin secret; set PHUB_ADMIN_SECRET or PHUB_ADMIN_SECRET_FILE to the "
+					"one that the box has"
+				      : "wrong secret; set PHUB_SECRET or PHUB_SECRET_FILE to the one that the box has";
+
+	if (s->admin)
+		session_refuse(s, PHUB__ERROR_CODE__ERROR_DENIED, "%s", what);
+	else
+		session_refuse(s, PHUB__ERROR_CODE__ERROR_DENIED, "job '%s': %s", s->name, what);
+}
+
 void session_hear_proof(struct session *s, const Phub__Proof *proof)
 {
 	uint8_t mac[PROOF_MAC];
 	int rc = session_check_proof(s, proof, mac);
 
 	if (rc < 0) {
-		session_refuse(s, PHUB__ERROR_CODE__ERROR_DENIED,
-			rc == -EIO ? "job '%s': the box cannot check the proof"
-				   : "job '%s': wrong secret; set PHUB_SECRET or PHUB_SECRET_FILE to the one that the "
-				     "box has",
-			s->name);
+		session_refuse_proof(s, rc);
 		return;
 	}
 	if (!s->admin && job_join(s) < 0)

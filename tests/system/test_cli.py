@@ -9,6 +9,7 @@ import re
 import signal
 import socket
 import subprocess
+import tempfile
 import threading
 import time
 
@@ -337,8 +338,67 @@ def doctor():
     holds(out, "fail +box")
     box = rig.Box()
     out, _ = phub("doctor", box.address)
-    holds(out, "answers in", "tcp +data port .* can be reached", "shm +offered")
+    holds(out, "answers in", "tcp +data port .* can be reached", "shm +offered", rf"port {box.port} +taken")
+    check("7077" not in out, out)
     box.stop()
+
+
+def good_callers():
+    """Neither workers that find out whether shared memory is there nor phub doctor are strangers that were refused."""
+    box = rig.Box()
+    for worker in rig.job(box.url("good"), 2):
+        worker.good()
+    phub("doctor", box.address)
+    totals = next(line for line in lines(phub("jobs", "--json", box.address)[0]) if "strangers_refused" in line)
+    check(totals["strangers_refused"] == 0, f"{totals}")
+    box.stop()
+
+
+def stalled():
+    """phub doctor on a job that waits for one of its workers, all of which are there."""
+    box = rig.Box()
+    workers = rig.job(box.url("stalled"), 2, keys="a:100", rounds=1000000, report_ms=50, pause_us=1000)
+    for worker in workers:
+        worker.event("progress")
+    workers[1].kill(signal.SIGSTOP)
+    until = time.monotonic() + rig.DEADLINE_S
+    out = ""
+    while "stalls" not in out and time.monotonic() < until:
+        out, _ = phub("doctor", box.address)
+    holds(out, "job stalled: all 2 workers are there, and it stalls: round .* waits for rank 1")
+    check("0 of 2" not in out, out)
+    for worker in workers:
+        worker.kill()
+    box.kill(signal.SIGTERM)
+    box.wait()
+
+
+def wrong_admin_secret():
+    """The error of a wrong admin secret names the variable of that secret, and no job."""
+    with tempfile.TemporaryDirectory() as folder:
+        secret = pathlib.Path(folder, "secret")
+        secret.write_text("sesame\n")
+        secret.chmod(0o600)
+        box = rig.Box(admin_secret_file=secret)
+        if os.geteuid() == 0:
+            # This user needs none over loopback, so the caller is another one, who may not read the file.
+            def ask(**env):
+                return subprocess.run([rig.BUILD / "phub", "jobs", box.address], capture_output=True, text=True, timeout=rig.DEADLINE_S,
+                                      env={**rig.QUIET, **env}, user=65534, group=65534, extra_groups=[])
+            done = ask(PHUB_ADMIN_SECRET="wrong")
+            check(done.returncode == 1, done.stderr)
+            holds(done.stderr, "wrong admin secret; set PHUB_ADMIN_SECRET or PHUB_ADMIN_SECRET_FILE")
+            check("job ''" not in done.stderr + box.err.text(), done.stderr)
+            check(ask(PHUB_ADMIN_SECRET="sesame").returncode == 0, "the right one is refused")
+            open_file = pathlib.Path(folder, "open")
+            open_file.write_text("sesame\n")
+            open_file.chmod(0o644)
+            os.chmod(folder, 0o755)
+            done = ask(PHUB_ADMIN_SECRET_FILE=str(open_file))
+            holds(done.stderr, f"PHUB_ADMIN_SECRET_FILE: {open_file}: open to every user of this machine; type chmod 600")
+        box.stop()
+        if os.geteuid() != 0:
+            raise rig.Skip("needs root, to call as another user")
 
 
 def topo_and_models():
@@ -352,6 +412,14 @@ def topo_and_models():
     check(sum(line["bytes"] for line in cores) == 102228128, f"{cores}")
     out, _ = phub("topo")
     holds(out, "CPUs on")
+    # More cores than CPUs, as phubd runs them too; and an error leaves no half of the output.
+    out, _ = phub("topo", "--model", "resnet-50", "--cores", 4 * (os.cpu_count() or 1))
+    holds(out, "no core is pinned", "imbalance")
+    with tempfile.NamedTemporaryFile("w", suffix=".csv") as bad:
+        bad.write("name,elements,dtype\na,10,f99\n")
+        bad.flush()
+        out, _ = phub("topo", "--model", bad.name, status=1)
+        check(out == "", out)
 
 
 def manuals_and_completion():
@@ -381,7 +449,7 @@ def manuals_and_completion():
 
 CASES = [help_everywhere, wrong_usage, failures_say_what_to_do, not_a_box, box_that_does_not_start, exchange_contract, exchange_table,
          exchange_optimizers, exchange_planted, exchange_resnet, exchange_csv, exchange_interrupted, exchange_worker_dies,
-         exchange_box_dies, exchange_parent_dies, kernels_contract, jobs_of_a_box, doctor, topo_and_models, manuals_and_completion]
+         exchange_box_dies, exchange_parent_dies, kernels_contract, jobs_of_a_box, doctor, good_callers, stalled, wrong_admin_secret, topo_and_models, manuals_and_completion]
 
 if __name__ == "__main__":
     rig.run(CASES, None if PHUB.exists() else f"{PHUB} is not there (make)")

@@ -160,7 +160,23 @@ def config_errors():
     refused(2, "rubbish", options=["rubbish"])
     refused(1, "warn_ms 2000", "lost_ms 1500", options=["-o", "lost_ms=1500"])
     refused(1, "create", "jobs", options=["--create", "never"])
-    refused(1, "nosuch0", options=["--listen", "127.0.0.1:0", "--interface", "nosuch0"])
+    # What options do to each other names the line of one that the file sets, and no line of one that it does not.
+    for text, *words in (("poll: busy\nlost_ms: 1500\n", ":2: warn_ms 2000 is not below lost_ms 1500"),
+                         ("\nwarn_ms: 500\n", ":2: heartbeat_ms 1000 is not below warn_ms 500"),
+                         ("poll: busy\nlisten: ['*:0']\n", r":2: listen: \* is not loopback"),
+                         ("jobs:\n  - {name: a, secret_env: HOME}\n  - {name: open}\nlisten: ['*:0']\ncreate: never\n", ":3: .*job 'open' has no secret"),
+                         ("poll: busy\n\ncreate: secret\n", ":3: create: secret needs"),
+                         ("create: secret\ncreate_secret_file: /nosuch\n", ":2: /nosuch: "),
+                         ("memory_max: 900TiB\n", ":1: memory_max: ")):
+        refused(1, r"\.yaml:\d+: ", *words, text=text)
+    error = refused(1, "warn_ms 2000 is not below lost_ms 1500", text="lost_ms: 3000\n", options=["-o", "lost_ms=1500"])
+    check(".yaml" not in error, error)
+    for check_only in ([], ["--check-config"]):
+        refused(1, "nosuch0", options=["--listen", "127.0.0.1:0", "--interface", "nosuch0", *check_only])
+        refused(1, "cores: CPU 9999 is not there", options=["--listen", "127.0.0.1:0", "--cores", "[0, 9999]", *check_only])
+        refused(1, "192.0.2.1", options=["--listen", "192.0.2.1:0", "--create", "secret", "-o", "create_secret_env=HOME", *check_only])
+    status, out, error = ask("--check-config", "--listen", "127.0.0.1:0", "--interface", "lo", "--cores", "[0]")
+    check(status == 0 and "the options are good (no port was tried)" in out, error)
     status, out, _ = ask("--help")
     check(status == 0 and "--dump-config" in out, "no help")
     status, out, _ = ask("--version")
@@ -209,6 +225,25 @@ def public():
         box.stop()
 
 
+def interface():
+    """an address that is none of the interface's is refused, as nobody could reach it; all addresses of it are served"""
+    others = [name for _, name in socket.if_nameindex() if name != "lo"]
+    for other in others[:1]:
+        for check_only in ([], ["--check-config"]):
+            refused(1, f"listen: 127.0.0.1: 127.0.0.1 is not an address of interface {other}", r"listen on .*\*, or leave interface",
+                    options=["--listen", "127.0.0.1:0", "-o", f"interface={other}", *check_only])
+    with tempfile.NamedTemporaryFile("w") as secret:
+        secret.write("sesame\n")
+        secret.flush()
+        box = Box(listen="*:0", interface="lo", create="secret", create_secret_file=secret.name)
+        for transport in ("tcp", "shm"):
+            for worker in job(f"phub://127.0.0.1:{box.port}/lo", 2, secret="sesame", transport=transport):
+                worker.good()
+        box.stop()
+    if not others:
+        raise Skip("the first half needs a network interface beside lo")
+
+
 def busy():
     """busy polling serves as well, and a congestion control that the kernel lacks is no more than a warning"""
     box = Box(poll="busy", cores=1, congestion="pigeon")
@@ -242,4 +277,4 @@ def idle():
         box.stop()
 
 
-run([default_start, terminate, killed, ports_taken, config_errors, dump, public, busy, idle])
+run([default_start, terminate, killed, ports_taken, config_errors, dump, public, interface, busy, idle])

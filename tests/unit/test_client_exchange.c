@@ -700,6 +700,11 @@ static void waits_say_what_they_wait_for(void **state)
 	assert_int_equal(phub_push(r.workers[0], 3, data, 0), 0);
 	expect_timeout(&r, 3, "key 'alone' round 1 was sent");
 	rig_run(&r, 5 * MS);
+	/* Of another wait: not shown. */
+	fake_box_notice(&r.box, 0, 6, 2, 1, "another round");
+	fake_box_notice(&r.box, 0, UINT32_MAX, 1, 1, "the start");
+	rig_run(&r, 5 * MS);
+	expect_timeout(&r, 3, "is not answered; the box did not say whom it waits for (");
 	fake_box_notice(&r.box, 0, 6, 1, 1, "silent for 3.1 s");
 	rig_run(&r, 5 * MS);
 	expect_timeout(&r, 3, "key 'alone' round 1 waits for rank 1; the box says: silent for 3.1 s");
@@ -724,7 +729,7 @@ static void the_start_says_what_it_waits_for(void **state)
 	assert_int_equal(phub_push(r.workers[0], 0, &r, 0), -EINVAL);
 	assert_int_equal(phub_start(r.workers[0], 0), -ETIMEDOUT);
 	rig_run(&r, 5 * MS);
-	fake_box_notice(&r.box, 0, UINT32_MAX, 0, 1, "never seen");
+	fake_box_notice(&r.box, 0, UINT32_MAX, 1, 1, "never seen");
 	rig_run(&r, 5 * MS);
 	assert_int_equal(phub_start(r.workers[0], 0), -ETIMEDOUT);
 	assert_non_null(strstr(phub_error(), "the start waits for rank 1; the box says: never seen"));

@@ -2,7 +2,7 @@
 /*
  * Lists of ranks: ranges, and what is left out is counted. And names of keys: found, or not there.
  */
-#include "client/ranks.h"
+#include "phub/base/ranks.h"
 
 #include <inttypes.h>
 #include <setjmp.h>

@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "client/settings.h"
@@ -256,6 +257,11 @@ static void secrets(void **state)
 	assert_int_equal(settings_init(&s, "phub://box/demo", &o, &e), 0);
 	assert_string_equal(s.secret, "from file");
 	settings_fini(&s);
+	/* As the box: what everybody can read is no secret. */
+	assert_int_equal(chmod(path, 0644), 0);
+	assert_int_equal(settings_init(&s, "phub://box/demo", &o, &e), -EACCES);
+	assert_non_null(strstr(e.text, "PHUB_SECRET_FILE: /tmp/phub-secret-"));
+	assert_non_null(strstr(e.text, "type chmod 600 /tmp/phub-secret-"));
 	setenv("PHUB_SECRET", "from environment", 1);
 	assert_int_equal(settings_init(&s, "phub://box/demo", &o, &e), 0);
 	assert_string_equal(s.secret, "from environment");

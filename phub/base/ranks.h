@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Lists of ranks for people: of a thousand workers a line has room for few, and those that are missing together often
- * are neighbours (a host, a rack). Pure; libphub's errors and the `phub` command's tables use it.
+ * are neighbours (a host, a rack). Pure; the box's notices, libphub's errors and the `phub` command's tables use it.
  */
-#ifndef PHUB_CLIENT_RANKS_H
-#define PHUB_CLIENT_RANKS_H
+#ifndef PHUB_BASE_RANKS_H
+#define PHUB_BASE_RANKS_H
 
 #include <stddef.h>
 #include <stdint.h>

@@ -2,7 +2,7 @@
 /*
  * Runs of three and more become ranges; what does not fit is counted.
  */
-#include "client/ranks.h"
+#include "phub/base/ranks.h"
 
 #include <inttypes.h>
 #include <stdio.h>

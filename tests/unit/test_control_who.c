@@ -1,0 +1,205 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Who is missing: what a core tells of its open rounds, what control makes of that, and what it answers to who asks.
+ */
+#include "tests/unit/control_rig.h"
+
+#include <errno.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "phub/control/job.h"
+#include "phub/control/session.h"
+
+static void crew_open(struct rig *rig, struct actor *a, uint32_t world, unsigned cores)
+{
+	rig_open(rig, cores, NULL);
+	for (uint32_t i = 0; i < world; i++) {
+		actor_dial(rig, &a[i], i + 1);
+		assert_true(actor_join(&a[i], "demo", i, world, NULL));
+	}
+}
+
+static void crew_close(struct rig *rig, struct actor *a, uint32_t world)
+{
+	for (uint32_t i = 0; i < world; i++)
+		actor_hang_up(&a[i]);
+	assert_null(rig->box->control.jobs);
+	assert_true(box_balanced(rig->box));
+	rig_close(rig);
+}
+
+/* Also of many ranks, one that has left is blamed only when it is the one that is missing. */
+static void test_stall_blames_who_is_missing(void **state)
+{
+	struct member members[70] = {{0}};
+	struct config config = {0};
+	struct control c = {.config = &config, .job_count = 1};
+	struct generation g = {.detaching = true};
+	struct job job = {.control = &c, .state = JOB_RUNNING, .id = 7, .world = 70, .members = members, .left = 1};
+	struct mail mail = {.kind = MAIL_STALLED, .job = 7, .round = 3, .value = 1, .missing[1] = 1 << 5};
+
+	(void)state;
+	c.jobs = &job;
+	job.generation = &g;
+	members[68].left = true;
+	job_mail(&c, &mail); /* rank 69 is missing, and connected */
+	assert_int_equal(job.state, JOB_RUNNING);
+	assert_non_null(strstr(job.waiting, "waits for rank 69"));
+	mail.value = 3;
+	mail.missing[1] = 7 << 3;
+	members[68].left = false;
+	job_mail(&c, &mail);
+	assert_non_null(strstr(job.waiting, "waits for ranks 67-69"));
+	members[68].left = true;
+	job_mail(&c, &mail);
+	assert_int_equal(job.state, JOB_ENDING);
+}
+
+/* What a core tells of an open round, in a world of more ranks than a word has bits. */
+static void test_a_core_names_all_who_are_missing(void **state)
+{
+	enum { WORLD = 130, CHUNK = 5 };
+	static struct arrival arrivals[WORLD];
+	static struct link links[WORLD];
+	struct spec spec = {.world = WORLD, .name = "wide"};
+	struct chunk chunk = {.index = CHUNK, .round = 3, .weights = true, .arrivals = arrivals};
+	struct shard shard = {.spec = &spec, .chunk_count = 1, .chunks = &chunk, .links = links};
+	struct mail mail = {.kind = MAIL_WHO, .shard = &shard, .chunk = CHUNK, .round = 3, .detail = 77};
+	struct core_config config = {.cpu = -1};
+	struct core *core;
+	struct err e;
+
+	(void)state;
+	shard.open_oldest = shard.open_newest = 0;
+	for (uint32_t i = 0; i < WORLD; i++)
+		arrivals[i].state = i == 3 || i == 64 || i == 129 ? ARRIVAL_NONE : ARRIVAL_SUMMED;
+	assert_int_equal(mailbox_create(16, &config.control), 0);
+	assert_int_equal(core_create(&config, &core, &e), 0);
+	core->shards = &shard;
+	core_step(core, 2 * CORE_STALL_NS);
+	assert_int_equal(mailbox_send(core->inbox, &mail), 0);
+	core_step(core, 2 * CORE_STALL_NS + CORE_TICK_NS);
+	for (int i = 0; i < 2; i++) {
+		assert_int_equal(mailbox_receive(config.control, &mail), 0);
+		assert_int_equal(mail.kind, i ? MAIL_MISSING : MAIL_STALLED);
+		assert_int_equal(mail.detail, i ? 77 : 0);
+		assert_int_equal(mail.value, 3);
+		assert_true(mail.missing[0] == 1 << 3 && mail.missing[1] == 1 && mail.missing[2] == 2);
+	}
+	mail = (struct mail){.kind = MAIL_WHO, .shard = &shard, .chunk = CHUNK, .round = 2};
+	assert_int_equal(mailbox_send(core->inbox, &mail), 0);
+	mail.chunk = CHUNK + 1; /* is another core's: nobody is known to be missing */
+	mail.round = 3;
+	assert_int_equal(mailbox_send(core->inbox, &mail), 0);
+	core_step(core, 2 * CORE_STALL_NS + 2 * CORE_TICK_NS);
+	assert_int_equal(mailbox_receive(config.control, &mail), 0);
+	assert_int_equal(mail.value, -1); /* that round is over */
+	assert_int_equal(mailbox_receive(config.control, &mail), 0);
+	assert_int_equal(mail.value, 0);
+	core->shards = NULL;
+	core_destroy(core);
+	mailbox_destroy(config.control);
+}
+
+static void actor_who(struct actor *c, Phub__About about, uint64_t round, uint32_t chunk)
+{
+	Phub__Control control = PHUB__CONTROL__INIT;
+	Phub__Who who = PHUB__WHO__INIT;
+
+	who.about = about;
+	who.round = round;
+	who.chunk = chunk;
+	control.message_case = PHUB__CONTROL__MESSAGE_WHO;
+	control.who = &who;
+	snprintf(c->notice, sizeof(c->notice), "(none)");
+	c->missing_count = 99;
+	actor_say(c, &control);
+	actor_hear(c);
+}
+
+static void expect_who(struct actor *c, uint32_t count, const char *words)
+{
+	if (c->missing_count != count || !strstr(c->notice, words) || (!*words && *c->notice))
+		fail_msg("wanted %u missing and '%s', got %u and '%s'", count, words, c->missing_count, c->notice);
+}
+
+/* Whoever asks is told at once; of what he does not wait for, nothing. */
+static void test_who_is_missing(void **state)
+{
+	struct rig rig;
+	struct actor a[3];
+
+	(void)state;
+	crew_open(&rig, a, 3, 2);
+	actor_who(&a[0], PHUB__ABOUT__ABOUT_START, 1, UINT32_MAX);
+	expect_who(&a[0], 0, "");
+	actor_table(&a[0], NULL, 3, 10000);
+	actor_who(&a[0], PHUB__ABOUT__ABOUT_START, 1, UINT32_MAX);
+	expect_who(&a[0], 2, "waits to start for ranks 1, 2 of 3; 2 of them joined but sent no keys");
+	actor_who(&a[0], PHUB__ABOUT__ABOUT_START, 2, UINT32_MAX);
+	expect_who(&a[0], 0, "");
+	actor_who(&a[0], PHUB__ABOUT__ABOUT_ROUND, 1, 0);
+	expect_who(&a[0], 0, "");
+	actor_table(&a[1], NULL, 3, 10000);
+	actor_table(&a[2], NULL, 3, 10000);
+	actor_barrier(&a[1], 1);
+	actor_who(&a[1], PHUB__ABOUT__ABOUT_BARRIER, 1, UINT32_MAX);
+	expect_who(&a[1], 2, "the barrier waits for ranks 0, 2 of 3");
+	actor_who(&a[1], PHUB__ABOUT__ABOUT_BARRIER, 2, UINT32_MAX);
+	expect_who(&a[1], 0, "");
+	actor_who(&a[0], PHUB__ABOUT__ABOUT_BARRIER, 1, UINT32_MAX);
+	expect_who(&a[0], 0, "");
+	for (uint32_t chunk = 0; chunk < 3; chunk++) {
+		actor_who(&a[0], PHUB__ABOUT__ABOUT_ROUND, 1, chunk);
+		expect_who(&a[0], 3, "waits for ranks 0-2");
+	}
+	actor_who(&a[0], PHUB__ABOUT__ABOUT_ROUND, 0, 0);
+	expect_who(&a[0], 0, "is complete, and its result on the way");
+	actor_who(&a[0], PHUB__ABOUT__ABOUT_ROUND, 1, 1000);
+	expect_who(&a[0], 0, "");
+	actor_who(&a[0], (Phub__About)77, 1, 0);
+	expect_who(&a[0], 0, "");
+	crew_close(&rig, a, 3);
+}
+
+/* Asking without end: a core has one question of each at a time. */
+static void test_who_is_bounded(void **state)
+{
+	struct mail mail;
+	struct rig rig;
+	struct actor a[3];
+
+	(void)state;
+	crew_open(&rig, a, 2, 1);
+	for (uint32_t i = 0; i < 2; i++)
+		actor_table(&a[i], NULL, 1, 10);
+	for (int i = 0; i < 100; i++) {
+		struct session *s = session_find(&rig.box->control, a[0].session);
+		Phub__Who who = PHUB__WHO__INIT;
+
+		who.round = 1;
+		job_hear_who(s, &who);
+	}
+	assert_int_equal(mailbox_receive(rig.box->cores[0]->inbox, &mail), 0);
+	assert_int_equal(mail.kind, MAIL_WHO);
+	assert_int_equal(mailbox_receive(rig.box->cores[0]->inbox, &mail), -EAGAIN);
+	crew_close(&rig, a, 2);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_stall_blames_who_is_missing),
+		cmocka_unit_test(test_a_core_names_all_who_are_missing),
+		cmocka_unit_test(test_who_is_missing),
+		cmocka_unit_test(test_who_is_bounded),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
