@@ -39,6 +39,8 @@ SEEDS ?= 1000
 SEED ?=
 FUZZ_SECONDS ?= 60
 TESTS ?=
+RUNS ?=
+ROWS ?=
 CLANG ?= clang
 ARM_CC ?= aarch64-linux-gnu-gcc
 ARM_RUN ?= $(if $(SAN),,qemu-aarch64-static)
@@ -317,7 +319,7 @@ arm-test: ## cross-build the kernels for 64-bit Arm and test them under emulatio
 
 # --- the rest --------------------------------------------------------------------------------------------------------
 
-.PHONY: deps deps-test deps-demo deps-lint deps-fuzz
+.PHONY: deps deps-test deps-demo deps-lint deps-fuzz deps-bench
 deps: ## install what is missing (Debian packages)
 	@deploy/deps.sh
 deps-test:
@@ -328,6 +330,8 @@ deps-lint:
 	@deploy/deps.sh build lint
 deps-fuzz:
 	@deploy/deps.sh build fuzz
+deps-bench:
+	@deploy/deps.sh build bench || echo 'bench: goes on without what is missing' >&2
 
 .PHONY: demo
 demo: deps-demo ## a box and its workers on this machine
@@ -335,9 +339,13 @@ demo: deps-demo ## a box and its workers on this machine
 	@BUILD='$(BUILD)' deploy/demo/run.sh
 
 .PHONY: bench
-bench: ## the measured claims, each with its peer
+bench: deps-bench ## phub beside Open MPI and Gloo into BUILD/bench.md (RUNS=5, ROWS=quick or full)
 	@$(MAKE) --no-print-directory all
-	@BUILD='$(BUILD)' tests/bench/run.sh
+	@BUILD='$(BUILD)' RUNS='$(RUNS)' ROWS='$(ROWS)' tests/bench/run.py
+
+.PHONY: bench-readme
+bench-readme: bench ## the same, and its tables into README.md
+	@BUILD='$(BUILD)' tests/bench/run.py --readme
 
 # What headers of ours include is generated first. CC=clang: they compile by themselves with clang too.
 .PHONY: lint

@@ -3,7 +3,7 @@
 #
 # Installs the Debian packages that are missing; when none is, one dpkg-query is all it does.
 #
-# Usage: deploy/deps.sh [build] [test] [lint] [fuzz] [demo] [--list]     without a group: all of them
+# Usage: deploy/deps.sh [build] [test] [lint] [fuzz] [demo] [bench] [--list]     without a group: all of them
 #        --list prints the packages and installs nothing
 #
 # shellcheck disable=SC2086 # lists of packages are split into words on purpose
@@ -16,6 +16,7 @@ test="libcmocka-dev iproute2 procps python3 python3-numpy python3-torch python3-
 lint="python3 clang-format-14 cppcheck shellcheck libcmocka-dev"
 fuzz="clang libclang-rt-14-dev"
 demo="python3 python3-numpy python3-torch python3-matplotlib dataset-fashion-mnist"
+bench="openmpi-bin libopenmpi-dev python3 python3-torch python3-matplotlib iproute2"
 
 packages=
 list=
@@ -26,14 +27,15 @@ for word in "$@"; do
 	lint) packages="$packages $lint" ;;
 	fuzz) packages="$packages $fuzz" ;;
 	demo) packages="$packages $demo" ;;
+	bench) packages="$packages $bench" ;;
 	--list) list=yes ;;
 	*)
-		echo "deps.sh: unknown group \"$word\": use build, test, lint, fuzz, demo" >&2
+		echo "deps.sh: unknown group \"$word\": use build, test, lint, fuzz, demo, bench" >&2
 		exit 2
 		;;
 	esac
 done
-[ -n "$packages" ] || packages="$build $test $lint $fuzz $demo"
+[ -n "$packages" ] || packages="$build $test $lint $fuzz $demo $bench"
 packages=$(printf '%s\n' $packages | sort -u)
 
 if [ -n "$list" ]; then

@@ -393,7 +393,8 @@ static int exchange_check_options(const struct args_usage *usage, struct exchang
 
 static const char exchange_about[] =
 	"Starts a box (phubd) and N workers on this machine, exchanges R rounds, and prints rounds a second, time per\n"
-	"round, GB/s per worker each way, and the box's CPU seconds per GB of gradients that all workers pushed.\n"
+	"round, GB/s per worker each way, and CPU seconds (of the box; of box and workers) per GB of gradients "
+	"pushed.\n"
 	"\n"
 	"A worker's round lasts from its first push to the end of its wait; p50 and p99 are over the rounds of all\n"
 	"workers. Two rounds of warming up are not counted. Gradients depend on rank, round and index; the first and "

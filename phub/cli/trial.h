@@ -56,6 +56,7 @@ struct trial_outcome {
 	uint64_t wrong;          /* pieces of results that were not what they should be */
 	uint64_t checked;        /* elements that were looked at */
 	uint64_t copied_bytes, pushed_bytes;
+	uint64_t cpu_ns; /* of all its threads, in timed stretches */
 };
 
 struct trial_shared {
@@ -114,6 +115,7 @@ int trial_work(const struct trial_plan *p, struct trial_shared *s, unsigned rank
 
 struct trial_numbers {
 	double rounds_per_s, p50_ms, p99_ms, gb_per_s_worker, box_cpu_s_per_gb;
+	double cpu_s_per_gb; /* box and workers */
 	uint64_t errors, checked;
 	double copies; /* bytes copied by the library per gradient byte */
 };

@@ -252,19 +252,23 @@ static int loop_join(struct loop_run *run)
 
 static int loop_round(struct loop_run *run, unsigned round)
 {
-	uint64_t box_ns = run->box_ns;
+	uint64_t box_ns = run->box_ns, begin_ns, spent_ns;
 	int rc = 0;
 
 	for (unsigned rank = 0; trial_is_fresh(run->p, round) && rank < run->p->workers; rank++)
 		trial_member_fill(&run->ranks[rank].member, round);
+	begin_ns = clock_now_ns();
 	for (unsigned rank = 0; rc == 0 && rank < run->p->workers; rank++) {
 		trial_times(run->p, run->s, rank)[round].begin_ns = clock_now_ns();
 		rc = trial_member_begin_round(&run->ranks[rank].member);
 	}
 	if (rc == 0)
 		rc = loop_await(run, loop_is_idle, "exchanging", round, true);
-	if (round >= run->p->warmup)
+	spent_ns = clock_now_ns() - begin_ns;
+	if (round >= run->p->warmup) {
 		run->s->box_cpu_ns += run->box_ns - box_ns;
+		run->s->outcomes[0].cpu_ns += spent_ns - (run->box_ns - box_ns);
+	}
 	return rc;
 }
 

@@ -54,7 +54,7 @@ int trial_count(const struct trial_plan *p, const struct trial_shared *s, struct
 {
 	size_t count = (size_t)p->workers * p->rounds, at = 0;
 	uint64_t *took = calloc(count, sizeof(*took));
-	uint64_t copied = 0, pushed = 0;
+	uint64_t copied = 0, pushed = 0, cpu_ns = s->box_cpu_ns;
 	double elapsed_s = (double)report_elapsed_ns(p, s) / 1e9;
 
 	if (!took)
@@ -69,6 +69,7 @@ int trial_count(const struct trial_plan *p, const struct trial_shared *s, struct
 		out->checked += s->outcomes[w].checked;
 		copied += s->outcomes[w].copied_bytes;
 		pushed += s->outcomes[w].pushed_bytes;
+		cpu_ns += s->outcomes[w].cpu_ns;
 	}
 	qsort(took, count, sizeof(*took), report_compare);
 	out->p50_ms = report_percentile_ms(took, count, 50);
@@ -77,6 +78,7 @@ int trial_count(const struct trial_plan *p, const struct trial_shared *s, struct
 	out->rounds_per_s = p->rounds / elapsed_s;
 	out->gb_per_s_worker = (double)p->bytes * out->rounds_per_s / 1e9;
 	out->box_cpu_s_per_gb = (double)s->box_cpu_ns / ((double)p->bytes * p->workers * p->rounds);
+	out->cpu_s_per_gb = (double)cpu_ns / ((double)p->bytes * p->workers * p->rounds);
 	out->copies = pushed ? (double)copied / (double)pushed : 0;
 	return 0;
 }
@@ -87,12 +89,12 @@ bool trial_print(const struct trial_plan *p, const struct trial_numbers *n, bool
 	char bytes[32];
 
 	if (json)
-		return output_json(json_pack("{s:s, s:s, s:s, s:i, s:I, s:s, s:i, s:f, s:f, s:f, s:f, s:f, s:I}",
+		return output_json(json_pack("{s:s, s:s, s:s, s:i, s:I, s:s, s:i, s:f, s:f, s:f, s:f, s:f, s:f, s:I}",
 			"bench", "exchange", "transport", p->transport, "mode", mode, "workers", (int)p->workers,
 			"bytes", (json_int_t)p->bytes, "optimizer", optimizer_kind_name(p->optimizer), "rounds",
 			(int)p->rounds, "rounds_per_s", n->rounds_per_s, "p50_ms", n->p50_ms, "p99_ms", n->p99_ms,
-			"gb_per_s_worker", n->gb_per_s_worker, "box_cpu_s_per_gb", n->box_cpu_s_per_gb, "errors",
-			(json_int_t)n->errors));
+			"gb_per_s_worker", n->gb_per_s_worker, "box_cpu_s_per_gb", n->box_cpu_s_per_gb, "cpu_s_per_gb",
+			n->cpu_s_per_gb, "errors", (json_int_t)n->errors));
 	printf("%s, %s, workers %u, keys %zu of %s together, optimizer %s\n", p->transport, mode, p->workers,
 		p->model.count, output_bytes(p->bytes, bytes), optimizer_kind_name(p->optimizer));
 	printf("  rounds a second      %10.2f   (%u rounds)\n", n->rounds_per_s, p->rounds);
@@ -100,6 +102,7 @@ bool trial_print(const struct trial_plan *p, const struct trial_numbers *n, bool
 	printf("  round, p99           %10.3f ms\n", n->p99_ms);
 	printf("  each worker          %10.3f GB/s up, and as much down\n", n->gb_per_s_worker);
 	printf("  box CPU              %10.3f s per GB of gradients\n", n->box_cpu_s_per_gb);
+	printf("  box and workers CPU  %10.3f s per GB of gradients\n", n->cpu_s_per_gb);
 	printf("  copies               %10.2f bytes by libphub per gradient byte\n", n->copies);
 	printf("  checked              %10" PRIu64 " results, %" PRIu64 " pieces wrong\n", n->checked, n->errors);
 	return true;

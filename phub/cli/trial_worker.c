@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #include "phub/base/clock.h"
 #include "phub/cli/box_process.h"
@@ -15,7 +16,8 @@ struct worker {
 	struct trial_member member;
 	pid_t box;
 	unsigned expected; /* rounds that the expected results have gone through */
-	uint64_t cpu_ns;   /* of the box, when the stretch began */
+	/* when the stretch began */
+	uint64_t box_cpu_ns, own_cpu_ns;
 };
 
 static int worker_join(struct worker *w, const char *address, const char *job)
@@ -72,7 +74,8 @@ static int worker_begin_stretch(struct worker *w, unsigned round)
 		return trial_member_fail(m, rc, "barrier", NULL);
 	rc = trial_meet(m->p, m->s);
 	if (m->rank == 0)
-		w->cpu_ns = box_process_cpu_ns(w->box);
+		w->box_cpu_ns = box_process_cpu_ns(w->box);
+	w->own_cpu_ns = box_process_cpu_ns(getpid());
 	return rc;
 }
 
@@ -107,8 +110,10 @@ static int worker_end_stretch(struct worker *w, unsigned round)
 	struct trial_member *m = &w->member;
 	int rc = 0;
 
+	if (round >= m->p->warmup)
+		m->outcome->cpu_ns += box_process_cpu_ns(getpid()) - w->own_cpu_ns;
 	if (m->rank == 0 && round >= m->p->warmup)
-		m->s->box_cpu_ns += box_process_cpu_ns(w->box) - w->cpu_ns;
+		m->s->box_cpu_ns += box_process_cpu_ns(w->box) - w->box_cpu_ns;
 	if (trial_is_checked(m->p, round))
 		rc = worker_check(w, round);
 	if (round + 1 < m->p->warmup + m->p->rounds)

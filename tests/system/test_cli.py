@@ -19,7 +19,7 @@ from rig import check, holds
 PHUB = rig.BUILD / "phub"
 SANITIZED = bool(re.search(rb"__(asan|tsan|ubsan)_", PHUB.read_bytes())) if PHUB.exists() else False
 EXCHANGE_KEYS = ["bench", "transport", "mode", "workers", "bytes", "optimizer", "rounds", "rounds_per_s", "p50_ms",
-                 "p99_ms", "gb_per_s_worker", "box_cpu_s_per_gb", "errors"]
+                 "p99_ms", "gb_per_s_worker", "box_cpu_s_per_gb", "cpu_s_per_gb", "errors"]
 KERNEL_KEYS = ["bench", "kernel", "isa", "workers", "cache", "gb_per_s", "roofline_gb_per_s"]
 
 

@@ -1,0 +1,282 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From bench.jsonl, which run.py writes, to bench.md and bench.png, and from there to README.md."""
+import collections
+import json
+import math
+import statistics
+from textwrap import fill
+
+from systems import OUT, ROOT
+
+README = ROOT / "README.md"
+MARKS = ("<!-- bench: from here on made by `make bench-readme` -->", "<!-- bench: to here -->")
+BIG, ZERO_COPY, COPY = "100 MB", "zero-copy", "copy"
+
+# Medians of the runs of one system in one row, and the range.
+Median = collections.namedtuple("Median", "how through peer bytes workers kind p50 p50_min p50_max rate cpu")
+
+
+def cpu_name():
+    with open("/proc/cpuinfo") as lines:
+        return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), "unknown CPU")
+
+
+class Results:
+    """What bench.jsonl holds."""
+
+    def __init__(self, lines):
+        self.conditions, self.end, self.kernels = {}, {}, []
+        runs = collections.defaultdict(list)
+        for line in lines:
+            if line.get("bench") == "conditions":
+                self.conditions = line
+            elif line.get("bench") == "end":
+                self.end = line
+            elif line.get("bench") == "kernel":
+                self.kernels.append(line)
+            else:
+                runs[line["name"], line["system"]].append(line)
+        self.rows = collections.defaultdict(dict)  # row name: {system: Median}
+        for (name, system), found in runs.items():
+            self.rows[name][system] = self._median(found)
+
+    @staticmethod
+    def _median(runs):
+        p50 = [run["p50_ms"] for run in runs]
+        last = runs[-1]
+        return Median(last["how"], last["through"], last["is_peer"], last["bytes"], last["workers"], last["row"]["kind"],
+                      statistics.median(p50), min(p50), max(p50), statistics.median(run["rounds_per_s"] for run in runs),
+                      statistics.median(run["cpu_s_per_gb"] for run in runs))
+
+    def get(self, name, system):
+        return self.rows.get(name, {}).get(system)
+
+    def faster_peer(self, name, through=None):
+        """Its name and its Median; of those that run through this transport. None: no peer was measured."""
+        peers = [(system, m) for system, m in self.rows.get(name, {}).items()
+                 if m.peer and (through is None or m.through == through)]
+        return min(peers, key=lambda peer: peer[1].p50, default=None)
+
+
+# ---- numbers as people read them ----
+
+def number(value):
+    """Three digits that count: 0.00452, 1.23, 45.6, 1,235."""
+    if value >= 100:
+        return f"{value:,.0f}"
+    return f"{value:.{max(0, 2 - math.floor(math.log10(value)))}f}" if value > 0 else "0"
+
+
+def times(value):
+    return f"{value:.2f}x" if value >= 0.1 else f"{value:.2g}x"
+
+
+def as_table(heads, align, rows):
+    rule = [{"l": "---", "r": "---:"}[side] for side in align]
+    return ["| " + " | ".join(cells) + " |" for cells in ([*heads], rule, *rows)]
+
+
+# ---- the tables ----
+
+def exchange_table(results):
+    rows = []
+    for name, systems in results.rows.items():
+        best = results.faster_peer(name)
+        best_tcp = results.faster_peer(name, "tcp")
+        for system, m in systems.items():
+            beside = best_tcp if m.through == "tcp" and not m.peer else best
+            rows.append([name, system, m.how, f"{number(m.p50)} ({number(m.p50_min)} to {number(m.p50_max)})", number(m.rate),
+                         number(m.cpu), times(beside[1].p50 / m.p50) if beside else "-"])
+    return as_table(["all-reduce of", "system", "how", "p50 ms", "rounds/s", "CPU s/GB", "speed"], "lllrrrr", rows)
+
+
+def kernel_table(results):
+    rows = [[k["kernel"], k["isa"], str(k["workers"]), k["cache"], number(k["gb_per_s"]), number(k["roofline_gb_per_s"]),
+             f"{100 * k['gb_per_s'] / k['roofline_gb_per_s']:.0f} %"] for k in results.kernels]
+    return as_table(["kernel", "isa", "workers", "cache", "GB/s", "roofline", "share"], "llrlrrr", rows)
+
+
+class Claims:
+    """The numbers to reach, beside what was measured; only what the rows of this run can judge."""
+
+    def __init__(self, results):
+        self.results = results
+        self.rows = []
+        for mode, wanted in ((ZERO_COPY, 4), (COPY, 2)):
+            self._speed(f"4 workers, {BIG}", f"phub shm {mode}", None, wanted)
+        for workers, wanted in ((4, 1), (2, 0.5), (8, None)):
+            for what in ("4 KB", "64 KB"):
+                self._speed(f"{workers} workers, {what}", f"phub shm {ZERO_COPY}", None, wanted)
+        for workers in (2, 4, 8):
+            for mode in (ZERO_COPY, COPY):
+                self._speed(f"{workers} workers, {BIG}", f"phub tcp {mode}", "tcp", 1)
+        for workers in (2, 4, 8):
+            self._cpu(workers, f"phub tcp {ZERO_COPY}")
+        self._keys()
+        self._kernels()
+
+    def _add(self, claim, wanted, measured, reached):
+        verdict = {True: "reached", False: f"not reached (measured {measured})", None: "printed only"}[reached]
+        self.rows.append([claim, wanted, measured, verdict])
+
+    def _speed(self, name, system, through, wanted):
+        ours, best = self.results.get(name, system), self.results.faster_peer(name, through)
+        if ours and best:
+            ratio = best[1].p50 / ours.p50
+            self._add(f"{name}: {system} beside the faster peer{' over tcp' if through else ''} ({best[0]}), p50",
+                      f"at least {times(wanted)}" if wanted else "-", times(ratio), ratio >= wanted if wanted else None)
+
+    def _cpu(self, workers, system):
+        """phub moves 2 bytes through sockets for each gradient byte, a ring 2 (N - 1) / N."""
+        name = f"{workers} workers, {BIG}"
+        ours, gloo = self.results.get(name, system), self.results.get(name, "Gloo tcp")
+        if not ours or not gloo:
+            return
+        ring = 2 * (workers - 1) / workers
+        for basis, ratio, judged in (("through sockets", (ours.cpu / 2) / (gloo.cpu / ring), True),
+                                     ("of gradients", ours.cpu / gloo.cpu, workers >= 4)):
+            self._add(f"{name}: {system}, CPU per byte {basis} beside Gloo's", "at most 1.00x" if judged else "-", times(ratio),
+                      ratio <= 1 if judged else None)
+
+    def _keys(self):
+        name = next((name for name in self.results.rows if name.endswith("as keys")), "")
+        one = self.results.get(name, f"phub shm {ZERO_COPY}")
+        many = self.results.get(name, f"phub shm {ZERO_COPY}, 10,000 keys")
+        if one and many:
+            self._add("4 workers: 10,000 keys of 1 KiB beside one of 10.24 MB, p50", "at most 1.30x", times(many.p50 / one.p50),
+                      many.p50 / one.p50 <= 1.3)
+
+    def _kernels(self):
+        cold = [(k["gb_per_s"] / k["roofline_gb_per_s"], k["kernel"]) for k in self.results.kernels if k["cache"] == "cold"]
+        if cold:
+            share, kernel = min(cold)
+            self._add(f"kernels, cold: share of the roofline, the lowest ({kernel})", "at least 90 %",
+                      f"{share:.0%}", share >= 0.9)
+
+    def table(self):
+        return as_table(["claim", "to reach", "measured", "verdict"], "llrl", self.rows)
+
+
+def conditions(results):
+    c = results.conditions
+    where = (f"in a network namespace of their own, with {c['congestion_control']} and the host's buffer limits" if c["namespace"] else
+             f"under the host's congestion control, {c['congestion_control']} (phub's own sockets: cubic)")
+    return [fill(text, 125) for text in (
+        f"{c['cpus']} CPUs ({c['cpu']}), Linux {c['kernel']}, load {c['load']:.2f} at the start, commit {c['commit']}, {c['date']}; "
+        f"`make bench{'' if c['rows'] == 'quick' else ' ROWS=' + c['rows']}`, {results.end.get('seconds', 0)} s. "
+        f"Medians of {c['runs']} runs that took turns; (smallest to largest).",
+        "",
+        f"phub, Open MPI and Gloo ran on the same machine {where}. None is bound to CPUs. Each got the best of its settings, found in a "
+        "trial before the row. p50: over the rounds of all workers. CPU: of all processes, box included, per GB of gradients that all "
+        "workers gave. Speed: p50 of the faster peer, of the faster one over tcp for phub's tcp, divided by this p50. "
+        "`zero-copy`: data in memory of the library's; `copy`: in malloc'ed memory it did not see before. Peers sum a model as one "
+        "buffer of as many bytes, which favours them. Sums were checked in every run.",
+    )]
+
+
+def tables(results):
+    return [*conditions(results), "", *exchange_table(results), "", "What is to be reached:", "", *Claims(results).table()]
+
+
+# ---- the picture ----
+
+COLOURS = ["#0b6e4f", "#66b266", "#1f4e9c", "#79a7e3", "#c0392b", "#e59866", "#7d3c98"]
+SYSTEMS = [f"phub shm {ZERO_COPY}", f"phub shm {COPY}", f"phub tcp {ZERO_COPY}", f"phub tcp {COPY}", "Open MPI shm",
+           "Open MPI tcp", "Gloo tcp"]
+
+
+def draw(results, path, say):
+    try:
+        import matplotlib
+        matplotlib.use("Agg")
+        from matplotlib import pyplot
+    except ImportError:
+        say("no matplotlib: bench.png is left out (deploy/deps.sh bench)")
+        return
+    figure, (left, right) = pyplot.subplots(1, 2, figsize=(14, 6), constrained_layout=True)
+    plain = {name: systems for name, systems in results.rows.items()
+             if all(m.kind == "exchange" for m in systems.values()) and name.split(", ")[1][0].isdigit()}
+    draw_sizes(left, plain)
+    draw_bars(right, plain)
+    figure.savefig(path, dpi=110)
+
+
+def draw_sizes(axes, rows):
+    """p50 against size, for the number of workers with the most sizes."""
+    count = collections.Counter(m.workers for systems in rows.values() for m in list(systems.values())[:1])
+    workers = max(count, key=count.get)
+    for system, colour in zip(SYSTEMS, COLOURS):
+        points = sorted((systems[system].bytes, systems[system]) for systems in rows.values()
+                        if system in systems and systems[system].workers == workers)
+        if points:
+            p50 = [m.p50 for _, m in points]
+            spread = [[m.p50 - m.p50_min for _, m in points], [m.p50_max - m.p50 for _, m in points]]
+            axes.errorbar([size for size, _ in points], p50, spread, label=system, color=colour, capsize=2,
+                          marker="o" if system.startswith("phub") else "s", ls="-" if system.startswith("phub") else "--")
+    axes.set(xscale="log", yscale="log", xlabel="bytes of gradients per worker", ylabel="p50 of a round, ms",
+             title=f"All-reduce, {workers} workers")
+    axes.grid(alpha=0.3)
+    axes.legend()
+
+
+def draw_bars(axes, rows):
+    """p50 of the largest size, by the number of workers."""
+    largest = max((m.bytes for systems in rows.values() for m in systems.values()), default=0)
+    groups = sorted({m.workers for systems in rows.values() for m in systems.values() if m.bytes == largest})
+    found = {(m.workers, system): m for systems in rows.values() for system, m in systems.items() if m.bytes == largest}
+    width = 0.8 / len(SYSTEMS)
+    for i, (system, colour) in enumerate(zip(SYSTEMS, COLOURS)):
+        at = [(x + (i - (len(SYSTEMS) - 1) / 2) * width, found[n, system]) for x, n in enumerate(groups) if (n, system) in found]
+        if at:
+            bars = axes.bar([x for x, _ in at], [m.p50 for _, m in at], width, color=colour, label=system)
+            axes.bar_label(bars, [number(m.p50) for _, m in at], rotation=90, fontsize=8, padding=2)
+    axes.set_xticks(range(len(groups)), [f"{n} workers" for n in groups])
+    axes.margins(y=0.15)
+    axes.set(ylabel="p50 of a round, ms (less is better)", title=f"All-reduce of {largest / 1e6:g} MB")
+    axes.legend(loc="upper left")
+
+
+# ---- the files ----
+
+def read():
+    with open(OUT / "bench.jsonl") as lines:
+        return Results(map(json.loads, lines))
+
+
+def write(say):
+    results = read()
+    text = ["# Measured here", "", MARKS[0], *tables(results), MARKS[1]]
+    if results.kernels:
+        text += ["", "## phub bench kernels --quick", "", *kernel_table(results)]
+    if results.end.get("failures"):
+        text += ["", f"**{results.end['failures']} failures: see what run.py said.**"]
+    (OUT / "bench.md").write_text("\n".join(text) + "\n")
+    if results.rows:
+        draw(results, OUT / "bench.png", say)
+    for row in Claims(results).rows:
+        say(f"{row[3].split(' (')[0]}: {row[0]}: {row[2]}, to reach: {row[1]}")
+    say(f"written to {OUT / 'bench.md'}")
+
+
+def between_marks(text, where):
+    """What stands before, between and behind them."""
+    if any(text.count(mark) != 1 for mark in MARKS):
+        raise ValueError(f"{where} lacks the lines\n{MARKS[0]}\n{MARKS[1]}")
+    before, rest = text.split(MARKS[0])
+    inside, behind = rest.split(MARKS[1])
+    return before, inside, behind
+
+
+def write_readme(say):
+    try:
+        results = read()
+        if results.conditions["rows"] == "smoke" or results.end.get("failures", 1):
+            raise ValueError("README takes no smoke test, and no run that failed or was interrupted")
+        _, tables_now, _ = between_marks((OUT / "bench.md").read_text(), OUT / "bench.md")
+        before, _, behind = between_marks(README.read_text(), README)
+    except (OSError, ValueError) as error:
+        say(str(error))
+        return 1
+    README.write_text(before + MARKS[0] + tables_now + MARKS[1] + behind)
+    say(f"{README} has the tables of {OUT / 'bench.md'}")
+    return 0
