@@ -341,7 +341,7 @@ void client_stats(const phub_t *p, struct phub_stats *stats)
 	*stats = (struct phub_stats){
 		.pushed_bytes = before->pushed_bytes + x->group.pushed_bytes,
 		.pulled_bytes = before->pulled_bytes + x->pulled_bytes,
-		.copied_bytes = before->copied_bytes + x->copied_bytes,
+		.copied_bytes = before->copied_bytes + x->copied_bytes + x->group.copied_bytes,
 		.pushes = before->pushes + x->group.pushes,
 		.results = before->results + x->results,
 		.rounds = before->rounds + x->rounds,

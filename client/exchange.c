@@ -2,7 +2,8 @@
 /*
  * Rounds. Where a payload lies:
  *
- *   mapped transports   in the box's region, at the chunk's offset; results in the result region, likewise
+ *   mapped transports   in the box's region, at the chunk's offset, or, when one key has the chunk for itself, in a
+ *                       slot that its lane copies it to when it sends it; results in the result region
  *   others, in place    registered memory of the caller, when the key has its chunks for itself
  *   others              the arena; a result overwrites the push that it answers, unless phub_alloc() gave the key away
  *
@@ -11,6 +12,7 @@
  */
 #include "client/exchange.h"
 
+#include "client/copy.h"
 #include "transport/wire.h"
 
 #include <assert.h>
@@ -22,6 +24,11 @@ enum {
 	EXCHANGE_BATCH = 32,       /* events per poll */
 	EXCHANGE_FLUSH_CHUNKS = 4, /* while a large key is pushed, the box works on its first chunks already */
 	EXCHANGE_PRIORITY_MAX = 65535,
+	/*
+	 * Four times as much is moved in a round: a cache of a core holds it no longer. 64 KB are 20 % slower as if
+	 * they were cold, 1 MB 5 % faster.
+	 */
+	EXCHANGE_COLD_BYTES = 512 << 10,
 };
 
 static const struct chunk_span *exchange_span(const struct exchange *x, const struct flight *f)
@@ -112,7 +119,10 @@ static int exchange_broken(struct exchange *x, const struct lane *lane, const ch
 
 static void exchange_copy(struct exchange *x, uint8_t *to, const uint8_t *from, uint64_t bytes)
 {
-	memcpy(to, from, bytes);
+	if (x->keyring->plan.region_bytes >= EXCHANGE_COLD_BYTES)
+		copy_cold(to, from, bytes);
+	else
+		memcpy(to, from, bytes);
 	x->copied_bytes += bytes;
 }
 
@@ -297,7 +307,7 @@ uint64_t exchange_due(const struct exchange *x)
 {
 	uint64_t due = UINT64_MAX;
 
-	for (uint32_t i = 0; x->group.lossy && i < x->lane_count; i++) {
+	for (uint32_t i = 0; (x->group.lossy || x->mapped) && i < x->lane_count; i++) {
 		uint64_t lane = lane_due(&x->lanes[i]);
 
 		due = lane < due ? lane : due;
@@ -399,6 +409,10 @@ static void exchange_place(struct exchange *x, struct flight *f, const struct ke
 	f->payload = base + span->offset;
 	if (src + part.in_key == base + part.in_region)
 		return; /* phub_alloc()'s memory */
+	if (x->mapped && span->key_count == 1 && lane_stages(f->lane)) {
+		f->src = src + part.in_key;
+		return;
+	}
 	exchange_copy(x, base + part.in_region, src + part.in_key, part.bytes);
 }
 

@@ -63,7 +63,8 @@ int exchange_establish(struct exchange *x, uint32_t window, struct err *e);
 /* May a round of this kind of the key begin now? 0, -EBUSY, -ENODATA, -EINVAL. */
 int exchange_check(const struct exchange *x, const struct exchange_round *r, struct err *e);
 
-/* Begins it, and sends at once what may go. What is copied is copied before the return. -ENOMEM: nothing has begun. */
+/* Begins it, and sends at once what may go. What is copied is copied before the return, or when it is sent. -ENOMEM:
+ * nothing has begun. */
 int exchange_begin(struct exchange *x, const struct exchange_round *r, uint64_t now_ns, struct err *e);
 
 /* Receives, sends, repeats. Returns events handled and messages sent. */

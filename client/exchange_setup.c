@@ -195,7 +195,8 @@ static int setup_adopt(struct exchange *x, struct lane *lane, uint32_t window, s
 	lane->result = lane->conn->result;
 	x->mapped = lane->push != NULL;
 	x->group.cookies = !x->mapped;
-	lane_open(lane, window);
+	if (lane_open(lane, window) < 0)
+		return err_set(e, -ENOMEM, "no memory for the slots of core %" PRIu32, lane->core);
 	x->connecting--;
 	return 0;
 }

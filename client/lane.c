@@ -5,6 +5,8 @@
  */
 #include "client/lane.h"
 
+#include "client/copy.h"
+
 #include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
@@ -13,6 +15,8 @@
 enum {
 	LANE_AGAIN_MS = 20, /* a lossy push is sent again after this, then twice that, ... */
 	LANE_AGAIN_DOUBLINGS = 5,
+	LANE_STUCK_MS = 1,     /* so long nothing is answered before more payloads are copied */
+	LANE_COPIES_BATCH = 4, /* in one lane_pump(): the box works on the first ones already */
 };
 
 int lane_init(struct lane *lane, struct lane_group *group, uint32_t core, uint32_t count)
@@ -44,14 +48,32 @@ void lane_fini(struct lane *lane)
 	free(lane->sinks);
 	free(lane->flights);
 	free(lane->heap);
+	free(lane->slots_free);
 	memset(lane, 0, sizeof(*lane));
 }
 
-void lane_open(struct lane *lane, uint32_t window)
+int lane_open(struct lane *lane, uint32_t window)
 {
+	uint32_t count = lane->conn->slot_count;
+
+	if (count > 0) {
+		lane->slots_free = calloc(count, sizeof(*lane->slots_free));
+		if (!lane->slots_free)
+			return -ENOMEM;
+		for (uint32_t i = 0; i < count; i++)
+			lane->slots_free[i] = count - i;
+	}
+	lane->slots_free_count = count;
+	lane->copies_max = count;
 	lane->state = LANE_UP;
 	lane->seq = 0;
 	lane->credit = window;
+	return 0;
+}
+
+bool lane_stages(const struct lane *lane)
+{
+	return lane->state == LANE_UP && lane->conn->slot_count > 0;
 }
 
 void lane_drop(struct lane *lane)
@@ -154,6 +176,15 @@ void lane_answered(struct lane *lane, struct flight *flight)
 {
 	if (lane->group->lossy)
 		lane_list_remove(lane, flight);
+	if (!flight->copied)
+		return;
+	lane->stuck_ns = 0;
+	if (flight->slot)
+		lane->slots_free[lane->slots_free_count++] = flight->slot;
+	flight->slot = 0;
+	flight->copied = false;
+	if (--lane->copies_out == 0)
+		lane->copies_max = lane->conn->slot_count;
 }
 
 void lane_tick(struct lane *lane, uint64_t now_ns)
@@ -235,6 +266,38 @@ static void lane_sent(struct lane *lane, struct flight *f, uint64_t now_ns)
 		lane->again_ns = f->again_ns;
 }
 
+/* May one more payload be copied? */
+static bool lane_may_copy(struct lane *lane, uint64_t now_ns)
+{
+	if (lane->copies_out < lane->copies_max)
+		return true;
+	if (lane->stuck_ns == 0)
+		lane->stuck_ns = now_ns ? now_ns : 1;
+	if (now_ns < lane->stuck_ns + LANE_STUCK_MS * 1000000ull)
+		return false;
+	lane->stuck_ns = now_ns;
+	lane->copies_max *= 2;
+	return true;
+}
+
+/* Copies the payload to where the box reads it. */
+static void lane_copy(struct lane *lane, struct flight *f)
+{
+	const struct span *span = &lane->spans[f->local];
+	uint8_t *to = lane->push + span->offset;
+
+	if (lane->slots_free_count > 0) {
+		f->slot = lane->slots_free[--lane->slots_free_count];
+		to = (uint8_t *)lane->conn->slots + (size_t)(f->slot - 1) * lane->conn->slot_bytes;
+	}
+	copy_cold(to, f->src, span->bytes);
+	f->payload = to;
+	f->src = NULL;
+	f->copied = true;
+	lane->copies_out++;
+	lane->group->copied_bytes += span->bytes;
+}
+
 static int lane_send(struct lane *lane, struct flight *f, uint64_t now_ns)
 {
 	struct lane_group *group = lane->group;
@@ -276,7 +339,9 @@ static void lane_broke(struct lane *lane, int error)
 
 unsigned lane_pump(struct lane *lane, uint64_t now_ns)
 {
-	unsigned count = 0;
+	unsigned count = 0, copies = 0;
+
+	lane->more = false;
 
 	while (lane->heap_count > 0 && !lane->full && lane->state == LANE_UP) {
 		struct flight *f = lane->flights[lane->heap[0].local];
@@ -286,6 +351,12 @@ unsigned lane_pump(struct lane *lane, uint64_t now_ns)
 		if (f->state == FLIGHT_QUEUED || f->state == FLIGHT_SENT) {
 			if (!lane_may_send(lane, now_ns))
 				break;
+			if (f->src) {
+				lane->more = copies++ == LANE_COPIES_BATCH;
+				if (lane->more || !lane_may_copy(lane, now_ns))
+					break;
+				lane_copy(lane, f);
+			}
 			rc = lane_send(lane, f, now_ns);
 			if (rc == -EAGAIN) {
 				lane->full = true;
@@ -305,12 +376,23 @@ unsigned lane_pump(struct lane *lane, uint64_t now_ns)
 	return count;
 }
 
+static uint64_t lane_copy_due(const struct lane *lane)
+{
+	if (lane->heap_count == 0)
+		return UINT64_MAX;
+	if (lane->more)
+		return 0;
+	return lane->stuck_ns ? lane->stuck_ns + LANE_STUCK_MS * 1000000ull : UINT64_MAX;
+}
+
 uint64_t lane_due(const struct lane *lane)
 {
 	uint64_t due = lane->again_ns;
 
-	if (!lane->group->lossy || lane->state != LANE_UP)
+	if (lane->state != LANE_UP)
 		return UINT64_MAX;
+	if (!lane->group->lossy)
+		return lane_copy_due(lane);
 	if (lane->heap_count > 0 && lane->starved_ns && lane->starved_ns + lane_patience(lane->probes) < due)
 		due = lane->starved_ns + lane_patience(lane->probes);
 	return due;

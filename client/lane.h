@@ -31,6 +31,8 @@ enum flight_state {
 struct flight {
 	uint64_t round;         /* the one that is open, or the next one */
 	const uint8_t *payload; /* of the push */
+	const uint8_t *src;     /* not NULL: the payload is still the caller's, to be copied when it is sent */
+	uint32_t slot;          /* of the lane that the payload lies in, from 1; 0: none */
 	struct lane *lane;
 	uint32_t local;   /* index among the lane's chunks */
 	uint32_t keys_in; /* keys of the chunk that were pushed in this round */
@@ -41,6 +43,7 @@ struct flight {
 	uint8_t type;          /* enum wire_type */
 	uint8_t tries;         /* lossy: sends of this round */
 	bool queued;           /* is in the lane's heap */
+	bool copied;           /* when it was sent: counts in the lane's copies_out */
 	bool apart;            /* results do not overwrite the push: a key of it was given away by phub_alloc() */
 	uint32_t newer, older; /* lossy: local indexes of neighbours among those in state SENT */
 	uint64_t sent_ns;
@@ -66,7 +69,7 @@ struct lane_group {
 	bool lossy;   /* pushes may get lost: they are sent again */
 	bool cookies; /* payloads lie in memory whose every reader must be known */
 	bool unflushed;
-	uint64_t pushed_bytes, pushes, resent;
+	uint64_t pushed_bytes, copied_bytes, pushes, resent;
 };
 
 struct lane {
@@ -90,6 +93,18 @@ struct lane {
 	struct lane_item *heap;  /* [heap_count], room for count */
 	uint32_t heap_count;
 	uint64_t order;
+	/*
+	 * Payloads that are copied when they are sent. They go into slots: few, so that what is written there is read
+	 * from a cache, and used again once the chunk's result is here. So no more than copies_max of them are
+	 * out. Workers that push in different orders could wait for each other like this for ever: when nothing was
+	 * answered for a while, copies_max doubles, and what finds no slot is copied to the chunk's own place. When
+	 * all are answered it is the number of slots again.
+	 */
+	uint32_t *slots_free; /* [slots_free_count] numbers from 1, room for conn->slot_count */
+	uint32_t slots_free_count;
+	uint32_t copies_out, copies_max;
+	bool more;         /* lane_pump() has stopped where it might have gone on */
+	uint64_t stuck_ns; /* since when copies_max keeps a push back and none of these was answered; 0: it does not */
 	uint32_t sent_oldest, sent_newest; /* lossy: list of flights in state SENT */
 	uint64_t again_ns;                 /* lossy: the earliest again_ns of that list, or earlier */
 	uint64_t starved_ns; /* lossy: since when, or since which probe, credit is lacking; 0: it is not */
@@ -101,8 +116,11 @@ int lane_init(struct lane *lane, struct lane_group *group, uint32_t core, uint32
 /* The connection, if there was one, is gone. */
 void lane_fini(struct lane *lane);
 
-/* The connection is in the queue: `window` messages may go. */
-void lane_open(struct lane *lane, uint32_t window);
+/* The connection is in the queue: `window` messages may go. 0 or -ENOMEM. */
+int lane_open(struct lane *lane, uint32_t window);
+
+/* Are payloads of this lane better copied when they are sent, by setting flight.src? */
+bool lane_stages(const struct lane *lane);
 
 /* Drops the connection: the transport touches nothing any more. Queued pushes are forgotten. */
 void lane_drop(struct lane *lane);

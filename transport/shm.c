@@ -130,6 +130,8 @@ static int shm_adopt(struct queue *head, struct conn *conn, const struct conn_sp
 		return -ENOSPC;
 	if (!shm_spans_fit(spec->spans, spec->chunk_count, c->box ? c->in_bytes : c->out_bytes))
 		return -EINVAL;
+	if (c->slots.count > 0 && spec->payload_max > c->slots.bytes)
+		return -EINVAL;
 	rc = shm_queue_watch(q, c);
 	if (rc < 0)
 		return rc;
@@ -241,11 +243,13 @@ static void shm_disarm(struct shm_queue *q)
 /* ---- receiving ---- */
 
 /* Where the payload of this message lies; NULL when it would lie outside of the region. */
-static const void *shm_conn_payload(const struct shm_conn *c, const struct wire_header *header, uint64_t offset)
+static const void *shm_conn_payload(const struct shm_conn *c, const struct wire_header *header, uint64_t place)
 {
-	/* The box looks it up in its own table; a worker is told, and checks. */
-	if (c->box)
-		offset = c->spans[header->chunk].offset;
+	uint64_t offset = place;
+
+	/* The box looks it up in its own tables; a worker is told, and checks. */
+	if (c->box && shm_ring_find(&c->slots, header, c->spans, place, &offset) < 0)
+		return NULL;
 	if (offset > c->in_bytes || header->length > c->in_bytes - offset)
 		return NULL;
 	return c->in + offset;
@@ -254,8 +258,8 @@ static const void *shm_conn_payload(const struct shm_conn *c, const struct wire_
 /* 1 with the next message in `ev`, 0 when there is none; a broken one ends the connection. */
 static int shm_conn_take(struct shm_conn *c, struct event *ev)
 {
-	uint64_t offset;
-	int rc = shm_ring_take(&c->ring, &ev->header, &offset);
+	uint64_t place;
+	int rc = shm_ring_take(&c->ring, &ev->header, &place);
 
 	if (rc <= 0) {
 		if (rc < 0)
@@ -269,7 +273,7 @@ static int shm_conn_take(struct shm_conn *c, struct event *ev)
 		return 0;
 	}
 	if (ev->header.length) {
-		ev->payload = shm_conn_payload(c, &ev->header, offset);
+		ev->payload = shm_conn_payload(c, &ev->header, place);
 		if (!ev->payload) {
 			shm_conn_fail(c, -EPROTO);
 			return 0;
@@ -399,15 +403,15 @@ static void shm_release(struct queue *head, void *slot)
 /* ---- sending ---- */
 
 /*
- * Is the payload where the peer will look for it? A worker's at the chunk's place in the push region; the box's
- * anywhere in the result region, and `offset` tells the worker where.
+ * Is the payload where the peer will look for it? A worker's at the chunk's place in the push region or in a slot; the
+ * box's anywhere in the result region. `place` tells the peer.
  */
 static bool shm_conn_placed(
-	const struct shm_conn *c, const struct wire_header *header, const void *payload, uint64_t *offset)
+	const struct shm_conn *c, const struct wire_header *header, const void *payload, uint64_t *place)
 {
-	uint64_t at = (uint64_t)((uintptr_t)payload - (uintptr_t)c->out);
+	uint64_t at = (uint64_t)((uintptr_t)payload - (uintptr_t)c->out), slot;
 
-	*offset = 0;
+	*place = 0;
 	if (!shm_ring_chunk_ok(header, c->spans, c->chunk_count))
 		return false;
 	if (header->length == 0)
@@ -415,8 +419,15 @@ static bool shm_conn_placed(
 	/* A payload below the region makes `at` huge. */
 	if (at > c->out_bytes || header->length > c->out_bytes - at)
 		return false;
-	*offset = at;
-	return c->box || at == c->spans[header->chunk].offset;
+	if (c->box)
+		*place = at;
+	if (c->box || at == c->spans[header->chunk].offset)
+		return true;
+	if (at < c->slots.offset || c->slots.count == 0)
+		return false;
+	slot = (at - c->slots.offset) / c->slots.bytes;
+	*place = slot + 1;
+	return slot < c->slots.count && c->slots.offset + slot * c->slots.bytes == at;
 }
 
 static void shm_queue_mark(struct shm_queue *q, struct shm_conn *c)
@@ -431,16 +442,16 @@ static int shm_send(
 	struct queue *head, struct conn *conn, const struct wire_header *header, const void *payload, void *cookie)
 {
 	struct shm_conn *c = (struct shm_conn *)conn;
-	uint64_t offset;
+	uint64_t place;
 	int rc;
 
 	if (c->stage != SHM_OPEN)
 		return -EPIPE;
-	if (!shm_conn_placed(c, header, payload, &offset))
+	if (!shm_conn_placed(c, header, payload, &place))
 		return -EINVAL;
 	rc = shm_conn_room(c);
 	if (rc > 0)
-		rc = shm_ring_put(&c->ring, header, offset);
+		rc = shm_ring_put(&c->ring, header, place);
 	else if (rc == 0)
 		rc = -EAGAIN;
 	if (rc == -EAGAIN)

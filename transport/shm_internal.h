@@ -83,7 +83,8 @@ struct shm_conn {
 	uint64_t in_bytes;
 	const uint8_t *out; /* where ours lie */
 	uint64_t out_bytes;
-	void **cookies; /* [capacity] of sends, in order, until EVENT_SENT */
+	struct shm_slots slots; /* in the push region */
+	void **cookies;         /* [capacity] of sends, in order, until EVENT_SENT */
 	uint32_t cookie_head, cookie_published, cookie_tail;
 	uint64_t slots_held; /* yielded and not released */
 	int error;           /* for EVENT_CLOSED */

@@ -150,6 +150,10 @@ static int shm_conn_map(struct shm_transport *t, struct shm_conn *c, struct shm_
 	c->in_bytes = result->bytes;
 	c->out = push->base;
 	c->out_bytes = push->bytes;
+	c->slots = p->slots; /* shm_parcel_decode(): within the push region */
+	c->head.slots = (uint8_t *)push->base + p->slots.offset;
+	c->head.slot_count = p->slots.count;
+	c->head.slot_bytes = p->slots.bytes;
 	return 0;
 }
 

@@ -19,11 +19,13 @@ enum shm_parcel_offset {
 	AT_FDS = 5,
 	AT_ZERO = 6,
 	AT_CAPACITY = 8,
-	AT_ZERO_TOO = 12,
+	AT_SLOTS = 12,
 	AT_RING = 16,
 	AT_PUSH = 24,
 	AT_RESULT = 32,
-	AT_REST = 40,
+	AT_SLOT_OFFSET = 40,
+	AT_SLOT_BYTES = 48,
+	AT_REST = 52,
 };
 
 /* Room for one control message with all descriptors, and alignment for its head. */
@@ -39,32 +41,41 @@ void shm_parcel_encode(const struct shm_parcel *p, uint8_t out[SHM_PARCEL_BYTES]
 	out[AT_VERSION] = SHM_PARCEL_VERSION;
 	out[AT_FDS] = SHM_FD_COUNT;
 	le_put32(out + AT_CAPACITY, p->capacity);
+	le_put32(out + AT_SLOTS, p->slots.count);
 	le_put64(out + AT_RING, p->ring_bytes);
 	le_put64(out + AT_PUSH, p->push_bytes);
 	le_put64(out + AT_RESULT, p->result_bytes);
+	le_put64(out + AT_SLOT_OFFSET, p->slots.offset);
+	le_put32(out + AT_SLOT_BYTES, p->slots.bytes);
 }
 
 int shm_parcel_decode(const uint8_t in[SHM_PARCEL_BYTES], struct shm_parcel *out)
 {
+	const struct shm_slots slots = {
+		.offset = le_get64(in + AT_SLOT_OFFSET),
+		.count = le_get32(in + AT_SLOTS),
+		.bytes = le_get32(in + AT_SLOT_BYTES),
+	};
 	uint32_t capacity = le_get32(in + AT_CAPACITY);
 
 	if (le_get32(in + AT_MAGIC) != SHM_PARCEL_MAGIC)
 		return -EPROTO;
 	if (in[AT_VERSION] != SHM_PARCEL_VERSION)
 		return -EPROTONOSUPPORT;
-	if (in[AT_FDS] != SHM_FD_COUNT || in[AT_ZERO] || in[AT_ZERO + 1] || le_get32(in + AT_ZERO_TOO))
+	if (in[AT_FDS] != SHM_FD_COUNT || in[AT_ZERO] || in[AT_ZERO + 1])
 		return -EPROTO;
 	for (unsigned i = AT_REST; i < SHM_PARCEL_BYTES; i++)
 		if (in[i])
 			return -EPROTO;
 	if (!shm_ring_capacity_valid(capacity) || le_get64(in + AT_RING) != shm_ring_bytes(capacity))
 		return -EPROTO;
-	if (!le_get64(in + AT_PUSH) || !le_get64(in + AT_RESULT))
+	if (!le_get64(in + AT_PUSH) || !le_get64(in + AT_RESULT) || !shm_slots_fit(&slots, le_get64(in + AT_PUSH)))
 		return -EPROTO;
 	out->capacity = capacity;
 	out->ring_bytes = le_get64(in + AT_RING);
 	out->push_bytes = le_get64(in + AT_PUSH);
 	out->result_bytes = le_get64(in + AT_RESULT);
+	out->slots = slots;
 	return 0;
 }
 

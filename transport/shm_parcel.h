@@ -3,15 +3,18 @@
  * What the box hands to a worker that it has admitted, over the Unix socket, after the welcome: 64 bytes that say how
  * large everything is, and the descriptors of the memory and the bells. Control thread; never blocks.
  *
- *      magic 4, version 1, descriptors 1, zero 2, ring capacity 4, zero 4,
- *      ring bytes 8, push bytes 8, result bytes 8, zero 24                     little-endian, 64 bytes
+ *      magic 4, version 1, descriptors 1, zero 2, ring capacity 4, slots 4,
+ *      ring bytes 8, push bytes 8, result bytes 8, offset of the slots 8,
+ *      bytes of a slot 4, zero 12                                              little-endian, 64 bytes
  */
 #ifndef PHUB_TRANSPORT_SHM_PARCEL_H
 #define PHUB_TRANSPORT_SHM_PARCEL_H
 
 #include <stdint.h>
 
-#define SHM_PARCEL_VERSION 1
+#include "transport/shm_ring.h"
+
+#define SHM_PARCEL_VERSION 2
 
 enum { SHM_PARCEL_BYTES = 64 };
 
@@ -28,6 +31,7 @@ enum shm_parcel_fd {
 struct shm_parcel {
 	uint32_t capacity; /* of either lane */
 	uint64_t ring_bytes, push_bytes, result_bytes;
+	struct shm_slots slots; /* of the connection, within push_bytes */
 	int fds[SHM_FD_COUNT];
 };
 

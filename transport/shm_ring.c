@@ -33,7 +33,7 @@ bool shm_ring_capacity_valid(uint32_t capacity)
 
 size_t shm_ring_bytes(uint32_t capacity)
 {
-	size_t bytes = SHM_RING_PAGE + (size_t)capacity * (2 * sizeof(struct shm_entry) + sizeof(uint64_t));
+	size_t bytes = SHM_RING_PAGE + (size_t)capacity * 2 * (sizeof(struct shm_entry) + sizeof(uint64_t));
 
 	return (bytes + SHM_RING_PAGE - 1) & ~(size_t)(SHM_RING_PAGE - 1);
 }
@@ -53,7 +53,8 @@ void shm_ring_attach(struct shm_ring *r, void *memory, uint32_t capacity, enum s
 	struct shm_control *control = memory;
 	struct shm_entry *up = (struct shm_entry *)((char *)memory + SHM_RING_PAGE);
 	struct shm_entry *down = up + capacity;
-	_Atomic uint64_t *down_offsets = (_Atomic uint64_t *)(down + capacity);
+	_Atomic uint64_t *up_places = (_Atomic uint64_t *)(down + capacity);
+	_Atomic uint64_t *down_places = up_places + capacity;
 
 	assert(shm_ring_capacity_valid(capacity));
 	memset(r, 0, sizeof(*r));
@@ -61,8 +62,8 @@ void shm_ring_attach(struct shm_ring *r, void *memory, uint32_t capacity, enum s
 	r->peer = &control[side == SHM_BOX ? SHM_WORKER : SHM_BOX];
 	r->in = side == SHM_BOX ? up : down;
 	r->out = side == SHM_BOX ? down : up;
-	r->in_offsets = side == SHM_BOX ? NULL : down_offsets;
-	r->out_offsets = side == SHM_BOX ? down_offsets : NULL;
+	r->in_places = side == SHM_BOX ? up_places : down_places;
+	r->out_places = side == SHM_BOX ? down_places : up_places;
 	r->mask = capacity - 1;
 	r->head = r->head_published = r->tail_seen = SHM_RING_FIRST;
 	r->tail = r->tail_published = r->head_seen = SHM_RING_FIRST;
@@ -88,7 +89,7 @@ int shm_ring_room(struct shm_ring *r)
 	return r->tail - head < shm_ring_capacity_of(r);
 }
 
-int shm_ring_put(struct shm_ring *r, const struct wire_header *header, uint64_t offset)
+int shm_ring_put(struct shm_ring *r, const struct wire_header *header, uint64_t place)
 {
 	uint64_t words[WIRE_HEADER_BYTES / 8];
 	uint32_t at = r->tail & r->mask;
@@ -99,8 +100,7 @@ int shm_ring_put(struct shm_ring *r, const struct wire_header *header, uint64_t 
 	wire_encode(header, (uint8_t *)words);
 	for (unsigned i = 0; i < WIRE_HEADER_BYTES / 8; i++)
 		atomic_store_explicit(&r->out[at].words[i], words[i], memory_order_relaxed);
-	if (r->out_offsets)
-		atomic_store_explicit(&r->out_offsets[at], offset, memory_order_relaxed);
+	atomic_store_explicit(&r->out_places[at], place, memory_order_relaxed);
 	r->tail++;
 	return 0;
 }
@@ -141,7 +141,7 @@ static int shm_ring_look(struct shm_ring *r, memory_order order)
 	return 0;
 }
 
-int shm_ring_take(struct shm_ring *r, struct wire_header *header, uint64_t *offset)
+int shm_ring_take(struct shm_ring *r, struct wire_header *header, uint64_t *place)
 {
 	uint64_t words[WIRE_HEADER_BYTES / 8];
 	uint32_t at = r->head & r->mask;
@@ -158,7 +158,7 @@ int shm_ring_take(struct shm_ring *r, struct wire_header *header, uint64_t *offs
 	}
 	for (unsigned i = 0; i < WIRE_HEADER_BYTES / 8; i++)
 		words[i] = atomic_load_explicit(&r->in[at].words[i], memory_order_relaxed);
-	*offset = r->in_offsets ? atomic_load_explicit(&r->in_offsets[at], memory_order_relaxed) : 0;
+	*place = atomic_load_explicit(&r->in_places[at], memory_order_relaxed);
 	r->head++;
 	rc = wire_decode((const uint8_t *)words, header);
 	return rc < 0 ? rc : 1;

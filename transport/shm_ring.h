@@ -7,7 +7,9 @@
  *
  *      page 0         two shm_control: what the box alone writes, what the worker alone writes
  *      up, down       capacity entries each: worker -> box, box -> worker
- *      down_offsets   capacity x 8 bytes: where the payload of the box's entry lies in the result region
+ *      up_places      capacity x 8 bytes: where the payload of the worker's entry lies: in which slot; 0: at the
+ *                     chunk's own place in the push region
+ *      down_places    capacity x 8 bytes: where the payload of the box's entry lies: its offset in the result region
  *
  * Indices run freely over 2^32; entry i lies at i mod capacity. Each end keeps its own indices to itself, publishes
  * them, and never reads them back: memory that the peer can write is an input and nothing else.
@@ -21,6 +23,7 @@
 #ifndef PHUB_TRANSPORT_SHM_RING_H
 #define PHUB_TRANSPORT_SHM_RING_H
 
+#include <errno.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -66,7 +69,7 @@ struct shm_ring {
 	/* consuming */
 	struct shm_control *peer;
 	struct shm_entry *in;
-	_Atomic uint64_t *in_offsets; /* worker; else NULL */
+	_Atomic uint64_t *in_places;
 	uint32_t mask;
 	uint32_t head; /* next entry to read */
 	uint32_t head_published;
@@ -75,8 +78,8 @@ struct shm_ring {
 	/* producing */
 	struct shm_control *own;
 	struct shm_entry *out;
-	_Atomic uint64_t *out_offsets; /* box; else NULL */
-	uint32_t tail;                 /* next entry to write */
+	_Atomic uint64_t *out_places;
+	uint32_t tail; /* next entry to write */
 	uint32_t tail_published;
 	uint32_t head_seen; /* of the peer, when last read; checked */
 };
@@ -103,17 +106,17 @@ void shm_ring_attach(struct shm_ring *r, void *memory, uint32_t capacity, enum s
  * Writes the next entry; nobody sees it before shm_ring_publish(). 0, -EAGAIN (the lane is full), or -EPROTO (the
  * peer's index is impossible).
  */
-int shm_ring_put(struct shm_ring *r, const struct wire_header *header, uint64_t offset);
+int shm_ring_put(struct shm_ring *r, const struct wire_header *header, uint64_t place);
 
 /* Shows the peer all that was put. True when it sleeps and its bell must be rung. */
 bool shm_ring_publish(struct shm_ring *r);
 
 /*
  * Takes the next entry: copies it out, then decodes the copy, and never reads it again. 1 with `header` and
- * `offset` (0 in the lane without offsets; not checked: that needs to know the region), 0 when there is none,
- * -EPROTO when the peer's index is impossible, or wire_decode()'s error.
+ * `place` (not checked: that needs to know the region), 0 when there is none, -EPROTO when the peer's index is
+ * impossible, or wire_decode()'s error.
  */
-int shm_ring_take(struct shm_ring *r, struct wire_header *header, uint64_t *offset);
+int shm_ring_take(struct shm_ring *r, struct wire_header *header, uint64_t *place);
 
 /*
  * Tells the peer, once in a quarter lane, how far the entries were taken. True when it sleeps waiting for room and
@@ -140,8 +143,8 @@ void shm_ring_say_bye(struct shm_ring *r);
 bool shm_ring_peer_said_bye(const struct shm_ring *r);
 
 /*
- * Is this message about a chunk that exists, as long as the chunk is? The whole bound of what a peer can make this
- * end read: where the payload lies is not the peer's to say.
+ * Is this message about a chunk that exists, as long as the chunk is? With shm_ring_find() the whole bound of what a
+ * peer can make this end read.
  */
 static inline bool shm_ring_chunk_ok(const struct wire_header *header, const struct span *spans, uint32_t chunk_count)
 {
@@ -150,6 +153,34 @@ static inline bool shm_ring_chunk_ok(const struct wire_header *header, const str
 	if (header->chunk >= chunk_count)
 		return false;
 	return header->length == 0 || header->length == spans[header->chunk].bytes;
+}
+
+/*
+ * Where a worker's payload lies in the push region is not the worker's to say: at its chunk's place, or in the slot
+ * that it names by number, of those that the connection has. 0 with `offset`, or -EPROTO: no such slot, or it is too
+ * small. The header has passed shm_ring_chunk_ok() and has a payload.
+ */
+struct shm_slots {
+	uint64_t offset; /* of the first, in the push region */
+	uint32_t count, bytes;
+};
+
+static inline int shm_ring_find(const struct shm_slots *slots, const struct wire_header *header,
+	const struct span *spans, uint64_t place, uint64_t *offset)
+{
+	if (place > slots->count || (place > 0 && header->length > slots->bytes))
+		return -EPROTO;
+	*offset = place ? slots->offset + (place - 1) * slots->bytes : spans[header->chunk].offset;
+	return 0;
+}
+
+/* Do they lie within a region of `bytes`? No slots are all zero. */
+static inline bool shm_slots_fit(const struct shm_slots *slots, uint64_t bytes)
+{
+	if (slots->count == 0)
+		return slots->offset == 0 && slots->bytes == 0;
+	return slots->bytes > 0 && slots->offset <= bytes &&
+	       (uint64_t)slots->count * slots->bytes <= bytes - slots->offset;
 }
 
 #endif

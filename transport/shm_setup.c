@@ -437,8 +437,16 @@ static int shm_region_seal(const struct mem_region *region, bool read_only, cons
 	return 0;
 }
 
+static struct shm_slots shm_spec_slots(const struct conn_spec *spec)
+{
+	if (spec->slot_count == 0)
+		return (struct shm_slots){0};
+	return (struct shm_slots){.offset = spec->slot_offset, .count = spec->slot_count, .bytes = spec->slot_bytes};
+}
+
 static int shm_spec_check(const struct conn_spec *spec, struct err *e)
 {
+	const struct shm_slots slots = shm_spec_slots(spec);
 	int rc = shm_region_seal(spec->push, false, "push", e);
 
 	if (rc == 0)
@@ -446,6 +454,11 @@ static int shm_spec_check(const struct conn_spec *spec, struct err *e)
 	if (rc == 0 && !shm_spans_fit(spec->spans, spec->chunk_count, spec->push->bytes))
 		rc = err_set(e, -EINVAL, "shm: the chunks do not lie within the push region of %zu bytes",
 			spec->push->bytes);
+	if (rc == 0 && (!shm_slots_fit(&slots, spec->push->bytes) || (slots.count && slots.bytes < spec->payload_max)))
+		rc = err_set(e, -EINVAL,
+			"shm: %u slots of %u bytes do not lie within the push region of %zu bytes, "
+			"or cannot hold a chunk",
+			spec->slot_count, spec->slot_bytes, spec->push->bytes);
 	return rc;
 }
 
@@ -503,6 +516,8 @@ static int shm_conn_outfit(struct shm_conn *c, const struct conn_spec *spec, str
 	p->fds[SHM_FD_RESULT] = spec->result->fd;
 	p->push_bytes = spec->push->bytes;
 	p->result_bytes = spec->result->bytes;
+	c->slots = shm_spec_slots(spec);
+	p->slots = c->slots;
 	c->in = spec->push->base;
 	c->in_bytes = spec->push->bytes;
 	c->out = spec->result->base;

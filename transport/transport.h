@@ -63,6 +63,9 @@ struct conn_spec {
 	uint32_t payload_max;      /* the largest chunk, bytes */
 	uint32_t window;           /* messages the worker may have in flight at first (a credit) */
 	struct mem_region *push;   /* box: memory the worker writes its pushes to, when it is mapped; else NULL */
+	uint64_t slot_offset;      /* box: where in `push` the slots of this connection lie: */
+	uint32_t slot_count;       /* so many, 0: none */
+	uint32_t slot_bytes;       /* of one; at least payload_max */
 	struct mem_region *result; /* box: the region that all results are sent from */
 };
 
@@ -78,6 +81,12 @@ struct conn {
 	 */
 	void *push;
 	const void *result;
+	/*
+	 * Worker, where push is mapped: memory in it that this connection alone writes, slot_count times slot_bytes. A
+	 * push may lie in any of them, so that memory which is in a cache is used again and again.
+	 */
+	void *slots;
+	uint32_t slot_count, slot_bytes;
 	char peer[80]; /* for messages: "127.0.0.1:40312", "pid 4711 uid 0" */
 };
 
@@ -133,8 +142,8 @@ struct queue_ops {
 	 *
 	 * Where regions are mapped (shm) the peer reads the payload where it lies. SENT comes at once and says nothing
 	 * of the peer, which reads a push until its result is there, and a result until the chunk's next push. A
-	 * payload is spans[chunk].bytes long; a worker's lies at push + spans[chunk].offset, the box's anywhere in
-	 * spec->result. -EINVAL when it does not.
+	 * payload is spans[chunk].bytes long; a worker's lies at push + spans[chunk].offset or at the start of one of
+	 * the connection's slots, the box's anywhere in spec->result. -EINVAL when it does not.
 	 */
 	int (*send)(
 		struct queue *q, struct conn *c, const struct wire_header *header, const void *payload, void *cookie);

@@ -34,7 +34,9 @@ struct generation {
 	uint32_t *chunk_bytes; /* [plan.chunk_count] */
 	uint16_t *core_of_chunk;
 	struct store store;
-	struct mem_region *pushes;     /* [world] mapped by workers over shared memory; zero for others */
+	struct mem_region *pushes; /* [world] mapped by workers over shared memory; zero for others */
+	uint32_t slot_count;       /* of each mapped worker at each core, behind what belongs to the chunks */
+	uint32_t slot_bytes;
 	struct generation_link *links; /* [world][core_count] */
 	uint64_t memory;               /* counted in control->memory_used */
 	unsigned attached;             /* shards that are with the cores */

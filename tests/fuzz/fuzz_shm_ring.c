@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Fuzz: any sequence of writes by a peer into the memory of a ring, between and under the reads and writes of this
- * end. Whatever is taken is well-formed and, once checked against the chunk table, lies within the region; this end
+ * end. Whatever is taken is well-formed and, once checked against the chunk table and the slots, lies within the
+ * region, at its chunk's place or in a slot; this end
  * never believes more entries to be there than the ring can hold, and takes nothing that was published after the
  * peer's end.
  *
@@ -17,9 +18,10 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-enum { FUZZ_CHUNKS = 3, FUZZ_REGION = 4096 };
+enum { FUZZ_CHUNKS = 3, FUZZ_REGION = 6400 };
 
 static const struct span fuzz_spans[FUZZ_CHUNKS] = {{0, 64}, {64, 1000}, {2048, 2048}};
+static const struct shm_slots fuzz_slots = {.offset = 4096, .count = 2, .bytes = 1152}; /* the last chunk fits none */
 
 struct fuzz {
 	const uint8_t *data;
@@ -83,13 +85,25 @@ static void fuzz_peer_writes_entry(struct fuzz *f, int well_formed)
 	at[fuzz_u8(f) % WIRE_HEADER_BYTES] ^= fuzz_u8(f);
 }
 
+/* A slot that is there, or nearly, or anything. */
+static void fuzz_peer_names_place(struct fuzz *f)
+{
+	_Atomic uint64_t *at = &f->ring.in_places[fuzz_u8(f) & (f->capacity - 1)];
+	uint8_t choice = fuzz_u8(f);
+
+	if (choice & 1)
+		atomic_store(at, choice / 2 % (fuzz_slots.count + 2));
+	else
+		atomic_store(at, (uint64_t)fuzz_u32(f) << 32 | fuzz_u32(f));
+}
+
 static void fuzz_take(struct fuzz *f)
 {
 	struct wire_header header = {0};
-	uint64_t offset = 0;
+	uint64_t place = 0, offset = 0;
 	int rc;
 
-	rc = shm_ring_take(&f->ring, &header, &offset);
+	rc = shm_ring_take(&f->ring, &header, &place);
 	fuzz_require(rc <= 1 && f->ring.tail_seen - f->ring.head <= f->capacity);
 	if (rc == 0)
 		return;
@@ -103,7 +117,13 @@ static void fuzz_take(struct fuzz *f)
 	fuzz_require(header.type >= WIRE_PUSH && header.type <= WIRE_CREDIT && header.length <= WIRE_PAYLOAD_MAX);
 	if (!shm_ring_chunk_ok(&header, fuzz_spans, FUZZ_CHUNKS) || header.length == 0)
 		return;
-	fuzz_require(fuzz_spans[header.chunk].offset + header.length <= FUZZ_REGION);
+	if (shm_ring_find(&fuzz_slots, &header, fuzz_spans, place, &offset) < 0)
+		return;
+	fuzz_require(offset + header.length <= FUZZ_REGION);
+	if (place == 0)
+		fuzz_require(offset == fuzz_spans[header.chunk].offset);
+	else
+		fuzz_require(offset >= fuzz_slots.offset && header.length <= fuzz_slots.bytes);
 }
 
 static void fuzz_put(struct fuzz *f)
@@ -129,7 +149,7 @@ static void fuzz_step(struct fuzz *f)
 {
 	_Atomic uint32_t *words = (_Atomic uint32_t *)(void *)f->memory;
 
-	switch (fuzz_u8(f) % 10) {
+	switch (fuzz_u8(f) % 11) {
 	case 0:
 		fuzz_peer_writes_entry(f, 0);
 		break;
@@ -141,6 +161,9 @@ static void fuzz_step(struct fuzz *f)
 		break;
 	case 3:
 		atomic_fetch_add(&f->ring.peer->head, fuzz_u8(f) % 20);
+		break;
+	case 10:
+		fuzz_peer_names_place(f);
 		break;
 	case 4: /* any control word, ours among them, to anything */
 		atomic_store(&words[fuzz_u8(f)], fuzz_u32(f));
@@ -174,6 +197,7 @@ static void fuzz_parcel(const uint8_t *data, size_t size)
 
 	if (size < SHM_PARCEL_BYTES || shm_parcel_decode(data, &parcel) < 0)
 		return;
+	fuzz_require(shm_slots_fit(&parcel.slots, parcel.push_bytes));
 	fuzz_require(shm_ring_capacity_valid(parcel.capacity) && parcel.ring_bytes == shm_ring_bytes(parcel.capacity));
 	shm_parcel_encode(&parcel, again);
 	fuzz_require(memcmp(again, data, SHM_PARCEL_BYTES) == 0);

@@ -317,9 +317,6 @@ static void worker_push(struct worker *me, unsigned k)
 	if (rc < 0)
 		world_fail(w, "rank %u key %u round %llu: push: %s", me->rank, k, (unsigned long long)key->round,
 			phub_error());
-	else if (!w->plan->registered &&
-		 !w->plan->same) /* it was copied before the call returned: writing to it now does no harm */
-		memset(key->push, 0xff, w->plan->elements[k] * dtype_size(w->plan->dtypes[k]));
 	key->in_flight = true;
 }
 

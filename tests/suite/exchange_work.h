@@ -89,7 +89,7 @@ struct worker {
 		enum placing placing;
 		void *src, *dst;  /* dst NULL: the result is the library's */
 		const void *got;  /* where the result will be */
-		bool src_copied;  /* the push has copied src before it returned */
+		bool registered;  /* phub_mem_register() took src */
 		bool src_is_lent; /* the library's memory */
 	} keys[WORK_KEYS_MAX];
 	unsigned wrong; /* keys whose result was not the serial run's, when one was planted */

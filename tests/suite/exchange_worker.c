@@ -25,7 +25,6 @@ static void worker_take(struct worker *worker, unsigned k)
 
 	key->placing =
 		worker->work->placing == PLACING_MIXED ? (enum placing)(k % PLACING_MIXED) : worker->work->placing;
-	key->src_copied = key->placing != PLACING_ALLOC;
 	if (key->placing == PLACING_ALLOC) {
 		EXPECT_RC(me, phub_alloc(me->phub, (int)k, &key->src, &key->got), 0);
 		key->dst = NULL;
@@ -36,8 +35,8 @@ static void worker_take(struct worker *worker, unsigned k)
 	key->got = key->dst;
 	if (key->placing != PLACING_REGISTERED)
 		return;
-	key->src_copied = me->crew->stage->scene->mapped;
-	EXPECT_RC(me, phub_mem_register(me->phub, key->src, bytes), key->src_copied ? -ENOTSUP : 0);
+	key->registered = !me->crew->stage->scene->mapped;
+	EXPECT_RC(me, phub_mem_register(me->phub, key->src, bytes), key->registered ? 0 : -ENOTSUP);
 }
 
 void worker_forget(struct worker *worker)
@@ -47,7 +46,7 @@ void worker_forget(struct worker *worker)
 	for (unsigned k = 0; k < worker->work->key_count; k++) {
 		struct worker_key *key = &worker->keys[k];
 
-		if (key->placing == PLACING_REGISTERED && !key->src_copied)
+		if (key->registered)
 			EXPECT_RC(me, phub_mem_unregister(me->phub, key->src), 0);
 		if (key->placing != PLACING_ALLOC)
 			free(key->src);
@@ -165,8 +164,6 @@ static void worker_push(struct worker *worker, uint64_t round, unsigned k)
 	work_fill(worker->work, me->rank, round, k, key->src);
 	worker_plant(worker, round, k);
 	EXPECT_RC(me, phub_push_pull(me->phub, (int)k, key->src, key->dst, (int)(k + round) % 5 - 1), 0);
-	if (key->src_copied && key->src != key->dst)
-		memset(key->src, 0xff, work_bytes(worker->work, k));
 }
 
 /* All at once, or one by one and the last first. */

@@ -36,6 +36,9 @@ void shm_box_open(struct shm_box *b, uint32_t window)
 		.spans = b->spans,
 		.payload_max = SHM_RIG_CHUNK_BYTES,
 		.window = window,
+		.slot_offset = SHM_RIG_SLOT_OFFSET,
+		.slot_count = SHM_RIG_SLOTS,
+		.slot_bytes = SHM_RIG_SLOT_BYTES,
 		.push = &b->push,
 		.result = &b->result};
 }
@@ -205,6 +208,11 @@ struct wire_header shm_rig_result_header(uint32_t chunk, uint64_t round)
 		.type = WIRE_RESULT, .length = SHM_RIG_CHUNK_BYTES, .chunk = chunk, .round = round, .count = 1};
 }
 
+uint8_t *shm_rig_slot_at(const struct shm_worker *w, uint32_t slot)
+{
+	return (uint8_t *)w->c->slots + (size_t)(slot - 1) * w->c->slot_bytes;
+}
+
 uint8_t *shm_rig_push_at(const struct shm_worker *w, uint32_t chunk)
 {
 	return (uint8_t *)w->c->push + w->spans[chunk].offset;
@@ -242,6 +250,14 @@ int shm_rig_push(struct shm_worker *w, uint32_t chunk, uint64_t round, void *coo
 
 	shm_rig_fill(shm_rig_push_at(w, chunk), chunk, round);
 	return w->q->ops->send(w->q, w->c, &header, shm_rig_push_at(w, chunk), cookie);
+}
+
+int shm_rig_push_slot(struct shm_worker *w, uint32_t slot, uint32_t chunk, uint64_t round)
+{
+	struct wire_header header = shm_rig_push_header(chunk, round);
+
+	shm_rig_fill(shm_rig_slot_at(w, slot), chunk, round);
+	return w->q->ops->send(w->q, w->c, &header, shm_rig_slot_at(w, slot), NULL);
 }
 
 int shm_rig_result(struct shm_box *b, struct conn *c, uint32_t chunk, uint64_t round, void *cookie)

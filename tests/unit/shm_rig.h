@@ -24,6 +24,8 @@
 	} while (0)
 
 enum { SHM_RIG_CHUNKS = 4, SHM_RIG_CHUNK_BYTES = 1024, SHM_RIG_BASE = 8192 };
+/* Behind the places of the pushes. */
+enum { SHM_RIG_SLOT_OFFSET = 4224, SHM_RIG_SLOTS = 3, SHM_RIG_SLOT_BYTES = 1088 };
 
 /* The box: results of the (only) rank lie SHM_RIG_BASE behind the pushes' places. */
 struct shm_box {
@@ -77,10 +79,13 @@ struct event shm_rig_sleep(struct queue *q);
 struct wire_header shm_rig_push_header(uint32_t chunk, uint64_t round);
 struct wire_header shm_rig_result_header(uint32_t chunk, uint64_t round);
 /* Where they lie. */
+uint8_t *shm_rig_slot_at(const struct shm_worker *w, uint32_t slot); /* from 1 */
 uint8_t *shm_rig_push_at(const struct shm_worker *w, uint32_t chunk);
 uint8_t *shm_rig_result_at(const struct shm_box *b, uint32_t chunk);
 /* Fill with a pattern of round and chunk, and send; no flush. What send() says. */
 int shm_rig_push(struct shm_worker *w, uint32_t chunk, uint64_t round, void *cookie);
+/* The same, from a slot. */
+int shm_rig_push_slot(struct shm_worker *w, uint32_t slot, uint32_t chunk, uint64_t round);
 int shm_rig_result(struct shm_box *b, struct conn *c, uint32_t chunk, uint64_t round, void *cookie);
 /* Is it the pattern? */
 int shm_rig_matches(const void *payload, uint32_t chunk, uint64_t round);

@@ -15,7 +15,7 @@
 
 #include "client/lane.h"
 
-enum { CHUNKS = 64, SENT_MAX = 1024 };
+enum { SLOTS = 4, CHUNKS = 64, SENT_MAX = 1024 };
 #define MS 1000000ull
 
 struct rig {
@@ -25,6 +25,8 @@ struct rig {
 	struct lane lane;
 	struct flight flights[CHUNKS];
 	struct wire_header sent[SENT_MAX];
+	const uint8_t *payloads[SENT_MAX];
+	uint8_t push[CHUNKS * 100], slots[SLOTS * 128], src[CHUNKS * 100];
 	unsigned sent_count;
 	unsigned room;
 	int refuse;
@@ -36,13 +38,13 @@ static int rig_send(struct queue *q, struct conn *c, const struct wire_header *h
 	struct rig *r = (struct rig *)q;
 
 	(void)c;
-	(void)payload;
 	(void)cookie;
 	if (r->refuse)
 		return r->refuse;
 	if (r->room == 0)
 		return -EAGAIN;
 	r->room--;
+	r->payloads[r->sent_count] = payload;
 	r->sent[r->sent_count++] = *h;
 	return 0;
 }
@@ -73,7 +75,7 @@ static void rig_open(struct rig *r, uint32_t window, bool lossy)
 		r->flights[i].local = i;
 		r->flights[i].payload = (const uint8_t *)"x";
 	}
-	lane_open(&r->lane, window);
+	assert_int_equal(lane_open(&r->lane, window), 0);
 }
 
 static void rig_close(struct rig *r)
@@ -99,6 +101,151 @@ static void rig_answer(struct rig *r, uint32_t chunk)
 	lane_answered(&r->lane, &r->flights[chunk]);
 	r->flights[chunk].state = FLIGHT_IDLE;
 	r->flights[chunk].round++;
+}
+
+/* A lane with slots: every payload is copied when it is sent. */
+static void rig_open_slots(struct rig *r)
+{
+	rig_open(r, 1000, false);
+	lane_drop(&r->lane);
+	r->drops = 0;
+	r->conn.slots = r->slots;
+	r->conn.slot_count = SLOTS;
+	r->conn.slot_bytes = 128;
+	r->lane.conn = &r->conn;
+	r->lane.push = r->push;
+	for (unsigned i = 0; i < sizeof(r->src); i++)
+		r->src[i] = (uint8_t)(i * 7 + i / 100);
+	for (uint32_t i = 0; i < CHUNKS; i++)
+		r->lane.spans[i].offset = i * 100;
+	assert_int_equal(lane_open(&r->lane, 1000), 0);
+	assert_true(lane_stages(&r->lane));
+}
+
+static void rig_push_src(struct rig *r, uint32_t chunk, uint64_t now)
+{
+	r->flights[chunk].payload = NULL;
+	r->flights[chunk].src = r->src + chunk * 100;
+	rig_push(r, chunk, 0, now);
+}
+
+/* The i-th push that was sent lies in a slot (true) or at its chunk's own place, and is what it should be. */
+static bool rig_in_slot(const struct rig *r, unsigned i)
+{
+	const uint8_t *at = r->payloads[i];
+	uint32_t chunk = r->sent[i].chunk;
+
+	assert_memory_equal(at, r->src + chunk * 100, 100);
+	if (at == r->push + chunk * 100)
+		return false;
+	assert_true(at >= r->slots && at < r->slots + sizeof(r->slots) && (at - r->slots) % 128 == 0);
+	return true;
+}
+
+static void slots_are_used_again_when_answered(void **state)
+{
+	struct rig r;
+
+	(void)state;
+	rig_open_slots(&r);
+	for (uint32_t i = 0; i < 20; i++)
+		rig_push_src(&r, i, 0);
+	assert_int_equal(r.sent_count, SLOTS);
+	for (uint32_t i = 0; i < 20; i++) {
+		assert_true(rig_in_slot(&r, i));
+		assert_true(i == 0 || r.sent[i].chunk == i);
+		rig_answer(&r, r.sent[i].chunk);
+		lane_pump(&r.lane, 1);
+		assert_int_equal(r.sent_count, i + 1 + SLOTS < 20 ? i + 1 + SLOTS : 20);
+	}
+	assert_int_equal(r.group.copied_bytes, 2000);
+	assert_int_equal(r.lane.slots_free_count, SLOTS);
+	rig_close(&r);
+}
+
+/* What was placed before waits for no slot of its own, but keeps its turn. */
+static void payloads_in_place_need_no_slot(void **state)
+{
+	struct rig r;
+
+	(void)state;
+	rig_open_slots(&r);
+	for (uint32_t i = 0; i < SLOTS; i++)
+		rig_push_src(&r, i, 0);
+	rig_push(&r, 10, 0, 0);
+	rig_push(&r, 11, 0, 0);
+	assert_int_equal(r.sent_count, SLOTS + 2);
+	rig_push_src(&r, 12, 0);
+	rig_push(&r, 13, 0, 0);
+	assert_int_equal(r.sent_count, SLOTS + 2);
+	rig_answer(&r, 10); /* frees no slot */
+	lane_pump(&r.lane, 0);
+	assert_int_equal(r.sent_count, SLOTS + 2);
+	rig_answer(&r, 0);
+	lane_pump(&r.lane, 0);
+	assert_int_equal(r.sent_count, SLOTS + 4);
+	rig_close(&r);
+}
+
+/* Nothing comes: twice as many, and again, at the chunks' own places. Each answer lets another one out. */
+static void a_stuck_lane_takes_more_than_its_slots(void **state)
+{
+	struct rig r;
+	uint64_t due;
+
+	(void)state;
+	rig_open_slots(&r);
+	for (uint32_t i = 0; i < 40; i++)
+		rig_push_src(&r, i, 10 * MS);
+	assert_int_equal(r.sent_count, SLOTS);
+	due = lane_due(&r.lane);
+	assert_true(due > 10 * MS && due <= 20 * MS);
+	lane_pump(&r.lane, due - 1);
+	assert_int_equal(r.sent_count, SLOTS);
+	lane_pump(&r.lane, due);
+	assert_int_equal(r.sent_count, 2 * SLOTS);
+	assert_true(lane_due(&r.lane) <= due); /* may be asked again */
+	lane_pump(&r.lane, due);
+	assert_int_equal(r.sent_count, 2 * SLOTS);
+	due = lane_due(&r.lane);
+	while (lane_pump(&r.lane, due) > 0)
+		;
+	assert_int_equal(r.sent_count, 4 * SLOTS);
+	for (unsigned i = SLOTS; i < r.sent_count; i++)
+		assert_false(rig_in_slot(&r, i));
+	/* The last ones first, as from workers that push in the opposite order. */
+	for (uint32_t i = 4 * SLOTS; i-- > SLOTS;) {
+		unsigned sent = r.sent_count;
+
+		rig_answer(&r, i);
+		lane_pump(&r.lane, due);
+		assert_int_equal(r.sent_count, sent + 1);
+		assert_false(rig_in_slot(&r, sent));
+	}
+	rig_close(&r);
+}
+
+static void an_idle_lane_has_its_slots_again(void **state)
+{
+	struct rig r;
+	uint64_t due;
+
+	(void)state;
+	rig_open_slots(&r);
+	for (uint32_t i = 0; i < 2 * SLOTS; i++)
+		rig_push_src(&r, i, MS);
+	due = lane_due(&r.lane);
+	lane_pump(&r.lane, due);
+	assert_int_equal(r.sent_count, 2 * SLOTS);
+	for (uint32_t i = 0; i < 2 * SLOTS; i++)
+		rig_answer(&r, i);
+	assert_true(lane_due(&r.lane) == UINT64_MAX);
+	for (uint32_t i = 0; i < 2 * SLOTS; i++)
+		rig_push_src(&r, i, due);
+	assert_int_equal(r.sent_count, 3 * SLOTS);
+	for (unsigned i = 2 * SLOTS; i < 3 * SLOTS; i++)
+		assert_true(rig_in_slot(&r, i));
+	rig_close(&r);
 }
 
 static void headers(void **state)
@@ -390,6 +537,10 @@ static void patience_begins_anew(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(slots_are_used_again_when_answered),
+		cmocka_unit_test(payloads_in_place_need_no_slot),
+		cmocka_unit_test(a_stuck_lane_takes_more_than_its_slots),
+		cmocka_unit_test(an_idle_lane_has_its_slots_again),
 		cmocka_unit_test(headers),
 		cmocka_unit_test(credits_bound_what_is_sent),
 		cmocka_unit_test(credits_wrap),

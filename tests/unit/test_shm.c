@@ -71,6 +71,41 @@ static void payloads_are_read_where_they_lie(void **state)
 	both_close(&b, &w, c);
 }
 
+/* Any chunk may come in any slot, and next to others that lie at their own places. */
+static void payloads_may_lie_in_slots(void **state)
+{
+	struct shm_worker w;
+	struct event ev;
+	struct shm_box b;
+	struct conn *c;
+
+	(void)state;
+	c = both_open(&b, &w);
+	assert_int_equal(w.c->slot_count, SHM_RIG_SLOTS);
+	assert_int_equal(w.c->slot_bytes, SHM_RIG_SLOT_BYTES);
+	assert_ptr_equal(w.c->slots, (uint8_t *)w.c->push + SHM_RIG_SLOT_OFFSET);
+	for (uint64_t round = 0; round < 200; round++) {
+		uint32_t chunk = (uint32_t)round % SHM_RIG_CHUNKS, other = (chunk + 1) % SHM_RIG_CHUNKS;
+		uint32_t slot = 1 + (uint32_t)round % SHM_RIG_SLOTS;
+
+		assert_int_equal(shm_rig_push_slot(&w, slot, chunk, round), 0);
+		assert_int_equal(shm_rig_push(&w, other, round, NULL), 0);
+		w.q->ops->flush(w.q);
+		ev = shm_rig_await(b.q);
+		assert_int_equal(ev.type, EVENT_MESSAGE);
+		assert_int_equal(ev.header.chunk, chunk);
+		assert_ptr_equal(
+			ev.payload, (uint8_t *)b.push.base + SHM_RIG_SLOT_OFFSET + (slot - 1) * SHM_RIG_SLOT_BYTES);
+		assert_true(shm_rig_matches(ev.payload, chunk, round));
+		b.q->ops->release(b.q, ev.slot);
+		ev = shm_rig_await(b.q);
+		assert_ptr_equal(ev.payload, (uint8_t *)b.push.base + b.spans[other].offset);
+		assert_true(shm_rig_matches(ev.payload, other, round));
+		b.q->ops->release(b.q, ev.slot);
+	}
+	both_close(&b, &w, c);
+}
+
 static void headers_alone_have_no_payload_and_no_slot(void **state)
 {
 	struct wire_header pull = {.type = WIRE_PULL, .chunk = 3, .round = 9, .seq = 4};
@@ -461,6 +496,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(payloads_are_read_where_they_lie),
+		cmocka_unit_test(payloads_may_lie_in_slots),
 		cmocka_unit_test(headers_alone_have_no_payload_and_no_slot),
 		cmocka_unit_test(slots_are_kept_and_released_in_any_order),
 		cmocka_unit_test(sent_follows_publication_in_order),

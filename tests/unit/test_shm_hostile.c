@@ -36,6 +36,7 @@ struct hostile {
 	struct shm_parcel parcel;
 	struct shm_control *control; /* [2], box and worker */
 	struct shm_entry *up;
+	_Atomic uint64_t *up_places;
 	uint8_t *memory, *push;
 	uint32_t tail; /* entries it has published */
 };
@@ -88,6 +89,7 @@ static void hostile_map(struct hostile *h)
 	REQUIRE(h->memory != MAP_FAILED && h->push != MAP_FAILED);
 	h->control = (struct shm_control *)(void *)h->memory;
 	h->up = (struct shm_entry *)(void *)(h->memory + SHM_RING_PAGE);
+	h->up_places = (_Atomic uint64_t *)(void *)(h->up + 2 * h->parcel.capacity);
 	h->tail = SHM_RING_FIRST;
 }
 
@@ -122,14 +124,21 @@ static void hostile_leave(struct hostile *h)
 		close(h->socket);
 }
 
-static void hostile_write_entry(struct hostile *h, const struct wire_header *header)
+static void hostile_write_entry_at(struct hostile *h, const struct wire_header *header, uint64_t place)
 {
 	uint64_t words[8];
-	struct shm_entry *at = &h->up[h->tail++ & (h->parcel.capacity - 1)];
+	struct shm_entry *at = &h->up[h->tail & (h->parcel.capacity - 1)];
+
+	atomic_store_explicit(&h->up_places[h->tail++ & (h->parcel.capacity - 1)], place, memory_order_relaxed);
 
 	wire_encode(header, (uint8_t *)words);
 	for (unsigned i = 0; i < 8; i++)
 		atomic_store_explicit(&at->words[i], words[i], memory_order_relaxed);
+}
+
+static void hostile_write_entry(struct hostile *h, const struct wire_header *header)
+{
+	hostile_write_entry_at(h, header, 0);
 }
 
 static void hostile_publish(struct hostile *h)
@@ -343,6 +352,35 @@ static void entries_about_chunks_that_are_not_so_end_the_connection(void **state
 	}
 }
 
+/* A slot is a number, not an address. */
+static void entries_in_slots_that_are_not_there_end_the_connection(void **state)
+{
+	static const uint64_t bad[] = {
+		SHM_RIG_SLOTS + 1, SHM_RIG_SLOT_OFFSET, UINT32_MAX, 1ull << 32, 1ull << 63, UINT64_MAX - 1, UINT64_MAX};
+	struct wire_header header = shm_rig_push_header(2, 1);
+
+	(void)state;
+	for (unsigned i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+		struct scene *s = scene_open();
+
+		for (uint64_t slot = 1; slot <= SHM_RIG_SLOTS; slot++) {
+			struct event ev;
+
+			hostile_write_entry_at(&s->hostile, &header, slot);
+			hostile_publish(&s->hostile);
+			ev = shm_rig_await(s->box.q);
+			assert_int_equal(ev.type, EVENT_MESSAGE);
+			assert_ptr_equal(ev.payload,
+				(uint8_t *)s->box.push.base + SHM_RIG_SLOT_OFFSET + (slot - 1) * SHM_RIG_SLOT_BYTES);
+			s->box.q->ops->release(s->box.q, ev.slot);
+		}
+		hostile_write_entry_at(&s->hostile, &header, bad[i]);
+		hostile_publish(&s->hostile);
+		scene_expect_closed(s, -EPROTO);
+		scene_close(s);
+	}
+}
+
 static void entries_that_do_not_decode_end_the_connection(void **state)
 {
 	struct wire_header header = shm_rig_push_header(0, 1);
@@ -418,6 +456,9 @@ static void *scribbler_run(void *arg)
 			atomic_store_explicit(&entry->words[i], words[i], memory_order_relaxed);
 		if (r >> 20 & 1)
 			atomic_store_explicit(&entry->words[r >> 21 & 7], r >> 24, memory_order_relaxed);
+		if (r >> 23 & 1)
+			atomic_store_explicit(&s->h->up_places[r >> 8 & (s->h->parcel.capacity - 1)],
+				r >> 22 & 1 ? r >> 60 : r, memory_order_relaxed);
 		if (s->indices) {
 			_Atomic uint32_t *words32 = (_Atomic uint32_t *)(void *)s->h->control;
 
@@ -432,6 +473,7 @@ static void *scribbler_run(void *arg)
 static bool scribbled_event_is_sound(const struct scene *s, const struct event *ev)
 {
 	const struct span *span;
+	uint64_t at;
 
 	if (ev->type != EVENT_MESSAGE)
 		return true;
@@ -440,7 +482,12 @@ static bool scribbled_event_is_sound(const struct scene *s, const struct event *
 	if (!ev->payload)
 		return ev->header.length == 0 && !ev->slot;
 	span = &s->box.spans[ev->header.chunk];
-	return ev->header.length == span->bytes && ev->payload == (uint8_t *)s->box.push.base + span->offset;
+	at = (uint64_t)((const uint8_t *)ev->payload - (const uint8_t *)s->box.push.base);
+	if (ev->header.length != span->bytes)
+		return false;
+	return at == span->offset ||
+	       (at >= SHM_RIG_SLOT_OFFSET && (at - SHM_RIG_SLOT_OFFSET) % SHM_RIG_SLOT_BYTES == 0 &&
+		       (at - SHM_RIG_SLOT_OFFSET) / SHM_RIG_SLOT_BYTES < SHM_RIG_SLOTS);
 }
 
 /* Polls until the hostile connection is closed (false), or for a while (true). */
@@ -658,6 +705,7 @@ int main(void)
 		cmocka_unit_test(impossible_indices_end_the_connection),
 		cmocka_unit_test(an_impossible_head_ends_the_connection),
 		cmocka_unit_test(entries_about_chunks_that_are_not_so_end_the_connection),
+		cmocka_unit_test(entries_in_slots_that_are_not_there_end_the_connection),
 		cmocka_unit_test(entries_that_do_not_decode_end_the_connection),
 		cmocka_unit_test(a_bad_entry_does_not_spoil_those_before_it),
 		cmocka_unit_test(scribbling_reaches_nothing_but_its_own_connection),

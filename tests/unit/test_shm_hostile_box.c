@@ -176,12 +176,36 @@ static void a_worker_checks_where_results_lie(void **state)
 	}
 }
 
+/* Slots that would lie outside of the region, or could not hold a chunk. */
+static void a_worker_checks_where_its_slots_lie(void **state)
+{
+	struct fake_box f;
+	struct err e = {0};
+
+	(void)state;
+	fake_box_open(&f);
+	fake_box_seal(&f);
+	f.parcel.slots = (struct shm_slots){.offset = SHM_RIG_BASE - 2047, .count = 2, .bytes = 1024};
+	assert_int_equal(shm_parcel_send(f.socket, &f.parcel), 0);
+	assert_int_equal(transport_shm.established(f.w.t, f.w.c, &e), -EPROTO);
+	fake_box_close(&f);
+
+	fake_box_open(&f);
+	fake_box_seal(&f);
+	f.parcel.slots = (struct shm_slots){.offset = 4096, .count = 2, .bytes = SHM_RIG_CHUNK_BYTES - 1};
+	assert_int_equal(shm_parcel_send(f.socket, &f.parcel), 0);
+	assert_int_equal(shm_worker_established(&f.w), 0);
+	assert_int_equal(f.w.q->ops->adopt(f.w.q, f.w.c, &f.w.spec), -EINVAL);
+	fake_box_close(&f);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(a_worker_maps_only_what_is_sealed),
 		cmocka_unit_test(a_worker_takes_no_half_parcel),
 		cmocka_unit_test(a_worker_checks_where_results_lie),
+		cmocka_unit_test(a_worker_checks_where_its_slots_lie),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -266,6 +266,65 @@ static void parcel_survives_its_encoding_and_refuses_others(void **state)
 	assert_int_equal(shm_parcel_decode(bytes, &out), -EPROTO);
 }
 
+static void parcel_has_slots_within_the_region_or_none(void **state)
+{
+	static const struct {
+		struct shm_slots slots;
+		int rc;
+	} cases[] = {
+		{{0, 0, 0}, 0},
+		{{4096, 3, 64}, 0},
+		{{10000 - 3 * 64, 3, 64}, 0},
+		{{10000 - 3 * 64 + 1, 3, 64}, -EPROTO},
+		{{10001, 1, 1}, -EPROTO},
+		{{UINT64_MAX, 1, 1}, -EPROTO},
+		{{UINT64_MAX - 63, 1, 64}, -EPROTO},
+		{{0, UINT32_MAX, UINT32_MAX}, -EPROTO},
+		{{0, 0x10000, 0x10000}, -EPROTO},
+		{{0, 3, 0}, -EPROTO},
+		{{0, 0, 3}, -EPROTO},
+		{{3, 0, 0}, -EPROTO},
+	};
+	struct shm_parcel in = {
+		.capacity = 64, .ring_bytes = shm_ring_bytes(64), .push_bytes = 10000, .result_bytes = 1};
+	struct shm_parcel out = {0};
+	uint8_t bytes[SHM_PARCEL_BYTES];
+
+	(void)state;
+	for (unsigned i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		in.slots = cases[i].slots;
+		shm_parcel_encode(&in, bytes);
+		assert_int_equal(shm_parcel_decode(bytes, &out), cases[i].rc);
+		if (cases[i].rc == 0)
+			assert_memory_equal(&out.slots, &in.slots, sizeof(in.slots));
+	}
+}
+
+/* What a worker names is a number, and the box says where that is. */
+static void slots_are_found_by_number(void **state)
+{
+	const struct span spans[] = {{0, 100}, {128, 50}};
+	const struct shm_slots slots = {.offset = 4096, .count = 2, .bytes = 64}, none = {0};
+	const struct wire_header fits = {.type = WIRE_PUSH, .chunk = 1, .length = 50};
+	const struct wire_header large = {.type = WIRE_PUSH, .chunk = 0, .length = 100};
+	uint64_t offset;
+
+	(void)state;
+	assert_int_equal(shm_ring_find(&slots, &fits, spans, 0, &offset), 0);
+	assert_int_equal(offset, 128);
+	assert_int_equal(shm_ring_find(&slots, &fits, spans, 1, &offset), 0);
+	assert_int_equal(offset, 4096);
+	assert_int_equal(shm_ring_find(&slots, &fits, spans, 2, &offset), 0);
+	assert_int_equal(offset, 4160);
+	assert_int_equal(shm_ring_find(&slots, &fits, spans, 3, &offset), -EPROTO);
+	assert_int_equal(shm_ring_find(&slots, &fits, spans, UINT64_MAX, &offset), -EPROTO);
+	assert_int_equal(shm_ring_find(&slots, &fits, spans, 1ull << 32, &offset), -EPROTO);
+	assert_int_equal(shm_ring_find(&slots, &large, spans, 0, &offset), 0);
+	assert_int_equal(shm_ring_find(&slots, &large, spans, 1, &offset), -EPROTO);
+	assert_int_equal(shm_ring_find(&none, &fits, spans, 0, &offset), 0);
+	assert_int_equal(shm_ring_find(&none, &fits, spans, 1, &offset), -EPROTO);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -276,6 +335,8 @@ int main(void)
 		cmocka_unit_test(ring_wakes_a_sleeper_once_and_for_what_it_asked),
 		cmocka_unit_test(ring_never_loses_a_wake_up),
 		cmocka_unit_test(parcel_survives_its_encoding_and_refuses_others),
+		cmocka_unit_test(parcel_has_slots_within_the_region_or_none),
+		cmocka_unit_test(slots_are_found_by_number),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -212,6 +212,15 @@ static void admit_refuses_memory_that_is_not_safe(void **state)
 	spec.spans = &beyond;
 	admit_fails(&b, &spec, -EINVAL, "chunks");
 
+	spec = b.spec;
+	spec.slot_offset = SHM_RIG_BASE - SHM_RIG_SLOTS * SHM_RIG_SLOT_BYTES + 1;
+	admit_fails(&b, &spec, -EINVAL, "slots");
+	spec = b.spec;
+	spec.slot_bytes = SHM_RIG_CHUNK_BYTES - 1;
+	admit_fails(&b, &spec, -EINVAL, "slots");
+	spec.slot_bytes = 0;
+	admit_fails(&b, &spec, -EINVAL, "slots");
+
 	large = b.push;
 	large.huge = true;
 	spec = b.spec;

@@ -120,10 +120,10 @@ class Hook:
 
     def detach(self) -> None:
         worker, self.worker = self.worker, None
-        self.keys, self.layout, self.buckets = [], [], []
         if worker is not None:
             worker.leave()
             worker.close()
+        self.keys, self.layout, self.buckets = [], [], []  # what is in flight is read until it has left
 
 
 # Without annotations: DDP compares them with its own.

@@ -62,8 +62,7 @@ class _Slot:
     def aim(self) -> torch.Tensor:
         """Where the library writes the weights: the parameter's own memory if it is in order."""
         p = self.parameter
-        self.target = p.detach() if p.is_contiguous() else torch.empty(p.shape, dtype=p.dtype)
-        return self.target
+        return p.detach() if p.is_contiguous() else torch.empty(p.shape, dtype=p.dtype)
 
     def land(self) -> None:
         p = self.parameter
@@ -137,7 +136,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self.worker.start()
         self._held = self._register()
         for slot in self._slots:
-            target = slot.aim()
+            slot.target = target = slot.aim()
             if target.data_ptr() != slot.parameter.data_ptr():
                 target.copy_(slot.parameter.detach())
             self.worker.broadcast(slot.key, target.data_ptr(), 0)
@@ -173,6 +172,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
             return self._slots
         votes = torch.tensor([0.0 if s.parameter.grad is None else 1.0 for s in self._slots] or [0.0])
         self._votes.begin(0, votes.data_ptr(), votes.data_ptr())
+        self._ballot = votes  # a wait that times out leaves the round in flight
         self._votes.wait(0)
         return [slot for slot, count in zip(self._slots, votes.tolist()) if count > 0]
 
@@ -200,9 +200,11 @@ class DistributedOptimizer(torch.optim.Optimizer):
         for place, slot in enumerate(used):
             p = slot.parameter
             gradient = torch.zeros(p.shape, dtype=p.dtype) if p.grad is None else p.grad
-            slot.source = (gradient.to_dense() if gradient.is_sparse else gradient).contiguous()
+            source = (gradient.to_dense() if gradient.is_sparse else gradient).contiguous()
             # The next forward pass wants the front layers first.
-            self.worker.begin(slot.key, slot.source.data_ptr(), slot.aim().data_ptr(), min(place, PRIORITY_LAST))
+            target = slot.aim()
+            self.worker.begin(slot.key, source.data_ptr(), target.data_ptr(), min(place, PRIORITY_LAST))
+            slot.source, slot.target = source, target  # not before: a round still in flight uses the last ones
         for slot in used:
             self.worker.wait(slot.key)
             slot.land()

@@ -95,7 +95,7 @@ class Worker:
         self._handle = ctypes.c_void_p()
         self._timeout = float(timeout)
         self._arrays: Dict[Tuple[str, int], int] = {}  # (numpy type, elements) to key
-        self._landing: Dict[int, Any] = {}  # arrays that results of rounds in flight are written to
+        self._landing: Dict[int, Any] = {}  # arrays that rounds in flight read and write
         self._running = False
         options = Options()
         lib.phub_options_init(ctypes.byref(options))
@@ -265,7 +265,7 @@ class Worker:
         result = numpy.empty(numpy.shape(array), source.dtype)
         key = self._array_key(source.dtype.name, source.size, timeout)
         self.begin(key, source.ctypes.data, result.ctypes.data)
-        self._landing[key] = result  # a wait that times out leaves the round in flight
+        self._landing[key] = (source, result)  # a wait that times out leaves the round in flight
         self.wait(key, timeout)
         del self._landing[key]
         return result
