@@ -498,7 +498,10 @@ int phub_barrier(phub_t *p, int timeout_ms)
 	if (rc < 0)
 		return rc;
 	client_barrier_begin(p);
-	return api_leave(p, api_wait_counted(p, api_passed, CLIENT_BARRIER, timeout_ms));
+	rc = api_wait_counted(p, api_passed, CLIENT_BARRIER, timeout_ms);
+	if (rc == 0)
+		client_barrier_end(p);
+	return api_leave(p, rc);
 }
 
 int phub_leave(phub_t *p, int timeout_ms)

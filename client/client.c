@@ -311,9 +311,14 @@ void client_barrier_begin(phub_t *p)
 
 int client_barrier_passed(const phub_t *p)
 {
-	if (p->session.state == SESSION_OVER)
-		return p->session.failure.code;
-	return p->session.barrier == p->session.barrier_done ? 0 : -EAGAIN;
+	if (p->session.barrier == p->session.barrier_done)
+		return 0; /* whatever came after it */
+	return p->session.state == SESSION_OVER ? p->session.failure.code : -EAGAIN;
+}
+
+void client_barrier_end(phub_t *p)
+{
+	p->session.barrier_told = p->session.barrier;
 }
 
 void client_leave_begin(phub_t *p)

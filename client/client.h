@@ -62,6 +62,8 @@ void client_claim(phub_t *p, int key);
 /* Asks for a barrier, or for the one that is under way. Then: 0 when passed, -EAGAIN, or what ended the session. */
 void client_barrier_begin(phub_t *p);
 int client_barrier_passed(const phub_t *p);
+/* The caller was told that it is passed: the next client_barrier_begin() asks for another. */
+void client_barrier_end(phub_t *p);
 
 /* Gives up what is in flight and says good-bye. Then: 0 when the box has heard it (or is gone), -EAGAIN. */
 void client_leave_begin(phub_t *p);

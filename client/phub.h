@@ -206,7 +206,7 @@ PHUB_API int phub_test(phub_t *p, int key);
  */
 PHUB_API int phub_set_hyper(phub_t *p, unsigned group, const struct phub_hyper *hyper);
 
-/* Waits until every worker of the job is here. -ETIMEDOUT names those who are not. */
+/* Waits until every worker of the job is here. -ETIMEDOUT names those who are not; the next call goes on waiting. */
 PHUB_API int phub_barrier(phub_t *p, int timeout_ms);
 
 /*

@@ -325,7 +325,7 @@ void client_session_hyper(struct client_session *s, uint32_t version)
 
 void client_session_barrier(struct client_session *s)
 {
-	if (s->barrier == s->barrier_done)
+	if (s->barrier == s->barrier_told)
 		client_session_said(s, client_say_barrier(s, ++s->barrier));
 }
 

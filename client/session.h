@@ -100,7 +100,8 @@ struct client_session {
 	uint32_t keys_sent;
 	uint32_t generation;
 	struct client_start start;      /* SESSION_STARTED */
-	uint64_t barrier, barrier_done; /* the last one asked for, and passed */
+	uint64_t barrier, barrier_done; /* the last one asked for, and passed... */
+	uint64_t barrier_told;          /* ...and that the caller knows to be passed */
 	struct client_notice notices[SESSION_NOTICES];
 	unsigned notice_next;
 	struct client_subject asked; /* the box was asked who is missing from it */
@@ -126,7 +127,10 @@ void client_session_restart(struct client_session *s);
 /* Sends version `version` of settings->groups. On error the session is over. */
 void client_session_hyper(struct client_session *s, uint32_t version);
 
-/* Asks for the next barrier, if the last one was passed; done when barrier_done == barrier. */
+/*
+ * Asks for the next barrier, if the caller was told that the last one is passed: one that a wait gave up is waited for
+ * again. Done when barrier_done == barrier.
+ */
 void client_session_barrier(struct client_session *s);
 
 /* Asks the box who is missing from what this worker waits for. The answer is a notice. */

@@ -5,6 +5,7 @@
 
 #include <errno.h>
 #include <math.h>
+#include <poll.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -395,6 +396,9 @@ static void missing_at_a_barrier(struct member *me)
 	if (me->rank != 1)
 		EXPECT_RC(me, phub_push_pull(me->phub, 0, body, body, 0), 0);
 	EXPECT_RC(me, phub_wait(me->phub, 0, PHUB_TIMEOUT_DEFAULT), 0);
+	/* The barrier that this rank gave up is passed before it asks again: that is the one it asks for. */
+	if (me->rank == 1)
+		poll(NULL, 0, MISSING_MS);
 	EXPECT_RC(me, phub_barrier(me->phub, PHUB_TIMEOUT_DEFAULT), 0);
 }
 
