@@ -2,7 +2,7 @@
 /*
  * Rounds of keys: a push is placed into its chunks, sent over their lanes, and answered by results that are brought to
  * where the caller wants them. Lives from phub_start() to phub_rekey() or the end of the session. Under the handle's
- * lock; allocates only in exchange_init().
+ * lock; allocates while it is set up, and the arena when something is first copied into it or given away.
  */
 #ifndef PHUB_CLIENT_EXCHANGE_H
 #define PHUB_CLIENT_EXCHANGE_H

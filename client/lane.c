@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Pushes on their way to one core. Each chunk is in the heap at most once, so that heap and lists are as large as the
- * lane's share of the job and nothing is allocated after lane_init().
+ * lane's share of the job and nothing is allocated after lane_open().
  */
 #include "client/lane.h"
 
