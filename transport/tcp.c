@@ -2,8 +2,8 @@
 /*
  * The tcp transport's hot half: what a queue's owner calls. Sockets are non-blocking and watched by one
  * edge-triggered epoll per queue; a connection that has had bytes stays in `ready` until a read comes
- * back short, so that a busy queue makes about one system call per message: the read that fetches a
- * payload fetches the next header too, into a buffer that is one message long and stays in L2.
+ * back short, so that a busy queue makes few system calls: the read that fetches a payload fetches the
+ * next header too, and at the box more messages, into a buffer that stays in L2 (tcp_rx.c).
  * Sends are gathered per connection by flush(). Making connections is tcp_setup.c.
  */
 #include "transport/tcp_internal.h"
@@ -383,14 +383,17 @@ static void tcp_release(struct queue *head, void *slot)
 int tcp_conn_prepare(struct tcp_conn *c, const struct conn_spec *spec, unsigned send_bytes_max)
 {
 	struct tcp_rx *rx = &c->rx;
+	uint32_t messages = 1;
 	void *buf;
 
 	if (spec->payload_max == 0 || spec->payload_max > WIRE_PAYLOAD_MAX)
 		return -EINVAL;
 	rx->payload_max = spec->payload_max;
-	rx->room = spec->payload_max + 2 * WIRE_HEADER_BYTES;
-	if (rx->room < TCP_READ_AHEAD + WIRE_HEADER_BYTES)
-		rx->room = TCP_READ_AHEAD + WIRE_HEADER_BYTES;
+	if (!spec->sinks && messages < TCP_READ_BYTES / spec->payload_max)
+		messages = TCP_READ_BYTES / spec->payload_max;
+	rx->room = messages * (spec->payload_max + WIRE_HEADER_BYTES) + WIRE_HEADER_BYTES;
+	if (rx->room < TCP_READ_AHEAD_SINK + WIRE_HEADER_BYTES)
+		rx->room = TCP_READ_AHEAD_SINK + WIRE_HEADER_BYTES;
 	if (posix_memalign(&buf, 4096, rx->room) != 0)
 		return -ENOMEM;
 	c->tx.slots = malloc(TCP_SEND_SLOTS * sizeof(*c->tx.slots));

@@ -22,9 +22,9 @@ enum {
 	TCP_SEND_SLOTS = 256,          /* unsent or unreported messages of one connection; a power of 2 */
 	TCP_GATHER = 32,               /* messages of one sendmsg() */
 	TCP_BATCH = 16,                /* messages that one connection yields in one poll() */
-	TCP_SMALL = 4 << 10,           /* a payload up to this is small: the read goes on past the next header */
-	TCP_READ_AHEAD = 16 << 10,     /* so far */
-	TCP_READ_AHEAD_SINK = 4 << 10, /* or so far, where payloads belong in sinks and would be copied twice */
+	TCP_SMALL = 4 << 10,           /* a payload up to this is small: the read goes on past the next header, */
+	TCP_READ_AHEAD_SINK = 4 << 10, /* so far, where payloads belong in sinks and would be copied twice */
+	TCP_READ_BYTES = 128 << 10,    /* payloads of one read, where they belong in none */
 	TCP_EVENTS = 64,               /* of one epoll_wait() */
 };
 
@@ -47,7 +47,7 @@ struct tcp_slot {
  */
 struct tcp_rx {
 	uint8_t *buf;
-	uint32_t room; /* of buf: the largest payload and two headers at least */
+	uint32_t room; /* of buf: at least the largest payload and two headers */
 	uint32_t start, end;
 	uint32_t payload_max;
 	uint32_t last; /* payload bytes of the message before: the next one is likely as long */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The tcp transport's receive buffer: one message and the next header long, so that the payload is
- * summed out of L2 and a busy stream costs one system call a message. Results go straight to their
- * sinks. Owning core; tcp.c decides when to read, and what ends a connection.
+ * The tcp transport's receive buffer: a few messages long at the box, so that a busy stream costs less than a system
+ * call a message, and few enough that they are summed out of L2. Results go straight to their sinks.
+ * Owning core; tcp.c decides when to read, and what ends a connection.
  */
 #include "transport/tcp_internal.h"
 
@@ -131,22 +131,36 @@ static void tcp_rx_compact(struct tcp_rx *rx)
 	rx->end = have;
 }
 
-/* How many bytes to read into the buffer, which begins with `have` unparsed bytes of the current message. */
+/* Where payloads belong in sinks they are read there: no more is read ahead than would be cheap to copy. */
+static uint32_t tcp_rx_want_sinks(const struct tcp_rx *rx, uint32_t have)
+{
+	uint32_t length = rx->known ? rx->header.length : rx->last;
+	uint32_t want = WIRE_HEADER_BYTES;
+
+	if (rx->known && !(rx->direct && rx->sink))
+		want += rx->header.length - rx->sunk;
+	want -= have;
+	return length <= TCP_SMALL && want < TCP_READ_AHEAD_SINK ? TCP_READ_AHEAD_SINK : want;
+}
+
+/*
+ * How many bytes to read into the buffer. Several messages a read, which end with a header when all are as long as the
+ * last one: then nothing has to be moved before the next read.
+ */
 static uint32_t tcp_rx_want(const struct tcp_rx *rx, bool sinks)
 {
 	uint32_t have = rx->end - rx->start;
-	uint32_t ahead = sinks ? TCP_READ_AHEAD_SINK : TCP_READ_AHEAD;
+	uint32_t room = rx->room - rx->end;
+	uint32_t one = WIRE_HEADER_BYTES + (rx->known ? rx->header.length : rx->last);
 	uint32_t want;
 
-	if (rx->known && rx->direct && rx->sink) /* The payload is read elsewhere. */
-		want = rx->header.length > TCP_SMALL ? WIRE_HEADER_BYTES : ahead;
-	else if (rx->known)
-		want = rx->header.length - rx->sunk - have + WIRE_HEADER_BYTES;
+	if (sinks)
+		want = tcp_rx_want_sinks(rx, have);
 	else
-		want = WIRE_HEADER_BYTES - have + (sinks ? 0 : rx->last + WIRE_HEADER_BYTES);
-	if ((rx->known ? rx->header.length : rx->last) <= TCP_SMALL && want < ahead)
-		want = ahead;
-	return want < rx->room - rx->end ? want : rx->room - rx->end;
+		want = one + (rx->known ? 0 : WIRE_HEADER_BYTES) - have;
+	if (!sinks && want < room)
+		want += (room - want) / one * one;
+	return want < room ? want : room;
 }
 
 int tcp_rx_fill(struct tcp_conn *c)
