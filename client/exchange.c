@@ -4,7 +4,8 @@
  *
  *   mapped transports   in the box's region, at the chunk's offset, or, when one key has the chunk for itself, in a
  *                       slot that its lane copies it to when it sends it; results in the result region
- *   others, in place    registered memory of the caller, when the key has its chunks for itself
+ *   others, in place    memory of the caller (registered, where the transport wants that), when the key has its chunks
+ *                       for itself
  *   others              the arena; a result overwrites the push that it answers, unless phub_alloc() gave the key away
  *
  * A lossy transport has no sinks: its results are copied from the event, after their round was checked, because an old
@@ -401,7 +402,7 @@ static void exchange_place(struct exchange *x, struct flight *f, const struct ke
 
 	if (r->type == WIRE_PULL)
 		return;
-	if (key->src_range) {
+	if (key->src_in_place) {
 		f->payload = src + part.in_key;
 		return;
 	}
@@ -448,10 +449,20 @@ static bool exchange_lands(const struct exchange *x, const struct key *key)
 	return !key->dst || !x->group.lossy;
 }
 
+/* Would results be written to where payloads lie that were not sent yet? A chunk's own are gone when its result comes.
+ */
+static bool exchange_overlaps(const struct key *key, const struct exchange_round *r)
+{
+	uintptr_t src = (uintptr_t)r->src, dst = (uintptr_t)r->dst;
+
+	return src && dst && src != dst && (src < dst ? dst - src : src - dst) < key->bytes;
+}
+
 static void exchange_open_key(struct exchange *x, struct key *key, const struct exchange_round *r)
 {
 	const struct flight *first = &x->flights[key->chunk_first];
-	bool in_place = exchange_span(x, first)->key_count == 1 && !x->mapped;
+	bool in_place = exchange_span(x, first)->key_count == 1 && !x->mapped && !exchange_overlaps(key, r);
+	bool anywhere = x->group.queue->anywhere;
 
 	key->open = true;
 	key->done = false;
@@ -459,9 +470,10 @@ static void exchange_open_key(struct exchange *x, struct key *key, const struct 
 	key->type = (uint8_t)r->type;
 	key->chunks_left = key->chunk_count;
 	key->dst = r->dst == exchange_result_base(x, first) + key->offset ? NULL : r->dst;
-	key->src_range = in_place ? r->src_range : NULL;
+	key->src_in_place = in_place && r->src && (r->src_range || anywhere);
+	key->src_range = key->src_in_place ? r->src_range : NULL;
 	key->dst_range = r->dst_range;
-	key->dst_in_place = in_place && !x->group.lossy && key->dst && r->dst_range && !key->apart;
+	key->dst_in_place = in_place && !x->group.lossy && key->dst && (r->dst_range || anywhere) && !key->apart;
 	key->landed = exchange_lands(x, key);
 	if (key->src_range)
 		key->src_range->uses++;

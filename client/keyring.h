@@ -31,7 +31,8 @@ struct key {
 	bool apart;                          /* phub_alloc() gave it away: its results do not overwrite its pushes */
 	bool weights;                        /* its first weights are in the box */
 	bool landed;                         /* the last result lies in the library's memory */
-	bool dst_in_place;                   /* the transport writes results straight to dst */
+	bool src_in_place;                   /* the transport reads payloads straight from src */
+	bool dst_in_place;                   /* and writes results straight to dst */
 	uint8_t type;                        /* enum wire_type of the round */
 	uint8_t *dst;                        /* where the caller wants the result, or NULL */
 	struct range *src_range, *dst_range; /* registered memory that the round uses, or NULL */

@@ -160,7 +160,8 @@ PHUB_API int phub_alloc(phub_t *p, int key, void **push, const void **result);
 
 /*
  * Lets the transport read and write this memory in place: it must stay until phub_mem_unregister(). -ENOTSUP when
- * the transport cannot (shm: use phub_alloc()); exchanging from it then costs a copy, as with any other memory.
+ * the transport cannot (shm: use phub_alloc()); exchanging from it then costs a copy, as with any other memory. Over
+ * tcp no memory needs it: all that is large is read and written in place.
  */
 PHUB_API int phub_mem_register(phub_t *p, void *addr, size_t bytes);
 PHUB_API int phub_mem_unregister(phub_t *p, void *addr);
@@ -176,7 +177,7 @@ PHUB_API int phub_mem_unregister(phub_t *p, void *addr);
 PHUB_API int phub_push_pull(phub_t *p, int key, const void *src, void *dst, int priority);
 
 /* The two halves: phub_push() begins a round, phub_pull() waits for its result and copies it to dst (-ENODATA: no round
- * of the key has left a result). */
+ * of the key has left a result). src is left alone until then. */
 PHUB_API int phub_push(phub_t *p, int key, const void *src, int priority);
 PHUB_API int phub_pull(phub_t *p, int key, void *dst, int timeout_ms);
 

@@ -134,6 +134,7 @@ static int loop_queue_create(struct transport *head, struct queue **out, struct 
 	q->head.ops = &loop_queue_ops;
 	q->head.hold_max = t->host->net->plan.hold_max;
 	q->head.lossy = loop_host_lossy(t->host);
+	q->head.anywhere = !q->head.lossy; /* both ways are simulated */
 	q->transport = t;
 	loop_list_init(&q->ready);
 	loop_list_init(&q->lent);

@@ -142,6 +142,7 @@ static int tcp_queue_create(struct transport *head, struct queue **out, struct e
 		return err_set(e, rc, "tcp: cannot make an epoll: %s; raise `ulimit -n`", strerror(-rc));
 	}
 	q->queue.ops = &tcp_queue_ops;
+	q->queue.anywhere = true;
 	q->conns_max = t->queue_conns_max;
 	q->send_bytes_max = t->send_bytes_max;
 	tcp_link_init(&q->ready);

@@ -170,6 +170,7 @@ struct queue {
 	const struct queue_ops *ops;
 	unsigned hold_max; /* slots that may be kept at once; 0: none; UINT_MAX: payloads stay put by themselves */
 	bool lossy;        /* messages may be lost, doubled or reordered: the worker pushes again */
+	bool anywhere;     /* worker: payloads are sent from any memory as they lie, and results read into any */
 	unsigned held;     /* the owner's own count of slots it holds; the transport does not touch it */
 };
 
