@@ -20,6 +20,7 @@ _phub_values() { # OPTION WORD
 	--poll) compgen -W 'busy adaptive' -- "$2" ;;
 	--isa) compgen -W 'auto all base avx2 avx512 neon' -- "$2" ;;
 	--model) _phub_models "$2" ;;
+	--worker-netns) compgen -W "$(ip netns list 2>/dev/null | awk '{ print $1 }')" -- "$2" ;;
 	--phubd | --config) compgen -f -- "$2" ;;
 	*) return 1 ;;
 	esac
@@ -33,7 +34,8 @@ _phub_words() { # COMMAND SUBCOMMAND WORD
 		case $2 in
 		exchange)
 			words='--transport --workers --bytes --keys --model --dtype --optimizer --mode --rounds --check
-				--chunk --reproducible --cores --poll --phubd --config --set --timeout --json --help'
+				--chunk --reproducible --cores --poll --phubd --config --listen --worker-netns --set --timeout --json
+				--help'
 			;;
 		kernels) words='--isa --workers --kernel --quick --json --help' ;;
 		*) words='exchange kernels --help' ;;

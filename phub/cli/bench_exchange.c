@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/random.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -28,6 +29,10 @@
 
 enum { EXCHANGE_GRACE_MS = 3000 }; /* for workers to end by themselves when one has failed */
 enum { EXCHANGE_LOOP = 5 };        /* index in exchange_transports */
+enum { EXCHANGE_SECRET_BYTES = 16, EXCHANGE_NETNS_MAX = 200 };
+
+/* Variable of the environment that hands the secret to the box. */
+#define EXCHANGE_SECRET_ENV "PHUB_BENCH_SECRET"
 
 static const char *const exchange_transports[] = {"shm", "tcp", "udp", "verbs", "dpdk", "loop", NULL};
 static const char *const exchange_modes[] = {"zero-copy", "copy", NULL};
@@ -41,7 +46,7 @@ struct exchange_options {
 	const char *optimizer_name;
 	enum optimizer_kind optimizer;
 	uint64_t workers, rounds, cores, keys, bytes, chunk, timeout_s;
-	const char *model, *phubd, *config;
+	const char *model, *phubd, *config, *listen, *worker_netns;
 	struct args_texts set;
 	bool json, reproducible;
 };
@@ -49,6 +54,7 @@ struct exchange_options {
 /* Children of one run. */
 struct exchange_run {
 	struct trial_plan plan;
+	char secret[2 * EXCHANGE_SECRET_BYTES + 1]; /* of a box that strangers may reach */
 	struct trial_shared *shared;
 	struct box_settings settings;
 	struct box_process box;
@@ -109,6 +115,7 @@ static int exchange_plan_init(struct trial_plan *p, const struct exchange_option
 
 	*p = (struct trial_plan){
 		.transport = exchange_transports[o->transport],
+		.worker_netns = o->worker_netns,
 		.mode = (enum trial_mode)o->mode,
 		.check = (enum trial_check)o->check,
 		.plant = (enum trial_plant)o->plant,
@@ -305,12 +312,46 @@ static void exchange_catch_signals(void)
 	sigaction(SIGTERM, &action, NULL);
 }
 
+/* Where the box listens. Who names an address may name one that strangers reach: then a secret keeps them out. */
+static int exchange_set_address(struct exchange_run *run, const struct exchange_options *o, struct err *e)
+{
+	unsigned char random[EXCHANGE_SECRET_BYTES];
+
+	box_settings_add(&run->settings, "listen=%s:0", o->listen ? o->listen : "127.0.0.1");
+	if (!o->listen)
+		return 0;
+	if (getrandom(random, sizeof(random), 0) != (ssize_t)sizeof(random))
+		return err_set(e, -errno, "no random bytes for a secret: %s", strerror(errno));
+	for (unsigned i = 0; i < sizeof(random); i++)
+		snprintf(run->secret + 2 * (size_t)i, 3, "%02x", random[i]);
+	if (setenv(EXCHANGE_SECRET_ENV, run->secret, 1) < 0)
+		return err_set(e, -errno, "out of memory");
+	run->plan.secret = run->secret;
+	box_settings_add(&run->settings, "create=secret");
+	box_settings_add(&run->settings, "create_secret_env=%s", EXCHANGE_SECRET_ENV);
+	return 0;
+}
+
+/* Told before anything is started. */
+static int exchange_check_netns(const struct trial_plan *p, struct err *e)
+{
+	for (unsigned rank = 0; p->worker_netns && rank < p->workers; rank++) {
+		int fd = trial_open_netns(p, rank, e);
+
+		if (fd < 0)
+			return fd;
+		close(fd);
+	}
+	return 0;
+}
+
 static int exchange_run_processes(struct exchange_run *run, const struct exchange_options *o)
 {
 	struct err e;
 
 	exchange_catch_signals();
-	box_settings_add(&run->settings, "listen=127.0.0.1:0");
+	if (exchange_set_address(run, o, &run->trouble) < 0)
+		return exchange_conclude(run, o->json);
 	box_settings_add(&run->settings, "data_ports=any");
 	box_settings_add(&run->settings, "transports=%s", run->plan.transport);
 	if (box_process_start(&run->settings, &run->box, &run->trouble) == 0) {
@@ -343,7 +384,8 @@ static int exchange_go(const struct exchange_options *o)
 		return CLI_FAILED;
 	}
 	exchange_fill_settings(&run->settings, o);
-	if (exchange_plan_init(&run->plan, o, &e) < 0 || trial_shared_create(&run->plan, &run->shared, &e) < 0)
+	if (exchange_plan_init(&run->plan, o, &e) < 0 || exchange_check_netns(&run->plan, &e) < 0 ||
+		trial_shared_create(&run->plan, &run->shared, &e) < 0)
 		output_error("%s", e.text);
 	else if (o->transport == EXCHANGE_LOOP)
 		rc = exchange_run_loop(run, o);
@@ -379,6 +421,12 @@ static int exchange_check_options(const struct args_usage *usage, struct exchang
 	for (unsigned i = 0; i < o->set.count; i++)
 		if (!strchr(o->set.at[i], '='))
 			return args_wrong(usage, "--set %s: allowed is KEY=VALUE, like cores=2", o->set.at[i]);
+	if (o->transport == EXCHANGE_LOOP && (o->listen || o->worker_netns))
+		return args_wrong(usage, "--listen and --worker-netns need processes; loop has none");
+	if (o->worker_netns && !o->listen)
+		return args_wrong(usage, "--worker-netns needs --listen with an address that workers reach from there");
+	if (o->worker_netns && (strchr(o->worker_netns, '/') || strlen(o->worker_netns) > EXCHANGE_NETNS_MAX))
+		return args_wrong(usage, "--worker-netns: allowed is a name of `ip netns`, like worker{}");
 	if (o->plant && o->rounds < 2)
 		return args_wrong(usage, "--plant needs --rounds of at least 2");
 	if (o->model && models_check(usage, o->model) != ARGS_GO_ON)
@@ -401,12 +449,17 @@ static const char exchange_about[] =
 	"the\n"
 	"last round (--check all: every one) are compared bit by bit with a serial calculation, outside of the "
 	"measured\n"
-	"time, and a wrong result fails the run. GB are 1e9 bytes.\n";
+	"time, and a wrong result fails the run. GB are 1e9 bytes.\n"
+	"\n"
+	"The box starts in the network namespace of this command, on the address --listen. With --worker-netns each\n"
+	"worker enters one of its own (`ip netns add`), so that bytes take the links between them.\n";
 
 static const char exchange_examples[] =
 	"  phub bench exchange --transport shm --workers 4 --bytes 100MB\n"
 	"  phub bench exchange --transport tcp --workers 8 --model resnet-50 --optimizer nesterov --check all\n"
-	"  phub bench exchange --transport shm --workers 2 --bytes 4KB --rounds 1000 --json\n";
+	"  phub bench exchange --transport shm --workers 2 --bytes 4KB --rounds 1000 --json\n"
+	"  ip netns exec box phub bench exchange --transport tcp --workers 2 --bytes 32MB --listen 10.0.0.1 "
+	"--worker-netns worker{}\n";
 
 int bench_exchange_run(int argc, char **argv)
 {
@@ -437,6 +490,10 @@ int bench_exchange_run(int argc, char **argv)
 		{"phubd", "PATH", "the box's program (beside this one, else on $PATH)", ARGS_TEXT, &o.phubd, 0, 0,
 			NULL},
 		{"config", "FILE", "configuration of the box", ARGS_TEXT, &o.config, 0, 0, NULL},
+		{"listen", "HOST", "address of the box, with a secret of the run's own (127.0.0.1)", ARGS_TEXT,
+			&o.listen, 0, 0, NULL},
+		{"worker-netns", "NAME", "network namespace that each worker enters, {} is its rank; as root",
+			ARGS_TEXT, &o.worker_netns, 0, 0, NULL},
 		{"set", "KEY=VALUE", "one option of the box; may be repeated", ARGS_TEXTS, &o.set, 0, 0, NULL},
 		{"timeout", "SECONDS", "that any step may take (60)", ARGS_NUMBER, &o.timeout_s, 1, 86400, NULL},
 		{"json", NULL, "one JSON object", ARGS_FLAG, &o.json, 0, 0, NULL},

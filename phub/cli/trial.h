@@ -30,6 +30,8 @@ enum trial_plant { TRIAL_PLANT_NONE, TRIAL_PLANT_STALE, TRIAL_PLANT_SWAPPED, TRI
 /* Constant after the fork. */
 struct trial_plan {
 	const char *transport;
+	const char *secret;       /* of the box that is asked for, or NULL */
+	const char *worker_netns; /* network namespace of a worker, {} for its rank; NULL: ours */
 	enum trial_mode mode;
 	enum trial_check check;
 	enum trial_plant plant;
@@ -106,6 +108,9 @@ int64_t trial_compare(
 float trial_value(const void *results, uint64_t index, uint8_t dtype);
 
 /* ---- trial_worker.c ---- */
+
+/* Opens the network namespace that a worker is to enter; the plan has worker_netns. An fd, or a negative errno. */
+int trial_open_netns(const struct trial_plan *p, unsigned rank, struct err *e);
 
 /* A worker's whole life, in its own process. Returns its exit code. */
 int trial_work(const struct trial_plan *p, struct trial_shared *s, unsigned rank, const char *address, const char *job,

@@ -42,6 +42,7 @@ int trial_member_options(const struct trial_member *m, struct phub_options *opti
 	options->groups = *groups;
 	options->group_count = p->group_count;
 	options->transport = p->transport;
+	options->secret = p->secret;
 	options->timeout_ms = p->timeout_ms;
 	return 0;
 }

@@ -3,8 +3,12 @@
  * A worker process of phub bench exchange: joins, runs rounds, checks results, leaves.
  */
 #include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "phub/base/clock.h"
@@ -19,6 +23,47 @@ struct worker {
 	/* when the stretch began */
 	uint64_t box_cpu_ns, own_cpu_ns;
 };
+
+int trial_open_netns(const struct trial_plan *p, unsigned rank, struct err *e)
+{
+	const char *mark = strstr(p->worker_netns, "{}");
+	char name[NAME_MAX + 1], path[sizeof("/run/netns/") + NAME_MAX];
+	int fd;
+
+	if (mark)
+		snprintf(
+			name, sizeof(name), "%.*s%u%s", (int)(mark - p->worker_netns), p->worker_netns, rank, mark + 2);
+	else
+		snprintf(name, sizeof(name), "%s", p->worker_netns);
+	snprintf(path, sizeof(path), "/run/netns/%s", name);
+	fd = open(path, O_RDONLY | O_CLOEXEC);
+	if (fd >= 0)
+		return fd;
+	if (errno == ENOENT)
+		return err_set(e, -ENOENT,
+			"there is no network namespace %s for rank %u; make it with `ip netns add %s`", name, rank,
+			name);
+	return err_set(e, -errno, "network namespace %s of rank %u: %s", name, rank, strerror(errno));
+}
+
+/* Before the first socket and the first thread: both stay where they were made. */
+static int worker_enter_netns(struct worker *w)
+{
+	struct trial_member *m = &w->member;
+	struct err e;
+	int fd, rc = 0;
+
+	if (!m->p->worker_netns)
+		return 0;
+	fd = trial_open_netns(m->p, m->rank, &e);
+	if (fd < 0)
+		return trial_member_fail(m, fd, "entering its network namespace", e.text);
+	if (setns(fd, CLONE_NEWNET) < 0)
+		rc = trial_member_fail(m, -errno, "entering its network namespace",
+			errno == EPERM ? "only root may; run it as root" : strerror(errno));
+	close(fd);
+	return rc;
+}
 
 static int worker_join(struct worker *w, const char *address, const char *job)
 {
@@ -147,8 +192,10 @@ int trial_work(const struct trial_plan *p, struct trial_shared *s, unsigned rank
 {
 	struct worker w = {.member = {.p = p, .s = s, .outcome = &s->outcomes[rank], .rank = rank}, .box = box};
 	struct trial_member *m = &w.member;
-	int rc = worker_join(&w, address, job);
+	int rc = worker_enter_netns(&w);
 
+	if (rc == 0)
+		rc = worker_join(&w, address, job);
 	if (rc == 0)
 		rc = worker_prepare(&w);
 	if (rc == 0)

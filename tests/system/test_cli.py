@@ -6,6 +6,7 @@ import json
 import os
 import pathlib
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -123,6 +124,9 @@ def wrong_usage():
             (["bench", "exchange", "--transport", "shm", "--bytes", "6", "--keys", "2"], "multiple of 8"),
             (["bench", "exchange", "--transport", "shm", "--model", "alexnut"], "alexnet"),
             (["bench", "exchange", "--transport", "shm", "--bytes", "4", "--set", "cores"], "KEY=VALUE"),
+            (["bench", "exchange", "--transport", "loop", "--bytes", "4", "--listen", "::1"], "loop has none"),
+            (["bench", "exchange", "--transport", "tcp", "--bytes", "4", "--worker-netns", "w{}"], "needs --listen"),
+            (["bench", "exchange", "--transport", "tcp", "--bytes", "4", "--listen", "::1", "--worker-netns", "../w"], "ip netns"),
             (["topo", "--chunk", "5000"], "powers of two"),
             (["topo", "--model", "nothing"], "resnet-50"),
             (["topo", "--cores", "2"], "belong to --model"),
@@ -246,6 +250,46 @@ def exchange_csv():
         check([t["group"] for t in lines(out)[0]["tensors"]] == [0, 1, 1], out)
     finally:
         csv.unlink()
+
+
+def exchange_in_namespaces():
+    """Workers enter namespaces of their own: their bytes take the links, and who is no root is told."""
+    names = f"phub-cli-{os.getpid()}"
+    words = ["bench", "exchange", "--json", "--transport", "tcp", "--workers", "2", "--bytes", "1MB", "--rounds", "2",
+             "--listen", "10.98.0.1", "--worker-netns", f"{names}-{{}}"]
+    _, err = phub(*words, status=1)
+    holds(one_error(err), f"no network namespace {names}-0 for rank 0; make it with `ip netns add {names}-0`")
+    if os.geteuid() != 0 or not shutil.which("ip"):
+        raise rig.Skip("needs root and ip")
+    script = f"""
+for name in {names}-0 {names}-1; do ip netns add $name; done
+ip -n {names}-box link add name bridge type bridge
+ip -n {names}-box addr add 10.98.0.1/24 dev bridge
+ip -n {names}-box link set bridge up
+for rank in 0 1; do
+	ip -n {names}-box link add name port$rank type veth peer name uplink netns {names}-$rank
+	ip -n {names}-box link set port$rank master bridge up
+	ip -n {names}-$rank addr add 10.98.0.1$rank/24 dev uplink
+	ip -n {names}-$rank link set uplink up
+done"""
+    inside = ["nsenter", f"--net=/run/netns/{names}-box", "--"]
+    try:
+        if subprocess.run(["ip", "netns", "add", f"{names}-box"], capture_output=True, check=False).returncode:
+            raise rig.Skip("no network namespaces here")
+        subprocess.run(["sh", "-ec", script], check=True)
+        done = subprocess.run([*inside, PHUB, *words], capture_output=True, text=True, check=False, timeout=rig.DEADLINE_S)
+        check(done.returncode == 0 and lines(done.stdout)[0]["errors"] == 0, f"{done.returncode}: {done.stderr}")
+        told = subprocess.run(["ip", "-n", f"{names}-box", "-s", "-j", "link"], capture_output=True, text=True, check=True)
+        moved = {link["ifname"]: link["stats64"] for link in json.loads(told.stdout)}
+        for port in ("port0", "port1"):
+            check(moved[port]["rx"]["bytes"] > 4e6 < moved[port]["tx"]["bytes"], f"4 MB took {port} each way? {moved[port]}")
+        done = subprocess.run([*inside, "setpriv", "--bounding-set", "-sys_admin", PHUB, *words], capture_output=True, text=True,
+                              check=False, timeout=rig.DEADLINE_S)
+        check(done.returncode == 1, f"exit code {done.returncode}")
+        holds(one_error(done.stderr), "entering its network namespace: only root may")
+    finally:
+        for name in ("box", "0", "1"):
+            subprocess.run(["ip", "netns", "delete", f"{names}-{name}"], capture_output=True, check=False)
 
 
 def exchange_interrupted():
@@ -448,7 +492,7 @@ def manuals_and_completion():
 
 
 CASES = [help_everywhere, wrong_usage, failures_say_what_to_do, not_a_box, box_that_does_not_start, exchange_contract, exchange_table,
-         exchange_optimizers, exchange_planted, exchange_resnet, exchange_csv, exchange_interrupted, exchange_worker_dies,
+         exchange_optimizers, exchange_planted, exchange_resnet, exchange_csv, exchange_in_namespaces, exchange_interrupted, exchange_worker_dies,
          exchange_box_dies, exchange_parent_dies, kernels_contract, jobs_of_a_box, doctor, good_callers, stalled, wrong_admin_secret, topo_and_models, manuals_and_completion]
 
 if __name__ == "__main__":
