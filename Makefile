@@ -41,6 +41,7 @@ FUZZ_SECONDS ?= 60
 TESTS ?=
 RUNS ?=
 ROWS ?=
+RATE ?=
 CLANG ?= clang
 ARM_CC ?= aarch64-linux-gnu-gcc
 ARM_RUN ?= $(if $(SAN),,qemu-aarch64-static)
@@ -338,14 +339,23 @@ demo: deps-demo ## a box and its workers on this machine
 	@$(MAKE) --no-print-directory all
 	@BUILD='$(BUILD)' deploy/demo/run.sh
 
+RACK = BUILD='$(BUILD)' RUNS='$(RUNS)' ROWS='$(ROWS)' RATE='$(RATE)' tests/bench/rack.py
+
 .PHONY: bench
-bench: deps-bench ## phub beside Open MPI and Gloo into BUILD/bench.md (RUNS=5, ROWS=quick or full)
+bench: deps-bench ## phub beside Open MPI and Gloo into BUILD/bench.md and rack.md (RUNS=5, ROWS=quick or full)
 	@$(MAKE) --no-print-directory all
 	@BUILD='$(BUILD)' RUNS='$(RUNS)' ROWS='$(ROWS)' tests/bench/run.py
+	@$(RACK)
+
+.PHONY: bench-rack
+bench-rack: deps-bench ## only the rack in network namespaces, into BUILD/rack.md (root; RATE=500 Mbit/s, RUNS, ROWS)
+	@$(MAKE) --no-print-directory all
+	@$(RACK)
 
 .PHONY: bench-readme
 bench-readme: bench ## the same, and its tables into README.md
 	@BUILD='$(BUILD)' tests/bench/run.py --readme
+	@BUILD='$(BUILD)' tests/bench/rack.py --readme
 
 # What headers of ours include is generated first. CC=clang: they compile by themselves with clang too.
 .PHONY: lint

@@ -3,6 +3,8 @@
 """Gloo's all-reduce (through torch.distributed), measured as `phub bench exchange` measures a round.
 
 Usage: peer_gloo.py WORLD [INTERFACE]                        starts WORLD ranks on this machine; INTERFACE: theirs ("lo")
+       peer_gloo.py WORLD INTERFACE HOST PORT NETNS     the same, each rank in a network namespace, {} in NETNS being its
+                                                        rank; rank 0's has the address HOST
        peer_gloo.py --rank R WORLD INTERFACE HOST PORT       one rank; rank 0 listens on HOST and PORT
 
 Started by peers.py. Stays up and is told by lines on rank 0's stdin what to do next, so that it can take turns with others
@@ -99,13 +101,19 @@ def run_rank(rank, world, interface, host, port):
             print(json.dumps(answer), flush=True)
 
 
-def start_ranks(world, interface):
-    """All ranks on this machine. Returns the worst exit code; when one fails, the others are ended."""
+def free_port():
     with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
-    rest = [str(world), interface, "127.0.0.1", str(port)]
-    ranks = [subprocess.Popen([sys.executable, __file__, "--rank", str(rank), *rest],
-                              stdin=None if rank == 0 else subprocess.DEVNULL) for rank in range(world)]
+        return str(probe.getsockname()[1])
+
+
+def start_ranks(world, interface="lo", host="127.0.0.1", port=None, netns=""):
+    """All ranks on this machine. Returns the worst exit code; when one fails, the others are ended."""
+    rest = [str(world), interface, host, port or free_port()]
+    ranks = []
+    for rank in range(world):
+        enter = ["nsenter", f"--net=/run/netns/{netns.format(rank)}", "--"] if netns else []
+        ranks.append(subprocess.Popen([*enter, sys.executable, __file__, "--rank", str(rank), *rest],
+                                      stdin=None if rank == 0 else subprocess.DEVNULL))
     codes = {}
     while len(codes) < world:
         pid, status = os.wait()
@@ -122,7 +130,7 @@ def main():
         rank, world, interface, host, port = sys.argv[2:]
         run_rank(int(rank), int(world), interface, host, int(port))
     else:
-        sys.exit(start_ranks(int(sys.argv[1]), sys.argv[2] if len(sys.argv) > 2 else "lo"))
+        sys.exit(start_ranks(int(sys.argv[1]), *sys.argv[2:]))
 
 
 if __name__ == "__main__":

@@ -258,25 +258,30 @@ def write(say):
     say(f"written to {OUT / 'bench.md'}")
 
 
-def between_marks(text, where):
+def between_marks(text, where, marks):
     """What stands before, between and behind them."""
-    if any(text.count(mark) != 1 for mark in MARKS):
-        raise ValueError(f"{where} lacks the lines\n{MARKS[0]}\n{MARKS[1]}")
-    before, rest = text.split(MARKS[0])
-    inside, behind = rest.split(MARKS[1])
+    if any(text.count(mark) != 1 for mark in marks):
+        raise ValueError(f"{where} lacks the lines\n{marks[0]}\n{marks[1]}")
+    before, rest = text.split(marks[0])
+    inside, behind = rest.split(marks[1])
     return before, inside, behind
 
 
 def write_readme(say):
+    return put_into_readme(read, OUT / "bench.md", MARKS, say)
+
+
+def put_into_readme(read_results, path, marks, say):
+    """The tables of the file at `path` between these marks. Returns the exit code."""
     try:
-        results = read()
+        results = read_results()
         if results.conditions["rows"] == "smoke" or results.end.get("failures", 1):
             raise ValueError("README takes no smoke test, and no run that failed or was interrupted")
-        _, tables_now, _ = between_marks((OUT / "bench.md").read_text(), OUT / "bench.md")
-        before, _, behind = between_marks(README.read_text(), README)
+        _, tables_now, _ = between_marks(path.read_text(), path, marks)
+        before, _, behind = between_marks(README.read_text(), README, marks)
     except (OSError, ValueError) as error:
         say(str(error))
         return 1
-    README.write_text(before + MARKS[0] + tables_now + MARKS[1] + behind)
-    say(f"{README} has the tables of {OUT / 'bench.md'}")
+    README.write_text(before + marks[0] + tables_now + marks[1] + behind)
+    say(f"{README} has the tables of {path}")
     return 0

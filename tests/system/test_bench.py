@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
 """`make bench` in small: that tests/bench/run.py measures phub beside its peers, fails when one of them sums wrongly, goes on
-without one that is not installed, and leaves nothing behind."""
+without one that is not installed, and leaves nothing behind; and rack.py, in its network namespaces, too."""
 import json
 import os
 import pathlib
@@ -15,6 +15,7 @@ import rig
 from rig import Skip, check
 
 RUN = rig.ROOT / "tests/bench/run.py"
+RACK = rig.ROOT / "tests/bench/rack.py"
 SYSTEM_PYTHON = "/usr/bin/python3"
 # Stands in for mpirun: answers every order as peer_mpi does, and says that so many sums were wrong.
 FAKE_MPIRUN = """#!/bin/sh
@@ -25,12 +26,12 @@ done
 """
 
 
-def start(out, path=None, python="/nonexistent"):
+def start(out, path=None, python="/nonexistent", program=RUN, **more):
     """The smallest set, into the folder `out`."""
-    environment = {**rig.QUIET, "ROWS": "smoke", "RUNS": "1", "BUILD": str(rig.BUILD), "OUT": out, "PYTHON": python}
+    environment = {**rig.QUIET, "ROWS": "smoke", "RUNS": "1", "BUILD": str(rig.BUILD), "OUT": out, "PYTHON": python, **more}
     if path:
         environment["PATH"] = path
-    return subprocess.Popen([SYSTEM_PYTHON, RUN], env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+    return subprocess.Popen([SYSTEM_PYTHON, program], env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
                             stderr=subprocess.PIPE, text=True)
 
 
@@ -107,8 +108,61 @@ def interrupted():
             check(not namespace(process.pid), f"{namespace(process.pid)} is still there")
 
 
+def rack_namespaces(pid):
+    return list(pathlib.Path("/run/netns").glob(f"phub-rack-{pid}-*"))
+
+
+def rack_or_skip(err):
+    if "skipped" in err:
+        check(len(err.splitlines()) == 1, f"it skips in more than one line: {err}")
+        raise Skip(err.strip())
+
+
+def rack():
+    """phub and its peers on shaped links: what every run moved took them, and nothing is left"""
+    with tempfile.TemporaryDirectory() as out:
+        process = start(out, python=SYSTEM_PYTHON, program=RACK, RATE="200")
+        _, err = process.communicate(timeout=2 * rig.DEADLINE_S)
+        check(process.returncode == 0, f"exit code {process.returncode}: {err[-1500:]}")
+        rack_or_skip(err)
+        check(not rack_namespaces(process.pid), f"still there: {rack_namespaces(process.pid)}")
+        lines = [json.loads(line) for line in (pathlib.Path(out) / "rack.jsonl").read_text().splitlines()]
+        runs = {line["system"]: line for line in lines if "system" in line}
+        wanted = {"phub tcp f32", "phub tcp f16", "phub tcp bf16"}
+        wanted |= {name for name, word in (("Open MPI tcp", "Open MPI"), ("Gloo tcp", "Gloo")) if f"{word} is left out" not in err}
+        check(set(runs) == wanted, f"measured: {set(runs)}: {err}")
+        for name, line in runs.items():
+            # A link of so many Mbit/s, and the burst that it lets through after a rest.
+            check(all(line[f"{way}_link_bytes"] >= line["bytes"] and 0 < line[f"{way}_share"] < 1.2 for way in ("up", "down")),
+                  f"{name}: {line}")
+        text = (pathlib.Path(out) / "rack.md").read_text()
+        check("| 2 | phub tcp f32 |" in text and "share of line rate up" in text, f"rack.md: {text}")
+
+
+def rack_killed():
+    """SIGKILL leaves neither namespaces nor what ran in them"""
+    with tempfile.TemporaryDirectory() as out:
+        for when in ("2 workers (", "2 workers: as many"):  # while links are made; while phub exchanges
+            process = start(out, program=RACK)
+            lines = rig.Lines(process.stderr)
+            if not lines.find(lambda line, when=when: when in line):
+                rack_or_skip(lines.text())
+                check(False, f"it did not begin: {lines.text()}")
+            time.sleep(0.3)
+            inside = [pid for path in rack_namespaces(process.pid) for pid in
+                      subprocess.run(["ip", "netns", "pids", path.name], capture_output=True, text=True, check=False).stdout.split()]
+            process.kill()
+            process.wait()
+            until = time.monotonic() + rig.DEADLINE_S
+            while (rack_namespaces(process.pid) or any(pathlib.Path(f"/proc/{pid}").exists() for pid in inside)) \
+                    and time.monotonic() < until:
+                time.sleep(0.05)
+            check(not rack_namespaces(process.pid), f"still there: {rack_namespaces(process.pid)}")
+            check(not any(pathlib.Path(f"/proc/{pid}").exists() for pid in inside), f"still running: {inside}")
+
+
 if __name__ == "__main__":
     reason = None
     if any(name in rig.PHUBD.read_bytes() for name in (b"__asan_", b"__tsan_", b"__ubsan_")) if rig.PHUBD.exists() else False:
         reason = "a sanitizer's build: nothing to measure"
-    rig.run([beside_peers, wrong_sums, no_peers, interrupted], reason)
+    rig.run([beside_peers, wrong_sums, no_peers, interrupted, rack, rack_killed], reason)
