@@ -105,7 +105,7 @@ SRC_cli := $(wildcard phub/cli/*.c)
 SOURCES := */*.c phub/base/*.c phub/control/*.c phub/cli/*.c tests/unit/*.c tests/suite/*.c
 
 # Tests can do with fewer while others are in the works: make build/tests/unit/test_model LAYERS='base topology'.
-LAYERS ?= base aggregation topology transport box control client
+LAYERS ?= base aggregation topology transport box control client cli
 objects = $(patsubst %.c,$(BUILD)/obj/%.o,$(1))
 archives = $(foreach l,$(1),$(BUILD)/lib$(l).a)
 
@@ -224,7 +224,7 @@ $$(BUILD)/lib$(1).a: $$(call objects,$$(SRC_$(1))) $(2) $$(BUILD)/.sources
 	@rm -f $$@
 	$$(Q)ar rcs $$@ $$(filter %.o,$$^)
 endef
-$(foreach l,base aggregation topology box control client,$(eval $(call layer,$(l))))
+$(foreach l,base aggregation topology box control client cli,$(eval $(call layer,$(l))))
 $(eval $(call layer,transport,$(GEN_OBJ)))
 
 # --- tests -----------------------------------------------------------------------------------------------------------

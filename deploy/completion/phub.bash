@@ -18,6 +18,9 @@ _phub_values() { # OPTION WORD
 	--check) compgen -W 'first-last all' -- "$2" ;;
 	--dtype) compgen -W 'f32 f16 bf16' -- "$2" ;;
 	--poll) compgen -W 'busy adaptive' -- "$2" ;;
+	--how) compgen -W 'tall wide all' -- "$2" ;;
+	--adds) compgen -W 'held arriving all' -- "$2" ;;
+	--stores) compgen -W 'cached streamed all' -- "$2" ;;
 	--isa) compgen -W 'auto all base avx2 avx512 neon' -- "$2" ;;
 	--model) _phub_models "$2" ;;
 	--worker-netns) compgen -W "$(ip netns list 2>/dev/null | awk '{ print $1 }')" -- "$2" ;;
@@ -38,7 +41,11 @@ _phub_words() { # COMMAND SUBCOMMAND WORD
 				--help'
 			;;
 		kernels) words='--isa --workers --kernel --quick --json --help' ;;
-		*) words='exchange kernels --help' ;;
+		aggregation)
+			words='--how --adds --fused --separate --stores --optimizer --workers --cores --model --bytes --keys
+				--chunk --rounds --json --help'
+			;;
+		*) words='exchange aggregation kernels --help' ;;
 		esac
 		;;
 	jobs | top) words='--workers --watch --interval --count --json --help' ;;

@@ -74,33 +74,10 @@ static void exchange_on_signal(int number)
 
 /* ---- the plan ---- */
 
-/* As many keys as asked for, as equal as can be. */
-static int exchange_make_keys(const struct exchange_options *o, struct model *out, struct err *e)
-{
-	uint8_t dtype = (uint8_t)(o->dtype < 0 ? DTYPE_F32 : o->dtype);
-	uint64_t elements = o->bytes / dtype_size(dtype);
-
-	memset(out, 0, sizeof(*out));
-	snprintf(out->name, sizeof(out->name), "bytes");
-	out->tensors = calloc(o->keys, sizeof(*out->tensors));
-	if (!out->tensors)
-		return err_set(e, -ENOMEM, "out of memory");
-	out->count = o->keys;
-	for (uint64_t k = 0; k < o->keys; k++) {
-		struct model_tensor *t = &out->tensors[k];
-
-		snprintf(t->name, sizeof(t->name), "key%" PRIu64, k);
-		t->elements = elements / o->keys + (k < elements % o->keys);
-		t->shape[0] = t->elements;
-		t->dims = 1;
-		t->dtype = dtype;
-	}
-	return 0;
-}
-
 static int exchange_load_model(const struct exchange_options *o, struct model *out, struct err *e)
 {
-	int rc = o->model ? models_load(o->model, out, e) : exchange_make_keys(o, out, e);
+	uint8_t dtype = (uint8_t)(o->dtype < 0 ? DTYPE_F32 : o->dtype);
+	int rc = o->model ? models_load(o->model, out, e) : models_make(o->bytes, o->keys, dtype, out, e);
 
 	if (rc == 0 && o->model && o->dtype >= 0) {
 		for (size_t i = 0; i < out->count; i++)

@@ -26,6 +26,7 @@ struct cli_command {
 int cli_dispatch(const struct cli_command *commands, const char *prefix, const char *about, int argc, char **argv);
 
 int bench_run(int argc, char **argv);
+int bench_aggregation_run(int argc, char **argv);
 int bench_exchange_run(int argc, char **argv);
 int bench_kernels_run(int argc, char **argv);
 int doctor_run(int argc, char **argv);

@@ -57,6 +57,28 @@ int models_load(const char *name, struct model *out, struct err *e)
 	return models_is_file(name) ? models_read_csv(name, out, e) : model_create(name, out, e);
 }
 
+int models_make(uint64_t bytes, uint64_t keys, uint8_t dtype, struct model *out, struct err *e)
+{
+	uint64_t elements = bytes / chunking_dtype_bytes(dtype);
+
+	memset(out, 0, sizeof(*out));
+	snprintf(out->name, sizeof(out->name), "bytes");
+	out->tensors = calloc(keys, sizeof(*out->tensors));
+	if (!out->tensors)
+		return err_set(e, -ENOMEM, "out of memory");
+	out->count = keys;
+	for (uint64_t k = 0; k < keys; k++) {
+		struct model_tensor *t = &out->tensors[k];
+
+		snprintf(t->name, sizeof(t->name), "key%" PRIu64, k);
+		t->elements = elements / keys + (k < elements % keys);
+		t->shape[0] = t->elements;
+		t->dims = 1;
+		t->dtype = dtype;
+	}
+	return 0;
+}
+
 int models_check(const struct args_usage *usage, const char *name)
 {
 	struct model m;

@@ -13,6 +13,10 @@
  * on success *out is the caller's, to be given to model_destroy(). */
 int models_load(const char *name, struct model *out, struct err *e);
 
+/* A nameless one of so many bytes in all: `keys` tensors, as equal as can be, each of at least one element. 0 or
+ * -ENOMEM; on success *out is the caller's, as above. */
+int models_make(uint64_t bytes, uint64_t keys, uint8_t dtype, struct model *out, struct err *e);
+
 /* A name that is no model's is a wrong argument: ARGS_GO_ON, or CLI_USAGE after saying which there are. Files are not
  * looked at. */
 int models_check(const struct args_usage *usage, const char *name);

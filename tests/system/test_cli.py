@@ -21,6 +21,8 @@ PHUB = rig.BUILD / "phub"
 SANITIZED = bool(re.search(rb"__(asan|tsan|ubsan)_", PHUB.read_bytes())) if PHUB.exists() else False
 EXCHANGE_KEYS = ["bench", "transport", "mode", "workers", "bytes", "optimizer", "rounds", "rounds_per_s", "p50_ms",
                  "p99_ms", "gb_per_s_worker", "box_cpu_s_per_gb", "cpu_s_per_gb", "errors"]
+AGGREGATION_KEYS = ["bench", "how", "adds", "pass", "stores", "model", "optimizer", "workers", "cores", "bytes", "chunk", "keys",
+                    "rounds", "p50_ms", "min_ms", "max_ms", "gb_per_s", "cpu_s_per_gb", "waits", "errors"]
 KERNEL_KEYS = ["bench", "kernel", "isa", "workers", "cache", "gb_per_s", "roofline_gb_per_s"]
 
 
@@ -90,7 +92,8 @@ def help_everywhere():
     out, _ = phub("--help")
     commands = re.findall(r"^  (\w+) ", out, re.M)
     check({"bench", "jobs", "top", "doctor", "topo", "models", "version"} <= set(commands), f"commands: {commands}")
-    for words in [[name] for name in commands if name != "version"] + [["bench", "exchange"], ["bench", "kernels"]]:
+    for words in [[name] for name in commands if name != "version"] + [["bench", "exchange"], ["bench", "aggregation"],
+                                                                                ["bench", "kernels"]]:
         out, _ = phub(*words, "--help")
         holds(out, "^usage: phub " + " ".join(words))
     phub("help", "jobs")
@@ -116,6 +119,10 @@ def wrong_usage():
             (["bench", "exchange", "--transport", "shm", "--bytes", "4", "--workers", "0"], "1 to"),
             (["bench", "exchange", "--transport", "shm", "--bytes"], "needs a value"),
             (["bench", "exchange", "--json=1"], "takes no value"),
+            (["bench", "aggregation", "--how", "tal"], "tall"),
+            (["bench", "aggregation", "--stores", "streamed", "--adds", "arriving"], "held gradients"),
+            (["bench", "aggregation", "--optimizer", "none", "--separate"], "give --optimizer"),
+            (["bench", "aggregation", "--bytes", "4", "--model", "vgg-19"], "--bytes or --model"),
             (["bench", "kernels", "--workers", "2,,4"], "allowed"),
             (["bench", "kernels", "--kernel", "sum_f99"], "sum_f32"),
             (["jobs", "a:1", "b:2"], "one word too many"),
@@ -150,6 +157,7 @@ def failures_say_what_to_do():
             (["bench", "exchange", "--transport", "dpdk", "--bytes", "4"], "(shm, tcp|dpdk)"),
             (["bench", "exchange", "--transport", "shm", "--bytes", "4", "--phubd", "/nowhere/phubd"], "--phubd PATH"),
             (["bench", "exchange", "--transport", "shm", "--model", "/nowhere.csv"], "No such file.*give a CSV"),
+            (["bench", "aggregation", "--bytes", "4", "--cores", "256"], "need as many CPUs.*give --cores"),
             (["jobs", "127.0.0.1:1"], "start one with phubd"),
             (["models", "/nowhere.csv"], "No such file.*give a CSV")]:
         out, err = phub(*words, status=1)
@@ -341,6 +349,24 @@ def kernels_contract():
     check(all(line["isa"] == "base" and line["workers"] == 4 for line in found), out)
 
 
+def aggregation_contract():
+    """Each way of adding is measured and right; the check sees a chunk that was stepped twice."""
+    words = ["bench", "aggregation", "--bytes", "300004", "--keys", 7, "--workers", 3, "--rounds", 3]
+    out, _ = phub(*words, "--adds", "all", "--fused", "--separate", "--json")
+    found = lines(out)
+    check([list(line) for line in found] == [AGGREGATION_KEYS] * 8, out)
+    ways = {(line["how"], line["adds"], line["pass"], line["stores"]): line for line in found}
+    check(len(ways) == 8 and all(line["errors"] == 0 and line["bytes"] == 300004 for line in found), out)
+    check(all(0 < line["min_ms"] <= line["p50_ms"] <= line["max_ms"] for line in found), out)
+    waits = {way: line["waits"] for way, line in ways.items()}
+    check(waits["tall", "held", "fused", "cached"] == 0 and waits["wide", "held", "fused", "cached"] == 7
+          and waits["wide", "arriving", "separate", "cached"] == 4 * 7, f"{waits}")
+    holds(phub(*words, "--optimizer", "none", "--how", "wide")[0], "optimizer none", "wide  held")
+    for optimizer in ("sgd", "adam"):
+        _, err = phub(*words, "--optimizer", optimizer, "--how", "wide", "--plant", status=1)
+        holds(one_error(err), r"wide, held, fused, cached: \d+ numbers are not those of a serial calculation, first in key0")
+
+
 # ---- looking ----
 
 def jobs_of_a_box():
@@ -470,7 +496,7 @@ def manuals_and_completion():
     """Every option of --help stands in the manual page and in the completion."""
     manual = (rig.ROOT / "deploy/man/phub.1").read_text()
     completion = (rig.ROOT / "deploy/completion/phub.bash").read_text()
-    for words in (["bench", "exchange"], ["bench", "kernels"], ["jobs"], ["doctor"], ["topo"], ["models"]):
+    for words in (["bench", "exchange"], ["bench", "aggregation"], ["bench", "kernels"], ["jobs"], ["doctor"], ["topo"], ["models"]):
         out, _ = phub(*words, "--help")
         for option in re.findall(r"^  --([\w-]+)", out, re.M):
             check(option == "help" or f"Fl -{option}" in manual, f"phub.1 lacks --{option} of {' '.join(words)}")
@@ -492,8 +518,9 @@ def manuals_and_completion():
 
 
 CASES = [help_everywhere, wrong_usage, failures_say_what_to_do, not_a_box, box_that_does_not_start, exchange_contract, exchange_table,
-         exchange_optimizers, exchange_planted, exchange_resnet, exchange_csv, exchange_in_namespaces, exchange_interrupted, exchange_worker_dies,
-         exchange_box_dies, exchange_parent_dies, kernels_contract, jobs_of_a_box, doctor, good_callers, stalled, wrong_admin_secret, topo_and_models, manuals_and_completion]
+         exchange_optimizers, exchange_planted, exchange_resnet, exchange_csv, exchange_in_namespaces, exchange_interrupted,
+         exchange_worker_dies, exchange_box_dies, exchange_parent_dies, kernels_contract, aggregation_contract,
+         jobs_of_a_box, doctor, good_callers, stalled, wrong_admin_secret, topo_and_models, manuals_and_completion]
 
 if __name__ == "__main__":
     rig.run(CASES, None if PHUB.exists() else f"{PHUB} is not there (make)")
