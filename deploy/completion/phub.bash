@@ -36,7 +36,7 @@ _phub_words() { # COMMAND SUBCOMMAND WORD
 	bench)
 		case $2 in
 		exchange)
-			words='--transport --workers --bytes --keys --model --dtype --optimizer --mode --rounds --check
+			words='--transport --workers --jobs --bytes --keys --model --dtype --optimizer --mode --rounds --check
 				--chunk --reproducible --cores --poll --phubd --config --listen --worker-netns --set --timeout --json
 				--help'
 			;;

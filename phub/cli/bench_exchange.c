@@ -45,7 +45,7 @@ struct exchange_options {
 	int transport, mode, check, plant, dtype, poll;
 	const char *optimizer_name;
 	enum optimizer_kind optimizer;
-	uint64_t workers, rounds, cores, keys, bytes, chunk, timeout_s;
+	uint64_t workers, jobs, rounds, cores, keys, bytes, chunk, timeout_s;
 	const char *model, *phubd, *config, *listen, *worker_netns;
 	struct args_texts set;
 	bool json, reproducible;
@@ -55,9 +55,10 @@ struct exchange_options {
 struct exchange_run {
 	struct trial_plan plan;
 	char secret[2 * EXCHANGE_SECRET_BYTES + 1]; /* of a box that strangers may reach */
-	struct trial_shared *shared;
+	struct trial_shared *shared[TRIAL_JOBS_MAX];
 	struct box_settings settings;
 	struct box_process box;
+	unsigned worker_count;            /* of all jobs; those of one stand together, by rank */
 	pid_t workers[TRIAL_WORKERS_MAX]; /* 0: has ended */
 	int status[TRIAL_WORKERS_MAX];
 	unsigned alive;
@@ -99,6 +100,7 @@ static int exchange_plan_init(struct trial_plan *p, const struct exchange_option
 		.optimizer = o->optimizer,
 		.reproducible = o->reproducible,
 		.workers = (unsigned)o->workers,
+		.jobs = (unsigned)o->jobs,
 		.rounds = (unsigned)o->rounds,
 		.warmup = TRIAL_WARMUP,
 		.group_count = 1,
@@ -145,17 +147,20 @@ static void exchange_fill_settings(struct box_settings *settings, const struct e
 }
 
 /* In the child: never returns. */
-static void exchange_be_worker(const struct exchange_run *run, unsigned rank, pid_t parent)
+static void exchange_be_worker(const struct exchange_run *run, unsigned worker, pid_t parent)
 {
-	char job[64];
+	const struct trial_plan *p = &run->plan;
+	unsigned job = worker / p->workers;
+	char name[64];
 
 	signal(SIGINT, SIG_IGN); /* the parent ends us when it is told to stop */
 	signal(SIGTERM, SIG_DFL);
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	if (getppid() != parent)
 		_exit(CLI_FAILED);
-	snprintf(job, sizeof(job), "bench-%d", (int)parent);
-	_exit(trial_work(&run->plan, run->shared, rank, run->box.address, job, run->box.pid) ? CLI_FAILED : CLI_DONE);
+	snprintf(name, sizeof(name), p->jobs > 1 ? "bench-%d-%u" : "bench-%d", (int)parent, job);
+	_exit(trial_work(p, run->shared[job], worker % p->workers, run->box.address, name, run->box.pid) ? CLI_FAILED
+													 : CLI_DONE);
 }
 
 static int exchange_start_workers(struct exchange_run *run, struct err *e)
@@ -163,14 +168,14 @@ static int exchange_start_workers(struct exchange_run *run, struct err *e)
 	pid_t parent = getpid();
 
 	fflush(NULL);
-	for (unsigned rank = 0; rank < run->plan.workers; rank++) {
+	for (unsigned w = 0; w < run->worker_count; w++) {
 		pid_t pid = fork();
 
 		if (pid == 0)
-			exchange_be_worker(run, rank, parent);
+			exchange_be_worker(run, w, parent);
 		if (pid < 0)
-			return err_set(e, -errno, "could not fork worker %u: %s", rank, strerror(errno));
-		run->workers[rank] = pid;
+			return err_set(e, -errno, "could not fork worker %u: %s", w, strerror(errno));
+		run->workers[w] = pid;
 		run->alive++;
 	}
 	return 0;
@@ -178,28 +183,37 @@ static int exchange_start_workers(struct exchange_run *run, struct err *e)
 
 static void exchange_signal_workers(const struct exchange_run *run, int number)
 {
-	for (unsigned rank = 0; rank < run->plan.workers; rank++) {
-		if (run->workers[rank])
-			kill(run->workers[rank], number);
+	for (unsigned w = 0; w < run->worker_count; w++) {
+		if (run->workers[w])
+			kill(run->workers[w], number);
 	}
+}
+
+/* What stands before a rank in a message: nothing, or its job. */
+static const char *exchange_job(const struct exchange_run *run, unsigned worker, char text[32])
+{
+	snprintf(text, 32, run->plan.jobs > 1 ? "job %u, " : "", worker / run->plan.workers);
+	return text;
 }
 
 /* Collects those that have ended. */
 static void exchange_reap(struct exchange_run *run)
 {
-	for (unsigned rank = 0; rank < run->plan.workers; rank++) {
+	for (unsigned w = 0; w < run->worker_count; w++) {
+		char job[32];
 		int status;
 
-		if (!run->workers[rank] || waitpid(run->workers[rank], &status, WNOHANG) != run->workers[rank])
+		if (!run->workers[w] || waitpid(run->workers[w], &status, WNOHANG) != run->workers[w])
 			continue;
-		run->workers[rank] = 0;
-		run->status[rank] = status;
+		run->workers[w] = 0;
+		run->status[w] = status;
 		run->alive--;
 		if (WIFSIGNALED(status)) {
-			atomic_store_explicit(&run->shared->failed, true, memory_order_relaxed);
+			atomic_store_explicit(&run->shared[0]->all->failed, true, memory_order_relaxed);
 			if (!run->trouble.code)
-				err_set(&run->trouble, -ECHILD, "rank %u was killed by signal %d (%s)", rank,
-					WTERMSIG(status), strsignal(WTERMSIG(status)));
+				err_set(&run->trouble, -ECHILD, "%srank %u was killed by signal %d (%s)",
+					exchange_job(run, w, job), w % run->plan.workers, WTERMSIG(status),
+					strsignal(WTERMSIG(status)));
 		}
 	}
 }
@@ -211,7 +225,7 @@ static void exchange_await(struct exchange_run *run)
 	uint64_t end_ns = CLOCK_NEVER;
 
 	while (run->alive) {
-		bool wrong = atomic_load_explicit(&run->shared->failed, memory_order_relaxed);
+		bool wrong = atomic_load_explicit(&run->shared[0]->all->failed, memory_order_relaxed);
 
 		exchange_reap(run);
 		if (exchange_interrupted && !run->trouble.code)
@@ -224,7 +238,7 @@ static void exchange_await(struct exchange_run *run)
 			end_ns = clock_deadline_ns(clock_now_ns(), EXCHANGE_GRACE_MS);
 		if (clock_now_ns() > end_ns)
 			exchange_signal_workers(run, end_ns == 0 ? SIGTERM : SIGKILL);
-		output_progress_update(&progress, atomic_load_explicit(&run->shared->round, memory_order_relaxed),
+		output_progress_update(&progress, atomic_load_explicit(&run->shared[0]->round, memory_order_relaxed),
 			run->plan.warmup + run->plan.rounds);
 		nanosleep(&(struct timespec){.tv_nsec = 10000000}, NULL);
 	}
@@ -233,52 +247,67 @@ static void exchange_await(struct exchange_run *run)
 
 /* ---- what came of it ---- */
 
+static const struct trial_outcome *exchange_outcome(const struct exchange_run *run, unsigned worker)
+{
+	return &run->shared[worker / run->plan.workers]->outcomes[worker % run->plan.workers];
+}
+
 /* The worker that failed first; else the first with a wrong result. -1: all is well. */
 static int exchange_find_failed(const struct exchange_run *run)
 {
 	uint64_t first_ns = UINT64_MAX;
 	int found = -1;
 
-	for (unsigned rank = 0; rank < run->plan.workers; rank++) {
-		const struct trial_outcome *outcome = &run->shared->outcomes[rank];
+	for (unsigned w = 0; w < run->worker_count; w++) {
+		const struct trial_outcome *outcome = exchange_outcome(run, w);
 
 		if (outcome->failed_ns && outcome->failed_ns < first_ns) {
 			first_ns = outcome->failed_ns;
-			found = (int)rank;
+			found = (int)w;
 		}
 	}
-	for (unsigned rank = 0; found < 0 && rank < run->plan.workers; rank++) {
-		if (run->shared->outcomes[rank].wrong)
-			found = (int)rank;
+	for (unsigned w = 0; found < 0 && w < run->worker_count; w++) {
+		if (exchange_outcome(run, w)->wrong)
+			found = (int)w;
 	}
 	return found;
 }
 
-static int exchange_conclude(const struct exchange_run *run, bool json)
+static bool exchange_print(const struct exchange_run *run, bool json)
 {
 	struct trial_numbers numbers;
+
+	if (run->plan.jobs > 1)
+		return trial_print_jobs(&run->plan, run->shared, json);
+	if (trial_count(&run->plan, run->shared[0], &numbers) < 0) {
+		output_error("out of memory");
+		return false;
+	}
+	return trial_print(&run->plan, &numbers, json);
+}
+
+static int exchange_conclude(const struct exchange_run *run, bool json)
+{
 	int failed = exchange_find_failed(run);
+	char job[32];
 
 	if (run->trouble.code) {
 		output_error("%s", run->trouble.text);
 		return CLI_FAILED;
 	}
 	if (failed >= 0)
-		output_error("%s", run->shared->outcomes[failed].text);
-	if (failed >= 0 && run->shared->outcomes[failed].failed_ns)
+		output_error("%s%s", exchange_job(run, (unsigned)failed, job),
+			exchange_outcome(run, (unsigned)failed)->text);
+	if (failed >= 0 && exchange_outcome(run, (unsigned)failed)->failed_ns)
 		return CLI_FAILED;
-	for (unsigned rank = 0; failed < 0 && rank < run->plan.workers; rank++) {
-		if (run->status[rank]) {
-			output_error("rank %u ended with exit code %d and said nothing", rank,
-				WEXITSTATUS(run->status[rank]));
+	for (unsigned w = 0; failed < 0 && w < run->worker_count; w++) {
+		if (run->status[w]) {
+			output_error("%srank %u ended with exit code %d and said nothing", exchange_job(run, w, job),
+				w % run->plan.workers, WEXITSTATUS(run->status[w]));
 			return CLI_FAILED;
 		}
 	}
-	if (trial_count(&run->plan, run->shared, &numbers) < 0) {
-		output_error("out of memory");
-		return CLI_FAILED;
-	}
-	return trial_print(&run->plan, &numbers, json) && failed < 0 ? CLI_DONE : CLI_FAILED;
+	return exchange_print(run, json) && failed < 0 ? CLI_DONE : CLI_FAILED;
 }
 
 static void exchange_catch_signals(void)
@@ -345,9 +374,22 @@ static int exchange_run_loop(struct exchange_run *run, const struct exchange_opt
 {
 	struct err e = {0};
 
-	if (trial_loop(&run->plan, run->shared, &run->settings, &e) < 0)
+	if (trial_loop(&run->plan, run->shared[0], &run->settings, &e) < 0)
 		run->trouble = e;
 	return exchange_conclude(run, o->json);
+}
+
+/* The plan, and the memory of each job. */
+static int exchange_prepare(struct exchange_run *run, const struct exchange_options *o, struct err *e)
+{
+	int rc = exchange_plan_init(&run->plan, o, e);
+
+	if (rc == 0)
+		rc = exchange_check_netns(&run->plan, e);
+	run->worker_count = run->plan.workers * run->plan.jobs;
+	for (unsigned job = 0; rc == 0 && job < run->plan.jobs; job++)
+		rc = trial_shared_create(&run->plan, job, run->shared[0], &run->shared[job], e);
+	return rc;
 }
 
 static int exchange_go(const struct exchange_options *o)
@@ -361,15 +403,14 @@ static int exchange_go(const struct exchange_options *o)
 		return CLI_FAILED;
 	}
 	exchange_fill_settings(&run->settings, o);
-	if (exchange_plan_init(&run->plan, o, &e) < 0 || exchange_check_netns(&run->plan, &e) < 0 ||
-		trial_shared_create(&run->plan, &run->shared, &e) < 0)
+	if (exchange_prepare(run, o, &e) < 0)
 		output_error("%s", e.text);
 	else if (o->transport == EXCHANGE_LOOP)
 		rc = exchange_run_loop(run, o);
 	else
 		rc = exchange_run_processes(run, o);
-	if (run->shared)
-		trial_shared_destroy(run->shared);
+	for (unsigned job = 0; job < TRIAL_JOBS_MAX && run->shared[job]; job++)
+		trial_shared_destroy(run->shared[job]);
 	exchange_plan_fini(&run->plan);
 	free(run);
 	return rc;
@@ -395,6 +436,11 @@ static int exchange_check_options(const struct args_usage *usage, struct exchang
 		return args_wrong(usage,
 			"%" PRIu64 " bytes cannot be %" PRIu64 " keys of %s; take a multiple of %zu bytes", o->bytes,
 			o->keys, dtype_name(dtype), dtype_size(dtype) * (size_t)o->keys);
+	if (o->workers * o->jobs > TRIAL_WORKERS_MAX)
+		return args_wrong(usage, "%" PRIu64 " jobs of %" PRIu64 " workers are more than %d workers", o->jobs,
+			o->workers, TRIAL_WORKERS_MAX);
+	if (o->jobs > 1 && o->transport == EXCHANGE_LOOP)
+		return args_wrong(usage, "--jobs needs processes; take --transport shm or tcp");
 	for (unsigned i = 0; i < o->set.count; i++)
 		if (!strchr(o->set.at[i], '='))
 			return args_wrong(usage, "--set %s: allowed is KEY=VALUE, like cores=2", o->set.at[i]);
@@ -429,23 +475,35 @@ static const char exchange_about[] =
 	"time, and a wrong result fails the run. GB are 1e9 bytes.\n"
 	"\n"
 	"The box starts in the network namespace of this command, on the address --listen. With --worker-netns each\n"
-	"worker enters one of its own (`ip netns add`), so that bytes take the links between them.\n";
+	"worker enters one of its own (`ip netns add`), so that bytes take the links between them.\n"
+	"\n"
+	"With --jobs all jobs begin together. Each job's rate is counted while all of them run, and its share is that\n"
+	"rate beside the mean of all jobs: 1 is a fair share.\n";
 
 static const char exchange_examples[] =
 	"  phub bench exchange --transport shm --workers 4 --bytes 100MB\n"
 	"  phub bench exchange --transport tcp --workers 8 --model resnet-50 --optimizer nesterov --check all\n"
+	"  phub bench exchange --transport tcp --workers 2 --jobs 8 --bytes 16MB\n"
 	"  phub bench exchange --transport shm --workers 2 --bytes 4KB --rounds 1000 --json\n"
 	"  ip netns exec box phub bench exchange --transport tcp --workers 2 --bytes 32MB --listen 10.0.0.1 "
 	"--worker-netns worker{}\n";
 
 int bench_exchange_run(int argc, char **argv)
 {
-	struct exchange_options o = {
-		.transport = -1, .dtype = -1, .poll = -1, .workers = 4, .rounds = 50, .keys = 1, .timeout_s = 60};
+	struct exchange_options o = {.transport = -1,
+		.dtype = -1,
+		.poll = -1,
+		.workers = 4,
+		.jobs = 1,
+		.rounds = 50,
+		.keys = 1,
+		.timeout_s = 60};
 	const struct args_option options[] = {
 		{"transport", "NAME", "required: shm, tcp, udp, verbs, dpdk, or loop (all in one thread)", ARGS_CHOICE,
 			&o.transport, 0, 0, exchange_transports},
 		{"workers", "N", "worker processes (4)", ARGS_NUMBER, &o.workers, 1, TRIAL_WORKERS_MAX, NULL},
+		{"jobs", "J", "so many jobs at once on the box, each of --workers (1)", ARGS_NUMBER, &o.jobs, 1,
+			TRIAL_JOBS_MAX, NULL},
 		{"bytes", "B", "exchange so much, like 100MB or 64KiB", ARGS_BYTES, &o.bytes, 2, UINT64_C(1) << 44,
 			NULL},
 		{"keys", "N", "cut --bytes into so many keys (1)", ARGS_NUMBER, &o.keys, 1, 1000000, NULL},

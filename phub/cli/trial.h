@@ -5,7 +5,8 @@
  * come back: trial_data.c; the numbers: trial_report.c.
  *
  * Rounds count from 0 and the first `warmup` of them are not timed. Workers fill in new gradients before a `fresh`
- * round, together, outside of the timed stretches; a round that is not fresh pushes the same gradients again.
+ * round, together, outside of the timed stretches; a round that is not fresh pushes the same gradients again. With
+ * several jobs each has shared memory of its own, and the workers of all begin a stretch together.
  */
 #ifndef PHUB_CLI_TRIAL_H
 #define PHUB_CLI_TRIAL_H
@@ -20,7 +21,7 @@
 #include "phub/base/err.h"
 #include "topology/model.h"
 
-enum { TRIAL_WORKERS_MAX = 256, TRIAL_WARMUP = 2 };
+enum { TRIAL_WORKERS_MAX = 256, TRIAL_JOBS_MAX = 64, TRIAL_WARMUP = 2 };
 
 enum trial_mode { TRIAL_ZERO_COPY, TRIAL_COPY };
 enum trial_check { TRIAL_FIRST_LAST, TRIAL_ALL };
@@ -38,6 +39,7 @@ struct trial_plan {
 	enum optimizer_kind optimizer;
 	bool reproducible;
 	unsigned workers, rounds, warmup;
+	unsigned jobs; /* as many workers in each */
 	unsigned group_count;
 	uint64_t chunk_bytes; /* 0: the box's */
 	int timeout_ms;
@@ -61,11 +63,18 @@ struct trial_outcome {
 	uint64_t cpu_ns; /* of all its threads, in timed stretches */
 };
 
-struct trial_shared {
+/* Of the workers of all jobs. */
+struct trial_meeting {
 	_Atomic unsigned arrived, turn; /* of the workers' own barrier; release at arrival, acquire at departure */
 	_Atomic bool failed;            /* somebody ended: nobody waits any more */
-	_Atomic unsigned round;         /* rank 0 has finished so many; for the progress bar */
-	uint64_t box_cpu_ns;            /* in timed stretches; rank 0 */
+};
+
+struct trial_shared {
+	struct trial_meeting *all; /* in the memory of the first job */
+	struct trial_meeting meeting;
+	unsigned salt;          /* added to ranks in the gradients: those of two jobs differ */
+	_Atomic unsigned round; /* rank 0 has finished so many; for the progress bar */
+	uint64_t box_cpu_ns;    /* in timed stretches; rank 0 */
 	struct trial_outcome outcomes[TRIAL_WORKERS_MAX];
 	struct trial_time *times; /* [workers][warmup + rounds] */
 	float *expected;          /* [elements]: weights, or sums, after `done` rounds */
@@ -79,16 +88,18 @@ bool trial_is_fresh(const struct trial_plan *p, unsigned round);
 bool trial_is_checked(const struct trial_plan *p, unsigned round);
 struct trial_time *trial_times(const struct trial_plan *p, const struct trial_shared *s, unsigned rank);
 
-/* Takes and gives back the shared memory. 0 or -ENOMEM. */
-int trial_shared_create(const struct trial_plan *p, struct trial_shared **out, struct err *e);
+/* Takes and gives back a job's shared memory; `first` is that of the first job, NULL for itself. 0 or -ENOMEM. */
+int trial_shared_create(
+	const struct trial_plan *p, unsigned job, struct trial_shared *first, struct trial_shared **out, struct err *e);
 void trial_shared_destroy(struct trial_shared *s);
 
-/* Waits until all workers have come here. 0, or -ECANCELED when one of them has failed. */
+/* Waits until all workers of all jobs have come here. 0, or -ECANCELED when one of them has failed. */
 int trial_meet(const struct trial_plan *p, struct trial_shared *s);
 
 /* ---- trial_data.c: pure arithmetic on caller's memory ---- */
 
-/* The gradients of `rank` for this round (a fresh one) for elements first.. of the job, as dtype. */
+/* The gradients of `rank` (with the job's salt) for this round (a fresh one) for elements first.. of the job, as dtype.
+ */
 void trial_fill(unsigned rank, unsigned round, uint64_t first, uint64_t count, uint8_t dtype, void *out);
 
 /* The first weights, as dtype. */
@@ -128,5 +139,16 @@ struct trial_numbers {
 /* From the times of all workers. 0 or -ENOMEM. */
 int trial_count(const struct trial_plan *p, const struct trial_shared *s, struct trial_numbers *out);
 bool trial_print(const struct trial_plan *p, const struct trial_numbers *n, bool json);
+
+/* ---- trial_jobs.c ---- */
+
+/*
+ * How the box was shared, from the times of all workers of all jobs: rounds[job] that each finished, in parts too,
+ * while none of the jobs had yet to begin its stretch or had ended it. Returns the seconds of those times.
+ */
+double trial_share(const struct trial_plan *p, struct trial_shared *const *jobs, double *rounds);
+
+/* Counts and prints a line for each job, and one for all. False: it could not. */
+bool trial_print_jobs(const struct trial_plan *p, struct trial_shared *const *jobs, bool json);
 
 #endif

@@ -176,9 +176,9 @@ void trial_expect(const struct trial_plan *p, struct trial_shared *s, unsigned r
 			if (round == from || trial_is_fresh(p, round)) {
 				int32_t numbers[DATA_BLOCK];
 
-				data_block(0, data_round(p, round), block, numbers, false);
+				data_block(s->salt, data_round(p, round), block, numbers, false);
 				for (unsigned w = 1; w < p->workers; w++)
-					data_block(w, data_round(p, round), block, numbers, true);
+					data_block(s->salt + w, data_round(p, round), block, numbers, true);
 				data_to_float(numbers, sum, 1.0f);
 			}
 			if (p->optimizer == OPTIMIZER_NONE)

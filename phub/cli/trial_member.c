@@ -20,7 +20,7 @@ int trial_member_fail(struct trial_member *m, int rc, const char *what, const ch
 		snprintf(m->outcome->text, sizeof(m->outcome->text), "rank %u, %s: %s", m->rank, what, why);
 		m->outcome->failed_ns = clock_now_ns();
 	}
-	atomic_store_explicit(&m->s->failed, true, memory_order_relaxed);
+	atomic_store_explicit(&m->s->all->failed, true, memory_order_relaxed);
 	return rc;
 }
 
@@ -129,7 +129,7 @@ void trial_member_fill(struct trial_member *m, unsigned round)
 	for (uint32_t k = 0; k < m->p->model.count; k++) {
 		const struct model_tensor *t = &m->p->model.tensors[k];
 
-		trial_fill(m->rank, round, m->p->key_first[k], t->elements, t->dtype, m->push[k]);
+		trial_fill(m->s->salt + m->rank, round, m->p->key_first[k], t->elements, t->dtype, m->push[k]);
 	}
 }
 
@@ -150,7 +150,7 @@ void trial_member_check(struct trial_member *m, unsigned round)
 	unsigned last = m->p->warmup + m->p->rounds - 1;
 
 	if (round == last && m->rank == m->p->workers - 1)
-		trial_pieces_plant(&m->pieces, m->p, m->rank, round);
+		trial_pieces_plant(&m->pieces, m->p, m->s->salt + m->rank, round);
 	trial_pieces_check(&m->pieces, m->p, m->s, m->rank, round, m->outcome);
 }
 

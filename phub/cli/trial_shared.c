@@ -16,7 +16,8 @@ static size_t shared_align(size_t bytes)
 	return (bytes + 63) / 64 * 64;
 }
 
-int trial_shared_create(const struct trial_plan *p, struct trial_shared **out, struct err *e)
+int trial_shared_create(
+	const struct trial_plan *p, unsigned job, struct trial_shared *first, struct trial_shared **out, struct err *e)
 {
 	size_t head = shared_align(sizeof(struct trial_shared));
 	size_t times = shared_align(sizeof(struct trial_time) * p->workers * (p->warmup + p->rounds));
@@ -31,6 +32,8 @@ int trial_shared_create(const struct trial_plan *p, struct trial_shared **out, s
 			bytes / 1000000);
 	s = (struct trial_shared *)(void *)base;
 	s->bytes = bytes;
+	s->all = first ? &first->meeting : &s->meeting;
+	s->salt = job * p->workers;
 	s->times = (struct trial_time *)(void *)(base + head);
 	s->expected = (float *)(void *)(base + head + times);
 	for (unsigned i = 0; i < states; i++)
@@ -52,16 +55,17 @@ struct trial_time *trial_times(const struct trial_plan *p, const struct trial_sh
 /* Yields at first, so that a stretch begins everywhere at once, and sleeps when the others take their time. */
 int trial_meet(const struct trial_plan *p, struct trial_shared *s)
 {
-	unsigned turn = atomic_load_explicit(&s->turn, memory_order_acquire);
+	struct trial_meeting *all = s->all;
+	unsigned turn = atomic_load_explicit(&all->turn, memory_order_acquire);
 	uint64_t yield_until_ns = clock_now_ns() + 20 * NS_PER_MS;
 
-	if (atomic_fetch_add_explicit(&s->arrived, 1, memory_order_acq_rel) + 1 == p->workers) {
-		atomic_store_explicit(&s->arrived, 0, memory_order_relaxed);
-		atomic_store_explicit(&s->turn, turn + 1, memory_order_release);
+	if (atomic_fetch_add_explicit(&all->arrived, 1, memory_order_acq_rel) + 1 == p->workers * p->jobs) {
+		atomic_store_explicit(&all->arrived, 0, memory_order_relaxed);
+		atomic_store_explicit(&all->turn, turn + 1, memory_order_release);
 		return 0;
 	}
-	while (atomic_load_explicit(&s->turn, memory_order_acquire) == turn) {
-		if (atomic_load_explicit(&s->failed, memory_order_relaxed))
+	while (atomic_load_explicit(&all->turn, memory_order_acquire) == turn) {
+		if (atomic_load_explicit(&all->failed, memory_order_relaxed))
 			return -ECANCELED;
 		if (clock_now_ns() < yield_until_ns)
 			sched_yield();

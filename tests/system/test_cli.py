@@ -119,6 +119,8 @@ def wrong_usage():
             (["bench", "exchange", "--transport", "shm", "--bytes", "4", "--workers", "0"], "1 to"),
             (["bench", "exchange", "--transport", "shm", "--bytes"], "needs a value"),
             (["bench", "exchange", "--json=1"], "takes no value"),
+            (["bench", "exchange", "--transport", "loop", "--bytes", "4", "--jobs", "2"], "--transport shm or tcp"),
+            (["bench", "exchange", "--transport", "shm", "--bytes", "4", "--jobs", "64", "--workers", "5"], "more than 256"),
             (["bench", "aggregation", "--how", "tal"], "tall"),
             (["bench", "aggregation", "--stores", "streamed", "--adds", "arriving"], "held gradients"),
             (["bench", "aggregation", "--optimizer", "none", "--separate"], "give --optimizer"),
@@ -235,6 +237,23 @@ def exchange_planted():
                 check(found["errors"] > 0, f"{plant} was not seen: {found}")
                 holds(one_error(err), r"rank 1, round 5: key key0, element \d+ is .* and should be")
     exchange("--transport", "shm", "--workers", 1, "--bytes", 8, "--rounds", 2, "--plant", "swapped", status=1)
+
+
+def exchange_jobs():
+    """Several jobs at once: a line for each and one for all; their shares are of the sum; a wrong result names its job."""
+    for transport in ("shm", "tcp"):
+        out, _ = phub("bench", "exchange", "--transport", transport, "--workers", 2, "--jobs", 3, "--bytes", "100KB", "--rounds",
+                      50, "--optimizer", "sgd", "--json")
+        *jobs, every = lines(out)
+        check([job["job"] for job in jobs] == [0, 1, 2] and every["jobs"] == 3 and every["errors"] == 0, out)
+        check(abs(sum(job["share"] for job in jobs) - 3) < 1e-3, out)
+        check(abs(sum(job["rounds_per_s"] for job in jobs) / every["rounds_per_s"] - 1) < 1e-3, out)
+        check(every["share_min"] == min(job["share"] for job in jobs) <= 1 <= every["share_max"], out)
+        check(every["cpu_s_per_gb"] > every["box_cpu_s_per_gb"] > 0, out)
+    out, err = phub("bench", "exchange", "--transport", "tcp", "--workers", 2, "--jobs", 2, "--bytes", "100KB", "--plant",
+                    "doubled", status=1)
+    holds(out, "2 jobs of 2 workers")
+    holds(one_error(err), r"job 0, rank 1, round 51: key key0, element \d+ is .* and should be")
 
 
 def exchange_resnet():
@@ -518,9 +537,10 @@ def manuals_and_completion():
 
 
 CASES = [help_everywhere, wrong_usage, failures_say_what_to_do, not_a_box, box_that_does_not_start, exchange_contract, exchange_table,
-         exchange_optimizers, exchange_planted, exchange_resnet, exchange_csv, exchange_in_namespaces, exchange_interrupted,
-         exchange_worker_dies, exchange_box_dies, exchange_parent_dies, kernels_contract, aggregation_contract,
-         jobs_of_a_box, doctor, good_callers, stalled, wrong_admin_secret, topo_and_models, manuals_and_completion]
+         exchange_optimizers, exchange_planted, exchange_jobs, exchange_resnet, exchange_csv, exchange_in_namespaces,
+         exchange_interrupted, exchange_worker_dies, exchange_box_dies, exchange_parent_dies, kernels_contract,
+         aggregation_contract, jobs_of_a_box, doctor, good_callers, stalled, wrong_admin_secret, topo_and_models,
+         manuals_and_completion]
 
 if __name__ == "__main__":
     rig.run(CASES, None if PHUB.exists() else f"{PHUB} is not there (make)")
