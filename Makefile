@@ -340,22 +340,30 @@ demo: deps-demo ## a box and its workers on this machine
 	@BUILD='$(BUILD)' deploy/demo/run.sh
 
 RACK = BUILD='$(BUILD)' RUNS='$(RUNS)' ROWS='$(ROWS)' RATE='$(RATE)' tests/bench/rack.py
+PAPER = BUILD='$(BUILD)' RUNS='$(RUNS)' ROWS='$(ROWS)' tests/bench/paper.py
 
 .PHONY: bench
 bench: deps-bench ## phub beside Open MPI and Gloo into BUILD/bench.md and rack.md (RUNS=5, ROWS=quick or full)
 	@$(MAKE) --no-print-directory all
 	@BUILD='$(BUILD)' RUNS='$(RUNS)' ROWS='$(ROWS)' tests/bench/run.py
 	@$(RACK)
+	@$(PAPER)
 
 .PHONY: bench-rack
 bench-rack: deps-bench ## only the rack in network namespaces, into BUILD/rack.md (root; RATE=500 Mbit/s, RUNS, ROWS)
 	@$(MAKE) --no-print-directory all
 	@$(RACK)
 
+.PHONY: bench-paper
+bench-paper: deps-bench ## PHub's own experiments beside the paper's curves, into BUILD/paper.md and pictures
+	@$(MAKE) --no-print-directory all
+	@$(PAPER)
+
 .PHONY: bench-readme
 bench-readme: bench ## the same, and its tables into README.md
 	@BUILD='$(BUILD)' tests/bench/run.py --readme
 	@BUILD='$(BUILD)' tests/bench/rack.py --readme
+	@BUILD='$(BUILD)' tests/bench/paper.py --readme
 
 # What headers of ours include is generated first. CC=clang: they compile by themselves with clang too.
 .PHONY: lint
