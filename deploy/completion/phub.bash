@@ -24,7 +24,7 @@ _phub_values() { # OPTION WORD
 	--isa) compgen -W 'auto all base avx2 avx512 neon' -- "$2" ;;
 	--model) _phub_models "$2" ;;
 	--worker-netns) compgen -W "$(ip netns list 2>/dev/null | awk '{ print $1 }')" -- "$2" ;;
-	--phubd | --config) compgen -f -- "$2" ;;
+	--phubd | --config | --kernels | --costs) compgen -f -- "$2" ;;
 	*) return 1 ;;
 	esac
 }
@@ -51,10 +51,15 @@ _phub_words() { # COMMAND SUBCOMMAND WORD
 	jobs | top) words='--workers --watch --interval --count --json --help' ;;
 	doctor) words='--quiet --json --help' ;;
 	topo) words='--model --cores --chunk --json --help' ;;
+	plan)
+		words='--workers --model --bytes --keys --dtype --optimizer --chunk --transport --nics --link --worker-link --mtu
+			--frame --pcie --cache-lines --memory-bandwidth --cores --core-gbps --kernels --costs --here --cpus
+			--latency-us --compute-ms --sweep --calibrate --runs --phubd --json --help'
+		;;
 	models) words='--json --help' ;;
-	help) words='bench jobs top doctor topo models' ;;
+	help) words='bench jobs top doctor topo plan models' ;;
 	version) ;;
-	*) words='bench jobs top doctor topo models version help --help --version' ;;
+	*) words='bench jobs top doctor topo plan models version help --help --version' ;;
 	esac
 	compgen -W "$words" -- "$3"
 	[[ $1 != models || $3 == -* ]] || _phub_models "$3"

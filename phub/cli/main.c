@@ -20,6 +20,7 @@ static const struct cli_command main_commands[] = {
 	{"top", "the same, refreshed", top_run},
 	{"doctor", "check this machine, and a box, and say what to type", doctor_run},
 	{"topo", "the hardware here, and which core would own what of a model", topo_run},
+	{"plan", "on paper: which resource of a box limits, and at what rate", plan_run},
 	{"models", "the models that --model knows", models_run},
 	{"version", "print the version", version_run},
 	{NULL, NULL, NULL},

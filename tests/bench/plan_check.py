@@ -1,0 +1,359 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
+"""`phub plan` beside measurement: calibrates on some exchanges, predicts others that were not used, measures them.
+
+Usage: plan_check.py             writes $OUT/plan.md and plan.jsonl, one line for every run
+       plan_check.py --readme    puts the table of plan.md into README.md, between its two marks
+
+Environment: BUILD   where phub is (build)
+             OUT     where results go (BUILD)
+             RUNS    runs of calibration and of each point, taking turns; medians count (5)
+             POINTS  full (minutes), or smoke (seconds; shows that everything works, judges nothing)
+             JUDGE   rate (exchanges a second), or cpu (CPU seconds per GB of what limits: for a busy machine)
+
+Calibrated on: 4 workers, all-reduce, 64 MiB in chunks of 32 KiB, of 4 KiB and as 4096 keys, and 4 KiB, over shm and tcp, with as
+many box cores as CPUs. Predicted: other workers, sizes, models, optimizers, types, chunks and box cores; and, as root, a box
+with a shaped link to each worker:
+
+    worker's namespace  wire ---- tbf both ways ---- down0  box's namespace (10.79.0.1)
+    worker's namespace  wire ---- tbf both ways ---- down1
+
+A prediction is right within 15 % of the exchanges a second that were measured. Processes of others on this machine slow the
+measured side alone: run it on an idle one, or judge CPU seconds. Exits with 1 when a prediction is wrong, or a sum.
+"""
+import dataclasses
+import json
+import math
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import time
+
+import report
+from systems import BUILD, CPUS, OUT, ROOT, Failure, end, run_and_wait
+
+WITHIN = 0.15
+WIRE_MBIT, WIRE_SECRET = 200, "wire"
+MARKS = ("<!-- plan: from here on made by `tests/bench/plan_check.py --readme` -->", "<!-- plan: to here -->")
+RUN_S = 0.6  # of measured rounds
+
+# Read off the authors' posters: exchanges a second of all workers together, a model of about ResNet-18's size, on a box with
+# ten NICs of 56 Gbit/s (data rate 54.3) and 28 cores; 1,370 M cache lines a second at the plateau.
+POSTER = {1: 105, 2: 212, 4: 425, 8: 790}
+POSTER_BOX = ["--transport", "verbs", "--mtu", "4200", "--nics", "10", "--link", "54.3Gbit", "--pcie", "3x8", "--cores", "28",
+              "--cache-lines", "1370M", "--model", "resnet-18", "--optimizer", "nesterov"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Point:
+    """One exchange on this machine: box and workers share its CPUs."""
+    transport: str
+    workers: int
+    cores: int
+    what: tuple = ("--bytes", "100MB")
+    more: tuple = ()
+
+    @property
+    def name(self):
+        return " ".join([f"{self.transport}, {self.workers} workers, cores {self.cores},", *self.what[1:], *self.more])
+
+    def words(self):
+        return ["--transport", self.transport, "--workers", str(self.workers), "--cores", str(self.cores), *self.what, *self.more]
+
+    def predict(self, costs):
+        here = ["--here"] if self.transport != "shm" else []
+        return plan("--costs", str(costs), *here, *self.words())
+
+    def measure(self, predicted):
+        rounds = max(2, round(RUN_S * predicted["exchanges_per_s"]))
+        answer = phub("bench", "exchange", *self.words(), "--rounds", str(rounds))[-1]
+        if answer["errors"]:
+            raise Failure(f"{self.name}: {answer['errors']} wrong sums")
+        return {key: answer[name] for key, name in (("exchanges_per_s", "rounds_per_s"), ("box_cpu_s_per_gb",) * 2, ("cpu_s_per_gb",) * 2)}
+
+
+@dataclasses.dataclass(frozen=True)
+class WirePoint:
+    """A box with a shaped link to each worker."""
+    workers: int
+    bytes: int
+
+    @property
+    def name(self):
+        return f"tcp, {self.workers} workers on links of {WIRE_MBIT} Mbit/s, {self.bytes / 1e6:g} MB"
+
+    def predict(self, costs):
+        # tc counts the 14 bytes of a frame's header.
+        return plan("--costs", str(costs), "--here", "--transport", "tcp", "--link", f"{WIRE_MBIT}Mbit", "--nics", str(self.workers),
+                    "--frame", "14", "--workers", str(self.workers), "--bytes", str(self.bytes))
+
+    def measure(self, predicted):
+        rounds = max(3, round(3 * RUN_S * predicted["exchanges_per_s"]))
+        with Wire(self.workers) as wire:
+            return {"exchanges_per_s": wire.exchange(self.bytes, rounds)}
+
+
+def points(which):
+    most = min(CPUS, 2)
+    if which == "smoke":
+        return [Point("shm", 2, 1, ("--bytes", "1MB")), Point("tcp", 2, 1, ("--bytes", "1MB"))]
+    return [
+        Point("shm", 2, most), Point("shm", 8, most), Point("shm", 4, 1),
+        Point("shm", 4, most, ("--model", "resnet-50"), ("--optimizer", "nesterov")),
+        Point("shm", 2, 1, ("--model", "resnet-18"), ("--optimizer", "adam")),
+        Point("shm", 4, most, ("--model", "resnet-50"), ("--dtype", "bf16")),
+        Point("shm", 4, 1, ("--bytes", "100MB"), ("--chunk", "128KiB")),
+        Point("tcp", 2, most), Point("tcp", 8, most), Point("tcp", 4, 1),
+        Point("tcp", 4, most, ("--model", "resnet-50"), ("--optimizer", "sgd")),
+        Point("tcp", 2, most, ("--model", "resnet-18"), ("--optimizer", "adam")),
+        Point("tcp", 4, most, ("--bytes", "100MB"), ("--chunk", "16KiB")),
+        *([WirePoint(2, 4_000_000), WirePoint(4, 8_000_000)] if os.geteuid() == 0 else []),
+    ]
+
+
+def say(text):
+    print(f"plan_check: {text}", file=sys.stderr, flush=True)
+
+
+def phub(*words):
+    done = run_and_wait([str(BUILD / "phub"), *words, *([] if "--calibrate" in words else ["--json"])])
+    if done.returncode:
+        raise Failure(f"phub {' '.join(words)}: {done.stderr.strip()}")
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def plan(*words):
+    return phub("plan", *words)[-1]
+
+
+# ---- the shaped link ----
+
+class Wire:
+    """Network namespaces that live as long as the processes in them, which end with our pipes to them."""
+
+    def __init__(self, workers):
+        self.workers = workers
+        self.processes = []
+
+    def __enter__(self):
+        try:
+            here, self.inside = self._namespace()
+            self._do([*self.inside, "ip", "address", "add", "10.79.0.1/32", "dev", "lo"])
+            self.outside = [self._link(here, i) for i in range(self.workers)]
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def _link(self, box, i):
+        """A worker's namespace and its link to the box's: the words to enter it."""
+        _, outside = self._namespace()
+        self._do([*outside, "ip", "link", "add", "wire", "type", "veth", "peer", "name", f"down{i}", "netns", str(box)])
+        for enter, device, address in ((outside, "wire", f"10.78.{i}.2/24"), (self.inside, f"down{i}", f"10.78.{i}.1/24")):
+            self._do([*enter, "ip", "address", "add", address, "dev", device])
+            self._do([*enter, "ip", "link", "set", device, "up"])
+            self._do([*enter, "tc", "qdisc", "add", "dev", device, "root", "tbf", "rate", f"{WIRE_MBIT}mbit", "burst", "64kb",
+                      "latency", "50ms"])
+        self._do([*outside, "ip", "route", "add", "10.79.0.1", "via", f"10.78.{i}.1"])
+        return outside
+
+    def __exit__(self, *_):
+        for process in reversed(self.processes):
+            process.stdin.close()
+            process.terminate()
+            end(process)
+
+    def _start(self, words, environment=None):
+        process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+                                   env={**os.environ, **(environment or {})}, start_new_session=True)
+        self.processes.append(process)
+        return process
+
+    def _namespace(self):
+        holder = self._start(["unshare", "--net", "sh", "-c", "ip link set lo up && echo ready && exec cat"])
+        if holder.stdout.readline() != "ready\n":
+            raise Failure("no network namespace")
+        return holder.pid, ["nsenter", f"--target={holder.pid}", "--net", "--"]
+
+    @staticmethod
+    def _do(words):
+        done = subprocess.run(words, capture_output=True, text=True)
+        if done.returncode:
+            raise Failure(f"{' '.join(words)}: {done.stderr.strip()}")
+
+    def exchange(self, size, rounds):
+        """Exchanges a second."""
+        box = self._start([*self.inside, str(BUILD / "phubd"), "-o", "listen=10.79.0.1:0", "-o", "data_ports=any",
+                           "-o", "log_level=warn", "-o", "create=secret", "-o", "create_secret_env=WIRE_SECRET"], {"WIRE_SECRET": WIRE_SECRET})
+        words = box.stdout.readline().split()
+        if "on" not in words:
+            raise Failure("the box in its namespace did not say where it listens")
+        url = f"phub://{words[words.index('on') + 1].rstrip(',')}/wire"
+        library = {"PHUB_LIBRARY": str(BUILD / "libphub.so.0")}
+        ranks = [self._start([*outside, sys.executable, __file__, "--worker", url, *map(str, (rank, self.workers, size, rounds))],
+                             library) for rank, outside in enumerate(self.outside)]
+        times = [json.loads(rank.stdout.readline() or "null") for rank in ranks]
+        if None in times or any(rank.wait(60) for rank in ranks):
+            raise Failure("a worker behind the shaped link failed")
+        return rounds / (max(t["end"] for t in times) - min(t["begin"] for t in times))
+
+
+def be_worker(url, rank, world, size, rounds):
+    """Exchanges, checks the sum, and prints its clock, which is one for all processes."""
+    import ctypes
+    sys.path.insert(0, str(ROOT / "client/python"))
+    import phub as library
+    with library.connect(url, rank=rank, world=world, secret=WIRE_SECRET, transport="tcp", timeout=120.0) as worker:
+        key = worker.key("gradient", size // 4)
+        worker.start()
+        source, target = worker.alloc(key)
+        gradient = (ctypes.c_float * (size // 4)).from_address(source)
+        gradient[:] = [float(rank + 1)] * (size // 4)
+        for left in range(rounds, -2, -1):
+            if left == rounds - 1:  # two rounds of warming up
+                worker.barrier()
+                begin = time.monotonic()
+            worker.begin(key, source)
+            worker.wait(key)
+        finish = time.monotonic()
+        total = (ctypes.c_float * (size // 4)).from_address(target)
+        if any(total[i] != world * (world + 1) / 2 for i in range(0, size // 4, 97)):
+            sys.exit("wrong sum")
+        print(json.dumps({"begin": begin, "end": finish}), flush=True)
+        worker.barrier()
+
+
+# ---- the run ----
+
+def merge(calibrations):
+    """Medians of the costs of all calibrations, in the form of one; rates of kernels and memory too."""
+    lines = []
+    for same in zip(*calibrations):
+        line = dict(same[0])
+        for key, value in line.items():
+            if isinstance(value, float):
+                line[key] = statistics.median(other[key] for other in same)
+        lines.append(line)
+    return lines
+
+
+def write_costs(lines, path):
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path
+
+
+def measure(which, runs, note):
+    """Calibrations and points take turns; the median calibration predicts."""
+    folder = OUT / "bench"
+    folder.mkdir(parents=True, exist_ok=True)
+    calibrations, measured, wanted = [], {}, points(which)
+    if os.geteuid():
+        say("not root: the shaped link is left out")
+    for run in range(runs):
+        say(f"run {run + 1} of {runs}: calibration")
+        kernels = ["--kernels", str(folder / "plan_first.jsonl")] if calibrations else []
+        calibrations.append(phub("plan", "--calibrate", "--runs", "1", *kernels))
+        first = write_costs(calibrations[0], folder / "plan_first.jsonl")
+        for point in wanted:
+            answer = point.measure(point.predict(first))
+            measured.setdefault(point, []).append(answer)
+            note(plan="measured", name=point.name, run=run, **answer)
+    costs = merge(calibrations)
+    for line in costs:
+        note(**line)
+    path = write_costs(costs, folder / "plan_costs.jsonl")
+    return [(point, point.predict(path), measured[point]) for point in wanted]
+
+
+def ratio_of(predicted, measured, key):
+    """Planned to the median of what was measured; nan where that was not."""
+    values = [answer[key] for answer in measured if key in answer]
+    return predicted[key] / statistics.median(values) if values else math.nan
+
+
+def rows(results, judge):
+    """The table, and how many predictions are wrong by what `judge` looks at."""
+    table, wrong = [], 0
+    for point, predicted, measured in results:
+        rates = [answer["exchanges_per_s"] for answer in measured]
+        cpu_key = "box_cpu_s_per_gb" if predicted["limit"] == "cores" else "cpu_s_per_gb"
+        rate, cpu = ratio_of(predicted, measured, "exchanges_per_s"), ratio_of(predicted, measured, cpu_key)
+        judged = {"rate": rate, "cpu": cpu}[judge]
+        verdict = "not judged" if math.isnan(judged) else "within 15 %" if abs(judged - 1) <= WITHIN else "wrong"
+        wrong += verdict == "wrong"
+        table.append([point.name, predicted["limit"], report.number(predicted["exchanges_per_s"]),
+                      f"{report.number(statistics.median(rates))} ({report.number(min(rates))} to {report.number(max(rates))})",
+                      f"{rate:.2f}", "-" if math.isnan(cpu) else f"{cpu:.2f}", verdict])
+    return table, wrong
+
+
+def poster_rows(costs):
+    """The paper's box on paper: nobody here has one, so nothing is judged."""
+    table = []
+    for workers, seen in POSTER.items():
+        ours = plan("--costs", str(costs), "--memory-bandwidth", "120", *POSTER_BOX, "--workers", str(workers))
+        table.append([str(workers), ours["limit"], report.number(ours["all_per_s"]), str(seen), f"{ours['all_per_s'] / seen:.2f}"])
+    return table
+
+
+def write(results, judge, runs, seconds):
+    table, wrong = rows(results, judge)
+    commit = subprocess.run(["git", "describe", "--always", "--dirty"], capture_output=True, text=True, cwd=ROOT).stdout.strip()
+    text = [MARKS[0],
+            f"{CPUS} CPUs ({report.cpu_name()}), commit {commit or 'unknown'}; `tests/bench/plan_check.py`, {seconds:.0f} s, medians of "
+            f"{runs} runs, points and calibrations taking turns, judged by {judge}; (smallest to largest). CPU: seconds per GB, of the box where its cores limit, else of box and workers.", "",
+            *report.as_table(["exchange", "limit", "planned /s", "measured /s", "planned / measured", "CPU, the same", "verdict"],
+                             "llrrrrl", table), "",
+            "The paper's box, all workers together (from posters, read by eye, a model of about ResNet-18's size; planned: what its "
+            "hardware allows, with this machine's cores and no cost of verbs):", "",
+            *report.as_table(["workers", "limit", "planned /s", "poster /s", "planned / poster"], "rlrrr",
+                             poster_rows(OUT / "bench/plan_costs.jsonl")),
+            MARKS[1]]
+    (OUT / "plan.md").write_text("\n".join(text) + "\n")
+    for row in table:
+        say(f"{row[6]}: {row[0]}: planned {row[2]}, measured {row[3]}, ratio {row[4]}, CPU {row[5]}, limit {row[1]}")
+    say(f"written to {OUT / 'plan.md'}")
+    return wrong
+
+
+def write_readme():
+    text, new = report.README.read_text(), (OUT / "plan.md").read_text()
+    if any(text.count(mark) != 1 for mark in MARKS) or "wrong" in new or "judged by rate" not in new:
+        say("README lacks the marks, or a prediction was wrong, or CPU seconds were judged instead of rates")
+        return 1
+    before, behind = text.split(MARKS[0])[0], text.split(MARKS[1])[1]
+    report.README.write_text(before + new.strip() + behind)
+    return 0
+
+
+def main():
+    words, which = sys.argv[1:], os.environ.get("POINTS") or "full"
+    runs, judge = os.environ.get("RUNS") or "5", os.environ.get("JUDGE") or "rate"
+    if len(words) == 6 and words[0] == "--worker":
+        return be_worker(words[1], *map(int, words[2:]))
+    right = which in ("full", "smoke") and judge in ("rate", "cpu") and runs.isdigit() and int(runs) > 0
+    if words not in ([], ["--readme"]) or not right:
+        print("usage: [RUNS=N] [POINTS=full|smoke] [JUDGE=rate|cpu] plan_check.py [--readme]", file=sys.stderr)
+        return 2
+    if words:
+        return write_readme()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    began = time.monotonic()
+    try:
+        with open(OUT / "plan.jsonl", "w") as lines:
+            results = measure(which, int(runs), lambda **record: lines.write(json.dumps(record) + "\n"))
+        wrong = write(results, judge, runs, time.monotonic() - began)
+    except Failure as failure:
+        say(f"FAILED: {failure}")
+        return 1
+    return 1 if wrong and which != "smoke" else 0
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        say("interrupted")
+        sys.exit(130)
