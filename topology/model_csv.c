@@ -1,18 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Model CSV: reads name,shape,dtype,group from memory into a list of tensors. The text is a user's file and may hold
- * any bytes: every field is a slice of it, checked before use, and what an error quotes is made printable first.
+ * Model CSV: reads name,shape,dtype,group from memory into a list of tensors, and has what the reader of traces shares
+ * with it. The text is a user's file and may hold any bytes: every field is a slice of it, checked before use, and what
+ * an error quotes is made printable first.
  */
-#include "topology/model.h"
+#include "topology/model_csv.h"
 
 #include <errno.h>
 #include <inttypes.h>
-#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include "topology/model_builder.h"
 
 #define MODEL_CSV_QUOTE_BYTES 44u /* of a field in a message */
 
@@ -21,27 +19,6 @@ enum model_csv_column {
 	MODEL_CSV_SHAPE,
 	MODEL_CSV_DTYPE,
 	MODEL_CSV_GROUP,
-	MODEL_CSV_COLUMN_COUNT,
-};
-
-static const char *const model_csv_columns[MODEL_CSV_COLUMN_COUNT] = {"name", "shape", "dtype", "group"};
-
-/* Part of the text, without NUL. */
-struct model_csv_slice {
-	const char *at;
-	size_t len;
-};
-
-struct model_csv {
-	struct model_builder builder;
-	uint32_t *lines; /* of each tensor, grown with the builder's capacity */
-	size_t lines_capacity;
-	uint64_t elements;
-	const char *file_name;
-	uint32_t line;
-	bool begun;                              /* a heading or a tensor was seen */
-	int8_t position[MODEL_CSV_COLUMN_COUNT]; /* of each column in a line, -1: not there */
-	struct err *e;
 };
 
 static bool model_csv_is(struct model_csv_slice s, const char *word)
@@ -83,7 +60,7 @@ static const char *model_csv_quote(struct model_csv_slice s, char out[MODEL_CSV_
 	return out;
 }
 
-static int model_csv_refuse(struct model_csv *csv, struct model_csv_slice field, const char *what, const char *allowed)
+int model_csv_refuse(struct model_csv *csv, struct model_csv_slice field, const char *what, const char *allowed)
 {
 	char quoted[MODEL_CSV_QUOTE_BYTES];
 
@@ -91,8 +68,8 @@ static int model_csv_refuse(struct model_csv *csv, struct model_csv_slice field,
 		model_csv_quote(field, quoted), allowed);
 }
 
-/* Split a line at its commas. Returns the number of fields, of which at most MODEL_CSV_COLUMN_COUNT are stored. */
-static unsigned model_csv_split(struct model_csv_slice line, struct model_csv_slice fields[MODEL_CSV_COLUMN_COUNT])
+/* Split a line at its commas. Returns the number of fields, of which at most MODEL_CSV_COLUMNS_MAX are stored. */
+static unsigned model_csv_split(struct model_csv_slice line, struct model_csv_slice fields[MODEL_CSV_COLUMNS_MAX])
 {
 	unsigned count = 0;
 
@@ -100,7 +77,7 @@ static unsigned model_csv_split(struct model_csv_slice line, struct model_csv_sl
 		const char *comma = line.len ? memchr(line.at, ',', line.len) : NULL;
 		size_t len = comma ? (size_t)(comma - line.at) : line.len;
 
-		if (count < MODEL_CSV_COLUMN_COUNT)
+		if (count < MODEL_CSV_COLUMNS_MAX)
 			fields[count] = model_csv_trim((struct model_csv_slice){line.at, len});
 		count++;
 		if (!comma)
@@ -112,40 +89,41 @@ static unsigned model_csv_split(struct model_csv_slice line, struct model_csv_sl
 
 static int model_csv_parse_heading(struct model_csv *csv, const struct model_csv_slice *fields, unsigned count)
 {
+	const struct model_csv_format *format = csv->format;
+	char allowed[128];
+
+	snprintf(allowed, sizeof(allowed), "allowed are %s", format->allowed);
 	memset(csv->position, -1, sizeof(csv->position));
 	for (unsigned i = 0; i < count; i++) {
-		int column = 0;
+		unsigned column = 0;
 
-		while (column < MODEL_CSV_COLUMN_COUNT && !model_csv_is(fields[i], model_csv_columns[column]))
+		while (column < format->column_count && !model_csv_is(fields[i], format->columns[column]))
 			column++;
-		if (column == MODEL_CSV_COLUMN_COUNT)
-			return model_csv_refuse(
-				csv, fields[i], "unknown column", "allowed are name, shape, dtype and group");
+		if (column == format->column_count)
+			return model_csv_refuse(csv, fields[i], "unknown column", allowed);
 		if (csv->position[column] >= 0)
-			return model_csv_refuse(
-				csv, fields[i], "second column", "each of name, shape, dtype, group comes once");
+			return model_csv_refuse(csv, fields[i], "second column", "each comes once");
 		csv->position[column] = (int8_t)i;
 	}
-	return 0;
+	return format->check_heading ? format->check_heading(csv) : 0;
 }
 
-static int model_csv_parse_name(struct model_csv *csv, struct model_csv_slice field, struct model_tensor *tensor)
+int model_csv_parse_name(struct model_csv *csv, struct model_csv_slice field, char name[MODEL_TENSOR_NAME_BYTES])
 {
 	static const char allowed[] = "allowed are 1 to 127 printable characters without spaces, commas and quotes";
 
-	if (field.len == 0 || field.len >= sizeof(tensor->name))
+	if (field.len == 0 || field.len >= MODEL_TENSOR_NAME_BYTES)
 		return model_csv_refuse(csv, field, "bad name", allowed);
 	for (size_t i = 0; i < field.len; i++) {
 		if (field.at[i] <= ' ' || field.at[i] > '~' || field.at[i] == '"' || field.at[i] == '\'')
 			return model_csv_refuse(csv, field, "bad name", allowed);
 	}
-	memcpy(tensor->name, field.at, field.len);
-	tensor->name[field.len] = '\0';
+	memcpy(name, field.at, field.len);
+	name[field.len] = '\0';
 	return 0;
 }
 
-/* Read a decimal number of at most `most` from s, from *at on. Returns false when there is none or it is larger. */
-static bool model_csv_parse_number(struct model_csv_slice s, size_t *at, uint64_t most, uint64_t *out)
+bool model_csv_parse_number(struct model_csv_slice s, size_t *at, uint64_t most, uint64_t *out)
 {
 	uint64_t value = 0;
 	size_t i = *at;
@@ -188,7 +166,7 @@ static int model_csv_parse_shape(struct model_csv *csv, struct model_csv_slice f
 	return model_csv_refuse(csv, field, "bad shape", allowed);
 }
 
-static int model_csv_parse_dtype(struct model_csv *csv, struct model_csv_slice field, struct model_tensor *tensor)
+int model_csv_parse_dtype(struct model_csv *csv, struct model_csv_slice field, struct model_tensor *tensor)
 {
 	if (field.len == 0 || model_csv_is(field, "f32") || model_csv_is(field, "float32"))
 		tensor->dtype = CHUNK_F32;
@@ -202,7 +180,7 @@ static int model_csv_parse_dtype(struct model_csv *csv, struct model_csv_slice f
 	return 0;
 }
 
-static int model_csv_parse_group(struct model_csv *csv, struct model_csv_slice field, struct model_tensor *tensor)
+int model_csv_parse_group(struct model_csv *csv, struct model_csv_slice field, struct model_tensor *tensor)
 {
 	uint64_t group = 0;
 	size_t at = 0;
@@ -213,7 +191,7 @@ static int model_csv_parse_group(struct model_csv *csv, struct model_csv_slice f
 	return 0;
 }
 
-static int model_csv_add(struct model_csv *csv, const struct model_tensor *tensor)
+int model_csv_add(struct model_csv *csv, const struct model_tensor *tensor)
 {
 	if (tensor->elements > MODEL_ELEMENTS_MAX - csv->elements)
 		return err_set(csv->e, -EFBIG,
@@ -239,37 +217,62 @@ static int model_csv_add(struct model_csv *csv, const struct model_tensor *tenso
 	return 0;
 }
 
-static int model_csv_parse_line(struct model_csv *csv, struct model_csv_slice line)
+/* A line of a model. */
+static int model_csv_take(struct model_csv *csv, const struct model_csv_slice column[MODEL_CSV_COLUMNS_MAX])
 {
-	struct model_csv_slice fields[MODEL_CSV_COLUMN_COUNT];
-	struct model_csv_slice column[MODEL_CSV_COLUMN_COUNT] = {{NULL, 0}};
 	struct model_tensor tensor = {.dims = 0};
-	unsigned count = model_csv_split(line, fields);
-	bool has_name = false;
-	bool has_shape = false;
 	int rc;
 
-	if (count > MODEL_CSV_COLUMN_COUNT)
-		return model_csv_refuse(csv, line, "more than four fields in", "allowed are name,shape,dtype,group");
-	for (unsigned i = 0; i < count; i++) {
-		has_name = has_name || model_csv_is(fields[i], model_csv_columns[MODEL_CSV_NAME]);
-		has_shape = has_shape || model_csv_is(fields[i], model_csv_columns[MODEL_CSV_SHAPE]);
-	}
-	if (!csv->begun && has_name && has_shape) {
-		csv->begun = true;
-		return model_csv_parse_heading(csv, fields, count);
-	}
-	csv->begun = true;
-	for (int i = 0; i < MODEL_CSV_COLUMN_COUNT; i++) {
-		if (csv->position[i] >= 0 && (unsigned)csv->position[i] < count)
-			column[i] = fields[csv->position[i]];
-	}
-	if ((rc = model_csv_parse_name(csv, column[MODEL_CSV_NAME], &tensor)) < 0 ||
+	if ((rc = model_csv_parse_name(csv, column[MODEL_CSV_NAME], tensor.name)) < 0 ||
 		(rc = model_csv_parse_shape(csv, column[MODEL_CSV_SHAPE], &tensor)) < 0 ||
 		(rc = model_csv_parse_dtype(csv, column[MODEL_CSV_DTYPE], &tensor)) < 0 ||
 		(rc = model_csv_parse_group(csv, column[MODEL_CSV_GROUP], &tensor)) < 0)
 		return rc;
 	return model_csv_add(csv, &tensor);
+}
+
+static const struct model_csv_format model_csv_format = {
+	.columns = {"name", "shape", "dtype", "group"},
+	.column_count = 4,
+	.allowed = "name, shape, dtype and group",
+	.no_lines = "no tensors; write lines like conv1.weight,64x3x7x7,f32",
+	.take = model_csv_take,
+};
+
+static bool model_csv_is_heading(const struct model_csv *csv, const struct model_csv_slice *fields, unsigned count)
+{
+	unsigned found = 0;
+
+	for (unsigned i = 0; i < count; i++)
+		for (unsigned column = 0; column < 2; column++)
+			found |= model_csv_is(fields[i], csv->format->columns[column]) ? 1u << column : 0;
+	return found == 3;
+}
+
+static int model_csv_parse_line(struct model_csv *csv, struct model_csv_slice line)
+{
+	const struct model_csv_format *format = csv->format;
+	struct model_csv_slice fields[MODEL_CSV_COLUMNS_MAX];
+	struct model_csv_slice column[MODEL_CSV_COLUMNS_MAX] = {{NULL, 0}};
+	unsigned count = model_csv_split(line, fields);
+	char what[32], allowed[128];
+	bool begun = csv->begun;
+
+	csv->begun = true;
+	if (count > format->column_count) {
+		snprintf(what, sizeof(what), "more than %u fields in", format->column_count);
+		snprintf(allowed, sizeof(allowed), "allowed are %s", format->allowed);
+		return model_csv_refuse(csv, line, what, allowed);
+	}
+	if (!begun && model_csv_is_heading(csv, fields, count))
+		return model_csv_parse_heading(csv, fields, count);
+	if (!begun && format->heading)
+		return model_csv_refuse(csv, line, "no heading but", format->heading);
+	for (unsigned i = 0; i < format->column_count; i++) {
+		if (csv->position[i] >= 0 && (unsigned)csv->position[i] < count)
+			column[i] = fields[csv->position[i]];
+	}
+	return format->take(csv, column);
 }
 
 static int model_csv_parse_lines(struct model_csv *csv, const char *text, size_t len)
@@ -343,27 +346,39 @@ static void model_csv_name_model(const char *file_name, struct model *m)
 	m->name[len] = '\0';
 }
 
-int model_parse_csv(const char *text, size_t len, const char *file_name, struct model *out, struct err *e)
+static int model_csv_read_tensors(struct model_csv *csv, const char *text, size_t len)
 {
-	struct model_csv csv = {.file_name = file_name, .position = {0, 1, 2, 3}, .e = e};
 	int rc;
 
 	if (len > MODEL_CSV_BYTES_MAX)
-		return err_set(e, -EFBIG, "%s has %zu bytes; at most %u are read", file_name, len, MODEL_CSV_BYTES_MAX);
-	rc = model_csv_parse_lines(&csv, text, len);
-	if (rc == 0 && csv.builder.count == 0)
-		rc = err_set(e, -EINVAL, "%s:%" PRIu32 ": no tensors; write lines like conv1.weight,64x3x7x7,f32",
-			file_name, csv.line);
-	if (rc == 0)
-		rc = model_csv_check_names(&csv);
-	free(csv.lines);
+		return err_set(csv->e, -EFBIG, "%s has %zu bytes; at most %u are read", csv->file_name, len,
+			MODEL_CSV_BYTES_MAX);
+	for (unsigned i = 0; i < MODEL_CSV_COLUMNS_MAX; i++)
+		csv->position[i] = (int8_t)i;
+	rc = model_csv_parse_lines(csv, text, len);
+	if (rc == 0 && csv->builder.count == 0)
+		rc = err_set(csv->e, -EINVAL, "%s:%" PRIu32 ": %s", csv->file_name, csv->line, csv->format->no_lines);
+	return rc == 0 ? model_csv_check_names(csv) : rc;
+}
+
+int model_csv_read(struct model_csv *csv, const char *text, size_t len, struct model *out)
+{
+	int rc = model_csv_read_tensors(csv, text, len);
+
+	free(csv->lines);
+	csv->lines = NULL;
 	if (rc < 0) {
-		free(csv.builder.tensors);
+		free(csv->builder.tensors);
 		return rc;
 	}
-
-	struct model model = {.tensors = csv.builder.tensors, .count = csv.builder.count};
-	model_csv_name_model(file_name, &model);
-	*out = model;
+	*out = (struct model){.tensors = csv->builder.tensors, .count = csv->builder.count};
+	model_csv_name_model(csv->file_name, out);
 	return 0;
+}
+
+int model_parse_csv(const char *text, size_t len, const char *file_name, struct model *out, struct err *e)
+{
+	struct model_csv csv = {.format = &model_csv_format, .file_name = file_name, .e = e};
+
+	return model_csv_read(&csv, text, len, out);
 }

@@ -388,7 +388,7 @@ static const struct bad_csv bad_csvs[] = {
 	{"a,4,f32,65536\n", "bad group '65536'; allowed are numbers from 0 to 65535"},
 	{"a,4,f32,one\n", "bad group"},
 	{"a,4,f32,1 2\n", "bad group"},
-	{"a,4,f32,0,\n", "more than four fields"},
+	{"a,4,f32,0,\n", "more than 4 fields in"},
 	{"name,shape,colour\na,4,f32\n",
 		"mine.csv:1: unknown column 'colour'; allowed are name, shape, dtype and group"},
 	{"name,shape,name\n", "second column 'name'"},
