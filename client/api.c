@@ -27,22 +27,27 @@ const char *phub_error(void)
 
 /* ---- entering and leaving ---- */
 
-/* Takes the lock. 0, or the error: then it is not taken. */
-static int api_enter(phub_t *p)
+static int api_refuse(const phub_t *p)
 {
 	if (!p)
 		return err_set(&api_error, -EINVAL, "the handle is NULL; phub_connect() makes one");
-	if (p->forked)
-		return err_set(&api_error, -EPERM,
-			"%s: this process was forked after phub_connect() and holds no part of the connection",
-			p->session.who);
+	return err_set(&api_error, -EPERM,
+		"%s: this process was forked after phub_connect() and holds no part of the connection", p->session.who);
+}
+
+/* Takes the lock. 0, or the error: then it is not taken. */
+static inline int api_enter(phub_t *p)
+{
+	if (!p || p->forked)
+		return api_refuse(p);
 	drive_lock(p);
 	return 0;
 }
 
-static int api_leave(phub_t *p, int rc)
+static inline int api_leave(phub_t *p, int rc)
 {
-	client_settle(p);
+	if (p->session.state == SESSION_OVER)
+		client_settle(p);
 	drive_hand_over(p);
 	drive_unlock(p);
 	return rc;
@@ -67,7 +72,7 @@ static int api_enter_alive(phub_t *p)
 	return rc < 0 ? api_leave(p, rc) : 0;
 }
 
-static int api_check_key(phub_t *p, int key, bool all)
+static int api_check_key(const phub_t *p, int key, bool all)
 {
 	if ((all && key == PHUB_ALL) || (key >= 0 && (uint32_t)key < p->keyring.count))
 		return 0;
@@ -75,17 +80,28 @@ static int api_check_key(phub_t *p, int key, bool all)
 		p->keyring.count);
 }
 
-/* As api_enter_alive(), for a key that exists, and rounds that may run. */
-static int api_enter_key(phub_t *p, int key)
+/* Why the key cannot be exchanged; 0: it can. */
+static int api_check_round(const phub_t *p, int key)
 {
-	int rc = api_enter_alive(p);
+	int rc = api_alive(p);
 
 	if (rc < 0)
 		return rc;
 	if (!p->running)
-		rc = err_set(&api_error, -EINVAL, "%s: phub_start() has not been completed", p->session.who);
-	else
-		rc = api_check_key(p, key, false);
+		return err_set(&api_error, -EINVAL, "%s: phub_start() has not been completed", p->session.who);
+	return api_check_key(p, key, false);
+}
+
+/* As api_enter_alive(), for a key that exists, and rounds that may run. */
+static inline int api_enter_key(phub_t *p, int key)
+{
+	int rc = api_enter(p);
+
+	if (rc < 0)
+		return rc;
+	if (p->running && !client_failure(p)->code && key >= 0 && (uint32_t)key < p->keyring.count)
+		return 0;
+	rc = api_check_round(p, key);
 	return rc < 0 ? api_leave(p, rc) : 0;
 }
 
@@ -195,7 +211,9 @@ static int api_left(const phub_t *p, int arg)
 
 static int api_wait_result(phub_t *p, int key, int timeout_ms)
 {
-	int rc = api_wait_counted(p, api_idle, key, timeout_ms);
+	/* Of many keys most are done when the first one is: nothing to drive, and no time to be counted. */
+	bool done = timeout_ms >= PHUB_TIMEOUT_DEFAULT && client_idle(p, key) > 0;
+	int rc = done ? 0 : api_wait_counted(p, api_idle, key, timeout_ms);
 
 	if (rc == 0)
 		client_claim(p, key);
@@ -458,8 +476,10 @@ int phub_test(phub_t *p, int key)
 
 	if (rc < 0)
 		return rc;
-	if (!client_idle(p, key))
-		client_progress(p, p->env.now(p->env.ctx));
+	if (!client_idle(p, key)) {
+		p->drive.driven_ns = p->env.now(p->env.ctx);
+		client_progress(p, p->drive.driven_ns);
+	}
 	rc = client_idle(p, key);
 	if (rc > 0)
 		client_claim(p, key);

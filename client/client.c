@@ -259,10 +259,12 @@ int client_round(phub_t *p, int index, enum wire_type type, const void *src, voi
 	rc = exchange_check(&p->exchange, &r, e);
 	if (rc < 0)
 		return rc;
-	r.src_range = src ? ranges_find(&p->ranges, src, key->bytes) : NULL;
-	r.dst_range = dst ? ranges_find(&p->ranges, dst, key->bytes) : NULL;
+	if (p->ranges.first) {
+		r.src_range = src ? ranges_find(&p->ranges, src, key->bytes) : NULL;
+		r.dst_range = dst ? ranges_find(&p->ranges, dst, key->bytes) : NULL;
+	}
 	client_tell_hyper(p);
-	rc = exchange_begin(&p->exchange, &r, p->env.now(p->env.ctx), e);
+	rc = exchange_begin(&p->exchange, &r, e);
 	if (rc == 0 && p->session.state == SESSION_OVER)
 		rc = err_set(e, p->session.failure.code, "%s", p->session.failure.text);
 	return rc;
@@ -276,21 +278,21 @@ static bool client_done(const phub_t *p, int index)
 	bool done = false;
 
 	if (index != PHUB_ALL)
-		return p->keyring.keys[index].done;
+		return exchange_is_unclaimed(&p->exchange, &p->keyring.keys[index]);
 	for (uint32_t i = 0; i < p->keyring.count; i++) {
 		if (p->keyring.keys[i].given_up)
 			return false;
-		done = done || p->keyring.keys[i].done;
+		done = done || exchange_is_unclaimed(&p->exchange, &p->keyring.keys[i]);
 	}
 	return done;
 }
 
 void client_claim(phub_t *p, int index)
 {
-	if (index != PHUB_ALL)
-		p->keyring.keys[index].done = false;
-	for (uint32_t i = 0; index == PHUB_ALL && i < p->keyring.count; i++)
-		p->keyring.keys[i].done = false;
+	if (index == PHUB_ALL)
+		p->exchange.claims++;
+	else
+		p->keyring.keys[index].claimed = true;
 }
 
 int client_idle(const phub_t *p, int key)
@@ -301,7 +303,7 @@ int client_idle(const phub_t *p, int key)
 		return 0; /* another thread leaves: what was in flight is not done, as the session's end will say */
 	if (key == PHUB_ALL)
 		return p->exchange.open_keys == 0;
-	return !p->keyring.keys[key].open;
+	return !exchange_is_open(&p->exchange, &p->keyring.keys[key]);
 }
 
 void client_barrier_begin(phub_t *p)

@@ -124,7 +124,6 @@ static void drive_hush(int fd)
 void drive_hand_over(phub_t *p)
 {
 	struct drive *d = &p->drive;
-	bool backlog;
 
 	if (d->waiting)
 		pthread_cond_broadcast(&d->changed);
@@ -137,13 +136,12 @@ void drive_hand_over(phub_t *p)
 		drive_watch(p); /* likewise the caller's event loop */
 	if (d->driving || d->thread_state == DRIVE_THREAD_NONE || d->thread_state == DRIVE_THREAD_AWAKE)
 		return;
-	d->driven_ns = p->env.now(p->env.ctx);
 	if (!p->running || p->exchange.open_keys == 0)
 		return;
-	backlog = exchange_backlog(&p->exchange);
-	if (d->thread_state == DRIVE_THREAD_NAPS && !backlog)
+	if (d->thread_state == DRIVE_THREAD_NAPS && !p->exchange.backlog)
 		return;
-	d->thread_wanted = backlog;
+	d->driven_ns = p->env.now(p->env.ctx);
+	d->thread_wanted = p->exchange.backlog;
 	d->thread_state = DRIVE_THREAD_AWAKE;
 	drive_ring(d->wake_thread);
 }
@@ -227,6 +225,7 @@ static int drive_run(phub_t *p, drive_done *done, int arg, uint64_t deadline_ns)
 		unsigned work = client_progress(p, now);
 		int rc = done(p, arg);
 
+		d->driven_ns = now;
 		if (rc != -EAGAIN)
 			return rc;
 		if (now >= deadline_ns)
@@ -279,14 +278,17 @@ int drive_wait(phub_t *p, drive_done *done, int arg, uint64_t deadline_ns)
 /* ---- the progress thread ---- */
 
 /* Callers drive, or did a moment ago: it stays out of their way. Returns when to look again; 0: now. */
-static uint64_t drive_nap(const struct drive *d, uint64_t now_ns)
+static uint64_t drive_nap(const phub_t *p, uint64_t now_ns)
 {
+	const struct drive *d = &p->drive;
+	uint64_t last_ns = d->driven_ns > p->exchange.sent_ns ? d->driven_ns : p->exchange.sent_ns;
+
 	if (d->thread_wanted && !d->driving)
 		return 0;
 	if (d->driving)
 		return now_ns + DRIVE_NAP_MS * NS_PER_MS;
-	if (now_ns - d->driven_ns < DRIVE_NAP_MS * NS_PER_MS)
-		return d->driven_ns + DRIVE_NAP_MS * NS_PER_MS;
+	if (now_ns - last_ns < DRIVE_NAP_MS * NS_PER_MS)
+		return last_ns + DRIVE_NAP_MS * NS_PER_MS;
 	return 0;
 }
 
@@ -309,7 +311,7 @@ static void drive_thread_nap(phub_t *p, uint64_t now_ns, uint64_t until_ns)
 static void drive_thread_turn(phub_t *p, uint64_t *busy_ns)
 {
 	struct drive *d = &p->drive;
-	uint64_t now = p->env.now(p->env.ctx), nap = drive_nap(d, now);
+	uint64_t now = p->env.now(p->env.ctx), nap = drive_nap(p, now);
 	bool rounds;
 
 	if (nap) {

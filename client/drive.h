@@ -31,7 +31,7 @@ struct drive {
 	bool driver_sleeps;           /* it is asleep, with the queue armed */
 	int wake_driver, wake_thread; /* eventfds; -1: not made */
 	uint64_t spin_ns;             /* how long the driver polls before it sleeps; adapts */
-	uint64_t driven_ns;           /* when a caller drove last */
+	uint64_t driven_ns;           /* when a caller drove last; what it began to send is in exchange.sent_ns */
 	bool threaded;                /* there is a progress thread; constant while it runs */
 	pthread_t thread;
 	enum drive_thread_state thread_state;

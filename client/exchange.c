@@ -32,11 +32,6 @@ enum {
 	EXCHANGE_COLD_BYTES = 512 << 10,
 };
 
-static const struct chunk_span *exchange_span(const struct exchange *x, const struct flight *f)
-{
-	return &x->keyring->plan.chunks[f - x->flights];
-}
-
 static uint8_t *exchange_push_base(const struct exchange *x, const struct flight *f)
 {
 	return x->mapped ? f->lane->push : x->keyring->arena;
@@ -70,37 +65,69 @@ static struct exchange_part exchange_part(const struct key *key, const struct ch
 
 /* ---- the end of rounds ---- */
 
-void exchange_close_key(struct exchange *x, struct key *key)
+bool exchange_is_open(const struct exchange *x, const struct key *key)
 {
-	key->open = false;
-	key->dst = NULL;
+	if (x->open_keys == 0)
+		return false;
+	if (key->chunk_count > 1)
+		return key->chunks_left > 0;
+	return key->round == (uint32_t)x->flights[key->chunk_first].round;
+}
+
+bool exchange_is_unclaimed(const struct exchange *x, const struct key *key)
+{
+	if (key->claimed || key->given_up || exchange_is_open(x, key))
+		return false;
+	for (uint32_t i = 0; i < key->chunk_count; i++) {
+		if (x->flights[key->chunk_first + i].claims == x->claims)
+			return true;
+	}
+	return false;
+}
+
+static void exchange_free_ranges(struct key *key)
+{
 	if (key->src_range)
 		key->src_range->uses--;
 	if (key->dst_range)
 		key->dst_range->uses--;
 	key->src_range = NULL;
 	key->dst_range = NULL;
+}
+
+void exchange_give_up_key(struct exchange *x, struct key *key)
+{
+	exchange_free_ranges(key);
+	key->given_up = true;
+	key->chunks_left = 0;
+	key->round--;
 	x->open_keys--;
 }
 
+static void exchange_settle_key(struct key *key)
+{
+	if (key->type != WIRE_PUSH)
+		key->weights = true;
+	exchange_free_ranges(key);
+}
+
+/* Keys that share a chunk begin and end their rounds with it: to count its round ends theirs. */
 static void exchange_close_flight(struct exchange *x, struct flight *f)
 {
-	const struct chunk_span *span = exchange_span(x, f);
+	const struct chunk_span *span = f->span;
+	struct key *keys = &x->keyring->keys[span->key_first];
+	uint32_t count = span->key_count;
 
 	f->state = FLIGHT_IDLE;
 	f->round++;
 	f->keys_in = 0;
-	for (uint32_t i = 0; i < span->key_count; i++) {
-		struct key *key = &x->keyring->keys[span->key_first + i];
-
-		if (!key->open || --key->chunks_left > 0)
-			continue;
-		if (key->type != WIRE_PUSH)
-			key->weights = true;
-		key->done = true;
-		x->rounds++;
-		exchange_close_key(x, key);
-	}
+	f->claims = x->claims;
+	if (x->given_up || (keys->chunk_count > 1 && --keys->chunks_left > 0))
+		return;
+	for (uint32_t i = 0; f->settles && i < count; i++)
+		exchange_settle_key(&keys[i]);
+	x->rounds += count;
+	x->open_keys -= count;
 }
 
 /* Where messages may be damaged on the way, a bad one proves nothing. */
@@ -130,9 +157,11 @@ static void exchange_copy(struct exchange *x, uint8_t *to, const uint8_t *from, 
 /* Brings a result from where it came to where its keys want it. */
 static void exchange_deliver(struct exchange *x, const struct flight *f, const uint8_t *from)
 {
-	const struct chunk_span *span = exchange_span(x, f);
+	const struct chunk_span *span = f->span;
 	bool keep = false;
 
+	if (!f->delivers)
+		return;
 	for (uint32_t i = 0; i < span->key_count; i++) {
 		const struct key *key = &x->keyring->keys[span->key_first + i];
 		struct exchange_part part = exchange_part(key, span);
@@ -165,7 +194,7 @@ static int exchange_take_result(struct exchange *x, struct lane *lane, const str
 	if (h->chunk >= lane->count)
 		return exchange_broken(x, lane, "a result of a chunk that it does not have");
 	f = lane->flights[h->chunk];
-	span = exchange_span(x, f);
+	span = f->span;
 	if (f->state != FLIGHT_SENT || h->round != f->round) {
 		return exchange_broken(x, lane, "a result of a round that is not open");
 	}
@@ -291,6 +320,8 @@ unsigned exchange_progress(struct exchange *x, uint64_t now_ns)
 {
 	unsigned count = exchange_poll(x, now_ns);
 
+	x->unpolled = 0;
+	x->backlog = false;
 	for (uint32_t i = 0; i < x->lane_count; i++) {
 		struct lane *lane = &x->lanes[i];
 
@@ -299,6 +330,7 @@ unsigned exchange_progress(struct exchange *x, uint64_t now_ns)
 			count += lane_pump(lane, now_ns);
 		if (lane->state == LANE_LOST && lane->conn)
 			exchange_lose(x, lane, lane->error, now_ns);
+		x->backlog = x->backlog || lane->heap_count > 0;
 	}
 	exchange_flush(x);
 	return count;
@@ -325,15 +357,6 @@ bool exchange_awaits(const struct exchange *x)
 	return false;
 }
 
-bool exchange_backlog(const struct exchange *x)
-{
-	for (uint32_t i = 0; i < x->lane_count; i++) {
-		if (x->lanes[i].heap_count > 0)
-			return true;
-	}
-	return false;
-}
-
 /* ---- the beginning of rounds ---- */
 
 static const char *exchange_kind(uint8_t type)
@@ -346,12 +369,12 @@ static int exchange_check_shared(const struct exchange *x, const struct exchange
 {
 	const struct key *key = &x->keyring->keys[r->key];
 	const struct flight *f = &x->flights[key->chunk_first];
-	const struct chunk_span *span = exchange_span(x, f);
+	const struct chunk_span *span = f->span;
 	uint32_t other = span->key_first;
 
 	if (f->state != FLIGHT_FILLING || f->type == r->type)
 		return 0;
-	while (!x->keyring->keys[other].open)
+	while (!exchange_is_open(x, &x->keyring->keys[other]))
 		other++;
 	return err_set(e, -EINVAL,
 		"%s: key '%s' cannot be %s while key '%s', which shares its chunk, is %s; name them with "
@@ -363,7 +386,7 @@ int exchange_check(const struct exchange *x, const struct exchange_round *r, str
 {
 	const struct key *key = &x->keyring->keys[r->key];
 
-	if (key->open)
+	if (exchange_is_open(x, key))
 		return err_set(e, -EBUSY, "%s: key '%s' has a round in flight; wait for it first", x->who, key->name);
 	if (x->optimizer && r->type == WIRE_PUSH && !key->weights)
 		return err_set(e, -ENODATA, "%s: key '%s' has no weights in the box yet; call phub_broadcast() first",
@@ -377,7 +400,7 @@ int exchange_check(const struct exchange *x, const struct exchange_round *r, str
 /* Where the transport writes the result of a complete chunk. */
 static void exchange_aim(struct exchange *x, struct flight *f)
 {
-	const struct chunk_span *span = exchange_span(x, f);
+	const struct chunk_span *span = f->span;
 	const struct key *key = &x->keyring->keys[span->key_first];
 	struct sink *sink = &f->lane->sinks[f->local];
 	uint8_t *base;
@@ -395,7 +418,7 @@ static void exchange_aim(struct exchange *x, struct flight *f)
 
 static void exchange_place(struct exchange *x, struct flight *f, const struct key *key, const struct exchange_round *r)
 {
-	const struct chunk_span *span = exchange_span(x, f);
+	const struct chunk_span *span = f->span;
 	struct exchange_part part = exchange_part(key, span);
 	const uint8_t *src = r->src;
 	uint8_t *base;
@@ -417,26 +440,41 @@ static void exchange_place(struct exchange *x, struct flight *f, const struct ke
 	exchange_copy(x, base + part.in_region, src + part.in_key, part.bytes);
 }
 
-/* One chunk of the key: placed, and sent when the key is the last one that it lacked. */
-static void exchange_fill(
-	struct exchange *x, struct flight *f, const struct key *key, const struct exchange_round *r, uint64_t now_ns)
+/* All keys of the chunk are in: it goes out, as soon as it may. */
+static void exchange_complete(struct exchange *x, struct flight *f, uint64_t now_ns)
 {
-	uint16_t priority = (uint16_t)(r->priority < 0                       ? 0
-				       : r->priority > EXCHANGE_PRIORITY_MAX ? EXCHANGE_PRIORITY_MAX
-									     : r->priority);
-
-	exchange_place(x, f, key, r);
-	if (f->state == FLIGHT_IDLE || priority < f->priority)
-		f->priority = priority;
-	f->state = FLIGHT_FILLING;
-	f->type = (uint8_t)r->type;
-	if (++f->keys_in < exchange_span(x, f)->key_count)
-		return;
 	f->hyper = x->hyper;
 	f->state = FLIGHT_QUEUED;
 	exchange_aim(x, f);
 	lane_push(f->lane, f);
 	lane_pump(f->lane, now_ns);
+	x->sent_ns = now_ns;
+	if (f->lane->heap_count > 0)
+		x->backlog = true;
+	if (++x->unpolled < EXCHANGE_FLUSH_CHUNKS)
+		return;
+	exchange_progress(x, now_ns);
+}
+
+/* One chunk of the key is placed. Is it the last key that the chunk lacked? */
+static bool exchange_fill(
+	struct exchange *x, struct flight *f, const struct key *key, const struct exchange_round *r, uint16_t priority)
+{
+	exchange_place(x, f, key, r);
+	if (f->state == FLIGHT_IDLE) {
+		f->state = FLIGHT_FILLING;
+		f->type = (uint8_t)r->type;
+		f->priority = priority;
+		f->delivers = false;
+		f->settles = false;
+	}
+	if (priority < f->priority)
+		f->priority = priority;
+	if ((key->dst && !key->dst_in_place) || (key->landed && x->group.lossy))
+		f->delivers = true;
+	if (key->src_range || key->dst_range || r->type != WIRE_PUSH)
+		f->settles = true;
+	return ++f->keys_in == f->span->key_count;
 }
 
 /* Will the result be in the library's memory when the round is over? */
@@ -461,15 +499,15 @@ static bool exchange_overlaps(const struct key *key, const struct exchange_round
 static void exchange_open_key(struct exchange *x, struct key *key, const struct exchange_round *r)
 {
 	const struct flight *first = &x->flights[key->chunk_first];
-	bool in_place = exchange_span(x, first)->key_count == 1 && !x->mapped && !exchange_overlaps(key, r);
+	bool in_place = first->span->key_count == 1 && !x->mapped && !exchange_overlaps(key, r);
 	bool anywhere = x->group.queue->anywhere;
 
-	key->open = true;
-	key->done = false;
+	key->round = (uint32_t)first->round;
+	key->claimed = false;
 	key->given_up = false;
 	key->type = (uint8_t)r->type;
 	key->chunks_left = key->chunk_count;
-	key->dst = r->dst == exchange_result_base(x, first) + key->offset ? NULL : r->dst;
+	key->dst = r->dst && r->dst != exchange_result_base(x, first) + key->offset ? r->dst : NULL;
 	key->src_in_place = in_place && r->src && (r->src_range || anywhere);
 	key->src_range = key->src_in_place ? r->src_range : NULL;
 	key->dst_range = r->dst_range;
@@ -482,18 +520,31 @@ static void exchange_open_key(struct exchange *x, struct key *key, const struct 
 	x->open_keys++;
 }
 
-int exchange_begin(struct exchange *x, const struct exchange_round *r, uint64_t now_ns, struct err *e)
+static uint16_t exchange_priority(int priority)
+{
+	if (priority < 0)
+		return 0;
+	return (uint16_t)(priority < EXCHANGE_PRIORITY_MAX ? priority : EXCHANGE_PRIORITY_MAX);
+}
+
+/* Most of many small keys complete no chunk: they send nothing, and the clock would cost more than all else here. */
+int exchange_begin(struct exchange *x, const struct exchange_round *r, struct err *e)
 {
 	struct key *key = &x->keyring->keys[r->key];
+	struct flight *f = &x->flights[key->chunk_first];
+	uint16_t priority = exchange_priority(r->priority);
+	uint64_t now_ns = 0;
 	int rc = x->mapped ? 0 : keyring_take_arena(x->keyring, e);
 
 	if (rc < 0)
 		return rc;
 	exchange_open_key(x, key, r);
 	for (uint32_t i = 0; i < key->chunk_count; i++) {
-		exchange_fill(x, &x->flights[key->chunk_first + i], key, r, now_ns);
-		if (i % EXCHANGE_FLUSH_CHUNKS == EXCHANGE_FLUSH_CHUNKS - 1)
-			exchange_progress(x, now_ns);
+		if (!exchange_fill(x, &f[i], key, r, priority))
+			return 0;
+		if (now_ns == 0)
+			now_ns = x->env->now(x->env->ctx);
+		exchange_complete(x, &f[i], now_ns);
 	}
 	exchange_flush(x);
 	return 0;
@@ -504,7 +555,7 @@ int exchange_begin(struct exchange *x, const struct exchange_round *r, uint64_t 
 /* From now on results of this chunk land elsewhere; those that are here already move there. */
 static void exchange_set_apart(struct exchange *x, struct flight *f)
 {
-	const struct chunk_span *span = exchange_span(x, f);
+	const struct chunk_span *span = f->span;
 	bool landed = false;
 
 	for (uint32_t i = 0; i < span->key_count; i++)

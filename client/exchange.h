@@ -20,17 +20,22 @@
 
 struct exchange {
 	struct keyring *keyring;
-	struct transport *transport; /* until exchange_fini(): what it has mapped may be in the caller's hands */
+	const struct client_env *env; /* for its clock */
+	struct transport *transport;  /* until exchange_fini(): what it has mapped may be in the caller's hands */
 	struct lane_group group;
 	struct lane *lanes; /* [lane_count] one per core that owns chunks of the job */
 	uint32_t lane_count;
 	uint32_t connecting;    /* lanes that are not up yet */
 	struct flight *flights; /* [plan.chunk_count] */
+	uint64_t claims;        /* counts the times that the ends of all rounds so far were asked for; begins with 1 */
 	bool optimizer;         /* round 0 is the first weights */
 	bool mapped;            /* the transport maps memory of the box: payloads lie there and nowhere else */
 	uint64_t result_offset;
 	uint32_t hyper;     /* version of the hyper-parameters that new rounds want */
 	uint32_t open_keys; /* keys with a round in flight */
+	uint32_t unpolled;  /* chunks that were completed since progress() was last made */
+	bool backlog;       /* pushes may be waiting that could not be sent yet */
+	uint64_t sent_ns;   /* when the last chunk was complete and went to its lane */
 	bool given_up;      /* leaving: results go nowhere */
 	struct err failure; /* code 0: none. What broke and ends the session. */
 	uint64_t lost_ns;   /* since when a lane is lost or finished; 0: none is */
@@ -65,7 +70,7 @@ int exchange_check(const struct exchange *x, const struct exchange_round *r, str
 
 /* Begins it, and sends at once what may go. What is copied is copied before the return, or when it is sent. -ENOMEM:
  * nothing has begun. */
-int exchange_begin(struct exchange *x, const struct exchange_round *r, uint64_t now_ns, struct err *e);
+int exchange_begin(struct exchange *x, const struct exchange_round *r, struct err *e);
 
 /* Receives, sends, repeats. Returns events handled and messages sent. */
 unsigned exchange_progress(struct exchange *x, uint64_t now_ns);
@@ -76,17 +81,20 @@ uint64_t exchange_due(const struct exchange *x);
 /* May a result still come that a key waits for? */
 bool exchange_awaits(const struct exchange *x);
 
-/* Are pushes waiting that could not be sent yet? */
-bool exchange_backlog(const struct exchange *x);
-
 /* The library's memory for the key's pushes and results, from now on kept apart. 0, -EBUSY (in flight) or -ENOMEM. */
 int exchange_give(struct exchange *x, uint32_t key, void **push, const void **result, struct err *e);
 
 /* Copies the key's last result, which `landed`, to dst. */
 void exchange_copy_result(struct exchange *x, uint32_t key, void *dst);
 
-/* The key has no round in flight any more: done, or given up. */
-void exchange_close_key(struct exchange *x, struct key *key);
+/* Has the key a round in flight? */
+bool exchange_is_open(const struct exchange *x, const struct key *key);
+
+/* Is its last round done, and nobody has asked for its end yet? */
+bool exchange_is_unclaimed(const struct exchange *x, const struct key *key);
+
+/* The key's round in flight will never be done. */
+void exchange_give_up_key(struct exchange *x, struct key *key);
 
 /* Results are wanted no more and nothing more is sent; the connections stay up. */
 void exchange_give_up(struct exchange *x);

@@ -82,10 +82,13 @@ static int setup_flights(
 		lane->sinks[local].bytes = plan->chunks[i].bytes;
 		lane->flights[local] = &x->flights[i];
 		x->flights[i].lane = lane;
+		x->flights[i].span = &plan->chunks[i];
 		x->flights[i].local = local;
 		x->flights[i].round = x->optimizer ? 0 : 1;
 	}
 	free(filled);
+	for (uint32_t i = 0; i < x->keyring->count; i++)
+		x->keyring->keys[i].round = (uint32_t)x->flights[x->keyring->keys[i].chunk_first].round - 1;
 	return 0;
 }
 
@@ -138,6 +141,8 @@ int exchange_init(struct exchange *x, struct keyring *keyring, const struct clie
 
 	*x = (struct exchange){
 		.keyring = keyring,
+		.env = session->env,
+		.claims = 1,
 		.optimizer = session->settings->optimizer != PHUB_NONE,
 		.result_offset = session->start.result_offset,
 		.who = session->who,
@@ -233,10 +238,8 @@ void exchange_give_up(struct exchange *x)
 			lane->sinks[k].addr = NULL;
 	}
 	for (uint32_t i = 0; i < x->keyring->count && x->open_keys > 0; i++) {
-		if (!x->keyring->keys[i].open)
-			continue;
-		x->keyring->keys[i].given_up = true;
-		exchange_close_key(x, &x->keyring->keys[i]);
+		if (exchange_is_open(x, &x->keyring->keys[i]))
+			exchange_give_up_key(x, &x->keyring->keys[i]);
 	}
 }
 

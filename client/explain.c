@@ -101,7 +101,7 @@ static void explain_filling(struct explain *x, const phub_t *p, const struct chu
 	for (uint32_t i = 0; i < span->key_count; i++) {
 		const struct key *other = &p->keyring.keys[span->key_first + i];
 
-		if (other->open)
+		if (exchange_is_open(&p->exchange, other))
 			continue;
 		explain_say(x,
 			"waits for this worker's own key '%s', which shares its chunk and was not pushed; push it, or "
@@ -149,7 +149,7 @@ static const struct flight *explain_key_flight(const phub_t *p, const struct key
 static const struct key *explain_open_key(const phub_t *p, int key)
 {
 	for (uint32_t i = key == PHUB_ALL ? 0 : (uint32_t)key; i < p->keyring.count; i++)
-		if (p->keyring.keys[i].open)
+		if (exchange_is_open(&p->exchange, &p->keyring.keys[i]))
 			return &p->keyring.keys[i];
 	return NULL;
 }

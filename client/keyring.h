@@ -24,17 +24,17 @@ struct key {
 	uint64_t bytes;
 	uint64_t offset; /* in the region; after keyring_plan() as the next two */
 	uint32_t chunk_first, chunk_count;
-	uint32_t chunks_left;                /* of the round in flight */
-	bool open;                           /* a round is in flight */
-	bool done;                           /* its last round is, and nobody has asked yet */
-	bool given_up;                       /* its last round never was */
-	bool apart;                          /* phub_alloc() gave it away: its results do not overwrite its pushes */
-	bool weights;                        /* its first weights are in the box */
-	bool landed;                         /* the last result lies in the library's memory */
-	bool src_in_place;                   /* the transport reads payloads straight from src */
-	bool dst_in_place;                   /* and writes results straight to dst */
-	uint8_t type;                        /* enum wire_type of the round */
-	uint8_t *dst;                        /* where the caller wants the result, or NULL */
+	uint32_t chunks_left; /* of the round in flight, where the key has several chunks */
+	uint32_t round;       /* low bits of its last one; a chunk that is still in that round has it open */
+	bool claimed;         /* somebody has asked for the end of its last round */
+	bool given_up;        /* its last round never was done */
+	bool apart;           /* phub_alloc() gave it away: its results do not overwrite its pushes */
+	bool weights;         /* its first weights are in the box */
+	bool landed;          /* the last result lies in the library's memory */
+	bool src_in_place;    /* the transport reads payloads straight from src */
+	bool dst_in_place;    /* and writes results straight to dst */
+	uint8_t type;         /* enum wire_type of the round */
+	uint8_t *dst;         /* where the caller wants the result, or NULL */
 	struct range *src_range, *dst_range; /* registered memory that the round uses, or NULL */
 };
 

@@ -14,6 +14,7 @@
 
 #include "transport/transport.h"
 
+struct chunk_span;
 struct lane;
 
 #define FLIGHT_NONE UINT32_MAX
@@ -34,10 +35,11 @@ struct flight {
 	const uint8_t *src;     /* not NULL: the payload is still the caller's, to be copied when it is sent */
 	uint32_t slot;          /* of the lane that the payload lies in, from 1; 0: none */
 	struct lane *lane;
-	uint32_t local;   /* index among the lane's chunks */
-	uint32_t keys_in; /* keys of the chunk that were pushed in this round */
-	uint32_t hyper;   /* version of the hyper-parameters that the round wants */
-	uint32_t sends;   /* the transport reads the payload for so many sends */
+	const struct chunk_span *span; /* what of the job it is */
+	uint32_t local;                /* index among the lane's chunks */
+	uint32_t keys_in;              /* keys of the chunk that were pushed in this round */
+	uint32_t hyper;                /* version of the hyper-parameters that the round wants */
+	uint32_t sends;                /* the transport reads the payload for so many sends */
 	uint16_t priority;
 	uint8_t state;         /* enum flight_state */
 	uint8_t type;          /* enum wire_type */
@@ -45,6 +47,9 @@ struct flight {
 	bool queued;           /* is in the lane's heap */
 	bool copied;           /* when it was sent: counts in the lane's copies_out */
 	bool apart;            /* results do not overwrite the push: a key of it was given away by phub_alloc() */
+	bool delivers;         /* a key of the round wants its result elsewhere, or kept */
+	bool settles;          /* a key of the round has something to settle when it is over */
+	uint64_t claims;       /* exchange.claims when its last round was over */
 	uint32_t newer, older; /* lossy: local indexes of neighbours among those in state SENT */
 	uint64_t sent_ns;
 	uint64_t again_ns; /* lossy: when to push it again */
