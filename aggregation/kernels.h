@@ -28,6 +28,18 @@ enum isa {
 };
 
 /*
+ * How a result is written. The rule: streamed, past the caches, when nobody reads the result before it would have left
+ * this core's cache anyway, else cached. phub/chunk.c applies it: results that workers map, of rounds larger than the
+ * second-level cache, are streamed; what a send reads next is not. Streaming saves reading the lines that are
+ * overwritten (2 sources: a quarter of all traffic) and costs a reader on this core a miss. It is a wish: a result that
+ * is not aligned to a cache line, the last elements, and base and NEON write as ever. The bits are the same.
+ */
+enum stores {
+	STORES_CACHED,
+	STORES_STREAMED,
+};
+
+/*
  * result[i] = ([acc[i] +] src[0][i] + src[1][i] + ...) * scale for i in 0..count-1, written as out_dtype.
  * With a mean, scale is (float)(1.0 / workers): one multiplication after the sum, not a division. A scale of 1 changes
  * no bit. acc and src_count may not be missing both; src_count 0 with acc converts acc. out may be acc (DTYPE_F32) or
@@ -43,6 +55,7 @@ struct sum_args {
 	float scale;
 	size_t count; /* elements of each array */
 	void *out;
+	enum stores stores; /* of out; streamed only where out is no other array of the call */
 };
 
 /*

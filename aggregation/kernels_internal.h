@@ -36,6 +36,7 @@ static const uint32_t kernels_exponent[DTYPE_COUNT] = {
 
 /* The scan goes block by block: a block without an early exit vectorizes, and a finite gradient is the usual case. */
 #define KERNELS_SCAN_BLOCK 256
+#define KERNELS_SCAN_AHEAD 2048 /* bytes; as the vector kernels look ahead */
 
 KERNELS_INLINE size_t kernels_scan32(const unsigned char *src, size_t n)
 {
@@ -93,8 +94,12 @@ KERNELS_INLINE ptrdiff_t kernels_find_nonfinite(const void *src, enum dtype dtyp
 	for (size_t i = 0; i < count; i += KERNELS_SCAN_BLOCK) {
 		const unsigned char *block = kernels_at(src, i, size);
 		size_t n = count - i < KERNELS_SCAN_BLOCK ? count - i : KERNELS_SCAN_BLOCK;
-		size_t found = dtype == DTYPE_F32 ? kernels_scan32(block, n)
-						  : kernels_scan16(block, n, (uint16_t)kernels_exponent[dtype]);
+		size_t found;
+
+		for (size_t line = 0; line < KERNELS_SCAN_BLOCK * size; line += 64)
+			__builtin_prefetch(block + KERNELS_SCAN_AHEAD + line);
+		found = dtype == DTYPE_F32 ? kernels_scan32(block, n)
+					   : kernels_scan16(block, n, (uint16_t)kernels_exponent[dtype]);
 
 		if (found)
 			return (ptrdiff_t)(i + kernels_scan_locate(block, dtype, n));

@@ -8,7 +8,7 @@
 #include <stdint.h>
 
 /* Bytes; as far as the kernels themselves look ahead. */
-#define ROOFLINE_AHEAD 512
+#define ROOFLINE_AHEAD 2048
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -40,7 +40,7 @@
 
 #define ROOFLINE_TARGET        __attribute__((target("avx512f")))
 #define ROOFLINE_VEC           __m512i
-#define ROOFLINE_UNROLL        4
+#define ROOFLINE_UNROLL        8
 #define ROOFLINE_NAME(part)    roofline_avx512_##part
 #define ROOFLINE_ZERO          _mm512_setzero_si512
 #define ROOFLINE_LOAD(at)      _mm512_loadu_si512(at)
@@ -50,11 +50,11 @@
 #define ROOFLINE_HIDE(v)       __asm__ volatile("" : "+v"(v))
 #include "aggregation/kernels_roofline_loop.h"
 
-#define ROOFLINE_ALL(isa, name)                                                           \
-	{name, roofline_##isa##_cached}, {name " prefetch", roofline_##isa##_prefetched}, \
-		{name " nt", roofline_##isa##_streamed},                                  \
-	{                                                                                 \
-		name " nt prefetch", roofline_##isa##_streamed_prefetched                 \
+#define ROOFLINE_ALL(isa, name)                                                                 \
+	{name, 0, roofline_##isa##_cached}, {name " prefetch", 0, roofline_##isa##_prefetched}, \
+		{name " nt", 1, roofline_##isa##_streamed},                                     \
+	{                                                                                       \
+		name " nt prefetch", 1, roofline_##isa##_streamed_prefetched                    \
 	}
 
 static const struct roofline_copy roofline_copies[] = {
@@ -92,8 +92,8 @@ typedef uint64_t roofline_vec __attribute__((vector_size(16)));
 #include "aggregation/kernels_roofline_loop.h"
 
 static const struct roofline_copy roofline_copies[] = {
-	{"plain", roofline_plain_cached},
-	{"plain prefetch", roofline_plain_prefetched},
+	{"plain", 0, roofline_plain_cached},
+	{"plain prefetch", 0, roofline_plain_prefetched},
 };
 
 static size_t roofline_count(void)

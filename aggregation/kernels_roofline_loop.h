@@ -13,16 +13,19 @@
 static inline __attribute__((always_inline)) ROOFLINE_TARGET void ROOFLINE_NAME(rewrite)(
 	unsigned char *at, int stream, size_t ahead)
 {
-	for (size_t u = 0; u < ROOFLINE_UNROLL; u++) {
-		ROOFLINE_VEC v = ROOFLINE_LOAD(at + u * sizeof(v));
+	ROOFLINE_VEC v[ROOFLINE_UNROLL];
 
-		if (ahead && u * sizeof(v) % 64 == 0)
-			__builtin_prefetch(at + u * sizeof(v) + ahead);
-		ROOFLINE_HIDE(v);
+	for (size_t u = 0; u < ROOFLINE_UNROLL; u++) {
+		if (ahead && u * sizeof(v[u]) % 64 == 0)
+			__builtin_prefetch(at + u * sizeof(v[u]) + ahead);
+		v[u] = ROOFLINE_LOAD(at + u * sizeof(v[u]));
+		ROOFLINE_HIDE(v[u]);
+	}
+	for (size_t u = 0; u < ROOFLINE_UNROLL; u++) {
 		if (stream)
-			ROOFLINE_STREAM(at + u * sizeof(v), v);
+			ROOFLINE_STREAM(at + u * sizeof(v[u]), v[u]);
 		else
-			ROOFLINE_STORE(at + u * sizeof(v), v);
+			ROOFLINE_STORE(at + u * sizeof(v[u]), v[u]);
 	}
 }
 
@@ -33,6 +36,19 @@ static inline __attribute__((always_inline)) ROOFLINE_TARGET void ROOFLINE_NAME(
 		if (ahead && u * sizeof(ROOFLINE_VEC) % 64 == 0)
 			__builtin_prefetch(at + u * sizeof(ROOFLINE_VEC) + ahead);
 		sum[u] = ROOFLINE_OR(sum[u], ROOFLINE_LOAD(at + u * sizeof(ROOFLINE_VEC)));
+	}
+}
+
+static inline __attribute__((always_inline)) ROOFLINE_TARGET void ROOFLINE_NAME(write)(
+	unsigned char *at, const ROOFLINE_VEC sum[ROOFLINE_UNROLL], int stream, size_t ahead)
+{
+	for (size_t u = 0; u < ROOFLINE_UNROLL; u++) {
+		if (stream)
+			ROOFLINE_STREAM(at + u * sizeof(ROOFLINE_VEC), sum[u]);
+		else
+			ROOFLINE_STORE(at + u * sizeof(ROOFLINE_VEC), sum[u]);
+		if (ahead && !stream && u * sizeof(ROOFLINE_VEC) % 64 == 0)
+			__builtin_prefetch(at + u * sizeof(ROOFLINE_VEC) + ahead, 1);
 	}
 }
 
@@ -50,19 +66,14 @@ static inline __attribute__((always_inline)) ROOFLINE_TARGET void ROOFLINE_NAME(
 			ROOFLINE_NAME(read)((const unsigned char *)a.src[s] + i, sum, ahead);
 		for (size_t u = 0; u < ROOFLINE_UNROLL; u++)
 			ROOFLINE_HIDE(sum[u]); /* what nobody stores was read all the same */
-		for (size_t s = 0; s < a.inout_count; s++)
-			ROOFLINE_NAME(rewrite)((unsigned char *)a.inout[s] + i, stream, ahead);
+		for (size_t s = 0; s < a.inout_count; s++) {
+			for (size_t at = i * a.inout_width; at < (i + ROOFLINE_STEP) * a.inout_width;
+				at += ROOFLINE_STEP)
+				ROOFLINE_NAME(rewrite)((unsigned char *)a.inout[s] + at, stream, ahead);
+		}
 		for (size_t s = 0; s < a.out_count; s++) {
-			unsigned char *at = (unsigned char *)a.out[s] + i;
-
-			for (size_t u = 0; u < ROOFLINE_UNROLL; u++) {
-				if (stream)
-					ROOFLINE_STREAM(at + u * sizeof(ROOFLINE_VEC), sum[u]);
-				else
-					ROOFLINE_STORE(at + u * sizeof(ROOFLINE_VEC), sum[u]);
-				if (ahead && !stream && u * sizeof(ROOFLINE_VEC) % 64 == 0)
-					__builtin_prefetch(at + u * sizeof(ROOFLINE_VEC) + ahead, 1);
-			}
+			for (size_t at = i * a.out_width; at < (i + ROOFLINE_STEP) * a.out_width; at += ROOFLINE_STEP)
+				ROOFLINE_NAME(write)((unsigned char *)a.out[s] + at, sum, stream, ahead);
 		}
 	}
 }

@@ -9,6 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "phub/base/cpu.h"
+
 #define STORE_ALIGN       64u
 #define STORE_CHUNK_ALIGN 4096u
 
@@ -38,6 +40,7 @@ static void *store_take(struct cursor *at, uint64_t bytes, uint64_t align)
 struct share {
 	unsigned core;
 	uint32_t chunk_count;
+	uint64_t bytes;     /* of all its chunks, on the wire */
 	uint32_t bytes_max; /* of a chunk on the wire */
 	uint32_t elements_max;
 };
@@ -57,6 +60,7 @@ static struct share store_share(const struct spec *spec, unsigned core)
 		if (spec->core_of_chunk[i] != core)
 			continue;
 		share.chunk_count++;
+		share.bytes += span->bytes;
 		if (span->bytes > share.bytes_max)
 			share.bytes_max = span->bytes;
 		if (store_elements(span) > share.elements_max)
@@ -185,6 +189,13 @@ static void store_place(const struct spec *spec, const struct share *share, stru
 	shard->open_newest = CHUNK_NONE;
 }
 
+static bool store_beyond_cache(const struct spec *spec, const struct share *share)
+{
+	uint64_t cache = cpu_cache_bytes();
+
+	return cache > 0 && share->bytes * (spec->world + 1) > cache;
+}
+
 static uint64_t store_private_bytes(const struct spec *spec, const struct share *share)
 {
 	struct cursor at = {NULL, 0};
@@ -240,6 +251,7 @@ static int store_create_core(
 	store->shards[core] = region->base;
 	store->shards[core]->kernels = config->kernels;
 	store->shards[core]->control = config->control;
+	store->shards[core]->beyond_cache = store_beyond_cache(spec, &share);
 	return 0;
 }
 

@@ -20,7 +20,7 @@ _phub_values() { # OPTION WORD
 	--poll) compgen -W 'busy adaptive' -- "$2" ;;
 	--how) compgen -W 'tall wide all' -- "$2" ;;
 	--adds) compgen -W 'held arriving all' -- "$2" ;;
-	--stores) compgen -W 'cached streamed all' -- "$2" ;;
+	--stores) compgen -W "cached streamed $([[ ${COMP_WORDS[2]} == kernels ]] && echo auto || echo all)" -- "$2" ;;
 	--isa) compgen -W 'auto all base avx2 avx512 neon' -- "$2" ;;
 	--model) _phub_models "$2" ;;
 	--worker-netns) compgen -W "$(ip netns list 2>/dev/null | awk '{ print $1 }')" -- "$2" ;;
@@ -40,7 +40,7 @@ _phub_words() { # COMMAND SUBCOMMAND WORD
 				--chunk --reproducible --cores --poll --phubd --config --listen --worker-netns --set --timeout --json
 				--help'
 			;;
-		kernels) words='--isa --workers --kernel --quick --json --help' ;;
+		kernels) words='--isa --workers --kernel --stores --quick --json --help' ;;
 		aggregation)
 			words='--how --adds --fused --separate --stores --optimizer --workers --cores --model --bytes --keys
 				--chunk --rounds --json --help'

@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 /* The kernel's mask may be longer than cpu_set_t, whose 1024 CPUs are fixed in the ABI of libc. */
 union cpu_mask {
@@ -31,6 +32,13 @@ int cpu_list_allowed(struct cpu_list *out)
 	}
 	out->count = count;
 	return 0;
+}
+
+uint64_t cpu_cache_bytes(void)
+{
+	long bytes = sysconf(_SC_LEVEL2_CACHE_SIZE);
+
+	return bytes > 0 ? (uint64_t)bytes : 0;
 }
 
 /* Reads a decimal below CPU_COUNT_MAX and moves *text behind it; -1: there is none. */

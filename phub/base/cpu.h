@@ -6,6 +6,8 @@
 #ifndef PHUB_BASE_CPU_H
 #define PHUB_BASE_CPU_H
 
+#include <stdint.h>
+
 #include "phub/base/err.h"
 
 #define CPU_COUNT_MAX 4096
@@ -39,6 +41,9 @@ int cpu_pin_self(int cpu);
  * files. -ENOENT: that CPU does not exist or the kernel knows no nodes.
  */
 int cpu_node(const char *sysfs, int cpu);
+
+/* Bytes of the second-level cache, which on every machine of today is a core's own; 0: unknown. Any thread. */
+uint64_t cpu_cache_bytes(void);
 
 /* Tells the CPU that this is a polling loop: it saves power, and on x86 avoids a pipeline flush when the loop ends. */
 static inline void cpu_relax(void)

@@ -25,7 +25,9 @@ enum {
 	KERNELS_CHUNK_BYTES = 32 << 10,
 	KERNELS_COPIES_MAX = 16,
 	KERNELS_REPEATS_MAX = 15,
-	KERNELS_TRIES = 4, /* before a ratio that cannot be is believed */
+	KERNELS_TRIAL = 3,    /* runs of every copy, to find the fastest two */
+	KERNELS_WINDOWS = 16, /* a timed run in memory goes over one, the next run over the next one */
+	KERNELS_TRIES = 4,    /* before a ratio that cannot be is believed */
 };
 
 #define KERNELS_WARM_BYTES (32u << 20) /* that one timed pass in cache goes over */
@@ -33,7 +35,8 @@ enum {
 
 struct kernels_bench {
 	bool json, quick;
-	int isa; /* index of kernels_isas */
+	int isa;    /* index of kernels_isas */
+	int stores; /* of kernels_stores_names */
 	struct args_list workers;
 	const char *only;
 	unsigned repeats;
@@ -50,11 +53,15 @@ struct kernels_bench {
 struct kernels_walk {
 	const struct kernel_case *c;
 	const struct kernels *kernels;
+	enum stores stores; /* of the result */
 	unsigned sources, arrays;
 	bool cold;
 	unsigned char *base;
-	size_t array_bytes, chunk_bytes;
-	unsigned passes; /* over all chunks, in one timed run */
+	size_t array_bytes, chunk_bytes; /* of a source; a wider array has a multiple */
+	size_t offset[KERNEL_ARRAYS_MAX];
+	unsigned width[KERNEL_ARRAYS_MAX + 1]; /* 0 behind the last array */
+	size_t at, window_bytes;               /* where the next timed run begins, and how far it goes */
+	unsigned passes;                       /* over the window, in one timed run */
 };
 
 struct kernels_result {
@@ -64,6 +71,9 @@ struct kernels_result {
 
 enum { KERNELS_ISA_AUTO, KERNELS_ISA_ALL }; /* else a name */
 static const char *const kernels_isas[] = {"auto", "all", "base", "avx2", "avx512", "neon", NULL};
+
+enum { KERNELS_STORES_AUTO, KERNELS_STORES_CACHED, KERNELS_STORES_STREAMED };
+static const char *const kernels_stores_names[] = {"auto", "cached", "streamed", NULL};
 
 static uint64_t kernels_cpu_ns(void)
 {
@@ -75,38 +85,46 @@ static uint64_t kernels_cpu_ns(void)
 
 static void kernels_call_copy(const struct kernels_walk *w, const struct roofline_copy *copy, void *const *arrays)
 {
-	unsigned inout = kernel_case_inout(w->c);
+	unsigned inout = w->sources, out = inout + kernel_case_inout(w->c);
 
 	copy->run(&(struct roofline_args){
 		.src = (const void *const *)arrays,
 		.src_count = w->sources,
-		.inout = arrays + w->sources,
-		.inout_count = inout,
-		.out = arrays + w->sources + inout,
-		.out_count = kernel_case_out(w->c),
+		.inout = arrays + inout,
+		.inout_count = out - inout,
+		.inout_width = w->width[inout],
+		.out = arrays + out,
+		.out_count = w->arrays - out,
+		.out_width = w->width[out],
 		.bytes = w->chunk_bytes,
 	});
 }
 
+static void kernels_arrays_at(const struct kernels_walk *w, size_t at, void **arrays)
+{
+	for (unsigned a = 0; a < w->arrays; a++)
+		arrays[a] = w->base + w->offset[a] + at * w->width[a];
+}
+
 /* One timed run of the kernel, or of a copy when there is one: gradient GB/s. */
-static double kernels_time(const struct kernels_walk *w, const struct roofline_copy *copy)
+static double kernels_time(struct kernels_walk *w, const struct roofline_copy *copy)
 {
 	uint64_t begin_ns = kernels_cpu_ns(), spent_ns;
 
 	for (unsigned pass = 0; pass < w->passes; pass++) {
-		for (size_t at = 0; at < w->array_bytes; at += w->chunk_bytes) {
+		for (size_t at = w->at; at < w->at + w->window_bytes; at += w->chunk_bytes) {
 			void *arrays[KERNEL_ARRAYS_MAX];
 
-			for (unsigned a = 0; a < w->arrays; a++)
-				arrays[a] = w->base + a * w->array_bytes + at;
+			kernels_arrays_at(w, at, arrays);
 			if (copy)
 				kernels_call_copy(w, copy, arrays);
 			else
-				kernel_case_call(w->c, w->kernels, w->sources, arrays, w->chunk_bytes);
+				kernel_case_call(w->c, w->kernels, w->stores, w->sources, arrays, w->chunk_bytes);
 		}
 	}
 	spent_ns = kernels_cpu_ns() - begin_ns;
-	return (double)w->passes * (double)w->array_bytes * w->sources / (double)(spent_ns ? spent_ns : 1);
+	w->at = (w->at + w->window_bytes) % w->array_bytes;
+	return (double)w->passes * (double)w->window_bytes * w->sources / (double)(spent_ns ? spent_ns : 1);
 }
 
 static int kernels_compare(const void *a, const void *b)
@@ -124,44 +142,91 @@ static double kernels_median(double *values, unsigned count)
 
 /*
  * 2^-7 as f32 and bf16, 1 as f16, anew for every case: nothing denormal, and nothing that an earlier case left behind
- * (a NaN would end a search at once).
+ * (a NaN would end a search at once). In the order of the walk: what is in the cache afterwards comes last.
  */
 static void kernels_fill(const struct kernels_walk *w)
 {
-	for (size_t i = 0; i < w->arrays * w->array_bytes; i += 4)
-		memcpy(w->base + i, &(uint32_t){0x3c003c00}, 4);
+	static const uint32_t value = 0x3c003c00;
+
+	for (size_t at = 0; at < w->array_bytes; at += w->chunk_bytes) {
+		void *arrays[KERNEL_ARRAYS_MAX];
+
+		kernels_arrays_at(w, at, arrays);
+		for (unsigned a = 0; a < w->arrays; a++) {
+			for (size_t i = 0; i < w->chunk_bytes * w->width[a]; i += sizeof(value))
+				memcpy((unsigned char *)arrays[a] + i, &value, sizeof(value));
+		}
+	}
 }
 
-static struct kernels_result kernels_measure_once(const struct kernels_walk *w, unsigned repeats)
+/*
+ * A sum that is stored is added to next. Streamed, it would be fetched back from memory then: such copies are no
+ * measure of it.
+ */
+static bool kernels_copy_fits(const struct kernels_walk *w, const struct roofline_copy *copy)
 {
-	double kernel[KERNELS_REPEATS_MAX] = {0}, copies[KERNELS_COPIES_MAX][KERNELS_REPEATS_MAX] = {{0}};
-	struct kernels_result result = {0};
+	return !(copy->streamed && w->c->op == KERNEL_STORE);
+}
+
+/* The fastest two copies, best first; those that lost by a lot need no more of the time. */
+static void kernels_find_copies(struct kernels_walk *w, const struct roofline_copy *best[2])
+{
+	double trials[KERNELS_COPIES_MAX][KERNELS_TRIAL] = {{0}}, medians[2] = {0};
 	const struct roofline_copy *copy;
 
-	kernels_fill(w);
-	kernels_time(w, NULL); /* pages, caches, clock rate */
+	for (unsigned r = 0; r < KERNELS_TRIAL; r++) {
+		for (unsigned i = 0; i < KERNELS_COPIES_MAX && (copy = roofline_at(i)); i++) {
+			if (kernels_copy_fits(w, copy))
+				trials[i][r] = kernels_time(w, copy);
+		}
+	}
+	for (unsigned i = 0; i < KERNELS_COPIES_MAX && (copy = roofline_at(i)); i++) {
+		double median = kernels_median(trials[i], KERNELS_TRIAL);
+
+		if (median > medians[0]) {
+			medians[1] = medians[0];
+			best[1] = best[0];
+			medians[0] = median;
+			best[0] = copy;
+		} else if (median > medians[1]) {
+			medians[1] = median;
+			best[1] = copy;
+		}
+	}
+}
+
+/* Kernel and the fastest copies in turns, all anew: the best of many short trials would be too good. */
+static struct kernels_result kernels_measure_once(struct kernels_walk *w, unsigned repeats)
+{
+	double kernel[KERNELS_REPEATS_MAX] = {0}, copies[2][KERNELS_REPEATS_MAX] = {{0}};
+	const struct roofline_copy *best[2] = {NULL, NULL};
+	struct kernels_result result = {0};
+
+	kernels_find_copies(w, best);
 	for (unsigned r = 0; r < repeats; r++) {
 		kernel[r] = kernels_time(w, NULL);
-		for (unsigned i = 0; i < KERNELS_COPIES_MAX && (copy = roofline_at(i)); i++)
-			copies[i][r] = kernels_time(w, copy);
+		for (unsigned i = 0; i < 2; i++)
+			copies[i][r] = kernels_time(w, best[i]);
 	}
 	result.kernel = kernels_median(kernel, repeats);
-	for (unsigned i = 0; i < KERNELS_COPIES_MAX && (copy = roofline_at(i)); i++) {
+	for (unsigned i = 0; i < 2; i++) {
 		double median = kernels_median(copies[i], repeats);
 
 		if (median > result.roofline) {
 			result.roofline = median;
-			result.copy = copy->name;
+			result.copy = best[i]->name;
 		}
 	}
 	return result;
 }
 
 /* A kernel cannot be faster than memory: a ratio above the limit is noise, measured again, or a wrong roofline. */
-static struct kernels_result kernels_measure(const struct kernels_walk *w, unsigned repeats)
+static struct kernels_result kernels_measure(struct kernels_walk *w, unsigned repeats)
 {
 	struct kernels_result result = {0};
 
+	kernels_fill(w);
+	kernels_time(w, NULL); /* pages, caches, clock rate */
 	for (unsigned i = 0; i < KERNELS_TRIES; i++) {
 		result = kernels_measure_once(w, repeats);
 		if (result.kernel <= result.roofline * KERNELS_RATIO_MAX)
@@ -173,6 +238,7 @@ static struct kernels_result kernels_measure(const struct kernels_walk *w, unsig
 static bool kernels_report(struct kernels_bench *b, const struct kernels_walk *w, const struct kernels_result *r)
 {
 	const char *cache = w->cold ? "cold" : "warm";
+	const char *stores = w->stores == STORES_STREAMED ? "streamed" : "cached";
 	double ratio = r->kernel / r->roofline;
 
 	if (ratio > KERNELS_RATIO_MAX) {
@@ -184,13 +250,14 @@ static bool kernels_report(struct kernels_bench *b, const struct kernels_walk *w
 			w->c->name, w->kernels->name, w->sources, cache, r->kernel, ratio * 100);
 	}
 	if (b->json)
-		return output_json(json_pack("{s:s, s:s, s:s, s:i, s:s, s:f, s:f}", "bench", "kernel", "kernel",
+		return output_json(json_pack("{s:s, s:s, s:s, s:i, s:s, s:f, s:f, s:s}", "bench", "kernel", "kernel",
 			w->c->name, "isa", w->kernels->name, "workers", (int)w->sources, "cache", cache, "gb_per_s",
-			r->kernel, "roofline_gb_per_s", r->roofline));
+			r->kernel, "roofline_gb_per_s", r->roofline, "stores", stores));
 	output_cell(&b->table, "%s", w->c->name);
 	output_cell(&b->table, "%s", w->kernels->name);
 	output_cell(&b->table, "%u", w->sources);
 	output_cell(&b->table, "%s", cache);
+	output_cell(&b->table, "%s", stores);
 	output_cell(&b->table, "%.2f", r->kernel);
 	output_cell(&b->table, "%.2f", r->roofline);
 	output_cell(&b->table, "%.0f %%", ratio * 100);
@@ -198,29 +265,43 @@ static bool kernels_report(struct kernels_bench *b, const struct kernels_walk *w
 	return true;
 }
 
+/* As phub/chunk.c does it for payloads that stay put: what does not stay in the cache anyway goes past it. */
+static enum stores kernels_stores(const struct kernels_bench *b, const struct kernel_case *c, bool cold)
+{
+	bool streamed = b->stores == KERNELS_STORES_AUTO ? cold : b->stores == KERNELS_STORES_STREAMED;
+
+	return streamed && kernel_case_streams(c) ? STORES_STREAMED : STORES_CACHED;
+}
+
 static struct kernels_walk kernels_walk_of(const struct kernels_bench *b, const struct kernel_case *c,
 	const struct kernels *kernels, unsigned sources, bool cold)
 {
-	unsigned arrays = sources + kernel_case_inout(c) + kernel_case_out(c);
 	struct kernels_walk w = {
 		.c = c,
 		.kernels = kernels,
 		.sources = sources,
-		.arrays = arrays,
+		.arrays = sources + kernel_case_inout(c) + kernel_case_out(c),
 		.cold = cold,
+		.stores = kernels_stores(b, c, cold),
 		.base = b->memory.base,
 		.chunk_bytes = KERNELS_CHUNK_BYTES,
 		.passes = 1,
 	};
+	size_t units = 0; /* of a source's bytes, all arrays together */
 
+	for (unsigned a = 0; a < w.arrays; a++)
+		units += w.width[a] = kernel_case_width(c, sources, a);
 	if (cold) {
-		w.array_bytes = (b->cold_bytes / arrays / w.chunk_bytes + 1) * w.chunk_bytes;
+		w.window_bytes = (b->cold_bytes / units / KERNELS_WINDOWS / w.chunk_bytes + 1) * w.chunk_bytes;
+		w.array_bytes = KERNELS_WINDOWS * w.window_bytes;
 	} else {
-		while (w.chunk_bytes > ROOFLINE_BLOCK && w.chunk_bytes * arrays > b->warm_bytes)
+		while (w.chunk_bytes > ROOFLINE_BLOCK && w.chunk_bytes * units > b->warm_bytes)
 			w.chunk_bytes /= 2;
-		w.array_bytes = w.chunk_bytes;
-		w.passes = (unsigned)(KERNELS_WARM_BYTES / (w.array_bytes * arrays));
+		w.array_bytes = w.window_bytes = w.chunk_bytes;
+		w.passes = (unsigned)(KERNELS_WARM_BYTES / (w.array_bytes * units));
 	}
+	for (unsigned a = 1; a < w.arrays; a++)
+		w.offset[a] = w.offset[a - 1] + w.array_bytes * w.width[a - 1];
 	return w;
 }
 
@@ -240,12 +321,17 @@ static bool kernels_run_case(
 	return true;
 }
 
+static bool kernels_wanted(const struct kernels_bench *b, const struct kernel_case *c)
+{
+	return b->only ? strcmp(b->only, c->name) == 0 : c->quick || !b->quick;
+}
+
 static bool kernels_run_table(struct kernels_bench *b, const struct kernels *kernels)
 {
 	for (const struct kernel_case *c = kernel_cases; c->name; c++) {
 		unsigned counts = c->one_source ? 1 : b->workers.count;
 
-		if (b->only && strcmp(b->only, c->name) != 0)
+		if (!kernels_wanted(b, c))
 			continue;
 		for (unsigned i = 0; i < counts; i++) {
 			if (!kernels_run_case(b, c, kernels, c->one_source ? 1 : (unsigned)b->workers.at[i]))
@@ -260,7 +346,7 @@ static unsigned kernels_count_cases(const struct kernels_bench *b)
 	unsigned count = 0;
 
 	for (const struct kernel_case *c = kernel_cases; c->name; c++) {
-		if (!b->only || strcmp(b->only, c->name) == 0)
+		if (kernels_wanted(b, c))
 			count += 2 * (c->one_source ? 1 : b->workers.count);
 	}
 	return count;
@@ -277,8 +363,8 @@ static int kernels_prepare(struct kernels_bench *b, struct err *e)
 
 		b->cold_bytes = 4 * llc;
 		b->warm_bytes = (uint64_t)(l2 > 0 ? l2 : 512 << 10) * 3 / 4;
-		/* Each array is rounded up to a chunk, and one chunk more. */
-		rc = mem_region_create(b->cold_bytes + (KERNEL_ARRAYS_MAX + 1) * KERNELS_CHUNK_BYTES,
+		/* Each window of each array is rounded up to a chunk. */
+		rc = mem_region_create(b->cold_bytes + 2ull * KERNEL_ARRAYS_MAX * KERNELS_WINDOWS * KERNELS_CHUNK_BYTES,
 			MEM_HUGE | MEM_POPULATE, MEM_NODE_ANY, &b->memory, e);
 	}
 	free(host);
@@ -341,8 +427,9 @@ int bench_kernels_run(int argc, char **argv)
 {
 	struct kernels_bench b = {
 		.workers = {.count = 0},
-		.table = {.heads = {"kernel", "isa", "workers", "cache", "GB/s", "roofline", "share", "fastest copy"},
-			.align = "llrlrrrl"},
+		.table = {.heads = {"kernel", "isa", "workers", "cache", "stores", "GB/s", "roofline", "share",
+				  "fastest copy"},
+			.align = "llrllrrrl"},
 	};
 	const struct args_option options[] = {
 		{"isa", "NAME", "auto (as PHUB_ISA says), all, base, avx2, avx512 or neon", ARGS_CHOICE, &b.isa, 0, 0,
@@ -350,8 +437,10 @@ int bench_kernels_run(int argc, char **argv)
 		{"workers", "LIST", "how many gradients are summed (2,4,8,16)", ARGS_LIST, &b.workers, 1,
 			KERNEL_SOURCES_MAX, NULL},
 		{"kernel", "NAME", "only this one", ARGS_TEXT, &b.only, 0, 0, NULL},
-		{"quick", NULL, "4 workers and fewer repetitions: a quarter of a minute", ARGS_FLAG, &b.quick, 0, 0,
-			NULL},
+		{"stores", "HOW", "of results: auto (streamed when cold, as the box does), cached or streamed",
+			ARGS_CHOICE, &b.stores, 0, 0, kernels_stores_names},
+		{"quick", NULL, "half precision only in sums, fewer repetitions: half a minute", ARGS_FLAG, &b.quick, 0,
+			0, NULL},
 		{"json", NULL, "one JSON object a line", ARGS_FLAG, &b.json, 0, 0, NULL},
 		{.name = NULL},
 	};
@@ -362,11 +451,13 @@ int bench_kernels_run(int argc, char **argv)
 			 "cold (4 times the last-level cache), beside the machine's roofline: the fastest of plain, "
 			 "AVX2 and\n"
 			 "AVX-512 copies of the same arrays, with cached or non-temporal stores, with or without "
-			 "prefetch.\n"
+			 "prefetch;\n"
+			 "for store_*, whose sums are added to next, with cached stores.\n"
 			 "Medians of 9 runs, kernel and copies taking turns. A share above 105 % fails: the roofline "
 			 "was wrong.\n",
-		.examples =
-			"  phub bench kernels --quick\n  phub bench kernels --isa all --kernel sum_f32 --workers 4\n",
+		.examples = "  phub bench kernels --quick\n"
+			    "  phub bench kernels --isa all --kernel sum_f32 --workers 4\n"
+			    "  phub bench kernels --kernel sum_f32 --stores cached\n",
 		.options = options,
 	};
 	struct args_words words;
@@ -378,7 +469,7 @@ int bench_kernels_run(int argc, char **argv)
 	if (rc != ARGS_GO_ON)
 		return rc;
 	if (!b.workers.count)
-		b.workers = b.quick ? (struct args_list){1, {4}} : (struct args_list){4, {2, 4, 8, 16}};
+		b.workers = (struct args_list){4, {2, 4, 8, 16}};
 	if (kernels_prepare(&b, &e) < 0) {
 		output_error("%s", e.text);
 		return CLI_FAILED;

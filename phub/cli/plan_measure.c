@@ -97,16 +97,27 @@ static uint64_t measure_cpu_ns(void)
 static double measure_kernel_once(
 	const struct kernel_case *c, const struct kernels *kernels, unsigned workers, const struct mem_region *memory)
 {
-	unsigned count = workers + kernel_case_inout(c) + kernel_case_out(c);
-	size_t array_bytes = memory->bytes / count / MEASURE_CHUNK_BYTES * MEASURE_CHUNK_BYTES;
-	uint64_t begin_ns = measure_cpu_ns(), spent_ns;
+	/* As the box does with a large round of shared memory. */
+	enum stores stores = kernel_case_streams(c) ? STORES_STREAMED : STORES_CACHED;
+	unsigned count = workers + kernel_case_inout(c) + kernel_case_out(c), widths = 0;
+	uint64_t begin_ns, spent_ns;
+	size_t array_bytes;
 
+	for (unsigned a = 0; a < count; a++)
+		widths += kernel_case_width(c, workers, a);
+	array_bytes = memory->bytes / widths / MEASURE_CHUNK_BYTES * MEASURE_CHUNK_BYTES;
+	begin_ns = measure_cpu_ns();
 	for (size_t at = 0; at < array_bytes; at += MEASURE_CHUNK_BYTES) {
+		unsigned char *array = memory->base;
 		void *arrays[KERNEL_ARRAYS_MAX];
 
-		for (unsigned a = 0; a < count; a++)
-			arrays[a] = (unsigned char *)memory->base + a * array_bytes + at;
-		kernel_case_call(c, kernels, workers, arrays, MEASURE_CHUNK_BYTES);
+		for (unsigned a = 0; a < count; a++) {
+			unsigned width = kernel_case_width(c, workers, a);
+
+			arrays[a] = array + at * width;
+			array += array_bytes * width;
+		}
+		kernel_case_call(c, kernels, stores, workers, arrays, MEASURE_CHUNK_BYTES);
 	}
 	spent_ns = measure_cpu_ns() - begin_ns;
 	return (double)array_bytes * workers / (double)(spent_ns ? spent_ns : 1);

@@ -23,7 +23,7 @@ EXCHANGE_KEYS = ["bench", "transport", "mode", "workers", "bytes", "optimizer", 
                  "p99_ms", "gb_per_s_worker", "box_cpu_s_per_gb", "cpu_s_per_gb", "errors"]
 AGGREGATION_KEYS = ["bench", "how", "adds", "pass", "stores", "model", "optimizer", "workers", "cores", "bytes", "chunk", "keys",
                     "rounds", "p50_ms", "min_ms", "max_ms", "gb_per_s", "cpu_s_per_gb", "waits", "errors"]
-KERNEL_KEYS = ["bench", "kernel", "isa", "workers", "cache", "gb_per_s", "roofline_gb_per_s"]
+KERNEL_KEYS = ["bench", "kernel", "isa", "workers", "cache", "gb_per_s", "roofline_gb_per_s", "stores"]
 
 
 def phub(*words, status=0, env=None):
@@ -360,10 +360,10 @@ def exchange_parent_dies():
 
 def kernels_contract():
     """JSON of the kernels has the contract's keys; warm and cold; no kernel beats the roofline."""
-    out, _ = phub("bench", "kernels", "--quick", "--kernel", "sum_f32", "--json", "--isa", "base")
+    out, _ = phub("bench", "kernels", "--quick", "--kernel", "sum_f32", "--workers", "4", "--json", "--isa", "base")
     found = lines(out)
     check([list(line) for line in found] == [KERNEL_KEYS] * 2, out)
-    check([line["cache"] for line in found] == ["warm", "cold"], out)
+    check([(line["cache"], line["stores"]) for line in found] == [("warm", "cached"), ("cold", "streamed")], out)
     check(all(line["gb_per_s"] <= 1.05 * line["roofline_gb_per_s"] for line in found), out)
     check(all(line["isa"] == "base" and line["workers"] == 4 for line in found), out)
 

@@ -15,7 +15,7 @@ static unsigned char sources[SOURCES_MAX][BUFFER_BYTES], accumulator[BUFFER_BYTE
 
 /* The arrays that a call writes, once for the base kernel and once for the one under test. */
 enum { OUT, WEIGHT, STATE0, STATE1, WRITTEN };
-static unsigned char written[2][WRITTEN][BUFFER_BYTES];
+static _Alignas(64) unsigned char written[2][WRITTEN][BUFFER_BYTES];
 
 /* Values, plain or special, are drawn once; arrays are cut out of these pools. Drawing anew took most of the time. */
 #define POOL_LENGTH 16384
@@ -50,6 +50,7 @@ struct draw {
 	size_t count, src_count;
 	enum dtype in, out;
 	int has_acc;
+	enum stores stores;
 	float scale;
 	size_t shift[SOURCES_MAX + 1 + WRITTEN];
 	const void *src[SOURCES_MAX];
@@ -61,6 +62,7 @@ static void draw_call(struct random *r, struct draw *d, size_t count, enum dtype
 
 	*d = (struct draw){.count = count, .in = in, .out = out};
 	d->has_acc = (int)random_below(r, 2);
+	d->stores = random_below(r, 2) ? STORES_STREAMED : STORES_CACHED;
 	d->src_count = random_below(r, SOURCES_MAX + 1);
 	if (!d->has_acc && d->src_count == 0)
 		d->src_count = 1;
@@ -95,6 +97,7 @@ static struct sum_args draw_sum(const struct draw *d, int side)
 		.scale = d->scale,
 		.count = d->count,
 		.out = draw_array(d, side, OUT),
+		.stores = side ? d->stores : STORES_CACHED,
 	};
 }
 

@@ -3,6 +3,7 @@
  * The chunk's way on one core, without a network: a fake queue records what the core replies. Sums are checked
  * against a serial oracle for payloads that are held, added and staged, in every order of arrival.
  */
+#include "aggregation/kernels.h"
 #include "phub/chunk.h"
 #include "phub/link.h"
 #include "phub/stepwise.h"
@@ -552,6 +553,44 @@ static void test_step_of_another_rank(void **state)
 	bench_close(b);
 }
 
+/* ---- cached or streamed ---- */
+
+static enum stores stores_seen;
+
+static void stores_note(const struct sum_args *args)
+{
+	stores_seen = args->stores;
+	kernels_base.sum(args);
+}
+
+/* How the result of a round is written. */
+static enum stores stores_of(unsigned hold_max, bool beyond_cache)
+{
+	struct kernels noting = kernels_base;
+	struct bench *b = bench_new();
+
+	noting.sum = stores_note;
+	bench_open(b, 2, hold_max);
+	assert_true(!b->shard->beyond_cache); /* two payloads and a result of 4 KiB: any second-level cache has more */
+	b->shard->beyond_cache = beyond_cache;
+	b->shard->kernels = &noting;
+	bench_fill(b, 1);
+	bench_push_all(b, 1, 0, hold_max > 0);
+	assert_true(bench_sent(b, 0, 7) == bench_sum(b, 7));
+	bench_complete(b);
+	bench_close(b);
+	return stores_seen;
+}
+
+static void test_only_mapped_results_beyond_the_cache_are_streamed(void **state)
+{
+	(void)state;
+	assert_int_equal(stores_of(UINT_MAX, true), STORES_STREAMED);
+	assert_int_equal(stores_of(UINT_MAX, false), STORES_CACHED);
+	assert_int_equal(stores_of(0, true), STORES_CACHED);
+	assert_int_equal(stores_of(2, true), STORES_CACHED);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -577,6 +616,7 @@ int main(void)
 		cmocka_unit_test(test_step_of_another_version),
 		cmocka_unit_test(test_step_of_another_group),
 		cmocka_unit_test(test_step_of_another_rank),
+		cmocka_unit_test(test_only_mapped_results_beyond_the_cache_are_streamed),
 	};
 
 	return cmocka_run_group_tests_name("chunk", tests, NULL, NULL);
