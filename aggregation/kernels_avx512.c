@@ -74,14 +74,17 @@ static inline __m512i simd_quiet_bf16(vec value, __m512i rounded)
 /* NaNs are rare: one look at both vectors. AVX512_BF16's own conversion flushes subnormals, so it is no substitute. */
 static inline __m512i simd_pack_bf16(vec a, vec b)
 {
+	const __m512i order = _mm512_set_epi16(31, 29, 27, 25, 23, 21, 19, 17, 15, 13, 11, 9, 7, 5, 3, 1, 30, 28, 26,
+		24, 22, 20, 18, 16, 14, 12, 10, 8, 6, 4, 2, 0);
 	__m512i first = simd_round_bf16(a), second = simd_round_bf16(b);
 
 	if (__builtin_expect(_mm512_cmp_ps_mask(a, b, _CMP_UNORD_Q) != 0, 0)) {
 		first = simd_quiet_bf16(a, first);
 		second = simd_quiet_bf16(b, second);
 	}
-	first = _mm512_packus_epi32(_mm512_srli_epi32(first, 16), _mm512_srli_epi32(second, 16));
-	return _mm512_permutexvar_epi64(_mm512_set_epi64(7, 5, 3, 1, 6, 4, 2, 0), first);
+	/* Words of both in turns by one shift and a blend, then in order by one permutation. */
+	first = _mm512_mask_blend_epi16(0xaaaaaaaa, _mm512_srli_epi32(first, 16), second);
+	return _mm512_permutexvar_epi16(order, first);
 }
 
 static inline void simd_store_pair(void *dst, __m512i halves)
