@@ -40,6 +40,7 @@ SEED ?=
 FUZZ_SECONDS ?= 60
 TESTS ?=
 RUNS ?=
+RECORD ?=
 ROWS ?=
 RATE ?=
 CLANG ?= clang
@@ -364,6 +365,11 @@ bench-readme: bench ## the same, and its tables into README.md
 	@BUILD='$(BUILD)' tests/bench/run.py --readme
 	@BUILD='$(BUILD)' tests/bench/rack.py --readme
 	@BUILD='$(BUILD)' tests/bench/paper.py --readme
+
+.PHONY: bench-instructions
+bench-instructions: deps-test ## instructions per gradient byte beside those recorded (RECORD=1: record them anew)
+	@$(MAKE) --no-print-directory all
+	@BUILD='$(BUILD)' tests/system/test_instructions.py $(if $(RECORD),--record)
 
 # What headers of ours include is generated first. CC=clang: they compile by themselves with clang too.
 .PHONY: lint

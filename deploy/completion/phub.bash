@@ -40,7 +40,7 @@ _phub_words() { # COMMAND SUBCOMMAND WORD
 				--chunk --reproducible --cores --poll --phubd --config --listen --worker-netns --set --timeout --json
 				--help'
 			;;
-		kernels) words='--isa --workers --kernel --stores --quick --json --help' ;;
+		kernels) words='--isa --workers --kernel --stores --once --quick --json --help' ;;
 		aggregation)
 			words='--how --adds --fused --separate --stores --optimizer --workers --cores --model --bytes --keys
 				--chunk --rounds --json --help'
