@@ -25,7 +25,8 @@ enum {
 	DRIVE_SPIN_MIN_US = 20,
 	DRIVE_SPIN_US = 50,
 	DRIVE_SPIN_MAX_US = 200,
-	DRIVE_NAP_MS = 4, /* the thread takes over when no caller has driven for so long */
+	DRIVE_SLEPT_LONG = 4, /* times the spin before it */
+	DRIVE_NAP_MS = 4,     /* the thread takes over when no caller has driven for so long */
 	DRIVE_THREAD_SPIN_US = 20,
 	DRIVE_BLIND_MS = 1,  /* how often to look where nothing can wake us */
 	DRIVE_ONCE_MAX = 64, /* rounds of progress in one phub_progress() */
@@ -209,7 +210,7 @@ static void drive_adapt(struct drive *d, uint64_t slept_ns)
 {
 	if (slept_ns < 2 * d->spin_ns && d->spin_ns < DRIVE_SPIN_MAX_US * NS_PER_US)
 		d->spin_ns *= 2;
-	else if (slept_ns > NS_PER_MS && d->spin_ns > DRIVE_SPIN_MIN_US * NS_PER_US)
+	else if (slept_ns > DRIVE_SLEPT_LONG * d->spin_ns && d->spin_ns > DRIVE_SPIN_MIN_US * NS_PER_US)
 		d->spin_ns /= 2;
 }
 
