@@ -99,11 +99,12 @@ static double measure_kernel_once(
 {
 	/* As the box does with a large round of shared memory. */
 	enum stores stores = kernel_case_streams(c) ? STORES_STREAMED : STORES_CACHED;
-	unsigned count = workers + kernel_case_inout(c) + kernel_case_out(c), widths = 0;
+	unsigned count = workers + kernel_case_inout(c) + kernel_case_out(c);
+	unsigned widths = kernel_case_width(c, workers, 0);
 	uint64_t begin_ns, spent_ns;
 	size_t array_bytes;
 
-	for (unsigned a = 0; a < count; a++)
+	for (unsigned a = 1; a < count; a++)
 		widths += kernel_case_width(c, workers, a);
 	array_bytes = memory->bytes / widths / MEASURE_CHUNK_BYTES * MEASURE_CHUNK_BYTES;
 	begin_ns = measure_cpu_ns();
