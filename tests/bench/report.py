@@ -113,7 +113,7 @@ def kernel_text(results):
         return []
     isa = results.kernels[0]["isa"]
     return ["", fill(f"Kernels (`phub bench kernels --quick`, {isa}, one CPU, beyond the last-level cache): GB/s of gradients, and the share of the "
-                     "roofline, the best of copies of the same arrays.", 125), "", *kernel_summary(results)]
+                     "roofline, the best of copies of the same arrays (store: of cached ones, because what it writes is added to next).", 125), "", *kernel_summary(results)]
 
 
 class Claims:
@@ -195,7 +195,8 @@ def conditions(results):
 
 
 def tables(results):
-    return [*conditions(results), "", *exchange_table(results), *kernel_text(results), "", "What is to be reached:", "", *Claims(results).table()]
+    return [*conditions(results), "", *Claims(results).table(), *kernel_text(results), "", "<details><summary>Every row, with its "
+            "command and spread</summary>", "", *exchange_table(results), "", "</details>"]
 
 
 # ---- the picture ----
