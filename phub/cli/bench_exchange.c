@@ -1,34 +1,28 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * phub bench exchange: starts a box and workers as processes of this machine, lets them exchange, and prints what it
- * took. Here are the options, the plan made from them, and the watch over the children; what happens in them is in
- * trial_*.c.
+ * took. Here are the options and the plan made from them; the rest is in trial_*.c.
  */
 #include <errno.h>
 #include <inttypes.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/prctl.h>
 #include <sys/random.h>
-#include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "aggregation/convert.h"
-#include "phub/base/clock.h"
 #include "phub/cli/args.h"
 #include "phub/cli/box_process.h"
 #include "phub/cli/cli.h"
 #include "phub/cli/models.h"
 #include "phub/cli/output.h"
 #include "phub/cli/trial.h"
+#include "phub/cli/trial_crew.h"
 #include "phub/cli/trial_loop.h"
 #include "transport/transport.h"
 
-enum { EXCHANGE_GRACE_MS = 3000 }; /* for workers to end by themselves when one has failed */
-enum { EXCHANGE_LOOP = 5 };        /* index in exchange_transports */
+enum { EXCHANGE_LOOP = 5 }; /* index in exchange_transports */
 enum { EXCHANGE_SECRET_BYTES = 16, EXCHANGE_NETNS_MAX = 200 };
 
 /* Variable of the environment that hands the secret to the box. */
@@ -51,27 +45,12 @@ struct exchange_options {
 	bool json, reproducible;
 };
 
-/* Children of one run. */
 struct exchange_run {
 	struct trial_plan plan;
 	char secret[2 * EXCHANGE_SECRET_BYTES + 1]; /* of a box that strangers may reach */
-	struct trial_shared *shared[TRIAL_JOBS_MAX];
 	struct box_settings settings;
-	struct box_process box;
-	unsigned worker_count;            /* of all jobs; those of one stand together, by rank */
-	pid_t workers[TRIAL_WORKERS_MAX]; /* 0: has ended */
-	int status[TRIAL_WORKERS_MAX];
-	unsigned alive;
-	struct err trouble; /* the first that was not a worker's own */
+	struct trial_crew crew;
 };
-
-static volatile sig_atomic_t exchange_interrupted;
-
-static void exchange_on_signal(int number)
-{
-	(void)number;
-	exchange_interrupted = 1;
-}
 
 /* ---- the plan ---- */
 
@@ -103,7 +82,6 @@ static int exchange_plan_init(struct trial_plan *p, const struct exchange_option
 		.jobs = (unsigned)o->jobs,
 		.rounds = (unsigned)o->rounds,
 		.warmup = TRIAL_WARMUP,
-		.group_count = 1,
 		.chunk_bytes = o->chunk,
 		.timeout_ms = (int)o->timeout_s * 1000,
 	};
@@ -111,26 +89,8 @@ static int exchange_plan_init(struct trial_plan *p, const struct exchange_option
 	rc = exchange_load_model(o, &p->model, e);
 	if (rc < 0)
 		return rc;
-	p->bytes = model_bytes(&p->model);
-	p->key_first = calloc(p->model.count, sizeof(*p->key_first));
-	if (!p->key_first)
-		return err_set(e, -ENOMEM, "out of memory");
-	for (size_t k = 0; k < p->model.count; k++) {
-		p->key_first[k] = p->elements;
-		p->elements += p->model.tensors[k].elements;
-		if (p->model.tensors[k].group >= p->group_count)
-			p->group_count = p->model.tensors[k].group + 1u;
-	}
-	return 0;
+	return trial_plan_keys(p, e);
 }
-
-static void exchange_plan_fini(struct trial_plan *p)
-{
-	model_destroy(&p->model);
-	free(p->key_first);
-}
-
-/* ---- children ---- */
 
 /* What the box is told beside the file: the same for a process and for one in this thread. */
 static void exchange_fill_settings(struct box_settings *settings, const struct exchange_options *o)
@@ -146,140 +106,15 @@ static void exchange_fill_settings(struct box_settings *settings, const struct e
 		box_settings_add(settings, "%s", o->set.at[i]);
 }
 
-/* In the child: never returns. */
-static void exchange_be_worker(const struct exchange_run *run, unsigned worker, pid_t parent)
-{
-	const struct trial_plan *p = &run->plan;
-	unsigned job = worker / p->workers;
-	char name[64];
-
-	signal(SIGINT, SIG_IGN); /* the parent ends us when it is told to stop */
-	signal(SIGTERM, SIG_DFL);
-	prctl(PR_SET_PDEATHSIG, SIGKILL);
-	if (getppid() != parent)
-		_exit(CLI_FAILED);
-	snprintf(name, sizeof(name), p->jobs > 1 ? "bench-%d-%u" : "bench-%d", (int)parent, job);
-	_exit(trial_work(p, run->shared[job], worker % p->workers, run->box.address, name, run->box.pid) ? CLI_FAILED
-													 : CLI_DONE);
-}
-
-static int exchange_start_workers(struct exchange_run *run, struct err *e)
-{
-	pid_t parent = getpid();
-
-	fflush(NULL);
-	for (unsigned w = 0; w < run->worker_count; w++) {
-		pid_t pid = fork();
-
-		if (pid == 0)
-			exchange_be_worker(run, w, parent);
-		if (pid < 0)
-			return err_set(e, -errno, "could not fork worker %u: %s", w, strerror(errno));
-		run->workers[w] = pid;
-		run->alive++;
-	}
-	return 0;
-}
-
-static void exchange_signal_workers(const struct exchange_run *run, int number)
-{
-	for (unsigned w = 0; w < run->worker_count; w++) {
-		if (run->workers[w])
-			kill(run->workers[w], number);
-	}
-}
-
-/* What stands before a rank in a message: nothing, or its job. */
-static const char *exchange_job(const struct exchange_run *run, unsigned worker, char text[32])
-{
-	snprintf(text, 32, run->plan.jobs > 1 ? "job %u, " : "", worker / run->plan.workers);
-	return text;
-}
-
-/* Collects those that have ended. */
-static void exchange_reap(struct exchange_run *run)
-{
-	for (unsigned w = 0; w < run->worker_count; w++) {
-		char job[32];
-		int status;
-
-		if (!run->workers[w] || waitpid(run->workers[w], &status, WNOHANG) != run->workers[w])
-			continue;
-		run->workers[w] = 0;
-		run->status[w] = status;
-		run->alive--;
-		if (WIFSIGNALED(status)) {
-			atomic_store_explicit(&run->shared[0]->all->failed, true, memory_order_relaxed);
-			if (!run->trouble.code)
-				err_set(&run->trouble, -ECHILD, "%srank %u was killed by signal %d (%s)",
-					exchange_job(run, w, job), w % run->plan.workers, WTERMSIG(status),
-					strsignal(WTERMSIG(status)));
-		}
-	}
-}
-
-/* Until all workers have ended: by themselves, or, when something went wrong, a little later by us. */
-static void exchange_await(struct exchange_run *run)
-{
-	struct output_progress progress = {.label = run->plan.transport};
-	uint64_t end_ns = CLOCK_NEVER;
-
-	while (run->alive) {
-		bool wrong = atomic_load_explicit(&run->shared[0]->all->failed, memory_order_relaxed);
-
-		exchange_reap(run);
-		if (exchange_interrupted && !run->trouble.code)
-			err_set(&run->trouble, -EINTR, "interrupted");
-		if (run->box.pid && box_process_check(&run->box, run->trouble.code ? NULL : &run->trouble) < 0)
-			wrong = true;
-		if (run->trouble.code == -EINTR)
-			end_ns = 0;
-		else if ((wrong || run->trouble.code) && end_ns == CLOCK_NEVER)
-			end_ns = clock_deadline_ns(clock_now_ns(), EXCHANGE_GRACE_MS);
-		if (clock_now_ns() > end_ns)
-			exchange_signal_workers(run, end_ns == 0 ? SIGTERM : SIGKILL);
-		output_progress_update(&progress, atomic_load_explicit(&run->shared[0]->round, memory_order_relaxed),
-			run->plan.warmup + run->plan.rounds);
-		nanosleep(&(struct timespec){.tv_nsec = 10000000}, NULL);
-	}
-	output_progress_end(&progress);
-}
-
 /* ---- what came of it ---- */
-
-static const struct trial_outcome *exchange_outcome(const struct exchange_run *run, unsigned worker)
-{
-	return &run->shared[worker / run->plan.workers]->outcomes[worker % run->plan.workers];
-}
-
-/* The worker that failed first; else the first with a wrong result. -1: all is well. */
-static int exchange_find_failed(const struct exchange_run *run)
-{
-	uint64_t first_ns = UINT64_MAX;
-	int found = -1;
-
-	for (unsigned w = 0; w < run->worker_count; w++) {
-		const struct trial_outcome *outcome = exchange_outcome(run, w);
-
-		if (outcome->failed_ns && outcome->failed_ns < first_ns) {
-			first_ns = outcome->failed_ns;
-			found = (int)w;
-		}
-	}
-	for (unsigned w = 0; found < 0 && w < run->worker_count; w++) {
-		if (exchange_outcome(run, w)->wrong)
-			found = (int)w;
-	}
-	return found;
-}
 
 static bool exchange_print(const struct exchange_run *run, bool json)
 {
 	struct trial_numbers numbers;
 
 	if (run->plan.jobs > 1)
-		return trial_print_jobs(&run->plan, run->shared, json);
-	if (trial_count(&run->plan, run->shared[0], &numbers) < 0) {
+		return trial_print_jobs(&run->plan, run->crew.shared, json);
+	if (trial_count(&run->plan, run->crew.shared[0], &numbers) < 0) {
 		output_error("out of memory");
 		return false;
 	}
@@ -288,34 +123,18 @@ static bool exchange_print(const struct exchange_run *run, bool json)
 
 static int exchange_conclude(const struct exchange_run *run, bool json)
 {
-	int failed = exchange_find_failed(run);
-	char job[32];
+	enum trial_verdict verdict = trial_crew_judge(&run->crew);
 
-	if (run->trouble.code) {
-		output_error("%s", run->trouble.text);
+	if (verdict == TRIAL_BROKEN)
 		return CLI_FAILED;
-	}
-	if (failed >= 0)
-		output_error("%s%s", exchange_job(run, (unsigned)failed, job),
-			exchange_outcome(run, (unsigned)failed)->text);
-	if (failed >= 0 && exchange_outcome(run, (unsigned)failed)->failed_ns)
-		return CLI_FAILED;
-	for (unsigned w = 0; failed < 0 && w < run->worker_count; w++) {
-		if (run->status[w]) {
-			output_error("%srank %u ended with exit code %d and said nothing", exchange_job(run, w, job),
-				w % run->plan.workers, WEXITSTATUS(run->status[w]));
-			return CLI_FAILED;
-		}
-	}
-	return exchange_print(run, json) && failed < 0 ? CLI_DONE : CLI_FAILED;
+	return exchange_print(run, json) && verdict == TRIAL_GOOD ? CLI_DONE : CLI_FAILED;
 }
 
-static void exchange_catch_signals(void)
-{
-	struct sigaction action = {.sa_handler = exchange_on_signal};
+/* ---- running ---- */
 
-	sigaction(SIGINT, &action, NULL);
-	sigaction(SIGTERM, &action, NULL);
+static int exchange_work(const struct trial_crew *crew, unsigned job, unsigned local, const char *job_name)
+{
+	return trial_work(crew->plan, crew->shared[job], local, crew->box.address, job_name, crew->box.pid);
 }
 
 /* Where the box listens. Who names an address may name one that strangers reach: then a secret keeps them out. */
@@ -338,34 +157,17 @@ static int exchange_set_address(struct exchange_run *run, const struct exchange_
 	return 0;
 }
 
-/* Told before anything is started. */
-static int exchange_check_netns(const struct trial_plan *p, struct err *e)
-{
-	for (unsigned rank = 0; p->worker_netns && rank < p->workers; rank++) {
-		int fd = trial_open_netns(p, rank, e);
-
-		if (fd < 0)
-			return fd;
-		close(fd);
-	}
-	return 0;
-}
-
 static int exchange_run_processes(struct exchange_run *run, const struct exchange_options *o)
 {
-	struct err e;
+	struct trial_crew *crew = &run->crew;
 
-	exchange_catch_signals();
-	if (exchange_set_address(run, o, &run->trouble) < 0)
-		return exchange_conclude(run, o->json);
-	box_settings_add(&run->settings, "data_ports=any");
-	box_settings_add(&run->settings, "transports=%s", run->plan.transport);
-	if (box_process_start(&run->settings, &run->box, &run->trouble) == 0) {
-		if (exchange_start_workers(run, &run->trouble) < 0)
-			exchange_signal_workers(run, SIGKILL);
-		exchange_await(run);
-		if (box_process_stop(&run->box, &e) < 0 && !run->trouble.code)
-			run->trouble = e;
+	crew->work = exchange_work;
+	crew->steps = run->plan.warmup + run->plan.rounds;
+	snprintf(crew->name, sizeof(crew->name), "bench-%d", (int)getpid());
+	if (exchange_set_address(run, o, &crew->trouble) == 0) {
+		box_settings_add(&run->settings, "data_ports=any");
+		box_settings_add(&run->settings, "transports=%s", run->plan.transport);
+		trial_crew_run(crew, &run->settings);
 	}
 	return exchange_conclude(run, o->json);
 }
@@ -374,22 +176,9 @@ static int exchange_run_loop(struct exchange_run *run, const struct exchange_opt
 {
 	struct err e = {0};
 
-	if (trial_loop(&run->plan, run->shared[0], &run->settings, &e) < 0)
-		run->trouble = e;
+	if (trial_loop(&run->plan, run->crew.shared[0], &run->settings, &e) < 0)
+		run->crew.trouble = e;
 	return exchange_conclude(run, o->json);
-}
-
-/* The plan, and the memory of each job. */
-static int exchange_prepare(struct exchange_run *run, const struct exchange_options *o, struct err *e)
-{
-	int rc = exchange_plan_init(&run->plan, o, e);
-
-	if (rc == 0)
-		rc = exchange_check_netns(&run->plan, e);
-	run->worker_count = run->plan.workers * run->plan.jobs;
-	for (unsigned job = 0; rc == 0 && job < run->plan.jobs; job++)
-		rc = trial_shared_create(&run->plan, job, run->shared[0], &run->shared[job], e);
-	return rc;
 }
 
 static int exchange_go(const struct exchange_options *o)
@@ -403,15 +192,14 @@ static int exchange_go(const struct exchange_options *o)
 		return CLI_FAILED;
 	}
 	exchange_fill_settings(&run->settings, o);
-	if (exchange_prepare(run, o, &e) < 0)
+	if (exchange_plan_init(&run->plan, o, &e) < 0 || trial_crew_init(&run->crew, &run->plan, &e) < 0)
 		output_error("%s", e.text);
 	else if (o->transport == EXCHANGE_LOOP)
 		rc = exchange_run_loop(run, o);
 	else
 		rc = exchange_run_processes(run, o);
-	for (unsigned job = 0; job < TRIAL_JOBS_MAX && run->shared[job]; job++)
-		trial_shared_destroy(run->shared[job]);
-	exchange_plan_fini(&run->plan);
+	trial_crew_fini(&run->crew);
+	trial_plan_fini(&run->plan);
 	free(run);
 	return rc;
 }

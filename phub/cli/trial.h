@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * phub bench exchange, what its parts share: the plan that parent and workers agree on before the fork, and the memory
- * that they share after it. Parent: bench_exchange.c; a worker's life: trial_worker.c; what is pushed and what must
- * come back: trial_data.c; the numbers: trial_report.c.
+ * phub bench exchange and train, what its parts share: the plan that parent and workers agree on before the fork, and
+ * the memory that they share after it. Parent: bench_exchange.c; the watch over the workers: trial_crew.c; a worker's
+ * life: trial_worker.c; what is pushed and what must come back: trial_data.c; the numbers: trial_report.c.
  *
  * Rounds count from 0 and the first `warmup` of them are not timed. Workers fill in new gradients before a `fresh`
  * round, together, outside of the timed stretches; a round that is not fresh pushes the same gradients again. With
@@ -39,7 +39,9 @@ struct trial_plan {
 	enum optimizer_kind optimizer;
 	bool reproducible;
 	unsigned workers, rounds, warmup;
-	unsigned jobs; /* as many workers in each */
+	unsigned jobs;  /* as many workers in each */
+	unsigned world; /* of all machines that take part; 0: workers */
+	unsigned block; /* 0, or every so many rounds begin with new gradients, and no others */
 	unsigned group_count;
 	uint64_t chunk_bytes; /* 0: the box's */
 	int timeout_ms;
@@ -88,6 +90,14 @@ bool trial_is_fresh(const struct trial_plan *p, unsigned round);
 bool trial_is_checked(const struct trial_plan *p, unsigned round);
 struct trial_time *trial_times(const struct trial_plan *p, const struct trial_shared *s, unsigned rank);
 
+/* Derives what follows from the plan's model: keys, sizes, groups. 0 or -ENOMEM. */
+int trial_plan_keys(struct trial_plan *p, struct err *e);
+/* Frees the plan's model too. */
+void trial_plan_fini(struct trial_plan *p);
+
+/* Ranks of the job. */
+unsigned trial_world(const struct trial_plan *p);
+
 /* Takes and gives back a job's shared memory; `first` is that of the first job, NULL for itself. 0 or -ENOMEM. */
 int trial_shared_create(
 	const struct trial_plan *p, unsigned job, struct trial_shared *first, struct trial_shared **out, struct err *e);
@@ -135,6 +145,10 @@ struct trial_numbers {
 	uint64_t errors, checked;
 	double copies; /* bytes copied by the library per gradient byte */
 };
+
+void trial_sort(uint64_t *times, size_t count);
+/* The smallest time that `percent` of all do not exceed. */
+double trial_percentile_ms(const uint64_t *sorted, size_t count, double percent);
 
 /* From the times of all workers. 0 or -ENOMEM. */
 int trial_count(const struct trial_plan *p, const struct trial_shared *s, struct trial_numbers *out);

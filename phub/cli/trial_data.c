@@ -88,6 +88,8 @@ bool trial_is_fresh(const struct trial_plan *p, unsigned round)
 {
 	unsigned last = p->warmup + p->rounds - 1;
 
+	if (p->block)
+		return round % p->block == 0;
 	/* The round behind a checked one is fresh: there the workers have waited for each other's checks. */
 	return p->check == TRIAL_ALL || round == 0 || round == p->warmup || round == p->warmup + 1 || round == last;
 }
@@ -177,7 +179,7 @@ void trial_expect(const struct trial_plan *p, struct trial_shared *s, unsigned r
 				int32_t numbers[DATA_BLOCK];
 
 				data_block(s->salt, data_round(p, round), block, numbers, false);
-				for (unsigned w = 1; w < p->workers; w++)
+				for (unsigned w = 1; w < trial_world(p); w++)
 					data_block(s->salt + w, data_round(p, round), block, numbers, true);
 				data_to_float(numbers, sum, 1.0f);
 			}

@@ -35,7 +35,7 @@ int trial_member_options(const struct trial_member *m, struct phub_options *opti
 		(*groups)[g] = p->hyper;
 	phub_options_init(options);
 	options->rank = (int)m->rank;
-	options->world = (int)p->workers;
+	options->world = (int)trial_world(p);
 	options->optimizer = (enum phub_optimizer)p->optimizer;
 	options->reproducible = p->reproducible;
 	options->chunk_bytes = (unsigned)p->chunk_bytes;
@@ -133,16 +133,21 @@ void trial_member_fill(struct trial_member *m, unsigned round)
 	}
 }
 
+int trial_member_begin_key(struct trial_member *m, uint32_t key, int priority)
+{
+	void *results = m->p->mode == TRIAL_COPY ? (void *)(uintptr_t)m->results[key] : NULL;
+	int rc = phub_push_pull(m->phub, (int)key, m->push[key], results, priority);
+
+	return rc < 0 ? trial_member_fail(m, rc, "pushing", NULL) : 0;
+}
+
 int trial_member_begin_round(struct trial_member *m)
 {
-	for (uint32_t k = 0; k < m->p->model.count; k++) {
-		void *results = m->p->mode == TRIAL_COPY ? (void *)(uintptr_t)m->results[k] : NULL;
-		int rc = phub_push_pull(m->phub, (int)k, m->push[k], results, (int)k);
+	int rc = 0;
 
-		if (rc < 0)
-			return trial_member_fail(m, rc, "pushing", NULL);
-	}
-	return 0;
+	for (uint32_t k = 0; rc == 0 && k < m->p->model.count; k++)
+		rc = trial_member_begin_key(m, k, (int)k);
+	return rc;
 }
 
 void trial_member_check(struct trial_member *m, unsigned round)

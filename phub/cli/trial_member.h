@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * One rank of phub bench exchange: its handle, its memory, what it pushes and how its results are checked. Nothing here
+ * One rank of a bench: its handle, its memory, what it pushes and how its results are checked. Nothing here
  * waits: trial_worker.c runs one of them in a process, trial_loop.c all of them in one thread.
  */
 #ifndef PHUB_CLI_TRIAL_MEMBER_H
@@ -40,6 +40,9 @@ int trial_member_begin_weights(struct trial_member *m);
 void trial_member_end_weights(struct trial_member *m);
 
 void trial_member_fill(struct trial_member *m, unsigned round);
+
+/* Pushes one key; a lower priority goes first. */
+int trial_member_begin_key(struct trial_member *m, uint32_t key, int priority);
 
 /* Pushes all keys; when they have come back, the round is over. */
 int trial_member_begin_round(struct trial_member *m);

@@ -18,8 +18,12 @@ static int report_compare(const void *a, const void *b)
 	return (x > y) - (x < y);
 }
 
-/* The smallest time that `percent` of all do not exceed. */
-static double report_percentile_ms(const uint64_t *sorted, size_t count, double percent)
+void trial_sort(uint64_t *times, size_t count)
+{
+	qsort(times, count, sizeof(*times), report_compare);
+}
+
+double trial_percentile_ms(const uint64_t *sorted, size_t count, double percent)
 {
 	size_t rank = (size_t)ceil(percent / 100 * (double)count);
 
@@ -71,9 +75,9 @@ int trial_count(const struct trial_plan *p, const struct trial_shared *s, struct
 		pushed += s->outcomes[w].pushed_bytes;
 		cpu_ns += s->outcomes[w].cpu_ns;
 	}
-	qsort(took, count, sizeof(*took), report_compare);
-	out->p50_ms = report_percentile_ms(took, count, 50);
-	out->p99_ms = report_percentile_ms(took, count, 99);
+	trial_sort(took, count);
+	out->p50_ms = trial_percentile_ms(took, count, 50);
+	out->p99_ms = trial_percentile_ms(took, count, 99);
 	free(took);
 	out->rounds_per_s = p->rounds / elapsed_s;
 	out->gb_per_s_worker = (double)p->bytes * out->rounds_per_s / 1e9;

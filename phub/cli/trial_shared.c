@@ -4,12 +4,41 @@
  */
 #include <errno.h>
 #include <sched.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <time.h>
 
 #include "phub/base/clock.h"
 #include "phub/cli/trial.h"
+
+int trial_plan_keys(struct trial_plan *p, struct err *e)
+{
+	p->bytes = model_bytes(&p->model);
+	p->elements = 0;
+	p->group_count = 1;
+	p->key_first = calloc(p->model.count, sizeof(*p->key_first));
+	if (!p->key_first)
+		return err_set(e, -ENOMEM, "out of memory");
+	for (size_t k = 0; k < p->model.count; k++) {
+		p->key_first[k] = p->elements;
+		p->elements += p->model.tensors[k].elements;
+		if (p->model.tensors[k].group >= p->group_count)
+			p->group_count = p->model.tensors[k].group + 1u;
+	}
+	return 0;
+}
+
+void trial_plan_fini(struct trial_plan *p)
+{
+	model_destroy(&p->model);
+	free(p->key_first);
+}
+
+unsigned trial_world(const struct trial_plan *p)
+{
+	return p->world ? p->world : p->workers;
+}
 
 static size_t shared_align(size_t bytes)
 {
@@ -33,7 +62,7 @@ int trial_shared_create(
 	s = (struct trial_shared *)(void *)base;
 	s->bytes = bytes;
 	s->all = first ? &first->meeting : &s->meeting;
-	s->salt = job * p->workers;
+	s->salt = job * trial_world(p);
 	s->times = (struct trial_time *)(void *)(base + head);
 	s->expected = (float *)(void *)(base + head + times);
 	for (unsigned i = 0; i < states; i++)

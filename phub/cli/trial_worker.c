@@ -1,7 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A worker process of phub bench exchange: joins, runs rounds, checks results, leaves.
+ * A worker process of phub bench exchange: joins, runs rounds, checks results, leaves. Joining and leaving are those of
+ * every bench.
  */
+#include "phub/cli/trial_worker.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -13,8 +16,6 @@
 
 #include "phub/base/clock.h"
 #include "phub/cli/box_process.h"
-#include "phub/cli/trial.h"
-#include "phub/cli/trial_member.h"
 
 struct worker {
 	struct trial_member member;
@@ -47,9 +48,8 @@ int trial_open_netns(const struct trial_plan *p, unsigned rank, struct err *e)
 }
 
 /* Before the first socket and the first thread: both stay where they were made. */
-static int worker_enter_netns(struct worker *w)
+static int worker_enter_netns(struct trial_member *m)
 {
-	struct trial_member *m = &w->member;
 	struct err e;
 	int fd, rc = 0;
 
@@ -65,14 +65,16 @@ static int worker_enter_netns(struct worker *w)
 	return rc;
 }
 
-static int worker_join(struct worker *w, const char *address, const char *job)
+int trial_worker_join(struct trial_member *m, const char *address, const char *job)
 {
-	struct trial_member *m = &w->member;
 	struct phub_options options;
 	struct phub_hyper *groups;
 	char url[256];
-	int rc = trial_member_options(m, &options, &groups);
+	int rc = worker_enter_netns(m);
 
+	if (rc < 0)
+		return rc;
+	rc = trial_member_options(m, &options, &groups);
 	if (rc < 0)
 		return trial_member_fail(m, rc, "connecting", "out of memory");
 	snprintf(url, sizeof(url), "phub://%s/%s", address, job);
@@ -86,24 +88,37 @@ static int worker_join(struct worker *w, const char *address, const char *job)
 	return rc;
 }
 
-static int worker_wait(struct worker *w, const char *what)
+int trial_worker_wait(struct trial_member *m, const char *what)
 {
-	int rc = phub_wait(w->member.phub, PHUB_ALL, PHUB_TIMEOUT_DEFAULT);
+	int rc = phub_wait(m->phub, PHUB_ALL, PHUB_TIMEOUT_DEFAULT);
 
-	return rc < 0 ? trial_member_fail(&w->member, rc, what, NULL) : 0;
+	return rc < 0 ? trial_member_fail(m, rc, what, NULL) : 0;
 }
 
-static int worker_prepare(struct worker *w)
+int trial_worker_prepare(struct trial_member *m)
 {
-	int rc = trial_member_take_memory(&w->member);
+	int rc = trial_member_take_memory(m);
 
 	if (rc == 0)
-		rc = trial_member_begin_weights(&w->member);
+		rc = trial_member_begin_weights(m);
 	if (rc == 0)
-		rc = worker_wait(w, "first weights");
+		rc = trial_worker_wait(m, "first weights");
 	if (rc == 0)
-		trial_member_end_weights(&w->member);
+		trial_member_end_weights(m);
 	return rc;
+}
+
+int trial_worker_end(struct trial_member *m, int rc)
+{
+	if (rc == 0) {
+		trial_member_count(m);
+		rc = phub_leave(m->phub, PHUB_TIMEOUT_DEFAULT);
+		if (rc < 0)
+			trial_member_fail(m, rc, "leaving", NULL);
+	}
+	phub_close(m->phub);
+	trial_member_fini(m);
+	return rc < 0 || m->outcome->failed_ns || m->outcome->wrong;
 }
 
 /* A stretch of rounds without a pause begins: new gradients, all together. */
@@ -131,7 +146,7 @@ static int worker_exchange(struct worker *w, struct trial_time *time)
 	time->begin_ns = clock_now_ns();
 	rc = trial_member_begin_round(&w->member);
 	if (rc == 0)
-		rc = worker_wait(w, "exchanging");
+		rc = trial_worker_wait(&w->member, "exchanging");
 	time->end_ns = clock_now_ns();
 	return rc;
 }
@@ -192,21 +207,11 @@ int trial_work(const struct trial_plan *p, struct trial_shared *s, unsigned rank
 {
 	struct worker w = {.member = {.p = p, .s = s, .outcome = &s->outcomes[rank], .rank = rank}, .box = box};
 	struct trial_member *m = &w.member;
-	int rc = worker_enter_netns(&w);
+	int rc = trial_worker_join(m, address, job);
 
 	if (rc == 0)
-		rc = worker_join(&w, address, job);
-	if (rc == 0)
-		rc = worker_prepare(&w);
+		rc = trial_worker_prepare(m);
 	if (rc == 0)
 		rc = worker_run(&w);
-	if (rc == 0) {
-		trial_member_count(m);
-		rc = phub_leave(m->phub, PHUB_TIMEOUT_DEFAULT);
-		if (rc < 0)
-			trial_member_fail(m, rc, "leaving", NULL);
-	}
-	phub_close(m->phub);
-	trial_member_fini(m);
-	return rc < 0 || m->outcome->failed_ns || m->outcome->wrong;
+	return trial_worker_end(m, rc);
 }
