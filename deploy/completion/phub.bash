@@ -21,10 +21,13 @@ _phub_values() { # OPTION WORD
 	--how) compgen -W 'tall wide all' -- "$2" ;;
 	--adds) compgen -W 'held arriving all' -- "$2" ;;
 	--stores) compgen -W "cached streamed $([[ ${COMP_WORDS[2]} == kernels ]] && echo auto || echo all)" -- "$2" ;;
+	--compute) compgen -W 'sleep spin' -- "$2" ;;
+	--schedule) compgen -W 'all serial backward fifo priority' -- "$2" ;;
+	--trace) compgen -f -X '!*.csv' -- "$2" ;;
 	--isa) compgen -W 'auto all base avx2 avx512 neon' -- "$2" ;;
 	--model) _phub_models "$2" ;;
 	--worker-netns) compgen -W "$(ip netns list 2>/dev/null | awk '{ print $1 }')" -- "$2" ;;
-	--phubd | --config | --kernels | --costs) compgen -f -- "$2" ;;
+	--phubd | --config | --kernels | --costs | --timeline) compgen -f -- "$2" ;;
 	*) return 1 ;;
 	esac
 }
@@ -45,7 +48,12 @@ _phub_words() { # COMMAND SUBCOMMAND WORD
 			words='--how --adds --fused --separate --stores --optimizer --workers --cores --model --bytes --keys
 				--chunk --rounds --json --help'
 			;;
-		*) words='exchange aggregation kernels --help' ;;
+		train)
+			words='--trace --model --compute-ms --compute --schedule --workers --transport --mode --dtype --optimizer
+				--rounds --chunk --timeline --box --job --world --first-rank --phubd --config --set --timeout
+				--json --help'
+			;;
+		*) words='exchange aggregation kernels train --help' ;;
 		esac
 		;;
 	jobs | top) words='--workers --watch --interval --count --json --help' ;;

@@ -29,6 +29,15 @@ int args_wrong(const struct args_usage *usage, const char *format, ...)
 	return CLI_USAGE;
 }
 
+int args_check_settings(const struct args_usage *usage, const struct args_texts *settings)
+{
+	for (unsigned i = 0; i < settings->count; i++) {
+		if (!strchr(settings->at[i], '='))
+			return args_wrong(usage, "--set %s: allowed is KEY=VALUE, like cores=2", settings->at[i]);
+	}
+	return ARGS_GO_ON;
+}
+
 /* ---- values ---- */
 
 /* Decimal digits alone: strtoull() would take a sign and blanks. Sets *end behind them. */

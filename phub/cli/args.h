@@ -66,6 +66,9 @@ int args_parse(const struct args_usage *usage, int argc, char **argv, struct arg
 /* Prints "COMMAND: what is wrong; try COMMAND --help" and returns CLI_USAGE. */
 int args_wrong(const struct args_usage *usage, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
+/* The values of --set: ARGS_GO_ON, or CLI_USAGE after saying which is not KEY=VALUE. */
+int args_check_settings(const struct args_usage *usage, const struct args_texts *settings);
+
 /* "100MB" (1e6), "64KiB" (1024), "4096": 0, or -EINVAL. */
 int args_read_bytes(const char *text, uint64_t *out);
 

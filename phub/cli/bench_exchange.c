@@ -229,9 +229,8 @@ static int exchange_check_options(const struct args_usage *usage, struct exchang
 			o->workers, TRIAL_WORKERS_MAX);
 	if (o->jobs > 1 && o->transport == EXCHANGE_LOOP)
 		return args_wrong(usage, "--jobs needs processes; take --transport shm or tcp");
-	for (unsigned i = 0; i < o->set.count; i++)
-		if (!strchr(o->set.at[i], '='))
-			return args_wrong(usage, "--set %s: allowed is KEY=VALUE, like cores=2", o->set.at[i]);
+	if (args_check_settings(usage, &o->set) != ARGS_GO_ON)
+		return CLI_USAGE;
 	if (o->transport == EXCHANGE_LOOP && (o->listen || o->worker_netns))
 		return args_wrong(usage, "--listen and --worker-netns need processes; loop has none");
 	if (o->worker_netns && !o->listen)

@@ -11,7 +11,7 @@
 
 #include "phub/base/err.h"
 
-enum { BOX_SETTINGS_MAX = 32, BOX_SETTING_BYTES = 160 };
+enum { BOX_SETTINGS_MAX = 32, BOX_SETTING_BYTES = 160, BOX_ADDRESS_BYTES = 128 };
 
 struct box_settings {
 	const char *phubd;                             /* path, or NULL: beside this program, else on $PATH */
@@ -23,7 +23,7 @@ struct box_settings {
 struct box_process {
 	pid_t pid; /* 0: none runs */
 	int out_fd;
-	char address[128]; /* "127.0.0.1:40123" */
+	char address[BOX_ADDRESS_BYTES]; /* "127.0.0.1:40123" */
 };
 
 /* Adds an option of the box. 0, or -ENOSPC. */

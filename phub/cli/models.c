@@ -24,30 +24,55 @@ static bool models_is_file(const char *name)
 	return strchr(name, '/') || (length > 4 && strcasecmp(name + length - 4, ".csv") == 0);
 }
 
-static int models_read_csv(const char *path, struct model *out, struct err *e)
+/* The text of a file, to be freed. `instead`: what else could be given. */
+static int models_read_file(const char *path, const char *instead, char **text, size_t *bytes, struct err *e)
 {
 	FILE *file = fopen(path, "re");
 	struct stat info;
-	char *text;
-	size_t bytes;
-	int rc;
+	int rc = 0;
 
 	if (!file)
-		return err_set(e, -errno, "%s: %s; give a CSV that can be read, or a name that phub models lists", path,
-			strerror(errno));
+		return err_set(e, -errno, "%s: %s; give a CSV that can be read%s", path, strerror(errno), instead);
 	if (fstat(fileno(file), &info) < 0 || !S_ISREG(info.st_mode) || info.st_size > MODEL_CSV_BYTES_MAX) {
 		fclose(file);
 		return err_set(e, -EFBIG, "%s: not a file of at most %u MiB", path, MODEL_CSV_BYTES_MAX >> 20);
 	}
-	text = malloc((size_t)info.st_size + 1);
-	if (!text) {
+	*text = malloc((size_t)info.st_size + 1);
+	if (!*text) {
 		fclose(file);
 		return err_set(e, -ENOMEM, "%s: out of memory", path);
 	}
-	bytes = fread(text, 1, (size_t)info.st_size, file);
-	rc = ferror(file) ? err_set(e, -EIO, "%s: could not be read", path)
-			  : model_parse_csv(text, bytes, path, out, e);
+	*bytes = fread(*text, 1, (size_t)info.st_size, file);
+	if (ferror(file)) {
+		free(*text);
+		rc = err_set(e, -EIO, "%s: could not be read", path);
+	}
 	fclose(file);
+	return rc;
+}
+
+static int models_read_csv(const char *path, struct model *out, struct err *e)
+{
+	char *text;
+	size_t bytes;
+	int rc = models_read_file(path, ", or a name that phub models lists", &text, &bytes, e);
+
+	if (rc < 0)
+		return rc;
+	rc = model_parse_csv(text, bytes, path, out, e);
+	free(text);
+	return rc;
+}
+
+int models_load_trace(const char *path, struct model_trace *out, struct err *e)
+{
+	char *text;
+	size_t bytes;
+	int rc = models_read_file(path, "", &text, &bytes, e);
+
+	if (rc < 0)
+		return rc;
+	rc = model_trace_parse(text, bytes, path, out, e);
 	free(text);
 	return rc;
 }

@@ -13,14 +13,16 @@
 #include "phub/cli/box_process.h"
 #include "phub/cli/trial.h"
 
+enum { TRIAL_NAME_BYTES = 64 }; /* as URL_JOB_BYTES */
+
 /* trial_crew_init() makes it ready; the caller then sets the first part. */
 struct trial_crew {
 	/* A worker's whole life, in its own process: its exit code. `local` counts the workers of one job here. */
 	int (*work)(const struct trial_crew *crew, unsigned job, unsigned local, const char *job_name);
-	const void *arg;        /* for work() */
-	unsigned steps;         /* that the progress bar counts, by the first job's `round` */
-	struct box_process box; /* of a box that is not started here, the address */
-	char name[64];          /* of the job; of several, what stands before their numbers */
+	const void *arg;             /* for work() */
+	unsigned steps;              /* that the progress bar counts, by the first job's `round` */
+	struct box_process box;      /* of a box that is not started here, the address */
+	char name[TRIAL_NAME_BYTES]; /* of the job; of several, what stands before their numbers */
 
 	const struct trial_plan *plan;
 	struct trial_shared *shared[TRIAL_JOBS_MAX];

@@ -93,7 +93,7 @@ def help_everywhere():
     commands = re.findall(r"^  (\w+) ", out, re.M)
     check({"bench", "jobs", "top", "doctor", "topo", "plan", "models", "version"} <= set(commands), f"commands: {commands}")
     for words in [[name] for name in commands if name != "version"] + [["bench", "exchange"], ["bench", "aggregation"],
-                                                                                ["bench", "kernels"]]:
+                                                                                ["bench", "kernels"], ["bench", "train"]]:
         out, _ = phub(*words, "--help")
         holds(out, "^usage: phub " + " ".join(words))
     phub("help", "jobs")
@@ -515,8 +515,8 @@ def manuals_and_completion():
     """Every option of --help stands in the manual page and in the completion."""
     manual = (rig.ROOT / "deploy/man/phub.1").read_text()
     completion = (rig.ROOT / "deploy/completion/phub.bash").read_text()
-    for words in (["bench", "exchange"], ["bench", "aggregation"], ["bench", "kernels"], ["jobs"], ["doctor"], ["topo"], ["plan"],
-                  ["models"]):
+    for words in (["bench", "exchange"], ["bench", "aggregation"], ["bench", "kernels"], ["bench", "train"], ["jobs"], ["doctor"],
+                  ["topo"], ["plan"], ["models"]):
         out, _ = phub(*words, "--help")
         for option in re.findall(r"^  --([\w-]+)", out, re.M):
             check(option == "help" or f"Fl -{option}" in manual, f"phub.1 lacks --{option} of {' '.join(words)}")
