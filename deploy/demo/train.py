@@ -11,6 +11,10 @@
     ddp     the box sums, torch optimizes: DistributedDataParallel and phub.torch.attach
     single  no box, one process: the reference
 
+`--trace FILE` trains nothing: it writes down how long each layer computes for one of --batch images, for
+
+    build/phub bench train --trace FILE
+
 Rank and world come from the launcher: torchrun, mpirun or srun. Workers share each batch of --batch images, so that
 any number of them does the same arithmetic. Rank 0 prints a line every 100 steps; with --report FILE every rank writes
 JSON lines to FILE.RANK instead.
@@ -147,6 +151,7 @@ def arguments():
     p.add_argument("--reproducible", action="store_true", help="sums in rank order: two runs give the same bits")
     p.add_argument("--report", default=None, help="JSON lines go to REPORT.RANK")
     p.add_argument("--weights", default=None, help="file for rank 0's weights at the end")
+    p.add_argument("--trace", default=None, help="file for the times of the layers, then stop")
     return p.parse_args()
 
 
@@ -215,6 +220,26 @@ def train(a, model, optimizer, rank, world, report):
     return steps, time.monotonic() - begun, stepping
 
 
+def record(a):
+    """Times of the layers of one worker's step, in CPU time: other programs that run here do not count."""
+    import phub.torch
+
+    torch.set_num_threads(1)
+    model = make_model(a.seed)
+    images, labels = load("train")
+    drawn = batches(a, len(labels), 1000, 0, 1)
+
+    def step():
+        mine = next(drawn)
+        model.zero_grad()
+        F.cross_entropy(model(scaled(images[mine])), labels[mine]).backward()
+
+    note = f"deploy/demo/train.py --trace: a small CNN on Fashion-MNIST, {a.batch} images a step"
+    write(a.trace, "ab")
+    took = phub.torch.record_trace(model, step, a.trace, steps=100, clock="cpu", note=note)
+    print(f"a step of {a.batch} images takes {took:.3f} ms; now: phub bench train --trace {a.trace} --compute spin")
+
+
 def exchange_alone(optimizer, worker):
     """Milliseconds of a step in which no worker waits for another's gradients. The weights stay."""
     for group in optimizer.param_groups:
@@ -229,6 +254,9 @@ def exchange_alone(optimizer, worker):
 
 def main():
     a = arguments()
+    if a.trace:
+        record(a)
+        return
     rank, world = launched() if a.mode != "single" else (0, 1)
     if a.batch < world or a.batch % world:
         sys.exit(f"train.py: --batch {a.batch} cannot be shared by {world} workers: use a multiple")

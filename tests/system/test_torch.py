@@ -420,6 +420,77 @@ def test_dataloader_workers(box):
         ddp_workers(2, ddp_loader, box.url("loader" + transport), transport)
 
 
+# ---- traces: what `phub bench train` replays ----
+
+
+class Layered(torch.nn.Module):
+    """A layer that is used twice, one that is not used, one that is frozen, and operations between layers."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv = torch.nn.Conv2d(1, 8, 3, padding=1)
+        self.again = torch.nn.Conv2d(8, 8, 3, padding=1)
+        self.frozen = torch.nn.Conv2d(8, 8, 1)
+        self.frozen.requires_grad_(False)
+        self.unused = torch.nn.Linear(5, 5)
+        self.relu = torch.nn.ReLU(inplace=True)
+        self.head = torch.nn.Linear(8, 10).to(torch.float32)
+
+    def forward(self, x):
+        x = self.relu(self.conv(x))
+        x = x + self.again(self.again(x))
+        return self.head(self.frozen(x).mean((2, 3)))
+
+
+def record_layered(rank):
+    """What a trace holds: its comments, its rows, what record_trace() returned, and the model's own hooks behind it."""
+    model = Layered()
+    images, labels = torch.randn(16, 1, 24, 24), torch.zeros(16, dtype=torch.int64)
+
+    def step():
+        model.zero_grad()
+        F.cross_entropy(model(images), labels).backward()
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "trace.csv")
+        took = phub.torch.record_trace(model, step, path, steps=5, warmup=1, note="two\nlines")
+        words = [rig.BUILD / "phub", "bench", "train", "--trace", path, "--rounds", "2", "--schedule", "priority"]
+        replayed = subprocess.run(words, capture_output=True, text=True, check=False)
+        with open(path, encoding="ascii") as file:
+            lines = file.read().split("\n")
+        with raises(ValueError, "forward and backward"):
+            phub.torch.record_trace(model, lambda: model(images), path, steps=1)
+        with raises(ValueError, "'wall' or 'cpu'"):
+            phub.torch.record_trace(model, step, path, clock="moon")
+        with raises(ValueError, "nothing to exchange"):
+            relu = torch.nn.ReLU()
+            phub.torch.record_trace(relu, lambda: relu(torch.ones(1, requires_grad=True)).sum().backward(), path, steps=1)
+    hooks = [len(m._forward_hooks) + len(m._forward_pre_hooks) for m in model.modules()]
+    return took, lines, hooks, (replayed.returncode, replayed.stdout, replayed.stderr)
+
+
+def test_record_trace(box):
+    took, lines, hooks, (status, out, err) = workers(1, record_layered)[0]
+    assert lines[:2] == ["# two", "# lines"] and "5 steps" in lines[3], lines
+    rows = [line.split(",") for line in lines if line and not line.startswith("#")]
+    assert rows[0] == ["name", "forward_ms", "backward_ms", "elements", "dtype"], rows
+    names = [row[0] for row in rows[1:]]
+    assert names == ["(input)", "conv", "relu", "again", "frozen", "head", "(loss)"], names
+    elements = {row[0]: int(row[3] or 0) for row in rows[1:]}
+    model = Layered()
+    want = {name: sum(p.numel() for p in getattr(model, name).parameters()) for name in ("conv", "again", "head")}
+    want["frozen"] = want.pop("unused", 0) + sum(p.numel() for p in model.unused.parameters())  # the layer before it
+    assert {name: count for name, count in elements.items() if count} == want, elements
+    total = sum(float(row[1]) + float(row[2]) for row in rows[1:])
+    assert abs(total - took) < 0.01 * took, (total, took)
+    times = {row[0]: (float(row[1]), float(row[2])) for row in rows[1:]}
+    assert all(times[name][0] > 0 for name in ("conv", "relu", "again", "head")), times
+    assert all(times[name][1] > 0 for name in ("conv", "again", "frozen", "head", "(loss)")), times
+    assert times["again"][0] > times["frozen"][0], times
+    assert not any(hooks), hooks
+    assert status == 0 and "layers 7, keys 4" in out, out + err
+
+
 def ddp_errors(rank, world, url):
     with raises(TypeError, "DistributedDataParallel", "Linear"):
         phub.torch.attach(torch.nn.Linear(2, 2), url)

@@ -12,6 +12,8 @@ or the optimizer in the box, which needs no process group:
     import phub.torch
     optimizer = phub.torch.DistributedOptimizer(model, "nesterov", "phub://127.0.0.1/job", lr=0.1)
 
+How fast would that be? phub.torch.record_trace() writes down what `phub bench train` replays.
+
 Rank and world come from the process group or the launcher (torchrun, mpirun, srun). Without a URL, $PHUB_URL is taken.
 CPU tensors of float32, float16 and bfloat16, summed in float32. Works with torch 1.13 and 2.x. Failures are phub.Error.
 """
@@ -25,10 +27,11 @@ import torch
 from . import _ddp, connect, job_url
 from ._library import ALL, F32
 from ._optimizer import DistributedOptimizer
+from ._record import record_trace
 from ._tensors import DTYPES, check_place, launched, nbytes_of
 from ._worker import Worker
 
-__all__ = ["attach", "detach", "broadcast_parameters", "DistributedOptimizer"]
+__all__ = ["attach", "detach", "broadcast_parameters", "record_trace", "DistributedOptimizer"]
 
 _hooks: "weakref.WeakKeyDictionary[Any, _ddp.Hook]" = weakref.WeakKeyDictionary()
 _broadcasts = itertools.count()
