@@ -106,9 +106,7 @@ static const struct roofline_copy *sweep_find_stream(void)
 	const struct roofline_copy *copy, *found = NULL;
 
 	for (size_t i = 0; (copy = roofline_at(i)); i++) {
-		size_t length = strlen(copy->name);
-
-		if (length > 3 && strcmp(copy->name + length - 3, " nt") == 0)
+		if (copy->streamed && !strstr(copy->name, "prefetch"))
 			found = copy;
 	}
 	return found;
@@ -184,6 +182,7 @@ static void sweep_stream(const struct sweep *s, float *to, const float *from, ui
 		.src_count = 1,
 		.out = (void *const[]){to},
 		.out_count = 1,
+		.out_width = 1,
 		.bytes = whole,
 	});
 	memcpy((unsigned char *)to + whole, (const unsigned char *)from + whole, bytes - whole);
