@@ -56,30 +56,29 @@ class File:
 def overlap_gains():
     """An iteration takes what the trace says and what is not hidden of the exchange; overlap hides, serial does not.
 
-    The first layer has no key and a backward longer than all else, so that overlap hides all of the exchange, or, on a machine
-    so busy that the exchange takes longer, those 50 ms of it: more than half of the shortest exchange in either case."""
+    The first layer has no key and a backward longer than all else, so that overlap hides all of the exchange. Shortest
+    iterations are compared: other programs only make them longer, and there is always one that was left alone."""
     trace_ms = 58
     with File(HEADING + "front,2,50,\nmiddle,2,1,50000\nlast,2,1,4000000\n") as trace:
         for transport, optimizer, mode in (("tcp", "none", "zero-copy"), ("shm", "nesterov", "copy")):
-            found, _ = replay("--trace", trace, "--transport", transport, "--optimizer", optimizer, "--mode", mode, "--rounds", 15)
-            rig.say(f"{transport}: " + ", ".join(f"{s} {found[s]['p50_ms']:.1f}" for s in SCHEDULES) + " ms")
+            found, _ = replay("--trace", trace, "--transport", transport, "--optimizer", optimizer, "--mode", mode, "--rounds", 12)
+            rig.say(f"{transport}: " + ", ".join(f"{s} {found[s]['min_ms']:.1f}" for s in SCHEDULES) + " ms")
             check(list(found) == SCHEDULES, f"{list(found)}")
             for name, line in found.items():
                 check((line["transport"], line["mode"], line["workers"], line["layers"], line["keys"], line["bytes"],
-                       line["rounds"], line["errors"]) == (transport, mode, 2, 3, 2, 16200000, 15, 0), f"{line}")
+                       line["rounds"], line["errors"]) == (transport, mode, 2, 3, 2, 16200000, 12, 0), f"{line}")
                 check(0 < line["min_ms"] <= line["p50_ms"] <= line["p99_ms"] <= line["max_ms"], f"{line}")
-                check(name == "exchange" or line["p50_ms"] >= 0.97 * trace_ms, f"{name} is faster than its layers: {line}")
+                check(name == "exchange" or line["min_ms"] >= 0.97 * trace_ms, f"{name} is faster than its layers: {line}")
                 if name in ("compute", "exchange"):
                     check(line["hidden"] is None and line["exposed_ms"] is None, f"{line}")
                 else:
                     exposed = line["p50_ms"] - found["compute"]["p50_ms"]
                     hidden = min(1, max(0, 1 - exposed / found["exchange"]["p50_ms"]))
                     check(abs(line["exposed_ms"] - exposed) < 0.01 and abs(line["hidden"] - hidden) < 0.01, f"{line}")
-            half = found["exchange"]["min_ms"] / 2
-            check(found["serial"]["p50_ms"] >= 0.97 * trace_ms + half, "serial exchanges for nothing")
+            shortest = {name: line["min_ms"] for name, line in found.items()}
+            check(shortest["exchange"] >= 1 and shortest["serial"] >= trace_ms + 1, f"exchanges for nothing: {shortest}")
             for name in ("backward", "fifo", "priority"):
-                gain = found["serial"]["p50_ms"] - found[name]["p50_ms"]
-                check(gain >= half, f"{name} gains {gain:.1f} ms, not {half:.1f}")
+                check(shortest[name] <= (shortest["compute"] + shortest["serial"]) / 2, f"{name} gains too little: {shortest}")
 
 
 def table_and_timeline():
