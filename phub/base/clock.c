@@ -4,12 +4,22 @@
 #include <limits.h>
 #include <time.h>
 
-uint64_t clock_now_ns(void)
+static uint64_t clock_read_ns(clockid_t clock)
 {
 	struct timespec now;
 
-	clock_gettime(CLOCK_MONOTONIC, &now); /* cannot fail: the clock exists on every Linux */
+	clock_gettime(clock, &now); /* cannot fail: these clocks exist on every Linux */
 	return (uint64_t)now.tv_sec * NS_PER_S + (uint64_t)now.tv_nsec;
+}
+
+uint64_t clock_now_ns(void)
+{
+	return clock_read_ns(CLOCK_MONOTONIC);
+}
+
+uint64_t clock_thread_cpu_ns(void)
+{
+	return clock_read_ns(CLOCK_THREAD_CPUTIME_ID);
 }
 
 uint64_t clock_deadline_ns(uint64_t now_ns, int64_t timeout_ms)

@@ -16,6 +16,9 @@
 
 uint64_t clock_now_ns(void);
 
+/* CPU time of the calling thread: what other programs take away does not count. */
+uint64_t clock_thread_cpu_ns(void);
+
 /* now_ns + timeout_ms; CLOCK_NEVER when the timeout is negative (none) or the sum does not fit. */
 uint64_t clock_deadline_ns(uint64_t now_ns, int64_t timeout_ms);
 

@@ -8,7 +8,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "aggregation/dispatch.h"
@@ -75,14 +74,6 @@ static const char *const kernels_isas[] = {"auto", "all", "base", "avx2", "avx51
 enum { KERNELS_STORES_AUTO, KERNELS_STORES_CACHED, KERNELS_STORES_STREAMED };
 static const char *const kernels_stores_names[] = {"auto", "cached", "streamed", NULL};
 
-static uint64_t kernels_cpu_ns(void)
-{
-	struct timespec now;
-
-	clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
-	return (uint64_t)now.tv_sec * NS_PER_S + (uint64_t)now.tv_nsec;
-}
-
 static void kernels_call_copy(const struct kernels_walk *w, const struct roofline_copy *copy, void *const *arrays)
 {
 	unsigned inout = w->sources, out = inout + kernel_case_inout(w->c);
@@ -109,7 +100,7 @@ static void kernels_arrays_at(const struct kernels_walk *w, size_t at, void **ar
 /* One timed run of the kernel, or of a copy when there is one: gradient GB/s. */
 static double kernels_time(struct kernels_walk *w, const struct roofline_copy *copy)
 {
-	uint64_t begin_ns = kernels_cpu_ns(), spent_ns;
+	uint64_t begin_ns = clock_thread_cpu_ns(), spent_ns;
 
 	for (unsigned pass = 0; pass < w->passes; pass++) {
 		for (size_t at = w->at; at < w->at + w->window_bytes; at += w->chunk_bytes) {
@@ -122,7 +113,7 @@ static double kernels_time(struct kernels_walk *w, const struct roofline_copy *c
 				kernel_case_call(w->c, w->kernels, w->stores, w->sources, arrays, w->chunk_bytes);
 		}
 	}
-	spent_ns = kernels_cpu_ns() - begin_ns;
+	spent_ns = clock_thread_cpu_ns() - begin_ns;
 	w->at = (w->at + w->window_bytes) % w->array_bytes;
 	return (double)w->passes * (double)w->window_bytes * w->sources / (double)(spent_ns ? spent_ns : 1);
 }

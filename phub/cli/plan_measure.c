@@ -12,7 +12,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "aggregation/dispatch.h"
@@ -83,15 +82,6 @@ static int measure_take_memory(const struct plan_measure *m, struct mem_region *
 	return 0;
 }
 
-/* What other programs take away does not count. */
-static uint64_t measure_cpu_ns(void)
-{
-	struct timespec now;
-
-	clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
-	return (uint64_t)now.tv_sec * NS_PER_S + (uint64_t)now.tv_nsec;
-}
-
 /* ---- kernels ---- */
 
 static double measure_kernel_once(
@@ -107,7 +97,7 @@ static double measure_kernel_once(
 	for (unsigned a = 1; a < count; a++)
 		widths += kernel_case_width(c, workers, a);
 	array_bytes = memory->bytes / widths / MEASURE_CHUNK_BYTES * MEASURE_CHUNK_BYTES;
-	begin_ns = measure_cpu_ns();
+	begin_ns = clock_thread_cpu_ns();
 	for (size_t at = 0; at < array_bytes; at += MEASURE_CHUNK_BYTES) {
 		unsigned char *array = memory->base;
 		void *arrays[KERNEL_ARRAYS_MAX];
@@ -120,7 +110,7 @@ static double measure_kernel_once(
 		}
 		kernel_case_call(c, kernels, stores, workers, arrays, MEASURE_CHUNK_BYTES);
 	}
-	spent_ns = measure_cpu_ns() - begin_ns;
+	spent_ns = clock_thread_cpu_ns() - begin_ns;
 	return (double)array_bytes * workers / (double)(spent_ns ? spent_ns : 1);
 }
 
@@ -189,7 +179,7 @@ static void *measure_copy(void *argument)
 {
 	struct measure_copier *c = argument;
 	unsigned moved = MEASURE_COPY_SOURCES + (strstr(c->copy->name, " nt") ? 1 : 2);
-	uint64_t begin_ns = measure_cpu_ns(), spent_ns = 0;
+	uint64_t begin_ns = clock_thread_cpu_ns(), spent_ns = 0;
 	double bytes = 0;
 
 	while (spent_ns < MEASURE_COPY_NS) {
@@ -206,7 +196,7 @@ static void *measure_copy(void *argument)
 				.bytes = MEASURE_CHUNK_BYTES});
 		}
 		bytes += (double)c->array_bytes * moved;
-		spent_ns = measure_cpu_ns() - begin_ns;
+		spent_ns = clock_thread_cpu_ns() - begin_ns;
 	}
 	c->gb_s = bytes / (double)spent_ns;
 	return NULL;

@@ -18,14 +18,6 @@ enum {
 		1000000, /* and what of it is made up for: beyond, this machine was busy with something else */
 };
 
-static uint64_t compute_cpu_ns(void)
-{
-	struct timespec spent;
-
-	clock_gettime(CLOCK_THREAD_CPUTIME_ID, &spent); /* cannot fail: every thread has the clock */
-	return (uint64_t)spent.tv_sec * NS_PER_S + (uint64_t)spent.tv_nsec;
-}
-
 void replay_compute_init(struct replay_compute *c, enum replay_how how)
 {
 	*c = (struct replay_compute){.how = how, .ready_ns = clock_now_ns()};
@@ -55,9 +47,9 @@ static void compute_spin(struct replay_compute *c, uint64_t ns)
 		return;
 	}
 	ns -= c->over_ns;
-	begin_ns = compute_cpu_ns();
+	begin_ns = clock_thread_cpu_ns();
 	do {
-		spent_ns = compute_cpu_ns() - begin_ns;
+		spent_ns = clock_thread_cpu_ns() - begin_ns;
 	} while (spent_ns < ns);
 	c->over_ns = spent_ns - ns;
 }

@@ -7,7 +7,6 @@
 #include <sched.h>
 #include <stdatomic.h>
 #include <string.h>
-#include <time.h>
 
 #include "phub/base/clock.h"
 #include "phub/cli/sweep.h"
@@ -136,14 +135,6 @@ static void turn_wide(struct turn_core *c)
 
 /* ---- threads ---- */
 
-static uint64_t turn_cpu_ns(void)
-{
-	struct timespec now;
-
-	clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
-	return (uint64_t)now.tv_sec * NS_PER_S + (uint64_t)now.tv_nsec;
-}
-
 static void *turn_run(void *arg)
 {
 	struct turn_core *c = arg;
@@ -154,14 +145,14 @@ static void *turn_run(void *arg)
 	if (atomic_load_explicit(&c->turn->called_off, memory_order_relaxed))
 		return NULL;
 	c->waits = 0;
-	cpu_ns = turn_cpu_ns();
+	cpu_ns = clock_thread_cpu_ns();
 	c->begin_ns = clock_now_ns();
 	if (c->turn->way->how == SWEEP_TALL)
 		turn_tall(c);
 	else
 		turn_wide(c);
 	c->end_ns = clock_now_ns();
-	c->cpu_ns = turn_cpu_ns() - cpu_ns;
+	c->cpu_ns = clock_thread_cpu_ns() - cpu_ns;
 	return NULL;
 }
 

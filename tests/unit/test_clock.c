@@ -2,6 +2,7 @@
 #include "phub/base/clock.h"
 
 #include <limits.h>
+#include <time.h>
 
 #include "tests/unit/cmocka_shim.h"
 
@@ -15,6 +16,25 @@ static void test_now_never_goes_back(void **state)
 
 		assert_true(now_ns >= last_ns);
 		last_ns = now_ns;
+	}
+}
+
+/* Counts what this thread computes, and no time in which it sleeps. */
+static void test_thread_cpu(void **state)
+{
+	uint64_t begin_ns = clock_now_ns(), cpu_ns = clock_thread_cpu_ns(), slept_ns;
+
+	(void)state;
+	nanosleep(&(struct timespec){.tv_nsec = 50 * NS_PER_MS}, NULL);
+	slept_ns = clock_now_ns() - begin_ns;
+	assert_true(slept_ns >= 50 * NS_PER_MS);
+	assert_true(clock_thread_cpu_ns() - cpu_ns < slept_ns / 2);
+	cpu_ns = clock_thread_cpu_ns();
+	for (begin_ns = cpu_ns; cpu_ns < begin_ns + 2 * NS_PER_MS;) {
+		uint64_t later_ns = clock_thread_cpu_ns();
+
+		assert_true(later_ns >= cpu_ns);
+		cpu_ns = later_ns;
 	}
 }
 
@@ -44,6 +64,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_now_never_goes_back),
+		cmocka_unit_test(test_thread_cpu),
 		cmocka_unit_test(test_deadline),
 		cmocka_unit_test(test_timeout),
 	};
