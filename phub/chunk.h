@@ -175,7 +175,7 @@ struct shard {
 	const void **sources; /* [world] pointers for one kernel call */
 	uint32_t open_oldest, open_newest;
 	uint32_t parked_count;
-	bool beyond_cache; /* payloads and results of a round are more than the core's cache */
+	bool beyond_cache; /* payloads and results of a round are more than the core's cache, or said to be */
 	bool retry_due;    /* hyper-parameters came, or a link ended: parked commits are tried again at tick */
 	uint64_t stalled_told_ns;
 	struct coef_cache coef;

@@ -189,10 +189,12 @@ static void store_place(const struct spec *spec, const struct share *share, stru
 	shard->open_newest = CHUNK_NONE;
 }
 
-static bool store_beyond_cache(const struct spec *spec, const struct share *share)
+static bool store_beyond_cache(const struct spec *spec, const struct share *share, enum store_results results)
 {
 	uint64_t cache = cpu_cache_bytes();
 
+	if (results != STORE_RESULTS_AUTO)
+		return results == STORE_RESULTS_STREAMED;
 	return cache > 0 && share->bytes * (spec->world + 1) > cache;
 }
 
@@ -251,7 +253,7 @@ static int store_create_core(
 	store->shards[core] = region->base;
 	store->shards[core]->kernels = config->kernels;
 	store->shards[core]->control = config->control;
-	store->shards[core]->beyond_cache = store_beyond_cache(spec, &share);
+	store->shards[core]->beyond_cache = store_beyond_cache(spec, &share, config->results);
 	return 0;
 }
 

@@ -22,12 +22,19 @@ struct store {
 	uint64_t bytes;
 };
 
+/*
+ * Which results may go past the caches, where workers map them (phub/chunk.c): those of rounds that are more than the
+ * core's cache; or, to measure one against the other, none or all.
+ */
+enum store_results { STORE_RESULTS_AUTO, STORE_RESULTS_CACHED, STORE_RESULTS_STREAMED };
+
 struct store_config {
 	const struct kernels *kernels;
 	struct mailbox *control;
 	const int *core_node; /* [core_count] NUMA node of each core, -1: any */
 	bool shared;          /* the result region is a memfd that workers may map */
 	bool huge;            /* try huge pages */
+	enum store_results results;
 };
 
 /* How many bytes store_create() will take: for admission. UINT64_MAX when it does not fit 64 bits. */

@@ -14,6 +14,7 @@
 
 #include "phub/base/err.h"
 #include "phub/spec.h"
+#include "phub/store.h"
 
 #define CONFIG_LISTEN_MAX       8u
 #define CONFIG_HOST_BYTES       256u
@@ -72,6 +73,7 @@ struct config {
 	uint64_t sessions_max, jobs_max, keys_max;
 	char congestion[16];
 	bool huge_pages;
+	enum store_results stores;
 	enum config_log log_level;
 	enum config_create create;
 	struct config_secret create_secret;

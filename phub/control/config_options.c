@@ -34,6 +34,9 @@ const struct option option_table[] = {
 		"memory of all jobs together, at most what this machine or container has; auto is half of that"},
 	{"huge_pages", OPTION_SWITCH, FIELD(huge_pages), 0, 0, {NULL}, "true",
 		"use 2 MiB pages for jobs when there are any"},
+	{"stores", OPTION_CHOICE, FIELD(stores), 0, 0, {"auto", "cached", "streamed", NULL}, "auto",
+		"for measurements: how results that workers map are written; auto streams those of rounds larger than "
+		"a core's second-level cache past the caches"},
 	{"chunk_bytes", OPTION_POWER, FIELD(chunk_bytes), CHUNKING_CHUNK_BYTES_MIN, CHUNKING_CHUNK_BYTES_MAX, {NULL},
 		"32KiB", "unit of transfer and summation of jobs that do not name their own"},
 	{"window", OPTION_NUMBER, FIELD(window), 2, 4096, {NULL}, "64", "chunks that a connection may have in flight"},

@@ -165,6 +165,7 @@ static int generation_take(struct generation *g, const struct job *job, struct e
 		.core_node = box->core_node,
 		.shared = mapped > 0,
 		.huge = box->config->huge_pages,
+		.results = box->config->stores,
 	};
 	int rc = store_create(&g->spec, &config, &g->store, e);
 

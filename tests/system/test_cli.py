@@ -212,6 +212,15 @@ def exchange_contract():
             check(abs(found["gb_per_s_worker"] - found["rounds_per_s"] * 3e5 / 1e9) < 1e-3, f"{found}")
 
 
+def exchange_stores():
+    """Results go past the caches or not, as the box is told, and are right either way."""
+    for stores in ("cached", "streamed"):
+        found, _ = exchange("--transport", "shm", "--workers", 2, "--bytes", "300KB", "--rounds", 4, "--set", f"stores={stores}")
+        check(found["errors"] == 0 and found["rounds"] == 4, f"{found}")
+    _, err = phub("bench", "exchange", "--transport", "shm", "--bytes", 4096, "--set", "stores=written", status=1)
+    holds(err, "stores: 'written'.*allowed: auto, cached, streamed")
+
+
 def exchange_table():
     """Without --json it is a table for people."""
     out, err = phub("bench", "exchange", "--transport", "shm", "--workers", 2, "--bytes", "64KiB", "--rounds", 3)
@@ -537,11 +546,11 @@ def manuals_and_completion():
         check(f"Fl -{option}" in manual or option in ("listen", "version", "help"), f"phubd.8 lacks --{option}")
 
 
-CASES = [help_everywhere, wrong_usage, failures_say_what_to_do, not_a_box, box_that_does_not_start, exchange_contract, exchange_table,
-         exchange_optimizers, exchange_planted, exchange_jobs, exchange_resnet, exchange_csv, exchange_in_namespaces,
-         exchange_interrupted, exchange_worker_dies, exchange_box_dies, exchange_parent_dies, kernels_contract,
-         aggregation_contract, jobs_of_a_box, doctor, good_callers, stalled, wrong_admin_secret, topo_and_models,
-         manuals_and_completion]
+CASES = [help_everywhere, wrong_usage, failures_say_what_to_do, not_a_box, box_that_does_not_start, exchange_contract,
+         exchange_table, exchange_stores, exchange_optimizers, exchange_planted, exchange_jobs, exchange_resnet,
+         exchange_csv, exchange_in_namespaces, exchange_interrupted, exchange_worker_dies, exchange_box_dies,
+         exchange_parent_dies, kernels_contract, aggregation_contract, jobs_of_a_box, doctor, good_callers, stalled,
+         wrong_admin_secret, topo_and_models, manuals_and_completion]
 
 if __name__ == "__main__":
     rig.run(CASES, None if PHUB.exists() else f"{PHUB} is not there (make)")

@@ -186,7 +186,7 @@ def config_errors():
 def dump():
     """--dump-config names every option with help, value and what is allowed, and loads again to the same"""
     changed = ["-o", "listen=127.0.0.1:7171, [::1]:7171", "-o", "cores=[0]", "-o", "memory_max=1GiB", "-o", "poll=busy",
-               "-o", "data_ports=any", "-o", "create_secret_env=SECRET", "-o", "huge_pages=false"]
+               "-o", "data_ports=any", "-o", "create_secret_env=SECRET", "-o", "huge_pages=false", "-o", "stores=cached"]
     for options in ([], changed):
         status, first, error = ask(*options, "--dump-config")
         check(status == 0, error)

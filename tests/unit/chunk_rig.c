@@ -79,7 +79,7 @@ struct bench *bench_new(void)
 void bench_open(struct bench *b, uint32_t world, unsigned hold_max)
 {
 	static const int node = -1;
-	struct store_config config = {.core_node = &node};
+	struct store_config config = {.core_node = &node, .results = b->results};
 	struct err e = {0};
 	char text[200];
 

@@ -37,6 +37,7 @@ struct bench {
 	struct chunk_key keys[BENCH_CHUNKS_MAX]; /* a chunk each; `group` is the test's */
 	uint32_t chunk_count;
 	uint16_t core_of_chunk[BENCH_CHUNKS_MAX];
+	enum store_results results; /* how the store is made */
 	struct store store;
 	struct shard *shard;
 	struct chunk *chunk; /* what is pushed to */

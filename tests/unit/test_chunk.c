@@ -564,15 +564,19 @@ static void stores_note(const struct sum_args *args)
 }
 
 /* How the result of a round is written. */
-static enum stores stores_of(unsigned hold_max, bool beyond_cache)
+static enum stores stores_of(unsigned hold_max, bool beyond_cache, enum store_results results)
 {
 	struct kernels noting = kernels_base;
 	struct bench *b = bench_new();
 
 	noting.sum = stores_note;
+	b->results = results;
 	bench_open(b, 2, hold_max);
-	assert_true(!b->shard->beyond_cache); /* two payloads and a result of 4 KiB: any second-level cache has more */
-	b->shard->beyond_cache = beyond_cache;
+	if (results == STORE_RESULTS_AUTO) {
+		/* Two payloads and a result of 4 KiB: any second-level cache has more. */
+		assert_false(b->shard->beyond_cache);
+		b->shard->beyond_cache = beyond_cache;
+	}
 	b->shard->kernels = &noting;
 	bench_fill(b, 1);
 	bench_push_all(b, 1, 0, hold_max > 0);
@@ -585,10 +589,19 @@ static enum stores stores_of(unsigned hold_max, bool beyond_cache)
 static void test_only_mapped_results_beyond_the_cache_are_streamed(void **state)
 {
 	(void)state;
-	assert_int_equal(stores_of(UINT_MAX, true), STORES_STREAMED);
-	assert_int_equal(stores_of(UINT_MAX, false), STORES_CACHED);
-	assert_int_equal(stores_of(0, true), STORES_CACHED);
-	assert_int_equal(stores_of(2, true), STORES_CACHED);
+	assert_int_equal(stores_of(UINT_MAX, true, STORE_RESULTS_AUTO), STORES_STREAMED);
+	assert_int_equal(stores_of(UINT_MAX, false, STORE_RESULTS_AUTO), STORES_CACHED);
+	assert_int_equal(stores_of(0, true, STORE_RESULTS_AUTO), STORES_CACHED);
+	assert_int_equal(stores_of(2, true, STORE_RESULTS_AUTO), STORES_CACHED);
+}
+
+/* For measurements; what a send reads is cached even so. */
+static void test_results_are_streamed_or_not_as_configured(void **state)
+{
+	(void)state;
+	assert_int_equal(stores_of(UINT_MAX, false, STORE_RESULTS_STREAMED), STORES_STREAMED);
+	assert_int_equal(stores_of(UINT_MAX, false, STORE_RESULTS_CACHED), STORES_CACHED);
+	assert_int_equal(stores_of(0, false, STORE_RESULTS_STREAMED), STORES_CACHED);
 }
 
 int main(void)
@@ -617,6 +630,7 @@ int main(void)
 		cmocka_unit_test(test_step_of_another_group),
 		cmocka_unit_test(test_step_of_another_rank),
 		cmocka_unit_test(test_only_mapped_results_beyond_the_cache_are_streamed),
+		cmocka_unit_test(test_results_are_streamed_or_not_as_configured),
 	};
 
 	return cmocka_run_group_tests_name("chunk", tests, NULL, NULL);

@@ -58,6 +58,7 @@ static void test_defaults(void **state)
 	assert_int_equal(config.lost_ms, 10000);
 	assert_int_equal(config.create, CONFIG_CREATE_SAME_UID);
 	assert_true(config.huge_pages);
+	assert_int_equal(config.stores, STORE_RESULTS_AUTO);
 	assert_int_equal(config.core_count, 0);
 	config_fini(&config);
 	expect_good("# nothing but a comment\n", &config);
@@ -77,6 +78,7 @@ static void test_values(void **state)
 		    "memory_max: 8GiB\n"
 		    "chunk_bytes: 65536\n"
 		    "huge_pages: false\n"
+		    "stores: streamed\n"
 		    "jobs:\n"
 		    "  - name: mnist\n"
 		    "    secret_file: /etc/phub/mnist\n"
@@ -98,6 +100,7 @@ static void test_values(void **state)
 	assert_int_equal(config.memory_max, UINT64_C(8) << 30);
 	assert_int_equal(config.chunk_bytes, 65536);
 	assert_false(config.huge_pages);
+	assert_int_equal(config.stores, STORE_RESULTS_STREAMED);
 	assert_int_equal(config.job_count, 2);
 	assert_int_equal(config_find_job(&config, "mnist")->world, 4);
 	assert_int_equal(config_find_job(&config, "other")->memory_max, 1 << 20);
@@ -121,6 +124,7 @@ static void test_refusals(void **state)
 	expect_bad("memory_max: 8Gib\n", "like 8GiB");
 	expect_bad("memory_max: 99999999TiB\n", "out of range");
 	expect_bad("poll: lazy\n", "poll: 'lazy' is not understood; allowed: adaptive, busy");
+	expect_bad("stores: written\n", "allowed: auto, cached, streamed");
 	expect_bad("huge_pages: yes\n", "allowed: true, false");
 	expect_bad("transports: [tcp, rfc1149]\n",
 		"phubd.yaml:1: transports: 'tcp,rfc1149' is not understood: this build has no transport 'rfc1149'; "
