@@ -189,10 +189,11 @@ static void sweep_stream(const struct sweep *s, float *to, const float *from, ui
 }
 
 /*
- * The kernels write through the caches: here they write to blocks that stay in the first level, streamed from there.
- * Such stores need whole cache lines: `first` begins one (a small key that does not is written through the caches).
+ * A step, whose weights and state the kernels rewrite in place and so through the caches (struct step_args): here they
+ * are stepped in blocks that stay in the first level, and copied out past the caches from there. Such stores need whole
+ * cache lines: `first` begins one (a small key that does not is written through the caches).
  */
-static void sweep_held_streamed(
+static void sweep_held_copied_out(
 	const struct sweep *s, const struct optimizer_coef *coef, uint64_t first, uint64_t count)
 {
 	_Alignas(64) float block[1 + OPTIMIZER_STATE_MAX][SWEEP_BLOCK];
@@ -204,14 +205,10 @@ static void sweep_held_streamed(
 		const void *src[SWEEP_WORKERS_MAX];
 		struct sum_args sum = sweep_sum_args(s, src, first, n, block[0]);
 
-		if (s->optimizer == OPTIMIZER_NONE) {
-			s->kernels->sum(&sum);
-		} else {
-			memcpy(block[0], s->weight + first, n * sizeof(float));
-			for (unsigned i = 0; i < state_count; i++)
-				memcpy(block[1 + i], s->state[i] + first, n * sizeof(float));
-			sweep_step_at(s, coef, &sum, block[0], states);
-		}
+		memcpy(block[0], s->weight + first, n * sizeof(float));
+		for (unsigned i = 0; i < state_count; i++)
+			memcpy(block[1 + i], s->state[i] + first, n * sizeof(float));
+		sweep_step_at(s, coef, &sum, block[0], states);
 		sweep_stream(s, s->weight + first, block[0], n);
 		for (unsigned i = 0; i < state_count; i++)
 			sweep_stream(s, s->state[i] + first, block[1 + i], n);
@@ -234,13 +231,14 @@ void sweep_held(const struct sweep *s, const struct sweep_way *way, const struct
 	const void *src[SWEEP_WORKERS_MAX];
 	struct sum_args sum = sweep_sum_args(s, src, first, count, s->weight + first);
 
-	if (way->stores == SWEEP_STREAMED && first % SWEEP_LINE == 0) {
-		sweep_held_streamed(s, coef, first, count);
-	} else if (way->pass == SWEEP_SEPARATE) {
+	if (way->pass == SWEEP_SEPARATE) {
 		sum.out = s->sum + first;
 		s->kernels->sum(&sum);
 	} else if (s->optimizer == OPTIMIZER_NONE) {
+		sum.stores = way->stores == SWEEP_STREAMED ? STORES_STREAMED : STORES_CACHED;
 		s->kernels->sum(&sum);
+	} else if (way->stores == SWEEP_STREAMED && first % SWEEP_LINE == 0) {
+		sweep_held_copied_out(s, coef, first, count);
 	} else {
 		sweep_step_from(s, coef, &sum, first);
 	}

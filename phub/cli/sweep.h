@@ -29,7 +29,8 @@ enum sweep_how { SWEEP_TALL, SWEEP_WIDE };
 enum sweep_adds { SWEEP_HELD, SWEEP_ARRIVING };
 /* Fused: the optimizer takes the sum out of registers. Separate: the sums of all keys go to memory first. */
 enum sweep_pass { SWEEP_FUSED, SWEEP_SEPARATE };
-/* How weights and state are written: as the kernels do, or past the caches. */
+/* How what comes out is written: through the caches, or past them: sums by the kernels' own streamed stores, weights
+ * and state, which the kernels rewrite in place, by copying them out. */
 enum sweep_stores { SWEEP_CACHED, SWEEP_STREAMED };
 
 struct sweep_way {

@@ -86,6 +86,34 @@ static void test_every_way(void **state)
 	}
 }
 
+static enum stores stores_seen;
+
+static void note_stores(const struct sum_args *args)
+{
+	stores_seen = args->stores;
+	kernels_base.sum(args);
+}
+
+/* Sums are streamed by the kernels, not copied. */
+static void test_kernels_stream_sums(void **state)
+{
+	const struct sweep_way ways[] = {{.how = SWEEP_TALL, .stores = SWEEP_CACHED},
+		{.how = SWEEP_TALL, .stores = SWEEP_STREAMED}, {.how = SWEEP_WIDE, .stores = SWEEP_STREAMED}};
+	struct kernels noting = kernels_base;
+	static struct sweep s;
+	struct sweep_took took;
+
+	(void)state;
+	noting.sum = note_stores;
+	start(&s, OPTIMIZER_NONE, 2, 1);
+	s.kernels = &noting;
+	for (unsigned i = 0; i < 3; i++) {
+		assert_int_equal(turn(&s, &ways[i], &took), 0);
+		assert_int_equal(stores_seen, ways[i].stores == SWEEP_STREAMED ? STORES_STREAMED : STORES_CACHED);
+	}
+	sweep_fini(&s);
+}
+
 /* What was not written, and what was done twice. */
 static void test_check_sees(void **state)
 {
@@ -128,6 +156,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_every_way),
+		cmocka_unit_test(test_kernels_stream_sums),
 		cmocka_unit_test(test_check_sees),
 		cmocka_unit_test(test_too_many_cores),
 	};
