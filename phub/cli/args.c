@@ -7,10 +7,12 @@
 #include <ctype.h>
 #include <errno.h>
 #include <inttypes.h>
+#include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 #include "phub/cli/cli.h"
 #include "phub/cli/output.h"
@@ -18,7 +20,7 @@
 
 int args_wrong(const struct args_usage *usage, const char *format, ...)
 {
-	char text[512];
+	char text[1536];
 	va_list arguments;
 
 	va_start(arguments, format);
@@ -71,6 +73,34 @@ int args_read_bytes(const char *text, uint64_t *out)
 			return __builtin_mul_overflow(number, units[i].bytes, out) ? -EINVAL : 0;
 	}
 	return -EINVAL;
+}
+
+int args_read_decimal(const char *text, const struct args_unit *units, double *out)
+{
+	char *end;
+	double value = strtod(text, &end);
+
+	/* strtod() takes signs, blanks, exponents, hexadecimals and infinities too. */
+	if (end == text || strspn(text, "0123456789.") != (size_t)(end - text))
+		return -EINVAL;
+	while (units->name && strcasecmp(units->name, end) != 0)
+		units++;
+	if (!units->name || !isfinite(value * units->factor))
+		return -EINVAL;
+	*out = value * units->factor;
+	return 0;
+}
+
+static int args_set_ms(const struct args_usage *u, const struct args_option *o, const char *text)
+{
+	static const struct args_unit units[] = {{"", 1e6}, {"ms", 1e6}, {"s", 1e9}, {NULL, 0}};
+	double ns;
+
+	if (args_read_decimal(text, units, &ns) < 0 || ns < 1 || ns > (double)o->max * 1e6)
+		return args_wrong(u, "--%s %s: allowed are milliseconds above 0, to %" PRIu64 ", like 54 or 6.496",
+			o->name, text, o->max);
+	*(uint64_t *)o->target = (uint64_t)(ns + 0.5);
+	return ARGS_GO_ON;
 }
 
 static int args_set_number(const struct args_usage *u, const struct args_option *o, const char *text)
@@ -151,6 +181,8 @@ static int args_set(const struct args_usage *u, const struct args_option *o, con
 	case ARGS_BYTES:
 	case ARGS_POWER:
 		return args_set_number(u, o, text);
+	case ARGS_MS:
+		return args_set_ms(u, o, text);
 	case ARGS_LIST:
 		return args_set_list(u, o, text);
 	case ARGS_CHOICE:

@@ -19,6 +19,7 @@ enum args_type {
 	ARGS_NUMBER, /* uint64_t, min..max */
 	ARGS_BYTES,  /* uint64_t, min..max: "100MB", "64KiB", "4096" */
 	ARGS_POWER,  /* uint64_t, min..max: bytes, a power of two */
+	ARGS_MS,     /* uint64_t, nanoseconds: milliseconds above 0 to max, "6.496", "120ms", "0.5s" */
 	ARGS_CHOICE, /* int: index in choices */
 	ARGS_LIST,   /* struct args_list: numbers with commas, each min..max */
 };
@@ -68,6 +69,14 @@ int args_wrong(const struct args_usage *usage, const char *format, ...) __attrib
 
 /* The values of --set: ARGS_GO_ON, or CLI_USAGE after saying which is not KEY=VALUE. */
 int args_check_settings(const struct args_usage *usage, const struct args_texts *settings);
+
+struct args_unit {
+	const char *name; /* "" for a bare number; NULL ends the table */
+	double factor;
+};
+
+/* Digits with or without a point, then one of the units, as in "6.496ms": 0, or -EINVAL. */
+int args_read_decimal(const char *text, const struct args_unit *units, double *out);
 
 /* "100MB" (1e6), "64KiB" (1024), "4096": 0, or -EINVAL. */
 int args_read_bytes(const char *text, uint64_t *out);

@@ -33,7 +33,7 @@ struct train_options {
 	int transport, mode, dtype, how, schedule, plant;
 	const char *optimizer_name;
 	enum optimizer_kind optimizer;
-	uint64_t workers, rounds, chunk, compute_ms, world, first_rank, timeout_s;
+	uint64_t workers, rounds, chunk, compute_ns, world, first_rank, timeout_s;
 	const char *trace, *model, *phubd, *config, *box, *job, *timeline;
 	struct args_texts set;
 	bool json;
@@ -45,6 +45,7 @@ struct train {
 	struct box_settings settings;
 	struct trial_crew crew;
 	FILE *timeline;
+	bool timeline_is_new, timeline_is_written;
 };
 
 /* ---- the plan ---- */
@@ -69,19 +70,19 @@ static int train_load(const struct train_options *o, struct model_trace *out, st
 
 	if (o->trace) {
 		rc = models_load_trace(o->trace, out, e);
-		if (rc == 0 && o->compute_ms && model_trace_compute_ns(out) == 0) {
+		if (rc == 0 && o->compute_ns && model_trace_compute_ns(out) == 0) {
 			model_trace_destroy(out);
-			return err_set(e, -EINVAL, "%s: all times are 0, which cannot be made %" PRIu64 " ms", o->trace,
-				o->compute_ms);
+			return err_set(e, -EINVAL, "%s: all times are 0, which cannot be made %.9g ms", o->trace,
+				(double)o->compute_ns / 1e6);
 		}
-		if (rc == 0 && o->compute_ms)
-			train_scale(out, o->compute_ms * 1000000);
+		if (rc == 0 && o->compute_ns)
+			train_scale(out, o->compute_ns);
 		return rc;
 	}
 	rc = models_load(o->model, &model, e);
 	if (rc < 0)
 		return rc;
-	rc = model_trace_guess(&model, o->compute_ms * 1000000, out);
+	rc = model_trace_guess(&model, o->compute_ns, out);
 	if (rc < 0) {
 		model_destroy(&model);
 		return err_set(e, rc, "out of memory");
@@ -94,10 +95,11 @@ static void train_plan_schedules(struct replay_plan *p, const struct train_optio
 	p->schedules[REPLAY_COMPUTE] = p->schedules[REPLAY_EXCHANGE] = true;
 	for (enum replay_schedule s = REPLAY_SERIAL; s < REPLAY_SCHEDULES; s++)
 		p->schedules[s] = o->schedule == TRAIN_ALL || o->schedule == (int)(1 + s - REPLAY_SERIAL);
-	p->turns = o->rounds < TRAIN_TURNS ? 1 : TRAIN_TURNS;
-	p->iterations = (unsigned)((o->rounds + p->turns - 1) / p->turns);
+	p->rounds = (unsigned)o->rounds;
+	p->iterations = p->rounds < TRAIN_TURNS ? p->rounds : (p->rounds + TRAIN_TURNS - 1) / TRAIN_TURNS;
 	if (p->timeline && p->iterations < REPLAY_TRACED) /* its block is no longer than the others */
 		p->iterations = REPLAY_TRACED;
+	p->turns = (p->rounds + p->iterations - 1) / p->iterations;
 }
 
 static int train_plan(struct replay_plan *p, const struct train_options *o, struct err *e)
@@ -200,17 +202,22 @@ static void train_fill_settings(struct box_settings *settings, const struct trai
 		box_settings_add(settings, "transports=%s", train_transports[o->transport]);
 }
 
-static int train_write_timeline(const struct train *t, const struct train_options *o)
+/* What an earlier run wrote there is lost only now. */
+static int train_write_timeline(struct train *t, const struct train_options *o)
 {
-	struct err e;
+	struct err e = {0};
+	int rc = ftruncate(fileno(t->timeline), 0) < 0 && errno != EINVAL ? -errno : 0; /* EINVAL: not a file */
 
-	if (replay_timeline_write(&t->plan, t->run.shared, t->timeline, &e) == 0)
+	t->timeline_is_written = true;
+	if (rc < 0)
+		err_set(&e, rc, "%s", strerror(-rc));
+	else if (replay_timeline_write(&t->plan, t->run.shared, t->timeline, &e) == 0)
 		return 0;
 	output_error("%s: the timeline could not be written: %s", o->timeline, e.text);
 	return -EIO;
 }
 
-static int train_conclude(const struct train *t, const struct train_options *o)
+static int train_conclude(struct train *t, const struct train_options *o)
 {
 	enum trial_verdict verdict = trial_crew_judge(&t->crew);
 	bool ok;
@@ -250,11 +257,21 @@ static int train_open_timeline(struct train *t, const struct train_options *o, s
 {
 	if (!o->timeline)
 		return 0;
-	t->timeline = fopen(o->timeline, "we");
+	t->timeline_is_new = access(o->timeline, F_OK) < 0;
+	t->timeline = fopen(o->timeline, "ae"); /* says now whether it can be written, and leaves what is there */
 	if (!t->timeline)
 		return err_set(
 			e, -errno, "%s: %s; give --timeline a file that can be written", o->timeline, strerror(errno));
 	return 0;
+}
+
+static void train_close_timeline(const struct train *t, const struct train_options *o)
+{
+	if (!t->timeline)
+		return;
+	fclose(t->timeline);
+	if (t->timeline_is_new && !t->timeline_is_written)
+		unlink(o->timeline);
 }
 
 static int train_go(const struct train_options *o)
@@ -272,8 +289,7 @@ static int train_go(const struct train_options *o)
 		output_error("%s", e.text);
 	else
 		rc = train_run(t, o);
-	if (t->timeline)
-		fclose(t->timeline);
+	train_close_timeline(t, o);
 	if (t->run.shared)
 		munmap(t->run.shared, t->run.shared->bytes);
 	trial_crew_fini(&t->crew);
@@ -316,7 +332,7 @@ static int train_check(const struct args_usage *usage, struct train_options *o)
 		return args_wrong(usage, "--optimizer: %s", text);
 	if (!o->trace == !o->model)
 		return args_wrong(usage, "give either --trace FILE.csv, or --model NAME and --compute-ms T");
-	if (o->model && !o->compute_ms)
+	if (o->model && !o->compute_ns)
 		return args_wrong(
 			usage, "--model has no times: give --compute-ms, of one iteration forward and backward");
 	if (o->model && models_check(usage, o->model) != ARGS_GO_ON)
@@ -370,8 +386,9 @@ int bench_train_run(int argc, char **argv)
 		{"trace", "FILE.csv", "layers with their times", ARGS_TEXT, &o.trace, 0, 0, NULL},
 		{"model", "NAME", "a model without times: see phub models; or a FILE.csv of tensors", ARGS_TEXT,
 			&o.model, 0, 0, NULL},
-		{"compute-ms", "T", "of one iteration: for --model, and to scale a trace", ARGS_NUMBER, &o.compute_ms,
-			1, 3600000, NULL},
+		{"compute-ms", "T",
+			"milliseconds of one iteration, like 54 or 6.496: for --model, and to scale a trace", ARGS_MS,
+			&o.compute_ns, 0, 3600000, NULL},
 		{"compute", "HOW", "sleep or spin", ARGS_CHOICE, &o.how, 0, 0, train_hows},
 		{"schedule", "NAME", "all, or only serial, backward, fifo or priority", ARGS_CHOICE, &o.schedule, 0, 0,
 			train_schedules},
@@ -384,8 +401,8 @@ int bench_train_run(int argc, char **argv)
 			&o.dtype, 0, 0, train_dtypes},
 		{"optimizer", "NAME", "none (all-reduce), sgd, momentum, nesterov, adagrad, adam, adamw", ARGS_TEXT,
 			&o.optimizer_name, 0, 0, NULL},
-		{"rounds", "R", "measured iterations of each schedule, in three turns (30)", ARGS_NUMBER, &o.rounds, 1,
-			1000000, NULL},
+		{"rounds", "R", "measured iterations of each schedule, in up to three turns (30)", ARGS_NUMBER,
+			&o.rounds, 1, 1000000, NULL},
 		{"chunk", "BYTES", "of a chunk, a power of two (the box's: 32KiB)", ARGS_POWER, &o.chunk, 4096, 2 << 20,
 			NULL},
 		{"timeline", "FILE.json", "two iterations of each worker, for ui.perfetto.dev; and a picture",

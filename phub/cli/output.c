@@ -14,20 +14,35 @@
 
 #include "phub/base/clock.h"
 
-void output_error(const char *format, ...)
+static void output_say(const char *format, va_list arguments)
 {
 	char text[2048];
-	va_list arguments;
 
-	va_start(arguments, format);
 	vsnprintf(text, sizeof(text), format, arguments);
-	va_end(arguments);
 	for (char *c = text; *c; c++) {
 		if (iscntrl((unsigned char)*c))
 			*c = '?';
 	}
 	fflush(stdout);
 	fprintf(stderr, "phub: %s\n", text);
+}
+
+void output_error(const char *format, ...)
+{
+	va_list arguments;
+
+	va_start(arguments, format);
+	output_say(format, arguments);
+	va_end(arguments);
+}
+
+void output_note(const char *format, ...)
+{
+	va_list arguments;
+
+	va_start(arguments, format);
+	output_say(format, arguments);
+	va_end(arguments);
 }
 
 bool output_json(json_t *object)

@@ -13,6 +13,9 @@
 /* "phub: ..." on stderr; control characters in it are replaced, so that what a peer said cannot drive the terminal. */
 void output_error(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
+/* The same for what is no error: why nothing happens. */
+void output_note(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
 /* Prints one line and drops the reference. NULL (memory is short) is an error: returns false. */
 bool output_json(json_t *object);
 

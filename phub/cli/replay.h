@@ -43,7 +43,8 @@ struct replay_plan {
 	struct model_trace trace; /* its model is in `trial` */
 	enum replay_how how;
 	bool schedules[REPLAY_SCHEDULES];
-	unsigned turns, iterations; /* measured iterations of a schedule: turns x iterations */
+	unsigned rounds;            /* measured iterations of a schedule, the first of turns x iterations */
+	unsigned turns, iterations; /* blocks are equally long: iterations at the end of the last may be too many */
 	unsigned rank_first;
 	bool timeline;
 };

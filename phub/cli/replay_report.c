@@ -27,7 +27,7 @@ const char *replay_schedule_name(enum replay_schedule schedule)
 static int report_count(const struct replay_plan *p, const struct replay_shared *s, enum replay_schedule schedule,
 	struct replay_numbers *out)
 {
-	size_t each = (size_t)p->turns * p->iterations, count = each * p->trial.workers;
+	size_t each = p->rounds, count = each * p->trial.workers;
 	uint64_t *took = calloc(count, sizeof(*took));
 	double sum_ms = 0;
 
@@ -71,7 +71,7 @@ static bool report_json(const struct replay_plan *p, const struct replay_shared 
 		p->trial.mode == TRIAL_COPY ? "copy" : "zero-copy", "compute", p->how == REPLAY_SPIN ? "spin" : "sleep",
 		"workers", (int)trial_world(&p->trial), "layers", (int)p->trace.count, "keys",
 		(int)p->trial.model.count, "bytes", (json_int_t)p->trial.bytes, "optimizer",
-		optimizer_kind_name(p->trial.optimizer), "rounds", (int)(p->turns * p->iterations));
+		optimizer_kind_name(p->trial.optimizer), "rounds", (int)p->rounds);
 	json_t *rest = json_pack("{s:f, s:f, s:f, s:f, s:f, s:f, s:o, s:o, s:I}", "iterations_per_s", n->per_s,
 		"p50_ms", n->p50_ms, "p99_ms", n->p99_ms, "min_ms", n->min_ms, "max_ms", n->max_ms, "trace_ms",
 		(double)model_trace_compute_ns(&p->trace) / 1e6, "exposed_ms",
@@ -114,7 +114,7 @@ static void report_head(const struct replay_plan *p, const struct replay_shared 
 		(double)model_trace_compute_ns(&p->trace) / 1e6, p->how == REPLAY_SPIN ? "spinning" : "sleeping");
 	printf("%s, %s, workers %u, optimizer %s, %u iterations of each\n\n", s->transport,
 		p->trial.mode == TRIAL_COPY ? "copy" : "zero-copy", trial_world(&p->trial),
-		optimizer_kind_name(p->trial.optimizer), p->turns * p->iterations);
+		optimizer_kind_name(p->trial.optimizer), p->rounds);
 }
 
 bool replay_print(const struct replay_plan *p, const struct replay_run *run, const struct trial_shared *s, bool json)
@@ -148,6 +148,6 @@ bool replay_print(const struct replay_plan *p, const struct replay_run *run, con
 	if (json)
 		return ok;
 	output_table_print(&table);
-	printf("\nchecked %" PRIu64 " results, %" PRIu64 " pieces wrong\n", checked, wrong);
+	printf("\nchecked %" PRIu64 " pieces of results, %" PRIu64 " wrong\n", checked, wrong);
 	return true;
 }

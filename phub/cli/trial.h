@@ -60,7 +60,7 @@ struct trial_outcome {
 	char text[ERR_TEXT_MAX]; /* its first error */
 	uint64_t failed_ns;      /* when; 0: never */
 	uint64_t wrong;          /* pieces of results that were not what they should be */
-	uint64_t checked;        /* elements that were looked at */
+	uint64_t checked;        /* pieces that were looked at, of about a chunk each */
 	uint64_t copied_bytes, pushed_bytes;
 	uint64_t cpu_ns; /* of all its threads, in timed stretches */
 };
@@ -75,6 +75,7 @@ struct trial_shared {
 	struct trial_meeting *all; /* in the memory of the first job */
 	struct trial_meeting meeting;
 	unsigned salt;          /* added to ranks in the gradients: those of two jobs differ */
+	_Atomic unsigned met;   /* workers that a box has answered */
 	_Atomic unsigned round; /* rank 0 has finished so many; for the progress bar */
 	uint64_t box_cpu_ns;    /* in timed stretches; rank 0 */
 	struct trial_outcome outcomes[TRIAL_WORKERS_MAX];

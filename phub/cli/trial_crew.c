@@ -17,7 +17,8 @@
 #include "phub/cli/cli.h"
 #include "phub/cli/output.h"
 
-enum { CREW_GRACE_MS = 3000 }; /* for workers to end by themselves when one has failed */
+enum { CREW_SILENT_MS = 1000 }; /* before it is told what is waited for */
+enum { CREW_GRACE_MS = 3000 };  /* for workers to end by themselves when one has failed */
 
 /* ---- the memory of the jobs ---- */
 
@@ -138,11 +139,23 @@ static void crew_reap(struct trial_crew *crew)
 	}
 }
 
+/* A box elsewhere may not be up yet, and is tried until the timeout: told once. */
+static void crew_tell_waiting(const struct trial_crew *crew, uint64_t begin_ns, bool *told)
+{
+	if (*told || crew->box.pid || clock_now_ns() < clock_deadline_ns(begin_ns, CREW_SILENT_MS))
+		return;
+	*told = true;
+	if (!atomic_load_explicit(&crew->shared[0]->met, memory_order_relaxed))
+		output_note("waiting for a box at %s, for %d s at most ...", crew->box.address,
+			crew->plan->timeout_ms / 1000);
+}
+
 /* Until all workers have ended: by themselves, or, when something went wrong, a little later by us. */
 static void crew_await(struct trial_crew *crew)
 {
 	struct output_progress progress = {.label = crew->plan->transport};
-	uint64_t end_ns = CLOCK_NEVER;
+	uint64_t begin_ns = clock_now_ns(), end_ns = CLOCK_NEVER;
+	bool told = false;
 
 	while (crew->alive) {
 		bool wrong = atomic_load_explicit(&crew->shared[0]->all->failed, memory_order_relaxed);
@@ -158,6 +171,8 @@ static void crew_await(struct trial_crew *crew)
 			end_ns = clock_deadline_ns(clock_now_ns(), CREW_GRACE_MS);
 		if (clock_now_ns() > end_ns)
 			crew_signal_workers(crew, end_ns == 0 ? SIGTERM : SIGKILL);
+		if (!wrong && !crew->trouble.code)
+			crew_tell_waiting(crew, begin_ns, &told);
 		output_progress_update(
 			&progress, atomic_load_explicit(&crew->shared[0]->round, memory_order_relaxed), crew->steps);
 		nanosleep(&(struct timespec){.tv_nsec = 10000000}, NULL);

@@ -108,6 +108,6 @@ bool trial_print(const struct trial_plan *p, const struct trial_numbers *n, bool
 	printf("  box CPU              %10.3f s per GB of gradients\n", n->box_cpu_s_per_gb);
 	printf("  box and workers CPU  %10.3f s per GB of gradients\n", n->cpu_s_per_gb);
 	printf("  copies               %10.2f bytes by libphub per gradient byte\n", n->copies);
-	printf("  checked              %10" PRIu64 " results, %" PRIu64 " pieces wrong\n", n->checked, n->errors);
+	printf("  checked              %10" PRIu64 " pieces of results, %" PRIu64 " wrong\n", n->checked, n->errors);
 	return true;
 }

@@ -82,6 +82,7 @@ int trial_worker_join(struct trial_member *m, const char *address, const char *j
 	free(groups);
 	if (rc < 0)
 		return trial_member_fail(m, rc, "connecting", NULL);
+	atomic_fetch_add_explicit(&m->s->met, 1, memory_order_relaxed);
 	rc = trial_member_name_keys(m);
 	if (rc == 0 && (rc = phub_start(m->phub, PHUB_TIMEOUT_DEFAULT)) < 0)
 		trial_member_fail(m, rc, "starting", NULL);

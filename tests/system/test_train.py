@@ -87,7 +87,7 @@ def table_and_timeline():
         out, err = phub_train("--trace", trace, "--workers", 2, "--rounds", 1, "--schedule", "fifo", "--timeline", timeline,
                               "--compute-ms", 20, "--mode", "copy", "--dtype", "bf16")
         holds(out, "layers 4, keys 3 of 4.1 MB", r"computes for (20.000|19.999) ms \(sleeping\)", "exposed ms", r"fifo.* %",
-              "0 pieces wrong", r"backward +\| *#", "in flight")
+              r"checked [1-9]\d* pieces of results, 0 wrong", r"backward +\| *#", "in flight")
         check("serial" not in out and err == "", out + err)
         events = json.loads(timeline.read_text())["traceEvents"]
     for worker in (0, 1):
@@ -126,6 +126,45 @@ def guess():
     found, _ = replay("--model", "resnet-18", "--compute-ms", 30, "--workers", 1, "--rounds", 1, "--schedule", "priority")
     check(list(found) == ["compute", "exchange", "priority"] and found["priority"]["keys"] == 62, f"{found}")
     check(abs(found["compute"]["trace_ms"] - 30) < 0.001, f"{found}")
+    for text, trace_ms in (("6.496", 6.496), ("0.5ms", 0.5), ("0.02s", 20)):
+        found, _ = replay("--model", "resnet-18", "--compute-ms", text, "--workers", 1, "--rounds", 1, "--schedule", "serial")
+        check(abs(found["compute"]["trace_ms"] - trace_ms) < 0.001, f"{text}: {found}")
+
+
+def rounds():
+    """As many iterations are measured as were asked for, whatever the turns, and with a timeline too."""
+    with File(HEADING + "a,0.2,0.2,100\n") as trace, File(name="t.json") as timeline:
+        for count in (1, 2, 3, 4, 7, 31):
+            for more in ([], ["--timeline", timeline]):
+                found, _ = replay("--trace", trace, "--rounds", count, *more)
+                check(all(line["rounds"] == count and line["errors"] == 0 and 0 < line["min_ms"] for line in found.values()),
+                      f"{count} rounds {more}: {found}")
+
+
+def timeline_is_kept():
+    """A run that fails leaves the timeline of an earlier one, and none where there was none; one that does not replaces it."""
+    with File(HEADING + "a,0.2,0.2,100\n") as trace, File("from before" * 10000, "old.json") as old, File(name="new.json") as new:
+        words = ["--trace", trace, "--rounds", 1, "--schedule", "fifo", "--timeline"]
+        for file in (old, new):
+            phub_train(*words, file, "--box", "127.0.0.1:1", "--timeout", 1, status=1)
+        check(old.read_text() == "from before" * 10000 and not new.exists(), "the timelines were touched")
+        for file in (old, new):
+            phub_train(*words, file)
+            check(json.loads(file.read_text())["traceEvents"], f"{file} is no timeline")
+
+
+def waits_for_a_box():
+    """A box that is not up yet is waited for, and that is said once, after a second; one that is there is not."""
+    box = rig.Box()
+    address = box.address
+    with File(HEADING + "a,0.2,0.2,100\n") as trace:
+        words = ["--trace", trace, "--rounds", 1, "--schedule", "fifo", "--box", address, "--timeout", 3]
+        _, err = phub_train(*words)
+        check(err == "", err)
+        box.stop()
+        _, err = phub_train(*words, status=1)
+        holds(err, rf"^phub: waiting for a box at {address}, for 3 s at most ...\nphub: rank \d, connecting: ")
+        check(err.count("\n") == 2, err)
 
 
 def planted():
@@ -194,6 +233,11 @@ def wrong_usage():
             (["--trace", "a.csv", "--model", "vgg-11"], "either"),
             (["--model", "vgg-11"], "--compute-ms"),
             (["--model", "vgg-12", "--compute-ms", 5], "vgg-11"),
+            (["--model", "vgg-11", "--compute-ms", "0"], "--compute-ms 0: allowed are milliseconds above 0, to 3600000, like 54 or"),
+            (["--model", "vgg-11", "--compute-ms", "1.2.3"], "milliseconds above 0"),
+            (["--model", "vgg-11", "--compute-ms", "-1"], "milliseconds above 0"),
+            (["--model", "vgg-11", "--compute-ms", "1e3"], "milliseconds above 0"),
+            (["--model", "vgg-11", "--compute-ms", "3600001"], "milliseconds above 0"),
             (["--trace", "a.csv", "--compute", "guess"], "sleep"),
             (["--trace", "a.csv", "--schedule", "random"], "priority"),
             (["--trace", "a.csv", "--world", 2], "--world needs --box"),
@@ -222,7 +266,8 @@ def box_dies():
         holds(command.err.text(), r"^phub: rank \d, .*")
 
 
-CASES = [overlap_gains, table_and_timeline, spinning, guess, planted, several_machines, bad_traces, wrong_usage, box_dies]
+CASES = [overlap_gains, table_and_timeline, spinning, guess, rounds, timeline_is_kept, waits_for_a_box, planted, several_machines,
+         bad_traces, wrong_usage, box_dies]
 
 if __name__ == "__main__":
     rig.run(CASES, None if PHUB.exists() else f"{PHUB} is not there (make)")
