@@ -64,7 +64,8 @@ struct kernels_walk {
 };
 
 struct kernels_result {
-	double kernel, roofline; /* GB of gradient a second */
+	double kernel, roofline; /* GB of gradient a second, medians */
+	double slowest, fastest; /* of the kernel's runs */
 	const char *copy;
 };
 
@@ -199,7 +200,9 @@ static struct kernels_result kernels_measure_once(struct kernels_walk *w, unsign
 		for (unsigned i = 0; i < 2; i++)
 			copies[i][r] = kernels_time(w, best[i]);
 	}
-	result.kernel = kernels_median(kernel, repeats);
+	result.kernel = kernels_median(kernel, repeats); /* which sorts them */
+	result.slowest = kernel[0];
+	result.fastest = kernel[repeats - 1];
 	for (unsigned i = 0; i < 2; i++) {
 		double median = kernels_median(copies[i], repeats);
 
@@ -244,15 +247,17 @@ static bool kernels_report(struct kernels_bench *b, const struct kernels_walk *w
 			w->c->name, w->kernels->name, w->sources, cache, r->kernel, ratio * 100);
 	}
 	if (b->json)
-		return output_json(json_pack("{s:s, s:s, s:s, s:i, s:s, s:f, s:f, s:s}", "bench", "kernel", "kernel",
-			w->c->name, "isa", w->kernels->name, "workers", (int)w->sources, "cache", cache, "gb_per_s",
-			r->kernel, "roofline_gb_per_s", r->roofline, "stores", stores));
+		return output_json(json_pack("{s:s, s:s, s:s, s:i, s:s, s:f, s:f, s:s, s:f, s:f}", "bench", "kernel",
+			"kernel", w->c->name, "isa", w->kernels->name, "workers", (int)w->sources, "cache", cache,
+			"gb_per_s", r->kernel, "roofline_gb_per_s", r->roofline, "stores", stores, "gb_per_s_min",
+			r->slowest, "gb_per_s_max", r->fastest));
 	output_cell(&b->table, "%s", w->c->name);
 	output_cell(&b->table, "%s", w->kernels->name);
 	output_cell(&b->table, "%u", w->sources);
 	output_cell(&b->table, "%s", cache);
 	output_cell(&b->table, "%s", stores);
 	output_cell(&b->table, "%.2f", r->kernel);
+	output_cell(&b->table, "%.2f..%.2f", r->slowest, r->fastest);
 	output_cell(&b->table, "%.2f", r->roofline);
 	output_cell(&b->table, "%.0f %%", ratio * 100);
 	output_cell(&b->table, "%s", r->copy);
@@ -433,7 +438,7 @@ static int kernels_run_tables(struct kernels_bench *b)
 
 static int kernels_check_only(const struct args_usage *usage, const char *only)
 {
-	char names[512] = "";
+	char names[1024] = "";
 	size_t used = 0;
 
 	for (const struct kernel_case *c = kernel_cases; c->name; c++) {
@@ -449,9 +454,9 @@ int bench_kernels_run(int argc, char **argv)
 {
 	struct kernels_bench b = {
 		.workers = {.count = 0},
-		.table = {.heads = {"kernel", "isa", "workers", "cache", "stores", "GB/s", "roofline", "share",
-				  "fastest copy"},
-			.align = "llrllrrrl"},
+		.table = {.heads = {"kernel", "isa", "workers", "cache", "stores", "GB/s", "min..max", "roofline",
+				  "share", "fastest copy"},
+			.align = "llrllrrrrl"},
 	};
 	const struct args_option options[] = {
 		{"isa", "NAME", "auto (as PHUB_ISA says), all, base, avx2, avx512 or neon", ARGS_CHOICE, &b.isa, 0, 0,
@@ -477,9 +482,9 @@ int bench_kernels_run(int argc, char **argv)
 			 "AVX-512 copies of the same arrays, with cached or non-temporal stores, with or without "
 			 "prefetch;\n"
 			 "for store_*, whose sums are added to next, with cached stores.\n"
-			 "Medians of 9 runs, kernel and copies taking turns. A cold share above 105 % fails: the "
-			 "roofline "
-			 "was wrong.\n",
+			 "Medians of 9 runs (--quick: 5), kernel and copies taking turns, and "
+			 "their spread.\n"
+			 "A cold share above 105 % fails: the roofline was wrong.\n",
 		.examples = "  phub bench kernels --quick\n"
 			    "  phub bench kernels --isa all --kernel sum_f32 --workers 4\n"
 			    "  phub bench kernels --kernel sum_f32 --stores cached\n",

@@ -23,7 +23,8 @@ EXCHANGE_KEYS = ["bench", "transport", "mode", "workers", "bytes", "optimizer", 
                  "p99_ms", "gb_per_s_worker", "box_cpu_s_per_gb", "cpu_s_per_gb", "errors"]
 AGGREGATION_KEYS = ["bench", "how", "adds", "pass", "stores", "model", "optimizer", "workers", "cores", "bytes", "chunk", "keys",
                     "rounds", "p50_ms", "min_ms", "max_ms", "gb_per_s", "cpu_s_per_gb", "waits", "errors"]
-KERNEL_KEYS = ["bench", "kernel", "isa", "workers", "cache", "gb_per_s", "roofline_gb_per_s", "stores"]
+KERNEL_KEYS = ["bench", "kernel", "isa", "workers", "cache", "gb_per_s", "roofline_gb_per_s", "stores",
+               "gb_per_s_min", "gb_per_s_max"]
 
 
 def phub(*words, status=0, env=None):
@@ -126,7 +127,7 @@ def wrong_usage():
             (["bench", "aggregation", "--optimizer", "none", "--separate"], "give --optimizer"),
             (["bench", "aggregation", "--bytes", "4", "--model", "vgg-19"], "--bytes or --model"),
             (["bench", "kernels", "--workers", "2,,4"], "allowed"),
-            (["bench", "kernels", "--kernel", "sum_f99"], "sum_f32"),
+            (["bench", "kernels", "--kernel", "sum_f99"], "zero_nonfinite_f16, zero_nonfinite_bf16; see phub bench kernels"),
             (["jobs", "a:1", "b:2"], "one word too many"),
             (["models", "-x"], "two dashes"),
             (["models", "nothing"], "resnet-50"),
@@ -374,6 +375,7 @@ def kernels_contract():
     check([list(line) for line in found] == [KERNEL_KEYS] * 2, out)
     check([(line["cache"], line["stores"]) for line in found] == [("warm", "cached"), ("cold", "streamed")], out)
     check(all(line["gb_per_s"] <= 1.05 * line["roofline_gb_per_s"] for line in found), out)
+    check(all(0 < line["gb_per_s_min"] <= line["gb_per_s"] <= line["gb_per_s_max"] for line in found), out)
     check(all(line["isa"] == "base" and line["workers"] == 4 for line in found), out)
 
 
