@@ -18,6 +18,7 @@
 #include "phub/cli/cli.h"
 #include "phub/cli/kernel_cases.h"
 #include "phub/cli/output.h"
+#include "phub/cli/trial.h"
 #include "topology/discover.h"
 
 enum {
@@ -119,19 +120,6 @@ static double kernels_time(struct kernels_walk *w, const struct roofline_copy *c
 	return (double)w->passes * (double)w->window_bytes * w->sources / (double)(spent_ns ? spent_ns : 1);
 }
 
-static int kernels_compare(const void *a, const void *b)
-{
-	double x = *(const double *)a, y = *(const double *)b;
-
-	return (x > y) - (x < y);
-}
-
-static double kernels_median(double *values, unsigned count)
-{
-	qsort(values, count, sizeof(*values), kernels_compare);
-	return count % 2 ? values[count / 2] : (values[count / 2 - 1] + values[count / 2]) / 2;
-}
-
 /*
  * 2^-7 as f32 and bf16, 1 as f16, anew for every case: nothing denormal, and nothing that an earlier case left behind
  * (a NaN would end a search at once). In the order of the walk: what is in the cache afterwards comes last.
@@ -173,7 +161,7 @@ static void kernels_find_copies(struct kernels_walk *w, const struct roofline_co
 		}
 	}
 	for (unsigned i = 0; i < KERNELS_COPIES_MAX && (copy = roofline_at(i)); i++) {
-		double median = kernels_median(trials[i], KERNELS_TRIAL);
+		double median = trial_median(trials[i], KERNELS_TRIAL);
 
 		if (median > medians[0]) {
 			medians[1] = medians[0];
@@ -200,11 +188,11 @@ static struct kernels_result kernels_measure_once(struct kernels_walk *w, unsign
 		for (unsigned i = 0; i < 2; i++)
 			copies[i][r] = kernels_time(w, best[i]);
 	}
-	result.kernel = kernels_median(kernel, repeats); /* which sorts them */
+	result.kernel = trial_median(kernel, repeats); /* which sorts them */
 	result.slowest = kernel[0];
 	result.fastest = kernel[repeats - 1];
 	for (unsigned i = 0; i < 2; i++) {
-		double median = kernels_median(copies[i], repeats);
+		double median = trial_median(copies[i], repeats);
 
 		if (median > result.roofline) {
 			result.roofline = median;

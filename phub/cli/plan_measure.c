@@ -21,6 +21,7 @@
 #include "phub/cli/cli.h"
 #include "phub/cli/kernel_cases.h"
 #include "phub/cli/output.h"
+#include "phub/cli/trial.h"
 
 enum {
 	MEASURE_CHUNK_BYTES = 32 << 10,
@@ -37,19 +38,6 @@ enum {
 #define MEASURE_BYTES_MAX (1u << 30)
 
 static const unsigned measure_workers[] = {2, 8}; /* of kernels: a line has two points */
-
-static int measure_compare(const void *a, const void *b)
-{
-	double x = *(const double *)a, y = *(const double *)b;
-
-	return (x > y) - (x < y);
-}
-
-static double measure_median(double *values, unsigned count)
-{
-	qsort(values, count, sizeof(*values), measure_compare);
-	return count % 2 ? values[count / 2] : (values[count / 2 - 1] + values[count / 2]) / 2;
-}
 
 void plan_measure_machine(const struct plan_measure *m, struct plan_facts *f)
 {
@@ -123,7 +111,7 @@ static int measure_case(const struct kernel_case *c, const struct kernels *kerne
 
 		for (unsigned r = 0; r < MEASURE_REPEATS; r++)
 			rates[r] = measure_kernel_once(c, kernels, measure_workers[i], memory);
-		rc = plan_facts_add_kernel(f, c->name, measure_workers[i], measure_median(rates, MEASURE_REPEATS));
+		rc = plan_facts_add_kernel(f, c->name, measure_workers[i], trial_median(rates, MEASURE_REPEATS));
 		if (rc < 0)
 			return rc;
 	}
@@ -338,8 +326,8 @@ static int measure_point(const struct plan_measure *m, enum plan_transport trans
 		box[r] = p->box_ns;
 		worker[r] = p->worker_ns;
 	}
-	p->box_ns = measure_median(box, m->runs);
-	p->worker_ns = measure_median(worker, m->runs);
+	p->box_ns = trial_median(box, m->runs);
+	p->worker_ns = trial_median(worker, m->runs);
 	return 0;
 }
 

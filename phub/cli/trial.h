@@ -151,6 +151,9 @@ void trial_sort(uint64_t *times, size_t count);
 /* The smallest time that `percent` of all do not exceed. */
 double trial_percentile_ms(const uint64_t *sorted, size_t count, double percent);
 
+/* Sorts the values too. */
+double trial_median(double *values, unsigned count);
+
 /* From the times of all workers. 0 or -ENOMEM. */
 int trial_count(const struct trial_plan *p, const struct trial_shared *s, struct trial_numbers *out);
 bool trial_print(const struct trial_plan *p, const struct trial_numbers *n, bool json);

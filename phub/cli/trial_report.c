@@ -23,6 +23,19 @@ void trial_sort(uint64_t *times, size_t count)
 	qsort(times, count, sizeof(*times), report_compare);
 }
 
+static int report_compare_doubles(const void *a, const void *b)
+{
+	double x = *(const double *)a, y = *(const double *)b;
+
+	return (x > y) - (x < y);
+}
+
+double trial_median(double *values, unsigned count)
+{
+	qsort(values, count, sizeof(*values), report_compare_doubles);
+	return count % 2 ? values[count / 2] : (values[count / 2 - 1] + values[count / 2]) / 2;
+}
+
 double trial_percentile_ms(const uint64_t *sorted, size_t count, double percent)
 {
 	size_t rank = (size_t)ceil(percent / 100 * (double)count);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * How phub bench exchange --jobs counts the rounds of jobs that shared a box, from made-up clocks.
+ * How phub bench exchange --jobs counts the rounds of jobs that shared a box, from made-up clocks; and medians.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -90,9 +90,21 @@ static void test_never_together(void **state)
 	assert_float_equal((float)(rounds[0] + rounds[1]), 0, 1e-6);
 }
 
+static void test_median(void **state)
+{
+	double odd[] = {3, -1, 2}, even[] = {4, 1, 3, 2}, one[] = {7};
+
+	(void)state;
+	assert_true(trial_median(odd, 3) == 2);
+	assert_true(odd[0] == -1 && odd[2] == 3);
+	assert_true(trial_median(even, 4) == 2.5);
+	assert_true(trial_median(one, 1) == 7);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_median),
 		cmocka_unit_test(test_only_while_all_run),
 		cmocka_unit_test(test_parts_of_rounds),
 		cmocka_unit_test(test_never_together),
