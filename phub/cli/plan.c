@@ -9,7 +9,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <strings.h>
 
 #include "aggregation/convert.h"
 #include "phub/cli/args.h"
@@ -55,42 +54,21 @@ struct plan_run {
 
 /* ---- numbers with units ---- */
 
-struct plan_unit {
-	const char *name; /* "" for a bare number; NULL ends */
-	double factor;
-};
-
-static const struct plan_unit plan_link_units[] = {{"", 1e9 / 8}, {"Gbit", 1e9 / 8}, {"G", 1e9 / 8},
+static const struct args_unit plan_link_units[] = {{"", 1e9 / 8}, {"Gbit", 1e9 / 8}, {"G", 1e9 / 8},
 	{"Gbit/s", 1e9 / 8}, {"Mbit", 1e6 / 8}, {"M", 1e6 / 8}, {"Mbit/s", 1e6 / 8}, {"Tbit", 1e12 / 8},
 	{"T", 1e12 / 8}, {"Tbit/s", 1e12 / 8}, {NULL, 0}};
-static const struct plan_unit plan_memory_units[] = {
+static const struct args_unit plan_memory_units[] = {
 	{"", 1e9}, {"GB/s", 1e9}, {"GB", 1e9}, {"G", 1e9}, {"MB/s", 1e6}, {"TB/s", 1e12}, {NULL, 0}};
-static const struct plan_unit plan_line_units[] = {{"", 1}, {"M", 1e6}, {"G", 1e9}, {NULL, 0}};
-static const struct plan_unit plan_kernel_units[] = {{"", 1}, {"GB/s", 1}, {NULL, 0}};
-static const struct plan_unit plan_ms_units[] = {{"", 1e-3}, {"ms", 1e-3}, {"s", 1}, {NULL, 0}};
-static const struct plan_unit plan_us_units[] = {{"", 1e-6}, {"us", 1e-6}, {"ms", 1e-3}, {NULL, 0}};
-
-static int plan_read_number(const char *text, const struct plan_unit *unit, double *out)
-{
-	char *end;
-	double value = strtod(text, &end);
-
-	/* strtod() takes signs, blanks, exponents, hexadecimals and infinities too. */
-	if (end == text || strspn(text, "0123456789.") != (size_t)(end - text))
-		return -EINVAL;
-	while (unit->name && strcasecmp(unit->name, end) != 0)
-		unit++;
-	if (!unit->name || value * unit->factor > PLAN_RATE_MAX)
-		return -EINVAL;
-	*out = value * unit->factor;
-	return 0;
-}
+static const struct args_unit plan_line_units[] = {{"", 1}, {"M", 1e6}, {"G", 1e9}, {NULL, 0}};
+static const struct args_unit plan_kernel_units[] = {{"", 1}, {"GB/s", 1}, {NULL, 0}};
+static const struct args_unit plan_ms_units[] = {{"", 1e-3}, {"ms", 1e-3}, {"s", 1}, {NULL, 0}};
+static const struct args_unit plan_us_units[] = {{"", 1e-6}, {"us", 1e-6}, {"ms", 1e-3}, {NULL, 0}};
 
 /* An option that may be missing: *out is left alone then. Zero is refused unless allowed. */
 static int plan_take_number(const struct args_usage *usage, const char *name, const char *text,
-	const struct plan_unit *units, const char *like, double *out)
+	const struct args_unit *units, const char *like, double *out)
 {
-	if (text && (plan_read_number(text, units, out) < 0 || *out <= 0))
+	if (text && (args_read_decimal(text, units, out) < 0 || *out <= 0 || *out > PLAN_RATE_MAX))
 		return args_wrong(usage, "--%s %s: allowed is a number above 0, like %s", name, text, like);
 	return ARGS_GO_ON;
 }
