@@ -15,7 +15,6 @@
 #include <unistd.h>
 
 #include "aggregation/dispatch.h"
-#include "aggregation/kernels_roofline.h"
 #include "phub/base/clock.h"
 #include "phub/base/mem.h"
 #include "phub/cli/cli.h"
@@ -27,7 +26,6 @@ enum {
 	MEASURE_CHUNK_BYTES = 32 << 10,
 	MEASURE_FINE_BYTES = 4 << 10,
 	MEASURE_REPEATS = 5,
-	MEASURE_COPY_SOURCES = 4,
 	MEASURE_COPY_NS = 50000000, /* CPU time of each copy */
 	MEASURE_RUNS_MAX = 15,
 	MEASURE_WORKERS = 4,
@@ -162,28 +160,32 @@ struct measure_copier {
 	double gb_s;
 };
 
-/* Reads four arrays and writes one. A cached store reads its line first: that is counted; a streamed one does not. */
+uint64_t plan_measure_copy(const struct roofline_copy *copy, unsigned char *base, size_t array_bytes)
+{
+	for (size_t at = 0; at < array_bytes; at += MEASURE_CHUNK_BYTES) {
+		const void *src[PLAN_COPY_SOURCES];
+		void *out = base + PLAN_COPY_SOURCES * array_bytes + at;
+
+		for (unsigned a = 0; a < PLAN_COPY_SOURCES; a++)
+			src[a] = base + a * array_bytes + at;
+		copy->run(&(struct roofline_args){.src = src,
+			.src_count = PLAN_COPY_SOURCES,
+			.out = &out,
+			.out_count = 1,
+			.out_width = 1,
+			.bytes = MEASURE_CHUNK_BYTES});
+	}
+	return (uint64_t)array_bytes * (PLAN_COPY_SOURCES + (copy->streamed ? 1 : 2));
+}
+
 static void *measure_copy(void *argument)
 {
 	struct measure_copier *c = argument;
-	unsigned moved = MEASURE_COPY_SOURCES + (strstr(c->copy->name, " nt") ? 1 : 2);
 	uint64_t begin_ns = clock_thread_cpu_ns(), spent_ns = 0;
 	double bytes = 0;
 
 	while (spent_ns < MEASURE_COPY_NS) {
-		for (size_t at = 0; at < c->array_bytes; at += MEASURE_CHUNK_BYTES) {
-			const void *src[MEASURE_COPY_SOURCES];
-			void *out = c->base + MEASURE_COPY_SOURCES * c->array_bytes + at;
-
-			for (unsigned a = 0; a < MEASURE_COPY_SOURCES; a++)
-				src[a] = c->base + a * c->array_bytes + at;
-			c->copy->run(&(struct roofline_args){.src = src,
-				.src_count = MEASURE_COPY_SOURCES,
-				.out = &out,
-				.out_count = 1,
-				.bytes = MEASURE_CHUNK_BYTES});
-		}
-		bytes += (double)c->array_bytes * moved;
+		bytes += (double)plan_measure_copy(c->copy, c->base, c->array_bytes);
 		spent_ns = clock_thread_cpu_ns() - begin_ns;
 	}
 	c->gb_s = bytes / (double)spent_ns;
@@ -195,7 +197,7 @@ static double measure_copy_everywhere(const struct roofline_copy *copy, const st
 	struct measure_copier *copiers, unsigned count)
 {
 	size_t array_bytes =
-		memory->bytes / count / (MEASURE_COPY_SOURCES + 1) / MEASURE_CHUNK_BYTES * MEASURE_CHUNK_BYTES;
+		memory->bytes / count / (PLAN_COPY_SOURCES + 1) / MEASURE_CHUNK_BYTES * MEASURE_CHUNK_BYTES;
 	unsigned started = 0;
 	double sum = 0;
 
@@ -204,7 +206,7 @@ static double measure_copy_everywhere(const struct roofline_copy *copy, const st
 
 		*c = (struct measure_copier){
 			.copy = copy,
-			.base = (unsigned char *)memory->base + started * (MEASURE_COPY_SOURCES + 1) * array_bytes,
+			.base = (unsigned char *)memory->base + started * (PLAN_COPY_SOURCES + 1) * array_bytes,
 			.array_bytes = array_bytes,
 		};
 		if (array_bytes == 0 || pthread_create(&c->thread, NULL, measure_copy, c))

@@ -5,8 +5,11 @@
 #ifndef PHUB_CLI_PLAN_MEASURE_H
 #define PHUB_CLI_PLAN_MEASURE_H
 
+#include "aggregation/kernels_roofline.h"
 #include "phub/cli/plan_facts.h"
 #include "topology/host.h"
+
+enum { PLAN_COPY_SOURCES = 4 };
 
 struct plan_measure {
 	const struct host *host;
@@ -21,6 +24,11 @@ void plan_measure_machine(const struct plan_measure *m, struct plan_facts *f);
  * About half a second each. 0 or a negative errno. */
 int plan_measure_kernels(
 	const struct plan_measure *m, unsigned optimizer, uint8_t dtype, struct plan_facts *f, struct err *e);
+
+/* One pass of a copy over arrays of so many bytes, a multiple of 32 KiB, one behind the other at `base`: reads
+ * PLAN_COPY_SOURCES of them and writes the next. Returns the bytes to and from memory: what goes through the caches has
+ * its line read before it is written, what is streamed has not. */
+uint64_t plan_measure_copy(const struct roofline_copy *copy, unsigned char *base, size_t array_bytes);
 
 /* Fills f->memory_gb_s with what the fastest copy moves on all CPUs at once. */
 int plan_measure_memory(const struct plan_measure *m, struct plan_facts *f, struct err *e);

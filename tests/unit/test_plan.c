@@ -9,10 +9,12 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include <cmocka.h>
 
+#include "phub/cli/plan_measure.h"
 #include "topology/plan.h"
 
 /* Within 1e-5 of what was computed by hand. */
@@ -397,6 +399,29 @@ static void test_extremes(void **state)
 	assert_int_equal(r.second, -1);
 }
 
+/* Every copy that stands for what memory allows reads what it says, and writes what it says. */
+static void test_copies_write(void **state)
+{
+	const size_t array_bytes = 64 << 10;
+	unsigned char *base = aligned_alloc(4096, (PLAN_COPY_SOURCES + 1) * array_bytes);
+	const struct roofline_copy *copy;
+
+	(void)state;
+	assert_non_null(base);
+	for (unsigned i = 0; (copy = roofline_at(i)); i++) {
+		unsigned char *out = base + PLAN_COPY_SOURCES * array_bytes;
+
+		for (size_t at = 0; at < PLAN_COPY_SOURCES * array_bytes; at++)
+			base[at] = (unsigned char)(1u << at / array_bytes);
+		memset(out, 0xff, array_bytes);
+		assert_int_equal(plan_measure_copy(copy, base, array_bytes), array_bytes * (copy->streamed ? 5 : 6));
+		for (size_t at = 0; at < array_bytes; at++)
+			if (out[at] != 0x0f) /* a bit of each source */
+				fail_msg("%s: byte %zu is %#x", copy->name, at, out[at]);
+	}
+	free(base);
+}
+
 static void test_names_and_formulae(void **state)
 {
 	struct plan_costs costs;
@@ -435,6 +460,7 @@ int main(void)
 		cmocka_unit_test(test_pcie_and_cache_lines),
 		cmocka_unit_test(test_what_cannot_be),
 		cmocka_unit_test(test_extremes),
+		cmocka_unit_test(test_copies_write),
 		cmocka_unit_test(test_names_and_formulae),
 	};
 
