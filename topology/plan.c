@@ -21,23 +21,35 @@ enum {
 };
 
 const struct plan_formula plan_formulae[] = {
-	{"N, M, C, m", "workers; bytes of a worker's gradient; bytes of a chunk; m = M / C chunks, rounded up"},
-	{"T", "seconds of one exchange = max t + (sum of the other t + links' t once more) / m + latency"},
-	{"", "(once more: down behind up); the resource with max t limits; exchanges/s = 1 / T; all workers' = N / T"},
-	{"e", "wire efficiency = P / (P + headers + frame) * C / (C + 64), frame 38 bytes on Ethernet"},
+	{"N, M, C", "workers; bytes of a worker's gradient; bytes of a full chunk"},
+	{"m, S", "chunks of a gradient, where small keys share one, else M / C rounded up; S = M / m bytes of a "
+		 "message"},
+	{"T", "seconds of one exchange = max t + (f - t of the limit, when it is in f) / m + latency"},
+	{"", "the resource with max t limits; exchanges/s = 1 / T, of all workers together N / T"},
+	{"f", "what a chunk passes one after the other = 2 * max t of box links and worker links (up, then down; "
+	      "packets"},
+	{"", "follow each other through both) + t of cores + t of worker CPU, the last two only without shared CPUs"},
+	{"u(x)", "x units of which each chunk uses one = m / (m / x rounded up): no more than there are chunks"},
+	{"e", "wire efficiency = P / (P + headers + frame) * S / (S + 64), frame 38 bytes on Ethernet"},
 	{"", "tcp: P = MTU - 52, headers 52; udp, dpdk: P = power of two <= MTU - 38, headers 38; verbs (RoCE v2): P = "
 	     "power"},
 	{"", "of two <= MTU - 44, at most 4096, headers 44; shm: e = 1"},
-	{"box links", "t = N M / (e * NICs * link), each way at once"},
+	{"box links", "t = N M / (e * u(NICs) * link), each way at once"},
 	{"worker links", "t = M / (e * worker's link)"},
-	{"PCIe", "t = N M * (256 + 24) / 256 / (NICs * lanes * GT/s * encoding / 8), transactions of 256 bytes"},
+	{"PCIe", "t = N M * (256 + 24) / 256 / (u(NICs) * lanes * GT/s * encoding / 8), transactions of 256 bytes"},
 	{"cache lines", "t = 2 N M / 64 / lines per second: in and out through the PCIe-to-cache controllers"},
 	{"memory", "t = N M * d / bandwidth, d = arrival + reply + once / N bytes of DRAM per gradient byte"},
 	{"", "arrival: shm 1 (read), tcp and udp 2 (written, read), verbs and dpdk 0 (slots stay in cache)"},
-	{"", "reply: tcp and udp 2, else 0; once: 2 with no optimizer, else 2 w (1 + state arrays), and 2 for f16 and "
+	{"", "reply: tcp and udp 2, else 0; once: r with no optimizer, else 2 w (1 + state arrays), and r for f16 and "
 	     "bf16;"},
-	{"", "w = 4 / bytes of an element on the wire"},
-	{"cores", "t = N M * (k + b) / cores; k = kernel's ns per byte = arrival + once / N, through measured rates;"},
+	{"", "w = 4 / bytes of an element on the wire; r = 2 (line read, then written), over shm 1 when results go "
+	     "past "
+	     "the"},
+	{"", "caches: (N + 1) M / u(cores) is more than a core's second-level cache. Of workers on the box nothing is "
+	     "counted:"},
+	{"", "neither writing gradients nor reading or copying results"},
+	{"cores",
+		"t = N M * (k + b) / u(cores); k = kernel's ns per byte = arrival + once / N, through measured rates;"},
 	{"", "b = byte + (round + message * m) / M, the box's measured ns of the transport"},
 	{"worker CPU", "t = M * v, one thread; v = byte + (round + key * keys + message * m) / M, the worker's"},
 	{"shared CPUs", "t = N M * (k + b + v) / CPUs, when workers run on the box (--here, shm)"},
@@ -74,7 +86,7 @@ static unsigned plan_power_below(unsigned value)
 	return value ? 1u << (31 - __builtin_clz(value)) : 0;
 }
 
-double plan_wire_efficiency(enum plan_transport transport, unsigned mtu, unsigned frame_bytes, uint64_t chunk_bytes)
+double plan_wire_efficiency(enum plan_transport transport, unsigned mtu, unsigned frame_bytes, double message_bytes)
 {
 	static const unsigned headers_of[PLAN_TRANSPORT_COUNT] = {
 		[PLAN_TCP] = PLAN_IP_BYTES + PLAN_TCP_BYTES,
@@ -91,8 +103,8 @@ double plan_wire_efficiency(enum plan_transport transport, unsigned mtu, unsigne
 		payload = plan_power_below(payload);
 	if (transport == PLAN_VERBS && payload > PLAN_ROCE_MTU_MAX)
 		payload = PLAN_ROCE_MTU_MAX;
-	return (double)payload / ((double)payload + headers + frame_bytes) * (double)chunk_bytes /
-	       ((double)chunk_bytes + PLAN_HEADER_BYTES);
+	return (double)payload / ((double)payload + headers + frame_bytes) * message_bytes /
+	       (message_bytes + PLAN_HEADER_BYTES);
 }
 
 double plan_pcie_bytes_s(unsigned generation, unsigned lanes)
@@ -111,12 +123,32 @@ double plan_pcie_overhead(void)
 	return (PLAN_PCIE_PAYLOAD + PLAN_PCIE_HEADERS) / PLAN_PCIE_PAYLOAD;
 }
 
+uint64_t plan_chunks(const struct plan_input *in)
+{
+	return in->chunks ? in->chunks : (in->bytes - 1) / in->chunk_bytes + 1;
+}
+
+/* A chunk uses one unit: the one with the most chunks ends last. */
+static double plan_units_used(const struct plan_input *in, unsigned units)
+{
+	uint64_t chunks = plan_chunks(in), most = (chunks - 1) / units + 1;
+
+	return (double)chunks / (double)most;
+}
+
+bool plan_streams(const struct plan_input *in)
+{
+	return in->transport == PLAN_SHM && in->cache_bytes > 0 &&
+	       (double)in->bytes / plan_units_used(in, in->cores) * (in->workers + 1.0) > (double)in->cache_bytes;
+}
+
 double plan_memory_demand(const struct plan_input *in)
 {
 	static const double passing[PLAN_TRANSPORT_COUNT] = {
 		[PLAN_SHM] = 1, [PLAN_TCP] = 2 + 2, [PLAN_UDP] = 2 + 2, [PLAN_VERBS] = 0, [PLAN_DPDK] = 0};
 
-	return passing[in->transport] + plan_once_bytes(in->wire_bytes, in->optimizer, in->state_count) / in->workers;
+	return passing[in->transport] +
+	       plan_once_bytes(in->wire_bytes, in->optimizer, in->state_count, plan_streams(in)) / in->workers;
 }
 
 double plan_box_demand(const struct plan_input *in)
@@ -124,13 +156,13 @@ double plan_box_demand(const struct plan_input *in)
 	struct plan_side side = in->costs.box;
 
 	side.key_ns = 0;
-	return (plan_kernel_ns(&in->kernel, in->workers) + plan_side_ns(&side, in->bytes, in->keys, in->chunk_bytes)) /
+	return (plan_kernel_ns(&in->kernel, in->workers) + plan_side_ns(&side, in->bytes, in->keys, plan_chunks(in))) /
 	       1e9;
 }
 
 double plan_worker_demand(const struct plan_input *in)
 {
-	return plan_side_ns(&in->costs.worker, in->bytes, in->keys, in->chunk_bytes) / 1e9;
+	return plan_side_ns(&in->costs.worker, in->bytes, in->keys, plan_chunks(in)) / 1e9;
 }
 
 /* ---- the plan ---- */
@@ -159,6 +191,9 @@ static int plan_check_job(const struct plan_input *in, struct err *e)
 		return err_set(e, -EINVAL, "no workers: a plan needs at least 1");
 	if (in->bytes == 0 || in->chunk_bytes == 0)
 		return err_set(e, -EINVAL, "a plan needs gradients and chunks of at least 1 byte");
+	if (in->chunks > in->bytes)
+		return err_set(e, -EINVAL, "%llu chunks of %llu bytes: none can be empty",
+			(unsigned long long)in->chunks, (unsigned long long)in->bytes);
 	if (in->wire_bytes != 2 && in->wire_bytes != 4)
 		return err_set(e, -EINVAL, "elements of %u bytes: allowed are 2 and 4", in->wire_bytes);
 	if (!plan_is_cost(in->latency_s) || !plan_is_cost(in->compute_s))
@@ -184,7 +219,7 @@ static int plan_check_box(const struct plan_input *in, struct err *e)
 			       : err_set(e, -EINVAL, "no NICs: only shm and workers on the box do without");
 	if (!plan_is_rate(in->link_bytes_s) || !plan_is_rate(in->worker_link_bytes_s))
 		return err_set(e, -EINVAL, "a link's rate must be above 0");
-	if (!plan_is_rate(plan_wire_efficiency(in->transport, in->mtu, in->frame_bytes, in->chunk_bytes)))
+	if (!plan_is_rate(plan_wire_efficiency(in->transport, in->mtu, in->frame_bytes, 1)))
 		return err_set(e, -EINVAL, "an MTU of %u leaves no room for a payload; allowed are %u to %u", in->mtu,
 			PLAN_MTU_MIN, PLAN_MTU_MAX);
 	return 0;
@@ -206,17 +241,19 @@ static void plan_fill_resources(const struct plan_input *in, struct plan_result 
 	double box = plan_box_demand(in), worker = plan_worker_demand(in);
 
 	if (plan_is_wired(in)) {
-		plan_use(in, out, PLAN_BOX_LINKS, in->nics * in->link_bytes_s, 1 / out->wire_efficiency);
+		double nics = plan_units_used(in, in->nics);
+
+		plan_use(in, out, PLAN_BOX_LINKS, nics * in->link_bytes_s, 1 / out->wire_efficiency);
 		plan_use(in, out, PLAN_WORKER_LINKS, in->workers * in->worker_link_bytes_s, 1 / out->wire_efficiency);
 		if (in->pcie_gen)
-			plan_use(in, out, PLAN_PCIE, in->nics * plan_pcie_bytes_s(in->pcie_gen, in->pcie_lanes),
+			plan_use(in, out, PLAN_PCIE, nics * plan_pcie_bytes_s(in->pcie_gen, in->pcie_lanes),
 				plan_pcie_overhead());
 		if (in->cache_lines_s > 0)
 			plan_use(in, out, PLAN_CACHE_LINES, in->cache_lines_s, 2.0 / PLAN_LINE_BYTES);
 	}
 	if (in->memory_bytes_s > 0)
 		plan_use(in, out, PLAN_MEMORY, in->memory_bytes_s, plan_memory_demand(in));
-	plan_use(in, out, PLAN_CORES, in->cores, box);
+	plan_use(in, out, PLAN_CORES, plan_units_used(in, in->cores), box);
 	if (worker > 0)
 		plan_use(in, out, PLAN_WORKER_CPU, in->workers, worker);
 	if (in->cpus_here)
@@ -237,13 +274,15 @@ static void plan_find_limit(struct plan_result *out)
 }
 
 /*
- * One chunk passes the resources one after the other, and links twice, up and down. PCIe, cache lines and memory are
- * passed while the links and the cores are; shared CPUs are the cores' and the workers' time once more.
+ * One chunk passes the resources one after the other, and links twice, up and down; a worker's link and the box's are
+ * passed together, as a packet takes the second while the next takes the first. PCIe, cache lines and memory are
+ * passed while the links and the cores are; shared CPUs are the cores' and the workers' time once more. The formulae
+ * call the sum f.
  */
 static double plan_fill_s(const struct plan_input *in, const struct plan_result *out)
 {
 	const struct plan_resource *r = out->resources;
-	double sum = 2 * r[PLAN_BOX_LINKS].exchange_s + 2 * r[PLAN_WORKER_LINKS].exchange_s;
+	double sum = 2 * fmax(r[PLAN_BOX_LINKS].exchange_s, r[PLAN_WORKER_LINKS].exchange_s);
 
 	if (in->cpus_here == 0)
 		sum += r[PLAN_CORES].exchange_s + r[PLAN_WORKER_CPU].exchange_s;
@@ -262,9 +301,10 @@ int plan_make(const struct plan_input *in, struct plan_result *out, struct err *
 		rc = plan_check_box(in, e);
 	if (rc < 0)
 		return rc;
-	*out = (struct plan_result){.chunks = (in->bytes - 1) / in->chunk_bytes + 1};
-	out->wire_efficiency =
-		plan_is_wired(in) ? plan_wire_efficiency(in->transport, in->mtu, in->frame_bytes, in->chunk_bytes) : 1;
+	*out = (struct plan_result){.chunks = plan_chunks(in)};
+	out->wire_efficiency = plan_is_wired(in) ? plan_wire_efficiency(in->transport, in->mtu, in->frame_bytes,
+							   (double)in->bytes / (double)out->chunks)
+						 : 1;
 	plan_fill_resources(in, out);
 	plan_find_limit(out);
 	busy_s = out->resources[out->limit].exchange_s;

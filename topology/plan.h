@@ -26,6 +26,7 @@ struct plan_input {
 	uint64_t bytes;       /* of a worker's gradient, as on the wire */
 	uint64_t keys;        /* tensors */
 	uint64_t chunk_bytes; /* of a full chunk */
+	uint64_t chunks;      /* of a worker's gradient, as chunking_size() counts; 0: as few as can be */
 	unsigned wire_bytes;  /* of an element on the wire: 4, or 2 for f16 and bf16; sums and state have 4 */
 	bool optimizer;       /* else the box is an all-reduce */
 	unsigned state_count; /* fp32 arrays of the optimizer, beside the weights */
@@ -37,6 +38,7 @@ struct plan_input {
 	unsigned pcie_gen, pcie_lanes; /* of each NIC; generation 0: not known, no limit */
 	double cache_lines_s;  /* that the box's PCIe-to-cache controllers move, both ways together; 0: no limit */
 	double memory_bytes_s; /* of the box; 0: no limit */
+	uint64_t cache_bytes;  /* of a core's second-level cache, to tell whether results go past it; 0: they do not */
 	unsigned cores;        /* that poll */
 	unsigned cpus_here;    /* that box and all workers share; 0: workers have machines of their own */
 	double latency_s;      /* of one message to the box and its answer, without load */
@@ -61,7 +63,7 @@ enum plan_resource_kind {
 /* What is missing from a plan (a NIC in shared memory, a rate that nobody told) has `used` false and takes no time. */
 struct plan_resource {
 	bool used;
-	double capacity;   /* units a second: bytes; cache lines; CPU seconds */
+	double capacity;   /* units a second: bytes; cache lines; CPU seconds. Of the NICs and cores that get chunks */
 	double demand;     /* units for each gradient byte of all workers */
 	double exchange_s; /* that one exchange of all workers keeps it busy */
 };
@@ -72,7 +74,7 @@ struct plan_result {
 	int second; /* the one that limits when `limit` is no longer there; -1: none */
 	uint64_t chunks;
 	double wire_efficiency;   /* gradient bytes for each byte that a link moves; 1 without links */
-	double fill_s;            /* until the first chunk has passed all others, latency included */
+	double fill_s;            /* that a chunk takes to pass what does not limit, latency included */
 	double exchange_s;        /* of the limit, and fill_s */
 	double worker_bytes_s;    /* of each worker, up, and as much down */
 	double ring_s;            /* that a ring all-reduce takes on the workers' links alone; 0: there are none */
@@ -93,8 +95,8 @@ const char *plan_resource_name(enum plan_resource_kind kind);
 const char *plan_resource_remedy(enum plan_resource_kind kind);
 
 /* Gradient bytes for each byte on the wire: 1 for shm; a payload's share of its packet and of the 64 bytes in front of
- * a chunk. 0 when the MTU leaves no room for a payload. */
-double plan_wire_efficiency(enum plan_transport transport, unsigned mtu, unsigned frame_bytes, uint64_t chunk_bytes);
+ * a message. 0 when the MTU leaves no room for a payload. */
+double plan_wire_efficiency(enum plan_transport transport, unsigned mtu, unsigned frame_bytes, double message_bytes);
 
 /* Bytes a second each way of a slot, encoding taken off and transactions not. 0: no such generation (1 to 6). */
 double plan_pcie_bytes_s(unsigned generation, unsigned lanes);
@@ -102,7 +104,13 @@ double plan_pcie_bytes_s(unsigned generation, unsigned lanes);
 /* Bytes over the slot for each byte of payload: headers of a transaction of 256 bytes. */
 double plan_pcie_overhead(void);
 
-/* Bytes to and from DRAM for each gradient byte that reaches the box. */
+/* Chunks, that is messages each way, of a worker's gradient. */
+uint64_t plan_chunks(const struct plan_input *in);
+
+/* Do results go past the caches, so that their lines are not read first? See chunk_stores() in phub/chunk.c. */
+bool plan_streams(const struct plan_input *in);
+
+/* Bytes that the box moves to and from DRAM for each gradient byte that reaches it. Of workers on the box nothing. */
 double plan_memory_demand(const struct plan_input *in);
 
 /* CPU seconds of the box, and of all workers, for each gradient byte. */

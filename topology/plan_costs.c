@@ -16,15 +16,15 @@ const char *plan_transport_name(enum plan_transport transport)
 	return costs_transports[transport];
 }
 
-double plan_once_bytes(unsigned wire_bytes, bool optimizer, unsigned state_count)
+double plan_once_bytes(unsigned wire_bytes, bool optimizer, unsigned state_count, bool streamed)
 {
 	double wide = COSTS_FP32_BYTES / wire_bytes;
+	double result = streamed ? 1 : 2; /* through the caches it is first read for ownership */
 
-	/* A result that is written was first read for ownership. fp32 weights are the result; others have one beside.
-	 */
+	/* fp32 weights are the result; others have one beside. */
 	if (!optimizer)
-		return 2;
-	return 2 * wide * (1 + state_count) + (wire_bytes == COSTS_FP32_BYTES ? 0 : 2);
+		return result;
+	return 2 * wide * (1 + state_count) + (wire_bytes == COSTS_FP32_BYTES ? 0 : result);
 }
 
 int plan_kernel_fit(const struct plan_kernel_point *points, size_t count, double once_bytes, struct plan_kernel *out)
@@ -64,10 +64,8 @@ double plan_kernel_ns(const struct plan_kernel *kernel, unsigned workers)
 	return kernel->arrival_ns + kernel->once_ns / workers;
 }
 
-double plan_side_ns(const struct plan_side *side, uint64_t bytes, uint64_t keys, uint64_t chunk_bytes)
+double plan_side_ns(const struct plan_side *side, uint64_t bytes, uint64_t keys, uint64_t chunks)
 {
-	uint64_t chunks = (bytes + chunk_bytes - 1) / chunk_bytes;
-
 	return side->byte_ns +
 	       (side->round_ns + side->key_ns * (double)keys + side->message_ns * (double)chunks) / (double)bytes;
 }

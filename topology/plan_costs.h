@@ -62,11 +62,12 @@ double plan_kernel_ns(const struct plan_kernel *kernel, unsigned workers);
  * byte from large, round from tiny. -EINVAL when the points are not of such kinds (equal chunks, equal keys). */
 int plan_costs_fit(const struct plan_cost_points *points, const struct plan_kernel *kernel, struct plan_costs *out);
 
-/* Bytes read and written once per parameter byte of the wire, by a pass that sums and steps: see plan.h. */
-double plan_once_bytes(unsigned wire_bytes, bool optimizer, unsigned state_count);
+/* Bytes read and written once per parameter byte of the wire, by a pass that sums and steps: see plan.h. `streamed`: a
+ * result that is no fp32 weight is written past the caches. */
+double plan_once_bytes(unsigned wire_bytes, bool optimizer, unsigned state_count, bool streamed);
 
 /* ns per gradient byte on one side, without the kernel. */
-double plan_side_ns(const struct plan_side *side, uint64_t bytes, uint64_t keys, uint64_t chunk_bytes);
+double plan_side_ns(const struct plan_side *side, uint64_t bytes, uint64_t keys, uint64_t chunks);
 
 /* "shm", "tcp", ... */
 const char *plan_transport_name(enum plan_transport transport);

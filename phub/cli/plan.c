@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "aggregation/convert.h"
+#include "phub/base/cpu.h"
 #include "phub/cli/args.h"
 #include "phub/cli/cli.h"
 #include "phub/cli/models.h"
@@ -25,11 +26,14 @@ enum {
 	PLAN_WORKERS_MAX = 100000,
 	PLAN_NICS_MAX = 10000,
 	PLAN_CPUS_MAX = 100000,
-	PLAN_ABOUT_BYTES = 6144,
+	PLAN_ABOUT_BYTES = 8192,
+	PLAN_WORKERS = 4, /* for want of a word */
+	PLAN_MTU = 1500,
 	PLAN_RUNS = 3
 };
 
 #define PLAN_LINK_BYTES_S (25e9 / 8) /* for want of a NIC that tells its rate */
+#define PLAN_NOT_GIVEN    UINT64_MAX /* of --frame, which may be 0 */
 #define PLAN_RATE_MAX     1e18       /* of anything: what people type is far below, and products stay finite */
 
 static const char *const plan_transports[] = {"shm", "tcp", "udp", "verbs", "dpdk", NULL};
@@ -111,6 +115,28 @@ static int plan_take_numbers(const struct args_usage *usage, struct plan_run *ru
 
 /* ---- what stands in ---- */
 
+/* Counts the chunks as box and workers will cut them. Of --bytes (no model) the keys are as equal as can be. */
+static int plan_fill_chunks(struct plan_input *in, const struct model *m, struct err *e)
+{
+	struct chunk_key *keys = calloc(in->keys, sizeof(*keys));
+	uint64_t elements = in->bytes / in->wire_bytes;
+	struct chunk_size size;
+	int rc;
+
+	if (!keys)
+		return err_set(e, -ENOMEM, "out of memory");
+	for (uint64_t k = 0; k < in->keys; k++) {
+		keys[k].elements = m ? m->tensors[k].elements : elements / in->keys + (k < elements % in->keys);
+		keys[k].dtype = in->wire_bytes == 2 ? CHUNK_F16 : CHUNK_F32;
+		keys[k].group = m ? m->tensors[k].group : 0;
+	}
+	rc = chunking_size(keys, (uint32_t)in->keys, (uint32_t)in->chunk_bytes, &size, e);
+	if (rc == 0)
+		in->chunks = size.chunk_count;
+	free(keys);
+	return rc;
+}
+
 static int plan_fill_model(struct plan_run *run, struct err *e)
 {
 	const struct plan_options *o = &run->o;
@@ -124,7 +150,7 @@ static int plan_fill_model(struct plan_run *run, struct err *e)
 		snprintf(run->job.model, sizeof(run->job.model), "bytes");
 		in->bytes = o->bytes;
 		in->keys = o->keys;
-		return 0;
+		return plan_fill_chunks(in, NULL, e);
 	}
 	rc = models_load(o->model ? o->model : "resnet-50", &m, e);
 	if (rc < 0)
@@ -146,8 +172,9 @@ static int plan_fill_model(struct plan_run *run, struct err *e)
 	snprintf(run->job.model, sizeof(run->job.model), "%s", m.name);
 	in->bytes = model_elements(&m) * in->wire_bytes;
 	in->keys = m.count;
+	rc = plan_fill_chunks(in, &m, e);
 	model_destroy(&m);
-	return 0;
+	return rc;
 }
 
 /* The NICs that are up and of a device; those of the most common rate would be better, the slowest is safe. */
@@ -189,8 +216,16 @@ static void plan_fill_cpus(struct plan_run *run)
 		in->cores = cpus > 1 ? cpus / 2 : 1;
 		plan_job_note(&run->job, "cores that poll: %u, half of the CPUs here (--cores)", in->cores);
 	}
-	if (run->o.here || in->transport == PLAN_SHM)
+	in->cache_bytes = cpu_cache_bytes();
+	if (in->chunks < in->cores)
+		plan_job_note(
+			&run->job, "%" PRIu64 " of %u cores have work: a chunk belongs to one", in->chunks, in->cores);
+	if (in->chunks < in->nics)
+		plan_job_note(&run->job, "%" PRIu64 " of %u NICs have work: a chunk takes one", in->chunks, in->nics);
+	if (run->o.here || in->transport == PLAN_SHM) {
 		in->cpus_here = run->o.cpus ? (unsigned)run->o.cpus : cpus;
+		plan_job_note(&run->job, "of memory the box's reads and writes alone, not those of workers on it");
+	}
 }
 
 static int plan_fill_kernel(struct plan_run *run, const struct plan_measure *measure, struct err *e)
@@ -202,8 +237,8 @@ static int plan_fill_kernel(struct plan_run *run, const struct plan_measure *mea
 	if (run->core_gb_s > 0) {
 		struct plan_kernel_point point = {.workers = in->workers, .gb_s = run->core_gb_s};
 
-		rc = plan_kernel_fit(
-			&point, 1, plan_once_bytes(in->wire_bytes, in->optimizer, in->state_count), &in->kernel);
+		rc = plan_kernel_fit(&point, 1,
+			plan_once_bytes(in->wire_bytes, in->optimizer, in->state_count, plan_streams(in)), &in->kernel);
 		return rc < 0 ? err_set(e, rc, "--core-gbps: no such rate") : 0;
 	}
 	if (!run->facts.kernel_count && !run->o.kernels) {
@@ -247,8 +282,9 @@ static void plan_note_cache(struct plan_run *run)
 	double arrays = in->workers + 1.0 + in->state_count * 4.0 / in->wire_bytes;
 
 	if ((double)in->bytes * arrays < (double)run->host.llc_bytes)
-		plan_job_note(
-			&run->job, "nothing of it in caches, though it fits this machine's last one: expect more");
+		plan_job_note(&run->job, "everything comes from memory; a job as small as this fits into the last "
+					 "cache of this machine, and "
+					 "may run faster there");
 }
 
 static int plan_prepare(struct plan_run *run, struct err *e)
@@ -357,16 +393,84 @@ static const char plan_examples[] =
 	"  phub plan --calibrate >costs.jsonl\n"
 	"  phub plan --costs costs.jsonl --transport tcp --here --workers 4 --bytes 100MB --json\n";
 
+static bool plan_is_given(const struct args_option *option)
+{
+	switch (option->type) {
+	case ARGS_FLAG:
+		return *(const bool *)option->target;
+	case ARGS_TEXT:
+		return *(const char *const *)option->target != NULL;
+	case ARGS_CHOICE:
+		return *(const int *)option->target >= 0;
+	default:
+		return *(const uint64_t *)option->target != (option->min ? 0 : PLAN_NOT_GIVEN);
+	}
+}
+
+static bool plan_is_among(const char *name, const char *const *names)
+{
+	while (*names && strcmp(*names, name) != 0)
+		names++;
+	return *names != NULL;
+}
+
+/* What would have no effect is refused. */
+static int plan_check_effect(const struct args_usage *usage, const struct plan_options *o)
+{
+	static const char *const calibrate[] = {"calibrate", "runs", "phubd", "kernels", "json", NULL};
+	static const char *const links[] = {"nics", "link", "worker-link", "mtu", "frame", "pcie", "cache-lines", NULL};
+
+	for (const struct args_option *option = usage->options; option->name; option++) {
+		if (!plan_is_given(option))
+			continue;
+		if (o->calibrate && !plan_is_among(option->name, calibrate))
+			return args_wrong(usage,
+				"--%s has no effect with --calibrate, which measures exchanges of its own; give it to "
+				"the plan "
+				"with --costs",
+				option->name);
+		if (o->transport == PLAN_SHM && plan_is_among(option->name, links))
+			return args_wrong(
+				usage, "--%s has no effect with --transport shm: there are no links", option->name);
+	}
+	return ARGS_GO_ON;
+}
+
+static void plan_fill_defaults(struct plan_options *o)
+{
+	o->transport = o->transport < 0 ? PLAN_TCP : o->transport;
+	o->workers = o->workers ? o->workers : PLAN_WORKERS;
+	o->keys = o->keys ? o->keys : 1;
+	o->chunk = o->chunk ? o->chunk : CHUNKING_CHUNK_BYTES_DEFAULT;
+	o->mtu = o->mtu ? o->mtu : PLAN_MTU;
+	o->frame = o->frame == PLAN_NOT_GIVEN ? PLAN_FRAME_BYTES : o->frame;
+}
+
+/* As many elements as keys, none cut in two. */
+static int plan_check_bytes(const struct args_usage *usage, const struct plan_options *o)
+{
+	enum dtype dtype = o->dtype < 0 ? DTYPE_F32 : (enum dtype)o->dtype;
+	uint64_t size = dtype_size(dtype), keys = o->keys ? o->keys : 1;
+
+	if (o->bytes && (o->bytes % size || o->bytes / size < keys))
+		return args_wrong(usage,
+			"%" PRIu64 " bytes cannot be %" PRIu64 " %s of %s; take a multiple of %" PRIu64
+			", at least %" PRIu64,
+			o->bytes, keys, keys == 1 ? "key" : "keys", dtype_name(dtype), size, size * keys);
+	return ARGS_GO_ON;
+}
+
 static int plan_check_options(const struct args_usage *usage, struct plan_run *run)
 {
 	struct plan_options *o = &run->o;
 	char text[256];
+	int rc;
 
 	if (o->optimizer_name && optimizer_kind_parse(o->optimizer_name, &o->optimizer, text, sizeof(text)) < 0)
 		return args_wrong(usage, "--optimizer: %s", text);
 	if (o->bytes && o->model)
 		return args_wrong(usage, "give either --bytes or --model");
-	if (o->keys != 1 && !o->bytes)
+	if (o->keys && !o->bytes)
 		return args_wrong(usage, "--keys belongs to --bytes; a model has keys of its own");
 	if (o->cpus && !o->here && o->transport != PLAN_SHM)
 		return args_wrong(usage, "--cpus belongs to --here, or to --transport shm");
@@ -376,7 +480,11 @@ static int plan_check_options(const struct args_usage *usage, struct plan_run *r
 		return args_wrong(usage, "--calibrate makes what --costs reads: give one of them");
 	if (o->model && models_check(usage, o->model) != ARGS_GO_ON)
 		return CLI_USAGE;
-	return plan_take_numbers(usage, run);
+	rc = plan_check_effect(usage, o);
+	if (rc == ARGS_GO_ON)
+		rc = plan_check_bytes(usage, o);
+	plan_fill_defaults(o);
+	return rc == ARGS_GO_ON ? plan_take_numbers(usage, run) : rc;
 }
 
 static int plan_go(struct plan_run *run)
@@ -462,13 +570,7 @@ int plan_run(int argc, char **argv)
 		output_error("out of memory");
 		return CLI_FAILED;
 	}
-	run->o = (struct plan_options){.transport = PLAN_TCP,
-		.dtype = -1,
-		.workers = 4,
-		.keys = 1,
-		.chunk = CHUNKING_CHUNK_BYTES_DEFAULT,
-		.mtu = 1500,
-		.frame = PLAN_FRAME_BYTES};
+	run->o = (struct plan_options){.transport = -1, .dtype = -1, .frame = PLAN_NOT_GIVEN};
 	rc = plan_parse(run, argc, argv);
 	if (rc == ARGS_GO_ON)
 		rc = plan_go(run);

@@ -220,10 +220,10 @@ int plan_facts_kernel(const struct plan_facts *f, enum optimizer_kind optimizer,
 	int rc = 0;
 
 	if (optimizer == OPTIMIZER_NONE || dtype != DTYPE_F32)
-		rc = facts_fit(f, plan_facts_sum_name(dtype), plan_once_bytes(4, false, 0), &sum, e);
+		rc = facts_fit(f, plan_facts_sum_name(dtype), plan_once_bytes(4, false, 0, false), &sum, e);
 	if (rc == 0 && optimizer != OPTIMIZER_NONE)
 		rc = facts_fit(f, plan_facts_step_name(optimizer),
-			plan_once_bytes(4, true, optimizer_state_count(optimizer)), &step, e);
+			plan_once_bytes(4, true, optimizer_state_count(optimizer), false), &step, e);
 	if (rc < 0)
 		return rc;
 	if (optimizer == OPTIMIZER_NONE)

@@ -8,7 +8,7 @@
 #include "aggregation/optimizer.h"
 #include "topology/plan.h"
 
-enum { PLAN_NOTES_MAX = 8, PLAN_NOTE_BYTES = 200 };
+enum { PLAN_NOTES_MAX = 12, PLAN_NOTE_BYTES = 200 };
 
 struct plan_job {
 	struct plan_input input;

@@ -112,7 +112,7 @@ static void print_resource(struct output_table *t, const struct plan_result *r, 
 
 	output_cell(t, "%s", plan_resource_name(kind));
 	if (strcmp(print_unit(kind), "cpu_s") == 0) {
-		output_cell(t, "%.0f CPUs", resource->capacity);
+		output_cell(t, "%.4g %s", resource->capacity, resource->capacity == 1 ? "CPU" : "CPUs");
 		output_cell(t, "%.4f ns", resource->demand * 1e9);
 	} else {
 		const char *unit = kind == PLAN_CACHE_LINES ? "lines" : "B";
@@ -132,10 +132,12 @@ static void print_head(const struct plan_job *job, const struct plan_result *r)
 	const struct plan_input *in = &job->input;
 	char bytes[32], chunk[32];
 
-	printf("%s: %s of %s in %" PRIu64 " %s and %" PRIu64 " chunks of %s, %u workers, %s, optimizer %s\n",
-		job->model, output_bytes(in->bytes, bytes), dtype_name((enum dtype)job->dtype), in->keys,
-		in->keys == 1 ? "key" : "keys", r->chunks, output_bytes(in->chunk_bytes, chunk), in->workers,
-		plan_transport_name(in->transport), optimizer_kind_name(job->optimizer));
+	printf("%s: %s of %s in %" PRIu64 " %s and %" PRIu64 " %s of %s%s, %u %s, %s, optimizer %s\n", job->model,
+		output_bytes(in->bytes, bytes), dtype_name((enum dtype)job->dtype), in->keys,
+		in->keys == 1 ? "key" : "keys", r->chunks, r->chunks == 1 ? "chunk" : "chunks",
+		r->chunks * in->chunk_bytes == in->bytes ? "" : "up to ", output_bytes(in->chunk_bytes, chunk),
+		in->workers, in->workers == 1 ? "worker" : "workers", plan_transport_name(in->transport),
+		optimizer_kind_name(job->optimizer));
 	for (unsigned i = 0; i < job->note_count; i++)
 		printf("%s %s\n", i ? "        " : "assumed:", job->notes[i]);
 	puts("");
@@ -183,8 +185,8 @@ static void print_text(const struct plan_job *job, const struct plan_result *r)
 	output_table_print(&table);
 	printf("\n  exchanges          %.4g a second by each worker, %.4g by all together\n", 1 / r->exchange_s,
 		in->workers / r->exchange_s);
-	printf("  one exchange       %.4g ms, %.2g of them until all is under way\n", 1e3 * r->exchange_s,
-		1e3 * r->fill_s);
+	printf("  one exchange       %.4g ms, %.2g of it for a chunk to pass what does not limit\n",
+		1e3 * r->exchange_s, 1e3 * r->fill_s);
 	printf("  each worker        %.4g GB/s up, and as much down\n", r->worker_bytes_s / 1e9);
 	printf("  CPU                %.4g s of the box, %.4g s of workers per GB of gradients\n",
 		1e9 * plan_box_demand(in), 1e9 * plan_worker_demand(in));
@@ -199,9 +201,15 @@ static void print_text(const struct plan_job *job, const struct plan_result *r)
 
 /* ---- sweep ---- */
 
+/* From 1 to the last, both shown. */
+static unsigned print_step(const struct plan_job *job, unsigned i, unsigned count)
+{
+	return count < 2 ? job->sweep : 1 + (unsigned)((uint64_t)i * (job->sweep - 1) / (count - 1));
+}
+
 static int print_sweep(const struct plan_job *job, struct err *e)
 {
-	unsigned step = (job->sweep + PRINT_STEPS_MAX - 1) / PRINT_STEPS_MAX;
+	unsigned count = job->sweep < PRINT_STEPS_MAX ? job->sweep : PRINT_STEPS_MAX;
 	struct output_table table = {
 		.heads = {"workers", "each/s", "all/s", "limit", "all together", NULL}, .align = "rrrll"};
 	struct plan_input in = job->input;
@@ -209,7 +217,8 @@ static int print_sweep(const struct plan_job *job, struct err *e)
 	double most = 0;
 
 	for (int pass = 0; pass < 2; pass++) {
-		for (unsigned n = step; n <= job->sweep; n += step) {
+		for (unsigned i = 0; i < count; i++) {
+			unsigned n = print_step(job, i, count);
 			double all;
 			int rc;
 

@@ -86,6 +86,67 @@ def numbers():
     near(found["gb_per_s_worker"], 0.1 * found["exchanges_per_s"])
 
 
+def by_formulae(o, kernel, cost):
+    """Seconds of each resource and of the exchange, as phub plan --help says."""
+    n, size, full = o["workers"], o["bytes"], o["chunk"]
+    whole, rest = divmod(full, max(size // o["keys"], 1))  # small keys, all of one size here, share a chunk
+    m = -(-o["keys"] // whole) if whole else o["keys"] * -(-size // o["keys"] // full)
+    if o["keys"] > 1:
+        check(size % o["keys"] == 0 and (whole or rest), "keys must be of one size")
+    s = size / m
+
+    def u(x):
+        return m / -(-m // x)
+
+    e = (o["mtu"] - 52) / (o["mtu"] + 38) * s / (s + 64)
+    k, per_message = kernel, cost["box_message_ns"] * m
+    b = cost["box_byte_ns"] + (cost["box_round_ns"] + per_message) / size
+    v = cost["worker_byte_ns"] + (cost["worker_round_ns"] + cost["worker_key_ns"] * o["keys"] + cost["worker_message_ns"] * m) / size
+    t = {"box links": n * size / (e * u(o["nics"]) * o["link"] / 8), "worker links": size / (e * o["link"] / 8),
+         "PCIe": n * size * (256 + 24) / 256 / (u(o["nics"]) * 8 * 8e9 * 128 / 130 / 8),
+         "cache lines": 2 * n * size / 64 / o["lines"], "memory": n * size * (2 + 2 + 2 / n) / o["memory"],
+         "cores": n * size * (k + b) * 1e-9 / u(o["cores"]), "worker CPU": size * v * 1e-9}
+    if o["cpus"]:
+        t["shared CPUs"] = n * size * (k + b + v) * 1e-9 / o["cpus"]
+    limit, among = max(t, key=t.get), ["box links", "worker links", *([] if o["cpus"] else ["cores", "worker CPU"])]
+    f = 2 * max(t["box links"], t["worker links"]) + sum(t[name] for name in among[2:])
+    return t, t[limit] + (f - (t[limit] if limit in among else 0)) / m + o["latency"], m
+
+
+def as_documented():
+    """what is planned is what the formulae of the help text give, whatever limits"""
+    usual = {"workers": 4, "bytes": 1 << 20, "keys": 1, "chunk": 32768, "mtu": 1500, "nics": 3, "link": 10e9, "cores": 5, "cpus": 0,
+             "memory": 100e9, "lines": 1e9, "latency": 50e-6}
+    cost = {**COST, "box_round_ns": 2000, "box_message_ns": 600, "worker_round_ns": 5000, "worker_key_ns": 70, "worker_message_ns": 900}
+    limits = set()
+    with tempfile.TemporaryDirectory() as folder:
+        path = file_of(folder, {**KERNEL, "workers": 2}, {**KERNEL, "workers": 8}, cost)
+        for change in ({}, {"cores": 1}, {"link": 100e9, "nics": 10}, {"memory": 1e9}, {"lines": 10e6}, {"cpus": 2}, {"bytes": 4096, "cpus": 2},
+                       {"bytes": 4000, "cores": 64, "nics": 8}, {"bytes": 1 << 22, "keys": 1024}, {"bytes": 960000, "keys": 24},
+                       {"link": 100e9, "nics": 64, "cores": 64}, {"link": 1e9, "nics": 8, "workers": 2}, {"chunk": 4096, "mtu": 9000}):
+            o = {**usual, **change}
+            here = ["--here", "--cpus", o["cpus"]] if o["cpus"] else []
+            resources, found = plan("--costs", path, *here, "--workers", o["workers"], "--bytes", o["bytes"], "--keys", o["keys"],
+                                    "--chunk", o["chunk"], "--mtu", o["mtu"], "--nics", o["nics"], "--link", f"{o['link'] / 1e9:g}G",
+                                    "--cores", o["cores"], "--memory-bandwidth", f"{o['memory'] / 1e9:g}", "--pcie", "3x8",
+                                    "--cache-lines", f"{o['lines'] / 1e6:g}M", "--latency-us", "50")
+            t, exchange_s, m = by_formulae(o, 0.1, cost)
+            check(found["chunks"] == m and set(resources) == set(t), f"{change}: {found}, {m} chunks; {t}")
+            for name, seconds in t.items():
+                near(resources[name]["exchanges_per_s"], 1 / seconds)
+            near(found["exchange_ms"], 1e3 * exchange_s)
+            limits.add(found["limit"])
+    check(len(limits) >= 6, f"too few of them limited: {limits}")
+
+
+def words():
+    """one is one, and the note on memory is there where workers share it"""
+    out, _ = phub(*TOLD, "--bytes", "4", "--workers", "1")
+    holds(out, "in 1 key and 1 chunk of up to 32 KiB, 1 worker,", "1 of 4 cores have work", "may run faster there")
+    holds(phub(*TOLD, "--here")[0], "not those of workers on it")
+    check("not those" not in phub(*TOLD)[0], "no worker is on the box")
+
+
 def loopback():
     """workers on the box need no link, unless one is told"""
     here = ["--here", "--core-gbps", "10", "--memory-bandwidth", "1000"]
@@ -122,6 +183,10 @@ def sweep():
     check([step["workers"] for step in steps] == list(range(1, 17)), str(steps))
     check(all(a["exchanges_per_s"] >= b["exchanges_per_s"] for a, b in zip(steps, steps[1:])), str(steps))
     check(steps[0]["limit"] == "worker links" and steps[-1]["limit"] == "box links", str(steps))
+    for most in (1, 2, 32, 33, 100):
+        lines = [json.loads(line) for line in phub(*TOLD, "--sweep", most, "--json")[0].splitlines()]
+        steps = [line["workers"] for line in lines if line["plan"] == "sweep"]
+        check(steps[0] == 1 and steps[-1] == most and steps == sorted(set(steps)) and len(steps) == min(most, 32), str(steps))
     holds(phub(*TOLD, "--sweep", "100")[0], r"(?m)^ +100 +\S+ +\S+ +box links +#+$")
 
 
@@ -136,6 +201,13 @@ def wrong_words():
                           (["--optimizer", "lamb"], "--optimizer"), (["--model", "resnet-51"], "resnet-50"),
                           (["--bytes", "1MB", "--model", "vgg-19"], "--bytes or --model"), (["--keys", "3"], "belongs to --bytes"),
                           (["--cpus", "3"], "--here"), (["--runs", "2"], "belong to --calibrate"), (["--calibrate", "--costs", "x"], "one of them"),
+                          (["--bytes", "2", "--keys", "1000000"], "at least 4000000"), (["--bytes", "3", "--dtype", "f32"], "multiple of 4"),
+                          (["--bytes", "3", "--dtype", "f16"], "multiple of 2"),
+                          (["--calibrate", "--workers", "4"], "--workers has no effect with --calibrate"),
+                          (["--calibrate", "--model", "vgg-19"], "--model has no effect"), (["--calibrate", "--sweep", "9"], "--sweep has no"),
+                          (["--calibrate", "--frame", "0"], "--frame has no"), (["--calibrate", "--here"], "--here has no"),
+                          (["--transport", "shm", "--nics", "2"], "--nics has no effect with --transport shm"),
+                          (["--transport", "shm", "--link", "10G"], "--link has no effect"),
                           (["--transport", "tpc"], "tcp"), (["--chunk", "5000"], "powers of two")):
         out, err = phub(*words, status=2)
         check(out == "" and err.startswith("phub: ") and err.count("\n") == 1, f"{words}: {out}{err}")
@@ -178,6 +250,6 @@ def against_measurement():
 
 
 if __name__ == "__main__":
-    cases = [no_options, each_resource_limits, numbers, loopback, types, computing, sweep, wrong_words, bad_files, formulae]
+    cases = [no_options, each_resource_limits, numbers, as_documented, words, loopback, types, computing, sweep, wrong_words, bad_files, formulae]
     sanitized = PHUB.exists() and any(name in PHUB.read_bytes() for name in (b"__asan_", b"__tsan_", b"__ubsan_"))
     rig.run(cases if sanitized else [*cases, against_measurement], None if PHUB.exists() else f"{PHUB} is not there (make)")

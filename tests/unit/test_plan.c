@@ -27,7 +27,7 @@
 
 static void test_wire_efficiency(void **state)
 {
-	const uint64_t huge = UINT64_C(1) << 40; /* no share for the chunk's header */
+	const double huge = 1e12; /* no share for the chunk's header */
 
 	(void)state;
 	assert_near(plan_wire_efficiency(PLAN_TCP, 1500, 38, huge), 1448.0 / 1538);
@@ -95,12 +95,16 @@ static void test_memory(void **state)
 	struct plan_input in = small_box();
 
 	(void)state;
-	assert_near(plan_once_bytes(4, false, 0), 2);
-	assert_near(plan_once_bytes(4, true, 0), 2);
-	assert_near(plan_once_bytes(4, true, 1), 4);
-	assert_near(plan_once_bytes(4, true, 2), 6);
-	assert_near(plan_once_bytes(2, true, 1), 10);
-	assert_near(plan_once_bytes(2, false, 0), 2);
+	assert_near(plan_once_bytes(4, false, 0, false), 2);
+	assert_near(plan_once_bytes(4, true, 0, false), 2);
+	assert_near(plan_once_bytes(4, true, 1, false), 4);
+	assert_near(plan_once_bytes(4, true, 2, false), 6);
+	assert_near(plan_once_bytes(2, true, 1, false), 10);
+	assert_near(plan_once_bytes(2, false, 0, false), 2);
+	assert_near(plan_once_bytes(4, false, 0, true), 1);
+	assert_near(plan_once_bytes(2, false, 0, true), 1);
+	assert_near(plan_once_bytes(2, true, 1, true), 9);
+	assert_near(plan_once_bytes(4, true, 1, true), 4); /* fp32 weights are the result, and rewritten in place */
 	assert_near(plan_memory_demand(&in), 1.5);
 	/* fp32 momentum, 8 workers, slots that stay in cache: half a byte. */
 	in.transport = PLAN_VERBS;
@@ -111,6 +115,27 @@ static void test_memory(void **state)
 	in.transport = PLAN_TCP;
 	in.state_count = 2;
 	assert_near(plan_memory_demand(&in), 4.75);
+}
+
+/* 5 arrays of 1 MB on 2 cores: 2.5 MB of each. */
+static void test_results_past_caches(void **state)
+{
+	struct plan_input in = small_box();
+
+	(void)state;
+	assert_false(plan_streams(&in)); /* a cache that is not known */
+	in.cache_bytes = 2499999;
+	assert_true(plan_streams(&in));
+	assert_near(plan_memory_demand(&in), 1.25);
+	in.cache_bytes = 2500000;
+	assert_false(plan_streams(&in));
+	assert_near(plan_memory_demand(&in), 1.5);
+	in.chunk_bytes = 1000000; /* the one chunk's core has all 5 MB */
+	assert_true(plan_streams(&in));
+	in.transport = PLAN_TCP; /* what a send reads next */
+	in.cache_bytes = 1;
+	assert_false(plan_streams(&in));
+	assert_near(plan_memory_demand(&in), 4.5);
 }
 
 static void test_kernel_fit(void **state)
@@ -175,7 +200,7 @@ static void test_costs_fit(void **state)
 	assert_near(c.worker.byte_ns, 0.05);
 	assert_near(c.worker.round_ns, 2000);
 	/* And back: 1 MB, 3 keys, chunks of 250000. */
-	assert_near(plan_side_ns(&c.worker, 1000000, 3, 250000), 0.05 + (2000 + 150 + 1200) / 1e6);
+	assert_near(plan_side_ns(&c.worker, 1000000, 3, 4), 0.05 + (2000 + 150 + 1200) / 1e6);
 
 	/* Small chunks that cost more than there is: bytes cost nothing, and the usual chunks are believed. */
 	p.fine.worker_ns = 1;
@@ -273,6 +298,38 @@ static void test_shared_cpus(void **state)
 	assert_int_equal(r.limit, PLAN_MEMORY);
 }
 
+/* A chunk belongs to one core and one NIC. */
+static void test_fewer_chunks_than_units(void **state)
+{
+	struct plan_input in = small_tcp_box();
+	const double e_wire = 1448.0 / 1538 * 250000 / 250064;
+	struct plan_result r;
+	struct err e;
+
+	(void)state;
+	in.cores = in.nics = 3; /* 4 chunks: one has 2 */
+	in.pcie_gen = 3;
+	in.pcie_lanes = 8;
+	assert_int_equal(plan_make(&in, &r, &e), 0);
+	assert_near(r.resources[PLAN_CORES].exchange_s, 400e-6);
+	assert_near(r.resources[PLAN_CORES].capacity, 2);
+	assert_near(r.resources[PLAN_BOX_LINKS].exchange_s, 2e-3 / e_wire);
+	assert_near(r.resources[PLAN_PCIE].exchange_s, 4e6 * 1.09375 / (2 * 7.8769231e9));
+	in.cores = in.nics = 100;
+	assert_int_equal(plan_make(&in, &r, &e), 0);
+	assert_near(r.resources[PLAN_CORES].exchange_s, 200e-6);
+	assert_near(r.resources[PLAN_BOX_LINKS].exchange_s, 1e-3 / e_wire);
+	in.chunks = 1; /* whatever a full chunk has */
+	assert_int_equal(plan_make(&in, &r, &e), 0);
+	assert_near(r.resources[PLAN_CORES].exchange_s, 800e-6);
+	assert_near(r.wire_efficiency, 1448.0 / 1538 * 1000000 / 1000064);
+	in.chunks = 1000; /* of 1000 bytes: keys that fill no chunk */
+	assert_int_equal(plan_make(&in, &r, &e), 0);
+	assert_near(r.resources[PLAN_CORES].exchange_s, 8e-6);
+	assert_near(r.wire_efficiency, 1448.0 / 1538 * 1000 / 1064);
+	assert_int_equal(r.chunks, 1000);
+}
+
 static void test_links(void **state)
 {
 	struct plan_input in = small_tcp_box();
@@ -288,8 +345,8 @@ static void test_links(void **state)
 	assert_int_equal(r.limit, PLAN_BOX_LINKS);
 	assert_int_equal(r.second, PLAN_WORKER_LINKS);
 	assert_near(r.ring_s, 1.5e-3 / e_wire);
-	/* A chunk's way: workers' links twice, the box's once more, cores and worker once; 4 chunks. */
-	assert_near(r.exchange_s, 4e-3 / e_wire + ((2 + 4) * 1e-3 / e_wire + 450e-6) / 4);
+	/* A chunk's way: the box's links once more, and the workers' with them, cores and worker once; 4 chunks. */
+	assert_near(r.exchange_s, 4e-3 / e_wire + (4 * 1e-3 / e_wire + 450e-6) / 4);
 
 	in.nics = 4;
 	in.worker_link_bytes_s = 0.5e9;
@@ -316,6 +373,7 @@ static void test_pcie_and_cache_lines(void **state)
 	in.cores = 1000;
 	in.workers = 8;
 	in.bytes = 46760000;
+	in.chunks = 2000; /* as many for each core, and each NIC */
 	assert_int_equal(plan_make(&in, &r, &e), 0);
 	assert_near(r.resources[PLAN_PCIE].exchange_s, 8 * 46.76e6 * 1.09375 / 78.769231e9);
 	assert_near(r.resources[PLAN_CACHE_LINES].exchange_s, 8.5328467e-3);
@@ -348,6 +406,7 @@ static void test_what_cannot_be(void **state)
 	REFUSED(workers, 0, "no workers");
 	REFUSED(bytes, 0, "at least 1 byte");
 	REFUSED(chunk_bytes, 0, "at least 1 byte");
+	REFUSED(chunks, 1000001, "none can be empty");
 	REFUSED(wire_bytes, 8, "2 and 4");
 	REFUSED(wire_bytes, 0, "2 and 4");
 	REFUSED(cores, 0, "no cores");
@@ -380,6 +439,7 @@ static void test_extremes(void **state)
 	in.workers = 100000;
 	in.bytes = UINT64_C(1) << 44;
 	in.keys = 1000000;
+	in.chunks = 100000000;
 	in.cores = 100000;
 	in.memory_bytes_s = 1e18;
 	assert_int_equal(plan_make(&in, &r, &e), 0);
@@ -393,7 +453,7 @@ static void test_extremes(void **state)
 	in.bytes = 1;
 	assert_int_equal(plan_make(&in, &r, &e), 0);
 	assert_int_equal(r.chunks, 1);
-	assert_near(r.exchange_s, 0.1e-9 + 0.05e-9); /* one after the other */
+	assert_near(r.exchange_s, 0.2e-9 + 0.05e-9); /* one after the other, on one core */
 	in.costs = (struct plan_costs){.box = {.byte_ns = 0}};
 	assert_int_equal(plan_make(&in, &r, &e), 0);
 	assert_int_equal(r.second, -1);
@@ -451,11 +511,13 @@ int main(void)
 		cmocka_unit_test(test_wire_efficiency),
 		cmocka_unit_test(test_pcie),
 		cmocka_unit_test(test_memory),
+		cmocka_unit_test(test_results_past_caches),
 		cmocka_unit_test(test_kernel_fit),
 		cmocka_unit_test(test_costs_fit),
 		cmocka_unit_test(test_cores_limit),
 		cmocka_unit_test(test_messages_rounds_and_keys),
 		cmocka_unit_test(test_shared_cpus),
+		cmocka_unit_test(test_fewer_chunks_than_units),
 		cmocka_unit_test(test_links),
 		cmocka_unit_test(test_pcie_and_cache_lines),
 		cmocka_unit_test(test_what_cannot_be),
