@@ -360,6 +360,11 @@ bench-paper: deps-bench ## PHub's own experiments beside the paper's curves, int
 	@$(MAKE) --no-print-directory all
 	@$(PAPER)
 
+.PHONY: bench-plan
+bench-plan: ## phub plan beside measurement, into BUILD/plan.md: minutes, on an idle machine (RUNS=5, POINTS, JUDGE)
+	@$(MAKE) --no-print-directory all
+	@BUILD='$(BUILD)' RUNS='$(RUNS)' POINTS='$(POINTS)' JUDGE='$(JUDGE)' tests/bench/plan_check.py
+
 .PHONY: bench-readme
 bench-readme: bench ## the same, and its tables into README.md
 	@BUILD='$(BUILD)' tests/bench/run.py --readme

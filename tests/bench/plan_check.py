@@ -12,16 +12,14 @@ Environment: BUILD   where phub is (build)
              JUDGE   rate (exchanges a second), or cpu (CPU seconds per GB of what limits: for a busy machine)
 
 Calibrated on: 4 workers, all-reduce, 64 MiB in chunks of 32 KiB, of 4 KiB and as 4096 keys, and 4 KiB, over shm and tcp, with as
-many box cores as CPUs. Predicted: other workers, sizes, models, optimizers, types, chunks and box cores; and, as root, a box
-with a shaped link to each worker:
-
-    worker's namespace  wire ---- tbf both ways ---- down0  box's namespace (10.79.0.1)
-    worker's namespace  wire ---- tbf both ways ---- down1
+many box cores as CPUs. Predicted: other workers, sizes, models, optimizers, types, chunks and box cores; and, as root, workers
+behind shaped links, in the rack of rack.py.
 
 A prediction is right within 15 % of the exchanges a second that were measured. Processes of others on this machine slow the
 measured side alone: run it on an idle one, or judge CPU seconds. Exits with 1 when a prediction is wrong, or a sum.
 """
 import dataclasses
+import functools
 import json
 import math
 import os
@@ -31,11 +29,12 @@ import subprocess
 import sys
 import time
 
+import rack
 import report
-from systems import BUILD, CPUS, OUT, ROOT, Failure, end, run_and_wait
+from systems import BUILD, CPUS, OUT, ROOT, Failure, run_and_wait
 
 WITHIN = 0.15
-WIRE_MBIT, WIRE_SECRET = 200, "wire"
+WIRE_MBIT = 200  # of a worker's link; the box has as much as all of them
 MARKS = ("<!-- plan: from here on made by `tests/bench/plan_check.py --readme` -->", "<!-- plan: to here -->")
 RUN_S = 0.6  # of measured rounds
 
@@ -44,6 +43,13 @@ RUN_S = 0.6  # of measured rounds
 POSTER = {1: 105, 2: 212, 4: 425, 8: 790}
 POSTER_BOX = ["--transport", "verbs", "--mtu", "4200", "--nics", "10", "--link", "54.3Gbit", "--pcie", "3x8", "--cores", "28",
               "--cache-lines", "1370M", "--model", "resnet-18", "--optimizer", "nesterov"]
+
+
+def seen(point, answer):
+    """What bench exchange measured, in the plan's words."""
+    if answer["errors"]:
+        raise Failure(f"{point.name}: {answer['errors']} wrong sums")
+    return {"exchanges_per_s": answer["rounds_per_s"], "box_cpu_s_per_gb": answer["box_cpu_s_per_gb"], "cpu_s_per_gb": answer["cpu_s_per_gb"]}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,14 +75,12 @@ class Point:
     def measure(self, predicted):
         rounds = max(2, round(RUN_S * predicted["exchanges_per_s"]))
         answer = phub("bench", "exchange", *self.words(), "--rounds", str(rounds))[-1]
-        if answer["errors"]:
-            raise Failure(f"{self.name}: {answer['errors']} wrong sums")
-        return {key: answer[name] for key, name in (("exchanges_per_s", "rounds_per_s"), ("box_cpu_s_per_gb",) * 2, ("cpu_s_per_gb",) * 2)}
+        return seen(self, answer)
 
 
 @dataclasses.dataclass(frozen=True)
 class WirePoint:
-    """A box with a shaped link to each worker."""
+    """Workers behind shaped links, in network namespaces."""
     workers: int
     bytes: int
 
@@ -86,19 +90,28 @@ class WirePoint:
 
     def predict(self, costs):
         # tc counts the 14 bytes of a frame's header.
-        return plan("--costs", str(costs), "--here", "--transport", "tcp", "--link", f"{WIRE_MBIT}Mbit", "--nics", str(self.workers),
-                    "--frame", "14", "--workers", str(self.workers), "--bytes", str(self.bytes))
+        return plan("--costs", str(costs), "--here", "--transport", "tcp", "--link", f"{WIRE_MBIT * self.workers}Mbit", "--nics", "1",
+                    "--worker-link", f"{WIRE_MBIT}Mbit", "--frame", "14", "--workers", str(self.workers), "--bytes", str(self.bytes))
 
     def measure(self, predicted):
         rounds = max(3, round(3 * RUN_S * predicted["exchanges_per_s"]))
-        with Wire(self.workers) as wire:
-            return {"exchanges_per_s": wire.exchange(self.bytes, rounds)}
+        with rack.rack_of(self.workers) as wires:
+            wires.set_rate(WIRE_MBIT)
+            answer = phub("bench", "exchange", "--transport", "tcp", "--listen", rack.BOX, "--worker-netns", f"{wires.names}-worker{{}}",
+                          "--workers", str(self.workers), "--bytes", str(self.bytes), "--rounds", str(rounds), enter=wires.box.prefix)[-1]
+        return {"exchanges_per_s": seen(self, answer)["exchanges_per_s"]}  # links limit, whatever CPUs do meanwhile
+
+
+@functools.cache
+def why_no_wire():
+    return rack.why_not()
 
 
 def points(which):
     most = min(CPUS, 2)
     if which == "smoke":
-        return [Point("shm", 2, 1, ("--bytes", "1MB")), Point("tcp", 2, 1, ("--bytes", "1MB"))]
+        return [Point("shm", 2, 1, ("--bytes", "1MB")), Point("tcp", 2, 1, ("--bytes", "1MB")),
+                *([] if why_no_wire() else [WirePoint(2, 500_000)])]
     return [
         Point("shm", 2, most), Point("shm", 8, most), Point("shm", 4, 1),
         Point("shm", 4, most, ("--model", "resnet-50"), ("--optimizer", "nesterov")),
@@ -109,7 +122,7 @@ def points(which):
         Point("tcp", 4, most, ("--model", "resnet-50"), ("--optimizer", "sgd")),
         Point("tcp", 2, most, ("--model", "resnet-18"), ("--optimizer", "adam")),
         Point("tcp", 4, most, ("--bytes", "100MB"), ("--chunk", "16KiB")),
-        *([WirePoint(2, 4_000_000), WirePoint(4, 8_000_000)] if os.geteuid() == 0 else []),
+        *([] if why_no_wire() else [WirePoint(2, 4_000_000), WirePoint(4, 8_000_000)]),
     ]
 
 
@@ -117,8 +130,8 @@ def say(text):
     print(f"plan_check: {text}", file=sys.stderr, flush=True)
 
 
-def phub(*words):
-    done = run_and_wait([str(BUILD / "phub"), *words, *([] if "--calibrate" in words else ["--json"])])
+def phub(*words, enter=()):
+    done = run_and_wait([*enter, str(BUILD / "phub"), *words, *([] if "--calibrate" in words else ["--json"])])
     if done.returncode:
         raise Failure(f"phub {' '.join(words)}: {done.stderr.strip()}")
     return [json.loads(line) for line in done.stdout.splitlines()]
@@ -126,103 +139,6 @@ def phub(*words):
 
 def plan(*words):
     return phub("plan", *words)[-1]
-
-
-# ---- the shaped link ----
-
-class Wire:
-    """Network namespaces that live as long as the processes in them, which end with our pipes to them."""
-
-    def __init__(self, workers):
-        self.workers = workers
-        self.processes = []
-
-    def __enter__(self):
-        try:
-            here, self.inside = self._namespace()
-            self._do([*self.inside, "ip", "address", "add", "10.79.0.1/32", "dev", "lo"])
-            self.outside = [self._link(here, i) for i in range(self.workers)]
-        except BaseException:
-            self.__exit__()
-            raise
-        return self
-
-    def _link(self, box, i):
-        """A worker's namespace and its link to the box's: the words to enter it."""
-        _, outside = self._namespace()
-        self._do([*outside, "ip", "link", "add", "wire", "type", "veth", "peer", "name", f"down{i}", "netns", str(box)])
-        for enter, device, address in ((outside, "wire", f"10.78.{i}.2/24"), (self.inside, f"down{i}", f"10.78.{i}.1/24")):
-            self._do([*enter, "ip", "address", "add", address, "dev", device])
-            self._do([*enter, "ip", "link", "set", device, "up"])
-            self._do([*enter, "tc", "qdisc", "add", "dev", device, "root", "tbf", "rate", f"{WIRE_MBIT}mbit", "burst", "64kb",
-                      "latency", "50ms"])
-        self._do([*outside, "ip", "route", "add", "10.79.0.1", "via", f"10.78.{i}.1"])
-        return outside
-
-    def __exit__(self, *_):
-        for process in reversed(self.processes):
-            process.stdin.close()
-            process.terminate()
-            end(process)
-
-    def _start(self, words, environment=None):
-        process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-                                   env={**os.environ, **(environment or {})}, start_new_session=True)
-        self.processes.append(process)
-        return process
-
-    def _namespace(self):
-        holder = self._start(["unshare", "--net", "sh", "-c", "ip link set lo up && echo ready && exec cat"])
-        if holder.stdout.readline() != "ready\n":
-            raise Failure("no network namespace")
-        return holder.pid, ["nsenter", f"--target={holder.pid}", "--net", "--"]
-
-    @staticmethod
-    def _do(words):
-        done = subprocess.run(words, capture_output=True, text=True)
-        if done.returncode:
-            raise Failure(f"{' '.join(words)}: {done.stderr.strip()}")
-
-    def exchange(self, size, rounds):
-        """Exchanges a second."""
-        box = self._start([*self.inside, str(BUILD / "phubd"), "-o", "listen=10.79.0.1:0", "-o", "data_ports=any",
-                           "-o", "log_level=warn", "-o", "create=secret", "-o", "create_secret_env=WIRE_SECRET"], {"WIRE_SECRET": WIRE_SECRET})
-        words = box.stdout.readline().split()
-        if "on" not in words:
-            raise Failure("the box in its namespace did not say where it listens")
-        url = f"phub://{words[words.index('on') + 1].rstrip(',')}/wire"
-        library = {"PHUB_LIBRARY": str(BUILD / "libphub.so.0")}
-        ranks = [self._start([*outside, sys.executable, __file__, "--worker", url, *map(str, (rank, self.workers, size, rounds))],
-                             library) for rank, outside in enumerate(self.outside)]
-        times = [json.loads(rank.stdout.readline() or "null") for rank in ranks]
-        if None in times or any(rank.wait(60) for rank in ranks):
-            raise Failure("a worker behind the shaped link failed")
-        return rounds / (max(t["end"] for t in times) - min(t["begin"] for t in times))
-
-
-def be_worker(url, rank, world, size, rounds):
-    """Exchanges, checks the sum, and prints its clock, which is one for all processes."""
-    import ctypes
-    sys.path.insert(0, str(ROOT / "client/python"))
-    import phub as library
-    with library.connect(url, rank=rank, world=world, secret=WIRE_SECRET, transport="tcp", timeout=120.0) as worker:
-        key = worker.key("gradient", size // 4)
-        worker.start()
-        source, target = worker.alloc(key)
-        gradient = (ctypes.c_float * (size // 4)).from_address(source)
-        gradient[:] = [float(rank + 1)] * (size // 4)
-        for left in range(rounds, -2, -1):
-            if left == rounds - 1:  # two rounds of warming up
-                worker.barrier()
-                begin = time.monotonic()
-            worker.begin(key, source)
-            worker.wait(key)
-        finish = time.monotonic()
-        total = (ctypes.c_float * (size // 4)).from_address(target)
-        if any(total[i] != world * (world + 1) / 2 for i in range(0, size // 4, 97)):
-            sys.exit("wrong sum")
-        print(json.dumps({"begin": begin, "end": finish}), flush=True)
-        worker.barrier()
 
 
 # ---- the run ----
@@ -249,8 +165,8 @@ def measure(which, runs, note):
     folder = OUT / "bench"
     folder.mkdir(parents=True, exist_ok=True)
     calibrations, measured, wanted = [], {}, points(which)
-    if os.geteuid():
-        say("not root: the shaped link is left out")
+    if why_no_wire():
+        say(f"shaped links are left out: {why_no_wire()}")
     for run in range(runs):
         say(f"run {run + 1} of {runs}: calibration")
         kernels = ["--kernels", str(folder / "plan_first.jsonl")] if calibrations else []
@@ -331,8 +247,6 @@ def write_readme():
 def main():
     words, which = sys.argv[1:], os.environ.get("POINTS") or "full"
     runs, judge = os.environ.get("RUNS") or "5", os.environ.get("JUDGE") or "rate"
-    if len(words) == 6 and words[0] == "--worker":
-        return be_worker(words[1], *map(int, words[2:]))
     right = which in ("full", "smoke") and judge in ("rate", "cpu") and runs.isdigit() and int(runs) > 0
     if words not in ([], ["--readme"]) or not right:
         print("usage: [RUNS=N] [POINTS=full|smoke] [JUDGE=rate|cpu] plan_check.py [--readme]", file=sys.stderr)

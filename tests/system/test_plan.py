@@ -245,6 +245,7 @@ def against_measurement():
         check(done.returncode == 0, done.stderr[-1500:])
         text = pathlib.Path(out, "plan.md").read_text()
         check("| shm, 2 workers, cores 1, 1MB |" in text and "| tcp, 2 workers" in text and "| 8 | " in text, text)
+        check("on links of" in text or "shaped links are left out" in done.stderr, text + done.stderr)
         costs = [json.loads(line) for line in pathlib.Path(out, "bench/plan_costs.jsonl").read_text().splitlines()]
         check({line["transport"] for line in costs if line.get("plan") == "cost"} == {"shm", "tcp"}, str(costs))
 
