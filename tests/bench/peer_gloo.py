@@ -7,7 +7,7 @@ Usage: peer_gloo.py WORLD [INTERFACE]                        starts WORLD ranks 
                                                         rank; rank 0's has the address HOST
        peer_gloo.py --rank R WORLD INTERFACE HOST PORT       one rank; rank 0 listens on HOST and PORT
 
-Started by peers.py. Stays up and is told by lines on rank 0's stdin what to do next, so that it can take turns with others
+Started by systems.py. Stays up and is told by lines on rank 0's stdin what to do next, so that it can take turns with others
 on one machine; ranks that wait for a line sleep. It ends with its stdin.
   in:   BYTES WARMUP ROUNDS
   out:  {"peer":"gloo","workers":4,"bytes":..,"rounds":..,"rounds_per_s":..,"p50_ms":..,"p99_ms":..,"cpu_s_per_gb":..,

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Open MPI's all-reduce, measured as `phub bench exchange` measures a round. Built with mpicc and started by peers.py.
- * Stays up and is told by lines on rank 0's stdin what to do next, so that it can take turns with others on one
- * machine; ranks that wait for a line sleep. It ends with its stdin.
+ * Open MPI's all-reduce, measured as `phub bench exchange` measures a round. Built with mpicc and started by
+ * systems.py. Stays up and is told by lines on rank 0's stdin what to do next, so that it can take turns with others on
+ * one machine; ranks that wait for a line sleep. It ends with its stdin.
  *
  *   in:   ALGORITHM SEGMENT-BYTES BYTES WARMUP ROUNDS     algorithm 0 is Open MPI's own choice
  *   out:  {"peer":"openmpi","workers":4,"bytes":..,"algorithm":..,"segment":..,"rounds":..,"rounds_per_s":..,
