@@ -344,7 +344,7 @@ RACK = BUILD='$(BUILD)' RUNS='$(RUNS)' ROWS='$(ROWS)' RATE='$(RATE)' tests/bench
 PAPER = BUILD='$(BUILD)' RUNS='$(RUNS)' ROWS='$(ROWS)' tests/bench/paper.py
 
 .PHONY: bench
-bench: deps-bench ## phub beside Open MPI and Gloo into BUILD/bench.md and rack.md (RUNS=5, ROWS=quick or full)
+bench: deps-bench ## phub beside Open MPI and Gloo into BUILD/bench.md, rack.md and paper.md (RUNS=5, ROWS=quick or full)
 	@$(MAKE) --no-print-directory all
 	@BUILD='$(BUILD)' RUNS='$(RUNS)' ROWS='$(ROWS)' tests/bench/run.py
 	@$(RACK)
@@ -368,8 +368,6 @@ bench-plan: ## phub plan beside measurement, into BUILD/plan.md: minutes, on an 
 .PHONY: bench-readme
 bench-readme: bench ## the same, and its tables into README.md
 	@BUILD='$(BUILD)' tests/bench/run.py --readme
-	@BUILD='$(BUILD)' tests/bench/rack.py --readme
-	@BUILD='$(BUILD)' tests/bench/paper.py --readme
 
 .PHONY: bench-instructions
 bench-instructions: deps-test ## instructions per gradient byte beside those recorded (RECORD=1: record them anew)

@@ -14,7 +14,7 @@ Experiments (all): scaling   exchanges a second without compute, 1 to 8 workers,
 
 Environment: BUILD, OUT   as for run.py
              RUNS         runs of each point, taking turns; medians are compared (5)
-             ROWS         quick (two minutes on two idle CPUs), full (more models, needs memory), or smoke (seconds)
+             ROWS         quick (100 seconds on two idle CPUs), full (more models, needs memory), or smoke (seconds)
 
 The points of an experiment take turns, run by run. Every run checks its sums; one that fails exits with 1.
 """
@@ -28,13 +28,13 @@ import time
 import paper_report
 import report
 from run import MODELS, commit, memory_available
-from systems import BUILD, CPUS, OUT, Failure, run_and_wait
+from systems import BUILD, CPUS, OUT, Failure, cpus_busy, forget, run_and_wait
 
 EXPERIMENTS = ["scaling", "chunks", "wide", "fused", "jobs"]
 SIZES = ["quick", "full", "smoke"]
 # What an exchange takes on one CPU, box and workers, in seconds per GB of gradients: to choose a number of rounds.
 GUESS_S_PER_GB = {"shm": 0.1, "tcp": 0.7}
-RUN_S = {"quick": 0.15, "full": 0.5, "smoke": 0.01}
+RUN_S = {"quick": 0.1, "full": 0.5, "smoke": 0.01}
 MODEL_BYTES = {**MODELS, "alexnet": 244403360, "vgg-11": 531453344, "googlenet-noaux": 26499616, "inception-v3-noaux": 95338272,
                "resnet-18": 46758048}
 
@@ -114,7 +114,7 @@ def report_has_streams():
 
 
 def jobs(rows):
-    sized = {"smoke": [("", 200_000)], "quick": [("", 16_000_000)],
+    sized = {"smoke": [("", 200_000)], "quick": [("", 8_000_000)],
              "full": [("", 16_000_000), ("resnet-50", MODEL_BYTES["resnet-50"]), ("alexnet", MODEL_BYTES["alexnet"])]}[rows]
     return [exchange(rows, transport, 2, nbytes, jobs=count, model=model)
             for model, nbytes in sized for transport in ("shm", "tcp") for count in ((1, 4) if rows == "smoke" else (1, 2, 4, 8))]
@@ -169,11 +169,12 @@ def measure(point):
 
 def measure_all(names, rows, runs):
     began = time.time()
+    forget("paper.jsonl", "paper.md", "paper-*.png")
     os.makedirs(OUT, exist_ok=True)
     with open(OUT / "paper.jsonl", "w") as lines:
         run = Run(lines, runs, rows)
         run.note(experiment="conditions", runs=runs, rows=rows, cpus=CPUS, cpu=report.cpu_name(), kernel=os.uname().release,
-                 load=os.getloadavg()[0], commit=commit(), date=time.strftime("%Y-%m-%d", time.gmtime(began)))
+                 load=os.getloadavg()[0], busy=cpus_busy(), commit=commit(), date=time.strftime("%Y-%m-%d", time.gmtime(began)))
         for name in names:
             run.experiment(name)
         run.note(experiment="end", seconds=round(time.time() - began), failures=run.failures,
@@ -194,7 +195,7 @@ def main():
     if rows not in SIZES or not runs.isdigit() or int(runs) < 1:
         return usage()
     if words in (["--report"], ["--readme"]):
-        return paper_report.write_readme(say) if words == ["--readme"] else paper_report.write(say)
+        return report.put_into_readme([paper_report.part], say) if words == ["--readme"] else paper_report.write(say)
     if set(words) - set(EXPERIMENTS):
         return usage()
     for program in ("phub", "phubd"):

@@ -21,8 +21,10 @@ Usage: rack.py            measures; writes $OUT/rack.md, rack.png, and rack.json
 Environment: BUILD   where phub is (build)
              OUT     where results go (BUILD)
              RUNS    runs of each system, taking turns (5)
-             ROWS    quick (4 and 8 workers), full (2, 4 and 8), or smoke (2 workers; seconds)
-             RATE    of a worker's link each way, Mbit/s (500); halved where plain TCP streams do not reach 95 % of it
+             ROWS    quick (two minutes: 4 workers; 8 without narrow gradients; 2 with the faster peer only),
+                     full (everything with 2, 4 and 8), or smoke (2 workers; seconds)
+             RATE    of a worker's link each way, Mbit/s (500); halved where plain TCP streams do not reach 95 % of
+                     it (smoke is too short to judge that: it prints the share and goes on)
 
 Needs root. Its namespaces are called phub-rack-PID-NAME; a shell outside of our session ends what runs in them and removes
 them when we are gone, also when we are killed.
@@ -43,17 +45,18 @@ import time
 import rack_report
 import report
 from run import Row, commit
-from systems import BUILD, CONTROL, CPUS, OUT, SET_UP, Failure, Gloo, OpenMpi, Phub, Place, end
+from systems import (BUILD, CONTROL, CPUS, OUT, SET_UP, Failure, Gloo, OpenMpi, Phub, Place, cpus_busy, end, forget)
 
 NETWORK, BOX, PORT = "10.99.0.0/24", "10.99.0.254", 9999
 LINK = "uplink"  # the device that leads to the switch, in every namespace
 BURST = 128 << 10  # of a worker's link; GSO packets of 64 KiB pass whole. Of the box's: N times that
 QUEUE_MS = 50  # how long a packet may wait for a link
 ENOUGH, RATE_MIN = 0.95, 10  # what plain TCP must reach; Mbit/s
-ROUND_S, RUN_S, SMOKE_S = 0.4, 0.8, 0.1  # a round of phub's at line rate, measured rounds of a run
+ROUND_S, RUN_S, SMOKE_S = 0.3, 0.6, 0.1  # a round of phub's at line rate, measured rounds of a run
 STREAM_WARM_S, STREAM_S, SMOKE_STREAM_S = 1.0, 2.0, 0.5
 TRIAL_PART, FINALISTS = 8, 2  # a trial exchanges an eighth; the best few again all
-WORKERS = {"smoke": [2], "quick": [4, 8], "full": [2, 4, 8]}
+WORKERS = {"smoke": [2], "quick": [2, 4, 8], "full": [2, 4, 8]}
+NARROW = ("phub tcp f16", "phub tcp bf16")
 
 
 def say(text):
@@ -266,8 +269,9 @@ def plain_streams(rack, seconds):
     return slowest * 8 / (rack.mbit * 1e6), congestion_control
 
 
-def settle_rate(rack, wanted, seconds, note):
+def settle_rate(rack, wanted, smoke, note):
     """The wanted rate, or half of it, ..., such that plain TCP streams reach it."""
+    seconds = SMOKE_STREAM_S if smoke else STREAM_S
     mbit = wanted
     while mbit >= RATE_MIN:
         rack.set_rate(mbit)
@@ -275,7 +279,7 @@ def settle_rate(rack, wanted, seconds, note):
         note(bench="streams", workers=rack.workers, mbit=mbit, share=share, congestion_control=congestion_control)
         say(f"{rack.workers} workers: as many plain TCP streams both ways at once reach {share:.1%} of {mbit} Mbit/s "
             f"({congestion_control})")
-        if share >= ENOUGH:
+        if share >= ENOUGH or smoke:
             return
         mbit //= 2
         say(f"that is below {ENOUGH:.0%}: the machine cannot carry it; lowered to {mbit} Mbit/s")
@@ -309,24 +313,27 @@ class RackPhub(Phub):
 
 class RackMpi(OpenMpi):
     """mpirun stands beside the box; its daemons and their ranks each in a worker's namespace, under a host name of their own."""
-    extra_rounds = 1
+    extra_rounds = warmup = 1
 
     def __init__(self, rack):
         super().__init__(rack.box, "tcp")
         self.rack = rack
 
-    def _start(self, row, waits):
-        (program, *words), environment = super()._start(row, waits)
-        at = words.index("btl_tcp_if_include")
-        words[at + 1] = LINK
-        hosts = ",".join(f"{address(rank)}:1" for rank in range(row.workers))
-        agent = f"{sys.executable} {os.path.abspath(__file__)} --enter {self.rack.names}"
-        return [program, "--host", hosts, "--mca", "plm", "rsh", "--mca", "plm_rsh_agent", agent, "--mca",
-                "plm_rsh_no_tree_spawn", "1", "--mca", "oob_tcp_if_include", LINK, *words], environment
+    def _command(self, workers, waits, sm_priority, program):
+        mpirun, *words = super()._command(workers, waits, sm_priority, program)
+        words[words.index("btl_tcp_if_include") + 1] = LINK
+        if workers == "WORKERS":  # for people
+            hosts, agent = "10.99.0.1:1,10.99.0.2:1,...", "'tests/bench/rack.py --enter phub-rack-PID'"
+        else:
+            hosts = ",".join(f"{address(rank)}:1" for rank in range(workers))
+            agent = f"{sys.executable} {os.path.abspath(__file__)} --enter {self.rack.names}"
+        return [mpirun, "--host", hosts, "--mca", "plm", "rsh", "--mca", "plm_rsh_agent", agent, "--mca",
+                "plm_rsh_no_tree_spawn", "1", "--mca", "oob_tcp_if_include", LINK, *words]
 
 
 class RackGloo(Gloo):
-    extra_rounds = 2
+    extra_rounds, warmup = 2, 1
+    recipe = f"`tests/bench/peer_gloo.py WORKERS {LINK} 10.99.0.1 {PORT} phub-rack-PID-worker{{}}`"
 
     def __init__(self, rack):
         super().__init__(Place([], "cubic"))
@@ -358,8 +365,8 @@ def make_systems(rack):
 # ---- measuring ----
 
 class Bench:
-    def __init__(self, lines, runs, smoke):
-        self.lines, self.runs, self.smoke = lines, runs, smoke
+    def __init__(self, lines, runs, which):
+        self.lines, self.runs, self.quick, self.smoke = lines, runs, which == "quick", which == "smoke"
         self.trouble = 0
 
     def note(self, **record):
@@ -390,14 +397,14 @@ class Bench:
         return answer
 
     def choose(self, system, row):
-        """The best of its settings, by a short trial."""
+        """The best of its settings, by a short trial, and its p50 where there was one."""
         small = dataclasses.replace(row, what="trial", bytes=row.bytes // TRIAL_PART // 4 * 4)
         choices = system.choices(row)
         if self.smoke or len(choices) == 1:
-            return choices[0]
+            return choices[0], 0
         ranked = sorted((system.measure(small, choice, 1, warmup=1)["p50_ms"], choice) for choice in choices)
         finalists = [choice for _, choice in ranked[:FINALISTS if system.is_peer else 1]]
-        return min((system.measure(row, choice, 1, warmup=1)["p50_ms"], choice) for choice in finalists)[1]
+        return min((system.measure(row, choice, 1, warmup=1)["p50_ms"], choice) for choice in finalists)[::-1]
 
     def row(self, rack, row, systems):
         plans = {}
@@ -405,11 +412,15 @@ class Bench:
             try:
                 twin = next((plan for one, plan in plans.items() if not (one.is_peer or system.is_peer)), None)
                 plans[system] = twin or self.choose(system, row)
+                if self.quick and row.workers == 2 and system.is_peer and not plans[system][1]:
+                    plans[system] = plans[system][0], system.measure(row, plans[system][0], 1, warmup=1)["p50_ms"]
             except Failure as failure:
                 self.fail(failure)
+        if self.quick and row.workers == 2:
+            self.keep_the_faster_peer(plans)
         rounds_s = SMOKE_S if self.smoke else RUN_S
         for run in range(self.runs):
-            for system, choice in list(plans.items()):
+            for system, (choice, _) in list(plans.items()):
                 narrow = 1 if system.is_peer or system.dtype == "f32" else 2
                 rounds = max(2, math.ceil(rounds_s * narrow / ROUND_S))
                 try:
@@ -419,14 +430,22 @@ class Bench:
                     del plans[system]
                     continue
                 self.note(row=dataclasses.asdict(row), mbit=rack.mbit, system=system.name, is_peer=system.is_peer,
-                          how=system.how(row, choice, rounds), run=run, **answer)
+                          how=system.how(row, choice, rounds), recipe=system.recipe, run=run, **answer)
+
+    @staticmethod
+    def keep_the_faster_peer(plans):
+        peers = sorted((p50_ms, system.name, system) for system, (_, p50_ms) in plans.items() if system.is_peer)
+        for _, _, system in peers[1:]:
+            say(f"{system.name} is left out with 2 workers: {peers[0][1]} was faster in the trial")
+            del plans[system]
 
     def workers(self, count, mbit):
         with rack_of(count) as rack:
-            settle_rate(rack, mbit, SMOKE_STREAM_S if self.smoke else STREAM_S, self.note)
+            settle_rate(rack, mbit, self.smoke, self.note)
             size = int(rack.mbit * 1e6 / 8 * (SMOKE_S if self.smoke else ROUND_S)) // 8 * 8
             row = Row(count, f"{size / 1e6:.3g} MB", size)
-            systems = make_systems(rack)
+            left_out = NARROW if self.quick and count != 4 else ()
+            systems = [system for system in make_systems(rack) if system.name not in left_out]
             try:
                 self.row(rack, row, systems)
             finally:
@@ -438,9 +457,9 @@ def measure(which, runs, mbit):
     began = time.time()
     os.makedirs(OUT / "bench", exist_ok=True)
     with open(OUT / "rack.jsonl", "w") as lines:
-        bench = Bench(lines, runs, which == "smoke")
+        bench = Bench(lines, runs, which)
         bench.note(bench="conditions", runs=runs, rows=which, mbit=mbit, burst=BURST, queue_ms=QUEUE_MS, cpus=CPUS,
-                   cpu=report.cpu_name(), kernel=os.uname().release, load=os.getloadavg()[0], commit=commit(),
+                   cpu=report.cpu_name(), kernel=os.uname().release, load=os.getloadavg()[0], busy=cpus_busy(), commit=commit(),
                    date=time.strftime("%Y-%m-%d", time.gmtime(began)))
         for count in WORKERS[which]:
             say(f"{count} workers ({time.time() - began:.0f} s so far)")
@@ -465,7 +484,7 @@ def main():
         print(f"usage: [RUNS=N] [ROWS={'|'.join(WORKERS)}] [RATE=MBIT] rack.py [--report | --readme]", file=sys.stderr)
         return 2
     if words == ["--readme"]:
-        return rack_report.write_readme(say)
+        return report.put_into_readme([rack_report.part], say)
     if words == ["--report"]:
         return rack_report.write(say)
     for program in ("phub", "phubd"):
@@ -474,6 +493,7 @@ def main():
             return 1
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    forget("rack.jsonl", "rack.md", "rack.png")
     reason = why_not()
     if reason:
         say(f"skipped: {reason}")

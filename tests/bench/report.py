@@ -4,7 +4,7 @@ import collections
 import json
 import math
 import statistics
-from textwrap import fill
+import textwrap
 
 from systems import OUT, ROOT
 
@@ -12,8 +12,24 @@ README = ROOT / "README.md"
 MARKS = ("<!-- bench: from here on made by `make bench-readme` -->", "<!-- bench: to here -->")
 BIG, ZERO_COPY, COPY = "100 MB", "zero-copy", "copy"
 
-# Medians of the runs of one system in one row, and the range.
-Median = collections.namedtuple("Median", "how through peer bytes workers kind p50 p50_min p50_max rate cpu")
+Spread = collections.namedtuple("Spread", "median min max")
+# Of the runs of one system in one row; p50 and cpu are Spreads.
+Median = collections.namedtuple("Median", "how through peer bytes workers kind p50 rate cpu")
+
+
+def spread(values):
+    values = list(values)
+    return Spread(statistics.median(values), min(values), max(values))
+
+
+def ratio(over, under):
+    """Of two Spreads: their medians', and the least and the most that runs of either could give."""
+    return Spread(over.median / under.median, over.min / under.max, over.max / under.min)
+
+
+def fill(text):
+    """Lines of a text; what can be pasted is never cut."""
+    return textwrap.fill(text, 125, break_on_hyphens=False, break_long_words=False)
 
 
 def cpu_name():
@@ -21,11 +37,25 @@ def cpu_name():
         return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), "unknown CPU")
 
 
+def note_recipe(recipes, line):
+    if line.get("recipe"):
+        recipes[line["system"]] = line["recipe"]
+
+
+def recipe_list(recipes):
+    """For under a table."""
+    if not recipes:
+        return []
+    return ["", "A peer's `echo` is an order, to be piped into its processes:", "",
+            *(f"- {system}: {recipe}" for system, recipe in recipes.items())]
+
+
 class Results:
     """What bench.jsonl holds."""
 
     def __init__(self, lines):
         self.conditions, self.end, self.kernels = {}, {}, []
+        self.recipes = {}  # {system: what its orders are piped into}
         runs = collections.defaultdict(list)
         for line in lines:
             if line.get("bench") == "conditions":
@@ -36,17 +66,17 @@ class Results:
                 self.kernels.append(line)
             else:
                 runs[line["name"], line["system"]].append(line)
+                note_recipe(self.recipes, line)
         self.rows = collections.defaultdict(dict)  # row name: {system: Median}
         for (name, system), found in runs.items():
             self.rows[name][system] = self._median(found)
 
     @staticmethod
     def _median(runs):
-        p50 = [run["p50_ms"] for run in runs]
         last = runs[-1]
         return Median(last["how"], last["through"], last["is_peer"], last["bytes"], last["workers"], last["row"]["kind"],
-                      statistics.median(p50), min(p50), max(p50), statistics.median(run["rounds_per_s"] for run in runs),
-                      statistics.median(run["cpu_s_per_gb"] for run in runs))
+                      spread(run["p50_ms"] for run in runs), statistics.median(run["rounds_per_s"] for run in runs),
+                      spread(run["cpu_s_per_gb"] for run in runs))
 
     def get(self, name, system):
         return self.rows.get(name, {}).get(system)
@@ -55,7 +85,7 @@ class Results:
         """Its name and its Median; of those that run through this transport. None: no peer was measured."""
         peers = [(system, m) for system, m in self.rows.get(name, {}).items()
                  if m.peer and (through is None or m.through == through)]
-        return min(peers, key=lambda peer: peer[1].p50, default=None)
+        return min(peers, key=lambda peer: peer[1].p50.median, default=None)
 
 
 # ---- numbers as people read them ----
@@ -67,8 +97,16 @@ def number(value):
     return f"{value:.{max(0, 2 - math.floor(math.log10(value)))}f}" if value > 0 else "0"
 
 
+def span(s):
+    return f"{number(s.median)} ({number(s.min)} to {number(s.max)})"
+
+
 def times(value):
     return f"{value:.2f}x" if value >= 0.1 else f"{value:.2g}x"
+
+
+def percent(value):
+    return f"{value:.1%}"
 
 
 def as_table(heads, align, rows):
@@ -85,8 +123,8 @@ def exchange_table(results):
         best_tcp = results.faster_peer(name, "tcp")
         for system, m in systems.items():
             beside = best_tcp if m.through == "tcp" and not m.peer else best
-            rows.append([name, system, m.how, f"{number(m.p50)} ({number(m.p50_min)} to {number(m.p50_max)})", number(m.rate),
-                         number(m.cpu), times(beside[1].p50 / m.p50) if beside else "-"])
+            rows.append([name, system, m.how, span(m.p50), number(m.rate), number(m.cpu.median),
+                         times(beside[1].p50.median / m.p50.median) if beside else "-"])
     return as_table(["all-reduce of", "system", "how", "p50 ms", "rounds/s", "CPU s/GB", "speed"], "lllrrrr", rows)
 
 
@@ -113,15 +151,40 @@ def kernel_text(results):
         return []
     isa = results.kernels[0]["isa"]
     return ["", fill(f"Kernels (`phub bench kernels --quick`, {isa}, one CPU, beyond the last-level cache): GB/s of gradients, and the share of the "
-                     "roofline, the best of copies of the same arrays (store: of cached ones, because what it writes is added to next).", 125), "", *kernel_summary(results)]
+                     "roofline, the best of copies of the same arrays (store: of cached ones, because what it writes is added to next)."), "", *kernel_summary(results)]
 
 
-class Claims:
-    """The numbers to reach, beside what was measured; only what the rows of this run can judge."""
+class ClaimTable:
+    """Numbers to reach, beside what was measured."""
 
-    def __init__(self, results):
-        self.results = results
+    def __init__(self):
         self.rows = []
+
+    def judge(self, claim, measured, least=None, most=None, form=times):
+        """`measured` is a Spread, or None where its row was not measured. Without a limit it is printed only."""
+        limit = least if least is not None else most
+        wanted = "-" if limit is None else f"{'at least' if least is not None else 'at most'} {form(limit)}"
+        if measured is None:
+            self.rows.append([claim, wanted, "-", "not measured"])
+            return
+        reached, *other = [value >= least if least is not None else limit is None or value <= most for value in measured]
+        close = ", within the spread" if len(set(other)) > 1 else ""
+        said = form(measured.median)
+        verdict = "printed only" if limit is None else f"reached{close}" if reached else f"not reached{close} (measured {said})"
+        self.rows.append([claim, wanted, said, verdict])
+
+    def table(self):
+        return as_table(["claim", "to reach", "measured", "verdict"], "llrl", self.rows)
+
+    def say(self, say):
+        for claim, wanted, measured, verdict in self.rows:
+            say(f"{verdict.split(' (')[0]}: {claim}: {measured}, to reach: {wanted}")
+
+
+class Claims(ClaimTable):
+    def __init__(self, results):
+        super().__init__()
+        self.results = results
         for mode, wanted in ((ZERO_COPY, 4), (COPY, 2)):
             self._speed(f"4 workers, {BIG}", f"phub shm {mode}", None, wanted)
         for workers, wanted in ((4, 1), (2, 0.5), (8, None)):
@@ -135,68 +198,65 @@ class Claims:
         self._keys()
         self._kernels()
 
-    def _add(self, claim, wanted, measured, reached):
-        verdict = {True: "reached", False: f"not reached (measured {measured})", None: "printed only"}[reached]
-        self.rows.append([claim, wanted, measured, verdict])
-
     def _speed(self, name, system, through, wanted):
         ours, best = self.results.get(name, system), self.results.faster_peer(name, through)
-        if ours and best:
-            ratio = best[1].p50 / ours.p50
-            self._add(f"{name}: {system} beside the faster peer{' over tcp' if through else ''} ({best[0]}), p50",
-                      f"at least {times(wanted)}" if wanted else "-", times(ratio), ratio >= wanted if wanted else None)
+        which = f" ({best[0]})" if best else ""
+        self.judge(f"{name}: {system} beside the faster peer{' over tcp' if through else ''}{which}, p50",
+                   ratio(best[1].p50, ours.p50) if ours and best else None, least=wanted)
 
     def _cpu(self, workers, system):
         """phub moves 2 bytes through sockets for each gradient byte, a ring 2 (N - 1) / N."""
         name = f"{workers} workers, {BIG}"
         ours, gloo = self.results.get(name, system), self.results.get(name, "Gloo tcp")
-        if not ours or not gloo:
-            return
-        ring = 2 * (workers - 1) / workers
-        for basis, ratio, judged in (("through sockets", (ours.cpu / 2) / (gloo.cpu / ring), True),
-                                     ("of gradients", ours.cpu / gloo.cpu, workers >= 4)):
-            self._add(f"{name}: {system}, CPU per byte {basis} beside Gloo's", "at most 1.00x" if judged else "-", times(ratio),
-                      ratio <= 1 if judged else None)
+        of_gradients = ratio(ours.cpu, gloo.cpu) if ours and gloo else None
+        of_sockets = of_gradients and Spread(*(value * (workers - 1) / workers for value in of_gradients))
+        self.judge(f"{name}: {system}, CPU per byte through sockets beside Gloo's", of_sockets, most=1)
+        self.judge(f"{name}: {system}, CPU per byte of gradients beside Gloo's", of_gradients, most=1 if workers >= 4 else None)
 
     def _keys(self):
         name = next((name for name in self.results.rows if name.endswith("as keys")), "")
         one = self.results.get(name, f"phub shm {ZERO_COPY}")
         many = self.results.get(name, f"phub shm {ZERO_COPY}, 10,000 keys")
-        if one and many:
-            self._add("4 workers: 10,000 keys of 1 KiB beside one of 10.24 MB, p50", "at most 1.30x", times(many.p50 / one.p50),
-                      many.p50 / one.p50 <= 1.3)
+        self.judge("4 workers: 10,000 keys of 1 KiB beside one of 10.24 MB, p50",
+                   ratio(many.p50, one.p50) if one and many else None, most=1.3)
 
     def _kernels(self):
         cold = [(k["gb_per_s"] / k["roofline_gb_per_s"], k["kernel"], k["workers"]) for k in self.results.kernels if k["cache"] == "cold"]
-        if cold:
-            share, kernel, workers = min(cold)
-            self._add(f"kernels, cold: share of the roofline, the lowest ({kernel}, {workers} sources)", "at least 90 %",
-                      f"{share:.0%}", share >= 0.9)
+        share, kernel, workers = min(cold, default=(0, "", 0))
+        which = f" ({kernel}, {workers} sources)" if cold else ""
+        self.judge(f"kernels, cold: share of the roofline, the lowest{which}", Spread(share, share, share) if cold else None,
+                   least=0.9, form=percent)
 
-    def table(self):
-        return as_table(["claim", "to reach", "measured", "verdict"], "llrl", self.rows)
+
+def ran_on(c, end, target):
+    """The line about the machine. `busy`: CPUs that others used; older files have the load average instead."""
+    busy = c.get("busy", c["load"])
+    warning = " Other programs kept the CPUs busy meanwhile: these numbers say little." if busy > c["cpus"] / 2 else ""
+    return (f"{c['cpus']} CPUs ({c['cpu']}), Linux {c['kernel']}, {busy:.2f} CPUs busy before the start, commit {c['commit']}, "
+            f"{c['date']}; `make {target}{'' if c['rows'] == 'quick' else ' ROWS=' + c['rows']}`, {end.get('seconds', 0)} s."
+            f"{warning}")
 
 
 def conditions(results):
     c = results.conditions
     where = (f"in a network namespace of their own, with {c['congestion_control']} and the host's buffer limits" if c["namespace"] else
              f"under the host's congestion control, {c['congestion_control']} (phub's own sockets: cubic)")
-    return [fill(text, 125) for text in (
-        f"{c['cpus']} CPUs ({c['cpu']}), Linux {c['kernel']}, load {c['load']:.2f} at the start, commit {c['commit']}, {c['date']}; "
-        f"`make bench{'' if c['rows'] == 'quick' else ' ROWS=' + c['rows']}`, {results.end.get('seconds', 0)} s. "
-        f"Medians of {c['runs']} runs that took turns; (smallest to largest).",
+    return [fill(text) for text in (
+        f"{ran_on(c, results.end, 'bench')} Medians of {c['runs']} runs that took turns; (smallest to largest).",
         "",
         f"phub, Open MPI and Gloo ran on the same machine {where}. None is bound to CPUs. Each got the best of its settings, found in a "
         "trial before the row. p50: over the rounds of all workers. CPU: of all processes, box included, per GB of gradients that all "
         "workers gave. Speed: p50 of the faster peer, of the faster one over tcp for phub's tcp, divided by this p50. "
         "`zero-copy`: data in memory of the library's; `copy`: in malloc'ed memory it did not see before. Peers sum a model as one "
-        "buffer of as many bytes, which favours them. Sums were checked in every run.",
+        "buffer of as many bytes, which favours them. Sums were checked in every run."
+        + (" For time, this set has `copy` at 100 MB only, and no shm at 8 workers and 100 MB; ROWS=full has all."
+           if c["rows"] == "quick" else ""),
     )]
 
 
 def tables(results):
     return [*conditions(results), "", *Claims(results).table(), *kernel_text(results), "", "<details><summary>Every row, with its "
-            "command and spread</summary>", "", *exchange_table(results), "", "</details>"]
+            "command and spread</summary>", "", *exchange_table(results), *recipe_list(results.recipes), "", "</details>"]
 
 
 # ---- the picture ----
@@ -206,13 +266,20 @@ SYSTEMS = [f"phub shm {ZERO_COPY}", f"phub shm {COPY}", f"phub tcp {ZERO_COPY}",
            "Open MPI tcp", "Gloo tcp"]
 
 
-def draw(results, path, say):
+def pyplot_or_none(say, what):
     try:
         import matplotlib
         matplotlib.use("Agg")
         from matplotlib import pyplot
     except ImportError:
-        say("no matplotlib: bench.png is left out (deploy/deps.sh bench)")
+        say(f"no matplotlib: {what} left out (deploy/deps.sh bench)")
+        return None
+    return pyplot
+
+
+def draw(results, path, say):
+    pyplot = pyplot_or_none(say, "bench.png is")
+    if not pyplot:
         return
     figure, (left, right) = pyplot.subplots(1, 2, figsize=(14, 6), constrained_layout=True)
     plain = {name: systems for name, systems in results.rows.items()
@@ -220,6 +287,11 @@ def draw(results, path, say):
     draw_sizes(left, plain)
     draw_bars(right, plain)
     figure.savefig(path, dpi=110)
+
+
+def errors(spreads):
+    """As matplotlib wants them."""
+    return [[s.median - s.min for s in spreads], [s.max - s.median for s in spreads]]
 
 
 def draw_sizes(axes, rows):
@@ -230,9 +302,8 @@ def draw_sizes(axes, rows):
         points = sorted((systems[system].bytes, systems[system]) for systems in rows.values()
                         if system in systems and systems[system].workers == workers)
         if points:
-            p50 = [m.p50 for _, m in points]
-            spread = [[m.p50 - m.p50_min for _, m in points], [m.p50_max - m.p50 for _, m in points]]
-            axes.errorbar([size for size, _ in points], p50, spread, label=system, color=colour, capsize=2,
+            p50 = [m.p50.median for _, m in points]
+            axes.errorbar([size for size, _ in points], p50, errors([m.p50 for _, m in points]), label=system, color=colour, capsize=2,
                           marker="o" if system.startswith("phub") else "s", ls="-" if system.startswith("phub") else "--")
     axes.set(xscale="log", yscale="log", xlabel="bytes of gradients per worker", ylabel="p50 of a round, ms",
              title=f"All-reduce, {workers} workers")
@@ -249,8 +320,8 @@ def draw_bars(axes, rows):
     for i, (system, colour) in enumerate(zip(SYSTEMS, COLOURS)):
         at = [(x + (i - (len(SYSTEMS) - 1) / 2) * width, found[n, system]) for x, n in enumerate(groups) if (n, system) in found]
         if at:
-            bars = axes.bar([x for x, _ in at], [m.p50 for _, m in at], width, color=colour, label=system)
-            axes.bar_label(bars, [number(m.p50) for _, m in at], rotation=90, fontsize=8, padding=2)
+            bars = axes.bar([x for x, _ in at], [m.p50.median for _, m in at], width, color=colour, label=system)
+            axes.bar_label(bars, [number(m.p50.median) for _, m in at], rotation=90, fontsize=8, padding=2)
     axes.set_xticks(range(len(groups)), [f"{n} workers" for n in groups])
     axes.margins(y=0.15)
     axes.set(ylabel="p50 of a round, ms (less is better)", title=f"All-reduce of {largest / 1e6:g} MB")
@@ -274,8 +345,7 @@ def write(say):
     (OUT / "bench.md").write_text("\n".join(text) + "\n")
     if results.rows:
         draw(results, OUT / "bench.png", say)
-    for row in Claims(results).rows:
-        say(f"{row[3].split(' (')[0]}: {row[0]}: {row[2]}, to reach: {row[1]}")
+    Claims(results).say(say)
     say(f"written to {OUT / 'bench.md'}")
 
 
@@ -288,21 +358,27 @@ def between_marks(text, where, marks):
     return before, inside, behind
 
 
-def write_readme(say):
-    return put_into_readme(read, OUT / "bench.md", MARKS, say)
+def readme_part(results, path, marks):
+    """What the file at `path` has for README.md: the marks, and what goes between them."""
+    if results.conditions.get("rows", "smoke") == "smoke" or results.end.get("failures", 1):
+        raise ValueError("README takes no smoke test, and no run that failed or was interrupted")
+    return marks, between_marks(path.read_text(), path, marks)[1]
 
 
-def put_into_readme(read_results, path, marks, say):
-    """The tables of the file at `path` between these marks. Returns the exit code."""
+def part():
+    return readme_part(read(), OUT / "bench.md", MARKS)
+
+
+def put_into_readme(parts, say):
+    """All of them or, when one is missing, none. Returns the exit code."""
     try:
-        results = read_results()
-        if results.conditions["rows"] == "smoke" or results.end.get("failures", 1):
-            raise ValueError("README takes no smoke test, and no run that failed or was interrupted")
-        _, tables_now, _ = between_marks(path.read_text(), path, marks)
-        before, _, behind = between_marks(README.read_text(), README, marks)
+        text = README.read_text()
+        for marks, inside in [make() for make in parts]:
+            before, _, behind = between_marks(text, README, marks)
+            text = before + marks[0] + inside + marks[1] + behind
     except (OSError, ValueError) as error:
-        say(str(error))
+        say(f"{README} stays as it is: {error}")
         return 1
-    README.write_text(before + marks[0] + tables_now + marks[1] + behind)
-    say(f"{README} has the tables of {path}")
+    README.write_text(text)
+    say(f"{README} has {len(parts)} table{'s' if len(parts) > 1 else ''} anew")
     return 0

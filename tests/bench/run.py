@@ -4,12 +4,12 @@
 
 Usage: run.py             measures; writes $OUT/bench.md, bench.png, and bench.jsonl with one line for every run
        run.py --report    writes bench.md and bench.png anew from bench.jsonl
-       run.py --readme    puts the tables of bench.md into README.md, between its two marks
+       run.py --readme    puts the tables of bench.md, rack.md and paper.md into README.md, each between its two marks
 
 Environment: BUILD   where phub is (build)
              OUT     where results go (BUILD)
              RUNS    runs of each system in each row, taking turns; the tables show medians (5)
-             ROWS    quick (under ten minutes on two idle CPUs), full, or smoke (seconds; shows that everything works)
+             ROWS    quick (five and a half minutes on two idle CPUs), full, or smoke (seconds; shows that everything works)
 
 Before a row, a short trial picks each system's best settings: Open MPI's algorithm, segment size and way of waiting, phub's
 number of cores. When root, everything runs in a network namespace of its own, where all sockets use cubic; one set of rows
@@ -17,18 +17,22 @@ is repeated under the host's own congestion control. A wrong sum in any system, 
 """
 import dataclasses
 import json
+import math
 import os
 import signal
 import subprocess
 import sys
 import time
 
+import paper_report
+import rack_report
 import report
-from systems import BUILD, CPUS, OUT, ROOT, Failure, Phub, host_place, make_peers, namespace_place, run_and_wait
+from systems import (BUILD, CPUS, OUT, ROOT, Failure, Phub, cpus_busy, forget, host_place, make_peers, namespace_place,
+                     run_and_wait)
 
 TRIAL_BYTES_MAX = 16_000_000  # larger rows take the best of this size, and of Open MPI's the best few again at theirs
 FINALISTS = 2
-RUN_S, SMOKE_S, TRIAL_S = 0.4, 0.05, 0.06  # of measured rounds
+RUN_S, SMOKE_S, TRIAL_S = 0.3, 0.05, 0.05  # of measured rounds
 ROUNDS_MAX = 20000
 MODELS = {"resnet-50": 102228128, "vgg-19": 574668960, "bert-large": 1340567552}
 SIZES = {"4 KB": 4000, "64 KB": 64000, "1 MB": 1_000_000, "16 MB": 16_000_000, "100 MB": 100_000_000}
@@ -41,6 +45,7 @@ class Row:
     bytes: int
     model: str = ""
     kind: str = "exchange"  # or "host": under the host's congestion control; "keys": phub's own, many keys beside one
+    without: tuple = ()  # the systems that are left out, for time
 
     @property
     def name(self):
@@ -48,21 +53,26 @@ class Row:
         return f"{self.workers} workers, {self.what}{tail}"
 
 
-def sized(workers, *whats):
-    return [Row(workers, what, SIZES[what]) for what in whats]
+def sized(workers, *whats, without=()):
+    return [Row(workers, what, SIZES[what], without=without) for what in whats]
 
 
-def modelled(workers, *models):
-    return [Row(workers, model, MODELS[model], model) for model in models]
+def modelled(workers, *models, without=()):
+    return [Row(workers, model, MODELS[model], model, without=without) for model in models]
 
 
 # Rows with as many workers stand together: peers are started anew for another number.
 KEYS = Row(4, "10.24 MB as keys", 10_240_000, kind="keys")
 HOST = Row(4, "100 MB", SIZES["100 MB"], kind="host")
+# What quick has no time for. Over tcp, memory of either kind takes the same path in phub but for its first use.
+COPIES = ("phub shm copy", "phub tcp copy")
+SHM = ("phub shm zero-copy", "phub shm copy", "Open MPI shm")
 ROW_SETS = {
     "smoke": sized(2, "4 KB", "1 MB"),
-    "quick": [*sized(4, *SIZES), *modelled(4, "resnet-50"), KEYS, HOST, *sized(2, "4 KB", "64 KB", "100 MB"),
-              *sized(8, "4 KB", "100 MB")],
+    "quick": [*sized(4, "4 KB", "64 KB", "1 MB", "16 MB", without=COPIES), *sized(4, "100 MB"),
+              *modelled(4, "resnet-50", without=COPIES), KEYS, dataclasses.replace(HOST, without=COPIES),
+              *sized(2, "4 KB", "64 KB", without=COPIES), *sized(2, "100 MB", without=("phub shm copy",)),
+              *sized(8, "4 KB", "64 KB", without=COPIES), *sized(8, "100 MB", without=SHM)],
     "full": [*sized(4, *SIZES), *modelled(4, *MODELS), KEYS, HOST, *sized(2, *SIZES), *modelled(2, *MODELS),
              *sized(8, *SIZES), *modelled(8, *MODELS)],
 }
@@ -107,7 +117,7 @@ class Bench:
 
     def __init__(self, lines, runs, smoke):
         self.lines, self.runs, self.smoke = lines, runs, smoke
-        self.best = {}  # (system, workers, bytes): the choices of a trial, the best first, each with its p50
+        self.best = {}  # (system, workers, bytes): what a trial found
         self.trouble = 0
 
     def fail(self, text):
@@ -127,11 +137,11 @@ class Bench:
         plans = {}
         for system in systems:
             try:
-                choice, p50_ms = self._choose(system, row)
+                choice, round_ms = self._choose(system, row)
             except Failure as failure:
                 self.fail(str(failure))
                 continue
-            plans[system] = choice, self._rounds(p50_ms, SMOKE_S if self.smoke else RUN_S)
+            plans[system] = choice, self._rounds(round_ms, SMOKE_S if self.smoke else RUN_S)
         for run in range(self.runs):
             for system, (choice, rounds) in list(plans.items()):
                 began = time.monotonic()
@@ -142,32 +152,36 @@ class Bench:
                     del plans[system]
                     continue
                 self.note(row=dataclasses.asdict(row), name=row.name, system=system.name, is_peer=system.is_peer,
-                          through=system.transport, how=system.how(row, choice, rounds), run=run,
+                          through=system.transport, how=system.how(row, choice, rounds), recipe=system.recipe, run=run,
                           took_s=round(time.monotonic() - began, 2), **answer)
 
     @staticmethod
-    def _rounds(p50_ms, wanted_s):
-        return max(2, min(ROUNDS_MAX, round(wanted_s * 1e3 / max(p50_ms, 1e-3))))
+    def _rounds(round_ms, wanted_s):
+        return max(2, min(ROUNDS_MAX, round(wanted_s * 1e3 / max(round_ms, 1e-3))))
 
     def _choose(self, system, row):
-        """The best choice and its p50."""
+        """The best choice, and the time of a round (the mean: it may be far from the p50)."""
         small = dataclasses.replace(row, what="trial", bytes=min(row.bytes, TRIAL_BYTES_MAX), model="")
         key = system, row.workers, small.bytes
         if key not in self.best:
             self.best[key] = self._trial(system, small, system.choices(row))
         ranked = self.best[key]
         if row.bytes == small.bytes:
-            return ranked[0][1], ranked[0][0]
+            return ranked[0][1:]
         if system.is_peer and len(ranked) > 1:
-            key = system, row.workers, row.bytes
-            finalists = [choice for _, choice in ranked[:FINALISTS]]
+            key = system, row.workers, f"about 2^{round(2 * math.log2(row.bytes)) / 2}"
+            finalists = [choice for _, choice, _ in ranked[:FINALISTS]]
             self.best[key] = ranked = self.best.get(key) or self._trial(system, row, finalists, rounds=1)
-            return ranked[0][1], ranked[0][0]
-        return ranked[0][1], ranked[0][0] * row.bytes / small.bytes
+            return ranked[0][1:]
+        return ranked[0][1], ranked[0][2] * row.bytes / small.bytes
 
     def _trial(self, system, row, choices, rounds=0):
-        """(p50, choice), the best first."""
+        """(p50, choice, mean of a round), the best first."""
         found = []
+
+        def note(choice, answer):
+            found.append((answer["p50_ms"], choice, 1e3 / answer["rounds_per_s"]))
+
         if self.smoke:
             choices, rounds = choices[:1], 10
         for choice in choices:
@@ -175,9 +189,9 @@ class Bench:
                 probe = system.measure(row, choice, 3, warmup=1)
                 rounds = min(self._rounds(probe["p50_ms"], TRIAL_S), 500)
                 if rounds <= 3:  # that was a trial already
-                    found.append((probe["p50_ms"], choice))
+                    note(choice, probe)
                     continue
-            found.append((system.measure(row, choice, rounds, warmup=1)["p50_ms"], choice))
+            note(choice, system.measure(row, choice, rounds, warmup=1))
         return sorted(found)
 
 
@@ -197,8 +211,10 @@ def systems_of(row, phubs, peers, host_peers):
     if row.kind == "host":
         place = host_place()
         host_peers += [peer for peer in make_peers(place, lambda text: None) if peer.transport == "tcp"]
-        return [Phub(place, "tcp", "zero-copy"), Phub(place, "tcp", "copy"), *host_peers]
-    return [*phubs, *peers]
+        found = [Phub(place, "tcp", "zero-copy"), Phub(place, "tcp", "copy"), *host_peers]
+    else:
+        found = [*phubs, *peers]
+    return [system for system in found if system.name not in row.without]
 
 
 def measure_rows(bench, rows, place):
@@ -223,11 +239,12 @@ def measure_rows(bench, rows, place):
 def measure(which, runs):
     rows = ROW_SETS[which]
     began = time.time()
+    forget("bench.jsonl", "bench.md", "bench.png")
     os.makedirs(OUT / "bench", exist_ok=True)
     with open(OUT / "bench.jsonl", "w") as lines, namespace_place(say) as place:
         bench = Bench(lines, runs, which == "smoke")
         bench.note(bench="conditions", runs=runs, rows=which, cpus=CPUS, cpu=report.cpu_name(), kernel=os.uname().release,
-                   load=os.getloadavg()[0], congestion_control=place.congestion_control,
+                   load=os.getloadavg()[0], busy=cpus_busy(), congestion_control=place.congestion_control,
                    host_congestion_control=host_place().congestion_control, namespace=bool(place.prefix),
                    commit=commit(), date=time.strftime("%Y-%m-%d", time.gmtime(began)))
         if not place.prefix:
@@ -252,7 +269,7 @@ def main():
         print(f"usage: [RUNS=N] [ROWS={'|'.join(ROW_SETS)}] run.py [--report | --readme]", file=sys.stderr)
         return 2
     if words == ["--readme"]:
-        return report.write_readme(say)
+        return report.put_into_readme([report.part, rack_report.part, paper_report.part], say)
     for program in ("phub", "phubd"):
         if not os.access(BUILD / program, os.X_OK):
             say(f"no {program} in {BUILD}: run make")

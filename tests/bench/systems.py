@@ -2,6 +2,7 @@
 """The systems that run.py measures, each behind the same few calls, and the place in which they run.
 
 A system has a `name`, a `transport` (shm or tcp), `is_peer`, and
+  recipe                     for a peer: what its orders (how) are piped into; words in capitals are the row's
   choices(row)               the settings that a trial compares; any value that prints as JSON
   measure(row, choice, rounds, warmup)   one run: the dictionary of its JSON line
   how(row, choice, rounds)   for the table: the command or the algorithm
@@ -16,6 +17,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -30,6 +32,26 @@ CONTROL = pathlib.Path("/proc/sys/net/ipv4/tcp_congestion_control")
 
 class Failure(Exception):
     """A system did not do what it should: the whole run fails."""
+
+
+def cpus_busy(seconds=0.5):
+    """How many CPUs others keep busy just now. The load average would still count what we ourselves ran a minute ago."""
+    def ticks():
+        with open("/proc/stat") as lines:
+            every = [int(word) for word in next(lines).split()[1:9]]
+        return sum(every), every[3] + every[4]
+
+    (total, idle) = ticks()
+    time.sleep(seconds)
+    (total_now, idle_now) = ticks()
+    return os.cpu_count() * (1 - (idle_now - idle) / max(1, total_now - total))
+
+
+def forget(*names):
+    """Removes results of an earlier run, so that nobody takes them for this one's."""
+    for pattern in names:
+        for path in OUT.glob(pattern):
+            path.unlink()
 
 
 # ---- where they run ----
@@ -101,6 +123,7 @@ def namespace_place(say):
 
 class Phub:
     is_peer = False
+    recipe = ""
 
     def __init__(self, place, transport, mode, keys=1):
         self.place, self.transport, self.mode, self.keys = place, transport, mode, keys
@@ -130,7 +153,7 @@ class Phub:
         return answer
 
     def how(self, row, choice, rounds):
-        return f"`{' '.join(self._words(row, choice, rounds))}`"
+        return f"`phub bench exchange {' '.join(self._words(row, choice, rounds))}`"
 
     def close(self):
         pass
@@ -193,6 +216,7 @@ class Conversation:
 class Peer:
     """What peers share: one set of processes for each way of starting them, for one number of workers at a time."""
     is_peer = True
+    warmup = 2  # rounds before those that are measured
 
     def __init__(self, place):
         self.place = place
@@ -225,9 +249,11 @@ class Peer:
 
 
 class OpenMpi(Peer):
-    """Its choices are (algorithm, segment, yield): a progress loop that yields, where it is oversubscribed, or spins."""
+    """Its choices are (algorithm, segment, yield): a progress loop that yields, where it is oversubscribed, or spins. Algorithms
+    are those of its component tuned; SM is its component sm, which sums in memory that the ranks share."""
+    SM = -1
     ALGORITHMS = {0: "its own choice", 1: "basic linear", 2: "reduce and broadcast", 3: "recursive doubling", 4: "ring",
-                  5: "segmented ring", 6: "Rabenseifner"}
+                  5: "segmented ring", 6: "Rabenseifner", SM: "coll/sm"}
     TRANSPORTS = {"shm": ["--mca", "btl", "self,vader"],
                   "tcp": ["--mca", "btl", "self,tcp", "--mca", "btl_tcp_if_include", "lo"]}
     SEGMENTS = (131072, 1048576)
@@ -257,29 +283,45 @@ class OpenMpi(Peer):
     def choices(self, row):
         yields = (1, 0) if row.workers <= CPUS else (1,)
         cuts = [(algorithm, segment) for algorithm in self.ALGORITHMS
-                for segment in (self.SEGMENTS if algorithm == 5 else (0,)) if segment < row.bytes]
+                for segment in (self.SEGMENTS if algorithm == 5 else (0,))
+                if segment < row.bytes and (algorithm != self.SM or self.transport == "shm")]
         return [(*cut, waits) for waits in yields for cut in cuts]
 
-    def _start(self, row, waits):
-        words = ["mpirun", "--oversubscribe", "--bind-to", "none", "-np", str(row.workers), "--mca", "pml", "ob1",
-                 *self.TRANSPORTS[self.transport], "--mca", "coll_tuned_use_dynamic_rules", "1", "--mca",
-                 "mpi_yield_when_idle", str(waits), str(self.PROGRAM)]
-        return words, {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    def _command(self, workers, waits, sm_priority, program):
+        return ["mpirun", "--oversubscribe", "--bind-to", "none", "-np", str(workers), "--mca", "pml", "ob1",
+                *self.TRANSPORTS[self.transport], "--mca", "coll_tuned_use_dynamic_rules", "1", "--mca", "coll_sm_priority",
+                str(sm_priority), "--mca", "mpi_yield_when_idle", str(waits), str(program)]
+
+    @property
+    def recipe(self):
+        program = self.PROGRAM.relative_to(ROOT) if self.PROGRAM.is_relative_to(ROOT) else self.PROGRAM
+        sm = "; coll/sm: with `coll_sm_priority 100`" if self.transport == "shm" else ""
+        return f"`{' '.join(self._command('WORKERS', 1, 0, program))}` (spins: with `mpi_yield_when_idle 0`{sm})"
+
+    def _start(self, row, start):
+        waits, sm = start
+        return self._command(row.workers, waits, 100 if sm else 0, self.PROGRAM), {
+            "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 
     def measure(self, row, choice, rounds, warmup=2):
-        algorithm, segment, waits = choice
-        return self._ask(row, waits, (algorithm, segment, row.bytes, warmup, rounds))
+        algorithm, _, waits = choice
+        return self._ask(row, (waits, algorithm == self.SM), self._order(row, choice, rounds, warmup))
+
+    def _order(self, row, choice, rounds, warmup):
+        algorithm, segment, _ = choice
+        return max(0, algorithm), segment, row.bytes, warmup, rounds
 
     def how(self, row, choice, rounds):
         algorithm, segment, waits = choice
         cut = f" of {segment >> 10} KiB" if segment else ""
-        return (f"`btl {self.TRANSPORTS[self.transport][2]}`, allreduce {algorithm} ({self.ALGORITHMS[algorithm]}{cut}), "
-                f"{'yields' if waits else 'spins'}")
+        order = " ".join(map(str, self._order(row, choice, rounds, self.warmup)))
+        return f"`echo {order}`: {self.ALGORITHMS[algorithm]}{cut}, {'yields' if waits else 'spins'}"
 
 
 class Gloo(Peer):
     transport = "tcp"
     name = "Gloo tcp"
+    recipe = "`tests/bench/peer_gloo.py WORKERS` (`torch.distributed.all_reduce`)"
 
     @staticmethod
     def missing():
@@ -299,7 +341,7 @@ class Gloo(Peer):
         return self._ask(row, choice, (row.bytes, warmup, rounds))
 
     def how(self, row, choice, rounds):
-        return "`torch.distributed.all_reduce` (its ring)"
+        return f"`echo {row.bytes} {self.warmup} {rounds}`: its ring"
 
 
 def make_peers(place, say):

@@ -8,11 +8,16 @@ import pathlib
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 
 import rig
 from rig import Skip, check
+
+sys.path.insert(0, str(rig.ROOT / "tests/bench"))
+import rack_report  # noqa: E402
+import report  # noqa: E402
 
 RUN = rig.ROOT / "tests/bench/run.py"
 RACK = rig.ROOT / "tests/bench/rack.py"
@@ -69,7 +74,9 @@ def beside_peers():
         wanted |= set() if "Gloo is left out" in err else {"Gloo tcp"}
         check(set(systems) == wanted and len(systems) == 2 * len(wanted), f"measured: {systems}: {err}")
         text = (pathlib.Path(out) / "bench.md").read_text()
-        check("| 2 workers, 1 MB | Open MPI tcp |" in text and "beside the faster peer" in text, f"bench.md: {text}")
+        check("| 2 workers, 1 MB | Open MPI tcp | `echo 0 0 1000000 2 " in text and "- Open MPI tcp: `mpirun " in text,
+              f"bench.md: {text}")
+        check("| 2 workers, 4 KB: phub shm zero-copy beside the faster peer (" in text, f"bench.md: {text}")
 
 
 def wrong_sums():
@@ -136,7 +143,8 @@ def rack():
             check(all(line[f"{way}_link_bytes"] >= line["bytes"] and 0 < line[f"{way}_share"] < 1.2 for way in ("up", "down")),
                   f"{name}: {line}")
         text = (pathlib.Path(out) / "rack.md").read_text()
-        check("| 2 | phub tcp f32 |" in text and "share of line rate up" in text, f"rack.md: {text}")
+        check("| 2 | phub tcp f32 | `phub bench exchange --transport tcp" in text and "share of line rate up" in text,
+              f"rack.md: {text}")
 
 
 def rack_killed():
@@ -161,8 +169,134 @@ def rack_killed():
             check(not any(pathlib.Path(f"/proc/{pid}").exists() for pid in inside), f"still running: {inside}")
 
 
+# ---- the verdicts, from made-up numbers ----
+
+def table_of(make, results, *lines):
+    """{claim: (to reach, measured, verdict)}"""
+    return {row[0]: row[1:] for row in make(results(lines)).rows}
+
+
+def only(said, *words):
+    """The one claim that has all these words."""
+    found = [row for claim, row in said.items() if all(word in claim for word in words)]
+    check(len(found) == 1, f"{words}: {said}")
+    return found[0]
+
+
+def bench_lines(system, what, p50s, workers=4, cpu=1.0, through="shm", is_peer=False):
+    return [{"name": f"{workers} workers, {what}", "system": system, "how": "-", "through": through, "is_peer": is_peer, "bytes": 4,
+             "workers": workers, "row": {"kind": "exchange"}, "p50_ms": p50, "rounds_per_s": 1, "cpu_s_per_gb": cpu} for p50 in p50s]
+
+
+def verdict_of_speed():
+    """at the limit is reached, below it is not; ranges that overlap say so, in a least and in a most"""
+    for ours, peer, verdict in (((1, 1, 1), (4, 4, 4), "reached"), ((1, 1, 1), (3.9, 3.9, 3.9), "not reached (measured 3.90x)"),
+                                ((1, 1, 1), (3.8, 5, 5.1), "reached, within the spread"),
+                                ((0.9, 1, 1.1), (3.9, 3.9, 3.9), "not reached, within the spread (measured 3.90x)")):
+        said = table_of(report.Claims, report.Results, *bench_lines("phub shm zero-copy", "100 MB", ours),
+                        *bench_lines("Open MPI shm", "100 MB", peer, is_peer=True),
+                        *bench_lines("Open MPI tcp", "100 MB", (9, 9, 9), through="tcp", is_peer=True))
+        row = only(said, "4 workers, 100 MB: phub shm zero-copy", "(Open MPI shm)")
+        check(row[0] == "at least 4.00x" and row[2] == verdict, f"{ours}, {peer}: {row}")
+    for many, verdict in (((1.3, 1.3, 1.3), "reached"), ((1.31, 1.31, 1.31), "not reached (measured 1.31x)"),
+                          ((1.2, 1.25, 1.4), "reached, within the spread")):
+        said = table_of(report.Claims, report.Results, *bench_lines("phub shm zero-copy", "10.24 MB as keys", (1, 1, 1)),
+                        *bench_lines("phub shm zero-copy, 10,000 keys", "10.24 MB as keys", many))
+        check(only(said, "10,000 keys")[::2] == ["at most 1.30x", verdict], f"{many}: {said}")
+
+
+def verdict_of_cpu():
+    """through phub's sockets go 2 bytes for a gradient's byte, through a ring's 2 (N - 1) / N"""
+    for workers, sockets, gradients in ((2, "0.75x", "printed only"), (4, "1.12x", "not reached (measured 1.50x)")):
+        said = table_of(report.Claims, report.Results,
+                        *bench_lines("phub tcp zero-copy", "100 MB", (1,), workers, 1.5, "tcp"),
+                        *bench_lines("Gloo tcp", "100 MB", (1,), workers, 1.0, "tcp", True))
+        check(only(said, f"{workers} workers", "through sockets")[1] == sockets, f"{said}")
+        check(only(said, f"{workers} workers", "of gradients")[2] == gradients, f"{said}")
+
+
+def verdict_of_kernels():
+    """the worst share is judged, of those beyond the caches"""
+    for share, verdict in ((0.9, "reached"), (0.8999, "not reached (measured 90.0%)")):
+        lines = [{"bench": "kernel", "kernel": kernel, "isa": "-", "workers": 4, "cache": cache, "gb_per_s": speed, "roofline_gb_per_s": 1}
+                 for kernel, cache, speed in (("good", "cold", 0.99), ("worst", "cold", share), ("cached", "warm", 0.1))]
+        check(only(table_of(report.Claims, report.Results, *lines), "kernels", "(worst, 4")[2] == verdict, f"{share}: {verdict}")
+
+
+def nothing_measured():
+    """a claim whose row is missing says so"""
+    for make, results in ((report.Claims, report.Results), (rack_report.Claims, rack_report.Results)):
+        said = table_of(make, results)
+        check(len(said) > 5 and all(row[1:] == ["-", "not measured"] for row in said.values()), f"{said}")
+
+
+def verdict_of_rack():
+    """the share of the line rate, the faster of the peers, and narrow gradients"""
+    def lines(system, rate, share, nbytes=8, is_peer=False):
+        return [{"workers": 4, "system": system, "how": "-", "is_peer": is_peer, "bytes": nbytes, "mbit": 500, "row": {"bytes": 8},
+                 "rounds_per_s": rate, "cpu_s_per_gb": 1, "up_share": share, "down_share": 1} for _ in range(3)]
+
+    for share, faster, narrow, verdicts in ((0.92, 1.0, 2.5, ("reached", "reached", "reached")),
+                                            (0.919, 1.001, 2.49, ("not reached (measured 91.9%)", "not reached (measured 1.35x)",
+                                                                  "not reached (measured 1.84x)"))):
+        said = table_of(rack_report.Claims, rack_report.Results, *lines("phub tcp f32", 1.35, share),
+                        *lines("phub tcp f16", narrow, 1, 4), *lines("Gloo tcp", faster, 1, is_peer=True),
+                        *lines("Open MPI tcp", 0.5, 1, is_peer=True),
+                        {"bench": "streams", "workers": 4, "mbit": 500, "share": 0.949})
+        found = tuple(only(said, "4 workers", words)[2] for words in ("line rate up", "faster peer (Gloo tcp)", ": f16 on the wire"))
+        check(found == verdicts, f"{found}, not {verdicts}")
+        check(only(said, "4 workers", "plain TCP")[2] == "not reached (measured 94.9%)", f"{said}")
+        check(only(said, "4 workers", ": bf16 on")[2] == "not measured", f"{said}")
+
+
+def busy_machine():
+    """a machine that others kept busy says so in its table"""
+    conditions = {"cpus": 2, "cpu": "-", "kernel": "-", "load": 3.0, "commit": "-", "date": "-", "rows": "quick"}
+    for busy, warns in ((0.1, False), (1.1, True)):
+        text = report.ran_on({**conditions, "busy": busy}, {"seconds": 1}, "bench")
+        check(("say little" in text) == warns, f"{busy}: {text}")
+
+
+def readme():
+    """all tables are put into README, or none"""
+    with tempfile.TemporaryDirectory() as out:
+        report.README = pathlib.Path(out) / "README.md"
+        marks = [report.MARKS, rack_report.MARKS]
+        before = "".join(f"{begin}\nold\n{end}\n" for begin, end in marks)
+        report.README.write_text(before)
+
+        def missing():
+            raise FileNotFoundError("no rack.md")
+
+        said = []
+        parts = [lambda: (marks[0], "\nnew\n"), missing]
+        check(report.put_into_readme(parts, said.append) == 1 and report.README.read_text() == before, f"{said}")
+        check("no rack.md" in said[0], f"{said}")
+        parts[1] = lambda: (marks[1], "\nnew too\n")
+        check(report.put_into_readme(parts, said.append) == 0, f"{said}")
+        check(report.README.read_text() == before.replace("old", "new", 1).replace("old", "new too"), report.README.read_text())
+
+
+def lines_of_text():
+    """what can be pasted is not cut at a hyphen"""
+    text = report.fill("x" * 115 + " `make bench-rack`, and so on")
+    check("bench-rack" in text and "\n" in text, text)
+
+
+def forgets():
+    """a rack that cannot be measured leaves no table of an earlier run"""
+    with tempfile.TemporaryDirectory() as out, tempfile.TemporaryDirectory() as folder:
+        for name in ("rack.jsonl", "rack.md", "rack.png", "bench.md"):
+            (pathlib.Path(out) / name).write_text("old")
+        process = start(out, path=folder, program=RACK)  # no nsenter, tc or ip
+        _, err = process.communicate(timeout=rig.DEADLINE_S)
+        check(process.returncode == 0 and "skipped" in err, f"exit code {process.returncode}: {err}")
+        check(os.listdir(out) == ["bench.md"], f"left: {os.listdir(out)}")
+
+
 if __name__ == "__main__":
     reason = None
     if any(name in rig.PHUBD.read_bytes() for name in (b"__asan_", b"__tsan_", b"__ubsan_")) if rig.PHUBD.exists() else False:
         reason = "a sanitizer's build: nothing to measure"
-    rig.run([beside_peers, wrong_sums, no_peers, interrupted, rack, rack_killed], reason)
+    rig.run([beside_peers, wrong_sums, no_peers, interrupted, rack, rack_killed, verdict_of_speed, verdict_of_cpu, verdict_of_kernels,
+             nothing_measured, verdict_of_rack, busy_machine, readme, lines_of_text, forgets], reason)
