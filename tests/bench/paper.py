@@ -9,7 +9,7 @@ Usage: paper.py [EXPERIMENT...]    measures; writes $OUT/paper.md, paper-EXPERIM
 Experiments (all): scaling   exchanges a second without compute, 1 to 8 workers, each model
                    chunks    chunk sizes from 4 KiB to 2 MiB
                    wide      tall against wide aggregation, by size of key
-                   fused     fused against separate optimizer; cached against streamed (non-temporal) stores
+                   fused     fused against separate optimizer; cached stores against weights and state copied out past the caches
                    jobs      1 to 8 jobs at once on one box
 
 Environment: BUILD, OUT   as for run.py

@@ -140,7 +140,10 @@ def kernel_summary(results):
     counts = sorted({workers for _, workers in cold})
 
     def cell(k):
-        return f"{number(k['gb_per_s'])} ({k['gb_per_s'] / k['roofline_gb_per_s']:.0%})" if k else "-"
+        if not k:
+            return "-"
+        spread = f" ({number(k['gb_per_s_min'])} to {number(k['gb_per_s_max'])})" if "gb_per_s_min" in k else ""
+        return f"{number(k['gb_per_s'])}{spread}, {k['gb_per_s'] / k['roofline_gb_per_s']:.0%}"
 
     rows = [[kernel, *(cell(cold.get((kernel, workers))) for workers in counts)] for kernel in dict.fromkeys(k for k, _ in cold)]
     return as_table(["kernel", *(f"{n} sources" if n > 1 else "1 source" for n in counts)], "l" + "r" * len(counts), rows)
