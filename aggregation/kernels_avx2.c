@@ -49,7 +49,7 @@ static inline void simd_store_f32(void *dst, vec value)
 
 static inline __m256i simd_pack_f16(vec a, vec b)
 {
-	const int nearest = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
+	enum { nearest = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC };
 
 	return _mm256_set_m128i(_mm256_cvtps_ph(b, nearest), _mm256_cvtps_ph(a, nearest));
 }

@@ -50,7 +50,7 @@ static inline void simd_store_f32(void *dst, vec value)
 
 static inline __m512i simd_pack_f16(vec a, vec b)
 {
-	const int nearest = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
+	enum { nearest = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC };
 
 	return _mm512_inserti64x4(_mm512_castsi256_si512(_mm512_cvtps_ph(a, nearest)), _mm512_cvtps_ph(b, nearest), 1);
 }

@@ -113,7 +113,9 @@ static void crew_signal_workers(const struct trial_crew *crew, int number)
 /* What stands before a rank in a message: nothing, or its job. */
 static const char *crew_job(const struct trial_crew *crew, unsigned worker, char text[32])
 {
-	snprintf(text, 32, crew->plan->jobs > 1 ? "job %u, " : "", worker / crew->plan->workers);
+	if (crew->plan->jobs == 1)
+		return "";
+	snprintf(text, 32, "job %u, ", worker / crew->plan->workers);
 	return text;
 }
 
