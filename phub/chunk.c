@@ -179,8 +179,8 @@ static int chunk_ready(const struct chunk *chunk, const struct shard *shard)
  * Does the result go past the caches? When workers map it (then their payloads stay put too), so that the reply does
  * not read it on this core, and a round is more than the core's cache holds, so that it would not stay there. Measured
  * with `phub bench exchange --transport shm --workers 4 --set stores=streamed` against `--set stores=cached`, 2 MiB of
- * second-level cache for each of 2 cores: box CPU per GB 0.89 of it at 1 MB and at 100 MB (zero-copy; copied out 0.78
- * and 0.82), 1.26 at 256 KB; over tcp, whose send reads the result, 1.06 at 1 MB, 1.09 at 100 MB when it was tried.
+ * second-level cache for each of 2 cores: box CPU per GB 0.83 of it at 1 MB and at 100 MB (zero-copy), 1.09 at 256 KB;
+ * over tcp, whose send reads the result, 1.06 at 1 MB, 1.09 at 100 MB when it was tried.
  */
 static enum stores chunk_stores(const struct chunk *chunk, const struct shard *shard)
 {
