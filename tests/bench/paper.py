@@ -28,7 +28,7 @@ import time
 import paper_report
 import report
 from run import MODELS, commit, memory_available
-from systems import BUILD, CPUS, OUT, Failure, cpus_busy, forget, run_and_wait
+from systems import BUILD, CPUS, OUT, Failure, cpus_busy, forget, run_and_wait, run_program
 
 EXPERIMENTS = ["scaling", "chunks", "wide", "fused", "jobs"]
 SIZES = ["quick", "full", "smoke"]
@@ -210,8 +210,4 @@ def main():
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except KeyboardInterrupt:
-        say("interrupted")
-        sys.exit(130)
+    run_program(main, say)

@@ -31,7 +31,7 @@ import time
 
 import rack
 import report
-from systems import BUILD, CPUS, OUT, ROOT, Failure, run_and_wait
+from systems import BUILD, CPUS, OUT, ROOT, Failure, run_and_wait, run_program
 
 WITHIN = 0.15
 WIRE_MBIT = 200  # of a worker's link; the box has as much as all of them
@@ -266,8 +266,4 @@ def main():
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except KeyboardInterrupt:
-        say("interrupted")
-        sys.exit(130)
+    run_program(main, say)

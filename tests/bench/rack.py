@@ -45,7 +45,8 @@ import time
 import rack_report
 import report
 from run import Row, commit
-from systems import (BUILD, CONTROL, CPUS, OUT, SET_UP, Failure, Gloo, OpenMpi, Phub, Place, cpus_busy, end, forget)
+from systems import (BUILD, CONTROL, CPUS, OUT, SET_UP, Failure, Gloo, OpenMpi, Phub, Place, cpus_busy, end, forget,
+                     run_program)
 
 NETWORK, BOX, PORT = "10.99.0.0/24", "10.99.0.254", 9999
 LINK = "uplink"  # the device that leads to the switch, in every namespace
@@ -504,8 +505,4 @@ def main():
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except KeyboardInterrupt:
-        say("interrupted")
-        sys.exit(130)
+    run_program(main, say)

@@ -28,7 +28,7 @@ import paper_report
 import rack_report
 import report
 from systems import (BUILD, CPUS, OUT, ROOT, Failure, Phub, cpus_busy, forget, host_place, make_peers, namespace_place,
-                     run_and_wait)
+                     run_and_wait, run_program)
 
 TRIAL_BYTES_MAX = 16_000_000  # larger rows take the best of this size, and of Open MPI's the best few again at theirs
 FINALISTS = 2
@@ -282,8 +282,4 @@ def main():
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except KeyboardInterrupt:
-        say("interrupted")
-        sys.exit(130)
+    run_program(main, say)

@@ -30,6 +30,15 @@ ANSWER_S = 180  # that any one run may take
 CONTROL = pathlib.Path("/proc/sys/net/ipv4/tcp_congestion_control")
 
 
+def run_program(main, say):
+    """Ends as main() says; by Ctrl-C with a word and 130."""
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        say("interrupted")
+        sys.exit(130)
+
+
 class Failure(Exception):
     """A system did not do what it should: the whole run fails."""
 
