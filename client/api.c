@@ -366,6 +366,8 @@ int phub_alloc(phub_t *p, int key, void **push, const void **result)
 
 static int api_register(phub_t *p, void *addr, size_t bytes)
 {
+	const struct transport_ops *ops = p->exchange.transport ? p->exchange.transport->ops : NULL;
+	struct err e;
 	int rc;
 
 	if (p->running ? p->exchange.mapped : p->settings.transport && strcmp(p->settings.transport, "shm") == 0)
@@ -373,6 +375,13 @@ static int api_register(phub_t *p, void *addr, size_t bytes)
 			"%s: shared memory cannot use the caller's memory in place; write to phub_alloc()'s",
 			p->session.who);
 	rc = ranges_add(&p->ranges, addr, bytes);
+	if (rc == 0 && ops && ops->mem_register) {
+		rc = ops->mem_register(p->exchange.transport, addr, bytes, &e);
+		if (rc < 0) {
+			ranges_remove(&p->ranges, addr);
+			return err_set(&api_error, rc, "%s: %s", p->session.who, e.text);
+		}
+	}
 	if (rc == -EEXIST)
 		return err_set(&api_error, -EINVAL, "%s: %zu bytes at %p overlap memory that is registered already",
 			p->session.who, bytes, addr);
@@ -403,6 +412,8 @@ int phub_mem_unregister(phub_t *p, void *addr)
 			p->session.who, addr);
 	else if (rc < 0)
 		rc = err_set(&api_error, -EINVAL, "%s: no memory is registered at %p", p->session.who, addr);
+	else if (p->exchange.transport && p->exchange.transport->ops->mem_unregister)
+		p->exchange.transport->ops->mem_unregister(p->exchange.transport, addr);
 	return api_leave(p, rc);
 }
 

@@ -37,6 +37,7 @@ int client_open(
 
 void client_close(phub_t *p)
 {
+	p->session.carries = NULL;
 	exchange_fini(&p->exchange);
 	client_session_fini(&p->session);
 	keyring_clear(&p->keyring);
@@ -103,6 +104,18 @@ const struct err *client_failure(const phub_t *p)
 
 /* ---- progress ---- */
 
+/* A new transport: whose signals are carried, and that learns which memory is registered. */
+static int client_introduce(phub_t *p, struct err *e)
+{
+	struct transport *t = p->exchange.transport;
+	int rc = 0;
+
+	p->session.carries = t->ops->signal_take ? t : NULL;
+	for (const struct range *r = p->ranges.first; r && rc == 0 && t->ops->mem_register; r = r->next)
+		rc = t->ops->mem_register(t, (void *)r->from, r->to - r->from, e);
+	return rc;
+}
+
 /* Start is in: makes the lanes, then waits for their handshakes. */
 static unsigned client_connect_lanes(phub_t *p, uint64_t now_ns)
 {
@@ -119,6 +132,8 @@ static unsigned client_connect_lanes(phub_t *p, uint64_t now_ns)
 	}
 	if (fresh)
 		rc = exchange_init(x, &p->keyring, &p->session, p->pick.ops, p->pick.address, &e);
+	if (fresh && rc == 0)
+		rc = client_introduce(p, &e);
 	if (rc < 0) {
 		client_session_fail(&p->session, rc, "%s", e.text);
 		return 1;
@@ -131,6 +146,7 @@ static unsigned client_connect_lanes(phub_t *p, uint64_t now_ns)
 		p->refused_ns = now_ns;
 	} else {
 		p->running = true;
+		p->session.carries = NULL;
 	}
 	return 1;
 }
@@ -181,6 +197,7 @@ int client_joined(const phub_t *p)
 static void client_retire(phub_t *p)
 {
 	client_stats(p, &p->before);
+	p->session.carries = NULL;
 	exchange_fini(&p->exchange);
 }
 

@@ -527,6 +527,19 @@ static uint16_t exchange_priority(int priority)
 	return (uint16_t)(priority < EXCHANGE_PRIORITY_MAX ? priority : EXCHANGE_PRIORITY_MAX);
 }
 
+/* The library's memory too is registered where the transport wants that, once something of it is used. */
+static int exchange_register(struct exchange *x, uint8_t *memory, bool *known, struct err *e)
+{
+	const struct transport_ops *ops = x->transport->ops;
+	int rc;
+
+	if (*known || x->mapped || !ops->mem_register)
+		return 0;
+	rc = ops->mem_register(x->transport, memory, x->keyring->plan.region_bytes, e);
+	*known = rc == 0;
+	return rc;
+}
+
 /* Most of many small keys complete no chunk: they send nothing, and the clock would cost more than all else here. */
 int exchange_begin(struct exchange *x, const struct exchange_round *r, struct err *e)
 {
@@ -539,6 +552,12 @@ int exchange_begin(struct exchange *x, const struct exchange_round *r, struct er
 	if (rc < 0)
 		return rc;
 	exchange_open_key(x, key, r);
+	if (!(key->src_in_place || r->type == WIRE_PULL) || !key->dst_in_place)
+		rc = exchange_register(x, x->keyring->arena, &x->arena_known, e);
+	if (rc < 0) {
+		exchange_give_up_key(x, key);
+		return rc;
+	}
 	for (uint32_t i = 0; i < key->chunk_count; i++) {
 		if (!exchange_fill(x, &f[i], key, r, priority))
 			return 0;
@@ -581,6 +600,10 @@ int exchange_give(struct exchange *x, uint32_t index, void **push, const void **
 		rc = keyring_take_arena(x->keyring, e);
 		if (rc == 0)
 			rc = keyring_take_results(x->keyring, e);
+		if (rc == 0)
+			rc = exchange_register(x, x->keyring->arena, &x->arena_known, e);
+		if (rc == 0)
+			rc = exchange_register(x, x->keyring->results, &x->results_known, e);
 	}
 	if (rc < 0)
 		return rc;

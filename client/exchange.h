@@ -29,7 +29,8 @@ struct exchange {
 	struct flight *flights; /* [plan.chunk_count] */
 	uint64_t claims;        /* counts the times that the ends of all rounds so far were asked for; begins with 1 */
 	bool optimizer;         /* round 0 is the first weights */
-	bool mapped;            /* the transport maps memory of the box: payloads lie there and nowhere else */
+	bool arena_known, results_known; /* to the transport: struct keyring's */
+	bool mapped;                     /* the transport maps memory of the box: payloads lie there and nowhere else */
 	uint64_t result_offset;
 	uint32_t hyper;     /* version of the hyper-parameters that new rounds want */
 	uint32_t open_keys; /* keys with a round in flight */

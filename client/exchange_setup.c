@@ -123,8 +123,9 @@ static int setup_connect(struct exchange *x, const struct client_session *s, con
 			.sinks = x->group.lossy ? NULL : lane->sinks,
 			.payload_max = setup_payload_max(lane),
 			.window = s->start.window,
+			.queue = x->group.queue,
 		};
-		rc = ops->connect(x->transport, address, s->id, lane->core, s->key, &lane->conn, e);
+		rc = ops->connect(x->transport, address, s->id, lane->core, s->key, &lane->spec, &lane->conn, e);
 		if (rc < 0)
 			return rc;
 		lane->state = LANE_CONNECTING;

@@ -239,6 +239,20 @@ static void hear_barrier_done(struct client_session *s, const Phub__BarrierDone 
 		s->barrier_done = done->id;
 }
 
+/* For the transport, as it is: it judges. */
+static void hear_signal(struct client_session *s, const Phub__Signal *m)
+{
+	struct signal signal = {
+		.session = s->id, .core = m->core, .number = m->number, .length = (uint32_t)m->data.len};
+
+	if (!s->carries || m->data.len > sizeof(signal.bytes)) {
+		hear_broken(s, "a signal for no transport");
+		return;
+	}
+	memcpy(signal.bytes, m->data.data, m->data.len);
+	s->carries->ops->signal_give(s->carries, &signal);
+}
+
 static void hear_message(struct client_session *s, const Phub__Control *c, uint64_t now_ns)
 {
 	bool joined = s->state >= SESSION_JOINED;
@@ -253,6 +267,8 @@ static void hear_message(struct client_session *s, const Phub__Control *c, uint6
 		hear_broken(s, "a message before the welcome");
 	else if (c->message_case == PHUB__CONTROL__MESSAGE_START)
 		hear_start(s, c->start);
+	else if (c->message_case == PHUB__CONTROL__MESSAGE_SIGNAL)
+		hear_signal(s, c->signal);
 	else if (c->message_case == PHUB__CONTROL__MESSAGE_NOTICE)
 		hear_notice(s, c->notice, now_ns);
 	else if (c->message_case == PHUB__CONTROL__MESSAGE_BARRIER_DONE)

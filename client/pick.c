@@ -39,7 +39,7 @@ static bool pick_reaches(const struct client_session *s, const struct transport_
 	config.queue_conns_max = 1;
 	if (ops->open(&config, &t, NULL) < 0)
 		return false;
-	reaches = ops->connect(t, address, s->id, 0, s->key, &c, NULL) == 0;
+	reaches = ops->connect(t, address, s->id, 0, s->key, NULL, &c, NULL) == 0;
 	if (reaches)
 		ops->abandon(t, c);
 	ops->close(t);

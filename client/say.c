@@ -55,6 +55,20 @@ int client_say_hello(struct client_session *s)
 	return client_say(s, &control);
 }
 
+int client_say_signal(struct client_session *s, const struct signal *signal)
+{
+	Phub__Control control = PHUB__CONTROL__INIT;
+	Phub__Signal out = PHUB__SIGNAL__INIT;
+
+	out.core = signal->core;
+	out.number = signal->number;
+	out.data.data = (uint8_t *)(uintptr_t)signal->bytes;
+	out.data.len = signal->length;
+	control.message_case = PHUB__CONTROL__MESSAGE_SIGNAL;
+	control.signal = &out;
+	return client_say(s, &control);
+}
+
 int client_say_proof(struct client_session *s, const uint8_t mac[PROOF_MAC])
 {
 	Phub__Control control = PHUB__CONTROL__INIT;

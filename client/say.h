@@ -11,6 +11,7 @@
 #define SESSION_VERSION 1u /* of the control protocol, and of what it speaks for */
 
 int client_say_hello(struct client_session *s);
+int client_say_signal(struct client_session *s, const struct signal *signal);
 int client_say_proof(struct client_session *s, const uint8_t mac[PROOF_MAC]);
 int client_say_job(struct client_session *s, const char *transport, uint32_t chunk_bytes);
 /* Says as many of the keys as the writer should hold now. */

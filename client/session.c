@@ -206,11 +206,22 @@ static void client_session_beat(struct client_session *s, uint64_t now_ns)
 	client_say_heartbeat(s, now_ns);
 }
 
-static void client_session_write(struct client_session *s, uint64_t now_ns)
+/* What the transport has to say to the box's. */
+static int client_session_carry(struct client_session *s)
 {
+	struct signal signal;
 	int rc = 0;
 
-	if (s->state == SESSION_STARTING)
+	while (rc == 0 && s->carries && s->carries->ops->signal_take(s->carries, &signal) == 0)
+		rc = client_say_signal(s, &signal);
+	return rc;
+}
+
+static void client_session_write(struct client_session *s, uint64_t now_ns)
+{
+	int rc = client_session_carry(s);
+
+	if (rc == 0 && s->state == SESSION_STARTING)
 		rc = client_say_keys(s);
 	if (rc == 0 && s->out.have) {
 		rc = frame_flush(&s->out, s->stream);
@@ -235,7 +246,7 @@ unsigned client_session_progress(struct client_session *s, uint64_t now_ns)
 			return 0;
 		client_session_dial(s, now_ns);
 		count++;
-	} else if (s->state == SESSION_STARTED && !s->out.have && now_ns < s->heartbeat_ns &&
+	} else if (s->state == SESSION_STARTED && !s->out.have && !s->carries && now_ns < s->heartbeat_ns &&
 		   now_ns - s->checked_ns < SESSION_CHECK_MS * SESSION_MS && s->stream->ops->fd(s->stream) >= 0) {
 		return 0;
 	}

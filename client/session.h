@@ -77,6 +77,7 @@ struct client_session {
 	char box[300]; /* "host:port", for messages */
 	char who[128]; /* "job demo rank 0", for messages */
 
+	struct transport *carries; /* whose signals go with this session, or NULL */
 	struct stream *stream;
 	struct frame_reader in;
 	struct frame_writer out;

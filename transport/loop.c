@@ -316,7 +316,7 @@ static struct loop_conn *loop_connect_link(struct loop_transport *t, unsigned en
 }
 
 static int loop_connect(struct transport *head, const char *address, uint64_t session, uint32_t core,
-	const uint8_t *key, struct conn **out, struct err *e)
+	const uint8_t *key, const struct conn_spec *spec, struct conn **out, struct err *e)
 {
 	struct loop_transport *t = (struct loop_transport *)head;
 	struct loop_conn *c;
@@ -324,6 +324,7 @@ static int loop_connect(struct transport *head, const char *address, uint64_t se
 	uint16_t port;
 	int rc;
 
+	(void)spec;
 	if (!loop_host_alive(t->host, t->life))
 		return err_set(e, -ENETDOWN, "loop host %u was killed", t->host->endpoint);
 	rc = loop_address_parse(t->host->net, address, &endpoint, &port);

@@ -138,7 +138,7 @@ int shm_conn_identify(struct shm_conn *c, uid_t *uid);
 
 /* shm_join.c: the worker's part of the cold table. */
 int shm_connect(struct transport *t, const char *address, uint64_t session, uint32_t core, const uint8_t *key,
-	struct conn **out, struct err *e);
+	const struct conn_spec *spec, struct conn **out, struct err *e);
 int shm_established(struct transport *t, struct conn *c, struct err *e);
 void shm_join_close(struct shm_transport *t);
 

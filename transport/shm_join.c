@@ -54,7 +54,7 @@ static int shm_join_failed(const struct shm_conn *c, int rc, struct err *e)
 }
 
 int shm_connect(struct transport *head, const char *address, uint64_t session, uint32_t core, const uint8_t *key,
-	struct conn **out, struct err *e)
+	const struct conn_spec *spec, struct conn **out, struct err *e)
 {
 	struct shm_transport *t = (struct shm_transport *)head;
 	size_t length = strlen(address);
@@ -62,6 +62,7 @@ int shm_connect(struct transport *head, const char *address, uint64_t session, u
 	int fd;
 	int rc;
 
+	(void)spec;
 	if (address[0] != '@' || length < 2 || length >= SHM_ADDRESS_BYTES)
 		return err_set(e, -EINVAL,
 			"shm: \"%.128s\" is no address of a box on this host; it looks like @phub-4711-1", address);

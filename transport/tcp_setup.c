@@ -454,7 +454,7 @@ static int tcp_admit(struct transport *head, struct conn *conn, const struct con
 /* --- the worker's end -------------------------------------------------------------------------- */
 
 static int tcp_connect(struct transport *head, const char *address, uint64_t session, uint32_t core, const uint8_t *key,
-	struct conn **out, struct err *e)
+	const struct conn_spec *spec, struct conn **out, struct err *e)
 {
 	struct tcp *t = (struct tcp *)head;
 	char host[SOCK_HOST_BYTES];
@@ -463,6 +463,7 @@ static int tcp_connect(struct transport *head, const char *address, uint64_t ses
 	int fd;
 	int rc;
 
+	(void)spec;
 	if (sock_split(address, host, &port) < 0 || strcmp(host, "*") == 0)
 		return err_set(e, -EINVAL, "tcp: \"%.128s\" is no address; give host:port or [host]:port", address);
 	rc = sock_connect(host, port, tcp_interface(t), &fd, e);

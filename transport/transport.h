@@ -17,7 +17,8 @@
  *      established() returns 0 <---- welcome ----
  *      queue adopt()                              the core's queue adopt()
  *
- * Both ends adopt the connection into one queue; from then on only that queue's owner touches it.
+ * Both ends adopt the connection into one queue; from then on only that queue's owner touches it. Where a transport
+ * has no byte stream of its own for this (verbs), the same messages are signals, which the control session carries.
  */
 #ifndef PHUB_TRANSPORT_TRANSPORT_H
 #define PHUB_TRANSPORT_TRANSPORT_H
@@ -43,9 +44,10 @@ struct span {
 /*
  * Where the worker wants the result of a chunk. The owner of a worker's queue fills it in before it
  * pushes, and may set addr to NULL at any time between two calls of poll(): what still comes for that
- * chunk is then read and thrown away. On a lossy queue a late or doubled result of an earlier round would be
- * written there too: its owner gives no sinks, and copies what it believes. Transports that map the results (shm)
- * ignore it.
+ * chunk is then read and thrown away. On a one-sided queue it is read when the push is sent, and from then on the box
+ * may write there until the result came or drop() returned, whatever addr is by then. On a lossy queue a late or
+ * doubled result of an earlier round would be written there too: its owner gives no sinks, and copies what it believes.
+ * Transports that map the results (shm) ignore it.
  */
 struct sink {
 	void *addr;
@@ -67,6 +69,9 @@ struct conn_spec {
 	uint32_t slot_count;       /* so many, 0: none */
 	uint32_t slot_bytes;       /* of one; at least payload_max */
 	struct mem_region *result; /* box: the region that all results are sent from */
+	struct queue *queue;       /* that will adopt the connection */
+	const void *group;         /* box: connections with the same share receive slots (a job's, at one core) */
+	uint32_t group_conns;      /* box: so many have it; 0: this one alone */
 };
 
 /* The public head of a connection; each transport's own struct begins with it. */
@@ -100,6 +105,8 @@ enum event_type {
 struct event {
 	enum event_type type;
 	int error; /* EVENT_CLOSED: 0 for an orderly end, else a negative errno */
+	/* EVENT_CLOSED: what the device said, a constant text, or NULL; the connection's `peer` says of whom. */
+	const char *why;
 	struct conn *conn;
 	struct wire_header header; /* EVENT_MESSAGE: decoded; well-formed, but not yet believed */
 	/*
@@ -171,7 +178,13 @@ struct queue {
 	unsigned hold_max; /* slots that may be kept at once; 0: none; UINT_MAX: payloads stay put by themselves */
 	bool lossy;        /* messages may be lost, doubled or reordered: the worker pushes again */
 	bool anywhere;     /* worker: payloads are sent from any memory as they lie, and results read into any */
-	unsigned held;     /* the owner's own count of slots it holds; the transport does not touch it */
+	/*
+	 * The device moves payloads by itself: those of a worker, and its sinks, lie in memory that mem_register() was
+	 * given, the box's in spec->result; and a WIRE_RESULT answers the last message of its chunk that came on its
+	 * connection, once. send() says -EINVAL to anything else.
+	 */
+	bool one_sided;
+	unsigned held; /* the owner's own count of slots it holds; the transport does not touch it */
 };
 
 /* A connection that asks to be let in; the owner of the session checks the proof, then admits or rejects. */
@@ -183,11 +196,26 @@ struct hello {
 	uint8_t mac[PROOF_MAC];     /* theirs: proof_data(session key, nonce, session, core) */
 };
 
+/*
+ * One message of a handshake that the control session carries from the worker's transport to the box's or back. The
+ * session vouches for `session` and `core`; the bytes are the peer's.
+ */
+#define SIGNAL_BYTES_MAX 1024
+struct signal {
+	uint64_t session;
+	uint32_t core;
+	uint32_t number; /* the worker's, one for each connection that it ever began */
+	uint32_t length;
+	uint8_t bytes[SIGNAL_BYTES_MAX];
+};
+
 struct transport_config {
 	unsigned queue_conns_max;       /* connections a queue can own */
 	unsigned send_bytes_max;        /* unsent bytes per connection before send() says -EAGAIN; 0: default */
 	const char *congestion;         /* tcp: congestion control, NULL for the default "cubic" */
 	const char *interface;          /* bind to this network interface, or NULL */
+	const char *rdma;               /* verbs: "DEVICE[:PORT][@GID],...", or NULL for all that are usable */
+	uint64_t pinned_bytes;          /* verbs: memory that will be registered, as far as known; 0: not known */
 	uint16_t port_first, port_last; /* data ports that may be listened on; 0, 0: any */
 	struct loop_host *loop;         /* loop only: where on the network in memory (loop_net_host()) */
 	unsigned handshake_ms;          /* a stranger that has not proved itself by then is dropped; 0: default */
@@ -195,7 +223,7 @@ struct transport_config {
 
 /* The cold table: control thread only; may allocate; none blocks. */
 struct transport_ops {
-	const char *name; /* "tcp", "shm", "loop" */
+	const char *name; /* "tcp", "shm", "loop", "verbs" */
 	/* Makes the transport. Returns 0 or a negative errno with the reason and the cure in `e`. */
 	int (*open)(const struct transport_config *config, struct transport **out, struct err *e);
 	/* Makes a queue; its owner may be another thread from then on. */
@@ -220,9 +248,12 @@ struct transport_ops {
 	 */
 	int (*admit)(struct transport *t, struct conn *c, const struct conn_spec *spec, struct err *e);
 	void (*reject)(struct transport *t, struct conn *c, int code);
-	/* Worker: begins to connect to core `core` of session `session`; `key` (PROOF_KEY bytes) is the session's. */
+	/*
+	 * Worker: begins to connect to core `core` of session `session`; `key` (PROOF_KEY bytes) is the session's.
+	 * `spec` outlives the connection; NULL: it will be abandoned, this is to see whether anybody listens.
+	 */
 	int (*connect)(struct transport *t, const char *address, uint64_t session, uint32_t core, const uint8_t *key,
-		struct conn **out, struct err *e);
+		const struct conn_spec *spec, struct conn **out, struct err *e);
 	/*
 	 * Worker: 0 when welcomed, -EAGAIN when not yet, else a negative errno with the reason in `e`; then, too, it is
 	 * abandon() that frees the connection.
@@ -234,6 +265,24 @@ struct transport_ops {
 	int (*fd)(struct transport *t);
 	/* All queues were destroyed. */
 	void (*close)(struct transport *t);
+
+	/* ---- NULL where handshakes need nobody to carry them ---- */
+
+	/* The next signal to be carried to the other end: 0, or -EAGAIN. */
+	int (*signal_take)(struct transport *t, struct signal *out);
+	/* One that was carried here; what is wrong with it is answered, if at all, by another. */
+	void (*signal_give)(struct transport *t, const struct signal *in);
+
+	/* ---- NULL where queues are not one-sided ---- */
+
+	/*
+	 * Worker: payloads and sinks may lie in this memory from now on; it is pinned, and stays the caller's. Called
+	 * by the owner of the queue. -EEXIST: overlaps another; -ENOMEM: beyond what may be pinned, with the cure in
+	 * `e`.
+	 */
+	int (*mem_register)(struct transport *t, void *addr, size_t bytes, struct err *e);
+	/* No message in flight uses it: on return no device knows it. */
+	void (*mem_unregister)(struct transport *t, void *addr);
 };
 
 /* The public head of a transport. */
@@ -246,6 +295,7 @@ struct transport {
 extern const struct transport_ops transport_tcp;
 extern const struct transport_ops transport_shm;
 extern const struct transport_ops transport_loop;
+extern const struct transport_ops transport_verbs; /* only where the build found libibverbs */
 
 /* The table with this name, or NULL. Any thread. */
 const struct transport_ops *transport_find(const char *name);

@@ -66,6 +66,7 @@ static void door_open(struct control *c, unsigned number, const struct hello *he
 		return;
 	}
 	job = s->job;
+	link->spec.queue = c->box->queues[hello->core][number];
 	if (hello->conn->transport->ops->admit(hello->conn->transport, hello->conn, &link->spec, &e) < 0) {
 		log_warn("job '%s' rank %u: data connection to core %u not admitted: %s", job->name, s->rank,
 			hello->core, e.text);
@@ -88,6 +89,19 @@ static void door_open(struct control *c, unsigned number, const struct hello *he
 		strncpy(job->members[s->rank].transport, hello->conn->transport->ops->name, TABLE_TRANSPORT_BYTES - 1);
 }
 
+/* Signals of transports go to the sessions of their workers; those that are over need none. */
+static void door_carry(struct control *c, struct transport *t)
+{
+	struct signal signal;
+
+	while (t->ops->signal_take(t, &signal) == 0) {
+		struct session *s = session_find(c, signal.session);
+
+		if (s)
+			session_write_signal(s, &signal);
+	}
+}
+
 void door_step(struct control *c, int all)
 {
 	struct box *box = c->box;
@@ -108,5 +122,7 @@ void door_step(struct control *c, int all)
 			t->ready = true;
 			c->again = true;
 		}
+		if (t->transport->ops->signal_take)
+			door_carry(c, t->transport);
 	}
 }

@@ -213,6 +213,8 @@ static void generation_fill_links(struct generation *g, const struct job *job)
 				.slot_count = g->slot_count,
 				.slot_bytes = g->slot_bytes,
 				.result = &g->store.result,
+				.group = shard,
+				.group_conns = job->world,
 			};
 	}
 }

@@ -15,6 +15,7 @@
 #include "phub/base/clock.h"
 #include "phub/base/log.h"
 #include "phub/control/admin.h"
+#include "phub/control/box.h"
 #include "phub/control/job.h"
 #include "phub/control/table.h"
 #include "phub/control/unpack.h"
@@ -146,6 +147,27 @@ void session_lose(struct session *s, const char *why)
 	session_part(s, why);
 }
 
+/* To the transport that this worker picked; another has no business with it. */
+static void session_hear_signal(struct session *s, const Phub__Signal *m)
+{
+	struct box *box = s->control->box;
+	const char *picked = s->job->members[s->rank].transport;
+	struct signal signal = {
+		.session = s->id, .core = m->core, .number = m->number, .length = (uint32_t)m->data.len};
+
+	if (m->data.len > sizeof(signal.bytes)) {
+		session_refuse(s, PHUB__ERROR_CODE__ERROR_PROTOCOL, "a signal of %zu bytes", m->data.len);
+		return;
+	}
+	memcpy(signal.bytes, m->data.data, m->data.len);
+	for (unsigned i = 0; i < box->transport_count; i++) {
+		struct transport *t = box->transports[i].transport;
+
+		if (t->ops->signal_give && strcmp(t->ops->name, picked) == 0)
+			t->ops->signal_give(t, &signal);
+	}
+}
+
 static void session_hear_member(struct session *s, const Phub__Control *m)
 {
 	switch (m->message_case) {
@@ -163,6 +185,9 @@ static void session_hear_member(struct session *s, const Phub__Control *m)
 		break;
 	case PHUB__CONTROL__MESSAGE_WHO:
 		job_hear_who(s, m->who);
+		break;
+	case PHUB__CONTROL__MESSAGE_SIGNAL:
+		session_hear_signal(s, m->signal);
 		break;
 	case PHUB__CONTROL__MESSAGE_HEARTBEAT:
 		session_write_heartbeat(s, m->heartbeat->stamp);

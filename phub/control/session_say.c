@@ -169,6 +169,20 @@ void session_write_barrier_done(struct session *s, uint64_t id)
 	session_write(s, &control);
 }
 
+void session_write_signal(struct session *s, const struct signal *signal)
+{
+	Phub__Control control = PHUB__CONTROL__INIT;
+	Phub__Signal out = PHUB__SIGNAL__INIT;
+
+	out.core = signal->core;
+	out.number = signal->number;
+	out.data.data = (uint8_t *)(uintptr_t)signal->bytes;
+	out.data.len = signal->length;
+	control.message_case = PHUB__CONTROL__MESSAGE_SIGNAL;
+	control.signal = &out;
+	session_write(s, &control);
+}
+
 void session_write_left(struct session *s)
 {
 	Phub__Control control = PHUB__CONTROL__INIT;

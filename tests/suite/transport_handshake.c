@@ -130,7 +130,7 @@ static void nobody_listening_is_an_error(void **state)
 	assert_int_equal(rig->ops->listen(gone, "127.0.0.1", address, sizeof(address), &e), 0);
 	assert_string_not_equal(address, rig->address);
 	rig->ops->close(gone);
-	rc = rig->ops->connect(lane->transport, address, 1, 0, rig_key(), &lane->worker, &e);
+	rc = rig->ops->connect(lane->transport, address, 1, 0, rig_key(), &lane->worker_spec, &lane->worker, &e);
 	if (rc < 0)
 		lane->worker = NULL;
 	else
@@ -238,7 +238,8 @@ static void strangers_end_with_their_transport(void **state)
 
 	assert_int_equal(rig->ops->open(&config, &box, &e), 0);
 	assert_int_equal(rig->ops->listen(box, "127.0.0.1", address, sizeof(address), &e), 0);
-	assert_int_equal(rig->ops->connect(lane->transport, address, 1, 0, rig_key(), &lane->worker, &e), 0);
+	assert_int_equal(
+		rig->ops->connect(lane->transport, address, 1, 0, rig_key(), &lane->worker_spec, &lane->worker, &e), 0);
 	for (i = 0; i < 50; i++) {
 		assert_int_equal(rig->ops->accept(box, rig_now(rig), &hello), -EAGAIN);
 		rig_rest(rig);

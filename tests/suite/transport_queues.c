@@ -211,19 +211,21 @@ static void what_comes_before_the_worker_adopts_is_not_lost(void **state)
 {
 	struct rig *rig = rig_create(*state, &usual);
 	struct lane *lane = rig_lane(rig, rig_box_end(rig, 0), rig_worker_end(rig, 0), 1);
-	uint32_t i;
+	uint32_t i, results;
 
 	rig_admit(rig, lane);
 	rig_adopt_box(lane);
 	assert_int_equal(pair_credit(lane, 1), 0);
-	for (i = 0; i < RIG_CHUNKS; i++)
+	/* Where a result must answer something, the worker has not asked yet. */
+	for (i = 0; i < RIG_CHUNKS && !lane->box_end->q->one_sided; i++)
 		assert_int_equal(pair_answer(lane, i, 1, lane), 0);
 	rig_turns(rig, 30);
 	assert_int_equal(rig_established(rig, lane), 0);
 	rig_turns(rig, 30);
 	rig_adopt_worker(lane);
-	RIG_UNTIL(rig, end_count(lane->worker_end, EVENT_MESSAGE, NULL) == RIG_CHUNKS + 1);
-	for (i = 0; i <= RIG_CHUNKS; i++)
+	results = i;
+	RIG_UNTIL(rig, end_count(lane->worker_end, EVENT_MESSAGE, NULL) == results + 1);
+	for (i = 0; i <= results; i++)
 		assert_true(end_record(lane->worker_end, EVENT_MESSAGE, NULL, i)->intact);
 	rig_destroy(rig);
 }

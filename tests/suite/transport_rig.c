@@ -31,10 +31,28 @@ uint64_t rig_now(const struct rig *rig)
 	return (rig->net ? loop_net_now(rig->net) : rig_clock()) + rig->skew_ns;
 }
 
+/* What the control session does: takes each side's signals to the other. */
+static void rig_carry(struct rig *rig)
+{
+	struct signal signal;
+	unsigned i;
+
+	if (!rig->ops->signal_take)
+		return;
+	for (i = 0; i < RIG_ENDS; i++)
+		while (rig->workers[i] && rig->ops->signal_take(rig->workers[i], &signal) == 0)
+			rig->ops->signal_give(rig->box, &signal);
+	while (rig->ops->signal_take(rig->box, &signal) == 0)
+		for (i = 0; i < RIG_ENDS; i++)
+			if (rig->workers[i])
+				rig->ops->signal_give(rig->workers[i], &signal);
+}
+
 void rig_rest(struct rig *rig)
 {
 	struct timespec ts = {.tv_nsec = 20000};
 
+	rig_carry(rig);
 	if (!rig->net)
 		nanosleep(&ts, NULL);
 	else if (!loop_net_step(rig->net))
@@ -129,6 +147,20 @@ static void rig_end_fini(struct rig *rig, struct transport *t, struct rig_end *e
 	free(end->log);
 }
 
+/* Memory that a worker sends from and receives into, where its transport wants to know of it. */
+void rig_register(struct lane *lane, void *memory, uint64_t bytes, bool known)
+{
+	const struct transport_ops *ops = lane->transport->ops;
+	struct err e = {0};
+
+	if (!ops->mem_register)
+		return;
+	if (known)
+		assert_int_equal(ops->mem_register(lane->transport, memory, bytes, &e), 0);
+	else
+		ops->mem_unregister(lane->transport, memory);
+}
+
 static void rig_lane_destroy(struct rig *rig, struct lane *lane)
 {
 	if (lane->worker && lane->worker->queue)
@@ -143,6 +175,10 @@ static void rig_lane_destroy(struct rig *rig, struct lane *lane)
 		mem_region_destroy(&lane->push);
 	if (lane->result.base)
 		mem_region_destroy(&lane->result);
+	if (lane->pushes) {
+		rig_register(lane, lane->pushes, lane->bytes, false);
+		rig_register(lane, lane->wanted, lane->bytes, false);
+	}
 	free(lane->pushes);
 	free(lane->wanted);
 	free(lane);
@@ -176,9 +212,33 @@ static bool rig_event_intact(const struct event *event)
 	return event->payload && rig_matches(event->payload, h->length, h->rank, h->round, h->chunk);
 }
 
-static void rig_end_record(struct rig_end *end, const struct event *event)
+/* Counts what came of a lane at the box. Is it for no log? */
+static bool rig_end_count(const struct rig *rig, const struct event *event)
+{
+	for (unsigned i = 0; i < rig->lane_count; i++) {
+		struct lane *lane = rig->lanes[i];
+		struct rig_asked *asked = &lane->asked[event->header.chunk % RIG_CHUNKS];
+
+		if (event->type != EVENT_MESSAGE || lane->box != event->conn)
+			continue;
+		asked->got++;
+		if (!asked->hidden || event->header.type != WIRE_PULL)
+			return false;
+		asked->hidden = false;
+		return true;
+	}
+	return false;
+}
+
+static void rig_end_record(struct rig *rig, struct rig_end *end, const struct event *event)
 {
 	struct record *r;
+
+	if (rig_end_count(rig, event)) {
+		if (event->slot)
+			end->q->ops->release(end->q, event->slot);
+		return;
+	}
 
 	if (end->count == end->room) {
 		end->room = end->room ? 2 * end->room : 64;
@@ -223,7 +283,7 @@ static unsigned rig_end_turn(struct rig *rig, struct rig_end *end)
 	n = end->q->ops->poll(end->q, rig_now(rig), events, end->batch);
 	assert_true(n <= end->batch);
 	for (i = 0; i < n; i++)
-		rig_end_record(end, &events[i]);
+		rig_end_record(rig, end, &events[i]);
 	end->q->ops->flush(end->q);
 	return n;
 }
@@ -320,6 +380,13 @@ static bool rig_lane_inherit(struct rig *rig, struct lane *lane)
 			continue;
 		lane->pushes = old->pushes;
 		lane->wanted = old->wanted;
+		lane->bytes = old->bytes;
+		if (lane->transport != old->transport) {
+			rig_register(old, old->pushes, old->bytes, false);
+			rig_register(old, old->wanted, old->bytes, false);
+			rig_register(lane, lane->pushes, lane->bytes, true);
+			rig_register(lane, lane->wanted, lane->bytes, true);
+		}
 		lane->push = old->push;
 		lane->result = old->result;
 		old->pushes = old->wanted = NULL;
@@ -341,6 +408,9 @@ static void rig_lane_memory(const struct rig *rig, struct lane *lane)
 	lane->pushes = calloc(1, bytes);
 	lane->wanted = calloc(1, bytes);
 	assert_true(lane->pushes && lane->wanted);
+	lane->bytes = bytes;
+	rig_register(lane, lane->pushes, bytes, true);
+	rig_register(lane, lane->wanted, bytes, true);
 	assert_int_equal(mem_region_create(bytes, flags, -1, &lane->result, &e), 0);
 	if (rig->fixture->mapped)
 		assert_int_equal(mem_region_create(bytes, flags, -1, &lane->push, &e), 0);
@@ -356,6 +426,7 @@ struct lane *rig_lane(struct rig *rig, struct rig_end *box_end, struct rig_end *
 	lane->box_end = box_end;
 	lane->transport = rig->workers[worker_end - rig->worker_ends];
 	lane->rank = rank;
+	lane->rig = rig;
 	if (!rig_lane_inherit(rig, lane))
 		rig_lane_memory(rig, lane);
 	rig_lane_layout(rig, lane);
@@ -364,6 +435,8 @@ struct lane *rig_lane(struct rig *rig, struct rig_end *box_end, struct rig_end *
 		.chunk_count = RIG_CHUNKS, .spans = lane->spans, .payload_max = rig->payload_max, .window = RIG_WINDOW};
 	lane->box_spec = lane->worker_spec;
 	lane->worker_spec.sinks = lane->sinks;
+	lane->worker_spec.queue = worker_end->q;
+	lane->box_spec.queue = box_end->q;
 	lane->box_spec.push = rig->fixture->mapped ? &lane->push : NULL;
 	lane->box_spec.result = &lane->result;
 	return lane;
@@ -374,11 +447,12 @@ void rig_connect(struct rig *rig, struct lane *lane, const uint8_t *key)
 	uint32_t core = (uint32_t)(lane->box_end - rig->box_ends);
 	struct err e = {0};
 
-	assert_int_equal(
-		rig->ops->connect(lane->transport, rig->address, rig_session(lane->rank), core, key, &lane->worker, &e),
+	assert_int_equal(rig->ops->connect(lane->transport, rig->address, rig_session(lane->rank), core, key,
+				 &lane->worker_spec, &lane->worker, &e),
 		0);
 	assert_ptr_equal(lane->worker->transport, lane->transport);
 	assert_null(lane->worker->queue);
+	rig_carry(rig);
 }
 
 /* The worker's half of all handshakes that are under way. */
@@ -531,6 +605,7 @@ int pair_push_again(struct lane *lane, uint32_t chunk, uint64_t round, void *coo
 		.count = 1};
 	struct queue *q = lane->worker_end->q;
 
+	lane->asked[chunk].sent++;
 	return q->ops->send(q, lane->worker, &h, pair_payload_at(lane, chunk), cookie);
 }
 
@@ -538,6 +613,31 @@ int pair_push(struct lane *lane, uint32_t chunk, uint64_t round, void *cookie)
 {
 	rig_fill(pair_payload_at(lane, chunk), lane->spans[chunk].bytes, lane->rank, round, chunk);
 	return pair_push_again(lane, chunk, round, cookie);
+}
+
+/* Before a result of this chunk, where it must answer something: that has come to the box when this returns. */
+static void pair_ask(struct lane *lane, uint32_t chunk, uint64_t round)
+{
+	struct rig_asked *asked = &lane->asked[chunk];
+	struct rig_end *box = lane->box_end;
+	struct event events[RIG_POLL_MAX];
+	unsigned i, n;
+
+	if (!box->q->one_sided)
+		return;
+	if (asked->sent == asked->used) {
+		asked->hidden = true;
+		assert_int_equal(pair_pull(lane, chunk, round), 0);
+	}
+	pair_flush_worker(lane);
+	rig_deadline_set(lane->rig);
+	while (asked->got == asked->used && !rig_deadline_passed(lane->rig)) {
+		n = box->q->ops->poll(box->q, rig_now(lane->rig), events, box->batch);
+		for (i = 0; i < n; i++)
+			rig_end_record(lane->rig, box, &events[i]);
+	}
+	assert_true(asked->got > asked->used);
+	asked->used = asked->got;
 }
 
 int pair_answer_again(struct lane *lane, uint32_t chunk, uint64_t round, void *cookie)
@@ -550,6 +650,8 @@ int pair_answer_again(struct lane *lane, uint32_t chunk, uint64_t round, void *c
 		.count = 1};
 	struct queue *q = lane->box_end->q;
 
+	if (lane->worker && lane->worker->queue)
+		pair_ask(lane, chunk, round);
 	return q->ops->send(q, lane->box, &h, pair_result_at(lane, chunk), cookie);
 }
 
@@ -564,6 +666,7 @@ int pair_pull(struct lane *lane, uint32_t chunk, uint64_t round)
 	struct wire_header h = {.type = WIRE_PULL, .chunk = chunk, .rank = lane->rank, .round = round};
 	struct queue *q = lane->worker_end->q;
 
+	lane->asked[chunk].sent++;
 	return q->ops->send(q, lane->worker, &h, NULL, NULL);
 }
 

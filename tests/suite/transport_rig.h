@@ -29,6 +29,7 @@ struct fixture {
 	const char *label;
 	const char *transport;
 	bool mapped;           /* pushes go through memory that the box gives: conn_spec.push */
+	bool one_sided;        /* struct queue says so */
 	struct loop_plan plan; /* loop: its network */
 };
 
@@ -75,6 +76,13 @@ struct lane {
 	struct mem_region push, result;
 	uint8_t *pushes; /* the worker's, where the transport gives it no memory */
 	uint8_t *wanted; /* what the sinks point into */
+	uint64_t bytes;  /* of either */
+	struct rig *rig;
+	/* One-sided: a result answers a message of its chunk, so that the rig asks for what nobody asked for. */
+	struct rig_asked {
+		unsigned sent, got, used; /* messages by the worker, at the box, answered */
+		bool hidden;              /* the next one is the rig's own, for no log */
+	} asked[RIG_CHUNKS];
 };
 
 struct rig {
@@ -123,6 +131,8 @@ bool rig_deadline_passed(const struct rig *rig);
 
 /* A lane that is not connected, with its memory: that of an earlier lane of this rank which was dropped. The rig's. */
 struct lane *rig_lane(struct rig *rig, struct rig_end *box_end, struct rig_end *worker_end, uint32_t rank);
+/* The worker's transport knows this memory from now on, or no more. */
+void rig_register(struct lane *lane, void *memory, uint64_t bytes, bool known);
 /* The session a lane claims, and the key both ends have for it. */
 uint64_t rig_session(uint32_t rank);
 const uint8_t *rig_key(void);

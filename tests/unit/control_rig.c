@@ -361,7 +361,7 @@ int actor_connect(struct actor *c, uint32_t core, const uint8_t key[PROOF_KEY], 
 
 	if (!c->transport)
 		assert_int_equal(transport_loop.open(&config, &c->transport, &e), 0);
-	rc = transport_loop.connect(c->transport, t->address[0], c->session, core, key, conn, &e);
+	rc = transport_loop.connect(c->transport, t->address[0], c->session, core, key, NULL, conn, &e);
 	for (int i = 0; rc == 0 && i < 10; i++) {
 		rig_turn(c->rig);
 		rc = transport_loop.established(c->transport, *conn, &e);

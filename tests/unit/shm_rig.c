@@ -91,7 +91,7 @@ void shm_worker_open(struct shm_worker *w, const char *address, uint64_t session
 		.chunk_count = SHM_RIG_CHUNKS, .spans = w->spans, .payload_max = SHM_RIG_CHUNK_BYTES};
 	REQUIRE(transport_shm.open(&config, &w->t, &e) == 0);
 	REQUIRE(transport_shm.queue_create(w->t, &w->q, &e) == 0);
-	REQUIRE(transport_shm.connect(w->t, address, session, 3, shm_rig_key, &w->c, &e) == 0);
+	REQUIRE(transport_shm.connect(w->t, address, session, 3, shm_rig_key, NULL, &w->c, &e) == 0);
 }
 
 int shm_worker_established(struct shm_worker *w)
@@ -133,7 +133,7 @@ struct conn *shm_rig_meet(struct shm_box *b, struct shm_worker *w, uint64_t sess
 	int rc;
 
 	if (!w->c)
-		REQUIRE(transport_shm.connect(w->t, b->address, session, 3, shm_rig_key, &w->c, &e) == 0);
+		REQUIRE(transport_shm.connect(w->t, b->address, session, 3, shm_rig_key, NULL, &w->c, &e) == 0);
 	while ((rc = transport_shm.established(w->t, w->c, &e)) == -EAGAIN) {
 		if (transport_shm.accept(b->t, clock_now_ns(), &hello) < 0)
 			continue;

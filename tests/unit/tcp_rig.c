@@ -119,7 +119,7 @@ void tcp_rig_connect(struct tcp_rig *rig, struct conn **box_end, struct conn **w
 	struct hello hello;
 	struct err e = {0};
 
-	assert_int_equal(rig->worker->ops->connect(rig->worker, rig->address, 7, 2, tcp_rig_key, &c, &e), 0);
+	assert_int_equal(rig->worker->ops->connect(rig->worker, rig->address, 7, 2, tcp_rig_key, NULL, &c, &e), 0);
 	while (rig->box->ops->accept(rig->box, clock_now_ns(), &hello) < 0) {
 		assert_int_equal(rig->worker->ops->established(rig->worker, c, &e), -EAGAIN);
 		assert_true(clock_now_ns() < end);
@@ -191,7 +191,7 @@ int tcp_rig_raw_box(struct tcp_rig *rig, struct conn **worker_end)
 	assert_int_equal(sock_listen("127.0.0.1", 0, 0, NULL, &listening, &e), 0);
 	assert_int_equal(getsockname(listening, (struct sockaddr *)&bound, &bound_bytes), 0);
 	sock_format(&bound, address, sizeof(address));
-	assert_int_equal(rig->worker->ops->connect(rig->worker, address, 7, 2, tcp_rig_key, worker_end, &e), 0);
+	assert_int_equal(rig->worker->ops->connect(rig->worker, address, 7, 2, tcp_rig_key, NULL, worker_end, &e), 0);
 	while ((fd = accept(listening, NULL, NULL)) < 0)
 		assert_int_equal(errno, EAGAIN);
 	close(listening);

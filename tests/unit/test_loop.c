@@ -53,7 +53,7 @@ static void world_join(struct world *w)
 	int admitted = 0;
 
 	assert_int_equal(transport_loop.listen(w->box_transport, "", address, sizeof(address), &e), 0);
-	assert_int_equal(transport_loop.connect(w->worker_transport, address, 9, 0, KEY, &w->worker, &e), 0);
+	assert_int_equal(transport_loop.connect(w->worker_transport, address, 9, 0, KEY, NULL, &w->worker, &e), 0);
 	while (transport_loop.established(w->worker_transport, w->worker, &e) == -EAGAIN) {
 		if (transport_loop.accept(w->box_transport, loop_net_now(w->net), &hello) == 0) {
 			w->box = hello.conn;
@@ -492,12 +492,12 @@ static void the_dead_connect_to_nobody_and_the_revived_do(void **state)
 	(void)state;
 	loop_net_kill(w->net, 1);
 	assert_int_equal(transport_loop.open(&config, &t, &e), -ENETDOWN);
-	assert_int_equal(transport_loop.connect(w->worker_transport, "loop:0:1", 9, 0, KEY, &c, &e), -ENETDOWN);
+	assert_int_equal(transport_loop.connect(w->worker_transport, "loop:0:1", 9, 0, KEY, NULL, &c, &e), -ENETDOWN);
 	loop_net_revive(w->net, 1);
 	/* The transport of the life before stays dead. */
-	assert_int_equal(transport_loop.connect(w->worker_transport, "loop:0:1", 9, 0, KEY, &c, &e), -ENETDOWN);
+	assert_int_equal(transport_loop.connect(w->worker_transport, "loop:0:1", 9, 0, KEY, NULL, &c, &e), -ENETDOWN);
 	assert_int_equal(transport_loop.open(&config, &t, &e), 0);
-	assert_int_equal(transport_loop.connect(t, "loop:0:1", 9, 0, KEY, &c, &e), 0);
+	assert_int_equal(transport_loop.connect(t, "loop:0:1", 9, 0, KEY, NULL, &c, &e), 0);
 	assert_int_equal(transport_loop.established(t, c, &e), -ECONNREFUSED);
 	transport_loop.abandon(t, c);
 	transport_loop.close(t);
@@ -516,7 +516,7 @@ static void nonsense_addresses_are_refused(void **state)
 
 	(void)state;
 	for (i = 0; i < sizeof(bad) / sizeof(bad[0]); i++)
-		assert_int_equal(transport_loop.connect(w->worker_transport, bad[i], 9, 0, KEY, &c, &e), -EINVAL);
+		assert_int_equal(transport_loop.connect(w->worker_transport, bad[i], 9, 0, KEY, NULL, &c, &e), -EINVAL);
 	world_destroy(w);
 }
 

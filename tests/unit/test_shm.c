@@ -484,7 +484,7 @@ static void a_killed_box_is_an_error_and_leaves_nothing(void **state)
 	/* The memory is still there, for those who have it. */
 	assert_true(shm_rig_matches((const uint8_t *)w.c->result + SHM_RIG_BASE, 0, 1));
 	w.q->ops->drop(w.q, w.c);
-	assert_int_equal(transport_shm.connect(w.t, b.address, 7, 0, shm_rig_key, &w.c, &e), -ECONNREFUSED);
+	assert_int_equal(transport_shm.connect(w.t, b.address, 7, 0, shm_rig_key, NULL, &w.c, &e), -ECONNREFUSED);
 	w.c = NULL;
 	shm_worker_close(&w);
 	assert_int_equal(count_entries("/dev/shm"), files);

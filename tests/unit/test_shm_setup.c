@@ -101,7 +101,7 @@ static void too_many_regions_are_refused_by_name(void **state)
 	}
 	mem_region_destroy(&b.push);
 	assert_int_equal(mem_region_create(SHM_RIG_BASE, MEM_SHARED, MEM_NODE_ANY, &b.push, &e), 0);
-	assert_int_equal(transport_shm.connect(w.t, b.address, 7, 3, shm_rig_key, &w.c, &e), 0);
+	assert_int_equal(transport_shm.connect(w.t, b.address, 7, 3, shm_rig_key, NULL, &w.c, &e), 0);
 	while ((rc = transport_shm.established(w.t, w.c, &e)) == -EAGAIN)
 		if (transport_shm.accept(b.t, clock_now_ns(), &hello) == 0)
 			assert_int_equal(transport_shm.admit(b.t, hello.conn, &b.spec, &e), 0);
@@ -155,8 +155,8 @@ static void bad_addresses_and_absent_boxes_are_named(void **state)
 	memset(too_long + 1, 'x', SHM_ADDRESS_BYTES - 1);
 	assert_int_equal(transport_shm.open(&config, &t, &e), 0);
 	for (unsigned i = 0; i < sizeof(bad) / sizeof(bad[0]); i++)
-		assert_int_equal(transport_shm.connect(t, bad[i], 1, 0, shm_rig_key, &c, &e), -EINVAL);
-	assert_int_equal(transport_shm.connect(t, "@phub-0-0", 1, 0, shm_rig_key, &c, &e), -ECONNREFUSED);
+		assert_int_equal(transport_shm.connect(t, bad[i], 1, 0, shm_rig_key, NULL, &c, &e), -EINVAL);
+	assert_int_equal(transport_shm.connect(t, "@phub-0-0", 1, 0, shm_rig_key, NULL, &c, &e), -ECONNREFUSED);
 	assert_non_null(strstr(e.text, "@phub-0-0"));
 	transport_shm.close(t);
 }

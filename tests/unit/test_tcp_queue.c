@@ -298,7 +298,7 @@ static void test_queue_full(void **state)
 	tcp_rig_open(&rig, &config, 1, 1024);
 	for (int i = 0; i < 2; i++)
 		tcp_rig_connect(&rig, &box[i], &worker[i]);
-	assert_int_equal(rig.worker->ops->connect(rig.worker, rig.address, 7, 2, tcp_rig_key, &worker[2], &e), 0);
+	assert_int_equal(rig.worker->ops->connect(rig.worker, rig.address, 7, 2, tcp_rig_key, NULL, &worker[2], &e), 0);
 	while (rig.worker->ops->established(rig.worker, worker[2], &e) == -EAGAIN) {
 		struct hello hello;
 

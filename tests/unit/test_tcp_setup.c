@@ -205,14 +205,14 @@ static void test_connect_errors(void **state)
 
 	(void)state;
 	tcp_rig_open(&rig, NULL, 1, 1024);
-	assert_int_equal(rig.worker->ops->connect(rig.worker, "nonsense", 7, 2, tcp_rig_key, &c, &e), -EINVAL);
-	assert_int_equal(rig.worker->ops->connect(rig.worker, "*:7101", 7, 2, tcp_rig_key, &c, &e), -EINVAL);
+	assert_int_equal(rig.worker->ops->connect(rig.worker, "nonsense", 7, 2, tcp_rig_key, NULL, &c, &e), -EINVAL);
+	assert_int_equal(rig.worker->ops->connect(rig.worker, "*:7101", 7, 2, tcp_rig_key, NULL, &c, &e), -EINVAL);
 	memcpy(closed, rig.address, sizeof(closed));
 	rig.box->ops->queue_destroy(rig.box, rig.box_queue);
 	rig.box->ops->close(rig.box);
 	rig.box = transport_new(&(struct transport_config){0});
 	assert_int_equal(rig.box->ops->queue_create(rig.box, &rig.box_queue, &e), 0);
-	assert_int_equal(rig.worker->ops->connect(rig.worker, closed, 7, 2, tcp_rig_key, &c, &e), 0);
+	assert_int_equal(rig.worker->ops->connect(rig.worker, closed, 7, 2, tcp_rig_key, NULL, &c, &e), 0);
 	assert_int_equal(tcp_rig_established(&rig, c, &e), -ECONNREFUSED);
 	assert_non_null(strstr(e.text, closed));
 	/* It says so again, and is the caller's to free. */
@@ -394,7 +394,7 @@ static void test_out_of_files(void **state)
 	(void)state;
 	tcp_rig_open(&rig, NULL, 1, 1024);
 	tcp_rig_connect(&rig, &box, &worker);
-	assert_int_equal(rig.worker->ops->connect(rig.worker, rig.address, 7, 2, tcp_rig_key, &c, &e), 0);
+	assert_int_equal(rig.worker->ops->connect(rig.worker, rig.address, 7, 2, tcp_rig_key, NULL, &c, &e), 0);
 	assert_int_equal(getrlimit(RLIMIT_NOFILE, &limit), 0);
 	low = limit;
 	low.rlim_cur = (rlim_t)top; /* Every fd below it is taken. */
@@ -428,7 +428,8 @@ static void test_close_with_strangers(void **state)
 	tcp_rig_open(&rig, NULL, 1, 1024);
 	fd = tcp_rig_dial(&rig);
 	for (int i = 0; i < 2; i++)
-		assert_int_equal(rig.worker->ops->connect(rig.worker, rig.address, 7, 2, tcp_rig_key, &c[i], &e), 0);
+		assert_int_equal(
+			rig.worker->ops->connect(rig.worker, rig.address, 7, 2, tcp_rig_key, NULL, &c[i], &e), 0);
 	assert_int_equal(accept_once(&rig, clock_now_ns()), -EAGAIN);
 	for (int i = 0; i < 2; i++)
 		assert_int_equal(rig.worker->ops->established(rig.worker, c[i], &e), -EAGAIN);
@@ -449,7 +450,7 @@ static void refused(int code, int error)
 	struct err e = {0};
 
 	tcp_rig_open(&rig, NULL, 1, 1024);
-	assert_int_equal(rig.worker->ops->connect(rig.worker, rig.address, 7, 2, tcp_rig_key, &c, &e), 0);
+	assert_int_equal(rig.worker->ops->connect(rig.worker, rig.address, 7, 2, tcp_rig_key, NULL, &c, &e), 0);
 	assert_int_equal(accept_once(&rig, clock_now_ns()), -EAGAIN);
 	assert_int_equal(rig.worker->ops->established(rig.worker, c, &e), -EAGAIN);
 	rig.box->ops->reject(rig.box, tcp_rig_accept(&rig), code);
@@ -484,7 +485,7 @@ static void test_admit_errors(void **state)
 	tcp_rig_open(&rig, NULL, 1, 1024);
 	too_large = rig.box_spec;
 	too_large.payload_max = WIRE_PAYLOAD_MAX + 1;
-	assert_int_equal(rig.worker->ops->connect(rig.worker, rig.address, 7, 2, tcp_rig_key, &c, &e), 0);
+	assert_int_equal(rig.worker->ops->connect(rig.worker, rig.address, 7, 2, tcp_rig_key, NULL, &c, &e), 0);
 	assert_int_equal(accept_once(&rig, clock_now_ns()), -EAGAIN);
 	assert_int_equal(rig.worker->ops->established(rig.worker, c, &e), -EAGAIN);
 	assert_int_equal(rig.box->ops->admit(rig.box, tcp_rig_accept(&rig), &too_large, &e), -EINVAL);
@@ -528,7 +529,7 @@ static int bad_box(const void *data, size_t bytes, int hang_up, struct err *e)
 	assert_int_equal(sock_listen("127.0.0.1", 0, 0, NULL, &listening, e), 0);
 	assert_int_equal(getsockname(listening, (struct sockaddr *)&bound, &bound_bytes), 0);
 	sock_format(&bound, address, sizeof(address));
-	assert_int_equal(rig.worker->ops->connect(rig.worker, address, 7, 2, tcp_rig_key, &c, e), 0);
+	assert_int_equal(rig.worker->ops->connect(rig.worker, address, 7, 2, tcp_rig_key, NULL, &c, e), 0);
 	while ((fd = accept(listening, NULL, NULL)) < 0)
 		assert_int_equal(errno, EAGAIN);
 	tcp_rig_write(fd, data, bytes);
@@ -565,15 +566,15 @@ static void test_abandon(void **state)
 
 	(void)state;
 	tcp_rig_open(&rig, NULL, 1, 1024);
-	assert_int_equal(rig.worker->ops->connect(rig.worker, rig.address, 7, 2, tcp_rig_key, &c, &e), 0);
+	assert_int_equal(rig.worker->ops->connect(rig.worker, rig.address, 7, 2, tcp_rig_key, NULL, &c, &e), 0);
 	rig.worker->ops->abandon(rig.worker, c);
 	expect_ends(&rig, 0, 1);
-	assert_int_equal(rig.worker->ops->connect(rig.worker, rig.address, 7, 2, tcp_rig_key, &c, &e), 0);
+	assert_int_equal(rig.worker->ops->connect(rig.worker, rig.address, 7, 2, tcp_rig_key, NULL, &c, &e), 0);
 	assert_int_equal(accept_once(&rig, clock_now_ns()), -EAGAIN);
 	assert_int_equal(rig.worker->ops->established(rig.worker, c, &e), -EAGAIN);
 	rig.worker->ops->abandon(rig.worker, c);
 	rig.box->ops->abandon(rig.box, tcp_rig_accept(&rig));
-	assert_int_equal(rig.worker->ops->connect(rig.worker, rig.address, 7, 2, tcp_rig_key, &c, &e), 0);
+	assert_int_equal(rig.worker->ops->connect(rig.worker, rig.address, 7, 2, tcp_rig_key, NULL, &c, &e), 0);
 	assert_int_equal(accept_once(&rig, clock_now_ns()), -EAGAIN);
 	assert_int_equal(rig.worker->ops->established(rig.worker, c, &e), -EAGAIN);
 	{

@@ -136,7 +136,7 @@ static int lane_open(struct lane *lane, struct transport *t, const char *address
 	lane->result = malloc(CHUNKS * BYTES);
 	lane->spec = (struct conn_spec){
 		.chunk_count = CHUNKS, .spans = lane->spans, .sinks = lane->sinks, .payload_max = BYTES};
-	rc = t->ops->connect(t, address, 1, core, key, &lane->c, &e);
+	rc = t->ops->connect(t, address, 1, core, key, NULL, &lane->c, &e);
 	while (rc == 0 && (rc = t->ops->established(t, lane->c, &e)) == -EAGAIN) {
 		struct pollfd p = {.fd = t->ops->fd(t), .events = POLLIN};
 
