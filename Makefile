@@ -60,6 +60,12 @@ LIB_CFLAGS := $(shell $(PKG_CONFIG) --cflags $(NEEDED))
 LIBS := $(shell $(PKG_CONFIG) --libs $(NEEDED))
 endif
 CLIENT_LIBS := $(shell $(PKG_CONFIG) --libs libcrypto libprotobuf-c 2>/dev/null)
+# RDMA: without libibverbs the transport verbs is left out.
+HAVE_VERBS := $(call pkg_exists,libibverbs)
+VERBS_LIBS := $(if $(HAVE_VERBS),$(shell $(PKG_CONFIG) --libs libibverbs))
+LIB_CFLAGS += $(if $(HAVE_VERBS),-DPHUB_VERBS $(shell $(PKG_CONFIG) --cflags libibverbs))
+LIBS += $(VERBS_LIBS)
+CLIENT_LIBS += $(VERBS_LIBS)
 MACHINE := $(firstword $(subst -, ,$(shell $(CC) -dumpmachine 2>/dev/null)))
 
 # --- flags -----------------------------------------------------------------------------------------------------------
@@ -97,7 +103,7 @@ EXAMPLE := $(wildcard client/example.c)
 SRC_base := $(wildcard phub/base/*.c)
 SRC_aggregation := $(filter-out $(skip_x86) $(skip_arm),$(wildcard aggregation/*.c))
 SRC_topology := $(wildcard topology/*.c)
-SRC_transport := $(wildcard transport/*.c)
+SRC_transport := $(filter-out $(if $(HAVE_VERBS),,transport/verbs%),$(wildcard transport/*.c))
 SRC_box := $(filter-out phub/main.c,$(wildcard phub/*.c))
 SRC_control := $(wildcard phub/control/*.c)
 SRC_client := $(filter-out $(EXAMPLE),$(wildcard client/*.c))

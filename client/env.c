@@ -4,9 +4,17 @@
  */
 #include "client/env.h"
 
+#include <stdlib.h>
 #include <time.h>
 
-static const struct transport_ops *const env_transports[] = {&transport_shm, &transport_tcp, NULL};
+static const struct transport_ops *const env_transports[] = {
+	&transport_shm,
+#ifdef PHUB_VERBS
+	&transport_verbs,
+#endif
+	&transport_tcp,
+	NULL,
+};
 
 static int env_dial(void *ctx, const char *host, uint16_t port, struct stream **out, struct err *e)
 {
@@ -28,7 +36,7 @@ void env_product(struct client_env *env, const char *interface)
 		.dial = env_dial,
 		.now = env_now,
 		.transports = env_transports,
-		.config = {.interface = interface},
+		.config = {.interface = interface, .rdma = getenv("PHUB_RDMA")},
 		.ctx = (void *)(uintptr_t)interface,
 	};
 }

@@ -2,11 +2,29 @@
 /*
  * The transports by name: the one place that knows them all. Any thread.
  */
+#include <errno.h>
 #include <string.h>
 
+#include "transport/rdma.h"
 #include "transport/transport.h"
 
-static const struct transport_ops *const transport_list[] = {&transport_tcp, &transport_shm, &transport_loop};
+static const struct transport_ops *const transport_list[] = {
+	&transport_tcp,
+	&transport_shm,
+	&transport_loop,
+#ifdef PHUB_VERBS
+	&transport_verbs,
+#endif
+};
+
+#ifndef PHUB_VERBS
+int rdma_ports_list(struct rdma_port *out, unsigned max)
+{
+	(void)out;
+	(void)max;
+	return -ENOSYS;
+}
+#endif
 
 const struct transport_ops *transport_find(const char *name)
 {

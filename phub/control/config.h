@@ -58,6 +58,7 @@ struct config {
 	struct config_listen listen[CONFIG_LISTEN_MAX];
 	unsigned listen_count;
 	char interface[16];             /* "": any */
+	char rdma[160];                 /* "": all */
 	uint16_t port_first, port_last; /* of data connections; 0, 0: any */
 	char transports[CONFIG_TRANSPORTS_MAX][16];
 	unsigned transport_count;

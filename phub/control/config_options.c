@@ -20,6 +20,8 @@ const struct option option_table[] = {
 		"addresses of the control sessions, as host:port or [ipv6]:port; port 0 takes a free one; * is every "
 		"address"},
 	{"interface", OPTION_STRING, FIELD(interface), 0, 0, {NULL}, "", "network interface to serve; empty for any"},
+	{"rdma", OPTION_STRING, FIELD(rdma), 0, 0, {NULL}, "",
+		"RDMA ports for transport verbs, as DEVICE[:PORT][@GID],...; empty for all that can be used"},
 	{"data_ports", OPTION_PORTS, FIELD(port_first), 0, 0, {NULL}, "7100-7131",
 		"ports that data connections may be listened on; a firewall opens these and those of listen"},
 	{"transports", OPTION_NAMES, FIELD(transports), 0, 0, {NULL}, "tcp, shm", "ways that gradients may come in"},

@@ -10,7 +10,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-const char *const value_transports[] = {"tcp", "shm", NULL};
+const char *const value_transports[] = {
+	"tcp",
+	"shm",
+#ifdef PHUB_VERBS
+	"verbs",
+#endif
+	NULL,
+};
 
 #define VALUE_CPU_MAX    65535u
 #define VALUE_LIST_BYTES 4096u

@@ -10,6 +10,7 @@
 
 #include "tests/suite/transport_cases.h"
 #include "tests/suite/transport_rig.h"
+#include "transport/rdma.h"
 
 static const struct fixture fixtures[] = {
 	{.label = "loop", .transport = "loop", .plan = {.seed = 1, .poison = true}},
@@ -26,6 +27,7 @@ static const struct fixture fixtures[] = {
 	{.label = "loop-hold", .transport = "loop", .plan = {.seed = 3, .hold_max = 12, .poison = true}},
 	{.label = "tcp", .transport = "tcp"},
 	{.label = "shm", .transport = "shm", .mapped = true},
+	{.label = "verbs", .transport = "verbs", .one_sided = true},
 };
 
 enum { FIXTURES = sizeof(fixtures) / sizeof(fixtures[0]) };
@@ -59,6 +61,17 @@ static int run_fixture(const struct fixture *fixture)
 	return failed;
 }
 
+static bool has_rdma(void)
+{
+	struct rdma_port ports[RDMA_PORTS_MAX];
+	int count = rdma_ports_list(ports, RDMA_PORTS_MAX);
+
+	for (int i = 0; i < count && i < RDMA_PORTS_MAX; i++)
+		if (ports[i].usable)
+			return true;
+	return false;
+}
+
 int main(int argc, char **argv)
 {
 	unsigned i, ran = 0;
@@ -72,6 +85,10 @@ int main(int argc, char **argv)
 		if (!transport_find(fixtures[i].transport)) {
 			printf("skipped: %s: this build has no transport \"%s\"\n", fixtures[i].label,
 				fixtures[i].transport);
+			continue;
+		}
+		if (fixtures[i].one_sided && !has_rdma()) {
+			printf("skipped: %s: no RDMA device here\n", fixtures[i].label);
 			continue;
 		}
 		failed += run_fixture(&fixtures[i]);

@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What can be told of RDMA ports without using them, for `phub topo`, `phub doctor` and messages. Where the build has
+ * no libibverbs there are none.
+ */
+#ifndef PHUB_TRANSPORT_RDMA_H
+#define PHUB_TRANSPORT_RDMA_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#define RDMA_PORTS_MAX 64
+
+struct rdma_port {
+	char device[64];
+	char interface[16]; /* the network interface of its GID, or "" */
+	char kind[16];      /* "RoCE v2", "RoCE v1", "InfiniBand", "iWARP" */
+	char state[16];     /* "active", "down", ... */
+	char gid[48];       /* as text; "" when none fits */
+	int gid_index;      /* chosen: RoCE v2 first, IPv4 before IPv6 before link-local */
+	unsigned port;      /* from 1 */
+	int node;           /* NUMA node, -1: not known */
+	uint64_t rate_mbps;
+	unsigned mtu; /* bytes of payload in a packet */
+	bool usable;
+	char why[192]; /* not usable: why, and what to do */
+};
+
+/*
+ * Lists the ports of all devices. Returns how many (at most `max` were written), -ENOSYS (a build without libibverbs),
+ * or another negative errno. May open devices; any thread.
+ */
+int rdma_ports_list(struct rdma_port *out, unsigned max);
+
+#endif

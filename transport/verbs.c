@@ -1,0 +1,720 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The verbs transport's hot half: what a queue's owner calls. Completions are taken in first (verbs_collect()) and told
+ * afterwards, so that a completion is never lost for want of room. send() (verbs_tx.c) prepares work requests, flush()
+ * hands each queue pair its chain by one doorbell. One request in 16 asks for a completion; for the others a later one
+ * speaks, or the peer's answer, or, when neither comes, a request of no bytes (a nudge). What the messages say is
+ * verbs_rx.c.
+ */
+#include "transport/verbs_internal.h"
+
+#include <arpa/inet.h>
+#include <assert.h>
+#include <errno.h>
+#include <string.h>
+
+#include "transport/le.h"
+
+/* ---- which connection ---- */
+
+static struct verbs_rail **verbs_hash(const struct verbs_queue *q, uint32_t qpn)
+{
+	return &q->hash[(qpn * 2654435761u >> 8) & (q->hash_room - 1)];
+}
+
+struct verbs_rail *verbs_find(const struct verbs_queue *q, uint32_t qpn)
+{
+	struct verbs_rail *r = *verbs_hash(q, qpn);
+
+	while (r && r->qp->qp_num != qpn)
+		r = r->next_hash;
+	return r;
+}
+
+static void verbs_hash_add(struct verbs_queue *q, struct verbs_rail *r)
+{
+	struct verbs_rail **at = verbs_hash(q, r->qp->qp_num);
+
+	r->next_hash = *at;
+	*at = r;
+}
+
+static void verbs_hash_remove(struct verbs_queue *q, struct verbs_rail *r)
+{
+	struct verbs_rail **at = verbs_hash(q, r->qp->qp_num);
+
+	while (*at && *at != r)
+		at = &(*at)->next_hash;
+	if (*at)
+		*at = r->next_hash;
+}
+
+/* ---- the end ---- */
+
+static void verbs_set_report(struct verbs_queue *q, struct verbs_conn *c)
+{
+	if (verbs_link_alone(&c->report))
+		verbs_link_append(&q->report, &c->report);
+}
+
+/* Nothing more is sent; what came is still told, then the end, once. */
+void verbs_end(struct verbs_queue *q, struct verbs_conn *c, int error, const char *why)
+{
+	if (c->state != VERBS_OPEN)
+		return;
+	c->state = VERBS_CLOSED;
+	c->error = error;
+	c->why = why;
+	c->close_owed = true;
+	c->wanted = false;
+	verbs_link_remove(&c->ring);
+	verbs_link_remove(&c->quiet);
+	verbs_set_report(q, c);
+}
+
+static int verbs_status_errno(enum ibv_wc_status status)
+{
+	switch (status) {
+	case IBV_WC_RETRY_EXC_ERR:
+	case IBV_WC_RNR_RETRY_EXC_ERR:
+	case IBV_WC_RESP_TIMEOUT_ERR:
+		return -ETIMEDOUT;
+	case IBV_WC_REM_INV_REQ_ERR:
+	case IBV_WC_REM_ACCESS_ERR:
+	case IBV_WC_REM_OP_ERR:
+		return -EREMOTEIO;
+	case IBV_WC_LOC_LEN_ERR:
+		return -EMSGSIZE;
+	case IBV_WC_LOC_PROT_ERR:
+	case IBV_WC_LOC_ACCESS_ERR:
+		return -EFAULT;
+	case IBV_WC_WR_FLUSH_ERR:
+		return -ECONNRESET;
+	default:
+		return -EIO;
+	}
+}
+
+/* ---- what became of messages that were sent ---- */
+
+/* All before `index` are no longer read by the device. */
+void verbs_done(struct verbs_queue *q, struct verbs_rail *r, uint32_t index)
+{
+	struct verbs_conn *c = r->conn;
+
+	if (!wire_after(index, r->done))
+		return;
+	for (; r->done != index; r->done++)
+		c->unsent -= r->slots[r->done % VERBS_SEND_SLOTS].bytes;
+	verbs_set_report(q, c);
+}
+
+static void verbs_reclaim(struct verbs_queue *q, struct verbs_rail *r, uint32_t index)
+{
+	verbs_done(q, r, index);
+	if (!wire_after(index, r->reclaimed))
+		return;
+	r->reclaimed = index;
+	if (r->conn->wanted)
+		verbs_set_report(q, r->conn);
+}
+
+/* Half the bound and half of each ring are free again: a sender that is told sooner comes back for one message a time.
+ */
+static bool verbs_writable(const struct verbs_conn *c)
+{
+	if (!c->wanted || c->unsent > c->unsent_max / 2)
+		return false;
+	for (uint32_t i = 0; i < c->rail_count; i++)
+		if (c->rails[i].tail - c->rails[i].reclaimed > VERBS_SEND_SLOTS / 2)
+			return false;
+	return true;
+}
+
+/* The completion of the last message before `index` was asked for. */
+void verbs_signalled(struct verbs_queue *q, struct verbs_rail *r, uint32_t index)
+{
+	r->signalled = index;
+	r->unsignalled = 0;
+	r->unsignalled_bytes = 0;
+	q->counters.signalled++;
+}
+
+/* Gives the device what send() prepared, by one doorbell. */
+static void verbs_rail_flush(struct verbs_queue *q, struct verbs_rail *r)
+{
+	struct ibv_send_wr *first = NULL, *last = NULL, *bad;
+	uint32_t count = 0;
+	int rc;
+
+	for (uint32_t i = r->rung; i != r->tail; i++) {
+		struct ibv_send_wr *wr = &r->wrs[2 * (i % VERBS_SEND_SLOTS)];
+		struct ibv_send_wr *end = wr[1].num_sge || wr[1].opcode ? &wr[1] : wr;
+
+		if (last)
+			last->next = wr;
+		else
+			first = wr;
+		if (end != wr)
+			wr->next = end;
+		last = end;
+		count += end != wr ? 2 : 1;
+	}
+	if (!first)
+		return;
+	last->next = NULL;
+	/* While none is on its way that speaks for the others, the last does. */
+	if (!wire_after(r->signalled, r->reclaimed) && r->unsignalled > 0) {
+		last->send_flags |= IBV_SEND_SIGNALED;
+		verbs_signalled(q, r, r->tail);
+	}
+	r->rung = r->tail;
+	q->counters.posts += count;
+	q->counters.doorbells++;
+	rc = ibv_post_send(r->qp, first, &bad);
+	if (rc != 0)
+		verbs_end(q, r->conn, rc < 0 ? rc : -rc, "the device takes no more work");
+}
+
+/*
+ * Asks for the completion of what went before, and whether the peer is there at all, by a message of no bytes: a write
+ * costs the worker nothing; nobody writes to the box, so there it takes a slot for a moment.
+ */
+static void verbs_rail_nudge(struct verbs_queue *q, struct verbs_rail *r)
+{
+	struct ibv_send_wr wr = {.wr_id = verbs_wr_id(r, VERBS_NUDGE),
+		.opcode = r->conn->is_box ? IBV_WR_RDMA_WRITE : IBV_WR_SEND,
+		.send_flags = IBV_SEND_SIGNALED};
+	struct ibv_send_wr *bad;
+	int rc;
+
+	if (r->nudging)
+		return;
+	r->nudging = true;
+	r->nudged = r->rung;
+	r->unsignalled = 0;
+	r->unsignalled_bytes = 0;
+	q->counters.nudges++;
+	q->counters.doorbells++;
+	rc = ibv_post_send(r->qp, &wr, &bad);
+	if (rc != 0)
+		verbs_end(q, r->conn, rc < 0 ? rc : -rc, "the device takes no more work");
+}
+
+/* Puts a connection where its turn to be nudged will come: soon while something is not known to be done. */
+static void verbs_quiet(struct verbs_queue *q, struct verbs_conn *c)
+{
+	bool tail = false;
+
+	if (c->state != VERBS_OPEN)
+		return;
+	for (uint32_t i = 0; i < c->rail_count; i++)
+		tail = tail || c->rails[i].unsignalled > 0;
+	c->sent_ns = q->now_ns;
+	verbs_link_remove(&c->quiet);
+	verbs_link_append(tail ? &q->tails : &q->idle, &c->quiet);
+}
+
+static void verbs_conn_nudge(struct verbs_queue *q, struct verbs_conn *c, bool all)
+{
+	for (uint32_t i = 0; i < c->rail_count && c->state == VERBS_OPEN; i++)
+		if (all || c->rails[i].unsignalled > 0)
+			verbs_rail_nudge(q, &c->rails[i]);
+	verbs_quiet(q, c);
+}
+
+static void verbs_conn_flush(struct verbs_queue *q, struct verbs_conn *c)
+{
+	for (uint32_t i = 0; i < c->rail_count && c->state == VERBS_OPEN; i++)
+		verbs_rail_flush(q, &c->rails[i]);
+	verbs_quiet(q, c);
+}
+
+/* A worker's receives go back to where they came from. */
+static void verbs_rail_repost(struct verbs_queue *q, struct verbs_rail *r)
+{
+	struct ibv_recv_wr *bad;
+
+	if (!r->recv_first || r->conn->state != VERBS_OPEN)
+		return;
+	r->recv_last->next = NULL;
+	q->counters.recv_posts += r->recv_waiting;
+	q->counters.recv_doorbells++;
+	if (ibv_post_recv(r->qp, r->recv_first, &bad) != 0)
+		verbs_end(q, r->conn, -EIO, "the device takes no receives");
+	r->recv_first = r->recv_last = NULL;
+	r->recv_waiting = 0;
+}
+
+void verbs_give_back(struct verbs_queue *q, struct verbs_recv *v)
+{
+	struct verbs_rail *r = v->rail;
+
+	if (v->pool) {
+		verbs_pool_release(q, v);
+		return;
+	}
+	v->out = false;
+	if (r->recv_first)
+		r->recv_last->next = &v->wr;
+	else
+		r->recv_first = &v->wr;
+	r->recv_last = &v->wr;
+	if (++r->recv_waiting >= VERBS_REPOST)
+		verbs_rail_repost(q, r);
+}
+
+static void verbs_flush(struct queue *head)
+{
+	struct verbs_queue *q = (struct verbs_queue *)head;
+
+	/* Slots first: the credit for them may be in what is sent now. */
+	while (!verbs_link_alone(&q->pools)) {
+		struct verbs_link *at = q->pools.next;
+
+		(void)verbs_pool_post(
+			(struct verbs_pool *)(void *)((char *)at - offsetof(struct verbs_pool, dirty)), &q->counters);
+	}
+	while (!verbs_link_alone(&q->dirty)) {
+		struct verbs_conn *c = VERBS_CONN_OF(q->dirty.next, ring);
+
+		verbs_link_remove(&c->ring);
+		for (uint32_t i = 0; i < c->rail_count; i++)
+			verbs_rail_repost(q, &c->rails[i]);
+		verbs_conn_flush(q, c);
+	}
+}
+
+/* ---- completions ---- */
+
+static void verbs_inbox(struct verbs_queue *q, struct verbs_recv *v)
+{
+	v->next = NULL;
+	if (q->inbox_first)
+		q->inbox_last->next = v;
+	else
+		q->inbox_first = v;
+	q->inbox_last = v;
+	v->rail->conn->inbox++;
+}
+
+static void verbs_take_recv(struct verbs_queue *q, struct verbs_recv *v, const struct ibv_wc *wc)
+{
+	struct verbs_rail *r = verbs_find(q, wc->qp_num);
+
+	if (v->pool)
+		v->pool->on[v->device].posted--;
+	if (wc->status != IBV_WC_SUCCESS) {
+		if (r)
+			verbs_end(q, r->conn, verbs_status_errno(wc->status), ibv_wc_status_str(wc->status));
+		if (v->pool)
+			verbs_pool_release(q, v);
+		return;
+	}
+	v->qpn = wc->qp_num;
+	v->bytes = wc->byte_len;
+	v->imm = wc->wc_flags & IBV_WC_WITH_IMM ? ntohl(wc->imm_data) : 0;
+	v->written = wc->opcode == IBV_WC_RECV_RDMA_WITH_IMM;
+	v->out = true;
+	if (r) {
+		v->rail = r;
+		verbs_inbox(q, v);
+	} else {
+		v->next = q->strays;
+		q->strays = v;
+	}
+}
+
+static void verbs_take_send(struct verbs_queue *q, struct verbs_slot *slot, const struct ibv_wc *wc)
+{
+	struct verbs_rail *r = slot->rail;
+
+	if (wc->status == IBV_WC_SUCCESS)
+		verbs_reclaim(q, r, slot->index + 1);
+	else
+		verbs_end(q, r->conn, verbs_status_errno(wc->status), ibv_wc_status_str(wc->status));
+}
+
+static void verbs_take_nudge(struct verbs_queue *q, struct verbs_rail *r, const struct ibv_wc *wc)
+{
+	r->nudging = false;
+	if (wc->status == IBV_WC_SUCCESS)
+		verbs_reclaim(q, r, r->nudged);
+	else
+		verbs_end(q, r->conn, verbs_status_errno(wc->status), ibv_wc_status_str(wc->status));
+}
+
+static void verbs_bell_repost(const struct verbs_port *p, struct verbs_recv *v)
+{
+	struct ibv_recv_wr *bad;
+
+	v->wr.next = NULL;
+	(void)ibv_post_recv(p->bell, &v->wr, &bad);
+}
+
+/* Is this for a connection of ours that is adopted? Then it is over. */
+static bool verbs_bell_heard(struct verbs_queue *q, const struct verbs_recv *v)
+{
+	const uint8_t *said = (const uint8_t *)(uintptr_t)v->sge.addr + 40;
+	struct verbs_rail *r = verbs_find(q, le_get32(said + 8));
+	int code = handshake_code_errno(le_get32(said + 12));
+
+	if (!r || le_get64(said) != r->conn->token)
+		return false;
+	verbs_end(q, r->conn, -code, code ? strerrordesc_np(code) : NULL);
+	return true;
+}
+
+static void verbs_take_bell(struct verbs_queue *q, struct verbs_port *p, struct verbs_recv *v, const struct ibv_wc *wc)
+{
+	v->qpn = le_get32((const uint8_t *)(uintptr_t)v->sge.addr + 48);
+	if (wc->status == IBV_WC_SUCCESS && wc->byte_len == VERBS_BELL_BYTES && !verbs_bell_heard(q, v)) {
+		/* Perhaps of one that is about to be adopted: kept, the oldest makes room. */
+		v->rail = NULL;
+		v->imm = (uint32_t)(p - q->ports);
+		v->next = q->stray_bells;
+		q->stray_bells = v;
+		if (++p->stray_count <= VERBS_BELL_RECVS / 2)
+			return;
+		for (struct verbs_recv **at = &q->stray_bells; *at; at = &(*at)->next) {
+			struct verbs_recv *next = (*at)->next;
+
+			if (next && !next->next && next->imm == v->imm) {
+				(*at)->next = NULL;
+				v = next;
+				p->stray_count--;
+				break;
+			}
+		}
+	}
+	if (wc->status == IBV_WC_SUCCESS || wc->status != IBV_WC_WR_FLUSH_ERR)
+		verbs_bell_repost(p, v);
+}
+
+static void verbs_take(struct verbs_queue *q, struct verbs_port *p, const struct ibv_wc *wc)
+{
+	void *at = (void *)(uintptr_t)(wc->wr_id & ~(uint64_t)VERBS_WORK_MASK);
+
+	switch ((enum verbs_work)(wc->wr_id & VERBS_WORK_MASK)) {
+	case VERBS_RECV:
+		verbs_take_recv(q, at, wc);
+		break;
+	case VERBS_SEND:
+		verbs_take_send(q, at, wc);
+		break;
+	case VERBS_NUDGE:
+		verbs_take_nudge(q, at, wc);
+		break;
+	case VERBS_BELL_RECV:
+		verbs_take_bell(q, p, at, wc);
+		break;
+	case VERBS_DRAIN:
+		((struct verbs_rail *)at)->drained = true;
+		break;
+	case VERBS_BELL_SEND:
+	case VERBS_WORK_MASK:
+		break;
+	}
+}
+
+void verbs_collect(struct verbs_queue *q)
+{
+	struct ibv_wc wc[VERBS_WCS];
+
+	for (unsigned i = 0; i < q->port_count; i++) {
+		int count;
+
+		do {
+			count = ibv_poll_cq(q->ports[i].cq, VERBS_WCS, wc);
+			for (int k = 0; k < count; k++)
+				verbs_take(q, &q->ports[i], &wc[k]);
+			if (count > 0)
+				q->counters.completions += (unsigned)count;
+		} while (count == VERBS_WCS);
+	}
+}
+
+/* ---- what came ---- */
+
+static void verbs_event(struct event *event, enum event_type type, struct verbs_conn *c)
+{
+	*event = (struct event){.type = type, .conn = &c->conn};
+}
+
+/* What one connection owes its owner beside messages. True when it owes nothing more. */
+bool verbs_report(struct verbs_conn *c, struct event *events, unsigned max, unsigned *n)
+{
+	for (uint32_t i = 0; i < c->rail_count; i++) {
+		struct verbs_rail *r = &c->rails[i];
+
+		while (r->reported != r->done) {
+			void *cookie = r->slots[r->reported % VERBS_SEND_SLOTS].cookie;
+
+			if (cookie && *n == max)
+				return false;
+			r->reported++;
+			if (!cookie)
+				continue;
+			verbs_event(&events[*n], EVENT_SENT, c);
+			events[(*n)++].cookie = cookie;
+		}
+	}
+	if (c->state == VERBS_OPEN && verbs_writable(c)) {
+		if (*n == max)
+			return false;
+		c->wanted = false;
+		verbs_event(&events[(*n)++], EVENT_WRITABLE, c);
+	}
+	if (c->close_owed) {
+		if (*n == max || c->inbox > 0)
+			return false;
+		c->close_owed = false;
+		verbs_event(&events[*n], EVENT_CLOSED, c);
+		events[*n].error = c->error;
+		events[(*n)++].why = c->why;
+	}
+	return true;
+}
+
+static unsigned verbs_report_all(struct verbs_queue *q, struct event *events, unsigned max)
+{
+	struct verbs_link *next;
+	unsigned n = 0;
+
+	for (struct verbs_link *at = q->report.next; at != &q->report; at = next) {
+		next = at->next;
+		if (verbs_report(VERBS_CONN_OF(at, report), events, max, &n))
+			verbs_link_remove(at);
+		if (n == max)
+			break;
+	}
+	return n;
+}
+
+/* ---- time ---- */
+
+static void verbs_tick(struct verbs_queue *q, uint64_t now_ns)
+{
+	while (!verbs_link_alone(&q->tails)) {
+		struct verbs_conn *c = VERBS_CONN_OF(q->tails.next, quiet);
+
+		if (now_ns - c->sent_ns < VERBS_NUDGE_NS)
+			break;
+		verbs_conn_nudge(q, c, false);
+	}
+	while (!verbs_link_alone(&q->idle)) {
+		struct verbs_conn *c = VERBS_CONN_OF(q->idle.next, quiet);
+
+		if (now_ns - c->sent_ns < VERBS_PING_NS)
+			break;
+		verbs_conn_nudge(q, c, true);
+	}
+}
+
+static void verbs_hush(struct verbs_port *p)
+{
+	struct ibv_cq *cq;
+	void *context;
+
+	while (ibv_get_cq_event(p->channel, &cq, &context) == 0) {
+		p->events++;
+		p->armed = false;
+	}
+	if (p->events >= 64) {
+		ibv_ack_cq_events(p->cq, p->events);
+		p->events = 0;
+	}
+}
+
+static unsigned verbs_poll(struct queue *head, uint64_t now_ns, struct event *events, unsigned max)
+{
+	struct verbs_queue *q = (struct verbs_queue *)head;
+	unsigned n;
+
+	q->now_ns = now_ns;
+	for (unsigned i = 0; i < q->port_count; i++)
+		if (q->ports[i].armed)
+			verbs_hush(&q->ports[i]);
+	if (!q->inbox_first)
+		verbs_collect(q);
+	n = verbs_report_all(q, events, max);
+	n = verbs_tell_all(q, events, max, n);
+	if (n < max && !verbs_link_alone(&q->report))
+		n += verbs_report_all(q, events + n, max - n);
+	verbs_tick(q, now_ns);
+	if (atomic_load_explicit(&q->graves, memory_order_relaxed))
+		verbs_bury(q);
+	return n;
+}
+
+static int verbs_arm(struct queue *head)
+{
+	struct verbs_queue *q = (struct verbs_queue *)head;
+
+	/* What nobody has asked for would not wake us. */
+	while (!verbs_link_alone(&q->tails))
+		verbs_conn_nudge(q, VERBS_CONN_OF(q->tails.next, quiet), false);
+	for (unsigned i = 0; i < q->port_count; i++) {
+		if (q->ports[i].armed)
+			continue;
+		if (ibv_req_notify_cq(q->ports[i].cq, 0) != 0)
+			return -ENOTSUP;
+		q->ports[i].armed = true;
+	}
+	verbs_collect(q);
+	if (q->inbox_first || !verbs_link_alone(&q->report))
+		return -EAGAIN;
+	return q->epoll_fd;
+}
+
+/* ---- connections ---- */
+
+/* Messages that came before the connection was adopted, oldest first. */
+static void verbs_take_strays(struct verbs_queue *q, struct verbs_conn *c)
+{
+	struct verbs_recv *mine = NULL;
+
+	for (struct verbs_recv **at = &q->strays; *at;) {
+		struct verbs_recv *v = *at;
+		struct verbs_rail *r = verbs_find(q, v->qpn);
+
+		if (!r || r->conn != c) {
+			at = &v->next;
+			continue;
+		}
+		*at = v->next;
+		v->rail = r;
+		v->next = mine;
+		mine = v;
+	}
+	while (mine) {
+		struct verbs_recv *v = mine;
+
+		mine = v->next;
+		verbs_inbox(q, v);
+	}
+	for (struct verbs_recv **at = &q->stray_bells; *at; at = &(*at)->next) {
+		struct verbs_recv *v = *at;
+
+		if (!verbs_bell_heard(q, v))
+			continue;
+		*at = v->next;
+		q->ports[v->imm].stray_count--;
+		verbs_bell_repost(&q->ports[v->imm], v);
+		return;
+	}
+}
+
+static int verbs_adopt(struct queue *head, struct conn *conn, const struct conn_spec *spec)
+{
+	struct verbs_queue *q = (struct verbs_queue *)head;
+	struct verbs_conn *c = (struct verbs_conn *)conn;
+
+	if (spec->queue != head || c->spec != spec || c->state != VERBS_ADMITTED)
+		return -EINVAL;
+	if (q->conns == q->conns_max)
+		return -ENOSPC;
+	q->conns++;
+	conn->queue = head;
+	c->queue = q;
+	c->state = VERBS_OPEN;
+	for (uint32_t i = 0; i < c->rail_count; i++)
+		verbs_hash_add(q, &c->rails[i]);
+	verbs_quiet(q, c);
+	verbs_take_strays(q, c);
+	return 0;
+}
+
+static void verbs_forget_list(struct verbs_queue *q, struct verbs_recv **list, const struct verbs_conn *c)
+{
+	while (*list) {
+		struct verbs_recv *v = *list;
+		bool mine = v->rail && v->rail->conn == c;
+
+		for (uint32_t i = 0; !v->rail && i < c->rail_count; i++)
+			mine = mine || v->qpn == c->rails[i].qpn;
+		if (!mine) {
+			list = &v->next;
+			continue;
+		}
+		*list = v->next;
+		if (v->pool)
+			verbs_pool_release(q, v);
+	}
+}
+
+void verbs_forget(struct verbs_queue *q, struct verbs_conn *c)
+{
+	verbs_forget_list(q, &q->inbox_first, c);
+	verbs_forget_list(q, &q->strays, c);
+	for (q->inbox_last = q->inbox_first; q->inbox_last && q->inbox_last->next;)
+		q->inbox_last = q->inbox_last->next;
+	while (c->early) {
+		struct verbs_recv *v = c->early;
+
+		c->early = v->next;
+		if (v->pool)
+			verbs_pool_release(q, v);
+	}
+	verbs_link_remove(&c->ring);
+	verbs_link_remove(&c->report);
+	verbs_link_remove(&c->quiet);
+}
+
+/* Slots of this connection that its owner kept count as given back. */
+static void verbs_take_back(struct verbs_queue *q, const struct verbs_conn *c)
+{
+	for (uint32_t i = 0; c->pool && i < c->pool->devices * c->pool->count; i++) {
+		struct verbs_recv *v = &c->pool->recvs[i];
+
+		if (v->out && v->rail && v->rail->conn == c)
+			verbs_pool_release(q, v);
+	}
+}
+
+static void verbs_release(struct queue *head, void *slot)
+{
+	verbs_pool_release((struct verbs_queue *)head, slot);
+}
+
+static void verbs_drop(struct queue *head, struct conn *conn)
+{
+	struct verbs_queue *q = (struct verbs_queue *)head;
+	struct verbs_conn *c = (struct verbs_conn *)conn;
+
+	verbs_bell_ring(c, c->deaf ? c->error : 0);
+	c->state = VERBS_CLOSED;
+	for (uint32_t i = 0; i < c->rail_count; i++)
+		verbs_hash_remove(q, &c->rails[i]);
+	for (uint32_t i = 0; i < c->rail_count; i++)
+		verbs_rail_destroy(&c->rails[i], q);
+	verbs_forget(q, c);
+	verbs_take_back(q, c);
+	q->conns--;
+	verbs_conn_free(c);
+}
+
+void verbs_bury(struct verbs_queue *q)
+{
+	struct verbs_conn *c = atomic_exchange_explicit(&q->graves, NULL, memory_order_acquire);
+
+	if (c)
+		verbs_collect(q);
+	while (c) {
+		struct verbs_conn *next = c->next_grave;
+
+		verbs_forget(q, c);
+		verbs_conn_free(c);
+		c = next;
+	}
+}
+
+const struct queue_ops verbs_queue_ops = {
+	.adopt = verbs_adopt,
+	.poll = verbs_poll,
+	.send = verbs_send,
+	.flush = verbs_flush,
+	.release = verbs_release,
+	.arm = verbs_arm,
+	.drop = verbs_drop,
+};

@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * RDMA devices: which ports there are, which can be used and why the others cannot, and those that are opened. Control
+ * thread.
+ */
+#ifndef PHUB_TRANSPORT_VERBS_DEVICE_H
+#define PHUB_TRANSPORT_VERBS_DEVICE_H
+
+#include <infiniband/verbs.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "phub/base/err.h"
+#include "transport/rdma.h"
+
+/* One port of one device, opened. What a transport has of it is freed before it is closed. */
+struct verbs_device {
+	struct rdma_port about;
+	struct ibv_context *context;
+	struct ibv_pd *pd;
+	struct ibv_device_attr attr;
+	union ibv_gid gid;
+	enum ibv_mtu mtu;
+	uint16_t lid; /* InfiniBand; 0 where GIDs route */
+	uint8_t port;
+	bool routed; /* every packet has a global route header: RoCE */
+	bool down;   /* the port said so, and has not come back since */
+};
+
+/*
+ * Opens the usable ports that `wanted` names ("DEVICE[:PORT][@GID],..."; NULL: all), nearest to `interface` alone when
+ * that is given. Returns how many (1..max), or -ENODEV with what there is and why it cannot be used in `e`, -EINVAL (a
+ * name that cannot be), -ENOMEM.
+ */
+int verbs_devices_open(
+	const char *wanted, const char *interface, struct verbs_device *out, unsigned max, struct err *e);
+void verbs_device_close(struct verbs_device *d);
+
+/* 0, or -ENOMEM with the number that `ulimit -l` needs, when `bytes` more can certainly not be pinned. */
+int verbs_check_limit(uint64_t bytes, struct err *e);
+
+/* Reads what the device has to say of itself (a port down, a device gone), logs it and keeps it. Never blocks. */
+void verbs_device_listen(struct verbs_device *d);
+
+#endif

@@ -1,0 +1,434 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What the parts of the verbs transport share: verbs.c and verbs_rx.c move messages (owning core), verbs_pool.c has the
+ * receive slots, verbs_pair.c the queue pairs, verbs_setup.c makes the transport and its queues, verbs_join.c its
+ * connections (control thread). Included by these and their tests alone.
+ *
+ * A push is one SEND with immediate: the payload, then a trailer of 88 bytes, into a receive slot of the job. A result
+ * is one RDMA WRITE with immediate to where the push said, or, when the worker cannot derive its header from that push,
+ * a WRITE and a SEND with the header spelled out. Grants are such SENDs. A connection has a rail (a queue pair) per
+ * pair of ports.
+ *
+ *      immediate of a push      the chunk
+ *      immediate of a result    the chunk in the low chunk_bits, the low bits of the credit above
+ *      trailer                  wire header 64, landing address 8, its rkey 4, its bytes 4, order of the message 4,
+ * zero 4 spelled out              wire header 64, results before it 4, zero 4
+ *
+ * The end of a connection is told by a datagram (the bell), because a queue pair in error can say nothing more.
+ */
+#ifndef PHUB_TRANSPORT_VERBS_INTERNAL_H
+#define PHUB_TRANSPORT_VERBS_INTERNAL_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "phub/base/mem.h"
+#include "transport/handshake.h"
+#include "transport/transport.h"
+#include "transport/verbs_device.h"
+
+enum {
+	VERBS_DEVICES_MAX = 4,      /* ports in use; also rails of a connection */
+	VERBS_SEND_SLOTS = 128,     /* of a rail: messages that are not known to be done; a power of 2 */
+	VERBS_SEND_BYTES = 1 << 20, /* of a connection, when the configuration names no other bound */
+	VERBS_SIGNAL_EVERY = 16,
+	VERBS_WCS = 32,        /* completions of one ibv_poll_cq() */
+	VERBS_SPARE_SLOTS = 2, /* of a connection: for nudges, which take no credit */
+	VERBS_REPOST = 16,     /* receive slots that are given back at once */
+	VERBS_TRAILER_BYTES = 88,
+	VERBS_SPELLED_BYTES = 72, /* a header that is spelled out, and how many messages were before it */
+	VERBS_WORKER_RECVS = 32,  /* of a worker's rail, beside one for each chunk: grants, and the last word */
+	VERBS_BELL_RECVS = 128,
+	VERBS_BELL_BYTES = 40 + 16, /* global route header, then the datagram */
+	VERBS_HOLD_MAX = 128,       /* slots that a core may keep */
+	VERBS_CONNS = 1024,         /* of a queue, when the configuration names no other bound */
+	VERBS_STRANGERS_MAX = 256,
+	VERBS_HANDSHAKE_MS = 5000,
+	VERBS_CQES_MIN = 1024,
+	VERBS_TIMEOUT = 14,    /* 4.096 us * 2^14 = 67 ms for an acknowledgement */
+	VERBS_RETRIES = 6,     /* 7 is for ever with some devices */
+	VERBS_RNR_TIMER = 6,   /* 0.08 ms until a receiver that had no slot is asked again */
+	VERBS_RNR_RETRIES = 7, /* for ever: this peer is alive */
+};
+
+#define VERBS_NUDGE_NS 2000000ull    /* completions that nobody asked for are asked for after so long */
+#define VERBS_PING_NS  1000000000ull /* a connection that was quiet so long is asked whether it is there */
+#define VERBS_DRAIN_NS 100000000ull  /* the longest that a queue pair in error is waited for */
+
+/* What a completion belongs to: the low bits of wr_id; the rest is a pointer. */
+enum verbs_work {
+	VERBS_RECV = 0,      /* struct verbs_recv */
+	VERBS_SEND = 1,      /* struct verbs_slot */
+	VERBS_NUDGE = 2,     /* struct verbs_rail */
+	VERBS_BELL_RECV = 3, /* struct verbs_recv */
+	VERBS_BELL_SEND = 4, /* struct verbs_port */
+	VERBS_DRAIN = 5,     /* struct verbs_rail */
+	VERBS_WORK_MASK = 7,
+};
+
+/* A doubly linked ring; a link that points to itself is in no list. */
+struct verbs_link {
+	struct verbs_link *prev, *next;
+};
+
+/* A posted receive, and the message that came into it until it is given back. */
+struct verbs_recv {
+	struct ibv_recv_wr wr;
+	struct ibv_sge sge;
+	struct verbs_recv *next; /* in a queue's inbox or strays, or a pool's free ones */
+	struct verbs_pool *pool; /* box: that it is of */
+	struct verbs_rail *rail; /* that the message came by; worker: that it is posted to */
+	uint32_t device;         /* of the pool: index in the transport's */
+	uint32_t qpn;            /* of the message, while its rail is not known */
+	uint32_t imm, bytes;
+	bool written; /* by RDMA WRITE: `imm` is all there is */
+	bool out;     /* with the owner of the queue, or in its inbox: not posted */
+};
+
+/* Receive slots that the connections of one job share at one core, on every device. */
+struct verbs_pool {
+	struct verbs *verbs;
+	const void *group; /* NULL: of one connection */
+	struct queue *queue;
+	struct verbs_pool *next; /* of the transport's; control thread */
+	unsigned refs;           /* connections; 0: dead, control frees it; under verbs.lock */
+	struct mem_region memory;
+	unsigned devices;
+	struct {
+		struct ibv_srq *srq;
+		struct ibv_mr *mr;
+		struct verbs_recv *free; /* to be posted by the next flush, or when there are VERBS_REPOST */
+		uint32_t free_count;
+		uint32_t posted; /* not known to be consumed */
+		uint32_t cqes;   /* reserved */
+	} on[VERBS_DEVICES_MAX];
+	struct verbs_link dirty;  /* verbs_queue.pools, while anything is free */
+	struct verbs_recv *recvs; /* [devices * count] */
+	uint32_t count;           /* on each device */
+	uint32_t bytes;           /* of a slot */
+};
+
+/* One message that send() took. */
+struct verbs_slot {
+	struct verbs_rail *rail;
+	void *cookie;
+	uint32_t index; /* free-running: of this message on its rail */
+	uint32_t bytes; /* of its payload */
+};
+
+/*
+ * One queue pair. Messages are a ring of VERBS_SEND_SLOTS with free-running indexes: reported <= done <= rung <= tail
+ * and reclaimed <= done. What is done is no longer read by the device: its completion came, or the completion of a
+ * later one, or the peer answered it. What is reclaimed has left the device's own queue.
+ */
+struct verbs_rail {
+	struct verbs_conn *conn;
+	struct verbs_port *port; /* of the queue */
+	struct verbs_device *device;
+	struct ibv_qp *qp;
+	struct ibv_ah *ah; /* to the peer's bell */
+	struct verbs_rail *next_hash;
+	uint32_t device_index;
+	uint32_t qpn; /* also when the pair is gone */
+	uint32_t inline_max;
+	uint32_t psn;
+	uint32_t unsignalled; /* messages since the last one that asked for a completion */
+	uint32_t signalled;   /* index behind that one */
+	uint64_t unsignalled_bytes;
+	uint32_t tail, rung, done, reported, reclaimed;
+	uint32_t nudged; /* `tail` when a completion without a message was asked for */
+	uint32_t cqes;   /* that it has reserved */
+	bool nudging;    /* that is under way */
+	bool drained;
+	/* What the peer said. */
+	union ibv_gid peer_gid;
+	uint32_t peer_qpn, peer_psn, peer_bell;
+	uint16_t peer_lid;
+	uint8_t peer_mtu;
+	uint8_t peer_port; /* index among the peer's */
+	uint32_t rate_mbps;
+	struct ibv_send_wr *wrs; /* [2 * VERBS_SEND_SLOTS] two for each message: a result that is spelled out has two */
+	struct ibv_sge *sges;    /* [2 * VERBS_SEND_SLOTS] likewise */
+	struct verbs_slot *slots; /* [VERBS_SEND_SLOTS] */
+	uint8_t *trailers;        /* [VERBS_SEND_SLOTS] of VERBS_TRAILER_BYTES, registered */
+	struct ibv_mr *small_mr;  /* of trailers, and the worker's receives */
+	struct mem_region small;
+	struct verbs_recv *recvs; /* worker: [recv_count] */
+	uint32_t recv_count;
+	struct ibv_recv_wr *recv_first, *recv_last; /* worker: to be posted again */
+	uint32_t recv_waiting;
+};
+
+/* What a chunk's last message said: its result is derived from it. */
+struct verbs_asked {
+	uint64_t round;
+	uint64_t addr;  /* box: landing */
+	uint32_t rkey;  /* box */
+	uint32_t bytes; /* of the landing; 0: the payload is not wanted */
+	void *sink;     /* worker */
+	uint32_t hyper;
+	uint32_t sent; /* box: index on its rail behind the last result of this chunk; worker: behind the last push */
+	uint16_t priority;
+	bool open;
+};
+
+enum verbs_state {
+	VERBS_DIALLED,  /* worker: waits for the nonce */
+	VERBS_SHAKING,  /* the handshake is under way */
+	VERBS_ADMITTED, /* in no queue yet */
+	VERBS_OPEN,     /* in a queue */
+	VERBS_CLOSED,   /* over: EVENT_CLOSED was yielded or is about to be */
+};
+
+struct verbs_conn {
+	struct conn conn;
+	struct verbs *verbs;
+	struct verbs_queue *queue;
+	enum verbs_state state;
+	bool is_box;
+	const struct conn_spec *spec;
+	struct verbs_pool *pool;     /* box */
+	struct verbs_region *result; /* box */
+	struct verbs_rail rails[VERBS_DEVICES_MAX];
+	uint32_t rail_count;
+	uint8_t *rail_of;          /* [chunk_count], NULL with one rail */
+	struct verbs_asked *asked; /* [chunk_count] */
+	uint32_t chunk_bits;
+	uint32_t credit;         /* box: told last; worker: heard last */
+	struct wire_header last; /* job, generation, epoch and rank of the last message of the worker */
+	uint64_t token;          /* by which the peer's bell is known */
+	uint64_t peer_token;
+	uint64_t unsent; /* bytes of messages that are not done */
+	uint64_t unsent_max;
+	/*
+	 * Rails overtake each other: the box takes messages in the order in which they were sent, the worker what is
+	 * spelled out behind the results that were before it.
+	 */
+	uint32_t order_out, order_in;
+	struct verbs_recv *early; /* came before their turn */
+	uint32_t inbox;           /* messages that are in the queue's inbox, or early */
+	bool deaf;                /* what still comes is thrown away */
+	bool wanted;              /* a send() said -EAGAIN: EVENT_WRITABLE is owed */
+	bool close_owed;          /* EVENT_CLOSED is not yielded yet */
+	bool bell_owed;           /* the peer is told of the end */
+	int error;                /* of EVENT_CLOSED */
+	const char *why;
+	uint64_t sent_ns;         /* when the device was last given something */
+	struct verbs_link ring;   /* verbs_queue.dirty: rails have messages that the device was not told of */
+	struct verbs_link report; /* verbs_queue.report: owes events that are no message */
+	struct verbs_link quiet;  /* verbs_queue.tails or .idle */
+	struct verbs_link list;   /* before adoption: verbs.strangers, .complete or .asked; worker: verbs.dialled */
+	/* Before adoption only. */
+	uint64_t session;
+	uint32_t core, number;
+	uint64_t deadline_ns;
+	bool gone; /* box: the worker has given up */
+	struct handshake handshake;
+	struct verbs_said *heard_first, *heard_last; /* worker: signals that were not yet looked at */
+	struct verbs_conn *next_grave;
+};
+
+struct verbs_counters {
+	uint64_t messages, posts, doorbells, signalled; /* sent */
+	uint64_t recv_posts, recv_doorbells;
+	uint64_t completions, nudges;
+};
+
+/* What a queue has of one device. */
+struct verbs_port {
+	struct verbs_queue *queue;
+	struct verbs_device *device;
+	struct ibv_comp_channel *channel;
+	struct ibv_cq *cq;
+	struct ibv_pd *pd; /* the device's, or a parent domain of it in which this queue's pairs need no locks */
+	struct ibv_td *td;
+	unsigned cqes;         /* room of `cq`; control thread */
+	atomic_uint cqes_used; /* of it may be owed at once, at most */
+	unsigned events;       /* wake-ups that were not acknowledged */
+	unsigned stray_count;  /* of verbs_queue.stray_bells */
+	bool armed;
+	struct ibv_qp *bell;
+	struct ibv_mr *bell_mr;
+	uint8_t *bell_memory;
+	struct verbs_recv *bell_recvs;
+	uint32_t bell_key;
+};
+
+struct verbs_queue {
+	struct queue queue;
+	struct verbs *verbs;
+	struct verbs_port ports[VERBS_DEVICES_MAX];
+	unsigned port_count;
+	int epoll_fd;
+	unsigned conns, conns_max;
+	struct verbs_rail **hash; /* [hash_room] by number of the queue pair */
+	uint32_t hash_room;
+	struct verbs_recv *inbox_first, *inbox_last;
+	struct verbs_recv *strays; /* messages whose connection is not adopted yet, newest first */
+	struct verbs_recv *stray_bells;
+	struct verbs_link dirty, report, tails, idle, pools;
+	_Atomic(struct verbs_conn *) graves; /* connections that control gave up after they were admitted */
+	uint64_t now_ns;
+	struct verbs_counters counters;
+};
+
+/* Registered memory: of the caller (worker), or that results are sent from (box). */
+struct verbs_region {
+	struct verbs_region *next;
+	uintptr_t from, to;
+	struct ibv_mr *mr[VERBS_DEVICES_MAX];
+	unsigned uses; /* box: connections; 0: dead, control frees it; under verbs.lock */
+};
+
+/* A signal in a list. */
+struct verbs_said {
+	struct verbs_said *next;
+	struct signal signal;
+};
+
+struct verbs {
+	struct transport transport;
+	struct verbs_device devices[VERBS_DEVICES_MAX];
+	unsigned device_count;
+	struct verbs_queue *queue; /* worker: the one */
+	/* Cores put what control gets: never on the way of a chunk. */
+	pthread_mutex_t lock;
+	struct verbs_region *regions;
+	struct verbs_pool *pools;
+	struct verbs_said *said_first, *said_last;
+	struct verbs_link strangers, complete, asked, dialled; /* asked: the owner of the session makes up its mind */
+	unsigned stranger_count;
+	unsigned queue_conns_max, send_bytes_max;
+	uint64_t handshake_ns;
+	uint32_t numbers;
+	uint64_t registrations;
+	char address[64]; /* box: what is dialled; "" while it does not listen */
+};
+
+extern const struct queue_ops verbs_queue_ops;
+
+/* ---- verbs_setup.c ---- */
+
+/* Gives room for `cqes` more completions at the queue's port. 0 or -ENOSPC. */
+int verbs_port_reserve(struct verbs_port *p, unsigned cqes, struct err *e);
+/* Registers on every device, or finds what was registered before. NULL: `e` says why. */
+struct verbs_region *verbs_region_get(struct verbs *v, void *addr, size_t bytes, int access, struct err *e);
+void verbs_region_put(struct verbs *v, struct verbs_region *r);
+/* Control: frees those that nobody uses any more. */
+void verbs_regions_reap(struct verbs *v);
+
+/* ---- verbs_join.c ---- */
+
+int verbs_connect(struct transport *head, const char *address, uint64_t session, uint32_t core, const uint8_t *key,
+	const struct conn_spec *spec, struct conn **out, struct err *e);
+int verbs_established(struct transport *head, struct conn *conn, struct err *e);
+int verbs_accept(struct transport *head, uint64_t now_ns, struct hello *out);
+int verbs_admit(struct transport *head, struct conn *conn, const struct conn_spec *spec, struct err *e);
+void verbs_reject(struct transport *head, struct conn *conn, int code);
+void verbs_abandon(struct transport *head, struct conn *conn);
+int verbs_signal_take(struct transport *head, struct signal *out);
+void verbs_signal_give(struct transport *head, const struct signal *in);
+/* Ends all that is under way. */
+void verbs_join_fini(struct verbs *v);
+
+/* ---- verbs_pair.c: queue pairs and what belongs to them ---- */
+
+/* Makes the rails' queue pairs on the queue's ports, in state INIT. 0 or a negative errno. */
+int verbs_rail_create(struct verbs_conn *c, struct verbs_rail *r, uint32_t device_index, struct err *e);
+/* Brings it to where it sends and receives: the peer's numbers are known. */
+int verbs_rail_connect(struct verbs_rail *r, struct err *e);
+/*
+ * Ends the pair: on return the device reads and writes no memory for it. `owner`: the queue whose owner calls; NULL:
+ * control, before adoption.
+ */
+void verbs_rail_destroy(struct verbs_rail *r, struct verbs_queue *owner);
+/* Spreads the chunks over the rails by their rates: both ends come to the same. 0 or -ENOMEM. */
+int verbs_rails_spread(struct verbs_conn *c);
+/* Frees what is left when its rails are gone. */
+void verbs_conn_free(struct verbs_conn *c);
+/* Tells the peer that this is the end. */
+void verbs_bell_ring(struct verbs_conn *c, int code);
+
+/* ---- verbs_pool.c ---- */
+
+/* The pool of this connection, made when it is the first. NULL: `e` says why. */
+struct verbs_pool *verbs_pool_get(struct verbs *v, const struct conn_spec *spec, struct err *e);
+void verbs_pool_put(struct verbs_pool *p);
+/* Control: frees those that nobody uses any more: memory is unpinned, which no core should wait for. */
+void verbs_pools_reap(struct verbs *v);
+/* Owner of the queue: gives a slot back; it is posted with others. */
+void verbs_pool_release(struct verbs_queue *q, struct verbs_recv *r);
+/* Posts what is free, and counts that (n may be NULL). 0 or a negative errno. */
+int verbs_pool_post(struct verbs_pool *p, struct verbs_counters *n);
+
+/* ---- verbs.c ---- */
+
+/* Takes in all completions that are there. */
+void verbs_collect(struct verbs_queue *q);
+/* A connection's messages that were not yielded are forgotten, and no list knows it any more. */
+void verbs_forget(struct verbs_queue *q, struct verbs_conn *c);
+struct verbs_rail *verbs_find(const struct verbs_queue *q, uint32_t qpn);
+/* Frees connections that control gave up after they were admitted. */
+void verbs_bury(struct verbs_queue *q);
+/* Nothing more is sent; what came is still told, then the end, once. */
+void verbs_end(struct verbs_queue *q, struct verbs_conn *c, int error, const char *why);
+/* All messages before `index` are no longer read by the device. */
+void verbs_done(struct verbs_queue *q, struct verbs_rail *r, uint32_t index);
+/* Tells what the connection owes beside messages. True when it owes nothing more. */
+bool verbs_report(struct verbs_conn *c, struct event *events, unsigned max, unsigned *n);
+/* The rail that this chunk takes. */
+uint32_t verbs_rail_index(const struct verbs_conn *c, uint32_t chunk);
+/* The completion of the last message before `index` was asked for. */
+void verbs_signalled(struct verbs_queue *q, struct verbs_rail *r, uint32_t index);
+/* What came is no longer looked at. */
+void verbs_give_back(struct verbs_queue *q, struct verbs_recv *v);
+
+/* ---- verbs_tx.c ---- */
+
+/* The `send` of queue_ops. */
+int verbs_send(
+	struct queue *head, struct conn *conn, const struct wire_header *header, const void *payload, void *cookie);
+
+/* ---- verbs_rx.c ---- */
+
+/* Tells of the messages in the inbox, oldest first, from events[n] on. Returns the new n. */
+unsigned verbs_tell_all(struct verbs_queue *q, struct event *events, unsigned max, unsigned n);
+
+static inline void verbs_link_init(struct verbs_link *link)
+{
+	link->prev = link;
+	link->next = link;
+}
+
+static inline bool verbs_link_alone(const struct verbs_link *link)
+{
+	return link->next == link;
+}
+
+static inline void verbs_link_append(struct verbs_link *list, struct verbs_link *link)
+{
+	link->prev = list->prev;
+	link->next = list;
+	list->prev->next = link;
+	list->prev = link;
+}
+
+static inline void verbs_link_remove(struct verbs_link *link)
+{
+	link->prev->next = link->next;
+	link->next->prev = link->prev;
+	verbs_link_init(link);
+}
+
+#define VERBS_CONN_OF(pointer, member) \
+	((struct verbs_conn *)(void *)((char *)(pointer)-offsetof(struct verbs_conn, member)))
+
+static inline uint64_t verbs_wr_id(const void *at, enum verbs_work work)
+{
+	return (uint64_t)(uintptr_t)at | work;
+}
+
+#endif
