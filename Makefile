@@ -46,6 +46,7 @@ RATE ?=
 CLANG ?= clang
 ARM_CC ?= aarch64-linux-gnu-gcc
 ARM_RUN ?= $(if $(SAN),,qemu-aarch64-static)
+VM ?= $(if $(filter address thread,$(SAN)),qemu,uml)
 
 # --- probes ----------------------------------------------------------------------------------------------------------
 
@@ -283,7 +284,11 @@ test-programs: all $(TEST_PROGRAMS) $(SYSTEM_PROGRAMS) $(REPLAY_PROGRAMS) $(if $
 .PHONY: test
 test: deps-test ## build and run every test (TESTS=word: only those whose name holds it)
 	@$(MAKE) --no-print-directory test-programs $(if $(ARM_RUN),arm-programs)
-	@BUILD='$(BUILD)' SEEDS='$(SEEDS)' ARM_RUN='$(ARM_RUN)' tests/run.sh $(TESTS)
+	@BUILD='$(BUILD)' SEEDS='$(SEEDS)' ARM_RUN='$(ARM_RUN)' VM='$(VM)' tests/run.sh $(TESTS)
+
+.PHONY: vm
+vm: deps-vm ## the kernel of the virtual machine for RDMA tests, into ~/.cache/phub-vm: minutes, once (VM=uml or qemu)
+	@$(if $(filter qemu,$(VM)),tests/vm/debian.sh,tests/vm/uml.sh)
 
 .PHONY: sim
 sim: ## run SEEDS seeded simulations, or the one called SEED
@@ -327,11 +332,13 @@ arm-test: ## cross-build the kernels for 64-bit Arm and test them under emulatio
 
 # --- the rest --------------------------------------------------------------------------------------------------------
 
-.PHONY: deps deps-test deps-demo deps-lint deps-fuzz deps-bench
+.PHONY: deps deps-test deps-vm deps-demo deps-lint deps-fuzz deps-bench
 deps: ## install what is missing (Debian packages)
 	@deploy/deps.sh
 deps-test:
-	@deploy/deps.sh build test
+	@deploy/deps.sh build test vm
+deps-vm:
+	@deploy/deps.sh vm
 deps-demo:
 	@deploy/deps.sh build demo
 deps-lint:

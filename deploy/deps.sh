@@ -3,7 +3,7 @@
 #
 # Installs the Debian packages that are missing; when none is, one dpkg-query is all it does.
 #
-# Usage: deploy/deps.sh [build] [test] [lint] [fuzz] [demo] [bench] [--list]     without a group: all of them
+# Usage: deploy/deps.sh [build] [test] [vm] [lint] [fuzz] [demo] [bench] [--list]     without a group: all of them
 #        --list prints the packages and installs nothing
 #
 # shellcheck disable=SC2086 # lists of packages are split into words on purpose
@@ -13,6 +13,8 @@ build="make gcc libc6-dev binutils pkg-config libssl-dev libprotobuf-c-dev proto
 	libjansson-dev libibverbs-dev"
 test="libcmocka-dev iproute2 procps python3 python3-numpy python3-torch python3-pip python3-setuptools python3-wheel
 	dataset-fashion-mnist gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user-static valgrind"
+vm="make gcc patch flex bison bc xz-utils cpio kmod busybox-static iproute2 qemu-system-x86 python3 ibverbs-utils
+	ibverbs-providers"
 lint="python3 clang-format-14 cppcheck shellcheck libcmocka-dev"
 fuzz="clang libclang-rt-14-dev"
 demo="python3 python3-numpy python3-torch python3-matplotlib dataset-fashion-mnist"
@@ -24,18 +26,19 @@ for word in "$@"; do
 	case $word in
 	build) packages="$packages $build" ;;
 	test) packages="$packages $test" ;;
+	vm) packages="$packages $vm" ;;
 	lint) packages="$packages $lint" ;;
 	fuzz) packages="$packages $fuzz" ;;
 	demo) packages="$packages $demo" ;;
 	bench) packages="$packages $bench" ;;
 	--list) list=yes ;;
 	*)
-		echo "deps.sh: unknown group \"$word\": use build, test, lint, fuzz, demo, bench" >&2
+		echo "deps.sh: unknown group \"$word\": use build, test, vm, lint, fuzz, demo, bench" >&2
 		exit 2
 		;;
 	esac
 done
-[ -n "$packages" ] || packages="$build $test $lint $fuzz $demo $bench"
+[ -n "$packages" ] || packages="$build $test $vm $lint $fuzz $demo $bench"
 packages=$(printf '%s\n' $packages | sort -u)
 
 if [ -n "$list" ]; then
