@@ -5,16 +5,22 @@
 # One line per program; the tail of its output when it fails; the last line is "N passed, N failed, N skipped".
 #
 # Usage: tests/run.sh [WORD...]    only programs whose name holds one of the words
-# Reads BUILD, SEEDS, ARM_RUN, TEST_TIMEOUT (seconds per program) from the environment.
+# Reads BUILD, SEEDS, ARM_RUN, VM, TEST_TIMEOUT (seconds per program) from the environment.
 #
 # A program says how it went by its exit status: 0, 77 (skipped; its last line is the reason), anything else failed.
 # One that speaks cmocka or TAP is counted by cases, others as one.
+#
+# One that needs RDMA devices says so in a line of its head, "vm: OPTIONS", those of tests/vm/run.sh. It runs as it is where
+# a device is active, else in a virtual machine made with these options; as rdma/NAME. "vm: OPTIONS -- ARGUMENTS" is a run
+# with arguments beside the plain one. VM says which machine: uml (the default), qemu (what a program under the address
+# or thread sanitizer needs), or nothing, for none.
 set -u
 cd "$(dirname "$0")/.." || exit 1
 
 BUILD=${BUILD:-build}
 SEEDS=${SEEDS:-1000}
 ARM_RUN=${ARM_RUN-qemu-aarch64-static}
+VM=${VM-uml}
 TEST_TIMEOUT=${TEST_TIMEOUT:-300}
 LOGS=$BUILD/test-logs
 words=("$@")
@@ -105,6 +111,56 @@ skip() { # NAME REASON
 	printf '%-4s %-44s    0 passed, 1 skipped  (%s)\n' skip "$1" "$2"
 }
 
+# Sets rdma to where devices are: "here", "uml" or "qemu", "none" or "broken"; and why there are none. The first who asks may
+# wait minutes for a kernel.
+rdma='' why=''
+rdma_find() {
+	local log=$LOGS/vm.log maker=tests/vm/uml.sh
+
+	if grep -qs ACTIVE /sys/class/infiniband/*/ports/*/state; then
+		rdma=here
+	elif [[ -z $VM ]]; then
+		rdma=none why="VM is empty"
+	else
+		[[ $VM != qemu ]] || maker=tests/vm/debian.sh
+		$maker 2>&1 >/dev/null | tee "$log"
+		case ${PIPESTATUS[0]} in
+		0) rdma=$VM ;;
+		77) rdma=none why=$(tail -1 "$log") ;;
+		*) rdma=broken ;;
+		esac
+	fi
+}
+
+run_rdma() { # NAME OPTIONS[-- ARGUMENTS] COMMAND...
+	local name=rdma/$1 machine=(tests/vm/run.sh -t "$TEST_TIMEOUT" -r "$BUILD") variable options arguments
+
+	wanted "$name" || return 0
+	[[ -n $rdma ]] || rdma_find
+	read -ra options <<<"${2%%-- *}"
+	read -ra arguments <<<"$([[ $2 != *"-- "* ]] || echo "${2#*-- }")"
+	shift 2
+	for variable in BUILD SEEDS LC_ALL ASAN_OPTIONS UBSAN_OPTIONS TSAN_OPTIONS; do
+		machine+=(-e "$variable")
+	done
+	case $rdma in
+	here) run "$name" "$@" "${arguments[@]}" ;;
+	uml) run "$name" "${machine[@]}" -U "${options[@]}" -- "$@" "${arguments[@]}" ;;
+	qemu) run "$name" "${machine[@]}" "${options[@]}" -- "$@" "${arguments[@]}" ;;
+	none) skip "$name" "no RDMA device here and no virtual machine: $why" ;;
+	broken) run "$name" sh -c "cat '$LOGS/vm.log'; exit 1" ;;
+	esac
+}
+
+run_test() { # NAME SOURCE COMMAND...
+	local name=$1 line
+
+	line=$(sed -n '1,20s/^[ */#]*vm: //p' "$2")
+	shift 2
+	[[ -n $line && $line != *"-- "* ]] || run "$name" "$@"
+	[[ -z $line ]] || run_rdma "$name" "$line" "$@"
+}
+
 mkdir -p "$LOGS"
 shopt -s nullglob
 
@@ -112,7 +168,7 @@ shopt -s nullglob
 for source in tests/unit/test_*.c tests/suite/test_*.c; do
 	name=${source#tests/}
 	name=${name%.c}
-	run "$name" "$BUILD/tests/$name"
+	run_test "$name" "$source" "$BUILD/tests/$name"
 done
 for source in tests/fuzz/fuzz_*.c; do
 	name=$(basename "$source" .c)
@@ -124,7 +180,7 @@ if ((${#sources[@]})); then
 	run "sim ($SEEDS seeds)" "$BUILD/sim" --seeds "$SEEDS"
 fi
 for script in tests/system/*.sh tests/system/*.py; do
-	[[ -x $script ]] && run "system/$(basename "$script")" "$script"
+	[[ -x $script ]] && run_test "system/$(basename "$script")" "$script" "$script"
 done
 # An empty ARM_RUN leaves Arm out: emulation says nothing about this compiler or sanitizer.
 programs=()

@@ -1,0 +1,172 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+#
+# The virtual machine that RDMA tests run in where there is no device (tests/vm): what the tests rely on that it does. Both
+# kinds of machine; a kind that cannot be had here is skipped. Speaks TAP.
+#
+# Usage: tests/system/test_vm.sh [WORD...]    only those whose name holds one of the words
+set -u
+cd "$(dirname "$0")/../.." || exit 1
+
+scratch=$(mktemp -d)
+export TMPDIR=$scratch
+trap 'rm -rf "$scratch"' EXIT
+words=("$@")
+number=0
+
+# A check prints nothing when all is well, else what is wrong.
+check() { # NAME FUNCTION ARGUMENT...
+	local name=$1 word wrong
+
+	for word in "${words[@]}"; do
+		[[ $name == *"$word"* ]] || return 0
+	done
+	((++number))
+	shift
+	wrong=$("$@" 2>&1)
+	if [[ -z $wrong ]]; then
+		echo "ok $number - $name"
+	else
+		echo "not ok $number - $name"
+		printf '# %s\n' "${wrong//$'\n'/$'\n# '}"
+	fi
+}
+
+skip() { # NAME REASON
+	echo "ok $((++number)) - $1 # SKIP $2"
+}
+
+vm() { # OPTION... -- COMMAND...
+	tests/vm/run.sh "${kind[@]}" -d / "$@"
+}
+
+expect() { # WHAT WANTED FOUND
+	[[ $2 == "$3" ]] || printf '%s: wanted "%s", found "%s"\n' "$1" "$2" "$3"
+}
+
+passes_through() {
+	# shellcheck disable=SC2016 # the guest's shell expands it
+	PHUB_WORD="two words" vm -e PHUB_WORD -- bash -c 'printf "%s\r\n\0" "$PHUB_WORD"; echo err >&2; exit 3' \
+		>"$scratch/out" 2>"$scratch/err"
+	expect status 3 $?
+	printf 'two words\r\n\0' | cmp - "$scratch/out"
+	expect stderr err "$(<"$scratch/err")"
+	vm -- sh -c 'kill -SEGV $$' 2>/dev/null
+	expect "status of a crash" 139 $?
+}
+
+has_devices() {
+	local found
+
+	found=$(vm -w 5 -- sh -c 'grep -l ACTIVE /sys/class/infiniband/*/ports/1/state | cut -d/ -f5; ibv_devinfo | grep -c PORT_ACTIVE')
+	expect "devices of -w 5" "node1 node2 node3 node4 node5 5" "${found//$'\n'/ }"
+	expect "device of a plain run" rxe0 "$(vm -- ls /sys/class/infiniband)"
+	expect "devices of -i 0" "" "$(vm -i 0 -- ls /sys/class/infiniband)"
+}
+
+throws_away() {
+	mkdir "$scratch/kept"
+	vm -r "$scratch/kept" -- sh -c "echo new >$scratch/kept/file; echo new >$scratch/lost; cat $scratch/lost" >"$scratch/out"
+	expect "what the guest wrote and read" new "$(<"$scratch/out")"
+	expect "the file below -r" new "$(cat "$scratch/kept/file")"
+	[[ ! -e $scratch/lost ]] || echo "what the guest wrote outside -r is there"
+	rm -r "$scratch/kept"
+}
+
+# Registering 1 MiB as nobody: 64 KiB is not enough, "unlimited" is; then it waits for a client.
+limits_memory() {
+	local nobody=(setpriv --reuid 65534 --regid 65534 --clear-groups timeout 3 ibv_rc_pingpong -g 1 -s 1048576) found
+
+	found=$(vm -l 64 -- "${nobody[@]}" 2>&1)
+	[[ $found == *"register MR"* ]] || echo "ulimit -l 64 did not limit: $found"
+	found=$(vm -- "${nobody[@]}" 2>&1)
+	expect "unlimited" 124 $?
+	[[ $found != *"register MR"* ]] || echo "without a limit: $found"
+}
+
+ends_in_time() {
+	local begin=$SECONDS
+
+	vm -t 3 -- sleep 100 2>/dev/null
+	expect "status" 124 $?
+	((SECONDS - begin < 20)) || echo "it took $((SECONDS - begin)) s"
+}
+
+# Of a session of its own, so that all its processes are known.
+leaves_nothing() { # SIGNAL
+	local leader tries
+
+	setsid tests/vm/run.sh "${kind[@]}" -r "$scratch" -- sh -c "echo >$scratch/up; sleep 100" 2>/dev/null &
+	leader=$!
+	for ((tries = 0; tries < 300 && ! $(find "$scratch/up" 2>/dev/null | wc -l); tries++)); do
+		sleep 0.1
+	done
+	rm "$scratch/up" || echo "the guest did not come up"
+	kill "-$1" $leader
+	wait $leader
+	for ((tries = 0; tries < 100; tries++)); do
+		[[ -n $(ps -o pid= -s $leader) ]] || break
+		sleep 0.1
+	done
+	ps -o pid=,args= -s $leader
+	[[ $1 == KILL ]] || find "$scratch" -name 'phub-vm.*'
+	rm -rf "$scratch"/phub-vm.*
+}
+
+# Two at once make one; one that breaks or is killed leaves nothing that looks whole.
+makes_once() {
+	export PHUB_VM_CACHE=$scratch/cache
+	# shellcheck disable=SC2016 # a shell of its own expands it
+	local script='. tests/vm/common.sh; make() { echo made >&2; sleep "$1"; echo >file; }; cached'
+
+	: >"$scratch/made"
+	bash -euc "$script 1 make" 2>>"$scratch/made" >"$scratch/first" &
+	bash -euc "$script 1 make" 2>>"$scratch/made" >"$scratch/second"
+	wait $!
+	expect "times that it was made" 1 "$(grep -c made "$scratch/made")"
+	expect "what both print" "$scratch/cache/1 $scratch/cache/1" "$(cat "$scratch/first") $(cat "$scratch/second")"
+	bash -euc "$script bad make" >/dev/null 2>&1 && echo "a maker that breaks is no error"
+	timeout -s KILL 0.5 bash -euc "$script 3 make" >/dev/null 2>&1
+	expect "what is there" "1" "$(find "$PHUB_VM_CACHE" -mindepth 1 -maxdepth 1 ! -name '*.lock' ! -name '*.part' -printf '%f')"
+}
+
+# Two guests, two ends of a cable.
+has_cable() {
+	local cable=$scratch/cable server
+
+	vm -N "$cable.a,$cable.b" -a 10.77.0.1/24 -- ibv_rc_pingpong -e -g 1 -n 100 >"$scratch/server" 2>&1 &
+	server=$!
+	vm -N "$cable.b,$cable.a" -a 10.77.0.2/24 -- bash -c 'for i in {1..60}; do
+		ibv_rc_pingpong -e -g 1 -n 100 10.77.0.1 2>/dev/null && exit; sleep 0.5; done; exit 1' >"$scratch/client"
+	expect "client" 0 $?
+	wait $server
+	expect "server" 0 $?
+}
+
+available() { # WORD MAKER
+	local reason
+
+	reason=$("$2" 2>&1) && return
+	skip "$1" "$(tail -n 1 <<<"$reason")"
+	return 1
+}
+
+check "a kernel is made once" makes_once
+kind=(-U)
+if available "user-mode Linux" tests/vm/uml.sh; then
+	check "output, environment and exit status pass through" passes_through
+	check "devices come up" has_devices
+	check "what is written is thrown away, but for -r" throws_away
+	check "ulimit -l holds for who is not root" limits_memory
+	check "the time limit holds" ends_in_time
+	check "nothing is left of a killed runner (TERM)" leaves_nothing TERM
+	check "nothing is left of a killed runner (KILL)" leaves_nothing KILL
+fi
+# It is ten times slower; what both kinds share was seen above.
+kind=(-c 1)
+if available qemu tests/vm/debian.sh; then
+	check "qemu: output, environment and exit status pass through" passes_through
+	check "qemu: nothing is left of a killed runner (TERM)" leaves_nothing TERM
+	check "qemu: a cable between two guests" has_cable
+fi
+echo "1..$number"
