@@ -16,11 +16,12 @@ number=0
 
 # A check prints nothing when all is well, else what is wrong.
 check() { # NAME FUNCTION ARGUMENT...
-	local name=$1 word wrong
+	local name=$1 word wrong chosen=${#words[@]}
 
 	for word in "${words[@]}"; do
-		[[ $name == *"$word"* ]] || return 0
+		[[ $name != *"$word"* ]] || chosen=0
 	done
+	((chosen == 0)) || return 0
 	((++number))
 	shift
 	wrong=$("$@" 2>&1)
