@@ -38,13 +38,13 @@ gid() { # DEVICE
 pingpong() { # KIND ITERATIONS
 	local server client tries
 
-	"ibv_$1_pingpong" -e -d "$first" -g "$(gid "$first")" -n "$2" >/dev/null &
+	timeout 60 "ibv_$1_pingpong" -e -d "$first" -g "$(gid "$first")" -n "$2" >/dev/null &
 	server=$!
 	for ((tries = 0; tries < 50; tries++)); do
 		ss -Hltn 'sport = :18515' | grep -q . && break
 		sleep 0.1
 	done
-	"ibv_$1_pingpong" -e -d "$last" -g "$(gid "$last")" -n "$2" 127.0.0.1 | tail -n 1
+	timeout 60 "ibv_$1_pingpong" -e -d "$last" -g "$(gid "$last")" -n "$2" 127.0.0.1 | tail -n 1
 	client=${PIPESTATUS[0]}
 	((client == 0)) || kill $server 2>/dev/null
 	wait $server && ((client == 0))

@@ -97,7 +97,7 @@ ends_in_time() {
 leaves_nothing() { # SIGNAL
 	local leader tries
 
-	setsid tests/vm/run.sh "${kind[@]}" -r "$scratch" -- sh -c "echo >$scratch/up; sleep 100" 2>/dev/null &
+	setsid tests/vm/run.sh "${kind[@]}" -r "$scratch" -- sh -c "echo >$scratch/up; sleep 100" >/dev/null 2>&1 &
 	leader=$!
 	for ((tries = 0; tries < 300 && ! $(find "$scratch/up" 2>/dev/null | wc -l); tries++)); do
 		sleep 0.1
@@ -109,7 +109,7 @@ leaves_nothing() { # SIGNAL
 		[[ -n $(ps -o pid= -s $leader) ]] || break
 		sleep 0.1
 	done
-	ps -o pid=,args= -s $leader
+	ps -o pid=,args= -s $leader && pkill -KILL -s $leader
 	[[ $1 == KILL ]] || find "$scratch" -name 'phub-vm.*'
 	rm -rf "$scratch"/phub-vm.*
 }
