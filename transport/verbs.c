@@ -22,18 +22,18 @@ static struct verbs_rail **verbs_hash(const struct verbs_queue *q, uint32_t qpn)
 	return &q->hash[(qpn * 2654435761u >> 8) & (q->hash_room - 1)];
 }
 
-struct verbs_rail *verbs_find(const struct verbs_queue *q, uint32_t qpn)
+struct verbs_rail *verbs_find(const struct verbs_queue *q, uint32_t device, uint32_t qpn)
 {
 	struct verbs_rail *r = *verbs_hash(q, qpn);
 
-	while (r && r->qp->qp_num != qpn)
+	while (r && (r->qpn != qpn || r->device_index != device))
 		r = r->next_hash;
 	return r;
 }
 
 static void verbs_hash_add(struct verbs_queue *q, struct verbs_rail *r)
 {
-	struct verbs_rail **at = verbs_hash(q, r->qp->qp_num);
+	struct verbs_rail **at = verbs_hash(q, r->qpn);
 
 	r->next_hash = *at;
 	*at = r;
@@ -41,7 +41,7 @@ static void verbs_hash_add(struct verbs_queue *q, struct verbs_rail *r)
 
 static void verbs_hash_remove(struct verbs_queue *q, struct verbs_rail *r)
 {
-	struct verbs_rail **at = verbs_hash(q, r->qp->qp_num);
+	struct verbs_rail **at = verbs_hash(q, r->qpn);
 
 	while (*at && *at != r)
 		at = &(*at)->next_hash;
@@ -300,7 +300,7 @@ static void verbs_inbox(struct verbs_queue *q, struct verbs_recv *v)
 
 static void verbs_take_recv(struct verbs_queue *q, struct verbs_recv *v, const struct ibv_wc *wc)
 {
-	struct verbs_rail *r = verbs_find(q, wc->qp_num);
+	struct verbs_rail *r = verbs_find(q, v->device, wc->qp_num);
 
 	if (v->pool)
 		v->pool->on[v->device].posted--;
@@ -356,7 +356,7 @@ static void verbs_bell_repost(const struct verbs_port *p, struct verbs_recv *v)
 static bool verbs_bell_heard(struct verbs_queue *q, const struct verbs_recv *v)
 {
 	const uint8_t *said = (const uint8_t *)(uintptr_t)v->sge.addr + 40;
-	struct verbs_rail *r = verbs_find(q, le_get32(said + 8));
+	struct verbs_rail *r = verbs_find(q, v->device, le_get32(said + 8));
 	int code = handshake_code_errno(le_get32(said + 12));
 
 	if (!r || le_get64(said) != r->conn->token)
@@ -371,7 +371,6 @@ static void verbs_take_bell(struct verbs_queue *q, struct verbs_port *p, struct 
 	if (wc->status == IBV_WC_SUCCESS && wc->byte_len == VERBS_BELL_BYTES && !verbs_bell_heard(q, v)) {
 		/* Perhaps of one that is about to be adopted: kept, the oldest makes room. */
 		v->rail = NULL;
-		v->imm = (uint32_t)(p - q->ports);
 		v->next = q->stray_bells;
 		q->stray_bells = v;
 		if (++p->stray_count <= VERBS_BELL_RECVS / 2)
@@ -379,7 +378,7 @@ static void verbs_take_bell(struct verbs_queue *q, struct verbs_port *p, struct 
 		for (struct verbs_recv **at = &q->stray_bells; *at; at = &(*at)->next) {
 			struct verbs_recv *next = (*at)->next;
 
-			if (next && !next->next && next->imm == v->imm) {
+			if (next && !next->next && next->device == v->device) {
 				(*at)->next = NULL;
 				v = next;
 				p->stray_count--;
@@ -576,7 +575,7 @@ static void verbs_take_strays(struct verbs_queue *q, struct verbs_conn *c)
 
 	for (struct verbs_recv **at = &q->strays; *at;) {
 		struct verbs_recv *v = *at;
-		struct verbs_rail *r = verbs_find(q, v->qpn);
+		struct verbs_rail *r = verbs_find(q, v->device, v->qpn);
 
 		if (!r || r->conn != c) {
 			at = &v->next;
@@ -599,8 +598,8 @@ static void verbs_take_strays(struct verbs_queue *q, struct verbs_conn *c)
 		if (!verbs_bell_heard(q, v))
 			continue;
 		*at = v->next;
-		q->ports[v->imm].stray_count--;
-		verbs_bell_repost(&q->ports[v->imm], v);
+		q->ports[v->device].stray_count--;
+		verbs_bell_repost(&q->ports[v->device], v);
 		return;
 	}
 }
@@ -632,7 +631,7 @@ static void verbs_forget_list(struct verbs_queue *q, struct verbs_recv **list, c
 		bool mine = v->rail && v->rail->conn == c;
 
 		for (uint32_t i = 0; !v->rail && i < c->rail_count; i++)
-			mine = mine || v->qpn == c->rails[i].qpn;
+			mine = mine || (v->qpn == c->rails[i].qpn && v->device == c->rails[i].device_index);
 		if (!mine) {
 			list = &v->next;
 			continue;

@@ -81,7 +81,7 @@ struct verbs_recv {
 	struct verbs_recv *next; /* in a queue's inbox or strays, or a pool's free ones */
 	struct verbs_pool *pool; /* box: that it is of */
 	struct verbs_rail *rail; /* that the message came by; worker: that it is posted to */
-	uint32_t device;         /* of the pool: index in the transport's */
+	uint32_t device;         /* index in the transport's */
 	uint32_t qpn;            /* of the message, while its rail is not known */
 	uint32_t imm, bytes;
 	bool written; /* by RDMA WRITE: `imm` is all there is */
@@ -370,7 +370,8 @@ int verbs_pool_post(struct verbs_pool *p, struct verbs_counters *n);
 void verbs_collect(struct verbs_queue *q);
 /* A connection's messages that were not yielded are forgotten, and no list knows it any more. */
 void verbs_forget(struct verbs_queue *q, struct verbs_conn *c);
-struct verbs_rail *verbs_find(const struct verbs_queue *q, uint32_t qpn);
+/* Devices number their pairs each for itself. */
+struct verbs_rail *verbs_find(const struct verbs_queue *q, uint32_t device, uint32_t qpn);
 /* Frees connections that control gave up after they were admitted. */
 void verbs_bury(struct verbs_queue *q);
 /* Nothing more is sent; what came is still told, then the end, once. */

@@ -32,6 +32,7 @@ static void verbs_rail_lay_out(struct verbs_rail *r)
 		struct verbs_recv *v = &r->recvs[i];
 
 		v->rail = r;
+		v->device = r->device_index;
 		v->sge = (struct ibv_sge){.addr = (uintptr_t)(at + (size_t)i * VERBS_RECV_BYTES),
 			.length = VERBS_RECV_BYTES,
 			.lkey = r->small_mr->lkey};

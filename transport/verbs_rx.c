@@ -220,23 +220,23 @@ static void verbs_recall_early(struct verbs_queue *q, struct verbs_conn *c)
 unsigned verbs_tell_all(struct verbs_queue *q, struct event *events, unsigned max, unsigned n)
 {
 	while (q->inbox_first && n < max) {
-		struct verbs_recv *v = q->inbox_first;
+		struct verbs_recv *v = q->inbox_first, *next = v->next;
 		struct verbs_conn *c = v->rail->conn;
 
 		if (c->is_box && v->bytes == 0) { /* a nudge */
-			q->inbox_first = v->next;
+			q->inbox_first = next;
 			c->inbox--;
 			verbs_give_back(q, v);
 			continue;
 		}
 		if (!c->deaf && verbs_is_early(c, v)) {
-			q->inbox_first = v->next;
+			q->inbox_first = next;
 			verbs_keep_early(c, v);
 			continue;
 		}
 		if (!verbs_tell(q, v, events, max, &n))
 			break;
-		q->inbox_first = q->inbox_first == v ? v->next : q->inbox_first;
+		q->inbox_first = next;
 		if (c->early)
 			verbs_recall_early(q, c);
 	}

@@ -249,6 +249,7 @@ static int verbs_bell_create(struct verbs_port *p)
 		struct verbs_recv *r = &p->bell_recvs[i];
 		struct ibv_recv_wr *bad;
 
+		r->device = (uint32_t)(p - p->queue->ports);
 		r->sge = (struct ibv_sge){.addr = (uintptr_t)(p->bell_memory + (size_t)i * VERBS_BELL_BYTES),
 			.length = VERBS_BELL_BYTES,
 			.lkey = p->bell_mr->lkey};
