@@ -361,6 +361,7 @@ void client_stats(const phub_t *p, struct phub_stats *stats)
 {
 	const struct exchange *x = &p->exchange;
 	const struct phub_stats *before = &p->before;
+	const struct queue_counters none = {0}, *work = x->group.queue ? &x->group.queue->counters : &none;
 
 	*stats = (struct phub_stats){
 		.pushed_bytes = before->pushed_bytes + x->group.pushed_bytes,
@@ -371,5 +372,9 @@ void client_stats(const phub_t *p, struct phub_stats *stats)
 		.rounds = before->rounds + x->rounds,
 		.resent = before->resent + x->group.resent,
 		.wait_ns = p->wait_ns,
+		.posts = before->posts + work->posts,
+		.doorbells = before->doorbells + work->doorbells,
+		.signalled = before->signalled + work->signalled,
+		.registrations = before->registrations + (x->transport ? x->transport->registrations : 0),
 	};
 }

@@ -236,6 +236,9 @@ struct phub_stats {
 	uint64_t rounds;          /* of keys, finished */
 	uint64_t resent;          /* pushes sent again on a lossy transport */
 	uint64_t wait_ns;         /* time spent inside phub_wait(), phub_pull() and phub_barrier() */
+	/* Over RDMA: work requests, the calls that handed them over, those that asked for a completion; and regions of
+	 * memory that were registered. */
+	uint64_t posts, doorbells, signalled, registrations;
 };
 PHUB_API int phub_stats(phub_t *p, struct phub_stats *stats);
 

@@ -172,6 +172,17 @@ struct queue_ops {
 	void (*drop)(struct queue *q, struct conn *c);
 };
 
+/* What a device was asked to do, where send() does not end in a system call. Owner's; read with stats_read(). */
+struct queue_counters {
+	uint64_t messages;    /* that send() took */
+	uint64_t posts;       /* work requests to send, */
+	uint64_t doorbells;   /* handed over by so many calls, */
+	uint64_t signalled;   /* so many of which ask for a completion */
+	uint64_t completions; /* of either direction that came */
+	uint64_t recv_posts, recv_doorbells;
+	uint64_t nudges; /* among the posts: see verbs.c */
+};
+
 /* The public head of a queue. */
 struct queue {
 	const struct queue_ops *ops;
@@ -184,6 +195,7 @@ struct queue {
 	 * connection, once. send() says -EINVAL to anything else.
 	 */
 	bool one_sided;
+	struct queue_counters counters;
 	unsigned held; /* the owner's own count of slots it holds; the transport does not touch it */
 };
 
@@ -290,6 +302,7 @@ struct transport {
 	const struct transport_ops *ops;
 	uint64_t strangers_refused; /* handshakes ended by accept() itself or by reject() */
 	uint64_t strangers_gone;    /* callers that hung up again, having said nothing wrong: not among those */
+	uint64_t registrations;     /* of memory, with all devices, so far */
 };
 
 extern const struct transport_ops transport_tcp;

@@ -3,8 +3,9 @@
  * The verbs transport's hot half: what a queue's owner calls. Completions are taken in first (verbs_collect()) and told
  * afterwards, so that a completion is never lost for want of room. send() (verbs_tx.c) prepares work requests, flush()
  * hands each queue pair its chain by one doorbell. One request in 16 asks for a completion; for the others a later one
- * speaks, or the peer's answer, or, when neither comes, a request of no bytes (a nudge). What the messages say is
- * verbs_rx.c.
+ * speaks, or the peer's answer, or, when neither comes for long, a request of no bytes (a nudge). Nobody waits for
+ * that: the box writes to a result again when all have pushed the next round, which says that they have read it. What
+ * the messages say is verbs_rx.c.
  */
 #include "transport/verbs_internal.h"
 
@@ -13,6 +14,7 @@
 #include <errno.h>
 #include <string.h>
 
+#include "phub/base/stats.h"
 #include "transport/le.h"
 
 /* ---- which connection ---- */
@@ -131,13 +133,12 @@ static bool verbs_writable(const struct verbs_conn *c)
 	return true;
 }
 
-/* The completion of the last message before `index` was asked for. */
-void verbs_signalled(struct verbs_queue *q, struct verbs_rail *r, uint32_t index)
+/* The completion of the last message was asked for. */
+void verbs_signalled(struct verbs_queue *q, struct verbs_rail *r)
 {
-	r->signalled = index;
 	r->unsignalled = 0;
 	r->unsignalled_bytes = 0;
-	q->counters.signalled++;
+	stats_add(&q->queue.counters.signalled, 1);
 }
 
 /* Gives the device what send() prepared, by one doorbell. */
@@ -163,14 +164,9 @@ static void verbs_rail_flush(struct verbs_queue *q, struct verbs_rail *r)
 	if (!first)
 		return;
 	last->next = NULL;
-	/* While none is on its way that speaks for the others, the last does. */
-	if (!wire_after(r->signalled, r->reclaimed) && r->unsignalled > 0) {
-		last->send_flags |= IBV_SEND_SIGNALED;
-		verbs_signalled(q, r, r->tail);
-	}
 	r->rung = r->tail;
-	q->counters.posts += count;
-	q->counters.doorbells++;
+	stats_add(&q->queue.counters.posts, count);
+	stats_add(&q->queue.counters.doorbells, 1);
 	rc = ibv_post_send(r->qp, first, &bad);
 	if (rc != 0)
 		verbs_end(q, r->conn, rc < 0 ? rc : -rc, "the device takes no more work");
@@ -194,8 +190,10 @@ static void verbs_rail_nudge(struct verbs_queue *q, struct verbs_rail *r)
 	r->nudged = r->rung;
 	r->unsignalled = 0;
 	r->unsignalled_bytes = 0;
-	q->counters.nudges++;
-	q->counters.doorbells++;
+	stats_add(&q->queue.counters.nudges, 1);
+	stats_add(&q->queue.counters.posts, 1);
+	stats_add(&q->queue.counters.signalled, 1);
+	stats_add(&q->queue.counters.doorbells, 1);
 	rc = ibv_post_send(r->qp, &wr, &bad);
 	if (rc != 0)
 		verbs_end(q, r->conn, rc < 0 ? rc : -rc, "the device takes no more work");
@@ -238,8 +236,8 @@ static void verbs_rail_repost(struct verbs_queue *q, struct verbs_rail *r)
 	if (!r->recv_first || r->conn->state != VERBS_OPEN)
 		return;
 	r->recv_last->next = NULL;
-	q->counters.recv_posts += r->recv_waiting;
-	q->counters.recv_doorbells++;
+	stats_add(&q->queue.counters.recv_posts, r->recv_waiting);
+	stats_add(&q->queue.counters.recv_doorbells, 1);
 	if (ibv_post_recv(r->qp, r->recv_first, &bad) != 0)
 		verbs_end(q, r->conn, -EIO, "the device takes no receives");
 	r->recv_first = r->recv_last = NULL;
@@ -272,8 +270,8 @@ static void verbs_flush(struct queue *head)
 	while (!verbs_link_alone(&q->pools)) {
 		struct verbs_link *at = q->pools.next;
 
-		(void)verbs_pool_post(
-			(struct verbs_pool *)(void *)((char *)at - offsetof(struct verbs_pool, dirty)), &q->counters);
+		(void)verbs_pool_post((struct verbs_pool *)(void *)((char *)at - offsetof(struct verbs_pool, dirty)),
+			&q->queue.counters);
 	}
 	while (!verbs_link_alone(&q->dirty)) {
 		struct verbs_conn *c = VERBS_CONN_OF(q->dirty.next, ring);
@@ -428,7 +426,7 @@ void verbs_collect(struct verbs_queue *q)
 			for (int k = 0; k < count; k++)
 				verbs_take(q, &q->ports[i], &wc[k]);
 			if (count > 0)
-				q->counters.completions += (unsigned)count;
+				stats_add(&q->queue.counters.completions, (unsigned)count);
 		} while (count == VERBS_WCS);
 	}
 }
@@ -550,9 +548,6 @@ static int verbs_arm(struct queue *head)
 {
 	struct verbs_queue *q = (struct verbs_queue *)head;
 
-	/* What nobody has asked for would not wake us. */
-	while (!verbs_link_alone(&q->tails))
-		verbs_conn_nudge(q, VERBS_CONN_OF(q->tails.next, quiet), false);
 	for (unsigned i = 0; i < q->port_count; i++) {
 		if (q->ports[i].armed)
 			continue;

@@ -33,7 +33,7 @@
 enum {
 	VERBS_DEVICES_MAX = 4,      /* ports in use; also rails of a connection */
 	VERBS_SEND_SLOTS = 128,     /* of a rail: messages that are not known to be done; a power of 2 */
-	VERBS_SEND_BYTES = 1 << 20, /* of a connection, when the configuration names no other bound */
+	VERBS_SEND_BYTES = 2 << 20, /* of a connection, when the configuration names no other bound */
 	VERBS_SIGNAL_EVERY = 16,
 	VERBS_WCS = 32,        /* completions of one ibv_poll_cq() */
 	VERBS_SPARE_SLOTS = 2, /* of a connection: for nudges, which take no credit */
@@ -54,7 +54,7 @@ enum {
 	VERBS_RNR_RETRIES = 7, /* for ever: this peer is alive */
 };
 
-#define VERBS_NUDGE_NS 2000000ull    /* completions that nobody asked for are asked for after so long */
+#define VERBS_NUDGE_NS 20000000ull   /* completions that nobody asked for are asked for after so long */
 #define VERBS_PING_NS  1000000000ull /* a connection that was quiet so long is asked whether it is there */
 #define VERBS_DRAIN_NS 100000000ull  /* the longest that a queue pair in error is waited for */
 
@@ -136,7 +136,6 @@ struct verbs_rail {
 	uint32_t inline_max;
 	uint32_t psn;
 	uint32_t unsignalled; /* messages since the last one that asked for a completion */
-	uint32_t signalled;   /* index behind that one */
 	uint64_t unsignalled_bytes;
 	uint32_t tail, rung, done, reported, reclaimed;
 	uint32_t nudged; /* `tail` when a completion without a message was asked for */
@@ -231,12 +230,6 @@ struct verbs_conn {
 	struct verbs_conn *next_grave;
 };
 
-struct verbs_counters {
-	uint64_t messages, posts, doorbells, signalled; /* sent */
-	uint64_t recv_posts, recv_doorbells;
-	uint64_t completions, nudges;
-};
-
 /* What a queue has of one device. */
 struct verbs_port {
 	struct verbs_queue *queue;
@@ -272,7 +265,6 @@ struct verbs_queue {
 	struct verbs_link dirty, report, tails, idle, pools;
 	_Atomic(struct verbs_conn *) graves; /* connections that control gave up after they were admitted */
 	uint64_t now_ns;
-	struct verbs_counters counters;
 };
 
 /* Registered memory: of the caller (worker), or that results are sent from (box). */
@@ -304,7 +296,6 @@ struct verbs {
 	unsigned queue_conns_max, send_bytes_max;
 	uint64_t handshake_ns;
 	uint32_t numbers;
-	uint64_t registrations;
 	char address[64]; /* box: what is dialled; "" while it does not listen */
 };
 
@@ -362,7 +353,7 @@ void verbs_pools_reap(struct verbs *v);
 /* Owner of the queue: gives a slot back; it is posted with others. */
 void verbs_pool_release(struct verbs_queue *q, struct verbs_recv *r);
 /* Posts what is free, and counts that (n may be NULL). 0 or a negative errno. */
-int verbs_pool_post(struct verbs_pool *p, struct verbs_counters *n);
+int verbs_pool_post(struct verbs_pool *p, struct queue_counters *n);
 
 /* ---- verbs.c ---- */
 
@@ -382,8 +373,8 @@ void verbs_done(struct verbs_queue *q, struct verbs_rail *r, uint32_t index);
 bool verbs_report(struct verbs_conn *c, struct event *events, unsigned max, unsigned *n);
 /* The rail that this chunk takes. */
 uint32_t verbs_rail_index(const struct verbs_conn *c, uint32_t chunk);
-/* The completion of the last message before `index` was asked for. */
-void verbs_signalled(struct verbs_queue *q, struct verbs_rail *r, uint32_t index);
+/* The completion of the last message was asked for. */
+void verbs_signalled(struct verbs_queue *q, struct verbs_rail *r);
 /* What came is no longer looked at. */
 void verbs_give_back(struct verbs_queue *q, struct verbs_recv *v);
 

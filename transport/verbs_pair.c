@@ -63,7 +63,7 @@ static int verbs_rail_take_memory(struct verbs_rail *r, struct err *e)
 		return err_set(e, -rc, "verbs: %s cannot register %zu bytes: %s", r->device->about.device,
 			r->small.bytes, strerror(rc));
 	}
-	r->conn->verbs->registrations++;
+	r->conn->verbs->transport.registrations++;
 	verbs_rail_lay_out(r);
 	return 0;
 }

@@ -10,6 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "phub/base/stats.h"
+
 #define VERBS_SLOT_ALIGN 64u
 
 static void verbs_pool_free(struct verbs_pool *p)
@@ -72,7 +74,7 @@ static int verbs_pool_add_device(struct verbs_pool *p, struct verbs_queue *q, un
 			       : err_set(e, -errno, "verbs: %s cannot register %zu bytes of receive slots: %s",
 					 d->about.device, p->memory.bytes, strerror(errno));
 	verbs_pool_lay_out(p, device);
-	p->verbs->registrations++;
+	p->verbs->transport.registrations++;
 	rc = verbs_port_reserve(&q->ports[device], p->count, e);
 	p->on[device].cqes = rc == 0 ? p->count : 0;
 	return rc;
@@ -184,10 +186,10 @@ void verbs_pool_release(struct verbs_queue *q, struct verbs_recv *r)
 	if (verbs_link_alone(&p->dirty))
 		verbs_link_append(&q->pools, &p->dirty);
 	if (++p->on[r->device].free_count >= VERBS_REPOST)
-		(void)verbs_pool_post(p, &q->counters);
+		(void)verbs_pool_post(p, &q->queue.counters);
 }
 
-int verbs_pool_post(struct verbs_pool *p, struct verbs_counters *n)
+int verbs_pool_post(struct verbs_pool *p, struct queue_counters *n)
 {
 	int rc = 0;
 
@@ -206,8 +208,8 @@ int verbs_pool_post(struct verbs_pool *p, struct verbs_counters *n)
 			return -rc;
 		p->on[d].posted += p->on[d].free_count;
 		if (n) {
-			n->recv_posts += p->on[d].free_count;
-			n->recv_doorbells++;
+			stats_add(&n->recv_posts, p->on[d].free_count);
+			stats_add(&n->recv_doorbells, 1);
 		}
 		p->on[d].free = NULL;
 		p->on[d].free_count = 0;

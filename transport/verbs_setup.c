@@ -53,7 +53,7 @@ static struct verbs_region *verbs_region_create(struct verbs *v, void *addr, siz
 		verbs_region_free(v, r);
 		return NULL;
 	}
-	v->registrations++;
+	v->transport.registrations++;
 	return r;
 }
 

@@ -8,6 +8,7 @@
 #include <arpa/inet.h>
 #include <errno.h>
 
+#include "phub/base/stats.h"
 #include "transport/le.h"
 
 uint32_t verbs_rail_index(const struct verbs_conn *c, uint32_t chunk)
@@ -63,9 +64,9 @@ static void verbs_sent(
 	/* Whoever meets the bound has a completion on its way that frees half of it. */
 	if (r->unsignalled >= VERBS_SIGNAL_EVERY || r->unsignalled_bytes >= c->unsent_max / 4) {
 		last->send_flags |= IBV_SEND_SIGNALED;
-		verbs_signalled(q, r, r->tail);
+		verbs_signalled(q, r);
 	}
-	q->counters.messages++;
+	stats_add(&q->queue.counters.messages, 1);
 	if (verbs_link_alone(&c->ring))
 		verbs_link_append(&q->dirty, &c->ring);
 }

@@ -55,6 +55,11 @@ struct trial_time {
 	uint64_t begin_ns, end_ns;
 };
 
+/* What RDMA devices were asked to do; all 0 elsewhere. */
+struct trial_work_done {
+	uint64_t chunks, posts, doorbells, signalled, registrations;
+};
+
 /* Written by one worker, read by the parent when it has ended. */
 struct trial_outcome {
 	char text[ERR_TEXT_MAX]; /* its first error */
@@ -63,6 +68,7 @@ struct trial_outcome {
 	uint64_t checked;        /* pieces that were looked at, of about a chunk each */
 	uint64_t copied_bytes, pushed_bytes;
 	uint64_t cpu_ns; /* of all its threads, in timed stretches */
+	struct trial_work_done device;
 };
 
 /* Of the workers of all jobs. */
@@ -78,6 +84,7 @@ struct trial_shared {
 	_Atomic unsigned met;   /* workers that a box has answered */
 	_Atomic unsigned round; /* rank 0 has finished so many; for the progress bar */
 	uint64_t box_cpu_ns;    /* in timed stretches; rank 0 */
+	struct trial_work_done box_device;
 	struct trial_outcome outcomes[TRIAL_WORKERS_MAX];
 	struct trial_time *times; /* [workers][warmup + rounds] */
 	float *expected;          /* [elements]: weights, or sums, after `done` rounds */
@@ -145,6 +152,7 @@ struct trial_numbers {
 	double cpu_s_per_gb; /* box and workers */
 	uint64_t errors, checked;
 	double copies; /* bytes copied by the library per gradient byte */
+	struct trial_work_done worker_device, box_device;
 };
 
 void trial_sort(uint64_t *times, size_t count);

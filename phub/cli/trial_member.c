@@ -167,6 +167,11 @@ void trial_member_count(struct trial_member *m)
 		return;
 	m->outcome->copied_bytes = stats.copied_bytes;
 	m->outcome->pushed_bytes = stats.pushed_bytes;
+	m->outcome->device = (struct trial_work_done){.chunks = stats.pushes,
+		.posts = stats.posts,
+		.doorbells = stats.doorbells,
+		.signalled = stats.signalled,
+		.registrations = stats.registrations};
 }
 
 void trial_member_fini(struct trial_member *m)

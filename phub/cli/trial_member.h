@@ -14,6 +14,7 @@ struct trial_member {
 	struct trial_shared *s;
 	struct trial_outcome *outcome;
 	unsigned rank;
+	const char *address; /* of the box */
 	phub_t *phub;
 	void *memory;         /* copy: gradients, then results */
 	void *weights;        /* while the first ones are on their way */

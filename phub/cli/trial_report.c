@@ -67,6 +67,42 @@ static uint64_t report_elapsed_ns(const struct trial_plan *p, const struct trial
 	return elapsed_ns + (end_ns - begin_ns);
 }
 
+static void report_add_work(struct trial_work_done *to, const struct trial_work_done *from)
+{
+	to->chunks += from->chunks;
+	to->posts += from->posts;
+	to->doorbells += from->doorbells;
+	to->signalled += from->signalled;
+	to->registrations += from->registrations;
+}
+
+static void report_print_work(const char *who, const struct trial_work_done *d)
+{
+	if (d->posts == 0 || d->chunks == 0)
+		return;
+	printf("  %-20s %10.2f posts and %.2f doorbells a chunk, 1 completion for %.1f posts\n", who,
+		(double)d->posts / (double)d->chunks, (double)d->doorbells / (double)d->chunks,
+		d->signalled ? (double)d->posts / (double)d->signalled : 0.0);
+}
+
+/* Added to the line of a run over RDMA. */
+static json_t *report_json_work(json_t *line, const struct trial_plan *p, const struct trial_numbers *n)
+{
+	const struct trial_work_done *w = &n->worker_device, *b = &n->box_device;
+
+	if (line && w->posts && w->chunks)
+		json_object_update_new(line,
+			json_pack("{s:f, s:f, s:f, s:f, s:f, s:f, s:f}", "worker_posts_per_chunk",
+				(double)w->posts / (double)w->chunks, "worker_doorbells_per_chunk",
+				(double)w->doorbells / (double)w->chunks, "worker_posts_per_completion",
+				w->signalled ? (double)w->posts / (double)w->signalled : 0.0, "box_posts_per_chunk",
+				(double)b->posts / (double)b->chunks, "box_doorbells_per_chunk",
+				(double)b->doorbells / (double)b->chunks, "box_posts_per_completion",
+				b->signalled ? (double)b->posts / (double)b->signalled : 0.0,
+				"registrations_per_worker", (double)w->registrations / p->workers));
+	return line;
+}
+
 int trial_count(const struct trial_plan *p, const struct trial_shared *s, struct trial_numbers *out)
 {
 	size_t count = (size_t)p->workers * p->rounds, at = 0;
@@ -87,6 +123,7 @@ int trial_count(const struct trial_plan *p, const struct trial_shared *s, struct
 		copied += s->outcomes[w].copied_bytes;
 		pushed += s->outcomes[w].pushed_bytes;
 		cpu_ns += s->outcomes[w].cpu_ns;
+		report_add_work(&out->worker_device, &s->outcomes[w].device);
 	}
 	trial_sort(took, count);
 	out->p50_ms = trial_percentile_ms(took, count, 50);
@@ -96,6 +133,8 @@ int trial_count(const struct trial_plan *p, const struct trial_shared *s, struct
 	out->gb_per_s_worker = (double)p->bytes * out->rounds_per_s / 1e9;
 	out->box_cpu_s_per_gb = (double)s->box_cpu_ns / ((double)p->bytes * p->workers * p->rounds);
 	out->cpu_s_per_gb = (double)cpu_ns / ((double)p->bytes * p->workers * p->rounds);
+	report_add_work(&out->box_device, &s->box_device);
+	out->box_device.chunks = out->worker_device.chunks;
 	out->copies = pushed ? (double)copied / (double)pushed : 0;
 	return 0;
 }
@@ -106,12 +145,14 @@ bool trial_print(const struct trial_plan *p, const struct trial_numbers *n, bool
 	char bytes[32];
 
 	if (json)
-		return output_json(json_pack("{s:s, s:s, s:s, s:i, s:I, s:s, s:i, s:f, s:f, s:f, s:f, s:f, s:f, s:I}",
-			"bench", "exchange", "transport", p->transport, "mode", mode, "workers", (int)p->workers,
-			"bytes", (json_int_t)p->bytes, "optimizer", optimizer_kind_name(p->optimizer), "rounds",
-			(int)p->rounds, "rounds_per_s", n->rounds_per_s, "p50_ms", n->p50_ms, "p99_ms", n->p99_ms,
-			"gb_per_s_worker", n->gb_per_s_worker, "box_cpu_s_per_gb", n->box_cpu_s_per_gb, "cpu_s_per_gb",
-			n->cpu_s_per_gb, "errors", (json_int_t)n->errors));
+		return output_json(report_json_work(
+			json_pack("{s:s, s:s, s:s, s:i, s:I, s:s, s:i, s:f, s:f, s:f, s:f, s:f, s:f, s:I}", "bench",
+				"exchange", "transport", p->transport, "mode", mode, "workers", (int)p->workers,
+				"bytes", (json_int_t)p->bytes, "optimizer", optimizer_kind_name(p->optimizer), "rounds",
+				(int)p->rounds, "rounds_per_s", n->rounds_per_s, "p50_ms", n->p50_ms, "p99_ms",
+				n->p99_ms, "gb_per_s_worker", n->gb_per_s_worker, "box_cpu_s_per_gb",
+				n->box_cpu_s_per_gb, "cpu_s_per_gb", n->cpu_s_per_gb, "errors", (json_int_t)n->errors),
+			p, n));
 	printf("%s, %s, workers %u, keys %zu of %s together, optimizer %s\n", p->transport, mode, p->workers,
 		p->model.count, output_bytes(p->bytes, bytes), optimizer_kind_name(p->optimizer));
 	printf("  rounds a second      %10.2f   (%u rounds)\n", n->rounds_per_s, p->rounds);
@@ -121,6 +162,11 @@ bool trial_print(const struct trial_plan *p, const struct trial_numbers *n, bool
 	printf("  box CPU              %10.3f s per GB of gradients\n", n->box_cpu_s_per_gb);
 	printf("  box and workers CPU  %10.3f s per GB of gradients\n", n->cpu_s_per_gb);
 	printf("  copies               %10.2f bytes by libphub per gradient byte\n", n->copies);
+	report_print_work("workers' devices", &n->worker_device);
+	report_print_work("box's devices", &n->box_device);
+	if (n->worker_device.registrations)
+		printf("  registrations        %10.1f regions of memory a worker\n",
+			(double)n->worker_device.registrations / p->workers);
 	printf("  checked              %10" PRIu64 " pieces of results, %" PRIu64 " wrong\n", n->checked, n->errors);
 	return true;
 }

@@ -33,6 +33,7 @@ struct admin_reply {
 	Phub__JobInfo **job_pointers;
 	Phub__CoreInfo *cores;
 	Phub__CoreInfo **core_pointers;
+	Phub__Work *works;
 	uint32_t workers_left;
 };
 
@@ -180,13 +181,30 @@ static void admin_fill_load(const struct control *c, unsigned core, Phub__CoreIn
 	}
 }
 
+static void admin_fill_work(const struct box *box, unsigned core, Phub__Work *work)
+{
+	phub__work__init(work);
+	for (unsigned i = 0; i < box->transport_count; i++) {
+		const struct queue_counters *n = &box->queues[core][i]->counters;
+
+		work->messages += stats_read(&n->messages);
+		work->posts += stats_read(&n->posts);
+		work->doorbells += stats_read(&n->doorbells);
+		work->signalled += stats_read(&n->signalled);
+		work->completions += stats_read(&n->completions);
+		work->recv_posts += stats_read(&n->recv_posts);
+		work->recv_doorbells += stats_read(&n->recv_doorbells);
+	}
+}
+
 static int admin_fill_cores(const struct control *c, struct admin_reply *r)
 {
 	const struct box *box = c->box;
 
 	r->cores = calloc(box->core_count, sizeof(*r->cores));
 	r->core_pointers = calloc(box->core_count, sizeof(*r->core_pointers));
-	if (!r->cores || !r->core_pointers)
+	r->works = calloc(box->core_count, sizeof(*r->works));
+	if (!r->cores || !r->core_pointers || !r->works)
 		return -1;
 	for (unsigned i = 0; i < box->core_count; i++) {
 		Phub__CoreInfo *info = &r->cores[i];
@@ -198,6 +216,8 @@ static int admin_fill_cores(const struct control *c, struct admin_reply *r)
 		info->polls = stats_read(&box->cores[i]->counters.polls);
 		info->sleeps = stats_read(&box->cores[i]->counters.sleeps);
 		admin_fill_load(c, i, info);
+		admin_fill_work(box, i, &r->works[i]);
+		info->work = &r->works[i];
 		r->core_pointers[i] = info;
 	}
 	r->reply.cores = r->core_pointers;
@@ -216,6 +236,7 @@ static void admin_free(struct admin_reply *r)
 	free(r->job_pointers);
 	free(r->cores);
 	free(r->core_pointers);
+	free(r->works);
 }
 
 void admin_answer(struct session *s, const Phub__AdminRequest *request)
