@@ -378,6 +378,11 @@ bench-plan: ## phub plan beside measurement, into BUILD/plan.md: minutes, on an 
 	@$(MAKE) --no-print-directory all
 	@BUILD='$(BUILD)' RUNS='$(RUNS)' POINTS='$(POINTS)' JUDGE='$(JUDGE)' tests/bench/plan_check.py
 
+.PHONY: bench-verbs
+bench-verbs: deps-vm ## the exchange over RDMA beside perftest, into BUILD/verbs.md: minutes; without a device in a virtual machine
+	@$(MAKE) --no-print-directory all
+	@BUILD='$(BUILD)' RUNS='$(RUNS)' tests/bench/verbs.py
+
 .PHONY: bench-readme
 bench-readme: bench ## the same, and its tables into README.md
 	@BUILD='$(BUILD)' tests/bench/run.py --readme

@@ -245,10 +245,12 @@ static void hear_signal(struct client_session *s, const Phub__Signal *m)
 	struct signal signal = {
 		.session = s->id, .core = m->core, .number = m->number, .length = (uint32_t)m->data.len};
 
-	if (!s->carries || m->data.len > sizeof(signal.bytes)) {
-		hear_broken(s, "a signal for no transport");
+	if (m->data.len > sizeof(signal.bytes)) {
+		hear_broken(s, "a signal that is too long");
 		return;
 	}
+	if (!s->carries)
+		return; /* of a handshake that is over */
 	memcpy(signal.bytes, m->data.data, m->data.len);
 	s->carries->ops->signal_give(s->carries, &signal);
 }

@@ -1,0 +1,145 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
+"""The exchange over RDMA beside as many pairs of perftest's `ib_send_bw -b`, taking turns on the same devices.
+
+Usage: verbs.py      on this machine's RDMA devices, or else in the virtual machine (tests/vm), which it starts
+                     writes $OUT/verbs.md and verbs.jsonl, one line for every run
+
+Environment: BUILD  where phub is (build)
+             OUT    where results go (BUILD)
+             RUNS   runs of each (5); medians count
+
+Both move messages of 32 KiB both ways at once over reliable connections. perftest's rate comes from how much longer more
+iterations take, by the clock: what it computes itself needs the frequency of the processor, which a virtual machine does not
+tell. It moves bytes and looks at none of them; phub sums them and checks the sums. In the virtual machine one emulated
+device and one processor do all the work of both ends. Needs perftest. Exits with 1 when a share is below what is wanted.
+"""
+import json
+import os
+import pathlib
+import signal
+import statistics
+import subprocess
+import sys
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+BUILD = ROOT / os.environ.get("BUILD", "build")
+OUT = pathlib.Path(os.environ.get("OUT") or BUILD)
+RUNS = int(os.environ.get("RUNS") or 5)
+CHUNK = 32 << 10
+WANTED = 0.70
+WORKERS = (1, 4)
+BYTES = 16 << 20
+FEW, MANY = 1000, 4000  # iterations of a pair, all pairs together
+INSIDE = "PHUB_BENCH_VERBS_INSIDE"  # set in the virtual machine
+
+
+def say(text):
+    print(f"verbs: {text}", file=sys.stderr, flush=True)
+
+
+def devices():
+    """(device, index of its RoCE v2 GID over IPv4) of each port that is up."""
+    found = []
+    for port in sorted(pathlib.Path("/sys/class/infiniband").glob("*/ports/1")):
+        if "ACTIVE" not in (port / "state").read_text():
+            continue
+        for gid in sorted((port / "gids").iterdir(), key=lambda path: int(path.name)):
+            try:
+                kind = (port / "gid_attrs/types" / gid.name).read_text()
+            except OSError:
+                continue
+            if "v2" in kind and gid.read_text().startswith("0000:0000:0000:0000:0000:ffff:"):
+                found.append((port.parents[1].name, gid.name))
+                break
+    return found
+
+
+def perftest_seconds(pairs, iterations, device, gid):
+    """From the start of the clients to the end of the last: `pairs` servers and clients, each so many iterations."""
+    words = ["ib_send_bw", "-b", "-s", str(CHUNK), "-n", str(iterations), "-d", device, "-x", gid, "-F", "-t", "64"]
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    ports = [18515 + 10 * i for i in range(pairs)]
+    servers = [subprocess.Popen([*words, "-p", str(port)], **quiet) for port in ports]
+    time.sleep(0.3)
+    begin = time.monotonic()
+    clients = [subprocess.Popen([*words, "-p", str(port), "127.0.0.1"], **quiet) for port in ports]
+    for process in [*clients, *servers]:
+        process.wait(timeout=120)
+    return time.monotonic() - begin
+
+
+def perftest(pairs, device, gid):
+    """GB/s of all pairs, each way."""
+    few = perftest_seconds(pairs, FEW // pairs, device, gid)
+    many = perftest_seconds(pairs, MANY // pairs, device, gid)
+    return (MANY // pairs - FEW // pairs) * pairs * CHUNK / max(many - few, 1e-3) / 1e9
+
+
+def phub(workers):
+    words = [BUILD / "phub", "bench", "exchange", "--transport", "verbs", "--workers", workers, "--bytes", BYTES,
+             "--rounds", 10, "--cores", 1, "--json"]
+    done = subprocess.run([str(word) for word in words], capture_output=True, text=True, timeout=300)
+    if done.returncode:
+        raise SystemExit(f"verbs: phub bench exchange failed: {done.stderr.strip()[-500:]}")
+    return json.loads(done.stdout)
+
+
+def spread(values):
+    return f"{statistics.median(values):.3f} ({min(values):.3f} - {max(values):.3f})"
+
+
+def measure(device, gid):
+    lines, bad = [], 0
+    table = ["| workers | phub, GB/s each way, all workers | ib_send_bw -b, as many pairs | share | posts, doorbells a chunk, "
+             "chunks a completion: workers | the same: box |", "|---|---|---|---|---|---|"]
+    for workers in WORKERS:
+        ours, theirs, last = [], [], None
+        for run in range(RUNS):
+            say(f"{workers} workers, run {run + 1} of {RUNS}")
+            theirs.append(perftest(workers, device, gid))
+            last = phub(workers)
+            ours.append(last["gb_per_s_worker"] * workers)
+            lines.append({"workers": workers, "run": run, "perftest_gb_per_s": theirs[-1], **last})
+        share = statistics.median(ours) / statistics.median(theirs)
+        bad += share < WANTED
+        work = [" ".join(f"{last[f'{who}_{what}']:.2f}" for what in ("posts_per_chunk", "doorbells_per_chunk",
+                                                                    "posts_per_completion")) for who in ("worker", "box")]
+        table.append(f"| {workers} | {spread(ours)} | {spread(theirs)} | **{share:.2f}** ({WANTED:.2f} wanted) | {work[0]} | "
+                     f"{work[1]} |")
+    where = "in the virtual machine, one processor" if os.environ.get(INSIDE) else "on this machine's device"
+    text = "\n".join([f"`make bench-verbs`: 32 KiB both ways, {where} ({device}), medians of {RUNS}, smallest and largest.", "",
+                      *table, ""])
+    return text, lines, bad
+
+
+def run_inside():
+    """No device here: once more in the virtual machine, where only the output folder may be written."""
+    OUT.mkdir(parents=True, exist_ok=True)
+    os.environ[INSIDE] = "1"
+    words = [ROOT / "tests/vm/run.sh", "-U", "-m", "2048", "-t", "900", "-r", OUT, "-e", INSIDE, "-e", "RUNS", "-e", "BUILD", "-e",
+             "OUT", "--", "/usr/bin/python3", pathlib.Path(__file__).resolve()]
+    return subprocess.run([str(word) for word in words]).returncode
+
+
+def main():
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    if len(sys.argv) > 1:
+        print(__doc__)
+        return 0 if sys.argv[1] in ("-h", "--help") else 2
+    found = devices()
+    if not found and not os.environ.get(INSIDE):
+        return run_inside()
+    if not found:
+        say("the virtual machine has no RDMA device")
+        return 1
+    text, lines, bad = measure(*found[0])
+    (OUT / "verbs.md").write_text(text)
+    (OUT / "verbs.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    print(text)
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
