@@ -51,35 +51,28 @@ static int models_read_file(const char *path, const char *instead, char **text, 
 	return rc;
 }
 
-static int models_read_csv(const char *path, struct model *out, struct err *e)
+/* A model's CSV or, where `trace` is wanted, a trace's. */
+static int models_read(const char *path, struct model *model, struct model_trace *trace, struct err *e)
 {
-	char *text;
-	size_t bytes;
-	int rc = models_read_file(path, ", or a name that phub models lists", &text, &bytes, e);
+	char *text = NULL;
+	size_t bytes = 0;
+	int rc = models_read_file(path, trace ? "" : ", or a name that phub models lists", &text, &bytes, e);
 
 	if (rc < 0)
 		return rc;
-	rc = model_parse_csv(text, bytes, path, out, e);
+	rc = trace ? model_trace_parse(text, bytes, path, trace, e) : model_parse_csv(text, bytes, path, model, e);
 	free(text);
 	return rc;
 }
 
 int models_load_trace(const char *path, struct model_trace *out, struct err *e)
 {
-	char *text;
-	size_t bytes;
-	int rc = models_read_file(path, "", &text, &bytes, e);
-
-	if (rc < 0)
-		return rc;
-	rc = model_trace_parse(text, bytes, path, out, e);
-	free(text);
-	return rc;
+	return models_read(path, NULL, out, e);
 }
 
 int models_load(const char *name, struct model *out, struct err *e)
 {
-	return models_is_file(name) ? models_read_csv(name, out, e) : model_create(name, out, e);
+	return models_is_file(name) ? models_read(name, out, NULL, e) : model_create(name, out, e);
 }
 
 int models_make(uint64_t bytes, uint64_t keys, uint8_t dtype, struct model *out, struct err *e)
