@@ -155,16 +155,13 @@ def draw(results, path, say):
     if not pyplot:
         return
     figure, axes = pyplot.subplots(figsize=(10, 6), constrained_layout=True)
-    width = 0.8 / len(COLOURS)
     groups = list(results.rows)
-    for i, (system, colour) in enumerate(COLOURS.items()):
-        at = [(x + (i - (len(COLOURS) - 1) / 2) * width, results.get(workers, system)) for x, workers in enumerate(groups)
-              if results.get(workers, system)]
-        if at:
-            rates = [m.gradients for _, m in at]
-            axes.bar([x for x, _ in at], [rate.median for rate in rates], width, yerr=report.errors(rates), capsize=3, color=colour, label=system)
-            for x, m in at:
-                axes.annotate(report.number(m.gradients.median), (x, 0), (0, 4), textcoords="offset points", ha="center", fontsize=8)
+
+    def rate(workers, system):
+        found = results.get(workers, system)
+        return found and found.gradients
+
+    report.bars(axes, groups, COLOURS, rate)
     for x, workers in enumerate(groups):
         mbit = next(iter(results.rows[workers].values())).mbit
         ring = 2 * (workers - 1) / workers

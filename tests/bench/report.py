@@ -264,9 +264,8 @@ def tables(results):
 
 # ---- the picture ----
 
-COLOURS = ["#0b6e4f", "#66b266", "#1f4e9c", "#79a7e3", "#c0392b", "#e59866", "#7d3c98"]
-SYSTEMS = [f"phub shm {ZERO_COPY}", f"phub shm {COPY}", f"phub tcp {ZERO_COPY}", f"phub tcp {COPY}", "Open MPI shm",
-           "Open MPI tcp", "Gloo tcp"]
+COLOURS = {f"phub shm {ZERO_COPY}": "#0b6e4f", f"phub shm {COPY}": "#66b266", f"phub tcp {ZERO_COPY}": "#1f4e9c",
+           f"phub tcp {COPY}": "#79a7e3", "Open MPI shm": "#c0392b", "Open MPI tcp": "#e59866", "Gloo tcp": "#7d3c98"}
 
 
 def pyplot_or_none(say, what):
@@ -297,11 +296,25 @@ def errors(spreads):
     return [[s.median - s.min for s in spreads], [s.max - s.median for s in spreads]]
 
 
+def bars(axes, groups, colours, value):
+    """A bar for each of `colours` in each of `groups`, as high as value(group, name), a Spread; None: no bar."""
+    width = 0.8 / len(colours)
+    for i, (name, colour) in enumerate(colours.items()):
+        at = [(x + (i - (len(colours) - 1) / 2) * width, value(group, name)) for x, group in enumerate(groups)]
+        at = [(x, s) for x, s in at if s]
+        if at:
+            spreads = [s for _, s in at]
+            drawn = axes.bar([x for x, _ in at], [s.median for s in spreads], width, yerr=errors(spreads), capsize=2, color=colour,
+                             label=name)
+            axes.bar_label(drawn, [number(s.median) for s in spreads], rotation=90, fontsize=8, padding=4,
+                           bbox={"color": "white", "pad": 0.5})  # readable where a line is behind
+
+
 def draw_sizes(axes, rows):
     """p50 against size, for the number of workers with the most sizes."""
     count = collections.Counter(m.workers for systems in rows.values() for m in list(systems.values())[:1])
     workers = max(count, key=count.get)
-    for system, colour in zip(SYSTEMS, COLOURS):
+    for system, colour in COLOURS.items():
         points = sorted((systems[system].bytes, systems[system]) for systems in rows.values()
                         if system in systems and systems[system].workers == workers)
         if points:
@@ -319,12 +332,7 @@ def draw_bars(axes, rows):
     largest = max((m.bytes for systems in rows.values() for m in systems.values()), default=0)
     groups = sorted({m.workers for systems in rows.values() for m in systems.values() if m.bytes == largest})
     found = {(m.workers, system): m for systems in rows.values() for system, m in systems.items() if m.bytes == largest}
-    width = 0.8 / len(SYSTEMS)
-    for i, (system, colour) in enumerate(zip(SYSTEMS, COLOURS)):
-        at = [(x + (i - (len(SYSTEMS) - 1) / 2) * width, found[n, system]) for x, n in enumerate(groups) if (n, system) in found]
-        if at:
-            bars = axes.bar([x for x, _ in at], [m.p50.median for _, m in at], width, color=colour, label=system)
-            axes.bar_label(bars, [number(m.p50.median) for _, m in at], rotation=90, fontsize=8, padding=2)
+    bars(axes, groups, COLOURS, lambda n, system: found[n, system].p50 if (n, system) in found else None)
     axes.set_xticks(range(len(groups)), [f"{n} workers" for n in groups])
     axes.margins(y=0.15)
     axes.set(ylabel="p50 of a round, ms (less is better)", title=f"All-reduce of {largest / 1e6:g} MB")
