@@ -83,22 +83,22 @@ def scaling(rows):
 def chunks(rows):
     """The payload is a whole number of the largest chunks, so that none is cut."""
     workers, nbytes = {"smoke": (2, 4 << 20), "quick": (4, 16 << 20), "full": (8, 64 << 20)}[rows]
-    powers = (12, 15, 17) if rows == "smoke" else range(12, 22)
+    powers = {"smoke": (12, 15, 17), "quick": (12, 14, 15, 16, 17, 18, 19, 21), "full": range(12, 22)}[rows]
     return [exchange(rows, transport, workers, nbytes, more=("--chunk", 1 << power), chunk=1 << power)
             for transport in ("shm", "tcp") for power in powers]
 
 
 def wide(rows):
     nbytes = (1 if rows == "smoke" else 8 if rows == "quick" else 64) << 20
-    powers = (14, 20) if rows == "smoke" else (12, 14, 16, 18, 20, 23)
-    turns = ("--how", "all", "--adds", "all", "--rounds", 5)
+    powers = {"smoke": (14, 20), "quick": (12, 16, 20, 23), "full": (12, 14, 16, 18, 20, 23)}[rows]
+    turns = ("--how", "all", "--adds", "all", "--rounds", 5 if rows == "full" else 3)
     found = [aggregation(8, nbytes, *turns, what="keys", keys=nbytes >> power, key=1 << power) for power in powers]
     models = {"smoke": [], "quick": ["resnet-18"], "full": ["resnet-18", "resnet-50", "inception-v3-noaux", "alexnet"]}[rows]
     return found + [aggregation(8, MODEL_BYTES[model], *turns, what=model, key=0) for model in models]
 
 
 def fused(rows):
-    turns = ("--how", "tall", "--rounds", 5 if rows == "smoke" else 9)
+    turns = ("--how", "tall", "--rounds", 9 if rows == "full" else 5)
     ways = ("--fused", "--separate", "--stores", "all" if report_has_streams() else "cached")
     optimizers = ["nesterov"] if rows != "full" else ["sgd", "nesterov", "adam"]
     models = {"smoke": [], "quick": ["resnet-18"], "full": ["resnet-18", "resnet-50", "vgg-19"]}[rows]
@@ -117,7 +117,7 @@ def jobs(rows):
     sized = {"smoke": [("", 200_000)], "quick": [("", 8_000_000)],
              "full": [("", 16_000_000), ("resnet-50", MODEL_BYTES["resnet-50"]), ("alexnet", MODEL_BYTES["alexnet"])]}[rows]
     return [exchange(rows, transport, 2, nbytes, jobs=count, model=model)
-            for model, nbytes in sized for transport in ("shm", "tcp") for count in ((1, 4) if rows == "smoke" else (1, 2, 4, 8))]
+            for model, nbytes in sized for transport in ("shm", "tcp") for count in {"smoke": (1, 4), "quick": (1, 4, 8), "full": (1, 2, 4, 8)}[rows]]
 
 
 # ---- measuring ----

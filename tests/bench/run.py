@@ -9,7 +9,7 @@ Usage: run.py             measures; writes $OUT/bench.md, bench.png, and bench.j
 Environment: BUILD   where phub is (build)
              OUT     where results go (BUILD)
              RUNS    runs of each system in each row, taking turns; the tables show medians (5)
-             ROWS    quick (five and a half minutes on two idle CPUs), full, or smoke (seconds; shows that everything works)
+             ROWS    quick (five minutes on two idle CPUs), full, or smoke (seconds; shows that everything works)
 
 Before a row, a short trial picks each system's best settings: Open MPI's algorithm, segment size and way of waiting, phub's
 number of cores. When root, everything runs in a network namespace of its own, where all sockets use cubic; one set of rows
@@ -61,19 +61,22 @@ def modelled(workers, *models, without=()):
     return [Row(workers, model, MODELS[model], model, without=without) for model in models]
 
 
+def at_host(what):
+    return Row(4, what, SIZES[what], kind="host")
+
+
 # Rows with as many workers stand together: peers are started anew for another number.
 KEYS = Row(4, "10.24 MB as keys", 10_240_000, kind="keys")
-HOST = Row(4, "100 MB", SIZES["100 MB"], kind="host")
 # What quick has no time for. Over tcp, memory of either kind takes the same path in phub but for its first use.
 COPIES = ("phub shm copy", "phub tcp copy")
 SHM = ("phub shm zero-copy", "phub shm copy", "Open MPI shm")
 ROW_SETS = {
     "smoke": sized(2, "4 KB", "1 MB"),
     "quick": [*sized(4, "4 KB", "64 KB", "1 MB", "16 MB", without=COPIES), *sized(4, "100 MB"),
-              *modelled(4, "resnet-50", without=COPIES), KEYS, dataclasses.replace(HOST, without=COPIES),
+              *modelled(4, "resnet-50", without=COPIES), KEYS, dataclasses.replace(at_host("16 MB"), without=COPIES),
               *sized(2, "4 KB", "64 KB", without=COPIES), *sized(2, "100 MB", without=("phub shm copy",)),
               *sized(8, "4 KB", "64 KB", without=COPIES), *sized(8, "100 MB", without=SHM)],
-    "full": [*sized(4, *SIZES), *modelled(4, *MODELS), KEYS, HOST, *sized(2, *SIZES), *modelled(2, *MODELS),
+    "full": [*sized(4, *SIZES), *modelled(4, *MODELS), KEYS, at_host("100 MB"), *sized(2, *SIZES), *modelled(2, *MODELS),
              *sized(8, *SIZES), *modelled(8, *MODELS)],
 }
 
