@@ -2,7 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Instructions per gradient byte, of each kernel and of the box's whole way of a chunk, against those that were recorded: a
 regression that shows on a noisy machine too. valgrind's callgrind counts them; it knows no AVX-512, so base and AVX2 stand
-for all instruction sets. What is counted does not depend on the machine, but on the compiler: each has its own record.
+for all instruction sets. What is counted does not depend on the machine, but on the compiler and its -O: each has its own
+record in tests/bench/instructions.json, and a build by one without is skipped. A new one's record is made at a commit that is
+known to be good:  make bench-instructions RECORD=1 CC=clang BUILD=build-clang
 
 Usage: test_instructions.py [--record]     --record: what is counted now is what is expected from now on
                                            (make bench-instructions RECORD=1)
@@ -22,7 +24,6 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 BUILD = ROOT / os.environ.get("BUILD", "build")
 PHUB = BUILD / "phub"
 RECORD = ROOT / "tests/bench/instructions.json"
-AGAIN = "make bench-instructions RECORD=1"
 TOLERANCE = 0.03  # of what was recorded; and so many instructions per byte, for what takes next to none:
 FLOOR = 0.0005
 WORKERS = 4
@@ -42,7 +43,7 @@ def skip(why):
 
 
 def compiler():
-    """Who compiled the build folder: the record's key."""
+    """Who compiled the build folder: the record's key, and the command that records anew for it."""
     try:
         words = (BUILD / ".flags").read_text().split()
     except OSError:
@@ -52,7 +53,8 @@ def compiler():
     said = subprocess.run([words[0], "--version"], capture_output=True, text=True).stdout.split("\n")[0]
     version = subprocess.run([words[0], "-dumpversion"], capture_output=True, text=True).stdout.strip()
     optimization = [word for word in words if re.fullmatch(r"-O\w", word)]
-    return " ".join(["clang" if "clang" in said else "gcc", version.split(".")[0], *optimization, platform.machine()])
+    key = " ".join(["clang" if "clang" in said else "gcc", version.split(".")[0], *optimization, platform.machine()])
+    return key, f"make bench-instructions RECORD=1 CC={words[0]} BUILD={os.path.relpath(BUILD, ROOT)}"
 
 
 def count(folder, name, options, command, **environment):
@@ -131,7 +133,7 @@ def measure():
     return {name: round(value, 5) for name, value in found.items()}
 
 
-def compare(found, wanted):
+def compare(found, wanted, again):
     """TAP: a case each; returns how many failed."""
     failed, better = 0, []
     print(f"1..{len(wanted)}")
@@ -144,9 +146,9 @@ def compare(found, wanted):
         if now is not None and now < before - room:
             better.append(name)
     for name in [*better, *(set(found) - set(wanted))]:
-        print(f"# {name}: {found[name]} is {'better' if name in wanted else 'new'}; record it: {AGAIN}")
+        print(f"# {name}: {found[name]} is {'better' if name in wanted else 'new'}; record it: {again}")
     if failed:
-        print(f"# more instructions than before. If that is worth it: {AGAIN}, and say in the commit why")
+        print(f"# more instructions than before. If that is worth it: {again}, and say in the commit why")
     return failed
 
 
@@ -159,7 +161,7 @@ def main():
         skip("no valgrind (deploy/deps.sh test)")
     if not os.access(PHUB, os.X_OK):
         skip(f"no phub in {BUILD}")
-    key = compiler()
+    key, again = compiler()
     records = json.loads(RECORD.read_text()) if RECORD.exists() else {}
     if words:
         records[key] = measure()
@@ -167,8 +169,8 @@ def main():
         print(f"{len(records[key])} recorded for {key} in {RECORD}")
         return 0
     if key not in records:
-        skip(f"nothing is recorded for {key}, but for {', '.join(sorted(records))}: {AGAIN}")
-    return 1 if compare(measure(), records[key]) else 0
+        skip(f"no record for {key}, only for {', '.join(sorted(records))}; at a commit that is good: {again}")
+    return 1 if compare(measure(), records[key], again) else 0
 
 
 if __name__ == "__main__":
