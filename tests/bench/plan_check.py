@@ -25,13 +25,13 @@ import math
 import os
 import signal
 import statistics
-import subprocess
 import sys
 import time
 
 import rack
 import report
-from systems import BUILD, CPUS, OUT, ROOT, Failure, run_and_wait, run_program
+from run import commit
+from systems import BUILD, CPUS, OUT, Failure, run_and_wait, run_program
 
 WITHIN = 0.15
 WIRE_MBIT = 200  # of a worker's link; the box has as much as all of them
@@ -193,15 +193,14 @@ def rows(results, judge):
     """The table, and how many predictions are wrong by what `judge` looks at."""
     table, wrong = [], 0
     for point, predicted, measured in results:
-        rates = [answer["exchanges_per_s"] for answer in measured]
+        rates = report.spread(answer["exchanges_per_s"] for answer in measured)
         cpu_key = "box_cpu_s_per_gb" if predicted["limit"] == "cores" else "cpu_s_per_gb"
         rate, cpu = ratio_of(predicted, measured, "exchanges_per_s"), ratio_of(predicted, measured, cpu_key)
         judged = {"rate": rate, "cpu": cpu}[judge]
         verdict = "not judged" if math.isnan(judged) else "within 15 %" if abs(judged - 1) <= WITHIN else "wrong"
         wrong += verdict == "wrong"
         table.append([point.name, predicted["limit"], report.number(predicted["exchanges_per_s"]),
-                      f"{report.number(statistics.median(rates))} ({report.number(min(rates))} to {report.number(max(rates))})",
-                      f"{rate:.2f}", "-" if math.isnan(cpu) else f"{cpu:.2f}", verdict])
+                      report.span(rates), f"{rate:.2f}", "-" if math.isnan(cpu) else f"{cpu:.2f}", verdict])
     return table, wrong
 
 
@@ -216,9 +215,8 @@ def poster_rows(costs):
 
 def write(results, judge, runs, seconds):
     table, wrong = rows(results, judge)
-    commit = subprocess.run(["git", "describe", "--always", "--dirty"], capture_output=True, text=True, cwd=ROOT).stdout.strip()
     text = [MARKS[0],
-            f"{CPUS} CPUs ({report.cpu_name()}), commit {commit or 'unknown'}; `tests/bench/plan_check.py`, {seconds:.0f} s, medians of "
+            f"{CPUS} CPUs ({report.cpu_name()}), commit {commit()}; `tests/bench/plan_check.py`, {seconds:.0f} s, medians of "
             f"{runs} runs, points and calibrations taking turns, judged by {judge}; (smallest to largest). CPU: seconds per GB, of the box where its cores limit, else of box and workers.", "",
             *report.as_table(["exchange", "limit", "planned /s", "measured /s", "planned / measured", "CPU, the same", "verdict"],
                              "llrrrrl", table), "",
@@ -234,14 +232,12 @@ def write(results, judge, runs, seconds):
     return wrong
 
 
-def write_readme():
-    text, new = report.README.read_text(), (OUT / "plan.md").read_text()
-    if any(text.count(mark) != 1 for mark in MARKS) or "wrong" in new or "judged by rate" not in new:
-        say("README lacks the marks, or a prediction was wrong, or CPU seconds were judged instead of rates")
-        return 1
-    before, behind = text.split(MARKS[0])[0], text.split(MARKS[1])[1]
-    report.README.write_text(before + new.strip() + behind)
-    return 0
+def part():
+    path = OUT / "plan.md"
+    new = path.read_text()
+    if "| wrong |" in new or "judged by rate" not in new:
+        raise ValueError("a prediction was wrong, or CPU seconds were judged instead of rates")
+    return MARKS, report.between_marks(new, path, MARKS)[1]
 
 
 def main():
@@ -252,7 +248,7 @@ def main():
         print("usage: [RUNS=N] [POINTS=full|smoke] [JUDGE=rate|cpu] plan_check.py [--readme]", file=sys.stderr)
         return 2
     if words:
-        return write_readme()
+        return report.put_into_readme([part], say)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     began = time.monotonic()
     try:
