@@ -12,7 +12,7 @@
 #
 # One that needs RDMA devices says so in a line of its head, "vm: OPTIONS", those of tests/vm/run.sh. It runs as it is where
 # a device is active, else in a virtual machine made with these options; as rdma/NAME. "vm: OPTIONS -- ARGUMENTS" is a run
-# with arguments beside the plain one. VM says which machine: uml (the default), qemu (what a program under the address
+# with arguments beside the plain one; there may be several such lines, for rdma/NAME, rdma/NAME-2 and so on. VM says which machine: uml (the default), qemu (what a program under the address
 # or thread sanitizer needs), or nothing, for none.
 set -u
 cd "$(dirname "$0")/.." || exit 1
@@ -153,12 +153,14 @@ run_rdma() { # NAME OPTIONS[-- ARGUMENTS] COMMAND...
 }
 
 run_test() { # NAME SOURCE COMMAND...
-	local name=$1 line
+	local name=$1 lines i
 
-	line=$(sed -n '1,20s/^[ */#]*vm: //p' "$2")
+	mapfile -t lines < <(sed -n '1,20s/^[ */#]*vm: //p' "$2")
 	shift 2
-	[[ -n $line && $line != *"-- "* ]] || run "$name" "$@"
-	[[ -z $line ]] || run_rdma "$name" "$line" "$@"
+	((${#lines[@]})) && [[ ${lines[0]} != *"-- "* ]] || run "$name" "$@"
+	for ((i = 0; i < ${#lines[@]}; i++)); do
+		run_rdma "$name$( ((i == 0)) || echo "-$((i + 1))")" "${lines[i]}" "$@"
+	done
 }
 
 mkdir -p "$LOGS"

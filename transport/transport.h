@@ -137,7 +137,9 @@ struct queue_ops {
 	 * Yields up to max events, oldest first; returns how many. A message without a slot has its payload
 	 * valid until the next poll(); one with a slot until release() of that slot, which the owner calls
 	 * exactly once for each slot it saw: before the next poll() when it does not hold the payload, later
-	 * when it does. At most q->hold_max slots may be held over a poll(). `now_ns` is monotonic time.
+	 * when it does. At most q->hold_max slots may be held over a poll(). `now_ns` is monotonic time. Unless the
+	 * queue is lossy, messages of a connection come in the order in which they were sent; but where it has several
+	 * ports (verbs), a worker's results only chunk by chunk.
 	 */
 	unsigned (*poll)(struct queue *q, uint64_t now_ns, struct event *events, unsigned max);
 	/*

@@ -24,11 +24,12 @@ static struct verbs_rail **verbs_hash(const struct verbs_queue *q, uint32_t qpn)
 	return &q->hash[(qpn * 2654435761u >> 8) & (q->hash_room - 1)];
 }
 
-struct verbs_rail *verbs_find(const struct verbs_queue *q, uint32_t device, uint32_t qpn)
+/* Each device numbers its queue pairs by itself. */
+struct verbs_rail *verbs_find(const struct verbs_queue *q, uint32_t device_index, uint32_t qpn)
 {
 	struct verbs_rail *r = *verbs_hash(q, qpn);
 
-	while (r && (r->qpn != qpn || r->device_index != device))
+	while (r && (r->qpn != qpn || r->device_index != device_index))
 		r = r->next_hash;
 	return r;
 }
@@ -296,10 +297,12 @@ static void verbs_inbox(struct verbs_queue *q, struct verbs_recv *v)
 	v->rail->conn->inbox++;
 }
 
-static void verbs_take_recv(struct verbs_queue *q, struct verbs_recv *v, const struct ibv_wc *wc)
+static void verbs_take_recv(
+	struct verbs_queue *q, const struct verbs_port *p, struct verbs_recv *v, const struct ibv_wc *wc)
 {
-	struct verbs_rail *r = verbs_find(q, v->device, wc->qp_num);
+	struct verbs_rail *r = verbs_find(q, (uint32_t)(p - q->ports), wc->qp_num);
 
+	v->device = (uint32_t)(p - q->ports);
 	if (v->pool)
 		v->pool->on[v->device].posted--;
 	if (wc->status != IBV_WC_SUCCESS) {
@@ -363,26 +366,31 @@ static bool verbs_bell_heard(struct verbs_queue *q, const struct verbs_recv *v)
 	return true;
 }
 
+/* Takes the oldest stray bell of this port out of the list: there is one. */
+static struct verbs_recv *verbs_bell_oldest(struct verbs_queue *q, struct verbs_port *p)
+{
+	struct verbs_recv **oldest = NULL, *v;
+
+	for (struct verbs_recv **at = &q->stray_bells; *at; at = &(*at)->next)
+		if ((*at)->device == (uint32_t)(p - q->ports))
+			oldest = at;
+	assert(oldest);
+	v = *oldest;
+	*oldest = v->next;
+	p->stray_count--;
+	return v;
+}
+
 static void verbs_take_bell(struct verbs_queue *q, struct verbs_port *p, struct verbs_recv *v, const struct ibv_wc *wc)
 {
-	v->qpn = le_get32((const uint8_t *)(uintptr_t)v->sge.addr + 48);
+	v->device = (uint32_t)(p - q->ports);
 	if (wc->status == IBV_WC_SUCCESS && wc->byte_len == VERBS_BELL_BYTES && !verbs_bell_heard(q, v)) {
 		/* Perhaps of one that is about to be adopted: kept, the oldest makes room. */
-		v->rail = NULL;
 		v->next = q->stray_bells;
 		q->stray_bells = v;
 		if (++p->stray_count <= VERBS_BELL_RECVS / 2)
 			return;
-		for (struct verbs_recv **at = &q->stray_bells; *at; at = &(*at)->next) {
-			struct verbs_recv *next = (*at)->next;
-
-			if (next && !next->next && next->device == v->device) {
-				(*at)->next = NULL;
-				v = next;
-				p->stray_count--;
-				break;
-			}
-		}
+		v = verbs_bell_oldest(q, p);
 	}
 	if (wc->status == IBV_WC_SUCCESS || wc->status != IBV_WC_WR_FLUSH_ERR)
 		verbs_bell_repost(p, v);
@@ -394,7 +402,7 @@ static void verbs_take(struct verbs_queue *q, struct verbs_port *p, const struct
 
 	switch ((enum verbs_work)(wc->wr_id & VERBS_WORK_MASK)) {
 	case VERBS_RECV:
-		verbs_take_recv(q, at, wc);
+		verbs_take_recv(q, p, at, wc);
 		break;
 	case VERBS_SEND:
 		verbs_take_send(q, at, wc);
@@ -463,7 +471,8 @@ bool verbs_report(struct verbs_conn *c, struct event *events, unsigned max, unsi
 		verbs_event(&events[(*n)++], EVENT_WRITABLE, c);
 	}
 	if (c->close_owed) {
-		if (*n == max || c->inbox > 0)
+		/* Those that wait for one that went another way may wait for ever: a rail's end takes messages with it. */
+		if (*n == max || c->inbox > c->early_count)
 			return false;
 		c->close_owed = false;
 		verbs_event(&events[*n], EVENT_CLOSED, c);

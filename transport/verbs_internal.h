@@ -81,7 +81,7 @@ struct verbs_recv {
 	struct verbs_recv *next; /* in a queue's inbox or strays, or a pool's free ones */
 	struct verbs_pool *pool; /* box: that it is of */
 	struct verbs_rail *rail; /* that the message came by; worker: that it is posted to */
-	uint32_t device;         /* index in the transport's */
+	uint32_t device;         /* that it is posted to: index in the transport's */
 	uint32_t qpn;            /* of the message, while its rail is not known */
 	uint32_t imm, bytes;
 	bool written; /* by RDMA WRITE: `imm` is all there is */
@@ -208,6 +208,7 @@ struct verbs_conn {
 	 */
 	uint32_t order_out, order_in;
 	struct verbs_recv *early; /* came before their turn */
+	uint32_t early_count;
 	uint32_t inbox;           /* messages that are in the queue's inbox, or early */
 	bool deaf;                /* what still comes is thrown away */
 	bool wanted;              /* a send() said -EAGAIN: EVENT_WRITABLE is owed */
@@ -361,8 +362,7 @@ int verbs_pool_post(struct verbs_pool *p, struct queue_counters *n);
 void verbs_collect(struct verbs_queue *q);
 /* A connection's messages that were not yielded are forgotten, and no list knows it any more. */
 void verbs_forget(struct verbs_queue *q, struct verbs_conn *c);
-/* Devices number their pairs each for itself. */
-struct verbs_rail *verbs_find(const struct verbs_queue *q, uint32_t device, uint32_t qpn);
+struct verbs_rail *verbs_find(const struct verbs_queue *q, uint32_t device_index, uint32_t qpn);
 /* Frees connections that control gave up after they were admitted. */
 void verbs_bury(struct verbs_queue *q);
 /* Nothing more is sent; what came is still told, then the end, once. */

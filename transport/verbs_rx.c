@@ -198,6 +198,7 @@ static void verbs_keep_early(struct verbs_conn *c, struct verbs_recv *v)
 {
 	v->next = c->early;
 	c->early = v;
+	c->early_count++;
 }
 
 /* Those put aside whose turn it is go back to the front of the inbox. */
@@ -209,6 +210,7 @@ static void verbs_recall_early(struct verbs_queue *q, struct verbs_conn *c)
 		if (verbs_is_early(c, v))
 			continue;
 		*at = v->next;
+		c->early_count--;
 		v->next = q->inbox_first;
 		if (!q->inbox_first)
 			q->inbox_last = v;

@@ -3,6 +3,8 @@
  * One suite for every transport: the contract of transport/transport.h, slot by slot. A new transport
  * gets a row in the table below and nothing else. Run one row, or some cases of it, with
  * `test_transport shm` and `test_transport shm '*drop*'`.
+ * vm: -m 2048 -- verbs
+ * vm: -m 2048 -w 2 -- verbs
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,7 +12,6 @@
 
 #include "tests/suite/transport_cases.h"
 #include "tests/suite/transport_rig.h"
-#include "transport/rdma.h"
 
 static const struct fixture fixtures[] = {
 	{.label = "loop", .transport = "loop", .plan = {.seed = 1, .poison = true}},
@@ -61,17 +62,6 @@ static int run_fixture(const struct fixture *fixture)
 	return failed;
 }
 
-static bool has_rdma(void)
-{
-	struct rdma_port ports[RDMA_PORTS_MAX];
-	int count = rdma_ports_list(ports, RDMA_PORTS_MAX);
-
-	for (int i = 0; i < count && i < RDMA_PORTS_MAX; i++)
-		if (ports[i].usable)
-			return true;
-	return false;
-}
-
 int main(int argc, char **argv)
 {
 	unsigned i, ran = 0;
@@ -87,7 +77,7 @@ int main(int argc, char **argv)
 				fixtures[i].transport);
 			continue;
 		}
-		if (fixtures[i].one_sided && !has_rdma()) {
+		if (fixtures[i].one_sided && rig_rdma_ports() == 0) {
 			printf("skipped: %s: no RDMA device here\n", fixtures[i].label);
 			continue;
 		}

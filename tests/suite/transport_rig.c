@@ -15,6 +15,8 @@
 
 #include <cmocka.h>
 
+#include "transport/rdma.h"
+
 enum { RIG_POLL_MAX = 64, RIG_ALIGN = 64 };
 #define RIG_DEADLINE_NS 20000000000u
 
@@ -99,6 +101,17 @@ static struct rig_end *rig_end_at(struct rig *rig, struct transport *t, struct r
 	return end;
 }
 
+unsigned rig_rdma_ports(void)
+{
+	struct rdma_port ports[RDMA_PORTS_MAX];
+	int count = rdma_ports_list(ports, RDMA_PORTS_MAX);
+	unsigned usable = 0;
+
+	for (int i = 0; i < count && i < RDMA_PORTS_MAX; i++)
+		usable += ports[i].usable;
+	return usable;
+}
+
 struct rig_end *rig_box_end(struct rig *rig, unsigned index)
 {
 	return rig_end_at(rig, rig->box, &rig->box_ends[index]);
@@ -108,7 +121,9 @@ struct rig_end *rig_worker_end(struct rig *rig, unsigned index)
 {
 	if (!rig->workers[index])
 		rig->workers[index] = rig_open(rig, 1 + index);
-	return rig_end_at(rig, rig->workers[index], &rig->worker_ends[index]);
+	rig_end_at(rig, rig->workers[index], &rig->worker_ends[index]);
+	rig->worker_ends[index].apart = rig->fixture->one_sided && rig_rdma_ports() > 1;
+	return &rig->worker_ends[index];
 }
 
 static const char *rig_listen_host(const struct fixture *fixture)

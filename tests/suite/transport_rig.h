@@ -62,6 +62,7 @@ struct rig_end {
 	bool keeps;     /* keeps as many slots as it may, in their records */
 	unsigned kept;
 	bool mute; /* does not poll */
+	bool apart; /* a worker's, with several ports: results of different chunks may overtake each other */
 };
 
 /* One connection, both ends. */
@@ -100,6 +101,9 @@ struct rig {
 	uint64_t deadline_ns;
 	char address[RIG_ADDRESS];
 };
+
+/* RDMA ports of this machine that a transport would use. */
+unsigned rig_rdma_ports(void);
 
 /* The box listens, a worker's transport is open, and both have one queue. */
 struct rig *rig_create(const struct fixture *fixture, const struct rig_options *options);
