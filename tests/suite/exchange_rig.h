@@ -36,6 +36,7 @@ struct scene {
 	const char *transport;
 	unsigned cores;
 	bool mapped;           /* payloads lie in memory of the box: phub_mem_register() is of no use */
+	bool one_sided;        /* they are moved without copies where phub_mem_register() was called, and there alone */
 	bool core_cases;       /* also the cases that are the same however many cores there are */
 	struct loop_plan plan; /* loop: its network */
 };

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Whole exchanges through a whole box: the public calls of libphub on loop, tcp and shm, served by 1, 2 and 4 cores.
- * Here box cores, control, progress threads and callers meet in one process, so it is what sanitizers should see. A new
- * transport gets a row in the table below. Run one row, or some cases of it, with `test_exchange shm-2` and
- * `test_exchange shm-2 '*broadcast*'`.
+ * Whole exchanges through a whole box: the public calls of libphub on loop, tcp, shm and verbs, served by 1, 2 and 4
+ * cores. Here box cores, control, progress threads and callers meet in one process, so it is what sanitizers should
+ * see. A new transport gets a row in the table below. Run some rows, one, or some cases of it, with `test_exchange shm`,
+ * `test_exchange shm-2` and `test_exchange shm-2 '*broadcast*'`.
+ * vm: -m 2048 -- verbs
  */
 #include <signal.h>
 #include <stdio.h>
@@ -12,6 +13,7 @@
 
 #include "tests/suite/exchange_cases.h"
 #include "tests/suite/exchange_rig.h"
+#include "tests/suite/transport_rig.h"
 
 static const struct scene scenes[] = {
 	{.label = "loop-1", .transport = "loop", .cores = 1, .plan = {.seed = 1, .poison = true}},
@@ -34,6 +36,9 @@ static const struct scene scenes[] = {
 	{.label = "shm-1", .transport = "shm", .cores = 1, .mapped = true},
 	{.label = "shm-2", .transport = "shm", .cores = 2, .mapped = true, .core_cases = true},
 	{.label = "shm-4", .transport = "shm", .cores = 4, .mapped = true},
+	{.label = "verbs-1", .transport = "verbs", .one_sided = true, .cores = 1},
+	{.label = "verbs-2", .transport = "verbs", .one_sided = true, .cores = 2, .core_cases = true},
+	{.label = "verbs-4", .transport = "verbs", .one_sided = true, .cores = 4},
 };
 
 enum { SCENES = sizeof(scenes) / sizeof(scenes[0]) };
@@ -94,11 +99,15 @@ int main(int argc, char **argv)
 	if (argc > 2)
 		cmocka_set_test_filter(argv[2]);
 	for (unsigned i = 0; i < SCENES; i++) {
-		if (argc > 1 && strcmp(argv[1], scenes[i].label) != 0)
+		if (argc > 1 && strncmp(argv[1], scenes[i].label, strlen(argv[1])) != 0)
 			continue;
 		if (!transport_find(scenes[i].transport)) {
 			printf("skipped: %s: this build has no transport \"%s\"\n", scenes[i].label,
 				scenes[i].transport);
+			continue;
+		}
+		if (scenes[i].one_sided && rig_rdma_ports() == 0) {
+			printf("skipped: %s: no RDMA device here\n", scenes[i].label);
 			continue;
 		}
 		failed += run_scene(&scenes[i]);
