@@ -229,6 +229,7 @@ struct transport_config {
 	const char *congestion;         /* tcp: congestion control, NULL for the default "cubic" */
 	const char *interface;          /* bind to this network interface, or NULL */
 	const char *rdma;               /* verbs: "DEVICE[:PORT][@GID],...", or NULL for all that are usable */
+	bool rdma_fixed;                /* verbs, box: workers write pushes into buffers of their own; to compare */
 	uint64_t pinned_bytes;          /* verbs: memory that will be registered, as far as known; 0: not known */
 	uint16_t port_first, port_last; /* data ports that may be listened on; 0, 0: any */
 	struct loop_host *loop;         /* loop only: where on the network in memory (loop_net_host()) */

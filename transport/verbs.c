@@ -471,7 +471,8 @@ bool verbs_report(struct verbs_conn *c, struct event *events, unsigned max, unsi
 		verbs_event(&events[(*n)++], EVENT_WRITABLE, c);
 	}
 	if (c->close_owed) {
-		/* Those that wait for one that went another way may wait for ever: a rail's end takes messages with it. */
+		/* Those that wait for one that went another way may wait for ever: a rail's end takes messages with it.
+		 */
 		if (*n == max || c->inbox > c->early_count)
 			return false;
 		c->close_owed = false;

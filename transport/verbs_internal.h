@@ -11,8 +11,12 @@
  *
  *      immediate of a push      the chunk
  *      immediate of a result    the chunk in the low chunk_bits, the low bits of the credit above
- *      trailer                  wire header 64, landing address 8, its rkey 4, its bytes 4, order of the message 4,
- * zero 4 spelled out              wire header 64, results before it 4, zero 4
+ *      trailer                  wire header 64, landing address 8, its rkey 4, its bytes 4, order 4, zero 4
+ *      spelled out              wire header 64, results before it 4, zero 4
+ *
+ * To compare, a box may let workers write pushes, with their trailers, into a buffer of their own for each chunk, by
+ * RDMA WRITE with immediate, as the paper's did: that takes a job's size of memory for each worker, and remote access
+ * to it.
  *
  * The end of a connection is told by a datagram (the bell), because a queue pair in error can say nothing more.
  */
@@ -54,9 +58,10 @@ enum {
 	VERBS_RNR_RETRIES = 7, /* for ever: this peer is alive */
 };
 
-#define VERBS_NUDGE_NS 20000000ull   /* completions that nobody asked for are asked for after so long */
-#define VERBS_PING_NS  1000000000ull /* a connection that was quiet so long is asked whether it is there */
-#define VERBS_DRAIN_NS 100000000ull  /* the longest that a queue pair in error is waited for */
+#define VERBS_SLOT_ALIGN 64u
+#define VERBS_NUDGE_NS   20000000ull   /* completions that nobody asked for are asked for after so long */
+#define VERBS_PING_NS    1000000000ull /* a connection that was quiet so long is asked whether it is there */
+#define VERBS_DRAIN_NS   100000000ull  /* the longest that a queue pair in error is waited for */
 
 /* What a completion belongs to: the low bits of wr_id; the rest is a pointer. */
 enum verbs_work {
@@ -153,6 +158,8 @@ struct verbs_rail {
 	struct ibv_sge *sges;    /* [2 * VERBS_SEND_SLOTS] likewise */
 	struct verbs_slot *slots; /* [VERBS_SEND_SLOTS] */
 	uint8_t *trailers;        /* [VERBS_SEND_SLOTS] of VERBS_TRAILER_BYTES, registered */
+	struct ibv_mr *fixed_mr;  /* box, fixed pushes: of verbs_conn.fixed */
+	uint32_t fixed_rkey;      /* worker: the box's */
 	struct ibv_mr *small_mr;  /* of trailers, and the worker's receives */
 	struct mem_region small;
 	struct verbs_recv *recvs; /* worker: [recv_count] */
@@ -193,6 +200,13 @@ struct verbs_conn {
 	struct verbs_region *result; /* box */
 	struct verbs_rail rails[VERBS_DEVICES_MAX];
 	uint32_t rail_count;
+	/*
+	 * Fixed pushes, as in the paper: each chunk of each worker has its own place at the box, to which the worker
+	 * writes. NULL otherwise.
+	 */
+	uint64_t *fixed_at;        /* [chunk_count] from the beginning of: */
+	struct mem_region fixed;   /* box */
+	uint64_t fixed_base;       /* worker: its address there; 0: pushes are sent */
 	uint8_t *rail_of;          /* [chunk_count], NULL with one rail */
 	struct verbs_asked *asked; /* [chunk_count] */
 	uint32_t chunk_bits;
@@ -209,12 +223,12 @@ struct verbs_conn {
 	uint32_t order_out, order_in;
 	struct verbs_recv *early; /* came before their turn */
 	uint32_t early_count;
-	uint32_t inbox;           /* messages that are in the queue's inbox, or early */
-	bool deaf;                /* what still comes is thrown away */
-	bool wanted;              /* a send() said -EAGAIN: EVENT_WRITABLE is owed */
-	bool close_owed;          /* EVENT_CLOSED is not yielded yet */
-	bool bell_owed;           /* the peer is told of the end */
-	int error;                /* of EVENT_CLOSED */
+	uint32_t inbox;  /* messages that are in the queue's inbox, or early */
+	bool deaf;       /* what still comes is thrown away */
+	bool wanted;     /* a send() said -EAGAIN: EVENT_WRITABLE is owed */
+	bool close_owed; /* EVENT_CLOSED is not yielded yet */
+	bool bell_owed;  /* the peer is told of the end */
+	int error;       /* of EVENT_CLOSED */
 	const char *why;
 	uint64_t sent_ns;         /* when the device was last given something */
 	struct verbs_link ring;   /* verbs_queue.dirty: rails have messages that the device was not told of */
@@ -295,6 +309,7 @@ struct verbs {
 	struct verbs_link strangers, complete, asked, dialled; /* asked: the owner of the session makes up its mind */
 	unsigned stranger_count;
 	unsigned queue_conns_max, send_bytes_max;
+	bool fixed; /* box: workers write their pushes */
 	uint64_t handshake_ns;
 	uint32_t numbers;
 	char address[64]; /* box: what is dialled; "" while it does not listen */
@@ -337,6 +352,10 @@ int verbs_rail_connect(struct verbs_rail *r, struct err *e);
  * control, before adoption.
  */
 void verbs_rail_destroy(struct verbs_rail *r, struct verbs_queue *owner);
+/* Fixed pushes: where each chunk lies; returns the bytes of all, or 0 when there is no memory. */
+uint64_t verbs_fixed_lay_out(struct verbs_conn *c);
+/* Box: the place for them. 0 or a negative errno. */
+int verbs_fixed_take(struct verbs_conn *c, struct err *e);
 /* Spreads the chunks over the rails by their rates: both ends come to the same. 0 or -ENOMEM. */
 int verbs_rails_spread(struct verbs_conn *c);
 /* Frees what is left when its rails are gone. */

@@ -6,13 +6,15 @@
  *      dial     type 1, name of the box's transport
  *                                                    nonce    type 2, handshake 24, ports 1, ports * 24
  *      hello    type 3, handshake 56, token 8,
- *               rails 1, rails * 40
+ *               zero 8, rails 1, rails * 40
  *                                                    welcome  type 4, handshake 16, and when it is one:
- *                                                             token 8, rails 1, rails * 40
+ *                                                             token 8, address of fixed buffers 8 or
+ *                                                             zero, rails 1, rails * 40
  *      gone     type 5, code 4: from either end, at any time
  *
  *      port     GID 16, rate in Mbit/s 4, LID 2, MTU 1, zero 1
- *      rail     GID 16, rate 4, LID 2, MTU 1, box's port 1, queue pair 4, PSN 4, bell 4, zero 4
+ *      rail     GID 16, rate 4, LID 2, MTU 1, box's port 1, queue pair 4, PSN 4, bell 4, rkey of fixed buffers 4 or
+ * zero
  */
 #include "transport/verbs_internal.h"
 
@@ -128,6 +130,7 @@ static void verbs_say_handshake(struct signal *s, struct handshake *h)
 static void verbs_say_rails(struct signal *s, const struct verbs_conn *c)
 {
 	le_put64(verbs_write(s, 8), c->token);
+	le_put64(verbs_write(s, 8), (uintptr_t)c->fixed.base);
 	*verbs_write(s, 1) = (uint8_t)c->rail_count;
 	for (uint32_t i = 0; i < c->rail_count; i++) {
 		const struct verbs_rail *r = &c->rails[i];
@@ -141,6 +144,7 @@ static void verbs_say_rails(struct signal *s, const struct verbs_conn *c)
 		le_put32(at + 24, r->qp ? r->qp->qp_num : 0);
 		le_put32(at + 28, r->psn);
 		le_put32(at + 32, r->port->bell->qp_num);
+		le_put32(at + 36, r->fixed_mr ? r->fixed_mr->rkey : 0);
 	}
 }
 
@@ -150,6 +154,7 @@ static int verbs_hear_rails(struct verbs_reader *in, struct verbs_conn *c)
 	uint32_t count;
 
 	c->peer_token = le_get64(verbs_read(in, 8));
+	c->fixed_base = le_get64(verbs_read(in, 8));
 	count = *verbs_read(in, 1);
 	if (count < 1 || count > VERBS_DEVICES_MAX || (!c->is_box && count != c->rail_count))
 		return -EPROTO;
@@ -166,6 +171,7 @@ static int verbs_hear_rails(struct verbs_reader *in, struct verbs_conn *c)
 		r->peer_qpn = le_get32(at + 24);
 		r->peer_psn = le_get32(at + 28);
 		r->peer_bell = le_get32(at + 32);
+		r->fixed_rkey = le_get32(at + 36);
 		if (r->peer_mtu < IBV_MTU_256 || r->peer_mtu > IBV_MTU_4096 || r->rate_mbps == 0)
 			return -EPROTO;
 	}
@@ -223,6 +229,7 @@ static struct verbs_conn *verbs_conn_create(struct verbs *v, bool is_box)
 	verbs_link_init(&c->list);
 	for (unsigned i = 0; i < VERBS_DEVICES_MAX; i++)
 		c->rails[i].small.fd = -1;
+	c->fixed.fd = -1;
 	return c;
 }
 
@@ -481,6 +488,8 @@ int verbs_admit(struct transport *head, struct conn *conn, const struct conn_spe
 		c->result = verbs_region_get(v, spec->result->base, spec->result->bytes, 0, e);
 		rc = c->result ? 0 : e->code;
 	}
+	if (rc == 0 && v->fixed)
+		rc = verbs_fixed_take(c, e);
 	if (rc == 0)
 		rc = verbs_admit_rails(c, e);
 	if (rc == 0)
@@ -629,6 +638,8 @@ static int verbs_take_welcome(struct verbs_conn *c, struct verbs_reader *in, str
 			r->rate_mbps = (uint32_t)r->device->about.rate_mbps;
 		rc = verbs_rail_connect(r, e);
 	}
+	if (rc == 0 && c->fixed_base && verbs_fixed_lay_out(c) == 0)
+		rc = err_set(e, -ENOMEM, "verbs: no memory for %u chunks", c->spec->chunk_count);
 	if (rc == 0)
 		rc = verbs_conn_prepare(c, e);
 	if (rc < 0)

@@ -70,6 +70,8 @@ static int verbs_rail_take_memory(struct verbs_rail *r, struct err *e)
 
 /* ---- states ---- */
 
+static int verbs_fixed_register(struct verbs_rail *r, struct err *e);
+
 static int verbs_rail_make(struct verbs_rail *r, struct err *e)
 {
 	static const uint32_t inlines[] = {512, 256, 128, 0};
@@ -105,7 +107,7 @@ static int verbs_rail_init(struct verbs_rail *r, struct err *e)
 		.port_num = r->device->port,
 		.pkey_index = 0,
 		/* Nobody may write to the box; results are written to workers. */
-		.qp_access_flags = r->conn->is_box ? 0 : IBV_ACCESS_REMOTE_WRITE,
+		.qp_access_flags = r->conn->is_box && !r->conn->fixed_at ? 0 : IBV_ACCESS_REMOTE_WRITE,
 	};
 	int rc = ibv_modify_qp(r->qp, &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS);
 
@@ -146,6 +148,8 @@ int verbs_rail_create(struct verbs_conn *c, struct verbs_rail *r, uint32_t devic
 		return rc;
 	r->cqes = 2 * VERBS_SEND_SLOTS + 2 + recvs;
 	rc = verbs_rail_take_memory(r, e);
+	if (rc == 0)
+		rc = verbs_fixed_register(r, e);
 	if (rc == 0)
 		rc = verbs_rail_make(r, e);
 	if (rc == 0)
@@ -274,6 +278,8 @@ void verbs_conn_free(struct verbs_conn *c)
 		struct verbs_rail *r = &c->rails[i];
 
 		assert(!r->qp);
+		if (r->fixed_mr)
+			ibv_dereg_mr(r->fixed_mr);
 		if (r->small_mr)
 			ibv_dereg_mr(r->small_mr);
 		mem_region_destroy(&r->small);
@@ -288,6 +294,8 @@ void verbs_conn_free(struct verbs_conn *c)
 		verbs_pool_put(c->pool);
 	if (c->result)
 		verbs_region_put(c->verbs, c->result);
+	mem_region_destroy(&c->fixed);
+	free(c->fixed_at);
 	free(c->rail_of);
 	free(c->asked);
 	while (c->heard_first) {
@@ -297,6 +305,44 @@ void verbs_conn_free(struct verbs_conn *c)
 		free(said);
 	}
 	free(c);
+}
+
+/* ---- fixed pushes ---- */
+
+uint64_t verbs_fixed_lay_out(struct verbs_conn *c)
+{
+	uint64_t bytes = 0;
+
+	c->fixed_at = calloc(c->spec->chunk_count, sizeof(*c->fixed_at));
+	for (uint32_t i = 0; c->fixed_at && i < c->spec->chunk_count; i++) {
+		c->fixed_at[i] = bytes;
+		bytes += (c->spec->spans[i].bytes + VERBS_TRAILER_BYTES + VERBS_SLOT_ALIGN - 1) / VERBS_SLOT_ALIGN *
+			 VERBS_SLOT_ALIGN;
+	}
+	return bytes;
+}
+
+int verbs_fixed_take(struct verbs_conn *c, struct err *e)
+{
+	uint64_t bytes = verbs_fixed_lay_out(c);
+
+	if (bytes == 0)
+		return err_set(e, -ENOMEM, "verbs: no memory for %u chunks", c->spec->chunk_count);
+	return mem_region_create(bytes, MEM_HUGE, MEM_NODE_ANY, &c->fixed, e);
+}
+
+static int verbs_fixed_register(struct verbs_rail *r, struct err *e)
+{
+	struct verbs_conn *c = r->conn;
+
+	if (!c->is_box || !c->fixed_at)
+		return 0;
+	r->fixed_mr = ibv_reg_mr(
+		r->device->pd, c->fixed.base, c->fixed.bytes, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
+	if (r->fixed_mr)
+		return 0;
+	return err_set(e, -errno, "verbs: %s cannot register %zu bytes for the pushes of %s: %s",
+		r->device->about.device, c->fixed.bytes, c->conn.peer, strerror(errno));
 }
 
 /* ---- which chunk takes which rail ---- */

@@ -12,8 +12,6 @@
 
 #include "phub/base/stats.h"
 
-#define VERBS_SLOT_ALIGN 64u
-
 static void verbs_pool_free(struct verbs_pool *p)
 {
 	struct verbs_queue *q = (struct verbs_queue *)p->queue;
@@ -97,8 +95,8 @@ static struct verbs_pool *verbs_pool_create(struct verbs *v, const struct conn_s
 	p->memory.fd = -1;
 	p->devices = v->device_count;
 	p->count = conns * (spec->window + VERBS_SPARE_SLOTS);
-	p->bytes =
-		(spec->payload_max + VERBS_TRAILER_BYTES + VERBS_SLOT_ALIGN - 1) / VERBS_SLOT_ALIGN * VERBS_SLOT_ALIGN;
+	p->bytes = ((v->fixed ? 0 : spec->payload_max) + VERBS_TRAILER_BYTES + VERBS_SLOT_ALIGN - 1) /
+		   VERBS_SLOT_ALIGN * VERBS_SLOT_ALIGN;
 	verbs_link_init(&p->dirty);
 	p->recvs = calloc((size_t)p->devices * p->count, sizeof(*p->recvs));
 	rc = p->recvs ? mem_region_create((size_t)p->devices * p->count * p->bytes, MEM_HUGE | MEM_POPULATE,

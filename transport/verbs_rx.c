@@ -17,14 +17,24 @@ static int verbs_broken(struct verbs_queue *q, struct verbs_conn *c, const char 
 	return -EPROTO;
 }
 
+/* Where a message lies: in its slot, or, written, in the worker's buffer for the chunk; NULL: in no such. */
+static const uint8_t *verbs_payload(const struct verbs_conn *c, const struct verbs_recv *v)
+{
+	if (!v->written || !c->fixed_at)
+		return (const uint8_t *)(uintptr_t)v->sge.addr;
+	if (v->imm >= c->spec->chunk_count || v->bytes > c->spec->spans[v->imm].bytes + VERBS_TRAILER_BYTES)
+		return NULL;
+	return (const uint8_t *)c->fixed.base + c->fixed_at[v->imm];
+}
+
 /* A worker's message: header, landing, order. 0, or -EPROTO. */
 static int verbs_parse_push(
 	struct verbs_queue *q, struct verbs_conn *c, const struct verbs_recv *v, struct event *event)
 {
-	const uint8_t *payload = (const uint8_t *)(uintptr_t)v->sge.addr, *trailer;
+	const uint8_t *payload = verbs_payload(c, v), *trailer;
 	struct wire_header *h = &event->header;
 
-	if (v->written || v->bytes < VERBS_TRAILER_BYTES)
+	if (!payload || v->written != (c->fixed_at != NULL) || v->bytes < VERBS_TRAILER_BYTES)
 		return verbs_broken(q, c, "a message without a header");
 	trailer = payload + v->bytes - VERBS_TRAILER_BYTES;
 	if (wire_decode(trailer, h) < 0 || h->length != v->bytes - VERBS_TRAILER_BYTES || h->type == WIRE_RESULT ||
@@ -40,7 +50,7 @@ static int verbs_parse_push(
 /* What the result of this message will be derived from. */
 static void verbs_note_asked(struct verbs_conn *c, const struct verbs_recv *v, const struct wire_header *h)
 {
-	const uint8_t *trailer = (const uint8_t *)(uintptr_t)v->sge.addr + v->bytes - VERBS_TRAILER_BYTES;
+	const uint8_t *trailer = verbs_payload(c, v) + v->bytes - VERBS_TRAILER_BYTES;
 	struct verbs_asked *asked = &c->asked[h->chunk];
 
 	asked->round = h->round;
@@ -124,12 +134,12 @@ static int verbs_parse_spelled(
 /* Must it wait for messages that took another rail? */
 static bool verbs_is_early(const struct verbs_conn *c, const struct verbs_recv *v)
 {
-	const uint8_t *at = (const uint8_t *)(uintptr_t)v->sge.addr;
+	const uint8_t *at = verbs_payload(c, v);
 
 	if (c->rail_count == 1)
 		return false;
 	if (c->is_box)
-		return v->bytes >= VERBS_TRAILER_BYTES &&
+		return at && v->bytes >= VERBS_TRAILER_BYTES &&
 		       wire_after(le_get32(at + v->bytes - VERBS_TRAILER_BYTES + 80), c->order_in);
 	return !v->written && v->bytes == VERBS_SPELLED_BYTES && wire_after(le_get32(at + 64), c->order_in);
 }

@@ -371,6 +371,7 @@ static int verbs_open(const struct transport_config *config, struct transport **
 	v->transport.ops = &transport_verbs;
 	v->queue_conns_max = config->queue_conns_max ? config->queue_conns_max : VERBS_CONNS;
 	v->send_bytes_max = config->send_bytes_max ? config->send_bytes_max : VERBS_SEND_BYTES;
+	v->fixed = config->rdma_fixed;
 	v->handshake_ns = (config->handshake_ms ? config->handshake_ms : VERBS_HANDSHAKE_MS) * NS_PER_MS;
 	pthread_mutex_init(&v->lock, NULL);
 	verbs_link_init(&v->strangers);

@@ -104,7 +104,11 @@ static int verbs_send_push(
 	le_put32(trailer + 76, to ? sink->bytes : 0);
 	le_put32(trailer + 80, c->order_out++);
 	le_put32(trailer + 84, 0);
-	wr = verbs_prepare(r, 0, IBV_WR_SEND_WITH_IMM, h->chunk);
+	wr = verbs_prepare(r, 0, c->fixed_base ? IBV_WR_RDMA_WRITE_WITH_IMM : IBV_WR_SEND_WITH_IMM, h->chunk);
+	if (c->fixed_base) {
+		wr->wr.rdma.remote_addr = c->fixed_base + c->fixed_at[h->chunk];
+		wr->wr.rdma.rkey = r->fixed_rkey;
+	}
 	verbs_prepare(r, 1, 0, 0)->opcode = 0;
 	if (h->length)
 		verbs_piece(wr, payload, h->length, from ? from->mr[r->device_index]->lkey : 0);

@@ -8,6 +8,7 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <poll.h>
+#include <inttypes.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -235,4 +236,20 @@ uint64_t box_process_cpu_ns(pid_t pid)
 	if (clock_getcpuclockid(pid, &clock) != 0 || clock_gettime(clock, &spent) < 0)
 		return 0;
 	return (uint64_t)spent.tv_sec * NS_PER_S + (uint64_t)spent.tv_nsec;
+}
+
+uint64_t box_process_pinned_bytes(pid_t pid)
+{
+	char path[64], line[128];
+	uint64_t kib = 0;
+	FILE *f;
+
+	snprintf(path, sizeof(path), "/proc/%d/status", (int)pid);
+	f = fopen(path, "re");
+	while (f && fgets(line, sizeof(line), f))
+		if (sscanf(line, "VmPin: %" SCNu64, &kib) == 1)
+			break;
+	if (f)
+		fclose(f);
+	return kib << 10;
 }

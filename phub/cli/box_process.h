@@ -39,6 +39,8 @@ int box_process_check(struct box_process *box, struct err *e);
 int box_process_stop(struct box_process *box, struct err *e);
 
 /* CPU time of a process so far, user and system, of all its threads. 0 when there is none. Any process. */
+/* Memory of the process that devices may reach; 0: none, or not known. */
+uint64_t box_process_pinned_bytes(pid_t pid);
 uint64_t box_process_cpu_ns(pid_t pid);
 
 #endif

@@ -85,6 +85,7 @@ struct trial_shared {
 	_Atomic unsigned round; /* rank 0 has finished so many; for the progress bar */
 	uint64_t box_cpu_ns;    /* in timed stretches; rank 0 */
 	struct trial_work_done box_device;
+	uint64_t box_pinned_bytes;
 	struct trial_outcome outcomes[TRIAL_WORKERS_MAX];
 	struct trial_time *times; /* [workers][warmup + rounds] */
 	float *expected;          /* [elements]: weights, or sums, after `done` rounds */
@@ -153,6 +154,7 @@ struct trial_numbers {
 	uint64_t errors, checked;
 	double copies; /* bytes copied by the library per gradient byte */
 	struct trial_work_done worker_device, box_device;
+	uint64_t box_pinned_bytes; /* RDMA: registered with devices */
 };
 
 void trial_sort(uint64_t *times, size_t count);

@@ -92,14 +92,15 @@ static json_t *report_json_work(json_t *line, const struct trial_plan *p, const 
 
 	if (line && w->posts && w->chunks)
 		json_object_update_new(line,
-			json_pack("{s:f, s:f, s:f, s:f, s:f, s:f, s:f}", "worker_posts_per_chunk",
+			json_pack("{s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:I}", "worker_posts_per_chunk",
 				(double)w->posts / (double)w->chunks, "worker_doorbells_per_chunk",
 				(double)w->doorbells / (double)w->chunks, "worker_posts_per_completion",
 				w->signalled ? (double)w->posts / (double)w->signalled : 0.0, "box_posts_per_chunk",
 				(double)b->posts / (double)b->chunks, "box_doorbells_per_chunk",
 				(double)b->doorbells / (double)b->chunks, "box_posts_per_completion",
 				b->signalled ? (double)b->posts / (double)b->signalled : 0.0,
-				"registrations_per_worker", (double)w->registrations / p->workers));
+				"registrations_per_worker", (double)w->registrations / p->workers, "box_pinned_bytes",
+				(json_int_t)n->box_pinned_bytes));
 	return line;
 }
 
@@ -135,6 +136,7 @@ int trial_count(const struct trial_plan *p, const struct trial_shared *s, struct
 	out->cpu_s_per_gb = (double)cpu_ns / ((double)p->bytes * p->workers * p->rounds);
 	report_add_work(&out->box_device, &s->box_device);
 	out->box_device.chunks = out->worker_device.chunks;
+	out->box_pinned_bytes = s->box_pinned_bytes;
 	out->copies = pushed ? (double)copied / (double)pushed : 0;
 	return 0;
 }
@@ -164,6 +166,8 @@ bool trial_print(const struct trial_plan *p, const struct trial_numbers *n, bool
 	printf("  copies               %10.2f bytes by libphub per gradient byte\n", n->copies);
 	report_print_work("workers' devices", &n->worker_device);
 	report_print_work("box's devices", &n->box_device);
+	if (n->box_pinned_bytes)
+		printf("  box's pinned memory  %10.1f MB\n", (double)n->box_pinned_bytes / 1e6);
 	if (n->worker_device.registrations)
 		printf("  registrations        %10.1f regions of memory a worker\n",
 			(double)n->worker_device.registrations / p->workers);

@@ -161,8 +161,10 @@ static int worker_begin_stretch(struct worker *w, unsigned round)
 	if (rc < 0)
 		return trial_member_fail(m, rc, "barrier", NULL);
 	rc = trial_meet(m->p, m->s);
-	if (m->rank == 0)
+	if (m->rank == 0) {
 		w->box_cpu_ns = box_process_cpu_ns(w->box);
+		m->s->box_pinned_bytes = box_process_pinned_bytes(w->box);
+	}
 	w->own_cpu_ns = box_process_cpu_ns(getpid());
 	return rc;
 }

@@ -104,6 +104,7 @@ static int box_open_transport(struct box *box, const struct transport_ops *ops, 
 		.rdma = config->rdma[0] ? config->rdma : NULL,
 		.port_first = config->port_first,
 		.port_last = config->port_last,
+		.rdma_fixed = config->rdma_pushes == CONFIG_PUSHES_FIXED,
 		/* What jobs may take is registered when they do; whether that will be possible is known now. */
 		.pinned_bytes = config->memory_max,
 		.loop = box->env.loop,

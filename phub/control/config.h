@@ -26,6 +26,7 @@
 #define CONFIG_SECRET_BYTES_MAX 4096u
 #define CONFIG_PATH_BYTES       4096u
 
+enum config_pushes { CONFIG_PUSHES_SLOTS, CONFIG_PUSHES_FIXED };
 enum config_poll { CONFIG_POLL_ADAPTIVE, CONFIG_POLL_BUSY };
 enum config_create { CONFIG_CREATE_SAME_UID, CONFIG_CREATE_SECRET, CONFIG_CREATE_NEVER };
 enum config_log { CONFIG_LOG_ERROR, CONFIG_LOG_WARN, CONFIG_LOG_INFO, CONFIG_LOG_DEBUG };
@@ -57,8 +58,9 @@ struct config {
 	unsigned lines[CONFIG_OPTIONS_MAX]; /* where it sets each option; 0: it does not, or that was overridden */
 	struct config_listen listen[CONFIG_LISTEN_MAX];
 	unsigned listen_count;
-	char interface[16];             /* "": any */
-	char rdma[160];                 /* "": all */
+	char interface[16]; /* "": any */
+	char rdma[160];     /* "": all */
+	enum config_pushes rdma_pushes;
 	uint16_t port_first, port_last; /* of data connections; 0, 0: any */
 	char transports[CONFIG_TRANSPORTS_MAX][16];
 	unsigned transport_count;

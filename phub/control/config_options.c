@@ -22,6 +22,10 @@ const struct option option_table[] = {
 	{"interface", OPTION_STRING, FIELD(interface), 0, 0, {NULL}, "", "network interface to serve; empty for any"},
 	{"rdma", OPTION_STRING, FIELD(rdma), 0, 0, {NULL}, "",
 		"RDMA ports for transport verbs, as DEVICE[:PORT][@GID],...; empty for all that can be used"},
+	{"rdma_pushes", OPTION_CHOICE, FIELD(rdma_pushes), 0, 0, {"slots", "fixed", NULL}, "slots",
+		"where pushes over verbs go: slots that a job's workers share, or fixed buffers, to which workers may "
+		"write at "
+		"any time; to compare"},
 	{"data_ports", OPTION_PORTS, FIELD(port_first), 0, 0, {NULL}, "7100-7131",
 		"ports that data connections may be listened on; a firewall opens these and those of listen"},
 	{"transports", OPTION_NAMES, FIELD(transports), 0, 0, {NULL}, "tcp, shm", "ways that gradients may come in"},

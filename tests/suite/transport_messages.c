@@ -20,8 +20,8 @@ static struct lane *first_lane(struct rig *rig)
 }
 
 /*
- * All messages of the end were intact; and in the order of (round, chunk), where the transport keeps order; results that
- * take several ports at least in that of rounds, for each chunk.
+ * All messages of the end were intact; and in the order of (round, chunk), where the transport keeps order; results
+ * that take several ports at least in that of rounds, for each chunk.
  */
 static void check_log(const struct rig_end *end, bool ordered)
 {

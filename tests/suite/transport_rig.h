@@ -61,7 +61,7 @@ struct rig_end {
 	unsigned batch; /* events taken by one poll(); 1..64 */
 	bool keeps;     /* keeps as many slots as it may, in their records */
 	unsigned kept;
-	bool mute; /* does not poll */
+	bool mute;  /* does not poll */
 	bool apart; /* a worker's, with several ports: results of different chunks may overtake each other */
 };
 
