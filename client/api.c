@@ -242,7 +242,7 @@ int phub_connect(const char *url, const struct phub_options *options, phub_t **o
 	rc = client_open(url, options, &env, &p, &api_error);
 	if (rc < 0)
 		return rc;
-	env_product(&p->env, p->settings.interface);
+	env_product(&p->env, &p->settings);
 	forked_add(p);
 	drive_lock(p);
 	rc = drive_open(&p->drive, &api_error);

@@ -30,13 +30,17 @@ static uint64_t env_now(void *ctx)
 	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
-void env_product(struct client_env *env, const char *interface)
+void env_product(struct client_env *env, const struct settings *settings)
 {
+	const char *interface = settings ? settings->interface : NULL;
+
 	*env = (struct client_env){
 		.dial = env_dial,
 		.now = env_now,
 		.transports = env_transports,
-		.config = {.interface = interface, .rdma = getenv("PHUB_RDMA")},
+		.config = {.interface = interface,
+			.rdma = getenv("PHUB_RDMA"),
+			.rdma_dscp = settings ? settings->rdma_dscp : 0},
 		.ctx = (void *)(uintptr_t)interface,
 	};
 }

@@ -8,6 +8,7 @@
 
 #include <stdint.h>
 
+#include "client/settings.h"
 #include "transport/stream.h"
 #include "transport/transport.h"
 
@@ -22,7 +23,7 @@ struct client_env {
 	void *ctx; /* of dial() and now() */
 };
 
-/* TCP control sessions, shared memory and tcp for data, CLOCK_MONOTONIC. `interface` (or NULL) outlives the handle. */
-void env_product(struct client_env *env, const char *interface);
+/* TCP control sessions, shared memory and tcp for data, CLOCK_MONOTONIC. `settings` (or NULL) outlive the handle. */
+void env_product(struct client_env *env, const struct settings *settings);
 
 #endif

@@ -286,6 +286,22 @@ static int settings_take_policy(struct settings *s, const struct phub_options *o
 	return 0;
 }
 
+static int settings_take_dscp(struct settings *s, struct err *e)
+{
+	const char *text = getenv("PHUB_RDMA_DSCP");
+	char *end;
+	unsigned long value;
+
+	if (!text || !*text)
+		return 0;
+	value = strtoul(text, &end, 10);
+	if (*text < '0' || *text > '9' || *end || value > SETTINGS_DSCP_MAX)
+		return err_set(
+			e, -EINVAL, "PHUB_RDMA_DSCP='%.64s' is no DSCP; allowed: 0 to %u", text, SETTINGS_DSCP_MAX);
+	s->rdma_dscp = (unsigned)value;
+	return 0;
+}
+
 int settings_init(struct settings *s, const char *url, const struct phub_options *options, struct err *e)
 {
 	struct phub_options o;
@@ -311,6 +327,8 @@ int settings_init(struct settings *s, const char *url, const struct phub_options
 		rc = settings_copy(&s->transport, o.transport, e);
 	if (rc == 0)
 		rc = settings_copy(&s->interface, o.interface, e);
+	if (rc == 0)
+		rc = settings_take_dscp(s, e);
 	if (rc < 0)
 		settings_fini(s);
 	return rc;

@@ -16,6 +16,7 @@
 
 #define SETTINGS_GROUPS_MAX   256u /* as in the box: SPEC_GROUPS_MAX */
 #define SETTINGS_SECRET_BYTES 4096
+#define SETTINGS_DSCP_MAX     63u
 
 struct settings {
 	struct url url;
@@ -23,6 +24,7 @@ struct settings {
 	char *secret;              /* NULL: none */
 	char *transport;           /* NULL: the best that reaches the box */
 	char *interface;           /* NULL: any */
+	unsigned rdma_dscp;        /* PHUB_RDMA_DSCP */
 	struct phub_hyper *groups; /* [group_count] as of now: phub_set_hyper() changes them */
 	unsigned group_count;
 	enum phub_optimizer optimizer;

@@ -36,7 +36,7 @@ static const char main_help[] =
 	"  --config FILE     read options from a YAML file\n"
 	"  -o KEY=VALUE      set one option, over the file's; also as --KEY VALUE, like --listen 127.0.0.1:0\n"
 	"  --dump-config     print every option with its value and what is allowed, as YAML for --config\n"
-	"  --check-config    check options, secrets, and that this machine has the CPUs, the interface and the\n"
+	"  --check-config    check options, secrets, and that this machine has the CPUs, RDMA ports, interface and\n"
 	"                    addresses that they name; no port is tried, nothing runs\n"
 	"  --version, --help\n"
 	"\n"

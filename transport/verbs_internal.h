@@ -309,7 +309,8 @@ struct verbs {
 	struct verbs_link strangers, complete, asked, dialled; /* asked: the owner of the session makes up its mind */
 	unsigned stranger_count;
 	unsigned queue_conns_max, send_bytes_max;
-	bool fixed; /* box: workers write their pushes */
+	bool fixed;            /* box: workers write their pushes */
+	uint8_t traffic_class; /* DSCP above, and two bits of ECN, which are the NIC's to set */
 	uint64_t handshake_ns;
 	uint32_t numbers;
 	char address[64]; /* box: what is dialled; "" while it does not listen */

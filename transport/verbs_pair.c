@@ -58,7 +58,7 @@ static int verbs_rail_take_memory(struct verbs_rail *r, struct err *e)
 	r->small_mr = ibv_reg_mr(r->device->pd, r->small.base, r->small.bytes, IBV_ACCESS_LOCAL_WRITE);
 	if (!r->small_mr) {
 		rc = errno;
-		if (verbs_check_limit(r->small.bytes, e) < 0)
+		if (rdma_check_limit(r->small.bytes, e) < 0)
 			return e->code;
 		return err_set(e, -rc, "verbs: %s cannot register %zu bytes: %s", r->device->about.device,
 			r->small.bytes, strerror(rc));
@@ -170,6 +170,7 @@ static struct ibv_ah_attr verbs_rail_path(const struct verbs_rail *r)
 	path.grh.dgid = r->peer_gid;
 	path.grh.sgid_index = (uint8_t)r->device->about.gid_index;
 	path.grh.hop_limit = VERBS_HOPS;
+	path.grh.traffic_class = r->conn->verbs->traffic_class;
 	return path;
 }
 

@@ -102,6 +102,7 @@ static int box_open_transport(struct box *box, const struct transport_ops *ops, 
 		.congestion = config->congestion[0] ? config->congestion : NULL,
 		.interface = config->interface[0] ? config->interface : NULL,
 		.rdma = config->rdma[0] ? config->rdma : NULL,
+		.rdma_dscp = (unsigned)config->rdma_dscp,
 		.port_first = config->port_first,
 		.port_last = config->port_last,
 		.rdma_fixed = config->rdma_pushes == CONFIG_PUSHES_FIXED,
@@ -206,6 +207,29 @@ static int box_listen(struct box *box, struct err *e)
 	return 0;
 }
 
+/* RDMA ports are there or not, whoever uses them. */
+static int box_check_rdma(const struct config *config, struct err *e)
+{
+	const struct transport_ops *ops = transport_find("verbs");
+	const struct transport_config transport = {
+		.interface = config->interface[0] ? config->interface : NULL,
+		.rdma = config->rdma[0] ? config->rdma : NULL,
+		.pinned_bytes = config->memory_max,
+	};
+	bool wanted = false;
+	struct transport *t;
+	int rc;
+
+	for (unsigned i = 0; i < config->transport_count; i++)
+		wanted |= strcmp(config->transports[i], "verbs") == 0;
+	if (!ops || !wanted)
+		return 0;
+	rc = ops->open(&transport, &t, e);
+	if (rc == 0)
+		ops->close(t);
+	return rc;
+}
+
 int box_check(const struct config *config, struct err *e)
 {
 	const char *interface = config->interface[0] ? config->interface : NULL;
@@ -221,7 +245,7 @@ int box_check(const struct config *config, struct err *e)
 			err_set(e, rc, "listen: %s: %s", config->listen[i].host[0] ? config->listen[i].host : "*",
 				why.text);
 	}
-	return rc;
+	return rc == 0 ? box_check_rdma(config, e) : rc;
 }
 
 /* ---- cores ---- */

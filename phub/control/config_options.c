@@ -26,6 +26,9 @@ const struct option option_table[] = {
 		"where pushes over verbs go: slots that a job's workers share, or fixed buffers, to which workers may "
 		"write at "
 		"any time; to compare"},
+	{"rdma_dscp", OPTION_NUMBER, FIELD(rdma_dscp), 0, 63, {NULL}, "0",
+		"DSCP of what the box sends over RoCE v2, for switches and NICs that give it a class of its own (26, "
+		"often); 0: best effort"},
 	{"data_ports", OPTION_PORTS, FIELD(port_first), 0, 0, {NULL}, "7100-7131",
 		"ports that data connections may be listened on; a firewall opens these and those of listen"},
 	{"transports", OPTION_NAMES, FIELD(transports), 0, 0, {NULL}, "tcp, shm", "ways that gradients may come in"},

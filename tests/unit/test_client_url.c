@@ -20,7 +20,7 @@
 #include "client/url.h"
 
 static const char *const variables[] = {"RANK", "WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE",
-	"SLURM_PROCID", "SLURM_NTASKS", "PHUB_SECRET", "PHUB_SECRET_FILE"};
+	"SLURM_PROCID", "SLURM_NTASKS", "PHUB_SECRET", "PHUB_SECRET_FILE", "PHUB_RDMA_DSCP"};
 
 static int clean_environment(void **state)
 {
@@ -226,6 +226,25 @@ static void options(void **state)
 }
 
 /* A program that was compiled when the options had fewer fields gets the defaults of the others. */
+static void dscp(void **state)
+{
+	static const char *const wrong[] = {"64", "-1", "0x1a", "26 ", "cs3", "99999999999999999999"};
+	struct settings s;
+	struct err e;
+
+	(void)state;
+	setenv("PHUB_RDMA_DSCP", "26", 1);
+	assert_int_equal(settings_init(&s, "phub://box/demo", NULL, &e), 0);
+	assert_int_equal(s.rdma_dscp, 26);
+	settings_fini(&s);
+	setenv("PHUB_RDMA_DSCP", "", 1);
+	expect_settings(NULL, 0, "");
+	for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
+		setenv("PHUB_RDMA_DSCP", wrong[i], 1);
+		expect_settings(NULL, -EINVAL, "is no DSCP; allowed: 0 to 63");
+	}
+}
+
 static void older_options(void **state)
 {
 	struct phub_options o;
@@ -286,6 +305,7 @@ int main(void)
 		cmocka_unit_test_setup(ranks_without_launcher, clean_environment),
 		cmocka_unit_test_setup_teardown(half_set_launchers, clean_environment, clean_environment),
 		cmocka_unit_test_setup(options, clean_environment),
+		cmocka_unit_test_setup_teardown(dscp, clean_environment, clean_environment),
 		cmocka_unit_test_setup(older_options, clean_environment),
 		cmocka_unit_test_setup_teardown(secrets, clean_environment, clean_environment),
 	};

@@ -118,6 +118,7 @@ static void test_refusals(void **state)
 	expect_bad("window: [3]\n", "phubd.yaml:1: window: not a plain value, but a list; allowed: 2 to 4096");
 	expect_bad("poll: {a: b}\n", "phubd.yaml:1: poll: not a plain value, but a mapping; allowed: adaptive, busy");
 	expect_bad("window: -1\n", "not understood");
+	expect_bad("rdma_dscp: 64\n", "phubd.yaml:1: rdma_dscp: '64' is out of range; allowed: 0 to 63");
 	expect_bad("window: 99999999999999999999\n", "out of range");
 	expect_bad(
 		"chunk_bytes: 5000\n", "chunk_bytes: '5000' is out of range; allowed: powers of two from 4KiB to 2MiB");
