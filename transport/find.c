@@ -3,6 +3,7 @@
  * The transports by name: the one place that knows them all. Any thread.
  */
 #include <errno.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "transport/rdma.h"
@@ -24,7 +25,20 @@ int rdma_ports_list(struct rdma_port *out, unsigned max)
 	(void)max;
 	return -ENOSYS;
 }
+
+int rdma_check_limit(uint64_t bytes, struct err *e)
+{
+	(void)bytes;
+	(void)e;
+	return 0;
+}
 #endif
+
+const char *rdma_port_name(const struct rdma_port *p, char out[RDMA_NAME_BYTES])
+{
+	snprintf(out, RDMA_NAME_BYTES, p->port ? "%s:%u" : "%s", p->device, p->port);
+	return out;
+}
 
 const struct transport_ops *transport_find(const char *name)
 {

@@ -9,6 +9,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "phub/base/err.h"
+
 #define RDMA_PORTS_MAX 64
 
 struct rdma_port {
@@ -17,19 +19,31 @@ struct rdma_port {
 	char kind[16];      /* "RoCE v2", "RoCE v1", "InfiniBand", "iWARP" */
 	char state[16];     /* "active", "down", ... */
 	char gid[48];       /* as text; "" when none fits */
-	int gid_index;      /* chosen: RoCE v2 first, IPv4 before IPv6 before link-local */
-	unsigned port;      /* from 1 */
+	int gid_index;      /* chosen: RoCE v2 first, IPv4 before IPv6 before link-local; -1: none */
+	unsigned port;      /* from 1; 0: of a device that cannot be opened */
 	int node;           /* NUMA node, -1: not known */
 	uint64_t rate_mbps;
 	unsigned mtu; /* bytes of payload in a packet */
 	bool usable;
-	char why[192]; /* not usable: why, and what to do */
+	char why[96];   /* not usable: why */
+	char cure[192]; /* not usable: what to do */
 };
+
+#define RDMA_NAME_BYTES 80
+
+/* "DEVICE:PORT", as the option `rdma` takes it. */
+const char *rdma_port_name(const struct rdma_port *p, char out[RDMA_NAME_BYTES]);
 
 /*
  * Lists the ports of all devices. Returns how many (at most `max` were written), -ENOSYS (a build without libibverbs),
  * or another negative errno. May open devices; any thread.
  */
 int rdma_ports_list(struct rdma_port *out, unsigned max);
+
+/*
+ * 0, or -ENOMEM with the number that `ulimit -l` needs, when `bytes` more can certainly not be pinned. Any thread, none
+ * that handles chunks.
+ */
+int rdma_check_limit(uint64_t bytes, struct err *e);
 
 #endif

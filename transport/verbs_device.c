@@ -9,6 +9,7 @@
 #include <fcntl.h>
 #include <inttypes.h>
 #include <net/if.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -133,26 +134,52 @@ static const char *verbs_state(enum ibv_port_state state)
 					 : "down";
 }
 
-/* Why this port cannot be used, in p->why; p->usable when it can. */
+static void verbs_refuse(struct rdma_port *p, const char *why, const char *format, ...)
+	__attribute__((format(printf, 3, 4)));
+
+static void verbs_refuse(struct rdma_port *p, const char *why, const char *format, ...)
+{
+	va_list arguments;
+
+	snprintf(p->why, sizeof(p->why), "%s", why);
+	va_start(arguments, format);
+	vsnprintf(p->cure, sizeof(p->cure), format, arguments);
+	va_end(arguments);
+}
+
+/* What is wrong with a port whose device would do. */
+static void verbs_judge_port(struct rdma_port *p, const struct ibv_port_attr *port, int gid_index, bool has_gid)
+{
+	const char *interface = p->interface[0] ? p->interface : "INTERFACE (`rdma link` names it)";
+	char why[64];
+
+	if (port->state != IBV_PORT_ACTIVE) {
+		snprintf(why, sizeof(why), "the port is %s", p->state);
+		if (port->link_layer == IBV_LINK_LAYER_ETHERNET)
+			verbs_refuse(p, why, "ip link set up dev %s; is the cable plugged in?", interface);
+		else
+			verbs_refuse(p, why, "plug the cable in, or start a subnet manager (opensm)");
+	} else if (!has_gid && gid_index >= 0) {
+		snprintf(why, sizeof(why), "it has no GID of index %d", gid_index);
+		verbs_refuse(p, why, "leave @%d away; `phub topo` shows the GID that is taken then", gid_index);
+	} else if (!has_gid) {
+		verbs_refuse(p, "it has no GID that fits", "ip address add ADDRESS/BITS dev %s", interface);
+	} else {
+		p->usable = true;
+	}
+}
+
+/* Why this port cannot be used, in p->why and p->cure; p->usable when it can. */
 static void verbs_judge(struct rdma_port *p, const struct ibv_device *device, const struct ibv_device_attr *attr,
-	const struct ibv_port_attr *port, bool has_gid)
+	const struct ibv_port_attr *port, int gid_index, bool has_gid)
 {
 	p->usable = false;
 	if (device->transport_type == IBV_TRANSPORT_IWARP)
-		snprintf(p->why, sizeof(p->why),
-			"iWARP has no immediate data; use RoCE or InfiniBand, or transport tcp");
+		verbs_refuse(p, "iWARP has no immediate data", "use RoCE or InfiniBand, or transport tcp");
 	else if (attr->max_srq == 0 || attr->max_srq_wr == 0)
-		snprintf(p->why, sizeof(p->why), "the device has no shared receive queues; use transport tcp");
-	else if (port->state != IBV_PORT_ACTIVE)
-		snprintf(p->why, sizeof(p->why), "the port is %s: %s", p->state,
-			port->link_layer == IBV_LINK_LAYER_ETHERNET
-				? "plug the cable, or `ip link set dev INTERFACE up` (`rdma link` names it)"
-				: "plug the cable, or start a subnet manager (opensm)");
-	else if (!has_gid)
-		snprintf(p->why, sizeof(p->why),
-			"the port has no GID that fits: give its interface an address (`rdma link` names it)");
+		verbs_refuse(p, "the device has no shared receive queues", "use transport tcp");
 	else
-		p->usable = true;
+		verbs_judge_port(p, port, gid_index, has_gid);
 }
 
 /* Fills in a port. `gid_index` -1: the best. */
@@ -177,17 +204,33 @@ static int verbs_describe(struct ibv_context *context, const struct ibv_device_a
 								       : "InfiniBand");
 	p->mtu = 128u << port->active_mtu;
 	p->rate_mbps = verbs_rate(port);
+	p->gid_index = -1;
 	has_gid = verbs_choose_gid(context, p, port->gid_tbl_len, gid_index, gid);
 	/* An Ethernet interface knows its rate better. */
 	snprintf(path, sizeof(path), "/sys/class/net/%s/speed", p->interface);
 	speed = p->interface[0] ? verbs_read_int(path, 0) : 0;
 	if (speed > 0)
 		p->rate_mbps = (uint64_t)speed;
-	verbs_judge(p, context->device, attr, port, has_gid);
+	verbs_judge(p, context->device, attr, port, gid_index, has_gid);
 	return 0;
 }
 
 /* ---- listing ---- */
+
+/* A device that cannot be opened. The library's errno is that of the last way it tried, mostly ENOENT. */
+static void verbs_closed(struct ibv_device *device, struct rdma_port *p)
+{
+	char why[96], path[128];
+	int code = errno;
+
+	snprintf(path, sizeof(path), "/dev/infiniband/%.64s", device->dev_name);
+	if (access(path, R_OK | W_OK) < 0)
+		code = errno;
+	*p = (struct rdma_port){.node = -1, .gid_index = -1};
+	snprintf(p->device, sizeof(p->device), "%s", ibv_get_device_name(device));
+	snprintf(why, sizeof(why), "it cannot be opened: %s", strerror(code));
+	verbs_refuse(p, why, "ls -l %s: this user has to be able to read and write it", path);
+}
 
 static unsigned verbs_list_device(struct ibv_device *device, struct rdma_port *out, unsigned max)
 {
@@ -198,13 +241,8 @@ static unsigned verbs_list_device(struct ibv_device *device, struct rdma_port *o
 	unsigned count = 0;
 
 	if (!context || ibv_query_device(context, &attr) != 0) {
-		if (max > 0) {
-			memset(&out[0], 0, sizeof(out[0]));
-			snprintf(out[0].device, sizeof(out[0].device), "%s", ibv_get_device_name(device));
-			out[0].node = -1;
-			snprintf(out[0].why, sizeof(out[0].why),
-				"cannot be opened: %s; see the rights of /dev/infiniband", strerror(errno));
-		}
+		if (max > 0)
+			verbs_closed(device, &out[0]);
 		if (context)
 			ibv_close_device(context);
 		return 1;
@@ -255,7 +293,7 @@ static uint64_t verbs_own_status(const char *name, int base)
 	return value;
 }
 
-int verbs_check_limit(uint64_t bytes, struct err *e)
+int rdma_check_limit(uint64_t bytes, struct err *e)
 {
 	struct rlimit limit;
 	uint64_t pinned, need;
@@ -269,7 +307,8 @@ int verbs_check_limit(uint64_t bytes, struct err *e)
 		return 0;
 	return err_set(e, -ENOMEM,
 		"verbs: needs `ulimit -l` of at least %" PRIu64 " KiB to pin its memory, and it is %" PRIu64
-		" KiB (systemd: LimitMEMLOCK=infinity; /etc/security/limits.d: memlock)",
+		" KiB: type `ulimit -l unlimited` as root (in a unit: LimitMEMLOCK=infinity; in "
+		"/etc/security/limits.d: USER - memlock unlimited)",
 		(need + 1023) >> 10, (uint64_t)limit.rlim_cur >> 10);
 }
 
@@ -317,11 +356,13 @@ struct verbs_tried {
 	size_t at;
 };
 
-static void verbs_try_failed(struct verbs_tried *t, const struct rdma_port *p, const char *why)
+static void verbs_try_failed(struct verbs_tried *t, const struct rdma_port *p)
 {
+	char name[RDMA_NAME_BYTES];
+
 	if (t->at < sizeof(t->text))
-		t->at += (size_t)snprintf(t->text + t->at, sizeof(t->text) - t->at, "%s%s port %u: %s",
-			t->at ? "; " : "", p->device, p->port, why);
+		t->at += (size_t)snprintf(t->text + t->at, sizeof(t->text) - t->at, "%s%s: %s: %s", t->at ? "; " : "",
+			rdma_port_name(p, name), p->why, p->cure);
 }
 
 /* Opens one port of a device, if it is wanted and can be used. Returns 1, 0, or a negative errno. */
@@ -339,15 +380,20 @@ static int verbs_open_port(struct ibv_device *device, unsigned number, const cha
 			return 0;
 	}
 	context = ibv_open_device(device);
-	if (!context)
-		return 0;
 	memset(out, 0, sizeof(*out));
+	if (!context) {
+		if (number == 1) {
+			verbs_closed(device, &out->about);
+			verbs_try_failed(tried, &out->about);
+		}
+		return 0;
+	}
 	rc = ibv_query_device(context, &attr) == 0 && number <= attr.phys_port_cnt &&
 	     verbs_describe(context, &attr, number, gid, &out->about, &out->gid, &port) == 0;
 	if (rc && interface && strcmp(interface, out->about.interface) != 0)
 		rc = 0;
 	if (rc && !out->about.usable) {
-		verbs_try_failed(tried, &out->about, out->about.why);
+		verbs_try_failed(tried, &out->about);
 		rc = 0;
 	}
 	if (rc && verbs_device_take(out, context, &attr, &port) < 0)
@@ -360,17 +406,33 @@ static int verbs_open_port(struct ibv_device *device, unsigned number, const cha
 	return rc;
 }
 
-static int verbs_none(
-	const char *wanted, const char *interface, const struct verbs_tried *tried, int devices, struct err *e)
+/* "node1, node2" */
+static void verbs_names(struct ibv_device **list, int devices, char *out, size_t bytes)
 {
+	size_t at = 0;
+
+	for (int i = 0; i < devices && at < bytes; i++)
+		at += (size_t)snprintf(out + at, bytes - at, "%s%s", i ? ", " : "", ibv_get_device_name(list[i]));
+}
+
+static int verbs_none(const char *wanted, const char *interface, const struct verbs_tried *tried,
+	struct ibv_device **list, int devices, struct err *e)
+{
+	char names[VERBS_LIST_MAX];
+
 	if (tried->at)
 		return err_set(e, -ENODEV, "verbs: no RDMA port can be used: %s", tried->text);
-	if (wanted)
-		return err_set(
-			e, -ENODEV, "verbs: there is no RDMA device %.100s; `phub topo` lists those that are", wanted);
+	verbs_names(list, devices, names, sizeof(names));
+	if (wanted && devices)
+		return err_set(e, -ENODEV,
+			"verbs: rdma is %.100s, and there is no such port; devices here: %s (see "
+			"`phub topo`)",
+			wanted, names);
 	if (interface && devices)
 		return err_set(e, -ENODEV,
-			"verbs: interface %.15s has no RDMA device; `phub topo` lists those that are", interface);
+			"verbs: interface %.15s has no RDMA device; devices here: %s (see `phub "
+			"topo`)",
+			interface, names);
 	return err_set(e, -ENODEV,
 		"verbs: this host has no RDMA device; choose transport tcp, or load its driver (software RDMA over an "
 		"interface: `modprobe rdma_rxe; rdma link add rxe0 type rxe netdev INTERFACE`)");
@@ -394,14 +456,15 @@ int verbs_devices_open(const char *wanted, const char *interface, struct verbs_d
 			count += rc > 0;
 		}
 	}
+	if (rc >= 0)
+		rc = count > 0 ? (int)count : verbs_none(wanted, interface, &tried, list, devices, e);
+	else
+		err_set(e, rc, "verbs: a device cannot be used: %s", strerror(-rc));
+	while (rc < 0 && count > 0)
+		verbs_device_close(&out[--count]);
 	if (list)
 		ibv_free_device_list(list);
-	if (rc < 0) {
-		while (count > 0)
-			verbs_device_close(&out[--count]);
-		return err_set(e, rc, "verbs: a device cannot be used: %s", strerror(-rc));
-	}
-	return count > 0 ? (int)count : verbs_none(wanted, interface, &tried, devices, e);
+	return rc;
 }
 
 void verbs_device_close(struct verbs_device *d)

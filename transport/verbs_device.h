@@ -36,9 +36,6 @@ int verbs_devices_open(
 	const char *wanted, const char *interface, struct verbs_device *out, unsigned max, struct err *e);
 void verbs_device_close(struct verbs_device *d);
 
-/* 0, or -ENOMEM with the number that `ulimit -l` needs, when `bytes` more can certainly not be pinned. */
-int verbs_check_limit(uint64_t bytes, struct err *e);
-
 /* Reads what the device has to say of itself (a port down, a device gone), logs it and keeps it. Never blocks. */
 void verbs_device_listen(struct verbs_device *d);
 

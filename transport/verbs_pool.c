@@ -67,7 +67,7 @@ static int verbs_pool_add_device(struct verbs_pool *p, struct verbs_queue *q, un
 			strerror(errno));
 	p->on[device].mr = ibv_reg_mr(d->pd, p->memory.base, p->memory.bytes, IBV_ACCESS_LOCAL_WRITE);
 	if (!p->on[device].mr)
-		return verbs_check_limit(p->memory.bytes, e) < 0
+		return rdma_check_limit(p->memory.bytes, e) < 0
 			       ? e->code
 			       : err_set(e, -errno, "verbs: %s cannot register %zu bytes of receive slots: %s",
 					 d->about.device, p->memory.bytes, strerror(errno));

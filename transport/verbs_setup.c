@@ -21,6 +21,7 @@
 enum {
 	VERBS_BELL_SENDS = 64,
 	VERBS_HASH_FACTOR = 2,
+	VERBS_DSCP_MAX = 63,
 };
 
 /* ---- registered memory ---- */
@@ -47,7 +48,7 @@ static struct verbs_region *verbs_region_create(struct verbs *v, void *addr, siz
 		r->mr[d] = ibv_reg_mr(v->devices[d].pd, addr, bytes, access);
 		if (r->mr[d])
 			continue;
-		if (verbs_check_limit(bytes, e) == 0)
+		if (rdma_check_limit(bytes, e) == 0)
 			err_set(e, -errno, "verbs: %s cannot register %zu bytes: %s", v->devices[d].about.device, bytes,
 				strerror(errno));
 		verbs_region_free(v, r);
@@ -281,7 +282,7 @@ static int verbs_port_create(struct verbs_queue *q, struct verbs_port *p, struct
 		verbs_port_domain(p);
 		rc = verbs_bell_create(p);
 	}
-	if (rc == -ENOMEM && verbs_check_limit((uint64_t)VERBS_BELL_RECVS * VERBS_BELL_BYTES, e) < 0)
+	if (rc == -ENOMEM && rdma_check_limit((uint64_t)VERBS_BELL_RECVS * VERBS_BELL_BYTES, e) < 0)
 		return rc;
 	return rc == 0 ? 0
 		       : err_set(e, rc, "verbs: %s cannot make a completion queue or what belongs to it: %s",
@@ -355,19 +356,26 @@ static void verbs_queue_destroy(struct transport *head, struct queue *queue)
 
 static int verbs_open(const struct transport_config *config, struct transport **out, struct err *e)
 {
-	struct verbs *v = calloc(1, sizeof(*v));
+	struct verbs *v;
+	struct err low;
 	int rc;
 
+	if (config->rdma_dscp > VERBS_DSCP_MAX)
+		return err_set(e, -EINVAL, "verbs: DSCP %u is more than %u", config->rdma_dscp, VERBS_DSCP_MAX);
+	v = calloc(1, sizeof(*v));
 	if (!v)
 		return err_set(e, -ENOMEM, "verbs: no memory for the transport");
-	rc = verbs_check_limit(config->pinned_bytes, e);
-	if (rc == 0)
+	rc = rdma_check_limit(config->pinned_bytes, &low);
+	if (rc < 0)
+		err_set(e, rc, "%s; or lower memory_max", low.text);
+	else
 		rc = verbs_devices_open(config->rdma, config->interface, v->devices, VERBS_DEVICES_MAX, e);
 	if (rc < 0) {
 		free(v);
 		return rc;
 	}
 	v->device_count = (unsigned)rc;
+	v->traffic_class = (uint8_t)(config->rdma_dscp << 2);
 	v->transport.ops = &transport_verbs;
 	v->queue_conns_max = config->queue_conns_max ? config->queue_conns_max : VERBS_CONNS;
 	v->send_bytes_max = config->send_bytes_max ? config->send_bytes_max : VERBS_SEND_BYTES;

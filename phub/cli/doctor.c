@@ -5,7 +5,6 @@
  */
 #include "phub/cli/doctor.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -28,7 +27,9 @@
 #include "phub/cli/args.h"
 #include "phub/cli/cli.h"
 #include "phub/cli/output.h"
+#include "phub/control/config.h"
 #include "topology/discover.h"
+#include "transport/rdma.h"
 #include "transport/stream.h"
 
 void doctor_say(struct doctor *d, const char *what, enum doctor_state state, const char *cure, const char *format, ...)
@@ -145,33 +146,68 @@ static void doctor_check_files(struct doctor *d)
 			(uint64_t)limit.rlim_max);
 }
 
-static bool doctor_has_rdma(void)
-{
-	DIR *dir = opendir("/sys/class/infiniband");
-	struct dirent *entry;
-	bool found = false;
+/* ---- RDMA ---- */
 
-	while (dir && (entry = readdir(dir)))
-		found |= entry->d_name[0] != '.';
-	if (dir)
-		closedir(dir);
-	return found;
+static void doctor_check_port_of(struct doctor *d, const struct rdma_port *p)
+{
+	char name[RDMA_NAME_BYTES], cure[96];
+
+	rdma_port_name(p, name);
+	d->rdma_usable += p->usable;
+	if (!p->usable) {
+		doctor_say(d, "rdma", DOCTOR_WARN, p->cure, "%s cannot be used: %s", name, p->why);
+		return;
+	}
+	snprintf(cure, sizeof(cure), "ip link set mtu 4200 dev %s, and as much at the switch", p->interface);
+	doctor_say(d, "rdma", DOCTOR_OK, p->mtu < 2048 && p->interface[0] ? cure : NULL,
+		"%s can be used: %s, %.1f Gbit/s, GID %s (index %d), %u bytes a packet%s", name, p->kind,
+		(double)p->rate_mbps / 1000, p->gid, p->gid_index, p->mtu, p->mtu < 2048 ? ", 4096 are better" : "");
 }
 
+/* Without devices nothing is said: few machines have any. */
+static void doctor_check_rdma(struct doctor *d)
+{
+	struct rdma_port *ports = calloc(RDMA_PORTS_MAX, sizeof(*ports));
+	int count = ports ? rdma_ports_list(ports, RDMA_PORTS_MAX) : -ENOMEM;
+
+	if (count < 0 && count != -ENOSYS)
+		doctor_say(d, "rdma", DOCTOR_FAIL, "ls -l /dev/infiniband: is it there, and may this user use it?",
+			"RDMA devices cannot be listed: %s", strerror(-count));
+	for (int i = 0; i < count && i < RDMA_PORTS_MAX; i++)
+		doctor_check_port_of(d, &ports[i]);
+	free(ports);
+}
+
+/* Jobs' memory that is pinned for RDMA is below memory_max: a box that may pin so much refuses none for that. */
 static void doctor_check_locked(struct doctor *d)
 {
+	struct config *config = malloc(sizeof(*config));
 	struct rlimit limit;
-	bool rdma = doctor_has_rdma();
+	char cure[160];
+	struct err e;
 
-	if (getrlimit(RLIMIT_MEMLOCK, &limit) < 0)
+	if (!config || getrlimit(RLIMIT_MEMLOCK, &limit) < 0) {
+		free(config);
 		return;
-	if (limit.rlim_cur == RLIM_INFINITY)
+	}
+	config_init(config);
+	if (limit.rlim_cur == RLIM_INFINITY || config_finish(config, &e) < 0) {
 		doctor_say(d, "ulimit -l", DOCTOR_OK, NULL, "any amount of memory may be locked");
-	else
-		doctor_say(d, "ulimit -l", rdma && limit.rlim_cur < (2ull << 30) ? DOCTOR_WARN : DOCTOR_OK,
-			rdma ? "ulimit -l 2097152 (as root; or LimitMEMLOCK=infinity in the unit)" : NULL,
-			"%" PRIu64 " KiB may be locked; %s", (uint64_t)limit.rlim_cur >> 10,
-			rdma ? "RDMA needs the memory of all jobs locked" : "enough, there is no RDMA device here");
+	} else if (!d->rdma_usable || rdma_check_limit(config->memory_max, &e) == 0) {
+		doctor_say(d, "ulimit -l", DOCTOR_OK, NULL, "%" PRIu64 " KiB may be locked; %s",
+			(uint64_t)limit.rlim_cur >> 10,
+			d->rdma_usable ? "enough for RDMA" : "enough, there is no RDMA port that can be used");
+	} else {
+		snprintf(cure, sizeof(cure),
+			"ulimit -l %" PRIu64 " (as root; in a unit LimitMEMLOCK=infinity), or a smaller memory_max",
+			config->memory_max >> 10);
+		doctor_say(d, "ulimit -l", DOCTOR_WARN, cure,
+			"%" PRIu64 " KiB may be locked; a box serves RDMA when it may lock memory_max, %" PRIu64
+			" KiB here",
+			(uint64_t)limit.rlim_cur >> 10, config->memory_max >> 10);
+	}
+	config_fini(config);
+	free(config);
 }
 
 static void doctor_check_huge(struct doctor *d, const struct host *host)
@@ -312,6 +348,7 @@ static void doctor_check_machine(struct doctor *d, const char *box)
 	doctor_check_isa(d);
 	doctor_check_clock(d);
 	doctor_check_files(d);
+	doctor_check_rdma(d);
 	doctor_check_locked(d);
 	doctor_check_shm(d);
 	if (!host || discover_host(NULL, host, &e) < 0) {
@@ -338,9 +375,10 @@ int doctor_run(int argc, char **argv)
 	const struct args_usage usage = {
 		.command = "phub doctor",
 		.words = "[HOST:PORT]",
-		.about = "Checks this machine: CPUs, instruction sets, clock, limits, shared memory, huge pages, TCP. "
-			 "With HOST:PORT\n"
-			 "also whether a box answers there, how fast, over which transports, whether its data ports "
+		.about = "Checks this machine: CPUs, instruction sets, clock, limits, shared memory, huge pages, TCP, "
+			 "RDMA. With\n"
+			 "HOST:PORT also whether a box answers there, how fast, over which transports, whether its "
+			 "data ports "
 			 "can be\n"
 			 "reached from here, and which workers its jobs wait for. Ends with 1 when a check fails.\n",
 		.examples = "  phub doctor\n  phub doctor box1:7077\n  phub doctor --quiet --json\n",

@@ -12,7 +12,8 @@ enum doctor_state { DOCTOR_OK, DOCTOR_WARN, DOCTOR_FAIL };
 
 struct doctor {
 	bool json, quiet;
-	unsigned counts[3]; /* by state */
+	unsigned counts[3];   /* by state */
+	unsigned rdma_usable; /* ports of this machine */
 };
 
 /* Prints one finding. `cure` is what to type or do, NULL when there is nothing to be done. */

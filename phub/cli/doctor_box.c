@@ -78,13 +78,20 @@ static void box_check_transports(struct doctor *d, const char *box, const struct
 	char text[sizeof(answer->transports)];
 	char *rest = text, *item;
 
+	bool verbs = false;
+
 	memcpy(text, answer->transports, sizeof(text));
 	while ((item = strsep(&rest, ","))) {
 		char name[16], address[128];
 
-		if (sscanf(item, " %15s %127s", name, address) == 2)
-			box_check_transport(d, box, name, address);
+		if (sscanf(item, " %15s %127s", name, address) != 2)
+			continue;
+		verbs |= strcmp(name, "verbs") == 0;
+		box_check_transport(d, box, name, address);
 	}
+	if (d->rdma_usable && !verbs)
+		doctor_say(d, "verbs", DOCTOR_OK, "phubd -o transports=tcp,shm,verbs there, if it has RDMA too",
+			"not offered by the box, and this machine has RDMA");
 }
 
 static void box_check_jobs(struct doctor *d, const Phub__AdminReply *reply)
@@ -150,7 +157,9 @@ void doctor_check_box(struct doctor *d, const char *address, bool named)
 		int rc = admin_ask(address, "jobs", BOX_TIMEOUT_MS, &answer, &e);
 
 		if (rc == -ECONNREFUSED && !named) {
-			doctor_say(d, "box", DOCTOR_OK, NULL, "none listens at %s; phubd starts one", address);
+			doctor_say(d, "box", DOCTOR_OK,
+				d->rdma_usable ? "phubd -o transports=tcp,shm,verbs serves RDMA too" : NULL,
+				"none listens at %s; phubd starts one", address);
 			return;
 		}
 		if (rc < 0) {

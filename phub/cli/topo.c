@@ -7,6 +7,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "phub/cli/args.h"
 #include "phub/cli/cli.h"
@@ -16,12 +17,15 @@
 #include "topology/discover.h"
 #include "topology/pick.h"
 #include "topology/placement.h"
+#include "transport/rdma.h"
 
 struct topo {
 	bool json;
 	const char *model;
 	uint64_t cores, chunk_bytes;
 	struct host host;
+	struct rdma_port ports[RDMA_PORTS_MAX];
+	int port_count; /* or why they are not known, a negative errno */
 	struct placement_core placed[PLACEMENT_CORE_COUNT_MAX];
 	uint32_t chunk_count[PLACEMENT_CORE_COUNT_MAX];
 };
@@ -51,8 +55,66 @@ static void topo_print_host(const struct host *h)
 		output_table_print(&nics);
 }
 
-static bool topo_json_host(const struct host *h)
+static void topo_print_port(struct output_table *table, const struct rdma_port *p)
 {
+	char name[RDMA_NAME_BYTES];
+
+	output_cell(table, "%s", rdma_port_name(p, name));
+	output_cell(table, "%s", p->interface[0] ? p->interface : "-");
+	output_cell(table, p->node < 0 ? "-" : "%d", p->node);
+	output_cell(table, "%s", p->kind[0] ? p->kind : "-");
+	output_cell(table, "%.1f", (double)p->rate_mbps / 1000.0);
+	output_cell(table, "%u", p->mtu);
+	output_cell(table, "%s", p->state[0] ? p->state : "-");
+	output_cell(table, p->gid_index < 0 ? "-" : "@%d", p->gid_index);
+	output_cell(table, "%s", p->gid[0] ? p->gid : "-");
+}
+
+static void topo_print_ports(const struct topo *t)
+{
+	struct output_table table = {
+		.heads = {"rdma", "nic", "node", "kind", "Gbit/s", "MTU", "state", "", "GID"}, .align = "llrlrrlrl"};
+
+	if (t->port_count == 0)
+		puts("no RDMA device");
+	else if (t->port_count == -ENOSYS)
+		puts("this build knows no RDMA devices: it was made without libibverbs");
+	else if (t->port_count < 0)
+		printf("RDMA devices cannot be listed: %s\n", strerror(-t->port_count));
+	if (t->port_count <= 0)
+		return;
+	for (int i = 0; i < t->port_count; i++)
+		topo_print_port(&table, &t->ports[i]);
+	output_table_print(&table);
+	for (int i = 0; i < t->port_count; i++) {
+		const struct rdma_port *p = &t->ports[i];
+		char name[RDMA_NAME_BYTES];
+
+		if (!p->usable)
+			printf("%s cannot be used: %s\n  -> %s\n", rdma_port_name(p, name), p->why, p->cure);
+	}
+}
+
+static json_t *topo_json_ports(const struct topo *t)
+{
+	json_t *ports = json_array();
+
+	for (int i = 0; i < t->port_count; i++) {
+		const struct rdma_port *p = &t->ports[i];
+
+		json_array_append_new(
+			ports, json_pack("{s:s, s:i, s:s, s:i, s:s, s:I, s:i, s:s, s:i, s:s, s:b, s:s?, s:s?}",
+				       "device", p->device, "port", (int)p->port, "nic", p->interface, "node", p->node,
+				       "kind", p->kind, "mbit_per_s", (json_int_t)p->rate_mbps, "mtu", (int)p->mtu,
+				       "state", p->state, "gid_index", p->gid_index, "gid", p->gid, "usable", p->usable,
+				       "why", p->usable ? NULL : p->why, "do", p->usable ? NULL : p->cure));
+	}
+	return ports;
+}
+
+static bool topo_json_host(const struct topo *t)
+{
+	const struct host *h = &t->host;
 	json_t *cpus = json_array(), *nics = json_array();
 
 	for (unsigned i = 0; i < h->cpu_count; i++)
@@ -62,9 +124,10 @@ static bool topo_json_host(const struct host *h)
 		json_array_append_new(nics, json_pack("{s:s, s:i, s:i, s:b, s:b}", "nic", h->nics[i].name, "node",
 						    h->nics[i].node, "mbit_per_s", (int)h->nics[i].speed_mbit, "up",
 						    h->nics[i].up, "physical", h->nics[i].physical));
-	return output_json(json_pack("{s:s, s:i, s:I, s:I, s:I, s:o, s:o}", "topo", "host", "nodes", (int)h->node_count,
-		"llc_bytes", (json_int_t)h->llc_bytes, "huge_2m_total", (json_int_t)h->huge_2m_total, "huge_2m_free",
-		(json_int_t)h->huge_2m_free, "cpus", cpus, "nics", nics));
+	return output_json(json_pack("{s:s, s:i, s:I, s:I, s:I, s:o, s:o, s:o}", "topo", "host", "nodes",
+		(int)h->node_count, "llc_bytes", (json_int_t)h->llc_bytes, "huge_2m_total",
+		(json_int_t)h->huge_2m_total, "huge_2m_free", (json_int_t)h->huge_2m_free, "cpus", cpus, "nics", nics,
+		"rdma", topo_json_ports(t)));
 }
 
 static int topo_plan(struct topo *t, const struct model *m, struct err *e)
@@ -154,10 +217,10 @@ static int topo_show_model(const struct topo *t, const struct model *m, struct e
 
 static int topo_show_host(const struct topo *t, struct err *e)
 {
-	if (!t->json)
-		topo_print_host(&t->host);
-	else if (!topo_json_host(&t->host))
-		return err_set(e, -ENOMEM, "out of memory");
+	if (t->json)
+		return topo_json_host(t) ? 0 : err_set(e, -ENOMEM, "out of memory");
+	topo_print_host(&t->host);
+	topo_print_ports(t);
 	return 0;
 }
 
@@ -178,6 +241,9 @@ static int topo_show(struct topo *t, struct err *e)
 
 	if (rc < 0)
 		return rc;
+	t->port_count = rdma_ports_list(t->ports, RDMA_PORTS_MAX);
+	if (t->port_count > RDMA_PORTS_MAX)
+		t->port_count = RDMA_PORTS_MAX;
 	if (!t->model)
 		return topo_show_host(t, e);
 	if (!t->cores)
@@ -212,9 +278,10 @@ int topo_run(int argc, char **argv)
 	};
 	const struct args_usage usage = {
 		.command = "phub topo",
-		.about = "Prints what this machine has: CPUs, NUMA nodes, NICs. With --model also the cores that a box "
-			 "here would\n"
-			 "pick and the chunks that each would own (longest processing time first, by bytes).\n",
+		.about = "Prints what this machine has: CPUs, NUMA nodes, NICs, RDMA ports and why one cannot be "
+			 "used. With --model\n"
+			 "also the cores that a box here would pick and the chunks that each would own (longest "
+			 "processing time first, by bytes).\n",
 		.examples = "  phub topo\n  phub topo --model resnet-50 --cores 2\n",
 		.options = options,
 	};
