@@ -630,7 +630,8 @@ static int verbs_take_welcome(struct verbs_conn *c, struct verbs_reader *in, str
 	if (rc == 0)
 		rc = verbs_hear_rails(in, c);
 	if (rc < 0)
-		return err_set(e, rc, "verbs: no data connection to %s: %s", c->conn.peer, strerror(-rc));
+		return err_set(e, rc, "verbs: no data connection to %s: %s%s", c->conn.peer, strerror(-rc),
+			rc == -ENOSPC ? "; the box's log says what it lacks" : "");
 	for (uint32_t i = 0; rc == 0 && i < c->rail_count; i++) {
 		struct verbs_rail *r = &c->rails[i];
 
