@@ -313,7 +313,8 @@ struct verbs {
 	uint8_t traffic_class; /* DSCP above, and two bits of ECN, which are the NIC's to set */
 	uint64_t handshake_ns;
 	uint32_t numbers;
-	char address[64]; /* box: what is dialled; "" while it does not listen */
+	uint64_t slots_lost; /* receive slots that had not come back when their pool was freed: 0, for tests */
+	char address[64];    /* box: what is dialled; "" while it does not listen */
 };
 
 extern const struct queue_ops verbs_queue_ops;

@@ -259,11 +259,12 @@ void verbs_rail_destroy(struct verbs_rail *r, struct verbs_queue *owner)
 
 	if (r->qp) {
 		(void)ibv_modify_qp(r->qp, &error, IBV_QP_STATE);
-		if (owner)
+		/* Drivers may take what the device had to say of a pair out with it: a receive slot would be lost. */
+		if (owner) {
 			verbs_rail_drain(owner, r);
+			verbs_collect(owner);
+		}
 		ibv_destroy_qp(r->qp);
-		/* What the device had to say of it lies in the completion queue still, or was taken out by the driver.
-		 */
 		if (owner)
 			verbs_collect(owner);
 	}

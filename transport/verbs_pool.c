@@ -148,6 +148,16 @@ void verbs_pool_put(struct verbs_pool *p)
 	pthread_mutex_unlock(&v->lock);
 }
 
+/* Slots that are neither posted nor free although no connection is left that could hold them. */
+static uint32_t verbs_pool_lost(const struct verbs_pool *p)
+{
+	uint32_t lost = 0;
+
+	for (unsigned d = 0; d < p->devices; d++)
+		lost += p->count - p->on[d].posted - p->on[d].free_count;
+	return lost;
+}
+
 void verbs_pools_reap(struct verbs *v)
 {
 	struct verbs_pool **at = &v->pools, *dead = NULL;
@@ -169,6 +179,7 @@ void verbs_pools_reap(struct verbs *v)
 		struct verbs_pool *p = dead;
 
 		dead = p->next;
+		v->slots_lost += verbs_pool_lost(p);
 		verbs_pool_free(p);
 	}
 }

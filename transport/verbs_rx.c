@@ -232,7 +232,8 @@ static void verbs_recall_early(struct verbs_queue *q, struct verbs_conn *c)
 unsigned verbs_tell_all(struct verbs_queue *q, struct event *events, unsigned max, unsigned n)
 {
 	while (q->inbox_first && n < max) {
-		struct verbs_recv *v = q->inbox_first, *next = v->next;
+		struct verbs_recv *v = q->inbox_first,
+				  *next = v->next; /* its own is another list's once it is given back */
 		struct verbs_conn *c = v->rail->conn;
 
 		if (c->is_box && v->bytes == 0) { /* a nudge */

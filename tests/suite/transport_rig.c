@@ -16,6 +16,9 @@
 #include <cmocka.h>
 
 #include "transport/rdma.h"
+#ifdef PHUB_VERBS
+#include "transport/verbs_internal.h"
+#endif
 
 enum { RIG_POLL_MAX = 64, RIG_ALIGN = 64 };
 #define RIG_DEADLINE_NS 20000000000u
@@ -211,6 +214,10 @@ void rig_destroy(struct rig *rig)
 		if (rig->workers[i])
 			rig->ops->close(rig->workers[i]);
 	}
+#ifdef PHUB_VERBS
+	if (rig->fixture->one_sided)
+		assert_int_equal(((struct verbs *)rig->box)->slots_lost, 0);
+#endif
 	rig->ops->close(rig->box);
 	loop_net_destroy(rig->net);
 	free(rig);
@@ -263,7 +270,8 @@ static void rig_end_record(struct rig *rig, struct rig_end *end, const struct ev
 	r = &end->log[end->count++];
 	*r = (struct record){.type = event->type, .conn = event->conn, .intact = rig_event_intact(event)};
 	if (event->type == EVENT_CLOSED)
-		r->error = event->error;
+		*r = (struct record){
+			.type = event->type, .conn = event->conn, .error = event->error, .why = event->why};
 	if (event->type == EVENT_SENT)
 		r->cookie = event->cookie;
 	if (event->type != EVENT_MESSAGE)

@@ -45,6 +45,7 @@ struct rig_options {
 struct record {
 	enum event_type type;
 	int error;
+	const char *why;
 	struct conn *conn;
 	struct wire_header header;
 	const void *payload;

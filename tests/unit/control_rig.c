@@ -45,7 +45,7 @@ void rig_open(struct rig *rig, unsigned cores, const char *const *settings)
 		fail_msg("%s", e.text);
 }
 
-void rig_turn(struct rig *rig)
+void rig_turn_control(struct rig *rig)
 {
 	/* A second turn moves what the first one sent. */
 	for (int i = 0, quiet = 0; i < 1000 && quiet < 3; i++) {
@@ -58,7 +58,7 @@ void rig_wait(struct rig *rig, uint64_t ms)
 {
 	for (uint64_t i = 0; i < ms; i += 10) {
 		rig->now_ns += 10000000;
-		rig_turn(rig);
+		rig_turn_control(rig);
 	}
 }
 
@@ -76,7 +76,7 @@ void actor_dial(struct rig *rig, struct actor *c, unsigned host)
 	c->rig = rig;
 	c->host = host;
 	assert_int_equal(loop_stream_dial(loop_net_host(rig->net, host), RIG_BOX_HOST, RIG_PORT, &c->stream), 0);
-	rig_turn(rig);
+	rig_turn_control(rig);
 }
 
 void actor_hang_up(struct actor *c)
@@ -92,7 +92,7 @@ void actor_hang_up(struct actor *c)
 	c->transport = NULL;
 	c->stream = NULL;
 	c->last = NULL;
-	rig_turn(c->rig);
+	rig_turn_control(c->rig);
 }
 
 void actor_say_bytes(struct actor *c, const void *bytes, size_t count)
@@ -108,7 +108,7 @@ void actor_say_bytes(struct actor *c, const void *bytes, size_t count)
 			at += took;
 			count -= (size_t)took;
 		}
-		rig_turn(c->rig);
+		rig_turn_control(c->rig);
 	}
 	assert_int_equal(count, 0);
 }
@@ -147,7 +147,7 @@ int actor_hear(struct actor *c)
 	size_t bytes;
 	int rc;
 
-	rig_turn(c->rig);
+	rig_turn_control(c->rig);
 	while ((rc = frame_read(&c->reader, c->stream, &frame, &bytes)) == 0) {
 		Phub__Control *m = phub__control__unpack(NULL, bytes, frame);
 
@@ -363,7 +363,7 @@ int actor_connect(struct actor *c, uint32_t core, const uint8_t key[PROOF_KEY], 
 		assert_int_equal(transport_loop.open(&config, &c->transport, &e), 0);
 	rc = transport_loop.connect(c->transport, t->address[0], c->session, core, key, NULL, conn, &e);
 	for (int i = 0; rc == 0 && i < 10; i++) {
-		rig_turn(c->rig);
+		rig_turn_control(c->rig);
 		rc = transport_loop.established(c->transport, *conn, &e);
 		if (rc != -EAGAIN)
 			return rc;

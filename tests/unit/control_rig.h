@@ -63,7 +63,7 @@ void rig_open(struct rig *rig, unsigned cores, const char *const *settings);
 /* Checks that the box balances. */
 void rig_close(struct rig *rig);
 /* Turns the box until nothing is left to be done now. */
-void rig_turn(struct rig *rig);
+void rig_turn_control(struct rig *rig);
 /* Lets time pass, turning the box every 10 ms. */
 void rig_wait(struct rig *rig, uint64_t ms);
 

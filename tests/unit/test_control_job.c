@@ -50,7 +50,7 @@ static void team_close(struct team *t)
 	for (uint32_t i = 0; i < t->world; i++)
 		if (t->a[i].stream)
 			actor_hang_up(&t->a[i]);
-	rig_turn(&t->rig);
+	rig_turn_control(&t->rig);
 	assert_null(t->rig.box->control.jobs);
 	assert_int_equal(t->rig.box->control.memory_used, 0);
 	assert_int_equal(t->rig.box->control.table_bytes, 0);
@@ -340,7 +340,7 @@ static void test_box_was_stopped(void **state)
 	team_open(&t, 2, 1, NULL);
 	team_start(&t, NULL, 1, 100);
 	t.rig.now_ns += 60000000000ull;
-	rig_turn(&t.rig);
+	rig_turn_control(&t.rig);
 	rig_wait(&t.rig, 1000);
 	actor_hear(&t.a[0]);
 	assert_int_equal(t.a[0].error_code, 0);
@@ -383,7 +383,7 @@ static void test_hyper(void **state)
 	actor_hyper(&t.a[0], 1, 0.25);
 	actor_hyper(&t.a[0], 2, 0.125);
 	actor_hyper(&t.a[1], 1, 0.25);
-	rig_turn(&t.rig);
+	rig_turn_control(&t.rig);
 	assert_null(t.rig.box->control.tables); /* both cores have taken version 1 */
 	for (unsigned core = 0; core < 2; core++)
 		assert_int_equal(t.rig.box->control.jobs->generation->store.shards[core]->hypers.newest[0], 1);
@@ -417,7 +417,7 @@ static void test_hyper_stepwise(void **state)
 	assert_int_equal(t.a[0].last->start->result_offset, 0);
 	assert_int_equal(t.a[1].last->start->result_offset, 64);
 	actor_hyper(&t.a[1], 1, 0.25);
-	rig_turn(&t.rig);
+	rig_turn_control(&t.rig);
 	assert_int_equal(t.rig.box->control.jobs->generation->store.shards[0]->hypers.newest[0], 0);
 	assert_int_equal(t.rig.box->control.jobs->generation->store.shards[0]->hypers.newest[1], 1);
 	team_close(&t);
@@ -464,7 +464,7 @@ static void test_hyper_flood(void **state)
 	}
 	assert_int_equal(running->hyper_sent, JOB_HYPER_SENT_MAX);
 	assert_int_equal(running->members[1].hyper, JOB_HYPER_SENT_MAX);
-	rig_turn(&t.rig);
+	rig_turn_control(&t.rig);
 	assert_int_equal(running->hyper_sent, 0);
 	assert_int_equal(running->generation->store.shards[0]->hypers.newest[1], 3 * JOB_HYPER_SENT_MAX);
 	team_close(&t);
@@ -588,7 +588,7 @@ static void test_drain(void **state)
 		team_start(&t, NULL, 2, 1024);
 		for (int k = 0; k < 2; k++)
 			assert_int_equal(actor_connect(&t.a[k], 0, t.a[k].key, &conn[k]), 0);
-		rig_turn(&t.rig);
+		rig_turn_control(&t.rig);
 		actor_hang_up(&t.a[1]);
 		expect_error(&t.a[0], ERROR_OF(LOST), "rank 1 (");
 		if (i < 2) {
@@ -598,7 +598,7 @@ static void test_drain(void **state)
 		} else {
 			assert_non_null(t.rig.box->control.jobs);
 			control_stop(&t.rig.box->control);
-			rig_turn(&t.rig);
+			rig_turn_control(&t.rig);
 		}
 		assert_null(t.rig.box->control.jobs);
 		for (int k = 0; k < 2; k++)

@@ -355,7 +355,7 @@ static void test_slow_reader(void **state)
 		uint8_t frame[] = {2, 0, 0, 0, 11 << 3 | 2, 0};
 
 		if (a.stream->ops->write(a.stream, frame, sizeof(frame)) == -EAGAIN || i % 1000 == 0)
-			rig_turn(&rig);
+			rig_turn_control(&rig);
 	}
 	assert_int_equal(rig.box->control.session_count, 0);
 	actor_hang_up(&a);
@@ -420,7 +420,7 @@ static void test_shutdown(void **state)
 	actor_dial(&rig, &a, 1);
 	assert_true(actor_join(&a, "demo", 0, 2, NULL));
 	control_stop(&rig.box->control);
-	rig_turn(&rig);
+	rig_turn_control(&rig);
 	expect_error(&a, ERROR_OF(SHUTDOWN), "the box is going down");
 	actor_dial(&rig, &b, 2);
 	expect_error(&b, ERROR_OF(SHUTDOWN), "the box is going down");

@@ -1,0 +1,407 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What a worker that means harm can do through its queue pairs and its signals: end its own connection, and no more. It
+ * joins by the real handshake, then work requests are posted behind its transport's back. Beside it a worker of another
+ * job goes on exactly, and every receive slot comes back (rig_destroy() looks). Real devices.
+ * vm: -m 1024
+ * vm: -m 1024 -w 2
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#ifndef PHUB_VERBS
+int main(void)
+{
+	puts("this build has no transport \"verbs\"");
+	return 77;
+}
+#else
+
+#include <arpa/inet.h>
+#include <errno.h>
+
+#include "phub/base/clock.h"
+#include "tests/suite/transport_rig.h"
+#include "transport/le.h"
+#include "transport/verbs_internal.h"
+
+enum { BAD_RANK = 5, GOOD_RANK = 6, ROOM = 128 << 10 };
+
+static const struct fixture over_verbs = {.label = "verbs", .transport = "verbs", .one_sided = true};
+
+/* The two workers, and memory that the bad one's devices know. */
+struct scene {
+	struct rig *rig;
+	struct lane *bad, *good;
+	uint8_t *memory;
+	struct ibv_mr *mr[VERBS_DEVICES_MAX];
+	uint64_t round;
+};
+
+static struct lane *join(struct rig *rig, uint32_t rank, const void *group)
+{
+	struct lane *lane = rig_lane(rig, rig_box_end(rig, 0), rig_worker_end(rig, rank == GOOD_RANK), rank);
+
+	lane->box_spec.group = group;
+	lane->box_spec.group_conns = 1;
+	rig_admit(rig, lane);
+	assert_int_equal(rig_established(rig, lane), 0);
+	rig_adopt_box(lane);
+	rig_adopt_worker(lane);
+	return lane;
+}
+
+static struct verbs_conn *bad_conn(const struct scene *s)
+{
+	return (struct verbs_conn *)s->bad->worker;
+}
+
+static void scene_open(struct scene *s)
+{
+	static const struct rig_options usual;
+	static int jobs[2];
+
+	*s = (struct scene){.rig = rig_create(&over_verbs, &usual)};
+	s->bad = join(s->rig, BAD_RANK, &jobs[0]);
+	s->good = join(s->rig, GOOD_RANK, &jobs[1]);
+	s->memory = test_calloc(1, ROOM);
+	for (uint32_t i = 0; i < bad_conn(s)->rail_count; i++) {
+		s->mr[i] = ibv_reg_mr(bad_conn(s)->rails[i].device->pd, s->memory, ROOM, IBV_ACCESS_LOCAL_WRITE);
+		assert_non_null(s->mr[i]);
+	}
+}
+
+/* One round of all chunks, both ways, every byte as it was sent. */
+static void good_goes_on(struct scene *s)
+{
+	struct rig_end *box = s->good->box_end, *worker = s->good->worker_end;
+	unsigned came = end_count(box, EVENT_MESSAGE, s->good->box);
+	unsigned back = end_count(worker, EVENT_MESSAGE, NULL);
+
+	s->round++;
+	for (uint32_t i = 0; i < RIG_CHUNKS; i++)
+		assert_int_equal(pair_push(s->good, i, s->round, NULL), 0);
+	RIG_UNTIL(s->rig, end_count(box, EVENT_MESSAGE, s->good->box) == came + RIG_CHUNKS);
+	for (uint32_t i = 0; i < RIG_CHUNKS; i++)
+		assert_int_equal(pair_answer(s->good, i, s->round, NULL), 0);
+	RIG_UNTIL(s->rig, end_count(worker, EVENT_MESSAGE, NULL) == back + RIG_CHUNKS);
+	for (uint32_t i = 0; i < RIG_CHUNKS; i++) {
+		assert_true(end_record(box, EVENT_MESSAGE, s->good->box, came + i)->intact);
+		assert_true(end_record(worker, EVENT_MESSAGE, NULL, back + i)->intact);
+	}
+	assert_int_equal(end_count(box, EVENT_CLOSED, s->good->box), 0);
+	assert_int_equal(end_count(worker, EVENT_CLOSED, NULL), 0);
+}
+
+/* The box has seen what the worker is, says why, and is rid of it; the other one never noticed. */
+static void bad_is_ended(struct scene *s, int error, const char *why)
+{
+	struct rig_end *box = s->bad->box_end;
+	const struct record *end;
+
+	RIG_UNTIL(s->rig, end_count(box, EVENT_CLOSED, s->bad->box) == 1);
+	end = end_record(box, EVENT_CLOSED, s->bad->box, 0);
+	assert_non_null(end->why);
+	print_message("%s: %s (%d)\n", s->bad->box->peer, end->why, end->error);
+	assert_true(end->error < 0);
+	if (error)
+		assert_int_equal(end->error, error);
+	if (why)
+		assert_string_equal(end->why, why);
+	good_goes_on(s);
+	rig_drop_box(s->bad);
+	good_goes_on(s);
+}
+
+static void scene_close(struct scene *s)
+{
+	for (uint32_t i = 0; i < VERBS_DEVICES_MAX; i++)
+		if (s->mr[i])
+			ibv_dereg_mr(s->mr[i]);
+	test_free(s->memory);
+	rig_destroy(s->rig);
+}
+
+/* ---- work requests of its own ---- */
+
+/* What becomes of it, its transport does not look at. */
+static struct ibv_send_wr raw_wr(
+	struct scene *s, uint32_t rail, enum ibv_wr_opcode opcode, struct ibv_sge *sge, uint32_t bytes)
+{
+	*sge = (struct ibv_sge){.addr = (uintptr_t)s->memory, .length = bytes, .lkey = s->mr[rail]->lkey};
+	return (struct ibv_send_wr){.wr_id = VERBS_BELL_SEND,
+		.sg_list = sge,
+		.num_sge = bytes ? 1 : 0,
+		.opcode = opcode,
+		.send_flags = IBV_SEND_SIGNALED};
+}
+
+static void raw_send(struct scene *s, uint32_t bytes, uint32_t imm)
+{
+	struct ibv_sge sge;
+	struct ibv_send_wr wr = raw_wr(s, 0, IBV_WR_SEND_WITH_IMM, &sge, bytes), *bad;
+
+	wr.imm_data = htonl(imm);
+	assert_int_equal(ibv_post_send(bad_conn(s)->rails[0].qp, &wr, &bad), 0);
+}
+
+/* A message as its transport would write it, of one chunk that takes the first rail. */
+static uint32_t craft(struct scene *s, uint32_t chunk, uint32_t length)
+{
+	struct wire_header h = {
+		.type = WIRE_PUSH, .length = length, .chunk = chunk, .rank = BAD_RANK, .round = 1, .count = 1};
+
+	memset(s->memory, 0x5a, length + VERBS_TRAILER_BYTES);
+	wire_encode(&h, s->memory + length);
+	memset(s->memory + length + 64, 0, VERBS_TRAILER_BYTES - 64);
+	return length + VERBS_TRAILER_BYTES;
+}
+
+static uint32_t first_rails_chunk(const struct scene *s)
+{
+	uint32_t chunk = 0;
+
+	while (verbs_rail_index(bad_conn(s), chunk) != 0)
+		chunk++;
+	return chunk;
+}
+
+/* The largest key there is: the box's own. */
+static void touch_memory(enum ibv_wr_opcode opcode, bool slots)
+{
+	struct scene s;
+	struct verbs_conn *box;
+	struct ibv_send_wr wr, *bad;
+	struct ibv_sge sge;
+	uint8_t *at, before[256];
+
+	scene_open(&s);
+	good_goes_on(&s);
+	box = (struct verbs_conn *)(slots ? s.good->box : s.bad->box);
+	wr = raw_wr(&s, 0, opcode, &sge, sizeof(before));
+	at = slots ? box->pool->memory.base : s.bad->result.base;
+	wr.wr.rdma.remote_addr = (uintptr_t)at;
+	wr.wr.rdma.rkey = slots ? box->pool->on[0].mr->rkey : box->result->mr[0]->rkey;
+	memcpy(before, at, sizeof(before));
+	memset(s.memory, 0xee, sizeof(before));
+	assert_int_equal(ibv_post_send(bad_conn(&s)->rails[0].qp, &wr, &bad), 0);
+	rig_turns(s.rig, 50);
+	assert_memory_equal(at, before, sizeof(before));
+	for (unsigned i = 0; i < sizeof(before); i++)
+		assert_int_equal(s.memory[i], 0xee);
+	s.rig->skew_ns += VERBS_PING_NS; /* the pair is in error: the box hears of it when it next asks */
+	bad_is_ended(&s, 0, NULL);
+	scene_close(&s);
+}
+
+static void memory_of_the_box_is_not_written(void **state)
+{
+	(void)state;
+	touch_memory(IBV_WR_RDMA_WRITE, false);
+	touch_memory(IBV_WR_RDMA_WRITE, true);
+	touch_memory(IBV_WR_RDMA_WRITE_WITH_IMM, false);
+}
+
+static void memory_of_the_box_is_not_read(void **state)
+{
+	(void)state;
+	touch_memory(IBV_WR_RDMA_READ, false);
+	touch_memory(IBV_WR_RDMA_READ, true);
+}
+
+/* ---- messages ---- */
+
+static void an_immediate_of_another_chunk(void **state)
+{
+	struct scene s;
+	uint32_t bytes, chunk;
+
+	(void)state;
+	scene_open(&s);
+	chunk = first_rails_chunk(&s);
+	bytes = craft(&s, chunk, s.bad->spans[chunk].bytes);
+	raw_send(&s, bytes, chunk + 1);
+	bad_is_ended(&s, -EPROTO, "an immediate of another chunk or queue pair");
+	scene_close(&s);
+}
+
+static void a_chunk_beyond_the_last(void **state)
+{
+	struct scene s;
+
+	(void)state;
+	scene_open(&s);
+	raw_send(&s, craft(&s, RIG_CHUNKS, 16), RIG_CHUNKS);
+	bad_is_ended(&s, -EPROTO, "an immediate of another chunk or queue pair");
+	scene_close(&s);
+}
+
+static void more_than_a_slot_holds(void **state)
+{
+	struct scene s;
+
+	(void)state;
+	scene_open(&s);
+	assert_true(s.rig->payload_max + 1024 < ROOM);
+	raw_send(&s, s.rig->payload_max + 1024, 0);
+	s.rig->skew_ns += VERBS_PING_NS;
+	bad_is_ended(&s, 0, NULL);
+	scene_close(&s);
+}
+
+static void no_room_for_a_header(void **state)
+{
+	(void)state;
+	for (uint32_t bytes = 1; bytes < VERBS_TRAILER_BYTES; bytes += 43) {
+		struct scene s;
+
+		scene_open(&s);
+		raw_send(&s, bytes, 0);
+		bad_is_ended(&s, -EPROTO, "a message without a header");
+		scene_close(&s);
+	}
+}
+
+/* Many in one batch, with slots that were just given back: what is thrown away must not be mixed up with those. */
+static void rubbish(void **state)
+{
+	(void)state;
+	for (unsigned before = 0; before < 2; before++) {
+		struct scene s;
+
+		scene_open(&s);
+		for (unsigned i = 0; i < ROOM; i++)
+			s.memory[i] = (uint8_t)(i * 37 + 11);
+		s.bad->box_end->mute = true;
+		for (unsigned i = 0; i < 6; i++)
+			raw_send(&s, before && i == 0 ? 0 : 200 + i, 0);
+		for (unsigned i = 0; i < 50; i++) {
+			rig_turns(s.rig, 4);
+			rig_rest(s.rig);
+		}
+		s.bad->box_end->mute = false;
+		bad_is_ended(&s, -EPROTO, "a malformed header");
+		scene_close(&s);
+	}
+}
+
+/* The owner of the queue counts credits (link.c); here it keeps all that it gets, and the sender runs into its own
+ * wall. */
+static void a_flood(void **state)
+{
+	struct scene s;
+	uint32_t chunk, bytes, count;
+	struct verbs_conn *box;
+
+	(void)state;
+	scene_open(&s);
+	chunk = first_rails_chunk(&s);
+	box = (struct verbs_conn *)s.bad->box;
+	count = box->pool->count;
+	bytes = craft(&s, chunk, s.bad->spans[chunk].bytes);
+	s.bad->box_end->keeps = true;
+	for (unsigned i = 0; i < 2 * VERBS_SEND_SLOTS; i++)
+		raw_send(&s, bytes, chunk);
+	RIG_UNTIL(s.rig, end_count(s.bad->box_end, EVENT_MESSAGE, s.bad->box) >= count ||
+				 end_count(s.bad->box_end, EVENT_CLOSED, s.bad->box));
+	rig_turns(s.rig, 200);
+	assert_true(end_count(s.bad->box_end, EVENT_MESSAGE, s.bad->box) <= count);
+	s.bad->box_end->keeps = false;
+	good_goes_on(&s);
+	good_goes_on(&s);
+	rig_drop_box(s.bad);
+	good_goes_on(&s);
+	scene_close(&s);
+}
+
+/* ---- death ---- */
+
+static void it_vanishes(void **state)
+{
+	struct ibv_qp_attr reset = {.qp_state = IBV_QPS_RESET};
+	struct scene s;
+	uint64_t began_ns;
+
+	(void)state;
+	scene_open(&s);
+	good_goes_on(&s);
+	for (uint32_t i = 0; i < bad_conn(&s)->rail_count; i++)
+		assert_int_equal(ibv_modify_qp(bad_conn(&s)->rails[i].qp, &reset, IBV_QP_STATE), 0);
+	began_ns = clock_now_ns();
+	bad_is_ended(&s, -ETIMEDOUT, ibv_wc_status_str(IBV_WC_RETRY_EXC_ERR));
+	assert_true(clock_now_ns() - began_ns < 6000000000u);
+	scene_close(&s);
+}
+
+/* ---- bells ---- */
+
+static void ring(struct scene *s, const struct verbs_rail *r, uint32_t qpn, uint64_t token, uint32_t bytes)
+{
+	uint8_t said[64] = {0};
+	struct ibv_sge sge = {.addr = (uintptr_t)said, .length = bytes};
+	struct ibv_send_wr *bad, wr = {.wr_id = VERBS_BELL_SEND,
+					 .sg_list = &sge,
+					 .num_sge = 1,
+					 .opcode = IBV_WR_SEND,
+					 .send_flags = IBV_SEND_SIGNALED | IBV_SEND_INLINE};
+
+	le_put64(said, token);
+	le_put32(said + 8, qpn);
+	wr.wr.ud.ah = r->ah;
+	wr.wr.ud.remote_qpn = r->peer_bell;
+	wr.wr.ud.remote_qkey = r->port->bell_key;
+	assert_int_equal(ibv_post_send(r->port->bell, &wr, &bad), 0);
+	rig_turns(s->rig, 2);
+}
+
+static void bells_of_others(void **state)
+{
+	struct scene s;
+	struct verbs_conn *good;
+
+	(void)state;
+	scene_open(&s);
+	good = (struct verbs_conn *)s.good->worker;
+	/* From the last rail to the first: with several ports, the oldest lie with another one than the newest. */
+	for (unsigned round = 0; round < 2; round++)
+		for (uint32_t i = bad_conn(&s)->rail_count; i-- > 0;)
+			for (unsigned k = 0; k < (i ? 3 : 2 * VERBS_BELL_RECVS); k++)
+				ring(&s, &bad_conn(&s)->rails[i], good->rails[0].peer_qpn, good->peer_token + 1 + k,
+					k % 5 == 4 ? 1 + k % 15 : 16);
+	good_goes_on(&s);
+	assert_int_equal(end_count(s.good->box_end, EVENT_CLOSED, NULL), 0);
+	/* The right one is still heard, and at once. */
+	rig_drop_worker(s.good);
+	RIG_UNTIL(s.rig, end_count(s.good->box_end, EVENT_CLOSED, s.good->box) == 1);
+	assert_int_equal(end_record(s.good->box_end, EVENT_CLOSED, s.good->box, 0)->error, 0);
+	scene_close(&s);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(memory_of_the_box_is_not_written),
+		cmocka_unit_test(memory_of_the_box_is_not_read),
+		cmocka_unit_test(an_immediate_of_another_chunk),
+		cmocka_unit_test(a_chunk_beyond_the_last),
+		cmocka_unit_test(more_than_a_slot_holds),
+		cmocka_unit_test(no_room_for_a_header),
+		cmocka_unit_test(rubbish),
+		cmocka_unit_test(a_flood),
+		cmocka_unit_test(it_vanishes),
+		cmocka_unit_test(bells_of_others),
+	};
+
+	if (rig_rdma_ports() == 0) {
+		puts("no RDMA device here");
+		return 77;
+	}
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
+#endif
