@@ -69,7 +69,10 @@ static void client_lose_lane(phub_t *p)
 	while (lane->state != LANE_LOST && !lane->finished)
 		lane++;
 	client_session_fail(&p->session, -ECONNRESET, "box %s closed the connection to its core %" PRIu32 " (%s)",
-		p->session.box, lane->core, lane->error ? strerror(-lane->error) : "orderly");
+		p->session.box, lane->core,
+		lane->why[0]  ? lane->why
+		: lane->error ? strerror(-lane->error)
+			      : "orderly");
 }
 
 /*

@@ -19,6 +19,7 @@
 #include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 
 enum {
@@ -245,10 +246,13 @@ static int exchange_take_message(struct exchange *x, struct lane *lane, const st
 
 /* ---- events ---- */
 
-static void exchange_lose(struct exchange *x, struct lane *lane, int error, uint64_t now_ns)
+static void exchange_lose(struct exchange *x, struct lane *lane, int error, const char *why, uint64_t now_ns)
 {
 	if (lane->state == LANE_LOST)
 		return;
+	lane->why[0] = '\0';
+	if (why && lane->conn)
+		snprintf(lane->why, sizeof(lane->why), "%.60s, %.60s", why, lane->conn->peer);
 	lane_drop(lane);
 	lane->state = LANE_LOST;
 	lane->error = error;
@@ -268,7 +272,7 @@ static void exchange_take_event(struct exchange *x, const struct event *event, u
 		if (event->slot)
 			x->group.queue->ops->release(x->group.queue, event->slot);
 		if (rc < 0)
-			exchange_lose(x, lane, rc, now_ns);
+			exchange_lose(x, lane, rc, NULL, now_ns);
 		break;
 	case EVENT_SENT:
 		f = event->cookie;
@@ -281,7 +285,7 @@ static void exchange_take_event(struct exchange *x, const struct event *event, u
 		lane->full = false;
 		break;
 	case EVENT_CLOSED:
-		exchange_lose(x, lane, event->error, now_ns);
+		exchange_lose(x, lane, event->error, event->why, now_ns);
 		break;
 	}
 }
@@ -329,7 +333,7 @@ unsigned exchange_progress(struct exchange *x, uint64_t now_ns)
 		if (lane->heap_count > 0)
 			count += lane_pump(lane, now_ns);
 		if (lane->state == LANE_LOST && lane->conn)
-			exchange_lose(x, lane, lane->error, now_ns);
+			exchange_lose(x, lane, lane->error, NULL, now_ns);
 		x->backlog = x->backlog || lane->heap_count > 0;
 	}
 	exchange_flush(x);

@@ -81,6 +81,7 @@ struct lane {
 	struct lane_group *group;
 	enum lane_state state;
 	int error;     /* LANE_LOST */
+	char why[144]; /* likewise, what the transport said of it, or "" */
 	bool finished; /* the box has said that no result comes any more */
 	uint32_t core;
 	struct conn *conn;

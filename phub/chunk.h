@@ -101,6 +101,7 @@ struct link {
 	bool finished;   /* the shard drains, and the worker was told that nothing more comes */
 	bool end_untold; /* control's mailbox was full: the end of the connection is told at a later tick */
 	int end_error;
+	char end_text[MAIL_TEXT_BYTES];
 	uint64_t *replies; /* heap of (priority, local chunk) that could not be sent yet */
 	uint32_t reply_count;
 };

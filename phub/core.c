@@ -19,6 +19,7 @@
 #include <errno.h>
 #include <sched.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/epoll.h>
 #include <unistd.h>
 
@@ -292,6 +293,7 @@ static void core_tell_ends(struct core *core, struct shard *shard)
 			.value = link->end_error,
 		};
 
+		memcpy(mail.text, link->end_text, sizeof(mail.text));
 		if (!link->end_untold || mailbox_send(core->config.control, &mail) < 0)
 			continue;
 		link->end_untold = false;

@@ -12,6 +12,7 @@
 #include "transport/wire.h"
 
 #define MAIL_RANK_WORDS (WIRE_WORLD_MAX / 64)
+#define MAIL_TEXT_BYTES 128
 
 struct conn;
 struct conn_spec;
@@ -33,8 +34,9 @@ enum mail_kind {
 	/* Core -> control. `core` says which. */
 	MAIL_DETACHED,     /* `shard` is the control thread's again; nothing of the core refers to it */
 	MAIL_LINK_REFUSED, /* `conn` is the control thread's again: `value` says why it was not adopted */
-	MAIL_LINK_CLOSED,  /* the connection of `rank` ended; `value` is the negative errno or 0 */
-	MAIL_HYPER_TAKEN,  /* `table` is the control thread's again */
+	/* The connection of `rank` ended; `value` is the negative errno or 0, `text` what the transport said, or "". */
+	MAIL_LINK_CLOSED,
+	MAIL_HYPER_TAKEN, /* `table` is the control thread's again */
 	MAIL_FAILED, /* the job cannot go on: `value` is enum shard_failure, about `rank`, `chunk`, `round`, `detail` */
 	/* The oldest open round: `chunk`, `round`; `missing`: a bit for each rank; `value`: how many. */
 	MAIL_STALLED,
@@ -54,7 +56,10 @@ struct mail {
 	uint64_t round;
 	int64_t value;
 	uint64_t detail;
-	uint64_t missing[MAIL_RANK_WORDS]; /* rank r: bit r % 64 of word r / 64 */
+	union {
+		uint64_t missing[MAIL_RANK_WORDS]; /* rank r: bit r % 64 of word r / 64 */
+		char text[MAIL_TEXT_BYTES];
+	};
 };
 
 /*

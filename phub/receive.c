@@ -12,6 +12,8 @@
 #include "phub/reply.h"
 
 #include <errno.h>
+#include <stdio.h>
+#include <string.h>
 
 static void receive_touch(struct core *core, struct link *link)
 {
@@ -22,8 +24,8 @@ static void receive_touch(struct core *core, struct link *link)
 	core->touched = link;
 }
 
-/* Ends a connection and tells control why; control decides what that means for the job. */
-static void receive_end(struct core *core, struct link *link, int error)
+/* Ends a connection and tells control why (NULL: the error says it); control decides what that means for the job. */
+static void receive_end(struct core *core, struct link *link, int error, const char *why)
 {
 	struct mail mail = {
 		.kind = MAIL_LINK_CLOSED,
@@ -35,10 +37,13 @@ static void receive_end(struct core *core, struct link *link, int error)
 		.value = error,
 	};
 
+	if (why)
+		snprintf(mail.text, sizeof(mail.text), "%.60s (%.60s)", why, link->conn->peer);
 	link_close(link);
 	if (mailbox_send(core->config.control, &mail) < 0) {
 		link->end_untold = true;
 		link->end_error = error;
+		memcpy(link->end_text, mail.text, sizeof(link->end_text));
 		core->untold++;
 	}
 }
@@ -109,11 +114,11 @@ static bool receive_event(struct core *core, struct queue *queue, struct event *
 		reply_writable(link);
 		break;
 	case EVENT_CLOSED:
-		receive_end(core, link, e->error);
+		receive_end(core, link, e->error, e->why);
 		return false;
 	}
 	if (rc < 0) {
-		receive_end(core, link, rc);
+		receive_end(core, link, rc, NULL);
 		return false;
 	}
 	receive_touch(core, link);

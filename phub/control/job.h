@@ -46,6 +46,7 @@ struct member {
 	uint64_t link_ended_ns;  /* a data connection of it ended; 0: none did */
 	uint32_t link_core;
 	int link_error;
+	char link_text[MAIL_TEXT_BYTES]; /* what its transport said of it, or "" */
 	char peer[80];
 	char transport[TABLE_TRANSPORT_BYTES];
 };

@@ -118,15 +118,18 @@ static void job_link_closed(struct job *job, const struct mail *mail)
 {
 	struct member *m = &job->members[mail->rank];
 	int error = (int)mail->value;
+	const char *text = mail->text[0]      ? mail->text
+			   : error == -ENOENT ? "a chunk beyond the job's"
+					      : strerror(-error);
 
 	if (job->state != JOB_RUNNING || m->left || !m->session)
 		return;
 	log_debug("job '%s' rank %u (%s): connection to core %u closed: %s", job->name, mail->rank, m->peer, mail->core,
-		error ? strerror(-error) : "orderly");
+		error ? text : "orderly");
 	if (job_is_protocol(error)) {
 		job_fail(job, PHUB__ERROR_CODE__ERROR_PROTOCOL, (int)mail->rank,
 			"rank %u (%s) sent core %u what no worker may send (%s); its connection was closed", mail->rank,
-			m->peer, mail->core, error == -ENOENT ? "a chunk beyond the job's" : strerror(-error));
+			m->peer, mail->core, text);
 		return;
 	}
 	if (m->link_ended_ns && m->link_error)
@@ -134,6 +137,7 @@ static void job_link_closed(struct job *job, const struct mail *mail)
 	m->link_ended_ns = job->control->now_ns;
 	m->link_core = mail->core;
 	m->link_error = error;
+	snprintf(m->link_text, sizeof(m->link_text), "%s", error ? text : "");
 }
 
 static void job_detached(struct job *job, const struct mail *mail)

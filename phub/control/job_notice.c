@@ -321,8 +321,7 @@ static void job_check_links(struct job *job)
 		job_fail(job, PHUB__ERROR_CODE__ERROR_LOST, (int)i,
 			"rank %u (%s) was lost: its %s connection to core %u %s%s. The job ends; look at that worker "
 			"and the network",
-			i, m->peer, m->transport, m->link_core, m->link_error ? "broke: " : "was closed",
-			m->link_error ? strerror(-m->link_error) : "");
+			i, m->peer, m->transport, m->link_core, m->link_error ? "broke: " : "was closed", m->link_text);
 	}
 }
 

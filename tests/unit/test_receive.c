@@ -213,6 +213,31 @@ static void test_nothing_is_taken_behind_the_end(void **state)
 	finish(s);
 }
 
+/* What the transport says of the end, and of whom, goes to control in words, later too when its mailbox is full. */
+static void test_an_end_has_words(void **state)
+{
+	(void)state;
+	for (unsigned full = 0; full < 2; full++) {
+		struct stand *s = stand_open(1, 0, false);
+		struct mail mail = {.kind = MAIL_STALLED};
+
+		while (full && mailbox_send(s->control, &mail) == 0)
+			;
+		stand_event(s, 1, EVENT_CLOSED);
+		s->script.events[0].error = -ETIMEDOUT;
+		s->script.events[0].why = "nobody answers";
+		snprintf(s->script.events[0].conn->peer, sizeof(s->script.events[0].conn->peer), "a device");
+		stand_steps(s, 1);
+		while (mailbox_receive(s->control, &mail) == 0 && mail.kind == MAIL_STALLED)
+			;
+		stand_steps(s, 1);
+		assert_true(mail.kind == MAIL_LINK_CLOSED || mailbox_receive(s->control, &mail) == 0);
+		assert_int_equal(mail.value, -ETIMEDOUT);
+		assert_string_equal(mail.text, "nobody answers (a device)");
+		finish(s);
+	}
+}
+
 /* Control's mailbox is full when the connection ends: it hears of it later. */
 static void test_an_end_is_told_later(void **state)
 {
@@ -269,6 +294,7 @@ int main(void)
 		cmocka_unit_test(test_old_messages_are_dropped),
 		cmocka_unit_test(test_impossible_messages_end_their_connection),
 		cmocka_unit_test(test_nothing_is_taken_behind_the_end),
+		cmocka_unit_test(test_an_end_has_words),
 		cmocka_unit_test(test_an_end_is_told_later),
 		cmocka_unit_test(test_an_untold_end_goes_with_its_job),
 	};
