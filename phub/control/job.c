@@ -195,15 +195,20 @@ void job_lost(struct session *s, const char *why)
 {
 	struct job *job = s->job;
 	struct member *m = job_remove(job, s);
+	char before[MAIL_TEXT_BYTES + 64] = "";
 
 	if (job->state == JOB_FORMING) {
 		log_info("job '%s' rank %u (%s) is gone before the start: %s", job->name, s->rank, m->peer, why);
 		job_vacate(job, s->rank);
 		return;
 	}
+	/* A worker whose network broke ends its session as soon as it knows: that is not the whole story. */
+	if (m->link_ended_ns && m->link_error)
+		snprintf(before, sizeof(before), "; before that its %s connection to core %u broke: %s", m->transport,
+			m->link_core, m->link_text);
 	job_fail(job, PHUB__ERROR_CODE__ERROR_LOST, (int)s->rank,
-		"rank %u (%s) was lost: %s. The job ends; look at that worker, then start all of them again", s->rank,
-		m->peer, why);
+		"rank %u (%s) was lost: %s%s. The job ends; look at that worker, then start all of them again", s->rank,
+		m->peer, why, before);
 }
 
 /* Does any rank wait for all others? Then nobody may leave. */

@@ -1,0 +1,120 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
+"""Cables that break, packets that get lost and workers that die under exchanges over verbs: one device for the box, one for
+each worker, of a virtual machine (nodeN is plugged into the switch's port bN). Elsewhere nobody pulls your cables.
+
+vm: -m 2048 -w 4
+"""
+import pathlib
+import subprocess
+import sys
+import time
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
+from rig import Box, Worker, check, holds, run, say  # noqa: E402
+
+WORLD = 3
+KEYS = "a:300000,b:70,c:90000"
+LOST_MS = 6000  # one processor serves two polling cores, three workers and all devices
+
+
+def do(words):
+    done = subprocess.run(words.split(), capture_output=True, text=True)
+    check(done.returncode == 0, f"{words}: {done.stderr.strip()}")
+
+
+def cable(rank, up):
+    do(f"ip link set b{rank + 2} {'up' if up else 'down'}")
+
+
+def exchange(**arguments):
+    """A box on node1 and workers on node2.. in mid-exchange."""
+    box = Box(transports="verbs", rdma="node1", cores=2, lost_ms=LOST_MS, warn_ms=3000, heartbeat_ms=500)
+    workers = [Worker(box.url("faults"), rank, WORLD, env={"PHUB_RDMA": f"node{rank + 2}"}, transport="verbs", keys=KEYS,
+                      optimizer="sgd", report_ms=20, wait_ms=20000, rounds="until-told", **arguments)
+               for rank in range(WORLD)]
+    for worker in workers:
+        worker.event("progress")
+    return box, workers
+
+
+def goes_on(box, workers):
+    """Every worker reports more rounds, then all end well, every sum right."""
+    for worker in workers:
+        with worker.out.changed:
+            worker.seen = len(worker.out.lines)
+    for worker in workers:
+        worker.event("progress")
+    workers[0].tell()
+    for worker in workers:
+        worker.good()
+    box.stop()
+
+
+def test_short_cut():
+    """A cable that is out for 0.2 seconds is not noticed"""
+    box, workers = exchange()
+    cable(1, False)
+    time.sleep(0.2)
+    cable(1, True)
+    goes_on(box, workers)
+
+
+def test_loss():
+    """One packet in a hundred is lost both ways, and every sum is right"""
+    box, workers = exchange()
+    for port in ("b1", "b3"):
+        do(f"tc qdisc add dev {port} root netem loss 1%")
+    time.sleep(2)
+    goes_on(box, workers)
+    for port in ("b1", "b3"):
+        shown = subprocess.run(["tc", "-s", "qdisc", "show", "dev", port], capture_output=True, text=True).stdout
+        dropped = int(shown.split("dropped ")[1].split(",")[0])
+        say(f"{port} dropped {dropped}")
+        check(dropped > 0, f"nothing was lost at {port}")
+        do(f"tc qdisc del dev {port} root")
+
+
+def test_cut():
+    """A cable that stays out ends the job, in words: which rank, device, port, peer, and what the device says"""
+    box, workers = exchange()
+    cable(1, False)
+    began = time.monotonic()
+    results = [worker.result() for worker in workers]
+    took = time.monotonic() - began
+    cable(1, True)
+    for result in results:
+        say(f"{result['errno']}: {result['error']}")
+    check(took < LOST_MS / 1000 + 10, f"it took {took:.1f} s")
+    line = box.logged("rank 1 .* was lost: ")
+    say(line)
+    holds(line, "transport retry counter exceeded", "10.81.0.3", "node1 port 1")
+    for result in results:
+        check(result["rc"] < 0, f"no error: {result}")
+        holds(result["error"], "transport retry counter exceeded", "node[13] port 1", r"10\.81\.0\.[13]")
+    for rank in (0, 2):
+        holds(results[rank]["error"], "rank 1")
+    box.stop()
+
+
+def test_killed():
+    """A worker that is killed is named to the others within the deadline"""
+    box, workers = exchange()
+    workers[1].kill()
+    began = time.monotonic()
+    for rank in (0, 2):
+        result = workers[rank].result()
+        say(f"{result['errno']}: {result['error']}")
+        check(result["rc"] < 0, f"no error: {result}")
+        holds(result["error"], "rank 1")
+    check(time.monotonic() - began < LOST_MS / 1000 + 5, "it took too long")
+    box.stop()
+
+
+def why_not():
+    if not pathlib.Path("/sys/class/net/b4").exists() or not pathlib.Path("/sys/class/infiniband/node4").exists():
+        return "these devices are not those of a virtual machine"
+    return None
+
+
+run([test_short_cut, test_loss, test_cut, test_killed], why_not())
