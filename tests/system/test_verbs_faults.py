@@ -54,9 +54,11 @@ def goes_on(box, workers):
 def test_short_cut():
     """A cable that is out for 0.2 seconds is not noticed"""
     box, workers = exchange()
+    began = time.monotonic()
     cable(1, False)
     time.sleep(0.2)
     cable(1, True)
+    say(f"it was out for {time.monotonic() - began:.2f} s")
     goes_on(box, workers)
 
 
