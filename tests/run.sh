@@ -157,7 +157,9 @@ run_test() { # NAME SOURCE COMMAND...
 
 	mapfile -t lines < <(sed -n '1,20s/^[ */#]*vm: //p' "$2")
 	shift 2
-	((${#lines[@]})) && [[ ${lines[0]} != *"-- "* ]] || run "$name" "$@"
+	if ((${#lines[@]} == 0)) || [[ ${lines[0]} == *"-- "* ]]; then
+		run "$name" "$@"
+	fi
 	for ((i = 0; i < ${#lines[@]}; i++)); do
 		run_rdma "$name$( ((i == 0)) || echo "-$((i + 1))")" "${lines[i]}" "$@"
 	done
