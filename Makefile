@@ -65,6 +65,8 @@ CLIENT_LIBS := $(shell $(PKG_CONFIG) --libs libcrypto libprotobuf-c 2>/dev/null)
 HAVE_VERBS := $(call pkg_exists,libibverbs)
 VERBS_LIBS := $(if $(HAVE_VERBS),$(shell $(PKG_CONFIG) --libs libibverbs))
 LIB_CFLAGS += $(if $(HAVE_VERBS),-DPHUB_VERBS $(shell $(PKG_CONFIG) --cflags libibverbs))
+# ibv_reg_dmabuf_mr() came with rdma-core 34.
+LIB_CFLAGS += $(if $(shell $(PKG_CONFIG) --atleast-version=1.12.34 libibverbs 2>/dev/null && echo yes),-DPHUB_VERBS_DMABUF)
 LIBS += $(VERBS_LIBS)
 CLIENT_LIBS += $(VERBS_LIBS)
 MACHINE := $(firstword $(subst -, ,$(shell $(CC) -dumpmachine 2>/dev/null)))

@@ -376,7 +376,7 @@ static int api_register(phub_t *p, void *addr, size_t bytes)
 			p->session.who);
 	rc = ranges_add(&p->ranges, addr, bytes);
 	if (rc == 0 && ops && ops->mem_register) {
-		rc = ops->mem_register(p->exchange.transport, addr, bytes, &e);
+		rc = ops->mem_register(p->exchange.transport, addr, bytes, NULL, &e);
 		if (rc < 0) {
 			ranges_remove(&p->ranges, addr);
 			return err_set(&api_error, rc, "%s: %s", p->session.who, e.text);

@@ -115,7 +115,7 @@ static int client_introduce(phub_t *p, struct err *e)
 
 	p->session.carries = t->ops->signal_take ? t : NULL;
 	for (const struct range *r = p->ranges.first; r && rc == 0 && t->ops->mem_register; r = r->next)
-		rc = t->ops->mem_register(t, (void *)r->from, r->to - r->from, e);
+		rc = t->ops->mem_register(t, (void *)r->from, r->to - r->from, NULL, e);
 	return rc;
 }
 

@@ -539,7 +539,7 @@ static int exchange_register(struct exchange *x, uint8_t *memory, bool *known, s
 
 	if (*known || x->mapped || !ops->mem_register)
 		return 0;
-	rc = ops->mem_register(x->transport, memory, x->keyring->plan.region_bytes, e);
+	rc = ops->mem_register(x->transport, memory, x->keyring->plan.region_bytes, NULL, e);
 	*known = rc == 0;
 	return rc;
 }

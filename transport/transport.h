@@ -54,6 +54,12 @@ struct sink {
 	uint32_t bytes;
 };
 
+/* Memory of a device, as another device can reach it. */
+struct dmabuf {
+	int fd;
+	uint64_t offset; /* of its first byte */
+};
+
 /*
  * What both ends of a connection know before the first message. Everything here outlives the
  * connection and belongs to whoever filled it in.
@@ -293,10 +299,11 @@ struct transport_ops {
 
 	/*
 	 * Worker: payloads and sinks may lie in this memory from now on; it is pinned, and stays the caller's. Called
-	 * by the owner of the queue. -EEXIST: overlaps another; -ENOMEM: beyond what may be pinned, with the cure in
-	 * `e`.
+	 * by the owner of the queue. `dmabuf`, or NULL: it is a device's, which no processor touches; the fd is not
+	 * needed any more on return. -EEXIST: overlaps another; -ENOMEM: beyond what may be pinned, with the cure in
+	 * `e`; -ENOTSUP: this device's memory cannot be reached.
 	 */
-	int (*mem_register)(struct transport *t, void *addr, size_t bytes, struct err *e);
+	int (*mem_register)(struct transport *t, void *addr, size_t bytes, const struct dmabuf *dmabuf, struct err *e);
 	/* No message in flight uses it: on return no device knows it. */
 	void (*mem_unregister)(struct transport *t, void *addr);
 };

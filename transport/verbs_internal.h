@@ -288,6 +288,7 @@ struct verbs_region {
 	uintptr_t from, to;
 	struct ibv_mr *mr[VERBS_DEVICES_MAX];
 	unsigned uses; /* box: connections; 0: dead, control frees it; under verbs.lock */
+	bool foreign;  /* memory of a device that the processor does not touch */
 };
 
 /* A signal in a list. */
@@ -323,8 +324,9 @@ extern const struct queue_ops verbs_queue_ops;
 
 /* Gives room for `cqes` more completions at the queue's port. 0 or -ENOSPC. */
 int verbs_port_reserve(struct verbs_port *p, unsigned cqes, struct err *e);
-/* Registers on every device, or finds what was registered before. NULL: `e` says why. */
-struct verbs_region *verbs_region_get(struct verbs *v, void *addr, size_t bytes, int access, struct err *e);
+/* Registers on every device (NULL or as a dma-buf), or finds what was registered before. NULL: `e` says why. */
+struct verbs_region *verbs_region_get(
+	struct verbs *v, void *addr, size_t bytes, int access, const struct dmabuf *dmabuf, struct err *e);
 void verbs_region_put(struct verbs *v, struct verbs_region *r);
 /* Control: frees those that nobody uses any more. */
 void verbs_regions_reap(struct verbs *v);

@@ -485,7 +485,7 @@ int verbs_admit(struct transport *head, struct conn *conn, const struct conn_spe
 		rc = c->pool ? 0 : e->code;
 	}
 	if (rc == 0) {
-		c->result = verbs_region_get(v, spec->result->base, spec->result->bytes, 0, e);
+		c->result = verbs_region_get(v, spec->result->base, spec->result->bytes, 0, NULL, e);
 		rc = c->result ? 0 : e->code;
 	}
 	if (rc == 0 && v->fixed)

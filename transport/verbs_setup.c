@@ -34,7 +34,32 @@ static void verbs_region_free(struct verbs *v, struct verbs_region *r)
 	free(r);
 }
 
-static struct verbs_region *verbs_region_create(struct verbs *v, void *addr, size_t bytes, int access, struct err *e)
+/* Its addresses are those that the caller knows it by. */
+static struct ibv_mr *verbs_register(
+	struct verbs_device *d, void *addr, size_t bytes, int access, const struct dmabuf *dmabuf)
+{
+	if (!dmabuf)
+		return ibv_reg_mr(d->pd, addr, bytes, access);
+#ifdef PHUB_VERBS_DMABUF
+	return ibv_reg_dmabuf_mr(d->pd, dmabuf->offset, bytes, (uintptr_t)addr, dmabuf->fd, access);
+#else
+	errno = EOPNOTSUPP;
+	return NULL;
+#endif
+}
+
+static int verbs_refused(struct verbs_device *d, size_t bytes, const struct dmabuf *dmabuf, int error, struct err *e)
+{
+	if (dmabuf)
+		return err_set(e, -ENOTSUP, "verbs: %s cannot reach %zu bytes of a device's memory by dma-buf: %s",
+			d->about.device, bytes, strerror(error));
+	if (rdma_check_limit(bytes, e) < 0)
+		return e->code;
+	return err_set(e, -error, "verbs: %s cannot register %zu bytes: %s", d->about.device, bytes, strerror(error));
+}
+
+static struct verbs_region *verbs_region_create(
+	struct verbs *v, void *addr, size_t bytes, int access, const struct dmabuf *dmabuf, struct err *e)
 {
 	struct verbs_region *r = calloc(1, sizeof(*r));
 
@@ -45,20 +70,20 @@ static struct verbs_region *verbs_region_create(struct verbs *v, void *addr, siz
 	r->from = (uintptr_t)addr;
 	r->to = r->from + bytes;
 	for (unsigned d = 0; d < v->device_count; d++) {
-		r->mr[d] = ibv_reg_mr(v->devices[d].pd, addr, bytes, access);
+		r->mr[d] = verbs_register(&v->devices[d], addr, bytes, access, dmabuf);
 		if (r->mr[d])
 			continue;
-		if (rdma_check_limit(bytes, e) == 0)
-			err_set(e, -errno, "verbs: %s cannot register %zu bytes: %s", v->devices[d].about.device, bytes,
-				strerror(errno));
+		verbs_refused(&v->devices[d], bytes, dmabuf, errno, e);
 		verbs_region_free(v, r);
 		return NULL;
 	}
+	r->foreign = dmabuf != NULL;
 	v->transport.registrations++;
 	return r;
 }
 
-struct verbs_region *verbs_region_get(struct verbs *v, void *addr, size_t bytes, int access, struct err *e)
+struct verbs_region *verbs_region_get(
+	struct verbs *v, void *addr, size_t bytes, int access, const struct dmabuf *dmabuf, struct err *e)
 {
 	struct verbs_region *r;
 
@@ -71,7 +96,7 @@ struct verbs_region *verbs_region_get(struct verbs *v, void *addr, size_t bytes,
 	pthread_mutex_unlock(&v->lock);
 	if (r)
 		return r;
-	r = verbs_region_create(v, addr, bytes, access, e);
+	r = verbs_region_create(v, addr, bytes, access, dmabuf, e);
 	if (!r)
 		return NULL;
 	pthread_mutex_lock(&v->lock);
@@ -114,7 +139,8 @@ void verbs_regions_reap(struct verbs *v)
 	}
 }
 
-static int verbs_mem_register(struct transport *head, void *addr, size_t bytes, struct err *e)
+static int verbs_mem_register(
+	struct transport *head, void *addr, size_t bytes, const struct dmabuf *dmabuf, struct err *e)
 {
 	struct verbs *v = (struct verbs *)head;
 	uintptr_t from = (uintptr_t)addr;
@@ -124,7 +150,7 @@ static int verbs_mem_register(struct transport *head, void *addr, size_t bytes, 
 	for (struct verbs_region *r = v->regions; r; r = r->next)
 		if (from < r->to && r->from < from + bytes)
 			return err_set(e, -EEXIST, "verbs: a part of this memory is registered already");
-	if (!verbs_region_get(v, addr, bytes, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE, e))
+	if (!verbs_region_get(v, addr, bytes, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE, dmabuf, e))
 		return e->code;
 	return 0;
 }

@@ -92,8 +92,9 @@ static int verbs_send_push(
 	uint8_t *trailer = verbs_trailer(r);
 	struct ibv_send_wr *wr;
 
-	if (h->length && !small)
+	if (h->length)
 		from = verbs_region_of(c->verbs, payload, h->length);
+	small = small && !(from && from->foreign); /* what goes inline is copied by the processor */
 	if (sink->addr)
 		to = verbs_region_of(c->verbs, sink->addr, sink->bytes);
 	if ((h->length && !small && !from) || (sink->addr && !to))

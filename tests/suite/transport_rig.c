@@ -174,7 +174,7 @@ void rig_register(struct lane *lane, void *memory, uint64_t bytes, bool known)
 	if (!ops->mem_register)
 		return;
 	if (known)
-		assert_int_equal(ops->mem_register(lane->transport, memory, bytes, &e), 0);
+		assert_int_equal(ops->mem_register(lane->transport, memory, bytes, NULL, &e), 0);
 	else
 		ops->mem_unregister(lane->transport, memory);
 }
