@@ -61,6 +61,9 @@ LIB_CFLAGS := $(shell $(PKG_CONFIG) --cflags $(NEEDED))
 LIBS := $(shell $(PKG_CONFIG) --libs $(NEEDED))
 endif
 CLIENT_LIBS := $(shell $(PKG_CONFIG) --libs libcrypto libprotobuf-c 2>/dev/null)
+# dlopen() is in libc since glibc 2.34.
+LIBS += -ldl
+CLIENT_LIBS += -ldl
 # RDMA: without libibverbs the transport verbs is left out.
 HAVE_VERBS := $(call pkg_exists,libibverbs)
 VERBS_LIBS := $(if $(HAVE_VERBS),$(shell $(PKG_CONFIG) --libs libibverbs))
@@ -181,7 +184,7 @@ Description: Client of a PHub box: exchange gradients through a parameter server
 Version: $(VERSION)
 Requires.private: libcrypto libprotobuf-c
 Libs: -L$${libdir} -lphub
-Libs.private: -pthread -lm
+Libs.private: -pthread -lm -ldl
 Cflags: -I$${includedir}
 endef
 export PC
@@ -242,7 +245,8 @@ $(eval $(call layer,transport,$(GEN_OBJ)))
 # only replay their corpus.
 
 TEST_SRC := $(wildcard tests/unit/test_*.c tests/suite/test_*.c)
-TEST_HELPERS := $(filter-out $(TEST_SRC),$(wildcard tests/unit/*.c tests/suite/*.c))
+CUDA_STAND_IN := $(BUILD)/tests/suite/libcuda.so.1
+TEST_HELPERS := $(filter-out $(TEST_SRC) tests/suite/cuda_stand_in.c,$(wildcard tests/unit/*.c tests/suite/*.c))
 TEST_PROGRAMS := $(TEST_SRC:%.c=$(BUILD)/%)
 SYSTEM_PROGRAMS := $(BUILD)/tests/system/worker
 SIM_SRC := $(wildcard tests/sim/*.c)
@@ -257,6 +261,12 @@ $(TEST_PROGRAMS): $(BUILD)/%: $(BUILD)/obj/%.o $(TEST_ARCHIVES)
 	@mkdir -p $(@D)
 	$(call say,LINK,$@)
 	$(Q)$(link) -lcmocka $(LIBS) -lm
+
+# What test_exchange loads in place of CUDA's driver.
+$(CUDA_STAND_IN): $(call objects,tests/suite/cuda_stand_in.c)
+	@mkdir -p $(@D)
+	$(call say,LINK,$@)
+	$(Q)$(CC) -shared -Wl,-soname,$(@F) $(PROJECT_LDFLAGS) -o $@ $^
 
 # A user's program: nothing but the public library.
 $(BUILD)/tests/system/worker: $(call objects,$(wildcard tests/system/worker*.c)) $(BUILD)/libphub.a
@@ -280,7 +290,7 @@ $(FUZZ_PROGRAMS): $(BUILD)/%: $(BUILD)/obj/%.o $(TEST_ARCHIVES)
 	$(Q)$(link) -fsanitize=fuzzer $(LIBS) -lm
 
 .PHONY: test-programs
-test-programs: all $(TEST_PROGRAMS) $(SYSTEM_PROGRAMS) $(REPLAY_PROGRAMS) $(if $(SIM_SRC),$(BUILD)/sim) ## build the tests, run none
+test-programs: all $(TEST_PROGRAMS) $(CUDA_STAND_IN) $(SYSTEM_PROGRAMS) $(REPLAY_PROGRAMS) $(if $(SIM_SRC),$(BUILD)/sim) ## build the tests, run none
 
 # The probes above ran before deps installed anything, hence the second make.
 .PHONY: test

@@ -366,7 +366,7 @@ int phub_alloc(phub_t *p, int key, void **push, const void **result)
 
 static int api_register(phub_t *p, void *addr, size_t bytes)
 {
-	const struct transport_ops *ops = p->exchange.transport ? p->exchange.transport->ops : NULL;
+	struct range *range;
 	struct err e;
 	int rc;
 
@@ -374,9 +374,10 @@ static int api_register(phub_t *p, void *addr, size_t bytes)
 		return err_set(&api_error, -ENOTSUP,
 			"%s: shared memory cannot use the caller's memory in place; write to phub_alloc()'s",
 			p->session.who);
-	rc = ranges_add(&p->ranges, addr, bytes);
-	if (rc == 0 && ops && ops->mem_register) {
-		rc = ops->mem_register(p->exchange.transport, addr, bytes, NULL, &e);
+	device_look();
+	rc = ranges_add(&p->ranges, addr, bytes, &range);
+	if (rc == 0) {
+		rc = client_introduce(p, range, &e);
 		if (rc < 0) {
 			ranges_remove(&p->ranges, addr);
 			return err_set(&api_error, rc, "%s: %s", p->session.who, e.text);
@@ -468,7 +469,7 @@ int phub_pull(phub_t *p, int key, void *dst, int timeout_ms)
 		rc = err_set(&api_error, -ENODATA, "%s: key '%s' has no result to pull; call phub_push() first",
 			p->session.who, p->keyring.keys[key].name);
 	if (rc == 0)
-		exchange_copy_result(&p->exchange, (uint32_t)key, dst);
+		rc = client_copy_result(p, key, dst, &api_error);
 	return api_leave(p, rc);
 }
 

@@ -8,6 +8,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "client/handle.h"
 #include "phub/base/clock.h"
@@ -107,15 +108,46 @@ const struct err *client_failure(const phub_t *p)
 
 /* ---- progress ---- */
 
+int client_introduce(phub_t *p, struct range *range, struct err *e)
+{
+	struct transport *t = p->exchange.transport;
+	void *addr = (void *)range->from;
+	size_t bytes = range->to - range->from;
+	struct dmabuf buf;
+	int rc;
+
+	range->direct = false;
+	if (!t || (!range->on_device && !t->ops->mem_register))
+		return 0;
+	if (!range->on_device)
+		return t->ops->mem_register(t, addr, bytes, NULL, e);
+	if (!t->ops->mem_register)
+		return err_set(e, -ENOTSUP, "transport \"%s\" cannot use memory of a GPU in place; it will be copied",
+			t->ops->name);
+	buf.fd = device_export(&range->place, addr, bytes, &buf.offset);
+	if (buf.fd < 0)
+		return err_set(e, buf.fd,
+			"this GPU and its driver give NICs no consistent access to %zu bytes at %p; they will be "
+			"copied",
+			bytes, addr);
+	rc = t->ops->mem_register(t, addr, bytes, &buf, e);
+	close(buf.fd);
+	range->direct = rc == 0;
+	return rc;
+}
+
 /* A new transport: whose signals are carried, and that learns which memory is registered. */
-static int client_introduce(phub_t *p, struct err *e)
+static int client_introduce_all(phub_t *p, struct err *e)
 {
 	struct transport *t = p->exchange.transport;
 	int rc = 0;
 
 	p->session.carries = t->ops->signal_take ? t : NULL;
-	for (const struct range *r = p->ranges.first; r && rc == 0 && t->ops->mem_register; r = r->next)
-		rc = t->ops->mem_register(t, (void *)r->from, r->to - r->from, NULL, e);
+	for (struct range *r = p->ranges.first; r && rc == 0; r = r->next) {
+		rc = client_introduce(p, r, e);
+		if (r->on_device)
+			rc = 0; /* else it is copied */
+	}
 	return rc;
 }
 
@@ -136,7 +168,7 @@ static unsigned client_connect_lanes(phub_t *p, uint64_t now_ns)
 	if (fresh)
 		rc = exchange_init(x, &p->keyring, &p->session, p->pick.ops, p->pick.address, &e);
 	if (fresh && rc == 0)
-		rc = client_introduce(p, &e);
+		rc = client_introduce_all(p, &e);
 	if (rc < 0) {
 		client_session_fail(&p->session, rc, "%s", e.text);
 		return 1;
@@ -245,6 +277,7 @@ int client_rekey(phub_t *p, struct err *e)
 			p->exchange.open_keys);
 	if (p->frozen && !p->running)
 		return err_set(e, -EINVAL, "%s: phub_rekey() while phub_start() is under way", p->session.who);
+	exchange_unpin(&p->exchange);
 	keyring_clear(&p->keyring);
 	p->refused = (struct err){0};
 	p->running = false;
@@ -262,6 +295,29 @@ static void client_tell_hyper(phub_t *p)
 		return;
 	p->hyper_changed = false;
 	client_session_hyper(&p->session, ++p->exchange.hyper);
+}
+
+/* Which GPU is it whose memory this is? The driver is asked, unless the caller has registered it. */
+static int client_find_device(
+	phub_t *p, const void *addr, const struct range *range, struct device **out, struct err *e)
+{
+	struct device_place place;
+	struct err why;
+	int rc;
+
+	*out = NULL;
+	if (range ? !range->on_device : !device_holds(addr, &place))
+		return 0;
+	rc = devices_get(&p->exchange.devices, range ? &range->place : &place, out, &why);
+	return rc < 0 ? err_set(e, rc, "%s: %s", p->session.who, why.text) : 0;
+}
+
+int client_copy_result(phub_t *p, int key, void *dst, struct err *e)
+{
+	struct device *device;
+	int rc = client_find_device(p, dst, ranges_find(&p->ranges, dst, p->keyring.keys[key].bytes), &device, e);
+
+	return rc < 0 ? rc : exchange_copy_result(&p->exchange, (uint32_t)key, dst, device, e);
 }
 
 int client_round(phub_t *p, int index, enum wire_type type, const void *src, void *dst, int priority, struct err *e)
@@ -283,6 +339,13 @@ int client_round(phub_t *p, int index, enum wire_type type, const void *src, voi
 		r.src_range = src ? ranges_find(&p->ranges, src, key->bytes) : NULL;
 		r.dst_range = dst ? ranges_find(&p->ranges, dst, key->bytes) : NULL;
 	}
+	if (p->exchange.open_keys == 0)
+		device_look();
+	rc = client_find_device(p, src, r.src_range, &r.src_device, e);
+	if (rc == 0)
+		rc = client_find_device(p, dst, r.dst_range, &r.dst_device, e);
+	if (rc < 0)
+		return rc;
 	client_tell_hyper(p);
 	rc = exchange_begin(&p->exchange, &r, e);
 	if (rc == 0 && p->session.state == SESSION_OVER)

@@ -25,6 +25,8 @@
 #include "client/phub.h"
 #include "phub/base/err.h"
 
+struct range;
+
 /* Makes a handle that sets out to join. `env` is copied. 0; -EINVAL, -ERANGE (arguments); -ENOMEM. */
 int client_open(
 	const char *url, const struct phub_options *options, const struct client_env *env, phub_t **out, struct err *e);
@@ -94,6 +96,15 @@ void client_settle(phub_t *p);
 
 /* Everything but `size`. */
 void client_stats(const phub_t *p, struct phub_stats *stats);
+
+/* Copies the last result of the key, which has one, to the caller's memory. 0, or -ENOMEM or -EIO of a GPU's. */
+int client_copy_result(phub_t *p, int key, void *dst, struct err *e);
+
+/*
+ * Tells the transport, if there is one, of memory that the caller has registered. 0, -ENOTSUP (a GPU's, which it cannot
+ * reach by itself), or the transport's.
+ */
+int client_introduce(phub_t *p, struct range *range, struct err *e);
 
 /* Frees the handle, abruptly unless it has left. */
 void client_close(phub_t *p);

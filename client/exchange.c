@@ -8,12 +8,16 @@
  *                       for itself
  *   others              the arena; a result overwrites the push that it answers, unless phub_alloc() gave the key away
  *
+ * Memory of a GPU that the transport cannot reach by itself counts as the caller's that has to be copied, by the GPU: a
+ * chunk is sent when its payload is here, and its round is over when its result is there.
+ *
  * A lossy transport has no sinks: its results are copied from the event, after their round was checked, because an old
  * one may come at any time.
  */
 #include "client/exchange.h"
 
 #include "client/copy.h"
+#include "phub/base/clock.h"
 #include "transport/wire.h"
 
 #include <assert.h>
@@ -31,6 +35,7 @@ enum {
 	 * they were cold, 1 MB 5 % faster.
 	 */
 	EXCHANGE_COLD_BYTES = 512 << 10,
+	EXCHANGE_LOOK_US = 20, /* copies from and to a GPU are asked so often for their end, by whoever sleeps */
 };
 
 static uint8_t *exchange_push_base(const struct exchange *x, const struct flight *f)
@@ -131,6 +136,13 @@ static void exchange_close_flight(struct exchange *x, struct flight *f)
 	x->open_keys -= count;
 }
 
+/* The result is here: the round is over when nothing is read or written for it any more. */
+static void exchange_settle_flight(struct exchange *x, struct flight *f)
+{
+	if (f->state == FLIGHT_LANDED && f->sends == 0 && f->copies == 0)
+		exchange_close_flight(x, f);
+}
+
 /* Where messages may be damaged on the way, a bad one proves nothing. */
 static int exchange_broken(struct exchange *x, const struct lane *lane, const char *what)
 {
@@ -155,24 +167,45 @@ static void exchange_copy(struct exchange *x, uint8_t *to, const uint8_t *from, 
 	x->copied_bytes += bytes;
 }
 
-/* Brings a result from where it came to where its keys want it. */
-static void exchange_deliver(struct exchange *x, const struct flight *f, const uint8_t *from)
+static void exchange_store(struct exchange *x, struct flight *f, const struct key *key, const uint8_t *from,
+	const struct exchange_part *part)
+{
+	f->copies++;
+	x->copied_bytes += part->bytes;
+	device_store(&x->devices, key->dst_device, key->dst + part->in_key, from, part->bytes, key, f);
+}
+
+/*
+ * Brings a result from where it came to where its keys want it. A GPU reads it later: from where it stays, which is
+ * what a lossy transport's is kept for.
+ */
+static void exchange_deliver(struct exchange *x, struct flight *f, const uint8_t *from)
 {
 	const struct chunk_span *span = f->span;
+	const struct key *keys = &x->keyring->keys[span->key_first];
 	bool keep = false;
 
 	if (!f->delivers)
 		return;
-	for (uint32_t i = 0; i < span->key_count; i++) {
-		const struct key *key = &x->keyring->keys[span->key_first + i];
-		struct exchange_part part = exchange_part(key, span);
+	for (uint32_t i = 0; i < span->key_count && x->group.lossy; i++)
+		keep = keep || keys[i].landed;
+	if (keep) {
+		uint8_t *kept = (uint8_t *)(uintptr_t)exchange_result_base(x, f) + span->offset;
 
-		keep = keep || (key->landed && x->group.lossy);
-		if (key->dst && !key->dst_in_place)
-			exchange_copy(x, key->dst + part.in_key, from + (part.in_region - span->offset), part.bytes);
+		exchange_copy(x, kept, from, span->bytes);
+		from = kept;
 	}
-	if (keep)
-		exchange_copy(x, (uint8_t *)(uintptr_t)exchange_result_base(x, f) + span->offset, from, span->bytes);
+	for (uint32_t i = 0; i < span->key_count; i++) {
+		struct exchange_part part = exchange_part(&keys[i], span);
+		const uint8_t *at = from + (part.in_region - span->offset);
+
+		if (!keys[i].dst || keys[i].dst_in_place)
+			continue;
+		if (keys[i].dst_device)
+			exchange_store(x, f, &keys[i], at, &part);
+		else
+			exchange_copy(x, keys[i].dst + part.in_key, at, part.bytes);
+	}
 }
 
 /* Where the bytes of a result are now; NULL: they went where they belong, or nobody wants them. */
@@ -211,8 +244,7 @@ static int exchange_take_result(struct exchange *x, struct lane *lane, const str
 	x->results++;
 	x->pulled_bytes += span->bytes;
 	f->state = FLIGHT_LANDED;
-	if (f->sends == 0)
-		exchange_close_flight(x, f);
+	exchange_settle_flight(x, f);
 	return 0;
 }
 
@@ -278,8 +310,7 @@ static void exchange_take_event(struct exchange *x, const struct event *event, u
 		f = event->cookie;
 		assert(f->sends > 0);
 		f->sends--;
-		if (f->state == FLIGHT_LANDED && f->sends == 0)
-			exchange_close_flight(x, f);
+		exchange_settle_flight(x, f);
 		break;
 	case EVENT_WRITABLE:
 		lane->full = false;
@@ -312,6 +343,34 @@ static unsigned exchange_poll(struct exchange *x, uint64_t now_ns)
 	return count;
 }
 
+/* The payload is where the transport takes it from. */
+static void exchange_queue(struct exchange *x, struct flight *f, uint64_t now_ns)
+{
+	f->state = FLIGHT_QUEUED;
+	lane_push(f->lane, f);
+	x->sent_ns = now_ns;
+}
+
+/* What GPUs have copied: payloads go to their lanes, rounds are over. */
+static unsigned exchange_poll_devices(struct exchange *x, uint64_t now_ns)
+{
+	unsigned count = 0;
+	struct flight *f;
+
+	if (x->devices.copies == 0)
+		return 0;
+	for (; (f = devices_done(&x->devices)); count++) {
+		if (--f->copies == 0 && f->state == FLIGHT_FETCHED)
+			exchange_queue(x, f, now_ns);
+		exchange_settle_flight(x, f);
+	}
+	devices_flush(&x->devices);
+	x->look_ns = now_ns + EXCHANGE_LOOK_US * NS_PER_US;
+	if (x->devices.failure.code && x->failure.code == 0)
+		x->failure = x->devices.failure;
+	return count;
+}
+
 static void exchange_flush(struct exchange *x)
 {
 	if (!x->group.unflushed)
@@ -324,8 +383,9 @@ unsigned exchange_progress(struct exchange *x, uint64_t now_ns)
 {
 	unsigned count = exchange_poll(x, now_ns);
 
+	count += exchange_poll_devices(x, now_ns);
 	x->unpolled = 0;
-	x->backlog = false;
+	x->backlog = x->devices.copies > 0;
 	for (uint32_t i = 0; i < x->lane_count; i++) {
 		struct lane *lane = &x->lanes[i];
 
@@ -342,7 +402,7 @@ unsigned exchange_progress(struct exchange *x, uint64_t now_ns)
 
 uint64_t exchange_due(const struct exchange *x)
 {
-	uint64_t due = UINT64_MAX;
+	uint64_t due = x->devices.copies ? x->look_ns : UINT64_MAX;
 
 	for (uint32_t i = 0; (x->group.lossy || x->mapped) && i < x->lane_count; i++) {
 		uint64_t lane = lane_due(&x->lanes[i]);
@@ -354,6 +414,8 @@ uint64_t exchange_due(const struct exchange *x)
 
 bool exchange_awaits(const struct exchange *x)
 {
+	if (x->open_keys > 0 && x->devices.copies > 0 && x->failure.code == 0)
+		return true;
 	for (uint32_t i = 0; x->open_keys > 0 && i < x->lane_count; i++) {
 		if (x->lanes[i].state == LANE_UP && !x->lanes[i].finished)
 			return true;
@@ -437,6 +499,13 @@ static void exchange_place(struct exchange *x, struct flight *f, const struct ke
 	f->payload = base + span->offset;
 	if (src + part.in_key == base + part.in_region)
 		return; /* phub_alloc()'s memory */
+	if (key->src_device) {
+		f->copies++;
+		x->copied_bytes += part.bytes;
+		device_fetch(
+			&x->devices, key->src_device, base + part.in_region, src + part.in_key, part.bytes, key, f);
+		return;
+	}
 	if (x->mapped && span->key_count == 1 && lane_stages(f->lane)) {
 		f->src = src + part.in_key;
 		return;
@@ -448,11 +517,14 @@ static void exchange_place(struct exchange *x, struct flight *f, const struct ke
 static void exchange_complete(struct exchange *x, struct flight *f, uint64_t now_ns)
 {
 	f->hyper = x->hyper;
-	f->state = FLIGHT_QUEUED;
 	exchange_aim(x, f);
-	lane_push(f->lane, f);
+	if (f->copies) {
+		f->state = FLIGHT_FETCHED;
+		x->backlog = true;
+		return;
+	}
+	exchange_queue(x, f, now_ns);
 	lane_pump(f->lane, now_ns);
-	x->sent_ns = now_ns;
 	if (f->lane->heap_count > 0)
 		x->backlog = true;
 	if (++x->unpolled < EXCHANGE_FLUSH_CHUNKS)
@@ -488,7 +560,7 @@ static bool exchange_lands(const struct exchange *x, const struct key *key)
 		return true;
 	if (key->dst_in_place || key->type == WIRE_INIT)
 		return false;
-	return !key->dst || !x->group.lossy;
+	return !key->dst || key->dst_device || !x->group.lossy;
 }
 
 /* Would results be written to where payloads lie that were not sent yet? A chunk's own are gone when its result comes.
@@ -504,7 +576,10 @@ static void exchange_open_key(struct exchange *x, struct key *key, const struct 
 {
 	const struct flight *first = &x->flights[key->chunk_first];
 	bool in_place = first->span->key_count == 1 && !x->mapped && !exchange_overlaps(key, r);
-	bool anywhere = x->group.queue->anywhere;
+	bool src_there =
+		r->src_device ? r->src_range && r->src_range->direct : r->src_range || x->group.queue->anywhere;
+	bool dst_there =
+		r->dst_device ? r->dst_range && r->dst_range->direct : r->dst_range || x->group.queue->anywhere;
 
 	key->round = (uint32_t)first->round;
 	key->claimed = false;
@@ -512,10 +587,12 @@ static void exchange_open_key(struct exchange *x, struct key *key, const struct 
 	key->type = (uint8_t)r->type;
 	key->chunks_left = key->chunk_count;
 	key->dst = r->dst && r->dst != exchange_result_base(x, first) + key->offset ? r->dst : NULL;
-	key->src_in_place = in_place && r->src && (r->src_range || anywhere);
+	key->src_in_place = in_place && r->src && src_there;
+	key->src_device = key->src_in_place ? NULL : r->src_device;
 	key->src_range = key->src_in_place ? r->src_range : NULL;
 	key->dst_range = r->dst_range;
-	key->dst_in_place = in_place && !x->group.lossy && key->dst && (r->dst_range || anywhere) && !key->apart;
+	key->dst_in_place = in_place && !x->group.lossy && key->dst && dst_there && !key->apart;
+	key->dst_device = key->dst_in_place ? NULL : r->dst_device;
 	key->landed = exchange_lands(x, key);
 	if (key->src_range)
 		key->src_range->uses++;
@@ -544,6 +621,18 @@ static int exchange_register(struct exchange *x, uint8_t *memory, bool *known, s
 	return rc;
 }
 
+/* What a GPU copies to and from is pinned as a whole: most of it will be used where one key of it is. */
+static void exchange_pin(struct exchange *x, const struct key *key)
+{
+	const struct flight *first = &x->flights[key->chunk_first];
+	uint64_t bytes = x->keyring->plan.region_bytes;
+
+	if (key->src_device)
+		devices_pin(&x->devices, key->src_device, exchange_push_base(x, first), bytes, false);
+	if (key->dst_device)
+		devices_pin(&x->devices, key->dst_device, exchange_result_base(x, first), bytes, x->mapped);
+}
+
 /* Most of many small keys complete no chunk: they send nothing, and the clock would cost more than all else here. */
 int exchange_begin(struct exchange *x, const struct exchange_round *r, struct err *e)
 {
@@ -562,6 +651,8 @@ int exchange_begin(struct exchange *x, const struct exchange_round *r, struct er
 		exchange_give_up_key(x, key);
 		return rc;
 	}
+	if (key->src_device || key->dst_device)
+		exchange_pin(x, key);
 	for (uint32_t i = 0; i < key->chunk_count; i++) {
 		if (!exchange_fill(x, &f[i], key, r, priority))
 			return 0;
@@ -569,6 +660,7 @@ int exchange_begin(struct exchange *x, const struct exchange_round *r, struct er
 			now_ns = x->env->now(x->env->ctx);
 		exchange_complete(x, &f[i], now_ns);
 	}
+	devices_flush(&x->devices);
 	exchange_flush(x);
 	return 0;
 }
@@ -621,11 +713,18 @@ int exchange_give(struct exchange *x, uint32_t index, void **push, const void **
 	return 0;
 }
 
-void exchange_copy_result(struct exchange *x, uint32_t index, void *dst)
+int exchange_copy_result(struct exchange *x, uint32_t index, void *dst, struct device *device, struct err *e)
 {
 	const struct key *key = &x->keyring->keys[index];
 	const uint8_t *from = exchange_result_base(x, &x->flights[key->chunk_first]) + key->offset;
 
+	if (device) {
+		devices_pin(&x->devices, device, exchange_result_base(x, &x->flights[key->chunk_first]),
+			x->keyring->plan.region_bytes, x->mapped);
+		x->copied_bytes += key->bytes;
+		return device_store_now(device, dst, from, key->bytes, e);
+	}
 	if (dst != from)
 		exchange_copy(x, dst, from, key->bytes);
+	return 0;
 }

@@ -10,6 +10,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "client/device.h"
 #include "client/keyring.h"
 #include "client/lane.h"
 #include "client/phub.h"
@@ -32,15 +33,17 @@ struct exchange {
 	bool arena_known, results_known; /* to the transport: struct keyring's */
 	bool mapped;                     /* the transport maps memory of the box: payloads lie there and nowhere else */
 	uint64_t result_offset;
-	uint32_t hyper;     /* version of the hyper-parameters that new rounds want */
-	uint32_t open_keys; /* keys with a round in flight */
-	uint32_t unpolled;  /* chunks that were completed since progress() was last made */
-	bool backlog;       /* pushes may be waiting that could not be sent yet */
-	uint64_t sent_ns;   /* when the last chunk was complete and went to its lane */
-	bool given_up;      /* leaving: results go nowhere */
-	struct err failure; /* code 0: none. What broke and ends the session. */
-	uint64_t lost_ns;   /* since when a lane is lost or finished; 0: none is */
-	const char *who;    /* "job demo rank 0" */
+	uint32_t hyper;         /* version of the hyper-parameters that new rounds want */
+	uint32_t open_keys;     /* keys with a round in flight */
+	uint32_t unpolled;      /* chunks that were completed since progress() was last made */
+	bool backlog;           /* pushes may be waiting that could not be sent yet, or copies from or to a GPU run */
+	uint64_t sent_ns;       /* when the last chunk was complete and went to its lane */
+	bool given_up;          /* leaving: results go nowhere */
+	struct devices devices; /* GPUs that rounds have met */
+	uint64_t look_ns;       /* when to look again for the end of copies that run there */
+	struct err failure;     /* code 0: none. What broke and ends the session. */
+	uint64_t lost_ns;       /* since when a lane is lost or finished; 0: none is */
+	const char *who;        /* "job demo rank 0" */
 
 	uint64_t copied_bytes, pulled_bytes, results, rounds, dropped;
 };
@@ -53,6 +56,8 @@ struct exchange_round {
 	void *dst;               /* or NULL */
 	struct range *src_range; /* that holds src or dst, or NULL: memory to be copied */
 	struct range *dst_range;
+	struct device *src_device; /* that src or dst is memory of, or NULL */
+	struct device *dst_device;
 	int priority;
 };
 
@@ -79,14 +84,14 @@ unsigned exchange_progress(struct exchange *x, uint64_t now_ns);
 /* When progress() has something to do by itself; UINT64_MAX: never. */
 uint64_t exchange_due(const struct exchange *x);
 
-/* May a result still come that a key waits for? */
+/* May a result still come that a key waits for, or is one on its way to a GPU? */
 bool exchange_awaits(const struct exchange *x);
 
 /* The library's memory for the key's pushes and results, from now on kept apart. 0, -EBUSY (in flight) or -ENOMEM. */
 int exchange_give(struct exchange *x, uint32_t key, void **push, const void **result, struct err *e);
 
-/* Copies the key's last result, which `landed`, to dst. */
-void exchange_copy_result(struct exchange *x, uint32_t key, void *dst);
+/* Copies the key's last result, which `landed`, to dst, memory of `device` or, NULL, the host's. 0 or -EIO. */
+int exchange_copy_result(struct exchange *x, uint32_t key, void *dst, struct device *device, struct err *e);
 
 /* Has the key a round in flight? */
 bool exchange_is_open(const struct exchange *x, const struct key *key);
@@ -99,6 +104,9 @@ void exchange_give_up_key(struct exchange *x, struct key *key);
 
 /* Results are wanted no more and nothing more is sent; the connections stay up. */
 void exchange_give_up(struct exchange *x);
+
+/* No round is in flight and the library's memory will go: GPUs are to know of it no more. */
+void exchange_unpin(struct exchange *x);
 
 /* Ends all connections: nothing touches any memory of the caller's any more. All keys are idle. */
 void exchange_drop(struct exchange *x);

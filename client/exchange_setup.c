@@ -146,6 +146,7 @@ int exchange_init(struct exchange *x, struct keyring *keyring, const struct clie
 		.claims = 1,
 		.optimizer = session->settings->optimizer != PHUB_NONE,
 		.result_offset = session->start.result_offset,
+		.devices = {.copies_max = keyring->count + keyring->plan.chunk_count},
 		.who = session->who,
 		.group =
 			{
@@ -229,6 +230,7 @@ int exchange_establish(struct exchange *x, uint32_t window, struct err *e)
 void exchange_give_up(struct exchange *x)
 {
 	x->given_up = true;
+	devices_drain(&x->devices);
 	for (uint32_t i = 0; i < x->lane_count; i++) {
 		struct lane *lane = &x->lanes[i];
 
@@ -238,6 +240,8 @@ void exchange_give_up(struct exchange *x)
 		for (uint32_t k = 0; k < lane->count; k++)
 			lane->sinks[k].addr = NULL;
 	}
+	for (uint32_t i = 0; x->flights && i < x->keyring->plan.chunk_count; i++)
+		x->flights[i].copies = 0;
 	for (uint32_t i = 0; i < x->keyring->count && x->open_keys > 0; i++) {
 		if (exchange_is_open(x, &x->keyring->keys[i]))
 			exchange_give_up_key(x, &x->keyring->keys[i]);
@@ -251,11 +255,17 @@ void exchange_drop(struct exchange *x)
 		lane_drop(&x->lanes[i]);
 }
 
+void exchange_unpin(struct exchange *x)
+{
+	devices_unpin(&x->devices);
+}
+
 void exchange_fini(struct exchange *x)
 {
 	if (!x->keyring)
 		return;
 	exchange_drop(x);
+	devices_fini(&x->devices);
 	for (uint32_t i = 0; i < x->lane_count; i++)
 		lane_fini(&x->lanes[i]);
 	if (x->group.queue)

@@ -119,6 +119,9 @@ static void explain_flight(struct explain *x, const phub_t *p, const struct flig
 
 	if (f->state == FLIGHT_FILLING) {
 		explain_filling(x, p, &p->keyring.plan.chunks[chunk]);
+	} else if (f->copies) {
+		explain_say(x, "is still being copied %s a GPU",
+			f->state == FLIGHT_FETCHED ? "from the memory of" : "to the memory of");
 	} else if (f->state == FLIGHT_QUEUED) {
 		explain_say(x, "was not sent yet: core %" PRIu32 " of the box takes no more%s", f->lane->core,
 			f->lane->full ? " (its connection is full)" : "");

@@ -14,6 +14,7 @@
 #include "phub/base/err.h"
 #include "topology/chunking.h"
 
+struct device;
 struct range;
 
 #define KEYRING_NAME_MAX 255u
@@ -35,7 +36,8 @@ struct key {
 	bool dst_in_place;    /* and writes results straight to dst */
 	uint8_t type;         /* enum wire_type of the round */
 	uint8_t *dst;         /* where the caller wants the result, or NULL */
-	struct range *src_range, *dst_range; /* registered memory that the round uses, or NULL */
+	struct range *src_range, *dst_range;    /* registered memory that the round uses, or NULL */
+	struct device *src_device, *dst_device; /* src or dst is a GPU's and is copied from or to there; or NULL */
 };
 
 struct keyring {

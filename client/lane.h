@@ -23,9 +23,10 @@ struct lane;
 enum flight_state {
 	FLIGHT_IDLE,    /* no round is open */
 	FLIGHT_FILLING, /* some of its keys were pushed, not all */
+	FLIGHT_FETCHED, /* complete, but for copies from a GPU that are under way */
 	FLIGHT_QUEUED,  /* complete, waits in the lane's heap */
 	FLIGHT_SENT,    /* the box has it, or will; its result is awaited */
-	FLIGHT_LANDED,  /* the result is here, but the transport still reads the payload */
+	FLIGHT_LANDED,  /* the result is here, but the transport still reads the payload, or copies to a GPU run */
 };
 
 /* One chunk of the job and its round. */
@@ -40,6 +41,7 @@ struct flight {
 	uint32_t keys_in;              /* keys of the chunk that were pushed in this round */
 	uint32_t hyper;                /* version of the hyper-parameters that the round wants */
 	uint32_t sends;                /* the transport reads the payload for so many sends */
+	uint32_t copies;               /* from or to a GPU, under way */
 	uint16_t priority;
 	uint8_t state;         /* enum flight_state */
 	uint8_t type;          /* enum wire_type */

@@ -16,6 +16,13 @@
  * Threads. Every call may come from any thread at any time, also at once, except phub_close(), after
  * which the handle is gone. A progress thread of the library works between calls (see phub_options.no_thread).
  *
+ * GPUs. Where the process has loaded CUDA, memory to exchange may be a GPU's (managed and pinned memory is the host's).
+ * The GPU copies it from and to memory of the library, which is pinned for that, on a stream of the library's own: what
+ * the caller's streams still do with src or dst must be done before the call that begins the round; once its wait has
+ * returned any stream may use dst. phub_mem_register() can spare the copy. This library neither links nor loads nor
+ * initializes CUDA; it looks for it when a round begins and none is in flight, so a process that loads CUDA later than
+ * phub_start() waits for its rounds before it hands over the first such pointer. -EIO tells what CUDA said.
+ *
  * Fork. A child that was forked after phub_connect() holds no part of the connection: its calls
  * return -EPERM, and it may phub_close() the handle or just exit.
  *
@@ -161,7 +168,9 @@ PHUB_API int phub_alloc(phub_t *p, int key, void **push, const void **result);
 /*
  * Lets the transport read and write this memory in place: it must stay until phub_mem_unregister(). -ENOTSUP when
  * the transport cannot (shm: use phub_alloc()); exchanging from it then costs a copy, as with any other memory. Over
- * tcp no memory needs it: all that is large is read and written in place.
+ * tcp no memory of the host needs it: all that is large is read and written in place. Memory of a GPU is read and
+ * written in place by RDMA devices that take it as a dma-buf, from a GPU and driver that export one and order what NICs
+ * write before work that is begun later; else -ENOTSUP, or, before phub_start(), 0 and a copy.
  */
 PHUB_API int phub_mem_register(phub_t *p, void *addr, size_t bytes);
 PHUB_API int phub_mem_unregister(phub_t *p, void *addr);

@@ -7,7 +7,7 @@
 #include <errno.h>
 #include <stdlib.h>
 
-int ranges_add(struct ranges *r, void *addr, size_t bytes)
+int ranges_add(struct ranges *r, void *addr, size_t bytes, struct range **out)
 {
 	uintptr_t from = (uintptr_t)addr;
 	struct range *range;
@@ -24,7 +24,9 @@ int ranges_add(struct ranges *r, void *addr, size_t bytes)
 	range->from = from;
 	range->to = from + bytes;
 	range->next = r->first;
+	range->on_device = device_holds(addr, &range->place);
 	r->first = range;
+	*out = range;
 	return 0;
 }
 

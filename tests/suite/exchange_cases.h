@@ -22,6 +22,9 @@ extern const struct CMUnitTest exchange_life_cases[];
 extern const size_t exchange_life_count;
 extern const struct CMUnitTest exchange_error_cases[];
 extern const size_t exchange_error_count;
+/* Likewise; they load a stand-in for CUDA, which then stays. */
+extern const struct CMUnitTest exchange_device_cases[];
+extern const size_t exchange_device_count;
 /* Where the library has threads of its own, on one row of every transport. */
 extern const struct CMUnitTest exchange_thread_cases[];
 extern const size_t exchange_thread_count;

@@ -1,0 +1,354 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Gradients and results in memory of a GPU, with a stand-in for CUDA's driver (cuda_stand_in.h).
+ *
+ * What this shows: libphub itself never touches such memory, sends no payload and ends no round before the copy's event
+ * is done, pins what is copied, gives all back, and says what fails. What it cannot show: that a real driver takes the
+ * calls as they are made here, that data is right on a real GPU, how fast any of it is, and anything about
+ * a NIC that reads a GPU's memory by dma-buf. None of that was tried.
+ */
+#include "tests/suite/exchange_cases.h"
+#include "tests/suite/exchange_rig.h"
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "client/device.h"
+#include "tests/suite/cuda_stand_in.h"
+
+enum { LARGE = 300000, SMALL = 100, KEYS = 5, ROUNDS = 3, PATIENCE = 3 };
+
+static struct cuda_stand_in *cuda;
+static cuda_alloc *device_alloc;
+static cuda_free *device_free;
+static cuda_alias *device_alias;
+
+/* Beside this program. */
+static void device_load(void)
+{
+	char path[PATH_MAX];
+	ssize_t length = readlink("/proc/self/exe", path, sizeof(path) - 32);
+	void *library;
+
+	if (cuda)
+		return;
+	assert_true(length > 0);
+	path[length] = 0;
+	*strrchr(path, '/') = 0;
+	strncat(path, "/libcuda.so.1", 31);
+	library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+	if (!library)
+		fail_msg("%s", dlerror());
+	cuda = dlsym(library, "cuda_stand_in");
+	*(void **)&device_alloc = dlsym(library, "cuMemAlloc_v2");
+	*(void **)&device_free = dlsym(library, "cuMemFree_v2");
+	*(void **)&device_alias = dlsym(library, "cuda_stand_in_alias");
+	assert_true(cuda && device_alloc && device_free && device_alias);
+}
+
+/* Every case begins with knobs of its own, and leaves nothing behind. */
+static void device_run(struct stage *stage, unsigned world, unsigned queries, crew_script *script)
+{
+	unsigned before;
+
+	device_load();
+	before = cuda->copies;
+	cuda->queries = queries;
+	crew_run(stage, world, script, NULL);
+	cuda->fail = 0;
+	cuda->pool = 0;
+	assert_true(cuda->copies > before);
+	assert_int_equal(cuda->wrong, 0);
+	assert_int_equal(cuda->waiting, 0);
+	assert_int_equal(cuda->pins, 0);
+	assert_int_equal(cuda->streams, 0);
+	assert_int_equal(cuda->events, 0);
+	assert_int_equal(cuda->contexts_retained, 0);
+}
+
+/* ---- memory ---- */
+
+struct place {
+	float *at;   /* as libphub knows it */
+	float *here; /* as the test does */
+};
+
+static struct place device_take(struct member *me, bool on_device, unsigned elements)
+{
+	struct place p;
+	void *at = NULL;
+
+	if (on_device)
+		EXPECT_RC(me, device_alloc(&at, elements * sizeof(float)), 0);
+	else
+		at = calloc(elements, sizeof(float));
+	EXPECT(me, at != NULL);
+	p.at = at;
+	p.here = on_device ? device_alias(at) : at;
+	return p;
+}
+
+static void device_give(bool on_device, struct place p)
+{
+	if (on_device)
+		device_free(p.at);
+	else
+		free(p.at);
+}
+
+static float device_value(unsigned rank, unsigned round, unsigned key, unsigned i)
+{
+	return (float)((rank + 1) * (round + 7 * key + i % 1009));
+}
+
+static void device_fill(struct place p, unsigned elements, unsigned rank, unsigned round, unsigned key)
+{
+	for (unsigned i = 0; i < elements; i++)
+		p.here[i] = device_value(rank, round, key, i);
+}
+
+static bool device_sums(struct place p, unsigned elements, unsigned world, unsigned round, unsigned key)
+{
+	for (unsigned i = 0; i < elements; i++)
+		if (p.here[i] != (float)(world * (world + 1) / 2) * device_value(0, round, key, i))
+			return false;
+	return true;
+}
+
+static void device_join(struct member *me)
+{
+	struct phub_options o;
+
+	member_options(me, &o);
+	EXPECT_RC(me, member_connect(me, &o), 0);
+}
+
+static void device_start(struct member *me)
+{
+	char name[16];
+
+	for (unsigned k = 0; k < KEYS; k++) {
+		snprintf(name, sizeof(name), "key%u", k);
+		EXPECT_RC(me, phub_key(me->phub, name, PHUB_F32, k < 3 ? LARGE : SMALL, 0, 0), (int)k);
+	}
+	EXPECT_RC(me, phub_start(me->phub, PHUB_TIMEOUT_DEFAULT), 0);
+}
+
+/* ---- rounds ---- */
+
+static unsigned device_elements(unsigned key)
+{
+	return key < 3 ? LARGE : SMALL;
+}
+
+/* Three keys have chunks of their own, two share one; each has its memory elsewhere. */
+static void rounds_of_table(struct member *me)
+{
+	static const bool src_there[KEYS] = {true, true, false, true, false};
+	static const bool dst_there[KEYS] = {true, false, true, true, true};
+	struct place src[KEYS], dst[KEYS];
+
+	for (unsigned k = 0; k < KEYS; k++) {
+		src[k] = device_take(me, src_there[k], device_elements(k));
+		dst[k] = k == 0 ? src[0] : device_take(me, dst_there[k], device_elements(k));
+	}
+	for (unsigned round = 1; round <= ROUNDS; round++) {
+		for (unsigned i = 0; i < KEYS; i++) {
+			unsigned k = me->rank ? KEYS - 1 - i : i;
+
+			device_fill(src[k], device_elements(k), me->rank, round, k);
+			EXPECT_RC(me, phub_push_pull(me->phub, (int)k, src[k].at, dst[k].at, (int)k), 0);
+		}
+		EXPECT_RC(me, phub_wait(me->phub, PHUB_ALL, PHUB_TIMEOUT_DEFAULT), 0);
+		for (unsigned k = 0; k < KEYS; k++)
+			EXPECT(me, device_sums(dst[k], device_elements(k), me->world, round, k));
+	}
+	for (unsigned k = 0; k < KEYS; k++) {
+		if (k > 0)
+			device_give(dst_there[k], dst[k]);
+		device_give(src_there[k], src[k]);
+	}
+}
+
+/* The second table has memory of its own, where that of the first one was perhaps. */
+static void rounds_script(struct member *me)
+{
+	device_join(me);
+	device_start(me);
+	rounds_of_table(me);
+	EXPECT_RC(me, phub_rekey(me->phub), 0);
+	device_start(me);
+	rounds_of_table(me);
+	member_leave(me);
+}
+
+static void memory_of_a_gpu_is_copied_by_it(void **state)
+{
+	device_run(*state, 2, PATIENCE, rounds_script);
+}
+
+static void copies_that_are_done_at_once_are_seen(void **state)
+{
+	device_run(*state, 3, 0, rounds_script);
+}
+
+static void memory_of_no_context_uses_the_primary_one(void **state)
+{
+	device_load();
+	cuda->pool = 1;
+	device_run(*state, 2, PATIENCE, rounds_script);
+}
+
+static void halves_script(struct member *me)
+{
+	struct place p;
+
+	device_join(me);
+	device_start(me);
+	p = device_take(me, true, LARGE);
+	device_fill(p, LARGE, 4, 9, 1);
+	if (me->rank != 1)
+		memset(p.here, 0, LARGE * sizeof(float));
+	EXPECT_RC(me, phub_broadcast(me->phub, 1, p.at, 1), 0);
+	EXPECT_RC(me, phub_wait(me->phub, 1, PHUB_TIMEOUT_DEFAULT), 0);
+	for (unsigned i = 0; i < LARGE; i++)
+		EXPECT(me, p.here[i] == device_value(4, 9, 1, i));
+	device_fill(p, LARGE, me->rank, 2, 0);
+	EXPECT_RC(me, phub_push(me->phub, 0, p.at, 0), 0);
+	EXPECT_RC(me, phub_test(me->phub, 0), 0); /* the copy was not asked for its end often enough */
+	EXPECT_RC(me, phub_wait(me->phub, 0, PHUB_TIMEOUT_DEFAULT), 0);
+	EXPECT_RC(me, phub_pull(me->phub, 0, p.at, PHUB_TIMEOUT_DEFAULT), 0);
+	EXPECT(me, device_sums(p, LARGE, me->world, 2, 0));
+	member_leave(me);
+	device_give(true, p);
+}
+
+static void broadcasts_and_halves_of_rounds_too(void **state)
+{
+	device_run(*state, 2, PATIENCE, halves_script);
+}
+
+/* ---- the end ---- */
+
+/* The copies never end by themselves. When phub_leave() has returned none runs, and the memory may go. */
+static void leaving_script(struct member *me)
+{
+	struct place p;
+
+	device_join(me);
+	device_start(me);
+	p = device_take(me, true, LARGE);
+	EXPECT_RC(me, phub_push_pull(me->phub, 0, p.at, p.at, 0), 0);
+	EXPECT_RC(me, phub_wait(me->phub, 0, 5), -ETIMEDOUT);
+	EXPECT_TEXT(me, "copied from the memory of a GPU");
+	member_meet(me);
+	EXPECT_RC(me, phub_leave(me->phub, PHUB_TIMEOUT_DEFAULT), 0);
+	device_give(true, p);
+	phub_close(me->phub);
+	me->phub = NULL;
+}
+
+static void no_copy_runs_after_leaving(void **state)
+{
+	device_run(*state, 2, UINT_MAX, leaving_script);
+}
+
+static void failing_script(struct member *me)
+{
+	struct place p;
+
+	device_join(me);
+	device_start(me);
+	p = device_take(me, true, LARGE);
+	cuda->fail = 700;
+	EXPECT_RC(me, phub_push_pull(me->phub, 0, p.at, p.at, 0), 0);
+	EXPECT_RC(me, phub_wait(me->phub, 0, PHUB_TIMEOUT_DEFAULT), -EIO);
+	EXPECT_TEXT(me, "illegal memory access");
+	phub_close(me->phub);
+	me->phub = NULL;
+	device_give(true, p);
+}
+
+static void a_copy_that_fails_ends_the_session(void **state)
+{
+	device_run(*state, 1, 0, failing_script);
+}
+
+/* ---- registering ---- */
+
+/* None of the transports here can reach a GPU: it is said, and exchanging costs a copy. */
+static void registering_script(struct member *me)
+{
+	struct place early, late;
+
+	device_join(me);
+	early = device_take(me, true, SMALL);
+	late = device_take(me, true, LARGE);
+	EXPECT_RC(me, phub_mem_register(me->phub, early.at, SMALL * sizeof(float)),
+		me->crew->stage->scene->mapped ? -ENOTSUP : 0);
+	device_start(me);
+	EXPECT_RC(me, phub_mem_register(me->phub, late.at, LARGE * sizeof(float)), -ENOTSUP);
+	EXPECT_RC(me, phub_mem_unregister(me->phub, late.at), -EINVAL);
+	device_fill(early, SMALL, me->rank, 1, 3);
+	device_fill(late, LARGE, me->rank, 1, 0);
+	EXPECT_RC(me, phub_push_pull(me->phub, 0, late.at, late.at, 0), 0);
+	EXPECT_RC(me, phub_push_pull(me->phub, 3, early.at, early.at, 0), 0);
+	EXPECT_RC(me, phub_push_pull(me->phub, 4, early.at, NULL, 0), 0);
+	EXPECT_RC(me, phub_wait(me->phub, PHUB_ALL, PHUB_TIMEOUT_DEFAULT), 0);
+	EXPECT(me, device_sums(late, LARGE, me->world, 1, 0));
+	EXPECT(me, device_sums(early, SMALL, me->world, 1, 3));
+	member_leave(me);
+	device_give(true, early);
+	device_give(true, late);
+}
+
+static void registering_says_what_will_be_copied(void **state)
+{
+	device_run(*state, 2, PATIENCE, registering_script);
+}
+
+/* What a transport that can is given. */
+static void memory_is_exported_where_writes_are_in_order(void **state)
+{
+	struct device_place place;
+	uint64_t offset = 0;
+	char *memory;
+	void *at;
+	int fd;
+
+	(void)state;
+	device_load();
+	device_look();
+	assert_int_equal(device_alloc(&at, 100000), 0);
+	memory = at;
+	assert_false(device_holds(&place, &place));
+	assert_true(device_holds(memory + 5000, &place));
+	assert_int_equal(device_export(&place, memory + 5000, 1000, &offset), -ENOTSUP);
+	cuda->dma_buf = 1;
+	cuda->ordering = 0;
+	assert_int_equal(device_export(&place, memory + 5000, 1000, &offset), -ENOTSUP);
+	cuda->ordering = 100;
+	fd = device_export(&place, memory + 5000, 1000, &offset);
+	assert_true(fd >= 0);
+	assert_int_equal(offset, 5000 - 4096);
+	close(fd);
+	cuda->dma_buf = 0;
+	device_free(at);
+}
+
+const struct CMUnitTest exchange_device_cases[] = {
+	cmocka_unit_test(memory_of_a_gpu_is_copied_by_it),
+	cmocka_unit_test(copies_that_are_done_at_once_are_seen),
+	cmocka_unit_test(memory_of_no_context_uses_the_primary_one),
+	cmocka_unit_test(broadcasts_and_halves_of_rounds_too),
+	cmocka_unit_test(no_copy_runs_after_leaving),
+	cmocka_unit_test(a_copy_that_fails_ends_the_session),
+	cmocka_unit_test(registering_says_what_will_be_copied),
+	cmocka_unit_test(memory_is_exported_where_writes_are_in_order),
+};
+const size_t exchange_device_count = sizeof(exchange_device_cases) / sizeof(exchange_device_cases[0]);
