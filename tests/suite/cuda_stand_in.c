@@ -185,6 +185,9 @@ int cuMemHostUnregister(void *addr)
 	for (unsigned i = 0; i < PINS; i++) {
 		if (pinned[i].addr != addr)
 			continue;
+		/* Its memory is still there? */
+		if (mincore(addr, 1, (unsigned char[1]){0}) < 0)
+			cuda_stand_in.wrong++;
 		pinned[i].addr = NULL;
 		cuda_stand_in.pins--;
 		pthread_mutex_unlock(&lock);
