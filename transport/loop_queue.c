@@ -381,6 +381,7 @@ static unsigned loop_queue_yield(struct loop_queue *q, struct loop_item *item, s
 		return !c->closed;
 	case LOOP_END:
 		event->type = EVENT_CLOSED;
+		event->why = NULL;
 		event->error = item->error;
 		c->deaf = true;
 		return 1;

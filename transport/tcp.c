@@ -305,6 +305,7 @@ static unsigned tcp_conn_report(struct tcp_conn *c, struct event *events, unsign
 			return n;
 		c->close_owed = false;
 		tcp_event_fill(&events[n], EVENT_CLOSED, c);
+		events[n].why = NULL;
 		events[n++].error = c->error;
 	}
 	tcp_link_remove(&c->report);

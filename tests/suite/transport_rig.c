@@ -269,9 +269,11 @@ static void rig_end_record(struct rig *rig, struct rig_end *end, const struct ev
 	}
 	r = &end->log[end->count++];
 	*r = (struct record){.type = event->type, .conn = event->conn, .intact = rig_event_intact(event)};
-	if (event->type == EVENT_CLOSED)
+	if (event->type == EVENT_CLOSED) {
+		assert_true(!event->why || strlen(event->why) > 0);
 		*r = (struct record){
 			.type = event->type, .conn = event->conn, .error = event->error, .why = event->why};
+	}
 	if (event->type == EVENT_SENT)
 		r->cookie = event->cookie;
 	if (event->type != EVENT_MESSAGE)
@@ -303,6 +305,7 @@ static unsigned rig_end_turn(struct rig *rig, struct rig_end *end)
 
 	if (!end->q || end->mute)
 		return 0;
+	memset(events, 0xee, sizeof(events)); /* all that an event says, its transport wrote */
 	n = end->q->ops->poll(end->q, rig_now(rig), events, end->batch);
 	assert_true(n <= end->batch);
 	for (i = 0; i < n; i++)
