@@ -178,7 +178,7 @@ static void doctor_check_rdma(struct doctor *d)
 	free(ports);
 }
 
-/* Jobs' memory that is pinned for RDMA is below memory_max: a box that may pin so much refuses none for that. */
+/* What a box pins is results, which memory_max bounds, and receive slots, which grow with workers and cores. */
 static void doctor_check_locked(struct doctor *d)
 {
 	struct config *config = malloc(sizeof(*config));
