@@ -182,7 +182,7 @@ includedir=$${prefix}/include
 Name: phub
 Description: Client of a PHub box: exchange gradients through a parameter server
 Version: $(VERSION)
-Requires.private: libcrypto libprotobuf-c
+Requires.private: libcrypto libprotobuf-c$(if $(HAVE_VERBS), libibverbs)
 Libs: -L$${libdir} -lphub
 Libs.private: -pthread -lm -ldl
 Cflags: -I$${includedir}

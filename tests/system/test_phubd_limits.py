@@ -137,8 +137,10 @@ def build_leaking(folder):
     """A phubd as this one, but that loses a slot of every job: there is no switch for that in the program itself."""
     flags = (BUILD / ".flags").read_text().split()
     archives = [BUILD / f"lib{layer}.a" for layer in ("control", "box", "transport", "topology", "aggregation", "base")]
-    libraries = subprocess.run(["pkg-config", "--libs", "libcrypto", "libprotobuf-c", "yaml-0.1"], capture_output=True,
-                               text=True, check=True).stdout.split()
+    names = ["libcrypto", "libprotobuf-c", "yaml-0.1"]
+    if "-DPHUB_VERBS" in flags:
+        names.append("libibverbs")
+    libraries = subprocess.run(["pkg-config", "--libs", *names], capture_output=True, text=True, check=True).stdout.split()
     program = pathlib.Path(folder, "phubd")
     built = subprocess.run([*flags, "-DMAIN_PLANT_LEAK=true", "-o", program, "phub/main.c", "-Wl,--start-group",
                             *archives, "-Wl,--end-group", *libraries, "-lm"], cwd=ROOT, capture_output=True, text=True)

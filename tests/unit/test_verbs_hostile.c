@@ -386,7 +386,7 @@ static void bells_of_others(void **state)
 
 /* ---- signals ---- */
 
-enum { DIAL = 1, NONCE = 2, HELLO = 3, WELCOME = 4, GONE = 5, RAIL_BYTES = 40, HELLO_BYTES = 1 + 56 + 8 + 1 };
+enum { DIAL = 1, NONCE = 2, HELLO = 3, WELCOME = 4, GONE = 5, RAIL_BYTES = 40, HELLO_BYTES = 1 + 56 + 8 + 8 + 1 };
 
 static uint32_t number; /* of the stranger that speaks */
 
