@@ -52,7 +52,7 @@ enum {
 	VERBS_STRANGERS_MAX = 256,
 	VERBS_HANDSHAKE_MS = 5000,
 	VERBS_CQES_MIN = 1024,
-	VERBS_TIMEOUT = 17, /* 4.096 us * 2^17 = 0.54 s for an acknowledgement: a port may be away for three seconds */
+	VERBS_TIMEOUT = 17,  /* 4.096 us * 2^17 = 0.54 s for an acknowledgement: a port may be away for three seconds */
 	VERBS_RETRIES = 6,   /* 7 is for ever with some devices */
 	VERBS_RNR_TIMER = 6, /* 0.08 ms until a receiver that had no slot is asked again */
 	VERBS_RNR_RETRIES = 7, /* for ever: this peer is alive */
