@@ -280,7 +280,7 @@ static int exchange_take_message(struct exchange *x, struct lane *lane, const st
 
 static void exchange_lose(struct exchange *x, struct lane *lane, int error, const char *why, uint64_t now_ns)
 {
-	if (lane->state == LANE_LOST)
+	if (lane->state == LANE_LOST && !lane->conn)
 		return;
 	lane->why[0] = '\0';
 	if (why && lane->conn)

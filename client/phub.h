@@ -103,7 +103,9 @@ struct phub_options {
 	unsigned chunk_bytes;            /* 0: the box's default, 32 KiB */
 	const struct phub_hyper *groups; /* [group_count]; NULL: one group of the optimizer's defaults */
 	unsigned group_count;
-	const char *transport; /* NULL or "auto": shared memory on the box's host, else tcp; or "tcp", "shm" */
+	/* NULL or "auto": shared memory on the box's host, RDMA in a network of the box's ports, else tcp; or "shm",
+	 * "verbs" (PHUB_RDMA names ports, as DEVICE[:PORT][@GID],...), "tcp". */
+	const char *transport;
 	const char *interface; /* network interface to leave by, or NULL */
 	int timeout_ms;        /* PHUB_TIMEOUT_DEFAULT stands for this; 30,000 */
 	bool no_thread;        /* no progress thread: the caller drives phub_progress() at least every second */

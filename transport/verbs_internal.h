@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the parts of the verbs transport share: verbs.c and verbs_rx.c move messages (owning core), verbs_pool.c has the
- * receive slots, verbs_pair.c the queue pairs, verbs_setup.c makes the transport and its queues, verbs_join.c its
- * connections (control thread). Included by these and their tests alone.
+ * What the parts of the verbs transport share: verbs.c, verbs_tx.c and verbs_rx.c move messages (owning core),
+ * verbs_pool.c has the receive slots, verbs_pair.c the queue pairs, verbs_setup.c makes the transport and its queues,
+ * verbs_join.c its connections (control thread). Included by these and their tests alone.
  *
  * A push is one SEND with immediate: the payload, then a trailer of 88 bytes, into a receive slot of the job. A result
  * is one RDMA WRITE with immediate to where the push said, or, when the worker cannot derive its header from that push,
