@@ -182,8 +182,25 @@ static unsigned client_connect_lanes(phub_t *p, uint64_t now_ns)
 	} else {
 		p->running = true;
 		p->session.carries = NULL;
+		p->session.broken_count = 0;
 	}
 	return 1;
+}
+
+/* Connections that break are made anew: the transport speaks by the control session then. */
+static unsigned client_exchange(phub_t *p, uint64_t now_ns)
+{
+	struct client_session *s = &p->session;
+	struct exchange *x = &p->exchange;
+	unsigned count = 0;
+
+	for (; s->broken_count > 0; count++) {
+		s->broken_count--;
+		exchange_broken_there(x, s->broken[s->broken_count].core, s->broken[s->broken_count].why, now_ns);
+	}
+	count += exchange_progress(x, now_ns);
+	s->carries = x->broken > 0 && x->transport->ops->signal_take ? x->transport : NULL;
+	return count;
 }
 
 unsigned client_progress(phub_t *p, uint64_t now_ns)
@@ -193,7 +210,7 @@ unsigned client_progress(phub_t *p, uint64_t now_ns)
 	if (p->session.state == SESSION_STARTED && !p->running && !p->session.verdict.code)
 		count += client_connect_lanes(p, now_ns);
 	if (p->running)
-		count += exchange_progress(&p->exchange, now_ns);
+		count += client_exchange(p, now_ns);
 	if (p->running || p->session.verdict.code)
 		client_judge(p, now_ns);
 	if (p->session.state == SESSION_OVER && !p->buried) {
@@ -441,6 +458,7 @@ void client_stats(const phub_t *p, struct phub_stats *stats)
 		.posts = before->posts + work->posts,
 		.doorbells = before->doorbells + work->doorbells,
 		.signalled = before->signalled + work->signalled,
+		.reconnects = before->reconnects + x->reconnects,
 		.registrations = before->registrations + (x->transport ? x->transport->registrations : 0),
 	};
 }

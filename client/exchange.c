@@ -143,6 +143,12 @@ static void exchange_settle_flight(struct exchange *x, struct flight *f)
 		exchange_close_flight(x, f);
 }
 
+void exchange_settle_lane(struct exchange *x, struct lane *lane)
+{
+	for (uint32_t i = 0; i < lane->count; i++)
+		exchange_settle_flight(x, lane->flights[i]);
+}
+
 /* Where messages may be damaged on the way, a bad one proves nothing. */
 static int exchange_broken(struct exchange *x, const struct lane *lane, const char *what)
 {
@@ -269,6 +275,7 @@ static int exchange_take_message(struct exchange *x, struct lane *lane, const st
 	if (h->job != x->group.job || h->generation != x->group.generation || h->epoch != x->group.epoch)
 		return exchange_broken(x, lane, "a message of another job, key table or membership");
 	lane_grant(lane, h->credit);
+	lane->broke_ns = 0;
 	if (h->type == WIRE_CREDIT || x->given_up)
 		return 0;
 	if (h->type != WIRE_RESULT || h->rank != x->group.rank)
@@ -278,13 +285,11 @@ static int exchange_take_message(struct exchange *x, struct lane *lane, const st
 
 /* ---- events ---- */
 
-static void exchange_lose(struct exchange *x, struct lane *lane, int error, const char *why, uint64_t now_ns)
+void exchange_lose(struct exchange *x, struct lane *lane, int error, const char *why, uint64_t now_ns)
 {
 	if (lane->state == LANE_LOST && !lane->conn)
 		return;
-	lane->why[0] = '\0';
-	if (why && lane->conn)
-		snprintf(lane->why, sizeof(lane->why), "%.60s, %.60s", why, lane->conn->peer);
+	lane_note(lane, why);
 	lane_drop(lane);
 	lane->state = LANE_LOST;
 	lane->error = error;
@@ -316,12 +321,13 @@ static void exchange_take_event(struct exchange *x, const struct event *event, u
 		lane->full = false;
 		break;
 	case EVENT_CLOSED:
-		exchange_lose(x, lane, event->error, event->why, now_ns);
+		if (!event->broken || !exchange_break(x, lane, event->error, event->why, now_ns))
+			exchange_lose(x, lane, event->error, event->why, now_ns);
 		break;
 	}
 }
 
-/* Events of a lane that was lost earlier in the batch name a connection that is gone: they are not looked at. */
+/* Events of a lane that ended earlier in the batch name a connection that is gone: they are not looked at. */
 static bool exchange_knows(const struct exchange *x, const struct conn *conn)
 {
 	for (uint32_t i = 0; i < x->lane_count; i++) {
@@ -337,7 +343,7 @@ static unsigned exchange_poll(struct exchange *x, uint64_t now_ns)
 	unsigned count = x->group.queue->ops->poll(x->group.queue, now_ns, events, EXCHANGE_BATCH);
 
 	for (unsigned i = 0; i < count; i++) {
-		if (x->lost_ns == 0 || exchange_knows(x, events[i].conn))
+		if ((x->lost_ns == 0 && x->breaks == 0) || exchange_knows(x, events[i].conn))
 			exchange_take_event(x, &events[i], now_ns);
 	}
 	return count;
@@ -384,6 +390,8 @@ unsigned exchange_progress(struct exchange *x, uint64_t now_ns)
 	unsigned count = exchange_poll(x, now_ns);
 
 	count += exchange_poll_devices(x, now_ns);
+	if (x->broken > 0)
+		count += exchange_mend(x, now_ns);
 	x->unpolled = 0;
 	x->backlog = x->devices.copies > 0;
 	for (uint32_t i = 0; i < x->lane_count; i++) {
@@ -403,7 +411,9 @@ unsigned exchange_progress(struct exchange *x, uint64_t now_ns)
 uint64_t exchange_due(const struct exchange *x)
 {
 	uint64_t due = x->devices.copies ? x->look_ns : UINT64_MAX;
+	uint64_t mend = x->broken > 0 ? exchange_mend_due(x) : UINT64_MAX;
 
+	due = mend < due ? mend : due;
 	for (uint32_t i = 0; (x->group.lossy || x->mapped) && i < x->lane_count; i++) {
 		uint64_t lane = lane_due(&x->lanes[i]);
 

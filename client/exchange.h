@@ -23,10 +23,14 @@ struct exchange {
 	struct keyring *keyring;
 	const struct client_env *env; /* for its clock */
 	struct transport *transport;  /* until exchange_fini(): what it has mapped may be in the caller's hands */
+	const struct client_session *session;
+	const char *address; /* of the box's data connections */
 	struct lane_group group;
 	struct lane *lanes; /* [lane_count] one per core that owns chunks of the job */
 	uint32_t lane_count;
-	uint32_t connecting;    /* lanes that are not up yet */
+	uint32_t connecting; /* lanes that are not up yet */
+	uint32_t broken;     /* lanes whose connections are made anew */
+	uint64_t breaks, reconnects;
 	struct flight *flights; /* [plan.chunk_count] */
 	uint64_t claims;        /* counts the times that the ends of all rounds so far were asked for; begins with 1 */
 	bool optimizer;         /* round 0 is the first weights */
@@ -62,14 +66,36 @@ struct exchange_round {
 };
 
 /*
- * Takes a start of the box: plans lanes, opens the transport, begins to connect. On error all is as before but for
- * `x`, which exchange_fini() frees. 0, -EPROTO (a placement that cannot be), -ENOMEM, or the transport's.
+ * Takes a start of the box: plans lanes, opens the transport, begins to connect. `session` and `address` outlive `x`.
+ * On error all is as before but for `x`, which exchange_fini() frees. 0, -EPROTO (a placement that cannot be), -ENOMEM,
+ * or the transport's.
  */
 int exchange_init(struct exchange *x, struct keyring *keyring, const struct client_session *session,
 	const struct transport_ops *ops, const char *address, struct err *e);
 
 /* Moves the handshakes on. 0 when all lanes are up, -EAGAIN, or why it cannot be. */
 int exchange_establish(struct exchange *x, uint32_t window, struct err *e);
+
+/*
+ * The connection broke, as `why` says: it is dropped, and made anew by exchange_mend(). False when it has to be given
+ * up: the transport cannot do that, or it was tried for as long as the box waits for it.
+ */
+bool exchange_break(struct exchange *x, struct lane *lane, int error, const char *why, uint64_t now_ns);
+
+/* The box's end of the connection to this core broke. */
+void exchange_broken_there(struct exchange *x, uint32_t core, const char *why, uint64_t now_ns);
+
+/* Makes connections that broke anew. Returns how many steps that took. */
+unsigned exchange_mend(struct exchange *x, uint64_t now_ns);
+
+/* When it has something to do by itself; UINT64_MAX: never. */
+uint64_t exchange_mend_due(const struct exchange *x);
+
+/* The connection is gone for good: the lane is lost. */
+void exchange_lose(struct exchange *x, struct lane *lane, int error, const char *why, uint64_t now_ns);
+
+/* After a lane's connection was dropped: rounds that were over but for what it still read. */
+void exchange_settle_lane(struct exchange *x, struct lane *lane);
 
 /* May a round of this kind of the key begin now? 0, -EBUSY, -ENODATA, -EINVAL. */
 int exchange_check(const struct exchange *x, const struct exchange_round *r, struct err *e);

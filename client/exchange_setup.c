@@ -10,6 +10,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define SETUP_REDIAL_NS 100000000ull /* until a connection that broke is begun anew; then twice that, ... */
+
+enum { SETUP_REDIAL_DOUBLINGS = 4 };
 enum { SETUP_CORES_BYTE = 256 }; /* up to so many cores, a placement has one byte a chunk; else two, little-endian */
 
 static uint32_t setup_core(const struct client_session *s, uint32_t chunk)
@@ -101,8 +104,20 @@ static uint32_t setup_payload_max(const struct lane *lane)
 	return max;
 }
 
-static int setup_connect(struct exchange *x, const struct client_session *s, const struct transport_ops *ops,
-	const char *address, struct err *e)
+/* Begins the lane's connection. */
+static int setup_dial(struct exchange *x, struct lane *lane, struct err *e)
+{
+	const struct client_session *s = x->session;
+	int rc = x->transport->ops->connect(
+		x->transport, x->address, s->id, lane->core, s->key, &lane->spec, &lane->conn, e);
+
+	if (rc == 0)
+		lane->state = LANE_CONNECTING;
+	return rc;
+}
+
+static int setup_connect(
+	struct exchange *x, const struct client_session *s, const struct transport_ops *ops, struct err *e)
 {
 	struct transport_config config = s->env->config;
 	int rc;
@@ -125,10 +140,9 @@ static int setup_connect(struct exchange *x, const struct client_session *s, con
 			.window = s->start.window,
 			.queue = x->group.queue,
 		};
-		rc = ops->connect(x->transport, address, s->id, lane->core, s->key, &lane->spec, &lane->conn, e);
+		rc = setup_dial(x, lane, e);
 		if (rc < 0)
 			return rc;
-		lane->state = LANE_CONNECTING;
 		x->connecting++;
 	}
 	return 0;
@@ -143,6 +157,8 @@ int exchange_init(struct exchange *x, struct keyring *keyring, const struct clie
 	*x = (struct exchange){
 		.keyring = keyring,
 		.env = session->env,
+		.session = session,
+		.address = address,
 		.claims = 1,
 		.optimizer = session->settings->optimizer != PHUB_NONE,
 		.result_offset = session->start.result_offset,
@@ -165,7 +181,7 @@ int exchange_init(struct exchange *x, struct keyring *keyring, const struct clie
 		rc = setup_flights(x, session, counts, e);
 	free(counts);
 	if (rc == 0)
-		rc = setup_connect(x, session, ops, address, e);
+		rc = setup_connect(x, session, ops, e);
 	return rc;
 }
 
@@ -204,7 +220,6 @@ static int setup_adopt(struct exchange *x, struct lane *lane, uint32_t window, s
 	x->group.cookies = !x->mapped;
 	if (lane_open(lane, window) < 0)
 		return err_set(e, -ENOMEM, "no memory for the slots of core %" PRIu32, lane->core);
-	x->connecting--;
 	return 0;
 }
 
@@ -221,8 +236,116 @@ int exchange_establish(struct exchange *x, uint32_t window, struct err *e)
 			rc = setup_adopt(x, lane, window, e);
 		if (rc < 0 && rc != -EAGAIN)
 			return rc;
+		x->connecting -= rc == 0;
 	}
 	return x->connecting ? -EAGAIN : 0;
+}
+
+/* ---- connections that broke ---- */
+
+/* One attempt after another, each after a longer pause: a box that knows no better refuses those that come at once. */
+static uint64_t setup_pause(struct lane *lane)
+{
+	uint64_t pause_ns = SETUP_REDIAL_NS
+			    << (lane->redials < SETUP_REDIAL_DOUBLINGS ? lane->redials : SETUP_REDIAL_DOUBLINGS);
+
+	if (lane->redials < UINT8_MAX)
+		lane->redials++;
+	return pause_ns;
+}
+
+bool exchange_break(struct exchange *x, struct lane *lane, int error, const char *why, uint64_t now_ns)
+{
+	bool was_up = lane->state == LANE_UP;
+
+	if (x->given_up || lane->finished || !x->transport->ops->reconnects)
+		return false;
+	if (was_up && now_ns - lane->opened_ns > x->session->lost_ns)
+		lane->broke_ns = 0; /* it was good for long: this is another story */
+	if (lane->broke_ns == 0) {
+		lane->broke_ns = now_ns ? now_ns : 1;
+		lane->redials = 0;
+	}
+	if (now_ns - lane->broke_ns >= x->session->lost_ns)
+		return false;
+	if (was_up) {
+		lane_note(lane, why);
+		lane->error = error;
+		x->broken++;
+		x->breaks++;
+	}
+	lane_rest(lane);
+	lane->redial_ns = now_ns + setup_pause(lane);
+	exchange_settle_lane(x, lane);
+	return true;
+}
+
+void exchange_broken_there(struct exchange *x, uint32_t core, const char *why, uint64_t now_ns)
+{
+	for (uint32_t i = 0; i < x->lane_count; i++) {
+		struct lane *lane = &x->lanes[i];
+
+		/* One that is being made has taken the place of the one that is meant. */
+		if (lane->core == core && lane->state == LANE_UP && !exchange_break(x, lane, -ECONNRESET, why, now_ns))
+			exchange_lose(x, lane, -ECONNRESET, why, now_ns);
+	}
+}
+
+/* The next step of one lane. 0 when something was done, -EAGAIN, or an error that ended the attempt. */
+static int setup_mend(struct exchange *x, struct lane *lane, uint64_t now_ns)
+{
+	struct err e;
+	int rc;
+
+	if (lane->state == LANE_BROKEN)
+		return now_ns < lane->redial_ns ? -EAGAIN : setup_dial(x, lane, &e);
+	rc = x->transport->ops->established(x->transport, lane->conn, &e);
+	if (rc == 0)
+		rc = setup_adopt(x, lane, x->session->start.window, &e);
+	if (rc == 0) {
+		lane->opened_ns = now_ns;
+		x->broken--;
+		x->reconnects++;
+	}
+	return rc;
+}
+
+unsigned exchange_mend(struct exchange *x, uint64_t now_ns)
+{
+	unsigned count = 0;
+
+	for (uint32_t i = 0; i < x->lane_count && !x->given_up; i++) {
+		struct lane *lane = &x->lanes[i];
+		int rc;
+
+		if (lane->state != LANE_BROKEN && lane->state != LANE_CONNECTING)
+			continue;
+		rc = setup_mend(x, lane, now_ns);
+		count += rc == 0;
+		if (rc == -EAGAIN && now_ns - lane->broke_ns < x->session->lost_ns)
+			continue;
+		if (rc == 0 || (rc != -EAGAIN && exchange_break(x, lane, lane->error, NULL, now_ns)))
+			continue;
+		x->broken--;
+		exchange_lose(x, lane, lane->error, NULL, now_ns);
+	}
+	return count;
+}
+
+uint64_t exchange_mend_due(const struct exchange *x)
+{
+	uint64_t due = UINT64_MAX;
+
+	for (uint32_t i = 0; i < x->lane_count; i++) {
+		const struct lane *lane = &x->lanes[i];
+		uint64_t at = lane->broke_ns + x->session->lost_ns;
+
+		if (lane->state == LANE_BROKEN && lane->redial_ns < at)
+			at = lane->redial_ns;
+		if ((lane->state == LANE_BROKEN || lane->state == LANE_CONNECTING) && at < due)
+			due = at;
+	}
+	return due;
 }
 
 /* ---- the end ---- */

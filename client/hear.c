@@ -7,6 +7,7 @@
 
 #include <ctype.h>
 #include <errno.h>
+#include <stdio.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -255,6 +256,16 @@ static void hear_signal(struct client_session *s, const Phub__Signal *m)
 	s->carries->ops->signal_give(s->carries, &signal);
 }
 
+/* Where there is no room: the lane finds out by itself. */
+static void hear_broke(struct client_session *s, const Phub__Broken *m)
+{
+	if (s->broken_count == SESSION_BROKEN_MAX || s->state != SESSION_STARTED)
+		return;
+	s->broken[s->broken_count].core = m->core;
+	snprintf(s->broken[s->broken_count].why, sizeof(s->broken[0].why), "%s", m->text);
+	s->broken_count++;
+}
+
 static void hear_message(struct client_session *s, const Phub__Control *c, uint64_t now_ns)
 {
 	bool joined = s->state >= SESSION_JOINED;
@@ -271,6 +282,8 @@ static void hear_message(struct client_session *s, const Phub__Control *c, uint6
 		hear_start(s, c->start);
 	else if (c->message_case == PHUB__CONTROL__MESSAGE_SIGNAL)
 		hear_signal(s, c->signal);
+	else if (c->message_case == PHUB__CONTROL__MESSAGE_BROKEN)
+		hear_broke(s, c->broken);
 	else if (c->message_case == PHUB__CONTROL__MESSAGE_NOTICE)
 		hear_notice(s, c->notice, now_ns);
 	else if (c->message_case == PHUB__CONTROL__MESSAGE_BARRIER_DONE)

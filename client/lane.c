@@ -9,6 +9,7 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -56,6 +57,8 @@ int lane_open(struct lane *lane, uint32_t window)
 {
 	uint32_t count = lane->conn->slot_count;
 
+	free(lane->slots_free);
+	lane->slots_free = NULL;
 	if (count > 0) {
 		lane->slots_free = calloc(count, sizeof(*lane->slots_free));
 		if (!lane->slots_free)
@@ -66,6 +69,8 @@ int lane_open(struct lane *lane, uint32_t window)
 	lane->slots_free_count = count;
 	lane->copies_max = count;
 	lane->state = LANE_UP;
+	lane->why[0] = '\0';
+	lane->full = false;
 	lane->seq = 0;
 	lane->credit = window;
 	return 0;
@@ -76,19 +81,30 @@ bool lane_stages(const struct lane *lane)
 	return lane->state == LANE_UP && lane->conn->slot_count > 0;
 }
 
+static void lane_unplug(struct lane *lane)
+{
+	struct conn *conn = lane->conn;
+
+	if (!conn)
+		return;
+	if (conn->queue)
+		conn->queue->ops->drop(conn->queue, conn);
+	else
+		conn->transport->ops->abandon(conn->transport, conn);
+	lane->conn = NULL;
+}
+
+void lane_note(struct lane *lane, const char *why)
+{
+	if (why && lane->conn)
+		snprintf(lane->why, sizeof(lane->why), "%.60s, %.60s", why, lane->conn->peer);
+}
+
 void lane_drop(struct lane *lane)
 {
 	for (uint32_t i = 0; i < lane->count; i++)
 		lane->sinks[i].addr = NULL;
-	if (lane->conn) {
-		struct queue *queue = lane->conn->queue;
-
-		if (queue)
-			queue->ops->drop(queue, lane->conn);
-		else
-			lane->conn->transport->ops->abandon(lane->conn->transport, lane->conn);
-	}
-	lane->conn = NULL;
+	lane_unplug(lane);
 	if (lane->state != LANE_LOST)
 		lane->state = LANE_DOWN;
 	lane->heap_count = 0;
@@ -138,6 +154,21 @@ void lane_push(struct lane *lane, struct flight *flight)
 				     .order = (uint64_t)flight->priority << 48 | (lane->order++ & 0xffffffffffffull),
 				     .local = flight->local,
 			     });
+}
+
+void lane_rest(struct lane *lane)
+{
+	lane_unplug(lane);
+	lane->state = LANE_BROKEN;
+	lane->starved_ns = 0;
+	lane->probes = 0;
+	for (uint32_t i = 0; i < lane->count; i++) {
+		struct flight *f = lane->flights[i];
+
+		f->sends = 0; /* the transport has forgotten them */
+		if (f->state == FLIGHT_SENT)
+			lane_push(lane, f);
+	}
 }
 
 /* ---- lossy transports: what was sent and not answered ---- */

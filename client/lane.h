@@ -61,6 +61,7 @@ enum lane_state {
 	LANE_DOWN,       /* no connection */
 	LANE_CONNECTING, /* the handshake is under way */
 	LANE_UP,         /* in the queue */
+	LANE_BROKEN,     /* the connection broke: another will be begun (then CONNECTING again) */
 	LANE_LOST,       /* the connection ended; nothing is sent or expected any more */
 };
 
@@ -82,9 +83,14 @@ struct lane_group {
 struct lane {
 	struct lane_group *group;
 	enum lane_state state;
-	int error;     /* LANE_LOST */
+	int error;     /* LANE_LOST, LANE_BROKEN */
 	char why[144]; /* likewise, what the transport said of it, or "" */
-	bool finished; /* the box has said that no result comes any more */
+	/* Reconnecting. */
+	uint64_t broke_ns;  /* since when nothing came although connections were made; 0: all is well */
+	uint64_t opened_ns; /* when the connection that is there was made */
+	uint64_t redial_ns; /* LANE_BROKEN: when to begin another */
+	uint8_t redials;    /* since broke_ns */
+	bool finished;      /* the box has said that no result comes any more */
 	uint32_t core;
 	struct conn *conn;
 	uint8_t *push; /* what the transport has mapped, or NULL; outlives the connection */
@@ -132,6 +138,15 @@ bool lane_stages(const struct lane *lane);
 
 /* Drops the connection: the transport touches nothing any more. Queued pushes are forgotten. */
 void lane_drop(struct lane *lane);
+
+/*
+ * Drops the connection, which broke: the transport touches nothing any more. What is not answered is pushed by the next
+ * one, from payloads and to sinks that stay where they are.
+ */
+void lane_rest(struct lane *lane);
+
+/* Keeps what the transport says of the end of the connection that is still there. NULL: nothing. */
+void lane_note(struct lane *lane, const char *why);
 
 /* Queues the push of a flight in state QUEUED, or once more in state SENT. */
 void lane_push(struct lane *lane, struct flight *flight);

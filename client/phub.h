@@ -245,11 +245,12 @@ struct phub_stats {
 	uint64_t copied_bytes; /* by this library, in both directions; / pushed_bytes is the copies per gradient byte */
 	uint64_t pushes, results; /* chunks */
 	uint64_t rounds;          /* of keys, finished */
-	uint64_t resent;          /* pushes sent again on a lossy transport */
+	uint64_t resent;          /* pushes sent again: on a lossy transport, or by a connection made anew */
 	uint64_t wait_ns;         /* time spent inside phub_wait(), phub_pull() and phub_barrier() */
 	/* Over RDMA: work requests, the calls that handed them over, those that asked for a completion; and regions of
 	 * memory that were registered. */
 	uint64_t posts, doorbells, signalled, registrations;
+	uint64_t reconnects; /* connections to the box that broke and were made anew */
 };
 PHUB_API int phub_stats(phub_t *p, struct phub_stats *stats);
 

@@ -63,6 +63,8 @@ struct client_start {
 	size_t core_bytes;
 };
 
+#define SESSION_BROKEN_MAX 8
+
 struct client_session {
 	const struct client_env *env;
 	struct settings *settings;
@@ -78,6 +80,11 @@ struct client_session {
 	char who[128]; /* "job demo rank 0", for messages */
 
 	struct transport *carries; /* whose signals go with this session, or NULL */
+	struct {
+		uint32_t core;
+		char why[60];
+	} broken[SESSION_BROKEN_MAX]; /* connections whose box's end broke, not yet looked at; more are not kept */
+	unsigned broken_count;
 	struct stream *stream;
 	struct frame_reader in;
 	struct frame_writer out;

@@ -430,7 +430,7 @@ void chunk_answer_again(struct chunk *chunk, struct link *link, uint64_t round)
 	const struct arrival *a = &chunk->arrivals[link->rank];
 	bool stepwise = spec_stepwise(link->shard->spec) && chunk->weights;
 
-	if (!link->queue->lossy || (stepwise ? round != a->round : round + 1 != chunk->round))
+	if (!(link->queue->lossy || link->again) || (stepwise ? round != a->round : round + 1 != chunk->round))
 		return;
 	if (a->state == ARRIVAL_NONE && !a->owed && !a->due && a->sends == 0)
 		reply_result(chunk, link);

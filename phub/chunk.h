@@ -51,6 +51,7 @@ struct arrival {
 	bool due;            /* its reply waits in the link's heap */
 	bool owed;           /* ssp: its answer waits for slower ranks */
 	uint16_t priority;   /* of its push, for the reply */
+	uint8_t serial;      /* low bits of link.serial when this rank's last message about the chunk came */
 };
 
 /* What a round is: all contributors must agree. */
@@ -99,7 +100,10 @@ struct link {
 	bool touched;         /* in the core's list of links to be looked after at the end of the batch */
 	struct link *next_touched;
 	bool finished;   /* the shard drains, and the worker was told that nothing more comes */
+	bool again;      /* its connection replaced one that broke: what it pushes may have come before */
+	uint64_t serial; /* of its connection: control's */
 	bool end_untold; /* control's mailbox was full: the end of the connection is told at a later tick */
+	bool end_broken;
 	int end_error;
 	char end_text[MAIL_TEXT_BYTES];
 	uint64_t *replies; /* heap of (priority, local chunk) that could not be sent yet */

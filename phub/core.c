@@ -164,8 +164,12 @@ static void core_link(struct core *core, const struct mail *mail)
 	struct mail refused = *mail;
 	int rc = link_open(link, core->queues[mail->value], mail->conn, mail->spec);
 
-	if (rc == 0)
+	if (rc == 0) {
+		link->serial = mail->detail;
+		core->untold -= link->end_untold; /* the end of the one before needs no telling any more */
+		link->end_untold = false;
 		return;
+	}
 	refused.kind = MAIL_LINK_REFUSED;
 	refused.core = core->config.index;
 	refused.value = rc;
@@ -291,6 +295,8 @@ static void core_tell_ends(struct core *core, struct shard *shard)
 			.generation = shard->spec->generation,
 			.rank = rank,
 			.value = link->end_error,
+			.detail = link->serial,
+			.broken = link->end_broken,
 		};
 
 		memcpy(mail.text, link->end_text, sizeof(mail.text));

@@ -26,9 +26,11 @@ int link_open(struct link *link, struct queue *queue, struct conn *conn, const s
 		return rc;
 	conn->user = link;
 	link->conn = conn;
+	link->again = link->queue != NULL;
 	link->queue = queue;
 	link->window = spec->window;
 	link->credit_told = spec->window;
+	link->credit_due = false;
 	link->seq_max = 0;
 	return 0;
 }

@@ -26,15 +26,21 @@ enum mail_kind {
 	/* Send `shard` back with MAIL_DETACHED. Nothing more is committed; results of rounds that are still go out for
 	 * `value` nanoseconds at most, then its links end. A second one may shorten that. */
 	MAIL_DETACH,
-	MAIL_LINK,   /* `rank` is reached through `conn`: for the core's queue number `value`, with `spec` */
+	/* `rank` is reached through `conn`, the `detail`th it has there: for the core's queue number `value`, with
+	   `spec` */
+	MAIL_LINK,
 	MAIL_UNLINK, /* rank `rank` of `shard` is gone: drop its connection */
 	MAIL_HYPER,  /* `table` for `shard`: copied, then sent back with MAIL_HYPER_TAKEN */
 	MAIL_WHO,    /* who is missing from `round` of `chunk`? Answered by MAIL_MISSING with the same `detail` */
 	MAIL_STOP,   /* leave core_run() when all shards are detached */
 	/* Core -> control. `core` says which. */
-	MAIL_DETACHED,     /* `shard` is the control thread's again; nothing of the core refers to it */
-	MAIL_LINK_REFUSED, /* `conn` is the control thread's again: `value` says why it was not adopted */
-	/* The connection of `rank` ended; `value` is the negative errno or 0, `text` what the transport said, or "". */
+	MAIL_DETACHED, /* `shard` is the control thread's again; nothing of the core refers to it */
+	/* `conn` is the control thread's again: `value` says why it was not adopted; -EBUSY: not yet, send it again. */
+	MAIL_LINK_REFUSED,
+	/*
+	 * The connection of `rank` (the `detail`th) ended; `value` is the negative errno or 0, `text` what the
+	 * transport said, or "". `broken`: the way failed, its worker may connect anew.
+	 */
 	MAIL_LINK_CLOSED,
 	MAIL_HYPER_TAKEN, /* `table` is the control thread's again */
 	MAIL_FAILED, /* the job cannot go on: `value` is enum shard_failure, about `rank`, `chunk`, `round`, `detail` */
@@ -56,6 +62,7 @@ struct mail {
 	uint64_t round;
 	int64_t value;
 	uint64_t detail;
+	bool broken;
 	union {
 		uint64_t missing[MAIL_RANK_WORDS]; /* rank r: bit r % 64 of word r / 64 */
 		char text[MAIL_TEXT_BYTES];

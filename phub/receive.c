@@ -25,7 +25,7 @@ static void receive_touch(struct core *core, struct link *link)
 }
 
 /* Ends a connection and tells control why (NULL: the error says it); control decides what that means for the job. */
-static void receive_end(struct core *core, struct link *link, int error, const char *why)
+static void receive_end(struct core *core, struct link *link, int error, bool broken, const char *why)
 {
 	struct mail mail = {
 		.kind = MAIL_LINK_CLOSED,
@@ -35,6 +35,8 @@ static void receive_end(struct core *core, struct link *link, int error, const c
 		.generation = link->shard->spec->generation,
 		.rank = link->rank,
 		.value = error,
+		.detail = link->serial,
+		.broken = broken,
 	};
 
 	if (why)
@@ -42,6 +44,7 @@ static void receive_end(struct core *core, struct link *link, int error, const c
 	link_close(link);
 	if (mailbox_send(core->config.control, &mail) < 0) {
 		link->end_untold = true;
+		link->end_broken = broken;
 		link->end_error = error;
 		memcpy(link->end_text, mail.text, sizeof(link->end_text));
 		core->untold++;
@@ -81,6 +84,8 @@ static int receive_message(struct link *link, const struct event *e, uint64_t no
 		return rc;
 	if (link_count(link, e->header.seq) < 0)
 		return -EPROTO;
+	if (rc == 0)
+		shard->chunks[e->header.chunk].arrivals[link->rank].serial = (uint8_t)link->serial;
 	if (rc == -ESTALE || shard->failed) {
 		stats_add(&shard->counters.dropped[rc == -ESTALE ? DROP_EPOCH : DROP_FAILED], 1);
 		if (rc == 0 && shard->stage == SHARD_DRAINING)
@@ -114,11 +119,11 @@ static bool receive_event(struct core *core, struct queue *queue, struct event *
 		reply_writable(link);
 		break;
 	case EVENT_CLOSED:
-		receive_end(core, link, e->error, e->why);
+		receive_end(core, link, e->error, e->broken, e->why);
 		return false;
 	}
 	if (rc < 0) {
-		receive_end(core, link, rc, NULL);
+		receive_end(core, link, rc, false, NULL);
 		return false;
 	}
 	receive_touch(core, link);

@@ -93,6 +93,8 @@ void reply_result(struct chunk *chunk, struct link *link)
 
 	if (!link->conn || a->due)
 		return; /* gone; or in the heap already: what is sent from there is the newest round */
+	if (a->serial != (uint8_t)link->serial)
+		return; /* pushed by a connection that broke: it comes again by this one, and is answered then */
 	if (link->reply_count == 0 && reply_send(chunk, link) != -EAGAIN)
 		return; /* sent; or the connection is closing, which its event will tell */
 	a->due = true;

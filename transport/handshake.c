@@ -227,11 +227,12 @@ static const int handshake_errno[] = {
 	[HANDSHAKE_LIMIT] = ENOSPC,
 	[HANDSHAKE_SHUTDOWN] = ESHUTDOWN,
 	[HANDSHAKE_REFUSED] = ECONNREFUSED,
+	[HANDSHAKE_BROKEN] = ECONNRESET,
 };
 
 uint32_t handshake_code_from_errno(int error)
 {
-	for (uint32_t code = 0; code < HANDSHAKE_REFUSED; code++)
+	for (uint32_t code = 0; code <= HANDSHAKE_BROKEN; code++)
 		if (handshake_errno[code] == error)
 			return code;
 	return HANDSHAKE_REFUSED;
@@ -239,5 +240,5 @@ uint32_t handshake_code_from_errno(int error)
 
 int handshake_code_errno(uint32_t code)
 {
-	return code <= HANDSHAKE_REFUSED ? handshake_errno[code] : ECONNREFUSED;
+	return code <= HANDSHAKE_BROKEN ? handshake_errno[code] : ECONNREFUSED;
 }

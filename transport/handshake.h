@@ -93,6 +93,7 @@ enum handshake_code {
 	HANDSHAKE_LIMIT = 5,      /* no room: ENOSPC */
 	HANDSHAKE_SHUTDOWN = 6,   /* the box is going down: ESHUTDOWN */
 	HANDSHAKE_REFUSED = 7,    /* anything else: ECONNREFUSED */
+	HANDSHAKE_BROKEN = 8,     /* an end, not a refusal: the way broke: ECONNRESET */
 };
 
 /* A positive errno as code (unknown ones: HANDSHAKE_REFUSED), and a code as positive errno. Pure. */

@@ -383,6 +383,7 @@ static void loop_close(struct transport *head)
 
 const struct transport_ops transport_loop = {
 	.name = "loop",
+	.reconnects = true,
 	.open = loop_open,
 	.queue_create = loop_queue_create,
 	.queue_destroy = loop_queue_destroy,

@@ -127,6 +127,12 @@ void loop_net_partition(struct loop_net *net, unsigned a, unsigned b, bool on);
  */
 void loop_net_kill(struct loop_net *net, unsigned endpoint);
 
+/*
+ * Data connections between a and b break: what is on the way is lost, and one end, or both, as chance has it, sees
+ * EVENT_CLOSED with `broken`; the other one when its peer has dropped it. New ones can be made at once.
+ */
+void loop_net_break(struct loop_net *net, unsigned a, unsigned b);
+
 /* A new process starts at the endpoint: opens everything afresh. */
 void loop_net_revive(struct loop_net *net, unsigned endpoint);
 

@@ -88,6 +88,7 @@ struct loop_link {
 	const struct loop_class *class;
 	unsigned refs; /* owners and items */
 	bool lossy;
+	bool broken; /* no message comes through any more: loop_net_break() */
 	struct loop_end ends[2];
 };
 
@@ -228,5 +229,7 @@ extern const struct loop_class loop_conn_class;
 /* loop_queue.c, for the class */
 void loop_conn_deliver(void *owner, struct loop_item *item);
 void loop_conn_room(void *owner);
+/* This end of a connection sees that it is broken. Before it was adopted: nothing. */
+void loop_conn_break(void *owner);
 
 #endif

@@ -294,6 +294,36 @@ void loop_net_kill(struct loop_net *net, unsigned endpoint)
 	host->life++;
 }
 
+/* Is this a data connection between these two that both ends have in a queue? */
+static bool loop_net_joins(const struct loop_link *link, const struct loop_host *a, const struct loop_host *b)
+{
+	const struct loop_conn *ends[2] = {link->ends[0].owner, link->ends[1].owner};
+	bool there = (link->ends[0].host == a && link->ends[1].host == b) ||
+		     (link->ends[0].host == b && link->ends[1].host == a);
+
+	return there && link->class == &loop_conn_class && !link->broken && ends[0] && ends[1] && ends[0]->head.queue &&
+	       ends[1]->head.queue;
+}
+
+void loop_net_break(struct loop_net *net, unsigned a, unsigned b)
+{
+	const struct loop_host *one = loop_net_host(net, a), *other = loop_net_host(net, b);
+
+	if (net->trace)
+		fprintf(net->trace, "%12" PRIu64 " %u-%u broken\n", net->now, a, b);
+	for (struct loop_link *link = net->links; link; link = link->next) {
+		uint64_t who;
+
+		if (!loop_net_joins(link, one, other))
+			continue;
+		link->broken = true;
+		who = loop_between(net, 0, 2); /* 2: both */
+		for (unsigned side = 0; side < 2; side++)
+			if (who != 1 - side && loop_link_alive(link, side))
+				loop_conn_break(link->ends[side].owner);
+	}
+}
+
 void loop_net_revive(struct loop_net *net, unsigned endpoint)
 {
 	loop_net_host(net, endpoint)->up = true;

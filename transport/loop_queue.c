@@ -34,6 +34,11 @@ static void loop_conn_fail(struct loop_conn *c, int error)
 	loop_list_push(loop_conn_inbox(c), &c->closing);
 }
 
+void loop_conn_break(void *owner)
+{
+	loop_conn_fail(owner, -ECONNRESET);
+}
+
 /* ---- sending ---- */
 
 static size_t loop_unsent_size(const struct loop_item *item)
@@ -275,6 +280,11 @@ void loop_conn_deliver(void *owner, struct loop_item *item)
 		loop_nic_run(c);
 		return;
 	}
+	if (item->kind == LOOP_MESSAGE && item->link->broken) {
+		item->link->net->stats.dropped++;
+		loop_item_free(item);
+		return;
+	}
 	if (item->kind == LOOP_MESSAGE)
 		item->link->net->stats.delivered++;
 	if (item->kind == LOOP_END) {
@@ -383,6 +393,7 @@ static unsigned loop_queue_yield(struct loop_queue *q, struct loop_item *item, s
 		event->type = EVENT_CLOSED;
 		event->why = NULL;
 		event->error = item->error;
+		event->broken = item->link->broken;
 		c->deaf = true;
 		return 1;
 	default:

@@ -19,6 +19,11 @@
  *
  * Both ends adopt the connection into one queue; from then on only that queue's owner touches it. Where a transport
  * has no byte stream of its own for this (verbs), the same messages are signals, which the control session carries.
+ *
+ * A connection that breaks (event.broken) while the session lives is made anew in the same way where the transport
+ * says so (transport_ops.reconnects): the worker drops its end, connects once more, and pushes again what was not
+ * answered; the box's core drops the old one, if it has not yet, and adopts the new one in its place. Credits and
+ * sequence numbers begin again; rounds go on.
  */
 #ifndef PHUB_TRANSPORT_TRANSPORT_H
 #define PHUB_TRANSPORT_TRANSPORT_H
@@ -113,6 +118,7 @@ struct event {
 	int error; /* EVENT_CLOSED: 0 for an orderly end, else a negative errno */
 	/* EVENT_CLOSED: what the device said, a constant text, or NULL; the connection's `peer` says of whom. */
 	const char *why;
+	bool broken; /* EVENT_CLOSED: the way to the peer failed, or the peer says so; it broke no protocol */
 	struct conn *conn;
 	struct wire_header header; /* EVENT_MESSAGE: decoded; well-formed, but not yet believed */
 	/*
@@ -246,6 +252,7 @@ struct transport_config {
 /* The cold table: control thread only; may allocate; none blocks. */
 struct transport_ops {
 	const char *name; /* "tcp", "shm", "loop", "verbs" */
+	bool reconnects;  /* a worker may connect to a core again when its connection broke */
 	/* Makes the transport. Returns 0 or a negative errno with the reason and the cure in `e`. */
 	int (*open)(const struct transport_config *config, struct transport **out, struct err *e);
 	/* Makes a queue; its owner may be another thread from then on. */

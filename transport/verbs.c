@@ -75,6 +75,20 @@ void verbs_end(struct verbs_queue *q, struct verbs_conn *c, int error, const cha
 	verbs_set_report(q, c);
 }
 
+/* Did the way to the peer fail, and not the peer, or the protocol? */
+static bool verbs_is_broken(const struct verbs_conn *c)
+{
+	switch (c->error) {
+	case -ETIMEDOUT:
+	case -EREMOTEIO:
+	case -ECONNRESET:
+	case -EIO:
+		return !c->deaf;
+	default:
+		return false;
+	}
+}
+
 static int verbs_status_errno(enum ibv_wc_status status)
 {
 	switch (status) {
@@ -478,6 +492,7 @@ bool verbs_report(struct verbs_conn *c, struct event *events, unsigned max, unsi
 		c->close_owed = false;
 		verbs_event(&events[*n], EVENT_CLOSED, c);
 		events[*n].error = c->error;
+		events[*n].broken = verbs_is_broken(c);
 		events[(*n)++].why = c->why;
 	}
 	return true;
@@ -686,7 +701,7 @@ static void verbs_drop(struct queue *head, struct conn *conn)
 	struct verbs_queue *q = (struct verbs_queue *)head;
 	struct verbs_conn *c = (struct verbs_conn *)conn;
 
-	verbs_bell_ring(c, c->deaf ? c->error : 0);
+	verbs_bell_ring(c, c->deaf ? c->error : verbs_is_broken(c) ? -ECONNRESET : 0);
 	c->state = VERBS_CLOSED;
 	for (uint32_t i = 0; i < c->rail_count; i++)
 		verbs_hash_remove(q, &c->rails[i]);

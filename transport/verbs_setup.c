@@ -459,6 +459,7 @@ static void verbs_close(struct transport *head)
 
 const struct transport_ops transport_verbs = {
 	.name = "verbs",
+	.reconnects = true,
 	.open = verbs_open,
 	.queue_create = verbs_queue_create,
 	.queue_destroy = verbs_queue_destroy,

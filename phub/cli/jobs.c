@@ -53,12 +53,12 @@ static json_t *jobs_json(const Phub__JobInfo *job)
 
 	for (size_t i = 0; i < job->n_missing; i++)
 		json_array_append_new(missing, json_integer(job->missing[i]));
-	return json_pack("{s:s, s:i, s:s, s:I, s:I, s:I, s:s, s:s, s:f, s:f, s:I, s:o, s:o, s:s}", "job", job->name,
-		"world", (int)job->world, "state", job->state, "keys", (json_int_t)job->keys, "chunks",
+	return json_pack("{s:s, s:i, s:s, s:I, s:I, s:I, s:s, s:s, s:f, s:f, s:I, s:o, s:o, s:s, s:I}", "job",
+		job->name, "world", (int)job->world, "state", job->state, "keys", (json_int_t)job->keys, "chunks",
 		(json_int_t)job->chunks, "bytes", (json_int_t)job->bytes, "optimizer", job->optimizer, "sync",
 		job->sync, "rounds_per_s", job->rounds_per_s, "gb_per_s", job->gb_per_s, "rounds",
-		(json_int_t)job->rounds, "workers", jobs_json_workers(job), "missing", missing, "waiting",
-		job->waiting);
+		(json_int_t)job->rounds, "workers", jobs_json_workers(job), "missing", missing, "waiting", job->waiting,
+		"reconnects", (json_int_t)job->reconnects);
 }
 
 static json_t *jobs_json_core(const Phub__CoreInfo *core)
@@ -146,6 +146,9 @@ static void jobs_print(const struct jobs_options *o, const Phub__AdminReply *rep
 	for (size_t i = 0; i < reply->n_jobs; i++) {
 		if (reply->jobs[i]->waiting && *reply->jobs[i]->waiting)
 			printf("%s waits: %s\n", reply->jobs[i]->name, reply->jobs[i]->waiting);
+		if (reply->jobs[i]->reconnects)
+			printf("%s: %" PRIu64 " connections broke and were made anew\n", reply->jobs[i]->name,
+				reply->jobs[i]->reconnects);
 	}
 	if (o->workers && reply->n_jobs)
 		jobs_print_workers(reply);

@@ -135,6 +135,7 @@ static int admin_fill_job(const struct job *job, struct admin_job *out, uint32_t
 		snprintf(out->waiting, sizeof(out->waiting), "%u of %u ranks joined, %u sent their keys", job->present,
 			job->world, job->tabled);
 	out->info.waiting = out->waiting;
+	out->info.reconnects = job->reconnects;
 	return 0;
 }
 

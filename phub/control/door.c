@@ -15,6 +15,8 @@
 
 enum { DOOR_HELLOS = 64 }; /* of one transport in one step */
 
+#define DOOR_AGAIN_NS 50000000ull
+
 /* 0 with the link it is for, or a positive errno for the refusal. */
 static int door_check(
 	struct control *c, const struct hello *hello, struct session **session, struct generation_link **link)
@@ -34,10 +36,13 @@ static int door_check(
 		return ERANGE;
 	if (picked[0] && strcmp(picked, hello->conn->transport->ops->name) != 0)
 		return EPROTOTYPE;
-	if (generation_link(g, s->rank, hello->core)->admitted)
+	*link = generation_link(g, s->rank, hello->core);
+	if ((*link)->serial > 0 && !hello->conn->transport->ops->reconnects)
+		return EALREADY;
+	/* Who connects again and again costs other jobs something: not too often. */
+	if ((*link)->serial > 0 && c->now_ns - (*link)->admitted_ns < DOOR_AGAIN_NS)
 		return EALREADY;
 	*session = s;
-	*link = generation_link(g, s->rank, hello->core);
 	return 0;
 }
 
@@ -51,6 +56,41 @@ static void door_refuse(struct control *c, const struct hello *hello, int code)
 			hello->conn->peer, (unsigned long long)hello->session, hello->core, strerror(code),
 			(unsigned long long)quiet);
 	hello->conn->transport->ops->reject(hello->conn->transport, hello->conn, code);
+}
+
+void door_link(struct control *c, uint32_t rank, const struct job *job, uint32_t core, struct conn *conn)
+{
+	struct generation_link *link = generation_link(job->generation, rank, core);
+	struct mail mail = {
+		.kind = MAIL_LINK,
+		.core = core,
+		.shard = job->generation->store.shards[core],
+		.conn = conn,
+		.spec = &link->spec,
+		.rank = rank,
+		.detail = link->serial,
+		.job = job->id,
+		.generation = job->generation->spec.generation,
+	};
+
+	while (c->box->transports[mail.value].transport != conn->transport)
+		mail.value++;
+	post_send(&c->box->posts[core], &mail);
+}
+
+/* A connection takes the place of one that broke: that one ends first, whether the core knows of it yet or not. */
+static void door_replace(struct control *c, const struct session *s, struct generation_link *link, uint32_t core)
+{
+	struct job *job = s->job;
+	struct mail mail = {
+		.kind = MAIL_UNLINK, .core = core, .shard = job->generation->store.shards[core], .rank = s->rank};
+
+	post_send(&c->box->posts[core], &mail);
+	link->ended_ns = 0;
+	job->reconnects++;
+	job->members[s->rank].link_renewed = true;
+	log_info("job '%s' rank %u (%s): connected to core %u again", job->name, s->rank, job->members[s->rank].peer,
+		core);
 }
 
 static void door_open(struct control *c, unsigned number, const struct hello *hello)
@@ -72,19 +112,10 @@ static void door_open(struct control *c, unsigned number, const struct hello *he
 			hello->core, e.text);
 		return;
 	}
-	link->admitted = true;
-	struct mail mail = {
-		.kind = MAIL_LINK,
-		.core = hello->core,
-		.shard = job->generation->store.shards[hello->core],
-		.conn = hello->conn,
-		.spec = &link->spec,
-		.rank = s->rank,
-		.value = number,
-		.job = job->id,
-		.generation = job->generation->spec.generation,
-	};
-	post_send(&c->box->posts[hello->core], &mail);
+	if (link->serial++ > 0)
+		door_replace(c, s, link, hello->core);
+	link->admitted_ns = c->now_ns;
+	door_link(c, s->rank, job, hello->core, hello->conn);
 	if (!job->members[s->rank].transport[0])
 		strncpy(job->members[s->rank].transport, hello->conn->transport->ops->name, TABLE_TRANSPORT_BYTES - 1);
 }

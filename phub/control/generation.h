@@ -25,7 +25,9 @@ struct job;
 /* A rank's connection to a core. */
 struct generation_link {
 	struct conn_spec spec;
-	bool admitted; /* it was let in: a second one is refused */
+	uint64_t serial; /* how many were let in; a second one only where one that broke may be made anew */
+	uint64_t admitted_ns;
+	uint64_t ended_ns; /* since when there is none; 0: there is one, or never was */
 };
 
 struct generation {

@@ -203,7 +203,8 @@ void job_lost(struct session *s, const char *why)
 		return;
 	}
 	/* A worker whose network broke ends its session as soon as it knows: that is not the whole story. */
-	if (m->link_ended_ns && m->link_error)
+	if (m->link_ended_ns && m->link_error &&
+		job->control->now_ns - m->link_ended_ns < 2 * job->control->config->lost_ms * NS_PER_MS)
 		snprintf(before, sizeof(before), "; before that its %s connection to core %u broke: %s", m->transport,
 			m->link_core, m->link_text);
 	job_fail(job, PHUB__ERROR_CODE__ERROR_LOST, (int)s->rank,

@@ -43,7 +43,9 @@ struct member {
 	uint64_t barrier;        /* the last one it came to */
 	uint64_t waits_ns;       /* since when it waits for others (start or barrier) */
 	uint32_t hyper;          /* its newest version */
-	uint64_t link_ended_ns;  /* a data connection of it ended; 0: none did */
+	/* The last end of a data connection of it, or the first of several until one was made anew. */
+	uint64_t link_ended_ns; /* 0: none ended */
+	bool link_renewed;
 	uint32_t link_core;
 	int link_error;
 	char link_text[MAIL_TEXT_BYTES]; /* what its transport said of it, or "" */
@@ -87,6 +89,7 @@ struct job {
 	struct hyper_pending *hypers;  /* oldest first */
 	uint32_t hyper_count;
 	uint32_t hyper_sent; /* versions that some cores of this generation have not taken yet */
+	uint64_t reconnects; /* data connections that were made anew */
 
 	uint64_t room_ns; /* since when its start waits for memory of jobs that end; 0: it does not */
 

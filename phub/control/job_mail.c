@@ -13,6 +13,7 @@
 #include "phub/base/log.h"
 #include "phub/chunk.h"
 #include "phub/control/box.h"
+#include "phub/control/door.h"
 #include "phub/control/session.h"
 
 /* The key that holds this byte of the region, among those of the chunk. */
@@ -114,8 +115,20 @@ static bool job_is_protocol(int error)
 	       error == -EPROTONOSUPPORT || error == -ENOENT;
 }
 
+/* The worker can make it anew, and is told in case it has not noticed. */
+static void job_link_broken(struct job *job, const struct mail *mail, const char *text)
+{
+	struct member *m = &job->members[mail->rank];
+
+	log_warn("job '%s' rank %u (%s): its %s connection to core %u broke: %s; it has %.1f s to connect again",
+		job->name, mail->rank, m->peer, m->transport, mail->core, text,
+		(double)job->control->config->lost_ms / 1e3);
+	session_write_broken(m->session, mail->core, text);
+}
+
 static void job_link_closed(struct job *job, const struct mail *mail)
 {
+	struct generation_link *link = generation_link(job->generation, mail->rank, mail->core);
 	struct member *m = &job->members[mail->rank];
 	int error = (int)mail->value;
 	const char *text = mail->text[0]      ? mail->text
@@ -124,6 +137,8 @@ static void job_link_closed(struct job *job, const struct mail *mail)
 
 	if (job->state != JOB_RUNNING || m->left || !m->session)
 		return;
+	if (mail->detail != link->serial)
+		return; /* another has taken its place */
 	log_debug("job '%s' rank %u (%s): connection to core %u closed: %s", job->name, mail->rank, m->peer, mail->core,
 		error ? text : "orderly");
 	if (job_is_protocol(error)) {
@@ -132,8 +147,13 @@ static void job_link_closed(struct job *job, const struct mail *mail)
 			m->peer, mail->core, text);
 		return;
 	}
-	if (m->link_ended_ns && m->link_error)
+	if (link->ended_ns == 0)
+		link->ended_ns = job->control->now_ns;
+	if (mail->broken)
+		job_link_broken(job, mail, text);
+	if (m->link_ended_ns && m->link_error && !m->link_renewed)
 		return;
+	m->link_renewed = false;
 	m->link_ended_ns = job->control->now_ns;
 	m->link_core = mail->core;
 	m->link_error = error;
@@ -164,6 +184,16 @@ static struct job *job_of(struct control *c, const struct mail *mail)
 	return NULL;
 }
 
+/* What was out on the connection before is not settled yet: the core gets this one once more. */
+static bool job_link_refused(struct job *job, const struct mail *mail)
+{
+	if (mail->value != -EBUSY || job->state != JOB_RUNNING ||
+		generation_link(job->generation, mail->rank, mail->core)->serial != mail->detail)
+		return false;
+	door_link(job->control, mail->rank, job, mail->core, mail->conn);
+	return true;
+}
+
 void job_mail(struct control *c, const struct mail *mail)
 {
 	struct job *job = job_of(c, mail);
@@ -173,8 +203,11 @@ void job_mail(struct control *c, const struct mail *mail)
 		job_hyper_taken(c, job, mail->table);
 		return;
 	case MAIL_LINK_REFUSED:
+		if (job && job_link_refused(job, mail))
+			return;
 		mail->conn->transport->ops->abandon(mail->conn->transport, mail->conn);
-		if (job && job->state == JOB_RUNNING && mail->rank < job->world)
+		if (job && job->state == JOB_RUNNING && mail->rank < job->world &&
+			generation_link(job->generation, mail->rank, mail->core)->serial == mail->detail)
 			job_fail(job, PHUB__ERROR_CODE__ERROR_LIMIT, (int)mail->rank,
 				"core %u cannot take the connection of rank %u (%s): %s", mail->core, mail->rank,
 				job->members[mail->rank].peer, strerror((int)-mail->value));

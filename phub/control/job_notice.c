@@ -302,10 +302,26 @@ void job_missing(struct control *c, struct job *job, const struct mail *mail)
 
 /* ---- timers ---- */
 
+/* Since when the oldest end among the rank's connections is not explained, and whose it is; 0: there is none. */
+static uint64_t job_link_ended(const struct job *job, uint32_t rank, uint32_t *core)
+{
+	uint64_t oldest = 0;
+
+	for (uint32_t i = 0; i < job->generation->spec.core_count; i++) {
+		uint64_t ended_ns = generation_link(job->generation, rank, i)->ended_ns;
+
+		if (ended_ns == 0 || (oldest && ended_ns >= oldest))
+			continue;
+		oldest = ended_ns;
+		*core = i;
+	}
+	return oldest;
+}
+
 /*
  * A data connection ended and its session lives on: a worker about to leave or to send its next key table ends them
- * first, and one that is in trouble ends its session itself. When nothing has explained it by the deadline, the rank is
- * lost.
+ * first, one whose connection broke makes it anew, and one that is in trouble ends its session itself. When nothing has
+ * explained it by the deadline, the rank is lost.
  */
 static void job_check_links(struct job *job)
 {
@@ -313,15 +329,18 @@ static void job_check_links(struct job *job)
 
 	for (uint32_t i = 0; i < job->world && job->state == JOB_RUNNING; i++) {
 		struct member *m = &job->members[i];
+		uint64_t ended_ns;
+		uint32_t core = 0;
 
 		if (!m->link_ended_ns || m->left || m->tabled || (m->session && m->session->table))
 			continue;
-		if (c->now_ns - m->link_ended_ns < c->config->lost_ms * NS_PER_MS)
+		ended_ns = job_link_ended(job, i, &core);
+		if (ended_ns == 0 || c->now_ns - ended_ns < c->config->lost_ms * NS_PER_MS)
 			continue;
 		job_fail(job, PHUB__ERROR_CODE__ERROR_LOST, (int)i,
 			"rank %u (%s) was lost: its %s connection to core %u %s%s. The job ends; look at that worker "
 			"and the network",
-			i, m->peer, m->transport, m->link_core, m->link_error ? "broke: " : "was closed", m->link_text);
+			i, m->peer, m->transport, core, m->link_error ? "broke: " : "was closed", m->link_text);
 	}
 }
 

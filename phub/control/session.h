@@ -115,6 +115,7 @@ void session_write_welcome(struct session *s, const uint8_t mac[PROOF_MAC]);
 void session_write_heartbeat(struct session *s, uint64_t stamp);
 void session_write_barrier_done(struct session *s, uint64_t id);
 void session_write_signal(struct session *s, const struct signal *signal);
+void session_write_broken(struct session *s, uint32_t core, const char *text);
 void session_write_left(struct session *s);
 
 #endif

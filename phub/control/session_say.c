@@ -183,6 +183,18 @@ void session_write_signal(struct session *s, const struct signal *signal)
 	session_write(s, &control);
 }
 
+void session_write_broken(struct session *s, uint32_t core, const char *text)
+{
+	Phub__Control control = PHUB__CONTROL__INIT;
+	Phub__Broken broken = PHUB__BROKEN__INIT;
+
+	broken.core = core;
+	broken.text = (char *)(uintptr_t)text;
+	control.message_case = PHUB__CONTROL__MESSAGE_BROKEN;
+	control.broken = &broken;
+	session_write(s, &control);
+}
+
 void session_write_left(struct session *s)
 {
 	Phub__Control control = PHUB__CONTROL__INIT;

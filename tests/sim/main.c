@@ -144,6 +144,7 @@ int main(int argc, char **argv)
 		}
 		sum.rounds_checked += result.rounds_checked;
 		sum.owed += result.owed;
+		sum.reconnects += result.reconnects;
 		sum.net.sent += result.net.sent;
 		sum.net.dropped += result.net.dropped;
 		sum.net.duplicated += result.net.duplicated;
@@ -151,11 +152,11 @@ int main(int argc, char **argv)
 	}
 	seconds = (double)(clock_now_ns() - begun) / 1e9;
 	printf("sim: seeds %llu..%llu, %.0f seeds a second, %llu results checked, %u workers bereaved before they had "
-	       "theirs; of %llu messages %llu lost, %llu doubled, %llu out of order\n",
+	       "theirs; %llu connections made anew; of %llu messages %llu lost, %llu doubled, %llu out of order\n",
 		(unsigned long long)a.first, (unsigned long long)(a.first + a.count - 1), (double)a.count / seconds,
-		(unsigned long long)sum.rounds_checked, sum.owed, (unsigned long long)sum.net.sent,
-		(unsigned long long)sum.net.dropped, (unsigned long long)sum.net.duplicated,
-		(unsigned long long)sum.net.reordered);
+		(unsigned long long)sum.rounds_checked, sum.owed, (unsigned long long)sum.reconnects,
+		(unsigned long long)sum.net.sent, (unsigned long long)sum.net.dropped,
+		(unsigned long long)sum.net.duplicated, (unsigned long long)sum.net.reordered);
 	if (a.count > 1 && a.plant == PLANT_NONE && failed == 0)
 		failed += (uint64_t)sim_check_checkers();
 	if (a.count >= 100 && !a.trace && sim_cpu_seconds() * SIM_RATE_MIN > (double)a.count) {

@@ -15,7 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { BOX_HOST = 0, CONTROL_PORT = 7077, STEPS_MAX = 2000000 };
+enum { BOX_HOST = 0, CONTROL_PORT = 7077, STEPS_MAX = 2000000, WORLD_BREAK_STEPS = 40 /* one in so many turns */ };
 #define WORLD_DEADLINE_NS (120ull * 1000000000ull)
 
 enum worker_state { WORKER_JOINING, WORKER_STARTING, WORKER_RUNNING, WORKER_LEAVING, WORKER_DONE };
@@ -56,6 +56,8 @@ struct world {
 	struct worker workers[WORLD_WORKERS_MAX];
 	struct history histories[WORLD_KEYS_MAX];
 	struct world_result *result;
+	uint64_t random;
+	unsigned breaks;
 	bool failed;
 };
 
@@ -121,6 +123,11 @@ void world_plan_draw(uint64_t seed, struct world_plan *plan)
 		plan->net.lossy = false;
 		plan->net.pipe_bytes_max = world_draw(&r, 0, 1) ? 0 : 2 * WORLD_CHUNK_BYTES;
 	}
+	/* What is repeated then must count once, where nothing else is ever repeated and where much is. */
+	if (!plan->mourned && world_draw(&r, 0, 1)) {
+		plan->breaks = world_draw(&r, 1, 6);
+		plan->net.lossy = world_draw(&r, 0, 3) == 0;
+	}
 }
 
 void world_plan_print(const struct world_plan *p, FILE *out)
@@ -135,8 +142,8 @@ void world_plan_print(const struct world_plan *p, FILE *out)
 		: p->sync == SYNC_SSP     ? " ssp"
 		: p->sync == SYNC_ASYNC   ? " async"
 					  : "");
-	fprintf(out, "drop %.0f %%, double %.0f %%, reorder %.0f %%\n", p->net.drop * 100, p->net.duplicate * 100,
-		p->net.reorder * 100);
+	fprintf(out, "%u breaks, %sdrop %.0f %%, double %.0f %%, reorder %.0f %%\n", p->breaks,
+		p->net.lossy ? "" : "reliable; else ", p->net.drop * 100, p->net.duplicate * 100, p->net.reorder * 100);
 }
 
 static void world_fail(struct world *w, const char *format, ...) __attribute__((format(printf, 2, 3)));
@@ -560,6 +567,20 @@ static bool world_advance(struct world *w)
 	return true;
 }
 
+/* Now and then, while rounds run, the connections of some worker break. */
+static void world_break(struct world *w)
+{
+	struct worker *me;
+
+	if (w->breaks == w->plan->breaks || oracle_random(&w->random) % WORLD_BREAK_STEPS)
+		return;
+	me = &w->workers[oracle_random(&w->random) % w->plan->workers];
+	if (me->state != WORKER_RUNNING)
+		return;
+	loop_net_break(w->net, BOX_HOST, me->host->endpoint);
+	w->breaks++;
+}
+
 static void world_turn(struct world *w)
 {
 	for (unsigned steps = 0; !w->failed; steps++) {
@@ -572,6 +593,7 @@ static void world_turn(struct world *w)
 		}
 		if (done == w->plan->workers)
 			return;
+		world_break(w);
 		if (work == 0 && !world_advance(w))
 			world_fail(w, "deadlock: nothing is on the way and nobody is waiting for time");
 		if (steps == STEPS_MAX || now_ns > WORLD_DEADLINE_NS)
@@ -617,8 +639,13 @@ static void world_replay(struct world *w)
 static void world_close(struct world *w)
 {
 	for (unsigned rank = 0; rank < w->plan->workers; rank++) {
-		if (w->workers[rank].phub)
+		struct phub_stats stats = {.reconnects = 0};
+
+		if (w->workers[rank].phub) {
+			client_stats(w->workers[rank].phub, &stats);
 			client_close(w->workers[rank].phub);
+		}
+		w->result->reconnects += stats.reconnects;
 		for (unsigned k = 0; k < w->plan->key_count; k++) {
 			for (unsigned r = 0; w->workers[rank].results[k] && r < WORLD_ROUNDS_MAX; r++)
 				free(w->workers[rank].results[k][r]);
@@ -656,6 +683,7 @@ int world_run(const struct world_plan *plan, FILE *trace, struct world_result *r
 	*result = (struct world_result){0};
 	w->plan = plan;
 	w->result = result;
+	w->random = plan->seed + 1;
 	w->oracle = (struct oracle){.seed = plan->seed,
 		.world = plan->workers,
 		.values = plan->values,

@@ -46,12 +46,14 @@ struct world_plan {
 	 */
 	bool mourned;
 	unsigned mortal; /* that rank */
+	unsigned breaks; /* so often a worker's data connections break, and are made anew */
 	enum world_plant plant;
 };
 
 struct world_result {
 	uint64_t rounds_checked; /* results of keys, over all workers */
 	unsigned owed;           /* workers that lacked results when the mortal one died */
+	uint64_t reconnects;     /* connections that were made anew */
 	uint64_t virtual_ns;
 	struct loop_stats net;
 	char text[512]; /* why it failed */

@@ -5,13 +5,14 @@ each worker, of a virtual machine (nodeN is plugged into the switch's port bN). 
 
 vm: -m 2048 -w 4
 """
+import json
 import pathlib
 import subprocess
 import sys
 import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
-from rig import Box, Worker, check, holds, run, say  # noqa: E402
+from rig import BUILD, Box, Worker, check, holds, run, say  # noqa: E402
 
 WORLD = 3
 KEYS = "a:300000,b:70,c:90000"
@@ -38,13 +39,14 @@ def exchange(**arguments):
     return box, workers
 
 
-def goes_on(box, workers):
+def goes_on(box, workers, look=lambda: None):
     """Every worker reports more rounds, then all end well, every sum right."""
     for worker in workers:
         with worker.out.changed:
             worker.seen = len(worker.out.lines)
     for worker in workers:
         worker.event("progress")
+    look()
     workers[0].tell()
     for worker in workers:
         worker.good()
@@ -75,6 +77,25 @@ def test_loss():
         say(f"{port} dropped {dropped}")
         check(dropped > 0, f"nothing was lost at {port}")
         do(f"tc qdisc del dev {port} root")
+
+
+def reconnects(box):
+    shown = subprocess.run([str(BUILD / "phub"), "jobs", "--json", box.address], capture_output=True, text=True)
+    return next(job["reconnects"] for job in map(json.loads, shown.stdout.splitlines()) if job.get("job") == "faults")
+
+
+def test_long_cut():
+    """A cable that is out for longer than the devices try: the connections are made anew, and every sum is right"""
+    box, workers = exchange()
+    check(reconnects(box) == 0, "nothing has broken yet")
+    cable(1, False)
+    time.sleep(4.5)
+    cable(1, True)
+    broke = box.logged("rank 1 .* connection to core . broke: ")
+    say(broke)
+    holds(broke, "retry counter exceeded|says so|reset", "to connect again")
+    say(box.logged("rank 1 .*: connected to core . again"))
+    goes_on(box, workers, lambda: check(reconnects(box) >= 1, "none was made anew"))
 
 
 def test_cut():
@@ -119,4 +140,4 @@ def why_not():
     return None
 
 
-run([test_short_cut, test_loss, test_cut, test_killed], why_not())
+run([test_short_cut, test_loss, test_long_cut, test_cut, test_killed], why_not())

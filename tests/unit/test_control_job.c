@@ -571,6 +571,84 @@ static void test_data_connections(void **state)
 }
 
 /*
+ * A worker whose connection broke makes another one, whether its core has noticed or not, and whether what was out on
+ * the first is settled or not; what the core says of the first one later means nothing.
+ */
+static void test_a_connection_is_made_anew(void **state)
+{
+	struct mail late = {.kind = MAIL_LINK_CLOSED, .value = -ETIMEDOUT, .detail = 1, .broken = true};
+	struct rig_job table = {.generation = 1, .chunk_bytes = 4096};
+	struct conn *conn[2];
+	struct shard *shard;
+	struct job *job;
+	struct team t;
+
+	(void)state;
+	team_open(&t, 2, 1, NULL);
+	team_start(&t, &table, 2, 1024);
+	job = t.rig.box->control.jobs;
+	shard = job->generation->store.shards[0];
+	assert_int_equal(actor_connect(&t.a[0], 0, t.a[0].key, &conn[0]), 0);
+	rig_wait(&t.rig, 100);
+	assert_non_null(shard->links[0].conn);
+	assert_int_equal(shard->links[0].serial, 1);
+	shard->sweep_left = 1;
+	assert_int_equal(actor_connect(&t.a[0], 0, t.a[0].key, &conn[1]), 0);
+	rig_wait(&t.rig, 100);
+	assert_non_null(shard->links[0].conn);
+	assert_int_equal(shard->links[0].serial, 2);
+	assert_true(shard->links[0].again);
+	assert_int_equal(job->reconnects, 1);
+
+	late.job = job->id;
+	late.generation = 1;
+	late.shard = shard;
+	job_mail(&t.rig.box->control, &late);
+	transport_loop.abandon(t.a[0].transport, conn[0]);
+	for (int i = 0; i < 105; i++) {
+		rig_wait(&t.rig, 100);
+		actor_heartbeat(&t.a[0]);
+		actor_heartbeat(&t.a[1]);
+		actor_hear(&t.a[1]);
+	}
+	assert_int_equal(t.a[1].error_code, 0);
+	transport_loop.abandon(t.a[0].transport, conn[1]);
+	team_close(&t);
+}
+
+/* A worker that has not noticed the end of its connection is told; one that makes none in its place is lost. */
+static void test_a_break_is_told(void **state)
+{
+	struct mail broke = {
+		.kind = MAIL_LINK_CLOSED, .value = -ETIMEDOUT, .detail = 1, .broken = true, .text = "no answer"};
+	struct conn *conn;
+	struct job *job;
+	struct team t;
+
+	(void)state;
+	team_open(&t, 2, 1, NULL);
+	team_start(&t, NULL, 2, 1024);
+	job = t.rig.box->control.jobs;
+	assert_int_equal(actor_connect(&t.a[0], 0, t.a[0].key, &conn), 0);
+	rig_wait(&t.rig, 100);
+	broke.job = job->id;
+	broke.generation = 1;
+	job_mail(&t.rig.box->control, &broke);
+	rig_turn_control(&t.rig);
+	assert_int_equal(actor_hear(&t.a[0]), PHUB__CONTROL__MESSAGE_BROKEN);
+	assert_int_equal(t.a[0].last->broken->core, 0);
+	assert_string_equal(t.a[0].last->broken->text, "no answer");
+	for (int i = 0; i < 105; i++) {
+		rig_wait(&t.rig, 100);
+		actor_heartbeat(&t.a[0]);
+		actor_heartbeat(&t.a[1]);
+	}
+	expect_error(&t.a[1], ERROR_OF(LOST), "its loop connection to core 0 broke: no answer");
+	transport_loop.abandon(t.a[0].transport, conn);
+	team_close(&t);
+}
+
+/*
  * A job that lost a rank is not gone before the others have had time to take what they are owed; who never ends its
  * connection does not keep it for ever, and a box that goes down does not wait.
  */
@@ -669,6 +747,8 @@ int main(void)
 		cmocka_unit_test(test_leave_while_others_wait),
 		cmocka_unit_test(test_rekey),
 		cmocka_unit_test(test_data_connections),
+		cmocka_unit_test(test_a_connection_is_made_anew),
+		cmocka_unit_test(test_a_break_is_told),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
