@@ -8,6 +8,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <net/if.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -415,7 +416,7 @@ static void verbs_names(struct ibv_device **list, int devices, char *out, size_t
 		at += (size_t)snprintf(out + at, bytes - at, "%s%s", i ? ", " : "", ibv_get_device_name(list[i]));
 }
 
-static int verbs_none(const char *wanted, const char *interface, const struct verbs_tried *tried,
+static int verbs_none(const char *interface, const struct verbs_tried *tried,
 	struct ibv_device **list, int devices, struct err *e)
 {
 	char names[VERBS_LIST_MAX];
@@ -423,11 +424,6 @@ static int verbs_none(const char *wanted, const char *interface, const struct ve
 	if (tried->at)
 		return err_set(e, -ENODEV, "verbs: no RDMA port can be used: %s", tried->text);
 	verbs_names(list, devices, names, sizeof(names));
-	if (wanted && devices)
-		return err_set(e, -ENODEV,
-			"verbs: rdma is %.100s, and there is no such port; devices here: %s (see "
-			"`phub topo`)",
-			wanted, names);
 	if (interface && devices)
 		return err_set(e, -ENODEV,
 			"verbs: interface %.15s has no RDMA device; devices here: %s (see `phub "
@@ -436,6 +432,48 @@ static int verbs_none(const char *wanted, const char *interface, const struct ve
 	return err_set(e, -ENODEV,
 		"verbs: this host has no RDMA device; choose transport tcp, or load its driver (software RDMA over an "
 		"interface: `modprobe rdma_rxe; rdma link add rxe0 type rxe netdev INTERFACE`)");
+}
+
+/* How many ports the device of this name has; 0: there is none, UINT_MAX: it does not say. */
+static unsigned verbs_ports_of(struct ibv_device **list, int devices, const char *name, size_t length)
+{
+	for (int i = 0; i < devices; i++) {
+		struct ibv_device_attr attr;
+		struct ibv_context *context;
+		unsigned ports = UINT_MAX;
+
+		if (strlen(ibv_get_device_name(list[i])) != length ||
+			strncmp(ibv_get_device_name(list[i]), name, length) != 0)
+			continue;
+		context = ibv_open_device(list[i]);
+		if (context && ibv_query_device(context, &attr) == 0)
+			ports = attr.phys_port_cnt;
+		if (context)
+			ibv_close_device(context);
+		return ports;
+	}
+	return 0;
+}
+
+/* Each name has to be of a port that is there, whether or not it can be used: a slip would halve a box in silence. */
+static int verbs_check_names(const char *wanted, struct ibv_device **list, int devices, struct err *e)
+{
+	char names[VERBS_LIST_MAX];
+
+	for (const char *at = wanted; at && *at && devices;) {
+		size_t item = strcspn(at, ","), length = strcspn(at, ",:@");
+		unsigned long number = at[length] == ':' ? strtoul(at + length + 1, NULL, 10) : 0;
+
+		if (item && verbs_ports_of(list, devices, at, length) <= (number ? number - 1 : 0)) {
+			verbs_names(list, devices, names, sizeof(names));
+			return err_set(e, -ENODEV,
+				"verbs: rdma names %.*s, and there is no such port; devices here: %s (see `phub "
+				"topo`)",
+				(int)(item < 100 ? item : 100), at, names);
+		}
+		at += item + (at[item] == ',');
+	}
+	return 0;
 }
 
 int verbs_devices_open(const char *wanted, const char *interface, struct verbs_device *out, unsigned max, struct err *e)
@@ -450,6 +488,12 @@ int verbs_devices_open(const char *wanted, const char *interface, struct verbs_d
 	if (ibv_is_fork_initialized() == IBV_FORK_DISABLED)
 		(void)ibv_fork_init();
 	list = ibv_get_device_list(&devices);
+	if (list)
+		rc = verbs_check_names(wanted, list, devices, e);
+	if (rc < 0) {
+		ibv_free_device_list(list);
+		return rc;
+	}
 	for (int i = 0; list && i < devices; i++) {
 		for (unsigned port = 1; rc >= 0 && port <= 8 && count < max; port++) {
 			rc = verbs_open_port(list[i], port, wanted, interface, &out[count], &tried);
@@ -457,7 +501,7 @@ int verbs_devices_open(const char *wanted, const char *interface, struct verbs_d
 		}
 	}
 	if (rc >= 0)
-		rc = count > 0 ? (int)count : verbs_none(wanted, interface, &tried, list, devices, e);
+		rc = count > 0 ? (int)count : verbs_none(interface, &tried, list, devices, e);
 	else
 		err_set(e, rc, "verbs: a device cannot be used: %s", strerror(-rc));
 	while (rc < 0 && count > 0)

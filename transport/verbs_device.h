@@ -29,8 +29,8 @@ struct verbs_device {
 
 /*
  * Opens the usable ports that `wanted` names ("DEVICE[:PORT][@GID],..."; NULL: all), nearest to `interface` alone when
- * that is given. Returns how many (1..max), or -ENODEV with what there is and why it cannot be used in `e`, -EINVAL (a
- * name that cannot be), -ENOMEM.
+ * that is given. Returns how many (1..max), or -ENODEV with what there is and why it cannot be used in `e`, also when one
+ * of the names is of no port here, -ENOMEM.
  */
 int verbs_devices_open(
 	const char *wanted, const char *interface, struct verbs_device *out, unsigned max, struct err *e);

@@ -198,30 +198,39 @@ void verbs_pool_release(struct verbs_queue *q, struct verbs_recv *r)
 		(void)verbs_pool_post(p, &q->queue.counters);
 }
 
+/* Hands what is free to one device. Where it takes a part, the rest stays free. */
+static int verbs_pool_post_on(struct verbs_pool *p, unsigned device, struct queue_counters *n)
+{
+	struct verbs_recv *first = p->on[device].free;
+	struct ibv_recv_wr *bad = &first->wr;
+	uint32_t posted = 0;
+	int rc;
+
+	for (struct verbs_recv *r = first; r; r = r->next)
+		r->wr.next = r->next ? &r->next->wr : NULL;
+	rc = ibv_post_srq_recv(p->on[device].srq, &first->wr, &bad);
+	for (; first && (rc == 0 || &first->wr != bad); first = first->next)
+		posted++;
+	p->on[device].free = first;
+	p->on[device].free_count -= posted;
+	p->on[device].posted += posted;
+	if (n) {
+		stats_add(&n->recv_posts, posted);
+		stats_add(&n->recv_doorbells, 1);
+	}
+	return rc < 0 ? rc : -rc;
+}
+
 int verbs_pool_post(struct verbs_pool *p, struct queue_counters *n)
 {
 	int rc = 0;
 
 	verbs_link_remove(&p->dirty);
 	for (unsigned d = 0; d < p->devices; d++) {
-		struct verbs_recv *first = p->on[d].free;
-		struct ibv_recv_wr *bad = NULL;
+		int failed = p->on[d].free ? verbs_pool_post_on(p, d, n) : 0;
 
-		if (!first)
-			continue;
-		for (struct verbs_recv *r = first; r; r = r->next)
-			r->wr.next = r->next ? &r->next->wr : NULL;
-		rc = ibv_post_srq_recv(p->on[d].srq, &first->wr, &bad);
 		/* The device is gone or broken: its connections are told so by their own completions. */
-		if (rc != 0)
-			return -rc;
-		p->on[d].posted += p->on[d].free_count;
-		if (n) {
-			stats_add(&n->recv_posts, p->on[d].free_count);
-			stats_add(&n->recv_doorbells, 1);
-		}
-		p->on[d].free = NULL;
-		p->on[d].free_count = 0;
+		rc = rc < 0 ? rc : failed;
 	}
 	return rc;
 }

@@ -101,7 +101,8 @@ def port_down():
 def wrong_names():
     """a box whose rdma names what is not there says what is; so does a GID that is none"""
     in_the_machine()
-    for name, *words in (("mlx5_0", "rdma is mlx5_0", "devices here: node1, node2"), ("node1:2", "rdma is node1:2", "phub topo"),
+    for name, *words in (("mlx5_0", "rdma names mlx5_0,", "devices here: node1, node2"), ("node1:2", "rdma names node1:2,", "phub topo"),
+                         ("node1,nosuch", "rdma names nosuch,", "devices here: node1, node2"), ("node2:3@1,node1", "rdma names node2:3@1,"),
                          ("node1@9", "node1:1: it has no GID of index 9", "leave @9 away")):
         for more in ([], ["--check-config"]):
             _, err = command(PHUBD, "-o", "listen=127.0.0.1:0", "-o", "transports=tcp,verbs", "-o", f"rdma={name}", *more, status=1)
