@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <time.h>
 
+#include "phub/base/cpu.h"
+
 static const struct transport_ops *const env_transports[] = {
 	&transport_shm,
 #ifdef PHUB_VERBS
@@ -33,6 +35,7 @@ static uint64_t env_now(void *ctx)
 void env_product(struct client_env *env, const struct settings *settings)
 {
 	const char *interface = settings ? settings->interface : NULL;
+	int node = cpu_node_allowed(NULL);
 
 	*env = (struct client_env){
 		.dial = env_dial,
@@ -41,6 +44,7 @@ void env_product(struct client_env *env, const struct settings *settings)
 		.config = {.interface = interface,
 			.rdma = getenv("PHUB_RDMA"),
 			.rdma_dscp = settings ? settings->rdma_dscp : 0},
+		.node = node >= 0 ? node : MEM_NODE_ANY,
 		.ctx = (void *)(uintptr_t)interface,
 	};
 }

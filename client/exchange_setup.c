@@ -125,7 +125,7 @@ static int setup_connect(
 	config.queue_conns_max = x->lane_count;
 	rc = ops->open(&config, &x->transport, e);
 	if (rc == 0)
-		rc = ops->queue_create(x->transport, &x->group.queue, e);
+		rc = ops->queue_create(x->transport, s->env->node, &x->group.queue, e);
 	if (rc < 0)
 		return rc;
 	x->group.lossy = x->group.queue->lossy;

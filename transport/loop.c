@@ -124,11 +124,12 @@ static bool loop_host_lossy(const struct loop_host *host)
 	return false;
 }
 
-static int loop_queue_create(struct transport *head, struct queue **out, struct err *e)
+static int loop_queue_create(struct transport *head, int node, struct queue **out, struct err *e)
 {
 	struct loop_transport *t = (struct loop_transport *)head;
 	struct loop_queue *q = calloc(1, sizeof(*q));
 
+	(void)node;
 	if (!q)
 		return err_set(e, -ENOMEM, "no memory for a loop queue");
 	q->head.ops = &loop_queue_ops;

@@ -54,11 +54,12 @@ static struct shm_queue *shm_queue_of(const struct conn *c)
 
 /* ---- the life of a queue and of its connections ---- */
 
-int shm_queue_create(struct transport *t, struct queue **out, struct err *e)
+int shm_queue_create(struct transport *t, int node, struct queue **out, struct err *e)
 {
 	struct shm_transport *shm = (struct shm_transport *)t;
 	struct shm_queue *q = calloc(1, sizeof(*q));
 
+	(void)node; /* rings are memory of both ends */
 	if (!q)
 		return err_set(e, -ENOMEM, "shm: no memory for a queue");
 	q->head.ops = &shm_queue_ops;

@@ -108,7 +108,7 @@ struct shm_conn {
 extern const struct queue_ops shm_queue_ops;
 
 /* shm.c: a queue, owned by whoever polls it. */
-int shm_queue_create(struct transport *t, struct queue **out, struct err *e);
+int shm_queue_create(struct transport *t, int node, struct queue **out, struct err *e);
 void shm_queue_destroy(struct transport *t, struct queue *q);
 
 /* shm_setup.c: a connection around a socket, which becomes its own; NULL when memory is short. */

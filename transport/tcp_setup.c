@@ -124,13 +124,14 @@ static int tcp_open(const struct transport_config *config, struct transport **ou
 	return 0;
 }
 
-static int tcp_queue_create(struct transport *head, struct queue **out, struct err *e)
+static int tcp_queue_create(struct transport *head, int node, struct queue **out, struct err *e)
 {
 	struct tcp *t = (struct tcp *)head;
 	struct tcp_queue *q;
 	void *memory;
 	int rc;
 
+	(void)node; /* its owner touches what it reads into first */
 	if (posix_memalign(&memory, 64, sizeof(*q)) != 0)
 		return err_set(e, -ENOMEM, "tcp: no memory for a queue");
 	q = memory;

@@ -33,10 +33,10 @@
 #include <stdint.h>
 
 #include "phub/base/err.h"
+#include "phub/base/mem.h"
 #include "transport/proof.h"
 #include "transport/wire.h"
 
-struct mem_region;
 struct queue;
 struct transport;
 
@@ -255,8 +255,11 @@ struct transport_ops {
 	bool reconnects;  /* a worker may connect to a core again when its connection broke */
 	/* Makes the transport. Returns 0 or a negative errno with the reason and the cure in `e`. */
 	int (*open)(const struct transport_config *config, struct transport **out, struct err *e);
-	/* Makes a queue; its owner may be another thread from then on. */
-	int (*queue_create)(struct transport *t, struct queue **out, struct err *e);
+	/*
+	 * Makes a queue; its owner may be another thread from then on, which runs on NUMA node `node`, or anywhere
+	 * (MEM_NODE_ANY). A box makes one for each core, in their order.
+	 */
+	int (*queue_create)(struct transport *t, int node, struct queue **out, struct err *e);
 	/* All its connections were dropped. Called when its owner has stopped. */
 	void (*queue_destroy)(struct transport *t, struct queue *q);
 	/*

@@ -268,6 +268,7 @@ struct verbs_port {
 struct verbs_queue {
 	struct queue queue;
 	struct verbs *verbs;
+	int node; /* of its owner, or MEM_NODE_ANY */
 	struct verbs_port ports[VERBS_DEVICES_MAX];
 	unsigned port_count;
 	int epoll_fd;

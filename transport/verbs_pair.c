@@ -52,7 +52,7 @@ static int verbs_rail_take_memory(struct verbs_rail *r, struct err *e)
 	r->recvs = calloc(r->recv_count ? r->recv_count : 1, sizeof(*r->recvs));
 	if (!r->wrs || !r->sges || !r->slots || !r->recvs)
 		return err_set(e, -ENOMEM, "verbs: no memory for a queue pair");
-	rc = mem_region_create(bytes, MEM_POPULATE, MEM_NODE_ANY, &r->small, e);
+	rc = mem_region_create(bytes, MEM_POPULATE, r->port->queue->node, &r->small, e);
 	if (rc < 0)
 		return rc;
 	r->small_mr = ibv_reg_mr(r->device->pd, r->small.base, r->small.bytes, IBV_ACCESS_LOCAL_WRITE);
@@ -330,7 +330,7 @@ int verbs_fixed_take(struct verbs_conn *c, struct err *e)
 
 	if (bytes == 0)
 		return err_set(e, -ENOMEM, "verbs: no memory for %u chunks", c->spec->chunk_count);
-	return mem_region_create(bytes, MEM_HUGE, MEM_NODE_ANY, &c->fixed, e);
+	return mem_region_create(bytes, MEM_HUGE, ((struct verbs_queue *)c->spec->queue)->node, &c->fixed, e);
 }
 
 static int verbs_fixed_register(struct verbs_rail *r, struct err *e)

@@ -325,7 +325,7 @@ static void verbs_queue_free(struct verbs_queue *q)
 	free(q);
 }
 
-static int verbs_queue_create(struct transport *head, struct queue **out, struct err *e)
+static int verbs_queue_create(struct transport *head, int node, struct queue **out, struct err *e)
 {
 	struct verbs *v = (struct verbs *)head;
 	struct verbs_queue *q = aligned_alloc(64, (sizeof(*q) + 63) / 64 * 64);
@@ -336,6 +336,7 @@ static int verbs_queue_create(struct transport *head, struct queue **out, struct
 	memset(q, 0, sizeof(*q));
 	q->queue = (struct queue){.ops = &verbs_queue_ops, .hold_max = VERBS_HOLD_MAX, .one_sided = true};
 	q->verbs = v;
+	q->node = node;
 	q->conns_max = v->queue_conns_max;
 	q->now_ns = clock_now_ns();
 	verbs_link_init(&q->dirty);

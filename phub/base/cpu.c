@@ -13,6 +13,8 @@
 #include <string.h>
 #include <unistd.h>
 
+enum { CPU_LINE_TEXT = 4096 }; /* bytes of a line of sysfs: it has no more than a page */
+
 /* The kernel's mask may be longer than cpu_set_t, whose 1024 CPUs are fixed in the ABI of libc. */
 union cpu_mask {
 	cpu_set_t set;
@@ -123,4 +125,65 @@ int cpu_node(const char *sysfs, int cpu)
 	}
 	closedir(folder);
 	return node;
+}
+
+int cpu_node_allowed(const char *sysfs)
+{
+	struct cpu_list *allowed = malloc(sizeof(*allowed));
+	int node = -ENOENT;
+
+	if (allowed && cpu_list_allowed(allowed) == 0 && allowed->count > 0)
+		node = cpu_node(sysfs, allowed->cpu[0]);
+	for (unsigned i = 1; node >= 0 && i < allowed->count; i++)
+		if (cpu_node(sysfs, allowed->cpu[i]) != node)
+			node = -ENOENT;
+	free(allowed);
+	return node >= 0 ? node : -ENOENT;
+}
+
+/* The first line of a file below `sysfs`. False when there is none. */
+static bool cpu_read_line(const char *sysfs, const char *file, char *out, int bytes)
+{
+	char path[PATH_MAX];
+	FILE *f;
+	bool ok;
+
+	if (snprintf(path, sizeof(path), "%s/devices/system/node/%s", sysfs ? sysfs : "/sys", file) >=
+		(int)sizeof(path))
+		return false;
+	f = fopen(path, "re");
+	if (!f)
+		return false;
+	ok = fgets(out, bytes, f) != NULL;
+	fclose(f);
+	if (ok)
+		out[strcspn(out, "\n")] = '\0';
+	return ok;
+}
+
+/* A node's file has a number for each node that is online, in order; node numbers may have gaps. */
+int cpu_node_distance(const char *sysfs, int from, int to)
+{
+	struct cpu_list *nodes = malloc(sizeof(*nodes));
+	char line[CPU_LINE_TEXT], file[32];
+	const char *at = line;
+	int distance = -ENOENT;
+	struct err e;
+
+	snprintf(file, sizeof(file), "node%d/distance", from);
+	if (!nodes || from < 0 || !cpu_read_line(sysfs, "online", line, sizeof(line)) ||
+		cpu_list_parse(line, nodes, &e) < 0 || !cpu_read_line(sysfs, file, line, sizeof(line)))
+		at = "";
+	for (unsigned i = 0; *at && i < nodes->count; i++) {
+		int number;
+
+		at += strspn(at, " ");
+		number = cpu_parse_number(&at);
+		if (number < 0)
+			break;
+		if (nodes->cpu[i] == to)
+			distance = number;
+	}
+	free(nodes);
+	return distance;
 }

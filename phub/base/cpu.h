@@ -42,6 +42,15 @@ int cpu_pin_self(int cpu);
  */
 int cpu_node(const char *sysfs, int cpu);
 
+/*
+ * How far memory and devices of node `to` are from node `from`, as the kernel has it from the firmware: 10 for the same
+ * node, more for others, 255 for those that cannot be reached. `sysfs`, thread: likewise. -ENOENT: not known.
+ */
+int cpu_node_distance(const char *sysfs, int from, int to);
+
+/* The node on which all CPUs lie that the calling thread may run on. `sysfs` likewise. -ENOENT: there is no one such. */
+int cpu_node_allowed(const char *sysfs);
+
 /* Bytes of the second-level cache, which on every machine of today is a core's own; 0: unknown. Any thread. */
 uint64_t cpu_cache_bytes(void);
 

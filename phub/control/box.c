@@ -269,7 +269,7 @@ static int box_create_core(struct box *box, unsigned index, struct err *e)
 	for (unsigned i = 0; i < box->transport_count; i++) {
 		struct transport *t = box->transports[i].transport;
 
-		rc = t->ops->queue_create(t, &box->queues[index][i], e);
+		rc = t->ops->queue_create(t, box->core_node[index], &box->queues[index][i], e);
 		if (rc < 0)
 			return rc;
 		rc = core_add_queue(box->cores[index], box->queues[index][i]);

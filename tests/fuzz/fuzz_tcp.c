@@ -34,7 +34,7 @@ static void fuzz_setup(void)
 	struct err e;
 
 	fuzz_require(transport_tcp.open(&config, &fuzz_transport, &e) == 0);
-	fuzz_require(transport_tcp.queue_create(fuzz_transport, &fuzz_queue, &e) == 0);
+	fuzz_require(transport_tcp.queue_create(fuzz_transport, MEM_NODE_ANY, &fuzz_queue, &e) == 0);
 }
 
 static struct tcp_conn *fuzz_conn(int fd)

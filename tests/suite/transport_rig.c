@@ -98,7 +98,7 @@ static struct rig_end *rig_end_at(struct rig *rig, struct transport *t, struct r
 	struct err e = {0};
 
 	if (!end->q) {
-		assert_int_equal(rig->ops->queue_create(t, &end->q, &e), 0);
+		assert_int_equal(rig->ops->queue_create(t, MEM_NODE_ANY, &end->q, &e), 0);
 		end->batch = RIG_POLL_MAX;
 	}
 	return end;

@@ -536,7 +536,7 @@ void fake_box_open(struct fake_box *b, struct loop_net *net, uint32_t world, uin
 	b->window = 8;
 	if (loop_stream_listen(loop_net_host(net, 0), FAKE_PORT, &b->listener) < 0 ||
 		transport_loop.open(&config, &b->transport, NULL) < 0 ||
-		transport_loop.queue_create(b->transport, &b->queue, NULL) < 0 ||
+		transport_loop.queue_create(b->transport, MEM_NODE_ANY, &b->queue, NULL) < 0 ||
 		transport_loop.listen(b->transport, "", b->address, sizeof(b->address), NULL) < 0)
 		abort();
 }

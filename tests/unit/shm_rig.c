@@ -28,7 +28,7 @@ void shm_box_open(struct shm_box *b, uint32_t window)
 	memset(b, 0, sizeof(*b));
 	shm_rig_layout(b->spans);
 	REQUIRE(transport_shm.open(&config, &b->t, &e) == 0);
-	REQUIRE(transport_shm.queue_create(b->t, &b->q, &e) == 0);
+	REQUIRE(transport_shm.queue_create(b->t, MEM_NODE_ANY, &b->q, &e) == 0);
 	REQUIRE(transport_shm.listen(b->t, "", b->address, sizeof(b->address), &e) == 0);
 	REQUIRE(mem_region_create(SHM_RIG_BASE, MEM_SHARED, MEM_NODE_ANY, &b->push, &e) == 0);
 	REQUIRE(mem_region_create(2 * SHM_RIG_BASE, MEM_SHARED, MEM_NODE_ANY, &b->result, &e) == 0);
@@ -90,7 +90,7 @@ void shm_worker_open(struct shm_worker *w, const char *address, uint64_t session
 	w->spec = (struct conn_spec){
 		.chunk_count = SHM_RIG_CHUNKS, .spans = w->spans, .payload_max = SHM_RIG_CHUNK_BYTES};
 	REQUIRE(transport_shm.open(&config, &w->t, &e) == 0);
-	REQUIRE(transport_shm.queue_create(w->t, &w->q, &e) == 0);
+	REQUIRE(transport_shm.queue_create(w->t, MEM_NODE_ANY, &w->q, &e) == 0);
 	REQUIRE(transport_shm.connect(w->t, address, session, 3, shm_rig_key, NULL, &w->c, &e) == 0);
 }
 

@@ -44,8 +44,8 @@ void tcp_rig_open(
 	memset(rig, 0, sizeof(*rig));
 	rig->box = rig_transport(config);
 	rig->worker = rig_transport(config);
-	assert_int_equal(rig->box->ops->queue_create(rig->box, &rig->box_queue, &e), 0);
-	assert_int_equal(rig->worker->ops->queue_create(rig->worker, &rig->worker_queue, &e), 0);
+	assert_int_equal(rig->box->ops->queue_create(rig->box, MEM_NODE_ANY, &rig->box_queue, &e), 0);
+	assert_int_equal(rig->worker->ops->queue_create(rig->worker, MEM_NODE_ANY, &rig->worker_queue, &e), 0);
 	if (rig->box->ops->listen(rig->box, "127.0.0.1", rig->address, sizeof(rig->address), &e) < 0)
 		fail_msg("%s", e.text);
 	rig->spans = calloc(chunk_count, sizeof(*rig->spans));

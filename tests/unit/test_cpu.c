@@ -140,6 +140,87 @@ static void test_node(void **state)
 	assert_int_equal(cpu_node(NULL, CPU_COUNT_MAX), -ENOENT);
 }
 
+static void write_file(const char *root, const char *path, const char *text)
+{
+	char whole[PATH_MAX];
+	FILE *f;
+
+	assert_true(snprintf(whole, sizeof(whole), "%s%s", root, path) < (int)sizeof(whole));
+	f = fopen(whole, "w");
+	assert_non_null(f);
+	assert_true(fputs(text, f) >= 0);
+	assert_int_equal(fclose(f), 0);
+}
+
+static void remove_file(const char *root, const char *path)
+{
+	char whole[PATH_MAX];
+
+	assert_true(snprintf(whole, sizeof(whole), "%s%s", root, path) < (int)sizeof(whole));
+	assert_int_equal(unlink(whole), 0);
+}
+
+/* Three nodes with a gap in their numbers; what is missing or odd is not known. */
+static void test_node_distance(void **state)
+{
+	char root[] = "/tmp/phub-test-cpu-XXXXXX";
+
+	(void)state;
+	assert_non_null(mkdtemp(root));
+	make_folder(root, "/devices/system/node/node0");
+	make_folder(root, "/devices/system/node/node2");
+	assert_int_equal(cpu_node_distance(root, 0, 2), -ENOENT);
+	write_file(root, "/devices/system/node/online", "0,2-3\n");
+	assert_int_equal(cpu_node_distance(root, 0, 2), -ENOENT);
+	write_file(root, "/devices/system/node/node0/distance", "10 21 31\n");
+	write_file(root, "/devices/system/node/node2/distance", "21 10 x\n");
+	assert_int_equal(cpu_node_distance(root, 0, 0), 10);
+	assert_int_equal(cpu_node_distance(root, 0, 2), 21);
+	assert_int_equal(cpu_node_distance(root, 0, 3), 31);
+	assert_int_equal(cpu_node_distance(root, 0, 1), -ENOENT);
+	assert_int_equal(cpu_node_distance(root, 0, -1), -ENOENT);
+	assert_int_equal(cpu_node_distance(root, 2, 2), 10);
+	assert_int_equal(cpu_node_distance(root, 2, 3), -ENOENT);
+	assert_int_equal(cpu_node_distance(root, 3, 0), -ENOENT);
+	assert_int_equal(cpu_node_distance(root, -1, 0), -ENOENT);
+	remove_file(root, "/devices/system/node/node0/distance");
+	remove_file(root, "/devices/system/node/node2/distance");
+	remove_file(root, "/devices/system/node/online");
+	remove_folder(root, "/devices/system/node/node2");
+	remove_folder(root, "/devices/system/node/node0");
+	assert_int_not_equal(access(root, F_OK), 0);
+}
+
+/* All CPUs of this process on one node, then one of them elsewhere. */
+static void test_node_allowed(void **state)
+{
+	char root[] = "/tmp/phub-test-cpu-XXXXXX", folder[64];
+
+	(void)state;
+	assert_int_equal(cpu_list_allowed(&list), 0);
+	assert_non_null(mkdtemp(root));
+	assert_int_equal(cpu_node_allowed(root), -ENOENT);
+	for (unsigned i = 0; i < list.count; i++) {
+		snprintf(folder, sizeof(folder), "/devices/system/cpu/cpu%d/node3", list.cpu[i]);
+		make_folder(root, folder);
+	}
+	assert_int_equal(cpu_node_allowed(root), 3);
+	snprintf(folder, sizeof(folder), "/devices/system/cpu/cpu%d/node3", list.cpu[list.count - 1]);
+	remove_folder(root, folder);
+	assert_int_equal(cpu_node_allowed(root), -ENOENT);
+	if (list.count > 1) {
+		snprintf(folder, sizeof(folder), "/devices/system/cpu/cpu%d/node4", list.cpu[list.count - 1]);
+		make_folder(root, folder);
+		assert_int_equal(cpu_node_allowed(root), -ENOENT);
+		remove_folder(root, folder);
+	}
+	for (unsigned i = 0; i + 1 < list.count; i++) {
+		snprintf(folder, sizeof(folder), "/devices/system/cpu/cpu%d/node3", list.cpu[i]);
+		remove_folder(root, folder);
+	}
+	assert_int_not_equal(access(root, F_OK), 0);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -149,6 +230,8 @@ int main(void)
 		cmocka_unit_test(test_pin),
 		cmocka_unit_test(test_pin_errors),
 		cmocka_unit_test(test_node),
+		cmocka_unit_test(test_node_distance),
+		cmocka_unit_test(test_node_allowed),
 	};
 
 	return cmocka_run_group_tests_name("cpu", tests, NULL, NULL);

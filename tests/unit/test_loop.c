@@ -85,8 +85,8 @@ static struct world *world_create_on(struct loop_net *net)
 	w->worker_spec.sinks = w->sinks;
 	w->box_transport = world_open(w->net, 0);
 	w->worker_transport = world_open(w->net, 1);
-	assert_int_equal(transport_loop.queue_create(w->box_transport, &w->box_queue, &e), 0);
-	assert_int_equal(transport_loop.queue_create(w->worker_transport, &w->worker_queue, &e), 0);
+	assert_int_equal(transport_loop.queue_create(w->box_transport, MEM_NODE_ANY, &w->box_queue, &e), 0);
+	assert_int_equal(transport_loop.queue_create(w->worker_transport, MEM_NODE_ANY, &w->worker_queue, &e), 0);
 	world_join(w);
 	return w;
 }

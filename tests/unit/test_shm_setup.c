@@ -244,7 +244,7 @@ static void adopt_refuses_a_full_queue_and_chunks_out_of_reach(void **state)
 	(void)state;
 	shm_box_open(&b, 8);
 	assert_int_equal(transport_shm.open(&config, &t, &e), 0);
-	assert_int_equal(transport_shm.queue_create(t, &q, &e), 0);
+	assert_int_equal(transport_shm.queue_create(t, MEM_NODE_ANY, &q, &e), 0);
 	shm_worker_open(&w, b.address, 7);
 	c[0] = shm_rig_meet(&b, &w, 7);
 	transport_shm.abandon(w.t, w.c);

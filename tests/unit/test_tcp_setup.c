@@ -136,7 +136,7 @@ static void exchange_one(const char *host, const char *dial_host)
 	rig.box->ops->queue_destroy(rig.box, rig.box_queue);
 	rig.box->ops->close(rig.box);
 	rig.box = transport_new(&config);
-	assert_int_equal(rig.box->ops->queue_create(rig.box, &rig.box_queue, &e), 0);
+	assert_int_equal(rig.box->ops->queue_create(rig.box, MEM_NODE_ANY, &rig.box_queue, &e), 0);
 	if (rig.box->ops->listen(rig.box, host, rig.address, sizeof(rig.address), &e) < 0)
 		fail_msg("%s", e.text);
 	if (!host[0]) {
@@ -211,7 +211,7 @@ static void test_connect_errors(void **state)
 	rig.box->ops->queue_destroy(rig.box, rig.box_queue);
 	rig.box->ops->close(rig.box);
 	rig.box = transport_new(&(struct transport_config){0});
-	assert_int_equal(rig.box->ops->queue_create(rig.box, &rig.box_queue, &e), 0);
+	assert_int_equal(rig.box->ops->queue_create(rig.box, MEM_NODE_ANY, &rig.box_queue, &e), 0);
 	assert_int_equal(rig.worker->ops->connect(rig.worker, closed, 7, 2, tcp_rig_key, NULL, &c, &e), 0);
 	assert_int_equal(tcp_rig_established(&rig, c, &e), -ECONNREFUSED);
 	assert_non_null(strstr(e.text, closed));

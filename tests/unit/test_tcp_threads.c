@@ -220,7 +220,7 @@ static void *worker_main(void *arg)
 
 	memset(lanes, 0, sizeof(lanes));
 	w->errors += transport_tcp.open(&config, &t, &e) != 0;
-	w->errors += t->ops->queue_create(t, &q, &e) != 0;
+	w->errors += t->ops->queue_create(t, MEM_NODE_ANY, &q, &e) != 0;
 	for (uint32_t core = 0; core < CORES; core++) {
 		w->errors += lane_open(&lanes[core], t, w->address, core) != 0;
 		w->errors += q->ops->adopt(q, lanes[core].c, &lanes[core].spec) != 0;
@@ -279,7 +279,7 @@ static void test_threads(void **state)
 	assert_int_equal(transport_tcp.open(&config, &t, &e), 0);
 	assert_int_equal(t->ops->listen(t, "127.0.0.1", address, sizeof(address), &e), 0);
 	for (unsigned i = 0; i < CORES; i++) {
-		assert_int_equal(t->ops->queue_create(t, &cores[i].q, &e), 0);
+		assert_int_equal(t->ops->queue_create(t, MEM_NODE_ANY, &cores[i].q, &e), 0);
 		pthread_mutex_init(&cores[i].lock, NULL);
 		cores[i].spec = &spec;
 		cores[i].sums = calloc(CHUNKS, BYTES);
