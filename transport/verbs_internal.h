@@ -7,7 +7,7 @@
  * A push is one SEND with immediate: the payload, then a trailer of 88 bytes, into a receive slot of the job. A result
  * is one RDMA WRITE with immediate to where the push said, or, when the worker cannot derive its header from that push,
  * a WRITE and a SEND with the header spelled out. Grants are such SENDs. A connection has a rail (a queue pair) per
- * pair of ports.
+ * pair of ports that it takes (rails.h).
  *
  *      immediate of a push      the chunk
  *      immediate of a result    the chunk in the low chunk_bits, the low bits of the credit above
@@ -31,11 +31,14 @@
 
 #include "phub/base/mem.h"
 #include "transport/handshake.h"
+#include "transport/rails.h"
 #include "transport/transport.h"
 #include "transport/verbs_device.h"
 
 enum {
-	VERBS_DEVICES_MAX = 4,      /* ports in use; also rails of a connection */
+	VERBS_DEVICES_MAX = RAILS_PORTS_MAX, /* ports that are opened */
+	VERBS_RAILS_MAX = RAILS_MAX,         /* of a connection */
+	VERBS_QUEUES_MAX = 256,              /* whose node a box tells workers of */
 	VERBS_SEND_SLOTS = 128,     /* of a rail: messages that are not known to be done; a power of 2 */
 	VERBS_SEND_BYTES = 2 << 20, /* of a connection, when the configuration names no other bound */
 	VERBS_SIGNAL_EVERY = 16,
@@ -198,7 +201,7 @@ struct verbs_conn {
 	const struct conn_spec *spec;
 	struct verbs_pool *pool;     /* box */
 	struct verbs_region *result; /* box */
-	struct verbs_rail rails[VERBS_DEVICES_MAX];
+	struct verbs_rail rails[VERBS_RAILS_MAX];
 	uint32_t rail_count;
 	/*
 	 * Fixed pushes, as in the paper: each chunk of each worker has its own place at the box, to which the worker
@@ -303,6 +306,8 @@ struct verbs {
 	struct verbs_device devices[VERBS_DEVICES_MAX];
 	unsigned device_count;
 	struct verbs_queue *queue; /* worker: the one */
+	int queue_node[VERBS_QUEUES_MAX]; /* by number: a box's core has the queue of its own */
+	unsigned queue_count;             /* that were made */
 	/* Cores put what control gets: never on the way of a chunk. */
 	pthread_mutex_t lock;
 	struct verbs_region *regions;
@@ -331,6 +336,9 @@ struct verbs_region *verbs_region_get(
 void verbs_region_put(struct verbs *v, struct verbs_region *r);
 /* Control: frees those that nobody uses any more. */
 void verbs_regions_reap(struct verbs *v);
+
+/* The ports as seen from a node: `out` has room for v->device_count. */
+void verbs_ports_from(const struct verbs *v, int node, struct rails_port *out);
 
 /* ---- verbs_join.c ---- */
 

@@ -12,7 +12,7 @@
  *                                                             zero, rails 1, rails * 40
  *      gone     type 5, code 4: from either end, at any time
  *
- *      port     GID 16, rate in Mbit/s 4, LID 2, MTU 1, zero 1
+ *      port     GID 16, rate in Mbit/s 4, LID 2, MTU 1, distance from the core 1 (10: near, see rails.h)
  *      rail     GID 16, rate 4, LID 2, MTU 1, box's port 1, queue pair 4, PSN 4, bell 4, rkey of fixed buffers 4 or
  * zero
  */
@@ -32,9 +32,12 @@ enum verbs_signal { VERBS_DIAL = 1, VERBS_NONCE = 2, VERBS_HELLO = 3, VERBS_WELC
 enum {
 	VERBS_PORT_BYTES = 24,
 	VERBS_RAIL_BYTES = 40,
-	VERBS_GID_BYTES = 16,
-	VERBS_NET_BYTES = 15, /* of a GID: those that ports of one network have in common, more or less */
+	VERBS_GID_BYTES = RAILS_GID_BYTES,
 };
+
+_Static_assert(1 + HANDSHAKE_NONCE_BYTES + 1 + VERBS_DEVICES_MAX * VERBS_PORT_BYTES <= SIGNAL_BYTES_MAX &&
+		       1 + HANDSHAKE_HELLO_BYTES + 17 + VERBS_RAILS_MAX * VERBS_RAIL_BYTES <= SIGNAL_BYTES_MAX,
+	"every signal has to fit");
 
 /* ---- signals ---- */
 
@@ -156,7 +159,7 @@ static int verbs_hear_rails(struct verbs_reader *in, struct verbs_conn *c)
 	c->peer_token = le_get64(verbs_read(in, 8));
 	c->fixed_base = le_get64(verbs_read(in, 8));
 	count = *verbs_read(in, 1);
-	if (count < 1 || count > VERBS_DEVICES_MAX || (!c->is_box && count != c->rail_count))
+	if (count < 1 || count > VERBS_RAILS_MAX || (!c->is_box && count != c->rail_count))
 		return -EPROTO;
 	c->rail_count = count;
 	for (uint32_t i = 0; i < count; i++) {
@@ -227,7 +230,7 @@ static struct verbs_conn *verbs_conn_create(struct verbs *v, bool is_box)
 	verbs_link_init(&c->report);
 	verbs_link_init(&c->quiet);
 	verbs_link_init(&c->list);
-	for (unsigned i = 0; i < VERBS_DEVICES_MAX; i++)
+	for (unsigned i = 0; i < VERBS_RAILS_MAX; i++)
 		c->rails[i].small.fd = -1;
 	c->fixed.fd = -1;
 	return c;
@@ -236,7 +239,7 @@ static struct verbs_conn *verbs_conn_create(struct verbs *v, bool is_box)
 static void verbs_conn_undo(struct verbs_conn *c, struct verbs_queue *owner)
 {
 	verbs_link_remove(&c->list);
-	for (uint32_t i = 0; i < VERBS_DEVICES_MAX; i++)
+	for (uint32_t i = 0; i < VERBS_RAILS_MAX; i++)
 		verbs_rail_destroy(&c->rails[i], owner);
 	if (owner)
 		verbs_forget(owner, c);
@@ -259,11 +262,13 @@ static void verbs_stranger_end(struct verbs *v, struct verbs_conn *c, int error)
 
 static void verbs_say_nonce(struct verbs *v, struct verbs_conn *c)
 {
+	struct rails_port ports[VERBS_DEVICES_MAX];
 	struct signal *s = verbs_say(v, c, VERBS_NONCE);
 
 	if (!s)
 		return;
 	verbs_say_handshake(s, &c->handshake);
+	verbs_ports_from(v, c->core < v->queue_count ? v->queue_node[c->core] : MEM_NODE_ANY, ports);
 	*verbs_write(s, 1) = (uint8_t)v->device_count;
 	for (unsigned i = 0; i < v->device_count; i++) {
 		const struct verbs_device *d = &v->devices[i];
@@ -273,6 +278,7 @@ static void verbs_say_nonce(struct verbs *v, struct verbs_conn *c)
 		le_put32(at + 16, (uint32_t)d->about.rate_mbps);
 		le_put16(at + 20, d->lid);
 		at[22] = (uint8_t)d->mtu;
+		at[23] = ports[i].distance;
 	}
 }
 
@@ -506,13 +512,14 @@ int verbs_admit(struct transport *head, struct conn *conn, const struct conn_spe
 
 /* ---- the worker's end ---- */
 
-static unsigned verbs_alike(const uint8_t *a, const uint8_t *b)
+/* RoCE ports have link-local addresses in whatever network they are: only almost the same one says something. */
+static bool verbs_in_network(const struct verbs_device *d, const uint8_t *gid)
 {
-	unsigned same = 0;
+	bool local = gid[0] == 0xfe && (gid[1] & 0xc0) == 0x80;
 
-	while (same < VERBS_NET_BYTES && a[same] == b[same])
-		same++;
-	return same;
+	if (d->routed && local)
+		return memcmp(gid, d->gid.raw, VERBS_GID_BYTES - 1) == 0;
+	return rails_same_network(gid, d->gid.raw);
 }
 
 /*
@@ -534,7 +541,7 @@ static bool verbs_is_near(const struct verbs *v, const char *address)
 		memcpy(text + (four ? 7 : 0), at + 1, length);
 		text[(four ? 7 : 0) + length] = '\0';
 		for (unsigned i = 0; inet_pton(AF_INET6, text, gid) == 1 && i < v->device_count; i++)
-			if (verbs_alike(gid, v->devices[i].gid.raw) >= (v->devices[i].routed ? VERBS_NET_BYTES : 8))
+			if (verbs_in_network(&v->devices[i], gid))
 				return true;
 		at += 1 + length;
 	}
@@ -568,32 +575,27 @@ int verbs_connect(struct transport *head, const char *address, uint64_t session,
 	return 0;
 }
 
-/*
- * Which of the box's ports each rail goes to: one in the same network, one that few go to. As many rails as the end
- * with more ports has.
- */
+/* Which ports its rails connect: see rails.h. */
 static void verbs_choose_ports(struct verbs_conn *c, const uint8_t *ports, uint32_t count)
 {
 	struct verbs *v = c->verbs;
-	uint32_t uses[VERBS_DEVICES_MAX] = {0};
+	struct rails_port worker[VERBS_DEVICES_MAX], box[VERBS_DEVICES_MAX];
+	struct rails_pair pairs[VERBS_RAILS_MAX];
 
-	c->rail_count = v->device_count > count ? v->device_count : count;
+	verbs_ports_from(v, ((struct verbs_queue *)c->spec->queue)->node, worker);
+	for (uint32_t k = 0; k < count; k++) {
+		const uint8_t *at = ports + (size_t)k * VERBS_PORT_BYTES;
+
+		memcpy(box[k].gid, at, VERBS_GID_BYTES);
+		box[k].distance = at[23];
+	}
+	c->rail_count = rails_choose(worker, v->device_count, box, count, c->core, pairs);
 	for (uint32_t i = 0; i < c->rail_count; i++) {
 		struct verbs_rail *r = &c->rails[i];
-		const struct verbs_device *d = &v->devices[i % v->device_count];
-		uint32_t best = 0;
 
-		for (uint32_t k = 1; k < count; k++) {
-			unsigned alike = verbs_alike(d->gid.raw, ports + (size_t)k * VERBS_PORT_BYTES);
-			unsigned before = verbs_alike(d->gid.raw, ports + (size_t)best * VERBS_PORT_BYTES);
-
-			if (alike > before || (alike == before && uses[k] < uses[best]))
-				best = k;
-		}
-		uses[best]++;
-		r->device_index = i % v->device_count;
-		r->peer_port = (uint8_t)best;
-		memcpy(r->peer_gid.raw, ports + (size_t)best * VERBS_PORT_BYTES, VERBS_GID_BYTES);
+		r->device_index = pairs[i].worker;
+		r->peer_port = pairs[i].box;
+		memcpy(r->peer_gid.raw, box[pairs[i].box].gid, VERBS_GID_BYTES);
 	}
 }
 

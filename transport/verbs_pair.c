@@ -276,7 +276,7 @@ void verbs_rail_destroy(struct verbs_rail *r, struct verbs_queue *owner)
 
 void verbs_conn_free(struct verbs_conn *c)
 {
-	for (uint32_t i = 0; i < VERBS_DEVICES_MAX; i++) {
+	for (uint32_t i = 0; i < VERBS_RAILS_MAX; i++) {
 		struct verbs_rail *r = &c->rails[i];
 
 		assert(!r->qp);
@@ -351,7 +351,7 @@ static int verbs_fixed_register(struct verbs_rail *r, struct err *e)
 
 int verbs_rails_spread(struct verbs_conn *c)
 {
-	uint64_t bytes[VERBS_DEVICES_MAX] = {0};
+	uint64_t bytes[VERBS_RAILS_MAX] = {0};
 
 	if (c->rail_count < 2)
 		return 0;

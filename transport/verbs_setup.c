@@ -325,6 +325,36 @@ static void verbs_queue_free(struct verbs_queue *q)
 	free(q);
 }
 
+void verbs_ports_from(const struct verbs *v, int node, struct rails_port *out)
+{
+	for (unsigned i = 0; i < v->device_count; i++) {
+		memcpy(out[i].gid, v->devices[i].gid.raw, sizeof(out[i].gid));
+		out[i].distance = rails_distance(NULL, node, v->devices[i].about.node);
+	}
+}
+
+/* For who wonders where a core's bytes come from. */
+static void verbs_log_ports(const struct verbs *v, unsigned core)
+{
+	struct rails_port ports[VERBS_DEVICES_MAX];
+	char names[VERBS_RAILS_MAX * (RDMA_NAME_BYTES + 2)], name[RDMA_NAME_BYTES];
+	uint8_t chosen[VERBS_RAILS_MAX];
+	unsigned count;
+	size_t at = 0;
+
+	if (!v->address[0])
+		return;
+	verbs_ports_from(v, v->queue_node[core], ports);
+	count = rails_of_core(ports, v->device_count, core, chosen);
+	for (unsigned i = 0; i < count; i++)
+		at += (size_t)snprintf(names + at, sizeof(names) - at, "%s%s", i ? ", " : "",
+			rdma_port_name(&v->devices[chosen[i]].about, name));
+	if (v->queue_node[core] < 0)
+		log_debug("verbs: core %u, on no node of its own, is for ports %s", core, names);
+	else
+		log_debug("verbs: core %u on NUMA node %d is for ports %s", core, v->queue_node[core], names);
+}
+
 static int verbs_queue_create(struct transport *head, int node, struct queue **out, struct err *e)
 {
 	struct verbs *v = (struct verbs *)head;
@@ -362,6 +392,10 @@ static int verbs_queue_create(struct transport *head, int node, struct queue **o
 	}
 	if (!v->queue)
 		v->queue = q;
+	if (v->queue_count < VERBS_QUEUES_MAX) {
+		v->queue_node[v->queue_count] = node;
+		verbs_log_ports(v, v->queue_count++);
+	}
 	*out = &q->queue;
 	return 0;
 }
@@ -417,6 +451,22 @@ static int verbs_open(const struct transport_config *config, struct transport **
 	return 0;
 }
 
+/* "NAME/GID,GID": one GID for each network, as many as there is room for. */
+static void verbs_write_address(const struct verbs *v, char *out, size_t bytes)
+{
+	size_t at = (size_t)snprintf(out, bytes, "%s", v->address);
+
+	for (unsigned i = 0; i < v->device_count; i++) {
+		const struct verbs_device *d = &v->devices[i];
+		bool told = false;
+
+		for (unsigned k = 0; k < i; k++)
+			told = told || rails_same_network(d->gid.raw, v->devices[k].gid.raw);
+		if (!told && at + 1 + strlen(d->about.gid) < bytes)
+			at += (size_t)snprintf(out + at, bytes - at, "%c%s", strchr(out, '/') ? ',' : '/', d->about.gid);
+	}
+}
+
 /* Nothing is bound: who can sign in at the control session can dial. The address is for the box to know itself by. */
 static int verbs_listen(struct transport *head, const char *host, char *address, size_t address_bytes, struct err *e)
 {
@@ -431,8 +481,7 @@ static int verbs_listen(struct transport *head, const char *host, char *address,
 		return err_set(e, -EIO, "verbs: no random numbers");
 	memcpy(&name, nonce, sizeof(name));
 	snprintf(v->address, sizeof(v->address), "rdma-%016" PRIx64, name);
-	snprintf(address, address_bytes, "%s/%s%s%s", v->address, v->devices[0].about.gid,
-		v->device_count > 1 ? "," : "", v->device_count > 1 ? v->devices[1].about.gid : "");
+	verbs_write_address(v, address, address_bytes);
 	return 0;
 }
 

@@ -41,7 +41,7 @@ struct scene {
 	struct rig *rig;
 	struct lane *bad, *good;
 	uint8_t *memory;
-	struct ibv_mr *mr[VERBS_DEVICES_MAX];
+	struct ibv_mr *mr[VERBS_RAILS_MAX]; /* by rail */
 	uint64_t round;
 };
 
@@ -122,7 +122,7 @@ static void bad_is_ended(struct scene *s, int error, const char *why)
 
 static void scene_close(struct scene *s)
 {
-	for (uint32_t i = 0; i < VERBS_DEVICES_MAX; i++)
+	for (uint32_t i = 0; i < VERBS_RAILS_MAX; i++)
 		if (s->mr[i])
 			ibv_dereg_mr(s->mr[i]);
 	test_free(s->memory);
@@ -499,7 +499,7 @@ static void hellos_that_cannot_be(void **state)
 	refused(rig, name, 0, 0, HELLO_BYTES + RAIL_BYTES + 1);
 	refused(rig, name, rails, 0, 0);
 	refused(rig, name, rails, 2, 0);
-	refused(rig, name, rails, VERBS_DEVICES_MAX + 1, SIGNAL_BYTES_MAX);
+	refused(rig, name, rails, VERBS_RAILS_MAX + 1, SIGNAL_BYTES_MAX);
 	refused(rig, name, rails, 255, SIGNAL_BYTES_MAX);
 	refused(rig, name, rail + 22, 0, 0);
 	refused(rig, name, rail + 22, IBV_MTU_4096 + 1, 0);
