@@ -64,7 +64,8 @@ static uint32_t rails_rank(const struct rails_port *worker, const struct rails_p
 	       worker->distance;
 }
 
-/* What is left to choose from, and how often each port was taken; the pairs are at least as many as the ports of either end. */
+/* What is left to choose from, and how often each port was taken; the pairs are at least as many as the ports of either
+ * end. */
 struct rails_table {
 	bool fits[RAILS_PORTS_MAX][RAILS_PORTS_MAX]; /* worker's, box's; not taken yet */
 	/* Places in the order in which this core takes them; of those that fit at all. */

@@ -463,7 +463,8 @@ static void verbs_write_address(const struct verbs *v, char *out, size_t bytes)
 		for (unsigned k = 0; k < i; k++)
 			told = told || rails_same_network(d->gid.raw, v->devices[k].gid.raw);
 		if (!told && at + 1 + strlen(d->about.gid) < bytes)
-			at += (size_t)snprintf(out + at, bytes - at, "%c%s", strchr(out, '/') ? ',' : '/', d->about.gid);
+			at += (size_t)snprintf(
+				out + at, bytes - at, "%c%s", strchr(out, '/') ? ',' : '/', d->about.gid);
 	}
 }
 

@@ -17,6 +17,7 @@
 #include "topology/discover.h"
 #include "topology/pick.h"
 #include "topology/placement.h"
+#include "transport/rails.h"
 #include "transport/rdma.h"
 
 struct topo {
@@ -166,6 +167,51 @@ static const char *topo_nic(const struct topo *t, const struct placement_core *c
 	return core->nic == PLACEMENT_NIC_NONE ? "-" : t->host.nics[core->nic].name;
 }
 
+/* The RDMA ports that are meant for a core, of those that a box opens. Returns how many. */
+static unsigned topo_core_ports(const struct topo *t, unsigned core, const struct rdma_port *out[RAILS_MAX])
+{
+	const struct rdma_port *usable[RAILS_PORTS_MAX];
+	struct rails_port seen[RAILS_PORTS_MAX] = {{.distance = 0}};
+	uint8_t chosen[RAILS_MAX];
+	unsigned count = 0;
+
+	for (int i = 0; i < t->port_count && count < RAILS_PORTS_MAX; i++) {
+		if (!t->ports[i].usable)
+			continue;
+		seen[count].distance = rails_distance(NULL, t->placed[core].node, t->ports[i].node);
+		usable[count++] = &t->ports[i];
+	}
+	count = rails_of_core(seen, count, core, chosen);
+	for (unsigned i = 0; i < count; i++)
+		out[i] = usable[chosen[i]];
+	return count;
+}
+
+static json_t *topo_json_core_ports(const struct topo *t, unsigned core)
+{
+	const struct rdma_port *ports[RAILS_MAX];
+	unsigned count = topo_core_ports(t, core, ports);
+	json_t *names = json_array();
+	char name[RDMA_NAME_BYTES];
+
+	for (unsigned i = 0; i < count; i++)
+		json_array_append_new(names, json_string(rdma_port_name(ports[i], name)));
+	return names;
+}
+
+static void topo_print_core_ports(struct output_table *table, const struct topo *t, unsigned core)
+{
+	const struct rdma_port *ports[RAILS_MAX];
+	unsigned count = topo_core_ports(t, core, ports);
+	char text[RAILS_MAX * (RDMA_NAME_BYTES + 1)] = "-", name[RDMA_NAME_BYTES];
+	size_t at = 0;
+
+	for (unsigned i = 0; i < count; i++)
+		at += (size_t)snprintf(
+			text + at, sizeof(text) - at, "%s%s", i ? "," : "", rdma_port_name(ports[i], name));
+	output_cell(table, "%s", text);
+}
+
 static bool topo_json_plan(const struct topo *t, const struct model *m, double imbalance)
 {
 	bool ok = true;
@@ -173,9 +219,10 @@ static bool topo_json_plan(const struct topo *t, const struct model *m, double i
 	for (unsigned i = 0; ok && i < t->cores; i++) {
 		const struct placement_core *c = &t->placed[i];
 
-		ok = output_json(json_pack("{s:s, s:s, s:i, s:i, s:i, s:s, s:I, s:I}", "topo", "core", "model", m->name,
-			"core", (int)i, "cpu", c->cpu, "node", c->node, "nic", topo_nic(t, c), "chunks",
-			(json_int_t)t->chunk_count[i], "bytes", (json_int_t)c->bytes));
+		ok = output_json(json_pack("{s:s, s:s, s:i, s:i, s:i, s:s, s:o, s:I, s:I}", "topo", "core", "model",
+			m->name, "core", (int)i, "cpu", c->cpu, "node", c->node, "nic", topo_nic(t, c), "rdma",
+			topo_json_core_ports(t, i), "chunks", (json_int_t)t->chunk_count[i], "bytes",
+			(json_int_t)c->bytes));
 	}
 	return ok && output_json(json_pack("{s:s, s:s, s:i, s:f}", "topo", "balance", "model", m->name, "cores",
 			     (int)t->cores, "imbalance", imbalance));
@@ -183,7 +230,8 @@ static bool topo_json_plan(const struct topo *t, const struct model *m, double i
 
 static void topo_print_plan(const struct topo *t, const struct model *m, double imbalance)
 {
-	struct output_table table = {.heads = {"core", "cpu", "node", "nic", "chunks", "bytes"}, .align = "rrrlrr"};
+	struct output_table table = {
+		.heads = {"core", "cpu", "node", "nic", "rdma", "chunks", "bytes"}, .align = "rrrllrr"};
 	char text[32];
 
 	printf("\n%s: %zu tensors, %s in chunks of %" PRIu64 " bytes on %" PRIu64 " cores\n", m->name, m->count,
@@ -195,6 +243,7 @@ static void topo_print_plan(const struct topo *t, const struct model *m, double 
 		output_cell(&table, c->cpu < 0 ? "-" : "%d", c->cpu);
 		output_cell(&table, c->node < 0 ? "-" : "%d", c->node);
 		output_cell(&table, "%s", topo_nic(t, c));
+		topo_print_core_ports(&table, t, i);
 		output_cell(&table, "%" PRIu32, t->chunk_count[i]);
 		output_cell(&table, "%" PRIu64, c->bytes);
 	}

@@ -73,6 +73,11 @@ def topo():
     out, _ = phub("topo")
     holds(out, r"(?m)^node1:1 +n1 +- +RoCE v2 +10\.0 +4096 +active +@1 +10\.81\.0\.1$")
     check("cannot be used" not in out, out)
+    # Which core is for which: no node is known here, so both, and each begins with another.
+    words = ["topo", "--model", "resnet-50", "--cores", 2]
+    holds(phub(*words)[0], r"(?m)^ *0 .* node1:1,node2:1 ", r"(?m)^ *1 .* node2:1,node1:1 ")
+    cores = [line for line in map(json.loads, phub(*words, "--json")[0].splitlines()) if line["topo"] == "core"]
+    check([core["rdma"] for core in cores] == [["node1:1", "node2:1"], ["node2:1", "node1:1"]], f"{cores}")
     # Without an address the link-local GID is what is left.
     subprocess.run(["ip", "address", "flush", "dev", "n2"], check=True)
     found = ports()["node2"]
