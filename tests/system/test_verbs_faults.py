@@ -1,9 +1,10 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""Cables that break, packets that get lost and workers that die under exchanges over verbs: one device for the box, one for
-each worker, of a virtual machine (nodeN is plugged into the switch's port bN). Elsewhere nobody pulls your cables.
+"""Exchanges over verbs where the box and every worker have devices of their own, and what ends or does not end them: cables
+that break, packets that get lost, workers that die. In a virtual machine (nodeN is plugged into the switch's port bN).
+Elsewhere nobody pulls your cables.
 
-vm: -m 2048 -w 4
+vm: -m 2048 -w 6
 """
 import json
 import pathlib
@@ -53,6 +54,64 @@ def goes_on(box, workers, look=lambda: None):
     box.stop()
 
 
+def resnet(width):
+    """The keys of ResNet-50, whose first convolution has `width` filters (64 in the original), in order."""
+    sizes = [3 * 49 * width, width, width]
+    inputs = width
+    for stage, blocks in enumerate((3, 4, 6, 3)):
+        middle, outputs = width << stage, 4 * width << stage
+        for block in range(blocks):
+            for convolution, filters in ((inputs * middle, middle), (9 * middle * middle, middle), (middle * outputs, outputs)):
+                sizes += [convolution, filters, filters]
+            if block == 0:
+                sizes += [inputs * outputs, outputs, outputs]
+            inputs = outputs
+    return ",".join(f"k{i}:{size}" for i, size in enumerate([*sizes, 1000 * inputs, 1000]))
+
+
+def packets(device):
+    """How many a device has sent and received."""
+    counters = pathlib.Path(f"/sys/class/infiniband/{device}/ports/1/hw_counters")
+    return sum(int((counters / name).read_text()) for name in ("sent_pkts", "rcvd_pkts"))
+
+
+def four_workers(width, rounds):
+    """Every worker has a device, the box has two. Every sum is exact, the books balance, and the two share the work."""
+    before = {f"node{i}": packets(f"node{i}") for i in range(1, 7)}
+    box = Box(transports="verbs", rdma="node1,node2", cores=2, lost_ms=20000)
+    workers = [Worker(box.url("resnet"), rank, 4, env={"PHUB_RDMA": f"node{rank + 3}"}, transport="verbs", keys=resnet(width),
+                      rounds=rounds) for rank in range(4)]
+    digests = {worker.good()["digest"] for worker in workers}
+    check(len(digests) == 1, f"the workers hold different sums: {digests}")
+    box.stop()
+    moved = {device: packets(device) - count for device, count in before.items()}
+    say(f"packets: {moved}")
+    check(min(moved["node1"], moved["node2"]) > sum(moved.values()) / 2 / 4, "one port of the box did most of the work")
+    check(min(moved[f"node{i}"] for i in range(3, 7)) > sum(moved.values()) / 2 / 8, "a worker's device did little")
+
+
+def lost(port):
+    """Packets that netem took from what its node was to receive."""
+    shown = subprocess.run(["tc", "-s", "qdisc", "show", "dev", port], capture_output=True, text=True).stdout
+    return int(shown.split("dropped ")[1].split(",")[0])
+
+
+def test_resnet():
+    """Four workers with a device each, a box with two: every sum of a ResNet-50 is exact, and the box's books balance"""
+    four_workers(width=16, rounds=5)
+
+
+def test_resnet_loss():
+    """The same while every device loses one packet in a hundred"""
+    for i in range(1, 7):
+        do(f"tc qdisc add dev b{i} root netem loss 1%")
+    four_workers(width=16, rounds=3)
+    for i in range(1, 7):
+        say(f"b{i} dropped {lost(f'b{i}')}")
+        check(lost(f"b{i}") > 0, f"nothing was lost at b{i}")
+        do(f"tc qdisc del dev b{i} root")
+
+
 def test_short_cut():
     """A cable that is out for 0.2 seconds is not noticed"""
     box, workers = exchange()
@@ -72,10 +131,8 @@ def test_loss():
     time.sleep(2)
     goes_on(box, workers)
     for port in ("b1", "b3"):
-        shown = subprocess.run(["tc", "-s", "qdisc", "show", "dev", port], capture_output=True, text=True).stdout
-        dropped = int(shown.split("dropped ")[1].split(",")[0])
-        say(f"{port} dropped {dropped}")
-        check(dropped > 0, f"nothing was lost at {port}")
+        say(f"{port} dropped {lost(port)}")
+        check(lost(port) > 0, f"nothing was lost at {port}")
         do(f"tc qdisc del dev {port} root")
 
 
@@ -135,9 +192,9 @@ def test_killed():
 
 
 def why_not():
-    if not pathlib.Path("/sys/class/net/b4").exists() or not pathlib.Path("/sys/class/infiniband/node4").exists():
+    if not pathlib.Path("/sys/class/net/b6").exists() or not pathlib.Path("/sys/class/infiniband/node6").exists():
         return "these devices are not those of a virtual machine"
     return None
 
 
-run([test_short_cut, test_loss, test_long_cut, test_cut, test_killed], why_not())
+run([test_resnet, test_resnet_loss, test_short_cut, test_loss, test_long_cut, test_cut, test_killed], why_not())
