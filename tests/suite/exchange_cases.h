@@ -25,6 +25,9 @@ extern const size_t exchange_error_count;
 /* Likewise; they load a stand-in for CUDA, which then stays. */
 extern const struct CMUnitTest exchange_device_cases[];
 extern const size_t exchange_device_count;
+/* Where RDMA devices do the work, on one row. */
+extern const struct CMUnitTest exchange_rdma_cases[];
+extern const size_t exchange_rdma_count;
 /* Where the library has threads of its own, on one row of every transport. */
 extern const struct CMUnitTest exchange_thread_cases[];
 extern const size_t exchange_thread_count;

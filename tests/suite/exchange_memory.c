@@ -4,8 +4,12 @@
 #include "tests/suite/exchange_work.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "client/handle.h"
+#include "phub/base/stats.h"
 
 enum { MEMORY_ELEMENTS = 20000, MEMORY_BYTES = 4 * MEMORY_ELEMENTS };
 
@@ -329,3 +333,207 @@ const struct CMUnitTest exchange_memory_cases[] = {
 	cmocka_unit_test(keys_that_share_a_chunk_go_together),
 };
 const size_t exchange_memory_count = sizeof(exchange_memory_cases) / sizeof(exchange_memory_cases[0]);
+
+/* ---- what RDMA devices are asked to do ---- */
+
+/* Work requests without nudges: whether those come is a matter of time. */
+struct device_work {
+	uint64_t messages, posts, doorbells, signalled;
+};
+
+static struct device_work device_work_of(const struct queue_counters *n)
+{
+	struct device_work work;
+	uint64_t nudges;
+
+	do {
+		nudges = stats_read(&n->nudges);
+		work = (struct device_work){.messages = stats_read(&n->messages),
+			.posts = stats_read(&n->posts) - nudges,
+			.doorbells = stats_read(&n->doorbells) - nudges,
+			.signalled = stats_read(&n->signalled) - nudges};
+	} while (nudges != stats_read(&n->nudges));
+	return work;
+}
+
+static void device_work_add(struct device_work *to, const struct device_work *more, uint64_t sign)
+{
+	to->messages += sign * more->messages;
+	to->posts += sign * more->posts;
+	to->doorbells += sign * more->doorbells;
+	to->signalled += sign * more->signalled;
+}
+
+static struct device_work device_work_of_box(const struct box *box)
+{
+	struct device_work sum = {0}, one;
+
+	for (unsigned i = 0; i < box->core_count; i++) {
+		one = device_work_of(&box->queues[i][0]->counters);
+		device_work_add(&sum, &one, 1);
+	}
+	return sum;
+}
+
+struct device_load {
+	unsigned keys, elements, rounds;
+	unsigned conns; /* of a worker: one for each core that has chunks */
+	bool idle;      /* one chunk at a time: nothing to chain */
+};
+
+/*
+ * One request a message, one message a chunk, and one in 16 is signalled; what is alone has a doorbell of its own. How many
+ * share one under load is a matter of time: phub bench tells (test_rdma_operator.py).
+ */
+static void device_expect(struct member *me, const struct device_work *w, uint64_t chunks, uint64_t grants_max)
+{
+	const struct device_load *load = me->arg;
+
+	EXPECT(me, w->messages >= chunks && w->messages <= chunks + grants_max);
+	EXPECT(me, w->posts == w->messages);
+	EXPECT(me, w->signalled > 0 && w->signalled * 16 <= w->messages);
+	EXPECT(me, w->doorbells > 0 && (load->idle ? w->doorbells == chunks : w->doorbells <= w->messages));
+}
+
+static void device_rounds(struct member *me, void *const *push, const void *const *result)
+{
+	const struct device_load *load = me->arg;
+
+	for (unsigned round = 1; round <= load->rounds; round++) {
+		for (unsigned k = 0; k < load->keys; k++) {
+			memory_fill(push[k], load->elements, (float)round);
+			EXPECT_RC(me, phub_push_pull(me->phub, (int)k, push[k], NULL, (int)k), 0);
+		}
+		EXPECT_RC(me, phub_wait(me->phub, PHUB_ALL, PHUB_TIMEOUT_DEFAULT), 0);
+		for (unsigned k = 0; k < load->keys; k++)
+			EXPECT(me, memory_is(result[k], load->elements, (float)(me->world * round)));
+		member_meet(me);
+	}
+}
+
+enum { DEVICE_KEYS_MAX = 200 };
+
+/* How many regions were registered before the caller asked for memory. */
+static uint64_t device_start(struct member *me, void **push, const void **result)
+{
+	const struct device_load *load = me->arg;
+	struct phub_options o;
+	char name[32];
+	uint64_t own;
+
+	member_options(me, &o);
+	EXPECT_RC(me, member_connect(me, &o), 0);
+	for (unsigned k = 0; k < load->keys; k++) {
+		snprintf(name, sizeof(name), "k%u", k);
+		EXPECT_RC(me, phub_key(me->phub, name, PHUB_F32, load->elements, 0, 0), (int)k);
+	}
+	EXPECT_RC(me, phub_start(me->phub, PHUB_TIMEOUT_DEFAULT), 0);
+	own = memory_stats(me).registrations;
+	for (unsigned k = 0; k < load->keys; k++)
+		EXPECT_RC(me, phub_alloc(me->phub, (int)k, &push[k], &result[k]), 0);
+	member_meet(me);
+	return own;
+}
+
+static void device_script(struct member *me)
+{
+	const struct box *box = me->crew->stage->box;
+	const struct device_load *load = me->arg;
+	void *push[DEVICE_KEYS_MAX];
+	const void *result[DEVICE_KEYS_MAX];
+	const struct queue_counters *mine;
+	struct device_work before, after, box_before, box_after;
+	uint64_t pushes;
+
+	device_start(me, push, result);
+	mine = &me->phub->exchange.group.queue->counters;
+	before = device_work_of(mine);
+	box_before = device_work_of_box(box);
+	pushes = memory_stats(me).pushes;
+	member_meet(me);
+	device_rounds(me, push, result);
+	pushes = memory_stats(me).pushes - pushes;
+	after = device_work_of(mine);
+	box_after = device_work_of_box(box);
+	device_work_add(&after, &before, -UINT64_C(1));
+	device_work_add(&box_after, &box_before, -UINT64_C(1));
+	EXPECT(me, pushes >= load->rounds * (uint64_t)load->conns);
+	device_expect(me, &after, pushes, 0);
+	/* Credit that no result can carry in time costs the box a message of its own, under load. */
+	if (me->rank == 0)
+		device_expect(me, &box_after, me->world * pushes, load->idle ? 0 : me->world * pushes / 20);
+	member_meet(me);
+	member_leave(me);
+}
+
+static void one_request_a_chunk(void **state)
+{
+	static const struct device_load loads[] = {
+		{.keys = 1, .elements = 1024, .rounds = 40, .conns = 1, .idle = true},
+		{.keys = 1, .elements = 4 << 20, .rounds = 2, .conns = 2},
+		{.keys = 160, .elements = 16384, .rounds = 2, .conns = 2},
+	};
+
+	for (size_t i = 0; i < sizeof(loads) / sizeof(loads[0]); i++)
+		crew_run(*state, 3, device_script, &loads[i]);
+}
+
+static void registrations_expect(struct member *me, uint64_t count)
+{
+	EXPECT(me, memory_stats(me).registrations == count);
+}
+
+/*
+ * A connection has a region of its own, for headers and small results: one where either end has one port, and with several a
+ * multiple of it. Then come the library's two, gradients and results of all keys, when the first of
+ * them is lent; and one for each that the caller registers. Keys, chunks and rounds cost none.
+ */
+static void registrations_script(struct member *me)
+{
+	float *mine[2] = {calloc(MEMORY_ELEMENTS, sizeof(float)), calloc(MEMORY_ELEMENTS, sizeof(float))};
+	const struct device_load *load = me->arg;
+	const void *result[DEVICE_KEYS_MAX];
+	void *push[DEVICE_KEYS_MAX];
+	uint64_t own;
+
+	own = device_start(me, push, result);
+	EXPECT(me, own >= load->conns && own % load->conns == 0);
+	registrations_expect(me, own + 2);
+	device_rounds(me, push, result);
+	registrations_expect(me, own + 2);
+	for (unsigned i = 0; i < 2; i++) {
+		EXPECT_RC(me, phub_mem_register(me->phub, mine[i], MEMORY_BYTES), 0);
+		registrations_expect(me, own + 3 + i);
+	}
+	for (unsigned k = 0; k < load->keys && k < 2; k++)
+		EXPECT_RC(me, phub_push_pull(me->phub, (int)k, mine[k], mine[k], 0), 0);
+	for (unsigned k = 2; k < load->keys; k++)
+		EXPECT_RC(me, phub_push_pull(me->phub, (int)k, push[k], NULL, 0), 0);
+	EXPECT_RC(me, phub_wait(me->phub, PHUB_ALL, PHUB_TIMEOUT_DEFAULT), 0);
+	registrations_expect(me, own + 4);
+	EXPECT_RC(me, phub_mem_unregister(me->phub, mine[0]), 0);
+	EXPECT_RC(me, phub_mem_register(me->phub, mine[0], MEMORY_BYTES), 0);
+	device_rounds(me, push, result);
+	registrations_expect(me, own + 5);
+	member_leave(me);
+	free(mine[0]);
+	free(mine[1]);
+}
+
+static void registrations_are_constant(void **state)
+{
+	static const struct device_load loads[] = {
+		{.keys = 1, .elements = 100, .rounds = 3, .conns = 1},
+		{.keys = 1, .elements = MEMORY_ELEMENTS, .rounds = 3, .conns = 2},
+		{.keys = DEVICE_KEYS_MAX, .elements = MEMORY_ELEMENTS, .rounds = 3, .conns = 2},
+	};
+
+	for (size_t i = 0; i < sizeof(loads) / sizeof(loads[0]); i++)
+		crew_run(*state, 2, registrations_script, &loads[i]);
+}
+
+const struct CMUnitTest exchange_rdma_cases[] = {
+	cmocka_unit_test(one_request_a_chunk),
+	cmocka_unit_test(registrations_are_constant),
+};
+const size_t exchange_rdma_count = sizeof(exchange_rdma_cases) / sizeof(exchange_rdma_cases[0]);

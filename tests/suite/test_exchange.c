@@ -69,7 +69,7 @@ static void scene_add(struct CMUnitTest *cases, size_t *at, const struct CMUnitT
 static int run_scene(const struct scene *scene)
 {
 	size_t most = exchange_sum_count + exchange_step_count + exchange_memory_count + exchange_life_count +
-		      exchange_error_count + exchange_device_count + exchange_thread_count;
+		      exchange_error_count + exchange_device_count + exchange_rdma_count + exchange_thread_count;
 	struct CMUnitTest *cases = calloc(most, sizeof(*cases));
 	size_t count = 0;
 	int failed;
@@ -84,6 +84,8 @@ static int run_scene(const struct scene *scene)
 		scene_add(cases, &count, exchange_error_cases, exchange_error_count);
 		scene_add(cases, &count, exchange_device_cases, exchange_device_count);
 	}
+	if (scene->core_cases && scene->one_sided)
+		scene_add(cases, &count, exchange_rdma_cases, exchange_rdma_count);
 	if (scene->core_cases && strcmp(scene->transport, "loop") != 0)
 		scene_add(cases, &count, exchange_thread_cases, exchange_thread_count);
 	scene_now = scene;

@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""RDMA as an operator meets it: which ports there are and why one cannot be used, limits, names that are wrong, and the DSCP
-of what goes over the wire.
+"""RDMA as an operator meets it: which ports there are and why one cannot be used, limits, names that are wrong, what an
+exchange costs the devices, and the DSCP of what goes over the wire.
 
 vm: -w 2
 """
@@ -172,6 +172,31 @@ def exchange(*more):
             "10.81.0.1", "--set", "rdma=node1", "--set", "memory_max=2MiB", "--json", *more]
 
 
+def counted(workers, size, rounds):
+    """What `phub bench exchange` counts at one worker's connection, by one port at each end."""
+    out, _ = phub("bench", "exchange", "--transport", "verbs", "--workers", workers, "--bytes", size, "--rounds", rounds,
+                  "--cores", 1, "--set", "rdma=node1", "--json", env={"PHUB_RDMA": "node2"})
+    found = json.loads(out)
+    rig.say(", ".join(f"{key} {value:.3f}" for key, value in found.items() if "_per_c" in key or key.startswith("reg")))
+    return found
+
+
+def work():
+    """what devices have to do for an exchange: requests, doorbells, completions, regions of memory"""
+    in_the_machine()
+    idle, loaded = counted(1, "4KiB", 300), counted(4, "16MiB", 4)
+    for who in ("worker", "box"):
+        check(idle[f"{who}_doorbells_per_chunk"] >= 1, f"one chunk at a time has a doorbell of its own: {idle}")
+        check(loaded[f"{who}_doorbells_per_chunk"] < 0.5, f"{who}: doorbells under load: {loaded}")
+        # The hundredths are nudges, which come when nothing else does for a while (rounds of 4 workers on one processor), and
+        # the box's grants of credit that no result could carry. The exchange suite counts without nudges.
+        for found in (idle, loaded):
+            check(1 <= found[f"{who}_posts_per_chunk"] < 1.1, f"{who}: requests: {found}")
+        check(loaded[f"{who}_posts_per_completion"] > 10, f"{who}: completions: {loaded}")
+    # The connection's own to the box's one core, and phub_alloc()'s two: all gradients, all results.
+    check(idle["registrations_per_worker"] == loaded["registrations_per_worker"] == 3, f"{idle} {loaded}")
+
+
 def listen_to(sock, seen, ended):
     """{address of the sender: the DSCPs and ECN bits of its RoCE packets}"""
     while not ended.is_set():
@@ -209,4 +234,4 @@ def dscp():
     holds(err, "PHUB_RDMA_DSCP='64' is no DSCP; allowed: 0 to 63")
 
 
-sys.exit(rig.run([topo, port_down, wrong_names, rights, limits, dscp]))
+sys.exit(rig.run([topo, port_down, wrong_names, rights, limits, work, dscp]))
