@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What libphub takes for a result and what not, when a round is over, and what a push says of its urgency: one worker
- * against the fake box.
+ * What libphub takes for a result and what not, when a round is over, what becomes of one whose push cannot be sent,
+ * and what a push says of its urgency: one worker against the fake box.
  */
 #include "tests/unit/fake_box.h"
 
@@ -44,7 +44,7 @@ static void rig_run(struct rig *r, uint64_t ns)
  * Key 0 is large, 1 and 2 share a chunk. With a time: messages may get lost (but none does), and that a payload was
  * read is told within it.
  */
-static void rig_open(struct rig *r, uint64_t sent_late_ns)
+static void rig_open_over(struct rig *r, const struct transport_ops *const *transports, uint64_t sent_late_ns)
 {
 	struct loop_plan net = {.seed = 1,
 		.hosts = 4,
@@ -63,6 +63,8 @@ static void rig_open(struct rig *r, uint64_t sent_late_ns)
 	o.rank = 0;
 	o.world = 1;
 	fake_site_init(&r->site, r->net, 1, 0);
+	if (transports)
+		r->site.env.transports = transports;
 	assert_int_equal(client_open("phub://box/demo", &o, &r->site.env, &r->phub, &e), 0);
 	rig_run(r, 20 * MS);
 	assert_int_equal(phub_key(r->phub, "big", PHUB_F32, BIG, 0, 0), 0);
@@ -71,6 +73,11 @@ static void rig_open(struct rig *r, uint64_t sent_late_ns)
 	assert_int_equal(client_start_begin(r->phub, &e), 0);
 	rig_run(r, 20 * MS);
 	assert_int_equal(client_started(r->phub), 0);
+}
+
+static void rig_open(struct rig *r, uint64_t sent_late_ns)
+{
+	rig_open_over(r, NULL, sent_late_ns);
 }
 
 static void rig_close(struct rig *r)
@@ -212,6 +219,52 @@ static void a_round_ends_when_nothing_is_read(void **state)
 	rig_close(&r);
 }
 
+/* ---- a transport that cannot send ---- */
+
+static struct queue_ops broken_queue_ops;
+
+static int broken_send(
+	struct queue *q, struct conn *c, const struct wire_header *header, const void *payload, void *cookie)
+{
+	(void)q;
+	(void)c;
+	(void)header;
+	(void)payload;
+	(void)cookie;
+	return -EIO;
+}
+
+static int broken_queue_create(struct transport *t, struct queue **out, struct err *e)
+{
+	int rc = transport_loop.queue_create(t, out, e);
+
+	if (rc == 0) {
+		broken_queue_ops = *(*out)->ops;
+		broken_queue_ops.send = broken_send;
+		(*out)->ops = &broken_queue_ops;
+	}
+	return rc;
+}
+
+/* The connection is still there and no event tells of its end: what send() said ends the session, by name and soon. */
+static void a_send_that_fails_ends_the_session(void **state)
+{
+	struct transport_ops broken = transport_loop;
+	const struct transport_ops *const transports[] = {&broken, NULL};
+	static float data[BIG];
+	struct rig r;
+
+	(void)state;
+	broken.queue_create = broken_queue_create;
+	rig_open_over(&r, transports, 0);
+	assert_int_equal(phub_push_pull(r.phub, 0, data, data, 0), 0);
+	rig_run(&r, 700 * MS);
+	assert_int_equal(phub_test(r.phub, 0), -ECONNRESET);
+	assert_non_null(strstr(phub_error(), "to its core "));
+	assert_non_null(strstr(phub_error(), strerror(EIO)));
+	rig_close(&r);
+}
+
 /* ---- urgency ---- */
 
 static unsigned priority_of(struct rig *r, int left, int right)
@@ -247,6 +300,7 @@ int main(void)
 		cmocka_unit_test(only_the_result_is_taken),
 		cmocka_unit_test(a_damaged_result_is_dropped),
 		cmocka_unit_test(a_round_ends_when_nothing_is_read),
+		cmocka_unit_test(a_send_that_fails_ends_the_session),
 		cmocka_unit_test(a_chunk_is_as_urgent_as_its_keys),
 	};
 
