@@ -21,14 +21,13 @@ The points of an experiment take turns, run by run. Every run checks its sums; o
 import dataclasses
 import json
 import os
-import signal
 import sys
 import time
 
 import paper_report
 import report
 from run import MODELS, commit, memory_available
-from systems import BUILD, CPUS, OUT, Failure, cpus_busy, forget, run_and_wait, run_program
+from systems import BUILD, CPUS, OUT, Failure, asked, cpus_busy, forget, make_ready, run_and_wait, run_program
 
 EXPERIMENTS = ["scaling", "chunks", "wide", "fused", "jobs"]
 SIZES = ["quick", "full", "smoke"]
@@ -190,21 +189,16 @@ def usage():
 
 
 def main():
-    words = sys.argv[1:]
-    rows, runs = os.environ.get("ROWS") or "quick", os.environ.get("RUNS") or "5"
-    if rows not in SIZES or not runs.isdigit() or int(runs) < 1:
+    words, wanted = sys.argv[1:], asked(SIZES)
+    if not wanted:
         return usage()
     if words in (["--report"], ["--readme"]):
         return report.put_into_readme([paper_report.part], say) if words == ["--readme"] else paper_report.write(say)
     if set(words) - set(EXPERIMENTS):
         return usage()
-    for program in ("phub", "phubd"):
-        if not os.access(BUILD / program, os.X_OK):
-            say(f"no {program} in {BUILD}: run make")
-            return 1
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # started with & in a script it would be ignored
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    failures = measure_all([name for name in EXPERIMENTS if name in words or not words], rows, int(runs))
+    if not make_ready(say):
+        return 1
+    failures = measure_all([name for name in EXPERIMENTS if name in words or not words], *wanted)
     paper_report.write(say)
     return 1 if failures else 0
 

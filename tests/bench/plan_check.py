@@ -23,7 +23,6 @@ import functools
 import json
 import math
 import os
-import signal
 import statistics
 import sys
 import time
@@ -31,7 +30,7 @@ import time
 import rack
 import report
 from run import commit
-from systems import BUILD, CPUS, OUT, Failure, run_and_wait, run_program
+from systems import BUILD, CPUS, OUT, Failure, asked, make_ready, run_and_wait, run_program
 
 WITHIN = 0.15
 WIRE_MBIT = 200  # of a worker's link; the box has as much as all of them
@@ -213,11 +212,12 @@ def poster_rows(costs):
     return table
 
 
-def write(results, judge, runs, seconds):
+def write(results, which, judge, runs, seconds):
     table, wrong = rows(results, judge)
+    kind = f"judged by {judge}" if which == "full" else "a smoke test"
     text = [MARKS[0],
             f"{CPUS} CPUs ({report.cpu_name()}), commit {commit()}; `tests/bench/plan_check.py`, {seconds:.0f} s, medians of "
-            f"{runs} runs, points and calibrations taking turns, judged by {judge}; (smallest to largest). CPU: seconds per GB, of the box where its cores limit, else of box and workers.", "",
+            f"{runs} runs, points and calibrations taking turns, {kind}; (smallest to largest). CPU: seconds per GB, of the box where its cores limit, else of box and workers.", "",
             *report.as_table(["exchange", "limit", "planned /s", "measured /s", "planned / measured", "CPU, the same", "verdict"],
                              "llrrrrl", table), "",
             "The paper's box, all workers together (from posters, read by eye, a model of about ResNet-18's size; planned: what its "
@@ -236,25 +236,25 @@ def part():
     path = OUT / "plan.md"
     new = path.read_text()
     if "| wrong |" in new or "judged by rate" not in new:
-        raise ValueError("a prediction was wrong, or CPU seconds were judged instead of rates")
+        raise ValueError("a prediction was wrong, or rates were not judged: a smoke test, or CPU seconds")
     return MARKS, report.between_marks(new, path, MARKS)[1]
 
 
 def main():
-    words, which = sys.argv[1:], os.environ.get("POINTS") or "full"
-    runs, judge = os.environ.get("RUNS") or "5", os.environ.get("JUDGE") or "rate"
-    right = which in ("full", "smoke") and judge in ("rate", "cpu") and runs.isdigit() and int(runs) > 0
-    if words not in ([], ["--readme"]) or not right:
+    words, wanted, judge = sys.argv[1:], asked(("full", "smoke"), "POINTS", "full"), os.environ.get("JUDGE") or "rate"
+    if words not in ([], ["--readme"]) or not wanted or judge not in ("rate", "cpu"):
         print("usage: [RUNS=N] [POINTS=full|smoke] [JUDGE=rate|cpu] plan_check.py [--readme]", file=sys.stderr)
         return 2
     if words:
         return report.put_into_readme([part], say)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    if not make_ready(say):
+        return 1
+    which, runs = wanted
     began = time.monotonic()
     try:
         with open(OUT / "plan.jsonl", "w") as lines:
-            results = measure(which, int(runs), lambda **record: lines.write(json.dumps(record) + "\n"))
-        wrong = write(results, judge, runs, time.monotonic() - began)
+            results = measure(which, runs, lambda **record: lines.write(json.dumps(record) + "\n"))
+        wrong = write(results, which, judge, runs, time.monotonic() - began)
     except Failure as failure:
         say(f"FAILED: {failure}")
         return 1

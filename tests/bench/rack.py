@@ -35,7 +35,6 @@ import json
 import math
 import os
 import selectors
-import signal
 import socket
 import statistics
 import subprocess
@@ -45,8 +44,8 @@ import time
 import rack_report
 import report
 from run import Row, commit
-from systems import (BUILD, CONTROL, CPUS, OUT, SET_UP, Failure, Gloo, OpenMpi, Phub, Place, cpus_busy, end, forget,
-                     run_program)
+from systems import (BUILD, CONTROL, CPUS, OUT, SET_UP, Failure, Gloo, OpenMpi, Phub, Place, asked, cpus_busy, end, forget,
+                     make_ready, run_program)
 
 NETWORK, BOX, PORT = "10.99.0.0/24", "10.99.0.254", 9999
 LINK = "uplink"  # the device that leads to the switch, in every namespace
@@ -479,8 +478,8 @@ def main():
         return enter(*words[1:])
     if words[:1] == ["--stream"]:
         return stream(words[1:])
-    which, runs, mbit = os.environ.get("ROWS") or "quick", os.environ.get("RUNS") or "5", os.environ.get("RATE") or "500"
-    if (words not in ([], ["--report"], ["--readme"]) or which not in WORKERS or not runs.isdigit() or int(runs) < 1 or
+    wanted, mbit = asked(WORKERS), os.environ.get("RATE") or "500"
+    if (words not in ([], ["--report"], ["--readme"]) or not wanted or
             not mbit.isdigit() or not RATE_MIN <= int(mbit) <= 100000):
         print(f"usage: [RUNS=N] [ROWS={'|'.join(WORKERS)}] [RATE=MBIT] rack.py [--report | --readme]", file=sys.stderr)
         return 2
@@ -488,18 +487,14 @@ def main():
         return report.put_into_readme([rack_report.part], say)
     if words == ["--report"]:
         return rack_report.write(say)
-    for program in ("phub", "phubd"):
-        if not os.access(BUILD / program, os.X_OK):
-            say(f"no {program} in {BUILD}: run make")
-            return 1
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    if not make_ready(say):
+        return 1
     forget("rack.jsonl", "rack.md", "rack.png")
     reason = why_not()
     if reason:
         say(f"skipped: {reason}")
         return 0
-    trouble = measure(which, int(runs), int(mbit))
+    trouble = measure(*wanted, int(mbit))
     rack_report.write(say)
     return 1 if trouble else 0
 

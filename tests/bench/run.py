@@ -19,7 +19,6 @@ import dataclasses
 import json
 import math
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -27,8 +26,8 @@ import time
 import paper_report
 import rack_report
 import report
-from systems import (BUILD, CPUS, OUT, ROOT, Failure, Phub, cpus_busy, forget, host_place, make_peers, namespace_place,
-                     run_and_wait, run_program)
+from systems import (BUILD, CPUS, OUT, ROOT, Failure, Phub, asked, cpus_busy, forget, host_place, make_peers, make_ready,
+                     namespace_place, run_and_wait, run_program)
 
 TRIAL_BYTES_MAX = 16_000_000  # larger rows take the best of this size, and of Open MPI's the best few again at theirs
 FINALISTS = 2
@@ -266,20 +265,15 @@ def commit():
 
 
 def main():
-    words = sys.argv[1:]
-    which, runs = os.environ.get("ROWS") or "quick", os.environ.get("RUNS") or "5"
-    if words not in ([], ["--report"], ["--readme"]) or which not in ROW_SETS or not runs.isdigit() or int(runs) < 1:
+    words, wanted = sys.argv[1:], asked(ROW_SETS)
+    if words not in ([], ["--report"], ["--readme"]) or not wanted:
         print(f"usage: [RUNS=N] [ROWS={'|'.join(ROW_SETS)}] run.py [--report | --readme]", file=sys.stderr)
         return 2
     if words == ["--readme"]:
         return report.put_into_readme([report.part, rack_report.part, paper_report.part], say)
-    for program in ("phub", "phubd"):
-        if not os.access(BUILD / program, os.X_OK):
-            say(f"no {program} in {BUILD}: run make")
-            return 1
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # started with & in a script it would be ignored
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    trouble = 0 if words else measure(which, int(runs))
+    if not make_ready(say):
+        return 1
+    trouble = 0 if words else measure(*wanted)
     report.write(say)
     return 1 if trouble else 0
 

@@ -39,6 +39,23 @@ def run_program(main, say):
         sys.exit(130)
 
 
+def asked(sizes, name="ROWS", default="quick"):
+    """What the environment asks for: one of `sizes` in the variable `name`, and RUNS. None where that makes no sense."""
+    which, runs = os.environ.get(name) or default, os.environ.get("RUNS") or "5"
+    return (which, int(runs)) if which in sizes and runs.isdigit() and int(runs) > 0 else None
+
+
+def make_ready(say):
+    """Before something is measured: is it built? Signals will end us in good order."""
+    for program in ("phub", "phubd"):
+        if not os.access(BUILD / program, os.X_OK):
+            say(f"no {program} in {BUILD}: run make")
+            return False
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # started with & in a script it would be ignored
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    return True
+
+
 class Failure(Exception):
     """A system did not do what it should: the whole run fails."""
 

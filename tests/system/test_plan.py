@@ -238,16 +238,19 @@ def formulae():
 
 
 def against_measurement():
-    """plan_check.py calibrates, predicts and measures, in small"""
+    """plan_check.py calibrates, predicts and measures, in small, which is not for README"""
     with tempfile.TemporaryDirectory() as out:
-        done = subprocess.run([CHECK], env={**rig.QUIET, "POINTS": "smoke", "RUNS": "1", "BUILD": str(rig.BUILD), "OUT": out},
-                              capture_output=True, text=True, timeout=250)
+        settings = {"env": {**rig.QUIET, "POINTS": "smoke", "RUNS": "1", "BUILD": str(rig.BUILD), "OUT": out},
+                    "capture_output": True, "text": True, "timeout": 250}
+        done = subprocess.run([CHECK], **settings)
         check(done.returncode == 0, done.stderr[-1500:])
         text = pathlib.Path(out, "plan.md").read_text()
         check("| shm, 2 workers, cores 1, 1MB |" in text and "| tcp, 2 workers" in text and "| 8 | " in text, text)
         check("on links of" in text or "shaped links are left out" in done.stderr, text + done.stderr)
         costs = [json.loads(line) for line in pathlib.Path(out, "bench/plan_costs.jsonl").read_text().splitlines()]
         check({line["transport"] for line in costs if line.get("plan") == "cost"} == {"shm", "tcp"}, str(costs))
+        done = subprocess.run([CHECK, "--readme"], **{**settings, "env": {**settings["env"], "POINTS": "full"}})
+        check(done.returncode == 1 and "a smoke test" in done.stderr, f"{done.returncode}: {done.stderr}")
 
 
 if __name__ == "__main__":
