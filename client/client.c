@@ -199,6 +199,13 @@ static unsigned client_exchange(phub_t *p, uint64_t now_ns)
 		exchange_broken_there(x, s->broken[s->broken_count].core, s->broken[s->broken_count].why, now_ns);
 	}
 	count += exchange_progress(x, now_ns);
+	for (uint32_t i = 0; x->broken > 0 && i < x->lane_count; i++) {
+		struct lane *lane = &x->lanes[i];
+
+		if (lane->untold && s->state == SESSION_STARTED && !s->verdict.code)
+			client_session_broke(s, lane->core, lane->why[0] ? lane->why : strerror(-lane->error));
+		lane->untold = false;
+	}
 	s->carries = x->broken > 0 && x->transport->ops->signal_take ? x->transport : NULL;
 	return count;
 }

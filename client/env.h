@@ -20,7 +20,7 @@ struct client_env {
 	/* NULL-terminated, best first; the last one is taken without asking whether it reaches the box. */
 	const struct transport_ops *const *transports;
 	struct transport_config config;
-	int node; /* NUMA node that the process is on, or MEM_NODE_ANY */
+	int node;  /* NUMA node that the process is on, or MEM_NODE_ANY */
 	void *ctx; /* of dial() and now() */
 };
 

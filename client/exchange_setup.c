@@ -271,6 +271,7 @@ bool exchange_break(struct exchange *x, struct lane *lane, int error, const char
 	if (was_up) {
 		lane_note(lane, why);
 		lane->error = error;
+		lane->untold = true;
 		x->broken++;
 		x->breaks++;
 	}
@@ -286,8 +287,11 @@ void exchange_broken_there(struct exchange *x, uint32_t core, const char *why, u
 		struct lane *lane = &x->lanes[i];
 
 		/* One that is being made has taken the place of the one that is meant. */
-		if (lane->core == core && lane->state == LANE_UP && !exchange_break(x, lane, -ECONNRESET, why, now_ns))
+		if (lane->core != core || lane->state != LANE_UP)
+			continue;
+		if (!exchange_break(x, lane, -ECONNRESET, why, now_ns))
 			exchange_lose(x, lane, -ECONNRESET, why, now_ns);
+		lane->untold = false;
 	}
 }
 

@@ -90,6 +90,7 @@ struct lane {
 	uint64_t opened_ns; /* when the connection that is there was made */
 	uint64_t redial_ns; /* LANE_BROKEN: when to begin another */
 	uint8_t redials;    /* since broke_ns */
+	bool untold;        /* that it broke: the box is not told yet */
 	bool finished;      /* the box has said that no result comes any more */
 	uint32_t core;
 	struct conn *conn;

@@ -221,6 +221,18 @@ int client_say_keys(struct client_session *s)
 
 /* ---- the short ones ---- */
 
+int client_say_broken(struct client_session *s, uint32_t core, const char *text)
+{
+	Phub__Control control = PHUB__CONTROL__INIT;
+	Phub__Broken broken = PHUB__BROKEN__INIT;
+
+	broken.core = core;
+	broken.text = (char *)(uintptr_t)text;
+	control.message_case = PHUB__CONTROL__MESSAGE_BROKEN;
+	control.broken = &broken;
+	return client_say(s, &control);
+}
+
 int client_say_barrier(struct client_session *s, uint64_t id)
 {
 	Phub__Control control = PHUB__CONTROL__INIT;

@@ -17,6 +17,7 @@ int client_say_job(struct client_session *s, const char *transport, uint32_t chu
 /* Says as many of the keys as the writer should hold now. */
 int client_say_keys(struct client_session *s);
 int client_say_hyper(struct client_session *s, uint32_t version);
+int client_say_broken(struct client_session *s, uint32_t core, const char *text);
 int client_say_barrier(struct client_session *s, uint64_t id);
 int client_say_heartbeat(struct client_session *s, uint64_t stamp);
 int client_say_who(struct client_session *s, const struct client_subject *subject);

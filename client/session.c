@@ -334,6 +334,11 @@ void client_session_hyper(struct client_session *s, uint32_t version)
 	client_session_said(s, client_say_hyper(s, version));
 }
 
+void client_session_broke(struct client_session *s, uint32_t core, const char *text)
+{
+	client_session_said(s, client_say_broken(s, core, text));
+}
+
 void client_session_barrier(struct client_session *s)
 {
 	if (s->barrier == s->barrier_told)

@@ -132,6 +132,9 @@ int client_session_start(
 /* STARTED -> JOINED: the key table is forgotten. */
 void client_session_restart(struct client_session *s);
 
+/* The connection to this core broke, and `text` says how. On error the session is over. */
+void client_session_broke(struct client_session *s, uint32_t core, const char *text);
+
 /* Sends version `version` of settings->groups. On error the session is over. */
 void client_session_hyper(struct client_session *s, uint32_t version);
 

@@ -47,7 +47,7 @@ unsigned rails_of_core(const struct rails_port *box, unsigned count, uint32_t co
 
 	count = count < RAILS_PORTS_MAX ? count : RAILS_PORTS_MAX;
 	for (unsigned i = 0; i < count; i++)
-		least = box[i].distance < least ? box[i].distance : least;
+		least = box[i].distance && box[i].distance < least ? box[i].distance : least;
 	for (unsigned i = 0; i < count; i++)
 		if (box[i].distance == least)
 			near[found++] = (uint8_t)i;
@@ -60,7 +60,9 @@ unsigned rails_of_core(const struct rails_port *box, unsigned count, uint32_t co
 /* What is the best that a pair of ports can be? The lower the better. */
 static uint32_t rails_rank(const struct rails_port *worker, const struct rails_port *box)
 {
-	return (RAILS_IPV4_NET - rails_alike(worker->gid, box->gid)) << 16 | (uint32_t)box->distance << 8 |
+	uint32_t down = worker->distance == 0 || box->distance == 0;
+
+	return down << 24 | (RAILS_IPV4_NET - rails_alike(worker->gid, box->gid)) << 16 | (uint32_t)box->distance << 8 |
 	       worker->distance;
 }
 

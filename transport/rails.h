@@ -18,7 +18,7 @@ enum {
 
 struct rails_port {
 	uint8_t gid[RAILS_GID_BYTES];
-	uint8_t distance; /* from whoever is to use it */
+	uint8_t distance; /* from whoever is to use it; 0: nobody can, it is down at present */
 };
 
 /* Indexes of the worker's and the box's port that one rail connects. */
@@ -42,9 +42,9 @@ bool rails_same_network(const uint8_t *a, const uint8_t *b);
 unsigned rails_of_core(const struct rails_port *box, unsigned count, uint32_t core, uint8_t out[RAILS_MAX]);
 
 /*
- * The pairs of ports for a connection to core `core`. Each is in one network where any are; of those it takes the
- * nearest to the core, of those the nearest to the worker, and spreads over these: as many pairs as the end with more
- * of them has, RAILS_MAX at most. Returns how many; both counts are 1 to RAILS_PORTS_MAX.
+ * The pairs of ports for a connection to core `core`. None is down and each in one network, where there are such; of
+ * those it takes the nearest to the core, of those the nearest to the worker, and spreads over these: as many pairs as
+ * the end with more of them has, RAILS_MAX at most. Returns how many; both counts are 1 to RAILS_PORTS_MAX.
  */
 unsigned rails_choose(const struct rails_port *worker, unsigned worker_count, const struct rails_port *box,
 	unsigned box_count, uint32_t core, struct rails_pair out[RAILS_MAX]);

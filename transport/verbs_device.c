@@ -416,8 +416,8 @@ static void verbs_names(struct ibv_device **list, int devices, char *out, size_t
 		at += (size_t)snprintf(out + at, bytes - at, "%s%s", i ? ", " : "", ibv_get_device_name(list[i]));
 }
 
-static int verbs_none(const char *interface, const struct verbs_tried *tried,
-	struct ibv_device **list, int devices, struct err *e)
+static int verbs_none(
+	const char *interface, const struct verbs_tried *tried, struct ibv_device **list, int devices, struct err *e)
 {
 	char names[VERBS_LIST_MAX];
 
@@ -515,6 +515,13 @@ void verbs_device_close(struct verbs_device *d)
 {
 	ibv_dealloc_pd(d->pd);
 	ibv_close_device(d->context);
+}
+
+bool verbs_device_is_up(const struct verbs_device *d)
+{
+	struct ibv_port_attr port;
+
+	return ibv_query_port(d->context, d->port, &port) == 0 && port.state == IBV_PORT_ACTIVE;
 }
 
 void verbs_device_listen(struct verbs_device *d)

@@ -29,12 +29,15 @@ struct verbs_device {
 
 /*
  * Opens the usable ports that `wanted` names ("DEVICE[:PORT][@GID],..."; NULL: all), nearest to `interface` alone when
- * that is given. Returns how many (1..max), or -ENODEV with what there is and why it cannot be used in `e`, also when one
- * of the names is of no port here, -ENOMEM.
+ * that is given. Returns how many (1..max), or -ENODEV with what there is and why it cannot be used in `e`, also when
+ * one of the names is of no port here, -ENOMEM.
  */
 int verbs_devices_open(
 	const char *wanted, const char *interface, struct verbs_device *out, unsigned max, struct err *e);
 void verbs_device_close(struct verbs_device *d);
+
+/* Is its port up at this time? Asks the device. */
+bool verbs_device_is_up(const struct verbs_device *d);
 
 /* Reads what the device has to say of itself (a port down, a device gone), logs it and keeps it. Never blocks. */
 void verbs_device_listen(struct verbs_device *d);

@@ -39,8 +39,8 @@ enum {
 	VERBS_DEVICES_MAX = RAILS_PORTS_MAX, /* ports that are opened */
 	VERBS_RAILS_MAX = RAILS_MAX,         /* of a connection */
 	VERBS_QUEUES_MAX = 256,              /* whose node a box tells workers of */
-	VERBS_SEND_SLOTS = 128,     /* of a rail: messages that are not known to be done; a power of 2 */
-	VERBS_SEND_BYTES = 2 << 20, /* of a connection, when the configuration names no other bound */
+	VERBS_SEND_SLOTS = 128,              /* of a rail: messages that are not known to be done; a power of 2 */
+	VERBS_SEND_BYTES = 2 << 20,          /* of a connection, when the configuration names no other bound */
 	VERBS_SIGNAL_EVERY = 16,
 	VERBS_WCS = 32,        /* completions of one ibv_poll_cq() */
 	VERBS_SPARE_SLOTS = 2, /* of a connection: for nudges, which take no credit */
@@ -305,7 +305,7 @@ struct verbs {
 	struct transport transport;
 	struct verbs_device devices[VERBS_DEVICES_MAX];
 	unsigned device_count;
-	struct verbs_queue *queue; /* worker: the one */
+	struct verbs_queue *queue;        /* worker: the one */
 	int queue_node[VERBS_QUEUES_MAX]; /* by number: a box's core has the queue of its own */
 	unsigned queue_count;             /* that were made */
 	/* Cores put what control gets: never on the way of a chunk. */

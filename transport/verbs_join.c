@@ -12,7 +12,7 @@
  *                                                             zero, rails 1, rails * 40
  *      gone     type 5, code 4: from either end, at any time
  *
- *      port     GID 16, rate in Mbit/s 4, LID 2, MTU 1, distance from the core 1 (10: near, see rails.h)
+ *      port     GID 16, rate in Mbit/s 4, LID 2, MTU 1, distance from the core 1 (10: near, 0: down; see rails.h)
  *      rail     GID 16, rate 4, LID 2, MTU 1, box's port 1, queue pair 4, PSN 4, bell 4, rkey of fixed buffers 4 or
  * zero
  */

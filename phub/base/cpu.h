@@ -48,7 +48,8 @@ int cpu_node(const char *sysfs, int cpu);
  */
 int cpu_node_distance(const char *sysfs, int from, int to);
 
-/* The node on which all CPUs lie that the calling thread may run on. `sysfs` likewise. -ENOENT: there is no one such. */
+/* The node on which all CPUs lie that the calling thread may run on. `sysfs` likewise. -ENOENT: there is no one such.
+ */
 int cpu_node_allowed(const char *sysfs);
 
 /* Bytes of the second-level cache, which on every machine of today is a core's own; 0: unknown. Any thread. */

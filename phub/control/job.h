@@ -167,6 +167,9 @@ void job_missing(struct control *c, struct job *job, const struct mail *mail);
 /* A mail from a core, about whatever job. */
 void job_mail(struct control *c, const struct mail *mail);
 
+/* A worker says that its end of the connection to this core broke. */
+void job_hear_broken(struct session *s, uint32_t core, const char *text);
+
 /* "key 'fc.weight'", or "key 'a' (and 3 more of its chunk)". `at`: a byte in the chunk, or UINT32_MAX for all of it. */
 void job_chunk_keys(const struct job *job, uint32_t chunk, uint32_t at, char *out, size_t bytes);
 

@@ -5,6 +5,7 @@
  */
 #include "phub/control/job.h"
 
+#include <ctype.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -124,6 +125,37 @@ static void job_link_broken(struct job *job, const struct mail *mail, const char
 		job->name, mail->rank, m->peer, m->transport, mail->core, text,
 		(double)job->control->config->lost_ms / 1e3);
 	session_write_broken(m->session, mail->core, text);
+}
+
+/* What the worker says of its own end is true for the worker alone: it ends nothing. */
+void job_hear_broken(struct session *s, uint32_t core, const char *text)
+{
+	static struct log_limit limit;
+	struct job *job = s->job;
+	struct member *m = &job->members[s->rank];
+	struct generation_link *link;
+	uint64_t quiet;
+
+	if (job->state != JOB_RUNNING || core >= job->generation->spec.core_count)
+		return;
+	link = generation_link(job->generation, s->rank, core);
+	if (link->serial == 0)
+		return;
+	if (link->ended_ns == 0)
+		link->ended_ns = job->control->now_ns;
+	m->link_renewed = false;
+	m->link_ended_ns = job->control->now_ns;
+	m->link_core = core;
+	m->link_error = -ECONNRESET;
+	snprintf(m->link_text, sizeof(m->link_text), "%s", text);
+	for (char *at = m->link_text; *at; at++)
+		*at = isprint((unsigned char)*at) ? *at : '?';
+	if (log_limit_pass(&limit, job->control->now_ns, 100000000ull, &quiet))
+		log_warn("job '%s' rank %u (%s) says that its %s connection to core %u broke: %s; it has %.1f s to "
+			 "connect "
+			 "again (%llu more were not logged)",
+			job->name, s->rank, m->peer, m->transport, core, m->link_text,
+			(double)job->control->config->lost_ms / 1e3, (unsigned long long)quiet);
 }
 
 static void job_link_closed(struct job *job, const struct mail *mail)

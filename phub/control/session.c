@@ -183,6 +183,9 @@ static void session_hear_member(struct session *s, const Phub__Control *m)
 	case PHUB__CONTROL__MESSAGE_BARRIER:
 		job_hear_barrier(s, m->barrier->id);
 		break;
+	case PHUB__CONTROL__MESSAGE_BROKEN:
+		job_hear_broken(s, m->broken->core, m->broken->text);
+		break;
 	case PHUB__CONTROL__MESSAGE_WHO:
 		job_hear_who(s, m->who);
 		break;

@@ -382,8 +382,8 @@ struct device_load {
 };
 
 /*
- * One request a message, one message a chunk, and one in 16 is signalled; what is alone has a doorbell of its own. How many
- * share one under load is a matter of time: phub bench tells (test_rdma_operator.py).
+ * One request a message, one message a chunk, and one in 16 is signalled; what is alone has a doorbell of its own. How
+ * many share one under load is a matter of time: phub bench tells (test_rdma_operator.py).
  */
 static void device_expect(struct member *me, const struct device_work *w, uint64_t chunks, uint64_t grants_max)
 {
@@ -484,9 +484,9 @@ static void registrations_expect(struct member *me, uint64_t count)
 }
 
 /*
- * A connection has a region of its own, for headers and small results: one where either end has one port, and with several a
- * multiple of it. Then come the library's two, gradients and results of all keys, when the first of
- * them is lent; and one for each that the caller registers. Keys, chunks and rounds cost none.
+ * A connection has a region of its own, for headers and small results: one where either end has one port, and with
+ * several a multiple of it. Then come the library's two, gradients and results of all keys, when the first of them is
+ * lent; and one for each that the caller registers. Keys, chunks and rounds cost none.
  */
 static void registrations_script(struct member *me)
 {

@@ -234,9 +234,9 @@ static int broken_send(
 	return -EIO;
 }
 
-static int broken_queue_create(struct transport *t, struct queue **out, struct err *e)
+static int broken_queue_create(struct transport *t, int node, struct queue **out, struct err *e)
 {
-	int rc = transport_loop.queue_create(t, out, e);
+	int rc = transport_loop.queue_create(t, node, out, e);
 
 	if (rc == 0) {
 		broken_queue_ops = *(*out)->ops;

@@ -195,6 +195,32 @@ static void no_common_network(void **state)
 	assert_int_equal(pairs[0].box, 1);
 }
 
+/* What is down is left alone while anything is up, in another network or far away; else it is as good as any. */
+static void ports_that_are_down(void **state)
+{
+	struct rails_port worker[] = {port(1, 200, RAILS_NEAR), port(2, 200, FAR)};
+	struct rails_port box[] = {port(1, 1, RAILS_NEAR), port(1, 2, RAILS_NEAR), port(2, 1, FAR)};
+	struct rails_pair pairs[RAILS_MAX];
+	uint8_t chosen[RAILS_MAX];
+
+	(void)state;
+	assert_int_equal(rails_choose(worker, 2, box, 3, 0, pairs), 2);
+	box[0].distance = 0;
+	assert_int_equal(rails_choose(worker, 2, box, 3, 0, pairs), 1);
+	assert_int_equal(pairs[0].box, 1);
+	assert_int_equal(pairs[0].worker, 0);
+	assert_int_equal(rails_of_core(box, 3, 0, chosen), 1);
+	assert_int_equal(chosen[0], 1);
+	worker[0].distance = 0;
+	assert_int_equal(rails_choose(worker, 2, box, 3, 0, pairs), 1);
+	assert_int_equal(pairs[0].box, 2);
+	assert_int_equal(pairs[0].worker, 1);
+	worker[1].distance = 0;
+	assert_int_equal(rails_choose(worker, 2, box, 3, 0, pairs), 1);
+	assert_int_equal(pairs[0].worker, 0);
+	assert_int_not_equal(pairs[0].box, 2);
+}
+
 static void networks(void **state)
 {
 	const uint8_t six[] = {0x20, 1, 0xd, 0xb8, 0, 1, 0, 0, 9, 9}, other[] = {0x20, 1, 0xd, 0xb8, 0, 1, 0, 1};
@@ -281,7 +307,8 @@ static void whatever_there_is(void **state)
 		unsigned least = UINT8_MAX;
 
 		for (unsigned i = 0; i < workers; i++)
-			worker[i] = port((unsigned)random_next(&seed) % nets, i, (uint8_t)(10 + random_next(&seed) % 3));
+			worker[i] =
+				port((unsigned)random_next(&seed) % nets, i, (uint8_t)(10 + random_next(&seed) % 3));
 		for (unsigned k = 0; k < boxes; k++)
 			box[k] = port((unsigned)random_next(&seed) % nets, k, (uint8_t)(10 + random_next(&seed) % 3));
 		count = rails_choose(worker, workers, box, boxes, (uint32_t)random_next(&seed), pairs);
@@ -313,6 +340,7 @@ int main(void)
 		cmocka_unit_test(uneven_networks),
 		cmocka_unit_test(nodes_that_nobody_knows),
 		cmocka_unit_test(no_common_network),
+		cmocka_unit_test(ports_that_are_down),
 		cmocka_unit_test(networks),
 		cmocka_unit_test(distances_of_the_kernel),
 		cmocka_unit_test(whatever_there_is),

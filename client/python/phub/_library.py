@@ -91,6 +91,11 @@ class Stats(ctypes.Structure):
             "rounds",
             "resent",
             "wait_ns",
+            "posts",
+            "doorbells",
+            "signalled",
+            "registrations",
+            "reconnects",
         )
     ]
 
