@@ -57,7 +57,8 @@ const struct option option_table[] = {
 		"a worker that is silent for so long is named to the others"},
 	{"lost_ms", OPTION_NUMBER, FIELD(lost_ms), 20, 3600000, {NULL}, "10000",
 		"a worker that is silent for so long is lost, and its job ends; results that are complete still go "
-		"out, for as long again but 5 s at most"},
+		"out, for as long again but 5 s at most. A data connection that broke (RDMA) has so long to be made "
+		"anew"},
 	{"handshake_ms", OPTION_NUMBER, FIELD(handshake_ms), 10, 600000, {NULL}, "5000",
 		"a stranger that has not proved itself by then is closed"},
 	{"sessions_max", OPTION_NUMBER, FIELD(sessions_max), 1, 65536, {NULL}, "4096", "control sessions at once"},
