@@ -294,7 +294,7 @@ test-programs: all $(TEST_PROGRAMS) $(CUDA_STAND_IN) $(SYSTEM_PROGRAMS) $(REPLAY
 
 # The probes above ran before deps installed anything, hence the second make.
 .PHONY: test
-test: deps-test ## build and run every test (TESTS=word: only those whose name holds it)
+test: deps-test ## build and run every test (TESTS=word: only those whose name holds it; -word: all others)
 	@$(MAKE) --no-print-directory test-programs $(if $(ARM_RUN),arm-programs)
 	@BUILD='$(BUILD)' SEEDS='$(SEEDS)' ARM_RUN='$(ARM_RUN)' VM='$(VM)' tests/run.sh $(TESTS)
 

@@ -4,6 +4,8 @@
 # The virtual machine that RDMA tests run in where there is no device (tests/vm): what the tests rely on that it does. Both
 # kinds of machine; a kind that cannot be had here is skipped. Speaks TAP.
 #
+# machines: that is what it tries
+#
 # Usage: tests/system/test_vm.sh [WORD...]    only those whose name holds one of the words
 set -u
 cd "$(dirname "$0")/../.." || exit 1

@@ -2,6 +2,8 @@
 /*
  * The shared-memory transport between ends that mean well: messages, and their end. Its rings, its setting up, its
  * sleeping and what a hostile peer can do to it are in test_shm_*.c; what every transport has to do in tests/suite.
+ *
+ * alone: it counts what is in /dev/shm
  */
 #include <dirent.h>
 #include <errno.h>
