@@ -7,6 +7,7 @@
 #
 # Usage: deploy/lint/lint.sh              checks the tree; exits 1 when anything is wrong
 #        deploy/lint/lint.sh --self-test  plants one violation of each kind and checks that it is found
+#        deploy/lint/lint.sh --headers    only: does every header compile by itself? All else is the same with every compiler
 #        deploy/lint/lint.sh --list-c     the C files that are checked
 #
 # Environment, as `make lint` sets it: CC, the compiler; LINT_CFLAGS, what it compiles with; BUILD, the folder whose gen/
@@ -64,6 +65,13 @@ headers_check() { # HEADER...
 	printf '%s\n' "$@" | grep -Ev "$TEMPLATES" |
 		xargs -r -P "$(nproc)" -I{} $CC $CFLAGS -fsyntax-only -x c -include {} -include {} /dev/null
 }
+
+if [[ ${1-} == --headers ]]; then
+	mapfile -t headers < <(list '*.h')
+	headers_check "${headers[@]}" || failed "headers, each by itself"
+	((status == 0)) && echo "lint: ${#headers[@]} headers: clean"
+	exit $status
+fi
 
 # Headers come in where they are included. The cache makes a second run look at changed files only.
 cppcheck_run() { # FILE...
