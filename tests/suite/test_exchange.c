@@ -5,7 +5,9 @@
  * see. A new transport gets a row in the table below. Run some rows, one, or some cases of it, with `test_exchange
  * shm`, `test_exchange shm-2` and `test_exchange shm-2 '*broadcast*'`.
  *
- * vm: -m 2048 -- verbs
+ * vm: -m 2048 -- verbs-2
+ * vm: -m 2048 -- verbs-1
+ * vm: -m 2048 -- verbs-4
  */
 #include <signal.h>
 #include <stdio.h>
