@@ -93,7 +93,7 @@ PROJECT_CFLAGS := $(BASE_CFLAGS) $(WARNINGS) $(WERROR) -I. -I$(BUILD)/gen -D_GNU
 PROJECT_LDFLAGS := -pthread -Wl,--gc-sections -Wl,--as-needed $(SAN_$(SAN)) $(LDFLAGS)
 
 # Kernels: no contraction, or compilers fuse multiply and add and the bits differ from the scalar specification.
-# They decode nothing, so fuzzers do without their checks, which take clang 40 s a file to compile.
+# They decode nothing, so fuzzers do without their checks, which take clang 40 s for kernels_avx2.c alone.
 KERNEL_CFLAGS := $(if $(SAN),,-O3) -ffp-contract=off
 flags_of = $(if $(filter aggregation/%,$(1)),$(KERNEL_CFLAGS)) \
 	$(if $(filter fuzzer,$(SAN)),$(if $(filter aggregation/kernels_%,$(1)),-fno-sanitize=all)) \
