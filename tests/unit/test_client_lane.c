@@ -376,6 +376,41 @@ static void a_refusal_loses_the_lane(void **state)
 	rig_close(&r);
 }
 
+/* By the next connection goes again what was not answered, the most urgent first, and what had not gone yet. */
+static void a_lane_rests_between_connections(void **state)
+{
+	struct rig r;
+
+	(void)state;
+	rig_open(&r, 3, false);
+	for (uint32_t i = 0; i < 5; i++)
+		rig_push(&r, i, (uint16_t)(9 - i), 0);
+	assert_int_equal(r.sent_count, 3); /* 0, 1 and 2: its credit */
+	r.flights[2].sends = 1;
+	rig_answer(&r, 0);
+	lane_rest(&r.lane);
+	assert_int_equal(r.drops, 1);
+	assert_int_equal(r.lane.state, LANE_BROKEN);
+	assert_int_equal(r.flights[2].sends, 0);
+	assert_int_equal(lane_pump(&r.lane, 0), 0);
+	assert_int_equal(r.group.resent, 0);
+
+	r.lane.conn = &r.conn;
+	r.drops = 0;
+	assert_int_equal(lane_open(&r.lane, 3), 0);
+	assert_int_equal(lane_pump(&r.lane, 0), 3);
+	assert_int_equal(r.group.resent, 1); /* 2; 3 and 4 had not gone, 1 has no credit yet */
+	for (unsigned i = 0; i < 3; i++) {
+		assert_int_equal(r.sent[3 + i].chunk, 4 - i);
+		assert_int_equal(r.sent[3 + i].seq, 1 + i);
+	}
+	lane_grant(&r.lane, 4);
+	assert_int_equal(lane_pump(&r.lane, 0), 1);
+	assert_int_equal(r.sent[6].chunk, 1);
+	assert_int_equal(r.group.pushes, 5);
+	rig_close(&r);
+}
+
 static void lost_pushes_are_repeated(void **state)
 {
 	struct rig r;
@@ -547,6 +582,7 @@ int main(void)
 		cmocka_unit_test(urgent_ones_overtake),
 		cmocka_unit_test(a_full_transport_is_waited_for),
 		cmocka_unit_test(a_refusal_loses_the_lane),
+		cmocka_unit_test(a_lane_rests_between_connections),
 		cmocka_unit_test(lost_pushes_are_repeated),
 		cmocka_unit_test(no_repetition_while_the_payload_is_read),
 		cmocka_unit_test(an_answer_makes_a_queued_repetition_pointless),
