@@ -338,7 +338,7 @@ void verbs_ports_from(const struct verbs *v, int node, struct rails_port *out)
 static void verbs_log_ports(const struct verbs *v, unsigned core)
 {
 	struct rails_port ports[VERBS_DEVICES_MAX];
-	char names[VERBS_RAILS_MAX * (RDMA_NAME_BYTES + 2)], name[RDMA_NAME_BYTES];
+	char names[VERBS_RAILS_MAX * (RDMA_NAME_BYTES + 2)] = "none: all are down", name[RDMA_NAME_BYTES];
 	uint8_t chosen[VERBS_RAILS_MAX];
 	unsigned count;
 	size_t at = 0;
