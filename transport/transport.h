@@ -243,6 +243,8 @@ struct transport_config {
 	const char *rdma;               /* verbs: "DEVICE[:PORT][@GID],...", or NULL for all that are usable */
 	bool rdma_fixed;                /* verbs, box: workers write pushes into buffers of their own; to compare */
 	uint64_t pinned_bytes;          /* verbs: memory that will be registered, as far as known; 0: not known */
+	uint64_t slots_bytes;           /* verbs, box: receive slots registered at start for each NUMA node of queues */
+	uint64_t slots_bytes_max;       /* ... and the most of all nodes together, as they grow; 0: no bound */
 	unsigned rdma_dscp;             /* verbs over RoCE v2: of what is sent, 0 to 63 */
 	uint16_t port_first, port_last; /* data ports that may be listened on; 0, 0: any */
 	struct loop_host *loop;         /* loop only: where on the network in memory (loop_net_host()) */

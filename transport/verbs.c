@@ -34,12 +34,15 @@ struct verbs_rail *verbs_find(const struct verbs_queue *q, uint32_t device_index
 	return r;
 }
 
+/* From here on poll() looks at its port. */
 static void verbs_hash_add(struct verbs_queue *q, struct verbs_rail *r)
 {
 	struct verbs_rail **at = verbs_hash(q, r->qpn);
 
 	r->next_hash = *at;
 	*at = r;
+	r->port->rails++;
+	q->live |= UINT32_C(1) << r->device_index;
 }
 
 static void verbs_hash_remove(struct verbs_queue *q, struct verbs_rail *r)
@@ -48,8 +51,11 @@ static void verbs_hash_remove(struct verbs_queue *q, struct verbs_rail *r)
 
 	while (*at && *at != r)
 		at = &(*at)->next_hash;
-	if (*at)
-		*at = r->next_hash;
+	if (!*at)
+		return;
+	*at = r->next_hash;
+	if (--r->port->rails == 0)
+		q->live &= ~(UINT32_C(1) << r->device_index);
 }
 
 /* ---- the end ---- */
@@ -436,21 +442,31 @@ static void verbs_take(struct verbs_queue *q, struct verbs_port *p, const struct
 	}
 }
 
-void verbs_collect(struct verbs_queue *q)
+static void verbs_collect_port(struct verbs_queue *q, struct verbs_port *p)
 {
 	struct ibv_wc wc[VERBS_WCS];
+	int count;
 
-	for (unsigned i = 0; i < q->port_count; i++) {
-		int count;
+	do {
+		count = ibv_poll_cq(p->cq, VERBS_WCS, wc);
+		for (int k = 0; k < count; k++)
+			verbs_take(q, p, &wc[k]);
+		if (count > 0)
+			stats_add(&q->queue.counters.completions, (unsigned)count);
+	} while (count == VERBS_WCS);
+}
 
-		do {
-			count = ibv_poll_cq(q->ports[i].cq, VERBS_WCS, wc);
-			for (int k = 0; k < count; k++)
-				verbs_take(q, &q->ports[i], &wc[k]);
-			if (count > 0)
-				stats_add(&q->queue.counters.completions, (unsigned)count);
-		} while (count == VERBS_WCS);
-	}
+void verbs_collect(struct verbs_queue *q)
+{
+	for (unsigned i = 0; i < q->port_count; i++)
+		verbs_collect_port(q, &q->ports[i]);
+}
+
+/* A core is for few of the ports; what comes by the others is of nobody that it knows yet, and can wait. */
+static void verbs_collect_live(struct verbs_queue *q)
+{
+	for (uint32_t left = q->live; left; left &= left - 1)
+		verbs_collect_port(q, &q->ports[__builtin_ctz(left)]);
 }
 
 /* ---- what came ---- */
@@ -533,14 +549,14 @@ static void verbs_tick(struct verbs_queue *q, uint64_t now_ns)
 	}
 }
 
-static void verbs_hush(struct verbs_port *p)
+static void verbs_hush(struct verbs_queue *q, struct verbs_port *p)
 {
 	struct ibv_cq *cq;
 	void *context;
 
 	while (ibv_get_cq_event(p->channel, &cq, &context) == 0) {
 		p->events++;
-		p->armed = false;
+		q->armed &= ~(UINT32_C(1) << (p - q->ports));
 	}
 	if (p->events >= 64) {
 		ibv_ack_cq_events(p->cq, p->events);
@@ -554,11 +570,10 @@ static unsigned verbs_poll(struct queue *head, uint64_t now_ns, struct event *ev
 	unsigned n;
 
 	q->now_ns = now_ns;
-	for (unsigned i = 0; i < q->port_count; i++)
-		if (q->ports[i].armed)
-			verbs_hush(&q->ports[i]);
+	for (uint32_t left = q->armed; left; left &= left - 1)
+		verbs_hush(q, &q->ports[__builtin_ctz(left)]);
 	if (!q->inbox_first)
-		verbs_collect(q);
+		verbs_collect_live(q);
 	n = verbs_report_all(q, events, max);
 	n = verbs_tell_all(q, events, max, n);
 	if (n < max && !verbs_link_alone(&q->report))
@@ -573,14 +588,12 @@ static int verbs_arm(struct queue *head)
 {
 	struct verbs_queue *q = (struct verbs_queue *)head;
 
-	for (unsigned i = 0; i < q->port_count; i++) {
-		if (q->ports[i].armed)
-			continue;
-		if (ibv_req_notify_cq(q->ports[i].cq, 0) != 0)
+	for (uint32_t left = q->live & ~q->armed; left; left &= left - 1) {
+		if (ibv_req_notify_cq(q->ports[__builtin_ctz(left)].cq, 0) != 0)
 			return -ENOTSUP;
-		q->ports[i].armed = true;
+		q->armed |= left & -left;
 	}
-	verbs_collect(q);
+	verbs_collect_live(q);
 	if (q->inbox_first || !verbs_link_alone(&q->report))
 		return -EAGAIN;
 	return q->epoll_fd;
@@ -683,11 +696,15 @@ void verbs_forget(struct verbs_queue *q, struct verbs_conn *c)
 /* Slots of this connection that its owner kept count as given back. */
 static void verbs_take_back(struct verbs_queue *q, const struct verbs_conn *c)
 {
-	for (uint32_t i = 0; c->pool && i < c->pool->devices * c->pool->count; i++) {
-		struct verbs_recv *v = &c->pool->recvs[i];
+	struct verbs_batch *b = c->pool ? atomic_load_explicit(&c->pool->batches, memory_order_acquire) : NULL;
 
-		if (v->out && v->rail && v->rail->conn == c)
-			verbs_pool_release(q, v);
+	for (; b; b = b->next) {
+		for (uint32_t i = 0; i < b->count; i++) {
+			struct verbs_recv *v = &b->recvs[i];
+
+			if (v->out && v->rail && v->rail->conn == c)
+				verbs_pool_release(q, v);
+		}
 	}
 }
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What the parts of the verbs transport share: verbs.c, verbs_tx.c and verbs_rx.c move messages (owning core),
- * verbs_pool.c has the receive slots, verbs_pair.c the queue pairs, verbs_setup.c makes the transport and its queues,
- * verbs_join.c its connections (control thread). Included by these and their tests alone.
+ * verbs_pool.c has the receive slots, verbs_arena.c their memory, verbs_pair.c the queue pairs, verbs_setup.c makes the
+ * transport and its queues, verbs_join.c its connections (control thread). Included by these and their tests alone.
  *
  * A push is one SEND with immediate: the payload, then a trailer of 88 bytes, into a receive slot of the job. A result
  * is one RDMA WRITE with immediate to where the push said, or, when the worker cannot derive its header from that push,
@@ -43,7 +43,7 @@ enum {
 	VERBS_SEND_BYTES = 2 << 20,          /* of a connection, when the configuration names no other bound */
 	VERBS_SIGNAL_EVERY = 16,
 	VERBS_WCS = 32,        /* completions of one ibv_poll_cq() */
-	VERBS_SPARE_SLOTS = 2, /* of a connection: for nudges, which take no credit */
+	VERBS_SPARE_SLOTS = 2, /* of a rail: for nudges, which take no credit */
 	VERBS_REPOST = 16,     /* receive slots that are given back at once */
 	VERBS_TRAILER_BYTES = 88,
 	VERBS_SPELLED_BYTES = 72, /* a header that is spelled out, and how many messages were before it */
@@ -96,27 +96,64 @@ struct verbs_recv {
 	bool out;     /* with the owner of the queue, or in its inbox: not posted */
 };
 
-/* Receive slots that the connections of one job share at one core, on every device. */
+/*
+ * Memory for receive slots: a piece is cut from an extent of an arena, of which there is one for each NUMA node that
+ * has queues. Control thread.
+ */
+struct verbs_extent {
+	struct verbs_extent *next; /* of the arena's */
+	struct mem_region memory;
+	struct ibv_mr *mr[VERBS_DEVICES_MAX]; /* NULL where nobody uses it */
+	struct verbs_link pieces;             /* in the order of their places */
+};
+
+struct verbs_piece {
+	struct verbs_link link;      /* verbs_extent.pieces */
+	struct verbs_extent *extent; /* NULL: given back */
+	size_t at, bytes;
+};
+
+struct verbs_arena {
+	struct verbs_arena *next; /* of the transport's */
+	int node;
+	struct verbs_extent *extents;
+	struct verbs_extent *first; /* made at start, and stays; NULL: none was */
+};
+
+/* Slots that were taken at once, for one more connection at one device. */
+struct verbs_batch {
+	struct verbs_batch *next; /* of the pool's */
+	struct verbs_piece piece;
+	uint32_t count;
+	struct verbs_recv recvs[]; /* [count] */
+};
+
+/* Receive slots that the connections of one job share at one core: at each device those for the ones that use it. */
 struct verbs_pool {
 	struct verbs *verbs;
 	const void *group; /* NULL: of one connection */
 	struct queue *queue;
 	struct verbs_pool *next; /* of the transport's; control thread */
 	unsigned refs;           /* connections; 0: dead, control frees it; under verbs.lock */
-	struct mem_region memory;
 	unsigned devices;
+	uint32_t count; /* on each device, at most */
+	uint32_t bytes; /* of a slot */
+	/* Owner of the queue, but for the SRQ, which control makes before the first connection uses the device. */
 	struct {
 		struct ibv_srq *srq;
-		struct ibv_mr *mr;
 		struct verbs_recv *free; /* to be posted by the next flush, or when there are VERBS_REPOST */
 		uint32_t free_count;
-		uint32_t posted; /* not known to be consumed */
-		uint32_t cqes;   /* reserved */
+		uint32_t posted; /* by the owner, less those that are known to be consumed: modulo 2^32 */
 	} on[VERBS_DEVICES_MAX];
-	struct verbs_link dirty;  /* verbs_queue.pools, while anything is free */
-	struct verbs_recv *recvs; /* [devices * count] */
-	uint32_t count;           /* on each device */
-	uint32_t bytes;           /* of a slot */
+	struct verbs_link dirty; /* verbs_queue.pools, while anything is free */
+	/* Control adds to it, the owner looks. */
+	_Atomic(struct verbs_batch *) batches;
+	/* Control; `wanted` under verbs.lock. */
+	struct {
+		uint32_t wanted; /* slots for the connections that use it */
+		uint32_t given;  /* that were made and posted */
+		uint32_t cqes;   /* reserved */
+	} made[VERBS_DEVICES_MAX];
 };
 
 /* One message that send() took. */
@@ -148,6 +185,7 @@ struct verbs_rail {
 	uint32_t tail, rung, done, reported, reclaimed;
 	uint32_t nudged; /* `tail` when a completion without a message was asked for */
 	uint32_t cqes;   /* that it has reserved */
+	uint32_t wants;  /* box: slots of its pool that are there for it */
 	bool nudging;    /* that is under way */
 	bool drained;
 	/* What the peer said. */
@@ -258,9 +296,9 @@ struct verbs_port {
 	struct ibv_td *td;
 	unsigned cqes;         /* room of `cq`; control thread */
 	atomic_uint cqes_used; /* of it may be owed at once, at most */
+	unsigned rails;        /* of adopted connections */
 	unsigned events;       /* wake-ups that were not acknowledged */
 	unsigned stray_count;  /* of verbs_queue.stray_bells */
-	bool armed;
 	struct ibv_qp *bell;
 	struct ibv_mr *bell_mr;
 	uint8_t *bell_memory;
@@ -274,6 +312,8 @@ struct verbs_queue {
 	int node; /* of its owner, or MEM_NODE_ANY */
 	struct verbs_port ports[VERBS_DEVICES_MAX];
 	unsigned port_count;
+	uint32_t live;  /* bits: ports with rails, the only ones that poll() looks at */
+	uint32_t armed; /* bits: ports that were asked for a wake-up */
 	int epoll_fd;
 	unsigned conns, conns_max;
 	struct verbs_rail **hash; /* [hash_room] by number of the queue pair */
@@ -290,9 +330,10 @@ struct verbs_queue {
 struct verbs_region {
 	struct verbs_region *next;
 	uintptr_t from, to;
-	struct ibv_mr *mr[VERBS_DEVICES_MAX];
-	unsigned uses; /* box: connections; 0: dead, control frees it; under verbs.lock */
-	bool foreign;  /* memory of a device that the processor does not touch */
+	int access;
+	struct ibv_mr *mr[VERBS_DEVICES_MAX]; /* NULL where no connection takes that port */
+	unsigned uses;                        /* box: connections; 0: dead, control frees it; under verbs.lock */
+	bool foreign;                         /* memory of a device that the processor does not touch */
 };
 
 /* A signal in a list. */
@@ -311,13 +352,17 @@ struct verbs {
 	/* Cores put what control gets: never on the way of a chunk. */
 	pthread_mutex_t lock;
 	struct verbs_region *regions;
+	bool used[VERBS_DEVICES_MAX]; /* worker: devices that a connection takes */
 	struct verbs_pool *pools;
+	struct verbs_arena *arenas;
+	uint64_t slots_taken; /* bytes of all extents */
 	struct verbs_said *said_first, *said_last;
 	struct verbs_link strangers, complete, asked, dialled; /* asked: the owner of the session makes up its mind */
 	unsigned stranger_count;
 	unsigned queue_conns_max, send_bytes_max;
-	bool fixed;            /* box: workers write their pushes */
-	uint8_t traffic_class; /* DSCP above, and two bits of ECN, which are the NIC's to set */
+	uint64_t slots_bytes, slots_bytes_max; /* box: see transport_config */
+	bool fixed;                            /* box: workers write their pushes */
+	uint8_t traffic_class;                 /* DSCP above, and two bits of ECN, which are the NIC's to set */
 	uint64_t handshake_ns;
 	uint32_t numbers;
 	uint64_t slots_lost; /* receive slots that had not come back when their pool was freed: 0, for tests */
@@ -330,9 +375,12 @@ extern const struct queue_ops verbs_queue_ops;
 
 /* Gives room for `cqes` more completions at the queue's port. 0 or -ENOSPC. */
 int verbs_port_reserve(struct verbs_port *p, unsigned cqes, struct err *e);
-/* Registers on every device (NULL or as a dma-buf), or finds what was registered before. NULL: `e` says why. */
-struct verbs_region *verbs_region_get(
-	struct verbs *v, void *addr, size_t bytes, int access, const struct dmabuf *dmabuf, struct err *e);
+/* Memory that ports may learn of, or finds what was named before. NULL: `e` says why. */
+struct verbs_region *verbs_region_get(struct verbs *v, void *addr, size_t bytes, int access, struct err *e);
+/* Registers it on a device, unless it is. 0 or a negative errno. */
+int verbs_region_cover(struct verbs *v, struct verbs_region *r, uint32_t device_index, struct err *e);
+/* Worker: its connections take this device from now on, and all its memory is registered there. Likewise. */
+int verbs_device_use(struct verbs *v, uint32_t device_index, struct err *e);
 void verbs_region_put(struct verbs *v, struct verbs_region *r);
 /* Control: frees those that nobody uses any more. */
 void verbs_regions_reap(struct verbs *v);
@@ -380,7 +428,10 @@ void verbs_bell_ring(struct verbs_conn *c, int code);
 
 /* The pool of this connection, made when it is the first. NULL: `e` says why. */
 struct verbs_pool *verbs_pool_get(struct verbs *v, const struct conn_spec *spec, struct err *e);
-void verbs_pool_put(struct verbs_pool *p);
+/* Makes the slots that this rail of the connection needs at a device. 0 or a negative errno. */
+int verbs_pool_cover(struct verbs_conn *c, struct verbs_rail *r, uint32_t device_index, struct err *e);
+/* The connection, which is gone, needs none any more. */
+void verbs_pool_put(struct verbs_conn *c);
 /* Control: frees those that nobody uses any more: memory is unpinned, which no core should wait for. */
 void verbs_pools_reap(struct verbs *v);
 /* Owner of the queue: gives a slot back; it is posted with others. */
@@ -388,9 +439,23 @@ void verbs_pool_release(struct verbs_queue *q, struct verbs_recv *r);
 /* Posts what is free, and counts that (n may be NULL). 0 or a negative errno. */
 int verbs_pool_post(struct verbs_pool *p, struct queue_counters *n);
 
+/* ---- verbs_arena.c ---- */
+
+/* The first piece of the extent that is free. False: there is none so large. */
+bool verbs_extent_take(struct verbs_extent *x, size_t bytes, struct verbs_piece *out);
+/* Harmless on one that was given back, or is all zero. */
+void verbs_piece_give(struct verbs_piece *p);
+/* Box, at start: makes and registers the arena of this node. 0 or a negative errno. */
+int verbs_arena_open(struct verbs *v, int node, struct err *e);
+/* A piece of the node's arena that this device knows. 0, -ENOSPC (the bound), or another negative errno. */
+int verbs_arena_take(struct verbs *v, int node, unsigned device, size_t bytes, struct verbs_piece *out, struct err *e);
+/* Frees extents by which an arena had grown and that nobody uses any more. */
+void verbs_arenas_trim(struct verbs *v);
+void verbs_arenas_close(struct verbs *v);
+
 /* ---- verbs.c ---- */
 
-/* Takes in all completions that are there. */
+/* Takes in all completions that are there, of all ports. */
 void verbs_collect(struct verbs_queue *q);
 /* A connection's messages that were not yielded are forgotten, and no list knows it any more. */
 void verbs_forget(struct verbs_queue *q, struct verbs_conn *c);
@@ -447,6 +512,7 @@ static inline void verbs_link_remove(struct verbs_link *link)
 	verbs_link_init(link);
 }
 
+#define VERBS_PIECE_OF(pointer) ((struct verbs_piece *)(void *)((char *)(pointer)-offsetof(struct verbs_piece, link)))
 #define VERBS_CONN_OF(pointer, member) \
 	((struct verbs_conn *)(void *)((char *)(pointer)-offsetof(struct verbs_conn, member)))
 

@@ -462,7 +462,11 @@ static int verbs_admit_rails(struct verbs_conn *c, struct err *e)
 		struct verbs_rail *r = &c->rails[i];
 		uint64_t rate = c->verbs->devices[r->peer_port].about.rate_mbps;
 
-		rc = verbs_rail_create(c, r, r->peer_port, e);
+		rc = verbs_pool_cover(c, r, r->peer_port, e);
+		if (rc == 0)
+			rc = verbs_region_cover(c->verbs, c->result, r->peer_port, e);
+		if (rc == 0)
+			rc = verbs_rail_create(c, r, r->peer_port, e);
 		if (rc == 0)
 			rc = verbs_rail_connect(r, e);
 		/* What both can do: the worker will come to the same number. */
@@ -491,7 +495,7 @@ int verbs_admit(struct transport *head, struct conn *conn, const struct conn_spe
 		rc = c->pool ? 0 : e->code;
 	}
 	if (rc == 0) {
-		c->result = verbs_region_get(v, spec->result->base, spec->result->bytes, 0, NULL, e);
+		c->result = verbs_region_get(v, spec->result->base, spec->result->bytes, 0, e);
 		rc = c->result ? 0 : e->code;
 	}
 	if (rc == 0 && v->fixed)
@@ -611,8 +615,11 @@ static int verbs_take_nonce(struct verbs_conn *c, struct verbs_reader *in, struc
 	if (rc < 0)
 		return err_set(e, rc, "verbs: %s answers what is no nonce", c->conn.peer);
 	verbs_choose_ports(c, ports, count);
-	for (uint32_t i = 0; rc == 0 && i < c->rail_count; i++)
-		rc = verbs_rail_create(c, &c->rails[i], c->rails[i].device_index, e);
+	for (uint32_t i = 0; rc == 0 && i < c->rail_count; i++) {
+		rc = verbs_device_use(c->verbs, c->rails[i].device_index, e);
+		if (rc == 0)
+			rc = verbs_rail_create(c, &c->rails[i], c->rails[i].device_index, e);
+	}
 	if (rc < 0)
 		return rc;
 	verbs_name_peer(c);

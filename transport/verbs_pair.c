@@ -293,7 +293,7 @@ void verbs_conn_free(struct verbs_conn *c)
 		free(r->recvs);
 	}
 	if (c->pool)
-		verbs_pool_put(c->pool);
+		verbs_pool_put(c);
 	if (c->result)
 		verbs_region_put(c->verbs, c->result);
 	mem_region_destroy(&c->fixed);

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Receive slots: as many as all connections of a job may have messages in flight to a core, and two more for each, so
- * that a message always finds one. Few are used over and over, so that what the NIC wrote is summed before it reaches
- * DRAM.
+ * Receive slots: as many as all connections of a job may have messages in flight to a core, and two more for each rail,
+ * so that a message always finds one, at the ports that these connections use. Control adds slots for a connection
+ * before it is welcomed, and posts them itself; from then on they are the owner's. Few are used over and over, so that
+ * what the NIC wrote is summed before it reaches DRAM.
  */
 #include "transport/verbs_internal.h"
 
@@ -15,102 +16,39 @@
 static void verbs_pool_free(struct verbs_pool *p)
 {
 	struct verbs_queue *q = (struct verbs_queue *)p->queue;
+	struct verbs_batch *b = atomic_load_explicit(&p->batches, memory_order_relaxed);
 
 	for (unsigned d = 0; d < p->devices; d++) {
-		atomic_fetch_sub_explicit(&q->ports[d].cqes_used, p->on[d].cqes, memory_order_relaxed);
+		atomic_fetch_sub_explicit(&q->ports[d].cqes_used, p->made[d].cqes, memory_order_relaxed);
 		if (p->on[d].srq)
 			ibv_destroy_srq(p->on[d].srq);
-		if (p->on[d].mr)
-			ibv_dereg_mr(p->on[d].mr);
 	}
-	mem_region_destroy(&p->memory);
-	free(p->recvs);
+	while (b) {
+		struct verbs_batch *next = b->next;
+
+		verbs_piece_give(&b->piece);
+		free(b);
+		b = next;
+	}
 	free(p);
 }
 
-/* The slots of one device, none posted. */
-static void verbs_pool_lay_out(struct verbs_pool *p, unsigned device)
+static struct verbs_pool *verbs_pool_create(struct verbs *v, const struct conn_spec *spec)
 {
-	uint8_t *base = (uint8_t *)p->memory.base + (size_t)device * p->count * p->bytes;
-
-	for (uint32_t i = p->count; i-- > 0;) {
-		struct verbs_recv *r = &p->recvs[device * p->count + i];
-
-		*r = (struct verbs_recv){
-			.sge = {.addr = (uintptr_t)(base + (size_t)i * p->bytes), .length = p->bytes},
-			.pool = p,
-			.device = device,
-			.next = p->on[device].free,
-		};
-		r->sge.lkey = p->on[device].mr->lkey;
-		r->wr = (struct ibv_recv_wr){.wr_id = verbs_wr_id(r, VERBS_RECV), .sg_list = &r->sge, .num_sge = 1};
-		p->on[device].free = r;
-		p->on[device].free_count++;
-	}
-}
-
-static int verbs_pool_add_device(struct verbs_pool *p, struct verbs_queue *q, unsigned device, struct err *e)
-{
-	struct verbs_device *d = &p->verbs->devices[device];
-	struct ibv_srq_init_attr init = {.attr = {.max_wr = p->count, .max_sge = 1}};
-	int rc;
-
-	if (p->count > (uint32_t)d->attr.max_srq_wr)
-		return err_set(e, -ENOSPC,
-			"verbs: %s has shared receive queues of at most %d entries, and this job needs %u at a core; "
-			"lower "
-			"`window` at the box",
-			d->about.device, d->attr.max_srq_wr, p->count);
-	p->on[device].srq = ibv_create_srq(q->ports[device].pd, &init);
-	if (!p->on[device].srq)
-		return err_set(e, -errno, "verbs: %s cannot make a shared receive queue: %s", d->about.device,
-			strerror(errno));
-	p->on[device].mr = ibv_reg_mr(d->pd, p->memory.base, p->memory.bytes, IBV_ACCESS_LOCAL_WRITE);
-	if (!p->on[device].mr)
-		return rdma_check_limit(p->memory.bytes, e) < 0
-			       ? e->code
-			       : err_set(e, -errno, "verbs: %s cannot register %zu bytes of receive slots: %s",
-					 d->about.device, p->memory.bytes, strerror(errno));
-	verbs_pool_lay_out(p, device);
-	p->verbs->transport.registrations++;
-	rc = verbs_port_reserve(&q->ports[device], p->count, e);
-	p->on[device].cqes = rc == 0 ? p->count : 0;
-	return rc;
-}
-
-static struct verbs_pool *verbs_pool_create(struct verbs *v, const struct conn_spec *spec, struct err *e)
-{
-	struct verbs_queue *q = (struct verbs_queue *)spec->queue;
 	struct verbs_pool *p = calloc(1, sizeof(*p));
 	uint32_t conns = spec->group && spec->group_conns ? spec->group_conns : 1;
-	int rc;
 
-	if (!p) {
-		err_set(e, -ENOMEM, "verbs: no memory for receive slots");
+	if (!p)
 		return NULL;
-	}
 	p->verbs = v;
 	p->group = spec->group;
 	p->queue = spec->queue;
-	p->memory.fd = -1;
 	p->devices = v->device_count;
-	p->count = conns * (spec->window + VERBS_SPARE_SLOTS);
+	p->count = conns * (spec->window + VERBS_RAILS_MAX * VERBS_SPARE_SLOTS);
 	p->bytes = ((v->fixed ? 0 : spec->payload_max) + VERBS_TRAILER_BYTES + VERBS_SLOT_ALIGN - 1) /
 		   VERBS_SLOT_ALIGN * VERBS_SLOT_ALIGN;
 	verbs_link_init(&p->dirty);
-	p->recvs = calloc((size_t)p->devices * p->count, sizeof(*p->recvs));
-	rc = p->recvs ? mem_region_create((size_t)p->devices * p->count * p->bytes, MEM_HUGE | MEM_POPULATE,
-				MEM_NODE_ANY, &p->memory, e)
-		      : err_set(e, -ENOMEM, "verbs: no memory for %u receive slots", p->count);
-	for (unsigned d = 0; rc == 0 && d < p->devices; d++) {
-		rc = verbs_pool_add_device(p, q, d, e);
-		if (rc == 0)
-			rc = verbs_pool_post(p, NULL);
-	}
-	if (rc == 0)
-		return p;
-	verbs_pool_free(p);
-	return NULL;
+	return p;
 }
 
 struct verbs_pool *verbs_pool_get(struct verbs *v, const struct conn_spec *spec, struct err *e)
@@ -126,9 +64,11 @@ struct verbs_pool *verbs_pool_get(struct verbs *v, const struct conn_spec *spec,
 	pthread_mutex_unlock(&v->lock);
 	if (p)
 		return p;
-	p = verbs_pool_create(v, spec, e);
-	if (!p)
+	p = verbs_pool_create(v, spec);
+	if (!p) {
+		err_set(e, -ENOMEM, "verbs: no memory for receive slots");
 		return NULL;
+	}
 	pthread_mutex_lock(&v->lock);
 	p->refs = 1;
 	p->next = v->pools;
@@ -137,11 +77,109 @@ struct verbs_pool *verbs_pool_get(struct verbs *v, const struct conn_spec *spec,
 	return p;
 }
 
-void verbs_pool_put(struct verbs_pool *p)
+/*
+ * In the device's own protection domain: in a queue's domain of one thread, posts need no lock, but control posts too.
+ */
+static int verbs_pool_add_queue(struct verbs_pool *p, uint32_t device, struct err *e)
 {
+	struct verbs_device *d = &p->verbs->devices[device];
+	struct ibv_srq_init_attr init = {.attr = {.max_wr = p->count, .max_sge = 1}};
+
+	if (p->count > (uint32_t)d->attr.max_srq_wr)
+		return err_set(e, -ENOSPC,
+			"verbs: %s has shared receive queues of at most %d entries, and this job needs %u at a core; "
+			"lower `window` at the box",
+			d->about.device, d->attr.max_srq_wr, p->count);
+	p->on[device].srq = ibv_create_srq(d->pd, &init);
+	if (!p->on[device].srq)
+		return err_set(e, -errno, "verbs: %s cannot make a shared receive queue: %s", d->about.device,
+			strerror(errno));
+	return 0;
+}
+
+/* The slots of a batch, chained. */
+static void verbs_batch_lay_out(struct verbs_pool *p, struct verbs_batch *b, uint32_t device)
+{
+	uint8_t *base = (uint8_t *)b->piece.extent->memory.base + b->piece.at;
+
+	for (uint32_t i = 0; i < b->count; i++) {
+		struct verbs_recv *r = &b->recvs[i];
+
+		r->sge = (struct ibv_sge){.addr = (uintptr_t)(base + (size_t)i * p->bytes),
+			.length = p->bytes,
+			.lkey = b->piece.extent->mr[device]->lkey};
+		r->pool = p;
+		r->device = device;
+		r->wr = (struct ibv_recv_wr){.wr_id = verbs_wr_id(r, VERBS_RECV), .sg_list = &r->sge, .num_sge = 1};
+		r->wr.next = i + 1 < b->count ? &b->recvs[i + 1].wr : NULL;
+	}
+}
+
+static int verbs_pool_add_slots(struct verbs_pool *p, uint32_t device, uint32_t count, struct err *e)
+{
+	struct verbs_queue *q = (struct verbs_queue *)p->queue;
+	struct verbs_batch *b = calloc(1, sizeof(*b) + count * sizeof(b->recvs[0]));
+	struct ibv_recv_wr *bad;
+	int rc = b ? 0 : err_set(e, -ENOMEM, "verbs: no memory for %u receive slots", count);
+
+	if (rc == 0)
+		rc = verbs_arena_take(p->verbs, q->node, device, (size_t)count * p->bytes, &b->piece, e);
+	if (rc == 0)
+		rc = verbs_port_reserve(&q->ports[device], count, e);
+	if (rc < 0) {
+		if (b)
+			verbs_piece_give(&b->piece);
+		free(b);
+		return rc;
+	}
+	p->made[device].cqes += count;
+	b->count = count;
+	verbs_batch_lay_out(p, b, device);
+	/* First of all: whatever of it the device takes is written to until the queue is gone. */
+	b->next = atomic_load_explicit(&p->batches, memory_order_relaxed);
+	atomic_store_explicit(&p->batches, b, memory_order_release);
+	rc = ibv_post_srq_recv(p->on[device].srq, &b->recvs[0].wr, &bad);
+	if (rc != 0)
+		return err_set(e, rc < 0 ? rc : -rc, "verbs: %s takes no %u receives: %s",
+			p->verbs->devices[device].about.device, count, strerror(rc < 0 ? -rc : rc));
+	p->made[device].given += count;
+	return 0;
+}
+
+int verbs_pool_cover(struct verbs_conn *c, struct verbs_rail *r, uint32_t device_index, struct err *e)
+{
+	struct verbs_pool *p = c->pool;
+	uint32_t wanted;
+	int rc = 0;
+
+	/* What a connection has in flight may all be on one port; its rails there share that. */
+	r->wants = c->spec->window + VERBS_SPARE_SLOTS;
+	for (const struct verbs_rail *other = c->rails; other < r; other++)
+		if (other->device_index == device_index)
+			r->wants = VERBS_SPARE_SLOTS;
+	r->device_index = device_index;
+	pthread_mutex_lock(&p->verbs->lock);
+	p->made[device_index].wanted += r->wants;
+	wanted = p->made[device_index].wanted;
+	pthread_mutex_unlock(&p->verbs->lock);
+	/* One that comes back while its old connection is still there shares with that. */
+	if (wanted > p->count)
+		wanted = p->count;
+	if (!p->on[device_index].srq)
+		rc = verbs_pool_add_queue(p, device_index, e);
+	if (rc == 0 && wanted > p->made[device_index].given)
+		rc = verbs_pool_add_slots(p, device_index, wanted - p->made[device_index].given, e);
+	return rc;
+}
+
+void verbs_pool_put(struct verbs_conn *c)
+{
+	struct verbs_pool *p = c->pool;
 	struct verbs *v = p->verbs;
 
 	pthread_mutex_lock(&v->lock);
+	for (uint32_t i = 0; i < VERBS_RAILS_MAX; i++)
+		p->made[c->rails[i].device_index].wanted -= c->rails[i].wants;
 	if (p->refs == 1)
 		verbs_link_remove(&p->dirty);
 	p->refs--;
@@ -154,7 +192,7 @@ static uint32_t verbs_pool_lost(const struct verbs_pool *p)
 	uint32_t lost = 0;
 
 	for (unsigned d = 0; d < p->devices; d++)
-		lost += p->count - p->on[d].posted - p->on[d].free_count;
+		lost += 0 - p->on[d].posted - p->on[d].free_count;
 	return lost;
 }
 
@@ -182,6 +220,7 @@ void verbs_pools_reap(struct verbs *v)
 		v->slots_lost += verbs_pool_lost(p);
 		verbs_pool_free(p);
 	}
+	verbs_arenas_trim(v);
 }
 
 void verbs_pool_release(struct verbs_queue *q, struct verbs_recv *r)

@@ -58,32 +58,55 @@ static int verbs_refused(struct verbs_device *d, size_t bytes, const struct dmab
 	return err_set(e, -error, "verbs: %s cannot register %zu bytes: %s", d->about.device, bytes, strerror(error));
 }
 
-static struct verbs_region *verbs_region_create(
-	struct verbs *v, void *addr, size_t bytes, int access, const struct dmabuf *dmabuf, struct err *e)
+static int verbs_region_add(
+	struct verbs *v, struct verbs_region *r, uint32_t device_index, const struct dmabuf *dmabuf, struct err *e)
+{
+	struct verbs_device *d = &v->devices[device_index];
+
+	if (r->mr[device_index])
+		return 0;
+	r->mr[device_index] = verbs_register(d, (void *)r->from, r->to - r->from, r->access, dmabuf);
+	return r->mr[device_index] ? 0 : verbs_refused(d, r->to - r->from, dmabuf, errno, e);
+}
+
+int verbs_region_cover(struct verbs *v, struct verbs_region *r, uint32_t device_index, struct err *e)
+{
+	return verbs_region_add(v, r, device_index, NULL, e);
+}
+
+int verbs_device_use(struct verbs *v, uint32_t device_index, struct err *e)
+{
+	int rc = 0;
+
+	v->used[device_index] = true;
+	for (struct verbs_region *r = v->regions; r && rc == 0; r = r->next)
+		rc = verbs_region_cover(v, r, device_index, e);
+	return rc;
+}
+
+static struct verbs_region *verbs_region_create(struct verbs *v, void *addr, size_t bytes, int access)
 {
 	struct verbs_region *r = calloc(1, sizeof(*r));
 
-	if (!r) {
-		err_set(e, -ENOMEM, "verbs: no memory to register more");
+	if (!r)
 		return NULL;
-	}
 	r->from = (uintptr_t)addr;
 	r->to = r->from + bytes;
-	for (unsigned d = 0; d < v->device_count; d++) {
-		r->mr[d] = verbs_register(&v->devices[d], addr, bytes, access, dmabuf);
-		if (r->mr[d])
-			continue;
-		verbs_refused(&v->devices[d], bytes, dmabuf, errno, e);
-		verbs_region_free(v, r);
-		return NULL;
-	}
-	r->foreign = dmabuf != NULL;
+	r->access = access;
 	v->transport.registrations++;
 	return r;
 }
 
-struct verbs_region *verbs_region_get(
-	struct verbs *v, void *addr, size_t bytes, int access, const struct dmabuf *dmabuf, struct err *e)
+static void verbs_region_append(struct verbs *v, struct verbs_region *r)
+{
+	pthread_mutex_lock(&v->lock);
+	r->uses = 1;
+	r->next = v->regions;
+	v->regions = r;
+	pthread_mutex_unlock(&v->lock);
+}
+
+struct verbs_region *verbs_region_get(struct verbs *v, void *addr, size_t bytes, int access, struct err *e)
 {
 	struct verbs_region *r;
 
@@ -96,14 +119,11 @@ struct verbs_region *verbs_region_get(
 	pthread_mutex_unlock(&v->lock);
 	if (r)
 		return r;
-	r = verbs_region_create(v, addr, bytes, access, dmabuf, e);
-	if (!r)
-		return NULL;
-	pthread_mutex_lock(&v->lock);
-	r->uses = 1;
-	r->next = v->regions;
-	v->regions = r;
-	pthread_mutex_unlock(&v->lock);
+	r = verbs_region_create(v, addr, bytes, access);
+	if (r)
+		verbs_region_append(v, r);
+	else
+		err_set(e, -ENOMEM, "verbs: no memory to register more");
 	return r;
 }
 
@@ -144,15 +164,27 @@ static int verbs_mem_register(
 {
 	struct verbs *v = (struct verbs *)head;
 	uintptr_t from = (uintptr_t)addr;
+	struct verbs_region *region;
+	int rc = 0;
 
 	if (!addr || bytes == 0 || from + bytes < from)
 		return err_set(e, -EINVAL, "verbs: nothing to register");
 	for (struct verbs_region *r = v->regions; r; r = r->next)
 		if (from < r->to && r->from < from + bytes)
 			return err_set(e, -EEXIST, "verbs: a part of this memory is registered already");
-	if (!verbs_region_get(v, addr, bytes, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE, dmabuf, e))
-		return e->code;
-	return 0;
+	region = verbs_region_create(v, addr, bytes, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
+	if (!region)
+		return err_set(e, -ENOMEM, "verbs: no memory to register more");
+	region->foreign = dmabuf != NULL;
+	/* A dma-buf is gone when this returns: every port learns of it that a connection may take one day. */
+	for (unsigned d = 0; rc == 0 && d < v->device_count; d++)
+		if (dmabuf || v->used[d])
+			rc = verbs_region_add(v, region, d, dmabuf, e);
+	if (rc < 0)
+		verbs_region_free(v, region);
+	else
+		verbs_region_append(v, region);
+	return rc;
 }
 
 static void verbs_mem_unregister(struct transport *head, void *addr)
@@ -387,6 +419,8 @@ static int verbs_queue_create(struct transport *head, int node, struct queue **o
 		q->port_count++;
 		rc = verbs_port_create(q, &q->ports[i], &v->devices[i], e);
 	}
+	if (rc == 0 && v->address[0])
+		rc = verbs_arena_open(v, node, e);
 	if (rc < 0) {
 		verbs_queue_free(q);
 		return rc;
@@ -416,6 +450,12 @@ static void verbs_queue_destroy(struct transport *head, struct queue *queue)
 
 /* ---- the transport ---- */
 
+static void verbs_devices_close(struct verbs *v)
+{
+	for (unsigned i = 0; i < v->device_count; i++)
+		verbs_device_close(&v->devices[i]);
+}
+
 static int verbs_open(const struct transport_config *config, struct transport **out, struct err *e)
 {
 	struct verbs *v;
@@ -427,16 +467,21 @@ static int verbs_open(const struct transport_config *config, struct transport **
 	v = calloc(1, sizeof(*v));
 	if (!v)
 		return err_set(e, -ENOMEM, "verbs: no memory for the transport");
-	rc = rdma_check_limit(config->pinned_bytes, &low);
-	if (rc < 0)
-		err_set(e, rc, "%s; or lower memory_max", low.text);
-	else
-		rc = verbs_devices_open(config->rdma, config->interface, v->devices, VERBS_DEVICES_MAX, e);
+	rc = verbs_devices_open(config->rdma, config->interface, v->devices, VERBS_DEVICES_MAX, e);
 	if (rc < 0) {
 		free(v);
 		return rc;
 	}
 	v->device_count = (unsigned)rc;
+	/* Each port is near to one node, as a rule; where it is to more, what cannot be registered names the number. */
+	v->slots_bytes = config->rdma_fixed ? 0 : config->slots_bytes; /* fixed pushes leave little for slots */
+	rc = rdma_check_limit(config->pinned_bytes + v->device_count * v->slots_bytes, &low);
+	if (rc < 0) {
+		verbs_devices_close(v);
+		free(v);
+		return err_set(e, rc, "%s; or lower memory_max or rdma_slots_memory", low.text);
+	}
+	v->slots_bytes_max = config->slots_bytes_max;
 	v->traffic_class = (uint8_t)(config->rdma_dscp << 2);
 	v->transport.ops = &transport_verbs;
 	v->queue_conns_max = config->queue_conns_max ? config->queue_conns_max : VERBS_CONNS;
@@ -503,8 +548,8 @@ static void verbs_close(struct transport *head)
 	for (struct verbs_region *r = v->regions; r; r = r->next)
 		r->uses = 0;
 	verbs_regions_reap(v);
-	for (unsigned i = 0; i < v->device_count; i++)
-		verbs_device_close(&v->devices[i]);
+	verbs_arenas_close(v);
+	verbs_devices_close(v);
 	pthread_mutex_destroy(&v->lock);
 	free(v);
 }

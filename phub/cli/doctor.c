@@ -29,6 +29,7 @@
 #include "phub/cli/output.h"
 #include "phub/control/config.h"
 #include "topology/discover.h"
+#include "transport/rails.h"
 #include "transport/rdma.h"
 #include "transport/stream.h"
 
@@ -178,11 +179,12 @@ static void doctor_check_rdma(struct doctor *d)
 	free(ports);
 }
 
-/* What a box pins is results, which memory_max bounds, and receive slots, which grow with workers and cores. */
+/* What a box pins is results, which memory_max bounds, and receive slots, which each port is told of. */
 static void doctor_check_locked(struct doctor *d)
 {
 	struct config *config = malloc(sizeof(*config));
 	struct rlimit limit;
+	uint64_t bytes = 0;
 	char cure[160];
 	struct err e;
 
@@ -191,20 +193,24 @@ static void doctor_check_locked(struct doctor *d)
 		return;
 	}
 	config_init(config);
-	if (limit.rlim_cur == RLIM_INFINITY || config_finish(config, &e) < 0) {
+	if (limit.rlim_cur != RLIM_INFINITY && config_finish(config, &e) == 0)
+		bytes = config->memory_max + (d->rdma_usable < RAILS_PORTS_MAX ? d->rdma_usable : RAILS_PORTS_MAX) *
+						     config->rdma_slots_memory;
+	bytes = (bytes + 1023) & ~UINT64_C(1023);
+	if (bytes == 0) {
 		doctor_say(d, "ulimit -l", DOCTOR_OK, NULL, "any amount of memory may be locked");
-	} else if (!d->rdma_usable || rdma_check_limit(config->memory_max, &e) == 0) {
+	} else if (!d->rdma_usable || rdma_check_limit(bytes, &e) == 0) {
 		doctor_say(d, "ulimit -l", DOCTOR_OK, NULL, "%" PRIu64 " KiB may be locked; %s",
 			(uint64_t)limit.rlim_cur >> 10,
 			d->rdma_usable ? "enough for RDMA" : "enough, there is no RDMA port that can be used");
 	} else {
 		snprintf(cure, sizeof(cure),
 			"ulimit -l %" PRIu64 " (as root; in a unit LimitMEMLOCK=infinity), or a smaller memory_max",
-			config->memory_max >> 10);
+			bytes >> 10);
 		doctor_say(d, "ulimit -l", DOCTOR_WARN, cure,
-			"%" PRIu64 " KiB may be locked; a box serves RDMA when it may lock memory_max, %" PRIu64
-			" KiB here",
-			(uint64_t)limit.rlim_cur >> 10, config->memory_max >> 10);
+			"%" PRIu64 " KiB may be locked; a box serves RDMA when it may lock memory_max and, for each "
+			"port, rdma_slots_memory: %" PRIu64 " KiB here",
+			(uint64_t)limit.rlim_cur >> 10, bytes >> 10);
 	}
 	config_fini(config);
 	free(config);

@@ -170,7 +170,7 @@ static const char *topo_nic(const struct topo *t, const struct placement_core *c
 /* The RDMA ports that are meant for a core, of those that a box opens. Returns how many. */
 static unsigned topo_core_ports(const struct topo *t, unsigned core, const struct rdma_port *out[RAILS_MAX])
 {
-	const struct rdma_port *usable[RAILS_PORTS_MAX];
+	const struct rdma_port *usable[RAILS_PORTS_MAX] = {NULL};
 	struct rails_port seen[RAILS_PORTS_MAX] = {{.distance = 0}};
 	uint8_t chosen[RAILS_MAX];
 	unsigned count = 0;

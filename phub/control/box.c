@@ -108,6 +108,8 @@ static int box_open_transport(struct box *box, const struct transport_ops *ops, 
 		.rdma_fixed = config->rdma_pushes == CONFIG_PUSHES_FIXED,
 		/* What jobs may take is registered when they do; whether that will be possible is known now. */
 		.pinned_bytes = config->memory_max,
+		.slots_bytes = config->rdma_slots_memory,
+		.slots_bytes_max = config->memory_max,
 		.loop = box->env.loop,
 		.handshake_ms = (unsigned)config->handshake_ms,
 	};
@@ -215,6 +217,8 @@ static int box_check_rdma(const struct config *config, struct err *e)
 		.interface = config->interface[0] ? config->interface : NULL,
 		.rdma = config->rdma[0] ? config->rdma : NULL,
 		.pinned_bytes = config->memory_max,
+		.slots_bytes = config->rdma_slots_memory,
+		.slots_bytes_max = config->memory_max,
 	};
 	bool wanted = false;
 	struct transport *t;

@@ -17,6 +17,10 @@
 #include "transport/stream.h"
 
 #define CONFIG_CORES_AUTO_MAX 8u
+#define CONFIG_SLOTS_SHARE    32u /* of memory_max */
+#define CONFIG_SLOTS_PAGE     (UINT64_C(2) << 20)
+#define CONFIG_SLOTS_AUTO_MIN (UINT64_C(4) << 20) /* what one connection takes, with the usual window and chunks */
+#define CONFIG_SLOTS_AUTO_MAX (UINT64_C(1) << 30)
 
 static unsigned config_line_of(const struct config *config, const char *name)
 {
@@ -147,12 +151,37 @@ static int config_check_memory(const struct config *config, struct err *e)
 	return config_at(config, "memory_max", "memory_max", e);
 }
 
+static uint64_t config_slots_of(uint64_t memory_max)
+{
+	/* Whole huge pages. */
+	uint64_t bytes = memory_max / CONFIG_SLOTS_SHARE / CONFIG_SLOTS_PAGE * CONFIG_SLOTS_PAGE;
+
+	bytes = bytes < CONFIG_SLOTS_AUTO_MIN ? CONFIG_SLOTS_AUTO_MIN : bytes;
+	bytes = bytes > CONFIG_SLOTS_AUTO_MAX ? CONFIG_SLOTS_AUTO_MAX : bytes;
+	return bytes < memory_max ? bytes : memory_max;
+}
+
+static int config_check_slots(const struct config *config, struct err *e)
+{
+	char slots[32], memory[32];
+
+	if (config->rdma_slots_memory <= config->memory_max)
+		return 0;
+	value_write_bytes(config->rdma_slots_memory, slots, sizeof(slots));
+	value_write_bytes(config->memory_max, memory, sizeof(memory));
+	err_set(e, -EINVAL, "rdma_slots_memory %s is more than memory_max %s; lower the one or raise the other", slots,
+		memory);
+	return config_at(config, "rdma_slots_memory", "memory_max", e);
+}
+
 static void config_choose(struct config *config)
 {
 	unsigned half;
 
 	if (config->memory_max == 0)
 		config->memory_max = config_memory_here() / 2;
+	if (config->rdma_slots_memory == 0)
+		config->rdma_slots_memory = config_slots_of(config->memory_max);
 	if (config->core_count == 0) {
 		half = config_cpus_allowed() / 2;
 		config->core_count = half < 1 ? 1 : half > CONFIG_CORES_AUTO_MAX ? CONFIG_CORES_AUTO_MAX : half;
@@ -230,6 +259,8 @@ int config_finish(struct config *config, struct err *e)
 	rc = config_check_times(config, e);
 	if (rc == 0)
 		rc = config_check_memory(config, e);
+	if (rc == 0)
+		rc = config_check_slots(config, e);
 	if (rc < 0)
 		return rc;
 	if (config->create == CONFIG_CREATE_SECRET && !config->create_secret.bytes)

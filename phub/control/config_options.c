@@ -29,6 +29,10 @@ const struct option option_table[] = {
 	{"rdma_dscp", OPTION_NUMBER, FIELD(rdma_dscp), 0, 63, {NULL}, "0",
 		"DSCP of what the box sends over RoCE v2, for switches and NICs that give it a class of its own (26, "
 		"often); 0: best effort"},
+	{"rdma_slots_memory", OPTION_BYTES, FIELD(rdma_slots_memory), 1 << 20, UINT64_MAX, {NULL}, "auto",
+		"receive slots for transport verbs that a box registers at start on each NUMA node of its cores; auto "
+		"is a "
+		"32nd of memory_max, 4 MiB to 1 GiB. When they are taken it registers more, within memory_max"},
 	{"data_ports", OPTION_PORTS, FIELD(port_first), 0, 0, {NULL}, "7100-7131",
 		"ports that data connections may be listened on; a firewall opens these and those of listen"},
 	{"transports", OPTION_NAMES, FIELD(transports), 0, 0, {NULL}, "tcp, shm", "ways that gradients may come in"},

@@ -143,8 +143,11 @@ def limits():
     for more in ([], ["--check-config"]):
         _, err = command(PHUBD, "-o", "listen=127.0.0.1:0", "-o", "transports=tcp,verbs", "-o", "memory_max=64MiB", *more, status=1,
                          lock_kib=1024)
-        holds(err, "at least 65536 KiB", "it is 1024 KiB", "or lower memory_max$")
-    box = Box(transports="tcp,verbs", memory_max="64MiB", prefix=nobody(65536), admin_secret_env="PHUB_ADMIN_SECRET", env=secret)
+        holds(err, "at least 73728 KiB", "it is 1024 KiB", "or lower memory_max or rdma_slots_memory$")
+    _, err = command(PHUBD, "-o", "memory_max=64MiB", "-o", "rdma_slots_memory=65MiB", "--check-config", status=1)
+    holds(err, "rdma_slots_memory 65MiB is more than memory_max 64MiB")
+    # Both nodes' ports learn of 4 MiB of slots. The bells of two cores at two ports are what little else there is.
+    box = Box(transports="tcp,verbs", memory_max="64MiB", prefix=nobody(73728), admin_secret_env="PHUB_ADMIN_SECRET", env=secret)
     holds(phub("doctor", box.address, env=secret)[0], "verbs +offered")
     box.stop()
     box = Box(admin_secret_env="PHUB_ADMIN_SECRET", env=secret)
@@ -169,7 +172,7 @@ def limits():
 
 def exchange(*more):
     return ["bench", "exchange", "--transport", "verbs", "--workers", "1", "--bytes", "256KiB", "--rounds", "3", "--listen",
-            "10.81.0.1", "--set", "rdma=node1", "--set", "memory_max=2MiB", "--json", *more]
+            "10.81.0.1", "--set", "rdma=node1", "--set", "memory_max=8MiB", "--json", *more]
 
 
 def counted(workers, size, rounds):

@@ -275,7 +275,30 @@ static void test_finish(void **state)
 	expect_finish("memory_max: 900TiB\n",
 		"memory_max: '900TiB' is more than this machine or container has; allowed: auto ");
 	expect_finish("memory_max: 1MiB\n", NULL);
+	expect_finish("memory_max: 64MiB\nrdma_slots_memory: 64MiB\n", NULL);
+	expect_finish("memory_max: 64MiB\nrdma_slots_memory: 65MiB\n",
+		"rdma_slots_memory 65MiB is more than memory_max 64MiB");
 	expect_finish("admin_secret_file: /x\nadmin_secret_env: Y\n", "give one");
+}
+
+/* What is registered at start where nobody says: small on a small machine, bounded on a large one. */
+static void test_slots(void **state)
+{
+	static const struct {
+		const char *text;
+		uint64_t bytes;
+	} cases[] = {{"memory_max: 1MiB\n", 1 << 20}, {"memory_max: 64MiB\n", 4 << 20},
+		{"memory_max: 512MiB\n", 16 << 20}, {"memory_max: 512MiB\nrdma_slots_memory: 7MiB\n", 7 << 20}};
+	struct config config;
+	struct err e;
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		expect_good(cases[i].text, &config);
+		assert_int_equal(config_finish(&config, &e), 0);
+		assert_int_equal(config.rdma_slots_memory, cases[i].bytes);
+		config_fini(&config);
+	}
 }
 
 static void test_secret_files(void **state)
@@ -322,6 +345,7 @@ int main(void)
 		cmocka_unit_test(test_set),
 		cmocka_unit_test(test_dump_is_read_back),
 		cmocka_unit_test(test_finish),
+		cmocka_unit_test(test_slots),
 		cmocka_unit_test(test_secret_files),
 		cmocka_unit_test(test_names),
 	};

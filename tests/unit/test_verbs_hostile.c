@@ -5,6 +5,7 @@
  * job goes on exactly, and every receive slot comes back (rig_destroy() looks). Real devices.
  * vm: -m 1024
  * vm: -m 1024 -w 2
+ * vm: -m 1024 -w 6
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -179,16 +180,22 @@ static void touch_memory(enum ibv_wr_opcode opcode, bool slots)
 	struct scene s;
 	struct verbs_conn *box;
 	struct ibv_send_wr wr, *bad;
+	struct verbs_batch *batch;
 	struct ibv_sge sge;
+	uint32_t device;
 	uint8_t *at, before[256];
 
 	scene_open(&s);
 	good_goes_on(&s);
 	box = (struct verbs_conn *)(slots ? s.good->box : s.bad->box);
 	wr = raw_wr(&s, 0, opcode, &sge, sizeof(before));
-	at = slots ? box->pool->memory.base : s.bad->result.base;
+	device = box->rails[0].device_index;
+	batch = atomic_load(&box->pool->batches);
+	while (batch->recvs[0].device != device)
+		batch = batch->next;
+	at = slots ? (uint8_t *)batch->piece.extent->memory.base + batch->piece.at : s.bad->result.base;
 	wr.wr.rdma.remote_addr = (uintptr_t)at;
-	wr.wr.rdma.rkey = slots ? box->pool->on[0].mr->rkey : box->result->mr[0]->rkey;
+	wr.wr.rdma.rkey = (slots ? batch->piece.extent->mr[device] : box->result->mr[device])->rkey;
 	memcpy(before, at, sizeof(before));
 	memset(s.memory, 0xee, sizeof(before));
 	assert_int_equal(ibv_post_send(bad_conn(&s)->rails[0].qp, &wr, &bad), 0);
@@ -304,7 +311,7 @@ static void a_flood(void **state)
 	scene_open(&s);
 	chunk = first_rails_chunk(&s);
 	box = (struct verbs_conn *)s.bad->box;
-	count = box->pool->count;
+	count = box->pool->made[box->rails[0].device_index].given;
 	bytes = craft(&s, chunk, s.bad->spans[chunk].bytes);
 	s.bad->box_end->keeps = true;
 	for (unsigned i = 0; i < 2 * VERBS_SEND_SLOTS; i++)
@@ -600,6 +607,132 @@ static void boxes_that_talk_nonsense(void **state)
 	worker_hears(bytes, 2 + (uint32_t)count + 24 * (VERBS_DEVICES_MAX + 1));
 }
 
+/* ---- memory of slots ---- */
+
+static unsigned extents(const struct verbs *v)
+{
+	unsigned count = 0;
+
+	for (const struct verbs_arena *a = v->arenas; a; a = a->next)
+		for (const struct verbs_extent *x = a->extents; x; x = x->next)
+			count++;
+	return count;
+}
+
+/* What control does now and then. */
+static void reap(struct rig *rig)
+{
+	struct hello hello;
+
+	assert_int_equal(rig->ops->accept(rig->box, clock_now_ns(), &hello), -EAGAIN);
+}
+
+/* An arena that is full grows for a job and shrinks when that is gone; beyond the bound a job is refused by name. */
+static void an_arena_grows_and_shrinks(void **state)
+{
+	enum { FILLS = 512 };
+	static const struct rig_options usual;
+	static int jobs[3];
+	struct scene s = {.rig = rig_create(&over_verbs, &usual)};
+	struct verbs *v = (struct verbs *)s.rig->box;
+	struct verbs_piece *fill = test_calloc(FILLS, sizeof(*fill));
+	struct hello hello;
+	struct lane *last;
+	unsigned fills = 0;
+	struct err e = {0};
+	uint64_t taken;
+
+	(void)state;
+	v->slots_bytes = 16 << 20;
+	assert_int_equal(verbs_arena_open(v, MEM_NODE_ANY, &e), 0);
+	assert_int_equal(verbs_arena_open(v, MEM_NODE_ANY, &e), 0);
+	assert_int_equal(extents(v), 1);
+	for (unsigned i = 0; i < v->device_count; i++)
+		assert_non_null(v->arenas->first->mr[i]); /* no node is known here: all are near */
+	taken = v->slots_taken;
+	s.good = join(s.rig, GOOD_RANK, &jobs[0]);
+	good_goes_on(&s);
+	while (fills < FILLS && verbs_extent_take(v->arenas->first, 32 << 10, &fill[fills]))
+		fills++;
+	assert_true(fills > 0 && fills < FILLS);
+	assert_int_equal(extents(v), 1);
+	s.bad = join(s.rig, BAD_RANK, &jobs[1]);
+	assert_true(extents(v) > 1);
+	assert_true(v->slots_taken > taken);
+	good_goes_on(&s);
+	rig_drop_box(s.bad);
+	reap(s.rig);
+	assert_int_equal(extents(v), 1);
+	assert_int_equal(v->slots_taken, taken);
+	good_goes_on(&s);
+	v->slots_bytes_max = taken;
+	last = rig_lane(s.rig, rig_box_end(s.rig, 0), rig_worker_end(s.rig, 2), BAD_RANK + 2);
+	last->box_spec.group = &jobs[2];
+	last->box_spec.group_conns = 1;
+	rig_connect(s.rig, last, rig_key());
+	hello = rig_hello(s.rig);
+	assert_int_equal(s.rig->ops->admit(s.rig->box, hello.conn, &last->box_spec, &e), -ENOSPC);
+	assert_non_null(strstr(e.text, "raise memory_max, or lower window"));
+	good_goes_on(&s);
+	while (fills > 0)
+		verbs_piece_give(&fill[--fills]);
+	test_free(fill);
+	rig_destroy(s.rig);
+}
+
+/* Half of the ports are on the core's node: the others learn of no slots, and no rail goes there. */
+static void near_ports_are_taken(void **state)
+{
+	static const struct rig_options usual;
+	static int job;
+	struct scene s = {.rig = rig_create(&over_verbs, &usual)};
+	struct verbs *v = (struct verbs *)s.rig->box;
+	unsigned near = (v->device_count + 1) / 2, rails;
+	struct verbs_conn *c;
+	struct err e = {0};
+
+	(void)state;
+	for (unsigned i = 0; i < v->device_count; i++)
+		v->devices[i].about.node = i < near ? 0 : 1;
+	v->queue_node[0] = 0;
+	v->slots_bytes = 4 << 20;
+	assert_int_equal(verbs_arena_open(v, 0, &e), 0);
+	for (unsigned i = 0; i < v->device_count; i++)
+		assert_true((v->arenas->first->mr[i] != NULL) == (i < near));
+	s.good = join(s.rig, GOOD_RANK, &job);
+	c = (struct verbs_conn *)s.good->box;
+	rails = v->device_count < VERBS_RAILS_MAX ? v->device_count : VERBS_RAILS_MAX; /* the worker's are all near */
+	assert_int_equal(c->rail_count, rails);
+	for (unsigned i = 0; i < rails; i++)
+		assert_true(c->rails[i].device_index < near);
+	for (unsigned i = near; i < v->device_count; i++)
+		assert_null(c->pool->on[i].srq);
+	good_goes_on(&s);
+	rig_destroy(s.rig);
+}
+
+/* A pool has slots at the ports that its connections take, for as many of these as there are at a time. */
+static void slots_where_connections_are(void **state)
+{
+	struct scene s;
+	struct verbs_conn *box;
+	uint32_t rails[VERBS_DEVICES_MAX] = {0};
+
+	(void)state;
+	scene_open(&s);
+	box = (struct verbs_conn *)s.bad->box;
+	for (uint32_t i = 0; i < box->rail_count; i++)
+		rails[box->rails[i].device_index]++;
+	for (unsigned d = 0; d < box->pool->devices; d++) {
+		assert_int_equal(
+			box->pool->made[d].given, rails[d] ? s.bad->box_spec.window + rails[d] * VERBS_SPARE_SLOTS : 0);
+		assert_true((box->pool->on[d].srq != NULL) == (rails[d] > 0));
+		assert_true((box->result->mr[d] != NULL) == (rails[d] > 0));
+	}
+	good_goes_on(&s);
+	scene_close(&s);
+}
+
 /* ---- sleep ---- */
 
 /* Messages behind a nudge that is under way: its end will wake the owner. */
@@ -645,6 +778,9 @@ int main(void)
 		cmocka_unit_test(hellos_that_cannot_be),
 		cmocka_unit_test(gone_in_every_state),
 		cmocka_unit_test(boxes_that_talk_nonsense),
+		cmocka_unit_test(an_arena_grows_and_shrinks),
+		cmocka_unit_test(near_ports_are_taken),
+		cmocka_unit_test(slots_where_connections_are),
 		cmocka_unit_test(sleep_with_a_nudge_under_way),
 	};
 

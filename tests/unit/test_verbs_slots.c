@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Receive slots without a device: what becomes of those that a device does not take.
+ * Receive slots without a device: what becomes of those that a device does not take, and how memory for them is cut up.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -94,10 +94,73 @@ static void a_device_takes_a_part(void **state)
 	}
 }
 
+enum { UNITS = 64, UNIT = 4096, PIECES = 24 };
+
+static uint64_t random_next(uint64_t *seed)
+{
+	*seed ^= *seed << 13;
+	*seed ^= *seed >> 7;
+	*seed ^= *seed << 17;
+	return *seed;
+}
+
+/* Where the first gap of so many units is in the map, or UNITS. */
+static unsigned first_gap(const int *map, unsigned units)
+{
+	unsigned run = 0;
+
+	for (unsigned i = 0; i < UNITS; i++) {
+		run = map[i] ? 0 : run + 1;
+		if (run == units)
+			return i + 1 - units;
+	}
+	return UNITS;
+}
+
+/* Always the first gap that is large enough; what was given back is one with its neighbours. */
+static void pieces_of_an_extent(void **state)
+{
+	struct verbs_extent x = {.memory = {.bytes = UNITS * UNIT}};
+	struct verbs_piece pieces[PIECES] = {{.bytes = 0}};
+	int map[UNITS] = {0};
+	uint64_t seed = 77;
+
+	(void)state;
+	verbs_link_init(&x.pieces);
+	for (unsigned turn = 0; turn < 20000; turn++) {
+		unsigned k = (unsigned)(random_next(&seed) % PIECES), units = 1 + (unsigned)(random_next(&seed) % 12);
+		struct verbs_piece *p = &pieces[k];
+
+		if (p->extent) {
+			for (size_t i = 0; i < p->bytes / UNIT; i++)
+				map[p->at / UNIT + i] = 0;
+			verbs_piece_give(p);
+			assert_null(p->extent);
+			continue;
+		}
+		if (first_gap(map, units) == UNITS) {
+			assert_false(verbs_extent_take(&x, (size_t)units * UNIT, p));
+			assert_null(p->extent);
+			continue;
+		}
+		assert_true(verbs_extent_take(&x, (size_t)units * UNIT, p));
+		assert_int_equal(p->at, first_gap(map, units) * UNIT);
+		assert_int_equal(p->bytes, units * UNIT);
+		for (unsigned i = 0; i < units; i++)
+			map[p->at / UNIT + i] = 1;
+	}
+	for (unsigned k = 0; k < PIECES; k++)
+		verbs_piece_give(&pieces[k]);
+	assert_true(verbs_link_alone(&x.pieces));
+	assert_true(verbs_extent_take(&x, UNITS * UNIT, &pieces[0]));
+	assert_false(verbs_extent_take(&x, 1, &pieces[1]));
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(a_device_takes_a_part),
+		cmocka_unit_test(pieces_of_an_extent),
 	};
 
 	return cmocka_run_group_tests_name("verbs_slots", tests, NULL, NULL);
