@@ -111,6 +111,9 @@ static void bad_is_ended(struct scene *s, int error, const char *why)
 	end = end_record(box, EVENT_CLOSED, s->bad->box, 0);
 	assert_non_null(end->why);
 	print_message("%s: %s (%d)\n", s->bad->box->peer, end->why, end->error);
+	assert_non_null(strstr(s->bad->box->peer, " by "));
+	assert_non_null(strstr(s->bad->box->peer, bad_conn(s)->rails[0].device->about.device));
+	assert_non_null(strstr(s->bad->box->peer, " port "));
 	assert_true(end->error < 0);
 	if (error)
 		assert_int_equal(end->error, error);
@@ -204,7 +207,7 @@ static void touch_memory(enum ibv_wr_opcode opcode, bool slots)
 	for (unsigned i = 0; i < sizeof(before); i++)
 		assert_int_equal(s.memory[i], 0xee);
 	s.rig->skew_ns += VERBS_PING_NS; /* the pair is in error: the box hears of it when it next asks */
-	bad_is_ended(&s, 0, NULL);
+	bad_is_ended(&s, -ECONNRESET, ibv_wc_status_str(IBV_WC_WR_FLUSH_ERR));
 	scene_close(&s);
 }
 
@@ -325,6 +328,80 @@ static void a_flood(void **state)
 	good_goes_on(&s);
 	rig_drop_box(s.bad);
 	good_goes_on(&s);
+	scene_close(&s);
+}
+
+/* ---- results that it does not let in ---- */
+
+/* It has pushed, and the box will answer. */
+static void bad_pushes(struct scene *s, uint32_t chunk)
+{
+	assert_int_equal(pair_push(s->bad, chunk, 1, NULL), 0);
+	RIG_UNTIL(s->rig, end_count(s->bad->box_end, EVENT_MESSAGE, s->bad->box) == 1);
+}
+
+static void its_pair_takes_no_writes(void **state)
+{
+	struct ibv_qp_attr attr = {.qp_access_flags = 0};
+	struct scene s;
+
+	(void)state;
+	scene_open(&s);
+	bad_pushes(&s, 0);
+	for (uint32_t i = 0; i < bad_conn(&s)->rail_count; i++)
+		assert_int_equal(ibv_modify_qp(bad_conn(&s)->rails[i].qp, &attr, IBV_QP_ACCESS_FLAGS), 0);
+	assert_int_equal(pair_answer(s.bad, 0, 1, NULL), 0);
+	s.bad->worker_end->mute = true;
+	s.rig->skew_ns += VERBS_PING_NS;
+	bad_is_ended(&s, -EREMOTEIO, ibv_wc_status_str(IBV_WC_REM_INV_REQ_ERR));
+	s.bad->worker_end->mute = false;
+	scene_close(&s);
+}
+
+/* Turned over and back again. */
+static void spoil_keys(const struct scene *s)
+{
+	for (struct verbs_region *r = bad_conn(s)->verbs->regions; r; r = r->next)
+		for (uint32_t i = 0; i < bad_conn(s)->verbs->device_count; i++)
+			r->mr[i]->rkey ^= 0x5a5a5a00;
+}
+
+static void its_key_is_of_no_memory(void **state)
+{
+	struct scene s;
+
+	(void)state;
+	scene_open(&s);
+	spoil_keys(&s);
+	bad_pushes(&s, 0);
+	spoil_keys(&s);
+	assert_int_equal(pair_answer(s.bad, 0, 1, NULL), 0);
+	s.bad->worker_end->mute = true;
+	s.rig->skew_ns += VERBS_PING_NS;
+	bad_is_ended(&s, -EREMOTEIO, ibv_wc_status_str(IBV_WC_REM_ACCESS_ERR));
+	s.bad->worker_end->mute = false;
+	scene_close(&s);
+}
+
+/* More messages than it has receives for, and it posts no more: its box asks for ever, others go on meanwhile. */
+static void it_posts_no_receives(void **state)
+{
+	struct scene s;
+
+	(void)state;
+	scene_open(&s);
+	s.bad->worker_end->mute = true;
+	for (uint32_t i = 0; i < RIG_CHUNKS + VERBS_WORKER_RECVS + 20; i++) {
+		assert_int_equal(pair_credit(s.bad, 100 + i), 0);
+		pair_flush_box(s.bad);
+	}
+	s.rig->skew_ns += VERBS_PING_NS;
+	for (unsigned i = 0; i < 5; i++)
+		good_goes_on(&s);
+	assert_int_equal(end_count(s.bad->box_end, EVENT_CLOSED, s.bad->box), 0);
+	rig_drop_box(s.bad);
+	good_goes_on(&s);
+	s.bad->worker_end->mute = false;
 	scene_close(&s);
 }
 
@@ -772,6 +849,9 @@ int main(void)
 		cmocka_unit_test(no_room_for_a_header),
 		cmocka_unit_test(rubbish),
 		cmocka_unit_test(a_flood),
+		cmocka_unit_test(its_pair_takes_no_writes),
+		cmocka_unit_test(its_key_is_of_no_memory),
+		cmocka_unit_test(it_posts_no_receives),
 		cmocka_unit_test(it_vanishes),
 		cmocka_unit_test(bells_of_others),
 		cmocka_unit_test(signals_that_say_nothing),
