@@ -4,6 +4,7 @@
 #include "tests/suite/exchange_work.h"
 
 #include <errno.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -293,6 +294,84 @@ static void nothing_is_read_after_leaving(void **state)
 	crew_run(*state, 2, leaving_script, NULL);
 }
 
+/* ---- the end, in the middle of a round ---- */
+
+enum { END_ELEMENTS = 1 << 18, END_MARK = 77 };
+
+struct ending {
+	enum { END_LEAVE, END_DROP, END_NAN } how; /* what rank 0 does */
+	unsigned delay_ms;
+};
+
+/* Whether the session is over for this rank; the round may have been complete before it was. */
+static bool ending_round(struct member *me, float *watched, float *freed)
+{
+	const struct ending *ending = me->arg;
+	int rc;
+
+	memory_fill(watched, END_ELEMENTS, 1);
+	memory_fill(freed, END_ELEMENTS, 2);
+	if (me->rank == 0 && ending->how == END_NAN)
+		watched[END_ELEMENTS - 1] = NAN;
+	rc = phub_push_pull(me->phub, 0, watched, watched, 0);
+	if (rc == 0)
+		(void)phub_push_pull(me->phub, 1, freed, freed, 0);
+	if (me->rank == 0 && ending->how != END_NAN) {
+		member_sleep(me, ending->delay_ms);
+		if (ending->how == END_DROP) {
+			member_drop(me);
+		} else {
+			rc = phub_leave(me->phub, PHUB_TIMEOUT_DEFAULT);
+			EXPECT(me, rc == 0 || rc == -EOWNERDEAD);
+		}
+		return true;
+	}
+	/* Also where a push was refused: it is the wait that says that nothing is touched any more. */
+	rc = phub_wait(me->phub, PHUB_ALL, PHUB_TIMEOUT_DEFAULT);
+	EXPECT(me, rc == 0 || rc == (ending->how == END_NAN ? -EDOM : -EOWNERDEAD));
+	return rc < 0;
+}
+
+/* What a processor of this program does to freed memory the address sanitizer sees; what a device does, the mark shows.
+ */
+static void ending_script(struct member *me)
+{
+	float *watched = calloc(END_ELEMENTS, sizeof(float)), *freed = calloc(END_ELEMENTS, sizeof(float));
+	struct phub_options o;
+
+	member_options(me, &o);
+	o.nan = PHUB_NAN_FAIL;
+	EXPECT_RC(me, member_connect(me, &o), 0);
+	EXPECT_RC(me, phub_key(me->phub, "watched", PHUB_F32, END_ELEMENTS, 0, 0), 0);
+	EXPECT_RC(me, phub_key(me->phub, "freed", PHUB_F32, END_ELEMENTS, 0, 0), 1);
+	EXPECT_RC(me, phub_start(me->phub, PHUB_TIMEOUT_DEFAULT), 0);
+	if (!me->crew->stage->scene->mapped)
+		EXPECT_RC(me, phub_mem_register(me->phub, watched, END_ELEMENTS * sizeof(float)), 0);
+	EXPECT_RC(me, phub_push_pull(me->phub, 0, watched, watched, 0), 0);
+	EXPECT_RC(me, phub_push_pull(me->phub, 1, freed, freed, 0), 0);
+	EXPECT_RC(me, phub_wait(me->phub, PHUB_ALL, PHUB_TIMEOUT_DEFAULT), 0);
+	member_meet(me);
+	if (ending_round(me, watched, freed)) {
+		memory_fill(watched, END_ELEMENTS, END_MARK);
+		free(freed);
+		freed = NULL;
+		member_sleep(me, 20);
+		EXPECT(me, memory_is(watched, END_ELEMENTS, END_MARK));
+	}
+	member_drop(me);
+	free(watched);
+	free(freed);
+}
+
+static void nothing_is_touched_after_the_end(void **state)
+{
+	struct ending ending;
+
+	for (ending.how = END_LEAVE; ending.how <= END_NAN; ending.how++)
+		for (ending.delay_ms = 0; ending.delay_ms < 3; ending.delay_ms += 2)
+			crew_run(*state, 3, ending_script, &ending);
+}
+
 /* ---- keys that share a chunk ---- */
 
 static void shared_script(struct member *me)
@@ -330,6 +409,7 @@ const struct CMUnitTest exchange_memory_cases[] = {
 	cmocka_unit_test(push_and_pull_apart),
 	cmocka_unit_test(opposite_orders_need_no_more_slots_than_there_are),
 	cmocka_unit_test(nothing_is_read_after_leaving),
+	cmocka_unit_test(nothing_is_touched_after_the_end),
 	cmocka_unit_test(keys_that_share_a_chunk_go_together),
 };
 const size_t exchange_memory_count = sizeof(exchange_memory_cases) / sizeof(exchange_memory_cases[0]);

@@ -8,6 +8,7 @@ vm: -m 2048 -w 6
 """
 import json
 import pathlib
+import signal
 import subprocess
 import sys
 import time
@@ -29,9 +30,9 @@ def cable(rank, up):
     do(f"ip link set b{rank + 2} {'up' if up else 'down'}")
 
 
-def exchange(ports="node1", first=2, **arguments):
+def exchange(ports="node1", first=2, lost_ms=LOST_MS, **arguments):
     """A box on node1 and workers on node2.., or so, in mid-exchange."""
-    box = Box(transports="verbs", rdma=ports, cores=2, lost_ms=LOST_MS, warn_ms=3000, heartbeat_ms=500)
+    box = Box(transports="verbs", rdma=ports, cores=2, lost_ms=lost_ms, warn_ms=lost_ms // 2, heartbeat_ms=500)
     workers = [Worker(box.url("faults"), rank, WORLD, env={"PHUB_RDMA": f"node{rank + first}"}, transport="verbs", keys=KEYS,
                       optimizer="sgd", report_ms=20, wait_ms=20000, rounds="until-told", **arguments)
                for rank in range(WORLD)]
@@ -202,10 +203,29 @@ def test_killed():
     box.stop()
 
 
+def test_freed():
+    """Once a box that was killed or stopped has ended a wait, nothing touches the memory: no result that it had under way"""
+    for number in (signal.SIGKILL, signal.SIGSTOP):
+        box, workers = exchange(lost_ms=2000, registered=True, watch_ms=800)
+        box.kill(number)
+        for worker in workers:
+            worker.event("watches")
+        box.kill(signal.SIGCONT)
+        for worker in workers:
+            result = worker.result()
+            say(f"{number.name}: {result['errno']}: {result['error']}")
+            check(result["rc"] < 0, f"no error: {result}")
+            check(result["touched"] == 0, f"{worker.name}: {result['touched']} bytes were written after the end")
+            check(result["wrong"] == 0, f"{worker.name}: wrong sums: {result}")
+        if number == signal.SIGSTOP:
+            box.stop()
+
+
 def why_not():
     if not pathlib.Path("/sys/class/net/b6").exists() or not pathlib.Path("/sys/class/infiniband/node6").exists():
         return "these devices are not those of a virtual machine"
     return None
 
 
-run([test_resnet, test_resnet_loss, test_short_cut, test_loss, test_long_cut, test_port_gone, test_cut, test_killed], why_not())
+run([test_resnet, test_resnet_loss, test_short_cut, test_loss, test_long_cut, test_port_gone, test_cut, test_killed,
+     test_freed], why_not())

@@ -26,7 +26,7 @@ struct worker {
 	int stop_key;      /* -1: rounds are counted */
 	float stop_src[1]; /* in the stop key's type */
 	float stop_dst[1];
-	uint64_t rounds, wrong, digest;
+	uint64_t rounds, wrong, digest, touched;
 	float spoiled; /* the element that some rank makes NaN, as it came back in that round */
 	uint64_t began_ms, reported_ms;
 	uint64_t front_us, all_us; /* of the last round: until the urgent key was back, and all of them */
@@ -85,6 +85,35 @@ static void worker_event(const struct worker *w, const char *event, const char *
 	fflush(stdout);
 }
 
+/*
+ * The library has said that it is done with the caller's memory. Every other key's is freed at once, which the address
+ * sanitizer watches; what a device would still write to is seen in the rest.
+ */
+static void worker_watch(struct worker *w)
+{
+	struct worker_options *o = &w->options;
+
+	for (unsigned i = 0; i < o->key_count; i++) {
+		struct worker_key *key = &o->keys[i];
+
+		memset(key->src, 0xa5, key->bytes);
+		memset(key->dst, 0xa5, key->bytes);
+		if (i % 2) {
+			free(key->src);
+			free(key->dst);
+			key->src = key->dst = NULL;
+		}
+	}
+	worker_event(w, "watches", NULL);
+	worker_sleep_us(o->watch_ms * 1000);
+	for (unsigned i = 0; i < o->key_count; i += 2) {
+		const unsigned char *src = o->keys[i].src, *dst = o->keys[i].dst;
+
+		for (size_t k = 0; k < o->keys[i].bytes; k++)
+			w->touched += (src[k] != 0xa5) + (dst[k] != 0xa5);
+	}
+}
+
 static int worker_end(struct worker *w, int rc)
 {
 	char error[1024] = "";
@@ -92,6 +121,8 @@ static int worker_end(struct worker *w, int rc)
 
 	if (rc < 0)
 		snprintf(error, sizeof(error), "%s", phub_error());
+	if (w->options.watch_ms && w->options.keys[0].dst)
+		worker_watch(w);
 	if (w->phub)
 		phub_stats(w->phub, &stats);
 	printf("{\"event\":\"end\",\"rank\":%d,\"step\":\"%s\",\"rc\":%d", w->options.phub.rank, w->step, rc);
@@ -99,26 +130,15 @@ static int worker_end(struct worker *w, int rc)
 	worker_print_text("error", error);
 	printf(",\"rounds\":%" PRIu64 ",\"wrong\":%" PRIu64 ",\"digest\":\"%016" PRIx64 "\",\"ms\":%" PRIu64
 	       ",\"pushed_bytes\":%" PRIu64 ",\"copied_bytes\":%" PRIu64 ",\"front_us\":%" PRIu64 ",\"all_us\":%" PRIu64
-	       ",\"open_behind\":%d,\"spoiled\":\"%g\"}\n",
+	       ",\"open_behind\":%d,\"spoiled\":\"%g\",\"touched\":%" PRIu64 "}\n",
 		w->rounds, w->wrong, w->digest, worker_now_us() / 1000 - w->began_ms, stats.pushed_bytes,
-		stats.copied_bytes, w->front_us, w->all_us, w->open_behind, (double)w->spoiled);
+		stats.copied_bytes, w->front_us, w->all_us, w->open_behind, (double)w->spoiled, w->touched);
 	fflush(stdout);
 	phub_close(w->phub);
-	return rc < 0 || w->wrong ? 1 : 0;
+	return rc < 0 || w->wrong || w->touched ? 1 : 0;
 }
 
 /* ---- steps ---- */
-
-/* phub_start() or phub_wait(), telling whom it waits for whenever its time is over, until its patience is. */
-static int worker_wait(struct worker *w, int (*call)(struct worker *w))
-{
-	uint64_t deadline_us = worker_now_us() + (uint64_t)w->options.patience_ms * 1000;
-	int rc;
-
-	while ((rc = call(w)) == -ETIMEDOUT && worker_now_us() < deadline_us)
-		worker_event(w, "waits", phub_error());
-	return rc;
-}
 
 static int worker_call_start(struct worker *w)
 {
@@ -133,6 +153,23 @@ static int worker_call_wait(struct worker *w)
 static int worker_call_barrier(struct worker *w)
 {
 	return phub_barrier(w->phub, w->options.wait_ms);
+}
+
+/* A box that is silent for long ends the session, also with -ETIMEDOUT: there is nothing to wait for any more. */
+static bool worker_is_over(struct worker *w, int (*call)(struct worker *w))
+{
+	return call == worker_call_wait && phub_test(w->phub, PHUB_ALL) < 0;
+}
+
+/* phub_start() or phub_wait(), telling whom it waits for whenever its time is over, until its patience is. */
+static int worker_wait(struct worker *w, int (*call)(struct worker *w))
+{
+	uint64_t deadline_us = worker_now_us() + (uint64_t)w->options.patience_ms * 1000;
+	int rc;
+
+	while ((rc = call(w)) == -ETIMEDOUT && worker_now_us() < deadline_us && !worker_is_over(w, call))
+		worker_event(w, "waits", phub_error());
+	return rc;
 }
 
 static int worker_keys(struct worker *w)
@@ -171,6 +208,10 @@ static int worker_memory(struct worker *w)
 		key->result = key->dst;
 		if (!key->src || !key->dst)
 			rc = -ENOMEM;
+		if (rc == 0 && o->registered)
+			rc = phub_mem_register(w->phub, key->src, key->bytes);
+		if (rc == 0 && o->registered)
+			rc = phub_mem_register(w->phub, key->dst, key->bytes);
 	}
 	return rc;
 }

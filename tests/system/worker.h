@@ -44,6 +44,7 @@ struct worker_options {
 	uint64_t rounds;    /* after the first weights; WORKER_NEVER: until standard input ends at some rank */
 	bool normals;       /* data are random normals, not small integers */
 	bool alloc;         /* exchange in phub_alloc()'s memory */
+	bool registered;    /* ...or in malloc'ed memory that phub_mem_register() knows */
 	bool check;         /* results are compared with what they must be */
 	unsigned schedule;  /* which learning rates: 0 is the same in every round */
 	bool front;         /* push from the last key to the first, and see that the first comes back first */
@@ -57,15 +58,16 @@ struct worker_options {
 	int wait_ms;        /* of one wait; when it ran out, its text is printed and it is done again... */
 	int patience_ms;    /* ...until so much time has passed */
 	/* Ways to misbehave. Rounds count from 1. */
-	bool no_start;    /* joins and sends no keys until standard input ends */
-	bool no_weights;  /* an optimizer, and no broadcast */
-	bool idle;        /* starts, and does nothing until standard input ends */
-	bool no_leave;    /* exits without a word */
-	uint64_t stop_at; /* SIGSTOP to itself before this round */
-	uint64_t die_at;  /* SIGKILL */
-	uint64_t skip_at; /* leaves before this round */
-	uint64_t nan_at;  /* an element is NaN (or infinite) in this round */
-	uint64_t look_at; /* the result of that element in this round is told */
+	bool no_start;     /* joins and sends no keys until standard input ends */
+	bool no_weights;   /* an optimizer, and no broadcast */
+	bool idle;         /* starts, and does nothing until standard input ends */
+	bool no_leave;     /* exits without a word */
+	uint64_t watch_ms; /* at its end: how long to look whether the memory that it exchanged in is still touched */
+	uint64_t stop_at;  /* SIGSTOP to itself before this round */
+	uint64_t die_at;   /* SIGKILL */
+	uint64_t skip_at;  /* leaves before this round */
+	uint64_t nan_at;   /* an element is NaN (or infinite) in this round */
+	uint64_t look_at;  /* the result of that element in this round is told */
 	unsigned nan_key;
 	uint64_t nan_element;
 	bool infinite;
