@@ -158,10 +158,10 @@ waits() { # FILE PATTERN: until a line of it matches; a guest's end is a matter 
 	return 1
 }
 
-# phubd in one guest, at one end of a cable. Not by vm(): what is killed is to be the guest itself.
+# phubd in one guest, at one end of a cable with IPv6 addresses only. Not by vm(): what is killed is to be the guest itself.
 box_guest() { # CABLE
-	PHUB_SECRET=shared tests/vm/run.sh "${kind[@]}" -d / -N "$1.a,$1.b" -a 10.77.0.1/24 -e PHUB_SECRET -- "$build/phubd" \
-		-o listen=10.77.0.1:7000 -o transports=verbs -o create=secret -o create_secret_env=PHUB_SECRET -o cores=1 \
+	PHUB_SECRET=shared tests/vm/run.sh "${kind[@]}" -d / -N "$1.a,$1.b" -a fd77::1/64 -e PHUB_SECRET -- "$build/phubd" \
+		-o "listen=[fd77::1]:7000" -o transports=verbs -o create=secret -o create_secret_env=PHUB_SECRET -o cores=1 \
 		-o heartbeat_ms=500 -o warn_ms=2000 -o lost_ms=5000 >"$scratch/box" 2>"$scratch/box.log" &
 	box=$!
 }
@@ -170,9 +170,9 @@ box_guest() { # CABLE
 worker_guest() { # CABLE ROUNDS
 	: >"$scratch/workers" # what the last ones said
 	# shellcheck disable=SC2016 # the guest's shell expands it
-	PHUB_SECRET=shared tests/vm/run.sh "${kind[@]}" -d / -N "$1.b,$1.a" -a 10.77.0.2/24 -e PHUB_SECRET -- bash -c 'mkfifo /tmp/never
+	PHUB_SECRET=shared tests/vm/run.sh "${kind[@]}" -d / -N "$1.b,$1.a" -a fd77::2/64 -e PHUB_SECRET -- bash -c 'mkfifo /tmp/never
 		for rank in 0 1; do
-			"$0" url=phub://10.77.0.1:7000/guests world=2 transport=verbs keys=a:30000,b:70,c:9000 rank=$rank \
+			"$0" url=phub://[fd77::1]:7000/guests world=2 transport=verbs keys=a:30000,b:70,c:9000 rank=$rank \
 				rounds="$1" report_ms=100 wait_ms=20000 <>/tmp/never &
 		done
 		wait' "$build/tests/system/worker" "$2" >"$scratch/workers" 2>&1 &
@@ -185,14 +185,14 @@ exchanges() {
 
 	box_guest "$cable"
 	worker_guest "$cable" 4
-	waits "$scratch/box" "listening on 10.77.0.1:7000" || return
+	waits "$scratch/box" "listening on .fd77::1.:7000" || return
 	wait "$workers"
 	expect "workers with exact sums" 2 "$(grep -c '"event":"end".*"rc":0,.*"rounds":4,"wrong":0,' "$scratch/workers")"
 	worker_guest "$cable" until-told
 	waits "$scratch/workers" '"progress"' || return
 	kill -KILL "$workers"
 	begin=$SECONDS
-	waits "$scratch/box.log" 'rank [01] (10.77.0.2:[0-9]*) was lost: ' || return
+	waits "$scratch/box.log" 'rank [01] ([^ ]*fd77::2[^ ]*) was lost: ' || return
 	((SECONDS - begin < 15)) || echo "the box took $((SECONDS - begin)) s"
 	worker_guest "$cable" until-told
 	waits "$scratch/workers" '"progress"' || return
@@ -201,7 +201,7 @@ exchanges() {
 	waits "$scratch/workers" '"event":"end"' || return
 	((SECONDS - begin < 15)) || echo "the workers took $((SECONDS - begin)) s"
 	wait "$workers"
-	expect "workers that name the box" 2 "$(grep -c '"event":"end".*"rc":-.*box 10.77.0.1:7000' "$scratch/workers")"
+	expect "workers that name the box" 2 "$(grep -c '"event":"end".*"rc":-.*box .fd77::1.:7000' "$scratch/workers")"
 	expect "sums that were wrong" 0 "$(grep '"event":"end"' "$scratch/workers" | grep -vc '"wrong":0')"
 }
 
@@ -230,6 +230,6 @@ if available qemu tests/vm/debian.sh; then
 	check "qemu: output, environment and exit status pass through" passes_through
 	check "qemu: nothing is left of a killed runner (TERM)" leaves_nothing TERM
 	check "qemu: a cable between two guests" has_cable
-	check "qemu: an exchange between two guests, either of which is killed" exchanges
+	check "qemu: an exchange between two guests over IPv6 alone, either of which is killed" exchanges
 fi
 echo "1..$number"

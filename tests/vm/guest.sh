@@ -75,6 +75,7 @@ many_devices() { # COUNT
 ip link set lo up
 if [[ -n $cable ]]; then
 	ip link set eth0 mtu "$mtu" up
+	[[ $cable != *:* ]] || echo 0 >/proc/sys/net/ipv6/conf/eth0/accept_dad # an IPv6 address is there at once
 	ip addr add "$cable" dev eth0
 	rdma link add rxe0 type rxe netdev eth0
 elif ((nodes > 0)); then

@@ -15,7 +15,7 @@
 #   -w NODES      devices node1..nodeN with addresses 10.81.0.1..N, all on one bridge: bN is the switch's port of nodeN
 #   -i ADDRESSES  else one device, rxe0, with addresses 10.77.0.1..N (5); 0: none, COMMAND sets up its own
 #   -N A,B        else rxe0 on a cable to another guest: this end is the Unix socket A, the other guest's is B (qemu only)
-#   -a ADDRESS    that end's address (10.77.0.1/24)
+#   -a ADDRESS    that end's address (10.77.0.1/24), IPv4 or IPv6
 #   -M MTU        of the Ethernet devices (4200, for an RDMA MTU of 4096)
 #   -s FILE       sourced in the guest, as root, before COMMAND
 #   -e VARIABLE   of the environment to hand over; may be given again. PATH, HOME, LANG and TERM always are
