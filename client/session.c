@@ -194,7 +194,7 @@ static unsigned client_session_read(struct client_session *s, uint64_t now_ns)
 static void client_session_beat(struct client_session *s, uint64_t now_ns)
 {
 	if (s->unanswered_ns && now_ns > s->unanswered_ns && now_ns - s->unanswered_ns > s->lost_ns) {
-		client_session_fail(s, -ETIMEDOUT, "box %s has been silent for %.1f s", s->box,
+		client_session_fail(s, -EHOSTDOWN, "box %s has been silent for %.1f s", s->box,
 			(double)(now_ns - s->unanswered_ns) / 1e9);
 		return;
 	}

@@ -155,19 +155,13 @@ static int worker_call_barrier(struct worker *w)
 	return phub_barrier(w->phub, w->options.wait_ms);
 }
 
-/* A box that is silent for long ends the session, also with -ETIMEDOUT: there is nothing to wait for any more. */
-static bool worker_is_over(struct worker *w, int (*call)(struct worker *w))
-{
-	return call == worker_call_wait && phub_test(w->phub, PHUB_ALL) < 0;
-}
-
 /* phub_start() or phub_wait(), telling whom it waits for whenever its time is over, until its patience is. */
 static int worker_wait(struct worker *w, int (*call)(struct worker *w))
 {
 	uint64_t deadline_us = worker_now_us() + (uint64_t)w->options.patience_ms * 1000;
 	int rc;
 
-	while ((rc = call(w)) == -ETIMEDOUT && worker_now_us() < deadline_us && !worker_is_over(w, call))
+	while ((rc = call(w)) == -ETIMEDOUT && worker_now_us() < deadline_us)
 		worker_event(w, "waits", phub_error());
 	return rc;
 }

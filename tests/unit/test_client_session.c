@@ -238,7 +238,7 @@ static void a_silent_box(void **state)
 	rig_run(&r, 4000 * MS);
 	assert_int_equal(client_joined(r.workers[0]), 0);
 	rig_run(&r, 3000 * MS);
-	expect_failure(r.workers[0], -ETIMEDOUT, "silent for 5.");
+	expect_failure(r.workers[0], -EHOSTDOWN, "silent for 5.");
 	rig_close(&r);
 }
 
