@@ -25,37 +25,34 @@ enum {
 	TCP_POLLS_SOME_READY = 2,
 };
 
-#define TCP_CONN_OF(link_pointer, member) \
-	((struct tcp_conn *)(void *)((char *)(link_pointer)-offsetof(struct tcp_conn, member)))
-
 /* --- lists ------------------------------------------------------------------------------------- */
 
 static void tcp_conn_set_ready(struct tcp_queue *q, struct tcp_conn *c)
 {
-	if (!tcp_link_alone(&c->ready))
+	if (!list_alone(&c->ready))
 		return;
-	tcp_link_append(&q->ready, &c->ready);
+	list_append(&q->ready, &c->ready);
 	q->ready_count++;
 }
 
 static void tcp_conn_unset_ready(struct tcp_queue *q, struct tcp_conn *c)
 {
-	if (tcp_link_alone(&c->ready))
+	if (list_alone(&c->ready))
 		return;
-	tcp_link_remove(&c->ready);
+	list_remove(&c->ready);
 	q->ready_count--;
 }
 
 static void tcp_conn_set_report(struct tcp_queue *q, struct tcp_conn *c)
 {
-	if (tcp_link_alone(&c->report))
-		tcp_link_append(&q->report, &c->report);
+	if (list_alone(&c->report))
+		list_append(&q->report, &c->report);
 }
 
 static void tcp_conn_set_dirty(struct tcp_queue *q, struct tcp_conn *c)
 {
-	if (tcp_link_alone(&c->dirty))
-		tcp_link_append(&q->dirty, &c->dirty);
+	if (list_alone(&c->dirty))
+		list_append(&q->dirty, &c->dirty);
 }
 
 static void tcp_conn_set_blocked(struct tcp_queue *q, struct tcp_conn *c, bool blocked)
@@ -73,7 +70,7 @@ static void tcp_conn_end(struct tcp_queue *q, struct tcp_conn *c, int error)
 	c->error = error;
 	c->close_owed = true;
 	tcp_conn_unset_ready(q, c);
-	tcp_link_remove(&c->dirty);
+	list_remove(&c->dirty);
 	tcp_conn_set_blocked(q, c, false);
 	tcp_conn_set_report(q, c);
 }
@@ -262,10 +259,10 @@ static void tcp_flush(struct queue *head)
 {
 	struct tcp_queue *q = (struct tcp_queue *)head;
 
-	while (!tcp_link_alone(&q->dirty)) {
-		struct tcp_conn *c = TCP_CONN_OF(q->dirty.next, dirty);
+	while (!list_alone(&q->dirty)) {
+		struct tcp_conn *c = LIST_OF(q->dirty.next, struct tcp_conn, dirty);
 
-		tcp_link_remove(&c->dirty);
+		list_remove(&c->dirty);
 		tcp_conn_flush(q, c);
 	}
 }
@@ -308,7 +305,7 @@ static unsigned tcp_conn_report(struct tcp_conn *c, struct event *events, unsign
 		events[n].why = NULL;
 		events[n++].error = c->error;
 	}
-	tcp_link_remove(&c->report);
+	list_remove(&c->report);
 	return n;
 }
 
@@ -354,12 +351,12 @@ static unsigned tcp_poll(struct queue *head, uint64_t now_ns, struct event *even
 	q->polls++;
 	if (tcp_queue_must_ask(q))
 		tcp_queue_ask(q);
-	while (n < max && !tcp_link_alone(&q->report))
-		n += tcp_conn_report(TCP_CONN_OF(q->report.next, report), events + n, max - n);
+	while (n < max && !list_alone(&q->report))
+		n += tcp_conn_report(LIST_OF(q->report.next, struct tcp_conn, report), events + n, max - n);
 	/* Each ready connection has one turn; one that stays ready goes behind the others. */
 	turns = q->ready_count;
-	while (turns-- > 0 && n < max && !tcp_link_alone(&q->ready))
-		n += tcp_conn_receive(q, TCP_CONN_OF(q->ready.next, ready), events + n, max - n);
+	while (turns-- > 0 && n < max && !list_alone(&q->ready))
+		n += tcp_conn_receive(q, LIST_OF(q->ready.next, struct tcp_conn, ready), events + n, max - n);
 	return n;
 }
 
@@ -367,7 +364,7 @@ static int tcp_arm(struct queue *head)
 {
 	struct tcp_queue *q = (struct tcp_queue *)head;
 
-	if (!tcp_link_alone(&q->ready) || !tcp_link_alone(&q->report))
+	if (!list_alone(&q->ready) || !list_alone(&q->report))
 		return -EAGAIN;
 	return q->epoll_fd;
 }
@@ -452,8 +449,8 @@ static void tcp_drop(struct queue *head, struct conn *conn)
 
 	tcp_conn_unset_ready(q, c);
 	tcp_conn_set_blocked(q, c, false);
-	tcp_link_remove(&c->dirty);
-	tcp_link_remove(&c->report);
+	list_remove(&c->dirty);
+	list_remove(&c->report);
 	/* Not left to close(): the registration would outlive it in a forked child. */
 	(void)epoll_ctl(q->epoll_fd, EPOLL_CTL_DEL, c->fd, NULL);
 	q->conns--;

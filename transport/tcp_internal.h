@@ -11,6 +11,7 @@
 #include <stdint.h>
 #include <sys/epoll.h>
 
+#include "phub/base/list.h"
 #include "transport/handshake.h"
 #include "transport/transport.h"
 
@@ -26,11 +27,6 @@ enum {
 	TCP_READ_AHEAD_SINK = 4 << 10, /* so far, where payloads belong in sinks and would be copied twice */
 	TCP_READ_BYTES = 128 << 10,    /* payloads of one read, where they belong in none */
 	TCP_EVENTS = 64,               /* of one epoll_wait() */
-};
-
-/* A doubly linked ring of connections; a link that points to itself is in no list. */
-struct tcp_link {
-	struct tcp_link *prev, *next;
 };
 
 /* One message that send() took. */
@@ -88,12 +84,12 @@ struct tcp_conn {
 	const struct conn_spec *spec;
 	struct tcp_rx rx;
 	struct tcp_tx tx;
-	struct tcp_link ready;  /* tcp_queue.ready; before adoption: tcp.strangers or tcp.complete */
-	struct tcp_link dirty;  /* tcp_queue.dirty */
-	struct tcp_link report; /* tcp_queue.report */
-	bool hung_up;           /* epoll told of an end or an error: read until it shows */
-	bool close_owed;        /* EVENT_CLOSED is not yielded yet */
-	int error;              /* of EVENT_CLOSED */
+	struct list_link ready;  /* tcp_queue.ready; before adoption: tcp.strangers or tcp.complete */
+	struct list_link dirty;  /* tcp_queue.dirty */
+	struct list_link report; /* tcp_queue.report */
+	bool hung_up;            /* epoll told of an end or an error: read until it shows */
+	bool close_owed;         /* EVENT_CLOSED is not yielded yet */
+	int error;               /* of EVENT_CLOSED */
 	/* Before adoption only. */
 	bool is_box;
 	uint64_t deadline_ns; /* box: 0 until accept() has seen it once */
@@ -108,9 +104,9 @@ struct tcp_queue {
 	unsigned ready_count;    /* length of `ready` */
 	unsigned blocked_count;  /* connections with tx.blocked */
 	unsigned polls;          /* since the last epoll_wait() */
-	struct tcp_link ready;   /* may have bytes to read */
-	struct tcp_link dirty;   /* send() was called since the last flush() */
-	struct tcp_link report;  /* owe EVENT_SENT, EVENT_WRITABLE or EVENT_CLOSED */
+	struct list_link ready;  /* may have bytes to read */
+	struct list_link dirty;  /* send() was called since the last flush() */
+	struct list_link report; /* owe EVENT_SENT, EVENT_WRITABLE or EVENT_CLOSED */
 	struct epoll_event events[TCP_EVENTS];
 };
 
@@ -137,32 +133,5 @@ unsigned tcp_rx_parse(struct tcp_conn *c, struct event *events, unsigned max, in
  * more, 0 when it is empty, -EAGAIN when it was empty, or another negative errno; an orderly end is -ESHUTDOWN.
  */
 int tcp_rx_fill(struct tcp_conn *c);
-
-static inline void tcp_link_init(struct tcp_link *link)
-{
-	link->prev = link;
-	link->next = link;
-}
-
-static inline bool tcp_link_alone(const struct tcp_link *link)
-{
-	return link->next == link;
-}
-
-/* Puts a link that is in no list at the end of one. */
-static inline void tcp_link_append(struct tcp_link *list, struct tcp_link *link)
-{
-	link->prev = list->prev;
-	link->next = list;
-	list->prev->next = link;
-	list->prev = link;
-}
-
-static inline void tcp_link_remove(struct tcp_link *link)
-{
-	link->prev->next = link->next;
-	link->next->prev = link->prev;
-	tcp_link_init(link);
-}
 
 #endif

@@ -40,13 +40,11 @@ struct tcp {
 	uint16_t port_first, port_last;
 	char congestion[16];         /* TCP_CA_NAME_MAX */
 	char interface[IF_NAMESIZE]; /* "": none */
-	struct tcp_link strangers;   /* handshakes in progress, oldest first */
-	struct tcp_link complete;    /* hellos that accept() has not returned yet */
+	struct list_link strangers;  /* handshakes in progress, oldest first */
+	struct list_link complete;   /* hellos that accept() has not returned yet */
 	unsigned stranger_count;     /* in both */
 	uint64_t listen_again_ns;    /* 0: listening */
 };
-
-#define TCP_CONN_OF(link_pointer) ((struct tcp_conn *)(void *)((char *)(link_pointer)-offsetof(struct tcp_conn, ready)))
 
 static const char *tcp_interface(const struct tcp *t)
 {
@@ -118,8 +116,8 @@ static int tcp_open(const struct transport_config *config, struct transport **ou
 	tcp_try_congestion(t);
 	t->transport.ops = &transport_tcp;
 	t->listen_fd = -1;
-	tcp_link_init(&t->strangers);
-	tcp_link_init(&t->complete);
+	list_init(&t->strangers);
+	list_init(&t->complete);
 	*out = &t->transport;
 	return 0;
 }
@@ -146,9 +144,9 @@ static int tcp_queue_create(struct transport *head, int node, struct queue **out
 	q->queue.anywhere = true;
 	q->conns_max = t->queue_conns_max;
 	q->send_bytes_max = t->send_bytes_max;
-	tcp_link_init(&q->ready);
-	tcp_link_init(&q->dirty);
-	tcp_link_init(&q->report);
+	list_init(&q->ready);
+	list_init(&q->dirty);
+	list_init(&q->report);
 	*out = &q->queue;
 	return 0;
 }
@@ -176,9 +174,9 @@ static struct tcp_conn *tcp_conn_create(struct tcp *t, int fd, bool is_box)
 	c->fd = fd;
 	c->state = is_box ? TCP_SHAKING : TCP_CONNECTING;
 	c->is_box = is_box;
-	tcp_link_init(&c->ready);
-	tcp_link_init(&c->dirty);
-	tcp_link_init(&c->report);
+	list_init(&c->ready);
+	list_init(&c->dirty);
+	list_init(&c->report);
 	/* A refused congestion control leaves the host's default: slower, but right. */
 	(void)sock_tune(fd, t->congestion);
 	(void)setsockopt(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &notsent, sizeof(notsent));
@@ -258,7 +256,7 @@ static void tcp_stranger_count(struct tcp *t, int error)
 /* Ends a stranger, or a hello that was not returned yet. `error`: its own, or why it is not wanted. */
 static void tcp_stranger_end(struct tcp *t, struct tcp_conn *c, int error)
 {
-	tcp_link_remove(&c->ready);
+	list_remove(&c->ready);
 	t->stranger_count--;
 	tcp_stranger_count(t, error);
 	tcp_conn_free(c);
@@ -298,8 +296,8 @@ static int tcp_stranger_begin(struct tcp *t, int fd, const struct sockaddr_stora
 	struct tcp_conn *c;
 	int rc;
 
-	if (t->stranger_count == TCP_STRANGERS_MAX && !tcp_link_alone(&t->strangers))
-		tcp_stranger_end(t, TCP_CONN_OF(t->strangers.next), -ENOSPC);
+	if (t->stranger_count == TCP_STRANGERS_MAX && !list_alone(&t->strangers))
+		tcp_stranger_end(t, LIST_OF(t->strangers.next, struct tcp_conn, ready), -ENOSPC);
 	if (t->stranger_count == TCP_STRANGERS_MAX)
 		return -ENOSPC;
 	c = tcp_conn_create(t, fd, true);
@@ -320,7 +318,7 @@ static int tcp_stranger_begin(struct tcp *t, int fd, const struct sockaddr_stora
 		tcp_conn_free(c);
 		return rc;
 	}
-	tcp_link_append(&t->strangers, &c->ready);
+	list_append(&t->strangers, &c->ready);
 	t->stranger_count++;
 	return 0;
 }
@@ -367,8 +365,8 @@ static void tcp_stranger_drive(struct tcp *t, struct tcp_conn *c)
 	if (c->handshake.state != HANDSHAKE_AWAIT_ANSWER)
 		return;
 	(void)tcp_conn_watch(t, c, EPOLL_CTL_DEL, 0);
-	tcp_link_remove(&c->ready);
-	tcp_link_append(&t->complete, &c->ready);
+	list_remove(&c->ready);
+	list_append(&t->complete, &c->ready);
 }
 
 static void tcp_take_events(struct tcp *t, uint64_t now_ns)
@@ -388,8 +386,8 @@ static void tcp_take_events(struct tcp *t, uint64_t now_ns)
 	/* After the others, because a new caller may end a stranger that `events` still names. */
 	if (callers)
 		tcp_take_callers(t, now_ns);
-	while (!tcp_link_alone(&t->strangers) && TCP_CONN_OF(t->strangers.next)->deadline_ns <= now_ns)
-		tcp_stranger_end(t, TCP_CONN_OF(t->strangers.next), -ETIMEDOUT);
+	while (!list_alone(&t->strangers) && LIST_OF(t->strangers.next, struct tcp_conn, ready)->deadline_ns <= now_ns)
+		tcp_stranger_end(t, LIST_OF(t->strangers.next, struct tcp_conn, ready), -ETIMEDOUT);
 }
 
 static int tcp_accept(struct transport *head, uint64_t now_ns, struct hello *out)
@@ -401,12 +399,12 @@ static int tcp_accept(struct transport *head, uint64_t now_ns, struct hello *out
 		return -EAGAIN;
 	if (t->listen_again_ns && now_ns >= t->listen_again_ns)
 		tcp_listen_pause(t, 0);
-	if (tcp_link_alone(&t->complete))
+	if (list_alone(&t->complete))
 		tcp_take_events(t, now_ns);
-	if (tcp_link_alone(&t->complete))
+	if (list_alone(&t->complete))
 		return -EAGAIN;
-	c = TCP_CONN_OF(t->complete.next);
-	tcp_link_remove(&c->ready);
+	c = LIST_OF(t->complete.next, struct tcp_conn, ready);
+	list_remove(&c->ready);
 	t->stranger_count--;
 	out->conn = &c->conn;
 	out->session = c->handshake.session;
@@ -538,10 +536,10 @@ static void tcp_close(struct transport *head)
 {
 	struct tcp *t = (struct tcp *)head;
 
-	while (!tcp_link_alone(&t->strangers))
-		tcp_stranger_end(t, TCP_CONN_OF(t->strangers.next), -ESHUTDOWN);
-	while (!tcp_link_alone(&t->complete))
-		tcp_stranger_end(t, TCP_CONN_OF(t->complete.next), -ESHUTDOWN);
+	while (!list_alone(&t->strangers))
+		tcp_stranger_end(t, LIST_OF(t->strangers.next, struct tcp_conn, ready), -ESHUTDOWN);
+	while (!list_alone(&t->complete))
+		tcp_stranger_end(t, LIST_OF(t->complete.next, struct tcp_conn, ready), -ESHUTDOWN);
 	if (t->listen_fd >= 0)
 		close(t->listen_fd);
 	close(t->epoll_fd);

@@ -62,8 +62,8 @@ static void verbs_hash_remove(struct verbs_queue *q, struct verbs_rail *r)
 
 static void verbs_set_report(struct verbs_queue *q, struct verbs_conn *c)
 {
-	if (verbs_link_alone(&c->report))
-		verbs_link_append(&q->report, &c->report);
+	if (list_alone(&c->report))
+		list_append(&q->report, &c->report);
 }
 
 /* Nothing more is sent; what came is still told, then the end, once. */
@@ -76,8 +76,8 @@ void verbs_end(struct verbs_queue *q, struct verbs_conn *c, int error, const cha
 	c->why = why;
 	c->close_owed = true;
 	c->wanted = false;
-	verbs_link_remove(&c->ring);
-	verbs_link_remove(&c->quiet);
+	list_remove(&c->ring);
+	list_remove(&c->quiet);
 	verbs_set_report(q, c);
 }
 
@@ -230,8 +230,8 @@ static void verbs_quiet(struct verbs_queue *q, struct verbs_conn *c)
 	for (uint32_t i = 0; i < c->rail_count; i++)
 		tail = tail || c->rails[i].unsignalled > 0;
 	c->sent_ns = q->now_ns;
-	verbs_link_remove(&c->quiet);
-	verbs_link_append(tail ? &q->tails : &q->idle, &c->quiet);
+	list_remove(&c->quiet);
+	list_append(tail ? &q->tails : &q->idle, &c->quiet);
 }
 
 static void verbs_conn_nudge(struct verbs_queue *q, struct verbs_conn *c, bool all)
@@ -288,16 +288,15 @@ static void verbs_flush(struct queue *head)
 	struct verbs_queue *q = (struct verbs_queue *)head;
 
 	/* Slots first: the credit for them may be in what is sent now. */
-	while (!verbs_link_alone(&q->pools)) {
-		struct verbs_link *at = q->pools.next;
+	while (!list_alone(&q->pools)) {
+		struct list_link *at = q->pools.next;
 
-		(void)verbs_pool_post((struct verbs_pool *)(void *)((char *)at - offsetof(struct verbs_pool, dirty)),
-			&q->queue.counters);
+		(void)verbs_pool_post(LIST_OF(at, struct verbs_pool, dirty), &q->queue.counters);
 	}
-	while (!verbs_link_alone(&q->dirty)) {
-		struct verbs_conn *c = VERBS_CONN_OF(q->dirty.next, ring);
+	while (!list_alone(&q->dirty)) {
+		struct verbs_conn *c = LIST_OF(q->dirty.next, struct verbs_conn, ring);
 
-		verbs_link_remove(&c->ring);
+		list_remove(&c->ring);
 		for (uint32_t i = 0; i < c->rail_count; i++)
 			verbs_rail_repost(q, &c->rails[i]);
 		verbs_conn_flush(q, c);
@@ -516,13 +515,13 @@ bool verbs_report(struct verbs_conn *c, struct event *events, unsigned max, unsi
 
 static unsigned verbs_report_all(struct verbs_queue *q, struct event *events, unsigned max)
 {
-	struct verbs_link *next;
+	struct list_link *next;
 	unsigned n = 0;
 
-	for (struct verbs_link *at = q->report.next; at != &q->report; at = next) {
+	for (struct list_link *at = q->report.next; at != &q->report; at = next) {
 		next = at->next;
-		if (verbs_report(VERBS_CONN_OF(at, report), events, max, &n))
-			verbs_link_remove(at);
+		if (verbs_report(LIST_OF(at, struct verbs_conn, report), events, max, &n))
+			list_remove(at);
 		if (n == max)
 			break;
 	}
@@ -533,15 +532,15 @@ static unsigned verbs_report_all(struct verbs_queue *q, struct event *events, un
 
 static void verbs_tick(struct verbs_queue *q, uint64_t now_ns)
 {
-	while (!verbs_link_alone(&q->tails)) {
-		struct verbs_conn *c = VERBS_CONN_OF(q->tails.next, quiet);
+	while (!list_alone(&q->tails)) {
+		struct verbs_conn *c = LIST_OF(q->tails.next, struct verbs_conn, quiet);
 
 		if (now_ns - c->sent_ns < VERBS_NUDGE_NS)
 			break;
 		verbs_conn_nudge(q, c, false);
 	}
-	while (!verbs_link_alone(&q->idle)) {
-		struct verbs_conn *c = VERBS_CONN_OF(q->idle.next, quiet);
+	while (!list_alone(&q->idle)) {
+		struct verbs_conn *c = LIST_OF(q->idle.next, struct verbs_conn, quiet);
 
 		if (now_ns - c->sent_ns < VERBS_PING_NS)
 			break;
@@ -576,7 +575,7 @@ static unsigned verbs_poll(struct queue *head, uint64_t now_ns, struct event *ev
 		verbs_collect_live(q);
 	n = verbs_report_all(q, events, max);
 	n = verbs_tell_all(q, events, max, n);
-	if (n < max && !verbs_link_alone(&q->report))
+	if (n < max && !list_alone(&q->report))
 		n += verbs_report_all(q, events + n, max - n);
 	verbs_tick(q, now_ns);
 	if (atomic_load_explicit(&q->graves, memory_order_relaxed))
@@ -594,7 +593,7 @@ static int verbs_arm(struct queue *head)
 		q->armed |= left & -left;
 	}
 	verbs_collect_live(q);
-	if (q->inbox_first || !verbs_link_alone(&q->report))
+	if (q->inbox_first || !list_alone(&q->report))
 		return -EAGAIN;
 	return q->epoll_fd;
 }
@@ -688,9 +687,9 @@ void verbs_forget(struct verbs_queue *q, struct verbs_conn *c)
 		if (v->pool)
 			verbs_pool_release(q, v);
 	}
-	verbs_link_remove(&c->ring);
-	verbs_link_remove(&c->report);
-	verbs_link_remove(&c->quiet);
+	list_remove(&c->ring);
+	list_remove(&c->report);
+	list_remove(&c->quiet);
 }
 
 /* Slots of this connection that its owner kept count as given back. */

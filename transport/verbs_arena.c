@@ -19,7 +19,7 @@
  */
 bool verbs_extent_take(struct verbs_extent *x, size_t bytes, struct verbs_piece *out)
 {
-	struct verbs_link *link = x->pieces.next;
+	struct list_link *link = x->pieces.next;
 	size_t at = 0;
 
 	for (; link != &x->pieces; link = link->next) {
@@ -34,14 +34,14 @@ bool verbs_extent_take(struct verbs_extent *x, size_t bytes, struct verbs_piece 
 	out->extent = x;
 	out->at = at;
 	out->bytes = bytes;
-	verbs_link_append(link, &out->link); /* before the one behind it */
+	list_append(link, &out->link); /* before the one behind it */
 	return true;
 }
 
 void verbs_piece_give(struct verbs_piece *p)
 {
 	if (p->extent)
-		verbs_link_remove(&p->link);
+		list_remove(&p->link);
 	p->extent = NULL;
 }
 
@@ -87,7 +87,7 @@ static struct verbs_extent *verbs_extent_create(struct verbs *v, struct verbs_ar
 		free(x);
 		return NULL;
 	}
-	verbs_link_init(&x->pieces);
+	list_init(&x->pieces);
 	v->slots_taken += x->memory.bytes;
 	x->next = a->extents;
 	a->extents = x;
@@ -210,7 +210,7 @@ void verbs_arenas_trim(struct verbs *v)
 		for (struct verbs_extent **at = &a->extents; *at;) {
 			struct verbs_extent *x = *at;
 
-			if (x == a->first || !verbs_link_alone(&x->pieces)) {
+			if (x == a->first || !list_alone(&x->pieces)) {
 				at = &x->next;
 				continue;
 			}

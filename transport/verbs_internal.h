@@ -29,6 +29,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "phub/base/list.h"
 #include "phub/base/mem.h"
 #include "transport/handshake.h"
 #include "transport/rails.h"
@@ -77,11 +78,6 @@ enum verbs_work {
 	VERBS_WORK_MASK = 7,
 };
 
-/* A doubly linked ring; a link that points to itself is in no list. */
-struct verbs_link {
-	struct verbs_link *prev, *next;
-};
-
 /* A posted receive, and the message that came into it until it is given back. */
 struct verbs_recv {
 	struct ibv_recv_wr wr;
@@ -104,11 +100,11 @@ struct verbs_extent {
 	struct verbs_extent *next; /* of the arena's */
 	struct mem_region memory;
 	struct ibv_mr *mr[VERBS_DEVICES_MAX]; /* NULL where nobody uses it */
-	struct verbs_link pieces;             /* in the order of their places */
+	struct list_link pieces;              /* in the order of their places */
 };
 
 struct verbs_piece {
-	struct verbs_link link;      /* verbs_extent.pieces */
+	struct list_link link;       /* verbs_extent.pieces */
 	struct verbs_extent *extent; /* NULL: given back */
 	size_t at, bytes;
 };
@@ -145,7 +141,7 @@ struct verbs_pool {
 		uint32_t free_count;
 		uint32_t posted; /* by the owner, less those that are known to be consumed: modulo 2^32 */
 	} on[VERBS_DEVICES_MAX];
-	struct verbs_link dirty; /* verbs_queue.pools, while anything is free */
+	struct list_link dirty; /* verbs_queue.pools, while anything is free */
 	/* Control adds to it, the owner looks. */
 	_Atomic(struct verbs_batch *) batches;
 	/* Control; `wanted` under verbs.lock. */
@@ -271,11 +267,11 @@ struct verbs_conn {
 	bool bell_owed;  /* the peer is told of the end */
 	int error;       /* of EVENT_CLOSED */
 	const char *why;
-	uint64_t sent_ns;         /* when the device was last given something */
-	struct verbs_link ring;   /* verbs_queue.dirty: rails have messages that the device was not told of */
-	struct verbs_link report; /* verbs_queue.report: owes events that are no message */
-	struct verbs_link quiet;  /* verbs_queue.tails or .idle */
-	struct verbs_link list;   /* before adoption: verbs.strangers, .complete or .asked; worker: verbs.dialled */
+	uint64_t sent_ns;        /* when the device was last given something */
+	struct list_link ring;   /* verbs_queue.dirty: rails have messages that the device was not told of */
+	struct list_link report; /* verbs_queue.report: owes events that are no message */
+	struct list_link quiet;  /* verbs_queue.tails or .idle */
+	struct list_link list;   /* before adoption: verbs.strangers, .complete or .asked; worker: verbs.dialled */
 	/* Before adoption only. */
 	uint64_t session;
 	uint32_t core, number;
@@ -321,7 +317,7 @@ struct verbs_queue {
 	struct verbs_recv *inbox_first, *inbox_last;
 	struct verbs_recv *strays; /* messages whose connection is not adopted yet, newest first */
 	struct verbs_recv *stray_bells;
-	struct verbs_link dirty, report, tails, idle, pools;
+	struct list_link dirty, report, tails, idle, pools;
 	_Atomic(struct verbs_conn *) graves; /* connections that control gave up after they were admitted */
 	uint64_t now_ns;
 };
@@ -357,7 +353,7 @@ struct verbs {
 	struct verbs_arena *arenas;
 	uint64_t slots_taken; /* bytes of all extents */
 	struct verbs_said *said_first, *said_last;
-	struct verbs_link strangers, complete, asked, dialled; /* asked: the owner of the session makes up its mind */
+	struct list_link strangers, complete, asked, dialled; /* asked: the owner of the session makes up its mind */
 	unsigned stranger_count;
 	unsigned queue_conns_max, send_bytes_max;
 	uint64_t slots_bytes, slots_bytes_max; /* box: see transport_config */
@@ -365,8 +361,7 @@ struct verbs {
 	uint8_t traffic_class;                 /* DSCP above, and two bits of ECN, which are the NIC's to set */
 	uint64_t handshake_ns;
 	uint32_t numbers;
-	uint64_t slots_lost; /* receive slots that had not come back when their pool was freed: 0, for tests */
-	char address[64];    /* box: what is dialled; "" while it does not listen */
+	char address[64]; /* box: what is dialled; "" while it does not listen */
 };
 
 extern const struct queue_ops verbs_queue_ops;
@@ -486,36 +481,7 @@ int verbs_send(
 /* Tells of the messages in the inbox, oldest first, from events[n] on. Returns the new n. */
 unsigned verbs_tell_all(struct verbs_queue *q, struct event *events, unsigned max, unsigned n);
 
-static inline void verbs_link_init(struct verbs_link *link)
-{
-	link->prev = link;
-	link->next = link;
-}
-
-static inline bool verbs_link_alone(const struct verbs_link *link)
-{
-	return link->next == link;
-}
-
-static inline void verbs_link_append(struct verbs_link *list, struct verbs_link *link)
-{
-	link->prev = list->prev;
-	link->next = list;
-	list->prev->next = link;
-	list->prev = link;
-}
-
-static inline void verbs_link_remove(struct verbs_link *link)
-{
-	link->prev->next = link->next;
-	link->next->prev = link->prev;
-	verbs_link_init(link);
-}
-
 #define VERBS_PIECE_OF(pointer) ((struct verbs_piece *)(void *)((char *)(pointer)-offsetof(struct verbs_piece, link)))
-#define VERBS_CONN_OF(pointer, member) \
-	((struct verbs_conn *)(void *)((char *)(pointer)-offsetof(struct verbs_conn, member)))
-
 static inline uint64_t verbs_wr_id(const void *at, enum verbs_work work)
 {
 	return (uint64_t)(uintptr_t)at | work;

@@ -226,10 +226,10 @@ static struct verbs_conn *verbs_conn_create(struct verbs *v, bool is_box)
 	c->is_box = is_box;
 	c->state = VERBS_SHAKING;
 	c->token = le_get64(random);
-	verbs_link_init(&c->ring);
-	verbs_link_init(&c->report);
-	verbs_link_init(&c->quiet);
-	verbs_link_init(&c->list);
+	list_init(&c->ring);
+	list_init(&c->report);
+	list_init(&c->quiet);
+	list_init(&c->list);
 	for (unsigned i = 0; i < VERBS_RAILS_MAX; i++)
 		c->rails[i].small.fd = -1;
 	c->fixed.fd = -1;
@@ -238,7 +238,7 @@ static struct verbs_conn *verbs_conn_create(struct verbs *v, bool is_box)
 
 static void verbs_conn_undo(struct verbs_conn *c, struct verbs_queue *owner)
 {
-	verbs_link_remove(&c->list);
+	list_remove(&c->list);
 	for (uint32_t i = 0; i < VERBS_RAILS_MAX; i++)
 		verbs_rail_destroy(&c->rails[i], owner);
 	if (owner)
@@ -290,8 +290,8 @@ static void verbs_hear_dial(struct verbs *v, const struct signal *in, struct ver
 	uint8_t nonce[PROOF_NONCE];
 	struct verbs_conn *c;
 
-	if (v->stranger_count == VERBS_STRANGERS_MAX && !verbs_link_alone(&v->strangers))
-		verbs_stranger_end(v, VERBS_CONN_OF(v->strangers.next, list), -ENOSPC);
+	if (v->stranger_count == VERBS_STRANGERS_MAX && !list_alone(&v->strangers))
+		verbs_stranger_end(v, LIST_OF(v->strangers.next, struct verbs_conn, list), -ENOSPC);
 	c = v->stranger_count < VERBS_STRANGERS_MAX ? verbs_conn_create(v, true) : NULL;
 	if (!c) {
 		v->transport.strangers_refused++;
@@ -302,7 +302,7 @@ static void verbs_hear_dial(struct verbs *v, const struct signal *in, struct ver
 	c->number = in->number;
 	snprintf(c->conn.peer, sizeof(c->conn.peer), "session %llu", (unsigned long long)in->session);
 	v->stranger_count++;
-	verbs_link_append(&v->strangers, &c->list);
+	list_append(&v->strangers, &c->list);
 	if (bytes != strlen(v->address) || memcmp(name, v->address, bytes) != 0 || proof_nonce(nonce) < 0) {
 		verbs_stranger_end(v, c, -ECONNREFUSED);
 		return;
@@ -335,14 +335,14 @@ static void verbs_hear_hello(struct verbs *v, struct verbs_conn *c, struct verbs
 	for (uint32_t i = 0; i < c->rail_count; i++)
 		c->rails[i].device = &v->devices[c->rails[i].peer_port];
 	verbs_name_peer(c);
-	verbs_link_remove(&c->list);
-	verbs_link_append(&v->complete, &c->list);
+	list_remove(&c->list);
+	list_append(&v->complete, &c->list);
 }
 
-static struct verbs_conn *verbs_find_in(const struct verbs_link *list, const struct signal *s)
+static struct verbs_conn *verbs_find_in(const struct list_link *list, const struct signal *s)
 {
-	for (struct verbs_link *at = list->next; at != list; at = at->next) {
-		struct verbs_conn *c = VERBS_CONN_OF(at, list);
+	for (struct list_link *at = list->next; at != list; at = at->next) {
+		struct verbs_conn *c = LIST_OF(at, struct verbs_conn, list);
 
 		if (c->session == s->session && c->core == s->core && c->number == s->number)
 			return c;
@@ -403,26 +403,26 @@ void verbs_signal_give(struct transport *head, const struct signal *in)
 int verbs_accept(struct transport *head, uint64_t now_ns, struct hello *out)
 {
 	struct verbs *v = (struct verbs *)head;
-	struct verbs_link *next;
+	struct list_link *next;
 	struct verbs_conn *c;
 
 	verbs_pools_reap(v);
 	verbs_regions_reap(v);
 	for (unsigned i = 0; i < v->device_count; i++)
 		verbs_device_listen(&v->devices[i]);
-	for (struct verbs_link *at = v->strangers.next; at != &v->strangers; at = next) {
+	for (struct list_link *at = v->strangers.next; at != &v->strangers; at = next) {
 		next = at->next;
-		c = VERBS_CONN_OF(at, list);
+		c = LIST_OF(at, struct verbs_conn, list);
 		if (c->deadline_ns == 0)
 			c->deadline_ns = now_ns + v->handshake_ns;
 		else if (c->deadline_ns <= now_ns)
 			verbs_stranger_end(v, c, -ETIMEDOUT);
 	}
-	if (verbs_link_alone(&v->complete))
+	if (list_alone(&v->complete))
 		return -EAGAIN;
-	c = VERBS_CONN_OF(v->complete.next, list);
-	verbs_link_remove(&c->list);
-	verbs_link_append(&v->asked, &c->list);
+	c = LIST_OF(v->complete.next, struct verbs_conn, list);
+	list_remove(&c->list);
+	list_append(&v->asked, &c->list);
 	v->stranger_count--;
 	out->conn = &c->conn;
 	out->session = c->session;
@@ -508,7 +508,7 @@ int verbs_admit(struct transport *head, struct conn *conn, const struct conn_spe
 		verbs_reject(head, conn, ENOSPC);
 		return rc;
 	}
-	verbs_link_remove(&c->list);
+	list_remove(&c->list);
 	c->state = VERBS_ADMITTED;
 	verbs_say_welcome(v, c, 0);
 	return 0;
@@ -571,7 +571,7 @@ int verbs_connect(struct transport *head, const char *address, uint64_t session,
 	c->state = VERBS_DIALLED;
 	snprintf(c->conn.peer, sizeof(c->conn.peer), "%.*s", (int)strcspn(address, "/"), address);
 	handshake_begin_worker(&c->handshake, session, core, key);
-	verbs_link_append(&v->dialled, &c->list);
+	list_append(&v->dialled, &c->list);
 	s = spec ? verbs_say(v, c, VERBS_DIAL) : NULL;
 	if (s)
 		memcpy(verbs_write(s, strlen(c->conn.peer)), c->conn.peer, strlen(c->conn.peer));
@@ -654,7 +654,7 @@ static int verbs_take_welcome(struct verbs_conn *c, struct verbs_reader *in, str
 		rc = verbs_conn_prepare(c, e);
 	if (rc < 0)
 		return rc;
-	verbs_link_remove(&c->list);
+	list_remove(&c->list);
 	c->state = VERBS_ADMITTED;
 	return 0;
 }
@@ -701,7 +701,7 @@ int verbs_established(struct transport *head, struct conn *conn, struct err *e)
 	if (!c->gone)
 		verbs_say_gone(v, c, rc);
 	c->gone = true;
-	verbs_link_remove(&c->list);
+	list_remove(&c->list);
 	c->state = VERBS_CLOSED;
 	c->error = rc;
 	return rc;
@@ -743,10 +743,10 @@ void verbs_join_fini(struct verbs *v)
 {
 	struct signal rest;
 
-	while (!verbs_link_alone(&v->strangers))
-		verbs_stranger_end(v, VERBS_CONN_OF(v->strangers.next, list), -ESHUTDOWN);
-	while (!verbs_link_alone(&v->complete))
-		verbs_stranger_end(v, VERBS_CONN_OF(v->complete.next, list), -ESHUTDOWN);
+	while (!list_alone(&v->strangers))
+		verbs_stranger_end(v, LIST_OF(v->strangers.next, struct verbs_conn, list), -ESHUTDOWN);
+	while (!list_alone(&v->complete))
+		verbs_stranger_end(v, LIST_OF(v->complete.next, struct verbs_conn, list), -ESHUTDOWN);
 	while (verbs_signal_take(&v->transport, &rest) == 0)
 		;
 }

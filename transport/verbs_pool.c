@@ -47,7 +47,7 @@ static struct verbs_pool *verbs_pool_create(struct verbs *v, const struct conn_s
 	p->count = conns * (spec->window + VERBS_RAILS_MAX * VERBS_SPARE_SLOTS);
 	p->bytes = ((v->fixed ? 0 : spec->payload_max) + VERBS_TRAILER_BYTES + VERBS_SLOT_ALIGN - 1) /
 		   VERBS_SLOT_ALIGN * VERBS_SLOT_ALIGN;
-	verbs_link_init(&p->dirty);
+	list_init(&p->dirty);
 	return p;
 }
 
@@ -172,20 +172,6 @@ int verbs_pool_cover(struct verbs_conn *c, struct verbs_rail *r, uint32_t device
 	return rc;
 }
 
-void verbs_pool_put(struct verbs_conn *c)
-{
-	struct verbs_pool *p = c->pool;
-	struct verbs *v = p->verbs;
-
-	pthread_mutex_lock(&v->lock);
-	for (uint32_t i = 0; i < VERBS_RAILS_MAX; i++)
-		p->made[c->rails[i].device_index].wanted -= c->rails[i].wants;
-	if (p->refs == 1)
-		verbs_link_remove(&p->dirty);
-	p->refs--;
-	pthread_mutex_unlock(&v->lock);
-}
-
 /* Slots that are neither posted nor free although no connection is left that could hold them. */
 static uint32_t verbs_pool_lost(const struct verbs_pool *p)
 {
@@ -194,6 +180,21 @@ static uint32_t verbs_pool_lost(const struct verbs_pool *p)
 	for (unsigned d = 0; d < p->devices; d++)
 		lost += 0 - p->on[d].posted - p->on[d].free_count;
 	return lost;
+}
+
+void verbs_pool_put(struct verbs_conn *c)
+{
+	struct verbs_pool *p = c->pool;
+	struct verbs *v = p->verbs;
+
+	pthread_mutex_lock(&v->lock);
+	for (uint32_t i = 0; i < VERBS_RAILS_MAX; i++)
+		p->made[c->rails[i].device_index].wanted -= c->rails[i].wants;
+	if (--p->refs == 0) {
+		list_remove(&p->dirty);
+		v->transport.slots_lost += verbs_pool_lost(p);
+	}
+	pthread_mutex_unlock(&v->lock);
 }
 
 void verbs_pools_reap(struct verbs *v)
@@ -217,7 +218,6 @@ void verbs_pools_reap(struct verbs *v)
 		struct verbs_pool *p = dead;
 
 		dead = p->next;
-		v->slots_lost += verbs_pool_lost(p);
 		verbs_pool_free(p);
 	}
 	verbs_arenas_trim(v);
@@ -231,8 +231,8 @@ void verbs_pool_release(struct verbs_queue *q, struct verbs_recv *r)
 	r->rail = NULL;
 	r->next = p->on[r->device].free;
 	p->on[r->device].free = r;
-	if (verbs_link_alone(&p->dirty))
-		verbs_link_append(&q->pools, &p->dirty);
+	if (list_alone(&p->dirty))
+		list_append(&q->pools, &p->dirty);
 	if (++p->on[r->device].free_count >= VERBS_REPOST)
 		(void)verbs_pool_post(p, &q->queue.counters);
 }
@@ -264,7 +264,7 @@ int verbs_pool_post(struct verbs_pool *p, struct queue_counters *n)
 {
 	int rc = 0;
 
-	verbs_link_remove(&p->dirty);
+	list_remove(&p->dirty);
 	for (unsigned d = 0; d < p->devices; d++) {
 		int failed = p->on[d].free ? verbs_pool_post_on(p, d, n) : 0;
 

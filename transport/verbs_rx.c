@@ -196,8 +196,8 @@ static bool verbs_tell(struct verbs_queue *q, struct verbs_recv *v, struct event
 			c->asked[event.header.chunk].open = false;
 		}
 		verbs_give_back(q, v);
-		if (verbs_link_alone(&c->ring) && c->state == VERBS_OPEN)
-			verbs_link_append(&q->dirty, &c->ring); /* for its receives */
+		if (list_alone(&c->ring) && c->state == VERBS_OPEN)
+			list_append(&q->dirty, &c->ring); /* for its receives */
 	}
 	events[(*n)++] = event;
 	return true;

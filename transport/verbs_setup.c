@@ -402,11 +402,11 @@ static int verbs_queue_create(struct transport *head, int node, struct queue **o
 	q->node = node;
 	q->conns_max = v->queue_conns_max;
 	q->now_ns = clock_now_ns();
-	verbs_link_init(&q->dirty);
-	verbs_link_init(&q->report);
-	verbs_link_init(&q->tails);
-	verbs_link_init(&q->idle);
-	verbs_link_init(&q->pools);
+	list_init(&q->dirty);
+	list_init(&q->report);
+	list_init(&q->tails);
+	list_init(&q->idle);
+	list_init(&q->pools);
 	q->hash_room = 64;
 	while (q->hash_room < VERBS_HASH_FACTOR * q->conns_max)
 		q->hash_room *= 2;
@@ -489,10 +489,10 @@ static int verbs_open(const struct transport_config *config, struct transport **
 	v->fixed = config->rdma_fixed;
 	v->handshake_ns = (config->handshake_ms ? config->handshake_ms : VERBS_HANDSHAKE_MS) * NS_PER_MS;
 	pthread_mutex_init(&v->lock, NULL);
-	verbs_link_init(&v->strangers);
-	verbs_link_init(&v->complete);
-	verbs_link_init(&v->asked);
-	verbs_link_init(&v->dialled);
+	list_init(&v->strangers);
+	list_init(&v->complete);
+	list_init(&v->asked);
+	list_init(&v->dialled);
 	*out = &v->transport;
 	return 0;
 }

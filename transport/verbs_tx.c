@@ -67,8 +67,8 @@ static void verbs_sent(
 		verbs_signalled(q, r);
 	}
 	stats_add(&q->queue.counters.messages, 1);
-	if (verbs_link_alone(&c->ring))
-		verbs_link_append(&q->dirty, &c->ring);
+	if (list_alone(&c->ring))
+		list_append(&q->dirty, &c->ring);
 }
 
 static uint8_t *verbs_trailer(const struct verbs_rail *r)

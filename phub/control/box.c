@@ -384,7 +384,17 @@ void box_destroy(struct box *box, uint64_t now_ns)
 
 bool box_balanced(const struct box *box)
 {
-	return !box->control.unbalanced;
+	bool balanced = !box->control.unbalanced;
+
+	for (unsigned i = 0; i < box->transport_count; i++) {
+		const struct transport *t = box->transports[i].transport;
+
+		if (t->slots_lost == 0)
+			continue;
+		log_error("%s: %llu receive slots never came back", t->ops->name, (unsigned long long)t->slots_lost);
+		balanced = false;
+	}
+	return balanced;
 }
 
 void box_describe(const struct box *box, char *out, size_t bytes)

@@ -44,9 +44,9 @@ static struct tcp_conn *fuzz_conn(int fd)
 	fuzz_require(c != NULL);
 	c->fd = fd;
 	c->state = TCP_ADMITTED;
-	tcp_link_init(&c->ready);
-	tcp_link_init(&c->dirty);
-	tcp_link_init(&c->report);
+	list_init(&c->ready);
+	list_init(&c->dirty);
+	list_init(&c->report);
 	return c;
 }
 

@@ -54,8 +54,8 @@ static void scene_init(struct scene *s)
 {
 	*s = (struct scene){.context.ops.post_srq_recv = post};
 	s->srq.context = &s->context;
-	verbs_link_init(&s->queue.pools);
-	verbs_link_init(&s->pool.dirty);
+	list_init(&s->queue.pools);
+	list_init(&s->pool.dirty);
 	s->pool.devices = 1;
 	s->pool.on[0].srq = &s->srq;
 	for (unsigned i = 0; i < SLOTS; i++) {
@@ -126,7 +126,7 @@ static void pieces_of_an_extent(void **state)
 	uint64_t seed = 77;
 
 	(void)state;
-	verbs_link_init(&x.pieces);
+	list_init(&x.pieces);
 	for (unsigned turn = 0; turn < 20000; turn++) {
 		unsigned k = (unsigned)(random_next(&seed) % PIECES), units = 1 + (unsigned)(random_next(&seed) % 12);
 		struct verbs_piece *p = &pieces[k];
@@ -151,7 +151,7 @@ static void pieces_of_an_extent(void **state)
 	}
 	for (unsigned k = 0; k < PIECES; k++)
 		verbs_piece_give(&pieces[k]);
-	assert_true(verbs_link_alone(&x.pieces));
+	assert_true(list_alone(&x.pieces));
 	assert_true(verbs_extent_take(&x, UNITS * UNIT, &pieces[0]));
 	assert_false(verbs_extent_take(&x, 1, &pieces[1]));
 }
