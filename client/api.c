@@ -225,7 +225,7 @@ static int api_wait_result(phub_t *p, int key, int timeout_ms)
 /* No box within the time: the reason of the last try, where the header promises it. */
 static int api_connect_code(const phub_t *p, int rc)
 {
-	if (rc == -ETIMEDOUT && p->session.state == SESSION_DIALLING && p->session.trouble.code == -ECONNREFUSED)
+	if (rc == -ETIMEDOUT && client_session_unreachable(&p->session) && p->session.trouble.code == -ECONNREFUSED)
 		return -ECONNREFUSED;
 	return rc;
 }

@@ -236,7 +236,7 @@ void client_explain(const phub_t *p, int key, uint64_t now_ns, char *text, size_
 		n = client_session_notice(s, &subject);
 	*text = '\0';
 	explain_say(&x, "%s: ", s->who);
-	if (s->state == SESSION_DIALLING) {
+	if (client_session_unreachable(s)) {
 		/* Some reasons end with what to do. */
 		explain_say(&x, "box %s cannot be reached: %s%s", s->box,
 			s->trouble.code ? s->trouble.text : "no try was made",

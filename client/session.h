@@ -119,6 +119,9 @@ struct client_session {
 /* Sets out to reach the box. `env` and `settings` outlive the session. */
 void client_session_init(struct client_session *s, const struct client_env *env, struct settings *settings);
 
+/* Was the box not there whenever it was tried? A try that has just begun says nothing against that. */
+bool client_session_unreachable(const struct client_session *s);
+
 /* Reads, answers, keeps alive. Returns messages handled, plus 1 when the state changed otherwise. */
 unsigned client_session_progress(struct client_session *s, uint64_t now_ns);
 
