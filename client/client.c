@@ -66,14 +66,19 @@ static void client_lose_lane(phub_t *p)
 {
 	const struct exchange *x = &p->exchange;
 	const struct lane *lane = x->lanes;
+	const char *why;
 
 	while (lane->state != LANE_LOST && !lane->finished)
 		lane++;
-	client_session_fail(&p->session, -ECONNRESET, "box %s closed the connection to its core %" PRIu32 " (%s)",
-		p->session.box, lane->core,
-		lane->why[0]  ? lane->why
-		: lane->error ? strerror(-lane->error)
-			      : "orderly");
+	why = lane->why[0] ? lane->why : lane->error ? strerror(-lane->error) : "orderly";
+	if (lane->broke_ns)
+		client_session_fail(&p->session, -ECONNRESET,
+			"the connection to core %" PRIu32
+			" of box %s broke (%s), and no other came about within %.1f s",
+			lane->core, p->session.box, why, (double)p->session.lost_ns / 1e9);
+	else
+		client_session_fail(&p->session, -ECONNRESET,
+			"box %s closed the connection to its core %" PRIu32 " (%s)", p->session.box, lane->core, why);
 }
 
 /*

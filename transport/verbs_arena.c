@@ -123,7 +123,7 @@ static void verbs_near_ports(const struct verbs *v, int node, bool near[VERBS_DE
 
 	verbs_ports_from(v, node, ports);
 	for (unsigned i = 0; i < v->device_count; i++)
-		least = ports[i].distance < least ? ports[i].distance : least;
+		least = ports[i].distance && ports[i].distance < least ? ports[i].distance : least;
 	for (unsigned i = 0; i < v->device_count; i++)
 		near[i] = ports[i].distance == least;
 }

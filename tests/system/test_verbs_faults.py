@@ -184,6 +184,7 @@ def test_cut():
     for result in results:
         check(result["rc"] < 0, f"no error: {result}")
         holds(result["error"], "transport retry counter exceeded", "node[13] port 1", r"10\.81\.0\.[13]")
+    holds(results[1]["error"], f"broke .* no other came about within {LOST_MS / 1000:.1f} s")
     for rank in (0, 2):
         holds(results[rank]["error"], "rank 1")
     box.stop()
