@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define SETUP_LOOK_NS   1000000ull /* a connection that is being made, of which no fd tells, is looked at this often */
 #define SETUP_REDIAL_NS 100000000ull /* until a connection that broke is begun anew; then twice that, ... */
 
 enum { SETUP_REDIAL_DOUBLINGS = 4 };
@@ -304,6 +305,8 @@ static int setup_mend(struct exchange *x, struct lane *lane, uint64_t now_ns)
 	if (lane->state == LANE_BROKEN)
 		return now_ns < lane->redial_ns ? -EAGAIN : setup_dial(x, lane, &e);
 	rc = x->transport->ops->established(x->transport, lane->conn, &e);
+	if (rc == -EAGAIN)
+		lane->redial_ns = now_ns + SETUP_LOOK_NS;
 	if (rc == 0)
 		rc = setup_adopt(x, lane, x->session->start.window, &e);
 	if (rc == 0) {
@@ -344,7 +347,7 @@ uint64_t exchange_mend_due(const struct exchange *x)
 		const struct lane *lane = &x->lanes[i];
 		uint64_t at = lane->broke_ns + x->session->lost_ns;
 
-		if (lane->state == LANE_BROKEN && lane->redial_ns < at)
+		if ((lane->state == LANE_BROKEN || x->transport->soon) && lane->redial_ns < at)
 			at = lane->redial_ns;
 		if ((lane->state == LANE_BROKEN || lane->state == LANE_CONNECTING) && at < due)
 			due = at;

@@ -88,7 +88,7 @@ struct lane {
 	/* Reconnecting. */
 	uint64_t broke_ns;  /* since when nothing came although connections were made; 0: all is well */
 	uint64_t opened_ns; /* when the connection that is there was made */
-	uint64_t redial_ns; /* LANE_BROKEN: when to begin another */
+	uint64_t redial_ns; /* LANE_BROKEN: when to begin another; LANE_CONNECTING: when to look at it again */
 	uint8_t redials;    /* since broke_ns */
 	bool untold;        /* that it broke: the box is not told yet */
 	bool finished;      /* the box has said that no result comes any more */

@@ -228,11 +228,12 @@ static const int handshake_errno[] = {
 	[HANDSHAKE_SHUTDOWN] = ESHUTDOWN,
 	[HANDSHAKE_REFUSED] = ECONNREFUSED,
 	[HANDSHAKE_BROKEN] = ECONNRESET,
+	[HANDSHAKE_NO_WAY] = EHOSTUNREACH,
 };
 
 uint32_t handshake_code_from_errno(int error)
 {
-	for (uint32_t code = 0; code <= HANDSHAKE_BROKEN; code++)
+	for (uint32_t code = 0; code <= HANDSHAKE_NO_WAY; code++)
 		if (handshake_errno[code] == error)
 			return code;
 	return HANDSHAKE_REFUSED;
@@ -240,5 +241,5 @@ uint32_t handshake_code_from_errno(int error)
 
 int handshake_code_errno(uint32_t code)
 {
-	return code <= HANDSHAKE_BROKEN ? handshake_errno[code] : ECONNREFUSED;
+	return code <= HANDSHAKE_NO_WAY ? handshake_errno[code] : ECONNREFUSED;
 }

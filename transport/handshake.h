@@ -94,6 +94,7 @@ enum handshake_code {
 	HANDSHAKE_SHUTDOWN = 6,   /* the box is going down: ESHUTDOWN */
 	HANDSHAKE_REFUSED = 7,    /* anything else: ECONNREFUSED */
 	HANDSHAKE_BROKEN = 8,     /* an end, not a refusal: the way broke: ECONNRESET */
+	HANDSHAKE_NO_WAY = 9,     /* none of the worker's ports answers the box: EHOSTUNREACH */
 };
 
 /* A positive errno as code (unknown ones: HANDSHAKE_REFUSED), and a code as positive errno. Pure. */

@@ -58,12 +58,12 @@ unsigned rails_of_core(const struct rails_port *box, unsigned count, uint32_t co
 }
 
 /* What is the best that a pair of ports can be? The lower the better. */
-static uint32_t rails_rank(const struct rails_port *worker, const struct rails_port *box)
+static uint32_t rails_rank(const struct rails_port *worker, const struct rails_port *box, bool shunned)
 {
 	uint32_t down = worker->distance == 0 || box->distance == 0;
 
-	return down << 24 | (RAILS_IPV4_NET - rails_alike(worker->gid, box->gid)) << 16 | (uint32_t)box->distance << 8 |
-	       worker->distance;
+	return down << 28 | (RAILS_IPV4_NET - rails_alike(worker->gid, box->gid)) << 20 | (uint32_t)shunned << 16 |
+	       (uint32_t)box->distance << 8 | worker->distance;
 }
 
 /* What is left to choose from, and how often each port was taken; the pairs are at least as many as the ports of either
@@ -90,18 +90,21 @@ static unsigned rails_take_turns(const bool *used, unsigned count, uint32_t core
 
 /* Keeps the pairs of the best rank. Returns how many rails they are worth. */
 static unsigned rails_fill(struct rails_table *t, const struct rails_port *worker, unsigned worker_count,
-	const struct rails_port *box, unsigned box_count, uint32_t core)
+	const struct rails_port *box, unsigned box_count, rails_shunned shunned, uint32_t core)
 {
 	bool of_worker[RAILS_PORTS_MAX] = {false}, of_box[RAILS_PORTS_MAX] = {false};
-	uint32_t best = UINT32_MAX;
+	uint32_t rank[RAILS_PORTS_MAX][RAILS_PORTS_MAX], best = UINT32_MAX;
 	unsigned workers, boxes;
 
-	for (unsigned i = 0; i < worker_count; i++)
-		for (unsigned k = 0; k < box_count; k++)
-			best = rails_rank(&worker[i], &box[k]) < best ? rails_rank(&worker[i], &box[k]) : best;
 	for (unsigned i = 0; i < worker_count; i++) {
 		for (unsigned k = 0; k < box_count; k++) {
-			t->fits[i][k] = rails_rank(&worker[i], &box[k]) == best;
+			rank[i][k] = rails_rank(&worker[i], &box[k], shunned && shunned[i][k]);
+			best = rank[i][k] < best ? rank[i][k] : best;
+		}
+	}
+	for (unsigned i = 0; i < worker_count; i++) {
+		for (unsigned k = 0; k < box_count; k++) {
+			t->fits[i][k] = rank[i][k] == best;
 			of_worker[i] = of_worker[i] || t->fits[i][k];
 			of_box[k] = of_box[k] || t->fits[i][k];
 		}
@@ -118,10 +121,10 @@ static uint32_t rails_order(const struct rails_table *t, unsigned i, unsigned k)
 }
 
 unsigned rails_choose(const struct rails_port *worker, unsigned worker_count, const struct rails_port *box,
-	unsigned box_count, uint32_t core, struct rails_pair out[RAILS_MAX])
+	unsigned box_count, rails_shunned shunned, uint32_t core, struct rails_pair out[RAILS_MAX])
 {
 	struct rails_table t = {.worker_uses = {0}};
-	unsigned wanted = rails_fill(&t, worker, worker_count, box, box_count, core);
+	unsigned wanted = rails_fill(&t, worker, worker_count, box, box_count, shunned, core);
 
 	wanted = wanted < RAILS_MAX ? wanted : RAILS_MAX;
 	for (unsigned rail = 0; rail < wanted; rail++) {

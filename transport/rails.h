@@ -26,6 +26,9 @@ struct rails_pair {
 	uint8_t worker, box;
 };
 
+/* Pairs of a worker's and a box's port that led nowhere not long ago; NULL: none did. */
+typedef const bool (*rails_shunned)[RAILS_PORTS_MAX];
+
 /*
  * How far a port on node `port_node` is from node `node`: the kernel's number, at least RAILS_NEAR. Either may be
  * negative: not known, and then it is near. `sysfs`: as in phub/base/cpu.h.
@@ -42,11 +45,12 @@ bool rails_same_network(const uint8_t *a, const uint8_t *b);
 unsigned rails_of_core(const struct rails_port *box, unsigned count, uint32_t core, uint8_t out[RAILS_MAX]);
 
 /*
- * The pairs of ports for a connection to core `core`. None is down and each in one network, where there are such; of
- * those it takes the nearest to the core, of those the nearest to the worker, and spreads over these: as many pairs as
- * the end with more of them has, RAILS_MAX at most. Returns how many; both counts are 1 to RAILS_PORTS_MAX.
+ * The pairs of ports for a connection to core `core`. None is down, each in one network, and none shunned, where there
+ * are such; of those it takes the nearest to the core, of those the nearest to the worker, and spreads over these: as
+ * many pairs as the end with more of them has, RAILS_MAX at most. Returns how many; both counts are 1 to
+ * RAILS_PORTS_MAX.
  */
 unsigned rails_choose(const struct rails_port *worker, unsigned worker_count, const struct rails_port *box,
-	unsigned box_count, uint32_t core, struct rails_pair out[RAILS_MAX]);
+	unsigned box_count, rails_shunned shunned, uint32_t core, struct rails_pair out[RAILS_MAX]);
 
 #endif

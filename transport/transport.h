@@ -325,7 +325,8 @@ struct transport {
 	const struct transport_ops *ops;
 	uint64_t strangers_refused; /* handshakes ended by accept() itself or by reject() */
 	uint64_t strangers_gone;    /* callers that hung up again, having said nothing wrong: not among those */
-	uint64_t registrations;     /* of memory, with all devices, so far */
+	bool soon;              /* accept() or established() may have an answer soon, of which no fd tells: ask often */
+	uint64_t registrations; /* of memory, with all devices, so far */
 	uint64_t slots_lost; /* receive slots that no connection had given back when the last of its job was gone: 0 */
 };
 

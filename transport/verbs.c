@@ -14,6 +14,7 @@
 #include <errno.h>
 #include <string.h>
 
+#include "phub/base/clock.h"
 #include "phub/base/stats.h"
 #include "transport/le.h"
 
@@ -345,6 +346,13 @@ static void verbs_take_recv(
 	}
 }
 
+/* Where it tells that the device gave up asking the peer, the worker will try other ports first. */
+static void verbs_rail_failed(struct verbs_queue *q, struct verbs_rail *r, const struct ibv_wc *wc)
+{
+	r->led_nowhere = r->led_nowhere || wc->status == IBV_WC_RETRY_EXC_ERR;
+	verbs_end(q, r->conn, verbs_status_errno(wc->status), ibv_wc_status_str(wc->status));
+}
+
 static void verbs_take_send(struct verbs_queue *q, struct verbs_slot *slot, const struct ibv_wc *wc)
 {
 	struct verbs_rail *r = slot->rail;
@@ -352,7 +360,7 @@ static void verbs_take_send(struct verbs_queue *q, struct verbs_slot *slot, cons
 	if (wc->status == IBV_WC_SUCCESS)
 		verbs_reclaim(q, r, slot->index + 1);
 	else
-		verbs_end(q, r->conn, verbs_status_errno(wc->status), ibv_wc_status_str(wc->status));
+		verbs_rail_failed(q, r, wc);
 }
 
 static void verbs_take_nudge(struct verbs_queue *q, struct verbs_rail *r, const struct ibv_wc *wc)
@@ -361,7 +369,7 @@ static void verbs_take_nudge(struct verbs_queue *q, struct verbs_rail *r, const 
 	if (wc->status == IBV_WC_SUCCESS)
 		verbs_reclaim(q, r, r->nudged);
 	else
-		verbs_end(q, r->conn, verbs_status_errno(wc->status), ibv_wc_status_str(wc->status));
+		verbs_rail_failed(q, r, wc);
 }
 
 static void verbs_bell_repost(const struct verbs_port *p, struct verbs_recv *v)
@@ -712,12 +720,32 @@ static void verbs_release(struct queue *head, void *slot)
 	verbs_pool_release((struct verbs_queue *)head, slot);
 }
 
+/*
+ * Which of a worker's rails led nowhere. Where the box alone noticed (then it is dropped although it is open), those on
+ * which something is still unanswered are suspected, if others have nothing.
+ */
+static void verbs_shun(struct verbs_conn *c)
+{
+	bool known = false;
+
+	for (uint32_t i = 0; i < c->rail_count; i++)
+		known = known || c->rails[i].led_nowhere;
+	for (uint32_t i = 0; i < c->rail_count; i++) {
+		const struct verbs_rail *r = &c->rails[i];
+
+		if (known ? r->led_nowhere : c->state == VERBS_OPEN && c->rail_count > 1 && r->done != r->rung)
+			c->verbs->shunned_ns[r->device_index][r->peer_port] = clock_now_ns();
+	}
+}
+
 static void verbs_drop(struct queue *head, struct conn *conn)
 {
 	struct verbs_queue *q = (struct verbs_queue *)head;
 	struct verbs_conn *c = (struct verbs_conn *)conn;
 
 	verbs_bell_ring(c, c->deaf ? c->error : verbs_is_broken(c) ? -ECONNRESET : 0);
+	if (!c->is_box)
+		verbs_shun(c);
 	c->state = VERBS_CLOSED;
 	for (uint32_t i = 0; i < c->rail_count; i++)
 		verbs_hash_remove(q, &c->rails[i]);

@@ -53,7 +53,8 @@ enum {
 	VERBS_BELL_BYTES = 40 + 16, /* global route header, then the datagram */
 	VERBS_HOLD_MAX = 128,       /* slots that a core may keep */
 	VERBS_CONNS = 1024,         /* of a queue, when the configuration names no other bound */
-	VERBS_STRANGERS_MAX = 256,
+	VERBS_STRANGERS_MAX = 4096,
+	VERBS_DIALS_MAX = 256, /* of one session at a time */
 	VERBS_HANDSHAKE_MS = 5000,
 	VERBS_CQES_MIN = 1024,
 	VERBS_TIMEOUT = 17,  /* 4.096 us * 2^17 = 0.54 s for an acknowledgement: a port may be away for three seconds */
@@ -63,9 +64,10 @@ enum {
 };
 
 #define VERBS_SLOT_ALIGN 64u
-#define VERBS_NUDGE_NS   20000000ull   /* completions that nobody asked for are asked for after so long */
-#define VERBS_PING_NS    1000000000ull /* a connection that was quiet so long is asked whether it is there */
-#define VERBS_DRAIN_NS   100000000ull  /* the longest that a queue pair in error is waited for */
+#define VERBS_NUDGE_NS   20000000ull    /* completions that nobody asked for are asked for after so long */
+#define VERBS_PING_NS    1000000000ull  /* a connection that was quiet so long is asked whether it is there */
+#define VERBS_SHUN_NS    60000000000ull /* a pair of ports that led nowhere is not taken while others are there */
+#define VERBS_DRAIN_NS   100000000ull   /* the longest that a queue pair in error is waited for */
 
 /* What a completion belongs to: the low bits of wr_id; the rest is a pointer. */
 enum verbs_work {
@@ -179,10 +181,11 @@ struct verbs_rail {
 	uint32_t unsignalled; /* messages since the last one that asked for a completion */
 	uint64_t unsignalled_bytes;
 	uint32_t tail, rung, done, reported, reclaimed;
-	uint32_t nudged; /* `tail` when a completion without a message was asked for */
-	uint32_t cqes;   /* that it has reserved */
-	uint32_t wants;  /* box: slots of its pool that are there for it */
-	bool nudging;    /* that is under way */
+	uint32_t nudged;  /* `tail` when a completion without a message was asked for */
+	uint32_t cqes;    /* that it has reserved */
+	uint32_t wants;   /* box: slots of its pool that are there for it */
+	bool nudging;     /* that is under way */
+	bool led_nowhere; /* worker: the device gave up asking the peer */
 	bool drained;
 	/* What the peer said. */
 	union ibv_gid peer_gid;
@@ -279,6 +282,7 @@ struct verbs_conn {
 	bool gone; /* box: the worker has given up */
 	struct handshake handshake;
 	struct verbs_said *heard_first, *heard_last; /* worker: signals that were not yet looked at */
+	struct verbs_path *path;                     /* ways are being looked for */
 	struct verbs_conn *next_grave;
 };
 
@@ -355,6 +359,11 @@ struct verbs {
 	struct verbs_said *said_first, *said_last;
 	struct list_link strangers, complete, asked, dialled; /* asked: the owner of the session makes up its mind */
 	unsigned stranger_count;
+	unsigned paths;            /* connections for which ways are being looked for; control */
+	unsigned path_threads;     /* that look for ways; under `lock` */
+	pthread_cond_t path_ended; /* one less */
+	/* Worker: when a pair of ports, its own and the box's, led nowhere; 0: it never did. */
+	uint64_t shunned_ns[VERBS_DEVICES_MAX][VERBS_DEVICES_MAX];
 	unsigned queue_conns_max, send_bytes_max;
 	uint64_t slots_bytes, slots_bytes_max; /* box: see transport_config */
 	bool fixed;                            /* box: workers write their pushes */
@@ -401,7 +410,9 @@ void verbs_join_fini(struct verbs *v);
 
 /* Makes the rails' queue pairs on the queue's ports, in state INIT. 0 or a negative errno. */
 int verbs_rail_create(struct verbs_conn *c, struct verbs_rail *r, uint32_t device_index, struct err *e);
-/* Brings it to where it sends and receives: the peer's numbers are known. */
+/* Where it goes: the peer's port is known. */
+struct ibv_ah_attr verbs_rail_path(const struct verbs_rail *r);
+/* Brings it to where it sends and receives: the peer's numbers are known, and the way there was found. */
 int verbs_rail_connect(struct verbs_rail *r, struct err *e);
 /*
  * Ends the pair: on return the device reads and writes no memory for it. `owner`: the queue whose owner calls; NULL:
@@ -418,6 +429,17 @@ int verbs_rails_spread(struct verbs_conn *c);
 void verbs_conn_free(struct verbs_conn *c);
 /* Tells the peer that this is the end. */
 void verbs_bell_ring(struct verbs_conn *c, int code);
+
+/* ---- verbs_path.c: where peers are ---- */
+
+/* Looks for the ways of all rails: their devices and their peers' ports are known. 0 or a negative errno. */
+int verbs_path_begin(struct verbs_conn *c);
+/* 0 when the search is over: rails have their address handles, or errors[] says why not. -EAGAIN: not yet. */
+int verbs_path_take(struct verbs_conn *c, int errors[VERBS_RAILS_MAX]);
+/* Whatever it finds is not wanted any more. Harmless without a search. */
+void verbs_path_forsake(struct verbs_conn *c);
+/* Until no search runs: seconds, at the worst. */
+void verbs_paths_wait(struct verbs *v);
 
 /* ---- verbs_pool.c ---- */
 

@@ -25,6 +25,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "phub/base/clock.h"
+#include "phub/base/log.h"
 #include "transport/le.h"
 
 enum verbs_signal { VERBS_DIAL = 1, VERBS_NONCE = 2, VERBS_HELLO = 3, VERBS_WELCOME = 4, VERBS_GONE = 5 };
@@ -282,7 +284,29 @@ static void verbs_say_nonce(struct verbs *v, struct verbs_conn *c)
 	}
 }
 
-/* Somebody dials. The oldest stranger makes room: who means well is through in milliseconds. */
+/*
+ * Who has to make room for this dial: the session's own for the same core or, where it has too many, its oldest. So
+ * nobody takes the room of others.
+ */
+static struct verbs_conn *verbs_find_rival(const struct verbs *v, const struct signal *dial)
+{
+	struct verbs_conn *oldest = NULL;
+	unsigned count = 0;
+
+	for (struct list_link *at = v->strangers.next; at != &v->strangers; at = at->next) {
+		struct verbs_conn *c = LIST_OF(at, struct verbs_conn, list);
+
+		if (c->session != dial->session)
+			continue;
+		if (c->core == dial->core)
+			return c;
+		oldest = oldest ? oldest : c;
+		count++;
+	}
+	return count < VERBS_DIALS_MAX ? NULL : oldest;
+}
+
+/* Somebody dials. */
 static void verbs_hear_dial(struct verbs *v, const struct signal *in, struct verbs_reader *reader)
 {
 	size_t bytes = reader->left;
@@ -290,8 +314,9 @@ static void verbs_hear_dial(struct verbs *v, const struct signal *in, struct ver
 	uint8_t nonce[PROOF_NONCE];
 	struct verbs_conn *c;
 
-	if (v->stranger_count == VERBS_STRANGERS_MAX && !list_alone(&v->strangers))
-		verbs_stranger_end(v, LIST_OF(v->strangers.next, struct verbs_conn, list), -ENOSPC);
+	c = verbs_find_rival(v, in);
+	if (c)
+		verbs_stranger_end(v, c, -ECONNRESET);
 	c = v->stranger_count < VERBS_STRANGERS_MAX ? verbs_conn_create(v, true) : NULL;
 	if (!c) {
 		v->transport.strangers_refused++;
@@ -326,17 +351,44 @@ static int verbs_take_hello(struct verbs_conn *c, struct verbs_reader *in)
 
 static void verbs_hear_hello(struct verbs *v, struct verbs_conn *c, struct verbs_reader *in)
 {
-	int rc = verbs_take_hello(c, in);
+	int rc;
 
-	if (rc < 0) {
+	if (c->path)
+		return; /* it has said that */
+	rc = verbs_take_hello(c, in);
+	for (uint32_t i = 0; rc == 0 && i < c->rail_count; i++) {
+		c->rails[i].conn = c;
+		c->rails[i].device = &v->devices[c->rails[i].peer_port];
+	}
+	if (rc == 0) {
+		verbs_name_peer(c);
+		rc = verbs_path_begin(c);
+	}
+	if (rc < 0)
 		verbs_stranger_end(v, c, rc);
+}
+
+/* The ways to a stranger's ports were looked for. */
+static void verbs_found_ways(struct verbs *v, struct verbs_conn *c)
+{
+	static struct log_limit limit;
+	int errors[VERBS_RAILS_MAX];
+	int rc = verbs_path_take(c, errors);
+	uint64_t quiet;
+
+	if (rc == -EAGAIN)
+		return;
+	for (uint32_t i = 0; rc == 0 && i < c->rail_count; i++)
+		rc = errors[i];
+	if (rc == 0) {
+		list_remove(&c->list);
+		list_append(&v->complete, &c->list);
 		return;
 	}
-	for (uint32_t i = 0; i < c->rail_count; i++)
-		c->rails[i].device = &v->devices[c->rails[i].peer_port];
-	verbs_name_peer(c);
-	list_remove(&c->list);
-	list_append(&v->complete, &c->list);
+	if (log_limit_pass(&limit, clock_now_ns(), 1000000000ull, &quiet))
+		log_warn("verbs: %s of session %llu does not answer (%llu more were not logged)", c->conn.peer,
+			(unsigned long long)c->session, (unsigned long long)quiet);
+	verbs_stranger_end(v, c, rc);
 }
 
 static struct verbs_conn *verbs_find_in(const struct list_link *list, const struct signal *s)
@@ -415,8 +467,12 @@ int verbs_accept(struct transport *head, uint64_t now_ns, struct hello *out)
 		c = LIST_OF(at, struct verbs_conn, list);
 		if (c->deadline_ns == 0)
 			c->deadline_ns = now_ns + v->handshake_ns;
-		else if (c->deadline_ns <= now_ns)
+		else if (c->deadline_ns <= now_ns) {
 			verbs_stranger_end(v, c, -ETIMEDOUT);
+			continue;
+		}
+		if (c->path)
+			verbs_found_ways(v, c);
 	}
 	if (list_alone(&v->complete))
 		return -EAGAIN;
@@ -505,7 +561,7 @@ int verbs_admit(struct transport *head, struct conn *conn, const struct conn_spe
 	if (rc == 0)
 		rc = verbs_conn_prepare(c, e);
 	if (rc < 0) {
-		verbs_reject(head, conn, ENOSPC);
+		verbs_reject(head, conn, rc == -ENOMEM || rc == -ENOSPC ? ENOSPC : ECONNREFUSED);
 		return rc;
 	}
 	list_remove(&c->list);
@@ -584,7 +640,9 @@ static void verbs_choose_ports(struct verbs_conn *c, const uint8_t *ports, uint3
 {
 	struct verbs *v = c->verbs;
 	struct rails_port worker[VERBS_DEVICES_MAX], box[VERBS_DEVICES_MAX];
+	bool shunned[VERBS_DEVICES_MAX][RAILS_PORTS_MAX] = {{false}};
 	struct rails_pair pairs[VERBS_RAILS_MAX];
+	uint64_t now_ns = clock_now_ns();
 
 	verbs_ports_from(v, ((struct verbs_queue *)c->spec->queue)->node, worker);
 	for (uint32_t k = 0; k < count; k++) {
@@ -593,12 +651,18 @@ static void verbs_choose_ports(struct verbs_conn *c, const uint8_t *ports, uint3
 		memcpy(box[k].gid, at, VERBS_GID_BYTES);
 		box[k].distance = at[23];
 	}
-	c->rail_count = rails_choose(worker, v->device_count, box, count, c->core, pairs);
+	for (uint32_t i = 0; i < v->device_count; i++)
+		for (uint32_t k = 0; k < count; k++)
+			shunned[i][k] = v->shunned_ns[i][k] && now_ns - v->shunned_ns[i][k] < VERBS_SHUN_NS;
+	c->rail_count = rails_choose(worker, v->device_count, box, count, shunned, c->core, pairs);
 	for (uint32_t i = 0; i < c->rail_count; i++) {
 		struct verbs_rail *r = &c->rails[i];
 
+		r->conn = c;
+		r->device = &v->devices[pairs[i].worker];
 		r->device_index = pairs[i].worker;
 		r->peer_port = pairs[i].box;
+		r->peer_lid = le_get16(ports + (size_t)pairs[i].box * VERBS_PORT_BYTES + 20);
 		memcpy(r->peer_gid.raw, box[pairs[i].box].gid, VERBS_GID_BYTES);
 	}
 }
@@ -608,13 +672,53 @@ static int verbs_take_nonce(struct verbs_conn *c, struct verbs_reader *in, struc
 	int rc = handshake_input(&c->handshake, verbs_read(in, HANDSHAKE_NONCE_BYTES), HANDSHAKE_NONCE_BYTES);
 	uint32_t count = *verbs_read(in, 1);
 	const uint8_t *ports = verbs_read(in, (size_t)count * VERBS_PORT_BYTES);
-	struct signal *s;
 
 	if (rc == 0 && (!verbs_read_all(in) || count < 1 || count > VERBS_DEVICES_MAX))
 		rc = -EPROTO;
 	if (rc < 0)
 		return err_set(e, rc, "verbs: %s answers what is no nonce", c->conn.peer);
 	verbs_choose_ports(c, ports, count);
+	verbs_name_peer(c);
+	rc = verbs_path_begin(c);
+	return rc < 0 ? err_set(e, rc, "verbs: the way to %s cannot be looked for: %s", c->conn.peer, strerror(-rc))
+		      : 0;
+}
+
+/* Rails that lead nowhere are left out, and shunned for a while. Returns how many are left. */
+static uint32_t verbs_leave_out(struct verbs_conn *c, const int errors[VERBS_RAILS_MAX])
+{
+	uint32_t kept = 0;
+
+	for (uint32_t i = 0; i < c->rail_count; i++) {
+		struct verbs_rail *r = &c->rails[i];
+
+		if (errors[i] < 0) {
+			c->verbs->shunned_ns[r->device_index][r->peer_port] = clock_now_ns();
+			continue;
+		}
+		if (kept != i) {
+			c->rails[kept] = *r;
+			*r = (struct verbs_rail){.small.fd = -1};
+		}
+		kept++;
+	}
+	return kept;
+}
+
+/* The ways to the box were looked for: queue pairs for those that were found. */
+static int verbs_take_ways(struct verbs_conn *c, struct err *e)
+{
+	int errors[VERBS_RAILS_MAX];
+	int rc = verbs_path_take(c, errors);
+	struct signal *s;
+
+	if (rc == -EAGAIN)
+		return rc;
+	rc = errors[0];
+	c->rail_count = verbs_leave_out(c, errors);
+	if (c->rail_count == 0)
+		return err_set(e, rc, "verbs: %s does not answer: %s", c->conn.peer, strerror(-rc));
+	rc = 0;
 	for (uint32_t i = 0; rc == 0 && i < c->rail_count; i++) {
 		rc = verbs_device_use(c->verbs, c->rails[i].device_index, e);
 		if (rc == 0)
@@ -640,7 +744,7 @@ static int verbs_take_welcome(struct verbs_conn *c, struct verbs_reader *in, str
 		rc = verbs_hear_rails(in, c);
 	if (rc < 0)
 		return err_set(e, rc, "verbs: no data connection to %s: %s%s", c->conn.peer, strerror(-rc),
-			rc == -ENOSPC ? "; the box's log says what it lacks" : "");
+			rc == -ENOSPC || rc == -ECONNREFUSED ? "; the box's log says why" : "");
 	for (uint32_t i = 0; rc == 0 && i < c->rail_count; i++) {
 		struct verbs_rail *r = &c->rails[i];
 
@@ -664,7 +768,7 @@ static int verbs_take_signal(struct verbs_conn *c, const struct signal *s, struc
 	struct verbs_reader in = {s->bytes, s->length, s->length > SIGNAL_BYTES_MAX};
 	uint8_t type = *verbs_read(&in, 1);
 
-	if (type == VERBS_NONCE && c->state == VERBS_DIALLED)
+	if (type == VERBS_NONCE && c->state == VERBS_DIALLED && !c->path)
 		return verbs_take_nonce(c, &in, e);
 	if (type == VERBS_WELCOME && c->state == VERBS_SHAKING)
 		return verbs_take_welcome(c, &in, e);
@@ -684,6 +788,8 @@ int verbs_established(struct transport *head, struct conn *conn, struct err *e)
 	struct verbs_conn *c = (struct verbs_conn *)conn;
 	int rc = 0;
 
+	if (c->path)
+		rc = verbs_take_ways(c, e);
 	while (rc == 0 && c->heard_first && c->state < VERBS_ADMITTED) {
 		struct verbs_said *said = c->heard_first;
 
@@ -696,7 +802,7 @@ int verbs_established(struct transport *head, struct conn *conn, struct err *e)
 	if (c->state == VERBS_CLOSED)
 		return err_set(
 			e, c->error, "verbs: the connection to %s has failed: %s", conn->peer, strerror(-c->error));
-	if (rc == 0)
+	if (rc == 0 || rc == -EAGAIN)
 		return -EAGAIN;
 	if (!c->gone)
 		verbs_say_gone(v, c, rc);

@@ -157,7 +157,7 @@ int verbs_rail_create(struct verbs_conn *c, struct verbs_rail *r, uint32_t devic
 	return rc;
 }
 
-static struct ibv_ah_attr verbs_rail_path(const struct verbs_rail *r)
+struct ibv_ah_attr verbs_rail_path(const struct verbs_rail *r)
 {
 	struct ibv_ah_attr path = {
 		.dlid = r->peer_lid,
@@ -202,13 +202,7 @@ int verbs_rail_connect(struct verbs_rail *r, struct err *e)
 		rc = ibv_modify_qp(r->qp, &send,
 			IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN |
 				IBV_QP_MAX_QP_RD_ATOMIC);
-	if (rc == 0) {
-		r->ah = ibv_create_ah(r->device->pd, &receive.ah_attr);
-		rc = r->ah ? 0 : errno;
-	}
-	return rc == 0 ? 0
-		       : err_set(e, -rc, "verbs: %s port %u cannot reach %s: %s", r->device->about.device,
-				 r->device->about.port, r->conn->conn.peer, strerror(rc));
+	return rc == 0 ? 0 : err_set(e, -rc, "verbs: %s cannot be reached: %s", r->conn->conn.peer, strerror(rc));
 }
 
 /* ---- the end ---- */
@@ -276,6 +270,7 @@ void verbs_rail_destroy(struct verbs_rail *r, struct verbs_queue *owner)
 
 void verbs_conn_free(struct verbs_conn *c)
 {
+	verbs_path_forsake(c);
 	for (uint32_t i = 0; i < VERBS_RAILS_MAX; i++) {
 		struct verbs_rail *r = &c->rails[i];
 

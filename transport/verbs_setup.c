@@ -489,6 +489,7 @@ static int verbs_open(const struct transport_config *config, struct transport **
 	v->fixed = config->rdma_fixed;
 	v->handshake_ns = (config->handshake_ms ? config->handshake_ms : VERBS_HANDSHAKE_MS) * NS_PER_MS;
 	pthread_mutex_init(&v->lock, NULL);
+	pthread_cond_init(&v->path_ended, NULL);
 	list_init(&v->strangers);
 	list_init(&v->complete);
 	list_init(&v->asked);
@@ -544,12 +545,14 @@ static void verbs_close(struct transport *head)
 	struct verbs *v = (struct verbs *)head;
 
 	verbs_join_fini(v);
+	verbs_paths_wait(v);
 	verbs_pools_reap(v);
 	for (struct verbs_region *r = v->regions; r; r = r->next)
 		r->uses = 0;
 	verbs_regions_reap(v);
 	verbs_arenas_close(v);
 	verbs_devices_close(v);
+	pthread_cond_destroy(&v->path_ended);
 	pthread_mutex_destroy(&v->lock);
 	free(v);
 }

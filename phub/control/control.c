@@ -108,6 +108,7 @@ bool control_step(struct control *c, uint64_t now_ns)
 
 	c->now_ns = now_ns;
 	c->again = false;
+	c->soon = false;
 	control_forgive_gap(c);
 	control_read_mail(c);
 	control_take_callers(c);
@@ -129,7 +130,11 @@ bool control_step(struct control *c, uint64_t now_ns)
 
 uint64_t control_next(const struct control *c)
 {
-	return c->again ? c->now_ns : c->tick_ns + control_period(c);
+	uint64_t due = c->tick_ns + control_period(c);
+
+	if (c->again)
+		return c->now_ns;
+	return c->soon && c->now_ns + CONTROL_SOON_NS < due ? c->now_ns + CONTROL_SOON_NS : due;
 }
 
 void control_stop(struct control *c)

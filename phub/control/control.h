@@ -20,6 +20,7 @@ struct session;
 struct job_hyper_table;
 
 #define CONTROL_TICK_NS 100000000ull /* timers are looked at this often */
+#define CONTROL_SOON_NS 1000000ull   /* a transport that is about to have something, this often */
 #define CONTROL_GAP_NS \
 	1000000000ull /* not stepped for so long: the box itself was stopped, and silence is not the workers' fault */
 
@@ -41,6 +42,7 @@ struct control {
 	uint64_t stepped_ns; /* of the last step */
 	uint64_t tick_ns;    /* of the last look at the timers */
 	bool again;          /* something was left over: step again before sleeping */
+	bool soon;           /* a transport will have something in a moment, of which no fd tells */
 	bool accept_paused;  /* out of descriptors: until the next tick */
 	bool stopping;
 	bool unbalanced; /* a shard came back with slots, credits or completions that do not balance */

@@ -40,8 +40,9 @@ static int door_check(
 	if ((*link)->serial > 0 && !hello->conn->transport->ops->reconnects)
 		return EALREADY;
 	/* Who connects again and again costs other jobs something: not too often. */
-	if ((*link)->serial > 0 && c->now_ns - (*link)->admitted_ns < DOOR_AGAIN_NS)
+	if ((*link)->tried_ns && c->now_ns < (*link)->tried_ns + DOOR_AGAIN_NS)
 		return EALREADY;
+	(*link)->tried_ns = c->now_ns ? c->now_ns : 1;
 	*session = s;
 	return 0;
 }
@@ -114,7 +115,6 @@ static void door_open(struct control *c, unsigned number, const struct hello *he
 	}
 	if (link->serial++ > 0)
 		door_replace(c, s, link, hello->core);
-	link->admitted_ns = c->now_ns;
 	door_link(c, s->rank, job, hello->core, hello->conn);
 	if (!job->members[s->rank].transport[0])
 		strncpy(job->members[s->rank].transport, hello->conn->transport->ops->name, TABLE_TRANSPORT_BYTES - 1);
@@ -155,5 +155,6 @@ void door_step(struct control *c, int all)
 		}
 		if (t->transport->ops->signal_take)
 			door_carry(c, t->transport);
+		c->soon = c->soon || t->transport->soon;
 	}
 }

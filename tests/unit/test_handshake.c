@@ -154,9 +154,9 @@ static void test_codes(void **state)
 {
 	(void)state;
 	assert_int_equal(handshake_code_errno(HANDSHAKE_WELCOME), 0);
-	for (uint32_t code = 0; code <= HANDSHAKE_BROKEN; code++)
+	for (uint32_t code = 0; code <= HANDSHAKE_NO_WAY; code++)
 		assert_int_equal(handshake_code_from_errno(handshake_code_errno(code)), code);
-	assert_int_equal(handshake_code_errno(HANDSHAKE_BROKEN + 1), ECONNREFUSED);
+	assert_int_equal(handshake_code_errno(HANDSHAKE_NO_WAY + 1), ECONNREFUSED);
 	assert_int_equal(handshake_code_errno(UINT32_MAX), ECONNREFUSED);
 }
 

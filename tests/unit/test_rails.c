@@ -46,7 +46,7 @@ static void one_network_of_the_papers_box(void **state)
 		uint8_t chosen[RAILS_MAX];
 
 		paper_box(core / CORES, false, box);
-		assert_int_equal(rails_choose(&worker, 1, box, PORTS, core, pairs), RAILS_MAX);
+		assert_int_equal(rails_choose(&worker, 1, box, PORTS, NULL, core, pairs), RAILS_MAX);
 		assert_int_equal(rails_of_core(box, PORTS, core, chosen), RAILS_MAX);
 		for (unsigned r = 0; r < RAILS_MAX; r++) {
 			assert_int_equal(pairs[r].box / (PORTS / NODES), core / CORES);
@@ -72,7 +72,7 @@ static void ten_networks_of_the_papers_box(void **state)
 		for (unsigned net = 0; net < PORTS; net++) {
 			const struct rails_port worker = port(net, 200, RAILS_NEAR);
 
-			assert_int_equal(rails_choose(&worker, 1, box, PORTS, core, pairs), 1);
+			assert_int_equal(rails_choose(&worker, 1, box, PORTS, NULL, core, pairs), 1);
 			assert_int_equal(pairs[0].box, net);
 			assert_int_equal(pairs[0].worker, 0);
 		}
@@ -89,7 +89,7 @@ static void a_worker_in_two_networks(void **state)
 	(void)state;
 	for (unsigned core = 0; core < NODES * CORES; core++) {
 		paper_box(core / CORES, true, box);
-		assert_int_equal(rails_choose(worker, 2, box, PORTS, core, pairs), 1);
+		assert_int_equal(rails_choose(worker, 2, box, PORTS, NULL, core, pairs), 1);
 		assert_int_equal(pairs[0].box, core < CORES ? 2 : 7);
 		assert_int_equal(pairs[0].worker, core < CORES ? 1 : 0);
 	}
@@ -102,11 +102,11 @@ static void the_workers_own_side(void **state)
 	struct rails_pair pairs[RAILS_MAX];
 
 	(void)state;
-	assert_int_equal(rails_choose(worker, 3, box, 1, 0, pairs), 2);
+	assert_int_equal(rails_choose(worker, 3, box, 1, NULL, 0, pairs), 2);
 	assert_int_equal(pairs[0].worker + pairs[1].worker, 3);
 	/* What is near is in a network that the box is not in. */
 	worker[1] = worker[2] = port(9, 201, RAILS_NEAR);
-	assert_int_equal(rails_choose(worker, 3, box, 1, 0, pairs), 1);
+	assert_int_equal(rails_choose(worker, 3, box, 1, NULL, 0, pairs), 1);
 	assert_int_equal(pairs[0].worker, 0);
 }
 
@@ -123,7 +123,7 @@ static void more_ports_at_one_end(void **state)
 	box[1] = port(0, 2, RAILS_NEAR);
 	for (uint32_t core = 0; core < 6; core++) {
 		memset(ends, 0, sizeof(ends));
-		assert_int_equal(rails_choose(worker, 6, box, 2, core, pairs), RAILS_MAX);
+		assert_int_equal(rails_choose(worker, 6, box, 2, NULL, core, pairs), RAILS_MAX);
 		for (unsigned r = 0; r < RAILS_MAX; r++) {
 			uses[pairs[r].worker]++;
 			ends[pairs[r].box]++;
@@ -146,7 +146,7 @@ static void uneven_networks(void **state)
 	for (uint32_t core = 0; core < 9; core++) {
 		unsigned seen = 0;
 
-		assert_int_equal(rails_choose(worker, 2, box, 3, core, pairs), 3);
+		assert_int_equal(rails_choose(worker, 2, box, 3, NULL, core, pairs), 3);
 		for (unsigned r = 0; r < 3; r++) {
 			assert_int_equal(pairs[r].worker, pairs[r].box == 2);
 			seen |= 1u << pairs[r].box;
@@ -167,7 +167,7 @@ static void nodes_that_nobody_knows(void **state)
 	for (unsigned i = 0; i < PORTS; i++)
 		box[i] = port(0, i, rails_distance(NULL, 1, -1));
 	for (uint32_t core = 0; core < PORTS; core++) {
-		assert_int_equal(rails_choose(&worker, 1, box, PORTS, core, pairs), RAILS_MAX);
+		assert_int_equal(rails_choose(&worker, 1, box, PORTS, NULL, core, pairs), RAILS_MAX);
 		for (unsigned r = 0; r < RAILS_MAX; r++)
 			uses[pairs[r].box]++;
 	}
@@ -176,7 +176,7 @@ static void nodes_that_nobody_knows(void **state)
 	/* One whose node is not known is as near as those of the core's own. */
 	paper_box(0, false, box);
 	box[9].distance = RAILS_NEAR;
-	assert_int_equal(rails_choose(&worker, 1, box, PORTS, 5, pairs), RAILS_MAX);
+	assert_int_equal(rails_choose(&worker, 1, box, PORTS, NULL, 5, pairs), RAILS_MAX);
 	assert_int_equal(pairs[0].box, 9);
 }
 
@@ -188,10 +188,10 @@ static void no_common_network(void **state)
 	struct rails_pair pairs[RAILS_MAX];
 
 	(void)state;
-	assert_int_equal(rails_choose(&worker, 1, box, 2, 0, pairs), 1);
+	assert_int_equal(rails_choose(&worker, 1, box, 2, NULL, 0, pairs), 1);
 	assert_int_equal(pairs[0].box, 0);
 	box[0].gid[12] = 172;
-	assert_int_equal(rails_choose(&worker, 1, box, 2, 0, pairs), 1);
+	assert_int_equal(rails_choose(&worker, 1, box, 2, NULL, 0, pairs), 1);
 	assert_int_equal(pairs[0].box, 1);
 }
 
@@ -204,21 +204,44 @@ static void ports_that_are_down(void **state)
 	uint8_t chosen[RAILS_MAX];
 
 	(void)state;
-	assert_int_equal(rails_choose(worker, 2, box, 3, 0, pairs), 2);
+	assert_int_equal(rails_choose(worker, 2, box, 3, NULL, 0, pairs), 2);
 	box[0].distance = 0;
-	assert_int_equal(rails_choose(worker, 2, box, 3, 0, pairs), 1);
+	assert_int_equal(rails_choose(worker, 2, box, 3, NULL, 0, pairs), 1);
 	assert_int_equal(pairs[0].box, 1);
 	assert_int_equal(pairs[0].worker, 0);
 	assert_int_equal(rails_of_core(box, 3, 0, chosen), 1);
 	assert_int_equal(chosen[0], 1);
 	worker[0].distance = 0;
-	assert_int_equal(rails_choose(worker, 2, box, 3, 0, pairs), 1);
+	assert_int_equal(rails_choose(worker, 2, box, 3, NULL, 0, pairs), 1);
 	assert_int_equal(pairs[0].box, 2);
 	assert_int_equal(pairs[0].worker, 1);
 	worker[1].distance = 0;
-	assert_int_equal(rails_choose(worker, 2, box, 3, 0, pairs), 1);
+	assert_int_equal(rails_choose(worker, 2, box, 3, NULL, 0, pairs), 1);
 	assert_int_equal(pairs[0].worker, 0);
 	assert_int_not_equal(pairs[0].box, 2);
+}
+
+/* A pair that led nowhere is left alone while another is there in a network of both. */
+static void pairs_that_led_nowhere(void **state)
+{
+	const struct rails_port worker[] = {port(1, 200, RAILS_NEAR), port(2, 200, FAR)};
+	const struct rails_port box[] = {port(1, 1, RAILS_NEAR), port(1, 2, FAR), port(2, 1, FAR)};
+	bool shunned[2][RAILS_PORTS_MAX] = {{true}};
+	struct rails_pair pairs[RAILS_MAX];
+
+	(void)state;
+	assert_int_equal(rails_choose(worker, 2, box, 3, NULL, 0, pairs), 1);
+	assert_int_equal(pairs[0].box, 0);
+	assert_int_equal(rails_choose(worker, 2, box, 3, shunned, 0, pairs), 1);
+	assert_int_equal(pairs[0].worker, 0);
+	assert_int_equal(pairs[0].box, 1);
+	shunned[0][1] = true;
+	assert_int_equal(rails_choose(worker, 2, box, 3, shunned, 0, pairs), 1);
+	assert_int_equal(pairs[0].worker, 1);
+	assert_int_equal(pairs[0].box, 2);
+	shunned[1][2] = true; /* not two different networks */
+	assert_int_equal(rails_choose(worker, 2, box, 3, shunned, 0, pairs), 1);
+	assert_int_equal(pairs[0].box, 0);
 }
 
 static void networks(void **state)
@@ -311,7 +334,7 @@ static void whatever_there_is(void **state)
 				port((unsigned)random_next(&seed) % nets, i, (uint8_t)(10 + random_next(&seed) % 3));
 		for (unsigned k = 0; k < boxes; k++)
 			box[k] = port((unsigned)random_next(&seed) % nets, k, (uint8_t)(10 + random_next(&seed) % 3));
-		count = rails_choose(worker, workers, box, boxes, (uint32_t)random_next(&seed), pairs);
+		count = rails_choose(worker, workers, box, boxes, NULL, (uint32_t)random_next(&seed), pairs);
 		assert_in_range(count, 1, RAILS_MAX);
 		for (unsigned i = 0; i < workers; i++)
 			for (unsigned k = 0; k < boxes; k++)
@@ -341,6 +364,7 @@ int main(void)
 		cmocka_unit_test(nodes_that_nobody_knows),
 		cmocka_unit_test(no_common_network),
 		cmocka_unit_test(ports_that_are_down),
+		cmocka_unit_test(pairs_that_led_nowhere),
 		cmocka_unit_test(networks),
 		cmocka_unit_test(distances_of_the_kernel),
 		cmocka_unit_test(whatever_there_is),
