@@ -63,11 +63,12 @@ enum {
 	VERBS_RNR_RETRIES = 7, /* for ever: this peer is alive */
 };
 
-#define VERBS_SLOT_ALIGN 64u
-#define VERBS_NUDGE_NS   20000000ull    /* completions that nobody asked for are asked for after so long */
-#define VERBS_PING_NS    1000000000ull  /* a connection that was quiet so long is asked whether it is there */
-#define VERBS_SHUN_NS    60000000000ull /* a pair of ports that led nowhere is not taken while others are there */
-#define VERBS_DRAIN_NS   100000000ull   /* the longest that a queue pair in error is waited for */
+#define VERBS_SLOT_ALIGN   64u
+#define VERBS_NUDGE_NS     20000000ull   /* completions that nobody asked for are asked for after so long */
+#define VERBS_PING_NS      1000000000ull /* a connection that was quiet so long is asked whether it is there */
+#define VERBS_SHUN_LAST_NS 3000000000ull
+#define VERBS_SHUN_NS      60000000000ull /* a pair of ports that led nowhere is not taken while others are there */
+#define VERBS_DRAIN_NS     100000000ull   /* the longest that a queue pair in error is waited for */
 
 /* What a completion belongs to: the low bits of wr_id; the rest is a pointer. */
 enum verbs_work {
@@ -283,6 +284,7 @@ struct verbs_conn {
 	struct handshake handshake;
 	struct verbs_said *heard_first, *heard_last; /* worker: signals that were not yet looked at */
 	struct verbs_path *path;                     /* ways are being looked for */
+	uint8_t dead_rails;                          /* box: to which none was found, a bit for each */
 	struct verbs_conn *next_grave;
 };
 

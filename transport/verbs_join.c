@@ -10,7 +10,7 @@
  *                                                    welcome  type 4, handshake 16, and when it is one:
  *                                                             token 8, address of fixed buffers 8 or
  *                                                             zero, rails 1, rails * 40
- *      gone     type 5, code 4: from either end, at any time
+ *      gone     type 5, code 4, rails that lead nowhere (a bit for each) 1: from either end, at any time
  *
  *      port     GID 16, rate in Mbit/s 4, LID 2, MTU 1, distance from the core 1 (10: near, 0: down; see rails.h)
  *      rail     GID 16, rate 4, LID 2, MTU 1, box's port 1, queue pair 4, PSN 4, bell 4, rkey of fixed buffers 4 or
@@ -118,8 +118,10 @@ static void verbs_say_gone(struct verbs *v, const struct verbs_conn *c, int erro
 {
 	struct signal *s = verbs_say(v, c, VERBS_GONE);
 
-	if (s)
-		le_put32(verbs_write(s, 4), handshake_code_from_errno(error < 0 ? -error : error));
+	if (!s)
+		return;
+	le_put32(verbs_write(s, 4), handshake_code_from_errno(error < 0 ? -error : error));
+	*verbs_write(s, 1) = c->dead_rails;
 }
 
 /* The handshake's next message, whole: there is room for it. */
@@ -183,9 +185,9 @@ static int verbs_hear_rails(struct verbs_reader *in, struct verbs_conn *c)
 	return verbs_read_all(in) ? 0 : -EPROTO;
 }
 
-static void verbs_name_peer(struct verbs_conn *c)
+static void verbs_name_peer(struct verbs_conn *c, uint32_t rail)
 {
-	const struct verbs_rail *r = &c->rails[0];
+	const struct verbs_rail *r = &c->rails[rail];
 	char gid[INET6_ADDRSTRLEN];
 	static const uint8_t mapped[12] = {[10] = 0xff, [11] = 0xff};
 
@@ -361,26 +363,29 @@ static void verbs_hear_hello(struct verbs *v, struct verbs_conn *c, struct verbs
 		c->rails[i].device = &v->devices[c->rails[i].peer_port];
 	}
 	if (rc == 0) {
-		verbs_name_peer(c);
+		verbs_name_peer(c, 0);
 		rc = verbs_path_begin(c);
 	}
 	if (rc < 0)
 		verbs_stranger_end(v, c, rc);
 }
 
-/* The ways to a stranger's ports were looked for. */
+/* The ways to a stranger's ports were looked for. Where one is missing, the worker is told which, and dials without. */
 static void verbs_found_ways(struct verbs *v, struct verbs_conn *c)
 {
 	static struct log_limit limit;
 	int errors[VERBS_RAILS_MAX];
-	int rc = verbs_path_take(c, errors);
 	uint64_t quiet;
 
-	if (rc == -EAGAIN)
+	if (verbs_path_take(c, errors) == -EAGAIN)
 		return;
-	for (uint32_t i = 0; rc == 0 && i < c->rail_count; i++)
-		rc = errors[i];
-	if (rc == 0) {
+	for (uint32_t i = 0; i < c->rail_count; i++) {
+		if (errors[i] == 0)
+			continue;
+		c->dead_rails |= (uint8_t)(1u << i);
+		verbs_name_peer(c, i);
+	}
+	if (c->dead_rails == 0) {
 		list_remove(&c->list);
 		list_append(&v->complete, &c->list);
 		return;
@@ -388,7 +393,7 @@ static void verbs_found_ways(struct verbs *v, struct verbs_conn *c)
 	if (log_limit_pass(&limit, clock_now_ns(), 1000000000ull, &quiet))
 		log_warn("verbs: %s of session %llu does not answer (%llu more were not logged)", c->conn.peer,
 			(unsigned long long)c->session, (unsigned long long)quiet);
-	verbs_stranger_end(v, c, rc);
+	verbs_stranger_end(v, c, -EHOSTUNREACH);
 }
 
 static struct verbs_conn *verbs_find_in(const struct list_link *list, const struct signal *s)
@@ -635,6 +640,25 @@ int verbs_connect(struct transport *head, const char *address, uint64_t session,
 	return 0;
 }
 
+/* Pairs of ports that led nowhere not long ago or, when all did, the last ones. */
+static void verbs_find_shunned(const struct verbs *v, uint32_t count, bool shunned[][RAILS_PORTS_MAX])
+{
+	uint64_t now_ns = clock_now_ns(), since_ns = now_ns > VERBS_SHUN_NS ? now_ns - VERBS_SHUN_NS : 1, newest_ns = 0;
+	bool all = true;
+
+	for (uint32_t i = 0; i < v->device_count; i++) {
+		for (uint32_t k = 0; k < count; k++) {
+			newest_ns = v->shunned_ns[i][k] > newest_ns ? v->shunned_ns[i][k] : newest_ns;
+			all = all && v->shunned_ns[i][k] >= since_ns;
+		}
+	}
+	if (all)
+		since_ns = newest_ns - VERBS_SHUN_LAST_NS;
+	for (uint32_t i = 0; i < v->device_count; i++)
+		for (uint32_t k = 0; k < count; k++)
+			shunned[i][k] = v->shunned_ns[i][k] >= since_ns;
+}
+
 /* Which ports its rails connect: see rails.h. */
 static void verbs_choose_ports(struct verbs_conn *c, const uint8_t *ports, uint32_t count)
 {
@@ -642,7 +666,6 @@ static void verbs_choose_ports(struct verbs_conn *c, const uint8_t *ports, uint3
 	struct rails_port worker[VERBS_DEVICES_MAX], box[VERBS_DEVICES_MAX];
 	bool shunned[VERBS_DEVICES_MAX][RAILS_PORTS_MAX] = {{false}};
 	struct rails_pair pairs[VERBS_RAILS_MAX];
-	uint64_t now_ns = clock_now_ns();
 
 	verbs_ports_from(v, ((struct verbs_queue *)c->spec->queue)->node, worker);
 	for (uint32_t k = 0; k < count; k++) {
@@ -651,9 +674,7 @@ static void verbs_choose_ports(struct verbs_conn *c, const uint8_t *ports, uint3
 		memcpy(box[k].gid, at, VERBS_GID_BYTES);
 		box[k].distance = at[23];
 	}
-	for (uint32_t i = 0; i < v->device_count; i++)
-		for (uint32_t k = 0; k < count; k++)
-			shunned[i][k] = v->shunned_ns[i][k] && now_ns - v->shunned_ns[i][k] < VERBS_SHUN_NS;
+	verbs_find_shunned(v, count, shunned);
 	c->rail_count = rails_choose(worker, v->device_count, box, count, shunned, c->core, pairs);
 	for (uint32_t i = 0; i < c->rail_count; i++) {
 		struct verbs_rail *r = &c->rails[i];
@@ -678,7 +699,7 @@ static int verbs_take_nonce(struct verbs_conn *c, struct verbs_reader *in, struc
 	if (rc < 0)
 		return err_set(e, rc, "verbs: %s answers what is no nonce", c->conn.peer);
 	verbs_choose_ports(c, ports, count);
-	verbs_name_peer(c);
+	verbs_name_peer(c, 0);
 	rc = verbs_path_begin(c);
 	return rc < 0 ? err_set(e, rc, "verbs: the way to %s cannot be looked for: %s", c->conn.peer, strerror(-rc))
 		      : 0;
@@ -726,7 +747,7 @@ static int verbs_take_ways(struct verbs_conn *c, struct err *e)
 	}
 	if (rc < 0)
 		return rc;
-	verbs_name_peer(c);
+	verbs_name_peer(c, 0);
 	s = verbs_say(c->verbs, c, VERBS_HELLO);
 	if (!s)
 		return err_set(e, -ENOMEM, "verbs: no memory to connect to %s", c->conn.peer);
@@ -774,7 +795,11 @@ static int verbs_take_signal(struct verbs_conn *c, const struct signal *s, struc
 		return verbs_take_welcome(c, &in, e);
 	if (type == VERBS_GONE) {
 		int code = handshake_code_errno(le_get32(verbs_read(&in, 4)));
+		uint8_t dead = *verbs_read(&in, 1);
 
+		for (uint32_t i = 0; i < c->rail_count; i++)
+			if (dead >> i & 1)
+				c->verbs->shunned_ns[c->rails[i].device_index][c->rails[i].peer_port] = clock_now_ns();
 		c->gone = true;
 		return err_set(e, code ? -code : -ECONNREFUSED, "verbs: %s takes no data connection: %s", c->conn.peer,
 			strerror(code ? code : ECONNREFUSED));

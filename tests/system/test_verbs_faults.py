@@ -167,6 +167,36 @@ def test_port_gone():
     do("ip link set b2 up")
 
 
+def nowhere(port):
+    """What goes to and from this node gets lost, and nobody remembers where it was."""
+    do(f"tc qdisc add dev {port} root netem loss 100%")
+    do("ip neighbour flush all")
+
+
+def test_way_lost():
+    """One of the box's two ports leads nowhere: jobs begin and go on by the other one"""
+    nowhere("b1")
+    box, workers = exchange(ports="node1,node2", first=3)
+    do("tc qdisc del dev b1 root")
+    nowhere("b2")
+    say(box.logged("rank . .*: connected to core . again"))
+    goes_on(box, workers)
+    do("tc qdisc del dev b2 root")
+
+
+def test_nobody_answers():
+    """A worker whose port leads nowhere hears so at once, and others go on"""
+    box, workers = exchange()
+    nowhere("b5")
+    lost = Worker(box.url("nowhere"), 0, 1, env={"PHUB_RDMA": "node5"}, transport="verbs", keys=KEYS, rounds=1, wait_ms=20000)
+    result = lost.result()
+    say(result["error"])
+    holds(result["error"], "10.81.0.1 by node5 port 1 does not answer")
+    check(result["ms"] < 10000, f"it took {result['ms']} ms")
+    goes_on(box, workers)
+    do("tc qdisc del dev b5 root")
+
+
 def test_cut():
     """A cable that stays out ends the job, in words: which rank, device, port, peer, and what the device says"""
     box, workers = exchange()
@@ -228,5 +258,5 @@ def why_not():
     return None
 
 
-run([test_resnet, test_resnet_loss, test_short_cut, test_loss, test_long_cut, test_port_gone, test_cut, test_killed,
-     test_freed], why_not())
+run([test_resnet, test_resnet_loss, test_short_cut, test_loss, test_long_cut, test_port_gone, test_way_lost,
+     test_nobody_answers, test_cut, test_killed, test_freed], why_not())

@@ -3,7 +3,7 @@
  * What can be said in signals, before there is a connection: by workers that make no sense, to a box, and by such a
  * box.
  *
- * vm: -m 1024
+ * vm: -m 1024 -w 2
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -23,6 +23,7 @@ int main(void)
 #else
 
 #include <errno.h>
+#include <unistd.h>
 
 #include "phub/base/clock.h"
 #include "tests/suite/transport_rig.h"
@@ -155,6 +156,48 @@ static void hellos_that_cannot_be(void **state)
 	rig_destroy(rig);
 }
 
+/*
+ * A hello with an address that nobody has: the box looks for it for seconds, and meanwhile lets others in without
+ * waiting; then it says what it did not find.
+ */
+static void an_address_that_nobody_has(void **state)
+{
+	static const struct rig_options usual;
+	struct rig *rig = rig_create(&over_verbs, &usual);
+	struct lane *other = rig_lane(rig, rig_box_end(rig, 0), rig_worker_end(rig, 0), BAD_RANK);
+	uint64_t begin_ns = clock_now_ns(), longest_ns = 0;
+	uint8_t bytes[SIGNAL_BYTES_MAX];
+	struct signal answer;
+	struct hello hello;
+	uint32_t length;
+	char name[64];
+
+	(void)state;
+	box_name(rig, name);
+	assert_int_equal(dial(rig, name, &answer), NONCE);
+	length = hello_of(&answer, bytes);
+	bytes[HELLO_BYTES + 15] ^= 0x5a;
+	say(rig, bytes, length);
+	assert_true(rig->box->soon);
+	rig_admit(rig, other);
+	assert_int_equal(rig_established(rig, other), 0);
+	assert_true(rig->box->soon); /* still */
+	while (rig->ops->signal_take(rig->box, &answer) < 0 && clock_now_ns() < begin_ns + 20 * NS_PER_S) {
+		uint64_t before_ns = clock_now_ns();
+
+		assert_int_equal(rig->ops->accept(rig->box, rig_now(rig), &hello), -EAGAIN);
+		if (clock_now_ns() - before_ns > longest_ns)
+			longest_ns = clock_now_ns() - before_ns;
+		usleep(1000);
+	}
+	assert_int_equal(answer.bytes[0], GONE);
+	assert_int_equal(le_get32(answer.bytes + 1), HANDSHAKE_NO_WAY);
+	assert_int_equal(answer.bytes[5], 1);
+	assert_false(rig->box->soon);
+	assert_true(longest_ns < 500 * NS_PER_MS);
+	rig_destroy(rig);
+}
+
 /* Says the hello twice, and that it is gone, after so many steps: dialled, said hello, asked for. */
 static void gone_after(struct rig *rig, const char *name, unsigned steps)
 {
@@ -252,6 +295,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(signals_that_say_nothing),
 		cmocka_unit_test(hellos_that_cannot_be),
+		cmocka_unit_test(an_address_that_nobody_has),
 		cmocka_unit_test(gone_in_every_state),
 		cmocka_unit_test(boxes_that_talk_nonsense),
 	};
