@@ -195,6 +195,20 @@ static void verbs_rail_flush(struct verbs_queue *q, struct verbs_rail *r)
 }
 
 /*
+ * Is a nudge under way, and the device, or the peer's, still at it after so long? A peer that is there answers in
+ * seconds at the most, one that is not is known by an error. Our own process may have been stopped meanwhile, with the
+ * completion there: it is looked for again.
+ */
+static void verbs_rail_judge(struct verbs_queue *q, struct verbs_rail *r)
+{
+	if (q->now_ns - r->nudged_ns < VERBS_STUCK_NS)
+		return;
+	verbs_collect(q);
+	if (r->nudging)
+		verbs_end(q, r->conn, -EIO, "the device does not answer");
+}
+
+/*
  * Asks for the completion of what went before, and whether the peer is there at all, by a message of no bytes: a write
  * costs the worker nothing; nobody writes to the box, so there it takes a slot for a moment.
  */
@@ -206,9 +220,12 @@ static void verbs_rail_nudge(struct verbs_queue *q, struct verbs_rail *r)
 	struct ibv_send_wr *bad;
 	int rc;
 
-	if (r->nudging)
+	if (r->nudging) {
+		verbs_rail_judge(q, r);
 		return;
+	}
 	r->nudging = true;
+	r->nudged_ns = q->now_ns;
 	r->nudged = r->rung;
 	r->unsignalled = 0;
 	r->unsignalled_bytes = 0;
@@ -461,6 +478,8 @@ static void verbs_collect_port(struct verbs_queue *q, struct verbs_port *p)
 		if (count > 0)
 			stats_add(&q->queue.counters.completions, (unsigned)count);
 	} while (count == VERBS_WCS);
+	if (count < 0)
+		atomic_store_explicit(&p->device->failed, true, memory_order_relaxed);
 }
 
 void verbs_collect(struct verbs_queue *q)
@@ -538,8 +557,38 @@ static unsigned verbs_report_all(struct verbs_queue *q, struct event *events, un
 
 /* ---- time ---- */
 
+/* All open connections are in one of these two lists. */
+static void verbs_end_on(struct verbs_queue *q, struct list_link *list, const struct verbs_port *p)
+{
+	struct list_link *next;
+
+	for (struct list_link *at = list->next; at != list; at = next) {
+		struct verbs_conn *c = LIST_OF(at, struct verbs_conn, quiet);
+		bool there = false;
+
+		next = at->next;
+		for (uint32_t i = 0; i < c->rail_count; i++)
+			there = there || c->rails[i].port == p;
+		if (there)
+			verbs_end(q, c, -EIO, "the device has failed");
+	}
+}
+
+static void verbs_look_at_devices(struct verbs_queue *q)
+{
+	for (uint32_t left = q->live; left; left &= left - 1) {
+		const struct verbs_port *p = &q->ports[__builtin_ctz(left)];
+
+		if (!atomic_load_explicit(&p->device->failed, memory_order_relaxed))
+			continue;
+		verbs_end_on(q, &q->tails, p);
+		verbs_end_on(q, &q->idle, p);
+	}
+}
+
 static void verbs_tick(struct verbs_queue *q, uint64_t now_ns)
 {
+	verbs_look_at_devices(q);
 	while (!list_alone(&q->tails)) {
 		struct verbs_conn *c = LIST_OF(q->tails.next, struct verbs_conn, quiet);
 

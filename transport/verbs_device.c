@@ -541,6 +541,11 @@ void verbs_device_listen(struct verbs_device *d)
 			break;
 		case IBV_EVENT_DEVICE_FATAL:
 			log_error("verbs: %s has failed; its connections end", d->about.device);
+			atomic_store_explicit(&d->failed, true, memory_order_relaxed);
+			break;
+		case IBV_EVENT_CQ_ERR:
+			log_error("verbs: a completion queue of %s has failed; its connections end", d->about.device);
+			atomic_store_explicit(&d->failed, true, memory_order_relaxed);
 			break;
 		default:
 			log_debug("verbs: %s: %s", d->about.device, ibv_event_type_str(event.event_type));

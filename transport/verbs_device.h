@@ -7,6 +7,7 @@
 #define PHUB_TRANSPORT_VERBS_DEVICE_H
 
 #include <infiniband/verbs.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -23,8 +24,9 @@ struct verbs_device {
 	enum ibv_mtu mtu;
 	uint16_t lid; /* InfiniBand; 0 where GIDs route */
 	uint8_t port;
-	bool routed; /* every packet has a global route header: RoCE */
-	bool down;   /* the port said so, and has not come back since */
+	bool routed;        /* every packet has a global route header: RoCE */
+	bool down;          /* the port said so, and has not come back since */
+	atomic_bool failed; /* for good; any thread sets it, owners of queues look, and no order is needed */
 };
 
 /*

@@ -69,6 +69,7 @@ enum {
 #define VERBS_SHUN_LAST_NS 3000000000ull
 #define VERBS_SHUN_NS      60000000000ull /* a pair of ports that led nowhere is not taken while others are there */
 #define VERBS_DRAIN_NS     100000000ull   /* the longest that a queue pair in error is waited for */
+#define VERBS_STUCK_NS   30000000000ull /* a device that has not answered that for so long does not answer any more */
 
 /* What a completion belongs to: the low bits of wr_id; the rest is a pointer. */
 enum verbs_work {
@@ -187,6 +188,7 @@ struct verbs_rail {
 	uint32_t wants;   /* box: slots of its pool that are there for it */
 	bool nudging;     /* that is under way */
 	bool led_nowhere; /* worker: the device gave up asking the peer */
+	uint64_t nudged_ns;
 	bool drained;
 	/* What the peer said. */
 	union ibv_gid peer_gid;

@@ -361,8 +361,10 @@ void verbs_ports_from(const struct verbs *v, int node, struct rails_port *out)
 {
 	for (unsigned i = 0; i < v->device_count; i++) {
 		memcpy(out[i].gid, v->devices[i].gid.raw, sizeof(out[i].gid));
-		out[i].distance =
-			verbs_device_is_up(&v->devices[i]) ? rails_distance(NULL, node, v->devices[i].about.node) : 0;
+		out[i].distance = !atomic_load_explicit(&v->devices[i].failed, memory_order_relaxed) &&
+						  verbs_device_is_up(&v->devices[i])
+					  ? rails_distance(NULL, node, v->devices[i].about.node)
+					  : 0;
 	}
 }
 

@@ -426,6 +426,61 @@ static void it_vanishes(void **state)
 	scene_close(&s);
 }
 
+/* ---- devices that die ---- */
+
+static void both_end(struct scene *s, const char *why)
+{
+	struct rig_end *box = s->bad->box_end;
+
+	RIG_UNTIL(s->rig, end_count(box, EVENT_CLOSED, s->bad->box) && end_count(box, EVENT_CLOSED, s->good->box));
+	for (unsigned i = 0; i < 2; i++) {
+		const struct record *end = end_record(box, EVENT_CLOSED, i ? s->good->box : s->bad->box, 0);
+
+		assert_int_equal(end->error, -EIO);
+		assert_string_equal(end->why, why);
+	}
+	rig_turns(s->rig, 5);
+	assert_int_equal(end_count(box, EVENT_CLOSED, NULL), 2);
+}
+
+static void its_device_fails(void **state)
+{
+	struct verbs_device *device;
+	struct scene s;
+
+	(void)state;
+	scene_open(&s);
+	good_goes_on(&s);
+	device = ((struct verbs_conn *)s.bad->box)->rails[0].device;
+	/* A rail of both is there: what a core is for is the same for all jobs. */
+	assert_ptr_equal(device, ((struct verbs_conn *)s.good->box)->rails[0].device);
+	atomic_store(&device->failed, true);
+	both_end(&s, "the device has failed");
+	scene_close(&s);
+}
+
+/* A device that stopped and says nothing, not even of what it was asked. */
+static void its_device_is_silent(void **state)
+{
+	struct scene s;
+
+	(void)state;
+	scene_open(&s);
+	good_goes_on(&s);
+	for (unsigned i = 0; i < 2; i++) {
+		struct verbs_rail *r = &((struct verbs_conn *)(i ? s.good->box : s.bad->box))->rails[0];
+
+		r->nudging = true;
+		r->nudged_ns = rig_now(s.rig);
+	}
+	s.rig->skew_ns += VERBS_STUCK_NS - 2 * VERBS_PING_NS;
+	rig_turns(s.rig, 20);
+	assert_int_equal(end_count(s.bad->box_end, EVENT_CLOSED, NULL), 0);
+	s.rig->skew_ns += 3 * VERBS_PING_NS;
+	both_end(&s, "the device does not answer");
+	scene_close(&s);
+}
+
 /* ---- bells ---- */
 
 static void ring(struct scene *s, const struct verbs_rail *r, uint32_t qpn, uint64_t token, uint32_t bytes)
@@ -639,6 +694,8 @@ int main(void)
 		cmocka_unit_test(its_key_is_of_no_memory),
 		cmocka_unit_test(it_posts_no_receives),
 		cmocka_unit_test(it_vanishes),
+		cmocka_unit_test(its_device_fails),
+		cmocka_unit_test(its_device_is_silent),
 		cmocka_unit_test(bells_of_others),
 		cmocka_unit_test(an_arena_grows_and_shrinks),
 		cmocka_unit_test(near_ports_are_taken),
