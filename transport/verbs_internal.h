@@ -145,7 +145,8 @@ struct verbs_pool {
 		uint32_t free_count;
 		uint32_t posted; /* by the owner, less those that are known to be consumed: modulo 2^32 */
 	} on[VERBS_DEVICES_MAX];
-	struct list_link dirty; /* verbs_queue.pools, while anything is free */
+	struct list_link dirty; /* verbs_queue.pools, while anything is free: the owner's alone */
+	atomic_bool listed;     /* in that list: control does not free it; released with all that the owner wrote */
 	/* Control adds to it, the owner looks. */
 	_Atomic(struct verbs_batch *) batches;
 	/* Control; `wanted` under verbs.lock. */
@@ -455,6 +456,8 @@ int verbs_pool_cover(struct verbs_conn *c, struct verbs_rail *r, uint32_t device
 void verbs_pool_put(struct verbs_conn *c);
 /* Control: frees those that nobody uses any more: memory is unpinned, which no core should wait for. */
 void verbs_pools_reap(struct verbs *v);
+/* The queue has no owner any more: none of its pools is in its list. */
+void verbs_pools_leave(struct verbs_queue *q);
 /* Owner of the queue: gives a slot back; it is posted with others. */
 void verbs_pool_release(struct verbs_queue *q, struct verbs_recv *r);
 /* Posts what is free, and counts that (n may be NULL). 0 or a negative errno. */

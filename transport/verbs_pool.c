@@ -2,8 +2,8 @@
 /*
  * Receive slots: as many as all connections of a job may have messages in flight to a core, and two more for each rail,
  * so that a message always finds one, at the ports that these connections use. Control adds slots for a connection
- * before it is welcomed, and posts them itself; from then on they are the owner's. Few are used over and over, so that
- * what the NIC wrote is summed before it reaches DRAM.
+ * before it is welcomed, and posts them itself; from then on they are the owner's. A device takes them in the order in
+ * which they were posted, so all are used in turn; they are few beside the model.
  */
 #include "transport/verbs_internal.h"
 
@@ -172,16 +172,32 @@ int verbs_pool_cover(struct verbs_conn *c, struct verbs_rail *r, uint32_t device
 	return rc;
 }
 
-/* Slots that are neither posted nor free although no connection is left that could hold them. */
-static uint32_t verbs_pool_lost(const struct verbs_pool *p)
+/* Slots that are neither posted nor free although no connection is left that could hold them: each is told of once. */
+static uint32_t verbs_pool_lost(struct verbs_pool *p)
 {
 	uint32_t lost = 0;
 
-	for (unsigned d = 0; d < p->devices; d++)
+	for (unsigned d = 0; d < p->devices; d++) {
 		lost += 0 - p->on[d].posted - p->on[d].free_count;
+		p->on[d].posted = 0 - p->on[d].free_count;
+	}
 	return lost;
 }
 
+/* Owner. The pool may be gone as soon as this is done, when no connection is left. */
+static void verbs_pool_unlist(struct verbs_pool *p)
+{
+	list_remove(&p->dirty);
+	atomic_store_explicit(&p->listed, false, memory_order_release); /* with verbs_pools_reap() */
+}
+
+void verbs_pools_leave(struct verbs_queue *q)
+{
+	while (!list_alone(&q->pools))
+		verbs_pool_unlist(LIST_OF(q->pools.next, struct verbs_pool, dirty));
+}
+
+/* One that was adopted is freed by the owner of its queue. Others may be by control: the next flush() unlists it. */
 void verbs_pool_put(struct verbs_conn *c)
 {
 	struct verbs_pool *p = c->pool;
@@ -190,9 +206,9 @@ void verbs_pool_put(struct verbs_conn *c)
 	pthread_mutex_lock(&v->lock);
 	for (uint32_t i = 0; i < VERBS_RAILS_MAX; i++)
 		p->made[c->rails[i].device_index].wanted -= c->rails[i].wants;
-	if (--p->refs == 0) {
-		list_remove(&p->dirty);
+	if (--p->refs == 0 && c->queue) {
 		v->transport.slots_lost += verbs_pool_lost(p);
+		verbs_pool_unlist(p);
 	}
 	pthread_mutex_unlock(&v->lock);
 }
@@ -205,11 +221,12 @@ void verbs_pools_reap(struct verbs *v)
 	while (*at) {
 		struct verbs_pool *p = *at;
 
-		if (p->refs > 0) {
+		if (p->refs > 0 || atomic_load_explicit(&p->listed, memory_order_acquire)) {
 			at = &p->next;
 			continue;
 		}
 		*at = p->next;
+		v->transport.slots_lost += verbs_pool_lost(p);
 		p->next = dead;
 		dead = p;
 	}
@@ -231,8 +248,10 @@ void verbs_pool_release(struct verbs_queue *q, struct verbs_recv *r)
 	r->rail = NULL;
 	r->next = p->on[r->device].free;
 	p->on[r->device].free = r;
-	if (list_alone(&p->dirty))
+	if (list_alone(&p->dirty)) {
 		list_append(&q->pools, &p->dirty);
+		atomic_store_explicit(&p->listed, true, memory_order_relaxed); /* verbs.lock is taken before the end */
+	}
 	if (++p->on[r->device].free_count >= VERBS_REPOST)
 		(void)verbs_pool_post(p, &q->queue.counters);
 }
@@ -264,12 +283,12 @@ int verbs_pool_post(struct verbs_pool *p, struct queue_counters *n)
 {
 	int rc = 0;
 
-	list_remove(&p->dirty);
 	for (unsigned d = 0; d < p->devices; d++) {
 		int failed = p->on[d].free ? verbs_pool_post_on(p, d, n) : 0;
 
 		/* The device is gone or broken: its connections are told so by their own completions. */
 		rc = rc < 0 ? rc : failed;
 	}
+	verbs_pool_unlist(p);
 	return rc;
 }

@@ -444,6 +444,7 @@ static void verbs_queue_destroy(struct transport *head, struct queue *queue)
 
 	assert(q->conns == 0);
 	verbs_bury(q);
+	verbs_pools_leave(q);
 	verbs_pools_reap(v);
 	if (v->queue == q)
 		v->queue = NULL;

@@ -19,6 +19,8 @@ int main(void)
 #else
 
 #include <errno.h>
+#include <pthread.h>
+#include <stdlib.h>
 
 #include "transport/verbs_internal.h"
 
@@ -94,6 +96,52 @@ static void a_device_takes_a_part(void **state)
 	}
 }
 
+/*
+ * A connection that control gives up may be a pool's last, while the owner of the queue has that pool in its list: the
+ * list is the owner's alone, and the pool stays until it is out of it.
+ */
+static void control_gives_up_the_last_connection(void **state)
+{
+	struct verbs verbs = {.pools = NULL};
+	struct scene s;
+	struct verbs_pool *p = calloc(1, sizeof(*p));
+	struct verbs_conn conn = {.pool = p};
+	struct verbs_recv slot = {.pool = p, .out = true};
+
+	(void)state;
+	assert_non_null(p);
+	scene_init(&s);
+	device.takes = SLOTS;
+	assert_int_equal(verbs_pool_post(&s.pool, NULL), 0);
+	list_init(&s.queue.dirty);
+	pthread_mutex_init(&verbs.lock, NULL);
+	list_init(&p->dirty);
+	p->verbs = &verbs;
+	verbs.pools = p;
+	p->queue = &s.queue.queue;
+	p->devices = 1;
+	p->on[0].srq = &s.srq;
+	p->on[0].posted = UINT32_MAX; /* of one slot that is out */
+	p->refs = 1;
+	verbs_pool_release(&s.queue, &slot);
+	assert_false(list_alone(&s.queue.pools));
+
+	verbs_pool_put(&conn);
+	assert_int_equal(p->refs, 0);
+	assert_ptr_equal(s.queue.pools.next, &p->dirty);
+	verbs_pools_reap(&verbs);
+	assert_ptr_equal(verbs.pools, p);
+
+	device.takes = SLOTS;
+	verbs_queue_ops.flush(&s.queue.queue);
+	assert_true(list_alone(&s.queue.pools));
+	p->on[0].srq = NULL;
+	verbs_pools_reap(&verbs);
+	assert_null(verbs.pools);
+	assert_int_equal(verbs.transport.slots_lost, 0);
+	pthread_mutex_destroy(&verbs.lock);
+}
+
 enum { UNITS = 64, UNIT = 4096, PIECES = 24 };
 
 static uint64_t random_next(uint64_t *seed)
@@ -160,6 +208,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(a_device_takes_a_part),
+		cmocka_unit_test(control_gives_up_the_last_connection),
 		cmocka_unit_test(pieces_of_an_extent),
 	};
 
