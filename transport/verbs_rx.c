@@ -203,12 +203,17 @@ static bool verbs_tell(struct verbs_queue *q, struct verbs_recv *v, struct event
 	return true;
 }
 
-/* Puts a message aside until those that were sent before it have come. */
-static void verbs_keep_early(struct verbs_conn *c, struct verbs_recv *v)
+/*
+ * Puts a message aside until those that were sent before it have come. At the box it lies in a slot of the job: the
+ * owner, which counts credits, does not know of it yet, and a worker may not have more under way than its window.
+ */
+static void verbs_keep_early(struct verbs_queue *q, struct verbs_conn *c, struct verbs_recv *v)
 {
 	v->next = c->early;
 	c->early = v;
 	c->early_count++;
+	if (c->is_box && c->early_count > c->spec->window)
+		(void)verbs_broken(q, c, "more messages before their turn than it may send");
 }
 
 /* Those put aside whose turn it is go back to the front of the inbox. */
@@ -244,7 +249,7 @@ unsigned verbs_tell_all(struct verbs_queue *q, struct event *events, unsigned ma
 		}
 		if (!c->deaf && verbs_is_early(c, v)) {
 			q->inbox_first = next;
-			verbs_keep_early(c, v);
+			verbs_keep_early(q, c, v);
 			continue;
 		}
 		if (!verbs_tell(q, v, events, max, &n))

@@ -332,6 +332,30 @@ static void a_flood(void **state)
 	scene_close(&s);
 }
 
+/* Those that it says are to come first never do: what lies in slots of its job until then has a bound. */
+static void messages_far_ahead(void **state)
+{
+	struct scene s;
+	uint32_t chunk, bytes;
+
+	(void)state;
+	scene_open(&s);
+	chunk = first_rails_chunk(&s);
+	bytes = craft(&s, chunk, s.bad->spans[chunk].bytes);
+	le_put32(s.memory + s.bad->spans[chunk].bytes + 80, 1000);
+	if (bad_conn(&s)->rail_count > 1) {
+		for (unsigned i = 0; i < s.bad->box_spec.window; i++)
+			raw_send(&s, bytes, chunk);
+		RIG_UNTIL(s.rig, ((struct verbs_conn *)s.bad->box)->early_count == s.bad->box_spec.window);
+		rig_turns(s.rig, 20);
+		assert_int_equal(end_count(s.bad->box_end, EVENT_CLOSED, NULL), 0);
+		assert_int_equal(end_count(s.bad->box_end, EVENT_MESSAGE, s.bad->box), 0);
+		raw_send(&s, bytes, chunk);
+		bad_is_ended(&s, -EPROTO, "more messages before their turn than it may send");
+	}
+	scene_close(&s);
+}
+
 /* ---- results that it does not let in ---- */
 
 /* It has pushed, and the box will answer. */
@@ -690,6 +714,7 @@ int main(void)
 		cmocka_unit_test(no_room_for_a_header),
 		cmocka_unit_test(rubbish),
 		cmocka_unit_test(a_flood),
+		cmocka_unit_test(messages_far_ahead),
 		cmocka_unit_test(its_pair_takes_no_writes),
 		cmocka_unit_test(its_key_is_of_no_memory),
 		cmocka_unit_test(it_posts_no_receives),
