@@ -12,7 +12,7 @@
  *      immediate of a push      the chunk
  *      immediate of a result    the chunk in the low chunk_bits, the low bits of the credit above
  *      trailer                  wire header 64, landing address 8, its rkey 4, its bytes 4, order 4, zero 4
- *      spelled out              wire header 64, results before it 4, zero 4
+ *      spelled out              wire header 64, messages before it 4, zero 4
  *
  * To compare, a box may let workers write pushes, with their trailers, into a buffer of their own for each chunk, by
  * RDMA WRITE with immediate, as the paper's did: that takes a job's size of memory for each worker, and remote access
@@ -47,7 +47,7 @@ enum {
 	VERBS_SPARE_SLOTS = 2, /* of a rail: for nudges, which take no credit */
 	VERBS_REPOST = 16,     /* receive slots that are given back at once */
 	VERBS_TRAILER_BYTES = 88,
-	VERBS_SPELLED_BYTES = 72, /* a header that is spelled out, and how many messages were before it */
+	VERBS_SPELLED_BYTES = 72, /* a header that is spelled out, and how many messages were before it, of all rails */
 	VERBS_WORKER_RECVS = 32,  /* of a worker's rail, beside one for each chunk: grants, and the last word */
 	VERBS_BELL_RECVS = 128,
 	VERBS_BELL_BYTES = 40 + 16, /* global route header, then the datagram */
@@ -262,7 +262,9 @@ struct verbs_conn {
 	uint64_t unsent_max;
 	/*
 	 * Rails overtake each other: the box takes messages in the order in which they were sent, the worker what is
-	 * spelled out behind the results that were before it.
+	 * spelled out when as many have come as were before it. With two rails these are the same; with more, a later
+	 * one of a third rail may stand for one that is missing, which nobody minds: the results of one chunk share a
+	 * rail, credits only grow, and behind the last word of a membership there are no results.
 	 */
 	uint32_t order_out, order_in;
 	struct verbs_recv *early; /* came before their turn */
