@@ -64,7 +64,7 @@ enum {
 };
 
 #define VERBS_SLOT_ALIGN   64u
-#define VERBS_NUDGE_NS     20000000ull   /* completions that nobody asked for are asked for after so long */
+#define VERBS_NUDGE_NS     100000000ull   /* completions that nobody asked for are asked for after so long */
 #define VERBS_PING_NS      1000000000ull /* a connection that was quiet so long is asked whether it is there */
 #define VERBS_SHUN_LAST_NS 3000000000ull
 #define VERBS_SHUN_NS      60000000000ull /* a pair of ports that led nowhere is not taken while others are there */
