@@ -4,8 +4,8 @@
  * afterwards, so that a completion is never lost for want of room. send() (verbs_tx.c) prepares work requests, flush()
  * hands each queue pair its chain by one doorbell. One request in 16 asks for a completion; for the others a later one
  * speaks, or the peer's answer, or, when neither comes for long, a request of no bytes (a nudge). Nobody waits for
- * that: the box writes to a result again when all have pushed the next round, which says that they have read it. What
- * the messages say is verbs_rx.c.
+ * that: the box writes to a result again when all have pushed the next round, which says that they have read it, and
+ * for a sender that has no room it goes at once. What the messages say is verbs_rx.c.
  */
 #include "transport/verbs_internal.h"
 
@@ -264,7 +264,11 @@ static void verbs_conn_flush(struct verbs_queue *q, struct verbs_conn *c)
 {
 	for (uint32_t i = 0; i < c->rail_count && c->state == VERBS_OPEN; i++)
 		verbs_rail_flush(q, &c->rails[i]);
-	verbs_quiet(q, c);
+	if (c->pressed)
+		verbs_conn_nudge(q, c, false);
+	else
+		verbs_quiet(q, c);
+	c->pressed = false;
 }
 
 /* A worker's receives go back to where they came from. */

@@ -272,6 +272,7 @@ struct verbs_conn {
 	uint32_t inbox;  /* messages that are in the queue's inbox, or early */
 	bool deaf;       /* what still comes is thrown away */
 	bool wanted;     /* a send() said -EAGAIN: EVENT_WRITABLE is owed */
+	bool pressed;    /* and it waits for what nobody asked for: the next flush() does */
 	bool close_owed; /* EVENT_CLOSED is not yielded yet */
 	bool bell_owed;  /* the peer is told of the end */
 	int error;       /* of EVENT_CLOSED */

@@ -61,7 +61,7 @@ static void verbs_sent(
 	r->tail++;
 	r->unsignalled++;
 	r->unsignalled_bytes += bytes;
-	/* Whoever meets the bound has a completion on its way that frees half of it. */
+	/* With one rail, whoever meets the bound has a completion on its way that frees half of it. */
 	if (r->unsignalled >= VERBS_SIGNAL_EVERY || r->unsignalled_bytes >= c->unsent_max / 4) {
 		last->send_flags |= IBV_SEND_SIGNALED;
 		verbs_signalled(q, r);
@@ -211,6 +211,23 @@ static int verbs_send_grant(struct verbs_queue *q, struct verbs_conn *c, const s
 	return 0;
 }
 
+/*
+ * No room now. When no completion is on its way that makes some, one is asked for: each rail may have a quarter of the
+ * bound out that none was asked for, or the message may need nearly all of it.
+ */
+static int verbs_no_room(struct verbs_queue *q, struct verbs_conn *c, uint64_t bytes)
+{
+	uint64_t silent = 0;
+
+	for (uint32_t i = 0; i < c->rail_count; i++)
+		silent += c->rails[i].unsignalled_bytes;
+	c->wanted = true;
+	c->pressed = silent > c->unsent_max / 2 || (silent && silent + bytes > c->unsent_max);
+	if (c->pressed && list_alone(&c->ring))
+		list_append(&q->dirty, &c->ring);
+	return -EAGAIN;
+}
+
 int verbs_send(
 	struct queue *head, struct conn *conn, const struct wire_header *header, const void *payload, void *cookie)
 {
@@ -224,10 +241,8 @@ int verbs_send(
 		return -EINVAL;
 	/* A message larger than the bound goes when nothing else waits. */
 	if (verbs_rail_full(&c->rails[verbs_rail_index(c, header->chunk)]) ||
-		(c->unsent && c->unsent + bytes > c->unsent_max)) {
-		c->wanted = true;
-		return -EAGAIN;
-	}
+		(c->unsent && c->unsent + bytes > c->unsent_max))
+		return verbs_no_room(q, c, bytes);
 	if (!c->is_box)
 		return verbs_send_push(q, c, header, payload, cookie);
 	return header->type == WIRE_CREDIT ? verbs_send_grant(q, c, header, cookie)

@@ -30,6 +30,7 @@ int main(void)
 #include <unistd.h>
 
 #include "phub/base/clock.h"
+#include "phub/base/stats.h"
 #include "tests/suite/transport_rig.h"
 #include "transport/le.h"
 #include "transport/verbs_internal.h"
@@ -675,6 +676,41 @@ static void slots_where_connections_are(void **state)
 	scene_close(&s);
 }
 
+/* ---- room ---- */
+
+/* A message that needs nearly all of the bound, behind one whose completion nobody asked for: that is asked for now. */
+static void a_large_message_behind_a_small_one(void **state)
+{
+	const struct rig_options tight = {.send_bytes_max = 66000};
+	static int job;
+	struct scene s = {.rig = rig_create(&over_verbs, &tight)};
+	uint32_t small = 0, large = 0;
+	struct queue *q;
+	uint64_t nudges;
+
+	(void)state;
+	s.good = join(s.rig, GOOD_RANK, &job);
+	q = s.good->worker_end->q;
+	for (uint32_t i = 0; i < RIG_CHUNKS; i++) {
+		if (s.good->spans[i].bytes && s.good->spans[i].bytes < 10000)
+			small = i;
+		if (s.good->spans[i].bytes > s.good->spans[large].bytes)
+			large = i;
+	}
+	assert_true(s.good->spans[small].bytes > 500 && s.good->spans[large].bytes > 65000);
+	assert_int_equal(pair_push(s.good, small, 1, NULL), 0);
+	pair_flush_worker(s.good);
+	nudges = stats_read(&q->counters.nudges);
+	assert_int_equal(pair_push(s.good, large, 1, NULL), -EAGAIN);
+	pair_flush_worker(s.good);
+	assert_int_equal(stats_read(&q->counters.nudges), nudges + 1);
+	RIG_UNTIL(s.rig,
+		end_count(s.good->worker_end, EVENT_WRITABLE, NULL) > 0 && pair_push(s.good, large, 1, NULL) == 0);
+	pair_flush_worker(s.good);
+	RIG_UNTIL(s.rig, end_count(s.good->box_end, EVENT_MESSAGE, s.good->box) == 2);
+	rig_destroy(s.rig);
+}
+
 /* ---- sleep ---- */
 
 /* Messages behind a nudge that is under way: its end will wake the owner. */
@@ -725,6 +761,7 @@ int main(void)
 		cmocka_unit_test(an_arena_grows_and_shrinks),
 		cmocka_unit_test(near_ports_are_taken),
 		cmocka_unit_test(slots_where_connections_are),
+		cmocka_unit_test(a_large_message_behind_a_small_one),
 		cmocka_unit_test(sleep_with_a_nudge_under_way),
 	};
 
