@@ -24,8 +24,8 @@ const struct option option_table[] = {
 		"RDMA ports for transport verbs, as DEVICE[:PORT][@GID],...; empty for all that can be used"},
 	{"rdma_pushes", OPTION_CHOICE, FIELD(rdma_pushes), 0, 0, {"slots", "fixed", NULL}, "slots",
 		"where pushes over verbs go: slots that a job's workers share, or fixed buffers, to which workers may "
-		"write at "
-		"any time; to compare"},
+		"write at any time; fixed is to compare, on trusted networks only: it gives every worker a key to "
+		"memory of the box, in one protection domain for the jobs of all tenants"},
 	{"rdma_dscp", OPTION_NUMBER, FIELD(rdma_dscp), 0, 63, {NULL}, "0",
 		"DSCP of what the box sends over RoCE v2, for switches and NICs that give it a class of its own (26, "
 		"often); 0: best effort"},
