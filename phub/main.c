@@ -221,13 +221,14 @@ static int main_act(struct config *config, enum main_action action)
 	}
 	if (config_finish(config, &e) < 0)
 		return main_complain(&e, MAIN_FAILED);
+	log_set_sink(log_sink_stderr, NULL);
 	if (action == MAIN_CHECK) {
+		log_set_level(LOG_LEVEL_WARN);
 		if (box_check(config, &e) < 0)
 			return main_complain(&e, MAIN_FAILED);
 		puts("phubd: the options are good (no port was tried)");
 		return main_flush(MAIN_DONE);
 	}
-	log_set_sink(log_sink_stderr, NULL);
 	log_set_level((enum log_level)config->log_level);
 	if (log_set_level_from_env(&e) < 0)
 		return main_complain(&e, MAIN_FAILED);

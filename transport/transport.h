@@ -241,6 +241,7 @@ struct transport_config {
 	const char *congestion;         /* tcp: congestion control, NULL for the default "cubic" */
 	const char *interface;          /* bind to this network interface, or NULL */
 	const char *rdma;               /* verbs: "DEVICE[:PORT][@GID],...", or NULL for all that are usable */
+	bool quiet;                     /* opened to try it: what it finds is not logged */
 	bool rdma_fixed;                /* verbs, box: workers write pushes into buffers of their own; to compare */
 	uint64_t pinned_bytes;          /* verbs: memory that will be registered, as far as known; 0: not known */
 	uint64_t slots_bytes;           /* verbs, box: receive slots registered at start for each NUMA node of queues */

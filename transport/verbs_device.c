@@ -8,7 +8,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
-#include <limits.h>
 #include <net/if.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -23,6 +22,8 @@ enum {
 	VERBS_GIDS_MAX = 256, /* of a port that are looked at */
 	VERBS_CAP_IPC_LOCK = 14,
 	VERBS_LIST_MAX = 256, /* bytes of all ports' names and troubles in one message */
+	VERBS_NAMES_MAX = 64,
+	VERBS_FAILED_MAX = 16,
 };
 
 /* ---- what a port says of itself ---- */
@@ -313,27 +314,131 @@ int rdma_check_limit(uint64_t bytes, struct err *e)
 		(need + 1023) >> 10, (uint64_t)limit.rlim_cur >> 10);
 }
 
+/* ---- names ---- */
+
+/* One of "DEVICE[:PORT][@GID],...". */
+struct verbs_name {
+	const char *text; /* whole, as it was given */
+	int length;
+	char device[64];
+	unsigned port; /* 0: each of the device */
+	int gid;       /* index; -1: the best */
+	bool met;      /* there is such a port, whether or not it can be used */
+};
+
+struct verbs_names {
+	struct verbs_name at[VERBS_NAMES_MAX];
+	unsigned count; /* 0: all ports are wanted */
+};
+
+/* The digits at *text, which moves behind them. -1: none, or more than a byte. */
+static int verbs_parse_byte(const char **text)
+{
+	const char *at = *text;
+	int value = 0;
+
+	for (; *at >= '0' && *at <= '9' && value <= UINT8_MAX; at++)
+		value = 10 * value + (*at - '0');
+	if (at == *text || value > UINT8_MAX)
+		return -1;
+	*text = at;
+	return value;
+}
+
+static bool verbs_parse_name(const char *text, struct verbs_name *out)
+{
+	size_t length = strcspn(text, ",:@");
+	const char *at = text + length;
+
+	*out = (struct verbs_name){.text = text, .length = (int)strcspn(text, ","), .gid = -1};
+	if (length == 0 || length >= sizeof(out->device))
+		return false;
+	memcpy(out->device, text, length);
+	if (*at == ':') {
+		int port;
+
+		at++;
+		port = verbs_parse_byte(&at);
+		if (port < 1)
+			return false;
+		out->port = (unsigned)port;
+	}
+	if (*at == '@') {
+		at++;
+		out->gid = verbs_parse_byte(&at);
+		if (out->gid < 0)
+			return false;
+	}
+	return at == text + out->length;
+}
+
+/* The one place that reads the option `rdma`. A slip would halve a box in silence. */
+static int verbs_parse_names(const char *text, struct verbs_names *out, struct err *e)
+{
+	out->count = 0;
+	if (!text || !*text)
+		return 0;
+	for (;; text++) {
+		struct verbs_name *name = &out->at[out->count];
+
+		if (out->count == VERBS_NAMES_MAX)
+			return err_set(e, -EINVAL, "verbs: rdma names more than %d ports", VERBS_NAMES_MAX);
+		if (!verbs_parse_name(text, name))
+			return err_set(e, -EINVAL,
+				"verbs: rdma names '%.*s', which is not of the form DEVICE[:PORT][@GID] (PORT 1 to "
+				"255, GID an index from 0 to 255), with commas between several",
+				name->length < 100 ? name->length : 100, text);
+		for (unsigned i = 0; i < out->count; i++)
+			if (strcmp(out->at[i].device, name->device) == 0 && out->at[i].port == name->port)
+				return err_set(
+					e, -EINVAL, "verbs: rdma names %.*s, and a port only once", name->length, text);
+		out->count++;
+		text += name->length;
+		if (!*text)
+			return 0;
+	}
+}
+
+/* The first name of this port; all that are of it are met. `port` 0: of any of this device. NULL: none. */
+static struct verbs_name *verbs_meet(struct verbs_names *names, const char *device, unsigned port)
+{
+	struct verbs_name *first = NULL;
+
+	for (unsigned i = names->count; i-- > 0;) {
+		struct verbs_name *name = &names->at[i];
+
+		if (strcmp(name->device, device) != 0 || (port && name->port && name->port != port))
+			continue;
+		name->met = true;
+		first = name;
+	}
+	return first;
+}
+
+static bool verbs_is_named(const struct verbs_names *names, const char *device)
+{
+	for (unsigned i = 0; i < names->count; i++)
+		if (strcmp(names->at[i].device, device) == 0)
+			return true;
+	return false;
+}
+
 /* ---- opening ---- */
 
-/* One of the names in "DEVICE[:PORT][@GID],...": does it name this device and port? -2: no; else the GID, -1: any. */
-static int verbs_wants(const char *wanted, const char *device, unsigned port)
-{
-	while (wanted && *wanted) {
-		size_t length = strcspn(wanted, ",:@");
-		const char *at = wanted + length;
-		unsigned long number = 0;
-		long gid = -1;
+struct verbs_opening {
+	struct verbs_names names;
+	const char *interface;
+	struct verbs_device *out;
+	unsigned max, count;
+	struct rdma_port failed[VERBS_FAILED_MAX]; /* what was tried in vain */
+	unsigned failed_count;
+};
 
-		if (*at == ':')
-			number = strtoul(at + 1, (char **)(uintptr_t)&at, 10);
-		if (*at == '@')
-			gid = strtol(at + 1, (char **)(uintptr_t)&at, 10);
-		if (length == strlen(device) && strncmp(wanted, device, length) == 0 && (number == 0 || number == port))
-			return (int)gid;
-		at += strcspn(at, ",");
-		wanted = *at ? at + 1 : at;
-	}
-	return -2;
+static int verbs_open_failed(struct verbs_opening *o, const struct rdma_port *p)
+{
+	if (o->failed_count < VERBS_FAILED_MAX)
+		o->failed[o->failed_count++] = *p;
+	return 0;
 }
 
 static int verbs_device_take(struct verbs_device *d, struct ibv_context *context, const struct ibv_device_attr *attr,
@@ -346,168 +451,150 @@ static int verbs_device_take(struct verbs_device *d, struct ibv_context *context
 	d->lid = port->lid;
 	d->routed = port->link_layer == IBV_LINK_LAYER_ETHERNET || (port->flags & IBV_QPF_GRH_REQUIRED);
 	d->pd = ibv_alloc_pd(context);
-	if (!d->pd || fcntl(context->async_fd, F_SETFL, O_NONBLOCK) < 0)
-		return -errno;
-	return 0;
-}
-
-/* What was tried, for a message. */
-struct verbs_tried {
-	char text[VERBS_LIST_MAX];
-	size_t at;
-};
-
-static void verbs_try_failed(struct verbs_tried *t, const struct rdma_port *p)
-{
-	char name[RDMA_NAME_BYTES];
-
-	if (t->at < sizeof(t->text))
-		t->at += (size_t)snprintf(t->text + t->at, sizeof(t->text) - t->at, "%s%s: %s: %s", t->at ? "; " : "",
-			rdma_port_name(p, name), p->why, p->cure);
-}
-
-/* Opens one port of a device, if it is wanted and can be used. Returns 1, 0, or a negative errno. */
-static int verbs_open_port(struct ibv_device *device, unsigned number, const char *wanted, const char *interface,
-	struct verbs_device *out, struct verbs_tried *tried)
-{
-	struct ibv_context *context;
-	struct ibv_device_attr attr;
-	struct ibv_port_attr port;
-	int gid = -1, rc;
-
-	if (wanted) {
-		gid = verbs_wants(wanted, ibv_get_device_name(device), number);
-		if (gid == -2)
-			return 0;
-	}
-	context = ibv_open_device(device);
-	memset(out, 0, sizeof(*out));
-	if (!context) {
-		if (number == 1) {
-			verbs_closed(device, &out->about);
-			verbs_try_failed(tried, &out->about);
-		}
+	if (d->pd && fcntl(context->async_fd, F_SETFL, O_NONBLOCK) == 0)
 		return 0;
+	if (d->pd)
+		ibv_dealloc_pd(d->pd);
+	return errno ? -errno : -EIO;
+}
+
+/* Opens one port, if it is wanted and can be used: the context is its own then. Returns 1, 0, or a negative errno. */
+static int verbs_open_port(
+	struct verbs_opening *o, struct ibv_context *context, const struct ibv_device_attr *attr, unsigned number)
+{
+	struct verbs_name *name = verbs_meet(&o->names, ibv_get_device_name(context->device), number);
+	struct verbs_device *d = &o->out[o->count];
+	struct ibv_port_attr port;
+	bool elsewhere;
+	int rc;
+
+	if ((o->names.count && !name) || o->count == o->max)
+		return 0;
+	memset(d, 0, sizeof(*d));
+	d->gid_wanted = name ? name->gid : -1;
+	if (verbs_describe(context, attr, number, d->gid_wanted, &d->about, &d->gid, &port) < 0) {
+		verbs_refuse(&d->about, "it cannot be asked how it is", "see dmesg");
+		return verbs_open_failed(o, &d->about);
 	}
-	rc = ibv_query_device(context, &attr) == 0 && number <= attr.phys_port_cnt &&
-	     verbs_describe(context, &attr, number, gid, &out->about, &out->gid, &port) == 0;
-	if (rc && interface && strcmp(interface, out->about.interface) != 0)
-		rc = 0;
-	if (rc && !out->about.usable) {
-		verbs_try_failed(tried, &out->about);
-		rc = 0;
+	elsewhere = o->interface && strcmp(o->interface, d->about.interface) != 0;
+	if (elsewhere && !name)
+		return 0;
+	if (elsewhere && d->about.usable) {
+		verbs_refuse(&d->about, "it is of another interface", "leave interface %.15s away, or its name",
+			o->interface);
+		return verbs_open_failed(o, &d->about);
 	}
-	if (rc && verbs_device_take(out, context, &attr, &port) < 0)
-		rc = -errno;
-	if (rc != 1) {
-		if (out->pd)
-			ibv_dealloc_pd(out->pd);
+	if (!d->about.usable)
+		return verbs_open_failed(o, &d->about);
+	rc = verbs_device_take(d, context, attr, &port);
+	o->count += rc == 0;
+	return rc < 0 ? rc : 1;
+}
+
+/* Each port that is used has a context of its own; the one that the device is looked at with is the first one's. */
+static int verbs_open_device(struct verbs_opening *o, struct ibv_device *device)
+{
+	const char *name = ibv_get_device_name(device);
+	struct ibv_context *context = NULL;
+	struct ibv_device_attr attr = {.phys_port_cnt = 1};
+	int rc = 0;
+
+	if (o->names.count && !verbs_is_named(&o->names, name))
+		return 0;
+	for (unsigned number = 1; rc >= 0 && number <= attr.phys_port_cnt; number++) {
+		if (!context)
+			context = ibv_open_device(device);
+		if (!context || ibv_query_device(context, &attr) != 0) {
+			struct rdma_port about;
+
+			verbs_closed(device, &about);
+			verbs_open_failed(o, &about);
+			verbs_meet(&o->names, name, 0);
+			break;
+		}
+		rc = verbs_open_port(o, context, &attr, number);
+		if (rc > 0)
+			context = NULL;
+	}
+	if (context)
 		ibv_close_device(context);
-	}
-	return rc;
+	return rc < 0 ? rc : 0;
 }
 
 /* "node1, node2" */
-static void verbs_names(struct ibv_device **list, int devices, char *out, size_t bytes)
+static void verbs_list_names(struct ibv_device **list, int devices, char *out, size_t bytes)
 {
 	size_t at = 0;
 
+	out[0] = '\0';
 	for (int i = 0; i < devices && at < bytes; i++)
 		at += (size_t)snprintf(out + at, bytes - at, "%s%s", i ? ", " : "", ibv_get_device_name(list[i]));
 }
 
-static int verbs_none(
-	const char *interface, const struct verbs_tried *tried, struct ibv_device **list, int devices, struct err *e)
+/* No port is open: why. */
+static int verbs_none(const struct verbs_opening *o, const char *names, struct err *e)
 {
-	char names[VERBS_LIST_MAX];
+	char text[VERBS_LIST_MAX], name[RDMA_NAME_BYTES];
+	size_t at = 0;
 
-	if (tried->at)
-		return err_set(e, -ENODEV, "verbs: no RDMA port can be used: %s", tried->text);
-	verbs_names(list, devices, names, sizeof(names));
-	if (interface && devices)
+	for (unsigned i = 0; i < o->failed_count && at < sizeof(text); i++)
+		at += (size_t)snprintf(text + at, sizeof(text) - at, "%s%s: %s: %s", i ? "; " : "",
+			rdma_port_name(&o->failed[i], name), o->failed[i].why, o->failed[i].cure);
+	if (at)
+		return err_set(e, -ENODEV, "verbs: no RDMA port can be used: %s", text);
+	if (o->interface && names[0])
 		return err_set(e, -ENODEV,
 			"verbs: interface %.15s has no RDMA device; devices here: %s (see `phub "
 			"topo`)",
-			interface, names);
+			o->interface, names);
 	return err_set(e, -ENODEV,
 		"verbs: this host has no RDMA device; choose transport tcp, or load its driver (software RDMA over an "
 		"interface: `modprobe rdma_rxe; rdma link add rxe0 type rxe netdev INTERFACE`)");
 }
 
-/* How many ports the device of this name has; 0: there is none, UINT_MAX: it does not say. */
-static unsigned verbs_ports_of(struct ibv_device **list, int devices, const char *name, size_t length)
+/* How the opening went: what was named and is not there or cannot be used is said. */
+static int verbs_open_end(const struct verbs_opening *o, bool quiet, const char *names, struct err *e)
 {
-	for (int i = 0; i < devices; i++) {
-		struct ibv_device_attr attr;
-		struct ibv_context *context;
-		unsigned ports = UINT_MAX;
+	char name[RDMA_NAME_BYTES];
 
-		if (strlen(ibv_get_device_name(list[i])) != length ||
-			strncmp(ibv_get_device_name(list[i]), name, length) != 0)
-			continue;
-		context = ibv_open_device(list[i]);
-		if (context && ibv_query_device(context, &attr) == 0)
-			ports = attr.phys_port_cnt;
-		if (context)
-			ibv_close_device(context);
-		return ports;
-	}
-	return 0;
-}
-
-/* Each name has to be of a port that is there, whether or not it can be used: a slip would halve a box in silence. */
-static int verbs_check_names(const char *wanted, struct ibv_device **list, int devices, struct err *e)
-{
-	char names[VERBS_LIST_MAX];
-
-	for (const char *at = wanted; at && *at && devices;) {
-		size_t item = strcspn(at, ","), length = strcspn(at, ",:@");
-		unsigned long number = at[length] == ':' ? strtoul(at + length + 1, NULL, 10) : 0;
-
-		if (item && verbs_ports_of(list, devices, at, length) <= (number ? number - 1 : 0)) {
-			verbs_names(list, devices, names, sizeof(names));
+	for (unsigned i = 0; i < o->names.count && names[0]; i++)
+		if (!o->names.at[i].met)
 			return err_set(e, -ENODEV,
 				"verbs: rdma names %.*s, and there is no such port; devices here: %s (see `phub "
 				"topo`)",
-				(int)(item < 100 ? item : 100), at, names);
-		}
-		at += item + (at[item] == ',');
-	}
-	return 0;
+				o->names.at[i].length, o->names.at[i].text, names);
+	if (o->count == 0)
+		return verbs_none(o, names, e);
+	for (unsigned i = 0; i < o->failed_count && o->names.count && !quiet; i++)
+		log_warn("verbs: rdma names %s, and it is left out: %s: %s", rdma_port_name(&o->failed[i], name),
+			o->failed[i].why, o->failed[i].cure);
+	return (int)o->count;
 }
 
-int verbs_devices_open(const char *wanted, const char *interface, struct verbs_device *out, unsigned max, struct err *e)
+int verbs_devices_open(
+	const char *wanted, const char *interface, bool quiet, struct verbs_device *out, unsigned max, struct err *e)
 {
-	struct verbs_tried tried = {.at = 0};
+	struct verbs_opening o = {.interface = interface, .out = out, .max = max};
+	char names[VERBS_LIST_MAX];
 	struct ibv_device **list;
-	unsigned count = 0;
 	int devices = 0;
-	int rc = 0;
+	int rc = verbs_parse_names(wanted, &o.names, e);
 
+	if (rc < 0)
+		return rc;
 	/* A forked child must not take pages away from under the device: where the kernel does not see to it, we do. */
 	if (ibv_is_fork_initialized() == IBV_FORK_DISABLED)
 		(void)ibv_fork_init();
 	list = ibv_get_device_list(&devices);
-	if (list)
-		rc = verbs_check_names(wanted, list, devices, e);
-	if (rc < 0) {
-		ibv_free_device_list(list);
-		return rc;
-	}
-	for (int i = 0; list && i < devices; i++) {
-		for (unsigned port = 1; rc >= 0 && port <= 8 && count < max; port++) {
-			rc = verbs_open_port(list[i], port, wanted, interface, &out[count], &tried);
-			count += rc > 0;
-		}
-	}
-	if (rc >= 0)
-		rc = count > 0 ? (int)count : verbs_none(interface, &tried, list, devices, e);
-	else
-		err_set(e, rc, "verbs: a device cannot be used: %s", strerror(-rc));
-	while (rc < 0 && count > 0)
-		verbs_device_close(&out[--count]);
+	verbs_list_names(list, list ? devices : 0, names, sizeof(names));
+	for (int i = 0; list && rc == 0 && i < devices; i++)
+		rc = verbs_open_device(&o, list[i]);
 	if (list)
 		ibv_free_device_list(list);
+	rc = rc < 0 ? err_set(e, rc, "verbs: a device cannot be used: %s", strerror(-rc))
+		    : verbs_open_end(&o, quiet, names, e);
+	while (rc < 0 && o.count > 0)
+		verbs_device_close(&out[--o.count]);
 	return rc;
 }
 

@@ -22,7 +22,8 @@ struct verbs_device {
 	struct ibv_device_attr attr;
 	union ibv_gid gid;
 	enum ibv_mtu mtu;
-	uint16_t lid; /* InfiniBand; 0 where GIDs route */
+	uint16_t lid;   /* InfiniBand; 0 where GIDs route */
+	int gid_wanted; /* index; -1: the best */
 	uint8_t port;
 	bool routed;        /* every packet has a global route header: RoCE */
 	bool down;          /* the port said so, and has not come back since */
@@ -30,12 +31,13 @@ struct verbs_device {
 };
 
 /*
- * Opens the usable ports that `wanted` names ("DEVICE[:PORT][@GID],..."; NULL: all), nearest to `interface` alone when
- * that is given. Returns how many (1..max), or -ENODEV with what there is and why it cannot be used in `e`, also when
- * one of the names is of no port here, -ENOMEM.
+ * Opens the usable ports that `wanted` names ("DEVICE[:PORT][@GID],..."; NULL or "": all), nearest to `interface` alone
+ * when that is given. Returns how many (1..max); -EINVAL for names of another form; -ENODEV with what there is and why
+ * it cannot be used in `e`, also when one of the names is of no port here; -ENOMEM. A port that was named and is left
+ * out while others are opened is logged, unless `quiet`.
  */
 int verbs_devices_open(
-	const char *wanted, const char *interface, struct verbs_device *out, unsigned max, struct err *e);
+	const char *wanted, const char *interface, bool quiet, struct verbs_device *out, unsigned max, struct err *e);
 void verbs_device_close(struct verbs_device *d);
 
 /* Is its port up at this time? Asks the device. */

@@ -470,7 +470,7 @@ static int verbs_open(const struct transport_config *config, struct transport **
 	v = calloc(1, sizeof(*v));
 	if (!v)
 		return err_set(e, -ENOMEM, "verbs: no memory for the transport");
-	rc = verbs_devices_open(config->rdma, config->interface, v->devices, VERBS_DEVICES_MAX, e);
+	rc = verbs_devices_open(config->rdma, config->interface, config->quiet, v->devices, VERBS_DEVICES_MAX, e);
 	if (rc < 0) {
 		free(v);
 		return rc;

@@ -16,7 +16,7 @@ import threading
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 import rig  # noqa: E402
-from rig import BUILD, PHUBD, QUIET, Box, Skip, check, holds  # noqa: E402
+from rig import BUILD, PHUBD, QUIET, Box, Skip, Worker, check, holds  # noqa: E402
 
 ROCE_PORT = 4791
 
@@ -98,8 +98,16 @@ def port_down():
         for words in (["-o", "rdma=node2"], ["-o", "rdma=node2", "--check-config"]):
             _, err = command(PHUBD, "-o", "listen=127.0.0.1:0", "-o", "transports=verbs", *words, status=1)
             holds(err, "node2:1: the port is down: ip link set up dev n2")
+        left_out = "verbs: rdma names node2:1, and it is left out: the port is down: ip link set up dev n2"
+        _, err = command(PHUBD, "-o", "transports=verbs", "-o", "rdma=node2,node1", "--check-config")
+        holds(err, left_out)
         box = Box(transports="tcp,verbs", rdma="node1,node2")
+        box.logged(left_out)
         box.stop()
+        # A worker says it too (libphub in a program has no log). What was not named is left out in silence.
+        for names, said in (("node1,node2", True), ("node1", False), ("", False)):
+            _, err = phub(*exchange(), env={"PHUB_RDMA": names})
+            check((left_out in err) == said, f"PHUB_RDMA={names}: {err}")
     check(ports()["node2"]["usable"], "it is up again")
 
 
@@ -113,6 +121,15 @@ def wrong_names():
             _, err = command(PHUBD, "-o", "listen=127.0.0.1:0", "-o", "transports=tcp,verbs", "-o", f"rdma={name}", *more, status=1)
             holds(err, "^phubd: verbs: ", *words)
             check(err.count("\n") == 1, err)
+    for name in ("node1@abc", "node1:abc", "node1:1:2", "node1@1xyz", "node1@-7", "node1:", "node1@", "node1:0", "node1:256", "node1@256",
+                 "node1@1@1", ":1", "node1,", ",node1", "node2,node1@+1"):
+        for more in ([], ["--check-config"]):
+            _, err = command(PHUBD, "-o", "listen=127.0.0.1:0", "-o", "transports=tcp,verbs", "-o", f"rdma={name}", *more, status=1)
+            holds(err, "^phubd: verbs: rdma names ", re.escape("DEVICE[:PORT][@GID]"))
+            check(err.count("\n") == 1, err)
+    for name in ("node1,node1", "node2:1@1,node1,node2:1"):
+        _, err = command(PHUBD, "-o", "transports=tcp,verbs", "-o", f"rdma={name}", "--check-config", status=1)
+        holds(err, "and a port only once")
     out, _ = command(PHUBD, "-o", "transports=tcp,verbs", "-o", "rdma=node2:1@1", "--check-config")
     holds(out, "the options are good")
 
