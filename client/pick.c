@@ -28,17 +28,24 @@ static void pick_resolve(const struct client_session *s, const char *offer, char
 		snprintf(out, out_bytes, "%s", offer);
 }
 
-/* Does anybody listen at the address? */
-static bool pick_reaches(const struct client_session *s, const struct transport_ops *ops, const char *address)
+/* Does anybody listen at the address? 1, 0, or an error: ports that the user named cannot be used. */
+static int pick_reaches(
+	const struct client_session *s, const struct transport_ops *ops, const char *address, struct err *e)
 {
 	struct transport_config config = s->env->config;
 	struct transport *t;
 	struct conn *c;
+	struct err why;
 	bool reaches;
+	int rc;
 
 	config.queue_conns_max = 1;
-	if (ops->open(&config, &t, NULL) < 0)
-		return false;
+	config.quiet = true;
+	rc = ops->open(&config, &t, &why);
+	if (rc < 0 && config.rdma && *config.rdma && strcmp(ops->name, "verbs") == 0)
+		return err_set(e, rc, "%s: PHUB_RDMA=%.100s: %s", s->who, config.rdma, why.text);
+	if (rc < 0)
+		return 0;
 	reaches = ops->connect(t, address, s->id, 0, s->key, NULL, &c, NULL) == 0;
 	if (reaches)
 		ops->abandon(t, c);
@@ -61,6 +68,7 @@ static int pick_none(const struct client_session *s, struct err *e)
 int pick_transport(const struct client_session *s, struct pick *out, struct err *e)
 {
 	const char *wanted = s->settings->transport;
+	int rc;
 
 	for (const struct transport_ops *const *t = s->env->transports; *t; t++) {
 		const char *offer = pick_offer(s, (*t)->name);
@@ -68,7 +76,10 @@ int pick_transport(const struct client_session *s, struct pick *out, struct err 
 		if (!offer || (wanted && strcmp(wanted, (*t)->name) != 0))
 			continue;
 		pick_resolve(s, offer, out->address, sizeof(out->address));
-		if (!wanted && t[1] && !pick_reaches(s, *t, out->address))
+		rc = !wanted && t[1] ? pick_reaches(s, *t, out->address, e) : 1;
+		if (rc < 0)
+			return rc;
+		if (rc == 0)
 			continue;
 		out->ops = *t;
 		return 0;

@@ -15,7 +15,10 @@ struct pick {
 	char address[PICK_ADDRESS_BYTES]; /* what connect() takes: "*" is replaced by the control session's host */
 };
 
-/* The one that was asked for, else the best of the box's that reaches it. 0, or -ENOTSUP saying what the box offers. */
+/*
+ * The one that was asked for, else the best of the box's that reaches it. 0, -ENOTSUP saying what the box offers,
+ * or what is wrong with the ports that PHUB_RDMA names when verbs would be tried.
+ */
 int pick_transport(const struct client_session *s, struct pick *out, struct err *e);
 
 #endif

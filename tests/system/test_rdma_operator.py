@@ -134,6 +134,22 @@ def wrong_names():
     holds(out, "the options are good")
 
 
+def named_by_a_worker():
+    """a worker that names ports which are not there, or in another form, does not take another transport in silence"""
+    in_the_machine()
+    box = Box(transports="tcp,verbs", rdma="node1")
+    for name, word in (("nosuch", "rdma names nosuch, and there is no such port; devices here: node1, node2"),
+                       ("node2@abc", re.escape("rdma names 'node2@abc', which is not of the form DEVICE[:PORT][@GID]")),
+                       ("node2@9", "node2:1: it has no GID of index 9")):
+        for transport in ({}, {"transport": "verbs"}):
+            result = Worker(box.url("named"), env={"PHUB_RDMA": name}, keys="a:1000", rounds=2, **transport).result()
+            check(result["rc"] < 0, f"{result}")
+            holds(result["error"], word)
+            if not transport:
+                holds(result["error"], f"PHUB_RDMA={name}: ")
+    box.stop()
+
+
 def rights():
     """who may not open the devices is told which file it is"""
     in_the_machine()
@@ -254,4 +270,4 @@ def dscp():
     holds(err, "PHUB_RDMA_DSCP='64' is no DSCP; allowed: 0 to 63")
 
 
-sys.exit(rig.run([topo, port_down, wrong_names, rights, limits, work, dscp]))
+sys.exit(rig.run([topo, port_down, wrong_names, named_by_a_worker, rights, limits, work, dscp]))
