@@ -611,33 +611,81 @@ bool verbs_device_is_up(const struct verbs_device *d)
 	return ibv_query_port(d->context, d->port, &port) == 0 && port.state == IBV_PORT_ACTIVE;
 }
 
+/*
+ * Addresses that come and go move GIDs to other indices, and a port that comes back may have another LID and MTU. Where
+ * no GID is left the one before is kept: there may be one soon. Cores read the names of device and port: they stay.
+ */
+static void verbs_device_renew(struct verbs_device *d)
+{
+	struct rdma_port now, *about = &d->about;
+	struct ibv_port_attr port;
+	union ibv_gid gid;
+
+	if (verbs_describe(d->context, &d->attr, d->port, d->gid_wanted, &now, &gid, &port) < 0)
+		return;
+	d->mtu = port.active_mtu;
+	d->lid = port.lid;
+	about->mtu = now.mtu;
+	about->rate_mbps = now.rate_mbps;
+	if (now.gid_index < 0) {
+		if (port.state == IBV_PORT_ACTIVE)
+			log_warn("verbs: %s port %u can make no new connections: %s: %s", about->device, d->port,
+				now.why, now.cure);
+		return;
+	}
+	if (strcmp(now.gid, about->gid) != 0 || now.gid_index != about->gid_index)
+		log_info("verbs: %s port %u has GID %s of index %d now; it was %s of index %d", about->device, d->port,
+			now.gid, now.gid_index, about->gid, about->gid_index);
+	d->gid = gid;
+	about->gid_index = now.gid_index;
+	memcpy(about->gid, now.gid, sizeof(about->gid));
+	memcpy(about->kind, now.kind, sizeof(about->kind));
+	memcpy(about->interface, now.interface, sizeof(about->interface));
+}
+
+/* One event. Does it say that the port is not what it was? Each context hears of all ports of its device. */
+static bool verbs_device_hear(struct verbs_device *d, const struct ibv_async_event *event)
+{
+	bool own = event->element.port_num == d->port;
+
+	switch (event->event_type) {
+	case IBV_EVENT_PORT_ERR:
+		if (own)
+			log_warn("verbs: %s port %u is down; connections over it wait, and break after some seconds",
+				d->about.device, d->port);
+		return own;
+	case IBV_EVENT_PORT_ACTIVE:
+		if (own)
+			log_info("verbs: %s port %u is up", d->about.device, d->port);
+		return own;
+	case IBV_EVENT_GID_CHANGE:
+	case IBV_EVENT_LID_CHANGE:
+		log_debug("verbs: %s port %d: %s", d->about.device, event->element.port_num,
+			ibv_event_type_str(event->event_type));
+		return own;
+	case IBV_EVENT_DEVICE_FATAL:
+		log_error("verbs: %s has failed; its connections end", d->about.device);
+		atomic_store_explicit(&d->failed, true, memory_order_relaxed);
+		return false;
+	case IBV_EVENT_CQ_ERR:
+		log_error("verbs: a completion queue of %s has failed; its connections end", d->about.device);
+		atomic_store_explicit(&d->failed, true, memory_order_relaxed);
+		return false;
+	default:
+		log_debug("verbs: %s: %s", d->about.device, ibv_event_type_str(event->event_type));
+		return false;
+	}
+}
+
 void verbs_device_listen(struct verbs_device *d)
 {
 	struct ibv_async_event event;
+	bool renew = false;
 
 	while (ibv_get_async_event(d->context, &event) == 0) {
-		switch (event.event_type) {
-		case IBV_EVENT_PORT_ERR:
-			d->down = true;
-			log_warn("verbs: %s port %u is down; connections over it wait, and break after some seconds",
-				d->about.device, event.element.port_num);
-			break;
-		case IBV_EVENT_PORT_ACTIVE:
-			d->down = false;
-			log_info("verbs: %s port %u is up", d->about.device, event.element.port_num);
-			break;
-		case IBV_EVENT_DEVICE_FATAL:
-			log_error("verbs: %s has failed; its connections end", d->about.device);
-			atomic_store_explicit(&d->failed, true, memory_order_relaxed);
-			break;
-		case IBV_EVENT_CQ_ERR:
-			log_error("verbs: a completion queue of %s has failed; its connections end", d->about.device);
-			atomic_store_explicit(&d->failed, true, memory_order_relaxed);
-			break;
-		default:
-			log_debug("verbs: %s: %s", d->about.device, ibv_event_type_str(event.event_type));
-			break;
-		}
+		renew |= verbs_device_hear(d, &event);
 		ibv_ack_async_event(&event);
 	}
+	if (renew)
+		verbs_device_renew(d);
 }

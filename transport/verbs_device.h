@@ -26,7 +26,6 @@ struct verbs_device {
 	int gid_wanted; /* index; -1: the best */
 	uint8_t port;
 	bool routed;        /* every packet has a global route header: RoCE */
-	bool down;          /* the port said so, and has not come back since */
 	atomic_bool failed; /* for good; any thread sets it, owners of queues look, and no order is needed */
 };
 
@@ -43,7 +42,10 @@ void verbs_device_close(struct verbs_device *d);
 /* Is its port up at this time? Asks the device. */
 bool verbs_device_is_up(const struct verbs_device *d);
 
-/* Reads what the device has to say of itself (a port down, a device gone), logs it and keeps it. Never blocks. */
+/*
+ * Reads what the device has to say of itself (a port down, a device gone) and logs it; where its port, address or LID
+ * changed, describes the port anew, for connections from then on. Never blocks.
+ */
 void verbs_device_listen(struct verbs_device *d);
 
 #endif

@@ -620,6 +620,8 @@ int verbs_connect(struct transport *head, const char *address, uint64_t session,
 	struct verbs_conn *c;
 	struct signal *s;
 
+	for (unsigned i = 0; i < v->device_count; i++)
+		verbs_device_listen(&v->devices[i]);
 	if (!spec && !verbs_is_near(v, address))
 		return err_set(e, -EHOSTUNREACH, "verbs: no device here is in a network of %.100s", address);
 	c = verbs_conn_create(v, false);

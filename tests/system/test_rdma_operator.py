@@ -150,6 +150,33 @@ def named_by_a_worker():
     box.stop()
 
 
+def address(*words):
+    subprocess.run(["ip", "address", *words, "dev", "n1"], check=True)
+
+
+def moved():
+    """an interface of the box that loses its address, and gets it again behind another: later jobs find its GID at the new index"""
+    in_the_machine()
+    box = Box(transports="verbs", rdma="node1")
+    worker = {"transport": "verbs", "keys": "a:1000", "env": {"PHUB_RDMA": "node2"}}
+    Worker(box.url("before"), rounds=2, **worker).good()
+    at = ports()["node1"]["gid_index"]
+    address("flush")
+    address("add", "10.81.0.99/24")
+    address("add", "10.81.0.1/24")
+    # guest.sh's, which went with the address.
+    subprocess.run(["ip", "route", "replace", "10.81.0.0/24", "dev", "n1", "src", "10.81.0.1", "table", "1001"], check=True)
+    now = ports()["node1"]
+    rig.say(f"GID {now['gid']} is at {now['gid_index']}, it was 10.81.0.1 at {at}")
+    try:
+        Worker(box.url("after"), rounds=2, **worker).good()
+        rig.say(box.logged("verbs: node1 port 1 has GID .* now; it was "))
+        Worker(box.url("later"), rounds=2, **worker).good()
+        box.stop()
+    finally:
+        address("delete", "10.81.0.99/24")
+
+
 def rights():
     """who may not open the devices is told which file it is"""
     in_the_machine()
@@ -270,4 +297,4 @@ def dscp():
     holds(err, "PHUB_RDMA_DSCP='64' is no DSCP; allowed: 0 to 63")
 
 
-sys.exit(rig.run([topo, port_down, wrong_names, named_by_a_worker, rights, limits, work, dscp]))
+sys.exit(rig.run([topo, port_down, wrong_names, named_by_a_worker, rights, limits, work, dscp, moved]))
