@@ -68,8 +68,8 @@ static int verbs_extent_register(struct verbs *v, struct verbs_extent *x, unsign
 	if (x->mr[device])
 		return 0;
 	rc = -errno;
-	if (rdma_check_limit(x->memory.bytes, e) < 0)
-		return e->code;
+	if (rc == -ENOMEM && verbs_limit_refused(x->memory.bytes, e) < 0)
+		return rc;
 	return err_set(e, rc, "verbs: %s cannot register %zu bytes of receive slots: %s", d->about.device,
 		x->memory.bytes, strerror(-rc));
 }

@@ -295,23 +295,57 @@ static uint64_t verbs_own_status(const char *name, int base)
 	return value;
 }
 
-int rdma_check_limit(uint64_t bytes, struct err *e)
+/* Whole pages are what the kernel counts. */
+static uint64_t verbs_whole_pages(uint64_t bytes)
+{
+	uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
+
+	return (bytes + page - 1) / page * page;
+}
+
+/* Does one hold for this process? */
+static bool verbs_limit(uint64_t *bytes)
 {
 	struct rlimit limit;
-	uint64_t pinned, need;
 
-	if (bytes == 0 || getrlimit(RLIMIT_MEMLOCK, &limit) < 0 || limit.rlim_cur == RLIM_INFINITY ||
+	if (getrlimit(RLIMIT_MEMLOCK, &limit) < 0 || limit.rlim_cur == RLIM_INFINITY ||
 		verbs_own_status("CapEff", 16) >> VERBS_CAP_IPC_LOCK & 1)
-		return 0;
-	pinned = verbs_own_status("VmPin", 10) << 10;
-	need = pinned + bytes;
-	if (need <= limit.rlim_cur)
-		return 0;
+		return false;
+	*bytes = limit.rlim_cur;
+	return true;
+}
+
+static int verbs_limit_say(uint64_t need, uint64_t limit, struct err *e)
+{
 	return err_set(e, -ENOMEM,
 		"verbs: needs `ulimit -l` of at least %" PRIu64 " KiB to pin its memory, and it is %" PRIu64
 		" KiB: type `ulimit -l unlimited` as root (in a unit: LimitMEMLOCK=infinity; in "
 		"/etc/security/limits.d: USER - memlock unlimited)",
-		(need + 1023) >> 10, (uint64_t)limit.rlim_cur >> 10);
+		need >> 10, limit >> 10);
+}
+
+int rdma_check_limit(uint64_t bytes, struct err *e)
+{
+	uint64_t limit, need;
+
+	if (bytes == 0 || !verbs_limit(&limit))
+		return 0;
+	need = (verbs_own_status("VmPin", 10) << 10) + verbs_whole_pages(bytes);
+	return need <= limit ? 0 : verbs_limit_say(need, limit, e);
+}
+
+/*
+ * A piece that begins within a page takes one more. What is pinned may be less by now, or a driver's own: the number is
+ * above the limit in any case, so that who follows it gets on.
+ */
+int verbs_limit_refused(uint64_t bytes, struct err *e)
+{
+	uint64_t limit, piece = verbs_whole_pages(bytes + 1), need;
+
+	if (!verbs_limit(&limit))
+		return 0;
+	need = (verbs_own_status("VmPin", 10) << 10) + piece;
+	return verbs_limit_say(need > limit ? need : verbs_whole_pages(limit) + piece, limit, e);
 }
 
 /* ---- names ---- */

@@ -39,6 +39,12 @@ int verbs_devices_open(
 	const char *wanted, const char *interface, bool quiet, struct verbs_device *out, unsigned max, struct err *e);
 void verbs_device_close(struct verbs_device *d);
 
+/*
+ * After the kernel refused to pin `bytes` with ENOMEM: -ENOMEM with a number that `ulimit -l` has to be, more than it
+ * is; 0 where no limit holds for this process. Any thread, none that handles chunks.
+ */
+int verbs_limit_refused(uint64_t bytes, struct err *e);
+
 /* Is its port up at this time? Asks the device. */
 bool verbs_device_is_up(const struct verbs_device *d);
 

@@ -53,8 +53,8 @@ static int verbs_refused(struct verbs_device *d, size_t bytes, const struct dmab
 	if (dmabuf)
 		return err_set(e, -ENOTSUP, "verbs: %s cannot reach %zu bytes of a device's memory by dma-buf: %s",
 			d->about.device, bytes, strerror(error));
-	if (rdma_check_limit(bytes, e) < 0)
-		return e->code;
+	if (error == ENOMEM && verbs_limit_refused(bytes, e) < 0)
+		return -ENOMEM;
 	return err_set(e, -error, "verbs: %s cannot register %zu bytes: %s", d->about.device, bytes, strerror(error));
 }
 
@@ -340,7 +340,7 @@ static int verbs_port_create(struct verbs_queue *q, struct verbs_port *p, struct
 		verbs_port_domain(p);
 		rc = verbs_bell_create(p);
 	}
-	if (rc == -ENOMEM && rdma_check_limit((uint64_t)VERBS_BELL_RECVS * VERBS_BELL_BYTES, e) < 0)
+	if (rc == -ENOMEM && verbs_limit_refused((uint64_t)VERBS_BELL_RECVS * VERBS_BELL_BYTES, e) < 0)
 		return rc;
 	return rc == 0 ? 0
 		       : err_set(e, rc, "verbs: %s cannot make a completion queue or what belongs to it: %s",

@@ -183,6 +183,7 @@ static void doctor_check_rdma(struct doctor *d)
 static void doctor_check_locked(struct doctor *d)
 {
 	struct config *config = malloc(sizeof(*config));
+	uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
 	struct rlimit limit;
 	uint64_t bytes = 0;
 	char cure[160];
@@ -196,7 +197,7 @@ static void doctor_check_locked(struct doctor *d)
 	if (limit.rlim_cur != RLIM_INFINITY && config_finish(config, &e) == 0)
 		bytes = config->memory_max + (d->rdma_usable < RAILS_PORTS_MAX ? d->rdma_usable : RAILS_PORTS_MAX) *
 						     config->rdma_slots_memory;
-	bytes = (bytes + 1023) & ~UINT64_C(1023);
+	bytes = (bytes + page - 1) / page * page; /* as the kernel counts */
 	if (bytes == 0) {
 		doctor_say(d, "ulimit -l", DOCTOR_OK, NULL, "any amount of memory may be locked");
 	} else if (!d->rdma_usable || rdma_check_limit(bytes, &e) == 0) {

@@ -228,6 +228,20 @@ def limits():
         limit = max(numbers)
     check(done.returncode == 0 and limit > 64, f"with {limit} KiB: {done.stderr}")
     rig.say(f"an exchange went through with {limit} KiB")
+    # A worker whose pieces are no whole pages and begin anywhere: each refusal names a larger number, and soon one does.
+    box, limit, seen = Box(transports="verbs", rdma="node1", prefix=nobody("unlimited")), 64, []
+    for _ in range(20):
+        result = Worker(box.url(f"odd-{limit}"), env={"PHUB_RDMA": "node2"}, prefix=nobody(limit), transport="verbs",
+                        keys="a:200000,b:70,c:50001", registered=True, rounds=2).result()
+        if result["rc"] == 0:
+            break
+        number = re.search(r"verbs: needs `ulimit -l` of at least (\d+) KiB", result["error"])
+        check(number and int(number[1]) > limit, f"with {limit} KiB no larger number is named: {result['error']}")
+        seen.append(limit)
+        limit = int(number[1])
+    rig.say(f"{seen} KiB were too little, {limit} did")
+    check(result["rc"] == 0 and seen, f"with {limit} KiB: {result}")
+    box.stop()
 
 
 def exchange(*more):
