@@ -30,9 +30,18 @@ here=$(cd "$(dirname "$0")" && pwd)
 . "$here/common.sh"
 
 usage() {
-	sed -n '/^# Usage/,/^#$/s/^# \{0,1\}//p' "$0" >&2
+	sed -n '/^# Usage/,/^#$/s/^# \{0,1\}//p' "$0"
+}
+
+wrong() {
+	usage >&2
 	exit 2
 }
+
+if [[ ${1-} == --help || ${1-} == -h ]]; then
+	usage
+	exit 0
+fi
 
 cpus=2 memory=1024 limit=120 directory=$PWD memlock=unlimited uml='' nodes=0 addresses=5 cable='' address=10.77.0.1/24
 mtu=4200 setup='' keep='' verbose='' writable=() variables=(PATH HOME LANG TERM)
@@ -54,11 +63,11 @@ while getopts Uc:m:t:l:d:r:w:i:N:a:M:s:e:kv option; do
 	e) variables+=("$OPTARG") ;;
 	k) keep=1 ;;
 	v) verbose=1 ;;
-	*) usage ;;
+	*) wrong ;;
 	esac
 done
 shift $((OPTIND - 1))
-(($#)) || usage
+(($#)) || wrong
 need ip rdma busybox cpio setpriv
 if [[ -n $uml ]]; then
 	[[ -z $cable ]] || die 2 "-N needs qemu"
