@@ -271,7 +271,8 @@ static void session_hear_end(struct session *s, int error)
 	}
 	if (error == -EPIPE)
 		snprintf(why, sizeof(why),
-			"its control session ended without a leave: the process exited or was killed");
+			"its control session ended without a leave: the process exited or was killed, or "
+			"its library gave up");
 	else
 		snprintf(why, sizeof(why), "its control session broke: %s", strerror(-error));
 	session_lose(s, why);
