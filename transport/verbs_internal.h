@@ -64,12 +64,12 @@ enum {
 };
 
 #define VERBS_SLOT_ALIGN   64u
-#define VERBS_NUDGE_NS     100000000ull   /* completions that nobody asked for are asked for after so long */
+#define VERBS_NUDGE_NS     100000000ull  /* completions that nobody asked for are asked for after so long */
 #define VERBS_PING_NS      1000000000ull /* a connection that was quiet so long is asked whether it is there */
 #define VERBS_SHUN_LAST_NS 3000000000ull
 #define VERBS_SHUN_NS      60000000000ull /* a pair of ports that led nowhere is not taken while others are there */
 #define VERBS_DRAIN_NS     100000000ull   /* the longest that a queue pair in error is waited for */
-#define VERBS_STUCK_NS   30000000000ull /* a device that has not answered that for so long does not answer any more */
+#define VERBS_STUCK_NS     30000000000ull /* a device that has not answered that for so long does not answer any more */
 
 /* What a completion belongs to: the low bits of wr_id; the rest is a pointer. */
 enum verbs_work {
