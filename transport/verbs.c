@@ -194,50 +194,6 @@ static void verbs_rail_flush(struct verbs_queue *q, struct verbs_rail *r)
 		verbs_end(q, r->conn, rc < 0 ? rc : -rc, "the device takes no more work");
 }
 
-/*
- * Is a nudge under way, and the device, or the peer's, still at it after so long? A peer that is there answers in
- * seconds at the most, one that is not is known by an error. Our own process may have been stopped meanwhile, with the
- * completion there: it is looked for again.
- */
-static void verbs_rail_judge(struct verbs_queue *q, struct verbs_rail *r)
-{
-	if (q->now_ns - r->nudged_ns < VERBS_STUCK_NS)
-		return;
-	verbs_collect(q);
-	if (r->nudging)
-		verbs_end(q, r->conn, -EIO, "the device does not answer");
-}
-
-/*
- * Asks for the completion of what went before, and whether the peer is there at all, by a message of no bytes: a write
- * costs the worker nothing; nobody writes to the box, so there it takes a slot for a moment.
- */
-static void verbs_rail_nudge(struct verbs_queue *q, struct verbs_rail *r)
-{
-	struct ibv_send_wr wr = {.wr_id = verbs_wr_id(r, VERBS_NUDGE),
-		.opcode = r->conn->is_box ? IBV_WR_RDMA_WRITE : IBV_WR_SEND,
-		.send_flags = IBV_SEND_SIGNALED};
-	struct ibv_send_wr *bad;
-	int rc;
-
-	if (r->nudging) {
-		verbs_rail_judge(q, r);
-		return;
-	}
-	r->nudging = true;
-	r->nudged_ns = q->now_ns;
-	r->nudged = r->rung;
-	r->unsignalled = 0;
-	r->unsignalled_bytes = 0;
-	stats_add(&q->queue.counters.nudges, 1);
-	stats_add(&q->queue.counters.posts, 1);
-	stats_add(&q->queue.counters.signalled, 1);
-	stats_add(&q->queue.counters.doorbells, 1);
-	rc = ibv_post_send(r->qp, &wr, &bad);
-	if (rc != 0)
-		verbs_end(q, r->conn, rc < 0 ? rc : -rc, "the device takes no more work");
-}
-
 /* Puts a connection where its turn to be nudged will come: soon while something is not known to be done. */
 static void verbs_quiet(struct verbs_queue *q, struct verbs_conn *c)
 {

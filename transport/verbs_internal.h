@@ -507,6 +507,8 @@ void verbs_give_back(struct verbs_queue *q, struct verbs_recv *v);
 /* The `send` of queue_ops. */
 int verbs_send(
 	struct queue *head, struct conn *conn, const struct wire_header *header, const void *payload, void *cookie);
+/* Asks for the completion of what went before; judges the device when it was asked long ago. */
+void verbs_rail_nudge(struct verbs_queue *q, struct verbs_rail *r);
 
 /* ---- verbs_rx.c ---- */
 
