@@ -2,7 +2,8 @@
 /*
  * What the parts of the verbs transport share: verbs.c, verbs_tx.c and verbs_rx.c move messages (owning core),
  * verbs_pool.c has the receive slots, verbs_arena.c their memory, verbs_pair.c the queue pairs, verbs_setup.c makes the
- * transport and its queues, verbs_join.c its connections (control thread). Included by these and their tests alone.
+ * transport and its queues, verbs_signal.c, verbs_join.c and verbs_dial.c its connections, verbs_path.c finds the way
+ * to peers. Included by these and their tests alone.
  *
  * A push is one SEND with immediate: the payload, then a trailer of 88 bytes, into a receive slot of the job. A result
  * is one RDMA WRITE with immediate to where the push said, or, when the worker cannot derive its header from that push,
@@ -400,7 +401,7 @@ void verbs_regions_reap(struct verbs *v);
 /* The ports as seen from a node: `out` has room for v->device_count. */
 void verbs_ports_from(const struct verbs *v, int node, struct rails_port *out);
 
-/* ---- verbs_join.c ---- */
+/* ---- verbs_join.c and verbs_dial.c: the box's and the worker's half of transport_ops ---- */
 
 int verbs_connect(struct transport *head, const char *address, uint64_t session, uint32_t core, const uint8_t *key,
 	const struct conn_spec *spec, struct conn **out, struct err *e);

@@ -58,7 +58,7 @@ static int verbs_rail_take_memory(struct verbs_rail *r, struct err *e)
 	r->small_mr = ibv_reg_mr(r->device->pd, r->small.base, r->small.bytes, IBV_ACCESS_LOCAL_WRITE);
 	if (!r->small_mr) {
 		rc = errno;
-		if (rdma_check_limit(r->small.bytes, e) < 0)
+		if (rc == ENOMEM && verbs_limit_refused(r->small.bytes, e) < 0)
 			return e->code;
 		return err_set(e, -rc, "verbs: %s cannot register %zu bytes: %s", r->device->about.device,
 			r->small.bytes, strerror(rc));
@@ -241,6 +241,8 @@ static void verbs_rail_drain(struct verbs_queue *q, struct verbs_rail *r)
 
 	if (r->reclaimed == r->rung && !r->nudging)
 		return;
+	if (atomic_load_explicit(&r->device->failed, memory_order_relaxed))
+		return; /* nothing comes from it any more */
 	if (ibv_post_send(r->qp, &marker, &bad) != 0)
 		return; /* destroying the pair is the other way to be sure */
 	while (!r->drained && clock_now_ns() < until_ns)

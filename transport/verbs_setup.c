@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The verbs transport's cold half: the transport, its queues with a completion queue for each device, registered
- * memory. Control thread. Connections are made in verbs_join.c.
+ * memory. Control thread. Connections are made in verbs_join.c and verbs_dial.c.
  */
 #include "transport/verbs_internal.h"
 

@@ -57,9 +57,10 @@ done
 
 # nodeN's port of the bridge is bN: what it drops, nodeN misses.
 if [[ -e /sys/class/net/b5 ]]; then
-	tc qdisc add dev b5 root netem loss 5%
-	pingpong rc 200
-	report $? "ibv_rc_pingpong while a twentieth of all packets is lost"
+	# Each loss costs up to a second: few enough for the time there is.
+	tc qdisc add dev b5 root netem loss 2%
+	pingpong rc 100
+	report $? "ibv_rc_pingpong while a fiftieth of all packets is lost"
 	dropped=$(tc -s qdisc show dev b5 | sed -n 's/.*dropped \([0-9]*\).*/\1/p')
 	((dropped > 0))
 	report $? "netem did lose packets: $dropped"
