@@ -34,24 +34,24 @@ gid() { # DEVICE
 	echo 0
 }
 
-# The two sides find each other by TCP over loopback. Sleeping on events, as both may share one CPU.
-pingpong() { # KIND ITERATIONS
+# The two sides find each other by TCP over loopback. Sleeping on events (-e), as both may share one CPU.
+pingpong() { # KIND ITERATIONS [OPTION]
 	local server client tries
 
-	timeout 60 "ibv_$1_pingpong" -e -d "$first" -g "$(gid "$first")" -n "$2" >/dev/null &
+	timeout 60 "ibv_$1_pingpong" "${@:3}" -d "$first" -g "$(gid "$first")" -n "$2" >/dev/null &
 	server=$!
 	for ((tries = 0; tries < 50; tries++)); do
 		ss -Hltn 'sport = :18515' | grep -q . && break
 		sleep 0.1
 	done
-	timeout 60 "ibv_$1_pingpong" -e -d "$last" -g "$(gid "$last")" -n "$2" 127.0.0.1 | tail -n 1
+	timeout 60 "ibv_$1_pingpong" "${@:3}" -d "$last" -g "$(gid "$last")" -n "$2" 127.0.0.1 | tail -n 1
 	client=${PIPESTATUS[0]}
 	((client == 0)) || kill $server 2>/dev/null
 	wait $server && ((client == 0))
 }
 
 for kind in rc srq; do
-	pingpong $kind 500
+	pingpong $kind 500 -e
 	report $? "ibv_${kind}_pingpong from $last to $first"
 done
 
