@@ -27,7 +27,7 @@ SEEDS=${SEEDS:-1000}
 ARM_RUN=${ARM_RUN-qemu-aarch64-static}
 VM=${VM-uml}
 TEST_TIMEOUT=${TEST_TIMEOUT:-300}
-TEST_JOBS=${TEST_JOBS:-$(($(nproc) + 1))}
+TEST_JOBS=${TEST_JOBS:-$(nproc)}
 LOGS=$BUILD/test-logs
 words=("$@")
 
