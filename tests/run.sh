@@ -5,8 +5,8 @@
 # One line per program; the tail of its output when it fails; the last line is "N passed, N failed, N skipped".
 #
 # Usage: tests/run.sh [WORD...] [-WORD...]    only programs whose name holds one of the words, and none of those with a minus
-# Reads BUILD, SEEDS, ARM_RUN, VM, TEST_TIMEOUT (seconds per program), TEST_JOBS (how many run at the same time: one more
-# than there are CPUs, for most wait a third of their time) from the environment.
+# Reads BUILD, SEEDS, ARM_RUN, VM, TEST_TIMEOUT (seconds per program), TEST_JOBS (how many run at the same time: as many as
+# there are CPUs) from the environment.
 #
 # A program says how it went by its exit status: 0, 77 (skipped; its last line is the reason), anything else failed.
 # One that speaks cmocka or TAP is counted by cases, others as one.
