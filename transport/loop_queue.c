@@ -365,7 +365,7 @@ static unsigned loop_yield_message(
 		loop_message_lend(q, item, event);
 	else
 		loop_item_free(item);
-	event->type = EVENT_MESSAGE;
+	event_whole(event);
 	return 1;
 }
 

@@ -282,7 +282,7 @@ static int shm_conn_take(struct shm_conn *c, struct event *ev)
 		ev->slot = c;
 		c->slots_held++;
 	}
-	ev->type = EVENT_MESSAGE;
+	event_whole(ev);
 	ev->error = 0;
 	ev->conn = &c->head;
 	ev->cookie = NULL;

@@ -104,10 +104,10 @@ unsigned tcp_rx_parse(struct tcp_conn *c, struct event *events, unsigned max, in
 		}
 		if (!tcp_rx_payload(rx, &event->payload))
 			break;
-		event->type = EVENT_MESSAGE;
 		event->error = 0;
 		event->conn = &c->conn;
 		event->header = rx->header;
+		event_whole(event);
 		event->slot = NULL;
 		event->cookie = NULL;
 		rx->last = rx->header.length;

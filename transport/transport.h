@@ -40,6 +40,8 @@
 struct queue;
 struct transport;
 
+#define TRANSPORT_PART_ALIGN 64u
+
 /* Where the chunk with a core-local index lies in a region: both ends compute the same table. */
 struct span {
 	uint64_t offset; /* bytes from the start of the region */
@@ -83,6 +85,13 @@ struct conn_spec {
 	struct queue *queue;       /* that will adopt the connection */
 	const void *group;         /* box: connections with the same share receive slots (a job's, at one core) */
 	uint32_t group_conns;      /* box: so many have it; 0: this one alone */
+	/*
+	 * Box: messages may come in parts, as the datagrams do that carry them, where the transport would have to put
+	 * them together. Each byte comes once, but the parts of a message in any order, and those of others between
+	 * them. They begin and end at multiples of TRANSPORT_PART_ALIGN, or where the message does; each has the header
+	 * of the whole message and no slot.
+	 */
+	bool parts;
 };
 
 /* The public head of a connection; each transport's own struct begins with it. */
@@ -129,6 +138,12 @@ struct event {
 	 * (shm) may change while it is read: read each byte once.
 	 */
 	const void *payload;
+	/*
+	 * EVENT_MESSAGE: the payload is these bytes of the message's, and whether all others came before. A message
+	 * that comes whole (all of them, unless conn_spec.parts) has 0, header.length and true.
+	 */
+	uint32_t offset, bytes;
+	bool last;
 	void *slot;   /* EVENT_MESSAGE: non-NULL when the payload may be held; to be released */
 	void *cookie; /* EVENT_SENT: as given to send() */
 };
@@ -151,7 +166,7 @@ struct queue_ops {
 	 * exactly once for each slot it saw: before the next poll() when it does not hold the payload, later
 	 * when it does. At most q->hold_max slots may be held over a poll(). `now_ns` is monotonic time. Unless the
 	 * queue is lossy, messages of a connection come in the order in which they were sent; but where it has several
-	 * ports (verbs), a worker's results only chunk by chunk.
+	 * ports (verbs), or sends datagrams (udp, dpdk), only chunk by chunk.
 	 */
 	unsigned (*poll)(struct queue *q, uint64_t now_ns, struct event *events, unsigned max);
 	/*
@@ -186,6 +201,15 @@ struct queue_ops {
 	void (*drop)(struct queue *q, struct conn *c);
 };
 
+/* The payload of this message, at event->payload, is all of it. */
+static inline void event_whole(struct event *event)
+{
+	event->type = EVENT_MESSAGE;
+	event->offset = 0;
+	event->bytes = event->header.length;
+	event->last = true;
+}
+
 /* What a device was asked to do, where send() does not end in a system call. Owner's; read with stats_read(). */
 struct queue_counters {
 	uint64_t messages;    /* that send() took */
@@ -203,6 +227,7 @@ struct queue {
 	unsigned hold_max; /* slots that may be kept at once; 0: none; UINT_MAX: payloads stay put by themselves */
 	bool lossy;        /* messages may be lost, doubled or reordered: the worker pushes again */
 	bool anywhere;     /* worker: payloads are sent from any memory as they lie, and results read into any */
+	bool unordered;    /* box: messages of a connection come in any order, once each (datagrams) */
 	/*
 	 * The device moves payloads by itself: those of a worker, and its sinks, lie in memory that mem_register() was
 	 * given, the box's in spec->result; and a WIRE_RESULT answers the last message of its chunk that came on its

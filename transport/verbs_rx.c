@@ -162,7 +162,7 @@ static void verbs_imply(struct verbs_queue *q, struct verbs_conn *c, uint32_t ch
 static bool verbs_tell(struct verbs_queue *q, struct verbs_recv *v, struct event *events, unsigned max, unsigned *n)
 {
 	struct verbs_conn *c = v->rail->conn;
-	struct event event = {.type = EVENT_MESSAGE, .conn = &c->conn};
+	struct event event = {.conn = &c->conn};
 	int rc;
 
 	if (c->deaf) {
@@ -186,6 +186,7 @@ static bool verbs_tell(struct verbs_queue *q, struct verbs_recv *v, struct event
 		verbs_give_back(q, v);
 		return true;
 	}
+	event_whole(&event);
 	if (c->is_box) {
 		verbs_note_asked(c, v, &event.header);
 		event.slot = v;
