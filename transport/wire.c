@@ -6,6 +6,8 @@
 #include "transport/wire.h"
 
 #include <errno.h>
+#include <stdbool.h>
+#include <string.h>
 
 #include "transport/le.h"
 
@@ -114,4 +116,102 @@ const char *wire_type_name(enum wire_type type)
 		return "credit";
 	}
 	return "?";
+}
+
+/* ---- datagrams ---- */
+
+enum datagram_offset {
+	AT_KIND = 0,
+	AT_DATAGRAM_VERSION = 1,
+	AT_DATAGRAM_ZERO = 2,
+	AT_CONN = 4,
+	AT_NUMBER = 8,
+	AT_OFFSET = 16,
+	AT_DATAGRAM_ZERO_TOO = 20,
+};
+
+void wire_encode_datagram(const struct wire_datagram *d, uint8_t *out)
+{
+	memset(out, 0, WIRE_DATAGRAM_BYTES);
+	out[AT_KIND] = (uint8_t)d->kind;
+	out[AT_DATAGRAM_VERSION] = WIRE_VERSION;
+	le_put32(out + AT_CONN, d->conn);
+	le_put64(out + AT_NUMBER, d->number);
+	le_put32(out + AT_OFFSET, d->offset);
+}
+
+void wire_encode_ack(const struct wire_ack *a, uint8_t *out)
+{
+	le_put64(out, a->largest);
+	for (unsigned i = 0; i < WIRE_ACK_WORDS; i++)
+		le_put64(out + 8 + (size_t)8 * i, a->below[i]);
+	le_put32(out + 40, a->grant);
+	le_put32(out + 44, a->delay_us);
+}
+
+void wire_encode_probe(const struct wire_probe *p, uint8_t *out)
+{
+	le_put64(out, p->token);
+	le_put32(out + 8, p->fragment);
+	le_put32(out + 12, p->grant);
+}
+
+static int wire_check_size(uint8_t kind, size_t bytes)
+{
+	switch (kind) {
+	case WIRE_DATA:
+		return bytes < WIRE_DATA_BYTES || bytes > WIRE_DATAGRAM_MAX ? -EMSGSIZE : 0;
+	case WIRE_ACK:
+		return bytes != WIRE_ACK_BYTES ? -EMSGSIZE : 0;
+	case WIRE_PROBE:
+	case WIRE_PROBED:
+		return bytes < WIRE_PROBE_BYTES || bytes > WIRE_DATAGRAM_MAX ? -EMSGSIZE : 0;
+	case WIRE_END:
+		return bytes != WIRE_DATAGRAM_BYTES ? -EMSGSIZE : 0;
+	default:
+		return -EBADMSG;
+	}
+}
+
+int wire_decode_datagram(const uint8_t *in, size_t bytes, struct wire_datagram *out)
+{
+	uint64_t number;
+	bool data;
+	int rc;
+
+	if (bytes < WIRE_DATAGRAM_BYTES)
+		return -EMSGSIZE;
+	if (in[AT_DATAGRAM_VERSION] != WIRE_VERSION)
+		return -EPROTONOSUPPORT;
+	rc = wire_check_size(in[AT_KIND], bytes);
+	if (rc < 0)
+		return rc;
+	data = in[AT_KIND] == WIRE_DATA;
+	number = le_get64(in + AT_NUMBER);
+	if (le_get16(in + AT_DATAGRAM_ZERO) != 0 || le_get32(in + AT_DATAGRAM_ZERO_TOO) != 0 || number == 0 ||
+		data != (number < WIRE_NUMBER_OTHER) || (!data && le_get32(in + AT_OFFSET) != 0))
+		return -EBADMSG;
+	*out = (struct wire_datagram){
+		.kind = (enum wire_kind)in[AT_KIND],
+		.conn = le_get32(in + AT_CONN),
+		.number = number,
+		.offset = le_get32(in + AT_OFFSET),
+	};
+	return 0;
+}
+
+void wire_decode_ack(const uint8_t *in, struct wire_ack *out)
+{
+	out->largest = le_get64(in);
+	for (unsigned i = 0; i < WIRE_ACK_WORDS; i++)
+		out->below[i] = le_get64(in + 8 + (size_t)8 * i);
+	out->grant = le_get32(in + 40);
+	out->delay_us = le_get32(in + 44);
+}
+
+void wire_decode_probe(const uint8_t *in, struct wire_probe *out)
+{
+	out->token = le_get64(in);
+	out->fragment = le_get32(in + 8);
+	out->grant = le_get32(in + 12);
 }

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The wire: one 64-byte header in front of every chunk, on every transport, and nothing else.
- * Little-endian, fixed offsets, no bit-fields. Datagrams, TCP streams and shared-memory rings carry
- * the same 64 bytes, so that a capture of one reads like a capture of another.
+ * The wire: one 64-byte header in front of every chunk, on every transport, and nothing else. Little-endian, fixed
+ * offsets, no bit-fields. Datagrams, TCP streams and shared-memory rings carry the same 64 bytes, so that a capture of
+ * one reads like a capture of another. What datagrams have besides, because they may be lost, is at the end.
  * Called by transports (any thread); pure functions.
  */
 #ifndef PHUB_TRANSPORT_WIRE_H
 #define PHUB_TRANSPORT_WIRE_H
 
+#include <stddef.h>
 #include <stdint.h>
 
 #define WIRE_VERSION      1
@@ -35,7 +36,7 @@ struct wire_header {
 	uint64_t round;      /* exchange of this chunk; 0 is the first weights of a job with optimizer */
 	uint32_t hyper;      /* version of the hyper-parameter table this round wants */
 	uint32_t count;      /* gradients summed in the payload (1 from a worker, more from a box) */
-	uint32_t seq;        /* worker -> box: this is the seq-th message of its connection, from 1 */
+	uint32_t seq;        /* worker -> box, and in datagrams: this is the seq-th message of its connection, from 1 */
 	uint32_t credit;     /* box -> worker: messages up to this seq may be sent (cumulative) */
 	uint16_t priority;   /* lower goes first */
 };
@@ -54,6 +55,78 @@ int wire_decode(const uint8_t in[WIRE_HEADER_BYTES], struct wire_header *out);
 
 /* The type's name ("push", "result", ...) for messages and traces; "?" for unknown ones. */
 const char *wire_type_name(enum wire_type type);
+
+/*
+ * A datagram: 40 bytes, then what its kind says. A message is cut into fragments, each of which says all that the
+ * message's header says, so that any of them can be taken first.
+ *
+ *      kind 1, version 1, zero 2, connection 4, number 8, offset 4, zero 4, seal 16
+ *
+ *      DATA     header of the message 64, fragment: its payload's bytes from `offset` on
+ *      ACK      largest 8, below it 32, grant 4, delay in us 4
+ *      PROBE    token 8, fragment 4, zero 4, zeros up to the size that is tried
+ *      PROBED   token 8, fragment 4, grant 4, zeros up to the size of the probe
+ *      END      nothing
+ *
+ * `connection` is the receiver's name for it. `number` is new in each datagram of a connection and direction, also when
+ * it carries a fragment once more: DATA count from 1, all others from WIRE_NUMBER_OTHER + 1. `seal` is a CRC32C and
+ * zeros or an AES-GMAC, over all other bytes (seal.h). A message's `seq` is its sender's, from 1, in either direction.
+ */
+#define WIRE_DATAGRAM_BYTES 40
+#define WIRE_DATA_BYTES     (WIRE_DATAGRAM_BYTES + WIRE_HEADER_BYTES)
+#define WIRE_ACK_BYTES      (WIRE_DATAGRAM_BYTES + 48)
+#define WIRE_PROBE_BYTES    (WIRE_DATAGRAM_BYTES + 16) /* at least */
+#define WIRE_SEAL_BYTES     16
+#define WIRE_SEAL_AT        24
+#define WIRE_DATAGRAM_MAX   65507u /* in all: what UDP over IPv4 carries */
+#define WIRE_NUMBER_OTHER   (UINT64_C(1) << 63)
+#define WIRE_ACK_WORDS      4
+
+enum wire_kind {
+	WIRE_DATA = 1,   /* a fragment of a message */
+	WIRE_ACK = 2,    /* which DATA came, and how much more may be on its way */
+	WIRE_PROBE = 3,  /* worker -> box: does a datagram of this size come through? */
+	WIRE_PROBED = 4, /* box -> worker: it does, either way */
+	WIRE_END = 5,    /* nobody is here for this connection any more */
+};
+
+/* What every datagram begins with, host byte order; the seal is not among it. */
+struct wire_datagram {
+	enum wire_kind kind;
+	uint32_t conn;
+	uint64_t number;
+	uint32_t offset; /* DATA: else 0 */
+};
+
+/* DATA numbers that came: the largest, and bit i of word w: largest - 1 - (64 w + i). */
+struct wire_ack {
+	uint64_t largest;
+	uint64_t below[WIRE_ACK_WORDS];
+	uint32_t grant;    /* bytes of datagrams that may be on their way */
+	uint32_t delay_us; /* since the largest came */
+};
+
+struct wire_probe {
+	uint64_t token;
+	uint32_t fragment; /* 0, or bytes of a fragment as the worker decided: from now on either end cuts so */
+	uint32_t grant;    /* PROBED */
+};
+
+/* Writes WIRE_DATAGRAM_BYTES with a seal of zeros. */
+void wire_encode_datagram(const struct wire_datagram *d, uint8_t *out);
+/* Write what follows them: 48 and 16 bytes. */
+void wire_encode_ack(const struct wire_ack *a, uint8_t *out);
+void wire_encode_probe(const struct wire_probe *p, uint8_t *out);
+
+/*
+ * Reads the start of `bytes` untrusted bytes. 0, or -EMSGSIZE (a runt: fewer than its kind has, or more than an ACK or
+ * END has), -EPROTONOSUPPORT (another version), -EBADMSG (unknown kind, or zeros that are none, or a number that is not
+ * of its kind).
+ */
+int wire_decode_datagram(const uint8_t *in, size_t bytes, struct wire_datagram *out);
+/* Their lengths were checked by wire_decode_datagram(). */
+void wire_decode_ack(const uint8_t *in, struct wire_ack *out);
+void wire_decode_probe(const uint8_t *in, struct wire_probe *out);
 
 /* Is cumulative number a after b? They wrap at 2^32; right while they are less than 2^31 apart. */
 static inline int wire_after(uint32_t a, uint32_t b)
