@@ -14,9 +14,12 @@
  * What is lost is found as QUIC does it (RFC 9002): each transmission has a number of its own, acknowledgements name
  * numbers, and a connection's list of what is out is in the order of sending, so that nobody has a timer for each
  * datagram: what was sent well before something that came is lost, and when nothing comes at all, its oldest end is
- * sent again. A message of the peer's about a chunk says that ours about it has come (transport.h, SENT): a worker
- * pushes when it has the result, and a box replies when it has the push. So a late fragment of a message that is over
- * is acknowledged and does nothing else.
+ * sent again. A message also says which of the peer's about its chunk came before (wire.h, answers): so EVENT_SENT is
+ * there before what the peer sent about the chunk when it had the payload, whatever acknowledgements are lost. A late
+ * fragment of a message that is over is acknowledged and does nothing else; and a result that was not seen is sent
+ * again from where it lies.
+ *
+ * Messages come in any order, but WIRE_CREDIT at a worker after all that was sent before it.
  *
  * How much is out: no more than the peer grants, which shares the room it has among those who use it (credits against
  * incast: a box's workers all send at once), and no more than the loss on the way allows: after a round trip with loss
@@ -138,8 +141,10 @@ struct reliable_outgoing {
 };
 #define RELIABLE_HEAD_BYTES WIRE_DATA_BYTES
 
-/* Fills all of `out` but `head`. False: there is nothing to be sent now. What it gives counts as sent. */
-bool reliable_next(struct reliable *r, uint64_t now_ns, struct reliable_outgoing *out);
+/* Whose turn is it to send? NULL: there is nothing to be sent now. */
+struct conn *reliable_turn(struct reliable *r);
+/* Right after reliable_turn() has named somebody: its datagram. Fills all of `out` but `head`; counts as sent. */
+void reliable_next(struct reliable *r, uint64_t now_ns, struct reliable_outgoing *out);
 void reliable_hold(struct reliable_message *m);
 void reliable_let(struct reliable *r, struct reliable_message *m);
 /* The last datagram of a connection that is about to be removed: says so to the peer. */
@@ -153,7 +158,8 @@ enum reliable_took {
 
 /*
  * Takes a datagram, which stays where it is until the event is done with (next poll()). With RELIABLE_MESSAGE, what
- * reliable_report() has comes first. Untrusted bytes.
+ * reliable_report() has comes first; and if it is kept for a while (no room for events), before anything that comes
+ * later. Untrusted bytes.
  */
 enum reliable_took reliable_input(struct reliable *r, uint64_t now_ns, const uint8_t *bytes, size_t length,
 	struct event *event, struct conn **conn);

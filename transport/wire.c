@@ -127,7 +127,7 @@ enum datagram_offset {
 	AT_CONN = 4,
 	AT_NUMBER = 8,
 	AT_OFFSET = 16,
-	AT_DATAGRAM_ZERO_TOO = 20,
+	AT_ANSWERS = 20,
 };
 
 void wire_encode_datagram(const struct wire_datagram *d, uint8_t *out)
@@ -138,6 +138,7 @@ void wire_encode_datagram(const struct wire_datagram *d, uint8_t *out)
 	le_put32(out + AT_CONN, d->conn);
 	le_put64(out + AT_NUMBER, d->number);
 	le_put32(out + AT_OFFSET, d->offset);
+	le_put32(out + AT_ANSWERS, d->answers);
 }
 
 void wire_encode_ack(const struct wire_ack *a, uint8_t *out)
@@ -188,14 +189,15 @@ int wire_decode_datagram(const uint8_t *in, size_t bytes, struct wire_datagram *
 		return rc;
 	data = in[AT_KIND] == WIRE_DATA;
 	number = le_get64(in + AT_NUMBER);
-	if (le_get16(in + AT_DATAGRAM_ZERO) != 0 || le_get32(in + AT_DATAGRAM_ZERO_TOO) != 0 || number == 0 ||
-		data != (number < WIRE_NUMBER_OTHER) || (!data && le_get32(in + AT_OFFSET) != 0))
+	if (le_get16(in + AT_DATAGRAM_ZERO) != 0 || number == 0 || data != (number < WIRE_NUMBER_OTHER) ||
+		(!data && le_get64(in + AT_OFFSET) != 0))
 		return -EBADMSG;
 	*out = (struct wire_datagram){
 		.kind = (enum wire_kind)in[AT_KIND],
 		.conn = le_get32(in + AT_CONN),
 		.number = number,
 		.offset = le_get32(in + AT_OFFSET),
+		.answers = le_get32(in + AT_ANSWERS),
 	};
 	return 0;
 }

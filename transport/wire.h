@@ -60,7 +60,7 @@ const char *wire_type_name(enum wire_type type);
  * A datagram: 40 bytes, then what its kind says. A message is cut into fragments, each of which says all that the
  * message's header says, so that any of them can be taken first.
  *
- *      kind 1, version 1, zero 2, connection 4, number 8, offset 4, zero 4, seal 16
+ *      kind 1, version 1, zero 2, connection 4, number 8, offset 4, answers 4, seal 16
  *
  *      DATA     header of the message 64, fragment: its payload's bytes from `offset` on
  *      ACK      largest 8, below it 32, grant 4, delay in us 4
@@ -70,7 +70,9 @@ const char *wire_type_name(enum wire_type type);
  *
  * `connection` is the receiver's name for it. `number` is new in each datagram of a connection and direction, also when
  * it carries a fragment once more: DATA count from 1, all others from WIRE_NUMBER_OTHER + 1. `seal` is a CRC32C and
- * zeros or an AES-GMAC, over all other bytes (seal.h). A message's `seq` is its sender's, from 1, in either direction.
+ * zeros or an AES-GMAC, over all other bytes (seal.h). A message's `seq` is its sender's, from 1, in either direction;
+ * `answers` is that of the receiver's last message about the same chunk that has come whole, or 0: an acknowledgement
+ * that does not depend on any other datagram.
  */
 #define WIRE_DATAGRAM_BYTES 40
 #define WIRE_DATA_BYTES     (WIRE_DATAGRAM_BYTES + WIRE_HEADER_BYTES)
@@ -95,7 +97,7 @@ struct wire_datagram {
 	enum wire_kind kind;
 	uint32_t conn;
 	uint64_t number;
-	uint32_t offset; /* DATA: else 0 */
+	uint32_t offset, answers; /* DATA; else 0 */
 };
 
 /* DATA numbers that came: the largest, and bit i of word w: largest - 1 - (64 w + i). */
