@@ -72,6 +72,12 @@ LIB_CFLAGS += $(if $(HAVE_VERBS),-DPHUB_VERBS $(shell $(PKG_CONFIG) --cflags lib
 LIB_CFLAGS += $(if $(shell $(PKG_CONFIG) --atleast-version=1.12.34 libibverbs 2>/dev/null && echo yes),-DPHUB_VERBS_DMABUF)
 LIBS += $(VERBS_LIBS)
 CLIENT_LIBS += $(VERBS_LIBS)
+# ISA-L: without it datagrams that are sealed by CRC32C take a table's, which is slower.
+HAVE_ISAL := $(call pkg_exists,libisal)
+ISAL_LIBS := $(if $(HAVE_ISAL),$(shell $(PKG_CONFIG) --libs libisal))
+LIB_CFLAGS += $(if $(HAVE_ISAL),-DPHUB_ISAL $(shell $(PKG_CONFIG) --cflags libisal))
+LIBS += $(ISAL_LIBS)
+CLIENT_LIBS += $(ISAL_LIBS)
 MACHINE := $(firstword $(subst -, ,$(shell $(CC) -dumpmachine 2>/dev/null)))
 
 # --- flags -----------------------------------------------------------------------------------------------------------
@@ -184,7 +190,7 @@ includedir=$${prefix}/include
 Name: phub
 Description: Client of a PHub box: exchange gradients through a parameter server
 Version: $(VERSION)
-Requires.private: libcrypto libprotobuf-c$(if $(HAVE_VERBS), libibverbs)
+Requires.private: libcrypto libprotobuf-c$(if $(HAVE_VERBS), libibverbs)$(if $(HAVE_ISAL), libisal)
 Libs: -L$${libdir} -lphub
 Libs.private: -pthread -lm -ldl
 Cflags: -I$${includedir}

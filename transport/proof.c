@@ -25,6 +25,7 @@ enum {
 	SECRET_BYTES_MAX = 1 << 20, /* libcrypto counts a key's bytes in an int */
 	SESSION_INPUT_BYTES = LABEL_BYTES + 2 * PROOF_NONCE + 4 + 4 + SHA256_DIGEST_LENGTH,
 	DATA_INPUT_BYTES = LABEL_BYTES + PROOF_NONCE + 8 + 4,
+	DATAGRAM_INPUT_BYTES = LABEL_BYTES + 4 + 4,
 };
 
 /* Exactly LABEL_BYTES each, without the terminating NUL. */
@@ -32,6 +33,7 @@ static const char label_client[] = "phub 1 client   ";
 static const char label_box[] = "phub 1 box      ";
 static const char label_key[] = "phub 1 key      ";
 static const char label_data[] = "phub 1 data     ";
+static const char label_datagram[] = "phub 1 datagram ";
 
 static uint8_t *proof_put(uint8_t *at, const void *field, size_t bytes)
 {
@@ -139,6 +141,18 @@ int proof_data(const uint8_t key[PROOF_KEY], const uint8_t nonce[PROOF_NONCE], u
 	at = proof_put64(at, session);
 	proof_put32(at, core);
 	return proof_mac(key, PROOF_KEY, in, sizeof(in), mac);
+}
+
+int proof_datagram_key(const uint8_t key[PROOF_KEY], const uint8_t nonce[PROOF_NONCE], uint32_t core, bool from_box,
+	uint8_t out[PROOF_KEY])
+{
+	uint8_t info[DATAGRAM_INPUT_BYTES];
+	uint8_t *at = info;
+
+	at = proof_put(at, label_datagram, LABEL_BYTES);
+	at = proof_put32(at, core);
+	proof_put32(at, from_box);
+	return proof_hkdf(key, PROOF_KEY, nonce, PROOF_NONCE, info, sizeof(info), out);
 }
 
 bool proof_equal(const uint8_t a[PROOF_MAC], const uint8_t b[PROOF_MAC])

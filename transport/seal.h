@@ -38,11 +38,19 @@ int seal_create(enum seal_kind kind, const uint8_t key[PROOF_KEY], const uint8_t
 void seal_destroy(struct seal *s);
 
 /*
- * The seal of a datagram: `head` is its first head_bytes, in which the seal's own place (WIRE_SEAL_AT) counts as not
- * there, `rest` what follows. Written to its place in `head`. `number` is the datagram's. 0, or -EIO.
+ * The seal of a datagram: `head` is its first head_bytes (WIRE_DATAGRAM_BYTES to WIRE_DATA_BYTES), in which the seal's
+ * own place (WIRE_SEAL_AT) counts as not there, `rest` what follows. Written to its place in `head`.
+ * `number` is the datagram's. 0, or -EIO.
  */
 int seal_make(struct seal *s, uint64_t number, uint8_t *head, size_t head_bytes, const void *rest, size_t rest_bytes);
 /* Is this the seal of a datagram that came as one piece? Takes as long whatever is wrong. */
 bool seal_check(struct seal *s, uint64_t number, const uint8_t *datagram, size_t bytes);
+
+/*
+ * CRC32C (RFC 3720, B.4) of `count` bytes behind those whose CRC is `crc`; 0: there are none. The first is ISA-L's
+ * where the build has it, the second a table's, which is what the first must give. Any thread.
+ */
+uint32_t seal_crc(uint32_t crc, const void *bytes, size_t count);
+uint32_t seal_crc_table(uint32_t crc, const void *bytes, size_t count);
 
 #endif

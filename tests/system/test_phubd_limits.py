@@ -140,6 +140,8 @@ def build_leaking(folder):
     names = ["libcrypto", "libprotobuf-c", "yaml-0.1"]
     if "-DPHUB_VERBS" in flags:
         names.append("libibverbs")
+    if "-DPHUB_ISAL" in flags:
+        names.append("libisal")
     libraries = subprocess.run(["pkg-config", "--libs", *names], capture_output=True, text=True, check=True).stdout.split()
     program = pathlib.Path(folder, "phubd")
     built = subprocess.run([*flags, "-DMAIN_PLANT_LEAK=true", "-o", program, "phub/main.c", "-Wl,--start-group",
