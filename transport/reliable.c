@@ -2,12 +2,14 @@
 /*
  * Connections by name, their times, and what is reported of them.
  */
-#include "transport/reliable_internal.h"
+#include "transport/reliable.h"
 
 #include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "transport/reliable_internal.h"
 
 static const char *const reliable_drop_names[RELIABLE_DROPS] = {
 	[RELIABLE_RUNT] = "runt",

@@ -189,8 +189,8 @@ int wire_decode_datagram(const uint8_t *in, size_t bytes, struct wire_datagram *
 		return rc;
 	data = in[AT_KIND] == WIRE_DATA;
 	number = le_get64(in + AT_NUMBER);
-	if (le_get16(in + AT_DATAGRAM_ZERO) != 0 || number == 0 || data != (number < WIRE_NUMBER_OTHER) ||
-		(!data && le_get64(in + AT_OFFSET) != 0))
+	if (le_get16(in + AT_DATAGRAM_ZERO) != 0 || number % WIRE_NUMBER_OTHER == 0 ||
+		data != (number < WIRE_NUMBER_OTHER) || (!data && le_get64(in + AT_OFFSET) != 0))
 		return -EBADMSG;
 	*out = (struct wire_datagram){
 		.kind = (enum wire_kind)in[AT_KIND],
