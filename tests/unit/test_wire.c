@@ -213,10 +213,11 @@ static const struct wire_datagram datagram_sample = {
 	.conn = 0x11121314,
 	.number = 0x2122232425262728,
 	.offset = 0x31323334,
+	.answers = 0x41424344,
 };
 
-static const uint8_t datagram_bytes[WIRE_DATAGRAM_BYTES] = {
-	1, 1, 0, 0, 0x14, 0x13, 0x12, 0x11, 0x28, 0x27, 0x26, 0x25, 0x24, 0x23, 0x22, 0x21, 0x34, 0x33, 0x32, 0x31};
+static const uint8_t datagram_bytes[WIRE_DATAGRAM_BYTES] = {1, 1, 0, 0, 0x14, 0x13, 0x12, 0x11, 0x28, 0x27, 0x26, 0x25,
+	0x24, 0x23, 0x22, 0x21, 0x34, 0x33, 0x32, 0x31, 0x44, 0x43, 0x42, 0x41};
 
 static const struct kind_case {
 	enum wire_kind kind;
@@ -240,6 +241,7 @@ static struct wire_datagram datagram_of(enum wire_kind kind)
 	if (kind != WIRE_DATA) {
 		d.number |= WIRE_NUMBER_OTHER;
 		d.offset = 0;
+		d.answers = 0;
 	}
 	return d;
 }
@@ -260,6 +262,7 @@ static void assert_datagrams_equal(const struct wire_datagram *a, const struct w
 	assert_int_equal(a->conn, b->conn);
 	assert_int_equal(a->number, b->number);
 	assert_int_equal(a->offset, b->offset);
+	assert_int_equal(a->answers, b->answers);
 }
 
 static void test_datagram_bytes(void **state)
@@ -325,7 +328,7 @@ static void test_datagram_zeros(void **state)
 	for (int k = 0; k < KINDS; k++) {
 		struct wire_datagram d = datagram_of(kinds[k].kind);
 
-		for (int i = 0; i < 6 * 8; i++) {
+		for (int i = 0; i < (d.kind == WIRE_DATA ? 2 : 6) * 8; i++) {
 			wire_encode_datagram(&d, bytes);
 			bytes[zeros[i / 8]] ^= (uint8_t)(1u << i % 8);
 			assert_datagram_refused(bytes, kinds[k].least, -EBADMSG);
