@@ -8,6 +8,7 @@
 #include "phub/base/stats.h"
 #include "aggregation/kernels.h"
 #include "phub/link.h"
+#include "phub/parts.h"
 #include "phub/reply.h"
 #include "phub/stepwise.h"
 
@@ -106,13 +107,7 @@ static void chunk_stage(struct chunk *chunk, struct shard *shard, struct arrival
 
 static void chunk_sum(struct chunk *chunk, struct shard *shard, struct arrival *a, const void *payload)
 {
-	if (!chunk->sum) {
-		assert(shard->sum_free > 0); /* one for every chunk */
-		chunk->sum = shard->sums[--shard->sum_free];
-		shard->kernels->store(chunk->sum, payload, (enum dtype)chunk->dtype, chunk->elements);
-	} else {
-		shard->kernels->add(chunk->sum, payload, (enum dtype)chunk->dtype, chunk->elements);
-	}
+	parts_sum(chunk, shard, payload, 0, chunk->bytes);
 	a->state = ARRIVAL_SUMMED;
 	chunk->summed++;
 	stats_add(&shard->counters.added, 1);
@@ -145,19 +140,22 @@ const void *chunk_clean(struct chunk *chunk, const struct contribution *c)
 {
 	struct shard *shard = c->link->shard;
 	enum dtype dtype = (enum dtype)chunk->dtype;
+	size_t size, elements;
 	ptrdiff_t at;
 
 	if (c->header->type != WIRE_PUSH || shard->spec->nan == NAN_PASS)
 		return c->payload;
-	at = shard->kernels->find_nonfinite(c->payload, dtype, chunk->elements);
+	size = dtype_size(dtype);
+	elements = c->bytes / size;
+	at = shard->kernels->find_nonfinite(c->payload, dtype, elements);
 	if (at < 0)
 		return c->payload;
 	if (shard->spec->nan == NAN_FAIL) {
-		chunk_fail(chunk, c->link, SHARD_FAIL_NAN, c->header->round, (uint64_t)at);
+		chunk_fail(chunk, c->link, SHARD_FAIL_NAN, c->header->round, c->offset / size + (uint64_t)at);
 		return NULL;
 	}
 	stats_add(&shard->counters.nonfinite,
-		shard->kernels->zero_nonfinite(shard->scratch, c->payload, dtype, chunk->elements));
+		shard->kernels->zero_nonfinite(shard->scratch, c->payload, dtype, elements));
 	return shard->scratch;
 }
 
@@ -283,9 +281,7 @@ static void chunk_release(struct chunk *chunk, struct shard *shard)
 		a->slot = NULL;
 		a->round = chunk->round;
 	}
-	if (chunk->sum)
-		shard->sums[shard->sum_free++] = chunk->sum;
-	chunk->sum = NULL;
+	parts_release(chunk, shard);
 	chunk->summed = 0;
 	chunk->arrived = 0;
 	chunk->gradients = 0;
@@ -306,6 +302,7 @@ static void chunk_commit(struct chunk *chunk, struct shard *shard)
 		.stores = chunk_stores(chunk, shard),
 	};
 
+	assert(!chunk->sum || chunk->stored == chunk->bytes); /* each payload in it is all there */
 	if (chunk->kind == ROUND_BROADCAST)
 		chunk_commit_broadcast(chunk, shard, &sum);
 	else
@@ -354,6 +351,19 @@ static int chunk_complete(struct chunk *chunk, const struct contribution *c, con
 	}
 	chunk_commit(chunk, shard);
 	return 0;
+}
+
+void chunk_full(struct chunk *chunk, const struct link *link)
+{
+	struct shard *shard = link->shard;
+	int rc = chunk_ready(chunk, shard);
+
+	if (rc == -ESTALE)
+		chunk_fail(chunk, link, SHARD_FAIL_HYPER_OLD, chunk->round, chunk->hyper);
+	else if (rc == -EAGAIN)
+		chunk_park(chunk, shard);
+	else
+		chunk_commit(chunk, shard);
 }
 
 static void chunk_retry_one(struct chunk *chunk, struct shard *shard)
@@ -417,8 +427,8 @@ void chunk_forget(struct chunk *chunk, const struct link *link)
 		chunk->parked = false;
 		shard->parked_count--;
 	}
-	if (--chunk->arrived > 0)
-		return;
+	if (--chunk->arrived > 0 || chunk->sum)
+		return; /* others have come, or parts of theirs */
 	chunk_close(chunk, shard);
 	chunk->kind = ROUND_OPEN;
 }
@@ -444,6 +454,8 @@ static int chunk_repeat(struct chunk *chunk, const struct contribution *c)
 {
 	struct shard *shard = c->link->shard;
 
+	if (!c->last)
+		return 0; /* with the last of its parts */
 	if (c->header->round == chunk->round || c->header->round + 1 == chunk->round)
 		stats_add(&shard->counters.dropped[DROP_DUPLICATE], 1);
 	else
@@ -478,22 +490,54 @@ static int chunk_judge(const struct chunk *chunk, const struct contribution *c)
 	return 0;
 }
 
+/* A contribution that belongs to the round: its first part, or all of it. */
+static void chunk_begin(struct chunk *chunk, const struct contribution *c)
+{
+	struct arrival *a = &chunk->arrivals[c->link->rank];
+
+	if (chunk->kind == ROUND_OPEN) {
+		chunk_open(chunk, c->link->shard, c->now_ns);
+		chunk->kind = c->header->type == WIRE_PUSH ? ROUND_GRADIENT : ROUND_BROADCAST;
+		chunk->hyper = c->header->hyper;
+	}
+	a->priority = c->header->priority;
+	a->hyper = c->header->hyper;
+	chunk->gradients += c->header->type == WIRE_PULL ? 0 : c->header->count;
+}
+
+/* What has come whole: adds, keeps or commits it. Returns 1 when its slot is kept. */
+static int chunk_take(struct chunk *chunk, const struct contribution *c, const void *payload)
+{
+	void *slot = payload == c->payload ? c->slot : NULL; /* a cleaned copy cannot be held */
+
+	chunk->arrived++;
+	if (chunk->arrived == c->link->shard->spec->world)
+		return chunk_complete(chunk, c, payload, slot);
+	return chunk_absorb(chunk, c, payload, slot);
+}
+
 int chunk_add(struct chunk *chunk, const struct contribution *c)
 {
-	struct shard *shard = c->link->shard;
-	struct arrival *a = &chunk->arrivals[c->link->rank];
-	const void *payload, *slot;
-	int failure;
+	const struct arrival *a = &chunk->arrivals[c->link->rank];
+	bool part = parts_is(c);
+	int failure = 0, more = 0;
+	const void *payload;
 
-	if (spec_stepwise(shard->spec) && chunk->weights)
+	if (spec_stepwise(c->link->shard->spec) && chunk->weights)
 		return stepwise_add(chunk, c);
 	if (c->header->round > chunk->round)
 		return c->header->round == 1 && chunk->round == 0
 			       ? (chunk_fail(chunk, c->link, SHARD_FAIL_NO_WEIGHTS, 1, 0), 0)
 			       : -EPROTO;
-	if (c->header->round < chunk->round || a->state != ARRIVAL_NONE)
-		return chunk_repeat(chunk, c);
-	failure = chunk_judge(chunk, c);
+	if (part || a->state == ARRIVAL_PARTIAL)
+		more = parts_check(chunk, c);
+	if (more < 0)
+		return more;
+	if (!more) {
+		if (c->header->round < chunk->round || a->state != ARRIVAL_NONE)
+			return chunk_repeat(chunk, c);
+		failure = chunk_judge(chunk, c);
+	}
 	if (failure) {
 		chunk_fail(chunk, c->link, (enum shard_failure)failure, c->header->round,
 			failure == SHARD_FAIL_HYPER ? c->header->hyper : (uint64_t)c->header->type);
@@ -502,18 +546,10 @@ int chunk_add(struct chunk *chunk, const struct contribution *c)
 	payload = chunk_clean(chunk, c);
 	if (!payload && c->header->type != WIRE_PULL)
 		return 0;
-	slot = payload == c->payload ? c->slot : NULL; /* a cleaned copy cannot be held */
-
-	if (chunk->kind == ROUND_OPEN) {
-		chunk_open(chunk, shard, c->now_ns);
-		chunk->kind = c->header->type == WIRE_PUSH ? ROUND_GRADIENT : ROUND_BROADCAST;
-		chunk->hyper = c->header->hyper;
-	}
-	a->priority = c->header->priority;
-	a->hyper = c->header->hyper;
-	chunk->arrived++;
-	chunk->gradients += c->header->type == WIRE_PULL ? 0 : c->header->count;
-	if (chunk->arrived == shard->spec->world)
-		return chunk_complete(chunk, c, payload, slot);
-	return chunk_absorb(chunk, c, payload, slot);
+	if (!more)
+		chunk_begin(chunk, c);
+	if (!part)
+		return chunk_take(chunk, c, payload);
+	parts_add(chunk, c, payload);
+	return 0;
 }

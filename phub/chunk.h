@@ -11,6 +11,7 @@
  *          v
  *      committed  ---- the result is replied to all contributors; the next round collects
  *
+ * A payload may come in parts (parts.c), which are added one by one; it has come when the last of them has.
  * A commit that lacks something (hyper-parameters still in the mail, a reply of the previous round still being sent
  * from the result) is parked and tried again when that comes. With sync ssp or async there is nothing to collect:
  * each push is a step (stepwise.c).
@@ -32,12 +33,13 @@ struct shard;
 
 /* What became of a contributor's payload in the round that is being collected. */
 enum arrival_state {
-	ARRIVAL_NONE,   /* has not come yet */
-	ARRIVAL_SUMMED, /* is in chunk->sum */
-	ARRIVAL_HELD,   /* lies in a transport's slot, which is kept until the commit */
-	ARRIVAL_STAGED, /* was copied, because the order of the sum is fixed and it came early */
-	ARRIVAL_EMPTY,  /* a pull: takes part in a broadcast without bringing anything */
-	ARRIVAL_PARKED, /* stepwise: a push that waits for its hyper-parameters, in its own result row */
+	ARRIVAL_NONE,    /* has not come yet */
+	ARRIVAL_PARTIAL, /* some parts of it are in chunk->sum: still missing */
+	ARRIVAL_SUMMED,  /* is in chunk->sum */
+	ARRIVAL_HELD,    /* lies in a transport's slot, which is kept until the commit */
+	ARRIVAL_STAGED,  /* was copied, because the order of the sum is fixed and it came early */
+	ARRIVAL_EMPTY,   /* a pull: takes part in a broadcast without bringing anything */
+	ARRIVAL_PARKED,  /* stepwise: a push that waits for its hyper-parameters, in its own result row */
 };
 
 /* One contributor of one chunk. */
@@ -46,6 +48,8 @@ struct arrival {
 	void *slot;          /* HELD: what the transport wants back */
 	uint64_t round;      /* stepwise: the last round this rank pushed */
 	uint32_t hyper;      /* the version its push named */
+	uint32_t seq;        /* PARTIAL: of the message whose parts are taken */
+	uint32_t bytes;      /* PARTIAL: so many of them have come */
 	uint8_t state;       /* enum arrival_state */
 	uint8_t sends;       /* replies to this rank that its queue still reads from */
 	bool due;            /* its reply waits in the link's heap */
@@ -67,17 +71,19 @@ struct chunk {
 	uint16_t group;        /* parameter group */
 	uint8_t dtype;         /* enum dtype, of a payload */
 	uint8_t kind;          /* enum round_kind */
-	uint32_t arrived;      /* contributors that have come */
-	uint32_t gradients;    /* in those contributions: what a mean divides by */
-	uint32_t summed;       /* contributors whose payload is in `sum`; reproducible: ranks below this are */
+	uint32_t arrived;      /* contributors that have come, with all their parts */
+	uint32_t gradients;    /* in those contributions and the partial ones: what a mean divides by */
+	uint32_t summed;       /* contributors whose whole payload is in `sum`; reproducible: ranks below this are */
+	uint32_t stored;       /* bytes of a payload for which `sum` has values; when it has all, `map` says nothing */
 	uint32_t sends;        /* replies of the last round that a queue still reads from */
 	uint32_t hyper;        /* the version that this round wants */
 	bool weights;          /* has first weights, or needs none */
 	bool parked;           /* all have come, but the commit lacks something */
 	uint32_t newer, older; /* neighbours in the shard's list of open chunks, by age; CHUNK_NONE at the ends */
-	float *sum;            /* fp32 accumulator while `summed` > 0, from the shard's pool; else NULL */
-	uint8_t *result;       /* in the job's result region; row r of stepwise jobs is at r * plan.region_bytes */
-	float *weight;         /* master weights; the result itself when that is fp32 and bsp; NULL without optimizer */
+	float *sum;      /* fp32 accumulator, from the shard's pool while payloads or parts are in it; else NULL */
+	uint64_t *map;   /* with `sum`, where parts may come: which of its blocks have values (parts.h) */
+	uint8_t *result; /* in the job's result region; row r of stepwise jobs is at r * plan.region_bytes */
+	float *weight;   /* master weights; the result itself when that is fp32 and bsp; NULL without optimizer */
 	float *state[OPTIMIZER_STATE_MAX];
 	struct arrival *arrivals; /* [world] */
 };
@@ -172,7 +178,8 @@ struct shard {
 	struct span *spans; /* [chunk_count], for conn_spec */
 	struct link *links; /* [world] */
 	struct hypers hypers;
-	float **sums; /* pool of accumulators, last in first out so that they stay in cache */
+	float **sums;    /* pool of accumulators, last in first out so that they stay in cache */
+	uint64_t **maps; /* that go with them; NULL when the job takes no parts */
 	uint32_t sum_free, sum_count;
 	uint8_t **stages; /* pool of staging buffers (reproducible), likewise */
 	uint32_t stage_free, stage_count;
@@ -196,20 +203,25 @@ struct shard {
 	struct shard_counters counters;
 };
 
-/* A message that receive.c has checked: it is of this shard, link and epoch, and its length is the chunk's. */
+/*
+ * A message, or a part of one, that receive.c has checked: it is of this shard, link and epoch, its length is the
+ * chunk's, and the part lies within it.
+ */
 struct contribution {
 	struct link *link;
 	const struct wire_header *header;
 	const void *payload;
-	void *slot; /* NULL when the payload may not be kept */
+	uint32_t offset, bytes; /* of the message, at `payload`; 0 and all but for a part */
+	bool last;              /* with it, all of the message has come */
+	void *slot;             /* NULL when the payload may not be kept */
 	uint64_t now_ns;
 };
 
 /*
  * Takes one contribution. Returns 1 when the payload is kept (its slot is released at the commit), 0 when it may be
  * reused at once: it was summed, staged, or dropped and counted. -EPROTO when no honest worker sends this (a round
- * from the future): the caller closes the connection. A failure of the job is told to control and leaves the shard
- * `failed`.
+ * from the future; parts of one message that differ): the caller closes the connection. A failure of the job is told to
+ * control and leaves the shard `failed`.
  */
 int chunk_add(struct chunk *chunk, const struct contribution *c);
 
@@ -230,13 +242,15 @@ void chunk_forget(struct chunk *chunk, const struct link *link);
 /* Marks the shard failed and tells control. Only the first failure is told. */
 void chunk_fail(struct chunk *chunk, const struct link *link, enum shard_failure what, uint64_t round, uint64_t detail);
 
-/* For stepwise.c alone: the list of open chunks, oldest first; a payload after the job's policy on NaN and infinity
- * (NULL: the job has failed by it); the scalars of the chunk's next step with a version that is there. */
+/* For stepwise.c and parts.c alone: the list of open chunks, oldest first; a payload after the job's policy on NaN and
+ * infinity (NULL: the job has failed by it); the scalars of the chunk's next step with a version that is there. */
 void chunk_open(struct chunk *chunk, struct shard *shard, uint64_t now_ns);
 void chunk_close(struct chunk *chunk, struct shard *shard);
 const void *chunk_clean(struct chunk *chunk, const struct contribution *c);
 const struct optimizer_coef *chunk_coef(
 	const struct chunk *chunk, struct shard *shard, uint32_t rank, uint32_t version);
+/* The last contribution has come, and is in the sum: commits, or parks the commit. */
+void chunk_full(struct chunk *chunk, const struct link *link);
 
 /* The chunk's index among those of its shard. */
 static inline uint32_t chunk_local(const struct shard *shard, const struct chunk *chunk)

@@ -191,7 +191,7 @@ static bool core_is_missing(const struct shard *shard, const struct chunk *chunk
 {
 	if (spec_stepwise(shard->spec) && chunk->weights)
 		return stepwise_missing(chunk, shard, rank);
-	return chunk->arrivals[rank].state == ARRIVAL_NONE;
+	return chunk->arrivals[rank].state == ARRIVAL_NONE || chunk->arrivals[rank].state == ARRIVAL_PARTIAL;
 }
 
 static void core_list_missing(const struct shard *shard, const struct chunk *chunk, struct mail *mail)

@@ -110,7 +110,10 @@ void link_close(struct link *link)
 	link->reply_count = 0;
 	if (shard->stage == SHARD_CLOSING)
 		return; /* all chunks are swept now */
-	/* Mapped memory stays until the shard is detached: what lies there still counts. */
+	/*
+	 * Mapped memory stays until the shard is detached: what lies there still counts. Parts that came stay in their
+	 * sums, which are never committed: the rest of them does not come, by this connection or another (parts.c).
+	 */
 	if (link->queue->hold_max != UINT_MAX)
 		link_forget_held(link);
 	if (!out && link->held == 0)
@@ -139,14 +142,19 @@ uint32_t link_credit(const struct link *link)
 
 int link_count(struct link *link, uint32_t seq)
 {
-	if (!link->queue->lossy) {
+	const struct queue *q = link->queue;
+
+	if (!q->lossy && !q->unordered) {
 		if (seq != link->seq_max + 1 || wire_after(seq, link->credit_told))
 			return -EPROTO;
 		link->seq_max = seq;
 		return 0;
 	}
-	if (wire_after(seq, link->credit_told))
+	if (wire_after(seq, link->credit_told)) {
+		if (!q->lossy)
+			return -EPROTO;
 		link->credit_due = true; /* a probe: a grant of ours was lost */
+	}
 	if (wire_after(seq, link->seq_max))
 		link->seq_max = seq;
 	return 0;

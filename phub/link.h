@@ -30,8 +30,8 @@ bool link_sweep(struct shard *shard);
 void link_release(struct link *link, void *slot);
 
 /*
- * A message with this seq came: 0, or -EPROTO when the worker sends beyond its credit (or again) where nothing gets
- * lost.
+ * All of a message with this seq came: 0, or -EPROTO when the worker sends beyond its credit where nothing gets lost,
+ * or not in its order where there is one.
  */
 int link_count(struct link *link, uint32_t seq);
 

@@ -72,29 +72,52 @@ static int receive_check(const struct link *link, const struct wire_header *h)
 	return 0;
 }
 
-/* Returns 1 when the payload's slot is kept, 0 when it may go, -EPROTO or -ENOENT to end the connection. */
+/* Is it a whole message, or a part such as this job takes? It is our own transport that says what it has. */
+static bool receive_fits(const struct link *link, const struct event *e)
+{
+	uint32_t length = e->header.length;
+
+	if (e->bytes == length)
+		return e->offset == 0 && e->last;
+	return spec_parts(link->shard->spec) && !e->slot && e->bytes > 0 && e->offset < length &&
+	       e->bytes <= length - e->offset && e->offset % TRANSPORT_PART_ALIGN == 0 &&
+	       (e->bytes % TRANSPORT_PART_ALIGN == 0 || e->bytes == length - e->offset);
+}
+
+/*
+ * Returns 1 when the payload's slot is kept, 0 when it may go, -EPROTO or -ENOENT to end the connection. A message in
+ * parts is counted once, with its last one.
+ */
 static int receive_message(struct link *link, const struct event *e, uint64_t now_ns)
 {
 	struct shard *shard = link->shard;
 	const struct contribution c = {
-		.link = link, .header = &e->header, .payload = e->payload, .slot = e->slot, .now_ns = now_ns};
+		.link = link,
+		.header = &e->header,
+		.payload = e->payload,
+		.offset = e->offset,
+		.bytes = e->bytes,
+		.last = e->last,
+		.slot = e->slot,
+		.now_ns = now_ns,
+	};
 	int rc = receive_check(link, &e->header);
 
 	if (rc < 0 && rc != -ESTALE)
 		return rc;
-	if (link_count(link, e->header.seq) < 0)
+	if (!receive_fits(link, e) || (e->last && link_count(link, e->header.seq) < 0))
 		return -EPROTO;
 	if (rc == 0)
 		shard->chunks[e->header.chunk].arrivals[link->rank].serial = (uint8_t)link->serial;
 	if (rc == -ESTALE || shard->failed) {
-		stats_add(&shard->counters.dropped[rc == -ESTALE ? DROP_EPOCH : DROP_FAILED], 1);
-		if (rc == 0 && shard->stage == SHARD_DRAINING)
+		stats_add(&shard->counters.dropped[rc == -ESTALE ? DROP_EPOCH : DROP_FAILED], e->last);
+		if (rc == 0 && e->last && shard->stage == SHARD_DRAINING)
 			chunk_answer_again(&shard->chunks[e->header.chunk], link, e->header.round);
 		return 0;
 	}
-	stats_add(&shard->counters.messages, 1);
-	stats_add(&link->pushes, 1);
-	stats_add(&shard->counters.bytes, e->header.length);
+	stats_add(&shard->counters.messages, e->last);
+	stats_add(&link->pushes, e->last);
+	stats_add(&shard->counters.bytes, e->bytes);
 	return chunk_add(&shard->chunks[e->header.chunk], &c);
 }
 

@@ -46,6 +46,12 @@ static inline bool spec_stepwise(const struct spec *s)
 	return s->sync != SYNC_BSP;
 }
 
+/* Can pushes be summed in the parts that they come in? Where each is a step, or waits for its turn, it comes whole. */
+static inline bool spec_parts(const struct spec *s)
+{
+	return s->sync == SYNC_BSP && !s->reproducible;
+}
+
 /*
  * Is this a job that the box can run? Looks at all but the plan; its numbers may come straight from the wire. 0, or
  * -EINVAL or -ENOTSUP with what is wrong and what is allowed in `e`. Any thread.

@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "phub/base/cpu.h"
+#include "phub/parts.h"
 
 #define STORE_ALIGN       64u
 #define STORE_CHUNK_ALIGN 4096u
@@ -94,6 +95,7 @@ static void store_place_tables(
 	shard->links = store_take(at, world * sizeof(struct link), STORE_ALIGN);
 	shard->sums = store_take(at, chunks * sizeof(float *), STORE_ALIGN);
 	shard->stages = store_take(at, store_stages(spec, share) * sizeof(uint8_t *), STORE_ALIGN);
+	shard->maps = spec_parts(spec) ? store_take(at, chunks * sizeof(uint64_t *), STORE_ALIGN) : NULL;
 	shard->sources = store_take(at, world * sizeof(void *), STORE_ALIGN);
 	shard->scratch = store_take(at, share->bytes_max, STORE_ALIGN);
 	replies = store_take(at, world * chunks * sizeof(*replies), STORE_ALIGN);
@@ -115,6 +117,8 @@ static void store_place_buffers(
 	uint64_t stage_bytes = store_align(share->bytes_max, STORE_ALIGN);
 	uint8_t *sum = store_take(at, share->chunk_count * sum_bytes, STORE_CHUNK_ALIGN);
 	uint8_t *stage = store_take(at, stages * stage_bytes, STORE_ALIGN);
+	uint64_t map_bytes = store_align(parts_map_words(share->bytes_max) * sizeof(uint64_t), STORE_ALIGN);
+	uint8_t *map = spec_parts(spec) ? store_take(at, share->chunk_count * map_bytes, STORE_ALIGN) : NULL;
 
 	if (!at->base)
 		return;
@@ -122,6 +126,8 @@ static void store_place_buffers(
 		shard->sums[i] = (float *)(void *)(sum + i * sum_bytes);
 	for (uint64_t i = 0; i < stages; i++)
 		shard->stages[i] = stage + i * stage_bytes;
+	for (uint32_t i = 0; map && i < share->chunk_count; i++)
+		shard->maps[i] = (uint64_t *)(void *)(map + i * map_bytes);
 }
 
 static void store_place_chunk(

@@ -215,6 +215,7 @@ static void generation_fill_links(struct generation *g, const struct job *job)
 				.result = &g->store.result,
 				.group = shard,
 				.group_conns = job->world,
+				.parts = spec_parts(&g->spec),
 			};
 	}
 }

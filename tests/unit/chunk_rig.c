@@ -5,6 +5,7 @@
 #include "tests/unit/chunk_rig.h"
 
 #include "aggregation/dispatch.h"
+#include "phub/core.h"
 #include "phub/link.h"
 
 #include <setjmp.h>
@@ -70,6 +71,7 @@ struct bench *bench_new(void)
 
 	assert_non_null(b);
 	b->chunk_count = 1;
+	b->elements = CHUNK_ELEMENTS;
 	b->spec.group_count = 1;
 	b->conn_spec.window = 4;
 	b->spec.groups[0] = bench_sgd;
@@ -84,8 +86,8 @@ void bench_open(struct bench *b, uint32_t world, unsigned hold_max)
 	char text[200];
 
 	for (uint32_t i = 0; i < b->chunk_count; i++) {
-		b->keys[i].elements = CHUNK_ELEMENTS;
-		b->keys[i].dtype = DTYPE_F32;
+		b->keys[i].elements = b->elements;
+		b->keys[i].dtype = (uint8_t)b->dtype;
 		b->keys[i].alone = true;
 	}
 	b->spec.world = world;
@@ -118,6 +120,7 @@ void bench_close(struct bench *b)
 		assert_int_equal(b->shard->links[rank].held, 0);
 	}
 	assert_int_equal(b->fake.queue.held, 0);
+	assert_int_equal(core_balance(b->shard, NULL), 0);
 	assert_true(b->shard->counters.slots_kept == b->shard->counters.slots_released);
 	assert_true(b->shard->counters.sends == b->shard->counters.sends_done);
 	store_destroy(&b->store);
@@ -154,11 +157,39 @@ int bench_push(struct bench *b, uint32_t rank, enum wire_type type, uint64_t rou
 		.link = &b->shard->links[rank],
 		.header = &h,
 		.payload = type == WIRE_PULL ? NULL : b->data[rank],
+		.bytes = h.length,
+		.last = true,
 		.slot = slot ? b->data[rank] : NULL,
 		.now_ns = ++b->now,
 	};
 
 	assert_int_equal(link_count(c.link, h.seq), 0);
+	return chunk_add(b->chunk, &c);
+}
+
+int bench_part(struct bench *b, enum wire_type type, uint64_t round, const struct part *part)
+{
+	struct wire_header h = {
+		.type = type,
+		.length = b->chunk->bytes,
+		.chunk = chunk_local(b->shard, b->chunk),
+		.rank = part->rank,
+		.round = round,
+		.count = 1,
+		.seq = part->seq,
+		.epoch = 1,
+		.priority = b->priority,
+	};
+	struct contribution c = {
+		.link = &b->shard->links[part->rank],
+		.header = &h,
+		.payload = (const uint8_t *)b->data[part->rank] + part->offset,
+		.offset = part->offset,
+		.bytes = part->bytes,
+		.last = part->last,
+		.now_ns = ++b->now,
+	};
+
 	return chunk_add(b->chunk, &c);
 }
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A job on one core without a network, for test_chunk.c and test_reply.c: pushes are handed over one by
+ * A job on one core without a network, for test_chunk.c, test_parts.c and test_reply.c: pushes are handed over one by
  * one, and a fake queue records what the core replies and takes as much as the test says.
  */
 #ifndef PHUB_TESTS_UNIT_CHUNK_RIG_H
@@ -29,13 +29,15 @@ struct fake {
 	unsigned released;
 };
 
-/* bench_new() says: one chunk, one parameter group with bench_sgd, a window of 4. What else a test wants is set before
- * bench_open(). */
+/* bench_new() says: one chunk of fp32, one parameter group with bench_sgd, a window of 4. What else a test wants is set
+ * before bench_open(). */
 struct bench {
 	struct fake fake;
 	struct spec spec;
 	struct chunk_key keys[BENCH_CHUNKS_MAX]; /* a chunk each; `group` is the test's */
 	uint32_t chunk_count;
+	uint32_t elements; /* of each chunk */
+	enum dtype dtype;
 	uint16_t core_of_chunk[BENCH_CHUNKS_MAX];
 	enum store_results results; /* how the store is made */
 	struct store store;
@@ -46,7 +48,7 @@ struct bench {
 	uint32_t seq[BENCH_WORLD_MAX];
 	uint16_t priority; /* of the next pushes */
 	uint64_t now;
-	float data[BENCH_WORLD_MAX][CHUNK_ELEMENTS];
+	float data[BENCH_WORLD_MAX][CHUNK_ELEMENTS]; /* payloads, whatever the dtype */
 };
 
 /* Plain sgd with a learning rate of 0.5: version 0 of group 0. */
@@ -59,6 +61,12 @@ void bench_close(struct bench *b);
 
 /* One contribution of data[rank], of which a slot may be kept: what chunk_add() says. */
 int bench_push(struct bench *b, uint32_t rank, enum wire_type type, uint64_t round, uint32_t hyper, bool slot);
+/* So many bytes at this offset of a message with this seq, of which `last` is the last part: the same. */
+struct part {
+	uint32_t rank, seq, offset, bytes;
+	bool last;
+};
+int bench_part(struct bench *b, enum wire_type type, uint64_t round, const struct part *part);
 void bench_push_all(struct bench *b, uint64_t round, uint32_t hyper, bool slot);
 /* Completes all that was sent, as a queue would at its next poll. */
 void bench_complete(struct bench *b);

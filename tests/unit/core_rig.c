@@ -167,7 +167,16 @@ struct event *stand_message(struct stand *s, uint32_t rank, uint32_t chunk, uint
 		.round = round,
 		.count = 1,
 		.seq = ++s->seq[rank]};
+	event_whole(e);
 	return e;
+}
+
+void stand_part(struct event *e, uint32_t offset, uint32_t bytes, bool last)
+{
+	e->payload = (const uint8_t *)e->payload + offset;
+	e->offset = offset;
+	e->bytes = bytes;
+	e->last = last;
 }
 
 void stand_push(struct stand *s, uint32_t rank, uint32_t chunk, bool slot)

@@ -9,7 +9,7 @@
 #include "phub/core.h"
 #include "phub/store.h"
 
-enum { STAND_WORLD = 2, STAND_ELEMENTS = 16, STAND_SENT_MAX = 64, STAND_EVENTS_MAX = 16 };
+enum { STAND_WORLD = 2, STAND_ELEMENTS = 48, STAND_SENT_MAX = 64, STAND_EVENTS_MAX = 16 };
 
 /* The queue. Credits of the job's own epoch are not remembered in `sent`. */
 struct script {
@@ -49,6 +49,8 @@ void stand_mail(struct stand *s, struct mail mail);
 /* An event for the next step; a message that an honest worker sends, to be spoilt. */
 void stand_event(struct stand *s, uint32_t rank, enum event_type type);
 struct event *stand_message(struct stand *s, uint32_t rank, uint32_t chunk, uint64_t round, bool slot);
+/* The message comes in parts: this event is one of them. */
+void stand_part(struct event *e, uint32_t offset, uint32_t bytes, bool last);
 /* A push of round 1 comes, and is handled. `slot`: it may be held. */
 void stand_push(struct stand *s, uint32_t rank, uint32_t chunk, bool slot);
 void stand_steps(struct stand *s, unsigned count);

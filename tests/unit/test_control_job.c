@@ -111,6 +111,29 @@ static void test_start(void **state)
 	team_close(&t);
 }
 
+/* Only where a push waits for the others, and not for its turn. */
+static void test_who_takes_parts(void **state)
+{
+	static const struct rig_job jobs[] = {
+		{.generation = 1, .optimizer = 1, .lr = 0.1},
+		{.generation = 1, .reproducible = true},
+		{.generation = 1, .optimizer = 1, .lr = 0.1, .sync = 1},
+		{.generation = 1, .optimizer = 1, .lr = 0.1, .sync = 2},
+	};
+
+	(void)state;
+	for (unsigned i = 0; i < sizeof(jobs) / sizeof(jobs[0]); i++) {
+		struct team t;
+
+		team_open(&t, 2, 1, NULL);
+		team_start(&t, &jobs[i], 1, 16);
+		for (uint32_t rank = 0; rank < 2; rank++)
+			assert_int_equal(
+				generation_link(t.rig.box->control.jobs->generation, rank, 0)->spec.parts, i == 0);
+		team_close(&t);
+	}
+}
+
 static void test_keys_in_pieces(void **state)
 {
 	struct rig_job job = {.generation = 1};
@@ -728,6 +751,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_start),
+		cmocka_unit_test(test_who_takes_parts),
 		cmocka_unit_test(test_keys_in_pieces),
 		cmocka_unit_test(test_bad_tables),
 		cmocka_unit_test(test_mismatch),

@@ -94,6 +94,20 @@ static void test_stalls_are_told(void **state)
 	finish(s);
 }
 
+/* Of whom only some parts have come, the rest is missing. */
+static void test_parts_that_stay_away_are_told(void **state)
+{
+	struct stand *s = stand_open(2, 0, false);
+
+	(void)state;
+	s->script.queue.unordered = true;
+	stand_part(stand_message(s, 1, 1, 1, false), 0, TRANSPORT_PART_ALIGN, false);
+	stand_push(s, 0, 1, false);
+	wait_ns(s, CORE_STALL_NS);
+	expect_stall(s, 1, 1ull << 1);
+	finish(s);
+}
+
 static void test_a_failure_is_told_later(void **state)
 {
 	struct stand *s = stand_open(1, 0, false);
@@ -173,6 +187,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_stalls_are_told),
+		cmocka_unit_test(test_parts_that_stay_away_are_told),
 		cmocka_unit_test(test_a_failure_is_told_later),
 		cmocka_unit_test(test_versions_are_kept),
 	};

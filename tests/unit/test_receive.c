@@ -49,6 +49,7 @@ static void test_old_messages_are_dropped(void **state)
 	e = stand_message(s, 1, 0, 1, false); /* of another table: its length says nothing */
 	e->header.generation--;
 	e->header.length += 4;
+	event_whole(e);
 	stand_steps(s, 1);
 	assert_int_equal(s->shard->counters.dropped[DROP_EPOCH], 3);
 	assert_int_equal(s->shard->counters.messages, 0);
@@ -174,9 +175,12 @@ static void test_impossible_messages_end_their_connection(void **state)
 	(void)state;
 	for (unsigned i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
 		struct stand *s = stand_open(2, 8, false);
+		struct event *e;
 		struct mail mail;
 
-		cases[i].spoil(&stand_message(s, 1, 0, 1, true)->header);
+		e = stand_message(s, 1, 0, 1, true);
+		cases[i].spoil(&e->header);
+		event_whole(e);
 		stand_steps(s, 1);
 		assert_true(s->script.dropped[1]);
 		assert_false(s->script.dropped[0]);
@@ -191,6 +195,166 @@ static void test_impossible_messages_end_their_connection(void **state)
 		assert_int_equal(mail.value, cases[i].error);
 		finish(s);
 	}
+}
+
+/* ---- messages in parts ---- */
+
+enum { PART = TRANSPORT_PART_ALIGN };
+
+static struct stand *stand_open_parts(uint32_t chunks)
+{
+	struct stand *s = stand_open(chunks, 0, false);
+
+	assert_int_equal(sizeof(s->data), 3 * PART);
+	s->script.queue.unordered = true;
+	return s;
+}
+
+/* One part of rank 1's message with this seq comes. */
+static struct event *stand_part_of(struct stand *s, uint32_t chunk, uint32_t seq, uint32_t part, bool last)
+{
+	struct event *e = stand_message(s, 1, chunk, 1, false);
+
+	e->header.seq = seq;
+	stand_part(e, part * PART, PART, last);
+	return e;
+}
+
+/* They count as one message, when it has come, in whatever order; their bytes as they come. */
+static void test_parts_are_one_message(void **state)
+{
+	struct stand *s = stand_open_parts(3);
+	struct link *link = &s->shard->links[1];
+	const float *result = (const float *)(const void *)s->shard->chunks[1].result;
+
+	(void)state;
+	for (unsigned i = 0; i < STAND_ELEMENTS; i++)
+		s->data[i] = (float)i;
+	stand_part_of(s, 0, 1, 2, false);
+	stand_part_of(s, 1, 2, 1, false);
+	stand_part_of(s, 1, 2, 0, false);
+	stand_steps(s, 1);
+	assert_int_equal(s->shard->counters.messages, 0);
+	assert_int_equal(s->shard->counters.bytes, 3 * PART);
+	assert_int_equal(link->seq_max, 0);
+	stand_part_of(s, 1, 2, 2, true);
+	stand_steps(s, 1);
+	assert_int_equal(s->shard->counters.messages, 1);
+	assert_int_equal(link->pushes, 1);
+	assert_int_equal(link->seq_max, 2);
+	assert_int_equal(s->shard->chunks[0].arrived, 0);
+	assert_int_equal(s->shard->chunks[1].arrived, 1);
+	stand_part_of(s, 0, 1, 1, false);
+	stand_part_of(s, 0, 1, 0, true);
+	stand_steps(s, 1);
+	assert_int_equal(s->shard->counters.messages, 2);
+	assert_int_equal(s->shard->counters.bytes, 6 * PART);
+	assert_int_equal(link->seq_max, 2);
+	assert_false(s->script.dropped[1]);
+	stand_push(s, 0, 1, false);
+	for (unsigned i = 0; i < STAND_ELEMENTS; i++)
+		assert_true(result[i] == 2 * (float)i);
+	finish(s);
+}
+
+/* In any order, but not beyond what it was told that it may. */
+static void test_credits_bound_what_has_no_order(void **state)
+{
+	static const uint32_t seqs[] = {8, 3, 1, 9};
+	struct stand *s = stand_open_parts(4);
+
+	(void)state;
+	for (uint32_t i = 0; i < 4; i++) {
+		s->shard->links[1].credit_told = 8;
+		assert_false(s->script.dropped[1]);
+		stand_message(s, 1, i, 1, false)->header.seq = seqs[i];
+		stand_steps(s, 1);
+		assert_int_equal(s->script.dropped[1], i == 3);
+	}
+	assert_int_equal(s->shard->counters.messages, 3);
+	assert_int_equal(s->shard->links[1].seq_max, 8);
+	assert_int_equal(s->core->counters.protocol_errors, 1);
+	finish(s);
+}
+
+/* Old ones, and those of a job that has failed. */
+static void test_parts_are_dropped_as_one_message(void **state)
+{
+	struct stand *s = stand_open_parts(1);
+
+	(void)state;
+	for (uint32_t i = 0; i < 3; i++)
+		stand_part_of(s, 0, 1, i, i == 2)->header.epoch--;
+	stand_steps(s, 1);
+	assert_int_equal(s->shard->counters.dropped[DROP_EPOCH], 1);
+	assert_int_equal(s->shard->links[1].seq_max, 1);
+	stand_part_of(s, 0, 2, 0, false);
+	stand_steps(s, 1);
+	s->shard->failed = true;
+	stand_part_of(s, 0, 2, 1, false);
+	stand_part_of(s, 0, 2, 2, true);
+	stand_steps(s, 1);
+	assert_int_equal(s->shard->counters.dropped[DROP_FAILED], 1);
+	assert_int_equal(s->shard->counters.messages, 0);
+	assert_int_equal(s->shard->links[1].seq_max, 2);
+	assert_false(s->script.dropped[1]);
+	finish(s);
+}
+
+static void test_impossible_parts_end_their_connection(void **state)
+{
+	static const struct {
+		uint32_t offset, bytes;
+		bool last, slot, ordered_sum;
+	} cases[] = {
+		{32, PART, false, false, false},              /* begins between blocks */
+		{0, PART + 32, false, false, false},          /* ends there, and the message goes on */
+		{3 * PART, PART, false, false, false},        /* behind its end */
+		{2 * PART, 2 * PART, false, false, false},    /* beyond it */
+		{UINT32_MAX - 63, PART, false, false, false}, /* far */
+		{PART, UINT32_MAX - 63, false, false, false}, {PART, 0, false, false, false}, /* nothing */
+		{PART, 3 * PART, true, false, false}, /* all of it, but not where it begins */
+		{0, 3 * PART, false, false, false},   /* and more to come */
+		{0, 4 * PART, true, false, false}, {0, PART, true, false, false}, /* the last part comes first */
+		{0, PART, false, true, false},                                    /* to be held */
+		{0, PART, false, false, true},                                    /* to a job that sums in order */
+	};
+
+	(void)state;
+	for (unsigned i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		struct stand *s = stand_open_parts(1);
+		struct event *e;
+
+		s->spec.reproducible = cases[i].ordered_sum;
+		e = stand_message(s, 1, 0, 1, cases[i].slot);
+		stand_part(e, cases[i].offset, cases[i].bytes, cases[i].last);
+		e->payload = s->data;
+		stand_steps(s, 1);
+		assert_true(s->script.dropped[1]);
+		assert_int_equal(s->script.released, cases[i].slot);
+		assert_int_equal(s->core->counters.protocol_errors, 1);
+		assert_null(s->shard->chunks[0].sum);
+		assert_int_equal(s->shard->open_oldest, CHUNK_NONE);
+		finish(s);
+	}
+}
+
+/* A worker is lost in mid-message: its parts hold up nobody's way home, also when the job has failed for it. */
+static void test_an_end_between_parts_balances(void **state)
+{
+	struct stand *s = stand_open_parts(2);
+
+	(void)state;
+	stand_part_of(s, 0, 1, 1, false);
+	stand_part_of(s, 1, 2, 0, false);
+	stand_push(s, 0, 0, false);
+	stand_event(s, 1, EVENT_CLOSED);
+	stand_steps(s, 2);
+	assert_true(s->script.dropped[1]);
+	assert_int_equal(s->shard->sum_free, 0);
+	assert_int_equal(s->shard->chunks[0].arrived, 1);
+	assert_int_equal(stand_sent(s, 0, WIRE_RESULT, 1), 0);
+	finish(s);
 }
 
 /* More came of the connection in the same batch: it is gone, and what the others sent is not. */
@@ -293,6 +457,11 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_old_messages_are_dropped),
 		cmocka_unit_test(test_impossible_messages_end_their_connection),
+		cmocka_unit_test(test_parts_are_one_message),
+		cmocka_unit_test(test_credits_bound_what_has_no_order),
+		cmocka_unit_test(test_parts_are_dropped_as_one_message),
+		cmocka_unit_test(test_impossible_parts_end_their_connection),
+		cmocka_unit_test(test_an_end_between_parts_balances),
 		cmocka_unit_test(test_nothing_is_taken_behind_the_end),
 		cmocka_unit_test(test_an_end_has_words),
 		cmocka_unit_test(test_an_end_is_told_later),
