@@ -223,10 +223,7 @@ static void chunk_commit_broadcast(struct chunk *chunk, struct shard *shard, con
 	uint32_t rows = spec_stepwise(spec) ? spec->world : 1;
 
 	/* Copied, not summed with nothing: no bit may change, not even of a signalling NaN. */
-	if (sum->src_count > 0)
-		memcpy(chunk->result, sum->src[0], chunk->bytes);
-	else
-		convert_from_f32(chunk->result, (enum dtype)chunk->dtype, chunk->sum, chunk->elements);
+	memcpy(chunk->result, sum->src_count > 0 ? sum->src[0] : chunk->sum, chunk->bytes);
 	for (uint32_t row = 1; row < rows; row++)
 		memcpy(chunk->result + row * spec->plan.region_bytes, chunk->result, chunk->bytes);
 	if (spec->optimizer != OPTIMIZER_NONE)

@@ -131,7 +131,10 @@ void parts_sum(struct chunk *chunk, struct shard *shard, const void *payload, ui
 
 	if (!chunk->sum)
 		parts_take(chunk, shard, whole);
-	if (chunk->stored == chunk->bytes) {
+	if (chunk->kind == ROUND_BROADCAST) {
+		memcpy((uint8_t *)chunk->sum + offset, payload, bytes); /* the only one: as it is, not as floats */
+		chunk->stored += bytes;
+	} else if (chunk->stored == chunk->bytes) {
 		shard->kernels->add(chunk->sum + offset / size, payload, dtype, bytes / size);
 	} else if (whole && chunk->stored == 0) {
 		shard->kernels->store(chunk->sum, payload, dtype, chunk->elements);

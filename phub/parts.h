@@ -34,7 +34,10 @@ int parts_check(const struct chunk *chunk, const struct contribution *c);
  * the last contribution commits. */
 void parts_add(struct chunk *chunk, const struct contribution *c, const void *payload);
 
-/* Adds so many bytes at this offset of a payload to the chunk's accumulator, and takes that when there is none yet. */
+/*
+ * Adds so many bytes at this offset of a payload to the chunk's accumulator, and takes that when there is none yet.
+ * What is broadcast is only put there.
+ */
 void parts_sum(struct chunk *chunk, struct shard *shard, const void *payload, uint32_t offset, uint32_t bytes);
 
 /* Gives the accumulator back, if there is one. */

@@ -246,6 +246,45 @@ static void init_part(struct bench *b, uint32_t rank, uint32_t offset, uint32_t 
 	assert_int_equal(bench_part(b, WIRE_INIT, b->chunk->round, &p), 0);
 }
 
+/* No bit changes, not even of a signalling NaN, also when it comes whole and waits in the accumulator. */
+static void check_first_weights(enum dtype dtype, bool parts)
+{
+	static const uint32_t odd[] = {0x80000000, 0x7f800001, 0xff800001, 1, 0x807fffff, 0x7c017c01, 0xffffff81};
+	struct bench *b = bench_new();
+	uint32_t bytes;
+
+	b->dtype = dtype;
+	b->spec.optimizer = OPTIMIZER_SGD;
+	bench_open(b, 2, 0);
+	bytes = b->chunk->bytes;
+	b->fake.queue.unordered = true;
+	spoil_free(b);
+	bench_fill(b, 0);
+	memcpy(b->data[0], odd, sizeof(odd));
+	memcpy((uint8_t *)b->data[0] + bytes / 2, odd, sizeof(odd));
+	if (parts) {
+		init_part(b, 0, 512, bytes - 512, false);
+		bench_push(b, 1, WIRE_PULL, 0, 0, false);
+		assert_int_equal(b->fake.sent_count, 0);
+		init_part(b, 0, 0, 512, true);
+	} else {
+		bench_push(b, 0, WIRE_INIT, 0, 0, false);
+		bench_push(b, 1, WIRE_PULL, 0, 0, false);
+	}
+	assert_int_equal(b->fake.sent_count, 2);
+	assert_memory_equal(b->chunk->result, b->data[0], bytes);
+	bench_close(b);
+}
+
+static void test_first_weights_are_copied(void **state)
+{
+	(void)state;
+	for (int dtype = 0; dtype < DTYPE_COUNT; dtype++) {
+		check_first_weights((enum dtype)dtype, true);
+		check_first_weights((enum dtype)dtype, false);
+	}
+}
+
 static void test_a_step_by_parts(void **state)
 {
 	struct bench *b = bench_new();
@@ -520,6 +559,7 @@ int main(void)
 		cmocka_unit_test_teardown(test_any_order_is_the_serial_sum, order_tell),
 		cmocka_unit_test(test_whole_ones_between_parts),
 		cmocka_unit_test(test_held_ones_meet_parts_at_the_commit),
+		cmocka_unit_test(test_first_weights_are_copied),
 		cmocka_unit_test(test_a_step_by_parts),
 		cmocka_unit_test(test_two_roots_by_parts),
 		cmocka_unit_test(test_other_messages_of_the_rank_are_dropped),
