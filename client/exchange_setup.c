@@ -10,6 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "transport/seal.h"
+
 #define SETUP_LOOK_NS   1000000ull /* a connection that is being made, of which no fd tells, is looked at this often */
 #define SETUP_REDIAL_NS 100000000ull /* until a connection that broke is begun anew; then twice that, ... */
 
@@ -140,6 +142,10 @@ static int setup_connect(
 			.payload_max = setup_payload_max(lane),
 			.window = s->start.window,
 			.queue = x->group.queue,
+			.job = s->start.job,
+			.rank = s->settings->rank,
+			.key = s->key,
+			.seal = SEAL_GMAC + (unsigned)s->settings->seal,
 		};
 		rc = setup_dial(x, lane, e);
 		if (rc < 0)

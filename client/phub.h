@@ -79,6 +79,13 @@ enum phub_sync { PHUB_BSP = 0, PHUB_SSP = 1, PHUB_ASYNC = 2 };
 /* NaN and infinity in a gradient: sum them, count them as zero, or end the job with rank and key named. */
 enum phub_nan { PHUB_NAN_PASS = 0, PHUB_NAN_ZERO = 1, PHUB_NAN_FAIL = 2 };
 
+/*
+ * How datagrams are sealed, where the transport sends any: so that nobody without the job's session can make one; so
+ * that damage is seen; or not at all. CRC and NONE are for racks where everybody is trusted, and the box must allow
+ * them (its option datagram_seal).
+ */
+enum phub_seal { PHUB_SEAL_GMAC = 0, PHUB_SEAL_CRC = 1, PHUB_SEAL_NONE = 2 };
+
 /* Hyper-parameters of one parameter group, torch.optim's names; an optimizer ignores what it does not have. */
 struct phub_hyper {
 	double lr;
@@ -112,6 +119,7 @@ struct phub_options {
 	const char *interface; /* network interface to leave by, or NULL */
 	int timeout_ms;        /* PHUB_TIMEOUT_DEFAULT stands for this; 30,000 */
 	bool no_thread;        /* no progress thread: the caller drives phub_progress() at least every second */
+	enum phub_seal seal;   /* PHUB_SEAL_GMAC */
 };
 
 PHUB_API void phub_options_init(struct phub_options *options);

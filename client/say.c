@@ -134,6 +134,7 @@ int client_say_job(struct client_session *s, const char *transport, uint32_t chu
 	job.staleness = settings->staleness;
 	job.reproducible = settings->reproducible;
 	job.nan = (Phub__NanPolicy)settings->nan;
+	job.seal = (Phub__Seal)settings->seal;
 	job.chunk_bytes = chunk_bytes;
 	job.key_count = s->keyring->count;
 	job.groups = groups.pointers;

@@ -262,9 +262,11 @@ static int settings_take_policy(struct settings *s, const struct phub_options *o
 	if ((unsigned)o->optimizer > PHUB_ADAMW)
 		return err_set(
 			e, -EINVAL, "job %s: optimizer %d is none of enum phub_optimizer", job, (int)o->optimizer);
-	if ((unsigned)o->reduce > PHUB_MEAN || (unsigned)o->sync > PHUB_ASYNC || (unsigned)o->nan > PHUB_NAN_FAIL)
-		return err_set(e, -EINVAL, "job %s: reduce %d, sync %d or nan %d is not one of its enumeration", job,
-			(int)o->reduce, (int)o->sync, (int)o->nan);
+	if ((unsigned)o->reduce > PHUB_MEAN || (unsigned)o->sync > PHUB_ASYNC || (unsigned)o->nan > PHUB_NAN_FAIL ||
+		(unsigned)o->seal > PHUB_SEAL_NONE)
+		return err_set(e, -EINVAL,
+			"job %s: reduce %d, sync %d, nan %d or seal %d is not one of its enumeration", job,
+			(int)o->reduce, (int)o->sync, (int)o->nan, (int)o->seal);
 	if (o->sync != PHUB_BSP && o->optimizer == PHUB_NONE)
 		return err_set(e, -EINVAL, "job %s: sync %s needs an optimizer; without one only bsp makes sense", job,
 			o->sync == PHUB_SSP ? "ssp" : "async");
@@ -278,6 +280,7 @@ static int settings_take_policy(struct settings *s, const struct phub_options *o
 	s->reduce = o->reduce;
 	s->sync = o->sync;
 	s->nan = o->nan;
+	s->seal = o->seal;
 	s->staleness = o->staleness;
 	s->chunk_bytes = o->chunk_bytes;
 	s->reproducible = o->reproducible;

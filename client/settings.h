@@ -31,6 +31,7 @@ struct settings {
 	enum phub_reduce reduce;
 	enum phub_sync sync;
 	enum phub_nan nan;
+	enum phub_seal seal;
 	unsigned staleness;
 	unsigned chunk_bytes; /* 0: the box's default */
 	bool reproducible;

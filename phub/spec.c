@@ -65,6 +65,9 @@ int spec_check(const struct spec *s, struct err *e)
 	if ((unsigned)s->nan > NAN_FAIL)
 		return err_set(e, -EINVAL, "nan policy %u is unknown; allowed are 0 (pass), 1 (zero) and 2 (fail)",
 			(unsigned)s->nan);
+	if (s->seal < SEAL_GMAC || s->seal > SEAL_NONE)
+		return err_set(e, -EINVAL, "seal %u is unknown; allowed are 0 (gmac), 1 (crc) and 2 (none)",
+			(unsigned)s->seal - SEAL_GMAC);
 	if (s->group_count < 1 || s->group_count > SPEC_GROUPS_MAX)
 		return err_set(e, -EINVAL, "%u parameter groups; allowed are 1 to %u", s->group_count, SPEC_GROUPS_MAX);
 	rc = spec_check_sync(s, e);

@@ -13,6 +13,7 @@
 #include "aggregation/optimizer.h"
 #include "phub/base/err.h"
 #include "topology/chunking.h"
+#include "transport/seal.h"
 #include "transport/wire.h"
 
 #define SPEC_NAME_BYTES 64
@@ -33,6 +34,7 @@ struct spec {
 	uint32_t staleness; /* rounds, for SYNC_SSP */
 	bool reproducible;  /* sums in rank order */
 	enum spec_nan nan;
+	enum seal_kind seal; /* of its datagrams */
 	uint32_t group_count;
 	struct optimizer_hyper groups[SPEC_GROUPS_MAX]; /* version 0 of the table */
 	struct chunk_plan plan;                         /* the job's chunks; owned by whoever made the spec */

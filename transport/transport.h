@@ -92,11 +92,10 @@ struct conn_spec {
 	 * of the whole message and no slot.
 	 */
 	bool parts;
-	/* Box: what this connection's messages name. Where anybody can send (datagrams), all else is dropped and
-	 * counted. */
+	/* What this connection's messages name. Where anybody can send (datagrams), all else is dropped and counted. */
 	uint32_t job, rank;
 	/*
-	 * Box, where datagrams are not a stream's bytes (udp, dpdk): the session's key (PROOF_KEY bytes), which makes
+	 * Where datagrams are not a stream's bytes (udp, dpdk): the session's key (PROOF_KEY bytes), which makes
 	 * the seal that each of them carries (seal.h); and may a job on a trusted rack do with a checksum, or without?
 	 */
 	const uint8_t *key;

@@ -17,6 +17,7 @@ _phub_values() { # OPTION WORD
 	--mode) compgen -W 'zero-copy copy' -- "$2" ;;
 	--check) compgen -W 'first-last all' -- "$2" ;;
 	--dtype) compgen -W 'f32 f16 bf16' -- "$2" ;;
+	--seal) compgen -W 'gmac crc none' -- "$2" ;;
 	--poll) compgen -W 'busy adaptive' -- "$2" ;;
 	--how) compgen -W 'tall wide all' -- "$2" ;;
 	--adds) compgen -W 'held arriving all' -- "$2" ;;
@@ -40,7 +41,7 @@ _phub_words() { # COMMAND SUBCOMMAND WORD
 		case $2 in
 		exchange)
 			words='--transport --workers --jobs --bytes --keys --model --dtype --optimizer --mode --rounds --check
-				--chunk --reproducible --cores --poll --phubd --config --listen --worker-netns --set --timeout --json
+				--chunk --reproducible --seal --cores --poll --phubd --config --listen --worker-netns --set --timeout --json
 				--help'
 			;;
 		kernels) words='--isa --workers --kernel --stores --once --quick --json --help' ;;

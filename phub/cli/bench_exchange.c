@@ -33,10 +33,11 @@ static const char *const exchange_modes[] = {"zero-copy", "copy", NULL};
 static const char *const exchange_checks[] = {"first-last", "all", NULL};
 static const char *const exchange_plants[] = {"none", "stale", "swapped", "doubled", NULL};
 static const char *const exchange_dtypes[] = {"f32", "f16", "bf16", NULL};
+static const char *const exchange_seals[] = {"gmac", "crc", "none", NULL};
 static const char *const exchange_polls[] = {"adaptive", "busy", NULL};
 
 struct exchange_options {
-	int transport, mode, check, plant, dtype, poll;
+	int transport, mode, check, plant, dtype, seal, poll;
 	const char *optimizer_name;
 	enum optimizer_kind optimizer;
 	uint64_t workers, jobs, rounds, cores, keys, bytes, chunk, timeout_s;
@@ -78,6 +79,7 @@ static int exchange_plan_init(struct trial_plan *p, const struct exchange_option
 		.plant = (enum trial_plant)o->plant,
 		.optimizer = o->optimizer,
 		.reproducible = o->reproducible,
+		.seal = o->seal,
 		.workers = (unsigned)o->workers,
 		.jobs = (unsigned)o->jobs,
 		.rounds = (unsigned)o->rounds,
@@ -102,6 +104,8 @@ static void exchange_fill_settings(struct box_settings *settings, const struct e
 		box_settings_add(settings, "poll=%s", exchange_polls[o->poll]);
 	if (o->cores)
 		box_settings_add(settings, "cores=%" PRIu64, o->cores);
+	if (o->seal)
+		box_settings_add(settings, "datagram_seal=%s", exchange_seals[o->seal]);
 	for (unsigned i = 0; i < o->set.count; i++)
 		box_settings_add(settings, "%s", o->set.at[i]);
 }
@@ -307,6 +311,7 @@ int bench_exchange_run(int argc, char **argv)
 		{"chunk", "BYTES", "of a chunk, a power of two (the box's: 32KiB)", ARGS_POWER, &o.chunk, 4096, 2 << 20,
 			NULL},
 		{"reproducible", NULL, "sums in rank order", ARGS_FLAG, &o.reproducible, 0, 0, NULL},
+		{"seal", "NAME", "of datagrams: gmac, crc or none (gmac)", ARGS_CHOICE, &o.seal, 0, 0, exchange_seals},
 		{"cores", "C", "polling cores of the box (as phubd chooses)", ARGS_NUMBER, &o.cores, 1, 256, NULL},
 		{"poll", "HOW", "busy or adaptive", ARGS_CHOICE, &o.poll, 0, 0, exchange_polls},
 		{"phubd", "PATH", "the box's program (beside this one, else on $PATH)", ARGS_TEXT, &o.phubd, 0, 0,

@@ -38,6 +38,7 @@ struct trial_plan {
 	enum trial_plant plant;
 	enum optimizer_kind optimizer;
 	bool reproducible;
+	int seal; /* enum phub_seal */
 	unsigned workers, rounds, warmup;
 	unsigned jobs;  /* as many workers in each */
 	unsigned world; /* of all machines that take part; 0: workers */

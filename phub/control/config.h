@@ -29,6 +29,7 @@
 enum config_pushes { CONFIG_PUSHES_SLOTS, CONFIG_PUSHES_FIXED };
 enum config_poll { CONFIG_POLL_ADAPTIVE, CONFIG_POLL_BUSY };
 enum config_create { CONFIG_CREATE_SAME_UID, CONFIG_CREATE_SECRET, CONFIG_CREATE_NEVER };
+enum config_seal { CONFIG_SEAL_GMAC, CONFIG_SEAL_CRC, CONFIG_SEAL_NONE };
 enum config_log { CONFIG_LOG_ERROR, CONFIG_LOG_WARN, CONFIG_LOG_INFO, CONFIG_LOG_DEBUG };
 
 struct config_listen {
@@ -77,6 +78,7 @@ struct config {
 	uint64_t heartbeat_ms, warn_ms, lost_ms, handshake_ms;
 	uint64_t sessions_max, jobs_max, keys_max;
 	char congestion[16];
+	enum config_seal datagram_seal; /* the least that a job may have */
 	bool huge_pages;
 	enum store_results stores;
 	enum config_log log_level;

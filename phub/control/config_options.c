@@ -55,6 +55,10 @@ const struct option option_table[] = {
 	{"window", OPTION_NUMBER, FIELD(window), 2, 4096, {NULL}, "64", "chunks that a connection may have in flight"},
 	{"congestion", OPTION_STRING, FIELD(congestion), 0, 0, {NULL}, "cubic",
 		"congestion control of data connections over tcp"},
+	{"datagram_seal", OPTION_CHOICE, FIELD(datagram_seal), 0, 0, {"gmac", "crc", "none", NULL}, "gmac",
+		"least seal of datagrams that a job may ask for: gmac, which only its own workers and the box can "
+		"make, crc, which tells damage alone, or none; less than gmac only on racks where everybody is "
+		"trusted. A job that asks for nothing has gmac"},
 	{"heartbeat_ms", OPTION_NUMBER, FIELD(heartbeat_ms), 10, 600000, {NULL}, "1000",
 		"workers say at least so often that they live"},
 	{"warn_ms", OPTION_NUMBER, FIELD(warn_ms), 10, 3600000, {NULL}, "2000",

@@ -216,6 +216,9 @@ static void generation_fill_links(struct generation *g, const struct job *job)
 				.group = shard,
 				.group_conns = job->world,
 				.parts = spec_parts(&g->spec),
+				.job = g->spec.id,
+				.rank = rank,
+				.seal = g->spec.seal,
 			};
 	}
 }
@@ -324,6 +327,8 @@ void generation_destroy(struct generation *g, struct box *box)
 	chunking_plan_fini(&g->spec.plan);
 	table_destroy(g->table);
 	free(g->pushes);
+	if (g->links)
+		explicit_bzero(g->links, (size_t)g->spec.world * box->core_count * sizeof(*g->links));
 	free(g->links);
 	free(g->chunk_bytes);
 	free(g->core_of_chunk);

@@ -25,9 +25,10 @@ struct job;
 /* A rank's connection to a core. */
 struct generation_link {
 	struct conn_spec spec;
-	uint64_t serial;   /* how many were let in; a second one only where one that broke may be made anew */
-	uint64_t tried_ns; /* when one last came to be let in */
-	uint64_t ended_ns; /* since when there is none; 0: there is one, or never was */
+	uint8_t key[PROOF_KEY]; /* its session's, which spec names */
+	uint64_t serial;        /* how many were let in; a second one only where one that broke may be made anew */
+	uint64_t tried_ns;      /* when one last came to be let in */
+	uint64_t ended_ns;      /* since when there is none; 0: there is one, or never was */
 };
 
 struct generation {

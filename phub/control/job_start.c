@@ -38,6 +38,12 @@ static bool job_has_transport(const struct box *box, const char *name)
 	return name[0] == '\0';
 }
 
+/* A seal that is easier to make than the box wants. */
+static bool job_seal_is_weak(const struct config *config, enum seal_kind seal)
+{
+	return seal > SEAL_GMAC + config->datagram_seal;
+}
+
 void job_hear_table(struct session *s, const Phub__Job *message)
 {
 	struct control *c = s->control;
@@ -63,6 +69,12 @@ void job_hear_table(struct session *s, const Phub__Job *message)
 	if (!job_has_transport(c->box, s->table->transport)) {
 		session_refuse(s, PHUB__ERROR_CODE__ERROR_UNSUPPORTED,
 			"the box does not offer transport %s; see its transports option", s->table->transport);
+		return;
+	}
+	if (job_seal_is_weak(c->config, s->table->spec.seal)) {
+		session_refuse(s, PHUB__ERROR_CODE__ERROR_UNSUPPORTED,
+			"seal %s is less than the box takes; see its datagram_seal option",
+			seal_name(s->table->spec.seal));
 		return;
 	}
 	if (job->left > 0)

@@ -34,6 +34,7 @@ static void table_fill_spec(const Phub__Job *job, uint32_t world, struct spec *s
 	spec->staleness = job->staleness;
 	spec->reproducible = job->reproducible;
 	spec->nan = (enum spec_nan)job->nan;
+	spec->seal = (enum seal_kind)(SEAL_GMAC + (unsigned)job->seal);
 	spec->group_count = (uint32_t)(job->n_groups <= SPEC_GROUPS_MAX ? job->n_groups : SPEC_GROUPS_MAX + 1);
 	for (uint32_t i = 0; i < spec->group_count && i < SPEC_GROUPS_MAX; i++)
 		table_hyper(job->groups[i], &spec->groups[i]);

@@ -220,7 +220,7 @@ class Control:
         """A Job of an all-reduce over tcp, as libphub sends it, then its keys: (name, elements[, dtype])."""
         fields = {"generation": (1, 1), "optimizer": (2, 0), "reduce": (3, 0), "sync": (4, 0), "nan": (7, 0),
                   "chunk_bytes": (8, 32768), "key_count": (9, len(keys)), "groups": (10, hypers()),
-                  "transport": (11, "tcp")}
+                  "transport": (11, "tcp"), "seal": (12, 0)}
         for key, value in changed.items():
             fields[key] = (fields[key][0], value)
         self.send(JOB, *fields.values())

@@ -85,7 +85,7 @@ def ranks():
 
 def tables():
     """key tables and options that differ: the first difference, the key, and both ranks"""
-    box = Box()
+    box = Box(datagram_seal="crc")
     steady = Steady(box)
     same = "in:100,middle:5000,out:7"
     cases = [  # what rank 1 says instead, and what both must be told
@@ -99,6 +99,7 @@ def tables():
         ({"reduce": "mean"}, ("reduce differs", "sum", "mean")),
         ({"nan": "fail"}, ("nan differs", "pass", "fail")),
         ({"reproducible": 1}, ("reproducible differs",)),
+        ({"seal": "crc"}, ("seal differs", "gmac", "crc")),
         ({"chunk_bytes": 4096}, ("chunk_bytes differs", "32768", "4096")),
         ({"lr": 0.5}, ("lr of parameter group 0 differs", "0.001", "0.5")),
     ]

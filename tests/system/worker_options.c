@@ -22,6 +22,7 @@ static const char *const optimizer_names[] = {"none", "sgd", "momentum", "nester
 static const char *const reduce_names[] = {"sum", "mean", NULL};
 static const char *const sync_names[] = {"bsp", "ssp", "async", NULL};
 static const char *const nan_names[] = {"pass", "zero", "fail", NULL};
+static const char *const seal_names[] = {"gmac", "crc", "none", NULL};
 static const char *const dtype_names[] = {"f32", "f16", "bf16", NULL};
 
 static const char *const plant_names[] = {"nothing", "stale", "swapped", "doubled", NULL};
@@ -41,6 +42,7 @@ static const struct option option_table[] = {
 	{"sync", OPTION_ENUM, AT(phub.sync), sync_names},
 	{"staleness", OPTION_UNSIGNED, AT(phub.staleness), NULL},
 	{"nan", OPTION_ENUM, AT(phub.nan), nan_names},
+	{"seal", OPTION_ENUM, AT(phub.seal), seal_names},
 	{"reproducible", OPTION_BOOL, AT(phub.reproducible), NULL},
 	{"chunk_bytes", OPTION_UNSIGNED, AT(phub.chunk_bytes), NULL},
 	{"lr", OPTION_DOUBLE, AT(hyper.lr), NULL},

@@ -259,6 +259,7 @@ void actor_job(struct actor *c, const struct rig_job *job, uint32_t key_count)
 	message.staleness = job->staleness;
 	message.chunk_bytes = job->chunk_bytes;
 	message.reproducible = job->reproducible;
+	message.seal = (Phub__Seal)job->seal;
 	message.key_count = key_count;
 	message.groups = groups;
 	message.n_groups = 1;

@@ -54,6 +54,7 @@ struct rig_job {
 	int optimizer, reduce, sync;
 	uint32_t staleness, chunk_bytes;
 	bool reproducible;
+	int seal;
 	double lr;
 	const char *transport;
 };

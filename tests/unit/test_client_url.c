@@ -203,6 +203,10 @@ static void options(void **state)
 	o.world = 2000;
 	expect_settings(&o, -ERANGE, "1024");
 	phub_options_init(&o);
+	o.seal = (enum phub_seal)3;
+	expect_settings(&o, -EINVAL, "seal 3 is not one of its enumeration");
+	o.seal = PHUB_SEAL_NONE;
+	expect_settings(&o, 0, "");
 	o.sync = PHUB_ASYNC;
 	expect_settings(&o, -EINVAL, "async needs an optimizer");
 	o.optimizer = PHUB_ADAM;

@@ -125,6 +125,7 @@ static void test_refusals(void **state)
 	expect_bad("memory_max: 8Gib\n", "like 8GiB");
 	expect_bad("memory_max: 99999999TiB\n", "out of range");
 	expect_bad("poll: lazy\n", "poll: 'lazy' is not understood; allowed: adaptive, busy");
+	expect_bad("datagram_seal: off\n", "datagram_seal: 'off' is not understood; allowed: gmac, crc, none");
 	expect_bad("stores: written\n", "allowed: auto, cached, streamed");
 	expect_bad("huge_pages: yes\n", "allowed: true, false");
 	expect_bad("transports: [tcp, rfc1149]\n",

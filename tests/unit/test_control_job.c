@@ -175,6 +175,12 @@ static void test_bad_tables(void **state)
 		{{.generation = 1, .sync = 1, .optimizer = 1, .lr = 0.1, .reproducible = true}, 3, 0, 3, 1,
 			ERROR_OF(UNSUPPORTED), "reproducible needs sync bsp"},
 		{{.generation = 1, .optimizer = 1, .lr = -1}, 3, 0, 3, 1, ERROR_OF(UNSUPPORTED), "parameter group 0: "},
+		{{.generation = 1, .seal = 3}, 3, 0, 3, 1, ERROR_OF(UNSUPPORTED),
+			"seal 3 is unknown; allowed are 0 (gmac)"},
+		{{.generation = 1, .seal = -1}, 3, 0, 3, 1, ERROR_OF(UNSUPPORTED), "seal 4294967295 is unknown"},
+		{{.generation = 1, .seal = 1}, 3, 0, 3, 1, ERROR_OF(UNSUPPORTED),
+			"seal crc is less than the box takes; see its datagram_seal option"},
+		{{.generation = 1, .seal = 2}, 3, 0, 3, 1, ERROR_OF(UNSUPPORTED), "seal none is less"},
 		{{.generation = 1, .transport = "carrier"}, 3, 0, 3, 1, ERROR_OF(UNSUPPORTED),
 			"does not offer transport carrier"},
 	};
@@ -216,12 +222,15 @@ static void test_mismatch(void **state)
 			{7, 7}, "lr of parameter group 0 differs: rank 0 says 0.5, rank 1 says 0.25"},
 		{{.generation = 1, .chunk_bytes = 4096}, {.generation = 1}, {3, 3}, {7, 7},
 			"chunk_bytes differs: rank 0 says 4096, rank 1 says 32768"},
+		{{.generation = 1, .seal = 1}, {.generation = 1}, {3, 3}, {7, 7},
+			"seal differs: rank 0 says crc, rank 1 says gmac"},
 	};
+	static const char *const settings[] = {"datagram_seal=none", NULL};
 	struct team t;
 
 	(void)state;
 	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-		team_open(&t, 3, 1, NULL);
+		team_open(&t, 3, 1, settings);
 		actor_table(&t.a[0], &cases[i].first, cases[i].keys[0], cases[i].elements[0]);
 		actor_table(&t.a[1], &cases[i].second, cases[i].keys[1], cases[i].elements[1]);
 		expect_errors(&t, ERROR_OF(MISMATCH), cases[i].words);
@@ -555,14 +564,16 @@ static void test_rekey(void **state)
 
 static void test_data_connections(void **state)
 {
-	struct rig_job job = {.generation = 1, .chunk_bytes = 4096};
+	static const char *const settings[] = {"datagram_seal=crc", NULL};
+	struct rig_job job = {.generation = 1, .chunk_bytes = 4096, .seal = 1};
 	uint8_t wrong[PROOF_KEY] = {1};
 	struct conn *conn, *second;
+	const struct conn_spec *spec;
 	struct actor stranger;
 	struct team t;
 
 	(void)state;
-	team_open(&t, 2, 2, NULL);
+	team_open(&t, 2, 2, settings);
 	assert_int_equal(actor_connect(&t.a[0], 0, t.a[0].key, &conn), -ENOENT); /* nothing runs yet */
 	transport_loop.abandon(t.a[0].transport, conn);
 	team_start(&t, &job, 2, 1024);
@@ -578,6 +589,11 @@ static void test_data_connections(void **state)
 	assert_int_equal(actor_connect(&stranger, 0, t.a[0].key, &conn), -EACCES);
 	transport_loop.abandon(t.a[0].transport, conn);
 	assert_int_equal(actor_connect(&t.a[0], 0, t.a[0].key, &conn), 0);
+	spec = &generation_link(t.rig.box->control.jobs->generation, 0, 0)->spec;
+	assert_int_equal(spec->job, t.rig.box->control.jobs->id);
+	assert_int_equal(spec->seal, SEAL_CRC);
+	assert_memory_equal(spec->key, t.a[0].key, PROOF_KEY);
+	assert_int_equal(generation_link(t.rig.box->control.jobs->generation, 1, 1)->spec.rank, 1);
 	assert_int_equal(actor_connect(&t.a[0], 0, t.a[0].key, &second), -EALREADY);
 	transport_loop.abandon(t.a[0].transport, second);
 	actor_hear(&t.a[1]);

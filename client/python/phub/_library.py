@@ -17,6 +17,7 @@ OPTIMIZERS = {"none": 0, "sgd": 1, "momentum": 2, "nesterov": 3, "adagrad": 4, "
 REDUCES = {"sum": 0, "mean": 1}
 SYNCS = {"bsp": 0, "ssp": 1, "async": 2}
 NAN_POLICIES = {"pass": 0, "zero": 1, "fail": 2}
+SEALS = {"gmac": 0, "crc": 1, "none": 2}
 KEY_ALONE = 1
 TIMEOUT_MAX_MS = 2**31 - 1
 ALL = -1
@@ -74,6 +75,7 @@ class Options(ctypes.Structure):
         ("interface", ctypes.c_char_p),
         ("timeout_ms", ctypes.c_int),
         ("no_thread", ctypes.c_bool),
+        ("seal", ctypes.c_int),
     ]
 
 

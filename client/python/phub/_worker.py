@@ -87,6 +87,7 @@ class Worker:
         staleness: int = 0,
         reproducible: bool = False,
         nan: str = "pass",
+        seal: str = "gmac",
         chunk_bytes: int = 0,
         transport: Optional[str] = None,
         interface: Optional[str] = None,
@@ -110,6 +111,7 @@ class Worker:
         options.staleness = staleness
         options.reproducible = reproducible
         options.nan = _choice("nan", library.NAN_POLICIES, nan)
+        options.seal = _choice("seal", library.SEALS, seal)
         options.chunk_bytes = chunk_bytes
         options.transport = _encoded(transport)
         options.interface = _encoded(interface)
