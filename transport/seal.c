@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Seals of datagrams. What a datagram's seal is taken over is its first 24 bytes, then all behind the seal: the head is
- * gathered, with as many bytes of the rest as make whole blocks of 16, for GHASH takes a rest of a block byte by byte.
+ * Seals of datagrams, taken over their first 24 bytes and then all behind the seal. For GMAC the head is gathered, with
+ * as many bytes of the rest as make whole blocks of 16: libcrypto takes what is less than a block byte by byte.
  */
 #include "transport/seal.h"
 
@@ -25,6 +25,7 @@ enum {
 	SEAL_KEY_BYTES = 16, /* AES-128 */
 	SEAL_IV_BYTES = 12,
 	SEAL_BLOCK_BYTES = 16,
+	SEAL_BEHIND = WIRE_SEAL_AT + WIRE_SEAL_BYTES, /* where it goes on */
 	SEAL_GATHERED_MAX = WIRE_DATA_BYTES - WIRE_SEAL_BYTES + SEAL_BLOCK_BYTES,
 	SEAL_CRC_TABLES = 8, /* one for each byte of a step */
 };
@@ -91,10 +92,26 @@ uint32_t seal_crc_table(uint32_t crc, const void *bytes, size_t count)
 	return ~crc;
 }
 
+/*
+ * ISA-L 2.30 comes back from its AVX-512 with the upper halves of registers in use, and all SSE after that is slow: on
+ * a Sapphire Rapids, 416 ns for the CRC of 1240 bytes and the next header, instead of 98.
+ */
+#if defined(PHUB_ISAL) && defined(__x86_64__)
+__attribute__((target("avx"), noinline)) static void seal_clear_upper(void)
+{
+	__builtin_ia32_vzeroupper();
+}
+#endif
+
 uint32_t seal_crc(uint32_t crc, const void *bytes, size_t count)
 {
 #ifdef PHUB_ISAL
-	return ~crc32_iscsi((unsigned char *)(uintptr_t)bytes, (int)count, ~crc);
+	crc = ~crc32_iscsi((unsigned char *)(uintptr_t)bytes, (int)count, ~crc);
+#ifdef __x86_64__
+	if (__builtin_cpu_supports("avx"))
+		seal_clear_upper();
+#endif
+	return crc;
 #else
 	return seal_crc_table(crc, bytes, count);
 #endif
@@ -165,33 +182,42 @@ static bool seal_gmac(struct seal *s, uint64_t number, const uint8_t *gathered, 
 	       EVP_CIPHER_CTX_get_params(s->context, s->tag_wanted) == 1;
 }
 
-/* The seal that a datagram must have, to s->tag. */
-static bool seal_take(
+static uint32_t seal_crc_pieces(const uint8_t *head, size_t head_bytes, const uint8_t *rest, size_t rest_bytes)
+{
+	uint32_t crc = seal_crc(0, head, WIRE_SEAL_AT);
+
+	if (head_bytes > SEAL_BEHIND)
+		crc = seal_crc(crc, head + SEAL_BEHIND, head_bytes - SEAL_BEHIND);
+	return rest_bytes > 0 ? seal_crc(crc, rest, rest_bytes) : crc;
+}
+
+static bool seal_gmac_pieces(
 	struct seal *s, uint64_t number, const uint8_t *head, size_t head_bytes, const uint8_t *rest, size_t rest_bytes)
 {
-	const size_t behind = WIRE_SEAL_AT + WIRE_SEAL_BYTES;
 	uint8_t gathered[SEAL_GATHERED_MAX];
 	size_t bytes = head_bytes - WIRE_SEAL_BYTES;
 	size_t more = -bytes % SEAL_BLOCK_BYTES;
 
+	memcpy(gathered, head, WIRE_SEAL_AT);
+	memcpy(gathered + WIRE_SEAL_AT, head + SEAL_BEHIND, head_bytes - SEAL_BEHIND);
 	if (more > rest_bytes)
 		more = rest_bytes;
-	if (s->kind == SEAL_NONE) {
-		memset(s->tag, 0, sizeof(s->tag));
-		return true;
-	}
-	memcpy(gathered, head, WIRE_SEAL_AT);
-	memcpy(gathered + WIRE_SEAL_AT, head + behind, head_bytes - behind);
 	if (more > 0) {
 		memcpy(gathered + bytes, rest, more);
 		rest += more;
-		bytes += more;
-		rest_bytes -= more;
 	}
+	return seal_gmac(s, number, gathered, bytes + more, rest, rest_bytes - more);
+}
+
+/* The seal that a datagram must have, to s->tag. */
+static bool seal_take(
+	struct seal *s, uint64_t number, const uint8_t *head, size_t head_bytes, const uint8_t *rest, size_t rest_bytes)
+{
 	if (s->kind == SEAL_GMAC)
-		return seal_gmac(s, number, gathered, bytes, rest, rest_bytes);
+		return seal_gmac_pieces(s, number, head, head_bytes, rest, rest_bytes);
 	memset(s->tag, 0, sizeof(s->tag));
-	le_put32(s->tag, seal_crc(seal_crc(0, gathered, bytes), rest, rest_bytes));
+	if (s->kind == SEAL_CRC)
+		le_put32(s->tag, seal_crc_pieces(head, head_bytes, rest, rest_bytes));
 	return true;
 }
 
@@ -206,12 +232,11 @@ int seal_make(struct seal *s, uint64_t number, uint8_t *head, size_t head_bytes,
 
 bool seal_check(struct seal *s, uint64_t number, const uint8_t *datagram, size_t bytes)
 {
-	size_t head_bytes = bytes < WIRE_DATA_BYTES ? bytes : WIRE_DATA_BYTES;
-
 	if (bytes < WIRE_DATAGRAM_BYTES || bytes > WIRE_DATAGRAM_MAX)
 		return false;
 	if (s->kind == SEAL_NONE)
 		return true;
-	return seal_take(s, number, datagram, head_bytes, datagram + head_bytes, bytes - head_bytes) &&
+	return seal_take(s, number, datagram, WIRE_DATAGRAM_BYTES, datagram + WIRE_DATAGRAM_BYTES,
+		       bytes - WIRE_DATAGRAM_BYTES) &&
 	       CRYPTO_memcmp(s->tag, datagram + WIRE_SEAL_AT, sizeof(s->tag)) == 0;
 }

@@ -49,12 +49,13 @@ _phub_words() { # COMMAND SUBCOMMAND WORD
 			words='--how --adds --fused --separate --stores --optimizer --workers --cores --model --bytes --keys
 				--chunk --rounds --json --help'
 			;;
+		seals) words='--json --help' ;;
 		train)
 			words='--trace --model --compute-ms --compute --schedule --workers --transport --mode --dtype --optimizer
 				--rounds --chunk --timeline --box --job --world --first-rank --phubd --config --set --timeout
 				--json --help'
 			;;
-		*) words='exchange aggregation kernels train --help' ;;
+		*) words='exchange aggregation kernels seals train --help' ;;
 		esac
 		;;
 	jobs | top) words='--workers --watch --interval --count --json --help' ;;

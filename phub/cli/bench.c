@@ -10,6 +10,7 @@ static const struct cli_command bench_commands[] = {
 	{"exchange", "a box and its workers on this machine: rounds a second, latency, CPU", bench_exchange_run},
 	{"aggregation", "ways of summing on several cores: tall or wide, fused or separate", bench_aggregation_run},
 	{"kernels", "the summing loops beside the machine's memory roofline", bench_kernels_run},
+	{"seals", "what the seals of datagrams cost", bench_seals_run},
 	{"train", "a model's iteration time, from the times of its layers", bench_train_run},
 	{NULL, NULL, NULL},
 };

@@ -29,6 +29,7 @@ int bench_run(int argc, char **argv);
 int bench_aggregation_run(int argc, char **argv);
 int bench_exchange_run(int argc, char **argv);
 int bench_kernels_run(int argc, char **argv);
+int bench_seals_run(int argc, char **argv);
 int bench_train_run(int argc, char **argv);
 int doctor_run(int argc, char **argv);
 int jobs_run(int argc, char **argv);

@@ -23,6 +23,7 @@ EXCHANGE_KEYS = ["bench", "transport", "mode", "workers", "bytes", "optimizer", 
                  "p99_ms", "gb_per_s_worker", "box_cpu_s_per_gb", "cpu_s_per_gb", "errors"]
 AGGREGATION_KEYS = ["bench", "how", "adds", "pass", "stores", "model", "optimizer", "workers", "cores", "bytes", "chunk", "keys",
                     "rounds", "p50_ms", "min_ms", "max_ms", "gb_per_s", "cpu_s_per_gb", "waits", "errors"]
+SEAL_KEYS = ["bench", "seal", "bytes", "gb_per_s", "ns", "gb_per_s_min", "gb_per_s_max"]
 KERNEL_KEYS = ["bench", "kernel", "isa", "workers", "cache", "gb_per_s", "roofline_gb_per_s", "stores",
                "gb_per_s_min", "gb_per_s_max"]
 
@@ -94,7 +95,8 @@ def help_everywhere():
     commands = re.findall(r"^  (\w+) ", out, re.M)
     check({"bench", "jobs", "top", "doctor", "topo", "plan", "models", "version"} <= set(commands), f"commands: {commands}")
     for words in [[name] for name in commands if name != "version"] + [["bench", "exchange"], ["bench", "aggregation"],
-                                                                                ["bench", "kernels"], ["bench", "train"]]:
+                                                                                ["bench", "kernels"], ["bench", "seals"],
+                                                                                ["bench", "train"]]:
         out, _ = phub(*words, "--help")
         holds(out, "^usage: phub " + " ".join(words))
     phub("help", "jobs")
@@ -379,6 +381,16 @@ def kernels_contract():
     check(all(line["isa"] == "base" and line["workers"] == 4 for line in found), out)
 
 
+def seals_contract():
+    """JSON of the seals: both kinds at both sizes."""
+    out, _ = phub("bench", "seals", "--json")
+    found = lines(out)
+    check([list(line) for line in found] == [SEAL_KEYS] * 4, out)
+    check([(line["seal"], line["bytes"]) for line in found]
+          == [("gmac", 1344), ("gmac", 8832), ("crc", 1344), ("crc", 8832)], out)
+    check(all(0 < line["gb_per_s_min"] <= line["gb_per_s"] <= line["gb_per_s_max"] for line in found), out)
+
+
 def aggregation_contract():
     """Each way of adding is measured and right; the check sees a chunk that was stepped twice."""
     words = ["bench", "aggregation", "--bytes", "300004", "--keys", 7, "--workers", 3, "--rounds", 3]
@@ -551,7 +563,7 @@ def manuals_and_completion():
 CASES = [help_everywhere, wrong_usage, failures_say_what_to_do, not_a_box, box_that_does_not_start, exchange_contract,
          exchange_table, exchange_stores, exchange_optimizers, exchange_planted, exchange_jobs, exchange_resnet,
          exchange_csv, exchange_in_namespaces, exchange_interrupted, exchange_worker_dies, exchange_box_dies,
-         exchange_parent_dies, kernels_contract, aggregation_contract, jobs_of_a_box, doctor, good_callers, stalled,
+         exchange_parent_dies, kernels_contract, seals_contract, aggregation_contract, jobs_of_a_box, doctor, good_callers, stalled,
          wrong_admin_secret, topo_and_models, manuals_and_completion]
 
 if __name__ == "__main__":
