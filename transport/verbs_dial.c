@@ -74,7 +74,7 @@ int verbs_connect(struct transport *head, const char *address, uint64_t session,
 	list_append(&v->dialled, &c->list);
 	s = spec ? verbs_say(v, c, VERBS_DIAL) : NULL;
 	if (s)
-		memcpy(verbs_write(s, strlen(c->conn.peer)), c->conn.peer, strlen(c->conn.peer));
+		memcpy(signal_write(s, strlen(c->conn.peer)), c->conn.peer, strlen(c->conn.peer));
 	*out = &c->conn;
 	return 0;
 }
@@ -127,13 +127,13 @@ static void verbs_choose_ports(struct verbs_conn *c, const uint8_t *ports, uint3
 	}
 }
 
-static int verbs_take_nonce(struct verbs_conn *c, struct verbs_reader *in, struct err *e)
+static int verbs_take_nonce(struct verbs_conn *c, struct signal_reader *in, struct err *e)
 {
-	int rc = handshake_input(&c->handshake, verbs_read(in, HANDSHAKE_NONCE_BYTES), HANDSHAKE_NONCE_BYTES);
-	uint32_t count = *verbs_read(in, 1);
-	const uint8_t *ports = verbs_read(in, (size_t)count * VERBS_PORT_BYTES);
+	int rc = handshake_input(&c->handshake, signal_read(in, HANDSHAKE_NONCE_BYTES), HANDSHAKE_NONCE_BYTES);
+	uint32_t count = *signal_read(in, 1);
+	const uint8_t *ports = signal_read(in, (size_t)count * VERBS_PORT_BYTES);
 
-	if (rc == 0 && (!verbs_read_all(in) || count < 1 || count > VERBS_DEVICES_MAX))
+	if (rc == 0 && (!signal_read_all(in) || count < 1 || count > VERBS_DEVICES_MAX))
 		rc = -EPROTO;
 	if (rc < 0)
 		return err_set(e, rc, "verbs: %s answers what is no nonce", c->conn.peer);
@@ -190,15 +190,15 @@ static int verbs_take_ways(struct verbs_conn *c, struct err *e)
 	s = verbs_say(c->verbs, c, VERBS_HELLO);
 	if (!s)
 		return err_set(e, -ENOMEM, "verbs: no memory to connect to %s", c->conn.peer);
-	verbs_say_handshake(s, &c->handshake);
+	signal_write_handshake(s, &c->handshake);
 	verbs_say_rails(s, c);
 	c->state = VERBS_SHAKING;
 	return 0;
 }
 
-static int verbs_take_welcome(struct verbs_conn *c, struct verbs_reader *in, struct err *e)
+static int verbs_take_welcome(struct verbs_conn *c, struct signal_reader *in, struct err *e)
 {
-	int rc = handshake_input(&c->handshake, verbs_read(in, HANDSHAKE_WELCOME_BYTES), HANDSHAKE_WELCOME_BYTES);
+	int rc = handshake_input(&c->handshake, signal_read(in, HANDSHAKE_WELCOME_BYTES), HANDSHAKE_WELCOME_BYTES);
 
 	if (rc == 0)
 		rc = verbs_hear_rails(in, c);
@@ -225,16 +225,16 @@ static int verbs_take_welcome(struct verbs_conn *c, struct verbs_reader *in, str
 
 static int verbs_take_signal(struct verbs_conn *c, const struct signal *s, struct err *e)
 {
-	struct verbs_reader in = {s->bytes, s->length, s->length > SIGNAL_BYTES_MAX};
-	uint8_t type = *verbs_read(&in, 1);
+	struct signal_reader in = signal_reader(s);
+	uint8_t type = *signal_read(&in, 1);
 
 	if (type == VERBS_NONCE && c->state == VERBS_DIALLED && !c->path)
 		return verbs_take_nonce(c, &in, e);
 	if (type == VERBS_WELCOME && c->state == VERBS_SHAKING)
 		return verbs_take_welcome(c, &in, e);
 	if (type == VERBS_GONE) {
-		int code = handshake_code_errno(le_get32(verbs_read(&in, 4)));
-		uint8_t dead = *verbs_read(&in, 1);
+		int code = handshake_code_errno(le_get32(signal_read(&in, 4)));
+		uint8_t dead = *signal_read(&in, 1);
 
 		for (uint32_t i = 0; i < c->rail_count; i++)
 			if (dead >> i & 1)
@@ -250,17 +250,13 @@ int verbs_established(struct transport *head, struct conn *conn, struct err *e)
 {
 	struct verbs *v = (struct verbs *)head;
 	struct verbs_conn *c = (struct verbs_conn *)conn;
+	struct signal heard;
 	int rc = 0;
 
 	if (c->path)
 		rc = verbs_take_ways(c, e);
-	while (rc == 0 && c->heard_first && c->state < VERBS_ADMITTED) {
-		struct verbs_said *said = c->heard_first;
-
-		c->heard_first = said->next;
-		rc = verbs_take_signal(c, &said->signal, e);
-		free(said);
-	}
+	while (rc == 0 && c->state < VERBS_ADMITTED && signal_list_take(&c->heard, &heard) == 0)
+		rc = verbs_take_signal(c, &heard, e);
 	if (c->state == VERBS_ADMITTED)
 		return 0;
 	if (c->state == VERBS_CLOSED)

@@ -34,6 +34,7 @@
 #include "phub/base/mem.h"
 #include "transport/handshake.h"
 #include "transport/rails.h"
+#include "transport/signal.h"
 #include "transport/transport.h"
 #include "transport/verbs_device.h"
 
@@ -289,9 +290,9 @@ struct verbs_conn {
 	uint64_t deadline_ns;
 	bool gone; /* box: the worker has given up */
 	struct handshake handshake;
-	struct verbs_said *heard_first, *heard_last; /* worker: signals that were not yet looked at */
-	struct verbs_path *path;                     /* ways are being looked for */
-	uint8_t dead_rails;                          /* box: to which none was found, a bit for each */
+	struct signal_list heard; /* worker: signals that were not yet looked at */
+	struct verbs_path *path;  /* ways are being looked for */
+	uint8_t dead_rails;       /* box: to which none was found, a bit for each */
 	struct verbs_conn *next_grave;
 };
 
@@ -345,12 +346,6 @@ struct verbs_region {
 	bool foreign;                         /* memory of a device that the processor does not touch */
 };
 
-/* A signal in a list. */
-struct verbs_said {
-	struct verbs_said *next;
-	struct signal signal;
-};
-
 struct verbs {
 	struct transport transport;
 	struct verbs_device devices[VERBS_DEVICES_MAX];
@@ -365,7 +360,7 @@ struct verbs {
 	struct verbs_pool *pools;
 	struct verbs_arena *arenas;
 	uint64_t slots_taken; /* bytes of all extents */
-	struct verbs_said *said_first, *said_last;
+	struct signal_list said;
 	struct list_link strangers, complete, asked, dialled; /* asked: the owner of the session makes up its mind */
 	unsigned stranger_count;
 	unsigned paths;            /* connections for which ways are being looked for; control */

@@ -33,12 +33,12 @@ static void verbs_say_nonce(struct verbs *v, struct verbs_conn *c)
 
 	if (!s)
 		return;
-	verbs_say_handshake(s, &c->handshake);
+	signal_write_handshake(s, &c->handshake);
 	verbs_ports_from(v, c->core < v->queue_count ? v->queue_node[c->core] : MEM_NODE_ANY, ports);
-	*verbs_write(s, 1) = (uint8_t)v->device_count;
+	*signal_write(s, 1) = (uint8_t)v->device_count;
 	for (unsigned i = 0; i < v->device_count; i++) {
 		const struct verbs_device *d = &v->devices[i];
-		uint8_t *at = verbs_write(s, VERBS_PORT_BYTES);
+		uint8_t *at = signal_write(s, VERBS_PORT_BYTES);
 
 		memcpy(at, d->gid.raw, VERBS_GID_BYTES);
 		le_put32(at + 16, (uint32_t)d->about.rate_mbps);
@@ -71,10 +71,10 @@ static struct verbs_conn *verbs_find_rival(const struct verbs *v, const struct s
 }
 
 /* Somebody dials. */
-static void verbs_hear_dial(struct verbs *v, const struct signal *in, struct verbs_reader *reader)
+static void verbs_hear_dial(struct verbs *v, const struct signal *in, struct signal_reader *reader)
 {
 	size_t bytes = reader->left;
-	const char *name = (const char *)verbs_read(reader, bytes);
+	const char *name = (const char *)signal_read(reader, bytes);
 	uint8_t nonce[PROOF_NONCE];
 	struct verbs_conn *c;
 
@@ -100,9 +100,9 @@ static void verbs_hear_dial(struct verbs *v, const struct signal *in, struct ver
 	verbs_say_nonce(v, c);
 }
 
-static int verbs_take_hello(struct verbs_conn *c, struct verbs_reader *in)
+static int verbs_take_hello(struct verbs_conn *c, struct signal_reader *in)
 {
-	int rc = handshake_input(&c->handshake, verbs_read(in, HANDSHAKE_HELLO_BYTES), HANDSHAKE_HELLO_BYTES);
+	int rc = handshake_input(&c->handshake, signal_read(in, HANDSHAKE_HELLO_BYTES), HANDSHAKE_HELLO_BYTES);
 
 	if (rc == 0 && (c->handshake.session != c->session || c->handshake.core != c->core))
 		rc = -EPROTO;
@@ -113,7 +113,7 @@ static int verbs_take_hello(struct verbs_conn *c, struct verbs_reader *in)
 	return rc;
 }
 
-static void verbs_hear_hello(struct verbs *v, struct verbs_conn *c, struct verbs_reader *in)
+static void verbs_hear_hello(struct verbs *v, struct verbs_conn *c, struct signal_reader *in)
 {
 	int rc;
 
@@ -187,26 +187,16 @@ static void verbs_hear_gone(struct verbs *v, const struct signal *s)
 
 /* ---- signals that come ---- */
 
-static void verbs_keep(struct verbs_conn *c, const struct signal *s)
-{
-	struct verbs_said *said = malloc(sizeof(*said));
-
-	if (!said)
-		return;
-	said->signal = *s;
-	verbs_queue_said(&c->heard_first, &c->heard_last, said);
-}
-
 /* The worker looks at what it is told when it is asked for its connection; the box at once. */
 void verbs_signal_give(struct transport *head, const struct signal *in)
 {
 	struct verbs *v = (struct verbs *)head;
-	struct verbs_reader reader = {in->bytes, in->length, in->length > SIGNAL_BYTES_MAX};
+	struct signal_reader reader = signal_reader(in);
 	struct verbs_conn *c = verbs_find_in(&v->dialled, in);
-	uint8_t type = *verbs_read(&reader, 1);
+	uint8_t type = *signal_read(&reader, 1);
 
 	if (c) {
-		verbs_keep(c, in);
+		(void)signal_list_add(&c->heard, in);
 		return;
 	}
 	if (reader.broken || !v->address[0])
@@ -263,7 +253,7 @@ static void verbs_say_welcome(struct verbs *v, struct verbs_conn *c, int code)
 	handshake_answer(&c->handshake, code);
 	if (!s)
 		return;
-	verbs_say_handshake(s, &c->handshake);
+	signal_write_handshake(s, &c->handshake);
 	if (code == 0)
 		verbs_say_rails(s, c);
 }
@@ -371,12 +361,9 @@ void verbs_abandon(struct transport *head, struct conn *conn)
 
 void verbs_join_fini(struct verbs *v)
 {
-	struct signal rest;
-
 	while (!list_alone(&v->strangers))
 		verbs_stranger_end(v, LIST_OF(v->strangers.next, struct verbs_conn, list), -ESHUTDOWN);
 	while (!list_alone(&v->complete))
 		verbs_stranger_end(v, LIST_OF(v->complete.next, struct verbs_conn, list), -ESHUTDOWN);
-	while (verbs_signal_take(&v->transport, &rest) == 0)
-		;
+	signal_list_clear(&v->said);
 }

@@ -297,12 +297,7 @@ void verbs_conn_free(struct verbs_conn *c)
 	free(c->fixed_at);
 	free(c->rail_of);
 	free(c->asked);
-	while (c->heard_first) {
-		struct verbs_said *said = c->heard_first;
-
-		c->heard_first = said->next;
-		free(said);
-	}
+	signal_list_clear(&c->heard);
 	free(c);
 }
 

@@ -12,67 +12,17 @@
 
 /* ---- signals ---- */
 
-const uint8_t *verbs_read(struct verbs_reader *r, size_t bytes)
-{
-	static const uint8_t nothing[SIGNAL_BYTES_MAX];
-	const uint8_t *at = r->at;
-
-	if (r->broken || bytes > r->left) {
-		r->broken = true;
-		return nothing;
-	}
-	r->at += bytes;
-	r->left -= bytes;
-	return at;
-}
-
-bool verbs_read_all(const struct verbs_reader *r)
-{
-	return !r->broken && r->left == 0;
-}
-
-uint8_t *verbs_write(struct signal *s, size_t bytes)
-{
-	uint8_t *at = s->bytes + s->length;
-
-	assert(s->length + bytes <= sizeof(s->bytes));
-	s->length += (uint32_t)bytes;
-	return at;
-}
-
-void verbs_queue_said(struct verbs_said **first, struct verbs_said **last, struct verbs_said *said)
-{
-	said->next = NULL;
-	if (*first)
-		(*last)->next = said;
-	else
-		*first = said;
-	*last = said;
-}
-
 struct signal *verbs_say(struct verbs *v, const struct verbs_conn *c, enum verbs_signal type)
 {
-	struct verbs_said *said = calloc(1, sizeof(*said));
+	struct signal begun = {.session = c->session, .core = c->core, .number = c->number};
 
-	if (!said)
-		return NULL;
-	said->signal = (struct signal){.session = c->session, .core = c->core, .number = c->number};
-	*verbs_write(&said->signal, 1) = (uint8_t)type;
-	verbs_queue_said(&v->said_first, &v->said_last, said);
-	return &said->signal;
+	*signal_write(&begun, 1) = (uint8_t)type;
+	return signal_list_add(&v->said, &begun);
 }
 
 int verbs_signal_take(struct transport *head, struct signal *out)
 {
-	struct verbs *v = (struct verbs *)head;
-	struct verbs_said *said = v->said_first;
-
-	if (!said)
-		return -EAGAIN;
-	*out = said->signal;
-	v->said_first = said->next;
-	free(said);
-	return 0;
+	return signal_list_take(&((struct verbs *)head)->said, out);
 }
 
 void verbs_say_gone(struct verbs *v, const struct verbs_conn *c, int error)
@@ -81,27 +31,18 @@ void verbs_say_gone(struct verbs *v, const struct verbs_conn *c, int error)
 
 	if (!s)
 		return;
-	le_put32(verbs_write(s, 4), handshake_code_from_errno(error < 0 ? -error : error));
-	*verbs_write(s, 1) = c->dead_rails;
-}
-
-void verbs_say_handshake(struct signal *s, struct handshake *h)
-{
-	size_t bytes;
-	const uint8_t *out = handshake_output(h, &bytes);
-
-	memcpy(verbs_write(s, bytes), out, bytes);
-	handshake_sent(h, bytes);
+	le_put32(signal_write(s, 4), handshake_code_from_errno(error < 0 ? -error : error));
+	*signal_write(s, 1) = c->dead_rails;
 }
 
 void verbs_say_rails(struct signal *s, const struct verbs_conn *c)
 {
-	le_put64(verbs_write(s, 8), c->token);
-	le_put64(verbs_write(s, 8), (uintptr_t)c->fixed.base);
-	*verbs_write(s, 1) = (uint8_t)c->rail_count;
+	le_put64(signal_write(s, 8), c->token);
+	le_put64(signal_write(s, 8), (uintptr_t)c->fixed.base);
+	*signal_write(s, 1) = (uint8_t)c->rail_count;
 	for (uint32_t i = 0; i < c->rail_count; i++) {
 		const struct verbs_rail *r = &c->rails[i];
-		uint8_t *at = verbs_write(s, VERBS_RAIL_BYTES);
+		uint8_t *at = signal_write(s, VERBS_RAIL_BYTES);
 
 		memcpy(at, r->device->gid.raw, VERBS_GID_BYTES);
 		le_put32(at + 16, (uint32_t)r->device->about.rate_mbps);
@@ -115,18 +56,18 @@ void verbs_say_rails(struct signal *s, const struct verbs_conn *c)
 	}
 }
 
-int verbs_hear_rails(struct verbs_reader *in, struct verbs_conn *c)
+int verbs_hear_rails(struct signal_reader *in, struct verbs_conn *c)
 {
 	uint32_t count;
 
-	c->peer_token = le_get64(verbs_read(in, 8));
-	c->fixed_base = le_get64(verbs_read(in, 8));
-	count = *verbs_read(in, 1);
+	c->peer_token = le_get64(signal_read(in, 8));
+	c->fixed_base = le_get64(signal_read(in, 8));
+	count = *signal_read(in, 1);
 	if (count < 1 || count > VERBS_RAILS_MAX || (!c->is_box && count != c->rail_count))
 		return -EPROTO;
 	c->rail_count = count;
 	for (uint32_t i = 0; i < count; i++) {
-		const uint8_t *at = verbs_read(in, VERBS_RAIL_BYTES);
+		const uint8_t *at = signal_read(in, VERBS_RAIL_BYTES);
 		struct verbs_rail *r = &c->rails[i];
 
 		memcpy(r->peer_gid.raw, at, VERBS_GID_BYTES);
@@ -141,7 +82,7 @@ int verbs_hear_rails(struct verbs_reader *in, struct verbs_conn *c)
 		if (r->peer_mtu < IBV_MTU_256 || r->peer_mtu > IBV_MTU_4096 || r->rate_mbps == 0)
 			return -EPROTO;
 	}
-	return verbs_read_all(in) ? 0 : -EPROTO;
+	return signal_read_all(in) ? 0 : -EPROTO;
 }
 
 void verbs_name_peer(struct verbs_conn *c, uint32_t rail)

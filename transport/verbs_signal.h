@@ -24,6 +24,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "transport/signal.h"
 #include "transport/verbs_internal.h"
 
 enum verbs_signal { VERBS_DIAL = 1, VERBS_NONCE = 2, VERBS_HELLO = 3, VERBS_WELCOME = 4, VERBS_GONE = 5 };
@@ -38,31 +39,14 @@ _Static_assert(1 + HANDSHAKE_NONCE_BYTES + 1 + VERBS_DEVICES_MAX * VERBS_PORT_BY
 		       1 + HANDSHAKE_HELLO_BYTES + 17 + VERBS_RAILS_MAX * VERBS_RAIL_BYTES <= SIGNAL_BYTES_MAX,
 	"every signal has to fit");
 
-/* A cursor over a signal's bytes. */
-struct verbs_reader {
-	const uint8_t *at;
-	size_t left;
-	bool broken;
-};
-
-/* The next `bytes` of them, or as many zeros when there are not so many: then it is broken. */
-const uint8_t *verbs_read(struct verbs_reader *r, size_t bytes);
-/* Was it whole, and is nothing left? */
-bool verbs_read_all(const struct verbs_reader *r);
-/* Room for `bytes` more at its end; there is enough. */
-uint8_t *verbs_write(struct signal *s, size_t bytes);
-/* Puts one at the end of a list. */
-void verbs_queue_said(struct verbs_said **first, struct verbs_said **last, struct verbs_said *said);
 /* Begins a signal of this connection. NULL: no memory; the other end will find out by waiting. */
 struct signal *verbs_say(struct verbs *v, const struct verbs_conn *c, enum verbs_signal type);
 /* This is the end, and why: a negative errno. */
 void verbs_say_gone(struct verbs *v, const struct verbs_conn *c, int error);
-/* The handshake's next message, whole: there is room for it. */
-void verbs_say_handshake(struct signal *s, struct handshake *h);
 /* What this end has to say of its rails. */
 void verbs_say_rails(struct signal *s, const struct verbs_conn *c);
 /* What the peer says of its rails. 0, or -EPROTO for what cannot be. */
-int verbs_hear_rails(struct verbs_reader *in, struct verbs_conn *c);
+int verbs_hear_rails(struct signal_reader *in, struct verbs_conn *c);
 /* The connection's `peer`, for messages, by one of its rails. */
 void verbs_name_peer(struct verbs_conn *c, uint32_t rail);
 /* NULL: no memory. */
