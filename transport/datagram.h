@@ -49,13 +49,16 @@ struct datagram_port_ops {
 	 */
 	unsigned (*receive)(struct datagram_port *p, struct datagram_in *in, unsigned max);
 	/*
-	 * Room for one more datagram to `to`: `out->head` is set, and send() follows at once, or abandon by calling
-	 * room() again. -EAGAIN: no room before the next flush() or later; -EHOSTUNREACH, -ENETDOWN: it will be lost,
-	 * go on.
+	 * Room for one more datagram: `out->head` is set, and send() follows, or nothing: then room() gives the same
+	 * again. -EAGAIN: no room before the next flush() or later.
 	 */
-	int (*room)(struct datagram_port *p, const struct datagram_address *to, struct reliable_outgoing *out);
-	/* Takes the datagram that `out` describes; its payload is read at once, or held (reliable_hold()). */
-	void (*send)(struct datagram_port *p, struct reliable *r, const struct reliable_outgoing *out);
+	int (*room)(struct datagram_port *p, struct reliable_outgoing *out);
+	/*
+	 * Takes the datagram that `out` describes; its payload is read at once, or held (reliable_hold()). One that
+	 * cannot go (no route, no such host) is lost.
+	 */
+	void (*send)(struct datagram_port *p, struct reliable *r, const struct datagram_address *to,
+		const struct reliable_outgoing *out);
 	/* All that was taken goes out. What a full device does not take is kept, or lost. */
 	void (*flush)(struct datagram_port *p);
 	/* Payloads of this connection that are held are read no more when it returns; bounded. NULL: none ever is. */
@@ -73,12 +76,18 @@ struct datagram_port_ops {
 /* What a transport over datagrams is made of, besides. */
 struct datagram_class {
 	const struct transport_ops *ops; /* of the transport as a whole; its open() calls datagram_open() */
-	/* Opens the port of the queue_index-th queue. Control thread. `host`: to be reached at; "" or NULL: any. */
+	/*
+	 * Opens the port of the queue_index-th queue. Control thread. `host`: to be reached at, a box's; "": any; NULL:
+	 * a worker's. The first one of a box is opened by listen(), before there is a queue.
+	 */
 	int (*port_open)(void *owner, unsigned queue_index, int node, const char *host, struct datagram_port **out,
 		struct err *e);
 	/* The transport closes. NULL: nothing. */
 	void (*fini)(void *owner);
-	/* Own address with which `peer` is reached, when the port has none (any): worker and box. 0 or -errno. */
+	/*
+	 * Own address with which `peer` is reached (its port is left alone), and what the way there carries at most:
+	 * worker and box. Control thread. 0 or -errno.
+	 */
 	int (*route)(
 		void *owner, const struct datagram_address *peer, struct datagram_address *own, uint32_t *datagram_max);
 };
