@@ -73,6 +73,11 @@ struct datagram_port_ops {
 	void (*close)(struct datagram_port *p);
 };
 
+struct sockaddr_storage;
+
+/* The address of a socket, of either family. */
+struct datagram_address datagram_address_of(const struct sockaddr_storage *from);
+
 /* What a transport over datagrams is made of, besides. */
 struct datagram_class {
 	const struct transport_ops *ops; /* of the transport as a whole; its open() calls datagram_open() */
@@ -86,7 +91,7 @@ struct datagram_class {
 	void (*fini)(void *owner);
 	/*
 	 * Own address with which `peer` is reached (its port is left alone), and what the way there carries at most:
-	 * worker and box. Control thread. 0 or -errno.
+	 * worker and box. Control thread. 0 or -errno. NULL: ports say both.
 	 */
 	int (*route)(
 		void *owner, const struct datagram_address *peer, struct datagram_address *own, uint32_t *datagram_max);

@@ -76,9 +76,9 @@ static int sock_bind_interface(int fd, const char *interface, struct err *e)
 		interface, strerror(-rc));
 }
 
-static int sock_open(int family, const char *interface, struct err *e)
+static int sock_open(int family, int type, const char *interface, struct err *e)
 {
-	int fd = socket(family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, IPPROTO_TCP);
+	int fd = socket(family, type | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
 	int rc;
 
 	if (fd < 0) {
@@ -102,21 +102,26 @@ static void sock_set_port(struct sockaddr *address, uint16_t port)
 		((struct sockaddr_in *)(void *)address)->sin_port = htons(port);
 }
 
-/* Binds and listens; the fd, or a negative errno, for which the caller finds words. */
-static int sock_listen_port(const struct addrinfo *at, uint16_t port, const char *interface, struct err *e)
+/*
+ * Binds and, for streams, listens; the fd, or a negative errno, for which the caller finds words. An address that was
+ * used a moment ago is free for streams; with datagrams, two could have it at once.
+ */
+static int sock_listen_port(const struct addrinfo *at, int type, uint16_t port, const char *interface, struct err *e)
 {
-	int fd = sock_open(at->ai_family, interface, e);
+	int fd = sock_open(at->ai_family, type, interface, e);
+	bool stream = type == SOCK_STREAM;
 	int on = 1;
 	int off = 0;
 	int rc;
 
 	if (fd < 0)
 		return fd;
-	(void)setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+	if (stream)
+		(void)setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
 	if (at->ai_family == AF_INET6) /* "any" means IPv4 too, whatever the host's default. */
 		(void)setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof(off));
 	sock_set_port(at->ai_addr, port);
-	if (bind(fd, at->ai_addr, at->ai_addrlen) == 0 && listen(fd, SOCK_BACKLOG) == 0)
+	if (bind(fd, at->ai_addr, at->ai_addrlen) == 0 && (!stream || listen(fd, SOCK_BACKLOG) == 0))
 		return fd;
 	rc = -errno;
 	close(fd);
@@ -184,7 +189,8 @@ static int sock_check_interface(const struct sockaddr *address, const char *inte
 }
 
 /* The first free port of first..last on the first address of `host`. Returns the fd. */
-static int sock_listen_range(const char *host, uint16_t first, uint16_t last, const char *interface, struct err *e)
+static int sock_listen_range(
+	const char *host, int type, uint16_t first, uint16_t last, const char *interface, struct err *e)
 {
 	struct addrinfo *list;
 	int rc = sock_resolve(host, first, true, &list, e);
@@ -195,7 +201,7 @@ static int sock_listen_range(const char *host, uint16_t first, uint16_t last, co
 	if (rc == 0)
 		rc = -EADDRINUSE;
 	for (uint32_t port = first; port <= last && rc == -EADDRINUSE; port++)
-		rc = sock_listen_port(list, (uint16_t)port, interface, e);
+		rc = sock_listen_port(list, type, (uint16_t)port, interface, e);
 	freeaddrinfo(list);
 	if (rc == -EADDRINUSE)
 		return err_set(e, rc, "every port of %u..%u is taken on \"%.128s\"; stop who has it, or choose others",
@@ -203,20 +209,31 @@ static int sock_listen_range(const char *host, uint16_t first, uint16_t last, co
 	return rc;
 }
 
-int sock_listen(const char *host, uint16_t first, uint16_t last, const char *interface, int *fd, struct err *e)
+static int sock_bind_any(
+	const char *host, int type, uint16_t first, uint16_t last, const char *interface, int *fd, struct err *e)
 {
 	int rc;
 
 	if (last < first)
 		return err_set(e, -EINVAL, "the range of ports %u..%u is empty", first, last);
 	/* "::" takes IPv4 callers too; a host without IPv6 has 0.0.0.0 to fall back to. */
-	rc = sock_listen_range(host[0] ? host : "::", first, last, interface, e);
+	rc = sock_listen_range(host[0] ? host : "::", type, first, last, interface, e);
 	if (!host[0] && (rc == -EAFNOSUPPORT || rc == -EADDRNOTAVAIL))
-		rc = sock_listen_range("0.0.0.0", first, last, interface, e);
+		rc = sock_listen_range("0.0.0.0", type, first, last, interface, e);
 	if (rc < 0)
 		return rc;
 	*fd = rc;
 	return 0;
+}
+
+int sock_listen(const char *host, uint16_t first, uint16_t last, const char *interface, int *fd, struct err *e)
+{
+	return sock_bind_any(host, SOCK_STREAM, first, last, interface, fd, e);
+}
+
+int sock_bind(const char *host, uint16_t first, uint16_t last, const char *interface, int *fd, struct err *e)
+{
+	return sock_bind_any(host, SOCK_DGRAM, first, last, interface, fd, e);
 }
 
 /*
@@ -225,7 +242,7 @@ int sock_listen(const char *host, uint16_t first, uint16_t last, const char *int
  */
 static int sock_connect_at(const struct addrinfo *at, const char *interface, int wait_ms, struct err *e)
 {
-	struct pollfd wait = {.fd = sock_open(at->ai_family, interface, e), .events = POLLOUT};
+	struct pollfd wait = {.fd = sock_open(at->ai_family, SOCK_STREAM, interface, e), .events = POLLOUT};
 	int rc = 0;
 
 	if (wait.fd < 0)
@@ -261,6 +278,45 @@ int sock_connect(const char *host, uint16_t port, const char *interface, int *fd
 		return rc;
 	return err_set(e, rc, "cannot connect to \"%.128s\" port %u: %s; is a box listening there?", host, port,
 		strerror(-rc));
+}
+
+int sock_addresses(const char *host, struct sockaddr_storage *out, unsigned max, struct err *e)
+{
+	struct addrinfo *list;
+	unsigned count = 0;
+	int rc = sock_resolve(host, 0, false, &list, e);
+
+	if (rc < 0)
+		return rc;
+	for (const struct addrinfo *at = list; at && count < max; at = at->ai_next, count++) {
+		memset(&out[count], 0, sizeof(out[count]));
+		memcpy(&out[count], at->ai_addr, at->ai_addrlen);
+	}
+	freeaddrinfo(list);
+	return (int)count;
+}
+
+int sock_toward(const struct sockaddr_storage *peer, const char *interface, struct sockaddr_storage *own, uint32_t *mtu)
+{
+	socklen_t bytes = peer->ss_family == AF_INET6 ? sizeof(struct sockaddr_in6) : sizeof(struct sockaddr_in);
+	bool six = peer->ss_family == AF_INET6;
+	int fd = sock_open(peer->ss_family, SOCK_DGRAM, interface, NULL);
+	socklen_t length = sizeof(int);
+	int value = 0;
+	int rc = 0;
+
+	if (fd < 0)
+		return fd;
+	if (connect(fd, (const struct sockaddr *)peer, bytes) < 0 ||
+		getsockopt(fd, six ? IPPROTO_IPV6 : IPPROTO_IP, six ? IPV6_MTU : IP_MTU, &value, &length) < 0)
+		rc = -errno;
+	length = sizeof(*own);
+	memset(own, 0, sizeof(*own));
+	if (rc == 0 && getsockname(fd, (struct sockaddr *)own, &length) < 0)
+		rc = -errno;
+	close(fd);
+	*mtu = value > 0 ? (uint32_t)value : 0;
+	return rc;
 }
 
 int sock_connected(int fd)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Kernel TCP sockets for the control sessions (stream.c) and the tcp transport (tcp_setup.c): names,
+ * Kernel sockets for the control sessions (stream.c) and the tcp and udp transports (tcp_setup.c, udp.c): names,
  * listening, connecting and options. All sockets made here are non-blocking and close-on-exec.
  * Control thread, or in libphub whoever connects.
  */
@@ -25,6 +25,16 @@ enum {
  * caller's. 0 or a negative errno with the reason in `e`. Looking up a name may block.
  */
 int sock_listen(const char *host, uint16_t first, uint16_t last, const char *interface, int *fd, struct err *e);
+
+/* The same for datagrams: binds, and listens to nobody in particular. */
+int sock_bind(const char *host, uint16_t first, uint16_t last, const char *interface, int *fd, struct err *e);
+
+/* Up to `max` addresses of a name, best first: how many, or a negative errno. Looking up a name may block. */
+int sock_addresses(const char *host, struct sockaddr_storage *out, unsigned max, struct err *e);
+
+/* From which address a datagram to `peer` goes, and the MTU of the way. 0 or a negative errno. Never blocks. */
+int sock_toward(
+	const struct sockaddr_storage *peer, const char *interface, struct sockaddr_storage *own, uint32_t *mtu);
 
 /*
  * Begins to connect; sock_connected() tells when it is done. A name with several addresses has all but the

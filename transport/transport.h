@@ -283,13 +283,15 @@ struct transport_config {
 	unsigned rdma_dscp;             /* verbs over RoCE v2: of what is sent, 0 to 63 */
 	uint16_t port_first, port_last; /* data ports that may be listened on; 0, 0: any */
 	struct loop_host *loop;         /* loop only: where on the network in memory (loop_net_host()) */
-	unsigned handshake_ms;          /* a stranger that has not proved itself by then is dropped; 0: default */
+	unsigned datagram_mtu; /* udp, dpdk: of the network, bytes, where it is less than the link's; 0: that */
+	unsigned handshake_ms; /* a stranger that has not proved itself by then is dropped; 0: default */
 };
 
 /* The cold table: control thread only; may allocate; none blocks. */
 struct transport_ops {
-	const char *name; /* "tcp", "shm", "loop", "verbs" */
+	const char *name; /* "tcp", "shm", "loop", "verbs", "udp" */
 	bool reconnects;  /* a worker may connect to a core again when its connection broke */
+	bool by_name;     /* a worker takes it only where it was asked for by name */
 	/* Makes the transport. Returns 0 or a negative errno with the reason and the cure in `e`. */
 	int (*open)(const struct transport_config *config, struct transport **out, struct err *e);
 	/*
@@ -368,6 +370,7 @@ struct transport {
 extern const struct transport_ops transport_tcp;
 extern const struct transport_ops transport_shm;
 extern const struct transport_ops transport_loop;
+extern const struct transport_ops transport_udp;
 extern const struct transport_ops transport_verbs; /* only where the build found libibverbs */
 
 /* The table with this name, or NULL. Any thread. */

@@ -1,0 +1,362 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The queue of transports over datagrams: reliable.h says what to send and what came, a datagram_port moves it. A
+ * worker first asks which datagrams come through (the trial), while what it sends waits. Owner of the queue.
+ */
+#include "transport/datagram_internal.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <string.h>
+
+#include "phub/base/clock.h"
+#include "phub/base/stats.h"
+
+enum {
+	TRIAL_PAUSE_MS = 1, /* until the worker asks again; then twice that, ... */
+	TRIAL_PAUSE_MAX_MS = 100,
+	TRIAL_LISTEN_MS = 20, /* for larger ones, when one came back; and four round trips */
+	DATAGRAM_FULL_MS = 1, /* a port without room is tried again */
+	/* UDP payload of packets of 9000, 1500 and 1280 bytes over IPv6. */
+	TRIAL_JUMBO = 8952,
+	TRIAL_USUAL = 1452,
+	TRIAL_LEAST = 1232,
+};
+
+static struct datagram_conn *datagram_of(struct conn *conn)
+{
+	return (struct datagram_conn *)conn;
+}
+
+static uint64_t datagram_time(struct datagram_queue *q, uint64_t now_ns)
+{
+	if (now_ns > q->now_ns)
+		q->now_ns = now_ns;
+	return q->now_ns;
+}
+
+/* ---- sending ---- */
+
+/* Room in the port for one more; false: it is full. */
+static bool datagram_room(struct datagram_queue *q, struct reliable_outgoing *out)
+{
+	int rc = q->port->ops->room(q->port, out);
+
+	if (rc == -EAGAIN) {
+		q->port->ops->flush(q->port);
+		rc = q->port->ops->room(q->port, out);
+	}
+	return rc == 0;
+}
+
+static void datagram_put(struct datagram_queue *q, const struct reliable_outgoing *out)
+{
+	q->port->ops->send(q->port, q->reliable, &datagram_of(out->to)->peer, out);
+	stats_add(&q->queue.counters.posts, 1);
+}
+
+/* Bounded: by what may be on its way. */
+static void datagram_push_out(struct datagram_queue *q, uint64_t now_ns)
+{
+	struct reliable_outgoing out;
+	bool any = false;
+
+	for (;;) {
+		q->full = !datagram_room(q, &out);
+		if (q->full || !reliable_next(q->reliable, now_ns, &out))
+			break;
+		datagram_put(q, &out);
+		any = true;
+	}
+	q->port->ops->flush(q->port);
+	stats_add(&q->queue.counters.doorbells, any);
+}
+
+static void datagram_flush(struct queue *head)
+{
+	struct datagram_queue *q = (struct datagram_queue *)head;
+
+	datagram_push_out(q, datagram_time(q, q->port->ops->now(q->port)));
+}
+
+static int datagram_send(
+	struct queue *head, struct conn *conn, const struct wire_header *header, const void *payload, void *cookie)
+{
+	struct datagram_queue *q = (struct datagram_queue *)head;
+	int rc = reliable_send(q->reliable, datagram_of(conn)->reliable, header, payload, cookie);
+
+	if (rc == 0)
+		stats_add(&q->queue.counters.messages, 1);
+	return rc;
+}
+
+/* ---- the trial: what comes through? ---- */
+
+void datagram_trial_begin(struct datagram_queue *q, struct datagram_conn *c)
+{
+	const uint32_t sizes[DATAGRAM_SIZES] = {c->datagram_max, TRIAL_JUMBO, TRIAL_USUAL, TRIAL_LEAST};
+	struct datagram_trial *t = &c->trial;
+	uint32_t last = UINT32_MAX;
+
+	for (unsigned i = 0; i < DATAGRAM_SIZES; i++) {
+		uint32_t fragment = reliable_fragment_for(sizes[i]);
+
+		if (sizes[i] > c->datagram_max || fragment == 0 || fragment >= last)
+			continue;
+		t->sizes[t->count++] = sizes[i];
+		last = fragment;
+	}
+	list_append(&q->trials, &t->link);
+}
+
+/* Asks for all sizes above the best, largest first; or tells what was decided. */
+static void datagram_trial_ask(struct datagram_queue *q, struct datagram_conn *c, uint64_t now_ns)
+{
+	struct datagram_trial *t = &c->trial;
+
+	for (unsigned i = 0; i < t->count; i++) {
+		if (t->told ? t->sizes[i] != t->best : t->sizes[i] <= t->best)
+			continue;
+		reliable_probe(q->reliable, c->reliable, t->sizes[i], t->told ? reliable_fragment_for(t->best) : 0);
+		datagram_push_out(q, now_ns);
+	}
+	t->next_ns = now_ns + t->pause_ns;
+	t->pause_ns *= 2;
+	if (t->pause_ns > TRIAL_PAUSE_MAX_MS * NS_PER_MS)
+		t->pause_ns = TRIAL_PAUSE_MAX_MS * NS_PER_MS;
+}
+
+/* Has what came back changed anything? */
+static void datagram_trial_hear(struct datagram_conn *c, uint64_t now_ns)
+{
+	struct datagram_trial *t = &c->trial;
+	uint64_t patience_ns = TRIAL_LISTEN_MS * NS_PER_MS + 4 * reliable_round_trip(c->reliable);
+
+	if (t->told)
+		return;
+	t->best = reliable_probed(c->reliable, false);
+	if (t->best > 0 && t->heard_ns == 0) {
+		t->heard_ns = now_ns;
+		t->pause_ns = TRIAL_PAUSE_MS * NS_PER_MS;
+		t->next_ns = now_ns + t->pause_ns;
+	}
+	if (t->best == 0 || (t->best < t->sizes[0] && now_ns - t->heard_ns < patience_ns))
+		return;
+	t->told = true;
+	t->pause_ns = TRIAL_PAUSE_MS * NS_PER_MS;
+	t->next_ns = now_ns;
+}
+
+static void datagram_trial_go_on(struct datagram_queue *q, struct datagram_conn *c, uint64_t now_ns)
+{
+	struct datagram_trial *t = &c->trial;
+
+	if (t->began_ns == 0) {
+		t->began_ns = now_ns;
+		t->next_ns = now_ns;
+		t->pause_ns = TRIAL_PAUSE_MS * NS_PER_MS;
+	}
+	datagram_trial_hear(c, now_ns);
+	if (t->told && reliable_probed(c->reliable, true) > 0) {
+		list_remove(&t->link);
+	} else if (now_ns - t->began_ns > c->transport->handshake_ns) {
+		list_remove(&t->link);
+		c->why = "UDP gets no answer: a firewall? (the box's data_ports)";
+		reliable_end(q->reliable, c->reliable, -ETIMEDOUT, true);
+	} else if (now_ns >= t->next_ns) {
+		datagram_trial_ask(q, c, now_ns);
+	}
+}
+
+static void datagram_trials(struct datagram_queue *q, uint64_t now_ns)
+{
+	struct list_link *next;
+
+	for (struct list_link *at = q->trials.next; at != &q->trials; at = next) {
+		next = at->next;
+		datagram_trial_go_on(q, LIST_OF(at, struct datagram_conn, trial.link), now_ns);
+	}
+}
+
+static uint64_t datagram_trials_due(const struct datagram_queue *q)
+{
+	uint64_t due = UINT64_MAX;
+
+	for (struct list_link *at = q->trials.next; at != &q->trials; at = at->next) {
+		const struct datagram_trial *t = &LIST_OF(at, struct datagram_conn, trial.link)->trial;
+		uint64_t decides = t->heard_ns + TRIAL_LISTEN_MS * NS_PER_MS;
+
+		due = t->next_ns < due ? t->next_ns : due;
+		if (t->heard_ns && !t->told && decides < due)
+			due = decides;
+	}
+	return due;
+}
+
+/* ---- polling ---- */
+
+static unsigned datagram_report(struct datagram_queue *q, struct event *events, unsigned max)
+{
+	unsigned n = max ? reliable_report(q->reliable, events, max) : 0;
+
+	for (unsigned i = 0; i < n; i++) {
+		struct datagram_conn *c = datagram_of(events[i].conn);
+
+		if (events[i].type != EVENT_CLOSED)
+			continue;
+		list_remove(&c->trial.link);
+		if (c->why)
+			events[i].why = c->why;
+	}
+	return n;
+}
+
+/* Looks at one datagram. Returns the number of events; what found no room is kept. */
+static unsigned datagram_look(struct datagram_queue *q, uint64_t now_ns, struct event *events, unsigned max)
+{
+	const struct datagram_in *in = &q->in[q->at++];
+	struct conn *conn = NULL;
+	unsigned n;
+
+	switch (reliable_input(q->reliable, now_ns, in->bytes, in->length, &q->event, &conn)) {
+	case RELIABLE_MESSAGE:
+		n = datagram_report(q, events, max);
+		q->kept = n == max;
+		if (!q->kept)
+			events[n++] = q->event;
+		return n;
+	case RELIABLE_HELLO:
+		datagram_of(conn)->peer = in->from;
+		return 0;
+	case RELIABLE_NOTHING:
+		break;
+	}
+	return 0;
+}
+
+/*
+ * Takes what came. No other batch once an event is lent what lies in one. A queue that is flooded with what is not for
+ * it looks at so many, and comes again.
+ */
+static unsigned datagram_take(struct datagram_queue *q, uint64_t now_ns, bool lent, struct event *events, unsigned max)
+{
+	unsigned receives = DATAGRAM_RECEIVES;
+	unsigned n = 0;
+
+	while (n < max && !q->kept) {
+		if (q->at < q->count) {
+			n += datagram_look(q, now_ns, events + n, max - n);
+			continue;
+		}
+		if (lent || n > 0 || receives-- == 0)
+			break;
+		q->at = 0;
+		q->count = q->port->ops->receive(q->port, q->in, DATAGRAM_BATCH);
+		if (q->count == 0)
+			break;
+	}
+	return n;
+}
+
+static unsigned datagram_poll(struct queue *head, uint64_t now_ns, struct event *events, unsigned max)
+{
+	struct datagram_queue *q = (struct datagram_queue *)head;
+	bool lent = false;
+	unsigned n;
+
+	now_ns = datagram_time(q, now_ns);
+	reliable_tick(q->reliable, now_ns);
+	n = datagram_report(q, events, max);
+	if (q->kept && n < max) {
+		events[n++] = q->event;
+		q->kept = false;
+		lent = true;
+	}
+	n += datagram_take(q, now_ns, lent, events + n, max - n);
+	datagram_trials(q, now_ns);
+	return n + datagram_report(q, events + n, max - n);
+}
+
+static int datagram_arm(struct queue *head)
+{
+	struct datagram_queue *q = (struct datagram_queue *)head;
+	uint64_t due = reliable_due(q->reliable), trials = datagram_trials_due(q);
+
+	if (q->kept || q->at < q->count)
+		return -EAGAIN;
+	/* What it wants to send finds no room: the port wakes it, or a little time. */
+	if (due == 0 && q->full)
+		due = q->now_ns + DATAGRAM_FULL_MS * NS_PER_MS;
+	if (trials < due)
+		due = trials;
+	if (due == 0)
+		return -EAGAIN;
+	return q->port->ops->arm(q->port, due == UINT64_MAX ? 0 : due);
+}
+
+static void datagram_release(struct queue *head, void *slot)
+{
+	(void)head;
+	(void)slot;
+	assert(!"datagrams lend no slots");
+}
+
+/* ---- life ---- */
+
+static int datagram_adopt(struct queue *head, struct conn *conn, const struct conn_spec *spec)
+{
+	struct datagram_queue *q = (struct datagram_queue *)head;
+	struct datagram_conn *c = datagram_of(conn);
+	int rc = reliable_add(q->reliable, c->reliable);
+
+	if (rc < 0)
+		return rc;
+	assert(spec == c->spec);
+	(void)spec;
+	conn->queue = head;
+	c->state = DATAGRAM_OPEN;
+	if (c->gone)
+		reliable_end(q->reliable, c->reliable, 0, false);
+	else if (!c->is_box)
+		datagram_trial_begin(q, c);
+	return 0;
+}
+
+/* Tells the peer, once: where that is lost, the control session tells. */
+static void datagram_say_farewell(struct datagram_queue *q, struct datagram_conn *c)
+{
+	struct reliable_outgoing out;
+
+	if (!datagram_room(q, &out))
+		return;
+	reliable_farewell(q->reliable, c->reliable, &out);
+	datagram_put(q, &out);
+	q->port->ops->flush(q->port);
+}
+
+static void datagram_drop(struct queue *head, struct conn *conn)
+{
+	struct datagram_queue *q = (struct datagram_queue *)head;
+	struct datagram_conn *c = datagram_of(conn);
+
+	if (q->port->ops->reclaim)
+		q->port->ops->reclaim(q->port, q->reliable, c->reliable);
+	datagram_say_farewell(q, c);
+	if (q->port->ops->reclaim)
+		q->port->ops->reclaim(q->port, q->reliable, c->reliable);
+	reliable_remove(q->reliable, c->reliable);
+	if (q->kept && q->event.conn == conn)
+		q->kept = false;
+	conn->queue = NULL;
+	datagram_conn_free(c);
+}
+
+const struct queue_ops datagram_queue_ops = {
+	.adopt = datagram_adopt,
+	.poll = datagram_poll,
+	.send = datagram_send,
+	.flush = datagram_flush,
+	.release = datagram_release,
+	.arm = datagram_arm,
+	.drop = datagram_drop,
+};
