@@ -37,39 +37,43 @@ static uint64_t datagram_time(struct datagram_queue *q, uint64_t now_ns)
 
 /* ---- sending ---- */
 
-/* Room in the port for one more; false: it is full. */
-static bool datagram_room(struct datagram_queue *q, struct reliable_outgoing *out)
+/* Room in the port for one more: 0, -EAGAIN, or another error: it will be lost. */
+static int datagram_room(struct datagram_queue *q, const struct datagram_conn *c, struct reliable_outgoing *out)
 {
-	int rc = q->port->ops->room(q->port, out);
+	int rc = q->port->ops->room(q->port, &c->peer, out);
 
 	if (rc == -EAGAIN) {
 		q->port->ops->flush(q->port);
-		rc = q->port->ops->room(q->port, out);
+		rc = q->port->ops->room(q->port, &c->peer, out);
 	}
-	return rc == 0;
-}
-
-static void datagram_put(struct datagram_queue *q, const struct reliable_outgoing *out)
-{
-	q->port->ops->send(q->port, q->reliable, &datagram_of(out->to)->peer, out);
-	stats_add(&q->queue.counters.posts, 1);
+	return rc;
 }
 
 /* Bounded: by what may be on its way. */
 static void datagram_push_out(struct datagram_queue *q, uint64_t now_ns)
 {
+	uint8_t nowhere[RELIABLE_HEAD_BYTES];
 	struct reliable_outgoing out;
-	bool any = false;
+	struct conn *to;
+	uint64_t count = 0;
 
-	for (;;) {
-		q->full = !datagram_room(q, &out);
-		if (q->full || !reliable_next(q->reliable, now_ns, &out))
+	q->full = false;
+	while ((to = reliable_turn(q->reliable))) {
+		int rc = datagram_room(q, datagram_of(to), &out);
+
+		q->full = rc == -EAGAIN;
+		if (q->full)
 			break;
-		datagram_put(q, &out);
-		any = true;
+		if (rc < 0)
+			out.head = nowhere; /* it counts as sent, and is lost */
+		reliable_next(q->reliable, now_ns, &out);
+		if (rc == 0)
+			q->port->ops->send(q->port, q->reliable, &out);
+		count++;
 	}
 	q->port->ops->flush(q->port);
-	stats_add(&q->queue.counters.doorbells, any);
+	stats_add(&q->queue.counters.posts, count);
+	stats_add(&q->queue.counters.doorbells, count > 0);
 }
 
 static void datagram_flush(struct queue *head)
@@ -265,13 +269,17 @@ static unsigned datagram_poll(struct queue *head, uint64_t now_ns, struct event 
 	unsigned n;
 
 	now_ns = datagram_time(q, now_ns);
-	reliable_tick(q->reliable, now_ns);
+	/* What there was when an event found no room, then that event, and only then what is new. */
 	n = datagram_report(q, events, max);
-	if (q->kept && n < max) {
+	if (q->kept) {
+		if (n == max)
+			return n;
 		events[n++] = q->event;
 		q->kept = false;
 		lent = true;
 	}
+	reliable_tick(q->reliable, now_ns);
+	n += datagram_report(q, events + n, max - n);
 	n += datagram_take(q, now_ns, lent, events + n, max - n);
 	datagram_trials(q, now_ns);
 	return n + datagram_report(q, events + n, max - n);
@@ -327,10 +335,10 @@ static void datagram_say_farewell(struct datagram_queue *q, struct datagram_conn
 {
 	struct reliable_outgoing out;
 
-	if (!datagram_room(q, &out))
+	if (datagram_room(q, c, &out) < 0)
 		return;
 	reliable_farewell(q->reliable, c->reliable, &out);
-	datagram_put(q, &out);
+	q->port->ops->send(q->port, q->reliable, &out);
 	q->port->ops->flush(q->port);
 }
 

@@ -49,16 +49,13 @@ struct datagram_port_ops {
 	 */
 	unsigned (*receive)(struct datagram_port *p, struct datagram_in *in, unsigned max);
 	/*
-	 * Room for one more datagram: `out->head` is set, and send() follows, or nothing: then room() gives the same
-	 * again. -EAGAIN: no room before the next flush() or later.
+	 * Room for one more datagram to `to`: `out->head` is set, and send() follows at once, or abandon by calling
+	 * room() again. -EAGAIN: no room before the next flush() or later; -EHOSTUNREACH, -ENETDOWN: it will be lost,
+	 * go on.
 	 */
-	int (*room)(struct datagram_port *p, struct reliable_outgoing *out);
-	/*
-	 * Takes the datagram that `out` describes; its payload is read at once, or held (reliable_hold()). One that
-	 * cannot go (no route, no such host) is lost.
-	 */
-	void (*send)(struct datagram_port *p, struct reliable *r, const struct datagram_address *to,
-		const struct reliable_outgoing *out);
+	int (*room)(struct datagram_port *p, const struct datagram_address *to, struct reliable_outgoing *out);
+	/* Takes the datagram that `out` describes; its payload is read at once, or held (reliable_hold()). */
+	void (*send)(struct datagram_port *p, struct reliable *r, const struct reliable_outgoing *out);
 	/* All that was taken goes out. What a full device does not take is kept, or lost. */
 	void (*flush)(struct datagram_port *p);
 	/* Payloads of this connection that are held are read no more when it returns; bounded. NULL: none ever is. */

@@ -13,6 +13,7 @@ static const struct transport_ops *const transport_list[] = {
 	&transport_tcp,
 	&transport_shm,
 	&transport_loop,
+	&transport_udp,
 #ifdef PHUB_VERBS
 	&transport_verbs,
 #endif

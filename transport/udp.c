@@ -87,10 +87,12 @@ static void udp_out_end(struct udp_port *u, struct udp_out *o)
 	o->message = NULL;
 }
 
-static int udp_room(struct datagram_port *p, struct reliable_outgoing *out)
+static int udp_room(struct datagram_port *p, const struct datagram_address *to, struct reliable_outgoing *out)
 {
 	struct udp_port *u = udp_of(p);
 
+	if (!u->six && !IN6_IS_ADDR_V4MAPPED(&to->ip))
+		return -EHOSTUNREACH;
 	if (u->count == UDP_OUTS && u->first > 0) {
 		memmove(u->outs, u->outs + u->first, (u->count - u->first) * sizeof(u->outs[0]));
 		u->count -= u->first;
@@ -98,12 +100,12 @@ static int udp_room(struct datagram_port *p, struct reliable_outgoing *out)
 	}
 	if (u->count == UDP_OUTS)
 		return -EAGAIN;
+	u->outs[u->count].to = *to;
 	out->head = u->outs[u->count].head;
 	return 0;
 }
 
-static void udp_send(struct datagram_port *p, struct reliable *r, const struct datagram_address *to,
-	const struct reliable_outgoing *out)
+static void udp_send(struct datagram_port *p, struct reliable *r, const struct reliable_outgoing *out)
 {
 	static const uint8_t zeros[WIRE_DATAGRAM_MAX];
 	struct udp_port *u = udp_of(p);
@@ -116,7 +118,6 @@ static void udp_send(struct datagram_port *p, struct reliable *r, const struct d
 	o->rest = out->rest ? out->rest : zeros;
 	o->message = out->message;
 	o->conn = out->conn;
-	o->to = *to;
 	if (o->message)
 		reliable_hold(o->message);
 }
