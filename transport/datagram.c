@@ -282,7 +282,11 @@ static unsigned datagram_poll(struct queue *head, uint64_t now_ns, struct event 
 	n += datagram_report(q, events + n, max - n);
 	n += datagram_take(q, now_ns, lent, events + n, max - n);
 	datagram_trials(q, now_ns);
-	return n + datagram_report(q, events + n, max - n);
+	n += datagram_report(q, events + n, max - n);
+	/* Answers go out also where nothing is sent, and nobody has a reason to flush. */
+	if (n == 0 && reliable_turn(q->reliable))
+		datagram_push_out(q, now_ns);
+	return n;
 }
 
 static int datagram_arm(struct queue *head)

@@ -27,6 +27,7 @@ static const struct fixture fixtures[] = {
 			.poison = true}},
 	{.label = "loop-hold", .transport = "loop", .plan = {.seed = 3, .hold_max = 12, .poison = true}},
 	{.label = "tcp", .transport = "tcp"},
+	{.label = "udp", .transport = "udp", .datagrams = true},
 	{.label = "shm", .transport = "shm", .mapped = true},
 	{.label = "verbs", .transport = "verbs", .one_sided = true},
 };

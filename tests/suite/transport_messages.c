@@ -129,7 +129,7 @@ static void check_header(const struct wire_header *a, const struct wire_header *
 
 static void headers_come_unchanged(void **state)
 {
-	static const struct wire_header full = {.job = 0x11121314,
+	static const struct wire_header full = {.job = RIG_JOB,
 		.generation = 0x21222324,
 		.epoch = 0x31323334,
 		.chunk = 5,
@@ -142,7 +142,7 @@ static void headers_come_unchanged(void **state)
 		.priority = 0x8182};
 	static const enum wire_type types[] = {WIRE_PUSH, WIRE_INIT, WIRE_PULL, WIRE_RESULT, WIRE_CREDIT};
 	struct rig *rig = rig_create(*state, &usual);
-	struct lane *lane = first_lane(rig);
+	struct lane *lane = rig_join(rig, rig_box_end(rig, 0), rig_worker_end(rig, 0), full.rank);
 	unsigned i;
 
 	for (i = 0; i < sizeof(types) / sizeof(types[0]); i++) {
@@ -151,10 +151,13 @@ static void headers_come_unchanged(void **state)
 		struct rig_end *from = down ? lane->box_end : lane->worker_end;
 		struct rig_end *to = down ? lane->worker_end : lane->box_end;
 		uint8_t *payload = down ? pair_result_at(lane, 5) : pair_payload_at(lane, 5);
-		struct wire_header h = full;
+		struct wire_header h = full, sent;
 
 		h.type = types[i];
 		h.length = empty ? 0 : lane->spans[5].bytes;
+		if (rig->fixture->datagrams) /* numbered by their ends: three up, two down */
+			h.seq = down ? i - 2 : i + 1;
+		sent = h;
 		rig_fill(payload, lane->spans[5].bytes, h.rank, h.round, h.chunk);
 		assert_int_equal(
 			from->q->ops->send(from->q, down ? lane->box : lane->worker, &h, empty ? NULL : payload, NULL),
@@ -162,10 +165,7 @@ static void headers_come_unchanged(void **state)
 		memset(&h, 0xff, sizeof(h)); /* send() has a copy. */
 		to->count = 0;
 		RIG_UNTIL(rig, end_count(to, EVENT_MESSAGE, NULL) == 1);
-		h = full;
-		h.type = types[i];
-		h.length = empty ? 0 : lane->spans[5].bytes;
-		check_header(&end_record(to, EVENT_MESSAGE, NULL, 0)->header, &h);
+		check_header(&end_record(to, EVENT_MESSAGE, NULL, 0)->header, &sent);
 		check_log(to, true);
 	}
 	rig_destroy(rig);
@@ -497,7 +497,8 @@ static void a_push_above_the_largest_chunk_ends_the_connection(void **state)
 	struct rig *rig;
 	struct lane *lane;
 
-	if (((const struct fixture *)*state)->mapped)
+	/* Among datagrams it is dropped and counted: see RELIABLE_HEADER. */
+	if (((const struct fixture *)*state)->mapped || ((const struct fixture *)*state)->datagrams)
 		skip();
 	rig = rig_create(*state, &usual);
 	lane = rig_lane(rig, rig_box_end(rig, 0), rig_worker_end(rig, 0), 3);
@@ -554,13 +555,12 @@ static int push_from_heap(struct lane *lane, void **payload)
 {
 	struct wire_header h = {
 		.type = WIRE_PUSH, .length = lane->spans[11].bytes, .chunk = 11, .rank = 3, .round = 1, .count = 1};
-	struct queue *q = lane->worker_end->q;
-
+	h.job = RIG_JOB;
 	*payload = malloc(h.length);
 	assert_non_null(*payload);
 	memset(*payload, 1, h.length);
 	rig_register(lane, *payload, h.length, true);
-	return q->ops->send(q, lane->worker, &h, lane->worker->push ? pair_payload_at(lane, 11) : *payload, lane);
+	return pair_send_up(lane, &h, lane->worker->push ? pair_payload_at(lane, 11) : *payload, lane);
 }
 
 static void check_drop_of_sender(void **state, bool flush)

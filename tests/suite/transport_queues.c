@@ -351,7 +351,7 @@ static void a_sleeper_is_woken_when_it_may_send_again(void **state)
 	while (pair_push_again(lane, 11, 1, NULL) == 0 && sent++ < 100000)
 		rig_turn(rig);
 	assert_int_equal(arm_quietly(rig, lane->worker_end), fd);
-	assert_false(readable(fd, 30));
+	assert_true(rig->fixture->datagrams || !readable(fd, 30)); /* what is not acknowledged is sent again */
 	lane->worker_end->mute = true;
 	lane->box_end->mute = false;
 	rig_deadline_set(rig);

@@ -100,6 +100,7 @@ static struct rig_end *rig_end_at(struct rig *rig, struct transport *t, struct r
 	if (!end->q) {
 		assert_int_equal(rig->ops->queue_create(t, MEM_NODE_ANY, &end->q, &e), 0);
 		end->batch = RIG_POLL_MAX;
+		end->apart = rig->fixture->datagrams;
 	}
 	return end;
 }
@@ -125,7 +126,8 @@ struct rig_end *rig_worker_end(struct rig *rig, unsigned index)
 	if (!rig->workers[index])
 		rig->workers[index] = rig_open(rig, 1 + index);
 	rig_end_at(rig, rig->workers[index], &rig->worker_ends[index]);
-	rig->worker_ends[index].apart = rig->fixture->one_sided && rig_rdma_ports() > 1;
+	if (rig->fixture->one_sided)
+		rig->worker_ends[index].apart = rig_rdma_ports() > 1;
 	return &rig->worker_ends[index];
 }
 
@@ -462,6 +464,9 @@ struct lane *rig_lane(struct rig *rig, struct rig_end *box_end, struct rig_end *
 	lane->box_spec.queue = box_end->q;
 	lane->box_spec.push = rig->fixture->mapped ? &lane->push : NULL;
 	lane->box_spec.result = &lane->result;
+	lane->box_spec.job = RIG_JOB;
+	lane->box_spec.rank = rank;
+	lane->box_spec.key = rig_key();
 	return lane;
 }
 
@@ -618,18 +623,29 @@ bool rig_matches(const uint8_t *at, uint32_t bytes, uint32_t rank, uint64_t roun
 	return true;
 }
 
+int pair_send_up(struct lane *lane, struct wire_header *h, const void *payload, void *cookie)
+{
+	struct queue *q = lane->worker_end->q;
+	int rc;
+
+	h->seq = lane->seq + 1;
+	rc = q->ops->send(q, lane->worker, h, payload, cookie);
+	lane->seq += rc == 0;
+	return rc;
+}
+
 int pair_push_again(struct lane *lane, uint32_t chunk, uint64_t round, void *cookie)
 {
 	struct wire_header h = {.type = WIRE_PUSH,
 		.length = lane->spans[chunk].bytes,
+		.job = RIG_JOB,
 		.chunk = chunk,
 		.rank = lane->rank,
 		.round = round,
 		.count = 1};
-	struct queue *q = lane->worker_end->q;
 
 	lane->asked[chunk].sent++;
-	return q->ops->send(q, lane->worker, &h, pair_payload_at(lane, chunk), cookie);
+	return pair_send_up(lane, &h, pair_payload_at(lane, chunk), cookie);
 }
 
 int pair_push(struct lane *lane, uint32_t chunk, uint64_t round, void *cookie)
@@ -686,11 +702,10 @@ int pair_answer(struct lane *lane, uint32_t chunk, uint64_t round, void *cookie)
 
 int pair_pull(struct lane *lane, uint32_t chunk, uint64_t round)
 {
-	struct wire_header h = {.type = WIRE_PULL, .chunk = chunk, .rank = lane->rank, .round = round};
-	struct queue *q = lane->worker_end->q;
+	struct wire_header h = {.type = WIRE_PULL, .job = RIG_JOB, .chunk = chunk, .rank = lane->rank, .round = round};
 
 	lane->asked[chunk].sent++;
-	return q->ops->send(q, lane->worker, &h, NULL, NULL);
+	return pair_send_up(lane, &h, NULL, NULL);
 }
 
 int pair_credit(struct lane *lane, uint32_t credit)

@@ -22,14 +22,16 @@ enum {
 	RIG_CHUNKS = 16,
 	RIG_WINDOW = 32,
 	RIG_ADDRESS = 128,
+	RIG_JOB = 0x11121314,
 };
 
 /* One row of the suite's table of transports. */
 struct fixture {
 	const char *label;
 	const char *transport;
-	bool mapped;           /* pushes go through memory that the box gives: conn_spec.push */
-	bool one_sided;        /* struct queue says so */
+	bool mapped;    /* pushes go through memory that the box gives: conn_spec.push */
+	bool one_sided; /* struct queue says so */
+	bool datagrams; /* messages come in any order, and name their connection's job and rank, or are dropped */
 	struct loop_plan plan; /* loop: its network */
 };
 
@@ -63,7 +65,7 @@ struct rig_end {
 	bool keeps;     /* keeps as many slots as it may, in their records */
 	unsigned kept;
 	bool mute;  /* does not poll */
-	bool apart; /* a worker's, with several ports: results of different chunks may overtake each other */
+	bool apart; /* several ports, or datagrams: messages about different chunks may overtake each other */
 };
 
 /* One connection, both ends. */
@@ -79,6 +81,7 @@ struct lane {
 	uint8_t *pushes; /* the worker's, where the transport gives it no memory */
 	uint8_t *wanted; /* what the sinks point into */
 	uint64_t bytes;  /* of either */
+	uint32_t seq;    /* of the worker's last message */
 	struct rig *rig;
 	/* One-sided: a result answers a message of its chunk, so that the rig asks for what nobody asked for. */
 	struct rig_asked {
@@ -165,6 +168,8 @@ bool rig_matches(const uint8_t *at, uint32_t bytes, uint32_t rank, uint64_t roun
 /* Writes the pattern and sends it, without flush. What send() returns. */
 int pair_push(struct lane *lane, uint32_t chunk, uint64_t round, void *cookie);
 int pair_answer(struct lane *lane, uint32_t chunk, uint64_t round, void *cookie);
+/* The worker sends this message, with its number. */
+int pair_send_up(struct lane *lane, struct wire_header *h, const void *payload, void *cookie);
 /* Sends what lies there already. */
 int pair_push_again(struct lane *lane, uint32_t chunk, uint64_t round, void *cookie);
 int pair_answer_again(struct lane *lane, uint32_t chunk, uint64_t round, void *cookie);
