@@ -15,6 +15,7 @@ static const struct transport_ops *const env_transports[] = {
 	&transport_verbs,
 #endif
 	&transport_tcp,
+	&transport_udp,
 	NULL,
 };
 
@@ -43,7 +44,8 @@ void env_product(struct client_env *env, const struct settings *settings)
 		.transports = env_transports,
 		.config = {.interface = interface,
 			.rdma = getenv("PHUB_RDMA"),
-			.rdma_dscp = settings ? settings->rdma_dscp : 0},
+			.rdma_dscp = settings ? settings->rdma_dscp : 0,
+			.datagram_mtu = settings ? settings->datagram_mtu : 0},
 		.node = node >= 0 ? node : MEM_NODE_ANY,
 		.ctx = (void *)(uintptr_t)interface,
 	};

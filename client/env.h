@@ -17,7 +17,10 @@ struct client_env {
 	int (*dial)(void *ctx, const char *host, uint16_t port, struct stream **out, struct err *e);
 	/* Monotonic time in ns. */
 	uint64_t (*now)(void *ctx);
-	/* NULL-terminated, best first; the last one is taken without asking whether it reaches the box. */
+	/*
+	 * NULL-terminated, best first; the last one of those that need not be asked for by name is taken without asking
+	 * whether it reaches the box.
+	 */
 	const struct transport_ops *const *transports;
 	struct transport_config config;
 	int node;  /* NUMA node that the process is on, or MEM_NODE_ANY */

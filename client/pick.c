@@ -53,6 +53,15 @@ static int pick_reaches(
 	return reaches;
 }
 
+/* May one that comes later be taken, if this one is not? */
+static bool pick_is_last(const struct transport_ops *const *t)
+{
+	while (*++t)
+		if (!(*t)->by_name)
+			return false;
+	return true;
+}
+
 static int pick_none(const struct client_session *s, struct err *e)
 {
 	char offers[128] = "";
@@ -62,7 +71,8 @@ static int pick_none(const struct client_session *s, struct err *e)
 		at += (size_t)snprintf(
 			offers + at, sizeof(offers) - at, "%s%s", i ? ", " : "", s->addresses[i].transport);
 	return err_set(e, -ENOTSUP, "%s: box %s offers %s; this worker asks for %s", s->who, s->box,
-		at ? offers : "no transport", s->settings->transport ? s->settings->transport : "any that it knows");
+		at ? offers : "no transport",
+		s->settings->transport ? s->settings->transport : "any that it takes unasked");
 }
 
 int pick_transport(const struct client_session *s, struct pick *out, struct err *e)
@@ -73,10 +83,10 @@ int pick_transport(const struct client_session *s, struct pick *out, struct err 
 	for (const struct transport_ops *const *t = s->env->transports; *t; t++) {
 		const char *offer = pick_offer(s, (*t)->name);
 
-		if (!offer || (wanted && strcmp(wanted, (*t)->name) != 0))
+		if (!offer || (wanted ? strcmp(wanted, (*t)->name) != 0 : (*t)->by_name))
 			continue;
 		pick_resolve(s, offer, out->address, sizeof(out->address));
-		rc = !wanted && t[1] ? pick_reaches(s, *t, out->address, e) : 1;
+		rc = !wanted && !pick_is_last(t) ? pick_reaches(s, *t, out->address, e) : 1;
 		if (rc < 0)
 			return rc;
 		if (rc == 0)

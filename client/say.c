@@ -37,7 +37,7 @@ int client_say_hello(struct client_session *s)
 	if (proof_nonce(s->nonce) < 0)
 		return -EIO;
 	for (const struct transport_ops *const *t = s->env->transports; *t && count < SAY_TRANSPORTS_MAX; t++) {
-		if (!s->settings->transport || strcmp(s->settings->transport, (*t)->name) == 0)
+		if (s->settings->transport ? strcmp(s->settings->transport, (*t)->name) == 0 : !(*t)->by_name)
 			names[count++] = (char *)(uintptr_t)(*t)->name;
 	}
 	hello.version = SESSION_VERSION;

@@ -289,19 +289,20 @@ static int settings_take_policy(struct settings *s, const struct phub_options *o
 	return 0;
 }
 
-static int settings_take_dscp(struct settings *s, struct err *e)
+/* A number from the environment; left alone where it is not set. `what`: "no DSCP". */
+static int settings_take_number(
+	const char *name, const char *what, unsigned least, unsigned most, unsigned *out, struct err *e)
 {
-	const char *text = getenv("PHUB_RDMA_DSCP");
+	const char *text = getenv(name);
 	char *end;
 	unsigned long value;
 
 	if (!text || !*text)
 		return 0;
 	value = strtoul(text, &end, 10);
-	if (*text < '0' || *text > '9' || *end || value > SETTINGS_DSCP_MAX)
-		return err_set(
-			e, -EINVAL, "PHUB_RDMA_DSCP='%.64s' is no DSCP; allowed: 0 to %u", text, SETTINGS_DSCP_MAX);
-	s->rdma_dscp = (unsigned)value;
+	if (*text < '0' || *text > '9' || *end || value < least || value > most)
+		return err_set(e, -EINVAL, "%s='%.64s' is %s; allowed: %u to %u", name, text, what, least, most);
+	*out = (unsigned)value;
 	return 0;
 }
 
@@ -331,7 +332,10 @@ int settings_init(struct settings *s, const char *url, const struct phub_options
 	if (rc == 0)
 		rc = settings_copy(&s->interface, o.interface, e);
 	if (rc == 0)
-		rc = settings_take_dscp(s, e);
+		rc = settings_take_number("PHUB_RDMA_DSCP", "no DSCP", 0, SETTINGS_DSCP_MAX, &s->rdma_dscp, e);
+	if (rc == 0)
+		rc = settings_take_number(
+			"PHUB_DATAGRAM_MTU", "no MTU", SETTINGS_MTU_MIN, SETTINGS_MTU_MAX, &s->datagram_mtu, e);
 	if (rc < 0)
 		settings_fini(s);
 	return rc;

@@ -17,6 +17,8 @@
 #define SETTINGS_GROUPS_MAX   256u /* as in the box: SPEC_GROUPS_MAX */
 #define SETTINGS_SECRET_BYTES 4096
 #define SETTINGS_DSCP_MAX     63u
+#define SETTINGS_MTU_MIN      1280u
+#define SETTINGS_MTU_MAX      65535u
 
 struct settings {
 	struct url url;
@@ -25,6 +27,7 @@ struct settings {
 	char *transport;           /* NULL: the best that reaches the box */
 	char *interface;           /* NULL: any */
 	unsigned rdma_dscp;        /* PHUB_RDMA_DSCP */
+	unsigned datagram_mtu;     /* PHUB_DATAGRAM_MTU; 0: not set */
 	struct phub_hyper *groups; /* [group_count] as of now: phub_set_hyper() changes them */
 	unsigned group_count;
 	enum phub_optimizer optimizer;

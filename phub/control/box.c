@@ -112,6 +112,7 @@ static int box_open_transport(struct box *box, const struct transport_ops *ops, 
 		.slots_bytes_max = config->memory_max,
 		.loop = box->env.loop,
 		.handshake_ms = (unsigned)config->handshake_ms,
+		.datagram_mtu = (unsigned)config->datagram_mtu,
 	};
 	int rc;
 
@@ -163,6 +164,15 @@ static int box_open_tcp(struct box *box, const struct transport_ops *ops, struct
 	return 0;
 }
 
+/* Where one transport serves all addresses: the host that they have in common, or any. */
+static const char *box_common_host(const struct config *config)
+{
+	for (unsigned i = 1; i < config->listen_count; i++)
+		if (strcmp(config->listen[i].host, config->listen[0].host) != 0)
+			return "";
+	return config->listen[0].host;
+}
+
 static int box_open_transports(struct box *box, struct err *e)
 {
 	const struct config *config = box->config;
@@ -177,7 +187,7 @@ static int box_open_transports(struct box *box, struct err *e)
 		if (!ops)
 			return err_set(e, -ENOTSUP, "transports: %s is not built in", config->transports[i]);
 		rc = strcmp(ops->name, "tcp") == 0 ? box_open_tcp(box, ops, e)
-						   : box_open_transport(box, ops, config->listen[0].host, 0, last, e);
+						   : box_open_transport(box, ops, box_common_host(config), 0, last, e);
 	}
 	return rc;
 }

@@ -63,6 +63,7 @@ struct config {
 	char rdma[160];     /* "": all */
 	enum config_pushes rdma_pushes;
 	uint64_t rdma_dscp;
+	uint64_t datagram_mtu;
 	uint64_t rdma_slots_memory;     /* 0: chosen at start */
 	uint16_t port_first, port_last; /* of data connections; 0, 0: any */
 	char transports[CONFIG_TRANSPORTS_MAX][16];

@@ -35,6 +35,9 @@ const struct option option_table[] = {
 		"32nd of memory_max, 4 MiB to 1 GiB. When they are taken it registers more, within memory_max"},
 	{"data_ports", OPTION_PORTS, FIELD(port_first), 0, 0, {NULL}, "7100-7131",
 		"ports that data connections may be listened on; a firewall opens these and those of listen"},
+	{"datagram_mtu", OPTION_NUMBER, FIELD(datagram_mtu), 1280, 65535, {NULL}, "65535",
+		"bytes of the largest IP packet that transport udp sends, where a way carries more; what comes through "
+		"is tried at each connection"},
 	{"transports", OPTION_NAMES, FIELD(transports), 0, 0, {NULL}, "tcp, shm", "ways that gradients may come in"},
 	{"cores", OPTION_CORES, FIELD(core_count), 1, CONFIG_CORES_MAX, {NULL}, "auto",
 		"polling threads: auto (half of the CPUs, at most 8), a count, or a list of CPUs to pin them to. A "

@@ -13,6 +13,7 @@
 const char *const value_transports[] = {
 	"tcp",
 	"shm",
+	"udp",
 #ifdef PHUB_VERBS
 	"verbs",
 #endif

@@ -110,6 +110,9 @@ static void door_open(struct control *c, unsigned number, const struct hello *he
 	memcpy(link->key, s->key, sizeof(link->key)); /* the connection may outlive the session */
 	link->spec.key = link->key;
 	link->spec.queue = c->box->queues[hello->core][number];
+	link->spec.job = job->id;
+	link->spec.rank = s->rank;
+	link->spec.key = s->key;
 	if (hello->conn->transport->ops->admit(hello->conn->transport, hello->conn, &link->spec, &e) < 0) {
 		log_warn("job '%s' rank %u: data connection to core %u not admitted: %s", job->name, s->rank,
 			hello->core, e.text);
