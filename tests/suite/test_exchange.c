@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Whole exchanges through a whole box: the public calls of libphub on loop, tcp, shm and verbs, served by 1, 2 and 4
- * cores. Here box cores, control, progress threads and callers meet in one process, so it is what sanitizers should
+ * Whole exchanges through a whole box: the public calls of libphub on loop, tcp, udp, shm and verbs, served by 1, 2 and
+ * 4 cores. Here box cores, control, progress threads and callers meet in one process, so it is what sanitizers should
  * see. A new transport gets a row in the table below. Run some rows, one, or some cases of it, with `test_exchange
  * shm`, `test_exchange shm-2` and `test_exchange shm-2 '*broadcast*'`.
  *
@@ -36,6 +36,9 @@ static const struct scene scenes[] = {
 	{.label = "tcp-1", .transport = "tcp", .cores = 1},
 	{.label = "tcp-2", .transport = "tcp", .cores = 2, .core_cases = true},
 	{.label = "tcp-4", .transport = "tcp", .cores = 4},
+	{.label = "udp-1", .transport = "udp", .cores = 1},
+	{.label = "udp-2", .transport = "udp", .cores = 2, .core_cases = true},
+	{.label = "udp-4", .transport = "udp", .cores = 4},
 	{.label = "shm-1", .transport = "shm", .cores = 1, .mapped = true},
 	{.label = "shm-2", .transport = "shm", .cores = 2, .mapped = true, .core_cases = true},
 	{.label = "shm-4", .transport = "shm", .cores = 4, .mapped = true},
