@@ -58,6 +58,7 @@ static void datagram_push_out(struct datagram_queue *q, uint64_t now_ns)
 	uint64_t count = 0;
 
 	q->full = false;
+	q->unanswered = 0;
 	while ((to = reliable_turn(q->reliable))) {
 		int rc = datagram_room(q, datagram_of(to), &out);
 
@@ -252,10 +253,14 @@ static unsigned datagram_take(struct datagram_queue *q, uint64_t now_ns, bool le
 			n += datagram_look(q, now_ns, events + n, max - n);
 			continue;
 		}
+		/* An answer tells of the last WIRE_ACK_WORDS * 64: what it says nothing of would be sent again. */
+		if (q->unanswered >= DATAGRAM_BATCH)
+			datagram_push_out(q, now_ns);
 		if (lent || n > 0 || receives-- == 0)
 			break;
 		q->at = 0;
 		q->count = q->port->ops->receive(q->port, q->in, DATAGRAM_BATCH);
+		q->unanswered += q->count;
 		if (q->count == 0)
 			break;
 	}

@@ -126,6 +126,7 @@ struct datagram_queue {
 	bool kept;               /* `event` found no room in the last poll */
 	struct event event;
 	unsigned at, count; /* datagrams that were not looked at: in[at..count) */
+	unsigned unanswered; /* that came since the last answers went out */
 	struct datagram_in in[DATAGRAM_BATCH];
 };
 
