@@ -3,7 +3,7 @@
  * The queue of transports over datagrams: reliable.h says what to send and what came, a datagram_port moves it. A
  * worker first asks which datagrams come through (the trial), while what it sends waits. Owner of the queue.
  */
-#include "transport/datagram_internal.h"
+#include "transport/datagram.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -11,6 +11,7 @@
 
 #include "phub/base/clock.h"
 #include "phub/base/stats.h"
+#include "transport/datagram_internal.h"
 
 enum {
 	TRIAL_PAUSE_MS = 1, /* until the worker asks again; then twice that, ... */

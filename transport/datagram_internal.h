@@ -125,7 +125,7 @@ struct datagram_queue {
 	struct list_link trials; /* connections that are asking what comes through */
 	bool kept;               /* `event` found no room in the last poll */
 	struct event event;
-	unsigned at, count; /* datagrams that were not looked at: in[at..count) */
+	unsigned at, count;  /* datagrams that were not looked at: in[at..count) */
 	unsigned unanswered; /* that came since the last answers went out */
 	struct datagram_in in[DATAGRAM_BATCH];
 };
