@@ -82,6 +82,7 @@ static struct transport *rig_open(struct rig *rig, unsigned endpoint)
 		.queue_conns_max = rig->options.conns_max ? rig->options.conns_max : RIG_LANES,
 		.send_bytes_max = rig->options.send_bytes_max ? rig->options.send_bytes_max : 2 << 20,
 		.handshake_ms = rig->options.handshake_ms,
+		.datagram_mtu = endpoint == 0 ? rig->options.datagram_mtu : 0,
 		.loop = rig->net ? loop_net_host(rig->net, endpoint) : NULL,
 	};
 	struct transport *t = NULL;

@@ -40,6 +40,7 @@ struct rig_options {
 	unsigned conns_max;      /* transport_config.queue_conns_max; 0: RIG_LANES */
 	unsigned send_bytes_max; /* 0: 2 MiB, so that only tests of the bound meet it */
 	unsigned handshake_ms;   /* 0: the transport's default */
+	unsigned datagram_mtu;   /* the box's; 0: the way's */
 	uint32_t payload_max;    /* the largest chunk; 0: 64 KiB */
 };
 

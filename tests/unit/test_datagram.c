@@ -1,0 +1,338 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Connections over datagrams, by udp on loopback: which datagrams come through, ways that are silent, and what
+ * strangers send. Calls of sendmmsg() go through here, to lose what is too large for a way.
+ */
+#include <arpa/inet.h>
+#include <errno.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "tests/suite/transport_rig.h"
+#include "transport/datagram_internal.h"
+#include "transport/udp_internal.h"
+
+static const struct fixture udp = {.label = "udp", .transport = "udp", .datagrams = true};
+
+/* ---- a narrow way ---- */
+
+static size_t narrow; /* larger datagrams are lost; 0: none */
+
+int sendmmsg(int fd, struct mmsghdr *messages, unsigned count, int flags)
+{
+	for (unsigned i = 0; i < count; i++) {
+		const struct msghdr *m = &messages[i].msg_hdr;
+		size_t bytes = m->msg_iov[0].iov_len + (m->msg_iovlen > 1 ? m->msg_iov[1].iov_len : 0);
+
+		if (narrow && bytes > narrow)
+			continue;
+		if (syscall(SYS_sendmmsg, fd, messages + i, 1, flags) < 0)
+			return i > 0 ? (int)i : -1;
+	}
+	return (int)count;
+}
+
+/* ---- a rig with one connection ---- */
+
+static struct rig *rig;
+static struct lane *lane;
+static struct rig_end *box, *worker;
+
+static void begin(const struct rig_options *options)
+{
+	rig = rig_create(&udp, options);
+	box = rig_box_end(rig, 0);
+	worker = rig_worker_end(rig, 0);
+	lane = rig_join(rig, box, worker, 1);
+}
+
+static uint32_t fragment_of(const struct conn *conn)
+{
+	return reliable_fragment(((const struct datagram_conn *)conn)->reliable);
+}
+
+static const struct reliable_counters *counters_of(const struct rig_end *end)
+{
+	return reliable_counters(((const struct datagram_queue *)end->q)->reliable);
+}
+
+/* A push and its answer, of the largest chunk. */
+static void exchange(uint64_t round)
+{
+	box->count = worker->count = 0;
+	assert_int_equal(pair_push(lane, RIG_CHUNKS - 1, round, NULL), 0);
+	RIG_UNTIL(rig, end_count(box, EVENT_MESSAGE, lane->box) == 1);
+	assert_int_equal(pair_answer(lane, RIG_CHUNKS - 1, round, NULL), 0);
+	RIG_UNTIL(rig, end_count(worker, EVENT_MESSAGE, lane->worker) == 1);
+	assert_true(end_record(box, EVENT_MESSAGE, NULL, 0)->intact);
+	assert_true(end_record(worker, EVENT_MESSAGE, NULL, 0)->intact);
+}
+
+/* ---- what comes through ---- */
+
+static void datagrams_are_as_large_as_both_allow(void **state)
+{
+	static const unsigned mtus[] = {0, 9000, 4200, 1500, 1280};
+
+	(void)state;
+	for (unsigned i = 0; i < sizeof(mtus) / sizeof(mtus[0]); i++) {
+		const struct rig_options options = {.datagram_mtu = mtus[i]};
+		uint32_t bytes = mtus[i] ? mtus[i] - UDP_HEADERS_V4 : WIRE_DATAGRAM_MAX;
+
+		begin(&options);
+		exchange(1);
+		assert_int_equal(fragment_of(lane->worker), reliable_fragment_for(bytes));
+		assert_int_equal(fragment_of(lane->box), reliable_fragment_for(bytes));
+		rig_destroy(rig);
+	}
+}
+
+/* Links may carry what something between them does not. */
+static void a_narrow_way_is_found(void **state)
+{
+	static const size_t ways[] = {8972, 1472, 1252};
+	static const uint32_t fragments[] = {8832, 1344, 1088};
+
+	(void)state;
+	for (unsigned i = 0; i < 3; i++) {
+		begin(&(struct rig_options){0});
+		narrow = ways[i];
+		exchange(1);
+		assert_int_equal(fragment_of(lane->worker), fragments[i]);
+		assert_int_equal(fragment_of(lane->box), fragments[i]);
+		narrow = 0;
+		rig_destroy(rig);
+	}
+}
+
+static void a_silent_way_ends_with_words(void **state)
+{
+	const struct rig_options options = {.handshake_ms = 200};
+	const struct record *r;
+
+	(void)state;
+	begin(&options);
+	narrow = 1;
+	assert_int_equal(pair_push(lane, 5, 1, lane), 0);
+	RIG_UNTIL(rig, end_count(worker, EVENT_CLOSED, lane->worker) == 1);
+	r = end_record(worker, EVENT_CLOSED, NULL, 0);
+	assert_int_equal(r->error, -ETIMEDOUT);
+	assert_non_null(r->why);
+	assert_non_null(strstr(r->why, "firewall"));
+	assert_int_equal(box->count, 0);
+	narrow = 0;
+	rig_destroy(rig);
+}
+
+/* A way that is silent for a while does not end what goes over it. */
+static void silence_later_ends_nothing(void **state)
+{
+	const struct rig_options options = {.handshake_ms = 100};
+
+	(void)state;
+	begin(&options);
+	exchange(1);
+	narrow = 1;
+	assert_int_equal(pair_push(lane, 5, 2, NULL), 0);
+	for (unsigned i = 0; i < 20; i++) {
+		rig_turns(rig, 100);
+		usleep(20000);
+	}
+	assert_int_equal(end_count(box, EVENT_MESSAGE, lane->box), 1);
+	narrow = 0;
+	RIG_UNTIL(rig, end_count(box, EVENT_MESSAGE, lane->box) == 2);
+	exchange(3);
+	rig_destroy(rig);
+}
+
+static void nowhere_is_an_error_at_once(void **state)
+{
+	struct err e = {0};
+	struct conn *c;
+	int rc;
+
+	(void)state;
+	begin(&(struct rig_options){0});
+	rc = rig->ops->connect(lane->transport, "[2001:db8::1]:9", 1, 0, rig_key(), &lane->worker_spec, &c, &e);
+	if (rc == 0)
+		rig->ops->abandon(lane->transport, c); /* there is a route here */
+	else
+		assert_true(e.text[0]);
+	rc = rig->ops->connect(lane->transport, "127.0.0.1", 1, 0, rig_key(), &lane->worker_spec, &c, &e);
+	assert_int_equal(rc, -EINVAL);
+	rig_destroy(rig);
+}
+
+static void names_tell_nothing(void **state)
+{
+	uint32_t names[16];
+
+	(void)state;
+	begin(&(struct rig_options){0});
+	for (unsigned i = 0; i < 16; i++) {
+		struct lane *more = rig_join(rig, box, worker, 2 + i);
+
+		names[i] = ((struct datagram_conn *)more->box)->here;
+		for (unsigned k = 0; k < i; k++)
+			assert_true(names[i] != names[k] && names[i] != names[k] + 1);
+	}
+	rig_destroy(rig);
+}
+
+/* ---- strangers ---- */
+
+static int stranger;
+
+/* From a port that is nobody's. */
+static void throw_at(const struct rig_end *end, const void *bytes, size_t count)
+{
+	const struct datagram_port *port = ((const struct datagram_queue *)end->q)->port;
+	const struct sockaddr_in to = {.sin_family = AF_INET,
+		.sin_port = htons(port->address.port),
+		.sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+
+	assert_int_equal(sendto(stranger, bytes, count, 0, (const struct sockaddr *)&to, sizeof(to)), count);
+}
+
+static void begin_with_stranger(void)
+{
+	begin(&(struct rig_options){0});
+	exchange(1);
+	box->count = worker->count = 0;
+	stranger = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+	assert_true(stranger >= 0);
+}
+
+static void end_with_stranger(void)
+{
+	/* Nothing came of it, and nobody went away. */
+	rig_turns(rig, 20);
+	assert_int_equal(box->count + worker->count, 0);
+	exchange(2);
+	close(stranger);
+	rig_destroy(rig);
+}
+
+static void expect_dropped(const struct rig_end *end, enum reliable_drop why, uint64_t count)
+{
+	RIG_UNTIL(rig, counters_of(end)->dropped[why] >= count);
+	assert_int_equal(counters_of(end)->dropped[why], count);
+}
+
+static void runts_and_rubbish_are_counted(void **state)
+{
+	static const uint8_t rubbish[2000] = {0xff, 1};
+
+	(void)state;
+	begin_with_stranger();
+	throw_at(box, "", 0);
+	throw_at(box, rubbish, 1);
+	throw_at(box, rubbish, WIRE_DATAGRAM_BYTES - 1);
+	expect_dropped(box, RELIABLE_RUNT, 3);
+	throw_at(box, rubbish, sizeof(rubbish));
+	throw_at(worker, rubbish, sizeof(rubbish));
+	expect_dropped(box, RELIABLE_FOREIGN, 1);
+	expect_dropped(worker, RELIABLE_FOREIGN, 1);
+	end_with_stranger();
+}
+
+/* Every kind, well-formed, with nobody's name and with the connection's, but no seal. */
+static void forgeries_are_counted(void **state)
+{
+	static const struct {
+		enum wire_kind kind;
+		size_t bytes;
+	} kinds[] = {{WIRE_DATA, WIRE_DATA_BYTES + 64}, {WIRE_ACK, WIRE_ACK_BYTES}, {WIRE_PROBE, 500},
+		{WIRE_PROBED, 500}, {WIRE_END, WIRE_DATAGRAM_BYTES}};
+	const struct datagram_address *peer;
+	uint16_t port;
+
+	(void)state;
+	begin_with_stranger();
+	peer = &((struct datagram_conn *)lane->box)->peer;
+	port = peer->port;
+	for (unsigned i = 0; i < 5; i++) {
+		struct wire_datagram d = {.kind = kinds[i].kind, .conn = ((struct datagram_conn *)lane->box)->here};
+		uint8_t bytes[500] = {0};
+
+		d.number = d.kind == WIRE_DATA ? 1000 : WIRE_NUMBER_OTHER + 1000;
+		wire_encode_datagram(&d, bytes);
+		throw_at(box, bytes, kinds[i].bytes);
+		expect_dropped(box, RELIABLE_FORGED, i + 1);
+		d.conn++;
+		wire_encode_datagram(&d, bytes);
+		throw_at(box, bytes, kinds[i].bytes);
+		expect_dropped(box, RELIABLE_STRANGER, i + 1);
+	}
+	assert_int_equal(peer->port, port);
+	end_with_stranger();
+}
+
+/* The other queue's port is the wrong one. */
+static void another_queue_knows_nothing_of_it(void **state)
+{
+	struct wire_datagram d = {.kind = WIRE_END, .number = WIRE_NUMBER_OTHER + 1000};
+	struct rig_end *second;
+	uint8_t bytes[WIRE_DATAGRAM_BYTES];
+
+	(void)state;
+	begin_with_stranger();
+	second = rig_box_end(rig, 1);
+	d.conn = ((struct datagram_conn *)lane->box)->here;
+	wire_encode_datagram(&d, bytes);
+	throw_at(second, bytes, sizeof(bytes));
+	expect_dropped(second, RELIABLE_STRANGER, 1);
+	end_with_stranger();
+}
+
+/* However much comes of it, one poll() looks at so much and no more; and the exchange goes on. */
+static void a_flood_is_taken_in_pieces(void **state)
+{
+	static const uint8_t rubbish[200] = {0xff};
+	struct event events[64];
+	uint64_t before, after;
+
+	(void)state;
+	begin_with_stranger();
+	for (unsigned i = 0; i < 3000; i++)
+		throw_at(box, rubbish, sizeof(rubbish));
+	for (unsigned i = 0; i < 5; i++) {
+		before = counters_of(box)->dropped[RELIABLE_FOREIGN];
+		assert_int_equal(box->q->ops->poll(box->q, rig_now(rig), events, 64), 0);
+		after = counters_of(box)->dropped[RELIABLE_FOREIGN];
+		assert_in_range(after - before, 1, DATAGRAM_RECEIVES * DATAGRAM_BATCH);
+	}
+	for (uint64_t round = 2; round < 12; round++) {
+		for (unsigned i = 0; i < 300; i++)
+			throw_at(round % 2 ? box : worker, rubbish, sizeof(rubbish));
+		exchange(round);
+	}
+	close(stranger);
+	rig_destroy(rig);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(datagrams_are_as_large_as_both_allow),
+		cmocka_unit_test(a_narrow_way_is_found),
+		cmocka_unit_test(a_silent_way_ends_with_words),
+		cmocka_unit_test(silence_later_ends_nothing),
+		cmocka_unit_test(nowhere_is_an_error_at_once),
+		cmocka_unit_test(names_tell_nothing),
+		cmocka_unit_test(runts_and_rubbish_are_counted),
+		cmocka_unit_test(forgeries_are_counted),
+		cmocka_unit_test(another_queue_knows_nothing_of_it),
+		cmocka_unit_test(a_flood_is_taken_in_pieces),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
