@@ -5,6 +5,7 @@
  */
 #include <arpa/inet.h>
 #include <errno.h>
+#include <linux/filter.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -187,6 +188,55 @@ static void names_tell_nothing(void **state)
 	rig_destroy(rig);
 }
 
+/* ---- loss ---- */
+
+/* The kernel loses a part of what comes in here. */
+static void lose(const struct rig_end *end, double part)
+{
+	struct sock_filter code[] = {
+		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, (uint32_t)(SKF_AD_OFF + SKF_AD_RANDOM)),
+		BPF_JUMP(BPF_JMP | BPF_JGE | BPF_K, (uint32_t)(part * UINT32_MAX), 1, 0),
+		BPF_STMT(BPF_RET | BPF_K, 0),
+		BPF_STMT(BPF_RET | BPF_K, UINT32_MAX),
+	};
+	const struct sock_fprog program = {.len = 4, .filter = code};
+	struct udp_port *port = (struct udp_port *)((struct datagram_queue *)end->q)->port;
+
+	assert_int_equal(setsockopt(port->fd, SOL_SOCKET, SO_ATTACH_FILTER, &program, sizeof(program)), 0);
+}
+
+static void check_loss(double part, bool cuts)
+{
+	const struct rig_options options = {.datagram_mtu = 1500};
+	unsigned resent;
+
+	begin(&options);
+	lose(box, part);
+	lose(worker, part);
+	((struct udp_port *)((struct datagram_queue *)box->q)->port)->cuts = cuts;
+	((struct udp_port *)((struct datagram_queue *)worker->q)->port)->cuts = cuts;
+	for (uint64_t round = 1; round <= 100; round++)
+		exchange(round);
+	resent = (unsigned)(counters_of(box)->resent + counters_of(worker)->resent);
+	/* 100 rounds of 49 datagrams each way */
+	assert_true(resent > 9800 * part / 2);
+	rig_destroy(rig);
+}
+
+static void lost_datagrams_are_sent_again(void **state)
+{
+	(void)state;
+	check_loss(0.01, false);
+	check_loss(0.2, false);
+}
+
+/* What the kernel cuts late is lost as a whole: dozens in a row. */
+static void lost_trains_are_sent_again(void **state)
+{
+	(void)state;
+	check_loss(0.1, true);
+}
+
 /* ---- strangers ---- */
 
 static int stranger;
@@ -328,6 +378,8 @@ int main(void)
 		cmocka_unit_test(silence_later_ends_nothing),
 		cmocka_unit_test(nowhere_is_an_error_at_once),
 		cmocka_unit_test(names_tell_nothing),
+		cmocka_unit_test(lost_datagrams_are_sent_again),
+		cmocka_unit_test(lost_trains_are_sent_again),
 		cmocka_unit_test(runts_and_rubbish_are_counted),
 		cmocka_unit_test(forgeries_are_counted),
 		cmocka_unit_test(another_queue_knows_nothing_of_it),
