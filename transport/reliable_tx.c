@@ -297,6 +297,20 @@ void reliable_watch(struct reliable_conn *c, uint64_t now_ns)
 		list_append(&c->r->waiting, &c->waiting);
 }
 
+/* What goes again needs a place among what is out: the oldest there are given up, or a full list would stay full. */
+static void reliable_make_place(struct reliable_conn *c, uint32_t count)
+{
+	for (; c->number_next + count > c->number_tail + RELIABLE_FLIGHT_MAX; c->number_tail++) {
+		struct reliable_sent *s = &c->sent[c->number_tail % RELIABLE_FLIGHT_MAX];
+
+		if (s->bytes == 0)
+			continue;
+		reliable_number_lost(c, c->number_tail, s);
+		c->in_flight -= s->bytes;
+		s->bytes = 0;
+	}
+}
+
 /* Its oldest fragments go once more, though nothing says that they are lost: an answer will say what is. */
 void reliable_silent(struct reliable_conn *c, uint64_t now_ns)
 {
@@ -308,6 +322,7 @@ void reliable_silent(struct reliable_conn *c, uint64_t now_ns)
 		c->cwnd = (uint64_t)RELIABLE_CWND_MIN_DATAGRAMS * c->datagram_max;
 		c->slow_start = true;
 	}
+	reliable_make_place(c, again);
 	c->doubt = again;
 	for (uint32_t seq = c->seq_base; seq != c->seq_next && again > 0; seq++) {
 		struct reliable_message *m = reliable_find(c, seq);
