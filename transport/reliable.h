@@ -154,6 +154,11 @@ enum reliable_took {
 	RELIABLE_NOTHING, /* dropped and counted, or answered without the owner */
 	RELIABLE_MESSAGE, /* `event` is a message or part of one */
 	RELIABLE_HELLO,   /* a probe: it comes from where the peer is; *conn is whose */
+	/*
+	 * It answers what a device still reads, by *conn, for the second time: SENT could not come before it. To be
+	 * given again when nothing of the connection is held any more; or it is lost.
+	 */
+	RELIABLE_HELD,
 };
 
 /*
