@@ -132,11 +132,16 @@ static void datagram_trial_ask(struct datagram_queue *q, struct datagram_conn *c
 		t->pause_ns = TRIAL_PAUSE_MAX_MS * NS_PER_MS;
 }
 
+/* Until then larger ones may come back. */
+static uint64_t datagram_trial_decides(const struct datagram_conn *c)
+{
+	return c->trial.heard_ns + TRIAL_LISTEN_MS * NS_PER_MS + 4 * reliable_round_trip(c->reliable);
+}
+
 /* Has what came back changed anything? */
 static void datagram_trial_hear(struct datagram_conn *c, uint64_t now_ns)
 {
 	struct datagram_trial *t = &c->trial;
-	uint64_t patience_ns = TRIAL_LISTEN_MS * NS_PER_MS + 4 * reliable_round_trip(c->reliable);
 
 	if (t->told)
 		return;
@@ -146,7 +151,7 @@ static void datagram_trial_hear(struct datagram_conn *c, uint64_t now_ns)
 		t->pause_ns = TRIAL_PAUSE_MS * NS_PER_MS;
 		t->next_ns = now_ns + t->pause_ns;
 	}
-	if (t->best == 0 || (t->best < t->sizes[0] && now_ns - t->heard_ns < patience_ns))
+	if (t->best == 0 || (t->best < t->sizes[0] && now_ns < datagram_trial_decides(c)))
 		return;
 	t->told = true;
 	t->pause_ns = TRIAL_PAUSE_MS * NS_PER_MS;
@@ -189,8 +194,9 @@ static uint64_t datagram_trials_due(const struct datagram_queue *q)
 	uint64_t due = UINT64_MAX;
 
 	for (struct list_link *at = q->trials.next; at != &q->trials; at = at->next) {
-		const struct datagram_trial *t = &LIST_OF(at, struct datagram_conn, trial.link)->trial;
-		uint64_t decides = t->heard_ns + TRIAL_LISTEN_MS * NS_PER_MS;
+		const struct datagram_conn *c = LIST_OF(at, struct datagram_conn, trial.link);
+		const struct datagram_trial *t = &c->trial;
+		uint64_t decides = datagram_trial_decides(c);
 
 		due = t->next_ns < due ? t->next_ns : due;
 		if (t->heard_ns && !t->told && decides < due)
