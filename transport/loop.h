@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A network in memory with a virtual clock: transport_loop's messages and the control sessions'
+ * A network in memory with a virtual clock: transport_loop's messages, datagrams, and the control sessions'
  * streams between hosts that are small integers. One seed decides every delay, loss, doubling and
  * late read of a payload, so that a run can be replayed bit by bit. Nothing happens by itself: time
  * moves in loop_net_advance() alone, and what came due is seen by the next poll(), read() or accept().
@@ -21,6 +21,7 @@
 
 struct loop_listener;
 struct loop_net;
+struct loop_port;
 
 enum {
 	LOOP_HOSTS = 64,               /* when the plan names no number */
@@ -28,6 +29,7 @@ enum {
 	LOOP_STREAM_BYTES = 256 << 10, /* bytes on the way and unread in one direction of a stream */
 	LOOP_STRANGERS_MAX = 1024,     /* connections that one transport has not accepted yet */
 	LOOP_ADDRESS_BYTES = 128,
+	LOOP_DATAGRAM_MAX = 65507, /* when the plan names no bound */
 };
 
 /* What goes wrong, and how often. Probabilities are 0..1; zeroed memory is a perfect network. */
@@ -38,7 +40,7 @@ struct loop_plan {
 	uint64_t delay_max_ns; /* ...to this long, evenly; order is kept per connection and direction */
 
 	/*
-	 * Only data messages between hosts that are lossy to each other; streams, handshakes and ends of
+	 * Only data messages and datagrams between hosts that are lossy to each other; streams, handshakes and ends of
 	 * connections always arrive.
 	 */
 	bool lossy; /* all pairs are lossy; else those of loop_net_lossy() */
@@ -48,7 +50,8 @@ struct loop_plan {
 
 	/*
 	 * On every pair: one bit of the header is turned over, as by a broken or hostile peer. No sum
-	 * means anything then; for tests that nothing crashes or reaches another job.
+	 * means anything then; for tests that nothing crashes or reaches another job. Of a datagram it is any bit,
+	 * which its seal tells.
 	 */
 	double corrupt;
 
@@ -57,17 +60,21 @@ struct loop_plan {
 	uint64_t late_max_ns;
 	double split; /* a read() or write() of a stream is cut short at a random byte */
 
-	unsigned hold_max;     /* of every queue */
-	size_t pipe_bytes_max; /* unpolled bytes per connection and direction; then senders wait (lossy: loss) */
+	unsigned hold_max; /* of every queue */
+	/* Unpolled bytes per connection and direction; then senders wait (lossy: loss). Per port: then loss. */
+	size_t pipe_bytes_max;
+	uint32_t datagram_max; /* bytes of one that a host sends at most; 0: LOOP_DATAGRAM_MAX */
+	uint32_t path_max;     /* larger ones are lost on the way; 0: none is */
 	bool poison;           /* overwrite received payloads as soon as they are no longer valid */
 };
 
 struct loop_stats {
-	uint64_t sent;      /* data messages that left a sender */
-	uint64_t delivered; /* reached a live connection */
+	uint64_t sent;      /* data messages and datagrams that left a sender */
+	uint64_t delivered; /* reached a live connection or port */
 	uint64_t dropped, duplicated, reordered, corrupted;
-	uint64_t overflowed;   /* lossy: lost to a full pipe */
+	uint64_t overflowed;   /* lossy: lost to a full pipe; datagrams: to a full port */
 	uint64_t late;         /* payloads read after their flush() */
+	uint64_t torn;         /* datagrams' payloads that were not the same any more when they were read */
 	uint64_t stream_bytes; /* delivered on streams */
 	size_t bytes_peak;     /* of payload copies in memory at once */
 };
@@ -162,5 +169,37 @@ void loop_stream_unlisten(struct loop_listener *l);
  * nobody listens there. 0, -ENETDOWN or -ENOMEM.
  */
 int loop_stream_dial(struct loop_host *from, unsigned endpoint, uint16_t port, struct stream **out);
+
+/* A datagram that came. */
+struct loop_datagram {
+	const uint8_t *bytes; /* valid until the next loop_port_receive() */
+	uint32_t length;
+	unsigned endpoint; /* from where */
+	uint16_t port;
+};
+
+/*
+ * Takes a port of the host for datagrams (0: a free one, see loop_port_number()); streams' ports are others. 0,
+ * -EADDRINUSE, -ENETDOWN or -ENOMEM.
+ */
+int loop_port_bind(struct loop_host *host, uint16_t port, struct loop_port **out);
+uint16_t loop_port_number(const struct loop_port *p);
+
+/*
+ * Sends `head` and then `rest`, which are read at once, as one datagram. It is lost where memory is short, nobody is,
+ * the port there is full, or it is larger than the plan's path_max; it waits for nothing, also not for the end of a
+ * partition. A killed host sends and receives nothing.
+ */
+void loop_port_send(struct loop_port *p, unsigned endpoint, uint16_t port, const void *head, size_t head_bytes,
+	const void *rest, size_t rest_bytes);
+
+/* Up to `max` of those that came, oldest first; returns how many. */
+unsigned loop_port_receive(struct loop_port *p, struct loop_datagram *in, unsigned max);
+
+/* `wake` is called in loop_net_advance() at that time, unless the host is dead or the port closed by then. */
+void loop_port_wake(struct loop_port *p, uint64_t at_ns, void (*wake)(void *user), void *user);
+
+/* What was not received is lost. */
+void loop_port_close(struct loop_port *p);
 
 #endif

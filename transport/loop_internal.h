@@ -29,6 +29,7 @@ enum loop_kind {
 	LOOP_READ,     /* own end: the NIC reads the next payload */
 	LOOP_SENT,     /* own end: says so */
 	LOOP_WRITABLE, /* own end, never in the heap */
+	LOOP_DATAGRAM, /* for the port `port` of that end's host */
 };
 
 /* A payload's copy. Shared by the items that carry it. */
@@ -50,7 +51,8 @@ struct loop_item {
 	bool passes;           /* reordered: may come before older ones */
 	bool flushed;          /* unsent: flush() has seen it */
 	bool held;             /* yielded with a slot that was not released yet */
-	uint16_t port;         /* LOOP_DIAL */
+	uint16_t port;         /* LOOP_DIAL, LOOP_DATAGRAM */
+	uint16_t from;         /* LOOP_DATAGRAM: the sender's */
 	int error;             /* LOOP_END */
 	uint32_t bytes, taken; /* in buf; of which a stream's reader has had so many */
 	struct loop_buf *buf;
@@ -102,6 +104,19 @@ struct loop_listener {
 	int (*arrive)(struct loop_listener *l, struct loop_link *link);
 };
 
+/* Where datagrams come and go. Side 0 of its links, which nobody has the other side of. */
+struct loop_port {
+	struct loop_port *prev, *next; /* on the net */
+	struct loop_host *host;
+	unsigned life;
+	uint16_t number;
+	size_t inbox_bytes;
+	struct loop_list inbox, lent; /* came, and given out by the last receive() */
+	void (*wake)(void *user);
+	void *user;
+	struct loop_link *links[]; /* [plan.hosts] to each host, made when something is sent there */
+};
+
 struct loop_pair {
 	uint64_t delay_min_ns, delay_max_ns;
 	bool own_delay, lossy, cut;
@@ -125,6 +140,7 @@ struct loop_net {
 	size_t buf_bytes;
 	struct loop_link *links;
 	struct loop_listener *listeners;
+	struct loop_port *ports;
 	struct loop_stats stats;
 	FILE *trace;
 };
@@ -147,6 +163,8 @@ struct loop_pair *loop_pair(struct loop_net *net, unsigned a, unsigned b);
 struct loop_listener *loop_listener_find(struct loop_net *net, const struct loop_host *host, uint16_t port);
 int loop_listener_open(struct loop_listener *l, struct loop_host *host, uint16_t port);
 void loop_listener_close(struct loop_listener *l);
+/* A number for a listener or port of the host that none of either has; 0: none is left. */
+uint16_t loop_number_free(struct loop_net *net, const struct loop_host *host);
 /* One line of the trace, when it is on. */
 void loop_trace(struct loop_net *net, const char *verb, const struct loop_item *item);
 
@@ -175,6 +193,10 @@ void loop_pipe_enter(struct loop_item *item);
 void loop_pipe_leave(struct loop_item *item);
 /* An item has come due. */
 void loop_link_fire(struct loop_item *item);
+
+/* loop_port.c: one has come to its host. */
+void loop_port_arrive(struct loop_item *item);
+struct loop_port *loop_port_find(const struct loop_net *net, const struct loop_host *host, uint16_t number);
 
 /* One data connection's end. */
 struct loop_conn {

@@ -324,7 +324,7 @@ static bool loop_link_stopped(struct loop_item *item)
 	if (item->kind == LOOP_READ || item->kind == LOOP_SENT ||
 		!loop_pair(net, link->ends[0].host->endpoint, link->ends[1].host->endpoint)->cut)
 		return false;
-	if (link->lossy && item->kind == LOOP_MESSAGE) {
+	if (item->kind == LOOP_DATAGRAM || (link->lossy && item->kind == LOOP_MESSAGE)) {
 		net->stats.dropped++;
 		loop_trace(net, "cut", item);
 		loop_item_free(item);
@@ -345,6 +345,8 @@ void loop_link_fire(struct loop_item *item)
 		loop_trace(link->net, "arrive", item);
 		loop_link_arrive(link, item->port);
 		loop_item_free(item);
+	} else if (item->kind == LOOP_DATAGRAM) {
+		loop_port_arrive(item);
 	} else if (!end->owner || !loop_link_alive(link, item->to)) {
 		loop_item_free(item);
 	} else {

@@ -107,7 +107,7 @@ static void loop_net_forget(struct loop_net *net)
 	net->heap_count = 0;
 	loop_list_purge(&net->parked, NULL, 0);
 	/* Whatever still hangs on the net here belongs to an end that somebody forgot to close. */
-	assert(!net->links && !net->listeners);
+	assert(!net->links && !net->listeners && !net->ports);
 	while ((item = net->free_items) != NULL) {
 		net->free_items = item->next;
 		free(item);
@@ -342,19 +342,25 @@ struct loop_listener *loop_listener_find(struct loop_net *net, const struct loop
 	return NULL;
 }
 
+uint16_t loop_number_free(struct loop_net *net, const struct loop_host *host)
+{
+	for (unsigned tries = 0; tries < UINT16_MAX; tries++) {
+		uint16_t next = net->next_port[host->endpoint]++;
+
+		if (next && !loop_listener_find(net, host, next) && !loop_port_find(net, host, next))
+			return next;
+	}
+	return 0;
+}
+
 int loop_listener_open(struct loop_listener *l, struct loop_host *host, uint16_t port)
 {
 	struct loop_net *net = host->net;
-	unsigned tries;
 
 	if (!host->up)
 		return -ENETDOWN;
-	for (tries = 0; port == 0 && tries < UINT16_MAX; tries++) {
-		uint16_t next = net->next_port[host->endpoint]++;
-
-		if (next && !loop_listener_find(net, host, next))
-			port = next;
-	}
+	if (port == 0)
+		port = loop_number_free(net, host);
 	if (port == 0 || loop_listener_find(net, host, port))
 		return -EADDRINUSE;
 	l->host = host;
@@ -382,7 +388,8 @@ void loop_listener_close(struct loop_listener *l)
 
 static const char *loop_kind_name(enum loop_kind kind)
 {
-	static const char *const names[] = {"dial", "open", "bytes", "message", "end", "read", "sent", "writable"};
+	static const char *const names[] = {
+		"dial", "open", "bytes", "message", "end", "read", "sent", "writable", "datagram"};
 
 	return names[kind];
 }

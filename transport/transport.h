@@ -370,6 +370,7 @@ struct transport {
 extern const struct transport_ops transport_tcp;
 extern const struct transport_ops transport_shm;
 extern const struct transport_ops transport_loop;
+extern const struct transport_ops transport_loop_datagram; /* for tests alone: transport_find() does not know it */
 extern const struct transport_ops transport_udp;
 extern const struct transport_ops transport_verbs; /* only where the build found libibverbs */
 
