@@ -21,11 +21,13 @@
 #define SIM_RATE_MIN 50
 #endif
 
-static const char usage[] = "usage: sim [--seeds N] [--from S] [--seed S [--trace]] [--plant stale|swapped|doubled]\n";
+static const char usage[] = "usage: sim [--seeds N] [--from S] [--seed S [--trace]] [--datagrams] "
+			    "[--plant stale|swapped|doubled]\n";
 
 struct arguments {
 	uint64_t first, count;
 	bool trace;
+	bool datagrams; /* in all worlds */
 	enum world_plant plant;
 };
 
@@ -58,6 +60,7 @@ static int sim_arguments(int argc, char **argv, struct arguments *a)
 		{"from", required_argument, NULL, 'f'},
 		{"seed", required_argument, NULL, 's'},
 		{"trace", no_argument, NULL, 't'},
+		{"datagrams", no_argument, NULL, 'd'},
 		{"plant", required_argument, NULL, 'p'},
 		{0},
 	};
@@ -75,6 +78,8 @@ static int sim_arguments(int argc, char **argv, struct arguments *a)
 			a->count = 1;
 		} else if (c == 't') {
 			a->trace = true;
+		} else if (c == 'd') {
+			a->datagrams = true;
 		} else {
 			good = c == 'p' && sim_plant(optarg, &a->plant);
 		}
@@ -133,13 +138,16 @@ int main(int argc, char **argv)
 		struct world_result result;
 
 		world_plan_draw(seed, &plan);
+		if (a.datagrams && !plan.datagrams)
+			world_plan_datagrams(&plan);
 		plan.plant = a.plant;
 		if (a.trace)
 			world_plan_print(&plan, stdout);
 		if (world_run(&plan, a.trace ? stdout : NULL, &result) != 0) {
 			world_plan_print(&plan, stdout);
-			printf("seed %llu failed: %s\n  replay: build/sim --seed %llu --trace\n",
-				(unsigned long long)seed, result.text, (unsigned long long)seed);
+			printf("seed %llu failed: %s\n  replay: build/sim --seed %llu --trace%s\n",
+				(unsigned long long)seed, result.text, (unsigned long long)seed,
+				a.datagrams ? " --datagrams" : "");
 			failed++;
 		}
 		sum.rounds_checked += result.rounds_checked;

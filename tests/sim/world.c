@@ -7,6 +7,7 @@
 
 #include "aggregation/dispatch.h"
 #include "client/client.h"
+#include "client/handle.h"
 #include "phub/control/box.h"
 #include "tests/sim/replay.h"
 
@@ -15,7 +16,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { BOX_HOST = 0, CONTROL_PORT = 7077, STEPS_MAX = 2000000, WORLD_BREAK_STEPS = 40 /* one in so many turns */ };
+enum {
+	BOX_HOST = 0,
+	CONTROL_PORT = 7077,
+	STEPS_MAX = 2000000,
+	WORLD_BREAK_STEPS = 40, /* one in so many turns */
+	WORLD_CUT_NS_MAX = 300000000
+};
 #define WORLD_DEADLINE_NS (120ull * 1000000000ull)
 
 enum worker_state { WORKER_JOINING, WORKER_STARTING, WORKER_RUNNING, WORKER_LEAVING, WORKER_DONE };
@@ -58,93 +65,13 @@ struct world {
 	struct world_result *result;
 	uint64_t random;
 	unsigned breaks;
+	unsigned cut; /* endpoint that is cut off, 0: none; until */
+	uint64_t heals_ns;
 	bool failed;
 };
 
 static const struct transport_ops *const world_transports[] = {&transport_loop, NULL};
-
-/* ---- plans ---- */
-
-static uint32_t world_draw(uint64_t *random, uint32_t first, uint32_t last)
-{
-	return first + (uint32_t)(oracle_random(random) % (last - first + 1));
-}
-
-void world_plan_draw(uint64_t seed, struct world_plan *plan)
-{
-	static const unsigned cores[] = {1, 2, 4};
-	uint64_t r = seed * 0x2545f4914f6cdd1dull + 1;
-
-	*plan = (struct world_plan){.seed = seed, .workers = 4};
-	plan->cores = cores[world_draw(&r, 0, 2)];
-	plan->key_count = world_draw(&r, 1, 10);
-	plan->rounds = world_draw(&r, 2, 5);
-	plan->window = world_draw(&r, 2, 6);
-	plan->hold_max = 2;
-	plan->reproducible = world_draw(&r, 0, 3) == 0;
-	plan->mean = world_draw(&r, 0, 2) == 0;
-	plan->registered = world_draw(&r, 0, 1);
-	plan->same = world_draw(&r, 0, 2) == 0;
-	plan->optimizer = world_draw(&r, 0, 1) ? OPTIMIZER_NONE : (enum optimizer_kind)world_draw(&r, 1, 6);
-	if (plan->optimizer != OPTIMIZER_NONE && world_draw(&r, 0, 1)) {
-		plan->sync = world_draw(&r, 0, 1) ? SYNC_SSP : SYNC_ASYNC;
-		plan->staleness = plan->sync == SYNC_SSP ? world_draw(&r, 0, 2) : 0;
-		plan->reproducible = false;
-		plan->mean = false;
-	}
-	plan->lockstep = plan->optimizer != OPTIMIZER_NONE && plan->sync == SYNC_BSP && world_draw(&r, 0, 1);
-	plan->values = plan->reproducible || (plan->optimizer == OPTIMIZER_NONE && world_draw(&r, 0, 2) == 0)
-			       ? ORACLE_NORMALS
-			       : ORACLE_INTEGERS;
-	for (unsigned i = 0; i < plan->key_count; i++) {
-		plan->elements[i] = world_draw(&r, 0, 3) ? world_draw(&r, 1, 700) : world_draw(&r, 1000, 5000);
-		plan->dtypes[i] = world_draw(&r, 0, 2) ? DTYPE_F32 : (enum dtype)world_draw(&r, 1, 2);
-		plan->alone[i] = world_draw(&r, 0, 2) == 0 || plan->sync != SYNC_BSP; /* the replay goes by keys */
-	}
-	plan->net = (struct loop_plan){
-		.seed = seed,
-		.delay_min_ns = 1000,
-		.delay_max_ns = 1000 * world_draw(&r, 2, 200),
-		.lossy = true,
-		.drop = world_draw(&r, 0, 10) / 100.0,
-		.duplicate = world_draw(&r, 0, 10) / 100.0,
-		.reorder = world_draw(&r, 0, 20) / 100.0,
-		.late = 0.2,
-		.sent_late = 0.2,
-		.late_max_ns = 50000,
-		.split = 0.2,
-		.hold_max = plan->hold_max,
-		.poison = true,
-	};
-	plan->mourned = plan->sync == SYNC_BSP && world_draw(&r, 0, 2) == 0;
-	plan->mortal = world_draw(&r, 0, plan->workers - 1);
-	/* Without losses there are no repetitions either: then all hangs on the order of the ends. */
-	if (plan->mourned && world_draw(&r, 0, 1)) {
-		plan->net.lossy = false;
-		plan->net.pipe_bytes_max = world_draw(&r, 0, 1) ? 0 : 2 * WORLD_CHUNK_BYTES;
-	}
-	/* What is repeated then must count once, where nothing else is ever repeated and where much is. */
-	if (!plan->mourned && world_draw(&r, 0, 1)) {
-		plan->breaks = world_draw(&r, 1, 6);
-		plan->net.lossy = world_draw(&r, 0, 3) == 0;
-	}
-}
-
-void world_plan_print(const struct world_plan *p, FILE *out)
-{
-	fprintf(out, "seed %llu: %u workers, %u cores, %u keys, %u rounds, window %u, %u slots, %s%s%s%s%s%s, ",
-		(unsigned long long)p->seed, p->workers, p->cores, p->key_count, p->rounds, p->window, p->hold_max,
-		optimizer_kind_name(p->optimizer), p->mean ? " mean" : "", p->reproducible ? " reproducible" : "",
-		p->registered ? " registered" : "", p->same ? " in place" : "",
-		p->mourned && p->lockstep ? " scheduled, mourned"
-		: p->mourned              ? " mourned"
-		: p->lockstep             ? " scheduled"
-		: p->sync == SYNC_SSP     ? " ssp"
-		: p->sync == SYNC_ASYNC   ? " async"
-					  : "");
-	fprintf(out, "%u breaks, %sdrop %.0f %%, double %.0f %%, reorder %.0f %%\n", p->breaks,
-		p->net.lossy ? "" : "reliable; else ", p->net.drop * 100, p->net.duplicate * 100, p->net.reorder * 100);
-}
+static const struct transport_ops *const world_datagrams[] = {&transport_loop_datagram, NULL};
 
 static void world_fail(struct world *w, const char *format, ...) __attribute__((format(printf, 2, 3)));
 static void world_fail(struct world *w, const char *format, ...)
@@ -261,10 +188,11 @@ static void world_hyper_public(const struct world *w, uint64_t round, struct phu
 static int worker_open(struct worker *me, struct err *e)
 {
 	struct world *w = me->world;
-	struct client_env env = {.dial = worker_dial, .now = worker_now, .transports = world_transports, .ctx = me};
+	struct client_env env = {.dial = worker_dial, .now = worker_now, .ctx = me};
 	struct phub_options options;
 	struct phub_hyper hyper;
 
+	env.transports = w->plan->datagrams ? world_datagrams : world_transports;
 	env.config.loop = me->host;
 	phub_options_init(&options);
 	options.rank = (int)me->rank;
@@ -492,7 +420,7 @@ static int world_accept(void *arg, struct stream **out)
 static int world_open_box(struct world *w, struct err *e)
 {
 	struct box_env env = {
-		.transports = world_transports,
+		.transports = w->plan->datagrams ? world_datagrams : world_transports,
 		.transport_count = 1,
 		.loop = loop_net_host(w->net, BOX_HOST),
 		.accept = world_accept,
@@ -549,11 +477,28 @@ static int world_open(struct world *w, FILE *trace, struct err *e)
 	return rc;
 }
 
+/* The net learns when queues want to be polled although nothing comes: they have timers of their own. */
+static void world_arm(struct world *w)
+{
+	for (unsigned i = 0; i < w->box->core_count; i++)
+		for (unsigned j = 0; j < w->box->cores[i]->queue_count; j++)
+			w->box->cores[i]->queues[j]->ops->arm(w->box->cores[i]->queues[j]);
+	for (unsigned rank = 0; rank < w->plan->workers; rank++) {
+		const struct worker *me = &w->workers[rank];
+
+		if (me->state != WORKER_DONE && me->phub->running)
+			me->phub->exchange.group.queue->ops->arm(me->phub->exchange.group.queue);
+	}
+}
+
 /* Moves time to whatever comes next. False when nothing will ever come. */
 static bool world_advance(struct world *w)
 {
-	uint64_t next = loop_net_next(w->net), due = box_next(w->box);
+	uint64_t next, due = box_next(w->box);
 
+	world_arm(w);
+	next = loop_net_next(w->net);
+	next = w->cut && w->heals_ns < next ? w->heals_ns : next;
 	next = due < next ? due : next;
 	for (unsigned rank = 0; rank < w->plan->workers; rank++) {
 		due = w->workers[rank].state == WORKER_DONE ? UINT64_MAX : client_due(w->workers[rank].phub);
@@ -572,12 +517,22 @@ static void world_break(struct world *w)
 {
 	struct worker *me;
 
-	if (w->breaks == w->plan->breaks || oracle_random(&w->random) % WORLD_BREAK_STEPS)
+	if (w->cut && w->heals_ns <= loop_net_now(w->net)) {
+		loop_net_partition(w->net, BOX_HOST, w->cut, false);
+		w->cut = 0;
+	}
+	if (w->cut || w->breaks == w->plan->breaks || oracle_random(&w->random) % WORLD_BREAK_STEPS)
 		return;
 	me = &w->workers[oracle_random(&w->random) % w->plan->workers];
 	if (me->state != WORKER_RUNNING)
 		return;
-	loop_net_break(w->net, BOX_HOST, me->host->endpoint);
+	if (w->plan->datagrams) { /* such connections do not break, but all that is sent for a while may be lost */
+		w->cut = me->host->endpoint;
+		w->heals_ns = loop_net_now(w->net) + oracle_random(&w->random) % WORLD_CUT_NS_MAX;
+		loop_net_partition(w->net, BOX_HOST, w->cut, true);
+	} else {
+		loop_net_break(w->net, BOX_HOST, me->host->endpoint);
+	}
 	w->breaks++;
 }
 
@@ -611,6 +566,8 @@ static void world_settle(struct world *w)
 		world_fail(w, "the job did not end after its workers had left");
 	if (!box_balanced(w->box))
 		world_fail(w, "slots, replies or credits do not balance");
+	if (loop_net_stats(w->net)->torn)
+		world_fail(w, "payloads were changed while they were read");
 }
 
 static void world_replay(struct world *w)

@@ -40,6 +40,7 @@ struct world_plan {
 	unsigned staleness;
 	enum oracle_values values;
 	struct loop_plan net;
+	bool datagrams; /* the data connections are messages over datagrams */
 	/*
 	 * bsp: a rank that has all its results dies instead of leaving; what it has, all others must get, and then hear
 	 * of its end.
@@ -61,6 +62,8 @@ struct world_result {
 
 /* Draws a plan. */
 void world_plan_draw(uint64_t seed, struct world_plan *plan);
+/* The same one with datagrams, whose losses and sizes the seed decides, too. */
+void world_plan_datagrams(struct world_plan *plan);
 void world_plan_print(const struct world_plan *plan, FILE *out);
 
 /* Runs it. 0, or -1 with the reason in result->text. `trace`: NULL or where every message is told. */

@@ -1,0 +1,106 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What a seed decides of a world.
+ */
+#include "tests/sim/world.h"
+
+static uint32_t world_draw(uint64_t *random, uint32_t first, uint32_t last)
+{
+	return first + (uint32_t)(oracle_random(random) % (last - first + 1));
+}
+
+void world_plan_datagrams(struct world_plan *plan)
+{
+	static const uint32_t sizes[] = {1472, 8972, LOOP_DATAGRAM_MAX}, paths[] = {0, 1232, 1452};
+	uint64_t r = plan->seed * 0x9e3779b97f4a7c15ull + 7;
+
+	plan->datagrams = true;
+	plan->net.lossy = world_draw(&r, 0, 7) > 0;
+	plan->net.drop = world_draw(&r, 0, 20) / 100.0;
+	plan->net.corrupt = world_draw(&r, 0, 1) ? world_draw(&r, 0, 5) / 100.0 : 0;
+	plan->net.datagram_max = sizes[world_draw(&r, 0, 2)];
+	plan->net.path_max = world_draw(&r, 0, 2) ? 0 : paths[world_draw(&r, 1, 2)];
+	plan->net.pipe_bytes_max = world_draw(&r, 0, 2) ? 0 : 16 * WORLD_CHUNK_BYTES;
+}
+
+void world_plan_draw(uint64_t seed, struct world_plan *plan)
+{
+	static const unsigned cores[] = {1, 2, 4};
+	uint64_t r = seed * 0x2545f4914f6cdd1dull + 1;
+
+	*plan = (struct world_plan){.seed = seed, .workers = 4};
+	plan->cores = cores[world_draw(&r, 0, 2)];
+	plan->key_count = world_draw(&r, 1, 10);
+	plan->rounds = world_draw(&r, 2, 5);
+	plan->window = world_draw(&r, 2, 6);
+	plan->hold_max = 2;
+	plan->reproducible = world_draw(&r, 0, 3) == 0;
+	plan->mean = world_draw(&r, 0, 2) == 0;
+	plan->registered = world_draw(&r, 0, 1);
+	plan->same = world_draw(&r, 0, 2) == 0;
+	plan->optimizer = world_draw(&r, 0, 1) ? OPTIMIZER_NONE : (enum optimizer_kind)world_draw(&r, 1, 6);
+	if (plan->optimizer != OPTIMIZER_NONE && world_draw(&r, 0, 1)) {
+		plan->sync = world_draw(&r, 0, 1) ? SYNC_SSP : SYNC_ASYNC;
+		plan->staleness = plan->sync == SYNC_SSP ? world_draw(&r, 0, 2) : 0;
+		plan->reproducible = false;
+		plan->mean = false;
+	}
+	plan->lockstep = plan->optimizer != OPTIMIZER_NONE && plan->sync == SYNC_BSP && world_draw(&r, 0, 1);
+	plan->values = plan->reproducible || (plan->optimizer == OPTIMIZER_NONE && world_draw(&r, 0, 2) == 0)
+			       ? ORACLE_NORMALS
+			       : ORACLE_INTEGERS;
+	for (unsigned i = 0; i < plan->key_count; i++) {
+		plan->elements[i] = world_draw(&r, 0, 3) ? world_draw(&r, 1, 700) : world_draw(&r, 1000, 5000);
+		plan->dtypes[i] = world_draw(&r, 0, 2) ? DTYPE_F32 : (enum dtype)world_draw(&r, 1, 2);
+		plan->alone[i] = world_draw(&r, 0, 2) == 0 || plan->sync != SYNC_BSP; /* the replay goes by keys */
+	}
+	plan->net = (struct loop_plan){
+		.seed = seed,
+		.delay_min_ns = 1000,
+		.delay_max_ns = 1000 * world_draw(&r, 2, 200),
+		.lossy = true,
+		.drop = world_draw(&r, 0, 10) / 100.0,
+		.duplicate = world_draw(&r, 0, 10) / 100.0,
+		.reorder = world_draw(&r, 0, 20) / 100.0,
+		.late = 0.2,
+		.sent_late = 0.2,
+		.late_max_ns = 50000,
+		.split = 0.2,
+		.hold_max = plan->hold_max,
+		.poison = true,
+	};
+	plan->mourned = plan->sync == SYNC_BSP && world_draw(&r, 0, 2) == 0;
+	plan->mortal = world_draw(&r, 0, plan->workers - 1);
+	/* Without losses there are no repetitions either: then all hangs on the order of the ends. */
+	if (plan->mourned && world_draw(&r, 0, 1)) {
+		plan->net.lossy = false;
+		plan->net.pipe_bytes_max = world_draw(&r, 0, 1) ? 0 : 2 * WORLD_CHUNK_BYTES;
+	}
+	/* What is repeated then must count once, where nothing else is ever repeated and where much is. */
+	if (!plan->mourned && world_draw(&r, 0, 1)) {
+		plan->breaks = world_draw(&r, 1, 6);
+		plan->net.lossy = world_draw(&r, 0, 3) == 0;
+	}
+	if (world_draw(&r, 0, 2) == 0)
+		world_plan_datagrams(plan);
+}
+
+void world_plan_print(const struct world_plan *p, FILE *out)
+{
+	fprintf(out, "seed %llu: %u workers, %u cores, %u keys, %u rounds, window %u, %u slots, %s%s%s%s%s%s, ",
+		(unsigned long long)p->seed, p->workers, p->cores, p->key_count, p->rounds, p->window, p->hold_max,
+		optimizer_kind_name(p->optimizer), p->mean ? " mean" : "", p->reproducible ? " reproducible" : "",
+		p->registered ? " registered" : "", p->same ? " in place" : "",
+		p->mourned && p->lockstep ? " scheduled, mourned"
+		: p->mourned              ? " mourned"
+		: p->lockstep             ? " scheduled"
+		: p->sync == SYNC_SSP     ? " ssp"
+		: p->sync == SYNC_ASYNC   ? " async"
+					  : "");
+	fprintf(out, "%u breaks, %sdrop %.0f %%, double %.0f %%, reorder %.0f %%", p->breaks,
+		p->net.lossy ? "" : "reliable; else ", p->net.drop * 100, p->net.duplicate * 100, p->net.reorder * 100);
+	if (p->datagrams)
+		fprintf(out, ", datagrams of %u (%u come through), corrupt %.0f %%", p->net.datagram_max,
+			p->net.path_max, p->net.corrupt * 100);
+	fputc('\n', out);
+}
