@@ -106,8 +106,8 @@ plan_hugepages() { # SIZE:COUNT[@NODE]
 	fi
 	have=$(available_of "$folder")
 	if (((need - now) * kib > ${have:-0})); then
-		refuse "--hugepages $wish: that is $(size_name $(((need - now) * kib))) more, and $(size_name "${have:-0}") are free" \
-			"${node:+on node $node}: wish for fewer, or reserve them on the kernel's command line"
+		refuse "--hugepages $wish: that is $(size_name $(((need - now) * kib))) more, and $(size_name "${have:-0}") are free${node:+ on node $node}:" \
+			"wish for fewer, or reserve them on the kernel's command line"
 	fi
 	step "$need>$path" "$now>$path"
 	if [[ -z $node ]]; then
@@ -158,8 +158,9 @@ plan_bind() { # PCI=DRIVER
 		return
 	fi
 	while read -r use; do
-		[[ -z $use || -n $force ]] ||
-			refuse "--bind $1: $use: choose another NIC, move that elsewhere, or --force"
+		[[ -n $use ]] || continue
+		[[ -n $force ]] || refuse "--bind $1: $use: choose another NIC, move that elsewhere, or --force"
+		advice+=("ends by --force, and undo does not bring it back: $use")
 	done < <(uses_of "$pci")
 	if [[ $driver == vfio-pci ]]; then
 		if ! [[ -e $ROOT$path/iommu_group ]] && ! noiommu; then
