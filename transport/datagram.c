@@ -223,18 +223,6 @@ static unsigned datagram_report(struct datagram_queue *q, struct event *events, 
 	return n;
 }
 
-/* As reliable_input(); what a device reads for nothing is taken from it. */
-static enum reliable_took datagram_input(
-	struct datagram_queue *q, uint64_t now_ns, const struct datagram_in *in, struct conn **conn)
-{
-	enum reliable_took took = reliable_input(q->reliable, now_ns, in->bytes, in->length, &q->event, conn);
-
-	if (took != RELIABLE_HELD || !q->port->ops->reclaim)
-		return took;
-	q->port->ops->reclaim(q->port, q->reliable, datagram_of(*conn)->reliable);
-	return reliable_input(q->reliable, now_ns, in->bytes, in->length, &q->event, conn);
-}
-
 /* Looks at one datagram. Returns the number of events; what found no room is kept. */
 static unsigned datagram_look(struct datagram_queue *q, uint64_t now_ns, struct event *events, unsigned max)
 {
@@ -242,7 +230,7 @@ static unsigned datagram_look(struct datagram_queue *q, uint64_t now_ns, struct 
 	struct conn *conn = NULL;
 	unsigned n;
 
-	switch (datagram_input(q, now_ns, in, &conn)) {
+	switch (reliable_input(q->reliable, now_ns, in->bytes, in->length, &q->event, &conn)) {
 	case RELIABLE_MESSAGE:
 		n = datagram_report(q, events, max);
 		q->kept = n == max;
@@ -253,7 +241,6 @@ static unsigned datagram_look(struct datagram_queue *q, uint64_t now_ns, struct 
 		datagram_of(conn)->peer = in->from;
 		return 0;
 	case RELIABLE_NOTHING:
-	case RELIABLE_HELD:
 		break;
 	}
 	return 0;

@@ -72,9 +72,10 @@ struct loop_stats {
 	uint64_t sent;      /* data messages and datagrams that left a sender */
 	uint64_t delivered; /* reached a live connection or port */
 	uint64_t dropped, duplicated, reordered, corrupted;
-	uint64_t overflowed;   /* lossy: lost to a full pipe; datagrams: to a full port */
-	uint64_t late;         /* payloads read after their flush() */
-	uint64_t torn;         /* datagrams' payloads that were not the same any more when they were read */
+	uint64_t overflowed; /* lossy: lost to a full pipe; datagrams: to a full port */
+	uint64_t late;       /* payloads read after their flush() */
+	uint64_t torn; /* payloads in datagrams that were not the same any more when they were read, and not known to
+			  have come */
 	uint64_t stream_bytes; /* delivered on streams */
 	size_t bytes_peak;     /* of payload copies in memory at once */
 };

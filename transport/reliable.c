@@ -391,7 +391,7 @@ static bool reliable_report_sent(struct reliable_conn *c, struct event *event)
 	m = &c->out[c->done[c->done_head]];
 	c->done_head = (c->done_head + 1) & (c->slots - 1);
 	c->done_count--;
-	assert(m->state == RELIABLE_DONE && m->holds == 0);
+	assert(m->state == RELIABLE_DONE);
 	m->state = RELIABLE_FREE;
 	reliable_event(event, EVENT_SENT, c);
 	event->cookie = m->cookie;

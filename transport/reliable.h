@@ -135,7 +135,9 @@ struct reliable_outgoing {
 	uint32_t rest_bytes;
 	/*
 	 * DATA: whose payload `rest` is. Who lets a device read it after reliable_next()'s caller is done with it
-	 * counts that, reliable_hold(), and says when it is over, reliable_let(): SENT waits for that.
+	 * counts that, reliable_hold(), and says when it is over, reliable_let(). What it reads of a message that has
+	 * come is a repetition, which nobody takes, whatever is in it by then; so a box's SENT does not wait for that,
+	 * whose results stay where they are. A worker's does: the memory is somebody's.
 	 */
 	struct reliable_message *message;
 };
@@ -145,6 +147,8 @@ struct reliable_outgoing {
 struct conn *reliable_turn(struct reliable *r);
 /* Right after reliable_turn() has named somebody: its datagram. Fills all of `out` but `head`; counts as sent. */
 void reliable_next(struct reliable *r, uint64_t now_ns, struct reliable_outgoing *out);
+/* Is it not known yet that the message has come which `head`, that of a DATA that was sent, is of? */
+bool reliable_awaits(const struct reliable_message *m, const uint8_t *head);
 void reliable_hold(struct reliable_message *m);
 void reliable_let(struct reliable *r, struct reliable_message *m);
 /* The last datagram of a connection that is about to be removed: says so to the peer. */
@@ -154,11 +158,6 @@ enum reliable_took {
 	RELIABLE_NOTHING, /* dropped and counted, or answered without the owner */
 	RELIABLE_MESSAGE, /* `event` is a message or part of one */
 	RELIABLE_HELLO,   /* a probe: it comes from where the peer is; *conn is whose */
-	/*
-	 * It answers what a device still reads, by *conn, for the second time: SENT could not come before it. To be
-	 * given again when nothing of the connection is held any more; or it is lost.
-	 */
-	RELIABLE_HELD,
 };
 
 /*

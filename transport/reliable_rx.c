@@ -149,14 +149,6 @@ static void reliable_complete(struct reliable *r, struct reliable_conn *c, const
 		list_append(&r->fenced, &c->fenced);
 }
 
-/* Does a device read the message of ours that the peer answers? Then this comes too early for the owner. */
-static bool reliable_answers_held(const struct reliable_conn *c, uint32_t chunk, uint32_t answers)
-{
-	const struct reliable_message *m = &c->out[answers & (c->slots - 1)];
-
-	return answers && m->state != RELIABLE_FREE && m->seq == answers && m->chunk == chunk && m->holds > 0;
-}
-
 /* The peer says that this message of ours about the chunk came. */
 static void reliable_answered(struct reliable_conn *c, uint32_t chunk, uint32_t answers)
 {
@@ -221,8 +213,6 @@ static enum reliable_took reliable_take_data(struct reliable *r, struct reliable
 		reliable_drop(r, RELIABLE_REPEAT);
 		return RELIABLE_NOTHING;
 	}
-	if (h.type != WIRE_CREDIT && reliable_answers_held(c, h.chunk, d->answers))
-		return RELIABLE_HELD;
 	if (o->header.seq == h.seq ? !reliable_same(&o->header, &h) : reliable_begin(c, o, &h) < 0) {
 		reliable_drop(r, RELIABLE_HEADER);
 		reliable_end(r, c, -EPROTO, false);

@@ -113,8 +113,15 @@ void reliable_done(struct reliable_conn *c, struct reliable_message *m)
 		c->silence_ns = 0;
 		reliable_forget_all(c);
 	}
-	if (m->holds == 0)
+	if (m->holds == 0 || c->r->config.is_box)
 		reliable_release(c, m);
+}
+
+bool reliable_awaits(const struct reliable_message *m, const uint8_t *head)
+{
+	struct wire_header h;
+
+	return wire_decode(head + WIRE_DATAGRAM_BYTES, &h) == 0 && m->state == RELIABLE_OUT && m->seq == h.seq;
 }
 
 void reliable_hold(struct reliable_message *m)
@@ -125,8 +132,7 @@ void reliable_hold(struct reliable_message *m)
 void reliable_let(struct reliable *r, struct reliable_message *m)
 {
 	assert(m->holds > 0);
-	(void)r;
-	if (--m->holds == 0 && m->state == RELIABLE_DONE && m->conn->r)
+	if (--m->holds == 0 && m->state == RELIABLE_DONE && m->conn->r && !r->config.is_box)
 		reliable_release(m->conn, m);
 }
 

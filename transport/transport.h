@@ -181,9 +181,9 @@ struct queue_ops {
 	 * Queues one message. The header is copied; the payload (header->length bytes) belongs to the
 	 * transport until EVENT_SENT with `cookie` (no event when cookie is NULL: then the caller must
 	 * know otherwise that the payload stays put) or until drop(). Unless the queue is lossy, EVENT_SENT
-	 * comes before any message (datagrams: any about the same chunk) that the peer sent after it had the payload.
-	 * 0, or -EAGAIN when the connection has its bound of unsent bytes (EVENT_WRITABLE follows), or -EPIPE when it
-	 * is closed.
+	 * comes before any message (datagrams: any about the same chunk; but at a worker later, where a device still
+	 * reads the payload) that the peer sent after it had the payload. 0, or -EAGAIN when the connection has its
+	 * bound of unsent bytes (EVENT_WRITABLE follows), or -EPIPE when it is closed.
 	 *
 	 * Where regions are mapped (shm) the peer reads the payload where it lies. SENT comes at once and says nothing
 	 * of the peer, which reads a push until its result is there, and a result until the chunk's next push. A

@@ -325,35 +325,12 @@ static unsigned wired_report(struct wired *rig, struct wired_end *end)
 	return total;
 }
 
-/* What is read late by this end, of this worker's connection, is not read any more. */
-static void wired_reclaim(struct wired *rig, const struct wired_end *end, unsigned worker)
-{
-	unsigned kept = 0;
-
-	for (unsigned i = 0; i < rig->late_count; i++) {
-		struct wired_late *late = &rig->late[i];
-
-		if (late->out.conn == end->conns[worker])
-			reliable_let(end->r, late->out.message);
-		else
-			rig->late[kept++] = *late;
-	}
-	rig->late_count = kept;
-	assert_false(reliable_is_read(end->conns[worker]));
-}
-
 static enum reliable_took wired_take(struct wired *rig, struct wired_end *end, const uint8_t *bytes, size_t length)
 {
 	struct event event = {.error = 0};
 	struct conn *conn = NULL;
 	enum reliable_took took = reliable_input(end->r, rig->now, bytes, length, &event, &conn);
 
-	if (took == RELIABLE_HELD) {
-		rig->held++;
-		wired_reclaim(rig, end, wired_worker_of(end, conn));
-		took = reliable_input(end->r, rig->now, bytes, length, &event, &conn);
-		assert_true(took != RELIABLE_HELD);
-	}
 	if (took == RELIABLE_HELLO) {
 		assert_non_null(conn);
 		assert_int_equal(end->who, WIRED_BOX);

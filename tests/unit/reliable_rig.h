@@ -87,7 +87,6 @@ struct wired {
 	struct conn_spec box_specs[WIRED_WORKERS_MAX], worker_specs[WIRED_WORKERS_MAX];
 	uint64_t box_bytes, box_bytes_peak; /* on their way to the box; DATA alone */
 	uint64_t put, lost, damaged;
-	uint64_t held;  /* that came too early: RELIABLE_HELD */
 	unsigned spins; /* in a row in which time stood still */
 	/* What is told of an end. */
 	void (*event)(struct wired *rig, struct wired_end *end, unsigned worker, const struct event *event);

@@ -128,7 +128,8 @@ static void worker_message(struct play *p, unsigned w, const struct event *e)
 		return;
 	assert_int_equal(e->header.type, WIRE_RESULT);
 	assert_true(s->busy);
-	assert_false(s->sent_pending);
+	if (p->rig.options.wire.late <= 0) /* else a device may read the push still, as a repetition */
+		assert_false(s->sent_pending);
 	assert_int_equal(e->header.round, s->round);
 	assert_true(e->last && e->offset == 0 && e->bytes == p->rig.spans[chunk].bytes);
 	assert_ptr_equal(e->payload, p->rig.sinks[w][chunk].addr);
@@ -238,7 +239,8 @@ static void play_act(struct play *p, unsigned w)
 	for (unsigned c = 0; c < p->rig.options.chunks; c++) {
 		struct side *s = &m->worker[c];
 
-		if (!m->stuck[0] && !s->busy && s->round < p->rounds && !wire_after(m->seq + 1, m->credit))
+		if (!m->stuck[0] && !s->busy && !s->sent_pending && s->round < p->rounds &&
+			!wire_after(m->seq + 1, m->credit))
 			worker_push(p, w, c);
 		s = &m->box[c];
 		if (!m->stuck[1] && s->busy && s->ready_at <= p->rig.now)
@@ -354,12 +356,16 @@ static void play_books(const struct play *p, uint64_t seed)
 		for (enum reliable_drop why = 0; why < RELIABLE_DROPS; why++) {
 			uint64_t count = wired_drops(&p->rig, who, why);
 
+			/* What a device reads late, of a result that has come, may be the next one's: a torn
+			 * repetition. */
+			if (why == RELIABLE_FORGED && p->rig.options.wire.late > 0)
+				continue;
 			if (p->rig.damaged == 0 && why != RELIABLE_REPEAT && count)
 				fail_msg("seed %llu: end %u dropped %llu as %s", (unsigned long long)seed, who,
 					(unsigned long long)count, reliable_drop_name(why));
 		}
 	}
-	assert_true(forged <= p->rig.damaged);
+	assert_true(forged <= p->rig.damaged || p->rig.options.wire.late > 0);
 }
 
 static void play_seed(uint64_t seed)
