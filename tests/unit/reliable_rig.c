@@ -116,7 +116,8 @@ void wired_open(struct wired *rig, const struct wired_options *options)
 	rig->options = *options;
 	rig->random = options->seed;
 	rig->now = 1000000000;
-	rig->first.prev = rig->first.next = &rig->first;
+	rig->first = calloc(1, sizeof(*rig->first));
+	rig->first->prev = rig->first->next = rig->first;
 	if (!rig->options.workers)
 		rig->options.workers = 1;
 	if (!rig->options.window)
@@ -153,12 +154,13 @@ static void wired_lent_free(struct wired_end *end)
 
 void wired_close(struct wired *rig)
 {
-	while (rig->first.next != &rig->first) {
-		struct wired_packet *p = rig->first.next;
+	while (rig->first->next != rig->first) {
+		struct wired_packet *p = rig->first->next;
 
 		wired_packet_remove(p);
 		free(p);
 	}
+	free(rig->first);
 	for (unsigned i = 0; i < rig->late_count; i++)
 		reliable_let(rig->ends[rig->late[i].from].r, rig->late[i].out.message);
 	for (unsigned who = 0; who <= WIRED_BOX; who++) {
@@ -187,9 +189,9 @@ static bool wired_is_data(const struct wired_packet *p)
 
 static void wired_queue(struct wired *rig, struct wired_packet *p)
 {
-	struct wired_packet *after = rig->first.prev;
+	struct wired_packet *after = rig->first->prev;
 
-	while (after != &rig->first && after->at > p->at)
+	while (after != rig->first && after->at > p->at)
 		after = after->prev;
 	p->prev = after;
 	p->next = after->next;
@@ -359,11 +361,11 @@ enum reliable_took wired_input(struct wired *rig, unsigned who, const void *byte
 unsigned wired_poll(struct wired *rig, unsigned who)
 {
 	struct wired_end *end = &rig->ends[who];
-	struct wired_packet *p = rig->first.next, *next;
+	struct wired_packet *p = rig->first->next, *next;
 	unsigned count = 0;
 
 	wired_lent_free(end);
-	for (; p != &rig->first && p->at <= rig->now; p = next) {
+	for (; p != rig->first && p->at <= rig->now; p = next) {
 		next = p->next;
 		if (p->to != who)
 			continue;
@@ -398,7 +400,7 @@ uint64_t wired_next(const struct wired *rig)
 {
 	uint64_t next = UINT64_MAX;
 
-	for (const struct wired_packet *p = rig->first.next; p != &rig->first && next == UINT64_MAX; p = p->next)
+	for (const struct wired_packet *p = rig->first->next; p != rig->first && next == UINT64_MAX; p = p->next)
 		if (!rig->ends[p->to].stopped)
 			next = p->at;
 	for (unsigned i = 0; i < rig->late_count; i++)

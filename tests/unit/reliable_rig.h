@@ -78,7 +78,7 @@ struct wired {
 	struct wired_options options;
 	uint64_t now, random;
 	struct wired_end ends[WIRED_WORKERS_MAX + 1];
-	struct wired_packet first; /* a ring in the order of arrival */
+	struct wired_packet *first; /* a ring in the order of arrival */
 	uint64_t last_at[WIRED_WORKERS_MAX][2];
 	struct wired_late late[WIRED_HELD_MAX];
 	unsigned late_count;
