@@ -72,6 +72,11 @@ LIB_CFLAGS += $(if $(HAVE_VERBS),-DPHUB_VERBS $(shell $(PKG_CONFIG) --cflags lib
 LIB_CFLAGS += $(if $(shell $(PKG_CONFIG) --atleast-version=1.12.34 libibverbs 2>/dev/null && echo yes),-DPHUB_VERBS_DMABUF)
 LIBS += $(VERBS_LIBS)
 CLIENT_LIBS += $(VERBS_LIBS)
+# DPDK: without libdpdk no plugin is built, and transport dpdk says so when it is asked for. Its headers are not ours to
+# warn about.
+HAVE_DPDK := $(call pkg_exists,libdpdk)
+DPDK_CFLAGS := $(if $(HAVE_DPDK),$(patsubst -I%,-isystem %,$(shell $(PKG_CONFIG) --cflags libdpdk)) -DALLOW_EXPERIMENTAL_API)
+DPDK_LIBS := $(if $(HAVE_DPDK),$(shell $(PKG_CONFIG) --libs libdpdk))
 # ISA-L: without it datagrams that are sealed by CRC32C take a table's, which is slower.
 HAVE_ISAL := $(call pkg_exists,libisal)
 ISAL_LIBS := $(if $(HAVE_ISAL),$(shell $(PKG_CONFIG) --libs libisal))
@@ -106,7 +111,8 @@ flags_of = $(if $(filter aggregation/%,$(1)),$(KERNEL_CFLAGS)) \
 	$(if $(filter aggregation/kernels_avx2.c,$(1)),-mavx2 -mf16c) \
 	$(if $(filter aggregation/kernels_avx512.c,$(1)),-mavx512f -mavx512bw -mavx512vl -mavx512dq -mf16c) \
 	$(if $(filter tests/system/%,$(1)),-ffp-contract=off) \
-	$(if $(filter client/example.c,$(1)),-Iclient)
+	$(if $(filter client/example.c,$(1)),-Iclient) \
+	$(if $(filter $(SRC_dpdk),$(1)),$(DPDK_CFLAGS))
 
 # --- layers ----------------------------------------------------------------------------------------------------------
 
@@ -117,7 +123,8 @@ EXAMPLE := $(wildcard client/example.c)
 SRC_base := $(wildcard phub/base/*.c)
 SRC_aggregation := $(filter-out $(skip_x86) $(skip_arm),$(wildcard aggregation/*.c))
 SRC_topology := $(wildcard topology/*.c)
-SRC_transport := $(filter-out $(if $(HAVE_VERBS),,transport/verbs%),$(wildcard transport/*.c))
+SRC_dpdk := $(addprefix transport/,dpdk.c dpdk_arp.c dpdk_eal.c dpdk_init.c dpdk_rx.c)
+SRC_transport := $(filter-out $(if $(HAVE_VERBS),,transport/verbs%) $(SRC_dpdk),$(wildcard transport/*.c))
 SRC_box := $(filter-out phub/main.c,$(wildcard phub/*.c))
 SRC_control := $(wildcard phub/control/*.c)
 SRC_client := $(filter-out $(EXAMPLE),$(wildcard client/*.c))
@@ -144,9 +151,10 @@ INSTALLED := $(if $(wildcard phub/main.c),$(BUILD)/phubd) $(if $(SRC_cli),$(BUIL
 PROGRAMS := $(INSTALLED) $(if $(EXAMPLE),$(BUILD)/example)
 SHARED := $(BUILD)/libphub.so.$(VERSION)
 LIBRARIES := $(if $(SRC_client),$(SHARED) $(BUILD)/libphub.a $(BUILD)/phub.pc)
+PLUGINS := $(if $(HAVE_DPDK),$(BUILD)/libphub-dpdk.so)
 
 .PHONY: all
-all: $(call archives,$(LAYERS)) $(PROGRAMS) $(LIBRARIES) ## programs, libraries, example (default)
+all: $(call archives,$(LAYERS)) $(PROGRAMS) $(LIBRARIES) $(PLUGINS) ## programs, libraries, example (default)
 
 link = $(CC) $(PROJECT_LDFLAGS) -o $@ $(filter %.o,$^) -Wl,--start-group $(filter %.a,$^) -Wl,--end-group
 
@@ -181,6 +189,11 @@ $(BUILD)/libphub.a: $(CLIENT_ARCHIVES)
 	$(Q)objcopy --localize-hidden $(BUILD)/obj/libphub.o
 	$(Q)rm -f $@
 	$(Q)ar rcs $@ $(BUILD)/obj/libphub.o
+
+# What transport dpdk loads when it is asked for: nothing else needs DPDK's libraries.
+$(BUILD)/libphub-dpdk.so: $(call objects,$(SRC_dpdk)) $(call archives,base)
+	$(call say,LINK,$@)
+	$(Q)$(CC) -shared -Wl,-soname,$(@F) $(if $(SAN),,-Wl,-z,defs) $(PROJECT_LDFLAGS) -o $@ $^ $(DPDK_LIBS)
 
 define PC
 prefix=$(PREFIX)
@@ -265,10 +278,11 @@ TEST_ARCHIVES := $(call archives,test $(LAYERS))
 SRC_test := $(TEST_HELPERS)
 $(eval $(call layer,test))
 
+# Plugins are found where programs are.
 $(TEST_PROGRAMS): $(BUILD)/%: $(BUILD)/obj/%.o $(TEST_ARCHIVES)
 	@mkdir -p $(@D)
 	$(call say,LINK,$@)
-	$(Q)$(link) -lcmocka $(LIBS) -lm
+	$(Q)$(link) -Wl,-rpath,'$$ORIGIN/../..' -lcmocka $(LIBS) -lm
 
 # What test_exchange loads in place of CUDA's driver.
 $(CUDA_STAND_IN): $(call objects,tests/suite/cuda_stand_in.c)
@@ -414,7 +428,7 @@ bench-instructions: deps-test ## instructions per gradient byte beside those rec
 
 # What headers of ours include is generated first. lint-headers CC=clang: what another compiler adds to lint.
 .PHONY: lint lint-headers
-lint lint-headers: export LINT_CFLAGS = $(PROJECT_CFLAGS)
+lint lint-headers: export LINT_CFLAGS = $(PROJECT_CFLAGS) $(DPDK_CFLAGS)
 lint: deps-lint ## layer rule, forbidden calls, sizes, format, headers, cppcheck, shellcheck
 	@$(MAKE) --no-print-directory $(GEN_H)
 	@CC='$(CC)' BUILD='$(BUILD)' deploy/lint/lint.sh --self-test

@@ -1,0 +1,261 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The port by which a queue's datagrams leave through DPDK: headers written into an mbuf of ours, the payload attached
+ * to it where it lies, when the driver can. So one result is read by all the packets that carry it to the workers.
+ * Owning core.
+ */
+#include <errno.h>
+#include <rte_lcore.h>
+#include <string.h>
+
+#include "phub/base/stats.h"
+#include "transport/dpdk_internal.h"
+
+void dpdk_register_thread(struct dpdk_port *p)
+{
+	if (rte_lcore_id() != LCORE_ID_ANY || p->thread_asked)
+		return;
+	/* Without an id (there are 128) pools work too, only slower: not asked for again. */
+	p->thread_asked = rte_thread_register() < 0;
+}
+
+/* ---- the device ---- */
+
+static void port_lose(struct dpdk_port *p)
+{
+	stats_add(&p->counters.lost, p->pending_count);
+	rte_pktmbuf_free_bulk(p->pending, p->pending_count);
+	p->pending_count = 0;
+}
+
+static bool port_is_down(struct dpdk_port *p)
+{
+	struct rte_eth_link link = {0};
+	uint64_t now_ns = clock_now_ns();
+
+	if (now_ns - p->down_looked_ns >= DPDK_LINK_MS * NS_PER_MS) {
+		p->down_looked_ns = now_ns;
+		p->down = rte_eth_link_get_nowait(p->nic->id, &link) == 0 && link.link_status == RTE_ETH_LINK_DOWN;
+	}
+	return p->down;
+}
+
+static unsigned port_burst(struct dpdk_port *p)
+{
+	rte_spinlock_t *lock = p->nic->tx_locks ? &p->nic->tx_locks[p->tx_queue] : NULL;
+	unsigned count;
+
+	if (lock)
+		rte_spinlock_lock(lock);
+	count = rte_eth_tx_burst(p->nic->id, p->tx_queue, p->pending, (uint16_t)p->pending_count);
+	if (lock)
+		rte_spinlock_unlock(lock);
+	return count;
+}
+
+static void port_flush(struct datagram_port *port)
+{
+	struct dpdk_port *p = dpdk_port_of(port);
+	unsigned count;
+
+	if (p->pending_count == 0)
+		return;
+	count = port_burst(p);
+	stats_add(&p->counters.sent, count);
+	p->pending_count -= count;
+	if (p->pending_count == 0)
+		return;
+	memmove(p->pending, p->pending + count, p->pending_count * sizeof(p->pending[0]));
+	if (port_is_down(p))
+		port_lose(p);
+}
+
+void dpdk_enqueue(struct dpdk_port *p, struct rte_mbuf *m)
+{
+	if (p->pending_count == DPDK_TX_MAX)
+		port_flush(&p->port);
+	if (p->pending_count == DPDK_TX_MAX) {
+		stats_add(&p->counters.lost, 1);
+		rte_pktmbuf_free(m);
+		return;
+	}
+	p->pending[p->pending_count++] = m;
+}
+
+void dpdk_drain(struct dpdk_port *p)
+{
+	rte_pktmbuf_free_bulk(p->given, p->given_count);
+	p->given_count = 0;
+	port_flush(&p->port);
+	port_lose(p);
+	rte_pktmbuf_free(p->next);
+	p->next = NULL;
+}
+
+/* ---- sending ---- */
+
+/* The MAC of the next hop to `to`. */
+static bool port_next_hop(struct dpdk_port *p, const struct datagram_address *to, struct rte_ether_addr *mac)
+{
+	uint32_t ip;
+
+	memcpy(mac->addr_bytes, to->mac, RTE_ETHER_ADDR_LEN);
+	if (!rte_is_zero_ether_addr(mac))
+		return true;
+	memcpy(&ip, &to->ip.s6_addr[12], 4);
+	ip = dpdk_next_hop(p->nic, rte_be_to_cpu_32(ip));
+	return ip && dpdk_resolve(p, ip, clock_now_ns(), mac);
+}
+
+static int port_room(struct datagram_port *port, const struct datagram_address *to, struct reliable_outgoing *out)
+{
+	struct dpdk_port *p = dpdk_port_of(port);
+	struct rte_ether_hdr *ether;
+	struct rte_ipv4_hdr *ip;
+	struct rte_udp_hdr *udp;
+
+	dpdk_register_thread(p);
+	if (p->pending_count == DPDK_TX_MAX)
+		port_flush(port);
+	if (p->pending_count == DPDK_TX_MAX)
+		return -EAGAIN;
+	if (!p->next)
+		p->next = rte_pktmbuf_alloc(p->heads);
+	if (!p->next)
+		return -EAGAIN;
+	ether = rte_pktmbuf_mtod(p->next, struct rte_ether_hdr *);
+	ip = (void *)(ether + 1);
+	udp = (void *)(ip + 1);
+	out->head = (uint8_t *)(udp + 1);
+	memcpy(ether, p->template, DPDK_HEADERS);
+	if (!IN6_IS_ADDR_V4MAPPED(&to->ip) || !port_next_hop(p, to, &ether->dst_addr)) {
+		stats_add(&p->counters.unreachable, 1);
+		return -EHOSTUNREACH;
+	}
+	memcpy(&ip->dst_addr, &to->ip.s6_addr[12], 4);
+	udp->dst_port = rte_cpu_to_be_16(to->port);
+	return 0;
+}
+
+/* The device no longer reads this payload. */
+static void port_detached(void *payload, void *opaque)
+{
+	struct dpdk_attached *a = opaque;
+
+	(void)payload;
+	a->port->held--;
+	a->port->nic->host.let(a->reliable, a->message);
+}
+
+static bool port_attach(
+	struct dpdk_port *p, struct reliable *r, struct rte_mbuf *head, const struct reliable_outgoing *out)
+{
+	struct rte_mbuf *m;
+	struct dpdk_attached *a;
+
+	if (!p->nic->attaches || !out->message || out->rest_bytes < DPDK_ATTACH_MIN)
+		return false;
+	m = rte_pktmbuf_alloc(p->attached);
+	if (!m)
+		return false;
+	a = rte_mbuf_to_priv(m);
+	*a = (struct dpdk_attached){.port = p, .reliable = r, .message = out->message};
+	a->shared.free_cb = port_detached;
+	a->shared.fcb_opaque = a;
+	rte_mbuf_ext_refcnt_set(&a->shared, 1);
+	/* Only drivers that copy from virtual addresses get here: no bus address is needed. */
+	rte_pktmbuf_attach_extbuf(m, (void *)(uintptr_t)out->rest, RTE_BAD_IOVA, (uint16_t)out->rest_bytes, &a->shared);
+	m->data_len = (uint16_t)out->rest_bytes;
+	m->pkt_len = out->rest_bytes;
+	p->nic->host.hold(out->message);
+	p->held++;
+	head->next = m;
+	head->nb_segs = 2;
+	head->pkt_len += out->rest_bytes;
+	stats_add(&p->counters.attached, 1);
+	return true;
+}
+
+/* Lengths and checksums, or what the device needs to know to compute them. */
+static void port_finish(const struct dpdk_port *p, struct rte_mbuf *m)
+{
+	struct rte_ipv4_hdr *ip = rte_pktmbuf_mtod_offset(m, struct rte_ipv4_hdr *, sizeof(struct rte_ether_hdr));
+	struct rte_udp_hdr *udp = (void *)(ip + 1);
+	uint32_t bytes = m->pkt_len - (uint32_t)sizeof(struct rte_ether_hdr);
+
+	ip->total_length = rte_cpu_to_be_16((uint16_t)bytes);
+	udp->dgram_len = rte_cpu_to_be_16((uint16_t)(bytes - sizeof(*ip)));
+	m->l2_len = sizeof(struct rte_ether_hdr);
+	m->l3_len = sizeof(*ip);
+	m->l4_len = sizeof(*udp);
+	if (p->nic->offload_ip)
+		m->ol_flags |= RTE_MBUF_F_TX_IPV4 | RTE_MBUF_F_TX_IP_CKSUM;
+	else
+		ip->hdr_checksum = rte_ipv4_cksum(ip);
+	if (!p->nic->offload_udp)
+		return; /* zero: none was computed (RFC 768); the seal covers it */
+	m->ol_flags |= RTE_MBUF_F_TX_IPV4 | RTE_MBUF_F_TX_UDP_CKSUM;
+	udp->dgram_cksum = rte_ipv4_phdr_cksum(ip, m->ol_flags);
+}
+
+static void port_send(struct datagram_port *port, struct reliable *r, const struct reliable_outgoing *out)
+{
+	struct dpdk_port *p = dpdk_port_of(port);
+	struct rte_mbuf *m = p->next;
+
+	p->next = NULL;
+	m->data_len = (uint16_t)(DPDK_HEADERS + out->head_bytes);
+	m->pkt_len = m->data_len;
+	if (out->rest_bytes && !port_attach(p, r, m, out)) {
+		memcpy(rte_pktmbuf_mtod_offset(m, void *, m->data_len), out->rest, out->rest_bytes);
+		m->data_len = (uint16_t)(m->data_len + out->rest_bytes);
+		m->pkt_len = m->data_len;
+		stats_add(&p->counters.copied, out->message != NULL);
+	}
+	port_finish(p, m);
+	stats_add(&p->counters.sent_bytes, m->pkt_len);
+	p->pending[p->pending_count++] = m;
+}
+
+static void port_reclaim(struct datagram_port *port, struct reliable *r, const struct reliable_conn *c)
+{
+	struct dpdk_port *p = dpdk_port_of(port);
+	uint64_t until_ns = clock_now_ns() + DPDK_RECLAIM_MS * NS_PER_MS;
+
+	(void)r;
+	(void)c;
+	/* A driver that we attach to has read all that it took: what is held is pending. */
+	while (p->held && p->pending_count && clock_now_ns() < until_ns)
+		port_flush(port);
+	if (p->held)
+		port_lose(p);
+}
+
+static int port_arm(struct datagram_port *port, uint64_t due_ns)
+{
+	(void)port;
+	(void)due_ns;
+	return -ENOTSUP;
+}
+
+static uint64_t port_now(struct datagram_port *port)
+{
+	(void)port;
+	return clock_now_ns();
+}
+
+static void port_close(struct datagram_port *port)
+{
+	dpdk_port_destroy(dpdk_port_of(port));
+}
+
+const struct datagram_port_ops dpdk_port_ops = {
+	.receive = dpdk_receive,
+	.room = port_room,
+	.send = port_send,
+	.flush = port_flush,
+	.reclaim = port_reclaim,
+	.arm = port_arm,
+	.now = port_now,
+	.close = port_close,
+};

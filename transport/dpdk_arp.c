@@ -1,0 +1,167 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Who has which IPv4 address on this link (RFC 826). One table for all cores of a port, because an answer comes to
+ * whichever queue the device chooses: written under a lock that is only tried, read without. Only what was asked for,
+ * or who asked for us, is learned, so that the table cannot be filled from outside; what it says may still be forged,
+ * as on any Ethernet, and the seals of datagrams are what tells.
+ */
+#include <rte_arp.h>
+#include <string.h>
+
+#include "phub/base/stats.h"
+#include "transport/dpdk_internal.h"
+
+#define ARP_ASK_NS   (50 * NS_PER_MS) /* at most one request for an address in this time */
+#define ARP_FRESH_NS (60 * NS_PER_S)  /* then it is asked again, while the old one still serves */
+#define ARP_BYTES    (sizeof(struct rte_ether_hdr) + sizeof(struct rte_arp_hdr))
+
+static uint64_t arp_pack(const struct rte_ether_addr *mac)
+{
+	uint64_t packed = 0;
+
+	memcpy(&packed, mac->addr_bytes, RTE_ETHER_ADDR_LEN);
+	return packed;
+}
+
+/* The entry of `ip`, or, with `make`, one for it; NULL: none. */
+static struct dpdk_neighbour *arp_find(struct dpdk_nic *nic, uint32_t ip, bool make)
+{
+	struct dpdk_neighbour *stale = NULL;
+	uint64_t oldest = UINT64_MAX;
+
+	for (unsigned i = 0; i < DPDK_ARP_PROBES; i++) {
+		struct dpdk_neighbour *n = &nic->neighbours[(ip + i) % DPDK_ARP_ENTRIES];
+		uint32_t has = atomic_load_explicit(&n->ip, memory_order_acquire);
+		uint64_t seen = has ? atomic_load_explicit(&n->seen_ns, memory_order_relaxed) : 0;
+
+		if (has == ip)
+			return n;
+		if (seen < oldest) {
+			oldest = seen;
+			stale = n;
+		}
+	}
+	if (!make || !rte_spinlock_trylock(&nic->arp_lock))
+		return NULL;
+	/* A reader that is in between takes the new address for another's, once: the seal or the peer drops that. */
+	atomic_store_explicit(&stale->mac, 0, memory_order_relaxed);
+	atomic_store_explicit(&stale->seen_ns, 0, memory_order_relaxed);
+	atomic_store_explicit(&stale->asked_ns, 0, memory_order_relaxed);
+	atomic_store_explicit(&stale->ip, ip, memory_order_release);
+	rte_spinlock_unlock(&nic->arp_lock);
+	return stale;
+}
+
+static void arp_learn(struct dpdk_nic *nic, uint32_t ip, const struct rte_ether_addr *mac, bool make, uint64_t now_ns)
+{
+	struct dpdk_neighbour *n;
+
+	if (ip == 0 || ip == nic->ip || !rte_is_valid_assigned_ether_addr(mac))
+		return;
+	n = arp_find(nic, ip, make);
+	if (!n)
+		return;
+	atomic_store_explicit(&n->seen_ns, now_ns, memory_order_relaxed);
+	atomic_store_explicit(&n->mac, arp_pack(mac), memory_order_relaxed);
+}
+
+static void arp_fill(const struct dpdk_nic *nic, void *frame, uint16_t op, const struct rte_ether_addr *to, uint32_t ip)
+{
+	struct rte_ether_hdr *ether = frame;
+	struct rte_arp_hdr *arp = (void *)(ether + 1);
+
+	ether->src_addr = nic->mac;
+	ether->dst_addr = *to;
+	ether->ether_type = RTE_BE16(RTE_ETHER_TYPE_ARP);
+	arp->arp_hardware = RTE_BE16(RTE_ARP_HRD_ETHER);
+	arp->arp_protocol = RTE_BE16(RTE_ETHER_TYPE_IPV4);
+	arp->arp_hlen = RTE_ETHER_ADDR_LEN;
+	arp->arp_plen = 4;
+	arp->arp_opcode = rte_cpu_to_be_16(op);
+	arp->arp_data.arp_sha = nic->mac;
+	arp->arp_data.arp_sip = rte_cpu_to_be_32(nic->ip);
+	if (op == RTE_ARP_OP_REPLY)
+		arp->arp_data.arp_tha = *to;
+	else
+		memset(&arp->arp_data.arp_tha, 0, RTE_ETHER_ADDR_LEN);
+	arp->arp_data.arp_tip = rte_cpu_to_be_32(ip);
+}
+
+static void arp_ask(struct dpdk_port *p, uint32_t ip)
+{
+	static const struct rte_ether_addr all = {{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}};
+	struct rte_mbuf *m = rte_pktmbuf_alloc(p->heads);
+	void *frame = m ? rte_pktmbuf_append(m, ARP_BYTES) : NULL;
+
+	if (!frame) {
+		rte_pktmbuf_free(m);
+		return;
+	}
+	arp_fill(p->nic, frame, RTE_ARP_OP_REQUEST, &all, ip);
+	stats_add(&p->counters.asked, 1);
+	dpdk_enqueue(p, m);
+}
+
+uint32_t dpdk_next_hop(const struct dpdk_nic *nic, uint32_t ip)
+{
+	if (((ip ^ nic->ip) & nic->mask) == 0)
+		return ip;
+	return nic->gateway;
+}
+
+bool dpdk_resolve(struct dpdk_port *p, uint32_t ip, uint64_t now_ns, struct rte_ether_addr *out)
+{
+	struct dpdk_neighbour *n = arp_find(p->nic, ip, true);
+	uint64_t mac, asked;
+
+	if (!n)
+		return false;
+	mac = atomic_load_explicit(&n->mac, memory_order_relaxed);
+	asked = atomic_load_explicit(&n->asked_ns, memory_order_relaxed);
+	if (mac == 0 || now_ns - atomic_load_explicit(&n->seen_ns, memory_order_relaxed) > ARP_FRESH_NS) {
+		/* Of several cores that find this one asks, and losing that race costs a request. */
+		if (now_ns - asked >= ARP_ASK_NS && atomic_compare_exchange_strong_explicit(&n->asked_ns, &asked,
+							    now_ns, memory_order_relaxed, memory_order_relaxed))
+			arp_ask(p, ip);
+	}
+	memcpy(out->addr_bytes, &mac, RTE_ETHER_ADDR_LEN);
+	return mac != 0;
+}
+
+void dpdk_arp_input(struct dpdk_port *p, struct rte_mbuf *m, uint64_t now_ns)
+{
+	struct dpdk_nic *nic = p->nic;
+	struct rte_ether_hdr *ether = rte_pktmbuf_mtod(m, struct rte_ether_hdr *);
+	const struct rte_arp_hdr *arp = (void *)(ether + 1);
+	struct rte_ether_addr from;
+	uint32_t ip;
+
+	if (rte_pktmbuf_data_len(m) < ARP_BYTES || m->nb_segs > 1 || arp->arp_hardware != RTE_BE16(RTE_ARP_HRD_ETHER) ||
+		arp->arp_protocol != RTE_BE16(RTE_ETHER_TYPE_IPV4) || arp->arp_hlen != RTE_ETHER_ADDR_LEN ||
+		arp->arp_plen != 4) {
+		stats_add(&p->counters.dropped[DPDK_RUNT], 1);
+		goto drop;
+	}
+	ip = rte_be_to_cpu_32(arp->arp_data.arp_sip);
+	from = arp->arp_data.arp_sha;
+	if (arp->arp_data.arp_tip != rte_cpu_to_be_32(nic->ip)) {
+		arp_learn(nic, ip, &from, false, now_ns); /* somebody we know speaks to somebody else */
+		stats_add(&p->counters.dropped[DPDK_ELSEWHERE], 1);
+		goto drop;
+	}
+	if (arp->arp_opcode != RTE_BE16(RTE_ARP_OP_REQUEST)) {
+		arp_learn(nic, ip, &from, false, now_ns);
+		goto drop;
+	}
+	/* Who asks will send, and wants an answer. A probe for duplicates (RFC 5227) has no address yet. */
+	arp_learn(nic, ip, &from, ((ip ^ nic->ip) & nic->mask) == 0, now_ns);
+	if (!rte_is_valid_assigned_ether_addr(&from))
+		goto drop;
+	rte_pktmbuf_trim(m, (uint16_t)(rte_pktmbuf_data_len(m) - ARP_BYTES));
+	arp_fill(nic, ether, RTE_ARP_OP_REPLY, &from, ip);
+	stats_add(&p->counters.answered, 1);
+	dpdk_enqueue(p, m);
+	return;
+drop:
+	rte_pktmbuf_free(m);
+}

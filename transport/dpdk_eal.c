@@ -1,0 +1,201 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * DPDK's environment, once per process and for as long as it lives. It is started by a thread of its own, which ends:
+ * whoever starts EAL is pinned and becomes its first core, and the threads it makes inherit the signals that are
+ * blocked there. What it says goes to the program's log. Control thread, but for the log.
+ */
+#include <errno.h>
+#include <pthread.h>
+#include <rte_eal.h>
+#include <rte_errno.h>
+#include <rte_log.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "transport/dpdk_internal.h"
+
+enum { EAL_ARGS_MAX = 64, EAL_TEXT_MAX = 1024, EAL_MIB_MIN = 64 };
+
+static struct {
+	bool started;
+	int failed; /* it cannot be started a second time */
+	bool huge;
+	struct dpdk_host host;
+	FILE *stream;
+	pthread_mutex_t lock; /* of `said` */
+	char said[256];       /* the first error since EAL was last asked for something */
+	char why[256];        /* it did not start */
+	char text[EAL_TEXT_MAX];
+	char lcores[32], memory[16];
+	char *args[EAL_ARGS_MAX + 1];
+	int count;
+} eal = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+/* A line of EAL or a driver, of any thread. */
+static ssize_t eal_write(void *cookie, const char *text, size_t bytes)
+{
+	unsigned said = (unsigned)rte_log_cur_msg_loglevel();
+	/* What fails is told with its reason by whoever asked for it. */
+	enum log_level level = said <= RTE_LOG_CRIT ? LOG_LEVEL_ERROR : LOG_LEVEL_DEBUG;
+	size_t length = bytes;
+	char line[256];
+
+	(void)cookie;
+	while (length && (text[length - 1] == '\n' || text[length - 1] == ' '))
+		length--;
+	snprintf(line, sizeof(line), "%.*s", (int)(length < sizeof(line) ? length : sizeof(line) - 1), text);
+	if (!line[0])
+		return (ssize_t)bytes;
+	if (said <= RTE_LOG_ERR) {
+		pthread_mutex_lock(&eal.lock);
+		if (!eal.said[0])
+			memcpy(eal.said, line, sizeof(line));
+		pthread_mutex_unlock(&eal.lock);
+	}
+	eal.host.log(level, line);
+	return (ssize_t)bytes;
+}
+
+const char *dpdk_eal_said(void)
+{
+	return eal.said;
+}
+
+bool dpdk_eal_huge(void)
+{
+	return eal.huge;
+}
+
+/* Are there 2 MiB or 1 GiB pages to be had? */
+static bool eal_huge_free(void)
+{
+	static const char *const files[] = {
+		"/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages",
+		"/sys/kernel/mm/hugepages/hugepages-1048576kB/free_hugepages",
+	};
+	unsigned long count = 0;
+
+	for (unsigned i = 0; i < 2; i++) {
+		FILE *file = fopen(files[i], "re");
+		unsigned long pages = 0;
+
+		if (!file)
+			continue;
+		if (fscanf(file, "%lu", &pages) == 1)
+			count += i == 0 ? pages : pages * 512;
+		fclose(file);
+	}
+	return count * 2 >= EAL_MIB_MIN;
+}
+
+static void eal_add(const char *arg)
+{
+	if (eal.count < EAL_ARGS_MAX)
+		eal.args[eal.count++] = (char *)(uintptr_t)arg;
+}
+
+/* Does the user's own list have this argument? */
+static bool eal_has(const char *arg)
+{
+	for (int i = 0; i < eal.count; i++)
+		if (strncmp(eal.args[i], arg, strlen(arg)) == 0)
+			return true;
+	return false;
+}
+
+static int eal_arguments(const struct dpdk_nic_config *config, const char *pci, struct err *e)
+{
+	unsigned mtu = config->spec.mtu ? config->spec.mtu : RTE_ETHER_MTU;
+	unsigned descriptors = config->descriptors ? config->descriptors : DPDK_DESCRIPTORS;
+	/* Receive and transmit descriptors, rings and caches, twice: pools are laid out generously. */
+	uint64_t bytes = (uint64_t)config->queues * descriptors * 6 * (mtu + 512);
+	char *save = NULL;
+
+	eal_add("phub");
+	if (config->eal && (size_t)snprintf(eal.text, sizeof(eal.text), "%s", config->eal) >= sizeof(eal.text))
+		return err_set(e, -E2BIG, "DPDK: the EAL arguments are longer than %d bytes", EAL_TEXT_MAX);
+	for (char *word = strtok_r(eal.text, " \t\n", &save); word; word = strtok_r(NULL, " \t\n", &save))
+		eal_add(word);
+	/* Its first core is no core of ours, and may run anywhere: ours are pinned by themselves. */
+	snprintf(eal.lcores, sizeof(eal.lcores), "--lcores=0@%d", sched_getcpu() < 0 ? 0 : sched_getcpu());
+	if (!eal_has("--lcores") && !eal_has("-l") && !eal_has("-c"))
+		eal_add(eal.lcores);
+	if (!eal_has("--no-telemetry") && !eal_has("--telemetry"))
+		eal_add("--no-telemetry");
+	eal.huge = !eal_has("--no-huge") && eal_huge_free();
+	if (!eal.huge && !eal_has("--no-huge"))
+		eal_add("--no-huge");
+	/* Several processes on one machine must not meet in files; without huge pages the one implies the other. */
+	if (!eal_has("--file-prefix") && !eal_has("--proc-type") && !eal_has("--in-memory") && !eal_has("--no-shconf"))
+		eal_add(eal.huge ? "--in-memory" : "--no-shconf");
+	snprintf(eal.memory, sizeof(eal.memory), "%u", (unsigned)(EAL_MIB_MIN + (bytes >> 20)));
+	if (!eal.huge && !eal_has("-m") && !eal_has("--socket-mem")) {
+		eal_add("-m");
+		eal_add(eal.memory);
+	}
+	if (pci) {
+		eal_add("-a");
+		eal_add(pci);
+	} else if (!eal_has("-a") && !eal_has("--allow") && !eal_has("--no-pci")) {
+		eal_add("--no-pci");
+	}
+	return 0;
+}
+
+static void *eal_run(void *arg)
+{
+	int *rc = arg;
+
+	*rc = rte_eal_init(eal.count, eal.args) < 0 ? -rte_errno : 0;
+	return NULL;
+}
+
+static int eal_init(struct err *e)
+{
+	sigset_t all, before;
+	pthread_t thread;
+	int rc, result = -EIO;
+
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &before);
+	rc = -pthread_create(&thread, NULL, eal_run, &result);
+	pthread_sigmask(SIG_SETMASK, &before, NULL);
+	if (rc < 0)
+		return err_set(e, rc, "DPDK: no thread to start it");
+	pthread_join(thread, NULL);
+	if (result < 0)
+		return err_set(e, result, "DPDK's environment does not start: %s%s",
+			eal.said[0] ? eal.said : strerror(-result),
+			eal.huge ? "" : " (without huge pages; see /proc/sys/vm/nr_hugepages)");
+	return 0;
+}
+
+int dpdk_eal_start(const struct dpdk_host *host, const struct dpdk_nic_config *config, const char *pci, struct err *e)
+{
+	int rc;
+
+	if (eal.failed)
+		return err_set(e, eal.failed, "DPDK did not start in this process before, and is not tried twice: %s",
+			eal.why);
+	pthread_mutex_lock(&eal.lock);
+	eal.said[0] = '\0';
+	pthread_mutex_unlock(&eal.lock);
+	if (eal.started)
+		return 0;
+	eal.host = *host;
+	eal.stream = fopencookie(NULL, "w", (cookie_io_functions_t){.write = eal_write});
+	if (!eal.stream)
+		return err_set(e, -ENOMEM, "DPDK: no memory for its log");
+	setvbuf(eal.stream, NULL, _IOLBF, 0);
+	rte_openlog_stream(eal.stream);
+	eal.count = 0;
+	rc = eal_arguments(config, pci, e);
+	if (rc == 0)
+		rc = eal_init(e);
+	eal.started = rc == 0;
+	eal.failed = rc;
+	memcpy(eal.why, eal.said, sizeof(eal.why));
+	return rc;
+}

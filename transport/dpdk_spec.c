@@ -1,0 +1,130 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Ports of DPDK as the configuration names them. Any thread; pure.
+ */
+#include <arpa/inet.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "transport/dpdk.h"
+
+static int spec_number(const char *text, unsigned long most, unsigned long *out)
+{
+	char *end;
+
+	if (*text < '0' || *text > '9')
+		return -EINVAL;
+	errno = 0;
+	*out = strtoul(text, &end, 10);
+	return *end || errno || *out > most ? -EINVAL : 0;
+}
+
+static int spec_ip(const char *text, uint32_t *out)
+{
+	struct in_addr ip;
+
+	if (inet_pton(AF_INET, text, &ip) != 1)
+		return -EINVAL;
+	*out = ntohl(ip.s_addr);
+	return *out == 0 || *out >> 28 >= 0xe ? -EINVAL : 0; /* multicast and above */
+}
+
+static int spec_mac(const char *text, uint8_t out[6])
+{
+	unsigned int b[6];
+	int end = 0;
+
+	if (sscanf(text, "%2x:%2x:%2x:%2x:%2x:%2x%n", &b[0], &b[1], &b[2], &b[3], &b[4], &b[5], &end) != 6 || text[end])
+		return -EINVAL;
+	for (unsigned i = 0; i < 6; i++)
+		out[i] = (uint8_t)b[i];
+	return out[0] & 1 ? -EINVAL : 0; /* a group's */
+}
+
+/* "10.0.0.1/24" */
+static int spec_address(char *text, struct dpdk_spec *out)
+{
+	char *slash = strchr(text, '/');
+	unsigned long prefix;
+
+	if (!slash || spec_number(slash + 1, 32, &prefix) < 0 || prefix == 0)
+		return -EINVAL;
+	*slash = '\0';
+	out->prefix = (uint8_t)prefix;
+	return spec_ip(text, &out->ip);
+}
+
+static int spec_option(char *text, struct dpdk_spec *out)
+{
+	unsigned long number = 0;
+	int rc = -EINVAL;
+
+	if (strncmp(text, "gw=", 3) == 0)
+		return spec_ip(text + 3, &out->gateway);
+	if (strncmp(text, "mac=", 4) == 0)
+		return spec_mac(text + 4, out->mac);
+	if (strncmp(text, "mtu=", 4) == 0) {
+		rc = spec_number(text + 4, 65535, &number);
+		out->mtu = (uint16_t)number;
+		return number < 576 ? -EINVAL : rc; /* RFC 791: what every link has */
+	}
+	if (strncmp(text, "port=", 5) == 0) {
+		rc = spec_number(text + 5, 65535, &number);
+		out->port = (uint16_t)number;
+		return number == 0 ? -EINVAL : rc;
+	}
+	return strchr(text, '/') ? spec_address(text, out) : -EINVAL;
+}
+
+int dpdk_spec_parse(const char *text, struct dpdk_spec *out, struct err *e)
+{
+	struct dpdk_spec spec = {0};
+	const char *at = strchr(text, '@');
+	size_t bytes = at ? (size_t)(at - text) : strlen(text);
+	char options[128], *save = NULL;
+
+	if (bytes == 0 || bytes >= sizeof(spec.device))
+		return err_set(e, -EINVAL,
+			"DPDK port \"%s\": name a device, as in \"0000:3b:00.0@10.0.0.1/24\" or "
+			"\"net_af_packet0,iface=eth1@10.0.0.1/24\"",
+			text);
+	memcpy(spec.device, text, bytes);
+	if (strpbrk(spec.device, " \t;"))
+		return err_set(e, -EINVAL, "DPDK ports \"%s\": one is all that this version serves", text);
+	if (at && (size_t)snprintf(options, sizeof(options), "%s", at + 1) >= sizeof(options))
+		return err_set(e, -EINVAL, "DPDK port \"%s\": too long", text);
+	for (char *word = at ? strtok_r(options, ",", &save) : NULL; word; word = strtok_r(NULL, ",", &save)) {
+		char said[sizeof(options)];
+
+		snprintf(said, sizeof(said), "%s", word);
+		if (spec_option(word, &spec) < 0)
+			return err_set(e, -EINVAL,
+				"DPDK port \"%s\": \"%s\" is none of ADDRESS/PREFIX, gw=ADDRESS, mac=MAC, mtu=BYTES, "
+				"port=NUMBER",
+				text, said);
+	}
+	if (spec.gateway && !spec.ip)
+		return err_set(e, -EINVAL, "DPDK port \"%s\": a gateway needs an address, as 10.0.0.1/24", text);
+	*out = spec;
+	return 0;
+}
+
+const char *dpdk_drop_name(enum dpdk_drop why)
+{
+	static const char *const names[DPDK_DROPS] = {
+		[DPDK_RUNT] = "runt",
+		[DPDK_FOREIGN] = "foreign",
+		[DPDK_HEADER] = "header",
+		[DPDK_FRAGMENT] = "fragment",
+		[DPDK_ELSEWHERE] = "elsewhere",
+		[DPDK_PROTOCOL] = "protocol",
+		[DPDK_NO_QUEUE] = "no_queue",
+		[DPDK_DAMAGED] = "damaged",
+		[DPDK_SCATTERED] = "scattered",
+		[DPDK_STEER_FULL] = "steer_full",
+	};
+
+	return (unsigned)why < DPDK_DROPS ? names[why] : "?";
+}
