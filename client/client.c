@@ -283,7 +283,7 @@ int client_start_begin(phub_t *p, struct err *e)
 	rc = keyring_plan(&p->keyring, p->chunk_bytes, e);
 	if (rc < 0)
 		return err_set(e, rc, "%s: %s", who, e->text);
-	rc = client_session_start(&p->session, &p->keyring, p->pick.ops->name, p->chunk_bytes);
+	rc = client_session_start(&p->session, &p->keyring, p->pick.offer, p->chunk_bytes);
 	if (rc < 0)
 		return err_set(e, rc, "%s: cannot hand the key table over: %s", who, strerror(-rc));
 	p->frozen = true;

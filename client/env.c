@@ -16,6 +16,7 @@ static const struct transport_ops *const env_transports[] = {
 #endif
 	&transport_tcp,
 	&transport_udp,
+	&transport_dpdk,
 	NULL,
 };
 
@@ -45,6 +46,8 @@ void env_product(struct client_env *env, const struct settings *settings)
 		.config = {.interface = interface,
 			.rdma = getenv("PHUB_RDMA"),
 			.rdma_dscp = settings ? settings->rdma_dscp : 0,
+			.dpdk_ports = getenv("PHUB_DPDK"),
+			.dpdk_eal = getenv("PHUB_DPDK_EAL"),
 			.datagram_mtu = settings ? settings->datagram_mtu : 0},
 		.node = node >= 0 ? node : MEM_NODE_ANY,
 		.ctx = (void *)(uintptr_t)interface,

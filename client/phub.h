@@ -114,7 +114,8 @@ struct phub_options {
 	const struct phub_hyper *groups; /* [group_count]; NULL: one group of the optimizer's defaults */
 	unsigned group_count;
 	/* NULL or "auto": shared memory on the box's host, RDMA in a network of the box's ports, else tcp; or "shm",
-	 * "verbs" (PHUB_RDMA names ports, as DEVICE[:PORT][@GID],...), "tcp", "udp". */
+	 * "verbs" (PHUB_RDMA names ports, as DEVICE[:PORT][@GID],...), "tcp", "udp", "dpdk" (PHUB_DPDK names the port).
+	 */
 	const char *transport;
 	const char *interface; /* network interface to leave by, or NULL */
 	int timeout_ms;        /* PHUB_TIMEOUT_DEFAULT stands for this; 30,000 */

@@ -18,6 +18,22 @@ static const char *pick_offer(const struct client_session *s, const char *name)
 	return NULL;
 }
 
+/* Where the box serves it: under its own name, or that of the other one with the same packets. */
+static const char *pick_served(const struct client_session *s, const char *name, const char **offered)
+{
+	static const char *const twins[][2] = {{"udp", "dpdk"}, {"dpdk", "udp"}};
+	const char *address = pick_offer(s, name);
+
+	*offered = name;
+	for (unsigned i = 0; !address && i < sizeof(twins) / sizeof(twins[0]); i++) {
+		if (strcmp(twins[i][0], name) != 0)
+			continue;
+		*offered = twins[i][1];
+		address = pick_offer(s, *offered);
+	}
+	return address;
+}
+
 static void pick_resolve(const struct client_session *s, const char *offer, char *out, size_t out_bytes)
 {
 	const char *host = s->settings->url.host;
@@ -81,7 +97,7 @@ int pick_transport(const struct client_session *s, struct pick *out, struct err 
 	int rc;
 
 	for (const struct transport_ops *const *t = s->env->transports; *t; t++) {
-		const char *offer = pick_offer(s, (*t)->name);
+		const char *offered, *offer = pick_served(s, (*t)->name, &offered);
 
 		if (!offer || (wanted ? strcmp(wanted, (*t)->name) != 0 : (*t)->by_name))
 			continue;
@@ -92,6 +108,7 @@ int pick_transport(const struct client_session *s, struct pick *out, struct err 
 		if (rc == 0)
 			continue;
 		out->ops = *t;
+		out->offer = offered;
 		return 0;
 	}
 	return pick_none(s, e);

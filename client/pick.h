@@ -12,6 +12,7 @@
 
 struct pick {
 	const struct transport_ops *ops;
+	const char *offer;                /* the box's name for its end: udp and dpdk have the same packets */
 	char address[PICK_ADDRESS_BYTES]; /* what connect() takes: "*" is replaced by the control session's host */
 };
 

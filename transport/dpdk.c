@@ -4,6 +4,8 @@
  * to it where it lies, when the driver can. So one result is read by all the packets that carry it to the workers.
  * Owning core.
  */
+#include "transport/dpdk.h"
+
 #include <errno.h>
 #include <rte_lcore.h>
 #include <string.h>
@@ -143,7 +145,6 @@ static void port_detached(void *payload, void *opaque)
 	struct dpdk_attached *a = opaque;
 
 	(void)payload;
-	a->port->held--;
 	a->port->nic->host.let(a->reliable, a->message);
 }
 
@@ -159,7 +160,7 @@ static bool port_attach(
 	if (!m)
 		return false;
 	a = rte_mbuf_to_priv(m);
-	*a = (struct dpdk_attached){.port = p, .reliable = r, .message = out->message};
+	*a = (struct dpdk_attached){.port = p, .reliable = r, .message = out->message, .conn = out->conn};
 	a->shared.free_cb = port_detached;
 	a->shared.fcb_opaque = a;
 	rte_mbuf_ext_refcnt_set(&a->shared, 1);
@@ -168,7 +169,6 @@ static bool port_attach(
 	m->data_len = (uint16_t)out->rest_bytes;
 	m->pkt_len = out->rest_bytes;
 	p->nic->host.hold(out->message);
-	p->held++;
 	head->next = m;
 	head->nb_segs = 2;
 	head->pkt_len += out->rest_bytes;
@@ -207,7 +207,12 @@ static void port_send(struct datagram_port *port, struct reliable *r, const stru
 	m->data_len = (uint16_t)(DPDK_HEADERS + out->head_bytes);
 	m->pkt_len = m->data_len;
 	if (out->rest_bytes && !port_attach(p, r, m, out)) {
-		memcpy(rte_pktmbuf_mtod_offset(m, void *, m->data_len), out->rest, out->rest_bytes);
+		void *at = rte_pktmbuf_mtod_offset(m, void *, m->data_len);
+
+		if (out->rest)
+			memcpy(at, out->rest, out->rest_bytes);
+		else
+			memset(at, 0, out->rest_bytes);
 		m->data_len = (uint16_t)(m->data_len + out->rest_bytes);
 		m->pkt_len = m->data_len;
 		stats_add(&p->counters.copied, out->message != NULL);
@@ -217,18 +222,34 @@ static void port_send(struct datagram_port *port, struct reliable *r, const stru
 	p->pending[p->pending_count++] = m;
 }
 
+/* Does this packet carry a payload of the connection? */
+static bool port_carries(const struct rte_mbuf *m, const struct reliable_conn *c)
+{
+	const struct dpdk_attached *a;
+
+	if (!m->next || !RTE_MBUF_HAS_EXTBUF(m->next))
+		return false;
+	a = rte_mbuf_to_priv(m->next);
+	return a->conn == c;
+}
+
+/* A driver that we attach to has read all that it took: what is held is pending. */
 static void port_reclaim(struct datagram_port *port, struct reliable *r, const struct reliable_conn *c)
 {
 	struct dpdk_port *p = dpdk_port_of(port);
-	uint64_t until_ns = clock_now_ns() + DPDK_RECLAIM_MS * NS_PER_MS;
+	unsigned kept = 0;
 
 	(void)r;
-	(void)c;
-	/* A driver that we attach to has read all that it took: what is held is pending. */
-	while (p->held && p->pending_count && clock_now_ns() < until_ns)
-		port_flush(port);
-	if (p->held)
-		port_lose(p);
+	port_flush(port);
+	for (unsigned i = 0; i < p->pending_count; i++) {
+		if (port_carries(p->pending[i], c)) {
+			rte_pktmbuf_free(p->pending[i]);
+			stats_add(&p->counters.lost, 1);
+		} else {
+			p->pending[kept++] = p->pending[i];
+		}
+	}
+	p->pending_count = kept;
 }
 
 static int port_arm(struct datagram_port *port, uint64_t due_ns)

@@ -120,6 +120,15 @@ static int nic_mac(struct dpdk_nic *nic, struct err *e)
 	return err_set(e, -EADDRNOTAVAIL, "DPDK port \"%s\": it takes no other MAC than its own", nic->spec.device);
 }
 
+/* Our address, mapped into IPv6. */
+static void nic_map(const struct dpdk_nic *nic, struct in6_addr *out)
+{
+	uint32_t ip = htonl(nic->ip);
+
+	*out = (struct in6_addr){.s6_addr = {[10] = 0xff, [11] = 0xff}};
+	memcpy(&out->s6_addr[12], &ip, sizeof(ip));
+}
+
 /* ---- steering ---- */
 
 static int nic_flow(struct dpdk_nic *nic, uint16_t udp_port, uint16_t queue)
@@ -326,9 +335,7 @@ static int nic_bring_up(struct dpdk_nic *nic, struct err *e)
 static int nic_open(
 	const struct dpdk_host *host, const struct dpdk_nic_config *config, struct dpdk_nic **out, struct err *e)
 {
-	uint16_t base = config->port_first  ? config->port_first
-			: config->spec.port ? config->spec.port
-					    : DPDK_PORT_DEFAULT;
+	uint16_t base = config->port_first ? config->port_first : DPDK_PORT_DEFAULT;
 	struct dpdk_nic *nic;
 	int rc;
 
@@ -472,7 +479,6 @@ static int nic_port_open(
 	*p = (struct dpdk_port){
 		.port.ops = &dpdk_port_ops,
 		.port.datagram_max = RTE_MIN(nic->mtu - 28u, WIRE_DATAGRAM_MAX),
-		.port.address.ip = {.s6_addr = {[10] = 0xff, [11] = 0xff}},
 		.port.address.port = (uint16_t)(nic->port_base + queue_index),
 		.nic = nic,
 		.index = queue_index,
@@ -481,7 +487,7 @@ static int nic_port_open(
 		.tx_queue = (uint16_t)(queue_index % nic->tx_queues),
 	};
 	p->port.room_bytes = port_room_bytes(p);
-	memcpy(&p->port.address.ip.s6_addr[12], &(uint32_t){htonl(nic->ip)}, 4);
+	nic_map(nic, &p->port.address.ip);
 	memcpy(p->port.address.mac, nic->mac.addr_bytes, RTE_ETHER_ADDR_LEN);
 	port_template(p);
 	rc = port_pools(p, node, e);
@@ -507,8 +513,7 @@ static int nic_route(
 	memcpy(&ip, &peer->ip.s6_addr[12], 4);
 	if (dpdk_next_hop(nic, ntohl(ip)) == 0)
 		return -ENETUNREACH;
-	*own = (struct datagram_address){.ip = {.s6_addr = {[10] = 0xff, [11] = 0xff}}};
-	memcpy(&own->ip.s6_addr[12], &(uint32_t){htonl(nic->ip)}, 4);
+	nic_map(nic, &own->ip);
 	memcpy(own->mac, nic->mac.addr_bytes, RTE_ETHER_ADDR_LEN);
 	*datagram_max = RTE_MIN(nic->mtu - 28u, WIRE_DATAGRAM_MAX);
 	return 0;
@@ -527,10 +532,9 @@ static void nic_facts(struct dpdk_nic *nic, struct dpdk_facts *out)
 		.huge = dpdk_eal_huge(),
 		.up = rte_eth_link_get_nowait(nic->id, &link) < 0 || link.link_status == RTE_ETH_LINK_UP,
 		.mtu = nic->mtu,
-		.address.ip = {.s6_addr = {[10] = 0xff, [11] = 0xff}},
 		.address.port = nic->port_base,
 	};
-	memcpy(&out->address.ip.s6_addr[12], &(uint32_t){htonl(nic->ip)}, 4);
+	nic_map(nic, &out->address.ip);
 	memcpy(out->address.mac, nic->mac.addr_bytes, RTE_ETHER_ADDR_LEN);
 	if (rte_eth_dev_info_get(nic->id, &info) == 0)
 		snprintf(out->driver, sizeof(out->driver), "%s", info.driver_name);

@@ -32,7 +32,6 @@ enum {
 	DPDK_ATTACH_MIN = 256,  /* bytes: less is copied sooner than attached */
 	DPDK_ARP_ENTRIES = 1024,
 	DPDK_ARP_PROBES = 8,
-	DPDK_RECLAIM_MS = 20,
 	DPDK_LINK_MS = 10, /* the link is looked at as often as that, when a device takes nothing */
 };
 
@@ -78,6 +77,7 @@ struct dpdk_attached {
 	struct dpdk_port *port;
 	struct reliable *reliable;
 	struct reliable_message *message;
+	const struct reliable_conn *conn;
 };
 
 struct dpdk_port {
@@ -98,8 +98,6 @@ struct dpdk_port {
 	unsigned pending_count;
 	uint64_t down_looked_ns;
 	bool down;
-	uint64_t cleaned_ns;
-	uint32_t held;                          /* payloads that the device may still read */
 	struct rte_mbuf *given[DPDK_DATAGRAMS]; /* by the last receive() */
 	unsigned given_count;
 	struct dpdk_counters counters;

@@ -55,6 +55,7 @@ static struct rte_ipv4_hdr *rx_ipv4(struct dpdk_port *p, struct rte_mbuf *m)
 	uint64_t found = m->ol_flags & RTE_MBUF_F_RX_IP_CKSUM_MASK;
 	enum dpdk_drop why = DPDK_DROPS;
 
+	/* One's complement over all of a header that is whole is 0. */
 	if (room < sizeof(*ip))
 		why = DPDK_RUNT;
 	else if (ip->version_ihl != RTE_IPV4_VHL_DEF || rte_be_to_cpu_16(ip->total_length) < sizeof(*ip))
@@ -62,7 +63,7 @@ static struct rte_ipv4_hdr *rx_ipv4(struct dpdk_port *p, struct rte_mbuf *m)
 	else if (rte_be_to_cpu_16(ip->total_length) > room)
 		why = DPDK_RUNT;
 	else if (found == RTE_MBUF_F_RX_IP_CKSUM_BAD ||
-		 (found != RTE_MBUF_F_RX_IP_CKSUM_GOOD && rte_ipv4_cksum(ip) != 0 && rte_ipv4_cksum(ip) != 0xffff))
+		 (found != RTE_MBUF_F_RX_IP_CKSUM_GOOD && rte_ipv4_cksum(ip) != 0))
 		why = DPDK_DAMAGED;
 	else if (rte_be_to_cpu_16(ip->fragment_offset) & (RTE_IPV4_HDR_MF_FLAG | RTE_IPV4_HDR_OFFSET_MASK))
 		why = DPDK_FRAGMENT;

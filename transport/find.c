@@ -14,6 +14,7 @@ static const struct transport_ops *const transport_list[] = {
 	&transport_shm,
 	&transport_loop,
 	&transport_udp,
+	&transport_dpdk,
 #ifdef PHUB_VERBS
 	&transport_verbs,
 #endif

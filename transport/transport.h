@@ -283,13 +283,16 @@ struct transport_config {
 	unsigned rdma_dscp;             /* verbs over RoCE v2: of what is sent, 0 to 63 */
 	uint16_t port_first, port_last; /* data ports that may be listened on; 0, 0: any */
 	struct loop_host *loop;         /* loop only: where on the network in memory (loop_net_host()) */
-	unsigned datagram_mtu; /* udp, dpdk: of the network, bytes, where it is less than the link's; 0: that */
-	unsigned handshake_ms; /* a stranger that has not proved itself by then is dropped; 0: default */
+	unsigned datagram_mtu;  /* udp, dpdk: of the network, bytes, where it is less than the link's; 0: that */
+	const char *dpdk_ports; /* dpdk: DEVICE[@ADDRESS/PREFIX,...] (dpdk.h) */
+	const char *dpdk_eal;   /* dpdk: more arguments for EAL, separated by blanks; NULL: none */
+	unsigned queue_count;   /* dpdk: queues that will be made, at most; 0: one */
+	unsigned handshake_ms;  /* a stranger that has not proved itself by then is dropped; 0: default */
 };
 
 /* The cold table: control thread only; may allocate; none blocks. */
 struct transport_ops {
-	const char *name; /* "tcp", "shm", "loop", "verbs", "udp" */
+	const char *name; /* "tcp", "shm", "loop", "verbs", "udp", "dpdk" */
 	bool reconnects;  /* a worker may connect to a core again when its connection broke */
 	bool by_name;     /* a worker takes it only where it was asked for by name */
 	/* Makes the transport. Returns 0 or a negative errno with the reason and the cure in `e`. */
@@ -372,6 +375,7 @@ extern const struct transport_ops transport_shm;
 extern const struct transport_ops transport_loop;
 extern const struct transport_ops transport_loop_datagram; /* for tests alone: transport_find() does not know it */
 extern const struct transport_ops transport_udp;
+extern const struct transport_ops transport_dpdk;  /* open() says so where there is no DPDK */
 extern const struct transport_ops transport_verbs; /* only where the build found libibverbs */
 
 /* The table with this name, or NULL. Any thread. */

@@ -113,6 +113,9 @@ static int box_open_transport(struct box *box, const struct transport_ops *ops, 
 		.loop = box->env.loop,
 		.handshake_ms = (unsigned)config->handshake_ms,
 		.datagram_mtu = (unsigned)config->datagram_mtu,
+		.dpdk_ports = config->dpdk_ports[0] ? config->dpdk_ports : NULL,
+		.dpdk_eal = config->dpdk_eal[0] ? config->dpdk_eal : NULL,
+		.queue_count = box->core_count,
 	};
 	int rc;
 

@@ -38,6 +38,11 @@ const struct option option_table[] = {
 	{"datagram_mtu", OPTION_NUMBER, FIELD(datagram_mtu), 1280, 65535, {NULL}, "65535",
 		"bytes of the largest IP packet that transport udp sends, where a way carries more; what comes through "
 		"is tried at each connection"},
+	{"dpdk_ports", OPTION_STRING, FIELD(dpdk_ports), 0, 0, {NULL}, "",
+		"port for transport dpdk, as DEVICE@ADDRESS/PREFIX, then, as may be, ,gw=ADDRESS ,mac=MAC ,mtu=BYTES "
+		",port=UDP; DEVICE is EAL's, with arguments; without an address, that of the kernel's interface"},
+	{"dpdk_eal", OPTION_WORDS, FIELD(dpdk_eal), 0, 0, {NULL}, "",
+		"more arguments for DPDK's EAL, separated by blanks"},
 	{"transports", OPTION_NAMES, FIELD(transports), 0, 0, {NULL}, "tcp, shm", "ways that gradients may come in"},
 	{"cores", OPTION_CORES, FIELD(core_count), 1, CONFIG_CORES_MAX, {NULL}, "auto",
 		"polling threads: auto (half of the CPUs, at most 8), a count, or a list of CPUs to pin them to. A "
@@ -159,6 +164,9 @@ void option_allowed(const struct option *o, char *out, size_t bytes)
 	case OPTION_STRING:
 		snprintf(out, bytes, "a word of at most %zu characters", o->bytes - 1);
 		break;
+	case OPTION_WORDS:
+		snprintf(out, bytes, "words of at most %zu characters together, printable ASCII", o->bytes - 1);
+		break;
 	case OPTION_PORTS:
 		snprintf(out, bytes, "any, or first-last within 1-65535");
 		break;
@@ -272,6 +280,7 @@ static int option_read_value(const struct option *o, void *base, const char *tex
 	case OPTION_CORES:
 		return value_read_cores(base, text, why);
 	case OPTION_STRING:
+	case OPTION_WORDS:
 	case OPTION_FILE:
 	case OPTION_ENV:
 		return option_read_text(o, field, text);
@@ -342,6 +351,7 @@ void option_write(const struct option *o, const void *base, char *out, size_t by
 		value_write_cores(base, out, bytes);
 		break;
 	case OPTION_STRING:
+	case OPTION_WORDS:
 	case OPTION_FILE:
 	case OPTION_ENV:
 		snprintf(out, bytes, "%s", (const char *)field);

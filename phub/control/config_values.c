@@ -14,6 +14,7 @@ const char *const value_transports[] = {
 	"tcp",
 	"shm",
 	"udp",
+	"dpdk",
 #ifdef PHUB_VERBS
 	"verbs",
 #endif
