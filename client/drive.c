@@ -28,8 +28,9 @@ enum {
 	DRIVE_SLEPT_LONG = 4, /* times the spin before it */
 	DRIVE_NAP_MS = 4,     /* the thread takes over when no caller has driven for so long */
 	DRIVE_THREAD_SPIN_US = 20,
-	DRIVE_BLIND_MS = 1,  /* how often to look where nothing can wake us */
-	DRIVE_ONCE_MAX = 64, /* rounds of progress in one phub_progress() */
+	DRIVE_BLIND_US = 1000,    /* how often to look where nothing can wake us, */
+	DRIVE_BLIND_DATA_US = 50, /* and rounds run */
+	DRIVE_ONCE_MAX = 64,      /* rounds of progress in one phub_progress() */
 };
 
 enum drive_watched { WATCH_CONTROL, WATCH_DATA, WATCH_WAKE, WATCH_COUNT };
@@ -155,15 +156,15 @@ static struct timespec drive_timespec(uint64_t ns)
 }
 
 /*
- * The fd of the data path: armed when rounds run. -EAGAIN: something came meanwhile. -1: there is none; *blind: and it
- * would be needed.
+ * The fd of the data path: armed when rounds run. -EAGAIN: something came meanwhile. -1: there is none; *blind_ns, if
+ * not 0: and it would be needed, so that we must look again by then.
  */
-static int drive_data_fd(phub_t *p, bool *blind)
+static int drive_data_fd(phub_t *p, uint64_t *blind_ns)
 {
 	struct exchange *x = &p->exchange;
 	int fd = -1;
 
-	*blind = false;
+	*blind_ns = 0;
 	if (p->running)
 		fd = x->group.queue->ops->arm(x->group.queue);
 	else if (x->connecting && x->transport)
@@ -172,8 +173,10 @@ static int drive_data_fd(phub_t *p, bool *blind)
 		return -1;
 	if (fd == -EAGAIN)
 		return fd;
-	*blind = fd < 0;
-	return fd < 0 ? -1 : fd;
+	if (fd >= 0)
+		return fd;
+	*blind_ns = (p->running ? DRIVE_BLIND_DATA_US : DRIVE_BLIND_US) * NS_PER_US;
+	return -1;
 }
 
 /* Sleeps until an fd, a timer or `until_ns`; the lock is let go. `with_data`: also until something comes on the data
@@ -181,19 +184,19 @@ static int drive_data_fd(phub_t *p, bool *blind)
 static void drive_sleep(phub_t *p, int wake, bool with_data, uint64_t until_ns)
 {
 	struct pollfd fds[WATCH_COUNT] = {{.fd = -1}, {.fd = -1}, {.fd = wake, .events = POLLIN}};
-	uint64_t now = p->env.now(p->env.ctx), due = client_due(p);
-	bool blind = false, write = false;
+	uint64_t now = p->env.now(p->env.ctx), due = client_due(p), blind_ns = 0;
+	bool write = false;
 	struct timespec timeout;
 
 	if (with_data)
-		fds[WATCH_DATA] = (struct pollfd){.fd = drive_data_fd(p, &blind), .events = POLLIN};
+		fds[WATCH_DATA] = (struct pollfd){.fd = drive_data_fd(p, &blind_ns), .events = POLLIN};
 	if (fds[WATCH_DATA].fd == -EAGAIN)
 		return;
 	fds[WATCH_CONTROL].fd = client_session_fd(&p->session, &write);
 	fds[WATCH_CONTROL].events = (short)(POLLIN | (write ? POLLOUT : 0));
 	due = until_ns < due ? until_ns : due;
-	if (blind && due > now + DRIVE_BLIND_MS * NS_PER_MS)
-		due = now + DRIVE_BLIND_MS * NS_PER_MS;
+	if (blind_ns && due > now + blind_ns)
+		due = now + blind_ns;
 	timeout = drive_timespec(due > now ? due - now : 0);
 
 	drive_unlock(p);
@@ -399,7 +402,7 @@ static void drive_watch_fd(struct drive *d, enum drive_watched which, int fd, ui
 int drive_watch(phub_t *p)
 {
 	struct drive *d = &p->drive;
-	bool blind, write;
+	bool write;
 	int fd;
 
 	if (d->watch < 0)
@@ -408,7 +411,7 @@ int drive_watch(phub_t *p)
 		return -errno;
 	fd = client_session_fd(&p->session, &write);
 	drive_watch_fd(d, WATCH_CONTROL, fd, EPOLLIN | (write ? EPOLLOUT : 0u));
-	fd = drive_data_fd(p, &blind);
+	fd = drive_data_fd(p, &d->blind_ns);
 	if (fd != -EAGAIN)
 		drive_watch_fd(d, WATCH_DATA, fd, EPOLLIN);
 	else
@@ -429,6 +432,8 @@ int drive_once(phub_t *p)
 	if (d->watch >= 0)
 		drive_watch(p);
 	due = client_due(p);
+	if (d->blind_ns && due > now + d->blind_ns)
+		due = now + d->blind_ns;
 	if (due == UINT64_MAX)
 		return INT_MAX;
 	return clock_timeout_ms(now, due);

@@ -37,8 +37,9 @@ struct drive {
 	enum drive_thread_state thread_state;
 	bool thread_wanted; /* pushes wait that could not be sent at once */
 	bool stopping;
-	int watch;      /* phub_fd()'s epoll set; -1: not asked for */
-	int watched[3]; /* what is in it: control, data, wake; -1: nothing */
+	int watch;         /* phub_fd()'s epoll set; -1: not asked for */
+	uint64_t blind_ns; /* watched, and nothing would wake it when something comes: look again by then */
+	int watched[3];    /* what is in it: control, data, wake; -1: nothing */
 };
 
 /* What a wait waits for: 0 or an error ends it, -EAGAIN does not. */

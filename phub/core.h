@@ -52,6 +52,8 @@ struct core {
 	struct mail owed;
 	bool stopping;
 	int epoll_fd; /* adaptive: where it sleeps */
+	bool blind;   /* adaptive: a queue of it cannot wake it */
+	uint64_t nap_ns;
 	struct trace trace;
 	struct event events[CORE_BATCH];
 	struct core_counters counters;
