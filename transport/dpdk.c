@@ -55,9 +55,8 @@ static unsigned port_burst(struct dpdk_port *p)
 	return count;
 }
 
-static void port_flush(struct datagram_port *port)
+static void port_push(struct dpdk_port *p)
 {
-	struct dpdk_port *p = dpdk_port_of(port);
 	unsigned count;
 
 	if (p->pending_count == 0)
@@ -75,7 +74,7 @@ static void port_flush(struct datagram_port *port)
 void dpdk_enqueue(struct dpdk_port *p, struct rte_mbuf *m)
 {
 	if (p->pending_count == DPDK_TX_MAX)
-		port_flush(&p->port);
+		port_push(p);
 	if (p->pending_count == DPDK_TX_MAX) {
 		stats_add(&p->counters.lost, 1);
 		rte_pktmbuf_free(m);
@@ -84,29 +83,68 @@ void dpdk_enqueue(struct dpdk_port *p, struct rte_mbuf *m)
 	p->pending[p->pending_count++] = m;
 }
 
+/* Those that waited for ARP: sent, when it is known now for whom, or lost after a while. */
+static void port_unwait(struct dpdk_port *p)
+{
+	uint64_t now_ns = clock_now_ns();
+	unsigned kept = 0;
+
+	for (unsigned i = 0; i < p->waiting_count; i++) {
+		struct dpdk_waiting *w = &p->waiting[i];
+		struct rte_ether_hdr *ether = rte_pktmbuf_mtod(w->m, struct rte_ether_hdr *);
+
+		if (p->pending_count < DPDK_TX_MAX && dpdk_resolve(p, w->hop, now_ns, &ether->dst_addr)) {
+			p->pending[p->pending_count++] = w->m;
+		} else if (now_ns < w->until_ns) {
+			p->waiting[kept++] = *w;
+		} else {
+			stats_add(&p->counters.unreachable, 1);
+			rte_pktmbuf_free(w->m);
+		}
+	}
+	p->waiting_count = kept;
+}
+
+static void port_flush(struct datagram_port *port)
+{
+	struct dpdk_port *p = dpdk_port_of(port);
+
+	if (p->waiting_count)
+		port_unwait(p);
+	port_push(p);
+}
 void dpdk_drain(struct dpdk_port *p)
 {
 	rte_pktmbuf_free_bulk(p->given, p->given_count);
 	p->given_count = 0;
 	port_flush(&p->port);
 	port_lose(p);
+	for (unsigned i = 0; i < p->waiting_count; i++)
+		rte_pktmbuf_free(p->waiting[i].m);
+	p->waiting_count = 0;
 	rte_pktmbuf_free(p->next);
 	p->next = NULL;
 }
 
 /* ---- sending ---- */
 
-/* The MAC of the next hop to `to`. */
+/* The MAC of the next hop to `to`, or the hop itself where it is asked for. False: there is no way there. */
 static bool port_next_hop(struct dpdk_port *p, const struct datagram_address *to, struct rte_ether_addr *mac)
 {
 	uint32_t ip;
 
+	p->next_hop = 0;
 	memcpy(mac->addr_bytes, to->mac, RTE_ETHER_ADDR_LEN);
 	if (!rte_is_zero_ether_addr(mac))
 		return true;
 	memcpy(&ip, &to->ip.s6_addr[12], 4);
 	ip = dpdk_next_hop(p->nic, rte_be_to_cpu_32(ip));
-	return ip && dpdk_resolve(p, ip, clock_now_ns(), mac);
+	if (ip == 0)
+		return false;
+	if (dpdk_resolve(p, ip, clock_now_ns(), mac))
+		return true;
+	p->next_hop = ip;
+	return p->waiting_count < DPDK_WAITING;
 }
 
 static int port_room(struct datagram_port *port, const struct datagram_address *to, struct reliable_outgoing *out)
@@ -154,7 +192,8 @@ static bool port_attach(
 	struct rte_mbuf *m;
 	struct dpdk_attached *a;
 
-	if (!p->nic->attaches || !out->message || out->rest_bytes < DPDK_ATTACH_MIN)
+	/* What waits for ARP may wait for long: it holds nothing. */
+	if (!p->nic->attaches || p->next_hop || !out->message || out->rest_bytes < DPDK_ATTACH_MIN)
 		return false;
 	m = rte_pktmbuf_alloc(p->attached);
 	if (!m)
@@ -219,7 +258,12 @@ static void port_send(struct datagram_port *port, struct reliable *r, const stru
 	}
 	port_finish(p, m);
 	stats_add(&p->counters.sent_bytes, m->pkt_len);
-	p->pending[p->pending_count++] = m;
+	if (!p->next_hop) {
+		p->pending[p->pending_count++] = m;
+		return;
+	}
+	p->waiting[p->waiting_count++] = (struct dpdk_waiting){
+		.m = m, .hop = p->next_hop, .until_ns = clock_now_ns() + DPDK_WAITING_MS * NS_PER_MS};
 }
 
 /* Does this packet carry a payload of the connection? */

@@ -30,6 +30,8 @@ enum {
 	DPDK_STEER_RING = 1024, /* of packets that another core handed over */
 	DPDK_CACHE = 128,       /* of a mempool, for each core */
 	DPDK_ATTACH_MIN = 256,  /* bytes: less is copied sooner than attached */
+	DPDK_WAITING = 16,      /* packets that wait for ARP, */
+	DPDK_WAITING_MS = 200,  /* and for how long */
 	DPDK_ARP_ENTRIES = 1024,
 	DPDK_ARP_PROBES = 8,
 	DPDK_LINK_MS = 10, /* the link is looked at as often as that, when a device takes nothing */
@@ -93,7 +95,14 @@ struct dpdk_port {
 	uint8_t template[DPDK_HEADERS];
 	/* Transmit: `next` is what room() gave; pending ones wait for flush(). */
 	struct rte_mbuf *next;
-	struct datagram_address next_to;
+	uint32_t next_hop; /* of it, when its MAC is not known yet; else 0 */
+	/* Those wait until somebody answers for that address. */
+	struct dpdk_waiting {
+		struct rte_mbuf *m;
+		uint32_t hop;
+		uint64_t until_ns;
+	} waiting[DPDK_WAITING];
+	unsigned waiting_count;
 	struct rte_mbuf *pending[DPDK_TX_MAX];
 	unsigned pending_count;
 	uint64_t down_looked_ns;

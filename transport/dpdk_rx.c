@@ -147,7 +147,7 @@ unsigned dpdk_receive(struct datagram_port *port, struct datagram_in *in, unsign
 {
 	struct dpdk_port *p = dpdk_port_of(port);
 	struct rte_mbuf *came[DPDK_DATAGRAMS];
-	unsigned count = 0, found = 0;
+	unsigned count = 0, found = 0, pending = p->pending_count;
 	uint64_t now_ns = 0;
 
 	dpdk_register_thread(p);
@@ -171,6 +171,9 @@ unsigned dpdk_receive(struct datagram_port *port, struct datagram_in *in, unsign
 		p->given[found++] = came[i];
 	}
 	p->given_count = found;
+	/* Answers of ours wait for nobody's flush(): without ARP nobody sends us what would bring one. */
+	if (p->pending_count > pending)
+		p->port.ops->flush(port);
 	stats_add(&p->counters.came, found);
 	return found;
 }

@@ -161,6 +161,25 @@ static int exchange_set_address(struct exchange_run *run, const struct exchange_
 	return 0;
 }
 
+/* One worker alone needs no device: it has a memif to the box. */
+static int exchange_set_ports(struct exchange_run *run, const struct exchange_options *o, struct err *e)
+{
+	char port[96];
+
+	if (strcmp(run->plan.transport, "dpdk") != 0 || getenv("PHUB_DPDK"))
+		return 0;
+	if (o->workers * o->jobs > 1)
+		return err_set(e, -EDESTADDRREQ,
+			"transport dpdk: more than one worker need ports of their own; give --set dpdk_ports=... for "
+			"the box, and PHUB_DPDK in the environment for workers, where {} is the rank; or --workers 1");
+	snprintf(port, sizeof(port), "net_memif0,role=client,socket=phub-bench-%d@10.77.0.2/24", (int)getpid());
+	if (setenv("PHUB_DPDK", port, 1) < 0)
+		return err_set(e, -errno, "out of memory");
+	box_settings_add(
+		&run->settings, "dpdk_ports=net_memif0,role=server,socket=phub-bench-%d@10.77.0.1/24", (int)getpid());
+	return 0;
+}
+
 static int exchange_run_processes(struct exchange_run *run, const struct exchange_options *o)
 {
 	struct trial_crew *crew = &run->crew;
@@ -168,7 +187,7 @@ static int exchange_run_processes(struct exchange_run *run, const struct exchang
 	crew->work = exchange_work;
 	crew->steps = run->plan.warmup + run->plan.rounds;
 	snprintf(crew->name, sizeof(crew->name), "bench-%d", (int)getpid());
-	if (exchange_set_address(run, o, &crew->trouble) == 0) {
+	if (exchange_set_address(run, o, &crew->trouble) == 0 && exchange_set_ports(run, o, &crew->trouble) == 0) {
 		box_settings_add(&run->settings, "data_ports=any");
 		box_settings_add(&run->settings, "transports=%s", run->plan.transport);
 		trial_crew_run(crew, &run->settings);
@@ -267,6 +286,8 @@ static const char exchange_about[] =
 	"\n"
 	"The box starts in the network namespace of this command, on the address --listen. With --worker-netns each\n"
 	"worker enters one of its own (`ip netns add`), so that bytes take the links between them.\n"
+	"Over dpdk one worker has a memif to the box; more need --set dpdk_ports=... and PHUB_DPDK, where {} is the\n"
+	"rank, as in net_af_packet0,iface=w{}@10.0.0.1{}/24.\n"
 	"\n"
 	"With --jobs all jobs begin together. Each job's rate is counted while all of them run, and its share is that\n"
 	"rate beside the mean of all jobs: 1 is a fair share.\n";

@@ -28,17 +28,23 @@ struct worker {
 	uint64_t box_cpu_ns, own_cpu_ns;
 };
 
+/* `text` with the rank in place of its {}. */
+static void worker_name(const char *text, unsigned rank, char *out, size_t bytes)
+{
+	const char *mark = strstr(text, "{}");
+
+	if (mark)
+		snprintf(out, bytes, "%.*s%u%s", (int)(mark - text), text, rank, mark + 2);
+	else
+		snprintf(out, bytes, "%s", text);
+}
+
 int trial_open_netns(const struct trial_plan *p, unsigned rank, struct err *e)
 {
-	const char *mark = strstr(p->worker_netns, "{}");
 	char name[NAME_MAX + 1], path[sizeof("/run/netns/") + NAME_MAX];
 	int fd;
 
-	if (mark)
-		snprintf(
-			name, sizeof(name), "%.*s%u%s", (int)(mark - p->worker_netns), p->worker_netns, rank, mark + 2);
-	else
-		snprintf(name, sizeof(name), "%s", p->worker_netns);
+	worker_name(p->worker_netns, rank, name, sizeof(name));
 	snprintf(path, sizeof(path), "/run/netns/%s", name);
 	fd = open(path, O_RDONLY | O_CLOEXEC);
 	if (fd >= 0)
@@ -68,6 +74,21 @@ static int worker_enter_netns(struct trial_member *m)
 	return rc;
 }
 
+/* Each worker has a port of DPDK's to itself: {} and {} again in the variable are its rank. */
+static int worker_name_port(struct trial_member *m)
+{
+	const char *ports = getenv("PHUB_DPDK");
+	char once[512], twice[512];
+
+	if (!ports || !strstr(ports, "{}"))
+		return 0;
+	worker_name(ports, m->rank, once, sizeof(once));
+	worker_name(once, m->rank, twice, sizeof(twice));
+	if (setenv("PHUB_DPDK", twice, 1) < 0)
+		return trial_member_fail(m, -errno, "naming its port", "out of memory");
+	return 0;
+}
+
 int trial_worker_join(struct trial_member *m, const char *address, const char *job)
 {
 	struct phub_options options;
@@ -76,6 +97,8 @@ int trial_worker_join(struct trial_member *m, const char *address, const char *j
 	int rc = worker_enter_netns(m);
 
 	m->address = address;
+	if (rc == 0)
+		rc = worker_name_port(m);
 	if (rc < 0)
 		return rc;
 	rc = trial_member_options(m, &options, &groups);

@@ -28,6 +28,7 @@ static const struct fixture fixtures[] = {
 	{.label = "loop-hold", .transport = "loop", .plan = {.seed = 3, .hold_max = 12, .poison = true}},
 	{.label = "tcp", .transport = "tcp"},
 	{.label = "udp", .transport = "udp", .datagrams = true},
+	{.label = "dpdk", .transport = "dpdk", .datagrams = true},
 	{.label = "shm", .transport = "shm", .mapped = true},
 	{.label = "verbs", .transport = "verbs", .one_sided = true},
 };
@@ -66,6 +67,7 @@ static int run_fixture(const struct fixture *fixture)
 int main(int argc, char **argv)
 {
 	unsigned i, ran = 0;
+	struct err e;
 	int failed = 0;
 
 	if (argc > 2)
@@ -80,6 +82,10 @@ int main(int argc, char **argv)
 		}
 		if (fixtures[i].one_sided && rig_rdma_ports() == 0) {
 			printf("skipped: %s: no RDMA device here\n", fixtures[i].label);
+			continue;
+		}
+		if (strcmp(fixtures[i].transport, "dpdk") == 0 && !rig_dpdk_make(&e)) {
+			printf("skipped: %s: %s\n", fixtures[i].label, e.text);
 			continue;
 		}
 		failed += run_fixture(&fixtures[i]);

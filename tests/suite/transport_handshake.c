@@ -120,13 +120,11 @@ static void nobody_listening_is_an_error(void **state)
 {
 	struct rig *rig = rig_create(*state, &usual);
 	struct lane *lane = first_lane(rig, 1);
-	struct transport_config config = {.loop = rig->net ? loop_net_host(rig->net, 0) : NULL};
+	struct transport *gone = rig_open(rig, RIG_ENDS + 1);
 	char address[RIG_ADDRESS];
-	struct transport *gone;
 	struct err e = {0};
 	int rc;
 
-	assert_int_equal(rig->ops->open(&config, &gone, &e), 0);
 	assert_int_equal(rig->ops->listen(gone, "127.0.0.1", address, sizeof(address), &e), 0);
 	assert_string_not_equal(address, rig->address);
 	rig->ops->close(gone);
@@ -229,14 +227,12 @@ static void strangers_end_with_their_transport(void **state)
 {
 	struct rig *rig = rig_create(*state, &usual);
 	struct lane *lane = first_lane(rig, 1);
-	struct transport_config config = {.loop = rig->net ? loop_net_host(rig->net, 9) : NULL};
+	struct transport *box = rig_open(rig, RIG_ENDS + 2);
 	char address[RIG_ADDRESS];
-	struct transport *box;
 	struct err e = {0};
 	struct hello hello;
 	unsigned i;
 
-	assert_int_equal(rig->ops->open(&config, &box, &e), 0);
 	assert_int_equal(rig->ops->listen(box, "127.0.0.1", address, sizeof(address), &e), 0);
 	assert_int_equal(
 		rig->ops->connect(lane->transport, address, 1, 0, rig_key(), &lane->worker_spec, &lane->worker, &e), 0);

@@ -5,16 +5,20 @@
 #include "tests/suite/transport_rig.h"
 
 #include <errno.h>
+#include <sched.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <time.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
+#include "transport/dpdk.h"
 #include "transport/rdma.h"
 #ifdef PHUB_VERBS
 #include "transport/verbs_internal.h"
@@ -76,19 +80,60 @@ bool rig_deadline_passed(const struct rig *rig)
 
 /* ---- making and ending it ---- */
 
-static struct transport *rig_open(struct rig *rig, unsigned endpoint)
+static bool rig_shell(const char *text)
 {
+	pid_t child = fork();
+	int status = 0;
+
+	if (child == 0) {
+		execl("/bin/sh", "sh", "-c", text, (char *)NULL);
+		_exit(127);
+	}
+	return child > 0 && waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0;
+}
+
+/*
+ * dpdk: ends of veth pairs, whose other ends are on a bridge, in a network namespace that ends with this process. The
+ * box's is the first.
+ */
+bool rig_dpdk_make(struct err *e)
+{
+	const struct dpdk_plugin *plugin;
+	char text[512];
+
+	if (dpdk_load(&plugin, e) < 0)
+		return false;
+	if (unshare(CLONE_NEWNET) < 0)
+		return err_set(e, -EPERM, "dpdk: needs root, for a network namespace"), false;
+	snprintf(text, sizeof(text),
+		"echo 1 >/proc/sys/net/ipv6/conf/default/disable_ipv6; ip link add phub-br type bridge && "
+		"ip link set phub-br up && for i in $(seq 0 %d); do ip link add phub-s$i type veth peer name phub-p$i "
+		"&& "
+		"ip link set phub-p$i master phub-br up && ip link set phub-s$i up || exit 1; done",
+		RIG_ENDS + 2);
+	return rig_shell(text) || (err_set(e, -EPERM, "dpdk: no veth pairs on a bridge here"), false);
+}
+
+struct transport *rig_open(struct rig *rig, unsigned endpoint)
+{
+	char port[96];
 	struct transport_config config = {
 		.queue_conns_max = rig->options.conns_max ? rig->options.conns_max : RIG_LANES,
 		.send_bytes_max = rig->options.send_bytes_max ? rig->options.send_bytes_max : 2 << 20,
 		.handshake_ms = rig->options.handshake_ms,
 		.datagram_mtu = endpoint == 0 ? rig->options.datagram_mtu : 0,
+		.dpdk_ports = port,
+		.dpdk_eal = "--no-huge -m 768",
+		.queue_count = endpoint == 0 ? RIG_ENDS : 1,
 		.loop = rig->net ? loop_net_host(rig->net, endpoint) : NULL,
 	};
 	struct transport *t = NULL;
 	struct err e = {0};
 
-	assert_int_equal(rig->ops->open(&config, &t, &e), 0);
+	snprintf(port, sizeof(port), "net_af_packet%u,iface=phub-s%u@10.7.0.%u/24,port=%u", endpoint, endpoint,
+		endpoint + 1, 7150 + RIG_ENDS * endpoint);
+	if (rig->ops->open(&config, &t, &e) < 0)
+		fail_msg("%s", e.text);
 	assert_non_null(t);
 	assert_ptr_equal(t->ops, rig->ops);
 	return t;

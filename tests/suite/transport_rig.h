@@ -109,6 +109,13 @@ struct rig {
 
 /* RDMA ports of this machine that a transport would use. */
 unsigned rig_rdma_ports(void);
+/*
+ * A transport of the fixture's kind, on the network of the rig: 0 is as the box's, 1 to RIG_ENDS as the workers', two
+ * more are free.
+ */
+struct transport *rig_open(struct rig *rig, unsigned endpoint);
+/* dpdk: makes what its ports are opened on, once per process; false: it cannot be, as `e` says. */
+bool rig_dpdk_make(struct err *e);
 
 /* The box listens, a worker's transport is open, and both have one queue. */
 struct rig *rig_create(const struct fixture *fixture, const struct rig_options *options);

@@ -159,7 +159,7 @@ def wrong_usage():
 def failures_say_what_to_do():
     """What fails ends with 1 and one line with a cure."""
     for words, answer in [
-            (["bench", "exchange", "--transport", "dpdk", "--bytes", "4"], "(shm, tcp|dpdk)"),
+            (["bench", "exchange", "--transport", "dpdk", "--bytes", "4"], "dpdk: more than one worker.*PHUB_DPDK"),
             (["bench", "exchange", "--transport", "shm", "--bytes", "4", "--phubd", "/nowhere/phubd"], "--phubd PATH"),
             (["bench", "exchange", "--transport", "shm", "--model", "/nowhere.csv"], "No such file.*give a CSV"),
             (["bench", "aggregation", "--bytes", "4", "--cores", "256"], "need as many CPUs.*give --cores"),

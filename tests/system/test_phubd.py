@@ -150,8 +150,8 @@ def config_errors():
     refused(1, "no-such-file.yaml", options=["--config", "/tmp/no-such-file.yaml"])
     refused(2, "spin_us", "1 to 1000000", options=["-o", "spin_us=0"])
     refused(2, "window", "2 to 4096", options=["--window", "1"])
-    for option in (["--transports", "dpdk"], ["-o", "transports=dpdk"]):
-        refused(2, "transports: 'dpdk' is not understood: this build has no transport 'dpdk'; allowed: tcp, shm", options=option)
+    for option in (["--transports", "quic"], ["-o", "transports=quic"]):
+        refused(2, "transports: 'quic' is not understood: this build has no transport 'quic'; allowed: tcp, shm", options=option)
     refused(2, "memory_max: '8GB' is not understood; allowed: auto, or bytes from 1MiB, like 8GiB", options=["--memory-max", "8GB"])
     refused(1, "memory_max: '900TiB' is more than this machine", "at most [0-9]+MiB$", options=["-o", "memory_max=900TiB"])
     refused(2, "colour", options=["--colour", "red"])

@@ -221,7 +221,7 @@ def bad_traces():
             (["--trace", "/"], "not a file"),
             (["--model", "vgg-11", "--compute-ms", 5, "--phubd", "/nowhere/phubd"], "--phubd PATH"),
             (["--model", "vgg-11", "--compute-ms", 5, "--timeline", "/nowhere/t.json"], "--timeline a file"),
-            (["--model", "vgg-11", "--compute-ms", 5, "--transport", "dpdk"], "shm or tcp")):
+            (["--model", "vgg-11", "--compute-ms", 5, "--transport", "dpdk"], "its own message says why")):
         _, err = phub_train(*words, status=1)
         holds(err, message)
 

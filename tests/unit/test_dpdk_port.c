@@ -243,7 +243,16 @@ static void test_memif(void **state)
 	reading = 0;
 	from = box->address;
 	memset(from.mac, 0, sizeof(from.mac));
-	assert_int_equal(say(worker, &from, "lost", NULL, 0, true), -EHOSTUNREACH);
+	assert_int_equal(say(worker, &from, "waits", NULL, 0, true), 0);
+	assert_true(hear(box, worker, &in, WAIT_MS));
+	assert_memory_equal(in.bytes, "waits", 5);
+	from.ip.s6_addr[15] = 77; /* nobody */
+	for (int i = 0; i < 16; i++)
+		assert_int_equal(say(worker, &from, "nobody", NULL, 0, true), 0);
+	assert_int_equal(say(worker, &from, "nobody", NULL, 0, true), -EHOSTUNREACH);
+	from.ip.s6_addr[13]++; /* in another network, and there is no gateway */
+	assert_int_equal(say(worker, &from, "nobody", NULL, 0, true), -EHOSTUNREACH);
+	from.ip = box->address.ip;
 	assert_true(say_until_heard(worker, &from, box, &in));
 	assert_true(count_of(worker)->asked >= 1);
 	assert_true(count_of(box)->answered >= 1);
