@@ -686,9 +686,39 @@ static void test_wrong_frames(void **state)
 	plugin->close(nic);
 }
 
+/*
+ * The address is the kernel's own: the kernel, which sees each frame too, must not tell the peer that nobody has that
+ * port. Before it did, it would ask for the peer's MAC.
+ */
+static void test_kernel_address(void **state)
+{
+	struct dpdk_nic *nic;
+	struct datagram_port *p;
+	struct frame f;
+	uint8_t heard[2048];
+	int raw;
+
+	(void)state;
+	command("ip addr flush dev phub-b && ip addr add " OUR_IP "/24 dev phub-a");
+	nic = nic_open_queues("net_af_packet0,iface=phub-a", 1);
+	p = port_open(nic, 0);
+	assert_memory_equal(p->address.ip.s6_addr + 12, "\x0a\x08\x00\x01", 4);
+	raw = raw_socket("phub-b");
+	f = frame_good(p);
+	inject(raw, p, &f, DPDK_DROPS, "to the kernel's address");
+	usleep(100000);
+	while (recv(raw, heard, sizeof(heard), 0) > 0)
+		assert_memory_equal(
+			heard + 6, f.bytes + 6, 6); /* ours, which a packet socket sees again; none of its */
+	close(raw);
+	p->ops->close(p);
+	plugin->close(nic);
+}
+
 int main(void)
 {
 	const struct CMUnitTest kernel[] = {
+		cmocka_unit_test_setup_teardown(test_kernel_address, veth_make, veth_drop),
 		cmocka_unit_test_setup_teardown(test_kernel, veth_make, veth_drop),
 		cmocka_unit_test_setup_teardown(test_wrong_frames, veth_make, veth_drop),
 	};
