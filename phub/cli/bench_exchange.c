@@ -106,6 +106,10 @@ static void exchange_fill_settings(struct box_settings *settings, const struct e
 		box_settings_add(settings, "cores=%" PRIu64, o->cores);
 	if (o->seal)
 		box_settings_add(settings, "datagram_seal=%s", exchange_seals[o->seal]);
+	if (o->transport != EXCHANGE_LOOP) {
+		box_settings_add(settings, "data_ports=any");
+		box_settings_add(settings, "transports=%s", exchange_transports[o->transport]);
+	}
 	for (unsigned i = 0; i < o->set.count; i++)
 		box_settings_add(settings, "%s", o->set.at[i]);
 }
@@ -188,8 +192,6 @@ static int exchange_run_processes(struct exchange_run *run, const struct exchang
 	crew->steps = run->plan.warmup + run->plan.rounds;
 	snprintf(crew->name, sizeof(crew->name), "bench-%d", (int)getpid());
 	if (exchange_set_address(run, o, &crew->trouble) == 0 && exchange_set_ports(run, o, &crew->trouble) == 0) {
-		box_settings_add(&run->settings, "data_ports=any");
-		box_settings_add(&run->settings, "transports=%s", run->plan.transport);
 		trial_crew_run(crew, &run->settings);
 	}
 	return exchange_conclude(run, o->json);

@@ -205,6 +205,9 @@ def box_that_does_not_start():
 
 def exchange_contract():
     """JSON of an exchange has the contract's keys in its order, over each transport and mode."""
+    if (rig.BUILD / "libphub-dpdk.so").exists():
+        out, _ = phub("bench", "exchange", "--json", "--transport", "dpdk", "--workers", 1, "--bytes", "300KB", "--rounds", 6)
+        check(lines(out)[0]["errors"] == 0, out)
     for transport in ("shm", "tcp", "loop"):
         for mode in ("zero-copy", "copy"):
             found, _ = exchange("--transport", transport, "--mode", mode, "--workers", 3, "--bytes", "300KB", "--keys", 7,
@@ -291,6 +294,25 @@ def exchange_csv():
         csv.unlink()
 
 
+def exchange_over_dpdk(names, inside, words):
+    """A box on DPDK with two cores, its port at the bridge of the namespaces, for workers on kernel sockets and on DPDK."""
+    subprocess.run(["sh", "-ec", f"""
+ip -n {names}-box link add name dpdk0 type veth peer name dpdk1
+ip -n {names}-box link set dpdk1 master bridge up
+ip -n {names}-box link set dpdk0 up
+# A veth pair hands over what a network card would cut into datagrams first.
+for rank in 0 1; do ip -n {names}-$rank link set uplink gso_max_segs 1; done"""], check=True)
+    env = dict(os.environ, PHUB_DPDK="net_af_packet0,iface=uplink@10.98.0.3{}/24")
+    for transport in ("udp", "dpdk"):
+        done = subprocess.run([*inside, PHUB, *words, "--transport", transport, "--cores", "2", "--set", "transports=dpdk",
+                               "--set", "dpdk_ports=net_af_packet0,iface=dpdk0@10.98.0.2/24"], capture_output=True, text=True,
+                              check=False, timeout=rig.DEADLINE_S, env=env)
+        check(done.returncode == 0 and lines(done.stdout)[0]["errors"] == 0, f"{transport}: {done.returncode}: {done.stderr}")
+    told = subprocess.run(["ip", "-n", f"{names}-box", "-s", "-j", "link", "show", "dpdk0"], capture_output=True, text=True, check=True)
+    moved = json.loads(told.stdout)[0]["stats64"]
+    check(moved["rx"]["bytes"] > 16e6 < moved["tx"]["bytes"], f"16 MB took dpdk0 each way? {moved}")
+
+
 def exchange_in_namespaces():
     """Workers enter namespaces of their own: their bytes take the links, and who is no root is told."""
     names = f"phub-cli-{os.getpid()}"
@@ -322,6 +344,8 @@ done"""
         moved = {link["ifname"]: link["stats64"] for link in json.loads(told.stdout)}
         for port in ("port0", "port1"):
             check(moved[port]["rx"]["bytes"] > 4e6 < moved[port]["tx"]["bytes"], f"4 MB took {port} each way? {moved[port]}")
+        if (rig.BUILD / "libphub-dpdk.so").exists():
+            exchange_over_dpdk(names, inside, words)
         done = subprocess.run([*inside, "setpriv", "--bounding-set", "-sys_admin", PHUB, *words], capture_output=True, text=True,
                               check=False, timeout=rig.DEADLINE_S)
         check(done.returncode == 1, f"exit code {done.returncode}")
