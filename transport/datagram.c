@@ -17,6 +17,7 @@ enum {
 	TRIAL_PAUSE_MS = 1, /* until the worker asks again; then twice that, ... */
 	TRIAL_PAUSE_MAX_MS = 100,
 	TRIAL_LISTEN_MS = 20, /* for larger ones, when one came back; and four round trips */
+	TRIAL_PAIRS_MS = 60,  /* for two at a time to come through; likewise */
 	DATAGRAM_FULL_MS = 1, /* a port without room is tried again */
 	/* UDP payload of packets of 9000, 1500 and 1280 bytes over IPv6. */
 	TRIAL_JUMBO = 8952,
@@ -119,11 +120,15 @@ void datagram_trial_begin(struct datagram_queue *q, struct datagram_conn *c)
 static void datagram_trial_ask(struct datagram_queue *q, struct datagram_conn *c, uint64_t now_ns)
 {
 	struct datagram_trial *t = &c->trial;
+	uint32_t fragment;
 
 	for (unsigned i = 0; i < t->count; i++) {
 		if (t->told ? t->sizes[i] != t->best : t->sizes[i] <= t->best)
 			continue;
-		reliable_probe(q->reliable, c->reliable, t->sizes[i], t->told ? reliable_fragment_for(t->best) : 0);
+		fragment = t->told ? reliable_fragment_for(t->best) : 0;
+		reliable_probe(q->reliable, c->reliable, t->sizes[i], fragment, t->alone);
+		if (t->told && !t->alone)
+			reliable_probe(q->reliable, c->reliable, t->sizes[i], fragment, false);
 		datagram_push_out(q, now_ns);
 	}
 	t->next_ns = now_ns + t->pause_ns;
@@ -143,8 +148,10 @@ static void datagram_trial_hear(struct datagram_conn *c, uint64_t now_ns)
 {
 	struct datagram_trial *t = &c->trial;
 
-	if (t->told)
+	if (t->told) {
+		t->alone = now_ns - t->told_ns > TRIAL_PAIRS_MS * NS_PER_MS + 4 * reliable_round_trip(c->reliable);
 		return;
+	}
 	t->best = reliable_probed(c->reliable, false);
 	if (t->best > 0 && t->heard_ns == 0) {
 		t->heard_ns = now_ns;
@@ -154,6 +161,7 @@ static void datagram_trial_hear(struct datagram_conn *c, uint64_t now_ns)
 	if (t->best == 0 || (t->best < t->sizes[0] && now_ns < datagram_trial_decides(c)))
 		return;
 	t->told = true;
+	t->told_ns = now_ns;
 	t->pause_ns = TRIAL_PAUSE_MS * NS_PER_MS;
 	t->next_ns = now_ns;
 }

@@ -64,7 +64,9 @@ struct datagram_trial {
 	uint32_t sizes[DATAGRAM_SIZES];
 	unsigned count;
 	uint32_t best;     /* the largest that came back; 0: none */
-	bool told;         /* the box is being told */
+	bool told;         /* the box is being told: by two at a time, which the kernel may hand over as one, */
+	bool alone;        /* or, where that does not come through, by one */
+	uint64_t told_ns;  /* since when */
 	uint64_t began_ns; /* 0: not begun */
 	uint64_t heard_ns; /* when the first came back; 0: none did */
 	uint64_t next_ns;  /* when to ask again */

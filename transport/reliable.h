@@ -113,9 +113,9 @@ uint32_t reliable_fragment_for(uint32_t datagram_bytes);
 /*
  * Worker, before anything is sent: asks whether datagrams of `bytes` come through, `fragment` 0; or, once more with
  * what was decided, tells it; reliable_next() has the probe. `reliable_probed` is the largest that came back: with
- * `decided`, from a probe that told it.
+ * `decided`, from a probe that told it. `alone`: no datagram between the two is to be a piece of a larger one.
  */
-void reliable_probe(struct reliable *r, struct reliable_conn *c, uint32_t bytes, uint32_t fragment);
+void reliable_probe(struct reliable *r, struct reliable_conn *c, uint32_t bytes, uint32_t fragment, bool alone);
 uint32_t reliable_probed(const struct reliable_conn *c, bool decided);
 
 /*
@@ -133,6 +133,7 @@ struct reliable_outgoing {
 	uint32_t head_bytes;
 	const void *rest; /* DATA: the fragment, where the owner's payload lies; PROBE: zeros */
 	uint32_t rest_bytes;
+	bool alone; /* not to be handed over as a piece of what somebody else cuts: that way does not take it */
 	/*
 	 * DATA: whose payload `rest` is. Who lets a device read it after reliable_next()'s caller is done with it
 	 * counts that, reliable_hold(), and says when it is over, reliable_let(). What it reads of a message that has

@@ -73,6 +73,7 @@ struct reliable_sent {
 struct reliable_probe_item {
 	uint64_t token;
 	uint32_t bytes, fragment;
+	bool alone;
 };
 
 struct reliable_conn {
@@ -93,6 +94,7 @@ struct reliable_conn {
 	uint32_t fragments_max; /* of a message */
 	uint32_t slots;         /* messages of either direction; a power of two */
 	uint32_t map_words;
+	bool alone;              /* its datagrams are no pieces of larger ones */
 	bool closed, closed_due; /* EVENT_CLOSED is to be reported, or was */
 	bool broken;
 	int error;

@@ -236,11 +236,13 @@ static enum reliable_took reliable_take_probe(
 	if (p.fragment && c->fragment == 0 && p.fragment >= RELIABLE_FRAGMENT_MIN &&
 		p.fragment % TRANSPORT_PART_ALIGN == 0 && p.fragment <= reliable_fragment_for(c->datagram_max))
 		c->fragment = p.fragment;
+	c->alone |= p.alone;
 	if (c->probe_count < RELIABLE_PROBES_MAX && (!p.fragment || p.fragment == c->fragment))
 		c->probes[c->probe_count++] = (struct reliable_probe_item){
 			.token = p.token,
 			.bytes = length < c->datagram_max ? length : c->datagram_max,
 			.fragment = p.fragment,
+			.alone = p.alone,
 		};
 	(void)r;
 	reliable_wake(c);
@@ -263,6 +265,7 @@ static enum reliable_took reliable_take_probed(
 	if (p.fragment % TRANSPORT_PART_ALIGN == 0 && p.fragment >= RELIABLE_FRAGMENT_MIN &&
 		p.fragment <= reliable_fragment_for(c->datagram_max) && c->fragment == 0) {
 		c->fragment = p.fragment;
+		c->alone = p.alone;
 		c->decided = length;
 		reliable_wake(c);
 	}

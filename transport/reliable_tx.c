@@ -472,6 +472,7 @@ static void reliable_next_probe(
 	const struct wire_probe probe = {
 		.token = r->config.is_box ? item.token : now_ns,
 		.fragment = item.fragment,
+		.alone = item.alone,
 		.grant = reliable_grant(r, c),
 	};
 
@@ -481,10 +482,11 @@ static void reliable_next_probe(
 	out->head_bytes = WIRE_PROBE_BYTES;
 	out->rest = zeros;
 	out->rest_bytes = item.bytes - WIRE_PROBE_BYTES;
+	out->alone = item.alone;
 	reliable_next_other(c, r->config.is_box ? WIRE_PROBED : WIRE_PROBE, out);
 }
 
-void reliable_probe(struct reliable *r, struct reliable_conn *c, uint32_t bytes, uint32_t fragment)
+void reliable_probe(struct reliable *r, struct reliable_conn *c, uint32_t bytes, uint32_t fragment, bool alone)
 {
 	(void)r;
 	if (c->probe_count == RELIABLE_PROBES_MAX)
@@ -494,6 +496,7 @@ void reliable_probe(struct reliable *r, struct reliable_conn *c, uint32_t bytes,
 	c->probes[c->probe_count++] = (struct reliable_probe_item){
 		.bytes = bytes < c->datagram_max ? bytes : c->datagram_max,
 		.fragment = fragment,
+		.alone = alone,
 	};
 	reliable_wake(c);
 }
@@ -526,6 +529,7 @@ void reliable_next(struct reliable *r, uint64_t now_ns, struct reliable_outgoing
 	out->rest = NULL;
 	out->rest_bytes = 0;
 	out->message = NULL;
+	out->alone = c->alone;
 	c->burst++;
 	if (c->probe_count > 0)
 		reliable_next_probe(r, c, now_ns, out);
@@ -544,6 +548,7 @@ void reliable_farewell(struct reliable *r, struct reliable_conn *c, struct relia
 	out->rest = NULL;
 	out->rest_bytes = 0;
 	out->message = NULL;
+	out->alone = c->alone;
 	out->head_bytes = WIRE_DATAGRAM_BYTES;
 	reliable_next_other(c, WIRE_END, out);
 	stats_add(&r->counters.sent, 1);

@@ -118,6 +118,7 @@ static void udp_send(struct datagram_port *p, struct reliable *r, const struct r
 	o->rest = out->rest ? out->rest : zeros;
 	o->message = out->message;
 	o->conn = out->conn;
+	o->alone = out->alone;
 	if (o->message)
 		reliable_hold(o->message);
 }
@@ -138,11 +139,11 @@ static unsigned udp_join(const struct udp_port *u, unsigned at)
 	uint32_t size = udp_out_bytes(&u->outs[at]), sum = size;
 	unsigned n = 1;
 
-	while (u->cuts && n < UDP_SEGMENTS && at + n < u->count) {
+	while (u->cuts && !u->outs[at].alone && n < UDP_SEGMENTS && at + n < u->count) {
 		const struct udp_out *o = &u->outs[at + n];
 		uint32_t bytes = udp_out_bytes(o);
 
-		if (bytes > size || sum + bytes > UDP_CUT_BYTES || !udp_same_way(&o->to, &u->outs[at].to))
+		if (o->alone || bytes > size || sum + bytes > UDP_CUT_BYTES || !udp_same_way(&o->to, &u->outs[at].to))
 			break;
 		sum += bytes;
 		n++;

@@ -32,6 +32,7 @@ enum {
 struct udp_out {
 	uint8_t head[RELIABLE_HEAD_BYTES];
 	uint32_t head_bytes, rest_bytes;
+	bool alone; /* no piece of a larger one */
 	const void *rest;
 	struct reliable_message *message; /* held, or NULL */
 	const struct reliable_conn *conn;

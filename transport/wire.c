@@ -153,7 +153,7 @@ void wire_encode_ack(const struct wire_ack *a, uint8_t *out)
 void wire_encode_probe(const struct wire_probe *p, uint8_t *out)
 {
 	le_put64(out, p->token);
-	le_put32(out + 8, p->fragment);
+	le_put32(out + 8, p->fragment | p->alone);
 	le_put32(out + 12, p->grant);
 }
 
@@ -214,6 +214,7 @@ void wire_decode_ack(const uint8_t *in, struct wire_ack *out)
 void wire_decode_probe(const uint8_t *in, struct wire_probe *out)
 {
 	out->token = le_get64(in);
-	out->fragment = le_get32(in + 8);
+	out->fragment = le_get32(in + 8) & ~1u;
+	out->alone = le_get32(in + 8) & 1;
 	out->grant = le_get32(in + 12);
 }

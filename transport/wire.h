@@ -8,6 +8,7 @@
 #ifndef PHUB_TRANSPORT_WIRE_H
 #define PHUB_TRANSPORT_WIRE_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -66,6 +67,7 @@ const char *wire_type_name(enum wire_type type);
  *      ACK      largest 8, below it 32, grant 4, delay in us 4
  *      PROBE    token 8, fragment 4, zero 4, zeros up to the size that is tried
  *      PROBED   token 8, fragment 4, grant 4, zeros up to the size of the probe
+ *               (bit 0 of `fragment`: alone)
  *      END      nothing
  *
  * `connection` is the receiver's name for it. `number` is new in each datagram of a connection and direction, also when
@@ -110,8 +112,9 @@ struct wire_ack {
 
 struct wire_probe {
 	uint64_t token;
-	uint32_t fragment; /* 0, or bytes of a fragment as the worker decided: from now on either end cuts so */
-	uint32_t grant;    /* PROBED */
+	uint32_t fragment; /* 0, or bytes of a fragment as the worker decided: from now on either end cuts so; even */
+	bool alone;     /* datagrams come through one by one alone, not as pieces of what the kernel or a card cuts */
+	uint32_t grant; /* PROBED */
 };
 
 /* Writes WIRE_DATAGRAM_BYTES with a seal of zeros. */

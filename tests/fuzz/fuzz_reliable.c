@@ -361,7 +361,7 @@ static void fuzz_end_close(struct fuzz_end *e)
 /* They agree on the size of a fragment. */
 static void fuzz_greet(struct fuzz_world *w)
 {
-	reliable_probe(w->worker.r, w->worker.c, FUZZ_DATAGRAM_MAX, FUZZ_FRAGMENT);
+	reliable_probe(w->worker.r, w->worker.c, FUZZ_DATAGRAM_MAX, FUZZ_FRAGMENT, false);
 	while (fuzz_carry(w, &w->worker, &w->box, 0) || fuzz_carry(w, &w->box, &w->worker, 0))
 		;
 	fuzz_require(reliable_fragment(w->worker.c) == FUZZ_FRAGMENT && reliable_fragment(w->box.c) == FUZZ_FRAGMENT);

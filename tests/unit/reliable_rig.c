@@ -449,7 +449,7 @@ static void wired_probe_one(struct wired *rig, unsigned worker, uint32_t bytes, 
 	struct wired_end *end = &rig->ends[worker];
 
 	for (unsigned tries = 0; tries < 1000; tries++) {
-		reliable_probe(end->r, end->conns[worker], bytes, fragment);
+		reliable_probe(end->r, end->conns[worker], bytes, fragment, false);
 		for (unsigned turns = 0; turns < 10000; turns++) {
 			uint64_t before = rig->now;
 

@@ -54,20 +54,20 @@ static void probes_find_what_comes_through(void **state)
 
 	(void)state;
 	wired_begin_with(&o, 1, (const uint32_t[]){100000});
-	reliable_probe(worker->r, worker->conns[0], 9000, 0);
-	reliable_probe(worker->r, worker->conns[0], 1400, 0);
-	reliable_probe(worker->r, worker->conns[0], 1300, 0);
+	reliable_probe(worker->r, worker->conns[0], 9000, 0, false);
+	reliable_probe(worker->r, worker->conns[0], 1400, 0, false);
+	reliable_probe(worker->r, worker->conns[0], 1300, 0, false);
 	wired_run(&rig, MS);
 	assert_int_equal(reliable_probed(worker->conns[0], false), 1400);
 	assert_int_equal(reliable_probed(worker->conns[0], true), 0);
 	assert_int_equal(reliable_fragment(worker->conns[0]), 0);
-	reliable_probe(worker->r, worker->conns[0], 1400, reliable_fragment_for(1400));
+	reliable_probe(worker->r, worker->conns[0], 1400, reliable_fragment_for(1400), false);
 	wired_run(&rig, MS);
 	assert_int_equal(reliable_probed(worker->conns[0], true), 1400);
 	assert_int_equal(reliable_fragment(worker->conns[0]), reliable_fragment_for(1400));
 	assert_int_equal(reliable_fragment(rig.ends[WIRED_BOX].conns[0]), reliable_fragment_for(1400));
 	/* It stays so. */
-	reliable_probe(worker->r, worker->conns[0], 1300, reliable_fragment_for(1300));
+	reliable_probe(worker->r, worker->conns[0], 1300, reliable_fragment_for(1300), false);
 	wired_run(&rig, MS);
 	assert_int_equal(reliable_fragment(rig.ends[WIRED_BOX].conns[0]), reliable_fragment_for(1400));
 	wired_finish();

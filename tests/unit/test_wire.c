@@ -428,8 +428,9 @@ static void test_ack(void **state)
 
 static void test_probe(void **state)
 {
-	const struct wire_probe probe = {.token = 0x0102030405060708, .fragment = 0x11121314, .grant = 0x21222324};
-	static const uint8_t expected[16] = {8, 7, 6, 5, 4, 3, 2, 1, 0x14, 0x13, 0x12, 0x11, 0x24, 0x23, 0x22, 0x21};
+	const struct wire_probe probe = {
+		.token = 0x0102030405060708, .fragment = 0x11121314, .alone = true, .grant = 0x21222324};
+	static const uint8_t expected[16] = {8, 7, 6, 5, 4, 3, 2, 1, 0x15, 0x13, 0x12, 0x11, 0x24, 0x23, 0x22, 0x21};
 	uint8_t bytes[sizeof(expected) + 1];
 	struct wire_probe back;
 
@@ -441,6 +442,7 @@ static void test_probe(void **state)
 	wire_decode_probe(expected, &back);
 	assert_int_equal(back.token, probe.token);
 	assert_int_equal(back.fragment, probe.fragment);
+	assert_true(back.alone);
 	assert_int_equal(back.grant, probe.grant);
 }
 
