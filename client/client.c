@@ -76,6 +76,10 @@ static void client_lose_lane(phub_t *p)
 			"the connection to core %" PRIu32
 			" of box %s broke (%s), and no other came about within %.1f s",
 			lane->core, p->session.box, why, (double)p->session.lost_ns / 1e9);
+	else if (lane->error == -ETIMEDOUT)
+		client_session_fail(&p->session, -ETIMEDOUT,
+			"nothing comes through between here and core %" PRIu32 " of box %s: %s", lane->core,
+			p->session.box, why);
 	else
 		client_session_fail(&p->session, -ECONNRESET,
 			"box %s closed the connection to its core %" PRIu32 " (%s)", p->session.box, lane->core, why);

@@ -187,6 +187,15 @@ static enum reliable_took reliable_take_fragment(struct reliable *r, struct reli
 	return RELIABLE_MESSAGE;
 }
 
+/* A peer that seals what no peer sends is broken, and would send it for ever; without seals it may be anybody. */
+static enum reliable_took reliable_refuse(struct reliable *r, struct reliable_conn *c, enum reliable_drop why)
+{
+	reliable_drop(r, why);
+	if (seal_kind(c->seal_here) == SEAL_GMAC && c->fragment > 0)
+		reliable_end(r, c, -EPROTO, false);
+	return RELIABLE_NOTHING;
+}
+
 static enum reliable_took reliable_take_data(struct reliable *r, struct reliable_conn *c, const struct wire_datagram *d,
 	const uint8_t *bytes, uint32_t length, struct event *event)
 {
@@ -194,14 +203,10 @@ static enum reliable_took reliable_take_data(struct reliable *r, struct reliable
 	struct reliable_open *o;
 	struct wire_header h;
 
-	if (wire_decode(bytes + WIRE_DATAGRAM_BYTES, &h) < 0 || !reliable_header_fits(r, c, &h)) {
-		reliable_drop(r, RELIABLE_HEADER);
-		return RELIABLE_NOTHING;
-	}
-	if (!reliable_place_fits(c, &h, d->offset, size)) {
-		reliable_drop(r, RELIABLE_PLACE);
-		return RELIABLE_NOTHING;
-	}
+	if (wire_decode(bytes + WIRE_DATAGRAM_BYTES, &h) < 0 || !reliable_header_fits(r, c, &h))
+		return reliable_refuse(r, c, RELIABLE_HEADER);
+	if (!reliable_place_fits(c, &h, d->offset, size))
+		return reliable_refuse(r, c, RELIABLE_PLACE);
 	if (h.seq - c->fence >= c->slots && !wire_after(c->in_base, h.seq)) {
 		reliable_drop(r, RELIABLE_WINDOW);
 		return RELIABLE_NOTHING;

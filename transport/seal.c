@@ -129,6 +129,11 @@ static int seal_take_key(struct seal *s, const uint8_t key[PROOF_KEY])
 	return EVP_EncryptInit_ex(s->context, EVP_aes_128_gcm(), NULL, key, NULL) == 1 ? 0 : -EIO;
 }
 
+enum seal_kind seal_kind(const struct seal *s)
+{
+	return s->kind;
+}
+
 int seal_create(enum seal_kind kind, const uint8_t key[PROOF_KEY], const uint8_t nonce[PROOF_NONCE], uint32_t core,
 	bool from_box, struct seal **out, struct err *e)
 {

@@ -34,6 +34,7 @@ const char *seal_name(enum seal_kind kind);
  */
 int seal_create(enum seal_kind kind, const uint8_t key[PROOF_KEY], const uint8_t nonce[PROOF_NONCE], uint32_t core,
 	bool from_box, struct seal **out, struct err *e);
+enum seal_kind seal_kind(const struct seal *s);
 /* Wipes the key. NULL: nothing. */
 void seal_destroy(struct seal *s);
 

@@ -130,6 +130,30 @@ static void messages_that_cannot_be_are_dropped(void **state)
 	wired_finish();
 }
 
+/* With its seal it is the peer itself that sends what no peer may: it would do so for ever. */
+static void what_the_peer_seals_and_may_not_send_ends_it(void **state)
+{
+	struct wired_options o = {.seed = 1, .seal = SEAL_GMAC};
+	struct forged f;
+
+	(void)state;
+	for (unsigned i = 0; i < 2; i++) {
+		wired_begin_with(&o, 4, (const uint32_t[]){100, 5000, LARGE, 5000});
+		wired_probe(&rig);
+		f = forged_push(1, 1, 1);
+		if (i == 0)
+			f.h.rank++;
+		else
+			f.bytes = 64;
+		dropped_as(i == 0 ? RELIABLE_HEADER : RELIABLE_PLACE, &f);
+		wired_run(&rig, 1 * MS);
+		assert_int_equal(wired_count(WIRED_BOX, EVENT_MESSAGE), 0);
+		assert_int_equal(wired_count(WIRED_BOX, EVENT_CLOSED), 1);
+		assert_int_equal(wired_last(WIRED_BOX, EVENT_CLOSED)->error, -EPROTO);
+		wired_finish();
+	}
+}
+
 static void acks_of_what_was_never_sent_are_dropped(void **state)
 {
 	struct wire_datagram d = {.kind = WIRE_ACK, .conn = wired_name(0, false), .number = WIRE_NUMBER_OTHER + 100};
@@ -171,6 +195,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(what_is_no_datagram_of_ours_is_dropped),
 		cmocka_unit_test(messages_that_cannot_be_are_dropped),
+		cmocka_unit_test(what_the_peer_seals_and_may_not_send_ends_it),
 		cmocka_unit_test(acks_of_what_was_never_sent_are_dropped),
 		cmocka_unit_test(repeats_are_acknowledged_for_their_sender_may_not_know),
 	};
