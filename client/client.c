@@ -76,8 +76,8 @@ static void client_lose_lane(phub_t *p)
 			"the connection to core %" PRIu32
 			" of box %s broke (%s), and no other came about within %.1f s",
 			lane->core, p->session.box, why, (double)p->session.lost_ns / 1e9);
-	else if (lane->error == -ETIMEDOUT)
-		client_session_fail(&p->session, -ETIMEDOUT,
+	else if (lane->error == -ETIMEDOUT) /* but that is what a wait says that may be called again */
+		client_session_fail(&p->session, -EHOSTUNREACH,
 			"nothing comes through between here and core %" PRIu32 " of box %s: %s", lane->core,
 			p->session.box, why);
 	else
