@@ -95,6 +95,7 @@ int datagram_queue_create(struct transport *head, int node, struct queue **out, 
 		return err_set(e, rc, "%s: no memory for a queue of %u connections", head->ops->name, t->conns_max);
 	}
 	q->queue.ops = &datagram_queue_ops;
+	q->queue.datagrams = reliable_counters(q->reliable);
 	q->queue.anywhere = true;
 	q->queue.unordered = t->listens;
 	q->transport = t;

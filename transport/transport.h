@@ -38,6 +38,7 @@
 #include "transport/wire.h"
 
 struct queue;
+struct reliable_counters;
 struct transport;
 
 #define TRANSPORT_PART_ALIGN 64u
@@ -244,6 +245,7 @@ struct queue {
 	 */
 	bool one_sided;
 	struct queue_counters counters;
+	const struct reliable_counters *datagrams; /* what became of them (reliable.h), where it sends any; else NULL */
 	unsigned held; /* the owner's own count of slots it holds; the transport does not touch it */
 };
 

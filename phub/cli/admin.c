@@ -5,6 +5,7 @@
 #include "phub/cli/admin.h"
 
 #include <errno.h>
+#include <inttypes.h>
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -295,6 +296,37 @@ int admin_ask(const char *address, const char *command, int timeout_ms, struct a
 	s.stream->ops->close(s.stream);
 	explicit_bzero(s.secret, sizeof(s.secret));
 	return rc;
+}
+
+bool admin_write_datagrams(const Phub__AdminReply *reply, char *out, size_t bytes)
+{
+	uint64_t sent = 0, came = 0, resent = 0, dropped = 0;
+	const Phub__Datagrams *first = reply->n_cores ? reply->cores[0]->datagrams : NULL;
+	size_t at;
+
+	for (size_t i = 0; i < reply->n_cores; i++) {
+		const Phub__Datagrams *d = reply->cores[i]->datagrams;
+
+		sent += d ? d->sent : 0;
+		came += d ? d->came : 0;
+		resent += d ? d->resent : 0;
+		for (size_t k = 0; d && k < d->n_dropped; k++)
+			dropped += d->dropped[k]->count;
+	}
+	at = (size_t)snprintf(out, bytes, "%" PRIu64 " sent, %" PRIu64 " again, %" PRIu64 " came, %" PRIu64 " dropped",
+		sent, resent, came, dropped);
+	for (size_t k = 0; dropped && first && k < first->n_dropped && at < bytes; k++) {
+		uint64_t sum = 0;
+
+		for (size_t i = 0; i < reply->n_cores; i++) {
+			const Phub__Datagrams *d = reply->cores[i]->datagrams;
+
+			sum += d && k < d->n_dropped ? d->dropped[k]->count : 0;
+		}
+		if (sum)
+			at += (size_t)snprintf(out + at, bytes - at, ", %s %" PRIu64, first->dropped[k]->why, sum);
+	}
+	return sent + came + dropped > 0;
 }
 
 void admin_answer_fini(struct admin_answer *answer)

@@ -124,6 +124,8 @@ static void box_check_jobs(struct doctor *d, const Phub__AdminReply *reply)
 
 static void box_say_answer(struct doctor *d, const char *address, const struct admin_answer *answer, uint64_t best_ns)
 {
+	char datagrams[400];
+
 	doctor_say(d, "box", best_ns > 100 * NS_PER_MS ? DOCTOR_WARN : DOCTOR_OK,
 		best_ns > 100 * NS_PER_MS ? "use a link of the same rack; see also phub jobs for its load" : NULL,
 		"%s answers in %.0f us (session in %.1f ms): version %s, cores %zu, jobs %zu, up %" PRIu64 " s",
@@ -133,6 +135,8 @@ static void box_say_answer(struct doctor *d, const char *address, const struct a
 		doctor_say(d, "strangers", DOCTOR_OK, NULL,
 			"the box has refused %" PRIu64 " connections that proved nothing",
 			answer->reply->strangers_refused);
+	if (admin_write_datagrams(answer->reply, datagrams, sizeof(datagrams)))
+		doctor_say(d, "datagrams", DOCTOR_OK, NULL, "of udp and its like: %s", datagrams);
 }
 
 /* After admin_ask() failed with this code. */

@@ -61,12 +61,26 @@ static json_t *jobs_json(const Phub__JobInfo *job)
 		"reconnects", (json_int_t)job->reconnects);
 }
 
+/* NULL: an older box does not tell. */
+static json_t *jobs_json_datagrams(const Phub__Datagrams *d)
+{
+	json_t *dropped = d ? json_object() : NULL;
+
+	for (size_t i = 0; d && i < d->n_dropped; i++)
+		json_object_set_new(dropped, d->dropped[i]->why, json_integer((json_int_t)d->dropped[i]->count));
+	return !d ? NULL
+		  : json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o}", "sent", (json_int_t)d->sent, "sent_bytes",
+			    (json_int_t)d->sent_bytes, "came", (json_int_t)d->came, "came_bytes",
+			    (json_int_t)d->came_bytes, "resent", (json_int_t)d->resent, "lost", (json_int_t)d->lost,
+			    "acks", (json_int_t)d->acks, "dropped", dropped);
+}
+
 static json_t *jobs_json_core(const Phub__CoreInfo *core)
 {
-	return json_pack("{s:i, s:i, s:I, s:I, s:I, s:I, s:I, s:I}", "core", (int)core->core, "cpu", (int)core->cpu,
-		"chunks", (json_int_t)core->chunks, "bytes", (json_int_t)core->bytes, "pushed_bytes",
+	return json_pack("{s:i, s:i, s:I, s:I, s:I, s:I, s:I, s:I, s:o*}", "core", (int)core->core, "cpu",
+		(int)core->cpu, "chunks", (json_int_t)core->chunks, "bytes", (json_int_t)core->bytes, "pushed_bytes",
 		(json_int_t)core->pushed_bytes, "dropped", (json_int_t)core->dropped, "polls", (json_int_t)core->polls,
-		"sleeps", (json_int_t)core->sleeps);
+		"sleeps", (json_int_t)core->sleeps, "datagrams", jobs_json_datagrams(core->datagrams));
 }
 
 /* A line for the box, then one for each core and each job: none of them is named by another's key. */
@@ -119,6 +133,7 @@ static void jobs_print(const struct jobs_options *o, const Phub__AdminReply *rep
 	struct output_table t = {.heads = {"job", "state", "workers", "keys", "bytes", "optimizer", "sync", "rounds",
 					 "rounds/s", "GB/s", "missing"},
 		.align = "llrrrllrrrl"};
+	char datagrams[400];
 
 	printf("box %s, version %s, up %" PRIu64 " s, %zu %s\n", o->address, reply->version, reply->uptime_s,
 		reply->n_cores, reply->n_cores == 1 ? "core" : "cores");
@@ -150,6 +165,8 @@ static void jobs_print(const struct jobs_options *o, const Phub__AdminReply *rep
 			printf("%s: %" PRIu64 " connections broke and were made anew\n", reply->jobs[i]->name,
 				reply->jobs[i]->reconnects);
 	}
+	if (admin_write_datagrams(reply, datagrams, sizeof(datagrams)))
+		printf("datagrams: %s\n", datagrams);
 	if (o->workers && reply->n_jobs)
 		jobs_print_workers(reply);
 	fflush(stdout);

@@ -13,6 +13,7 @@
 #include "phub/control/box.h"
 #include "phub/control/job.h"
 #include "phub/control/session.h"
+#include "transport/reliable.h"
 
 #define ADMIN_VERSION     "0.1.0"
 #define ADMIN_WORKERS_MAX 4096u         /* in one reply: at about 150 bytes each they fit a frame */
@@ -27,13 +28,21 @@ struct admin_job {
 	char waiting[400];
 };
 
+/* Likewise one core's. */
+struct admin_core {
+	Phub__CoreInfo info;
+	Phub__Work work;
+	Phub__Datagrams datagrams;
+	Phub__Dropped dropped[RELIABLE_DROPS];
+	Phub__Dropped *pointers[RELIABLE_DROPS];
+};
+
 struct admin_reply {
 	Phub__AdminReply reply;
 	struct admin_job *jobs;
 	Phub__JobInfo **job_pointers;
-	Phub__CoreInfo *cores;
+	struct admin_core *cores;
 	Phub__CoreInfo **core_pointers;
-	Phub__Work *works;
 	uint32_t workers_left;
 };
 
@@ -198,17 +207,45 @@ static void admin_fill_work(const struct box *box, unsigned core, Phub__Work *wo
 	}
 }
 
+static void admin_fill_datagrams(const struct box *box, unsigned core, struct admin_core *out)
+{
+	Phub__Datagrams *d = &out->datagrams;
+
+	phub__datagrams__init(d);
+	for (unsigned why = 0; why < RELIABLE_DROPS; why++) {
+		phub__dropped__init(&out->dropped[why]);
+		out->dropped[why].why = admin_text(reliable_drop_name(why));
+		out->pointers[why] = &out->dropped[why];
+	}
+	d->dropped = out->pointers;
+	d->n_dropped = RELIABLE_DROPS;
+	for (unsigned i = 0; i < box->transport_count; i++) {
+		const struct reliable_counters *n = box->queues[core][i]->datagrams;
+
+		if (!n)
+			continue;
+		d->sent += stats_read(&n->sent);
+		d->sent_bytes += stats_read(&n->sent_bytes);
+		d->came += stats_read(&n->came);
+		d->came_bytes += stats_read(&n->came_bytes);
+		d->resent += stats_read(&n->resent);
+		d->lost += stats_read(&n->lost);
+		d->acks += stats_read(&n->acks);
+		for (unsigned why = 0; why < RELIABLE_DROPS; why++)
+			out->dropped[why].count += stats_read(&n->dropped[why]);
+	}
+}
+
 static int admin_fill_cores(const struct control *c, struct admin_reply *r)
 {
 	const struct box *box = c->box;
 
 	r->cores = calloc(box->core_count, sizeof(*r->cores));
 	r->core_pointers = calloc(box->core_count, sizeof(*r->core_pointers));
-	r->works = calloc(box->core_count, sizeof(*r->works));
-	if (!r->cores || !r->core_pointers || !r->works)
+	if (!r->cores || !r->core_pointers)
 		return -1;
 	for (unsigned i = 0; i < box->core_count; i++) {
-		Phub__CoreInfo *info = &r->cores[i];
+		Phub__CoreInfo *info = &r->cores[i].info;
 
 		phub__core_info__init(info);
 		info->core = i;
@@ -217,8 +254,10 @@ static int admin_fill_cores(const struct control *c, struct admin_reply *r)
 		info->polls = stats_read(&box->cores[i]->counters.polls);
 		info->sleeps = stats_read(&box->cores[i]->counters.sleeps);
 		admin_fill_load(c, i, info);
-		admin_fill_work(box, i, &r->works[i]);
-		info->work = &r->works[i];
+		admin_fill_work(box, i, &r->cores[i].work);
+		info->work = &r->cores[i].work;
+		admin_fill_datagrams(box, i, &r->cores[i]);
+		info->datagrams = &r->cores[i].datagrams;
 		r->core_pointers[i] = info;
 	}
 	r->reply.cores = r->core_pointers;
@@ -237,7 +276,6 @@ static void admin_free(struct admin_reply *r)
 	free(r->job_pointers);
 	free(r->cores);
 	free(r->core_pointers);
-	free(r->works);
 }
 
 void admin_answer(struct session *s, const Phub__AdminRequest *request)

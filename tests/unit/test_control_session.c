@@ -16,6 +16,8 @@
 
 #include <cmocka.h>
 
+#include "transport/reliable.h"
+
 #define ERROR_OF(name) PHUB__ERROR_CODE__ERROR_##name
 
 static void expect_error(struct actor *a, int code, const char *words)
@@ -390,6 +392,9 @@ static void test_admin(void **state)
 	assert_int_equal(actor_hear(&admin), PHUB__CONTROL__MESSAGE_ADMIN_REPLY);
 	const Phub__AdminReply *reply = admin.last->admin_reply;
 	assert_int_equal(reply->n_cores, 2);
+	assert_int_equal(reply->cores[1]->datagrams->n_dropped, RELIABLE_DROPS);
+	assert_string_equal(reply->cores[1]->datagrams->dropped[RELIABLE_FORGED]->why, "forged");
+	assert_int_equal(reply->cores[1]->datagrams->dropped[RELIABLE_FORGED]->count, 0);
 	assert_int_equal(reply->n_jobs, 1);
 	assert_string_equal(reply->jobs[0]->name, "demo");
 	assert_string_equal(reply->jobs[0]->state, "forming");
