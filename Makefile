@@ -269,7 +269,7 @@ TEST_SRC := $(wildcard tests/unit/test_*.c tests/suite/test_*.c)
 CUDA_STAND_IN := $(BUILD)/tests/suite/libcuda.so.1
 TEST_HELPERS := $(filter-out $(TEST_SRC) tests/suite/cuda_stand_in.c,$(wildcard tests/unit/*.c tests/suite/*.c))
 TEST_PROGRAMS := $(TEST_SRC:%.c=$(BUILD)/%)
-SYSTEM_PROGRAMS := $(BUILD)/tests/system/worker
+SYSTEM_PROGRAMS := $(BUILD)/tests/system/worker $(BUILD)/tests/system/segment
 SIM_SRC := $(wildcard tests/sim/*.c)
 FUZZ_SRC := $(wildcard tests/fuzz/fuzz_*.c)
 REPLAY_PROGRAMS := $(FUZZ_SRC:tests/fuzz/fuzz_%.c=$(BUILD)/tests/fuzz/replay_%)
@@ -295,6 +295,11 @@ $(BUILD)/tests/system/worker: $(call objects,$(wildcard tests/system/worker*.c))
 	@mkdir -p $(@D)
 	$(call say,LINK,$@)
 	$(Q)$(link) $(CLIENT_LIBS) -lm
+
+$(BUILD)/tests/system/segment: $(call objects,tests/system/segment.c)
+	@mkdir -p $(@D)
+	$(call say,LINK,$@)
+	$(Q)$(CC) $(PROJECT_LDFLAGS) -o $@ $^
 
 $(BUILD)/sim: $(call objects,$(SIM_SRC)) $(TEST_ARCHIVES)
 	$(call say,LINK,$@)

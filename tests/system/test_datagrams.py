@@ -1,0 +1,552 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
+"""Exchanges over datagrams between network namespaces, on a segment that loses, repeats, reorders and damages them (segment.c);
+stopped processes and cables that are out; strangers on the same segment, who make datagrams, keep them and send them again.
+"""
+import atexit
+import collections
+import contextlib
+import ctypes
+import json
+import os
+import pathlib
+import random
+import signal
+import socket
+import statistics
+import struct
+import subprocess
+import sys
+import time
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
+from rig import BUILD, QUIET, Box, Worker, check, holds, run, say  # noqa: E402
+
+SEGMENT = BUILD / "tests/system/segment"
+BOX, STRANGER = 0, 5  # nodes; those between are the workers'
+NODES = 6
+SECRET = {"PHUB_SECRET": "of this test", "PHUB_ADMIN_SECRET": "of its admin"}
+KEYS = "a:300000,b:70,c:90000"
+LOST_MS = 3000
+FLOOD_BYTES = 120
+QUEUE = 10000  # frames that wait at a device: more than may be on their way
+DATA, ACK, PROBE, PROBED, END = range(1, 6)
+HEAD = struct.Struct("<BBHIQII16s")  # of every datagram, as in transport/wire.h
+OTHER = 1 << 63  # numbers of what is no DATA are above
+
+
+# ---- the network ----
+
+class Net:
+    """Namespaces with a device each, on one segment."""
+
+    def __init__(self):
+        self.seed = int.from_bytes(os.urandom(4), "little")
+        say(f"seed {self.seed}")
+        self.names = [f"phub-{os.getpid()}-{who}" for who in ("box", "w0", "w1", "w2", "w3", "stranger", "hub")]
+        atexit.register(self.end)
+        for name in self.names:
+            do("ip", "netns", "add", name)
+        hub = self.names[-1]
+        self.segment = subprocess.Popen(["ip", "netns", "exec", hub, SEGMENT, str(self.seed), *(f"t{i}" for i in range(NODES))],
+                                        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        check(self.segment.stdout.readline() == "ready\n", "there is no segment")
+        for i in range(NODES):
+            do("ip", "-n", hub, "link", "set", f"t{i}", "netns", self.names[i])
+            self.link(i, "name", "e0", "txqueuelen", str(QUEUE))
+            do("ip", "-n", self.names[i], "link", "set", "lo", "up")
+            do("ip", "-n", self.names[i], "addr", "add", f"{address(i)}/24", "dev", "e0")
+            self.up(i)
+
+    def up(self, node):
+        self.link(node, "up")
+        do("ip", "-n", self.names[node], "addr", "replace", f"fd83::{node + 1}/64", "dev", "e0", "nodad")
+
+    def end(self):
+        with contextlib.suppress(BrokenPipeError):
+            self.segment.stdin.close()
+        self.segment.wait(10)
+        for name in self.names:
+            subprocess.run(["ip", "netns", "delete", name], capture_output=True)
+
+    def tell(self, *words):
+        """Asks the segment for something; its answer."""
+        self.segment.stdin.write(" ".join(map(str, words)) + "\n")
+        self.segment.stdin.flush()
+        return self.segment.stdout.readline().strip()
+
+    def faults(self, **percents):
+        """What is done to frames from now on; what is not named is not done."""
+        for name in ("loss", "repeat", "reorder", "damage"):
+            check(self.tell(name, int(percents.get(name, 0) * 10000)) == "done", f"no {name}")
+
+    def count(self):
+        return json.loads(self.tell("count"))
+
+    def link(self, node, *words):
+        do("ip", "-n", self.names[node], "link", "set", "e0" if "name" not in words else f"t{node}", *words)
+
+    def inside(self, node):
+        return ("ip", "netns", "exec", self.names[node])
+
+    def socket(self, node, *kind):
+        """A socket in the node's namespace. Only this thread goes there and comes back."""
+        here = os.open("/proc/thread-self/ns/net", os.O_RDONLY)
+        there = os.open(f"/run/netns/{self.names[node]}", os.O_RDONLY)
+        try:
+            enter(there)
+            return socket.socket(*kind)
+        finally:
+            enter(here)
+            os.close(here)
+            os.close(there)
+
+
+def do(*words):
+    done = subprocess.run(words, capture_output=True, text=True)
+    check(done.returncode == 0, f"{' '.join(words)}: {done.stderr.strip()}")
+
+
+def enter(namespace):
+    check(ctypes.CDLL(None, use_errno=True).setns(namespace, 0) == 0, "setns() failed")
+
+
+def address(node):
+    return f"10.83.0.{node + 1}"
+
+
+_net = []
+
+
+def net():
+    if not _net:
+        _net.append(Net())
+    return _net[0]
+
+
+# ---- boxes and jobs ----
+
+def box_on(listen=f"{address(BOX)}:0", **options):
+    """A box, and the network as it was at first."""
+    net().faults()
+    options = {"transports": "udp", "cores": 2, "lost_ms": 10000, "warn_ms": 9000, **options}
+    return Box(listen=listen, prefix=net().inside(BOX), env=SECRET, create="secret", create_secret_env="PHUB_SECRET",
+               admin_secret_env="PHUB_ADMIN_SECRET", **options)
+
+
+def job_on(box, name="job", nodes=(1, 2, 3, 4), transports=("udp",), **arguments):
+    arguments = {"keys": KEYS, "report_ms": 1, "rounds": "until-told", "wait_ms": 30000, **arguments}
+    return [Worker(box.url(name), rank, len(nodes), prefix=net().inside(node), env=SECRET,
+                   transport=transports[rank % len(transports)], **arguments) for rank, node in enumerate(nodes)]
+
+
+def exchanging(box, **arguments):
+    """Workers in mid-exchange."""
+    workers = job_on(box, **arguments)
+    for worker in workers:
+        worker.event("progress")
+    return workers
+
+
+def goes_on(*workers):
+    """All of these jobs report more rounds from now on."""
+    for worker in workers:
+        with worker.out.changed:
+            worker.seen = len(worker.out.lines)
+    for worker in workers:
+        worker.event("progress", 30)
+
+
+def ends_well(box, workers):
+    workers[0].tell()
+    digests = {worker.good()["digest"] for worker in workers}
+    check(len(digests) == 1, f"the workers hold different sums: {digests}")
+    if box:
+        box.stop()
+
+
+def rate(worker):
+    """Rounds per second, from the first one that was reported to the last."""
+    told = [event for event in map(json.loads, list(worker.out.lines)) if event["event"] == "progress"]
+    span = told[-1]["ms"] - told[0]["ms"] if told else 0
+    return (told[-1]["round"] - told[0]["round"]) * 1000 / span if span else 0
+
+
+def datagrams(box):
+    """The box's counters of all cores, those of drops by reason."""
+    shown = subprocess.run([*net().inside(BOX), BUILD / "phub", "jobs", "--json", box.address], capture_output=True, text=True,
+                           env={**QUIET, **SECRET})
+    check(shown.returncode == 0, f"phub jobs: {shown.stderr}")
+    sums = collections.Counter()
+    for line in map(json.loads, shown.stdout.splitlines()):
+        for name, value in line.get("datagrams", {}).items():
+            sums.update(value if name == "dropped" else {name: value})
+    return sums
+
+
+def resnet18(width):
+    """The keys of ResNet-18, whose first convolution has `width` filters (64 in the original), in order."""
+    sizes = [3 * 49 * width, width, width]
+    inputs = width
+    for stage in range(4):
+        filters = width << stage
+        for block in range(2):
+            sizes += [9 * inputs * filters, filters, filters, 9 * filters * filters, filters, filters]
+            if inputs != filters:
+                sizes += [inputs * filters, filters, filters]
+            inputs = filters
+    return ",".join(f"k{i}:{size}" for i, size in enumerate([*sizes, 1000 * inputs, 1000]))
+
+
+def four_workers(box, keys, rounds):
+    """Every sum is exact, and it ends in time; what the box and the segment counted meanwhile."""
+    before, frames = datagrams(box), net().count()
+    began = time.monotonic()
+    workers = job_on(box, f"resnet-{time.monotonic_ns()}", keys=keys, rounds=rounds, report_ms=1)
+    digests = {worker.good(60)["digest"] for worker in workers}
+    check(len(digests) == 1, f"the workers hold different sums: {digests}")
+    moved = datagrams(box)
+    moved.subtract(before)
+    did = {name: value - frames[name] for name, value in net().count().items()}
+    say(f"{rate(workers[0]):.1f} rounds/s, {time.monotonic() - began:.1f} s in all; the box sent {moved['sent']}, "
+        f"{moved['resent']} again ({moved['lost']} found lost); segment: {did}")
+    return moved, did
+
+
+# ---- cases: what networks do ----
+
+def with_mtu(mtu):
+    network = net()
+    for node in range(NODES):
+        network.link(node, "mtu", str(mtu))
+    box = box_on()
+    for percent in (0, 1, 5):
+        network.faults(loss=percent)
+        moved, did = four_workers(box, resnet18(16), 10)
+        say(f"^ MTU {mtu}, {percent} % loss")
+        check(did["loss"] > 0 if percent else did["loss"] == 0, f"the segment lost {did['loss']}")
+        check(moved["resent"] > 0 or not percent, "nothing was sent again")
+        check(moved["resent"] < moved["sent"] * (0.05 + 2 * percent / 100), "more was sent again than was lost")
+    network.faults()
+    if mtu == 9000:
+        four_workers(box, resnet18(64), 2)
+        say("^ ResNet-18 as it is")
+    box.stop()
+
+
+def loss_1500():
+    """four workers exchange ResNet-18's tensors, packets of 1500 bytes: no loss, 1 %, 5 %"""
+    with_mtu(1500)
+
+
+def loss_9000():
+    """the same in packets of 9000 bytes, and at full size"""
+    with_mtu(9000)
+
+
+def shallow():
+    """devices that hold a hundred packets, so that workers and the box who send at once lose them by their own doing"""
+    for node in range(NODES):
+        net().link(node, "mtu", "1500", "txqueuelen", "100")
+    box = box_on()
+    moved, _ = four_workers(box, resnet18(16), 5)
+    for node in range(NODES):
+        net().link(node, "mtu", "9000", "txqueuelen", str(QUEUE))
+    check(moved["resent"] < moved["sent"] / 2, "most of what was sent was sent again")
+    box.stop()
+
+
+def disorder():
+    """packets that overtake others, come twice, or are damaged, also so that their checksum is right"""
+    box = box_on()
+    workers = exchanging(box)
+    for faults in ({"reorder": 5}, {"repeat": 5}, {"damage": 1}, {"reorder": 2, "repeat": 2, "damage": 1, "loss": 1}):
+        before, frames = datagrams(box), net().count()
+        net().faults(**faults)
+        goes_on(*workers)
+        time.sleep(1)
+        goes_on(*workers)
+        net().faults()
+        moved = datagrams(box)
+        moved.subtract(before)
+        did = {name: value - frames[name] for name, value in net().count().items()}
+        say(f"{faults}: segment {did}, box {dict(+moved)}")
+        for fault in faults:
+            check(did[fault] > 0, f"no {fault}")
+        check(moved["forged"] > 0 or "damage" not in faults, "no damaged datagram came to where it is looked at")
+        check(moved["repeat"] > 0 or "repeat" not in faults, "none came twice")
+    ends_well(box, workers)
+
+
+# ---- cases: what is out for a while ----
+
+def stopped():
+    """a worker, and then the box, that is stopped for a second, and for three: the job goes on"""
+    box = box_on()
+    workers = exchanging(box)
+    for process in (workers[1], box):
+        for seconds in (1, 3):
+            process.kill(signal.SIGSTOP)
+            time.sleep(seconds)
+            process.kill(signal.SIGCONT)
+            goes_on(*workers)
+    ends_well(box, workers)
+
+
+def cables():
+    """a cable that is out for a second, and a device that is down for one: the job goes on"""
+    box = box_on()
+    workers = exchanging(box)
+    for node in (1, BOX):
+        net().tell("cut", node)
+        time.sleep(1)
+        net().tell("join", node)
+        goes_on(*workers)
+        net().link(node, "down")
+        time.sleep(1)
+        net().up(node)
+        goes_on(*workers)
+    ends_well(box, workers)
+
+
+# ---- cases: strangers ----
+
+class Ear:
+    """UDP datagrams that come to and leave a node: (from, to, payload), both (host, port)."""
+
+    def __init__(self, node):
+        self.sock = net().socket(node, socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3))
+        self.sock.bind(("e0", 3))
+        self.sock.settimeout(0.1)
+
+    def listen(self, seconds):
+        heard = []
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            with contextlib.suppress(TimeoutError):
+                frame = self.sock.recv(65536)
+                if frame[12:14] == b"\x08\x00" and frame[23] == 17:
+                    source, sink = struct.unpack("!HH", frame[34:38])
+                    heard.append(((socket.inet_ntoa(frame[26:30]), source), (socket.inet_ntoa(frame[30:34]), sink), frame[42:]))
+        return heard
+
+
+def kinds(heard):
+    """What came to the box, by kind, each with the port it came to."""
+    found = collections.defaultdict(list)
+    for _, sink, payload in heard:
+        if sink[0] == address(BOX) and len(payload) >= HEAD.size:
+            found[payload[0]].append((sink[1], payload))
+    return found
+
+
+def head(kind, conn, number, version=1, zero=0, offset=0, answers=0, seal=bytes(16)):
+    return HEAD.pack(kind, version, zero, conn, number, offset, answers, seal)
+
+
+def forgeries(found, dice):
+    """By the reason for which they must be dropped: (port, datagram)."""
+    port, data = max(found[DATA], key=lambda item: len(item[1]))
+    other = next(other for other, _ in found[DATA] if other != port)
+    conn = struct.unpack_from("<I", data, 4)[0]
+    far = 1 << 40
+    spoiled = bytearray(data)
+    spoiled[-1] ^= 1
+    return {
+        "runt": [(port, data[:length]) for length in (0, 1, 39, 40, 103)] + [(port, head(ACK, conn, OTHER + far)),
+                 (port, head(ACK, conn, OTHER + far) + bytes(49)), (port, head(END, conn, OTHER + far) + b"\0"),
+                 (port, head(PROBE, conn, OTHER + far) + bytes(15))],
+        "foreign": [(port, b"\xff" * 1200), (port, head(DATA, conn, far, version=2) + bytes(200)),
+                    (port, head(9, conn, far) + bytes(64)), (port, head(DATA, conn, far, zero=1) + bytes(64)),
+                    (port, head(DATA, conn, OTHER + far) + bytes(64)), (port, head(END, conn, far))],
+        "stranger": [(port, head(END, conn ^ 0x5a5a5a5a, OTHER + far)), (other, data),
+                     (port, head(DATA, 0xffffffff, far) + data[HEAD.size:])],
+        "forged": [(port, bytes(spoiled)), (port, head(DATA, conn, far, seal=dice.randbytes(16)) + data[HEAD.size:]),
+                   (port, head(END, conn, OTHER + far)), (port, head(PROBE, conn, OTHER + far) + bytes(1000)),
+                   (port, head(ACK, conn, OTHER + far, seal=dice.randbytes(16)) + b"\xff" * 48)],
+    }
+
+
+def sent_by(sock, box, items, times=1):
+    """Sends them so that none gets lost for want of room; by how much the box's counters rose."""
+    before = datagrams(box)
+    for _ in range(times):
+        for port, datagram in items:
+            sock.sendto(datagram, (address(BOX), port))
+            time.sleep(0.0002)
+    time.sleep(0.2)
+    after = datagrams(box)
+    after.subtract(before)
+    return after
+
+
+def strangers():
+    """datagrams that a stranger makes, or keeps and sends again: each is dropped and counted, no sum and no address changes"""
+    dice = random.Random(net().seed)
+    box = box_on()
+    ear = Ear(BOX)
+    workers = exchanging(box, keys="a:30000,b:70,c:30000", pause_us=2000)  # so few that no true one gets lost
+    found = kinds(ear.listen(1))
+    check(found[DATA] and found[ACK] and found[PROBE], f"kinds that were heard: { {k: len(v) for k, v in found.items()} }")
+    stranger = net().socket(STRANGER, socket.AF_INET, socket.SOCK_DGRAM)
+    stranger.bind((address(STRANGER), 0))
+    stranger.settimeout(0)
+    for reason, items in forgeries(found, dice).items():
+        rose = sent_by(stranger, box, items, 20)
+        say(f"{reason}: {20 * len(items)} were sent, counters rose by {dict(+rose)}")
+        check(rose[reason] == 20 * len(items), f"{rose[reason]} of {20 * len(items)} were counted as {reason}")
+    for kind in (DATA, ACK, PROBE):
+        items = [found[kind][i % len(found[kind])] for i in range(200)]
+        rose = sent_by(stranger, box, items)
+        say(f"kind {kind} once more: 200 were sent, counters rose by {dict(+rose)}")
+        check(rose["repeat"] >= 200, f"{rose['repeat']} of 200 were counted as repeated")
+        goes_on(*workers)
+    try:
+        raise AssertionError(f"the stranger got an answer: {stranger.recv(65536)[:64]}")
+    except BlockingIOError:
+        pass
+    ears = kinds(ear.listen(0.3))
+    check(ears[DATA], "the workers' datagrams do not come any more")
+    ends_well(None, workers)
+    ended = kinds(ear.listen(0.5))
+    if ended[END]:
+        check(sent_by(stranger, box, ended[END], 10)["stranger"] >= 10, "END of a connection that is over")
+    box.stop()
+
+
+def pour(sock, ports, datagram, per_s, seconds):
+    """So many datagrams a second, 50 in one call (UDP_SEGMENT cuts them): how many were sent."""
+    began, sent = time.monotonic(), 0
+    while (passed := time.monotonic() - began) < seconds:
+        while sent < passed * per_s:
+            sock.sendto(datagram * 50, (address(BOX), ports[sent // 50 % len(ports)]))
+            sent += 50
+        time.sleep(0.001)
+    return sent
+
+
+def last_round(worker):
+    return next(event["round"] for event in map(json.loads, reversed(list(worker.out.lines))) if event["event"] == "progress")
+
+
+def pace(worker, meanwhile):
+    """Rounds a second while something is done."""
+    first, began = last_round(worker), time.monotonic()
+    meanwhile()
+    return (last_round(worker) - first) / (time.monotonic() - began)
+
+
+def flood():
+    """a hundred thousand datagrams a second that are nobody's: a job beside them goes on at its pace, its sums right"""
+    box = box_on()
+    ear = Ear(BOX)
+    workers = exchanging(box, keys="a:30000,b:70,c:30000")
+    ports = sorted({sink[1] for _, sink, _ in ear.listen(0.5) if sink[0] == address(BOX)})
+    ear.sock.close()
+    stranger = net().socket(STRANGER, socket.AF_INET, socket.SOCK_DGRAM)
+    stranger.setsockopt(socket.IPPROTO_UDP, 103, FLOOD_BYTES)
+    datagram = head(DATA, 0xfeedbeef, 7).ljust(100, b"\0")
+    before = datagrams(box)["stranger"]
+    quiet, flooded, sent = [], [], []
+    for _ in range(5):
+        quiet.append(pace(workers[0], lambda: time.sleep(0.5)))
+        flooded.append(pace(workers[0], lambda: sent.append(pour(stranger, ports, datagram, 100000, 0.5))))
+    counted = datagrams(box)["stranger"] - before
+    say(f"rounds/s: {statistics.median(quiet):.0f} without ({min(quiet):.0f} to {max(quiet):.0f}), "
+        f"{statistics.median(flooded):.0f} with ({min(flooded):.0f} to {max(flooded):.0f}); {sum(sent)} sent at "
+        f"{sum(sent) / 2.5:.0f}/s, {counted} counted")
+    check(statistics.median(flooded) > statistics.median(quiet) / 10, "the job nearly stood still")
+    check(0 < counted <= sum(sent), f"{counted} of {sum(sent)} were counted")
+    ends_well(box, workers)
+
+
+# ---- cases: the end ----
+
+def failed_in_time(workers, began, within_s, *words):
+    for worker in workers:
+        result = worker.result(within_s + 10)
+        say(f"{worker.name}: {result['errno']}: {result['error']}")
+        check(result["rc"] < 0, f"no error: {result}")
+        check(result["wrong"] == 0, f"{result['wrong']} elements were wrong before")
+        holds(result["error"], *words)
+    check(time.monotonic() - began < within_s, f"it took {time.monotonic() - began:.1f} s")
+
+
+def worker_killed():
+    """a worker that is killed is named to the others in time"""
+    box = box_on(lost_ms=LOST_MS, warn_ms=1500)
+    workers = exchanging(box)
+    began = time.monotonic()
+    workers[1].kill()
+    failed_in_time([workers[0], *workers[2:]], began, LOST_MS / 1000 + 3, "rank 1")
+    box.stop()
+
+
+def worker_gone():
+    """a worker whose cable stays out is named to the others in time, and hears itself that the box is gone"""
+    box = box_on(lost_ms=LOST_MS, warn_ms=1500)
+    workers = exchanging(box)
+    began = time.monotonic()
+    net().tell("cut", 2)
+    failed_in_time([workers[0], *workers[2:]], began, LOST_MS / 1000 + 3, "rank 1")
+    failed_in_time([workers[1]], began, LOST_MS / 1000 + 5)
+    net().tell("join", 2)
+    box.stop()
+
+
+def box_killed():
+    """workers whose box is killed hear so in time; so they do when it is told to end, which it does in good order"""
+    for number in (signal.SIGKILL, signal.SIGTERM):
+        box = box_on(lost_ms=LOST_MS, warn_ms=1500)
+        workers = exchanging(box)
+        began = time.monotonic()
+        box.kill(number)
+        failed_in_time(workers, began, LOST_MS / 1000 + 3)
+        check(box.wait() == (-number if number == signal.SIGKILL else 0), "the box's exit status")
+
+
+# ---- cases: others beside it ----
+
+def beside():
+    """jobs over tcp and udp at the same time, and a job of workers by shared memory, udp and tcp"""
+    box = box_on(transports="tcp,shm,udp")
+    jobs = [exchanging(box, name="streams", nodes=(1, 2), transports=("tcp",)),
+            exchanging(box, name="datagrams", nodes=(3, 4), transports=("udp",)),
+            exchanging(box, name="mixed", nodes=(BOX, 1, 2), transports=("shm", "udp", "tcp"))]
+    for workers in jobs:
+        goes_on(*workers)
+    check([worker.event("progress")["transport"] for worker in jobs[2]] == ["shm", "udp", "tcp"], "other transports")
+    for workers in jobs:
+        ends_well(None, workers)
+    box.stop()
+
+
+def six():
+    """over IPv6, on a segment that loses one packet in a hundred"""
+    box = box_on(listen="[fd83::1]:0")
+    workers = exchanging(box)
+    net().faults(loss=1)
+    goes_on(*workers)
+    time.sleep(0.5)
+    goes_on(*workers)
+    check(datagrams(box)["resent"] > 0, "nothing was sent again")
+    ends_well(box, workers)
+
+
+def why_not():
+    if os.geteuid() != 0:
+        return "only root makes namespaces"
+    if not SEGMENT.exists():
+        return f"{SEGMENT} is not there (make test-programs)"
+    if not os.access("/dev/net/tun", os.R_OK | os.W_OK):
+        return "there is no /dev/net/tun"
+    probe = f"phub-{os.getpid()}-probe"
+    done = subprocess.run(["ip", "netns", "add", probe], capture_output=True, text=True)
+    if done.returncode != 0:
+        return f"no namespaces here: {done.stderr.strip()}"
+    do("ip", "netns", "delete", probe)
+    return None
+
+
+run([loss_1500, loss_9000, shallow, disorder, stopped, cables, strangers, flood, worker_killed, worker_gone, box_killed, beside, six],
+    why_not())
