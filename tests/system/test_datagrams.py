@@ -20,9 +20,10 @@ import sys
 import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
-from rig import BUILD, QUIET, Box, Worker, check, holds, run, say  # noqa: E402
+from rig import BUILD, QUIET, Box, Skip, Worker, check, holds, run, say  # noqa: E402
 
 SEGMENT = BUILD / "tests/system/segment"
+PLUGIN = BUILD / "libphub-dpdk.so"
 BOX, STRANGER = 0, 5  # nodes; those between are the workers'
 NODES = 6
 SECRET = {"PHUB_SECRET": "of this test", "PHUB_ADMIN_SECRET": "of its admin"}
@@ -126,18 +127,57 @@ def net():
 
 # ---- boxes and jobs ----
 
+class Way:
+    """Who moves datagrams: a box's options, and what a worker of this rank asks for, (transport, environment)."""
+
+    def __init__(self, name, what, box, worker=lambda rank: ("udp", {})):
+        self.name, self.what, self.box, self.worker = name, what, box, worker
+
+    def cases(self, *cases):
+        return [self.case(case) for case in cases]
+
+    def case(self, case):
+        def same():
+            if not PLUGIN.exists():
+                raise Skip("this build has no DPDK")
+            _way.append(self)
+            try:
+                case()
+            finally:
+                _way.pop()
+        same.__name__ = f"{self.name}_{case.__name__}"
+        same.__doc__ = f"{self.what}: {case.__doc__}"
+        return same
+
+
+def dpdk_port(port):
+    """What a worker asks for that is on this one; its program is not where the plugin is."""
+    return "dpdk", {"PHUB_DPDK": port, "LD_LIBRARY_PATH": str(BUILD)}
+
+
+_way = [Way("udp", "sockets", {"transports": "udp"})]
+DPDK = {"transports": "dpdk", "dpdk_ports": "net_af_packet0,iface=e0"}
+DPDK_BOX = Way("dpdk", "a box on DPDK", DPDK)
+DPDK_WORKER = Way("dpdk_worker", "a box and a worker on DPDK", DPDK, lambda rank: dpdk_port("net_af_packet0,iface=e0") if
+                  rank == 1 else ("udp", {}))
+DPDK_MEMIF = Way("dpdk_memif", "a box and a worker with a memif between them, and one over tcp", {
+    "transports": "dpdk,tcp", "dpdk_ports": "net_memif0,role=server,socket=phub@10.84.0.1/24"}, lambda rank: dpdk_port(
+        "net_memif0,role=client,socket=phub@10.84.0.2/24") if rank == 0 else ("tcp", {}))
+
+
 def box_on(listen=f"{address(BOX)}:0", **options):
     """A box, and the network as it was at first."""
     net().faults()
-    options = {"transports": "udp", "cores": 2, "lost_ms": 10000, "warn_ms": 9000, **options}
+    options = {"cores": 2, "lost_ms": 10000, "warn_ms": 9000, **_way[-1].box, **options}
     return Box(listen=listen, prefix=net().inside(BOX), env=SECRET, create="secret", create_secret_env="PHUB_SECRET",
                admin_secret_env="PHUB_ADMIN_SECRET", **options)
 
 
-def job_on(box, name="job", nodes=(1, 2, 3, 4), transports=("udp",), **arguments):
+def job_on(box, name="job", nodes=(1, 2, 3, 4), transports=None, **arguments):
     arguments = {"keys": KEYS, "report_ms": 1, "rounds": "until-told", "wait_ms": 30000, **arguments}
-    return [Worker(box.url(name), rank, len(nodes), prefix=net().inside(node), env=SECRET,
-                   transport=transports[rank % len(transports)], **arguments) for rank, node in enumerate(nodes)]
+    asks = [(transports[rank], {}) if transports else _way[-1].worker(rank) for rank in range(len(nodes))]
+    return [Worker(box.url(name), rank, len(nodes), prefix=net().inside(node), env={**SECRET, **asks[rank][1]},
+                   transport=asks[rank][0], **arguments) for rank, node in enumerate(nodes)]
 
 
 def exchanging(box, **arguments):
@@ -244,6 +284,17 @@ def loss_9000():
     with_mtu(9000)
 
 
+def lossy():
+    """four workers, packets of 1500 bytes, of which one in a hundred gets lost"""
+    for node in range(NODES):
+        net().link(node, "mtu", "1500")
+    box = box_on()
+    net().faults(loss=1)
+    moved, did = four_workers(box, resnet18(16), 4)
+    check(did["loss"] > 0 and moved["resent"] > 0, "nothing was lost")
+    box.stop()
+
+
 def shallow():
     """devices that hold a hundred packets, so that workers and the box who send at once lose them by their own doing"""
     for node in range(NODES):
@@ -290,6 +341,18 @@ def stopped():
             time.sleep(seconds)
             process.kill(signal.SIGCONT)
             goes_on(*workers)
+    ends_well(box, workers)
+
+
+def stopped_once():
+    """a worker, and then the box, that is stopped for a second, beside another over a network: the job goes on"""
+    box = box_on()
+    workers = exchanging(box, nodes=(BOX, 1))
+    for process in (workers[0], box):
+        process.kill(signal.SIGSTOP)
+        time.sleep(1)
+        process.kill(signal.SIGCONT)
+        goes_on(*workers)
     ends_well(box, workers)
 
 
@@ -380,6 +443,11 @@ def sent_by(sock, box, items, times=1):
     return after
 
 
+def few(counted, sent, reason):
+    """A busy machine may lose one now and then."""
+    check(counted >= 0.9 * sent, f"{counted} of {sent} were counted as {reason}")
+
+
 def strangers():
     """datagrams that a stranger makes, or keeps and sends again: each is dropped and counted, no sum and no address changes"""
     dice = random.Random(net().seed)
@@ -394,12 +462,13 @@ def strangers():
     for reason, items in forgeries(found, dice).items():
         rose = sent_by(stranger, box, items, 20)
         say(f"{reason}: {20 * len(items)} were sent, counters rose by {dict(+rose)}")
-        check(rose[reason] == 20 * len(items), f"{rose[reason]} of {20 * len(items)} were counted as {reason}")
+        few(rose[reason], 20 * len(items), reason)
+        check(rose[reason] <= 20 * len(items), f"more were counted as {reason} than were sent")
     for kind in (DATA, ACK, PROBE):
         items = [found[kind][i % len(found[kind])] for i in range(200)]
         rose = sent_by(stranger, box, items)
         say(f"kind {kind} once more: 200 were sent, counters rose by {dict(+rose)}")
-        check(rose["repeat"] >= 200, f"{rose['repeat']} of 200 were counted as repeated")
+        few(rose["repeat"], 200, "repeat")
         goes_on(*workers)
     try:
         raise AssertionError(f"the stranger got an answer: {stranger.recv(65536)[:64]}")
@@ -455,7 +524,7 @@ def flood():
     say(f"rounds/s: {statistics.median(quiet):.0f} without ({min(quiet):.0f} to {max(quiet):.0f}), "
         f"{statistics.median(flooded):.0f} with ({min(flooded):.0f} to {max(flooded):.0f}); {sum(sent)} sent at "
         f"{sum(sent) / 2.5:.0f}/s, {counted} counted")
-    check(statistics.median(flooded) > statistics.median(quiet) / 10, "the job nearly stood still")
+    check(statistics.median(flooded) > statistics.median(quiet) / 5, "the job nearly stood still")
     check(0 < counted <= sum(sent), f"{counted} of {sum(sent)} were counted")
     ends_well(box, workers)
 
@@ -510,8 +579,8 @@ def box_killed():
 def beside():
     """jobs over tcp and udp at the same time, and a job of workers by shared memory, udp and tcp"""
     box = box_on(transports="tcp,shm,udp")
-    jobs = [exchanging(box, name="streams", nodes=(1, 2), transports=("tcp",)),
-            exchanging(box, name="datagrams", nodes=(3, 4), transports=("udp",)),
+    jobs = [exchanging(box, name="streams", nodes=(1, 2), transports=("tcp", "tcp")),
+            exchanging(box, name="datagrams", nodes=(3, 4), transports=("udp", "udp")),
             exchanging(box, name="mixed", nodes=(BOX, 1, 2), transports=("shm", "udp", "tcp"))]
     for workers in jobs:
         goes_on(*workers)
@@ -548,5 +617,6 @@ def why_not():
     return None
 
 
-run([loss_1500, loss_9000, shallow, disorder, stopped, cables, strangers, flood, worker_killed, worker_gone, box_killed, beside, six],
-    why_not())
+run([loss_1500, loss_9000, shallow, disorder, stopped, cables, strangers, flood, worker_killed, worker_gone, box_killed, beside, six,
+     *DPDK_BOX.cases(lossy, disorder, cables, strangers), *DPDK_WORKER.cases(lossy, stopped, worker_killed),
+     *DPDK_MEMIF.cases(stopped_once)], why_not())
