@@ -12,6 +12,7 @@
 
 #include "client/handle.h"
 #include "phub/base/clock.h"
+#include "transport/reliable.h"
 
 enum { CLIENT_REASON_MS = 500 }; /* a lane ended or was refused: the control session has so long to say why */
 
@@ -456,6 +457,16 @@ int client_left(const phub_t *p)
 	return p->session.state == SESSION_OVER ? 0 : -EAGAIN;
 }
 
+static void client_stats_datagrams(const struct reliable_counters *n, struct phub_stats *stats)
+{
+	if (!n)
+		return;
+	stats->datagrams += n->sent;
+	stats->datagrams_resent += n->resent;
+	for (unsigned why = 0; why < RELIABLE_DROPS; why++)
+		stats->datagrams_dropped += n->dropped[why];
+}
+
 void client_stats(const phub_t *p, struct phub_stats *stats)
 {
 	const struct exchange *x = &p->exchange;
@@ -476,5 +487,9 @@ void client_stats(const phub_t *p, struct phub_stats *stats)
 		.signalled = before->signalled + work->signalled,
 		.reconnects = before->reconnects + x->reconnects,
 		.registrations = before->registrations + (x->transport ? x->transport->registrations : 0),
+		.datagrams = before->datagrams,
+		.datagrams_resent = before->datagrams_resent,
+		.datagrams_dropped = before->datagrams_dropped,
 	};
+	client_stats_datagrams(x->group.queue ? x->group.queue->datagrams : NULL, stats);
 }

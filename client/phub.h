@@ -263,6 +263,8 @@ struct phub_stats {
 	 * memory that were registered. */
 	uint64_t posts, doorbells, signalled, registrations;
 	uint64_t reconnects; /* connections to the box that broke and were made anew */
+	/* Over udp and dpdk: datagrams, those that were sent again, and what came and was dropped, repeats as well. */
+	uint64_t datagrams, datagrams_resent, datagrams_dropped;
 };
 PHUB_API int phub_stats(phub_t *p, struct phub_stats *stats);
 

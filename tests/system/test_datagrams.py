@@ -243,13 +243,16 @@ def four_workers(box, keys, rounds):
     before, frames = datagrams(box), net().count()
     began = time.monotonic()
     workers = job_on(box, f"resnet-{time.monotonic_ns()}", keys=keys, rounds=rounds, report_ms=1)
-    digests = {worker.good(60)["digest"] for worker in workers}
+    results = [worker.good(60) for worker in workers]
+    digests = {result["digest"] for result in results}
     check(len(digests) == 1, f"the workers hold different sums: {digests}")
     moved = datagrams(box)
     moved.subtract(before)
     did = {name: value - frames[name] for name, value in net().count().items()}
     say(f"{rate(workers[0]):.1f} rounds/s, {time.monotonic() - began:.1f} s in all; the box sent {moved['sent']}, "
-        f"{moved['resent']} again ({moved['lost']} found lost); segment: {did}")
+        f"{moved['resent']} again ({moved['lost']} found lost); workers " +
+        ", ".join(f"{result['datagrams']} and {result['datagrams_resent']}" for result in results) + f"; segment: {did}")
+    check(not did["loss"] or sum(result["datagrams_resent"] for result in results) > 0, "no worker sent anything again")
     return moved, did
 
 

@@ -98,6 +98,9 @@ class Stats(ctypes.Structure):
             "signalled",
             "registrations",
             "reconnects",
+            "datagrams",
+            "datagrams_resent",
+            "datagrams_dropped",
         )
     ]
 
