@@ -11,10 +11,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include <openssl/core_names.h>
 #include <openssl/crypto.h>
 #include <openssl/evp.h>
-#include <openssl/params.h>
+#include <openssl/modes.h>
 #ifdef PHUB_ISAL
 #include <isa-l/crc.h>
 #endif
@@ -32,8 +31,9 @@ enum {
 
 struct seal {
 	enum seal_kind kind;
-	EVP_CIPHER_CTX *context;  /* SEAL_GMAC: has the key; each datagram sets the IV */
-	OSSL_PARAM tag_wanted[2]; /* where libcrypto leaves the tag: */
+	EVP_CIPHER_CTX *cipher; /* SEAL_GMAC: AES of one block; has the key */
+	GCM128_CONTEXT *gcm;    /* all the rest of it */
+	bool failed;            /* the cipher did not work */
 	uint8_t tag[WIRE_SEAL_BYTES];
 };
 
@@ -119,14 +119,26 @@ uint32_t seal_crc(uint32_t crc, const void *bytes, size_t count)
 
 /* ---- making and checking ---- */
 
+/* libcrypto's block128_f. */
+static void seal_block(const unsigned char in[16], unsigned char out[16], const void *of)
+{
+	struct seal *s = (struct seal *)(uintptr_t)of;
+	int bytes = 0;
+
+	if (EVP_EncryptUpdate(s->cipher, out, &bytes, in, SEAL_BLOCK_BYTES) != 1 || bytes != SEAL_BLOCK_BYTES)
+		s->failed = true;
+}
+
 static int seal_take_key(struct seal *s, const uint8_t key[PROOF_KEY])
 {
-	s->context = EVP_CIPHER_CTX_new();
-	s->tag_wanted[0] = OSSL_PARAM_construct_octet_string(OSSL_CIPHER_PARAM_AEAD_TAG, s->tag, sizeof(s->tag));
-	s->tag_wanted[1] = OSSL_PARAM_construct_end();
-	if (!s->context)
+	s->cipher = EVP_CIPHER_CTX_new();
+	if (!s->cipher)
 		return -ENOMEM;
-	return EVP_EncryptInit_ex(s->context, EVP_aes_128_gcm(), NULL, key, NULL) == 1 ? 0 : -EIO;
+	if (EVP_EncryptInit_ex(s->cipher, EVP_aes_128_ecb(), NULL, key, NULL) != 1 ||
+		EVP_CIPHER_CTX_set_padding(s->cipher, 0) != 1)
+		return -EIO;
+	s->gcm = CRYPTO_gcm128_new(s, seal_block);
+	return !s->gcm ? -ENOMEM : s->failed ? -EIO : 0;
 }
 
 enum seal_kind seal_kind(const struct seal *s)
@@ -163,28 +175,29 @@ void seal_destroy(struct seal *s)
 {
 	if (!s)
 		return;
-	EVP_CIPHER_CTX_free(s->context); /* which wipes it */
+	CRYPTO_gcm128_release(s->gcm); /* both are wiped */
+	EVP_CIPHER_CTX_free(s->cipher);
 	OPENSSL_cleanse(s, sizeof(*s));
 	free(s);
 }
 
 /*
- * To s->tag. Of the ways to ask libcrypto 3.0 for a GMAC this is the cheapest: 3407 instructions for a datagram of 1344
- * bytes, 1235 of them GHASH, where the pieces as they lie and the tag by EVP_CIPHER_CTX_ctrl() take 3684, and an
- * EVP_MAC 4853 (callgrind).
+ * To s->tag. GCM of libcrypto's modes.h over a cipher of one block: EVP_aes_128_gcm() looks up its parameters by name
+ * for each datagram. Measured in one run on a Sapphire Rapids, at 88, 1448 and 8936 bytes: 104, 265 and 1046 ns, where
+ * EVP takes 327, 500 and 1428.
  */
 static bool seal_gmac(struct seal *s, uint64_t number, const uint8_t *gathered, size_t gathered_bytes, const void *rest,
 	size_t rest_bytes)
 {
 	uint8_t iv[SEAL_IV_BYTES] = {0};
-	int bytes;
 
 	le_put64(iv + SEAL_IV_BYTES - sizeof(number), number);
-	return EVP_EncryptInit_ex(s->context, NULL, NULL, NULL, iv) == 1 &&
-	       EVP_EncryptUpdate(s->context, NULL, &bytes, gathered, (int)gathered_bytes) == 1 &&
-	       (rest_bytes == 0 || EVP_EncryptUpdate(s->context, NULL, &bytes, rest, (int)rest_bytes) == 1) &&
-	       EVP_EncryptFinal_ex(s->context, s->tag, &bytes) == 1 &&
-	       EVP_CIPHER_CTX_get_params(s->context, s->tag_wanted) == 1;
+	CRYPTO_gcm128_setiv(s->gcm, iv, sizeof(iv));
+	if (CRYPTO_gcm128_aad(s->gcm, gathered, gathered_bytes) != 0 ||
+		(rest_bytes > 0 && CRYPTO_gcm128_aad(s->gcm, rest, rest_bytes) != 0))
+		return false;
+	CRYPTO_gcm128_tag(s->gcm, s->tag, sizeof(s->tag));
+	return !s->failed;
 }
 
 static uint32_t seal_crc_pieces(const uint8_t *head, size_t head_bytes, const uint8_t *rest, size_t rest_bytes)
