@@ -23,8 +23,8 @@
  *
  * How much is out: no more than the peer grants, which shares the room it has among those who use it (credits against
  * incast: a box's workers all send at once), and no more than the loss on the way allows: after a round trip with loss
- * an eighth less, else an eighth of what came more (Kelly, Scalable TCP, 2003), so that loss of one datagram in a
- * hundred, which is damage and no congestion, costs little.
+ * an eighth less, then fast back to where it was and slowly beyond, so that loss of one datagram in a hundred, which is
+ * damage and no congestion, costs little, and a small buffer on the way is not filled over and over.
  */
 #ifndef PHUB_TRANSPORT_RELIABLE_H
 #define PHUB_TRANSPORT_RELIABLE_H

@@ -23,6 +23,8 @@ enum {
 	RELIABLE_TICK_NS = 200000,    /* how exactly those times are kept */
 	RELIABLE_ACTIVE_NS = 5000000, /* who sent nothing for this long has no share of the room */
 	RELIABLE_CWND_FIRST = 128 << 10,
+	RELIABLE_GROW_BACK = 8, /* bytes that came for one more that may be out, below where loss began */
+	RELIABLE_GROW_ON = 64,  /* and beyond */
 	RELIABLE_CWND_MIN_DATAGRAMS = 4,
 	RELIABLE_BUFFERS_BYTES =
 		2 << 20, /* a connection's to put messages together in, where the owner wants them whole */
@@ -110,11 +112,11 @@ struct reliable_conn {
 	uint64_t number_next, number_tail; /* of DATA: the next one, and the oldest that is out */
 	uint64_t number_other;             /* of all else */
 	uint64_t acked_largest;
-	uint64_t lost_last; /* number of the newest that counted as lost; 0: none */
-	uint32_t reorder;   /* numbers that may overtake one before it does */
-	uint64_t in_flight; /* bytes that are out */
-	uint64_t cwnd, grant;
-	uint64_t recovery; /* loss of what was sent before this number was answered already */
+	uint64_t lost_last;              /* number of the newest that counted as lost; 0: none */
+	uint32_t reorder;                /* numbers that may overtake one before it does */
+	uint64_t in_flight;              /* bytes that are out */
+	uint64_t cwnd, cwnd_lost, grant; /* cwnd_lost: where loss began last */
+	uint64_t recovery;               /* loss of what was sent before this number was answered already */
 	bool slow_start;
 	uint64_t srtt_ns, rttvar_ns;
 	uint64_t loss_ns;    /* when the oldest that is out is lost by time; 0: nothing newer came */

@@ -138,11 +138,16 @@ void reliable_let(struct reliable *r, struct reliable_message *m)
 
 /* ---- what came, as the peer says ---- */
 
+/* Fast back to where loss began, slowly beyond (as CUBIC does, RFC 9438): a full buffer on the way then loses little.
+ */
 static void reliable_grow(struct reliable_conn *c, uint64_t bytes, uint64_t out)
 {
 	if (out * 2 < c->cwnd)
 		return; /* it was not what held us back */
-	c->cwnd += c->slow_start ? bytes : bytes / 8;
+	if (c->slow_start)
+		c->cwnd += bytes;
+	else
+		c->cwnd += bytes / (c->cwnd < c->cwnd_lost - c->cwnd_lost / 16 ? RELIABLE_GROW_BACK : RELIABLE_GROW_ON);
 	if (c->cwnd > 2 * c->grant + RELIABLE_CWND_FIRST)
 		c->cwnd = 2 * c->grant + RELIABLE_CWND_FIRST;
 }
@@ -248,7 +253,8 @@ static void reliable_number_lost(struct reliable_conn *c, uint64_t number, const
 	if (number >= c->recovery) {
 		uint64_t least = (uint64_t)RELIABLE_CWND_MIN_DATAGRAMS * s->bytes;
 
-		c->cwnd -= c->cwnd / 8;
+		c->cwnd_lost = c->cwnd;
+		c->cwnd -= c->slow_start ? c->cwnd / 2 : c->cwnd / 8;
 		c->cwnd = c->cwnd < least ? least : c->cwnd;
 		c->slow_start = false;
 		c->recovery = c->number_next;
