@@ -136,6 +136,7 @@ int reliable_conn_create(
 	c->number_next = c->number_tail = 1;
 	c->number_other = WIRE_NUMBER_OTHER + 1;
 	c->reorder = RELIABLE_REORDER;
+	c->slack_ns = RELIABLE_SLACK_NS;
 	c->cwnd = RELIABLE_CWND_FIRST;
 	c->slow_start = true;
 	list_init(&c->ready);

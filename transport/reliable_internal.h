@@ -16,12 +16,13 @@ enum {
 	RELIABLE_REORDER = 16,   /* numbers that may overtake one before it counts as lost; more, when that was wrong */
 	RELIABLE_BURST = 44,     /* datagrams of a connection in a row: what the kernel takes as one of 64 KiB */
 	RELIABLE_ACK_EVERY = 16, /* DATA, or a quarter of the grant, */
-	RELIABLE_ACK_NS = 100000,     /* or so long after the first: then they are acknowledged */
-	RELIABLE_FIRST_NS = 20000000, /* to wait for an answer as long as the round trip is not known */
-	RELIABLE_SLACK_NS = 1000000,  /* at least, over the round trip */
-	RELIABLE_WAIT_NS = 200000000, /* at most */
-	RELIABLE_TICK_NS = 200000,    /* how exactly those times are kept */
-	RELIABLE_ACTIVE_NS = 5000000, /* who sent nothing for this long has no share of the room */
+	RELIABLE_ACK_NS = 100000,        /* or so long after the first: then they are acknowledged */
+	RELIABLE_FIRST_NS = 20000000,    /* to wait for an answer as long as the round trip is not known */
+	RELIABLE_SLACK_NS = 1000000,     /* at least, over the round trip; doubles when that was too little, */
+	RELIABLE_SLACK_MAX_NS = 4000000, /* up to this: a peer whose CPU is busy answers late */
+	RELIABLE_WAIT_NS = 200000000,    /* at most */
+	RELIABLE_TICK_NS = 200000,       /* how exactly those times are kept */
+	RELIABLE_ACTIVE_NS = 5000000,    /* who sent nothing for this long has no share of the room */
 	RELIABLE_CWND_FIRST = 128 << 10,
 	RELIABLE_GROW_BACK = 8, /* bytes that came for one more that may be out, below where loss began */
 	RELIABLE_GROW_ON = 64,  /* and beyond */
@@ -122,7 +123,9 @@ struct reliable_conn {
 	uint64_t loss_ns;    /* when the oldest that is out is lost by time; 0: nothing newer came */
 	uint64_t silence_ns; /* when it is sent again if nothing is heard; 0: nothing is out */
 	uint32_t silences;   /* in a row */
-	uint32_t *done;      /* [slots] ring of messages that are done and not reported: places in `out` */
+	uint64_t slack_ns;   /* over the round trip before it is silence */
+	uint64_t doubted; /* DATA below this number were out when it was: one that came after all was late, not lost */
+	uint32_t *done;   /* [slots] ring of messages that are done and not reported: places in `out` */
 	uint32_t done_head, done_count;
 	bool blocked, writable; /* send() said -EAGAIN; EVENT_WRITABLE is to be reported */
 	struct reliable_probe_item probes[RELIABLE_PROBES_MAX];

@@ -209,6 +209,15 @@ static void reliable_learn_order(struct reliable_conn *c, const struct wire_ack 
 	}
 }
 
+/* What was taken for silence was a slow answer. */
+static void reliable_was_late(struct reliable_conn *c)
+{
+	c->doubted = 0;
+	c->slack_ns *= 2;
+	if (c->slack_ns > RELIABLE_SLACK_MAX_NS)
+		c->slack_ns = RELIABLE_SLACK_MAX_NS;
+}
+
 void reliable_acked(struct reliable_conn *c, const struct wire_ack *ack, uint64_t now_ns)
 {
 	const struct reliable_sent *last = &c->sent[ack->largest % RELIABLE_FLIGHT_MAX];
@@ -226,9 +235,13 @@ void reliable_acked(struct reliable_conn *c, const struct wire_ack *ack, uint64_
 	}
 	if (c->lost_last)
 		reliable_learn_order(c, ack);
-	for (uint64_t n = from; n <= ack->largest; n++)
-		if (reliable_is_acked(ack, n))
-			news += reliable_number_acked(c, n);
+	for (uint64_t n = from; n <= ack->largest; n++) {
+		uint32_t bytes = reliable_is_acked(ack, n) ? reliable_number_acked(c, n) : 0;
+
+		news += bytes;
+		if (bytes > 0 && n < c->doubted)
+			reliable_was_late(c);
+	}
 	if (ack->largest > c->acked_largest)
 		c->acked_largest = ack->largest;
 	if (news > 0) {
@@ -300,7 +313,7 @@ void reliable_watch(struct reliable_conn *c, uint64_t now_ns)
 	uint32_t doublings = c->silences < 10 ? c->silences : 10;
 
 	if (c->srtt_ns)
-		wait_ns = c->srtt_ns + (slack_ns > RELIABLE_SLACK_NS ? slack_ns : RELIABLE_SLACK_NS) + RELIABLE_ACK_NS;
+		wait_ns = c->srtt_ns + (slack_ns > c->slack_ns ? slack_ns : c->slack_ns) + RELIABLE_ACK_NS;
 	wait_ns <<= doublings;
 	c->silence_ns = now_ns + (wait_ns < RELIABLE_WAIT_NS ? wait_ns : RELIABLE_WAIT_NS);
 	if (c->silence_ns < c->r->due_ns)
@@ -334,6 +347,7 @@ void reliable_silent(struct reliable_conn *c, uint64_t now_ns)
 		c->cwnd = (uint64_t)RELIABLE_CWND_MIN_DATAGRAMS * c->datagram_max;
 		c->slow_start = true;
 	}
+	c->doubted = c->number_next;
 	reliable_make_place(c, again);
 	c->doubt = again;
 	for (uint32_t seq = c->seq_base; seq != c->seq_next && again > 0; seq++) {
