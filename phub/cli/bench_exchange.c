@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "aggregation/convert.h"
+#include "phub/base/cpu.h"
 #include "phub/cli/args.h"
 #include "phub/cli/box_process.h"
 #include "phub/cli/cli.h"
@@ -41,7 +42,8 @@ struct exchange_options {
 	const char *optimizer_name;
 	enum optimizer_kind optimizer;
 	uint64_t workers, jobs, rounds, cores, keys, bytes, chunk, timeout_s;
-	const char *model, *phubd, *config, *listen, *worker_netns;
+	const char *model, *phubd, *config, *listen, *worker_netns, *worker_cpus;
+	struct cpu_list cpus; /* of worker_cpus */
 	struct args_texts set;
 	bool json, reproducible;
 };
@@ -74,6 +76,7 @@ static int exchange_plan_init(struct trial_plan *p, const struct exchange_option
 	*p = (struct trial_plan){
 		.transport = exchange_transports[o->transport],
 		.worker_netns = o->worker_netns,
+		.worker_cpus = o->worker_cpus ? &o->cpus : NULL,
 		.mode = (enum trial_mode)o->mode,
 		.check = (enum trial_check)o->check,
 		.plant = (enum trial_plant)o->plant,
@@ -236,6 +239,7 @@ static int exchange_check_options(const struct args_usage *usage, struct exchang
 	uint8_t dtype = (uint8_t)(o->dtype < 0 ? DTYPE_F32 : o->dtype);
 	const char *transport;
 	char text[256];
+	struct err e;
 
 	if (o->optimizer_name && optimizer_kind_parse(o->optimizer_name, &o->optimizer, text, sizeof(text)) < 0)
 		return args_wrong(usage, "--optimizer: %s", text);
@@ -256,8 +260,10 @@ static int exchange_check_options(const struct args_usage *usage, struct exchang
 		return args_wrong(usage, "--jobs needs processes; take --transport shm or tcp");
 	if (args_check_settings(usage, &o->set) != ARGS_GO_ON)
 		return CLI_USAGE;
-	if (o->transport == EXCHANGE_LOOP && (o->listen || o->worker_netns))
-		return args_wrong(usage, "--listen and --worker-netns need processes; loop has none");
+	if (o->transport == EXCHANGE_LOOP && (o->listen || o->worker_netns || o->worker_cpus))
+		return args_wrong(usage, "--listen, --worker-netns and --worker-cpus need processes; loop has none");
+	if (o->worker_cpus && cpu_list_parse(o->worker_cpus, &o->cpus, &e) < 0)
+		return args_wrong(usage, "--worker-cpus: %s", e.text);
 	if (o->worker_netns && !o->listen)
 		return args_wrong(usage, "--worker-netns needs --listen with an address that workers reach from there");
 	if (o->worker_netns && (strchr(o->worker_netns, '/') || strlen(o->worker_netns) > EXCHANGE_NETNS_MAX))
@@ -287,7 +293,8 @@ static const char exchange_about[] =
 	"time, and a wrong result fails the run. GB are 1e9 bytes.\n"
 	"\n"
 	"The box starts in the network namespace of this command, on the address --listen. With --worker-netns each\n"
-	"worker enters one of its own (`ip netns add`), so that bytes take the links between them.\n"
+	"worker enters one of its own (`ip netns add`), so that bytes take the links between them. With --worker-cpus\n"
+	"workers keep to those CPUs, with all their threads; --set cores=[LIST] is the same for the box's cores.\n"
 	"Over dpdk one worker has a memif to the box; more need --set dpdk_ports=... and PHUB_DPDK, where {} is the\n"
 	"rank, as in net_af_packet0,iface=w{}@10.0.0.1{}/24.\n"
 	"\n"
@@ -344,6 +351,8 @@ int bench_exchange_run(int argc, char **argv)
 			&o.listen, 0, 0, NULL},
 		{"worker-netns", "NAME", "network namespace that each worker enters, {} is its rank; as root",
 			ARGS_TEXT, &o.worker_netns, 0, 0, NULL},
+		{"worker-cpus", "LIST", "CPUs that workers are pinned to, in turn, like 1 or 1-3,5", ARGS_TEXT,
+			&o.worker_cpus, 0, 0, NULL},
 		{"set", "KEY=VALUE", "one option of the box; may be repeated", ARGS_TEXTS, &o.set, 0, 0, NULL},
 		{"timeout", "SECONDS", "that any step may take (60)", ARGS_NUMBER, &o.timeout_s, 1, 86400, NULL},
 		{"json", NULL, "one JSON object", ARGS_FLAG, &o.json, 0, 0, NULL},

@@ -33,6 +33,7 @@ struct trial_plan {
 	const char *transport;
 	const char *secret;       /* of the box that is asked for, or NULL */
 	const char *worker_netns; /* network namespace of a worker, {} for its rank; NULL: ours */
+	const struct cpu_list *worker_cpus; /* that workers are pinned to, in turn; NULL: to none */
 	enum trial_mode mode;
 	enum trial_check check;
 	enum trial_plant plant;

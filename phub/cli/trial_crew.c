@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "phub/base/clock.h"
+#include "phub/base/cpu.h"
 #include "phub/cli/cli.h"
 #include "phub/cli/output.h"
 
@@ -34,10 +35,32 @@ static int crew_check_netns(const struct trial_plan *p, struct err *e)
 	return 0;
 }
 
+static int crew_check_cpus(const struct trial_plan *p, struct err *e)
+{
+	struct cpu_list allowed;
+	int rc = p->worker_cpus ? cpu_list_allowed(&allowed) : 0;
+
+	if (rc < 0)
+		return err_set(e, rc, "which CPUs may be used is not known: %s", strerror(-rc));
+	for (unsigned i = 0; p->worker_cpus && i < p->worker_cpus->count; i++) {
+		bool found = false;
+
+		for (unsigned k = 0; k < allowed.count; k++)
+			found |= allowed.cpu[k] == p->worker_cpus->cpu[i];
+		if (!found)
+			return err_set(e, -EINVAL,
+				"--worker-cpus: CPU %d is not there, or this process may not use it; see taskset -p %d",
+				p->worker_cpus->cpu[i], (int)getpid());
+	}
+	return 0;
+}
+
 int trial_crew_init(struct trial_crew *crew, const struct trial_plan *plan, struct err *e)
 {
 	int rc = crew_check_netns(plan, e);
 
+	if (rc == 0)
+		rc = crew_check_cpus(plan, e);
 	*crew = (struct trial_crew){.plan = plan, .count = plan->workers * plan->jobs};
 	for (unsigned job = 0; rc == 0 && job < plan->jobs; job++)
 		rc = trial_shared_create(plan, job, crew->shared[0], &crew->shared[job], e);
@@ -79,6 +102,9 @@ static void crew_be_worker(const struct trial_crew *crew, unsigned worker, pid_t
 	signal(SIGTERM, SIG_DFL);
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	if (getppid() != parent)
+		_exit(CLI_FAILED);
+	/* Its threads, which it starts later, are where it is. */
+	if (p->worker_cpus && cpu_pin_self(p->worker_cpus->cpu[worker % p->worker_cpus->count]) < 0)
 		_exit(CLI_FAILED);
 	snprintf(name, sizeof(name), p->jobs > 1 ? "%s-%u" : "%s", crew->name, job);
 	_exit(crew->work(crew, job, worker % p->workers, name) ? CLI_FAILED : CLI_DONE);

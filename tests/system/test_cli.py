@@ -68,10 +68,10 @@ def children_of(parent):
     return found
 
 
-def started(transport, workers):
+def started(transport, workers, *more):
     """An exchange that does not end by itself, and its children when all of them run."""
     command = rig.Process("phub", [PHUB, "bench", "exchange", "--transport", transport, "--workers", workers, "--bytes",
-                                   "1MB", "--rounds", "10000000"])
+                                   "1MB", "--rounds", "10000000", *more])
     until = time.monotonic() + rig.DEADLINE_S
     children = {}
     while len(children) < workers + 1 and time.monotonic() < until and command.running():
@@ -137,6 +137,8 @@ def wrong_usage():
             (["bench", "exchange", "--transport", "shm", "--model", "alexnut"], "alexnet"),
             (["bench", "exchange", "--transport", "shm", "--bytes", "4", "--set", "cores"], "KEY=VALUE"),
             (["bench", "exchange", "--transport", "loop", "--bytes", "4", "--listen", "::1"], "loop has none"),
+            (["bench", "exchange", "--transport", "loop", "--bytes", "4", "--worker-cpus", "0"], "loop has none"),
+            (["bench", "exchange", "--transport", "tcp", "--bytes", "4", "--worker-cpus", "0,x"], "--worker-cpus: .*x"),
             (["bench", "exchange", "--transport", "tcp", "--bytes", "4", "--worker-netns", "w{}"], "needs --listen"),
             (["bench", "exchange", "--transport", "tcp", "--bytes", "4", "--listen", "::1", "--worker-netns", "../w"], "ip netns"),
             (["topo", "--chunk", "5000"], "powers of two"),
@@ -161,6 +163,7 @@ def failures_say_what_to_do():
     for words, answer in [
             (["bench", "exchange", "--transport", "dpdk", "--bytes", "4"], "dpdk: more than one worker.*PHUB_DPDK"),
             (["bench", "exchange", "--transport", "shm", "--bytes", "4", "--phubd", "/nowhere/phubd"], "--phubd PATH"),
+            (["bench", "exchange", "--transport", "shm", "--bytes", "4", "--worker-cpus", "4095"], "CPU 4095 is not there.*taskset"),
             (["bench", "exchange", "--transport", "shm", "--model", "/nowhere.csv"], "No such file.*give a CSV"),
             (["bench", "aggregation", "--bytes", "4", "--cores", "256"], "need as many CPUs.*give --cores"),
             (["jobs", "127.0.0.1:1"], "start one with phubd"),
@@ -351,6 +354,21 @@ done"""
     finally:
         for name in ("box", "0", "1"):
             subprocess.run(["ip", "netns", "delete", f"{names}-{name}"], capture_output=True, check=False)
+
+
+def exchange_pinned():
+    """Workers keep to the CPUs that they are given, in turn, with all their threads; the box does not."""
+    cpus = sorted(os.sched_getaffinity(0))[:2]
+    command, children = started("tcp", 3, "--worker-cpus", ",".join(map(str, cpus)))
+    try:
+        workers = [pid for pid, name in sorted(children.items()) if name == "phub"]
+        found = [{frozenset(os.sched_getaffinity(int(thread))) for thread in os.listdir(f"/proc/{pid}/task")} for pid in workers]
+        wanted = [{frozenset([cpus[i % len(cpus)]])} for i in range(3)]
+        check(found == wanted, f"{found}, not {wanted}")
+    finally:
+        command.kill(signal.SIGTERM)
+        command.wait()
+    gone(children)
 
 
 def exchange_interrupted():
@@ -584,7 +602,7 @@ def manuals_and_completion():
 
 CASES = [help_everywhere, wrong_usage, failures_say_what_to_do, not_a_box, box_that_does_not_start, exchange_contract,
          exchange_table, exchange_stores, exchange_optimizers, exchange_planted, exchange_jobs, exchange_resnet,
-         exchange_csv, exchange_in_namespaces, exchange_interrupted, exchange_worker_dies, exchange_box_dies,
+         exchange_csv, exchange_in_namespaces, exchange_pinned, exchange_interrupted, exchange_worker_dies, exchange_box_dies,
          exchange_parent_dies, kernels_contract, seals_contract, aggregation_contract, jobs_of_a_box, doctor, good_callers, stalled,
          wrong_admin_secret, topo_and_models, manuals_and_completion]
 
