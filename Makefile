@@ -284,6 +284,12 @@ $(TEST_PROGRAMS): $(BUILD)/%: $(BUILD)/obj/%.o $(TEST_ARCHIVES)
 	$(call say,LINK,$@)
 	$(Q)$(link) -Wl,-rpath,'$$ORIGIN/../..' -lcmocka $(LIBS) -lm
 
+# What a datagram costs, for tests/bench/dpdk.py.
+$(BUILD)/tests/bench/dpdk_cycles: $(BUILD)/obj/tests/bench/dpdk_cycles.o $(call archives,transport base)
+	@mkdir -p $(@D)
+	$(call say,LINK,$@)
+	$(Q)$(link) -Wl,-rpath,'$$ORIGIN/../..' $(LIBS) -lm
+
 # What test_exchange loads in place of CUDA's driver.
 $(CUDA_STAND_IN): $(call objects,tests/suite/cuda_stand_in.c)
 	@mkdir -p $(@D)
@@ -421,6 +427,11 @@ bench-plan: ## phub plan beside measurement, into BUILD/plan.md: minutes, on an 
 bench-verbs: deps-vm ## the exchange over RDMA beside perftest, into BUILD/verbs.md: minutes; without a device in a virtual machine
 	@$(MAKE) --no-print-directory all
 	@BUILD='$(BUILD)' RUNS='$(RUNS)' tests/bench/verbs.py
+
+.PHONY: bench-dpdk
+bench-dpdk: deps-bench ## the exchange over DPDK beside testpmd and the kernel, into BUILD/dpdk.md: minutes (root; RUNS=5, QUICK=1)
+	@$(MAKE) --no-print-directory all $(BUILD)/tests/bench/dpdk_cycles
+	@BUILD='$(BUILD)' RUNS='$(RUNS)' tests/bench/dpdk.py
 
 .PHONY: bench-readme
 bench-readme: bench ## the same, and its tables into README.md

@@ -18,7 +18,7 @@ vm="make gcc patch flex bison bc xz-utils cpio kmod busybox-static iproute2 qemu
 lint="python3 clang-format-14 cppcheck shellcheck libcmocka-dev"
 fuzz="clang libclang-rt-14-dev"
 demo="python3 python3-numpy python3-torch python3-matplotlib dataset-fashion-mnist"
-bench="openmpi-bin libopenmpi-dev python3 python3-torch python3-matplotlib iproute2"
+bench="openmpi-bin libopenmpi-dev python3 python3-torch python3-matplotlib iproute2 dpdk-dev"
 
 packages=
 list=

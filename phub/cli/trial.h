@@ -31,8 +31,8 @@ enum trial_plant { TRIAL_PLANT_NONE, TRIAL_PLANT_STALE, TRIAL_PLANT_SWAPPED, TRI
 /* Constant after the fork. */
 struct trial_plan {
 	const char *transport;
-	const char *secret;       /* of the box that is asked for, or NULL */
-	const char *worker_netns; /* network namespace of a worker, {} for its rank; NULL: ours */
+	const char *secret;                 /* of the box that is asked for, or NULL */
+	const char *worker_netns;           /* network namespace of a worker, {} for its rank; NULL: ours */
 	const struct cpu_list *worker_cpus; /* that workers are pinned to, in turn; NULL: to none */
 	enum trial_mode mode;
 	enum trial_check check;
