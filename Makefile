@@ -83,6 +83,12 @@ ISAL_LIBS := $(if $(HAVE_ISAL),$(shell $(PKG_CONFIG) --libs libisal))
 LIB_CFLAGS += $(if $(HAVE_ISAL),-DPHUB_ISAL $(shell $(PKG_CONFIG) --cflags libisal))
 LIBS += $(ISAL_LIBS)
 CLIENT_LIBS += $(ISAL_LIBS)
+# intel-ipsec-mb: without it GMACs are libcrypto's, which is slower. It has no pkg-config file.
+HAVE_IPSEC_MB := $(shell echo '\#include <intel-ipsec-mb.h>' | $(CC) -E - >/dev/null 2>&1 && echo yes)
+IPSEC_MB_LIBS := $(if $(HAVE_IPSEC_MB),-lIPSec_MB)
+LIB_CFLAGS += $(if $(HAVE_IPSEC_MB),-DPHUB_IPSEC_MB)
+LIBS += $(IPSEC_MB_LIBS)
+CLIENT_LIBS += $(IPSEC_MB_LIBS)
 MACHINE := $(firstword $(subst -, ,$(shell $(CC) -dumpmachine 2>/dev/null)))
 
 # --- flags -----------------------------------------------------------------------------------------------------------
@@ -205,7 +211,7 @@ Description: Client of a PHub box: exchange gradients through a parameter server
 Version: $(VERSION)
 Requires.private: libcrypto libprotobuf-c$(if $(HAVE_VERBS), libibverbs)$(if $(HAVE_ISAL), libisal)
 Libs: -L$${libdir} -lphub
-Libs.private: -pthread -lm -ldl
+Libs.private: -pthread -lm -ldl$(if $(HAVE_IPSEC_MB), $(IPSEC_MB_LIBS))
 Cflags: -I$${includedir}
 endef
 export PC

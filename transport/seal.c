@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Seals of datagrams, taken over their first 24 bytes and then all behind the seal. For GMAC the head is gathered, with
- * as many bytes of the rest as make whole blocks of 16: libcrypto takes what is less than a block byte by byte.
+ * as many bytes of the rest as make whole blocks of 16: libcrypto takes what is less than a block byte by byte. Where
+ * the build has intel-ipsec-mb, and the CPU what it needs, that computes GMACs; what comes out is the same.
  */
 #include "transport/seal.h"
 
@@ -17,6 +18,9 @@
 #ifdef PHUB_ISAL
 #include <isa-l/crc.h>
 #endif
+#ifdef PHUB_IPSEC_MB
+#include <intel-ipsec-mb.h>
+#endif
 
 #include "transport/le.h"
 
@@ -27,6 +31,7 @@ enum {
 	SEAL_BEHIND = WIRE_SEAL_AT + WIRE_SEAL_BYTES, /* where it goes on */
 	SEAL_GATHERED_MAX = WIRE_DATA_BYTES - WIRE_SEAL_BYTES + SEAL_BLOCK_BYTES,
 	SEAL_CRC_TABLES = 8, /* one for each byte of a step */
+	SEAL_ALIGN = 64,
 };
 
 struct seal {
@@ -35,6 +40,10 @@ struct seal {
 	GCM128_CONTEXT *gcm;    /* all the rest of it */
 	bool failed;            /* the cipher did not work */
 	uint8_t tag[WIRE_SEAL_BYTES];
+#ifdef PHUB_IPSEC_MB
+	struct gcm_key_data *fast; /* the key for intel-ipsec-mb; NULL: libcrypto has it */
+	struct gcm_context_data fast_context;
+#endif
 };
 
 const char *seal_name(enum seal_kind kind)
@@ -117,7 +126,85 @@ uint32_t seal_crc(uint32_t crc, const void *bytes, size_t count)
 #endif
 }
 
-/* ---- making and checking ---- */
+/* ---- GMAC ---- */
+
+#ifdef PHUB_IPSEC_MB
+static IMB_MGR *seal_ipsec; /* a table of functions, not written once it is there; NULL: this CPU lacks something */
+
+static void seal_ipsec_find(void)
+{
+	const uint64_t needed = IMB_FEATURE_AESNI | IMB_FEATURE_PCLMULQDQ;
+	IMB_MGR *m = alloc_mb_mgr(0);
+
+	if (!m)
+		return;
+	init_mb_mgr_auto(m, NULL);
+	if ((m->features & needed) == needed && imb_get_errno(m) == 0)
+		seal_ipsec = m;
+	else
+		free_mb_mgr(m);
+}
+
+/* 1: done; 0: libcrypto is to do it. */
+static int seal_take_key_fast(struct seal *s, const uint8_t key[PROOF_KEY])
+{
+	static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+	pthread_once(&once, seal_ipsec_find);
+	if (!seal_ipsec)
+		return 0;
+	s->fast = aligned_alloc(SEAL_ALIGN, (sizeof(*s->fast) + SEAL_ALIGN - 1) / SEAL_ALIGN * SEAL_ALIGN);
+	if (!s->fast)
+		return -ENOMEM;
+	IMB_AES128_GCM_PRE(seal_ipsec, key, s->fast);
+	return 1;
+}
+
+static void seal_drop_key_fast(struct seal *s)
+{
+	if (s->fast)
+		OPENSSL_cleanse(s->fast, sizeof(*s->fast));
+	free(s->fast);
+}
+
+/* To s->tag; false: it has no key. */
+static bool seal_gmac_fast(struct seal *s, const uint8_t iv[SEAL_IV_BYTES], const uint8_t *gathered,
+	size_t gathered_bytes, const void *rest, size_t rest_bytes)
+{
+	if (!s->fast)
+		return false;
+	IMB_AES128_GMAC_INIT(seal_ipsec, s->fast, &s->fast_context, iv, SEAL_IV_BYTES);
+	IMB_AES128_GMAC_UPDATE(seal_ipsec, s->fast, &s->fast_context, gathered, gathered_bytes);
+	if (rest_bytes > 0)
+		IMB_AES128_GMAC_UPDATE(seal_ipsec, s->fast, &s->fast_context, rest, rest_bytes);
+	IMB_AES128_GMAC_FINALIZE(seal_ipsec, s->fast, &s->fast_context, s->tag, sizeof(s->tag));
+	return true;
+}
+#else
+static int seal_take_key_fast(struct seal *s, const uint8_t key[PROOF_KEY])
+{
+	(void)s;
+	(void)key;
+	return 0;
+}
+
+static void seal_drop_key_fast(struct seal *s)
+{
+	(void)s;
+}
+
+static bool seal_gmac_fast(struct seal *s, const uint8_t iv[SEAL_IV_BYTES], const uint8_t *gathered,
+	size_t gathered_bytes, const void *rest, size_t rest_bytes)
+{
+	(void)s;
+	(void)iv;
+	(void)gathered;
+	(void)gathered_bytes;
+	(void)rest;
+	(void)rest_bytes;
+	return false;
+}
+#endif
 
 /* libcrypto's block128_f. */
 static void seal_block(const unsigned char in[16], unsigned char out[16], const void *of)
@@ -131,6 +218,10 @@ static void seal_block(const unsigned char in[16], unsigned char out[16], const 
 
 static int seal_take_key(struct seal *s, const uint8_t key[PROOF_KEY])
 {
+	int rc = seal_take_key_fast(s, key);
+
+	if (rc != 0)
+		return rc < 0 ? rc : 0;
 	s->cipher = EVP_CIPHER_CTX_new();
 	if (!s->cipher)
 		return -ENOMEM;
@@ -145,6 +236,8 @@ enum seal_kind seal_kind(const struct seal *s)
 {
 	return s->kind;
 }
+
+/* ---- making and checking ---- */
 
 int seal_create(enum seal_kind kind, const uint8_t key[PROOF_KEY], const uint8_t nonce[PROOF_NONCE], uint32_t core,
 	bool from_box, struct seal **out, struct err *e)
@@ -175,6 +268,7 @@ void seal_destroy(struct seal *s)
 {
 	if (!s)
 		return;
+	seal_drop_key_fast(s);
 	CRYPTO_gcm128_release(s->gcm); /* both are wiped */
 	EVP_CIPHER_CTX_free(s->cipher);
 	OPENSSL_cleanse(s, sizeof(*s));
@@ -192,6 +286,8 @@ static bool seal_gmac(struct seal *s, uint64_t number, const uint8_t *gathered, 
 	uint8_t iv[SEAL_IV_BYTES] = {0};
 
 	le_put64(iv + SEAL_IV_BYTES - sizeof(number), number);
+	if (seal_gmac_fast(s, iv, gathered, gathered_bytes, rest, rest_bytes))
+		return true;
 	CRYPTO_gcm128_setiv(s->gcm, iv, sizeof(iv));
 	if (CRYPTO_gcm128_aad(s->gcm, gathered, gathered_bytes) != 0 ||
 		(rest_bytes > 0 && CRYPTO_gcm128_aad(s->gcm, rest, rest_bytes) != 0))
