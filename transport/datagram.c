@@ -16,9 +16,12 @@
 enum {
 	TRIAL_PAUSE_MS = 1, /* until the worker asks again; then twice that, ... */
 	TRIAL_PAUSE_MAX_MS = 100,
-	TRIAL_LISTEN_MS = 20, /* for larger ones, when one came back; and four round trips */
-	TRIAL_PAIRS_MS = 60,  /* for two at a time to come through; likewise */
-	DATAGRAM_FULL_MS = 1, /* a port without room is tried again */
+	TRIAL_LISTEN_MS = 20,  /* for larger ones, when one came back; and four round trips */
+	TRIAL_PAIRS_MS = 60,   /* for two at a time to come through; likewise */
+	DATAGRAM_FULL_MS = 1,  /* a port without room is tried again */
+	WATCH_QUIET_MS = 1000, /* a worker that hears nothing asks whether anything comes through, */
+	WATCH_PAUSE_MS = 250,  /* again and again; */
+	WATCH_LARGE_MS = 5000, /* when small datagrams come back, but none as large as was agreed, that is the end */
 	/* UDP payload of packets of 9000, 1500 and 1280 bytes over IPv6. */
 	TRIAL_JUMBO = 8952,
 	TRIAL_USUAL = 1452,
@@ -213,6 +216,64 @@ static uint64_t datagram_trials_due(const struct datagram_queue *q)
 	return due;
 }
 
+/* ---- the watch: does it still? ---- */
+
+static void datagram_watch(struct datagram_queue *q, struct datagram_conn *c, uint64_t now_ns)
+{
+	struct datagram_watch *w = &c->watch;
+	uint64_t heard_ns = reliable_heard(c->reliable);
+
+	if (!list_alone(&c->trial.link) || c->trial.best == 0)
+		return;
+	if (w->since_ns == 0) {
+		if (now_ns < heard_ns + WATCH_QUIET_MS * NS_PER_MS)
+			return;
+		*w = (struct datagram_watch){.link = w->link, .since_ns = now_ns};
+		reliable_probe_anew(c->reliable);
+	}
+	w->small |= reliable_probed(c->reliable, false) > 0;
+	if (reliable_probed(c->reliable, false) >= c->trial.best) {
+		w->since_ns = 0;
+		return;
+	}
+	if (w->small && now_ns > w->since_ns + WATCH_LARGE_MS * NS_PER_MS) {
+		c->why = "large datagrams come through no more: a smaller MTU on the way?";
+		reliable_end(q->reliable, c->reliable, -ETIMEDOUT, true);
+		return;
+	}
+	reliable_probe(q->reliable, c->reliable, c->trial.best, 0, true);
+	reliable_probe(q->reliable, c->reliable, TRIAL_LEAST, 0, true);
+	datagram_push_out(q, now_ns);
+}
+
+static void datagram_watch_all(struct datagram_queue *q, uint64_t now_ns)
+{
+	bool asking = false;
+
+	if (list_alone(&q->watched) || now_ns < q->watch_ns)
+		return;
+	for (struct list_link *at = q->watched.next; at != &q->watched; at = at->next) {
+		struct datagram_conn *c = LIST_OF(at, struct datagram_conn, watch.link);
+
+		datagram_watch(q, c, now_ns);
+		asking |= c->watch.since_ns != 0;
+	}
+	q->watch_ns = now_ns + (asking ? WATCH_PAUSE_MS : WATCH_QUIET_MS) * NS_PER_MS;
+}
+
+/*
+ * A probe came from there. Its peer may come by another card, or by another port of what translates addresses; but who
+ * has a key must not make the box send to somebody else.
+ */
+static void datagram_follow(struct datagram_conn *c, const struct datagram_address *from)
+{
+	bool same = memcmp(&from->ip, &c->peer.ip, sizeof(from->ip)) == 0;
+	bool group = IN6_IS_ADDR_V4MAPPED(&from->ip) ? from->ip.s6_addr[12] >= 224 : IN6_IS_ADDR_MULTICAST(&from->ip);
+
+	if (!group && !(from->mac[0] & 1) && (same || reliable_fragment(c->reliable) == 0))
+		c->peer = *from;
+}
+
 /* ---- polling ---- */
 
 static unsigned datagram_report(struct datagram_queue *q, struct event *events, unsigned max)
@@ -225,6 +286,7 @@ static unsigned datagram_report(struct datagram_queue *q, struct event *events, 
 		if (events[i].type != EVENT_CLOSED)
 			continue;
 		list_remove(&c->trial.link);
+		list_remove(&c->watch.link);
 		if (c->why)
 			events[i].why = c->why;
 	}
@@ -246,7 +308,7 @@ static unsigned datagram_look(struct datagram_queue *q, uint64_t now_ns, struct 
 			events[n++] = q->event;
 		return n;
 	case RELIABLE_HELLO:
-		datagram_of(conn)->peer = in->from;
+		datagram_follow(datagram_of(conn), &in->from);
 		return 0;
 	case RELIABLE_NOTHING:
 		break;
@@ -302,6 +364,7 @@ static unsigned datagram_poll(struct queue *head, uint64_t now_ns, struct event 
 	n += datagram_report(q, events + n, max - n);
 	n += datagram_take(q, now_ns, lent, events + n, max - n);
 	datagram_trials(q, now_ns);
+	datagram_watch_all(q, now_ns);
 	n += datagram_report(q, events + n, max - n);
 	/* Answers go out also where nothing is sent, and nobody has a reason to flush. */
 	if (n == 0 && reliable_turn(q->reliable))
@@ -321,6 +384,8 @@ static int datagram_arm(struct queue *head)
 		due = q->now_ns + DATAGRAM_FULL_MS * NS_PER_MS;
 	if (trials < due)
 		due = trials;
+	if (!list_alone(&q->watched) && q->watch_ns < due)
+		due = q->watch_ns;
 	if (due == 0)
 		return -EAGAIN;
 	return q->port->ops->arm(q->port, due == UINT64_MAX ? 0 : due);
@@ -351,6 +416,8 @@ static int datagram_adopt(struct queue *head, struct conn *conn, const struct co
 		reliable_end(q->reliable, c->reliable, 0, false);
 	else if (!c->is_box)
 		datagram_trial_begin(q, c);
+	if (!c->is_box)
+		list_append(&q->watched, &c->watch.link);
 	return 0;
 }
 

@@ -103,9 +103,8 @@ static int datagram_take_welcome(struct datagram_conn *c, struct signal_reader *
 
 	if (rc == 0)
 		rc = datagram_hear_place(in, c);
-	if (rc == 0 && c->spec->seal && kind != c->spec->seal)
-		return err_set(
-			e, -EPROTO, "%s: %s would seal datagrams otherwise than this job asks", name, c->conn.peer);
+	if (rc == 0 && c->spec->seal && kind > c->spec->seal)
+		return err_set(e, -EPROTO, "%s: %s would seal datagrams less than this job asks", name, c->conn.peer);
 	if (rc < 0)
 		return err_set(e, rc, "%s: no data connection to %s: %s%s", name, c->conn.peer, strerror(-rc),
 			rc == -ENOSPC || rc == -ECONNREFUSED ? "; the box's log says why" : "");

@@ -73,6 +73,13 @@ struct datagram_trial {
 	uint64_t pause_ns; /* and how long after that */
 };
 
+/* Does anything still come through? A worker asks when it has heard nothing for a while; the box sees where it is. */
+struct datagram_watch {
+	struct list_link link; /* datagram_queue.watched */
+	uint64_t since_ns;     /* that it asks; 0: it does not */
+	bool small;            /* small datagrams came back since, */
+};
+
 struct datagram_conn {
 	struct conn conn;
 	struct datagram *transport;
@@ -95,6 +102,8 @@ struct datagram_conn {
 	uint32_t datagram_max;        /* what the way to the peer carries */
 	struct reliable_conn *reliable;
 	struct datagram_trial trial;
+	struct datagram_watch watch;
+	bool unchecked; /* nobody but the seal checks what comes at the peer's end, or what it sends */
 };
 
 struct datagram {
@@ -122,10 +131,12 @@ struct datagram_queue {
 	struct datagram_port *port;
 	struct reliable *reliable;
 	struct reliable_config config;
-	uint64_t now_ns;         /* the latest that was seen */
-	bool full;               /* the port had no room left */
-	struct list_link trials; /* connections that are asking what comes through */
-	bool kept;               /* `event` found no room in the last poll */
+	uint64_t now_ns;          /* the latest that was seen */
+	bool full;                /* the port had no room left */
+	struct list_link trials;  /* connections that are asking what comes through */
+	struct list_link watched; /* worker: all connections */
+	uint64_t watch_ns;        /* when to look at them */
+	bool kept;                /* `event` found no room in the last poll */
 	struct event event;
 	unsigned at, count;  /* datagrams that were not looked at: in[at..count) */
 	unsigned unanswered; /* that came since the last answers went out */
@@ -140,7 +151,7 @@ extern const struct queue_ops datagram_queue_ops;
 struct signal *datagram_say(const struct datagram_conn *c, enum datagram_signal type);
 /* This is the end, and why: an errno. */
 void datagram_say_gone(const struct datagram_conn *c, int error);
-/* Where this end of the connection is: `port` of its queue, and `own` address. */
+/* Where this end of the connection is: `port` of its queue, and `own` address; and whether it checks what comes. */
 void datagram_say_place(
 	struct signal *s, const struct datagram_conn *c, const struct datagram_address *own, uint32_t datagram_max);
 /* Where the peer is. 0, or -EPROTO for what cannot be. */

@@ -39,7 +39,7 @@ void datagram_say_place(
 
 	le_put32(at, c->here);
 	le_put16(at + 4, own->port);
-	le_put16(at + 6, 0);
+	le_put16(at + 6, ((const struct datagram_queue *)c->spec->queue)->port->unchecked);
 	le_put32(at + 8, datagram_max);
 	le_put32(at + 12, own->scope);
 	memcpy(at + 16, &own->ip, sizeof(own->ip));
@@ -52,8 +52,9 @@ int datagram_hear_place(struct signal_reader *in, struct datagram_conn *c)
 	struct in6_addr ip;
 
 	memcpy(&ip, at + 16, sizeof(ip));
-	if (!signal_read_all(in) || le_get16(at + 4) == 0 || le_get16(at + 6) != 0)
+	if (!signal_read_all(in) || le_get16(at + 4) == 0 || le_get16(at + 6) > 1)
 		return -EPROTO;
+	c->unchecked = le_get16(at + 6);
 	if (datagram_max < c->datagram_max)
 		c->datagram_max = datagram_max;
 	c->there = le_get32(at);
@@ -117,6 +118,7 @@ struct datagram_conn *datagram_conn_create(struct datagram *t, bool is_box)
 	c->datagram_max = WIRE_DATAGRAM_MAX;
 	list_init(&c->link);
 	list_init(&c->trial.link);
+	list_init(&c->watch.link);
 	return c;
 }
 
@@ -124,6 +126,7 @@ void datagram_conn_free(struct datagram_conn *c)
 {
 	list_remove(&c->link);
 	list_remove(&c->trial.link);
+	list_remove(&c->watch.link);
 	signal_list_clear(&c->heard);
 	reliable_conn_destroy(c->reliable);
 	explicit_bzero(c, sizeof(*c));
@@ -375,6 +378,8 @@ int datagram_admit(struct transport *head, struct conn *conn, const struct conn_
 	c->spec = spec;
 	if (port->datagram_max < c->datagram_max)
 		c->datagram_max = port->datagram_max;
+	if (kind == SEAL_NONE && (port->unchecked || c->unchecked))
+		kind = SEAL_CRC;
 	rc = datagram_conn_prepare(c, spec->key, kind, e);
 	if (rc < 0) {
 		datagram_reject(head, conn, rc == -ENOMEM || rc == -ENOSPC ? ENOSPC : ECONNREFUSED);

@@ -100,6 +100,7 @@ int datagram_queue_create(struct transport *head, int node, struct queue **out, 
 	q->queue.unordered = t->listens;
 	q->transport = t;
 	list_init(&q->trials);
+	list_init(&q->watched);
 	t->queue_count++;
 	*out = &q->queue;
 	return 0;

@@ -227,6 +227,16 @@ uint32_t reliable_probed(const struct reliable_conn *c, bool decided)
 	return decided ? c->decided : c->probed;
 }
 
+void reliable_probe_anew(struct reliable_conn *c)
+{
+	c->probed = 0;
+}
+
+uint64_t reliable_heard(const struct reliable_conn *c)
+{
+	return c->heard_ns;
+}
+
 uint64_t reliable_round_trip(const struct reliable_conn *c)
 {
 	return c->srtt_ns;

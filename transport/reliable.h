@@ -118,6 +118,11 @@ uint32_t reliable_fragment_for(uint32_t datagram_bytes);
 void reliable_probe(struct reliable *r, struct reliable_conn *c, uint32_t bytes, uint32_t fragment, bool alone);
 uint32_t reliable_probed(const struct reliable_conn *c, bool decided);
 
+/* From now on reliable_probed() is of probes that come back from now on. */
+void reliable_probe_anew(struct reliable_conn *c);
+/* When something of the peer's came last, its seal right; 0: never. */
+uint64_t reliable_heard(const struct reliable_conn *c);
+
 /*
  * queue_ops.send(): 0; -EAGAIN; -EPIPE: it is closed; -EINVAL: a worker's seq is not the next one, or a chunk or length
  * that the spec does not know.

@@ -58,7 +58,7 @@ struct reliable_message {
 
 /* An incoming message. */
 struct reliable_open {
-	struct wire_header header; /* seq 0: none */
+	struct wire_header header; /* its seq says whether it is the one of this place */
 	uint32_t fragments, got;
 	uint64_t *map;   /* bit for each fragment that came */
 	void *sink;      /* worker: where it goes; NULL: nowhere */
@@ -131,6 +131,7 @@ struct reliable_conn {
 	struct reliable_probe_item probes[RELIABLE_PROBES_MAX];
 	uint32_t probe_count;
 	uint32_t probed, decided; /* the largest probes that came back */
+	uint64_t heard_ns;        /* when something came from the peer last */
 
 	/* in */
 	struct reliable_open *in; /* [slots] by seq */

@@ -53,7 +53,6 @@ static void reliable_acknowledge(struct reliable *r, struct reliable_conn *c, ui
 
 	now = now || number != c->largest + 1;
 	reliable_note(c, number, at_ns);
-	reliable_count_active(r, c);
 	c->unacked++;
 	c->unacked_bytes += bytes;
 	if (now || c->unacked >= RELIABLE_ACK_EVERY || 4 * c->unacked_bytes >= reliable_grant(r, c)) {
@@ -70,7 +69,7 @@ static void reliable_acknowledge(struct reliable *r, struct reliable_conn *c, ui
 /* May its message be one of this connection? */
 static bool reliable_header_fits(const struct reliable *r, const struct reliable_conn *c, const struct wire_header *h)
 {
-	if (h->seq == 0 || h->length > c->spec->payload_max)
+	if (h->length > c->spec->payload_max)
 		return false;
 	if (h->type != WIRE_CREDIT && h->chunk >= c->spec->chunk_count)
 		return false;
@@ -203,6 +202,11 @@ static enum reliable_took reliable_take_data(struct reliable *r, struct reliable
 	struct reliable_open *o;
 	struct wire_header h;
 
+	/* Of those, all are acknowledged, or have gone again under other numbers: somebody has kept it. */
+	if (d->number + 2 * RELIABLE_FLIGHT_MAX < c->largest) {
+		reliable_drop(r, RELIABLE_REPEAT);
+		return RELIABLE_NOTHING;
+	}
 	if (wire_decode(bytes + WIRE_DATAGRAM_BYTES, &h) < 0 || !reliable_header_fits(r, c, &h))
 		return reliable_refuse(r, c, RELIABLE_HEADER);
 	if (!reliable_place_fits(c, &h, d->offset, size))
@@ -218,14 +222,17 @@ static enum reliable_took reliable_take_data(struct reliable *r, struct reliable
 		reliable_drop(r, RELIABLE_REPEAT);
 		return RELIABLE_NOTHING;
 	}
-	if (o->header.seq == h.seq ? !reliable_same(&o->header, &h) : reliable_begin(c, o, &h) < 0) {
+	if (o->header.seq == h.seq && !reliable_same(&o->header, &h))
+		return reliable_refuse(r, c, RELIABLE_HEADER);
+	if (o->header.seq != h.seq && reliable_begin(c, o, &h) < 0) {
 		reliable_drop(r, RELIABLE_HEADER);
-		reliable_end(r, c, -EPROTO, false);
+		reliable_end(r, c, -EPROTO, false); /* the two do not agree on the job: transport.h, sink */
 		return RELIABLE_NOTHING;
 	}
 	if (h.type != WIRE_CREDIT)
 		reliable_answered(c, h.chunk, d->answers);
 	reliable_acknowledge(r, c, d->number, length, false);
+	reliable_count_active(r, c);
 	return reliable_take_fragment(r, c, o, d, bytes + WIRE_DATA_BYTES, size, event);
 }
 
@@ -308,6 +315,7 @@ static struct reliable_conn *reliable_check(
 	}
 	stats_add(&r->counters.came, 1);
 	stats_add(&r->counters.came_bytes, length);
+	c->heard_ns = r->now_ns;
 	return c;
 }
 

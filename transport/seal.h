@@ -20,7 +20,7 @@ struct seal;
 enum seal_kind {
 	SEAL_GMAC = 1, /* nobody without the session's key can make one */
 	SEAL_CRC = 2,  /* anybody can; it tells damage */
-	SEAL_NONE = 3, /* not even that: the network card checks what it receives */
+	SEAL_NONE = 3, /* not even that: kernels and network cards check what they receive; else it becomes SEAL_CRC */
 };
 
 /* "gmac", "crc" or "none". */

@@ -65,9 +65,8 @@ const char *wire_type_name(enum wire_type type);
  *
  *      DATA     header of the message 64, fragment: its payload's bytes from `offset` on
  *      ACK      largest 8, below it 32, grant 4, delay in us 4
- *      PROBE    token 8, fragment 4, zero 4, zeros up to the size that is tried
- *      PROBED   token 8, fragment 4, grant 4, zeros up to the size of the probe
- *               (bit 0 of `fragment`: alone)
+ *      PROBE    token 8, fragment 4 (bit 0: alone), grant 4, zeros up to the size that is tried
+ *      PROBED   the same, with the probe's token and size
  *      END      nothing
  *
  * `connection` is the receiver's name for it. `number` is new in each datagram of a connection and direction, also when

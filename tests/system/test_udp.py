@@ -10,6 +10,7 @@ import os
 import pathlib
 import subprocess
 import sys
+import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 from rig import Box, Process, check, job, run, say, Skip  # noqa: E402
@@ -89,6 +90,19 @@ def over_a_jumbo_link():
     exchange(inside, outside, datagram_mtu=1500)
 
 
+def a_link_that_narrows():
+    """where large datagrams come through no more, workers say so"""
+    inside, outside = link()
+    box = Box(listen="10.78.0.1:0", transports="udp", create="secret", create_secret_env="SECRET", env={"SECRET": "s"},
+              prefix=inside)
+    worker, = job(box.url("narrows"), 1, secret="s", keys=KEYS, rounds=100000, pause_us=2000, transport="udp", prefix=outside)
+    time.sleep(1)
+    do([*inside, "ip", "link", "set", "udp0", "mtu", "1400"])
+    do([*outside, "ip", "link", "set", "udp1", "mtu", "1400"])
+    worker.failed("EHOSTUNREACH", "large datagrams", "MTU")
+    box.stop()
+
+
 def through_a_wall():
     """where no datagram comes through, workers say so and what to look at"""
     inside, outside = link()
@@ -118,5 +132,5 @@ def why_not():
     return None
 
 
-run([over_a_link, over_a_slow_link, over_a_bad_link, over_a_narrow_link, over_a_jumbo_link, through_a_wall,
+run([over_a_link, over_a_slow_link, over_a_bad_link, over_a_narrow_link, over_a_jumbo_link, a_link_that_narrows, through_a_wall,
      asked_for_by_name], skip_all=why_not())

@@ -8,6 +8,7 @@
 
 #include "tests/unit/cmocka_shim.h"
 #include "tests/unit/reliable_log.h"
+#include "transport/reliable_internal.h"
 
 static bool pass_no_acks(struct wired *w, const struct wired_packet *p)
 {
@@ -596,6 +597,29 @@ static void sent_waits_for_who_still_reads(void **state)
 	wired_finish();
 }
 
+/* ---- numbers ---- */
+
+/* 52,000 messages a second are there in a day. */
+static void messages_are_counted_on_past_their_last_number(void **state)
+{
+	const uint32_t last = UINT32_MAX - 1;
+	struct reliable_conn *worker, *box;
+
+	(void)state;
+	wired_begin(0);
+	worker = rig.ends[0].conns[0];
+	box = rig.ends[WIRED_BOX].conns[0];
+	worker->seq_next = worker->seq_base = worker->seq_unsent = last;
+	box->in_base = box->fence = box->fence_to = last;
+	for (uint32_t i = 0; i < 4; i++)
+		assert_int_equal(wired_send_from(0, WIRE_PUSH, i, last + i, &rig), 0);
+	wired_run(&rig, 10 * MS);
+	assert_int_equal(wired_count(0, EVENT_SENT), 4);
+	assert_int_equal(wired_last(WIRED_BOX, EVENT_MESSAGE)->header.seq, 1);
+	assert_true(wired_last(WIRED_BOX, EVENT_MESSAGE)->last);
+	wired_finish();
+}
+
 /* ---- ends ---- */
 
 static void ends_are_reported_once(void **state)
@@ -661,6 +685,7 @@ int main(void)
 		cmocka_unit_test(neighbours_that_change_places_are_not_lost),
 		cmocka_unit_test(late_fragments_are_acknowledged_and_do_nothing_else),
 		cmocka_unit_test(sent_waits_for_who_still_reads),
+		cmocka_unit_test(messages_are_counted_on_past_their_last_number),
 		cmocka_unit_test(ends_are_reported_once),
 		cmocka_unit_test(a_farewell_closes_the_other_end),
 	};
