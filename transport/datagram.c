@@ -42,12 +42,12 @@ static uint64_t datagram_time(struct datagram_queue *q, uint64_t now_ns)
 
 /* ---- sending ---- */
 
-/* Room in the port for one more: 0, -EAGAIN, or another error: it will be lost. */
+/* Room in the port for one more: 0, -EAGAIN, -EBUSY, or another error: it will be lost. */
 static int datagram_room(struct datagram_queue *q, const struct datagram_conn *c, struct reliable_outgoing *out)
 {
 	int rc = q->port->ops->room(q->port, &c->peer, out);
 
-	if (rc == -EAGAIN) {
+	if (rc == -EAGAIN || rc == -EBUSY) {
 		q->port->ops->flush(q->port);
 		rc = q->port->ops->room(q->port, &c->peer, out);
 	}
@@ -59,17 +59,23 @@ static void datagram_push_out(struct datagram_queue *q, uint64_t now_ns)
 {
 	uint8_t nowhere[RELIABLE_HEAD_BYTES];
 	struct reliable_outgoing out;
-	struct conn *to;
+	struct conn *to, *passed = NULL; /* the first since one was sent that found no room */
 	uint64_t count = 0;
 
 	q->full = false;
 	q->unanswered = 0;
-	while ((to = reliable_turn(q->reliable))) {
+	while ((to = reliable_turn(q->reliable)) && to != passed) {
 		int rc = datagram_room(q, datagram_of(to), &out);
 
-		q->full = rc == -EAGAIN;
-		if (q->full)
+		q->full |= rc == -EAGAIN || rc == -EBUSY;
+		if (rc == -EAGAIN)
 			break;
+		if (rc == -EBUSY) {
+			passed = passed ? passed : to;
+			reliable_pass(q->reliable);
+			continue;
+		}
+		passed = NULL;
 		if (rc < 0)
 			out.head = nowhere; /* it counts as sent, and is lost */
 		reliable_next(q->reliable, now_ns, &out);

@@ -22,6 +22,7 @@ struct datagram_address {
 	uint32_t scope; /* IPv6 link-local: interface index here; else 0 */
 	uint16_t port;  /* host byte order */
 	uint8_t mac[6]; /* dpdk: next hop, zero when it is not known yet */
+	uint8_t link;   /* dpdk: 1 + number of the device by which it was heard; 0: not known */
 };
 
 /* A datagram that came. */
@@ -52,8 +53,8 @@ struct datagram_port_ops {
 	unsigned (*receive)(struct datagram_port *p, struct datagram_in *in, unsigned max);
 	/*
 	 * Room for one more datagram to `to`: `out->head` is set, and send() follows at once, or abandon by calling
-	 * room() again. -EAGAIN: no room before the next flush() or later; -EHOSTUNREACH, -ENETDOWN: it will be lost,
-	 * go on.
+	 * room() again. -EAGAIN: no room before the next flush() or later; -EBUSY: likewise, but there may be for
+	 * others; -EHOSTUNREACH, -ENETDOWN: it will be lost, go on.
 	 */
 	int (*room)(struct datagram_port *p, const struct datagram_address *to, struct reliable_outgoing *out);
 	/* Takes the datagram that `out` describes; its payload is read at once, or held (reliable_hold()). */
@@ -94,6 +95,8 @@ struct datagram_class {
 	 */
 	int (*route)(
 		void *owner, const struct datagram_address *peer, struct datagram_address *own, uint32_t *datagram_max);
+	/* Box with several addresses: its index-th, or -ENOENT. NULL: that of its ports is all. Control thread. */
+	int (*name)(void *owner, unsigned index, struct in6_addr *out);
 };
 
 /* transport_ops of all of them; each has a table with its own name and open(). */

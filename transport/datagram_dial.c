@@ -5,6 +5,7 @@
  */
 #include "transport/datagram_internal.h"
 
+#include <arpa/inet.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,8 +16,20 @@
 
 enum { DIAL_ADDRESSES_MAX = 8 }; /* of one name that are looked at */
 
-/* The first address of a name to which there is a route. */
-static int datagram_find_way(struct datagram_conn *c, const char *host, struct err *e)
+/* How many bits two addresses have in common, from the first on. */
+static int datagram_alike(const struct in6_addr *a, const struct in6_addr *b)
+{
+	for (int i = 0; i < 16; i++) {
+		unsigned other = a->s6_addr[i] ^ b->s6_addr[i];
+
+		if (other)
+			return 8 * i + __builtin_clz(other) - 24;
+	}
+	return 128;
+}
+
+/* The first address of a name to which there is a way: 0, or a negative errno. */
+static int datagram_find_host(struct datagram_conn *c, const char *host, struct err *e)
 {
 	struct datagram *t = c->transport;
 	struct sockaddr_storage list[DIAL_ADDRESSES_MAX];
@@ -32,6 +45,55 @@ static int datagram_find_way(struct datagram_conn *c, const char *host, struct e
 	if (rc < 0)
 		return err_set(e, rc, "%s: no way to %.128s: %s", t->transport.ops->name, host, strerror(-rc));
 	return 0;
+}
+
+/* Of several hosts, with commas, the one whose address is most like ours there: in the same network, most likely. */
+static int datagram_find_way(struct datagram_conn *c, char *hosts, struct err *e)
+{
+	struct datagram_address peer = {0}, own = {0};
+	uint32_t datagram_max = c->datagram_max, least = datagram_max;
+	int alike = -1, rc = -EINVAL;
+	char *save = NULL;
+
+	for (char *host = strtok_r(hosts, ",", &save); host; host = strtok_r(NULL, ",", &save)) {
+		c->datagram_max = datagram_max;
+		rc = datagram_find_host(c, host, e);
+		if (rc < 0 || datagram_alike(&c->own.ip, &c->peer.ip) <= alike)
+			continue;
+		alike = datagram_alike(&c->own.ip, &c->peer.ip);
+		peer = c->peer;
+		own = c->own;
+		least = c->datagram_max;
+	}
+	if (alike < 0)
+		return rc;
+	c->peer = peer;
+	c->own = own;
+	c->datagram_max = least;
+	return 0;
+}
+
+/* The welcome has named an address of the box's: is there a way? Until now, there may have been none. */
+static int datagram_find_welcome(struct datagram_conn *c, struct err *e)
+{
+	struct datagram *t = c->transport;
+	uint32_t datagram_max = c->datagram_max;
+	int rc = t->class->route ? t->class->route(t->owner, &c->peer, &c->own, &datagram_max) : 0;
+
+	if (rc < 0)
+		return err_set(e, rc, "%s: no way to the box's address in any network of this worker's: %s",
+			t->transport.ops->name, strerror(-rc));
+	if (datagram_max < c->datagram_max)
+		c->datagram_max = datagram_max;
+	return 0;
+}
+
+/* Is it known where answers are to go, whatever the way there? */
+static bool datagram_has_address(const struct conn_spec *spec)
+{
+	const struct datagram_port *port = ((const struct datagram_queue *)spec->queue)->port;
+
+	return !IN6_IS_ADDR_UNSPECIFIED(&port->address.ip);
 }
 
 int datagram_connect(struct transport *head, const char *address, uint64_t session, uint32_t core, const uint8_t *key,
@@ -51,6 +113,11 @@ int datagram_connect(struct transport *head, const char *address, uint64_t sessi
 	if (!c)
 		return err_set(e, -ENOMEM, "%s: no memory to connect to %.128s", head->ops->name, address);
 	rc = datagram_find_way(c, host, e);
+	/* A box with many addresses cannot name all of them before it knows this one. */
+	if (rc == -ENETUNREACH && spec && datagram_has_address(spec)) {
+		c->peer = (struct datagram_address){0};
+		rc = 0;
+	}
 	if (rc < 0) {
 		datagram_conn_free(c);
 		return rc;
@@ -100,7 +167,9 @@ static int datagram_take_welcome(struct datagram_conn *c, struct signal_reader *
 	const char *name = c->conn.transport->ops->name;
 	int rc = handshake_input(&c->handshake, signal_read(in, HANDSHAKE_WELCOME_BYTES), HANDSHAKE_WELCOME_BYTES);
 	unsigned kind = rc == 0 ? *signal_read(in, 1) : 0;
+	struct in6_addr ip;
 
+	ip = c->peer.ip;
 	if (rc == 0)
 		rc = datagram_hear_place(in, c);
 	if (rc == 0 && c->spec->seal && kind > c->spec->seal)
@@ -108,7 +177,10 @@ static int datagram_take_welcome(struct datagram_conn *c, struct signal_reader *
 	if (rc < 0)
 		return err_set(e, rc, "%s: no data connection to %s: %s%s", name, c->conn.peer, strerror(-rc),
 			rc == -ENOSPC || rc == -ECONNREFUSED ? "; the box's log says why" : "");
-	rc = datagram_conn_prepare(c, c->key, kind, e);
+	if (IN6_IS_ADDR_UNSPECIFIED(&c->peer.ip) || memcmp(&ip, &c->peer.ip, sizeof(ip)) != 0)
+		rc = datagram_find_welcome(c, e);
+	if (rc == 0)
+		rc = datagram_conn_prepare(c, c->key, kind, e);
 	explicit_bzero(c->key, sizeof(c->key));
 	if (rc == 0)
 		c->state = DATAGRAM_ADMITTED;

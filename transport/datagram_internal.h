@@ -98,7 +98,7 @@ struct datagram_conn {
 	const struct conn_spec *spec;
 	uint32_t here, there;         /* its names */
 	struct datagram_address peer; /* the queue's owner's, once it is in one */
-	struct datagram_address own;  /* worker: with which the peer is reached */
+	struct datagram_address own;  /* with which the peer is reached; zero at a box that does not know */
 	uint32_t datagram_max;        /* what the way to the peer carries */
 	struct reliable_conn *reliable;
 	struct datagram_trial trial;

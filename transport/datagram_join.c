@@ -269,9 +269,11 @@ static void datagram_hear_hello(struct datagram_conn *c, struct signal_reader *i
 		return;
 	}
 	/* Where no route is known, its probes may tell of another address. */
-	if (t->class->route && t->class->route(t->owner, &c->peer, &own, &datagram_max) == 0 &&
-		datagram_max < c->datagram_max)
-		c->datagram_max = datagram_max;
+	if (t->class->route && t->class->route(t->owner, &c->peer, &own, &datagram_max) == 0) {
+		c->own = own;
+		if (datagram_max < c->datagram_max)
+			c->datagram_max = datagram_max;
+	}
 	datagram_name_peer(c);
 	list_remove(&c->link);
 	list_append(&t->complete, &c->link);
@@ -366,7 +368,9 @@ int datagram_admit(struct transport *head, struct conn *conn, const struct conn_
 {
 	const struct datagram_port *port = ((const struct datagram_queue *)spec->queue)->port;
 	struct datagram_conn *c = (struct datagram_conn *)conn;
+	const struct datagram *t = c->transport;
 	unsigned kind = spec->seal ? spec->seal : SEAL_GMAC;
+	struct datagram_address own;
 	struct signal *s;
 	int rc;
 
@@ -387,10 +391,13 @@ int datagram_admit(struct transport *head, struct conn *conn, const struct conn_
 	}
 	list_remove(&c->link);
 	c->state = DATAGRAM_ADMITTED;
+	/* Of several addresses, that of the worker's network; one that is any is where the worker dialled. */
+	own = t->class->name && !IN6_IS_ADDR_UNSPECIFIED(&c->own.ip) ? c->own : port->address;
+	own.port = port->address.port;
 	s = datagram_say_welcome(c, 0);
 	if (s) {
 		*signal_write(s, 1) = (uint8_t)kind;
-		datagram_say_place(s, c, &port->address, c->datagram_max);
+		datagram_say_place(s, c, &own, c->datagram_max);
 	}
 	return 0;
 }

@@ -119,6 +119,26 @@ void datagram_queue_destroy(struct transport *head, struct queue *queue)
 
 /* ---- listening ---- */
 
+/* Of a box with several addresses "10.0.0.1,10.0.1.1:7150", as many as fit: the welcome names the right one. */
+static bool datagram_names(const struct datagram *t, char *out, size_t bytes)
+{
+	char host[INET6_ADDRSTRLEN] = "", port[8];
+	size_t at = 0, room;
+	struct in6_addr ip;
+
+	snprintf(port, sizeof(port), ":%u", t->port);
+	room = bytes - strlen(port);
+	for (unsigned i = 0; t->class->name && t->class->name(t->owner, i, &ip) == 0; i++) {
+		if (!IN6_IS_ADDR_V4MAPPED(&ip) || !inet_ntop(AF_INET, ip.s6_addr + 12, host, sizeof(host)) ||
+			at + strlen(host) + 2 > room)
+			break;
+		at += (size_t)snprintf(out + at, room - at, "%s%s", i ? "," : "", host);
+	}
+	if (at > 0)
+		snprintf(out + at, bytes - at, "%s", port);
+	return at > 0;
+}
+
 /* What a worker's connect() takes: the first port stands for all. */
 static void datagram_name(const struct datagram_port *port, char *out, size_t bytes)
 {
@@ -149,7 +169,8 @@ int datagram_listen(struct transport *head, const char *host, char *address, siz
 		return rc;
 	t->listens = true;
 	t->port = t->first->address.port;
-	datagram_name(t->first, address, address_bytes);
+	if (!datagram_names(t, address, address_bytes))
+		datagram_name(t->first, address, address_bytes);
 	return 0;
 }
 

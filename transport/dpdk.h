@@ -16,9 +16,10 @@
 #include "transport/datagram.h"
 
 enum {
-	DPDK_ABI = 1, /* of what follows: a plugin of another build is refused */
+	DPDK_ABI = 2, /* of what follows: a plugin of another build is refused */
 	DPDK_DEVICE_MAX = 256,
 	DPDK_QUEUES_MAX = 64,
+	DPDK_PORTS_MAX = 16,      /* of one transport */
 	DPDK_PORT_DEFAULT = 7150, /* UDP, of the first queue */
 	DPDK_DATAGRAMS = 32,      /* of one burst, either way */
 };
@@ -36,6 +37,8 @@ struct dpdk_spec {
 
 /* Reads one port. 0, or -EINVAL with the reason in `e`. Any thread; pure. */
 int dpdk_spec_parse(const char *text, struct dpdk_spec *out, struct err *e);
+/* Reads all, with semicolons between them: how many there are in `out`; or -EINVAL. Any thread; pure. */
+int dpdk_specs_parse(const char *text, struct dpdk_spec out[DPDK_PORTS_MAX], struct err *e);
 
 /* Why a frame that came was no datagram of ours. */
 enum dpdk_drop {
@@ -83,6 +86,8 @@ struct dpdk_host {
 
 struct dpdk_nic_config {
 	struct dpdk_spec spec;
+	const struct dpdk_spec *all; /* that will be opened, this one among them: for EAL; NULL: this one */
+	unsigned all_count;
 	const char *eal;      /* more arguments for EAL, separated by blanks; or NULL */
 	unsigned queues;      /* that will be opened, at most */
 	uint16_t port_first;  /* UDP, of the first queue; 0: default */
@@ -99,6 +104,8 @@ struct dpdk_facts {
 	bool huge;                     /* EAL has huge pages */
 	bool up;                       /* the link, now */
 	uint16_t mtu;
+	uint32_t mask;                   /* of its network, host byte order */
+	bool gateway;                    /* there is a way out of it */
 	struct datagram_address address; /* of the first queue */
 };
 

@@ -105,12 +105,46 @@ static bool eal_has(const char *arg)
 	return false;
 }
 
-static int eal_arguments(const struct dpdk_nic_config *config, const char *pci, struct err *e)
+static bool eal_is_pci(const struct dpdk_spec *spec)
 {
-	unsigned mtu = config->spec.mtu ? config->spec.mtu : RTE_ETHER_MTU;
+	unsigned int a, b, c, d;
+
+	return sscanf(spec->device, "%x:%x:%x.%x", &a, &b, &c, &d) == 4 ||
+	       sscanf(spec->device, "%x:%x.%x", &a, &b, &c) == 3;
+}
+
+/* The devices that EAL may take by itself: ours, or those that the user lists, and nothing else. */
+static void eal_add_devices(const struct dpdk_spec *all, unsigned count)
+{
+	bool listed = eal_has("-a") || eal_has("--allow") || eal_has("--no-pci");
+	bool any = false;
+
+	for (unsigned i = 0; i < count; i++) {
+		if (!eal_is_pci(&all[i]))
+			continue;
+		eal_add("-a");
+		eal_add(all[i].device);
+		any = true;
+	}
+	if (!any && !listed)
+		eal_add("--no-pci");
+}
+
+/* Receive and transmit descriptors, rings and caches, twice: pools are laid out generously. */
+static uint64_t eal_bytes(const struct dpdk_nic_config *config, const struct dpdk_spec *all, unsigned count)
+{
 	unsigned descriptors = config->descriptors ? config->descriptors : DPDK_DESCRIPTORS;
-	/* Receive and transmit descriptors, rings and caches, twice: pools are laid out generously. */
-	uint64_t bytes = (uint64_t)config->queues * descriptors * 6 * (mtu + 512);
+	uint64_t bytes = 0;
+
+	for (unsigned i = 0; i < count; i++)
+		bytes += (uint64_t)config->queues * descriptors * 6 * ((all[i].mtu ? all[i].mtu : RTE_ETHER_MTU) + 512);
+	return bytes;
+}
+
+static int eal_arguments(const struct dpdk_nic_config *config, struct err *e)
+{
+	const struct dpdk_spec *all = config->all ? config->all : &config->spec;
+	unsigned all_count = config->all ? config->all_count : 1;
 	char *save = NULL;
 
 	eal_add("phub");
@@ -130,17 +164,13 @@ static int eal_arguments(const struct dpdk_nic_config *config, const char *pci, 
 	/* Several processes on one machine must not meet in files; without huge pages the one implies the other. */
 	if (!eal_has("--file-prefix") && !eal_has("--proc-type") && !eal_has("--in-memory") && !eal_has("--no-shconf"))
 		eal_add(eal.huge ? "--in-memory" : "--no-shconf");
-	snprintf(eal.memory, sizeof(eal.memory), "%u", (unsigned)(EAL_MIB_MIN + (bytes >> 20)));
+	snprintf(eal.memory, sizeof(eal.memory), "%u",
+		(unsigned)(EAL_MIB_MIN + (eal_bytes(config, all, all_count) >> 20)));
 	if (!eal.huge && !eal_has("-m") && !eal_has("--socket-mem")) {
 		eal_add("-m");
 		eal_add(eal.memory);
 	}
-	if (pci) {
-		eal_add("-a");
-		eal_add(pci);
-	} else if (!eal_has("-a") && !eal_has("--allow") && !eal_has("--no-pci")) {
-		eal_add("--no-pci");
-	}
+	eal_add_devices(all, all_count);
 	return 0;
 }
 
@@ -172,7 +202,7 @@ static int eal_init(struct err *e)
 	return 0;
 }
 
-int dpdk_eal_start(const struct dpdk_host *host, const struct dpdk_nic_config *config, const char *pci, struct err *e)
+int dpdk_eal_start(const struct dpdk_host *host, const struct dpdk_nic_config *config, struct err *e)
 {
 	int rc;
 
@@ -191,7 +221,7 @@ int dpdk_eal_start(const struct dpdk_host *host, const struct dpdk_nic_config *c
 	setvbuf(eal.stream, NULL, _IOLBF, 0);
 	rte_openlog_stream(eal.stream);
 	eal.count = 0;
-	rc = eal_arguments(config, pci, e);
+	rc = eal_arguments(config, e);
 	if (rc == 0)
 		rc = eal_init(e);
 	eal.started = rc == 0;

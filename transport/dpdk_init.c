@@ -38,14 +38,6 @@ static void nic_name(const struct dpdk_spec *spec, char out[DPDK_DEVICE_MAX])
 	snprintf(out, DPDK_DEVICE_MAX, "%.*s", (int)strcspn(spec->device, ","), spec->device);
 }
 
-static bool nic_is_pci(const struct dpdk_spec *spec)
-{
-	unsigned int a, b, c, d;
-
-	return sscanf(spec->device, "%x:%x:%x.%x", &a, &b, &c, &d) == 4 ||
-	       sscanf(spec->device, "%x:%x.%x", &a, &b, &c) == 3;
-}
-
 /* A number among the device's own arguments, or `otherwise`. */
 static unsigned long nic_argument(const struct dpdk_spec *spec, const char *name, unsigned long otherwise)
 {
@@ -344,7 +336,7 @@ static int nic_open(
 	if (base + config->queues - 1 > (config->port_last ? config->port_last : 65535u))
 		return err_set(
 			e, -EADDRINUSE, "DPDK: %u queues need as many UDP ports from %u on", config->queues, base);
-	rc = dpdk_eal_start(host, config, nic_is_pci(&config->spec) ? config->spec.device : NULL, e);
+	rc = dpdk_eal_start(host, config, e);
 	if (rc < 0)
 		return rc;
 	nic = aligned_alloc(CPU_LINE_BYTES, RTE_ALIGN_CEIL(sizeof(*nic), CPU_LINE_BYTES));
@@ -532,6 +524,8 @@ static void nic_facts(struct dpdk_nic *nic, struct dpdk_facts *out)
 		.huge = dpdk_eal_huge(),
 		.up = rte_eth_link_get_nowait(nic->id, &link) < 0 || link.link_status == RTE_ETH_LINK_UP,
 		.mtu = nic->mtu,
+		.mask = nic->mask,
+		.gateway = nic->gateway != 0,
 		.address.port = nic->port_base,
 	};
 	nic_map(nic, &out->address.ip);

@@ -137,8 +137,8 @@ void dpdk_arp_input(struct dpdk_port *p, struct rte_mbuf *m, uint64_t now_ns);
 
 /* ---- dpdk_eal.c ---- */
 
-/* Starts EAL, once; `pci`: an address of a device that it may take, or NULL. */
-int dpdk_eal_start(const struct dpdk_host *host, const struct dpdk_nic_config *config, const char *pci, struct err *e);
+/* Starts EAL, once, for all ports of the configuration. */
+int dpdk_eal_start(const struct dpdk_host *host, const struct dpdk_nic_config *config, struct err *e);
 /* The first error that EAL or a driver told since dpdk_eal_start(); "" when none. */
 const char *dpdk_eal_said(void);
 bool dpdk_eal_huge(void);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The dpdk transport: its port, by the plugin, under what all transports over datagrams have in common. Control thread.
+ * The dpdk transport: its ports, by the plugin, under what all transports over datagrams have in common. Control
+ * thread; what a bundle of ports does on the way of a datagram, the queue's owner.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -14,8 +15,19 @@ enum { DPDK_UDP_HEADERS = 28 }; /* IPv4, UDP */
 
 struct dpdk {
 	const struct dpdk_plugin *plugin;
-	struct dpdk_nic *nic;
+	struct dpdk_nic *nics[DPDK_PORTS_MAX];
+	struct dpdk_facts facts[DPDK_PORTS_MAX];
+	unsigned nic_count;
 	uint32_t datagram_max; /* 0: the link's */
+};
+
+/* A queue's ports on all devices, as one. */
+struct dpdk_bundle {
+	struct datagram_port port;
+	const struct dpdk *dpdk;
+	struct datagram_port *of[DPDK_PORTS_MAX];
+	struct datagram_port *roomy; /* the last room() was on it */
+	unsigned turn;               /* of receive() */
 };
 
 static void dpdk_log(enum log_level level, const char *line)
@@ -25,11 +37,157 @@ static void dpdk_log(enum log_level level, const char *line)
 
 static const struct dpdk_host dpdk_host = {.log = dpdk_log, .hold = reliable_hold, .let = reliable_let};
 
+/* ---- several devices ---- */
+
+/* The device by which this address is reached: in its network, else by the first gateway. Its number, or -ENETUNREACH.
+ */
+static int dpdk_toward(const struct dpdk *d, const struct in6_addr *ip)
+{
+	int way = -ENETUNREACH;
+	uint32_t to, own;
+
+	if (!IN6_IS_ADDR_V4MAPPED(ip))
+		return -EAFNOSUPPORT;
+	memcpy(&to, &ip->s6_addr[12], sizeof(to));
+	for (unsigned i = 0; i < d->nic_count; i++) {
+		const struct dpdk_facts *f = &d->facts[i];
+
+		memcpy(&own, &f->address.ip.s6_addr[12], sizeof(own));
+		if ((ntohl(own ^ to) & f->mask) == 0)
+			return (int)i;
+		if (f->gateway && way < 0)
+			way = (int)i;
+	}
+	return way;
+}
+
+static struct dpdk_bundle *bundle_of(struct datagram_port *port)
+{
+	return (struct dpdk_bundle *)(void *)port;
+}
+
+static unsigned bundle_receive(struct datagram_port *port, struct datagram_in *in, unsigned max)
+{
+	struct dpdk_bundle *b = bundle_of(port);
+	unsigned count = b->dpdk->nic_count, found = 0;
+
+	/* Each has its turn to be the first, so that a flood on one leaves room for the others. */
+	for (unsigned i = 0; i < count && found < max; i++) {
+		unsigned index = (b->turn + i) % count;
+		unsigned more = b->of[index]->ops->receive(b->of[index], in + found, max - found);
+
+		for (unsigned k = found; k < found + more; k++)
+			in[k].from.link = (uint8_t)(index + 1);
+		found += more;
+	}
+	b->turn++;
+	return found;
+}
+
+static int bundle_room(struct datagram_port *port, const struct datagram_address *to, struct reliable_outgoing *out)
+{
+	struct dpdk_bundle *b = bundle_of(port);
+	int rc, index = to->link ? to->link - 1 : dpdk_toward(b->dpdk, &to->ip);
+
+	if (index < 0)
+		return -EHOSTUNREACH;
+	b->roomy = b->of[index];
+	rc = b->roomy->ops->room(b->roomy, to, out);
+	return rc == -EAGAIN ? -EBUSY : rc;
+}
+
+static void bundle_send(struct datagram_port *port, struct reliable *r, const struct reliable_outgoing *out)
+{
+	struct dpdk_bundle *b = bundle_of(port);
+
+	b->roomy->ops->send(b->roomy, r, out);
+}
+
+static void bundle_flush(struct datagram_port *port)
+{
+	struct dpdk_bundle *b = bundle_of(port);
+
+	for (unsigned i = 0; i < b->dpdk->nic_count; i++)
+		b->of[i]->ops->flush(b->of[i]);
+}
+
+static void bundle_reclaim(struct datagram_port *port, struct reliable *r, const struct reliable_conn *c)
+{
+	struct dpdk_bundle *b = bundle_of(port);
+
+	for (unsigned i = 0; i < b->dpdk->nic_count; i++)
+		b->of[i]->ops->reclaim(b->of[i], r, c);
+}
+
+static int bundle_arm(struct datagram_port *port, uint64_t due_ns)
+{
+	(void)port;
+	(void)due_ns;
+	return -ENOTSUP;
+}
+
+static uint64_t bundle_now(struct datagram_port *port)
+{
+	return bundle_of(port)->of[0]->ops->now(bundle_of(port)->of[0]);
+}
+
+static void bundle_close(struct datagram_port *port)
+{
+	struct dpdk_bundle *b = bundle_of(port);
+
+	for (unsigned i = 0; i < b->dpdk->nic_count && b->of[i]; i++)
+		b->of[i]->ops->close(b->of[i]);
+	free(b);
+}
+
+static const struct datagram_port_ops bundle_ops = {
+	.receive = bundle_receive,
+	.room = bundle_room,
+	.send = bundle_send,
+	.flush = bundle_flush,
+	.reclaim = bundle_reclaim,
+	.arm = bundle_arm,
+	.now = bundle_now,
+	.close = bundle_close,
+};
+
+/*
+ * What is sent fits all of the links: a peer may be heard by any of them. What may be on its way is what all of them
+ * have room for: workers are spread over them.
+ */
+static int bundle_open(const struct dpdk *d, unsigned queue_index, int node, const char *host,
+	struct datagram_port **out, struct err *e)
+{
+	struct dpdk_bundle *b = calloc(1, sizeof(*b));
+
+	if (!b)
+		return err_set(e, -ENOMEM, "dpdk: no memory for a queue");
+	b->port.ops = &bundle_ops;
+	b->dpdk = d;
+	for (unsigned i = 0; i < d->nic_count; i++) {
+		int rc = d->plugin->port_open(d->nics[i], queue_index, node, host, &b->of[i], e);
+
+		if (rc < 0) {
+			bundle_close(&b->port);
+			return rc;
+		}
+		if (i == 0 || b->of[i]->datagram_max < b->port.datagram_max)
+			b->port.datagram_max = b->of[i]->datagram_max;
+		b->port.room_bytes += b->of[i]->room_bytes;
+	}
+	b->port.address.port = b->of[0]->address.port;
+	*out = &b->port;
+	return 0;
+}
+
+/* ---- what datagram.h asks ---- */
+
 static int dpdk_port_open(
 	void *owner, unsigned queue_index, int node, const char *host, struct datagram_port **out, struct err *e)
 {
 	struct dpdk *d = owner;
-	int rc = d->plugin->port_open(d->nic, queue_index, node, host, out, e);
+	int rc = d->nic_count == 1 ? d->plugin->port_open(d->nics[0], queue_index, node, host, out, e)
+				   : bundle_open(d, queue_index, node, host, out, e);
 
 	if (rc == 0 && d->datagram_max && d->datagram_max < (*out)->datagram_max)
 		(*out)->datagram_max = d->datagram_max;
@@ -41,7 +199,8 @@ static int dpdk_route(
 {
 	struct dpdk *d = owner;
 	uint16_t port = own->port;
-	int rc = d->plugin->route(d->nic, peer, own, datagram_max);
+	int index = dpdk_toward(d, &peer->ip);
+	int rc = index < 0 ? index : d->plugin->route(d->nics[index], peer, own, datagram_max);
 
 	own->port = port;
 	if (rc == 0 && d->datagram_max && d->datagram_max < *datagram_max)
@@ -49,11 +208,22 @@ static int dpdk_route(
 	return rc;
 }
 
+static int dpdk_name(void *owner, unsigned index, struct in6_addr *out)
+{
+	const struct dpdk *d = owner;
+
+	if (index >= d->nic_count)
+		return -ENOENT;
+	*out = d->facts[index].address.ip;
+	return 0;
+}
+
 static void dpdk_fini(void *owner)
 {
 	struct dpdk *d = owner;
 
-	d->plugin->close(d->nic);
+	while (d->nic_count > 0)
+		d->plugin->close(d->nics[--d->nic_count]);
 	free(d);
 }
 
@@ -62,32 +232,57 @@ static const struct datagram_class dpdk_class = {
 	.port_open = dpdk_port_open,
 	.fini = dpdk_fini,
 	.route = dpdk_route,
+	.name = dpdk_name,
 };
 
 /* What an operator wants to know of the device. */
-static void dpdk_tell(const struct dpdk *d, const struct dpdk_nic_config *config)
+static void dpdk_tell(const struct dpdk_facts *f, const struct dpdk_nic_config *config)
 {
 	static const char *const steering[] = {
 		[DPDK_STEER_ONE] = "one queue",
 		[DPDK_STEER_FLOW] = "rte_flow steers",
 		[DPDK_STEER_SOFT] = "no rte_flow: cores hand datagrams to each other",
 	};
-	struct dpdk_facts f;
 	char ip[INET_ADDRSTRLEN] = "?";
 
-	d->plugin->facts(d->nic, &f);
-	inet_ntop(AF_INET, &f.address.ip.s6_addr[12], ip, sizeof(ip));
+	inet_ntop(AF_INET, &f->address.ip.s6_addr[12], ip, sizeof(ip));
 	log_info("dpdk: %s (%s) is %s, %02x:%02x:%02x:%02x:%02x:%02x, MTU %u, link %s; UDP ports %u-%u; %s; payloads "
 		 "are %s; %s pages",
-		config->spec.device, f.driver, ip, f.address.mac[0], f.address.mac[1], f.address.mac[2],
-		f.address.mac[3], f.address.mac[4], f.address.mac[5], f.mtu, f.up ? "up" : "down", f.address.port,
-		f.address.port + config->queues - 1, steering[f.steering],
-		f.attaches ? "sent from where they lie" : "copied", f.huge ? "huge" : "no huge");
+		config->spec.device, f->driver, ip, f->address.mac[0], f->address.mac[1], f->address.mac[2],
+		f->address.mac[3], f->address.mac[4], f->address.mac[5], f->mtu, f->up ? "up" : "down", f->address.port,
+		f->address.port + config->queues - 1, steering[f->steering],
+		f->attaches ? "sent from where they lie" : "copied", f->huge ? "huge" : "no huge");
+}
+
+/* One device after the other; their queues have the same UDP ports. */
+static int dpdk_open_nics(struct dpdk *d, struct dpdk_nic_config *config, bool quiet, struct err *e)
+{
+	int rc = 0;
+
+	for (unsigned i = 0; i < config->all_count && rc == 0; i++) {
+		uint16_t port = config->all[i].port;
+
+		if (port && port != config->all[0].port)
+			return err_set(e, -EINVAL,
+				"DPDK port \"%s\": port=%u goes with the first port, for all of them",
+				config->all[i].device, port);
+		config->spec = config->all[i];
+		rc = d->plugin->open(&dpdk_host, config, &d->nics[i], e);
+		if (rc < 0)
+			break;
+		d->nic_count++;
+		d->plugin->facts(d->nics[i], &d->facts[i]);
+		if (!quiet)
+			dpdk_tell(&d->facts[i], config);
+	}
+	return rc;
 }
 
 static int dpdk_open(const struct transport_config *config, struct transport **out, struct err *e)
 {
+	struct dpdk_spec specs[DPDK_PORTS_MAX];
 	struct dpdk_nic_config nic = {
+		.all = specs,
 		.eal = config->dpdk_eal,
 		.queues = config->queue_count ? config->queue_count : 1,
 		.port_first = config->port_first,
@@ -101,11 +296,12 @@ static int dpdk_open(const struct transport_config *config, struct transport **o
 		return err_set(e, -EDESTADDRREQ,
 			"transport dpdk needs a port: the box's dpdk_ports, a worker's PHUB_DPDK, like "
 			"0000:3b:00.0@10.0.0.1/24 or net_af_packet0,iface=eth1@10.0.0.1/24");
-	rc = dpdk_spec_parse(config->dpdk_ports, &nic.spec, e);
+	rc = dpdk_specs_parse(config->dpdk_ports, specs, e);
 	if (rc < 0)
 		return rc;
-	if (nic.spec.port) {
-		nic.port_first = nic.spec.port;
+	nic.all_count = (unsigned)rc;
+	if (specs[0].port) {
+		nic.port_first = specs[0].port;
 		nic.port_last = 0;
 	}
 	d = calloc(1, sizeof(*d));
@@ -115,16 +311,11 @@ static int dpdk_open(const struct transport_config *config, struct transport **o
 		d->datagram_max = config->datagram_mtu - DPDK_UDP_HEADERS;
 	rc = dpdk_load(&d->plugin, e);
 	if (rc == 0)
-		rc = d->plugin->open(&dpdk_host, &nic, &d->nic, e);
-	if (rc < 0) {
-		free(d);
-		return rc;
-	}
-	rc = datagram_open(&dpdk_class, d, config, out, e);
+		rc = dpdk_open_nics(d, &nic, config->quiet, e);
+	if (rc == 0)
+		rc = datagram_open(&dpdk_class, d, config, out, e);
 	if (rc < 0)
 		dpdk_fini(d);
-	else if (!config->quiet)
-		dpdk_tell(d, &nic);
 	return rc;
 }
 

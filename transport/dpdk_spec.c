@@ -91,8 +91,8 @@ int dpdk_spec_parse(const char *text, struct dpdk_spec *out, struct err *e)
 			"\"net_af_packet0,iface=eth1@10.0.0.1/24\"",
 			text);
 	memcpy(spec.device, text, bytes);
-	if (strpbrk(spec.device, " \t;"))
-		return err_set(e, -EINVAL, "DPDK ports \"%s\": one is all that this version serves", text);
+	if (strpbrk(text, " \t;"))
+		return err_set(e, -EINVAL, "DPDK port \"%s\": blanks in it; ports have semicolons between them", text);
 	if (at && (size_t)snprintf(options, sizeof(options), "%s", at + 1) >= sizeof(options))
 		return err_set(e, -EINVAL, "DPDK port \"%s\": too long", text);
 	for (char *word = at ? strtok_r(options, ",", &save) : NULL; word; word = strtok_r(NULL, ",", &save)) {
@@ -109,6 +109,36 @@ int dpdk_spec_parse(const char *text, struct dpdk_spec *out, struct err *e)
 		return err_set(e, -EINVAL, "DPDK port \"%s\": a gateway needs an address, as 10.0.0.1/24", text);
 	*out = spec;
 	return 0;
+}
+
+int dpdk_specs_parse(const char *text, struct dpdk_spec out[DPDK_PORTS_MAX], struct err *e)
+{
+	struct dpdk_spec specs[DPDK_PORTS_MAX];
+	unsigned count = 0;
+
+	for (const char *at = text + strspn(text, "; "); *at; at += strspn(at, "; ")) {
+		size_t bytes = strcspn(at, ";"), length = bytes;
+		char one[2 * DPDK_DEVICE_MAX];
+		int rc;
+
+		if (count == DPDK_PORTS_MAX)
+			return err_set(e, -EINVAL, "DPDK ports: more than %d", DPDK_PORTS_MAX);
+		while (length > 0 && at[length - 1] == ' ')
+			length--;
+		snprintf(one, sizeof(one), "%.*s", (int)(length < sizeof(one) ? length : sizeof(one)), at);
+		rc = dpdk_spec_parse(one, &specs[count], e);
+		if (rc < 0)
+			return rc;
+		for (unsigned i = 0; i < count; i++)
+			if (strcmp(specs[i].device, specs[count].device) == 0)
+				return err_set(e, -EINVAL, "DPDK ports: \"%s\" is named twice", specs[i].device);
+		count++;
+		at += bytes;
+	}
+	if (count == 0)
+		return err_set(e, -EINVAL, "DPDK ports: there is none in \"%s\"", text);
+	memcpy(out, specs, count * sizeof(*out));
+	return (int)count;
 }
 
 const char *dpdk_drop_name(enum dpdk_drop why)

@@ -151,6 +151,8 @@ struct reliable_outgoing {
 
 /* Whose turn is it to send? NULL: there is nothing to be sent now. */
 struct conn *reliable_turn(struct reliable *r);
+/* Right after reliable_turn() has named somebody: others first. */
+void reliable_pass(struct reliable *r);
 /* Right after reliable_turn() has named somebody: its datagram. Fills all of `out` but `head`; counts as sent. */
 void reliable_next(struct reliable *r, uint64_t now_ns, struct reliable_outgoing *out);
 /* Is it not known yet that the message has come which `head`, that of a DATA that was sent, is of? */

@@ -533,11 +533,18 @@ struct conn *reliable_turn(struct reliable *r)
 		}
 		if (c->burst < RELIABLE_BURST)
 			return c->conn;
-		c->burst = 0;
-		list_remove(&c->ready);
-		list_append(&r->ready, &c->ready);
+		reliable_pass(r);
 	}
 	return NULL;
+}
+
+void reliable_pass(struct reliable *r)
+{
+	struct reliable_conn *c = LIST_OF(r->ready.next, struct reliable_conn, ready);
+
+	c->burst = 0;
+	list_remove(&c->ready);
+	list_append(&r->ready, &c->ready);
 }
 
 void reliable_next(struct reliable *r, uint64_t now_ns, struct reliable_outgoing *out)

@@ -286,7 +286,7 @@ struct transport_config {
 	uint16_t port_first, port_last; /* data ports that may be listened on; 0, 0: any */
 	struct loop_host *loop;         /* loop only: where on the network in memory (loop_net_host()) */
 	unsigned datagram_mtu;  /* udp, dpdk: of the network, bytes, where it is less than the link's; 0: that */
-	const char *dpdk_ports; /* dpdk: DEVICE[@ADDRESS/PREFIX,...] (dpdk.h) */
+	const char *dpdk_ports; /* dpdk: DEVICE[@ADDRESS/PREFIX,...][;...] (dpdk.h) */
 	const char *dpdk_eal;   /* dpdk: more arguments for EAL, separated by blanks; NULL: none */
 	unsigned queue_count;   /* dpdk: queues that will be made, at most; 0: one */
 	unsigned handshake_ms;  /* a stranger that has not proved itself by then is dropped; 0: default */

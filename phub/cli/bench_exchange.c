@@ -24,7 +24,7 @@
 #include "transport/transport.h"
 
 enum { EXCHANGE_LOOP = 5 }; /* index in exchange_transports */
-enum { EXCHANGE_SECRET_BYTES = 16, EXCHANGE_NETNS_MAX = 200 };
+enum { EXCHANGE_SECRET_BYTES = 16, EXCHANGE_NETNS_MAX = 200, EXCHANGE_PORTS_MAX = 16 };
 
 /* Variable of the environment that hands the secret to the box. */
 #define EXCHANGE_SECRET_ENV "PHUB_BENCH_SECRET"
@@ -168,22 +168,28 @@ static int exchange_set_address(struct exchange_run *run, const struct exchange_
 	return 0;
 }
 
-/* One worker alone needs no device: it has a memif to the box. */
+/* Workers need no device: each has a memif to the box, and a network for the two of them. */
 static int exchange_set_ports(struct exchange_run *run, const struct exchange_options *o, struct err *e)
 {
-	char port[96];
+	char port[128], ports[EXCHANGE_PORTS_MAX * 96];
+	size_t at = 0;
 
 	if (strcmp(run->plan.transport, "dpdk") != 0 || getenv("PHUB_DPDK"))
 		return 0;
-	if (o->workers * o->jobs > 1)
+	if (o->workers > EXCHANGE_PORTS_MAX || o->jobs > 1)
 		return err_set(e, -EDESTADDRREQ,
-			"transport dpdk: more than one worker need ports of their own; give --set dpdk_ports=... for "
-			"the box, and PHUB_DPDK in the environment for workers, where {} is the rank; or --workers 1");
-	snprintf(port, sizeof(port), "net_memif0,role=client,socket=phub-bench-%d@10.77.0.2/24", (int)getpid());
+			"transport dpdk: more than %d workers, or jobs, need ports of their own; give --set "
+			"dpdk_ports=... for the box, and PHUB_DPDK in the environment for workers, where {} is the "
+			"rank",
+			EXCHANGE_PORTS_MAX);
+	snprintf(port, sizeof(port), "net_memif0,role=client,socket=phub-bench-%d-{}@10.77.{}.2/24", (int)getpid());
 	if (setenv("PHUB_DPDK", port, 1) < 0)
 		return err_set(e, -errno, "out of memory");
-	box_settings_add(
-		&run->settings, "dpdk_ports=net_memif0,role=server,socket=phub-bench-%d@10.77.0.1/24", (int)getpid());
+	for (unsigned i = 0; i < o->workers; i++)
+		at += (size_t)snprintf(ports + at, sizeof(ports) - at,
+			"%snet_memif%u,role=server,socket=phub-bench-%d-%u@10.77.%u.1/24", i ? ";" : "", i,
+			(int)getpid(), i, i);
+	box_settings_add(&run->settings, "dpdk_ports=%s", ports);
 	return 0;
 }
 
@@ -295,7 +301,7 @@ static const char exchange_about[] =
 	"The box starts in the network namespace of this command, on the address --listen. With --worker-netns each\n"
 	"worker enters one of its own (`ip netns add`), so that bytes take the links between them. With --worker-cpus\n"
 	"workers keep to those CPUs, with all their threads; --set cores=[LIST] is the same for the box's cores.\n"
-	"Over dpdk one worker has a memif to the box; more need --set dpdk_ports=... and PHUB_DPDK, where {} is the\n"
+	"Over dpdk each worker has a memif to the box, or what --set dpdk_ports=... and PHUB_DPDK say, where {} is the\n"
 	"rank, as in net_af_packet0,iface=w{}@10.0.0.1{}/24.\n"
 	"\n"
 	"With --jobs all jobs begin together. Each job's rate is counted while all of them run, and its share is that\n"

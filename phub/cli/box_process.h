@@ -11,7 +11,7 @@
 
 #include "phub/base/err.h"
 
-enum { BOX_SETTINGS_MAX = 32, BOX_SETTING_BYTES = 160, BOX_ADDRESS_BYTES = 128 };
+enum { BOX_SETTINGS_MAX = 32, BOX_SETTING_BYTES = 2112, BOX_ADDRESS_BYTES = 128 };
 
 struct box_settings {
 	const char *phubd;                             /* path, or NULL: beside this program, else on $PATH */

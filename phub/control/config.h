@@ -64,7 +64,7 @@ struct config {
 	enum config_pushes rdma_pushes;
 	uint64_t rdma_dscp;
 	uint64_t datagram_mtu;
-	char dpdk_ports[256];           /* "": none */
+	char dpdk_ports[2048];          /* "": none */
 	char dpdk_eal[256];             /* "": nothing more */
 	uint64_t rdma_slots_memory;     /* 0: chosen at start */
 	uint16_t port_first, port_last; /* of data connections; 0, 0: any */

@@ -38,8 +38,9 @@ const struct option option_table[] = {
 	{"datagram_mtu", OPTION_NUMBER, FIELD(datagram_mtu), 1280, 65535, {NULL}, "65535",
 		"bytes of the largest IP packet that transport udp sends, where a way carries more; what comes through "
 		"is tried at each connection"},
-	{"dpdk_ports", OPTION_STRING, FIELD(dpdk_ports), 0, 0, {NULL}, "",
-		"port for transport dpdk, as DEVICE@ADDRESS/PREFIX, then, as may be, ,gw=ADDRESS ,mac=MAC ,mtu=BYTES "
+	{"dpdk_ports", OPTION_WORDS, FIELD(dpdk_ports), 0, 0, {NULL}, "",
+		"ports for transport dpdk, at most 16, with semicolons between them, each as DEVICE@ADDRESS/PREFIX, "
+		"then, as may be, ,gw=ADDRESS ,mac=MAC ,mtu=BYTES "
 		",port=UDP; DEVICE is EAL's, with arguments; without an address, that of the kernel's interface"},
 	{"dpdk_eal", OPTION_WORDS, FIELD(dpdk_eal), 0, 0, {NULL}, "",
 		"more arguments for DPDK's EAL, separated by blanks"},

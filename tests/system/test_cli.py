@@ -161,7 +161,7 @@ def wrong_usage():
 def failures_say_what_to_do():
     """What fails ends with 1 and one line with a cure."""
     for words, answer in [
-            (["bench", "exchange", "--transport", "dpdk", "--bytes", "4"], "dpdk: more than one worker.*PHUB_DPDK"),
+            (["bench", "exchange", "--transport", "dpdk", "--bytes", "4", "--workers", 17], "dpdk: more than 16 workers.*PHUB_DPDK"),
             (["bench", "exchange", "--transport", "shm", "--bytes", "4", "--phubd", "/nowhere/phubd"], "--phubd PATH"),
             (["bench", "exchange", "--transport", "shm", "--bytes", "4", "--worker-cpus", "4095"], "CPU 4095 is not there.*taskset"),
             (["bench", "exchange", "--transport", "shm", "--model", "/nowhere.csv"], "No such file.*give a CSV"),
@@ -209,8 +209,10 @@ def box_that_does_not_start():
 def exchange_contract():
     """JSON of an exchange has the contract's keys in its order, over each transport and mode."""
     if (rig.BUILD / "libphub-dpdk.so").exists():
-        out, _ = phub("bench", "exchange", "--json", "--transport", "dpdk", "--workers", 1, "--bytes", "300KB", "--rounds", 6)
-        check(lines(out)[0]["errors"] == 0, out)
+        for workers, cores in ((1, 1), (4, 2)):
+            out, _ = phub("bench", "exchange", "--json", "--transport", "dpdk", "--workers", workers, "--cores", cores, "--bytes", "300KB",
+                          "--rounds", 6)
+            check(lines(out)[0]["errors"] == 0, out)
     for transport in ("shm", "tcp", "loop"):
         for mode in ("zero-copy", "copy"):
             found, _ = exchange("--transport", transport, "--mode", mode, "--workers", 3, "--bytes", "300KB", "--keys", 7,

@@ -174,6 +174,27 @@ static void test_spec(void **state)
 			fail_msg("\"%s\" was taken", wrong[i]);
 }
 
+static void test_specs(void **state)
+{
+	static const char *const wrong[] = {"", " ; ", "net_a@10.0.0.1/24,net_b@10.0.1.1/24",
+		"net_a@10.0.0.1/24;;@10.0.1.1/24", "net_a;net_a", "net_a b;net_c", "1;2;3;4;5;6;7;8;9;a;b;c;d;e;f;g;h"};
+	struct dpdk_spec s[DPDK_PORTS_MAX];
+	struct err e;
+
+	(void)state;
+	assert_int_equal(dpdk_specs_parse("net_a@10.0.0.1/24", s, &e), 1);
+	assert_int_equal(dpdk_specs_parse(" net_a,x=1@10.0.0.1/24 ;  net_b@10.0.1.1/24,mtu=9000; net_c;", s, &e), 3);
+	assert_string_equal(s[0].device, "net_a,x=1");
+	assert_int_equal(s[0].ip, 0x0a000001);
+	assert_int_equal(s[1].ip, 0x0a000101);
+	assert_int_equal(s[1].mtu, 9000);
+	assert_string_equal(s[2].device, "net_c");
+	assert_int_equal(dpdk_specs_parse("1;2;3;4;5;6;7;8;9;a;b;c;d;e;f;g", s, &e), DPDK_PORTS_MAX);
+	for (unsigned i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++)
+		if (dpdk_specs_parse(wrong[i], s, &e) != -EINVAL)
+			fail_msg("\"%s\" was taken", wrong[i]);
+}
+
 static void test_errors(void **state)
 {
 	struct dpdk_nic_config config = {.queues = 1};
@@ -722,7 +743,7 @@ int main(void)
 		cmocka_unit_test_setup_teardown(test_kernel, veth_make, veth_drop),
 		cmocka_unit_test_setup_teardown(test_wrong_frames, veth_make, veth_drop),
 	};
-	const struct CMUnitTest specs[] = {cmocka_unit_test(test_spec)};
+	const struct CMUnitTest specs[] = {cmocka_unit_test(test_spec), cmocka_unit_test(test_specs)};
 	const struct CMUnitTest soft[] = {
 		cmocka_unit_test(test_errors),
 		cmocka_unit_test(test_memif),
