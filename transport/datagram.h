@@ -95,6 +95,12 @@ struct datagram_class {
 	 */
 	int (*route)(
 		void *owner, const struct datagram_address *peer, struct datagram_address *own, uint32_t *datagram_max);
+	/*
+	 * Box: a connection sends results from this memory, until memory_end(). False: there is no room to note it, and
+	 * no memory_end(). NULL: nothing to be done. Control thread; memory_end() any.
+	 */
+	bool (*memory_use)(void *owner, void *base, size_t bytes, bool huge);
+	void (*memory_end)(void *owner, void *base);
 	/* Box with several addresses: its index-th, or -ENOENT. NULL: that of its ports is all. Control thread. */
 	int (*name)(void *owner, unsigned index, struct in6_addr *out);
 };

@@ -87,6 +87,7 @@ struct datagram_conn {
 	enum datagram_state state;
 	bool is_box;
 	bool gone;        /* the peer has said that it is */
+	bool reads;       /* box: spec->result may be read by a device: memory_end() is due */
 	int error;        /* DATAGRAM_CLOSED */
 	const char *why;  /* with EVENT_CLOSED */
 	uint64_t session; /* of the control session that carries its signals */

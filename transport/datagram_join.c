@@ -129,6 +129,8 @@ void datagram_conn_free(struct datagram_conn *c)
 	list_remove(&c->watch.link);
 	signal_list_clear(&c->heard);
 	reliable_conn_destroy(c->reliable);
+	if (c->reads)
+		c->transport->class->memory_end(c->transport->owner, c->spec->result->base);
 	explicit_bzero(c, sizeof(*c));
 	free(c);
 }
@@ -389,6 +391,9 @@ int datagram_admit(struct transport *head, struct conn *conn, const struct conn_
 		datagram_reject(head, conn, rc == -ENOMEM || rc == -ENOSPC ? ENOSPC : ECONNREFUSED);
 		return rc;
 	}
+	if (t->class->memory_use && spec->result)
+		c->reads = t->class->memory_use(
+			t->owner, spec->result->base, spec->result->bytes, spec->result->huge);
 	list_remove(&c->link);
 	c->state = DATAGRAM_ADMITTED;
 	/* Of several addresses, that of the worker's network; one that is any is where the worker dialled. */

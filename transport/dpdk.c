@@ -124,6 +124,13 @@ void dpdk_drain(struct dpdk_port *p)
 	p->waiting_count = 0;
 	rte_pktmbuf_free(p->next);
 	p->next = NULL;
+	while (!list_alone(&p->reading)) {
+		struct dpdk_attached *a = LIST_OF(p->reading.next, struct dpdk_attached, link);
+
+		list_remove(&a->link);
+		list_init(&a->link);
+		a->message = NULL;
+	}
 }
 
 /* ---- sending ---- */
@@ -183,7 +190,17 @@ static void port_detached(void *payload, void *opaque)
 	struct dpdk_attached *a = opaque;
 
 	(void)payload;
-	a->port->nic->host.let(a->reliable, a->message);
+	list_remove(&a->link);
+	if (a->message)
+		a->port->nic->host.let(a->reliable, a->message);
+}
+
+/* Whatever the device does with it from now on, its owner hears nothing of it. */
+static void port_forsake(struct dpdk_attached *a)
+{
+	if (a->message)
+		a->port->nic->host.let(a->reliable, a->message);
+	a->message = NULL;
 }
 
 static bool port_attach(
@@ -195,6 +212,8 @@ static bool port_attach(
 	/* What waits for ARP may wait for long: it holds nothing. */
 	if (!p->nic->attaches || p->next_hop || !out->message || out->rest_bytes < DPDK_ATTACH_MIN)
 		return false;
+	if (p->nic->maps && !dpdk_memory_has(p, out->rest, out->rest_bytes))
+		return false;
 	m = rte_pktmbuf_alloc(p->attached);
 	if (!m)
 		return false;
@@ -203,8 +222,10 @@ static bool port_attach(
 	a->shared.free_cb = port_detached;
 	a->shared.fcb_opaque = a;
 	rte_mbuf_ext_refcnt_set(&a->shared, 1);
-	/* Only drivers that copy from virtual addresses get here: no bus address is needed. */
-	rte_pktmbuf_attach_extbuf(m, (void *)(uintptr_t)out->rest, RTE_BAD_IOVA, (uint16_t)out->rest_bytes, &a->shared);
+	/* Drivers that copy need no bus address; what is mapped for others has its virtual one. */
+	rte_pktmbuf_attach_extbuf(m, (void *)(uintptr_t)out->rest,
+		p->nic->maps ? (rte_iova_t)(uintptr_t)out->rest : RTE_BAD_IOVA, (uint16_t)out->rest_bytes, &a->shared);
+	list_append(&p->reading, &a->link);
 	m->data_len = (uint16_t)out->rest_bytes;
 	m->pkt_len = out->rest_bytes;
 	p->nic->host.hold(out->message);
@@ -277,10 +298,27 @@ static bool port_carries(const struct rte_mbuf *m, const struct reliable_conn *c
 	return a->conn == c;
 }
 
-/* A driver that we attach to has read all that it took: what is held is pending. */
+/* Of this connection. */
+static struct dpdk_attached *port_is_reading(const struct dpdk_port *p, const struct reliable_conn *c)
+{
+	for (struct list_link *at = p->reading.next; at != &p->reading; at = at->next) {
+		struct dpdk_attached *a = LIST_OF(at, struct dpdk_attached, link);
+
+		if (a->conn == c && a->message)
+			return a;
+	}
+	return NULL;
+}
+
+/*
+ * What is pending is lost. What a device still has that reads later is waited for, for a moment: then nobody waits any
+ * more, and the region stays mapped until dpdk_memory_reap().
+ */
 static void port_reclaim(struct datagram_port *port, struct reliable *r, const struct reliable_conn *c)
 {
 	struct dpdk_port *p = dpdk_port_of(port);
+	uint64_t until_ns = clock_now_ns() + DPDK_RECLAIM_US * NS_PER_US;
+	struct dpdk_attached *a;
 	unsigned kept = 0;
 
 	(void)r;
@@ -294,6 +332,11 @@ static void port_reclaim(struct datagram_port *port, struct reliable *r, const s
 		}
 	}
 	p->pending_count = kept;
+	while (port_is_reading(p, c) && clock_now_ns() < until_ns)
+		if (rte_eth_tx_done_cleanup(p->nic->id, p->tx_queue, 0) < 0)
+			break; /* a driver that has no such call looks at what is done when it is given more */
+	while ((a = port_is_reading(p, c)))
+		port_forsake(a);
 }
 
 static int port_arm(struct datagram_port *port, uint64_t due_ns)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Between a program and libphub-dpdk.so: DPDK's libraries are many, and who does not ask for transport dpdk does not
- * need them. dpdk_spec.c, dpdk_load.c and dpdk_setup.c are the program's; dpdk.c, dpdk_rx.c, dpdk_init.c, dpdk_arp.c
- * and dpdk_eal.c are the plugin, which moves packets and nothing else: it knows a `struct reliable_message` only to
+ * need them. dpdk_spec.c, dpdk_load.c and dpdk_setup.c are the program's; dpdk.c, dpdk_rx.c, dpdk_init.c, dpdk_arp.c,
+ * dpdk_memory.c and dpdk_eal.c are the plugin, which moves packets and nothing else: it knows a `struct reliable_message` only to
  * hold it and to let it go. Control thread.
  */
 #ifndef PHUB_TRANSPORT_DPDK_H
@@ -100,7 +100,9 @@ struct dpdk_facts {
 	char driver[32];
 	enum dpdk_steering steering;
 	unsigned rx_queues, tx_queues; /* of the device */
-	bool attaches;                 /* payloads are read where they lie */
+	bool attaches;                 /* payloads are read where they lie, */
+	bool maps;                     /* if they lie in memory that was mapped */
+	unsigned mapped;               /* regions, now */
 	bool huge;                     /* EAL has huge pages */
 	bool up;                       /* the link, now */
 	uint16_t mtu;
@@ -123,6 +125,8 @@ struct dpdk_plugin {
 		struct err *e);
 	int (*route)(
 		void *owner, const struct datagram_address *peer, struct datagram_address *own, uint32_t *datagram_max);
+	bool (*memory_use)(void *owner, void *base, size_t bytes, bool huge);
+	void (*memory_end)(void *owner, void *base);
 	/* All ports were closed. */
 	void (*close)(void *owner);
 	const struct dpdk_counters *(*counters)(const struct datagram_port *p);

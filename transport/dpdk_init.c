@@ -7,6 +7,7 @@
 #include <errno.h>
 #include <linux/filter.h>
 #include <net/if.h>
+#include <rte_bus.h>
 #include <rte_dev.h>
 #include <rte_errno.h>
 #include <rte_flow.h>
@@ -23,6 +24,9 @@
 
 /* Drivers that have read a packet, from virtual addresses, when tx_burst() returns. */
 static const char *const nic_copiers[] = {"net_af_packet", "net_memif", "net_tap", "net_null", "net_pcap"};
+
+/* Keeps them, and hands them over within this process: as a NIC does, to tests. */
+static const char nic_keeper[] = "net_ring";
 
 static bool nic_copies(const char *driver)
 {
@@ -188,6 +192,20 @@ static struct rte_mempool *nic_pool(
 	return pool;
 }
 
+/*
+ * A NIC reads a packet after tx_burst(), from bus addresses: of memory that was mapped for it, and only where these are
+ * the virtual ones; and whoever sends must be the one who hears that it is done, with a queue of its own.
+ */
+static void nic_reads_later(struct dpdk_nic *nic, const struct rte_eth_dev_info *info)
+{
+	bool kept = strcmp(rte_bus_name(rte_dev_bus(info->device)), "pci") == 0 || strcmp(info->driver_name, nic_keeper) == 0;
+
+	if (!kept || !(info->tx_offload_capa & RTE_ETH_TX_OFFLOAD_MULTI_SEGS) || nic->tx_queues < nic->queues ||
+		rte_eal_iova_mode() == RTE_IOVA_PA)
+		return;
+	nic->attaches = nic->maps = true;
+}
+
 static int nic_configure(struct dpdk_nic *nic, const struct rte_eth_dev_info *info, struct err *e)
 {
 	uint16_t most;
@@ -208,12 +226,14 @@ static int nic_configure(struct dpdk_nic *nic, const struct rte_eth_dev_info *in
 	nic->offload_ip = have & RTE_ETH_TX_OFFLOAD_IPV4_CKSUM;
 	nic->offload_udp = have & RTE_ETH_TX_OFFLOAD_UDP_CKSUM;
 	/* A driver that copies, in software, would compute checksums in software, too. */
-	if (nic_copies(info->driver_name)) {
+	nic->keeps = !nic_copies(info->driver_name);
+	if (!nic->keeps) {
 		nic->offload_ip = nic->offload_udp = false;
 		conf.txmode.offloads &= RTE_ETH_TX_OFFLOAD_MULTI_SEGS;
 		conf.rxmode.offloads = 0;
 		nic->attaches = (have & RTE_ETH_TX_OFFLOAD_MULTI_SEGS) && !strstr(nic->spec.device, "zero-copy=yes");
 	}
+	nic_reads_later(nic, info);
 	rc = rte_eth_dev_configure(nic->id, nic->rx_queues, nic->tx_queues, &conf);
 	if (rc == 0)
 		rc = rte_eth_dev_adjust_nb_rx_tx_desc(nic->id, &nic->rx_descriptors, &nic->tx_descriptors);
@@ -292,10 +312,13 @@ static void nic_destroy(struct dpdk_nic *nic)
 		if (nic->steering == DPDK_STEER_FLOW)
 			rte_flow_flush(nic->id, &why);
 		rte_eth_dev_stop(nic->id);
+		dpdk_memory_reap(nic);
 		if (rte_dev_remove(info.device) < 0)
 			rte_eth_dev_close(nic->id);
 	}
 	rte_mempool_free(nic->rx_pool);
+	for (unsigned i = 0; i < nic->pool_count; i++)
+		rte_mempool_free(nic->pools[i]);
 	rte_free(nic->tx_locks);
 	free(nic);
 }
@@ -428,6 +451,14 @@ static int port_pools(struct dpdk_port *p, int node, struct err *e)
 	return p->steered ? 0 : err_set(e, -ENOMEM, "DPDK: no memory for a ring between cores");
 }
 
+static void port_give_pool(struct dpdk_nic *nic, struct rte_mempool *pool)
+{
+	if (nic->keeps && pool && nic->pool_count < RTE_DIM(nic->pools))
+		nic->pools[nic->pool_count++] = pool;
+	else
+		rte_mempool_free(pool);
+}
+
 void dpdk_port_destroy(struct dpdk_port *p)
 {
 	struct rte_mbuf *m;
@@ -437,8 +468,9 @@ void dpdk_port_destroy(struct dpdk_port *p)
 	while (p->steered && rte_ring_dequeue(p->steered, (void **)&m) == 0)
 		rte_pktmbuf_free(m);
 	rte_ring_free(p->steered);
-	rte_mempool_free(p->heads);
-	rte_mempool_free(p->attached);
+	/* Where a device is done when tx_burst() returns, all is back; others may have some for as long as they run. */
+	port_give_pool(p->nic, p->heads);
+	port_give_pool(p->nic, p->attached);
 	if (p->holder >= 0)
 		close(p->holder);
 	free(p);
@@ -478,6 +510,7 @@ static int nic_port_open(
 		.receives = queue_index < nic->rx_queues,
 		.tx_queue = (uint16_t)(queue_index % nic->tx_queues),
 	};
+	list_init(&p->reading);
 	p->port.room_bytes = port_room_bytes(p);
 	nic_map(nic, &p->port.address.ip);
 	memcpy(p->port.address.mac, nic->mac.addr_bytes, RTE_ETHER_ADDR_LEN);
@@ -521,6 +554,8 @@ static void nic_facts(struct dpdk_nic *nic, struct dpdk_facts *out)
 		.rx_queues = nic->rx_queues,
 		.tx_queues = nic->tx_queues,
 		.attaches = nic->attaches,
+		.maps = nic->maps,
+		.mapped = nic->region_count,
 		.huge = dpdk_eal_huge(),
 		.up = rte_eth_link_get_nowait(nic->id, &link) < 0 || link.link_status == RTE_ETH_LINK_UP,
 		.mtu = nic->mtu,
@@ -546,6 +581,8 @@ const struct dpdk_plugin phub_dpdk_plugin = {
 	.facts = nic_facts,
 	.port_open = nic_port_open,
 	.route = nic_route,
+	.memory_use = dpdk_memory_use,
+	.memory_end = dpdk_memory_end,
 	.close = nic_close,
 	.counters = nic_counters,
 };

@@ -2,7 +2,7 @@
 /*
  * What the parts of libphub-dpdk.so share. dpdk.c is the port that datagrams leave by, dpdk_rx.c what comes in, both of
  * the owning core; dpdk_arp.c who has which address (any core); dpdk_init.c devices and queues, dpdk_eal.c the process'
- * EAL (control thread). Included by these alone.
+ * EAL, dpdk_memory.c what a device reads from (control thread). Included by these alone.
  */
 #ifndef PHUB_TRANSPORT_DPDK_INTERNAL_H
 #define PHUB_TRANSPORT_DPDK_INTERNAL_H
@@ -21,6 +21,7 @@
 #undef NS_PER_S /* DPDK has one, too */
 #include "phub/base/clock.h"
 #include "phub/base/cpu.h"
+#include "phub/base/list.h"
 #include "transport/dpdk.h"
 
 enum {
@@ -34,6 +35,8 @@ enum {
 	DPDK_WAITING_MS = 200,  /* and for how long */
 	DPDK_ARP_ENTRIES = 1024,
 	DPDK_ARP_PROBES = 8,
+	DPDK_REGIONS_MAX = 64,  /* of jobs' memory that a device reads from */
+	DPDK_RECLAIM_US = 2000, /* so long a device is waited for that still reads what a connection sent */
 	DPDK_LINK_MS = 10, /* the link is looked at as often as that, when a device takes nothing */
 };
 
@@ -45,6 +48,14 @@ struct dpdk_neighbour {
 	_Atomic uint64_t asked_ns;
 };
 
+/* Memory that the device may read: changed under the lock. */
+struct dpdk_region {
+	void *base; /* NULL: free */
+	size_t bytes;
+	unsigned uses; /* connections */
+	bool mapped;   /* else it is copied */
+};
+
 struct dpdk_port;
 
 struct dpdk_nic {
@@ -53,7 +64,10 @@ struct dpdk_nic {
 	uint16_t id;     /* of ethdev */
 	bool probed;     /* it is ours to remove */
 	bool kernel_ip;  /* the address is that of a kernel's interface, which must not answer */
-	bool attaches;   /* multi-segment, and the driver reads virtual addresses within tx_burst() */
+	bool keeps;      /* it has packets for longer than tx_burst() takes */
+	bool attaches;   /* payloads are read where they lie: */
+	bool maps;       /* later on, and only from `regions`; else any address, within tx_burst() */
+	bool map_told;   /* that something could not be mapped */
 	bool offload_ip; /* the device computes checksums */
 	bool offload_udp;
 	bool quiet;
@@ -69,6 +83,12 @@ struct dpdk_nic {
 	struct rte_mempool *rx_pool; /* of all receive queues */
 	rte_spinlock_t *tx_locks;    /* where ports share the device's transmit queues; else NULL */
 	struct dpdk_port *_Atomic ports[DPDK_QUEUES_MAX];
+	rte_spinlock_t region_lock;
+	_Atomic uint64_t region_changes; /* 0: there never was a region */
+	unsigned region_count;
+	struct dpdk_region regions[DPDK_REGIONS_MAX];
+	struct rte_mempool *pools[3 * DPDK_QUEUES_MAX]; /* a device may have packets of a port that was closed */
+	unsigned pool_count;
 	rte_spinlock_t arp_lock;
 	struct dpdk_neighbour neighbours[DPDK_ARP_ENTRIES];
 };
@@ -76,9 +96,10 @@ struct dpdk_nic {
 /* In the private area of an mbuf that a payload is attached to. */
 struct dpdk_attached {
 	struct rte_mbuf_ext_shared_info shared;
+	struct list_link link; /* dpdk_port.reading */
 	struct dpdk_port *port;
 	struct reliable *reliable;
-	struct reliable_message *message;
+	struct reliable_message *message; /* NULL: nobody wants to know any more when it is over */
 	const struct reliable_conn *conn;
 };
 
@@ -109,6 +130,11 @@ struct dpdk_port {
 	bool down;
 	struct rte_mbuf *given[DPDK_DATAGRAMS]; /* by the last receive() */
 	unsigned given_count;
+	struct list_link reading; /* what the device may still read */
+	struct {
+		uint64_t changes; /* of nic->region_changes, when this was so: */
+		uintptr_t from, to;
+	} mapped; /* the region that was asked for last */
 	struct dpdk_counters counters;
 };
 
@@ -142,6 +168,16 @@ int dpdk_eal_start(const struct dpdk_host *host, const struct dpdk_nic_config *c
 /* The first error that EAL or a driver told since dpdk_eal_start(); "" when none. */
 const char *dpdk_eal_said(void);
 bool dpdk_eal_huge(void);
+
+/* ---- dpdk_memory.c ---- */
+
+/* As in datagram_class. */
+bool dpdk_memory_use(void *owner, void *base, size_t bytes, bool huge);
+void dpdk_memory_end(void *owner, void *base);
+/* Takes back what is not in use. */
+void dpdk_memory_reap(struct dpdk_nic *nic);
+/* Owner of the port: may the device read this? */
+bool dpdk_memory_has(struct dpdk_port *p, const void *at, size_t bytes);
 
 /* ---- dpdk_init.c ---- */
 

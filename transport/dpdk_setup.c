@@ -208,6 +208,26 @@ static int dpdk_route(
 	return rc;
 }
 
+static void dpdk_memory_end(void *owner, void *base)
+{
+	struct dpdk *d = owner;
+
+	for (unsigned i = 0; i < d->nic_count; i++)
+		d->plugin->memory_end(d->nics[i], base);
+}
+
+static bool dpdk_memory_use(void *owner, void *base, size_t bytes, bool huge)
+{
+	struct dpdk *d = owner;
+	unsigned took = 0;
+
+	while (took < d->nic_count && d->plugin->memory_use(d->nics[took], base, bytes, huge))
+		took++;
+	for (unsigned i = 0; took < d->nic_count && i < took; i++)
+		d->plugin->memory_end(d->nics[i], base);
+	return took == d->nic_count;
+}
+
 static int dpdk_name(void *owner, unsigned index, struct in6_addr *out)
 {
 	const struct dpdk *d = owner;
@@ -233,6 +253,8 @@ static const struct datagram_class dpdk_class = {
 	.fini = dpdk_fini,
 	.route = dpdk_route,
 	.name = dpdk_name,
+	.memory_use = dpdk_memory_use,
+	.memory_end = dpdk_memory_end,
 };
 
 /* What an operator wants to know of the device. */
@@ -251,7 +273,8 @@ static void dpdk_tell(const struct dpdk_facts *f, const struct dpdk_nic_config *
 		config->spec.device, f->driver, ip, f->address.mac[0], f->address.mac[1], f->address.mac[2],
 		f->address.mac[3], f->address.mac[4], f->address.mac[5], f->mtu, f->up ? "up" : "down", f->address.port,
 		f->address.port + config->queues - 1, steering[f->steering],
-		f->attaches ? "sent from where they lie" : "copied", f->huge ? "huge" : "no huge");
+		f->maps ? "sent from where they lie, if that can be mapped" : f->attaches ? "sent from where they lie" : "copied",
+		f->huge ? "huge" : "no huge");
 }
 
 /* One device after the other; their queues have the same UDP ports. */

@@ -24,6 +24,7 @@
 #include <cmocka.h>
 
 #include "phub/base/clock.h"
+#include "phub/base/mem.h"
 #include "phub/base/stats.h"
 #include "transport/dpdk.h"
 
@@ -46,8 +47,11 @@ static void message_let(struct reliable *r, struct reliable_message *m)
 	--*(int *)m;
 }
 
+static int warnings;
+
 static void message_log(enum log_level level, const char *line)
 {
+	warnings += level == LOG_LEVEL_WARN;
 	if (getenv("PHUB_LOG") || level == LOG_LEVEL_ERROR)
 		fprintf(stderr, "%s\n", line);
 }
@@ -381,7 +385,8 @@ static void test_ring(void **state)
 	(void)state;
 	reading = 0;
 	plugin->facts(nic, &facts);
-	assert_false(facts.attaches);
+	assert_true(facts.maps);
+	assert_int_equal(facts.mapped, 0);
 	for (int i = 0; i < 40; i++) {
 		snprintf(head, sizeof(head), "%03d", i);
 		assert_int_equal(say(p, &p->address, head, payload, BYTES, false), 0);
@@ -396,6 +401,80 @@ static void test_ring(void **state)
 	assert_int_equal(p->ops->receive(p, in, DPDK_DATAGRAMS), 0);
 	p->ops->close(p);
 	plugin->close(nic);
+}
+
+static unsigned mapped_of(struct dpdk_nic *nic)
+{
+	struct dpdk_facts facts;
+
+	plugin->facts(nic, &facts);
+	return facts.mapped;
+}
+
+/* What lies in memory that was mapped is read there, by and by; what is beside it is copied. */
+static void test_ring_mapped(void **state)
+{
+	enum { HALF = 1 << 20 };
+	struct dpdk_nic *nic = nic_open_queues("net_ring0@10.9.0.1/24", 1);
+	struct datagram_port *p = port_open(nic, 0);
+	struct datagram_in in[DPDK_DATAGRAMS];
+	struct mem_region region = {0};
+	struct err e;
+	uint8_t *at, *other;
+
+	(void)state;
+	reading = warnings = 0;
+	assert_int_equal(mem_region_create(2 * HALF, 0, MEM_NODE_ANY, &region, &e), 0);
+	at = region.base;
+	other = at + HALF;
+	memset(at, 7, region.bytes);
+	/* Two connections. */
+	assert_true(plugin->memory_use(nic, at, HALF, false));
+	assert_true(plugin->memory_use(nic, at, HALF, false));
+	assert_int_equal(mapped_of(nic), 1);
+	/* What EAL does not take is copied, and told, once. */
+	assert_true(plugin->memory_use(nic, other + 1, 4096, false));
+	assert_true(plugin->memory_use(nic, other + 2, 4096, false));
+	assert_int_equal(mapped_of(nic), 1);
+	assert_int_equal(warnings, 1);
+	assert_int_equal(say(p, &p->address, "first", at, BYTES, false), 0);
+	assert_int_equal(say(p, &p->address, "last", other - BYTES, BYTES, false), 0);
+	assert_int_equal(count_of(p)->attached, 2);
+	assert_int_equal(say(p, &p->address, "across", other - 1, BYTES, false), 0);
+	assert_int_equal(say(p, &p->address, "beside", other + 1, BYTES, false), 0);
+	assert_int_equal(count_of(p)->attached, 2);
+	assert_int_equal(count_of(p)->copied, 2);
+	p->ops->flush(p);
+	assert_int_equal(reading, 2); /* the device has them */
+	assert_int_equal(p->ops->receive(p, in, DPDK_DATAGRAMS), 4);
+	for (int i = 0; i < 4; i++)
+		assert_memory_equal(in[i].bytes + in[i].length - BYTES, at, BYTES);
+	assert_int_equal(reading, 0);
+	/* Who goes does not wait for ever for a device that keeps what it has. */
+	assert_int_equal(say(p, &p->address, "kept", at, BYTES, true), 0);
+	assert_int_equal(reading, 1);
+	p->ops->reclaim(p, NULL, NULL);
+	assert_int_equal(reading, 0);
+	assert_int_equal(p->ops->receive(p, in, DPDK_DATAGRAMS), 1);
+	assert_int_equal(reading, 0);
+	/* One of two goes; then the other, and what nobody uses is taken back when the next one comes. */
+	plugin->memory_end(nic, at);
+	assert_int_equal(say(p, &p->address, "still", at, BYTES, true), 0);
+	assert_int_equal(count_of(p)->attached, 4);
+	plugin->memory_end(nic, at);
+	plugin->memory_end(nic, other + 1);
+	plugin->memory_end(nic, other + 2);
+	assert_true(plugin->memory_use(nic, other, HALF, false));
+	assert_int_equal(mapped_of(nic), 1);
+	assert_int_equal(say(p, &p->address, "no more", at, BYTES, true), 0);
+	assert_int_equal(count_of(p)->attached, 4);
+	assert_int_equal(say(p, &p->address, "but this", other, BYTES, true), 0);
+	assert_int_equal(count_of(p)->attached, 5);
+	plugin->memory_end(nic, other);
+	p->ops->close(p);
+	assert_int_equal(reading, 2); /* the port's end tells nobody: reclaim() did, before */
+	plugin->close(nic);
+	mem_region_destroy(&region);
 }
 
 /* The bound of what waits, and what a packet costs where the device costs nothing. */
@@ -750,6 +829,7 @@ int main(void)
 		cmocka_unit_test(test_memif_link),
 		cmocka_unit_test(test_memif_steered),
 		cmocka_unit_test(test_ring),
+		cmocka_unit_test(test_ring_mapped),
 		cmocka_unit_test(test_null),
 	};
 	struct err e;
