@@ -90,6 +90,7 @@ struct dpdk_nic_config {
 	unsigned all_count;
 	const char *eal;      /* more arguments for EAL, separated by blanks; or NULL */
 	unsigned queues;      /* that will be opened, at most */
+	const int *nodes;     /* [queues] NUMA nodes of those who will own them, or MEM_NODE_ANY; NULL: not known */
 	uint16_t port_first;  /* UDP, of the first queue; 0: default */
 	uint16_t port_last;   /* 0: any */
 	uint16_t descriptors; /* of a queue and direction; 0: default */

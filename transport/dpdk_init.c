@@ -182,9 +182,13 @@ static struct rte_mempool *nic_pool(
 	/* A pool of 2^n - 1 uses its memory best. */
 	count = rte_align32pow2(count + 1) - 1;
 	snprintf(name, sizeof(name), "phub_%s_%u", what, serial++);
-	pool = rte_pktmbuf_pool_create(name, count, DPDK_CACHE,
-		(uint16_t)RTE_ALIGN_CEIL(private_bytes, RTE_MBUF_PRIV_ALIGN), (uint16_t)room,
-		node < 0 ? SOCKET_ID_ANY : node);
+	/* The node is preferred: it may have no huge pages, and without them EAL has all on one. */
+	for (int socket = node < 0 ? SOCKET_ID_ANY : node;; socket = SOCKET_ID_ANY) {
+		pool = rte_pktmbuf_pool_create(name, count, DPDK_CACHE,
+			(uint16_t)RTE_ALIGN_CEIL(private_bytes, RTE_MBUF_PRIV_ALIGN), (uint16_t)room, socket);
+		if (pool || socket == SOCKET_ID_ANY)
+			break;
+	}
 	if (!pool)
 		err_set(e, -ENOMEM,
 			"DPDK: no memory for %u packets of %u bytes: %s; free huge pages, or give EAL more with -m",
@@ -245,18 +249,44 @@ static int nic_configure(struct dpdk_nic *nic, const struct rte_eth_dev_info *in
 	return 0;
 }
 
-static int nic_start(struct dpdk_nic *nic, struct err *e)
+/*
+ * A pool for each core on its node, where cores have receive queues of their own: they free what they received. Else
+ * one for all, on the device's.
+ */
+static int nic_receive_pools(struct dpdk_nic *nic, struct err *e)
 {
 	unsigned room = RTE_ALIGN_CEIL(RTE_PKTMBUF_HEADROOM + nic->mtu + RTE_ETHER_HDR_LEN + RTE_VLAN_HLEN, 64);
-	unsigned count = nic->rx_queues * (nic->rx_descriptors + 2u * DPDK_DATAGRAMS) +
-			 nic->queues * (2u * DPDK_CACHE + (nic->queues > 1 ? DPDK_STEER_RING : 0));
-	int rc = 0;
+	unsigned queue = nic->rx_descriptors + 2u * DPDK_DATAGRAMS, user = 2u * DPDK_CACHE;
+	bool each = nic->queues > 1 && nic->rx_queues == nic->queues;
 
-	nic->rx_pool = nic_pool("rx", count, 0, RTE_MAX(room, (unsigned)RTE_MBUF_DEFAULT_BUF_SIZE), nic->node, e);
-	if (!nic->rx_pool)
-		return -ENOMEM;
+	room = RTE_MAX(room, (unsigned)RTE_MBUF_DEFAULT_BUF_SIZE);
+	/* Where rules are refused, they hand over what they received, too. */
+	user += nic->queues > 1 ? DPDK_STEER_RING : 0;
+	for (uint16_t i = 0; i < nic->rx_queues; i++) {
+		int node = nic->nodes[i] == MEM_NODE_ANY ? nic->node : nic->nodes[i];
+
+		if (each)
+			nic->rx_pools[i] = nic_pool("rx", queue + user, 0, room, node, e);
+		else if (i == 0)
+			nic->rx_pools[i] = nic_pool(
+				"rx", nic->rx_queues * queue + nic->queues * user, 0, room, nic->node, e);
+		else
+			nic->rx_pools[i] = nic->rx_pools[0];
+		if (!nic->rx_pools[i])
+			return -ENOMEM;
+	}
+	return 0;
+}
+
+static int nic_start(struct dpdk_nic *nic, struct err *e)
+{
+	int rc = nic_receive_pools(nic, e);
+
+	if (rc < 0)
+		return rc;
 	for (uint16_t i = 0; i < nic->rx_queues && rc == 0; i++)
-		rc = rte_eth_rx_queue_setup(nic->id, i, nic->rx_descriptors, (unsigned)nic->node, NULL, nic->rx_pool);
+		rc = rte_eth_rx_queue_setup(
+			nic->id, i, nic->rx_descriptors, (unsigned)nic->node, NULL, nic->rx_pools[i]);
 	for (uint16_t i = 0; i < nic->tx_queues && rc == 0; i++)
 		rc = rte_eth_tx_queue_setup(nic->id, i, nic->tx_descriptors, (unsigned)nic->node, NULL);
 	if (rc == 0)
@@ -316,7 +346,9 @@ static void nic_destroy(struct dpdk_nic *nic)
 		if (rte_dev_remove(info.device) < 0)
 			rte_eth_dev_close(nic->id);
 	}
-	rte_mempool_free(nic->rx_pool);
+	for (unsigned i = nic->rx_queues; i-- > 0;)
+		if (i == 0 || nic->rx_pools[i] != nic->rx_pools[0])
+			rte_mempool_free(nic->rx_pools[i]);
 	for (unsigned i = 0; i < nic->pool_count; i++)
 		rte_mempool_free(nic->pools[i]);
 	rte_free(nic->tx_locks);
@@ -374,6 +406,8 @@ static int nic_open(
 		.rx_descriptors = config->descriptors ? config->descriptors : DPDK_DESCRIPTORS,
 		.tx_descriptors = config->descriptors ? config->descriptors : DPDK_DESCRIPTORS,
 	};
+	for (unsigned i = 0; i < config->queues; i++)
+		nic->nodes[i] = config->nodes ? config->nodes[i] : MEM_NODE_ANY;
 	rc = nic_bring_up(nic, e);
 	if (rc < 0) {
 		nic_destroy(nic);
@@ -495,6 +529,8 @@ static int nic_port_open(
 	int rc;
 
 	(void)host;
+	if (node == MEM_NODE_ANY && queue_index < nic->queues)
+		node = nic->nodes[queue_index]; /* a box's first port is opened before its owner is known */
 	if (queue_index >= nic->queues || atomic_load_explicit(&nic->ports[queue_index], memory_order_relaxed))
 		return err_set(e, -EINVAL, "DPDK port \"%s\" was opened for %u queues", nic->spec.device, nic->queues);
 	p = aligned_alloc(CPU_LINE_BYTES, RTE_ALIGN_CEIL(sizeof(*p), CPU_LINE_BYTES));

@@ -22,6 +22,7 @@
 #include "phub/base/clock.h"
 #include "phub/base/cpu.h"
 #include "phub/base/list.h"
+#include "phub/base/mem.h"
 #include "transport/dpdk.h"
 
 enum {
@@ -80,7 +81,8 @@ struct dpdk_nic {
 	uint16_t queues; /* that may be opened */
 	uint16_t rx_queues, tx_queues;
 	uint16_t rx_descriptors, tx_descriptors;
-	struct rte_mempool *rx_pool; /* of all receive queues */
+	struct rte_mempool *rx_pools[DPDK_QUEUES_MAX]; /* [0] alone where cores have no receive queues of their own */
+	int nodes[DPDK_QUEUES_MAX];                    /* of those who own the queues; or MEM_NODE_ANY */
 	rte_spinlock_t *tx_locks;    /* where ports share the device's transmit queues; else NULL */
 	struct dpdk_port *_Atomic ports[DPDK_QUEUES_MAX];
 	rte_spinlock_t region_lock;

@@ -308,6 +308,7 @@ static int dpdk_open(const struct transport_config *config, struct transport **o
 		.all = specs,
 		.eal = config->dpdk_eal,
 		.queues = config->queue_count ? config->queue_count : 1,
+		.nodes = config->queue_count ? config->queue_nodes : NULL,
 		.port_first = config->port_first,
 		.port_last = config->port_last,
 		.quiet = config->quiet,

@@ -289,6 +289,7 @@ struct transport_config {
 	const char *dpdk_ports; /* dpdk: DEVICE[@ADDRESS/PREFIX,...][;...] (dpdk.h) */
 	const char *dpdk_eal;   /* dpdk: more arguments for EAL, separated by blanks; NULL: none */
 	unsigned queue_count;   /* dpdk: queues that will be made, at most; 0: one */
+	const int *queue_nodes; /* dpdk: [queue_count] as queue_create() will be told; NULL: not known */
 	unsigned handshake_ms;  /* a stranger that has not proved itself by then is dropped; 0: default */
 };
 

@@ -90,6 +90,14 @@ static void box_use_count(struct box *box)
 	free(host);
 }
 
+static int box_place_cores(struct box *box, struct err *e)
+{
+	if (box->config->cores_listed && !box->env.by_hand)
+		return box_use_listed(box, e);
+	box_use_count(box);
+	return 0;
+}
+
 /* ---- ways in ---- */
 
 static int box_open_transport(struct box *box, const struct transport_ops *ops, const char *host, unsigned first,
@@ -116,6 +124,7 @@ static int box_open_transport(struct box *box, const struct transport_ops *ops, 
 		.dpdk_ports = config->dpdk_ports[0] ? config->dpdk_ports : NULL,
 		.dpdk_eal = config->dpdk_eal[0] ? config->dpdk_eal : NULL,
 		.queue_count = box->core_count,
+		.queue_nodes = box->core_node,
 	};
 	int rc;
 
@@ -300,10 +309,6 @@ static int box_create_cores(struct box *box, struct err *e)
 {
 	int rc = 0;
 
-	if (box->config->cores_listed && !box->env.by_hand)
-		rc = box_use_listed(box, e);
-	else
-		box_use_count(box);
 	for (unsigned i = 0; rc == 0 && i < box->core_count; i++)
 		rc = box_create_core(box, i, e);
 	return rc;
@@ -356,6 +361,8 @@ int box_create(const struct config *config, const struct box_env *env, uint64_t 
 		err_set(e, rc, "cannot make the mailbox of the cores: %s", strerror(-rc));
 	if (rc == 0)
 		rc = box_listen(box, e);
+	if (rc == 0)
+		rc = box_place_cores(box, e);
 	if (rc == 0)
 		rc = box_open_transports(box, e);
 	if (rc == 0)
