@@ -5,8 +5,12 @@
  * or who asked for us, is learned, so that the table cannot be filled from outside; what it says may still be forged,
  * as on any Ethernet, and the seals of datagrams are what tells.
  */
+#include <arpa/inet.h>
+#include <net/if_arp.h>
 #include <rte_arp.h>
 #include <string.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
 
 #include "phub/base/stats.h"
 #include "transport/dpdk_internal.h"
@@ -87,6 +91,30 @@ static void arp_fill(const struct dpdk_nic *nic, void *frame, uint16_t op, const
 	arp->arp_data.arp_tip = rte_cpu_to_be_32(ip);
 }
 
+/*
+ * Where the address is the kernel's, and answers to it may come to the kernel alone: it is asked what it knows, and,
+ * where that is nothing, given something to send there. Two system calls, at most every 50 ms.
+ */
+static bool arp_ask_kernel(struct dpdk_port *p, uint32_t ip, struct dpdk_neighbour *n, uint64_t now_ns)
+{
+	struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons(9), .sin_addr.s_addr = htonl(ip)};
+	struct arpreq request = {0};
+	struct rte_ether_addr mac;
+
+	memcpy(&request.arp_pa, &to, sizeof(to));
+	memcpy(request.arp_dev, p->nic->kernel_interface, sizeof(request.arp_dev));
+	if (ioctl(p->holder, SIOCGARP, &request) < 0 || !(request.arp_flags & ATF_COM)) {
+		(void)sendto(p->holder, "", 0, MSG_DONTWAIT, (struct sockaddr *)&to, sizeof(to));
+		return false;
+	}
+	memcpy(mac.addr_bytes, request.arp_ha.sa_data, sizeof(mac.addr_bytes));
+	if (!rte_is_valid_assigned_ether_addr(&mac))
+		return false;
+	atomic_store_explicit(&n->seen_ns, now_ns, memory_order_relaxed);
+	atomic_store_explicit(&n->mac, arp_pack(&mac), memory_order_relaxed);
+	return true;
+}
+
 static void arp_ask(struct dpdk_port *p, uint32_t ip)
 {
 	static const struct rte_ether_addr all = {{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}};
@@ -121,8 +149,12 @@ bool dpdk_resolve(struct dpdk_port *p, uint32_t ip, uint64_t now_ns, struct rte_
 	if (mac == 0 || now_ns - atomic_load_explicit(&n->seen_ns, memory_order_relaxed) > ARP_FRESH_NS) {
 		/* Of several cores that find this one asks, and losing that race costs a request. */
 		if (now_ns - asked >= ARP_ASK_NS && atomic_compare_exchange_strong_explicit(&n->asked_ns, &asked,
-							    now_ns, memory_order_relaxed, memory_order_relaxed))
-			arp_ask(p, ip);
+							    now_ns, memory_order_relaxed, memory_order_relaxed)) {
+			if (p->holder >= 0 && arp_ask_kernel(p, ip, n, now_ns))
+				mac = atomic_load_explicit(&n->mac, memory_order_relaxed);
+			else
+				arp_ask(p, ip);
+		}
 	}
 	memcpy(out->addr_bytes, &mac, RTE_ETHER_ADDR_LEN);
 	return mac != 0;

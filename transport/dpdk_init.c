@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A device of DPDK with its queues, how it steers, and the ports on it; and the table that the program finds. Control
+ * A device of DPDK with its queues, and the ports on it; and the table that the program finds. Control
  * thread.
  */
 #include <arpa/inet.h>
@@ -79,6 +79,7 @@ static int nic_kernel_address(struct dpdk_nic *nic, unsigned index, struct err *
 		return err_set(e, rc,
 			"DPDK port \"%s\": the interface %s has no IPv4 address: give it one, here or in the kernel",
 			nic->spec.device, request.ifr_name);
+	memcpy(nic->kernel_interface, request.ifr_name, sizeof(nic->kernel_interface));
 	nic->kernel_ip = true;
 	return 0;
 }
@@ -123,51 +124,6 @@ static void nic_map(const struct dpdk_nic *nic, struct in6_addr *out)
 
 	*out = (struct in6_addr){.s6_addr = {[10] = 0xff, [11] = 0xff}};
 	memcpy(&out->s6_addr[12], &ip, sizeof(ip));
-}
-
-/* ---- steering ---- */
-
-static int nic_flow(struct dpdk_nic *nic, uint16_t udp_port, uint16_t queue)
-{
-	struct rte_flow_item_udp udp = {.hdr.dst_port = rte_cpu_to_be_16(udp_port)};
-	struct rte_flow_item_udp mask = {.hdr.dst_port = RTE_BE16(0xffff)};
-	const struct rte_flow_attr attr = {.ingress = 1};
-	const struct rte_flow_item pattern[] = {
-		{.type = RTE_FLOW_ITEM_TYPE_ETH},
-		{.type = RTE_FLOW_ITEM_TYPE_IPV4},
-		{.type = RTE_FLOW_ITEM_TYPE_UDP, .spec = &udp, .mask = &mask},
-		{.type = RTE_FLOW_ITEM_TYPE_END},
-	};
-	const struct rte_flow_action_queue to = {.index = queue};
-	const struct rte_flow_action actions[] = {
-		{.type = RTE_FLOW_ACTION_TYPE_QUEUE, .conf = &to},
-		{.type = RTE_FLOW_ACTION_TYPE_END},
-	};
-	struct rte_flow_error why;
-	int rc = rte_flow_validate(nic->id, &attr, pattern, actions, &why);
-
-	if (rc < 0)
-		return rc;
-	return rte_flow_create(nic->id, &attr, pattern, actions, &why) ? 0 : -EIO;
-}
-
-static void nic_steer(struct dpdk_nic *nic)
-{
-	struct rte_flow_error why;
-	int rc = 0;
-
-	nic->steering = DPDK_STEER_ONE;
-	if (nic->queues == 1)
-		return;
-	nic->steering = DPDK_STEER_SOFT;
-	if (nic->rx_queues < nic->queues)
-		return;
-	for (uint16_t i = 0; i < nic->queues && rc == 0; i++)
-		rc = nic_flow(nic, (uint16_t)(nic->port_base + i), i);
-	if (rc == 0)
-		nic->steering = DPDK_STEER_FLOW;
-	else
-		rte_flow_flush(nic->id, &why);
 }
 
 /* ---- the device ---- */
@@ -339,7 +295,7 @@ static void nic_destroy(struct dpdk_nic *nic)
 	struct rte_flow_error why;
 
 	if (nic->probed && rte_eth_dev_info_get(nic->id, &info) == 0) {
-		if (nic->steering == DPDK_STEER_FLOW)
+		if (nic->steering == DPDK_STEER_FLOW || nic->isolated)
 			rte_flow_flush(nic->id, &why);
 		rte_eth_dev_stop(nic->id);
 		dpdk_memory_reap(nic);
@@ -363,6 +319,8 @@ static int nic_bring_up(struct dpdk_nic *nic, struct err *e)
 	if (rc == 0)
 		rc = nic_address(nic, &info, e);
 	if (rc == 0)
+		dpdk_isolate(nic, info.driver_name);
+	if (rc == 0)
 		rc = nic_configure(nic, &info, e);
 	if (rc == 0)
 		rc = nic_check_frames(nic, info.driver_name, e);
@@ -375,7 +333,7 @@ static int nic_bring_up(struct dpdk_nic *nic, struct err *e)
 	if (rc == 0)
 		rc = nic_mac(nic, e);
 	if (rc == 0)
-		nic_steer(nic);
+		rc = dpdk_steer(nic, e);
 	return rc;
 }
 

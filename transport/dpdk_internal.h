@@ -2,7 +2,7 @@
 /*
  * What the parts of libphub-dpdk.so share. dpdk.c is the port that datagrams leave by, dpdk_rx.c what comes in, both of
  * the owning core; dpdk_arp.c who has which address (any core); dpdk_init.c devices and queues, dpdk_eal.c the process'
- * EAL, dpdk_memory.c what a device reads from (control thread). Included by these alone.
+ * EAL, dpdk_memory.c what a device reads from (control thread), dpdk_steer.c how a device steers. Included by these alone.
  */
 #ifndef PHUB_TRANSPORT_DPDK_INTERNAL_H
 #define PHUB_TRANSPORT_DPDK_INTERNAL_H
@@ -65,6 +65,7 @@ struct dpdk_nic {
 	uint16_t id;     /* of ethdev */
 	bool probed;     /* it is ours to remove */
 	bool kernel_ip;  /* the address is that of a kernel's interface, which must not answer */
+	bool isolated;   /* what no rule names stays with the kernel */
 	bool keeps;      /* it has packets for longer than tx_burst() takes */
 	bool attaches;   /* payloads are read where they lie: */
 	bool maps;       /* later on, and only from `regions`; else any address, within tx_burst() */
@@ -74,6 +75,7 @@ struct dpdk_nic {
 	bool quiet;
 	enum dpdk_steering steering;
 	int node;
+	char kernel_interface[16];
 	struct rte_ether_addr mac;
 	uint32_t ip, mask, gateway; /* host byte order */
 	uint16_t mtu;
@@ -180,6 +182,13 @@ void dpdk_memory_end(void *owner, void *base);
 void dpdk_memory_reap(struct dpdk_nic *nic);
 /* Owner of the port: may the device read this? */
 bool dpdk_memory_has(struct dpdk_port *p, const void *at, size_t bytes);
+
+/* ---- dpdk_steer.c ---- */
+
+/* Before it is configured: leaves to the kernel what is the kernel's, where this driver shares a device with it. */
+void dpdk_isolate(struct dpdk_nic *nic, const char *driver);
+/* When it has started: rules. Sets nic->steering. 0, or a negative errno with the reason in `e`. */
+int dpdk_steer(struct dpdk_nic *nic, struct err *e);
 
 /* ---- dpdk_init.c ---- */
 

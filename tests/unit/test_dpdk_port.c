@@ -801,7 +801,9 @@ static void test_kernel_address(void **state)
 	struct dpdk_nic *nic;
 	struct datagram_port *p;
 	struct frame f;
+	struct datagram_address to;
 	uint8_t heard[2048];
+	ssize_t bytes;
 	int raw;
 
 	(void)state;
@@ -816,6 +818,18 @@ static void test_kernel_address(void **state)
 	while (recv(raw, heard, sizeof(heard), 0) > 0)
 		assert_memory_equal(
 			heard + 6, f.bytes + 6, 6); /* ours, which a packet socket sees again; none of its */
+	/* Whom the kernel knows we know: answers to ARP may come to it alone. */
+	command("ip neigh add 10.8.0.99 lladdr 02:00:00:00:00:99 dev phub-a");
+	to = p->address;
+	memset(to.mac, 0, sizeof(to.mac));
+	to.ip.s6_addr[15] = 99;
+	to.port = 9999;
+	assert_int_equal(say(p, &to, "known to the kernel", NULL, 0, true), 0);
+	do
+		bytes = recv(raw, heard, sizeof(heard), 0);
+	while (bytes > 0 && (bytes < 42 || memcmp(heard, "\x02\x00\x00\x00\x00\x99", 6) != 0));
+	assert_true(bytes > 42);
+	assert_memory_equal(heard + 42, "known to the kernel", 19);
 	close(raw);
 	p->ops->close(p);
 	plugin->close(nic);
