@@ -392,8 +392,7 @@ int datagram_admit(struct transport *head, struct conn *conn, const struct conn_
 		return rc;
 	}
 	if (t->class->memory_use && spec->result)
-		c->reads = t->class->memory_use(
-			t->owner, spec->result->base, spec->result->bytes, spec->result->huge);
+		c->reads = t->class->memory_use(t->owner, spec->result->base, spec->result->bytes, spec->result->huge);
 	list_remove(&c->link);
 	c->state = DATAGRAM_ADMITTED;
 	/* Of several addresses, that of the worker's network; one that is any is where the worker dialled. */

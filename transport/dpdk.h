@@ -2,8 +2,8 @@
 /*
  * Between a program and libphub-dpdk.so: DPDK's libraries are many, and who does not ask for transport dpdk does not
  * need them. dpdk_spec.c, dpdk_load.c and dpdk_setup.c are the program's; dpdk.c, dpdk_rx.c, dpdk_init.c, dpdk_arp.c,
- * dpdk_memory.c, dpdk_steer.c and dpdk_eal.c are the plugin, which moves packets and nothing else: it knows a `struct reliable_message` only to
- * hold it and to let it go. Control thread.
+ * dpdk_memory.c, dpdk_steer.c and dpdk_eal.c are the plugin, which moves packets and nothing else: it knows a `struct
+ * reliable_message` only to hold it and to let it go. Control thread.
  */
 #ifndef PHUB_TRANSPORT_DPDK_H
 #define PHUB_TRANSPORT_DPDK_H

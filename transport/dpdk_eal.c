@@ -10,6 +10,7 @@
 #include <rte_errno.h>
 #include <rte_log.h>
 #include <signal.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,12 +19,17 @@
 
 enum { EAL_ARGS_MAX = 64, EAL_TEXT_MAX = 1024, EAL_MIB_MIN = 64 };
 
+#define EAL_NAME "phub"
+
 static struct {
 	bool started;
 	int failed; /* it cannot be started a second time */
 	bool huge;
+	bool asked; /* for its log */
 	struct dpdk_host host;
-	FILE *stream;
+	FILE *stream, *noise;
+	char *heard; /* what was printed while it started */
+	size_t heard_bytes;
 	pthread_mutex_t lock; /* of `said` */
 	char said[256];       /* the first error since EAL was last asked for something */
 	char why[256];        /* it did not start */
@@ -37,8 +43,11 @@ static struct {
 static ssize_t eal_write(void *cookie, const char *text, size_t bytes)
 {
 	unsigned said = (unsigned)rte_log_cur_msg_loglevel();
-	/* What fails is told with its reason by whoever asked for it. */
-	enum log_level level = said <= RTE_LOG_CRIT ? LOG_LEVEL_ERROR : LOG_LEVEL_DEBUG;
+	/* What fails is told with its reason by whoever asked for it. All else is for who asks for it: --log-level. */
+	enum log_level level = said <= RTE_LOG_CRIT      ? LOG_LEVEL_ERROR
+			       : !eal.asked              ? LOG_LEVEL_DEBUG
+			       : said <= RTE_LOG_WARNING ? LOG_LEVEL_WARN
+							 : LOG_LEVEL_INFO;
 	size_t length = bytes;
 	char line[256];
 
@@ -147,7 +156,7 @@ static int eal_arguments(const struct dpdk_nic_config *config, struct err *e)
 	unsigned all_count = config->all ? config->all_count : 1;
 	char *save = NULL;
 
-	eal_add("phub");
+	eal_add(EAL_NAME);
 	if (config->eal && (size_t)snprintf(eal.text, sizeof(eal.text), "%s", config->eal) >= sizeof(eal.text))
 		return err_set(e, -E2BIG, "DPDK: the EAL arguments are longer than %d bytes", EAL_TEXT_MAX);
 	for (char *word = strtok_r(eal.text, " \t\n", &save); word; word = strtok_r(NULL, " \t\n", &save))
@@ -158,6 +167,7 @@ static int eal_arguments(const struct dpdk_nic_config *config, struct err *e)
 		eal_add(eal.lcores);
 	if (!eal_has("--no-telemetry") && !eal_has("--telemetry"))
 		eal_add("--no-telemetry");
+	eal.asked = eal_has("--log-level");
 	eal.huge = !eal_has("--no-huge") && eal_huge_free();
 	if (!eal.huge && !eal_has("--no-huge"))
 		eal_add("--no-huge");
@@ -174,6 +184,38 @@ static int eal_arguments(const struct dpdk_nic_config *config, struct err *e)
 	return 0;
 }
 
+/*
+ * With wrong arguments EAL prints some hundred lines of usage to stdout, and getopt() what is wrong to stderr. While it
+ * starts, both are kept here; nobody can give back the stream, for another thread may be about to print.
+ */
+static void eal_listen(bool begin)
+{
+	static FILE *out, *err;
+
+	if (begin && !eal.noise)
+		eal.noise = open_memstream(&eal.heard, &eal.heard_bytes);
+	if (!eal.noise)
+		return;
+	fflush(eal.noise);
+	if (begin) {
+		out = stdout;
+		err = stderr;
+		stdout = stderr = eal.noise;
+	} else {
+		stdout = out;
+		stderr = err;
+	}
+}
+
+/* "unrecognized option '--nonsense'", when getopt() said so; else "". */
+static void eal_complaint(char *out, size_t bytes)
+{
+	const char *at = eal.heard ? strstr(eal.heard, EAL_NAME ": ") : NULL;
+
+	snprintf(out, bytes, "%.*s", at ? (int)strcspn(at, "\n") - (int)strlen(EAL_NAME ": ") : 0,
+		at ? at + strlen(EAL_NAME ": ") : "");
+}
+
 static void *eal_run(void *arg)
 {
 	int *rc = arg;
@@ -187,14 +229,29 @@ static int eal_init(struct err *e)
 	sigset_t all, before;
 	pthread_t thread;
 	int rc, result = -EIO;
+	char complaint[128];
 
+	eal_listen(true);
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, &before);
 	rc = -pthread_create(&thread, NULL, eal_run, &result);
 	pthread_sigmask(SIG_SETMASK, &before, NULL);
-	if (rc < 0)
+	if (rc < 0) {
+		eal_listen(false);
 		return err_set(e, rc, "DPDK: no thread to start it");
+	}
 	pthread_join(thread, NULL);
+	eal_listen(false);
+	eal_complaint(complaint, sizeof(complaint));
+	if (result < 0 && complaint[0])
+		return err_set(
+			e, result, "DPDK's environment does not start: %s; see dpdk_eal, or PHUB_DPDK_EAL", complaint);
+	/* Of others, or what it thinks nobody may miss; but not the usage. */
+	if (eal.heard_bytes)
+		fprintf(stderr, "%.*s",
+			(int)(strstr(eal.heard, "\nUsage: ") ? strstr(eal.heard, "\nUsage: ") - eal.heard
+							     : (ptrdiff_t)eal.heard_bytes),
+			eal.heard);
 	if (result < 0)
 		return err_set(e, result, "DPDK's environment does not start: %s%s",
 			eal.said[0] ? eal.said : strerror(-result),

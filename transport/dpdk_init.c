@@ -158,7 +158,8 @@ static struct rte_mempool *nic_pool(
  */
 static void nic_reads_later(struct dpdk_nic *nic, const struct rte_eth_dev_info *info)
 {
-	bool kept = strcmp(rte_bus_name(rte_dev_bus(info->device)), "pci") == 0 || strcmp(info->driver_name, nic_keeper) == 0;
+	bool kept = strcmp(rte_bus_name(rte_dev_bus(info->device)), "pci") == 0 ||
+		    strcmp(info->driver_name, nic_keeper) == 0;
 
 	if (!kept || !(info->tx_offload_capa & RTE_ETH_TX_OFFLOAD_MULTI_SEGS) || nic->tx_queues < nic->queues ||
 		rte_eal_iova_mode() == RTE_IOVA_PA)
@@ -224,8 +225,8 @@ static int nic_receive_pools(struct dpdk_nic *nic, struct err *e)
 		if (each)
 			nic->rx_pools[i] = nic_pool("rx", queue + user, 0, room, node, e);
 		else if (i == 0)
-			nic->rx_pools[i] = nic_pool(
-				"rx", nic->rx_queues * queue + nic->queues * user, 0, room, nic->node, e);
+			nic->rx_pools[i] =
+				nic_pool("rx", nic->rx_queues * queue + nic->queues * user, 0, room, nic->node, e);
 		else
 			nic->rx_pools[i] = nic->rx_pools[0];
 		if (!nic->rx_pools[i])

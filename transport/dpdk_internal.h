@@ -2,7 +2,8 @@
 /*
  * What the parts of libphub-dpdk.so share. dpdk.c is the port that datagrams leave by, dpdk_rx.c what comes in, both of
  * the owning core; dpdk_arp.c who has which address (any core); dpdk_init.c devices and queues, dpdk_eal.c the process'
- * EAL, dpdk_memory.c what a device reads from (control thread), dpdk_steer.c how a device steers. Included by these alone.
+ * EAL, dpdk_memory.c what a device reads from (control thread), dpdk_steer.c how a device steers. Included by these
+ * alone.
  */
 #ifndef PHUB_TRANSPORT_DPDK_INTERNAL_H
 #define PHUB_TRANSPORT_DPDK_INTERNAL_H
@@ -38,7 +39,7 @@ enum {
 	DPDK_ARP_PROBES = 8,
 	DPDK_REGIONS_MAX = 64,  /* of jobs' memory that a device reads from */
 	DPDK_RECLAIM_US = 2000, /* so long a device is waited for that still reads what a connection sent */
-	DPDK_LINK_MS = 10, /* the link is looked at as often as that, when a device takes nothing */
+	DPDK_LINK_MS = 10,      /* the link is looked at as often as that, when a device takes nothing */
 };
 
 /* Who has an address: written under the lock, read without. */
@@ -85,7 +86,7 @@ struct dpdk_nic {
 	uint16_t rx_descriptors, tx_descriptors;
 	struct rte_mempool *rx_pools[DPDK_QUEUES_MAX]; /* [0] alone where cores have no receive queues of their own */
 	int nodes[DPDK_QUEUES_MAX];                    /* of those who own the queues; or MEM_NODE_ANY */
-	rte_spinlock_t *tx_locks;    /* where ports share the device's transmit queues; else NULL */
+	rte_spinlock_t *tx_locks;                      /* where ports share the device's transmit queues; else NULL */
 	struct dpdk_port *_Atomic ports[DPDK_QUEUES_MAX];
 	rte_spinlock_t region_lock;
 	_Atomic uint64_t region_changes; /* 0: there never was a region */

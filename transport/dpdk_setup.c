@@ -273,7 +273,9 @@ static void dpdk_tell(const struct dpdk_facts *f, const struct dpdk_nic_config *
 		config->spec.device, f->driver, ip, f->address.mac[0], f->address.mac[1], f->address.mac[2],
 		f->address.mac[3], f->address.mac[4], f->address.mac[5], f->mtu, f->up ? "up" : "down", f->address.port,
 		f->address.port + config->queues - 1, steering[f->steering],
-		f->maps ? "sent from where they lie, if that can be mapped" : f->attaches ? "sent from where they lie" : "copied",
+		f->maps       ? "sent from where they lie, if that can be mapped"
+		: f->attaches ? "sent from where they lie"
+			      : "copied",
 		f->huge ? "huge" : "no huge");
 }
 

@@ -65,8 +65,7 @@ static int steer_neighbours(struct dpdk_nic *nic)
 	struct rte_flow_item_arp_eth_ipv4 arp_mask = {.tpa = RTE_BE32(UINT32_MAX)};
 	struct rte_flow_item_eth ether = {.type = RTE_BE16(RTE_ETHER_TYPE_ARP)};
 	struct rte_flow_item_eth ether_mask = {.type = RTE_BE16(0xffff)};
-	struct rte_flow_item_ipv4 ip = {
-		.hdr.next_proto_id = IPPROTO_ICMP, .hdr.dst_addr = rte_cpu_to_be_32(nic->ip)};
+	struct rte_flow_item_ipv4 ip = {.hdr.next_proto_id = IPPROTO_ICMP, .hdr.dst_addr = rte_cpu_to_be_32(nic->ip)};
 	struct rte_flow_item_ipv4 ip_mask = {.hdr.next_proto_id = 0xff, .hdr.dst_addr = RTE_BE32(UINT32_MAX)};
 	const struct rte_flow_item ours[] = {
 		{.type = RTE_FLOW_ITEM_TYPE_ETH},

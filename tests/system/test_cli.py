@@ -200,6 +200,14 @@ def not_a_box():
 
 def box_that_does_not_start():
     """A box that refuses its options ends the bench with 1, and its own words are shown."""
+    if (rig.BUILD / "libphub-dpdk.so").exists():
+        for words, answer in (("--nonsense", "unrecognized option '--nonsense'.*dpdk_eal"), ("-l 999", "environment does not start: EAL: ")):
+            done = subprocess.run([rig.BUILD / "phubd", "-o", "listen=127.0.0.1:0", "-o", "transports=dpdk", "-o", "cores=1", "-o",
+                                   "dpdk_ports=net_null0@10.0.0.1/24", "-o", f"dpdk_eal={words}"], capture_output=True, text=True,
+                                  check=False, timeout=rig.DEADLINE_S)
+            check(done.returncode == 1 and done.stdout == "", f"{done.returncode}: {done.stdout}")
+            holds(done.stderr, answer)
+            check(done.stderr.count("\n") == 1, f"not one line: {done.stderr}")
     _, err = phub("bench", "exchange", "--transport", "tcp", "--bytes", "4", "--set", "cores=9999", status=1)
     holds(err, "cores: '9999'", "ended while it started")
 
