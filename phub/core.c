@@ -382,6 +382,7 @@ static unsigned core_tick(struct core *core, uint64_t now_ns)
 unsigned core_step(struct core *core, uint64_t now_ns)
 {
 	unsigned handled = 0;
+	bool stirred = false;
 
 	for (unsigned i = 0; i < core->queue_count; i++) {
 		struct queue *queue = core->queues[i];
@@ -390,6 +391,7 @@ unsigned core_step(struct core *core, uint64_t now_ns)
 		if (count > 0)
 			receive_batch(core, queue, core->events, count, now_ns);
 		handled += count;
+		stirred |= queue->stirred;
 	}
 	stats_add(&core->counters.polls, 1);
 	stats_add(&core->counters.events, handled);
@@ -398,7 +400,8 @@ unsigned core_step(struct core *core, uint64_t now_ns)
 		handled += core_tick(core, now_ns);
 	for (unsigned i = 0; i < core->queue_count; i++)
 		core->queues[i]->ops->flush(core->queues[i]);
-	return handled;
+	/* A queue that can wake nobody has something to do, if only for another core: no time to sleep. */
+	return handled + stirred;
 }
 
 static int core_watch(struct core *core, int fd)

@@ -344,6 +344,7 @@ static unsigned datagram_take(struct datagram_queue *q, uint64_t now_ns, bool le
 		q->at = 0;
 		q->count = q->port->ops->receive(q->port, q->in, DATAGRAM_BATCH);
 		q->unanswered += q->count;
+		q->queue.stirred |= q->port->stirred;
 		if (q->count == 0)
 			break;
 	}
@@ -357,6 +358,7 @@ static unsigned datagram_poll(struct queue *head, uint64_t now_ns, struct event 
 	unsigned n;
 
 	now_ns = datagram_time(q, now_ns);
+	q->queue.stirred = false;
 	/* What there was when an event found no room, then that event, and only then what is new. */
 	n = datagram_report(q, events, max);
 	if (q->kept) {

@@ -43,6 +43,7 @@ struct datagram_port {
 	uint64_t room_bytes;             /* of datagrams that may wait here before some are lost */
 	bool unchecked; /* nobody checks the UDP checksum of what comes, or makes it of what goes: SEAL_NONE becomes
 			   SEAL_CRC */
+	bool stirred; /* something came, for others perhaps, or waits to go: the last receive() of who cannot arm() */
 };
 
 struct datagram_port_ops {
@@ -69,6 +70,11 @@ struct datagram_port_ops {
 	int (*arm)(struct datagram_port *p, uint64_t due_ns);
 	/* Monotonic time in ns. */
 	uint64_t (*now)(struct datagram_port *p);
+	/*
+	 * What it has counted itself: the name of the index-th number, a constant text, or NULL: there are no more. Any
+	 * thread. NULL: it counts nothing.
+	 */
+	const char *(*count)(const struct datagram_port *p, unsigned index, uint64_t *value);
 	/* Control thread, when the owner has stopped. */
 	void (*close)(struct datagram_port *p);
 };
@@ -122,6 +128,9 @@ int datagram_fd(struct transport *t);
 void datagram_close(struct transport *t);
 int datagram_signal_take(struct transport *t, struct signal *out);
 void datagram_signal_give(struct transport *t, const struct signal *in);
+
+/* Of a queue that sends datagrams, what its port has counted, as datagram_port_ops.count() has it. Any thread. */
+const char *datagram_count(const struct queue *q, unsigned index, uint64_t *value);
 
 /* The rows of a transport_ops that all of them have in common. */
 #define DATAGRAM_OPS                                                                                                  \

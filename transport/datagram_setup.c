@@ -117,6 +117,13 @@ void datagram_queue_destroy(struct transport *head, struct queue *queue)
 	free(q);
 }
 
+const char *datagram_count(const struct queue *queue, unsigned index, uint64_t *value)
+{
+	const struct datagram_port *port = ((const struct datagram_queue *)queue)->port;
+
+	return port->ops->count ? port->ops->count(port, index, value) : NULL;
+}
+
 /* ---- listening ---- */
 
 /* Of a box with several addresses "10.0.0.1,10.0.1.1:7150", as many as fit: the welcome names the right one. */

@@ -8,6 +8,7 @@
 
 #include <errno.h>
 #include <rte_lcore.h>
+#include <stddef.h>
 #include <string.h>
 
 #include "phub/base/stats.h"
@@ -47,11 +48,19 @@ static unsigned port_burst(struct dpdk_port *p)
 	rte_spinlock_t *lock = p->nic->tx_locks ? &p->nic->tx_locks[p->tx_queue] : NULL;
 	unsigned count;
 
-	if (lock)
-		rte_spinlock_lock(lock);
+	/*
+	 * Who has it may be in a system call of its driver's, or without a CPU: what is pending here waits for the next
+	 * flush(), and this core does something else. Waiting cost two cores on one af_packet queue a third of their
+	 * time.
+	 */
+	if (lock && !rte_spinlock_trylock(lock)) {
+		stats_add(&p->counters.busy, 1);
+		return 0;
+	}
 	count = rte_eth_tx_burst(p->nic->id, p->tx_queue, p->pending, (uint16_t)p->pending_count);
 	if (lock)
 		rte_spinlock_unlock(lock);
+	stats_add(&p->counters.full, count < p->pending_count);
 	return count;
 }
 
@@ -352,6 +361,39 @@ static uint64_t port_now(struct datagram_port *port)
 	return clock_now_ns();
 }
 
+static const char *port_count(const struct datagram_port *port, unsigned index, uint64_t *value)
+{
+	static const struct {
+		const char *name;
+		size_t at;
+	} rows[] = {
+		{"came", offsetof(struct dpdk_counters, came)},
+		{"sent", offsetof(struct dpdk_counters, sent)},
+		{"sent_bytes", offsetof(struct dpdk_counters, sent_bytes)},
+		{"attached", offsetof(struct dpdk_counters, attached)},
+		{"copied", offsetof(struct dpdk_counters, copied)},
+		{"steered", offsetof(struct dpdk_counters, steered)},
+		{"answered", offsetof(struct dpdk_counters, answered)},
+		{"asked", offsetof(struct dpdk_counters, asked)},
+		{"unreachable", offsetof(struct dpdk_counters, unreachable)},
+		{"lost", offsetof(struct dpdk_counters, lost)},
+		{"full", offsetof(struct dpdk_counters, full)},
+		{"busy", offsetof(struct dpdk_counters, busy)},
+	};
+	const struct dpdk_port *p = (const struct dpdk_port *)(const void *)port;
+	const char *counters = (const char *)&p->counters;
+
+	if (index < RTE_DIM(rows)) {
+		*value = stats_read((const uint64_t *)(const void *)(counters + rows[index].at));
+		return rows[index].name;
+	}
+	index -= RTE_DIM(rows);
+	if (index >= DPDK_DROPS)
+		return NULL;
+	*value = stats_read(&p->counters.dropped[index]);
+	return p->nic->host.drop_name((enum dpdk_drop)index);
+}
+
 static void port_close(struct datagram_port *port)
 {
 	dpdk_port_destroy(dpdk_port_of(port));
@@ -365,5 +407,6 @@ const struct datagram_port_ops dpdk_port_ops = {
 	.reclaim = port_reclaim,
 	.arm = port_arm,
 	.now = port_now,
+	.count = port_count,
 	.close = port_close,
 };

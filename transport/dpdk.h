@@ -65,6 +65,8 @@ struct dpdk_counters { /* of one queue; read by others with relaxed loads */
 	uint64_t asked;            /* ARP requests of ours */
 	uint64_t unreachable;      /* not sent: nobody is known at that address */
 	uint64_t lost;             /* taken, and not sent: the link was down, or there were no buffers */
+	uint64_t full;             /* the device took less than it was given, */
+	uint64_t busy;             /* or another core was just sending by the same queue of it */
 };
 
 /* The name of a reason, for counters and logs. */
@@ -82,6 +84,7 @@ struct dpdk_host {
 	void (*log)(enum log_level level, const char *line);
 	void (*hold)(struct reliable_message *m);
 	void (*let)(struct reliable *r, struct reliable_message *m);
+	const char *(*drop_name)(enum dpdk_drop why);
 };
 
 struct dpdk_nic_config {

@@ -35,7 +35,7 @@ static void dpdk_log(enum log_level level, const char *line)
 	log_write(level, "dpdk: %s", line);
 }
 
-static const struct dpdk_host dpdk_host = {.log = dpdk_log, .hold = reliable_hold, .let = reliable_let};
+static const struct dpdk_host dpdk_host = {.log = dpdk_log, .hold = reliable_hold, .let = reliable_let, .drop_name = dpdk_drop_name};
 
 /* ---- several devices ---- */
 
@@ -71,6 +71,7 @@ static unsigned bundle_receive(struct datagram_port *port, struct datagram_in *i
 	struct dpdk_bundle *b = bundle_of(port);
 	unsigned count = b->dpdk->nic_count, found = 0;
 
+	port->stirred = false;
 	/* Each has its turn to be the first, so that a flood on one leaves room for the others. */
 	for (unsigned i = 0; i < count && found < max; i++) {
 		unsigned index = (b->turn + i) % count;
@@ -78,6 +79,7 @@ static unsigned bundle_receive(struct datagram_port *port, struct datagram_in *i
 
 		for (unsigned k = found; k < found + more; k++)
 			in[k].from.link = (uint8_t)(index + 1);
+		port->stirred |= b->of[index]->stirred;
 		found += more;
 	}
 	b->turn++;
@@ -131,6 +133,21 @@ static uint64_t bundle_now(struct datagram_port *port)
 	return bundle_of(port)->of[0]->ops->now(bundle_of(port)->of[0]);
 }
 
+static const char *bundle_count(const struct datagram_port *port, unsigned index, uint64_t *value)
+{
+	const struct dpdk_bundle *b = (const struct dpdk_bundle *)(const void *)port;
+	const char *name = NULL;
+
+	*value = 0;
+	for (unsigned i = 0; i < b->dpdk->nic_count; i++) {
+		uint64_t one = 0;
+
+		name = b->of[i]->ops->count(b->of[i], index, &one);
+		*value += one;
+	}
+	return name;
+}
+
 static void bundle_close(struct datagram_port *port)
 {
 	struct dpdk_bundle *b = bundle_of(port);
@@ -148,6 +165,7 @@ static const struct datagram_port_ops bundle_ops = {
 	.reclaim = bundle_reclaim,
 	.arm = bundle_arm,
 	.now = bundle_now,
+	.count = bundle_count,
 	.close = bundle_close,
 };
 

@@ -237,6 +237,7 @@ struct queue {
 	unsigned hold_max; /* slots that may be kept at once; 0: none; UINT_MAX: payloads stay put by themselves */
 	bool lossy;        /* messages may be lost, doubled or reordered: the worker pushes again */
 	bool anywhere;     /* worker: payloads are sent from any memory as they lie, and results read into any */
+	bool stirred;      /* who can only be polled: the last poll() did something, whatever it yielded */
 	bool unordered;    /* box: messages of a connection come in any order, once each (datagrams) */
 	/*
 	 * The device moves payloads by itself: those of a worker, and its sinks, lie in memory that mem_register() was

@@ -298,6 +298,27 @@ int admin_ask(const char *address, const char *command, int timeout_ms, struct a
 	return rc;
 }
 
+/* What the device counted, but for what it moved as it should: ", device: steered 12, elsewhere 3". */
+static void admin_write_device(const Phub__AdminReply *reply, char *out, size_t bytes)
+{
+	const Phub__Datagrams *first = reply->n_cores ? reply->cores[0]->datagrams : NULL;
+	size_t at = 0;
+
+	out[0] = '\0';
+	for (size_t k = 0; first && k < first->n_device && at < bytes; k++) {
+		const char *name = first->device[k]->name;
+		uint64_t sum = 0;
+
+		for (size_t i = 0; i < reply->n_cores; i++) {
+			const Phub__Datagrams *d = reply->cores[i]->datagrams;
+
+			sum += d && k < d->n_device ? d->device[k]->count : 0;
+		}
+		if (sum && strcmp(name, "came") != 0 && strncmp(name, "sent", 4) != 0)
+			at += (size_t)snprintf(out + at, bytes - at, "%s%s %" PRIu64, at ? ", " : "; of the device: ", name, sum);
+	}
+}
+
 bool admin_write_datagrams(const Phub__AdminReply *reply, char *out, size_t bytes)
 {
 	uint64_t sent = 0, came = 0, resent = 0, dropped = 0;
@@ -326,6 +347,8 @@ bool admin_write_datagrams(const Phub__AdminReply *reply, char *out, size_t byte
 		if (sum)
 			at += (size_t)snprintf(out + at, bytes - at, ", %s %" PRIu64, first->dropped[k]->why, sum);
 	}
+	if (at < bytes)
+		admin_write_device(reply, out + at, bytes - at);
 	return sent + came + dropped > 0;
 }
 

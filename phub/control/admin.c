@@ -13,9 +13,11 @@
 #include "phub/control/box.h"
 #include "phub/control/job.h"
 #include "phub/control/session.h"
+#include "transport/datagram.h"
 #include "transport/reliable.h"
 
 #define ADMIN_VERSION     "0.1.0"
+#define ADMIN_DEVICE_MAX  64            /* counters of what moves datagrams */
 #define ADMIN_WORKERS_MAX 4096u         /* in one reply: at about 150 bytes each they fit a frame */
 #define ADMIN_WAITING_NS  3000000000ull /* older news of a round that does not close are none */
 
@@ -35,6 +37,8 @@ struct admin_core {
 	Phub__Datagrams datagrams;
 	Phub__Dropped dropped[RELIABLE_DROPS];
 	Phub__Dropped *pointers[RELIABLE_DROPS];
+	Phub__Counter device[ADMIN_DEVICE_MAX];
+	Phub__Counter *device_pointers[ADMIN_DEVICE_MAX];
 };
 
 struct admin_reply {
@@ -207,6 +211,23 @@ static void admin_fill_work(const struct box *box, unsigned core, Phub__Work *wo
 	}
 }
 
+static void admin_fill_device(const struct queue *q, struct admin_core *out)
+{
+	Phub__Datagrams *d = &out->datagrams;
+	const char *name;
+	uint64_t value;
+
+	d->device = out->device_pointers;
+	for (unsigned i = 0; d->n_device < ADMIN_DEVICE_MAX && (name = datagram_count(q, i, &value)); i++) {
+		Phub__Counter *c = &out->device[d->n_device];
+
+		phub__counter__init(c);
+		c->name = admin_text(name);
+		c->count = value;
+		d->device[d->n_device++] = c;
+	}
+}
+
 static void admin_fill_datagrams(const struct box *box, unsigned core, struct admin_core *out)
 {
 	Phub__Datagrams *d = &out->datagrams;
@@ -224,6 +245,7 @@ static void admin_fill_datagrams(const struct box *box, unsigned core, struct ad
 
 		if (!n)
 			continue;
+		admin_fill_device(box->queues[core][i], out);
 		d->sent += stats_read(&n->sent);
 		d->sent_bytes += stats_read(&n->sent_bytes);
 		d->came += stats_read(&n->came);

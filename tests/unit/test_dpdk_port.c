@@ -56,7 +56,8 @@ static void message_log(enum log_level level, const char *line)
 		fprintf(stderr, "%s\n", line);
 }
 
-static const struct dpdk_host host = {.log = message_log, .hold = message_hold, .let = message_let};
+static const struct dpdk_host host = {
+	.log = message_log, .hold = message_hold, .let = message_let, .drop_name = dpdk_drop_name};
 
 static struct dpdk_nic *nic_open_at(const char *spec, unsigned queues, const int *nodes)
 {
@@ -88,6 +89,19 @@ static struct datagram_port *port_open(struct dpdk_nic *nic, unsigned index)
 static const struct dpdk_counters *count_of(const struct datagram_port *p)
 {
 	return plugin->counters(p);
+}
+
+/* As it is told outside. */
+static uint64_t counted(const struct datagram_port *p, const char *what)
+{
+	const char *name;
+	uint64_t value;
+
+	for (unsigned i = 0; (name = p->ops->count(p, i, &value)); i++)
+		if (strcmp(name, what) == 0)
+			return value;
+	fail_msg("nobody counts %s", what);
+	return 0;
 }
 
 /* 0 when it went, else what room() said. */
@@ -368,6 +382,9 @@ static void test_memif_steered(void **state)
 	assert_int_equal(say(worker, &to, "third", NULL, 0, true), 0);
 	assert_false(hear(first, second, &in, 50));
 	assert_int_equal(count_of(first)->dropped[DPDK_NO_QUEUE], 1);
+	assert_int_equal(counted(first, "no_queue"), 1);
+	assert_int_equal(counted(first, "steered"), count_of(first)->steered);
+	assert_int_equal(counted(second, "came"), count_of(second)->came);
 	first->ops->close(first);
 	second->ops->close(second);
 	worker->ops->close(worker);
