@@ -476,12 +476,16 @@ ifneq ($(SRC_client),)
 	install -m 755 $(SHARED) $(DESTDIR)$(PREFIX)/lib
 	ln -sf $(notdir $(SHARED)) $(DESTDIR)$(PREFIX)/lib/libphub.so.$(SOVERSION)
 	ln -sf libphub.so.$(SOVERSION) $(DESTDIR)$(PREFIX)/lib/libphub.so
+	$(foreach p,$(PLUGINS),install -m 755 $p $(DESTDIR)$(PREFIX)/lib;)
 	install -m 644 $(BUILD)/libphub.a $(DESTDIR)$(PREFIX)/lib
 	install -m 644 $(BUILD)/phub.pc $(DESTDIR)$(PREFIX)/lib/pkgconfig
 	install -m 644 client/phub.h $(DESTDIR)$(PREFIX)/include
 endif
 	$(foreach m,$(MAN),install -D -m 644 $m $(DESTDIR)$(PREFIX)/share/man/man$(subst .,,$(suffix $m))/$(notdir $m);)
 	$(foreach u,$(UNITS),install -D -m 644 $u $(DESTDIR)$(PREFIX)/lib/systemd/system/$(notdir $u);)
+	install -d $(DESTDIR)$(PREFIX)/share/doc/phub/examples
+	install -m 755 deploy/dpdk-host.sh deploy/dpdk-host-show.sh $(DESTDIR)$(PREFIX)/share/doc/phub/examples
+	install -m 644 deploy/systemd/dpdk.conf deploy/dpdk.md $(DESTDIR)$(PREFIX)/share/doc/phub/examples
 	$(if $(wildcard deploy/completion/phub.bash),install -D -m 644 deploy/completion/phub.bash \
 		$(DESTDIR)$(PREFIX)/share/bash-completion/completions/phub)
 ifeq ($(DESTDIR),)

@@ -43,40 +43,33 @@ static bool port_is_down(struct dpdk_port *p)
 	return p->down;
 }
 
-static unsigned port_burst(struct dpdk_port *p)
+/* False: another core is sending by this queue. */
+static bool port_burst(struct dpdk_port *p)
 {
 	rte_spinlock_t *lock = p->nic->tx_locks ? &p->nic->tx_locks[p->tx_queue] : NULL;
 	unsigned count;
 
 	/*
 	 * Who has it may be in a system call of its driver's, or without a CPU: what is pending here waits for the next
-	 * flush(), and this core does something else. Waiting cost two cores on one af_packet queue a third of their
-	 * time.
+	 * flush(), and this core does something else.
 	 */
 	if (lock && !rte_spinlock_trylock(lock)) {
 		stats_add(&p->counters.busy, 1);
-		return 0;
+		return false;
 	}
 	count = rte_eth_tx_burst(p->nic->id, p->tx_queue, p->pending, (uint16_t)p->pending_count);
 	if (lock)
 		rte_spinlock_unlock(lock);
 	stats_add(&p->counters.full, count < p->pending_count);
-	return count;
+	stats_add(&p->counters.sent, count);
+	p->pending_count -= count;
+	memmove(p->pending, p->pending + count, p->pending_count * sizeof(p->pending[0]));
+	return true;
 }
 
 static void port_push(struct dpdk_port *p)
 {
-	unsigned count;
-
-	if (p->pending_count == 0)
-		return;
-	count = port_burst(p);
-	stats_add(&p->counters.sent, count);
-	p->pending_count -= count;
-	if (p->pending_count == 0)
-		return;
-	memmove(p->pending, p->pending + count, p->pending_count * sizeof(p->pending[0]));
-	if (port_is_down(p))
+	if (p->pending_count > 0 && port_burst(p) && p->pending_count > 0 && port_is_down(p))
 		port_lose(p);
 }
 

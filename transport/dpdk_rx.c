@@ -176,6 +176,6 @@ unsigned dpdk_receive(struct datagram_port *port, struct datagram_in *in, unsign
 	if (p->pending_count > pending)
 		p->port.ops->flush(port);
 	stats_add(&p->counters.came, found);
-	p->port.stirred = count > 0 || p->pending_count > 0;
+	p->port.stirred = count > 0;
 	return found;
 }

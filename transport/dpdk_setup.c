@@ -35,7 +35,8 @@ static void dpdk_log(enum log_level level, const char *line)
 	log_write(level, "dpdk: %s", line);
 }
 
-static const struct dpdk_host dpdk_host = {.log = dpdk_log, .hold = reliable_hold, .let = reliable_let, .drop_name = dpdk_drop_name};
+static const struct dpdk_host dpdk_host = {
+	.log = dpdk_log, .hold = reliable_hold, .let = reliable_let, .drop_name = dpdk_drop_name};
 
 /* ---- several devices ---- */
 
@@ -137,14 +138,14 @@ static const char *bundle_count(const struct datagram_port *port, unsigned index
 {
 	const struct dpdk_bundle *b = (const struct dpdk_bundle *)(const void *)port;
 	const char *name = NULL;
+	uint64_t sum = 0;
 
-	*value = 0;
 	for (unsigned i = 0; i < b->dpdk->nic_count; i++) {
-		uint64_t one = 0;
-
-		name = b->of[i]->ops->count(b->of[i], index, &one);
-		*value += one;
+		*value = 0;
+		name = b->of[i]->ops->count(b->of[i], index, value);
+		sum += *value;
 	}
+	*value = sum;
 	return name;
 }
 

@@ -315,7 +315,8 @@ static void admin_write_device(const Phub__AdminReply *reply, char *out, size_t 
 			sum += d && k < d->n_device ? d->device[k]->count : 0;
 		}
 		if (sum && strcmp(name, "came") != 0 && strncmp(name, "sent", 4) != 0)
-			at += (size_t)snprintf(out + at, bytes - at, "%s%s %" PRIu64, at ? ", " : "; of the device: ", name, sum);
+			at += (size_t)snprintf(
+				out + at, bytes - at, "%s%s %" PRIu64, at ? ", " : "; of the device: ", name, sum);
 	}
 }
 

@@ -71,8 +71,8 @@ static json_t *jobs_json_datagrams(const Phub__Datagrams *d)
 	for (size_t i = 0; d && i < d->n_device; i++)
 		json_object_set_new(device, d->device[i]->name, json_integer((json_int_t)d->device[i]->count));
 	return !d ? NULL
-		  : json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:o*}", "sent", (json_int_t)d->sent, "sent_bytes",
-			    (json_int_t)d->sent_bytes, "came", (json_int_t)d->came, "came_bytes",
+		  : json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:o*}", "sent", (json_int_t)d->sent,
+			    "sent_bytes", (json_int_t)d->sent_bytes, "came", (json_int_t)d->came, "came_bytes",
 			    (json_int_t)d->came_bytes, "resent", (json_int_t)d->resent, "lost", (json_int_t)d->lost,
 			    "acks", (json_int_t)d->acks, "dropped", dropped, "device", device);
 }

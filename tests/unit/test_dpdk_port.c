@@ -26,6 +26,7 @@
 #include "phub/base/clock.h"
 #include "phub/base/mem.h"
 #include "phub/base/stats.h"
+#include "tests/unit/test_dpdk_frame.h"
 #include "transport/dpdk.h"
 
 enum { BYTES = 1300, WAIT_MS = 3000 };
@@ -163,59 +164,6 @@ static bool say_until_heard(
 		return true;
 	}
 	return false;
-}
-
-/* ---- specs ---- */
-
-static void test_spec(void **state)
-{
-	static const char *const wrong[] = {"", "@10.0.0.1/24", "net_x@10.0.0.1", "net_x@10.0.0.1/33",
-		"net_x@10.0.0.1/0", "net_x@10.0.0/24", "net_x@224.0.0.1/24",
-		"net_x@10.0.0.1/24,gw=", "net_x@gw=10.0.0.1", "net_x@mac=01:02", "net_x@mac=01:00:00:00:00:01",
-		"net_x@mac=02:00:00:00:00:01x", "net_x@mtu=9x", "net_x@mtu=100", "net_x@port=0", "net_x@port=65536",
-		"net_x@port=-1", "net_x@what", "net_a@10.0.0.1/24 net_b@10.0.0.2/24", "net_a net_b", "net_a;net_b"};
-	struct dpdk_spec s;
-	struct err e;
-
-	(void)state;
-	assert_int_equal(dpdk_spec_parse("net_memif0,role=server", &s, &e), 0);
-	assert_string_equal(s.device, "net_memif0,role=server");
-	assert_int_equal(s.ip, 0);
-	assert_int_equal(
-		dpdk_spec_parse(
-			"0000:3b:00.0@10.1.2.3/20,gw=10.1.0.1,mac=02:00:00:00:00:0f,mtu=9000,port=7200", &s, &e),
-		0);
-	assert_string_equal(s.device, "0000:3b:00.0");
-	assert_int_equal(s.ip, 0x0a010203);
-	assert_int_equal(s.prefix, 20);
-	assert_int_equal(s.gateway, 0x0a010001);
-	assert_int_equal(s.mac[5], 15);
-	assert_int_equal(s.mtu, 9000);
-	assert_int_equal(s.port, 7200);
-	for (unsigned i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++)
-		if (dpdk_spec_parse(wrong[i], &s, &e) != -EINVAL)
-			fail_msg("\"%s\" was taken", wrong[i]);
-}
-
-static void test_specs(void **state)
-{
-	static const char *const wrong[] = {"", " ; ", "net_a@10.0.0.1/24,net_b@10.0.1.1/24",
-		"net_a@10.0.0.1/24;;@10.0.1.1/24", "net_a;net_a", "net_a b;net_c", "1;2;3;4;5;6;7;8;9;a;b;c;d;e;f;g;h"};
-	struct dpdk_spec s[DPDK_PORTS_MAX];
-	struct err e;
-
-	(void)state;
-	assert_int_equal(dpdk_specs_parse("net_a@10.0.0.1/24", s, &e), 1);
-	assert_int_equal(dpdk_specs_parse(" net_a,x=1@10.0.0.1/24 ;  net_b@10.0.1.1/24,mtu=9000; net_c;", s, &e), 3);
-	assert_string_equal(s[0].device, "net_a,x=1");
-	assert_int_equal(s[0].ip, 0x0a000001);
-	assert_int_equal(s[1].ip, 0x0a000101);
-	assert_int_equal(s[1].mtu, 9000);
-	assert_string_equal(s[2].device, "net_c");
-	assert_int_equal(dpdk_specs_parse("1;2;3;4;5;6;7;8;9;a;b;c;d;e;f;g", s, &e), DPDK_PORTS_MAX);
-	for (unsigned i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++)
-		if (dpdk_specs_parse(wrong[i], s, &e) != -EINVAL)
-			fail_msg("\"%s\" was taken", wrong[i]);
 }
 
 static void test_errors(void **state)
@@ -677,55 +625,6 @@ static void test_kernel(void **state)
 
 /* ---- frames that are wrong ---- */
 
-struct frame {
-	uint8_t bytes[256];
-	uint32_t length;
-};
-
-static uint16_t sum_of(const uint8_t *bytes, unsigned count)
-{
-	uint32_t sum = 0;
-
-	for (unsigned i = 0; i + 1 < count; i += 2)
-		sum += (uint32_t)bytes[i] << 8 | bytes[i + 1];
-	while (sum >> 16)
-		sum = (sum & 0xffff) + (sum >> 16);
-	return (uint16_t)~sum;
-}
-
-static void put16(uint8_t *at, uint32_t value)
-{
-	at[0] = (uint8_t)(value >> 8);
-	at[1] = (uint8_t)value;
-}
-
-static void frame_sum(struct frame *f)
-{
-	put16(f->bytes + 24, 0);
-	put16(f->bytes + 24, sum_of(f->bytes + 14, 20));
-}
-
-/* A datagram of 32 bytes for the port, as a good peer sends it. */
-static struct frame frame_good(const struct datagram_port *p)
-{
-	struct frame f = {.length = 14 + 20 + 8 + 32};
-	uint8_t *ip = f.bytes + 14, *udp = ip + 20;
-
-	memcpy(f.bytes, p->address.mac, 6);
-	memcpy(f.bytes + 6, "\x02\x00\x00\x00\x00\x77", 6);
-	put16(f.bytes + 12, ETHERTYPE_IP);
-	ip[0] = 0x45;
-	put16(ip + 2, 20 + 8 + 32);
-	ip[8] = 64;
-	ip[9] = IPPROTO_UDP;
-	memcpy(ip + 12, "\x0a\x08\x00\x07\x0a\x08\x00\x01", 8);
-	put16(udp, 999);
-	put16(udp + 2, p->address.port);
-	put16(udp + 4, 8 + 32);
-	frame_sum(&f);
-	return f;
-}
-
 /* Injects it at the kernel's end, and looks at what it was counted as; DPDK_DROPS: taken. */
 static void inject(int raw, struct datagram_port *p, const struct frame *f, enum dpdk_drop why, const char *what)
 {
@@ -859,7 +758,6 @@ int main(void)
 		cmocka_unit_test_setup_teardown(test_kernel, veth_make, veth_drop),
 		cmocka_unit_test_setup_teardown(test_wrong_frames, veth_make, veth_drop),
 	};
-	const struct CMUnitTest specs[] = {cmocka_unit_test(test_spec), cmocka_unit_test(test_specs)};
 	const struct CMUnitTest soft[] = {
 		cmocka_unit_test(test_errors),
 		cmocka_unit_test(test_memif),
@@ -870,10 +768,8 @@ int main(void)
 		cmocka_unit_test(test_null),
 	};
 	struct err e;
-	int failed = cmocka_run_group_tests_name("specs", specs, NULL, NULL);
+	int failed;
 
-	if (failed)
-		return failed;
 	if (dpdk_load(&plugin, &e) < 0) {
 		printf("%s\n", e.text);
 		return 77;

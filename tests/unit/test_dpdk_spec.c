@@ -1,0 +1,71 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * How ports of DPDK are named: dpdk_spec.c, which every build has.
+ */
+#include <errno.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "transport/dpdk.h"
+
+static void test_spec(void **state)
+{
+	static const char *const wrong[] = {"", "@10.0.0.1/24", "net_x@10.0.0.1", "net_x@10.0.0.1/33",
+		"net_x@10.0.0.1/0", "net_x@10.0.0/24", "net_x@224.0.0.1/24",
+		"net_x@10.0.0.1/24,gw=", "net_x@gw=10.0.0.1", "net_x@mac=01:02", "net_x@mac=01:00:00:00:00:01",
+		"net_x@mac=02:00:00:00:00:01x", "net_x@mtu=9x", "net_x@mtu=100", "net_x@port=0", "net_x@port=65536",
+		"net_x@port=-1", "net_x@what", "net_a@10.0.0.1/24 net_b@10.0.0.2/24", "net_a net_b", "net_a;net_b"};
+	struct dpdk_spec s;
+	struct err e;
+
+	(void)state;
+	assert_int_equal(dpdk_spec_parse("net_memif0,role=server", &s, &e), 0);
+	assert_string_equal(s.device, "net_memif0,role=server");
+	assert_int_equal(s.ip, 0);
+	assert_int_equal(
+		dpdk_spec_parse(
+			"0000:3b:00.0@10.1.2.3/20,gw=10.1.0.1,mac=02:00:00:00:00:0f,mtu=9000,port=7200", &s, &e),
+		0);
+	assert_string_equal(s.device, "0000:3b:00.0");
+	assert_int_equal(s.ip, 0x0a010203);
+	assert_int_equal(s.prefix, 20);
+	assert_int_equal(s.gateway, 0x0a010001);
+	assert_int_equal(s.mac[5], 15);
+	assert_int_equal(s.mtu, 9000);
+	assert_int_equal(s.port, 7200);
+	for (unsigned i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++)
+		if (dpdk_spec_parse(wrong[i], &s, &e) != -EINVAL)
+			fail_msg("\"%s\" was taken", wrong[i]);
+}
+
+static void test_specs(void **state)
+{
+	static const char *const wrong[] = {"", " ; ", "net_a@10.0.0.1/24,net_b@10.0.1.1/24",
+		"net_a@10.0.0.1/24;;@10.0.1.1/24", "net_a;net_a", "net_a b;net_c", "1;2;3;4;5;6;7;8;9;a;b;c;d;e;f;g;h"};
+	struct dpdk_spec s[DPDK_PORTS_MAX];
+	struct err e;
+
+	(void)state;
+	assert_int_equal(dpdk_specs_parse("net_a@10.0.0.1/24", s, &e), 1);
+	assert_int_equal(dpdk_specs_parse(" net_a,x=1@10.0.0.1/24 ;  net_b@10.0.1.1/24,mtu=9000; net_c;", s, &e), 3);
+	assert_string_equal(s[0].device, "net_a,x=1");
+	assert_int_equal(s[0].ip, 0x0a000001);
+	assert_int_equal(s[1].ip, 0x0a000101);
+	assert_int_equal(s[1].mtu, 9000);
+	assert_string_equal(s[2].device, "net_c");
+	assert_int_equal(dpdk_specs_parse("1;2;3;4;5;6;7;8;9;a;b;c;d;e;f;g", s, &e), DPDK_PORTS_MAX);
+	for (unsigned i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++)
+		if (dpdk_specs_parse(wrong[i], s, &e) != -EINVAL)
+			fail_msg("\"%s\" was taken", wrong[i]);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {cmocka_unit_test(test_spec), cmocka_unit_test(test_specs)};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
