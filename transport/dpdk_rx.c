@@ -152,8 +152,7 @@ unsigned dpdk_receive(struct datagram_port *port, struct datagram_in *in, unsign
 	uint64_t now_ns = 0;
 
 	dpdk_register_thread(p);
-	for (unsigned i = 0; i < p->given_count; i++)
-		rte_pktmbuf_free(p->given[i]);
+	rte_pktmbuf_free_bulk(p->given, p->given_count);
 	p->given_count = 0;
 	if (max > DPDK_DATAGRAMS)
 		max = DPDK_DATAGRAMS;
