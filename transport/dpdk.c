@@ -238,6 +238,15 @@ static bool port_attach(
 	return true;
 }
 
+/* Of a header that is the template's but for its length and whom it is to. */
+static uint16_t port_ip_checksum(const struct dpdk_port *p, const struct rte_ipv4_hdr *ip)
+{
+	uint32_t sum = (uint32_t)p->template_sum + ip->total_length + (ip->dst_addr & 0xffff) + (ip->dst_addr >> 16);
+
+	sum = (sum & 0xffff) + (sum >> 16);
+	return (uint16_t) ~(sum + (sum >> 16));
+}
+
 /* Lengths and checksums, or what the device needs to know to compute them. */
 static void port_finish(const struct dpdk_port *p, struct rte_mbuf *m)
 {
@@ -253,7 +262,7 @@ static void port_finish(const struct dpdk_port *p, struct rte_mbuf *m)
 	if (p->nic->offload_ip)
 		m->ol_flags |= RTE_MBUF_F_TX_IPV4 | RTE_MBUF_F_TX_IP_CKSUM;
 	else
-		ip->hdr_checksum = rte_ipv4_cksum(ip);
+		ip->hdr_checksum = port_ip_checksum(p, ip);
 	if (!p->nic->offload_udp)
 		return; /* zero: none was computed (RFC 768); the seal covers it */
 	m->ol_flags |= RTE_MBUF_F_TX_IPV4 | RTE_MBUF_F_TX_UDP_CKSUM;

@@ -420,6 +420,7 @@ static void port_template(struct dpdk_port *p)
 	ip->next_proto_id = IPPROTO_UDP;
 	ip->src_addr = rte_cpu_to_be_32(p->nic->ip);
 	udp->src_port = rte_cpu_to_be_16(p->port.address.port);
+	p->template_sum = rte_raw_cksum(ip, sizeof(*ip));
 }
 
 static int port_pools(struct dpdk_port *p, int node, struct err *e)

@@ -119,6 +119,7 @@ struct dpdk_port {
 	struct rte_mempool *heads, *attached;
 	struct rte_ring *steered; /* what others received for it; or NULL */
 	uint8_t template[DPDK_HEADERS];
+	uint16_t template_sum; /* of its IPv4 header, one's complement: a packet adds its length and whom it is to */
 	/* Transmit: `next` is what room() gave; pending ones wait for flush(). */
 	struct rte_mbuf *next;
 	uint32_t next_hop; /* of it, when its MAC is not known yet; else 0 */
