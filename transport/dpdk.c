@@ -163,7 +163,6 @@ static int port_room(struct datagram_port *port, const struct datagram_address *
 	struct rte_ipv4_hdr *ip;
 	struct rte_udp_hdr *udp;
 
-	dpdk_register_thread(p);
 	if (p->pending_count == DPDK_TX_MAX)
 		port_flush(port);
 	if (p->pending_count == DPDK_TX_MAX)

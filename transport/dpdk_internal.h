@@ -149,7 +149,7 @@ struct dpdk_port {
 extern const struct datagram_port_ops dpdk_port_ops;
 /* Owner: sends a whole frame of its own soon, or drops it. */
 void dpdk_enqueue(struct dpdk_port *p, struct rte_mbuf *m);
-/* The calling thread gets caches of its own in EAL's pools. */
+/* The calling thread gets caches of its own in EAL's pools. Asked by receive(): a queue polls before it sends. */
 void dpdk_register_thread(struct dpdk_port *p);
 /* Frees what is under way. Control thread, when the owner has stopped. */
 void dpdk_drain(struct dpdk_port *p);
