@@ -91,8 +91,12 @@ static void datagram_push_out(struct datagram_queue *q, uint64_t now_ns)
 static void datagram_flush(struct queue *head)
 {
 	struct datagram_queue *q = (struct datagram_queue *)head;
+	uint64_t now_ns = q->now_ns;
 
-	datagram_push_out(q, datagram_time(q, q->port->ops->now(q->port)));
+	/* A polling core asks after each poll: who has nothing to send needs no clock. */
+	if (reliable_turn(q->reliable))
+		now_ns = datagram_time(q, q->port->ops->now(q->port));
+	datagram_push_out(q, now_ns);
 }
 
 static int datagram_send(
