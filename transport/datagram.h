@@ -43,7 +43,7 @@ struct datagram_port {
 	uint64_t room_bytes;             /* of datagrams that may wait here before some are lost */
 	bool unchecked; /* nobody checks the UDP checksum of what comes, or makes it of what goes: SEAL_NONE becomes
 			   SEAL_CRC */
-	bool stirred; /* the last receive() of who cannot arm(): something came, for others perhaps */
+	bool stirred;   /* the last receive() of who cannot arm(): something came, for others perhaps */
 };
 
 struct datagram_port_ops {

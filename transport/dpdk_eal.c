@@ -9,11 +9,13 @@
 #include <rte_eal.h>
 #include <rte_errno.h>
 #include <rte_log.h>
+#include <rte_mbuf_pool_ops.h>
 #include <signal.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "transport/dpdk_internal.h"
 
@@ -75,6 +77,55 @@ const char *dpdk_eal_said(void)
 bool dpdk_eal_huge(void)
 {
 	return eal.huge;
+}
+
+/* Does the packet lie where its number says, counted from the first one? */
+static void page_check(struct rte_mempool *pool, void *opaque, void *packet, unsigned index)
+{
+	uintptr_t *first = opaque;
+
+	(void)pool;
+	if (index == 0)
+		*first = (uintptr_t)packet;
+	else if (*first && (uintptr_t)packet != *first + (uintptr_t)index * (uintptr_t)getpagesize())
+		*first = 0;
+}
+
+/*
+ * net_af_xdp tells the kernel one range: from the pool's first packet on, as many bytes as the packets have, without
+ * what is between them. EAL leaves something between them at the ends of pages. Packets further on were beyond that
+ * range, and the kernel threw away what was sent in them. A page each leaves nothing; nor does any packet cross a page,
+ * which drivers that copy nothing refuse.
+ */
+struct rte_mempool *dpdk_page_pool(const char *name, unsigned count, int node)
+{
+	struct rte_pktmbuf_pool_private info = {0};
+	struct rte_mempool_objsz size;
+	struct rte_mempool *pool;
+	uintptr_t first = 0;
+	int rc;
+
+	rte_mempool_calc_obj_size(sizeof(struct rte_mbuf), RTE_MEMPOOL_F_NO_SPREAD, &size);
+	size.elt_size = (uint32_t)getpagesize() - size.header_size;
+	info.mbuf_data_room_size = (uint16_t)(size.elt_size - sizeof(struct rte_mbuf));
+	pool = rte_mempool_create_empty(
+		name, count, size.elt_size, DPDK_CACHE, sizeof(info), node, RTE_MEMPOOL_F_NO_SPREAD);
+	if (!pool)
+		return NULL;
+	rc = rte_mempool_set_ops_byname(pool, rte_mbuf_best_mempool_ops(), NULL);
+	rte_pktmbuf_pool_init(pool, &info);
+	if (rc == 0)
+		rc = rte_mempool_populate_default(pool);
+	if (rc >= 0) {
+		rte_mempool_obj_iter(pool, rte_pktmbuf_init, NULL);
+		rte_mempool_obj_iter(pool, page_check, &first);
+		if (first)
+			return pool;
+		rc = -ENOMEM; /* in pieces */
+	}
+	rte_mempool_free(pool);
+	rte_errno = -rc;
+	return NULL;
 }
 
 /* Are there 2 MiB or 1 GiB pages to be had? */
@@ -145,8 +196,12 @@ static uint64_t eal_bytes(const struct dpdk_nic_config *config, const struct dpd
 	unsigned descriptors = config->descriptors ? config->descriptors : DPDK_DESCRIPTORS;
 	uint64_t bytes = 0;
 
-	for (unsigned i = 0; i < count; i++)
+	for (unsigned i = 0; i < count; i++) {
 		bytes += (uint64_t)config->queues * descriptors * 6 * ((all[i].mtu ? all[i].mtu : RTE_ETHER_MTU) + 512);
+		/* Pages for XDP's rings beside. */
+		if (strncmp(all[i].device, "net_af_xdp", strlen("net_af_xdp")) == 0)
+			bytes += (uint64_t)config->queues * 6 * DPDK_XDP_SLOTS * (uint64_t)getpagesize();
+	}
 	return bytes;
 }
 

@@ -140,15 +140,18 @@ static struct rte_mempool *nic_pool(
 	snprintf(name, sizeof(name), "phub_%s_%u", what, serial++);
 	/* The node is preferred: it may have no huge pages, and without them EAL has all on one. */
 	for (int socket = node < 0 ? SOCKET_ID_ANY : node;; socket = SOCKET_ID_ANY) {
-		pool = rte_pktmbuf_pool_create(name, count, DPDK_CACHE,
-			(uint16_t)RTE_ALIGN_CEIL(private_bytes, RTE_MBUF_PRIV_ALIGN), (uint16_t)room, socket);
+		if (room == DPDK_PAGE_ROOM)
+			pool = dpdk_page_pool(name, count, socket);
+		else
+			pool = rte_pktmbuf_pool_create(name, count, DPDK_CACHE,
+				(uint16_t)RTE_ALIGN_CEIL(private_bytes, RTE_MBUF_PRIV_ALIGN), (uint16_t)room, socket);
 		if (pool || socket == SOCKET_ID_ANY)
 			break;
 	}
 	if (!pool)
 		err_set(e, -ENOMEM,
 			"DPDK: no memory for %u packets of %u bytes: %s; free huge pages, or give EAL more with -m",
-			count, room, rte_strerror(rte_errno));
+			count, room == DPDK_PAGE_ROOM ? (unsigned)getpagesize() : room, rte_strerror(rte_errno));
 	return pool;
 }
 
@@ -186,6 +189,7 @@ static int nic_configure(struct dpdk_nic *nic, const struct rte_eth_dev_info *in
 	nic->tx_queues = RTE_MIN(most, info->max_tx_queues);
 	nic->offload_ip = have & RTE_ETH_TX_OFFLOAD_IPV4_CKSUM;
 	nic->offload_udp = have & RTE_ETH_TX_OFFLOAD_UDP_CKSUM;
+	nic->xdp = strcmp(info->driver_name, "net_af_xdp") == 0;
 	/* A driver that copies, in software, would compute checksums in software, too. */
 	nic->keeps = !nic_copies(info->driver_name);
 	if (!nic->keeps) {
@@ -217,6 +221,11 @@ static int nic_receive_pools(struct dpdk_nic *nic, struct err *e)
 	bool each = nic->queues > 1 && nic->rx_queues == nic->queues;
 
 	room = RTE_MAX(room, (unsigned)RTE_MBUF_DEFAULT_BUF_SIZE);
+	/* As many as its rings hold lie ready to be received into, and what is sent is copied to as many more. */
+	if (nic->xdp) {
+		room = DPDK_PAGE_ROOM;
+		queue += 2u * DPDK_XDP_SLOTS;
+	}
 	/* Where rules are refused, they hand over what they received, too. */
 	user += nic->queues > 1 ? DPDK_STEER_RING : 0;
 	for (uint16_t i = 0; i < nic->rx_queues; i++) {
@@ -253,11 +262,15 @@ static int nic_start(struct dpdk_nic *nic, struct err *e)
 	return 0;
 }
 
-/* Frames of af_packet's ring must hold what comes, or it is cut off. */
+/* Frames of af_packet's ring must hold what comes, or it is cut off; XDP's, or it is thrown away. */
 static int nic_check_frames(const struct dpdk_nic *nic, const char *driver, struct err *e)
 {
 	unsigned long frame = nic_argument(&nic->spec, "framesz=", 2048);
+	unsigned most = (unsigned)getpagesize() - DPDK_XDP_HEADS;
 
+	if (nic->xdp && nic->mtu > most)
+		return err_set(e, -EMSGSIZE, "DPDK port \"%s\": its MTU may be %u at most, not %u", nic->spec.device,
+			most, nic->mtu);
 	if (strcmp(driver, "net_af_packet") != 0 || frame >= nic->mtu + 128u)
 		return 0;
 	return err_set(e, -EMSGSIZE,

@@ -37,9 +37,13 @@ enum {
 	DPDK_WAITING_MS = 200,  /* and for how long */
 	DPDK_ARP_ENTRIES = 1024,
 	DPDK_ARP_PROBES = 8,
-	DPDK_REGIONS_MAX = 64,  /* of jobs' memory that a device reads from */
-	DPDK_RECLAIM_US = 2000, /* so long a device is waited for that still reads what a connection sent */
-	DPDK_LINK_MS = 10,      /* the link is looked at as often as that, when a device takes nothing */
+	DPDK_REGIONS_MAX = 64,    /* of jobs' memory that a device reads from */
+	DPDK_RECLAIM_US = 2000,   /* so long a device is waited for that still reads what a connection sent */
+	DPDK_LINK_MS = 10,        /* the link is looked at as often as that, when a device takes nothing */
+	DPDK_PAGE_ROOM = 0x10000, /* no room of a packet's: of a pool whose packets have a page each */
+	DPDK_XDP_SLOTS = 2048,    /* of the rings of XDP's sockets, by default */
+	/* Bytes of a page that no IPv4 packet can have: heads of the pool's, DPDK's and XDP's, and Ethernet's. */
+	DPDK_XDP_HEADS = 64 + 128 + RTE_PKTMBUF_HEADROOM + 256 + RTE_ETHER_HDR_LEN,
 };
 
 /* Who has an address: written under the lock, read without. */
@@ -73,6 +77,7 @@ struct dpdk_nic {
 	bool map_told;   /* that something could not be mapped */
 	bool offload_ip; /* the device computes checksums */
 	bool offload_udp;
+	bool xdp; /* net_af_xdp: packets lie in the kernel's memory for XDP */
 	bool quiet;
 	enum dpdk_steering steering;
 	int node;
@@ -174,6 +179,8 @@ int dpdk_eal_start(const struct dpdk_host *host, const struct dpdk_nic_config *c
 /* The first error that EAL or a driver told since dpdk_eal_start(); "" when none. */
 const char *dpdk_eal_said(void);
 bool dpdk_eal_huge(void);
+/* A pool of packets with a page each, one after the other. NULL, with the reason in rte_errno. */
+struct rte_mempool *dpdk_page_pool(const char *name, unsigned count, int node);
 
 /* ---- dpdk_memory.c ---- */
 

@@ -163,6 +163,8 @@ DPDK_WORKER = Way("dpdk_worker", "a box and a worker on DPDK", DPDK, lambda rank
 DPDK_MEMIF = Way("dpdk_memif", "a box and a worker with a memif between them, and one over tcp", {
     "transports": "dpdk,tcp", "dpdk_ports": "net_memif0,role=server,socket=phub@10.84.0.1/24"}, lambda rank: dpdk_port(
         "net_memif0,role=client,socket=phub@10.84.0.2/24") if rank == 0 else ("tcp", {}))
+DPDK_XDP = Way("dpdk_xdp", "a box with XDP's sockets on a veth pair of its own", {
+    "transports": "dpdk", "dpdk_ports": "net_af_xdp0,iface=x0@10.85.0.1/24"})
 
 
 def box_on(listen=f"{address(BOX)}:0", **options):
@@ -238,11 +240,11 @@ def resnet18(width):
     return ",".join(f"k{i}:{size}" for i, size in enumerate([*sizes, 1000 * inputs, 1000]))
 
 
-def four_workers(box, keys, rounds):
+def four_workers(box, keys, rounds, **arguments):
     """Every sum is exact, and it ends in time; what the box and the segment counted meanwhile."""
     before, frames = datagrams(box), net().count()
     began = time.monotonic()
-    workers = job_on(box, f"resnet-{time.monotonic_ns()}", keys=keys, rounds=rounds, report_ms=1)
+    workers = job_on(box, f"resnet-{time.monotonic_ns()}", keys=keys, rounds=rounds, report_ms=1, **arguments)
     results = [worker.good(60) for worker in workers]
     digests = {result["digest"] for result in results}
     check(len(digests) == 1, f"the workers hold different sums: {digests}")
@@ -608,6 +610,32 @@ def six():
     ends_well(box, workers)
 
 
+def xdp_link():
+    """A veth pair from the box to node 1. XDP takes all that comes to its device: what is told by streams stays on e0."""
+    libraries = subprocess.run(["pkg-config", "--variable=libdir", "libdpdk"], capture_output=True, text=True).stdout.strip()
+    if not [*pathlib.Path(libraries).glob("librte_net_af_xdp.*")]:
+        raise Skip(f"{libraries} has no net_af_xdp")
+    try:
+        net().socket(BOX, 44, socket.SOCK_RAW).close()  # AF_XDP
+    except OSError as error:
+        raise Skip(f"no sockets of XDP's here: {error}") from None
+    there = net().names[1]
+    do("ip", "-n", net().names[BOX], "link", "add", "x0", "up", "type", "veth", "peer", "name", "x1", "netns", there)
+    do("ip", "-n", there, "addr", "add", "10.85.0.2/24", "dev", "x1")
+    do("ip", "-n", there, "link", "set", "x1", "up")
+
+
+def xdp():
+    """four workers at its other end exchange keys of all sizes; next to nothing is sent again"""
+    xdp_link()
+    box = box_on()
+    for keys, rounds in (("a:30000", 50), (resnet18(16), 5)):
+        moved, _ = four_workers(box, keys, rounds, nodes=(1, 1, 1, 1))
+        check(moved["resent"] < moved["sent"] / 20, "too much was sent again")
+    box.stop()
+    do("ip", "-n", net().names[BOX], "link", "del", "x0")
+
+
 def why_not():
     if os.geteuid() != 0:
         return "only root makes namespaces"
@@ -625,4 +653,4 @@ def why_not():
 
 run([loss_1500, loss_9000, shallow, disorder, stopped, cables, strangers, flood, worker_killed, worker_gone, box_killed, beside, six,
      *DPDK_BOX.cases(lossy, disorder, cables, strangers), *DPDK_WORKER.cases(lossy, stopped, worker_killed),
-     *DPDK_MEMIF.cases(stopped_once)], why_not())
+     *DPDK_MEMIF.cases(stopped_once), *DPDK_XDP.cases(xdp)], why_not())
