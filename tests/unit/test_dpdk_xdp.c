@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -208,6 +209,21 @@ static void test_mtu(void **state)
 	assert_non_null(strstr(e.text, "3506"));
 }
 
+static bool veth_make(void)
+{
+	static const char text[] = "ip link add phub-a up type veth peer name phub-b && ip link set phub-b up && "
+				   "ip addr add " KERNEL_IP "/24 dev phub-b && "
+				   "sysctl -qw net.ipv6.conf.all.disable_ipv6=1";
+	int status = 0;
+	pid_t child = fork();
+
+	if (child == 0) {
+		execl("/bin/sh", "sh", "-c", text, (char *)NULL);
+		_exit(127);
+	}
+	return child > 0 && waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0;
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {cmocka_unit_test(test_through), cmocka_unit_test(test_mtu)};
@@ -227,8 +243,7 @@ int main(void)
 		printf("only root makes network namespaces\n");
 		return 77;
 	}
-	if (system("ip link add phub-a up type veth peer name phub-b && ip link set phub-b up && "
-		   "ip addr add " KERNEL_IP "/24 dev phub-b && sysctl -qw net.ipv6.conf.all.disable_ipv6=1") != 0) {
+	if (!veth_make()) {
 		printf("no veth pair here\n");
 		return 77;
 	}
