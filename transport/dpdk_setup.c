@@ -193,6 +193,7 @@ static int bundle_open(const struct dpdk *d, unsigned queue_index, int node, con
 		if (i == 0 || b->of[i]->datagram_max < b->port.datagram_max)
 			b->port.datagram_max = b->of[i]->datagram_max;
 		b->port.room_bytes += b->of[i]->room_bytes;
+		b->port.unchecked |= b->of[i]->unchecked;
 	}
 	b->port.address.port = b->of[0]->address.port;
 	*out = &b->port;

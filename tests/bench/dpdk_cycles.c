@@ -308,7 +308,7 @@ static void measure_dropped(const struct dpdk_plugin *plugin, unsigned rounds)
 
 int main(int argc, char **argv)
 {
-	unsigned rounds = argc > 2 ? (unsigned)atoi(argv[2]) : ROUNDS;
+	unsigned rounds = argc > 2 ? (unsigned)strtoul(argv[2], NULL, 10) : ROUNDS;
 	const struct dpdk_plugin *plugin;
 	struct err e;
 
