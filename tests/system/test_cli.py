@@ -138,7 +138,7 @@ def wrong_usage():
             (["bench", "exchange", "--transport", "shm", "--bytes", "4", "--set", "cores"], "KEY=VALUE"),
             (["bench", "exchange", "--transport", "loop", "--bytes", "4", "--listen", "::1"], "loop has none"),
             (["bench", "exchange", "--transport", "loop", "--bytes", "4", "--worker-cpus", "0"], "loop has none"),
-            (["bench", "exchange", "--transport", "tcp", "--bytes", "4", "--worker-cpus", "0,x"], "--worker-cpus: .*x"),
+            (["bench", "exchange", "--transport", "tcp", "--bytes", "4", "--worker-cpus", "0,x"], "--worker-cpus: CPU list"),
             (["bench", "exchange", "--transport", "tcp", "--bytes", "4", "--worker-netns", "w{}"], "needs --listen"),
             (["bench", "exchange", "--transport", "tcp", "--bytes", "4", "--listen", "::1", "--worker-netns", "../w"], "ip netns"),
             (["topo", "--chunk", "5000"], "powers of two"),

@@ -222,7 +222,7 @@ def datagrams(box):
     sums = collections.Counter()
     for line in map(json.loads, shown.stdout.splitlines()):
         for name, value in line.get("datagrams", {}).items():
-            sums.update(value if name == "dropped" else {name: value})
+            sums.update(value if name == "dropped" else {} if isinstance(value, dict) else {name: value})
     return sums
 
 
