@@ -143,6 +143,8 @@ def build_leaking(folder):
     if "-DPHUB_ISAL" in flags:
         names.append("libisal")
     libraries = subprocess.run(["pkg-config", "--libs", *names], capture_output=True, text=True, check=True).stdout.split()
+    if "-DPHUB_IPSEC_MB" in flags:
+        libraries.append("-lIPSec_MB")
     program = pathlib.Path(folder, "phubd")
     built = subprocess.run([*flags, "-DMAIN_PLANT_LEAK=true", "-o", program, "phub/main.c", "-Wl,--start-group",
                             *archives, "-Wl,--end-group", *libraries, "-lm"], cwd=ROOT, capture_output=True, text=True)
