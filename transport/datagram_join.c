@@ -226,7 +226,11 @@ static void datagram_hear_dial(struct datagram *t, const struct signal *in, stru
 		datagram_stranger_end(c, -ECONNRESET);
 	c = t->stranger_count < DATAGRAM_STRANGERS_MAX ? datagram_conn_create(t, true) : NULL;
 	if (!c) {
+		const struct datagram_conn nobody = {
+			.transport = t, .session = in->session, .core = in->core, .number = in->number};
+
 		t->transport.strangers_refused++;
+		datagram_say_gone(&nobody, ENOSPC);
 		return;
 	}
 	c->session = in->session;
