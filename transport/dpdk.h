@@ -143,4 +143,7 @@ struct dpdk_plugin {
  */
 int dpdk_load(const struct dpdk_plugin **out, struct err *e);
 
+/* Could these ports be asked for? Reads them and loads the plugin; touches no device. As either of these. */
+int dpdk_check(const char *ports, struct err *e);
+
 #endif

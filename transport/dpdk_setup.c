@@ -323,6 +323,24 @@ static int dpdk_open_nics(struct dpdk *d, struct dpdk_nic_config *config, bool q
 	return rc;
 }
 
+static int dpdk_ports_read(const char *ports, struct dpdk_spec specs[DPDK_PORTS_MAX], struct err *e)
+{
+	if (!ports || !ports[0])
+		return err_set(e, -EDESTADDRREQ,
+			"transport dpdk needs a port: the box's dpdk_ports, a worker's PHUB_DPDK, like "
+			"0000:3b:00.0@10.0.0.1/24 or net_af_packet0,iface=eth1@10.0.0.1/24");
+	return dpdk_specs_parse(ports, specs, e);
+}
+
+int dpdk_check(const char *ports, struct err *e)
+{
+	struct dpdk_spec specs[DPDK_PORTS_MAX];
+	const struct dpdk_plugin *plugin;
+	int rc = dpdk_ports_read(ports, specs, e);
+
+	return rc < 0 ? rc : dpdk_load(&plugin, e);
+}
+
 static int dpdk_open(const struct transport_config *config, struct transport **out, struct err *e)
 {
 	struct dpdk_spec specs[DPDK_PORTS_MAX];
@@ -338,11 +356,7 @@ static int dpdk_open(const struct transport_config *config, struct transport **o
 	struct dpdk *d;
 	int rc;
 
-	if (!config->dpdk_ports || !config->dpdk_ports[0])
-		return err_set(e, -EDESTADDRREQ,
-			"transport dpdk needs a port: the box's dpdk_ports, a worker's PHUB_DPDK, like "
-			"0000:3b:00.0@10.0.0.1/24 or net_af_packet0,iface=eth1@10.0.0.1/24");
-	rc = dpdk_specs_parse(config->dpdk_ports, specs, e);
+	rc = dpdk_ports_read(config->dpdk_ports, specs, e);
 	if (rc < 0)
 		return rc;
 	nic.all_count = (unsigned)rc;

@@ -15,6 +15,7 @@
 #include "phub/base/mem.h"
 #include "topology/discover.h"
 #include "topology/pick.h"
+#include "transport/dpdk.h"
 #include "transport/sock.h"
 
 enum {
@@ -231,6 +232,14 @@ static int box_listen(struct box *box, struct err *e)
 	return 0;
 }
 
+static bool box_wants(const struct config *config, const char *transport)
+{
+	for (unsigned i = 0; i < config->transport_count; i++)
+		if (strcmp(config->transports[i], transport) == 0)
+			return true;
+	return false;
+}
+
 /* RDMA ports are there or not, whoever uses them. */
 static int box_check_rdma(const struct config *config, struct err *e)
 {
@@ -242,13 +251,10 @@ static int box_check_rdma(const struct config *config, struct err *e)
 		.slots_bytes = config->rdma_slots_memory,
 		.slots_bytes_max = config->memory_max,
 	};
-	bool wanted = false;
 	struct transport *t;
 	int rc;
 
-	for (unsigned i = 0; i < config->transport_count; i++)
-		wanted |= strcmp(config->transports[i], "verbs") == 0;
-	if (!ops || !wanted)
+	if (!ops || !box_wants(config, "verbs"))
 		return 0;
 	rc = ops->open(&transport, &t, e);
 	if (rc == 0)
@@ -271,7 +277,9 @@ int box_check(const struct config *config, struct err *e)
 			err_set(e, rc, "listen: %s: %s", config->listen[i].host[0] ? config->listen[i].host : "*",
 				why.text);
 	}
-	return rc == 0 ? box_check_rdma(config, e) : rc;
+	if (rc == 0)
+		rc = box_check_rdma(config, e);
+	return rc == 0 && box_wants(config, "dpdk") ? dpdk_check(config->dpdk_ports, e) : rc;
 }
 
 /* ---- cores ---- */

@@ -225,6 +225,14 @@ def public():
         box.stop()
 
 
+def dpdk_ports():
+    """ports of DPDK that cannot be read are refused before anything starts"""
+    for check_only in ([], ["--check-config"]):
+        refused(1, "transport dpdk needs a port", "dpdk_ports", options=["--listen", "127.0.0.1:0", "-o", "transports=tcp,dpdk", *check_only])
+        refused(1, r"10\.78\.0\.999", options=["--listen", "127.0.0.1:0", "-o", "transports=tcp,dpdk", "-o",
+                                             "dpdk_ports=net_null0@10.78.0.999/24", *check_only])
+
+
 def interface():
     """an address that is none of the interface's is refused, as nobody could reach it; all addresses of it are served"""
     others = [name for _, name in socket.if_nameindex() if name != "lo"]
@@ -277,4 +285,4 @@ def idle():
         box.stop()
 
 
-run([default_start, terminate, killed, ports_taken, config_errors, dump, public, interface, busy, idle])
+run([default_start, terminate, killed, ports_taken, config_errors, dump, public, dpdk_ports, interface, busy, idle])
