@@ -162,6 +162,8 @@ PLUGINS := $(if $(HAVE_DPDK),$(BUILD)/libphub-dpdk.so)
 
 .PHONY: all
 all: $(call archives,$(LAYERS)) $(PROGRAMS) $(LIBRARIES) $(PLUGINS) ## programs, libraries, example (default)
+	@$(if $(HAVE_DPDK),:,echo "  without libdpdk-dev: transport dpdk is left out")
+	@$(if $(HAVE_VERBS),:,echo "  without libibverbs-dev: transport verbs is left out")
 
 link = $(CC) $(PROJECT_LDFLAGS) -o $@ $(filter %.o,$^) -Wl,--start-group $(filter %.a,$^) -Wl,--end-group
 
