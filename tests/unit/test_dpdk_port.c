@@ -355,7 +355,7 @@ static void test_ring(void **state)
 	struct datagram_in in[DPDK_DATAGRAMS];
 	struct dpdk_facts facts;
 	uint8_t payload[BYTES] = {0};
-	char head[8];
+	char head[16];
 
 	(void)state;
 	reading = 0;

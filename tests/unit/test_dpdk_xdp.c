@@ -124,7 +124,7 @@ static void xdp_through(struct datagram_port *p, struct datagram_port *other, in
 	enum { ROUNDS = 25, HELD = 800, AT_ONCE = 50 };
 	struct datagram_in in;
 	uint8_t got[64];
-	char text[16];
+	char text[32];
 
 	for (int round = 0; round < ROUNDS; round++) {
 		for (int i = 0; i < HELD; i++) {
