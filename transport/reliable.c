@@ -52,11 +52,6 @@ void reliable_destroy(struct reliable *r)
 	free(r);
 }
 
-void reliable_set_room(struct reliable *r, uint64_t bytes)
-{
-	r->config.room_bytes = bytes;
-}
-
 const struct reliable_counters *reliable_counters(const struct reliable *r)
 {
 	return &r->counters;

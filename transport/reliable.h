@@ -89,8 +89,6 @@ struct reliable_conn_config {
 int reliable_create(const struct reliable_config *config, struct reliable **out);
 /* It has no connections. */
 void reliable_destroy(struct reliable *r);
-/* Bytes that may be on their way here from now on: the receive buffer was found to be of another size. */
-void reliable_set_room(struct reliable *r, uint64_t bytes);
 
 /* Memory for a connection. Any thread; may allocate. 0, -ENOMEM; or -EINVAL: the spec cannot be served. */
 int reliable_conn_create(

@@ -547,16 +547,22 @@ void reliable_pass(struct reliable *r)
 	list_append(&r->ready, &c->ready);
 }
 
-void reliable_next(struct reliable *r, uint64_t now_ns, struct reliable_outgoing *out)
+/* All of it that does not depend on what it will be. */
+static void reliable_next_begin(struct reliable_conn *c, struct reliable_outgoing *out)
 {
-	struct reliable_conn *c = LIST_OF(r->ready.next, struct reliable_conn, ready);
-
 	out->conn = c;
 	out->to = c->conn;
 	out->rest = NULL;
 	out->rest_bytes = 0;
 	out->message = NULL;
 	out->alone = c->alone;
+}
+
+void reliable_next(struct reliable *r, uint64_t now_ns, struct reliable_outgoing *out)
+{
+	struct reliable_conn *c = LIST_OF(r->ready.next, struct reliable_conn, ready);
+
+	reliable_next_begin(c, out);
 	c->burst++;
 	if (c->probe_count > 0)
 		reliable_next_probe(r, c, now_ns, out);
@@ -570,12 +576,7 @@ void reliable_next(struct reliable *r, uint64_t now_ns, struct reliable_outgoing
 
 void reliable_farewell(struct reliable *r, struct reliable_conn *c, struct reliable_outgoing *out)
 {
-	out->conn = c;
-	out->to = c->conn;
-	out->rest = NULL;
-	out->rest_bytes = 0;
-	out->message = NULL;
-	out->alone = c->alone;
+	reliable_next_begin(c, out);
 	out->head_bytes = WIRE_DATAGRAM_BYTES;
 	reliable_next_other(c, WIRE_END, out);
 	stats_add(&r->counters.sent, 1);
