@@ -278,6 +278,7 @@ TEST_SRC := $(wildcard tests/unit/test_*.c tests/suite/test_*.c)
 CUDA_STAND_IN := $(BUILD)/tests/suite/libcuda.so.1
 TEST_HELPERS := $(filter-out $(TEST_SRC) tests/suite/cuda_stand_in.c,$(wildcard tests/unit/*.c tests/suite/*.c))
 TEST_PROGRAMS := $(TEST_SRC:%.c=$(BUILD)/%)
+BENCH_PROGRAMS := $(BUILD)/tests/bench/dpdk_cycles
 SYSTEM_PROGRAMS := $(BUILD)/tests/system/worker $(BUILD)/tests/system/segment
 SIM_SRC := $(wildcard tests/sim/*.c)
 FUZZ_SRC := $(wildcard tests/fuzz/fuzz_*.c)
@@ -294,7 +295,7 @@ $(TEST_PROGRAMS): $(BUILD)/%: $(BUILD)/obj/%.o $(TEST_ARCHIVES)
 	$(Q)$(link) -Wl,-rpath,'$$ORIGIN/../..' -lcmocka $(LIBS) -lm
 
 # What a datagram costs, for tests/bench/dpdk.py.
-$(BUILD)/tests/bench/dpdk_cycles: $(BUILD)/obj/tests/bench/dpdk_cycles.o $(call archives,transport base)
+$(BENCH_PROGRAMS): $(BUILD)/obj/tests/bench/dpdk_cycles.o $(call archives,transport base)
 	@mkdir -p $(@D)
 	$(call say,LINK,$@)
 	$(Q)$(link) -Wl,-rpath,'$$ORIGIN/../..' $(LIBS) -lm
@@ -332,7 +333,7 @@ $(FUZZ_PROGRAMS): $(BUILD)/%: $(BUILD)/obj/%.o $(TEST_ARCHIVES)
 	$(Q)$(link) -fsanitize=fuzzer $(LIBS) -lm
 
 .PHONY: test-programs
-test-programs: all $(TEST_PROGRAMS) $(CUDA_STAND_IN) $(SYSTEM_PROGRAMS) $(REPLAY_PROGRAMS) $(if $(SIM_SRC),$(BUILD)/sim) ## build the tests, run none
+test-programs: all $(TEST_PROGRAMS) $(BENCH_PROGRAMS) $(CUDA_STAND_IN) $(SYSTEM_PROGRAMS) $(REPLAY_PROGRAMS) $(if $(SIM_SRC),$(BUILD)/sim) ## build the tests, run none
 
 # The probes above ran before deps installed anything, hence the second make.
 .PHONY: test
@@ -439,7 +440,7 @@ bench-verbs: deps-vm ## the exchange over RDMA beside perftest, into BUILD/verbs
 
 .PHONY: bench-dpdk
 bench-dpdk: deps-bench ## the exchange over DPDK beside testpmd and the kernel, into BUILD/dpdk.md: minutes (root; RUNS=5, QUICK=1)
-	@$(MAKE) --no-print-directory all $(BUILD)/tests/bench/dpdk_cycles
+	@$(MAKE) --no-print-directory all $(BENCH_PROGRAMS)
 	@BUILD='$(BUILD)' RUNS='$(RUNS)' tests/bench/dpdk.py
 
 .PHONY: bench-readme
