@@ -362,6 +362,7 @@ static unsigned datagram_poll(struct queue *head, uint64_t now_ns, struct event 
 	unsigned n;
 
 	now_ns = datagram_time(q, now_ns);
+	q->port->now_ns = now_ns;
 	q->queue.stirred = false;
 	/* What there was when an event found no room, then that event, and only then what is new. */
 	n = datagram_report(q, events, max);

@@ -41,9 +41,10 @@ struct datagram_port {
 	struct datagram_address address; /* its own: what a peer sends to; ip zero when it is any of this host's */
 	uint32_t datagram_max;           /* bytes of UDP payload that its link carries at most */
 	uint64_t room_bytes;             /* of datagrams that may wait here before some are lost */
-	bool unchecked; /* nobody checks the UDP checksum of what comes, or makes it of what goes: SEAL_NONE becomes
-			   SEAL_CRC */
-	bool stirred;   /* the last receive() of who cannot arm(): something came, for others perhaps */
+	bool unchecked;  /* there is a wire, and nobody checks the UDP checksum of what comes, or makes it of what goes:
+			    SEAL_NONE becomes SEAL_CRC */
+	uint64_t now_ns; /* when its queue polled last: for what may be that coarse */
+	bool stirred;    /* the last receive() of who cannot arm(): something came, for others perhaps */
 };
 
 struct datagram_port_ops {

@@ -22,6 +22,18 @@ void dpdk_register_thread(struct dpdk_port *p)
 	p->thread_asked = rte_thread_register() < 0;
 }
 
+/* An empty packet, or NULL. A pool is asked for many at a time. */
+static struct rte_mbuf *dpdk_spare(struct dpdk_spare *s)
+{
+	if (s->count == 0) {
+		if (rte_pktmbuf_alloc_bulk(s->pool, s->free, DPDK_SPARE) == 0)
+			s->count = DPDK_SPARE;
+		else
+			return rte_pktmbuf_alloc(s->pool); /* the last few */
+	}
+	return s->free[--s->count];
+}
+
 /* ---- the device ---- */
 
 static void port_lose(struct dpdk_port *p)
@@ -115,6 +127,13 @@ static void port_flush(struct datagram_port *port)
 		port_unwait(p);
 	port_push(p);
 }
+
+static void port_give_back(struct dpdk_spare *s)
+{
+	rte_pktmbuf_free_bulk(s->free, s->count);
+	s->count = 0;
+}
+
 void dpdk_drain(struct dpdk_port *p)
 {
 	rte_pktmbuf_free_bulk(p->given, p->given_count);
@@ -126,6 +145,8 @@ void dpdk_drain(struct dpdk_port *p)
 	p->waiting_count = 0;
 	rte_pktmbuf_free(p->next);
 	p->next = NULL;
+	port_give_back(&p->spare_heads);
+	port_give_back(&p->spare_attached);
 	while (!list_alone(&p->reading)) {
 		struct dpdk_attached *a = LIST_OF(p->reading.next, struct dpdk_attached, link);
 
@@ -150,7 +171,7 @@ static bool port_next_hop(struct dpdk_port *p, const struct datagram_address *to
 	ip = dpdk_next_hop(p->nic, rte_be_to_cpu_32(ip));
 	if (ip == 0)
 		return false;
-	if (dpdk_resolve(p, ip, clock_now_ns(), mac))
+	if (dpdk_resolve(p, ip, p->port.now_ns, mac))
 		return true;
 	p->next_hop = ip;
 	return p->waiting_count < DPDK_WAITING;
@@ -168,7 +189,7 @@ static int port_room(struct datagram_port *port, const struct datagram_address *
 	if (p->pending_count == DPDK_TX_MAX)
 		return -EAGAIN;
 	if (!p->next)
-		p->next = rte_pktmbuf_alloc(p->heads);
+		p->next = dpdk_spare(&p->spare_heads);
 	if (!p->next)
 		return -EAGAIN;
 	ether = rte_pktmbuf_mtod(p->next, struct rte_ether_hdr *);
@@ -215,7 +236,7 @@ static bool port_attach(
 		return false;
 	if (p->nic->maps && !dpdk_memory_has(p, out->rest, out->rest_bytes))
 		return false;
-	m = rte_pktmbuf_alloc(p->attached);
+	m = dpdk_spare(&p->spare_attached);
 	if (!m)
 		return false;
 	a = rte_mbuf_to_priv(m);

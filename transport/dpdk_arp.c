@@ -118,7 +118,7 @@ static bool arp_ask_kernel(struct dpdk_port *p, uint32_t ip, struct dpdk_neighbo
 static void arp_ask(struct dpdk_port *p, uint32_t ip)
 {
 	static const struct rte_ether_addr all = {{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}};
-	struct rte_mbuf *m = rte_pktmbuf_alloc(p->heads);
+	struct rte_mbuf *m = rte_pktmbuf_alloc(p->spare_heads.pool);
 	void *frame = m ? rte_pktmbuf_append(m, ARP_BYTES) : NULL;
 
 	if (!frame) {

@@ -190,6 +190,7 @@ static int nic_configure(struct dpdk_nic *nic, const struct rte_eth_dev_info *in
 	nic->offload_ip = have & RTE_ETH_TX_OFFLOAD_IPV4_CKSUM;
 	nic->offload_udp = have & RTE_ETH_TX_OFFLOAD_UDP_CKSUM;
 	nic->xdp = strcmp(info->driver_name, "net_af_xdp") == 0;
+	nic->memory = strcmp(info->driver_name, "net_memif") == 0 || strcmp(info->driver_name, nic_keeper) == 0;
 	/* A driver that copies, in software, would compute checksums in software, too. */
 	nic->keeps = !nic_copies(info->driver_name);
 	if (!nic->keeps) {
@@ -439,16 +440,16 @@ static void port_template(struct dpdk_port *p)
 static int port_pools(struct dpdk_port *p, int node, struct err *e)
 {
 	struct dpdk_nic *nic = p->nic;
-	unsigned count = nic->tx_descriptors + 2u * DPDK_TX_MAX + 2u * DPDK_CACHE;
+	unsigned count = nic->tx_descriptors + 2u * DPDK_TX_MAX + 2u * DPDK_CACHE + DPDK_SPARE;
 	char name[RTE_RING_NAMESIZE];
 	static unsigned serial;
 
-	p->heads = nic_pool("tx", count, 0, RTE_PKTMBUF_HEADROOM + RTE_ETHER_HDR_LEN + nic->mtu, node, e);
-	if (!p->heads)
+	p->spare_heads.pool = nic_pool("tx", count, 0, RTE_PKTMBUF_HEADROOM + RTE_ETHER_HDR_LEN + nic->mtu, node, e);
+	if (!p->spare_heads.pool)
 		return -ENOMEM;
 	if (nic->attaches) {
-		p->attached = nic_pool("ext", count, sizeof(struct dpdk_attached), 0, node, e);
-		if (!p->attached)
+		p->spare_attached.pool = nic_pool("ext", count, sizeof(struct dpdk_attached), 0, node, e);
+		if (!p->spare_attached.pool)
 			return -ENOMEM;
 	}
 	if (nic->steering != DPDK_STEER_SOFT)
@@ -476,8 +477,8 @@ void dpdk_port_destroy(struct dpdk_port *p)
 		rte_pktmbuf_free(m);
 	rte_ring_free(p->steered);
 	/* Where a device is done when tx_burst() returns, all is back; others may have some for as long as they run. */
-	port_give_pool(p->nic, p->heads);
-	port_give_pool(p->nic, p->attached);
+	port_give_pool(p->nic, p->spare_heads.pool);
+	port_give_pool(p->nic, p->spare_attached.pool);
 	if (p->holder >= 0)
 		close(p->holder);
 	free(p);
@@ -514,7 +515,7 @@ static int nic_port_open(
 		.port.datagram_max = RTE_MIN(nic->mtu - 28u, WIRE_DATAGRAM_MAX),
 		.port.address.port = (uint16_t)(nic->port_base + queue_index),
 		/* Nothing in software checks UDP checksums here, and few devices that were tried make them. */
-		.port.unchecked = true,
+		.port.unchecked = !nic->memory,
 		.nic = nic,
 		.index = queue_index,
 		.holder = -1,

@@ -31,6 +31,7 @@ enum {
 	DPDK_DESCRIPTORS = 1024,
 	DPDK_TX_MAX = 64,       /* packets that wait for flush() */
 	DPDK_STEER_RING = 1024, /* of packets that another core handed over */
+	DPDK_SPARE = 32,        /* packets that a port takes out of a pool at a time */
 	DPDK_CACHE = 128,       /* of a mempool, for each core */
 	DPDK_ATTACH_MIN = 256,  /* bytes: less is copied sooner than attached */
 	DPDK_WAITING = 16,      /* packets that wait for ARP, */
@@ -70,6 +71,7 @@ struct dpdk_nic {
 	uint16_t id;     /* of ethdev */
 	bool probed;     /* it is ours to remove */
 	bool kernel_ip;  /* the address is that of a kernel's interface, which must not answer */
+	bool memory;     /* no wire: what one end sends is what the other gets */
 	bool isolated;   /* what no rule names stays with the kernel */
 	bool keeps;      /* it has packets for longer than tx_burst() takes */
 	bool attaches;   /* payloads are read where they lie: */
@@ -113,6 +115,13 @@ struct dpdk_attached {
 	const struct reliable_conn *conn;
 };
 
+/* Packets of a port's pool that it has taken out beforehand. */
+struct dpdk_spare {
+	struct rte_mempool *pool;
+	struct rte_mbuf *free[DPDK_SPARE];
+	unsigned count;
+};
+
 struct dpdk_port {
 	struct datagram_port port;
 	struct dpdk_nic *nic;
@@ -121,7 +130,7 @@ struct dpdk_port {
 	bool receives;
 	uint16_t tx_queue;
 	bool thread_asked;
-	struct rte_mempool *heads, *attached;
+	struct dpdk_spare spare_heads, spare_attached;
 	struct rte_ring *steered; /* what others received for it; or NULL */
 	uint8_t template[DPDK_HEADERS];
 	uint16_t template_sum; /* of its IPv4 header, one's complement: a packet adds its length and whom it is to */

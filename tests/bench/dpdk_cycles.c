@@ -140,7 +140,8 @@ static void bench_carry(struct bench *b, int from)
 static void bench_agree(struct bench *b)
 {
 	for (int decided = 0; decided < 2; decided++) {
-		reliable_probe(b->ends[WORKER], b->conns[WORKER], 1472, decided ? reliable_fragment_for(1472) : 0, false);
+		reliable_probe(
+			b->ends[WORKER], b->conns[WORKER], 1472, decided ? reliable_fragment_for(1472) : 0, false);
 		bench_carry(b, WORKER);
 		b->now_ns += 1000;
 		bench_carry(b, BOX);
