@@ -96,6 +96,42 @@ static int nic_address(struct dpdk_nic *nic, const struct rte_eth_dev_info *info
 	return nic_kernel_address(nic, strcmp(info->driver_name, "net_tap") == 0 ? 0 : info->if_index, e);
 }
 
+/*
+ * Where the address is also the kernel's, the kernel would answer what it has no socket for: "port unreachable". This
+ * socket takes those datagrams, and its filter throws them away. All are had before any other transport of the box asks
+ * for more ports.
+ */
+static int nic_hold(struct dpdk_nic *nic, unsigned index, struct err *e)
+{
+	struct sock_filter nothing = BPF_STMT(BPF_RET | BPF_K, 0);
+	struct sock_fprog program = {.len = 1, .filter = &nothing};
+	uint16_t port = (uint16_t)(nic->port_base + index);
+	struct sockaddr_in address = {
+		.sin_family = AF_INET,
+		.sin_port = htons(port),
+		.sin_addr.s_addr = htonl(nic->ip),
+	};
+	int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+
+	nic->holders[index] = fd;
+	if (fd >= 0 && setsockopt(fd, SOL_SOCKET, SO_ATTACH_FILTER, &program, sizeof(program)) == 0 &&
+		bind(fd, (struct sockaddr *)&address, sizeof(address)) == 0)
+		return 0;
+	return err_set(e, -errno,
+		"DPDK port \"%s\": UDP port %u of the kernel's address is not to be had: %s; choose others with "
+		"data_ports, or ,port=",
+		nic->spec.device, port, strerror(errno));
+}
+
+static int nic_hold_all(struct dpdk_nic *nic, struct err *e)
+{
+	int rc = 0;
+
+	for (unsigned i = 0; nic->kernel_ip && i < nic->queues && rc == 0; i++)
+		rc = nic_hold(nic, i, e);
+	return rc;
+}
+
 /* The MAC that was asked for, else the device's if it is one; that of a vdev may be nobody's, or the same for all. */
 static int nic_mac(struct dpdk_nic *nic, struct err *e)
 {
@@ -322,6 +358,9 @@ static void nic_destroy(struct dpdk_nic *nic)
 			rte_mempool_free(nic->rx_pools[i]);
 	for (unsigned i = 0; i < nic->pool_count; i++)
 		rte_mempool_free(nic->pools[i]);
+	for (unsigned i = 0; i < nic->queues; i++)
+		if (nic->holders[i] >= 0)
+			close(nic->holders[i]);
 	rte_free(nic->tx_locks);
 	free(nic);
 }
@@ -333,6 +372,8 @@ static int nic_bring_up(struct dpdk_nic *nic, struct err *e)
 
 	if (rc == 0)
 		rc = nic_address(nic, &info, e);
+	if (rc == 0)
+		rc = nic_hold_all(nic, e);
 	if (rc == 0)
 		dpdk_isolate(nic, info.driver_name);
 	if (rc == 0)
@@ -362,8 +403,10 @@ static int nic_open(
 	if (config->queues == 0 || config->queues > DPDK_QUEUES_MAX)
 		return err_set(e, -EINVAL, "DPDK: %u queues; 1 to %d are allowed", config->queues, DPDK_QUEUES_MAX);
 	if (base + config->queues - 1 > (config->port_last ? config->port_last : 65535u))
-		return err_set(
-			e, -EADDRINUSE, "DPDK: %u queues need as many UDP ports from %u on", config->queues, base);
+		return err_set(e, -EADDRINUSE,
+			"DPDK: %u queues need as many UDP ports from %u on; give more with data_ports, or others with "
+			",port=",
+			config->queues, base);
 	rc = dpdk_eal_start(host, config, e);
 	if (rc < 0)
 		return rc;
@@ -379,8 +422,10 @@ static int nic_open(
 		.rx_descriptors = config->descriptors ? config->descriptors : DPDK_DESCRIPTORS,
 		.tx_descriptors = config->descriptors ? config->descriptors : DPDK_DESCRIPTORS,
 	};
-	for (unsigned i = 0; i < config->queues; i++)
+	for (unsigned i = 0; i < config->queues; i++) {
 		nic->nodes[i] = config->nodes ? config->nodes[i] : MEM_NODE_ANY;
+		nic->holders[i] = -1;
+	}
 	rc = nic_bring_up(nic, e);
 	if (rc < 0) {
 		nic_destroy(nic);
@@ -396,29 +441,6 @@ static void nic_close(void *owner)
 }
 
 /* ---- ports ---- */
-
-/*
- * Where the address is also the kernel's, the kernel would answer what it has no socket for: "port unreachable". This
- * socket takes those datagrams, and its filter throws them away.
- */
-static int port_hold(struct dpdk_port *p, struct err *e)
-{
-	struct sock_filter nothing = BPF_STMT(BPF_RET | BPF_K, 0);
-	struct sock_fprog program = {.len = 1, .filter = &nothing};
-	struct sockaddr_in address = {
-		.sin_family = AF_INET,
-		.sin_port = htons(p->port.address.port),
-		.sin_addr.s_addr = htonl(p->nic->ip),
-	};
-	int rc = 0;
-
-	p->holder = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-	if (p->holder < 0 || setsockopt(p->holder, SOL_SOCKET, SO_ATTACH_FILTER, &program, sizeof(program)) < 0 ||
-		bind(p->holder, (struct sockaddr *)&address, sizeof(address)) < 0)
-		rc = err_set(e, -errno, "DPDK: UDP port %u of the kernel's address is not to be had: %s",
-			p->port.address.port, strerror(errno));
-	return rc;
-}
 
 static void port_template(struct dpdk_port *p)
 {
@@ -479,8 +501,6 @@ void dpdk_port_destroy(struct dpdk_port *p)
 	/* Where a device is done when tx_burst() returns, all is back; others may have some for as long as they run. */
 	port_give_pool(p->nic, p->spare_heads.pool);
 	port_give_pool(p->nic, p->spare_attached.pool);
-	if (p->holder >= 0)
-		close(p->holder);
 	free(p);
 }
 
@@ -518,7 +538,7 @@ static int nic_port_open(
 		.port.unchecked = !nic->memory,
 		.nic = nic,
 		.index = queue_index,
-		.holder = -1,
+		.holder = nic->holders[queue_index],
 		.receives = queue_index < nic->rx_queues,
 		.tx_queue = (uint16_t)(queue_index % nic->tx_queues),
 	};
@@ -528,8 +548,6 @@ static int nic_port_open(
 	memcpy(p->port.address.mac, nic->mac.addr_bytes, RTE_ETHER_ADDR_LEN);
 	port_template(p);
 	rc = port_pools(p, node, e);
-	if (rc == 0 && nic->kernel_ip)
-		rc = port_hold(p, e);
 	if (rc < 0) {
 		dpdk_port_destroy(p);
 		return rc;

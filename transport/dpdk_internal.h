@@ -92,6 +92,7 @@ struct dpdk_nic {
 	uint16_t rx_queues, tx_queues;
 	uint16_t rx_descriptors, tx_descriptors;
 	struct rte_mempool *rx_pools[DPDK_QUEUES_MAX]; /* [0] alone where cores have no receive queues of their own */
+	int holders[DPDK_QUEUES_MAX]; /* kernel's sockets that keep UDP ports quiet, or -1 */
 	int nodes[DPDK_QUEUES_MAX];                    /* of those who own the queues; or MEM_NODE_ANY */
 	rte_spinlock_t *tx_locks;                      /* where ports share the device's transmit queues; else NULL */
 	struct dpdk_port *_Atomic ports[DPDK_QUEUES_MAX];
@@ -126,7 +127,7 @@ struct dpdk_port {
 	struct datagram_port port;
 	struct dpdk_nic *nic;
 	unsigned index;
-	int holder; /* a kernel's socket that keeps its UDP port quiet, or -1 */
+	int holder; /* nic->holders[index] */
 	bool receives;
 	uint16_t tx_queue;
 	bool thread_asked;

@@ -7,6 +7,8 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include "phub/base/log.h"
 #include "transport/dpdk.h"
@@ -341,6 +343,45 @@ int dpdk_check(const char *ports, struct err *e)
 	return rc < 0 ? rc : dpdk_load(&plugin, e);
 }
 
+/* Has no socket of this host's kernel this UDP port, on whichever address? */
+static bool dpdk_is_free(unsigned port)
+{
+	struct sockaddr_in any = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port)};
+	int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+	bool taken = fd >= 0 && bind(fd, (struct sockaddr *)&any, sizeof(any)) < 0 && errno == EADDRINUSE;
+
+	if (fd >= 0)
+		close(fd);
+	return !taken; /* whatever else is wrong is told by who takes it */
+}
+
+/*
+ * An address that is the kernel's, too, has its ports: the first ones in a row that nobody has, udp of this very box
+ * for one. They need not be free any more when they are taken: then it is an error.
+ */
+static int dpdk_choose_ports(struct dpdk_nic_config *config, struct err *e)
+{
+	unsigned first = config->port_first ? config->port_first : DPDK_PORT_DEFAULT;
+	unsigned last = config->port_last ? config->port_last : 65535, run = 0;
+	bool kernel = false;
+
+	for (unsigned i = 0; i < config->all_count; i++)
+		kernel |= config->all[i].ip == 0;
+	if (!kernel || config->all[0].port)
+		return 0;
+	for (unsigned port = first; port <= last; port++) {
+		run = dpdk_is_free(port) ? run + 1 : 0;
+		if (run < config->queues)
+			continue;
+		config->port_first = (uint16_t)(port + 1 - run);
+		return 0;
+	}
+	return err_set(e, -EADDRINUSE,
+		"dpdk: of UDP ports %u-%u no %u in a row are free, one for each core; give more with data_ports, or "
+		"others with ,port= in dpdk_ports",
+		first, last, config->queues);
+}
+
 static int dpdk_open(const struct transport_config *config, struct transport **out, struct err *e)
 {
 	struct dpdk_spec specs[DPDK_PORTS_MAX];
@@ -370,6 +411,8 @@ static int dpdk_open(const struct transport_config *config, struct transport **o
 	if (config->datagram_mtu > DPDK_UDP_HEADERS)
 		d->datagram_max = config->datagram_mtu - DPDK_UDP_HEADERS;
 	rc = dpdk_load(&d->plugin, e);
+	if (rc == 0)
+		rc = dpdk_choose_ports(&nic, e);
 	if (rc == 0)
 		rc = dpdk_open_nics(d, &nic, config->quiet, e);
 	if (rc == 0)

@@ -34,10 +34,11 @@ const struct option option_table[] = {
 		"is a "
 		"32nd of memory_max, 4 MiB to 1 GiB. When they are taken it registers more, within memory_max"},
 	{"data_ports", OPTION_PORTS, FIELD(port_first), 0, 0, {NULL}, "7100-7131",
-		"ports that data connections may be listened on; a firewall opens these and those of listen"},
+		"ports that data connections over tcp, udp and dpdk may be listened on: of tcp one for each address of "
+		"listen, of udp and dpdk as many as cores, each; a firewall opens these and those of listen"},
 	{"datagram_mtu", OPTION_NUMBER, FIELD(datagram_mtu), 1280, 65535, {NULL}, "65535",
-		"bytes of the largest IP packet that transport udp sends, where a way carries more; what comes through "
-		"is tried at each connection"},
+		"bytes of the largest IP packet that transports udp and dpdk send, where a way carries more; what comes "
+		"through is tried at each connection"},
 	{"dpdk_ports", OPTION_WORDS, FIELD(dpdk_ports), 0, 0, {NULL}, "",
 		"ports for transport dpdk, at most 16, with semicolons between them, each as DEVICE@ADDRESS/PREFIX, "
 		"then, as may be, ,gw=ADDRESS ,mac=MAC ,mtu=BYTES "

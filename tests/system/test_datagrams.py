@@ -598,6 +598,24 @@ def beside():
     box.stop()
 
 
+def both():
+    """udp and dpdk of one box, on one address, share data_ports, whoever is named first; too few of them are an error"""
+    for transports in ("udp,dpdk", "dpdk,udp"):
+        box = box_on(transports=transports, data_ports="7100-7103")
+        jobs = [exchanging(box, name="sockets", nodes=(1, 2), transports=("udp", "udp")), exchanging(box, name="port", nodes=(3, 4))]
+        for workers in jobs:
+            goes_on(*workers)
+        check([worker.event("progress")["transport"] for worker in jobs[1]] == ["udp", "dpdk"], "other transports")
+        for workers in jobs:
+            ends_well(None, workers)
+        box.stop()
+    done = subprocess.run([*net().inside(BOX), BUILD / "phubd", "--listen", "127.0.0.1:0", "-o", "transports=udp,dpdk", "-o", "cores=2",
+                           "-o", f"dpdk_ports={DPDK['dpdk_ports']}", "-o", "data_ports=7100-7101"], capture_output=True, text=True,
+                          env=QUIET, timeout=30)
+    check(done.returncode == 1, f"it ended with {done.returncode}")
+    holds(done.stderr, "of UDP ports 7100-7101 no 2 in a row are free.*data_ports.*port=")
+
+
 def six():
     """over IPv6, on a segment that loses one packet in a hundred"""
     box = box_on(listen="[fd83::1]:0")
@@ -652,5 +670,5 @@ def why_not():
 
 
 run([loss_1500, loss_9000, shallow, disorder, stopped, cables, strangers, flood, worker_killed, worker_gone, box_killed, beside, six,
-     *DPDK_BOX.cases(lossy, disorder, cables, strangers), *DPDK_WORKER.cases(lossy, stopped, worker_killed),
+     *DPDK_BOX.cases(lossy, disorder, cables, strangers), *DPDK_WORKER.cases(lossy, stopped, worker_killed, both),
      *DPDK_MEMIF.cases(stopped_once), *DPDK_XDP.cases(xdp)], why_not())
