@@ -28,6 +28,7 @@ static struct {
 	int failed; /* it cannot be started a second time */
 	bool huge;
 	bool asked; /* for its log */
+	bool too_many;
 	struct dpdk_host host;
 	FILE *stream, *noise;
 	char *heard; /* what was printed while it started */
@@ -154,6 +155,8 @@ static void eal_add(const char *arg)
 {
 	if (eal.count < EAL_ARGS_MAX)
 		eal.args[eal.count++] = (char *)(uintptr_t)arg;
+	else
+		eal.too_many = true;
 }
 
 /* Does the user's own list have this argument? */
@@ -236,7 +239,11 @@ static int eal_arguments(const struct dpdk_nic_config *config, struct err *e)
 		eal_add(eal.memory);
 	}
 	eal_add_devices(all, all_count);
-	return 0;
+	return eal.too_many ? err_set(e, -E2BIG,
+				      "DPDK: more than %d EAL arguments, with those that phub adds; shorten "
+				      "dpdk_eal, or PHUB_DPDK_EAL",
+				      EAL_ARGS_MAX)
+			    : 0;
 }
 
 /*
@@ -333,6 +340,7 @@ int dpdk_eal_start(const struct dpdk_host *host, const struct dpdk_nic_config *c
 	setvbuf(eal.stream, NULL, _IOLBF, 0);
 	rte_openlog_stream(eal.stream);
 	eal.count = 0;
+	eal.too_many = false;
 	rc = eal_arguments(config, e);
 	if (rc == 0)
 		rc = eal_init(e);

@@ -201,7 +201,8 @@ def not_a_box():
 def box_that_does_not_start():
     """A box that refuses its options ends the bench with 1, and its own words are shown."""
     if (rig.BUILD / "libphub-dpdk.so").exists():
-        for words, answer in (("--nonsense", "unrecognized option '--nonsense'.*dpdk_eal"), ("-l 999", "environment does not start: EAL: ")):
+        for words, answer in (("--nonsense", "unrecognized option '--nonsense'.*dpdk_eal"), ("-l 999", "environment does not start: EAL: "),
+                              (" ".join(["-v"] * 70), "more than 64 EAL arguments.*dpdk_eal")):
             done = subprocess.run([rig.BUILD / "phubd", "-o", "listen=127.0.0.1:0", "-o", "transports=dpdk", "-o", "cores=1", "-o",
                                    "dpdk_ports=net_null0@10.0.0.1/24", "-o", f"dpdk_eal={words}"], capture_output=True, text=True,
                                   check=False, timeout=rig.DEADLINE_S)
