@@ -102,6 +102,8 @@ struct datagram_class {
 	 */
 	int (*route)(
 		void *owner, const struct datagram_address *peer, struct datagram_address *own, uint32_t *datagram_max);
+	/* What a worker's user can do about this errno of route(). Any thread. NULL: its own text says all. */
+	const char *(*no_way)(int code);
 	/*
 	 * Box: a connection sends results from this memory, until memory_end(). False: there is no room to note it, and
 	 * no memory_end(). NULL: nothing to be done. Control thread; memory_end() any.

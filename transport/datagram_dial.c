@@ -28,6 +28,11 @@ static int datagram_alike(const struct in6_addr *a, const struct in6_addr *b)
 	return 128;
 }
 
+static const char *datagram_no_way(const struct datagram *t, int code)
+{
+	return t->class->no_way ? t->class->no_way(code) : strerror(-code);
+}
+
 /* The first address of a name to which there is a way: 0, or a negative errno. */
 static int datagram_find_host(struct datagram_conn *c, const char *host, struct err *e)
 {
@@ -43,7 +48,7 @@ static int datagram_find_host(struct datagram_conn *c, const char *host, struct 
 		rc = t->class->route ? t->class->route(t->owner, &c->peer, &c->own, &c->datagram_max) : 0;
 	}
 	if (rc < 0)
-		return err_set(e, rc, "%s: no way to %.128s: %s", t->transport.ops->name, host, strerror(-rc));
+		return err_set(e, rc, "%s: no way to %.128s: %s", t->transport.ops->name, host, datagram_no_way(t, rc));
 	return 0;
 }
 
@@ -79,10 +84,12 @@ static int datagram_find_welcome(struct datagram_conn *c, struct err *e)
 	struct datagram *t = c->transport;
 	uint32_t datagram_max = c->datagram_max;
 	int rc = t->class->route ? t->class->route(t->owner, &c->peer, &c->own, &datagram_max) : 0;
+	char ip[INET6_ADDRSTRLEN] = "?";
 
+	inet_ntop(AF_INET6, &c->peer.ip, ip, sizeof(ip));
 	if (rc < 0)
-		return err_set(e, rc, "%s: no way to the box's address in any network of this worker's: %s",
-			t->transport.ops->name, strerror(-rc));
+		return err_set(e, rc, "%s: no way to the box's address %s: %s", t->transport.ops->name,
+			IN6_IS_ADDR_V4MAPPED(&c->peer.ip) ? strrchr(ip, ':') + 1 : ip, datagram_no_way(t, rc));
 	if (datagram_max < c->datagram_max)
 		c->datagram_max = datagram_max;
 	return 0;

@@ -40,6 +40,14 @@ int dpdk_spec_parse(const char *text, struct dpdk_spec *out, struct err *e);
 /* Reads all, with semicolons between them: how many there are in `out`; or -EINVAL. Any thread; pure. */
 int dpdk_specs_parse(const char *text, struct dpdk_spec out[DPDK_PORTS_MAX], struct err *e);
 
+enum { DPDK_LACKS_BYTES = 64 };
+
+/*
+ * The rights that devices of this kind need, and this process does not have: "CAP_NET_ADMIN, CAP_NET_RAW", or false,
+ * when it lacks none that is known of. Any thread.
+ */
+bool dpdk_lacks(const char *device, char out[DPDK_LACKS_BYTES]);
+
 /* Why a frame that came was no datagram of ours. */
 enum dpdk_drop {
 	DPDK_RUNT,       /* too short for what it says it is */

@@ -92,7 +92,7 @@ struct dpdk_nic {
 	uint16_t rx_queues, tx_queues;
 	uint16_t rx_descriptors, tx_descriptors;
 	struct rte_mempool *rx_pools[DPDK_QUEUES_MAX]; /* [0] alone where cores have no receive queues of their own */
-	int holders[DPDK_QUEUES_MAX]; /* kernel's sockets that keep UDP ports quiet, or -1 */
+	int holders[DPDK_QUEUES_MAX];                  /* kernel's sockets that keep UDP ports quiet, or -1 */
 	int nodes[DPDK_QUEUES_MAX];                    /* of those who own the queues; or MEM_NODE_ANY */
 	rte_spinlock_t *tx_locks;                      /* where ports share the device's transmit queues; else NULL */
 	struct dpdk_port *_Atomic ports[DPDK_QUEUES_MAX];

@@ -225,9 +225,25 @@ static int dpdk_route(
 	int rc = index < 0 ? index : d->plugin->route(d->nics[index], peer, own, datagram_max);
 
 	own->port = port;
+	if (rc == 0 && memcmp(&own->ip, &peer->ip, sizeof(own->ip)) == 0)
+		rc = -EADDRINUSE;
 	if (rc == 0 && d->datagram_max && d->datagram_max < *datagram_max)
 		*datagram_max = d->datagram_max;
 	return rc;
+}
+
+static const char *dpdk_no_way(int code)
+{
+	switch (code) {
+	case -ENETUNREACH:
+		return "it is in no network of this worker's ports; PHUB_DPDK names a router's address with ,gw=";
+	case -EADDRINUSE:
+		return "this worker has that address itself; PHUB_DPDK is to name one that nobody else has";
+	case -EAFNOSUPPORT:
+		return "dpdk speaks IPv4 alone";
+	default:
+		return strerror(-code);
+	}
 }
 
 static void dpdk_memory_end(void *owner, void *base)
@@ -274,6 +290,7 @@ static const struct datagram_class dpdk_class = {
 	.port_open = dpdk_port_open,
 	.fini = dpdk_fini,
 	.route = dpdk_route,
+	.no_way = dpdk_no_way,
 	.name = dpdk_name,
 	.memory_use = dpdk_memory_use,
 	.memory_end = dpdk_memory_end,
@@ -301,6 +318,17 @@ static void dpdk_tell(const struct dpdk_facts *f, const struct dpdk_nic_config *
 		f->huge ? "huge" : "no huge");
 }
 
+/* Says of an error which rights this process lacks for that device, if any. */
+static int dpdk_explain(const struct dpdk_spec *spec, int rc, struct err *e)
+{
+	char lacks[DPDK_LACKS_BYTES];
+
+	if (!e || !dpdk_lacks(spec->device, lacks))
+		return rc;
+	return err_set(e, rc, "%s; it needs %s, which this process does not have (deploy/dpdk.md, Privileges)", e->text,
+		lacks);
+}
+
 /* One device after the other; their queues have the same UDP ports. */
 static int dpdk_open_nics(struct dpdk *d, struct dpdk_nic_config *config, bool quiet, struct err *e)
 {
@@ -316,7 +344,7 @@ static int dpdk_open_nics(struct dpdk *d, struct dpdk_nic_config *config, bool q
 		config->spec = config->all[i];
 		rc = d->plugin->open(&dpdk_host, config, &d->nics[i], e);
 		if (rc < 0)
-			break;
+			return dpdk_explain(&config->spec, rc, e);
 		d->nic_count++;
 		d->plugin->facts(d->nics[i], &d->facts[i]);
 		if (!quiet)

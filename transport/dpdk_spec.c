@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Ports of DPDK as the configuration names them. Any thread; pure.
+ * Ports of DPDK as the configuration names them, and what a process needs for them. Any thread.
  */
 #include <arpa/inet.h>
 #include <errno.h>
+#include <linux/capability.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -139,6 +140,47 @@ int dpdk_specs_parse(const char *text, struct dpdk_spec out[DPDK_PORTS_MAX], str
 		return err_set(e, -EINVAL, "DPDK ports: there is none in \"%s\"", text);
 	memcpy(out, specs, count * sizeof(*out));
 	return (int)count;
+}
+
+/* The effective capabilities, as bits; all, where the kernel does not say. */
+static unsigned long long spec_capabilities(void)
+{
+	unsigned long long has = ~0ULL;
+	char line[256];
+	FILE *file = fopen("/proc/self/status", "re");
+
+	while (file && fgets(line, sizeof(line), file))
+		if (sscanf(line, "CapEff: %llx", &has) == 1)
+			break;
+	if (file)
+		fclose(file);
+	return has;
+}
+
+bool dpdk_lacks(const char *device, char out[DPDK_LACKS_BYTES])
+{
+	enum { NET_ADMIN = 1 << 0, NET_RAW = 1 << 1, SYS_ADMIN = 1 << 2 };
+	static const struct {
+		const char *name;
+		unsigned bit;
+	} rights[] = {{"CAP_NET_ADMIN", CAP_NET_ADMIN}, {"CAP_NET_RAW", CAP_NET_RAW}, {"CAP_SYS_ADMIN", CAP_SYS_ADMIN}};
+	static const struct {
+		const char *driver;
+		unsigned needs;
+	} kinds[] = {
+		{"net_af_packet", NET_RAW}, {"net_af_xdp", NET_ADMIN | NET_RAW | SYS_ADMIN}, {"net_tap", NET_ADMIN}};
+	unsigned long long has = spec_capabilities();
+	unsigned lacks = 0;
+	size_t at = 0;
+
+	for (size_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++)
+		if (strncmp(device, kinds[i].driver, strlen(kinds[i].driver)) == 0)
+			lacks = kinds[i].needs;
+	out[0] = '\0';
+	for (size_t i = 0; i < sizeof(rights) / sizeof(rights[0]); i++)
+		if (lacks >> i & 1 && !(has >> rights[i].bit & 1))
+			at += (size_t)snprintf(out + at, DPDK_LACKS_BYTES - at, "%s%s", at ? ", " : "", rights[i].name);
+	return at > 0;
 }
 
 const char *dpdk_drop_name(enum dpdk_drop why)

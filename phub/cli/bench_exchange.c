@@ -153,7 +153,10 @@ static int exchange_set_address(struct exchange_run *run, const struct exchange_
 {
 	unsigned char random[EXCHANGE_SECRET_BYTES];
 
-	box_settings_add(&run->settings, "listen=%s:0", o->listen ? o->listen : "127.0.0.1");
+	/* An IPv6 address may come without brackets: no port is asked for. */
+	box_settings_add(&run->settings,
+		o->listen && strchr(o->listen, ':') && o->listen[0] != '[' ? "listen=[%s]:0" : "listen=%s:0",
+		o->listen ? o->listen : "127.0.0.1");
 	if (!o->listen)
 		return 0;
 	if (getrandom(random, sizeof(random), 0) != (ssize_t)sizeof(random))
@@ -168,14 +171,29 @@ static int exchange_set_address(struct exchange_run *run, const struct exchange_
 	return 0;
 }
 
+static bool exchange_sets(const struct exchange_options *o, const char *name)
+{
+	for (unsigned i = 0; i < o->set.count; i++)
+		if (strncmp(o->set.at[i], name, strlen(name)) == 0)
+			return true;
+	return false;
+}
+
 /* Workers need no device: each has a memif to the box, and a network for the two of them. */
 static int exchange_set_ports(struct exchange_run *run, const struct exchange_options *o, struct err *e)
 {
 	char port[128], ports[EXCHANGE_PORTS_MAX * 96];
 	size_t at = 0;
 
-	if (strcmp(run->plan.transport, "dpdk") != 0 || getenv("PHUB_DPDK"))
+	if (strcmp(run->plan.transport, "dpdk") != 0)
 		return 0;
+	if (getenv("PHUB_DPDK"))
+		return o->config || exchange_sets(o, "dpdk_ports=")
+			       ? 0
+			       : err_set(e, -EDESTADDRREQ,
+					 "transport dpdk: PHUB_DPDK names a port for workers; give --set "
+					 "dpdk_ports=... for "
+					 "the box, too, or unset PHUB_DPDK for a memif between them");
 	if (o->workers > EXCHANGE_PORTS_MAX || o->jobs > 1)
 		return err_set(e, -EDESTADDRREQ,
 			"transport dpdk: more than %d workers, or jobs, need ports of their own; give --set "
@@ -240,6 +258,12 @@ static int exchange_go(const struct exchange_options *o)
 
 /* ---- options ---- */
 
+static bool exchange_is_datagrams(const struct exchange_options *o)
+{
+	return strcmp(exchange_transports[o->transport], "udp") == 0 ||
+	       strcmp(exchange_transports[o->transport], "dpdk") == 0;
+}
+
 static int exchange_check_options(const struct args_usage *usage, struct exchange_options *o)
 {
 	uint8_t dtype = (uint8_t)(o->dtype < 0 ? DTYPE_F32 : o->dtype);
@@ -274,6 +298,9 @@ static int exchange_check_options(const struct args_usage *usage, struct exchang
 		return args_wrong(usage, "--worker-netns needs --listen with an address that workers reach from there");
 	if (o->worker_netns && (strchr(o->worker_netns, '/') || strlen(o->worker_netns) > EXCHANGE_NETNS_MAX))
 		return args_wrong(usage, "--worker-netns: allowed is a name of `ip netns`, like worker{}");
+	if (o->seal >= 0 && !exchange_is_datagrams(o))
+		return args_wrong(usage, "--seal is for datagrams: it belongs to --transport udp and dpdk");
+	o->seal = o->seal < 0 ? 0 : o->seal;
 	if (o->plant && o->rounds < 2)
 		return args_wrong(usage, "--plant needs --rounds of at least 2");
 	if (o->model && models_check(usage, o->model) != ARGS_GO_ON)
@@ -321,6 +348,7 @@ int bench_exchange_run(int argc, char **argv)
 	struct exchange_options o = {.transport = -1,
 		.dtype = -1,
 		.poll = -1,
+		.seal = -1,
 		.workers = 4,
 		.jobs = 1,
 		.rounds = 50,
@@ -348,7 +376,8 @@ int bench_exchange_run(int argc, char **argv)
 		{"chunk", "BYTES", "of a chunk, a power of two (the box's: 32KiB)", ARGS_POWER, &o.chunk, 4096, 2 << 20,
 			NULL},
 		{"reproducible", NULL, "sums in rank order", ARGS_FLAG, &o.reproducible, 0, 0, NULL},
-		{"seal", "NAME", "of datagrams: gmac, crc or none (gmac)", ARGS_CHOICE, &o.seal, 0, 0, exchange_seals},
+		{"seal", "NAME", "of udp's and dpdk's datagrams: gmac, crc or none (gmac)", ARGS_CHOICE, &o.seal, 0, 0,
+			exchange_seals},
 		{"cores", "C", "polling cores of the box (as phubd chooses)", ARGS_NUMBER, &o.cores, 1, 256, NULL},
 		{"poll", "HOW", "busy or adaptive", ARGS_CHOICE, &o.poll, 0, 0, exchange_polls},
 		{"phubd", "PATH", "the box's program (beside this one, else on $PATH)", ARGS_TEXT, &o.phubd, 0, 0,

@@ -37,7 +37,8 @@ const struct option option_table[] = {
 		"ports that data connections over tcp, udp and dpdk may be listened on: of tcp one for each address of "
 		"listen, of udp and dpdk as many as cores, each; a firewall opens these and those of listen"},
 	{"datagram_mtu", OPTION_NUMBER, FIELD(datagram_mtu), 1280, 65535, {NULL}, "65535",
-		"bytes of the largest IP packet that transports udp and dpdk send, where a way carries more; what comes "
+		"bytes of the largest IP packet that transports udp and dpdk send, where a way carries more; what "
+		"comes "
 		"through is tried at each connection"},
 	{"dpdk_ports", OPTION_WORDS, FIELD(dpdk_ports), 0, 0, {NULL}, "",
 		"ports for transport dpdk, at most 16, with semicolons between them, each as DEVICE@ADDRESS/PREFIX, "

@@ -124,6 +124,7 @@ def wrong_usage():
             (["bench", "exchange", "--json=1"], "takes no value"),
             (["bench", "exchange", "--transport", "loop", "--bytes", "4", "--jobs", "2"], "--transport shm or tcp"),
             (["bench", "exchange", "--transport", "shm", "--bytes", "4", "--jobs", "64", "--workers", "5"], "more than 256"),
+            (["bench", "exchange", "--transport", "tcp", "--bytes", "4", "--seal", "gmac"], "--transport udp and dpdk"),
             (["bench", "aggregation", "--how", "tal"], "tall"),
             (["bench", "aggregation", "--stores", "streamed", "--adds", "arriving"], "held gradients"),
             (["bench", "aggregation", "--optimizer", "none", "--separate"], "give --optimizer"),
@@ -171,6 +172,8 @@ def failures_say_what_to_do():
         out, err = phub(*words, status=1)
         check(out == "", f"stdout: {out}")
         holds(one_error(err), answer)
+    _, err = phub("bench", "exchange", "--transport", "dpdk", "--bytes", 4, status=1, env={"PHUB_DPDK": "net_null0@10.0.0.2/24"})
+    holds(one_error(err), "give --set dpdk_ports=.*unset PHUB_DPDK")
 
 
 def not_a_box():
@@ -230,6 +233,17 @@ def exchange_contract():
                   == (transport, mode, 3, 300000, 6, 0), f"{found}")
             check(0 < found["p50_ms"] <= found["p99_ms"] and found["rounds_per_s"] > 0, f"{found}")
             check(abs(found["gb_per_s_worker"] - found["rounds_per_s"] * 3e5 / 1e9) < 1e-3, f"{found}")
+
+
+def exchange_listen():
+    """The box may listen on an IPv6 address, with or without brackets."""
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError as error:
+        raise rig.Skip(f"no IPv6 here: {error}") from None
+    for host in ("::1", "[::1]"):
+        found, _ = exchange("--transport", "tcp", "--workers", 2, "--bytes", 4, "--rounds", 2, "--listen", host)
+        check(found["errors"] == 0, f"{found}")
 
 
 def exchange_stores():
@@ -612,7 +626,7 @@ def manuals_and_completion():
 
 
 CASES = [help_everywhere, wrong_usage, failures_say_what_to_do, not_a_box, box_that_does_not_start, exchange_contract,
-         exchange_table, exchange_stores, exchange_optimizers, exchange_planted, exchange_jobs, exchange_resnet,
+         exchange_table, exchange_listen, exchange_stores, exchange_optimizers, exchange_planted, exchange_jobs, exchange_resnet,
          exchange_csv, exchange_in_namespaces, exchange_pinned, exchange_interrupted, exchange_worker_dies, exchange_box_dies,
          exchange_parent_dies, kernels_contract, seals_contract, aggregation_contract, jobs_of_a_box, doctor, good_callers, stalled,
          wrong_admin_secret, topo_and_models, manuals_and_completion]

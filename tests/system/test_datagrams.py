@@ -616,6 +616,17 @@ def both():
     holds(done.stderr, "of UDP ports 7100-7101 no 2 in a row are free.*data_ports.*port=")
 
 
+def misplaced():
+    """a worker that has the box's address, and one in another network without a router, are told so"""
+    box = box_on(dpdk_ports=f"net_af_packet0,iface=e0@{address(8)}/24")
+    for ip, words in ((address(8), f"no way to {address(8)}: this worker has that address itself; PHUB_DPDK"),
+                      ("10.86.0.9", f"no way to the box's address {address(8)}: .*PHUB_DPDK names a router's address with ,gw=")):
+        worker = Worker(box.url("job"), prefix=net().inside(1), env={**SECRET, **dpdk_port(f"net_af_packet0,iface=e0@{ip}/24")[1]},
+                        transport="dpdk", keys="a:1000")
+        holds(worker.result()["error"], words)
+    box.stop()
+
+
 def six():
     """over IPv6, on a segment that loses one packet in a hundred"""
     box = box_on(listen="[fd83::1]:0")
@@ -670,5 +681,5 @@ def why_not():
 
 
 run([loss_1500, loss_9000, shallow, disorder, stopped, cables, strangers, flood, worker_killed, worker_gone, box_killed, beside, six,
-     *DPDK_BOX.cases(lossy, disorder, cables, strangers), *DPDK_WORKER.cases(lossy, stopped, worker_killed, both),
+     *DPDK_BOX.cases(lossy, disorder, cables, strangers), *DPDK_WORKER.cases(lossy, stopped, worker_killed, both, misplaced),
      *DPDK_MEMIF.cases(stopped_once), *DPDK_XDP.cases(xdp)], why_not())

@@ -1,12 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * How ports of DPDK are named: dpdk_spec.c, which every build has.
+ * How ports of DPDK are named, and what they need: dpdk_spec.c, which every build has.
  */
 #include <errno.h>
+#include <linux/capability.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -63,9 +68,37 @@ static void test_specs(void **state)
 			fail_msg("\"%s\" was taken", wrong[i]);
 }
 
+/* Which rights are missing; in a child, which gives up those that it has. */
+static void test_lacks(void **state)
+{
+	struct __user_cap_header_struct head = {.version = _LINUX_CAPABILITY_VERSION_3};
+	struct __user_cap_data_struct data[2] = {0};
+	char lacks[DPDK_LACKS_BYTES];
+	pid_t child;
+	int status;
+
+	(void)state;
+	assert_false(dpdk_lacks("net_memif0,role=server", lacks));
+	assert_false(dpdk_lacks("0000:3b:00.0", lacks));
+	child = fork();
+	if (child == 0) {
+		if (syscall(SYS_capset, &head, data) < 0)
+			_exit(1);
+		if (!dpdk_lacks("net_af_packet0,iface=e0", lacks) || strcmp(lacks, "CAP_NET_RAW") != 0)
+			_exit(2);
+		if (!dpdk_lacks("net_af_xdp0", lacks) ||
+			strcmp(lacks, "CAP_NET_ADMIN, CAP_NET_RAW, CAP_SYS_ADMIN") != 0)
+			_exit(3);
+		_exit(dpdk_lacks("net_memif0", lacks) ? 4 : 0);
+	}
+	assert_int_equal(waitpid(child, &status, 0), child);
+	assert_int_equal(status, 0);
+}
+
 int main(void)
 {
-	const struct CMUnitTest tests[] = {cmocka_unit_test(test_spec), cmocka_unit_test(test_specs)};
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_spec), cmocka_unit_test(test_specs), cmocka_unit_test(test_lacks)};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
