@@ -3,6 +3,7 @@
 """client/python without torch: sums of numpy arrays, the calls of a process's own worker, errors, forks, installing."""
 
 import os
+import pathlib
 import signal
 import subprocess
 import sys
@@ -379,6 +380,9 @@ def test_pip_install(box):
     with tempfile.TemporaryDirectory(prefix="phub-test-") as target:
         pip = [sys.executable, "-m", "pip", "install", "-q", "--no-index", "--no-deps", "--no-build-isolation"]
         subprocess.run([*pip, "--target", target, source], check=True, stderr=subprocess.DEVNULL)
+        library = pathlib.Path(os.environ.get("PHUB_LIBRARY") or rig.ROOT / "build" / "libphub.so.0")
+        for name in ("libphub.so.0", "libphub-dpdk.so"):  # the second where the first looks for it
+            assert pathlib.Path(target, "phub", name).exists() == (library.parent / name).exists(), name
         script = (
             "import numpy, phub, sys; assert phub.__file__.startswith(sys.argv[1]), phub.__file__;"
             "assert phub._library.lib._name.startswith(sys.argv[1]), phub._library.lib;"

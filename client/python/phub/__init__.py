@@ -22,8 +22,9 @@ Timeouts are in seconds. Nothing is ever printed. A process that ends without le
 killed is lost to the others. In a forked child (a DataLoader's worker) its parent's connection does not exist: calls
 raise Error.
 
-Installing: `pip install ./client/python` takes along the libphub that `make` built in this source tree. Another one is
-found through $PHUB_LIBRARY (the file), or where the system keeps libraries (`make install`).
+Installing: `pip install ./client/python` takes along the libphub that `make` built in this source tree, and
+libphub-dpdk.so (transport dpdk), when it lies beside it. Another libphub is found through $PHUB_LIBRARY (the file), or
+where the system keeps libraries (`make install`).
 """
 
 import os
