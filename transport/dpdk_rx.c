@@ -6,7 +6,8 @@
  *
  * A UDP checksum that the device has not looked at is not computed: the datagram's seal covers more, and a kernel on
  * the same machine hands frames to af_packet whose checksum nobody has computed yet. (It also hands over what it would
- * let a network card cut into datagrams: that is cut off, counted as runts, and never comes; see deploy/phubd.yaml.)
+ * let a network card cut into datagrams: that is cut off, counted as runts, and never comes; see "Virtual devices" in
+ * deploy/dpdk.md.)
  */
 #include <rte_icmp.h>
 #include <string.h>
