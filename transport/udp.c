@@ -65,7 +65,7 @@ static unsigned udp_receive(struct datagram_port *p, struct datagram_in *in, uns
 		uint32_t left = m->msg_len - u->skip, piece = udp_piece(&m->msg_hdr);
 
 		piece = piece > 0 && piece < left ? piece : left;
-		u->counters.joined += piece < m->msg_len;
+		stats_add(&u->counters.joined, piece < m->msg_len);
 		in[n].bytes = (const uint8_t *)u->in_iov[u->at].iov_base + u->skip;
 		in[n].length = piece;
 		in[n++].from = datagram_address_of(&u->in_from[u->at]);
@@ -193,7 +193,7 @@ static unsigned udp_list(struct udp_port *u, unsigned number, unsigned at, unsig
 		*c = (struct cmsghdr){
 			.cmsg_level = SOL_UDP, .cmsg_type = UDP_SEGMENT, .cmsg_len = CMSG_LEN(sizeof(size))};
 		memcpy(CMSG_DATA(c), &size, sizeof(size));
-		u->counters.cut += count;
+		stats_add(&u->counters.cut, count);
 	}
 	return n;
 }
@@ -215,13 +215,18 @@ static bool udp_refused(struct udp_port *u, int error)
 	case EINTR:
 		return true;
 	case EAGAIN:
-		u->counters.blocked++;
+		stats_add(&u->counters.blocked, 1);
 		return false;
 	case EIO:
 	case EINVAL:
-		/* It will not cut on this way: no checksums in hardware, IPsec, an old kernel. One by one, then. */
+		/*
+		 * It will not cut on this way: no checksums in hardware, IPsec, an old kernel. One by one, then, to
+		 * all; but it may have been for one peer, or for a while.
+		 */
 		if (u->out_datagrams[0] > 1) {
+			stats_add(&u->counters.uncut, 1);
 			u->cuts = false;
+			u->uncut_ns = clock_now_ns();
 			return true;
 		}
 		break;
@@ -238,6 +243,10 @@ static void udp_flush(struct datagram_port *p)
 {
 	struct udp_port *u = udp_of(p);
 
+	if (u->uncut_ns && p->now_ns > u->uncut_ns + UDP_AGAIN_MS * NS_PER_MS) {
+		u->cuts = true;
+		u->uncut_ns = 0;
+	}
 	while (u->first < u->count) {
 		unsigned messages = 0, vectors = 0, datagrams = 0;
 		int sent;
@@ -308,6 +317,22 @@ static uint64_t udp_now(struct datagram_port *p)
 	return clock_now_ns();
 }
 
+/* Names that no other port of a box has: all are told together. */
+static const char *udp_count(const struct datagram_port *p, unsigned index, uint64_t *value)
+{
+	const struct udp_counters *n = &((const struct udp_port *)(const void *)p)->counters;
+	const struct {
+		const char *name;
+		const uint64_t *at;
+	} rows[] = {{"cut", &n->cut}, {"uncut", &n->uncut}, {"refused", &n->lost}, {"joined", &n->joined},
+		{"blocked", &n->blocked}};
+
+	if (index >= sizeof(rows) / sizeof(rows[0]))
+		return NULL;
+	*value = stats_read(rows[index].at);
+	return rows[index].name;
+}
+
 static void udp_close(struct datagram_port *p)
 {
 	struct udp_port *u = udp_of(p);
@@ -329,6 +354,7 @@ static const struct datagram_port_ops udp_port_ops = {
 	.reclaim = udp_reclaim,
 	.arm = udp_arm,
 	.now = udp_now,
+	.count = udp_count,
 	.close = udp_close,
 };
 

@@ -24,6 +24,7 @@ enum {
 	UDP_BUFFER_BYTES = 8 << 20, /* asked for, for the socket */
 	UDP_BUFFER_LOW = 1 << 20,   /* less than this is worth a warning */
 	UDP_ROOM_SHARE = 3,         /* see udp_setup.c */
+	UDP_AGAIN_MS = 1000,        /* so long after it would not cut, the kernel is asked again */
 	UDP_HEADERS_V4 = 28,
 	UDP_HEADERS_V6 = 48, /* IP and UDP */
 };
@@ -45,9 +46,10 @@ union udp_control {
 	uint8_t bytes[CMSG_SPACE(sizeof(int))];
 };
 
-struct udp_counters {
+struct udp_counters {     /* read by others with relaxed loads, but for the first */
 	uint64_t calls;   /* of sendmmsg() */
 	uint64_t cut;     /* datagrams that went as pieces of larger ones */
+	uint64_t uncut;   /* times that the kernel refused to cut one */
 	uint64_t lost;    /* that the kernel refused: no route, too large */
 	uint64_t joined;  /* that came as pieces of larger ones */
 	uint64_t blocked; /* times that the socket was full */
@@ -58,6 +60,7 @@ struct udp_port {
 	int fd, epoll_fd, timer_fd;
 	bool six;                  /* the socket is an IPv6 one */
 	bool cuts;                 /* the kernel cuts (UDP_SEGMENT) */
+	uint64_t uncut_ns;         /* it refused to, then; 0: it is not asked again */
 	bool wants_out;            /* epoll watches for room to send */
 	struct reliable *reliable; /* whose datagrams are sent */
 	struct udp_counters counters;

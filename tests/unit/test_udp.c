@@ -132,6 +132,19 @@ static void expect_nothing(void)
 	assert_int_equal(b->port.ops->receive(&b->port, in, BATCH), 0);
 }
 
+/* As it is told outside. */
+static uint64_t counted(const char *what)
+{
+	const char *name;
+	uint64_t value;
+
+	for (unsigned i = 0; (name = datagram_count(queues[0], i, &value)); i++)
+		if (strcmp(name, what) == 0)
+			return value;
+	fail_msg("nobody counts %s", what);
+	return 0;
+}
+
 /* ---- cases ---- */
 
 static void equal_ones_go_as_one(void **state)
@@ -219,6 +232,17 @@ static void one_by_one_where_nothing_is_cut(void **state)
 		assert_int_equal(failed, 1); /* it is not tried again */
 		assert_false(a->cuts);
 		assert_int_equal(a->counters.lost, 0);
+		assert_int_equal(counted("uncut"), 1);
+		/* But after a second, when it may cut again. */
+		fail_with = 0;
+		for (uint32_t again = 0; again < 2; again++) {
+			a->port.now_ns = clock_now_ns() + (again ? UDP_AGAIN_MS * NS_PER_MS : 0);
+			for (uint32_t i = 0; i < 20; i++)
+				put(i, 700);
+			flush();
+			expect(0, 20, 700);
+			assert_int_equal(a->cuts, again);
+		}
 		end();
 	}
 }
