@@ -16,7 +16,7 @@
 #include "transport/datagram.h"
 
 enum {
-	DPDK_ABI = 2, /* of what follows: a plugin of another build is refused */
+	DPDK_ABI = 3, /* of what follows: a plugin of another build is refused */
 	DPDK_DEVICE_MAX = 256,
 	DPDK_QUEUES_MAX = 64,
 	DPDK_PORTS_MAX = 16,      /* of one transport */
@@ -71,6 +71,7 @@ struct dpdk_counters { /* of one queue; read by others with relaxed loads */
 	uint64_t steered;          /* that another core's queue received, and handed over */
 	uint64_t answered;         /* ARP and echo requests */
 	uint64_t asked;            /* ARP requests of ours */
+	uint64_t conflicts;        /* ARP frames that say our address is somebody else's */
 	uint64_t unreachable;      /* not sent: nobody is known at that address */
 	uint64_t lost;             /* taken, and not sent: the link was down, or there were no buffers */
 	uint64_t full;             /* the device took less than it was given, */

@@ -2,12 +2,13 @@
 /*
  * Who has which IPv4 address on this link (RFC 826). One table for all cores of a port, because an answer comes to
  * whichever queue the device chooses: written under a lock that is only tried, read without. Only what was asked for,
- * or who asked for us, is learned, so that the table cannot be filled from outside; what it says may still be forged,
- * as on any Ethernet, and the seals of datagrams are what tells.
+ * or who asked for us, is learned, and who asked takes nobody's place that is in use; what the table says may be
+ * forged, as on any Ethernet, and the seals of datagrams are what tells.
  */
 #include <arpa/inet.h>
 #include <net/if_arp.h>
 #include <rte_arp.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
@@ -27,8 +28,24 @@ static uint64_t arp_pack(const struct rte_ether_addr *mac)
 	return packed;
 }
 
-/* The entry of `ip`, or, with `make`, one for it; NULL: none. */
-static struct dpdk_neighbour *arp_find(struct dpdk_nic *nic, uint32_t ip, bool make)
+/* Who may have an entry made, and what may go for it. */
+enum arp_make {
+	ARP_NONE,
+	ARP_ASKER, /* anybody who asks for us: what is free, or of whom nothing was heard for long */
+	ARP_OURS,  /* whom we send to: the oldest one, if need be */
+};
+
+/* When it was heard of, or asked for, last: a place that is waiting for its answer is in use. */
+static uint64_t arp_last(const struct dpdk_neighbour *n)
+{
+	uint64_t seen = atomic_load_explicit(&n->seen_ns, memory_order_relaxed);
+	uint64_t asked = atomic_load_explicit(&n->asked_ns, memory_order_relaxed);
+
+	return seen > asked ? seen : asked;
+}
+
+/* The entry of `ip`, or one that is made for it; NULL: none. */
+static struct dpdk_neighbour *arp_find(struct dpdk_nic *nic, uint32_t ip, enum arp_make make, uint64_t now_ns)
 {
 	struct dpdk_neighbour *stale = NULL;
 	uint64_t oldest = UINT64_MAX;
@@ -36,16 +53,16 @@ static struct dpdk_neighbour *arp_find(struct dpdk_nic *nic, uint32_t ip, bool m
 	for (unsigned i = 0; i < DPDK_ARP_PROBES; i++) {
 		struct dpdk_neighbour *n = &nic->neighbours[(ip + i) % DPDK_ARP_ENTRIES];
 		uint32_t has = atomic_load_explicit(&n->ip, memory_order_acquire);
-		uint64_t seen = has ? atomic_load_explicit(&n->seen_ns, memory_order_relaxed) : 0;
+		uint64_t last = has ? arp_last(n) : 0;
 
 		if (has == ip)
 			return n;
-		if (seen < oldest) {
-			oldest = seen;
-			stale = n;
-		}
+		if (last >= oldest || (has && make == ARP_ASKER && now_ns <= last + ARP_FRESH_NS))
+			continue;
+		oldest = last;
+		stale = n;
 	}
-	if (!make || !rte_spinlock_trylock(&nic->arp_lock))
+	if (make == ARP_NONE || !stale || !rte_spinlock_trylock(&nic->arp_lock))
 		return NULL;
 	/* A reader that is in between takes the new address for another's, once: the seal or the peer drops that. */
 	atomic_store_explicit(&stale->mac, 0, memory_order_relaxed);
@@ -56,13 +73,14 @@ static struct dpdk_neighbour *arp_find(struct dpdk_nic *nic, uint32_t ip, bool m
 	return stale;
 }
 
-static void arp_learn(struct dpdk_nic *nic, uint32_t ip, const struct rte_ether_addr *mac, bool make, uint64_t now_ns)
+static void arp_learn(
+	struct dpdk_nic *nic, uint32_t ip, const struct rte_ether_addr *mac, enum arp_make make, uint64_t now_ns)
 {
 	struct dpdk_neighbour *n;
 
 	if (ip == 0 || ip == nic->ip || !rte_is_valid_assigned_ether_addr(mac))
 		return;
-	n = arp_find(nic, ip, make);
+	n = arp_find(nic, ip, make, now_ns);
 	if (!n)
 		return;
 	atomic_store_explicit(&n->seen_ns, now_ns, memory_order_relaxed);
@@ -139,7 +157,7 @@ uint32_t dpdk_next_hop(const struct dpdk_nic *nic, uint32_t ip)
 
 bool dpdk_resolve(struct dpdk_port *p, uint32_t ip, uint64_t now_ns, struct rte_ether_addr *out)
 {
-	struct dpdk_neighbour *n = arp_find(p->nic, ip, true);
+	struct dpdk_neighbour *n = arp_find(p->nic, ip, ARP_OURS, now_ns);
 	uint64_t mac, asked;
 
 	if (!n)
@@ -160,6 +178,25 @@ bool dpdk_resolve(struct dpdk_port *p, uint32_t ip, uint64_t now_ns, struct rte_
 	return mac != 0;
 }
 
+/* Somebody says that our address is at this MAC (RFC 5227): we keep it, and tell whoever reads logs, once. */
+static void arp_check_claim(struct dpdk_port *p, const struct rte_ether_addr *mac)
+{
+	struct dpdk_nic *nic = p->nic;
+	char line[256], ip[INET_ADDRSTRLEN] = "?";
+	uint32_t address = htonl(nic->ip);
+
+	if (rte_is_same_ether_addr(mac, &nic->mac) || !rte_is_valid_assigned_ether_addr(mac))
+		return;
+	stats_add(&p->counters.conflicts, 1);
+	if (atomic_exchange_explicit(&nic->conflict_told, true, memory_order_relaxed))
+		return;
+	inet_ntop(AF_INET, &address, ip, sizeof(ip));
+	snprintf(line, sizeof(line),
+		"%.64s: " RTE_ETHER_ADDR_PRT_FMT " says that it has our address %s, too; give one of them another",
+		nic->spec.device, RTE_ETHER_ADDR_BYTES(mac), ip);
+	nic->host.log(LOG_LEVEL_WARN, line);
+}
+
 void dpdk_arp_input(struct dpdk_port *p, struct rte_mbuf *m, uint64_t now_ns)
 {
 	struct dpdk_nic *nic = p->nic;
@@ -176,17 +213,19 @@ void dpdk_arp_input(struct dpdk_port *p, struct rte_mbuf *m, uint64_t now_ns)
 	}
 	ip = rte_be_to_cpu_32(arp->arp_data.arp_sip);
 	from = arp->arp_data.arp_sha;
+	if (ip == nic->ip)
+		arp_check_claim(p, &from);
 	if (arp->arp_data.arp_tip != rte_cpu_to_be_32(nic->ip)) {
-		arp_learn(nic, ip, &from, false, now_ns); /* somebody we know speaks to somebody else */
+		arp_learn(nic, ip, &from, ARP_NONE, now_ns); /* somebody we know speaks to somebody else */
 		stats_add(&p->counters.dropped[DPDK_ELSEWHERE], 1);
 		goto drop;
 	}
 	if (arp->arp_opcode != RTE_BE16(RTE_ARP_OP_REQUEST)) {
-		arp_learn(nic, ip, &from, false, now_ns);
+		arp_learn(nic, ip, &from, ARP_NONE, now_ns);
 		goto drop;
 	}
 	/* Who asks will send, and wants an answer. A probe for duplicates (RFC 5227) has no address yet. */
-	arp_learn(nic, ip, &from, ((ip ^ nic->ip) & nic->mask) == 0, now_ns);
+	arp_learn(nic, ip, &from, ((ip ^ nic->ip) & nic->mask) == 0 ? ARP_ASKER : ARP_NONE, now_ns);
 	if (!rte_is_valid_assigned_ether_addr(&from))
 		goto drop;
 	rte_pktmbuf_trim(m, (uint16_t)(rte_pktmbuf_data_len(m) - ARP_BYTES));

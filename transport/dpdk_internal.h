@@ -103,6 +103,7 @@ struct dpdk_nic {
 	struct rte_mempool *pools[3 * DPDK_QUEUES_MAX]; /* a device may have packets of a port that was closed */
 	unsigned pool_count;
 	rte_spinlock_t arp_lock;
+	_Atomic bool conflict_told; /* that somebody else has our address */
 	struct dpdk_neighbour neighbours[DPDK_ARP_ENTRIES];
 };
 
