@@ -18,7 +18,7 @@
 struct admin_answer {
 	Phub__Control *message; /* ours until admin_answer_fini() */
 	const Phub__AdminReply *reply;
-	char transports[128]; /* "tcp 127.0.0.1:7101, shm @phub-..." */
+	char transports[512]; /* "tcp 127.0.0.1:7101, shm @phub-..." */
 	unsigned cores;
 	uint64_t connect_ns; /* TCP */
 	uint64_t session_ns; /* both proofs */

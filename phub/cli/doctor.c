@@ -29,6 +29,7 @@
 #include "phub/cli/output.h"
 #include "phub/control/config.h"
 #include "topology/discover.h"
+#include "transport/dpdk.h"
 #include "transport/rails.h"
 #include "transport/rdma.h"
 #include "transport/stream.h"
@@ -263,6 +264,33 @@ static void doctor_check_shm(struct doctor *d)
 		doctor_say(d, "shm", DOCTOR_OK, NULL, "sealed shared memory works");
 }
 
+/* ---- DPDK ---- */
+
+/* Few machines want it: what is not there is told, and no warning; but a plugin that cannot be loaded was meant to be.
+ */
+static void doctor_check_dpdk(struct doctor *d, const struct host *host)
+{
+	char raw[DPDK_LACKS_BYTES], admin[DPDK_LACKS_BYTES];
+	const struct dpdk_plugin *plugin;
+	struct err e;
+	int rc = dpdk_load(&plugin, &e);
+
+	if (rc < 0) {
+		doctor_say(d, "dpdk", rc == -ENOENT ? DOCTOR_OK : DOCTOR_WARN, NULL, "%s", e.text);
+		return;
+	}
+	dpdk_lacks("net_af_packet", raw);
+	dpdk_lacks("net_tap", admin);
+	doctor_say(d, "dpdk", DOCTOR_OK,
+		*raw || *admin
+			? "deploy/systemd/dpdk.conf gives phubd what deploy/dpdk.md (Privileges) says its ports need"
+			: NULL,
+		"the plugin is there; %s; this process %s%s%s%s",
+		host->huge_2m_free ? "huge pages are free" : "no huge page of 2 MiB is free: packets take others",
+		*raw || *admin ? "lacks " : "has CAP_NET_RAW and CAP_NET_ADMIN", raw, *raw && *admin ? " and " : "",
+		admin);
+}
+
 /* ---- the network ---- */
 
 static void doctor_check_congestion(struct doctor *d)
@@ -362,6 +390,7 @@ static void doctor_check_machine(struct doctor *d, const char *box)
 		doctor_say(d, "hardware", DOCTOR_FAIL, NULL, "%s", e.text);
 	} else {
 		doctor_check_huge(d, host);
+		doctor_check_dpdk(d, host);
 		doctor_check_nics(d, host);
 	}
 	free(host);
@@ -383,7 +412,7 @@ int doctor_run(int argc, char **argv)
 		.command = "phub doctor",
 		.words = "[HOST:PORT]",
 		.about = "Checks this machine: CPUs, instruction sets, clock, limits, shared memory, huge pages, TCP, "
-			 "RDMA. With\n"
+			 "RDMA, DPDK. With\n"
 			 "HOST:PORT also whether a box answers there, how fast, over which transports, whether its "
 			 "data ports "
 			 "can be\n"

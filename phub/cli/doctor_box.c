@@ -43,12 +43,20 @@ static int box_try_port(const struct url *url)
 }
 
 /* "tcp 10.0.0.1:7101": dials it. A port on any address is one on the host that was asked. */
-static void box_check_transport(struct doctor *d, const char *box, const char *name, const char *address)
+static void box_check_transport(
+	struct doctor *d, const char *box, const char *name, const char *address, unsigned cores)
 {
 	char text[URL_HOST_BYTES + 64];
 	struct url url, asked;
 	int rc;
 
+	if (strcmp(name, "dpdk") == 0 && strrchr(address, ':')) {
+		unsigned first = (unsigned)strtoul(strrchr(address, ':') + 1, NULL, 10);
+
+		doctor_say(d, name, DOCTOR_OK, NULL, "offered to workers at %.*s, UDP ports %u-%u",
+			(int)(strrchr(address, ':') - address), address, first, first + cores - 1);
+		return;
+	}
 	if (strcmp(name, "tcp") != 0) {
 		doctor_say(d, name, DOCTOR_OK, NULL, "offered to workers at %s", address);
 		return;
@@ -76,18 +84,24 @@ static void box_check_transport(struct doctor *d, const char *box, const char *n
 static void box_check_transports(struct doctor *d, const char *box, const struct admin_answer *answer)
 {
 	char text[sizeof(answer->transports)];
-	char *rest = text, *item;
+	char *rest, *item;
 
 	bool verbs = false;
 
 	memcpy(text, answer->transports, sizeof(text));
-	while ((item = strsep(&rest, ","))) {
-		char name[16], address[128];
+	/* One address may be several, with commas and no blanks between them. */
+	for (item = text; item; item = rest) {
+		char name[16], address[256];
 
-		if (sscanf(item, " %15s %127s", name, address) != 2)
+		rest = strstr(item, ", ");
+		if (rest) {
+			*rest = '\0';
+			rest += 2;
+		}
+		if (sscanf(item, "%15s %255s", name, address) != 2)
 			continue;
 		verbs |= strcmp(name, "verbs") == 0;
-		box_check_transport(d, box, name, address);
+		box_check_transport(d, box, name, address, (unsigned)answer->reply->n_cores);
 	}
 	if (d->rdma_usable && !verbs)
 		doctor_say(d, "verbs", DOCTOR_OK, "phubd -o transports=tcp,shm,verbs there, if it has RDMA too",

@@ -513,6 +513,14 @@ def doctor():
     check(err == "", err)
     out, _ = phub("doctor", "127.0.0.1:1", status=1)
     holds(out, "fail +box")
+    dpdk = [line for line in found if line["check"] == "dpdk"]
+    there = (rig.BUILD / "libphub-dpdk.so").exists()
+    check(len(dpdk) == 1 and ("plugin is there" if there else "no DPDK") in dpdk[0]["text"], f"{dpdk}")
+    if there:
+        box = rig.Box(transports="tcp,dpdk,shm", cores=2, dpdk_ports="net_null0@10.76.0.1/24,port=7200;net_null1@10.76.1.1/24")
+        out, _ = phub("doctor", box.address)
+        holds(out, "dpdk +offered to workers at 10.76.0.1,10.76.1.1, UDP ports 7200-7201", "shm +offered", "tcp +data port")
+        box.stop()
     box = rig.Box()
     out, _ = phub("doctor", box.address)
     holds(out, "answers in", "tcp +data port .* can be reached", "shm +offered", rf"port {box.port} +taken")
