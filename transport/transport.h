@@ -73,10 +73,14 @@ struct dmabuf {
  * connection and belongs to whoever filled it in.
  */
 struct conn_spec {
-	uint32_t chunk_count;      /* chunks that the box's core owns */
-	const struct span *spans;  /* [chunk_count] where a chunk lies in the regions */
-	struct sink *sinks;        /* worker: [chunk_count]; NULL at the box */
-	uint32_t payload_max;      /* the largest chunk, bytes */
+	uint32_t chunk_count;     /* chunks that the box's core owns */
+	const struct span *spans; /* [chunk_count] where a chunk lies in the regions */
+	struct sink *sinks;       /* worker: [chunk_count]; NULL at the box */
+	/*
+	 * The largest chunk, bytes. A message with more ends the connection; but one that anybody may have sent
+	 * (datagrams that no key seals) is dropped and counted.
+	 */
+	uint32_t payload_max;
 	uint32_t window;           /* messages the worker may have in flight at first (a credit) */
 	struct mem_region *push;   /* box: memory the worker writes its pushes to, when it is mapped; else NULL */
 	uint64_t slot_offset;      /* box: where in `push` the slots of this connection lie: */
@@ -179,12 +183,13 @@ struct queue_ops {
 	 */
 	unsigned (*poll)(struct queue *q, uint64_t now_ns, struct event *events, unsigned max);
 	/*
-	 * Queues one message. The header is copied; the payload (header->length bytes) belongs to the
-	 * transport until EVENT_SENT with `cookie` (no event when cookie is NULL: then the caller must
-	 * know otherwise that the payload stays put) or until drop(). Unless the queue is lossy, EVENT_SENT
-	 * comes before any message (datagrams: any about the same chunk; but at a worker later, where a device still
-	 * reads the payload) that the peer sent after it had the payload. 0, or -EAGAIN when the connection has its
-	 * bound of unsent bytes (EVENT_WRITABLE follows), or -EPIPE when it is closed.
+	 * Queues one message. A worker's header has its seq (wire.h): where datagrams are sent any other is -EINVAL,
+	 * and a box's are numbered here. The header is copied; the payload
+	 * (header->length bytes) belongs to the transport until EVENT_SENT with `cookie` (no event when cookie is NULL:
+	 * then the caller must know otherwise that the payload stays put) or until drop(). Unless the queue is lossy,
+	 * EVENT_SENT comes before any message (datagrams: any about the same chunk; but at a worker later, where a
+	 * device still reads the payload) that the peer sent after it had the payload. 0, or -EAGAIN when the
+	 * connection has its bound of unsent bytes (EVENT_WRITABLE follows), or -EPIPE when it is closed.
 	 *
 	 * Where regions are mapped (shm) the peer reads the payload where it lies. SENT comes at once and says nothing
 	 * of the peer, which reads a push until its result is there, and a result until the chunk's next push. A
@@ -200,7 +205,9 @@ struct queue_ops {
 	/*
 	 * Before sleeping: returns an fd that becomes readable when poll() would yield something, and asks
 	 * for one such wake-up; or -EAGAIN when something came meanwhile (poll again, do not sleep); or
-	 * -ENOTSUP (this queue can only be polled). The fd stays the same over the queue's life.
+	 * -ENOTSUP (this queue can only be polled). The fd stays the same over the queue's life. Where datagrams are
+	 * sent it also becomes readable when some are to be sent again: poll() does so, and yields nothing. That
+	 * becomes rarer while nothing is acknowledged, and ends soon after all is.
 	 */
 	int (*arm)(struct queue *q);
 	/*

@@ -27,8 +27,8 @@ static const struct fixture fixtures[] = {
 			.poison = true}},
 	{.label = "loop-hold", .transport = "loop", .plan = {.seed = 3, .hold_max = 12, .poison = true}},
 	{.label = "tcp", .transport = "tcp"},
-	{.label = "udp", .transport = "udp", .datagrams = true},
-	{.label = "dpdk", .transport = "dpdk", .datagrams = true},
+	{.label = "udp", .transport = "udp"},
+	{.label = "dpdk", .transport = "dpdk"},
 	{.label = "shm", .transport = "shm", .mapped = true},
 	{.label = "verbs", .transport = "verbs", .one_sided = true},
 };

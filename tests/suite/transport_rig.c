@@ -146,7 +146,7 @@ static struct rig_end *rig_end_at(struct rig *rig, struct transport *t, struct r
 	if (!end->q) {
 		assert_int_equal(rig->ops->queue_create(t, MEM_NODE_ANY, &end->q, &e), 0);
 		end->batch = RIG_POLL_MAX;
-		end->apart = rig->fixture->datagrams;
+		end->apart = end->q->datagrams != NULL;
 	}
 	return end;
 }

@@ -25,13 +25,15 @@ enum {
 	RIG_JOB = 0x11121314,
 };
 
-/* One row of the suite's table of transports. */
+/*
+ * One row of the suite's table of transports. What else differs, the queues themselves say; specs and headers are filled
+ * in for all alike, as conn_spec and queue_ops.send() ask, and who has no use for job, rank, key and number ignores them.
+ */
 struct fixture {
 	const char *label;
 	const char *transport;
 	bool mapped;    /* pushes go through memory that the box gives: conn_spec.push */
 	bool one_sided; /* struct queue says so */
-	bool datagrams; /* messages come in any order, and name their connection's job and rank, or are dropped */
 	struct loop_plan plan; /* loop: its network */
 };
 
@@ -66,7 +68,7 @@ struct rig_end {
 	bool keeps;     /* keeps as many slots as it may, in their records */
 	unsigned kept;
 	bool mute;  /* does not poll */
-	bool apart; /* several ports, or datagrams: messages about different chunks may overtake each other */
+	bool apart; /* several ports, or datagrams: queue_ops.poll() keeps the order of each chunk's messages alone */
 };
 
 /* One connection, both ends. */
@@ -176,7 +178,7 @@ bool rig_matches(const uint8_t *at, uint32_t bytes, uint32_t rank, uint64_t roun
 /* Writes the pattern and sends it, without flush. What send() returns. */
 int pair_push(struct lane *lane, uint32_t chunk, uint64_t round, void *cookie);
 int pair_answer(struct lane *lane, uint32_t chunk, uint64_t round, void *cookie);
-/* The worker sends this message, with its number. */
+/* The worker sends this message, with its number: queue_ops.send() may insist on it. */
 int pair_send_up(struct lane *lane, struct wire_header *h, const void *payload, void *cookie);
 /* Sends what lies there already. */
 int pair_push_again(struct lane *lane, uint32_t chunk, uint64_t round, void *cookie);

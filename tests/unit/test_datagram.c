@@ -21,7 +21,7 @@
 #include "transport/datagram_internal.h"
 #include "transport/udp_internal.h"
 
-static const struct fixture udp = {.label = "udp", .transport = "udp", .datagrams = true};
+static const struct fixture udp = {.label = "udp", .transport = "udp"};
 
 /* ---- a narrow way ---- */
 
