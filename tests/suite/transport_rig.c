@@ -80,7 +80,7 @@ bool rig_deadline_passed(const struct rig *rig)
 
 /* ---- making and ending it ---- */
 
-static bool rig_shell(const char *text)
+bool rig_shell(const char *text)
 {
 	pid_t child = fork();
 	int status = 0;

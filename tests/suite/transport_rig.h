@@ -26,14 +26,15 @@ enum {
 };
 
 /*
- * One row of the suite's table of transports. What else differs, the queues themselves say; specs and headers are filled
- * in for all alike, as conn_spec and queue_ops.send() ask, and who has no use for job, rank, key and number ignores them.
+ * One row of the suite's table of transports. What else differs, the queues themselves say; specs and headers are
+ * filled in for all alike, as conn_spec and queue_ops.send() ask, and who has no use for job, rank, key and number
+ * ignores them.
  */
 struct fixture {
 	const char *label;
 	const char *transport;
-	bool mapped;    /* pushes go through memory that the box gives: conn_spec.push */
-	bool one_sided; /* struct queue says so */
+	bool mapped;           /* pushes go through memory that the box gives: conn_spec.push */
+	bool one_sided;        /* struct queue says so */
 	struct loop_plan plan; /* loop: its network */
 };
 
@@ -116,6 +117,8 @@ unsigned rig_rdma_ports(void);
  * more are free.
  */
 struct transport *rig_open(struct rig *rig, unsigned endpoint);
+/* A shell's command. True: it succeeded. */
+bool rig_shell(const char *text);
 /* dpdk: makes what its ports are opened on, once per process; false: it cannot be, as `e` says. */
 bool rig_dpdk_make(struct err *e);
 

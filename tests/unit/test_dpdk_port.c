@@ -4,7 +4,6 @@
  * null, and af_packet over a veth pair whose other end is the kernel's. The last needs root, in a network namespace of
  * this program's own.
  */
-#include <arpa/inet.h>
 #include <errno.h>
 #include <net/ethernet.h>
 #include <net/if.h>
@@ -18,7 +17,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -26,8 +24,8 @@
 #include "phub/base/clock.h"
 #include "phub/base/mem.h"
 #include "phub/base/stats.h"
-#include "tests/unit/test_dpdk_frame.h"
-#include "transport/dpdk.h"
+#include "tests/suite/transport_rig.h"
+#include "tests/unit/dpdk_rig.h"
 
 enum { BYTES = 1300, WAIT_MS = 3000 };
 
@@ -75,16 +73,6 @@ static struct dpdk_nic *nic_open_at(const char *spec, unsigned queues, const int
 static struct dpdk_nic *nic_open_queues(const char *spec, unsigned queues)
 {
 	return nic_open_at(spec, queues, NULL);
-}
-
-static struct datagram_port *port_open(struct dpdk_nic *nic, unsigned index)
-{
-	struct datagram_port *p = NULL;
-	struct err e = {0};
-
-	if (plugin->port_open(nic, index, MEM_NODE_ANY, "", &p, &e) < 0)
-		fail_msg("%s", e.text);
-	return p;
 }
 
 static const struct dpdk_counters *count_of(const struct datagram_port *p)
@@ -220,7 +208,7 @@ static void memif_close(struct dpdk_nic *nic)
 static void test_memif(void **state)
 {
 	struct dpdk_nic *box_nic = memif_box(1), *worker_nic = memif_worker();
-	struct datagram_port *box = port_open(box_nic, 0), *worker = port_open(worker_nic, 0);
+	struct datagram_port *box = dpdk_rig_port(plugin, box_nic, 0), *worker = dpdk_rig_port(plugin, worker_nic, 0);
 	struct datagram_address from;
 	struct dpdk_facts facts;
 	struct datagram_in in;
@@ -275,7 +263,7 @@ static void test_memif(void **state)
 static void test_memif_link(void **state)
 {
 	struct dpdk_nic *box_nic = memif_box(1), *worker_nic = memif_worker();
-	struct datagram_port *box = port_open(box_nic, 0), *worker = port_open(worker_nic, 0);
+	struct datagram_port *box = dpdk_rig_port(plugin, box_nic, 0), *worker = dpdk_rig_port(plugin, worker_nic, 0);
 	struct datagram_address to = worker->address;
 	uint8_t payload[BYTES] = {0};
 	struct datagram_in in;
@@ -294,7 +282,7 @@ static void test_memif_link(void **state)
 	box->ops->reclaim(box, NULL, NULL);
 	assert_int_equal(reading, 0);
 	worker_nic = memif_worker();
-	worker = port_open(worker_nic, 0);
+	worker = dpdk_rig_port(plugin, worker_nic, 0);
 	assert_true(say_until_heard(box, &to, worker, &in));
 	box->ops->close(box);
 	worker->ops->close(worker);
@@ -306,8 +294,8 @@ static void test_memif_link(void **state)
 static void test_memif_steered(void **state)
 {
 	struct dpdk_nic *box_nic = memif_box(2), *worker_nic = memif_worker();
-	struct datagram_port *first = port_open(box_nic, 0), *second = port_open(box_nic, 1);
-	struct datagram_port *worker = port_open(worker_nic, 0);
+	struct datagram_port *first = dpdk_rig_port(plugin, box_nic, 0), *second = dpdk_rig_port(plugin, box_nic, 1);
+	struct datagram_port *worker = dpdk_rig_port(plugin, worker_nic, 0);
 	struct datagram_address to = second->address;
 	struct dpdk_facts facts;
 	struct datagram_in in;
@@ -351,7 +339,7 @@ static void test_memif_steered(void **state)
 static void test_ring(void **state)
 {
 	struct dpdk_nic *nic = nic_open_queues("net_ring0@10.9.0.1/24", 1);
-	struct datagram_port *p = port_open(nic, 0);
+	struct datagram_port *p = dpdk_rig_port(plugin, nic, 0);
 	struct datagram_in in[DPDK_DATAGRAMS];
 	struct dpdk_facts facts;
 	uint8_t payload[BYTES] = {0};
@@ -391,7 +379,7 @@ static void test_ring_mapped(void **state)
 {
 	enum { HALF = 1 << 20 };
 	struct dpdk_nic *nic = nic_open_queues("net_ring0@10.9.0.1/24", 1);
-	struct datagram_port *p = port_open(nic, 0);
+	struct datagram_port *p = dpdk_rig_port(plugin, nic, 0);
 	struct datagram_in in[DPDK_DATAGRAMS];
 	struct mem_region region = {0};
 	struct err e;
@@ -458,7 +446,7 @@ static void test_null(void **state)
 	enum { ROUNDS = 20000, BATCH = 32 };
 	/* Nodes that have no memory, or are none: what there is is taken from elsewhere. */
 	struct dpdk_nic *nic = nic_open_at("net_null0,no-rx=1@10.9.0.1/24", 2, (const int[]){7, 0});
-	struct datagram_port *p = port_open(nic, 0);
+	struct datagram_port *p = dpdk_rig_port(plugin, nic, 0);
 	struct datagram_in in[DPDK_DATAGRAMS];
 	uint8_t payload[BYTES] = {0};
 	uint64_t begin = clock_thread_cpu_ns(), sent, empty;
@@ -484,30 +472,16 @@ static void test_null(void **state)
 
 /* ---- af_packet, and the kernel at the other end ---- */
 
-#define KERNEL_IP "10.8.0.2"
-#define OUR_IP    "10.8.0.1"
-
 static void command(const char *text)
 {
-	int status = 0;
-	pid_t child = fork();
-
-	if (child == 0) {
-		execl("/bin/sh", "sh", "-c", text, (char *)NULL);
-		_exit(127);
-	}
-	assert_int_equal(waitpid(child, &status, 0), child);
-	if (!WIFEXITED(status) || WEXITSTATUS(status) != 0)
+	if (!rig_shell(text))
 		fail_msg("failed: %s", text);
 }
 
-static int veth_make(void **state)
+static int veth_setup(void **state)
 {
 	(void)state;
-	command("ip link set lo up; ip link add phub-a type veth peer name phub-b && ip link set phub-a up && "
-		"ip link set phub-b up && ip addr add " KERNEL_IP "/24 dev phub-b && "
-		"sysctl -qw net.ipv6.conf.all.disable_ipv6=1");
-	return 0;
+	return dpdk_rig_veth() ? 0 : -1;
 }
 
 static int veth_drop(void **state)
@@ -515,49 +489,6 @@ static int veth_drop(void **state)
 	(void)state;
 	command("ip link del phub-a");
 	return 0;
-}
-
-static struct sockaddr_in kernel_address(const char *ip, uint16_t port)
-{
-	struct sockaddr_in a = {.sin_family = AF_INET, .sin_port = htons(port)};
-
-	assert_int_equal(inet_pton(AF_INET, ip, &a.sin_addr), 1);
-	return a;
-}
-
-static int kernel_socket(const char *ip, uint16_t *port)
-{
-	struct sockaddr_in a = kernel_address(ip, 0);
-	socklen_t length = sizeof(a);
-	int fd = socket(AF_INET, SOCK_DGRAM | SOCK_NONBLOCK, 0);
-
-	assert_true(fd >= 0);
-	assert_int_equal(bind(fd, (struct sockaddr *)&a, sizeof(a)), 0);
-	assert_int_equal(getsockname(fd, (struct sockaddr *)&a, &length), 0);
-	*port = ntohs(a.sin_port);
-	return fd;
-}
-
-/* What the kernel's socket hears while the port does its part. */
-static ssize_t kernel_hear(int fd, struct datagram_port *p, void *out, size_t bytes, int ms)
-{
-	uint64_t until = clock_now_ns() + (uint64_t)ms * NS_PER_MS;
-	struct datagram_in in[4];
-	ssize_t got;
-
-	do {
-		p->ops->receive(p, in, 4);
-		p->ops->flush(p);
-		got = recv(fd, out, bytes, 0);
-	} while (got < 0 && (errno == EAGAIN || errno == ECONNREFUSED) && clock_now_ns() < until);
-	return got;
-}
-
-static void kernel_say(int fd, const struct datagram_port *p, const char *text)
-{
-	struct sockaddr_in to = kernel_address(OUR_IP, p->address.port);
-
-	assert_int_equal(sendto(fd, text, strlen(text), 0, (struct sockaddr *)&to, sizeof(to)), strlen(text));
 }
 
 /* Both ways; the kernel finds us by ARP, and we it. */
@@ -570,7 +501,7 @@ static void talk(struct datagram_port *p, int fd, uint16_t port)
 
 	for (unsigned i = 0; i < BYTES; i++)
 		payload[i] = (uint8_t)(i * 13);
-	kernel_say(fd, p, "hello");
+	dpdk_rig_say(fd, p, "hello");
 	assert_true(hear(p, NULL, &in, WAIT_MS));
 	assert_int_equal(in.length, 5);
 	assert_memory_equal(in.bytes, "hello", 5);
@@ -581,7 +512,7 @@ static void talk(struct datagram_port *p, int fd, uint16_t port)
 	to.port = port;
 	for (int tries = 0; tries < WAIT_MS / 20 && bytes < 0; tries++) {
 		say(p, &to, "head", payload, BYTES, true);
-		bytes = kernel_hear(fd, p, got, sizeof(got), 20);
+		bytes = dpdk_rig_hear(fd, p, got, sizeof(got), 20);
 	}
 	assert_int_equal(bytes, 4 + BYTES);
 	assert_memory_equal(got, "head", 4);
@@ -600,8 +531,8 @@ static void test_kernel(void **state)
 
 	(void)state;
 	nic = nic_open_queues("net_af_packet0,iface=phub-a@" OUR_IP "/24", 1);
-	p = port_open(nic, 0);
-	fd = kernel_socket(KERNEL_IP, &port);
+	p = dpdk_rig_port(plugin, nic, 0);
+	fd = dpdk_rig_socket(&port);
 	plugin->facts(nic, &facts);
 	assert_string_equal(facts.driver, "net_af_packet");
 	assert_true(facts.attaches && facts.up);
@@ -617,7 +548,7 @@ static void test_kernel(void **state)
 
 		to.port = port;
 		say(p, &to, "head", payload, BYTES, true);
-		kernel_hear(fd, p, got, sizeof(got), 1);
+		dpdk_rig_hear(fd, p, got, sizeof(got), 1);
 	}
 	p->ops->reclaim(p, NULL, NULL);
 	assert_int_equal(reading, 0);
@@ -692,7 +623,7 @@ static int raw_socket(const char *interface)
 static void test_wrong_frames(void **state)
 {
 	struct dpdk_nic *nic = nic_open_queues("net_tap0,iface=phub-t@" OUR_IP "/24", 1);
-	struct datagram_port *p = port_open(nic, 0);
+	struct datagram_port *p = dpdk_rig_port(plugin, nic, 0);
 	int raw = raw_socket("phub-t");
 
 	(void)state;
@@ -730,7 +661,7 @@ static void test_kernel_address(void **state)
 	(void)state;
 	command("ip addr flush dev phub-b && ip addr add " OUR_IP "/24 dev phub-a");
 	nic = nic_open_queues("net_af_packet0,iface=phub-a", 1);
-	p = port_open(nic, 0);
+	p = dpdk_rig_port(plugin, nic, 0);
 	assert_memory_equal(p->address.ip.s6_addr + 12, "\x0a\x08\x00\x01", 4);
 	raw = raw_socket("phub-b");
 	f = frame_good(p);
@@ -759,9 +690,9 @@ static void test_kernel_address(void **state)
 int main(void)
 {
 	const struct CMUnitTest kernel[] = {
-		cmocka_unit_test_setup_teardown(test_kernel_address, veth_make, veth_drop),
-		cmocka_unit_test_setup_teardown(test_kernel, veth_make, veth_drop),
-		cmocka_unit_test_setup_teardown(test_wrong_frames, veth_make, veth_drop),
+		cmocka_unit_test_setup_teardown(test_kernel_address, veth_setup, veth_drop),
+		cmocka_unit_test_setup_teardown(test_kernel, veth_setup, veth_drop),
+		cmocka_unit_test_setup_teardown(test_wrong_frames, veth_setup, veth_drop),
 	};
 	const struct CMUnitTest soft[] = {
 		cmocka_unit_test(test_errors),

@@ -3,7 +3,6 @@
  * The port of transport dpdk on sockets of XDP's, over a veth pair whose other end is the kernel's: root's, in a
  * network namespace of this program's own.
  */
-#include <arpa/inet.h>
 #include <errno.h>
 #include <sched.h>
 #include <setjmp.h>
@@ -13,18 +12,14 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cmocka.h>
 
 #include "phub/base/clock.h"
-#include "transport/dpdk.h"
+#include "tests/unit/dpdk_rig.h"
 
-#define KERNEL_IP "10.8.0.2"
-#define OUR_IP    "10.8.0.1"
-
-enum { WAIT_MS = 3000, UDP_PORT = 7777 };
+enum { WAIT_MS = 3000 };
 
 static const struct dpdk_plugin *plugin;
 
@@ -47,16 +42,6 @@ static void tell(enum log_level level, const char *line)
 }
 
 static const struct dpdk_host host = {.log = tell, .hold = never_hold, .let = never_let};
-
-static struct datagram_port *port_open(struct dpdk_nic *nic, unsigned index)
-{
-	struct datagram_port *p = NULL;
-	struct err e = {0};
-
-	if (plugin->port_open(nic, index, MEM_NODE_ANY, "", &p, &e) < 0)
-		fail_msg("%s", e.text);
-	return p;
-}
 
 static void say(struct datagram_port *p, const struct datagram_address *to, const char *text)
 {
@@ -85,36 +70,6 @@ static bool hear(struct datagram_port *p, struct datagram_port *first, struct da
 	return false;
 }
 
-static struct sockaddr_in kernel_address(const char *ip, uint16_t port)
-{
-	struct sockaddr_in a = {.sin_family = AF_INET, .sin_port = htons(port)};
-
-	assert_int_equal(inet_pton(AF_INET, ip, &a.sin_addr), 1);
-	return a;
-}
-
-static void kernel_say(int fd, const struct datagram_port *p, const char *text)
-{
-	struct sockaddr_in to = kernel_address(OUR_IP, p->address.port);
-
-	assert_int_equal(sendto(fd, text, strlen(text), 0, (struct sockaddr *)&to, sizeof(to)), strlen(text));
-}
-
-/* What the kernel's socket hears while the port answers ARP. */
-static ssize_t kernel_hear(int fd, struct datagram_port *p, void *out, size_t bytes)
-{
-	uint64_t until = clock_now_ns() + WAIT_MS * NS_PER_MS;
-	struct datagram_in none;
-	ssize_t got;
-
-	do {
-		p->ops->receive(p, &none, 1);
-		p->ops->flush(p);
-		got = recv(fd, out, bytes, 0);
-	} while (got < 0 && errno == EAGAIN && clock_now_ns() < until);
-	return got;
-}
-
 /*
  * All that is sent comes, both ways, while all the memory that XDP has for packets is used in turn: what `other` has
  * not taken yet is held, and packets that lay idle longest come next.
@@ -129,7 +84,7 @@ static void xdp_through(struct datagram_port *p, struct datagram_port *other, in
 	for (int round = 0; round < ROUNDS; round++) {
 		for (int i = 0; i < HELD; i++) {
 			snprintf(text, sizeof(text), "%d.%d", round, i);
-			kernel_say(fd, other, text);
+			dpdk_rig_say(fd, other, text);
 			if (i % AT_ONCE == AT_ONCE - 1)
 				assert_false(hear(p, NULL, &in, 1));
 		}
@@ -142,7 +97,7 @@ static void xdp_through(struct datagram_port *p, struct datagram_port *other, in
 		for (int i = 0; i < AT_ONCE; i++) {
 			snprintf(text, sizeof(text), "%d.%d", round, i);
 			say(p, to, text);
-			if (kernel_hear(fd, p, got, sizeof(got)) != (ssize_t)strlen(text) ||
+			if (dpdk_rig_hear(fd, p, got, sizeof(got), WAIT_MS) != (ssize_t)strlen(text) ||
 				memcmp(got, text, strlen(text)) != 0)
 				fail_msg("the kernel did not get %s", text);
 		}
@@ -161,31 +116,31 @@ static void not_there(const struct err *e)
 static void test_through(void **state)
 {
 	struct dpdk_nic_config config = {.queues = 2};
-	struct sockaddr_in kernel = kernel_address(KERNEL_IP, UDP_PORT);
-	int fd = socket(AF_INET, SOCK_DGRAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
 	struct datagram_port *p, *other;
 	struct datagram_address to;
 	struct dpdk_nic *nic = NULL;
 	struct dpdk_facts facts;
 	struct datagram_in in;
 	struct err e = {0};
+	uint16_t port;
+	int fd;
 
 	(void)state;
-	assert_int_equal(bind(fd, (struct sockaddr *)&kernel, sizeof(kernel)), 0);
 	assert_int_equal(dpdk_spec_parse("net_af_xdp0,iface=phub-a@" OUR_IP "/24", &config.spec, &e), 0);
 	if (plugin->open(&host, &config, &nic, &e) < 0) {
 		not_there(&e);
 		fail();
 	}
-	p = port_open(nic, 0);
-	other = port_open(nic, 1);
+	p = dpdk_rig_port(plugin, nic, 0);
+	other = dpdk_rig_port(plugin, nic, 1);
+	fd = dpdk_rig_socket(&port);
 	plugin->facts(nic, &facts);
 	assert_string_equal(facts.driver, "net_af_xdp");
 	assert_true(!facts.attaches && facts.up);
 	/* The kernel asks for our address, and is told. */
-	kernel_say(fd, p, "hello");
+	dpdk_rig_say(fd, p, "hello");
 	assert_true(hear(p, NULL, &in, WAIT_MS));
-	assert_int_equal(in.from.port, UDP_PORT);
+	assert_int_equal(in.from.port, port);
 	to = in.from;
 	xdp_through(p, other, fd, &to);
 	close(fd);
@@ -209,21 +164,6 @@ static void test_mtu(void **state)
 	assert_non_null(strstr(e.text, "3506"));
 }
 
-static bool veth_make(void)
-{
-	static const char text[] = "ip link add phub-a up type veth peer name phub-b && ip link set phub-b up && "
-				   "ip addr add " KERNEL_IP "/24 dev phub-b && "
-				   "sysctl -qw net.ipv6.conf.all.disable_ipv6=1";
-	int status = 0;
-	pid_t child = fork();
-
-	if (child == 0) {
-		execl("/bin/sh", "sh", "-c", text, (char *)NULL);
-		_exit(127);
-	}
-	return child > 0 && waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0;
-}
-
 int main(void)
 {
 	const struct CMUnitTest tests[] = {cmocka_unit_test(test_through), cmocka_unit_test(test_mtu)};
@@ -243,7 +183,7 @@ int main(void)
 		printf("only root makes network namespaces\n");
 		return 77;
 	}
-	if (!veth_make()) {
+	if (!dpdk_rig_veth()) {
 		printf("no veth pair here\n");
 		return 77;
 	}

@@ -1,16 +1,34 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Frames as a peer of DPDK's port would send them, made by hand.
+ * What tests of DPDK's port share: a veth pair phub-a <-> phub-b whose second end is the kernel's, in a network
+ * namespace of the program's own, the kernel's socket there, and frames as a peer would send them, made by hand.
  */
-#ifndef PHUB_TESTS_TEST_DPDK_FRAME_H
-#define PHUB_TESTS_TEST_DPDK_FRAME_H
+#ifndef PHUB_TESTS_DPDK_RIG_H
+#define PHUB_TESTS_DPDK_RIG_H
 
 #include <net/ethernet.h>
 #include <netinet/in.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
+#include <sys/types.h>
 
 #include "transport/datagram.h"
+#include "transport/dpdk.h"
+
+#define KERNEL_IP "10.8.0.2" /* of phub-b */
+#define OUR_IP    "10.8.0.1"
+
+/* The network namespace must be this program's own. False: there is no such thing here. */
+bool dpdk_rig_veth(void);
+/* A queue of the device; the test fails without it. */
+struct datagram_port *dpdk_rig_port(const struct dpdk_plugin *plugin, struct dpdk_nic *nic, unsigned index);
+/* A socket for UDP on KERNEL_IP, and its port. */
+int dpdk_rig_socket(uint16_t *port);
+/* It sends this to the port. */
+void dpdk_rig_say(int fd, const struct datagram_port *p, const char *text);
+/* What it hears while the port does its part, as recv(). */
+ssize_t dpdk_rig_hear(int fd, struct datagram_port *p, void *out, size_t bytes, int ms);
 
 struct frame {
 	uint8_t bytes[256];
