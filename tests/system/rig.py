@@ -251,6 +251,30 @@ def holds(text, *words):
         check(re.search(word, text), f"no /{word}/ in: {text}")
 
 
+def do(*words):
+    """A command that must succeed."""
+    done = subprocess.run(words, capture_output=True, text=True)
+    check(done.returncode == 0, f"{' '.join(map(str, words))}: {done.stderr.strip()}")
+
+
+def namespace(name):
+    """A namespace that ends with us: its process waits for the end of our pipe to it. Its number, and words to enter it."""
+    holder = Process(name, ["unshare", "--net", "sh", "-c", "ip link set lo up && echo ready && exec cat"])
+    check(holder.out.find(lambda line: line == "ready"), f"no network namespace: {holder.err.text()}")
+    return holder.pid, ["nsenter", f"--target={holder.pid}", "--net", "--"]
+
+
+def why_no(link):
+    """Why there can be no link between namespaces of our own; None: it can be made."""
+    if os.geteuid() != 0:
+        return "needs root, for network namespaces"
+    try:
+        link()
+    except (AssertionError, OSError) as error:
+        return f"no such links between network namespaces here: {error}"
+    return None
+
+
 def end_processes():
     for process in _processes:
         if process.process.poll() is None:

@@ -20,7 +20,7 @@ import sys
 import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
-from rig import BUILD, QUIET, Box, Skip, Worker, check, holds, run, say  # noqa: E402
+from rig import BUILD, QUIET, Box, Skip, Worker, check, do, holds, run, say  # noqa: E402
 
 SEGMENT = BUILD / "tests/system/segment"
 PLUGIN = BUILD / "libphub-dpdk.so"
@@ -101,11 +101,6 @@ class Net:
             enter(here)
             os.close(here)
             os.close(there)
-
-
-def do(*words):
-    done = subprocess.run(words, capture_output=True, text=True)
-    check(done.returncode == 0, f"{' '.join(words)}: {done.stderr.strip()}")
 
 
 def enter(namespace):

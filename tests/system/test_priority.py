@@ -5,13 +5,11 @@ box in one, the workers in the other. The namespaces live as long as this proces
 
 Usage: test_priority.py    exits 77 without root, namespaces or sch_tbf
 """
-import os
 import pathlib
-import subprocess
 import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
-from rig import Box, Process, check, job, run, say  # noqa: E402
+from rig import Box, check, do, job, namespace, run, say, why_no  # noqa: E402
 
 RATE_MBIT = 100
 WAY_BACK_MBIT = 20
@@ -20,28 +18,16 @@ KEYS = f"conv1.weight:1728,conv1.bias:64,fc6.weight:{FC6}"
 KEYS_BACK = f"fc6.weight:{FC6 // 4},conv1.weight:1728:alone"  # conv1 has the highest chunk index
 
 
-def namespace(name):
-    """A namespace that ends with us: its process waits for the end of our pipe to it. Returns the words to enter it."""
-    holder = Process(name, ["unshare", "--net", "sh", "-c", "ip link set lo up && echo ready && exec cat"])
-    check(holder.out.find(lambda line: line == "ready"), f"no network namespace: {holder.err.text()}")
-    return holder.pid, ["nsenter", f"--target={holder.pid}", "--net", "--"]
-
-
-def do(words):
-    done = subprocess.run(words, capture_output=True, text=True)
-    check(done.returncode == 0, f"{' '.join(words)}: {done.stderr.strip()}")
-
-
 def link(way_mbit=RATE_MBIT, way_back_mbit=RATE_MBIT):
     """Two namespaces and the slow link, as fast to the box and back: how to enter either."""
     (_, inside), (far, outside) = namespace("box's namespace"), namespace("workers' namespace")
-    do([*inside, "ip", "link", "add", "slow0", "type", "veth", "peer", "name", "slow1", "netns", str(far)])
+    do(*inside, "ip", "link", "add", "slow0", "type", "veth", "peer", "name", "slow1", "netns", str(far))
     for enter, device, address, mbit in ((inside, "slow0", "10.77.0.1/24", way_back_mbit),
                                          (outside, "slow1", "10.77.0.2/24", way_mbit)):
-        do([*enter, "ip", "address", "add", address, "dev", device])
-        do([*enter, "ip", "link", "set", device, "up"])
-        do([*enter, "tc", "qdisc", "add", "dev", device, "root", "tbf", "rate", f"{mbit}mbit", "burst", "64kb",
-            "latency", "50ms"])
+        do(*enter, "ip", "address", "add", address, "dev", device)
+        do(*enter, "ip", "link", "set", device, "up")
+        do(*enter, "tc", "qdisc", "add", "dev", device, "root", "tbf", "rate", f"{mbit}mbit", "burst", "64kb",
+            "latency", "50ms")
     return inside, outside
 
 
@@ -81,14 +67,4 @@ def back_first():
     box.stop()
 
 
-def why_not():
-    if os.geteuid() != 0:
-        return "needs root, for network namespaces"
-    try:
-        link()
-    except (AssertionError, OSError) as error:
-        return f"no shaped network namespaces here: {error}"
-    return None
-
-
-run([front_first, back_first], skip_all=why_not())
+run([front_first, back_first], skip_all=why_no(link))

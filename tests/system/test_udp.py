@@ -1,45 +1,31 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
 """The udp transport on links: two network namespaces joined by a pair of interfaces, the box in one, the workers in the other.
-Links that are slow, that lose, double and reorder (netem, where the kernel has it), that carry less than they say, and that
-carry no datagrams at all. The namespaces live as long as this process: nothing is left behind, however it ends.
+Links that are slow, that carry less than they say, and that carry no datagrams at all; those that lose, double and reorder are
+test_datagrams.py's. The namespaces live as long as this process: nothing is left behind, however it ends.
 
 Usage: test_udp.py    exits 77 without root or namespaces
 """
-import os
 import pathlib
-import subprocess
 import sys
 import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
-from rig import Box, Process, check, job, run, say, Skip  # noqa: E402
+from rig import Box, do, job, namespace, run, say, why_no  # noqa: E402
 
 KEYS = "conv1.weight:1728,conv1.bias:64,fc6.weight:300000"
-
-
-def namespace(name):
-    """A namespace that ends with us: its process waits for the end of our pipe to it. Returns the words to enter it."""
-    holder = Process(name, ["unshare", "--net", "sh", "-c", "ip link set lo up && echo ready && exec cat"])
-    check(holder.out.find(lambda line: line == "ready"), f"no network namespace: {holder.err.text()}")
-    return holder.pid, ["nsenter", f"--target={holder.pid}", "--net", "--"]
-
-
-def do(words):
-    done = subprocess.run(words, capture_output=True, text=True)
-    check(done.returncode == 0, f"{' '.join(words)}: {done.stderr.strip()}")
 
 
 def link(*shape, mtu=(1500, 1500)):
     """Two namespaces and a link, with this shape (words for tc) both ways: how to enter either."""
     (_, inside), (far, outside) = namespace("box's namespace"), namespace("workers' namespace")
-    do([*inside, "ip", "link", "add", "udp0", "type", "veth", "peer", "name", "udp1", "netns", str(far)])
+    do(*inside, "ip", "link", "add", "udp0", "type", "veth", "peer", "name", "udp1", "netns", str(far))
     for enter, device, last, bytes_ in ((inside, "udp0", 1, mtu[0]), (outside, "udp1", 2, mtu[1])):
-        do([*enter, "ip", "address", "add", f"10.78.0.{last}/24", "dev", device])
-        do([*enter, "ip", "address", "add", f"fd78::{last}/64", "dev", device, "nodad"])
-        do([*enter, "ip", "link", "set", device, "mtu", str(bytes_), "up"])
+        do(*enter, "ip", "address", "add", f"10.78.0.{last}/24", "dev", device)
+        do(*enter, "ip", "address", "add", f"fd78::{last}/64", "dev", device, "nodad")
+        do(*enter, "ip", "link", "set", device, "mtu", str(bytes_), "up")
         if shape:
-            do([*enter, "tc", "qdisc", "add", "dev", device, "root", *shape])
+            do(*enter, "tc", "qdisc", "add", "dev", device, "root", *shape)
     return inside, outside
 
 
@@ -68,15 +54,6 @@ def over_a_slow_link():
     exchange(inside, outside, rounds=4)
 
 
-def over_a_bad_link():
-    """one in fifty lost, one in a hundred doubled, one in twenty late"""
-    try:
-        inside, outside = link("netem", "delay", "1ms", "200us", "loss", "2%", "duplicate", "1%", "reorder", "5%")
-    except AssertionError as error:
-        raise Skip(f"no netem: {error}")
-    exchange(inside, outside)
-
-
 def over_a_narrow_link():
     """an end that takes in less than the other sends: what comes through is found out"""
     inside, outside = link(mtu=(1400, 9000))
@@ -97,8 +74,8 @@ def a_link_that_narrows():
               prefix=inside)
     worker, = job(box.url("narrows"), 1, secret="s", keys=KEYS, rounds=100000, pause_us=2000, transport="udp", prefix=outside)
     time.sleep(1)
-    do([*inside, "ip", "link", "set", "udp0", "mtu", "1400"])
-    do([*outside, "ip", "link", "set", "udp1", "mtu", "1400"])
+    do(*inside, "ip", "link", "set", "udp0", "mtu", "1400")
+    do(*outside, "ip", "link", "set", "udp1", "mtu", "1400")
     worker.failed("EHOSTUNREACH", "large datagrams", "MTU")
     box.stop()
 
@@ -106,7 +83,7 @@ def a_link_that_narrows():
 def through_a_wall():
     """where no datagram comes through, workers say so and what to look at"""
     inside, outside = link()
-    do([*inside, "ip", "rule", "add", "pref", "10", "ipproto", "udp", "blackhole"])
+    do(*inside, "ip", "rule", "add", "pref", "10", "ipproto", "udp", "blackhole")
     box = Box(listen="10.78.0.1:0", transports="udp", create="secret", create_secret_env="SECRET", env={"SECRET": "s"},
               prefix=inside)
     worker, = job(box.url("wall"), 1, secret="s", keys=KEYS, rounds=1, transport="udp", prefix=outside)
@@ -122,15 +99,5 @@ def asked_for_by_name():
     box.stop()
 
 
-def why_not():
-    if os.geteuid() != 0:
-        return "needs root, for network namespaces"
-    try:
-        link()
-    except (AssertionError, OSError) as error:
-        return f"no network namespaces here: {error}"
-    return None
-
-
-run([over_a_link, over_a_slow_link, over_a_bad_link, over_a_narrow_link, over_a_jumbo_link, a_link_that_narrows, through_a_wall,
-     asked_for_by_name], skip_all=why_not())
+run([over_a_link, over_a_slow_link, over_a_narrow_link, over_a_jumbo_link, a_link_that_narrows, through_a_wall,
+     asked_for_by_name], skip_all=why_no(link))
