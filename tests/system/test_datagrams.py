@@ -155,6 +155,7 @@ DPDK = {"transports": "dpdk", "dpdk_ports": "net_af_packet0,iface=e0"}
 DPDK_BOX = Way("dpdk", "a box on DPDK", DPDK)
 DPDK_WORKER = Way("dpdk_worker", "a box and a worker on DPDK", DPDK, lambda rank: dpdk_port("net_af_packet0,iface=e0") if
                   rank == 1 else ("udp", {}))
+DPDK_ALL = Way("dpdk_all", "a box and all its workers on DPDK", DPDK, lambda rank: dpdk_port("net_af_packet0,iface=e0"))
 DPDK_MEMIF = Way("dpdk_memif", "a box and a worker with a memif between them, and one over tcp", {
     "transports": "dpdk,tcp", "dpdk_ports": "net_memif0,role=server,socket=phub@10.84.0.1/24"}, lambda rank: dpdk_port(
         "net_memif0,role=client,socket=phub@10.84.0.2/24") if rank == 0 else ("tcp", {}))
@@ -255,44 +256,39 @@ def four_workers(box, keys, rounds, **arguments):
 
 # ---- cases: what networks do ----
 
-def with_mtu(mtu):
+def with_loss(mtu, rounds):
+    """A box whose four workers exchanged ResNet-18's tensors while the segment lost more and more."""
     network = net()
     for node in range(NODES):
         network.link(node, "mtu", str(mtu))
     box = box_on()
     for percent in (0, 1, 5):
         network.faults(loss=percent)
-        moved, did = four_workers(box, resnet18(16), 10)
+        moved, did = four_workers(box, resnet18(16), rounds)
         say(f"^ MTU {mtu}, {percent} % loss")
         check(did["loss"] > 0 if percent else did["loss"] == 0, f"the segment lost {did['loss']}")
         check(moved["resent"] > 0 or not percent, "nothing was sent again")
         check(moved["resent"] < moved["sent"] * (0.05 + 2 * percent / 100), "more was sent again than was lost")
     network.faults()
-    if mtu == 9000:
-        four_workers(box, resnet18(64), 2)
-        say("^ ResNet-18 as it is")
-    box.stop()
+    return box
 
 
 def loss_1500():
     """four workers exchange ResNet-18's tensors, packets of 1500 bytes: no loss, 1 %, 5 %"""
-    with_mtu(1500)
+    with_loss(1500, 10).stop()
 
 
 def loss_9000():
     """the same in packets of 9000 bytes, and at full size"""
-    with_mtu(9000)
+    box = with_loss(9000, 10)
+    four_workers(box, resnet18(64), 2)
+    say("^ ResNet-18 as it is")
+    box.stop()
 
 
 def lossy():
-    """four workers, packets of 1500 bytes, of which one in a hundred gets lost"""
-    for node in range(NODES):
-        net().link(node, "mtu", "1500")
-    box = box_on()
-    net().faults(loss=1)
-    moved, did = four_workers(box, resnet18(16), 4)
-    check(did["loss"] > 0 and moved["resent"] > 0, "nothing was lost")
-    box.stop()
+    """four workers exchange ResNet-18's tensors, packets of 1500 bytes: no loss, 1 %, 5 %"""
+    with_loss(1500, 4).stop()
 
 
 def shallow():
@@ -677,4 +673,4 @@ def why_not():
 
 run([loss_1500, loss_9000, shallow, disorder, stopped, cables, strangers, flood, worker_killed, worker_gone, box_killed, beside, six,
      *DPDK_BOX.cases(lossy, disorder, cables, strangers), *DPDK_WORKER.cases(lossy, stopped, worker_killed, both, misplaced),
-     *DPDK_MEMIF.cases(stopped_once), *DPDK_XDP.cases(xdp)], why_not())
+     *DPDK_ALL.cases(lossy), *DPDK_MEMIF.cases(stopped_once), *DPDK_XDP.cases(xdp)], why_not())
