@@ -3,6 +3,7 @@
 """The exchange over DPDK beside testpmd on the same devices of software, and beside the kernel's sockets on the same wire.
 
      box  ---- pair: dpdk0 <-> uplink ---------- worker      a veth pair, namespaces of their own; or a memif
+     box  ---- pair: xdp0 <-> xdp1 ------------- worker      the same, all whose frames XDP takes: no stream goes over it
      box  ---- bridge ---- port0.. <-> uplink -- worker0..   the same for more workers
 
 Usage: dpdk.py           measures; writes $OUT/dpdk.md, and dpdk.jsonl with one line for every run
@@ -20,8 +21,9 @@ pair what the kernel counts stands beside it. Its frames of data have at most 14
 receiver have a CPU each, the same ones. testpmd looks at no byte; phub sums and checks them. A memif and af_packet of
 DPDK 22.11 take no frames larger than 1518 bytes, so no MTU of 9000 is compared.
 
-Needs root and dpdk-testpmd (Debian: dpdk-dev). Its namespaces are called phub-dpdk-PID-NAME and are removed in every case.
-Whether a share is reached is printed; the exit code does not depend on it.
+Needs root and dpdk-testpmd (Debian: dpdk-dev). Where the kernel has no sockets of XDP's, or DPDK no net_af_xdp, a line of the
+table says so. Its namespaces are called phub-dpdk-PID-NAME and are removed in every case. Whether a share is reached is
+printed; the exit code does not depend on it.
 """
 import contextlib
 import json
@@ -29,6 +31,7 @@ import os
 import pathlib
 import re
 import shutil
+import socket
 import statistics
 import subprocess
 import sys
@@ -54,6 +57,12 @@ SECRET = os.urandom(16).hex()
 NAMES = f"phub-dpdk-{os.getpid()}"
 BOX, NETWORK = "10.97.0.254", "10.97.0"
 WORKERS = 4
+ON_PACKET, ON_XDP = "af_packet on a veth pair", "af_xdp on a veth pair"
+# The box's link, what it asks for, and what its worker asks for.
+PAIRS = {
+    ON_PACKET: ("dpdk0", "net_af_packet0,iface=dpdk0", "net_af_packet0,iface=uplink"),
+    ON_XDP: ("xdp0", "net_af_xdp0,iface=xdp0@10.98.0.254/24", "net_af_xdp0,iface=xdp1@10.98.0.1/24"),
+}
 PLACE = """
 for name in box pair 0 1 2 3; do
 	ip netns add {names}-$name
@@ -66,6 +75,8 @@ ip -n {names}-box addr add 10.96.0.254/24 dev dpdk0
 ip -n {names}-pair addr add 10.96.0.1/24 dev uplink
 ip -n {names}-box link set dpdk0 up
 ip -n {names}-pair link set uplink up
+ip -n {names}-box link add name xdp0 up type veth peer name xdp1 netns {names}-pair
+ip -n {names}-pair link set xdp1 up
 ip -n {names}-box link add name bridge type bridge mcast_snooping 0
 ip -n {names}-box addr add {box}/24 dev bridge
 ip -n {names}-box link set bridge up
@@ -209,17 +220,18 @@ def over_memif(*words, **more):
                     *words, env={"PHUB_DPDK": memif("client", "10.77.0.2")[1]}, **more)
 
 
-def link_bytes():
+def link_bytes(name):
     """That went over the veth pair, both ways, as the kernel counts them."""
-    link, = json.loads(told("ip", "-n", f"{NAMES}-box", "-s", "-j", "link", "show", "dpdk0"))
+    link, = json.loads(told("ip", "-n", f"{NAMES}-box", "-s", "-j", "link", "show", name))
     return link["stats64"]["rx"]["bytes"] + link["stats64"]["tx"]["bytes"]
 
 
-def over_veth(transport, *words):
-    before = link_bytes()
+def over_veth(transport, *words, on=ON_PACKET):
+    link, box, worker = PAIRS[on]
+    before = link_bytes(link)
     line = exchange("box", "--transport", transport, "--workers", 1, "--listen", "10.96.0.254", "--worker-netns", f"{NAMES}-pair",
-                    "--set", "dpdk_ports=net_af_packet0,iface=dpdk0", *words, env={"PHUB_DPDK": "net_af_packet0,iface=uplink"})
-    line["link_gb_per_s"] = (link_bytes() - before) / (ROUNDS + WARMUP) * line["rounds_per_s"] / 1e9
+                    "--set", f"dpdk_ports={box}", *words, env={"PHUB_DPDK": worker})
+    line["link_gb_per_s"] = (link_bytes(link) - before) / (ROUNDS + WARMUP) * line["rounds_per_s"] / 1e9
     return line
 
 
@@ -259,14 +271,15 @@ def testpmd_memif():
     return {"gb_per_s": testpmd_one_way(("", CPUS[0], memif("server", "")[0]), ("", CPUS[1], memif("client", "")[0]))}
 
 
-def testpmd_veth():
+def testpmd_veth(on):
     set_cut(True)
-    return {"gb_per_s": testpmd_one_way(("box", CPUS[0], "net_af_packet0,iface=dpdk0"), ("pair", CPUS[1], "net_af_packet0,iface=uplink"))}
+    box, worker = (port.split("@")[0] for port in PAIRS[on][1:])
+    return {"gb_per_s": testpmd_one_way(("box", CPUS[0], box), ("pair", CPUS[1], worker))}
 
 
-def veth(cut, transport, *words):
+def veth(cut, transport, *words, on=ON_PACKET):
     set_cut(cut)
-    return over_veth(transport, *words)
+    return over_veth(transport, *words, on=on)
 
 
 def four_on_udp():
@@ -288,8 +301,9 @@ def cycles():
 MEASURED = [
     ("memif", "testpmd", testpmd_memif),
     *(("memif", seal, lambda seal=seal: over_memif("--seal", seal)) for seal in SEALS),
-    ("af_packet on a veth pair", "testpmd", testpmd_veth),
-    *(("af_packet on a veth pair", seal, lambda seal=seal: veth(True, "dpdk", "--poll", "busy", "--seal", seal)) for seal in SEALS),
+    *((on, what, how) for on in PAIRS for what, how in (
+        ("testpmd", lambda on=on: testpmd_veth(on)),
+        *((seal, lambda on=on, seal=seal: veth(True, "dpdk", "--poll", "busy", "--seal", seal, on=on)) for seal in SEALS))),
     ("wire", "dpdk (af_packet)", lambda: veth(True, "dpdk")),
     ("wire", "kernel udp, frames of 1514", lambda: veth(True, "udp")),
     ("wire", "kernel tcp, frames of 1514", lambda: veth(True, "tcp")),
@@ -305,11 +319,25 @@ MEASURED = [
 ]
 
 
-def measure():
+def why_no_xdp():
+    """What XDP's sockets lack, or ""."""
+    libraries = told("pkg-config", "--variable=libdir", "libdpdk").strip()
+    if not [*pathlib.Path(libraries).glob("librte_net_af_xdp.*")]:
+        return f"DPDK has no net_af_xdp in {libraries}"
+    try:
+        socket.socket(44, socket.SOCK_RAW).close()  # AF_XDP
+    except OSError as error:
+        return f"the kernel has no sockets of XDP's ({error.strerror})"
+    return ""
+
+
+def measure(without_xdp):
     """A line for every run; all take turns, so that what disturbs the machine disturbs all."""
     lines = []
     for run in range(RUNS):
         for part, what, how in MEASURED:
+            if part == ON_XDP and without_xdp:
+                continue
             say(f"run {run + 1} of {RUNS}: {part} {what}")
             lines.append({"part": part, "what": what, "run": run, **how()})
     return lines
@@ -334,7 +362,10 @@ class Results:
         return statistics.median(self.of(part, seal, "frames_gb_per_s")) / statistics.median(self.of(part, "testpmd", "gb_per_s"))
 
 
-def shares(results, part):
+def shares(results, part, missing=""):
+    if missing:
+        yield [f"{part}: left out, {missing}", "-", "-", "-", "-", "-"]
+        return
     yield [f"{part}: testpmd, one way", results.spread(part, "testpmd", "gb_per_s"), "-", "-", "-", "-"]
     for seal in SEALS:
         share = results.share(part, seal)
@@ -377,7 +408,7 @@ def tables(results, conditions):
                     f"of {c['runs']} runs that took turns (smallest - largest); {c['busy']:.2f} CPUs busy before the start.{busy}{quick}"), "",
         *report.as_table(["device", "frames, GB/s", "counted by the kernel", "share of testpmd's", "gradients each way, GB/s",
                           "CPU s/GB, box and worker"], "lrrlrr",
-                         [*shares(results, "memif"), *shares(results, "af_packet on a veth pair")]), "",
+                         [*shares(results, "memif"), *shares(results, ON_PACKET), *shares(results, ON_XDP, c["without_xdp"])]), "",
         *report.as_table(["veth pairs", "rounds/s", "GB/s each way, each worker", "box CPU s/GB", "CPU s/GB, box and workers"], "lrrrr",
                          wire(results)), "",
         *report.as_table(["what it costs", ""], "lr", small(results)), ""])
@@ -413,14 +444,15 @@ def main():
     if reason:
         say(reason)
         return 1
-    conditions = {"runs": RUNS, "quick": QUICK, "commit": commit(), "date": time.strftime("%Y-%m-%d"), "busy": cpus_busy()}
+    conditions = {"runs": RUNS, "quick": QUICK, "commit": commit(), "date": time.strftime("%Y-%m-%d"), "busy": cpus_busy(),
+                  "without_xdp": why_no_xdp()}
     try:
         with holder(NAMES) as keep_fd:
             done = subprocess.run(["sh", "-ec", PLACE.format(names=NAMES, box=BOX, network=NETWORK)], capture_output=True, text=True,
                                   pass_fds=[keep_fd])
             if done.returncode:
                 raise Failure(f"no network namespaces with veth and bridge: {done.stderr.strip()}")
-            lines = measure()
+            lines = measure(conditions["without_xdp"])
     except (Failure, subprocess.TimeoutExpired) as error:
         say(str(error))
         return 1
