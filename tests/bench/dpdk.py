@@ -414,6 +414,13 @@ def tables(results, conditions):
         *report.as_table(["what it costs", ""], "lr", small(results)), ""])
 
 
+def write(lines, conditions):
+    text = tables(Results(lines), conditions)
+    (OUT / "dpdk.md").write_text(f"{MARKS[0]}\n{text}{MARKS[1]}\n")
+    (OUT / "dpdk.jsonl").write_text("".join(json.dumps(line) + "\n" for line in [conditions, *lines]))
+    return text
+
+
 def why_not():
     """What is missing, in one line, or ""."""
     for program, package in (("dpdk-testpmd", "dpdk-dev"), ("ip", "iproute2"), ("setpriv", "util-linux"), ("stdbuf", "coreutils")):
@@ -456,10 +463,7 @@ def main():
     except (Failure, subprocess.TimeoutExpired) as error:
         say(str(error))
         return 1
-    text = tables(Results(lines), conditions)
-    (OUT / "dpdk.md").write_text(f"{MARKS[0]}\n{text}{MARKS[1]}\n")
-    (OUT / "dpdk.jsonl").write_text("".join(json.dumps(line) + "\n" for line in [conditions, *lines]))
-    print(text)
+    print(write(lines, conditions))
     return 0
 
 

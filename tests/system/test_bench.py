@@ -1,7 +1,8 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
 """`make bench` in small: that tests/bench/run.py measures phub beside its peers, fails when one of them sums wrongly, goes on
-without one that is not installed, and leaves nothing behind; and rack.py, in its network namespaces, too."""
+without one that is not installed, and leaves nothing behind; and rack.py, in its network namespaces, too. Of dpdk.py, what
+takes no time."""
 import json
 import os
 import pathlib
@@ -16,11 +17,13 @@ import rig
 from rig import Skip, check
 
 sys.path.insert(0, str(rig.ROOT / "tests/bench"))
+import dpdk  # noqa: E402
 import rack_report  # noqa: E402
 import report  # noqa: E402
 
 RUN = rig.ROOT / "tests/bench/run.py"
 RACK = rig.ROOT / "tests/bench/rack.py"
+CYCLES = rig.BUILD / "tests/bench/dpdk_cycles"
 SYSTEM_PYTHON = "/usr/bin/python3"
 # Stands in for mpirun: answers every order as peer_mpi does, and says that so many sums were wrong.
 FAKE_MPIRUN = """#!/bin/sh
@@ -278,6 +281,38 @@ def readme():
         check(report.README.read_text() == before.replace("old", "new", 1).replace("old", "new too"), report.README.read_text())
 
 
+def dpdk_tables():
+    """dpdk.py's tables with XDP's sockets, or why there are none; README takes them, but none of QUICK=1"""
+    conditions = {"runs": 5, "quick": False, "commit": "c", "date": "d", "busy": 0, "without_xdp": "no such sockets"}
+    keys = ("gb_per_s", "frames_gb_per_s", "gb_per_s_worker", "rounds_per_s", "share", "gmac 1344", "testpmd")
+    lines = [{"part": part, "what": what, "run": turn, **dict.fromkeys(keys, 0.25 * (1 + turn))} for turn in range(5)
+             for part, what, _ in dpdk.MEASURED]
+    with tempfile.TemporaryDirectory() as out:
+        dpdk.OUT = pathlib.Path(out)
+        text = dpdk.write([line for line in lines if line["part"] != dpdk.ON_XDP], conditions)
+        check("| af_xdp on a veth pair: left out, no such sockets | - |" in text, text)
+        text = dpdk.write(lines, {**conditions, "without_xdp": ""})
+        for part in ("memif", "af_packet on a veth pair", "af_xdp on a veth pair"):
+            check(f"| {part}: testpmd, one way | 0.750 (0.250 - 1.250) |" in text, text)
+            check(f"| {part}: phub, seal gmac | 0.750 (0.250 - 1.250) | - | **1.00** (0.60 wanted: reached) |" in text, text)
+        check(dpdk.part() == (dpdk.MARKS, f"\n{text}"), "README would get something else")
+        dpdk.write(lines, {**conditions, "quick": True})
+        try:
+            raise AssertionError(f"README would get what says nothing: {dpdk.part()}")
+        except ValueError:
+            pass
+
+
+def dpdk_cycles():
+    """dpdk_cycles sends and receives"""
+    if not (rig.BUILD / "libphub-dpdk.so").exists():
+        raise Skip("this build has no DPDK")
+    done = subprocess.run([CYCLES, "gmac", "500"], capture_output=True, text=True)
+    check(done.returncode == 0, f"exit code {done.returncode}: {done.stderr[-1500:]}")
+    cycles = json.loads(done.stdout)
+    check(len(cycles) == 4 and min(cycles.values()) > 0, f"{cycles}")
+
+
 def lines_of_text():
     """what can be pasted is not cut at a hyphen"""
     text = report.fill("x" * 115 + " `make bench-rack`, and so on")
@@ -300,4 +335,4 @@ if __name__ == "__main__":
     if any(name in rig.PHUBD.read_bytes() for name in (b"__asan_", b"__tsan_", b"__ubsan_")) if rig.PHUBD.exists() else False:
         reason = "a sanitizer's build: nothing to measure"
     rig.run([beside_peers, wrong_sums, no_peers, interrupted, rack, rack_killed, verdict_of_speed, verdict_of_cpu, verdict_of_kernels,
-             nothing_measured, verdict_of_rack, busy_machine, readme, lines_of_text, forgets], reason)
+             nothing_measured, verdict_of_rack, busy_machine, readme, dpdk_tables, dpdk_cycles, lines_of_text, forgets], reason)
