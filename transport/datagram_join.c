@@ -146,6 +146,12 @@ int datagram_conn_prepare(struct datagram_conn *c, const uint8_t *key, unsigned 
 		.spec = c->spec,
 		.datagram_max = c->datagram_max,
 	};
+	struct proof_datagram of = {
+		.core = c->core,
+		.dial = c->number,
+		.box = c->is_box ? c->here : c->there,
+		.worker = c->is_box ? c->there : c->here,
+	};
 	int rc;
 
 	if (reliable_fragment_for(c->datagram_max) < RELIABLE_FRAGMENT_MIN)
@@ -153,10 +159,10 @@ int datagram_conn_prepare(struct datagram_conn *c, const uint8_t *key, unsigned 
 			c->datagram_max, c->conn.peer);
 	if (kind < SEAL_GMAC || kind > SEAL_NONE || !key)
 		return err_set(e, -EINVAL, "%s: no seal %u for %s", name, kind, c->conn.peer);
-	rc = seal_create((enum seal_kind)kind, key, c->handshake.nonce, c->core, !c->is_box, &config.seal_here, e);
+	memcpy(of.nonce, c->handshake.nonce, sizeof(of.nonce));
+	rc = seal_create((enum seal_kind)kind, key, &of, !c->is_box, &config.seal_here, e);
 	if (rc == 0)
-		rc = seal_create(
-			(enum seal_kind)kind, key, c->handshake.nonce, c->core, c->is_box, &config.seal_there, e);
+		rc = seal_create((enum seal_kind)kind, key, &of, c->is_box, &config.seal_there, e);
 	if (rc == 0) {
 		rc = reliable_conn_create(&q->config, &config, &c->reliable);
 		if (rc < 0)

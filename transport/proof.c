@@ -25,7 +25,7 @@ enum {
 	SECRET_BYTES_MAX = 1 << 20, /* libcrypto counts a key's bytes in an int */
 	SESSION_INPUT_BYTES = LABEL_BYTES + 2 * PROOF_NONCE + 4 + 4 + SHA256_DIGEST_LENGTH,
 	DATA_INPUT_BYTES = LABEL_BYTES + PROOF_NONCE + 8 + 4,
-	DATAGRAM_INPUT_BYTES = LABEL_BYTES + 4 + 4,
+	DATAGRAM_INPUT_BYTES = LABEL_BYTES + 5 * 4,
 };
 
 /* Exactly LABEL_BYTES each, without the terminating NUL. */
@@ -143,16 +143,19 @@ int proof_data(const uint8_t key[PROOF_KEY], const uint8_t nonce[PROOF_NONCE], u
 	return proof_mac(key, PROOF_KEY, in, sizeof(in), mac);
 }
 
-int proof_datagram_key(const uint8_t key[PROOF_KEY], const uint8_t nonce[PROOF_NONCE], uint32_t core, bool from_box,
-	uint8_t out[PROOF_KEY])
+int proof_datagram_key(
+	const uint8_t key[PROOF_KEY], const struct proof_datagram *of, bool from_box, uint8_t out[PROOF_KEY])
 {
 	uint8_t info[DATAGRAM_INPUT_BYTES];
 	uint8_t *at = info;
 
 	at = proof_put(at, label_datagram, LABEL_BYTES);
-	at = proof_put32(at, core);
-	proof_put32(at, from_box);
-	return proof_hkdf(key, PROOF_KEY, nonce, PROOF_NONCE, info, sizeof(info), out);
+	at = proof_put32(at, of->core);
+	at = proof_put32(at, from_box);
+	at = proof_put32(at, of->dial);
+	at = proof_put32(at, of->box);
+	proof_put32(at, of->worker);
+	return proof_hkdf(key, PROOF_KEY, of->nonce, PROOF_NONCE, info, sizeof(info), out);
 }
 
 bool proof_equal(const uint8_t a[PROOF_MAC], const uint8_t b[PROOF_MAC])

@@ -39,12 +39,21 @@ int proof_session_key(const void *secret, size_t secret_bytes, const struct proo
 int proof_data(const uint8_t key[PROOF_KEY], const uint8_t nonce[PROOF_NONCE], uint64_t session, uint32_t core,
 	uint8_t mac[PROOF_MAC]);
 
+/* Which data connection of a session: what both ends know of it when datagrams begin. No two are the same. */
+struct proof_datagram {
+	uint8_t nonce[PROOF_NONCE]; /* the box's, fresh */
+	uint32_t core;
+	uint32_t dial;        /* the worker's number for its attempt */
+	uint32_t box, worker; /* what either end calls it, drawn by that end */
+};
+
 /*
  * The key of one direction of a data connection whose datagrams are sealed (seal.h): by HKDF of the session's key, with
- * the box's fresh nonce as salt. 0 or -EIO.
+ * the box's nonce as salt and all the rest in its info: so a nonce that came twice would not bring a key twice. 0 or
+ * -EIO.
  */
-int proof_datagram_key(const uint8_t key[PROOF_KEY], const uint8_t nonce[PROOF_NONCE], uint32_t core, bool from_box,
-	uint8_t out[PROOF_KEY]);
+int proof_datagram_key(
+	const uint8_t key[PROOF_KEY], const struct proof_datagram *of, bool from_box, uint8_t out[PROOF_KEY]);
 
 /* Constant-time comparison. */
 bool proof_equal(const uint8_t a[PROOF_MAC], const uint8_t b[PROOF_MAC]);

@@ -239,8 +239,8 @@ enum seal_kind seal_kind(const struct seal *s)
 
 /* ---- making and checking ---- */
 
-int seal_create(enum seal_kind kind, const uint8_t key[PROOF_KEY], const uint8_t nonce[PROOF_NONCE], uint32_t core,
-	bool from_box, struct seal **out, struct err *e)
+int seal_create(enum seal_kind kind, const uint8_t key[PROOF_KEY], const struct proof_datagram *of, bool from_box,
+	struct seal **out, struct err *e)
 {
 	_Static_assert((int)SEAL_KEY_BYTES <= (int)PROOF_KEY, "HKDF gives what AES takes");
 	struct seal *s = calloc(1, sizeof(*s));
@@ -251,7 +251,7 @@ int seal_create(enum seal_kind kind, const uint8_t key[PROOF_KEY], const uint8_t
 		return err_set(e, -ENOMEM, "no memory for the seal of a connection");
 	s->kind = kind;
 	if (kind == SEAL_GMAC) {
-		rc = proof_datagram_key(key, nonce, core, from_box, own);
+		rc = proof_datagram_key(key, of, from_box, own);
 		if (rc == 0)
 			rc = seal_take_key(s, own);
 		OPENSSL_cleanse(own, sizeof(own));

@@ -27,13 +27,13 @@ enum seal_kind {
 const char *seal_name(enum seal_kind kind);
 
 /*
- * Makes the seal of one direction of one connection. Its key is HKDF of the session's key and the connection's nonce,
- * which the box makes anew for each, with the core and the direction in the label: with that, a datagram's number is
- * all a nonce needs, and no (key, nonce) ever comes twice. SEAL_CRC and SEAL_NONE take no key. 0, -ENOMEM or -EIO, with
- * the reason in `e`. Control thread; may allocate.
+ * Makes the seal of one direction of one connection. Its key is HKDF of the session's key and all that tells this
+ * connection from others (proof.h), with the direction: a datagram's number is all a nonce needs then, and no (key,
+ * nonce) ever comes twice. SEAL_CRC and SEAL_NONE take no key. 0, -ENOMEM or -EIO, with the reason in `e`. Control
+ * thread; may allocate.
  */
-int seal_create(enum seal_kind kind, const uint8_t key[PROOF_KEY], const uint8_t nonce[PROOF_NONCE], uint32_t core,
-	bool from_box, struct seal **out, struct err *e);
+int seal_create(enum seal_kind kind, const uint8_t key[PROOF_KEY], const struct proof_datagram *of, bool from_box,
+	struct seal **out, struct err *e);
 enum seal_kind seal_kind(const struct seal *s);
 /* Wipes the key. NULL: nothing. */
 void seal_destroy(struct seal *s);

@@ -35,14 +35,15 @@ struct seals_bench {
 
 static int seals_prepare(struct seals_bench *b, struct err *e)
 {
-	static const uint8_t key[PROOF_KEY], nonce[PROOF_NONCE];
+	static const uint8_t key[PROOF_KEY];
+	static const struct proof_datagram of;
 	int rc = 0;
 
 	b->datagram = calloc(1, SEALS_BYTES_MAX);
 	if (!b->datagram)
 		return err_set(e, -ENOMEM, "out of memory");
 	for (unsigned i = 0; rc == 0 && i < SEALS_CASES; i++)
-		rc = seal_create(seals_cases[i].kind, key, nonce, 0, true, &b->seals[i], e);
+		rc = seal_create(seals_cases[i].kind, key, &of, true, &b->seals[i], e);
 	return rc;
 }
 

@@ -68,11 +68,12 @@ static void host_log(enum log_level level, const char *line)
 
 static struct seal *bench_seal(const struct bench *b, bool from_box)
 {
-	static const uint8_t key[PROOF_KEY] = {1}, nonce[PROOF_NONCE] = {2};
+	static const uint8_t key[PROOF_KEY] = {1};
+	static const struct proof_datagram of = {.nonce = {2}};
 	struct seal *seal = NULL;
 	struct err e = {0};
 
-	if (seal_create(b->seal, key, nonce, 0, from_box, &seal, &e) < 0)
+	if (seal_create(b->seal, key, &of, from_box, &seal, &e) < 0)
 		die("a seal", e.text);
 	return seal;
 }

@@ -21,12 +21,13 @@ static void fuzz_require(int condition)
 
 static struct seal *fuzz_seal(enum seal_kind kind)
 {
-	static const uint8_t key[PROOF_KEY] = {1}, nonce[PROOF_NONCE] = {2};
+	static const uint8_t key[PROOF_KEY] = {1};
+	static const struct proof_datagram of = {.nonce = {2}, .core = 3};
 	static struct seal *seals[SEAL_NONE + 1];
 	struct err e;
 
 	if (!seals[kind])
-		fuzz_require(seal_create(kind, key, nonce, 3, true, &seals[kind], &e) == 0);
+		fuzz_require(seal_create(kind, key, &of, true, &seals[kind], &e) == 0);
 	return seals[kind];
 }
 

@@ -342,8 +342,8 @@ static void fuzz_end_open(struct fuzz_end *e, bool is_box, bool parts, bool sink
 	};
 	e->config = (struct reliable_config){.conns_max = 1, .room_bytes = 64 << 10, .is_box = is_box};
 	config.datagram_max = FUZZ_DATAGRAM_MAX;
-	fuzz_require(seal_create(SEAL_NONE, NULL, NULL, 0, is_box, &config.seal_here, NULL) == 0);
-	fuzz_require(seal_create(SEAL_NONE, NULL, NULL, 0, is_box, &config.seal_there, NULL) == 0);
+	fuzz_require(seal_create(SEAL_NONE, NULL, NULL, is_box, &config.seal_here, NULL) == 0);
+	fuzz_require(seal_create(SEAL_NONE, NULL, NULL, is_box, &config.seal_there, NULL) == 0);
 	fuzz_require(reliable_create(&e->config, &e->r) == 0);
 	fuzz_require(reliable_conn_create(&e->config, &config, &e->c) == 0);
 	fuzz_require(reliable_add(e->r, e->c) == 0);

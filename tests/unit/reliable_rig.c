@@ -39,11 +39,11 @@ uint64_t wired_between(struct wired *rig, uint64_t first, uint64_t last)
 
 struct seal *wired_seal(const struct wired *rig, unsigned worker, bool from_box)
 {
-	uint8_t nonce[PROOF_NONCE] = {(uint8_t)worker};
+	const struct proof_datagram of = {.nonce = {(uint8_t)worker}};
 	struct seal *seal;
 	struct err e;
 
-	assert_int_equal(seal_create(rig->options.seal, wired_key, nonce, 0, from_box, &seal, &e), 0);
+	assert_int_equal(seal_create(rig->options.seal, wired_key, &of, from_box, &seal, &e), 0);
 	return seal;
 }
 

@@ -33,12 +33,12 @@ static const uint8_t golden_key_empty[32] = {0xd7, 0xa0, 0x08, 0xa9, 0x3b, 0xec,
 static const uint8_t golden_data[32] = {0xb7, 0x47, 0x15, 0xa3, 0x49, 0x9f, 0xc9, 0xc2, 0x2b, 0xb2, 0x81, 0x63, 0x69,
 	0x53, 0xb2, 0x36, 0x1f, 0x8d, 0x32, 0xb0, 0x4a, 0xc5, 0x9b, 0x33, 0xed, 0xbc, 0x1e, 0x75, 0xf4, 0xaa, 0xf4,
 	0x68};
-/* By golden_key, the box's nonce, core 5: from the worker and from the box. */
+/* By golden_key, the box's nonce, core 5, dial 7, names 0x01020304 and 0x05060708: from the worker and from the box. */
 static const uint8_t golden_datagram[2][32] = {
-	{0x89, 0xe7, 0x8d, 0x08, 0xc0, 0xfc, 0x9e, 0x9c, 0xd0, 0x8a, 0xf5, 0xb3, 0xca, 0x53, 0x57, 0x87, 0xc2, 0x71,
-		0x4b, 0xe4, 0xa8, 0xf0, 0xe2, 0xde, 0x67, 0x5e, 0xe3, 0xac, 0xad, 0xf7, 0xca, 0xf1},
-	{0x0e, 0xd7, 0x52, 0x64, 0xd1, 0x8f, 0x3e, 0xf6, 0xee, 0x29, 0xdd, 0x25, 0x80, 0x18, 0x56, 0xbe, 0x0c, 0xd4,
-		0x6f, 0x5f, 0x9b, 0xd0, 0x71, 0xe7, 0xf8, 0xf1, 0x23, 0x07, 0xc5, 0xba, 0x3b, 0x0d},
+	{0x33, 0x30, 0xa7, 0xb1, 0x6b, 0x87, 0xb2, 0xe7, 0x47, 0xb3, 0xf3, 0xa1, 0xf2, 0x8e, 0x10, 0xf7, 0xb7, 0xc4,
+		0x61, 0x3e, 0xdd, 0xfc, 0x53, 0x4e, 0xf7, 0xaf, 0x96, 0xf9, 0x1b, 0x4b, 0x1b, 0x12},
+	{0xe3, 0x31, 0x20, 0xd8, 0x76, 0xad, 0x29, 0xcb, 0x33, 0x83, 0x45, 0x50, 0x68, 0xf4, 0x64, 0x85, 0xcc, 0xf9,
+		0x97, 0x2b, 0x4d, 0xea, 0x34, 0x47, 0xa2, 0x32, 0x67, 0xcb, 0x28, 0x01, 0x8f, 0x6d},
 };
 
 static struct proof_session sample(void)
@@ -52,8 +52,17 @@ static struct proof_session sample(void)
 	return s;
 }
 
+static struct proof_datagram sample_datagram(void)
+{
+	struct proof_datagram d = {.core = 5, .dial = 7, .box = 0x01020304, .worker = 0x05060708};
+
+	memcpy(d.nonce, sample().box_nonce, sizeof(d.nonce));
+	return d;
+}
+
 static void test_golden(void **state)
 {
+	const struct proof_datagram d = sample_datagram();
 	struct proof_session s = sample();
 	uint8_t mac[PROOF_MAC];
 	uint8_t key[PROOF_KEY];
@@ -72,7 +81,7 @@ static void test_golden(void **state)
 	assert_int_equal(proof_data(golden_key, s.box_nonce, 0x0102030405060708, 5, mac), 0);
 	assert_memory_equal(mac, golden_data, sizeof(mac));
 	for (int from_box = 0; from_box < 2; from_box++) {
-		assert_int_equal(proof_datagram_key(golden_key, s.box_nonce, 5, from_box, key), 0);
+		assert_int_equal(proof_datagram_key(golden_key, &d, from_box, key), 0);
 		assert_memory_equal(key, golden_datagram[from_box], sizeof(key));
 	}
 }
@@ -128,18 +137,26 @@ static void test_data_binds_every_field(void **state)
 
 static void test_datagram_key_binds_every_field(void **state)
 {
-	struct proof_session s = sample();
+	struct proof_datagram changed[5];
 	uint8_t session[PROOF_KEY];
 	uint8_t key[PROOF_KEY];
 
 	(void)state;
 	memcpy(session, golden_key, sizeof(session));
-	assert_int_equal(proof_datagram_key(session, s.client_nonce, 5, false, key), 0);
-	assert_memory_not_equal(key, golden_datagram[0], sizeof(key));
-	assert_int_equal(proof_datagram_key(session, s.box_nonce, 6, false, key), 0);
-	assert_memory_not_equal(key, golden_datagram[0], sizeof(key));
+	for (int i = 0; i < 5; i++)
+		changed[i] = sample_datagram();
+	changed[0].nonce[15] ^= 1;
+	changed[1].core = 6;
+	changed[2].dial = 8;
+	changed[3].box ^= 1u << 31;
+	changed[4].worker ^= 1;
+	for (int i = 0; i < 5; i++) {
+		assert_int_equal(proof_datagram_key(session, &changed[i], false, key), 0);
+		assert_memory_not_equal(key, golden_datagram[0], sizeof(key));
+	}
+	changed[0] = sample_datagram();
 	session[0] ^= 1;
-	assert_int_equal(proof_datagram_key(session, s.box_nonce, 5, false, key), 0);
+	assert_int_equal(proof_datagram_key(session, &changed[0], false, key), 0);
 	assert_memory_not_equal(key, golden_datagram[0], sizeof(key));
 }
 

@@ -19,23 +19,23 @@
 #define NUMBER (WIRE_NUMBER_OTHER | 0x0102030405060708)
 
 static const uint8_t key[PROOF_KEY] = "a key of thirty-two bytes, this.";
-static const uint8_t nonce[PROOF_NONCE] = "nonce of sixteen";
+static const struct proof_datagram plain = {.nonce = "nonce of sixteen", .core = 3, .dial = 1, .box = 2, .worker = 4};
 
 static uint8_t datagram[WIRE_DATAGRAM_MAX];
 
-static struct seal *create(enum seal_kind kind, const uint8_t *by, const uint8_t *salt, uint32_t core, bool from_box)
+static struct seal *create(enum seal_kind kind, const uint8_t *by, const struct proof_datagram *of, bool from_box)
 {
 	struct seal *s = NULL;
 	struct err e;
 
-	assert_int_equal(seal_create(kind, by, salt, core, from_box, &s, &e), 0);
+	assert_int_equal(seal_create(kind, by, of, from_box, &s, &e), 0);
 	assert_non_null(s);
 	return s;
 }
 
 static struct seal *create_plain(enum seal_kind kind)
 {
-	return create(kind, key, nonce, 3, true);
+	return create(kind, key, &plain, true);
 }
 
 /* Seals `datagram` as one of so many bytes, the first head_bytes of which are its head. */
@@ -74,7 +74,7 @@ static void reference_gmac(uint64_t number, size_t bytes, uint8_t tag[WIRE_SEAL_
 		iv[4 + i] = (uint8_t)(number >> 8 * i);
 	memcpy(whole, datagram, WIRE_SEAL_AT);
 	memcpy(whole + WIRE_SEAL_AT, datagram + WIRE_SEAL_AT + WIRE_SEAL_BYTES, bytes - WIRE_SEAL_AT - WIRE_SEAL_BYTES);
-	assert_int_equal(proof_datagram_key(key, nonce, 3, true, own), 0);
+	assert_int_equal(proof_datagram_key(key, &plain, true, own), 0);
 	assert_int_equal(EVP_MAC_init(context, own, 16, params), 1);
 	assert_int_equal(EVP_MAC_update(context, whole, bytes - WIRE_SEAL_BYTES), 1);
 	assert_int_equal(EVP_MAC_final(context, tag, &length, WIRE_SEAL_BYTES), 1);
@@ -156,24 +156,31 @@ static void test_every_bit_counts(void **state)
 	}
 }
 
-/* What was sealed for one direction, core, nonce, key or number is refused by any other. */
+/*
+ * What was sealed for one direction, core, dial, name, nonce, key or number is refused by any other: connections of a
+ * session have seals of their own, also where a nonce came twice.
+ */
 static void test_gmac_is_bound(void **state)
 {
-	uint8_t other_key[PROOF_KEY], other_nonce[PROOF_NONCE];
-	struct seal *s = create_plain(SEAL_GMAC), *others[4];
+	struct proof_datagram of[5] = {plain, plain, plain, plain, plain};
+	struct seal *s = create_plain(SEAL_GMAC), *others[7];
+	uint8_t other_key[PROOF_KEY];
 
 	(void)state;
 	memcpy(other_key, key, sizeof(key));
-	memcpy(other_nonce, nonce, sizeof(nonce));
 	other_key[31] ^= 1;
-	other_nonce[15] ^= 1;
-	others[0] = create(SEAL_GMAC, other_key, nonce, 3, true);
-	others[1] = create(SEAL_GMAC, key, other_nonce, 3, true);
-	others[2] = create(SEAL_GMAC, key, nonce, 2, true);
-	others[3] = create(SEAL_GMAC, key, nonce, 3, false);
+	of[0].nonce[15] ^= 1;
+	of[1].core = 2;
+	of[2].dial = 2;
+	of[3].box = 3;
+	of[4].worker = 5;
+	for (int i = 0; i < 5; i++)
+		others[i] = create(SEAL_GMAC, key, &of[i], true);
+	others[5] = create(SEAL_GMAC, other_key, &plain, true);
+	others[6] = create(SEAL_GMAC, key, &plain, false);
 	fill(1344);
 	seal_it(s, NUMBER, 1344, WIRE_DATA_BYTES);
-	for (int i = 0; i < 4; i++) {
+	for (int i = 0; i < 7; i++) {
 		assert_false(seal_check(others[i], NUMBER, datagram, 1344));
 		seal_destroy(others[i]);
 	}
@@ -222,7 +229,7 @@ static void test_out_of_bounds(void **state)
 static void test_without_key(void **state)
 {
 	static const uint8_t zeros[WIRE_SEAL_BYTES];
-	struct seal *none = create(SEAL_NONE, NULL, NULL, 0, false), *crc = create(SEAL_CRC, NULL, NULL, 0, false);
+	struct seal *none = create(SEAL_NONE, NULL, NULL, false), *crc = create(SEAL_CRC, NULL, NULL, false);
 	uint32_t expected;
 
 	(void)state;
