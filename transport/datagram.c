@@ -12,6 +12,7 @@
 #include "phub/base/clock.h"
 #include "phub/base/stats.h"
 #include "transport/datagram_internal.h"
+#include "transport/le.h"
 
 enum {
 	TRIAL_PAUSE_MS = 1, /* until the worker asks again; then twice that, ... */
@@ -271,17 +272,84 @@ static void datagram_watch_all(struct datagram_queue *q, uint64_t now_ns)
 	q->watch_ns = now_ns + (asking ? WATCH_PAUSE_MS : WATCH_QUIET_MS) * NS_PER_MS;
 }
 
-/*
- * A probe came from there. Its peer may come by another card, or by another port of what translates addresses; but who
- * has a key must not make the box send to somebody else.
- */
-static void datagram_follow(struct datagram_conn *c, const struct datagram_address *from)
-{
-	bool same = memcmp(&from->ip, &c->peer.ip, sizeof(from->ip)) == 0;
-	bool group = IN6_IS_ADDR_V4MAPPED(&from->ip) ? from->ip.s6_addr[12] >= 224 : IN6_IS_ADDR_MULTICAST(&from->ip);
+/* ---- where a worker is ---- */
 
-	if (!group && !(from->mac[0] & 1) && (same || reliable_fragment(c->reliable) == 0))
+/* All of an address, in bytes. */
+static void datagram_place(const struct datagram_address *a, uint8_t place[PROOF_PLACE])
+{
+	memset(place, 0, PROOF_PLACE);
+	memcpy(place, &a->ip, sizeof(a->ip));
+	le_put32(place + 16, a->scope);
+	le_put16(place + 20, a->port);
+	memcpy(place + 22, a->mac, sizeof(a->mac));
+	place[28] = a->link;
+}
+
+static bool datagram_same_place(const struct datagram_address *a, const struct datagram_address *b)
+{
+	uint8_t first[PROOF_PLACE], second[PROOF_PLACE];
+
+	datagram_place(a, first);
+	datagram_place(b, second);
+	return memcmp(first, second, sizeof(first)) == 0;
+}
+
+/* Could a peer be there? */
+static bool datagram_is_one(const struct datagram_address *a)
+{
+	bool group = IN6_IS_ADDR_V4MAPPED(&a->ip) ? a->ip.s6_addr[12] >= 224 : IN6_IS_ADDR_MULTICAST(&a->ip);
+
+	return !group && !(a->mac[0] & 1);
+}
+
+/* The number that a PROBED takes there; 0: none can be made. */
+static uint64_t datagram_way(struct datagram_conn *c, const struct datagram_address *to)
+{
+	uint8_t place[PROOF_PLACE];
+
+	if (c->way && datagram_same_place(&c->way_to, to))
+		return c->way;
+	datagram_place(to, place);
+	c->way_to = *to;
+	if (proof_way(c->transport->ways_key, c->here, place, &c->way) < 0)
+		c->way = 0;
+	return c->way;
+}
+
+/* As much as came, once, to who may never have sent it. */
+static void datagram_ask_back(struct datagram_queue *q, uint64_t now_ns, struct datagram_conn *c,
+	const struct datagram_address *to, uint64_t way)
+{
+	struct reliable_outgoing out;
+
+	if (q->port->ops->room(q->port, to, &out) < 0)
+		return;
+	reliable_ask_back(q->reliable, c->reliable, now_ns, way, &out);
+	q->port->ops->send(q->port, q->reliable, &out);
+	q->port->ops->flush(q->port);
+}
+
+/*
+ * A probe came from there. Its peer may come by another card, or by another port of what translates addresses, and is
+ * followed; but who has a key must not make the box send to somebody else, whose address is quickly written into a
+ * datagram: only who receives there can bring back what was sent there.
+ */
+static void datagram_hear_probe(
+	struct datagram_queue *q, uint64_t now_ns, struct datagram_conn *c, const struct datagram_address *from)
+{
+	uint64_t way = datagram_is_one(from) ? datagram_way(c, from) : 0;
+
+	if (way == 0)
+		return;
+	if (!c->shown || !datagram_same_place(&c->peer, from)) {
+		if (reliable_way(c->reliable) != way) {
+			datagram_ask_back(q, now_ns, c, from, way);
+			return;
+		}
 		c->peer = *from;
+		c->shown = true;
+	}
+	reliable_greet(q->reliable, c->reliable, way);
 }
 
 /* ---- polling ---- */
@@ -318,7 +386,7 @@ static unsigned datagram_look(struct datagram_queue *q, uint64_t now_ns, struct 
 			events[n++] = q->event;
 		return n;
 	case RELIABLE_HELLO:
-		datagram_follow(datagram_of(conn), &in->from);
+		datagram_hear_probe(q, now_ns, datagram_of(conn), &in->from);
 		return 0;
 	case RELIABLE_NOTHING:
 		break;
@@ -434,7 +502,10 @@ static int datagram_adopt(struct queue *head, struct conn *conn, const struct co
 	return 0;
 }
 
-/* Tells the peer, once: where that is lost, the control session tells. */
+/*
+ * Tells the peer, once: where that is lost, the control session tells. One that has not shown where it is gets it where
+ * its hello said: 40 bytes for more than that, or it would wait for a box that has forgotten it.
+ */
 static void datagram_say_farewell(struct datagram_queue *q, struct datagram_conn *c)
 {
 	struct reliable_outgoing out;

@@ -15,7 +15,8 @@
  *      place    connection's name 4, port 2, zero 2, largest datagram 4, IPv6 scope 4, address 16 (mapped IPv4; a
  *               box's may be zeros: as dialled)
  *
- * The worker's place is a first guess: that of its probes is believed, and followed.
+ * The worker's place is a first guess, to which no message is sent: its probes tell where it is, and are followed when the
+ * worker has shown that it receives there (wire.h, way).
  */
 #ifndef PHUB_TRANSPORT_DATAGRAM_INTERNAL_H
 #define PHUB_TRANSPORT_DATAGRAM_INTERNAL_H
@@ -104,7 +105,10 @@ struct datagram_conn {
 	struct reliable_conn *reliable;
 	struct datagram_trial trial;
 	struct datagram_watch watch;
-	bool unchecked; /* nobody but the seal checks what comes at the peer's end, or what it sends */
+	bool shown;                     /* box: the peer was seen to receive at `peer` */
+	struct datagram_address way_to; /* box: whose number this is, which shows that: */
+	uint64_t way;                   /* 0: none was made yet */
+	bool unchecked;                 /* nobody but the seal checks what comes at the peer's end, or what it sends */
 };
 
 struct datagram {
@@ -124,6 +128,7 @@ struct datagram {
 	uint32_t numbers; /* of connections that were begun here */
 	uint32_t names;   /* that were given */
 	uint8_t names_key[PROOF_NONCE];
+	uint8_t ways_key[PROOF_KEY]; /* box: of the numbers that show where workers receive */
 };
 
 struct datagram_queue {

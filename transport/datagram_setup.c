@@ -20,7 +20,8 @@ int datagram_open(const struct datagram_class *class, void *owner, const struct 
 
 	if (!t)
 		return err_set(e, -ENOMEM, "%s: no memory for the transport", class->ops->name);
-	if (proof_nonce(t->names_key) < 0) {
+	if (proof_nonce(t->names_key) < 0 || proof_nonce(t->ways_key) < 0 ||
+		proof_nonce(t->ways_key + PROOF_NONCE) < 0) {
 		free(t);
 		return err_set(e, -EIO, "%s: no random numbers", class->ops->name);
 	}

@@ -25,6 +25,7 @@ enum {
 	SECRET_BYTES_MAX = 1 << 20, /* libcrypto counts a key's bytes in an int */
 	SESSION_INPUT_BYTES = LABEL_BYTES + 2 * PROOF_NONCE + 4 + 4 + SHA256_DIGEST_LENGTH,
 	DATA_INPUT_BYTES = LABEL_BYTES + PROOF_NONCE + 8 + 4,
+	WAY_INPUT_BYTES = LABEL_BYTES + 4 + PROOF_PLACE,
 	DATAGRAM_INPUT_BYTES = LABEL_BYTES + 5 * 4,
 };
 
@@ -34,6 +35,7 @@ static const char label_box[] = "phub 1 box      ";
 static const char label_key[] = "phub 1 key      ";
 static const char label_data[] = "phub 1 data     ";
 static const char label_datagram[] = "phub 1 datagram ";
+static const char label_way[] = "phub 1 way      ";
 
 static uint8_t *proof_put(uint8_t *at, const void *field, size_t bytes)
 {
@@ -156,6 +158,21 @@ int proof_datagram_key(
 	at = proof_put32(at, of->box);
 	proof_put32(at, of->worker);
 	return proof_hkdf(key, PROOF_KEY, of->nonce, PROOF_NONCE, info, sizeof(info), out);
+}
+
+int proof_way(const uint8_t key[PROOF_KEY], uint32_t connection, const uint8_t place[PROOF_PLACE], uint64_t *way)
+{
+	uint8_t in[WAY_INPUT_BYTES];
+	uint8_t mac[PROOF_MAC];
+	int rc;
+
+	proof_put(proof_put32(proof_put(in, label_way, LABEL_BYTES), connection), place, PROOF_PLACE);
+	rc = proof_mac(key, PROOF_KEY, in, sizeof(in), mac);
+	if (rc < 0)
+		return rc;
+	*way = le_get64(mac);
+	*way += *way == 0;
+	return 0;
 }
 
 bool proof_equal(const uint8_t a[PROOF_MAC], const uint8_t b[PROOF_MAC])

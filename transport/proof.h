@@ -11,7 +11,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { PROOF_NONCE = 16, PROOF_MAC = 32, PROOF_KEY = 32 };
+enum { PROOF_NONCE = 16, PROOF_MAC = 32, PROOF_KEY = 32, PROOF_PLACE = 32 };
 
 /* What both sides of a session have seen when they prove the secret to each other. */
 struct proof_session {
@@ -54,6 +54,12 @@ struct proof_datagram {
  */
 int proof_datagram_key(
 	const uint8_t key[PROOF_KEY], const struct proof_datagram *of, bool from_box, uint8_t out[PROOF_KEY]);
+
+/*
+ * What a box gives away at a place (an address, as bytes) of a connection of its own, to have it brought back: by a key
+ * that nobody else has, so that who does not receive there cannot know it. Never 0. 0 or -EIO.
+ */
+int proof_way(const uint8_t key[PROOF_KEY], uint32_t connection, const uint8_t place[PROOF_PLACE], uint64_t *way);
 
 /* Constant-time comparison. */
 bool proof_equal(const uint8_t a[PROOF_MAC], const uint8_t b[PROOF_MAC]);

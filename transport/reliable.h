@@ -40,6 +40,7 @@
 
 struct reliable;
 struct reliable_conn;
+struct reliable_outgoing;
 
 enum {
 	RELIABLE_MESSAGES_MAX = 64,   /* of a connection and direction that are not complete */
@@ -116,6 +117,17 @@ uint32_t reliable_fragment_for(uint32_t datagram_bytes);
 void reliable_probe(struct reliable *r, struct reliable_conn *c, uint32_t bytes, uint32_t fragment, bool alone);
 uint32_t reliable_probed(const struct reliable_conn *c, bool decided);
 
+/*
+ * Box, right after RELIABLE_HELLO: the probe's `way` (wire.h), by which the owner judges whether the peer receives
+ * where that probe came from. If it does, reliable_greet(): what the probe says counts, and it is answered in its turn.
+ * Else reliable_ask_back() has the one datagram that may go there, at once; it fills all of `out` but `head`. Either
+ * takes the `way` of where the answer goes.
+ */
+uint64_t reliable_way(const struct reliable_conn *c);
+void reliable_greet(struct reliable *r, struct reliable_conn *c, uint64_t way);
+void reliable_ask_back(
+	struct reliable *r, struct reliable_conn *c, uint64_t now_ns, uint64_t way, struct reliable_outgoing *out);
+
 /* From now on reliable_probed() is of probes that come back from now on. */
 void reliable_probe_anew(struct reliable_conn *c);
 /* When something of the peer's came last, its seal right; 0: never. */
@@ -163,7 +175,7 @@ void reliable_farewell(struct reliable *r, struct reliable_conn *c, struct relia
 enum reliable_took {
 	RELIABLE_NOTHING, /* dropped and counted, or answered without the owner */
 	RELIABLE_MESSAGE, /* `event` is a message or part of one */
-	RELIABLE_HELLO,   /* a probe: it comes from where the peer is; *conn is whose */
+	RELIABLE_HELLO,   /* box: a probe of *conn's, which waits for reliable_greet() or reliable_ask_back() */
 };
 
 /*

@@ -74,7 +74,7 @@ struct reliable_sent {
 };
 
 struct reliable_probe_item {
-	uint64_t token;
+	uint64_t token, way;
 	uint32_t bytes, fragment;
 	bool alone;
 };
@@ -130,6 +130,9 @@ struct reliable_conn {
 	bool blocked, writable; /* send() said -EAGAIN; EVENT_WRITABLE is to be reported */
 	struct reliable_probe_item probes[RELIABLE_PROBES_MAX];
 	uint32_t probe_count;
+	uint64_t way;             /* worker: what the last PROBED brought; 0: nothing */
+	struct wire_probe hello;  /* box: the last probe, */
+	uint32_t hello_bytes;     /* of so many bytes */
 	uint32_t probed, decided; /* the largest probes that came back */
 	uint64_t heard_ns;        /* when something came from the peer last */
 

@@ -5,6 +5,7 @@
  */
 #include "transport/reliable_internal.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <string.h>
 
@@ -238,27 +239,49 @@ static enum reliable_took reliable_take_data(struct reliable *r, struct reliable
 
 /* ---- the rest ---- */
 
-static enum reliable_took reliable_take_probe(
-	struct reliable *r, struct reliable_conn *c, const uint8_t *bytes, uint32_t length)
+/* Nothing of it is believed before its owner says that the peer receives where it came from. */
+static enum reliable_took reliable_take_probe(struct reliable_conn *c, const uint8_t *bytes, uint32_t length)
 {
-	struct wire_probe p;
-
-	wire_decode_probe(bytes + WIRE_DATAGRAM_BYTES, &p);
-	c->grant = p.grant;
-	if (p.fragment && c->fragment == 0 && p.fragment >= RELIABLE_FRAGMENT_MIN &&
-		p.fragment % TRANSPORT_PART_ALIGN == 0 && p.fragment <= reliable_fragment_for(c->datagram_max))
-		c->fragment = p.fragment;
-	c->alone |= p.alone;
-	if (c->probe_count < RELIABLE_PROBES_MAX && (!p.fragment || p.fragment == c->fragment))
-		c->probes[c->probe_count++] = (struct reliable_probe_item){
-			.token = p.token,
-			.bytes = length < c->datagram_max ? length : c->datagram_max,
-			.fragment = p.fragment,
-			.alone = p.alone,
-		};
-	(void)r;
-	reliable_wake(c);
+	wire_decode_probe(bytes + WIRE_DATAGRAM_BYTES, &c->hello);
+	c->hello_bytes = length < c->datagram_max ? length : c->datagram_max;
 	return RELIABLE_HELLO;
+}
+
+uint64_t reliable_way(const struct reliable_conn *c)
+{
+	return c->hello.way;
+}
+
+void reliable_greet(struct reliable *r, struct reliable_conn *c, uint64_t way)
+{
+	const struct wire_probe *p = &c->hello;
+
+	assert(c->r == r && r->config.is_box);
+	(void)r;
+	c->grant = p->grant;
+	if (p->fragment && c->fragment == 0 && p->fragment >= RELIABLE_FRAGMENT_MIN &&
+		p->fragment % TRANSPORT_PART_ALIGN == 0 && p->fragment <= reliable_fragment_for(c->datagram_max))
+		c->fragment = p->fragment;
+	c->alone |= p->alone;
+	if (c->probe_count < RELIABLE_PROBES_MAX && (!p->fragment || p->fragment == c->fragment))
+		c->probes[c->probe_count++] = (struct reliable_probe_item){
+			.token = p->token,
+			.way = way,
+			.bytes = c->hello_bytes,
+			.fragment = p->fragment,
+			.alone = p->alone,
+		};
+	reliable_wake(c);
+}
+
+/* The box wants to see that this end receives where it sends from: at once, a worker with nothing to ask may be quiet.
+ */
+static void reliable_show_way(struct reliable *r, struct reliable_conn *c, uint64_t way, uint32_t length)
+{
+	if (way == 0 || way == c->way)
+		return;
+	c->way = way;
+	reliable_probe(r, c, length, 0, c->alone);
 }
 
 static enum reliable_took reliable_take_probed(
@@ -268,6 +291,7 @@ static enum reliable_took reliable_take_probed(
 
 	wire_decode_probe(bytes + WIRE_DATAGRAM_BYTES, &p);
 	c->grant = p.grant;
+	reliable_show_way(r, c, p.way, length);
 	if (r->now_ns > p.token)
 		reliable_measure(c, r->now_ns - p.token);
 	if (!p.fragment) {
@@ -349,7 +373,7 @@ enum reliable_took reliable_input(struct reliable *r, uint64_t now_ns, const uin
 		return RELIABLE_NOTHING;
 	case WIRE_PROBE:
 		if (r->config.is_box)
-			return reliable_take_probe(r, c, bytes, (uint32_t)length);
+			return reliable_take_probe(c, bytes, (uint32_t)length);
 		break;
 	case WIRE_PROBED:
 		if (!r->config.is_box)

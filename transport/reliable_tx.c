@@ -484,26 +484,35 @@ static void reliable_next_ack(
 	reliable_next_other(c, WIRE_ACK, out);
 }
 
-static void reliable_next_probe(
-	struct reliable *r, struct reliable_conn *c, uint64_t now_ns, struct reliable_outgoing *out)
+/* A probe, or the answer to one. */
+static void reliable_put_probe(struct reliable *r, struct reliable_conn *c, uint64_t now_ns,
+	const struct reliable_probe_item *item, struct reliable_outgoing *out)
 {
 	static const uint8_t zeros[WIRE_DATAGRAM_MAX];
-	const struct reliable_probe_item item = c->probes[0];
 	const struct wire_probe probe = {
-		.token = r->config.is_box ? item.token : now_ns,
-		.fragment = item.fragment,
-		.alone = item.alone,
+		.token = r->config.is_box ? item->token : now_ns,
+		.fragment = item->fragment,
+		.alone = item->alone,
 		.grant = reliable_grant(r, c),
+		.way = r->config.is_box ? item->way : c->way,
 	};
 
-	c->probe_count--;
-	memmove(c->probes, c->probes + 1, c->probe_count * sizeof(c->probes[0]));
 	wire_encode_probe(&probe, out->head + WIRE_DATAGRAM_BYTES);
 	out->head_bytes = WIRE_PROBE_BYTES;
 	out->rest = zeros;
-	out->rest_bytes = item.bytes - WIRE_PROBE_BYTES;
-	out->alone = item.alone;
+	out->rest_bytes = item->bytes - WIRE_PROBE_BYTES;
+	out->alone = item->alone;
 	reliable_next_other(c, r->config.is_box ? WIRE_PROBED : WIRE_PROBE, out);
+}
+
+static void reliable_next_probe(
+	struct reliable *r, struct reliable_conn *c, uint64_t now_ns, struct reliable_outgoing *out)
+{
+	const struct reliable_probe_item item = c->probes[0];
+
+	c->probe_count--;
+	memmove(c->probes, c->probes + 1, c->probe_count * sizeof(c->probes[0]));
+	reliable_put_probe(r, c, now_ns, &item, out);
 }
 
 void reliable_probe(struct reliable *r, struct reliable_conn *c, uint32_t bytes, uint32_t fragment, bool alone)
@@ -558,6 +567,12 @@ static void reliable_next_begin(struct reliable_conn *c, struct reliable_outgoin
 	out->alone = c->alone;
 }
 
+static void reliable_count_sent(struct reliable *r, const struct reliable_outgoing *out)
+{
+	stats_add(&r->counters.sent, 1);
+	stats_add(&r->counters.sent_bytes, out->head_bytes + out->rest_bytes);
+}
+
 void reliable_next(struct reliable *r, uint64_t now_ns, struct reliable_outgoing *out)
 {
 	struct reliable_conn *c = LIST_OF(r->ready.next, struct reliable_conn, ready);
@@ -570,8 +585,19 @@ void reliable_next(struct reliable *r, uint64_t now_ns, struct reliable_outgoing
 		reliable_next_ack(r, c, now_ns, out);
 	else
 		reliable_next_data(c, now_ns, out);
-	stats_add(&r->counters.sent, 1);
-	stats_add(&r->counters.sent_bytes, out->head_bytes + out->rest_bytes);
+	reliable_count_sent(r, out);
+}
+
+void reliable_ask_back(
+	struct reliable *r, struct reliable_conn *c, uint64_t now_ns, uint64_t way, struct reliable_outgoing *out)
+{
+	const struct reliable_probe_item item = {
+		.token = c->hello.token, .way = way, .bytes = c->hello_bytes, .alone = c->hello.alone};
+
+	assert(c->r == r && r->config.is_box);
+	reliable_next_begin(c, out);
+	reliable_put_probe(r, c, now_ns, &item, out);
+	reliable_count_sent(r, out);
 }
 
 void reliable_farewell(struct reliable *r, struct reliable_conn *c, struct reliable_outgoing *out)
@@ -579,6 +605,5 @@ void reliable_farewell(struct reliable *r, struct reliable_conn *c, struct relia
 	reliable_next_begin(c, out);
 	out->head_bytes = WIRE_DATAGRAM_BYTES;
 	reliable_next_other(c, WIRE_END, out);
-	stats_add(&r->counters.sent, 1);
-	stats_add(&r->counters.sent_bytes, out->head_bytes);
+	reliable_count_sent(r, out);
 }

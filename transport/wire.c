@@ -155,6 +155,7 @@ void wire_encode_probe(const struct wire_probe *p, uint8_t *out)
 	le_put64(out, p->token);
 	le_put32(out + 8, p->fragment | p->alone);
 	le_put32(out + 12, p->grant);
+	le_put64(out + 16, p->way);
 }
 
 static int wire_check_size(uint8_t kind, size_t bytes)
@@ -217,4 +218,5 @@ void wire_decode_probe(const uint8_t *in, struct wire_probe *out)
 	out->fragment = le_get32(in + 8) & ~1u;
 	out->alone = le_get32(in + 8) & 1;
 	out->grant = le_get32(in + 12);
+	out->way = le_get64(in + 16);
 }

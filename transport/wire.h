@@ -65,9 +65,14 @@ const char *wire_type_name(enum wire_type type);
  *
  *      DATA     header of the message 64, fragment: its payload's bytes from `offset` on
  *      ACK      largest 8, below it 32, grant 4, delay in us 4
- *      PROBE    token 8, fragment 4 (bit 0: alone), grant 4, zeros up to the size that is tried
+ *      PROBE    token 8, fragment 4 (bit 0: alone), grant 4, way 8, zeros up to the size that is tried
  *      PROBED   the same, with the probe's token and size
  *      END      nothing
+ *
+ * A PROBED's `way` is a number that nobody knows but the box, another one for each address that it sends to; a worker's
+ * PROBE brings back the last that came, or 0. A probe that brings the one of where it comes from shows that the worker
+ * receives there: until then, the box takes nothing that a probe from there says, and sends nothing there but a PROBED
+ * for each, no longer than that and its fragment 0, and, should it let the connection go, one END.
  *
  * `connection` is the receiver's name for it. `number` is new in each datagram of a connection and direction, also when
  * it carries a fragment once more: DATA count from 1, all others from WIRE_NUMBER_OTHER + 1. `seal` is a CRC32C and
@@ -78,7 +83,7 @@ const char *wire_type_name(enum wire_type type);
 #define WIRE_DATAGRAM_BYTES 40
 #define WIRE_DATA_BYTES     (WIRE_DATAGRAM_BYTES + WIRE_HEADER_BYTES)
 #define WIRE_ACK_BYTES      (WIRE_DATAGRAM_BYTES + 48)
-#define WIRE_PROBE_BYTES    (WIRE_DATAGRAM_BYTES + 16) /* at least */
+#define WIRE_PROBE_BYTES    (WIRE_DATAGRAM_BYTES + 24) /* at least */
 #define WIRE_SEAL_BYTES     16
 #define WIRE_SEAL_AT        24
 #define WIRE_DATAGRAM_MAX   65507u /* in all: what UDP over IPv4 carries */
@@ -112,13 +117,14 @@ struct wire_ack {
 struct wire_probe {
 	uint64_t token;
 	uint32_t fragment; /* 0, or bytes of a fragment as the worker decided: from now on either end cuts so; even */
-	bool alone;     /* datagrams come through one by one alone, not as pieces of what the kernel or a card cuts */
-	uint32_t grant; /* PROBED */
+	bool alone; /* datagrams come through one by one alone, not as pieces of what the kernel or a card cuts */
+	uint32_t grant;
+	uint64_t way; /* what shows that the worker receives where it sends from; 0: none yet */
 };
 
 /* Writes WIRE_DATAGRAM_BYTES with a seal of zeros. */
 void wire_encode_datagram(const struct wire_datagram *d, uint8_t *out);
-/* Write what follows them: 48 and 16 bytes. */
+/* Write what follows them: 48 and 24 bytes. */
 void wire_encode_ack(const struct wire_ack *a, uint8_t *out);
 void wire_encode_probe(const struct wire_probe *p, uint8_t *out);
 

@@ -133,7 +133,9 @@ static void bench_carry(struct bench *b, int from)
 		reliable_next(b->ends[from], b->now_ns, &out);
 		if (out.rest_bytes)
 			memcpy(bytes + out.head_bytes, out.rest, out.rest_bytes);
-		reliable_input(b->ends[!from], b->now_ns, bytes, out.head_bytes + out.rest_bytes, &event, &conn);
+		if (reliable_input(b->ends[!from], b->now_ns, bytes, out.head_bytes + out.rest_bytes, &event, &conn) ==
+			RELIABLE_HELLO)
+			reliable_greet(b->ends[!from], b->conns[!from], 1);
 	}
 }
 

@@ -25,6 +25,7 @@ enum {
 	FUZZ_STEPS = 400,
 	FUZZ_EVENTS = 8,
 	FUZZ_NAME = 7,
+	FUZZ_WAY = 1,
 };
 
 static const uint32_t fuzz_lengths[FUZZ_CHUNKS] = {1, FUZZ_FRAGMENT, 3000, FUZZ_PAYLOAD_MAX};
@@ -151,6 +152,28 @@ static void fuzz_report(struct fuzz_end *e)
 	} while (count == FUZZ_EVENTS);
 }
 
+/* Who has not shown that it receives is asked back, with no more bytes than came. */
+static void fuzz_hear_probe(struct fuzz_world *w, struct fuzz_end *box, size_t length)
+{
+	uint8_t head[RELIABLE_HEAD_BYTES], datagram[FUZZ_DATAGRAM_MAX] = {0};
+	struct reliable_outgoing out = {.head = head};
+	uint32_t fragment = reliable_fragment(box->c);
+	struct conn *conn = NULL;
+	struct event event;
+
+	fuzz_require(box == &w->box);
+	if (reliable_way(box->c) == FUZZ_WAY) {
+		reliable_greet(box->r, box->c, FUZZ_WAY);
+		return;
+	}
+	reliable_ask_back(box->r, box->c, w->now_ns, FUZZ_WAY, &out);
+	fuzz_require(out.head_bytes + out.rest_bytes <= length && reliable_fragment(box->c) == fragment);
+	memcpy(datagram, head, out.head_bytes);
+	length = out.head_bytes + out.rest_bytes;
+	fuzz_require(reliable_input(w->worker.r, w->now_ns, datagram, length, &event, &conn) == RELIABLE_NOTHING);
+	fuzz_report(&w->worker);
+}
+
 static void fuzz_input(struct fuzz_world *w, struct fuzz_end *e, const uint8_t *bytes, size_t length)
 {
 	uint8_t *exact = malloc(length ? length : 1);
@@ -164,6 +187,8 @@ static void fuzz_input(struct fuzz_world *w, struct fuzz_end *e, const uint8_t *
 	took = reliable_input(e->r, w->now_ns, exact, length, &event, &conn);
 	fuzz_report(e);
 	fuzz_require(took == RELIABLE_NOTHING || conn == &e->conn);
+	if (took == RELIABLE_HELLO)
+		fuzz_hear_probe(w, e, length);
 	if (took == RELIABLE_MESSAGE) {
 		fuzz_require(event.type == EVENT_MESSAGE);
 		fuzz_check_event(e, &event);
@@ -261,7 +286,8 @@ static void fuzz_forge(struct fuzz_world *w, struct fuzz_end *to)
 	} else if (d.kind != WIRE_END) {
 		wire_encode_probe(&(struct wire_probe){.token = fuzz_take(w, 2),
 					  .fragment = fuzz_take(w, 1) * TRANSPORT_PART_ALIGN,
-					  .grant = fuzz_take(w, 2)},
+					  .grant = fuzz_take(w, 2),
+					  .way = what / 5 % 2 * FUZZ_WAY},
 			datagram + WIRE_DATAGRAM_BYTES);
 		length = WIRE_PROBE_BYTES + fuzz_take(w, 2) % FUZZ_PAYLOAD_MAX;
 	}
@@ -361,9 +387,11 @@ static void fuzz_end_close(struct fuzz_end *e)
 /* They agree on the size of a fragment. */
 static void fuzz_greet(struct fuzz_world *w)
 {
-	reliable_probe(w->worker.r, w->worker.c, FUZZ_DATAGRAM_MAX, FUZZ_FRAGMENT, false);
-	while (fuzz_carry(w, &w->worker, &w->box, 0) || fuzz_carry(w, &w->box, &w->worker, 0))
-		;
+	for (uint32_t fragment = 0; fragment <= FUZZ_FRAGMENT; fragment += FUZZ_FRAGMENT) {
+		reliable_probe(w->worker.r, w->worker.c, FUZZ_DATAGRAM_MAX, fragment, false);
+		while (fuzz_carry(w, &w->worker, &w->box, 0) || fuzz_carry(w, &w->box, &w->worker, 0))
+			;
+	}
 	fuzz_require(reliable_fragment(w->worker.c) == FUZZ_FRAGMENT && reliable_fragment(w->box.c) == FUZZ_FRAGMENT);
 }
 

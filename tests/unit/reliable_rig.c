@@ -327,6 +327,23 @@ static unsigned wired_report(struct wired *rig, struct wired_end *end)
 	return total;
 }
 
+/* The box asks back until the worker has shown that it receives. */
+static void wired_hear_probe(struct wired *rig, struct wired_end *end, unsigned worker, size_t length)
+{
+	struct reliable_conn *c = end->conns[worker];
+	struct wired_late sent = {.from = end->who};
+
+	if (reliable_way(c) == WIRED_WAY + worker) {
+		reliable_greet(end->r, c, WIRED_WAY + worker);
+		return;
+	}
+	sent.out = (struct reliable_outgoing){.head = sent.head};
+	reliable_ask_back(end->r, c, rig->now, WIRED_WAY + worker, &sent.out);
+	assert_true(sent.out.head_bytes + sent.out.rest_bytes <= length);
+	assert_null(sent.out.message);
+	wired_leave(rig, &sent);
+}
+
 static enum reliable_took wired_take(struct wired *rig, struct wired_end *end, const uint8_t *bytes, size_t length)
 {
 	struct event event = {.error = 0};
@@ -336,6 +353,7 @@ static enum reliable_took wired_take(struct wired *rig, struct wired_end *end, c
 	if (took == RELIABLE_HELLO) {
 		assert_non_null(conn);
 		assert_int_equal(end->who, WIRED_BOX);
+		wired_hear_probe(rig, end, wired_worker_of(end, conn), length);
 	}
 	if (took != RELIABLE_MESSAGE)
 		return took;

@@ -18,6 +18,7 @@ enum {
 	WIRED_CHUNKS_MAX = 128,
 	WIRED_HELD_MAX = 64,
 	WIRED_JOB = 77,
+	WIRED_WAY = 500, /* and the worker's number: its way */
 	WIRED_BOX = WIRED_WORKERS_MAX
 };
 

@@ -19,6 +19,7 @@
 
 #include "tests/suite/transport_rig.h"
 #include "transport/datagram_internal.h"
+#include "transport/reliable_internal.h"
 #include "transport/udp_internal.h"
 
 static const struct fixture udp = {.label = "udp", .transport = "udp"};
@@ -326,6 +327,108 @@ static void forgeries_are_counted(void **state)
 	end_with_stranger();
 }
 
+/* ---- where the worker is ---- */
+
+/* A worker's probe, its seal right, but from the stranger's port: `way` is what it brings back. */
+static void probe_from_elsewhere(uint64_t way, uint32_t fragment, size_t bytes)
+{
+	struct reliable_conn *c = ((struct datagram_conn *)lane->worker)->reliable;
+	struct wire_datagram d = {.kind = WIRE_PROBE, .conn = c->there, .number = c->number_other++};
+	uint8_t datagram[2000] = {0};
+
+	wire_encode_datagram(&d, datagram);
+	wire_encode_probe(&(struct wire_probe){.token = 1, .fragment = fragment, .grant = 1 << 20, .way = way},
+		datagram + WIRE_DATAGRAM_BYTES);
+	assert_int_equal(seal_make(c->seal_there, d.number, datagram, WIRE_PROBE_BYTES, datagram + WIRE_PROBE_BYTES,
+				 bytes - WIRE_PROBE_BYTES),
+		0);
+	throw_at(box, datagram, bytes);
+}
+
+/* The box looks, and answers there with one PROBED, no larger than `most`, that decides nothing: its way. */
+static uint64_t asked_back(size_t most)
+{
+	struct event events[8];
+	struct wire_datagram d;
+	struct wire_probe p;
+	uint8_t datagram[2000];
+	ssize_t bytes = -1;
+
+	for (unsigned i = 0; bytes < 0 && i < 1000; i++) {
+		assert_int_equal(box->q->ops->poll(box->q, rig_now(rig), events, 8), 0);
+		bytes = recv(stranger, datagram, sizeof(datagram), MSG_DONTWAIT);
+	}
+	assert_in_range(bytes, WIRE_PROBE_BYTES, most);
+	assert_int_equal(wire_decode_datagram(datagram, (size_t)bytes, &d), 0);
+	assert_int_equal(d.kind, WIRE_PROBED);
+	wire_decode_probe(datagram + WIRE_DATAGRAM_BYTES, &p);
+	assert_int_equal(p.fragment, 0);
+	assert_true(p.way != 0);
+	return p.way;
+}
+
+static void nothing_came_elsewhere(void)
+{
+	uint8_t datagram[2000];
+
+	assert_int_equal(recv(stranger, datagram, sizeof(datagram), MSG_DONTWAIT), -1);
+}
+
+/* Who has a key can write any address into a probe: the box goes there when it is seen to receive, and no sooner. */
+static void a_worker_is_followed_where_it_receives(void **state)
+{
+	const struct datagram_conn *c;
+	uint16_t port;
+	uint64_t way;
+
+	(void)state;
+	begin_with_stranger();
+	c = (const struct datagram_conn *)lane->box;
+	port = c->peer.port;
+	probe_from_elsewhere(0, 0, 700);
+	way = asked_back(700);
+	probe_from_elsewhere(way + 1, 0, WIRE_PROBE_BYTES);
+	assert_int_equal(asked_back(WIRE_PROBE_BYTES), way);
+	assert_int_equal(c->peer.port, port);
+	exchange(2);
+	nothing_came_elsewhere();
+	probe_from_elsewhere(way, 0, 700);
+	assert_int_equal(asked_back(700), way);
+	assert_true(c->peer.port != port);
+	/* The worker hears nothing, asks, is asked back, and shows where it is. */
+	exchange(3);
+	assert_int_equal(c->peer.port, port);
+	close(stranger);
+	rig_destroy(rig);
+}
+
+/* Also before anything was agreed on: then there is nowhere that the box sends to. */
+static void a_box_that_was_shown_nothing_sends_nothing(void **state)
+{
+	const uint32_t fragment = reliable_fragment_for(1400);
+	const struct datagram_conn *c;
+	uint64_t way;
+
+	(void)state;
+	begin(&(struct rig_options){0});
+	c = (const struct datagram_conn *)lane->box;
+	stranger = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+	probe_from_elsewhere(0, fragment, 1400);
+	way = asked_back(1400);
+	assert_int_equal(fragment_of(lane->box), 0);
+	assert_false(c->shown);
+	assert_int_equal(pair_answer(lane, 5, 1, NULL), 0);
+	box->q->ops->flush(box->q);
+	nothing_came_elsewhere();
+	assert_int_equal(counters_of(box)->sent, 1);
+	probe_from_elsewhere(way, 0, 1400);
+	assert_int_equal(asked_back(1400), way);
+	assert_true(c->shown);
+	assert_int_equal(counters_of(box)->sent, 2);
+	close(stranger);
+	rig_destroy(rig);
+}
+
 /* The other queue's port is the wrong one. */
 static void another_queue_knows_nothing_of_it(void **state)
 {
@@ -382,6 +485,8 @@ int main(void)
 		cmocka_unit_test(lost_trains_are_sent_again),
 		cmocka_unit_test(runts_and_rubbish_are_counted),
 		cmocka_unit_test(forgeries_are_counted),
+		cmocka_unit_test(a_worker_is_followed_where_it_receives),
+		cmocka_unit_test(a_box_that_was_shown_nothing_sends_nothing),
 		cmocka_unit_test(another_queue_knows_nothing_of_it),
 		cmocka_unit_test(a_flood_is_taken_in_pieces),
 	};

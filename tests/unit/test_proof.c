@@ -160,6 +160,28 @@ static void test_datagram_key_binds_every_field(void **state)
 	assert_memory_not_equal(key, golden_datagram[0], sizeof(key));
 }
 
+/* A place's way is its key's, connection's and its own alone. */
+static void test_ways(void **state)
+{
+	uint8_t key[PROOF_KEY] = {1}, place[PROOF_PLACE] = {2};
+	uint64_t way = 0, other = 0;
+
+	(void)state;
+	assert_int_equal(proof_way(key, 3, place, &way), 0);
+	assert_true(way != 0);
+	assert_int_equal(proof_way(key, 3, place, &other), 0);
+	assert_int_equal(other, way);
+	assert_int_equal(proof_way(key, 4, place, &other), 0);
+	assert_true(other != way);
+	place[31] ^= 1;
+	assert_int_equal(proof_way(key, 3, place, &other), 0);
+	assert_true(other != way);
+	place[31] ^= 1;
+	key[31] ^= 1;
+	assert_int_equal(proof_way(key, 3, place, &other), 0);
+	assert_true(other != way);
+}
+
 static void test_nonces_differ(void **state)
 {
 	uint8_t nonces[64][PROOF_NONCE];
@@ -209,6 +231,7 @@ int main(void)
 		cmocka_unit_test(test_control_binds_every_field),
 		cmocka_unit_test(test_data_binds_every_field),
 		cmocka_unit_test(test_datagram_key_binds_every_field),
+		cmocka_unit_test(test_ways),
 		cmocka_unit_test(test_nonces_differ),
 		cmocka_unit_test(test_equal),
 		cmocka_unit_test(test_secret_too_long),

@@ -225,8 +225,8 @@ static const struct kind_case {
 } kinds[] = {
 	{WIRE_DATA, 104, 65507},
 	{WIRE_ACK, 88, 88},
-	{WIRE_PROBE, 56, 65507},
-	{WIRE_PROBED, 56, 65507},
+	{WIRE_PROBE, 64, 65507},
+	{WIRE_PROBED, 64, 65507},
 	{WIRE_END, 40, 40},
 };
 
@@ -428,9 +428,13 @@ static void test_ack(void **state)
 
 static void test_probe(void **state)
 {
-	const struct wire_probe probe = {
-		.token = 0x0102030405060708, .fragment = 0x11121314, .alone = true, .grant = 0x21222324};
-	static const uint8_t expected[16] = {8, 7, 6, 5, 4, 3, 2, 1, 0x15, 0x13, 0x12, 0x11, 0x24, 0x23, 0x22, 0x21};
+	const struct wire_probe probe = {.token = 0x0102030405060708,
+		.fragment = 0x11121314,
+		.alone = true,
+		.grant = 0x21222324,
+		.way = 0x3132333435363738};
+	static const uint8_t expected[24] = {8, 7, 6, 5, 4, 3, 2, 1, 0x15, 0x13, 0x12, 0x11, 0x24, 0x23, 0x22, 0x21,
+		0x38, 0x37, 0x36, 0x35, 0x34, 0x33, 0x32, 0x31};
 	uint8_t bytes[sizeof(expected) + 1];
 	struct wire_probe back;
 
@@ -444,6 +448,7 @@ static void test_probe(void **state)
 	assert_int_equal(back.fragment, probe.fragment);
 	assert_true(back.alone);
 	assert_int_equal(back.grant, probe.grant);
+	assert_int_equal(back.way, probe.way);
 }
 
 int main(void)
