@@ -15,8 +15,8 @@
  *      place    connection's name 4, port 2, zero 2, largest datagram 4, IPv6 scope 4, address 16 (mapped IPv4; a
  *               box's may be zeros: as dialled)
  *
- * The worker's place is a first guess, to which no message is sent: its probes tell where it is, and are followed when the
- * worker has shown that it receives there (wire.h, way).
+ * The worker's place is a first guess, to which no message is sent: its probes tell where it is, and are followed when
+ * the worker has shown that it receives there (wire.h, way).
  */
 #ifndef PHUB_TRANSPORT_DATAGRAM_INTERNAL_H
 #define PHUB_TRANSPORT_DATAGRAM_INTERNAL_H

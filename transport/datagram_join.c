@@ -221,22 +221,33 @@ static struct datagram_conn *datagram_find_rival(const struct datagram *t, const
 	return count < DATAGRAM_DIALS_MAX ? NULL : oldest;
 }
 
+/* A dial that takes no room here. */
+static void datagram_refuse_dial(struct datagram *t, const struct signal *in, int error)
+{
+	const struct datagram_conn nobody = {
+		.transport = t, .session = in->session, .core = in->core, .number = in->number};
+
+	t->transport.strangers_refused++;
+	datagram_say_gone(&nobody, error);
+}
+
 static void datagram_hear_dial(struct datagram *t, const struct signal *in, struct signal_reader *reader)
 {
 	uint16_t port = le_get16(signal_read(reader, 2));
-	struct datagram_conn *c = datagram_find_rival(t, in);
 	uint8_t nonce[PROOF_NONCE];
+	struct datagram_conn *c;
 	struct signal *s;
 
+	if (in->core >= t->queue_count) {
+		datagram_refuse_dial(t, in, ERANGE);
+		return;
+	}
+	c = datagram_find_rival(t, in);
 	if (c)
 		datagram_stranger_end(c, -ECONNRESET);
 	c = t->stranger_count < DATAGRAM_STRANGERS_MAX ? datagram_conn_create(t, true) : NULL;
 	if (!c) {
-		const struct datagram_conn nobody = {
-			.transport = t, .session = in->session, .core = in->core, .number = in->number};
-
-		t->transport.strangers_refused++;
-		datagram_say_gone(&nobody, ENOSPC);
+		datagram_refuse_dial(t, in, ENOSPC);
 		return;
 	}
 	c->session = in->session;

@@ -164,6 +164,9 @@ unsigned rig_rdma_ports(void)
 
 struct rig_end *rig_box_end(struct rig *rig, unsigned index)
 {
+	/* As a box's: one for each core, in their order. */
+	for (unsigned i = 0; i < index; i++)
+		rig_end_at(rig, rig->box, &rig->box_ends[i]);
 	return rig_end_at(rig, rig->box, &rig->box_ends[index]);
 }
 

@@ -173,6 +173,30 @@ static void nowhere_is_an_error_at_once(void **state)
 	rig_destroy(rig);
 }
 
+/* Cores are counted by queues: a dial for another one takes no room. */
+static void a_core_that_is_none_is_refused(void **state)
+{
+	static const uint32_t cores[] = {2, 3, UINT32_MAX};
+	const struct datagram *t;
+	struct err e = {0};
+
+	(void)state;
+	begin(&(struct rig_options){0});
+	rig_box_end(rig, 1);
+	t = (const struct datagram *)rig->box;
+	for (unsigned i = 0; i < 3; i++) {
+		struct lane *more = rig_lane(rig, box, worker, 2 + i);
+
+		assert_int_equal(rig->ops->connect(more->transport, rig->address, rig_session(2 + i), cores[i],
+					 rig_key(), &more->worker_spec, &more->worker, &e),
+			0);
+		assert_int_equal(rig_established(rig, more), -ERANGE);
+		assert_int_equal(t->stranger_count, 0);
+		assert_int_equal(rig->box->strangers_refused, i + 1);
+	}
+	rig_destroy(rig);
+}
+
 static void names_tell_nothing(void **state)
 {
 	uint32_t names[16];
@@ -480,6 +504,7 @@ int main(void)
 		cmocka_unit_test(a_silent_way_ends_with_words),
 		cmocka_unit_test(silence_later_ends_nothing),
 		cmocka_unit_test(nowhere_is_an_error_at_once),
+		cmocka_unit_test(a_core_that_is_none_is_refused),
 		cmocka_unit_test(names_tell_nothing),
 		cmocka_unit_test(lost_datagrams_are_sent_again),
 		cmocka_unit_test(lost_trains_are_sent_again),
