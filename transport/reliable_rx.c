@@ -262,7 +262,7 @@ void reliable_greet(struct reliable *r, struct reliable_conn *c, uint64_t way)
 	if (p->fragment && c->fragment == 0 && p->fragment >= RELIABLE_FRAGMENT_MIN &&
 		p->fragment % TRANSPORT_PART_ALIGN == 0 && p->fragment <= reliable_fragment_for(c->datagram_max))
 		c->fragment = p->fragment;
-	c->alone |= p->alone;
+	c->alone |= p->fragment && p->alone;
 	if (c->probe_count < RELIABLE_PROBES_MAX && (!p->fragment || p->fragment == c->fragment))
 		c->probes[c->probe_count++] = (struct reliable_probe_item){
 			.token = p->token,

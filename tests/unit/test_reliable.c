@@ -74,6 +74,26 @@ static void probes_find_what_comes_through(void **state)
 	wired_finish();
 }
 
+/* A worker that asks later, datagram by datagram, whether anything comes through, decides nothing by that. */
+static void later_probes_change_no_way_of_sending(void **state)
+{
+	struct wired_end *worker = &rig.ends[0], *box = &rig.ends[WIRED_BOX];
+	uint8_t head[RELIABLE_HEAD_BYTES];
+	struct reliable_outgoing out = {.head = head};
+
+	(void)state;
+	wired_begin(0);
+	wired_probe(&rig);
+	reliable_probe(worker->r, worker->conns[0], 1400, 0, true);
+	wired_run(&rig, MS);
+	assert_int_equal(wired_send_from(WIRED_BOX, WIRE_RESULT, 0, 1, NULL), 0);
+	assert_non_null(reliable_turn(box->r));
+	reliable_next(box->r, rig.now, &out);
+	assert_non_null(out.message);
+	assert_false(out.alone);
+	wired_finish();
+}
+
 /* ---- connections ---- */
 
 static struct reliable_conn *stranger(uint32_t here, const struct conn_spec *spec, int expected)
@@ -665,6 +685,7 @@ int main(void)
 		cmocka_unit_test(fragments_fit_their_datagrams),
 		cmocka_unit_test(nothing_of_a_message_is_sent_before_its_size_is_known),
 		cmocka_unit_test(probes_find_what_comes_through),
+		cmocka_unit_test(later_probes_change_no_way_of_sending),
 		cmocka_unit_test(names_are_taken_once_and_room_has_an_end),
 		cmocka_unit_test(specs_that_cannot_be_served_are_refused),
 		cmocka_unit_test(what_the_spec_does_not_know_is_not_sent),
