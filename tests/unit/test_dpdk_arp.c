@@ -21,7 +21,7 @@
 
 #include "phub/base/clock.h"
 #include "phub/base/mem.h"
-#include "tests/unit/test_dpdk_frame.h"
+#include "tests/unit/dpdk_rig.h"
 #include "transport/dpdk.h"
 
 enum { ARP_BYTES = 42, WAIT_MS = 1000, PLACES = 8 };
