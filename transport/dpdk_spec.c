@@ -29,7 +29,7 @@ static int spec_ip(const char *text, uint32_t *out)
 	if (inet_pton(AF_INET, text, &ip) != 1)
 		return -EINVAL;
 	*out = ntohl(ip.s_addr);
-	return *out == 0 || *out >> 28 >= 0xe ? -EINVAL : 0; /* multicast and above */
+	return *out >> 24 == 0 || *out >> 28 >= 0xe ? -EINVAL : 0; /* this network; multicast and above */
 }
 
 static int spec_mac(const char *text, uint8_t out[6])
@@ -79,6 +79,45 @@ static int spec_option(char *text, struct dpdk_spec *out)
 	return strchr(text, '/') ? spec_address(text, out) : -EINVAL;
 }
 
+static uint32_t spec_mask(const struct dpdk_spec *spec)
+{
+	return UINT32_MAX << (32 - spec->prefix);
+}
+
+/* Is this no host's, but the network's own address, or that of all its hosts? Networks of two have neither (RFC 3021).
+ */
+static bool spec_is_nobody(const struct dpdk_spec *spec, uint32_t ip)
+{
+	uint32_t host = ip & ~spec_mask(spec);
+
+	return spec->prefix < 31 && (host == 0 || host == ~spec_mask(spec));
+}
+
+/* Addresses that are well-formed, and cannot work. */
+static int spec_check(const char *text, const struct dpdk_spec *spec, struct err *e)
+{
+	if (spec->gateway && !spec->ip)
+		return err_set(e, -EINVAL, "DPDK port \"%s\": a gateway needs an address, as 10.0.0.1/24", text);
+	if (!spec->ip)
+		return 0;
+	if (spec->ip >> 24 == 127)
+		return err_set(
+			e, -EINVAL, "DPDK port \"%s\": 127.0.0.0/8 never leaves a host; name another address", text);
+	if (spec_is_nobody(spec, spec->ip))
+		return err_set(e, -EINVAL,
+			"DPDK port \"%s\": that is the address of its network, or of all hosts in it; name a host's",
+			text);
+	if (!spec->gateway)
+		return 0;
+	if (spec->gateway == spec->ip)
+		return err_set(e, -EINVAL, "DPDK port \"%s\": its gateway is itself; name the router's address", text);
+	if ((spec->gateway ^ spec->ip) & spec_mask(spec) || spec_is_nobody(spec, spec->gateway))
+		return err_set(e, -EINVAL,
+			"DPDK port \"%s\": its gateway is no host of its network; name the router's address in there",
+			text);
+	return 0;
+}
+
 int dpdk_spec_parse(const char *text, struct dpdk_spec *out, struct err *e)
 {
 	struct dpdk_spec spec = {0};
@@ -100,16 +139,36 @@ int dpdk_spec_parse(const char *text, struct dpdk_spec *out, struct err *e)
 		char said[sizeof(options)];
 
 		snprintf(said, sizeof(said), "%s", word);
+		if (spec.ip && strchr(word, '/'))
+			return err_set(e, -EINVAL, "DPDK port \"%s\": \"%s\" is its second address; a port has one",
+				text, said);
 		if (spec_option(word, &spec) < 0)
 			return err_set(e, -EINVAL,
 				"DPDK port \"%s\": \"%s\" is none of ADDRESS/PREFIX, gw=ADDRESS, mac=MAC, mtu=BYTES, "
 				"port=NUMBER",
 				text, said);
 	}
-	if (spec.gateway && !spec.ip)
-		return err_set(e, -EINVAL, "DPDK port \"%s\": a gateway needs an address, as 10.0.0.1/24", text);
+	if (spec_check(text, &spec, e) < 0)
+		return -EINVAL;
 	*out = spec;
 	return 0;
+}
+
+/* Is this port another one's, or in its network? Which of them a datagram leaves by would be chance. */
+static int spec_meets(const struct dpdk_spec *a, const struct dpdk_spec *b, struct err *e)
+{
+	if (strcmp(a->device, b->device) == 0)
+		return err_set(e, -EINVAL, "DPDK ports: \"%s\" is named twice", a->device);
+	if (!a->ip || !b->ip)
+		return 0;
+	if (a->ip == b->ip)
+		return err_set(e, -EINVAL, "DPDK ports: \"%s\" and \"%s\" have one address; each needs its own",
+			a->device, b->device);
+	return (a->ip ^ b->ip) & spec_mask(a) & spec_mask(b) ? 0
+							     : err_set(e, -EINVAL,
+								       "DPDK ports: \"%s\" and \"%s\" are in one "
+								       "network; each is to be in a network of its own",
+								       a->device, b->device);
 }
 
 int dpdk_specs_parse(const char *text, struct dpdk_spec out[DPDK_PORTS_MAX], struct err *e)
@@ -131,8 +190,8 @@ int dpdk_specs_parse(const char *text, struct dpdk_spec out[DPDK_PORTS_MAX], str
 		if (rc < 0)
 			return rc;
 		for (unsigned i = 0; i < count; i++)
-			if (strcmp(specs[i].device, specs[count].device) == 0)
-				return err_set(e, -EINVAL, "DPDK ports: \"%s\" is named twice", specs[i].device);
+			if (spec_meets(&specs[i], &specs[count], e) < 0)
+				return -EINVAL;
 		count++;
 		at += bytes;
 	}

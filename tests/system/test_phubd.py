@@ -231,6 +231,8 @@ def dpdk_ports():
         refused(1, "transport dpdk needs a port", "dpdk_ports", options=["--listen", "127.0.0.1:0", "-o", "transports=tcp,dpdk", *check_only])
         refused(1, r"10\.78\.0\.999", options=["--listen", "127.0.0.1:0", "-o", "transports=tcp,dpdk", "-o",
                                              "dpdk_ports=net_null0@10.78.0.999/24", *check_only])
+        refused(1, "net_null1.* in a network of its own", options=["--listen", "127.0.0.1:0", "-o", "transports=tcp,dpdk", "-o",
+                                                                 "dpdk_ports=net_null0@10.78.0.1/24;net_null1@10.78.0.2/24", *check_only])
 
 
 def interface():

@@ -47,6 +47,42 @@ static void test_spec(void **state)
 			fail_msg("\"%s\" was taken", wrong[i]);
 }
 
+/* Well-formed, and nothing that could work: refused, with what is wrong. */
+static void test_impossible(void **state)
+{
+	static const struct {
+		const char *text, *why;
+	} wrong[] = {
+		{"net_x@127.0.0.1/8", "never leaves"},
+		{"net_x@0.1.2.3/8", "none of ADDRESS"},
+		{"net_x@10.0.0.0/24", "address of its network"},
+		{"net_x@10.0.0.255/24", "of all hosts in it"},
+		{"net_x@10.0.1.255/23", "of all hosts in it"},
+		{"net_x@10.0.0.1/24,10.0.1.1/24", "\"10.0.1.1/24\" is its second address"},
+		{"net_x@10.0.0.1/24,gw=10.0.0.1", "its gateway is itself"},
+		{"net_x@10.0.0.1/24,gw=10.0.1.1", "no host of its network"},
+		{"net_x@10.0.0.1/24,gw=10.0.0.255", "no host of its network"},
+		{"net_a@10.0.0.1/24;net_b@10.0.0.1/24", "have one address"},
+		{"net_a@10.0.0.1/24;net_c;net_b@10.0.0.2/24", "in a network of its own"},
+		{"net_a@10.0.0.1/24;net_b@10.0.3.2/16", "in a network of its own"},
+	};
+	static const char *const good[] = {"net_x@10.0.0.255/23", "net_x@10.0.0.0/31", "net_x@10.0.0.1/32",
+		"net_x@10.0.0.1/24,gw=10.0.0.254", "net_a@10.0.0.1/25;net_b@10.0.0.129/25"};
+	struct dpdk_spec s[DPDK_PORTS_MAX];
+	struct err e;
+
+	(void)state;
+	for (unsigned i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
+		if (dpdk_specs_parse(wrong[i].text, s, &e) != -EINVAL)
+			fail_msg("\"%s\" was taken", wrong[i].text);
+		if (!strstr(e.text, wrong[i].why))
+			fail_msg("%s: no word of \"%s\"", e.text, wrong[i].why);
+	}
+	for (unsigned i = 0; i < sizeof(good) / sizeof(good[0]); i++)
+		if (dpdk_specs_parse(good[i], s, &e) < 0)
+			fail_msg("%s", e.text);
+}
+
 static void test_specs(void **state)
 {
 	static const char *const wrong[] = {"", " ; ", "net_a@10.0.0.1/24,net_b@10.0.1.1/24",
@@ -97,8 +133,8 @@ static void test_lacks(void **state)
 
 int main(void)
 {
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_spec), cmocka_unit_test(test_specs), cmocka_unit_test(test_lacks)};
+	const struct CMUnitTest tests[] = {cmocka_unit_test(test_spec), cmocka_unit_test(test_impossible),
+		cmocka_unit_test(test_specs), cmocka_unit_test(test_lacks)};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
