@@ -35,7 +35,7 @@ static struct {
 	size_t heard_bytes;
 	pthread_mutex_t lock; /* of `said` */
 	char said[256];       /* the first error since EAL was last asked for something */
-	char why[256];        /* it did not start */
+	struct err why;       /* it did not start */
 	char text[EAL_TEXT_MAX];
 	char lcores[32], memory[16];
 	char *args[EAL_ARGS_MAX + 1];
@@ -327,7 +327,7 @@ int dpdk_eal_start(const struct dpdk_host *host, const struct dpdk_nic_config *c
 
 	if (eal.failed)
 		return err_set(e, eal.failed, "DPDK did not start in this process before, and is not tried twice: %s",
-			eal.why);
+			eal.why.text);
 	pthread_mutex_lock(&eal.lock);
 	eal.said[0] = '\0';
 	pthread_mutex_unlock(&eal.lock);
@@ -341,11 +341,10 @@ int dpdk_eal_start(const struct dpdk_host *host, const struct dpdk_nic_config *c
 	rte_openlog_stream(eal.stream);
 	eal.count = 0;
 	eal.too_many = false;
-	rc = eal_arguments(config, e);
+	rc = eal_arguments(config, &eal.why);
 	if (rc == 0)
-		rc = eal_init(e);
+		rc = eal_init(&eal.why);
 	eal.started = rc == 0;
 	eal.failed = rc;
-	memcpy(eal.why, eal.said, sizeof(eal.why));
-	return rc;
+	return rc < 0 ? err_set(e, rc, "%s", eal.why.text) : 0;
 }
