@@ -229,6 +229,9 @@ plan_isolate() { # CPUS
 		advice+=("to isolate CPUs $wished, on the kernel's command line, and reboot:"
 			"    isolcpus=$wished nohz_full=$wished rcu_nocbs=$wished irqaffinity=$others"
 			"  and in phubd.yaml, cores: [${wished//,/, }]; in its unit CPUAffinity=$online")
+		if cpus_of "$wished" | grep -qx 0; then
+			advice+=("warning: leave CPU 0 out of --isolate $1: the kernel keeps work and its own clock there")
+		fi
 	fi
 }
 

@@ -293,6 +293,9 @@ def plan():
             f"echo {I40E} >/sys/bus/pci/drivers_probe", "echo 9000 >/sys/class/net/eth3/mtu"], f"{commands}")
         holds(out, "isolcpus=1-3,5 nohz_full=1-3,5 rcu_nocbs=1-3,5 irqaffinity=0,4,6-7", r"cores: \[1-3, 5\]",
               "hugepagesz=1G hugepages=2", "/etc/dpdk/interfaces")
+        check("CPU 0" not in out, out)
+        for cpus in ("0", "2-3,0-1"):
+            holds(h.run("plan", "--isolate", cpus)[0], f"warning: leave CPU 0 out of --isolate {cpus}")
         check(h.contents() == before, "plan changed something")
         holds(h.run("plan", "--mtu", "eth3=1500", "--hugepages", "2M:0")[0], "nothing to do")
         shutil.rmtree(h.path(f"{DRIVERS}/vfio-pci"))
