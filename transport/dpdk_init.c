@@ -247,22 +247,26 @@ static int nic_configure(struct dpdk_nic *nic, const struct rte_eth_dev_info *in
 	return 0;
 }
 
+/* Bytes that a packet to receive into has room for, with its headroom. */
+static unsigned nic_room(const struct dpdk_nic *nic)
+{
+	unsigned room = RTE_ALIGN_CEIL(RTE_PKTMBUF_HEADROOM + nic->mtu + RTE_ETHER_HDR_LEN + RTE_VLAN_HLEN, 64);
+
+	return RTE_MAX(room, (unsigned)RTE_MBUF_DEFAULT_BUF_SIZE);
+}
+
 /*
  * A pool for each core on its node, where cores have receive queues of their own: they free what they received. Else
  * one for all, on the device's.
  */
 static int nic_receive_pools(struct dpdk_nic *nic, struct err *e)
 {
-	unsigned room = RTE_ALIGN_CEIL(RTE_PKTMBUF_HEADROOM + nic->mtu + RTE_ETHER_HDR_LEN + RTE_VLAN_HLEN, 64);
+	unsigned room = nic->xdp ? DPDK_PAGE_ROOM : nic_room(nic);
 	unsigned queue = nic->rx_descriptors + 2u * DPDK_DATAGRAMS, user = 2u * DPDK_CACHE;
 	bool each = nic->queues > 1 && nic->rx_queues == nic->queues;
 
-	room = RTE_MAX(room, (unsigned)RTE_MBUF_DEFAULT_BUF_SIZE);
 	/* As many as its rings hold lie ready to be received into, and what is sent is copied to as many more. */
-	if (nic->xdp) {
-		room = DPDK_PAGE_ROOM;
-		queue += 2u * DPDK_XDP_SLOTS;
-	}
+	queue += nic->xdp ? 2u * DPDK_XDP_SLOTS : 0;
 	/* Where rules are refused, they hand over what they received, too. */
 	user += nic->queues > 1 ? DPDK_STEER_RING : 0;
 	for (uint16_t i = 0; i < nic->rx_queues; i++) {
@@ -299,20 +303,36 @@ static int nic_start(struct dpdk_nic *nic, struct err *e)
 	return 0;
 }
 
-/* Frames of af_packet's ring must hold what comes, or it is cut off; XDP's, or it is thrown away. */
+/* Asked before it is configured: EAL's own words for this name no way out. */
+static int nic_check_mtu(const struct dpdk_nic *nic, const struct rte_eth_dev_info *info, struct err *e)
+{
+	unsigned page = (unsigned)getpagesize(), most = info->max_mtu;
+
+	/* Of a driver that names no MTU, as ethdev reckons it. */
+	if (most == 0 || most == UINT16_MAX)
+		most = info->max_rx_pktlen - (RTE_ETHER_HDR_LEN + RTE_ETHER_CRC_LEN);
+	if (strcmp(info->driver_name, "net_af_xdp") == 0)
+		most = RTE_MIN(most, page - DPDK_XDP_HEADS);
+	if (nic->spec.mtu <= most)
+		return 0;
+	return err_set(e, -EMSGSIZE,
+		"DPDK port \"%s\": its MTU may be %u at most with driver %s, not %u: say less with ,mtu= or take "
+		"another "
+		"driver (deploy/dpdk.md, MTU)",
+		nic->spec.device, most, info->driver_name, nic->spec.mtu);
+}
+
+/* Frames of af_packet's ring must hold what comes, or it is cut off; larger ones, packets cannot hold. */
 static int nic_check_frames(const struct dpdk_nic *nic, const char *driver, struct err *e)
 {
 	unsigned long frame = nic_argument(&nic->spec, "framesz=", 2048);
-	unsigned most = (unsigned)getpagesize() - DPDK_XDP_HEADS;
 
-	if (nic->xdp && nic->mtu > most)
-		return err_set(e, -EMSGSIZE, "DPDK port \"%s\": its MTU may be %u at most, not %u", nic->spec.device,
-			most, nic->mtu);
-	if (strcmp(driver, "net_af_packet") != 0 || frame >= nic->mtu + 128u)
+	if (strcmp(driver, "net_af_packet") != 0 ||
+		(frame >= nic->mtu + 128u && frame <= nic_room(nic) - RTE_PKTMBUF_HEADROOM))
 		return 0;
 	return err_set(e, -EMSGSIZE,
-		"DPDK port \"%s\": frames of %lu bytes are too small for an MTU of %u: add framesz=16384,blocksz=16384",
-		nic->spec.device, frame, nic->mtu);
+		"DPDK port \"%s\": framesz=%lu is too %s for an MTU of %u: leave framesz= and blocksz= out",
+		nic->spec.device, frame, frame < nic->mtu + 128u ? "small" : "large", nic->mtu);
 }
 
 static int nic_probe(struct dpdk_nic *nic, struct rte_eth_dev_info *info, struct err *e)
@@ -370,6 +390,8 @@ static int nic_bring_up(struct dpdk_nic *nic, struct err *e)
 	struct rte_eth_dev_info info;
 	int rc = nic_probe(nic, &info, e);
 
+	if (rc == 0)
+		rc = nic_check_mtu(nic, &info, e);
 	if (rc == 0)
 		rc = nic_address(nic, &info, e);
 	if (rc == 0)

@@ -520,6 +520,40 @@ static void talk(struct datagram_port *p, int fd, uint16_t port)
 	assert_int_equal(reading, 0);
 }
 
+/* The driver takes no frame above 1518 bytes, and its ring's must fit our packets: said with a way out, or it runs. */
+static void test_frame_sizes(void **state)
+{
+	static const struct {
+		const char *device, *options, *why;
+	} cases[] = {
+		{"", ",mtu=9000", "its MTU may be 1500 at most with driver net_af_packet, not 9000"},
+		{",framesz=16384,blocksz=16384", ",mtu=9000", "its MTU may be 1500 at most"},
+		{",framesz=16384,blocksz=16384", "", "framesz=16384 is too large for an MTU of 1500: leave framesz="},
+		{",framesz=1024", "", "framesz=1024 is too small for an MTU of 1500"},
+		{",framesz=2048,blocksz=16384", ",mtu=1500", NULL},
+		{"", "", NULL},
+	};
+
+	(void)state;
+	command("ip link set phub-a mtu 9000; ip link set phub-b mtu 9000");
+	for (unsigned i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		struct dpdk_nic_config config = {.queues = 1};
+		struct dpdk_nic *nic = NULL;
+		struct err e = {0};
+		char spec[128];
+
+		snprintf(spec, sizeof(spec), "net_af_packet0,iface=phub-a%s@" OUR_IP "/24%s", cases[i].device,
+			cases[i].options);
+		assert_int_equal(dpdk_spec_parse(spec, &config.spec, &e), 0);
+		if (plugin->open(&host, &config, &nic, &e) == 0)
+			plugin->close(nic);
+		else if (!cases[i].why || !strstr(e.text, cases[i].why))
+			fail_msg("%s: %s", spec, e.text);
+		if (!nic != !!cases[i].why)
+			fail_msg("%s was taken", spec);
+	}
+}
+
 static void test_kernel(void **state)
 {
 	struct dpdk_nic *nic;
@@ -691,6 +725,7 @@ int main(void)
 {
 	const struct CMUnitTest kernel[] = {
 		cmocka_unit_test_setup_teardown(test_kernel_address, veth_setup, veth_drop),
+		cmocka_unit_test_setup_teardown(test_frame_sizes, veth_setup, veth_drop),
 		cmocka_unit_test_setup_teardown(test_kernel, veth_setup, veth_drop),
 		cmocka_unit_test_setup_teardown(test_wrong_frames, veth_setup, veth_drop),
 	};
