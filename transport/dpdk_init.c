@@ -5,6 +5,7 @@
  */
 #include <arpa/inet.h>
 #include <errno.h>
+#include <ifaddrs.h>
 #include <linux/filter.h>
 #include <net/if.h>
 #include <rte_bus.h>
@@ -84,16 +85,39 @@ static int nic_kernel_address(struct dpdk_nic *nic, unsigned index, struct err *
 	return 0;
 }
 
+/* Does the kernel's interface of that device have the address, too, as its first or another one? */
+static bool nic_is_kernels(struct dpdk_nic *nic, unsigned index)
+{
+	struct ifaddrs *all = NULL;
+	char name[IF_NAMESIZE];
+	bool found = false;
+
+	if (index == 0 || !if_indextoname(index, name) || getifaddrs(&all) < 0)
+		return false;
+	for (const struct ifaddrs *i = all; i && !found; i = i->ifa_next) {
+		const struct sockaddr_in *address = (const void *)i->ifa_addr;
+
+		found = address && address->sin_family == AF_INET && address->sin_addr.s_addr == htonl(nic->ip) &&
+			strcmp(i->ifa_name, name) == 0;
+	}
+	freeifaddrs(all);
+	if (found)
+		memcpy(nic->kernel_interface, name, sizeof(nic->kernel_interface));
+	return found;
+}
+
 static int nic_address(struct dpdk_nic *nic, const struct rte_eth_dev_info *info, struct err *e)
 {
-	nic->gateway = nic->spec.gateway;
-	if (nic->spec.ip) {
-		nic->ip = nic->spec.ip;
-		nic->mask = ~UINT32_C(0) << (32 - nic->spec.prefix);
-		return 0;
-	}
 	/* The kernel's end of a tap is the peer. */
-	return nic_kernel_address(nic, strcmp(info->driver_name, "net_tap") == 0 ? 0 : info->if_index, e);
+	unsigned index = strcmp(info->driver_name, "net_tap") == 0 ? 0 : info->if_index;
+
+	nic->gateway = nic->spec.gateway;
+	if (!nic->spec.ip)
+		return nic_kernel_address(nic, index, e);
+	nic->ip = nic->spec.ip;
+	nic->mask = ~UINT32_C(0) << (32 - nic->spec.prefix);
+	nic->kernel_ip = nic_is_kernels(nic, index);
+	return 0;
 }
 
 /*
@@ -145,7 +169,9 @@ static int nic_mac(struct dpdk_nic *nic, struct err *e)
 	nic->mac = *want;
 	if (rte_is_zero_ether_addr(want))
 		rte_eth_random_addr(nic->mac.addr_bytes);
-	if (rte_eth_dev_default_mac_addr_set(nic->id, &nic->mac) == 0 || rte_eth_promiscuous_enable(nic->id) == 0)
+	/* To the kernel's address comes what has the kernel's MAC. */
+	if (rte_eth_dev_default_mac_addr_set(nic->id, &nic->mac) == 0 ||
+		(!nic->kernel_ip && rte_eth_promiscuous_enable(nic->id) == 0))
 		return 0;
 	/* A vdev that filters nothing needs neither. */
 	if (rte_is_zero_ether_addr(want) || !rte_is_valid_assigned_ether_addr(&had))

@@ -5,6 +5,7 @@
  */
 #include <arpa/inet.h>
 #include <errno.h>
+#include <ifaddrs.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -329,6 +330,24 @@ static int dpdk_explain(const struct dpdk_spec *spec, int rc, struct err *e)
 		lacks);
 }
 
+/* An address of the kernel's is known only now: the last one's network is to be none of those before it. */
+static int dpdk_check_network(const struct dpdk *d, const struct dpdk_spec *all, struct err *e)
+{
+	unsigned last = d->nic_count - 1;
+	uint32_t one, other;
+
+	memcpy(&one, &d->facts[last].address.ip.s6_addr[12], sizeof(one));
+	for (unsigned i = 0; i < last; i++) {
+		memcpy(&other, &d->facts[i].address.ip.s6_addr[12], sizeof(other));
+		if ((ntohl(one ^ other) & d->facts[i].mask & d->facts[last].mask) == 0)
+			return err_set(e, -EINVAL,
+				"DPDK ports: \"%s\" and \"%s\" are in one network; each is to be in a network of its "
+				"own",
+				all[i].device, all[last].device);
+	}
+	return 0;
+}
+
 /* One device after the other; their queues have the same UDP ports. */
 static int dpdk_open_nics(struct dpdk *d, struct dpdk_nic_config *config, bool quiet, struct err *e)
 {
@@ -349,6 +368,7 @@ static int dpdk_open_nics(struct dpdk *d, struct dpdk_nic_config *config, bool q
 		d->plugin->facts(d->nics[i], &d->facts[i]);
 		if (!quiet)
 			dpdk_tell(&d->facts[i], config);
+		rc = dpdk_check_network(d, config->all, e);
 	}
 	return rc;
 }
@@ -383,6 +403,23 @@ static bool dpdk_is_free(unsigned port)
 	return !taken; /* whatever else is wrong is told by who takes it */
 }
 
+/* Is this an address of the kernel's, on whichever interface? */
+static bool dpdk_is_kernels(uint32_t ip)
+{
+	struct ifaddrs *all = NULL;
+	bool found = false;
+
+	if (getifaddrs(&all) < 0)
+		return false;
+	for (const struct ifaddrs *i = all; i && !found; i = i->ifa_next) {
+		const struct sockaddr_in *address = (const void *)i->ifa_addr;
+
+		found = address && address->sin_family == AF_INET && address->sin_addr.s_addr == htonl(ip);
+	}
+	freeifaddrs(all);
+	return found;
+}
+
 /*
  * An address that is the kernel's, too, has its ports: the first ones in a row that nobody has, udp of this very box
  * for one. They need not be free any more when they are taken: then it is an error.
@@ -394,7 +431,7 @@ static int dpdk_choose_ports(struct dpdk_nic_config *config, struct err *e)
 	bool kernel = false;
 
 	for (unsigned i = 0; i < config->all_count; i++)
-		kernel |= config->all[i].ip == 0;
+		kernel |= config->all[i].ip == 0 || dpdk_is_kernels(config->all[i].ip);
 	if (!kernel || config->all[0].port)
 		return 0;
 	for (unsigned port = first; port <= last; port++) {
