@@ -52,10 +52,10 @@ bool dpdk_lacks(const char *device, char out[DPDK_LACKS_BYTES]);
 enum dpdk_drop {
 	DPDK_RUNT,       /* too short for what it says it is */
 	DPDK_FOREIGN,    /* neither IPv4 nor ARP */
-	DPDK_HEADER,     /* an IPv4 header that is wrong, or has options */
+	DPDK_HEADER,     /* an IPv4 header that is wrong, or has options; or nobody can have sent it */
 	DPDK_FRAGMENT,   /* a fragment of an IPv4 packet */
-	DPDK_ELSEWHERE,  /* to another address */
-	DPDK_PROTOCOL,   /* neither UDP nor an echo request */
+	DPDK_ELSEWHERE,  /* to another address, or MAC */
+	DPDK_PROTOCOL,   /* neither UDP nor an echo request that is answered */
 	DPDK_NO_QUEUE,   /* to a UDP port that no queue has */
 	DPDK_DAMAGED,    /* its checksum is wrong, as the device or we found */
 	DPDK_SCATTERED,  /* in several buffers that cannot be joined */

@@ -21,6 +21,22 @@ static void rx_drop(struct dpdk_port *p, struct rte_mbuf *m, enum dpdk_drop why)
 	rte_pktmbuf_free(m);
 }
 
+/* May a packet come from this address? Not from a group, nobody, or what never leaves a host. */
+static bool rx_is_sender(uint32_t ip)
+{
+	return ip >> 24 != 0 && ip >> 24 != 127 && ip >> 28 < 0xe;
+}
+
+/* Would an answer go to a host of our network, or by the gateway? Else somebody has it go where it hurts. */
+static bool rx_is_answered(const struct dpdk_nic *nic, uint32_t ip)
+{
+	uint32_t host = ip & ~nic->mask;
+
+	if ((ip ^ nic->ip) & nic->mask)
+		return nic->gateway != 0;
+	return ip != nic->ip && (~nic->mask <= 1 || (host != 0 && host != ~nic->mask));
+}
+
 /* Turns an echo request into its answer. */
 static void rx_echo(struct dpdk_port *p, struct rte_mbuf *m, struct rte_ipv4_hdr *ip, uint32_t bytes)
 {
@@ -28,7 +44,8 @@ static void rx_echo(struct dpdk_port *p, struct rte_mbuf *m, struct rte_ipv4_hdr
 	struct rte_icmp_hdr *icmp = (void *)(ip + 1);
 	uint32_t sum;
 
-	if (bytes < sizeof(*icmp) || icmp->icmp_type != RTE_IP_ICMP_ECHO_REQUEST || icmp->icmp_code != 0) {
+	if (bytes < sizeof(*icmp) || icmp->icmp_type != RTE_IP_ICMP_ECHO_REQUEST || icmp->icmp_code != 0 ||
+		!rx_is_answered(p->nic, rte_be_to_cpu_32(ip->src_addr))) {
 		rx_drop(p, m, DPDK_PROTOCOL);
 		return;
 	}
@@ -52,7 +69,8 @@ static void rx_echo(struct dpdk_port *p, struct rte_mbuf *m, struct rte_ipv4_hdr
 /* The frame's IPv4 header, when it is whole and well-formed and for us; else NULL, and the frame is gone. */
 static struct rte_ipv4_hdr *rx_ipv4(struct dpdk_port *p, struct rte_mbuf *m)
 {
-	struct rte_ipv4_hdr *ip = rte_pktmbuf_mtod_offset(m, struct rte_ipv4_hdr *, sizeof(struct rte_ether_hdr));
+	const struct rte_ether_hdr *ether = rte_pktmbuf_mtod(m, const struct rte_ether_hdr *);
+	struct rte_ipv4_hdr *ip = (void *)(uintptr_t)(ether + 1);
 	uint32_t room = rte_pktmbuf_data_len(m) - (uint32_t)sizeof(struct rte_ether_hdr);
 	uint64_t found = m->ol_flags & RTE_MBUF_F_RX_IP_CKSUM_MASK;
 	enum dpdk_drop why = DPDK_DROPS;
@@ -69,8 +87,11 @@ static struct rte_ipv4_hdr *rx_ipv4(struct dpdk_port *p, struct rte_mbuf *m)
 		why = DPDK_DAMAGED;
 	else if (rte_be_to_cpu_16(ip->fragment_offset) & (RTE_IPV4_HDR_MF_FLAG | RTE_IPV4_HDR_OFFSET_MASK))
 		why = DPDK_FRAGMENT;
-	else if (ip->dst_addr != rte_cpu_to_be_32(p->nic->ip))
+	else if (ip->dst_addr != rte_cpu_to_be_32(p->nic->ip) ||
+		 !rte_is_same_ether_addr(&ether->dst_addr, &p->nic->mac))
 		why = DPDK_ELSEWHERE;
+	else if (!rte_is_unicast_ether_addr(&ether->src_addr) || !rx_is_sender(rte_be_to_cpu_32(ip->src_addr)))
+		why = DPDK_HEADER;
 	if (why == DPDK_DROPS)
 		return ip;
 	rx_drop(p, m, why);

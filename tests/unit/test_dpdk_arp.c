@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What transport dpdk believes of who has which address: ARP frames, by hand, at the kernel's end of a tap. Needs root,
+ * What transport dpdk believes of who has which address, and whose pings it answers: frames, by hand, at the kernel's
+ * end of a tap. Needs root,
  * and takes a network namespace of its own.
  */
 #include <arpa/inet.h>
@@ -53,16 +54,14 @@ static void on_let(struct reliable *r, struct reliable_message *m)
 
 static const struct dpdk_host host = {.log = on_log, .hold = on_message, .let = on_let, .drop_name = dpdk_drop_name};
 
-static int begin(void **state)
+static int begin_as(const char *spec)
 {
 	struct dpdk_nic_config config = {.queues = 1};
 	struct sockaddr_ll at = {.sll_family = AF_PACKET, .sll_protocol = htons(ETH_P_ALL)};
 	struct err e = {0};
 
-	(void)state;
 	warnings = 0;
-	/* A network of 2^16 addresses. */
-	assert_int_equal(dpdk_spec_parse("net_tap0,iface=phub-arp@10.8.0.1/16", &config.spec, &e), 0);
+	assert_int_equal(dpdk_spec_parse(spec, &config.spec, &e), 0);
 	if (plugin->open(&host, &config, &nic, &e) < 0)
 		fail_msg("%s", e.text);
 	if (plugin->port_open(nic, 0, MEM_NODE_ANY, "", &port, &e) < 0)
@@ -71,6 +70,19 @@ static int begin(void **state)
 	at.sll_ifindex = (int)if_nametoindex("phub-arp");
 	assert_int_equal(bind(raw, (struct sockaddr *)&at, sizeof(at)), 0);
 	return 0;
+}
+
+/* A network of 2^16 addresses. */
+static int begin(void **state)
+{
+	(void)state;
+	return begin_as("net_tap0,iface=phub-arp@10.8.0.1/16");
+}
+
+static int begin_gateway(void **state)
+{
+	(void)state;
+	return begin_as("net_tap0,iface=phub-arp@10.8.0.1/16,gw=10.8.0.254");
 }
 
 static int end(void **state)
@@ -176,11 +188,54 @@ static void conflicts_are_told(void **state)
 	assert_true(knows(0, 2));
 }
 
+/* An echo request from 10.high.low.last to this MAC; `counter` counts it. */
+static void ping(uint8_t high, uint8_t low, uint8_t last, const uint8_t to[6], const uint64_t *counter)
+{
+	struct frame f = frame_good(port);
+	uint64_t before = *counter;
+
+	memcpy(f.bytes, to, 6);
+	f.bytes[23] = IPPROTO_ICMP;
+	f.bytes[27] = high;
+	f.bytes[28] = low;
+	f.bytes[29] = last;
+	memset(f.bytes + 34, 0, f.length - 34);
+	f.bytes[34] = 8;
+	put16(f.bytes + 36, sum_of(f.bytes + 34, f.length - 34));
+	frame_sum(&f);
+	assert_int_equal(send(raw, f.bytes, f.length, 0), f.length);
+	assert_true(poll_until(counter, before + 1));
+}
+
+/* Answers go to hosts of our network alone, as there is no gateway, and to who asked us, not all. */
+static void pings_are_ours(void **state)
+{
+	static const uint8_t all[6] = {0xff, 0xff, 0xff, 0xff, 0xff, 0xff};
+	const uint64_t *dropped = counters()->dropped;
+
+	(void)state;
+	ping(8, 0, 7, all, &dropped[DPDK_ELSEWHERE]);
+	ping(9, 0, 7, port->address.mac, &dropped[DPDK_PROTOCOL]);
+	ping(8, 255, 255, port->address.mac, &dropped[DPDK_PROTOCOL]);
+	ping(8, 0, 0, port->address.mac, &dropped[DPDK_PROTOCOL]);
+	ping(8, 0, 1, port->address.mac, &dropped[DPDK_PROTOCOL]); /* ourselves */
+	assert_int_equal(counters()->answered, 0);
+	ping(8, 0, 7, port->address.mac, &counters()->answered);
+}
+
+static void pings_by_the_gateway(void **state)
+{
+	(void)state;
+	ping(9, 0, 7, port->address.mac, &counters()->answered);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_setup_teardown(askers_take_free_places, begin, end),
 		cmocka_unit_test_setup_teardown(conflicts_are_told, begin, end),
+		cmocka_unit_test_setup_teardown(pings_are_ours, begin, end),
+		cmocka_unit_test_setup_teardown(pings_by_the_gateway, begin_gateway, end),
 	};
 	struct err e;
 

@@ -283,6 +283,7 @@ static void test_memif_link(void **state)
 	assert_int_equal(reading, 0);
 	worker_nic = memif_worker();
 	worker = dpdk_rig_port(plugin, worker_nic, 0);
+	to = worker->address; /* its MAC is another one */
 	assert_true(say_until_heard(box, &to, worker, &in));
 	box->ops->close(box);
 	worker->ops->close(worker);
@@ -633,6 +634,11 @@ static const struct wrong {
 	{"damaged", 18, 0x1234, 0, DPDK_DAMAGED, true},
 	{"to another", 32, 0x0009, 0, DPDK_ELSEWHERE, false},
 	{"to all", 32, 0x00ff, 0, DPDK_ELSEWHERE, false},
+	{"to another's MAC", 2, 0x1234, 0, DPDK_ELSEWHERE, false},
+	{"from a group's MAC", 6, 0x0300, 0, DPDK_HEADER, false},
+	{"from nobody", 26, 0x0008, 0, DPDK_HEADER, false},
+	{"from a group", 26, 0xe008, 0, DPDK_HEADER, false},
+	{"from the loopback", 26, 0x7f08, 0, DPDK_HEADER, false},
 	{"TCP", 22, 64 << 8 | IPPROTO_TCP, 0, DPDK_PROTOCOL, false},
 	{"not an echo request", 22, 64 << 8 | IPPROTO_ICMP, 0, DPDK_PROTOCOL, false},
 	{"no UDP header", 16, 20 + 7, 0, DPDK_RUNT, false},
