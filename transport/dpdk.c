@@ -383,6 +383,23 @@ static uint64_t port_now(struct datagram_port *port)
 	return clock_now_ns();
 }
 
+/*
+ * What the device lost before any core saw it. It counts for all of its queues together: the first one tells. Drivers
+ * write these beside their bursts, and nobody resets them.
+ */
+static const char *port_count_device(const struct dpdk_port *p, unsigned index, uint64_t *value)
+{
+	static const char *const names[] = {"missed", "no_buffer", "damaged_frames"};
+	struct rte_eth_stats stats = {0};
+
+	if (index >= RTE_DIM(names))
+		return NULL;
+	if (p->index == 0)
+		(void)rte_eth_stats_get(p->nic->id, &stats);
+	*value = index == 0 ? stats.imissed : index == 1 ? stats.rx_nombuf : stats.ierrors;
+	return names[index];
+}
+
 static const char *port_count(const struct datagram_port *port, unsigned index, uint64_t *value)
 {
 	static const struct {
@@ -412,7 +429,7 @@ static const char *port_count(const struct datagram_port *port, unsigned index, 
 	}
 	index -= RTE_DIM(rows);
 	if (index >= DPDK_DROPS)
-		return NULL;
+		return port_count_device(p, index - DPDK_DROPS, value);
 	*value = stats_read(&p->counters.dropped[index]);
 	return p->nic->host.drop_name((enum dpdk_drop)index);
 }

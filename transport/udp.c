@@ -8,6 +8,7 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <linux/sock_diag.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -317,17 +318,34 @@ static uint64_t udp_now(struct datagram_port *p)
 	return clock_now_ns();
 }
 
+/*
+ * What the kernel threw away before it was read, for want of room in the socket mostly. It says so to whoever asks;
+ * with each datagram (SO_RXQ_OVFL) it would cost control data, and say nothing until another one comes.
+ */
+static uint64_t udp_overflowed(const struct udp_port *u)
+{
+	uint32_t all[SK_MEMINFO_VARS] = {0};
+	socklen_t bytes = sizeof(all);
+
+	return getsockopt(u->fd, SOL_SOCKET, SO_MEMINFO, all, &bytes) < 0 ? 0 : all[SK_MEMINFO_DROPS];
+}
+
 /* Names that no other port of a box has: all are told together. */
 static const char *udp_count(const struct datagram_port *p, unsigned index, uint64_t *value)
 {
-	const struct udp_counters *n = &((const struct udp_port *)(const void *)p)->counters;
+	const struct udp_port *u = (const struct udp_port *)(const void *)p;
+	const struct udp_counters *n = &u->counters;
 	const struct {
 		const char *name;
 		const uint64_t *at;
 	} rows[] = {{"cut", &n->cut}, {"uncut", &n->uncut}, {"refused", &n->lost}, {"joined", &n->joined},
 		{"blocked", &n->blocked}};
 
-	if (index >= sizeof(rows) / sizeof(rows[0]))
+	if (index == sizeof(rows) / sizeof(rows[0])) {
+		*value = udp_overflowed(u);
+		return "overflowed";
+	}
+	if (index > sizeof(rows) / sizeof(rows[0]))
 		return NULL;
 	*value = stats_read(rows[index].at);
 	return rows[index].name;

@@ -247,6 +247,23 @@ static void one_by_one_where_nothing_is_cut(void **state)
 	}
 }
 
+/* More than the socket has room for, and nobody reads: the kernel throws away, and it shows. */
+static void what_overflows_is_counted(void **state)
+{
+	int small = 0;
+
+	(void)state;
+	begin();
+	assert_int_equal(counted("overflowed"), 0);
+	assert_int_equal(setsockopt(a->fd, SOL_SOCKET, SO_RCVBUF, &small, sizeof(small)), 0);
+	for (uint32_t i = 0; i < 100; i++) {
+		put_to(&a->port.address, i, 600, NULL);
+		flush();
+	}
+	assert_in_range(counted("overflowed"), 1, 100);
+	end();
+}
+
 static void a_full_kernel_gets_them_later(void **state)
 {
 	(void)state;
@@ -417,6 +434,7 @@ int main(void)
 		cmocka_unit_test(large_and_small_ones_come_whole),
 		cmocka_unit_test(few_at_a_time_are_all),
 		cmocka_unit_test(one_by_one_where_nothing_is_cut),
+		cmocka_unit_test(what_overflows_is_counted),
 		cmocka_unit_test(a_full_kernel_gets_them_later),
 		cmocka_unit_test(a_way_that_is_gone_loses_one_and_goes_on),
 		cmocka_unit_test(an_interrupted_call_is_made_again),
