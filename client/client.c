@@ -72,18 +72,20 @@ static void client_lose_lane(phub_t *p)
 	while (lane->state != LANE_LOST && !lane->finished)
 		lane++;
 	why = lane->why[0] ? lane->why : lane->error ? strerror(-lane->error) : "orderly";
-	if (lane->broke_ns)
+	if (lane->broke_ns) {
 		client_session_fail(&p->session, -ECONNRESET,
 			"the connection to core %" PRIu32
 			" of box %s broke (%s), and no other came about within %.1f s",
 			lane->core, p->session.box, why, (double)p->session.lost_ns / 1e9);
-	else if (lane->error == -ETIMEDOUT) /* but that is what a wait says that may be called again */
+	} else if (lane->error == -ETIMEDOUT) { /* but that is what a wait says that may be called again */
+		client_session_broke(&p->session, lane->core, why); /* the box tells the others */
 		client_session_fail(&p->session, -EHOSTUNREACH,
 			"nothing comes through between here and core %" PRIu32 " of box %s: %s", lane->core,
 			p->session.box, why);
-	else
+	} else {
 		client_session_fail(&p->session, -ECONNRESET,
 			"box %s closed the connection to its core %" PRIu32 " (%s)", p->session.box, lane->core, why);
+	}
 }
 
 /*

@@ -146,6 +146,7 @@ static int setup_connect(
 			.rank = s->settings->rank,
 			.key = s->key,
 			.seal = SEAL_GMAC + (unsigned)s->settings->seal,
+			.silent_ns = s->lost_ns,
 		};
 		rc = setup_dial(x, lane, e);
 		if (rc < 0)

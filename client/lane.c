@@ -97,7 +97,7 @@ static void lane_unplug(struct lane *lane)
 void lane_note(struct lane *lane, const char *why)
 {
 	if (why && lane->conn)
-		snprintf(lane->why, sizeof(lane->why), "%.60s, %.60s", why, lane->conn->peer);
+		snprintf(lane->why, sizeof(lane->why), "%.110s, %.80s", why, lane->conn->peer);
 }
 
 void lane_drop(struct lane *lane)

@@ -84,7 +84,7 @@ struct lane {
 	struct lane_group *group;
 	enum lane_state state;
 	int error;     /* LANE_LOST, LANE_BROKEN */
-	char why[144]; /* likewise, what the transport said of it, or "" */
+	char why[200]; /* likewise, what the transport said of it, or "" */
 	/* Reconnecting. */
 	uint64_t broke_ns;  /* since when nothing came although connections were made; 0: all is well */
 	uint64_t opened_ns; /* when the connection that is there was made */

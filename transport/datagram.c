@@ -17,12 +17,13 @@
 enum {
 	TRIAL_PAUSE_MS = 1, /* until the worker asks again; then twice that, ... */
 	TRIAL_PAUSE_MAX_MS = 100,
-	TRIAL_LISTEN_MS = 20,  /* for larger ones, when one came back; and four round trips */
-	TRIAL_PAIRS_MS = 60,   /* for two at a time to come through; likewise */
-	DATAGRAM_FULL_MS = 1,  /* a port without room is tried again */
-	WATCH_QUIET_MS = 1000, /* a worker that hears nothing asks whether anything comes through, */
-	WATCH_PAUSE_MS = 250,  /* again and again; */
-	WATCH_LARGE_MS = 5000, /* when small datagrams come back, but none as large as was agreed, that is the end */
+	TRIAL_LISTEN_MS = 20,   /* for larger ones, when one came back; and four round trips */
+	TRIAL_PAIRS_MS = 60,    /* for two at a time to come through; likewise */
+	DATAGRAM_FULL_MS = 1,   /* a port without room is tried again */
+	WATCH_QUIET_MS = 1000,  /* a worker that hears nothing asks whether anything comes through, */
+	WATCH_PAUSE_MS = 250,   /* again and again; */
+	WATCH_LARGE_MS = 5000,  /* when small datagrams come back, but none as large as was agreed, that is the end; */
+	WATCH_SILENT_MS = 3000, /* so long at least when none do */
 	/* UDP payload of packets of 9000, 1500 and 1280 bytes over IPv6. */
 	TRIAL_JUMBO = 8952,
 	TRIAL_USUAL = 1452,
@@ -229,6 +230,31 @@ static uint64_t datagram_trials_due(const struct datagram_queue *q)
 
 /* ---- the watch: does it still? ---- */
 
+/*
+ * Has the box been asked for so long that nothing comes through any more? Time in which nobody looked (a stopped
+ * process, a caller who does something else) says nothing of the box: between two looks as much as two pauses counts.
+ */
+static bool datagram_watch_silent(struct datagram_watch *w, const struct datagram_conn *c, uint64_t now_ns)
+{
+	const uint64_t most_ns = 2 * WATCH_PAUSE_MS * NS_PER_MS, silent_ns = c->spec->silent_ns;
+	uint64_t heard_ns = reliable_heard(c->reliable), passed_ns = now_ns - w->looked_ns;
+
+	w->looked_ns = now_ns;
+	if (heard_ns != w->heard_ns) {
+		w->heard_ns = heard_ns;
+		w->quiet_ns = 0;
+		return false;
+	}
+	w->quiet_ns += passed_ns < most_ns ? passed_ns : most_ns;
+	return silent_ns > 0 && w->quiet_ns >= silent_ns && w->quiet_ns >= WATCH_SILENT_MS * NS_PER_MS;
+}
+
+static void datagram_watch_end(struct datagram_queue *q, struct datagram_conn *c, const char *why)
+{
+	c->why = why;
+	reliable_end(q->reliable, c->reliable, -ETIMEDOUT, true);
+}
+
 static void datagram_watch(struct datagram_queue *q, struct datagram_conn *c, uint64_t now_ns)
 {
 	struct datagram_watch *w = &c->watch;
@@ -239,7 +265,13 @@ static void datagram_watch(struct datagram_queue *q, struct datagram_conn *c, ui
 	if (w->since_ns == 0) {
 		if (now_ns < heard_ns + WATCH_QUIET_MS * NS_PER_MS)
 			return;
-		*w = (struct datagram_watch){.link = w->link, .since_ns = now_ns};
+		*w = (struct datagram_watch){
+			.link = w->link,
+			.since_ns = now_ns,
+			.heard_ns = heard_ns,
+			.looked_ns = now_ns,
+			.quiet_ns = WATCH_QUIET_MS * NS_PER_MS,
+		};
 		reliable_probe_anew(c->reliable);
 	}
 	w->small |= reliable_probed(c->reliable, false) > 0;
@@ -248,8 +280,11 @@ static void datagram_watch(struct datagram_queue *q, struct datagram_conn *c, ui
 		return;
 	}
 	if (w->small && now_ns > w->since_ns + WATCH_LARGE_MS * NS_PER_MS) {
-		c->why = "large datagrams come through no more: a smaller MTU on the way?";
-		reliable_end(q->reliable, c->reliable, -ETIMEDOUT, true);
+		datagram_watch_end(q, c, "large datagrams come through no more: a smaller MTU on the way?");
+		return;
+	}
+	if (datagram_watch_silent(w, c, now_ns)) {
+		datagram_watch_end(q, c, "UDP comes through no more: a firewall, or a route? (the box's data_ports)");
 		return;
 	}
 	reliable_probe(q->reliable, c->reliable, c->trial.best, 0, true);

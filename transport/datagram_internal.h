@@ -78,7 +78,10 @@ struct datagram_trial {
 struct datagram_watch {
 	struct list_link link; /* datagram_queue.watched */
 	uint64_t since_ns;     /* that it asks; 0: it does not */
-	bool small;            /* small datagrams came back since, */
+	bool small;            /* small datagrams came back since */
+	uint64_t heard_ns;     /* when something came last, as it was seen then, */
+	uint64_t looked_ns;    /* and when it was looked */
+	uint64_t quiet_ns;     /* so long nothing came, as far as it looked */
 };
 
 struct datagram_conn {

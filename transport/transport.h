@@ -105,6 +105,11 @@ struct conn_spec {
 	 */
 	const uint8_t *key;
 	unsigned seal; /* enum seal_kind */
+	/*
+	 * Worker, likewise: the connection ends when nothing at all came from the box for so long, though it was asked;
+	 * but not within some seconds. 0: never. What is not polled meanwhile does not count.
+	 */
+	uint64_t silent_ns;
 };
 
 /* The public head of a connection; each transport's own struct begins with it. */

@@ -8,6 +8,7 @@
  *                                            checksums tell, every other one swaps two words of a UDP payload, which
  *                                            they do not
  *   cut I, join I                            the I-th device's cable
+ *   deaf I, hear I                           the same for UDP alone: to and from the I-th device none goes on
  *   count                                    how many frames it saw, and did these things to
  * Each is answered by a line. Ends with its standard input.
  */
@@ -47,7 +48,7 @@ struct frame {
 
 struct segment {
 	struct pollfd polls[PORTS_MAX + 1]; /* the last one is standard input */
-	bool cut[PORTS_MAX];
+	bool cut[PORTS_MAX], deaf[PORTS_MAX];
 	uint8_t macs[PORTS_MAX][6]; /* whose frames came there last; zero: nobody's */
 	unsigned ports, held_count;
 	uint64_t random, seen;
@@ -76,22 +77,6 @@ static bool segment_happens(struct segment *s, enum fault what)
 
 /* ---- frames ---- */
 
-static void segment_deliver(struct segment *s, const struct frame *f)
-{
-	int known = -1;
-
-	for (unsigned i = 0; i < s->ports; i++)
-		if (memcmp(s->macs[i], f->bytes, 6) == 0)
-			known = (int)i;
-	for (unsigned i = 0; i < s->ports; i++) {
-		if (i == f->from || s->cut[i] || (known >= 0 && known != (int)i))
-			continue;
-		/* A device that is down takes none: so it is with cables. */
-		if (write(s->polls[i].fd, f->bytes, f->length) < 0 && errno != EIO && errno != EAGAIN)
-			perror("segment: write");
-	}
-}
-
 /* Where the payload of a UDP packet begins; 0: it is none. */
 static size_t frame_udp(const struct frame *f)
 {
@@ -102,6 +87,23 @@ static size_t frame_udp(const struct frame *f)
 	if (type == 0x86dd && f->bytes[ETHERNET + 6] == 17)
 		return ETHERNET + 40 + 8;
 	return 0;
+}
+
+static void segment_deliver(struct segment *s, const struct frame *f)
+{
+	bool udp = frame_udp(f) > 0;
+	int known = -1;
+
+	for (unsigned i = 0; i < s->ports; i++)
+		if (memcmp(s->macs[i], f->bytes, 6) == 0)
+			known = (int)i;
+	for (unsigned i = 0; i < s->ports; i++) {
+		if (i == f->from || s->cut[i] || (known >= 0 && known != (int)i) || (udp && s->deaf[i]))
+			continue;
+		/* A device that is down takes none: so it is with cables. */
+		if (write(s->polls[i].fd, f->bytes, f->length) < 0 && errno != EIO && errno != EAGAIN)
+			perror("segment: write");
+	}
 }
 
 static void segment_damage(struct segment *s, struct frame *f)
@@ -138,7 +140,7 @@ static void segment_release(struct segment *s, bool all)
 static void segment_pass(struct segment *s, struct frame *f)
 {
 	s->seen++;
-	if (f->length < ETHERNET + 20 || s->cut[f->from])
+	if (f->length < ETHERNET + 20 || s->cut[f->from] || (s->deaf[f->from] && frame_udp(f)))
 		return;
 	memcpy(s->macs[f->from], f->bytes + 6, 6);
 	if (segment_happens(s, FAULT_LOSS))
@@ -179,9 +181,14 @@ static bool segment_do(struct segment *s, const char *word, uint64_t number)
 		s->per_million[i] = number;
 		return true;
 	}
-	if ((strcmp(word, "cut") != 0 && strcmp(word, "join") != 0) || number >= s->ports)
+	if (number >= s->ports)
 		return false;
-	s->cut[number] = *word == 'c';
+	if (strcmp(word, "cut") == 0 || strcmp(word, "join") == 0)
+		s->cut[number] = *word == 'c';
+	else if (strcmp(word, "deaf") == 0 || strcmp(word, "hear") == 0)
+		s->deaf[number] = *word == 'd';
+	else
+		return false;
 	return true;
 }
 

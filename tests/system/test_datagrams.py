@@ -562,6 +562,18 @@ def worker_gone():
     box.stop()
 
 
+def deaf():
+    """UDP that comes through no more while the control session lives: that worker says so in time, and the box says it to all"""
+    box = box_on(lost_ms=LOST_MS, warn_ms=1500)
+    workers = exchanging(box)
+    began = time.monotonic()
+    net().tell("deaf", 2)
+    failed_in_time([workers[1]], began, LOST_MS / 1000 + 4, "nothing comes through.*UDP.*firewall.*data_ports")
+    failed_in_time([workers[0], *workers[2:]], began, LOST_MS / 1000 + 5, "rank 1.*UDP comes through no more.*data_ports")
+    net().tell("hear", 2)
+    box.stop()
+
+
 def box_killed():
     """workers whose box is killed hear so in time; so they do when it is told to end, which it does in good order"""
     for number in (signal.SIGKILL, signal.SIGTERM):
@@ -671,6 +683,6 @@ def why_not():
     return None
 
 
-run([loss_1500, loss_9000, shallow, disorder, stopped, cables, strangers, flood, worker_killed, worker_gone, box_killed, beside, six,
+run([loss_1500, loss_9000, shallow, disorder, stopped, cables, strangers, flood, worker_killed, worker_gone, deaf, box_killed, beside, six,
      *DPDK_BOX.cases(lossy, disorder, cables, strangers), *DPDK_WORKER.cases(lossy, stopped, worker_killed, both, misplaced),
      *DPDK_ALL.cases(lossy), *DPDK_MEMIF.cases(stopped_once), *DPDK_XDP.cases(xdp)], why_not())

@@ -17,6 +17,7 @@
 
 #include <cmocka.h>
 
+#include "phub/base/clock.h"
 #include "tests/suite/transport_rig.h"
 #include "transport/datagram_internal.h"
 #include "transport/reliable_internal.h"
@@ -152,6 +153,40 @@ static void silence_later_ends_nothing(void **state)
 	narrow = 0;
 	RIG_UNTIL(rig, end_count(box, EVENT_MESSAGE, lane->box) == 2);
 	exchange(3);
+	rig_destroy(rig);
+}
+
+/* Not before both have had their time: neither a wire that is out for less, nor one who does not look, ends it. */
+static void silence_for_too_long_ends_with_words(void **state)
+{
+	uint64_t began_ns, took_ms;
+	const struct record *r;
+
+	(void)state;
+	begin(&(struct rig_options){0});
+	exchange(1);
+	lane->worker_spec.silent_ns = 3200 * NS_PER_MS;
+	narrow = 1;
+	for (unsigned i = 0; i < 80; i++) {
+		rig_turns(rig, 10);
+		usleep(20000);
+	}
+	sleep(4); /* nobody looks */
+	rig_turns(rig, 10);
+	narrow = 0;
+	exchange(2);
+	assert_int_equal(end_count(worker, EVENT_CLOSED, lane->worker), 0);
+	narrow = 1;
+	began_ns = clock_now_ns();
+	RIG_UNTIL(rig, end_count(worker, EVENT_CLOSED, lane->worker) == 1);
+	took_ms = (clock_now_ns() - began_ns) / NS_PER_MS;
+	assert_in_range(took_ms, 3000, 5500);
+	r = end_record(worker, EVENT_CLOSED, NULL, 0);
+	assert_int_equal(r->error, -ETIMEDOUT);
+	assert_non_null(r->why);
+	assert_non_null(strstr(r->why, "UDP comes through no more"));
+	assert_non_null(strstr(r->why, "data_ports"));
+	narrow = 0;
 	rig_destroy(rig);
 }
 
@@ -503,6 +538,7 @@ int main(void)
 		cmocka_unit_test(a_narrow_way_is_found),
 		cmocka_unit_test(a_silent_way_ends_with_words),
 		cmocka_unit_test(silence_later_ends_nothing),
+		cmocka_unit_test(silence_for_too_long_ends_with_words),
 		cmocka_unit_test(nowhere_is_an_error_at_once),
 		cmocka_unit_test(a_core_that_is_none_is_refused),
 		cmocka_unit_test(names_tell_nothing),
