@@ -15,8 +15,9 @@ enum {
 	PLAN_IP_BYTES = 20,
 	PLAN_TCP_BYTES = 32, /* with timestamps */
 	PLAN_UDP_BYTES = 8,
-	PLAN_FRAGMENT_BYTES = 10, /* what reliable delivery over udp and dpdk adds */
-	PLAN_ROCE_BYTES = 16,     /* base transport header 12, check 4 */
+	PLAN_FRAGMENT_BYTES = 104, /* udp, dpdk: headers of a fragment (wire.h: WIRE_DATA_BYTES), */
+	PLAN_FRAGMENT_ALIGN = 64,  /* whose bytes are a multiple of this */
+	PLAN_ROCE_BYTES = 16,      /* base transport header 12, check 4 */
 	PLAN_ROCE_MTU_MAX = 4096,
 };
 
@@ -31,9 +32,9 @@ const struct plan_formula plan_formulae[] = {
 	{"", "follow each other through both) + t of cores + t of worker CPU, the last two only without shared CPUs"},
 	{"u(x)", "x units of which each chunk uses one = m / (m / x rounded up): no more than there are chunks"},
 	{"e", "wire efficiency = P / (P + headers + frame) * S / (S + 64), frame 38 bytes on Ethernet"},
-	{"", "tcp: P = MTU - 52, headers 52; udp, dpdk: P = power of two <= MTU - 38, headers 38; verbs (RoCE v2): P = "
-	     "power"},
-	{"", "of two <= MTU - 44, at most 4096, headers 44; shm: e = 1"},
+	{"", "tcp: P = MTU - 52, headers 52; udp, dpdk: P = multiple of 64 <= MTU - 132, headers 132; verbs (RoCE v2): "
+	     "P ="},
+	{"", "power of two <= MTU - 44, at most 4096, headers 44; shm: e = 1"},
 	{"box links", "t = N M / (e * u(NICs) * link), each way at once"},
 	{"worker links", "t = M / (e * worker's link)"},
 	{"PCIe", "t = N M * (256 + 24) / 256 / (u(NICs) * lanes * GT/s * encoding / 8), transactions of 256 bytes"},
@@ -99,10 +100,10 @@ double plan_wire_efficiency(enum plan_transport transport, unsigned mtu, unsigne
 
 	if (transport == PLAN_SHM)
 		return 1;
-	if (transport != PLAN_TCP)
-		payload = plan_power_below(payload);
-	if (transport == PLAN_VERBS && payload > PLAN_ROCE_MTU_MAX)
-		payload = PLAN_ROCE_MTU_MAX;
+	if (transport == PLAN_UDP || transport == PLAN_DPDK)
+		payload -= payload % PLAN_FRAGMENT_ALIGN;
+	if (transport == PLAN_VERBS)
+		payload = plan_power_below(payload < PLAN_ROCE_MTU_MAX ? payload : PLAN_ROCE_MTU_MAX);
 	return (double)payload / ((double)payload + headers + frame_bytes) * message_bytes /
 	       (message_bytes + PLAN_HEADER_BYTES);
 }
