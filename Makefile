@@ -118,7 +118,7 @@ flags_of = $(if $(filter aggregation/%,$(1)),$(KERNEL_CFLAGS)) \
 	$(if $(filter aggregation/kernels_avx512.c,$(1)),-mavx512f -mavx512bw -mavx512vl -mavx512dq -mf16c) \
 	$(if $(filter tests/system/%,$(1)),-ffp-contract=off) \
 	$(if $(filter client/example.c,$(1)),-Iclient) \
-	$(if $(filter $(SRC_dpdk),$(1)),$(DPDK_CFLAGS))
+	$(if $(filter $(SRC_dpdk) tests/fuzz/fuzz_dpdk.c,$(1)),$(DPDK_CFLAGS))
 
 # --- layers ----------------------------------------------------------------------------------------------------------
 
@@ -281,7 +281,8 @@ TEST_PROGRAMS := $(TEST_SRC:%.c=$(BUILD)/%)
 BENCH_PROGRAMS := $(BUILD)/tests/bench/dpdk_cycles
 SYSTEM_PROGRAMS := $(BUILD)/tests/system/worker $(BUILD)/tests/system/segment
 SIM_SRC := $(wildcard tests/sim/*.c)
-FUZZ_SRC := $(wildcard tests/fuzz/fuzz_*.c)
+# What comes in by DPDK's ports can be fuzzed only where there is DPDK.
+FUZZ_SRC := $(filter-out $(if $(HAVE_DPDK),,tests/fuzz/fuzz_dpdk.c),$(wildcard tests/fuzz/fuzz_*.c))
 REPLAY_PROGRAMS := $(FUZZ_SRC:tests/fuzz/fuzz_%.c=$(BUILD)/tests/fuzz/replay_%)
 FUZZ_PROGRAMS := $(FUZZ_SRC:%.c=$(BUILD)/%)
 TEST_ARCHIVES := $(call archives,test $(LAYERS))
@@ -320,6 +321,10 @@ $(BUILD)/tests/system/segment: $(call objects,tests/system/segment.c)
 $(BUILD)/sim: $(call objects,$(SIM_SRC)) $(TEST_ARCHIVES)
 	$(call say,LINK,$@)
 	$(Q)$(link) $(LIBS) -lm
+
+FUZZ_DPDK := $(BUILD)/tests/fuzz/replay_dpdk $(BUILD)/tests/fuzz/fuzz_dpdk
+$(FUZZ_DPDK): $(call objects,transport/dpdk_rx.c transport/dpdk_arp.c)
+$(FUZZ_DPDK): LIBS += $(DPDK_LIBS)
 
 $(REPLAY_PROGRAMS): $(BUILD)/tests/fuzz/replay_%: $(BUILD)/obj/tests/fuzz/fuzz_%.o $(BUILD)/obj/tests/fuzz/replay.o \
 		$(TEST_ARCHIVES)

@@ -250,6 +250,10 @@ done
 for source in tests/fuzz/fuzz_*.c; do
 	name=$(basename "$source" .c)
 	name=${name#fuzz_}
+	if [[ $name == dpdk && ! -x $BUILD/tests/fuzz/replay_dpdk ]]; then
+		wanted "fuzz/$name" && skip "fuzz/$name" "this build has no DPDK"
+		continue
+	fi
 	add beside "fuzz/$name" "$BUILD/tests/fuzz/replay_$name" "tests/fuzz/corpus/$name"
 done
 

@@ -48,7 +48,7 @@ EXCEPTIONS = {"client": re.compile(r"aggregation/(convert|codec\w*)\.h$")}
 # Foreign headers with one place to be included from.
 HEADERS = [
     (re.compile(r"(infiniband|rdma)/"), re.compile(r"transport/verbs\w*\.[ch]$")),
-    (re.compile(r"rte_"), re.compile(r"transport/dpdk\w*\.[ch]$")),
+    (re.compile(r"rte_"), re.compile(r"(transport/dpdk\w*\.[ch]|tests/fuzz/fuzz_dpdk\.c)$")),
     (re.compile(r"(\w+mmintrin|immintrin|arm_neon|arm_sve)\.h"), re.compile(r"aggregation/kernels_\w+\.[ch]$")),
     (re.compile(r"hwloc"), re.compile(r"topology/discover\w*\.[ch]$")),
 ]
