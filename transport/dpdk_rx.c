@@ -61,7 +61,7 @@ static void rx_echo(struct dpdk_port *p, struct rte_mbuf *m, struct rte_ipv4_hdr
 	sum = (uint32_t)icmp->icmp_cksum + RTE_BE16(RTE_IP_ICMP_ECHO_REQUEST << 8);
 	icmp->icmp_cksum = (uint16_t)(sum + (sum >> 16));
 	rte_pktmbuf_trim(m, (uint16_t)(rte_pktmbuf_data_len(m) - sizeof(*ether) - sizeof(*ip) - bytes));
-	m->ol_flags = 0;
+	m->ol_flags &= RTE_MBUF_F_EXTERNAL | RTE_MBUF_F_INDIRECT; /* where its bytes lie stays so */
 	stats_add(&p->counters.answered, 1);
 	dpdk_enqueue(p, m);
 }
