@@ -284,6 +284,35 @@ int phub_world(phub_t *p)
 	return p ? (int)p->settings.world : err_set(&api_error, -EINVAL, "the handle is NULL");
 }
 
+int phub_present(phub_t *p)
+{
+	int rc = api_enter(p);
+
+	if (rc < 0)
+		return rc;
+	return api_leave(p, (int)(p->session.present ? p->session.present : p->settings.world));
+}
+
+int64_t phub_round(phub_t *p, int key)
+{
+	int rc = api_enter_key(p, key);
+	const struct key *k;
+	uint64_t round;
+
+	if (rc < 0)
+		return rc;
+	k = &p->keyring.keys[key];
+	round = p->exchange.flights[k->chunk_first].round;
+	if (exchange_is_open(&p->exchange, k))
+		rc = err_set(&api_error, -EBUSY, "%s: key '%s' has a round in flight; wait for it first",
+			p->session.who, k->name);
+	else if (p->exchange.optimizer && !k->weights)
+		rc = err_set(&api_error, -ENODATA, "%s: key '%s' has no weights yet; call phub_broadcast() first",
+			p->session.who, k->name);
+	rc = api_leave(p, rc);
+	return rc < 0 ? rc : (int64_t)round;
+}
+
 const char *phub_transport(phub_t *p)
 {
 	const char *name = "";

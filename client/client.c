@@ -210,6 +210,8 @@ static unsigned client_exchange(phub_t *p, uint64_t now_ns)
 		s->broken_count--;
 		exchange_broken_there(x, s->broken[s->broken_count].core, s->broken[s->broken_count].why, now_ns);
 	}
+	if (s->epoch && wire_after(s->epoch, x->group.epoch))
+		exchange_raise(x, s->epoch);
 	count += exchange_progress(x, now_ns);
 	for (uint32_t i = 0; x->broken > 0 && i < x->lane_count; i++) {
 		struct lane *lane = &x->lanes[i];
@@ -356,6 +358,16 @@ int client_copy_result(phub_t *p, int key, void *dst, struct err *e)
 	return rc < 0 ? rc : exchange_copy_result(&p->exchange, (uint32_t)key, dst, device, e);
 }
 
+/* Has the box weights that this worker, which came to a job that ran, has not got? */
+static bool client_visits(const phub_t *p, const struct key *key)
+{
+	const struct client_start *start = &p->session.start;
+	uint32_t index = (uint32_t)(key - p->keyring.keys);
+
+	return start->joined && p->exchange.optimizer && !key->weights &&
+	       start->rounds[start->round_count > 1 ? index : 0] > 0;
+}
+
 int client_round(phub_t *p, int index, enum wire_type type, const void *src, void *dst, int priority, struct err *e)
 {
 	const struct key *key = &p->keyring.keys[index];
@@ -368,6 +380,11 @@ int client_round(phub_t *p, int index, enum wire_type type, const void *src, voi
 		return err_set(e, p->session.verdict.code, "%s", p->session.verdict.text);
 	if (p->exchange.given_up)
 		return err_set(e, -ESHUTDOWN, "%s: key '%s': this worker is leaving", p->session.who, key->name);
+	if (type == WIRE_INIT && client_visits(p, key)) { /* the weights are there already: it gets them, too */
+		r = (struct exchange_round){.key = (uint32_t)index, .type = WIRE_PULL, .dst = (void *)(uintptr_t)src};
+		src = NULL;
+		dst = r.dst;
+	}
 	rc = exchange_check(&p->exchange, &r, e);
 	if (rc < 0)
 		return rc;

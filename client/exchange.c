@@ -125,7 +125,7 @@ static void exchange_close_flight(struct exchange *x, struct flight *f)
 	uint32_t count = span->key_count;
 
 	f->state = FLIGHT_IDLE;
-	f->round++;
+	f->round = f->next;
 	f->keys_in = 0;
 	f->claims = x->claims;
 	if (x->given_up || (keys->chunk_count > 1 && --keys->chunks_left > 0))
@@ -235,14 +235,15 @@ static int exchange_take_result(struct exchange *x, struct lane *lane, const str
 		return exchange_broken(x, lane, "a result of a chunk that it does not have");
 	f = lane->flights[h->chunk];
 	span = f->span;
-	if (f->state != FLIGHT_SENT || h->round != f->round) {
+	/* Who comes too late for a quorum gets the weights of a later round, and goes on from there. */
+	if (f->state != FLIGHT_SENT || h->round < f->round || (h->round > f->round && !x->quorum))
 		return exchange_broken(x, lane, "a result of a round that is not open");
-	}
 	from = exchange_find_result(x, f, event);
 	if (h->length != span->bytes || (x->group.lossy && !from))
 		return exchange_broken(x, lane, "a result of another length than its chunk");
 	if (x->mapped && from != exchange_result_base(x, f) + span->offset)
 		return exchange_broken(x, lane, "a result that lies elsewhere than agreed");
+	f->next = h->round + 1;
 	lane_answered(lane, f);
 	if (from)
 		exchange_deliver(x, f, from);
@@ -254,11 +255,10 @@ static int exchange_take_result(struct exchange *x, struct lane *lane, const str
 	return 0;
 }
 
-/* The membership is over, and the control session says why: all results that the box committed in it came before. */
+/* The job is over, and the control session says why: all results that the box committed came before. */
 static bool exchange_take_finish(struct exchange *x, struct lane *lane, const struct wire_header *h, uint64_t now_ns)
 {
-	if (h->type != WIRE_CREDIT || h->job != x->group.job || h->generation != x->group.generation ||
-		h->epoch != x->group.epoch + 1 || x->group.lossy)
+	if (h->type != WIRE_CREDIT || h->round != WIRE_FINISHED || x->group.lossy)
 		return false;
 	lane->finished = true;
 	if (x->lost_ns == 0)
@@ -270,10 +270,13 @@ static int exchange_take_message(struct exchange *x, struct lane *lane, const st
 {
 	const struct wire_header *h = &event->header;
 
+	if (h->job != x->group.job || h->generation != x->group.generation)
+		return exchange_broken(x, lane, "a message of another job or key table");
 	if (exchange_take_finish(x, lane, h, now_ns))
 		return 0;
-	if (h->job != x->group.job || h->generation != x->group.generation || h->epoch != x->group.epoch)
-		return exchange_broken(x, lane, "a message of another job, key table or membership");
+	/* What was committed before a change of membership is as good after it. */
+	if (wire_after(h->epoch, lane->epoch))
+		lane_raise(lane, h->epoch);
 	lane_grant(lane, h->credit);
 	lane->broke_ns = 0;
 	if (h->type == WIRE_CREDIT || x->given_up)
@@ -281,6 +284,15 @@ static int exchange_take_message(struct exchange *x, struct lane *lane, const st
 	if (h->type != WIRE_RESULT || h->rank != x->group.rank)
 		return exchange_broken(x, lane, "a message that no worker expects");
 	return exchange_take_result(x, lane, event);
+}
+
+void exchange_raise(struct exchange *x, uint32_t epoch)
+{
+	x->group.epoch = epoch;
+	for (uint32_t i = 0; i < x->lane_count; i++)
+		if (wire_after(epoch, x->lanes[i].epoch))
+			lane_raise(&x->lanes[i], epoch);
+	x->backlog = true;
 }
 
 /* ---- events ---- */
@@ -467,7 +479,7 @@ int exchange_check(const struct exchange *x, const struct exchange_round *r, str
 	if (x->optimizer && r->type == WIRE_PUSH && !key->weights)
 		return err_set(e, -ENODATA, "%s: key '%s' has no weights in the box yet; call phub_broadcast() first",
 			x->who, key->name);
-	if (x->optimizer && r->type != WIRE_PUSH && key->weights)
+	if (x->optimizer && r->type != WIRE_PUSH && key->weights) /* they are, or were when this worker came */
 		return err_set(e, -EINVAL, "%s: key '%s' has its weights in the box already; they are broadcast once",
 			x->who, key->name);
 	return exchange_check_shared(x, r, e);

@@ -34,6 +34,7 @@ struct exchange {
 	struct flight *flights; /* [plan.chunk_count] */
 	uint64_t claims;        /* counts the times that the ends of all rounds so far were asked for; begins with 1 */
 	bool optimizer;         /* round 0 is the first weights */
+	bool quorum;            /* results may be of later rounds */
 	bool arena_known, results_known; /* to the transport: struct keyring's */
 	bool mapped;                     /* the transport maps memory of the box: payloads lie there and nowhere else */
 	uint64_t result_offset;
@@ -81,6 +82,9 @@ int exchange_establish(struct exchange *x, uint32_t window, struct err *e);
  * up: the transport cannot do that, or it was tried for as long as the box waits for it.
  */
 bool exchange_break(struct exchange *x, struct lane *lane, int error, const char *why, uint64_t now_ns);
+
+/* The membership has changed, and all cores of the box know: lane_raise() for those that have not said so themselves. */
+void exchange_raise(struct exchange *x, uint32_t epoch);
 
 /* The box's end of the connection to this core broke. */
 void exchange_broken_there(struct exchange *x, uint32_t core, const char *why, uint64_t now_ns);

@@ -66,6 +66,20 @@ static int setup_lanes(struct exchange *x, uint32_t *counts, uint32_t cores, str
 	return 0;
 }
 
+/*
+ * The round that a chunk of this key begins with. Who comes to a job that runs begins with the weights before the first
+ * round that it takes part in, where the box has them.
+ */
+static uint64_t setup_round(const struct exchange *x, const struct client_session *s, uint32_t key)
+{
+	uint64_t round = x->optimizer ? 0 : 1;
+
+	if (!s->start.joined)
+		return round;
+	round = s->start.rounds[s->start.round_count > 1 ? key : 0];
+	return x->optimizer && round > 0 ? round - 1 : round;
+}
+
 /* Fills the lanes' tables: a chunk's local index is the number of earlier chunks on its core. */
 static int setup_flights(
 	struct exchange *x, const struct client_session *s, const uint32_t *lane_of_core, struct err *e)
@@ -90,7 +104,7 @@ static int setup_flights(
 		x->flights[i].lane = lane;
 		x->flights[i].span = &plan->chunks[i];
 		x->flights[i].local = local;
-		x->flights[i].round = x->optimizer ? 0 : 1;
+		x->flights[i].round = setup_round(x, s, plan->chunks[i].key_first);
 	}
 	free(filled);
 	for (uint32_t i = 0; i < x->keyring->count; i++)
@@ -169,6 +183,8 @@ int exchange_init(struct exchange *x, struct keyring *keyring, const struct clie
 		.address = address,
 		.claims = 1,
 		.optimizer = session->settings->optimizer != PHUB_NONE,
+		.quorum = session->settings->quorum > 0,
+		.hyper = session->start.hyper,
 		.result_offset = session->start.result_offset,
 		.devices = {.copies_max = keyring->count + keyring->plan.chunk_count},
 		.who = session->who,

@@ -182,11 +182,60 @@ static void hear_welcome(struct client_session *s, const Phub__Welcome *welcome,
 
 /* ---- running ---- */
 
+static void hear_hyper(const Phub__Hypers *from, struct phub_hyper *to)
+{
+	to->lr = from->lr;
+	to->momentum = from->momentum;
+	to->dampening = from->dampening;
+	to->weight_decay = from->weight_decay;
+	to->beta1 = from->beta1;
+	to->beta2 = from->beta2;
+	to->eps = from->eps;
+	to->lr_decay = from->lr_decay;
+	to->initial_accumulator_value = from->initial_accumulator;
+}
+
+/* What a worker is told besides that comes to a job that runs. False: the session is over. */
+static bool hear_joined(struct client_session *s, const Phub__Start *start)
+{
+	uint64_t *rounds;
+
+	if ((start->n_rounds != 1 && start->n_rounds != s->keyring->count) ||
+		start->n_groups != s->settings->group_count) {
+		hear_broken(s, "a start in mid-run that does not fit the keys");
+		return false;
+	}
+	rounds = malloc(start->n_rounds * sizeof(*rounds));
+	if (!rounds) {
+		client_session_fail(s, -ENOMEM, "no memory for the rounds of %zu keys", start->n_rounds);
+		return false;
+	}
+	memcpy(rounds, start->rounds, start->n_rounds * sizeof(*rounds));
+	free(s->start.rounds);
+	s->start.rounds = rounds;
+	s->start.round_count = start->n_rounds;
+	s->start.hyper = start->hyper;
+	for (size_t i = 0; i < start->n_groups; i++)
+		hear_hyper(start->groups[i], &s->settings->groups[i]);
+	s->generation = start->generation;
+	s->barrier = start->barrier;
+	s->barrier_done = start->barrier;
+	s->barrier_told = start->barrier;
+	return true;
+}
+
+static void hear_members(struct client_session *s, const Phub__Members *m)
+{
+	s->epoch = m->epoch;
+	s->present = m->present;
+	s->changes++;
+}
+
 static void hear_start(struct client_session *s, const Phub__Start *start)
 {
 	uint8_t *copy;
 
-	if (start->generation != s->generation && s->state >= SESSION_JOINED)
+	if (start->generation != s->generation && !start->joined && s->state >= SESSION_JOINED)
 		return; /* of a table that is forgotten */
 	if (s->state != SESSION_STARTING || s->keys_sent < s->keyring->count) {
 		hear_broken(s, "a start that nobody asked for");
@@ -196,6 +245,8 @@ static void hear_start(struct client_session *s, const Phub__Start *start)
 		hear_broken(s, "a start without a window or a placement");
 		return;
 	}
+	if (start->joined && !hear_joined(s, start))
+		return;
 	copy = malloc(start->core_of_chunk.len);
 	if (!copy) {
 		client_session_fail(s, -ENOMEM, "no memory for the placement of %zu bytes", start->core_of_chunk.len);
@@ -203,7 +254,12 @@ static void hear_start(struct client_session *s, const Phub__Start *start)
 	}
 	memcpy(copy, start->core_of_chunk.data, start->core_of_chunk.len);
 	free(s->start.core_of_chunk);
+	s->epoch = 0;
 	s->start = (struct client_start){
+		.joined = start->joined,
+		.rounds = s->start.rounds,
+		.round_count = s->start.round_count,
+		.hyper = s->start.hyper,
 		.job = start->job,
 		.epoch = start->epoch,
 		.window = start->window,
@@ -284,6 +340,8 @@ static void hear_message(struct client_session *s, const Phub__Control *c, uint6
 		hear_signal(s, c->signal);
 	else if (c->message_case == PHUB__CONTROL__MESSAGE_BROKEN)
 		hear_broke(s, c->broken);
+	else if (c->message_case == PHUB__CONTROL__MESSAGE_MEMBERS)
+		hear_members(s, c->members);
 	else if (c->message_case == PHUB__CONTROL__MESSAGE_NOTICE)
 		hear_notice(s, c->notice, now_ns);
 	else if (c->message_case == PHUB__CONTROL__MESSAGE_BARRIER_DONE)

@@ -25,6 +25,7 @@ int lane_init(struct lane *lane, struct lane_group *group, uint32_t core, uint32
 	*lane = (struct lane){
 		.group = group,
 		.core = core,
+		.epoch = group->epoch,
 		.count = count,
 		.chunks = calloc(count, sizeof(*lane->chunks)),
 		.spans = calloc(count, sizeof(*lane->spans)),
@@ -169,6 +170,14 @@ void lane_rest(struct lane *lane)
 		if (f->state == FLIGHT_SENT)
 			lane_push(lane, f);
 	}
+}
+
+void lane_raise(struct lane *lane, uint32_t epoch)
+{
+	lane->epoch = epoch;
+	for (uint32_t i = 0; i < lane->count && lane->state == LANE_UP; i++)
+		if (lane->flights[i]->state == FLIGHT_SENT)
+			lane_push(lane, lane->flights[i]);
 }
 
 /* ---- lossy transports: what was sent and not answered ---- */
@@ -338,7 +347,7 @@ static int lane_send(struct lane *lane, struct flight *f, uint64_t now_ns)
 		.length = payload ? lane->spans[f->local].bytes : 0,
 		.job = group->job,
 		.generation = group->generation,
-		.epoch = group->epoch,
+		.epoch = lane->epoch,
 		.chunk = f->local,
 		.rank = group->rank,
 		.round = f->round,

@@ -32,6 +32,7 @@ enum flight_state {
 /* One chunk of the job and its round. */
 struct flight {
 	uint64_t round;         /* the one that is open, or the next one */
+	uint64_t next;          /* the result is here: the round after it */
 	const uint8_t *payload; /* of the push */
 	const uint8_t *src;     /* not NULL: the payload is still the caller's, to be copied when it is sent */
 	uint32_t slot;          /* of the lane that the payload lies in, from 1; 0: none */
@@ -93,6 +94,7 @@ struct lane {
 	bool untold;        /* that it broke: the box is not told yet */
 	bool finished;      /* the box has said that no result comes any more */
 	uint32_t core;
+	uint32_t epoch; /* of the membership, as this core knows it */
 	struct conn *conn;
 	uint8_t *push; /* what the transport has mapped, or NULL; outlives the connection */
 	const uint8_t *result;
@@ -145,6 +147,9 @@ void lane_drop(struct lane *lane);
  * one, from payloads and to sinks that stay where they are.
  */
 void lane_rest(struct lane *lane);
+
+/* The box's core has another membership: what it has not answered is pushed again, for it has given back what it had. */
+void lane_raise(struct lane *lane, uint32_t epoch);
 
 /* Keeps what the transport says of the end of the connection that is still there. NULL: nothing. */
 void lane_note(struct lane *lane, const char *why);

@@ -86,6 +86,16 @@ enum phub_nan { PHUB_NAN_PASS = 0, PHUB_NAN_ZERO = 1, PHUB_NAN_FAIL = 2 };
  */
 enum phub_seal { PHUB_SEAL_GMAC = 0, PHUB_SEAL_CRC = 1, PHUB_SEAL_NONE = 2 };
 
+/*
+ * When a worker is lost (its process or host dies, its network breaks): FAIL ends the job for all. SHRINK goes on with
+ * those left: what they had pushed and was not answered is pushed again by the library, and a mean divides by their
+ * number. WAIT does the same for rounds that had begun, and holds the next ones until another worker has taken the
+ * place of the lost one (options.wait_ms). In a job that shrinks or waits a new worker may connect with a rank that is
+ * free: phub_start() lets it in between two rounds, phub_broadcast() then brings it the weights of the box, and
+ * phub_round() says which round is next.
+ */
+enum phub_lost { PHUB_LOST_FAIL = 0, PHUB_LOST_SHRINK = 1, PHUB_LOST_WAIT = 2 };
+
 /* Hyper-parameters of one parameter group, torch.optim's names; an optimizer ignores what it does not have. */
 struct phub_hyper {
 	double lr;
@@ -121,6 +131,11 @@ struct phub_options {
 	int timeout_ms;        /* PHUB_TIMEOUT_DEFAULT stands for this; 30,000 */
 	bool no_thread;        /* no progress thread: the caller drives phub_progress() at least every second */
 	enum phub_seal seal;   /* PHUB_SEAL_GMAC */
+	enum phub_lost lost;   /* PHUB_LOST_FAIL */
+	unsigned wait_ms;      /* for another worker with LOST_WAIT; 0: what the box says, 5 minutes by default */
+	/* BSP with an optimizer: a round closes when so many workers have pushed it; what comes later is dropped, and
+	 * its worker gets the newest weights. 0: all must. */
+	unsigned quorum;
 };
 
 PHUB_API void phub_options_init(struct phub_options *options);
@@ -142,6 +157,8 @@ PHUB_API int phub_connect(const char *url, const struct phub_options *options, p
 
 PHUB_API int phub_rank(phub_t *p);
 PHUB_API int phub_world(phub_t *p);
+/* Workers that are in the job now; less than the world after losses. */
+PHUB_API int phub_present(phub_t *p);
 /* "shm", "tcp", ...; "" before phub_start(). */
 PHUB_API const char *phub_transport(phub_t *p);
 
@@ -210,6 +227,12 @@ PHUB_API int phub_pull(phub_t *p, int key, void *dst, int timeout_ms);
  * round.
  */
 PHUB_API int phub_broadcast(phub_t *p, int key, void *buf, unsigned root);
+
+/*
+ * The round of `key` that this worker's next phub_push() begins, counted from 1: in a job that ran when it came, the one
+ * that the others are at. -EBUSY while one is in flight; -ENODATA before the first weights.
+ */
+PHUB_API int64_t phub_round(phub_t *p, int key);
 
 /*
  * Waits for the round of `key` in flight (PHUB_ALL: of every key). 0 at once when there is none. -ETIMEDOUT names

@@ -135,6 +135,9 @@ int client_say_job(struct client_session *s, const char *transport, uint32_t chu
 	job.reproducible = settings->reproducible;
 	job.nan = (Phub__NanPolicy)settings->nan;
 	job.seal = (Phub__Seal)settings->seal;
+	job.lost = (Phub__Lost)settings->lost;
+	job.quorum = settings->quorum;
+	job.wait_ms = settings->wait_ms;
 	job.chunk_bytes = chunk_bytes;
 	job.key_count = s->keyring->count;
 	job.groups = groups.pointers;

@@ -84,6 +84,7 @@ void client_session_fini(struct client_session *s)
 {
 	client_session_hang_up(s);
 	free(s->start.core_of_chunk);
+	free(s->start.rounds);
 	explicit_bzero(s, sizeof(*s));
 }
 
@@ -323,6 +324,7 @@ void client_session_restart(struct client_session *s)
 	if (s->state == SESSION_STARTED)
 		s->state = SESSION_JOINED;
 	free(s->start.core_of_chunk);
+	free(s->start.rounds);
 	memset(&s->start, 0, sizeof(s->start));
 }
 

@@ -59,6 +59,10 @@ struct client_notice {
 struct client_start {
 	uint32_t job, epoch, window;
 	uint64_t result_offset;
+	bool joined;      /* the job ran when this worker came: */
+	uint64_t *rounds; /* [round_count] the first of each key, or of all, that it takes part in; ours to free */
+	size_t round_count;
+	uint32_t hyper; /* the version of settings->groups */
 	uint8_t *core_of_chunk; /* core_bytes of the box's; ours to free */
 	size_t core_bytes;
 };
@@ -108,6 +112,9 @@ struct client_session {
 	uint32_t keys_sent;
 	uint32_t generation;
 	struct client_start start;      /* SESSION_STARTED */
+	uint32_t epoch;                 /* of the membership; 0: as at the start */
+	uint32_t present;               /* workers in the job; 0: all of the world */
+	uint64_t changes;               /* of the membership */
 	uint64_t barrier, barrier_done; /* the last one asked for, and passed... */
 	uint64_t barrier_told;          /* ...and that the caller knows to be passed */
 	struct client_notice notices[SESSION_NOTICES];

@@ -263,10 +263,10 @@ static int settings_take_policy(struct settings *s, const struct phub_options *o
 		return err_set(
 			e, -EINVAL, "job %s: optimizer %d is none of enum phub_optimizer", job, (int)o->optimizer);
 	if ((unsigned)o->reduce > PHUB_MEAN || (unsigned)o->sync > PHUB_ASYNC || (unsigned)o->nan > PHUB_NAN_FAIL ||
-		(unsigned)o->seal > PHUB_SEAL_NONE)
+		(unsigned)o->seal > PHUB_SEAL_NONE || (unsigned)o->lost > PHUB_LOST_WAIT)
 		return err_set(e, -EINVAL,
-			"job %s: reduce %d, sync %d, nan %d or seal %d is not one of its enumeration", job,
-			(int)o->reduce, (int)o->sync, (int)o->nan, (int)o->seal);
+			"job %s: reduce %d, sync %d, nan %d, lost %d or seal %d is not one of its enumeration", job,
+			(int)o->reduce, (int)o->sync, (int)o->nan, (int)o->lost, (int)o->seal);
 	if (o->sync != PHUB_BSP && o->optimizer == PHUB_NONE)
 		return err_set(e, -EINVAL, "job %s: sync %s needs an optimizer; without one only bsp makes sense", job,
 			o->sync == PHUB_SSP ? "ssp" : "async");
@@ -280,6 +280,9 @@ static int settings_take_policy(struct settings *s, const struct phub_options *o
 	s->reduce = o->reduce;
 	s->sync = o->sync;
 	s->nan = o->nan;
+	s->lost = o->lost;
+	s->quorum = o->quorum;
+	s->wait_ms = o->wait_ms;
 	s->seal = o->seal;
 	s->staleness = o->staleness;
 	s->chunk_bytes = o->chunk_bytes;

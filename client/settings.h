@@ -36,6 +36,8 @@ struct settings {
 	enum phub_nan nan;
 	enum phub_seal seal;
 	unsigned staleness;
+	enum phub_lost lost;
+	unsigned quorum, wait_ms;
 	unsigned chunk_bytes; /* 0: the box's default */
 	bool reproducible;
 	bool no_thread;

@@ -8,6 +8,7 @@
 #include "phub/base/stats.h"
 #include "aggregation/kernels.h"
 #include "phub/link.h"
+#include "phub/members.h"
 #include "phub/parts.h"
 #include "phub/reply.h"
 #include "phub/stepwise.h"
@@ -166,7 +167,7 @@ static int chunk_ready(const struct chunk *chunk, const struct shard *shard)
 {
 	const struct optimizer_hyper *hyper;
 
-	if (chunk->sends > 0)
+	if (shard->holds || (chunk->sends > 0 && !spec_rows(shard->spec)))
 		return -EAGAIN;
 	if (shard->spec->optimizer == OPTIMIZER_NONE || chunk->kind == ROUND_BROADCAST)
 		return 0; /* first weights take what the job was created with, as torch.optim's constructors do */
@@ -220,7 +221,7 @@ static void chunk_set_weights(struct chunk *chunk, struct shard *shard)
 static void chunk_commit_broadcast(struct chunk *chunk, struct shard *shard, const struct sum_args *sum)
 {
 	const struct spec *spec = shard->spec;
-	uint32_t rows = spec_stepwise(spec) ? spec->world : 1;
+	uint32_t rows = spec_rows(spec) ? spec->world : 1;
 
 	/* Copied, not summed with nothing: no bit may change, not even of a signalling NaN. */
 	memcpy(chunk->result, sum->src_count > 0 ? sum->src[0] : chunk->sum, chunk->bytes);
@@ -238,10 +239,22 @@ static void chunk_commit_gradient(struct chunk *chunk, struct shard *shard, cons
 		shard->kernels->sum(sum);
 		return;
 	}
+	if (spec_rows(shard->spec)) {
+		step.sum.out = chunk->weight;
+		step.sum.out_dtype = DTYPE_F32;
+	}
 	memcpy(step.state, chunk->state, sizeof(step.state));
 	step.coef = chunk_coef(chunk, shard, 0, chunk->hyper);
 	chunk->steps++;
 	shard->kernels->step(&step);
+}
+
+/* Where each rank has a result of its own: writes that of this one, which reads none now. */
+static void chunk_write_row(const struct chunk *chunk, const struct shard *shard, uint32_t rank)
+{
+	if (spec_rows(shard->spec))
+		convert_from_f32(stepwise_row(chunk, shard, rank), (enum dtype)chunk->dtype, chunk->weight,
+			chunk->elements);
 }
 
 const struct optimizer_coef *chunk_coef(const struct chunk *chunk, struct shard *shard, uint32_t rank, uint32_t version)
@@ -263,7 +276,22 @@ const struct optimizer_coef *chunk_coef(const struct chunk *chunk, struct shard 
 	return &cache->coef;
 }
 
-/* Gives back what a committed round kept, and makes the arrivals ready for the next one. */
+void chunk_count_needed(struct chunk *chunk, const struct shard *shard)
+{
+	chunk->needed = 0;
+	for (uint32_t rank = 0; rank < shard->spec->world; rank++)
+		chunk->needed += members_takes_part(&chunk->arrivals[rank], chunk->round);
+}
+
+/* So many make a round. */
+static uint32_t chunk_enough(const struct chunk *chunk, const struct shard *shard)
+{
+	uint32_t quorum = shard->spec->quorum;
+
+	return quorum > 0 && quorum < chunk->needed && chunk->kind == ROUND_GRADIENT ? quorum : chunk->needed;
+}
+
+/* Gives back what an open round kept, and makes the arrivals ready for another. */
 static void chunk_release(struct chunk *chunk, struct shard *shard)
 {
 	for (uint32_t rank = 0; rank < shard->spec->world; rank++) {
@@ -276,13 +304,42 @@ static void chunk_release(struct chunk *chunk, struct shard *shard)
 		a->state = ARRIVAL_NONE;
 		a->payload = NULL;
 		a->slot = NULL;
-		a->round = chunk->round;
 	}
 	parts_release(chunk, shard);
 	chunk->summed = 0;
 	chunk->arrived = 0;
 	chunk->gradients = 0;
 	chunk->kind = ROUND_OPEN;
+}
+
+void chunk_withdraw(struct chunk *chunk, struct shard *shard)
+{
+	if (chunk->kind == ROUND_OPEN)
+		return;
+	if (chunk->parked) {
+		chunk->parked = false;
+		shard->parked_count--;
+	}
+	chunk_release(chunk, shard);
+	chunk_close(chunk, shard);
+}
+
+/*
+ * Answers those who have pushed the round that is committed, or, before they take part, asked for its weights.
+ * `written`: their rows have it.
+ */
+static void chunk_answer(struct chunk *chunk, struct shard *shard, bool written)
+{
+	for (uint32_t rank = 0; rank < shard->spec->world; rank++) {
+		struct arrival *a = &chunk->arrivals[rank];
+
+		if (!a->owed || !members_takes_part(a, chunk->round))
+			continue;
+		a->owed = false;
+		if (!written)
+			chunk_write_row(chunk, shard, rank);
+		reply_result(chunk, &shard->links[rank]);
+	}
 }
 
 static void chunk_commit(struct chunk *chunk, struct shard *shard)
@@ -298,18 +355,26 @@ static void chunk_commit(struct chunk *chunk, struct shard *shard)
 		.out = chunk->result,
 		.stores = chunk_stores(chunk, shard),
 	};
+	bool broadcast = chunk->kind == ROUND_BROADCAST;
 
 	assert(!chunk->sum || chunk->stored == chunk->bytes); /* each payload in it is all there */
-	if (chunk->kind == ROUND_BROADCAST)
+	if (broadcast)
 		chunk_commit_broadcast(chunk, shard, &sum);
 	else
 		chunk_commit_gradient(chunk, shard, &sum);
 	stats_add(&shard->counters.rounds, 1);
+	for (uint32_t rank = 0; rank < shard->spec->world; rank++) {
+		struct arrival *a = &chunk->arrivals[rank];
+
+		a->owed |= a->state != ARRIVAL_NONE;
+		if (a->owed)
+			a->round = chunk->round;
+	}
 	chunk_release(chunk, shard);
 	chunk_close(chunk, shard);
 	chunk->round++;
-	for (uint32_t rank = 0; rank < shard->spec->world; rank++)
-		reply_result(chunk, &shard->links[rank]);
+	chunk_count_needed(chunk, shard);
+	chunk_answer(chunk, shard, broadcast);
 }
 
 static void chunk_park(struct chunk *chunk, struct shard *shard)
@@ -361,6 +426,12 @@ void chunk_full(struct chunk *chunk, const struct link *link)
 		chunk_park(chunk, shard);
 	else
 		chunk_commit(chunk, shard);
+}
+
+void chunk_check(struct chunk *chunk, struct shard *shard)
+{
+	if (chunk->kind != ROUND_OPEN && !chunk->parked && chunk->arrived >= chunk_enough(chunk, shard))
+		chunk_full(chunk, &shard->links[0]);
 }
 
 static void chunk_retry_one(struct chunk *chunk, struct shard *shard)
@@ -435,9 +506,10 @@ void chunk_forget(struct chunk *chunk, const struct link *link)
 void chunk_answer_again(struct chunk *chunk, struct link *link, uint64_t round)
 {
 	const struct arrival *a = &chunk->arrivals[link->rank];
-	bool stepwise = spec_stepwise(link->shard->spec) && chunk->weights;
+	bool own = spec_rows(link->shard->spec) && chunk->weights;
+	bool lost = link->queue->lossy || (link->again && a->answered != (uint8_t)link->serial);
 
-	if (!(link->queue->lossy || link->again) || (stepwise ? round != a->round : round + 1 != chunk->round))
+	if (!lost || (own ? round != a->round : round + 1 != chunk->round))
 		return;
 	if (a->state == ARRIVAL_NONE && !a->owed && !a->due && a->sends == 0)
 		reply_result(chunk, link);
@@ -482,7 +554,7 @@ static int chunk_judge(const struct chunk *chunk, const struct contribution *c)
 		return c->header->hyper == chunk->hyper ? 0 : SHARD_FAIL_HYPER;
 	if (type == WIRE_INIT && chunk->gradients > 0)
 		return SHARD_FAIL_KIND;
-	if (type == WIRE_PULL && chunk->arrived + 1 == shard->spec->world && chunk->gradients == 0)
+	if (type == WIRE_PULL && chunk->arrived + 1 == chunk->needed && chunk->gradients == 0)
 		return SHARD_FAIL_KIND; /* nobody is the root */
 	return 0;
 }
@@ -508,20 +580,77 @@ static int chunk_take(struct chunk *chunk, const struct contribution *c, const v
 	void *slot = payload == c->payload ? c->slot : NULL; /* a cleaned copy cannot be held */
 
 	chunk->arrived++;
-	if (chunk->arrived == c->link->shard->spec->world)
+	if (chunk->arrived == chunk_enough(chunk, c->link->shard))
 		return chunk_complete(chunk, c, payload, slot);
 	return chunk_absorb(chunk, c, payload, slot);
+}
+
+/* Is it of who comes to a job that runs, before its first round? Then it is answered with the weights as they are. */
+static bool chunk_is_visit(const struct chunk *chunk, const struct contribution *c)
+{
+	const struct arrival *a = &chunk->arrivals[c->link->rank];
+
+	return c->header->type == WIRE_PULL && chunk->weights && a->from > 0 && c->header->round + 1 == a->from &&
+	       c->link->shard->spec->optimizer != OPTIMIZER_NONE;
+}
+
+static int chunk_visit(struct chunk *chunk, const struct contribution *c)
+{
+	struct shard *shard = c->link->shard;
+	struct arrival *a = &chunk->arrivals[c->link->rank];
+
+	if (a->due || a->sends > 0)
+		return 0;
+	a->priority = c->header->priority;
+	a->round = c->header->round;
+	a->owed = true;
+	if (chunk->round == a->from)
+		chunk_answer(chunk, shard, false);
+	return 0;
+}
+
+/* Its round was closed by the quorum: it has no part in it, and gets the weights of today. */
+static int chunk_late(struct chunk *chunk, const struct contribution *c)
+{
+	struct shard *shard = c->link->shard;
+	struct arrival *a = &chunk->arrivals[c->link->rank];
+
+	stats_add(&shard->counters.dropped[DROP_LATE], 1);
+	a->priority = c->header->priority;
+	a->hyper = c->header->hyper;
+	a->round = chunk->round - 1;
+	a->owed = true;
+	chunk_answer(chunk, shard, false);
+	return 0;
+}
+
+/* Where each rank has a result of its own: -EPROTO or 0 when this one came before that may be written; else 1. */
+static int chunk_row_free(const struct chunk *chunk, const struct contribution *c)
+{
+	const struct arrival *a = &chunk->arrivals[c->link->rank];
+
+	if (!spec_rows(c->link->shard->spec) || c->header->round <= a->round || (a->sends == 0 && !a->due))
+		return 1;
+	if (!c->link->queue->lossy)
+		return -EPROTO;
+	stats_add(&c->link->shard->counters.dropped[DROP_BUSY], 1);
+	return 0;
 }
 
 int chunk_add(struct chunk *chunk, const struct contribution *c)
 {
 	const struct arrival *a = &chunk->arrivals[c->link->rank];
 	bool part = parts_is(c);
-	int failure = 0, more = 0;
+	int failure = 0, more = 0, rc;
 	const void *payload;
 
 	if (spec_stepwise(c->link->shard->spec) && chunk->weights)
 		return stepwise_add(chunk, c);
+	if (chunk_is_visit(chunk, c))
+		return chunk_visit(chunk, c);
+	rc = chunk_row_free(chunk, c);
+	if (rc <= 0)
+		return rc;
 	if (c->header->round > chunk->round)
 		return c->header->round == 1 && chunk->round == 0
 			       ? (chunk_fail(chunk, c->link, SHARD_FAIL_NO_WEIGHTS, 1, 0), 0)
@@ -531,8 +660,12 @@ int chunk_add(struct chunk *chunk, const struct contribution *c)
 	if (more < 0)
 		return more;
 	if (!more) {
+		if (c->link->shard->spec->quorum && c->header->round < chunk->round && c->header->round > a->round)
+			return chunk_late(chunk, c);
 		if (c->header->round < chunk->round || a->state != ARRIVAL_NONE)
 			return chunk_repeat(chunk, c);
+		if (!members_takes_part(a, c->header->round))
+			return -EPROTO;
 		failure = chunk_judge(chunk, c);
 	}
 	if (failure) {

@@ -55,7 +55,9 @@ struct arrival {
 	bool due;            /* its reply waits in the link's heap */
 	bool owed;           /* ssp: its answer waits for slower ranks */
 	uint16_t priority;   /* of its push, for the reply */
-	uint8_t serial;      /* low bits of link.serial when this rank's last message about the chunk came */
+	uint8_t serial;      /* low bits of link.serial when this rank's last message about the chunk came, */
+	uint8_t answered;    /* and when its last result went */
+	uint64_t from;       /* the first round that it takes part in; MEMBERS_NEVER: it was lost (members.h) */
 };
 
 /* What a round is: all contributors must agree. */
@@ -71,7 +73,8 @@ struct chunk {
 	uint16_t group;        /* parameter group */
 	uint8_t dtype;         /* enum dtype, of a payload */
 	uint8_t kind;          /* enum round_kind */
-	uint32_t arrived;      /* contributors that have come, with all their parts */
+	uint32_t arrived;      /* contributors that have come, with all their parts, */
+	uint32_t needed;       /* and that must have come for the commit */
 	uint32_t gradients;    /* in those contributions and the partial ones: what a mean divides by */
 	uint32_t summed;       /* contributors whose whole payload is in `sum`; reproducible: ranks below this are */
 	uint32_t stored;       /* bytes of a payload for which `sum` has values; when it has all, `map` says nothing */
@@ -107,6 +110,7 @@ struct link {
 	struct link *next_touched;
 	bool finished;   /* the shard drains, and the worker was told that nothing more comes */
 	bool again;      /* its connection replaced one that broke: what it pushes may have come before */
+	bool fresh;      /* the next connection is that of a rank that comes anew: nothing it pushes has come before */
 	uint64_t serial; /* of its connection: control's */
 	bool end_untold; /* control's mailbox was full: the end of the connection is told at a later tick */
 	bool end_broken;
@@ -136,6 +140,7 @@ enum shard_drop {
 	DROP_EPOCH,     /* of an older membership or key table */
 	DROP_STALE,     /* of a round before the last one */
 	DROP_FAILED,    /* of a job that has failed */
+	DROP_LATE,      /* of a round that its quorum had closed */
 	DROP_BUSY,      /* lossy transports: came while its reply row was still being read; comes again */
 	DROP_COUNT,
 };
@@ -169,6 +174,8 @@ struct coef_cache {
 
 struct shard {
 	const struct spec *spec;
+	uint32_t epoch; /* of the membership */
+	bool holds;     /* the membership changes: nothing is committed (members.h) */
 	const struct kernels *kernels;
 	struct mailbox *control; /* where failures and stalls are told */
 	struct trace *trace;     /* the core's, set when it takes the shard */
@@ -233,6 +240,13 @@ void chunk_sent(struct chunk *chunk, struct link *link, uint64_t now_ns);
 
 /* A lossy link repeats its push of `round`: if that is committed, its result is sent again unless it is on the way. */
 void chunk_answer_again(struct chunk *chunk, struct link *link, uint64_t round);
+
+/* Counts anew who is needed for the round that is collected. */
+void chunk_count_needed(struct chunk *chunk, const struct shard *shard);
+/* Gives back what was collected of the open round, as if nobody had come; bsp. */
+void chunk_withdraw(struct chunk *chunk, struct shard *shard);
+/* Commits the open round if nobody is missing any more. */
+void chunk_check(struct chunk *chunk, struct shard *shard);
 
 /*
  * The payload that is held of this link is gone with its connection: as if it had not come, so that no commit reads it.

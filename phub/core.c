@@ -12,6 +12,7 @@
 #include "phub/base/cpu.h"
 #include "phub/detach.h"
 #include "phub/link.h"
+#include "phub/members.h"
 #include "phub/receive.h"
 #include "phub/reply.h"
 #include "phub/stepwise.h"
@@ -191,11 +192,25 @@ static void core_hyper(struct core *core, const struct mail *mail)
 	mail->shard->retry_due = true;
 }
 
+static void core_members(struct core *core, const struct mail *mail, uint64_t now_ns)
+{
+	struct mail done = *mail;
+
+	if (mail->kind == MAIL_HOLD)
+		members_hold(mail->shard, mail->members);
+	else
+		members_go(mail->shard, mail->members, now_ns);
+	done.kind = mail->kind == MAIL_HOLD ? MAIL_HELD : MAIL_WENT;
+	done.core = core->config.index;
+	core_tell(core, &done);
+}
+
 static bool core_is_missing(const struct shard *shard, const struct chunk *chunk, uint32_t rank)
 {
 	if (spec_stepwise(shard->spec) && chunk->weights)
 		return stepwise_missing(chunk, shard, rank);
-	return chunk->arrivals[rank].state == ARRIVAL_NONE || chunk->arrivals[rank].state == ARRIVAL_PARTIAL;
+	return members_takes_part(&chunk->arrivals[rank], chunk->round) &&
+	       (chunk->arrivals[rank].state == ARRIVAL_NONE || chunk->arrivals[rank].state == ARRIVAL_PARTIAL);
 }
 
 static void core_list_missing(const struct shard *shard, const struct chunk *chunk, struct mail *mail)
@@ -256,6 +271,10 @@ static void core_read(struct core *core, const struct mail *mail, uint64_t now_n
 		break;
 	case MAIL_HYPER:
 		core_hyper(core, mail);
+		break;
+	case MAIL_HOLD:
+	case MAIL_GO:
+		core_members(core, mail, now_ns);
 		break;
 	case MAIL_WHO:
 		core_who(core, mail);

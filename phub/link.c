@@ -26,7 +26,8 @@ int link_open(struct link *link, struct queue *queue, struct conn *conn, const s
 		return rc;
 	conn->user = link;
 	link->conn = conn;
-	link->again = link->queue != NULL;
+	link->again = link->queue != NULL && !link->fresh;
+	link->fresh = false;
 	link->queue = queue;
 	link->window = spec->window;
 	link->credit_told = spec->window;

@@ -17,6 +17,7 @@
 struct conn;
 struct conn_spec;
 struct hyper_table;
+struct members;
 struct queue;
 struct shard;
 
@@ -31,6 +32,9 @@ enum mail_kind {
 	MAIL_LINK,
 	MAIL_UNLINK, /* rank `rank` of `shard` is gone: drop its connection */
 	MAIL_HYPER,  /* `table` for `shard`: copied, then sent back with MAIL_HYPER_TAKEN */
+	/* The membership of `shard` changes as `members` says: phub/members.h. Answered by MAIL_HELD and MAIL_WENT. */
+	MAIL_HOLD,
+	MAIL_GO,
 	MAIL_WHO,    /* who is missing from `round` of `chunk`? Answered by MAIL_MISSING with the same `detail` */
 	MAIL_STOP,   /* leave core_run() when all shards are detached */
 	/* Core -> control. `core` says which. */
@@ -43,6 +47,8 @@ enum mail_kind {
 	 */
 	MAIL_LINK_CLOSED,
 	MAIL_HYPER_TAKEN, /* `table` is the control thread's again */
+	MAIL_HELD,
+	MAIL_WENT,   /* nothing of the core refers to `members` any more */
 	MAIL_FAILED, /* the job cannot go on: `value` is enum shard_failure, about `rank`, `chunk`, `round`, `detail` */
 	/* The oldest open round: `chunk`, `round`; `missing`: a bit for each rank; `value`: how many. */
 	MAIL_STALLED,
@@ -57,6 +63,7 @@ struct mail {
 	struct conn *conn;
 	const struct conn_spec *spec; /* outlives the connection */
 	struct hyper_table *table;
+	struct members *members;
 	uint32_t rank;
 	uint32_t chunk; /* index in the job's plan */
 	uint64_t round;

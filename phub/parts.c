@@ -53,8 +53,8 @@ void parts_add(struct chunk *chunk, const struct contribution *c, const void *pa
 	a->state = ARRIVAL_SUMMED;
 	chunk->summed++;
 	stats_add(&shard->counters.added, 1);
-	if (++chunk->arrived == shard->spec->world)
-		chunk_full(chunk, c->link);
+	chunk->arrived++;
+	chunk_check(chunk, shard);
 }
 
 /* Up to where do blocks, from the first on, say the same of whether they are stored? */

@@ -51,7 +51,7 @@ static void reply_header(const struct link *link, struct wire_header *h)
 	*h = (struct wire_header){
 		.job = spec->id,
 		.generation = spec->generation,
-		.epoch = spec->epoch,
+		.epoch = link->shard->epoch,
 		.rank = link->rank,
 		.credit = link_credit(link),
 	};
@@ -61,7 +61,7 @@ static int reply_send(struct chunk *chunk, struct link *link)
 {
 	struct shard *shard = link->shard;
 	struct arrival *a = &chunk->arrivals[link->rank];
-	bool rows = spec_stepwise(shard->spec);
+	bool rows = spec_rows(shard->spec);
 	struct wire_header h;
 	int rc;
 
@@ -77,6 +77,7 @@ static int reply_send(struct chunk *chunk, struct link *link)
 		link->queue, link->conn, &h, rows ? stepwise_row(chunk, shard, link->rank) : chunk->result, chunk);
 	if (rc < 0)
 		return rc;
+	a->answered = (uint8_t)link->serial;
 	a->sends++;
 	chunk->sends++;
 	link->sends++;
@@ -140,6 +141,6 @@ int reply_finish(struct link *link)
 
 	reply_header(link, &h);
 	h.type = WIRE_CREDIT;
-	h.epoch++;
+	h.round = WIRE_FINISHED;
 	return link->queue->ops->send(link->queue, link->conn, &h, NULL, NULL);
 }

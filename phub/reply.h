@@ -26,8 +26,8 @@ void reply_writable(struct link *link);
 void reply_credit(struct link *link);
 
 /*
- * Tells the worker that no result comes behind those it was sent: a credit of the next epoch, since the membership that
- * they belong to is over. Only where messages stay in order. 0, -EAGAIN or -EPIPE.
+ * Tells the worker that no result comes behind those it was sent. Only where messages stay in order. 0, -EAGAIN or
+ * -EPIPE.
  */
 int reply_finish(struct link *link);
 

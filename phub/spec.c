@@ -27,6 +27,13 @@ const char *spec_nan_name(unsigned nan)
 	return nan < sizeof(names) / sizeof(names[0]) ? names[nan] : "?";
 }
 
+const char *spec_lost_name(unsigned lost)
+{
+	static const char *const names[] = {"fail", "shrink", "wait"};
+
+	return lost < sizeof(names) / sizeof(names[0]) ? names[lost] : "?";
+}
+
 int spec_hyper_check(enum optimizer_kind kind, uint32_t group, const struct optimizer_hyper *hyper, struct err *e)
 {
 	char why[160] = "";
@@ -53,6 +60,25 @@ static int spec_check_sync(const struct spec *s, struct err *e)
 	return 0;
 }
 
+static int spec_check_members(const struct spec *s, struct err *e)
+{
+	if ((unsigned)s->lost > LOST_WAIT)
+		return err_set(e, -EINVAL,
+			"policy %u for lost workers is unknown; allowed are 0 (fail), 1 (shrink) and 2 (wait)",
+			(unsigned)s->lost);
+	if (s->quorum == 0)
+		return 0;
+	if (s->quorum > s->world)
+		return err_set(e, -EINVAL, "a quorum of %u in a world of %u; allowed are 1 to %u, or 0 for all",
+			s->quorum, s->world, s->world);
+	if (s->sync != SYNC_BSP || s->reproducible)
+		return err_set(e, -ENOTSUP, "a quorum needs sync bsp, and no reproducible sums: who comes first decides");
+	if (s->optimizer == OPTIMIZER_NONE)
+		return err_set(e, -ENOTSUP,
+			"a quorum needs an optimizer: who comes late gets the weights, and a sum is over by then");
+	return 0;
+}
+
 int spec_check(const struct spec *s, struct err *e)
 {
 	int rc;
@@ -71,6 +97,8 @@ int spec_check(const struct spec *s, struct err *e)
 	if (s->group_count < 1 || s->group_count > SPEC_GROUPS_MAX)
 		return err_set(e, -EINVAL, "%u parameter groups; allowed are 1 to %u", s->group_count, SPEC_GROUPS_MAX);
 	rc = spec_check_sync(s, e);
+	if (rc == 0)
+		rc = spec_check_members(s, e);
 	for (uint32_t i = 0; rc == 0 && i < s->group_count; i++)
 		rc = spec_hyper_check(s->optimizer, i, &s->groups[i], e);
 	return rc;

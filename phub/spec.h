@@ -21,19 +21,23 @@
 
 enum spec_sync { SYNC_BSP, SYNC_SSP, SYNC_ASYNC };
 enum spec_nan { NAN_PASS, NAN_ZERO, NAN_FAIL };
+/* When a rank is lost: the job ends, goes on with those left, or waits for another in its place. */
+enum spec_lost { LOST_FAIL, LOST_SHRINK, LOST_WAIT };
 
 struct spec {
 	char name[SPEC_NAME_BYTES];
 	uint32_t id;         /* on the wire */
 	uint32_t world;      /* 1 .. WIRE_WORLD_MAX */
 	uint32_t generation; /* of the key table */
-	uint32_t epoch;      /* of the membership */
+	uint32_t epoch;      /* of the membership at the start; a shard has its own since */
 	enum optimizer_kind optimizer;
 	bool mean; /* divide sums by the gradients in them */
 	enum spec_sync sync;
 	uint32_t staleness; /* rounds, for SYNC_SSP */
 	bool reproducible;  /* sums in rank order */
 	enum spec_nan nan;
+	enum spec_lost lost;
+	uint32_t quorum; /* bsp: a round closes when so many have pushed it, and later pushes are dropped; 0: all must */
 	enum seal_kind seal; /* of its datagrams */
 	uint32_t group_count;
 	struct optimizer_hyper groups[SPEC_GROUPS_MAX]; /* version 0 of the table */
@@ -48,10 +52,19 @@ static inline bool spec_stepwise(const struct spec *s)
 	return s->sync != SYNC_BSP;
 }
 
-/* Can pushes be summed in the parts that they come in? Where each is a step, or waits for its turn, it comes whole. */
+/* Has each rank a result of its own? Where one may read an old result while others are ahead. */
+static inline bool spec_rows(const struct spec *s)
+{
+	return spec_stepwise(s) || s->quorum > 0;
+}
+
+/*
+ * Can pushes be summed in the parts that they come in? Where each is a step, waits for its turn or may come too late,
+ * it comes whole.
+ */
 static inline bool spec_parts(const struct spec *s)
 {
-	return s->sync == SYNC_BSP && !s->reproducible;
+	return s->sync == SYNC_BSP && !s->reproducible && !s->quorum;
 }
 
 /*
@@ -71,5 +84,6 @@ const char *spec_hyper_differs(
 const char *spec_optimizer_name(unsigned kind);
 const char *spec_sync_name(unsigned sync);
 const char *spec_nan_name(unsigned nan);
+const char *spec_lost_name(unsigned lost);
 
 #endif

@@ -7,6 +7,7 @@
 
 #include "phub/base/stats.h"
 #include "aggregation/kernels.h"
+#include "phub/members.h"
 #include "phub/reply.h"
 
 #include <assert.h>
@@ -18,13 +19,16 @@ uint8_t *stepwise_row(const struct chunk *chunk, const struct shard *shard, uint
 	return chunk->result + rank * shard->spec->plan.region_bytes;
 }
 
-static uint64_t stepwise_slowest(const struct chunk *chunk, const struct shard *shard)
+uint64_t stepwise_slowest(const struct chunk *chunk, const struct shard *shard)
 {
 	uint64_t slowest = UINT64_MAX;
 
-	for (uint32_t rank = 0; rank < shard->spec->world; rank++)
-		if (chunk->arrivals[rank].round < slowest)
-			slowest = chunk->arrivals[rank].round;
+	for (uint32_t rank = 0; rank < shard->spec->world; rank++) {
+		const struct arrival *a = &chunk->arrivals[rank];
+
+		if (a->from != MEMBERS_NEVER && a->round < slowest)
+			slowest = a->round;
+	}
 	return slowest;
 }
 
@@ -38,7 +42,7 @@ bool stepwise_missing(const struct chunk *chunk, const struct shard *shard, uint
 		if (a->owed && a->round > shard->spec->staleness && a->round - shard->spec->staleness > needed)
 			needed = a->round - shard->spec->staleness;
 	}
-	return chunk->arrivals[rank].round < needed;
+	return chunk->arrivals[rank].from != MEMBERS_NEVER && chunk->arrivals[rank].round < needed;
 }
 
 /* `arrived` counts what is open in a stepwise chunk: answers owed and pushes parked. */
@@ -55,7 +59,7 @@ static void stepwise_close(struct chunk *chunk, struct shard *shard)
 }
 
 /* Answers all whose turn has come: with the weights as they are now. */
-static void stepwise_answer(struct chunk *chunk, struct shard *shard)
+void stepwise_answer(struct chunk *chunk, struct shard *shard)
 {
 	uint64_t slowest = stepwise_slowest(chunk, shard);
 
@@ -70,6 +74,25 @@ static void stepwise_answer(struct chunk *chunk, struct shard *shard)
 		stepwise_close(chunk, shard);
 		reply_result(chunk, &shard->links[rank]);
 	}
+}
+
+void stepwise_withdraw(struct chunk *chunk, struct shard *shard, uint32_t rank)
+{
+	struct arrival *a = &chunk->arrivals[rank];
+
+	if (a->state == ARRIVAL_PARKED) {
+		a->state = ARRIVAL_NONE;
+		stepwise_close(chunk, shard);
+	}
+	if (a->owed) {
+		a->owed = false;
+		stepwise_close(chunk, shard);
+	}
+	for (uint32_t other = 0; other < shard->spec->world; other++)
+		if (chunk->arrivals[other].state == ARRIVAL_PARKED)
+			return;
+	shard->parked_count -= chunk->parked;
+	chunk->parked = false;
 }
 
 static void stepwise_step(struct chunk *chunk, struct shard *shard, uint32_t rank, const void *payload, uint64_t now_ns)
@@ -166,6 +189,15 @@ int stepwise_add(struct chunk *chunk, const struct contribution *c)
 	const void *payload;
 	int rc;
 
+	if (c->header->type == WIRE_PULL && c->header->round == a->round && a->from == a->round + 1 && !a->owed) {
+		/* Comes to a job that runs, before its first step. */
+		if (a->due || a->sends > 0)
+			return 0;
+		convert_from_f32(stepwise_row(chunk, shard, rank), (enum dtype)chunk->dtype, chunk->weight,
+			chunk->elements);
+		reply_result(chunk, c->link);
+		return 0;
+	}
 	if (c->header->round <= a->round || a->state == ARRIVAL_PARKED)
 		return stepwise_repeat(chunk, c);
 	if (c->header->type != WIRE_PUSH) {

@@ -21,4 +21,11 @@ uint8_t *stepwise_row(const struct chunk *chunk, const struct shard *shard, uint
 /* Is this rank what an owed answer waits for? For the report on stalls. */
 bool stepwise_missing(const struct chunk *chunk, const struct shard *shard, uint32_t rank);
 
+/* The last round that all who take part have stepped. */
+uint64_t stepwise_slowest(const struct chunk *chunk, const struct shard *shard);
+/* Answers all whose turn has come: with the weights as they are now. */
+void stepwise_answer(struct chunk *chunk, struct shard *shard);
+/* The rank is gone: forgets what of it is parked or owed. */
+void stepwise_withdraw(struct chunk *chunk, struct shard *shard, uint32_t rank);
+
 #endif

@@ -73,7 +73,7 @@ static struct share store_share(const struct spec *spec, unsigned core)
 /* Are the master weights the result itself? Then there is no second copy, and a step writes them once. */
 static bool store_weight_is_result(const struct spec *spec, const struct chunk_span *span)
 {
-	return spec->sync == SYNC_BSP && span->dtype == DTYPE_F32;
+	return !spec_rows(spec) && span->dtype == DTYPE_F32;
 }
 
 /* Staging buffers: all payloads of a chunk but the last may come early. */
@@ -156,6 +156,7 @@ static void store_place_chunk(
 		.weights = spec->optimizer == OPTIMIZER_NONE,
 		.older = CHUNK_NONE,
 		.newer = CHUNK_NONE,
+		.needed = spec->world,
 		.result = result + span->offset,
 		.arrivals = arrivals,
 	};
@@ -185,6 +186,7 @@ static void store_place(const struct spec *spec, const struct share *share, stru
 	}
 	store_place_buffers(spec, share, at, shard);
 	shard->spec = spec;
+	shard->epoch = spec->epoch;
 	shard->core = share->core;
 	shard->chunk_count = share->chunk_count;
 	shard->sum_free = share->chunk_count;
@@ -214,7 +216,7 @@ static uint64_t store_private_bytes(const struct spec *spec, const struct share 
 
 static uint64_t store_result_bytes(const struct spec *spec)
 {
-	uint64_t rows = spec_stepwise(spec) ? spec->world : 1;
+	uint64_t rows = spec_rows(spec) ? spec->world : 1;
 	uint64_t bytes;
 
 	return __builtin_mul_overflow(rows, spec->plan.region_bytes, &bytes) ? UINT64_MAX / 2 : bytes;
@@ -235,7 +237,7 @@ uint64_t store_bytes(const struct spec *spec)
 
 uint64_t store_result_offset(const struct spec *spec, uint32_t rank)
 {
-	return spec_stepwise(spec) ? rank * spec->plan.region_bytes : 0;
+	return spec_rows(spec) ? rank * spec->plan.region_bytes : 0;
 }
 
 static int store_create_core(

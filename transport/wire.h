@@ -20,10 +20,15 @@
 enum wire_type {
 	WIRE_PUSH = 1,   /* worker -> box: a gradient chunk, `count` gradients already summed in it */
 	WIRE_INIT = 2,   /* worker -> box: values to be stored and broadcast in this round, not summed */
-	WIRE_PULL = 3,   /* worker -> box: no payload; takes part in a broadcast round to get its result */
+	/* worker -> box: no payload; takes part in a broadcast round to get its result, or, of who joins a job that
+	   runs, asks for the weights before the first round that it takes part in */
+	WIRE_PULL = 3,
 	WIRE_RESULT = 4, /* box -> worker: the committed chunk of `round` */
 	WIRE_CREDIT = 5, /* box -> worker: no payload; `credit` alone */
 };
+
+/* The round of a WIRE_CREDIT behind which no result comes. */
+#define WIRE_FINISHED UINT64_MAX
 
 /* A decoded header, host byte order. */
 struct wire_header {
@@ -34,7 +39,8 @@ struct wire_header {
 	uint32_t epoch;      /* of the job's membership */
 	uint32_t chunk;      /* index among the chunks of this job that the addressed core owns */
 	uint32_t rank;       /* of the worker at the other end, in both directions */
-	uint64_t round;      /* exchange of this chunk; 0 is the first weights of a job with optimizer */
+	uint64_t round;      /* exchange of this chunk; 0 is the first weights of a job with optimizer. WIRE_CREDIT: 0,
+				or WIRE_FINISHED */
 	uint32_t hyper;      /* version of the hyper-parameter table this round wants */
 	uint32_t count;      /* gradients summed in the payload (1 from a worker, more from a box) */
 	uint32_t seq;        /* worker -> box, and in datagrams: this is the seq-th message of its connection, from 1 */

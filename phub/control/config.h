@@ -78,7 +78,7 @@ struct config {
 	uint64_t memory_max; /* 0: chosen at start */
 	uint64_t chunk_bytes;
 	uint64_t window;
-	uint64_t heartbeat_ms, warn_ms, lost_ms, handshake_ms;
+	uint64_t heartbeat_ms, warn_ms, lost_ms, wait_ms, handshake_ms;
 	uint64_t sessions_max, jobs_max, keys_max;
 	char congestion[16];
 	enum config_seal datagram_seal; /* the least that a job may have */

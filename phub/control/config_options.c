@@ -78,6 +78,9 @@ const struct option option_table[] = {
 		"a worker that is silent for so long is lost, and its job ends; results that are complete still go "
 		"out, for as long again but 5 s at most. A data connection that broke (RDMA) has so long to be made "
 		"anew"},
+	{"wait_ms", OPTION_NUMBER, FIELD(wait_ms), 100, 86400000, {NULL}, "300000",
+		"a job that waits for another worker in place of one that was lost does so for this long, when it "
+		"names no time itself"},
 	{"handshake_ms", OPTION_NUMBER, FIELD(handshake_ms), 10, 600000, {NULL}, "5000",
 		"a stranger that has not proved itself by then is closed"},
 	{"sessions_max", OPTION_NUMBER, FIELD(sessions_max), 1, 65536, {NULL}, "4096", "control sessions at once"},

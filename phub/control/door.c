@@ -37,7 +37,7 @@ static int door_check(
 	if (picked[0] && strcmp(picked, hello->conn->transport->ops->name) != 0)
 		return EPROTOTYPE;
 	*link = generation_link(g, s->rank, hello->core);
-	if ((*link)->serial > 0 && !hello->conn->transport->ops->reconnects)
+	if ((*link)->serial > 0 && !(*link)->fresh && !hello->conn->transport->ops->reconnects)
 		return EALREADY;
 	/* Who connects again and again costs other jobs something: not too often. */
 	if ((*link)->tried_ns && c->now_ns < (*link)->tried_ns + DOOR_AGAIN_NS)
@@ -112,14 +112,15 @@ static void door_open(struct control *c, unsigned number, const struct hello *he
 	link->spec.queue = c->box->queues[hello->core][number];
 	link->spec.job = job->id;
 	link->spec.rank = s->rank;
-	link->spec.key = s->key;
 	if (hello->conn->transport->ops->admit(hello->conn->transport, hello->conn, &link->spec, &e) < 0) {
 		log_warn("job '%s' rank %u: data connection to core %u not admitted: %s", job->name, s->rank,
 			hello->core, e.text);
 		return;
 	}
-	if (link->serial++ > 0)
+	if (link->serial++ > 0 && !link->fresh)
 		door_replace(c, s, link, hello->core);
+	link->fresh = false;
+	link->ended_ns = 0;
 	door_link(c, s->rank, job, hello->core, hello->conn);
 	if (!job->members[s->rank].transport[0])
 		strncpy(job->members[s->rank].transport, hello->conn->transport->ops->name, TABLE_TRANSPORT_BYTES - 1);

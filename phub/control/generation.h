@@ -28,6 +28,7 @@ struct generation_link {
 	uint8_t key[PROOF_KEY]; /* its session's, which spec names */
 	uint64_t serial;        /* how many were let in; a second one only where one that broke may be made anew */
 	uint64_t tried_ns;      /* when one last came to be let in */
+	bool fresh;             /* the next connection is that of a rank that comes anew */
 	uint64_t ended_ns;      /* since when there is none; 0: there is one, or never was */
 };
 

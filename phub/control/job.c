@@ -93,13 +93,13 @@ int job_join(struct session *s)
 		return -EBADMSG;
 	}
 	m = &job->members[s->rank];
-	if (m->session || m->left) {
+	if (m->session || (m->left && !m->gone)) {
 		session_refuse(s, PHUB__ERROR_CODE__ERROR_TAKEN,
 			"rank %u of job '%s' is taken by %s%s; give every worker its own rank, or the job another name",
 			s->rank, s->name, m->peer, m->left ? ", which has left a job that still runs" : "");
 		return -EADDRINUSE;
 	}
-	*m = (struct member){.session = s};
+	*m = (struct member){.session = s, .gone = m->gone, .gone_ns = m->gone_ns};
 	memcpy(m->peer, s->stream->peer, sizeof(m->peer));
 	s->job = job;
 	job->present++;
@@ -180,6 +180,21 @@ void job_fail(struct job *job, Phub__ErrorCode code, int rank, const char *forma
 	job_end(job, job_drain_ns(job, code));
 }
 
+void job_blame(struct job *job, Phub__ErrorCode code, uint32_t rank, const char *format, ...)
+{
+	bool alone = job->state == JOB_RUNNING && job->generation->spec.lost != LOST_FAIL && job->members[rank].session;
+	char text[ERR_TEXT_MAX];
+	va_list args;
+
+	va_start(args, format);
+	vsnprintf(text, sizeof(text), format, args);
+	va_end(args);
+	if (alone)
+		session_refuse(job->members[rank].session, code, "%s", text);
+	else
+		job_fail(job, code, (int)rank, "%s", text);
+}
+
 /* A job that forms loses a rank: the place is free again. */
 static void job_vacate(struct job *job, uint32_t rank)
 {
@@ -202,6 +217,12 @@ void job_lost(struct session *s, const char *why)
 		job_vacate(job, s->rank);
 		return;
 	}
+	if (m->gone) { /* it had come in place of another, and does not take part yet */
+		log_info("job '%s' rank %u (%s) is gone before it took part: %s", job->name, s->rank, m->peer, why);
+		return;
+	}
+	if (job_members_lose(job, s->rank, why))
+		return;
 	/* A worker whose network broke ends its session as soon as it knows: that is not the whole story. */
 	if (m->link_ended_ns && m->link_error &&
 		job->control->now_ns - m->link_ended_ns < 2 * job->control->config->lost_ms * NS_PER_MS)
@@ -234,6 +255,15 @@ void job_leave(struct session *s)
 		job_vacate(job, rank);
 		return;
 	}
+	if (job->present == 0) {
+		job_end(job, 0);
+		return;
+	}
+	if (m->gone)
+		return;
+	if (job->state == JOB_RUNNING && job->generation->spec.lost == LOST_SHRINK &&
+		job_members_lose(job, rank, NULL))
+		return;
 	m->left = true;
 	job->left++;
 	if (job->left == job->world)
@@ -249,6 +279,7 @@ static void job_destroy(struct job *job)
 	generation_destroy(job->generation, job->control->box);
 	job_drop_reference(job);
 	job_hyper_forget(job);
+	job_members_forget(job);
 	free(job->members);
 	free(job);
 }

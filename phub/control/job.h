@@ -38,6 +38,9 @@ enum job_state {
 struct member {
 	struct session *session; /* NULL: not here */
 	bool left;               /* in good order */
+	bool gone;               /* lost, or left where the job goes on without: its place is free */
+	bool joins;              /* its table is equal: the next change of membership lets it in */
+	uint64_t gone_ns;
 	bool tabled;             /* its next table came, and is equal to the reference or was found different */
 	bool waits;              /* at a barrier */
 	uint64_t barrier;        /* the last one it came to */
@@ -58,7 +61,6 @@ struct hyper_pending {
 	struct hyper_pending *next;
 	struct hyper_table *table;
 	uint32_t first; /* the rank that named it first */
-	uint32_t count; /* ranks that have */
 };
 
 struct job_sample {
@@ -91,6 +93,17 @@ struct job {
 	uint32_t hyper_sent; /* versions that some cores of this generation have not taken yet */
 	uint64_t reconnects; /* data connections that were made anew */
 
+	/* Membership, of a job that runs (job_members.c). */
+	uint32_t epoch;
+	struct members *change; /* under way; NULL: none is */
+	bool going;             /* it is at its second step */
+	unsigned change_left;   /* cores that are not done with the step */
+	struct members *next_change; /* ranks that were lost or came meanwhile, or NULL */
+	uint64_t barrier;            /* the last one that was passed */
+	uint32_t hyper;              /* bsp: the newest version that cores were sent, and what it says */
+	struct optimizer_hyper groups[SPEC_GROUPS_MAX];
+	uint64_t losses, joins;      /* for whoever asks */
+
 	uint64_t room_ns; /* since when its start waits for memory of jobs that end; 0: it does not */
 
 	uint64_t noticed_ns; /* when who is missing was told */
@@ -118,6 +131,9 @@ void job_leave(struct session *s);
  */
 void job_fail(struct job *job, Phub__ErrorCode code, int rank, const char *format, ...)
 	__attribute__((format(printf, 4, 5)));
+/* What a rank did, or what befell it, ends it, and the job if that is its policy. */
+void job_blame(struct job *job, Phub__ErrorCode code, uint32_t rank, const char *format, ...)
+	__attribute__((format(printf, 4, 5)));
 /* Of a job that ends: what is still to go out to its ranks no longer does. */
 void job_hurry(struct job *job);
 /* Frees the jobs whose shards are all back. */
@@ -135,6 +151,8 @@ void job_restart(struct job *job);
 /* Memory of jobs that ended is free again, or will not be in time: starts that wait for some are tried again. */
 void job_start_waiting(struct control *c);
 void job_drop_reference(struct job *job);
+/* Start, for a rank that comes while the job runs: it takes part in the rounds `from`, one for each chunk. */
+void job_write_joined(struct job *job, uint32_t rank, const uint64_t *from);
 /* The rank that sent the reference is gone: another takes over, or none. */
 void job_forget_table(struct job *job, uint32_t rank);
 
@@ -147,9 +165,51 @@ void job_hyper_forget(struct job *job);
 /* Frees what cores never gave back: when none runs any more. */
 void job_hyper_fini(struct control *c);
 
+/* Ranks are gone: versions that all others have named go to the cores. */
+void job_hyper_recount(struct job *job);
+
 /* ---- job_barrier.c ---- */
 
 void job_hear_barrier(struct session *s, uint64_t id);
+/* Ranks are gone: opens it for the others. */
+void job_barrier_recount(struct job *job);
+
+/* ---- job_members.c: ranks are lost, and come, while the job runs ---- */
+
+/* How many of the world take part. */
+static inline uint32_t job_live(const struct job *job)
+{
+	uint32_t live = job->world;
+
+	for (uint32_t i = 0; i < job->world; i++)
+		live -= job->members[i].gone;
+	return live;
+}
+/* A rank that takes part, to speak of. */
+static inline uint32_t job_first_live(const struct job *job)
+{
+	uint32_t rank = 0;
+
+	while (rank + 1 < job->world && job->members[rank].gone)
+		rank++;
+	return rank;
+}
+/* Is this rank gone, and nobody waits for another in its place? */
+static inline bool job_is_let_go(const struct job *job, uint32_t rank)
+{
+	return job->members[rank].gone && job->generation && job->generation->spec.lost == LOST_SHRINK;
+}
+/* So long a job waits for the replacement of a rank that was lost. */
+uint64_t job_wait_ns(const struct job *job);
+/* A rank that took part is gone, its session is no longer in the job. `why` NULL: it left. False: the job must fail. */
+bool job_members_lose(struct job *job, uint32_t rank, const char *why);
+/* A session took the place of one that is gone, and its table is whole. Takes the table. */
+void job_members_join(struct session *s);
+/* A core has taken a step: MAIL_HELD, MAIL_WENT. */
+void job_members_step(struct job *job, const struct mail *mail);
+/* Fails the job when it has waited for a replacement for too long. */
+void job_members_tick(struct job *job);
+void job_members_forget(struct job *job);
 
 /* ---- job_notice.c: who is missing ---- */
 

@@ -9,20 +9,37 @@
 /* Everybody has come: all must have come to the same one. */
 static void job_open_barrier(struct job *job)
 {
-	uint64_t id = job->members[0].barrier;
+	uint32_t first = job_first_live(job);
+	uint64_t id = job->members[first].barrier;
 
-	for (uint32_t i = 1; i < job->world; i++) {
-		if (job->members[i].barrier == id)
+	for (uint32_t i = first + 1; i < job->world; i++) {
+		if (job_is_let_go(job, i) || job->members[i].barrier == id)
 			continue;
 		job_fail(job, PHUB__ERROR_CODE__ERROR_MISMATCH, (int)i,
-			"rank 0 is at its barrier %llu and rank %u at its %llu; all ranks must make the same calls",
-			(unsigned long long)id, i, (unsigned long long)job->members[i].barrier);
+			"rank %u is at its barrier %llu and rank %u at its %llu; all ranks must make the same calls",
+			first, (unsigned long long)id, i, (unsigned long long)job->members[i].barrier);
 		return;
 	}
+	job->barrier = id;
 	for (uint32_t i = 0; i < job->world && job->state != JOB_ENDING; i++) {
+		if (!job->members[i].session)
+			continue;
 		job->members[i].waits = false;
 		session_write_barrier_done(job->members[i].session, id);
 	}
+}
+
+void job_barrier_recount(struct job *job)
+{
+	uint32_t waiting = 0;
+
+	for (uint32_t i = 0; i < job->world; i++) {
+		if (!job->members[i].waits && !job_is_let_go(job, i))
+			return;
+		waiting += job->members[i].waits;
+	}
+	if (waiting > 0)
+		job_open_barrier(job);
 }
 
 void job_hear_barrier(struct session *s, uint64_t id)
@@ -43,8 +60,5 @@ void job_hear_barrier(struct session *s, uint64_t id)
 			s->rank);
 		return;
 	}
-	for (uint32_t i = 0; i < job->world; i++)
-		if (!job->members[i].waits)
-			return;
-	job_open_barrier(job);
+	job_barrier_recount(job);
 }

@@ -7,6 +7,7 @@
 
 #include <stddef.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "phub/base/log.h"
 #include "phub/control/box.h"
@@ -168,13 +169,30 @@ static void job_hyper_collect(struct job *job, uint32_t rank, const Phub__Hyper 
 	}
 	if (!job_hyper_equal(job, p, rank, message))
 		return;
-	if (++p->count < job->world)
-		return;
-	/* Every rank counts from 1 without gaps, so the first that is complete is the oldest. */
-	job->hypers = p->next;
-	job->hyper_count--;
-	job_hyper_send(job, p->table);
-	free(p);
+	job_hyper_recount(job);
+}
+
+/* Have all whom the job counts on named this version? Each counts from 1 without gaps. */
+static bool job_hyper_complete(const struct job *job, uint32_t version)
+{
+	for (uint32_t i = 0; i < job->world; i++)
+		if (!job_is_let_go(job, i) && job->members[i].hyper < version)
+			return false;
+	return true;
+}
+
+void job_hyper_recount(struct job *job)
+{
+	struct hyper_pending *p;
+
+	while ((p = job->hypers) && job_hyper_complete(job, p->table->version)) {
+		job->hypers = p->next;
+		job->hyper_count--;
+		job->hyper = p->table->version;
+		memcpy(job->groups, p->table->groups, p->table->group_count * sizeof(job->groups[0]));
+		job_hyper_send(job, p->table);
+		free(p);
+	}
 }
 
 void job_hear_hyper(struct session *s, const Phub__Hyper *message)

@@ -174,7 +174,7 @@ static void job_link_closed(struct job *job, const struct mail *mail)
 	log_debug("job '%s' rank %u (%s): connection to core %u closed: %s", job->name, mail->rank, m->peer, mail->core,
 		error ? text : "orderly");
 	if (job_is_protocol(error)) {
-		job_fail(job, PHUB__ERROR_CODE__ERROR_PROTOCOL, (int)mail->rank,
+		job_blame(job, PHUB__ERROR_CODE__ERROR_PROTOCOL, mail->rank,
 			"rank %u (%s) sent core %u what no worker may send (%s); its connection was closed", mail->rank,
 			m->peer, mail->core, text);
 		return;
@@ -250,6 +250,11 @@ void job_mail(struct control *c, const struct mail *mail)
 		return;
 	case MAIL_MISSING:
 		job_missing(c, job, mail);
+		return;
+	case MAIL_HELD:
+	case MAIL_WENT:
+		if (job)
+			job_members_step(job, mail);
 		return;
 	default:
 		break;

@@ -102,7 +102,7 @@ static bool job_describe_start(const struct job *job, struct job_notice *n)
 	if (job->tabled == 0 || job->state == JOB_REKEYING)
 		return false;
 	for (uint32_t i = 0; i < job->world; i++) {
-		if (!job->members[i].tabled) {
+		if (!job->members[i].tabled && !job->members[i].gone) {
 			here += job->members[i].session != NULL;
 			job_miss(&n->missing, i);
 		}
@@ -121,9 +121,9 @@ static bool job_describe_barrier(const struct job *job, struct job_notice *n)
 
 	*n = (struct job_notice){.about = PHUB__ABOUT__ABOUT_BARRIER, .chunk = UINT32_MAX};
 	for (uint32_t i = 0; i < job->world; i++)
-		if (!job->members[i].waits)
+		if (!job->members[i].waits && !job_is_let_go(job, i))
 			job_miss(&n->missing, i);
-	if (n->missing.count == job->world)
+	if (n->missing.count >= job_live(job))
 		return false;
 	job_list_ranks(&n->missing, ranks, sizeof(ranks));
 	snprintf(n->text, sizeof(n->text), "job '%s': the barrier waits for rank%s %s of %u", job->name,
@@ -332,14 +332,14 @@ static void job_check_links(struct job *job)
 		uint64_t ended_ns;
 		uint32_t core = 0;
 
-		if (!m->link_ended_ns || m->left || m->tabled || (m->session && m->session->table))
+		if (!m->link_ended_ns || m->left || m->gone || m->tabled || (m->session && m->session->table))
 			continue;
 		ended_ns = job_link_ended(job, i, &core);
 		if (ended_ns == 0 || c->now_ns - ended_ns < c->config->lost_ms * NS_PER_MS)
 			continue;
-		job_fail(job, PHUB__ERROR_CODE__ERROR_LOST, (int)i,
-			"rank %u (%s) was lost: its %s connection to core %u %s%s. The job ends; look at that worker "
-			"and the network",
+		job_blame(job, PHUB__ERROR_CODE__ERROR_LOST, i,
+			"rank %u (%s) was lost: its %s connection to core %u %s%s; look at that worker and the "
+			"network",
 			i, m->peer, m->transport, core, m->link_error ? "broke: " : "was closed", m->link_text);
 	}
 }
@@ -363,6 +363,7 @@ void job_tick(struct job *job)
 	if (job->state == JOB_RUNNING) {
 		job_sample(job);
 		job_check_links(job);
+		job_members_tick(job);
 	}
 	if (job->mismatch.code)
 		job_try_start(job);

@@ -13,6 +13,7 @@
 #include "phub/base/log.h"
 #include "phub/control/box.h"
 #include "phub/control/session.h"
+#include "phub/members.h"
 
 static Phub__ErrorCode job_code(int error)
 {
@@ -56,7 +57,8 @@ void job_hear_table(struct session *s, const Phub__Job *message)
 		session_refuse(s, PHUB__ERROR_CODE__ERROR_PROTOCOL, "a second key table before the first has started");
 		return;
 	}
-	if (message->generation != job->started + 1) {
+	/* Who comes while the job runs knows of no generation. */
+	if (message->generation != (m->gone ? 1 : job->started + 1)) {
 		session_refuse(s, PHUB__ERROR_CODE__ERROR_PROTOCOL, "a key table of generation %u, when %u is next",
 			message->generation, job->started + 1);
 		return;
@@ -87,6 +89,10 @@ static void job_take_table(struct session *s)
 	struct job *job = s->job;
 	struct member *m = &job->members[s->rank];
 
+	if (m->gone) {
+		job_members_join(s);
+		return;
+	}
 	m->tabled = true;
 	m->waits_ns = s->control->now_ns;
 	memcpy(m->transport, s->table->transport, sizeof(m->transport));
@@ -159,37 +165,106 @@ void job_forget_table(struct job *job, uint32_t rank)
 	job_drop_reference(job);
 }
 
-static void job_write_start(struct session *s, const struct generation *g, uint8_t *cores)
+/* `start`: with all that only this rank is told. */
+static void job_write_start(struct session *s, const struct generation *g, uint8_t *cores, Phub__Start *start)
 {
 	Phub__Control control = PHUB__CONTROL__INIT;
-	Phub__Start start = PHUB__START__INIT;
 
-	start.generation = g->spec.generation;
-	start.job = g->spec.id;
-	start.epoch = g->spec.epoch;
-	start.core_of_chunk.data = cores;
-	start.core_of_chunk.len = g->spec.plan.chunk_count;
-	start.window = (uint32_t)s->control->config->window;
-	start.result_offset = store_result_offset(&g->spec, s->rank);
+	start->generation = g->spec.generation;
+	start->job = g->spec.id;
+	start->core_of_chunk.data = cores;
+	start->core_of_chunk.len = g->spec.plan.chunk_count;
+	start->window = (uint32_t)s->control->config->window;
+	start->result_offset = store_result_offset(&g->spec, s->rank);
 	control.message_case = PHUB__CONTROL__MESSAGE_START;
-	control.start = &start;
+	control.start = start;
 	session_write(s, &control);
 }
 
-static void job_announce(struct job *job)
+/* The core of each chunk, as Start has it. NULL: there is no memory, and the job has failed. */
+static uint8_t *job_list_cores(struct job *job)
 {
 	const struct generation *g = job->generation;
 	uint8_t *cores = malloc(g->spec.plan.chunk_count);
 
 	if (!cores) {
 		job_fail(job, PHUB__ERROR_CODE__ERROR_LIMIT, -1, "no memory in the box to start it");
-		return;
+		return NULL;
 	}
 	for (uint32_t i = 0; i < g->spec.plan.chunk_count; i++)
 		cores[i] = (uint8_t)g->core_of_chunk[i];
+	return cores;
+}
+
+/* The round of each key, or one if that is that of all. Returns how many. */
+static size_t job_list_rounds(const struct chunk_plan *plan, const uint64_t *from, uint64_t *rounds)
+{
+	bool same = true;
+
+	for (uint32_t key = 0; key < plan->key_count; key++) {
+		rounds[key] = from[plan->key_chunk[key]];
+		same = same && rounds[key] == rounds[0];
+	}
+	return same ? 1 : plan->key_count;
+}
+
+static void job_fill_hypers(const struct optimizer_hyper *h, Phub__Hypers *out)
+{
+	*out = (Phub__Hypers)PHUB__HYPERS__INIT;
+	out->lr = h->lr;
+	out->momentum = h->momentum;
+	out->dampening = h->dampening;
+	out->weight_decay = h->weight_decay;
+	out->beta1 = h->beta1;
+	out->beta2 = h->beta2;
+	out->eps = h->eps;
+	out->lr_decay = h->lr_decay;
+	out->initial_accumulator = h->initial_accumulator_value;
+}
+
+void job_write_joined(struct job *job, uint32_t rank, const uint64_t *from)
+{
+	const struct generation *g = job->generation;
+	uint8_t *cores = job_list_cores(job);
+	uint64_t *rounds = calloc(g->spec.plan.key_count, sizeof(*rounds));
+	Phub__Hypers groups[SPEC_GROUPS_MAX], *each[SPEC_GROUPS_MAX];
+	Phub__Start start = PHUB__START__INIT;
+
+	for (uint32_t i = 0; i < g->spec.group_count; i++) {
+		job_fill_hypers(job->hyper ? &job->groups[i] : &g->spec.groups[i], &groups[i]);
+		each[i] = &groups[i];
+	}
+	start.joined = true;
+	start.epoch = job->epoch;
+	start.hyper = job->hyper;
+	start.barrier = job->barrier;
+	start.groups = each;
+	start.n_groups = g->spec.group_count;
+	if (cores && rounds) {
+		start.n_rounds = job_list_rounds(&g->spec.plan, from, rounds);
+		start.rounds = rounds;
+		job_write_start(job->members[rank].session, g, cores, &start);
+	} else if (cores) {
+		job_fail(job, PHUB__ERROR_CODE__ERROR_LIMIT, -1, "no memory in the box for rank %u", rank);
+	}
+	free(cores);
+	free(rounds);
+}
+
+static void job_announce(struct job *job)
+{
+	const struct generation *g = job->generation;
+	uint8_t *cores = job_list_cores(job);
+
+	if (!cores)
+		return;
 	for (uint32_t i = 0; i < job->world && job->state == JOB_RUNNING; i++)
-		if (job->members[i].session)
-			job_write_start(job->members[i].session, g, cores);
+		if (job->members[i].session) {
+			Phub__Start start = PHUB__START__INIT;
+
+			start.epoch = job->epoch;
+			job_write_start(job->members[i].session, g, cores, &start);
+		}
 	free(cores);
 }
 
@@ -239,6 +314,8 @@ static void job_start(struct job *job)
 	job->tabled = 0;
 	job->sample_count = 0;
 	job->hyper_sent = 0;
+	job->hyper = 0;
+	job->epoch = g->spec.epoch;
 	job->state = JOB_RUNNING;
 	job_hyper_forget(job);
 	for (uint32_t i = 0; i < job->world; i++) {
@@ -247,6 +324,9 @@ static void job_start(struct job *job)
 		m->tabled = false;
 		m->hyper = 0;
 		m->link_ended_ns = 0;
+		for (unsigned core = 0; m->gone && core < g->spec.core_count; core++)
+			if (g->store.shards[core])
+				members_exclude(g->store.shards[core], i);
 	}
 	generation_attach(g, c->box);
 	log_info("job '%s' starts: %u workers, %u keys, %u chunks, %llu bytes of gradients, optimizer %s, %s, "
@@ -264,12 +344,18 @@ void job_restart(struct job *job)
 	job_start(job);
 }
 
+/* Of all that are in it? Who is gone, and not replaced, sends none. */
+static bool job_has_tables(const struct job *job)
+{
+	return job->tabled > 0 && job->tabled == job_live(job);
+}
+
 void job_start_waiting(struct control *c)
 {
 	for (struct job *job = c->jobs; job; job = job->next) {
 		if (!job->room_ns || job->state == JOB_ENDING)
 			continue;
-		if (job->tabled == job->world)
+		if (job_has_tables(job))
 			job_start(job);
 		else
 			job->room_ns = 0; /* a rank is gone; the last table to come tries again */
@@ -279,7 +365,7 @@ void job_start_waiting(struct control *c)
 void job_try_start(struct job *job)
 {
 	struct control *c = job->control;
-	bool here = job->present == job->world;
+	bool here = job->present >= job_live(job);
 
 	if (job->state == JOB_ENDING)
 		return;
@@ -287,7 +373,7 @@ void job_try_start(struct job *job)
 		job_fail(job, PHUB__ERROR_CODE__ERROR_MISMATCH, -1, "%s", job->mismatch.text);
 		return;
 	}
-	if (job->tabled < job->world || job->state == JOB_REKEYING)
+	if (!job_has_tables(job) || job->state == JOB_REKEYING || job->change)
 		return;
 	if (!job->generation) {
 		job_start(job);

@@ -34,6 +34,8 @@ static void table_fill_spec(const Phub__Job *job, uint32_t world, struct spec *s
 	spec->staleness = job->staleness;
 	spec->reproducible = job->reproducible;
 	spec->nan = (enum spec_nan)job->nan;
+	spec->lost = (enum spec_lost)job->lost;
+	spec->quorum = job->quorum;
 	spec->seal = (enum seal_kind)(SEAL_GMAC + (unsigned)job->seal);
 	spec->group_count = (uint32_t)(job->n_groups <= SPEC_GROUPS_MAX ? job->n_groups : SPEC_GROUPS_MAX + 1);
 	for (uint32_t i = 0; i < spec->group_count && i < SPEC_GROUPS_MAX; i++)
@@ -75,6 +77,7 @@ int table_create(const Phub__Job *job, uint32_t world, uint32_t chunk_bytes, uin
 	if (!t)
 		return err_set(e, -ENOMEM, "no memory for a key table");
 	table_fill_spec(job, world, &t->spec);
+	t->wait_ms = job->wait_ms;
 	t->chunk_bytes = job->chunk_bytes ? job->chunk_bytes : chunk_bytes;
 	t->key_count = job->key_count;
 	rc = table_check(t, job, keys_max, e);

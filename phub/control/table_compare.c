@@ -30,7 +30,7 @@ static struct table_word table_text(const char *text)
 	return w;
 }
 
-enum { TABLE_OPTIONS = 10 };
+enum { TABLE_OPTIONS = 13 };
 
 /* The options in the order in which they are compared. */
 static void table_options(const struct table *t, struct table_word out[TABLE_OPTIONS])
@@ -47,13 +47,17 @@ static void table_options(const struct table *t, struct table_word out[TABLE_OPT
 	out[7] = table_number(s->group_count);
 	out[8] = table_number(s->generation);
 	out[9] = table_text(seal_name(s->seal));
+	out[10] = table_text(spec_lost_name(s->lost));
+	out[11] = table_number(s->quorum);
+	out[12] = table_number(t->wait_ms);
 }
 
 static int table_compare_options(
 	const struct table *a, uint32_t rank_a, const struct table *b, uint32_t rank_b, struct err *e)
 {
 	static const char *const names[TABLE_OPTIONS] = {"optimizer", "reduce", "sync", "staleness", "reproducible",
-		"nan", "chunk_bytes", "number of parameter groups", "generation", "seal"};
+		"nan", "chunk_bytes", "number of parameter groups", "generation", "seal",
+		"policy for lost workers", "quorum", "wait_ms"};
 	struct table_word in_a[TABLE_OPTIONS], in_b[TABLE_OPTIONS];
 
 	table_options(a, in_a);

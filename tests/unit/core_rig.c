@@ -44,7 +44,7 @@ static int script_send(struct queue *q, struct conn *c, const struct wire_header
 	if (s->room[rank] == 0)
 		return -EAGAIN;
 	s->room[rank]--;
-	if (h->type == WIRE_CREDIT && h->epoch == 1)
+	if (h->type == WIRE_CREDIT && h->round != WIRE_FINISHED)
 		return 0; /* not looked at */
 	assert_true(s->sent_count < STAND_SENT_MAX);
 	s->sent[s->sent_count++] = *h;

@@ -11,7 +11,7 @@
 
 enum { STAND_WORLD = 2, STAND_ELEMENTS = 48, STAND_SENT_MAX = 64, STAND_EVENTS_MAX = 16 };
 
-/* The queue. Credits of the job's own epoch are not remembered in `sent`. */
+/* The queue. Credits that finish nothing are not remembered in `sent`. */
 struct script {
 	struct queue queue;
 	struct conn conns[STAND_WORLD];

@@ -419,7 +419,7 @@ void fake_box_finish(struct fake_box *b, uint32_t rank)
 		if (!w->conns[core])
 			continue;
 		fake_header(b, w, core, &h);
-		h.epoch++;
+		h.round = WIRE_FINISHED;
 		b->queue->ops->send(b->queue, w->conns[core], &h, NULL, NULL);
 	}
 	b->queue->ops->flush(b->queue);

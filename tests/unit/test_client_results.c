@@ -109,16 +109,6 @@ static void spoil_generation(struct wire_header *h)
 	h->generation--;
 }
 
-static void spoil_epoch(struct wire_header *h)
-{
-	h->epoch--;
-}
-
-static void spoil_epoch_next(struct wire_header *h)
-{
-	h->epoch++;
-}
-
 static void spoil_rank(struct wire_header *h)
 {
 	h->rank++;
@@ -141,7 +131,7 @@ static void spoil_length(struct wire_header *h)
 
 /* One that fits is taken; none of the others is, and the session ends with a reason. */
 static void (*const spoils[])(struct wire_header *h) = {spoil_nothing, spoil_type, spoil_job, spoil_generation,
-	spoil_epoch, spoil_epoch_next, spoil_rank, spoil_chunk, spoil_round, spoil_length};
+	spoil_rank, spoil_chunk, spoil_round, spoil_length};
 
 static void only_the_result_is_taken(void **state)
 {

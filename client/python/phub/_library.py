@@ -18,6 +18,7 @@ REDUCES = {"sum": 0, "mean": 1}
 SYNCS = {"bsp": 0, "ssp": 1, "async": 2}
 NAN_POLICIES = {"pass": 0, "zero": 1, "fail": 2}
 SEALS = {"gmac": 0, "crc": 1, "none": 2}
+LOST_POLICIES = {"fail": 0, "shrink": 1, "wait": 2}
 KEY_ALONE = 1
 TIMEOUT_MAX_MS = 2**31 - 1
 ALL = -1
@@ -76,6 +77,9 @@ class Options(ctypes.Structure):
         ("timeout_ms", ctypes.c_int),
         ("no_thread", ctypes.c_bool),
         ("seal", ctypes.c_int),
+        ("lost", ctypes.c_int),
+        ("wait_ms", ctypes.c_uint),
+        ("quorum", ctypes.c_uint),
     ]
 
 
@@ -144,6 +148,8 @@ _PROTOTYPES = {
     "phub_connect": (_I, [ctypes.c_char_p, ctypes.POINTER(Options), ctypes.POINTER(_P)]),
     "phub_rank": (_I, [_P]),
     "phub_world": (_I, [_P]),
+    "phub_present": (_I, [_P]),
+    "phub_round": (ctypes.c_int64, [_P, _I]),
     "phub_transport": (ctypes.c_char_p, [_P]),
     "phub_key": (_I, [_P, ctypes.c_char_p, _I, ctypes.c_uint64, ctypes.c_uint, ctypes.c_uint]),
     "phub_start": (_I, [_P, _I]),

@@ -64,6 +64,7 @@ class Worker:
 
     `rank` and `world`: None takes them from the launcher (torchrun, mpirun, srun), else 0 of 1.
     `groups`: one Hyper for each parameter group, None for one group of the optimizer's defaults.
+    `lost`: what becomes of the job when a worker is lost: "fail", "shrink" or "wait" (for `wait` seconds).
     `timeout`: seconds, for this call and for every later one that is not given its own.
     The other options are those of struct phub_options in phub.h, where their defaults stand too.
 
@@ -88,6 +89,9 @@ class Worker:
         reproducible: bool = False,
         nan: str = "pass",
         seal: str = "gmac",
+        lost: str = "fail",
+        wait: float = 0,
+        quorum: int = 0,
         chunk_bytes: int = 0,
         transport: Optional[str] = None,
         interface: Optional[str] = None,
@@ -112,6 +116,9 @@ class Worker:
         options.reproducible = reproducible
         options.nan = _choice("nan", library.NAN_POLICIES, nan)
         options.seal = _choice("seal", library.SEALS, seal)
+        options.lost = _choice("lost", library.LOST_POLICIES, lost)
+        options.wait_ms = milliseconds(wait)
+        options.quorum = quorum
         options.chunk_bytes = chunk_bytes
         options.transport = _encoded(transport)
         options.interface = _encoded(interface)
@@ -157,6 +164,15 @@ class Worker:
     @property
     def world(self) -> int:
         return check(lib.phub_world(self._p()))
+
+    @property
+    def present(self) -> int:
+        """Workers that are in the job now: less than the world after losses."""
+        return check(lib.phub_present(self._p()))
+
+    def round(self, key: int) -> int:
+        """The round of the key that the next push begins, from 1; in a job that ran before, the one it is at."""
+        return check(lib.phub_round(self._p(), key))
 
     @property
     def transport(self) -> str:

@@ -1,0 +1,318 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Ranks are lost, and come, while the job runs. One change of membership at a time: all cores hold, control looks at the
+ * rounds that chunks collect, all cores go on (phub/members.h). What happens meanwhile is the next change.
+ */
+#include "phub/control/job.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "phub/base/clock.h"
+#include "phub/base/log.h"
+#include "phub/control/box.h"
+#include "phub/control/session.h"
+#include "phub/members.h"
+
+static void members_add(uint64_t *ranks, uint32_t rank)
+{
+	ranks[rank / 64] |= UINT64_C(1) << (rank % 64);
+}
+
+static void members_remove(uint64_t *ranks, uint32_t rank)
+{
+	ranks[rank / 64] &= ~(UINT64_C(1) << (rank % 64));
+}
+
+/* ---- the two steps ---- */
+
+static void job_members_send(struct job *job, enum mail_kind kind)
+{
+	struct generation *g = job->generation;
+	struct box *box = job->control->box;
+
+	job->change_left = 0;
+	for (unsigned core = 0; core < g->spec.core_count; core++)
+		job->change_left += g->store.shards[core] != NULL;
+	for (unsigned core = 0; core < g->spec.core_count; core++) {
+		struct mail mail = {
+			.kind = kind,
+			.core = core,
+			.shard = g->store.shards[core],
+			.job = job->id,
+			.generation = g->spec.generation,
+			.members = job->change,
+		};
+
+		if (mail.shard)
+			post_send(&box->posts[core], &mail);
+	}
+}
+
+static void job_members_begin(struct job *job)
+{
+	struct members *m = job->next_change;
+
+	if (job->change || !m || job->state != JOB_RUNNING)
+		return;
+	if (m->repair)
+		job->epoch++;
+	m->epoch = job->epoch;
+	job->change = m;
+	job->next_change = NULL;
+	job->going = false;
+	job_members_send(job, MAIL_HOLD);
+}
+
+/* What changes next; NULL: there is no memory, and the job has failed. */
+static struct members *job_members_next(struct job *job)
+{
+	struct members *m = job->next_change;
+
+	if (m)
+		return m;
+	m = calloc(1, sizeof(*m));
+	if (m)
+		m->rounds = calloc(job->generation->spec.plan.chunk_count, sizeof(*m->rounds));
+	if (!m || !m->rounds) {
+		free(m);
+		job_fail(job, PHUB__ERROR_CODE__ERROR_LIMIT, -1, "no memory in the box to change its membership");
+		return NULL;
+	}
+	m->from = m->rounds;
+	job->next_change = m;
+	return m;
+}
+
+static void job_members_free(struct members *m)
+{
+	if (m)
+		free(m->rounds);
+	free(m);
+}
+
+void job_members_forget(struct job *job)
+{
+	job_members_free(job->change);
+	job_members_free(job->next_change);
+	job->change = NULL;
+	job->next_change = NULL;
+}
+
+/* ---- between them ---- */
+
+/* Chunks of one key begin with one round: that of the one that is furthest, which none has committed. */
+static void job_members_choose(const struct chunk_plan *plan, struct members *m)
+{
+	uint32_t next;
+
+	for (uint32_t first = 0; first < plan->chunk_count; first = next) {
+		uint64_t round = m->rounds[first];
+
+		for (next = first + 1; next < plan->chunk_count; next++) {
+			if (plan->chunks[next].key_first != plan->chunks[first].key_first)
+				break;
+			if (m->rounds[next] > round)
+				round = m->rounds[next];
+		}
+		for (uint32_t i = first; i < next; i++)
+			m->from[i] = round;
+	}
+}
+
+static void job_members_held(struct job *job)
+{
+	struct members *m = job->change;
+
+	/* Only rank 0 brings them. */
+	if (m->weightless > 0 && members_have(m->lost, 0)) {
+		job_fail(job, PHUB__ERROR_CODE__ERROR_LOST, 0,
+			"rank 0 (%s) was lost before it had sent all first weights; start all of them again",
+			job->members[0].peer);
+		return;
+	}
+	job_members_choose(&job->generation->spec.plan, m);
+	job->going = true;
+	job_members_send(job, MAIL_GO);
+}
+
+/* ---- who hears of it ---- */
+
+static void job_members_tell(struct job *job, const struct members *m)
+{
+	Phub__Control control = PHUB__CONTROL__INIT;
+	Phub__Members members = PHUB__MEMBERS__INIT;
+	uint32_t *lost = calloc(2 * (size_t)job->world, sizeof(*lost)), *came = lost + job->world;
+
+	if (!lost)
+		return; /* data connections say the epoch, too */
+	members.epoch = m->epoch;
+	members.present = job_live(job);
+	members.lost = lost;
+	members.came = came;
+	for (uint32_t i = 0; i < job->world; i++) {
+		if (members_have(m->lost, i) || (members_have(m->awaited, i) && job->members[i].gone))
+			lost[members.n_lost++] = i;
+		else if (members_have(m->awaited, i))
+			came[members.n_came++] = i;
+	}
+	control.message_case = PHUB__CONTROL__MESSAGE_MEMBERS;
+	control.members = &members;
+	for (uint32_t i = 0; i < job->world && job->state == JOB_RUNNING; i++)
+		if (job->members[i].session && !members_have(m->awaited, i))
+			session_write(job->members[i].session, &control);
+	free(lost);
+}
+
+/* They take part from now on: what was waited for is counted with them. */
+static void job_members_welcome(struct job *job, struct members *m)
+{
+	for (uint32_t i = 0; i < job->world && job->state == JOB_RUNNING; i++) {
+		struct member *member = &job->members[i];
+
+		if (!members_have(m->awaited, i) || !member->joins || !member->session)
+			continue;
+		member->joins = false;
+		job->joins++;
+		job_write_joined(job, i, m->from);
+		log_info("job '%s' rank %u (%s) takes part again: %u of %u are here", job->name, i, member->peer,
+			job_live(job), job->world);
+	}
+}
+
+static void job_members_went(struct job *job)
+{
+	struct members *m = job->change;
+
+	job_members_tell(job, m);
+	if (job->state == JOB_RUNNING)
+		job_members_welcome(job, m);
+	job->change = NULL;
+	job_members_free(m);
+	if (job->state != JOB_RUNNING)
+		return;
+	job_members_begin(job);
+	job_try_start(job); /* all others may have sent their next tables */
+}
+
+void job_members_step(struct job *job, const struct mail *mail)
+{
+	if (job->change != mail->members || --job->change_left > 0 || job->state != JOB_RUNNING)
+		return;
+	if (mail->kind == MAIL_HELD)
+		job_members_held(job);
+	else
+		job_members_went(job);
+}
+
+/* ---- lost ---- */
+
+uint64_t job_wait_ns(const struct job *job)
+{
+	uint32_t wait_ms = job->generation->table->wait_ms;
+
+	return (wait_ms ? wait_ms : job->control->config->wait_ms) * NS_PER_MS;
+}
+
+bool job_members_lose(struct job *job, uint32_t rank, const char *why)
+{
+	const struct spec *spec = job->generation ? &job->generation->spec : NULL;
+	struct member *member = &job->members[rank];
+	struct members *m;
+
+	if (job->state != JOB_RUNNING || spec->lost == LOST_FAIL || job->present == 0 || job->tabled > 0)
+		return false;
+	m = job_members_next(job);
+	if (!m)
+		return true;
+	member->gone = true;
+	member->joins = false;
+	member->waits = false;
+	member->gone_ns = job->control->now_ns;
+	member->link_ended_ns = 0;
+	job->losses++;
+	generation_unlink(job->generation, job->control->box, rank);
+	members_remove(m->awaited, rank);
+	members_remove(m->lost, rank);
+	members_add(spec->lost == LOST_WAIT ? m->awaited : m->lost, rank);
+	m->repair = true;
+	if (!why)
+		log_info("job '%s' goes on with %u of %u", job->name, job_live(job), job->world);
+	else if (spec->lost == LOST_WAIT)
+		log_warn("job '%s' rank %u (%s) was lost: %s. The job waits %.0f s for another worker in its place",
+			job->name, rank, member->peer, why, (double)job_wait_ns(job) / 1e9);
+	else
+		log_warn("job '%s' rank %u (%s) was lost: %s. The job goes on with %u of %u", job->name, rank,
+			member->peer, why, job_live(job), job->world);
+	job_members_begin(job);
+	if (job->state == JOB_RUNNING)
+		job_hyper_recount(job);
+	if (job->state == JOB_RUNNING)
+		job_barrier_recount(job);
+	return true;
+}
+
+void job_members_tick(struct job *job)
+{
+	uint64_t now_ns = job->control->now_ns;
+
+	if (job->state != JOB_RUNNING || job->generation->spec.lost != LOST_WAIT)
+		return;
+	for (uint32_t i = 0; i < job->world; i++) {
+		const struct member *member = &job->members[i];
+
+		if (!member->gone || member->joins || now_ns - member->gone_ns < job_wait_ns(job))
+			continue;
+		job_fail(job, PHUB__ERROR_CODE__ERROR_LOST, (int)i,
+			"rank %u (%s) was lost, and no other took its place in %.0f s. The job ends; look at that "
+			"worker, then start all of them again",
+			i, member->peer, (double)job_wait_ns(job) / 1e9);
+		return;
+	}
+}
+
+/* ---- came ---- */
+
+void job_members_join(struct session *s)
+{
+	struct job *job = s->job;
+	struct member *member = &job->members[s->rank];
+	struct members *m;
+	struct err e;
+
+	s->table->spec.generation = job->generation->spec.generation; /* it cannot know */
+	if (job->state != JOB_RUNNING || job->tabled > 0) {
+		session_refuse(s, PHUB__ERROR_CODE__ERROR_LIMIT,
+			"job '%s' is changing its key table; try again in a moment", job->name);
+		return;
+	}
+	if (table_compare(job->generation->table, job_first_live(job), s->table, s->rank, &e) < 0) {
+		session_refuse(s, PHUB__ERROR_CODE__ERROR_MISMATCH, "%s; the job runs, and rank %u must fit it", e.text,
+			s->rank);
+		return;
+	}
+	if (strcmp(s->table->transport, "shm") == 0 && !job->generation->pushes[s->rank].base) {
+		session_refuse(s, PHUB__ERROR_CODE__ERROR_UNSUPPORTED,
+			"rank %u of job '%s' began without shared memory, and has none in the box; name another "
+			"transport",
+			s->rank, job->name);
+		return;
+	}
+	memcpy(member->transport, s->table->transport, sizeof(member->transport));
+	session_drop_table(s);
+	m = job_members_next(job);
+	if (!m)
+		return;
+	members_remove(m->lost, s->rank);
+	members_add(m->awaited, s->rank);
+	member->gone = false;
+	member->joins = true;
+	member->hyper = job->hyper;
+	member->barrier = job->barrier;
+	for (uint32_t core = 0; core < job->generation->spec.core_count; core++) {
+		generation_link(job->generation, s->rank, core)->fresh = true;
+		generation_link(job->generation, s->rank, core)->ended_ns = 0;
+	}
+	job_members_begin(job);
+}

@@ -1,0 +1,106 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The two steps of a change of membership, on the core that owns the shard.
+ */
+#include "phub/members.h"
+
+#include "phub/link.h"
+#include "phub/reply.h"
+#include "phub/stepwise.h"
+
+static bool members_stepwise(const struct chunk *chunk, const struct shard *shard)
+{
+	return spec_stepwise(shard->spec) && chunk->weights;
+}
+
+static bool members_named(const struct members *m, uint32_t rank)
+{
+	return members_have(m->lost, rank) || members_have(m->awaited, rank);
+}
+
+/* Takes out what those that are gone have in what is open. Where each push is a step, what others have stays. */
+static void members_withdraw(struct chunk *chunk, struct shard *shard, const struct members *m)
+{
+	if (!members_stepwise(chunk, shard)) {
+		chunk_withdraw(chunk, shard);
+		return;
+	}
+	for (uint32_t rank = 0; rank < shard->spec->world; rank++)
+		if (members_named(m, rank))
+			stepwise_withdraw(chunk, shard, rank);
+}
+
+void members_hold(struct shard *shard, struct members *m)
+{
+	uint32_t weightless = 0;
+
+	shard->epoch = m->epoch;
+	shard->holds = true;
+	for (uint32_t i = 0; i < shard->chunk_count; i++) {
+		struct chunk *chunk = &shard->chunks[i];
+
+		if (m->repair)
+			members_withdraw(chunk, shard, m);
+		weightless += !chunk->weights;
+		m->rounds[chunk->index] =
+			members_stepwise(chunk, shard) ? stepwise_slowest(chunk, shard) + 1 : chunk->round;
+	}
+	__atomic_fetch_add(&m->weightless, weightless, __ATOMIC_RELAXED);
+	if (!m->repair)
+		return;
+	/* Whose pushes are out hears at once that they are to come again. */
+	for (uint32_t rank = 0; rank < shard->spec->world; rank++) {
+		shard->links[rank].credit_due = true;
+		reply_credit(&shard->links[rank]);
+	}
+}
+
+static void members_set(struct chunk *chunk, const struct shard *shard, const struct members *m)
+{
+	for (uint32_t rank = 0; rank < shard->spec->world; rank++) {
+		struct arrival *a = &chunk->arrivals[rank];
+
+		if (members_named(m, rank))
+			a->owed = false;
+		if (members_have(m->lost, rank)) {
+			a->from = MEMBERS_NEVER;
+		} else if (members_have(m->awaited, rank)) {
+			a->from = m->from[chunk->index];
+			if (members_stepwise(chunk, shard))
+				a->round = a->from - 1;
+		}
+	}
+	chunk_count_needed(chunk, shard);
+}
+
+void members_exclude(struct shard *shard, uint32_t rank)
+{
+	for (uint32_t i = 0; i < shard->chunk_count; i++) {
+		struct chunk *chunk = &shard->chunks[i];
+
+		chunk->arrivals[rank].from = MEMBERS_NEVER;
+		chunk_count_needed(chunk, shard);
+	}
+}
+
+void members_go(struct shard *shard, const struct members *m, uint64_t now_ns)
+{
+	uint32_t next;
+
+	for (uint32_t i = 0; i < shard->chunk_count; i++)
+		members_set(&shard->chunks[i], shard, m);
+	for (uint32_t rank = 0; rank < shard->spec->world; rank++)
+		if (members_named(m, rank))
+			shard->links[rank].fresh = true;
+	shard->holds = false;
+	chunk_retry(shard, now_ns);
+	for (uint32_t i = shard->open_oldest; i != CHUNK_NONE && !shard->failed; i = next) {
+		struct chunk *chunk = &shard->chunks[i];
+
+		next = chunk->newer;
+		if (members_stepwise(chunk, shard))
+			stepwise_answer(chunk, shard);
+		else
+			chunk_check(chunk, shard);
+	}
+}
