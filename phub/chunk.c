@@ -11,6 +11,7 @@
 #include "phub/members.h"
 #include "phub/parts.h"
 #include "phub/reply.h"
+#include "phub/snapshot.h"
 #include "phub/stepwise.h"
 
 #include <assert.h>
@@ -358,6 +359,8 @@ static void chunk_commit(struct chunk *chunk, struct shard *shard)
 	bool broadcast = chunk->kind == ROUND_BROADCAST;
 
 	assert(!chunk->sum || chunk->stored == chunk->bytes); /* each payload in it is all there */
+	if (shard->snapshot)
+		snapshot_before_commit(chunk, shard);
 	if (broadcast)
 		chunk_commit_broadcast(chunk, shard, &sum);
 	else

@@ -30,6 +30,7 @@
 
 struct kernels;
 struct shard;
+struct snapshot;
 
 /* What became of a contributor's payload in the round that is being collected. */
 enum arrival_state {
@@ -198,6 +199,10 @@ struct shard {
 	bool retry_due;    /* hyper-parameters came, or a link ended: parked commits are tried again at tick */
 	uint64_t stalled_told_ns;
 	struct coef_cache coef;
+	struct snapshot *snapshot; /* that is being taken (snapshot.h), or NULL */
+	uint32_t snap_left, snap_at;
+	bool snap_untold; /* control's mailbox was full: told at a later tick */
+	int snap_result;
 	bool failed;         /* or being detached: pushes are dropped, nothing is committed */
 	bool failure_untold; /* control's mailbox was full: told at a later tick */
 	struct mail failure;

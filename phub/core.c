@@ -15,6 +15,7 @@
 #include "phub/members.h"
 #include "phub/receive.h"
 #include "phub/reply.h"
+#include "phub/snapshot.h"
 #include "phub/stepwise.h"
 
 #include <assert.h>
@@ -276,6 +277,9 @@ static void core_read(struct core *core, const struct mail *mail, uint64_t now_n
 	case MAIL_GO:
 		core_members(core, mail, now_ns);
 		break;
+	case MAIL_SNAPSHOT:
+		snapshot_begin(mail->shard, mail->snapshot);
+		break;
 	case MAIL_WHO:
 		core_who(core, mail);
 		break;
@@ -361,7 +365,7 @@ static bool core_tend(struct core *core, struct shard *shard, uint64_t now_ns)
 	bool more;
 
 	if (shard->stage == SHARD_LIVE) {
-		more = link_sweep(shard);
+		more = link_sweep(shard) | snapshot_step(shard);
 		/* Once, however many tables came: a flood of them must not walk the open chunks each time. */
 		if (shard->retry_due) {
 			shard->retry_due = false;
@@ -371,7 +375,9 @@ static bool core_tend(struct core *core, struct shard *shard, uint64_t now_ns)
 	}
 	if (core->stopping)
 		detach_begin(shard, 0, now_ns);
-	more = detach_step(shard, now_ns);
+	snapshot_end(shard);
+	snapshot_step(shard);
+	more = detach_step(shard, now_ns) || shard->snapshot;
 	if (more || shard->stage != SHARD_CLOSING || core->owes_mail)
 		return more;
 	core_detached(core, shard);

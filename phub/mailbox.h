@@ -20,6 +20,7 @@ struct hyper_table;
 struct members;
 struct queue;
 struct shard;
+struct snapshot;
 
 enum mail_kind {
 	/* Control -> core. */
@@ -35,6 +36,7 @@ enum mail_kind {
 	/* The membership of `shard` changes as `members` says: phub/members.h. Answered by MAIL_HELD and MAIL_WENT. */
 	MAIL_HOLD,
 	MAIL_GO,
+	MAIL_SNAPSHOT, /* copy `shard` into `snapshot` (phub/snapshot.h), then send MAIL_SNAPPED */
 	MAIL_WHO,    /* who is missing from `round` of `chunk`? Answered by MAIL_MISSING with the same `detail` */
 	MAIL_STOP,   /* leave core_run() when all shards are detached */
 	/* Core -> control. `core` says which. */
@@ -49,6 +51,8 @@ enum mail_kind {
 	MAIL_HYPER_TAKEN, /* `table` is the control thread's again */
 	MAIL_HELD,
 	MAIL_WENT,   /* nothing of the core refers to `members` any more */
+	/* Nothing of the core refers to `snapshot` any more. `value`: 0, or -ESTALE (too late), -ECANCELED. */
+	MAIL_SNAPPED,
 	MAIL_FAILED, /* the job cannot go on: `value` is enum shard_failure, about `rank`, `chunk`, `round`, `detail` */
 	/* The oldest open round: `chunk`, `round`; `missing`: a bit for each rank; `value`: how many. */
 	MAIL_STALLED,
@@ -64,6 +68,7 @@ struct mail {
 	const struct conn_spec *spec; /* outlives the connection */
 	struct hyper_table *table;
 	struct members *members;
+	struct snapshot *snapshot;
 	uint32_t rank;
 	uint32_t chunk; /* index in the job's plan */
 	uint64_t round;

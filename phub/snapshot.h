@@ -37,6 +37,9 @@ struct snapshot {
 	uint64_t copied_ns;     /* of all cores' time, together; atomic */
 };
 
+/* Bytes of a chunk's place. */
+uint64_t snapshot_chunk_bytes(const struct spec *spec, uint32_t elements);
+
 /* Owning core: begins with a snapshot (MAIL_SNAPSHOT), one at a time. Answers MAIL_SNAPPED when its last chunk is
  * copied, or the snapshot is missed, or given up by snapshot_end(). */
 void snapshot_begin(struct shard *shard, struct snapshot *s);
@@ -44,7 +47,7 @@ void snapshot_begin(struct shard *shard, struct snapshot *s);
 void snapshot_before_commit(struct chunk *chunk, struct shard *shard);
 /* At tick: copies some of those that are due. Returns whether more can be copied at once. */
 bool snapshot_step(struct shard *shard);
-/* The shard is on its way back. */
+/* The shard is on its way back: gives up what is not copied. It keeps `snapshot` until control has heard. */
 void snapshot_end(struct shard *shard);
 
 #endif
