@@ -77,7 +77,7 @@ CLIENT_LIBS += $(VERBS_LIBS)
 HAVE_DPDK := $(call pkg_exists,libdpdk)
 DPDK_CFLAGS := $(if $(HAVE_DPDK),$(patsubst -I%,-isystem %,$(shell $(PKG_CONFIG) --cflags libdpdk)) -DALLOW_EXPERIMENTAL_API)
 DPDK_LIBS := $(if $(HAVE_DPDK),$(shell $(PKG_CONFIG) --libs libdpdk))
-# ISA-L: without it datagrams that are sealed by CRC32C take a table's, which is slower.
+# ISA-L: without it CRC32C is a table's, which is slower, and checkpoints have no parity.
 HAVE_ISAL := $(call pkg_exists,libisal)
 ISAL_LIBS := $(if $(HAVE_ISAL),$(shell $(PKG_CONFIG) --libs libisal))
 LIB_CFLAGS += $(if $(HAVE_ISAL),-DPHUB_ISAL $(shell $(PKG_CONFIG) --cflags libisal))

@@ -8,20 +8,17 @@
 
 #include <assert.h>
 #include <errno.h>
-#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include <openssl/crypto.h>
 #include <openssl/evp.h>
 #include <openssl/modes.h>
-#ifdef PHUB_ISAL
-#include <isa-l/crc.h>
-#endif
 #ifdef PHUB_IPSEC_MB
 #include <intel-ipsec-mb.h>
 #endif
 
+#include "phub/base/crc.h"
 #include "transport/le.h"
 
 enum {
@@ -30,7 +27,6 @@ enum {
 	SEAL_BLOCK_BYTES = 16,
 	SEAL_BEHIND = WIRE_SEAL_AT + WIRE_SEAL_BYTES, /* where it goes on */
 	SEAL_GATHERED_MAX = WIRE_DATA_BYTES - WIRE_SEAL_BYTES + SEAL_BLOCK_BYTES,
-	SEAL_CRC_TABLES = 8, /* one for each byte of a step */
 	SEAL_ALIGN = 64,
 };
 
@@ -57,73 +53,6 @@ const char *seal_name(enum seal_kind kind)
 		return "none";
 	}
 	return "?";
-}
-
-/* ---- CRC32C ---- */
-
-static uint32_t seal_crc_tables[SEAL_CRC_TABLES][256];
-
-/* Table t has the remainders of a byte with t bytes of zeros behind it. */
-static void seal_crc_fill(void)
-{
-	for (uint32_t byte = 0; byte < 256; byte++) {
-		uint32_t crc = byte;
-
-		for (int bit = 0; bit < 8; bit++)
-			crc = crc >> 1 ^ (crc & 1 ? 0x82f63b78u : 0);
-		seal_crc_tables[0][byte] = crc;
-	}
-	for (unsigned t = 1; t < SEAL_CRC_TABLES; t++) {
-		for (unsigned byte = 0; byte < 256; byte++) {
-			uint32_t crc = seal_crc_tables[t - 1][byte];
-
-			seal_crc_tables[t][byte] = crc >> 8 ^ seal_crc_tables[0][crc & 0xff];
-		}
-	}
-}
-
-uint32_t seal_crc_table(uint32_t crc, const void *bytes, size_t count)
-{
-	static pthread_once_t once = PTHREAD_ONCE_INIT;
-	const uint8_t *p = bytes;
-
-	pthread_once(&once, seal_crc_fill);
-	crc = ~crc;
-	for (; count >= SEAL_CRC_TABLES; count -= SEAL_CRC_TABLES, p += SEAL_CRC_TABLES) {
-		uint64_t word = le_get64(p) ^ crc;
-
-		crc = 0;
-		for (unsigned i = 0; i < SEAL_CRC_TABLES; i++)
-			crc ^= seal_crc_tables[SEAL_CRC_TABLES - 1 - i][word >> 8 * i & 0xff];
-	}
-	for (; count > 0; count--, p++)
-		crc = crc >> 8 ^ seal_crc_tables[0][(crc ^ *p) & 0xff];
-	return ~crc;
-}
-
-/*
- * ISA-L 2.30 comes back from its AVX-512 with the upper halves of registers in use, and all SSE after that is slow: on
- * a Sapphire Rapids, 416 ns for the CRC of 1240 bytes and the next header, instead of 98.
- */
-#if defined(PHUB_ISAL) && defined(__x86_64__)
-__attribute__((target("avx"), noinline)) static void seal_clear_upper(void)
-{
-	__builtin_ia32_vzeroupper();
-}
-#endif
-
-uint32_t seal_crc(uint32_t crc, const void *bytes, size_t count)
-{
-#ifdef PHUB_ISAL
-	crc = ~crc32_iscsi((unsigned char *)(uintptr_t)bytes, (int)count, ~crc);
-#ifdef __x86_64__
-	if (__builtin_cpu_supports("avx"))
-		seal_clear_upper();
-#endif
-	return crc;
-#else
-	return seal_crc_table(crc, bytes, count);
-#endif
 }
 
 /* ---- GMAC ---- */
@@ -298,11 +227,11 @@ static bool seal_gmac(struct seal *s, uint64_t number, const uint8_t *gathered, 
 
 static uint32_t seal_crc_pieces(const uint8_t *head, size_t head_bytes, const uint8_t *rest, size_t rest_bytes)
 {
-	uint32_t crc = seal_crc(0, head, WIRE_SEAL_AT);
+	uint32_t crc = crc_32c(0, head, WIRE_SEAL_AT);
 
 	if (head_bytes > SEAL_BEHIND)
-		crc = seal_crc(crc, head + SEAL_BEHIND, head_bytes - SEAL_BEHIND);
-	return rest_bytes > 0 ? seal_crc(crc, rest, rest_bytes) : crc;
+		crc = crc_32c(crc, head + SEAL_BEHIND, head_bytes - SEAL_BEHIND);
+	return rest_bytes > 0 ? crc_32c(crc, rest, rest_bytes) : crc;
 }
 
 static bool seal_gmac_pieces(

@@ -2,7 +2,7 @@
 /*
  * Seals of datagrams: who made it, and is it whole? AES-128-GMAC (NIST SP 800-38D, a GCM tag over nothing but
  * additional data; libcrypto) with a key of its own for each connection and direction, or, on a rack that is trusted,
- * CRC32C (ISA-L, where the build has it). Owner of the connection's queue; no I/O.
+ * CRC32C (phub/base/crc.h). Owner of the connection's queue; no I/O.
  */
 #ifndef PHUB_TRANSPORT_SEAL_H
 #define PHUB_TRANSPORT_SEAL_H
@@ -46,12 +46,5 @@ void seal_destroy(struct seal *s);
 int seal_make(struct seal *s, uint64_t number, uint8_t *head, size_t head_bytes, const void *rest, size_t rest_bytes);
 /* Is this the seal of a datagram that came as one piece? Takes as long whatever is wrong. */
 bool seal_check(struct seal *s, uint64_t number, const uint8_t *datagram, size_t bytes);
-
-/*
- * CRC32C (RFC 3720, B.4) of `count` bytes behind those whose CRC is `crc`; 0: there are none. The first is ISA-L's
- * where the build has it, the second a table's, which is what the first must give. Any thread.
- */
-uint32_t seal_crc(uint32_t crc, const void *bytes, size_t count);
-uint32_t seal_crc_table(uint32_t crc, const void *bytes, size_t count);
 
 #endif
