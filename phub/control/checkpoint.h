@@ -1,23 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Checkpoints of jobs on disk: files that are whole or not there, with a checksum for each chunk, over one directory or
- * several of which some may be lost. This is the files' side: it knows no job, core or network. A thread of the caller's
- * writes; any thread reads.
+ * several of which some may be lost. This is the files' side: it knows no job, core or network. One thread writes those
+ * of a job; any thread reads. All of it may block and allocate.
  *
- * On disk. A checkpoint of job J before round R is a directory entry in each target:
+ * On disk. A checkpoint of job J before round R is a file in each target:
  *
- *      TARGET/J/R.K.phub       piece K of this checkpoint (K from 0; without parity there is one target and one piece)
+ *      TARGET/J/R.ID.K.phub    piece K of it, K from 0; ID: 16 hexadecimal digits, random, the same in all pieces
  *
- *      header    4096 bytes: magic "PHUBCKPT", version, job, sizes, k and m, which piece this is, id of the checkpoint
- *                (random, the same in all pieces), CRC32C of the header
- *      table     what makes the job: spec and keys as in Job and Keys (protobuf), for each chunk its round, steps, bytes
- *                and CRC32C (ISA-L) of its bytes; CRC32C of the table; padded to 4096
- *      data      the chunks' bytes one behind the other, each padded to 4096; or, with m pieces of parity, this piece's
- *                stripe of each chunk (Reed-Solomon of ISA-L: any k of k + m pieces make all); CRC32C of each stripe
- *      trailer   4096 bytes: the header's id once more, CRC32C of all checksums: a file without it is torn
+ *      header    4096 bytes: magic, version, job, ID, sizes, k and m, which piece this is, CRC32C of all that
+ *      table     `meta`; for each chunk its round, steps, bytes and CRC32C; CRC32C of this piece's stripe of each chunk
+ *      data      this piece's stripe of each chunk. A chunk is k stripes and m of parity (Reed-Solomon of ISA-L): any k
+ *                of them make all. With one target k is 1 and m is 0, and the stripe is the chunk
+ *      trailer   4096 bytes: ID and checksums of header and table once more: a file without it is torn
  *
- * Written to R.K.phub.part with O_DIRECT (buffered where the file system has none), fdatasync(), renamed, and the
- * directory fsync()ed. Readers trust nothing: lengths, offsets and checksums are verified before anything is used.
+ * Sizes are multiples of 4096, stripes of 64. Pieces are written to R.ID.K.phub.part with O_DIRECT (buffered where the
+ * file system has none), the table last, then fdatasync() of all, rename of all, fsync() of the directories. An ID is
+ * never written twice, so a checkpoint of a round that is there already replaces nothing while it is half there itself.
+ * Any piece may lie in any target. Readers trust nothing: lengths, offsets and checksums come before what they cover.
  */
 #ifndef PHUB_CONTROL_CHECKPOINT_H
 #define PHUB_CONTROL_CHECKPOINT_H
@@ -25,42 +25,51 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
-#include <stdio.h>
 
 #include "phub/base/err.h"
 #include "phub/snapshot.h"
 
-#define CHECKPOINT_TARGETS_MAX 32u
-#define CHECKPOINT_VERSION     1
+#define CHECKPOINT_TARGETS_MAX   32u
+#define CHECKPOINT_VERSION       1
+#define CHECKPOINT_JOB_BYTES_MAX 255u
+#define CHECKPOINT_CHUNKS_MAX    1000000u     /* as GENERATION_CHUNKS_MAX */
+#define CHECKPOINT_CHUNK_MAX     (64u << 20)  /* bytes: more than 2 MiB of bf16 with two arrays of state take */
+#define CHECKPOINT_META_MAX      (1ull << 30) /* bytes */
 
 /* Where checkpoints of a job go. */
 struct checkpoint_place {
 	const char *targets[CHECKPOINT_TARGETS_MAX]; /* directories, which exist */
-	unsigned target_count;                       /* k + m */
-	unsigned parity;                             /* m: so many targets may be lost; 0: one target */
-	const char *job;                             /* its name; what no file name may have is written as %XX */
+	unsigned target_count;                       /* k + m; readers take any number */
+	unsigned parity; /* m: so many targets may be lost; 0: one target. Readers find out */
+	const char *job; /* its name; what no file name may have is written as %XX */
 };
 
-/* What is in a checkpoint besides the chunks' bytes. `meta` is the caller's: the job's options and keys. */
+/* What is in a checkpoint besides the chunks' bytes. `meta` is the caller's (checkpoint_meta.h). */
 struct checkpoint_table {
-	uint64_t round;         /* the first that is not in it: the furthest of all keys */
-	uint64_t written_s;     /* Unix time */
-	const uint8_t *meta;    /* what makes the job; ours to free after checkpoint_read_table() */
+	uint64_t round;     /* the first that is not in it: the furthest of all keys */
+	uint64_t written_s; /* Unix time; 0: now. Made later than that of all others of the job that are there */
+	const uint8_t *meta;
 	uint64_t meta_bytes;
 	uint32_t chunk_count;
-	struct snapshot_chunk *chunks; /* before, steps, bytes; offset in a snapshot's arena */
+	struct snapshot_chunk *chunks; /* before, steps, bytes; offset in a snapshot's arena. Not looked at by
+					* checkpoint_write() */
+	uint64_t id;                   /* set by checkpoint_read_table() */
+	unsigned k, m;                 /* likewise */
 };
 
-/* What the writing thread may be told while it writes, and tells. */
+/* What the thread that writes or verifies may be told meanwhile, and tells. */
 struct checkpoint_progress {
-	_Atomic bool stop;              /* give up: -ECANCELED */
-	uint64_t bytes_per_s;           /* budget; 0: none */
-	_Atomic uint64_t written, total; /* bytes of this piece set */
+	_Atomic bool stop;               /* give up: -ECANCELED */
+	uint64_t bytes_per_s;            /* budget, of all targets together; 0: none */
+	_Atomic uint64_t written, total; /* bytes, of all targets together */
 };
 
 /*
- * Writes a snapshot as its chunks become copied, in their order. 0, or -ECANCELED (stopped, or the snapshot was missed),
- * -ENOSPC, -EIO and such with the target in `e`: then nothing new is there. Old checkpoints stay.
+ * Writes a snapshot as its chunks become copied, in their order. 0; or how many targets, at most m, could not be
+ * written, the first of them in `e`: the checkpoint is good without. Or -ECANCELED (stopped, or the snapshot was
+ * missed), -EINVAL, -ENOTSUP (parity in a build without ISA-L), -ENOSPC, -EIO and such with the target in `e`: then
+ * nothing new is there. Old checkpoints stay. `progress` may be NULL. A limit on file sizes (RLIMIT_FSIZE) is -EFBIG
+ * if the process ignores SIGXFSZ.
  */
 int checkpoint_write(const struct checkpoint_place *place, const struct checkpoint_table *table,
 	const struct snapshot *snapshot, struct checkpoint_progress *progress, struct err *e);
@@ -68,46 +77,88 @@ int checkpoint_write(const struct checkpoint_place *place, const struct checkpoi
 /* One checkpoint that is there. */
 struct checkpoint_entry {
 	uint64_t round;
-	uint64_t written_s;
+	uint64_t id;
+	uint64_t written_s;      /* of a torn one: when its file was changed last */
 	uint64_t bytes;          /* of all its pieces */
-	unsigned pieces, wanted; /* found, and needed at least (k) */
-	bool complete;           /* by headers and trailers; the chunks' checksums are not looked at */
+	unsigned pieces, wanted; /* whole ones found, and needed at least (k); wanted 0: not known, no header is good */
+	unsigned parity;
+	bool complete; /* by headers and trailers; the chunks' checksums are not looked at */
 };
 
-/* All of a job's, newest first; *count of them in *out, which the caller frees. Torn ones are among them. */
-int checkpoint_list(const struct checkpoint_place *place, struct checkpoint_entry **out, unsigned *count, struct err *e);
+/*
+ * All of a job's, the one that was written last first; *count of them in *out, which the caller frees. Torn ones are
+ * among them. Targets that cannot be read count as empty. 0 or -ENOMEM.
+ */
+int checkpoint_list(
+	const struct checkpoint_place *place, struct checkpoint_entry **out, unsigned *count, struct err *e);
+
+/* The names of jobs that have files in `targets`, ascending; each of them and the array are the caller's to free. */
+int checkpoint_list_jobs(
+	const char *const *targets, unsigned target_count, char ***out, unsigned *count, struct err *e);
 
 /*
- * Reads the table of the checkpoint before `round` (0: the newest that is complete). 0, -ENOENT (none), or -EBADMSG with
- * what is wrong. What it took is given back by checkpoint_table_fini().
+ * Reads the table of the checkpoint before `round` (0: any), the last written of those that are complete. 0, -ENOENT
+ * (none), or -EBADMSG with what is wrong. What it took is given back by checkpoint_table_fini().
  */
-int checkpoint_read_table(const struct checkpoint_place *place, uint64_t round, struct checkpoint_table *out, struct err *e);
+int checkpoint_read_table(
+	const struct checkpoint_place *place, uint64_t round, struct checkpoint_table *out, struct err *e);
+/* The same for one of a list. */
+int checkpoint_read_entry(const struct checkpoint_place *place, const struct checkpoint_entry *entry,
+	struct checkpoint_table *out, struct err *e);
 void checkpoint_table_fini(struct checkpoint_table *t);
 
 /*
- * Reads the chunks, repairs what parity can, and gives each to `take` in order. 0, -EBADMSG with what is lost, or what
- * `take` returned when that is not 0. `repaired`: stripes that parity made anew, or NULL.
+ * Reads the chunks, repairs what parity can, and gives each to `take` in order: none that its checksum does not vouch
+ * for. 0, -EBADMSG with what is lost, or what `take` returned when that is not 0. `repaired`: stripes that parity made
+ * anew, or NULL.
  */
 int checkpoint_read_chunks(const struct checkpoint_place *place, const struct checkpoint_table *table,
 	int (*take)(void *arg, uint32_t chunk, const void *bytes, uint64_t count), void *arg, uint64_t *repaired,
 	struct err *e);
 
-/* Removes all but the newest `keep` complete ones, and what is torn and older than the newest. */
-int checkpoint_prune(const struct checkpoint_place *place, unsigned keep, struct err *e);
+/* How a checkpoint is. */
+struct checkpoint_health {
+	uint64_t chunks, chunks_lost;  /* of which fewer than k stripes are good */
+	uint64_t stripes, stripes_bad; /* those that should be there; missing, short, or with a wrong checksum */
+	unsigned pieces_missing;       /* whole files: not there, or no good header, table or trailer */
+};
+
+/* Looks at every checksum, parity's too. 0, -EBADMSG with the first chunk that is lost in `e`, or -ECANCELED. */
+int checkpoint_verify(const struct checkpoint_place *place, const struct checkpoint_table *table,
+	struct checkpoint_progress *progress, struct checkpoint_health *out, struct err *e);
 
 /*
- * How often: after CheckFreq. Pure: what was measured goes in, the interval in rounds comes out, such that rounds are
- * slower by `overhead` (0.035) at most, and a checkpoint is written before the next one is taken.
+ * Writes a checkpoint that is there, repaired, into other targets, or the same: there it is one more. As
+ * checkpoint_write(), and -EBADMSG when something is lost.
+ */
+int checkpoint_copy(const struct checkpoint_place *from, const struct checkpoint_table *table,
+	const struct checkpoint_place *to, struct checkpoint_progress *progress, uint64_t *repaired, struct err *e);
+
+/* Removes all complete ones but the last `keep` that were written, and what is torn or half written and older than the
+ * newest complete one. The thread that writes. 0, -EINVAL (keep is 0), or the first error. */
+int checkpoint_prune(const struct checkpoint_place *place, unsigned keep, struct err *e);
+/* Removes one of a list. */
+int checkpoint_remove(const struct checkpoint_place *place, const struct checkpoint_entry *entry, struct err *e);
+
+/*
+ * How often: after CheckFreq (FAST'21), section 4.4. Pure: what was measured goes in, the interval in rounds comes out,
+ * such that rounds are slower by `overhead` (0.035) at most, and a checkpoint is written before the next one is taken.
  */
 struct checkpoint_pace {
 	double overhead;
-	double round_s;    /* of a round without checkpoints: a running mean */
-	double snapshot_s; /* by which a round with a snapshot is longer */
-	double write_s;    /* from the snapshot to the end of its file */
-	uint64_t interval; /* rounds; 0: not known yet, nothing was measured */
+	double round_s;                     /* of a round without checkpoints: a running mean */
+	double snapshot_s;                  /* by which the rounds of a checkpoint are longer, together */
+	double write_s;                     /* from the snapshot to the end of its file */
+	uint64_t interval;                  /* rounds; 0: not known yet, not all of these were measured */
+	double extra_s;                     /* of the checkpoint under way, so far */
+	uint32_t rounds, snapshots, writes; /* how many are in the means */
+	bool snapping;                      /* the last round was one of a checkpoint */
 };
 void checkpoint_pace_init(struct checkpoint_pace *p, double overhead);
-/* A round of the job took so long; `snapped`: a snapshot was being copied in it. */
+/*
+ * A round of the job took so long; `snapped`: a snapshot was being copied or written in it. Rounds that stand still for
+ * other reasons do little harm: one counts as four of the mean at most.
+ */
 void checkpoint_pace_round(struct checkpoint_pace *p, double seconds, bool snapped);
 void checkpoint_pace_written(struct checkpoint_pace *p, double seconds);
 

@@ -1,0 +1,287 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Which checkpoints there are, and which go.
+ */
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "phub/control/checkpoint_scan.h"
+
+/* ---- files ---- */
+
+int checkpoint_scan_open(const struct checkpoint_place *place, unsigned target, const char *dir)
+{
+	int at = open(place->targets[target], O_RDONLY | O_DIRECTORY | O_CLOEXEC), fd, error;
+
+	if (at < 0)
+		return -1;
+	fd = openat(at, dir, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+	error = errno;
+	close(at);
+	errno = error;
+	return fd;
+}
+
+static struct checkpoint_file *scan_add(struct checkpoint_files *f)
+{
+	if (f->count == f->room) {
+		unsigned room = f->room ? f->room * 2 : 32;
+		void *grown = realloc(f->at, room * sizeof(*f->at));
+
+		if (!grown)
+			return NULL;
+		f->at = grown;
+		f->room = room;
+	}
+	return &f->at[f->count++];
+}
+
+/* Looks into one that has a name of ours. */
+static void scan_look(int dir, const char *name, const char *job, struct checkpoint_file *file)
+{
+	int fd = openat(dir, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+	struct stat st;
+
+	if (fd < 0)
+		return;
+	if (fstat(fd, &st) == 0 && S_ISREG(st.st_mode)) {
+		file->bytes = (uint64_t)st.st_size;
+		file->changed_s = (uint64_t)st.st_mtime;
+		file->good = !file->part && checkpoint_format_load(fd, job, file->round, file->id, file->piece,
+						    &file->head, NULL) == 0;
+	}
+	close(fd);
+}
+
+static int scan_target(const struct checkpoint_place *place, unsigned target, struct checkpoint_files *f, struct err *e)
+{
+	int fd = checkpoint_scan_open(place, target, f->dir), rc = 0;
+	DIR *dir = fd >= 0 ? fdopendir(fd) : NULL;
+
+	if (!dir) {
+		if (fd >= 0)
+			close(fd);
+		return 0;
+	}
+	for (struct dirent *d = readdir(dir); d && rc == 0; d = readdir(dir)) {
+		struct checkpoint_file found = {.target = target}, *file;
+
+		if (!checkpoint_format_parse(d->d_name, &found.round, &found.id, &found.piece, &found.part))
+			continue;
+		file = scan_add(f);
+		if (!file) {
+			rc = err_set(e, -ENOMEM, "no memory for the list of checkpoints of job '%s'", place->job);
+			break;
+		}
+		scan_look(fd, d->d_name, place->job, &found);
+		*file = found;
+	}
+	closedir(dir);
+	return rc;
+}
+
+static int scan_compare(const void *a, const void *b)
+{
+	const struct checkpoint_file *x = a, *y = b;
+
+	if (x->round != y->round)
+		return x->round < y->round ? -1 : 1;
+	if (x->id != y->id)
+		return x->id < y->id ? -1 : 1;
+	if (x->part != y->part) /* else it would part the others */
+		return x->part ? 1 : -1;
+	if (x->piece != y->piece)
+		return x->piece < y->piece ? -1 : 1;
+	return (x->target > y->target) - (x->target < y->target);
+}
+
+int checkpoint_scan(const struct checkpoint_place *place, struct checkpoint_files *out, struct err *e)
+{
+	int rc;
+
+	*out = (struct checkpoint_files){0};
+	rc = checkpoint_format_dir(place->job, out->dir, e);
+	for (unsigned i = 0; rc == 0 && i < place->target_count; i++)
+		rc = scan_target(place, i, out, e);
+	if (rc < 0)
+		checkpoint_scan_fini(out);
+	else if (out->count > 0)
+		qsort(out->at, out->count, sizeof(*out->at), scan_compare);
+	return rc;
+}
+
+void checkpoint_scan_fini(struct checkpoint_files *f)
+{
+	free(f->at);
+	f->at = NULL;
+	f->count = f->room = 0;
+}
+
+/* ---- checkpoints ---- */
+
+/* Those files, of one checkpoint, that are whole and agree with the first that is. */
+static void list_entry(const struct checkpoint_file *files, unsigned count, struct checkpoint_entry *entry)
+{
+	const struct checkpoint_head *first = NULL;
+	uint32_t have = 0;
+
+	*entry = (struct checkpoint_entry){.round = files->round, .id = files->id};
+	for (unsigned i = 0; i < count; i++) {
+		const struct checkpoint_head *h = &files[i].head;
+
+		entry->bytes += files[i].bytes;
+		if (!first && files[i].changed_s > entry->written_s)
+			entry->written_s = files[i].changed_s;
+		if (!files[i].good ||
+			(first && (h->k != first->k || h->m != first->m || h->table_crc != first->table_crc)))
+			continue;
+		first = first ? first : h;
+		entry->written_s = first->written_s;
+		have |= 1u << files[i].piece;
+	}
+	entry->pieces = (unsigned)__builtin_popcount(have);
+	entry->wanted = first ? first->k : 0;
+	entry->parity = first ? first->m : 0;
+	entry->complete = first && entry->pieces >= entry->wanted;
+}
+
+static int list_compare(const void *a, const void *b)
+{
+	const struct checkpoint_entry *x = a, *y = b;
+
+	if (x->written_s != y->written_s)
+		return x->written_s > y->written_s ? -1 : 1;
+	if (x->round != y->round)
+		return x->round > y->round ? -1 : 1;
+	return (x->id < y->id) - (x->id > y->id);
+}
+
+/* Files of one checkpoint from *at on: their number. Parts are none of it. */
+static unsigned list_group(const struct checkpoint_files *f, unsigned at)
+{
+	unsigned end = at;
+
+	while (end < f->count && !f->at[end].part && f->at[end].round == f->at[at].round &&
+		f->at[end].id == f->at[at].id)
+		end++;
+	return end - at;
+}
+
+int checkpoint_list(const struct checkpoint_place *place, struct checkpoint_entry **out, unsigned *count, struct err *e)
+{
+	struct checkpoint_files files;
+	struct checkpoint_entry *entries;
+	unsigned found = 0;
+	int rc = checkpoint_scan(place, &files, e);
+
+	if (rc < 0)
+		return rc;
+	entries = calloc(files.count + 1, sizeof(*entries));
+	for (unsigned i = 0, some; entries && i < files.count; i += some ? some : 1) {
+		some = list_group(&files, i);
+		if (some)
+			list_entry(&files.at[i], some, &entries[found++]);
+	}
+	checkpoint_scan_fini(&files);
+	if (!entries)
+		return err_set(e, -ENOMEM, "no memory for the list of checkpoints of job '%s'", place->job);
+	if (found > 0)
+		qsort(entries, found, sizeof(*entries), list_compare);
+	*out = entries;
+	*count = found;
+	return 0;
+}
+
+/* ---- jobs ---- */
+
+struct list_names {
+	char **at;
+	unsigned count, room;
+};
+
+static int list_name_add(struct list_names *names, const char *name)
+{
+	for (unsigned i = 0; i < names->count; i++)
+		if (strcmp(names->at[i], name) == 0)
+			return 0;
+	if (names->count == names->room) {
+		unsigned room = names->room ? names->room * 2 : 16;
+		void *grown = realloc(names->at, room * sizeof(*names->at));
+
+		if (!grown)
+			return -ENOMEM;
+		names->at = grown;
+		names->room = room;
+	}
+	names->at[names->count] = strdup(name);
+	return names->at[names->count] ? (names->count++, 0) : -ENOMEM;
+}
+
+/* Does the job's directory hold a file of ours? */
+static bool list_is_used(const struct checkpoint_place *place, const char *dir_name)
+{
+	int fd = checkpoint_scan_open(place, 0, dir_name);
+	DIR *dir = fd >= 0 ? fdopendir(fd) : NULL;
+	uint64_t round, id;
+	unsigned piece;
+	bool used = false, part;
+
+	if (!dir) {
+		if (fd >= 0)
+			close(fd);
+		return false;
+	}
+	for (struct dirent *d = readdir(dir); d && !used; d = readdir(dir))
+		used = checkpoint_format_parse(d->d_name, &round, &id, &piece, &part);
+	closedir(dir);
+	return used;
+}
+
+static int list_jobs_of(const char *target, struct list_names *names)
+{
+	struct checkpoint_place place = {.targets = {target}, .target_count = 1};
+	DIR *dir = opendir(target);
+	int rc = 0;
+
+	if (!dir)
+		return 0;
+	for (struct dirent *d = readdir(dir); d && rc == 0; d = readdir(dir)) {
+		char job[CHECKPOINT_JOB_BYTES_MAX + 1];
+
+		if (checkpoint_format_job(d->d_name, job) && list_is_used(&place, d->d_name))
+			rc = list_name_add(names, job);
+	}
+	closedir(dir);
+	return rc;
+}
+
+static int list_name_compare(const void *a, const void *b)
+{
+	return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+int checkpoint_list_jobs(const char *const *targets, unsigned target_count, char ***out, unsigned *count, struct err *e)
+{
+	struct list_names names = {0};
+	int rc = 0;
+
+	for (unsigned i = 0; i < target_count && rc == 0; i++)
+		rc = list_jobs_of(targets[i], &names);
+	if (rc < 0) {
+		while (names.count > 0)
+			free(names.at[--names.count]);
+		free(names.at);
+		return err_set(e, rc, "no memory for the names of jobs");
+	}
+	if (names.count > 0)
+		qsort(names.at, names.count, sizeof(*names.at), list_name_compare);
+	*out = names.at;
+	*count = names.count;
+	return 0;
+}

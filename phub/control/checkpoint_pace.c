@@ -1,0 +1,75 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * How often a job's weights are kept. With R a round's time, S what a checkpoint adds to all rounds that it touches, W
+ * how long its file takes and o the overhead that is allowed:
+ *
+ *      S <= o * n * R      n rounds pay for one checkpoint
+ *      W <= (n - 1) * R    it is on disk a round before the next, and that round is measured without
+ *
+ * n is the least of both, and follows as the three drift: each is a mean that forgets.
+ */
+#include "phub/control/checkpoint.h"
+
+#include <math.h>
+
+enum {
+	PACE_MEMORY = 16, /* of the last so many is a mean, about */
+	PACE_LEAP = 4,    /* a sample is cut to so many means */
+};
+#define PACE_INTERVAL_MAX 1e9
+
+static void pace_mean(double *mean, uint32_t *count, double sample)
+{
+	if (*count > 0 && *mean > 0 && sample > PACE_LEAP * *mean)
+		sample = PACE_LEAP * *mean;
+	if (*count < PACE_MEMORY)
+		++*count;
+	*mean += (sample - *mean) / *count;
+}
+
+static void pace_update(struct checkpoint_pace *p)
+{
+	double paid, kept;
+
+	if (!p->rounds || !p->snapshots || !p->writes || p->round_s <= 0)
+		return;
+	paid = ceil(p->snapshot_s / (p->overhead * p->round_s) - 1e-9);
+	kept = ceil(p->write_s / p->round_s - 1e-9) + 1;
+	paid = fmax(fmax(paid, kept), 1);
+	p->interval = (uint64_t)fmin(paid, PACE_INTERVAL_MAX);
+}
+
+void checkpoint_pace_init(struct checkpoint_pace *p, double overhead)
+{
+	*p = (struct checkpoint_pace){.overhead = overhead};
+}
+
+void checkpoint_pace_round(struct checkpoint_pace *p, double seconds, bool snapped)
+{
+	if (!(seconds >= 0))
+		return;
+	if (snapped) {
+		/* Without a round to compare with, nothing is known of what this one paid. */
+		double most = PACE_LEAP * p->round_s;
+
+		if (p->rounds)
+			p->extra_s += fmin(seconds, fmax(most, p->snapshot_s + most)) - p->round_s;
+		p->snapping = p->rounds > 0;
+		return;
+	}
+	if (p->snapping) {
+		pace_mean(&p->snapshot_s, &p->snapshots, fmax(p->extra_s, 0));
+		p->snapping = false;
+		p->extra_s = 0;
+	}
+	pace_mean(&p->round_s, &p->rounds, seconds);
+	pace_update(p);
+}
+
+void checkpoint_pace_written(struct checkpoint_pace *p, double seconds)
+{
+	if (!(seconds >= 0))
+		return;
+	pace_mean(&p->write_s, &p->writes, seconds);
+	pace_update(p);
+}

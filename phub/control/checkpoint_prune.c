@@ -1,0 +1,105 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Takes old checkpoints away, and what a crash left of new ones.
+ */
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "phub/control/checkpoint_scan.h"
+
+static int prune_file(
+	const struct checkpoint_place *place, const char *dir, const struct checkpoint_file *f, struct err *e)
+{
+	int fd = checkpoint_scan_open(place, f->target, dir), rc = 0;
+	char name[CHECKPOINT_NAME_BYTES];
+
+	checkpoint_format_name(f->round, f->id, f->piece, name);
+	if (f->part)
+		memcpy(name + strlen(name), ".part", sizeof(".part"));
+	if (fd < 0 || (unlinkat(fd, name, 0) < 0 && errno != ENOENT))
+		rc = err_set(
+			e, -errno, "cannot remove %s/%s/%s: %s", place->targets[f->target], dir, name, strerror(errno));
+	if (fd >= 0)
+		close(fd);
+	return rc;
+}
+
+/* All files for which `goes` says so; goes on behind errors and returns the first. */
+static int prune_files(const struct checkpoint_place *place,
+	bool (*goes)(const void *arg, const struct checkpoint_file *file), const void *arg, struct err *e)
+{
+	struct checkpoint_files files;
+	int rc = checkpoint_scan(place, &files, e), failed;
+
+	if (rc < 0)
+		return rc;
+	for (unsigned i = 0; i < files.count; i++) {
+		if (!goes(arg, &files.at[i]))
+			continue;
+		failed = prune_file(place, files.dir, &files.at[i], rc ? NULL : e);
+		rc = rc ? rc : failed;
+	}
+	checkpoint_scan_fini(&files);
+	return rc;
+}
+
+static bool prune_is_entry(const void *arg, const struct checkpoint_file *file)
+{
+	const struct checkpoint_entry *entry = arg;
+
+	return !file->part && file->round == entry->round && file->id == entry->id;
+}
+
+int checkpoint_remove(const struct checkpoint_place *place, const struct checkpoint_entry *entry, struct err *e)
+{
+	return prune_files(place, prune_is_entry, entry, e);
+}
+
+struct prune {
+	const struct checkpoint_entry *entries;
+	unsigned count, keep;
+	uint64_t newest_s; /* of complete ones */
+};
+
+static bool prune_is_old(const void *arg, const struct checkpoint_file *file)
+{
+	const struct prune *p = arg;
+	unsigned newer = 0;
+
+	if (file->part)
+		return file->changed_s < p->newest_s;
+	for (unsigned i = 0; i < p->count; i++) {
+		const struct checkpoint_entry *entry = &p->entries[i];
+
+		if (entry->round == file->round && entry->id == file->id)
+			return entry->complete ? newer >= p->keep : entry->written_s <= p->newest_s;
+		newer += entry->complete;
+	}
+	return false; /* it came meanwhile */
+}
+
+int checkpoint_prune(const struct checkpoint_place *place, unsigned keep, struct err *e)
+{
+	struct checkpoint_entry *entries;
+	struct prune p = {.keep = keep};
+	bool any = false;
+	int rc;
+
+	if (keep == 0)
+		return err_set(e, -EINVAL, "0 checkpoints to keep; at least 1 must be");
+	rc = checkpoint_list(place, &entries, &p.count, e);
+	if (rc < 0)
+		return rc;
+	p.entries = entries;
+	for (unsigned i = 0; i < p.count && !any; i++) {
+		any = entries[i].complete;
+		p.newest_s = entries[i].written_s;
+	}
+	if (any)
+		rc = prune_files(place, prune_is_old, &p, e);
+	free(entries);
+	return rc;
+}

@@ -1,0 +1,278 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "phub/control/checkpoint_reader.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "phub/base/crc.h"
+#include "phub/control/checkpoint_scan.h"
+#include "transport/le.h"
+
+/* All of it, or an error: -EIO and such, -EBADMSG when the file ends before. */
+static int reader_pread(int fd, void *to, uint64_t count, uint64_t at)
+{
+	uint8_t *p = to;
+
+	while (count > 0) {
+		ssize_t got = pread(fd, p, count, (off_t)at);
+
+		if (got < 0 && errno == EINTR)
+			continue;
+		if (got <= 0)
+			return got < 0 ? -errno : -EBADMSG;
+		p += got;
+		count -= (uint64_t)got;
+		at += (uint64_t)got;
+	}
+	return 0;
+}
+
+/* ---- tables ---- */
+
+struct checkpoint_row checkpoint_reader_row(const struct checkpoint_reader *r, uint32_t chunk)
+{
+	struct checkpoint_row row;
+
+	checkpoint_format_get_row(r->table + checkpoint_format_rows_at(&r->head) - CHECKPOINT_BLOCK +
+					  (uint64_t)chunk * CHECKPOINT_ROW_BYTES,
+		&row);
+	return row;
+}
+
+/* Meta and rows of one piece, if the checksum says so. */
+static int reader_load_table(struct checkpoint_reader *r, int fd, struct err *e)
+{
+	uint64_t bytes = checkpoint_format_stripes_at(&r->head) - CHECKPOINT_BLOCK;
+	uint8_t *table = malloc(bytes + 1);
+	int rc;
+
+	if (!table)
+		return err_set(e, -ENOMEM, "no memory for the table of a checkpoint of job '%s'", r->head.job);
+	rc = reader_pread(fd, table, bytes, CHECKPOINT_BLOCK);
+	if (rc == 0 && crc_32c(0, table, bytes) == r->head.table_crc) {
+		r->table = table;
+		return 0;
+	}
+	free(table);
+	return err_set(e, rc ? rc : -EBADMSG, "its table %s", rc ? "cannot be read" : "has a wrong checksum");
+}
+
+/* Where each stripe lies; a table that is not what its header says is of no use. */
+static int reader_lay_out(struct checkpoint_reader *r, struct err *e)
+{
+	uint64_t at = 0;
+
+	r->offsets = calloc(r->head.chunk_count + 1, sizeof(*r->offsets));
+	if (!r->offsets)
+		return err_set(e, -ENOMEM, "no memory for a checkpoint of job '%s'", r->head.job);
+	for (uint32_t i = 0; i < r->head.chunk_count; i++) {
+		struct checkpoint_row row = checkpoint_reader_row(r, i);
+		uint32_t stripe;
+
+		if (row.bytes == 0 || row.bytes > CHECKPOINT_CHUNK_MAX)
+			return err_set(
+				e, -EBADMSG, "chunk %" PRIu32 " has %" PRIu32 " bytes in its table", i, row.bytes);
+		stripe = checkpoint_format_stripe(row.bytes, r->head.k);
+		r->largest = stripe > r->largest ? stripe : r->largest;
+		r->offsets[i] = checkpoint_format_data_at(&r->head) + at;
+		at += stripe;
+	}
+	if (at != r->head.data_bytes)
+		return err_set(e, -EBADMSG, "its chunks do not have the bytes that its header says");
+	return 0;
+}
+
+/* ---- pieces ---- */
+
+static int reader_load_crcs(struct checkpoint_reader *r, int fd, const struct checkpoint_head *h, struct err *e)
+{
+	uint64_t bytes = (uint64_t)h->chunk_count * sizeof(uint32_t);
+	uint32_t *crcs = malloc(bytes + 1);
+	int rc;
+
+	if (!crcs)
+		return err_set(e, -ENOMEM, "no memory for a checkpoint of job '%s'", h->job);
+	rc = reader_pread(fd, crcs, bytes, checkpoint_format_stripes_at(h));
+	if (rc < 0 || crc_32c(0, crcs, bytes) != h->stripes_crc) {
+		free(crcs);
+		return err_set(e, rc ? rc : -EBADMSG, "its checksums %s", rc ? "cannot be read" : "are damaged");
+	}
+	for (uint32_t i = 0; i < h->chunk_count; i++)
+		crcs[i] = le_get32((const uint8_t *)&crcs[i]);
+	r->crcs[h->piece] = crcs;
+	return 0;
+}
+
+/* Takes a file in, when it belongs to what is there already. Only a lack of memory is an error. */
+static int reader_add(struct checkpoint_reader *r, int fd, const struct checkpoint_file *f, struct err *e)
+{
+	struct checkpoint_head h;
+	int rc = checkpoint_format_load(fd, r->head.job, f->round, f->id, f->piece, &h, e);
+
+	if (rc < 0)
+		return rc;
+	if (!r->table) {
+		r->head = h;
+		rc = reader_load_table(r, fd, e);
+	} else if (h.k != r->head.k || h.m != r->head.m || h.table_crc != r->head.table_crc ||
+		   h.chunk_count != r->head.chunk_count || h.meta_bytes != r->head.meta_bytes ||
+		   h.data_bytes != r->head.data_bytes) {
+		rc = err_set(e, -EBADMSG, "it belongs to another checkpoint");
+	}
+	if (rc == 0)
+		rc = reader_load_crcs(r, fd, &h, e);
+	return rc;
+}
+
+static int reader_open_file(struct checkpoint_reader *r, const struct checkpoint_place *place, const char *dir,
+	const struct checkpoint_file *f, struct err *e)
+{
+	int at = checkpoint_scan_open(place, f->target, dir), fd = -1, rc;
+	char name[CHECKPOINT_NAME_BYTES];
+	struct err why = {0};
+
+	checkpoint_format_name(f->round, f->id, f->piece, name);
+	if (at >= 0) {
+		fd = openat(at, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+		close(at);
+	}
+	rc = fd < 0 ? err_set(&why, -errno, "%s", strerror(errno)) : reader_add(r, fd, f, &why);
+	if (rc == 0) {
+		posix_fadvise(fd, 0, 0, POSIX_FADV_SEQUENTIAL);
+		r->fds[f->piece] = fd;
+		return 0;
+	}
+	if (fd >= 0)
+		close(fd);
+	err_set(&r->last, rc, "%s/%s/%s: %s", place->targets[f->target], dir, name, why.text);
+	return rc == -ENOMEM ? err_set(e, rc, "%s", why.text) : 0;
+}
+
+static int reader_open_files(
+	struct checkpoint_reader *r, const struct checkpoint_place *place, uint64_t round, uint64_t id, struct err *e)
+{
+	struct checkpoint_files files;
+	unsigned seen = 0, good = 0;
+	int rc = checkpoint_scan(place, &files, e);
+
+	if (rc < 0)
+		return rc;
+	for (unsigned i = 0; i < files.count && rc == 0; i++) {
+		const struct checkpoint_file *f = &files.at[i];
+
+		if (f->part || f->round != round || f->id != id)
+			continue;
+		seen++;
+		if (r->fds[f->piece] < 0)
+			rc = reader_open_file(r, place, files.dir, f, e);
+	}
+	checkpoint_scan_fini(&files);
+	for (unsigned i = 0; i < CHECKPOINT_TARGETS_MAX; i++)
+		good += r->fds[i] >= 0;
+	if (rc < 0)
+		return rc;
+	if (seen == 0)
+		return err_set(
+			e, -ENOENT, "job '%s' has no checkpoint before round %" PRIu64 " here", place->job, round);
+	if (!r->table)
+		return err_set(e, -EBADMSG, "the checkpoint of job '%s' before round %" PRIu64 " is lost: %s",
+			place->job, round, r->last.text);
+	if (good < r->head.k)
+		return err_set(e, -EBADMSG,
+			"the checkpoint of job '%s' before round %" PRIu64
+			" is lost: %u of its files are good, it takes %u%s%s",
+			place->job, round, good, r->head.k, r->last.text[0] ? ": " : "", r->last.text);
+	return 0;
+}
+
+int checkpoint_reader_create(const struct checkpoint_place *place, uint64_t round, uint64_t id,
+	struct checkpoint_reader **out, struct err *e)
+{
+	struct checkpoint_reader *r = calloc(1, sizeof(*r));
+	int rc;
+
+	if (!r)
+		return err_set(e, -ENOMEM, "no memory for a checkpoint of job '%s'", place->job);
+	for (unsigned i = 0; i < CHECKPOINT_TARGETS_MAX; i++)
+		r->fds[i] = -1;
+	memcpy(r->head.job, place->job, strnlen(place->job, CHECKPOINT_JOB_BYTES_MAX));
+	rc = reader_open_files(r, place, round, id, e);
+	if (rc == 0)
+		rc = reader_lay_out(r, e);
+	if (rc == 0)
+		rc = checkpoint_parity_create(r->head.k, r->head.m, &r->parity, e);
+	if (rc == 0) {
+		r->stripes = aligned_alloc(64, (size_t)(r->head.k + r->head.m) * (r->largest + 64));
+		if (!r->stripes)
+			rc = err_set(e, -ENOMEM, "no memory for a checkpoint of job '%s'", place->job);
+	}
+	if (rc < 0)
+		checkpoint_reader_destroy(r);
+	else
+		*out = r;
+	return rc;
+}
+
+void checkpoint_reader_destroy(struct checkpoint_reader *r)
+{
+	if (!r)
+		return;
+	for (unsigned i = 0; i < CHECKPOINT_TARGETS_MAX; i++) {
+		if (r->fds[i] >= 0)
+			close(r->fds[i]);
+		free(r->crcs[i]);
+	}
+	checkpoint_parity_destroy(r->parity);
+	free(r->table);
+	free(r->offsets);
+	free(r->stripes);
+	free(r);
+}
+
+/* ---- chunks ---- */
+
+static bool reader_stripe(struct checkpoint_reader *r, uint32_t chunk, unsigned piece, uint8_t *to, uint32_t bytes)
+{
+	return r->fds[piece] >= 0 && reader_pread(r->fds[piece], to, bytes, r->offsets[chunk]) == 0 &&
+	       crc_32c(0, to, bytes) == r->crcs[piece][chunk];
+}
+
+int checkpoint_reader_chunk(
+	struct checkpoint_reader *r, uint32_t chunk, bool all, struct checkpoint_read *out, struct err *e)
+{
+	struct checkpoint_row row = checkpoint_reader_row(r, chunk);
+	uint32_t k = r->head.k, count = k + r->head.m, bytes = checkpoint_format_stripe(row.bytes, k), good = 0;
+	uint32_t data = k == 32 ? UINT32_MAX : (1u << k) - 1;
+	uint8_t *stripes[CHECKPOINT_TARGETS_MAX];
+	unsigned have = 0;
+	int rc;
+
+	*out = (struct checkpoint_read){.bytes = r->stripes};
+	for (unsigned i = 0; i < count && (all || have < k); i++) {
+		stripes[i] = r->stripes + (size_t)i * bytes;
+		if (reader_stripe(r, chunk, i, stripes[i], bytes)) {
+			good |= 1u << i;
+			have++;
+		} else {
+			out->bad++;
+		}
+	}
+	if (have < k)
+		return err_set(e, -EBADMSG, "chunk %" PRIu32 " is lost: %u of its %u stripes are good, it takes %u",
+			chunk, have, count, k);
+	if ((good & data) != data) {
+		rc = checkpoint_parity_check(r->head.m, e);
+		if (rc < 0)
+			return rc;
+		checkpoint_parity_rebuild(r->parity, stripes, bytes, good);
+		out->repaired = k - (unsigned)__builtin_popcount(good & data);
+	}
+	if (crc_32c(0, r->stripes, row.bytes) != row.crc)
+		return err_set(
+			e, -EBADMSG, "chunk %" PRIu32 " is lost: its stripes are good and do not make it", chunk);
+	return 0;
+}
