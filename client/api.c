@@ -325,6 +325,35 @@ const char *phub_transport(phub_t *p)
 	return name;
 }
 
+static int api_resumed(const phub_t *p, int key)
+{
+	(void)key;
+	return client_resumed(p);
+}
+
+int phub_resume(phub_t *p, int timeout_ms)
+{
+	int ms = timeout_ms, rc = api_enter(p);
+
+	if (rc < 0)
+		return rc;
+	if (timeout_ms == PHUB_TIMEOUT_DEFAULT)
+		ms = p->settings.timeout_ms;
+	if (ms < 0)
+		rc = err_set(&api_error, -EINVAL, "%s: a timeout of %d ms; 0 or more, or PHUB_TIMEOUT_DEFAULT",
+			p->session.who, timeout_ms);
+	else
+		rc = drive_wait(p, api_resumed, PHUB_ALL, clock_deadline_ns(p->env.now(p->env.ctx), ms));
+	if (rc == -ETIMEDOUT)
+		err_set(&api_error, rc, "%s: the box is not back yet: %s (after %d ms)", p->session.who,
+			p->session.trouble.code ? p->session.trouble.text : p->loss.text, ms);
+	else if (rc < 0 && rc != -EINVAL)
+		rc = api_alive(p);
+	else if (rc == 0)
+		p->stale = (struct err){0};
+	return api_leave(p, rc);
+}
+
 /* ---- keys ---- */
 
 int phub_key(phub_t *p, const char *name, enum phub_dtype dtype, uint64_t elements, unsigned group, unsigned flags)

@@ -50,6 +50,94 @@ void client_close(phub_t *p)
 	free(p);
 }
 
+/*
+ * Ends the connections of the table before. Not at phub_rekey(): the box takes a worker whose connections have ended,
+ * and who sends no table for lost_ms, for lost.
+ */
+static void client_retire(phub_t *p)
+{
+	client_stats(p, &p->before);
+	p->session.carries = NULL;
+	exchange_fini(&p->exchange);
+}
+
+/* ---- a box that was lost and comes back ---- */
+
+enum { CLIENT_RESUME_PAUSE_MS = 200 }; /* between sessions that the box refuses: it may not have noticed the end yet */
+
+/* What ended the session before, without the words that name this worker: they come first. */
+static const char *client_loss(const phub_t *p)
+{
+	size_t bytes = strlen(p->session.who);
+	const char *text = p->loss.text;
+
+	return strncmp(text, p->session.who, bytes) == 0 && strncmp(text + bytes, ": ", 2) == 0 ? text + bytes + 2 : text;
+}
+
+/* May another session do better? The box is gone, or has ended the job because a worker was lost. */
+static bool client_may_resume(const phub_t *p, int code)
+{
+	if (p->settings.resume_ms == 0 || p->left)
+		return false;
+	return code == -ECONNRESET || code == -EHOSTDOWN || code == -EHOSTUNREACH || code == -ESHUTDOWN ||
+	       code == -EOWNERDEAD ||
+	       (p->resume_until_ns && (code == -EADDRINUSE || code == -ENOMEM || code == -EADDRNOTAVAIL));
+}
+
+/* The session is over: in its place comes another, with the same keys. */
+static void client_begin_again(phub_t *p, uint64_t now_ns)
+{
+	if (!p->resume_until_ns) {
+		p->loss = p->session.failure;
+		p->resume_until_ns = now_ns + p->settings.resume_ms * NS_PER_MS;
+		err_set(&p->stale, -ESTALE, "%s: the box was lost: %s. Reconnecting; phub_resume() waits for it",
+			p->session.who, client_loss(p));
+	}
+	client_retire(p);
+	p->running = false;
+	p->refused = (struct err){0};
+	p->pick = (struct pick){0};
+	keyring_forget_rounds(&p->keyring);
+	/* The job's checkpoint was made with those; the caller sets what its next round wants. */
+	memcpy(p->settings.groups, p->settings.first, p->settings.group_count * sizeof(*p->settings.groups));
+	client_session_fini(&p->session);
+	client_session_init(&p->session, &p->env, &p->settings);
+	p->session.retry_ns = now_ns + CLIENT_RESUME_PAUSE_MS * NS_PER_MS;
+}
+
+/* True: the session is not over after all. */
+static bool client_resume_step(phub_t *p, uint64_t now_ns)
+{
+	struct err e;
+
+	if (p->resume_until_ns && p->running) {
+		p->resume_until_ns = 0;
+		err_set(&p->stale, -ESTALE,
+			"%s: the box was lost (%s) and is there again: phub_resume(), then phub_broadcast() for the "
+			"weights, and go on from phub_round()",
+			p->session.who, client_loss(p));
+	}
+	if (p->resume_until_ns && now_ns >= p->resume_until_ns && p->session.state != SESSION_OVER)
+		client_session_fail(&p->session, p->loss.code, "%s; it was not back within %.1f s", client_loss(p),
+			(double)p->settings.resume_ms / 1e3);
+	else if (p->session.state == SESSION_OVER && p->frozen && client_may_resume(p, p->session.failure.code))
+		client_begin_again(p, now_ns);
+	else if (p->resume_until_ns && p->session.state == SESSION_JOINED && client_start_begin(p, &e) < 0)
+		client_session_fail(&p->session, e.code, "%s", e.text);
+	if (p->session.state != SESSION_OVER)
+		return true;
+	p->stale = (struct err){0};
+	p->resume_until_ns = 0;
+	return false;
+}
+
+int client_resumed(const phub_t *p)
+{
+	if (p->session.state == SESSION_OVER)
+		return p->session.failure.code;
+	return p->resume_until_ns ? -EAGAIN : 0;
+}
+
 /* ---- the end of the session ---- */
 
 /* The session is over: from here on nothing touches the caller's memory. What it has of ours stays until close. */
@@ -115,7 +203,7 @@ void client_abandon(phub_t *p)
 
 const struct err *client_failure(const phub_t *p)
 {
-	return &p->session.failure;
+	return p->stale.code ? &p->stale : &p->session.failure;
 }
 
 /* ---- progress ---- */
@@ -234,6 +322,8 @@ unsigned client_progress(phub_t *p, uint64_t now_ns)
 		count += client_exchange(p, now_ns);
 	if (p->running || p->session.verdict.code)
 		client_judge(p, now_ns);
+	if (!p->buried && p->settings.resume_ms && client_resume_step(p, now_ns))
+		return count;
 	if (p->session.state == SESSION_OVER && !p->buried) {
 		client_settle(p);
 		count++;
@@ -251,6 +341,8 @@ uint64_t client_due(const phub_t *p)
 		due = p->exchange.lost_ns + CLIENT_REASON_MS * NS_PER_MS + 1;
 	if (p->refused.code && p->refused_ns + CLIENT_REASON_MS * NS_PER_MS < due)
 		due = p->refused_ns + CLIENT_REASON_MS * NS_PER_MS + 1;
+	if (p->resume_until_ns && p->resume_until_ns < due)
+		due = p->resume_until_ns;
 	return exchange < due ? exchange : due;
 }
 
@@ -263,23 +355,12 @@ int client_joined(const phub_t *p)
 	return p->session.state >= SESSION_JOINED ? 0 : -EAGAIN;
 }
 
-/*
- * Ends the connections of the table before. Not at phub_rekey(): the box takes a worker whose connections have ended,
- * and who sends no table for lost_ms, for lost.
- */
-static void client_retire(phub_t *p)
-{
-	client_stats(p, &p->before);
-	p->session.carries = NULL;
-	exchange_fini(&p->exchange);
-}
-
 int client_start_begin(phub_t *p, struct err *e)
 {
 	const char *who = p->session.who;
 	int rc;
 
-	if (p->session.state != SESSION_JOINED)
+	if (p->session.state != SESSION_JOINED || (p->frozen && !p->resume_until_ns))
 		return err_set(e, -EINVAL,
 			"%s: phub_start() comes once after phub_connect(), and again after phub_rekey()", who);
 	if (p->keyring.count == 0)
@@ -288,8 +369,11 @@ int client_start_begin(phub_t *p, struct err *e)
 	if (rc < 0)
 		return rc;
 	client_retire(p);
-	p->chunk_bytes = p->settings.chunk_bytes ? p->settings.chunk_bytes : p->session.chunk_bytes;
-	rc = keyring_plan(&p->keyring, p->chunk_bytes, e);
+	/* Keys that were planned before stay as they are: memory of theirs is given away. */
+	if (!p->resume_until_ns) {
+		p->chunk_bytes = p->settings.chunk_bytes ? p->settings.chunk_bytes : p->session.chunk_bytes;
+		rc = keyring_plan(&p->keyring, p->chunk_bytes, e);
+	}
 	if (rc < 0)
 		return err_set(e, rc, "%s: %s", who, e->text);
 	rc = client_session_start(&p->session, &p->keyring, p->pick.offer, p->chunk_bytes);
@@ -433,6 +517,8 @@ void client_claim(phub_t *p, int index)
 
 int client_idle(const phub_t *p, int key)
 {
+	if (p->stale.code)
+		return p->stale.code;
 	if (p->session.state == SESSION_OVER)
 		return client_done(p, key) ? 1 : p->session.failure.code;
 	if (p->exchange.given_up)
@@ -449,6 +535,8 @@ void client_barrier_begin(phub_t *p)
 
 int client_barrier_passed(const phub_t *p)
 {
+	if (p->stale.code)
+		return p->stale.code;
 	if (p->session.barrier == p->session.barrier_done)
 		return 0; /* whatever came after it */
 	return p->session.state == SESSION_OVER ? p->session.failure.code : -EAGAIN;

@@ -45,6 +45,12 @@ int client_start_begin(phub_t *p, struct err *e);
 /* 0 when rounds may run, -EAGAIN, or what ended the session. */
 int client_started(const phub_t *p);
 
+/*
+ * The box was lost and is there again, and the job runs: from now on keys can be exchanged. 0; -EAGAIN while it is not;
+ * else why it never will.
+ */
+int client_resumed(const phub_t *p);
+
 /* Forgets all keys, between rounds: the next table may be named. 0, -EBUSY, or -EINVAL while one is being agreed on. */
 int client_rekey(phub_t *p, struct err *e);
 
@@ -74,7 +80,7 @@ int client_left(const phub_t *p);
 /* Ends the session if it has not ended, for want of a good-bye: nothing touches the caller's memory any more. */
 void client_abandon(phub_t *p);
 
-/* What ended the session: code 0 while it lives. */
+/* What ended the session, or, with -ESTALE, that it was begun anew (client_resumed()): code 0 while it lives. */
 const struct err *client_failure(const phub_t *p);
 
 /*

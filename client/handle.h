@@ -37,6 +37,11 @@ struct phub {
 	bool hyper_changed;       /* since the version that the box knows */
 	bool buried;              /* the session is over and its connections are dropped */
 	bool left;                /* by phub_leave() */
+	/* The box was lost, and another session is being begun (options.resume_ms). */
+	struct err stale;         /* what calls return until phub_resume(); code 0: all is well */
+	struct err loss;          /* what ended the session before */
+	uint64_t resume_until_ns; /* not 0: the new one is not running yet */
+	uint64_t resume_again_ns; /* not 0: the next try begins then */
 	uint64_t wait_ns;
 	struct phub_stats before; /* counters of earlier key tables */
 	struct drive drive;

@@ -171,6 +171,19 @@ void keyring_unplan(struct keyring *k)
 	chunking_plan_fini(&k->plan);
 }
 
+void keyring_forget_rounds(struct keyring *k)
+{
+	for (uint32_t i = 0; i < k->count; i++) {
+		struct key *key = &k->keys[i];
+
+		key->chunks_left = 0;
+		key->claimed = false;
+		key->given_up = false;
+		key->weights = false;
+		key->landed = false;
+	}
+}
+
 void keyring_clear(struct keyring *k)
 {
 	keyring_unplan(k);

@@ -70,4 +70,7 @@ void keyring_unplan(struct keyring *k);
 /* Forgets everything. */
 void keyring_clear(struct keyring *k);
 
+/* No key has a round in flight, or weights, any more. */
+void keyring_forget_rounds(struct keyring *k);
+
 #endif

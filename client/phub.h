@@ -136,6 +136,9 @@ struct phub_options {
 	/* BSP with an optimizer: a round closes when so many workers have pushed it; what comes later is dropped, and
 	 * its worker gets the newest weights. 0: all must. */
 	unsigned quorum;
+	/* Not 0: when the box is lost, or ends the job because a worker was, the library connects again by itself for
+	 * so long, and calls return -ESTALE until phub_resume(). 0: the session ends. */
+	unsigned resume_ms;
 };
 
 PHUB_API void phub_options_init(struct phub_options *options);
@@ -180,6 +183,16 @@ PHUB_API int phub_key(
  * on waiting); -ENOMEM: the box's limit; -ENOTSUP: no transport in common; -EBUSY: started already.
  */
 PHUB_API int phub_start(phub_t *p, int timeout_ms);
+
+/*
+ * After -ESTALE (options.resume_ms): waits until the box is there again and the job runs, from its last checkpoint if it
+ * has one. What was in flight is given up; memory is the caller's since the -ESTALE, and phub_alloc()'s is gone: it is to be
+ * asked for again. Then phub_broadcast() brings each
+ * key's weights, as at the start (rank 0's, where the box has none), and phub_round() says which round is next.
+ * Hyper-parameters are those of phub_connect() again: phub_set_hyper() as that round wants it.
+ * -ETIMEDOUT: not yet, call again; 0 at once when nothing was lost.
+ */
+PHUB_API int phub_resume(phub_t *p, int timeout_ms);
 
 /*
  * Forgets all keys (none may be in flight: -EBUSY), so that phub_key() and phub_start() can make the next table; every

@@ -238,7 +238,8 @@ static int settings_take_groups(struct settings *s, const struct phub_options *o
 		return err_set(e, -EINVAL, "job %s: %u parameter groups%s; allowed are 1 to %u", s->url.job,
 			o->group_count, o->groups ? "" : " without their hyper-parameters", SETTINGS_GROUPS_MAX);
 	s->groups = calloc(count, sizeof(*s->groups));
-	if (!s->groups)
+	s->first = calloc(count, sizeof(*s->first));
+	if (!s->groups || !s->first)
 		return err_set(e, -ENOMEM, "no memory for %u parameter groups", count);
 	s->group_count = count;
 	for (unsigned i = 0; i < count; i++) {
@@ -252,6 +253,7 @@ static int settings_take_groups(struct settings *s, const struct phub_options *o
 		if (rc < 0)
 			return rc;
 	}
+	memcpy(s->first, s->groups, count * sizeof(*s->first));
 	return 0;
 }
 
@@ -283,6 +285,7 @@ static int settings_take_policy(struct settings *s, const struct phub_options *o
 	s->lost = o->lost;
 	s->quorum = o->quorum;
 	s->wait_ms = o->wait_ms;
+	s->resume_ms = o->resume_ms;
 	s->seal = o->seal;
 	s->staleness = o->staleness;
 	s->chunk_bytes = o->chunk_bytes;
@@ -352,5 +355,6 @@ void settings_fini(struct settings *s)
 	free(s->transport);
 	free(s->interface);
 	free(s->groups);
+	free(s->first);
 	memset(s, 0, sizeof(*s));
 }

@@ -28,7 +28,8 @@ struct settings {
 	char *interface;           /* NULL: any */
 	unsigned rdma_dscp;        /* PHUB_RDMA_DSCP */
 	unsigned datagram_mtu;     /* PHUB_DATAGRAM_MTU; 0: not set */
-	struct phub_hyper *groups; /* [group_count] as of now: phub_set_hyper() changes them */
+	struct phub_hyper *groups; /* [group_count] as of now: phub_set_hyper() changes them... */
+	struct phub_hyper *first;  /* ...and as they were at the start */
 	unsigned group_count;
 	enum phub_optimizer optimizer;
 	enum phub_reduce reduce;
@@ -37,7 +38,7 @@ struct settings {
 	enum phub_seal seal;
 	unsigned staleness;
 	enum phub_lost lost;
-	unsigned quorum, wait_ms;
+	unsigned quorum, wait_ms, resume_ms;
 	unsigned chunk_bytes; /* 0: the box's default */
 	bool reproducible;
 	bool no_thread;

@@ -277,6 +277,21 @@ const struct optimizer_coef *chunk_coef(const struct chunk *chunk, struct shard 
 	return &cache->coef;
 }
 
+struct chunk *chunk_find(const struct shard *shard, uint32_t index)
+{
+	uint32_t low = 0, high = shard->chunk_count;
+
+	while (low < high) {
+		uint32_t middle = low + (high - low) / 2;
+
+		if (shard->chunks[middle].index < index)
+			low = middle + 1;
+		else
+			high = middle;
+	}
+	return low < shard->chunk_count && shard->chunks[low].index == index ? &shard->chunks[low] : NULL;
+}
+
 void chunk_count_needed(struct chunk *chunk, const struct shard *shard)
 {
 	chunk->needed = 0;
@@ -433,6 +448,10 @@ void chunk_full(struct chunk *chunk, const struct link *link)
 
 void chunk_check(struct chunk *chunk, struct shard *shard)
 {
+	if (chunk->parked && chunk->arrived < chunk_enough(chunk, shard)) {
+		chunk->parked = false; /* somebody is needed who was not when it was complete */
+		shard->parked_count--;
+	}
 	if (chunk->kind != ROUND_OPEN && !chunk->parked && chunk->arrived >= chunk_enough(chunk, shard))
 		chunk_full(chunk, &shard->links[0]);
 }

@@ -246,6 +246,9 @@ void chunk_sent(struct chunk *chunk, struct link *link, uint64_t now_ns);
 /* A lossy link repeats its push of `round`: if that is committed, its result is sent again unless it is on the way. */
 void chunk_answer_again(struct chunk *chunk, struct link *link, uint64_t round);
 
+/* The shard's chunk with this index in the job's plan: they are in its order. NULL: it is not here. */
+struct chunk *chunk_find(const struct shard *shard, uint32_t index);
+
 /* Counts anew who is needed for the round that is collected. */
 void chunk_count_needed(struct chunk *chunk, const struct shard *shard);
 /* Gives back what was collected of the open round, as if nobody had come; bsp. */

@@ -206,6 +206,16 @@ static void core_members(struct core *core, const struct mail *mail, uint64_t no
 	core_tell(core, &done);
 }
 
+static void core_rounds(struct core *core, const struct mail *mail)
+{
+	struct mail done = *mail;
+
+	snapshot_rounds(mail->shard, mail->snapshot);
+	done.kind = MAIL_SNAPPED;
+	done.core = core->config.index;
+	core_tell(core, &done);
+}
+
 static bool core_is_missing(const struct shard *shard, const struct chunk *chunk, uint32_t rank)
 {
 	if (spec_stepwise(shard->spec) && chunk->weights)
@@ -224,25 +234,9 @@ static void core_list_missing(const struct shard *shard, const struct chunk *chu
 	}
 }
 
-/* The shard's chunk with this index in the job's plan: they are in its order. NULL: it is not here. */
-static const struct chunk *core_find_chunk(const struct shard *shard, uint32_t index)
-{
-	uint32_t low = 0, high = shard->chunk_count;
-
-	while (low < high) {
-		uint32_t middle = low + (high - low) / 2;
-
-		if (shard->chunks[middle].index < index)
-			low = middle + 1;
-		else
-			high = middle;
-	}
-	return low < shard->chunk_count && shard->chunks[low].index == index ? &shard->chunks[low] : NULL;
-}
-
 static void core_who(struct core *core, const struct mail *mail)
 {
-	const struct chunk *chunk = core_find_chunk(mail->shard, mail->chunk);
+	const struct chunk *chunk = chunk_find(mail->shard, mail->chunk);
 	struct mail answer = *mail;
 
 	answer.kind = MAIL_MISSING;
@@ -277,8 +271,14 @@ static void core_read(struct core *core, const struct mail *mail, uint64_t now_n
 	case MAIL_GO:
 		core_members(core, mail, now_ns);
 		break;
+	case MAIL_ROUNDS:
+		core_rounds(core, mail);
+		break;
 	case MAIL_SNAPSHOT:
-		snapshot_begin(mail->shard, mail->snapshot);
+		if (mail->snapshot)
+			snapshot_begin(mail->shard, mail->snapshot);
+		else
+			snapshot_end(mail->shard);
 		break;
 	case MAIL_WHO:
 		core_who(core, mail);

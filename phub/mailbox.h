@@ -36,7 +36,8 @@ enum mail_kind {
 	/* The membership of `shard` changes as `members` says: phub/members.h. Answered by MAIL_HELD and MAIL_WENT. */
 	MAIL_HOLD,
 	MAIL_GO,
-	MAIL_SNAPSHOT, /* copy `shard` into `snapshot` (phub/snapshot.h), then send MAIL_SNAPPED */
+	MAIL_ROUNDS,   /* write the round that each chunk collects into `snapshot`, then send MAIL_SNAPPED */
+	MAIL_SNAPSHOT, /* copy `shard` into `snapshot` (phub/snapshot.h), then send MAIL_SNAPPED; NULL: give it up */
 	MAIL_WHO,    /* who is missing from `round` of `chunk`? Answered by MAIL_MISSING with the same `detail` */
 	MAIL_STOP,   /* leave core_run() when all shards are detached */
 	/* Core -> control. `core` says which. */

@@ -93,7 +93,6 @@ void members_go(struct shard *shard, const struct members *m, uint64_t now_ns)
 		if (members_named(m, rank))
 			shard->links[rank].fresh = true;
 	shard->holds = false;
-	chunk_retry(shard, now_ns);
 	for (uint32_t i = shard->open_oldest; i != CHUNK_NONE && !shard->failed; i = next) {
 		struct chunk *chunk = &shard->chunks[i];
 
@@ -103,4 +102,5 @@ void members_go(struct shard *shard, const struct members *m, uint64_t now_ns)
 		else
 			chunk_check(chunk, shard);
 	}
+	chunk_retry(shard, now_ns);
 }

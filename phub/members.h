@@ -7,7 +7,7 @@
  *              back: all that are left push it again. The core writes down which round each chunk collects.
  *      go      control has seen all of these, and has chosen for each key the first round in which the ranks take part
  *              that came (or, where a job waits for a replacement, that are missing): a round that no chunk of the key
- *              has committed. Rounds before it close without them.
+ *              has committed, and one for all keys where they go in step. Rounds before it close without them.
  *
  * So a round of a key has the same contributors in all of its chunks, or lost one while it was being collected: then it
  * is the sum of those who were there at each chunk's commit, and a mean divides by their number.

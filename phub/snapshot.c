@@ -7,6 +7,7 @@
 #include <errno.h>
 #include <string.h>
 
+#include "aggregation/convert.h"
 #include "aggregation/optimizer.h"
 #include "phub/base/clock.h"
 #include "phub/mailbox.h"
@@ -74,6 +75,32 @@ static void snapshot_copy(const struct chunk *chunk, struct shard *shard, struct
 	__atomic_fetch_add(&shard->snapshot->copied_ns, clock_now_ns() - begun_ns, __ATOMIC_RELAXED);
 	if (--shard->snap_left == 0)
 		snapshot_done(shard, 0);
+}
+
+void snapshot_rounds(const struct shard *shard, struct snapshot *s)
+{
+	for (uint32_t i = 0; i < shard->chunk_count; i++)
+		s->rounds[shard->chunks[i].index] = shard->chunks[i].round;
+}
+
+void snapshot_restore(struct chunk *chunk, struct shard *shard, const void *bytes, uint64_t before, uint64_t steps)
+{
+	const struct spec *spec = shard->spec;
+	size_t size = chunk->elements * sizeof(float);
+
+	memcpy(chunk->weight, bytes, size);
+	for (unsigned i = 0; i < optimizer_state_count(spec->optimizer); i++)
+		memcpy(chunk->state[i], (const uint8_t *)bytes + (i + 1) * size, size);
+	if (!spec_rows(spec) && (const void *)chunk->weight != chunk->result)
+		convert_from_f32(chunk->result, (enum dtype)chunk->dtype, chunk->weight, chunk->elements);
+	chunk->weights = true;
+	chunk->steps = steps;
+	chunk->round = before;
+	for (uint32_t rank = 0; rank < spec->world; rank++) {
+		chunk->arrivals[rank].from = before;
+		chunk->arrivals[rank].round = before - 1;
+	}
+	chunk_count_needed(chunk, shard);
 }
 
 void snapshot_begin(struct shard *shard, struct snapshot *s)

@@ -30,6 +30,7 @@ struct snapshot {
 	uint32_t job, generation;
 	uint32_t chunk_count; /* of the job's plan */
 	struct snapshot_chunk *chunks;
+	uint64_t *rounds; /* [chunk_count] by MAIL_ROUNDS: the round that the chunk collects */
 	uint8_t *base; /* page-aligned */
 	uint64_t bytes;
 	_Atomic uint32_t left;  /* chunks that are not copied */
@@ -39,6 +40,12 @@ struct snapshot {
 
 /* Bytes of a chunk's place. */
 uint64_t snapshot_chunk_bytes(const struct spec *spec, uint32_t elements);
+
+/* Owning core: which round does each chunk collect? (MAIL_ROUNDS) */
+void snapshot_rounds(const struct shard *shard, struct snapshot *s);
+
+/* Control, before the shard is given to its core: a chunk is as it was when it was copied. */
+void snapshot_restore(struct chunk *chunk, struct shard *shard, const void *bytes, uint64_t before, uint64_t steps);
 
 /* Owning core: begins with a snapshot (MAIL_SNAPSHOT), one at a time. Answers MAIL_SNAPPED when its last chunk is
  * copied, or the snapshot is missed, or given up by snapshot_end(). */

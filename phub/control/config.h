@@ -80,6 +80,8 @@ struct config {
 	uint64_t window;
 	uint64_t heartbeat_ms, warn_ms, lost_ms, wait_ms, handshake_ms;
 	uint64_t sessions_max, jobs_max, keys_max;
+	char checkpoint_targets[1024]; /* "": no checkpoints */
+	uint64_t checkpoint_parity, checkpoint_every, checkpoint_keep, checkpoint_rate, checkpoint_overhead;
 	char congestion[16];
 	enum config_seal datagram_seal; /* the least that a job may have */
 	bool huge_pages;

@@ -81,6 +81,20 @@ const struct option option_table[] = {
 	{"wait_ms", OPTION_NUMBER, FIELD(wait_ms), 100, 86400000, {NULL}, "300000",
 		"a job that waits for another worker in place of one that was lost does so for this long, when it "
 		"names no time itself"},
+	{"checkpoint_targets", OPTION_WORDS, FIELD(checkpoint_targets), 0, 0, {NULL}, "",
+		"directories for checkpoints of jobs with an optimizer, with commas between them; each on a disk of its "
+		"own where there is parity; empty for none. A job that comes again after a crash, or after it was "
+		"lost, goes on from its last one"},
+	{"checkpoint_parity", OPTION_NUMBER, FIELD(checkpoint_parity), 0, 31, {NULL}, "0",
+		"so many of the checkpoint_targets may be lost or rotten (Reed-Solomon); 0 with one target"},
+	{"checkpoint_every", OPTION_NUMBER, FIELD(checkpoint_every), 0, 1000000000, {NULL}, "0",
+		"rounds between checkpoints; 0: so often that rounds are slower by checkpoint_overhead at most"},
+	{"checkpoint_overhead", OPTION_NUMBER, FIELD(checkpoint_overhead), 1, 1000, {NULL}, "35",
+		"thousandths of the time of rounds that checkpoints may take"},
+	{"checkpoint_keep", OPTION_NUMBER, FIELD(checkpoint_keep), 1, 1000000, {NULL}, "2",
+		"checkpoints of a job that are kept"},
+	{"checkpoint_rate", OPTION_BYTES, FIELD(checkpoint_rate), 1 << 20, UINT64_MAX, {NULL}, "auto",
+		"bytes a second that a checkpoint is written with at most, of each job; auto is no limit"},
 	{"handshake_ms", OPTION_NUMBER, FIELD(handshake_ms), 10, 600000, {NULL}, "5000",
 		"a stranger that has not proved itself by then is closed"},
 	{"sessions_max", OPTION_NUMBER, FIELD(sessions_max), 1, 65536, {NULL}, "4096", "control sessions at once"},

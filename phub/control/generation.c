@@ -300,7 +300,7 @@ void generation_unlink(struct generation *g, struct box *box, uint32_t rank)
 
 void generation_detach(struct generation *g, struct box *box, uint64_t drain_ns)
 {
-	if (g->hurried || (g->detaching && drain_ns > 0))
+	if (g->attached == 0 || g->hurried || (g->detaching && drain_ns > 0))
 		return;
 	g->detaching = true;
 	g->hurried = drain_ns == 0;

@@ -17,7 +17,7 @@
 
 const char *job_state_name(enum job_state state)
 {
-	static const char *const names[] = {"forming", "running", "rekeying", "ending"};
+	static const char *const names[] = {"forming", "running", "loading", "rekeying", "ending"};
 
 	return names[state];
 }
@@ -280,6 +280,7 @@ static void job_destroy(struct job *job)
 	job_drop_reference(job);
 	job_hyper_forget(job);
 	job_members_forget(job);
+	job_keep_forget(job);
 	free(job->members);
 	free(job);
 }

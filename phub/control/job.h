@@ -30,6 +30,7 @@ struct session;
 enum job_state {
 	JOB_FORMING,  /* ranks join and send their tables */
 	JOB_RUNNING,  /* its shards are with the cores */
+	JOB_LOADING,  /* its checkpoint is being read; no shard is with a core yet */
 	JOB_REKEYING, /* all ranks have sent their next tables; the old shards are on their way back */
 	JOB_ENDING,   /* no rank is in it any more; the shards are on their way back */
 };
@@ -104,6 +105,8 @@ struct job {
 	struct optimizer_hyper groups[SPEC_GROUPS_MAX];
 	uint64_t losses, joins;      /* for whoever asks */
 
+	struct keeper *keeper; /* of its checkpoints (job_checkpoint.c); NULL: it has none */
+
 	uint64_t room_ns; /* since when its start waits for memory of jobs that end; 0: it does not */
 
 	uint64_t noticed_ns; /* when who is missing was told */
@@ -146,6 +149,8 @@ void job_hear_table(struct session *s, const Phub__Job *message);
 void job_hear_keys(struct session *s, const Phub__Keys *message);
 /* Starts when all tables are there, fails when they differ. */
 void job_try_start(struct job *job);
+/* The checkpoint is read: goes on if it can. */
+void job_load_tick(struct job *job);
 /* The last of the old shards is back: builds the next generation. */
 void job_restart(struct job *job);
 /* Memory of jobs that ended is free again, or will not be in time: starts that wait for some are tried again. */
@@ -167,6 +172,18 @@ void job_hyper_fini(struct control *c);
 
 /* Ranks are gone: versions that all others have named go to the cores. */
 void job_hyper_recount(struct job *job);
+
+/* ---- job_checkpoint.c ---- */
+
+/* Begins to read what the job's new generation goes on from. False: it begins anew. */
+bool job_restore(struct job *job);
+/* 0 with the round that each chunk begins with; -EAGAIN: not read yet; else the job has failed. */
+int job_restored(struct job *job, const uint64_t **from);
+/* A core has answered: MAIL_SNAPPED. */
+void job_snapped(struct job *job, const struct mail *mail);
+void job_keep_tick(struct job *job);
+/* Waits for the thread that reads or writes, if there is one, and takes nothing any more. */
+void job_keep_forget(struct job *job);
 
 /* ---- job_barrier.c ---- */
 
@@ -205,6 +222,12 @@ uint64_t job_wait_ns(const struct job *job);
 bool job_members_lose(struct job *job, uint32_t rank, const char *why);
 /* A session took the place of one that is gone, and its table is whole. Takes the table. */
 void job_members_join(struct session *s);
+/*
+ * From the round that each chunk collects to one that no chunk of its key has committed. Jobs exchange all keys in each
+ * step: keys that are one round behind the furthest get its round, too, so that the cut lies between two steps. Returns
+ * the furthest.
+ */
+uint64_t job_level_rounds(const struct chunk_plan *plan, uint64_t *rounds);
 /* A core has taken a step: MAIL_HELD, MAIL_WENT. */
 void job_members_step(struct job *job, const struct mail *mail);
 /* Fails the job when it has waited for a replacement for too long. */

@@ -251,6 +251,10 @@ void job_mail(struct control *c, const struct mail *mail)
 	case MAIL_MISSING:
 		job_missing(c, job, mail);
 		return;
+	case MAIL_SNAPPED:
+		if (job)
+			job_snapped(job, mail);
+		return;
 	case MAIL_HELD:
 	case MAIL_WENT:
 		if (job)

@@ -102,23 +102,33 @@ void job_members_forget(struct job *job)
 
 /* ---- between them ---- */
 
-/* Chunks of one key begin with one round: that of the one that is furthest, which none has committed. */
-static void job_members_choose(const struct chunk_plan *plan, struct members *m)
+/* Of the chunks of one key the furthest round, for all of them. Returns the first chunk of the next key. */
+static uint32_t job_level_key(const struct chunk_plan *plan, uint64_t *rounds, uint32_t first)
 {
-	uint32_t next;
+	uint64_t round = rounds[first];
+	uint32_t next = first + 1;
 
-	for (uint32_t first = 0; first < plan->chunk_count; first = next) {
-		uint64_t round = m->rounds[first];
+	for (; next < plan->chunk_count && plan->chunks[next].key_first == plan->chunks[first].key_first; next++)
+		if (rounds[next] > round)
+			round = rounds[next];
+	for (uint32_t i = first; i < next; i++)
+		rounds[i] = round;
+	return next;
+}
 
-		for (next = first + 1; next < plan->chunk_count; next++) {
-			if (plan->chunks[next].key_first != plan->chunks[first].key_first)
-				break;
-			if (m->rounds[next] > round)
-				round = m->rounds[next];
-		}
-		for (uint32_t i = first; i < next; i++)
-			m->from[i] = round;
-	}
+uint64_t job_level_rounds(const struct chunk_plan *plan, uint64_t *rounds)
+{
+	uint64_t furthest = 0;
+
+	for (uint32_t first = 0; first < plan->chunk_count;)
+		first = job_level_key(plan, rounds, first);
+	for (uint32_t i = 0; i < plan->chunk_count; i++)
+		if (rounds[i] > furthest)
+			furthest = rounds[i];
+	for (uint32_t i = 0; i < plan->chunk_count; i++)
+		if (rounds[i] + 1 == furthest)
+			rounds[i] = furthest;
+	return furthest;
 }
 
 static void job_members_held(struct job *job)
@@ -132,7 +142,7 @@ static void job_members_held(struct job *job)
 			job->members[0].peer);
 		return;
 	}
-	job_members_choose(&job->generation->spec.plan, m);
+	job_level_rounds(&job->generation->spec.plan, m->rounds);
 	job->going = true;
 	job_members_send(job, MAIL_GO);
 }

@@ -208,20 +208,6 @@ static size_t job_list_rounds(const struct chunk_plan *plan, const uint64_t *fro
 	return same ? 1 : plan->key_count;
 }
 
-static void job_fill_hypers(const struct optimizer_hyper *h, Phub__Hypers *out)
-{
-	*out = (Phub__Hypers)PHUB__HYPERS__INIT;
-	out->lr = h->lr;
-	out->momentum = h->momentum;
-	out->dampening = h->dampening;
-	out->weight_decay = h->weight_decay;
-	out->beta1 = h->beta1;
-	out->beta2 = h->beta2;
-	out->eps = h->eps;
-	out->lr_decay = h->lr_decay;
-	out->initial_accumulator = h->initial_accumulator_value;
-}
-
 void job_write_joined(struct job *job, uint32_t rank, const uint64_t *from)
 {
 	const struct generation *g = job->generation;
@@ -230,10 +216,7 @@ void job_write_joined(struct job *job, uint32_t rank, const uint64_t *from)
 	Phub__Hypers groups[SPEC_GROUPS_MAX], *each[SPEC_GROUPS_MAX];
 	Phub__Start start = PHUB__START__INIT;
 
-	for (uint32_t i = 0; i < g->spec.group_count; i++) {
-		job_fill_hypers(job->hyper ? &job->groups[i] : &g->spec.groups[i], &groups[i]);
-		each[i] = &groups[i];
-	}
+	table_hypers(job->hyper ? job->groups : g->spec.groups, g->spec.group_count, groups, each);
 	start.joined = true;
 	start.epoch = job->epoch;
 	start.hyper = job->hyper;
@@ -292,6 +275,25 @@ static bool job_await_room(struct job *job)
 	return true;
 }
 
+/* The shards go to their cores, and the ranks hear of it. `from`: the rounds that chunks begin with; NULL: the first. */
+static void job_go(struct job *job, const uint64_t *from)
+{
+	const struct generation *g = job->generation;
+
+	for (uint32_t i = 0; i < job->world; i++)
+		for (unsigned core = 0; job->members[i].gone && core < g->spec.core_count; core++)
+			if (g->store.shards[core])
+				members_exclude(g->store.shards[core], i);
+	generation_attach(job->generation, job->control->box);
+	if (!from) {
+		job_announce(job);
+		return;
+	}
+	for (uint32_t i = 0; i < job->world && job->state == JOB_RUNNING; i++)
+		if (job->members[i].session)
+			job_write_joined(job, i, from);
+}
+
 /* All tables are equal, and no shard of an older generation is out. */
 static void job_start(struct job *job)
 {
@@ -324,17 +326,26 @@ static void job_start(struct job *job)
 		m->tabled = false;
 		m->hyper = 0;
 		m->link_ended_ns = 0;
-		for (unsigned core = 0; m->gone && core < g->spec.core_count; core++)
-			if (g->store.shards[core])
-				members_exclude(g->store.shards[core], i);
 	}
-	generation_attach(g, c->box);
 	log_info("job '%s' starts: %u workers, %u keys, %u chunks, %llu bytes of gradients, optimizer %s, %s, "
 		 "generation %u",
 		job->name, job->world, g->spec.plan.key_count, g->spec.plan.chunk_count,
 		(unsigned long long)g->spec.plan.payload_bytes, spec_optimizer_name(g->spec.optimizer),
 		spec_sync_name(g->spec.sync), g->spec.generation);
-	job_announce(job);
+	if (job_restore(job))
+		job->state = JOB_LOADING;
+	else
+		job_go(job, NULL);
+}
+
+void job_load_tick(struct job *job)
+{
+	const uint64_t *from;
+
+	if (job_restored(job, &from) < 0)
+		return;
+	job->state = JOB_RUNNING;
+	job_go(job, from);
 }
 
 void job_restart(struct job *job)

@@ -31,7 +31,7 @@ import os
 import threading
 from typing import Any, Optional
 
-from ._library import ALL, BF16, F16, F32, VERSION as __version__, Error, Hyper, TimeoutError
+from ._library import ALL, BF16, F16, F32, VERSION as __version__, Error, Hyper, StaleError, TimeoutError
 from ._worker import Worker, hyper
 
 __all__ = [
@@ -47,6 +47,7 @@ __all__ = [
     "barrier",
     "shutdown",
     "Error",
+    "StaleError",
     "TimeoutError",
     "ALL",
     "F32",

@@ -9,6 +9,7 @@ import errno
 import math
 import os
 import pathlib
+from typing import Any
 
 VERSION = "0.1.0"
 
@@ -30,6 +31,13 @@ class Error(RuntimeError):
     def __init__(self, code: int, text: str = ""):
         super().__init__(text or os.strerror(code))
         self.code = code
+
+    def __reduce__(self) -> Any:
+        return type(self), (self.code, str(self))  # so that it goes through a pipe, as multiprocessing has them
+
+
+class StaleError(Error):
+    """The box was lost, and the library connects again: resume(), then broadcast() the weights, and go on from round()."""
 
 
 class TimeoutError(Error, TimeoutError):  # noqa: A001 - also caught as the built-in one
@@ -80,6 +88,7 @@ class Options(ctypes.Structure):
         ("lost", ctypes.c_int),
         ("wait_ms", ctypes.c_uint),
         ("quorum", ctypes.c_uint),
+        ("resume_ms", ctypes.c_uint),
     ]
 
 
@@ -149,6 +158,7 @@ _PROTOTYPES = {
     "phub_rank": (_I, [_P]),
     "phub_world": (_I, [_P]),
     "phub_present": (_I, [_P]),
+    "phub_resume": (_I, [_P, _I]),
     "phub_round": (ctypes.c_int64, [_P, _I]),
     "phub_transport": (ctypes.c_char_p, [_P]),
     "phub_key": (_I, [_P, ctypes.c_char_p, _I, ctypes.c_uint64, ctypes.c_uint, ctypes.c_uint]),
@@ -182,7 +192,7 @@ def check(rc: int) -> int:
     if rc >= 0:
         return rc
     text = (lib.phub_error() or b"").decode("utf-8", "replace")
-    raise (TimeoutError if rc == -errno.ETIMEDOUT else Error)(-rc, text)
+    raise {errno.ETIMEDOUT: TimeoutError, errno.ESTALE: StaleError}.get(-rc, Error)(-rc, text)
 
 
 def milliseconds(seconds: float) -> int:

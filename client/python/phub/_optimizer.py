@@ -3,12 +3,13 @@
 
 import errno
 import inspect
+import warnings
 from typing import Any, Callable, Dict, List, Optional
 
 import torch
 
 from . import connect, job_url
-from ._library import ALL, OPTIMIZERS, Error, Hyper
+from ._library import ALL, OPTIMIZERS, Error, Hyper, StaleError
 from ._tensors import PRIORITY_LAST, launched, nbytes_of, wire_dtype
 from ._worker import Worker, hyper
 
@@ -90,6 +91,10 @@ class DistributedOptimizer(torch.optim.Optimizer):
     them has a gradient for, and leave those alone, weight decay and momentum too, as torch.optim does (one small
     exchange more a step, in a job of its own beside this one).
 
+    With resume=SECONDS a step that loses the box waits for it and takes its weights instead of raising; with
+    lost="shrink" or "wait" the job outlives its workers, and a new one may be constructed in the place of one that died.
+    Both move `steps`, which is what data and random numbers should follow: see phub.torch.steps().
+
     The optimizer's state lives in the box: state_dict() holds the parameter groups alone, and groups cannot be added.
     """
 
@@ -113,12 +118,16 @@ class DistributedOptimizer(torch.optim.Optimizer):
         if find_unused_parameters and options.get("sync", "bsp") != "bsp":
             raise ValueError("find_unused_parameters needs sync='bsp': it asks all workers at every step")
         self._kind = optimizer
+        self._patience = float(options.get("resume") or 0) + 1
         self.worker: Optional[Worker] = None
         self._slots: List[_Slot] = []
         self._votes: Optional[Worker] = None
         super().__init__(params, _defaults(optimizer, hypers))
-        self._sent = [_hyper_of(optimizer, g) for g in self.param_groups]
+        self._first = [_hyper_of(optimizer, g) for g in self.param_groups]
+        self._sent = list(self._first)
         options.setdefault("reduce", "mean")
+        if find_unused_parameters and (options.get("resume") or options.get("lost", "fail") != "fail"):
+            raise ValueError("find_unused_parameters does not go with resume or lost: its job beside the job knows of neither")
         self.worker = connect(url, optimizer=optimizer, groups=self._sent, **launched(options))
         self._name_keys(names, find_unused_parameters)
         if find_unused_parameters:
@@ -135,6 +144,10 @@ class DistributedOptimizer(torch.optim.Optimizer):
                 self._slots.append(_Slot(key, p))
         self.worker.start()
         self._held = self._register()
+        self._fetch()
+
+    def _fetch(self) -> None:
+        """The box's weights: rank 0's at first, those of the job where it runs already."""
         for slot in self._slots:
             slot.target = target = slot.aim()
             if target.data_ptr() != slot.parameter.data_ptr():
@@ -144,6 +157,23 @@ class DistributedOptimizer(torch.optim.Optimizer):
         with torch.no_grad():
             for slot in self._slots:
                 slot.land()
+
+    @property
+    def steps(self) -> int:
+        """Steps that the job has taken: 0 at first; more where this worker came later, or the box goes on from a checkpoint."""
+        return self.worker.round(self._slots[0].key) - 1
+
+    def _resume(self, loss: StaleError) -> None:
+        """The box was lost: waits for it, and takes its weights."""
+        warnings.warn(f"{loss}", stacklevel=3)
+        while True:
+            try:
+                self.worker.resume(self._patience)
+                self._sent = list(self._first)
+                self._fetch()
+                return
+            except StaleError:
+                continue  # lost again meanwhile
 
     def _register(self) -> List[torch.Tensor]:
         """Where the transport can, it writes new weights straight to the parameters."""
@@ -195,6 +225,13 @@ class DistributedOptimizer(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
+        try:
+            self._exchange()
+        except StaleError as e:
+            self._resume(e)
+        return loss
+
+    def _exchange(self) -> None:
         self._send_hypers()
         used = self._used()
         for place, slot in enumerate(used):
@@ -208,7 +245,6 @@ class DistributedOptimizer(torch.optim.Optimizer):
         for slot in used:
             self.worker.wait(slot.key)
             slot.land()
-        return loss
 
     def close(self) -> None:
         """Leaves the job; the parameters keep their values. Again is fine."""

@@ -65,6 +65,7 @@ class Worker:
     `rank` and `world`: None takes them from the launcher (torchrun, mpirun, srun), else 0 of 1.
     `groups`: one Hyper for each parameter group, None for one group of the optimizer's defaults.
     `lost`: what becomes of the job when a worker is lost: "fail", "shrink" or "wait" (for `wait` seconds).
+    `resume`: seconds for which the library tries to reach a box that was lost; calls raise StaleError until resume().
     `timeout`: seconds, for this call and for every later one that is not given its own.
     The other options are those of struct phub_options in phub.h, where their defaults stand too.
 
@@ -92,6 +93,7 @@ class Worker:
         lost: str = "fail",
         wait: float = 0,
         quorum: int = 0,
+        resume: float = 0,
         chunk_bytes: int = 0,
         transport: Optional[str] = None,
         interface: Optional[str] = None,
@@ -119,6 +121,7 @@ class Worker:
         options.lost = _choice("lost", library.LOST_POLICIES, lost)
         options.wait_ms = milliseconds(wait)
         options.quorum = quorum
+        options.resume_ms = milliseconds(resume)
         options.chunk_bytes = chunk_bytes
         options.transport = _encoded(transport)
         options.interface = _encoded(interface)
@@ -173,6 +176,10 @@ class Worker:
     def round(self, key: int) -> int:
         """The round of the key that the next push begins, from 1; in a job that ran before, the one it is at."""
         return check(lib.phub_round(self._p(), key))
+
+    def resume(self, timeout: Optional[float] = None) -> None:
+        """After a StaleError: waits until the box is there again and the job runs."""
+        self._patiently(lib.phub_resume, timeout=timeout)
 
     @property
     def transport(self) -> str:

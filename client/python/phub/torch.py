@@ -20,7 +20,7 @@ CPU tensors of float32, float16 and bfloat16, summed in float32. Works with torc
 
 import itertools
 import weakref
-from typing import Any, Iterable, List, Mapping, Optional, Tuple, Union
+from typing import Any, Iterable, Iterator, List, Mapping, Optional, Tuple, Union
 
 import torch
 
@@ -31,7 +31,7 @@ from ._record import record_trace
 from ._tensors import DTYPES, check_place, launched, nbytes_of
 from ._worker import Worker
 
-__all__ = ["attach", "detach", "broadcast_parameters", "record_trace", "DistributedOptimizer"]
+__all__ = ["attach", "detach", "broadcast_parameters", "record_trace", "steps", "DistributedOptimizer"]
 
 _hooks: "weakref.WeakKeyDictionary[Any, _ddp.Hook]" = weakref.WeakKeyDictionary()
 _broadcasts = itertools.count()
@@ -58,6 +58,24 @@ def attach(model: torch.nn.parallel.DistributedDataParallel, url: Optional[str] 
         raise
     _hooks[model] = hook
     return worker
+
+
+def steps(optimizer: DistributedOptimizer, total: int, seed: int = 0) -> Iterator[int]:
+    """The steps that are left of `total`, from the one that the job is at: 0, 1, ...; again where the box goes back.
+
+        for step in phub.torch.steps(optimizer, 1000, seed=1):
+            x, y = batch(step)          # of this step and rank, whatever came before
+            loss(model(x), y).backward()
+            optimizer.step()
+
+    Before each, torch's random numbers are those of (seed, rank, step): a worker that comes later, or a job that goes on
+    from a checkpoint, draws what it would have drawn. Your data must follow `step`, too.
+    """
+    while optimizer.steps < total:
+        step = optimizer.steps
+        torch.manual_seed(hash((seed, optimizer.worker.rank, step)) & (2**63 - 1))
+        optimizer.zero_grad()
+        yield step
 
 
 def detach(model: torch.nn.parallel.DistributedDataParallel) -> None:

@@ -1,0 +1,490 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * When a job's checkpoints are taken, and what a job begins with that had some. The cores copy (phub/snapshot.h), a
+ * thread writes (checkpoint.h), this decides: one checkpoint at a time, so often that rounds are slower by no more than
+ * the box allows.
+ *
+ *      idle -> asking     the cores say which round each chunk collects
+ *           -> taking     they copy; the thread writes what is copied, in the order of the chunks
+ *           -> writing    all is copied; the thread writes what is left
+ */
+#include "phub/control/job.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "phub/base/clock.h"
+#include "phub/base/log.h"
+#include "phub/base/mem.h"
+#include "phub/base/stats.h"
+#include "phub/control/box.h"
+#include "phub/control/checkpoint.h"
+#include "phub/control/session.h"
+
+#define CHECKPOINT_ALIGN     4096u
+#define CHECKPOINT_AHEAD_MAX 4096u /* rounds that a snapshot is planned ahead at most */
+#define CHECKPOINT_TAKING_NS (60 * NS_PER_S)
+#define CHECKPOINT_RETRY_NS  (10 * NS_PER_S) /* after one that failed */
+#define CHECKPOINT_TELL_NS   (60 * NS_PER_S) /* failures are logged this often */
+
+enum keeper_state { KEEPER_IDLE, KEEPER_ASKING, KEEPER_TAKING, KEEPER_WRITING, KEEPER_READING };
+
+/* A job's checkpoints: what is under way, and what was learnt. */
+struct keeper {
+	enum keeper_state state;
+	struct checkpoint_place place;
+	char *targets; /* place.targets point into it */
+	struct checkpoint_pace pace;
+	struct snapshot snapshot;
+	struct mem_region arena;
+	uint64_t counted; /* of control->memory_used */
+	uint8_t *meta;
+	uint64_t meta_bytes;
+	unsigned cores_left; /* that have not answered */
+	bool stopped;        /* the cores were told to give it up */
+	uint64_t ahead;      /* rounds: more after each that was missed */
+	uint64_t rounds;     /* of the job, when the last one was taken */
+	uint64_t sampled, sampled_ns;
+	uint64_t begun_ns, retry_ns, told_ns;
+	uint64_t done; /* checkpoints that are on disk */
+	uint64_t last; /* the round of the newest */
+	/* The thread. */
+	pthread_t thread;
+	bool running;
+	_Atomic bool over;
+	int result;
+	struct err error;
+	struct checkpoint_progress progress;
+	struct checkpoint_table table;
+	struct generation *into; /* KEEPER_READING */
+	uint64_t *from;          /* [chunk_count] what it read: the round that each chunk begins with */
+	uint64_t repaired;
+};
+
+/* ---- set up ---- */
+
+/* Comma-separated, as the configuration has it. */
+static int keeper_list_targets(struct keeper *k, const char *targets)
+{
+	char *rest = NULL;
+
+	k->targets = strdup(targets);
+	if (!k->targets)
+		return -ENOMEM;
+	for (char *t = strtok_r(k->targets, ",", &rest); t; t = strtok_r(NULL, ",", &rest)) {
+		while (*t == ' ')
+			t++;
+		if (k->place.target_count == CHECKPOINT_TARGETS_MAX)
+			return -E2BIG;
+		k->place.targets[k->place.target_count++] = t;
+	}
+	return 0;
+}
+
+/* A job has checkpoints where the box has a place for them, and weights to write. */
+static struct keeper *keeper_create(struct job *job)
+{
+	const struct config *config = job->control->config;
+	struct keeper *k;
+
+	if (!config->checkpoint_targets[0] || job->generation->spec.optimizer == OPTIMIZER_NONE)
+		return NULL;
+	k = calloc(1, sizeof(*k));
+	if (!k)
+		return NULL;
+	k->place.parity = (unsigned)config->checkpoint_parity;
+	k->place.job = job->name;
+	k->arena.fd = -1;
+	checkpoint_pace_init(&k->pace, (double)config->checkpoint_overhead / 1000.0);
+	if (keeper_list_targets(k, config->checkpoint_targets) < 0 ||
+		table_pack(job->generation->table, &k->meta, &k->meta_bytes) < 0) {
+		free(k->targets);
+		free(k);
+		return NULL;
+	}
+	return k;
+}
+
+static void keeper_drop_arena(struct job *job)
+{
+	struct keeper *k = job->keeper;
+
+	if (k->arena.base)
+		mem_region_destroy(&k->arena);
+	k->arena = (struct mem_region){.fd = -1};
+	job->control->memory_used -= k->counted;
+	k->counted = 0;
+	free(k->snapshot.chunks);
+	free(k->snapshot.rounds);
+	k->snapshot = (struct snapshot){0};
+}
+
+/* A place for each chunk. 0 or -ENOMEM. */
+static int keeper_take_arena(struct job *job)
+{
+	struct keeper *k = job->keeper;
+	const struct spec *spec = &job->generation->spec;
+	struct control *c = job->control;
+	struct snapshot *s = &k->snapshot;
+	struct err e;
+
+	*s = (struct snapshot){.job = job->id, .generation = spec->generation, .chunk_count = spec->plan.chunk_count};
+	s->chunks = calloc(s->chunk_count, sizeof(*s->chunks));
+	s->rounds = calloc(s->chunk_count, sizeof(*s->rounds));
+	if (!s->chunks || !s->rounds)
+		return -ENOMEM;
+	for (uint32_t i = 0; i < s->chunk_count; i++) {
+		const struct chunk_span *span = &spec->plan.chunks[i];
+		uint32_t elements = span->bytes / chunking_dtype_bytes(span->dtype);
+
+		s->chunks[i].offset = s->bytes;
+		s->chunks[i].bytes = snapshot_chunk_bytes(spec, elements);
+		s->bytes += (s->chunks[i].bytes + CHECKPOINT_ALIGN - 1) / CHECKPOINT_ALIGN * CHECKPOINT_ALIGN;
+	}
+	if (s->bytes > c->config->memory_max - c->memory_used ||
+		mem_region_create(s->bytes, 0, MEM_NODE_ANY, &k->arena, &e) < 0)
+		return -ENOMEM;
+	k->counted = s->bytes;
+	c->memory_used += k->counted;
+	s->base = k->arena.base;
+	atomic_store_explicit(&s->left, s->chunk_count, memory_order_relaxed);
+	return 0;
+}
+
+/* ---- failures ---- */
+
+static void keeper_give_up(struct job *job, const char *why)
+{
+	struct keeper *k = job->keeper;
+	uint64_t now_ns = job->control->now_ns;
+
+	if (now_ns - k->told_ns >= CHECKPOINT_TELL_NS || k->told_ns == 0) {
+		k->told_ns = now_ns;
+		log_warn("job '%s': no checkpoint: %s; the job goes on, and it is tried again in %u s", job->name, why,
+			(unsigned)(CHECKPOINT_RETRY_NS / NS_PER_S));
+	}
+	k->retry_ns = now_ns + CHECKPOINT_RETRY_NS;
+	k->state = KEEPER_IDLE;
+	keeper_drop_arena(job);
+}
+
+/* ---- the thread ---- */
+
+static void *keeper_write(void *arg)
+{
+	struct keeper *k = arg;
+
+	k->result = checkpoint_write(&k->place, &k->table, &k->snapshot, &k->progress, &k->error);
+	atomic_store_explicit(&k->over, true, memory_order_release);
+	return NULL;
+}
+
+static bool keeper_run(struct keeper *k, void *(*body)(void *))
+{
+	atomic_store_explicit(&k->over, false, memory_order_relaxed);
+	k->error = (struct err){0};
+	k->running = pthread_create(&k->thread, NULL, body, k) == 0;
+	return k->running;
+}
+
+static void keeper_join(struct keeper *k)
+{
+	if (k->running)
+		pthread_join(k->thread, NULL);
+	k->running = false;
+}
+
+/* ---- taking one ---- */
+
+static void keeper_send(struct job *job, enum mail_kind kind)
+{
+	struct generation *g = job->generation;
+	struct keeper *k = job->keeper;
+
+	k->cores_left = 0;
+	for (unsigned core = 0; core < g->spec.core_count; core++)
+		k->cores_left += g->store.shards[core] != NULL;
+	for (unsigned core = 0; core < g->spec.core_count; core++) {
+		struct mail mail = {
+			.kind = kind,
+			.core = core,
+			.shard = g->store.shards[core],
+			.job = job->id,
+			.generation = g->spec.generation,
+			.snapshot = &k->snapshot,
+		};
+
+		if (mail.shard)
+			post_send(&job->control->box->posts[core], &mail);
+	}
+}
+
+static void keeper_ask(struct job *job)
+{
+	struct keeper *k = job->keeper;
+
+	if (keeper_take_arena(job) < 0) {
+		keeper_give_up(job, "there is no memory for a copy of its weights and state; raise memory_max");
+		return;
+	}
+	k->state = KEEPER_ASKING;
+	k->begun_ns = job->control->now_ns;
+	keeper_send(job, MAIL_ROUNDS);
+}
+
+static void keeper_take(struct job *job)
+{
+	struct keeper *k = job->keeper;
+	uint64_t furthest = job_level_rounds(&job->generation->spec.plan, k->snapshot.rounds);
+
+	/* A little ahead where rounds are quicker than mail. */
+	for (uint32_t i = 0; i < k->snapshot.chunk_count; i++)
+		k->snapshot.chunks[i].before = k->snapshot.rounds[i] + k->ahead;
+	k->table = (struct checkpoint_table){
+		.round = furthest + k->ahead,
+		.written_s = (uint64_t)time(NULL),
+		.meta = k->meta,
+		.meta_bytes = k->meta_bytes,
+		.chunk_count = k->snapshot.chunk_count,
+		.chunks = k->snapshot.chunks,
+	};
+	k->progress.bytes_per_s = job->control->config->checkpoint_rate;
+	atomic_store_explicit(&k->progress.stop, false, memory_order_relaxed);
+	k->state = KEEPER_TAKING;
+	k->stopped = false;
+	keeper_send(job, MAIL_SNAPSHOT);
+	if (!keeper_run(k, keeper_write))
+		atomic_store_explicit(&k->snapshot.missed, true, memory_order_relaxed);
+}
+
+void job_snapped(struct job *job, const struct mail *mail)
+{
+	struct keeper *k = job->keeper;
+
+	if (!k || mail->snapshot != &k->snapshot || --k->cores_left > 0)
+		return;
+	if (k->state == KEEPER_ASKING) {
+		if (job->state == JOB_RUNNING)
+			keeper_take(job);
+		else
+			k->state = KEEPER_IDLE;
+		return;
+	}
+	k->state = KEEPER_WRITING;
+}
+
+/* The thread is done, and no core refers to the snapshot any more. */
+static void keeper_finish(struct job *job)
+{
+	struct keeper *k = job->keeper;
+	bool missed = atomic_load_explicit(&k->snapshot.missed, memory_order_relaxed);
+
+	keeper_join(k);
+	if (missed) { /* rounds were quicker than mail */
+		k->ahead = k->ahead ? 2 * k->ahead : 1;
+		if (k->ahead > CHECKPOINT_AHEAD_MAX)
+			k->ahead = 0;
+		k->state = KEEPER_IDLE;
+		k->retry_ns = job->control->now_ns;
+		keeper_drop_arena(job);
+		return;
+	}
+	if (k->result < 0) {
+		keeper_give_up(job, k->error.text);
+		return;
+	}
+	k->done++;
+	k->last = k->table.round;
+	k->retry_ns = 0;
+	checkpoint_pace_written(&k->pace, (double)(job->control->now_ns - k->begun_ns) / 1e9);
+	log_info("job '%s': checkpoint before round %" PRIu64 " written: %.1f MB in %.2f s", job->name, k->last,
+		(double)k->snapshot.bytes / 1e6, (double)(job->control->now_ns - k->begun_ns) / 1e9);
+	if (checkpoint_prune(&k->place, (unsigned)job->control->config->checkpoint_keep, &k->error) < 0)
+		log_warn("job '%s': old checkpoints stay: %s", job->name, k->error.text);
+	k->state = KEEPER_IDLE;
+	keeper_drop_arena(job);
+}
+
+/* Some chunk does not come to its round: its key is exchanged no more, or seldom. */
+static void keeper_stop(struct job *job)
+{
+	struct generation *g = job->generation;
+	struct keeper *k = job->keeper;
+
+	k->stopped = true;
+	atomic_store_explicit(&k->snapshot.missed, true, memory_order_relaxed);
+	for (unsigned core = 0; core < g->spec.core_count; core++) {
+		struct mail mail = {.kind = MAIL_SNAPSHOT, .core = core, .shard = g->store.shards[core]};
+
+		if (mail.shard)
+			post_send(&job->control->box->posts[core], &mail);
+	}
+}
+
+/* ---- how often ---- */
+
+static uint64_t keeper_rounds(const struct job *job)
+{
+	return generation_sums(job->generation).rounds / job->generation->spec.plan.chunk_count;
+}
+
+static void keeper_sample(struct job *job, uint64_t rounds)
+{
+	struct keeper *k = job->keeper;
+	uint64_t now_ns = job->control->now_ns;
+
+	if (k->sampled_ns && rounds > k->sampled)
+		checkpoint_pace_round(&k->pace,
+			(double)(now_ns - k->sampled_ns) / 1e9 / (double)(rounds - k->sampled),
+			k->state == KEEPER_TAKING);
+	if (rounds == k->sampled && k->sampled_ns)
+		return;
+	k->sampled = rounds;
+	k->sampled_ns = now_ns;
+}
+
+static bool keeper_is_due(const struct job *job, uint64_t rounds)
+{
+	const struct keeper *k = job->keeper;
+	uint64_t every = job->control->config->checkpoint_every;
+
+	if (k->state != KEEPER_IDLE || job->control->now_ns < k->retry_ns || job->change)
+		return false;
+	if (k->retry_ns && rounds > 0)
+		return true; /* the last one failed */
+	if (every == 0)
+		every = k->pace.interval ? k->pace.interval : 1;
+	return rounds >= k->rounds + every;
+}
+
+void job_keep_tick(struct job *job)
+{
+	struct keeper *k = job->keeper;
+	uint64_t rounds;
+
+	if (!k || job->state != JOB_RUNNING)
+		return;
+	rounds = keeper_rounds(job);
+	keeper_sample(job, rounds);
+	if (k->state == KEEPER_TAKING && !k->stopped && job->control->now_ns - k->begun_ns > CHECKPOINT_TAKING_NS)
+		keeper_stop(job);
+	if (k->state == KEEPER_WRITING && (!k->running || atomic_load_explicit(&k->over, memory_order_acquire)))
+		keeper_finish(job);
+	if (!keeper_is_due(job, rounds))
+		return;
+	k->rounds = rounds;
+	keeper_ask(job);
+}
+
+/* ---- what it begins with ---- */
+
+/* Each chunk goes to where its core will have it. The shards are still ours. */
+static int keeper_load(void *arg, uint32_t index, const void *bytes, uint64_t count)
+{
+	struct keeper *k = arg;
+	struct generation *g = k->into;
+	struct shard *shard = g->store.shards[g->core_of_chunk[index]];
+	struct chunk *chunk = chunk_find(shard, index);
+
+	if (atomic_load_explicit(&k->progress.stop, memory_order_relaxed))
+		return -ECANCELED;
+	if (!chunk || count != snapshot_chunk_bytes(&g->spec, chunk->elements))
+		return -EBADMSG;
+	snapshot_restore(chunk, shard, bytes, k->table.chunks[index].before, k->table.chunks[index].steps);
+	return 0;
+}
+
+static void *keeper_read(void *arg)
+{
+	struct keeper *k = arg;
+
+	k->result = checkpoint_read_chunks(&k->place, &k->table, keeper_load, k, &k->repaired, &k->error);
+	atomic_store_explicit(&k->over, true, memory_order_release);
+	return NULL;
+}
+
+bool job_restore(struct job *job)
+{
+	struct keeper *k;
+	struct err e;
+	int rc;
+
+	job_keep_forget(job);
+	job->keeper = keeper_create(job);
+	k = job->keeper;
+	if (!k || job->started > 1) /* a new key table begins with new weights */
+		return false;
+	rc = checkpoint_read_table(&k->place, 0, &k->table, &e);
+	if (rc == -ENOENT)
+		return false;
+	if (rc < 0) {
+		log_warn("job '%s' begins anew: its checkpoint cannot be read: %s", job->name, e.text);
+		return false;
+	}
+	if (k->table.meta_bytes != k->meta_bytes || memcmp(k->table.meta, k->meta, k->meta_bytes) != 0 ||
+		k->table.chunk_count != job->generation->spec.plan.chunk_count) {
+		log_warn("job '%s' begins anew: its checkpoint before round %" PRIu64
+			 " has other keys or options; it stays until new ones take its place",
+			job->name, k->table.round);
+		checkpoint_table_fini(&k->table);
+		return false;
+	}
+	k->into = job->generation;
+	k->state = KEEPER_READING;
+	k->begun_ns = job->control->now_ns;
+	if (keeper_run(k, keeper_read))
+		return true;
+	checkpoint_table_fini(&k->table);
+	k->state = KEEPER_IDLE;
+	return false;
+}
+
+int job_restored(struct job *job, const uint64_t **from)
+{
+	struct keeper *k = job->keeper;
+
+	if (!atomic_load_explicit(&k->over, memory_order_acquire))
+		return -EAGAIN;
+	keeper_join(k);
+	k->state = KEEPER_IDLE;
+	if (k->result < 0) {
+		checkpoint_table_fini(&k->table);
+		job_fail(job, PHUB__ERROR_CODE__ERROR_LIMIT, -1,
+			"its checkpoint before round %" PRIu64 " cannot be read: %s. Repair it (phub checkpoint "
+			"restore), or move it away to begin anew",
+			k->table.round, k->error.text);
+		return k->result;
+	}
+	k->last = k->table.round;
+	log_info("job '%s' goes on from its checkpoint before round %" PRIu64 " (%.2f s%s)", job->name, k->last,
+		(double)(job->control->now_ns - k->begun_ns) / 1e9, k->repaired ? "; parity made up for losses" : "");
+	k->from = calloc(k->table.chunk_count, sizeof(*k->from));
+	for (uint32_t i = 0; k->from && i < k->table.chunk_count; i++)
+		k->from[i] = k->table.chunks[i].before;
+	checkpoint_table_fini(&k->table);
+	*from = k->from;
+	return k->from ? 0 : -ENOMEM;
+}
+
+void job_keep_forget(struct job *job)
+{
+	struct keeper *k = job->keeper;
+
+	if (!k)
+		return;
+	atomic_store_explicit(&k->progress.stop, true, memory_order_relaxed);
+	atomic_store_explicit(&k->snapshot.missed, true, memory_order_relaxed);
+	keeper_join(k);
+	if (k->state == KEEPER_READING)
+		checkpoint_table_fini(&k->table);
+	keeper_drop_arena(job);
+	free(k->meta);
+	free(k->from);
+	free(k->targets);
+	free(k);
+	job->keeper = NULL;
+}

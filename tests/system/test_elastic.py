@@ -1,0 +1,219 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
+"""Training that outlives its workers and its box: processes are killed in mid-epoch, others take their place.
+
+This process only forks: whatever computes runs in workers, so that no thread of torch is lost at a fork.
+"""
+
+import hashlib
+import pickle
+import signal
+import time
+
+import python_rig as rig
+
+try:
+    import torch
+except ImportError as e:
+    rig.skip(f"{e} (Debian: apt install python3-torch, and run /usr/bin/python3)")
+
+import warnings
+
+import phub
+import phub.torch
+
+torch.set_num_threads(1)
+warnings.simplefilter("ignore")
+WORLD = 3
+STEPS = 60
+PAUSE_S = 0.01
+DEADLINE_S = 60
+
+
+def make_net():
+    torch.manual_seed(1)
+    return torch.nn.Sequential(torch.nn.Linear(64, 300), torch.nn.ReLU(), torch.nn.Linear(300, 64), torch.nn.ReLU(),
+                               torch.nn.Linear(64, 10))
+
+
+def batch_of(step, rank):
+    """What this rank sees in this step, whoever it is and whatever came before."""
+    generator = torch.Generator().manual_seed(1000 * step + rank)
+    images = torch.randn(8, 64, generator=generator)
+    return images, (images[:, :9].sum(1).abs() * 3 % 10).long()
+
+
+def digest(model):
+    return hashlib.sha256(b"".join(p.detach().numpy().tobytes() for p in model.parameters())).hexdigest()
+
+
+def train(rank, url, at, pipe, options, total):
+    """One worker: (first step, steps done, digest of the weights). `at[rank]` tells how far it is."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    try:
+        net = make_net()
+        optimizer = phub.torch.DistributedOptimizer(net, "momentum", url, rank=rank, world=WORLD, lr=0.05, momentum=0.9,
+                                                    timeout=20, **options)
+        first, count = optimizer.steps, 0
+        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda n: 1 / (1 + n // 10))
+        for step in phub.torch.steps(optimizer, total, seed=3):
+            images, labels = batch_of(step, rank)
+            for group, base in zip(optimizer.param_groups, schedule.base_lrs):
+                group["lr"] = base / (1 + step // 10)
+            torch.nn.functional.cross_entropy(net(images), labels).backward()
+            optimizer.step()
+            count += 1
+            at[rank] = optimizer.steps
+            time.sleep(PAUSE_S)
+        pipe.send_bytes(pickle.dumps((first, count, digest(net))))
+        optimizer.close()
+    except BaseException as e:  # noqa: B902 - told to the test
+        pipe.send_bytes(pickle.dumps(e if isinstance(e, Exception) else RuntimeError(repr(e))))
+    finally:
+        pipe.close()
+
+
+class Job:
+    """Workers of one job, each a process."""
+
+    def __init__(self, url, total=STEPS, **options):
+        self.url, self.total, self.options = url, total, options
+        self.at = rig.fork.Array("q", WORLD)
+        self.running = {}
+        self.ended = []
+        for rank in range(WORLD):
+            self.start(rank)
+
+    def start(self, rank):
+        ours, theirs = rig.fork.Pipe(duplex=False)
+        process = rig.fork.Process(target=train, args=(rank, self.url, self.at, theirs, self.options, self.total))
+        process.start()
+        theirs.close()
+        self.running[rank] = (process, ours)
+
+    def kill(self, rank):
+        process, pipe = self.running.pop(rank)
+        process.kill()
+        process.join()
+        pipe.close()
+
+    def until(self, rank, step):
+        """Waits until the rank has done so many steps."""
+        deadline = time.monotonic() + DEADLINE_S
+        while self.at[rank] < step:
+            assert time.monotonic() < deadline, f"rank {rank} is at step {self.at[rank]}, not {step}"
+            time.sleep(0.005)
+
+    def results(self):
+        """What each worker returned, by rank."""
+        deadline = time.monotonic() + DEADLINE_S
+        results = {}
+        for rank, (process, pipe) in self.running.items():
+            assert pipe.poll(max(0, deadline - time.monotonic())), f"rank {rank} does not end; steps {list(self.at)}"
+            results[rank] = pickle.loads(pipe.recv_bytes())
+            pipe.close()
+            process.join(10)
+            if isinstance(results[rank], Exception):
+                raise AssertionError(f"rank {rank}: {results[rank]}")
+        return results
+
+    def end(self):
+        for process, _ in self.running.values():
+            process.kill()
+            process.join()
+
+
+def outlives(box, name, lost, transport, victim):
+    """One worker is killed in mid-epoch, and another takes its place some steps (shrink) or some time (wait) later."""
+    job = Job(box.url(name), lost=lost, wait=30, transport=transport)
+    try:
+        job.until(victim, 15)
+        job.kill(victim)
+        others = [rank for rank in range(WORLD) if rank != victim]
+        if lost == "shrink":
+            job.until(others[0], 30)
+        else:
+            time.sleep(0.5)
+            assert job.at[others[0]] < 30, "the job did not wait"
+        job.start(victim)
+        results = job.results()
+    finally:
+        job.end()
+    first, count, _ = results[victim]
+    assert 14 <= first < STEPS and count == STEPS - first, f"the new one began at step {first} and did {count}"
+    assert all(results[rank][:2] == (0, STEPS) for rank in others), results
+    assert len({weights for _, _, weights in results.values()}) == 1, f"the weights differ: {results}"
+
+
+def test_shrink_tcp(box):
+    outlives(box, "shrink-tcp", "shrink", "tcp", 2)
+
+
+def test_shrink_shm(box):
+    outlives(box, "shrink-shm", "shrink", "shm", 1)
+
+
+def test_shrink_udp(box):
+    outlives(box, "shrink-udp", "shrink", "udp", 2)
+
+
+def test_shrink_loses_rank_0(box):
+    outlives(box, "shrink-0", "shrink", "tcp", 0)
+
+
+def test_wait_tcp(box):
+    outlives(box, "wait-tcp", "wait", "tcp", 1)
+
+
+def test_wait_shm_loses_rank_0(box):
+    outlives(box, "wait-0", "wait", "shm", 0)
+
+
+def test_two_at_once(box):
+    job = Job(box.url("two"), lost="shrink")
+    try:
+        job.until(2, 10)
+        job.kill(0)
+        job.kill(2)
+        job.until(1, 25)
+        job.start(2)
+        job.start(0)
+        results = job.results()
+    finally:
+        job.end()
+    assert len({weights for _, _, weights in results.values()}) == 1, f"the weights differ: {results}"
+
+
+def test_nobody_takes_its_place(box):
+    job = Job(box.url("alone"), lost="wait", wait=1)
+    try:
+        job.until(2, 10)
+        job.kill(2)
+        begun = time.monotonic()
+        for rank, (process, pipe) in job.running.items():
+            assert pipe.poll(15), "it hangs"
+            error = pickle.loads(pipe.recv_bytes())
+            assert isinstance(error, phub.Error) and "rank 2" in str(error) and "no other took its place" in str(error), error
+            process.join(10)
+        assert time.monotonic() - begun < 8
+    finally:
+        job.end()
+
+
+def test_fail_is_the_default(box):
+    job = Job(box.url("default"))
+    try:
+        job.until(2, 10)
+        job.kill(2)
+        for process, pipe in job.running.values():
+            assert pipe.poll(15), "it hangs"
+            error = pickle.loads(pipe.recv_bytes())
+            assert isinstance(error, phub.Error) and "rank 2" in str(error), error
+            process.join(10)
+    finally:
+        job.end()
+
+
+if __name__ == "__main__":
+    rig.run([t for name, t in sorted(globals().items()) if name.startswith("test_")],
+            rig.Box("-o", "cores=2", "-o", "transports=tcp,shm,udp"))
