@@ -83,7 +83,8 @@ int exchange_establish(struct exchange *x, uint32_t window, struct err *e);
  */
 bool exchange_break(struct exchange *x, struct lane *lane, int error, const char *why, uint64_t now_ns);
 
-/* The membership has changed, and all cores of the box know: lane_raise() for those that have not said so themselves. */
+/* The membership has changed, and all cores of the box know: lane_raise() for those that have not said so themselves.
+ */
 void exchange_raise(struct exchange *x, uint32_t epoch);
 
 /* The box's end of the connection to this core broke. */

@@ -148,7 +148,8 @@ void lane_drop(struct lane *lane);
  */
 void lane_rest(struct lane *lane);
 
-/* The box's core has another membership: what it has not answered is pushed again, for it has given back what it had. */
+/* The box's core has another membership: what it has not answered is pushed again, for it has given back what it had.
+ */
 void lane_raise(struct lane *lane, uint32_t epoch);
 
 /* Keeps what the transport says of the end of the connection that is still there. NULL: nothing. */

@@ -242,8 +242,8 @@ PHUB_API int phub_pull(phub_t *p, int key, void *dst, int timeout_ms);
 PHUB_API int phub_broadcast(phub_t *p, int key, void *buf, unsigned root);
 
 /*
- * The round of `key` that this worker's next phub_push() begins, counted from 1: in a job that ran when it came, the one
- * that the others are at. -EBUSY while one is in flight; -ENODATA before the first weights.
+ * The round of `key` that this worker's next phub_push() begins, counted from 1: in a job that ran when it came, the
+ * one that the others are at. -EBUSY while one is in flight; -ENODATA before the first weights.
  */
 PHUB_API int64_t phub_round(phub_t *p, int key);
 

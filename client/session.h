@@ -62,7 +62,7 @@ struct client_start {
 	bool joined;      /* the job ran when this worker came: */
 	uint64_t *rounds; /* [round_count] the first of each key, or of all, that it takes part in; ours to free */
 	size_t round_count;
-	uint32_t hyper; /* the version of settings->groups */
+	uint32_t hyper;         /* the version of settings->groups */
 	uint8_t *core_of_chunk; /* core_bytes of the box's; ours to free */
 	size_t core_bytes;
 };

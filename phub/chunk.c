@@ -254,8 +254,8 @@ static void chunk_commit_gradient(struct chunk *chunk, struct shard *shard, cons
 static void chunk_write_row(const struct chunk *chunk, const struct shard *shard, uint32_t rank)
 {
 	if (spec_rows(shard->spec))
-		convert_from_f32(stepwise_row(chunk, shard, rank), (enum dtype)chunk->dtype, chunk->weight,
-			chunk->elements);
+		convert_from_f32(
+			stepwise_row(chunk, shard, rank), (enum dtype)chunk->dtype, chunk->weight, chunk->elements);
 }
 
 const struct optimizer_coef *chunk_coef(const struct chunk *chunk, struct shard *shard, uint32_t rank, uint32_t version)

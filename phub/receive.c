@@ -66,7 +66,7 @@ static int receive_check(const struct link *link, const struct wire_header *h)
 		return -ENOENT;
 	if (h->generation != spec->generation || h->epoch != shard->epoch)
 		return wire_after(h->generation, spec->generation) || wire_after(h->epoch, shard->epoch) ? -EPROTO
-													: -ESTALE;
+													 : -ESTALE;
 	if (h->length != (payload ? shard->chunks[h->chunk].bytes : 0) || h->count != (payload ? 1 : 0))
 		return -EPROTO;
 	return 0;

@@ -37,7 +37,8 @@ struct spec {
 	bool reproducible;  /* sums in rank order */
 	enum spec_nan nan;
 	enum spec_lost lost;
-	uint32_t quorum; /* bsp: a round closes when so many have pushed it, and later pushes are dropped; 0: all must */
+	uint32_t
+		quorum; /* bsp: a round closes when so many have pushed it, and later pushes are dropped; 0: all must */
 	enum seal_kind seal; /* of its datagrams */
 	uint32_t group_count;
 	struct optimizer_hyper groups[SPEC_GROUPS_MAX]; /* version 0 of the table */

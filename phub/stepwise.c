@@ -193,8 +193,8 @@ int stepwise_add(struct chunk *chunk, const struct contribution *c)
 		/* Comes to a job that runs, before its first step. */
 		if (a->due || a->sends > 0)
 			return 0;
-		convert_from_f32(stepwise_row(chunk, shard, rank), (enum dtype)chunk->dtype, chunk->weight,
-			chunk->elements);
+		convert_from_f32(
+			stepwise_row(chunk, shard, rank), (enum dtype)chunk->dtype, chunk->weight, chunk->elements);
 		reply_result(chunk, c->link);
 		return 0;
 	}

@@ -18,8 +18,8 @@
 #define WIRE_WORLD_MAX    1024u      /* ranks of a job */
 
 enum wire_type {
-	WIRE_PUSH = 1,   /* worker -> box: a gradient chunk, `count` gradients already summed in it */
-	WIRE_INIT = 2,   /* worker -> box: values to be stored and broadcast in this round, not summed */
+	WIRE_PUSH = 1, /* worker -> box: a gradient chunk, `count` gradients already summed in it */
+	WIRE_INIT = 2, /* worker -> box: values to be stored and broadcast in this round, not summed */
 	/* worker -> box: no payload; takes part in a broadcast round to get its result, or, of who joins a job that
 	   runs, asks for the weights before the first round that it takes part in */
 	WIRE_PULL = 3,

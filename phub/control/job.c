@@ -261,8 +261,7 @@ void job_leave(struct session *s)
 	}
 	if (m->gone)
 		return;
-	if (job->state == JOB_RUNNING && job->generation->spec.lost == LOST_SHRINK &&
-		job_members_lose(job, rank, NULL))
+	if (job->state == JOB_RUNNING && job->generation->spec.lost == LOST_SHRINK && job_members_lose(job, rank, NULL))
 		return;
 	m->left = true;
 	job->left++;

@@ -42,11 +42,11 @@ struct member {
 	bool gone;               /* lost, or left where the job goes on without: its place is free */
 	bool joins;              /* its table is equal: the next change of membership lets it in */
 	uint64_t gone_ns;
-	bool tabled;             /* its next table came, and is equal to the reference or was found different */
-	bool waits;              /* at a barrier */
-	uint64_t barrier;        /* the last one it came to */
-	uint64_t waits_ns;       /* since when it waits for others (start or barrier) */
-	uint32_t hyper;          /* its newest version */
+	bool tabled;       /* its next table came, and is equal to the reference or was found different */
+	bool waits;        /* at a barrier */
+	uint64_t barrier;  /* the last one it came to */
+	uint64_t waits_ns; /* since when it waits for others (start or barrier) */
+	uint32_t hyper;    /* its newest version */
 	/* The last end of a data connection of it, or the first of several until one was made anew. */
 	uint64_t link_ended_ns; /* 0: none ended */
 	bool link_renewed;
@@ -96,14 +96,14 @@ struct job {
 
 	/* Membership, of a job that runs (job_members.c). */
 	uint32_t epoch;
-	struct members *change; /* under way; NULL: none is */
-	bool going;             /* it is at its second step */
-	unsigned change_left;   /* cores that are not done with the step */
+	struct members *change;      /* under way; NULL: none is */
+	bool going;                  /* it is at its second step */
+	unsigned change_left;        /* cores that are not done with the step */
 	struct members *next_change; /* ranks that were lost or came meanwhile, or NULL */
 	uint64_t barrier;            /* the last one that was passed */
 	uint32_t hyper;              /* bsp: the newest version that cores were sent, and what it says */
 	struct optimizer_hyper groups[SPEC_GROUPS_MAX];
-	uint64_t losses, joins;      /* for whoever asks */
+	uint64_t losses, joins; /* for whoever asks */
 
 	struct keeper *keeper; /* of its checkpoints (job_checkpoint.c); NULL: it has none */
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Ranks are lost, and come, while the job runs. One change of membership at a time: all cores hold, control looks at the
- * rounds that chunks collect, all cores go on (phub/members.h). What happens meanwhile is the next change.
+ * Ranks are lost, and come, while the job runs. One change of membership at a time: all cores hold, control looks at
+ * the rounds that chunks collect, all cores go on (phub/members.h). What happens meanwhile is the next change.
  */
 #include "phub/control/job.h"
 

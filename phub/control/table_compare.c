@@ -56,8 +56,8 @@ static int table_compare_options(
 	const struct table *a, uint32_t rank_a, const struct table *b, uint32_t rank_b, struct err *e)
 {
 	static const char *const names[TABLE_OPTIONS] = {"optimizer", "reduce", "sync", "staleness", "reproducible",
-		"nan", "chunk_bytes", "number of parameter groups", "generation", "seal",
-		"policy for lost workers", "quorum", "wait_ms"};
+		"nan", "chunk_bytes", "number of parameter groups", "generation", "seal", "policy for lost workers",
+		"quorum", "wait_ms"};
 	struct table_word in_a[TABLE_OPTIONS], in_b[TABLE_OPTIONS];
 
 	table_options(a, in_a);

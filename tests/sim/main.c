@@ -21,13 +21,15 @@
 #define SIM_RATE_MIN 50
 #endif
 
-static const char usage[] = "usage: sim [--seeds N] [--from S] [--seed S [--trace]] [--datagrams] "
-			    "[--plant stale|swapped|doubled]\n";
+static const char usage[] =
+	"usage: sim [--seeds N] [--from S] [--seed S [--trace]] [--datagrams] [--elastic | --quorum]\n"
+	"           [--plant stale|swapped|doubled]\n";
 
 struct arguments {
 	uint64_t first, count;
 	bool trace;
 	bool datagrams; /* in all worlds */
+	bool elastic, quorum;
 	enum world_plant plant;
 };
 
@@ -61,6 +63,8 @@ static int sim_arguments(int argc, char **argv, struct arguments *a)
 		{"seed", required_argument, NULL, 's'},
 		{"trace", no_argument, NULL, 't'},
 		{"datagrams", no_argument, NULL, 'd'},
+		{"elastic", no_argument, NULL, 'e'},
+		{"quorum", no_argument, NULL, 'q'},
 		{"plant", required_argument, NULL, 'p'},
 		{0},
 	};
@@ -80,6 +84,10 @@ static int sim_arguments(int argc, char **argv, struct arguments *a)
 			a->trace = true;
 		} else if (c == 'd') {
 			a->datagrams = true;
+		} else if (c == 'e') {
+			a->elastic = true;
+		} else if (c == 'q') {
+			a->quorum = true;
 		} else {
 			good = c == 'p' && sim_plant(optarg, &a->plant);
 		}
@@ -114,6 +122,22 @@ static int sim_check_checkers(void)
 	return missed;
 }
 
+/* The world of a seed. */
+static void sim_plan(const struct arguments *a, uint64_t seed, struct world_plan *plan)
+{
+	uint64_t r = seed * 0xd1342543de82ef95ull;
+	unsigned kind = (unsigned)(oracle_random(&r) % 4);
+
+	world_plan_draw(seed, plan);
+	if (a->elastic || (!a->quorum && kind < 2 && a->plant == PLANT_NONE))
+		world_plan_elastic(plan);
+	else if (a->quorum || (kind == 2 && a->plant == PLANT_NONE))
+		world_plan_quorum(plan);
+	if (a->datagrams && !plan->datagrams)
+		world_plan_datagrams(plan);
+	plan->plant = a->plant;
+}
+
 static double sim_cpu_seconds(void)
 {
 	struct timespec t;
@@ -137,22 +161,28 @@ int main(int argc, char **argv)
 		struct world_plan plan;
 		struct world_result result;
 
-		world_plan_draw(seed, &plan);
-		if (a.datagrams && !plan.datagrams)
-			world_plan_datagrams(&plan);
-		plan.plant = a.plant;
+		sim_plan(&a, seed, &plan);
 		if (a.trace)
 			world_plan_print(&plan, stdout);
 		if (world_run(&plan, a.trace ? stdout : NULL, &result) != 0) {
 			world_plan_print(&plan, stdout);
-			printf("seed %llu failed: %s\n  replay: build/sim --seed %llu --trace%s\n",
+			printf("seed %llu failed: %s\n  replay: build/sim --seed %llu --trace%s%s\n",
 				(unsigned long long)seed, result.text, (unsigned long long)seed,
-				a.datagrams ? " --datagrams" : "");
+				a.datagrams ? " --datagrams" : "",
+				a.elastic  ? " --elastic"
+				: a.quorum ? " --quorum"
+					   : "");
 			failed++;
 		}
 		sum.rounds_checked += result.rounds_checked;
 		sum.owed += result.owed;
 		sum.reconnects += result.reconnects;
+		sum.died += result.died;
+		sum.came += result.came;
+		sum.ended += result.ended;
+		sum.judged += result.judged;
+		sum.given_up += result.given_up;
+		sum.late += result.late;
 		sum.net.sent += result.net.sent;
 		sum.net.dropped += result.net.dropped;
 		sum.net.duplicated += result.net.duplicated;
@@ -165,6 +195,11 @@ int main(int argc, char **argv)
 		(unsigned long long)sum.rounds_checked, sum.owed, (unsigned long long)sum.reconnects,
 		(unsigned long long)sum.net.sent, (unsigned long long)sum.net.dropped,
 		(unsigned long long)sum.net.duplicated, (unsigned long long)sum.net.reordered);
+	printf("sim: %u workers died, %u came in their place, %u were told of the end; %llu rounds of chunks had a set "
+	       "of "
+	       "ranks, %llu too many; %llu pushes were late\n",
+		sum.died, sum.came, sum.ended, (unsigned long long)sum.judged, (unsigned long long)sum.given_up,
+		(unsigned long long)sum.late);
 	if (a.count > 1 && a.plant == PLANT_NONE && failed == 0)
 		failed += (uint64_t)sim_check_checkers();
 	if (a.count >= 100 && !a.trace && sim_cpu_seconds() * SIM_RATE_MIN > (double)a.count) {

@@ -23,6 +23,52 @@ void world_plan_datagrams(struct world_plan *plan)
 	plan->net.pipe_bytes_max = world_draw(&r, 0, 2) ? 0 : 16 * WORLD_CHUNK_BYTES;
 }
 
+/* Of bsp, with sums that do not depend on the order of arrival. */
+static void world_plan_vary(struct world_plan *plan, uint64_t *r)
+{
+	plan->sync = SYNC_BSP;
+	plan->mourned = false;
+	plan->lockstep = false;
+	plan->rounds = world_draw(r, 3, 8);
+	plan->values = plan->reproducible ? plan->values : ORACLE_INTEGERS;
+	plan->slow = world_draw(r, 0, 2) ? 0 : world_draw(r, 1, 2);
+	plan->slow_ns = 1000 * world_draw(r, 10, 3000);
+}
+
+void world_plan_elastic(struct world_plan *plan)
+{
+	uint64_t r = plan->seed * 0x9e3779b97f4a7c15ull + 11;
+
+	world_plan_vary(plan, &r);
+	plan->lost = world_draw(&r, 0, 1) ? LOST_SHRINK : LOST_WAIT;
+	plan->deaths = world_draw(&r, 1, 4);
+	plan->return_max_ns = 1000000ull * (world_draw(&r, 0, 1) ? world_draw(&r, 0, 20) : world_draw(&r, 20, 2000));
+	plan->wait_ms = world_draw(&r, 500, 3000);
+}
+
+void world_plan_quorum(struct world_plan *plan)
+{
+	uint64_t r = plan->seed * 0x9e3779b97f4a7c15ull + 13;
+
+	world_plan_vary(plan, &r);
+	plan->reproducible = false;
+	plan->values = ORACLE_INTEGERS;
+	if (plan->optimizer == OPTIMIZER_NONE)
+		plan->optimizer = (enum optimizer_kind)world_draw(&r, 1, 6);
+	plan->quorum = world_draw(&r, 1, plan->workers - 1);
+	plan->slow = world_draw(&r, 1, 3);
+}
+
+struct optimizer_hyper world_plan_hyper(const struct world_plan *plan, uint64_t round)
+{
+	struct optimizer_hyper hyper;
+
+	optimizer_hyper_default(plan->optimizer, &hyper);
+	hyper.lr = plan->lockstep ? 0.01 / (double)(1 + round) : 0.01;
+	hyper.weight_decay = 0.001;
+	return hyper;
+}
+
 void world_plan_draw(uint64_t seed, struct world_plan *plan)
 {
 	static const unsigned cores[] = {1, 2, 4};
@@ -99,6 +145,13 @@ void world_plan_print(const struct world_plan *p, FILE *out)
 					  : "");
 	fprintf(out, "%u breaks, %sdrop %.0f %%, double %.0f %%, reorder %.0f %%", p->breaks,
 		p->net.lossy ? "" : "reliable; else ", p->net.drop * 100, p->net.duplicate * 100, p->net.reorder * 100);
+	if (p->deaths)
+		fprintf(out, ", up to %u deaths, job %s (%u ms)", p->deaths, p->lost == LOST_WAIT ? "waits" : "shrinks",
+			p->wait_ms);
+	if (p->quorum)
+		fprintf(out, ", quorum %u", p->quorum);
+	if (p->slow)
+		fprintf(out, ", %u slow by %.1f ms", p->slow, (double)p->slow_ns / 1e6);
 	if (p->datagrams)
 		fprintf(out, ", datagrams of %u (%u come through), corrupt %.0f %%", p->net.datagram_max,
 			p->net.path_max, p->net.corrupt * 100);

@@ -48,6 +48,14 @@ struct world_plan {
 	bool mourned;
 	unsigned mortal; /* that rank */
 	unsigned breaks; /* so often a worker's data connections break, and are made anew */
+	/* Ranks come and go (fate.h), or rounds close without some of them: judged by the census. */
+	enum spec_lost lost;
+	unsigned quorum;
+	unsigned deaths;        /* at most so many; none in a job that would end by it */
+	uint64_t return_max_ns; /* from a death until another worker comes */
+	unsigned wait_ms;
+	unsigned slow;    /* ranks below this pause before they push, */
+	uint64_t slow_ns; /* up to so long */
 	enum world_plant plant;
 };
 
@@ -56,14 +64,29 @@ struct world_result {
 	unsigned owed;           /* workers that lacked results when the mortal one died */
 	uint64_t reconnects;     /* connections that were made anew */
 	uint64_t virtual_ns;
+	unsigned died, came, ended; /* workers: that died; in their place; that were told of the job's end */
+	uint64_t judged, given_up;  /* rounds of chunks that the census explained, or had too many explanations for */
+	uint64_t late;              /* pushes whose round a quorum had closed */
 	struct loop_stats net;
 	char text[512]; /* why it failed */
 };
+
+/* Is the job one whose rounds do not always have all ranks? */
+static inline bool world_plan_varies(const struct world_plan *plan)
+{
+	return plan->lost != LOST_FAIL || plan->quorum > 0;
+}
+
+/* The schedule: every round another learning rate, or none. */
+struct optimizer_hyper world_plan_hyper(const struct world_plan *plan, uint64_t round);
 
 /* Draws a plan. */
 void world_plan_draw(uint64_t seed, struct world_plan *plan);
 /* The same one with datagrams, whose losses and sizes the seed decides, too. */
 void world_plan_datagrams(struct world_plan *plan);
+/* The same one with ranks that die and come, or with a quorum. */
+void world_plan_elastic(struct world_plan *plan);
+void world_plan_quorum(struct world_plan *plan);
 void world_plan_print(const struct world_plan *plan, FILE *out);
 
 /* Runs it. 0, or -1 with the reason in result->text. `trace`: NULL or where every message is told. */

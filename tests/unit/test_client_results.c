@@ -130,8 +130,8 @@ static void spoil_length(struct wire_header *h)
 }
 
 /* One that fits is taken; none of the others is, and the session ends with a reason. */
-static void (*const spoils[])(struct wire_header *h) = {spoil_nothing, spoil_type, spoil_job, spoil_generation,
-	spoil_rank, spoil_chunk, spoil_round, spoil_length};
+static void (*const spoils[])(struct wire_header *h) = {
+	spoil_nothing, spoil_type, spoil_job, spoil_generation, spoil_rank, spoil_chunk, spoil_round, spoil_length};
 
 static void only_the_result_is_taken(void **state)
 {

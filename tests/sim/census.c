@@ -1,0 +1,404 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* One chunk after the other, from its first weights (if the job has any) to the last result that a worker got. */
+#include "tests/sim/census.h"
+
+#include "aggregation/kernels.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* A state that explains all rounds of a chunk so far. */
+struct state {
+	float *weight, *slots[OPTIMIZER_STATE_MAX];
+};
+
+/* A chunk that is looked at. */
+struct look {
+	struct census *census;
+	const struct chunk_span *span;
+	uint32_t chunk, elements;
+	size_t size;
+	float *values[CENSUS_SHARES]; /* of the round's shares */
+	float *sum;
+	void *out;
+	struct state states[CENSUS_STATES], next[CENSUS_STATES];
+	unsigned count, next_count;
+	bool overflow;
+};
+
+int census_init(
+	struct census *c, const struct world_plan *plan, const struct oracle *oracle, struct oracle_key *const *keys)
+{
+	struct chunk_key table[WORLD_KEYS_MAX];
+
+	*c = (struct census){.plan = plan, .oracle = oracle};
+	for (unsigned k = 0; k < plan->key_count; k++) {
+		c->keys[k] = keys[k];
+		table[k] = (struct chunk_key){
+			.elements = plan->elements[k], .dtype = (uint8_t)plan->dtypes[k], .alone = plan->alone[k]};
+	}
+	if (chunking_plan(table, plan->key_count, WORLD_CHUNK_BYTES, &c->chunks, NULL) < 0)
+		return -ENOMEM;
+	c->rounds = calloc((size_t)c->chunks.chunk_count * CENSUS_ROUNDS, sizeof(*c->rounds));
+	return c->rounds ? 0 : -ENOMEM;
+}
+
+void census_fini(struct census *c)
+{
+	for (size_t i = 0; c->rounds && i < (size_t)c->chunks.chunk_count * CENSUS_ROUNDS; i++) {
+		free(c->rounds[i].result);
+		free(c->rounds[i].had);
+	}
+	free(c->rounds);
+	chunking_plan_fini(&c->chunks);
+	*c = (struct census){0};
+}
+
+static struct census_round *census_round(struct census *c, uint32_t chunk, uint64_t round)
+{
+	return &c->rounds[(size_t)chunk * CENSUS_ROUNDS + (round < CENSUS_ROUNDS ? round : CENSUS_ROUNDS - 1)];
+}
+
+static struct census_share *census_share(struct census_round *r, unsigned who)
+{
+	for (unsigned i = 0; i < r->count; i++)
+		if (r->shares[i].who == who)
+			return &r->shares[i];
+	return NULL;
+}
+
+void census_push(struct census *c, unsigned who, unsigned key, uint32_t chunk, uint64_t round, uint64_t version)
+{
+	struct census_round *r = census_round(c, chunk, round);
+	struct census_share *share = census_share(r, who);
+
+	(void)key;
+	if (!share && r->count < CENSUS_SHARES) {
+		share = &r->shares[r->count++];
+		*share = (struct census_share){.who = who, .version = version};
+	}
+	if (share)
+		share->keys++;
+}
+
+/* Where the key's bytes are, in the key and in the chunk. */
+static size_t census_part(const struct census *c, unsigned key, uint32_t chunk, size_t *in_key, size_t *in_chunk)
+{
+	const struct chunk_span *span = &c->chunks.chunks[chunk];
+	uint64_t key_bytes = c->plan->elements[key] * dtype_size(c->plan->dtypes[key]);
+	uint64_t offset = c->chunks.key_offset[key];
+	uint64_t from = offset > span->offset ? offset : span->offset;
+	uint64_t to = offset + key_bytes < span->offset + span->bytes ? offset + key_bytes : span->offset + span->bytes;
+
+	*in_key = from - offset;
+	*in_chunk = from - span->offset;
+	return to - from;
+}
+
+bool census_got(
+	struct census *c, unsigned who, unsigned key, uint32_t chunk, uint64_t round, const void *got, bool share)
+{
+	const struct chunk_span *span = &c->chunks.chunks[chunk];
+	struct census_round *r = census_round(c, chunk, round);
+	struct census_share *mine = census_share(r, who);
+	size_t in_key, in_chunk, bytes = census_part(c, key, chunk, &in_key, &in_chunk);
+
+	if (!r->result) {
+		r->result = calloc(1, span->bytes);
+		r->had = calloc(1, span->key_count);
+	}
+	if (share && mine)
+		mine->got = true;
+	if (!r->had[key - span->key_first]) {
+		r->had[key - span->key_first] = 1;
+		memcpy(r->result + in_chunk, (const uint8_t *)got + in_key, bytes);
+		return true;
+	}
+	if (memcmp(r->result + in_chunk, (const uint8_t *)got + in_key, bytes) == 0)
+		return true;
+	snprintf(c->text, sizeof(c->text),
+		"rank %u key %u chunk %u: its result of round %llu is not the one that another worker got",
+		who % WORLD_WORKERS_MAX, key, chunk, (unsigned long long)round);
+	return false;
+}
+
+/* ---- the search ---- */
+
+static void look_values(struct look *l, const struct census_share *share, float *out)
+{
+	struct census *c = l->census;
+
+	for (unsigned key = l->span->key_first; key < l->span->key_first + l->span->key_count; key++) {
+		size_t in_key, in_chunk, bytes = census_part(c, key, l->chunk, &in_key, &in_chunk);
+		uint8_t *payload = calloc(c->plan->elements[key], l->size);
+
+		oracle_fill(c->oracle, c->keys[key], share->who, share->version, payload);
+		convert_to_f32(out + in_chunk / l->size, payload + in_key, (enum dtype)l->span->dtype, bytes / l->size);
+		free(payload);
+	}
+}
+
+static void look_copy(struct look *l, const struct state *from, struct state *to)
+{
+	size_t bytes = l->elements * sizeof(float);
+
+	to->weight = malloc(bytes);
+	memcpy(to->weight, from->weight, bytes);
+	for (unsigned i = 0; i < optimizer_state_count(l->census->plan->optimizer); i++) {
+		to->slots[i] = malloc(bytes);
+		memcpy(to->slots[i], from->slots[i], bytes);
+	}
+}
+
+static void look_drop(struct state *s)
+{
+	free(s->weight);
+	for (unsigned i = 0; i < OPTIMIZER_STATE_MAX; i++)
+		free(s->slots[i]);
+	*s = (struct state){0};
+}
+
+static bool look_same(const struct look *l, const struct state *a, const struct state *b)
+{
+	size_t bytes = l->elements * sizeof(float);
+	bool same = memcmp(a->weight, b->weight, bytes) == 0;
+
+	for (unsigned i = 0; same && i < optimizer_state_count(l->census->plan->optimizer); i++)
+		same = memcmp(a->slots[i], b->slots[i], bytes) == 0;
+	return same;
+}
+
+/* Is what these shares make of the state what was got? Where nobody got it: it may have been. */
+static bool look_explains(const struct look *l, const struct census_round *r)
+{
+	for (unsigned k = 0; r->result && k < l->span->key_count; k++) {
+		size_t in_key, in_chunk,
+			bytes = census_part(l->census, l->span->key_first + k, l->chunk, &in_key, &in_chunk);
+
+		if (r->had[k] && memcmp(r->result + in_chunk, (uint8_t *)l->out + in_chunk, bytes) != 0)
+			return false;
+	}
+	return true;
+}
+
+/* l->sum and its number become l->out, and the state after it. */
+static void look_apply(struct look *l, struct state *s, uint64_t round, unsigned number)
+{
+	const struct world_plan *plan = l->census->plan;
+	struct optimizer_hyper hyper = world_plan_hyper(plan, round);
+	struct optimizer_coef coef;
+	struct step_args step = {
+		.sum = {.acc = l->sum,
+			.out_dtype = (enum dtype)l->span->dtype,
+			.scale = plan->mean ? (float)(1.0 / number) : 1,
+			.count = l->elements,
+			.out = l->out},
+		.coef = &coef,
+		.weight = s->weight,
+		.state = {s->slots[0], s->slots[1]},
+	};
+
+	if (plan->optimizer == OPTIMIZER_NONE) {
+		kernels_base.sum(&step.sum);
+		return;
+	}
+	optimizer_prepare(plan->optimizer, &hyper, round, &coef);
+	kernels_base.step(&step);
+}
+
+static void look_keep(struct look *l, struct state *s)
+{
+	for (unsigned i = 0; i < l->next_count; i++) {
+		if (look_same(l, &l->next[i], s)) {
+			look_drop(s);
+			return;
+		}
+	}
+	if (l->next_count == CENSUS_STATES) {
+		l->overflow = true;
+		look_drop(s);
+		return;
+	}
+	l->next[l->next_count++] = *s;
+}
+
+/* Sums the shares of the set in the order of their ranks. 0: there cannot be such a set. */
+static unsigned look_sum(struct look *l, const struct census_round *r, unsigned set)
+{
+	unsigned number = 0;
+
+	for (unsigned rank = 0; rank < WORLD_WORKERS_MAX; rank++) {
+		unsigned of_rank = 0;
+
+		for (unsigned i = 0; i < r->count; i++) {
+			if (!(set >> i & 1) || r->shares[i].who % WORLD_WORKERS_MAX != rank)
+				continue;
+			for (uint32_t e = 0; e < l->elements; e++)
+				l->sum[e] = number ? l->sum[e] + l->values[i][e] : l->values[i][e];
+			number++;
+			of_rank++;
+		}
+		if (of_rank > 1)
+			return 0; /* one life of a rank, or another */
+	}
+	return number;
+}
+
+/* May this set be the one? All that got the result for their push are in it, and none that did not push all of it. */
+static bool look_may(const struct look *l, const struct census_round *r, unsigned set)
+{
+	unsigned number = 0, quorum = l->census->plan->quorum;
+
+	for (unsigned i = 0; i < r->count; i++) {
+		bool in = set >> i & 1;
+
+		number += in;
+		if (in && r->shares[i].keys < l->span->key_count)
+			return false;
+		if (!in && r->shares[i].got && !quorum)
+			return false;
+	}
+	return number >= (quorum ? quorum : 1);
+}
+
+static void look_round(struct look *l, uint64_t round)
+{
+	const struct census_round *r = census_round(l->census, l->chunk, round);
+
+	l->next_count = 0;
+	for (unsigned i = 0; i < r->count; i++)
+		look_values(l, &r->shares[i], l->values[i]);
+	for (unsigned set = 1; set < 1u << r->count && !l->overflow; set++) {
+		unsigned number = look_may(l, r, set) ? look_sum(l, r, set) : 0;
+
+		for (unsigned i = 0; number && i < l->count; i++) {
+			struct state s = {0};
+
+			look_copy(l, &l->states[i], &s);
+			look_apply(l, &s, round, number);
+			if (look_explains(l, r))
+				look_keep(l, &s);
+			else
+				look_drop(&s);
+		}
+	}
+	for (unsigned i = 0; i < l->count; i++)
+		look_drop(&l->states[i]);
+	memcpy(l->states, l->next, l->next_count * sizeof(l->next[0]));
+	l->count = l->next_count;
+}
+
+/* The first weights are those of a life of rank 0 that has sent all of the chunk. */
+static void look_weights(struct look *l)
+{
+	const struct world_plan *plan = l->census->plan;
+	const struct census_round *r = census_round(l->census, l->chunk, 0);
+	struct optimizer_hyper hyper = world_plan_hyper(plan, 0);
+
+	l->next_count = 0;
+	for (unsigned i = 0; i < r->count; i++) {
+		struct state s = {.weight = malloc(l->elements * sizeof(float))};
+
+		for (unsigned k = 0; k < optimizer_state_count(plan->optimizer); k++) {
+			s.slots[k] = malloc(l->elements * sizeof(float));
+			optimizer_state_init(plan->optimizer, &hyper, k, s.slots[k], l->elements);
+		}
+		look_values(l, &r->shares[i], s.weight);
+		convert_from_f32(l->out, (enum dtype)l->span->dtype, s.weight, l->elements);
+		if (r->shares[i].keys == l->span->key_count && look_explains(l, r))
+			look_keep(l, &s);
+		else
+			look_drop(&s);
+	}
+	memcpy(l->states, l->next, l->next_count * sizeof(l->next[0]));
+	l->count = l->next_count;
+}
+
+static void look_begin(struct look *l, struct census *c, uint32_t chunk)
+{
+	*l = (struct look){.census = c, .chunk = chunk, .span = &c->chunks.chunks[chunk]};
+	l->size = dtype_size((enum dtype)l->span->dtype);
+	l->elements = (uint32_t)(l->span->bytes / l->size);
+	l->sum = calloc(l->elements, sizeof(float));
+	l->out = calloc(l->elements, l->size);
+	for (unsigned i = 0; i < CENSUS_SHARES; i++)
+		l->values[i] = calloc(l->elements, sizeof(float));
+	if (c->plan->optimizer == OPTIMIZER_NONE) { /* each round explains itself */
+		l->count = 1;
+		l->states[0].weight = calloc(l->elements, sizeof(float));
+	}
+}
+
+static void look_end(struct look *l)
+{
+	for (unsigned i = 0; i < l->count; i++)
+		look_drop(&l->states[i]);
+	for (unsigned i = 0; i < CENSUS_SHARES; i++)
+		free(l->values[i]);
+	free(l->sum);
+	free(l->out);
+}
+
+static int look_last(struct census *c, uint32_t chunk)
+{
+	int last = CENSUS_ROUNDS - 1;
+
+	while (last >= 0 && !census_round(c, chunk, (uint64_t)last)->result)
+		last--;
+	return last;
+}
+
+static void look_complain(const struct look *l, uint64_t round)
+{
+	const struct census_round *r = census_round(l->census, l->chunk, round);
+	struct census *c = l->census;
+	int at = snprintf(c->text, sizeof(c->text),
+		"chunk %u (key %u) round %llu: no set of ranks explains it; pushed:", l->chunk, l->span->key_first,
+		(unsigned long long)round);
+
+	for (unsigned i = 0; i < r->count && at < (int)sizeof(c->text) - 32; i++)
+		at += snprintf(c->text + at, sizeof(c->text) - (size_t)at, " %u.%u%s%s",
+			r->shares[i].who % WORLD_WORKERS_MAX, r->shares[i].who / WORLD_WORKERS_MAX,
+			r->shares[i].keys < l->span->key_count ? " in part" : "", r->shares[i].got ? " and got" : "");
+}
+
+static bool census_check_chunk(struct census *c, struct look *l, uint32_t chunk)
+{
+	bool optimizer = c->plan->optimizer != OPTIMIZER_NONE;
+	int last = look_last(c, chunk);
+
+	for (int round = optimizer ? 0 : 1; round <= last; round++) {
+		if (!optimizer && !census_round(c, chunk, (uint64_t)round)->result)
+			continue;
+		if (round == 0)
+			look_weights(l);
+		else
+			look_round(l, (uint64_t)round);
+		if (l->overflow) {
+			c->given_up += (uint64_t)(last - round + 1);
+			return true;
+		}
+		if (l->count == 0) {
+			look_complain(l, (uint64_t)round);
+			return false;
+		}
+		c->judged++;
+	}
+	return true;
+}
+
+bool census_check(struct census *c)
+{
+	struct look *l = malloc(sizeof(*l));
+	bool good = true;
+
+	for (uint32_t chunk = 0; chunk < c->chunks.chunk_count && good; chunk++) {
+		look_begin(l, c, chunk);
+		good = census_check_chunk(c, l, chunk);
+		look_end(l);
+	}
+	free(l);
+	return good;
+}

@@ -1,0 +1,67 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The oracle of worlds in which ranks come and go: who is in a round is not known beforehand, so the workers tell the
+ * census what they push and what they get, and afterwards each (chunk, round) must have a set of ranks that explains
+ * it: the serial sum (mean, step) of what these pushed is, bit for bit, what the first worker got; all others got the
+ * same. The box is not asked.
+ *
+ * Where several sets explain a round (values of a few elements may coincide), all of them are followed.
+ */
+#ifndef PHUB_TESTS_SIM_CENSUS_H
+#define PHUB_TESTS_SIM_CENSUS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "tests/sim/world.h"
+#include "topology/chunking.h"
+
+#define CENSUS_ROUNDS (2 * WORLD_ROUNDS_MAX)
+#define CENSUS_SHARES 16 /* of one round: lives of ranks that pushed it */
+#define CENSUS_STATES 64 /* that explain a chunk so far; more are not followed */
+
+/* What one life of a rank brought to a chunk's round. */
+struct census_share {
+	unsigned who;     /* world_who() */
+	uint64_t version; /* the round that its values are drawn for */
+	uint32_t keys;    /* of the chunk: those that were pushed */
+	bool got;         /* the worker got this round's result for it */
+};
+
+struct census_round {
+	uint8_t *result; /* what was got first, of the whole chunk */
+	uint8_t *had;    /* [key_count of the chunk] of which keys */
+	struct census_share shares[CENSUS_SHARES];
+	unsigned count;
+};
+
+struct census {
+	const struct world_plan *plan;
+	const struct oracle *oracle;
+	struct oracle_key *keys[WORLD_KEYS_MAX];
+	struct chunk_plan chunks;
+	struct census_round *rounds; /* [chunk_count][CENSUS_ROUNDS] */
+	uint64_t judged, given_up;   /* rounds of chunks */
+	char text[256];              /* what is wrong */
+};
+
+/* `keys` and `oracle` stay. 0 or -ENOMEM. */
+int census_init(
+	struct census *c, const struct world_plan *plan, const struct oracle *oracle, struct oracle_key *const *keys);
+void census_fini(struct census *c);
+
+/* This life of a rank pushes a key: its values, as drawn for `version`, go into this round of one of the key's chunks.
+ */
+void census_push(struct census *c, unsigned who, unsigned key, uint32_t chunk, uint64_t round, uint64_t version);
+
+/*
+ * It got this round's result of the chunk in `got`, the memory of the whole key; `share`: for its own push of that
+ * round. False: others got something else, and `text` says so.
+ */
+bool census_got(
+	struct census *c, unsigned who, unsigned key, uint32_t chunk, uint64_t round, const void *got, bool share);
+
+/* Looks for the sets. False: a round has none. */
+bool census_check(struct census *c);
+
+#endif

@@ -1,0 +1,103 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "tests/sim/fate.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+enum {
+	FATE_TURNS = 60,         /* one in so many turns somebody dies... */
+	FATE_CHANGING_TURNS = 4, /* ...or, while the membership changes */
+	FATE_RETRY_NS = 20000000,
+};
+/* A worker that finds the box's verdict behind lost messages, or a connection that has to be given up first. */
+#define FATE_LATE_NS 15000000000ull
+
+void fate_init(struct fate *f, const struct world_plan *plan)
+{
+	*f = (struct fate){.plan = plan, .random = plan->seed * 31 + 5};
+	for (unsigned i = 0; i < WORLD_WORKERS_MAX; i++)
+		f->ranks[i].returns_ns = UINT64_MAX;
+}
+
+static int fate_pick(struct fate *f, unsigned alive)
+{
+	unsigned ranks[WORLD_WORKERS_MAX], count = 0;
+
+	for (unsigned i = 0; i < f->plan->workers; i++)
+		if (alive >> i & 1)
+			ranks[count++] = i;
+	return count < 2 ? -1 : (int)ranks[oracle_random(&f->random) % count];
+}
+
+int fate_strike(struct fate *f, unsigned alive, bool changing, uint64_t now_ns)
+{
+	unsigned turns = changing ? FATE_CHANGING_TURNS : FATE_TURNS;
+	int rank;
+
+	if (f->deaths >= f->plan->deaths)
+		return -1;
+	if (f->again > 0)
+		f->again--;
+	else if (oracle_random(&f->random) % turns)
+		return -1;
+	rank = fate_pick(f, alive);
+	if (rank < 0)
+		return -1;
+	if (f->again == 0 && oracle_random(&f->random) % 4 == 0)
+		f->again = 1;
+	f->deaths++;
+	f->ranks[rank].dead = true;
+	f->ranks[rank].died_ns = now_ns;
+	if (f->ranks[rank].life + 1 < FATE_LIVES && oracle_random(&f->random) % 4)
+		f->ranks[rank].returns_ns = now_ns + oracle_random(&f->random) % (f->plan->return_max_ns + 1);
+	return rank;
+}
+
+uint64_t fate_due(const struct fate *f)
+{
+	uint64_t due = UINT64_MAX;
+
+	for (unsigned i = 0; i < f->plan->workers; i++)
+		if (f->ranks[i].dead && f->ranks[i].returns_ns < due)
+			due = f->ranks[i].returns_ns;
+	return due;
+}
+
+int fate_return(struct fate *f, uint64_t now_ns)
+{
+	for (unsigned i = 0; i < f->plan->workers; i++) {
+		if (!f->ranks[i].dead || f->ranks[i].returns_ns > now_ns)
+			continue;
+		f->ranks[i].dead = false;
+		f->ranks[i].returns_ns = UINT64_MAX;
+		f->ranks[i].life++;
+		return (int)i;
+	}
+	return -1;
+}
+
+void fate_postpone(struct fate *f, unsigned rank, uint64_t now_ns)
+{
+	f->ranks[rank].dead = true;
+	f->ranks[rank].life--;
+	f->ranks[rank].returns_ns = now_ns + FATE_RETRY_NS;
+}
+
+bool fate_excuses(const struct fate *f, int code, const char *text, uint64_t now_ns)
+{
+	for (unsigned i = 0; i < f->plan->workers; i++) {
+		uint64_t wait_ns = f->plan->wait_ms * 1000000ull, died_ns = f->ranks[i].died_ns;
+		char name[32];
+
+		snprintf(name, sizeof(name), "rank %u (", i);
+		if (died_ns == 0 || code != -EOWNERDEAD || !strstr(text, name))
+			continue;
+		if (i == 0 && strstr(text, "first weights"))
+			return true;
+		if (f->plan->lost == LOST_WAIT && strstr(text, "no other took its place") &&
+			now_ns >= died_ns + wait_ns && now_ns < died_ns + wait_ns + FATE_LATE_NS)
+			return true;
+	}
+	return false;
+}

@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Who dies in a world, and when; who comes in its place; and which ends of others that explains. It decides only: the
+ * world does it.
+ */
+#ifndef PHUB_TESTS_SIM_FATE_H
+#define PHUB_TESTS_SIM_FATE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "tests/sim/world.h"
+
+#define FATE_LIVES 4 /* of one rank */
+
+struct fate {
+	const struct world_plan *plan;
+	uint64_t random;
+	unsigned deaths; /* so far */
+	unsigned again;  /* of these, so many follow at once */
+	struct {
+		unsigned life; /* the one it is in, or was in last */
+		bool dead;
+		uint64_t died_ns;
+		uint64_t returns_ns; /* UINT64_MAX: nobody comes in its place */
+	} ranks[WORLD_WORKERS_MAX];
+};
+
+void fate_init(struct fate *f, const struct world_plan *plan);
+
+/* The rank that dies now, of those that are alive (a mask), or -1. `changing`: the job's membership is changing. */
+int fate_strike(struct fate *f, unsigned alive, bool changing, uint64_t now_ns);
+
+/* When somebody comes; UINT64_MAX: nobody does any more. The rank that comes now, in its next life, or -1. */
+uint64_t fate_due(const struct fate *f);
+int fate_return(struct fate *f, uint64_t now_ns);
+
+/* It came too early, and was refused: it dies once more, and tries again a little later. */
+void fate_postpone(struct fate *f, unsigned rank, uint64_t now_ns);
+
+/* Is this how a worker's session may end? */
+bool fate_excuses(const struct fate *f, int code, const char *text, uint64_t now_ns);
+
+#endif

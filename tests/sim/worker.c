@@ -1,0 +1,469 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A worker pushes its keys in an order of its own, each key as soon as its last round is done (or all keys round by
+ * round, when a schedule changes hyper-parameters), and compares every result with the serial run, or tells the census.
+ */
+#include "tests/sim/worker.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- the serial run ---- */
+
+static uint64_t world_first_round(const struct world *w)
+{
+	return w->plan->optimizer == OPTIMIZER_NONE ? 1 : 0;
+}
+
+static void history_extend(struct world *w, struct history *h, uint64_t round)
+{
+	while (h->rounds <= round) {
+		struct optimizer_hyper hyper = world_plan_hyper(w->plan, h->rounds);
+		size_t bytes = h->key.elements * dtype_size(h->key.dtype);
+
+		if (h->rounds == 0 && w->plan->optimizer != OPTIMIZER_NONE)
+			oracle_set_weights(&w->oracle, &h->key, &hyper);
+		else if (h->rounds > 0)
+			oracle_round(&w->oracle, &h->key, h->rounds, &hyper);
+		h->results[h->rounds] = malloc(bytes);
+		memcpy(h->results[h->rounds], h->key.expected, bytes);
+		h->exacts[h->rounds] = malloc(h->key.elements * sizeof(double));
+		memcpy(h->exacts[h->rounds], h->key.exact, h->key.elements * sizeof(double));
+		h->rounds++;
+	}
+}
+
+/* ssp and async: the order of arrival decides, so the result is kept until the replay. */
+static void worker_record(struct worker *me, unsigned k)
+{
+	const struct world_plan *plan = me->world->plan;
+	size_t bytes = plan->elements[k] * dtype_size(plan->dtypes[k]);
+	void *copy = malloc(bytes);
+
+	memcpy(copy, me->keys[k].pull, bytes);
+	me->results[k][me->keys[k].round] = copy;
+}
+
+static void worker_check(struct worker *me, unsigned k)
+{
+	struct world *w = me->world;
+	struct history *h = &w->histories[k];
+	struct worker_key *mine = &me->keys[k];
+	bool exact = w->plan->values == ORACLE_INTEGERS || w->plan->reproducible ||
+		     (mine->round == 0 && w->plan->optimizer != OPTIMIZER_NONE);
+	struct oracle_key at = h->key;
+	int64_t wrong;
+
+	history_extend(w, h, mine->round);
+	at = h->key;
+	at.expected = h->results[mine->round];
+	at.exact = h->exacts[mine->round];
+	wrong = oracle_compare(&w->oracle, &at, mine->pull, exact);
+	w->result->rounds_checked++;
+	if (wrong >= 0)
+		world_fail(w, "rank %u key %u round %llu: element %lld is wrong", me->rank, k,
+			(unsigned long long)mine->round, (long long)wrong);
+}
+
+/* ---- one worker ---- */
+
+static int worker_dial(void *ctx, const char *host, uint16_t port, struct stream **out, struct err *e)
+{
+	struct worker *me = ctx;
+	int rc = loop_stream_dial(me->host, WORLD_BOX_HOST, port, out);
+
+	(void)host;
+	return rc < 0 ? err_set(e, rc, "dial: %d", rc) : 0;
+}
+
+static uint64_t worker_now(void *ctx)
+{
+	return loop_net_now(((struct worker *)ctx)->world->net);
+}
+
+static void world_hyper_public(const struct world *w, uint64_t round, struct phub_hyper *out)
+{
+	struct optimizer_hyper h = world_plan_hyper(w->plan, round);
+
+	*out = (struct phub_hyper){.lr = h.lr,
+		.momentum = h.momentum,
+		.dampening = h.dampening,
+		.weight_decay = h.weight_decay,
+		.beta1 = h.beta1,
+		.beta2 = h.beta2,
+		.eps = h.eps,
+		.lr_decay = h.lr_decay,
+		.initial_accumulator_value = h.initial_accumulator_value};
+}
+
+int worker_open(struct worker *me, struct err *e)
+{
+	struct world *w = me->world;
+	struct client_env env = {.dial = worker_dial, .now = worker_now, .ctx = me};
+	struct phub_options options;
+	struct phub_hyper hyper;
+
+	env.transports = world_transports(w);
+	env.config.loop = me->host;
+	phub_options_init(&options);
+	options.rank = (int)me->rank;
+	options.world = (int)w->plan->workers;
+	options.optimizer = (enum phub_optimizer)w->plan->optimizer;
+	options.reduce = w->plan->mean ? PHUB_MEAN : PHUB_SUM;
+	options.reproducible = w->plan->reproducible;
+	options.chunk_bytes = WORLD_CHUNK_BYTES;
+	options.sync = (enum phub_sync)w->plan->sync;
+	options.staleness = w->plan->staleness;
+	options.timeout_ms = 60000;
+	options.lost = (enum phub_lost)w->plan->lost;
+	options.wait_ms = w->plan->wait_ms;
+	options.quorum = w->plan->quorum;
+	world_hyper_public(w, 0, &hyper);
+	options.groups = &hyper;
+	options.group_count = 1;
+	return client_open("phub://box/sim", &options, &env, &me->phub, e);
+}
+
+static void worker_name_keys(struct worker *me)
+{
+	const struct world_plan *plan = me->world->plan;
+
+	for (unsigned k = 0; k < plan->key_count; k++) {
+		size_t bytes = plan->elements[k] * dtype_size(plan->dtypes[k]);
+		char name[32];
+
+		snprintf(name, sizeof(name), "key%u", k);
+		if (phub_key(me->phub, name, (enum phub_dtype)plan->dtypes[k], plan->elements[k], 0,
+			    plan->alone[k] ? PHUB_KEY_ALONE : 0) != (int)k)
+			world_fail(me->world, "rank %u: phub_key: %s", me->rank, phub_error());
+		me->results[k] = calloc(WORLD_ROUNDS_MAX, sizeof(void *));
+		me->keys[k].push = malloc(bytes);
+		me->keys[k].pull = plan->same ? me->keys[k].push : malloc(bytes);
+		me->keys[k].round = world_first_round(me->world);
+		if (plan->registered &&
+			(phub_mem_register(me->phub, me->keys[k].push, bytes) < 0 ||
+				(!plan->same && phub_mem_register(me->phub, me->keys[k].pull, bytes) < 0)))
+			world_fail(me->world, "rank %u: phub_mem_register: %s", me->rank, phub_error());
+	}
+	me->round = world_first_round(me->world);
+}
+
+/* A life of a rank draws values of its own. */
+static unsigned worker_who(const struct worker *me)
+{
+	return me->life * WORLD_WORKERS_MAX + me->rank;
+}
+
+static struct flight *worker_flights(const struct worker *me, unsigned k, uint32_t *count)
+{
+	const struct key *key = &me->phub->keyring.keys[k];
+
+	*count = key->chunk_count;
+	return &me->phub->exchange.flights[key->chunk_first];
+}
+
+/* Comes to a job that ran, and asks for the weights that are there. */
+static bool worker_visits(const struct worker *me, unsigned k)
+{
+	const struct client_start *start = &me->phub->session.start;
+
+	return start->joined && start->rounds[start->round_count > 1 ? k : 0] > 0;
+}
+
+/* Is its key's next round that of the first weights, or of the weights as they are? */
+static bool worker_begins(const struct worker *me, unsigned k)
+{
+	return me->world->plan->optimizer != OPTIMIZER_NONE && !me->phub->keyring.keys[k].weights;
+}
+
+/* Tells the census what goes into which round. */
+static void worker_tell(struct worker *me, unsigned k)
+{
+	struct worker_key *key = &me->keys[k];
+	uint32_t first = me->phub->keyring.keys[k].chunk_first, count;
+	const struct flight *flights = worker_flights(me, k, &count);
+
+	key->round = flights->round;
+	key->shares = !worker_begins(me, k) || (me->rank == 0 && !worker_visits(me, k));
+	for (uint32_t i = 0; i < count && key->shares; i++)
+		census_push(&me->world->census, worker_who(me), k, first + i, flights[i].round, key->round);
+}
+
+static bool worker_is_excused(const struct worker *me, int code, const char *text)
+{
+	const struct world *w = me->world;
+
+	return w->plan->deaths > 0 && fate_excuses(&w->fate, code, text, loop_net_now(w->net));
+}
+
+static void worker_push(struct worker *me, unsigned k)
+{
+	struct world *w = me->world;
+	struct worker_key *key = &me->keys[k];
+	bool first = key->round == 0;
+	int rc;
+
+	if (world_plan_varies(w->plan)) {
+		worker_tell(me, k);
+		first = worker_begins(me, k);
+	}
+	oracle_fill(&w->oracle, &w->histories[k].key, worker_who(me), key->round, key->push);
+	if (first) {
+		if (!w->plan->same)
+			memcpy(key->pull, key->push, w->plan->elements[k] * dtype_size(w->plan->dtypes[k]));
+		rc = phub_broadcast(me->phub, (int)k, key->pull, 0);
+	} else {
+		rc = phub_push_pull(me->phub, (int)k, key->push, key->pull, (int)(oracle_random(&me->random) % 8));
+	}
+	if (rc < 0 && worker_is_excused(me, rc, phub_error())) {
+		me->pause_ns = UINT64_MAX; /* until the session has ended */
+		return;
+	}
+	if (rc < 0)
+		world_fail(w, "rank %u key %u round %llu: push: %s", me->rank, k, (unsigned long long)key->round,
+			phub_error());
+	key->in_flight = true;
+}
+
+static void worker_plant(struct worker *me, unsigned k)
+{
+	struct world *w = me->world;
+	size_t bytes = w->plan->elements[k] * dtype_size(w->plan->dtypes[k]);
+	uint64_t last = world_first_round(w) + w->plan->rounds;
+	struct worker_key *key = &me->keys[k];
+
+	if (me->rank != 1 || k != 0 || key->round + 1 != last)
+		return;
+	if (w->plan->plant == PLANT_STALE && w->plan->sync != SYNC_BSP) {
+		memcpy(key->pull, me->results[k][key->round - 1], bytes);
+	} else if (w->plan->plant == PLANT_STALE) { /* the result of the round before */
+		history_extend(w, &w->histories[k], key->round);
+		memcpy(key->pull, w->histories[k].results[key->round - 1], bytes);
+	} else if (w->plan->plant == PLANT_SWAPPED) { /* the halves, as if chunks had changed places */
+		char *data = key->pull, *copy = malloc(bytes);
+
+		memcpy(copy, data, bytes);
+		memcpy(data, copy + bytes - bytes / 2, bytes / 2);
+		memcpy(data + bytes / 2, copy, bytes - bytes / 2);
+		free(copy);
+	} else if (w->plan->plant == PLANT_DOUBLED) { /* a contribution counted twice */
+		convert_to_f32(w->histories[k].key.scratch, key->pull, w->plan->dtypes[k], w->plan->elements[k]);
+		for (uint32_t i = 0; i < w->plan->elements[k]; i++)
+			w->histories[k].key.scratch[i] += 1;
+		convert_from_f32(key->pull, w->plan->dtypes[k], w->histories[k].key.scratch, w->plan->elements[k]);
+	}
+}
+
+/* Whose round is it, and are all agreed on it? The key goes on behind it. */
+static void worker_count(struct worker *me, unsigned k)
+{
+	struct world *w = me->world;
+	struct worker_key *key = &me->keys[k];
+	uint32_t first = me->phub->keyring.keys[k].chunk_first, count;
+	const struct flight *flights = worker_flights(me, k, &count);
+
+	for (uint32_t i = 0; i < count; i++)
+		if (!census_got(&w->census, worker_who(me), k, first + i, flights[i].round - 1, key->pull, key->shares))
+			world_fail(w, "%s", w->census.text);
+	w->result->rounds_checked++;
+	w->result->late += flights->round - 1 > key->round;
+	key->round = flights->round;
+	if (me->rank < w->plan->slow)
+		me->pause_ns = loop_net_now(w->net) + oracle_random(&me->random) % w->plan->slow_ns;
+}
+
+/* Takes results in. Returns how many keys finished a round. */
+static unsigned worker_collect(struct worker *me)
+{
+	const struct world_plan *plan = me->world->plan;
+	unsigned done = 0;
+
+	for (unsigned k = 0; k < plan->key_count; k++) {
+		if (!me->keys[k].in_flight || client_idle(me->phub, (int)k) != 1)
+			continue;
+		me->keys[k].in_flight = false;
+		done++;
+		if (world_plan_varies(plan)) {
+			worker_count(me, k);
+			continue;
+		}
+		worker_plant(me, k);
+		if (plan->sync != SYNC_BSP && me->keys[k].round > 0)
+			worker_record(me, k);
+		else
+			worker_check(me, k);
+		me->keys[k].round++;
+	}
+	return done;
+}
+
+static bool worker_may_push(const struct worker *me, unsigned k)
+{
+	uint64_t last = world_first_round(me->world) + me->world->plan->rounds;
+
+	if (me->keys[k].in_flight || me->keys[k].round >= last || me->pause_ns > loop_net_now(me->world->net))
+		return false;
+	return !me->world->plan->lockstep || me->keys[k].round == me->round;
+}
+
+/* Pushes one key, drawn from those that are idle. */
+static unsigned worker_push_one(struct worker *me)
+{
+	unsigned may[WORLD_KEYS_MAX], count = 0;
+
+	for (unsigned k = 0; k < me->world->plan->key_count; k++)
+		if (worker_may_push(me, k))
+			may[count++] = k;
+	if (count == 0)
+		return 0;
+	worker_push(me, may[oracle_random(&me->random) % count]);
+	return 1;
+}
+
+void worker_fini(struct worker *me)
+{
+	struct phub_stats stats = {.reconnects = 0};
+	struct world *w = me->world;
+
+	if (me->phub) {
+		client_stats(me->phub, &stats);
+		client_close(me->phub);
+	}
+	me->phub = NULL;
+	w->result->reconnects += stats.reconnects;
+	for (unsigned k = 0; k < w->plan->key_count; k++) {
+		for (unsigned r = 0; me->results[k] && r < WORLD_ROUNDS_MAX; r++)
+			free(me->results[k][r]);
+		free(me->results[k]);
+		free(me->keys[k].push);
+		if (!w->plan->same)
+			free(me->keys[k].pull);
+		me->results[k] = NULL;
+		me->keys[k] = (struct worker_key){0};
+	}
+}
+
+/* Its process is gone, at once. */
+void worker_kill(struct worker *me)
+{
+	loop_net_kill(me->world->net, me->host->endpoint);
+	worker_fini(me);
+	me->state = WORKER_DEAD;
+}
+
+/* It has what it wanted, and is gone before the others have. */
+static void worker_die(struct worker *me)
+{
+	struct world *w = me->world;
+
+	for (unsigned rank = 0; rank < w->plan->workers; rank++)
+		w->result->owed += rank != me->rank && w->workers[rank].state == WORKER_RUNNING;
+	loop_net_kill(w->net, me->host->endpoint);
+	me->state = WORKER_DONE;
+}
+
+static unsigned worker_run_rounds(struct worker *me)
+{
+	struct world *w = me->world;
+	uint64_t last = world_first_round(w) + w->plan->rounds, slowest = UINT64_MAX;
+	unsigned work = worker_collect(me);
+
+	for (unsigned k = 0; k < w->plan->key_count; k++)
+		if (me->keys[k].round < slowest)
+			slowest = me->keys[k].round;
+	if (slowest >= last && w->plan->mourned && me->rank == w->plan->mortal) {
+		worker_die(me);
+		return 1;
+	}
+	if (slowest >= last) {
+		client_leave_begin(me->phub);
+		me->state = WORKER_LEAVING;
+		return 1;
+	}
+	if (w->plan->lockstep && slowest > me->round) {
+		struct phub_hyper hyper;
+
+		me->round = slowest;
+		world_hyper_public(w, me->round, &hyper);
+		if (phub_set_hyper(me->phub, 0, &hyper) < 0)
+			world_fail(w, "rank %u: phub_set_hyper: %s", me->rank, phub_error());
+	}
+	return work + worker_push_one(me);
+}
+
+bool worker_is_gone(const struct worker *me)
+{
+	return me->state == WORKER_DONE || me->state == WORKER_DEAD;
+}
+
+/* In whatever round the job is. */
+static void worker_begin(struct worker *me)
+{
+	uint32_t count;
+
+	me->state = WORKER_RUNNING;
+	for (unsigned k = 0; k < me->world->plan->key_count && world_plan_varies(me->world->plan); k++)
+		me->keys[k].round = worker_flights(me, k, &count)->round;
+}
+
+/* Its session ended with an error. Returns false when that is no wonder. */
+static bool worker_is_wrong(struct worker *me, int code)
+{
+	struct world *w = me->world;
+
+	if (worker_is_excused(me, code, client_failure(me->phub)->text)) {
+		w->result->ended++;
+		me->state = WORKER_DONE;
+		return false;
+	}
+	if (me->life > 0 && code == -EADDRINUSE && me->state == WORKER_JOINING) {
+		fate_postpone(&w->fate, me->rank, loop_net_now(w->net));
+		worker_kill(me);
+		return false;
+	}
+	return true;
+}
+
+unsigned worker_step(struct worker *me, uint64_t now_ns)
+{
+	unsigned work = worker_is_gone(me) ? 0 : client_progress(me->phub, now_ns);
+	struct err e = {0};
+	int rc = 0;
+
+	switch (me->state) {
+	case WORKER_JOINING:
+		rc = client_joined(me->phub);
+		if (rc == 0) {
+			worker_name_keys(me);
+			rc = client_start_begin(me->phub, &e);
+			me->state = WORKER_STARTING;
+			work++;
+		}
+		break;
+	case WORKER_STARTING:
+		rc = client_started(me->phub);
+		if (rc == 0) {
+			worker_begin(me);
+			work++;
+		}
+		break;
+	case WORKER_RUNNING:
+		work += worker_run_rounds(me);
+		rc = me->state == WORKER_RUNNING ? client_failure(me->phub)->code : 0;
+		break;
+	case WORKER_LEAVING:
+		rc = client_left(me->phub);
+		if (rc == 0) {
+			me->state = WORKER_DONE;
+			work++;
+		}
+		break;
+	case WORKER_DONE:
+	case WORKER_DEAD:
+		break;
+	}
+	if (rc < 0 && rc != -EAGAIN && worker_is_wrong(me, rc))
+		world_fail(me->world, "rank %u: %d: %s%s", me->rank, rc, e.text, client_failure(me->phub)->text);
+	return work;
+}

@@ -1,0 +1,85 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Inside a world: its workers, which are small scripts over libphub, and what they are compared with.
+ */
+#ifndef PHUB_TESTS_SIM_WORKER_H
+#define PHUB_TESTS_SIM_WORKER_H
+
+#include "client/client.h"
+#include "client/handle.h"
+#include "phub/control/box.h"
+#include "tests/sim/census.h"
+#include "tests/sim/fate.h"
+#include "tests/sim/world.h"
+
+enum { WORLD_BOX_HOST = 0, WORLD_CONTROL_PORT = 7077 };
+
+enum worker_state { WORKER_JOINING, WORKER_STARTING, WORKER_RUNNING, WORKER_LEAVING, WORKER_DONE, WORKER_DEAD };
+
+struct worker_key {
+	void *push, *pull;
+	uint64_t round; /* in flight or next */
+	bool in_flight;
+	bool shares; /* what is in flight goes into a sum, or sets weights */
+};
+
+struct worker {
+	struct world *world;
+	struct loop_host *host;
+	phub_t *phub;
+	unsigned rank, life;
+	enum worker_state state;
+	uint64_t random;
+	uint64_t pause_ns; /* a slow one pushes nothing before */
+	uint64_t round;    /* lockstep: the round that all keys are in */
+	struct worker_key keys[WORLD_KEYS_MAX];
+	void **results[WORLD_KEYS_MAX]; /* ssp, async: [round] what was got, for the replay */
+};
+
+/* The serial run's results of one key, for every round, as they are first asked for. */
+struct history {
+	struct oracle_key key;
+	uint64_t rounds; /* computed so far; results[round - first] */
+	void **results;
+	double **exacts;
+};
+
+struct world {
+	const struct world_plan *plan;
+	struct oracle oracle;
+	struct loop_net *net;
+	struct loop_listener *listener;
+	struct config config;
+	struct box *box;
+	struct worker workers[WORLD_WORKERS_MAX];
+	struct history histories[WORLD_KEYS_MAX];
+	struct census census;
+	struct fate fate;
+	struct world_result *result;
+	uint64_t random;
+	unsigned breaks;
+	unsigned cut; /* endpoint that is cut off, 0: none; until */
+	uint64_t heals_ns;
+	bool failed;
+};
+
+void world_fail(struct world *w, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/* NULL behind the last. */
+const struct transport_ops *const *world_transports(const struct world *w);
+
+/* Sets out to join, with what `me` says of itself. */
+int worker_open(struct worker *me, struct err *e);
+
+/* Does what can be done now; returns how much that was. */
+unsigned worker_step(struct worker *me, uint64_t now_ns);
+
+/* It takes no more steps. */
+bool worker_is_gone(const struct worker *me);
+
+/* Its process is gone, at once. */
+void worker_kill(struct worker *me);
+
+void worker_fini(struct worker *me);
+
+#endif
