@@ -276,11 +276,14 @@ static unsigned client_connect_lanes(phub_t *p, uint64_t now_ns)
 	rc = exchange_establish(x, p->session.start.window, &e);
 	if (rc == -EAGAIN)
 		return fresh;
+	if (rc == 0)
+		rc = exchange_catch_up(x, &e);
 	if (rc < 0) {
 		err_set(&p->refused, rc, "%s", e.text);
 		p->refused_ns = now_ns;
 	} else {
 		p->running = true;
+		p->catches_up = x->open_keys > 0;
 		p->session.carries = NULL;
 		p->session.broken_count = 0;
 	}
@@ -320,6 +323,7 @@ unsigned client_progress(phub_t *p, uint64_t now_ns)
 		count += client_connect_lanes(p, now_ns);
 	if (p->running)
 		count += client_exchange(p, now_ns);
+	p->catches_up = p->catches_up && p->exchange.open_keys > 0;
 	if (p->running || p->session.verdict.code)
 		client_judge(p, now_ns);
 	if (!p->buried && p->settings.resume_ms && client_resume_step(p, now_ns))
@@ -388,7 +392,7 @@ int client_started(const phub_t *p)
 {
 	if (p->session.state == SESSION_OVER)
 		return p->session.failure.code;
-	return p->running ? 0 : -EAGAIN;
+	return p->running && !p->catches_up ? 0 : -EAGAIN;
 }
 
 int client_rekey(phub_t *p, struct err *e)

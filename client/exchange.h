@@ -78,6 +78,12 @@ int exchange_init(struct exchange *x, struct keyring *keyring, const struct clie
 int exchange_establish(struct exchange *x, uint32_t window, struct err *e);
 
 /*
+ * Established, in a job without optimizer that ran: some chunks of a key may still be in the round before the first that
+ * this worker takes part in. Asks for that round's results, and so waits for its end. 0, -ENOMEM, or the transport's.
+ */
+int exchange_catch_up(struct exchange *x, struct err *e);
+
+/*
  * The connection broke, as `why` says: it is dropped, and made anew by exchange_mend(). False when it has to be given
  * up: the transport cannot do that, or it was tried for as long as the box waits for it.
  */

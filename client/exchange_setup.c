@@ -68,16 +68,16 @@ static int setup_lanes(struct exchange *x, uint32_t *counts, uint32_t cores, str
 
 /*
  * The round that a chunk of this key begins with. Who comes to a job that runs begins with the weights before the first
- * round that it takes part in, where the box has them.
+ * round that it takes part in, where the box has them; without an optimizer, with what exchange_catch_up() asks for.
  */
 static uint64_t setup_round(const struct exchange *x, const struct client_session *s, uint32_t key)
 {
-	uint64_t round = x->optimizer ? 0 : 1;
+	uint64_t first = x->optimizer ? 0 : 1, round;
 
 	if (!s->start.joined)
-		return round;
+		return first;
 	round = s->start.rounds[s->start.round_count > 1 ? key : 0];
-	return x->optimizer && round > 0 ? round - 1 : round;
+	return round > first && (x->optimizer || x->keyring->keys[key].chunk_count > 1) ? round - 1 : round;
 }
 
 /* Fills the lanes' tables: a chunk's local index is the number of earlier chunks on its core. */
@@ -263,6 +263,20 @@ int exchange_establish(struct exchange *x, uint32_t window, struct err *e)
 		x->connecting -= rc == 0;
 	}
 	return x->connecting ? -EAGAIN : 0;
+}
+
+int exchange_catch_up(struct exchange *x, struct err *e)
+{
+	const struct client_start *start = &x->session->start;
+	int rc = 0;
+
+	for (uint32_t i = 0; start->joined && !x->optimizer && i < x->keyring->count && rc == 0; i++) {
+		struct exchange_round r = {.key = i, .type = WIRE_PULL};
+
+		if (x->keyring->keys[i].chunk_count > 1 && start->rounds[start->round_count > 1 ? i : 0] > 1)
+			rc = exchange_begin(x, &r, e);
+	}
+	return rc;
 }
 
 /* ---- connections that broke ---- */

@@ -32,6 +32,7 @@ struct phub {
 	struct err refused;       /* a lane cannot be made; code 0: none such */
 	uint64_t refused_ns;      /* since when */
 	bool running;             /* all lanes are up */
+	bool catches_up;          /* and what exchange_catch_up() asked for is not here yet */
 	bool frozen;              /* the key table was handed over: no more keys */
 	uint32_t chunk_bytes;     /* in force */
 	bool hyper_changed;       /* since the version that the box knows */

@@ -358,6 +358,20 @@ static void chunk_answer(struct chunk *chunk, struct shard *shard, bool written)
 	}
 }
 
+void chunk_skip(struct chunk *chunk, struct shard *shard)
+{
+	uint64_t next = MEMBERS_NEVER;
+
+	for (uint32_t rank = 0; rank < shard->spec->world; rank++)
+		if (chunk->arrivals[rank].from < next)
+			next = chunk->arrivals[rank].from;
+	if (chunk->needed > 0 || next == MEMBERS_NEVER)
+		return;
+	chunk->round = next;
+	chunk_count_needed(chunk, shard);
+	chunk_answer(chunk, shard, false);
+}
+
 static void chunk_commit(struct chunk *chunk, struct shard *shard)
 {
 	struct sum_args sum = {
@@ -568,17 +582,15 @@ static int chunk_judge(const struct chunk *chunk, const struct contribution *c)
 		return SHARD_FAIL_NO_WEIGHTS;
 	if (kind == ROUND_BROADCAST && optimizer && (chunk->weights || (type == WIRE_INIT) != (c->link->rank == 0)))
 		return SHARD_FAIL_KIND;
+	if (type == WIRE_PULL && chunk->arrived + 1 == chunk->needed && chunk->gradients == 0)
+		return SHARD_FAIL_KIND; /* nobody is the root: also where one alone is needed */
 	if (chunk->kind == ROUND_OPEN)
 		return 0;
 	if (chunk->kind != kind)
 		return SHARD_FAIL_KIND;
 	if (kind == ROUND_GRADIENT)
 		return c->header->hyper == chunk->hyper ? 0 : SHARD_FAIL_HYPER;
-	if (type == WIRE_INIT && chunk->gradients > 0)
-		return SHARD_FAIL_KIND;
-	if (type == WIRE_PULL && chunk->arrived + 1 == chunk->needed && chunk->gradients == 0)
-		return SHARD_FAIL_KIND; /* nobody is the root */
-	return 0;
+	return type == WIRE_INIT && chunk->gradients > 0 ? SHARD_FAIL_KIND : 0;
 }
 
 /* A contribution that belongs to the round: its first part, or all of it. */
@@ -607,13 +619,15 @@ static int chunk_take(struct chunk *chunk, const struct contribution *c, const v
 	return chunk_absorb(chunk, c, payload, slot);
 }
 
-/* Is it of who comes to a job that runs, before its first round? Then it is answered with the weights as they are. */
+/*
+ * Is it of who comes to a job that runs, before its first round? Then it is answered with the weights, or the sum, of the
+ * round before: when that is committed, so that its first push does not come too early either.
+ */
 static bool chunk_is_visit(const struct chunk *chunk, const struct contribution *c)
 {
 	const struct arrival *a = &chunk->arrivals[c->link->rank];
 
-	return c->header->type == WIRE_PULL && chunk->weights && a->from > 0 && c->header->round + 1 == a->from &&
-	       c->link->shard->spec->optimizer != OPTIMIZER_NONE;
+	return c->header->type == WIRE_PULL && a->from > 0 && c->header->round + 1 == a->from;
 }
 
 static int chunk_visit(struct chunk *chunk, const struct contribution *c)

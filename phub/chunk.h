@@ -251,6 +251,11 @@ struct chunk *chunk_find(const struct shard *shard, uint32_t index);
 
 /* Counts anew who is needed for the round that is collected. */
 void chunk_count_needed(struct chunk *chunk, const struct shard *shard);
+/*
+ * All whom the open round needs are gone, and who comes takes part only in later ones: goes on with the first of these.
+ * What the others had got of that round in other chunks of the key was lost with them.
+ */
+void chunk_skip(struct chunk *chunk, struct shard *shard);
 /* Gives back what was collected of the open round, as if nobody had come; bsp. */
 void chunk_withdraw(struct chunk *chunk, struct shard *shard);
 /* Commits the open round if nobody is missing any more. */

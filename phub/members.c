@@ -55,7 +55,7 @@ void members_hold(struct shard *shard, struct members *m)
 	}
 }
 
-static void members_set(struct chunk *chunk, const struct shard *shard, const struct members *m)
+static void members_set(struct chunk *chunk, struct shard *shard, const struct members *m)
 {
 	for (uint32_t rank = 0; rank < shard->spec->world; rank++) {
 		struct arrival *a = &chunk->arrivals[rank];
@@ -71,6 +71,8 @@ static void members_set(struct chunk *chunk, const struct shard *shard, const st
 		}
 	}
 	chunk_count_needed(chunk, shard);
+	if (!members_stepwise(chunk, shard))
+		chunk_skip(chunk, shard);
 }
 
 void members_exclude(struct shard *shard, uint32_t rank)

@@ -135,8 +135,8 @@ static void job_members_held(struct job *job)
 {
 	struct members *m = job->change;
 
-	/* Only rank 0 brings them. */
-	if (m->weightless > 0 && members_have(m->lost, 0)) {
+	/* Only rank 0 brings them, and another in its place cannot tell which of a key's chunks have theirs. */
+	if (m->weightless > 0 && (members_have(m->lost, 0) || members_have(m->awaited, 0))) {
 		job_fail(job, PHUB__ERROR_CODE__ERROR_LOST, 0,
 			"rank 0 (%s) was lost before it had sent all first weights; start all of them again",
 			job->members[0].peer);
@@ -321,8 +321,11 @@ void job_members_join(struct session *s)
 	member->hyper = job->hyper;
 	member->barrier = job->barrier;
 	for (uint32_t core = 0; core < job->generation->spec.core_count; core++) {
-		generation_link(job->generation, s->rank, core)->fresh = true;
-		generation_link(job->generation, s->rank, core)->ended_ns = 0;
+		struct generation_link *link = generation_link(job->generation, s->rank, core);
+
+		link->fresh = true;
+		link->ended_ns = 0;
+		link->tried_ns = 0; /* who tried was another */
 	}
 	job_members_begin(job);
 }
