@@ -11,6 +11,7 @@
 
 /* A state that explains all rounds of a chunk so far. */
 struct state {
+	uint64_t steps;
 	float *weight, *slots[OPTIMIZER_STATE_MAX];
 };
 
@@ -144,6 +145,7 @@ static void look_copy(struct look *l, const struct state *from, struct state *to
 {
 	size_t bytes = l->elements * sizeof(float);
 
+	to->steps = from->steps;
 	to->weight = malloc(bytes);
 	memcpy(to->weight, from->weight, bytes);
 	for (unsigned i = 0; i < optimizer_state_count(l->census->plan->optimizer); i++) {
@@ -163,7 +165,7 @@ static void look_drop(struct state *s)
 static bool look_same(const struct look *l, const struct state *a, const struct state *b)
 {
 	size_t bytes = l->elements * sizeof(float);
-	bool same = memcmp(a->weight, b->weight, bytes) == 0;
+	bool same = a->steps == b->steps && memcmp(a->weight, b->weight, bytes) == 0;
 
 	for (unsigned i = 0; same && i < optimizer_state_count(l->census->plan->optimizer); i++)
 		same = memcmp(a->slots[i], b->slots[i], bytes) == 0;
@@ -200,11 +202,15 @@ static void look_apply(struct look *l, struct state *s, uint64_t round, unsigned
 		.state = {s->slots[0], s->slots[1]},
 	};
 
+	if (number == 0) { /* left out */
+		convert_from_f32(l->out, (enum dtype)l->span->dtype, s->weight, l->elements);
+		return;
+	}
 	if (plan->optimizer == OPTIMIZER_NONE) {
 		kernels_base.sum(&step.sum);
 		return;
 	}
-	optimizer_prepare(plan->optimizer, &hyper, round, &coef);
+	optimizer_prepare(plan->optimizer, &hyper, ++s->steps, &coef);
 	kernels_base.step(&step);
 }
 
@@ -224,10 +230,10 @@ static void look_keep(struct look *l, struct state *s)
 	l->next[l->next_count++] = *s;
 }
 
-/* Sums the shares of the set in the order of their ranks. 0: there cannot be such a set. */
-static unsigned look_sum(struct look *l, const struct census_round *r, unsigned set)
+/* Sums the shares of the set in the order of their ranks: how many, or -1, there cannot be such a set. */
+static int look_sum(struct look *l, const struct census_round *r, unsigned set)
 {
-	unsigned number = 0;
+	int number = 0;
 
 	for (unsigned rank = 0; rank < WORLD_WORKERS_MAX; rank++) {
 		unsigned of_rank = 0;
@@ -241,7 +247,7 @@ static unsigned look_sum(struct look *l, const struct census_round *r, unsigned 
 			of_rank++;
 		}
 		if (of_rank > 1)
-			return 0; /* one life of a rank, or another */
+			return -1; /* one life of a rank, or another */
 	}
 	return number;
 }
@@ -250,17 +256,19 @@ static unsigned look_sum(struct look *l, const struct census_round *r, unsigned 
 static bool look_may(const struct look *l, const struct census_round *r, unsigned set)
 {
 	unsigned number = 0, quorum = l->census->plan->quorum;
+	bool dead = true;
 
 	for (unsigned i = 0; i < r->count; i++) {
 		bool in = set >> i & 1;
 
 		number += in;
+		dead = dead && l->census->dead >> r->shares[i].who & 1;
 		if (in && r->shares[i].keys < l->span->key_count)
 			return false;
 		if (!in && r->shares[i].got && !quorum)
 			return false;
 	}
-	return number >= (quorum ? quorum : 1);
+	return number >= (quorum ? quorum : 1) || (set == 0 && dead && l->census->plan->optimizer != OPTIMIZER_NONE);
 }
 
 static void look_round(struct look *l, uint64_t round)
@@ -270,14 +278,14 @@ static void look_round(struct look *l, uint64_t round)
 	l->next_count = 0;
 	for (unsigned i = 0; i < r->count; i++)
 		look_values(l, &r->shares[i], l->values[i]);
-	for (unsigned set = 1; set < 1u << r->count && !l->overflow; set++) {
-		unsigned number = look_may(l, r, set) ? look_sum(l, r, set) : 0;
+	for (unsigned set = 0; set < 1u << r->count && !l->overflow; set++) {
+		int number = look_may(l, r, set) ? look_sum(l, r, set) : -1;
 
-		for (unsigned i = 0; number && i < l->count; i++) {
+		for (unsigned i = 0; number >= 0 && i < l->count; i++) {
 			struct state s = {0};
 
 			look_copy(l, &l->states[i], &s);
-			look_apply(l, &s, round, number);
+			look_apply(l, &s, round, (unsigned)number);
 			if (look_explains(l, r))
 				look_keep(l, &s);
 			else

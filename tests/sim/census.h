@@ -5,6 +5,8 @@
  * it: the serial sum (mean, step) of what these pushed is, bit for bit, what the first worker got; all others got the
  * same. The box is not asked.
  *
+ * A round whose ranks all died before it was committed may have been left out: then it changed nothing.
+ *
  * Where several sets explain a round (values of a few elements may coincide), all of them are followed.
  */
 #ifndef PHUB_TESTS_SIM_CENSUS_H
@@ -22,7 +24,7 @@
 
 /* What one life of a rank brought to a chunk's round. */
 struct census_share {
-	unsigned who;     /* world_who() */
+	unsigned who;     /* worker_who() */
 	uint64_t version; /* the round that its values are drawn for */
 	uint32_t keys;    /* of the chunk: those that were pushed */
 	bool got;         /* the worker got this round's result for it */
@@ -41,6 +43,7 @@ struct census {
 	struct oracle_key *keys[WORLD_KEYS_MAX];
 	struct chunk_plan chunks;
 	struct census_round *rounds; /* [chunk_count][CENSUS_ROUNDS] */
+	uint64_t dead;               /* lives that are over, as bits of worker_who() */
 	uint64_t judged, given_up;   /* rounds of chunks */
 	char text[256];              /* what is wrong */
 };

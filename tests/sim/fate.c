@@ -84,6 +84,12 @@ void fate_postpone(struct fate *f, unsigned rank, uint64_t now_ns)
 	f->ranks[rank].returns_ns = now_ns + FATE_RETRY_NS;
 }
 
+void fate_end(struct fate *f)
+{
+	for (unsigned i = 0; i < f->plan->workers; i++)
+		f->ranks[i].returns_ns = UINT64_MAX;
+}
+
 bool fate_excuses(const struct fate *f, int code, const char *text, uint64_t now_ns)
 {
 	for (unsigned i = 0; i < f->plan->workers; i++) {

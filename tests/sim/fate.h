@@ -38,6 +38,9 @@ int fate_return(struct fate *f, uint64_t now_ns);
 /* It came too early, and was refused: it dies once more, and tries again a little later. */
 void fate_postpone(struct fate *f, unsigned rank, uint64_t now_ns);
 
+/* Nobody comes any more. */
+void fate_end(struct fate *f);
+
 /* Is this how a worker's session may end? */
 bool fate_excuses(const struct fate *f, int code, const char *text, uint64_t now_ns);
 

@@ -348,6 +348,7 @@ void worker_fini(struct worker *me)
 void worker_kill(struct worker *me)
 {
 	loop_net_kill(me->world->net, me->host->endpoint);
+	me->world->census.dead |= UINT64_C(1) << worker_who(me);
 	worker_fini(me);
 	me->state = WORKER_DEAD;
 }
