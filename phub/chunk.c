@@ -630,12 +630,17 @@ static bool chunk_is_visit(const struct chunk *chunk, const struct contribution 
 	return c->header->type == WIRE_PULL && a->from > 0 && c->header->round + 1 == a->from;
 }
 
+bool chunk_visits_anew(const struct arrival *a, const struct link *link)
+{
+	return !a->due && a->sends == 0 && (link->queue->lossy || a->answered != (uint8_t)link->serial);
+}
+
 static int chunk_visit(struct chunk *chunk, const struct contribution *c)
 {
 	struct shard *shard = c->link->shard;
 	struct arrival *a = &chunk->arrivals[c->link->rank];
 
-	if (a->due || a->sends > 0)
+	if (!chunk_visits_anew(a, c->link))
 		return 0;
 	a->priority = c->header->priority;
 	a->round = c->header->round;

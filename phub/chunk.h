@@ -248,6 +248,8 @@ void chunk_answer_again(struct chunk *chunk, struct link *link, uint64_t round);
 
 /* The shard's chunk with this index in the job's plan: they are in its order. NULL: it is not here. */
 struct chunk *chunk_find(const struct shard *shard, uint32_t index);
+/* A visit comes again when the membership changes: is there no answer on its way, or here, that was not lost? */
+bool chunk_visits_anew(const struct arrival *a, const struct link *link);
 
 /* Counts anew who is needed for the round that is collected. */
 void chunk_count_needed(struct chunk *chunk, const struct shard *shard);

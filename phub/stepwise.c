@@ -191,7 +191,7 @@ int stepwise_add(struct chunk *chunk, const struct contribution *c)
 
 	if (c->header->type == WIRE_PULL && c->header->round == a->round && a->from == a->round + 1 && !a->owed) {
 		/* Comes to a job that runs, before its first step. */
-		if (a->due || a->sends > 0)
+		if (!chunk_visits_anew(a, c->link))
 			return 0;
 		convert_from_f32(
 			stepwise_row(chunk, shard, rank), (enum dtype)chunk->dtype, chunk->weight, chunk->elements);

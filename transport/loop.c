@@ -73,9 +73,14 @@ static int loop_hands_shake(struct loop_conn *c)
 {
 	struct loop_item *item;
 
-	while (c->error == 0 && (item = loop_list_first(&c->early)) != NULL && item->kind != LOOP_MESSAGE) {
-		if (item->kind == LOOP_END && c->hands.state == HANDSHAKE_DONE)
+	while (c->error == 0 && (item = loop_list_first(&c->early)) != NULL) {
+		if (item->kind != LOOP_BYTES && c->hands.state == HANDSHAKE_DONE)
 			break; /* The queue's owner will hear of it. */
+		if (item->kind == LOOP_MESSAGE) { /* has passed what was sent before it: lost */
+			loop_list_remove(item);
+			loop_item_free(item);
+			continue;
+		}
 		if (item->kind == LOOP_END)
 			c->error = item->error ? item->error : -ECONNRESET;
 		else if (item->bytes > handshake_wants(&c->hands))
