@@ -544,8 +544,11 @@ void chunk_answer_again(struct chunk *chunk, struct link *link, uint64_t round)
 	const struct arrival *a = &chunk->arrivals[link->rank];
 	bool own = spec_rows(link->shard->spec) && chunk->weights;
 	bool lost = link->queue->lossy || (link->again && a->answered != (uint8_t)link->serial);
+	/* Who came too late for a quorum was answered with a later round than its own. */
+	bool answered = own ? round <= a->round && (round == a->round || link->shard->spec->quorum)
+			    : round + 1 == chunk->round;
 
-	if (!lost || (own ? round != a->round : round + 1 != chunk->round))
+	if (!lost || !answered)
 		return;
 	if (a->state == ARRIVAL_NONE && !a->owed && !a->due && a->sends == 0)
 		reply_result(chunk, link);
