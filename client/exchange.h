@@ -78,7 +78,7 @@ int exchange_init(struct exchange *x, struct keyring *keyring, const struct clie
 int exchange_establish(struct exchange *x, uint32_t window, struct err *e);
 
 /*
- * Established, in a job without optimizer that ran: some chunks of a key may still be in the round before the first that
+ * Established, in a job without optimizer that ran: some chunks may still be in the round before the first that
  * this worker takes part in. Asks for that round's results, and so waits for its end. 0, -ENOMEM, or the transport's.
  */
 int exchange_catch_up(struct exchange *x, struct err *e);

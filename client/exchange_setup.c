@@ -77,7 +77,7 @@ static uint64_t setup_round(const struct exchange *x, const struct client_sessio
 	if (!s->start.joined)
 		return first;
 	round = s->start.rounds[s->start.round_count > 1 ? key : 0];
-	return round > first && (x->optimizer || x->keyring->keys[key].chunk_count > 1) ? round - 1 : round;
+	return round > first ? round - 1 : round;
 }
 
 /* Fills the lanes' tables: a chunk's local index is the number of earlier chunks on its core. */
@@ -273,7 +273,7 @@ int exchange_catch_up(struct exchange *x, struct err *e)
 	for (uint32_t i = 0; start->joined && !x->optimizer && i < x->keyring->count && rc == 0; i++) {
 		struct exchange_round r = {.key = i, .type = WIRE_PULL};
 
-		if (x->keyring->keys[i].chunk_count > 1 && start->rounds[start->round_count > 1 ? i : 0] > 1)
+		if (start->rounds[start->round_count > 1 ? i : 0] > 1)
 			rc = exchange_begin(x, &r, e);
 	}
 	return rc;
