@@ -304,6 +304,8 @@ static uint32_t chunk_enough(const struct chunk *chunk, const struct shard *shar
 {
 	uint32_t quorum = shard->spec->quorum;
 
+	if (shard->plant == SHARD_PLANT_EARLY && chunk->kind == ROUND_GRADIENT && chunk->needed > 1)
+		return chunk->needed - 1;
 	return quorum > 0 && quorum < chunk->needed && chunk->kind == ROUND_GRADIENT ? quorum : chunk->needed;
 }
 
@@ -330,13 +332,18 @@ static void chunk_release(struct chunk *chunk, struct shard *shard)
 
 void chunk_withdraw(struct chunk *chunk, struct shard *shard)
 {
+	float *sum = chunk->sum;
+
 	if (chunk->kind == ROUND_OPEN)
 		return;
 	if (chunk->parked) {
 		chunk->parked = false;
 		shard->parked_count--;
 	}
+	if (shard->plant == SHARD_PLANT_WITHDRAWN)
+		chunk->sum = NULL; /* is not given back */
 	chunk_release(chunk, shard);
+	chunk->sum = shard->plant == SHARD_PLANT_WITHDRAWN ? sum : NULL;
 	chunk_close(chunk, shard);
 }
 
@@ -545,8 +552,8 @@ void chunk_answer_again(struct chunk *chunk, struct link *link, uint64_t round)
 	bool own = spec_rows(link->shard->spec) && chunk->weights;
 	bool lost = link->queue->lossy || (link->again && a->answered != (uint8_t)link->serial);
 	/* Who came too late for a quorum was answered with a later round than its own. */
-	bool answered = own ? round <= a->round && (round == a->round || link->shard->spec->quorum)
-			    : round + 1 == chunk->round;
+	bool answered =
+		own ? round <= a->round && (round == a->round || link->shard->spec->quorum) : round + 1 == chunk->round;
 
 	if (!lost || !answered)
 		return;
@@ -623,8 +630,8 @@ static int chunk_take(struct chunk *chunk, const struct contribution *c, const v
 }
 
 /*
- * Is it of who comes to a job that runs, before its first round? Then it is answered with the weights, or the sum, of the
- * round before: when that is committed, so that its first push does not come too early either.
+ * Is it of who comes to a job that runs, before its first round? Then it is answered with the weights, or the sum, of
+ * the round before: when that is committed, so that its first push does not come too early either.
  */
 static bool chunk_is_visit(const struct chunk *chunk, const struct contribution *c)
 {
@@ -681,6 +688,12 @@ static int chunk_row_free(const struct chunk *chunk, const struct contribution *
 	return 0;
 }
 
+/* For tests: is what came before taken once more? */
+static bool chunk_doubles(const struct chunk *chunk, const struct contribution *c)
+{
+	return c->link->shard->plant == SHARD_PLANT_DUPLICATE && chunk->arrivals[c->link->rank].state == ARRIVAL_SUMMED;
+}
+
 int chunk_add(struct chunk *chunk, const struct contribution *c)
 {
 	const struct arrival *a = &chunk->arrivals[c->link->rank];
@@ -706,7 +719,7 @@ int chunk_add(struct chunk *chunk, const struct contribution *c)
 	if (!more) {
 		if (c->link->shard->spec->quorum && c->header->round < chunk->round && c->header->round > a->round)
 			return chunk_late(chunk, c);
-		if (c->header->round < chunk->round || a->state != ARRIVAL_NONE)
+		if (c->header->round < chunk->round || (a->state != ARRIVAL_NONE && !chunk_doubles(chunk, c)))
 			return chunk_repeat(chunk, c);
 		if (!members_takes_part(a, c->header->round))
 			return -EPROTO;

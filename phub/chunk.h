@@ -158,6 +158,18 @@ struct shard_counters { /* read by control with relaxed loads */
 	uint64_t dropped[DROP_COUNT];
 };
 
+/* For tests: what a core does wrong on purpose, so that it is seen that the simulation finds it. */
+enum shard_plant {
+	SHARD_PLANT_NONE,
+	SHARD_PLANT_DUPLICATE, /* a push that comes twice is summed twice */
+	SHARD_PLANT_EARLY,     /* a round is committed when one contributor lacks */
+	SHARD_PLANT_CREDIT,    /* the credit of a slot that was kept is never given back */
+	SHARD_PLANT_WITHDRAWN, /* what was withdrawn stays in the sum */
+	SHARD_PLANT_LOST,      /* a rank that was lost is still waited for */
+	SHARD_PLANT_EPOCH,     /* pushes of an older membership are taken */
+	SHARD_PLANT_COUNT,
+};
+
 /* Where a shard stands on its way back to control. */
 enum shard_stage {
 	SHARD_LIVE,     /* rounds run */
@@ -177,6 +189,7 @@ struct shard {
 	const struct spec *spec;
 	uint32_t epoch; /* of the membership */
 	bool holds;     /* the membership changes: nothing is committed (members.h) */
+	uint8_t plant;  /* enum shard_plant */
 	const struct kernels *kernels;
 	struct mailbox *control; /* where failures and stalls are told */
 	struct trace *trace;     /* the core's, set when it takes the shard */

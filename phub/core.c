@@ -100,6 +100,7 @@ static void core_tell(struct core *core, const struct mail *mail)
 static void core_attach(struct core *core, struct shard *shard)
 {
 	shard->trace = &core->trace;
+	shard->plant = (uint8_t)core->config.plant;
 	if (core->config.plant_leak)
 		stats_add(&shard->counters.slots_kept, 1);
 	shard->next = core->shards;

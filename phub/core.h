@@ -30,7 +30,8 @@ struct core_config {
 	uint64_t spin_ns;        /* adaptive: poll and yield this long before sleeping; 0: default 50 us */
 	struct mailbox *control; /* where this core's mail to control goes */
 	unsigned trace_events;   /* size of the trace ring; 0: none */
-	bool plant_leak;         /* for tests: a slot of every shard is lost, so that the books cannot balance */
+	enum shard_plant plant;
+	bool plant_leak; /* for tests: a slot of every shard is lost, so that the books cannot balance */
 };
 
 struct core_counters { /* one cache-line group, written by the core, read by control with relaxed loads */

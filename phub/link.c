@@ -129,7 +129,7 @@ void link_release(struct link *link, void *slot)
 	if (link->conn) /* else it went with the connection */
 		link->queue->ops->release(link->queue, slot);
 	link->queue->held--;
-	link->held--;
+	link->held -= link->shard->plant != SHARD_PLANT_CREDIT || link->held < 2;
 	stats_add(&link->shard->counters.slots_released, 1);
 }
 

@@ -63,7 +63,7 @@ static void members_set(struct chunk *chunk, struct shard *shard, const struct m
 		if (members_named(m, rank))
 			a->owed = false;
 		if (members_have(m->lost, rank)) {
-			a->from = MEMBERS_NEVER;
+			a->from = shard->plant == SHARD_PLANT_LOST ? a->from : MEMBERS_NEVER;
 		} else if (members_have(m->awaited, rank)) {
 			a->from = m->from[chunk->index];
 			if (members_stepwise(chunk, shard))

@@ -64,7 +64,7 @@ static int receive_check(const struct link *link, const struct wire_header *h)
 		return -EPROTO;
 	if (h->chunk >= shard->chunk_count)
 		return -ENOENT;
-	if (h->generation != spec->generation || h->epoch != shard->epoch)
+	if (h->generation != spec->generation || (h->epoch != shard->epoch && shard->plant != SHARD_PLANT_EPOCH))
 		return wire_after(h->generation, spec->generation) || wire_after(h->epoch, shard->epoch) ? -EPROTO
 													 : -ESTALE;
 	if (h->length != (payload ? shard->chunks[h->chunk].bytes : 0) || h->count != (payload ? 1 : 0))

@@ -75,7 +75,7 @@ static int loop_hands_shake(struct loop_conn *c)
 
 	while (c->error == 0 && (item = loop_list_first(&c->early)) != NULL) {
 		if (item->kind != LOOP_BYTES && c->hands.state == HANDSHAKE_DONE)
-			break; /* The queue's owner will hear of it. */
+			break;                    /* The queue's owner will hear of it. */
 		if (item->kind == LOOP_MESSAGE) { /* has passed what was sent before it: lost */
 			loop_list_remove(item);
 			loop_item_free(item);

@@ -293,6 +293,7 @@ static int box_create_core(struct box *box, unsigned index, struct err *e)
 		.poll = config->poll == CONFIG_POLL_BUSY ? CORE_BUSY : CORE_ADAPTIVE,
 		.spin_ns = config->spin_us * 1000,
 		.control = box->control.mail,
+		.plant = (enum shard_plant)box->env.plant,
 		.plant_leak = box->env.plant_leak,
 	};
 	int rc = core_create(&core, &box->cores[index], e);

@@ -35,6 +35,7 @@ struct box_env {
 	void *accept_arg;
 	bool by_hand;    /* cores are stepped by the caller: not pinned, the machine is not looked at */
 	bool plant_leak; /* for tests: see core.h */
+	unsigned plant;  /* for tests: enum shard_plant */
 };
 
 /* An address of the control sessions. */

@@ -22,7 +22,7 @@ struct fate {
 		unsigned life; /* the one it is in, or was in last */
 		bool dead;
 		uint64_t died_ns[FATE_LIVES]; /* 0: it did not */
-		uint64_t returns_ns; /* UINT64_MAX: nobody comes in its place */
+		uint64_t returns_ns;          /* UINT64_MAX: nobody comes in its place */
 	} ranks[WORLD_WORKERS_MAX];
 };
 

@@ -30,6 +30,8 @@ struct arguments {
 	bool trace;
 	bool datagrams; /* in all worlds */
 	bool elastic, quorum;
+	bool planted;
+	uint64_t bug; /* enum shard_plant, in all worlds */
 	enum world_plant plant;
 };
 
@@ -65,6 +67,8 @@ static int sim_arguments(int argc, char **argv, struct arguments *a)
 		{"datagrams", no_argument, NULL, 'd'},
 		{"elastic", no_argument, NULL, 'e'},
 		{"quorum", no_argument, NULL, 'q'},
+		{"planted", no_argument, NULL, 'l'},
+		{"bug", required_argument, NULL, 'b'},
 		{"plant", required_argument, NULL, 'p'},
 		{0},
 	};
@@ -88,6 +92,10 @@ static int sim_arguments(int argc, char **argv, struct arguments *a)
 			a->elastic = true;
 		} else if (c == 'q') {
 			a->quorum = true;
+		} else if (c == 'l') {
+			a->planted = true;
+		} else if (c == 'b') {
+			good = sim_number(optarg, 0, &a->bug) && a->bug < SHARD_PLANT_COUNT;
 		} else {
 			good = c == 'p' && sim_plant(optarg, &a->plant);
 		}
@@ -136,6 +144,45 @@ static void sim_plan(const struct arguments *a, uint64_t seed, struct world_plan
 	if (a->datagrams && !plan->datagrams)
 		world_plan_datagrams(plan);
 	plan->plant = a->plant;
+	plan->bug = (enum shard_plant)a->bug;
+}
+
+/*
+ * Bugs of the box, on purpose: so many seeds until each is found. Returns how many were not within as many as they may
+ * take.
+ */
+static unsigned sim_check_bugs(const struct arguments *given)
+{
+	static const struct {
+		const char *name;
+		uint64_t within;
+	} bugs[SHARD_PLANT_COUNT] = {
+		[SHARD_PLANT_DUPLICATE] = {"a push that comes twice is summed twice", 100},
+		[SHARD_PLANT_EARLY] = {"a round is committed one contributor short", 20},
+		[SHARD_PLANT_CREDIT] = {"credits of kept slots leak", 20},
+		[SHARD_PLANT_WITHDRAWN] = {"what was withdrawn stays in the sum", 200},
+		[SHARD_PLANT_LOST] = {"a rank that was lost is still waited for", 50},
+		[SHARD_PLANT_EPOCH] = {"pushes of an older membership are taken", 2000},
+	};
+	unsigned missed = 0;
+
+	for (unsigned bug = SHARD_PLANT_NONE + 1; bug < SHARD_PLANT_COUNT; bug++) {
+		struct arguments a = *given;
+		struct world_result result;
+		struct world_plan plan;
+		uint64_t seed;
+		bool found = false;
+
+		a.bug = bug;
+		for (seed = 1; seed <= bugs[bug].within && !found; seed++) {
+			sim_plan(&a, seed, &plan);
+			found = world_run(&plan, NULL, &result) != 0;
+		}
+		missed += !found;
+		printf("planted: %s: %s %llu seeds%s%s\n", bugs[bug].name, found ? "found after" : "NOT FOUND in",
+			(unsigned long long)(seed - 1), found ? ": " : "", found ? result.text : "");
+	}
+	return missed;
 }
 
 static double sim_cpu_seconds(void)
@@ -155,6 +202,8 @@ int main(int argc, char **argv)
 
 	if (sim_arguments(argc, argv, &a))
 		return 2;
+	if (a.planted)
+		return sim_check_bugs(&a) ? 1 : 0;
 	if (a.trace)
 		log_set_sink(log_sink_stderr, NULL);
 	for (uint64_t seed = a.first; seed < a.first + a.count; seed++) {

@@ -55,6 +55,7 @@ static int world_open_box(struct world *w, struct err *e)
 		.accept = world_accept,
 		.accept_arg = w,
 		.by_hand = true,
+		.plant = w->plan->bug,
 	};
 	char text[64];
 	int rc;
@@ -277,12 +278,13 @@ static void world_settle(struct world *w)
 		if (!box_step(w->box, loop_net_now(w->net)) && !world_advance(w))
 			break;
 	if (w->box->control.jobs)
-		world_fail(w, "the job did not end after its workers had left (%.3f s)", (double)loop_net_now(w->net) / 1e9);
+		world_fail(w, "the job did not end after its workers had left (%.3f s)",
+			(double)loop_net_now(w->net) / 1e9);
 	if (!box_balanced(w->box))
 		world_fail(w, "slots, replies or credits do not balance");
 	/*
-	 * A push that is repeated for a new membership may be read while the result of the first one is written over it:
-	 * the round is committed then, and the box takes no push of it any more.
+	 * A push that is repeated for a new membership may be read while the result of the first one is written over
+	 * it: the round is committed then, and the box takes no push of it any more.
 	 */
 	if (loop_net_stats(w->net)->torn && w->result->died == 0)
 		world_fail(w, "payloads were changed while they were read");

@@ -10,6 +10,7 @@
 #include <stdint.h>
 #include <stdio.h>
 
+#include "phub/chunk.h"
 #include "phub/spec.h"
 #include "tests/sim/oracle.h"
 #include "transport/loop.h"
@@ -57,6 +58,7 @@ struct world_plan {
 	unsigned slow;    /* ranks below this pause before they push, */
 	uint64_t slow_ns; /* up to so long */
 	enum world_plant plant;
+	enum shard_plant bug; /* of the box */
 };
 
 struct world_result {
