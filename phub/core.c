@@ -165,14 +165,24 @@ static void core_detached(struct core *core, struct shard *shard)
 	core_tell(core, &mail);
 }
 
+/* Of a rank that comes anew: no number of an earlier connection may be taken for this one's. */
+static void core_forget_answers(struct shard *shard, uint32_t rank, uint64_t serial)
+{
+	for (uint32_t i = 0; i < shard->chunk_count; i++)
+		shard->chunks[i].arrivals[rank].answered = (uint8_t)(serial - 1);
+}
+
 static void core_link(struct core *core, const struct mail *mail)
 {
 	struct link *link = &mail->shard->links[mail->rank];
 	struct mail refused = *mail;
+	bool fresh = link->fresh;
 	int rc = link_open(link, core->queues[mail->value], mail->conn, mail->spec);
 
 	if (rc == 0) {
 		link->serial = mail->detail;
+		if (fresh)
+			core_forget_answers(mail->shard, mail->rank, mail->detail);
 		core->untold -= link->end_untold; /* the end of the one before needs no telling any more */
 		link->end_untold = false;
 		return;

@@ -1,0 +1,213 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Changes of membership on one core, without a network and without control: ranks are taken out and let in between the
+ * two steps, as phub/members.h says, and what comes too early, again or never is looked at.
+ */
+#include "phub/link.h"
+#include "phub/members.h"
+#include "tests/unit/chunk_rig.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+/* One change: masks of the ranks that are lost, and of those that take part from `from` on. Returns the results sent.
+ */
+static unsigned change(struct bench *b, uint64_t lost, uint64_t awaited, uint64_t from)
+{
+	unsigned results = 0;
+	uint64_t rounds[BENCH_CHUNKS_MAX] = {0};
+	struct members m = {.epoch = 1, .repair = lost != 0, .rounds = rounds, .from = rounds};
+
+	m.lost[0] = lost;
+	m.awaited[0] = awaited;
+	members_hold(b->shard, &m);
+	for (uint32_t i = 0; i < b->chunk_count; i++)
+		rounds[i] = from;
+	members_go(b->shard, &m, ++b->now);
+	for (unsigned i = 0; i < b->fake.sent_count; i++) /* others are credits */
+		results += b->fake.sent[i].header.type == WIRE_RESULT;
+	bench_complete(b);
+	for (uint32_t rank = 0; rank < b->spec.world; rank++) {
+		struct link *link = &b->shard->links[rank];
+
+		if (!(awaited >> rank & 1))
+			continue;
+		link->serial++; /* another connection than that of the one before */
+		b->chunk->arrivals[rank].serial = (uint8_t)link->serial;
+	}
+	return results;
+}
+
+/* Who is lost is not missed, and what it had pushed is in no sum. */
+static void test_share_is_withdrawn(void **state)
+{
+	struct bench *b = bench_new();
+
+	(void)state;
+	bench_open(b, 3, 0);
+	bench_fill(b, 1);
+	bench_push(b, 0, WIRE_PUSH, 1, 0, false);
+	bench_push(b, 1, WIRE_PUSH, 1, 0, false);
+	change(b, 1 << 1, 0, 0);
+	bench_push(b, 0, WIRE_PUSH, 1, 0, false);
+	assert_int_equal(b->fake.sent_count, 0);
+	bench_push(b, 2, WIRE_PUSH, 1, 0, false);
+	assert_int_equal(b->fake.sent_count, 2);
+	assert_true(bench_sent(b, 0, 4) == b->data[0][4] + b->data[2][4]);
+	bench_complete(b);
+	bench_close(b);
+}
+
+/* Also without an optimizer who comes can ask for the result before its first round, and gets it when it is there. */
+static void test_visit_waits_for_its_round(void **state)
+{
+	struct bench *b = bench_new();
+
+	(void)state;
+	bench_open(b, 3, 0);
+	bench_fill(b, 1);
+	change(b, 1 << 2, 0, 0);
+	change(b, 0, 1 << 2, 2);
+	assert_int_equal(bench_push(b, 2, WIRE_PULL, 1, 0, false), 0);
+	bench_push(b, 0, WIRE_PUSH, 1, 0, false);
+	assert_int_equal(b->fake.sent_count, 0);
+	bench_push(b, 1, WIRE_PUSH, 1, 0, false);
+	assert_int_equal(b->fake.sent_count, 3);
+	assert_int_equal(b->fake.sent[2].header.rank, 2);
+	assert_int_equal(b->fake.sent[2].header.round, 1);
+	bench_complete(b);
+	bench_push_all(b, 2, 0, false); /* it takes part */
+	assert_int_equal(b->fake.sent_count, 3);
+	bench_complete(b);
+	bench_close(b);
+}
+
+/* It asks again because the membership has changed: where nothing is lost, one answer is enough. */
+static void test_visit_is_answered_once(void **state)
+{
+	struct bench *b = bench_new();
+
+	(void)state;
+	bench_open(b, 3, 0);
+	bench_fill(b, 1);
+	bench_push_all(b, 1, 0, false);
+	bench_complete(b);
+	change(b, 1 << 2, 0, 0);
+	change(b, 0, 1 << 2, 2);
+	bench_push(b, 2, WIRE_PULL, 1, 0, false);
+	assert_int_equal(b->fake.sent_count, 1);
+	bench_complete(b);
+	bench_push(b, 2, WIRE_PULL, 1, 0, false);
+	assert_int_equal(b->fake.sent_count, 0);
+	b->fake.queue.lossy = true;
+	bench_push(b, 2, WIRE_PULL, 1, 0, false);
+	assert_int_equal(b->fake.sent_count, 1);
+	bench_complete(b);
+	bench_close(b);
+}
+
+/* Chunks of one key begin with one round: one of them may have no first weights yet. */
+static void test_visit_before_first_weights(void **state)
+{
+	struct bench *b = bench_new();
+
+	(void)state;
+	b->spec.optimizer = OPTIMIZER_SGD;
+	bench_open(b, 3, 0);
+	bench_fill(b, 1);
+	change(b, 1 << 2, 0, 0);
+	change(b, 0, 1 << 2, 1);
+	assert_int_equal(bench_push(b, 2, WIRE_PULL, 0, 0, false), 0);
+	bench_push(b, 1, WIRE_PULL, 0, 0, false);
+	assert_int_equal(b->fake.sent_count, 0);
+	bench_push(b, 0, WIRE_INIT, 0, 0, false);
+	assert_int_equal(b->fake.sent_count, 3);
+	assert_true(bench_sent(b, 2, 4) == b->data[0][4]);
+	bench_complete(b);
+	bench_close(b);
+}
+
+/* All that began the round are gone: it will never be whole, and who comes takes part only in the next. */
+static void test_round_without_ranks_is_left_out(void **state)
+{
+	struct bench *b = bench_new();
+	float weight;
+
+	(void)state;
+	weight = bench_open_sgd(b, 3);
+	bench_fill(b, 1);
+	bench_push(b, 0, WIRE_PUSH, 1, 0, false);
+	change(b, 1 << 2, 0, 0);
+	change(b, 0, 1 << 2, 2);
+	bench_push(b, 2, WIRE_PULL, 1, 0, false);
+	assert_int_equal(b->fake.sent_count, 0);
+	assert_int_equal(change(b, 1 << 0, 0, 0), 0);
+	assert_int_equal(b->chunk->round, 1);
+	assert_int_equal(change(b, 1 << 1, 0, 0), 1);
+	assert_int_equal(b->chunk->round, 2);
+	assert_true(((const float *)b->chunk->result)[4] == weight);
+	bench_push(b, 2, WIRE_PUSH, 2, 0, false);
+	assert_int_equal(b->fake.sent_count, 1);
+	assert_int_equal(b->fake.sent[0].header.round, 2);
+	bench_complete(b);
+	bench_close(b);
+}
+
+/* One alone is needed, and what it sends is no root's: there is nothing to give to anybody. */
+static void test_pull_alone_is_no_broadcast(void **state)
+{
+	struct bench *b = bench_new();
+
+	(void)state;
+	bench_open(b, 2, 0);
+	change(b, 1 << 0, 0, 0);
+	bench_push(b, 1, WIRE_PULL, 1, 0, false);
+	assert_true(b->shard->failed);
+	assert_int_equal(bench_mail(b).value, SHARD_FAIL_KIND);
+	bench_close(b);
+}
+
+/* Who came too late for a quorum got a later round; the answer was lost, and it asks with the round that it pushed. */
+static void test_late_answer_again(void **state)
+{
+	struct bench *b = bench_new();
+
+	(void)state;
+	b->spec.quorum = 2;
+	bench_open_sgd(b, 3);
+	b->fake.queue.lossy = true;
+	for (uint64_t round = 1; round <= 2; round++) {
+		bench_fill(b, round);
+		bench_push(b, 0, WIRE_PUSH, round, 0, false);
+		bench_push(b, 1, WIRE_PUSH, round, 0, false);
+		assert_int_equal(b->fake.sent_count, 2);
+		bench_complete(b);
+	}
+	for (unsigned i = 0; i < 2; i++) {
+		bench_push(b, 2, WIRE_PUSH, 1, 0, false);
+		assert_int_equal(b->fake.sent_count, 1);
+		assert_int_equal(b->fake.sent[0].header.round, 2);
+		bench_complete(b);
+	}
+	assert_int_equal(b->shard->counters.dropped[DROP_LATE], 1);
+	bench_close(b);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_share_is_withdrawn),
+		cmocka_unit_test(test_visit_waits_for_its_round),
+		cmocka_unit_test(test_visit_is_answered_once),
+		cmocka_unit_test(test_visit_before_first_weights),
+		cmocka_unit_test(test_round_without_ranks_is_left_out),
+		cmocka_unit_test(test_pull_alone_is_no_broadcast),
+		cmocka_unit_test(test_late_answer_again),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
