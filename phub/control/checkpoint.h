@@ -120,7 +120,8 @@ int checkpoint_read_chunks(const struct checkpoint_place *place, const struct ch
 struct checkpoint_health {
 	uint64_t chunks, chunks_lost;  /* of which fewer than k stripes are good */
 	uint64_t stripes, stripes_bad; /* those that should be there; missing, short, or with a wrong checksum */
-	unsigned pieces_missing;       /* whole files: not there, or no good header, table or trailer */
+	unsigned pieces_missing;       /* whole files: not there, or no good header or trailer */
+	unsigned tables_bad;           /* of the others: the table of any piece does for all */
 };
 
 /* Looks at every checksum, parity's too. 0, -EBADMSG with the first chunk that is lost in `e`, or -ECANCELED. */
@@ -156,8 +157,8 @@ struct checkpoint_pace {
 };
 void checkpoint_pace_init(struct checkpoint_pace *p, double overhead);
 /*
- * A round of the job took so long; `snapped`: a snapshot was being copied or written in it. Rounds that stand still for
- * other reasons do little harm: one counts as four of the mean at most.
+ * A round of the job took so long; `snapped`: a snapshot was being copied or written in it. A round or
+ * checkpoint that stood still for other reasons does little harm: it counts as four of the mean at most.
  */
 void checkpoint_pace_round(struct checkpoint_pace *p, double seconds, bool snapped);
 void checkpoint_pace_written(struct checkpoint_pace *p, double seconds);

@@ -13,16 +13,17 @@
 #include <math.h>
 
 enum {
-	PACE_MEMORY = 16, /* of the last so many is a mean, about */
-	PACE_LEAP = 4,    /* a sample is cut to so many means */
+	PACE_ROUNDS = 16,     /* of the last so many is a mean, about */
+	PACE_CHECKPOINTS = 4, /* these are seldom */
+	PACE_LEAP = 4,        /* a sample is cut to so many means */
 };
 #define PACE_INTERVAL_MAX 1e9
 
-static void pace_mean(double *mean, uint32_t *count, double sample)
+static void pace_mean(double *mean, uint32_t *count, uint32_t memory, double sample)
 {
 	if (*count > 0 && *mean > 0 && sample > PACE_LEAP * *mean)
 		sample = PACE_LEAP * *mean;
-	if (*count < PACE_MEMORY)
+	if (*count < memory)
 		++*count;
 	*mean += (sample - *mean) / *count;
 }
@@ -48,21 +49,19 @@ void checkpoint_pace_round(struct checkpoint_pace *p, double seconds, bool snapp
 {
 	if (!(seconds >= 0))
 		return;
+	if (snapped && p->rounds == 0)
+		return; /* there is nothing to compare it with */
 	if (snapped) {
-		/* Without a round to compare with, nothing is known of what this one paid. */
-		double most = PACE_LEAP * p->round_s;
-
-		if (p->rounds)
-			p->extra_s += fmin(seconds, fmax(most, p->snapshot_s + most)) - p->round_s;
-		p->snapping = p->rounds > 0;
+		p->extra_s += seconds - p->round_s;
+		p->snapping = true;
 		return;
 	}
 	if (p->snapping) {
-		pace_mean(&p->snapshot_s, &p->snapshots, fmax(p->extra_s, 0));
+		pace_mean(&p->snapshot_s, &p->snapshots, PACE_CHECKPOINTS, fmax(p->extra_s, 0));
 		p->snapping = false;
 		p->extra_s = 0;
 	}
-	pace_mean(&p->round_s, &p->rounds, seconds);
+	pace_mean(&p->round_s, &p->rounds, PACE_ROUNDS, seconds);
 	pace_update(p);
 }
 
@@ -70,6 +69,6 @@ void checkpoint_pace_written(struct checkpoint_pace *p, double seconds)
 {
 	if (!(seconds >= 0))
 		return;
-	pace_mean(&p->write_s, &p->writes, seconds);
+	pace_mean(&p->write_s, &p->writes, PACE_CHECKPOINTS, seconds);
 	pace_update(p);
 }

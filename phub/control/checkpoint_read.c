@@ -167,6 +167,7 @@ int checkpoint_verify(const struct checkpoint_place *place, const struct checkpo
 	out->stripes = out->chunks * (r->head.k + r->head.m);
 	for (unsigned i = 0; i < r->head.k + r->head.m; i++)
 		out->pieces_missing += r->fds[i] < 0;
+	out->tables_bad = checkpoint_reader_bad_tables(r);
 	for (uint32_t i = 0; i < table->chunk_count; i++)
 		total += table->chunks[i].bytes;
 	if (progress)

@@ -107,25 +107,30 @@ static int reader_load_crcs(struct checkpoint_reader *r, int fd, const struct ch
 	return 0;
 }
 
-/* Takes a file in, when it belongs to what is there already. Only a lack of memory is an error. */
+/* The first file with a good table says what the others must be. */
+static int reader_begin(struct checkpoint_reader *r, int fd, const struct checkpoint_file *f, struct err *e)
+{
+	struct checkpoint_head before = r->head;
+	int rc = checkpoint_format_load(fd, before.job, f->round, f->id, f->piece, &r->head, e);
+
+	if (rc == 0)
+		rc = reader_load_table(r, fd, e);
+	if (rc < 0)
+		r->head = before;
+	return rc;
+}
+
+/* Takes a file in, when it belongs to the table; its own copy of that may be damaged. */
 static int reader_add(struct checkpoint_reader *r, int fd, const struct checkpoint_file *f, struct err *e)
 {
 	struct checkpoint_head h;
 	int rc = checkpoint_format_load(fd, r->head.job, f->round, f->id, f->piece, &h, e);
 
-	if (rc < 0)
-		return rc;
-	if (!r->table) {
-		r->head = h;
-		rc = reader_load_table(r, fd, e);
-	} else if (h.k != r->head.k || h.m != r->head.m || h.table_crc != r->head.table_crc ||
-		   h.chunk_count != r->head.chunk_count || h.meta_bytes != r->head.meta_bytes ||
-		   h.data_bytes != r->head.data_bytes) {
+	if (rc == 0 && (h.k != r->head.k || h.m != r->head.m || h.table_crc != r->head.table_crc ||
+			       h.chunk_count != r->head.chunk_count || h.meta_bytes != r->head.meta_bytes ||
+			       h.data_bytes != r->head.data_bytes))
 		rc = err_set(e, -EBADMSG, "it belongs to another checkpoint");
-	}
-	if (rc == 0)
-		rc = reader_load_crcs(r, fd, &h, e);
-	return rc;
+	return rc < 0 ? rc : reader_load_crcs(r, fd, &h, e);
 }
 
 static int reader_open_file(struct checkpoint_reader *r, const struct checkpoint_place *place, const char *dir,
@@ -133,6 +138,7 @@ static int reader_open_file(struct checkpoint_reader *r, const struct checkpoint
 {
 	int at = checkpoint_scan_open(place, f->target, dir), fd = -1, rc;
 	char name[CHECKPOINT_NAME_BYTES];
+	bool begins = !r->table;
 	struct err why = {0};
 
 	checkpoint_format_name(f->round, f->id, f->piece, name);
@@ -140,7 +146,14 @@ static int reader_open_file(struct checkpoint_reader *r, const struct checkpoint
 		fd = openat(at, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
 		close(at);
 	}
-	rc = fd < 0 ? err_set(&why, -errno, "%s", strerror(errno)) : reader_add(r, fd, f, &why);
+	if (fd < 0)
+		rc = err_set(&why, -errno, "%s", strerror(errno));
+	else
+		rc = r->table ? reader_add(r, fd, f, &why) : reader_begin(r, fd, f, &why);
+	if (rc == 0 && begins) {
+		close(fd);
+		return 0;
+	}
 	if (rc == 0) {
 		posix_fadvise(fd, 0, 0, POSIX_FADV_SEQUENTIAL);
 		r->fds[f->piece] = fd;
@@ -161,13 +174,14 @@ static int reader_open_files(
 
 	if (rc < 0)
 		return rc;
-	for (unsigned i = 0; i < files.count && rc == 0; i++) {
-		const struct checkpoint_file *f = &files.at[i];
+	/* Twice: one of them for the table, then all. */
+	for (unsigned i = 0; i < 2 * files.count && rc == 0; i++) {
+		const struct checkpoint_file *f = &files.at[i % files.count];
 
 		if (f->part || f->round != round || f->id != id)
 			continue;
 		seen++;
-		if (r->fds[f->piece] < 0)
+		if (i < files.count ? !r->table : r->table && r->fds[f->piece] < 0)
 			rc = reader_open_file(r, place, files.dir, f, e);
 	}
 	checkpoint_scan_fini(&files);
@@ -231,6 +245,21 @@ void checkpoint_reader_destroy(struct checkpoint_reader *r)
 	free(r->offsets);
 	free(r->stripes);
 	free(r);
+}
+
+unsigned checkpoint_reader_bad_tables(const struct checkpoint_reader *r)
+{
+	struct checkpoint_reader again = {.head = r->head};
+	unsigned bad = 0;
+
+	for (unsigned i = 0; i < CHECKPOINT_TARGETS_MAX; i++) {
+		if (r->fds[i] < 0)
+			continue;
+		bad += reader_load_table(&again, r->fds[i], NULL) < 0;
+		free(again.table);
+		again.table = NULL;
+	}
+	return bad;
 }
 
 /* ---- chunks ---- */

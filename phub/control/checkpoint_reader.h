@@ -33,6 +33,9 @@ int checkpoint_reader_create(const struct checkpoint_place *place, uint64_t roun
 	struct checkpoint_reader **out, struct err *e);
 void checkpoint_reader_destroy(struct checkpoint_reader *r);
 
+/* How many of the pieces that are open have a table that is damaged: the others' do for them. */
+unsigned checkpoint_reader_bad_tables(const struct checkpoint_reader *r);
+
 /* The chunk's line in the table. */
 struct checkpoint_row checkpoint_reader_row(const struct checkpoint_reader *r, uint32_t chunk);
 /* The chunk itself; with `all` every stripe is looked at, else as many as it takes. 0, or -EBADMSG: it is lost. */
