@@ -71,7 +71,8 @@ static const char *client_loss(const phub_t *p)
 	size_t bytes = strlen(p->session.who);
 	const char *text = p->loss.text;
 
-	return strncmp(text, p->session.who, bytes) == 0 && strncmp(text + bytes, ": ", 2) == 0 ? text + bytes + 2 : text;
+	return strncmp(text, p->session.who, bytes) == 0 && strncmp(text + bytes, ": ", 2) == 0 ? text + bytes + 2
+												: text;
 }
 
 /* May another session do better? The box is gone, or has ended the job because a worker was lost. */

@@ -38,8 +38,8 @@ enum mail_kind {
 	MAIL_GO,
 	MAIL_ROUNDS,   /* write the round that each chunk collects into `snapshot`, then send MAIL_SNAPPED */
 	MAIL_SNAPSHOT, /* copy `shard` into `snapshot` (phub/snapshot.h), then send MAIL_SNAPPED; NULL: give it up */
-	MAIL_WHO,    /* who is missing from `round` of `chunk`? Answered by MAIL_MISSING with the same `detail` */
-	MAIL_STOP,   /* leave core_run() when all shards are detached */
+	MAIL_WHO,      /* who is missing from `round` of `chunk`? Answered by MAIL_MISSING with the same `detail` */
+	MAIL_STOP,     /* leave core_run() when all shards are detached */
 	/* Core -> control. `core` says which. */
 	MAIL_DETACHED, /* `shard` is the control thread's again; nothing of the core refers to it */
 	/* `conn` is the control thread's again: `value` says why it was not adopted; -EBUSY: not yet, send it again. */
@@ -51,7 +51,7 @@ enum mail_kind {
 	MAIL_LINK_CLOSED,
 	MAIL_HYPER_TAKEN, /* `table` is the control thread's again */
 	MAIL_HELD,
-	MAIL_WENT,   /* nothing of the core refers to `members` any more */
+	MAIL_WENT, /* nothing of the core refers to `members` any more */
 	/* Nothing of the core refers to `snapshot` any more. `value`: 0, or -ESTALE (too late), -ECANCELED. */
 	MAIL_SNAPPED,
 	MAIL_FAILED, /* the job cannot go on: `value` is enum shard_failure, about `rank`, `chunk`, `round`, `detail` */

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A job's weights and optimizer state as they are between two rounds, taken chunk by chunk while rounds go on: after
- * CheckFreq's first phase (FAST'21). Control names for each chunk the first round that is not in it; the core copies the
- * chunk when it collects that round: at a quiet tick, or, copy on write, just before it commits it. What is copied is
- * the persisting thread's from then on.
+ * CheckFreq's first phase (FAST'21). Control names for each chunk the first round that is not in it; the core copies
+ * the chunk when it collects that round: at a quiet tick, or, copy on write, just before it commits it. What is copied
+ * is the persisting thread's from then on.
  *
  * A chunk that has committed that round already cannot be in it: the core says so, and control tries again with a later
  * round. Where each push is a step (ssp, async) there is no such round: a chunk is copied as it is.
@@ -19,7 +19,8 @@
 
 /* One chunk's place: weights, then each array of state, fp32 each, one behind the other. */
 struct snapshot_chunk {
-	uint64_t before; /* the first round that is not in it; ssp, async: written by the core, the slowest rank's next */
+	uint64_t before; /* the first round that is not in it; ssp, async: written by the core, the slowest rank's next
+			  */
 	uint64_t steps;  /* optimizer steps that are; written by the core */
 	uint64_t offset; /* in `base`, a multiple of 4096 */
 	uint64_t bytes;  /* of all arrays together */
@@ -31,11 +32,11 @@ struct snapshot {
 	uint32_t chunk_count; /* of the job's plan */
 	struct snapshot_chunk *chunks;
 	uint64_t *rounds; /* [chunk_count] by MAIL_ROUNDS: the round that the chunk collects */
-	uint8_t *base; /* page-aligned */
+	uint8_t *base;    /* page-aligned */
 	uint64_t bytes;
-	_Atomic uint32_t left;  /* chunks that are not copied */
-	_Atomic bool missed;    /* some core was too late: of no use */
-	uint64_t copied_ns;     /* of all cores' time, together; atomic */
+	_Atomic uint32_t left; /* chunks that are not copied */
+	_Atomic bool missed;   /* some core was too late: of no use */
+	uint64_t copied_ns;    /* of all cores' time, together; atomic */
 };
 
 /* Bytes of a chunk's place. */

@@ -135,6 +135,14 @@ int checkpoint_verify(const struct checkpoint_place *place, const struct checkpo
 int checkpoint_copy(const struct checkpoint_place *from, const struct checkpoint_table *table,
 	const struct checkpoint_place *to, struct checkpoint_progress *progress, uint64_t *repaired, struct err *e);
 
+/*
+ * A job that ended in good order leaves its checkpoints and a mark, an empty file `finished` beside them in each
+ * target: one that comes later with its name does not go on from them. Errors are not told: who cannot write there had
+ * no checkpoints.
+ */
+void checkpoint_set_finished(const struct checkpoint_place *place, bool finished);
+bool checkpoint_is_finished(const struct checkpoint_place *place);
+
 /* Removes all complete ones but the last `keep` that were written, and what is torn or half written and older than the
  * newest complete one. The thread that writes. 0, -EINVAL (keep is 0), or the first error. */
 int checkpoint_prune(const struct checkpoint_place *place, unsigned keep, struct err *e);

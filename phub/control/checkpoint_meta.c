@@ -35,20 +35,6 @@ static int meta_put(struct meta_out *out, const Phub__Control *frame)
 	return 0;
 }
 
-static void meta_hypers(const struct optimizer_hyper *from, Phub__Hypers *to)
-{
-	phub__hypers__init(to);
-	to->lr = from->lr;
-	to->momentum = from->momentum;
-	to->dampening = from->dampening;
-	to->weight_decay = from->weight_decay;
-	to->beta1 = from->beta1;
-	to->beta2 = from->beta2;
-	to->eps = from->eps;
-	to->lr_decay = from->lr_decay;
-	to->initial_accumulator = from->initial_accumulator_value;
-}
-
 static int meta_put_job(struct meta_out *out, const struct table *t, const struct optimizer_hyper *groups)
 {
 	const struct spec *s = &t->spec;
@@ -58,10 +44,8 @@ static int meta_put_job(struct meta_out *out, const struct table *t, const struc
 	Phub__Hypers **at = calloc(s->group_count + 1, sizeof(void *));
 	int rc = -ENOMEM;
 
-	for (uint32_t i = 0; hypers && at && i < s->group_count; i++) {
-		at[i] = &hypers[i];
-		meta_hypers(groups ? &groups[i] : &s->groups[i], at[i]);
-	}
+	if (hypers && at)
+		table_hypers(groups ? groups : s->groups, s->group_count, hypers, at);
 	job.generation = s->generation;
 	job.optimizer = (Phub__Optimizer)s->optimizer;
 	job.reduce = s->mean ? PHUB__REDUCE__MEAN : PHUB__REDUCE__SUM;

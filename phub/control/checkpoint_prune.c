@@ -3,6 +3,7 @@
  * Takes old checkpoints away, and what a crash left of new ones.
  */
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -102,4 +103,50 @@ int checkpoint_prune(const struct checkpoint_place *place, unsigned keep, struct
 		rc = prune_files(place, prune_is_old, &p, e);
 	free(entries);
 	return rc;
+}
+
+/* ---- the mark of a job that ended in good order ---- */
+
+static const char prune_mark[] = "finished";
+
+void checkpoint_set_finished(const struct checkpoint_place *place, bool finished)
+{
+	char dir[CHECKPOINT_DIR_BYTES];
+	struct err e;
+
+	if (checkpoint_format_dir(place->job, dir, &e) < 0)
+		return;
+	for (unsigned i = 0; i < place->target_count; i++) {
+		int at = checkpoint_scan_open(place, i, dir), fd;
+
+		if (at < 0)
+			continue;
+		if (finished) {
+			fd = openat(at, prune_mark, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+			if (fd >= 0)
+				close(fd);
+		} else {
+			unlinkat(at, prune_mark, 0);
+		}
+		fsync(at);
+		close(at);
+	}
+}
+
+bool checkpoint_is_finished(const struct checkpoint_place *place)
+{
+	char dir[CHECKPOINT_DIR_BYTES];
+	bool found = false;
+	struct err e;
+
+	if (checkpoint_format_dir(place->job, dir, &e) < 0)
+		return false;
+	for (unsigned i = 0; i < place->target_count && !found; i++) {
+		int at = checkpoint_scan_open(place, i, dir);
+
+		found = at >= 0 && faccessat(at, prune_mark, F_OK, 0) == 0;
+		if (at >= 0)
+			close(at);
+	}
+	return found;
 }

@@ -82,7 +82,8 @@ const struct option option_table[] = {
 		"a job that waits for another worker in place of one that was lost does so for this long, when it "
 		"names no time itself"},
 	{"checkpoint_targets", OPTION_WORDS, FIELD(checkpoint_targets), 0, 0, {NULL}, "",
-		"directories for checkpoints of jobs with an optimizer, with commas between them; each on a disk of its "
+		"directories for checkpoints of jobs with an optimizer, with commas between them; each on a disk of "
+		"its "
 		"own where there is parity; empty for none. A job that comes again after a crash, or after it was "
 		"lost, goes on from its last one"},
 	{"checkpoint_parity", OPTION_NUMBER, FIELD(checkpoint_parity), 0, 31, {NULL}, "0",

@@ -256,6 +256,7 @@ void job_leave(struct session *s)
 		return;
 	}
 	if (job->present == 0) {
+		job_keep_finished(job);
 		job_end(job, 0);
 		return;
 	}
@@ -265,9 +266,10 @@ void job_leave(struct session *s)
 		return;
 	m->left = true;
 	job->left++;
-	if (job->left == job->world)
+	if (job->left == job->world) {
+		job_keep_finished(job);
 		job_end(job, 0);
-	else if (job_is_awaited(job) || job->state == JOB_REKEYING)
+	} else if (job_is_awaited(job) || job->state == JOB_REKEYING)
 		job_fail(job, PHUB__ERROR_CODE__ERROR_LOST, (int)rank,
 			"rank %u (%s) left while others wait for it; all ranks must make the same calls", rank,
 			m->peer);

@@ -182,6 +182,8 @@ int job_restored(struct job *job, const uint64_t **from);
 /* A core has answered: MAIL_SNAPPED. */
 void job_snapped(struct job *job, const struct mail *mail);
 void job_keep_tick(struct job *job);
+/* All ranks have left: a job that comes with this name begins anew. */
+void job_keep_finished(struct job *job);
 /* Waits for the thread that reads or writes, if there is one, and takes nothing any more. */
 void job_keep_forget(struct job *job);
 

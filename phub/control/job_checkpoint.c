@@ -23,6 +23,7 @@
 #include "phub/base/stats.h"
 #include "phub/control/box.h"
 #include "phub/control/checkpoint.h"
+#include "phub/control/checkpoint_meta.h"
 #include "phub/control/session.h"
 
 #define CHECKPOINT_ALIGN     4096u
@@ -50,8 +51,9 @@ struct keeper {
 	uint64_t rounds;     /* of the job, when the last one was taken */
 	uint64_t sampled, sampled_ns;
 	uint64_t begun_ns, retry_ns, told_ns;
-	uint64_t done; /* checkpoints that are on disk */
-	uint64_t last; /* the round of the newest */
+	uint64_t done;     /* checkpoints that are on disk... */
+	unsigned restored; /* ...and that it goes on from */
+	uint64_t last;     /* the round of the newest */
 	/* The thread. */
 	pthread_t thread;
 	bool running;
@@ -90,6 +92,7 @@ static struct keeper *keeper_create(struct job *job)
 {
 	const struct config *config = job->control->config;
 	struct keeper *k;
+	struct err e;
 
 	if (!config->checkpoint_targets[0] || job->generation->spec.optimizer == OPTIMIZER_NONE)
 		return NULL;
@@ -101,7 +104,7 @@ static struct keeper *keeper_create(struct job *job)
 	k->arena.fd = -1;
 	checkpoint_pace_init(&k->pace, (double)config->checkpoint_overhead / 1000.0);
 	if (keeper_list_targets(k, config->checkpoint_targets) < 0 ||
-		table_pack(job->generation->table, &k->meta, &k->meta_bytes) < 0) {
+		checkpoint_meta_pack(job->generation->table, NULL, &k->meta, &k->meta_bytes, &e) < 0) {
 		free(k->targets);
 		free(k);
 		return NULL;
@@ -297,6 +300,10 @@ static void keeper_finish(struct job *job)
 		keeper_give_up(job, k->error.text);
 		return;
 	}
+	if (k->result > 0)
+		log_warn("job '%s': %d of %u targets could not be written: %s", job->name, k->result,
+			k->place.target_count, k->error.text);
+	checkpoint_set_finished(&k->place, false);
 	k->done++;
 	k->last = k->table.round;
 	k->retry_ns = 0;
@@ -338,8 +345,7 @@ static void keeper_sample(struct job *job, uint64_t rounds)
 	uint64_t now_ns = job->control->now_ns;
 
 	if (k->sampled_ns && rounds > k->sampled)
-		checkpoint_pace_round(&k->pace,
-			(double)(now_ns - k->sampled_ns) / 1e9 / (double)(rounds - k->sampled),
+		checkpoint_pace_round(&k->pace, (double)(now_ns - k->sampled_ns) / 1e9 / (double)(rounds - k->sampled),
 			k->state == KEEPER_TAKING);
 	if (rounds == k->sampled && k->sampled_ns)
 		return;
@@ -407,6 +413,30 @@ static void *keeper_read(void *arg)
 	return NULL;
 }
 
+/* Has the checkpoint the job's keys and options? */
+static int keeper_fits(const struct job *job, struct err *e)
+{
+	const struct keeper *k = job->keeper;
+	const struct generation *g = job->generation;
+	struct table *t;
+	int rc = checkpoint_meta_unpack(k->table.meta, k->table.meta_bytes, &t, e);
+
+	if (rc < 0)
+		return rc;
+	t->spec.generation = g->spec.generation;
+	t->spec.lost = g->spec.lost; /* what becomes of lost workers may change */
+	t->wait_ms = g->table->wait_ms;
+	t->spec.seal = g->spec.seal;
+	if (t->spec.world != g->spec.world)
+		rc = err_set(e, -EBADMSG, "a world of %u, and now of %u", t->spec.world, g->spec.world);
+	else
+		rc = table_compare(t, 0, g->table, job_first_live(job), e);
+	if (rc == 0 && k->table.chunk_count != g->spec.plan.chunk_count)
+		rc = err_set(e, -EBADMSG, "%u chunks, and now %u", k->table.chunk_count, g->spec.plan.chunk_count);
+	table_destroy(t);
+	return rc;
+}
+
 bool job_restore(struct job *job)
 {
 	struct keeper *k;
@@ -418,6 +448,11 @@ bool job_restore(struct job *job)
 	k = job->keeper;
 	if (!k || job->started > 1) /* a new key table begins with new weights */
 		return false;
+	if (checkpoint_is_finished(&k->place)) {
+		log_info("job '%s' begins anew: the one before ended in good order (its checkpoints are there)",
+			job->name);
+		return false;
+	}
 	rc = checkpoint_read_table(&k->place, 0, &k->table, &e);
 	if (rc == -ENOENT)
 		return false;
@@ -425,11 +460,11 @@ bool job_restore(struct job *job)
 		log_warn("job '%s' begins anew: its checkpoint cannot be read: %s", job->name, e.text);
 		return false;
 	}
-	if (k->table.meta_bytes != k->meta_bytes || memcmp(k->table.meta, k->meta, k->meta_bytes) != 0 ||
-		k->table.chunk_count != job->generation->spec.plan.chunk_count) {
+	if (keeper_fits(job, &e) < 0) {
 		log_warn("job '%s' begins anew: its checkpoint before round %" PRIu64
-			 " has other keys or options; it stays until new ones take its place",
-			job->name, k->table.round);
+			 " is of another (rank 0 of the one before, rank %u of this one): %s. It stays until new ones "
+			 "take its place",
+			job->name, k->table.round, job_first_live(job), e.text);
 		checkpoint_table_fini(&k->table);
 		return false;
 	}
@@ -460,6 +495,7 @@ int job_restored(struct job *job, const uint64_t **from)
 		return k->result;
 	}
 	k->last = k->table.round;
+	k->restored = 1;
 	log_info("job '%s' goes on from its checkpoint before round %" PRIu64 " (%.2f s%s)", job->name, k->last,
 		(double)(job->control->now_ns - k->begun_ns) / 1e9, k->repaired ? "; parity made up for losses" : "");
 	k->from = calloc(k->table.chunk_count, sizeof(*k->from));
@@ -468,6 +504,12 @@ int job_restored(struct job *job, const uint64_t **from)
 	checkpoint_table_fini(&k->table);
 	*from = k->from;
 	return k->from ? 0 : -ENOMEM;
+}
+
+void job_keep_finished(struct job *job)
+{
+	if (job->keeper && job->keeper->done + job->keeper->restored > 0)
+		checkpoint_set_finished(&job->keeper->place, true);
 }
 
 void job_keep_forget(struct job *job)

@@ -153,10 +153,11 @@ static void job_members_tell(struct job *job, const struct members *m)
 {
 	Phub__Control control = PHUB__CONTROL__INIT;
 	Phub__Members members = PHUB__MEMBERS__INIT;
-	uint32_t *lost = calloc(2 * (size_t)job->world, sizeof(*lost)), *came = lost + job->world;
+	uint32_t *lost = calloc(2 * (size_t)job->world, sizeof(*lost)), *came;
 
 	if (!lost)
 		return; /* data connections say the epoch, too */
+	came = lost + job->world;
 	members.epoch = m->epoch;
 	members.present = job_live(job);
 	members.lost = lost;

@@ -275,7 +275,8 @@ static bool job_await_room(struct job *job)
 	return true;
 }
 
-/* The shards go to their cores, and the ranks hear of it. `from`: the rounds that chunks begin with; NULL: the first. */
+/* The shards go to their cores, and the ranks hear of it. `from`: the rounds that chunks begin with; NULL: the first.
+ */
 static void job_go(struct job *job, const uint64_t *from)
 {
 	const struct generation *g = job->generation;

@@ -3,7 +3,6 @@
  * Reads and compares what ranks say about their job. Memory grows with what came, never with what was announced.
  */
 #include "phub/control/table.h"
-#include "transport/le.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -255,68 +254,4 @@ void table_hypers(const struct optimizer_hyper *groups, uint32_t count, Phub__Hy
 		table_unfill_hyper(&groups[i], &out[i]);
 		each[i] = &out[i];
 	}
-}
-
-static void table_unfill_job(const struct table *t, Phub__Job *out)
-{
-	const struct spec *s = &t->spec;
-
-	phub__job__init(out);
-	out->generation = s->generation;
-	out->optimizer = (Phub__Optimizer)s->optimizer;
-	out->reduce = s->mean ? PHUB__REDUCE__MEAN : PHUB__REDUCE__SUM;
-	out->sync = (Phub__Sync)s->sync;
-	out->staleness = s->staleness;
-	out->reproducible = s->reproducible;
-	out->nan = (Phub__NanPolicy)s->nan;
-	out->chunk_bytes = t->chunk_bytes;
-	out->key_count = t->key_count;
-	out->quorum = s->quorum;
-}
-
-static size_t table_pack_keys(const struct table *t, uint8_t *out)
-{
-	Phub__Keys keys = PHUB__KEYS__INIT;
-	Phub__Key *list = calloc(t->key_count, sizeof(*list)), **each = calloc(t->key_count, sizeof(*each));
-	size_t bytes = 0;
-
-	for (uint32_t i = 0; list && each && i < t->key_count; i++) {
-		phub__key__init(&list[i]);
-		list[i].name = (char *)(uintptr_t)table_key_name(t, i);
-		list[i].elements = t->keys[i].elements;
-		list[i].dtype = (Phub__Dtype)t->keys[i].dtype;
-		list[i].group = t->keys[i].group;
-		list[i].alone = t->keys[i].alone;
-		each[i] = &list[i];
-	}
-	keys.generation = t->spec.generation;
-	keys.keys = each;
-	keys.n_keys = t->key_count;
-	if (list && each)
-		bytes = out ? phub__keys__pack(&keys, out) : phub__keys__get_packed_size(&keys);
-	free(list);
-	free(each);
-	return bytes;
-}
-
-int table_pack(const struct table *t, uint8_t **out, uint64_t *bytes)
-{
-	Phub__Hypers groups[SPEC_GROUPS_MAX], *each[SPEC_GROUPS_MAX];
-	size_t job_bytes, keys_bytes = table_pack_keys(t, NULL);
-	Phub__Job job;
-
-	table_unfill_job(t, &job);
-	table_hypers(t->spec.groups, t->spec.group_count, groups, each);
-	job.groups = each;
-	job.n_groups = t->spec.group_count;
-	job_bytes = phub__job__get_packed_size(&job);
-	*bytes = 8 + job_bytes + keys_bytes;
-	*out = keys_bytes ? malloc(*bytes) : NULL;
-	if (!*out)
-		return -ENOMEM;
-	le_put32(*out, (uint32_t)job_bytes);
-	phub__job__pack(&job, *out + 4);
-	le_put32(*out + 4 + job_bytes, (uint32_t)keys_bytes);
-	table_pack_keys(t, *out + 8 + job_bytes);
-	return 0;
 }

@@ -67,10 +67,6 @@ const char *table_key_name(const struct table *t, uint32_t key);
  * `e`. */
 int table_compare(const struct table *a, uint32_t rank_a, const struct table *b, uint32_t rank_b, struct err *e);
 
-/* The options and keys, packed as Job and Keys with the length of each before it (4 bytes, little-endian): what makes the
- * job. Ours to free. 0 or -ENOMEM. */
-int table_pack(const struct table *t, uint8_t **out, uint64_t *bytes);
-
 /* Hyper-parameters as messages: fills out[count] and each[count]. */
 void table_hypers(const struct optimizer_hyper *groups, uint32_t count, Phub__Hypers *out, Phub__Hypers **each);
 

@@ -6,8 +6,15 @@ This process only forks: whatever computes runs in workers, so that no thread of
 """
 
 import hashlib
+import os
+import pathlib
 import pickle
+import random
+import shutil
 import signal
+import socket
+import subprocess
+import tempfile
 import time
 
 import python_rig as rig
@@ -27,7 +34,8 @@ warnings.simplefilter("ignore")
 WORLD = 3
 STEPS = 60
 PAUSE_S = 0.01
-DEADLINE_S = 60
+DEADLINE_S = 120
+KILLS = int(os.environ.get("KILLS") or 3)
 
 
 def make_net():
@@ -212,6 +220,111 @@ def test_fail_is_the_default(box):
             process.join(10)
     finally:
         job.end()
+
+
+# ---- a box that is killed ----
+
+class Box:
+    """One that comes back at the same port, with the same checkpoints."""
+
+    def __init__(self, folder, *options):
+        with socket.socket() as s:
+            s.bind(("127.0.0.1", 0))
+            self.port = s.getsockname()[1]
+        self.command = [rig.PHUBD, "--listen", f"127.0.0.1:{self.port}", "-o", "data_ports=any", "-o", "cores=2", "-o",
+                        f"checkpoint_targets={folder}", "-o", "checkpoint_every=7", *options]
+        self.log = tempfile.TemporaryFile("w+")  # noqa: SIM115 - lives as long as this
+        self.start()
+
+    def start(self):
+        self.process = subprocess.Popen(self.command, stdout=subprocess.PIPE, stderr=self.log, text=True)
+        assert "listening" in self.process.stdout.readline(), "phubd does not start"
+
+    def kill(self):
+        self.process.kill()
+        self.process.wait()
+        self.process.stdout.close()
+
+    def text(self):
+        self.log.seek(0)
+        return self.log.read()
+
+
+def weights_of(url, **options):
+    job = Job(url, reproducible=True, resume=30, **options)
+    try:
+        results = job.results()
+    finally:
+        job.end()
+    weights = {weights for _, _, weights in results.values()}
+    assert len(weights) == 1, f"the weights differ: {results}"
+    return weights.pop()
+
+
+def survives(box, name, kills, folder, transport, *options):
+    """The box is killed again and again: the weights are those of a run without that, bit by bit."""
+    undisturbed = weights_of(box.url(name), transport=transport)
+    mortal = Box(folder, *options)
+    job = Job(f"phub://127.0.0.1:{mortal.port}/{name}", reproducible=True, resume=30, transport=transport,
+              total=STEPS if kills < 10 else 10 * STEPS)
+    if kills >= 10:
+        undisturbed = weights_of(box.url(name + "-long"), transport=transport, total=10 * STEPS)
+    try:
+        for kill in range(kills):
+            time.sleep(random.uniform(0.2, 0.6))
+            mortal.kill()
+            mortal.start()
+        results = job.results()
+        assert {weights for _, _, weights in results.values()} == {undisturbed}, f"other weights: {results}\n{mortal.text()}"
+        assert "goes on from its checkpoint" in mortal.text(), mortal.text()
+    finally:
+        job.end()
+        mortal.kill()
+    return f"killed {kills} times"
+
+
+def test_box_killed_tcp(box):
+    with tempfile.TemporaryDirectory() as folder:
+        survives(box, "killed-tcp", KILLS, folder, "tcp")
+
+
+def test_box_killed_shm(box):
+    with tempfile.TemporaryDirectory() as folder:
+        survives(box, "killed-shm", 2, folder, "shm")
+
+
+def test_box_killed_parity(box):
+    """Checkpoints over three directories, of which one is lost while the box is down."""
+    with tempfile.TemporaryDirectory() as folder:
+        targets = [pathlib.Path(folder, name) for name in "abc"]
+        for target in targets:
+            target.mkdir()
+        undisturbed = weights_of(box.url("parity"), transport="tcp")
+        mortal = Box(",".join(map(str, targets)), "-o", "checkpoint_parity=1")
+        job = Job(f"phub://127.0.0.1:{mortal.port}/parity", reproducible=True, resume=30, transport="tcp")
+        try:
+            job.until(0, 30)
+            mortal.kill()
+            shutil.rmtree(targets[1])
+            targets[1].mkdir()
+            mortal.start()
+            results = job.results()
+            assert {weights for _, _, weights in results.values()} == {undisturbed}, f"other weights: {results}"
+            assert "parity made up for losses" in mortal.text(), mortal.text()
+        finally:
+            job.end()
+            mortal.kill()
+
+
+def test_a_job_that_ended_well_begins_anew(box):
+    with tempfile.TemporaryDirectory() as folder:
+        mortal = Box(folder)
+        url = f"phub://127.0.0.1:{mortal.port}/again"
+        try:
+            assert weights_of(url, transport="tcp") == weights_of(url, transport="tcp")
+            assert "begins anew: the one before ended in good order" in mortal.text(), mortal.text()
+        finally:
+            mortal.kill()
 
 
 if __name__ == "__main__":

@@ -33,7 +33,7 @@
 #include "tests/unit/checkpoint_rig.h"
 
 #define QUICK "/dev/shm" /* where fdatasync() costs nothing */
-#define DISK "/var/tmp"
+#define DISK  "/var/tmp"
 
 static const uint32_t sizes[] = {1, 700, 5000, 64, 63, 65, 4096, 98304, 300000};
 enum { SIZES = sizeof(sizes) / sizeof(sizes[0]) };

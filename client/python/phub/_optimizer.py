@@ -142,9 +142,12 @@ class DistributedOptimizer(torch.optim.Optimizer):
                 name = names.get(id(p), f"group{index}.{place}")
                 key = self.worker.key(name, p.numel(), wire_dtype(p, name), group=index, alone=alone)
                 self._slots.append(_Slot(key, p))
-        self.worker.start()
-        self._held = self._register()
-        self._fetch()
+        try:
+            self.worker.start()
+            self._held = self._register()
+            self._fetch()
+        except StaleError as e:
+            self._resume(e)
 
     def _fetch(self) -> None:
         """The box's weights: rank 0's at first, those of the job where it runs already."""
@@ -161,7 +164,11 @@ class DistributedOptimizer(torch.optim.Optimizer):
     @property
     def steps(self) -> int:
         """Steps that the job has taken: 0 at first; more where this worker came later, or the box goes on from a checkpoint."""
-        return self.worker.round(self._slots[0].key) - 1
+        while True:
+            try:
+                return self.worker.round(self._slots[0].key) - 1
+            except StaleError as e:
+                self._resume(e)
 
     def _resume(self, loss: StaleError) -> None:
         """The box was lost: waits for it, and takes its weights."""
