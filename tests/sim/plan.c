@@ -44,6 +44,8 @@ void world_plan_elastic(struct world_plan *plan)
 	plan->deaths = world_draw(&r, 1, 4);
 	plan->return_max_ns = 1000000ull * (world_draw(&r, 0, 1) ? world_draw(&r, 0, 20) : world_draw(&r, 20, 2000));
 	plan->wait_ms = world_draw(&r, 500, 3000);
+	/* The schedule of rates goes on where it is for who comes. */
+	plan->lockstep = plan->optimizer != OPTIMIZER_NONE && world_draw(&r, 0, 2) == 0;
 }
 
 void world_plan_quorum(struct world_plan *plan)

@@ -304,7 +304,9 @@ static bool worker_may_push(const struct worker *me, unsigned k)
 
 	if (me->keys[k].in_flight || me->keys[k].round >= last || me->pause_ns > loop_net_now(me->world->net))
 		return false;
-	return !me->world->plan->lockstep || me->keys[k].round == me->round;
+	if (!me->world->plan->lockstep || me->keys[k].round == me->round)
+		return true;
+	return world_plan_varies(me->world->plan) && worker_begins(me, k);
 }
 
 /* Pushes one key, drawn from those that are idle. */
@@ -387,6 +389,9 @@ static unsigned worker_run_rounds(struct worker *me)
 
 		me->round = slowest;
 		world_hyper_public(w, me->round, &hyper);
+		/* Who comes begins with those in force, which may be this round's already. */
+		if (me->phub->settings.groups[0].lr == hyper.lr)
+			return work + 1;
 		if (phub_set_hyper(me->phub, 0, &hyper) < 0)
 			world_fail(w, "rank %u: phub_set_hyper: %s", me->rank, phub_error());
 	}
@@ -404,8 +409,11 @@ static void worker_begin(struct worker *me)
 	uint32_t count;
 
 	me->state = WORKER_RUNNING;
-	for (unsigned k = 0; k < me->world->plan->key_count && world_plan_varies(me->world->plan); k++)
+	for (unsigned k = 0; k < me->world->plan->key_count && world_plan_varies(me->world->plan); k++) {
 		me->keys[k].round = worker_flights(me, k, &count)->round;
+		if (k == 0 || me->keys[k].round < me->round)
+			me->round = me->keys[k].round;
+	}
 }
 
 /* Its session ended with an error. Returns false when that is no wonder. */
