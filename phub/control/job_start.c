@@ -79,7 +79,7 @@ void job_hear_table(struct session *s, const Phub__Job *message)
 			seal_name(s->table->spec.seal));
 		return;
 	}
-	if (job->left > 0)
+	if (job->left > 0 && !m->gone)
 		job_fail(job, PHUB__ERROR_CODE__ERROR_LOST, -1, "rank %u starts anew, and others have left", s->rank);
 }
 

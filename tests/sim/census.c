@@ -268,7 +268,9 @@ static bool look_may(const struct look *l, const struct census_round *r, unsigne
 		if (!in && r->shares[i].got && !quorum)
 			return false;
 	}
-	return number >= (quorum ? quorum : 1) || (set == 0 && dead && l->census->plan->optimizer != OPTIMIZER_NONE);
+	/* Where ranks are lost there may be fewer than the quorum. */
+	return number >= (quorum && l->census->plan->deaths == 0 ? quorum : 1) ||
+	       (set == 0 && dead && l->census->plan->optimizer != OPTIMIZER_NONE);
 }
 
 static void look_round(struct look *l, uint64_t round)

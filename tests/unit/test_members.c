@@ -197,6 +197,31 @@ static void test_late_answer_again(void **state)
 	bench_close(b);
 }
 
+/* The quorum went on while it came: it gets what the others have, and is told which round that is; also twice. */
+static void test_visit_after_its_round(void **state)
+{
+	struct bench *b = bench_new();
+
+	(void)state;
+	b->spec.quorum = 2;
+	bench_open_sgd(b, 3);
+	b->fake.queue.lossy = true;
+	change(b, 1 << 2, 0, 0);
+	change(b, 0, 1 << 2, 1);
+	for (uint64_t round = 1; round <= 2; round++) {
+		bench_push(b, 0, WIRE_PUSH, round, 0, false);
+		bench_push(b, 1, WIRE_PUSH, round, 0, false);
+		bench_complete(b);
+	}
+	for (unsigned i = 0; i < 2; i++) {
+		bench_push(b, 2, WIRE_PULL, 0, 0, false);
+		assert_int_equal(b->fake.sent_count, 1);
+		assert_int_equal(b->fake.sent[0].header.round, 2);
+		bench_complete(b);
+	}
+	bench_close(b);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -207,6 +232,7 @@ int main(void)
 		cmocka_unit_test(test_round_without_ranks_is_left_out),
 		cmocka_unit_test(test_pull_alone_is_no_broadcast),
 		cmocka_unit_test(test_late_answer_again),
+		cmocka_unit_test(test_visit_after_its_round),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
