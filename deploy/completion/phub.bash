@@ -28,7 +28,7 @@ _phub_values() { # OPTION WORD
 	--isa) compgen -W 'auto all base avx2 avx512 neon' -- "$2" ;;
 	--model) _phub_models "$2" ;;
 	--worker-netns) compgen -W "$(ip netns list 2>/dev/null | awk '{ print $1 }')" -- "$2" ;;
-	--phubd | --config | --kernels | --costs | --timeline) compgen -f -- "$2" ;;
+	--phubd | --config | --kernels | --costs | --timeline | --to) compgen -f -- "$2" ;;
 	*) return 1 ;;
 	esac
 }
@@ -58,6 +58,14 @@ _phub_words() { # COMMAND SUBCOMMAND WORD
 		*) words='exchange aggregation kernels seals train --help' ;;
 		esac
 		;;
+	checkpoint)
+		case $2 in
+		ls | verify) words='--job --round --json --help' ;;
+		restore) words='--to --parity --job --round --rate --help' ;;
+		export) words='--to --weights --job --round --help' ;;
+		*) words='ls verify restore export --help' ;;
+		esac
+		;;
 	jobs | top) words='--workers --watch --interval --count --json --help' ;;
 	doctor) words='--quiet --json --help' ;;
 	topo) words='--model --cores --chunk --json --help' ;;
@@ -67,12 +75,13 @@ _phub_words() { # COMMAND SUBCOMMAND WORD
 			--latency-us --compute-ms --sweep --calibrate --runs --phubd --json --help'
 		;;
 	models) words='--json --help' ;;
-	help) words='bench jobs top doctor topo plan models' ;;
+	help) words='bench jobs top checkpoint doctor topo plan models' ;;
 	version) ;;
-	*) words='bench jobs top doctor topo plan models version help --help --version' ;;
+	*) words='bench jobs top checkpoint doctor topo plan models version help --help --version' ;;
 	esac
 	compgen -W "$words" -- "$3"
 	[[ $1 != models || $3 == -* ]] || _phub_models "$3"
+	[[ $1 != checkpoint || -z $2 || $3 == -* ]] || compgen -d -- "$3"
 }
 
 _phub() {

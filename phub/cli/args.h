@@ -10,7 +10,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { ARGS_LIST_MAX = 16, ARGS_WORDS_MAX = 8 };
+enum { ARGS_LIST_MAX = 32, ARGS_WORDS_MAX = 32 };
 
 enum args_type {
 	ARGS_FLAG,   /* bool: takes no value */

@@ -96,7 +96,8 @@ def help_everywhere():
     check({"bench", "jobs", "top", "doctor", "topo", "plan", "models", "version"} <= set(commands), f"commands: {commands}")
     for words in [[name] for name in commands if name != "version"] + [["bench", "exchange"], ["bench", "aggregation"],
                                                                                 ["bench", "kernels"], ["bench", "seals"],
-                                                                                ["bench", "train"]]:
+                                                                                ["bench", "train"], ["checkpoint", "ls"],
+                                                                                ["checkpoint", "export"]]:
         out, _ = phub(*words, "--help")
         holds(out, "^usage: phub " + " ".join(words))
     phub("help", "jobs")
@@ -612,7 +613,8 @@ def manuals_and_completion():
     manual = (rig.ROOT / "deploy/man/phub.1").read_text()
     completion = (rig.ROOT / "deploy/completion/phub.bash").read_text()
     for words in (["bench", "exchange"], ["bench", "aggregation"], ["bench", "kernels"], ["bench", "train"], ["jobs"], ["doctor"],
-                  ["topo"], ["plan"], ["models"]):
+                  ["topo"], ["plan"], ["models"], ["checkpoint", "ls"], ["checkpoint", "verify"], ["checkpoint", "restore"],
+                  ["checkpoint", "export"]):
         out, _ = phub(*words, "--help")
         for option in re.findall(r"^  --([\w-]+)", out, re.M):
             check(option == "help" or f"Fl -{option}" in manual, f"phub.1 lacks --{option} of {' '.join(words)}")

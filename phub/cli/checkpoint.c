@@ -1,0 +1,354 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * phub checkpoint: what a box has kept of its jobs, on disks that this machine sees. Works on files alone, with or
+ * without a box that runs; export is checkpoint_export.c's.
+ */
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "phub/cli/checkpoint_tool.h"
+#include "phub/cli/cli.h"
+#include "phub/cli/output.h"
+
+static const struct cli_command checkpoint_commands[] = {
+	{"ls", "which checkpoints there are", checkpoint_ls_run},
+	{"verify", "read them, and look at every checksum", checkpoint_verify_run},
+	{"restore", "write one, repaired, into other directories", checkpoint_restore_run},
+	{"export", "weights and optimizer state as .safetensors or .npz", checkpoint_export_run},
+	{NULL, NULL, NULL},
+};
+
+static const char checkpoint_about[] =
+	"Looks after the checkpoints of jobs. DIR are the directories that the box keeps them in, all\n"
+	"of those that are left, in any order.\n";
+
+int checkpoint_run(int argc, char **argv)
+{
+	return cli_dispatch(checkpoint_commands, "phub checkpoint", checkpoint_about, argc, argv);
+}
+
+static int checkpoint_need_directory(const struct args_usage *usage, const struct args_words *words)
+{
+	return words->count ? ARGS_GO_ON : args_wrong(usage, "which directory?");
+}
+
+/* ---- ls ---- */
+
+/* Its files are all there; some are missing and it can be read; or it cannot. */
+static const char *checkpoint_state(const struct checkpoint_entry *e)
+{
+	if (!e->complete)
+		return "torn";
+	return e->pieces == e->wanted + e->parity ? "whole" : "short";
+}
+
+static void checkpoint_write_time(uint64_t seconds, char out[32])
+{
+	time_t when = (time_t)seconds;
+	struct tm tm;
+
+	if (!localtime_r(&when, &tm) || strftime(out, 32, "%Y-%m-%d %H:%M:%S", &tm) == 0)
+		snprintf(out, 32, "%" PRIu64, seconds);
+}
+
+static bool checkpoint_ls_json(const char *job, const struct checkpoint_entry *e)
+{
+	char id[17];
+
+	snprintf(id, sizeof(id), "%016" PRIx64, e->id);
+	return output_json(json_pack("{s:s, s:I, s:s, s:I, s:I, s:i, s:i, s:i, s:s}", "job", job, "round",
+		(json_int_t)e->round, "id", id, "written_s", (json_int_t)e->written_s, "bytes", (json_int_t)e->bytes,
+		"pieces", (int)e->pieces, "k", (int)e->wanted, "m", (int)e->parity, "state", checkpoint_state(e)));
+}
+
+static void checkpoint_ls_row(struct output_table *table, const char *job, const struct checkpoint_entry *e)
+{
+	char text[32], when[32];
+
+	checkpoint_write_time(e->written_s, when);
+	output_cell(table, "%s", job);
+	output_cell(table, "%" PRIu64, e->round);
+	output_cell(table, "%s", when);
+	output_cell(table, "%s", output_bytes(e->bytes, text));
+	if (e->wanted)
+		output_cell(table, "%u of %u+%u", e->pieces, e->wanted, e->parity);
+	else
+		output_cell(table, "-");
+	output_cell(table, "%s", checkpoint_state(e));
+}
+
+/* All that were asked for, one after the other: `each` says whether it is good enough to go on. */
+static int checkpoint_each(struct checkpoint_tool *t,
+	bool (*each)(struct checkpoint_tool *t, const struct checkpoint_entry *entry, void *arg), void *arg,
+	unsigned *found)
+{
+	for (unsigned j = 0; j < t->job_count; j++) {
+		struct checkpoint_entry *entries;
+		unsigned count;
+		bool good = true;
+		struct err e;
+
+		t->place.job = t->jobs[j];
+		if (checkpoint_list(&t->place, &entries, &count, &e) < 0) {
+			output_error("%s", e.text);
+			return CLI_FAILED;
+		}
+		for (unsigned i = 0; i < count && good; i++) {
+			if (t->round && entries[i].round != t->round)
+				continue;
+			++*found;
+			good = each(t, &entries[i], arg);
+		}
+		free(entries);
+		if (!good)
+			return CLI_FAILED;
+	}
+	return CLI_DONE;
+}
+
+static bool checkpoint_ls_each(struct checkpoint_tool *t, const struct checkpoint_entry *entry, void *arg)
+{
+	if (t->json)
+		return checkpoint_ls_json(t->place.job, entry);
+	checkpoint_ls_row(arg, t->place.job, entry);
+	return true;
+}
+
+int checkpoint_ls_run(int argc, char **argv)
+{
+	struct checkpoint_tool t = {0};
+	const struct args_option options[] = {
+		{"job", "NAME", "only this job's", ARGS_TEXT, &t.job, 0, 0, NULL},
+		{"round", "R", "only those before this round", ARGS_NUMBER, &t.round, 1, UINT64_MAX, NULL},
+		{"json", NULL, "one JSON object a line", ARGS_FLAG, &t.json, 0, 0, NULL},
+		{.name = NULL},
+	};
+	const struct args_usage usage = {
+		.command = "phub checkpoint ls",
+		.words = "DIR...",
+		.about = "Lists checkpoints, of each job the one that was written last first. Looks at headers and\n"
+			 "trailers: `whole`, all files are there; `short`, some are missing and it can be read;\n"
+			 "`torn`, too few files are good. Rounds are the first that is not in it.\n",
+		.examples = "  phub checkpoint ls /mnt/a /mnt/b /mnt/c\n",
+		.words_max = ARGS_WORDS_MAX,
+		.options = options,
+	};
+	struct output_table table = {
+		.heads = {"job", "round", "written", "bytes", "files", "state"}, .align = "lrlrll"};
+	struct args_words words;
+	unsigned found = 0;
+	int rc = args_parse(&usage, argc, argv, &words);
+
+	if (rc == ARGS_GO_ON)
+		rc = checkpoint_need_directory(&usage, &words);
+	if (rc != ARGS_GO_ON)
+		return rc;
+	rc = checkpoint_tool_begin(&t, &words);
+	if (rc == CLI_DONE)
+		rc = checkpoint_each(&t, checkpoint_ls_each, &table, &found);
+	if (rc == CLI_DONE && !t.json && found)
+		output_table_print(&table);
+	else if (rc == CLI_DONE && !t.json)
+		puts("no checkpoints");
+	checkpoint_tool_end(&t);
+	return rc;
+}
+
+/* ---- verify ---- */
+
+struct checkpoint_check {
+	const struct checkpoint_place *place;
+	const struct checkpoint_entry *entry;
+	struct checkpoint_progress progress;
+	struct checkpoint_health health;
+	struct err e;
+};
+
+struct checkpoint_verdicts {
+	struct output_table table;
+	bool lost, stopped;
+};
+
+static int checkpoint_check(void *arg)
+{
+	struct checkpoint_check *c = arg;
+	struct checkpoint_table table;
+	int rc = checkpoint_read_entry(c->place, c->entry, &table, &c->e);
+
+	if (rc < 0)
+		return rc;
+	rc = checkpoint_verify(c->place, &table, &c->progress, &c->health, &c->e);
+	checkpoint_table_fini(&table);
+	return rc;
+}
+
+static bool checkpoint_verify_say(
+	struct checkpoint_tool *t, const struct checkpoint_check *c, int rc, struct checkpoint_verdicts *v)
+{
+	const struct checkpoint_health *h = &c->health;
+	bool damaged = h->stripes_bad || h->pieces_missing || h->tables_bad;
+	const char *verdict = rc < 0 ? "lost" : damaged ? "damaged" : "good";
+
+	if (t->json)
+		return output_json(json_pack("{s:s, s:I, s:s, s:I, s:I, s:I, s:I, s:i, s:i}", "job", t->place.job,
+			"round", (json_int_t)c->entry->round, "verdict", verdict, "chunks", (json_int_t)h->chunks,
+			"chunks_lost", (json_int_t)h->chunks_lost, "stripes", (json_int_t)h->stripes, "stripes_bad",
+			(json_int_t)h->stripes_bad, "files_missing", (int)h->pieces_missing, "tables_bad",
+			(int)h->tables_bad));
+	output_cell(&v->table, "%s", t->place.job);
+	output_cell(&v->table, "%" PRIu64, c->entry->round);
+	output_cell(&v->table, "%" PRIu64, h->chunks);
+	output_cell(&v->table, "%" PRIu64, h->chunks_lost);
+	output_cell(&v->table, "%" PRIu64 " of %" PRIu64, h->stripes_bad, h->stripes);
+	output_cell(&v->table, "%u", h->pieces_missing);
+	output_cell(&v->table, "%s", verdict);
+	return true;
+}
+
+static bool checkpoint_verify_each(struct checkpoint_tool *t, const struct checkpoint_entry *entry, void *arg)
+{
+	struct checkpoint_check check = {.place = &t->place, .entry = entry};
+	struct checkpoint_verdicts *v = arg;
+	int rc = checkpoint_tool_work(t->place.job, &check.progress, checkpoint_check, &check);
+
+	if (rc == -ECANCELED) {
+		output_error("stopped");
+		v->stopped = true;
+		return false;
+	}
+	if (rc < 0)
+		output_error("job '%s' round %" PRIu64 ": %s", t->place.job, entry->round, check.e.text);
+	v->lost = v->lost || rc < 0;
+	return checkpoint_verify_say(t, &check, rc, v);
+}
+
+int checkpoint_verify_run(int argc, char **argv)
+{
+	struct checkpoint_tool t = {0};
+	const struct args_option options[] = {
+		{"job", "NAME", "only this job's", ARGS_TEXT, &t.job, 0, 0, NULL},
+		{"round", "R", "only those before this round", ARGS_NUMBER, &t.round, 1, UINT64_MAX, NULL},
+		{"json", NULL, "one JSON object a line", ARGS_FLAG, &t.json, 0, 0, NULL},
+		{.name = NULL},
+	};
+	const struct args_usage usage = {
+		.command = "phub checkpoint verify",
+		.words = "DIR...",
+		.about =
+			"Reads checkpoints to the last byte and looks at every checksum, those of parity too: `good`;\n"
+			"`damaged`, which restore can mend; or `lost`. Fails when anything is lost.\n",
+		.examples = "  phub checkpoint verify --job mnist /mnt/a /mnt/b /mnt/c\n",
+		.words_max = ARGS_WORDS_MAX,
+		.options = options,
+	};
+	struct checkpoint_verdicts v = {
+		.table = {.heads = {"job", "round", "chunks", "lost", "bad stripes", "missing files", "verdict"},
+			.align = "lrrrrrl"}};
+	struct args_words words;
+	unsigned found = 0;
+	int rc = args_parse(&usage, argc, argv, &words);
+
+	if (rc == ARGS_GO_ON)
+		rc = checkpoint_need_directory(&usage, &words);
+	if (rc != ARGS_GO_ON)
+		return rc;
+	rc = checkpoint_tool_begin(&t, &words);
+	if (rc == CLI_DONE)
+		rc = checkpoint_each(&t, checkpoint_verify_each, &v, &found);
+	if (v.table.count)
+		output_table_print(&v.table);
+	if (rc == CLI_DONE && !found) {
+		output_error("no checkpoint is there");
+		rc = CLI_FAILED;
+	}
+	checkpoint_tool_end(&t);
+	return v.lost ? CLI_FAILED : rc;
+}
+
+/* ---- restore ---- */
+
+struct checkpoint_restore {
+	struct checkpoint_tool tool;
+	struct args_texts to;
+	uint64_t parity;
+	struct checkpoint_place place;
+	struct checkpoint_table table;
+	struct checkpoint_progress progress;
+	uint64_t repaired;
+	struct err e;
+};
+
+static int checkpoint_restore_work(void *arg)
+{
+	struct checkpoint_restore *r = arg;
+
+	return checkpoint_copy(&r->tool.place, &r->table, &r->place, &r->progress, &r->repaired, &r->e);
+}
+
+static int checkpoint_restore(struct checkpoint_restore *r)
+{
+	int rc;
+
+	r->place.job = r->tool.place.job;
+	r->place.parity = (unsigned)r->parity;
+	for (unsigned i = 0; i < r->to.count; i++)
+		r->place.targets[r->place.target_count++] = r->to.at[i];
+	rc = checkpoint_tool_work(r->place.job, &r->progress, checkpoint_restore_work, r);
+	if (rc != 0)
+		output_error("%s", r->e.text);
+	if (rc < 0)
+		return CLI_FAILED;
+	printf("job '%s' round %" PRIu64 ": %" PRIu32 " chunks, %" PRIu64 " stripes repaired, in %u files\n",
+		r->place.job, r->table.round, r->table.chunk_count, r->repaired, r->place.target_count - (unsigned)rc);
+	/* All that was asked for is there, or the caller hears of it. */
+	return rc == 0 ? CLI_DONE : CLI_FAILED;
+}
+
+int checkpoint_restore_run(int argc, char **argv)
+{
+	struct checkpoint_restore r = {.parity = 0};
+	const struct args_option options[] = {
+		{"to", "DIR", "where to; once for each file of k + m", ARGS_TEXTS, &r.to, 0, 0, NULL},
+		{"parity", "M", "so many of them may be lost (0)", ARGS_NUMBER, &r.parity, 0,
+			CHECKPOINT_TARGETS_MAX - 1, NULL},
+		{"job", "NAME", "this job's; when there are several", ARGS_TEXT, &r.tool.job, 0, 0, NULL},
+		{"round", "R", "the one before this round (the newest)", ARGS_NUMBER, &r.tool.round, 1, UINT64_MAX,
+			NULL},
+		{"rate", "BYTES", "write so much a second at most", ARGS_BYTES, &r.progress.bytes_per_s, 1, UINT64_MAX,
+			NULL},
+		{.name = NULL},
+	};
+	const struct args_usage usage = {
+		.command = "phub checkpoint restore",
+		.words = "DIR...",
+		.about =
+			"Writes a checkpoint, repaired by its parity, into other directories, or into the same: there\n"
+			"it becomes the newest. What is there stays.\n",
+		.examples = "  phub checkpoint restore --to /mnt/d /mnt/a /mnt/b\n"
+			    "  phub checkpoint restore --parity 1 --to /mnt/a --to /mnt/b --to /mnt/c /mnt/a /mnt/b\n",
+		.words_max = ARGS_WORDS_MAX,
+		.options = options,
+	};
+	struct args_words words;
+	int rc = args_parse(&usage, argc, argv, &words);
+
+	if (rc == ARGS_GO_ON)
+		rc = checkpoint_need_directory(&usage, &words);
+	if (rc == ARGS_GO_ON && !r.to.count)
+		rc = args_wrong(&usage, "where to? Give --to");
+	if (rc != ARGS_GO_ON)
+		return rc;
+	rc = checkpoint_tool_begin(&r.tool, &words);
+	if (rc == CLI_DONE)
+		rc = checkpoint_tool_pick(&r.tool, &r.table);
+	if (rc == CLI_DONE) {
+		rc = checkpoint_restore(&r);
+		checkpoint_table_fini(&r.table);
+	}
+	checkpoint_tool_end(&r.tool);
+	return rc;
+}

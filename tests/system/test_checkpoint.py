@@ -1,0 +1,243 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
+"""phub checkpoint over files that a unit test's writer made: what is there, what is whole, repaired copies, and exports
+that NumPy loads."""
+import contextlib
+import json
+import pathlib
+import re
+import shutil
+import signal
+import struct
+import subprocess
+import tempfile
+import time
+
+import rig
+from rig import check, holds
+
+PHUB = rig.BUILD / "phub"
+WRITER = rig.BUILD / "tests/unit/test_checkpoint_files"
+ISAL = b"libisal" in PHUB.read_bytes() if PHUB.exists() else False
+# As checkpoint_rig_job() has them: element i of array a of key k is (k * 3 + a) * 65536 + i.
+KEYS = [("embed.weight", 5000), ("layers/0.weight", 20000), ("layers/0.bias", 10), ("one", 1),
+        ('half "quoted" \u00e4', 300), ("last", 17000)]
+
+
+def phub(*words, status=0):
+    done = subprocess.run([PHUB, "checkpoint", *(str(word) for word in words)], stdin=subprocess.DEVNULL,
+                          capture_output=True, text=True, timeout=rig.DEADLINE_S, env=rig.QUIET, check=False)
+    check(done.returncode == status, f"phub checkpoint {words}: exit code {done.returncode}, not {status}: {done.stderr}")
+    return done.stdout, done.stderr
+
+
+def lines(text):
+    return [json.loads(line) for line in text.splitlines()]
+
+
+@contextlib.contextmanager
+def folders(count):
+    with tempfile.TemporaryDirectory(prefix="phub-checkpoint-") as root:
+        made = [pathlib.Path(root) / f"d{i}" for i in range(count)]
+        for folder in made:
+            folder.mkdir()
+        yield made
+
+
+def write(job, before, parity, where):
+    subprocess.run([WRITER, job, str(before), str(parity), *where], check=True)
+
+
+def the_file(folder, job="mnist"):
+    found = sorted((folder / job).glob("*.phub"))
+    check(len(found) == 1, f"{folder}: {found}")
+    return found[0]
+
+
+def flip(path, at):
+    data = bytearray(path.read_bytes())
+    data[at] ^= 4
+    path.write_bytes(data)
+
+
+def need_parity():
+    if not ISAL:
+        raise rig.Skip("this build has no ISA-L, and so no parity")
+
+
+def empty():
+    """nothing there: ls says so, all else fails; folders that are not there"""
+    with folders(1) as where:
+        check(phub("ls", *where)[0] == "no checkpoints\n", "ls")
+        check(phub("ls", "--json", *where)[0] == "", "ls --json")
+        holds(phub("verify", *where, status=1)[1], "no checkpoint")
+        holds(phub("export", "--to", where[0] / "x.npz", *where, status=1)[1], "no checkpoint")
+        holds(phub("export", "--to", where[0] / "x.npz", "--job", "x", *where, status=1)[1], "'x' has no checkpoint")
+        holds(phub("ls", where[0] / "none", status=1)[1], "No such file")
+        holds(phub("ls", where[0] / "none", where[0])[1], "No such file")
+
+
+def usage():
+    """what is not understood ends with 2"""
+    for words, answer in [(["ls"], "which directory"), (["export", "/tmp"], "--to FILE"), ([], "which command"),
+                          (["export", "--to", "x.zip", "/tmp"], r"\.safetensors"), (["restore", "/tmp"], "--to"),
+                          (["list"], "phub checkpoint ls"), (["restore", "--parity", "32", "--to", "a", "/tmp"], "0 to 31")]:
+        holds(phub(*words, status=2)[1], answer)
+
+
+def listed():
+    """several jobs and rounds, the last written first; --job and --round"""
+    with folders(1) as where:
+        for before in (10, 20):
+            write("a b", before, 0, where)
+        write("mnist", 7, 0, where)
+        out, _ = phub("ls", *where)
+        holds(out, "job +round +written", r"a b +20 .*\n.*a b +10 .*1 of 1\+0  whole\n.*mnist +7 ")
+        found = lines(phub("ls", "--json", *where)[0])
+        check([(f["job"], f["round"]) for f in found] == [("a b", 20), ("a b", 10), ("mnist", 7)], f"{found}")
+        check(list(found[0]) == ["job", "round", "id", "written_s", "bytes", "pieces", "k", "m", "state"], f"{found[0]}")
+        check(abs(found[2]["written_s"] - time.time()) < 100 and found[0]["bytes"] == sum(
+            f.stat().st_size for f in (where[0] / "a%20b").glob("20.*")), f"{found}")
+        check(len(lines(phub("ls", "--json", "--job", "a b", "--round", 10, *where)[0])) == 1, "--job, --round")
+        check([v["verdict"] for v in lines(phub("verify", "--json", *where)[0])] == ["good"] * 3, "verify")
+        holds(phub("export", "--to", where[0] / "x.npz", *where, status=1)[1], "'a b' and 'mnist'.*--job")
+        cut = next((where[0] / "a%20b").glob("20.*"))
+        cut.write_bytes(cut.read_bytes()[:-1])
+        found = lines(phub("ls", "--json", "--job", "a b", *where)[0])
+        check([(f["round"], f["state"]) for f in found] == [(20, "torn"), (10, "whole")] or
+              [(f["round"], f["state"]) for f in found] == [(10, "whole"), (20, "torn")], f"{found}")
+        out, err = phub("verify", "--job", "a b", *where, status=1)
+        holds(out, "a b +20 .*lost", "a b +10 .*good")
+        holds(err, "round 20: .*bytes instead of")
+        # What is torn is passed over.
+        holds(phub("export", "--job", "a b", "--to", where[0] / "x.npz", *where)[0], "'a b' round 10")
+
+
+def rotten():
+    """a bit that fell over is found, and named"""
+    with folders(1) as where:
+        write("mnist", 7, 0, where)
+        flip(the_file(where[0]), 50000)
+        check(lines(phub("ls", "--json", *where)[0])[0]["state"] == "whole", "ls looks at headers alone")
+        out, err = phub("verify", "--json", *where, status=1)
+        verdict = lines(out)[0]
+        check(list(verdict) == ["job", "round", "verdict", "chunks", "chunks_lost", "stripes", "stripes_bad",
+                                "files_missing", "tables_bad"], f"{verdict}")
+        check(verdict["verdict"] == "lost" and verdict["chunks_lost"] == 1 and verdict["stripes_bad"] == 1, f"{verdict}")
+        holds(err, "chunk [0-9]+ is lost: 0 of its 1 stripes")
+        holds(phub("export", "--to", where[0] / "x.npz", *where, status=1)[1], "chunk [0-9]+ is lost")
+        check([p.name for p in where[0].iterdir()] == ["mnist"], "something is left of the export")
+
+
+def mended():
+    """2+2: a disk gone and another rotten; a repaired copy in another shape"""
+    need_parity()
+    with folders(7) as where:
+        old, new = where[:4], where[4:]
+        write("mnist", 7, 2, old)
+        shutil.rmtree(old[0])
+        flip(the_file(old[1]), 20000)
+        holds(phub("ls", *old)[0], r"3 of 2\+2  short")
+        out, _ = phub("verify", "--json", *old)
+        verdict = lines(out)[0]
+        check(verdict["verdict"] == "damaged" and verdict["stripes_bad"] == verdict["chunks"] + 1, f"{verdict}")
+        holds(phub("restore", "--parity", 1, "--to", new[0], "--to", new[1], "--to", new[2], *old)[0],
+              f"round 7: {verdict['chunks']} chunks, {verdict['chunks'] + 1} stripes repaired, in 3 files")
+        check(lines(phub("verify", "--json", *new)[0])[0]["verdict"] == "good", "the copy")
+        # In place: one more, and the newest.
+        old[0].mkdir()
+        phub("restore", "--parity", 2, *(w for d in old for w in ("--to", d)), *old)
+        found = lines(phub("ls", "--json", *old)[0])
+        check([f["state"] for f in found] == ["whole", "short"], f"{found}")
+        # One target that cannot be written is made up for, but told.
+        out, err = phub("restore", "--parity", 1, "--to", new[0], "--to", where[0] / "none", *old, status=1)
+        holds(err, "none: No such file")
+        holds(out, "in 1 files")
+        # One more loss than there is parity for.
+        shutil.rmtree(new[0])
+        shutil.rmtree(new[1])
+        check(lines(phub("ls", "--json", *new)[0])[0]["state"] == "torn", "torn")
+        holds(phub("restore", "--to", old[0], *new, status=1)[1], "no checkpoint here that is whole")
+
+
+def stopped():
+    """Ctrl-C in the middle of a copy leaves nothing of it"""
+    with folders(2) as (old, new):
+        write("mnist", 7, 0, [old])
+        command = rig.Process("restore", [PHUB, "checkpoint", "restore", "--rate", "1000", "--to", new, old])
+        until = time.monotonic() + rig.DEADLINE_S
+        while not list(new.glob("*/*.part")) and time.monotonic() < until:
+            time.sleep(0.02)
+        check(list(new.glob("*/*.part")), "it never began")
+        command.kill(signal.SIGINT)
+        check(command.wait() == 1, "exit code")
+        holds(command.err.text(), "stopped")
+        check(not list(new.iterdir()), f"left: {list(new.rglob('*'))}")
+
+
+def read_safetensors(path):
+    """{name: (elements, floats)} by the format's own rules."""
+    data = path.read_bytes()
+    size, = struct.unpack("<Q", data[:8])
+    check(size % 8 == 0, "the header is not padded")
+    head = json.loads(data[8:8 + size])
+    meta = head.pop("__metadata__")
+    check(meta == {"format": "pt", "job": "mnist", "round": "7"}, f"{meta}")
+    found, end = {}, 0
+    for name, entry in head.items():
+        first, last = entry["data_offsets"]
+        check(entry["dtype"] == "F32" and first == end and last - first == 4 * entry["shape"][0], f"{name}: {entry}")
+        found[name] = struct.unpack(f"<{entry['shape'][0]}f", data[8 + size + first:8 + size + last])
+        end = last
+    check(end == len(data) - 8 - size, "bytes behind the arrays")
+    return found
+
+
+def check_arrays(found, arrays):
+    wanted = [name + (f".state{a - 1}" if a else "") for name, _ in KEYS for a in range(arrays)]
+    check(list(found) == wanted, f"{list(found)}")
+    for k, (name, elements) in enumerate(KEYS):
+        for a in range(arrays):
+            array = found[name + (f".state{a - 1}" if a else "")]
+            first = (k * 3 + a) * 65536
+            check(len(array) == elements and all(v == first + i for i, v in enumerate(array)), f"{name} {a}")
+
+
+def exported():
+    """every element of weights and state, from a checkpoint that has lost a file"""
+    with folders(3 if ISAL else 1) as where:
+        write("mnist", 7, 1 if ISAL else 0, where)
+        if ISAL:
+            shutil.rmtree(where[0])
+        to = where[-1] / "x.safetensors"
+        holds(phub("export", "--to", to, *where)[0], "6 keys, 3 arrays each")
+        check_arrays(read_safetensors(to), 3)
+        phub("export", "--weights", "--to", to, *where)
+        check_arrays(read_safetensors(to), 1)
+        check(not list(where[-1].glob("*.part")), "a part is left")
+        holds(phub("export", "--to", where[-1] / "none" / "x.npz", *where, status=1)[1], "No such file")
+
+
+def exported_to_numpy():
+    """the same as .npz, by numpy and by zipfile's own check"""
+    try:
+        import numpy
+    except ImportError:
+        raise rig.Skip("no python3-numpy") from None
+    with folders(1) as where:
+        write("mnist", 7, 0, where)
+        to = where[0] / "x.npz"
+        for words, arrays in (([], 3), (["--weights"], 1)):
+            phub("export", *words, "--to", to, *where)
+            with numpy.load(to) as loaded:
+                found = {name: loaded[name] for name in loaded}
+            check(all(a.dtype == numpy.float32 and a.ndim == 1 for a in found.values()), "dtypes")
+            check_arrays(found, arrays)
+            out = subprocess.run(["/usr/bin/python3", "-m", "zipfile", "-t", to], capture_output=True, text=True, check=True)
+            check(not re.search("bad|corrupt", out.stdout, re.I), out.stdout)
+
+
+CASES = [empty, usage, listed, rotten, mended, stopped, exported, exported_to_numpy]
+
+if __name__ == "__main__":
+    rig.run(CASES, None if PHUB.exists() and WRITER.exists() else f"{PHUB} or {WRITER} is not there (make)")
