@@ -485,6 +485,8 @@ static void chunk_retry_one(struct chunk *chunk, struct shard *shard)
 		return;
 	chunk->parked = false;
 	shard->parked_count--;
+	if (chunk->arrived < chunk_enough(chunk, shard))
+		return; /* a rank came meanwhile, and takes part in this round */
 	if (rc < 0)
 		chunk_fail(chunk, &shard->links[0], SHARD_FAIL_HYPER_OLD, chunk->round, chunk->hyper);
 	else

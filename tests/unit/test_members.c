@@ -14,6 +14,8 @@
 
 #include <cmocka.h>
 
+enum { PUSH_WHILE_HELD = 77 }; /* bench.priority: rank 0 pushes between the two steps */
+
 /* One change: masks of the ranks that are lost, and of those that take part from `from` on. Returns the results sent.
  */
 static unsigned change(struct bench *b, uint64_t lost, uint64_t awaited, uint64_t from)
@@ -25,6 +27,8 @@ static unsigned change(struct bench *b, uint64_t lost, uint64_t awaited, uint64_
 	m.lost[0] = lost;
 	m.awaited[0] = awaited;
 	members_hold(b->shard, &m);
+	if (b->priority == PUSH_WHILE_HELD)
+		bench_push(b, 0, WIRE_PUSH, from, 0, false);
 	for (uint32_t i = 0; i < b->chunk_count; i++)
 		rounds[i] = from;
 	members_go(b->shard, &m, ++b->now);
@@ -222,6 +226,25 @@ static void test_visit_after_its_round(void **state)
 	bench_close(b);
 }
 
+/* A round was complete while the change held it, and is not any more: who came takes part in it. */
+static void test_held_round_waits_for_who_came(void **state)
+{
+	struct bench *b = bench_new();
+
+	(void)state;
+	bench_open(b, 2, 0);
+	bench_fill(b, 1);
+	change(b, 1 << 1, 0, 0);
+	b->priority = PUSH_WHILE_HELD;
+	assert_int_equal(change(b, 0, 1 << 1, 1), 0);
+	assert_int_equal(b->chunk->round, 1);
+	bench_push(b, 1, WIRE_PUSH, 1, 0, false);
+	assert_int_equal(b->fake.sent_count, 2);
+	assert_true(bench_sent(b, 0, 4) == b->data[0][4] + b->data[1][4]);
+	bench_complete(b);
+	bench_close(b);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -233,6 +256,7 @@ int main(void)
 		cmocka_unit_test(test_pull_alone_is_no_broadcast),
 		cmocka_unit_test(test_late_answer_again),
 		cmocka_unit_test(test_visit_after_its_round),
+		cmocka_unit_test(test_held_round_waits_for_who_came),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
