@@ -153,7 +153,7 @@ static void sim_plan(const struct arguments *a, uint64_t seed, struct world_plan
  * Bugs of the box, on purpose: so many seeds until each is found. Returns how many were not within as many as they may
  * take.
  */
-static unsigned sim_check_bugs(const struct arguments *given)
+static unsigned sim_check_bugs(void)
 {
 	static const struct {
 		const char *name;
@@ -169,13 +169,12 @@ static unsigned sim_check_bugs(const struct arguments *given)
 	unsigned missed = 0;
 
 	for (unsigned bug = SHARD_PLANT_NONE + 1; bug < SHARD_PLANT_COUNT; bug++) {
-		struct arguments a = *given;
+		struct arguments a = {.bug = bug};
 		struct world_result result;
 		struct world_plan plan;
 		uint64_t seed;
 		bool found = false;
 
-		a.bug = bug;
 		for (seed = 1; seed <= bugs[bug].within && !found; seed++) {
 			sim_plan(&a, seed, &plan);
 			found = world_run(&plan, NULL, &result) != 0;
@@ -205,7 +204,7 @@ int main(int argc, char **argv)
 	if (sim_arguments(argc, argv, &a))
 		return 2;
 	if (a.planted)
-		return sim_check_bugs(&a) ? 1 : 0;
+		return sim_check_bugs() ? 1 : 0;
 	if (a.trace)
 		log_set_sink(log_sink_stderr, NULL);
 	for (uint64_t seed = a.first; seed < a.first + a.count; seed++) {
@@ -252,7 +251,7 @@ int main(int argc, char **argv)
 		sum.died, sum.came, sum.ended, (unsigned long long)sum.judged, (unsigned long long)sum.given_up,
 		(unsigned long long)sum.late);
 	if (a.count > 1 && a.plant == PLANT_NONE && failed == 0)
-		failed += (uint64_t)sim_check_checkers() + sim_check_bugs(&a);
+		failed += (uint64_t)sim_check_checkers() + sim_check_bugs();
 	if (a.count >= 100 && !a.trace && sim_cpu_seconds() * SIM_RATE_MIN > (double)a.count) {
 		printf("too slow: at least %d seeds a second of CPU are wanted\n", SIM_RATE_MIN);
 		failed++;
