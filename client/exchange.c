@@ -117,6 +117,22 @@ static void exchange_settle_key(struct key *key)
 	exchange_free_ranges(key);
 }
 
+/*
+ * Who came too late for a quorum has the weights after later rounds, and goes on from there: with all chunks of a key from
+ * one round, which every one of them has come to.
+ */
+static void exchange_skip(struct exchange *x, const struct key *key)
+{
+	struct flight *first = &x->flights[key->chunk_first];
+	uint32_t ahead = first->ahead;
+
+	for (uint32_t i = 1; i < key->chunk_count; i++)
+		if (first[i].ahead < ahead)
+			ahead = first[i].ahead;
+	for (uint32_t i = 0; i < key->chunk_count; i++)
+		first[i].round += ahead;
+}
+
 /* Keys that share a chunk begin and end their rounds with it: to count its round ends theirs. */
 static void exchange_close_flight(struct exchange *x, struct flight *f)
 {
@@ -125,11 +141,13 @@ static void exchange_close_flight(struct exchange *x, struct flight *f)
 	uint32_t count = span->key_count;
 
 	f->state = FLIGHT_IDLE;
-	f->round = f->next;
+	f->round++;
 	f->keys_in = 0;
 	f->claims = x->claims;
 	if (x->given_up || (keys->chunk_count > 1 && --keys->chunks_left > 0))
 		return;
+	if (x->quorum)
+		exchange_skip(x, keys);
 	for (uint32_t i = 0; f->settles && i < count; i++)
 		exchange_settle_key(&keys[i]);
 	x->rounds += count;
@@ -235,15 +253,14 @@ static int exchange_take_result(struct exchange *x, struct lane *lane, const str
 		return exchange_broken(x, lane, "a result of a chunk that it does not have");
 	f = lane->flights[h->chunk];
 	span = f->span;
-	/* Who comes too late for a quorum gets the weights of a later round, and goes on from there. */
-	if (f->state != FLIGHT_SENT || h->round < f->round || (h->round > f->round && !x->quorum))
+	if (f->state != FLIGHT_SENT || h->round != f->round)
 		return exchange_broken(x, lane, "a result of a round that is not open");
 	from = exchange_find_result(x, f, event);
 	if (h->length != span->bytes || (x->group.lossy && !from))
 		return exchange_broken(x, lane, "a result of another length than its chunk");
 	if (x->mapped && from != exchange_result_base(x, f) + span->offset)
 		return exchange_broken(x, lane, "a result that lies elsewhere than agreed");
-	f->next = h->round + 1;
+	f->ahead = x->quorum ? h->hyper : 0;
 	lane_answered(lane, f);
 	if (from)
 		exchange_deliver(x, f, from);

@@ -32,7 +32,7 @@ enum flight_state {
 /* One chunk of the job and its round. */
 struct flight {
 	uint64_t round;         /* the one that is open, or the next one */
-	uint64_t next;          /* the result is here: the round after it */
+	uint32_t ahead;         /* the result is here: the box has closed so many rounds since (quorum) */
 	const uint8_t *payload; /* of the push */
 	const uint8_t *src;     /* not NULL: the payload is still the caller's, to be copied when it is sent */
 	uint32_t slot;          /* of the lane that the payload lies in, from 1; 0: none */

@@ -251,8 +251,11 @@ static void chunk_commit_gradient(struct chunk *chunk, struct shard *shard, cons
 }
 
 /* Where each rank has a result of its own: writes that of this one, which reads none now. */
-static void chunk_write_row(const struct chunk *chunk, const struct shard *shard, uint32_t rank)
+static void chunk_write_row(struct chunk *chunk, const struct shard *shard, uint32_t rank)
 {
+	struct arrival *a = &chunk->arrivals[rank];
+
+	a->ahead = (uint32_t)(chunk->round - 1 - a->round);
 	if (spec_rows(shard->spec))
 		convert_from_f32(
 			stepwise_row(chunk, shard, rank), (enum dtype)chunk->dtype, chunk->weight, chunk->elements);
@@ -553,11 +556,8 @@ void chunk_answer_again(struct chunk *chunk, struct link *link, uint64_t round)
 	const struct arrival *a = &chunk->arrivals[link->rank];
 	bool own = spec_rows(link->shard->spec) && chunk->weights;
 	bool lost = link->queue->lossy || (link->again && a->answered != (uint8_t)link->serial);
-	/* Who came too late for a quorum was answered with a later round than its own. */
-	bool answered =
-		own ? round <= a->round && (round == a->round || link->shard->spec->quorum) : round + 1 == chunk->round;
 
-	if (!lost || !answered)
+	if (!lost || (own ? round != a->round : round + 1 != chunk->round))
 		return;
 	if (a->state == ARRIVAL_NONE && !a->owed && !a->due && a->sends == 0)
 		reply_result(chunk, link);
@@ -663,12 +663,11 @@ static int chunk_visit(struct chunk *chunk, const struct contribution *c)
 	a->owed = true;
 	if (chunk->round < a->from)
 		return 0;
-	a->round = chunk->round - 1; /* later than it asked for, where a quorum went on without it */
 	chunk_answer(chunk, shard, false);
 	return 0;
 }
 
-/* Its round was closed by the quorum: it has no part in it, and gets the weights of today. */
+/* Its round was closed by the quorum: it has no part in it, and gets the weights of today as the result of its round. */
 static int chunk_late(struct chunk *chunk, const struct contribution *c)
 {
 	struct shard *shard = c->link->shard;
@@ -677,7 +676,7 @@ static int chunk_late(struct chunk *chunk, const struct contribution *c)
 	stats_add(&shard->counters.dropped[DROP_LATE], 1);
 	a->priority = c->header->priority;
 	a->hyper = c->header->hyper;
-	a->round = chunk->round - 1;
+	a->round = c->header->round;
 	a->owed = true;
 	chunk_answer(chunk, shard, false);
 	return 0;

@@ -49,6 +49,7 @@ struct arrival {
 	void *slot;          /* HELD: what the transport wants back */
 	uint64_t round;      /* stepwise: the last round this rank pushed */
 	uint32_t hyper;      /* the version its push named */
+	uint32_t ahead;      /* rounds after its own that its result is of (quorum) */
 	uint32_t seq;        /* PARTIAL: of the message whose parts are taken */
 	uint32_t bytes;      /* PARTIAL: so many of them have come */
 	uint8_t state;       /* enum arrival_state */

@@ -70,7 +70,8 @@ static int reply_send(struct chunk *chunk, struct link *link)
 	h.length = chunk->bytes;
 	h.chunk = chunk_local(shard, chunk);
 	h.round = a->round;
-	h.hyper = a->hyper;
+	/* With a quorum: so many rounds were closed since, and the weights are those after them. */
+	h.hyper = shard->spec->quorum ? a->ahead : a->hyper;
 	h.count = 1;
 	h.priority = a->priority;
 	rc = link->queue->ops->send(

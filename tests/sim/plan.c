@@ -35,13 +35,6 @@ static void world_plan_vary(struct world_plan *plan, uint64_t *r)
 	plan->slow_ns = 1000 * world_draw(r, 10, 3000);
 }
 
-/* Keys of one chunk: with a quorum, those of several may come to be in different rounds for one worker: it hangs. */
-static void world_plan_small(struct world_plan *plan)
-{
-	for (unsigned i = 0; i < plan->key_count; i++)
-		plan->elements[i] = plan->elements[i] > 1000 ? plan->elements[i] % 1000 + 1 : plan->elements[i];
-}
-
 void world_plan_elastic(struct world_plan *plan)
 {
 	uint64_t r = plan->seed * 0x9e3779b97f4a7c15ull + 11;
@@ -53,10 +46,8 @@ void world_plan_elastic(struct world_plan *plan)
 	plan->wait_ms = world_draw(&r, 500, 3000);
 	/* The schedule of rates goes on where it is for who comes. */
 	plan->lockstep = plan->optimizer != OPTIMIZER_NONE && world_draw(&r, 0, 2) == 0;
-	if (plan->optimizer != OPTIMIZER_NONE && !plan->lockstep && !plan->reproducible && world_draw(&r, 0, 2) == 0) {
+	if (plan->optimizer != OPTIMIZER_NONE && !plan->lockstep && !plan->reproducible && world_draw(&r, 0, 2) == 0)
 		plan->quorum = world_draw(&r, 1, plan->workers - 1);
-		world_plan_small(plan);
-	}
 }
 
 void world_plan_quorum(struct world_plan *plan)
@@ -70,7 +61,6 @@ void world_plan_quorum(struct world_plan *plan)
 		plan->optimizer = (enum optimizer_kind)world_draw(&r, 1, 6);
 	plan->quorum = world_draw(&r, 1, plan->workers - 1);
 	plan->slow = world_draw(&r, 1, 3);
-	world_plan_small(plan);
 }
 
 struct optimizer_hyper world_plan_hyper(const struct world_plan *plan, uint64_t round)
