@@ -28,6 +28,7 @@
 #include <cmocka.h>
 
 #include "phub/base/clock.h"
+#include "phub/base/crc.h"
 #include "phub/control/checkpoint_format.h"
 #include "phub/control/checkpoint_meta.h"
 #include "tests/unit/checkpoint_rig.h"
@@ -278,7 +279,10 @@ static void test_rot_everywhere(void **state)
 /* Pieces may lie anywhere. */
 static void test_targets_change_places(void **state)
 {
+	struct checkpoint_entry entry, *all;
 	struct checkpoint_rig r;
+	char part[160];
+	int fd;
 
 	(void)state;
 	checkpoint_rig_open(&r, QUICK, 4, 2, "job");
@@ -289,6 +293,15 @@ static void test_targets_change_places(void **state)
 	r.place.targets[1] = "/nowhere";
 	r.place.parity = 0;
 	checkpoint_rig_expect(&r, SIZES);
+	/* One that was not renamed when the box died, between others that were. */
+	entry = checkpoint_rig_newest(&r);
+	snprintf(part, sizeof(part), "%s/job/7.%016" PRIx64 ".1.phub.part", r.paths[2], entry.id);
+	fd = open(part, O_CREAT | O_WRONLY, 0600);
+	assert_true(fd >= 0);
+	close(fd);
+	assert_int_equal(checkpoint_rig_list(&r, &all), 1);
+	assert_int_equal(all[0].pieces, 3);
+	free(all);
 	r.place.target_count = 0;
 	assert_int_equal(checkpoint_rig_read(&r, NULL, NULL), -ENOENT);
 	checkpoint_rig_close(&r);
@@ -376,6 +389,39 @@ static void forge(struct checkpoint_rig *r, const struct checkpoint_head *h)
 	checkpoint_rig_expect(r, 0);
 }
 
+/* All checksums are right but that of a chunk's bytes: it is lost, and told so. */
+static void test_hostile_row(void **state)
+{
+	struct checkpoint_entry entry;
+	uint8_t block[CHECKPOINT_BLOCK];
+	struct checkpoint_head h;
+	struct checkpoint_rig r;
+	uint64_t bytes;
+	struct err e = {0};
+	int fd;
+
+	(void)state;
+	checkpoint_rig_open(&r, QUICK, 1, 0, "job");
+	checkpoint_rig_chunks(&r, 9, sizes, SIZES, 3);
+	checkpoint_rig_write(&r);
+	entry = checkpoint_rig_newest(&r);
+	fd = checkpoint_rig_piece(&r, &entry, 0, O_RDWR);
+	assert_int_equal(checkpoint_format_load(fd, "job", 9, entry.id, 0, &h, NULL), 0);
+	flip(fd, checkpoint_format_rows_at(&h) + 3 * CHECKPOINT_ROW_BYTES - 1);
+	bytes = checkpoint_format_stripes_at(&h) - CHECKPOINT_BLOCK;
+	assert_true(bytes <= sizeof(block));
+	assert_int_equal(pread(fd, block, bytes, CHECKPOINT_BLOCK), bytes);
+	h.table_crc = crc_32c(0, block, bytes);
+	checkpoint_format_put_head(&h, block);
+	assert_int_equal(pwrite(fd, block, sizeof(block), 0), sizeof(block));
+	checkpoint_format_put_trailer(&h, block);
+	assert_int_equal(pwrite(fd, block, sizeof(block), (off_t)checkpoint_format_trailer_at(&h)), sizeof(block));
+	close(fd);
+	assert_int_equal(checkpoint_rig_read(&r, NULL, &e), -EBADMSG);
+	assert_non_null(strstr(e.text, "chunk 2 is lost"));
+	checkpoint_rig_close(&r);
+}
+
 static void test_hostile_headers(void **state)
 {
 	struct checkpoint_head good, h;
@@ -430,6 +476,7 @@ int main(void)
 #endif
 		cmocka_unit_test(test_torn),
 		cmocka_unit_test(test_hostile_headers),
+		cmocka_unit_test(test_hostile_row),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
