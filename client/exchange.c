@@ -118,8 +118,8 @@ static void exchange_settle_key(struct key *key)
 }
 
 /*
- * Who came too late for a quorum has the weights after later rounds, and goes on from there: with all chunks of a key from
- * one round, which every one of them has come to.
+ * Who came too late for a quorum has the weights after later rounds, and goes on from there: with all chunks of a key
+ * from one round, which every one of them has come to.
  */
 static void exchange_skip(struct exchange *x, const struct key *key)
 {

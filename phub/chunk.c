@@ -667,7 +667,8 @@ static int chunk_visit(struct chunk *chunk, const struct contribution *c)
 	return 0;
 }
 
-/* Its round was closed by the quorum: it has no part in it, and gets the weights of today as the result of its round. */
+/* Its round was closed by the quorum: it has no part in it, and gets the weights of today as the result of its round.
+ */
 static int chunk_late(struct chunk *chunk, const struct contribution *c)
 {
 	struct shard *shard = c->link->shard;

@@ -376,7 +376,8 @@ static bool core_tend(struct core *core, struct shard *shard, uint64_t now_ns)
 	bool more;
 
 	if (shard->stage == SHARD_LIVE) {
-		more = link_sweep(shard) | snapshot_step(shard);
+		more = link_sweep(shard);
+		more = snapshot_step(shard) || more;
 		/* Once, however many tables came: a flood of them must not walk the open chunks each time. */
 		if (shard->retry_due) {
 			shard->retry_due = false;

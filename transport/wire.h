@@ -41,12 +41,12 @@ struct wire_header {
 	uint32_t rank;       /* of the worker at the other end, in both directions */
 	uint64_t round;      /* exchange of this chunk; 0 is the first weights of a job with optimizer. WIRE_CREDIT: 0,
 				or WIRE_FINISHED */
-	uint32_t hyper;      /* version of the hyper-parameter table this round wants; WIRE_RESULT of a job with a quorum:
-				rounds that were closed since */
-	uint32_t count;      /* gradients summed in the payload (1 from a worker, more from a box) */
-	uint32_t seq;        /* worker -> box, and in datagrams: this is the seq-th message of its connection, from 1 */
-	uint32_t credit;     /* box -> worker: messages up to this seq may be sent (cumulative) */
-	uint16_t priority;   /* lower goes first */
+	uint32_t hyper;    /* version of the hyper-parameter table this round wants; WIRE_RESULT of a job with a quorum:
+			      rounds that were closed since */
+	uint32_t count;    /* gradients summed in the payload (1 from a worker, more from a box) */
+	uint32_t seq;      /* worker -> box, and in datagrams: this is the seq-th message of its connection, from 1 */
+	uint32_t credit;   /* box -> worker: messages up to this seq may be sent (cumulative) */
+	uint16_t priority; /* lower goes first */
 };
 
 /* Writes the 64 bytes of `header` to `out`. The caller vouches for the fields. */

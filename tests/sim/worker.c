@@ -264,7 +264,8 @@ static void worker_count(struct worker *me, unsigned k)
 	const struct flight *flights = worker_flights(me, k, &count);
 
 	for (uint32_t i = 0; i < count; i++)
-		if (!census_got(&w->census, worker_who(me), k, first + i, key->round + flights[i].ahead, key->pull, key->shares))
+		if (!census_got(&w->census, worker_who(me), k, first + i, key->round + flights[i].ahead, key->pull,
+			    key->shares))
 			world_fail(w, "%s", w->census.text);
 	w->result->rounds_checked++;
 	w->result->late += flights->round - 1 > key->round;
