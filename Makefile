@@ -53,14 +53,14 @@ VM ?= $(if $(filter address thread,$(SAN)),qemu,uml)
 PKG_CONFIG ?= pkg-config
 pkg_exists = $(shell $(PKG_CONFIG) --exists $(1) 2>/dev/null && echo yes)
 
-NEEDED := libcrypto libprotobuf-c yaml-0.1 jansson
+NEEDED := libssl libcrypto libprotobuf-c yaml-0.1 jansson
 MISSING := $(if $(call pkg_exists,$(NEEDED)),,$(foreach p,$(NEEDED),$(if $(call pkg_exists,$p),,$p)))
 
 ifeq ($(MISSING),)
 LIB_CFLAGS := $(shell $(PKG_CONFIG) --cflags $(NEEDED))
 LIBS := $(shell $(PKG_CONFIG) --libs $(NEEDED))
 endif
-CLIENT_LIBS := $(shell $(PKG_CONFIG) --libs libcrypto libprotobuf-c 2>/dev/null)
+CLIENT_LIBS := $(shell $(PKG_CONFIG) --libs libssl libcrypto libprotobuf-c 2>/dev/null)
 # dlopen() is in libc since glibc 2.34.
 LIBS += -ldl
 CLIENT_LIBS += -ldl
@@ -212,7 +212,7 @@ includedir=$${prefix}/include
 Name: phub
 Description: Client of a PHub box: exchange gradients through a parameter server
 Version: $(VERSION)
-Requires.private: libcrypto libprotobuf-c$(if $(HAVE_VERBS), libibverbs)$(if $(HAVE_ISAL), libisal)
+Requires.private: libssl libcrypto libprotobuf-c$(if $(HAVE_VERBS), libibverbs)$(if $(HAVE_ISAL), libisal)
 Libs: -L$${libdir} -lphub
 Libs.private: -pthread -lm -ldl$(if $(HAVE_IPSEC_MB), $(IPSEC_MB_LIBS))
 Cflags: -I$${includedir}

@@ -100,6 +100,7 @@ static void hear_proof_session(const struct client_session *s, const uint8_t *bo
 	out->job = s->settings->url.job;
 	out->rank = s->settings->rank;
 	out->world = s->settings->world;
+	out->channel = s->stream && s->stream->sealed ? s->stream->channel : NULL;
 }
 
 static void hear_challenge(struct client_session *s, const Phub__Challenge *challenge)

@@ -109,7 +109,7 @@ struct phub_hyper {
 };
 
 /* Fill with phub_options_init(), then change what differs. All workers of a job must say the same but for
- * rank, secret, transport, timeout_ms, interface and no_thread. */
+ * rank, secret, transport, timeout_ms, interface, no_thread, tls_ca and tls_pin. */
 struct phub_options {
 	size_t size;        /* set by phub_options_init(): lets the struct grow */
 	int rank, world;    /* PHUB_FROM_ENVIRONMENT: torchrun's, Open MPI's or Slurm's variables, else 0 of 1 */
@@ -139,6 +139,10 @@ struct phub_options {
 	/* Not 0: when the box is lost, or ends the job because a worker was, the library connects again by itself for
 	 * so long, and calls return -ESTALE until phub_resume(). 0: the session ends. */
 	unsigned resume_ms;
+	/* TLS 1.3 for the control session, which then never is plain: a PEM file with the authority of the box's
+	 * certificate, which bears the url's host; and/or the certificate's SHA-256. NULL: PHUB_TLS_CA, PHUB_TLS_PIN.
+	 */
+	const char *tls_ca, *tls_pin;
 };
 
 PHUB_API void phub_options_init(struct phub_options *options);
@@ -150,11 +154,14 @@ PHUB_API void phub_hyper_init(enum phub_optimizer optimizer, struct phub_hyper *
 PHUB_API const char *phub_error(void);
 
 /*
- * Joins the job that `url` names: phub://host[:port]/job, host a name, an IPv4 or a [bracketed] IPv6 address. A box
+ * Joins the job that `url` names: phub://host[:port]/job, host a name, an IPv4 or a [bracketed] IPv6 address;
+ * phubs:// is TLS, and needs options->tls_ca or tls_pin. A box
  * that is not up yet is tried again until options->timeout_ms has passed, and so is a name whose server does not
  * answer; a name of which it is answered that there is none is an error at once. `options` may be NULL.
- * -ECONNREFUSED/-ETIMEDOUT (no box), -EACCES (secret), -ENOENT (no such host; no such job and it may not be created),
- * -EADDRINUSE (rank taken), -ERANGE (rank outside world), -EPROTONOSUPPORT (version), -ENOTSUP (transport).
+ * -ECONNREFUSED/-ETIMEDOUT (no box), -EACCES (secret; the box is not
+ * the one that tls_ca or tls_pin names), -EPROTO (it speaks no TLS), -ENOENT (no such host; no such job and it may not
+ * be created), -EADDRINUSE (rank taken), -ERANGE (rank outside world), -EPROTONOSUPPORT (version), -ENOTSUP
+ * (transport).
  */
 PHUB_API int phub_connect(const char *url, const struct phub_options *options, phub_t **out);
 

@@ -116,7 +116,7 @@ static void client_session_retry(struct client_session *s, uint64_t now_ns, int 
 static bool client_session_hopeless(int code)
 {
 	return code == -EINVAL || code == -ENOMEM || code == -ENODEV || code == -EPERM || code == -EACCES ||
-	       code == -ENOENT;
+	       code == -ENOENT || code == -EPROTO;
 }
 
 static void client_session_dial(struct client_session *s, uint64_t now_ns)
@@ -130,6 +130,11 @@ static void client_session_dial(struct client_session *s, uint64_t now_ns)
 			client_session_fail(s, rc, "box %s cannot be reached: %s", s->box, e.text);
 		else
 			client_session_retry(s, now_ns, rc, e.text);
+		return;
+	}
+	if (s->settings->tls && stream_tls_dial(s->settings->tls, s->settings->url.host, s->stream, &s->stream) < 0) {
+		s->stream = NULL;
+		client_session_fail(s, -ENOMEM, "no memory for TLS with box %s", s->box);
 		return;
 	}
 	s->state = SESSION_HELLO;
@@ -229,10 +234,11 @@ static void client_session_write(struct client_session *s, uint64_t now_ns)
 
 	if (rc == 0 && s->state == SESSION_STARTING)
 		rc = client_say_keys(s);
-	if (rc == 0 && s->out.have) {
+	if (rc == 0 && s->out.have)
 		rc = frame_flush(&s->out, s->stream);
-		s->unsent = rc == -EAGAIN;
-	}
+	if (rc == 0 && s->stream->unsent)
+		rc = (int)s->stream->ops->write(s->stream, NULL, 0);
+	s->unsent = rc == -EAGAIN;
 	if (rc == -EAGAIN || rc == 0)
 		return;
 	/* Why it ended may still lie in what the box said last. */
@@ -252,8 +258,9 @@ unsigned client_session_progress(struct client_session *s, uint64_t now_ns)
 			return 0;
 		client_session_dial(s, now_ns);
 		count++;
-	} else if (s->state == SESSION_STARTED && !s->out.have && !s->carries && now_ns < s->heartbeat_ns &&
-		   now_ns - s->checked_ns < SESSION_CHECK_MS * SESSION_MS && s->stream->ops->fd(s->stream) >= 0) {
+	} else if (s->state == SESSION_STARTED && !s->out.have && !s->unsent && !s->carries &&
+		   now_ns < s->heartbeat_ns && now_ns - s->checked_ns < SESSION_CHECK_MS * SESSION_MS &&
+		   s->stream->ops->fd(s->stream) >= 0) {
 		return 0;
 	}
 	if (!s->stream)
@@ -278,7 +285,7 @@ uint64_t client_session_due(const struct client_session *s)
 
 int client_session_fd(const struct client_session *s, bool *write)
 {
-	*write = s->unsent || s->out.have > 0;
+	*write = (s->unsent || s->out.have > 0) && !(s->stream && s->stream->joining && !s->stream->unsent);
 	/* After the verdict nothing is read from it, and its end would wake us for ever. */
 	return s->stream && !s->verdict.code ? s->stream->ops->fd(s->stream) : -1;
 }

@@ -201,6 +201,25 @@ static int settings_take_secret(struct settings *s, const struct phub_options *o
 	return settings_copy(&s->secret, text, e);
 }
 
+/* ---- TLS ---- */
+
+/* An option, else the environment's; NULL when both are empty. */
+static const char *settings_text(const char *option, const char *variable)
+{
+	const char *text = option ? option : getenv(variable);
+
+	return text && *text ? text : NULL;
+}
+
+/* Who names something to know the box by wants TLS, whatever the URL says: a forgotten letter must not undo it. */
+static int settings_take_tls(struct settings *s, const struct phub_options *o, struct err *e)
+{
+	const char *ca = settings_text(o->tls_ca, "PHUB_TLS_CA");
+	const char *pin = settings_text(o->tls_pin, "PHUB_TLS_PIN");
+
+	return ca || pin || s->url.tls ? stream_tls_worker(ca, pin, &s->tls, e) : 0;
+}
+
 /* ---- what the box does ---- */
 
 int settings_check_hyper(unsigned group, const struct phub_hyper *h, struct err *e)
@@ -333,6 +352,8 @@ int settings_init(struct settings *s, const char *url, const struct phub_options
 		rc = settings_take_groups(s, &o, e);
 	if (rc == 0)
 		rc = settings_take_secret(s, &o, e);
+	if (rc == 0)
+		rc = settings_take_tls(s, &o, e);
 	if (rc == 0 && o.transport && strcmp(o.transport, "auto") != 0)
 		rc = settings_copy(&s->transport, o.transport, e);
 	if (rc == 0)
@@ -354,6 +375,7 @@ void settings_fini(struct settings *s)
 	free(s->secret);
 	free(s->transport);
 	free(s->interface);
+	stream_tls_close(s->tls);
 	free(s->groups);
 	free(s->first);
 	memset(s, 0, sizeof(*s));

@@ -13,6 +13,7 @@
 #include "client/phub.h"
 #include "client/url.h"
 #include "phub/base/err.h"
+#include "transport/stream_tls.h"
 
 #define SETTINGS_GROUPS_MAX   256u /* as in the box: SPEC_GROUPS_MAX */
 #define SETTINGS_SECRET_BYTES 4096
@@ -26,6 +27,7 @@ struct settings {
 	char *secret;              /* NULL: none */
 	char *transport;           /* NULL: the best that reaches the box */
 	char *interface;           /* NULL: any */
+	struct stream_tls *tls;    /* NULL: the control session is plain */
 	unsigned rdma_dscp;        /* PHUB_RDMA_DSCP */
 	unsigned datagram_mtu;     /* PHUB_DATAGRAM_MTU; 0: not set */
 	struct phub_hyper *groups; /* [group_count] as of now: phub_set_hyper() changes them... */

@@ -12,11 +12,13 @@
 
 #include "client/phub.h"
 
-#define URL_SCHEME "phub://"
+#define URL_SCHEME     "phub://"
+#define URL_SCHEME_TLS "phubs://"
 
 static int url_bad(struct err *e, const char *text, const char *what)
 {
-	return err_set(e, -EINVAL, "box address '%.200s': %s; use phub://host[:port]/job", text, what);
+	return err_set(
+		e, -EINVAL, "box address '%.200s': %s; use phub://host[:port]/job, or phubs:// for TLS", text, what);
 }
 
 /* Copies [from, to) as a C string. False when it is empty or does not fit. */
@@ -91,9 +93,10 @@ int url_parse(const char *text, struct url *out, struct err *e)
 
 	if (!text)
 		return url_bad(e, "", "it is missing");
-	if (strncmp(text, URL_SCHEME, strlen(URL_SCHEME)) != 0)
-		return url_bad(e, text, "it does not begin with phub://");
-	authority = text + strlen(URL_SCHEME);
+	url.tls = strncmp(text, URL_SCHEME_TLS, strlen(URL_SCHEME_TLS)) == 0;
+	if (!url.tls && strncmp(text, URL_SCHEME, strlen(URL_SCHEME)) != 0)
+		return url_bad(e, text, "it does not begin with phub:// or phubs://");
+	authority = text + strlen(url.tls ? URL_SCHEME_TLS : URL_SCHEME);
 	slash = strchr(authority, '/');
 	if (!slash)
 		return url_bad(e, text, "the job's name is missing");

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * phub://host[:port]/job, taken apart. Pure.
+ * phub://host[:port]/job, or phubs:// where TLS is wanted, taken apart. Pure.
  */
 #ifndef PHUB_CLIENT_URL_H
 #define PHUB_CLIENT_URL_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "phub/base/err.h"
@@ -16,6 +17,7 @@ struct url {
 	char host[URL_HOST_BYTES]; /* without brackets */
 	char job[URL_JOB_BYTES];
 	uint16_t port;
+	bool tls; /* phubs:// */
 };
 
 /* 0, or -EINVAL with what is wrong and the right form in `e`. */

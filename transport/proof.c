@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Proofs of a shared secret. Every MAC is taken over input of one fixed length that begins with a
- * label of its own, so that no proof can be replayed as another: the client's not as the box's, a
+ * Proofs of a shared secret. Every MAC is taken over input that begins with a label of its own, which fixes its
+ * length, so that no proof can be replayed as another: the client's not as the box's, a
  * session's not as a data connection's. The one variable field, the job's name, goes in as its hash.
  */
 #include "transport/proof.h"
@@ -24,6 +24,7 @@ enum {
 	LABEL_BYTES = 16,
 	SECRET_BYTES_MAX = 1 << 20, /* libcrypto counts a key's bytes in an int */
 	SESSION_INPUT_BYTES = LABEL_BYTES + 2 * PROOF_NONCE + 4 + 4 + SHA256_DIGEST_LENGTH,
+	SESSION_INPUT_BYTES_MAX = SESSION_INPUT_BYTES + PROOF_CHANNEL,
 	DATA_INPUT_BYTES = LABEL_BYTES + PROOF_NONCE + 8 + 4,
 	WAY_INPUT_BYTES = LABEL_BYTES + 4 + PROOF_PLACE,
 	DATAGRAM_INPUT_BYTES = LABEL_BYTES + 5 * 4,
@@ -33,6 +34,10 @@ enum {
 static const char label_client[] = "phub 1 client   ";
 static const char label_box[] = "phub 1 box      ";
 static const char label_key[] = "phub 1 key      ";
+/* The same over TLS: what was proved there is worth nothing on a plain connection. */
+static const char label_tls_client[] = "phub 1 tls clnt ";
+static const char label_tls_box[] = "phub 1 tls box  ";
+static const char label_tls_key[] = "phub 1 tls key  ";
 static const char label_data[] = "phub 1 data     ";
 static const char label_datagram[] = "phub 1 datagram ";
 static const char label_way[] = "phub 1 way      ";
@@ -55,8 +60,8 @@ static uint8_t *proof_put64(uint8_t *at, uint64_t value)
 	return at + sizeof(value);
 }
 
-/* What a session's MACs and its key are made of. */
-static int proof_session_input(const char *label, const struct proof_session *s, uint8_t in[SESSION_INPUT_BYTES])
+/* What a session's MACs and its key are made of: how many bytes, or -EIO. */
+static int proof_session_input(const char *label, const struct proof_session *s, uint8_t in[SESSION_INPUT_BYTES_MAX])
 {
 	uint8_t job[SHA256_DIGEST_LENGTH];
 	uint8_t *at = in;
@@ -68,8 +73,10 @@ static int proof_session_input(const char *label, const struct proof_session *s,
 	at = proof_put(at, s->box_nonce, PROOF_NONCE);
 	at = proof_put32(at, s->rank);
 	at = proof_put32(at, s->world);
-	proof_put(at, job, sizeof(job));
-	return 0;
+	at = proof_put(at, job, sizeof(job));
+	if (s->channel)
+		at = proof_put(at, s->channel, PROOF_CHANNEL);
+	return (int)(at - in);
 }
 
 static int proof_mac(const void *key, size_t key_bytes, const uint8_t *in, size_t in_bytes, uint8_t mac[PROOF_MAC])
@@ -91,10 +98,12 @@ int proof_nonce(uint8_t nonce[PROOF_NONCE])
 int proof_control(
 	const void *secret, size_t secret_bytes, const struct proof_session *s, bool from_box, uint8_t mac[PROOF_MAC])
 {
-	uint8_t in[SESSION_INPUT_BYTES];
-	int rc = proof_session_input(from_box ? label_box : label_client, s, in);
+	const char *plain = from_box ? label_box : label_client;
+	const char *sealed = from_box ? label_tls_box : label_tls_client;
+	uint8_t in[SESSION_INPUT_BYTES_MAX];
+	int rc = proof_session_input(s->channel ? sealed : plain, s, in);
 
-	return rc < 0 ? rc : proof_mac(secret, secret_bytes, in, sizeof(in), mac);
+	return rc < 0 ? rc : proof_mac(secret, secret_bytes, in, (size_t)rc, mac);
 }
 
 static int proof_hkdf(const void *secret, size_t secret_bytes, const uint8_t *salt, size_t salt_bytes, uint8_t *info,
@@ -119,9 +128,9 @@ static int proof_hkdf(const void *secret, size_t secret_bytes, const uint8_t *sa
 int proof_session_key(const void *secret, size_t secret_bytes, const struct proof_session *s, uint8_t key[PROOF_KEY])
 {
 	static const char empty[] = "";
-	uint8_t info[SESSION_INPUT_BYTES];
+	uint8_t info[SESSION_INPUT_BYTES_MAX];
 	uint8_t salt[2 * PROOF_NONCE];
-	int rc = proof_session_input(label_key, s, info);
+	int rc = proof_session_input(s->channel ? label_tls_key : label_key, s, info);
 
 	if (rc < 0)
 		return rc;
@@ -129,7 +138,7 @@ int proof_session_key(const void *secret, size_t secret_bytes, const struct proo
 		return -EIO;
 	proof_put(proof_put(salt, s->client_nonce, PROOF_NONCE), s->box_nonce, PROOF_NONCE);
 	/* With no secret the key is merely unguessable by those who did not see the nonces. */
-	return proof_hkdf(secret_bytes ? secret : empty, secret_bytes, salt, sizeof(salt), info, sizeof(info), key);
+	return proof_hkdf(secret_bytes ? secret : empty, secret_bytes, salt, sizeof(salt), info, (size_t)rc, key);
 }
 
 int proof_data(const uint8_t key[PROOF_KEY], const uint8_t nonce[PROOF_NONCE], uint64_t session, uint32_t core,

@@ -11,7 +11,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { PROOF_NONCE = 16, PROOF_MAC = 32, PROOF_KEY = 32, PROOF_PLACE = 32 };
+enum { PROOF_NONCE = 16, PROOF_MAC = 32, PROOF_KEY = 32, PROOF_PLACE = 32, PROOF_CHANNEL = 32 };
 
 /* What both sides of a session have seen when they prove the secret to each other. */
 struct proof_session {
@@ -20,6 +20,7 @@ struct proof_session {
 	const char *job; /* NUL-terminated name; part of what is proved */
 	uint32_t rank;
 	uint32_t world;
+	const uint8_t *channel; /* [PROOF_CHANNEL] the binding of the TLS connection that it goes over, or NULL */
 };
 
 /* Fills nonce from the kernel's random source. 0 or -EIO. */

@@ -9,6 +9,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <net/if.h>
+#include <netinet/in.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -266,6 +267,21 @@ int stream_listen_tcp(
 	return 0;
 }
 
+/* IPv4 as IPv6 writes it. */
+static void stream_take_source(struct stream *s, const struct sockaddr_storage *peer)
+{
+	const struct sockaddr_in6 *six = (const struct sockaddr_in6 *)peer;
+	const struct sockaddr_in *four = (const struct sockaddr_in *)peer;
+
+	if (peer->ss_family == AF_INET6) {
+		memcpy(s->source, &six->sin6_addr, sizeof(s->source));
+	} else {
+		memset(s->source + 10, 0xff, 2);
+		memcpy(s->source + 12, &four->sin_addr, sizeof(four->sin_addr));
+	}
+	s->source_known = true;
+}
+
 int stream_accept_tcp(int fd, struct stream **out)
 {
 	struct sockaddr_storage peer = {0};
@@ -281,6 +297,7 @@ int stream_accept_tcp(int fd, struct stream **out)
 	}
 	sock_format(&peer, s->stream.peer, sizeof(s->stream.peer));
 	s->stream.peer_is_local = sock_is_loopback((const struct sockaddr *)&peer);
+	stream_take_source(&s->stream, &peer);
 	s->stream.peer_uid = sock_peer_uid(caller);
 	*out = &s->stream;
 	return 0;
@@ -345,7 +362,7 @@ int frame_read(struct frame_reader *r, struct stream *s, const uint8_t **frame, 
 	if (rc < 0)
 		return rc;
 	length = le_get32(r->buf);
-	if (length > FRAME_BYTES_MAX)
+	if (length > (r->bytes_max ? r->bytes_max : FRAME_BYTES_MAX))
 		return -EMSGSIZE;
 	if (length == 0)
 		return -EPIPE;
@@ -359,8 +376,11 @@ int frame_read(struct frame_reader *r, struct stream *s, const uint8_t **frame, 
 
 void frame_reader_fini(struct frame_reader *r)
 {
+	size_t bytes_max = r->bytes_max;
+
 	free(r->buf);
 	memset(r, 0, sizeof(*r));
+	r->bytes_max = bytes_max;
 }
 
 int frame_append(struct frame_writer *w, const uint8_t *frame, size_t bytes)

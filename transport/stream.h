@@ -7,6 +7,7 @@
 #ifndef PHUB_TRANSPORT_STREAM_H
 #define PHUB_TRANSPORT_STREAM_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/types.h>
@@ -19,7 +20,8 @@ struct stream;
 struct stream_ops {
 	/* Bytes read, 0 when the peer ended the stream, -EAGAIN when there is nothing now, else -errno. */
 	ssize_t (*read)(struct stream *s, void *buf, size_t bytes);
-	/* Bytes taken (may be fewer), -EAGAIN when there is no room now, else -errno (-EPIPE: peer gone). */
+	/* Bytes taken (may be fewer), -EAGAIN when there is no room now, else -errno (-EPIPE: peer gone). 0 bytes: only
+	 * what the stream holds itself (`unsent`). */
 	ssize_t (*write)(struct stream *s, const void *buf, size_t bytes);
 	/* The fd to wait on, or -1: none (in memory). Another one once a name is looked up: ask before each wait. */
 	int (*fd)(struct stream *s);
@@ -27,12 +29,23 @@ struct stream_ops {
 	void (*close)(struct stream *s);
 };
 
+enum { STREAM_CHANNEL_BYTES = 32, STREAM_SOURCE_BYTES = 16 };
+
 struct stream {
 	const struct stream_ops *ops;
 	char peer[80];     /* for messages */
 	int64_t peer_uid;  /* uid of a peer on this very host when it can be told, else -1 */
 	int peer_is_local; /* the peer's address is a loopback address */
-	struct err why;    /* dialled by name: -EINPROGRESS during the look-up, or why it failed; code 0: neither */
+	/* Where it comes from, as an IPv6 address; not known in memory. */
+	uint8_t source[STREAM_SOURCE_BYTES];
+	bool source_known;
+	struct err
+		why; /* -EINPROGRESS: its name is being looked up; else why it failed, where it knows more than errno */
+	/* Of TLS (stream_tls.h): */
+	bool joining; /* a handshake of its own runs: wait until it is readable, also to write */
+	bool unsent;  /* it holds bytes that did not go out: wait until it is writable, and write */
+	bool sealed;  /* encrypted, and `channel` tells this connection from all others */
+	uint8_t channel[STREAM_CHANNEL_BYTES];
 };
 
 /*
@@ -70,11 +83,12 @@ enum { FRAME_BYTES_MAX = 1 << 20 };
 struct frame_reader {
 	uint8_t *buf; /* grows up to FRAME_BYTES_MAX + 4, ours */
 	size_t have, room;
+	size_t bytes_max; /* of a frame; 0: FRAME_BYTES_MAX */
 };
 
 /*
  * The next whole frame: 0 with `frame` and `bytes` (valid until the next call), -EAGAIN when it is not all there,
- * -EMSGSIZE when the peer announces more than FRAME_BYTES_MAX, 0-length and ended streams -EPIPE,
+ * -EMSGSIZE when the peer announces more than bytes_max, 0-length and ended streams -EPIPE,
  * -ENOMEM, or the stream's error.
  */
 int frame_read(struct frame_reader *r, struct stream *s, const uint8_t **frame, size_t *bytes);

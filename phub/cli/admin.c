@@ -17,6 +17,7 @@
 #include "phub/base/secret.h"
 #include "transport/proof.h"
 #include "transport/stream.h"
+#include "transport/stream_tls.h"
 #include "transport/wire.h"
 
 enum { ADMIN_SECRET_BYTES = 4096 };
@@ -24,6 +25,7 @@ enum { ADMIN_SECRET_BYTES = 4096 };
 struct admin_session {
 	const char *address;
 	struct stream *stream;
+	struct stream_tls *tls; /* NULL: plain */
 	struct frame_reader in;
 	struct frame_writer out;
 	uint64_t deadline_ns;
@@ -56,6 +58,9 @@ static int admin_not_a_box(struct admin_session *s)
 
 static int admin_lost(struct admin_session *s, int rc)
 {
+	if (s->stream && s->stream->why.code) /* -EACCES is about the admin secret */
+		return err_set(s->e, s->stream->why.code == -EACCES ? -EKEYREJECTED : s->stream->why.code,
+			"the box at %s: %s", s->address, s->stream->why.text);
 	if (rc == -EMSGSIZE || rc == -EPROTO || rc == -EBADMSG)
 		return admin_not_a_box(s);
 	if (rc == -ECONNREFUSED)
@@ -76,7 +81,7 @@ static int admin_send(struct admin_session *s, const Phub__Control *message)
 		free(frame);
 	}
 	while (rc == 0 && (rc = frame_flush(&s->out, s->stream)) == -EAGAIN) {
-		rc = admin_sleep(s, POLLOUT);
+		rc = admin_sleep(s, s->stream->joining && !s->stream->unsent ? POLLIN : POLLOUT);
 		if (rc < 0)
 			return rc;
 	}
@@ -91,7 +96,7 @@ static int admin_receive(struct admin_session *s, Phub__Control__MessageCase wan
 	int rc;
 
 	while ((rc = frame_read(&s->in, s->stream, &frame, &bytes)) == -EAGAIN) {
-		rc = admin_sleep(s, POLLIN);
+		rc = admin_sleep(s, s->stream->unsent ? POLLOUT : POLLIN);
 		if (rc < 0)
 			return rc;
 	}
@@ -171,6 +176,8 @@ static int admin_prove(struct admin_session *s, const Phub__Challenge *challenge
 		if (rc < 0)
 			return rc;
 	}
+	if (s->stream->sealed)
+		seen.channel = s->stream->channel;
 	memcpy(seen.client_nonce, s->nonce, PROOF_NONCE);
 	memcpy(seen.box_nonce, challenge->nonce.data, PROOF_NONCE);
 	if (proof_control(s->secret, s->secret_bytes, &seen, false, mac) < 0 ||
@@ -265,6 +272,16 @@ int admin_check_address(const struct args_usage *usage, const char *address)
 	return admin_parse_address(address, &url, &e) < 0 ? args_wrong(usage, "%s", e.text) : ARGS_GO_ON;
 }
 
+/* As workers do: who is told how to know the box wants nothing but TLS. */
+static int admin_open_tls(struct admin_session *s, const struct url *url)
+{
+	const char *ca = getenv("PHUB_TLS_CA"), *pin = getenv("PHUB_TLS_PIN");
+
+	ca = ca && *ca ? ca : NULL;
+	pin = pin && *pin ? pin : NULL;
+	return ca || pin || url->tls ? stream_tls_worker(ca, pin, &s->tls, s->e) : 0;
+}
+
 static int admin_dial(struct admin_session *s)
 {
 	struct url url;
@@ -272,7 +289,13 @@ static int admin_dial(struct admin_session *s)
 
 	if (rc < 0)
 		return rc;
-	rc = stream_dial_tcp(url.host, url.port, NULL, &s->stream, s->e);
+	rc = admin_open_tls(s, &url);
+	if (rc == 0)
+		rc = stream_dial_tcp(url.host, url.port, NULL, &s->stream, s->e);
+	if (rc == 0 && s->tls && stream_tls_dial(s->tls, url.host, s->stream, &s->stream) < 0)
+		rc = err_set(s->e, -ENOMEM, "no memory for TLS");
+	if (rc < 0)
+		s->stream = NULL;
 	return rc == -ECONNREFUSED ? admin_lost(s, rc) : rc;
 }
 
@@ -285,8 +308,10 @@ int admin_ask(const char *address, const char *command, int timeout_ms, struct a
 	};
 	int rc = admin_dial(&s);
 
-	if (rc < 0)
+	if (rc < 0) {
+		stream_tls_close(s.tls);
 		return rc;
+	}
 	*out = (struct admin_answer){0};
 	rc = admin_join(&s, out);
 	if (rc == 0)
@@ -294,6 +319,7 @@ int admin_ask(const char *address, const char *command, int timeout_ms, struct a
 	frame_reader_fini(&s.in);
 	frame_writer_fini(&s.out);
 	s.stream->ops->close(s.stream);
+	stream_tls_close(s.tls);
 	explicit_bzero(s.secret, sizeof(s.secret));
 	return rc;
 }

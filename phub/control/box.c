@@ -17,6 +17,7 @@
 #include "topology/pick.h"
 #include "transport/dpdk.h"
 #include "transport/sock.h"
+#include "transport/stream_tls.h"
 
 enum {
 	BOX_MAILS = 4096,          /* from the cores to control */
@@ -205,6 +206,29 @@ static int box_open_transports(struct box *box, struct err *e)
 	return rc;
 }
 
+/* Opens what proves the box to its workers; they may be told the certificate's digest in place of an authority. */
+static int box_open_tls(const struct config *config, struct stream_tls **out, struct err *e)
+{
+	struct err why;
+	int rc;
+
+	if (config->tls == CONFIG_TLS_OFF)
+		return 0;
+	rc = stream_tls_box(config->tls_cert, config->tls_key, out, &why);
+	return rc < 0 ? err_set(e, rc, "tls: %s", why.text) : 0;
+}
+
+/* For workers that have no authority's certificate. */
+static void box_tell_pin(const struct box *box)
+{
+	char pin[STREAM_TLS_PIN_TEXT];
+
+	stream_tls_pin(box->tls, pin);
+	log_info("control sessions %s TLS 1.3; workers have the certificate's authority in PHUB_TLS_CA, or "
+		 "PHUB_TLS_PIN=%s",
+		box->config->tls == CONFIG_TLS_REQUIRE ? "need" : "may have", pin);
+}
+
 static int box_listen(struct box *box, struct err *e)
 {
 	const struct config *config = box->config;
@@ -266,9 +290,13 @@ int box_check(const struct config *config, struct err *e)
 {
 	const char *interface = config->interface[0] ? config->interface : NULL;
 	int rc = config->cores_listed ? box_check_listed(config, e) : 0;
+	struct stream_tls *tls = NULL;
 	struct err why;
 	int fd;
 
+	if (rc == 0)
+		rc = box_open_tls(config, &tls, e);
+	stream_tls_close(tls);
 	for (unsigned i = 0; rc == 0 && i < config->listen_count; i++) {
 		rc = sock_listen(config->listen[i].host, 0, 0, interface, &fd, &why);
 		if (rc == 0)
@@ -340,6 +368,7 @@ static void box_free(struct box *box)
 		box->transports[i].transport->ops->close(box->transports[i].transport);
 	for (unsigned i = 0; i < box->listener_count; i++)
 		close(box->listeners[i].fd);
+	stream_tls_close(box->tls);
 	if (box->control.mail)
 		mailbox_destroy(box->control.mail);
 	free(box);
@@ -368,6 +397,10 @@ int box_create(const struct config *config, const struct box_env *env, uint64_t 
 	rc = mailbox_create(BOX_MAILS, &box->control.mail);
 	if (rc < 0)
 		err_set(e, rc, "cannot make the mailbox of the cores: %s", strerror(-rc));
+	if (rc == 0)
+		rc = box_open_tls(config, &box->tls, e);
+	if (box->tls)
+		box_tell_pin(box);
 	if (rc == 0)
 		rc = box_listen(box, e);
 	if (rc == 0)

@@ -20,6 +20,7 @@
 #include "transport/transport.h"
 
 struct kernels;
+struct stream_tls;
 
 #define BOX_ADDRESS_BYTES 128
 
@@ -64,6 +65,7 @@ struct box {
 	struct placement_core placement[CONFIG_CORES_MAX]; /* with the load of live jobs */
 	struct post posts[CONFIG_CORES_MAX];               /* mail to each core */
 	struct queue *queues[CONFIG_CORES_MAX][CONFIG_TRANSPORTS_MAX];
+	struct stream_tls *tls; /* of control sessions, or NULL */
 	unsigned listener_count;
 	struct box_listener listeners[CONFIG_LISTEN_MAX];
 	unsigned transport_count;

@@ -30,6 +30,7 @@ enum config_pushes { CONFIG_PUSHES_SLOTS, CONFIG_PUSHES_FIXED };
 enum config_poll { CONFIG_POLL_ADAPTIVE, CONFIG_POLL_BUSY };
 enum config_create { CONFIG_CREATE_SAME_UID, CONFIG_CREATE_SECRET, CONFIG_CREATE_NEVER };
 enum config_seal { CONFIG_SEAL_GMAC, CONFIG_SEAL_CRC, CONFIG_SEAL_NONE };
+enum config_tls { CONFIG_TLS_OFF, CONFIG_TLS_ALLOW, CONFIG_TLS_REQUIRE };
 enum config_log { CONFIG_LOG_ERROR, CONFIG_LOG_WARN, CONFIG_LOG_INFO, CONFIG_LOG_DEBUG };
 
 struct config_listen {
@@ -90,6 +91,8 @@ struct config {
 	enum config_create create;
 	struct config_secret create_secret;
 	struct config_secret admin_secret;
+	enum config_tls tls;
+	char tls_cert[CONFIG_PATH_BYTES], tls_key[CONFIG_PATH_BYTES];
 	struct config_job *jobs;
 	unsigned job_count;
 };

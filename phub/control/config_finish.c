@@ -263,6 +263,10 @@ int config_finish(struct config *config, struct err *e)
 		rc = config_check_slots(config, e);
 	if (rc < 0)
 		return rc;
+	if (config->tls != CONFIG_TLS_OFF && (!config->tls_cert[0] || !config->tls_key[0])) {
+		err_set(e, -EINVAL, "tls needs tls_cert and tls_key, the files of the box's certificate and its key");
+		return config_at(config, "tls", "tls", e);
+	}
 	if (config->create == CONFIG_CREATE_SECRET && !config->create_secret.bytes)
 		rc = err_set(e, -EINVAL, "create: secret needs create_secret_file or create_secret_env");
 	if (config->create == CONFIG_CREATE_NEVER && config->job_count == 0)

@@ -112,6 +112,14 @@ const struct option option_table[] = {
 	{"admin_secret_file", OPTION_FILE, FIELD(admin_secret.file), 0, 0, {NULL}, "",
 		"file with the secret of `phub jobs` from elsewhere; this user over loopback needs none"},
 	{"admin_secret_env", OPTION_ENV, FIELD(admin_secret.env), 0, 0, {NULL}, "", "environment variable with it"},
+	{"tls", OPTION_CHOICE, FIELD(tls), 0, 0, {"off", "allow", "require", NULL}, "off",
+		"TLS 1.3 of control sessions, on the same port: off, for workers that want it, or for all; it hides "
+		"and "
+		"seals control sessions alone, not gradients"},
+	{"tls_cert", OPTION_FILE, FIELD(tls_cert), 0, 0, {NULL}, "",
+		"PEM file with the box's certificate, and those between it and its authority"},
+	{"tls_key", OPTION_FILE, FIELD(tls_key), 0, 0, {NULL}, "",
+		"PEM file with the certificate's private key, without a password; its owner alone may open it"},
 	{"jobs", OPTION_JOBS, FIELD(jobs), 0, CONFIG_JOBS_MAX, {NULL}, "",
 		"jobs with rules of their own: - {name: n, secret_file: f, secret_env: v, world: 0, memory_max: auto}"},
 };

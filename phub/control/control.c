@@ -14,6 +14,7 @@
 #include "phub/control/door.h"
 #include "phub/control/job.h"
 #include "phub/control/session.h"
+#include "transport/stream_tls.h"
 
 enum {
 	CONTROL_MAILS = 1024, /* of all cores, in one step */
@@ -38,9 +39,10 @@ static int control_accept(struct control *c, unsigned listener, struct stream **
 {
 	struct box *box = c->box;
 
-	if (box->env.accept)
-		return box->env.accept(box->env.accept_arg, out);
-	return stream_accept_tcp(box->listeners[listener].fd, out);
+	int rc = box->env.accept ? box->env.accept(box->env.accept_arg, out)
+				 : stream_accept_tcp(box->listeners[listener].fd, out);
+
+	return rc == 0 && box->tls ? stream_tls_accept(box->tls, *out, out) : rc;
 }
 
 static void control_take_callers(struct control *c)
@@ -158,7 +160,7 @@ bool control_stopped(const struct control *c)
 	if (c->jobs || c->tables)
 		return false;
 	for (const struct session *s = c->sessions; s; s = s->next)
-		if (!s->dead && s->writer.have > 0)
+		if (!s->dead && (s->writer.have > 0 || s->stream->unsent))
 			return false;
 	return true;
 }

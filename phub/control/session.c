@@ -21,10 +21,11 @@
 #include "phub/control/unpack.h"
 
 enum {
-	SESSION_FRAMES = 64,            /* of one session before the others have their turn */
-	SESSION_WRITER_BYTES = 8 << 20, /* unsent: above that the peer does not read */
-	SESSION_STRANGERS_MIN = 16,     /* may always try at once, however small sessions_max is */
-	SESSION_TABLES_SHARE = 8,       /* tables that are coming in take at most this part of memory_max */
+	SESSION_FRAMES = 64,              /* of one session before the others have their turn */
+	SESSION_STRANGER_BYTES = 1 << 16, /* no frame of a stranger has more; a ClientHello that came astray has */
+	SESSION_WRITER_BYTES = 8 << 20,   /* unsent: above that the peer does not read */
+	SESSION_STRANGERS_MIN = 16,       /* may always try at once, however small sessions_max is */
+	SESSION_TABLES_SHARE = 8,         /* tables that are coming in take at most this part of memory_max */
 };
 
 const char *session_who(const struct session *s, char *out, size_t bytes)
@@ -96,6 +97,7 @@ void session_open(struct control *c, struct stream *stream, unsigned listener)
 	s->id = ++c->session_last;
 	s->stream = stream;
 	s->listener = listener;
+	s->reader.bytes_max = SESSION_STRANGER_BYTES;
 	s->writer.bytes_max = SESSION_WRITER_BYTES;
 	s->readable = true;
 	s->opened_ns = c->now_ns;
@@ -260,15 +262,30 @@ static void session_hear_frame(struct session *s, const uint8_t *frame, size_t b
 	unpack_free(message);
 }
 
+/* No TLS with a stranger: nothing can be said to it, so it stands here. */
+static void session_log_tls(struct session *s)
+{
+	static struct log_limit limit;
+	uint64_t quiet;
+
+	s->control->strangers_refused++;
+	if (log_limit_pass(&limit, s->control->now_ns, 1000000000ull, &quiet))
+		log_warn("stranger %s refused: %s (%llu more were not logged)", s->stream->peer, s->stream->why.text,
+			(unsigned long long)quiet);
+}
+
 /* Its stream has ended, or worse. */
 static void session_hear_end(struct session *s, int error)
 {
 	char why[128];
 
 	if (error == -EMSGSIZE && s->state != SESSION_DONE) {
-		session_refuse(s, PHUB__ERROR_CODE__ERROR_PROTOCOL, "a frame of more than %d bytes", FRAME_BYTES_MAX);
+		session_refuse(s, PHUB__ERROR_CODE__ERROR_PROTOCOL, "a frame of more than %zu bytes",
+			s->reader.bytes_max ? s->reader.bytes_max : (size_t)FRAME_BYTES_MAX);
 		return;
 	}
+	if (error == -EPROTO && !s->proved && s->state != SESSION_DONE)
+		session_log_tls(s);
 	if (error == -EPIPE)
 		snprintf(why, sizeof(why),
 			"its control session ended without a leave: the process exited or was killed, or "
@@ -336,9 +353,11 @@ void session_flush(struct session *s)
 	bool was = s->blocked;
 	int rc;
 
-	if (s->dead || s->writer.have == 0)
+	if (s->dead || !(s->writer.have || s->blocked || s->stream->unsent))
 		return;
 	rc = frame_flush(&s->writer, s->stream);
+	if (rc == 0 && s->stream->unsent)
+		rc = (int)s->stream->ops->write(s->stream, NULL, 0);
 	if (rc < 0 && rc != -EAGAIN) {
 		if (s->state == SESSION_DONE)
 			s->dead = true;
@@ -346,7 +365,8 @@ void session_flush(struct session *s)
 			session_hear_end(s, rc);
 		return;
 	}
-	s->blocked = rc == -EAGAIN;
+	/* Its handshake is a matter of reading, unless its own answer finds no room. */
+	s->blocked = rc == -EAGAIN && (!s->stream->joining || s->stream->unsent);
 	if (s->blocked != was)
 		session_watch(s, s->blocked);
 }

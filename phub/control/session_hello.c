@@ -86,6 +86,17 @@ static bool session_choose_secret(struct session *s)
 	return false;
 }
 
+/* False when it was refused. Nothing but its first words has been read: no secret, no proof. */
+static bool session_check_tls(struct session *s)
+{
+	if (s->control->config->tls != CONFIG_TLS_REQUIRE || s->stream->sealed)
+		return true;
+	session_refuse(s, PHUB__ERROR_CODE__ERROR_DENIED,
+		"the box takes TLS alone (tls: require); set PHUB_TLS_CA to the file of its certificate's authority, "
+		"or PHUB_TLS_PIN to the certificate's SHA-256, which it logged when it started");
+	return false;
+}
+
 /* Is what Hello says possible at all? False when it was refused. */
 static bool session_check_hello(struct session *s, const Phub__Hello *hello)
 {
@@ -121,7 +132,7 @@ static bool session_check_hello(struct session *s, const Phub__Hello *hello)
 
 void session_hear_hello(struct session *s, const Phub__Hello *hello)
 {
-	if (!session_check_hello(s, hello))
+	if (!session_check_tls(s) || !session_check_hello(s, hello))
 		return;
 	s->admin = hello->admin;
 	s->rank = hello->rank;
@@ -151,6 +162,8 @@ static int session_check_proof(struct session *s, const Phub__Proof *proof, uint
 	struct proof_session seen = {.job = s->name, .rank = s->rank, .world = s->world};
 	uint8_t expected[PROOF_MAC];
 
+	if (s->stream->sealed)
+		seen.channel = s->stream->channel;
 	memcpy(seen.client_nonce, s->client_nonce, PROOF_NONCE);
 	memcpy(seen.box_nonce, s->box_nonce, PROOF_NONCE);
 	if (proof_control(secret, bytes, &seen, false, expected) < 0 ||
@@ -186,6 +199,7 @@ void session_hear_proof(struct session *s, const Phub__Proof *proof)
 		return; /* refused by it */
 	s->state = s->admin ? SESSION_ADMIN : SESSION_MEMBER;
 	s->proved = true;
+	s->reader.bytes_max = 0;
 	s->control->stranger_count--;
 	session_write_welcome(s, mac);
 }

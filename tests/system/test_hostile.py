@@ -99,7 +99,7 @@ def frames():
     control.sock.sendall(struct.pack("<I", raw.FRAME_MAX + 1))
     code, text = control.error()
     check(code == raw.PROTOCOL, f"code {code}")
-    holds(text, "more than 1048576 bytes")
+    holds(text, "more than 65536 bytes")
     for beginning in (struct.pack("<I", 0xffffffff), struct.pack("<I", 0), struct.pack("<I", 100) + b"cut off"):
         control = raw.Control(box.address)
         control.sock.sendall(beginning)

@@ -79,6 +79,11 @@ void actor_dial(struct rig *rig, struct actor *c, unsigned host)
 	rig_turn_control(rig);
 }
 
+void actor_wrap(struct actor *c, const struct stream_tls *tls)
+{
+	assert_int_equal(stream_tls_dial(tls, "box.test", c->stream, &c->stream), 0);
+}
+
 void actor_hang_up(struct actor *c)
 {
 	if (c->transport)
@@ -198,6 +203,8 @@ void actor_prove(struct actor *c, const char *job, uint32_t rank, uint32_t world
 	size_t bytes = secret ? strlen(secret) : 0;
 	uint8_t mac[PROOF_MAC];
 
+	if (c->stream->sealed)
+		seen.channel = c->channel ? c->channel : c->stream->channel;
 	memcpy(seen.client_nonce, actor_nonce, PROOF_NONCE);
 	memcpy(seen.box_nonce, c->last->challenge->nonce.data, PROOF_NONCE);
 	secret = secret ? secret : "";

@@ -15,6 +15,7 @@
 #include "transport/loop.h"
 #include "transport/proof.h"
 #include "transport/stream.h"
+#include "transport/stream_tls.h"
 #include "transport/transport.h"
 
 enum { RIG_BOX_HOST = 0, RIG_PORT = 7077, RIG_CLIENTS_MAX = 16 };
@@ -46,6 +47,7 @@ struct actor {
 	uint32_t missing[64], missing_count;
 	bool closed;
 	struct transport *transport;
+	const uint8_t *channel; /* what the proof says of it over TLS; NULL: the truth */
 };
 
 /* What a Job says, with defaults of an all-reduce. */
@@ -69,6 +71,8 @@ void rig_turn_control(struct rig *rig);
 void rig_wait(struct rig *rig, uint64_t ms);
 
 void actor_dial(struct rig *rig, struct actor *c, unsigned host);
+/* What it says from now on goes over TLS. */
+void actor_wrap(struct actor *c, const struct stream_tls *tls);
 void actor_hang_up(struct actor *c);
 void actor_say(struct actor *c, const Phub__Control *message);
 void actor_say_bytes(struct actor *c, const void *bytes, size_t count);

@@ -20,7 +20,8 @@
 #include "client/url.h"
 
 static const char *const variables[] = {"RANK", "WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE",
-	"SLURM_PROCID", "SLURM_NTASKS", "PHUB_SECRET", "PHUB_SECRET_FILE", "PHUB_RDMA_DSCP"};
+	"SLURM_PROCID", "SLURM_NTASKS", "PHUB_SECRET", "PHUB_SECRET_FILE", "PHUB_RDMA_DSCP", "PHUB_TLS_CA",
+	"PHUB_TLS_PIN"};
 
 static int clean_environment(void **state)
 {
@@ -35,12 +36,14 @@ static void good_addresses(void **state)
 	static const struct {
 		const char *text, *host, *job;
 		uint16_t port;
+		bool tls;
 	} cases[] = {
-		{"phub://box/demo", "box", "demo", 7077},
-		{"phub://box:9/demo", "box", "demo", 9},
-		{"phub://10.0.0.1:65535/a.b-c_d", "10.0.0.1", "a.b-c_d", 65535},
-		{"phub://[::1]/demo", "::1", "demo", 7077},
-		{"phub://[fe80::1%eth0]:7/x", "fe80::1%eth0", "x", 7},
+		{"phub://box/demo", "box", "demo", 7077, false},
+		{"phubs://box/demo", "box", "demo", 7077, true},
+		{"phub://box:9/demo", "box", "demo", 9, false},
+		{"phub://10.0.0.1:65535/a.b-c_d", "10.0.0.1", "a.b-c_d", 65535, false},
+		{"phub://[::1]/demo", "::1", "demo", 7077, false},
+		{"phub://[fe80::1%eth0]:7/x", "fe80::1%eth0", "x", 7, false},
 	};
 	struct url url;
 	struct err e;
@@ -51,6 +54,7 @@ static void good_addresses(void **state)
 		assert_string_equal(url.host, cases[i].host);
 		assert_string_equal(url.job, cases[i].job);
 		assert_int_equal(url.port, cases[i].port);
+		assert_int_equal(url.tls, cases[i].tls);
 	}
 }
 

@@ -89,11 +89,12 @@ static void test_golden(void **state)
 /* Every field counts, in both kinds of proof. */
 static void test_control_binds_every_field(void **state)
 {
-	struct proof_session changed[6];
+	const uint8_t channel[PROOF_CHANNEL] = {0};
+	struct proof_session changed[7];
 	uint8_t mac[PROOF_MAC];
 
 	(void)state;
-	for (int i = 0; i < 6; i++)
+	for (int i = 0; i < 7; i++)
 		changed[i] = sample();
 	changed[0].client_nonce[15] ^= 1;
 	changed[1].box_nonce[0] ^= 0x80;
@@ -101,7 +102,8 @@ static void test_control_binds_every_field(void **state)
 	changed[3].job = "";
 	changed[4].rank = 2;
 	changed[5].world = 7;
-	for (int i = 0; i < 6; i++) {
+	changed[6].channel = channel;
+	for (int i = 0; i < 7; i++) {
 		assert_int_equal(proof_control(secret, strlen(secret), &changed[i], false, mac), 0);
 		assert_false(proof_equal(mac, golden_client));
 		assert_int_equal(proof_control(secret, strlen(secret), &changed[i], true, mac), 0);
@@ -114,6 +116,27 @@ static void test_control_binds_every_field(void **state)
 	assert_false(proof_equal(mac, golden_client));
 	assert_int_equal(proof_control("", 0, &changed[0], false, mac), 0);
 	assert_false(proof_equal(mac, golden_client));
+}
+
+/* Over TLS every bit of the connection's binding counts. */
+static void test_control_binds_channel(void **state)
+{
+	uint8_t channel[PROOF_CHANNEL] = {9}, mac[2][PROOF_MAC], key[2][PROOF_KEY];
+	struct proof_session s = sample();
+
+	(void)state;
+	s.channel = channel;
+	for (int from_box = 0; from_box < 2; from_box++) {
+		for (int i = 0; i < PROOF_CHANNEL; i++) {
+			assert_int_equal(proof_control(secret, strlen(secret), &s, from_box, mac[0]), 0);
+			assert_int_equal(proof_session_key(secret, strlen(secret), &s, key[0]), 0);
+			channel[i] ^= 1;
+			assert_int_equal(proof_control(secret, strlen(secret), &s, from_box, mac[1]), 0);
+			assert_int_equal(proof_session_key(secret, strlen(secret), &s, key[1]), 0);
+			assert_false(proof_equal(mac[0], mac[1]));
+			assert_false(proof_equal(key[0], key[1]));
+		}
+	}
 }
 
 static void test_data_binds_every_field(void **state)
@@ -229,6 +252,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_golden),
 		cmocka_unit_test(test_control_binds_every_field),
+		cmocka_unit_test(test_control_binds_channel),
 		cmocka_unit_test(test_data_binds_every_field),
 		cmocka_unit_test(test_datagram_key_binds_every_field),
 		cmocka_unit_test(test_ways),

@@ -65,7 +65,7 @@ def job_url(url: Optional[str] = None, suffix: str = "") -> str:
 
 
 def connect(url: Optional[str] = None, **options: Any) -> Worker:
-    """A Worker on the job that `url` names: phub://host[:port]/job; None: $PHUB_URL, else phub://127.0.0.1/default.
+    """A Worker on the job that `url` names: phub://host[:port]/job (phubs:// is TLS); None: $PHUB_URL, else phub://127.0.0.1/default.
 
     `options` are Worker's. A box that is not up yet is tried again until `timeout` (30 s) is over.
     """

@@ -89,6 +89,8 @@ class Options(ctypes.Structure):
         ("wait_ms", ctypes.c_uint),
         ("quorum", ctypes.c_uint),
         ("resume_ms", ctypes.c_uint),
+        ("tls_ca", ctypes.c_char_p),
+        ("tls_pin", ctypes.c_char_p),
     ]
 
 

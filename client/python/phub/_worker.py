@@ -66,6 +66,7 @@ class Worker:
     `groups`: one Hyper for each parameter group, None for one group of the optimizer's defaults.
     `lost`: what becomes of the job when a worker is lost: "fail", "shrink" or "wait" (for `wait` seconds).
     `resume`: seconds for which the library tries to reach a box that was lost; calls raise StaleError until resume().
+    `tls_ca`, `tls_pin`: what the box is known by; with either the control session is TLS, and never plain.
     `timeout`: seconds, for this call and for every later one that is not given its own.
     The other options are those of struct phub_options in phub.h, where their defaults stand too.
 
@@ -97,6 +98,8 @@ class Worker:
         chunk_bytes: int = 0,
         transport: Optional[str] = None,
         interface: Optional[str] = None,
+        tls_ca: Optional[str] = None,
+        tls_pin: Optional[str] = None,
         timeout: float = 30.0,
     ):
         self._handle = ctypes.c_void_p()
@@ -125,6 +128,8 @@ class Worker:
         options.chunk_bytes = chunk_bytes
         options.transport = _encoded(transport)
         options.interface = _encoded(interface)
+        options.tls_ca = _encoded(tls_ca)
+        options.tls_pin = _encoded(tls_pin)
         options.timeout_ms = milliseconds(timeout)
         if groups is not None:
             options.groups = (Hyper * len(groups))(*groups)

@@ -1,0 +1,131 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
+"""What keeps strangers out, with real processes: TLS, limits on who knocks, privileges given up, and what is said about all that.
+
+Usage: test_security.py [WORD...]    only the cases whose names hold one of the words
+"""
+import atexit
+import contextlib
+import os
+import pathlib
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
+from rig import BUILD, PHUBD, QUIET, Box, Worker, check, holds, job, run  # noqa: E402
+
+PHUB = BUILD / "phub"
+FOLDER = pathlib.Path(tempfile.mkdtemp(prefix="phub-security-"))
+atexit.register(shutil.rmtree, FOLDER, True)
+
+
+def certificate(name, names="DNS:localhost,IP:127.0.0.1"):
+    """A certificate that vouches for itself: the paths of it and of its key."""
+    cert, key = FOLDER / f"{name}.pem", FOLDER / f"{name}.key"
+    if not cert.exists():
+        subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days",
+                        "2", "-subj", f"/CN={name}", "-addext", f"subjectAltName={names}", "-keyout", key, "-out", cert],
+                       check=True, capture_output=True)
+        key.chmod(0o600)
+    return cert, key
+
+
+def sealed_box(tls, **options):
+    cert, key = certificate("box")
+    return Box(tls=tls, tls_cert=cert, tls_key=key, cores=1, **options)
+
+
+def phub(*words, env=None, status=0):
+    done = subprocess.run([PHUB, *map(str, words)], capture_output=True, text=True, env={**QUIET, **(env or {})}, timeout=60)
+    check(done.returncode == status, f"phub {words}: {done.returncode}, {done.stdout} {done.stderr}")
+    return done.stdout + done.stderr
+
+
+def secrets_on_the_wire(box_options, worker_env):
+    """What a listener between worker and box sees of a control session."""
+    box = sealed_box(**box_options)
+    doors = socket.create_server(("127.0.0.1", 0))
+    seen = []
+
+    def carry(source, target):
+        with contextlib.suppress(OSError):
+            while data := source.recv(65536):
+                seen.append(data)
+                target.sendall(data)
+            target.shutdown(socket.SHUT_WR)
+
+    def between():
+        near = doors.accept()[0]
+        far = socket.create_connection(("127.0.0.1", box.port))
+        threading.Thread(target=carry, args=(near, far), daemon=True).start()
+        carry(far, near)
+
+    threading.Thread(target=between, daemon=True).start()
+    url = f"phub://127.0.0.1:{doors.getsockname()[1]}/nobody-knows-this-job"
+    Worker(url, transport="tcp", keys="layer-of-a-secret-model:1000", env=worker_env).good()
+    box.stop()
+    return b"".join(seen)
+
+
+def tls_hides():
+    """a listener learns job and keys of a plain session, and nothing of one over TLS"""
+    cert, _ = certificate("box")
+    seen = secrets_on_the_wire({"tls": "allow"}, {})
+    check(b"nobody-knows-this-job" in seen and b"layer-of-a-secret-model" in seen, "the plain session was not seen")
+    seen = secrets_on_the_wire({"tls": "allow"}, {"PHUB_TLS_CA": str(cert)})
+    check(len(seen) > 1000, f"{len(seen)} bytes")
+    check(b"nobody-knows" not in seen and b"secret-model" not in seen, "the session was not sealed")
+
+
+def tls_of_workers():
+    """by authority, by pin, by url; plain workers are told what to set; one that wants TLS takes nothing else"""
+    cert, _ = certificate("box")
+    other, _ = certificate("other")
+    box = sealed_box("require")
+    pin = re.search(r"PHUB_TLS_PIN=([0-9a-f]{64})", box.logged("need TLS 1.3")).group(1)
+    for worker in job(box.url("both"), 2, env={"PHUB_TLS_CA": str(cert)}, keys="a:1000"):
+        worker.good()
+    Worker(box.url("pin").replace("phub:", "phubs:"), env={"PHUB_TLS_PIN": pin}, keys="a:10", transport="tcp").good()
+    Worker(box.url("name", "localhost"), env={"PHUB_TLS_CA": str(cert)}, keys="a:10").good()
+    Worker(box.url("plain")).failed("EACCES", "takes TLS alone", "PHUB_TLS_CA", "PHUB_TLS_PIN")
+    Worker(box.url("naked").replace("phub:", "phubs:")).failed("EINVAL", "PHUB_TLS_CA", "PHUB_TLS_PIN")
+    Worker(box.url("other"), env={"PHUB_TLS_CA": str(other)}).failed("EACCES", "PHUB_TLS_CA", "self.signed")
+    Worker(box.url("other"), env={"PHUB_TLS_PIN": "0" * 64}).failed("EACCES", "PHUB_TLS_PIN")
+    holds(phub("jobs", box.address, env={"PHUB_TLS_PIN": pin}), "no jobs|refused")
+    holds(phub("jobs", box.address, status=1), "takes TLS alone")
+    holds(phub("jobs", box.address, env={"PHUB_TLS_PIN": "1" * 64}, status=1), "PHUB_TLS_PIN")
+    box.stop()
+    plain = Box(cores=1)
+    Worker(plain.url("plain"), env={"PHUB_TLS_PIN": pin}).failed("EPROTO", "no TLS 1.3", "tls_cert")
+    Worker(plain.url("plain"), keys="a:10").good()
+    plain.stop()
+
+
+def tls_files():
+    """a box with a key that others may open, without one, or with another's does not start, and says why"""
+    cert, key = certificate("box")
+    _, other = certificate("other")
+    for options, words in (({"tls_cert": cert}, "needs tls_cert and tls_key"),
+                           ({"tls_cert": cert, "tls_key": other}, "not the key of the certificate"),
+                           ({"tls_cert": FOLDER / "none", "tls_key": key}, "No such file")):
+        options = [f"--{name}={value}" for name, value in {"tls": "require", **options}.items()]
+        for check_only in ([], ["--check-config"]):
+            done = subprocess.run([PHUBD, *check_only, *options], capture_output=True, text=True, env=QUIET, timeout=60)
+            check(done.returncode == 1, f"{options}: {done.returncode}")
+            holds(done.stderr, words)
+    loose = FOLDER / "loose.key"
+    shutil.copy(key, loose)
+    loose.chmod(0o640)
+    done = subprocess.run([PHUBD, "--check-config", "--tls=allow", f"--tls_cert={cert}", f"--tls_key={loose}"],
+                          capture_output=True, text=True, env=QUIET, timeout=60)
+    check(done.returncode == 1, "a key that its group may open")
+    holds(done.stderr, "chmod 600")
+
+
+if __name__ == "__main__":
+    run([tls_hides, tls_of_workers, tls_files])
