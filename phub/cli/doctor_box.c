@@ -147,8 +147,9 @@ static void box_say_answer(struct doctor *d, const char *address, const struct a
 		answer->reply->n_cores, answer->reply->n_jobs, answer->reply->uptime_s);
 	if (answer->reply->strangers_refused)
 		doctor_say(d, "strangers", DOCTOR_OK, NULL,
-			"the box has refused %" PRIu64 " connections that proved nothing",
-			answer->reply->strangers_refused);
+			"the box has refused %" PRIu64 " connections that proved nothing, %" PRIu64
+			" of them because too many came at once",
+			answer->reply->strangers_refused, answer->reply->strangers_limited);
 	if (admin_write_datagrams(answer->reply, datagrams, sizeof(datagrams)))
 		doctor_say(d, "datagrams", DOCTOR_OK, NULL, "of udp and its like: %s", datagrams);
 }

@@ -88,9 +88,9 @@ static json_t *jobs_json_core(const Phub__CoreInfo *core)
 /* A line for the box, then one for each core and each job: none of them is named by another's key. */
 static bool jobs_print_json(const struct jobs_options *o, const Phub__AdminReply *reply)
 {
-	bool ok = output_json(json_pack("{s:s, s:s, s:I, s:I, s:I}", "box", o->address, "version", reply->version,
+	bool ok = output_json(json_pack("{s:s, s:s, s:I, s:I, s:I, s:I}", "box", o->address, "version", reply->version,
 		"uptime_s", (json_int_t)reply->uptime_s, "jobs", (json_int_t)reply->n_jobs, "strangers_refused",
-		(json_int_t)reply->strangers_refused));
+		(json_int_t)reply->strangers_refused, "strangers_limited", (json_int_t)reply->strangers_limited));
 
 	for (size_t i = 0; ok && i < reply->n_cores; i++)
 		ok = output_json(jobs_json_core(reply->cores[i]));
@@ -156,6 +156,9 @@ static void jobs_print(const struct jobs_options *o, const Phub__AdminReply *rep
 		output_cell(&t, "%.2f", job->gb_per_s);
 		output_cell(&t, "%s", missing);
 	}
+	if (reply->strangers_refused)
+		printf("strangers refused: %" PRIu64 ", of these because too many came at once: %" PRIu64 "\n",
+			reply->strangers_refused, reply->strangers_limited);
 	if (reply->n_jobs)
 		output_table_print(&t);
 	else

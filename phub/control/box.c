@@ -13,6 +13,7 @@
 #include "phub/base/cpu.h"
 #include "phub/base/log.h"
 #include "phub/base/mem.h"
+#include "phub/control/rate.h"
 #include "topology/discover.h"
 #include "topology/pick.h"
 #include "transport/dpdk.h"
@@ -369,6 +370,7 @@ static void box_free(struct box *box)
 	for (unsigned i = 0; i < box->listener_count; i++)
 		close(box->listeners[i].fd);
 	stream_tls_close(box->tls);
+	rate_destroy(box->control.rate);
 	if (box->control.mail)
 		mailbox_destroy(box->control.mail);
 	free(box);
@@ -397,6 +399,9 @@ int box_create(const struct config *config, const struct box_env *env, uint64_t 
 	rc = mailbox_create(BOX_MAILS, &box->control.mail);
 	if (rc < 0)
 		err_set(e, rc, "cannot make the mailbox of the cores: %s", strerror(-rc));
+	box->control.rate = rate_create(config->handshake_rate, config->handshake_rate_source);
+	if (rc == 0 && !box->control.rate)
+		rc = err_set(e, -ENOMEM, "no memory or no random numbers to count strangers with");
 	if (rc == 0)
 		rc = box_open_tls(config, &box->tls, e);
 	if (box->tls)

@@ -80,6 +80,7 @@ struct config {
 	uint64_t chunk_bytes;
 	uint64_t window;
 	uint64_t heartbeat_ms, warn_ms, lost_ms, wait_ms, handshake_ms;
+	uint64_t handshake_rate, handshake_rate_source;
 	uint64_t sessions_max, jobs_max, keys_max;
 	char checkpoint_targets[1024]; /* "": no checkpoints */
 	uint64_t checkpoint_parity, checkpoint_every, checkpoint_keep, checkpoint_rate, checkpoint_overhead;

@@ -98,6 +98,12 @@ const struct option option_table[] = {
 		"bytes a second that a checkpoint is written with at most, of each job; auto is no limit"},
 	{"handshake_ms", OPTION_NUMBER, FIELD(handshake_ms), 10, 600000, {NULL}, "5000",
 		"a stranger that has not proved itself by then is closed"},
+	{"handshake_rate", OPTION_NUMBER, FIELD(handshake_rate), 0, 1000000, {NULL}, "1000",
+		"control sessions a second that strangers may begin, all together; four seconds' worth at once; 0: "
+		"any. "
+		"Who proves itself does not count"},
+	{"handshake_rate_source", OPTION_NUMBER, FIELD(handshake_rate_source), 0, 1000000, {NULL}, "100",
+		"likewise from one address, or one /64 of IPv6"},
 	{"sessions_max", OPTION_NUMBER, FIELD(sessions_max), 1, 65536, {NULL}, "4096", "control sessions at once"},
 	{"jobs_max", OPTION_NUMBER, FIELD(jobs_max), 1, CONFIG_JOBS_MAX, {NULL}, "256", "jobs at once"},
 	{"keys_max", OPTION_NUMBER, FIELD(keys_max), 1, 16u << 20, {NULL}, "1048576", "keys of one job"},

@@ -13,6 +13,7 @@
 #include "phub/control/box.h"
 #include "phub/control/door.h"
 #include "phub/control/job.h"
+#include "phub/control/rate.h"
 #include "phub/control/session.h"
 #include "transport/stream_tls.h"
 
@@ -39,10 +40,41 @@ static int control_accept(struct control *c, unsigned listener, struct stream **
 {
 	struct box *box = c->box;
 
-	int rc = box->env.accept ? box->env.accept(box->env.accept_arg, out)
-				 : stream_accept_tcp(box->listeners[listener].fd, out);
+	return box->env.accept ? box->env.accept(box->env.accept_arg, out)
+			       : stream_accept_tcp(box->listeners[listener].fd, out);
+}
 
-	return rc == 0 && box->tls ? stream_tls_accept(box->tls, *out, out) : rc;
+/* Before anything is computed or kept for a caller: are there too many? Closed without a word, workers try again. */
+static bool control_limit(struct control *c, struct stream *stream)
+{
+	static struct log_limit limit;
+	uint64_t quiet;
+
+	if (rate_take(c->rate, stream->source_known ? stream->source : NULL, c->now_ns))
+		return true;
+	c->strangers_refused++;
+	c->strangers_limited++;
+	if (log_limit_pass(&limit, c->now_ns, NS_PER_S, &quiet))
+		log_warn("stranger %s is closed unheard: too many came at once for handshake_rate or "
+			 "handshake_rate_source (%llu more were not logged)",
+			stream->peer, (unsigned long long)quiet);
+	stream->ops->close(stream);
+	return false;
+}
+
+/* The next caller that is heard: 0, or as control_accept(), also when the last of `left` was turned away. */
+static int control_admit(struct control *c, unsigned listener, int *left, struct stream **out)
+{
+	int rc = -EAGAIN;
+
+	while (*left > 0) {
+		--*left;
+		rc = control_accept(c, listener, out);
+		if (rc < 0 || control_limit(c, *out))
+			break;
+		rc = -EAGAIN;
+	}
+	return rc == 0 && c->box->tls ? stream_tls_accept(c->box->tls, *out, out) : rc;
 }
 
 static void control_take_callers(struct control *c)
@@ -53,8 +85,8 @@ static void control_take_callers(struct control *c)
 	uint64_t quiet;
 
 	for (unsigned i = 0; i < listeners && !c->accept_paused; i++) {
-		for (int n = 0; n < CONTROL_CALLERS; n++) {
-			int rc = control_accept(c, i, &stream);
+		for (int left = CONTROL_CALLERS; left > 0;) {
+			int rc = control_admit(c, i, &left, &stream);
 
 			if (rc == 0) {
 				session_open(c, stream, i);

@@ -18,6 +18,7 @@ struct box;
 struct job;
 struct session;
 struct job_hyper_table;
+struct rate;
 
 #define CONTROL_TICK_NS 100000000ull /* timers are looked at this often */
 #define CONTROL_SOON_NS 1000000ull   /* a transport that is about to have something, this often */
@@ -49,9 +50,10 @@ struct control {
 
 	/* List, oldest first: of a worker that ended and the one that takes its place, the end is heard first. */
 	struct session *sessions;
-	unsigned session_count, stranger_count; /* strangers: not proved yet */
-	uint64_t session_last;                  /* id */
-	uint64_t strangers_refused;
+	unsigned session_count, stranger_count;        /* strangers: not proved yet */
+	uint64_t session_last;                         /* id */
+	uint64_t strangers_refused, strangers_limited; /* the latter, of the former: too many had come */
+	struct rate *rate;                             /* of those that come */
 
 	struct job *jobs;               /* list; those that end are in it until their shards are back */
 	unsigned job_count;             /* without those that end */

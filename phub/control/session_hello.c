@@ -10,6 +10,7 @@
 
 #include "phub/base/log.h"
 #include "phub/control/job.h"
+#include "phub/control/rate.h"
 
 bool session_is_ours(const struct session *s)
 {
@@ -201,5 +202,6 @@ void session_hear_proof(struct session *s, const Phub__Proof *proof)
 	s->proved = true;
 	s->reader.bytes_max = 0;
 	s->control->stranger_count--;
+	rate_give_back(s->control->rate, s->stream->source_known ? s->stream->source : NULL);
 	session_write_welcome(s, mac);
 }

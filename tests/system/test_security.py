@@ -6,6 +6,7 @@ Usage: test_security.py [WORD...]    only the cases whose names hold one of the 
 """
 import atexit
 import contextlib
+import json
 import os
 import pathlib
 import re
@@ -46,40 +47,41 @@ def phub(*words, env=None, status=0):
     return done.stdout + done.stderr
 
 
-def secrets_on_the_wire(box_options, worker_env):
-    """What a listener between worker and box sees of a control session."""
-    box = sealed_box(**box_options)
+def overheard(box, worker_env):
+    """What a listener between worker and box hears of a control session: all of it, and what the worker said."""
     doors = socket.create_server(("127.0.0.1", 0))
-    seen = []
+    seen, said = [], []
 
-    def carry(source, target):
+    def carry(source, target, *into):
         with contextlib.suppress(OSError):
             while data := source.recv(65536):
-                seen.append(data)
+                for kept in into:
+                    kept.append(data)
                 target.sendall(data)
             target.shutdown(socket.SHUT_WR)
 
     def between():
         near = doors.accept()[0]
         far = socket.create_connection(("127.0.0.1", box.port))
-        threading.Thread(target=carry, args=(near, far), daemon=True).start()
-        carry(far, near)
+        threading.Thread(target=carry, args=(near, far, seen, said), daemon=True).start()
+        carry(far, near, seen)
 
     threading.Thread(target=between, daemon=True).start()
     url = f"phub://127.0.0.1:{doors.getsockname()[1]}/nobody-knows-this-job"
     Worker(url, transport="tcp", keys="layer-of-a-secret-model:1000", env=worker_env).good()
-    box.stop()
-    return b"".join(seen)
+    return b"".join(seen), b"".join(said)
 
 
 def tls_hides():
     """a listener learns job and keys of a plain session, and nothing of one over TLS"""
     cert, _ = certificate("box")
-    seen = secrets_on_the_wire({"tls": "allow"}, {})
+    box = sealed_box("allow")
+    seen, _ = overheard(box, {})
     check(b"nobody-knows-this-job" in seen and b"layer-of-a-secret-model" in seen, "the plain session was not seen")
-    seen = secrets_on_the_wire({"tls": "allow"}, {"PHUB_TLS_CA": str(cert)})
+    seen, _ = overheard(box, {"PHUB_TLS_CA": str(cert)})
     check(len(seen) > 1000, f"{len(seen)} bytes")
     check(b"nobody-knows" not in seen and b"secret-model" not in seen, "the session was not sealed")
+    box.stop()
 
 
 def tls_of_workers():
@@ -127,5 +129,57 @@ def tls_files():
     holds(done.stderr, "chmod 600")
 
 
+def answers(box, said):
+    """All that the box says to these bytes."""
+    with socket.create_connection(("127.0.0.1", box.port), 60) as sock:
+        sock.sendall(said)
+        sock.shutdown(socket.SHUT_WR)
+        heard = b""
+        with contextlib.suppress(ConnectionResetError):
+            while data := sock.recv(65536):
+                heard += data
+        return heard
+
+
+def replayed():
+    """what a worker said once, said again to the same box: its proof is worth nothing, plain or over TLS"""
+    cert, _ = certificate("box")
+    box = sealed_box("allow", create="secret", create_secret_env="SECRET", env={"SECRET": "sesame"})
+    for env in ({}, {"PHUB_TLS_CA": str(cert)}):
+        _, said = overheard(box, {"PHUB_SECRET": "sesame", **env})
+        check(len(said) > 200, f"{len(said)} bytes")
+        heard = answers(box, said)
+        if env:
+            box.logged("stranger 127.0.0.1:[0-9]+ refused: TLS")
+        else:
+            holds(heard.decode(errors="replace"), "wrong secret")
+    check(box.err.text().count("joined:") == 2, "the second session joined a job")
+    box.stop()
+
+
+def too_many():
+    """who knocks without end is closed unheard, is counted, and keeps no worker out; who proves himself does not count"""
+    box = Box(cores=1, handshake_rate_source=5)
+    for number in range(40):  # twice what a burst may have, none of it a stranger
+        holds(phub("jobs", box.address), "no jobs|core")
+    callers, closed = [], 0
+    for _ in range(300):
+        sock = socket.create_connection(("127.0.0.1", box.port), 60)
+        sock.settimeout(0.5)
+        callers.append(sock)
+    for sock in callers[30:]:
+        with contextlib.suppress(TimeoutError, ConnectionResetError):
+            closed += sock.recv(1) == b""
+    check(closed > 240, f"{closed} of 300 were closed")
+    Worker(box.url("late"), keys="a:10").good()
+    line = [json.loads(line) for line in phub("jobs", "--json", box.address).splitlines()][0]
+    check(line["strangers_limited"] >= closed and line["strangers_refused"] >= line["strangers_limited"], f"{line}")
+    holds(phub("jobs", box.address), "because too many came at once: [1-9]")
+    box.logged("closed unheard.*handshake_rate_source")
+    for sock in callers:
+        sock.close()
+    box.stop()
+
+
 if __name__ == "__main__":
-    run([tls_hides, tls_of_workers, tls_files])
+    run([tls_hides, tls_of_workers, tls_files, replayed, too_many])
