@@ -53,7 +53,7 @@ VM ?= $(if $(filter address thread,$(SAN)),qemu,uml)
 PKG_CONFIG ?= pkg-config
 pkg_exists = $(shell $(PKG_CONFIG) --exists $(1) 2>/dev/null && echo yes)
 
-NEEDED := libssl libcrypto libprotobuf-c yaml-0.1 jansson
+NEEDED := libssl libcrypto libprotobuf-c yaml-0.1 jansson libcap-ng
 MISSING := $(if $(call pkg_exists,$(NEEDED)),,$(foreach p,$(NEEDED),$(if $(call pkg_exists,$p),,$p)))
 
 ifeq ($(MISSING),)

@@ -16,6 +16,7 @@
 #include "phub/base/log.h"
 #include "phub/control/box.h"
 #include "phub/control/config.h"
+#include "phub/control/privilege.h"
 
 #define MAIN_VERSION "0.1.0"
 
@@ -175,6 +176,19 @@ static int main_signal_fd(void)
 	return signalfd(-1, &stop, SFD_CLOEXEC | SFD_NONBLOCK);
 }
 
+/* All is open by now: what was needed for that is given up. "This user over loopback" is the one it becomes. */
+static int main_drop(const struct config *config, struct box *box, struct err *e)
+{
+	char text[512];
+	int rc = privilege_drop(config, text, sizeof(text), e);
+
+	if (rc < 0)
+		return rc;
+	box->control.uid = (int64_t)geteuid();
+	log_info("runs as %s; nothing it executes gets more", text);
+	return 0;
+}
+
 static int main_run(const struct config *config)
 {
 	struct box_env env = {.plant_leak = MAIN_PLANT_LEAK};
@@ -193,7 +207,12 @@ static int main_run(const struct config *config)
 		err_set(&e, -errno, "signalfd: %s", strerror(errno));
 		return main_complain(&e, MAIN_FAILED);
 	}
-	if (box_create(config, &env, clock_now_ns(), &box, &e) < 0) {
+	if (privilege_check(config, &e) < 0 || box_create(config, &env, clock_now_ns(), &box, &e) < 0) {
+		close(fd);
+		return main_complain(&e, MAIN_FAILED);
+	}
+	if (main_drop(config, box, &e) < 0) {
+		box_destroy(box, clock_now_ns());
 		close(fd);
 		return main_complain(&e, MAIN_FAILED);
 	}
@@ -224,7 +243,7 @@ static int main_act(struct config *config, enum main_action action)
 	log_set_sink(log_sink_stderr, NULL);
 	if (action == MAIN_CHECK) {
 		log_set_level(LOG_LEVEL_WARN);
-		if (box_check(config, &e) < 0)
+		if (privilege_check(config, &e) < 0 || box_check(config, &e) < 0)
 			return main_complain(&e, MAIN_FAILED);
 		puts("phubd: the options are good (no port was tried)");
 		return main_flush(MAIN_DONE);

@@ -94,6 +94,7 @@ struct config {
 	struct config_secret admin_secret;
 	enum config_tls tls;
 	char tls_cert[CONFIG_PATH_BYTES], tls_key[CONFIG_PATH_BYTES];
+	char user[33], group[33]; /* "": as it was started */
 	struct config_job *jobs;
 	unsigned job_count;
 };

@@ -126,6 +126,11 @@ const struct option option_table[] = {
 		"PEM file with the box's certificate, and those between it and its authority"},
 	{"tls_key", OPTION_FILE, FIELD(tls_key), 0, 0, {NULL}, "",
 		"PEM file with the certificate's private key, without a password; its owner alone may open it"},
+	{"user", OPTION_STRING, FIELD(user), 0, 0, {NULL}, "",
+		"user that phubd becomes once all is open, when root starts it; then it keeps only the capabilities "
+		"that "
+		"its transports need. Empty: as it was started"},
+	{"group", OPTION_STRING, FIELD(group), 0, 0, {NULL}, "", "group likewise; empty for that of user"},
 	{"jobs", OPTION_JOBS, FIELD(jobs), 0, CONFIG_JOBS_MAX, {NULL}, "",
 		"jobs with rules of their own: - {name: n, secret_file: f, secret_env: v, world: 0, memory_max: auto}"},
 };

@@ -9,6 +9,7 @@ import contextlib
 import json
 import os
 import pathlib
+import pwd
 import re
 import shutil
 import socket
@@ -18,7 +19,7 @@ import tempfile
 import threading
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
-from rig import BUILD, PHUBD, QUIET, Box, Worker, check, holds, job, run  # noqa: E402
+from rig import BUILD, PHUBD, QUIET, Box, Skip, Worker, check, holds, job, run  # noqa: E402
 
 PHUB = BUILD / "phub"
 FOLDER = pathlib.Path(tempfile.mkdtemp(prefix="phub-security-"))
@@ -181,5 +182,54 @@ def too_many():
     box.stop()
 
 
+def status_of(box):
+    """The kernel's view of a box: every thread's lines that begin with these words."""
+    tasks = pathlib.Path(f"/proc/{box.pid}/task")
+    found = []
+    for task in tasks.iterdir():
+        lines = dict(line.split(":\t", 1) for line in (task / "status").read_text().splitlines() if ":\t" in line)
+        found.append({name: lines[name].split() for name in ("Uid", "Gid", "Groups", "CapPrm", "CapEff", "CapInh", "CapBnd",
+                                                             "CapAmb", "NoNewPrivs")})
+    return found
+
+
+def privileges():
+    """root becomes a user that may nothing, in all of its threads, and serves jobs as before; others are told what to do"""
+    if os.geteuid() != 0:
+        raise Skip("needs root, to become another user")
+    nobody = pwd.getpwnam("nobody")
+    secret = FOLDER / "of-root-alone"
+    secret.write_text("sesame")
+    secret.chmod(0o600)
+    cert, key = certificate("box")
+    for transports, kept in (("tcp,shm,udp", 0), ("tcp,shm", 0)):
+        box = Box(cores=2, user="nobody", transports=transports, create="secret", create_secret_file=secret, tls="allow",
+                  tls_cert=cert, tls_key=key)
+        box.logged("runs as user nobody .uid [0-9]+., keeps no capabilities")
+        worker = job(box.url("demo"), 2, env={"PHUB_SECRET": "sesame"}, keys="a:100000")
+        for thread in status_of(box):
+            check(set(thread["Uid"]) == {str(nobody.pw_uid)} and set(thread["Gid"]) == {str(nobody.pw_gid)}, f"{thread}")
+            check("0" not in thread["Groups"], f"{thread}")
+            check(all(int(thread[name][0], 16) == kept for name in ("CapPrm", "CapEff", "CapInh", "CapAmb", "CapBnd")),
+                  f"{thread}")
+            check(thread["NoNewPrivs"] == ["1"], f"{thread}")
+        for one in worker:
+            one.good()
+        box.stop()
+    for options, words in ((["--user=nobody-of-this-name"], "there is no 'nobody-of-this-name'; create it"),
+                           (["--group=nogroup"], "set user too"),
+                           (["--user=nobody", "--group=no-group-of-this-name"], "groupadd")):
+        for check_only in ([], ["--check-config"]):
+            done = subprocess.run([PHUBD, *check_only, *options], capture_output=True, text=True, env=QUIET, timeout=60)
+            check(done.returncode == 1, f"{options}: {done.returncode}")
+            holds(done.stderr, words)
+    copy = FOLDER / "phubd"
+    shutil.copy(PHUBD, copy)
+    FOLDER.chmod(0o711)
+    done = subprocess.run([copy, "--check-config", "--user=root"], user="nobody", group="nogroup", extra_groups=[],
+                          capture_output=True, text=True, env=QUIET, timeout=60)
+    holds(done.stderr, "only root may become 'root'")
+
+
 if __name__ == "__main__":
-    run([tls_hides, tls_of_workers, tls_files, replayed, too_many])
+    run([tls_hides, tls_of_workers, tls_files, replayed, too_many, privileges])

@@ -1,0 +1,89 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What a process may still do after it gave up the rest, as the kernel tells, each time in a child. As root.
+ */
+#include <errno.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+#include <linux/capability.h>
+
+#include "phub/control/privilege.h"
+
+#define BIT(capability) (1ull << (capability))
+
+static uint64_t status_of(const char *name)
+{
+	FILE *f = fopen("/proc/self/status", "re");
+	uint64_t value = UINT64_MAX;
+	char line[256];
+
+	while (f && fgets(line, sizeof(line), f))
+		if (strncmp(line, name, strlen(name)) == 0)
+			value = strtoull(line + strlen(name) + 1, NULL, 16);
+	if (f)
+		fclose(f);
+	return value;
+}
+
+/* 0, or which of the checks failed. */
+static int child(const char *user, const char *transport, uint64_t kept, const char *words)
+{
+	struct config config;
+	char text[512];
+	struct err e;
+
+	config_init(&config);
+	snprintf(config.user, sizeof(config.user), "%s", user);
+	snprintf(config.transports[0], sizeof(config.transports[0]), "%s", transport);
+	config.transport_count = 1;
+	if (privilege_drop(&config, text, sizeof(text), &e) < 0)
+		return 1;
+	if (!strstr(text, words))
+		return 2;
+	if (kept != UINT64_MAX && (status_of("CapEff:") != kept || status_of("CapPrm:") != kept))
+		return 3;
+	if (status_of("NoNewPrivs:") != 1)
+		return 4;
+	if (user[0] && (setuid(0) == 0 || status_of("CapBnd:") != 0))
+		return 5;
+	return 0;
+}
+
+static void try_child(const char *user, const char *transport, uint64_t kept, const char *words)
+{
+	pid_t pid = fork();
+	int status;
+
+	if (pid == 0)
+		_exit(child(user, transport, kept, words));
+	assert_int_equal(waitpid(pid, &status, 0), pid);
+	assert_int_equal(status, 0);
+}
+
+static void test_kept(void **state)
+{
+	(void)state;
+	if (geteuid() != 0)
+		skip();
+	try_child("nobody", "tcp", 0, "user nobody");
+	try_child("nobody", "udp", 0, "no capabilities");
+	try_child("nobody", "verbs", BIT(CAP_IPC_LOCK), "ipc_lock");
+	try_child("nobody", "dpdk", BIT(CAP_IPC_LOCK) | BIT(CAP_NET_RAW) | BIT(CAP_NET_ADMIN), "net_raw");
+	try_child("", "tcp", UINT64_MAX, "all that root may");
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {cmocka_unit_test(test_kept)};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
