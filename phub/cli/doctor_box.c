@@ -145,6 +145,9 @@ static void box_say_answer(struct doctor *d, const char *address, const struct a
 		"%s answers in %.0f us (session in %.1f ms): version %s, cores %zu, jobs %zu, up %" PRIu64 " s",
 		address, (double)best_ns / 1e3, (double)answer->session_ns / 1e6, answer->reply->version,
 		answer->reply->n_cores, answer->reply->n_jobs, answer->reply->uptime_s);
+	if (answer->reply->exposed && *answer->reply->exposed)
+		doctor_say(d, "protection", DOCTOR_WARN, "deploy/security.md says who can do what", "%s",
+			answer->reply->exposed);
 	if (answer->reply->strangers_refused)
 		doctor_say(d, "strangers", DOCTOR_OK, NULL,
 			"the box has refused %" PRIu64 " connections that proved nothing, %" PRIu64

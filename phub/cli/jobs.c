@@ -88,9 +88,10 @@ static json_t *jobs_json_core(const Phub__CoreInfo *core)
 /* A line for the box, then one for each core and each job: none of them is named by another's key. */
 static bool jobs_print_json(const struct jobs_options *o, const Phub__AdminReply *reply)
 {
-	bool ok = output_json(json_pack("{s:s, s:s, s:I, s:I, s:I, s:I}", "box", o->address, "version", reply->version,
-		"uptime_s", (json_int_t)reply->uptime_s, "jobs", (json_int_t)reply->n_jobs, "strangers_refused",
-		(json_int_t)reply->strangers_refused, "strangers_limited", (json_int_t)reply->strangers_limited));
+	bool ok = output_json(json_pack("{s:s, s:s, s:I, s:I, s:I, s:I, s:s}", "box", o->address, "version",
+		reply->version, "uptime_s", (json_int_t)reply->uptime_s, "jobs", (json_int_t)reply->n_jobs,
+		"strangers_refused", (json_int_t)reply->strangers_refused, "strangers_limited",
+		(json_int_t)reply->strangers_limited, "exposed", reply->exposed ? reply->exposed : ""));
 
 	for (size_t i = 0; ok && i < reply->n_cores; i++)
 		ok = output_json(jobs_json_core(reply->cores[i]));
@@ -139,6 +140,8 @@ static void jobs_print(const struct jobs_options *o, const Phub__AdminReply *rep
 
 	printf("box %s, version %s, up %" PRIu64 " s, %zu %s\n", o->address, reply->version, reply->uptime_s,
 		reply->n_cores, reply->n_cores == 1 ? "core" : "cores");
+	if (reply->exposed && *reply->exposed)
+		printf("WITHOUT PROTECTION: %s\n", reply->exposed);
 	for (size_t i = 0; i < reply->n_jobs; i++) {
 		const Phub__JobInfo *job = reply->jobs[i];
 		char text[32], missing[64];

@@ -310,6 +310,7 @@ void admin_answer(struct session *s, const Phub__AdminRequest *request)
 	r.reply.version = admin_text(ADMIN_VERSION);
 	r.reply.uptime_s = (c->now_ns - c->started_ns) / NS_PER_S;
 	r.reply.strangers_refused = c->strangers_refused;
+	r.reply.exposed = admin_text(c->box->exposed);
 	r.reply.strangers_limited = c->strangers_limited;
 	for (unsigned i = 0; i < c->box->transport_count; i++)
 		r.reply.strangers_refused += c->box->transports[i].transport->strangers_refused;

@@ -13,6 +13,7 @@
 #include "phub/base/cpu.h"
 #include "phub/base/log.h"
 #include "phub/base/mem.h"
+#include "phub/control/exposure.h"
 #include "phub/control/rate.h"
 #include "topology/discover.h"
 #include "topology/pick.h"
@@ -230,6 +231,16 @@ static void box_tell_pin(const struct box *box)
 		box->config->tls == CONFIG_TLS_REQUIRE ? "need" : "may have", pin);
 }
 
+/* Who serves the world in plain is told so once, aloud. */
+static void box_tell_exposed(struct box *box)
+{
+	if (box->env.accept)
+		return;
+	exposure_describe(box->config, box->exposed, sizeof(box->exposed));
+	if (box->exposed[0])
+		log_warn("%s", box->exposed);
+}
+
 static int box_listen(struct box *box, struct err *e)
 {
 	const struct config *config = box->config;
@@ -418,6 +429,7 @@ int box_create(const struct config *config, const struct box_env *env, uint64_t 
 		box_free(box);
 		return rc;
 	}
+	box_tell_exposed(box);
 	*out = box;
 	return 0;
 }

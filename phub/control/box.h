@@ -66,6 +66,7 @@ struct box {
 	struct post posts[CONFIG_CORES_MAX];               /* mail to each core */
 	struct queue *queues[CONFIG_CORES_MAX][CONFIG_TRANSPORTS_MAX];
 	struct stream_tls *tls; /* of control sessions, or NULL */
+	char exposed[480];      /* what is plain at a public address, and what to do; "": none of that */
 	unsigned listener_count;
 	struct box_listener listeners[CONFIG_LISTEN_MAX];
 	unsigned transport_count;

@@ -231,5 +231,28 @@ def privileges():
     holds(done.stderr, "only root may become 'root'")
 
 
+def loud():
+    """a box at a public address says once what is plain there, and phub jobs and doctor each time; one elsewhere does not"""
+    if os.geteuid() != 0:
+        raise Skip("needs root, for a network of its own")
+    cert, key = certificate("box")
+    prefix = ["unshare", "-n", "sh", "-c", "ip link set lo up && ip address add 203.0.113.7/32 dev lo && exec \"$@\"", "sh"]
+    options = {"cores": 1, "create": "secret", "create_secret_env": "SECRET", "env": {"SECRET": "sesame"}}
+    for more, words in (({}, "control sessions .tls: off., and reads gradients"),
+                        ({"tls": "require", "tls_cert": cert, "tls_key": key}, "on the way to it reads gradients")):
+        box = Box(listen="127.0.0.1:0,203.0.113.7:0", prefix=prefix, **options, **more)
+        box.logged("warn +203.0.113.7 is a public address.*" + words)
+        inside = ["nsenter", "-t", str(box.pid), "-n"]
+        for command in ("jobs", "doctor"):
+            done = subprocess.run([*inside, PHUB, command, box.address], capture_output=True, text=True, timeout=60,
+                                  env={**QUIET, **({"PHUB_TLS_CA": str(cert)} if more else {})})
+            holds(done.stdout, "203.0.113.7 is a public address.*" + words)
+        check(box.err.text().count("is a public address") == 1, "said more than once")
+        box.stop()
+    box = Box(cores=1)
+    check("public address" not in phub("jobs", box.address) + box.err.text(), "a box on loopback complains")
+    box.stop()
+
+
 if __name__ == "__main__":
-    run([tls_hides, tls_of_workers, tls_files, replayed, too_many, privileges])
+    run([tls_hides, tls_of_workers, tls_files, replayed, too_many, privileges, loud])

@@ -1,0 +1,84 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Which addresses are public, to the edges of each network, and what is said about them.
+ */
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "phub/control/exposure.h"
+
+static bool is_public(const char *text)
+{
+	struct sockaddr_in6 six = {.sin6_family = AF_INET6};
+	struct sockaddr_in four = {.sin_family = AF_INET};
+
+	if (inet_pton(AF_INET, text, &four.sin_addr) == 1)
+		return exposure_is_public((struct sockaddr *)&four);
+	assert_int_equal(inet_pton(AF_INET6, text, &six.sin6_addr), 1);
+	return exposure_is_public((struct sockaddr *)&six);
+}
+
+static void test_addresses(void **state)
+{
+	static const char *const own[] = {"127.0.0.1", "127.255.255.255", "10.0.0.0", "10.255.255.255", "172.16.0.0",
+		"172.31.255.255", "192.168.0.0", "192.168.255.255", "100.64.0.0", "100.127.255.255", "169.254.1.1",
+		"0.0.0.0", "::1", "::", "fe80::1", "fc00::1", "fdff::1", "::ffff:10.1.2.3"};
+	static const char *const others[] = {"8.8.8.8", "126.255.255.255", "128.0.0.0", "9.255.255.255", "11.0.0.0",
+		"172.15.255.255", "172.32.0.0", "192.167.255.255", "192.169.0.0", "100.63.255.255", "100.128.0.0",
+		"203.0.113.7", "2001:db8::1", "fbff::1", "fe00::1", "::ffff:8.8.8.8"};
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(own) / sizeof(own[0]); i++)
+		if (is_public(own[i]))
+			fail_msg("%s", own[i]);
+	for (size_t i = 0; i < sizeof(others) / sizeof(others[0]); i++)
+		if (!is_public(others[i]))
+			fail_msg("%s", others[i]);
+}
+
+static void describe(const char *listen, const char *tls, char *out, size_t bytes)
+{
+	struct config config;
+	struct err e;
+
+	config_init(&config);
+	assert_int_equal(config_set(&config, listen, &e), 0);
+	assert_int_equal(config_set(&config, tls, &e), 0);
+	exposure_describe(&config, out, bytes);
+	config_fini(&config);
+}
+
+static void test_text(void **state)
+{
+	char text[400];
+
+	(void)state;
+	describe("listen=10.0.0.1:7077,127.0.0.1:7077", "tls=off", text, sizeof(text));
+	assert_string_equal(text, "");
+	describe("listen=10.0.0.1:7077,[2001:db8::7]:7077", "tls=off", text, sizeof(text));
+	assert_non_null(strstr(text, "2001:db8::7 is a public address"));
+	assert_non_null(strstr(text, "(tls: off), and reads gradients"));
+	assert_non_null(strstr(text, "set tls: require"));
+	describe("listen=203.0.113.7:7077", "tls=allow", text, sizeof(text));
+	assert_non_null(strstr(text, "(tls: allow)"));
+	describe("listen=203.0.113.7:7077", "tls=require", text, sizeof(text));
+	assert_null(strstr(text, "control sessions"));
+	assert_non_null(strstr(text, "on the way to it reads gradients"));
+	assert_null(strstr(text, "set tls"));
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_addresses),
+		cmocka_unit_test(test_text),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
