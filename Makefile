@@ -493,7 +493,7 @@ endif
 	$(foreach u,$(UNITS),install -D -m 644 $u $(DESTDIR)$(PREFIX)/lib/systemd/system/$(notdir $u);)
 	install -d $(DESTDIR)$(PREFIX)/share/doc/phub/examples
 	install -m 755 deploy/dpdk-host.sh deploy/dpdk-host-show.sh $(DESTDIR)$(PREFIX)/share/doc/phub/examples
-	install -m 644 deploy/systemd/dpdk.conf deploy/dpdk.md $(DESTDIR)$(PREFIX)/share/doc/phub/examples
+	install -m 644 deploy/systemd/dpdk.conf deploy/dpdk.md deploy/security.md $(DESTDIR)$(PREFIX)/share/doc/phub/examples
 	$(if $(wildcard deploy/completion/phub.bash),install -D -m 644 deploy/completion/phub.bash \
 		$(DESTDIR)$(PREFIX)/share/bash-completion/completions/phub)
 ifeq ($(DESTDIR),)
