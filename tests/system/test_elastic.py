@@ -245,6 +245,12 @@ class Box:
         self.process.wait()
         self.process.stdout.close()
 
+    def until(self, text):
+        deadline = time.monotonic() + DEADLINE_S
+        while text not in self.text():
+            assert time.monotonic() < deadline, f"the box never said {text!r}"
+            time.sleep(0.02)
+
     def text(self):
         self.log.seek(0)
         return self.log.read()
@@ -270,8 +276,9 @@ def survives(box, name, kills, folder, transport, *options):
     if kills >= 10:
         undisturbed = weights_of(box.url(name + "-long"), transport=transport, total=10 * STEPS)
     try:
-        for kill in range(kills):
-            time.sleep(random.uniform(0.2, 0.6))
+        mortal.until("checkpoint before round")
+        for _ in range(kills):
+            time.sleep(random.uniform(0.1, 0.6))
             mortal.kill()
             mortal.start()
         results = job.results()
@@ -303,7 +310,7 @@ def test_box_killed_parity(box):
         mortal = Box(",".join(map(str, targets)), "-o", "checkpoint_parity=1")
         job = Job(f"phub://127.0.0.1:{mortal.port}/parity", reproducible=True, resume=30, transport="tcp")
         try:
-            job.until(0, 30)
+            mortal.until("checkpoint before round")
             mortal.kill()
             shutil.rmtree(targets[1])
             targets[1].mkdir()
