@@ -23,6 +23,7 @@
 #include <stdint.h>
 
 #include "phub/base/trace.h"
+#include "phub/fair.h"
 #include "phub/hyper.h"
 #include "phub/mailbox.h"
 #include "phub/spec.h"
@@ -157,6 +158,8 @@ struct shard_counters { /* read by control with relaxed loads */
 	uint64_t slots_kept, slots_released;
 	uint64_t sends, sends_done; /* with a cookie; done: completed or dropped with their link */
 	uint64_t dropped[DROP_COUNT];
+	uint64_t share_waits; /* turns before which it had spent its share of the core (fair.h) */
+	uint64_t quota_ns;    /* for which its bandwidth held credits back */
 };
 
 /* For tests: what a core does wrong on purpose, so that it is seen that the simulation finds it. */
@@ -212,6 +215,7 @@ struct shard {
 	bool beyond_cache; /* payloads and results of a round are more than the core's cache, or said to be */
 	bool retry_due;    /* hyper-parameters came, or a link ended: parked commits are tried again at tick */
 	uint64_t stalled_told_ns;
+	struct fair_share share;
 	struct coef_cache coef;
 	struct snapshot *snapshot; /* that is being taken (snapshot.h), or NULL */
 	uint32_t snap_left, snap_at;

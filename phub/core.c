@@ -101,6 +101,7 @@ static void core_attach(struct core *core, struct shard *shard)
 {
 	shard->trace = &core->trace;
 	shard->plant = (uint8_t)core->config.plant;
+	fair_join(core, shard);
 	if (core->config.plant_leak)
 		stats_add(&shard->counters.slots_kept, 1);
 	shard->next = core->shards;
@@ -161,6 +162,7 @@ static void core_detached(struct core *core, struct shard *shard)
 	while (*at != shard)
 		at = &(*at)->next;
 	*at = shard->next;
+	fair_leave(shard);
 	mail.value = core_check_books(shard, shard->sums_used, NULL);
 	core_tell(core, &mail);
 }
@@ -410,6 +412,7 @@ static unsigned core_tick(struct core *core, uint64_t now_ns)
 		core_report_stall(core, shard, now_ns);
 		handled += core_tend(core, shard, now_ns);
 	}
+	fair_tick(core, now_ns);
 	core->tick_ns = now_ns;
 	return handled;
 }
@@ -419,7 +422,7 @@ static unsigned core_tick(struct core *core, uint64_t now_ns)
 unsigned core_step(struct core *core, uint64_t now_ns)
 {
 	unsigned handled = 0;
-	bool stirred = false;
+	bool stirred = false, idle;
 
 	for (unsigned i = 0; i < core->queue_count; i++) {
 		struct queue *queue = core->queues[i];
@@ -430,11 +433,13 @@ unsigned core_step(struct core *core, uint64_t now_ns)
 		handled += count;
 		stirred |= queue->stirred;
 	}
+	idle = handled == 0;
 	stats_add(&core->counters.polls, 1);
 	stats_add(&core->counters.events, handled);
 	stats_add(&core->counters.batches, handled > 0);
 	if (handled == 0 || now_ns - core->tick_ns >= CORE_TICK_NS)
 		handled += core_tick(core, now_ns);
+	fair_step(core, idle);
 	for (unsigned i = 0; i < core->queue_count; i++)
 		core->queues[i]->ops->flush(core->queues[i]);
 	/* A queue that can wake nobody has something to do, if only for another core: no time to sleep. */
@@ -482,7 +487,7 @@ static void core_sleep(struct core *core)
 
 	if (rc == 0) {
 		stats_add(&core->counters.sleeps, 1);
-		epoll_wait(core->epoll_fd, events, CORE_QUEUES_MAX + 1, CORE_SLEEP_MS);
+		epoll_wait(core->epoll_fd, events, CORE_QUEUES_MAX + 1, core->fair.dry ? 1 : CORE_SLEEP_MS);
 	} else if (rc == -ENOTSUP) {
 		core->blind = true;
 		core_nap(core);

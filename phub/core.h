@@ -46,6 +46,7 @@ struct core {
 	unsigned queue_count;
 	struct mailbox *inbox;
 	struct shard *shards; /* list */
+	struct fair fair;
 	struct link *touched; /* links to be looked after at the end of the batch */
 	uint64_t tick_ns;
 	unsigned untold; /* ended links that did not fit into control's mailbox */

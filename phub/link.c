@@ -26,6 +26,7 @@ int link_open(struct link *link, struct queue *queue, struct conn *conn, const s
 		return rc;
 	conn->user = link;
 	link->conn = conn;
+	link->shard->share.links++;
 	link->again = link->queue != NULL && !link->fresh;
 	link->fresh = false;
 	link->queue = queue;
@@ -107,6 +108,7 @@ void link_close(struct link *link)
 		return;
 	link->queue->ops->drop(link->queue, link->conn);
 	link->conn = NULL;
+	shard->share.links--;
 	out = link->reply_count > 0 || link->sends > 0;
 	link->reply_count = 0;
 	if (shard->stage == SHARD_CLOSING)
@@ -136,7 +138,8 @@ void link_release(struct link *link, void *slot)
 uint32_t link_credit(const struct link *link)
 {
 	uint32_t held = link->queue->hold_max == UINT_MAX ? 0 : link->held;
-	uint32_t limit = link->seq_max + link->window - held;
+	uint32_t room = link->window - held, share = fair_window(link);
+	uint32_t limit = link->seq_max + (share < room ? share : room);
 
 	return wire_after(limit, link->credit_told) ? limit : link->credit_told;
 }

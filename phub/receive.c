@@ -103,6 +103,7 @@ static int receive_message(struct link *link, const struct event *e, uint64_t no
 	};
 	int rc = receive_check(link, &e->header);
 
+	fair_charge(shard, e->bytes, e->last);
 	if (rc < 0 && rc != -ESTALE)
 		return rc;
 	if (!receive_fits(link, e) || (e->last && link_count(link, e->header.seq) < 0))

@@ -124,6 +124,8 @@ void reply_credit(struct link *link)
 		return;
 	credit = link_credit(link);
 	news = credit - link->credit_told;
+	if (news == 0 && link->credit_told == link->seq_max)
+		fair_withhold(link);
 	if (!link->credit_due && (news == 0 || (news < link->window / 2 && link->credit_told != link->seq_max)))
 		return;
 	reply_header(link, &h);

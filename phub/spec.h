@@ -40,6 +40,8 @@ struct spec {
 	uint32_t
 		quorum; /* bsp: a round closes when so many have pushed it, and later pushes are dropped; 0: all must */
 	enum seal_kind seal; /* of its datagrams */
+	uint32_t weight;     /* its share of a core beside other jobs; 0: 1 */
+	uint64_t bandwidth;  /* bytes a second that its workers may push, all together; 0: no bound */
 	uint32_t group_count;
 	struct optimizer_hyper groups[SPEC_GROUPS_MAX]; /* version 0 of the table */
 	struct chunk_plan plan;                         /* the job's chunks; owned by whoever made the spec */

@@ -189,6 +189,7 @@ static void store_place(const struct spec *spec, const struct share *share, stru
 	shard->epoch = spec->epoch;
 	shard->core = share->core;
 	shard->chunk_count = share->chunk_count;
+	fair_init(shard, share->bytes);
 	shard->sum_free = share->chunk_count;
 	shard->sum_count = share->chunk_count;
 	shard->stage_free = (uint32_t)store_stages(spec, share);
