@@ -69,6 +69,8 @@ int client_hear_errno(uint32_t code)
 		return -ENOTSUP;
 	case PHUB__ERROR_CODE__ERROR_SHUTDOWN:
 		return -ESHUTDOWN;
+	case PHUB__ERROR_CODE__ERROR_OPERATOR:
+		return -ECANCELED;
 	default:
 		return -EREMOTEIO;
 	}

@@ -27,11 +27,11 @@
  * return -EPERM, and it may phub_close() the handle or just exit.
  *
  * Errors that any call may return: -EINVAL (an argument), -EPERM (forked child), -ENOMEM, and once the session
- * has ended what ended it: -ESHUTDOWN (left, or the box went down), -EOWNERDEAD (another worker was lost), -ECONNRESET
- * (the box is gone), -EHOSTDOWN (it is silent), -EHOSTUNREACH (its datagrams do not come through), -EPROTO, -EDOM
- * (NaN), ... A session that ended stays ended. When the box has said that it ends the job, phub_push() and the like may
- * refuse with its reason while results of rounds that it completed still land: memory is the caller's again once
- * phub_wait() has returned an error or phub_leave() returned.
+ * has ended what ended it: -ESHUTDOWN (left, or the box went down), -ECANCELED (its operator ended the job),
+ * -EOWNERDEAD (another worker was lost), -ECONNRESET (the box is gone), -EHOSTDOWN (it is silent), -EHOSTUNREACH (its
+ * datagrams do not come through), -EPROTO, -EDOM (NaN), ... A session that ended stays ended. When the box has said
+ * that it ends the job, phub_push() and the like may refuse with its reason while results of rounds that it completed
+ * still land: memory is the caller's again once phub_wait() has returned an error or phub_leave() returned.
  */
 #ifndef PHUB_H
 #define PHUB_H

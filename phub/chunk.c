@@ -168,7 +168,9 @@ static int chunk_ready(const struct chunk *chunk, const struct shard *shard)
 {
 	const struct optimizer_hyper *hyper;
 
-	if (shard->holds || (chunk->sends > 0 && !spec_rows(shard->spec)))
+	if (shard->holds || shard->paused || (shard->stops && chunk->round >= shard->stops[chunk->index]))
+		return -EAGAIN;
+	if (chunk->sends > 0 && !spec_rows(shard->spec))
 		return -EAGAIN;
 	if (shard->spec->optimizer == OPTIMIZER_NONE || chunk->kind == ROUND_BROADCAST)
 		return 0; /* first weights take what the job was created with, as torch.optim's constructors do */
@@ -415,6 +417,8 @@ static void chunk_commit(struct chunk *chunk, struct shard *shard)
 	chunk_release(chunk, shard);
 	chunk_close(chunk, shard);
 	chunk->round++;
+	if (shard->stops && chunk->round == shard->stops[chunk->index])
+		shard->stop_left--;
 	chunk_count_needed(chunk, shard);
 	chunk_answer(chunk, shard, broadcast);
 }

@@ -194,6 +194,12 @@ struct shard {
 	uint32_t epoch; /* of the membership */
 	bool holds;     /* the membership changes: nothing is committed (members.h) */
 	uint8_t plant;  /* enum shard_plant */
+	bool paused;    /* the operator holds it: pushes are taken, nothing is committed */
+	/* The job is drained: [plan.chunk_count] the first round that is not committed any more; control's. NULL: it is
+	 * not. */
+	const uint64_t *stops;
+	uint32_t stop_left; /* chunks with rounds before that */
+	bool stop_told;
 	const struct kernels *kernels;
 	struct mailbox *control; /* where failures and stalls are told */
 	struct trace *trace;     /* the core's, set when it takes the shard */

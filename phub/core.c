@@ -287,6 +287,10 @@ static void core_read(struct core *core, const struct mail *mail, uint64_t now_n
 	case MAIL_ROUNDS:
 		core_rounds(core, mail);
 		break;
+	case MAIL_PAUSE:
+		mail->shard->paused = mail->value != 0;
+		mail->shard->retry_due = true;
+		break;
 	case MAIL_SNAPSHOT:
 		if (mail->snapshot)
 			snapshot_begin(mail->shard, mail->snapshot);
@@ -372,6 +376,19 @@ static void core_report_stall(struct core *core, struct shard *shard, uint64_t n
 		shard->stalled_told_ns = now_ns;
 }
 
+static void core_tell_drained(struct core *core, struct shard *shard)
+{
+	struct mail mail = {
+		.kind = MAIL_DRAINED,
+		.core = core->config.index,
+		.shard = shard,
+		.job = shard->spec->id,
+		.generation = shard->spec->generation,
+	};
+
+	shard->stop_told = mailbox_send(core->config.control, &mail) == 0;
+}
+
 /* What a shard needs now and then beside its messages. Returns whether more can be done at once. */
 static bool core_tend(struct core *core, struct shard *shard, uint64_t now_ns)
 {
@@ -380,6 +397,8 @@ static bool core_tend(struct core *core, struct shard *shard, uint64_t now_ns)
 	if (shard->stage == SHARD_LIVE) {
 		more = link_sweep(shard);
 		more = snapshot_step(shard) || more;
+		if (shard->stops && shard->stop_left == 0 && !shard->stop_told)
+			core_tell_drained(core, shard);
 		/* Once, however many tables came: a flood of them must not walk the open chunks each time. */
 		if (shard->retry_due) {
 			shard->retry_due = false;

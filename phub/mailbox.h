@@ -39,6 +39,7 @@ enum mail_kind {
 	MAIL_ROUNDS,   /* write the round that each chunk collects into `snapshot`, then send MAIL_SNAPPED */
 	MAIL_SNAPSHOT, /* copy `shard` into `snapshot` (phub/snapshot.h), then send MAIL_SNAPPED; NULL: give it up */
 	MAIL_WHO,      /* who is missing from `round` of `chunk`? Answered by MAIL_MISSING with the same `detail` */
+	MAIL_PAUSE,    /* `value` 1: `shard` commits nothing any more; 0: it goes on */
 	MAIL_STOP,     /* leave core_run() when all shards are detached */
 	/* Core -> control. `core` says which. */
 	MAIL_DETACHED, /* `shard` is the control thread's again; nothing of the core refers to it */
@@ -54,6 +55,7 @@ enum mail_kind {
 	MAIL_WENT, /* nothing of the core refers to `members` any more */
 	/* Nothing of the core refers to `snapshot` any more. `value`: 0, or -ESTALE (too late), -ECANCELED. */
 	MAIL_SNAPPED,
+	MAIL_DRAINED, /* `shard` has committed all that it was to (members.drain) */
 	MAIL_FAILED, /* the job cannot go on: `value` is enum shard_failure, about `rank`, `chunk`, `round`, `detail` */
 	/* The oldest open round: `chunk`, `round`; `missing`: a bit for each rank; `value`: how many. */
 	MAIL_STALLED,

@@ -42,8 +42,9 @@ void members_hold(struct shard *shard, struct members *m)
 		if (m->repair)
 			members_withdraw(chunk, shard, m);
 		weightless += !chunk->weights;
-		m->rounds[chunk->index] =
-			members_stepwise(chunk, shard) ? stepwise_slowest(chunk, shard) + 1 : chunk->round;
+		m->rounds[chunk->index] = members_stepwise(chunk, shard)
+						  ? stepwise_slowest(chunk, shard) + 1
+						  : chunk->round + (m->drain && chunk->kind != ROUND_OPEN);
 	}
 	__atomic_fetch_add(&m->weightless, weightless, __ATOMIC_RELAXED);
 	if (!m->repair)
@@ -75,6 +76,15 @@ static void members_set(struct chunk *chunk, struct shard *shard, const struct m
 		chunk_skip(chunk, shard);
 }
 
+/* Where each push is a step, none is open. */
+static void members_stop(struct shard *shard, const uint64_t *stops)
+{
+	shard->stops = stops;
+	for (uint32_t i = 0; i < shard->chunk_count; i++)
+		shard->stop_left += !members_stepwise(&shard->chunks[i], shard) &&
+				    shard->chunks[i].round < stops[shard->chunks[i].index];
+}
+
 void members_exclude(struct shard *shard, uint32_t rank)
 {
 	for (uint32_t i = 0; i < shard->chunk_count; i++) {
@@ -94,6 +104,8 @@ void members_go(struct shard *shard, const struct members *m, uint64_t now_ns)
 	for (uint32_t rank = 0; rank < shard->spec->world; rank++)
 		if (members_named(m, rank))
 			shard->links[rank].fresh = true;
+	if (m->drain)
+		members_stop(shard, m->from);
 	shard->holds = false;
 	for (uint32_t i = shard->open_oldest; i != CHUNK_NONE && !shard->failed; i = next) {
 		struct chunk *chunk = &shard->chunks[i];

@@ -45,6 +45,16 @@ bool stepwise_missing(const struct chunk *chunk, const struct shard *shard, uint
 	return chunk->arrivals[rank].from != MEMBERS_NEVER && chunk->arrivals[rank].round < needed;
 }
 
+/* What a step needs beside its payload: 0, -EAGAIN or -ESTALE. */
+static int stepwise_ready(const struct chunk *chunk, const struct shard *shard, uint32_t rank)
+{
+	const struct optimizer_hyper *hyper;
+
+	if (shard->paused)
+		return -EAGAIN;
+	return hypers_get(&shard->hypers, rank, chunk->arrivals[rank].hyper, chunk->group, &hyper);
+}
+
 /* `arrived` counts what is open in a stepwise chunk: answers owed and pushes parked. */
 static void stepwise_open(struct chunk *chunk, struct shard *shard, uint64_t now_ns)
 {
@@ -141,7 +151,6 @@ static void stepwise_park(struct chunk *chunk, struct shard *shard, uint32_t ran
 
 void stepwise_retry(struct chunk *chunk, struct shard *shard, uint64_t now_ns)
 {
-	const struct optimizer_hyper *hyper;
 	bool left = false;
 
 	for (uint32_t rank = 0; rank < shard->spec->world && !shard->failed; rank++) {
@@ -150,7 +159,7 @@ void stepwise_retry(struct chunk *chunk, struct shard *shard, uint64_t now_ns)
 
 		if (a->state != ARRIVAL_PARKED)
 			continue;
-		rc = hypers_get(&shard->hypers, rank, a->hyper, chunk->group, &hyper);
+		rc = stepwise_ready(chunk, shard, rank);
 		if (rc == -EAGAIN) {
 			left = true;
 			continue;
@@ -185,7 +194,6 @@ int stepwise_add(struct chunk *chunk, const struct contribution *c)
 	struct shard *shard = c->link->shard;
 	uint32_t rank = c->link->rank;
 	struct arrival *a = &chunk->arrivals[rank];
-	const struct optimizer_hyper *hyper;
 	const void *payload;
 	int rc;
 
@@ -217,7 +225,7 @@ int stepwise_add(struct chunk *chunk, const struct contribution *c)
 		return 0;
 	a->priority = c->header->priority;
 	a->hyper = c->header->hyper;
-	rc = hypers_get(&shard->hypers, rank, a->hyper, chunk->group, &hyper);
+	rc = stepwise_ready(chunk, shard, rank);
 	if (rc == -EAGAIN)
 		stepwise_park(chunk, shard, rank, payload, c->now_ns);
 	else if (rc < 0)

@@ -66,7 +66,7 @@ _phub_words() { # COMMAND SUBCOMMAND WORD
 		*) words='ls verify restore export --help' ;;
 		esac
 		;;
-	jobs | top) words='--workers --watch --interval --count --json --help' ;;
+	jobs | top) words='pause resume drain evict --reason --workers --watch --interval --count --json --help' ;;
 	doctor) words='--quiet --json --help' ;;
 	topo) words='--model --cores --chunk --json --help' ;;
 	plan)

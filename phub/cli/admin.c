@@ -229,7 +229,8 @@ static int admin_join(struct admin_session *s, struct admin_answer *out)
 	return rc;
 }
 
-static int admin_request(struct admin_session *s, const char *command, struct admin_answer *out)
+static int admin_request(struct admin_session *s, const char *command, const char *const *arguments, unsigned count,
+	struct admin_answer *out)
 {
 	uint64_t begin_ns = clock_now_ns();
 	Phub__Control control = PHUB__CONTROL__INIT;
@@ -237,6 +238,8 @@ static int admin_request(struct admin_session *s, const char *command, struct ad
 	int rc;
 
 	request.command = (char *)(uintptr_t)command;
+	request.arguments = (char **)(uintptr_t)arguments;
+	request.n_arguments = count;
 	control.message_case = PHUB__CONTROL__MESSAGE_ADMIN_REQUEST;
 	control.admin_request = &request;
 	rc = admin_send(s, &control);
@@ -301,6 +304,12 @@ static int admin_dial(struct admin_session *s)
 
 int admin_ask(const char *address, const char *command, int timeout_ms, struct admin_answer *out, struct err *e)
 {
+	return admin_tell(address, command, NULL, 0, timeout_ms, out, e);
+}
+
+int admin_tell(const char *address, const char *command, const char *const *arguments, unsigned count, int timeout_ms,
+	struct admin_answer *out, struct err *e)
+{
 	struct admin_session s = {
 		.address = address,
 		.deadline_ns = clock_deadline_ns(clock_now_ns(), timeout_ms),
@@ -315,7 +324,7 @@ int admin_ask(const char *address, const char *command, int timeout_ms, struct a
 	*out = (struct admin_answer){0};
 	rc = admin_join(&s, out);
 	if (rc == 0)
-		rc = admin_request(&s, command, out);
+		rc = admin_request(&s, command, arguments, count, out);
 	frame_reader_fini(&s.in);
 	frame_writer_fini(&s.out);
 	s.stream->ops->close(s.stream);

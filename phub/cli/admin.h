@@ -31,6 +31,9 @@ struct admin_answer {
  * -ETIMEDOUT, -EACCES, -EPROTO, -EKEYREJECTED (not the box of PHUB_TLS_CA or PHUB_TLS_PIN, which make the session TLS).
  */
 int admin_ask(const char *address, const char *command, int timeout_ms, struct admin_answer *out, struct err *e);
+/* Likewise, with arguments. */
+int admin_tell(const char *address, const char *command, const char *const *arguments, unsigned count, int timeout_ms,
+	struct admin_answer *out, struct err *e);
 /*
  * What the box's datagrams came to, of all cores: "120 sent, 3 again, 99 came, 7 dropped, runt 2, forged 5". False:
  * there were none.

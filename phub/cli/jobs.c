@@ -21,7 +21,10 @@ struct jobs_options {
 	bool json, watch, workers;
 	uint64_t interval_ms, count;
 	const char *address;
+	const char *verb, *job, *reason; /* NULL verb: only asks */
 };
+
+static const char *const jobs_verbs[] = {"pause", "resume", "drain", "evict", NULL};
 
 static volatile sig_atomic_t jobs_stopped;
 
@@ -53,12 +56,15 @@ static json_t *jobs_json(const Phub__JobInfo *job)
 
 	for (size_t i = 0; i < job->n_missing; i++)
 		json_array_append_new(missing, json_integer(job->missing[i]));
-	return json_pack("{s:s, s:i, s:s, s:I, s:I, s:I, s:s, s:s, s:f, s:f, s:I, s:o, s:o, s:s, s:I}", "job",
-		job->name, "world", (int)job->world, "state", job->state, "keys", (json_int_t)job->keys, "chunks",
-		(json_int_t)job->chunks, "bytes", (json_int_t)job->bytes, "optimizer", job->optimizer, "sync",
+	return json_pack(
+		"{s:s, s:i, s:s, s:I, s:I, s:I, s:s, s:s, s:f, s:f, s:I, s:o, s:o, s:s, s:I, s:i, s:i, s:I, s:I, s:I}",
+		"job", job->name, "world", (int)job->world, "state", job->state, "keys", (json_int_t)job->keys,
+		"chunks", (json_int_t)job->chunks, "bytes", (json_int_t)job->bytes, "optimizer", job->optimizer, "sync",
 		job->sync, "rounds_per_s", job->rounds_per_s, "gb_per_s", job->gb_per_s, "rounds",
 		(json_int_t)job->rounds, "workers", jobs_json_workers(job), "missing", missing, "waiting", job->waiting,
-		"reconnects", (json_int_t)job->reconnects);
+		"reconnects", (json_int_t)job->reconnects, "weight", (int)job->weight, "cores", (int)job->cores,
+		"bandwidth", (json_int_t)job->bandwidth, "quota_ms", (json_int_t)job->quota_ms, "share_waits",
+		(json_int_t)job->share_waits);
 }
 
 /* NULL: an older box does not tell. */
@@ -169,6 +175,10 @@ static void jobs_print(const struct jobs_options *o, const Phub__AdminReply *rep
 	for (size_t i = 0; i < reply->n_jobs; i++) {
 		if (reply->jobs[i]->waiting && *reply->jobs[i]->waiting)
 			printf("%s waits: %s\n", reply->jobs[i]->name, reply->jobs[i]->waiting);
+		if (reply->jobs[i]->quota_ms)
+			printf("%s: held back for %.1f s by its bandwidth of %" PRIu64 " bytes a second\n",
+				reply->jobs[i]->name, (double)reply->jobs[i]->quota_ms / 1e3,
+				reply->jobs[i]->bandwidth);
 		if (reply->jobs[i]->reconnects)
 			printf("%s: %" PRIu64 " connections broke and were made anew\n", reply->jobs[i]->name,
 				reply->jobs[i]->reconnects);
@@ -203,6 +213,56 @@ static int jobs_once(const struct jobs_options *o)
 	return ok ? CLI_DONE : CLI_FAILED;
 }
 
+static int jobs_operate(const struct jobs_options *o)
+{
+	const char *arguments[] = {o->job, o->reason ? o->reason : ""};
+	struct admin_answer answer;
+	struct err e;
+	bool ok = true;
+
+	if (admin_tell(o->address, o->verb, arguments, 2, 5000, &answer, &e) < 0) {
+		output_error("%s", e.text);
+		return CLI_FAILED;
+	}
+	admin_answer_fini(&answer);
+	if (o->json)
+		ok = output_json(json_pack("{s:s, s:s, s:s, s:s}", "box", o->address, "job", o->job, "command", o->verb,
+			"reason", arguments[1]));
+	else
+		printf("%s: %s\n", o->job,
+			strcmp(o->verb, "evict") == 0    ? "ended"
+			: strcmp(o->verb, "drain") == 0  ? "drains"
+			: strcmp(o->verb, "resume") == 0 ? "goes on"
+							 : "paused");
+	return ok ? CLI_DONE : CLI_FAILED;
+}
+
+/* Takes the words: a verb with its job, then the address. */
+static int jobs_read_words(const struct args_usage *usage, const struct args_words *words, struct jobs_options *o)
+{
+	unsigned at = 0;
+
+	for (unsigned i = 0; words->count && jobs_verbs[i]; i++)
+		if (strcmp(words->at[0], jobs_verbs[i]) == 0)
+			o->verb = jobs_verbs[i];
+	if (o->verb && words->count < 2)
+		return args_wrong(usage, "%s needs the name of a job", o->verb);
+	if (o->verb && (o->watch || o->workers))
+		return args_wrong(usage, "--watch and --workers do not go with %s", o->verb);
+	if (o->verb && strcmp(o->verb, "evict") == 0 && (!o->reason || !*o->reason))
+		return args_wrong(usage, "evict needs --reason, which its workers are told");
+	if (o->reason && !o->verb)
+		return args_wrong(usage, "--reason belongs to pause, resume, drain and evict");
+	if (o->verb) {
+		o->job = words->at[1];
+		at = 2;
+	}
+	if (words->count > at + 1)
+		return args_wrong(usage, "'%.64s' is one word too many", words->at[at + 1]);
+	o->address = words->count > at ? words->at[at] : ADMIN_ADDRESS_DEFAULT;
+	return words->count > at ? admin_check_address(usage, o->address) : ARGS_GO_ON;
+}
+
 static int jobs_watch(const struct jobs_options *o)
 {
 	struct timespec pause = {
@@ -230,21 +290,28 @@ static int jobs_main(int argc, char **argv, const char *command, struct jobs_opt
 		{"interval", "MS", "milliseconds between two looks (1000)", ARGS_NUMBER, &o->interval_ms, 50, 3600000,
 			NULL},
 		{"count", "N", "stop watching after N looks", ARGS_NUMBER, &o->count, 1, UINT32_MAX, NULL},
+		{"reason", "TEXT", "why, for its workers: with pause, resume, drain, evict (which needs it)", ARGS_TEXT,
+			&o->reason, 0, 0, NULL},
 		{"json", NULL, "one JSON object a line: the box, its cores, its jobs", ARGS_FLAG, &o->json, 0, 0, NULL},
 		{.name = NULL},
 	};
 	const struct args_usage usage = {
 		.command = command,
-		.words = "[HOST:PORT]",
+		.words = "[pause|resume|drain|evict JOB] [HOST:PORT]",
 		.about = "Asks a box (" ADMIN_ADDRESS_DEFAULT
 			 ") for its jobs: workers that are there of those that belong to it,\n"
 			 "rounds and gradient GB (of all workers together) a second, and the ranks that the oldest "
 			 "open round\n"
 			 "waits for. From another host or user the box wants its admin secret: PHUB_ADMIN_SECRET, or a "
 			 "file\n"
-			 "named by PHUB_ADMIN_SECRET_FILE.\n",
-		.examples = "  phub jobs\n  phub jobs --json box1:7077\n  phub top --interval 500\n",
-		.words_max = 1,
+			 "named by PHUB_ADMIN_SECRET_FILE.\n"
+			 "pause holds a job: pushes are taken and nothing is answered until resume. drain ends it when "
+			 "the "
+			 "rounds\n"
+			 "that are open are done, evict at once; its workers hear the reason.\n",
+		.examples = "  phub jobs\n  phub jobs --json box1:7077\n  phub jobs evict mnist --reason 'over its "
+			    "time'\n  phub top --interval 500\n",
+		.words_max = 3,
 		.options = options,
 	};
 	struct args_words words;
@@ -252,13 +319,14 @@ static int jobs_main(int argc, char **argv, const char *command, struct jobs_opt
 
 	if (rc == ARGS_GO_ON && (o->interval_ms || o->count) && !o->watch)
 		rc = args_wrong(&usage, "--interval and --count belong to --watch");
-	if (rc == ARGS_GO_ON && words.count)
-		rc = admin_check_address(&usage, words.at[0]);
+	if (rc == ARGS_GO_ON)
+		rc = jobs_read_words(&usage, &words, o);
 	if (rc != ARGS_GO_ON)
 		return rc;
 	if (!o->interval_ms)
 		o->interval_ms = 1000;
-	o->address = words.count ? words.at[0] : ADMIN_ADDRESS_DEFAULT;
+	if (o->verb)
+		return jobs_operate(o);
 	return o->watch ? jobs_watch(o) : jobs_once(o);
 }
 

@@ -85,6 +85,16 @@ static void admin_fill_generation(const struct job *job, Phub__JobInfo *info)
 	info->sync = admin_text(spec_sync_name(spec->sync));
 	info->rounds = generation_sums(job->generation).rounds / spec->plan.chunk_count;
 	admin_rates(job, info);
+	info->weight = spec->weight;
+	info->bandwidth = spec->bandwidth;
+	for (unsigned i = 0; i < spec->core_count; i++) {
+		const struct shard *shard = job->generation->store.shards[i];
+		uint64_t quota_ms = shard ? stats_read(&shard->counters.quota_ns) / NS_PER_MS : 0;
+
+		info->cores += shard != NULL;
+		info->share_waits += shard ? stats_read(&shard->counters.share_waits) : 0;
+		info->quota_ms = quota_ms > info->quota_ms ? quota_ms : info->quota_ms;
+	}
 }
 
 /* What a worker has pushed in the generation that runs, over all cores. */
@@ -136,11 +146,13 @@ static int admin_fill_job(const struct job *job, struct admin_job *out, uint32_t
 		return -1;
 	out->info.name = admin_text(job->name);
 	out->info.world = job->world;
-	out->info.state = admin_text(job_state_name(job->state));
+	out->info.state = admin_text(job->paused ? "paused" : job->draining ? "draining" : job_state_name(job->state));
 	if (job->generation && job->state == JOB_RUNNING)
 		admin_fill_generation(job, &out->info);
 	admin_fill_workers(job, out, workers_left);
-	if (job->waiting_ns && job->control->now_ns - job->waiting_ns < ADMIN_WAITING_NS)
+	if (job->paused)
+		job_operator_describe(job, out->waiting, sizeof(out->waiting));
+	else if (job->waiting_ns && job->control->now_ns - job->waiting_ns < ADMIN_WAITING_NS)
 		snprintf(out->waiting, sizeof(out->waiting), "%s", job->waiting);
 	else if (job->mismatch.code)
 		snprintf(out->waiting, sizeof(out->waiting), "%.390s", job->mismatch.text);
@@ -305,7 +317,8 @@ void admin_answer(struct session *s, const Phub__AdminRequest *request)
 	struct control *c = s->control;
 	struct admin_reply r = {.reply = PHUB__ADMIN_REPLY__INIT, .workers_left = ADMIN_WORKERS_MAX};
 	Phub__Control control = PHUB__CONTROL__INIT;
-	bool jobs = strcmp(request->command, "jobs") == 0;
+	bool jobs = strcmp(request->command, "jobs") == 0, operates = job_operator_knows(request->command);
+	struct err e;
 
 	r.reply.version = admin_text(ADMIN_VERSION);
 	r.reply.uptime_s = (c->now_ns - c->started_ns) / NS_PER_S;
@@ -314,8 +327,12 @@ void admin_answer(struct session *s, const Phub__AdminRequest *request)
 	r.reply.strangers_limited = c->strangers_limited;
 	for (unsigned i = 0; i < c->box->transport_count; i++)
 		r.reply.strangers_refused += c->box->transports[i].transport->strangers_refused;
-	if (!jobs && strcmp(request->command, "status") != 0)
-		r.reply.error = admin_text("unknown command; allowed: jobs, status");
+	if (operates && request->n_arguments != 2)
+		r.reply.error = admin_text("give a job, and a reason or an empty one");
+	else if (operates && job_operate(c, request->command, request->arguments[0], request->arguments[1], &e) < 0)
+		r.reply.error = e.text;
+	else if (!jobs && !operates && strcmp(request->command, "status") != 0)
+		r.reply.error = admin_text("unknown command; allowed: jobs, status, pause, resume, drain, evict");
 	else if (admin_fill_cores(c, &r) < 0 || (jobs && admin_fill_jobs(c, request, &r) < 0))
 		session_refuse(s, PHUB__ERROR_CODE__ERROR_LIMIT, "the box has no memory to answer");
 	control.message_case = PHUB__CONTROL__MESSAGE_ADMIN_REPLY;

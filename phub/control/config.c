@@ -175,6 +175,7 @@ static int config_job(struct config_file *f, const yaml_node_t *node, struct con
 			"%s:%u: jobs: an item is no mapping like {name: mnist, secret_file: /etc/phub/mnist}", f->name,
 			node ? config_line(node) : 0);
 	job->line = config_line(node);
+	job->weight = 1;
 	for (yaml_node_pair_t *p = node->data.mapping.pairs.start; p < node->data.mapping.pairs.top; p++) {
 		rc = config_key(f, p, option_job_table, option_job_count, &seen, &o);
 		if (rc == 0)

@@ -52,6 +52,9 @@ struct config_job {
 	struct config_secret secret;
 	uint32_t world;      /* 0: as the workers say */
 	uint64_t memory_max; /* 0: the box's */
+	uint32_t weight;     /* its share of a core beside other jobs */
+	uint32_t cores;      /* its chunks are on so many, at most; 0: all */
+	uint64_t bandwidth;  /* bytes a second that its workers push, at most; 0: no bound */
 	unsigned line;       /* in the file */
 };
 

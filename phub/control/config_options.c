@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "phub/control/config_values.h"
+#include "phub/fair.h"
 
 #define FIELD(f)     offsetof(struct config, f), sizeof(((struct config *)0)->f)
 #define JOB_FIELD(f) offsetof(struct config_job, f), sizeof(((struct config_job *)0)->f)
@@ -132,7 +133,8 @@ const struct option option_table[] = {
 		"its transports need. Empty: as it was started"},
 	{"group", OPTION_STRING, FIELD(group), 0, 0, {NULL}, "", "group likewise; empty for that of user"},
 	{"jobs", OPTION_JOBS, FIELD(jobs), 0, CONFIG_JOBS_MAX, {NULL}, "",
-		"jobs with rules of their own: - {name: n, secret_file: f, secret_env: v, world: 0, memory_max: auto}"},
+		"jobs with rules of their own: - {name: n, secret_file: f, secret_env: v, world: 0, memory_max: auto, "
+		"weight: 1, cores: 0, bandwidth: none}"},
 };
 const unsigned option_count = sizeof(option_table) / sizeof(option_table[0]);
 _Static_assert(sizeof(option_table) / sizeof(option_table[0]) <= CONFIG_OPTIONS_MAX, "config.lines is too short");
@@ -145,6 +147,12 @@ const struct option option_job_table[] = {
 	{"world", OPTION_NUMBER, JOB_FIELD(world), 0, WIRE_WORLD_MAX, {NULL}, "0", "number of workers; 0: as they say"},
 	{"memory_max", OPTION_BYTES, JOB_FIELD(memory_max), 1 << 16, UINT64_MAX, {NULL}, "auto",
 		"at most so much memory of the box; auto: all of it"},
+	{"weight", OPTION_NUMBER, JOB_FIELD(weight), 1, FAIR_WEIGHT_MAX, {NULL}, "1",
+		"its share of a core on which several jobs have more to do than the core can"},
+	{"cores", OPTION_NUMBER, JOB_FIELD(cores), 0, CONFIG_CORES_MAX, {NULL}, "0",
+		"its chunks are placed on at most so many cores; 0: all"},
+	{"bandwidth", OPTION_RATE, JOB_FIELD(bandwidth), 1 << 20, UINT64_MAX >> 1, {NULL}, "none",
+		"at most so many bytes a second that its workers push, all together"},
 };
 const unsigned option_job_count = sizeof(option_job_table) / sizeof(option_job_table[0]);
 
@@ -180,7 +188,9 @@ static void option_allowed_range(const struct option *o, char *out, size_t bytes
 	}
 	value_write_bytes(o->min, min, sizeof(min));
 	value_write_bytes(o->max, max, sizeof(max));
-	if (o->type == OPTION_POWER)
+	if (o->type == OPTION_RATE)
+		snprintf(out, bytes, "none, or bytes a second from %s, like 1GiB (units: KiB, MiB, GiB, TiB)", min);
+	else if (o->type == OPTION_POWER)
 		snprintf(out, bytes, "powers of two from %s to %s", min, max);
 	else
 		snprintf(out, bytes, "auto, or bytes from %s, like 8GiB (units: KiB, MiB, GiB, TiB)", min);
@@ -225,6 +235,7 @@ void option_allowed(const struct option *o, char *out, size_t bytes)
 	case OPTION_NUMBER:
 	case OPTION_POWER:
 	case OPTION_BYTES:
+	case OPTION_RATE:
 		option_allowed_range(o, out, bytes);
 		break;
 	case OPTION_SWITCH:
@@ -238,7 +249,8 @@ void option_allowed(const struct option *o, char *out, size_t bytes)
 		break;
 	case OPTION_JOBS:
 		snprintf(out, bytes,
-			"a list of at most %u mappings with name, secret_file, secret_env, world, memory_max",
+			"a list of at most %u mappings with name, secret_file, secret_env, world, memory_max, weight, "
+			"cores, bandwidth",
 			CONFIG_JOBS_MAX);
 		break;
 	}
@@ -249,7 +261,8 @@ static int option_read_number(const struct option *o, void *field, const char *t
 	uint64_t value;
 	int rc;
 
-	if (o->type == OPTION_BYTES && strcmp(text, "auto") == 0)
+	if ((o->type == OPTION_BYTES && strcmp(text, "auto") == 0) ||
+		(o->type == OPTION_RATE && strcmp(text, "none") == 0))
 		value = 0;
 	else {
 		rc = o->type == OPTION_NUMBER ? value_read_number(text, &value) : value_read_bytes(text, &value);
@@ -329,6 +342,7 @@ static int option_read_value(const struct option *o, void *base, const char *tex
 	case OPTION_NUMBER:
 	case OPTION_POWER:
 	case OPTION_BYTES:
+	case OPTION_RATE:
 		return option_read_number(o, field, text);
 	case OPTION_SWITCH:
 		return option_read_switch(field, text);
@@ -366,7 +380,7 @@ static void option_write_number(const struct option *o, const void *field, char 
 	if (o->type == OPTION_NUMBER)
 		snprintf(out, bytes, "%" PRIu64, value);
 	else if (value == 0)
-		snprintf(out, bytes, "auto");
+		snprintf(out, bytes, o->type == OPTION_RATE ? "none" : "auto");
 	else
 		value_write_bytes(value, out, bytes);
 }
@@ -403,6 +417,7 @@ void option_write(const struct option *o, const void *base, char *out, size_t by
 	case OPTION_NUMBER:
 	case OPTION_POWER:
 	case OPTION_BYTES:
+	case OPTION_RATE:
 		option_write_number(o, field, out, bytes);
 		break;
 	case OPTION_SWITCH:

@@ -21,6 +21,7 @@ enum option_type {
 	OPTION_NUMBER,
 	OPTION_POWER,  /* bytes, a power of two */
 	OPTION_BYTES,  /* "8GiB"; 0 as "auto" */
+	OPTION_RATE,   /* likewise, a second; 0 as "none" */
 	OPTION_SWITCH, /* true or false */
 	OPTION_FILE,   /* a path, of a secret */
 	OPTION_ENV,    /* the name of an environment variable, of a secret */

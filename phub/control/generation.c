@@ -15,9 +15,11 @@
 #include "phub/control/box.h"
 #include "phub/control/job.h"
 
-#define GENERATION_EPOCH 1u
-#define GENERATION_PAGE  4096u
-#define GENERATION_LINE  64u
+#define GENERATION_EPOCH      1u
+#define GENERATION_PAGE       4096u
+#define GENERATION_LINE       64u
+#define GENERATION_AHEAD      20u /* a 20th of a second */
+#define GENERATION_WINDOW_MIN 2u
 
 /*
  * Slots of a worker at each core. Measured with 4 workers, 1 core and 2 processors: 8 to 32 take the same CPU time in
@@ -90,7 +92,39 @@ static void generation_choose_slots(struct generation *g)
 		g->slot_count = fit < GENERATION_SLOTS_MAX ? (uint32_t)fit : GENERATION_SLOTS_MAX;
 }
 
-static int generation_place(struct generation *g, struct box *box, struct err *e)
+/* Core numbers by load, the least first; equal ones in their order. */
+static void generation_sort_cores(const struct box *box, unsigned *order)
+{
+	for (unsigned i = 0; i < box->core_count; i++) {
+		unsigned at = i;
+
+		for (; at > 0 && box->placement[order[at - 1]].bytes > box->placement[i].bytes; at--)
+			order[at] = order[at - 1];
+		order[at] = i;
+	}
+}
+
+/* Places the chunks on the `most` cores that carry least. */
+static int generation_place_on(struct generation *g, struct box *box, unsigned most)
+{
+	struct placement_core some[CONFIG_CORES_MAX];
+	unsigned order[CONFIG_CORES_MAX];
+	int rc;
+
+	generation_sort_cores(box, order);
+	for (unsigned i = 0; i < most; i++)
+		some[i] = box->placement[order[i]];
+	rc = placement_lpt(g->chunk_bytes, g->spec.plan.chunk_count, some, most, g->core_of_chunk);
+	if (rc < 0)
+		return rc;
+	for (unsigned i = 0; i < most; i++)
+		box->placement[order[i]].bytes = some[i].bytes;
+	for (uint32_t i = 0; i < g->spec.plan.chunk_count; i++)
+		g->core_of_chunk[i] = (uint16_t)order[g->core_of_chunk[i]];
+	return 0;
+}
+
+static int generation_place(struct generation *g, struct box *box, unsigned cores, struct err *e)
 {
 	uint32_t count = g->spec.plan.chunk_count;
 	int rc;
@@ -101,7 +135,10 @@ static int generation_place(struct generation *g, struct box *box, struct err *e
 		return err_set(e, -ENOMEM, "no memory to place %u chunks", count);
 	for (uint32_t i = 0; i < count; i++)
 		g->chunk_bytes[i] = g->spec.plan.chunks[i].bytes;
-	rc = placement_lpt(g->chunk_bytes, count, box->placement, box->core_count, g->core_of_chunk);
+	if (cores && cores < box->core_count)
+		rc = generation_place_on(g, box, cores);
+	else
+		rc = placement_lpt(g->chunk_bytes, count, box->placement, box->core_count, g->core_of_chunk);
 	if (rc < 0)
 		return err_set(e, rc, "%u chunks cannot be placed on %u cores", count, box->core_count);
 	g->placed = true;
@@ -188,10 +225,25 @@ static int generation_take(struct generation *g, const struct job *job, struct e
 	return 0;
 }
 
+/*
+ * What its workers have on the way, all together, is at most what its bandwidth carries in so long: that much may come
+ * beyond it at the start.
+ */
+static uint32_t generation_window(const struct generation *g, const struct job *job)
+{
+	uint32_t window = (uint32_t)job->control->config->window;
+	uint64_t message = g->spec.plan.payload_bytes / g->spec.plan.chunk_count + 1;
+	uint64_t fit = g->spec.bandwidth / GENERATION_AHEAD / message / job->world / g->spec.core_count;
+
+	if (!g->spec.bandwidth || fit >= window)
+		return window;
+	return fit < GENERATION_WINDOW_MIN ? GENERATION_WINDOW_MIN : (uint32_t)fit;
+}
+
 /* What both ends know of each connection before its first message. */
 static void generation_fill_links(struct generation *g, const struct job *job)
 {
-	uint32_t window = (uint32_t)job->control->config->window;
+	uint32_t window = g->window = generation_window(g, job);
 
 	for (uint32_t core = 0; core < g->spec.core_count; core++) {
 		const struct shard *shard = g->store.shards[core];
@@ -241,6 +293,7 @@ int generation_create(struct job *job, struct generation **out, struct err *e)
 {
 	struct box *box = job->control->box;
 	struct generation *g = calloc(1, sizeof(*g));
+	const struct config_job *listed = config_find_job(box->config, job->name);
 	int rc = 0;
 
 	if (!g)
@@ -249,6 +302,8 @@ int generation_create(struct job *job, struct generation **out, struct err *e)
 	memcpy(g->spec.name, job->name, sizeof(g->spec.name));
 	g->spec.id = job->id;
 	g->spec.epoch = GENERATION_EPOCH;
+	g->spec.weight = listed ? listed->weight : 1;
+	g->spec.bandwidth = listed ? listed->bandwidth : 0;
 	g->pushes = calloc(job->world, sizeof(*g->pushes));
 	for (uint32_t rank = 0; g->pushes && rank < job->world; rank++)
 		g->pushes[rank].fd = -1;
@@ -258,7 +313,7 @@ int generation_create(struct job *job, struct generation **out, struct err *e)
 	if (rc == 0)
 		rc = generation_plan(g, job, e);
 	if (rc == 0)
-		rc = generation_place(g, box, e);
+		rc = generation_place(g, box, listed ? listed->cores : 0, e);
 	if (rc == 0)
 		rc = generation_admit(g, job, e);
 	if (rc == 0)

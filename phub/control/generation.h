@@ -42,6 +42,7 @@ struct generation {
 	uint32_t slot_count;       /* of each mapped worker at each core, behind what belongs to the chunks */
 	uint32_t slot_bytes;
 	struct generation_link *links; /* [world][core_count] */
+	uint32_t window;               /* messages of a connection in flight, at most */
 	uint64_t memory;               /* counted in control->memory_used */
 	unsigned attached;             /* shards that are with the cores */
 	bool placed;                   /* its load is in box->placement */

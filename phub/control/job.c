@@ -282,6 +282,7 @@ static void job_destroy(struct job *job)
 	job_hyper_forget(job);
 	job_members_forget(job);
 	job_keep_forget(job);
+	free(job->stops);
 	free(job->members);
 	free(job);
 }

@@ -24,8 +24,9 @@ struct session;
 #define JOB_NOTICE_NS         1000000000ull /* who is missing is told this often */
 #define JOB_DRAIN_NS          5000000000ull /* results go out so long after a job has failed, or lost_ms if less */
 #define JOB_ROOM_NS           5000000000ull /* a start waits so long for memory of jobs that end */
-#define JOB_HYPER_PENDING_MAX 256u          /* versions of which some ranks have not sent theirs */
-#define JOB_HYPER_SENT_MAX    64u           /* versions on their way to cores: above that its ranks are not read */
+#define JOB_REASON_BYTES      200u
+#define JOB_HYPER_PENDING_MAX 256u /* versions of which some ranks have not sent theirs */
+#define JOB_HYPER_SENT_MAX    64u  /* versions on their way to cores: above that its ranks are not read */
 
 enum job_state {
 	JOB_FORMING,  /* ranks join and send their tables */
@@ -106,6 +107,11 @@ struct job {
 	uint64_t losses, joins; /* for whoever asks */
 
 	struct keeper *keeper; /* of its checkpoints (job_checkpoint.c); NULL: it has none */
+	/* What the operator wants of it (job_operator.c). */
+	bool paused, draining;
+	char reason[JOB_REASON_BYTES];
+	uint64_t *stops;     /* of the shards that drain */
+	unsigned drain_left; /* cores that have not */
 
 	uint64_t room_ns; /* since when its start waits for memory of jobs that end; 0: it does not */
 
@@ -235,6 +241,19 @@ void job_members_step(struct job *job, const struct mail *mail);
 /* Fails the job when it has waited for a replacement for too long. */
 void job_members_tick(struct job *job);
 void job_members_forget(struct job *job);
+/* No round is begun any more; MAIL_DRAINED comes of each core when those that are open are committed. */
+void job_members_drain(struct job *job);
+
+/* ---- job_operator.c: what `phub jobs` may do ---- */
+
+/* Is this a command about one job? */
+bool job_operator_knows(const char *command);
+/* Does it. 0, or -EINVAL, -ENOENT or -EBUSY with what to do in `e`. */
+int job_operate(struct control *c, const char *command, const char *name, const char *reason, struct err *e);
+/* A core has drained. */
+void job_drained(struct job *job);
+/* "the operator paused it: REASON", or "" when it goes on. */
+void job_operator_describe(const struct job *job, char *out, size_t bytes);
 
 /* ---- job_notice.c: who is missing ---- */
 

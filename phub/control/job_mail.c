@@ -255,6 +255,10 @@ void job_mail(struct control *c, const struct mail *mail)
 		if (job)
 			job_snapped(job, mail);
 		return;
+	case MAIL_DRAINED:
+		if (job)
+			job_drained(job);
+		return;
 	case MAIL_HELD:
 	case MAIL_WENT:
 		if (job)

@@ -200,6 +200,10 @@ static void job_members_went(struct job *job)
 	if (job->state == JOB_RUNNING)
 		job_members_welcome(job, m);
 	job->change = NULL;
+	if (m->drain) { /* its cores look at it until they give their shards back */
+		job->stops = m->rounds;
+		m->rounds = NULL;
+	}
 	job_members_free(m);
 	if (job->state != JOB_RUNNING)
 		return;
@@ -215,6 +219,19 @@ void job_members_step(struct job *job, const struct mail *mail)
 		job_members_held(job);
 	else
 		job_members_went(job);
+}
+
+void job_members_drain(struct job *job)
+{
+	const struct generation *g = job->generation;
+	struct members *m = job_members_next(job);
+
+	if (!m)
+		return;
+	m->drain = true;
+	for (unsigned core = 0; core < g->spec.core_count; core++)
+		job->drain_left += g->store.shards[core] != NULL;
+	job_members_begin(job);
 }
 
 /* ---- lost ---- */

@@ -203,12 +203,17 @@ static void job_describe_missing(const struct job *job, const struct job_missing
 
 static void job_describe_round(const struct job *job, const struct mail *mail, const char *keys, struct job_notice *n)
 {
-	char who[200];
+	char who[JOB_REASON_BYTES + 64];
 
 	*n = (struct job_notice){.about = PHUB__ABOUT__ABOUT_ROUND, .round = mail->round, .chunk = mail->chunk};
 	if (mail->value < 0) {
 		snprintf(n->text, sizeof(n->text), "round %" PRIu64 " of %s is complete, and its result on the way",
 			mail->round, keys);
+		return;
+	}
+	job_operator_describe(job, who, sizeof(who));
+	if (job->paused) {
+		snprintf(n->text, sizeof(n->text), "round %" PRIu64 " of %s is held: %s", mail->round, keys, who);
 		return;
 	}
 	for (uint32_t i = 0; i < job->world; i++)

@@ -174,7 +174,7 @@ static void job_write_start(struct session *s, const struct generation *g, uint8
 	start->job = g->spec.id;
 	start->core_of_chunk.data = cores;
 	start->core_of_chunk.len = g->spec.plan.chunk_count;
-	start->window = (uint32_t)s->control->config->window;
+	start->window = g->window;
 	start->result_offset = store_result_offset(&g->spec, s->rank);
 	control.message_case = PHUB__CONTROL__MESSAGE_START;
 	control.start = start;
@@ -285,6 +285,9 @@ static void job_go(struct job *job, const uint64_t *from)
 		for (unsigned core = 0; job->members[i].gone && core < g->spec.core_count; core++)
 			if (g->store.shards[core])
 				members_exclude(g->store.shards[core], i);
+	for (unsigned core = 0; core < g->spec.core_count; core++)
+		if (g->store.shards[core])
+			g->store.shards[core]->paused = job->paused;
 	generation_attach(job->generation, job->control->box);
 	if (!from) {
 		job_announce(job);

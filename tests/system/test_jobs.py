@@ -4,17 +4,19 @@
 
 Usage: test_jobs.py [WORD...]    only the cases whose names hold one of the words
 """
+import json
 import os
 import pathlib
 import random
 import re
 import signal
 import socket
+import subprocess
 import sys
 import tempfile
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
-from rig import PHUBD, Box, Skip, Worker, check, holds, job, run, say  # noqa: E402
+from rig import BUILD, PHUBD, Box, Skip, Worker, check, holds, job, run, say  # noqa: E402
 
 TENSORS = "conv:9408,bias:64,fc:250000,tail:1000"
 
@@ -290,5 +292,98 @@ def planted():
     box.stop()
 
 
-run([planted, three_jobs, silent_worker, world_of_one, client_first, addresses, reproducible, schedules, resnet_50_tcp,
+def phub_jobs(box, *words, status=0):
+    """phub jobs of this box: the lines of its JSON, or of stderr when it is to fail."""
+    done = subprocess.run([BUILD / "phub", "jobs", *words, "--json", box.address], capture_output=True, text=True, check=False,
+                          timeout=60)
+    check(done.returncode == status, f"phub jobs {words}: {done.returncode}: {done.stderr}")
+    return done.stderr if status else [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def job_info(box, name):
+    return next(line for line in phub_jobs(box) if line.get("job") == name)
+
+
+def quotas():
+    """a job of the box's list has its cores and its bandwidth, and another beside it all of them"""
+    allowed = 4 << 20
+    box = Box(cores=3, config="jobs:\n  - {name: small, memory_max: 1MiB}\n"
+                              f"  - {{name: slow, weight: 2, cores: 2, bandwidth: {allowed}}}\n")
+    slow = job(box.url("slow"), 2, transport=lambda rank: ("tcp", "shm")[rank], keys="a:65536", rounds="until-told",
+               report_ms=50)
+    free = job(box.url("free"), 2, keys="a:400000", rounds="until-told", report_ms=50, pause_us=2000)
+    for worker in slow + free:
+        worker.event("progress")
+    got = rate(slow[0], 4000) * 2 * 65536 * 4
+    say(f"{got / 1e6:.2f} MB/s of {allowed / 1e6:.2f}")
+    check(0.5 * allowed < got < 1.05 * allowed, f"{got} bytes/s")
+    info, other = job_info(box, "slow"), job_info(box, "free")
+    check(info["cores"] == 2 and info["weight"] == 2 and info["bandwidth"] == allowed and info["quota_ms"] > 500, f"{info}")
+    check(other["cores"] == 3 and other["weight"] == 1 and other["bandwidth"] == 0 and other["quota_ms"] == 0, f"{other}")
+    Worker(box.url("small"), keys="a:1000000").failed("ENOMEM", "needs [0-9]+ bytes in the box", "of box and job")
+    slow[0].tell()
+    free[0].tell()
+    for worker in slow + free:
+        worker.good()
+    box.stop()
+
+
+def paused():
+    """a paused job takes pushes and answers none, whoever waits is told of it, and goes on when it is resumed"""
+    box = Box()
+    for name, world, more in (("bsp", 2, {}), ("async", 1, {"optimizer": "sgd", "sync": "async"})):
+        workers = job(box.url(name), world, keys=TENSORS, rounds="until-told", report_ms=20, wait_ms=3000, patience_ms=60000,
+                      transport=lambda rank: ("tcp", "shm")[rank], **more)
+        for worker in workers:
+            worker.event("progress")
+        phub_jobs(box, "pause", name, "--reason", "the cooling is out")
+        check(job_info(box, name)["state"] == "paused", "not paused")
+        holds(job_info(box, name)["waiting"], "operator paused it: the cooling is out")
+        before = job_info(box, name)["rounds"]
+        holds(workers[0].event("waits")["error"], "the box's operator paused it: the cooling is out")
+        check(job_info(box, name)["rounds"] == before, "it goes on")
+        holds(phub_jobs(box, "pause", name, status=1), "is paused already")
+        holds(phub_jobs(box, "drain", name, status=1), "resume it first")
+        phub_jobs(box, "resume", name)
+        for worker in workers:
+            newest(worker)
+            worker.event("progress")
+        workers[0].tell()
+        for worker in workers:
+            worker.good()
+    holds(phub_jobs(box, "resume", "nobody", status=1), "no job 'nobody' is here")
+    box.stop()
+
+
+def drained():
+    """a drained job ends behind a whole round, an evicted one at once, and its workers hear by whom and why"""
+    box = Box(cores=2)
+    for name, more in (("bsp", {}), ("adam", {"optimizer": "adam"}), ("ssp", {"optimizer": "sgd", "sync": "ssp", "staleness": 1})):
+        workers = job(box.url(name), 3, keys=TENSORS, rounds="until-told", report_ms=20, **more)
+        for worker in workers:
+            worker.event("progress")
+        phub_jobs(box, "drain", name, "--reason", "new disks")
+        for worker in workers:
+            result = worker.failed("ECANCELED", f"job .?{name}", "operator drained it: new disks", "no more are begun")
+            check(result["wrong"] == 0 or name == "ssp", f"{result['wrong']} wrong")  # what each rank sees in ssp is not checked
+        if name != "ssp":
+            check(len({worker.result()["rounds"] for worker in workers}) == 1, "some finished more rounds than others")
+    workers = job(box.url("evicted"), 2, keys=TENSORS, rounds="until-told", report_ms=20)
+    steady = job(box.url("steady"), 2, keys=TENSORS, rounds="until-told", report_ms=20)
+    for worker in workers + steady:
+        worker.event("progress")
+    phub_jobs(box, "pause", "evicted")
+    phub_jobs(box, "evict", "evicted", "--reason", "over its time")
+    for worker in workers:
+        worker.failed("ECANCELED", "job .?evicted", "operator ended it: over its time")
+    newest(steady[0])
+    steady[0].event("progress")
+    steady[0].tell()
+    for worker in steady:
+        worker.good()
+    holds(phub_jobs(box, "evict", "steady", status=2), "evict needs --reason")
+    box.stop()
+
+
+run([planted, quotas, paused, drained, three_jobs, silent_worker, world_of_one, client_first, addresses, reproducible, schedules, resnet_50_tcp,
      resnet_50_shm, large_key])
