@@ -83,7 +83,7 @@ static void test_values(void **state)
 		    "  - name: mnist\n"
 		    "    secret_file: /etc/phub/mnist\n"
 		    "    world: 4\n"
-		    "  - {name: other, memory_max: 1MiB}\n",
+		    "  - {name: other, memory_max: 1MiB, weight: 3, cores: 2, bandwidth: 1GiB}\n",
 		&config);
 	assert_int_equal(config.listen_count, 4);
 	assert_string_equal(config.listen[1].host, "::1");
@@ -104,6 +104,9 @@ static void test_values(void **state)
 	assert_int_equal(config.job_count, 2);
 	assert_int_equal(config_find_job(&config, "mnist")->world, 4);
 	assert_int_equal(config_find_job(&config, "other")->memory_max, 1 << 20);
+	assert_int_equal(config_find_job(&config, "other")->weight, 3);
+	assert_int_equal(config_find_job(&config, "other")->cores, 2);
+	assert_int_equal(config_find_job(&config, "other")->bandwidth, 1 << 30);
 	assert_null(config_find_job(&config, "another"));
 	config_fini(&config);
 }
