@@ -659,15 +659,10 @@ static int chunk_visit(struct chunk *chunk, const struct contribution *c)
 	if (!chunk_visits_anew(a, c->link) || a->state != ARRIVAL_NONE)
 		return 0;
 	a->priority = c->header->priority;
-	if (a->round >= a->from) { /* it was answered before: the same again */
-		reply_result(chunk, c->link);
-		return 0;
-	}
 	a->round = c->header->round;
 	a->owed = true;
-	if (chunk->round < a->from)
-		return 0;
-	chunk_answer(chunk, shard, false);
+	if (chunk->round >= a->from)
+		chunk_answer(chunk, shard, false);
 	return 0;
 }
 
