@@ -62,8 +62,10 @@ struct keeper {
 	struct err error;
 	struct checkpoint_progress progress;
 	struct checkpoint_table table;
-	struct generation *into; /* KEEPER_READING */
-	uint64_t *from;          /* [chunk_count] what it read: the round that each chunk begins with */
+	struct generation *into;          /* KEEPER_READING */
+	struct checkpoint_entry *entries; /* [entry_count] that are there, the newest first */
+	unsigned entry_count, entry;      /* entry: the next to try */
+	uint64_t *from;                   /* [chunk_count] what it read: the round that each chunk begins with */
 	uint64_t repaired;
 };
 
@@ -437,11 +439,48 @@ static int keeper_fits(const struct job *job, struct err *e)
 	return rc;
 }
 
+/* Begins to read the newest checkpoint that was not tried yet. False: there is none. */
+static bool keeper_read_next(struct job *job)
+{
+	struct keeper *k = job->keeper;
+	struct err e;
+
+	while (k->entry < k->entry_count) {
+		const struct checkpoint_entry *entry = &k->entries[k->entry++];
+
+		if (!entry->complete)
+			continue;
+		k->last = entry->round;
+		if (checkpoint_read_entry(&k->place, entry, &k->table, &k->error) < 0) {
+			log_warn("job '%s': its checkpoint before round %" PRIu64 " cannot be read: %s", job->name,
+				k->last, k->error.text);
+			continue;
+		}
+		if (keeper_fits(job, &e) < 0) {
+			log_warn("job '%s' does not go on from the checkpoint before round %" PRIu64
+				 ": it is of another (rank 0 of the one before, rank %u of this one): %s. It stays "
+				 "until "
+				 "new ones take its place",
+				job->name, k->last, job_first_live(job), e.text);
+			checkpoint_table_fini(&k->table);
+			continue;
+		}
+		k->into = job->generation;
+		k->begun_ns = job->control->now_ns;
+		atomic_store_explicit(&k->progress.stop, false, memory_order_relaxed);
+		if (keeper_run(k, keeper_read)) {
+			k->state = KEEPER_READING;
+			return true;
+		}
+		checkpoint_table_fini(&k->table);
+	}
+	return false;
+}
+
 bool job_restore(struct job *job)
 {
 	struct keeper *k;
 	struct err e;
-	int rc;
 
 	job_keep_forget(job);
 	job->keeper = keeper_create(job);
@@ -453,29 +492,7 @@ bool job_restore(struct job *job)
 			job->name);
 		return false;
 	}
-	rc = checkpoint_read_table(&k->place, 0, &k->table, &e);
-	if (rc == -ENOENT)
-		return false;
-	if (rc < 0) {
-		log_warn("job '%s' begins anew: its checkpoint cannot be read: %s", job->name, e.text);
-		return false;
-	}
-	if (keeper_fits(job, &e) < 0) {
-		log_warn("job '%s' begins anew: its checkpoint before round %" PRIu64
-			 " is of another (rank 0 of the one before, rank %u of this one): %s. It stays until new ones "
-			 "take its place",
-			job->name, k->table.round, job_first_live(job), e.text);
-		checkpoint_table_fini(&k->table);
-		return false;
-	}
-	k->into = job->generation;
-	k->state = KEEPER_READING;
-	k->begun_ns = job->control->now_ns;
-	if (keeper_run(k, keeper_read))
-		return true;
-	checkpoint_table_fini(&k->table);
-	k->state = KEEPER_IDLE;
-	return false;
+	return checkpoint_list(&k->place, &k->entries, &k->entry_count, &e) == 0 && keeper_read_next(job);
 }
 
 int job_restored(struct job *job, const uint64_t **from)
@@ -488,13 +505,16 @@ int job_restored(struct job *job, const uint64_t **from)
 	k->state = KEEPER_IDLE;
 	if (k->result < 0) {
 		checkpoint_table_fini(&k->table);
+		log_warn("job '%s': its checkpoint before round %" PRIu64 " cannot be read: %s", job->name, k->last,
+			k->error.text);
+		if (keeper_read_next(job))
+			return -EAGAIN;
 		job_fail(job, PHUB__ERROR_CODE__ERROR_LIMIT, -1,
-			"its checkpoint before round %" PRIu64 " cannot be read: %s. Repair it (phub checkpoint "
-			"restore), or move it away to begin anew",
-			k->table.round, k->error.text);
-		return k->result;
+			"none of its checkpoints can be read, the one before round %" PRIu64
+			" last: %s. Repair one (phub checkpoint restore), or move them away to begin anew",
+			k->last, k->error.text);
+		return -EBADMSG;
 	}
-	k->last = k->table.round;
 	k->restored = 1;
 	log_info("job '%s' goes on from its checkpoint before round %" PRIu64 " (%.2f s%s)", job->name, k->last,
 		(double)(job->control->now_ns - k->begun_ns) / 1e9, k->repaired ? "; parity made up for losses" : "");
@@ -502,8 +522,12 @@ int job_restored(struct job *job, const uint64_t **from)
 	for (uint32_t i = 0; k->from && i < k->table.chunk_count; i++)
 		k->from[i] = k->table.chunks[i].before;
 	checkpoint_table_fini(&k->table);
+	if (!k->from) {
+		job_fail(job, PHUB__ERROR_CODE__ERROR_LIMIT, -1, "no memory in the box to go on from its checkpoint");
+		return -ENOMEM;
+	}
 	*from = k->from;
-	return k->from ? 0 : -ENOMEM;
+	return 0;
 }
 
 void job_keep_finished(struct job *job)
@@ -526,6 +550,7 @@ void job_keep_forget(struct job *job)
 	keeper_drop_arena(job);
 	free(k->meta);
 	free(k->from);
+	free(k->entries);
 	free(k->targets);
 	free(k);
 	job->keeper = NULL;

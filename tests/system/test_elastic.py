@@ -323,6 +323,31 @@ def test_box_killed_parity(box):
             mortal.kill()
 
 
+def test_box_killed_newest_rotten(box):
+    """The newest checkpoint has a flipped byte: the job goes on from the one before."""
+    with tempfile.TemporaryDirectory() as folder:
+        undisturbed = weights_of(box.url("rotten"), transport="tcp")
+        mortal = Box(folder)
+        job = Job(f"phub://127.0.0.1:{mortal.port}/rotten", reproducible=True, resume=30, transport="tcp")
+        try:
+            deadline = time.monotonic() + DEADLINE_S
+            while mortal.text().count("checkpoint before round") < 2:
+                assert time.monotonic() < deadline
+                time.sleep(0.02)
+            mortal.kill()
+            newest = max(pathlib.Path(folder, "rotten").glob("*.phub"), key=lambda f: int(f.name.split(".")[0]))
+            data = bytearray(newest.read_bytes())
+            data[-5000] ^= 1
+            newest.write_bytes(data)
+            mortal.start()
+            results = job.results()
+            assert {weights for _, _, weights in results.values()} == {undisturbed}, f"other weights: {results}"
+            assert "cannot be read" in mortal.text() and "goes on from its checkpoint" in mortal.text(), mortal.text()
+        finally:
+            job.end()
+            mortal.kill()
+
+
 def test_a_job_that_ended_well_begins_anew(box):
     with tempfile.TemporaryDirectory() as folder:
         mortal = Box(folder)
