@@ -176,17 +176,46 @@ static int main_signal_fd(void)
 	return signalfd(-1, &stop, SFD_CLOEXEC | SFD_NONBLOCK);
 }
 
-/* All is open by now: what was needed for that is given up. "This user over loopback" is the one it becomes. */
-static int main_drop(const struct config *config, struct box *box, struct err *e)
+/* What was needed to open all is given up. */
+static int main_drop(const struct config *config, struct err *e)
 {
 	char text[512];
 	int rc = privilege_drop(config, text, sizeof(text), e);
 
-	if (rc < 0)
+	if (rc == 0)
+		log_info("runs as %s; nothing it executes gets more", text);
+	return rc;
+}
+
+/*
+ * The kernel takes requests for an RDMA device only from the credentials that have opened it: there they are given up
+ * first.
+ */
+static bool main_drops_first(const struct config *config)
+{
+	for (unsigned i = 0; i < config->transport_count; i++)
+		if (strcmp(config->transports[i], "verbs") == 0)
+			return true;
+	return false;
+}
+
+static int main_open(const struct config *config, const struct box_env *env, struct box **box, struct err *e)
+{
+	bool first = main_drops_first(config);
+	int rc = privilege_check(config, e);
+
+	if (rc == 0 && first)
+		rc = main_drop(config, e);
+	if (rc == 0)
+		rc = box_create(config, env, clock_now_ns(), box, e);
+	if (rc < 0 || first)
 		return rc;
-	box->control.uid = (int64_t)geteuid();
-	log_info("runs as %s; nothing it executes gets more", text);
-	return 0;
+	rc = main_drop(config, e);
+	if (rc < 0)
+		box_destroy(*box, clock_now_ns());
+	else
+		(*box)->control.uid = (int64_t)geteuid(); /* "this user over loopback" is the one it has become */
+	return rc;
 }
 
 static int main_run(const struct config *config)
@@ -207,12 +236,7 @@ static int main_run(const struct config *config)
 		err_set(&e, -errno, "signalfd: %s", strerror(errno));
 		return main_complain(&e, MAIN_FAILED);
 	}
-	if (privilege_check(config, &e) < 0 || box_create(config, &env, clock_now_ns(), &box, &e) < 0) {
-		close(fd);
-		return main_complain(&e, MAIN_FAILED);
-	}
-	if (main_drop(config, box, &e) < 0) {
-		box_destroy(box, clock_now_ns());
+	if (main_open(config, &env, &box, &e) < 0) {
 		close(fd);
 		return main_complain(&e, MAIN_FAILED);
 	}

@@ -143,7 +143,7 @@ static unsigned rig_poll(struct queue *q, uint64_t now_ns, struct event *events,
 static int rig_send(struct queue *q, struct conn *c, const struct wire_header *h, const void *payload, void *cookie)
 {
 	struct rig *r = (struct rig *)q;
-	uint32_t rank;
+	uint32_t rank = 0;
 	struct tenant *t = rig_tenant(r, c, &rank);
 	struct worker *w = &t->workers[rank];
 
