@@ -176,17 +176,6 @@ static int main_signal_fd(void)
 	return signalfd(-1, &stop, SFD_CLOEXEC | SFD_NONBLOCK);
 }
 
-/* What was needed to open all is given up. */
-static int main_drop(const struct config *config, struct err *e)
-{
-	char text[512];
-	int rc = privilege_drop(config, text, sizeof(text), e);
-
-	if (rc == 0)
-		log_info("runs as %s; nothing it executes gets more", text);
-	return rc;
-}
-
 /*
  * The kernel takes requests for an RDMA device only from the credentials that have opened it: there they are given up
  * first.
@@ -203,19 +192,23 @@ static int main_open(const struct config *config, const struct box_env *env, str
 {
 	bool first = main_drops_first(config);
 	int rc = privilege_check(config, e);
+	char text[512];
 
 	if (rc == 0 && first)
-		rc = main_drop(config, e);
+		rc = privilege_drop(config, text, sizeof(text), e);
 	if (rc == 0)
 		rc = box_create(config, env, clock_now_ns(), box, e);
-	if (rc < 0 || first)
-		return rc;
-	rc = main_drop(config, e);
 	if (rc < 0)
+		return rc;
+	if (!first)
+		rc = privilege_drop(config, text, sizeof(text), e);
+	if (rc < 0) {
 		box_destroy(*box, clock_now_ns());
-	else
-		(*box)->control.uid = (int64_t)geteuid(); /* "this user over loopback" is the one it has become */
-	return rc;
+		return rc;
+	}
+	(*box)->control.uid = (int64_t)geteuid(); /* "this user over loopback" is the one it has become */
+	log_info("runs as %s; nothing it executes gets more", text);
+	return 0;
 }
 
 static int main_run(const struct config *config)
