@@ -231,7 +231,6 @@ static void hear_members(struct client_session *s, const Phub__Members *m)
 {
 	s->epoch = m->epoch;
 	s->present = m->present;
-	s->changes++;
 }
 
 static void hear_start(struct client_session *s, const Phub__Start *start)

@@ -114,7 +114,6 @@ struct client_session {
 	struct client_start start;      /* SESSION_STARTED */
 	uint32_t epoch;                 /* of the membership; 0: as at the start */
 	uint32_t present;               /* workers in the job; 0: all of the world */
-	uint64_t changes;               /* of the membership */
 	uint64_t barrier, barrier_done; /* the last one asked for, and passed... */
 	uint64_t barrier_told;          /* ...and that the caller knows to be passed */
 	struct client_notice notices[SESSION_NOTICES];

@@ -342,6 +342,25 @@ void generation_attach(struct generation *g, struct box *box)
 	}
 }
 
+unsigned generation_post(const struct generation *g, struct box *box, const struct mail *mail)
+{
+	unsigned count = 0;
+
+	for (unsigned core = 0; core < g->spec.core_count; core++) {
+		struct mail one = *mail;
+
+		one.core = core;
+		one.shard = g->store.shards[core];
+		one.job = g->spec.id;
+		one.generation = g->spec.generation;
+		if (!one.shard)
+			continue;
+		post_send(&box->posts[core], &one);
+		count++;
+	}
+	return count;
+}
+
 void generation_unlink(struct generation *g, struct box *box, uint32_t rank)
 {
 	/* Shards that are on their way back may be gone before the mail is read. */

@@ -59,6 +59,10 @@ int generation_create(struct job *job, struct generation **out, struct err *e);
 /* Gives the shards to the cores. */
 void generation_attach(struct generation *g, struct box *box);
 
+/* Sends this to every core that has a shard of it, which `core`, `shard`, `job` and `generation` then name. How many.
+ */
+unsigned generation_post(const struct generation *g, struct box *box, const struct mail *mail);
+
 /* The rank is gone: its connections end now. */
 void generation_unlink(struct generation *g, struct box *box, uint32_t rank);
 

@@ -104,7 +104,6 @@ struct job {
 	uint64_t barrier;            /* the last one that was passed */
 	uint32_t hyper;              /* bsp: the newest version that cores were sent, and what it says */
 	struct optimizer_hyper groups[SPEC_GROUPS_MAX];
-	uint64_t losses, joins; /* for whoever asks */
 
 	struct keeper *keeper; /* of its checkpoints (job_checkpoint.c); NULL: it has none */
 	/* What the operator wants of it (job_operator.c). */

@@ -207,25 +207,10 @@ static void keeper_join(struct keeper *k)
 
 static void keeper_send(struct job *job, enum mail_kind kind)
 {
-	struct generation *g = job->generation;
 	struct keeper *k = job->keeper;
+	const struct mail mail = {.kind = kind, .snapshot = &k->snapshot};
 
-	k->cores_left = 0;
-	for (unsigned core = 0; core < g->spec.core_count; core++)
-		k->cores_left += g->store.shards[core] != NULL;
-	for (unsigned core = 0; core < g->spec.core_count; core++) {
-		struct mail mail = {
-			.kind = kind,
-			.core = core,
-			.shard = g->store.shards[core],
-			.job = job->id,
-			.generation = g->spec.generation,
-			.snapshot = &k->snapshot,
-		};
-
-		if (mail.shard)
-			post_send(&job->control->box->posts[core], &mail);
-	}
+	k->cores_left = generation_post(job->generation, job->control->box, &mail);
 }
 
 static void keeper_ask(struct job *job)
@@ -321,17 +306,12 @@ static void keeper_finish(struct job *job)
 /* Some chunk does not come to its round: its key is exchanged no more, or seldom. */
 static void keeper_stop(struct job *job)
 {
-	struct generation *g = job->generation;
+	const struct mail mail = {.kind = MAIL_SNAPSHOT};
 	struct keeper *k = job->keeper;
 
 	k->stopped = true;
 	atomic_store_explicit(&k->snapshot.missed, true, memory_order_relaxed);
-	for (unsigned core = 0; core < g->spec.core_count; core++) {
-		struct mail mail = {.kind = MAIL_SNAPSHOT, .core = core, .shard = g->store.shards[core]};
-
-		if (mail.shard)
-			post_send(&job->control->box->posts[core], &mail);
-	}
+	generation_post(job->generation, job->control->box, &mail);
 }
 
 /* ---- how often ---- */

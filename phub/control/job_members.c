@@ -29,25 +29,9 @@ static void members_remove(uint64_t *ranks, uint32_t rank)
 
 static void job_members_send(struct job *job, enum mail_kind kind)
 {
-	struct generation *g = job->generation;
-	struct box *box = job->control->box;
+	const struct mail mail = {.kind = kind, .members = job->change};
 
-	job->change_left = 0;
-	for (unsigned core = 0; core < g->spec.core_count; core++)
-		job->change_left += g->store.shards[core] != NULL;
-	for (unsigned core = 0; core < g->spec.core_count; core++) {
-		struct mail mail = {
-			.kind = kind,
-			.core = core,
-			.shard = g->store.shards[core],
-			.job = job->id,
-			.generation = g->spec.generation,
-			.members = job->change,
-		};
-
-		if (mail.shard)
-			post_send(&box->posts[core], &mail);
-	}
+	job->change_left = generation_post(job->generation, job->control->box, &mail);
 }
 
 static void job_members_begin(struct job *job)
@@ -185,7 +169,6 @@ static void job_members_welcome(struct job *job, struct members *m)
 		if (!members_have(m->awaited, i) || !member->joins || !member->session)
 			continue;
 		member->joins = false;
-		job->joins++;
 		job_write_joined(job, i, m->from);
 		log_info("job '%s' rank %u (%s) takes part again: %u of %u are here", job->name, i, member->peer,
 			job_live(job), job->world);
@@ -259,7 +242,6 @@ bool job_members_lose(struct job *job, uint32_t rank, const char *why)
 	member->waits = false;
 	member->gone_ns = job->control->now_ns;
 	member->link_ended_ns = 0;
-	job->losses++;
 	generation_unlink(job->generation, job->control->box, rank);
 	members_remove(m->awaited, rank);
 	members_remove(m->lost, rank);

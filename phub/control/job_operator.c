@@ -40,15 +40,11 @@ static void job_keep_reason(struct job *job, const char *reason)
 
 static void job_pause(struct job *job, bool paused)
 {
-	struct generation *g = job->generation;
+	const struct mail mail = {.kind = MAIL_PAUSE, .value = paused};
 
 	job->paused = paused;
-	for (unsigned core = 0; job->state == JOB_RUNNING && core < g->spec.core_count; core++) {
-		struct mail mail = {.kind = MAIL_PAUSE, .core = core, .shard = g->store.shards[core], .value = paused};
-
-		if (mail.shard)
-			post_send(&job->control->box->posts[core], &mail);
-	}
+	if (job->state == JOB_RUNNING)
+		generation_post(job->generation, job->control->box, &mail);
 }
 
 static void job_end_drained(struct job *job)
