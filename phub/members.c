@@ -76,13 +76,43 @@ static void members_set(struct chunk *chunk, struct shard *shard, const struct m
 		chunk_skip(chunk, shard);
 }
 
-/* Where each push is a step, none is open. */
-static void members_stop(struct shard *shard, const uint64_t *stops)
+/* Can those that are here close this round, the one that is collected or a later one? */
+static bool members_can_close(
+	const struct chunk *chunk, const struct shard *shard, const struct members *m, uint64_t round)
 {
-	shard->stops = stops;
-	for (uint32_t i = 0; i < shard->chunk_count; i++)
-		shard->stop_left += !members_stepwise(&shard->chunks[i], shard) &&
-				    shard->chunks[i].round < stops[shard->chunks[i].index];
+	uint32_t needed = 0, here = 0, quorum = shard->spec->quorum;
+
+	for (uint32_t rank = 0; rank < shard->spec->world; rank++) {
+		bool part = members_takes_part(&chunk->arrivals[rank], round);
+
+		needed += part;
+		here += part && !members_have(m->absent, rank);
+	}
+	/* A broadcast that has begun wants all; what a later round is, nobody knows yet. */
+	if (quorum > 0 && quorum < needed && (round != chunk->round || chunk->kind != ROUND_BROADCAST))
+		needed = quorum;
+	return here >= needed;
+}
+
+/*
+ * The job drains: how many chunks have rounds to commit. One that waits for a rank that is lost would keep it from
+ * ending: it is not begun, in any chunk of its key, for the rank is awaited in all of them from the same round on.
+ * Where each push is a step, none is open.
+ */
+static void members_stop(struct shard *shard, const struct members *m)
+{
+	shard->stop_left = 0;
+	for (uint32_t i = 0; i < shard->chunk_count; i++) {
+		struct chunk *chunk = &shard->chunks[i];
+		uint64_t *stop = &shard->stops[chunk->index];
+
+		if (members_stepwise(chunk, shard))
+			continue;
+		for (uint64_t round = chunk->round; round < *stop; round++)
+			if (!members_can_close(chunk, shard, m, round))
+				*stop = round;
+		shard->stop_left += chunk->round < *stop;
+	}
 }
 
 void members_exclude(struct shard *shard, uint32_t rank)
@@ -105,7 +135,9 @@ void members_go(struct shard *shard, const struct members *m, uint64_t now_ns)
 		if (members_named(m, rank))
 			shard->links[rank].fresh = true;
 	if (m->drain)
-		members_stop(shard, m->from);
+		shard->stops = m->from;
+	if (shard->stops)
+		members_stop(shard, m);
 	shard->holds = false;
 	for (uint32_t i = shard->open_oldest; i != CHUNK_NONE && !shard->failed; i = next) {
 		struct chunk *chunk = &shard->chunks[i];

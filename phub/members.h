@@ -29,7 +29,9 @@ struct members {
 	bool repair;                       /* a rank was lost: its share of open rounds is withdrawn */
 	uint64_t lost[MAIL_RANK_WORDS];    /* ranks that take part no more... */
 	uint64_t awaited[MAIL_RANK_WORDS]; /* ...or from `from` on, like those that came */
-	bool drain;       /* `from`, which stays then, is also the first round that is not committed any more */
+	uint64_t absent[MAIL_RANK_WORDS];  /* ranks that are not here, whether they are awaited or not */
+	bool drain;       /* `from`, which stays then, is also the first round that is not committed any more; where a
+			     round before that needs one who is absent, the core makes it that round */
 	uint64_t *rounds; /* [plan.chunk_count] hold: the round that the chunk collects; ssp, async: the next one of the
 			     slowest rank */
 	uint64_t *from;   /* [plan.chunk_count] go: of those awaited; may be `rounds` itself */

@@ -92,8 +92,8 @@ struct job {
 	uint32_t started;              /* generations so far */
 	struct hyper_pending *hypers;  /* oldest first */
 	uint32_t hyper_count;
-	uint32_t hyper_sent; /* versions that some cores of this generation have not taken yet */
-	uint64_t reconnects; /* data connections that were made anew */
+	uint32_t hyper_sent;    /* versions that some cores of this generation have not taken yet */
+	uint64_t reconnects;    /* data connections that were made anew */
 
 	/* Membership, of a job that runs (job_members.c). */
 	uint32_t epoch;
@@ -251,6 +251,8 @@ bool job_operator_knows(const char *command);
 int job_operate(struct control *c, const char *command, const char *name, const char *reason, struct err *e);
 /* A core has drained. */
 void job_drained(struct job *job);
+/* It drains, and no round is open in any core. */
+void job_end_drained(struct job *job);
 /* "the operator paused it: REASON", or "" when it goes on. */
 void job_operator_describe(const struct job *job, char *out, size_t bytes);
 

@@ -43,6 +43,9 @@ static void job_members_begin(struct job *job)
 	if (m->repair)
 		job->epoch++;
 	m->epoch = job->epoch;
+	for (uint32_t i = 0; i < job->world; i++)
+		if (job->members[i].gone)
+			members_add(m->absent, i);
 	job->change = m;
 	job->next_change = NULL;
 	job->going = false;
@@ -291,6 +294,12 @@ void job_members_join(struct session *s)
 	struct members *m;
 	struct err e;
 
+	if (job->draining) {
+		session_refuse(s, PHUB__ERROR_CODE__ERROR_OPERATOR,
+			"the box's operator drains job '%s'%s%s: it ends, and lets nobody in", job->name,
+			job->reason[0] ? ": " : "", job->reason);
+		return;
+	}
 	s->table->spec.generation = job->generation->spec.generation; /* it cannot know */
 	if (job->state != JOB_RUNNING || job->tabled > 0) {
 		session_refuse(s, PHUB__ERROR_CODE__ERROR_LIMIT,

@@ -203,7 +203,7 @@ static void job_describe_missing(const struct job *job, const struct job_missing
 
 static void job_describe_round(const struct job *job, const struct mail *mail, const char *keys, struct job_notice *n)
 {
-	char who[JOB_REASON_BYTES + 64];
+	char who[JOB_REASON_BYTES + 224];
 
 	*n = (struct job_notice){.about = PHUB__ABOUT__ABOUT_ROUND, .round = mail->round, .chunk = mail->chunk};
 	if (mail->value < 0) {

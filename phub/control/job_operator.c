@@ -10,7 +10,10 @@
 #include <string.h>
 
 #include "phub/base/log.h"
+#include "phub/base/ranks.h"
 #include "phub/control/box.h"
+
+#define JOB_LOST_MAX 16u /* ranks that are named */
 
 static const char *const job_commands[] = {"pause", "resume", "drain", "evict", NULL};
 
@@ -20,14 +23,6 @@ bool job_operator_knows(const char *command)
 		if (strcmp(job_commands[i], command) == 0)
 			return true;
 	return false;
-}
-
-void job_operator_describe(const struct job *job, char *out, size_t bytes)
-{
-	out[0] = '\0';
-	if (job->paused || job->draining)
-		snprintf(out, bytes, "the box's operator %s it%s%s", job->paused ? "paused" : "drains",
-			job->reason[0] ? ": " : "", job->reason);
 }
 
 /* It goes to logs and terminals. */
@@ -47,11 +42,41 @@ static void job_pause(struct job *job, bool paused)
 		generation_post(job->generation, job->control->box, &mail);
 }
 
-static void job_end_drained(struct job *job)
+/* "; rank 2 is lost: rounds that need it wait" where a job waits for others in their place; how long yet. */
+static void job_describe_lost(const struct job *job, char *out, size_t bytes)
 {
+	uint32_t ranks[JOB_LOST_MAX], known = 0, count = 0;
+	uint64_t first_ns = UINT64_MAX, ends_ns;
+	char list[80];
+
+	out[0] = '\0';
+	if (job->state != JOB_RUNNING || job->generation->spec.lost != LOST_WAIT)
+		return;
+	for (uint32_t i = 0; i < job->world; i++) {
+		if (!job->members[i].gone)
+			continue;
+		if (known < JOB_LOST_MAX)
+			ranks[known++] = i;
+		count++;
+		first_ns = job->members[i].gone_ns < first_ns ? job->members[i].gone_ns : first_ns;
+	}
+	if (count == 0)
+		return;
+	ends_ns = first_ns + job_wait_ns(job);
+	ranks_write(ranks, known, count, list, sizeof(list));
+	snprintf(out, bytes, "; rank%s %s %s lost, and the job ends in %.0f s if no other comes", count == 1 ? "" : "s",
+		list, count == 1 ? "is" : "are",
+		ends_ns > job->control->now_ns ? (double)(ends_ns - job->control->now_ns) / 1e9 : 0);
+}
+
+void job_end_drained(struct job *job)
+{
+	bool lost = job_live(job) < job->world && job->generation && job->generation->spec.lost == LOST_WAIT;
+
 	job_fail(job, PHUB__ERROR_CODE__ERROR_OPERATOR, -1,
-		"the box's operator drained it%s%s; the rounds that were open are done, and no more are begun",
-		job->reason[0] ? ": " : "", job->reason);
+		"the box's operator drained it%s%s; the rounds that were open are done%s, and no more are begun",
+		job->reason[0] ? ": " : "", job->reason,
+		lost ? ", but for those that wait for a worker that was lost" : "");
 }
 
 static void job_drain(struct job *job)
@@ -67,6 +92,18 @@ void job_drained(struct job *job)
 {
 	if (job->draining && --job->drain_left == 0)
 		job_end_drained(job);
+}
+
+void job_operator_describe(const struct job *job, char *out, size_t bytes)
+{
+	char lost[160];
+
+	out[0] = '\0';
+	if (!job->paused && !job->draining)
+		return;
+	job_describe_lost(job, lost, sizeof(lost));
+	snprintf(out, bytes, "the box's operator %s it%s%s%s", job->paused ? "paused" : "drains",
+		job->reason[0] ? ": " : "", job->reason, job->paused ? lost : "");
 }
 
 int job_operate(struct control *c, const char *command, const char *name, const char *reason, struct err *e)

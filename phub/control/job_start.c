@@ -390,6 +390,10 @@ void job_try_start(struct job *job)
 	}
 	if (!job_has_tables(job) || job->state == JOB_REKEYING || job->change)
 		return;
+	if (job->draining) { /* who sends its next table has no round open */
+		job_end_drained(job);
+		return;
+	}
 	if (!job->generation) {
 		job_start(job);
 		return;

@@ -46,6 +46,79 @@ static unsigned change(struct bench *b, uint64_t lost, uint64_t awaited, uint64_
 	return results;
 }
 
+/* What the next change says besides: who is not there, and whether the job drains. */
+static void go(struct bench *b, struct members *m, uint64_t awaited, uint64_t absent)
+{
+	m->awaited[0] = awaited;
+	m->absent[0] = absent;
+	members_hold(b->shard, m);
+	members_go(b->shard, m, ++b->now);
+	bench_complete(b);
+}
+
+/* A job that waits for another in place of a rank drains: rounds that need it are not waited for, others are. */
+static void test_drain_leaves_out_who_is_lost(void **state)
+{
+	uint64_t rounds[BENCH_CHUNKS_MAX], stops[BENCH_CHUNKS_MAX];
+	struct members lost = {.epoch = 1, .repair = true, .rounds = rounds, .from = rounds};
+	struct members drain = {.epoch = 1, .drain = true, .rounds = stops, .from = stops};
+
+	(void)state;
+	for (unsigned when = 0; when < 3; when++) { /* lost before the drain, after it, never */
+		struct bench *b = bench_new();
+
+		bench_open(b, 3, 0);
+		bench_fill(b, 1);
+		if (when == 0)
+			go(b, &lost, 1 << 2, 1 << 2);
+		bench_push(b, 0, WIRE_PUSH, 1, 0, false);
+		go(b, &drain, 0, when == 0 ? 1 << 2 : 0);
+		assert_int_equal(b->shard->stop_left, when == 0 ? 0 : 1);
+		if (when == 1)
+			go(b, &lost, 1 << 2, 1 << 2);
+		if (when < 2) {
+			assert_int_equal(b->shard->stop_left, 0);
+			assert_int_equal(stops[0], 1);
+		} else {
+			bench_push(b, 1, WIRE_PUSH, 1, 0, false);
+			assert_int_equal(b->shard->stop_left, 1);
+			bench_push(b, 2, WIRE_PUSH, 1, 0, false);
+			assert_int_equal(b->shard->stop_left, 0);
+			bench_complete(b);
+		}
+		bench_push(b, 0, WIRE_PUSH, when == 2 ? 2 : 1, 0, false);
+		assert_int_equal(b->fake.sent_count, 0);
+		bench_close(b);
+	}
+}
+
+/* Where a quorum of those that are there closes the round, it is closed. */
+static void test_drain_waits_for_a_quorum(void **state)
+{
+	uint64_t rounds[BENCH_CHUNKS_MAX], stops[BENCH_CHUNKS_MAX];
+	struct members lost = {.epoch = 1, .repair = true, .rounds = rounds, .from = rounds};
+	struct members drain = {.epoch = 1, .drain = true, .rounds = stops, .from = stops};
+	struct bench *b = bench_new();
+
+	(void)state;
+	b->spec.optimizer = OPTIMIZER_SGD;
+	b->spec.quorum = 2;
+	bench_open(b, 3, 0);
+	bench_fill(b, 1);
+	bench_push(b, 0, WIRE_INIT, 0, 0, false);
+	bench_push(b, 1, WIRE_PULL, 0, 0, false);
+	bench_push(b, 2, WIRE_PULL, 0, 0, false);
+	bench_complete(b);
+	go(b, &lost, 1 << 2, 1 << 2);
+	bench_push(b, 0, WIRE_PUSH, 1, 0, false);
+	go(b, &drain, 0, 1 << 2);
+	assert_int_equal(b->shard->stop_left, 1);
+	bench_push(b, 1, WIRE_PUSH, 1, 0, false);
+	assert_int_equal(b->shard->stop_left, 0);
+	bench_complete(b);
+	bench_close(b);
+}
+
 /* Who is lost is not missed, and what it had pushed is in no sum. */
 static void test_share_is_withdrawn(void **state)
 {
@@ -250,6 +323,8 @@ static void test_held_round_waits_for_who_came(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_drain_leaves_out_who_is_lost),
+		cmocka_unit_test(test_drain_waits_for_a_quorum),
 		cmocka_unit_test(test_share_is_withdrawn),
 		cmocka_unit_test(test_visit_waits_for_its_round),
 		cmocka_unit_test(test_visit_is_answered_once),
