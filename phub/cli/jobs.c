@@ -50,6 +50,36 @@ static json_t *jobs_json_workers(const Phub__JobInfo *job)
 	return workers;
 }
 
+static json_t *jobs_json_lost(const Phub__JobInfo *job)
+{
+	json_t *lost = json_array();
+
+	for (size_t i = 0; i < job->n_lost; i++)
+		json_array_append_new(
+			lost, json_pack("{s:i, s:I, s:b}", "rank", (int)job->lost[i]->rank, "since_ms",
+				      (json_int_t)job->lost[i]->since_ms, "left", (int)job->lost[i]->left));
+	return lost;
+}
+
+static json_t *jobs_json_last(const Phub__CheckpointInfo *c)
+{
+	return c->known ? json_pack("{s:I, s:I, s:I, s:I}", "round", (json_int_t)c->round, "age_ms",
+				  (json_int_t)c->age_ms, "bytes", (json_int_t)c->bytes, "took_ms",
+				  (json_int_t)c->took_ms)
+			: json_null();
+}
+
+static json_t *jobs_json_checkpoint(const Phub__CheckpointInfo *c)
+{
+	if (!c)
+		return json_null();
+	return json_pack("{s:s, s:I, s:o, s:I, s:b, s:I, s:b, s:o, s:f, s:s, s:I}", "doing", c->doing, "done",
+		(json_int_t)c->done, "last", jobs_json_last(c), "interval", (json_int_t)c->interval, "fixed",
+		(int)c->fixed, "due", (json_int_t)c->due, "measured", (int)c->measured, "overhead",
+		c->measured ? json_real(c->overhead) : json_null(), "allowed", c->allowed, "error",
+		c->error ? c->error : "", "error_ms", (json_int_t)c->error_ms);
+}
+
 static json_t *jobs_json(const Phub__JobInfo *job)
 {
 	json_t *missing = json_array();
@@ -57,14 +87,18 @@ static json_t *jobs_json(const Phub__JobInfo *job)
 	for (size_t i = 0; i < job->n_missing; i++)
 		json_array_append_new(missing, json_integer(job->missing[i]));
 	return json_pack(
-		"{s:s, s:i, s:s, s:I, s:I, s:I, s:s, s:s, s:f, s:f, s:I, s:o, s:o, s:s, s:I, s:i, s:i, s:I, s:I, s:I}",
+		"{s:s, s:i, s:s, s:I, s:I, s:I, s:s, s:s, s:f, s:f, s:I, s:o, s:o, s:s, s:I, s:i, s:i, s:I, s:I, s:I,"
+		" s:s, s:i, s:o, s:I, s:I, s:I, s:o}",
 		"job", job->name, "world", (int)job->world, "state", job->state, "keys", (json_int_t)job->keys,
 		"chunks", (json_int_t)job->chunks, "bytes", (json_int_t)job->bytes, "optimizer", job->optimizer, "sync",
 		job->sync, "rounds_per_s", job->rounds_per_s, "gb_per_s", job->gb_per_s, "rounds",
 		(json_int_t)job->rounds, "workers", jobs_json_workers(job), "missing", missing, "waiting", job->waiting,
 		"reconnects", (json_int_t)job->reconnects, "weight", (int)job->weight, "cores", (int)job->cores,
 		"bandwidth", (json_int_t)job->bandwidth, "quota_ms", (json_int_t)job->quota_ms, "share_waits",
-		(json_int_t)job->share_waits);
+		(json_int_t)job->share_waits, "policy", job->lost_policy ? job->lost_policy : "", "quorum",
+		(int)job->quorum, "lost", jobs_json_lost(job), "losses", (json_int_t)job->losses, "joins",
+		(json_int_t)job->joins, "late", (json_int_t)job->late, "checkpoint",
+		jobs_json_checkpoint(job->checkpoint));
 }
 
 /* NULL: an older box does not tell. */
@@ -137,11 +171,50 @@ static void jobs_print_workers(const Phub__AdminReply *reply)
 	output_table_print(&t);
 }
 
+/* "train: rank 2 was lost 3.1 s ago", and how often that was. */
+static void jobs_print_lost(const Phub__JobInfo *job)
+{
+	for (size_t i = 0; i < job->n_lost; i++)
+		printf("%s: rank %" PRIu32 " %s %.1f s ago\n", job->name, job->lost[i]->rank,
+			job->lost[i]->left ? "left" : "was lost", (double)job->lost[i]->since_ms / 1e3);
+	if (job->losses || job->joins)
+		printf("%s: so far %" PRIu64 " lost, %" PRIu64 " came\n", job->name, job->losses, job->joins);
+	if (job->quorum)
+		printf("%s: rounds close at %" PRIu32 " of %" PRIu32 "; %" PRIu64 " late pushes were dropped\n",
+			job->name, job->quorum, job->world, job->late);
+}
+
+static void jobs_print_checkpoint(const Phub__JobInfo *job)
+{
+	const Phub__CheckpointInfo *c = job->checkpoint;
+	char text[32];
+
+	printf("%s checkpoints: ", job->name);
+	if (!c->known)
+		printf("none yet");
+	else
+		printf("last before round %" PRIu64 ", %.1f s old, %s", c->round, (double)c->age_ms / 1e3,
+			output_bytes(c->bytes, text));
+	if (c->known && c->done)
+		printf(" in %.2f s", (double)c->took_ms / 1e3);
+	if (strcmp(c->doing, "idle") != 0)
+		printf("; %s", c->doing);
+	else
+		printf("; next in %" PRIu64 " rounds", c->due);
+	if (c->interval)
+		printf(", one in %" PRIu64 " %s", c->interval, c->fixed ? "(checkpoint_every)" : "(by its cost)");
+	if (c->measured)
+		printf(", which costs %.1f %% of %.1f %%", 1e2 * c->overhead, 1e2 * c->allowed);
+	puts("");
+	if (c->error && *c->error)
+		printf("%s: a checkpoint failed %.1f s ago: %s\n", job->name, (double)c->error_ms / 1e3, c->error);
+}
+
 static void jobs_print(const struct jobs_options *o, const Phub__AdminReply *reply)
 {
 	struct output_table t = {.heads = {"job", "state", "workers", "keys", "bytes", "optimizer", "sync", "rounds",
-					 "rounds/s", "GB/s", "missing"},
-		.align = "llrrrllrrrl"};
+					 "rounds/s", "GB/s", "missing", "if lost"},
+		.align = "llrrrllrrrll"};
 	char datagrams[400];
 
 	printf("box %s, version %s, up %" PRIu64 " s, %zu %s\n", o->address, reply->version, reply->uptime_s,
@@ -164,6 +237,10 @@ static void jobs_print(const struct jobs_options *o, const Phub__AdminReply *rep
 		output_cell(&t, "%.1f", job->rounds_per_s);
 		output_cell(&t, "%.2f", job->gb_per_s);
 		output_cell(&t, "%s", missing);
+		if (job->quorum)
+			output_cell(&t, "%s, %" PRIu32 " of %" PRIu32, job->lost_policy, job->quorum, job->world);
+		else
+			output_cell(&t, "%s", *job->lost_policy ? job->lost_policy : "-");
 	}
 	if (reply->strangers_refused)
 		printf("strangers refused: %" PRIu64 ", of these because too many came at once: %" PRIu64 "\n",
@@ -182,6 +259,9 @@ static void jobs_print(const struct jobs_options *o, const Phub__AdminReply *rep
 		if (reply->jobs[i]->reconnects)
 			printf("%s: %" PRIu64 " connections broke and were made anew\n", reply->jobs[i]->name,
 				reply->jobs[i]->reconnects);
+		jobs_print_lost(reply->jobs[i]);
+		if (reply->jobs[i]->checkpoint)
+			jobs_print_checkpoint(reply->jobs[i]);
 	}
 	if (admin_write_datagrams(reply, datagrams, sizeof(datagrams)))
 		printf("datagrams: %s\n", datagrams);

@@ -27,7 +27,10 @@ struct admin_job {
 	Phub__WorkerInfo *workers;
 	Phub__WorkerInfo **pointers;
 	uint32_t *missing;
-	char waiting[400];
+	Phub__LostInfo *lost;
+	Phub__LostInfo **lost_pointers;
+	Phub__CheckpointInfo checkpoint;
+	char waiting[800];
 };
 
 /* Likewise one core's. */
@@ -85,6 +88,7 @@ static void admin_fill_generation(const struct job *job, Phub__JobInfo *info)
 	info->sync = admin_text(spec_sync_name(spec->sync));
 	info->rounds = generation_sums(job->generation).rounds / spec->plan.chunk_count;
 	admin_rates(job, info);
+	info->late += generation_sums(job->generation).late;
 	info->weight = spec->weight;
 	info->bandwidth = spec->bandwidth;
 	for (unsigned i = 0; i < spec->core_count; i++) {
@@ -136,13 +140,62 @@ static void admin_fill_workers(const struct job *job, struct admin_job *out, uin
 	}
 }
 
+/* What becomes of ranks that are lost, and who is. */
+static void admin_fill_lost(const struct job *job, struct admin_job *out, uint32_t *left)
+{
+	const struct control *c = job->control;
+
+	out->info.losses = job->losses;
+	out->info.joins = job->joins;
+	out->info.late += job->late;
+	out->info.lost = out->lost_pointers;
+	if (job->generation) {
+		out->info.lost_policy = admin_text(spec_lost_name(job->generation->spec.lost));
+		out->info.quorum = job->generation->spec.quorum;
+	}
+	for (uint32_t i = 0; i<job->world && * left> 0; i++) {
+		Phub__LostInfo *lost = &out->lost[out->info.n_lost];
+
+		if (!job->members[i].gone)
+			continue;
+		--*left;
+		phub__lost_info__init(lost);
+		lost->rank = i;
+		lost->since_ms = (c->now_ns - job->members[i].gone_ns) / NS_PER_MS;
+		lost->left = job->members[i].quit;
+		out->lost_pointers[out->info.n_lost++] = lost;
+	}
+}
+
+static void admin_fill_waiting(const struct job *job, struct admin_job *out)
+{
+	bool fresh = job->waiting_ns && job->control->now_ns - job->waiting_ns < ADMIN_WAITING_NS;
+	char *text = out->waiting;
+	size_t bytes = sizeof(out->waiting), at;
+
+	job_operator_describe(job, text, bytes);
+	at = strlen(text);
+	if (at > 0 && fresh && job->draining)
+		snprintf(text + at, bytes - at, "; %s", job->waiting);
+	else if (at == 0 && fresh)
+		snprintf(text, bytes, "%s", job->waiting);
+	else if (at == 0 && job->mismatch.code)
+		snprintf(text, bytes, "%.390s", job->mismatch.text);
+	else if (at == 0 && job->state == JOB_FORMING)
+		snprintf(text, bytes, "%u of %u ranks joined, %u sent their keys", job->present, job->world,
+			job->tabled);
+	out->info.waiting = text;
+}
+
 static int admin_fill_job(const struct job *job, struct admin_job *out, uint32_t *workers_left)
 {
 	phub__job_info__init(&out->info);
 	out->workers = calloc(job->world, sizeof(*out->workers));
 	out->pointers = calloc(job->world, sizeof(*out->pointers));
 	out->missing = calloc(job->world, sizeof(*out->missing));
-	if (!out->workers || !out->pointers || !out->missing)
+	out->lost = calloc(job->world, sizeof(*out->lost));
+	out->lost_pointers = calloc(job->world, sizeof(*out->lost_pointers));
+	if (!out->workers || !out->pointers || !out->missing || !out->lost || !out->lost_pointers)
 		return -1;
 	out->info.name = admin_text(job->name);
 	out->info.world = job->world;
@@ -150,16 +203,10 @@ static int admin_fill_job(const struct job *job, struct admin_job *out, uint32_t
 	if (job->generation && job->state == JOB_RUNNING)
 		admin_fill_generation(job, &out->info);
 	admin_fill_workers(job, out, workers_left);
-	if (job->paused)
-		job_operator_describe(job, out->waiting, sizeof(out->waiting));
-	else if (job->waiting_ns && job->control->now_ns - job->waiting_ns < ADMIN_WAITING_NS)
-		snprintf(out->waiting, sizeof(out->waiting), "%s", job->waiting);
-	else if (job->mismatch.code)
-		snprintf(out->waiting, sizeof(out->waiting), "%.390s", job->mismatch.text);
-	else if (job->state == JOB_FORMING)
-		snprintf(out->waiting, sizeof(out->waiting), "%u of %u ranks joined, %u sent their keys", job->present,
-			job->world, job->tabled);
-	out->info.waiting = out->waiting;
+	admin_fill_lost(job, out, workers_left);
+	admin_fill_waiting(job, out);
+	if (job_keep_describe(job, &out->checkpoint))
+		out->info.checkpoint = &out->checkpoint;
 	out->info.reconnects = job->reconnects;
 	return 0;
 }
@@ -305,6 +352,8 @@ static void admin_free(struct admin_reply *r)
 		free(r->jobs[i].workers);
 		free(r->jobs[i].pointers);
 		free(r->jobs[i].missing);
+		free(r->jobs[i].lost);
+		free(r->jobs[i].lost_pointers);
 	}
 	free(r->jobs);
 	free(r->job_pointers);

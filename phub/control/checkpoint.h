@@ -170,5 +170,7 @@ void checkpoint_pace_init(struct checkpoint_pace *p, double overhead);
  */
 void checkpoint_pace_round(struct checkpoint_pace *p, double seconds, bool snapped);
 void checkpoint_pace_written(struct checkpoint_pace *p, double seconds);
+/* By how much one checkpoint in so many rounds makes these slower, by what was measured. False: not enough was. */
+bool checkpoint_pace_cost(const struct checkpoint_pace *p, uint64_t every, double *cost);
 
 #endif

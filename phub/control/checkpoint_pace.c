@@ -72,3 +72,11 @@ void checkpoint_pace_written(struct checkpoint_pace *p, double seconds)
 	pace_mean(&p->write_s, &p->writes, PACE_CHECKPOINTS, seconds);
 	pace_update(p);
 }
+
+bool checkpoint_pace_cost(const struct checkpoint_pace *p, uint64_t every, double *cost)
+{
+	if (!p->rounds || !p->snapshots || p->round_s <= 0 || every == 0)
+		return false;
+	*cost = p->snapshot_s / ((double)every * p->round_s);
+	return true;
+}

@@ -422,6 +422,7 @@ struct generation_sums generation_sums(const struct generation *g)
 		sums.rounds += stats_read(&shard->counters.rounds);
 		for (unsigned i = 0; i < DROP_COUNT; i++)
 			sums.dropped += stats_read(&shard->counters.dropped[i]);
+		sums.late += stats_read(&shard->counters.dropped[DROP_LATE]);
 	}
 	return sums;
 }

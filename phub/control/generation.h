@@ -77,9 +77,9 @@ void generation_destroy(struct generation *g, struct box *box);
 
 struct generation_link *generation_link(struct generation *g, uint32_t rank, uint32_t core);
 
-/* Pushed bytes, committed chunk rounds and dropped messages, over all cores, so far. */
+/* Pushed bytes, committed chunk rounds and dropped messages (late: by quorum), over all cores, so far. */
 struct generation_sums {
-	uint64_t bytes, rounds, dropped;
+	uint64_t bytes, rounds, dropped, late;
 };
 struct generation_sums generation_sums(const struct generation *g);
 

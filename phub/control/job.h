@@ -41,6 +41,7 @@ struct member {
 	struct session *session; /* NULL: not here */
 	bool left;               /* in good order */
 	bool gone;               /* lost, or left where the job goes on without: its place is free */
+	bool quit;               /* gone: it left */
 	bool joins;              /* its table is equal: the next change of membership lets it in */
 	uint64_t gone_ns;
 	bool tabled;       /* its next table came, and is equal to the reference or was found different */
@@ -94,6 +95,8 @@ struct job {
 	uint32_t hyper_count;
 	uint32_t hyper_sent;    /* versions that some cores of this generation have not taken yet */
 	uint64_t reconnects;    /* data connections that were made anew */
+	uint64_t losses, joins; /* of ranks, while it ran */
+	uint64_t late;          /* pushes that came too late for a quorum, in generations that are over */
 
 	/* Membership, of a job that runs (job_members.c). */
 	uint32_t epoch;
@@ -187,6 +190,8 @@ int job_restored(struct job *job, const uint64_t **from);
 /* A core has answered: MAIL_SNAPPED. */
 void job_snapped(struct job *job, const struct mail *mail);
 void job_keep_tick(struct job *job);
+/* For the operator. False: it has none. Text is the job's, and lasts until the next step of control. */
+bool job_keep_describe(const struct job *job, Phub__CheckpointInfo *out);
 /* All ranks have left: a job that comes with this name begins anew. */
 void job_keep_finished(struct job *job);
 /* Waits for the thread that reads or writes, if there is one, and takes nothing any more. */

@@ -13,6 +13,7 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -53,7 +54,12 @@ struct keeper {
 	uint64_t begun_ns, retry_ns, told_ns;
 	uint64_t done;     /* checkpoints that are on disk... */
 	unsigned restored; /* ...and that it goes on from */
-	uint64_t last;     /* the round of the newest */
+	uint64_t last;     /* the round of the newest, */
+	bool known;        /* if there is one, */
+	int64_t last_ns;   /* when it was taken: may lie before the box began, */
+	uint64_t last_bytes, last_took_ns;
+	uint64_t failed_ns; /* when one failed last, */
+	char failure[200];  /* and why */
 	/* The thread. */
 	pthread_t thread;
 	bool running;
@@ -172,6 +178,8 @@ static void keeper_give_up(struct job *job, const char *why)
 		log_warn("job '%s': no checkpoint: %s; the job goes on, and it is tried again in %u s", job->name, why,
 			(unsigned)(CHECKPOINT_RETRY_NS / NS_PER_S));
 	}
+	k->failed_ns = now_ns;
+	snprintf(k->failure, sizeof(k->failure), "%s", why);
 	k->retry_ns = now_ns + CHECKPOINT_RETRY_NS;
 	k->state = KEEPER_IDLE;
 	keeper_drop_arena(job);
@@ -293,6 +301,10 @@ static void keeper_finish(struct job *job)
 	checkpoint_set_finished(&k->place, false);
 	k->done++;
 	k->last = k->table.round;
+	k->known = true;
+	k->last_ns = (int64_t)k->begun_ns;
+	k->last_took_ns = job->control->now_ns - k->begun_ns;
+	k->last_bytes = atomic_load_explicit(&k->progress.total, memory_order_relaxed);
 	k->retry_ns = 0;
 	checkpoint_pace_written(&k->pace, (double)(job->control->now_ns - k->begun_ns) / 1e9);
 	log_info("job '%s': checkpoint before round %" PRIu64 " written: %.1f MB in %.2f s", job->name, k->last,
@@ -335,18 +347,24 @@ static void keeper_sample(struct job *job, uint64_t rounds)
 	k->sampled_ns = now_ns;
 }
 
+/* 0: as soon as the one before is done. */
+static uint64_t keeper_every(const struct job *job)
+{
+	uint64_t every = job->control->config->checkpoint_every;
+
+	return every ? every : job->keeper->pace.interval;
+}
+
 static bool keeper_is_due(const struct job *job, uint64_t rounds)
 {
 	const struct keeper *k = job->keeper;
-	uint64_t every = job->control->config->checkpoint_every;
+	uint64_t every = keeper_every(job);
 
 	if (k->state != KEEPER_IDLE || job->control->now_ns < k->retry_ns || job->change)
 		return false;
 	if (k->retry_ns && rounds > 0)
 		return true; /* the last one failed */
-	if (every == 0)
-		every = k->pace.interval ? k->pace.interval : 1;
-	return rounds >= k->rounds + every;
+	return rounds >= k->rounds + (every ? every : 1);
 }
 
 void job_keep_tick(struct job *job)
@@ -496,6 +514,10 @@ int job_restored(struct job *job, const uint64_t **from)
 		return -EBADMSG;
 	}
 	k->restored = 1;
+	k->known = true;
+	k->last_bytes = k->entries[k->entry - 1].bytes;
+	k->last_ns =
+		(int64_t)job->control->now_ns - ((int64_t)time(NULL) - (int64_t)k->table.written_s) * (int64_t)NS_PER_S;
 	log_info("job '%s' goes on from its checkpoint before round %" PRIu64 " (%.2f s%s)", job->name, k->last,
 		(double)(job->control->now_ns - k->begun_ns) / 1e9, k->repaired ? "; parity made up for losses" : "");
 	k->from = calloc(k->table.chunk_count, sizeof(*k->from));
@@ -508,6 +530,47 @@ int job_restored(struct job *job, const uint64_t **from)
 	}
 	*from = k->from;
 	return 0;
+}
+
+/* ---- what the operator sees ---- */
+
+static void keeper_describe_pace(const struct job *job, Phub__CheckpointInfo *out)
+{
+	const struct keeper *k = job->keeper;
+	uint64_t rounds = job->state == JOB_RUNNING ? keeper_rounds(job) : 0, every = keeper_every(job);
+
+	out->fixed = job->control->config->checkpoint_every > 0;
+	out->interval = every;
+	out->allowed = k->pace.overhead;
+	if (rounds < k->rounds + every)
+		out->due = k->rounds + every - rounds;
+	out->measured = checkpoint_pace_cost(&k->pace, every, &out->overhead);
+}
+
+bool job_keep_describe(const struct job *job, Phub__CheckpointInfo *out)
+{
+	static const char *const states[] = {"idle", "taking", "taking", "writing", "reading"};
+	const struct keeper *k = job->keeper;
+	int64_t now_ns = (int64_t)job->control->now_ns;
+
+	phub__checkpoint_info__init(out);
+	if (!k)
+		return false;
+	out->doing = (char *)(uintptr_t)states[k->state];
+	out->done = k->done;
+	out->known = k->known;
+	if (k->known) {
+		out->round = k->last;
+		out->age_ms = now_ns > k->last_ns ? (uint64_t)(now_ns - k->last_ns) / NS_PER_MS : 0;
+		out->bytes = k->last_bytes;
+		out->took_ms = k->last_took_ns / NS_PER_MS;
+	}
+	keeper_describe_pace(job, out);
+	if (k->failure[0]) {
+		out->error = (char *)(uintptr_t)k->failure;
+		out->error_ms = (job->control->now_ns - k->failed_ns) / NS_PER_MS;
+	}
+	return true;
 }
 
 void job_keep_finished(struct job *job)

@@ -172,6 +172,7 @@ static void job_members_welcome(struct job *job, struct members *m)
 		if (!members_have(m->awaited, i) || !member->joins || !member->session)
 			continue;
 		member->joins = false;
+		job->joins++;
 		job_write_joined(job, i, m->from);
 		log_info("job '%s' rank %u (%s) takes part again: %u of %u are here", job->name, i, member->peer,
 			job_live(job), job->world);
@@ -241,6 +242,7 @@ bool job_members_lose(struct job *job, uint32_t rank, const char *why)
 	if (!m)
 		return true;
 	member->gone = true;
+	member->quit = !why;
 	member->joins = false;
 	member->waits = false;
 	member->gone_ns = job->control->now_ns;
@@ -250,6 +252,7 @@ bool job_members_lose(struct job *job, uint32_t rank, const char *why)
 	members_remove(m->lost, rank);
 	members_add(spec->lost == LOST_WAIT ? m->awaited : m->lost, rank);
 	m->repair = true;
+	job->losses += why != NULL;
 	if (!why)
 		log_info("job '%s' goes on with %u of %u", job->name, job_live(job), job->world);
 	else if (spec->lost == LOST_WAIT)

@@ -354,6 +354,7 @@ void job_load_tick(struct job *job)
 
 void job_restart(struct job *job)
 {
+	job->late += generation_sums(job->generation).late;
 	generation_destroy(job->generation, job->control->box);
 	job->generation = NULL;
 	job_start(job);

@@ -6,6 +6,7 @@ This process only forks: whatever computes runs in workers, so that no thread of
 """
 
 import hashlib
+import json
 import os
 import pathlib
 import pickle
@@ -220,6 +221,113 @@ def test_fail_is_the_default(box):
             process.join(10)
     finally:
         job.end()
+
+
+# ---- what the operator sees, and does ----
+
+def phub_jobs(address, *words, status=0):
+    done = subprocess.run([rig.BUILD / "phub", "jobs", *words, "--json", address], capture_output=True, text=True,
+                          timeout=DEADLINE_S, check=False)
+    assert done.returncode == status, f"phub jobs {words}: {done.returncode}: {done.stderr}"
+    return done.stderr if status else [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def seen(url, name, what):
+    """The job's line when it is as wanted, which it must come to be."""
+    deadline = time.monotonic() + DEADLINE_S
+    while True:
+        found = [line for line in phub_jobs(url.split("/")[2]) if line.get("job") == name]
+        if found and what(found[0]):
+            return found[0]
+        assert time.monotonic() < deadline, f"never as wanted: {found}"
+        time.sleep(0.1)
+
+
+def drained(box, name, pause):
+    """A job that waits for another in place of a worker is drained: it ends, and does not wait for that."""
+    job = Job(box.url(name), lost="wait", wait=60, total=100000)
+    address = box.url(name).split("/")[2]
+    try:
+        job.until(2, 10)
+        job.kill(2)
+        info = seen(box.url(name), name, lambda i: i["lost"])
+        assert info["policy"] == "wait" and info["losses"] == 1 and info["joins"] == 0, info
+        assert [lost["rank"] for lost in info["lost"]] == [2] and info["lost"][0]["since_ms"] < 1000 * DEADLINE_S, info
+        if pause:
+            phub_jobs(address, "pause", name, "--reason", "new disks")
+            waiting = seen(box.url(name), name, lambda i: i["state"] == "paused")["waiting"]
+            assert "paused it: new disks; rank 2 is lost, and the job ends in " in waiting, waiting
+            assert "resume it first" in phub_jobs(address, "drain", name, status=1)
+            phub_jobs(address, "resume", name)
+        phub_jobs(address, "drain", name, "--reason", "new disks")
+        for process, pipe in job.running.values():
+            assert pipe.poll(15), f"it does not end: {seen(box.url(name), name, lambda i: True)}"
+            error = pickle.loads(pipe.recv_bytes())
+            assert isinstance(error, phub.Error) and "operator drained it: new disks" in str(error), error
+            assert "but for those that wait for a worker that was lost" in str(error), error
+            process.join(10)
+    finally:
+        job.end()
+
+
+def test_drained_while_it_waits(box):
+    drained(box, "drain-wait", False)
+
+
+def test_drained_after_a_pause(box):
+    drained(box, "drain-pause", True)
+
+
+def test_operator_sees_who_comes_and_goes(box):
+    job = Job(box.url("seen"), lost="shrink", quorum=2, total=100000)
+    try:
+        job.until(2, 10)
+        job.kill(2)
+        info = seen(box.url("seen"), "seen", lambda i: i["lost"])
+        assert (info["policy"], info["quorum"], info["losses"], info["joins"]) == ("shrink", 2, 1, 0), info
+        assert info["lost"][0]["rank"] == 2 and not info["lost"][0]["left"] and info["missing"] == [2], info
+        assert info["checkpoint"] is None, info
+        job.start(2)
+        info = seen(box.url("seen"), "seen", lambda i: i["joins"] == 1)
+        assert info["lost"] == [] and info["losses"] == 1, info
+        info = seen(box.url("seen"), "seen", lambda i: i["late"] > 0)
+        text = subprocess.run([rig.BUILD / "phub", "jobs", box.url("seen").split("/")[2]], capture_output=True, text=True,
+                              timeout=DEADLINE_S, check=True).stdout
+        assert "shrink, 2 of 3" in text and "seen: so far 1 lost, 1 came" in text and "late pushes were dropped" in text, text
+    finally:
+        job.end()
+
+
+def test_operator_sees_checkpoints(box):
+    with tempfile.TemporaryDirectory() as folder:
+        mortal = Box(folder)
+        url = f"phub://127.0.0.1:{mortal.port}/kept"
+        job = Job(url, resume=30, total=100000)
+        try:
+            c = seen(url, "kept", lambda i: i["checkpoint"] and i["checkpoint"]["done"] > 1)["checkpoint"]
+            assert c["interval"] == 7 and c["fixed"] and c["due"] <= 7 and c["allowed"] == 0.035 and c["error"] == "", c
+            files = list(pathlib.Path(folder, "kept").glob("*.phub"))
+            assert c["last"]["bytes"] == files[0].stat().st_size and c["last"]["round"] > 7, (c, files)
+            assert c["last"]["age_ms"] < 20000 and c["last"]["took_ms"] < 20000, c
+            for process, _ in job.running.values():
+                os.kill(process.pid, signal.SIGSTOP)
+            mortal.kill()
+            mortal.start()
+            for process, _ in job.running.values():
+                os.kill(process.pid, signal.SIGCONT)
+            again = seen(url, "kept", lambda i: i["checkpoint"] and i["checkpoint"]["last"])["checkpoint"]
+            assert again["last"]["round"] >= c["last"]["round"], (c, again)
+            shutil.rmtree(pathlib.Path(folder))
+            failed = seen(url, "kept", lambda i: i["checkpoint"] and i["checkpoint"]["error"])["checkpoint"]
+            assert folder in failed["error"] and failed["error_ms"] < 20000, failed
+            os.mkdir(folder)
+            text = subprocess.run([rig.BUILD / "phub", "jobs", f"127.0.0.1:{mortal.port}"], capture_output=True, text=True,
+                                  timeout=DEADLINE_S, check=True).stdout
+            assert "kept checkpoints: last before round " in text and "one in 7 (checkpoint_every)" in text, text
+            assert "kept: a checkpoint failed " in text, text
+        finally:
+            job.end()
+            mortal.kill()
 
 
 # ---- a box that is killed ----
