@@ -421,6 +421,8 @@ static void chunk_commit(struct chunk *chunk, struct shard *shard)
 		shard->stop_left--;
 	chunk_count_needed(chunk, shard);
 	chunk_answer(chunk, shard, broadcast);
+	if (broadcast && spec_stepwise(shard->spec))
+		stepwise_begin(chunk, shard);
 }
 
 static void chunk_park(struct chunk *chunk, struct shard *shard)

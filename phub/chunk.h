@@ -67,8 +67,9 @@ struct arrival {
 enum round_kind { ROUND_OPEN, ROUND_GRADIENT, ROUND_BROADCAST };
 
 struct chunk {
-	uint64_t round;     /* the round being collected: all below are committed */
-	uint64_t steps;     /* optimizer steps taken */
+	uint64_t round; /* the round being collected: all below are committed; stepwise: the slowest rank's next one,
+			   when the membership last changed */
+	uint64_t steps; /* optimizer steps taken */
 	uint64_t opened_ns; /* when its first contributor came */
 	uint32_t index;     /* in the job's plan */
 	uint32_t elements;
@@ -135,6 +136,8 @@ enum shard_failure {
 enum shard_trace {
 	TRACE_COMMIT = 1, /* bsp: the round of this chunk is committed; rank: the last that came */
 	TRACE_STEP = 2,   /* stepwise: this rank's push is applied; the order of these is the order of the steps */
+	TRACE_FROM = 3,   /* the membership has changed: this rank takes part from this round on, or never */
+	TRACE_VISIT = 4,  /* stepwise: this rank, which comes, is given the weights as those after this round */
 };
 
 /* Why a message was dropped; each has its counter. */

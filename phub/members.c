@@ -56,7 +56,7 @@ void members_hold(struct shard *shard, struct members *m)
 	}
 }
 
-static void members_set(struct chunk *chunk, struct shard *shard, const struct members *m)
+static void members_set(struct chunk *chunk, struct shard *shard, const struct members *m, uint64_t now_ns)
 {
 	for (uint32_t rank = 0; rank < shard->spec->world; rank++) {
 		struct arrival *a = &chunk->arrivals[rank];
@@ -70,7 +70,11 @@ static void members_set(struct chunk *chunk, struct shard *shard, const struct m
 			if (members_stepwise(chunk, shard))
 				a->round = a->from - 1;
 		}
+		if (shard->trace && members_named(m, rank))
+			trace_add(shard->trace, now_ns, TRACE_FROM, chunk->index, rank, a->from);
 	}
+	if (members_stepwise(chunk, shard))
+		chunk->round = m->from[chunk->index];
 	chunk_count_needed(chunk, shard);
 	if (!members_stepwise(chunk, shard))
 		chunk_skip(chunk, shard);
@@ -130,7 +134,7 @@ void members_go(struct shard *shard, const struct members *m, uint64_t now_ns)
 	uint32_t next;
 
 	for (uint32_t i = 0; i < shard->chunk_count; i++)
-		members_set(&shard->chunks[i], shard, m);
+		members_set(&shard->chunks[i], shard, m, now_ns);
 	for (uint32_t rank = 0; rank < shard->spec->world; rank++)
 		if (members_named(m, rank))
 			shard->links[rank].fresh = true;

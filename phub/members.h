@@ -11,6 +11,9 @@
  *
  * So a round of a key has the same contributors in all of its chunks, or lost one while it was being collected: then it
  * is the sum of those who were there at each chunk's commit, and a mean divides by their number.
+ *
+ * Where each push is a step (ssp, async) nobody's step is taken back, and no step is made between hold and go: what is
+ * pushed meanwhile is parked. The first round of who comes is the slowest rank's next one (stepwise.h).
  */
 #ifndef PHUB_MEMBERS_H
 #define PHUB_MEMBERS_H

@@ -68,8 +68,6 @@ static void snapshot_copy(const struct chunk *chunk, struct shard *shard, struct
 	for (unsigned i = 0; i < optimizer_state_count(spec->optimizer); i++)
 		memcpy(to + (i + 1) * bytes, chunk->state[i], bytes);
 	place->steps = chunk->steps;
-	if (snapshot_stepwise(chunk, shard))
-		place->before = stepwise_slowest(chunk, shard) + 1;
 	atomic_store_explicit(&place->copied, true, memory_order_release);
 	atomic_fetch_sub_explicit(&shard->snapshot->left, 1, memory_order_release);
 	__atomic_fetch_add(&shard->snapshot->copied_ns, clock_now_ns() - begun_ns, __ATOMIC_RELAXED);
@@ -79,8 +77,12 @@ static void snapshot_copy(const struct chunk *chunk, struct shard *shard, struct
 
 void snapshot_rounds(const struct shard *shard, struct snapshot *s)
 {
-	for (uint32_t i = 0; i < shard->chunk_count; i++)
-		s->rounds[shard->chunks[i].index] = shard->chunks[i].round;
+	for (uint32_t i = 0; i < shard->chunk_count; i++) {
+		const struct chunk *chunk = &shard->chunks[i];
+
+		s->rounds[chunk->index] =
+			spec_stepwise(shard->spec) ? stepwise_slowest(chunk, shard) + 1 : chunk->round;
+	}
 }
 
 void snapshot_restore(struct chunk *chunk, struct shard *shard, const void *bytes, uint64_t before, uint64_t steps)

@@ -6,7 +6,8 @@
  * is the persisting thread's from then on.
  *
  * A chunk that has committed that round already cannot be in it: the core says so, and control tries again with a later
- * round. Where each push is a step (ssp, async) there is no such round: a chunk is copied as it is.
+ * round. Where each push is a step (ssp, async) there is no such round: a chunk is copied as it is, and may have steps
+ * of later rounds than those that it is said to have; who goes on from it does these once more.
  */
 #ifndef PHUB_SNAPSHOT_H
 #define PHUB_SNAPSHOT_H
@@ -19,8 +20,7 @@
 
 /* One chunk's place: weights, then each array of state, fp32 each, one behind the other. */
 struct snapshot_chunk {
-	uint64_t before; /* the first round that is not in it; ssp, async: written by the core, the slowest rank's next
-			  */
+	uint64_t before; /* the first round that is not in it; ssp, async: from which on rounds may not all be in it */
 	uint64_t steps;  /* optimizer steps that are; written by the core */
 	uint64_t offset; /* in `base`, a multiple of 4096 */
 	uint64_t bytes;  /* of all arrays together */
@@ -31,7 +31,8 @@ struct snapshot {
 	uint32_t job, generation;
 	uint32_t chunk_count; /* of the job's plan */
 	struct snapshot_chunk *chunks;
-	uint64_t *rounds; /* [chunk_count] by MAIL_ROUNDS: the round that the chunk collects */
+	uint64_t *rounds; /* [chunk_count] by MAIL_ROUNDS: the round that the chunk collects; ssp, async: the slowest
+			     rank's next one */
 	uint8_t *base;    /* page-aligned */
 	uint64_t bytes;
 	_Atomic uint32_t left; /* chunks that are not copied */

@@ -66,10 +66,6 @@ static int spec_check_members(const struct spec *s, struct err *e)
 		return err_set(e, -EINVAL,
 			"policy %u for lost workers is unknown; allowed are 0 (fail), 1 (shrink) and 2 (wait)",
 			(unsigned)s->lost);
-	if (s->lost != LOST_FAIL && spec_stepwise(s))
-		return err_set(e, -ENOTSUP,
-			"policy %s for lost workers with sync %s was not tested yet, and is refused; use bsp, or fail",
-			spec_lost_name((unsigned)s->lost), spec_sync_name((unsigned)s->sync));
 	if (s->quorum == 0)
 		return 0;
 	if (s->quorum > s->world)

@@ -29,7 +29,7 @@ uint64_t stepwise_slowest(const struct chunk *chunk, const struct shard *shard)
 		if (a->from != MEMBERS_NEVER && a->round < slowest)
 			slowest = a->round;
 	}
-	return slowest;
+	return slowest == UINT64_MAX ? chunk->round - 1 : slowest;
 }
 
 bool stepwise_missing(const struct chunk *chunk, const struct shard *shard, uint32_t rank)
@@ -50,7 +50,7 @@ static int stepwise_ready(const struct chunk *chunk, const struct shard *shard, 
 {
 	const struct optimizer_hyper *hyper;
 
-	if (shard->paused)
+	if (shard->holds || shard->paused)
 		return -EAGAIN;
 	return hypers_get(&shard->hypers, rank, chunk->arrivals[rank].hyper, chunk->group, &hyper);
 }
@@ -82,6 +82,21 @@ void stepwise_answer(struct chunk *chunk, struct shard *shard)
 			stepwise_row(chunk, shard, rank), (enum dtype)chunk->dtype, chunk->weight, chunk->elements);
 		a->owed = false;
 		stepwise_close(chunk, shard);
+		reply_result(chunk, &shard->links[rank]);
+	}
+}
+
+void stepwise_begin(struct chunk *chunk, struct shard *shard)
+{
+	for (uint32_t rank = 0; rank < shard->spec->world; rank++) {
+		struct arrival *a = &chunk->arrivals[rank];
+
+		if (a->from == MEMBERS_NEVER)
+			continue;
+		a->round = a->from > 0 ? a->from - 1 : 0;
+		if (!a->owed)
+			continue;
+		a->owed = false;
 		reply_result(chunk, &shard->links[rank]);
 	}
 }
@@ -201,8 +216,11 @@ int stepwise_add(struct chunk *chunk, const struct contribution *c)
 		/* Comes to a job that runs, before its first step. */
 		if (!chunk_visits_anew(a, c->link))
 			return 0;
+		a->priority = c->header->priority;
 		convert_from_f32(
 			stepwise_row(chunk, shard, rank), (enum dtype)chunk->dtype, chunk->weight, chunk->elements);
+		if (shard->trace)
+			trace_add(shard->trace, c->now_ns, TRACE_VISIT, chunk->index, rank, a->round);
 		reply_result(chunk, c->link);
 		return 0;
 	}

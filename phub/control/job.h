@@ -105,7 +105,8 @@ struct job {
 	unsigned change_left;        /* cores that are not done with the step */
 	struct members *next_change; /* ranks that were lost or came meanwhile, or NULL */
 	uint64_t barrier;            /* the last one that was passed */
-	uint32_t hyper;              /* bsp: the newest version that cores were sent, and what it says */
+	/* bsp: the newest version that cores were sent; ssp, async: how many were. And what the last one says. */
+	uint32_t hyper;
 	struct optimizer_hyper groups[SPEC_GROUPS_MAX];
 
 	struct keeper *keeper; /* of its checkpoints (job_checkpoint.c); NULL: it has none */
@@ -172,6 +173,9 @@ void job_forget_table(struct job *job, uint32_t rank);
 /* ---- job_hyper.c ---- */
 
 void job_hear_hyper(struct session *s, const Phub__Hyper *message);
+/* ssp, async: who comes in a lost rank's place goes on with the newest values that any rank has set. May fail the job.
+ */
+void job_hyper_hand_on(struct job *job, uint32_t rank);
 /* A core has copied the table. `job`: whose, or NULL when its generation is over. */
 void job_hyper_taken(struct control *c, struct job *job, struct hyper_table *table);
 void job_hyper_forget(struct job *job);

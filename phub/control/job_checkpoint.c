@@ -238,12 +238,13 @@ static void keeper_take(struct job *job)
 {
 	struct keeper *k = job->keeper;
 	uint64_t furthest = job_level_rounds(&job->generation->spec.plan, k->snapshot.rounds);
+	/* A little ahead where rounds are quicker than mail; where each push is a step, any time is right. */
+	uint64_t ahead = spec_stepwise(&job->generation->spec) ? 0 : k->ahead;
 
-	/* A little ahead where rounds are quicker than mail. */
 	for (uint32_t i = 0; i < k->snapshot.chunk_count; i++)
-		k->snapshot.chunks[i].before = k->snapshot.rounds[i] + k->ahead;
+		k->snapshot.chunks[i].before = k->snapshot.rounds[i] + ahead;
 	k->table = (struct checkpoint_table){
-		.round = furthest + k->ahead,
+		.round = furthest + ahead,
 		.written_s = (uint64_t)time(NULL),
 		.meta = k->meta,
 		.meta_bytes = k->meta_bytes,

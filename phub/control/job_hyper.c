@@ -20,7 +20,8 @@ struct job_hyper_table {
 	struct hyper_table table; /* its groups follow */
 };
 
-static struct hyper_table *job_hyper_create(const struct spec *spec, const Phub__Hyper *message, uint32_t rank)
+/* Its groups are the caller's to fill in. */
+static struct hyper_table *job_hyper_create(const struct spec *spec, uint32_t version, uint32_t rank)
 {
 	struct job_hyper_table *t = malloc(sizeof(*t) + spec->group_count * sizeof(t->table.groups[0]));
 
@@ -28,12 +29,19 @@ static struct hyper_table *job_hyper_create(const struct spec *spec, const Phub_
 		return NULL;
 	t->next = NULL;
 	t->table.rank = rank;
-	t->table.version = message->version;
+	t->table.version = version;
 	t->table.group_count = spec->group_count;
 	t->table.cores_left = 0;
-	for (uint32_t i = 0; i < spec->group_count; i++)
-		table_hyper(message->groups[i], &t->table.groups[i]);
 	return &t->table;
+}
+
+static struct hyper_table *job_hyper_read(const struct spec *spec, const Phub__Hyper *message, uint32_t rank)
+{
+	struct hyper_table *table = job_hyper_create(spec, message->version, rank);
+
+	for (uint32_t i = 0; table && i < spec->group_count; i++)
+		table_hyper(message->groups[i], &table->groups[i]);
+	return table;
 }
 
 static struct job_hyper_table *job_hyper_outer(struct hyper_table *table)
@@ -123,7 +131,7 @@ static struct hyper_pending *job_hyper_pending(struct job *job, uint32_t rank, c
 	p = calloc(1, sizeof(*p));
 	if (!p)
 		return NULL;
-	p->table = job_hyper_create(&job->generation->spec, message, 0);
+	p->table = job_hyper_read(&job->generation->spec, message, 0);
 	if (!p->table) {
 		free(p);
 		return NULL;
@@ -195,6 +203,18 @@ void job_hyper_recount(struct job *job)
 	}
 }
 
+/* ssp, async: a rank's next version; NULL: there was no memory for it. */
+static void job_hyper_take(struct job *job, struct hyper_table *table)
+{
+	if (!table) {
+		job_fail(job, PHUB__ERROR_CODE__ERROR_LIMIT, -1, "no memory in the box for hyper-parameters");
+		return;
+	}
+	job->hyper++;
+	memcpy(job->groups, table->groups, table->group_count * sizeof(job->groups[0]));
+	job_hyper_send(job, table);
+}
+
 void job_hear_hyper(struct session *s, const Phub__Hyper *message)
 {
 	struct job *job = s->job;
@@ -227,9 +247,19 @@ void job_hear_hyper(struct session *s, const Phub__Hyper *message)
 		job_hyper_collect(job, s->rank, message);
 		return;
 	}
-	table = job_hyper_create(&job->generation->spec, message, s->rank);
+	table = job_hyper_read(&job->generation->spec, message, s->rank);
+	job_hyper_take(job, table);
+}
+
+void job_hyper_hand_on(struct job *job, uint32_t rank)
+{
+	const struct spec *spec = &job->generation->spec;
+	struct hyper_table *table;
+
+	if (!spec_stepwise(spec) || job->hyper == 0)
+		return;
+	table = job_hyper_create(spec, ++job->members[rank].hyper, rank);
 	if (table)
-		job_hyper_send(job, table);
-	else
-		job_fail(job, PHUB__ERROR_CODE__ERROR_LIMIT, -1, "no memory in the box for hyper-parameters");
+		memcpy(table->groups, job->groups, spec->group_count * sizeof(table->groups[0]));
+	job_hyper_take(job, table);
 }

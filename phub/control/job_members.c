@@ -173,6 +173,9 @@ static void job_members_welcome(struct job *job, struct members *m)
 			continue;
 		member->joins = false;
 		job->joins++;
+		job_hyper_hand_on(job, i);
+		if (job->state != JOB_RUNNING)
+			return;
 		job_write_joined(job, i, m->from);
 		log_info("job '%s' rank %u (%s) takes part again: %u of %u are here", job->name, i, member->peer,
 			job_live(job), job->world);
@@ -330,7 +333,8 @@ void job_members_join(struct session *s)
 	members_add(m->awaited, s->rank);
 	member->gone = false;
 	member->joins = true;
-	member->hyper = job->hyper;
+	if (!spec_stepwise(&job->generation->spec))
+		member->hyper = job->hyper;
 	member->barrier = job->barrier;
 	for (uint32_t core = 0; core < job->generation->spec.core_count; core++) {
 		struct generation_link *link = generation_link(job->generation, s->rank, core);

@@ -219,7 +219,7 @@ void job_write_joined(struct job *job, uint32_t rank, const uint64_t *from)
 	table_hypers(job->hyper ? job->groups : g->spec.groups, g->spec.group_count, groups, each);
 	start.joined = true;
 	start.epoch = job->epoch;
-	start.hyper = job->hyper;
+	start.hyper = job->members[rank].hyper;
 	start.barrier = job->barrier;
 	start.groups = each;
 	start.n_groups = g->spec.group_count;

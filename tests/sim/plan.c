@@ -23,10 +23,9 @@ void world_plan_datagrams(struct world_plan *plan)
 	plan->net.pipe_bytes_max = world_draw(&r, 0, 2) ? 0 : 16 * WORLD_CHUNK_BYTES;
 }
 
-/* Of bsp, with sums that do not depend on the order of arrival. */
+/* Sums do not depend on the order of arrival. */
 static void world_plan_vary(struct world_plan *plan, uint64_t *r)
 {
-	plan->sync = SYNC_BSP;
 	plan->mourned = false;
 	plan->lockstep = false;
 	plan->rounds = world_draw(r, 3, 8);
@@ -46,6 +45,10 @@ void world_plan_elastic(struct world_plan *plan)
 	plan->wait_ms = world_draw(&r, 500, 3000);
 	/* The schedule of rates goes on where it is for who comes. */
 	plan->lockstep = plan->optimizer != OPTIMIZER_NONE && world_draw(&r, 0, 2) == 0;
+	if (plan->sync != SYNC_BSP) { /* the replay knows no schedule */
+		plan->lockstep = false;
+		return;
+	}
 	if (plan->optimizer != OPTIMIZER_NONE && !plan->lockstep && !plan->reproducible && world_draw(&r, 0, 2) == 0)
 		plan->quorum = world_draw(&r, 1, plan->workers - 1);
 }
@@ -55,6 +58,7 @@ void world_plan_quorum(struct world_plan *plan)
 	uint64_t r = plan->seed * 0x9e3779b97f4a7c15ull + 13;
 
 	world_plan_vary(plan, &r);
+	plan->sync = SYNC_BSP;
 	plan->reproducible = false;
 	plan->values = ORACLE_INTEGERS;
 	if (plan->optimizer == OPTIMIZER_NONE)

@@ -4,6 +4,7 @@
 
 #include "aggregation/kernels.h"
 #include "phub/chunk.h"
+#include "phub/members.h"
 #include "topology/chunking.h"
 
 #include <stdio.h>
@@ -11,6 +12,8 @@
 #include <string.h>
 
 struct step {
+	uint64_t at_ns;
+	enum shard_trace kind;
 	uint32_t chunk, rank;
 	uint64_t round;
 };
@@ -19,12 +22,21 @@ struct step {
 struct state {
 	const struct chunk_span *span;
 	struct oracle_key *key;
-	uint32_t first, count; /* elements of the key */
+	uint32_t first_element, count; /* of the key */
 	uint64_t steps;
-	uint64_t rounds[WORLD_WORKERS_MAX];
-	bool owed[WORLD_WORKERS_MAX];
+	struct {
+		bool out; /* does not take part */
+		uint64_t round;
+		bool owed;
+		uint64_t begins; /* the round whose weights it begins with, */
+		unsigned judged; /* so many lives of it were */
+		bool given;      /* these the trace says it was given, */
+		bool right;      /* and it has what it was given */
+	} ranks[WORLD_WORKERS_MAX];
+	bool changed; /* ranks were lost or came: others may be answered now */
 	float *weight, *slots[OPTIMIZER_STATE_MAX], *gradient;
 	void *payload; /* of the whole key */
+	void *first;   /* the first weights, of the chunk */
 };
 
 /* Events by their numbers. */
@@ -46,11 +58,21 @@ static size_t replay_read(const struct trace *trace, struct step **out)
 	for (line = strtok_r(text, "\n", &rest); line; line = strtok_r(NULL, "\n", &rest)) {
 		unsigned long long time, id, a, b, c;
 
-		if (sscanf(line, "%llu %llu %llu %llu %llu", &time, &id, &a, &b, &c) == 5 && id == TRACE_STEP)
-			(*out)[count++] = (struct step){(uint32_t)a, (uint32_t)b, c};
+		if (sscanf(line, "%llu %llu %llu %llu %llu", &time, &id, &a, &b, &c) == 5 && id != TRACE_COMMIT)
+			(*out)[count++] = (struct step){time, (enum shard_trace)id, (uint32_t)a, (uint32_t)b, c};
 	}
 	free(text);
 	return count;
+}
+
+/* Whose values the first weights are: rank 0 may have died, and come again, before the job started. */
+static uint32_t replay_root(const struct replay *r)
+{
+	unsigned life = 0;
+
+	while (life + 1 < FATE_LIVES && !r->lives[0][life].begun)
+		life++;
+	return life * WORLD_WORKERS_MAX;
 }
 
 static void replay_begin(struct replay *r, const struct chunk_plan *plan, uint32_t chunk, struct state *s)
@@ -60,13 +82,15 @@ static void replay_begin(struct replay *r, const struct chunk_plan *plan, uint32
 
 	*s = (struct state){.span = span, .key = r->keys[span->key_first]};
 	size = dtype_size(s->key->dtype);
-	s->first = (uint32_t)((span->offset - plan->key_offset[span->key_first]) / size);
+	s->first_element = (uint32_t)((span->offset - plan->key_offset[span->key_first]) / size);
 	s->count = (uint32_t)(span->bytes / size);
 	s->weight = calloc(s->count, sizeof(float));
 	s->gradient = calloc(s->count, sizeof(float));
 	s->payload = calloc(s->key->elements, size);
-	oracle_fill(r->oracle, s->key, 0, 0, s->payload);
-	convert_to_f32(s->weight, (uint8_t *)s->payload + s->first * size, s->key->dtype, s->count);
+	oracle_fill(r->oracle, s->key, replay_root(r), 0, s->payload);
+	convert_to_f32(s->weight, (uint8_t *)s->payload + s->first_element * size, s->key->dtype, s->count);
+	s->first = malloc(s->count * size);
+	convert_from_f32(s->first, s->key->dtype, s->weight, s->count);
 	for (unsigned i = 0; i < optimizer_state_count(r->oracle->optimizer); i++) {
 		s->slots[i] = calloc(s->count, sizeof(float));
 		optimizer_state_init(r->oracle->optimizer, &r->hyper, i, s->slots[i], s->count);
@@ -78,12 +102,25 @@ static void replay_end(struct state *s)
 	free(s->weight);
 	free(s->gradient);
 	free(s->payload);
+	free(s->first);
 	for (unsigned i = 0; i < OPTIMIZER_STATE_MAX; i++)
 		free(s->slots[i]);
 }
 
+/* The life that this rank was in. */
+static unsigned replay_life(const struct replay *r, uint32_t rank, uint64_t at_ns)
+{
+	unsigned life = 0;
+
+	for (unsigned i = 1; i < FATE_LIVES; i++)
+		if (r->lives[rank][i].begun && r->lives[rank][i].begun_ns <= at_ns)
+			life = i;
+	return life;
+}
+
 static void replay_apply(const struct replay *r, struct state *s, const struct step *step)
 {
+	uint32_t who = replay_life(r, step->rank, step->at_ns) * WORLD_WORKERS_MAX + step->rank;
 	size_t size = dtype_size(s->key->dtype);
 	struct optimizer_coef coef;
 	struct step_args args = {
@@ -93,49 +130,154 @@ static void replay_apply(const struct replay *r, struct state *s, const struct s
 		.state = {s->slots[0], s->slots[1]},
 	};
 
-	oracle_fill(r->oracle, s->key, step->rank, step->round, s->payload);
-	convert_to_f32(s->gradient, (uint8_t *)s->payload + s->first * size, s->key->dtype, s->count);
+	oracle_fill(r->oracle, s->key, who, step->round, s->payload);
+	convert_to_f32(s->gradient, (uint8_t *)s->payload + s->first_element * size, s->key->dtype, s->count);
 	optimizer_prepare(r->oracle->optimizer, &r->hyper, ++s->steps, &coef);
 	kernels_base.step(&args);
-	s->rounds[step->rank] = step->round;
+	s->ranks[step->rank].round = step->round;
 }
 
-/* Compares what `rank` got for its newest round with the weights as they are now. */
-static int replay_compare(struct replay *r, struct state *s, uint32_t rank)
+static const uint8_t *replay_got(const struct state *s, const struct replay_life *life, uint64_t round)
 {
-	size_t size = dtype_size(s->key->dtype);
-	uint64_t round = s->rounds[rank];
-	const uint8_t *got = r->results[rank][s->span->key_first][round];
-	int wrong;
+	void *const *results = life->results[s->span->key_first];
+	const uint8_t *got = results && round < WORLD_ROUNDS_MAX ? results[round] : NULL;
 
-	convert_from_f32(s->payload, s->key->dtype, s->weight, s->count);
-	wrong = !got || memcmp(got + s->first * size, s->payload, s->count * size) != 0;
-	if (wrong)
-		snprintf(r->text, sizeof(r->text),
-			"replay: rank %u key %u round %llu: not the weights after %llu steps", rank, s->span->key_first,
-			(unsigned long long)round, (unsigned long long)s->steps);
-	return wrong ? -1 : 0;
+	return got ? got + s->first_element * dtype_size(s->key->dtype) : NULL;
 }
 
-/* The answers that are due after a step: returns how many, or -1. */
-static int64_t replay_answer(struct replay *r, struct state *s, const struct step *step)
+/* Are these the weights as they are now? */
+static bool replay_is_now(const struct state *s, const uint8_t *got)
+{
+	convert_from_f32(s->payload, s->key->dtype, s->weight, s->count);
+	return memcmp(got, s->payload, s->count * dtype_size(s->key->dtype)) == 0;
+}
+
+static int replay_wrong(struct replay *r, const struct state *s, uint32_t rank, uint64_t round, const char *what)
+{
+	snprintf(r->text, sizeof(r->text), "replay: rank %u key %u round %llu: %s (after %llu steps)", rank,
+		s->span->key_first, (unsigned long long)round, what, (unsigned long long)s->steps);
+	return -1;
+}
+
+/* Compares what `rank` got for its newest round with the weights as they are now. Who died may have got nothing. */
+static int replay_compare(struct replay *r, struct state *s, uint32_t rank, uint64_t at_ns)
+{
+	const struct replay_life *life = &r->lives[rank][replay_life(r, rank, at_ns)];
+	const uint8_t *got = replay_got(s, life, s->ranks[rank].round);
+
+	if (got ? replay_is_now(s, got) : !life->whole)
+		return 0;
+	return replay_wrong(r, s, rank, s->ranks[rank].round, "not the weights of that time");
+}
+
+/* The answers that are due: returns how many, or -1. */
+static int64_t replay_answer(struct replay *r, struct state *s, uint64_t at_ns)
 {
 	uint64_t slowest = UINT64_MAX;
 	int64_t count = 0;
 
-	if (r->plan->sync == SYNC_ASYNC)
-		return replay_compare(r, s, step->rank) < 0 ? -1 : 1;
-	s->owed[step->rank] = true;
 	for (uint32_t rank = 0; rank < r->plan->workers; rank++)
-		if (s->rounds[rank] < slowest)
-			slowest = s->rounds[rank];
+		if (!s->ranks[rank].out && s->ranks[rank].round < slowest)
+			slowest = s->ranks[rank].round;
 	for (uint32_t rank = 0; rank < r->plan->workers; rank++) {
-		if (!s->owed[rank] || s->rounds[rank] > slowest + r->plan->staleness)
+		if (!s->ranks[rank].owed || s->ranks[rank].round > slowest + r->plan->staleness)
 			continue;
-		if (replay_compare(r, s, rank) < 0)
+		if (replay_compare(r, s, rank, at_ns) < 0)
 			return -1;
-		s->owed[rank] = false;
+		s->ranks[rank].owed = false;
 		count++;
+	}
+	return count;
+}
+
+/* The weights that this life of a rank began with were given to it; without a word of the trace they are the first. */
+static int replay_settle(struct replay *r, struct state *s, uint32_t rank, uint64_t at_ns)
+{
+	unsigned life = replay_life(r, rank, at_ns);
+	const uint8_t *got = replay_got(s, &r->lives[rank][life], s->ranks[rank].begins);
+	bool right = s->ranks[rank].right;
+
+	if (!got || life < s->ranks[rank].judged)
+		return 0;
+	s->ranks[rank].judged = life + 1;
+	if (!s->ranks[rank].given)
+		right = memcmp(got, s->first, s->count * dtype_size(s->key->dtype)) == 0;
+	return right ? 0 : replay_wrong(r, s, rank, s->ranks[rank].begins, "began with other weights");
+}
+
+static int64_t replay_step(struct replay *r, struct state *s, const struct step *step)
+{
+	uint32_t rank = step->rank;
+
+	if (step->round != s->ranks[rank].round + 1)
+		return replay_wrong(r, s, rank, step->round, "was stepped out of order");
+	if (replay_settle(r, s, rank, step->at_ns) < 0)
+		return -1;
+	replay_apply(r, s, step);
+	if (r->plan->sync == SYNC_ASYNC)
+		return replay_compare(r, s, rank, step->at_ns) < 0 ? -1 : 1;
+	s->ranks[rank].owed = true;
+	return replay_answer(r, s, step->at_ns);
+}
+
+static void replay_change(struct state *s, const struct step *step)
+{
+	s->ranks[step->rank].out = step->round == MEMBERS_NEVER;
+	s->ranks[step->rank].owed = false;
+	s->ranks[step->rank].given = false;
+	s->ranks[step->rank].right = false;
+	s->changed = true;
+	if (s->ranks[step->rank].out)
+		return;
+	s->ranks[step->rank].begins = step->round > 0 ? step->round - 1 : 0;
+	s->ranks[step->rank].round = s->ranks[step->rank].begins;
+}
+
+static void replay_give(struct replay *r, struct state *s, const struct step *step)
+{
+	const struct replay_life *life = &r->lives[step->rank][replay_life(r, step->rank, step->at_ns)];
+	const uint8_t *got = replay_got(s, life, step->round);
+
+	s->ranks[step->rank].given = true;
+	s->ranks[step->rank].right |= got && replay_is_now(s, got);
+}
+
+/* Ranks are lost and come together: others are answered when all of them are known. */
+static int64_t replay_event(struct replay *r, struct state *s, const struct step *step)
+{
+	int64_t count = 0, more;
+
+	if (step->kind == TRACE_FROM) {
+		if (replay_settle(r, s, step->rank, step->at_ns) < 0)
+			return -1;
+		replay_change(s, step);
+		return 0;
+	}
+	if (s->changed && r->plan->sync == SYNC_SSP)
+		count = replay_answer(r, s, step->at_ns);
+	s->changed = false;
+	if (count < 0)
+		return -1;
+	if (step->kind == TRACE_VISIT) {
+		replay_give(r, s, step);
+		return count;
+	}
+	more = replay_step(r, s, step);
+	return more < 0 ? -1 : count + more;
+}
+
+/* Nothing more comes: who was answered before its time? */
+static int64_t replay_finish(struct replay *r, struct state *s)
+{
+	int64_t count = s->changed && r->plan->sync == SYNC_SSP ? replay_answer(r, s, UINT64_MAX) : 0;
+
+	for (uint32_t rank = 0; rank < r->plan->workers && count >= 0; rank++) {
+		const struct replay_life *life = &r->lives[rank][replay_life(r, rank, UINT64_MAX)];
+
+		if (s->ranks[rank].owed && replay_got(s, life, s->ranks[rank].round))
+			count = replay_wrong(r, s, rank, s->ranks[rank].round, "was answered too early");
+		else if (replay_settle(r, s, rank, UINT64_MAX) < 0)
+			count = -1;
 	}
 	return count;
 }
@@ -144,28 +286,23 @@ static int64_t replay_chunk(
 	struct replay *r, const struct chunk_plan *plan, const struct step *steps, size_t count, uint32_t chunk)
 {
 	struct state s;
-	int64_t compared = 0;
+	int64_t compared = 0, more = 0;
+	bool here = false; /* else it is another core's */
 
 	replay_begin(r, plan, chunk, &s);
-	for (size_t i = 0; i < count && compared >= 0; i++) {
-		int64_t more;
-
+	for (size_t i = 0; i < count && more >= 0; i++) {
 		if (steps[i].chunk != chunk)
 			continue;
-		if (steps[i].round != s.rounds[steps[i].rank] + 1) {
-			snprintf(r->text, sizeof(r->text),
-				"replay: rank %u key %u: round %llu was stepped after round %llu", steps[i].rank,
-				s.span->key_first, (unsigned long long)steps[i].round,
-				(unsigned long long)s.rounds[steps[i].rank]);
-			compared = -1;
-			break;
-		}
-		replay_apply(r, &s, &steps[i]);
-		more = replay_answer(r, &s, &steps[i]);
-		compared = more < 0 ? -1 : compared + more;
+		here = true;
+		more = replay_event(r, &s, &steps[i]);
+		compared += more;
+	}
+	if (here && more >= 0) {
+		more = replay_finish(r, &s);
+		compared += more;
 	}
 	replay_end(&s);
-	return compared;
+	return more < 0 ? -1 : compared;
 }
 
 int64_t replay_core(struct replay *r, const struct trace *trace)
@@ -190,4 +327,18 @@ int64_t replay_core(struct replay *r, const struct trace *trace)
 	chunking_plan_fini(&plan);
 	free(steps);
 	return compared;
+}
+
+void replay_forget(struct replay_life (*lives)[FATE_LIVES])
+{
+	for (unsigned i = 0; i < WORLD_WORKERS_MAX * FATE_LIVES; i++) {
+		struct replay_life *life = &lives[i / FATE_LIVES][i % FATE_LIVES];
+
+		for (unsigned k = 0; k < WORLD_KEYS_MAX; k++) {
+			for (unsigned round = 0; life->results[k] && round < WORLD_ROUNDS_MAX; round++)
+				free(life->results[k][round]);
+			free(life->results[k]);
+		}
+		*life = (struct replay_life){.begun = false};
+	}
 }

@@ -42,7 +42,8 @@ static void worker_record(struct worker *me, unsigned k)
 	void *copy = malloc(bytes);
 
 	memcpy(copy, me->keys[k].pull, bytes);
-	me->results[k][me->keys[k].round] = copy;
+	free(me->record->results[k][me->keys[k].round]);
+	me->record->results[k][me->keys[k].round] = copy;
 }
 
 static void worker_check(struct worker *me, unsigned k)
@@ -137,7 +138,8 @@ static void worker_name_keys(struct worker *me)
 		if (phub_key(me->phub, name, (enum phub_dtype)plan->dtypes[k], plan->elements[k], 0,
 			    plan->alone[k] ? PHUB_KEY_ALONE : 0) != (int)k)
 			world_fail(me->world, "rank %u: phub_key: %s", me->rank, phub_error());
-		me->results[k] = calloc(WORLD_ROUNDS_MAX, sizeof(void *));
+		if (!me->record->results[k])
+			me->record->results[k] = calloc(WORLD_ROUNDS_MAX, sizeof(void *));
 		me->keys[k].push = malloc(bytes);
 		me->keys[k].pull = plan->same ? me->keys[k].push : malloc(bytes);
 		me->keys[k].round = world_first_round(me->world);
@@ -180,13 +182,14 @@ static bool worker_begins(const struct worker *me, unsigned k)
 /* Tells the census what goes into which round. */
 static void worker_tell(struct worker *me, unsigned k)
 {
+	const struct world_plan *plan = me->world->plan;
 	struct worker_key *key = &me->keys[k];
 	uint32_t first = me->phub->keyring.keys[k].chunk_first, count;
 	const struct flight *flights = worker_flights(me, k, &count);
 
 	key->round = flights->round;
 	key->shares = !worker_begins(me, k) || (me->rank == 0 && !worker_visits(me, k));
-	for (uint32_t i = 0; i < count && key->shares; i++)
+	for (uint32_t i = 0; i < count && key->shares && plan->sync == SYNC_BSP; i++)
 		census_push(&me->world->census, worker_who(me), k, first + i, flights[i].round, key->round);
 }
 
@@ -236,7 +239,7 @@ static void worker_plant(struct worker *me, unsigned k)
 	if (me->rank != 1 || k != 0 || key->round + 1 != last)
 		return;
 	if (w->plan->plant == PLANT_STALE && w->plan->sync != SYNC_BSP) {
-		memcpy(key->pull, me->results[k][key->round - 1], bytes);
+		memcpy(key->pull, me->record->results[k][key->round - 1], bytes);
 	} else if (w->plan->plant == PLANT_STALE) { /* the result of the round before */
 		history_extend(w, &w->histories[k], key->round);
 		memcpy(key->pull, w->histories[k].results[key->round - 1], bytes);
@@ -263,11 +266,14 @@ static void worker_count(struct worker *me, unsigned k)
 	uint32_t first = me->phub->keyring.keys[k].chunk_first, count;
 	const struct flight *flights = worker_flights(me, k, &count);
 
-	for (uint32_t i = 0; i < count; i++)
+	for (uint32_t i = 0; i < count && w->plan->sync == SYNC_BSP; i++)
 		if (!census_got(&w->census, worker_who(me), k, first + i, key->round + flights[i].ahead, key->pull,
 			    key->shares))
 			world_fail(w, "%s", w->census.text);
-	w->result->rounds_checked++;
+	if (w->plan->sync != SYNC_BSP)
+		worker_record(me, k);
+	else
+		w->result->rounds_checked++;
 	w->result->late += flights->round - 1 > key->round;
 	key->round = flights->round;
 	if (me->rank < w->plan->slow)
@@ -336,13 +342,9 @@ void worker_fini(struct worker *me)
 	me->phub = NULL;
 	w->result->reconnects += stats.reconnects;
 	for (unsigned k = 0; k < w->plan->key_count; k++) {
-		for (unsigned r = 0; me->results[k] && r < WORLD_ROUNDS_MAX; r++)
-			free(me->results[k][r]);
-		free(me->results[k]);
 		free(me->keys[k].push);
 		if (!w->plan->same)
 			free(me->keys[k].pull);
-		me->results[k] = NULL;
 		me->keys[k] = (struct worker_key){0};
 	}
 }
@@ -410,6 +412,8 @@ static void worker_begin(struct worker *me)
 	uint32_t count;
 
 	me->state = WORKER_RUNNING;
+	me->record->begun = true;
+	me->record->begun_ns = loop_net_now(me->world->net);
 	for (unsigned k = 0; k < me->world->plan->key_count && world_plan_varies(me->world->plan); k++) {
 		me->keys[k].round = worker_flights(me, k, &count)->round;
 		if (k == 0 || me->keys[k].round < me->round)
@@ -465,6 +469,7 @@ unsigned worker_step(struct worker *me, uint64_t now_ns)
 	case WORKER_LEAVING:
 		rc = client_left(me->phub);
 		if (rc == 0) {
+			me->record->whole = true;
 			me->state = WORKER_DONE;
 			work++;
 		}

@@ -10,6 +10,7 @@
 #include "phub/control/box.h"
 #include "tests/sim/census.h"
 #include "tests/sim/fate.h"
+#include "tests/sim/replay.h"
 #include "tests/sim/world.h"
 
 enum { WORLD_BOX_HOST = 0, WORLD_CONTROL_PORT = 7077 };
@@ -33,7 +34,7 @@ struct worker {
 	uint64_t pause_ns; /* a slow one pushes nothing before */
 	uint64_t round;    /* lockstep: the round that all keys are in */
 	struct worker_key keys[WORLD_KEYS_MAX];
-	void **results[WORLD_KEYS_MAX]; /* ssp, async: [round] what was got, for the replay */
+	struct replay_life *record; /* ssp, async: what was got, for the replay; the world's */
 };
 
 /* The serial run's results of one key, for every round, as they are first asked for. */
@@ -54,6 +55,7 @@ struct world {
 	struct worker workers[WORLD_WORKERS_MAX];
 	struct history histories[WORLD_KEYS_MAX];
 	struct census census;
+	struct replay_life lives[WORLD_WORKERS_MAX][FATE_LIVES];
 	struct fate fate;
 	struct world_result *result;
 	uint64_t random;

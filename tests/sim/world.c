@@ -85,6 +85,7 @@ static int world_open_worker(struct world *w, unsigned rank, unsigned life, stru
 	if (life > 0 && !moves)
 		loop_net_revive(w->net, me->host->endpoint);
 	*me = (struct worker){.world = w,
+		.record = &w->lives[rank][life],
 		.rank = rank,
 		.life = life,
 		.host = life > 0 && !moves ? me->host : loop_net_host(w->net, 1 + rank + life * WORLD_WORKERS_MAX),
@@ -297,11 +298,9 @@ static void world_replay(struct world *w)
 	r->plan = w->plan;
 	r->oracle = &w->oracle;
 	r->hyper = world_plan_hyper(w->plan, 0);
-	for (unsigned k = 0; k < w->plan->key_count; k++) {
+	r->lives = w->lives;
+	for (unsigned k = 0; k < w->plan->key_count; k++)
 		r->keys[k] = &w->histories[k].key;
-		for (unsigned rank = 0; rank < w->plan->workers; rank++)
-			r->results[rank][k] = w->workers[rank].results[k];
-	}
 	for (unsigned core = 0; core < w->box->core_count && !w->failed; core++) {
 		int64_t compared = replay_core(r, &w->box->cores[core]->trace);
 
@@ -330,6 +329,7 @@ static void world_close(struct world *w)
 		box_destroy(w->box, loop_net_now(w->net));
 	config_fini(&w->config);
 	census_fini(&w->census);
+	replay_forget(w->lives);
 	for (unsigned k = 0; k < w->plan->key_count; k++) {
 		for (uint64_t i = 0; i < w->histories[k].rounds; i++) {
 			free(w->histories[k].results[i]);
@@ -368,7 +368,7 @@ int world_run(const struct world_plan *plan, FILE *trace, struct world_result *r
 		world_turn(w);
 		if (!w->failed && plan->sync != SYNC_BSP)
 			world_replay(w);
-		if (!w->failed && world_plan_varies(plan))
+		if (!w->failed && world_plan_varies(plan) && plan->sync == SYNC_BSP)
 			world_count(w);
 		if (!w->failed)
 			world_settle(w);
