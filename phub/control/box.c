@@ -406,6 +406,7 @@ int box_create(const struct config *config, const struct box_env *env, uint64_t 
 		.started_ns = now_ns,
 		.stepped_ns = now_ns,
 		.tick_ns = now_ns,
+		.keep_ns = UINT64_MAX,
 	};
 	rc = mailbox_create(BOX_MAILS, &box->control.mail);
 	if (rc < 0)

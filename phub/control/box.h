@@ -19,6 +19,7 @@
 #include "transport/stream.h"
 #include "transport/transport.h"
 
+struct disk;
 struct kernels;
 struct stream_tls;
 
@@ -34,9 +35,10 @@ struct box_env {
 	/* The next control stream, or -EAGAIN. NULL: TCP listeners at config->listen. */
 	int (*accept)(void *arg, struct stream **out);
 	void *accept_arg;
-	bool by_hand;    /* cores are stepped by the caller: not pinned, the machine is not looked at */
-	bool plant_leak; /* for tests: see core.h */
-	unsigned plant;  /* for tests: enum shard_plant */
+	bool by_hand;      /* cores are stepped by the caller: not pinned, the machine is not looked at; no threads */
+	struct disk *disk; /* of checkpoints; NULL: the machine's */
+	bool plant_leak;   /* for tests: see core.h */
+	unsigned plant;    /* for tests: enum shard_plant */
 };
 
 /* An address of the control sessions. */

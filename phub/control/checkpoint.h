@@ -27,6 +27,7 @@
 #include <stdint.h>
 
 #include "phub/base/err.h"
+#include "phub/control/disk.h"
 #include "phub/snapshot.h"
 
 #define CHECKPOINT_TARGETS_MAX   32u
@@ -36,13 +37,27 @@
 #define CHECKPOINT_CHUNK_MAX     (64u << 20)  /* bytes: more than 2 MiB of bf16 with two arrays of state take */
 #define CHECKPOINT_META_MAX      (1ull << 30) /* bytes */
 
+/* What is wrong on purpose: the simulation must find it. */
+enum checkpoint_plant {
+	CHECKPOINT_PLANT_NONE,
+	CHECKPOINT_PLANT_UNSYNCED,  /* a file gets its name before its bytes are on disk */
+	CHECKPOINT_PLANT_UNCHECKED, /* what is read is not compared with its checksum */
+};
+
 /* Where checkpoints of a job go. */
 struct checkpoint_place {
 	const char *targets[CHECKPOINT_TARGETS_MAX]; /* directories, which exist */
 	unsigned target_count;                       /* k + m; readers take any number */
-	unsigned parity; /* m: so many targets may be lost; 0: one target. Readers find out */
-	const char *job; /* its name; what no file name may have is written as %XX */
+	unsigned parity;             /* m: so many targets may be lost; 0: one target. Readers find out */
+	const char *job;             /* its name; what no file name may have is written as %XX */
+	struct disk *disk;           /* where the targets are; NULL: the machine's */
+	enum checkpoint_plant plant; /* for tests */
 };
+
+static inline struct disk *checkpoint_disk(const struct checkpoint_place *place)
+{
+	return place->disk ? place->disk : disk_machine();
+}
 
 /* What is in a checkpoint besides the chunks' bytes. `meta` is the caller's (checkpoint_meta.h). */
 struct checkpoint_table {
@@ -73,6 +88,19 @@ struct checkpoint_progress {
  */
 int checkpoint_write(const struct checkpoint_place *place, const struct checkpoint_table *table,
 	const struct snapshot *snapshot, struct checkpoint_progress *progress, struct err *e);
+
+/*
+ * The same in steps, where there is no thread for it. Begin: as above, but for what comes later; `now_ns` of any clock.
+ * Each step does a little, and blocks no longer than the disk: -EAGAIN, call again at *due_ns (or before, to no avail),
+ * else its end. End, whatever was the result: what is not finished goes; NULL is allowed. What was given stays put
+ * until then.
+ */
+struct checkpoint_write;
+int checkpoint_write_begin(const struct checkpoint_place *place, const struct checkpoint_table *table,
+	const struct snapshot *snapshot, struct checkpoint_progress *progress, uint64_t now_ns,
+	struct checkpoint_write **out, struct err *e);
+int checkpoint_write_step(struct checkpoint_write *w, uint64_t now_ns, uint64_t *due_ns, struct err *e);
+void checkpoint_write_end(struct checkpoint_write *w);
 
 /* One checkpoint that is there. */
 struct checkpoint_entry {
@@ -115,6 +143,14 @@ void checkpoint_table_fini(struct checkpoint_table *t);
 int checkpoint_read_chunks(const struct checkpoint_place *place, const struct checkpoint_table *table,
 	int (*take)(void *arg, uint32_t chunk, const void *bytes, uint64_t count), void *arg, uint64_t *repaired,
 	struct err *e);
+
+/* The same in steps: each reads a chunk. -EAGAIN: call again; else its end. End: NULL is allowed. */
+struct checkpoint_reading;
+int checkpoint_reading_begin(const struct checkpoint_place *place, const struct checkpoint_table *table,
+	struct checkpoint_reading **out, struct err *e);
+int checkpoint_reading_step(struct checkpoint_reading *r,
+	int (*take)(void *arg, uint32_t chunk, const void *bytes, uint64_t count), void *arg, struct err *e);
+void checkpoint_reading_end(struct checkpoint_reading *r, uint64_t *repaired);
 
 /* How a checkpoint is. */
 struct checkpoint_health {

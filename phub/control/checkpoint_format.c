@@ -11,8 +11,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include "phub/base/crc.h"
 #include "transport/le.h"
@@ -132,21 +130,21 @@ bool checkpoint_format_is_trailer(const struct checkpoint_head *h, const uint8_t
 	return memcmp(block, wanted, CHECKPOINT_BLOCK) == 0;
 }
 
-static int format_read_block(int fd, uint64_t at, uint8_t block[CHECKPOINT_BLOCK], struct err *e)
+static int format_read_block(struct disk *disk, int fd, uint64_t at, uint8_t block[CHECKPOINT_BLOCK], struct err *e)
 {
-	ssize_t got = pread(fd, block, CHECKPOINT_BLOCK, (off_t)at);
+	ssize_t got = disk->ops->read(disk, fd, block, CHECKPOINT_BLOCK, at);
 
 	if (got < 0)
-		return err_set(e, -errno, "%s", strerror(errno));
+		return err_set(e, (int)got, "%s", strerror((int)-got));
 	return got == CHECKPOINT_BLOCK ? 0 : err_set(e, -EBADMSG, "it is cut short");
 }
 
-int checkpoint_format_load(
-	int fd, const char *job, uint64_t round, uint64_t id, unsigned piece, struct checkpoint_head *h, struct err *e)
+int checkpoint_format_load(struct disk *disk, int fd, const char *job, uint64_t round, uint64_t id, unsigned piece,
+	struct checkpoint_head *h, struct err *e)
 {
 	uint8_t block[CHECKPOINT_BLOCK];
-	struct stat st;
-	int rc = format_read_block(fd, 0, block, e);
+	struct disk_stat st;
+	int rc = format_read_block(disk, fd, 0, block, e);
 
 	if (rc == 0)
 		rc = checkpoint_format_get_head(block, h, e);
@@ -155,12 +153,12 @@ int checkpoint_format_load(
 	if (strcmp(h->job, job) != 0 || h->round != round || h->id != id || h->piece != piece)
 		return err_set(e, -EBADMSG, "its header is that of another file: '%.64s' round %" PRIu64 " piece %u",
 			h->job, h->round, h->piece);
-	if (fstat(fd, &st) < 0)
-		return err_set(e, -errno, "%s", strerror(errno));
-	if ((uint64_t)st.st_size != h->file_bytes)
-		return err_set(e, -EBADMSG, "it has %" PRIu64 " bytes instead of %" PRIu64, (uint64_t)st.st_size,
-			h->file_bytes);
-	rc = format_read_block(fd, checkpoint_format_trailer_at(h), block, e);
+	rc = disk->ops->stat(disk, fd, NULL, &st);
+	if (rc < 0)
+		return err_set(e, rc, "%s", strerror(-rc));
+	if (st.bytes != h->file_bytes)
+		return err_set(e, -EBADMSG, "it has %" PRIu64 " bytes instead of %" PRIu64, st.bytes, h->file_bytes);
+	rc = format_read_block(disk, fd, checkpoint_format_trailer_at(h), block, e);
 	if (rc == 0 && !checkpoint_format_is_trailer(h, block))
 		rc = err_set(e, -EBADMSG, "its trailer is not there: it was not written to the end");
 	return rc;

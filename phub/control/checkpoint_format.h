@@ -61,8 +61,8 @@ void checkpoint_format_put_row(const struct checkpoint_row *r, uint8_t out[CHECK
 void checkpoint_format_get_row(const uint8_t in[CHECKPOINT_ROW_BYTES], struct checkpoint_row *r);
 
 /* Header and trailer of an open file whose name says this: 0, or -EBADMSG (not whole, not what its name says), -EIO. */
-int checkpoint_format_load(
-	int fd, const char *job, uint64_t round, uint64_t id, unsigned piece, struct checkpoint_head *h, struct err *e);
+int checkpoint_format_load(struct disk *disk, int fd, const char *job, uint64_t round, uint64_t id, unsigned piece,
+	struct checkpoint_head *h, struct err *e);
 
 /* "12.00000000000000ab.3.phub" */
 void checkpoint_format_name(uint64_t round, uint64_t id, unsigned piece, char out[CHECKPOINT_NAME_BYTES]);

@@ -2,14 +2,10 @@
 /*
  * Which checkpoints there are, and which go.
  */
-#include <dirent.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include "phub/control/checkpoint_scan.h"
 
@@ -17,14 +13,13 @@
 
 int checkpoint_scan_open(const struct checkpoint_place *place, unsigned target, const char *dir)
 {
-	int at = open(place->targets[target], O_RDONLY | O_DIRECTORY | O_CLOEXEC), fd, error;
+	struct disk *disk = checkpoint_disk(place);
+	int at = disk->ops->open_dir(disk, -1, place->targets[target]), fd;
 
 	if (at < 0)
-		return -1;
-	fd = openat(at, dir, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-	error = errno;
-	close(at);
-	errno = error;
+		return at;
+	fd = disk->ops->open_dir(disk, at, dir);
+	disk->ops->close(disk, at);
 	return fd;
 }
 
@@ -42,48 +37,59 @@ static struct checkpoint_file *scan_add(struct checkpoint_files *f)
 	return &f->at[f->count++];
 }
 
+/* One directory that is being read. */
+struct scan {
+	const struct checkpoint_place *place;
+	struct checkpoint_files *files;
+	unsigned target;
+	int dir;
+};
+
 /* Looks into one that has a name of ours. */
-static void scan_look(int dir, const char *name, const char *job, struct checkpoint_file *file)
+static void scan_look(const struct scan *scan, const char *name, struct checkpoint_file *file)
 {
-	int fd = openat(dir, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
-	struct stat st;
+	struct disk *disk = checkpoint_disk(scan->place);
+	int fd = disk->ops->open_file(disk, scan->dir, name);
+	struct disk_stat st;
 
 	if (fd < 0)
 		return;
-	if (fstat(fd, &st) == 0 && S_ISREG(st.st_mode)) {
-		file->bytes = (uint64_t)st.st_size;
-		file->changed_s = (uint64_t)st.st_mtime;
-		file->good = !file->part && checkpoint_format_load(fd, job, file->round, file->id, file->piece,
-						    &file->head, NULL) == 0;
+	if (disk->ops->stat(disk, fd, NULL, &st) == 0 && st.is_file) {
+		file->bytes = st.bytes;
+		file->changed_s = st.changed_s;
+		file->good = !file->part && checkpoint_format_load(disk, fd, scan->place->job, file->round, file->id,
+						    file->piece, &file->head, NULL) == 0;
 	}
-	close(fd);
+	disk->ops->close(disk, fd);
+}
+
+static int scan_take(void *arg, const char *name)
+{
+	const struct scan *scan = arg;
+	struct checkpoint_file found = {.target = scan->target}, *file;
+
+	if (!checkpoint_format_parse(name, &found.round, &found.id, &found.piece, &found.part))
+		return 0;
+	file = scan_add(scan->files);
+	if (!file)
+		return -ENOMEM;
+	scan_look(scan, name, &found);
+	*file = found;
+	return 0;
 }
 
 static int scan_target(const struct checkpoint_place *place, unsigned target, struct checkpoint_files *f, struct err *e)
 {
-	int fd = checkpoint_scan_open(place, target, f->dir), rc = 0;
-	DIR *dir = fd >= 0 ? fdopendir(fd) : NULL;
+	struct scan scan = {.place = place, .files = f, .target = target};
+	struct disk *disk = checkpoint_disk(place);
+	int rc;
 
-	if (!dir) {
-		if (fd >= 0)
-			close(fd);
+	scan.dir = checkpoint_scan_open(place, target, f->dir);
+	if (scan.dir < 0)
 		return 0;
-	}
-	for (struct dirent *d = readdir(dir); d && rc == 0; d = readdir(dir)) {
-		struct checkpoint_file found = {.target = target}, *file;
-
-		if (!checkpoint_format_parse(d->d_name, &found.round, &found.id, &found.piece, &found.part))
-			continue;
-		file = scan_add(f);
-		if (!file) {
-			rc = err_set(e, -ENOMEM, "no memory for the list of checkpoints of job '%s'", place->job);
-			break;
-		}
-		scan_look(fd, d->d_name, place->job, &found);
-		*file = found;
-	}
-	closedir(dir);
-	return rc;
+	rc = disk->ops->list(disk, scan.dir, scan_take, &scan);
+	disk->ops->close(disk, scan.dir);
+	return rc == -ENOMEM ? err_set(e, rc, "no memory for the list of checkpoints of job '%s'", place->job) : 0;
 }
 
 static int scan_compare(const void *a, const void *b)
@@ -223,42 +229,54 @@ static int list_name_add(struct list_names *names, const char *name)
 	return names->at[names->count] ? (names->count++, 0) : -ENOMEM;
 }
 
-/* Does the job's directory hold a file of ours? */
-static bool list_is_used(const struct checkpoint_place *place, const char *dir_name)
+static int list_take_ours(void *arg, const char *name)
 {
-	int fd = checkpoint_scan_open(place, 0, dir_name);
-	DIR *dir = fd >= 0 ? fdopendir(fd) : NULL;
 	uint64_t round, id;
 	unsigned piece;
-	bool used = false, part;
+	bool part;
 
-	if (!dir) {
-		if (fd >= 0)
-			close(fd);
+	(void)arg;
+	return checkpoint_format_parse(name, &round, &id, &piece, &part);
+}
+
+/* Does the job's directory hold a file of ours? */
+static bool list_is_used(const struct checkpoint_place *place, const char *dir)
+{
+	struct disk *disk = checkpoint_disk(place);
+	int fd = checkpoint_scan_open(place, 0, dir), used;
+
+	if (fd < 0)
 		return false;
-	}
-	for (struct dirent *d = readdir(dir); d && !used; d = readdir(dir))
-		used = checkpoint_format_parse(d->d_name, &round, &id, &piece, &part);
-	closedir(dir);
-	return used;
+	used = disk->ops->list(disk, fd, list_take_ours, NULL);
+	disk->ops->close(disk, fd);
+	return used > 0;
+}
+
+struct list_jobs {
+	struct checkpoint_place place; /* one target */
+	struct list_names *names;
+};
+
+static int list_take_job(void *arg, const char *name)
+{
+	struct list_jobs *jobs = arg;
+	char job[CHECKPOINT_JOB_BYTES_MAX + 1];
+
+	return checkpoint_format_job(name, job) && list_is_used(&jobs->place, name) ? list_name_add(jobs->names, job)
+										    : 0;
 }
 
 static int list_jobs_of(const char *target, struct list_names *names)
 {
-	struct checkpoint_place place = {.targets = {target}, .target_count = 1};
-	DIR *dir = opendir(target);
-	int rc = 0;
+	struct list_jobs jobs = {.place = {.targets = {target}, .target_count = 1}, .names = names};
+	struct disk *disk = checkpoint_disk(&jobs.place);
+	int fd = disk->ops->open_dir(disk, -1, target), rc;
 
-	if (!dir)
+	if (fd < 0)
 		return 0;
-	for (struct dirent *d = readdir(dir); d && rc == 0; d = readdir(dir)) {
-		char job[CHECKPOINT_JOB_BYTES_MAX + 1];
-
-		if (checkpoint_format_job(d->d_name, job) && list_is_used(&place, d->d_name))
-			rc = list_name_add(names, job);
-	}
-	closedir(dir);
-	return rc;
+	rc = disk->ops->list(disk, fd, list_take_job, &jobs);
+	disk->ops->close(disk, fd);
+	return rc == -ENOMEM ? rc : 0;
 }
 
 static int list_name_compare(const void *a, const void *b)

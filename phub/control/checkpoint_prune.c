@@ -3,29 +3,29 @@
  * Takes old checkpoints away, and what a crash left of new ones.
  */
 #include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "phub/control/checkpoint_scan.h"
 
 static int prune_file(
 	const struct checkpoint_place *place, const char *dir, const struct checkpoint_file *f, struct err *e)
 {
-	int fd = checkpoint_scan_open(place, f->target, dir), rc = 0;
+	struct disk *disk = checkpoint_disk(place);
+	int fd = checkpoint_scan_open(place, f->target, dir), rc = fd;
 	char name[CHECKPOINT_NAME_BYTES];
 
 	checkpoint_format_name(f->round, f->id, f->piece, name);
 	if (f->part)
 		memcpy(name + strlen(name), ".part", sizeof(".part"));
-	if (fd < 0 || (unlinkat(fd, name, 0) < 0 && errno != ENOENT))
-		rc = err_set(
-			e, -errno, "cannot remove %s/%s/%s: %s", place->targets[f->target], dir, name, strerror(errno));
-	if (fd >= 0)
-		close(fd);
-	return rc;
+	if (fd >= 0) {
+		rc = disk->ops->remove(disk, fd, name);
+		disk->ops->close(disk, fd);
+	}
+	if (rc == 0 || (fd >= 0 && rc == -ENOENT))
+		return 0;
+	return err_set(e, rc, "cannot remove %s/%s/%s: %s", place->targets[f->target], dir, name, strerror(-rc));
 }
 
 /* All files for which `goes` says so; goes on behind errors and returns the first. */
@@ -111,6 +111,7 @@ static const char prune_mark[] = "finished";
 
 void checkpoint_set_finished(const struct checkpoint_place *place, bool finished)
 {
+	struct disk *disk = checkpoint_disk(place);
 	char dir[CHECKPOINT_DIR_BYTES];
 	struct err e;
 
@@ -122,20 +123,22 @@ void checkpoint_set_finished(const struct checkpoint_place *place, bool finished
 		if (at < 0)
 			continue;
 		if (finished) {
-			fd = openat(at, prune_mark, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+			fd = disk->ops->make_file(disk, at, prune_mark, false);
 			if (fd >= 0)
-				close(fd);
+				disk->ops->close(disk, fd);
 		} else {
-			unlinkat(at, prune_mark, 0);
+			disk->ops->remove(disk, at, prune_mark);
 		}
-		fsync(at);
-		close(at);
+		disk->ops->sync_dir(disk, at);
+		disk->ops->close(disk, at);
 	}
 }
 
 bool checkpoint_is_finished(const struct checkpoint_place *place)
 {
+	struct disk *disk = checkpoint_disk(place);
 	char dir[CHECKPOINT_DIR_BYTES];
+	struct disk_stat st;
 	bool found = false;
 	struct err e;
 
@@ -144,9 +147,10 @@ bool checkpoint_is_finished(const struct checkpoint_place *place)
 	for (unsigned i = 0; i < place->target_count && !found; i++) {
 		int at = checkpoint_scan_open(place, i, dir);
 
-		found = at >= 0 && faccessat(at, prune_mark, F_OK, 0) == 0;
-		if (at >= 0)
-			close(at);
+		if (at < 0)
+			continue;
+		found = disk->ops->stat(disk, at, prune_mark, &st) == 0;
+		disk->ops->close(disk, at);
 	}
 	return found;
 }

@@ -106,27 +106,63 @@ static int read_open(const struct checkpoint_place *place, const struct checkpoi
 	return err_set(e, -EBADMSG, "the checkpoint of job '%s' has changed since its table was read", place->job);
 }
 
+struct checkpoint_reading {
+	struct checkpoint_reader *reader;
+	uint32_t next; /* chunk */
+	uint64_t repaired;
+};
+
+int checkpoint_reading_begin(const struct checkpoint_place *place, const struct checkpoint_table *table,
+	struct checkpoint_reading **out, struct err *e)
+{
+	struct checkpoint_reading *r = calloc(1, sizeof(*r));
+	int rc = r ? read_open(place, table, &r->reader, e)
+		   : err_set(e, -ENOMEM, "no memory for a checkpoint of job '%s'", place->job);
+
+	if (rc < 0)
+		free(r);
+	else
+		*out = r;
+	return rc;
+}
+
+int checkpoint_reading_step(struct checkpoint_reading *r,
+	int (*take)(void *arg, uint32_t chunk, const void *bytes, uint64_t count), void *arg, struct err *e)
+{
+	struct checkpoint_read read;
+	int rc;
+
+	if (r->next == r->reader->head.chunk_count)
+		return 0;
+	rc = checkpoint_reader_chunk(r->reader, r->next, false, &read, e);
+	r->repaired += read.repaired;
+	if (rc == 0)
+		rc = take(arg, r->next, read.bytes, checkpoint_reader_row(r->reader, r->next).bytes);
+	r->next++;
+	return rc == 0 ? -EAGAIN : rc;
+}
+
+void checkpoint_reading_end(struct checkpoint_reading *r, uint64_t *repaired)
+{
+	if (repaired)
+		*repaired = r ? r->repaired : 0;
+	if (r)
+		checkpoint_reader_destroy(r->reader);
+	free(r);
+}
+
 int checkpoint_read_chunks(const struct checkpoint_place *place, const struct checkpoint_table *table,
 	int (*take)(void *arg, uint32_t chunk, const void *bytes, uint64_t count), void *arg, uint64_t *repaired,
 	struct err *e)
 {
-	struct checkpoint_reader *r;
-	uint64_t mended = 0;
-	int rc = read_open(place, table, &r, e);
+	struct checkpoint_reading *r = NULL;
+	int rc = checkpoint_reading_begin(place, table, &r, e);
 
 	if (rc < 0)
 		return rc;
-	for (uint32_t i = 0; i < table->chunk_count && rc == 0; i++) {
-		struct checkpoint_read read;
-
-		rc = checkpoint_reader_chunk(r, i, false, &read, e);
-		mended += read.repaired;
-		if (rc == 0)
-			rc = take(arg, i, read.bytes, checkpoint_reader_row(r, i).bytes);
-	}
-	checkpoint_reader_destroy(r);
-	if (repaired)
-		*repaired = mended;
+	while ((rc = checkpoint_reading_step(r, take, arg, e)) == -EAGAIN)
+		;
+	checkpoint_reading_end(r, repaired);
 	return rc;
 }
 

@@ -2,28 +2,24 @@
 #include "phub/control/checkpoint_reader.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "phub/base/crc.h"
 #include "phub/control/checkpoint_scan.h"
 #include "transport/le.h"
 
 /* All of it, or an error: -EIO and such, -EBADMSG when the file ends before. */
-static int reader_pread(int fd, void *to, uint64_t count, uint64_t at)
+static int reader_pread(struct disk *disk, int fd, void *to, uint64_t count, uint64_t at)
 {
 	uint8_t *p = to;
 
 	while (count > 0) {
-		ssize_t got = pread(fd, p, count, (off_t)at);
+		ssize_t got = disk->ops->read(disk, fd, p, count, at);
 
-		if (got < 0 && errno == EINTR)
-			continue;
 		if (got <= 0)
-			return got < 0 ? -errno : -EBADMSG;
+			return got < 0 ? (int)got : -EBADMSG;
 		p += got;
 		count -= (uint64_t)got;
 		at += (uint64_t)got;
@@ -52,7 +48,7 @@ static int reader_load_table(struct checkpoint_reader *r, int fd, struct err *e)
 
 	if (!table)
 		return err_set(e, -ENOMEM, "no memory for the table of a checkpoint of job '%s'", r->head.job);
-	rc = reader_pread(fd, table, bytes, CHECKPOINT_BLOCK);
+	rc = reader_pread(r->disk, fd, table, bytes, CHECKPOINT_BLOCK);
 	if (rc == 0 && crc_32c(0, table, bytes) == r->head.table_crc) {
 		r->table = table;
 		return 0;
@@ -96,7 +92,7 @@ static int reader_load_crcs(struct checkpoint_reader *r, int fd, const struct ch
 
 	if (!crcs)
 		return err_set(e, -ENOMEM, "no memory for a checkpoint of job '%s'", h->job);
-	rc = reader_pread(fd, crcs, bytes, checkpoint_format_stripes_at(h));
+	rc = reader_pread(r->disk, fd, crcs, bytes, checkpoint_format_stripes_at(h));
 	if (rc < 0 || crc_32c(0, crcs, bytes) != h->stripes_crc) {
 		free(crcs);
 		return err_set(e, rc ? rc : -EBADMSG, "its checksums %s", rc ? "cannot be read" : "are damaged");
@@ -111,7 +107,7 @@ static int reader_load_crcs(struct checkpoint_reader *r, int fd, const struct ch
 static int reader_begin(struct checkpoint_reader *r, int fd, const struct checkpoint_file *f, struct err *e)
 {
 	struct checkpoint_head before = r->head;
-	int rc = checkpoint_format_load(fd, before.job, f->round, f->id, f->piece, &r->head, e);
+	int rc = checkpoint_format_load(r->disk, fd, before.job, f->round, f->id, f->piece, &r->head, e);
 
 	if (rc == 0)
 		rc = reader_load_table(r, fd, e);
@@ -124,7 +120,7 @@ static int reader_begin(struct checkpoint_reader *r, int fd, const struct checkp
 static int reader_add(struct checkpoint_reader *r, int fd, const struct checkpoint_file *f, struct err *e)
 {
 	struct checkpoint_head h;
-	int rc = checkpoint_format_load(fd, r->head.job, f->round, f->id, f->piece, &h, e);
+	int rc = checkpoint_format_load(r->disk, fd, r->head.job, f->round, f->id, f->piece, &h, e);
 
 	if (rc == 0 && (h.k != r->head.k || h.m != r->head.m || h.table_crc != r->head.table_crc ||
 			       h.chunk_count != r->head.chunk_count || h.meta_bytes != r->head.meta_bytes ||
@@ -136,31 +132,31 @@ static int reader_add(struct checkpoint_reader *r, int fd, const struct checkpoi
 static int reader_open_file(struct checkpoint_reader *r, const struct checkpoint_place *place, const char *dir,
 	const struct checkpoint_file *f, struct err *e)
 {
-	int at = checkpoint_scan_open(place, f->target, dir), fd = -1, rc;
+	int at = checkpoint_scan_open(place, f->target, dir), fd = at, rc;
 	char name[CHECKPOINT_NAME_BYTES];
 	bool begins = !r->table;
 	struct err why = {0};
 
 	checkpoint_format_name(f->round, f->id, f->piece, name);
 	if (at >= 0) {
-		fd = openat(at, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
-		close(at);
+		fd = r->disk->ops->open_file(r->disk, at, name);
+		r->disk->ops->close(r->disk, at);
 	}
 	if (fd < 0)
-		rc = err_set(&why, -errno, "%s", strerror(errno));
+		rc = err_set(&why, fd, "%s", strerror(-fd));
 	else
 		rc = r->table ? reader_add(r, fd, f, &why) : reader_begin(r, fd, f, &why);
 	if (rc == 0 && begins) {
-		close(fd);
+		r->disk->ops->close(r->disk, fd);
 		return 0;
 	}
 	if (rc == 0) {
-		posix_fadvise(fd, 0, 0, POSIX_FADV_SEQUENTIAL);
+		r->disk->ops->read_ahead(r->disk, fd);
 		r->fds[f->piece] = fd;
 		return 0;
 	}
 	if (fd >= 0)
-		close(fd);
+		r->disk->ops->close(r->disk, fd);
 	err_set(&r->last, rc, "%s/%s/%s: %s", place->targets[f->target], dir, name, why.text);
 	return rc == -ENOMEM ? err_set(e, rc, "%s", why.text) : 0;
 }
@@ -211,6 +207,8 @@ int checkpoint_reader_create(const struct checkpoint_place *place, uint64_t roun
 
 	if (!r)
 		return err_set(e, -ENOMEM, "no memory for a checkpoint of job '%s'", place->job);
+	r->disk = checkpoint_disk(place);
+	r->plant = place->plant;
 	for (unsigned i = 0; i < CHECKPOINT_TARGETS_MAX; i++)
 		r->fds[i] = -1;
 	memcpy(r->head.job, place->job, strnlen(place->job, CHECKPOINT_JOB_BYTES_MAX));
@@ -237,7 +235,7 @@ void checkpoint_reader_destroy(struct checkpoint_reader *r)
 		return;
 	for (unsigned i = 0; i < CHECKPOINT_TARGETS_MAX; i++) {
 		if (r->fds[i] >= 0)
-			close(r->fds[i]);
+			r->disk->ops->close(r->disk, r->fds[i]);
 		free(r->crcs[i]);
 	}
 	checkpoint_parity_destroy(r->parity);
@@ -249,7 +247,7 @@ void checkpoint_reader_destroy(struct checkpoint_reader *r)
 
 unsigned checkpoint_reader_bad_tables(const struct checkpoint_reader *r)
 {
-	struct checkpoint_reader again = {.head = r->head};
+	struct checkpoint_reader again = {.disk = r->disk, .head = r->head};
 	unsigned bad = 0;
 
 	for (unsigned i = 0; i < CHECKPOINT_TARGETS_MAX; i++) {
@@ -266,8 +264,9 @@ unsigned checkpoint_reader_bad_tables(const struct checkpoint_reader *r)
 
 static bool reader_stripe(struct checkpoint_reader *r, uint32_t chunk, unsigned piece, uint8_t *to, uint32_t bytes)
 {
-	return r->fds[piece] >= 0 && reader_pread(r->fds[piece], to, bytes, r->offsets[chunk]) == 0 &&
-	       crc_32c(0, to, bytes) == r->crcs[piece][chunk];
+	if (r->fds[piece] < 0 || reader_pread(r->disk, r->fds[piece], to, bytes, r->offsets[chunk]) < 0)
+		return false;
+	return r->plant == CHECKPOINT_PLANT_UNCHECKED || crc_32c(0, to, bytes) == r->crcs[piece][chunk];
 }
 
 int checkpoint_reader_chunk(
@@ -300,7 +299,7 @@ int checkpoint_reader_chunk(
 		checkpoint_parity_rebuild(r->parity, stripes, bytes, good);
 		out->repaired = k - (unsigned)__builtin_popcount(good & data);
 	}
-	if (crc_32c(0, r->stripes, row.bytes) != row.crc)
+	if (r->plant != CHECKPOINT_PLANT_UNCHECKED && crc_32c(0, r->stripes, row.bytes) != row.crc)
 		return err_set(
 			e, -EBADMSG, "chunk %" PRIu32 " is lost: its stripes are good and do not make it", chunk);
 	return 0;

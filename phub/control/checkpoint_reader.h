@@ -10,6 +10,8 @@
 #include "phub/control/checkpoint_parity.h"
 
 struct checkpoint_reader {
+	struct disk *disk;
+	enum checkpoint_plant plant;
 	struct checkpoint_head head;            /* of all pieces, but for which one it is */
 	int fds[CHECKPOINT_TARGETS_MAX];        /* by piece; -1: it is missing */
 	uint32_t *crcs[CHECKPOINT_TARGETS_MAX]; /* [chunk_count] of its stripes */

@@ -26,7 +26,7 @@ struct checkpoint_files {
 int checkpoint_scan(const struct checkpoint_place *place, struct checkpoint_files *out, struct err *e);
 void checkpoint_scan_fini(struct checkpoint_files *f);
 
-/* Opens the job's directory in a target: a descriptor, or -1 with errno. */
+/* Opens the job's directory in a target: a descriptor of its disk, or a negative errno. */
 int checkpoint_scan_open(const struct checkpoint_place *place, unsigned target, const char *dir);
 
 #endif

@@ -4,6 +4,7 @@
  */
 #include <errno.h>
 #include <inttypes.h>
+#include <stdlib.h>
 #include <time.h>
 
 #include "phub/base/clock.h"
@@ -15,71 +16,140 @@ static bool write_stopped(const struct checkpoint_progress *p)
 	return p && atomic_load_explicit(&p->stop, memory_order_relaxed);
 }
 
-/* Until the core has copied it. */
-static int write_await(
-	const struct snapshot *s, uint32_t chunk, const char *job, const struct checkpoint_progress *p, struct err *e)
-{
-	static const struct timespec pause = {.tv_nsec = 200 * (long)NS_PER_US};
+enum {
+	WRITE_LOOK_NS = 200000,   /* a chunk that no core has copied yet is looked at this often */
+	WRITE_NAP_NS = 100000000, /* so long at most it does not look whether to stop */
+};
 
-	for (;;) {
-		if (atomic_load_explicit(&s->missed, memory_order_acquire))
-			return err_set(e, -ECANCELED, "the snapshot of job '%s' was missed", job);
-		if (write_stopped(p))
-			return err_set(e, -ECANCELED, "the checkpoint of job '%s' was stopped", job);
-		if (atomic_load_explicit(&s->chunks[chunk].copied, memory_order_acquire))
-			return 0;
-		nanosleep(&pause, NULL);
-	}
-}
+struct checkpoint_write {
+	const struct snapshot *snapshot;
+	struct checkpoint_progress *progress;
+	const char *job;
+	uint32_t next; /* chunk */
+	struct checkpoint_writer *writer;
+};
 
-int checkpoint_write(const struct checkpoint_place *place, const struct checkpoint_table *table,
-	const struct snapshot *snapshot, struct checkpoint_progress *progress, struct err *e)
+int checkpoint_write_begin(const struct checkpoint_place *place, const struct checkpoint_table *table,
+	const struct snapshot *snapshot, struct checkpoint_progress *progress, uint64_t now_ns,
+	struct checkpoint_write **out, struct err *e)
 {
-	struct checkpoint_writer *w = NULL;
+	struct checkpoint_write *w;
 	int rc;
 
 	if (table->chunk_count != snapshot->chunk_count)
 		return err_set(e, -EINVAL, "a table of %" PRIu32 " chunks with a snapshot of %" PRIu32,
 			table->chunk_count, snapshot->chunk_count);
-	rc = checkpoint_writer_create(place, table, snapshot->chunks, progress, &w, e);
-	for (uint32_t i = 0; rc == 0 && i < snapshot->chunk_count; i++) {
-		rc = write_await(snapshot, i, place->job, progress, e);
-		if (rc == 0)
-			rc = checkpoint_writer_add(w, snapshot->base + snapshot->chunks[i].offset, e);
+	w = calloc(1, sizeof(*w));
+	if (!w)
+		return err_set(e, -ENOMEM, "no memory for a checkpoint of job '%s'", place->job);
+	*w = (struct checkpoint_write){.snapshot = snapshot, .progress = progress, .job = place->job};
+	rc = checkpoint_writer_create(place, table, snapshot->chunks, progress, now_ns, &w->writer, e);
+	if (rc < 0)
+		free(w);
+	else
+		*out = w;
+	return rc;
+}
+
+int checkpoint_write_step(struct checkpoint_write *w, uint64_t now_ns, uint64_t *due_ns, struct err *e)
+{
+	const struct snapshot *s = w->snapshot;
+	int rc;
+
+	*due_ns = checkpoint_writer_due(w->writer);
+	if (atomic_load_explicit(&s->missed, memory_order_acquire))
+		return err_set(e, -ECANCELED, "the snapshot of job '%s' was missed", w->job);
+	if (write_stopped(w->progress))
+		return err_set(e, -ECANCELED, "the checkpoint of job '%s' was stopped", w->job);
+	if (now_ns < *due_ns)
+		return -EAGAIN;
+	if (w->next == s->chunk_count) {
+		rc = checkpoint_writer_finish(w->writer, e);
+	} else if (!atomic_load_explicit(&s->chunks[w->next].copied, memory_order_acquire)) {
+		*due_ns = now_ns + WRITE_LOOK_NS;
+		return -EAGAIN;
+	} else {
+		rc = checkpoint_writer_add(w->writer, s->base + s->chunks[w->next].offset, e);
+		w->next++;
+		rc = rc < 0 ? rc : -EAGAIN;
 	}
-	if (rc == 0)
-		rc = checkpoint_writer_finish(w, e);
-	checkpoint_writer_destroy(w);
+	*due_ns = checkpoint_writer_due(w->writer);
+	return rc;
+}
+
+void checkpoint_write_end(struct checkpoint_write *w)
+{
+	if (!w)
+		return;
+	checkpoint_writer_destroy(w->writer);
+	free(w);
+}
+
+/* Until then, or until it is time to look around. */
+static void write_nap(uint64_t due_ns)
+{
+	uint64_t now_ns = clock_now_ns(), ns = due_ns > now_ns ? due_ns - now_ns : 0;
+	struct timespec t = {.tv_nsec = (long)(ns < WRITE_NAP_NS ? ns : WRITE_NAP_NS)};
+
+	if (ns > 0)
+		nanosleep(&t, NULL);
+}
+
+int checkpoint_write(const struct checkpoint_place *place, const struct checkpoint_table *table,
+	const struct snapshot *snapshot, struct checkpoint_progress *progress, struct err *e)
+{
+	struct checkpoint_write *w = NULL;
+	uint64_t due_ns;
+	int rc = checkpoint_write_begin(place, table, snapshot, progress, clock_now_ns(), &w, e);
+
+	if (rc < 0)
+		return rc;
+	while ((rc = checkpoint_write_step(w, clock_now_ns(), &due_ns, e)) == -EAGAIN)
+		write_nap(due_ns);
+	checkpoint_write_end(w);
 	return rc;
 }
 
 struct write_copy {
 	struct checkpoint_writer *writer;
+	struct checkpoint_progress *progress;
 	struct err *e;
 };
+
+/* As its budget wants it. */
+static int write_pause(const struct write_copy *copy)
+{
+	uint64_t due_ns = checkpoint_writer_due(copy->writer);
+
+	while (!write_stopped(copy->progress) && clock_now_ns() < due_ns)
+		write_nap(due_ns);
+	return write_stopped(copy->progress) ? err_set(copy->e, -ECANCELED, "the copy was stopped") : 0;
+}
 
 static int write_take(void *arg, uint32_t chunk, const void *bytes, uint64_t count)
 {
 	struct write_copy *copy = arg;
 
+	int rc = checkpoint_writer_add(copy->writer, bytes, copy->e);
+
 	(void)chunk;
 	(void)count;
-	return checkpoint_writer_add(copy->writer, bytes, copy->e);
+	return rc < 0 ? rc : write_pause(copy);
 }
 
 int checkpoint_copy(const struct checkpoint_place *from, const struct checkpoint_table *table,
 	const struct checkpoint_place *to, struct checkpoint_progress *progress, uint64_t *repaired, struct err *e)
 {
 	struct checkpoint_table now = *table;
-	struct write_copy copy = {.e = e};
+	struct write_copy copy = {.progress = progress, .e = e};
 	int rc;
 
 	now.written_s = 0;
-	rc = checkpoint_writer_create(to, &now, table->chunks, progress, &copy.writer, e);
+	rc = checkpoint_writer_create(to, &now, table->chunks, progress, clock_now_ns(), &copy.writer, e);
 	if (rc == 0)
 		rc = checkpoint_read_chunks(from, table, write_take, &copy, repaired, e);
-	if (rc == 0)
-		rc = checkpoint_writer_finish(copy.writer, e);
+	while (rc == 0 && (rc = checkpoint_writer_finish(copy.writer, e)) == -EAGAIN)
+		rc = write_pause(&copy);
 	checkpoint_writer_destroy(copy.writer);
 	return rc;
 }

@@ -9,18 +9,12 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
-#include <sys/stat.h>
-#include <time.h>
 
-#include "phub/base/clock.h"
 #include "phub/base/crc.h"
 #include "phub/control/checkpoint_format.h"
 #include "phub/control/checkpoint_parity.h"
 #include "phub/control/checkpoint_piece.h"
 #include "transport/le.h"
-
-enum { WRITER_NAP_MS = 100 }; /* so long at most it does not look whether to stop */
 
 struct writer_piece {
 	struct checkpoint_piece file;
@@ -41,7 +35,12 @@ struct checkpoint_writer {
 	struct writer_piece pieces[CHECKPOINT_TARGETS_MAX];
 	unsigned piece_count, lost_count;
 	struct err lost; /* the first that was given up */
-	uint64_t started_ns, bytes;
+	uint64_t started_ns, due_ns;
+	enum checkpoint_plant plant;
+	/* checkpoint_writer_finish() */
+	uint8_t *table;
+	size_t table_bytes;
+	unsigned sealed; /* pieces that have their table */
 	bool finished;
 };
 
@@ -71,32 +70,25 @@ static int writer_cancel(const struct checkpoint_writer *w, struct err *e)
 	return err_set(e, -ECANCELED, "the checkpoint of job '%s' was stopped", w->head.job);
 }
 
-static void writer_nap(uint64_t ns)
-{
-	struct timespec t = {.tv_sec = (time_t)(ns / NS_PER_S), .tv_nsec = (long)(ns % NS_PER_S)};
-
-	nanosleep(&t, NULL);
-}
-
-/* Counts what went out, and waits until so much may have. */
+/* Counts what went out, and when more may: -ECANCELED when it was stopped. */
 static int writer_count(struct checkpoint_writer *w, struct err *e)
 {
-	uint64_t bytes = 0, due_ns, now_ns;
+	struct checkpoint_progress *progress = w->progress;
+	uint64_t bytes = 0;
 
-	if (!w->progress)
+	if (!progress)
 		return 0;
 	for (unsigned i = 0; i < w->piece_count; i++)
-		bytes += w->pieces[i].file.out;
-	atomic_store_explicit(&w->progress->written, bytes, memory_order_relaxed);
-	if (!w->progress->bytes_per_s)
-		return writer_stopped(w) ? writer_cancel(w, e) : 0;
-	due_ns = w->started_ns + (uint64_t)((double)bytes * 1e9 / (double)w->progress->bytes_per_s);
-	while (!writer_stopped(w) && (now_ns = clock_now_ns()) < due_ns) {
-		uint64_t left_ns = due_ns - now_ns;
-
-		writer_nap(left_ns < WRITER_NAP_MS * NS_PER_MS ? left_ns : WRITER_NAP_MS * NS_PER_MS);
-	}
+		bytes += w->pieces[i].file.given;
+	atomic_store_explicit(&progress->written, bytes, memory_order_relaxed);
+	if (progress->bytes_per_s)
+		w->due_ns = w->started_ns + (uint64_t)((double)bytes * 1e9 / (double)progress->bytes_per_s);
 	return writer_stopped(w) ? writer_cancel(w, e) : 0;
+}
+
+uint64_t checkpoint_writer_due(const struct checkpoint_writer *w)
+{
+	return w->due_ns;
 }
 
 /* ---- begin ---- */
@@ -104,7 +96,8 @@ static int writer_count(struct checkpoint_writer *w, struct err *e)
 /* The same directory twice would be lost at once. */
 static int writer_check_targets(const struct checkpoint_place *place, struct err *e)
 {
-	struct stat st[CHECKPOINT_TARGETS_MAX];
+	struct disk *disk = checkpoint_disk(place);
+	struct disk_stat st[CHECKPOINT_TARGETS_MAX];
 
 	if (place->target_count < 1 || place->target_count > CHECKPOINT_TARGETS_MAX)
 		return err_set(e, -EINVAL, "a checkpoint in %u directories; allowed are 1 to %u", place->target_count,
@@ -118,10 +111,10 @@ static int writer_check_targets(const struct checkpoint_place *place, struct err
 			"give one directory, or a parity",
 			place->target_count);
 	for (unsigned i = 0; i < place->target_count; i++) {
-		if (stat(place->targets[i], &st[i]) < 0)
-			st[i].st_ino = 0;
-		for (unsigned j = 0; j < i && st[i].st_ino; j++)
-			if (st[i].st_ino == st[j].st_ino && st[i].st_dev == st[j].st_dev)
+		if (disk->ops->stat(disk, -1, place->targets[i], &st[i]) < 0)
+			st[i].inode = 0;
+		for (unsigned j = 0; j < i && st[i].inode; j++)
+			if (st[i].inode == st[j].inode && st[i].device == st[j].device)
 				return err_set(e, -EINVAL, "%s and %s are the same directory; each piece needs its own",
 					place->targets[j], place->targets[i]);
 	}
@@ -131,13 +124,14 @@ static int writer_check_targets(const struct checkpoint_place *place, struct err
 /* Later than all that are there: the clock may have been set back. */
 static int writer_written_s(const struct checkpoint_place *place, uint64_t wanted_s, uint64_t *written_s, struct err *e)
 {
+	struct disk *disk = checkpoint_disk(place);
 	struct checkpoint_entry *entries;
 	unsigned count;
 	int rc = checkpoint_list(place, &entries, &count, e);
 
 	if (rc < 0)
 		return rc;
-	*written_s = wanted_s ? wanted_s : (uint64_t)time(NULL);
+	*written_s = wanted_s ? wanted_s : disk->ops->now_s(disk);
 	for (unsigned i = 0; i < count; i++)
 		if (entries[i].complete && entries[i].written_s >= *written_s)
 			*written_s = entries[i].written_s + 1;
@@ -148,8 +142,10 @@ static int writer_written_s(const struct checkpoint_place *place, uint64_t wante
 static int writer_fill_head(struct checkpoint_writer *w, const struct checkpoint_place *place,
 	const struct checkpoint_table *table, struct err *e)
 {
+	struct disk *disk = checkpoint_disk(place);
 	struct checkpoint_head *h = &w->head;
 	uint32_t largest = 0;
+	int rc;
 
 	*h = (struct checkpoint_head){.round = table->round,
 		.meta_bytes = table->meta_bytes,
@@ -176,13 +172,14 @@ static int writer_fill_head(struct checkpoint_writer *w, const struct checkpoint
 	w->crcs = calloc(h->chunk_count + 1, sizeof(*w->crcs));
 	if (!w->stripes || !w->crcs)
 		return err_set(e, -ENOMEM, "no memory for a checkpoint of job '%s'", place->job);
-	if (getrandom(&h->id, sizeof(h->id), 0) != sizeof(h->id))
-		return err_set(e, -EIO, "no random number for a checkpoint: %s", strerror(errno));
-	return 0;
+	rc = disk->ops->random(disk, &h->id);
+	return rc < 0 ? err_set(e, rc, "no random number for a checkpoint: %s", strerror(-rc)) : 0;
 }
 
 static int writer_open_pieces(struct checkpoint_writer *w, const struct checkpoint_place *place, struct err *e)
 {
+	struct disk *disk = checkpoint_disk(place);
+	bool threaded = place->target_count > 1 && !disk->serial;
 	int rc = 0;
 
 	w->piece_count = place->target_count;
@@ -192,11 +189,12 @@ static int writer_open_pieces(struct checkpoint_writer *w, const struct checkpoi
 		int failed;
 
 		checkpoint_format_name(w->head.round, w->head.id, i, name);
-		checkpoint_piece_init(&p->file, place->targets[i], w->dir, name);
+		checkpoint_piece_init(&p->file, disk, place->targets[i], w->dir, name);
 		p->crcs = calloc(w->head.chunk_count + 1, sizeof(*p->crcs));
 		if (!p->crcs)
 			return err_set(e, -ENOMEM, "no memory for a checkpoint of job '%s'", w->head.job);
-		failed = checkpoint_piece_open(&p->file, w->head.file_bytes, checkpoint_format_data_at(&w->head));
+		failed = checkpoint_piece_open(
+			&p->file, w->head.file_bytes, checkpoint_format_data_at(&w->head), threaded);
 		if (failed)
 			rc = writer_lose(w, p, failed, e);
 	}
@@ -204,8 +202,8 @@ static int writer_open_pieces(struct checkpoint_writer *w, const struct checkpoi
 }
 
 int checkpoint_writer_create(const struct checkpoint_place *place, const struct checkpoint_table *table,
-	const struct snapshot_chunk *chunks, struct checkpoint_progress *progress, struct checkpoint_writer **out,
-	struct err *e)
+	const struct snapshot_chunk *chunks, struct checkpoint_progress *progress, uint64_t now_ns,
+	struct checkpoint_writer **out, struct err *e)
 {
 	struct checkpoint_writer *w = calloc(1, sizeof(*w));
 	int rc;
@@ -215,7 +213,8 @@ int checkpoint_writer_create(const struct checkpoint_place *place, const struct 
 	w->meta = table->meta;
 	w->chunks = chunks;
 	w->progress = progress;
-	w->started_ns = clock_now_ns();
+	w->plant = place->plant;
+	w->started_ns = w->due_ns = now_ns;
 	rc = writer_check_targets(place, e);
 	if (rc == 0)
 		rc = checkpoint_format_dir(place->job, w->dir, e);
@@ -326,40 +325,49 @@ static int writer_piece_finish(struct checkpoint_writer *w, struct writer_piece 
 	return rc;
 }
 
-/* Does one step with all pieces that are left. */
+/* One step of all pieces that are left, at the same time where they have threads. */
 static int writer_each(struct checkpoint_writer *w, int (*step)(struct checkpoint_piece *p), struct err *e)
 {
-	int rc = 0;
+	int failed[CHECKPOINT_TARGETS_MAX], rc = 0;
 
-	for (unsigned i = 0; rc == 0 && i < w->piece_count; i++) {
+	for (unsigned i = 0; i < w->piece_count; i++)
+		failed[i] = w->pieces[i].lost ? 0 : checkpoint_piece_begin(&w->pieces[i].file, step);
+	for (unsigned i = 0; i < w->piece_count; i++) {
 		struct writer_piece *p = &w->pieces[i];
-		int failed = p->lost ? 0 : step(&p->file);
 
-		if (failed)
-			rc = writer_lose(w, p, failed, e);
+		if (!p->lost && !failed[i])
+			failed[i] = checkpoint_piece_end(&p->file);
+		if (failed[i] && rc == 0)
+			rc = writer_lose(w, p, failed[i], e);
 	}
 	return rc;
 }
 
+/* The next piece gets its table. */
+static int writer_seal(struct checkpoint_writer *w, struct err *e)
+{
+	struct writer_piece *p = &w->pieces[w->sealed++];
+	int failed;
+
+	if (!w->table)
+		w->table = writer_table(w, &w->table_bytes);
+	if (!w->table)
+		return err_set(e, -ENOMEM, "no memory for a checkpoint of job '%s'", w->head.job);
+	failed = p->lost ? 0 : writer_piece_finish(w, p, w->table, w->table_bytes);
+	return failed ? writer_lose(w, p, failed, e) : writer_count(w, e);
+}
+
 int checkpoint_writer_finish(struct checkpoint_writer *w, struct err *e)
 {
-	size_t bytes;
-	uint8_t *table;
 	int rc = 0;
 
 	assert(w->next == w->head.chunk_count);
-	table = writer_table(w, &bytes);
-	if (!table)
-		return err_set(e, -ENOMEM, "no memory for a checkpoint of job '%s'", w->head.job);
-	for (unsigned i = 0; rc == 0 && i < w->piece_count; i++) {
-		struct writer_piece *p = &w->pieces[i];
-		int failed = p->lost ? 0 : writer_piece_finish(w, p, table, bytes);
-
-		rc = failed ? writer_lose(w, p, failed, e) : writer_count(w, e);
+	if (w->sealed < w->piece_count) {
+		rc = writer_seal(w, e);
+		return rc < 0 ? rc : -EAGAIN;
 	}
-	free(table);
 	/* All are on disk before any can be seen. */
-	if (rc == 0)
+	if (w->plant != CHECKPOINT_PLANT_UNSYNCED)
 		rc = writer_each(w, checkpoint_piece_sync, e);
 	if (rc == 0 && writer_stopped(w))
 		rc = writer_cancel(w, e);
@@ -383,6 +391,7 @@ void checkpoint_writer_destroy(struct checkpoint_writer *w)
 		free(w->pieces[i].crcs);
 	}
 	checkpoint_parity_destroy(w->parity);
+	free(w->table);
 	free(w->stripes);
 	free(w->crcs);
 	free(w);

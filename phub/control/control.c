@@ -150,6 +150,7 @@ bool control_step(struct control *c, uint64_t now_ns)
 		if (s->readable && !s->dead)
 			session_read(s);
 	door_step(c, due);
+	c->keep_ns = job_keep_step(c);
 	if (due)
 		control_tick(c);
 	for (unsigned i = 0; i < c->box->core_count; i++)
@@ -159,7 +160,7 @@ bool control_step(struct control *c, uint64_t now_ns)
 		session_flush(s);
 	job_reap(c);
 	session_reap(c);
-	return c->again;
+	return c->again || c->keep_ns <= c->now_ns;
 }
 
 uint64_t control_next(const struct control *c)
@@ -168,6 +169,7 @@ uint64_t control_next(const struct control *c)
 
 	if (c->again)
 		return c->now_ns;
+	due = c->keep_ns < due ? c->keep_ns : due;
 	return c->soon && c->now_ns + CONTROL_SOON_NS < due ? c->now_ns + CONTROL_SOON_NS : due;
 }
 

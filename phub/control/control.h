@@ -45,6 +45,7 @@ struct control {
 	bool again;          /* something was left over: step again before sleeping */
 	bool soon;           /* a transport will have something in a moment, of which no fd tells */
 	bool accept_paused;  /* out of descriptors: until the next tick */
+	uint64_t keep_ns;    /* by hand: when a job's checkpoint has something to do; UINT64_MAX: never */
 	bool stopping;
 	bool unbalanced; /* a shard came back with slots, credits or completions that do not balance */
 

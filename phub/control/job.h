@@ -191,11 +191,18 @@ void job_hyper_recount(struct job *job);
 bool job_restore(struct job *job);
 /* 0 with the round that each chunk begins with; -EAGAIN: not read yet; else the job has failed. */
 int job_restored(struct job *job, const uint64_t **from);
+/*
+ * In a box that is turned by hand: does a little of what each job reads or writes. Returns when there is more to do by
+ * itself; UINT64_MAX: never.
+ */
+uint64_t job_keep_step(struct control *c);
 /* A core has answered: MAIL_SNAPPED. */
 void job_snapped(struct job *job, const struct mail *mail);
 void job_keep_tick(struct job *job);
 /* For the operator. False: it has none. Text is the job's, and lasts until the next step of control. */
 bool job_keep_describe(const struct job *job, Phub__CheckpointInfo *out);
+/* How many checkpoints of it are on disk since the box runs it, and the round of the newest. */
+uint64_t job_kept(const struct job *job, uint64_t *round);
 /* All ranks have left: a job that comes with this name begins anew. */
 void job_keep_finished(struct job *job);
 /* Waits for the thread that reads or writes, if there is one, and takes nothing any more. */

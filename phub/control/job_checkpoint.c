@@ -2,7 +2,7 @@
 /*
  * When a job's checkpoints are taken, and what a job begins with that had some. The cores copy (phub/snapshot.h), a
  * thread writes (checkpoint.h), this decides: one checkpoint at a time, so often that rounds are slower by no more than
- * the box allows.
+ * the box allows. In a box that is turned by hand control writes and reads itself, a little in each of its steps.
  *
  *      idle -> asking     the cores say which round each chunk collects
  *           -> taking     they copy; the thread writes what is copied, in the order of the chunks
@@ -16,7 +16,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "phub/base/clock.h"
 #include "phub/base/log.h"
@@ -60,9 +59,12 @@ struct keeper {
 	uint64_t last_bytes, last_took_ns;
 	uint64_t failed_ns; /* when one failed last, */
 	char failure[200];  /* and why */
-	/* The thread. */
+	/* The thread, or, by hand, what is done in steps. */
 	pthread_t thread;
-	bool running;
+	bool running, by_hand;
+	struct checkpoint_write *writing;
+	struct checkpoint_reading *reading;
+	uint64_t due_ns; /* of the next step */
 	_Atomic bool over;
 	int result;
 	struct err error;
@@ -73,6 +75,7 @@ struct keeper {
 	unsigned entry_count, entry;      /* entry: the next to try */
 	uint64_t *from;                   /* [chunk_count] what it read: the round that each chunk begins with */
 	uint64_t repaired;
+	bool hasty; /* for tests: it goes on a round too early */
 };
 
 /* ---- set up ---- */
@@ -95,9 +98,17 @@ static int keeper_list_targets(struct keeper *k, const char *targets)
 	return 0;
 }
 
+static enum checkpoint_plant keeper_plant(unsigned plant)
+{
+	return plant == SHARD_PLANT_UNSYNCED    ? CHECKPOINT_PLANT_UNSYNCED
+	       : plant == SHARD_PLANT_UNCHECKED ? CHECKPOINT_PLANT_UNCHECKED
+						: CHECKPOINT_PLANT_NONE;
+}
+
 /* A job has checkpoints where the box has a place for them, and weights to write. */
 static struct keeper *keeper_create(struct job *job)
 {
+	const struct box_env *env = &job->control->box->env;
 	const struct config *config = job->control->config;
 	struct keeper *k;
 	struct err e;
@@ -109,6 +120,10 @@ static struct keeper *keeper_create(struct job *job)
 		return NULL;
 	k->place.parity = (unsigned)config->checkpoint_parity;
 	k->place.job = job->name;
+	k->place.disk = env->disk;
+	k->place.plant = keeper_plant(env->plant);
+	k->hasty = env->plant == SHARD_PLANT_HASTY;
+	k->by_hand = env->by_hand;
 	k->arena.fd = -1;
 	checkpoint_pace_init(&k->pace, (double)config->checkpoint_overhead / 1000.0);
 	if (keeper_list_targets(k, config->checkpoint_targets) < 0 ||
@@ -196,18 +211,40 @@ static void *keeper_write(void *arg)
 	return NULL;
 }
 
-static bool keeper_run(struct keeper *k, void *(*body)(void *))
+/* By hand: what a thread would begin with. */
+static void keeper_begin(struct keeper *k, bool writes, uint64_t now_ns)
 {
+	k->running = true;
+	k->due_ns = now_ns;
+	if (writes)
+		k->result = checkpoint_write_begin(
+			&k->place, &k->table, &k->snapshot, &k->progress, now_ns, &k->writing, &k->error);
+	else
+		k->result = checkpoint_reading_begin(&k->place, &k->table, &k->reading, &k->error);
+	atomic_store_explicit(&k->over, k->result < 0, memory_order_relaxed);
+}
+
+static bool keeper_run(struct job *job, void *(*body)(void *))
+{
+	struct keeper *k = job->keeper;
+
 	atomic_store_explicit(&k->over, false, memory_order_relaxed);
 	k->error = (struct err){0};
-	k->running = pthread_create(&k->thread, NULL, body, k) == 0;
+	if (k->by_hand)
+		keeper_begin(k, body == keeper_write, job->control->now_ns);
+	else
+		k->running = pthread_create(&k->thread, NULL, body, k) == 0;
 	return k->running;
 }
 
 static void keeper_join(struct keeper *k)
 {
-	if (k->running)
+	if (k->running && !k->by_hand)
 		pthread_join(k->thread, NULL);
+	checkpoint_write_end(k->writing);
+	checkpoint_reading_end(k->reading, k->reading ? &k->repaired : NULL);
+	k->writing = NULL;
+	k->reading = NULL;
 	k->running = false;
 }
 
@@ -245,7 +282,6 @@ static void keeper_take(struct job *job)
 		k->snapshot.chunks[i].before = k->snapshot.rounds[i] + ahead;
 	k->table = (struct checkpoint_table){
 		.round = furthest + ahead,
-		.written_s = (uint64_t)time(NULL),
 		.meta = k->meta,
 		.meta_bytes = k->meta_bytes,
 		.chunk_count = k->snapshot.chunk_count,
@@ -256,7 +292,7 @@ static void keeper_take(struct job *job)
 	k->state = KEEPER_TAKING;
 	k->stopped = false;
 	keeper_send(job, MAIL_SNAPSHOT);
-	if (!keeper_run(k, keeper_write))
+	if (!keeper_run(job, keeper_write))
 		atomic_store_explicit(&k->snapshot.missed, true, memory_order_relaxed);
 }
 
@@ -401,7 +437,7 @@ static int keeper_load(void *arg, uint32_t index, const void *bytes, uint64_t co
 		return -ECANCELED;
 	if (!chunk || count != snapshot_chunk_bytes(&g->spec, chunk->elements))
 		return -EBADMSG;
-	snapshot_restore(chunk, shard, bytes, k->table.chunks[index].before, k->table.chunks[index].steps);
+	snapshot_restore(chunk, shard, bytes, k->table.chunks[index].before - k->hasty, k->table.chunks[index].steps);
 	return 0;
 }
 
@@ -412,6 +448,37 @@ static void *keeper_read(void *arg)
 	k->result = checkpoint_read_chunks(&k->place, &k->table, keeper_load, k, &k->repaired, &k->error);
 	atomic_store_explicit(&k->over, true, memory_order_release);
 	return NULL;
+}
+
+static void keeper_step(struct keeper *k, uint64_t now_ns)
+{
+	int rc;
+
+	if (k->writing)
+		rc = checkpoint_write_step(k->writing, now_ns, &k->due_ns, &k->error);
+	else
+		rc = checkpoint_reading_step(k->reading, keeper_load, k, &k->error);
+	if (rc == -EAGAIN)
+		return;
+	k->result = rc;
+	atomic_store_explicit(&k->over, true, memory_order_relaxed);
+}
+
+uint64_t job_keep_step(struct control *c)
+{
+	uint64_t due_ns = UINT64_MAX;
+
+	for (struct job *job = c->jobs; job; job = job->next) {
+		struct keeper *k = job->keeper;
+
+		if (!k || !k->by_hand || !k->running || atomic_load_explicit(&k->over, memory_order_relaxed))
+			continue;
+		if (k->due_ns <= c->now_ns)
+			keeper_step(k, c->now_ns);
+		if (!atomic_load_explicit(&k->over, memory_order_relaxed) && k->due_ns < due_ns)
+			due_ns = k->due_ns;
+	}
+	return due_ns;
 }
 
 /* Has the checkpoint the job's keys and options? */
@@ -467,7 +534,7 @@ static bool keeper_read_next(struct job *job)
 		k->into = job->generation;
 		k->begun_ns = job->control->now_ns;
 		atomic_store_explicit(&k->progress.stop, false, memory_order_relaxed);
-		if (keeper_run(k, keeper_read)) {
+		if (keeper_run(job, keeper_read)) {
 			k->state = KEEPER_READING;
 			return true;
 		}
@@ -523,7 +590,7 @@ int job_restored(struct job *job, const uint64_t **from)
 		(double)(job->control->now_ns - k->begun_ns) / 1e9, k->repaired ? "; parity made up for losses" : "");
 	k->from = calloc(k->table.chunk_count, sizeof(*k->from));
 	for (uint32_t i = 0; k->from && i < k->table.chunk_count; i++)
-		k->from[i] = k->table.chunks[i].before;
+		k->from[i] = k->table.chunks[i].before - k->hasty;
 	checkpoint_table_fini(&k->table);
 	if (!k->from) {
 		job_fail(job, PHUB__ERROR_CODE__ERROR_LIMIT, -1, "no memory in the box to go on from its checkpoint");
@@ -572,6 +639,14 @@ bool job_keep_describe(const struct job *job, Phub__CheckpointInfo *out)
 		out->error_ms = (job->control->now_ns - k->failed_ns) / NS_PER_MS;
 	}
 	return true;
+}
+
+uint64_t job_kept(const struct job *job, uint64_t *round)
+{
+	const struct keeper *k = job->keeper;
+
+	*round = k ? k->last : 0;
+	return k ? k->done : 0;
 }
 
 void job_keep_finished(struct job *job)

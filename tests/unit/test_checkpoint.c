@@ -130,7 +130,8 @@ static void harm(struct checkpoint_rig *r, const struct checkpoint_entry *entry,
 	struct checkpoint_head h;
 	uint8_t *copy;
 
-	assert_int_equal(checkpoint_format_load(fd, r->place.job, entry->round, entry->id, piece, &h, NULL), 0);
+	assert_int_equal(
+		checkpoint_format_load(disk_machine(), fd, r->place.job, entry->round, entry->id, piece, &h, NULL), 0);
 	switch (how) {
 	case REMOVED: {
 		char path[256], name[CHECKPOINT_NAME_BYTES];
@@ -255,7 +256,7 @@ static void test_rot_everywhere(void **state)
 		int fd = checkpoint_rig_piece(&r, &entry, i, O_RDWR);
 		uint64_t at;
 
-		assert_int_equal(checkpoint_format_load(fd, "job", 7, entry.id, i, &h, NULL), 0);
+		assert_int_equal(checkpoint_format_load(disk_machine(), fd, "job", 7, entry.id, i, &h, NULL), 0);
 		at = checkpoint_format_data_at(&h);
 		for (unsigned c = 0; c < i; c++)
 			at += checkpoint_format_stripe(sizes[c], 3);
@@ -373,7 +374,7 @@ static void forge(struct checkpoint_rig *r, const struct checkpoint_head *h)
 	uint64_t trailer = size_of(fd) - CHECKPOINT_BLOCK;
 	struct checkpoint_head good;
 
-	assert_int_equal(checkpoint_format_load(fd, "job", 9, entry.id, 0, &good, NULL), 0);
+	assert_int_equal(checkpoint_format_load(disk_machine(), fd, "job", 9, entry.id, 0, &good, NULL), 0);
 	checkpoint_format_put_head(h, block);
 	assert_int_equal(pwrite(fd, block, sizeof(block), 0), sizeof(block));
 	checkpoint_format_put_trailer(h, block);
@@ -406,7 +407,7 @@ static void test_hostile_row(void **state)
 	checkpoint_rig_write(&r);
 	entry = checkpoint_rig_newest(&r);
 	fd = checkpoint_rig_piece(&r, &entry, 0, O_RDWR);
-	assert_int_equal(checkpoint_format_load(fd, "job", 9, entry.id, 0, &h, NULL), 0);
+	assert_int_equal(checkpoint_format_load(disk_machine(), fd, "job", 9, entry.id, 0, &h, NULL), 0);
 	flip(fd, checkpoint_format_rows_at(&h) + 3 * CHECKPOINT_ROW_BYTES - 1);
 	bytes = checkpoint_format_stripes_at(&h) - CHECKPOINT_BLOCK;
 	assert_true(bytes <= sizeof(block));
@@ -435,7 +436,7 @@ static void test_hostile_headers(void **state)
 	checkpoint_rig_write(&r);
 	entry = checkpoint_rig_newest(&r);
 	fd = checkpoint_rig_piece(&r, &entry, 0, O_RDONLY);
-	assert_int_equal(checkpoint_format_load(fd, "job", 9, entry.id, 0, &good, NULL), 0);
+	assert_int_equal(checkpoint_format_load(disk_machine(), fd, "job", 9, entry.id, 0, &good, NULL), 0);
 	close(fd);
 /* clang-format off */
 #define FORGE(field, value) do { h = good; h.field = (value); forge(&r, &h); } while (0)
