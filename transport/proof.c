@@ -41,6 +41,10 @@ static const char label_tls_key[] = "phub 1 tls key  ";
 static const char label_data[] = "phub 1 data     ";
 static const char label_datagram[] = "phub 1 datagram ";
 static const char label_way[] = "phub 1 way      ";
+static const char label_push[] = "phub 1 push     ";
+static const char label_wrap[] = "phub 1 wrap     ";
+/* In place of the last byte of a session's labels, where its job's payloads are encrypted. */
+static const uint8_t label_encrypt = 'e';
 
 static uint8_t *proof_put(uint8_t *at, const void *field, size_t bytes)
 {
@@ -69,6 +73,8 @@ static int proof_session_input(const char *label, const struct proof_session *s,
 	if (!SHA256((const uint8_t *)s->job, strlen(s->job), job))
 		return -EIO;
 	at = proof_put(at, label, LABEL_BYTES);
+	if (s->encrypt)
+		at[-1] = label_encrypt;
 	at = proof_put(at, s->client_nonce, PROOF_NONCE);
 	at = proof_put(at, s->box_nonce, PROOF_NONCE);
 	at = proof_put32(at, s->rank);
@@ -167,6 +173,23 @@ int proof_datagram_key(
 	at = proof_put32(at, of->box);
 	proof_put32(at, of->worker);
 	return proof_hkdf(key, PROOF_KEY, of->nonce, PROOF_NONCE, info, sizeof(info), out);
+}
+
+int proof_push_key(const uint8_t key[PROOF_KEY], uint8_t out[PROOF_KEY])
+{
+	static const uint8_t salt[PROOF_KEY]; /* RFC 5869's, where there is none */
+	uint8_t info[LABEL_BYTES];
+
+	proof_put(info, label_push, LABEL_BYTES);
+	return proof_hkdf(key, PROOF_KEY, salt, sizeof(salt), info, sizeof(info), out);
+}
+
+int proof_wrap_key(const uint8_t key[PROOF_KEY], const uint8_t salt[PROOF_NONCE], uint8_t out[PROOF_KEY])
+{
+	uint8_t info[LABEL_BYTES];
+
+	proof_put(info, label_wrap, LABEL_BYTES);
+	return proof_hkdf(key, PROOF_KEY, salt, PROOF_NONCE, info, sizeof(info), out);
 }
 
 int proof_way(const uint8_t key[PROOF_KEY], uint32_t connection, const uint8_t place[PROOF_PLACE], uint64_t *way)

@@ -21,6 +21,7 @@ struct proof_session {
 	uint32_t rank;
 	uint32_t world;
 	const uint8_t *channel; /* [PROOF_CHANNEL] the binding of the TLS connection that it goes over, or NULL */
+	bool encrypt;           /* the job's payloads are encrypted: who strikes that from a Hello breaks its proof */
 };
 
 /* Fills nonce from the kernel's random source. 0 or -EIO. */
@@ -55,6 +56,11 @@ struct proof_datagram {
  */
 int proof_datagram_key(
 	const uint8_t key[PROOF_KEY], const struct proof_datagram *of, bool from_box, uint8_t out[PROOF_KEY]);
+
+/* The key that a session's pushes are encrypted with (crypt.h), whatever connection carries them. 0 or -EIO. */
+int proof_push_key(const uint8_t key[PROOF_KEY], uint8_t out[PROOF_KEY]);
+/* The key that hides another one within the session; `salt` is fresh. 0 or -EIO. */
+int proof_wrap_key(const uint8_t key[PROOF_KEY], const uint8_t salt[PROOF_NONCE], uint8_t out[PROOF_KEY]);
 
 /*
  * What a box gives away at a place (an address, as bytes) of a connection of its own, to have it brought back: by a key

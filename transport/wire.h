@@ -14,7 +14,10 @@
 
 #define WIRE_VERSION      1
 #define WIRE_HEADER_BYTES 64
-#define WIRE_PAYLOAD_MAX  (2u << 20) /* the largest chunk that may be configured */
+/* Behind a payload that is encrypted (crypt.h): a line of a cache, so that payloads stay where lines begin. */
+#define WIRE_TRAILER_BYTES 64
+/* The largest chunk that may be configured, and its trailer. */
+#define WIRE_PAYLOAD_MAX ((2u << 20) + WIRE_TRAILER_BYTES)
 #define WIRE_WORLD_MAX    1024u      /* ranks of a job */
 
 enum wire_type {
@@ -33,7 +36,7 @@ enum wire_type {
 /* A decoded header, host byte order. */
 struct wire_header {
 	enum wire_type type;
-	uint32_t length;     /* payload bytes that follow; 0 for WIRE_PULL and WIRE_CREDIT */
+	uint32_t length;     /* payload bytes that follow, with their trailer; 0 for WIRE_PULL and WIRE_CREDIT */
 	uint32_t job;        /* the box's number for the job, from the control session */
 	uint32_t generation; /* of the key table */
 	uint32_t epoch;      /* of the job's membership */

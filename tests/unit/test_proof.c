@@ -90,11 +90,11 @@ static void test_golden(void **state)
 static void test_control_binds_every_field(void **state)
 {
 	const uint8_t channel[PROOF_CHANNEL] = {0};
-	struct proof_session changed[7];
+	struct proof_session changed[8];
 	uint8_t mac[PROOF_MAC];
 
 	(void)state;
-	for (int i = 0; i < 7; i++)
+	for (int i = 0; i < 8; i++)
 		changed[i] = sample();
 	changed[0].client_nonce[15] ^= 1;
 	changed[1].box_nonce[0] ^= 0x80;
@@ -103,7 +103,8 @@ static void test_control_binds_every_field(void **state)
 	changed[4].rank = 2;
 	changed[5].world = 7;
 	changed[6].channel = channel;
-	for (int i = 0; i < 7; i++) {
+	changed[7].encrypt = true;
+	for (int i = 0; i < 8; i++) {
 		assert_int_equal(proof_control(secret, strlen(secret), &changed[i], false, mac), 0);
 		assert_false(proof_equal(mac, golden_client));
 		assert_int_equal(proof_control(secret, strlen(secret), &changed[i], true, mac), 0);
