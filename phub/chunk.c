@@ -534,6 +534,10 @@ void chunk_sent(struct chunk *chunk, struct link *link, uint64_t now_ns)
 	stats_add(&shard->counters.sends_done, 1);
 	if (chunk->parked && chunk->sends == 0 && !shard->failed && !(spec_stepwise(shard->spec) && chunk->weights))
 		chunk_retry_one(chunk, shard);
+	/* A result that could not be sealed while another was read. */
+	for (uint32_t rank = 0; shard->sealing && chunk->sends == 0 && rank < shard->spec->world; rank++)
+		if (chunk->arrivals[rank].due && shard->links[rank].conn)
+			reply_writable(&shard->links[rank]);
 }
 
 void chunk_forget(struct chunk *chunk, const struct link *link)

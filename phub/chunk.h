@@ -29,7 +29,9 @@
 #include "phub/spec.h"
 #include "transport/transport.h"
 
+struct crypt;
 struct kernels;
+struct sealing;
 struct shard;
 struct snapshot;
 
@@ -112,11 +114,13 @@ struct link {
 	bool credit_due;      /* tell it even if nothing else goes to it */
 	bool touched;         /* in the core's list of links to be looked after at the end of the batch */
 	struct link *next_touched;
-	bool finished;   /* the shard drains, and the worker was told that nothing more comes */
-	bool again;      /* its connection replaced one that broke: what it pushes may have come before */
-	bool fresh;      /* the next connection is that of a rank that comes anew: nothing it pushes has come before */
-	uint64_t serial; /* of its connection: control's */
-	bool end_untold; /* control's mailbox was full: the end of the connection is told at a later tick */
+	bool finished; /* the shard drains, and the worker was told that nothing more comes */
+	bool again;    /* its connection replaced one that broke: what it pushes may have come before */
+	bool fresh;    /* the next connection is that of a rank that comes anew: nothing it pushes has come before */
+	bool sealed;   /* what goes over it is encrypted, either way (sealing.h) */
+	struct crypt *opener; /* of what comes; NULL in a job that is not encrypted. Control's */
+	uint64_t serial;      /* of its connection: control's */
+	bool end_untold;      /* control's mailbox was full: the end of the connection is told at a later tick */
 	bool end_broken;
 	int end_error;
 	char end_text[MAIL_TEXT_BYTES];
@@ -130,6 +134,7 @@ enum shard_failure {
 	SHARD_FAIL_KIND,       /* rank pushed where others broadcast, or the reverse; two roots; detail: wire type */
 	SHARD_FAIL_HYPER,      /* rank names another hyper-parameter version than the others; detail: its version */
 	SHARD_FAIL_HYPER_OLD,  /* rank names a version that is no longer kept; detail: the version */
+	SHARD_FAIL_SEALING,    /* its result cannot be encrypted */
 };
 
 /* What a core's trace tells; the arguments are chunk (in the job's plan), rank, round. */
@@ -148,6 +153,8 @@ enum shard_drop {
 	DROP_FAILED,    /* of a job that has failed */
 	DROP_LATE,      /* of a round that its quorum had closed */
 	DROP_BUSY,      /* lossy transports: came while its reply row was still being read; comes again */
+	DROP_FORGED,    /* encrypted: not what its worker sealed, or said before; where nothing gets lost its connection
+			   ends */
 	DROP_COUNT,
 };
 
@@ -230,6 +237,7 @@ struct shard {
 	uint64_t stalled_told_ns;
 	struct fair_share share;
 	struct coef_cache coef;
+	struct sealing *sealing;   /* NULL: the job is not encrypted */
 	struct snapshot *snapshot; /* that is being taken (snapshot.h), or NULL */
 	uint32_t snap_left, snap_at;
 	bool snap_untold; /* control's mailbox was full: told at a later tick */

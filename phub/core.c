@@ -15,6 +15,7 @@
 #include "phub/members.h"
 #include "phub/receive.h"
 #include "phub/reply.h"
+#include "phub/sealing.h"
 #include "phub/snapshot.h"
 #include "phub/stepwise.h"
 
@@ -183,6 +184,7 @@ static void core_link(struct core *core, const struct mail *mail)
 
 	if (rc == 0) {
 		link->serial = mail->detail;
+		sealing_link(link, mail->sealed ? mail->key : NULL);
 		if (fresh)
 			core_forget_answers(mail->shard, mail->rank, mail->detail);
 		core->untold -= link->end_untold; /* the end of the one before needs no telling any more */

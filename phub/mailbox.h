@@ -9,6 +9,7 @@
 #include <stdint.h>
 
 #include "phub/base/ring.h"
+#include "transport/proof.h"
 #include "transport/wire.h"
 
 #define MAIL_RANK_WORDS (WIRE_WORLD_MAX / 64)
@@ -78,9 +79,11 @@ struct mail {
 	int64_t value;
 	uint64_t detail;
 	bool broken;
+	bool sealed; /* MAIL_LINK: what goes over it is encrypted, and pushes with `key` */
 	union {
 		uint64_t missing[MAIL_RANK_WORDS]; /* rank r: bit r % 64 of word r / 64 */
 		char text[MAIL_TEXT_BYTES];
+		uint8_t key[PROOF_KEY];
 	};
 };
 

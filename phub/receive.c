@@ -10,6 +10,7 @@
 #include "phub/core.h"
 #include "phub/link.h"
 #include "phub/reply.h"
+#include "phub/sealing.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -57,6 +58,7 @@ static int receive_check(const struct link *link, const struct wire_header *h)
 	const struct shard *shard = link->shard;
 	const struct spec *spec = shard->spec;
 	bool payload = h->type != WIRE_PULL;
+	uint32_t trailer = link->sealed ? WIRE_TRAILER_BYTES : 0;
 
 	if (h->type != WIRE_PUSH && h->type != WIRE_INIT && h->type != WIRE_PULL)
 		return -EPROTO;
@@ -67,7 +69,7 @@ static int receive_check(const struct link *link, const struct wire_header *h)
 	if (h->generation != spec->generation || (h->epoch != shard->epoch && shard->plant != SHARD_PLANT_EPOCH))
 		return wire_after(h->generation, spec->generation) || wire_after(h->epoch, shard->epoch) ? -EPROTO
 													 : -ESTALE;
-	if (h->length != (payload ? shard->chunks[h->chunk].bytes : 0) || h->count != (payload ? 1 : 0))
+	if (h->length != (payload ? shard->chunks[h->chunk].bytes + trailer : 0) || h->count != (payload ? 1 : 0))
 		return -EPROTO;
 	return 0;
 }
@@ -85,10 +87,19 @@ static bool receive_fits(const struct link *link, const struct event *e)
 }
 
 /*
- * Returns 1 when the payload's slot is kept, 0 when it may go, -EPROTO or -ENOENT to end the connection. A message in
- * parts is counted once, with its last one.
+ * Opens what is encrypted. 1: it is what its worker sealed. Else 0, where anything may be damaged, doubled or late on
+ * its way, or -EBADMSG to end the connection.
  */
-static int receive_message(struct link *link, const struct event *e, uint64_t now_ns)
+static int receive_open(struct link *link, struct event *e)
+{
+	if (sealing_open(link, e) == 0)
+		return 1;
+	stats_add(&link->shard->counters.dropped[DROP_FORGED], 1);
+	link->credit_due = link->queue->lossy;
+	return link->queue->lossy ? 0 : -EBADMSG;
+}
+
+static int receive_add(struct link *link, const struct event *e, uint64_t now_ns)
 {
 	struct shard *shard = link->shard;
 	const struct contribution c = {
@@ -101,6 +112,20 @@ static int receive_message(struct link *link, const struct event *e, uint64_t no
 		.slot = e->slot,
 		.now_ns = now_ns,
 	};
+
+	stats_add(&shard->counters.messages, e->last);
+	stats_add(&link->pushes, e->last);
+	stats_add(&shard->counters.bytes, e->bytes);
+	return chunk_add(&shard->chunks[e->header.chunk], &c);
+}
+
+/*
+ * Returns 1 when the payload's slot is kept, 0 when it may go, -EPROTO, -ENOENT or -EBADMSG to end the connection. A
+ * message in parts is counted once, with its last one.
+ */
+static int receive_message(struct link *link, struct event *e, uint64_t now_ns)
+{
+	struct shard *shard = link->shard;
 	int rc = receive_check(link, &e->header);
 
 	fair_charge(shard, e->bytes, e->last);
@@ -116,10 +141,12 @@ static int receive_message(struct link *link, const struct event *e, uint64_t no
 			chunk_answer_again(&shard->chunks[e->header.chunk], link, e->header.round);
 		return 0;
 	}
-	stats_add(&shard->counters.messages, e->last);
-	stats_add(&link->pushes, e->last);
-	stats_add(&shard->counters.bytes, e->bytes);
-	return chunk_add(&shard->chunks[e->header.chunk], &c);
+	if (link->sealed && e->bytes > 0) {
+		rc = receive_open(link, e);
+		if (rc <= 0)
+			return rc;
+	}
+	return receive_add(link, e, now_ns);
 }
 
 /* Returns false when the event ended its connection. */
@@ -147,7 +174,11 @@ static bool receive_event(struct core *core, struct queue *queue, struct event *
 		return false;
 	}
 	if (rc < 0) {
-		receive_end(core, link, rc, false, NULL);
+		/* What was changed on the way is not its worker's fault: it may connect again. */
+		bool forged = rc == -EBADMSG;
+
+		receive_end(core, link, forged ? -ECONNABORTED : rc, forged,
+			forged ? "a push was forged or changed on its way, or said again" : NULL);
 		return false;
 	}
 	receive_touch(core, link);

@@ -7,6 +7,7 @@
 
 #include "phub/base/stats.h"
 #include "phub/link.h"
+#include "phub/sealing.h"
 #include "phub/stepwise.h"
 
 #include <assert.h>
@@ -62,8 +63,9 @@ static int reply_send(struct chunk *chunk, struct link *link)
 	struct shard *shard = link->shard;
 	struct arrival *a = &chunk->arrivals[link->rank];
 	bool rows = spec_rows(shard->spec);
+	const uint8_t *payload = rows ? stepwise_row(chunk, shard, link->rank) : chunk->result;
 	struct wire_header h;
-	int rc;
+	int rc = 0;
 
 	reply_header(link, &h);
 	h.type = WIRE_RESULT;
@@ -74,8 +76,14 @@ static int reply_send(struct chunk *chunk, struct link *link)
 	h.hyper = shard->spec->quorum ? a->ahead : a->hyper;
 	h.count = 1;
 	h.priority = a->priority;
-	rc = link->queue->ops->send(
-		link->queue, link->conn, &h, rows ? stepwise_row(chunk, shard, link->rank) : chunk->result, chunk);
+	if (link->sealed) {
+		payload = sealing_result(chunk, link, &h, &rc);
+		if (rc == -EIO)
+			chunk_fail(chunk, link, SHARD_FAIL_SEALING, h.round, 0);
+		if (!payload)
+			return rc;
+	}
+	rc = link->queue->ops->send(link->queue, link->conn, &h, payload, chunk);
 	if (rc < 0)
 		return rc;
 	a->answered = (uint8_t)link->serial;
@@ -93,6 +101,8 @@ void reply_result(struct chunk *chunk, struct link *link)
 {
 	struct arrival *a = &chunk->arrivals[link->rank];
 
+	if (link->sealed)
+		sealing_renew(chunk, link);
 	if (!link->conn || a->due)
 		return; /* gone; or in the heap already: what is sent from there is the newest round */
 	if (a->serial != (uint8_t)link->serial)

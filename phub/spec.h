@@ -40,6 +40,7 @@ struct spec {
 	uint32_t
 		quorum; /* bsp: a round closes when so many have pushed it, and later pushes are dropped; 0: all must */
 	enum seal_kind seal; /* of its datagrams */
+	bool encrypt;        /* what leaves the host is encrypted (sealing.h) */
 	uint32_t weight;     /* its share of a core beside other jobs; 0: 1 */
 	uint64_t bandwidth;  /* bytes a second that its workers may push, all together; 0: no bound */
 	uint32_t group_count;
@@ -62,12 +63,12 @@ static inline bool spec_rows(const struct spec *s)
 }
 
 /*
- * Can pushes be summed in the parts that they come in? Where each is a step, waits for its turn or may come too late,
- * it comes whole.
+ * Can pushes be summed in the parts that they come in? Where each is a step, waits for its turn, may come too late or
+ * has to be opened, it comes whole.
  */
 static inline bool spec_parts(const struct spec *s)
 {
-	return s->sync == SYNC_BSP && !s->reproducible && !s->quorum;
+	return s->sync == SYNC_BSP && !s->reproducible && !s->quorum && !s->encrypt;
 }
 
 /*

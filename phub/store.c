@@ -11,6 +11,7 @@
 
 #include "phub/base/cpu.h"
 #include "phub/parts.h"
+#include "phub/sealing.h"
 
 #define STORE_ALIGN       64u
 #define STORE_CHUNK_ALIGN 4096u
@@ -82,6 +83,15 @@ static uint64_t store_stages(const struct spec *spec, const struct share *share)
 	return spec->reproducible ? (uint64_t)share->chunk_count * (spec->world - 1) : 0;
 }
 
+/* The results of all ranks that have their own. */
+static uint64_t store_row_bytes(const struct spec *spec)
+{
+	uint64_t rows = spec_rows(spec) ? spec->world : 1;
+	uint64_t bytes;
+
+	return __builtin_mul_overflow(rows, spec->plan.region_bytes, &bytes) ? UINT64_MAX / 2 : bytes;
+}
+
 /* The shard's tables. */
 static void store_place_tables(
 	const struct spec *spec, const struct share *share, struct cursor *at, struct shard *shard)
@@ -106,6 +116,27 @@ static void store_place_tables(
 	for (uint32_t rank = 0; rank < spec->world; rank++) {
 		shard->links[rank] = (struct link){.shard = shard, .rank = rank, .replies = replies + rank * chunks};
 	}
+}
+
+static void store_place_sealing(
+	const struct spec *spec, const struct share *share, struct cursor *at, struct shard *shard)
+{
+	uint64_t chunks = share->chunk_count;
+	struct sealing s = {
+		.offset = store_row_bytes(spec),
+		.row_bytes = spec->plan.region_bytes + (uint64_t)WIRE_TRAILER_BYTES * spec->plan.chunk_count,
+	};
+
+	if (!spec->encrypt)
+		return;
+	/* All zero, as the region comes. */
+	s.sealed = store_take(at, chunks * sizeof(*s.sealed), STORE_ALIGN);
+	s.opened = store_take(at, chunks * spec->world * sizeof(*s.opened), STORE_ALIGN);
+	s.rows = store_take(at, chunks * spec->world, STORE_ALIGN);
+	s.spans = store_take(at, chunks * sizeof(*s.spans), STORE_ALIGN);
+	shard->sealing = store_take(at, sizeof(s), STORE_ALIGN);
+	if (at->base)
+		*shard->sealing = s;
 }
 
 /* Equal buffers are counted at once: there may be as many as chunks times ranks, and the control thread counts them. */
@@ -175,12 +206,16 @@ static void store_place(const struct spec *spec, const struct share *share, stru
 	if (!shard)
 		shard = &counted;
 	store_place_tables(spec, share, at, shard);
+	store_place_sealing(spec, share, at, shard);
 	for (uint32_t i = 0; i < spec->plan.chunk_count; i++) {
 		if (spec->core_of_chunk[i] != share->core)
 			continue;
 		if (at->base)
 			shard->spans[local] = (struct span){
 				.offset = spec->plan.chunks[i].offset, .bytes = spec->plan.chunks[i].bytes};
+		if (at->base && shard->sealing)
+			shard->sealing->spans[local] = (struct span){.offset = spec->plan.chunks[i].offset,
+				.bytes = spec->plan.chunks[i].bytes + WIRE_TRAILER_BYTES};
 		store_place_chunk(spec, i, at, at->base ? &shard->chunks[local] : NULL, result);
 		local++;
 	}
@@ -215,12 +250,13 @@ static uint64_t store_private_bytes(const struct spec *spec, const struct share 
 	return at.used;
 }
 
+/* Results, and behind them what is sealed of them. */
 static uint64_t store_result_bytes(const struct spec *spec)
 {
-	uint64_t rows = spec_rows(spec) ? spec->world : 1;
-	uint64_t bytes;
+	uint64_t bytes = store_row_bytes(spec);
 
-	return __builtin_mul_overflow(rows, spec->plan.region_bytes, &bytes) ? UINT64_MAX / 2 : bytes;
+	return __builtin_add_overflow(bytes, sealing_bytes(spec), &bytes) || bytes > UINT64_MAX / 2 ? UINT64_MAX / 2
+												    : bytes;
 }
 
 uint64_t store_bytes(const struct spec *spec)

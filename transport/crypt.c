@@ -58,11 +58,9 @@ int crypt_take_key(struct crypt *c, const uint8_t key[PROOF_KEY])
 {
 	if (c->keyed && CRYPTO_memcmp(c->key, key, PROOF_KEY) == 0)
 		return 0;
-	if (EVP_CipherInit_ex(c->cipher, NULL, NULL, key, NULL, !c->opens) != 1)
-		return -EIO;
 	memcpy(c->key, key, PROOF_KEY);
-	c->keyed = true;
-	return 1;
+	c->keyed = EVP_CipherInit_ex(c->cipher, NULL, NULL, key, NULL, !c->opens) == 1;
+	return c->keyed ? 1 : -EIO;
 }
 
 /* ---- the cipher ---- */

@@ -35,7 +35,7 @@ struct crypt;
 
 /* `opens`: else it seals. Without a key yet. 0 or -ENOMEM, with the reason in `e`. Control thread. */
 int crypt_create(bool opens, struct crypt **out, struct err *e);
-/* Takes this key from now on. 1 when it had another, 0 when it had this one, -EIO. */
+/* Takes this key from now on. 1 when it had another, 0 when it had this one; -EIO: it has none now. */
 int crypt_take_key(struct crypt *c, const uint8_t key[PROOF_KEY]);
 /* Wipes the key. NULL: nothing. */
 void crypt_destroy(struct crypt *c);
@@ -54,8 +54,7 @@ uint64_t crypt_counter(const uint8_t *sealed, uint32_t length);
  * Opens it to `out`, which may be `sealed`. 0, or -EBADMSG: something of it or of its header is not what was sealed,
  * and `out` has nothing of worth.
  */
-int crypt_open(
-	struct crypt *c, const struct wire_header *header, uint32_t core, const uint8_t *sealed, uint8_t *out);
+int crypt_open(struct crypt *c, const struct wire_header *header, uint32_t core, const uint8_t *sealed, uint8_t *out);
 
 /*
  * What a result's trailer is made over. `own`: it is one rank's alone; else all get the same bytes, and what is each

@@ -46,7 +46,7 @@ struct transport;
 /* Where the chunk with a core-local index lies in a region: both ends compute the same table. */
 struct span {
 	uint64_t offset; /* bytes from the start of the region */
-	uint32_t bytes;
+	uint32_t bytes;  /* of its payload on the wire, with the trailer of one that is encrypted */
 };
 
 /*
@@ -153,7 +153,8 @@ struct event {
 	 * worker it is the sink's address when the payload was put there, and NULL when the sink had none, or got
 	 * another while the payload came: then the bytes were thrown away, and the header still counts. A result whose
 	 * length is not its sink's ends the connection with -EPROTO. NULL also when the length is 0. Mapped memory
-	 * (shm) may change while it is read: read each byte once.
+	 * (shm) may change while it is read: read each byte once. All other is the receiver's to write to, too, as long
+	 * as it is valid: what is encrypted is opened where it lies.
 	 */
 	const void *payload;
 	/*

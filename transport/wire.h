@@ -12,13 +12,13 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define WIRE_VERSION      1
-#define WIRE_HEADER_BYTES 64
+#define WIRE_VERSION       1
+#define WIRE_HEADER_BYTES  64
 /* Behind a payload that is encrypted (crypt.h): a line of a cache, so that payloads stay where lines begin. */
 #define WIRE_TRAILER_BYTES 64
 /* The largest chunk that may be configured, and its trailer. */
-#define WIRE_PAYLOAD_MAX ((2u << 20) + WIRE_TRAILER_BYTES)
-#define WIRE_WORLD_MAX    1024u      /* ranks of a job */
+#define WIRE_PAYLOAD_MAX   ((2u << 20) + WIRE_TRAILER_BYTES)
+#define WIRE_WORLD_MAX     1024u /* ranks of a job */
 
 enum wire_type {
 	WIRE_PUSH = 1, /* worker -> box: a gradient chunk, `count` gradients already summed in it */

@@ -30,6 +30,7 @@ enum config_pushes { CONFIG_PUSHES_SLOTS, CONFIG_PUSHES_FIXED };
 enum config_poll { CONFIG_POLL_ADAPTIVE, CONFIG_POLL_BUSY };
 enum config_create { CONFIG_CREATE_SAME_UID, CONFIG_CREATE_SECRET, CONFIG_CREATE_NEVER };
 enum config_seal { CONFIG_SEAL_GMAC, CONFIG_SEAL_CRC, CONFIG_SEAL_NONE };
+enum config_encryption { CONFIG_ENCRYPTION_OFF, CONFIG_ENCRYPTION_ALLOW, CONFIG_ENCRYPTION_REQUIRE };
 enum config_tls { CONFIG_TLS_OFF, CONFIG_TLS_ALLOW, CONFIG_TLS_REQUIRE };
 enum config_log { CONFIG_LOG_ERROR, CONFIG_LOG_WARN, CONFIG_LOG_INFO, CONFIG_LOG_DEBUG };
 
@@ -89,6 +90,7 @@ struct config {
 	uint64_t checkpoint_parity, checkpoint_every, checkpoint_keep, checkpoint_rate, checkpoint_overhead;
 	char congestion[16];
 	enum config_seal datagram_seal; /* the least that a job may have */
+	enum config_encryption data_encryption;
 	bool huge_pages;
 	enum store_results stores;
 	enum config_log log_level;

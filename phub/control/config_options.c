@@ -71,6 +71,11 @@ const struct option option_table[] = {
 		"least seal of datagrams that a job may ask for: gmac, which only its own workers and the box can "
 		"make, crc, which tells damage alone, or none; less than gmac only on racks where everybody is "
 		"trusted. A job that asks for nothing has gmac"},
+	{"data_encryption", OPTION_CHOICE, FIELD(data_encryption), 0, 0, {"off", "allow", "require", NULL}, "allow",
+		"gradients and results encrypted wherever they leave the host (AES-256-GCM): allow has it for jobs "
+		"that "
+		"ask for it and costs others nothing, require refuses those that do not, off those that do. A job that "
+		"asks needs a secret"},
 	{"heartbeat_ms", OPTION_NUMBER, FIELD(heartbeat_ms), 10, 600000, {NULL}, "1000",
 		"workers say at least so often that they live"},
 	{"warn_ms", OPTION_NUMBER, FIELD(warn_ms), 10, 3600000, {NULL}, "2000",

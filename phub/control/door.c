@@ -43,6 +43,8 @@ static int door_check(
 	if ((*link)->tried_ns && c->now_ns < (*link)->tried_ns + DOOR_AGAIN_NS)
 		return EALREADY;
 	(*link)->tried_ns = c->now_ns ? c->now_ns : 1;
+	if ((*link)->sealed && proof_push_key(s->key, (*link)->push_key) < 0)
+		return EIO;
 	*session = s;
 	return 0;
 }
@@ -72,11 +74,15 @@ void door_link(struct control *c, uint32_t rank, const struct job *job, uint32_t
 		.detail = link->serial,
 		.job = job->id,
 		.generation = job->generation->spec.generation,
+		.sealed = link->sealed,
 	};
 
+	if (link->sealed)
+		memcpy(mail.key, link->push_key, sizeof(mail.key));
 	while (c->box->transports[mail.value].transport != conn->transport)
 		mail.value++;
 	post_send(&c->box->posts[core], &mail);
+	explicit_bzero(mail.key, sizeof(mail.key));
 }
 
 /* A connection takes the place of one that broke: that one ends first, whether the core knows of it yet or not. */

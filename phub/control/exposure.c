@@ -98,23 +98,29 @@ static bool exposure_find(const char *host, char *out, size_t bytes)
 
 void exposure_describe(const struct config *config, char *out, size_t bytes)
 {
+	static const char *const data[] = {
+		[CONFIG_ENCRYPTION_OFF] =
+			"reads gradients and weights, which are not encrypted (data_encryption: off), "
+			"and over tcp and verbs changes them",
+		[CONFIG_ENCRYPTION_ALLOW] = "reads gradients and weights of jobs that do not ask for encryption "
+					    "(data_encryption: allow), and over tcp and verbs changes them",
+		[CONFIG_ENCRYPTION_REQUIRE] = NULL,
+	};
 	static const char *const control[] = {
 		[CONFIG_TLS_OFF] = "reads and changes control sessions (tls: off)",
 		[CONFIG_TLS_ALLOW] = "reads and changes control sessions of workers without TLS (tls: allow)",
 		[CONFIG_TLS_REQUIRE] = NULL,
 	};
-	const char *what = control[config->tls];
+	const char *what = control[config->tls], *which = data[config->data_encryption];
 	char address[INET6_ADDRSTRLEN];
 	bool found = false;
 
 	out[0] = '\0';
-	for (unsigned i = 0; i < config->listen_count && !found; i++)
+	for (unsigned i = 0; i < config->listen_count && !found && (what || which); i++)
 		found = exposure_find(config->listen[i].host, address, sizeof(address));
 	if (found)
-		snprintf(out, bytes,
-			"%s is a public address, and whoever is on the way to it %s%sreads gradients and weights, "
-			"which "
-			"no transport encrypts (over tcp and verbs he changes them too); %skeep data ports within a "
-			"network that you trust",
-			address, what ? what : "", what ? ", and " : "", what ? "set tls: require, and " : "");
+		snprintf(out, bytes, "%s is a public address, and whoever is on the way to it %s%s%s; set %s%s%s",
+			address, what ? what : "", what && which ? ", and " : "", which ? which : "",
+			what ? "tls: require" : "", what && which ? " and " : "",
+			which ? "data_encryption: require, or keep data ports within a network that you trust" : "");
 }

@@ -14,6 +14,7 @@
 #include "phub/base/stats.h"
 #include "phub/control/box.h"
 #include "phub/control/job.h"
+#include "phub/sealing.h"
 
 #define GENERATION_EPOCH      1u
 #define GENERATION_PAGE       4096u
@@ -225,6 +226,48 @@ static int generation_take(struct generation *g, const struct job *job, struct e
 	return 0;
 }
 
+/* What encryption needs of libcrypto, for each core: one that seals results, and one for each rank that opens. */
+static int generation_encrypt_core(const struct generation *g, struct shard *shard, struct err *e)
+{
+	int rc = crypt_create(false, &shard->sealing->results, e);
+
+	if (rc == 0 && crypt_take_key(shard->sealing->results, g->data_key) < 0)
+		rc = err_set(e, -EIO, "libcrypto takes no key");
+	for (uint32_t rank = 0; rc == 0 && rank < g->spec.world; rank++)
+		rc = crypt_create(true, &shard->links[rank].opener, e);
+	return rc;
+}
+
+static int generation_encrypt(struct generation *g, struct err *e)
+{
+	uint8_t *key = g->data_key;
+	int rc = 0;
+
+	_Static_assert(PROOF_KEY == 2 * PROOF_NONCE, "two draws");
+	if (!g->spec.encrypt)
+		return 0;
+	if (proof_nonce(key) < 0 || proof_nonce(key + PROOF_NONCE) < 0)
+		return err_set(e, -EIO, "the box has no random numbers");
+	for (unsigned core = 0; rc == 0 && core < g->spec.core_count; core++)
+		if (g->store.shards[core])
+			rc = generation_encrypt_core(g, g->store.shards[core], e);
+	return rc;
+}
+
+static void generation_forget_keys(struct generation *g)
+{
+	explicit_bzero(g->data_key, sizeof(g->data_key));
+	for (unsigned core = 0; g->store.shards && g->spec.encrypt && core < g->spec.core_count; core++) {
+		struct shard *shard = g->store.shards[core];
+
+		if (!shard)
+			continue;
+		crypt_destroy(shard->sealing->results);
+		for (uint32_t rank = 0; rank < g->spec.world; rank++)
+			crypt_destroy(shard->links[rank].opener);
+	}
+}
+
 /*
  * What its workers have on the way, all together, is at most what its bandwidth carries in so long: that much may come
  * beyond it at the start.
@@ -254,11 +297,14 @@ static void generation_fill_links(struct generation *g, const struct job *job)
 		for (uint32_t i = 0; i < shard->chunk_count; i++)
 			if (shard->spans[i].bytes > largest)
 				largest = shard->spans[i].bytes;
-		for (uint32_t rank = 0; rank < job->world; rank++)
-			generation_link(g, rank, core)->spec = (struct conn_spec){
+		for (uint32_t rank = 0; rank < job->world; rank++) {
+			struct generation_link *link = generation_link(g, rank, core);
+
+			link->sealed = g->spec.encrypt && !g->pushes[rank].base;
+			link->spec = (struct conn_spec){
 				.chunk_count = shard->chunk_count,
-				.spans = shard->spans,
-				.payload_max = largest,
+				.spans = link->sealed ? shard->sealing->spans : shard->spans,
+				.payload_max = largest + (link->sealed ? WIRE_TRAILER_BYTES : 0),
 				.window = window,
 				.push = g->pushes[rank].base ? &g->pushes[rank] : NULL,
 				.slot_offset = generation_slot_offset(g, core),
@@ -272,6 +318,7 @@ static void generation_fill_links(struct generation *g, const struct job *job)
 				.rank = rank,
 				.seal = g->spec.seal,
 			};
+		}
 	}
 }
 
@@ -318,6 +365,8 @@ int generation_create(struct job *job, struct generation **out, struct err *e)
 		rc = generation_admit(g, job, e);
 	if (rc == 0)
 		rc = generation_take(g, job, e);
+	if (rc == 0)
+		rc = generation_encrypt(g, e);
 	if (rc < 0) {
 		g->spec.world = g->pushes ? job->world : 0;
 		generation_destroy(g, box);
@@ -391,6 +440,7 @@ void generation_destroy(struct generation *g, struct box *box)
 {
 	if (!g)
 		return;
+	generation_forget_keys(g);
 	store_destroy(&g->store);
 	for (uint32_t rank = 0; g->pushes && rank < g->spec.world; rank++)
 		mem_region_destroy(&g->pushes[rank]);

@@ -25,11 +25,13 @@ struct job;
 /* A rank's connection to a core. */
 struct generation_link {
 	struct conn_spec spec;
-	uint8_t key[PROOF_KEY]; /* its session's, which spec names */
-	uint64_t serial;        /* how many were let in; a second one only where one that broke may be made anew */
-	uint64_t tried_ns;      /* when one last came to be let in */
-	bool fresh;             /* the next connection is that of a rank that comes anew */
-	uint64_t ended_ns;      /* since when there is none; 0: there is one, or never was */
+	uint8_t key[PROOF_KEY];      /* its session's, which spec names */
+	uint8_t push_key[PROOF_KEY]; /* `sealed`: of what it pushes; follows from `key` */
+	uint64_t serial;             /* how many were let in; a second one only where one that broke may be made anew */
+	uint64_t tried_ns;           /* when one last came to be let in */
+	bool sealed;                 /* what goes over it is encrypted */
+	bool fresh;                  /* the next connection is that of a rank that comes anew */
+	uint64_t ended_ns;           /* since when there is none; 0: there is one, or never was */
 };
 
 struct generation {
@@ -45,6 +47,7 @@ struct generation {
 	uint32_t window;               /* messages of a connection in flight, at most */
 	uint64_t memory;               /* counted in control->memory_used */
 	unsigned attached;             /* shards that are with the cores */
+	uint8_t data_key[PROOF_KEY];   /* spec.encrypt: of its results, drawn for this generation alone */
 	bool placed;                   /* its load is in box->placement */
 	bool detaching;
 	bool hurried; /* the cores were told to let nothing drain */

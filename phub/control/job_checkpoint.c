@@ -495,6 +495,7 @@ static int keeper_fits(const struct job *job, struct err *e)
 	t->spec.lost = g->spec.lost; /* what becomes of lost workers may change */
 	t->wait_ms = g->table->wait_ms;
 	t->spec.seal = g->spec.seal;
+	t->spec.encrypt = g->spec.encrypt;
 	if (t->spec.world != g->spec.world)
 		rc = err_set(e, -EBADMSG, "a world of %u, and now of %u", t->spec.world, g->spec.world);
 	else

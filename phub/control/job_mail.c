@@ -105,6 +105,10 @@ static void job_failed(struct job *job, const struct mail *mail)
 			" of the hyper-parameters, and the last %u are kept",
 			mail->rank, peer, keys, mail->round, mail->detail, HYPER_VERSIONS);
 		return;
+	case SHARD_FAIL_SEALING:
+		job_fail(job, PHUB__ERROR_CODE__ERROR_LIMIT, -1,
+			"libcrypto in the box does not encrypt the result of %s in round %" PRIu64, keys, mail->round);
+		return;
 	}
 	job_fail(job, PHUB__ERROR_CODE__ERROR_PROTOCOL, (int)mail->rank, "core %u reports failure %lld of rank %u (%s)",
 		mail->core, (long long)mail->value, mail->rank, peer);

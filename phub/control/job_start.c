@@ -14,6 +14,7 @@
 #include "phub/control/box.h"
 #include "phub/control/session.h"
 #include "phub/members.h"
+#include "transport/crypt.h"
 
 static Phub__ErrorCode job_code(int error)
 {
@@ -68,6 +69,7 @@ void job_hear_table(struct session *s, const Phub__Job *message)
 		session_refuse(s, job_code(rc), "%s", e.text);
 		return;
 	}
+	s->table->spec.encrypt = s->encrypt;
 	if (!job_has_transport(c->box, s->table->transport)) {
 		session_refuse(s, PHUB__ERROR_CODE__ERROR_UNSUPPORTED,
 			"the box does not offer transport %s; see its transports option", s->table->transport);
@@ -169,7 +171,16 @@ void job_forget_table(struct job *job, uint32_t rank)
 static void job_write_start(struct session *s, const struct generation *g, uint8_t *cores, Phub__Start *start)
 {
 	Phub__Control control = PHUB__CONTROL__INIT;
+	uint8_t wrapped[CRYPT_WRAPPED_BYTES];
 
+	if (g->spec.encrypt) {
+		if (crypt_wrap(s->key, g->spec.id, g->spec.generation, g->data_key, wrapped) < 0) {
+			session_refuse(s, PHUB__ERROR_CODE__ERROR_LIMIT, "the box cannot wrap the key of its results");
+			return;
+		}
+		start->data_key.data = wrapped;
+		start->data_key.len = sizeof(wrapped);
+	}
 	start->generation = g->spec.generation;
 	start->job = g->spec.id;
 	start->core_of_chunk.data = cores;

@@ -98,6 +98,38 @@ static bool session_check_tls(struct session *s)
 	return false;
 }
 
+/* Does the box encrypt what the job wants encrypted, and the other way round? False when it was refused. */
+static bool session_check_encrypt(struct session *s, const Phub__Hello *hello)
+{
+	enum config_encryption how = s->control->config->data_encryption;
+
+	if (hello->encrypt ? how != CONFIG_ENCRYPTION_OFF : how != CONFIG_ENCRYPTION_REQUIRE)
+		return true;
+	if (hello->encrypt)
+		session_refuse(s, PHUB__ERROR_CODE__ERROR_UNSUPPORTED,
+			"job '%s' asks for encrypted data, which the box does not do (data_encryption: off); set "
+			"data_encryption: allow there, or leave encrypt and PHUB_ENCRYPT away",
+			hello->job);
+	else
+		session_refuse(s, PHUB__ERROR_CODE__ERROR_DENIED,
+			"the box takes jobs with encrypted data alone (data_encryption: require); set encrypt at job "
+			"'%s', or PHUB_ENCRYPT=1",
+			hello->job);
+	return false;
+}
+
+/* Without a secret, who hears the session has its keys. False when it was refused. */
+static bool session_check_keys(struct session *s)
+{
+	if (!s->encrypt || (s->secret && s->secret->length > 0))
+		return true;
+	session_refuse(s, PHUB__ERROR_CODE__ERROR_DENIED,
+		"job '%s' asks for encrypted data and has no secret, from which its keys would follow; list it at the "
+		"box with a secret_file, or set create: secret there",
+		s->name);
+	return false;
+}
+
 /* Is what Hello says possible at all? False when it was refused. */
 static bool session_check_hello(struct session *s, const Phub__Hello *hello)
 {
@@ -128,7 +160,7 @@ static bool session_check_hello(struct session *s, const Phub__Hello *hello)
 			hello->job, hello->rank, hello->world, WIRE_WORLD_MAX);
 		return false;
 	}
-	return true;
+	return session_check_encrypt(s, hello);
 }
 
 void session_hear_hello(struct session *s, const Phub__Hello *hello)
@@ -136,6 +168,7 @@ void session_hear_hello(struct session *s, const Phub__Hello *hello)
 	if (!session_check_tls(s) || !session_check_hello(s, hello))
 		return;
 	s->admin = hello->admin;
+	s->encrypt = hello->encrypt && !hello->admin;
 	s->rank = hello->rank;
 	s->world = hello->world;
 	memcpy(s->client_nonce, hello->nonce.data, PROOF_NONCE);
@@ -144,7 +177,7 @@ void session_hear_hello(struct session *s, const Phub__Hello *hello)
 		session_refuse(s, PHUB__ERROR_CODE__ERROR_PROTOCOL, "a name of %zu characters", strlen(hello->job));
 		return;
 	}
-	if (!(s->admin ? session_choose_admin(s) : session_choose_secret(s)))
+	if (!(s->admin ? session_choose_admin(s) : session_choose_secret(s)) || !session_check_keys(s))
 		return;
 	if (proof_nonce(s->box_nonce) < 0) {
 		session_refuse(s, PHUB__ERROR_CODE__ERROR_LIMIT, "the box has no random numbers");
@@ -160,7 +193,7 @@ static int session_check_proof(struct session *s, const Phub__Proof *proof, uint
 {
 	const void *secret = s->secret ? (const void *)s->secret->bytes : "";
 	size_t bytes = s->secret ? s->secret->length : 0;
-	struct proof_session seen = {.job = s->name, .rank = s->rank, .world = s->world};
+	struct proof_session seen = {.job = s->name, .rank = s->rank, .world = s->world, .encrypt = s->encrypt};
 	uint8_t expected[PROOF_MAC];
 
 	if (s->stream->sealed)

@@ -88,6 +88,7 @@ void session_write_challenge(struct session *s)
 	challenge.nonce.data = s->box_nonce;
 	challenge.nonce.len = sizeof(s->box_nonce);
 	challenge.secret = s->secret != NULL;
+	challenge.encrypt = s->encrypt;
 	control.message_case = PHUB__CONTROL__MESSAGE_CHALLENGE;
 	control.challenge = &challenge;
 	session_write(s, &control);

@@ -30,7 +30,7 @@ static struct table_word table_text(const char *text)
 	return w;
 }
 
-enum { TABLE_OPTIONS = 13 };
+enum { TABLE_OPTIONS = 14 };
 
 /* The options in the order in which they are compared. */
 static void table_options(const struct table *t, struct table_word out[TABLE_OPTIONS])
@@ -50,6 +50,7 @@ static void table_options(const struct table *t, struct table_word out[TABLE_OPT
 	out[10] = table_text(spec_lost_name(s->lost));
 	out[11] = table_number(s->quorum);
 	out[12] = table_number(t->wait_ms);
+	out[13] = table_text(s->encrypt ? "true" : "false");
 }
 
 static int table_compare_options(
@@ -57,7 +58,7 @@ static int table_compare_options(
 {
 	static const char *const names[TABLE_OPTIONS] = {"optimizer", "reduce", "sync", "staleness", "reproducible",
 		"nan", "chunk_bytes", "number of parameter groups", "generation", "seal", "policy for lost workers",
-		"quorum", "wait_ms"};
+		"quorum", "wait_ms", "encrypt"};
 	struct table_word in_a[TABLE_OPTIONS], in_b[TABLE_OPTIONS];
 
 	table_options(a, in_a);
