@@ -237,9 +237,22 @@ static const uint8_t *exchange_find_result(const struct exchange *x, const struc
 {
 	const struct lane *lane = f->lane;
 
-	if (x->mapped || x->group.lossy)
+	if (x->mapped || x->group.lossy || x->encrypted)
 		return event->payload;
 	return lane->sinks[f->local].addr;
+}
+
+/* Opens a result, at *from: then that is where it is. 0 or -EBADMSG. */
+static int exchange_open(struct exchange *x, struct flight *f, const struct wire_header *header, const uint8_t **from)
+{
+	uint8_t *into = x->group.lossy ? NULL : f->into;
+	int rc = *from ? sealed_result(&x->sealed, f, header, (uint8_t *)(uintptr_t)*from, into) : -EBADMSG;
+
+	if (!x->group.lossy)
+		*from = into;
+	if (rc == 0)
+		x->copied_bytes += header->length - WIRE_TRAILER_BYTES;
+	return rc;
 }
 
 static int exchange_take_result(struct exchange *x, struct lane *lane, const struct event *event)
@@ -256,10 +269,14 @@ static int exchange_take_result(struct exchange *x, struct lane *lane, const str
 	if (f->state != FLIGHT_SENT || h->round != f->round)
 		return exchange_broken(x, lane, "a result of a round that is not open");
 	from = exchange_find_result(x, f, event);
-	if (h->length != span->bytes || (x->group.lossy && !from))
+	if (h->length != span->bytes + (x->encrypted ? WIRE_TRAILER_BYTES : 0) || (x->group.lossy && !from))
 		return exchange_broken(x, lane, "a result of another length than its chunk");
 	if (x->mapped && from != exchange_result_base(x, f) + span->offset)
 		return exchange_broken(x, lane, "a result that lies elsewhere than agreed");
+	if (x->encrypted && exchange_open(x, f, h, &from) < 0) {
+		x->dropped += x->group.lossy;
+		return x->group.lossy ? 0 : -EBADMSG;
+	}
 	f->ahead = x->quorum ? h->hyper : 0;
 	lane_answered(lane, f);
 	if (from)
@@ -326,6 +343,14 @@ void exchange_lose(struct exchange *x, struct lane *lane, int error, const char 
 		x->lost_ns = now_ns ? now_ns : 1;
 }
 
+static void exchange_forged(struct exchange *x, struct lane *lane, uint64_t now_ns)
+{
+	static const char why[] = "a result was forged or changed on its way, or said again";
+
+	if (!exchange_break(x, lane, -ECONNABORTED, why, now_ns))
+		exchange_lose(x, lane, -ECONNABORTED, why, now_ns);
+}
+
 static void exchange_take_event(struct exchange *x, const struct event *event, uint64_t now_ns)
 {
 	struct lane *lane = event->conn->user;
@@ -337,13 +362,14 @@ static void exchange_take_event(struct exchange *x, const struct event *event, u
 		rc = exchange_take_message(x, lane, event, now_ns);
 		if (event->slot)
 			x->group.queue->ops->release(x->group.queue, event->slot);
-		if (rc < 0)
+		if (rc == -EBADMSG) /* the box did not send that: another connection may do better */
+			exchange_forged(x, lane, now_ns);
+		else if (rc < 0)
 			exchange_lose(x, lane, rc, NULL, now_ns);
 		break;
 	case EVENT_SENT:
 		f = event->cookie;
-		assert(f->sends > 0);
-		f->sends--;
+		lane_read(lane, f);
 		exchange_settle_flight(x, f);
 		break;
 	case EVENT_WRITABLE:
@@ -508,17 +534,19 @@ static void exchange_aim(struct exchange *x, struct flight *f)
 	const struct chunk_span *span = f->span;
 	const struct key *key = &x->keyring->keys[span->key_first];
 	struct sink *sink = &f->lane->sinks[f->local];
-	uint8_t *base;
+	uint8_t *base, *into;
 
 	if (x->mapped || x->group.lossy)
 		return;
 	if (key->dst_in_place) {
-		sink->addr = key->dst + (span->offset - key->offset);
-		return;
+		into = key->dst + (span->offset - key->offset);
+	} else {
+		base = (uint8_t *)(uintptr_t)exchange_result_base(x, f);
+		/* The root of a broadcast has the values already. */
+		into = base && (f->type != WIRE_INIT || f->apart) ? base + span->offset : NULL;
 	}
-	base = (uint8_t *)(uintptr_t)exchange_result_base(x, f);
-	/* The root of a broadcast has the values already. */
-	sink->addr = base && (f->type != WIRE_INIT || f->apart) ? base + span->offset : NULL;
+	f->into = into;
+	sink->addr = x->encrypted ? sealed_place(&x->sealed, &x->keyring->plan, span) : into;
 }
 
 static void exchange_place(struct exchange *x, struct flight *f, const struct key *key, const struct exchange_round *r)
@@ -615,10 +643,10 @@ static void exchange_open_key(struct exchange *x, struct key *key, const struct 
 {
 	const struct flight *first = &x->flights[key->chunk_first];
 	bool in_place = first->span->key_count == 1 && !x->mapped && !exchange_overlaps(key, r);
-	bool src_there =
-		r->src_device ? r->src_range && r->src_range->direct : r->src_range || x->group.queue->anywhere;
-	bool dst_there =
-		r->dst_device ? r->dst_range && r->dst_range->direct : r->dst_range || x->group.queue->anywhere;
+	/* Who encrypts reads and writes it, not a device. */
+	bool anywhere = x->group.queue->anywhere || x->encrypted, reached = !x->encrypted;
+	bool src_there = r->src_device ? reached && r->src_range && r->src_range->direct : r->src_range || anywhere;
+	bool dst_there = r->dst_device ? reached && r->dst_range && r->dst_range->direct : r->dst_range || anywhere;
 
 	key->round = (uint32_t)first->round;
 	key->claimed = false;
@@ -653,7 +681,7 @@ static int exchange_register(struct exchange *x, uint8_t *memory, bool *known, s
 	const struct transport_ops *ops = x->transport->ops;
 	int rc;
 
-	if (*known || x->mapped || !ops->mem_register)
+	if (*known || x->mapped || x->encrypted || !ops->mem_register)
 		return 0;
 	rc = ops->mem_register(x->transport, memory, x->keyring->plan.region_bytes, NULL, e);
 	*known = rc == 0;

@@ -15,6 +15,7 @@
 #include "client/lane.h"
 #include "client/phub.h"
 #include "client/ranges.h"
+#include "client/sealed.h"
 #include "client/session.h"
 #include "phub/base/err.h"
 #include "transport/transport.h"
@@ -37,6 +38,8 @@ struct exchange {
 	bool quorum;            /* results may be of later rounds */
 	bool arena_known, results_known; /* to the transport: struct keyring's */
 	bool mapped;                     /* the transport maps memory of the box: payloads lie there and nowhere else */
+	bool encrypted;                  /* what leaves the host: then it is not mapped, and goes through `sealed` */
+	struct sealed sealed;
 	uint64_t result_offset;
 	uint32_t hyper;         /* version of the hyper-parameters that new rounds want */
 	uint32_t open_keys;     /* keys with a round in flight */
@@ -71,7 +74,7 @@ struct exchange_round {
  * On error all is as before but for `x`, which exchange_fini() frees. 0, -EPROTO (a placement that cannot be), -ENOMEM,
  * or the transport's.
  */
-int exchange_init(struct exchange *x, struct keyring *keyring, const struct client_session *session,
+int exchange_init(struct exchange *x, struct keyring *keyring, struct client_session *session,
 	const struct transport_ops *ops, const char *address, struct err *e);
 
 /* Moves the handshakes on. 0 when all lanes are up, -EAGAIN, or why it cannot be. */

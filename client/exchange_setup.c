@@ -99,7 +99,9 @@ static int setup_flights(
 
 		lane->chunks[local] = i;
 		lane->spans[local] = (struct span){.offset = plan->chunks[i].offset, .bytes = plan->chunks[i].bytes};
-		lane->sinks[local].bytes = plan->chunks[i].bytes;
+		lane->wires[local] = lane->spans[local];
+		lane->wires[local].bytes += x->encrypted ? WIRE_TRAILER_BYTES : 0;
+		lane->sinks[local].bytes = lane->wires[local].bytes;
 		lane->flights[local] = &x->flights[i];
 		x->flights[i].lane = lane;
 		x->flights[i].span = &plan->chunks[i];
@@ -117,7 +119,7 @@ static uint32_t setup_payload_max(const struct lane *lane)
 	uint32_t max = 0;
 
 	for (uint32_t i = 0; i < lane->count; i++)
-		max = lane->spans[i].bytes > max ? lane->spans[i].bytes : max;
+		max = lane->wires[i].bytes > max ? lane->wires[i].bytes : max;
 	return max;
 }
 
@@ -151,7 +153,7 @@ static int setup_connect(
 
 		lane->spec = (struct conn_spec){
 			.chunk_count = lane->count,
-			.spans = lane->spans,
+			.spans = lane->wires,
 			.sinks = x->group.lossy ? NULL : lane->sinks,
 			.payload_max = setup_payload_max(lane),
 			.window = s->start.window,
@@ -170,7 +172,30 @@ static int setup_connect(
 	return 0;
 }
 
-int exchange_init(struct exchange *x, struct keyring *keyring, const struct client_session *session,
+/* What goes by shared memory does not leave the host; else what the job says. */
+static bool setup_encrypts(const struct client_session *s, const struct transport_ops *ops)
+{
+	return s->settings->encrypt && strcmp(ops->name, "shm") != 0;
+}
+
+/* Memory that a device moves is registered with it. */
+static int setup_seal(struct exchange *x, struct client_session *s, struct err *e)
+{
+	const struct transport_ops *ops = x->transport->ops;
+	int rc;
+
+	if (!x->encrypted)
+		return 0;
+	x->sealed.counter = &s->sealed;
+	x->sealed.own = s->settings->sync != PHUB_BSP || x->quorum;
+	rc = sealed_open(
+		&x->sealed, s->key, s->start.data_key, &x->keyring->plan, x->lanes, x->lane_count, s->start.window, e);
+	if (rc == 0 && ops->mem_register)
+		rc = ops->mem_register(x->transport, x->sealed.memory, x->sealed.bytes, NULL, e);
+	return rc;
+}
+
+int exchange_init(struct exchange *x, struct keyring *keyring, struct client_session *session,
 	const struct transport_ops *ops, const char *address, struct err *e)
 {
 	uint32_t *counts = calloc(session->cores, sizeof(*counts));
@@ -184,6 +209,7 @@ int exchange_init(struct exchange *x, struct keyring *keyring, const struct clie
 		.claims = 1,
 		.optimizer = session->settings->optimizer != PHUB_NONE,
 		.quorum = session->settings->quorum > 0,
+		.encrypted = setup_encrypts(session, ops),
 		.hyper = session->start.hyper,
 		.result_offset = session->start.result_offset,
 		.devices = {.copies_max = keyring->count + keyring->plan.chunk_count},
@@ -206,6 +232,8 @@ int exchange_init(struct exchange *x, struct keyring *keyring, const struct clie
 	free(counts);
 	if (rc == 0)
 		rc = setup_connect(x, session, ops, e);
+	if (rc == 0)
+		rc = setup_seal(x, session, e);
 	return rc;
 }
 
@@ -439,6 +467,7 @@ void exchange_fini(struct exchange *x)
 		x->transport->ops->queue_destroy(x->transport, x->group.queue);
 	if (x->transport)
 		x->transport->ops->close(x->transport);
+	sealed_close(&x->sealed);
 	free(x->lanes);
 	free(x->flights);
 	memset(x, 0, sizeof(*x));

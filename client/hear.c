@@ -16,6 +16,7 @@
 #include "client/say.h"
 #include "topology/placement.h"
 #include "transport/control.pb-c.h"
+#include "transport/crypt.h"
 
 #define HEAR_MS 1000000ull
 
@@ -103,6 +104,7 @@ static void hear_proof_session(const struct client_session *s, const uint8_t *bo
 	out->rank = s->settings->rank;
 	out->world = s->settings->world;
 	out->channel = s->stream && s->stream->sealed ? s->stream->channel : NULL;
+	out->encrypt = s->settings->encrypt;
 }
 
 static void hear_challenge(struct client_session *s, const Phub__Challenge *challenge)
@@ -126,6 +128,11 @@ static void hear_challenge(struct client_session *s, const Phub__Challenge *chal
 					  : "box %s knows no secret for the job, but this worker was given one; unset "
 					    "PHUB_SECRET and PHUB_SECRET_FILE, or give the job a secret at the box",
 			s->box);
+		return;
+	}
+	if (challenge->encrypt != s->settings->encrypt) {
+		client_session_fail(s, -ENOTSUP,
+			"box %s knows nothing of encrypted data; install the same release at both ends", s->box);
 		return;
 	}
 	hear_proof_session(s, challenge->nonce.data, &proof);
@@ -233,9 +240,21 @@ static void hear_members(struct client_session *s, const Phub__Members *m)
 	s->present = m->present;
 }
 
+/* The key of an encrypted job's results. False: the session is over. */
+static bool hear_data_key(struct client_session *s, const Phub__Start *start, uint8_t key[PROOF_KEY])
+{
+	if (!s->settings->encrypt)
+		return true;
+	if (start->data_key.len == CRYPT_WRAPPED_BYTES &&
+		crypt_unwrap(s->key, start->job, start->generation, start->data_key.data, key) == 0)
+		return true;
+	hear_broken(s, "a start without the key of its results, which are to be encrypted");
+	return false;
+}
+
 static void hear_start(struct client_session *s, const Phub__Start *start)
 {
-	uint8_t *copy;
+	uint8_t *copy, key[PROOF_KEY] = {0};
 
 	if (start->generation != s->generation && !start->joined && s->state >= SESSION_JOINED)
 		return; /* of a table that is forgotten */
@@ -247,7 +266,7 @@ static void hear_start(struct client_session *s, const Phub__Start *start)
 		hear_broken(s, "a start without a window or a placement");
 		return;
 	}
-	if (start->joined && !hear_joined(s, start))
+	if (!hear_data_key(s, start, key) || (start->joined && !hear_joined(s, start)))
 		return;
 	copy = malloc(start->core_of_chunk.len);
 	if (!copy) {
@@ -269,6 +288,8 @@ static void hear_start(struct client_session *s, const Phub__Start *start)
 		.core_of_chunk = copy,
 		.core_bytes = start->core_of_chunk.len,
 	};
+	memcpy(s->start.data_key, key, sizeof(key));
+	explicit_bzero(key, sizeof(key));
 	s->state = SESSION_STARTED;
 }
 

@@ -6,6 +6,7 @@
 #include "client/lane.h"
 
 #include "client/copy.h"
+#include "client/sealed.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -29,6 +30,7 @@ int lane_init(struct lane *lane, struct lane_group *group, uint32_t core, uint32
 		.count = count,
 		.chunks = calloc(count, sizeof(*lane->chunks)),
 		.spans = calloc(count, sizeof(*lane->spans)),
+		.wires = calloc(count, sizeof(*lane->wires)),
 		.sinks = calloc(count, sizeof(*lane->sinks)),
 		.flights = calloc(count, sizeof(*lane->flights)),
 		.heap = calloc(count, sizeof(*lane->heap)),
@@ -36,7 +38,7 @@ int lane_init(struct lane *lane, struct lane_group *group, uint32_t core, uint32
 		.sent_newest = FLIGHT_NONE,
 		.again_ns = UINT64_MAX,
 	};
-	if (lane->chunks && lane->spans && lane->sinks && lane->flights && lane->heap)
+	if (lane->chunks && lane->spans && lane->wires && lane->sinks && lane->flights && lane->heap)
 		return 0;
 	lane_fini(lane);
 	return -ENOMEM;
@@ -47,6 +49,8 @@ void lane_fini(struct lane *lane)
 	assert(!lane->conn);
 	free(lane->chunks);
 	free(lane->spans);
+	free(lane->wires);
+	free(lane->cells_free);
 	free(lane->sinks);
 	free(lane->flights);
 	free(lane->heap);
@@ -108,6 +112,7 @@ void lane_drop(struct lane *lane)
 	lane_unplug(lane);
 	if (lane->state != LANE_LOST)
 		lane->state = LANE_DOWN;
+	sealed_reset(lane);
 	lane->heap_count = 0;
 	lane->sent_oldest = FLIGHT_NONE;
 	lane->sent_newest = FLIGHT_NONE;
@@ -160,6 +165,7 @@ void lane_push(struct lane *lane, struct flight *flight)
 void lane_rest(struct lane *lane)
 {
 	lane_unplug(lane);
+	sealed_reset(lane);
 	lane->state = LANE_BROKEN;
 	lane->starved_ns = 0;
 	lane->probes = 0;
@@ -216,6 +222,8 @@ void lane_answered(struct lane *lane, struct flight *flight)
 {
 	if (lane->group->lossy)
 		lane_list_remove(lane, flight);
+	if (lane->sealed)
+		sealed_free(lane, flight);
 	if (!flight->copied)
 		return;
 	lane->stuck_ns = 0;
@@ -225,6 +233,14 @@ void lane_answered(struct lane *lane, struct flight *flight)
 	flight->copied = false;
 	if (--lane->copies_out == 0)
 		lane->copies_max = lane->conn->slot_count;
+}
+
+void lane_read(struct lane *lane, struct flight *flight)
+{
+	assert(flight->sends > 0);
+	flight->sends--;
+	if (lane->sealed)
+		sealed_free(lane, flight);
 }
 
 void lane_tick(struct lane *lane, uint64_t now_ns)
@@ -342,7 +358,8 @@ static int lane_send(struct lane *lane, struct flight *f, uint64_t now_ns)
 {
 	struct lane_group *group = lane->group;
 	bool payload = f->type != WIRE_PULL;
-	const struct wire_header header = {
+	const uint8_t *from = payload ? f->payload : NULL;
+	struct wire_header header = {
 		.type = (enum wire_type)f->type,
 		.length = payload ? lane->spans[f->local].bytes : 0,
 		.job = group->job,
@@ -357,8 +374,10 @@ static int lane_send(struct lane *lane, struct flight *f, uint64_t now_ns)
 		.priority = f->priority,
 	};
 	void *cookie = payload && group->cookies ? f : NULL;
-	int rc = group->queue->ops->send(group->queue, lane->conn, &header, payload ? f->payload : NULL, cookie);
+	int rc = payload && lane->sealed ? sealed_push(lane, f, &header, &from) : 0;
 
+	if (rc == 0)
+		rc = group->queue->ops->send(group->queue, lane->conn, &header, from, cookie);
 	if (rc < 0)
 		return rc;
 	if (cookie)
@@ -397,6 +416,8 @@ unsigned lane_pump(struct lane *lane, uint64_t now_ns)
 					break;
 				lane_copy(lane, f);
 			}
+			if (lane->sealed && !sealed_may(lane, f))
+				break;
 			rc = lane_send(lane, f, now_ns);
 			if (rc == -EAGAIN) {
 				lane->full = true;

@@ -16,6 +16,7 @@
 
 struct chunk_span;
 struct lane;
+struct sealed;
 
 #define FLIGHT_NONE UINT32_MAX
 
@@ -43,6 +44,10 @@ struct flight {
 	uint32_t hyper;                /* version of the hyper-parameters that the round wants */
 	uint32_t sends;                /* the transport reads the payload for so many sends */
 	uint32_t copies;               /* from or to a GPU, under way */
+	uint32_t cell;                 /* sealed: of the lane that the push lies in, from 1; 0: in none */
+	uint32_t cell_epoch;           /* that it was sealed with */
+	uint64_t version;              /* sealed: the counter of its last result */
+	uint8_t *into;                 /* sealed: where its result is opened to; NULL: nobody wants it */
 	uint16_t priority;
 	uint8_t state;         /* enum flight_state */
 	uint8_t type;          /* enum wire_type */
@@ -101,7 +106,8 @@ struct lane {
 	struct conn_spec spec;
 	uint32_t count;          /* chunks */
 	uint32_t *chunks;        /* [count] index in the job's plan */
-	struct span *spans;      /* [count] */
+	struct span *spans;      /* [count] of payloads, without trailers */
+	struct span *wires;      /* [count] sealed: as the transport sees them */
 	struct sink *sinks;      /* [count] */
 	struct flight **flights; /* [count] */
 	uint32_t seq;            /* messages sent */
@@ -126,6 +132,11 @@ struct lane {
 	uint64_t again_ns;                 /* lossy: the earliest again_ns of that list, or earlier */
 	uint64_t starved_ns; /* lossy: since when, or since which probe, credit is lacking; 0: it is not */
 	uint8_t probes;      /* since credit came last */
+	/* Where what it carries is encrypted (sealed.h); else NULL. */
+	struct sealed *sealed;
+	uint8_t *cells;       /* [cell_count], of cell_bytes each: pushes as they are sent */
+	uint32_t *cells_free; /* [cells_free_count] numbers from 1 */
+	uint32_t cell_count, cell_bytes, cells_free_count;
 };
 
 /* For `count` chunks. 0 or -ENOMEM. */
@@ -163,6 +174,9 @@ unsigned lane_pump(struct lane *lane, uint64_t now_ns);
 
 /* The box grants messages up to `credit`. */
 void lane_grant(struct lane *lane, uint32_t credit);
+
+/* The transport reads a send of this flight no more. */
+void lane_read(struct lane *lane, struct flight *flight);
 
 /* The result of this flight is here: it is not pushed again. */
 void lane_answered(struct lane *lane, struct flight *flight);

@@ -143,6 +143,11 @@ struct phub_options {
 	 * certificate, which bears the url's host; and/or the certificate's SHA-256. NULL: PHUB_TLS_CA, PHUB_TLS_PIN.
 	 */
 	const char *tls_ca, *tls_pin;
+	/*
+	 * Gradients and results are encrypted (AES-256-GCM) wherever they leave the host; over shared memory they do
+	 * not. Needs a secret. false: as PHUB_ENCRYPT says (1 or 0), else they are not.
+	 */
+	bool encrypt;
 };
 
 PHUB_API void phub_options_init(struct phub_options *options);
@@ -296,7 +301,8 @@ PHUB_API int phub_fd(phub_t *p);
 struct phub_stats {
 	size_t size; /* the caller's sizeof(struct phub_stats) */
 	uint64_t pushed_bytes, pulled_bytes;
-	uint64_t copied_bytes; /* by this library, in both directions; / pushed_bytes is the copies per gradient byte */
+	/* By this library, in both directions, encryption counted; / pushed_bytes is the copies per gradient byte. */
+	uint64_t copied_bytes;
 	uint64_t pushes, results; /* chunks */
 	uint64_t rounds;          /* of keys, finished */
 	uint64_t resent;          /* pushes sent again: on a lossy transport, or by a connection made anew */

@@ -50,6 +50,7 @@ int client_say_hello(struct client_session *s)
 	hello.nonce.len = sizeof(s->nonce);
 	hello.transports = names;
 	hello.n_transports = count;
+	hello.encrypt = s->settings->encrypt;
 	control.message_case = PHUB__CONTROL__MESSAGE_HELLO;
 	control.hello = &hello;
 	return client_say(s, &control);

@@ -65,6 +65,7 @@ struct client_start {
 	uint32_t hyper;         /* the version of settings->groups */
 	uint8_t *core_of_chunk; /* core_bytes of the box's; ours to free */
 	size_t core_bytes;
+	uint8_t data_key[PROOF_KEY]; /* of an encrypted job: its results' */
 };
 
 #define SESSION_BROKEN_MAX 8
@@ -100,6 +101,7 @@ struct client_session {
 	uint8_t nonce[PROOF_NONCE];
 	uint8_t expected[PROOF_MAC]; /* of the box in its Welcome */
 	uint8_t key[PROOF_KEY];      /* for data connections */
+	uint64_t sealed; /* pushes that were encrypted with a key that follows from it (transport/crypt.h) */
 	uint64_t id;
 	uint32_t cores;       /* of the box */
 	uint32_t chunk_bytes; /* its default */

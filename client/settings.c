@@ -331,6 +331,23 @@ static int settings_take_number(
 	return 0;
 }
 
+/* The option, or PHUB_ENCRYPT. Keys follow from the secret: without one nothing would be hidden. */
+static int settings_take_encrypt(struct settings *s, const struct phub_options *o, struct err *e)
+{
+	unsigned encrypt = o->encrypt;
+	int rc = encrypt ? 0 : settings_take_number("PHUB_ENCRYPT", "no switch", 0, 1, &encrypt, e);
+
+	if (rc < 0)
+		return rc;
+	s->encrypt = encrypt;
+	if (encrypt && !s->secret)
+		return err_set(e, -EINVAL,
+			"job %s: encrypted data needs the job's secret, from which its keys follow: set PHUB_SECRET or "
+			"PHUB_SECRET_FILE, and give the job that secret at the box",
+			s->url.job);
+	return 0;
+}
+
 int settings_init(struct settings *s, const char *url, const struct phub_options *options, struct err *e)
 {
 	struct phub_options o;
@@ -354,6 +371,8 @@ int settings_init(struct settings *s, const char *url, const struct phub_options
 		rc = settings_take_secret(s, &o, e);
 	if (rc == 0)
 		rc = settings_take_tls(s, &o, e);
+	if (rc == 0)
+		rc = settings_take_encrypt(s, &o, e);
 	if (rc == 0 && o.transport && strcmp(o.transport, "auto") != 0)
 		rc = settings_copy(&s->transport, o.transport, e);
 	if (rc == 0)

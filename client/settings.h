@@ -43,6 +43,7 @@ struct settings {
 	unsigned quorum, wait_ms, resume_ms;
 	unsigned chunk_bytes; /* 0: the box's default */
 	bool reproducible;
+	bool encrypt;
 	bool no_thread;
 	int timeout_ms;
 };

@@ -91,6 +91,7 @@ class Options(ctypes.Structure):
         ("resume_ms", ctypes.c_uint),
         ("tls_ca", ctypes.c_char_p),
         ("tls_pin", ctypes.c_char_p),
+        ("encrypt", ctypes.c_bool),
     ]
 
 

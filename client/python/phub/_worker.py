@@ -66,6 +66,7 @@ class Worker:
     `groups`: one Hyper for each parameter group, None for one group of the optimizer's defaults.
     `lost`: what becomes of the job when a worker is lost: "fail", "shrink" or "wait" (for `wait` seconds).
     `resume`: seconds for which the library tries to reach a box that was lost; calls raise StaleError until resume().
+    `encrypt`: gradients and results are encrypted wherever they leave the host; needs a secret.
     `tls_ca`, `tls_pin`: what the box is known by; with either the control session is TLS, and never plain.
     `timeout`: seconds, for this call and for every later one that is not given its own.
     The other options are those of struct phub_options in phub.h, where their defaults stand too.
@@ -91,6 +92,7 @@ class Worker:
         reproducible: bool = False,
         nan: str = "pass",
         seal: str = "gmac",
+        encrypt: bool = False,
         lost: str = "fail",
         wait: float = 0,
         quorum: int = 0,
@@ -121,6 +123,7 @@ class Worker:
         options.reproducible = reproducible
         options.nan = _choice("nan", library.NAN_POLICIES, nan)
         options.seal = _choice("seal", library.SEALS, seal)
+        options.encrypt = encrypt
         options.lost = _choice("lost", library.LOST_POLICIES, lost)
         options.wait_ms = milliseconds(wait)
         options.quorum = quorum
