@@ -6,6 +6,7 @@
 #include <limits.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
 #include <time.h>
@@ -26,6 +27,9 @@ enum {
 };
 
 static const struct transport_ops *const stage_loop[] = {&transport_loop, NULL};
+static const char stage_secret[] = "what the suite alone knows";
+static const char *const stage_encrypted[] = {
+	"create=secret", "create_secret_env=PHUB_SUITE_SECRET", "data_encryption=require", NULL};
 
 /* ---- the box ---- */
 
@@ -48,6 +52,8 @@ static void stage_configure(struct stage *stage, const char *const *overrides)
 	}
 	assert_int_equal(config_set(&stage->config, "listen=127.0.0.1:0", &e), 0);
 	assert_int_equal(config_set(&stage->config, "data_ports=any", &e), 0);
+	for (const char *const *more = stage_encrypted; stage->scene->encrypt && *more; more++)
+		assert_int_equal(config_set(&stage->config, *more, &e), 0);
 	for (; overrides && *overrides; overrides++)
 		assert_int_equal(config_set(&stage->config, *overrides, &e), 0);
 	if (config_finish(&stage->config, &e) < 0)
@@ -70,6 +76,7 @@ void stage_open(struct stage *stage, const struct scene *scene, const char *cons
 	struct err e;
 
 	*stage = (struct stage){.scene = scene, .threads = strcmp(scene->transport, "loop") != 0, .stop_fd = -1};
+	setenv("PHUB_SUITE_SECRET", stage_secret, 1);
 	stage_configure(stage, overrides);
 	assert_int_equal(dispatch_from_env(&env.kernels, text, sizeof(text)), 0);
 	if (stage->threads) {
@@ -353,6 +360,8 @@ void member_options(const struct member *me, struct phub_options *options)
 	options->timeout_ms = STAGE_TIMEOUT_MS;
 	if (me->crew->stage->threads)
 		options->transport = me->crew->stage->scene->transport;
+	options->encrypt = me->crew->stage->scene->encrypt;
+	options->secret = options->encrypt ? stage_secret : NULL;
 }
 
 int member_connect_to(struct member *me, const char *job, const struct phub_options *options, phub_t **out)

@@ -37,6 +37,7 @@ struct scene {
 	unsigned cores;
 	bool mapped;           /* payloads lie in memory of the box: phub_mem_register() is of no use */
 	bool one_sided;        /* they are moved without copies where phub_mem_register() was called, and there alone */
+	bool encrypt;          /* by jobs that all have the suite's secret */
 	bool core_cases;       /* also the cases that are the same however many cores there are */
 	struct loop_plan plan; /* loop: its network */
 };
