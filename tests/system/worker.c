@@ -27,7 +27,12 @@ struct worker {
 	float stop_src[1]; /* in the stop key's type */
 	float stop_dst[1];
 	uint64_t rounds, wrong, digest, touched;
-	float spoiled; /* the element that some rank makes NaN, as it came back in that round */
+	uint64_t settled; /* digest of the last weights */
+	bool settles;     /* the last round, of zeros */
+	unsigned table;   /* which of the key tables this is */
+	unsigned resumed; /* times that the box was lost and came back */
+	uint64_t first;   /* the round that is next: not 1 where the job ran before */
+	float spoiled;    /* the element that some rank makes NaN, as it came back in that round */
 	uint64_t began_ms, reported_ms;
 	uint64_t front_us, all_us; /* of the last round: until the urgent key was back, and all of them */
 	int open_behind;           /* rounds in which the least urgent key was still open then */
@@ -131,10 +136,11 @@ static int worker_end(struct worker *w, int rc)
 	printf(",\"rounds\":%" PRIu64 ",\"wrong\":%" PRIu64 ",\"digest\":\"%016" PRIx64 "\",\"ms\":%" PRIu64
 	       ",\"pushed_bytes\":%" PRIu64 ",\"copied_bytes\":%" PRIu64 ",\"front_us\":%" PRIu64 ",\"all_us\":%" PRIu64
 	       ",\"open_behind\":%d,\"spoiled\":\"%g\",\"touched\":%" PRIu64 ",\"datagrams\":%" PRIu64
-	       ",\"datagrams_resent\":%" PRIu64 ",\"datagrams_dropped\":%" PRIu64 "}\n",
+	       ",\"datagrams_resent\":%" PRIu64 ",\"datagrams_dropped\":%" PRIu64
+	       ",\"resumed\":%u,\"settled\":\"%016" PRIx64 "\"}\n",
 		w->rounds, w->wrong, w->digest, worker_now_us() / 1000 - w->began_ms, stats.pushed_bytes,
 		stats.copied_bytes, w->front_us, w->all_us, w->open_behind, (double)w->spoiled, w->touched,
-		stats.datagrams, stats.datagrams_resent, stats.datagrams_dropped);
+		stats.datagrams, stats.datagrams_resent, stats.datagrams_dropped, w->resumed, w->settled);
 	fflush(stdout);
 	phub_close(w->phub);
 	return rc < 0 || w->wrong || w->touched ? 1 : 0;
@@ -150,6 +156,11 @@ static int worker_call_start(struct worker *w)
 static int worker_call_wait(struct worker *w)
 {
 	return phub_wait(w->phub, PHUB_ALL, w->options.wait_ms);
+}
+
+static int worker_call_resume(struct worker *w)
+{
+	return phub_resume(w->phub, w->options.wait_ms);
 }
 
 static int worker_call_barrier(struct worker *w)
@@ -212,33 +223,101 @@ static int worker_memory(struct worker *w)
 	return rc;
 }
 
+/* Forgets the keys, and names the next table's: each has the size of the one behind it. */
+static int worker_turn_table(struct worker *w)
+{
+	struct worker_options *o = &w->options;
+	uint64_t elements = o->keys[0].elements;
+	int rc = 0;
+
+	w->step = "rekey";
+	for (unsigned i = 0; i < o->key_count && rc == 0; i++) {
+		struct worker_key *key = &o->keys[i];
+
+		if (o->registered)
+			rc = phub_mem_unregister(w->phub, key->src);
+		if (o->registered && rc == 0)
+			rc = phub_mem_unregister(w->phub, key->dst);
+		free(o->alloc ? NULL : key->src);
+		free(key->dst);
+		free(key->before);
+		key->src = key->dst = NULL;
+		key->before = NULL;
+		key->elements = i + 1 < o->key_count ? o->keys[i + 1].elements : elements;
+		key->bytes = key->elements * worker_dtype_bytes(key->dtype);
+	}
+	return rc == 0 ? phub_rekey(w->phub) : rc;
+}
+
+/* What this round's are: schedules are the same at all ranks. */
+static void worker_rates(struct worker *w, uint64_t round)
+{
+	const struct worker_options *o = &w->options;
+
+	if (o->schedule)
+		w->hyper.lr = o->hyper.lr * (1 + (double)(round * 7 * o->schedule % 11) / 10);
+}
+
+/* Where the rounds begin; an oracle that knows all of them goes there. */
+static int worker_find_round(struct worker *w)
+{
+	struct worker_options *o = &w->options;
+	int64_t round;
+
+	w->first = 1;
+	if (o->no_weights)
+		return 0;
+	round = phub_round(w->phub, 0);
+	if (round < 0)
+		return (int)round;
+	w->first = (uint64_t)round;
+	for (uint64_t r = 1; r < w->first && o->check && !o->some; r++) {
+		worker_rates(w, r);
+		worker_oracle_round(&w->oracle, r, &w->hyper);
+	}
+	return 0;
+}
+
+static void worker_check_weights(struct worker *w)
+{
+	struct worker_options *o = &w->options;
+
+	for (unsigned i = 0; i < o->key_count && o->check; i++) {
+		void *expected = malloc(o->keys[i].bytes);
+
+		if (o->some) {
+			worker_check_some(o, i, 0, o->keys[i].src);
+		} else {
+			worker_fill_weights(&w->oracle, i, expected);
+			w->wrong += memcmp(expected, o->keys[i].src, o->keys[i].bytes) != 0;
+		}
+		free(expected);
+	}
+}
+
 static int worker_weights(struct worker *w)
 {
 	struct worker_options *o = &w->options;
+	bool weights = o->phub.optimizer != PHUB_NONE && !o->no_weights;
 	int rc = 0;
 
 	w->step = "weights";
 	worker_oracle_init(&w->oracle, o);
-	if (o->phub.optimizer == PHUB_NONE || o->no_weights)
-		return 0;
-	for (unsigned i = 0; i < o->key_count && rc == 0; i++) {
+	for (unsigned i = 0; i < o->key_count && rc == 0 && weights; i++) {
 		if (o->phub.rank == 0)
 			worker_fill_weights(&w->oracle, i, o->keys[i].src);
 		else
 			memset(o->keys[i].src, 0xff, o->keys[i].bytes);
 		rc = phub_broadcast(w->phub, (int)i, o->keys[i].src, 0);
 	}
-	if (rc == 0 && w->stop_key >= 0)
+	if (rc == 0 && w->stop_key >= 0 && weights)
 		rc = phub_broadcast(w->phub, w->stop_key, w->stop_src, 0);
-	if (rc == 0)
+	if (rc == 0 && weights)
 		rc = worker_wait(w, worker_call_wait);
-	for (unsigned i = 0; i < o->key_count && rc == 0 && o->check; i++) {
-		void *expected = malloc(o->keys[i].bytes);
-
-		worker_fill_weights(&w->oracle, i, expected);
-		w->wrong += memcmp(expected, o->keys[i].src, o->keys[i].bytes) != 0;
-		free(expected);
-	}
+	if (rc == 0)
+		rc = worker_find_round(w);
+	if (rc == 0 && weights)
+		worker_check_weights(w);
 	return rc;
 }
 
@@ -278,6 +357,8 @@ static int worker_push(struct worker *w)
 
 		if (n + 1 == o->key_count)
 			worker_sleep_us(o->lag_ms * 1000);
+		if (o->phub.quorum && !w->settles && phub_round(w->phub, (int)i) > (int64_t)o->rounds)
+			continue;
 		rc = phub_push_pull(w->phub, (int)i, o->keys[i].src, o->keys[i].dst, o->flat ? 0 : (int)urgency);
 	}
 	if (rc == 0 && w->stop_key >= 0) {
@@ -312,11 +393,12 @@ static void worker_look(struct worker *w, uint64_t round)
 
 	if (o->plant)
 		worker_plant(o, &o->keys[0]);
-	if (o->check)
+	if (o->check && !o->some)
 		worker_oracle_round(&w->oracle, round, &w->hyper);
 	for (unsigned i = 0; i < o->key_count; i++) {
 		if (o->check)
-			w->wrong += worker_check(&w->oracle, i, o->keys[i].result);
+			w->wrong += o->some ? worker_check_some(o, i, round, o->keys[i].result)
+					    : worker_check(&w->oracle, i, o->keys[i].result);
 		w->digest = worker_digest(w->digest, o->keys[i].result, o->keys[i].bytes);
 	}
 	if (round == o->look_at)
@@ -336,10 +418,9 @@ static int worker_round(struct worker *w, uint64_t round)
 
 	if (worker_misbehave(w, round))
 		return 1;
-	if (o->schedule) {
-		w->hyper.lr = o->hyper.lr * (1 + (double)(round * 7 * o->schedule % 11) / 10);
+	worker_rates(w, round);
+	if (o->schedule)
 		rc = phub_set_hyper(w->phub, 0, &w->hyper);
-	}
 	for (unsigned i = 0; i < o->key_count && rc == 0; i++)
 		worker_fill(o, i, round, o->keys[i].src);
 	if (round == o->nan_at)
@@ -353,6 +434,19 @@ static int worker_round(struct worker *w, uint64_t round)
 	return w->stop_key >= 0 && w->stop_dst[0] != 0;
 }
 
+/* In a job with a quorum others may have closed rounds meanwhile, of each key other ones. */
+static uint64_t worker_least_round(struct worker *w)
+{
+	uint64_t least = WORKER_NEVER;
+
+	for (unsigned i = 0; i < w->options.key_count; i++) {
+		uint64_t round = (uint64_t)phub_round(w->phub, (int)i);
+
+		least = round < least ? round : least;
+	}
+	return least;
+}
+
 static int worker_rounds(struct worker *w)
 {
 	int rc = 0;
@@ -361,9 +455,65 @@ static int worker_rounds(struct worker *w)
 	if (w->options.barrier)
 		rc = worker_wait(w, worker_call_barrier);
 	w->step = "round";
-	for (uint64_t round = 1; rc == 0 && round <= w->options.rounds; round++)
+	for (uint64_t round = w->first; rc == 0 && round <= w->options.rounds; round++) {
 		rc = worker_round(w, round);
+		if (rc == 0 && w->options.phub.quorum)
+			round = worker_least_round(w) - 1;
+	}
 	return rc < 0 ? rc : 0;
+}
+
+/* Nobody pushes a gradient any more: what a round of zeros gives is what all steps have made. */
+static int worker_settle(struct worker *w)
+{
+	struct worker_options *o = &w->options;
+	int rc;
+
+	w->step = "settle";
+	w->settles = true;
+	rc = worker_wait(w, worker_call_barrier);
+	for (unsigned i = 0; i < o->key_count && rc == 0; i++)
+		memset(o->keys[i].src, 0, o->keys[i].bytes);
+	if (rc == 0)
+		rc = worker_exchange(w);
+	if (rc == 0)
+		rc = worker_wait(w, worker_call_barrier);
+	if (rc == 0 && o->phub.sync != PHUB_BSP)
+		worker_oracle_total(&w->oracle, o->rounds);
+	w->settled = 0xcbf29ce484222325ull;
+	for (unsigned i = 0; i < o->key_count && rc == 0; i++) {
+		if (o->phub.sync != PHUB_BSP)
+			w->wrong += worker_check(&w->oracle, i, o->keys[i].result);
+		w->settled = worker_digest(w->settled, o->keys[i].result, o->keys[i].bytes);
+	}
+	return rc;
+}
+
+/* From the first weights to the last round of a table; again from a checkpoint where the box was lost. */
+static int worker_course(struct worker *w)
+{
+	struct worker_options *o = &w->options;
+	int rc = worker_memory(w);
+
+	for (;;) {
+		if (rc == 0)
+			rc = worker_weights(w);
+		if (rc == 0)
+			rc = worker_rounds(w);
+		if (rc == 0 && o->settle)
+			rc = worker_settle(w);
+		if (rc != -ESTALE)
+			return rc;
+		w->step = "resume";
+		worker_event(w, "stale", phub_error());
+		rc = worker_wait(w, worker_call_resume);
+		w->resumed++;
+		w->hyper = o->hyper;
+		if (rc == 0 && o->alloc)
+			rc = worker_memory(w);
+		if (rc == 0)
+			worker_event(w, "resumed", NULL);
+	}
 }
 
 /* Waits for its end, and notices when the session ends first. */
@@ -378,6 +528,26 @@ static int worker_idle(struct worker *w)
 	return rc;
 }
 
+static int worker_table(struct worker *w)
+{
+	struct worker_options *o = &w->options;
+	int rc = worker_keys(w);
+
+	if (rc < 0)
+		return rc;
+	w->step = "start";
+	rc = worker_wait(w, worker_call_start);
+	if (rc < 0)
+		return rc;
+	worker_event(w, "started", NULL);
+	if (!o->idle)
+		return worker_course(w);
+	rc = worker_memory(w);
+	if (rc == 0)
+		rc = worker_weights(w);
+	return rc < 0 ? rc : worker_idle(w);
+}
+
 static int worker_run(struct worker *w)
 {
 	struct worker_options *o = &w->options;
@@ -390,19 +560,12 @@ static int worker_run(struct worker *w)
 	worker_event(w, "connected", NULL);
 	if (o->no_start)
 		return worker_idle(w);
-	rc = worker_keys(w);
-	if (rc < 0)
-		return rc;
-	w->step = "start";
-	rc = worker_wait(w, worker_call_start);
-	if (rc < 0)
-		return rc;
-	worker_event(w, "started", NULL);
-	rc = worker_memory(w);
-	if (rc == 0)
-		rc = worker_weights(w);
-	if (rc == 0)
-		rc = o->idle ? worker_idle(w) : worker_rounds(w);
+	rc = worker_table(w);
+	for (w->table = 1; rc == 0 && w->table < o->tables; w->table++) {
+		rc = worker_turn_table(w);
+		if (rc == 0)
+			rc = worker_table(w);
+	}
 	if (rc < 0 || o->no_leave)
 		return rc;
 	w->step = "leave";

@@ -29,6 +29,7 @@ struct worker_key {
 	void *src;          /* what is pushed */
 	void *dst;          /* where the result is copied to; NULL when it is read in place */
 	const void *result; /* where it is read */
+	float *before;      /* what the last round gave, where that is needed to check the next */
 };
 
 /* A wrong chunk in the results, planted where they have arrived: the check must find it. */
@@ -57,6 +58,9 @@ struct worker_options {
 	uint64_t report_ms; /* between events of progress; 0: none */
 	int wait_ms;        /* of one wait; when it ran out, its text is printed and it is done again... */
 	int patience_ms;    /* ...until so much time has passed */
+	unsigned tables;    /* key tables, one after the other, with so many rounds each */
+	bool some;          /* ranks may be lost and come: a chunk's sum is that of some of them */
+	bool settle;        /* at the end a round without gradients, behind barriers: the weights that all steps gave */
 	/* Ways to misbehave. Rounds count from 1. */
 	bool no_start;     /* joins and sends no keys until standard input ends */
 	bool no_weights;   /* an optimizer, and no broadcast */
@@ -98,12 +102,28 @@ void worker_oracle_init(struct worker_oracle *oracle, const struct worker_option
 /* What round `round` must give; `hyper` as it was set for it. */
 void worker_oracle_round(struct worker_oracle *oracle, uint64_t round, const struct phub_hyper *hyper);
 
+/* One period of a rank's gradient in whole numbers. */
+void worker_integers(uint32_t rank, uint64_t round, float out[WORKER_PERIOD]);
 /* Writes this rank's gradient of `round`, or the first weights. */
 void worker_fill(const struct worker_options *o, unsigned key, uint64_t round, void *out);
 void worker_fill_weights(const struct worker_oracle *oracle, unsigned key, void *out);
 
 /* How many elements of the key's result differ from the oracle. */
 uint64_t worker_check(const struct worker_oracle *oracle, unsigned key, const void *result);
+
+/* ---- worker_some.c: jobs in which a sum may lack ranks ---- */
+
+/*
+ * The result of a round in which ranks came or went: every chunk must be the sum of some ranks (of at most
+ * WORKER_SOME_WORLD, in whole numbers, without optimizer or with sgd of rate 1 over f32). How many elements are of no
+ * ranks, and how many runs of the same ranks there are above the number of chunks. Keeps the result for the next round;
+ * `round` 0 does nothing else.
+ */
+#define WORKER_SOME_WORLD 6u
+uint64_t worker_check_some(const struct worker_options *o, unsigned key, uint64_t round, const void *result);
+
+/* Whatever order the steps were taken in: the weights after `rounds` rounds of all ranks, with sgd of rate 1. */
+void worker_oracle_total(struct worker_oracle *oracle, uint64_t rounds);
 
 /* Spoils the result of a key of at least two chunks. */
 void worker_plant(const struct worker_options *o, struct worker_key *key);

@@ -43,6 +43,12 @@ static float data_value(bool normals, uint32_t rank, uint64_t round, uint32_t at
 	return (float)sum;
 }
 
+void worker_integers(uint32_t rank, uint64_t round, float out[WORKER_PERIOD])
+{
+	for (uint32_t i = 0; i < WORKER_PERIOD; i++)
+		out[i] = data_value(false, rank, round, i);
+}
+
 /* One period of a rank's gradient, as its type holds it. */
 static void data_period(const struct worker_options *o, enum phub_dtype dtype, uint32_t rank, uint64_t round, void *out)
 {

@@ -25,6 +25,7 @@ static const char *const nan_names[] = {"pass", "zero", "fail", NULL};
 static const char *const seal_names[] = {"gmac", "crc", "none", NULL};
 static const char *const dtype_names[] = {"f32", "f16", "bf16", NULL};
 
+static const char *const lost_names[] = {"fail", "shrink", "wait", NULL};
 static const char *const plant_names[] = {"nothing", "stale", "swapped", "doubled", NULL};
 
 #define AT(field) offsetof(struct worker_options, field)
@@ -43,6 +44,10 @@ static const struct option option_table[] = {
 	{"staleness", OPTION_UNSIGNED, AT(phub.staleness), NULL},
 	{"nan", OPTION_ENUM, AT(phub.nan), nan_names},
 	{"seal", OPTION_ENUM, AT(phub.seal), seal_names},
+	{"lost", OPTION_ENUM, AT(phub.lost), lost_names},
+	{"replace_ms", OPTION_UNSIGNED, AT(phub.wait_ms), NULL},
+	{"quorum", OPTION_UNSIGNED, AT(phub.quorum), NULL},
+	{"resume_ms", OPTION_UNSIGNED, AT(phub.resume_ms), NULL},
 	{"reproducible", OPTION_BOOL, AT(phub.reproducible), NULL},
 	{"chunk_bytes", OPTION_UNSIGNED, AT(phub.chunk_bytes), NULL},
 	{"lr", OPTION_DOUBLE, AT(hyper.lr), NULL},
@@ -64,6 +69,9 @@ static const struct option option_table[] = {
 	{"report_ms", OPTION_U64, AT(report_ms), NULL},
 	{"wait_ms", OPTION_INT, AT(wait_ms), NULL},
 	{"patience_ms", OPTION_INT, AT(patience_ms), NULL},
+	{"tables", OPTION_UNSIGNED, AT(tables), NULL},
+	{"some", OPTION_BOOL, AT(some), NULL},
+	{"settle", OPTION_BOOL, AT(settle), NULL},
 	{"no_start", OPTION_BOOL, AT(no_start), NULL},
 	{"no_weights", OPTION_BOOL, AT(no_weights), NULL},
 	{"idle", OPTION_BOOL, AT(idle), NULL},
@@ -190,6 +198,7 @@ static void option_defaults(struct worker_options *o)
 		.check = true,
 		.rounds = 3,
 		.wait_ms = 60000,
+		.tables = 1,
 		.stop_at = WORKER_NEVER,
 		.die_at = WORKER_NEVER,
 		.skip_at = WORKER_NEVER,
@@ -251,6 +260,10 @@ bool worker_options_parse(struct worker_options *o, int argc, char **argv)
 	}
 	if (!o->url || !option_keys(o, keys ? keys : "w:10000")) {
 		fprintf(stderr, "worker: needs url=, and keys=name:elements[:dtype][:alone],... or keys=@FILE\n");
+		return false;
+	}
+	if (o->some && (o->phub.world > (int)WORKER_SOME_WORLD || o->normals || o->phub.optimizer > PHUB_SGD)) {
+		fprintf(stderr, "worker: some= knows whole numbers and sgd of at most %u ranks\n", WORKER_SOME_WORLD);
 		return false;
 	}
 	option_finish(o);
