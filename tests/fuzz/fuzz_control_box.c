@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Fuzz: what the box hears on control sessions. Three callers on a network in memory: a stranger, whose bytes are the
- * input's as they are, and two ranks of a job, who have proved themselves and send the input's bytes in frames. The
- * input is a list of (who: 1 byte, length: 2 bytes, bytes). Whatever they say, nothing of theirs is left when they are
- * gone.
+ * Fuzz: what the box hears on control sessions. Four callers on a network in memory: two ranks of a job and an operator
+ * of `phub jobs`, who have proved themselves and send the input's bytes in frames, and a stranger, whose bytes are the
+ * input's as they are. The input is a list of (who: 1 byte, length: 2 bytes, bytes). Whatever they say, nothing of
+ * theirs is left when they are gone.
  */
 #include <errno.h>
 #include <stdint.h>
@@ -17,7 +17,7 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-enum { FUZZ_PORT = 7077, FUZZ_CALLERS = 3, FUZZ_STRANGER = 2, FUZZ_STEPS_MAX = 200 };
+enum { FUZZ_PORT = 7077, FUZZ_CALLERS = 4, FUZZ_STRANGER = 2, FUZZ_OPERATOR = 3, FUZZ_STEPS_MAX = 200 };
 
 struct fuzz {
 	struct loop_net *net;
@@ -56,7 +56,7 @@ static void fuzz_open(struct fuzz *f)
 {
 	static const struct transport_ops *const transports[] = {&transport_loop};
 	struct box_env env = {.transports = transports, .transport_count = 1, .accept = fuzz_accept, .by_hand = true};
-	struct loop_plan plan = {.seed = 1};
+	struct loop_plan plan = {.seed = 1, .hosts = FUZZ_CALLERS + 1};
 	struct err e;
 	char text[128];
 
@@ -67,15 +67,17 @@ static void fuzz_open(struct fuzz *f)
 	env.accept_arg = f->listener;
 	config_init(&f->config);
 	fuzz_require(config_set(&f->config, "cores=1", &e) == 0 && config_set(&f->config, "memory_max=64MiB", &e) == 0);
+	fuzz_require(config_set(&f->config, "handshake_rate=0", &e) == 0); /* time stands still, mostly */
 	fuzz_require(config_finish(&f->config, &e) == 0);
 	fuzz_require(box_create(&f->config, &env, 0, &f->box, &e) == 0);
 }
 
 static void fuzz_dial(struct fuzz *f)
 {
-	for (unsigned i = 0; i < FUZZ_CALLERS; i++)
+	for (unsigned i = 0; i < FUZZ_CALLERS; i++) {
 		fuzz_require(loop_stream_dial(loop_net_host(f->net, i + 1), 0, FUZZ_PORT, &f->callers[i]) == 0);
-	fuzz_turn(f);
+		fuzz_turn(f);
+	}
 }
 
 static void fuzz_hang_up(struct fuzz *f)
@@ -122,22 +124,25 @@ static void fuzz_say(struct fuzz *f, struct stream *s, const Phub__Control *mess
 	fuzz_write_frame(f, s, frame, bytes);
 }
 
-static void fuzz_join(struct fuzz *f, uint32_t rank)
+/* Says hello and proves itself: as this rank, or as an operator. */
+static void fuzz_join(struct fuzz *f, unsigned caller)
 {
-	struct proof_session seen = {.job = "demo", .rank = rank, .world = 2};
+	bool admin = caller == FUZZ_OPERATOR;
+	struct proof_session seen = {.job = admin ? "" : "demo", .rank = admin ? 0 : caller, .world = admin ? 1 : 2};
 	Phub__Control control = PHUB__CONTROL__INIT, *answer;
 	Phub__Hello hello = PHUB__HELLO__INIT;
 	Phub__Proof proof = PHUB__PROOF__INIT;
 	struct frame_reader reader = {0};
-	struct stream *s = f->callers[rank];
+	struct stream *s = f->callers[caller];
 	uint8_t mac[PROOF_MAC];
 	const uint8_t *frame;
 	size_t bytes;
 
 	hello.version = hello.version_min = WIRE_VERSION;
 	hello.job = (char *)(uintptr_t)seen.job;
-	hello.rank = rank;
-	hello.world = 2;
+	hello.rank = seen.rank;
+	hello.world = seen.world;
+	hello.admin = admin;
 	hello.nonce.data = fuzz_nonce;
 	hello.nonce.len = sizeof(fuzz_nonce);
 	control.message_case = PHUB__CONTROL__MESSAGE_HELLO;
@@ -177,6 +182,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	fuzz_dial(&f);
 	fuzz_join(&f, 0);
 	fuzz_join(&f, 1);
+	fuzz_join(&f, FUZZ_OPERATOR);
+	fuzz_require(f.box->control.session_count - f.box->control.stranger_count == FUZZ_CALLERS - 1);
 	while (size >= 3) {
 		unsigned who = data[0] % FUZZ_CALLERS;
 		size_t count = data[1] | (size_t)data[2] << 8;

@@ -315,10 +315,10 @@ def member(address, name, rank, world, keys, **changed):
 
 
 def connected(control):
-    """Started, with its one data connection to core 0."""
+    """Started, with its one data connection to the core that has its one chunk."""
     control.start()
     data = Data(control.addresses["tcp"])
-    code = data.hello(control)
+    code = data.hello(control, control.cores_of_chunks[0])
     assert code == 0, f"refused with code {code}"
     return data
 

@@ -19,6 +19,7 @@ import random
 import shutil
 import signal
 import socket
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -45,7 +46,7 @@ OPTIONS = {"cores": 2, "transports": "tcp,shm,udp", "heartbeat_ms": 250, "warn_m
 DISK_MIB = 96
 STEADY_PAUSE_US = 40000
 SHARE_LEAST, WORST_SHARE_LEAST = 0.4, 0.05
-ALONE_S = 3  # at the start, to see what the steady tenant makes alone
+ALONE_S = 3  # at the start
 QUIET_WAIT_S = 60
 WINDOW_S = 10
 LOG_TAIL = 60
@@ -318,23 +319,22 @@ class Soak:
         (BUILD / "soak.log").write_text("\n".join(self.log) + "\n")
 
     def judge_rates(self):
-        """Of the steady tenant: rounds a second in each span of WINDOW_S, beside what it makes alone."""
+        """Of the steady tenant: rounds a second in each span of WINDOW_S, beside what it makes when nobody else is there."""
         samples = [s for s in self.watch.samples if s.get("steady_round")]
         for before, after in zip(samples, samples[1:]):
             if after["at_s"] > before["at_s"]:
                 after["steady_per_s"] = round((after["steady_round"] - before["steady_round"]) / (after["at_s"] - before["at_s"]), 2)
-        alone = [s for s in samples if s["at_s"] <= ALONE_S + 1]
-        self.share = self.worst_share = 0.0
-        if len(alone) < 2 or len(samples) < 3 or self.kill_box:
-            self.share = self.worst_share = 1.0 if self.kill_box else 0.0
+        alone = [s["steady_per_s"] for s in samples if "steady_per_s" in s and s["busy"] == 0]
+        self.share = self.worst_share = 1.0 if self.kill_box else 0.0
+        if len(alone) < 3 or self.kill_box:
             return
-        rate = (alone[-1]["steady_round"] - alone[0]["steady_round"]) / (alone[-1]["at_s"] - alone[0]["at_s"])
-        first, last = alone[-1], samples[-1]
+        rate = statistics.median(alone)
+        first, last = samples[0], samples[-1]
         self.share = (last["steady_round"] - first["steady_round"]) / (last["at_s"] - first["at_s"]) / rate
         self.worst_share = self.share
         for i, begin in enumerate(samples):
             end = next((s for s in samples[i:] if s["at_s"] - begin["at_s"] >= WINDOW_S), None)
-            if end and begin["at_s"] >= first["at_s"]:
+            if end:
                 part = (end["steady_round"] - begin["steady_round"]) / (end["at_s"] - begin["at_s"]) / rate
                 self.worst_share = min(self.worst_share, part)
         if self.share < SHARE_LEAST or self.worst_share < WORST_SHARE_LEAST:

@@ -390,15 +390,15 @@ def vanishes(stage, dice):
                 control.start()
             if where in ("data", "pushed"):
                 data = raw.Data(control.addresses["tcp"])
-                data.hello(control)
+                data.hello(control, control.cores_of_chunks[0])
             if where == "pushed":
                 data.sock.sendall(data.header(control, round=1, length=4096) + bytes(dice.choice((0, 100, 4096))))
         if where in ("data", "pushed"):
             data.sock.close()
-        if where in ("dialled", "hello"):
+        if where in ("dialled", "hello", "joined"):
             crew.start(1)
             crew.good()
-        elif where == "proof":  # it may have been in time
+        elif where in ("proof", "tabled"):  # it may have been in time, and may not
             crew.workers[0].forget()
         else:
             crew.workers[0].failed("EOWNERDEAD", "rank 1 ")
