@@ -128,7 +128,7 @@ def slope(points):
 
 def growth(quiet, name):
     """(growth over the time that was fitted, by a line; least, most): None when there are too few quiet points."""
-    fitted = [q for q in quiet[int(len(quiet) * WARM_UP):] if name in q]
+    fitted = [q for q in quiet[max(1, int(len(quiet) * WARM_UP)):] if name in q]  # the first came before any load
     if len(fitted) < FITTED_LEAST:
         return None
     points = [(q["at_s"], q[name]) for q in fitted]
@@ -146,7 +146,7 @@ def leaks(quiet):
         fitted = growth(quiet, name)
         if fitted and fitted[0] > bound:
             found.append(f"{name} grows: by {fitted[0]:.0f} over the quiet points, from {values[0]} to {values[-1]}")
-        elif not fitted and not equal and values[-1] - values[0] > 4 * bound:
+        elif not fitted and not equal and values[-1] - values[0] > 8 * bound:
             found.append(f"{name} grew from {values[0]} to {values[-1]}")
         elif equal and values[-1] > values[0]:
             found.append(f"{name} is {values[-1]} at the last quiet point, and was {values[0]} at the first")
