@@ -147,6 +147,8 @@ static void sim_plan(const struct arguments *a, uint64_t seed, struct world_plan
 		world_plan_datagrams(plan);
 	plan->plant = a->plant;
 	plan->bug = (enum shard_plant)a->bug;
+	if (plan->bug)
+		plan->encrypt = false; /* refuses by itself what some bugs let in */
 }
 
 /*

@@ -137,6 +137,8 @@ void world_plan_draw(uint64_t seed, struct world_plan *plan)
 	}
 	if (world_draw(&r, 0, 2) == 0)
 		world_plan_datagrams(plan);
+	r = seed * 0x9e3779b97f4a7c15ull + 17; /* apart: worlds without it stay what they were */
+	plan->encrypt = world_draw(&r, 0, 3) == 0;
 }
 
 void world_plan_print(const struct world_plan *p, FILE *out)
@@ -160,6 +162,8 @@ void world_plan_print(const struct world_plan *p, FILE *out)
 		fprintf(out, ", quorum %u", p->quorum);
 	if (p->slow)
 		fprintf(out, ", %u slow by %.1f ms", p->slow, (double)p->slow_ns / 1e6);
+	if (p->encrypt)
+		fputs(", encrypted", out);
 	if (p->datagrams)
 		fprintf(out, ", datagrams of %u (%u come through), corrupt %.0f %%", p->net.datagram_max,
 			p->net.path_max, p->net.corrupt * 100);

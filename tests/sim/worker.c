@@ -120,6 +120,8 @@ int worker_open(struct worker *me, struct err *e)
 	options.lost = (enum phub_lost)w->plan->lost;
 	options.wait_ms = w->plan->wait_ms;
 	options.quorum = w->plan->quorum;
+	options.encrypt = w->plan->encrypt;
+	options.secret = w->plan->encrypt ? WORLD_SECRET : NULL;
 	world_hyper_public(w, 0, &hyper);
 	options.groups = &hyper;
 	options.group_count = 1;

@@ -48,6 +48,7 @@ static int world_accept(void *arg, struct stream **out)
 
 static int world_open_box(struct world *w, struct err *e)
 {
+	static const char *const encrypted[] = {"create=secret", "create_secret_env=PHUB_SIM_SECRET", NULL};
 	struct box_env env = {
 		.transports = world_transports(w),
 		.transport_count = 1,
@@ -66,6 +67,10 @@ static int world_open_box(struct world *w, struct err *e)
 	snprintf(text, sizeof(text), "window=%u", w->plan->window);
 	if (rc == 0)
 		rc = config_set(&w->config, text, e);
+	if (w->plan->encrypt)
+		setenv("PHUB_SIM_SECRET", WORLD_SECRET, 1);
+	for (const char *const *more = encrypted; rc == 0 && w->plan->encrypt && *more; more++)
+		rc = config_set(&w->config, *more, e);
 	if (rc == 0)
 		rc = config_finish(&w->config, e);
 	if (rc == 0)

@@ -19,6 +19,7 @@
 #define WORLD_KEYS_MAX    24
 #define WORLD_ROUNDS_MAX  16
 #define WORLD_CHUNK_BYTES 4096
+#define WORLD_SECRET      "of all worlds" /* where they are encrypted */
 
 /* What is wrong on purpose: each checker must find it. */
 enum world_plant { PLANT_NONE, PLANT_STALE, PLANT_SWAPPED, PLANT_DOUBLED };
@@ -41,6 +42,7 @@ struct world_plan {
 	unsigned staleness;
 	enum oracle_values values;
 	struct loop_plan net;
+	bool encrypt;   /* what they carry is encrypted */
 	bool datagrams; /* the data connections are messages over datagrams */
 	/*
 	 * bsp: a rank that has all its results dies instead of leaving; what it has, all others must get, and then hear

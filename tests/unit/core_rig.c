@@ -39,7 +39,6 @@ static int script_send(struct queue *q, struct conn *c, const struct wire_header
 	struct script *s = (struct script *)q;
 	unsigned rank = (unsigned)(c - s->conns);
 
-	(void)payload;
 	assert_false(s->dropped[rank]);
 	if (s->room[rank] == 0)
 		return -EAGAIN;
@@ -47,6 +46,7 @@ static int script_send(struct queue *q, struct conn *c, const struct wire_header
 	if (h->type == WIRE_CREDIT && h->round != WIRE_FINISHED)
 		return 0; /* not looked at */
 	assert_true(s->sent_count < STAND_SENT_MAX);
+	s->payloads[s->sent_count] = payload;
 	s->sent[s->sent_count++] = *h;
 	if (cookie && s->event_count < STAND_EVENTS_MAX)
 		s->events[s->event_count++] = (struct event){.type = EVENT_SENT, .conn = c, .cookie = cookie};
@@ -88,7 +88,39 @@ void stand_mail(struct stand *s, struct mail mail)
 	assert_int_equal(mailbox_send(s->core->inbox, &mail), 0);
 }
 
+void stand_link(struct stand *s, uint32_t rank)
+{
+	struct mail mail = {.kind = MAIL_LINK,
+		.conn = &s->script.conns[rank],
+		.spec = &s->conn_spec,
+		.rank = rank,
+		.detail = ++s->links,
+		.sealed = s->push_keys != NULL};
+
+	if (s->push_keys)
+		memcpy(mail.key, s->push_keys[rank], sizeof(mail.key));
+	s->script.dropped[rank] = false;
+	s->seq[rank] = 0;
+	stand_mail(s, mail);
+}
+
+static void stand_encrypt(struct stand *s, const uint8_t *data_key)
+{
+	struct sealing *sealing = s->shard->sealing;
+
+	assert_int_equal(crypt_create(false, &sealing->results, NULL), 0);
+	assert_int_equal(crypt_take_key(sealing->results, data_key), 1);
+	for (uint32_t rank = 0; rank < STAND_WORLD; rank++)
+		assert_int_equal(crypt_create(true, &s->shard->links[rank].opener, NULL), 0);
+}
+
 struct stand *stand_open(uint32_t chunks, unsigned hold_max, bool lossy)
+{
+	return stand_open_encrypted(chunks, hold_max, lossy, NULL, NULL);
+}
+
+struct stand *stand_open_encrypted(uint32_t chunks, unsigned hold_max, bool lossy, const uint8_t data_key[PROOF_KEY],
+	uint8_t (*push_keys)[PROOF_KEY])
 {
 	static const int node = -1;
 	struct stand *s = calloc(1, sizeof(*s));
@@ -109,6 +141,8 @@ struct stand *stand_open(uint32_t chunks, unsigned hold_max, bool lossy)
 	s->spec.id = 7;
 	s->spec.generation = 3;
 	s->spec.epoch = 1;
+	s->spec.encrypt = data_key != NULL;
+	s->push_keys = push_keys;
 	memcpy(s->spec.name, "test", 5);
 	assert_int_equal(chunking_plan(s->keys, chunks, 32768, &s->spec.plan, &e), 0);
 	assert_int_equal(mailbox_create(64, &s->control), 0);
@@ -117,6 +151,8 @@ struct stand *stand_open(uint32_t chunks, unsigned hold_max, bool lossy)
 	config.control = s->control;
 	assert_int_equal(store_create(&s->spec, &store, &s->store, &e), 0);
 	s->shard = s->store.shards[0];
+	if (data_key)
+		stand_encrypt(s, data_key);
 	assert_int_equal(core_create(&config, &s->core, &e), 0);
 	s->script.queue = (struct queue){.ops = &script_ops, .hold_max = hold_max, .lossy = lossy};
 	assert_int_equal(core_add_queue(s->core, &s->script.queue), 0);
@@ -124,10 +160,7 @@ struct stand *stand_open(uint32_t chunks, unsigned hold_max, bool lossy)
 	stand_mail(s, (struct mail){.kind = MAIL_ATTACH});
 	for (uint32_t rank = 0; rank < STAND_WORLD; rank++) {
 		s->script.room[rank] = UINT_MAX;
-		stand_mail(s, (struct mail){.kind = MAIL_LINK,
-				      .conn = &s->script.conns[rank],
-				      .spec = &s->conn_spec,
-				      .rank = rank});
+		stand_link(s, rank);
 	}
 	core_step(s->core, s->now);
 	return s;
@@ -137,6 +170,10 @@ void stand_close(struct stand *s)
 {
 	assert_null(s->core->shards);
 	core_destroy(s->core);
+	for (uint32_t rank = 0; s->spec.encrypt && rank < STAND_WORLD; rank++)
+		crypt_destroy(s->shard->links[rank].opener);
+	if (s->spec.encrypt)
+		crypt_destroy(s->shard->sealing->results);
 	store_destroy(&s->store);
 	mailbox_destroy(s->control);
 	chunking_plan_fini(&s->spec.plan);

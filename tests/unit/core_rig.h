@@ -7,6 +7,7 @@
 #define PHUB_TESTS_UNIT_CORE_RIG_H
 
 #include "phub/core.h"
+#include "phub/sealing.h"
 #include "phub/store.h"
 
 enum { STAND_WORLD = 2, STAND_ELEMENTS = 48, STAND_SENT_MAX = 64, STAND_EVENTS_MAX = 16 };
@@ -20,6 +21,7 @@ struct script {
 	struct event events[STAND_EVENTS_MAX];
 	unsigned event_count;
 	struct wire_header sent[STAND_SENT_MAX];
+	const uint8_t *payloads[STAND_SENT_MAX];
 	unsigned sent_count;
 	unsigned released; /* slots */
 };
@@ -34,6 +36,8 @@ struct stand {
 	struct core *core;
 	struct mailbox *control;
 	struct conn_spec conn_spec;
+	uint8_t (*push_keys)[PROOF_KEY]; /* NULL: plain */
+	uint64_t links;                  /* connections so far */
 	uint32_t seq[STAND_WORLD];
 	uint64_t now;
 	float data[STAND_ELEMENTS];
@@ -41,6 +45,11 @@ struct stand {
 
 /* Job 7, generation 3, epoch 1: `chunks` chunks that are summed; both workers are connected, with a window of 8. */
 struct stand *stand_open(uint32_t chunks, unsigned hold_max, bool lossy);
+/* The same, and what goes over the links is encrypted: results with `data_key`, pushes with push_keys[rank]. */
+struct stand *stand_open_encrypted(uint32_t chunks, unsigned hold_max, bool lossy, const uint8_t data_key[PROOF_KEY],
+	uint8_t (*push_keys)[PROOF_KEY]);
+/* Connects the rank, anew. */
+void stand_link(struct stand *s, uint32_t rank);
 /* The shard must be home. */
 void stand_close(struct stand *s);
 
