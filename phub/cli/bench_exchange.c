@@ -45,12 +45,12 @@ struct exchange_options {
 	const char *model, *phubd, *config, *listen, *worker_netns, *worker_cpus;
 	struct cpu_list cpus; /* of worker_cpus */
 	struct args_texts set;
-	bool json, reproducible;
+	bool json, reproducible, encrypt;
 };
 
 struct exchange_run {
 	struct trial_plan plan;
-	char secret[2 * EXCHANGE_SECRET_BYTES + 1]; /* of a box that strangers may reach */
+	char secret[2 * EXCHANGE_SECRET_BYTES + 1]; /* of a box that strangers may reach, or of encrypted jobs */
 	struct box_settings settings;
 	struct trial_crew crew;
 };
@@ -83,6 +83,7 @@ static int exchange_plan_init(struct trial_plan *p, const struct exchange_option
 		.optimizer = o->optimizer,
 		.reproducible = o->reproducible,
 		.seal = o->seal,
+		.encrypt = o->encrypt,
 		.workers = (unsigned)o->workers,
 		.jobs = (unsigned)o->jobs,
 		.rounds = (unsigned)o->rounds,
@@ -148,16 +149,12 @@ static int exchange_work(const struct trial_crew *crew, unsigned job, unsigned l
 	return trial_work(crew->plan, crew->shared[job], local, crew->box.address, job_name, crew->box.pid);
 }
 
-/* Where the box listens. Who names an address may name one that strangers reach: then a secret keeps them out. */
-static int exchange_set_address(struct exchange_run *run, const struct exchange_options *o, struct err *e)
+/* Who names an address may name one that strangers reach: then a secret keeps them out. Encryption needs one too. */
+static int exchange_set_secret(struct exchange_run *run, const struct exchange_options *o, struct err *e)
 {
 	unsigned char random[EXCHANGE_SECRET_BYTES];
 
-	/* An IPv6 address may come without brackets: no port is asked for. */
-	box_settings_add(&run->settings,
-		o->listen && strchr(o->listen, ':') && o->listen[0] != '[' ? "listen=[%s]:0" : "listen=%s:0",
-		o->listen ? o->listen : "127.0.0.1");
-	if (!o->listen)
+	if (!o->listen && !o->encrypt)
 		return 0;
 	if (getrandom(random, sizeof(random), 0) != (ssize_t)sizeof(random))
 		return err_set(e, -errno, "no random bytes for a secret: %s", strerror(errno));
@@ -169,6 +166,14 @@ static int exchange_set_address(struct exchange_run *run, const struct exchange_
 	box_settings_add(&run->settings, "create=secret");
 	box_settings_add(&run->settings, "create_secret_env=%s", EXCHANGE_SECRET_ENV);
 	return 0;
+}
+
+static void exchange_set_address(struct exchange_run *run, const struct exchange_options *o)
+{
+	/* An IPv6 address may come without brackets: no port is asked for. */
+	box_settings_add(&run->settings,
+		o->listen && strchr(o->listen, ':') && o->listen[0] != '[' ? "listen=[%s]:0" : "listen=%s:0",
+		o->listen ? o->listen : "127.0.0.1");
 }
 
 static bool exchange_sets(const struct exchange_options *o, const char *name)
@@ -218,9 +223,9 @@ static int exchange_run_processes(struct exchange_run *run, const struct exchang
 	crew->work = exchange_work;
 	crew->steps = run->plan.warmup + run->plan.rounds;
 	snprintf(crew->name, sizeof(crew->name), "bench-%d", (int)getpid());
-	if (exchange_set_address(run, o, &crew->trouble) == 0 && exchange_set_ports(run, o, &crew->trouble) == 0) {
+	exchange_set_address(run, o);
+	if (exchange_set_secret(run, o, &crew->trouble) == 0 && exchange_set_ports(run, o, &crew->trouble) == 0)
 		trial_crew_run(crew, &run->settings);
-	}
 	return exchange_conclude(run, o->json);
 }
 
@@ -228,7 +233,7 @@ static int exchange_run_loop(struct exchange_run *run, const struct exchange_opt
 {
 	struct err e = {0};
 
-	if (trial_loop(&run->plan, run->crew.shared[0], &run->settings, &e) < 0)
+	if (exchange_set_secret(run, o, &e) < 0 || trial_loop(&run->plan, run->crew.shared[0], &run->settings, &e) < 0)
 		run->crew.trouble = e;
 	return exchange_conclude(run, o->json);
 }
@@ -378,6 +383,8 @@ int bench_exchange_run(int argc, char **argv)
 		{"reproducible", NULL, "sums in rank order", ARGS_FLAG, &o.reproducible, 0, 0, NULL},
 		{"seal", "NAME", "of udp's and dpdk's datagrams: gmac, crc or none (gmac)", ARGS_CHOICE, &o.seal, 0, 0,
 			exchange_seals},
+		{"encrypt", NULL, "what leaves the host is encrypted (shm leaves it not)", ARGS_FLAG, &o.encrypt, 0, 0,
+			NULL},
 		{"cores", "C", "polling cores of the box (as phubd chooses)", ARGS_NUMBER, &o.cores, 1, 256, NULL},
 		{"poll", "HOW", "busy or adaptive", ARGS_CHOICE, &o.poll, 0, 0, exchange_polls},
 		{"phubd", "PATH", "the box's program (beside this one, else on $PATH)", ARGS_TEXT, &o.phubd, 0, 0,

@@ -40,6 +40,7 @@ struct trial_plan {
 	enum optimizer_kind optimizer;
 	bool reproducible;
 	int seal; /* enum phub_seal */
+	bool encrypt;
 	unsigned workers, rounds, warmup;
 	unsigned jobs;  /* as many workers in each */
 	unsigned world; /* of all machines that take part; 0: workers */

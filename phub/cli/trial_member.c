@@ -39,6 +39,7 @@ int trial_member_options(const struct trial_member *m, struct phub_options *opti
 	options->optimizer = (enum phub_optimizer)p->optimizer;
 	options->reproducible = p->reproducible;
 	options->seal = (enum phub_seal)p->seal;
+	options->encrypt = p->encrypt;
 	options->chunk_bytes = (unsigned)p->chunk_bytes;
 	options->groups = *groups;
 	options->group_count = p->group_count;

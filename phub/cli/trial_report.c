@@ -160,15 +160,17 @@ bool trial_print(const struct trial_plan *p, const struct trial_numbers *n, bool
 
 	if (json)
 		return output_json(report_json_work(
-			json_pack("{s:s, s:s, s:s, s:i, s:I, s:s, s:i, s:f, s:f, s:f, s:f, s:f, s:f, s:I}", "bench",
-				"exchange", "transport", p->transport, "mode", mode, "workers", (int)p->workers,
-				"bytes", (json_int_t)p->bytes, "optimizer", optimizer_kind_name(p->optimizer), "rounds",
-				(int)p->rounds, "rounds_per_s", n->rounds_per_s, "p50_ms", n->p50_ms, "p99_ms",
-				n->p99_ms, "gb_per_s_worker", n->gb_per_s_worker, "box_cpu_s_per_gb",
-				n->box_cpu_s_per_gb, "cpu_s_per_gb", n->cpu_s_per_gb, "errors", (json_int_t)n->errors),
+			json_pack("{s:s, s:s, s:s, s:b, s:i, s:I, s:s, s:i, s:f, s:f, s:f, s:f, s:f, s:f, s:I}",
+				"bench", "exchange", "transport", p->transport, "mode", mode, "encrypt", p->encrypt,
+				"workers", (int)p->workers, "bytes", (json_int_t)p->bytes, "optimizer",
+				optimizer_kind_name(p->optimizer), "rounds", (int)p->rounds, "rounds_per_s",
+				n->rounds_per_s, "p50_ms", n->p50_ms, "p99_ms", n->p99_ms, "gb_per_s_worker",
+				n->gb_per_s_worker, "box_cpu_s_per_gb", n->box_cpu_s_per_gb, "cpu_s_per_gb",
+				n->cpu_s_per_gb, "errors", (json_int_t)n->errors),
 			p, n));
-	printf("%s, %s, workers %u, keys %zu of %s together, optimizer %s\n", p->transport, mode, p->workers,
-		p->model.count, output_bytes(p->bytes, bytes), optimizer_kind_name(p->optimizer));
+	printf("%s, %s%s, workers %u, keys %zu of %s together, optimizer %s\n", p->transport, mode,
+		p->encrypt ? ", encrypted" : "", p->workers, p->model.count, output_bytes(p->bytes, bytes),
+		optimizer_kind_name(p->optimizer));
 	printf("  rounds a second      %10.2f   (%u rounds)\n", n->rounds_per_s, p->rounds);
 	printf("  round, p50           %10.3f ms\n", n->p50_ms);
 	printf("  round, p99           %10.3f ms\n", n->p99_ms);
