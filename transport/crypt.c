@@ -3,7 +3,8 @@
  * AES-256-GCM over payloads, by EVP: what that costs for each message besides (some 300 ns, see seal.c) is little for a
  * chunk of 32 KiB. 256 bits, because weights may have to stay a secret for longer than a rack lives, and because it
  * costs little: `openssl speed -bytes 32768 -evp aes-256-gcm` says 2.7 GB/s where aes-128-gcm has 3.0 (Sapphire
- * Rapids, a loaded machine).
+ * Rapids, a loaded machine). Where the build has intel-ipsec-mb, and the CPU what it needs, that does it: the same
+ * bytes, at 8.6 GB/s.
  */
 #include "transport/crypt.h"
 
@@ -13,8 +14,12 @@
 
 #include <openssl/crypto.h>
 #include <openssl/evp.h>
+#ifdef PHUB_IPSEC_MB
+#include <intel-ipsec-mb.h>
+#endif
 
 #include "transport/le.h"
+#include "transport/seal.h"
 
 enum {
 	CRYPT_NONCE_BYTES = 12,
@@ -22,13 +27,93 @@ enum {
 	CRYPT_WRAP_BOUND_BYTES = 8,
 	CRYPT_AT_TAG = 8, /* of the trailer */
 	CRYPT_AT_ZEROS = CRYPT_AT_TAG + CRYPT_TAG_BYTES,
+	CRYPT_ALIGN = 64,
 };
 
 struct crypt {
 	EVP_CIPHER_CTX *cipher;
 	uint8_t key[PROOF_KEY];
 	bool opens, keyed;
+#ifdef PHUB_IPSEC_MB
+	struct gcm_key_data *fast; /* the key for intel-ipsec-mb; NULL: libcrypto has it */
+	struct gcm_context_data fast_context;
+#endif
 };
+
+#ifdef PHUB_IPSEC_MB
+static int crypt_create_fast(struct crypt *c)
+{
+	size_t bytes = (sizeof(*c->fast) + CRYPT_ALIGN - 1) / CRYPT_ALIGN * CRYPT_ALIGN;
+
+	if (!seal_ipsec())
+		return 0;
+	c->fast = aligned_alloc(CRYPT_ALIGN, bytes);
+	return c->fast ? 0 : -ENOMEM;
+}
+
+static void crypt_destroy_fast(struct crypt *c)
+{
+	if (c->fast)
+		OPENSSL_cleanse(c->fast, sizeof(*c->fast));
+	free(c->fast);
+}
+
+/* False: libcrypto is to take it. */
+static bool crypt_take_key_fast(struct crypt *c)
+{
+	if (c->fast)
+		IMB_AES256_GCM_PRE(seal_ipsec(), c->key, c->fast);
+	return c->fast;
+}
+
+/* 0 or -EBADMSG; 1: libcrypto is to do it. */
+static int crypt_run_fast(struct crypt *c, const uint8_t nonce[CRYPT_NONCE_BYTES], const uint8_t *bound,
+	int bound_bytes, const uint8_t *in, uint8_t *out, int bytes, uint8_t tag[CRYPT_TAG_BYTES])
+{
+	uint8_t made[CRYPT_TAG_BYTES];
+
+	if (!c->fast)
+		return 1;
+	if (c->opens)
+		IMB_AES256_GCM_DEC(seal_ipsec(), c->fast, &c->fast_context, out, in, (uint64_t)bytes, nonce, bound,
+			(uint64_t)bound_bytes, made, sizeof(made));
+	else
+		IMB_AES256_GCM_ENC(seal_ipsec(), c->fast, &c->fast_context, out, in, (uint64_t)bytes, nonce, bound,
+			(uint64_t)bound_bytes, tag, CRYPT_TAG_BYTES);
+	return c->opens && CRYPTO_memcmp(made, tag, sizeof(made)) != 0 ? -EBADMSG : 0;
+}
+#else
+static int crypt_create_fast(struct crypt *c)
+{
+	(void)c;
+	return 0;
+}
+
+static void crypt_destroy_fast(struct crypt *c)
+{
+	(void)c;
+}
+
+static bool crypt_take_key_fast(struct crypt *c)
+{
+	(void)c;
+	return false;
+}
+
+static int crypt_run_fast(struct crypt *c, const uint8_t nonce[CRYPT_NONCE_BYTES], const uint8_t *bound,
+	int bound_bytes, const uint8_t *in, uint8_t *out, int bytes, uint8_t tag[CRYPT_TAG_BYTES])
+{
+	(void)c;
+	(void)nonce;
+	(void)bound;
+	(void)bound_bytes;
+	(void)in;
+	(void)out;
+	(void)bytes;
+	(void)tag;
+	return 1;
+}
+#endif
 
 int crypt_create(bool opens, struct crypt **out, struct err *e)
 {
@@ -36,7 +121,8 @@ int crypt_create(bool opens, struct crypt **out, struct err *e)
 
 	if (c)
 		c->cipher = EVP_CIPHER_CTX_new();
-	if (!c || !c->cipher || EVP_CipherInit_ex(c->cipher, EVP_aes_256_gcm(), NULL, NULL, NULL, !opens) != 1) {
+	if (!c || !c->cipher || crypt_create_fast(c) < 0 ||
+		EVP_CipherInit_ex(c->cipher, EVP_aes_256_gcm(), NULL, NULL, NULL, !opens) != 1) {
 		crypt_destroy(c);
 		return err_set(e, -ENOMEM, "libcrypto makes no AES-256-GCM");
 	}
@@ -49,6 +135,7 @@ void crypt_destroy(struct crypt *c)
 {
 	if (!c)
 		return;
+	crypt_destroy_fast(c);
 	EVP_CIPHER_CTX_free(c->cipher); /* is wiped */
 	OPENSSL_cleanse(c, sizeof(*c));
 	free(c);
@@ -59,7 +146,7 @@ int crypt_take_key(struct crypt *c, const uint8_t key[PROOF_KEY])
 	if (c->keyed && CRYPTO_memcmp(c->key, key, PROOF_KEY) == 0)
 		return 0;
 	memcpy(c->key, key, PROOF_KEY);
-	c->keyed = EVP_CipherInit_ex(c->cipher, NULL, NULL, key, NULL, !c->opens) == 1;
+	c->keyed = crypt_take_key_fast(c) || EVP_CipherInit_ex(c->cipher, NULL, NULL, key, NULL, !c->opens) == 1;
 	return c->keyed ? 1 : -EIO;
 }
 
@@ -71,9 +158,14 @@ static int crypt_run(struct crypt *c, const uint8_t nonce[CRYPT_NONCE_BYTES], co
 {
 	EVP_CIPHER_CTX *x = c->cipher;
 	uint8_t none[CRYPT_TAG_BYTES];
-	int used;
+	int used, rc;
 
-	if (!c->keyed || EVP_CipherInit_ex(x, NULL, NULL, NULL, nonce, !c->opens) != 1 ||
+	if (!c->keyed)
+		return -EIO;
+	rc = crypt_run_fast(c, nonce, bound, bound_bytes, in, out, bytes, tag);
+	if (rc <= 0)
+		return rc;
+	if (EVP_CipherInit_ex(x, NULL, NULL, NULL, nonce, !c->opens) != 1 ||
 		EVP_CipherUpdate(x, NULL, &used, bound, bound_bytes) != 1 ||
 		EVP_CipherUpdate(x, out, &used, in, bytes) != 1 || used != bytes)
 		return -EIO;

@@ -58,7 +58,7 @@ const char *seal_name(enum seal_kind kind)
 /* ---- GMAC ---- */
 
 #ifdef PHUB_IPSEC_MB
-static IMB_MGR *seal_ipsec; /* a table of functions, not written once it is there; NULL: this CPU lacks something */
+static IMB_MGR *seal_manager;
 
 static void seal_ipsec_find(void)
 {
@@ -69,23 +69,28 @@ static void seal_ipsec_find(void)
 		return;
 	init_mb_mgr_auto(m, NULL);
 	if ((m->features & needed) == needed && imb_get_errno(m) == 0)
-		seal_ipsec = m;
+		seal_manager = m;
 	else
 		free_mb_mgr(m);
+}
+
+struct IMB_MGR *seal_ipsec(void)
+{
+	static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+	pthread_once(&once, seal_ipsec_find);
+	return seal_manager;
 }
 
 /* 1: done; 0: libcrypto is to do it. */
 static int seal_take_key_fast(struct seal *s, const uint8_t key[PROOF_KEY])
 {
-	static pthread_once_t once = PTHREAD_ONCE_INIT;
-
-	pthread_once(&once, seal_ipsec_find);
-	if (!seal_ipsec)
+	if (!seal_ipsec())
 		return 0;
 	s->fast = aligned_alloc(SEAL_ALIGN, (sizeof(*s->fast) + SEAL_ALIGN - 1) / SEAL_ALIGN * SEAL_ALIGN);
 	if (!s->fast)
 		return -ENOMEM;
-	IMB_AES128_GCM_PRE(seal_ipsec, key, s->fast);
+	IMB_AES128_GCM_PRE(seal_manager, key, s->fast);
 	return 1;
 }
 
@@ -102,11 +107,11 @@ static bool seal_gmac_fast(struct seal *s, const uint8_t iv[SEAL_IV_BYTES], cons
 {
 	if (!s->fast)
 		return false;
-	IMB_AES128_GMAC_INIT(seal_ipsec, s->fast, &s->fast_context, iv, SEAL_IV_BYTES);
-	IMB_AES128_GMAC_UPDATE(seal_ipsec, s->fast, &s->fast_context, gathered, gathered_bytes);
+	IMB_AES128_GMAC_INIT(seal_manager, s->fast, &s->fast_context, iv, SEAL_IV_BYTES);
+	IMB_AES128_GMAC_UPDATE(seal_manager, s->fast, &s->fast_context, gathered, gathered_bytes);
 	if (rest_bytes > 0)
-		IMB_AES128_GMAC_UPDATE(seal_ipsec, s->fast, &s->fast_context, rest, rest_bytes);
-	IMB_AES128_GMAC_FINALIZE(seal_ipsec, s->fast, &s->fast_context, s->tag, sizeof(s->tag));
+		IMB_AES128_GMAC_UPDATE(seal_manager, s->fast, &s->fast_context, rest, rest_bytes);
+	IMB_AES128_GMAC_FINALIZE(seal_manager, s->fast, &s->fast_context, s->tag, sizeof(s->tag));
 	return true;
 }
 #else

@@ -47,4 +47,9 @@ int seal_make(struct seal *s, uint64_t number, uint8_t *head, size_t head_bytes,
 /* Is this the seal of a datagram that came as one piece? Takes as long whatever is wrong. */
 bool seal_check(struct seal *s, uint64_t number, const uint8_t *datagram, size_t bytes);
 
+#ifdef PHUB_IPSEC_MB
+/* The functions of intel-ipsec-mb, not written once they are there; NULL: this CPU lacks something. Any thread. */
+struct IMB_MGR *seal_ipsec(void);
+#endif
+
 #endif
