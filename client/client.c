@@ -274,7 +274,7 @@ static unsigned client_connect_lanes(phub_t *p, uint64_t now_ns)
 		client_session_fail(&p->session, rc, "%s", e.text);
 		return 1;
 	}
-	rc = exchange_establish(x, p->session.start.window, &e);
+	rc = exchange_establish(x, p->session.start.window, now_ns, &e);
 	if (rc == -EAGAIN)
 		return fresh;
 	if (rc == 0)
@@ -339,7 +339,7 @@ unsigned client_progress(phub_t *p, uint64_t now_ns)
 uint64_t client_due(const phub_t *p)
 {
 	uint64_t due = client_session_due(&p->session);
-	uint64_t exchange = p->running ? exchange_due(&p->exchange) : UINT64_MAX;
+	uint64_t exchange = p->running ? exchange_due(&p->exchange) : exchange_establish_due(&p->exchange);
 
 	if (p->running && p->exchange.lost_ns && !p->session.verdict.code &&
 		p->exchange.lost_ns + CLIENT_REASON_MS * NS_PER_MS < due)

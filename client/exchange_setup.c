@@ -7,9 +7,11 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "transport/handshake.h"
 #include "transport/seal.h"
 
 #define SETUP_LOOK_NS   1000000ull /* a connection that is being made, of which no fd tells, is looked at this often */
@@ -275,22 +277,79 @@ static int setup_adopt(struct exchange *x, struct lane *lane, uint32_t window, s
 	return 0;
 }
 
-int exchange_establish(struct exchange *x, uint32_t window, struct err *e)
+/* One attempt after another, each after a longer pause: a box that knows no better refuses those that come at once. */
+static uint64_t setup_pause(struct lane *lane)
+{
+	uint64_t pause_ns = SETUP_REDIAL_NS
+			    << (lane->redials < SETUP_REDIAL_DOUBLINGS ? lane->redials : SETUP_REDIAL_DOUBLINGS);
+
+	if (lane->redials < UINT8_MAX)
+		lane->redials++;
+	return pause_ns;
+}
+
+/* The box hung up on a first attempt, whose error is in `e`. -EAGAIN: there will be another. */
+static int setup_again(struct exchange *x, struct lane *lane, int error, uint64_t now_ns, struct err *e)
+{
+	char why[ERR_TEXT_MAX];
+
+	if (lane->broke_ns == 0)
+		lane->broke_ns = now_ns ? now_ns : 1;
+	if (now_ns - lane->broke_ns >= x->session->lost_ns) {
+		snprintf(why, sizeof(why), "%.300s", e->text);
+		return err_set(e, error,
+			"%s, %u times in %.1f s; where too many come from one address at once, the box hangs up on "
+			"them: see its log and its handshake_rate_source",
+			why, lane->redials + 1u, (double)(now_ns - lane->broke_ns) / 1e9);
+	}
+	lane_rest(lane);
+	lane->redial_ns = now_ns + setup_pause(lane);
+	return -EAGAIN;
+}
+
+/* The next step of a lane that never was up. */
+static int setup_step(struct exchange *x, struct lane *lane, uint32_t window, uint64_t now_ns, struct err *e)
+{
+	int rc;
+
+	if (lane->state == LANE_BROKEN) {
+		rc = now_ns < lane->redial_ns ? 0 : setup_dial(x, lane, e);
+		return rc < 0 ? rc : -EAGAIN;
+	}
+	rc = x->transport->ops->established(x->transport, lane->conn, e);
+	if (handshake_hung_up(rc) && !x->transport->ops->reconnects) /* others try by themselves */
+		return setup_again(x, lane, rc, now_ns, e);
+	if (rc == 0)
+		rc = setup_adopt(x, lane, window, e);
+	if (rc == 0)
+		lane->broke_ns = 0;
+	return rc;
+}
+
+int exchange_establish(struct exchange *x, uint32_t window, uint64_t now_ns, struct err *e)
 {
 	for (uint32_t i = 0; i < x->lane_count && x->connecting > 0; i++) {
 		struct lane *lane = &x->lanes[i];
 		int rc;
 
-		if (lane->state != LANE_CONNECTING)
+		if (lane->state != LANE_CONNECTING && lane->state != LANE_BROKEN)
 			continue;
-		rc = x->transport->ops->established(x->transport, lane->conn, e);
-		if (rc == 0)
-			rc = setup_adopt(x, lane, window, e);
+		rc = setup_step(x, lane, window, now_ns, e);
 		if (rc < 0 && rc != -EAGAIN)
 			return rc;
 		x->connecting -= rc == 0;
 	}
 	return x->connecting ? -EAGAIN : 0;
+}
+
+uint64_t exchange_establish_due(const struct exchange *x)
+{
+	uint64_t due = UINT64_MAX;
+
+	for (uint32_t i = 0; x->connecting > 0 && i < x->lane_count; i++)
+		if (x->lanes[i].state == LANE_BROKEN && x->lanes[i].redial_ns < due)
+			due = x->lanes[i].redial_ns;
+	return due;
 }
 
 int exchange_catch_up(struct exchange *x, struct err *e)
@@ -308,17 +367,6 @@ int exchange_catch_up(struct exchange *x, struct err *e)
 }
 
 /* ---- connections that broke ---- */
-
-/* One attempt after another, each after a longer pause: a box that knows no better refuses those that come at once. */
-static uint64_t setup_pause(struct lane *lane)
-{
-	uint64_t pause_ns = SETUP_REDIAL_NS
-			    << (lane->redials < SETUP_REDIAL_DOUBLINGS ? lane->redials : SETUP_REDIAL_DOUBLINGS);
-
-	if (lane->redials < UINT8_MAX)
-		lane->redials++;
-	return pause_ns;
-}
 
 bool exchange_break(struct exchange *x, struct lane *lane, int error, const char *why, uint64_t now_ns)
 {

@@ -72,6 +72,8 @@ int client_hear_errno(uint32_t code)
 		return -ESHUTDOWN;
 	case PHUB__ERROR_CODE__ERROR_OPERATOR:
 		return -ECANCELED;
+	case PHUB__ERROR_CODE__ERROR_BUSY:
+		return -EBUSY;
 	default:
 		return -EREMOTEIO;
 	}
@@ -87,6 +89,10 @@ static void hear_error(struct client_session *s, const Phub__Error *error, uint6
 		return;
 	}
 	hear_copy(text, sizeof(text), error->text);
+	if (error->code == PHUB__ERROR_CODE__ERROR_BUSY && s->state == SESSION_HELLO) {
+		client_session_retry(s, now_ns, -EBUSY, text);
+		return;
+	}
 	why = client_session_trim(s, *text ? text : "refused without a reason", &subject);
 	if (s->state == SESSION_STARTED)
 		client_session_doom(s, now_ns, client_hear_errno(error->code), "box %s: %s%s", s->box, subject, why);

@@ -100,8 +100,7 @@ bool client_session_unreachable(const struct client_session *s)
 	return s->state == SESSION_DIALLING || (s->state == SESSION_HELLO && s->trouble.code == -ECONNREFUSED);
 }
 
-/* The box was not reached, or hung up before we were a member: try again later. */
-static void client_session_retry(struct client_session *s, uint64_t now_ns, int code, const char *why)
+void client_session_retry(struct client_session *s, uint64_t now_ns, int code, const char *why)
 {
 	client_session_hang_up(s);
 	err_set(&s->trouble, code, "%s", why);

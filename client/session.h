@@ -165,6 +165,9 @@ void client_session_leave(struct client_session *s);
 void client_session_doom(struct client_session *s, uint64_t now_ns, int code, const char *format, ...)
 	__attribute__((format(printf, 4, 5)));
 
+/* The box was not reached, hung up before we were a member, or has no time for newcomers: it is tried again later. */
+void client_session_retry(struct client_session *s, uint64_t now_ns, int code, const char *why);
+
 /* Ends the session: the first call wins, and a verdict of the box before that. */
 void client_session_fail(struct client_session *s, int code, const char *format, ...)
 	__attribute__((format(printf, 3, 4)));

@@ -62,6 +62,9 @@ int sock_tune(int fd, const char *congestion);
 /* "127.0.0.1:7077", "[::1]:7077"; an IPv4 address inside an IPv6 one is shown as IPv4; `any` addresses as "*:7077". */
 void sock_format(const struct sockaddr_storage *address, char *out, size_t bytes);
 
+/* What rate.h calls a source: the address in 16 bytes, IPv4 as IPv6 writes it. */
+void sock_source(const struct sockaddr_storage *address, uint8_t source[16]);
+
 /* Splits "host:port" or "[host]:port"; `host` has at least SOCK_HOST_BYTES. 0 or -EINVAL. */
 int sock_split(const char *address, char *host, uint16_t *port);
 

@@ -25,6 +25,20 @@ static bool sock_is_mapped(const struct sockaddr *address)
 	return address->sa_family == AF_INET6 && IN6_IS_ADDR_V4MAPPED(&in6->sin6_addr);
 }
 
+void sock_source(const struct sockaddr_storage *address, uint8_t source[16])
+{
+	const struct sockaddr_in6 *six = (const struct sockaddr_in6 *)address;
+	const struct sockaddr_in *four = (const struct sockaddr_in *)address;
+
+	memset(source, 0, 16);
+	if (address->ss_family == AF_INET6) {
+		memcpy(source, &six->sin6_addr, 16);
+	} else {
+		memset(source + 10, 0xff, 2);
+		memcpy(source + 12, &four->sin_addr, sizeof(four->sin_addr));
+	}
+}
+
 /* The IPv4 address inside an IPv6 one; any other address as it is. */
 static struct sockaddr_storage sock_unmap(const struct sockaddr_storage *address)
 {

@@ -267,21 +267,6 @@ int stream_listen_tcp(
 	return 0;
 }
 
-/* IPv4 as IPv6 writes it. */
-static void stream_take_source(struct stream *s, const struct sockaddr_storage *peer)
-{
-	const struct sockaddr_in6 *six = (const struct sockaddr_in6 *)peer;
-	const struct sockaddr_in *four = (const struct sockaddr_in *)peer;
-
-	if (peer->ss_family == AF_INET6) {
-		memcpy(s->source, &six->sin6_addr, sizeof(s->source));
-	} else {
-		memset(s->source + 10, 0xff, 2);
-		memcpy(s->source + 12, &four->sin_addr, sizeof(four->sin_addr));
-	}
-	s->source_known = true;
-}
-
 int stream_accept_tcp(int fd, struct stream **out)
 {
 	struct sockaddr_storage peer = {0};
@@ -297,7 +282,8 @@ int stream_accept_tcp(int fd, struct stream **out)
 	}
 	sock_format(&peer, s->stream.peer, sizeof(s->stream.peer));
 	s->stream.peer_is_local = sock_is_loopback((const struct sockaddr *)&peer);
-	stream_take_source(&s->stream, &peer);
+	sock_source(&peer, s->stream.source);
+	s->stream.source_known = true;
 	s->stream.peer_uid = sock_peer_uid(caller);
 	*out = &s->stream;
 	return 0;

@@ -93,6 +93,7 @@ struct tcp_conn {
 	/* Before adoption only. */
 	bool is_box;
 	uint64_t deadline_ns; /* box: 0 until accept() has seen it once */
+	uint8_t source[16];   /* box: rate.h */
 	struct handshake handshake;
 };
 

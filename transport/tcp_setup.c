@@ -19,6 +19,7 @@
 
 #include "phub/base/clock.h"
 #include "phub/base/log.h"
+#include "transport/rate.h"
 #include "transport/sock.h"
 
 enum {
@@ -43,6 +44,7 @@ struct tcp {
 	struct list_link strangers;  /* handshakes in progress, oldest first */
 	struct list_link complete;   /* hellos that accept() has not returned yet */
 	unsigned stranger_count;     /* in both */
+	struct rate *rate;           /* NULL: none */
 	uint64_t listen_again_ns;    /* 0: listening */
 };
 
@@ -73,6 +75,7 @@ static int tcp_configure(struct tcp *t, const struct transport_config *config, s
 		return rc;
 	t->queue_conns_max = config->queue_conns_max ? config->queue_conns_max : TCP_QUEUE_CONNS;
 	t->send_bytes_max = config->send_bytes_max ? config->send_bytes_max : TCP_SEND_BYTES;
+	t->rate = config->rate;
 	t->handshake_ns = (config->handshake_ms ? config->handshake_ms : TCP_HANDSHAKE_MS) * NS_PER_MS;
 	t->port_first = config->port_first;
 	t->port_last = config->port_last ? config->port_last : config->port_first;
@@ -289,21 +292,60 @@ static int tcp_listen(struct transport *head, const char *host, char *address, s
 	return 0;
 }
 
-/* Takes one caller in. The oldest stranger makes room: who means well is through in milliseconds. */
+/*
+ * Who makes room for a newcomer: the oldest of those that come from where he does, so that whoever sends many sends his
+ * own away; else the oldest, for who means well is through in milliseconds. NULL: nobody.
+ */
+static struct tcp_conn *tcp_find_rival(const struct tcp *t, const uint8_t source[16])
+{
+	for (struct list_link *at = t->strangers.next; at != &t->strangers; at = at->next) {
+		struct tcp_conn *c = LIST_OF(at, struct tcp_conn, ready);
+
+		if (memcmp(c->source, source, sizeof(c->source)) == 0)
+			return c;
+	}
+	return list_alone(&t->strangers) ? NULL : LIST_OF(t->strangers.next, struct tcp_conn, ready);
+}
+
+/* Before anything is computed or kept for a caller: are there too many? */
+static bool tcp_is_limited(struct tcp *t, const struct sockaddr_storage *peer, uint64_t now_ns)
+{
+	static struct log_limit limit;
+	char name[SOCK_ADDRESS_BYTES];
+	uint8_t source[16];
+	uint64_t quiet;
+
+	sock_source(peer, source);
+	if (!t->rate || rate_take(t->rate, source, now_ns))
+		return false;
+	t->transport.strangers_refused++;
+	t->transport.strangers_limited++;
+	sock_format(peer, name, sizeof(name));
+	if (log_limit_pass(&limit, now_ns, NS_PER_S, &quiet))
+		log_warn("tcp: data connection of %s is closed unheard: too many came at once for handshake_rate or "
+			 "handshake_rate_source (%llu more were not logged)",
+			name, (unsigned long long)quiet);
+	return true;
+}
+
+/* Takes one caller in. */
 static int tcp_stranger_begin(struct tcp *t, int fd, const struct sockaddr_storage *peer, uint64_t now_ns)
 {
-	uint8_t nonce[PROOF_NONCE];
+	uint8_t nonce[PROOF_NONCE], source[16];
 	struct tcp_conn *c;
 	int rc;
 
-	if (t->stranger_count == TCP_STRANGERS_MAX && !list_alone(&t->strangers))
-		tcp_stranger_end(t, LIST_OF(t->strangers.next, struct tcp_conn, ready), -ENOSPC);
+	sock_source(peer, source);
+	c = t->stranger_count == TCP_STRANGERS_MAX ? tcp_find_rival(t, source) : NULL;
+	if (c)
+		tcp_stranger_end(t, c, -ENOSPC);
 	if (t->stranger_count == TCP_STRANGERS_MAX)
 		return -ENOSPC;
 	c = tcp_conn_create(t, fd, true);
 	if (!c)
 		return -ENOMEM;
 	sock_format(peer, c->conn.peer, sizeof(c->conn.peer));
+	memcpy(c->source, source, sizeof(c->source));
 	c->deadline_ns = now_ns + t->handshake_ns;
 	rc = proof_nonce(nonce);
 	if (rc == 0) {
@@ -344,6 +386,10 @@ static void tcp_take_callers(struct tcp *t, uint64_t now_ns)
 		if (fd < 0) {
 			tcp_listen_pause(t, now_ns + TCP_PAUSE_NS);
 			return;
+		}
+		if (tcp_is_limited(t, &peer, now_ns)) {
+			close(fd);
+			continue;
 		}
 		rc = tcp_stranger_begin(t, fd, &peer, now_ns);
 		if (rc < 0) {
@@ -447,6 +493,8 @@ static int tcp_admit(struct transport *head, struct conn *conn, const struct con
 		return rc;
 	}
 	c->state = TCP_ADMITTED;
+	if (t->rate)
+		rate_give_back(t->rate, c->source);
 	return 0;
 }
 

@@ -38,6 +38,7 @@
 #include "transport/wire.h"
 
 struct queue;
+struct rate;
 struct reliable_counters;
 struct transport;
 
@@ -305,6 +306,7 @@ struct transport_config {
 	unsigned queue_count;   /* dpdk: queues that will be made, at most; 0: one */
 	const int *queue_nodes; /* dpdk: [queue_count] as queue_create() will be told; NULL: not known */
 	unsigned handshake_ms;  /* a stranger that has not proved itself by then is dropped; 0: default */
+	struct rate *rate;      /* tcp, box: of those that come, by their addresses; outlives it. NULL: any */
 };
 
 /* The cold table: control thread only; may allocate; none blocks. */
@@ -381,6 +383,7 @@ struct transport_ops {
 struct transport {
 	const struct transport_ops *ops;
 	uint64_t strangers_refused; /* handshakes ended by accept() itself or by reject() */
+	uint64_t strangers_limited; /* of these: too many had come */
 	uint64_t strangers_gone;    /* callers that hung up again, having said nothing wrong: not among those */
 	bool soon;              /* accept() or established() may have an answer soon, of which no fd tells: ask often */
 	uint64_t registrations; /* of memory, with all devices, so far */

@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "client/phub.h"
 #include "client/url.h"
@@ -21,6 +22,10 @@
 #include "transport/wire.h"
 
 enum { ADMIN_SECRET_BYTES = 4096 };
+
+/* Between two tries when a box has no time for newcomers: at first, and at most. */
+#define ADMIN_PAUSE_NS     100000000ull
+#define ADMIN_PAUSE_MAX_NS 800000000ull
 
 struct admin_session {
 	const char *address;
@@ -88,6 +93,13 @@ static int admin_send(struct admin_session *s, const Phub__Control *message)
 	return rc < 0 ? admin_lost(s, rc) : 0;
 }
 
+static int admin_errno(uint32_t code)
+{
+	return code == PHUB__ERROR_CODE__ERROR_DENIED ? -EACCES
+	       : code == PHUB__ERROR_CODE__ERROR_BUSY ? -EBUSY
+						      : -EPROTO;
+}
+
 /* The next message, which must be of this kind; free it with phub__control__free_unpacked(). */
 static int admin_receive(struct admin_session *s, Phub__Control__MessageCase wanted, Phub__Control **out)
 {
@@ -106,8 +118,8 @@ static int admin_receive(struct admin_session *s, Phub__Control__MessageCase wan
 	if (*out && (*out)->message_case == wanted)
 		return 0;
 	if (*out && (*out)->message_case == PHUB__CONTROL__MESSAGE_ERROR)
-		rc = err_set(s->e, (*out)->error->code == PHUB__ERROR_CODE__ERROR_DENIED ? -EACCES : -EPROTO,
-			"the box at %s: %s", s->address, (*out)->error->text);
+		rc = err_set(
+			s->e, admin_errno((*out)->error->code), "the box at %s: %s", s->address, (*out)->error->text);
 	else
 		rc = admin_not_a_box(s);
 	if (*out)
@@ -307,14 +319,11 @@ int admin_ask(const char *address, const char *command, int timeout_ms, struct a
 	return admin_tell(address, command, NULL, 0, timeout_ms, out, e);
 }
 
-int admin_tell(const char *address, const char *command, const char *const *arguments, unsigned count, int timeout_ms,
-	struct admin_answer *out, struct err *e)
+/* One try. `asked`: the question was sent, and may have been heard. */
+static int admin_try(const char *address, const char *command, const char *const *arguments, unsigned count,
+	uint64_t deadline_ns, struct admin_answer *out, bool *asked, struct err *e)
 {
-	struct admin_session s = {
-		.address = address,
-		.deadline_ns = clock_deadline_ns(clock_now_ns(), timeout_ms),
-		.e = e,
-	};
+	struct admin_session s = {.address = address, .deadline_ns = deadline_ns, .e = e};
 	int rc = admin_dial(&s);
 
 	if (rc < 0) {
@@ -323,14 +332,47 @@ int admin_tell(const char *address, const char *command, const char *const *argu
 	}
 	*out = (struct admin_answer){0};
 	rc = admin_join(&s, out);
+	*asked = rc == 0;
 	if (rc == 0)
 		rc = admin_request(&s, command, arguments, count, out);
+	else if (s.tls && (rc == -EPIPE || rc == -ECONNRESET)) /* a box that speaks TLS has no words for strangers */
+		rc = err_set(e, -EBUSY,
+			"the box at %s hung up; too many newcomers came at once for its handshake_rate_source or "
+			"handshake_rate, perhaps",
+			address);
 	frame_reader_fini(&s.in);
 	frame_writer_fini(&s.out);
 	s.stream->ops->close(s.stream);
 	stream_tls_close(s.tls);
 	explicit_bzero(s.secret, sizeof(s.secret));
 	return rc;
+}
+
+int admin_tell(const char *address, const char *command, const char *const *arguments, unsigned count, int timeout_ms,
+	struct admin_answer *out, struct err *e)
+{
+	uint64_t begun_ns = clock_now_ns(), deadline_ns = clock_deadline_ns(begun_ns, timeout_ms);
+	uint64_t pause_ns = ADMIN_PAUSE_NS;
+	char why[ERR_TEXT_MAX] = "";
+	bool asked = false;
+	unsigned tries = 0;
+	int rc;
+
+	do {
+		struct timespec pause = {.tv_nsec = (long)pause_ns};
+
+		if (tries++ > 0) {
+			nanosleep(&pause, NULL);
+			pause_ns = 2 * pause_ns < ADMIN_PAUSE_MAX_NS ? 2 * pause_ns : ADMIN_PAUSE_MAX_NS;
+		}
+		rc = admin_try(address, command, arguments, count, deadline_ns, out, &asked, e);
+		if (rc == -EBUSY)
+			snprintf(why, sizeof(why), "%.400s", e->text);
+	} while (rc == -EBUSY && clock_now_ns() + pause_ns < deadline_ns);
+	/* The last try may have had no time left: what the others met says more. */
+	if (rc != -EBUSY && (rc != -ETIMEDOUT || asked || !why[0]))
+		return rc;
+	return err_set(e, -EBUSY, "%s (%u tries in %.1f s)", why, tries, (double)(clock_now_ns() - begun_ns) / 1e9);
 }
 
 /* What the device counted, but for what it moved as it should: ", device: steered 12, elsewhere 3". */

@@ -28,7 +28,8 @@ struct admin_answer {
 /*
  * `address` is "host[:port]" or "[ipv6]:port". The secret, when the box wants one, is that of PHUB_ADMIN_SECRET or of
  * the file PHUB_ADMIN_SECRET_FILE. 0, or a negative errno with what to do in `e`: -EINVAL (address), -ECONNREFUSED,
- * -ETIMEDOUT, -EACCES, -EPROTO, -EKEYREJECTED (not the box of PHUB_TLS_CA or PHUB_TLS_PIN, which make the session TLS).
+ * -ETIMEDOUT, -EACCES, -EPROTO, -EBUSY (too many newcomers, all the time until the deadline), -EKEYREJECTED (not the
+ * box of PHUB_TLS_CA or PHUB_TLS_PIN, which make the session TLS).
  */
 int admin_ask(const char *address, const char *command, int timeout_ms, struct admin_answer *out, struct err *e);
 /* Likewise, with arguments. */

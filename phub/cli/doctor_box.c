@@ -164,6 +164,8 @@ static const char *box_advice(int code)
 		return "set PHUB_ADMIN_SECRET_FILE to the box's admin secret";
 	if (code == -EKEYREJECTED)
 		return "set PHUB_TLS_CA or PHUB_TLS_PIN to what the box's log says when it starts";
+	if (code == -EBUSY)
+		return "see in that box's log who floods it; raise handshake_rate_source there if they are workers";
 	if (code == -EBADMSG)
 		return "give the HOST:PORT that phubd prints when it starts";
 	if (code == -EPROTO)

@@ -376,6 +376,8 @@ void admin_answer(struct session *s, const Phub__AdminRequest *request)
 	r.reply.strangers_limited = c->strangers_limited;
 	for (unsigned i = 0; i < c->box->transport_count; i++)
 		r.reply.strangers_refused += c->box->transports[i].transport->strangers_refused;
+	for (unsigned i = 0; i < c->box->transport_count; i++)
+		r.reply.strangers_limited += c->box->transports[i].transport->strangers_limited;
 	if (operates && request->n_arguments != 2)
 		r.reply.error = admin_text("give a job, and a reason or an empty one");
 	else if (operates && job_operate(c, request->command, request->arguments[0], request->arguments[1], &e) < 0)

@@ -14,7 +14,7 @@
 #include "phub/base/log.h"
 #include "phub/base/mem.h"
 #include "phub/control/exposure.h"
-#include "phub/control/rate.h"
+#include "transport/rate.h"
 #include "topology/discover.h"
 #include "topology/pick.h"
 #include "transport/dpdk.h"
@@ -124,6 +124,7 @@ static int box_open_transport(struct box *box, const struct transport_ops *ops, 
 		.slots_bytes_max = config->memory_max,
 		.loop = box->env.loop,
 		.handshake_ms = (unsigned)config->handshake_ms,
+		.rate = box->data_rate,
 		.datagram_mtu = (unsigned)config->datagram_mtu,
 		.dpdk_ports = config->dpdk_ports[0] ? config->dpdk_ports : NULL,
 		.dpdk_eal = config->dpdk_eal[0] ? config->dpdk_eal : NULL,
@@ -382,6 +383,7 @@ static void box_free(struct box *box)
 		close(box->listeners[i].fd);
 	stream_tls_close(box->tls);
 	rate_destroy(box->control.rate);
+	rate_destroy(box->data_rate);
 	if (box->control.mail)
 		mailbox_destroy(box->control.mail);
 	free(box);
@@ -412,7 +414,10 @@ int box_create(const struct config *config, const struct box_env *env, uint64_t 
 	if (rc < 0)
 		err_set(e, rc, "cannot make the mailbox of the cores: %s", strerror(-rc));
 	box->control.rate = rate_create(config->handshake_rate, config->handshake_rate_source);
-	if (rc == 0 && !box->control.rate)
+	/* A rank has one control session, and a data connection to each core. */
+	box->data_rate =
+		rate_create(config->handshake_rate * box->core_count, config->handshake_rate_source * box->core_count);
+	if (rc == 0 && (!box->control.rate || !box->data_rate))
 		rc = err_set(e, -ENOMEM, "no memory or no random numbers to count strangers with");
 	if (rc == 0)
 		rc = box_open_tls(config, &box->tls, e);

@@ -61,6 +61,7 @@ struct box {
 	const struct config *config;
 	struct box_env env;
 	struct control control;
+	struct rate *data_rate; /* of strangers at data ports */
 	unsigned core_count;
 	struct core *cores[CONFIG_CORES_MAX];
 	int core_node[CONFIG_CORES_MAX];

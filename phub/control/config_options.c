@@ -105,9 +105,8 @@ const struct option option_table[] = {
 	{"handshake_ms", OPTION_NUMBER, FIELD(handshake_ms), 10, 600000, {NULL}, "5000",
 		"a stranger that has not proved itself by then is closed"},
 	{"handshake_rate", OPTION_NUMBER, FIELD(handshake_rate), 0, 1000000, {NULL}, "1000",
-		"control sessions a second that strangers may begin, all together; four seconds' worth at once; 0: "
-		"any. "
-		"Who proves itself does not count"},
+		"control sessions, and for each core data connections, a second that strangers may begin, all "
+		"together; four seconds' worth at once; 0: any. Who proves itself does not count"},
 	{"handshake_rate_source", OPTION_NUMBER, FIELD(handshake_rate_source), 0, 1000000, {NULL}, "100",
 		"likewise from one address, or one /64 of IPv6"},
 	{"sessions_max", OPTION_NUMBER, FIELD(sessions_max), 1, 65536, {NULL}, "4096", "control sessions at once"},

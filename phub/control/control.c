@@ -13,8 +13,9 @@
 #include "phub/control/box.h"
 #include "phub/control/door.h"
 #include "phub/control/job.h"
-#include "phub/control/rate.h"
 #include "phub/control/session.h"
+#include "transport/control.pb-c.h"
+#include "transport/rate.h"
 #include "transport/stream_tls.h"
 
 enum {
@@ -44,7 +45,26 @@ static int control_accept(struct control *c, unsigned listener, struct stream **
 			       : stream_accept_tcp(box->listeners[listener].fd, out);
 }
 
-/* Before anything is computed or kept for a caller: are there too many? Closed without a word, workers try again. */
+/* Why it is closed, for workers and operators who try again. What does not go out at once is left out. */
+static void control_say_busy(struct stream *stream)
+{
+	Phub__Control control = PHUB__CONTROL__INIT;
+	Phub__Error error = PHUB__ERROR__INIT;
+	uint8_t frame[512];
+	struct frame_writer out = {.bytes_max = sizeof(frame)};
+
+	error.code = PHUB__ERROR_CODE__ERROR_BUSY;
+	error.text = (char *)(uintptr_t) "too many newcomers came at once for its handshake_rate_source or "
+					 "handshake_rate; try again in a moment";
+	error.rank = -1;
+	control.message_case = PHUB__CONTROL__MESSAGE_ERROR;
+	control.error = &error;
+	if (frame_append(&out, frame, phub__control__pack(&control, frame)) == 0)
+		(void)frame_flush(&out, stream);
+	frame_writer_fini(&out);
+}
+
+/* Before anything is computed or kept for a caller: are there too many? Closed unheard; over TLS, without a word. */
 static bool control_limit(struct control *c, struct stream *stream)
 {
 	static struct log_limit limit;
@@ -58,6 +78,8 @@ static bool control_limit(struct control *c, struct stream *stream)
 		log_warn("stranger %s is closed unheard: too many came at once for handshake_rate or "
 			 "handshake_rate_source (%llu more were not logged)",
 			stream->peer, (unsigned long long)quiet);
+	if (!c->box->tls)
+		control_say_busy(stream);
 	stream->ops->close(stream);
 	return false;
 }

@@ -22,6 +22,8 @@
 
 enum {
 	SESSION_FRAMES = 64,              /* of one session before the others have their turn */
+	SESSION_SIGNALS = 64,             /* a second, for each core: more is a flood; */
+	SESSION_SIGNALS_BURST_S = 4,      /* so many seconds' worth at once */
 	SESSION_STRANGER_BYTES = 1 << 16, /* no frame of a stranger has more; a ClientHello that came astray has */
 	SESSION_WRITER_BYTES = 8 << 20,   /* unsent: above that the peer does not read */
 	SESSION_STRANGERS_MIN = 16,       /* may always try at once, however small sessions_max is */
@@ -102,6 +104,8 @@ void session_open(struct control *c, struct stream *stream, unsigned listener)
 	s->readable = true;
 	s->opened_ns = c->now_ns;
 	s->heard_ns = c->now_ns;
+	s->signals_ns = c->now_ns;
+	s->signals_left = c->box->core_count * SESSION_SIGNALS * SESSION_SIGNALS_BURST_S;
 	while (*last)
 		last = &(*last)->next;
 	*last = s;
@@ -149,6 +153,25 @@ void session_lose(struct session *s, const char *why)
 	session_part(s, why);
 }
 
+/* A dial over datagrams or RDMA takes some for each core, and where it fails the next comes later each time. */
+static bool session_may_signal(struct session *s)
+{
+	uint64_t cores = s->control->box->core_count, now_ns = s->control->now_ns;
+	uint64_t passed_ns = now_ns - s->signals_ns;
+	uint64_t most = cores * SESSION_SIGNALS * SESSION_SIGNALS_BURST_S;
+	uint64_t left = most;
+
+	if (passed_ns < SESSION_SIGNALS_BURST_S * NS_PER_S)
+		left = s->signals_left + passed_ns * cores * SESSION_SIGNALS / NS_PER_S;
+	if (left != s->signals_left)
+		s->signals_ns = now_ns;
+	s->signals_left = (uint32_t)(left < most ? left : most);
+	if (s->signals_left == 0)
+		return false;
+	s->signals_left--;
+	return true;
+}
+
 /* To the transport that this worker picked; another has no business with it. */
 static void session_hear_signal(struct session *s, const Phub__Signal *m)
 {
@@ -159,6 +182,12 @@ static void session_hear_signal(struct session *s, const Phub__Signal *m)
 
 	if (m->data.len > sizeof(signal.bytes)) {
 		session_refuse(s, PHUB__ERROR_CODE__ERROR_PROTOCOL, "a signal of %zu bytes", m->data.len);
+		return;
+	}
+	if (!session_may_signal(s)) {
+		session_refuse(s, PHUB__ERROR_CODE__ERROR_PROTOCOL,
+			"more signals than %u a second for each core: it begins data connections without end",
+			(unsigned)SESSION_SIGNALS);
 		return;
 	}
 	memcpy(signal.bytes, m->data.data, m->data.len);

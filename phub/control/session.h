@@ -45,6 +45,8 @@ struct session {
 	bool warned;   /* silent, and everybody knows */
 	bool asked;    /* a core is to tell who is missing from its round */
 	uint64_t opened_ns, heard_ns, done_ns;
+	uint64_t signals_ns;   /* when signals_left was counted */
+	uint32_t signals_left; /* that it may send at once */
 
 	/* From Hello. */
 	char name[SPEC_NAME_BYTES]; /* of the job */

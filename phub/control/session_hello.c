@@ -10,7 +10,7 @@
 
 #include "phub/base/log.h"
 #include "phub/control/job.h"
-#include "phub/control/rate.h"
+#include "transport/rate.h"
 
 bool session_is_ours(const struct session *s)
 {

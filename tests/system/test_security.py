@@ -5,6 +5,7 @@
 Usage: test_security.py [WORD...]    only the cases whose names hold one of the words
 """
 import atexit
+import collections
 import contextlib
 import json
 import os
@@ -17,9 +18,11 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
-from rig import BUILD, PHUBD, QUIET, Box, Skip, Worker, check, holds, job, run  # noqa: E402
+import raw  # noqa: E402
+from rig import BUILD, PHUBD, QUIET, Box, Skip, Steady, Worker, check, holds, job, run, say  # noqa: E402
 
 PHUB = BUILD / "phub"
 FOLDER = pathlib.Path(tempfile.mkdtemp(prefix="phub-security-"))
@@ -44,8 +47,14 @@ def sealed_box(tls, **options):
 
 def phub(*words, env=None, status=0):
     done = subprocess.run([PHUB, *map(str, words)], capture_output=True, text=True, env={**QUIET, **(env or {})}, timeout=60)
-    check(done.returncode == status, f"phub {words}: {done.returncode}, {done.stdout} {done.stderr}")
+    check(status is None or done.returncode == status, f"phub {words}: {done.returncode}, {done.stdout} {done.stderr}")
     return done.stdout + done.stderr
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
 
 
 def overheard(box, worker_env):
@@ -170,8 +179,9 @@ def too_many():
         callers.append(sock)
     for sock in callers[30:]:
         with contextlib.suppress(TimeoutError, ConnectionResetError):
-            closed += sock.recv(1) == b""
-    check(closed > 240, f"{closed} of 300 were closed")
+            closed += b"too many newcomers" in sock.recv(4096)
+    check(closed > 240, f"{closed} of 300 were told and closed")
+    holds(phub("jobs", box.address), "no jobs|core")  # tries again until it is heard
     Worker(box.url("late"), keys="a:10").good()
     line = [json.loads(line) for line in phub("jobs", "--json", box.address).splitlines()][0]
     check(line["strangers_limited"] >= closed and line["strangers_refused"] >= line["strangers_limited"], f"{line}")
@@ -179,6 +189,132 @@ def too_many():
     box.logged("closed unheard.*handshake_rate_source")
     for sock in callers:
         sock.close()
+    box.stop()
+
+
+def half_open(box, source, port):
+    """Knocks at a port from this address until told to stop, and keeps the last 2000 connections. (stop, counts)."""
+    over, callers, counts = threading.Event(), collections.deque(maxlen=2000), {"made": 0, "failed": 0}
+
+    def flood():
+        while not over.is_set():
+            sock = socket.socket()
+            try:
+                sock.bind((source, 0))
+                sock.settimeout(5)
+                sock.connect(("127.0.0.1", port))
+                counts["made"] += 1
+            except OSError:
+                counts["failed"] += 1
+                over.wait(0.01)
+            callers.append(sock)
+
+    threads = [threading.Thread(target=flood, daemon=True) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+
+    def stop():
+        over.set()
+        for thread in threads:
+            thread.join()
+    return stop, counts
+
+
+def limited(box):
+    return json.loads(phub("jobs", "--json", box.address).splitlines()[0])["strangers_limited"]
+
+
+def flooded_data_port():
+    """half-open data connections of one address without end: others come in, and their jobs run as if nothing was"""
+    port = free_port()
+    box = Box(cores=1, data_ports=port, handshake_rate_source=20)
+    steady = Steady(box)
+    stop, counts = half_open(box, "127.0.0.2", port)
+    try:
+        deadline = time.monotonic() + 60
+        while counts["made"] < 1000:
+            check(time.monotonic() < deadline, f"{counts}")
+            time.sleep(0.01)
+        for number in range(5):
+            begun = time.monotonic()
+            for worker in job(box.url(f"others-{number}"), 4, transport="tcp", keys="a:1000", rounds=5, timeout_ms=20000):
+                result = worker.good()
+                check(result["rounds"] == 5, f"{result}")
+            check(time.monotonic() - begun < 15, f"a job took {time.monotonic() - begun:.1f} s beside the flood")
+    finally:
+        stop()
+    say(f"{counts['made']} connections of the flood, {limited(box)} closed unheard")
+    check(limited(box) > counts["made"] / 2, f"{limited(box)} of {counts}")
+    box.logged("data connection of 127.0.0.2:[0-9]+ is closed unheard.*handshake_rate_source")
+    steady.end()
+    box.stop()
+
+
+def flooded_from_here():
+    """who has to share an address with a flood comes in when it is over, and tries until then"""
+    port = free_port()
+    box = Box(cores=1, data_ports=port, handshake_rate_source=2)
+    stop, counts = half_open(box, "127.0.0.1", port)
+    try:
+        deadline = time.monotonic() + 60
+        while counts["made"] < 100:
+            check(time.monotonic() < deadline, f"{counts}")
+            time.sleep(0.01)
+        workers = job(box.url("patient"), 2, transport="tcp", keys="a:1000", rounds=5)
+        time.sleep(1)
+        check(all(worker.running() for worker in workers), "a worker gave up")
+    finally:
+        stop()
+    for worker in workers:
+        worker.good()
+    box.stop()
+
+
+class Reluctant:
+    """Stands before a box, and has no time for newcomers for so many times; None: never."""
+
+    def __init__(self, box, times):
+        self.doors, self.box, self.times, self.came = socket.create_server(("127.0.0.1", 0)), box, times, 0
+        self.address = f"127.0.0.1:{self.doors.getsockname()[1]}"
+        threading.Thread(target=self.answer, daemon=True).start()
+
+    def answer(self):
+        text = raw.encode((1, 15), (2, "too many newcomers came at once"), (3, -1))
+        frame = raw.encode((raw.ERROR, text))
+        with contextlib.suppress(OSError):
+            while True:
+                caller, _ = self.doors.accept()
+                self.came += 1
+                if self.times is None or self.came <= self.times:
+                    caller.sendall(len(frame).to_bytes(4, "little") + frame)
+                    caller.close()
+                else:
+                    there = socket.create_connection(("127.0.0.1", self.box.port))
+                    for pair in ((caller, there), (there, caller)):
+                        threading.Thread(target=carry, args=pair, daemon=True).start()
+
+
+def carry(source, target):
+    with contextlib.suppress(OSError):
+        while data := source.recv(65536):
+            target.sendall(data)
+        target.shutdown(socket.SHUT_WR)
+
+
+def busy():
+    """a worker and the operator try again when the box has no time for newcomers, and say so when their time is over"""
+    box = Box(cores=1)
+    never, soon = Reluctant(box, None), Reluctant(box, 3)
+    begun = time.monotonic()
+    holds(phub("jobs", never.address, status=1), "too many newcomers came at once.*tries in [3-5][.]")
+    check(never.came > 4 and time.monotonic() - begun > 3, f"{never.came} tries")
+    holds(phub("doctor", never.address, status=1), "too many newcomers came at once", "raise handshake_rate_source")
+    Worker(f"phub://{never.address}/late", keys="a:10", timeout_ms=1500).failed(
+        ("ETIMEDOUT", "EBUSY"), "job late", "cannot be reached: too many newcomers came at once", "1500 ms")
+    holds(phub("jobs", soon.address), "no jobs")
+    check(soon.came == 4, f"{soon.came} tries")
+    soon.came = 0
+    Worker(f"phub://{soon.address}/late", keys="a:10").good()
     box.stop()
 
 
@@ -255,4 +391,4 @@ def loud():
 
 
 if __name__ == "__main__":
-    run([tls_hides, tls_of_workers, tls_files, replayed, too_many, privileges, loud])
+    run([tls_hides, tls_of_workers, tls_files, replayed, too_many, flooded_data_port, flooded_from_here, busy, privileges, loud])

@@ -143,13 +143,20 @@ static void rig_no_delay(int fd)
 
 int tcp_rig_dial(const struct tcp_rig *rig)
 {
+	return tcp_rig_dial_from(rig, 1);
+}
+
+int tcp_rig_dial_from(const struct tcp_rig *rig, uint8_t last)
+{
 	struct sockaddr_in box = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+	struct sockaddr_in own = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK - 1 + last)};
 	char host[SOCK_HOST_BYTES];
 	uint16_t port;
 	int fd = socket(AF_INET, SOCK_STREAM, 0);
 
 	assert_int_equal(sock_split(rig->address, host, &port), 0);
 	box.sin_port = htons(port);
+	assert_int_equal(bind(fd, (struct sockaddr *)&own, sizeof(own)), 0);
 	assert_int_equal(connect(fd, (struct sockaddr *)&box, sizeof(box)), 0);
 	rig_no_delay(fd);
 	return fd;

@@ -40,8 +40,9 @@ struct conn *tcp_rig_accept(struct tcp_rig *rig);
 /* established() until it says something else than -EAGAIN, while the box accepts (and drops) nobody. */
 int tcp_rig_established(struct tcp_rig *rig, struct conn *c, struct err *e);
 
-/* A raw socket, connected to the box; it blocks. */
+/* A raw socket, connected to the box; it blocks. From 127.0.0.1, or from 127.0.0.`last`. */
 int tcp_rig_dial(const struct tcp_rig *rig);
+int tcp_rig_dial_from(const struct tcp_rig *rig, uint8_t last);
 /* The same with the handshake done: the box's end is adopted. */
 int tcp_rig_raw_worker(struct tcp_rig *rig, struct conn **box_end);
 /* A raw socket that has played the box: the worker's end is adopted. */

@@ -364,6 +364,36 @@ static void test_slow_reader(void **state)
 	rig_close(&rig);
 }
 
+/* Who begins data connections without end costs others nothing: its session ends. */
+static void test_signals(void **state)
+{
+	Phub__Control control = PHUB__CONTROL__INIT;
+	Phub__Signal signal = PHUB__SIGNAL__INIT;
+	struct rig rig;
+	struct actor a;
+
+	(void)state;
+	control.message_case = PHUB__CONTROL__MESSAGE_SIGNAL;
+	control.signal = &signal;
+	rig_open(&rig, 1, NULL);
+	actor_dial(&rig, &a, 1);
+	assert_true(actor_join(&a, "demo", 0, 1, NULL));
+	for (int i = 0; i < 256; i++)
+		actor_say(&a, &control);
+	actor_hear(&a);
+	assert_int_equal(a.error_code, 0);
+	rig_wait(&rig, 1000);
+	for (int i = 0; i < 64; i++)
+		actor_say(&a, &control);
+	actor_hear(&a);
+	assert_int_equal(a.error_code, 0);
+	actor_say(&a, &control);
+	expect_error(&a, ERROR_OF(PROTOCOL), "more signals than 64 a second");
+	actor_hang_up(&a);
+	rig_turn_control(&rig);
+	rig_close(&rig);
+}
+
 static void admin_ask(struct actor *a, const char *command)
 {
 	Phub__Control control = PHUB__CONTROL__INIT;
@@ -452,6 +482,7 @@ int main(void)
 		cmocka_unit_test(test_handshake_deadline),
 		cmocka_unit_test(test_limits),
 		cmocka_unit_test(test_slow_reader),
+		cmocka_unit_test(test_signals),
 		cmocka_unit_test(test_admin),
 		cmocka_unit_test(test_shutdown),
 	};

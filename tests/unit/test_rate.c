@@ -10,7 +10,7 @@
 
 #include <cmocka.h>
 
-#include "phub/control/rate.h"
+#include "transport/rate.h"
 
 #define S 1000000000ull
 

@@ -20,6 +20,7 @@
 
 #include "phub/base/clock.h"
 #include "tests/unit/tcp_rig.h"
+#include "transport/rate.h"
 #include "transport/sock.h"
 #include "transport/tcp_internal.h"
 
@@ -378,6 +379,69 @@ static void test_too_many_strangers(void **state)
 	tcp_rig_close(&rig);
 }
 
+/* Who sends many sends his own away, and nobody of another address. */
+static void test_too_many_of_one_address(void **state)
+{
+	enum { SURPLUS = 40 };
+	int fd[TCP_STRANGERS_MAX + SURPLUS], other;
+	struct pollfd p = {.events = POLLIN | POLLRDHUP};
+	uint8_t nonce[HANDSHAKE_NONCE_BYTES];
+	struct tcp_rig rig;
+
+	(void)state;
+	tcp_rig_open(&rig, NULL, 1, 1024);
+	other = tcp_rig_dial_from(&rig, 3); /* the oldest of all */
+	for (int i = 0; i < TCP_STRANGERS_MAX + SURPLUS; i++) {
+		fd[i] = tcp_rig_dial_from(&rig, 2);
+		assert_int_equal(accept_once(&rig, clock_now_ns()), -EAGAIN);
+	}
+	expect_ends(&rig, SURPLUS + 1, 0);
+	tcp_rig_read(other, nonce, sizeof(nonce));
+	p.fd = other;
+	assert_int_equal(poll(&p, 1, 0), 0); /* neither ended nor told more */
+	for (int i = 0; i < TCP_STRANGERS_MAX + SURPLUS; i++)
+		close(fd[i]);
+	close(other);
+	expect_ends(&rig, SURPLUS + 1, TCP_STRANGERS_MAX);
+	tcp_rig_close(&rig);
+}
+
+/* Beyond the rate of its address a caller is closed unheard; who was let in does not count, nor do other addresses. */
+static void test_rate(void **state)
+{
+	enum { RATE = 2, BURST = RATE * RATE_BURST_S, CALLERS = 20 };
+	struct transport_config config = {.rate = rate_create(0, RATE)};
+	uint64_t now_ns = clock_now_ns();
+	struct conn *box, *worker;
+	int fd[CALLERS], other;
+	struct tcp_rig rig;
+
+	(void)state;
+	tcp_rig_open(&rig, &config, 1, 1024);
+	for (int i = 0; i < 2 * BURST; i++) {
+		tcp_rig_connect(&rig, &box, &worker);
+		drop_both(&rig, box, worker);
+	}
+	assert_int_equal(rig.box->strangers_limited, 0);
+	now_ns += 100 * NS_PER_S;
+	for (int i = 0; i < CALLERS; i++) {
+		fd[i] = tcp_rig_dial_from(&rig, 2);
+		assert_int_equal(accept_once(&rig, now_ns), -EAGAIN);
+	}
+	assert_int_equal(rig.box->strangers_limited, CALLERS - BURST);
+	assert_int_equal(rig.box->strangers_refused, CALLERS - BURST);
+	for (int i = BURST; i < CALLERS; i++)
+		assert_ended(fd[i]);
+	other = tcp_rig_dial_from(&rig, 3);
+	assert_int_equal(accept_once(&rig, now_ns), -EAGAIN);
+	assert_int_equal(rig.box->strangers_limited, CALLERS - BURST);
+	for (int i = 0; i < BURST; i++)
+		close(fd[i]);
+	close(other);
+	tcp_rig_close(&rig);
+	rate_destroy(config.rate);
+}
+
 /* Without file descriptors the box waits a little, serves whom it has, and then takes callers again. */
 static void test_out_of_files(void **state)
 {
@@ -601,6 +665,8 @@ int main(void)
 		cmocka_unit_test(test_stranger_is_slow),
 		cmocka_unit_test(test_stranger_is_late),
 		cmocka_unit_test(test_too_many_strangers),
+		cmocka_unit_test(test_too_many_of_one_address),
+		cmocka_unit_test(test_rate),
 		cmocka_unit_test(test_out_of_files),
 		cmocka_unit_test(test_close_with_strangers),
 		cmocka_unit_test(test_reject),

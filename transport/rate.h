@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * How many strangers may knock: a bucket of tokens for all of them together and one for each source address, so that
- * whoever knocks without end costs the box an accept and a close, and no key of his. A bucket holds what RATE_BURST_S
- * seconds bring; who proves himself gets his token back, so that a large job that joins at once is slowed down at most.
- * Fixed memory: of too many sources the one whose bucket is fullest is forgotten. An IPv6 source is its /64.
- * Control thread. Reads no clock.
+ * How many strangers may knock, at the control port and at data ports: a bucket of tokens for all of them together and
+ * one for each source address, so that whoever knocks without end costs the box an accept and a close, and no key of
+ * his. A bucket holds what RATE_BURST_S seconds bring; who proves himself gets his token back, so that a large job that
+ * joins at once is slowed down at most. Fixed memory: of too many sources the one whose bucket is fullest is forgotten.
+ * An IPv6 source is its /64. Control thread. Reads no clock.
  */
-#ifndef PHUB_CONTROL_RATE_H
-#define PHUB_CONTROL_RATE_H
+#ifndef PHUB_TRANSPORT_RATE_H
+#define PHUB_TRANSPORT_RATE_H
 
 #include <stdbool.h>
 #include <stdint.h>

@@ -3,7 +3,7 @@
  * Token buckets. A bucket is counted in parts of a token, of which a nanosecond brings `rate`: no division, nothing
  * lost to rounding.
  */
-#include "phub/control/rate.h"
+#include "transport/rate.h"
 
 #include <stdlib.h>
 #include <string.h>
