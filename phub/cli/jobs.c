@@ -213,7 +213,7 @@ static void jobs_print_checkpoint(const Phub__JobInfo *job)
 static void jobs_print(const struct jobs_options *o, const Phub__AdminReply *reply)
 {
 	struct output_table t = {.heads = {"job", "state", "workers", "keys", "bytes", "optimizer", "sync", "rounds",
-					 "rounds/s", "GB/s", "missing", "if lost"},
+					 "rounds/s", "GB/s", "if lost", "missing"},
 		.align = "llrrrllrrrll"};
 	char datagrams[400];
 
@@ -236,11 +236,11 @@ static void jobs_print(const struct jobs_options *o, const Phub__AdminReply *rep
 		output_cell(&t, "%" PRIu64, job->rounds);
 		output_cell(&t, "%.1f", job->rounds_per_s);
 		output_cell(&t, "%.2f", job->gb_per_s);
-		output_cell(&t, "%s", missing);
 		if (job->quorum)
 			output_cell(&t, "%s, %" PRIu32 " of %" PRIu32, job->lost_policy, job->quorum, job->world);
 		else
 			output_cell(&t, "%s", *job->lost_policy ? job->lost_policy : "-");
+		output_cell(&t, "%s", missing);
 	}
 	if (reply->strangers_refused)
 		printf("strangers refused: %" PRIu64 ", of these because too many came at once: %" PRIu64 "\n",
