@@ -32,7 +32,8 @@ enum main_action { MAIN_RUN, MAIN_DUMP, MAIN_CHECK };
 static const char main_help[] =
 	"usage: phubd [--config FILE] [-o KEY=VALUE]... [--KEY VALUE]... [--dump-config | --check-config]\n"
 	"\n"
-	"Serves jobs until SIGTERM. Without options: over loopback, by tcp and shared memory, for this user.\n"
+	"Serves jobs until SIGTERM; reads its certificate and key anew at SIGHUP. Without options: over loopback, by "
+	"tcp and shared memory, for this user.\n"
 	"\n"
 	"  --config FILE     read options from a YAML file\n"
 	"  -o KEY=VALUE      set one option, over the file's; also as --KEY VALUE, like --listen 127.0.0.1:0\n"
@@ -163,17 +164,17 @@ static void main_raise_limits(void)
 	setrlimit(RLIMIT_NOFILE, &limit);
 }
 
-/* Readable when it is time to stop. */
-static int main_signal_fd(void)
+/* Readable when one of these came; `second` may be 0. */
+static int main_signal_fd(int first, int second)
 {
-	sigset_t stop;
+	sigset_t set;
 
-	signal(SIGPIPE, SIG_IGN);
-	sigemptyset(&stop);
-	sigaddset(&stop, SIGTERM);
-	sigaddset(&stop, SIGINT);
-	sigprocmask(SIG_BLOCK, &stop, NULL);
-	return signalfd(-1, &stop, SFD_CLOEXEC | SFD_NONBLOCK);
+	sigemptyset(&set);
+	sigaddset(&set, first);
+	if (second)
+		sigaddset(&set, second);
+	sigprocmask(SIG_BLOCK, &set, NULL);
+	return signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
 }
 
 /*
@@ -217,32 +218,36 @@ static int main_run(const struct config *config)
 	char text[1024] = "";
 	struct box *box;
 	struct err e;
-	int fd, rc;
+	int fd, hup, rc;
 
 	if (dispatch_from_env(&env.kernels, text, sizeof(text)) < 0) {
 		err_set(&e, -EINVAL, "%s", text);
 		return main_complain(&e, MAIN_FAILED);
 	}
 	main_raise_limits();
-	fd = main_signal_fd();
-	if (fd < 0) {
+	signal(SIGPIPE, SIG_IGN);
+	fd = main_signal_fd(SIGTERM, SIGINT);
+	hup = main_signal_fd(SIGHUP, 0);
+	if (fd < 0 || hup < 0) {
 		err_set(&e, -errno, "signalfd: %s", strerror(errno));
 		return main_complain(&e, MAIN_FAILED);
 	}
 	if (main_open(config, &env, &box, &e) < 0) {
+		close(hup);
 		close(fd);
 		return main_complain(&e, MAIN_FAILED);
 	}
 	box_describe(box, text, sizeof(text));
 	printf("phubd: listening on %s\n", text);
 	rc = main_flush(MAIN_DONE);
-	if (rc == MAIN_DONE && box_run(box, fd, &e) < 0)
+	if (rc == MAIN_DONE && box_run(box, fd, hup, &e) < 0)
 		rc = main_complain(&e, MAIN_FAILED);
 	if (!box_balanced(box)) {
 		fprintf(stderr, "phubd: slots, credits or completions did not balance; see the log, and report it\n");
 		rc = MAIN_FAILED;
 	}
 	box_destroy(box, clock_now_ns());
+	close(hup);
 	close(fd);
 	return rc;
 }

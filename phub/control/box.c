@@ -232,6 +232,25 @@ static void box_tell_pin(const struct box *box)
 		box->config->tls == CONFIG_TLS_REQUIRE ? "need" : "may have", pin);
 }
 
+void box_reload(struct box *box)
+{
+	struct stream_tls *tls = NULL;
+	struct err e;
+
+	if (box->config->tls == CONFIG_TLS_OFF) {
+		log_info("SIGHUP: nothing to read anew: tls is off, and other options need a restart");
+		return;
+	}
+	if (box_open_tls(box->config, &tls, &e) < 0) {
+		log_error("SIGHUP: %s; the certificate and key that were read before stay", e.text);
+		return;
+	}
+	stream_tls_close(box->tls);
+	box->tls = tls;
+	log_info("SIGHUP: certificate and key are read anew");
+	box_tell_pin(box);
+}
+
 /* Who serves the world in plain is told so once, aloud. */
 static void box_tell_exposed(struct box *box)
 {

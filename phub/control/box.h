@@ -101,9 +101,16 @@ uint64_t box_next(const struct box *box);
 
 /*
  * Runs cores in threads of their own and control in this one until `stop_fd` is readable, then goes down in good order.
- * Afterwards no thread is left. 0 or a negative errno.
+ * Afterwards no thread is left. 0 or a negative errno. `hup_fd`: a signalfd of SIGHUP, or -1. When a process sent that,
+ * the certificate is read anew (box_reload()); when the kernel did, whose terminal was closed, the box goes down.
  */
-int box_run(struct box *box, int stop_fd, struct err *e);
+int box_run(struct box *box, int stop_fd, int hup_fd, struct err *e);
+
+/*
+ * Reads certificate and key anew: sessions that come from now on are shown them, those that are there go on. Where they
+ * are not good, this is logged and the old ones stay. Control thread; blocks on the files.
+ */
+void box_reload(struct box *box);
 
 /*
  * Frees everything; workers that are still connected are told and cut off. `now_ns` as in the last step. By the thread

@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/signalfd.h>
 #include <unistd.h>
 
 #include "phub/base/clock.h"
@@ -37,15 +38,23 @@ static int box_watch(struct box *box, int fd, struct control_watch *watch)
 	return 0;
 }
 
-static int box_watch_all(struct box *box, int stop_fd, struct control_watch *stop, struct err *e)
+/* What box_run() is told from outside. */
+struct box_orders {
+	int stop_fd, hup_fd;
+	struct control_watch stop, hup;
+};
+
+static int box_watch_all(struct box *box, struct box_orders *o, struct err *e)
 {
 	int rc = 0;
 
 	box->control.epoll_fd = epoll_create1(EPOLL_CLOEXEC);
 	if (box->control.epoll_fd < 0)
 		return err_set(e, -errno, "epoll_create1: %s; raise `ulimit -n`", strerror(errno));
-	if (stop_fd >= 0)
-		rc = box_watch(box, stop_fd, stop);
+	if (o->stop_fd >= 0)
+		rc = box_watch(box, o->stop_fd, &o->stop);
+	if (rc == 0 && o->hup_fd >= 0)
+		rc = box_watch(box, o->hup_fd, &o->hup);
 	for (unsigned i = 0; rc == 0 && i < box->listener_count; i++)
 		rc = box_watch(box, box->listeners[i].fd, &box->listeners[i].watch);
 	for (unsigned i = 0; rc == 0 && i < box->transport_count; i++)
@@ -86,8 +95,24 @@ static void box_stop_cores(struct box *box, struct box_threads *threads)
 	}
 }
 
+/* Returns whether the kernel sent it. */
+static bool box_hear_hup(struct box *box, int fd)
+{
+	struct signalfd_siginfo info;
+	bool reload = false;
+
+	while (read(fd, &info, sizeof(info)) == (ssize_t)sizeof(info)) {
+		if (info.ssi_code == SI_KERNEL)
+			return true;
+		reload = true;
+	}
+	if (reload)
+		box_reload(box);
+	return false;
+}
+
 /* Marks what epoll says is ready. Returns whether it is time to stop. */
-static bool box_mark(const struct epoll_event *events, int count)
+static bool box_mark(struct box *box, const struct box_orders *o, const struct epoll_event *events, int count)
 {
 	bool stop = false;
 
@@ -98,6 +123,8 @@ static bool box_mark(const struct epoll_event *events, int count)
 			continue; /* mail: looked at in every step */
 		if (watch->kind == CONTROL_STOP)
 			stop = true;
+		else if (watch->kind == CONTROL_HUP)
+			stop = box_hear_hup(box, o->hup_fd) || stop;
 		else if (watch->kind == CONTROL_TRANSPORT)
 			((struct box_transport *)watch->object)->ready = true;
 		else if (watch->kind == CONTROL_SESSION)
@@ -117,7 +144,7 @@ static void box_mute_listeners(struct box *box, bool mute)
 }
 
 /* Sleeps until something is ready or due. Returns whether it is time to stop. */
-static bool box_wait(struct box *box, bool again, uint64_t due_ns)
+static bool box_wait(struct box *box, const struct box_orders *o, bool again, uint64_t due_ns)
 {
 	struct epoll_event events[BOX_EVENTS];
 	uint64_t now_ns = clock_now_ns();
@@ -129,10 +156,10 @@ static bool box_wait(struct box *box, bool again, uint64_t due_ns)
 		timeout = 0;
 	count = epoll_wait(box->control.epoll_fd, events, BOX_EVENTS, timeout);
 	mailbox_disarm(box->control.mail);
-	return count > 0 && box_mark(events, count);
+	return count > 0 && box_mark(box, o, events, count);
 }
 
-static void box_loop(struct box *box, struct box_threads *threads, int stop_fd)
+static void box_loop(struct box *box, struct box_threads *threads, const struct box_orders *o)
 {
 	uint64_t deadline_ns = CLOCK_NEVER;
 	bool muted = false;
@@ -147,10 +174,10 @@ static void box_loop(struct box *box, struct box_threads *threads, int stop_fd)
 		}
 		if (box->control.stopping && (control_stopped(&box->control) || now_ns >= deadline_ns))
 			break;
-		if (box_wait(box, again, control_next(&box->control)) && !box->control.stopping) {
+		if (box_wait(box, o, again, control_next(&box->control)) && !box->control.stopping) {
 			box->control.now_ns = clock_now_ns();
 			deadline_ns = box->control.now_ns + BOX_STOP_MS * NS_PER_MS;
-			epoll_ctl(box->control.epoll_fd, EPOLL_CTL_DEL, stop_fd, NULL); /* it stays readable */
+			epoll_ctl(box->control.epoll_fd, EPOLL_CTL_DEL, o->stop_fd, NULL); /* it stays readable */
 			control_stop(&box->control);
 		}
 	}
@@ -160,16 +187,16 @@ static void box_loop(struct box *box, struct box_threads *threads, int stop_fd)
 	control_step(&box->control, clock_now_ns());
 }
 
-int box_run(struct box *box, int stop_fd, struct err *e)
+int box_run(struct box *box, int stop_fd, int hup_fd, struct err *e)
 {
-	struct control_watch stop = {CONTROL_STOP, NULL};
+	struct box_orders orders = {stop_fd, hup_fd, {CONTROL_STOP, NULL}, {CONTROL_HUP, NULL}};
 	struct box_threads threads = {.count = 0};
-	int rc = box_watch_all(box, stop_fd, &stop, e);
+	int rc = box_watch_all(box, &orders, e);
 
 	if (rc == 0)
 		rc = box_start_cores(box, &threads, e);
 	if (rc == 0)
-		box_loop(box, &threads, stop_fd);
+		box_loop(box, &threads, &orders);
 	else
 		box_stop_cores(box, &threads);
 	if (box->control.epoll_fd >= 0)

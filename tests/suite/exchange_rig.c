@@ -64,7 +64,7 @@ static void *stage_run(void *arg)
 {
 	struct stage *stage = arg;
 
-	stage->rc = box_run(stage->box, stage->stop_fd, &stage->error);
+	stage->rc = box_run(stage->box, stage->stop_fd, -1, &stage->error);
 	return NULL;
 }
 

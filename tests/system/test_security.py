@@ -7,12 +7,15 @@ Usage: test_security.py [WORD...]    only the cases whose names hold one of the 
 import atexit
 import collections
 import contextlib
+import hashlib
 import json
 import os
 import pathlib
+import pty
 import pwd
 import re
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -137,6 +140,69 @@ def tls_files():
                           capture_output=True, text=True, env=QUIET, timeout=60)
     check(done.returncode == 1, "a key that its group may open")
     holds(done.stderr, "chmod 600")
+
+
+def pin_of(cert):
+    der = subprocess.run(["openssl", "x509", "-in", cert, "-outform", "DER"], check=True, capture_output=True).stdout
+    return hashlib.sha256(der).hexdigest()
+
+
+def reloaded():
+    """SIGHUP: newcomers are shown the new certificate and who is there stays; a pair that does not fit leaves the old one"""
+    names = [certificate(name) for name in ("before", "after", "third")]
+    cert, key = FOLDER / "now.pem", FOLDER / "now.key"
+
+    def put(new_cert, new_key):
+        shutil.copy(new_cert, cert)
+        shutil.copy(new_key, key)
+        key.chmod(0o600)
+
+    def joins(name, which):
+        Worker(box.url(name), keys="a:10", env={"PHUB_TLS_PIN": pin_of(names[which][0])}).good()
+        wrong = Worker(box.url(name), keys="a:10", timeout_ms=2000, env={"PHUB_TLS_PIN": pin_of(names[1 - which][0])})
+        check(wrong.result()["rc"] < 0, "a worker met the other certificate")
+
+    put(*names[0])
+    box = Box(tls="require", tls_cert=cert, tls_key=key, cores=1)
+    steady = job(box.url("steady"), 2, transport="tcp", rounds="until-told", report_ms=20, keys="a:1000",
+                 env={"PHUB_TLS_PIN": pin_of(names[0][0])})
+    for worker in steady:
+        worker.event("progress")
+    joins("one", 0)
+    put(*names[1])
+    joins("still", 0)
+    box.kill(signal.SIGHUP)
+    box.logged("certificate and key are read anew")
+    box.logged(f"PHUB_TLS_PIN={pin_of(names[1][0])}")
+    joins("two", 1)
+    put(names[2][0], names[1][1])
+    box.kill(signal.SIGHUP)
+    box.logged("SIGHUP: tls: .*not the key of the certificate.*read before stay")
+    joins("three", 1)
+    cert.unlink()
+    box.kill(signal.SIGHUP)
+    box.logged("SIGHUP: tls: .*No such file.*read before stay")
+    joins("four", 1)
+    with steady[0].out.changed:
+        steady[0].seen = len(steady[0].out.lines)
+    steady[0].event("progress")
+    steady[0].tell()
+    for worker in steady:
+        worker.good()
+    box.stop()
+    box = Box(cores=1)
+    box.kill(signal.SIGHUP)
+    box.logged("SIGHUP: nothing to read anew: tls is off")
+    box.stop()
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.execv(PHUBD, [PHUBD, "--listen=127.0.0.1:0", "--data-ports=any", "--cores=1"])
+    said = b""
+    while b"listening on" not in said or b"\n" not in said.split(b"listening on")[1]:
+        said += os.read(terminal, 4096)
+    os.close(terminal)
+    status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    check(status == 0, f"a box whose terminal was closed ended with {status}")
 
 
 def answers(box, said):
@@ -391,4 +457,4 @@ def loud():
 
 
 if __name__ == "__main__":
-    run([tls_hides, tls_of_workers, tls_files, replayed, too_many, flooded_data_port, flooded_from_here, busy, privileges, loud])
+    run([tls_hides, tls_of_workers, tls_files, reloaded, replayed, too_many, flooded_data_port, flooded_from_here, busy, privileges, loud])

@@ -58,7 +58,7 @@ static void test_a_core_with_much_to_tell_still_stops(void **state)
 		post_send(&box->posts[0], &(struct mail){.kind = MAIL_DETACH, .shard = &shards[i]});
 	}
 	alarm(HANG_S);
-	assert_int_equal(box_run(box, stop_fd, &e), 0);
+	assert_int_equal(box_run(box, stop_fd, -1, &e), 0);
 	alarm(0);
 	assert_true(box_balanced(box));
 	box_destroy(box, clock_now_ns());
