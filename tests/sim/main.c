@@ -24,14 +24,14 @@
 #endif
 
 static const char usage[] =
-	"usage: sim [--seeds N] [--from S] [--seed S [--trace]] [--datagrams] [--elastic | --quorum]\n"
+	"usage: sim [--seeds N] [--from S] [--seed S [--trace]] [--datagrams] [--elastic [--stepwise] | --quorum]\n"
 	"           [--plant stale|swapped|doubled] [--bug N | --planted]\n";
 
 struct arguments {
 	uint64_t first, count;
 	bool trace;
 	bool datagrams; /* in all worlds */
-	bool elastic, quorum;
+	bool elastic, stepwise, quorum;
 	bool planted;
 	uint64_t bug; /* enum shard_plant, in all worlds */
 	enum world_plant plant;
@@ -68,6 +68,7 @@ static int sim_arguments(int argc, char **argv, struct arguments *a)
 		{"trace", no_argument, NULL, 't'},
 		{"datagrams", no_argument, NULL, 'd'},
 		{"elastic", no_argument, NULL, 'e'},
+		{"stepwise", no_argument, NULL, 'w'},
 		{"quorum", no_argument, NULL, 'q'},
 		{"planted", no_argument, NULL, 'l'},
 		{"bug", required_argument, NULL, 'b'},
@@ -92,6 +93,8 @@ static int sim_arguments(int argc, char **argv, struct arguments *a)
 			a->datagrams = true;
 		} else if (c == 'e') {
 			a->elastic = true;
+		} else if (c == 'w') {
+			a->stepwise = a->elastic = true;
 		} else if (c == 'q') {
 			a->quorum = true;
 		} else if (c == 'l') {
@@ -139,6 +142,8 @@ static void sim_plan(const struct arguments *a, uint64_t seed, struct world_plan
 	unsigned kind = (unsigned)(oracle_random(&r) % 4);
 
 	world_plan_draw(seed, plan);
+	if (a->stepwise || (!a->elastic && !a->quorum && kind == 1 && seed % 2 && a->plant == PLANT_NONE))
+		world_plan_stepwise(plan);
 	if (a->elastic || (!a->quorum && kind < 2 && a->plant == PLANT_NONE))
 		world_plan_elastic(plan);
 	else if (a->quorum || (kind == 2 && a->plant == PLANT_NONE))
@@ -221,9 +226,10 @@ int main(int argc, char **argv)
 			printf("seed %llu failed: %s\n  replay: build/sim --seed %llu --trace%s%s\n",
 				(unsigned long long)seed, result.text, (unsigned long long)seed,
 				a.datagrams ? " --datagrams" : "",
-				a.elastic  ? " --elastic"
-				: a.quorum ? " --quorum"
-					   : "");
+				a.stepwise  ? " --stepwise"
+				: a.elastic ? " --elastic"
+				: a.quorum  ? " --quorum"
+					    : "");
 			failed++;
 		}
 		sum.rounds_checked += result.rounds_checked;

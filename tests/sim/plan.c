@@ -53,6 +53,21 @@ void world_plan_elastic(struct world_plan *plan)
 		plan->quorum = world_draw(&r, 1, plan->workers - 1);
 }
 
+void world_plan_stepwise(struct world_plan *plan)
+{
+	uint64_t r = plan->seed * 0x9e3779b97f4a7c15ull + 17;
+
+	if (plan->optimizer == OPTIMIZER_NONE)
+		plan->optimizer = (enum optimizer_kind)world_draw(&r, 1, 6);
+	plan->sync = world_draw(&r, 0, 2) ? SYNC_SSP : SYNC_ASYNC;
+	plan->staleness = plan->sync == SYNC_SSP ? world_draw(&r, 0, 2) : 0;
+	plan->reproducible = false;
+	plan->mean = false;
+	plan->values = ORACLE_INTEGERS;
+	for (unsigned i = 0; i < plan->key_count; i++)
+		plan->alone[i] = true;
+}
+
 void world_plan_quorum(struct world_plan *plan)
 {
 	uint64_t r = plan->seed * 0x9e3779b97f4a7c15ull + 13;

@@ -33,7 +33,8 @@ struct state {
 		bool given;      /* these the trace says it was given, */
 		bool right;      /* and it has what it was given */
 	} ranks[WORLD_WORKERS_MAX];
-	bool changed; /* ranks were lost or came: others may be answered now */
+	unsigned changes;           /* so many ranks were lost or came: others may be answered now. Before that */
+	uint64_t slowest, furthest; /* of those that took part; of all */
 	float *weight, *slots[OPTIMIZER_STATE_MAX], *gradient;
 	void *payload; /* of the whole key */
 	void *first;   /* the first weights, of the chunk */
@@ -170,15 +171,32 @@ static int replay_compare(struct replay *r, struct state *s, uint32_t rank, uint
 	return replay_wrong(r, s, rank, s->ranks[rank].round, "not the weights of that time");
 }
 
-/* The answers that are due: returns how many, or -1. */
-static int64_t replay_answer(struct replay *r, struct state *s, uint64_t at_ns)
+static uint64_t replay_slowest(const struct replay *r, const struct state *s)
 {
 	uint64_t slowest = UINT64_MAX;
-	int64_t count = 0;
 
 	for (uint32_t rank = 0; rank < r->plan->workers; rank++)
 		if (!s->ranks[rank].out && s->ranks[rank].round < slowest)
 			slowest = s->ranks[rank].round;
+	return slowest;
+}
+
+static uint64_t replay_furthest(const struct replay *r, const struct state *s)
+{
+	uint64_t furthest = 0;
+
+	for (uint32_t rank = 0; rank < r->plan->workers; rank++)
+		if (s->ranks[rank].round > furthest)
+			furthest = s->ranks[rank].round;
+	return furthest;
+}
+
+/* The answers that are due: returns how many, or -1. */
+static int64_t replay_answer(struct replay *r, struct state *s, uint64_t at_ns)
+{
+	uint64_t slowest = replay_slowest(r, s);
+	int64_t count = 0;
+
 	for (uint32_t rank = 0; rank < r->plan->workers; rank++) {
 		if (!s->ranks[rank].owed || s->ranks[rank].round > slowest + r->plan->staleness)
 			continue;
@@ -220,17 +238,33 @@ static int64_t replay_step(struct replay *r, struct state *s, const struct step 
 	return replay_answer(r, s, step->at_ns);
 }
 
-static void replay_change(struct state *s, const struct step *step)
+/*
+ * A rank is lost, or comes: then it begins with a round that holds nobody back, and is not further than another chunk
+ * of its key, or another key that the job goes in step with, may be.
+ */
+static int replay_change(struct replay *r, struct state *s, const struct step *step)
 {
-	s->ranks[step->rank].out = step->round == MEMBERS_NEVER;
-	s->ranks[step->rank].owed = false;
-	s->ranks[step->rank].given = false;
-	s->ranks[step->rank].right = false;
-	s->changed = true;
-	if (s->ranks[step->rank].out)
-		return;
-	s->ranks[step->rank].begins = step->round > 0 ? step->round - 1 : 0;
-	s->ranks[step->rank].round = s->ranks[step->rank].begins;
+	uint32_t rank = step->rank;
+
+	if (replay_settle(r, s, rank, step->at_ns) < 0)
+		return -1;
+	if (s->changes == 0) {
+		s->slowest = replay_slowest(r, s);
+		s->furthest = replay_furthest(r, s);
+	}
+	s->changes++;
+	s->ranks[rank].out = step->round == MEMBERS_NEVER;
+	s->ranks[rank].owed = false;
+	s->ranks[rank].given = false;
+	s->ranks[rank].right = false;
+	if (s->ranks[rank].out)
+		return 0;
+	s->ranks[rank].begins = step->round > 0 ? step->round - 1 : 0;
+	s->ranks[rank].round = s->ranks[rank].begins;
+	if ((s->slowest != UINT64_MAX && s->slowest > s->ranks[rank].begins) ||
+		s->ranks[rank].begins > s->furthest + 2 * s->changes)
+		return replay_wrong(r, s, rank, step->round, "begins too early or too late");
+	return 0;
 }
 
 static void replay_give(struct replay *r, struct state *s, const struct step *step)
@@ -247,15 +281,11 @@ static int64_t replay_event(struct replay *r, struct state *s, const struct step
 {
 	int64_t count = 0, more;
 
-	if (step->kind == TRACE_FROM) {
-		if (replay_settle(r, s, step->rank, step->at_ns) < 0)
-			return -1;
-		replay_change(s, step);
-		return 0;
-	}
-	if (s->changed && r->plan->sync == SYNC_SSP)
+	if (step->kind == TRACE_FROM)
+		return replay_change(r, s, step);
+	if (s->changes && r->plan->sync == SYNC_SSP)
 		count = replay_answer(r, s, step->at_ns);
-	s->changed = false;
+	s->changes = 0;
 	if (count < 0)
 		return -1;
 	if (step->kind == TRACE_VISIT) {
@@ -269,7 +299,7 @@ static int64_t replay_event(struct replay *r, struct state *s, const struct step
 /* Nothing more comes: who was answered before its time? */
 static int64_t replay_finish(struct replay *r, struct state *s)
 {
-	int64_t count = s->changed && r->plan->sync == SYNC_SSP ? replay_answer(r, s, UINT64_MAX) : 0;
+	int64_t count = s->changes && r->plan->sync == SYNC_SSP ? replay_answer(r, s, UINT64_MAX) : 0;
 
 	for (uint32_t rank = 0; rank < r->plan->workers && count >= 0; rank++) {
 		const struct replay_life *life = &r->lives[rank][replay_life(r, rank, UINT64_MAX)];

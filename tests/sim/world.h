@@ -90,6 +90,9 @@ void world_plan_draw(uint64_t seed, struct world_plan *plan);
 void world_plan_datagrams(struct world_plan *plan);
 /* The same one with ranks that die and come, or with a quorum. */
 void world_plan_elastic(struct world_plan *plan);
+/* Changes a plan of any kind to one of ssp or async; what is to vary is said afterwards. */
+void world_plan_stepwise(struct world_plan *plan);
+
 void world_plan_quorum(struct world_plan *plan);
 void world_plan_print(const struct world_plan *plan, FILE *out);
 

@@ -5,6 +5,8 @@
  */
 #include "phub/link.h"
 #include "phub/members.h"
+#include "phub/snapshot.h"
+#include "phub/stepwise.h"
 #include "tests/unit/chunk_rig.h"
 
 #include <setjmp.h>
@@ -16,7 +18,9 @@
 
 enum { PUSH_WHILE_HELD = 77 }; /* bench.priority: rank 0 pushes between the two steps */
 
-/* One change: masks of the ranks that are lost, and of those that take part from `from` on. Returns the results sent.
+/*
+ * One change: masks of the ranks that are lost, and of those that take part from `from` on; in both are those that are
+ * lost and awaited. Returns the results sent.
  */
 static unsigned change(struct bench *b, uint64_t lost, uint64_t awaited, uint64_t from)
 {
@@ -24,7 +28,7 @@ static unsigned change(struct bench *b, uint64_t lost, uint64_t awaited, uint64_
 	uint64_t rounds[BENCH_CHUNKS_MAX] = {0};
 	struct members m = {.epoch = 1, .repair = lost != 0, .rounds = rounds, .from = rounds};
 
-	m.lost[0] = lost;
+	m.lost[0] = lost & ~awaited;
 	m.awaited[0] = awaited;
 	members_hold(b->shard, &m);
 	if (b->priority == PUSH_WHILE_HELD)
@@ -320,6 +324,204 @@ static void test_held_round_waits_for_who_came(void **state)
 	bench_close(b);
 }
 
+/* ---- ssp, async ---- */
+
+/* ssp(1) of three ranks, with first weights; all have done round 1. Returns element 4 of the weights. */
+static float open_ssp(struct bench *b, enum spec_sync sync)
+{
+	float w;
+
+	b->spec.sync = sync;
+	b->spec.staleness = sync == SYNC_SSP;
+	b->conn_spec.window = 64;
+	w = bench_open_sgd(b, 3);
+	bench_fill(b, 1);
+	for (uint32_t rank = 0; rank < 3; rank++) {
+		bench_push(b, rank, WIRE_PUSH, 1, 0, false);
+		w += -0.5f * b->data[rank][4];
+	}
+	bench_complete(b);
+	return w;
+}
+
+/* Who is lost is waited for no more: whoever had to wait for it is answered, with the weights of today, once. */
+static void test_ssp_shrinks(void **state)
+{
+	struct bench *b = bench_new();
+	float w;
+
+	(void)state;
+	w = open_ssp(b, SYNC_SSP);
+	for (uint64_t round = 2; round <= 3; round++) {
+		bench_push(b, 0, WIRE_PUSH, round, 0, false);
+		w += -0.5f * b->data[0][4];
+		bench_push(b, 1, WIRE_PUSH, round, 0, false);
+		w += -0.5f * b->data[1][4];
+		assert_int_equal(b->fake.sent_count, round == 2 ? 2 : 0);
+		bench_complete(b);
+	}
+	assert_int_equal(change(b, 1 << 2, 0, 2), 2);
+	assert_true(((const float *)b->chunk->weight)[4] == w);
+	bench_push(b, 0, WIRE_PUSH, 4, 0, false);
+	assert_int_equal(b->fake.sent_count, 1);
+	bench_complete(b);
+	assert_false(stepwise_missing(b->chunk, b->shard, 2));
+	bench_close(b);
+}
+
+/* Where the job waits the others get a round further than the lost one was, and no more until another has come. */
+static void test_ssp_waits_for_another(void **state)
+{
+	struct bench *b = bench_new();
+	float w;
+
+	(void)state;
+	w = open_ssp(b, SYNC_SSP);
+	change(b, 1 << 2, 1 << 2, 2);
+	bench_push(b, 0, WIRE_PUSH, 2, 0, false);
+	bench_push(b, 1, WIRE_PUSH, 2, 0, false);
+	assert_int_equal(b->fake.sent_count, 2);
+	bench_complete(b);
+	bench_push(b, 0, WIRE_PUSH, 3, 0, false);
+	assert_int_equal(b->fake.sent_count, 0);
+	assert_true(stepwise_missing(b->chunk, b->shard, 2));
+	w += -0.5f * b->data[0][4];
+	w += -0.5f * b->data[1][4];
+	w += -0.5f * b->data[0][4];
+	assert_int_equal(change(b, 0, 1 << 2, 2), 0);
+	bench_push(b, 2, WIRE_PULL, 1, 0, false);
+	assert_int_equal(b->fake.sent_count, 1);
+	assert_int_equal(b->fake.sent[0].header.round, 1);
+	assert_true(bench_sent(b, 0, 4) == w);
+	bench_complete(b);
+	bench_push(b, 2, WIRE_PUSH, 2, 0, false);
+	w += -0.5f * b->data[2][4];
+	assert_int_equal(b->fake.sent_count, 2);
+	assert_int_equal(b->fake.sent[0].header.round + b->fake.sent[1].header.round, 3 + 2);
+	assert_true(bench_sent(b, 0, 4) == w && bench_sent(b, 1, 4) == w);
+	bench_complete(b);
+	bench_close(b);
+}
+
+/* async: nobody waits, and what was owed to the one that is gone is forgotten. */
+static void test_async_goes_on(void **state)
+{
+	struct bench *b = bench_new();
+
+	(void)state;
+	open_ssp(b, SYNC_ASYNC);
+	for (uint64_t from = 2; from <= 3; from++) {
+		change(b, 1 << 2, from == 2 ? 0 : 1 << 2, 2);
+		for (uint64_t round = 2 * from - 2; round < 2 * from; round++) {
+			bench_push(b, 0, WIRE_PUSH, round, 0, false);
+			assert_int_equal(b->fake.sent_count, 1);
+			bench_complete(b);
+		}
+	}
+	bench_close(b);
+}
+
+/* Nothing is stepped while the membership changes: it is when all know who takes part, and then once. */
+static void test_push_while_held_is_parked(void **state)
+{
+	struct bench *b = bench_new();
+	float w;
+
+	(void)state;
+	w = open_ssp(b, SYNC_ASYNC);
+	b->priority = PUSH_WHILE_HELD;
+	assert_int_equal(change(b, 1 << 2, 0, 2), 1);
+	assert_int_equal(b->shard->counters.parked, 1);
+	assert_int_equal(b->chunk->steps, 4);
+	assert_true(((const float *)b->chunk->weight)[4] == w + -0.5f * b->data[0][4]);
+	bench_close(b);
+}
+
+/* The push of the one that is gone waits for hyper-parameters: it is forgotten with it. */
+static void test_parked_push_is_forgotten(void **state)
+{
+	struct bench *b = bench_new();
+
+	(void)state;
+	open_ssp(b, SYNC_SSP);
+	bench_push(b, 2, WIRE_PUSH, 2, 1, false);
+	assert_int_equal(b->shard->parked_count, 1);
+	change(b, 1 << 2, 1 << 2, 2);
+	assert_int_equal(b->shard->parked_count, 0);
+	assert_int_equal(b->shard->open_oldest, CHUNK_NONE);
+	assert_int_equal(b->chunk->steps, 3);
+	bench_close(b);
+}
+
+/* Nor is it answered what it is owed: nothing is open then. */
+static void test_owed_answer_is_forgotten(void **state)
+{
+	struct bench *b = bench_new();
+
+	(void)state;
+	open_ssp(b, SYNC_SSP);
+	for (uint64_t round = 2; round <= 3; round++) {
+		bench_push(b, 2, WIRE_PUSH, round, 0, false);
+		bench_complete(b);
+	}
+	assert_int_equal(b->shard->open_oldest, 0);
+	assert_int_equal(change(b, 1 << 2, 0, 2), 0);
+	assert_int_equal(b->shard->open_oldest, CHUNK_NONE);
+	assert_int_equal(b->chunk->steps, 5);
+	bench_close(b);
+}
+
+/* All are gone at once, and others come: rounds go on where they were. */
+static void test_stepwise_without_ranks(void **state)
+{
+	struct bench *b = bench_new();
+	uint64_t rounds[1];
+	struct snapshot s = {.rounds = rounds};
+
+	(void)state;
+	open_ssp(b, SYNC_SSP);
+	change(b, 7, 0, 2);
+	assert_int_equal(stepwise_slowest(b->chunk, b->shard), 1);
+	snapshot_rounds(b->shard, &s);
+	assert_int_equal(rounds[0], 2);
+	change(b, 0, 1 << 1, 2);
+	bench_push(b, 1, WIRE_PULL, 1, 0, false);
+	assert_int_equal(b->fake.sent_count, 1);
+	bench_complete(b);
+	bench_push(b, 1, WIRE_PUSH, 2, 0, false);
+	assert_int_equal(b->fake.sent_count, 1);
+	bench_complete(b);
+	bench_close(b);
+}
+
+/* Other keys are rounds further than this one, which has no weights yet: who comes gets them when they are there. */
+static void test_stepwise_visit_before_first_weights(void **state)
+{
+	struct bench *b = bench_new();
+
+	(void)state;
+	b->spec.optimizer = OPTIMIZER_SGD;
+	b->spec.sync = SYNC_ASYNC;
+	bench_open(b, 3, 0);
+	bench_fill(b, 1);
+	change(b, 1 << 2, 0, 0);
+	change(b, 0, 1 << 2, 2);
+	assert_int_equal(bench_push(b, 2, WIRE_PULL, 1, 0, false), 0);
+	bench_push(b, 1, WIRE_PULL, 0, 0, false);
+	assert_int_equal(b->fake.sent_count, 0);
+	bench_push(b, 0, WIRE_INIT, 0, 0, false);
+	assert_int_equal(b->fake.sent_count, 3);
+	assert_int_equal(b->fake.sent[2].header.rank, 2);
+	assert_int_equal(b->fake.sent[2].header.round, 1);
+	assert_true(bench_sent(b, 2, 4) == b->data[0][4]);
+	bench_complete(b);
+	bench_push(b, 2, WIRE_PUSH, 2, 0, false);
+	bench_push(b, 0, WIRE_PUSH, 1, 0, false);
+	assert_int_equal(b->fake.sent_count, 2);
+	bench_complete(b);
+	bench_close(b);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -334,6 +536,14 @@ int main(void)
 		cmocka_unit_test(test_late_answer_again),
 		cmocka_unit_test(test_visit_after_its_round),
 		cmocka_unit_test(test_held_round_waits_for_who_came),
+		cmocka_unit_test(test_ssp_shrinks),
+		cmocka_unit_test(test_ssp_waits_for_another),
+		cmocka_unit_test(test_async_goes_on),
+		cmocka_unit_test(test_push_while_held_is_parked),
+		cmocka_unit_test(test_parked_push_is_forgotten),
+		cmocka_unit_test(test_owed_answer_is_forgotten),
+		cmocka_unit_test(test_stepwise_without_ranks),
+		cmocka_unit_test(test_stepwise_visit_before_first_weights),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
