@@ -178,6 +178,46 @@ def test_wait_shm_loses_rank_0(box):
     outlives(box, "wait-0", "wait", "shm", 0)
 
 
+def steps_on(box, lost, sync, transport, victim, staleness=0):
+    """The same where each push is a step: what a worker has in the end depends on who came when, and is near the others'."""
+    job = Job(box.url(f"{sync}-{lost}"), lost=lost, wait=30, transport=transport, sync=sync, staleness=staleness)
+    others = [rank for rank in range(WORLD) if rank != victim]
+    try:
+        job.until(victim, 15)
+        job.kill(victim)
+        was = job.at[victim]
+        if lost == "shrink" or sync == "async":
+            for rank in others:
+                job.until(rank, 35)
+        else:
+            time.sleep(0.5)
+            assert max(job.at[rank] for rank in others) <= was + staleness + 2, f"the job did not wait: {list(job.at)}, {was}"
+        job.start(victim)
+        results = job.results()
+    finally:
+        job.end()
+    first, count, _ = results[victim]
+    assert count == STEPS - first, f"the new one began at step {first} and did {count}"
+    assert (30 if lost == "shrink" else 0) <= first <= (STEPS if lost == "shrink" else was + 1), f"it began at step {first}"
+    assert all(results[rank][:2] == (0, STEPS) for rank in others), results
+
+
+def test_shrink_ssp(box):
+    steps_on(box, "shrink", "ssp", "tcp", 1, staleness=2)
+
+
+def test_wait_ssp_loses_rank_0(box):
+    steps_on(box, "wait", "ssp", "shm", 0, staleness=2)
+
+
+def test_shrink_async_udp(box):
+    steps_on(box, "shrink", "async", "udp", 2)
+
+
+def test_wait_async(box):
+    steps_on(box, "wait", "async", "tcp", 1)
+
+
 def test_two_at_once(box):
     job = Job(box.url("two"), lost="shrink")
     try:
