@@ -234,6 +234,39 @@ def job(url, world, count=None, **arguments):
             for rank in range(count if count is not None else world)]
 
 
+def outlives(begin, lost, victim=1, world=3):
+    """Workers in mid-exchange, begun by begin(rank, more arguments): one is killed and another takes its place. Sums say who is in
+    them: the others where the job shrinks, and all of them in the end."""
+    arguments = {"census": True, "lost": lost, "rounds": "until-told", "report_ms": 1, "wait_ms": 60000}
+    everyone = (1 << world) - 1
+    workers = [begin(rank, **arguments) for rank in range(world)]
+
+    def until(worker, ranks):
+        while worker.event("progress")["ranks"] != ranks:
+            pass
+    for worker in workers:
+        until(worker, everyone)
+    workers[victim].kill()
+    others = [worker for worker in workers if worker is not workers[victim]]
+    if lost == "shrink":
+        for worker in others:
+            until(worker, everyone & ~(1 << victim))
+    else:
+        time.sleep(1)
+        was = [len(worker.out.lines) for worker in others]
+        time.sleep(0.5)
+        check(was == [len(worker.out.lines) for worker in others], "the job did not wait")
+    workers[victim] = begin(victim, **arguments)
+    for worker in workers:
+        with worker.out.changed:
+            worker.seen = len(worker.out.lines)
+    for worker in workers:
+        until(worker, everyone)
+    others[0].tell()
+    for worker in workers:
+        worker.good()
+
+
 class Steady:
     """A job that runs beside what goes wrong, and must not notice."""
 

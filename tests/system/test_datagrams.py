@@ -20,7 +20,7 @@ import sys
 import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
-from rig import BUILD, QUIET, Box, Skip, Worker, check, do, holds, run, say  # noqa: E402
+from rig import BUILD, QUIET, Box, Skip, Worker, check, do, holds, outlives, run, say  # noqa: E402
 
 SEGMENT = BUILD / "tests/system/segment"
 PLUGIN = BUILD / "libphub-dpdk.so"
@@ -564,6 +564,18 @@ def worker_gone():
     box.stop()
 
 
+def outlived():
+    """a worker is killed in mid-round: the others go on, or wait; another takes its place, and all sums are right"""
+    box = box_on(lost_ms=LOST_MS, warn_ms=1500)
+    for lost in ("shrink", "wait"):
+        def begin(rank, **arguments):
+            transport, env = _way[-1].worker(rank)
+            return Worker(box.url(lost), rank, 3, prefix=net().inside(rank + 1), env={**SECRET, **env}, transport=transport, keys=KEYS,
+                          **arguments)
+        outlives(begin, lost)
+    box.stop()
+
+
 def deaf():
     """UDP that comes through no more while the control session lives: that worker says so in time, and the box says it to all"""
     box = box_on(lost_ms=LOST_MS, warn_ms=1500)
@@ -685,6 +697,6 @@ def why_not():
     return None
 
 
-run([loss_1500, loss_9000, shallow, disorder, stopped, cables, strangers, flood, worker_killed, worker_gone, deaf, box_killed, beside, six,
-     *DPDK_BOX.cases(lossy, disorder, cables, strangers, flood), *DPDK_WORKER.cases(lossy, stopped, worker_killed, both, misplaced),
-     *DPDK_ALL.cases(lossy), *DPDK_MEMIF.cases(stopped_once), *DPDK_XDP.cases(xdp)], why_not())
+run([loss_1500, loss_9000, shallow, disorder, stopped, cables, strangers, flood, worker_killed, worker_gone, outlived, deaf, box_killed, beside, six,
+     *DPDK_BOX.cases(lossy, disorder, cables, strangers, flood), *DPDK_WORKER.cases(lossy, stopped, worker_killed, outlived, both, misplaced),
+     *DPDK_ALL.cases(lossy, outlived), *DPDK_MEMIF.cases(stopped_once), *DPDK_XDP.cases(xdp)], why_not())

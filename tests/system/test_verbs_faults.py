@@ -14,7 +14,7 @@ import sys
 import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
-from rig import BUILD, Box, Worker, check, holds, run, say  # noqa: E402
+from rig import BUILD, Box, Worker, check, holds, outlives, run, say  # noqa: E402
 
 WORLD = 3
 KEYS = "a:300000,b:70,c:90000"
@@ -234,6 +234,16 @@ def test_killed():
     box.stop()
 
 
+def test_outlived():
+    """A worker is killed in mid-round: the others go on, or wait; another takes its place, and all sums are right"""
+    box = Box(transports="verbs", rdma="node1", cores=2, lost_ms=LOST_MS, warn_ms=LOST_MS // 2, heartbeat_ms=500)
+    for lost in ("shrink", "wait"):
+        def begin(rank, **arguments):
+            return Worker(box.url(lost), rank, WORLD, env={"PHUB_RDMA": f"node{rank + 2}"}, transport="verbs", keys=KEYS, **arguments)
+        outlives(begin, lost)
+    box.stop()
+
+
 def test_freed():
     """Once a box that was killed or stopped has ended a wait, nothing touches the memory: no result that it had under way"""
     for number in (signal.SIGKILL, signal.SIGSTOP):
@@ -259,4 +269,4 @@ def why_not():
 
 
 run([test_resnet, test_resnet_loss, test_short_cut, test_loss, test_long_cut, test_port_gone, test_way_lost,
-     test_nobody_answers, test_cut, test_killed, test_freed], why_not())
+     test_nobody_answers, test_cut, test_killed, test_outlived, test_freed], why_not())

@@ -32,7 +32,8 @@ struct worker {
 	unsigned table;   /* which of the key tables this is */
 	unsigned resumed; /* times that the box was lost and came back */
 	uint64_t first;   /* the round that is next: not 1 where the job ran before */
-	float spoiled;    /* the element that some rank makes NaN, as it came back in that round */
+	unsigned ranks; /* a census: that were in all sums of the last round, as bits */
+	float spoiled;  /* the element that some rank makes NaN, as it came back in that round */
 	uint64_t began_ms, reported_ms;
 	uint64_t front_us, all_us; /* of the last round: until the urgent key was back, and all of them */
 	int open_behind;           /* rounds in which the least urgent key was still open then */
@@ -82,6 +83,8 @@ static void worker_event(const struct worker *w, const char *event, const char *
 {
 	printf("{\"event\":\"%s\",\"rank\":%d,\"round\":%" PRIu64 ",\"ms\":%" PRIu64, event, w->options.phub.rank,
 		w->rounds, worker_now_us() / 1000);
+	if (w->options.census)
+		printf(",\"ranks\":%u", w->ranks);
 	if (w->phub)
 		worker_print_text("transport", phub_transport(w->phub));
 	if (error)
@@ -395,7 +398,10 @@ static void worker_look(struct worker *w, uint64_t round)
 		worker_plant(o, &o->keys[0]);
 	if (o->check && !o->some)
 		worker_oracle_round(&w->oracle, round, &w->hyper);
+	w->ranks = ~0u;
 	for (unsigned i = 0; i < o->key_count; i++) {
+		if (o->census)
+			w->wrong += worker_check_bits(o, i, round, o->keys[i].result, &w->ranks);
 		if (o->check)
 			w->wrong += o->some ? worker_check_some(o, i, round, o->keys[i].result)
 					    : worker_check(&w->oracle, i, o->keys[i].result);
@@ -422,7 +428,7 @@ static int worker_round(struct worker *w, uint64_t round)
 	if (o->schedule)
 		rc = phub_set_hyper(w->phub, 0, &w->hyper);
 	for (unsigned i = 0; i < o->key_count && rc == 0; i++)
-		worker_fill(o, i, round, o->keys[i].src);
+		(o->census ? worker_fill_bits : worker_fill)(o, i, round, o->keys[i].src);
 	if (round == o->nan_at)
 		worker_spoil(o);
 	if (rc == 0)
@@ -449,13 +455,14 @@ static uint64_t worker_least_round(struct worker *w)
 
 static int worker_rounds(struct worker *w)
 {
+	uint64_t first = w->options.census ? (uint64_t)phub_round(w->phub, 0) : w->first;
 	int rc = 0;
 
 	w->step = "barrier";
 	if (w->options.barrier)
 		rc = worker_wait(w, worker_call_barrier);
 	w->step = "round";
-	for (uint64_t round = w->first; rc == 0 && round <= w->options.rounds; round++) {
+	for (uint64_t round = first; rc == 0 && round <= w->options.rounds; round++) {
 		rc = worker_round(w, round);
 		if (rc == 0 && w->options.phub.quorum)
 			round = worker_least_round(w) - 1;

@@ -47,6 +47,7 @@ struct worker_options {
 	bool alloc;         /* exchange in phub_alloc()'s memory */
 	bool registered;    /* ...or in malloc'ed memory that phub_mem_register() knows */
 	bool check;         /* results are compared with what they must be */
+	bool census;        /* no optimizer, fp32: sums tell who is in them, and nobody knows that beforehand */
 	unsigned schedule;  /* which learning rates: 0 is the same in every round */
 	bool front;         /* push from the last key to the first, and see that the first comes back first */
 	bool back;          /* the same the other way round: the last key is the urgent one, and pushed last */
@@ -124,6 +125,14 @@ uint64_t worker_check_some(const struct worker_options *o, unsigned key, uint64_
 
 /* Whatever order the steps were taken in: the weights after `rounds` rounds of all ranks, with sgd of rate 1. */
 void worker_oracle_total(struct worker_oracle *oracle, uint64_t rounds);
+/*
+ * In a job whose ranks come and go: every rank pushes a bit of its own, times what element and round say. The check
+ * returns how many elements are no such sum, or one without this rank, and takes from `ranks` those that lack
+ * somewhere.
+ */
+void worker_fill_bits(const struct worker_options *o, unsigned key, uint64_t round, void *out);
+uint64_t worker_check_bits(
+	const struct worker_options *o, unsigned key, uint64_t round, const void *result, unsigned *ranks);
 
 /* Spoils the result of a key of at least two chunks. */
 void worker_plant(const struct worker_options *o, struct worker_key *key);

@@ -96,6 +96,37 @@ void worker_fill_weights(const struct worker_oracle *oracle, unsigned key, void 
 	data_repeat(period, &oracle->options->keys[key], worker_phase(key), out);
 }
 
+/* ---- jobs whose ranks come and go ---- */
+
+static float data_factor(uint64_t round, uint64_t at)
+{
+	return (float)(1 + (round + at) % 5);
+}
+
+void worker_fill_bits(const struct worker_options *o, unsigned key, uint64_t round, void *out)
+{
+	float *to = out;
+
+	for (uint64_t i = 0; i < o->keys[key].elements; i++)
+		to[i] = (float)(1u << o->phub.rank) * data_factor(round, i);
+}
+
+uint64_t worker_check_bits(
+	const struct worker_options *o, unsigned key, uint64_t round, const void *result, unsigned *ranks)
+{
+	const float *from = result;
+	uint64_t wrong = 0;
+
+	for (uint64_t i = 0; i < o->keys[key].elements; i++) {
+		float bits = from[i] / data_factor(round, i);
+		unsigned set = bits >= 1 && bits < (float)(1u << o->phub.world) ? (unsigned)bits : 0;
+
+		wrong += (float)set * data_factor(round, i) != from[i] || !(set >> o->phub.rank & 1);
+		*ranks &= set;
+	}
+	return wrong;
+}
+
 /* ---- the oracle ---- */
 
 void worker_oracle_init(struct worker_oracle *oracle, const struct worker_options *options)

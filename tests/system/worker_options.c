@@ -23,6 +23,7 @@ static const char *const reduce_names[] = {"sum", "mean", NULL};
 static const char *const sync_names[] = {"bsp", "ssp", "async", NULL};
 static const char *const nan_names[] = {"pass", "zero", "fail", NULL};
 static const char *const seal_names[] = {"gmac", "crc", "none", NULL};
+static const char *const lost_names[] = {"fail", "shrink", "wait", NULL};
 static const char *const dtype_names[] = {"f32", "f16", "bf16", NULL};
 
 static const char *const lost_names[] = {"fail", "shrink", "wait", NULL};
@@ -58,6 +59,8 @@ static const struct option option_table[] = {
 	{"alloc", OPTION_BOOL, AT(alloc), NULL},
 	{"registered", OPTION_BOOL, AT(registered), NULL},
 	{"check", OPTION_BOOL, AT(check), NULL},
+	{"census", OPTION_BOOL, AT(census), NULL},
+	{"lost", OPTION_ENUM, AT(phub.lost), lost_names},
 	{"schedule", OPTION_UNSIGNED, AT(schedule), NULL},
 	{"front", OPTION_BOOL, AT(front), NULL},
 	{"back", OPTION_BOOL, AT(back), NULL},
@@ -222,6 +225,7 @@ static void option_finish(struct worker_options *o)
 		o->hyper.lr = named.lr;
 	if (named.weight_decay >= 0)
 		o->hyper.weight_decay = named.weight_decay;
+	o->check = o->check && !o->census;
 	o->phub.groups = &o->hyper;
 	o->phub.group_count = 1;
 	if (o->patience_ms < o->wait_ms)
