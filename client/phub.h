@@ -93,6 +93,9 @@ enum phub_seal { PHUB_SEAL_GMAC = 0, PHUB_SEAL_CRC = 1, PHUB_SEAL_NONE = 2 };
  * place of the lost one (options.wait_ms). In a job that shrinks or waits a new worker may connect with a rank that is
  * free: phub_start() lets it in between two rounds, phub_broadcast() then brings it the weights of the box, and
  * phub_round() says which round is next.
+ * With SSP and ASYNC what the lost one has pushed stays in the weights. Another in its place begins with the round
+ * after the last that all have pushed, the lost one among them where the job WAITs. Until it comes SSP answers nobody
+ * beyond that last round plus the staleness then, and goes on without it where the job SHRINKs; ASYNC waits for nobody.
  */
 enum phub_lost { PHUB_LOST_FAIL = 0, PHUB_LOST_SHRINK = 1, PHUB_LOST_WAIT = 2 };
 
@@ -254,7 +257,8 @@ PHUB_API int phub_broadcast(phub_t *p, int key, void *buf, unsigned root);
 
 /*
  * The round of `key` that this worker's next phub_push() begins, counted from 1: in a job that ran when it came, the
- * one that the others are at. -EBUSY while one is in flight; -ENODATA before the first weights.
+ * one that the others are at; with SSP and ASYNC the slowest of them. -EBUSY while one is in flight; -ENODATA before
+ * the first weights.
  */
 PHUB_API int64_t phub_round(phub_t *p, int key);
 

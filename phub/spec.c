@@ -71,9 +71,13 @@ static int spec_check_members(const struct spec *s, struct err *e)
 	if (s->quorum > s->world)
 		return err_set(e, -EINVAL, "a quorum of %u in a world of %u; allowed are 1 to %u, or 0 for all",
 			s->quorum, s->world, s->world);
-	if (s->sync != SYNC_BSP || s->reproducible)
+	if (spec_stepwise(s))
+		return err_set(e, -ENOTSUP,
+			"a quorum needs sync bsp: with %s each push is a step by itself, and no round closes",
+			spec_sync_name((unsigned)s->sync));
+	if (s->reproducible)
 		return err_set(
-			e, -ENOTSUP, "a quorum needs sync bsp, and no reproducible sums: who comes first decides");
+			e, -ENOTSUP, "a quorum needs sums that need not be reproducible: who comes first decides");
 	if (s->optimizer == OPTIMIZER_NONE)
 		return err_set(e, -ENOTSUP,
 			"a quorum needs an optimizer: who comes late gets the weights, and a sum is over by then");

@@ -99,7 +99,7 @@ int job_join(struct session *s)
 			s->rank, s->name, m->peer, m->left ? ", which has left a job that still runs" : "");
 		return -EADDRINUSE;
 	}
-	*m = (struct member){.session = s, .gone = m->gone, .quit = m->quit, .gone_ns = m->gone_ns};
+	*m = (struct member){.session = s, .gone = m->gone, .quit = m->quit, .gone_ns = m->gone_ns, .hyper = m->hyper};
 	memcpy(m->peer, s->stream->peer, sizeof(m->peer));
 	s->job = job;
 	job->present++;

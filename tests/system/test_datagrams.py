@@ -567,11 +567,11 @@ def worker_gone():
 def outlived():
     """a worker is killed in mid-round: the others go on, or wait; another takes its place, and all sums are right"""
     box = box_on(lost_ms=LOST_MS, warn_ms=1500)
-    for lost in ("shrink", "wait"):
+    for lost, registered in (("shrink", True), ("wait", False)):
         def begin(rank, **arguments):
             transport, env = _way[-1].worker(rank)
             return Worker(box.url(lost), rank, 3, prefix=net().inside(rank + 1), env={**SECRET, **env}, transport=transport, keys=KEYS,
-                          **arguments)
+                          registered=registered, **arguments)
         outlives(begin, lost)
     box.stop()
 

@@ -237,9 +237,10 @@ def test_killed():
 def test_outlived():
     """A worker is killed in mid-round: the others go on, or wait; another takes its place, and all sums are right"""
     box = Box(transports="verbs", rdma="node1", cores=2, lost_ms=LOST_MS, warn_ms=LOST_MS // 2, heartbeat_ms=500)
-    for lost in ("shrink", "wait"):
+    for lost, registered in (("shrink", True), ("wait", False)):
         def begin(rank, **arguments):
-            return Worker(box.url(lost), rank, WORLD, env={"PHUB_RDMA": f"node{rank + 2}"}, transport="verbs", keys=KEYS, **arguments)
+            return Worker(box.url(lost), rank, WORLD, env={"PHUB_RDMA": f"node{rank + 2}"}, transport="verbs", keys=KEYS,
+                          registered=registered, **arguments)
         outlives(begin, lost)
     box.stop()
 

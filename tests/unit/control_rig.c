@@ -264,6 +264,7 @@ void actor_job(struct actor *c, const struct rig_job *job, uint32_t key_count)
 	message.reduce = (Phub__Reduce)job->reduce;
 	message.sync = (Phub__Sync)job->sync;
 	message.staleness = job->staleness;
+	message.lost = (Phub__Lost)job->lost;
 	message.chunk_bytes = job->chunk_bytes;
 	message.reproducible = job->reproducible;
 	message.seal = (Phub__Seal)job->seal;

@@ -54,7 +54,7 @@ struct actor {
 struct rig_job {
 	uint32_t generation;
 	int optimizer, reduce, sync;
-	uint32_t staleness, chunk_bytes;
+	uint32_t staleness, lost, chunk_bytes;
 	bool reproducible;
 	int seal;
 	double lr;
