@@ -18,6 +18,7 @@
 
 #include "phub/base/err.h"
 #include "transport/stream.h"
+#include "transport/wire.h"
 
 struct loop_listener;
 struct loop_net;
@@ -75,7 +76,7 @@ struct loop_stats {
 	uint64_t overflowed; /* lossy: lost to a full pipe; datagrams: to a full port */
 	uint64_t late;       /* payloads read after their flush() */
 	uint64_t torn; /* payloads in datagrams that were not the same any more when they were read, and not known to
-			  have come */
+			  have come; and relied on */
 	uint64_t stream_bytes; /* delivered on streams */
 	size_t bytes_peak;     /* of payload copies in memory at once */
 };
@@ -146,6 +147,13 @@ void loop_net_revive(struct loop_net *net, unsigned endpoint);
 
 /* Prints every send, delivery, loss and fault with its virtual time to `file`; NULL: off. */
 void loop_net_trace(struct loop_net *net, FILE *file);
+
+/*
+ * Who sends a message again may know that it has an answer already, and change its payload while the repetition is
+ * read: nobody takes it. Tells whether this endpoint still relies on the message; NULL, as at first: on all of them.
+ */
+typedef bool (*loop_relies_fn)(void *arg, unsigned endpoint, const void *cookie, const struct wire_header *header);
+void loop_net_relies(struct loop_net *net, loop_relies_fn relies, void *arg);
 
 const struct loop_stats *loop_net_stats(const struct loop_net *net);
 

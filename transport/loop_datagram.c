@@ -72,12 +72,23 @@ static int loop_endpoint(const struct loop_host *host, const struct datagram_add
 
 /* ---- what is read late ---- */
 
+/* Does its sender still need what it sends? */
+static bool loop_late_counts(const struct loop_mover *m, const struct loop_late *late)
+{
+	const struct loop_net *net = m->host->net;
+	struct wire_header h;
+
+	if (!reliable_awaits(late->out.message, late->head))
+		return false;
+	return !net->relies || wire_decode(late->head + WIRE_DATAGRAM_BYTES, &h) < 0 ||
+	       net->relies(net->relies_arg, m->host->endpoint, reliable_cookie(late->out.message), &h);
+}
+
 static void loop_late_read(struct loop_mover *m, struct loop_late *late)
 {
 	struct loop_net *net = m->host->net;
 
-	if (reliable_awaits(late->out.message, late->head) &&
-		memcmp(late->was->bytes, late->out.rest, late->out.rest_bytes) != 0)
+	if (memcmp(late->was->bytes, late->out.rest, late->out.rest_bytes) != 0 && loop_late_counts(m, late))
 		net->stats.torn++;
 	loop_port_send(m->port, late->endpoint, late->port, late->head, late->out.head_bytes, late->out.rest,
 		late->out.rest_bytes);

@@ -142,6 +142,8 @@ struct loop_net {
 	struct loop_listener *listeners;
 	struct loop_port *ports;
 	struct loop_stats stats;
+	loop_relies_fn relies; /* or NULL */
+	void *relies_arg;
 	FILE *trace;
 };
 

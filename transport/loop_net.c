@@ -153,6 +153,12 @@ const struct loop_stats *loop_net_stats(const struct loop_net *net)
 	return &net->stats;
 }
 
+void loop_net_relies(struct loop_net *net, loop_relies_fn relies, void *arg)
+{
+	net->relies = relies;
+	net->relies_arg = arg;
+}
+
 void loop_net_trace(struct loop_net *net, FILE *file)
 {
 	net->trace = file;

@@ -167,6 +167,8 @@ void reliable_pass(struct reliable *r);
 void reliable_next(struct reliable *r, uint64_t now_ns, struct reliable_outgoing *out);
 /* Is it not known yet that the message has come which `head`, that of a DATA that was sent, is of? */
 bool reliable_awaits(const struct reliable_message *m, const uint8_t *head);
+/* What it was sent with. */
+void *reliable_cookie(const struct reliable_message *m);
 void reliable_hold(struct reliable_message *m);
 void reliable_let(struct reliable *r, struct reliable_message *m);
 /* The last datagram of a connection that is about to be removed: says so to the peer. */

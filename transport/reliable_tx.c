@@ -124,6 +124,11 @@ bool reliable_awaits(const struct reliable_message *m, const uint8_t *head)
 	return wire_decode(head + WIRE_DATAGRAM_BYTES, &h) == 0 && m->state == RELIABLE_OUT && m->seq == h.seq;
 }
 
+void *reliable_cookie(const struct reliable_message *m)
+{
+	return m->cookie;
+}
+
 void reliable_hold(struct reliable_message *m)
 {
 	m->holds++;

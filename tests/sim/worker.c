@@ -202,6 +202,27 @@ static bool worker_is_excused(const struct worker *me, int code, const char *tex
 	return w->plan->deaths > 0 && fate_excuses(&w->fate, code, text, loop_net_now(w->net));
 }
 
+static void worker_note_epoch(struct worker *me, unsigned k)
+{
+	uint32_t count;
+	const struct flight *flights = worker_flights(me, k, &count);
+
+	me->keys[k].epoch = flights->lane->epoch;
+	for (uint32_t i = 1; i < count; i++)
+		if (flights[i].lane->epoch < me->keys[k].epoch)
+			me->keys[k].epoch = flights[i].lane->epoch;
+}
+
+bool worker_repeats(const struct worker *me, const struct flight *flight)
+{
+	uint32_t epoch = 0;
+
+	for (uint32_t i = 0; i < flight->span->key_count; i++)
+		if (me->keys[flight->span->key_first + i].epoch > epoch)
+			epoch = me->keys[flight->span->key_first + i].epoch;
+	return epoch != flight->lane->epoch;
+}
+
 static void worker_push(struct worker *me, unsigned k)
 {
 	struct world *w = me->world;
@@ -209,6 +230,7 @@ static void worker_push(struct worker *me, unsigned k)
 	bool first = key->round == 0;
 	int rc;
 
+	worker_note_epoch(me, k);
 	if (world_plan_varies(w->plan)) {
 		worker_tell(me, k);
 		first = worker_begins(me, k);

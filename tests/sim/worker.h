@@ -21,7 +21,8 @@ struct worker_key {
 	void *push, *pull;
 	uint64_t round; /* in flight or next */
 	bool in_flight;
-	bool shares; /* what is in flight goes into a sum, or sets weights */
+	uint32_t epoch; /* the oldest that a core of it was known to be in when it was pushed */
+	bool shares;    /* what is in flight goes into a sum, or sets weights */
 };
 
 struct worker {
@@ -75,6 +76,9 @@ int worker_open(struct worker *me, struct err *e);
 
 /* Does what can be done now; returns how much that was. */
 unsigned worker_step(struct worker *me, uint64_t now_ns);
+
+/* Has the membership changed since this was pushed, so that it may have been sent again? */
+bool worker_repeats(const struct worker *me, const struct flight *flight);
 
 /* It takes no more steps. */
 bool worker_is_gone(const struct worker *me);

@@ -98,6 +98,24 @@ static int world_open_worker(struct world *w, unsigned rank, unsigned life, stru
 	return worker_open(me, e);
 }
 
+/*
+ * A push that is repeated for a new membership may be read while the result of the first one is written over it, or the
+ * first one while that of the repetition is: the round is committed then, and the box takes no push of it any more.
+ * What was sent once must stay as it is, and so must results.
+ */
+static bool world_relies(void *arg, unsigned endpoint, const void *cookie, const struct wire_header *header)
+{
+	const struct world *w = arg;
+	const struct flight *f = cookie;
+
+	if (endpoint == WORLD_BOX_HOST || !f)
+		return true;
+	for (unsigned rank = 0; rank < w->plan->workers; rank++)
+		if (w->workers[rank].host->endpoint == endpoint && worker_repeats(&w->workers[rank], f))
+			return false;
+	return f->round == header->round && f->state != FLIGHT_LANDED;
+}
+
 static int world_open(struct world *w, FILE *trace, struct err *e)
 {
 	struct oracle_key *keys[WORLD_KEYS_MAX];
@@ -107,6 +125,8 @@ static int world_open(struct world *w, FILE *trace, struct err *e)
 	if (!w->net)
 		return err_set(e, -ENOMEM, "no net");
 	loop_net_trace(w->net, trace);
+	if (w->plan->deaths)
+		loop_net_relies(w->net, world_relies, w);
 	rc = loop_stream_listen(loop_net_host(w->net, WORLD_BOX_HOST), WORLD_CONTROL_PORT, &w->listener);
 	if (rc == 0)
 		rc = world_open_box(w, e);
@@ -288,11 +308,7 @@ static void world_settle(struct world *w)
 			(double)loop_net_now(w->net) / 1e9);
 	if (!box_balanced(w->box))
 		world_fail(w, "slots, replies or credits do not balance");
-	/*
-	 * A push that is repeated for a new membership may be read while the result of the first one is written over
-	 * it: the round is committed then, and the box takes no push of it any more.
-	 */
-	if (loop_net_stats(w->net)->torn && w->result->died == 0)
+	if (loop_net_stats(w->net)->torn)
 		world_fail(w, "payloads were changed while they were read");
 }
 
