@@ -13,6 +13,7 @@
 #include "phub/reply.h"
 #include "phub/snapshot.h"
 #include "phub/stepwise.h"
+#include "phub/uplink.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -168,7 +169,7 @@ static int chunk_ready(const struct chunk *chunk, const struct shard *shard)
 {
 	const struct optimizer_hyper *hyper;
 
-	if (shard->holds || shard->paused || (shard->stops && chunk->round >= shard->stops[chunk->index]))
+	if (shard->holds || shard->paused || chunk->lifted || (shard->stops && chunk->round >= shard->stops[chunk->index]))
 		return -EAGAIN;
 	if (chunk->sends > 0 && !spec_rows(shard->spec))
 		return -EAGAIN;
@@ -354,10 +355,12 @@ void chunk_withdraw(struct chunk *chunk, struct shard *shard)
 
 /*
  * Answers those who have pushed the round that is committed, or, before they take part, asked for its weights.
- * `written`: their rows have it.
+ * `written`: their rows have it. Not while the standby does not have the round: then they are answered when it has.
  */
 static void chunk_answer(struct chunk *chunk, struct shard *shard, bool written)
 {
+	if (chunk->lifted)
+		return;
 	for (uint32_t rank = 0; rank < shard->spec->world; rank++) {
 		struct arrival *a = &chunk->arrivals[rank];
 
@@ -381,6 +384,8 @@ void chunk_skip(struct chunk *chunk, struct shard *shard)
 		return;
 	chunk->round = next;
 	chunk_count_needed(chunk, shard);
+	if (shard->uplink)
+		uplink_renew(chunk, shard, false);
 	chunk_answer(chunk, shard, false);
 }
 
@@ -402,6 +407,8 @@ static void chunk_commit(struct chunk *chunk, struct shard *shard)
 	assert(!chunk->sum || chunk->stored == chunk->bytes); /* each payload in it is all there */
 	if (shard->snapshot)
 		snapshot_before_commit(chunk, shard);
+	if (shard->uplink && !broadcast)
+		uplink_lift(chunk, shard, &sum);
 	if (broadcast)
 		chunk_commit_broadcast(chunk, shard, &sum);
 	else
@@ -420,6 +427,8 @@ static void chunk_commit(struct chunk *chunk, struct shard *shard)
 	if (shard->stops && chunk->round == shard->stops[chunk->index])
 		shard->stop_left--;
 	chunk_count_needed(chunk, shard);
+	if (shard->uplink && broadcast)
+		uplink_renew(chunk, shard, true);
 	chunk_answer(chunk, shard, broadcast);
 	if (broadcast && spec_stepwise(shard->spec))
 		stepwise_begin(chunk, shard);
@@ -500,6 +509,14 @@ static void chunk_retry_one(struct chunk *chunk, struct shard *shard)
 		chunk_fail(chunk, &shard->links[0], SHARD_FAIL_HYPER_OLD, chunk->round, chunk->hyper);
 	else
 		chunk_commit(chunk, shard);
+}
+
+void chunk_landed(struct chunk *chunk, struct shard *shard, bool written)
+{
+	chunk->lifted = false;
+	chunk_answer(chunk, shard, written);
+	if (chunk->parked && !shard->failed)
+		chunk_retry_one(chunk, shard);
 }
 
 void chunk_retry(struct shard *shard, uint64_t now_ns)

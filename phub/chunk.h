@@ -12,6 +12,7 @@
  *      committed  ---- the result is replied to all contributors; the next round collects
  *
  * A payload may come in parts (parts.c), which are added one by one; it has come when the last of them has.
+ * Where the job is mirrored, the replies wait for the standby box (uplink.c).
  * A commit that lacks something (hyper-parameters still in the mail, a reply of the previous round still being sent
  * from the result) is parked and tried again when that comes. With sync ssp or async there is nothing to collect:
  * each push is a step (stepwise.c).
@@ -34,6 +35,7 @@ struct kernels;
 struct sealing;
 struct shard;
 struct snapshot;
+struct uplink;
 
 /* What became of a contributor's payload in the round that is being collected. */
 enum arrival_state {
@@ -88,6 +90,7 @@ struct chunk {
 	uint32_t hyper;        /* the version that this round wants */
 	bool weights;          /* has first weights, or needs none */
 	bool parked;           /* all have come, but the commit lacks something */
+	bool lifted; /* what was committed goes to the standby: answers and the next commit wait (uplink.h) */
 	uint32_t newer, older; /* neighbours in the shard's list of open chunks, by age; CHUNK_NONE at the ends */
 	float *sum;      /* fp32 accumulator, from the shard's pool while payloads or parts are in it; else NULL */
 	uint64_t *map;   /* with `sum`, where parts may come: which of its blocks have values (parts.h) */
@@ -238,6 +241,7 @@ struct shard {
 	struct fair_share share;
 	struct coef_cache coef;
 	struct sealing *sealing;   /* NULL: the job is not encrypted */
+	struct uplink *uplink;     /* to the standby; NULL: the job is not mirrored */
 	struct snapshot *snapshot; /* that is being taken (snapshot.h), or NULL */
 	uint32_t snap_left, snap_at;
 	bool snap_untold; /* control's mailbox was full: told at a later tick */
@@ -306,6 +310,10 @@ void chunk_check(struct chunk *chunk, struct shard *shard);
  * The payload that is held of this link is gone with its connection: as if it had not come, so that no commit reads it.
  */
 void chunk_forget(struct chunk *chunk, const struct link *link);
+
+/* What was lifted is acknowledged, or the standby is gone: answers, and commits what waited. `written`: as for those
+ * rows that are written already. */
+void chunk_landed(struct chunk *chunk, struct shard *shard, bool written);
 
 /* Marks the shard failed and tells control. Only the first failure is told. */
 void chunk_fail(struct chunk *chunk, const struct link *link, enum shard_failure what, uint64_t round, uint64_t detail);

@@ -18,6 +18,7 @@
 #include "phub/sealing.h"
 #include "phub/snapshot.h"
 #include "phub/stepwise.h"
+#include "phub/uplink.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -76,6 +77,11 @@ int core_add_queue(struct core *core, struct queue *queue)
 		return -ENOSPC;
 	core->queues[core->queue_count++] = queue;
 	return 0;
+}
+
+void core_set_uplinks(struct core *core, struct queue *queue)
+{
+	core->uplinks = queue;
 }
 
 void core_destroy(struct core *core)
@@ -302,6 +308,12 @@ static void core_read(struct core *core, const struct mail *mail, uint64_t now_n
 	case MAIL_WHO:
 		core_who(core, mail);
 		break;
+	case MAIL_UPLINK:
+		uplink_open(core, mail);
+		break;
+	case MAIL_UPLINK_END:
+		uplink_close(mail->shard, mail->detail);
+		break;
 	case MAIL_STOP:
 		core->stopping = true;
 		break;
@@ -399,6 +411,8 @@ static bool core_tend(struct core *core, struct shard *shard, uint64_t now_ns)
 	if (shard->stage == SHARD_LIVE) {
 		more = link_sweep(shard);
 		more = snapshot_step(shard) || more;
+		if (shard->uplink)
+			more = uplink_step(shard) || more;
 		if (shard->stops && shard->stop_left == 0 && !shard->stop_told)
 			core_tell_drained(core, shard);
 		/* Once, however many tables came: a flood of them must not walk the open chunks each time. */
@@ -454,6 +468,10 @@ unsigned core_step(struct core *core, uint64_t now_ns)
 		handled += count;
 		stirred |= queue->stirred;
 	}
+	if (core->uplinks) {
+		handled += uplink_poll(core, now_ns);
+		stirred |= core->uplinks->stirred;
+	}
 	idle = handled == 0;
 	stats_add(&core->counters.polls, 1);
 	stats_add(&core->counters.events, handled);
@@ -463,6 +481,8 @@ unsigned core_step(struct core *core, uint64_t now_ns)
 	fair_step(core, idle);
 	for (unsigned i = 0; i < core->queue_count; i++)
 		core->queues[i]->ops->flush(core->queues[i]);
+	if (core->uplinks)
+		core->uplinks->ops->flush(core->uplinks);
 	/* A queue that can wake nobody has something to do, if only for another core: no time to sleep. */
 	return handled + stirred;
 }
@@ -488,6 +508,13 @@ static int core_arm(struct core *core)
 			return rc;
 		fd = core->queues[i]->ops->arm(core->queues[i]);
 	}
+	if (fd >= 0 && core->uplinks) {
+		int rc = core_watch(core, fd);
+
+		if (rc < 0)
+			return rc;
+		fd = core->uplinks->ops->arm(core->uplinks);
+	}
 	return fd < 0 ? fd : core_watch(core, fd);
 }
 
@@ -503,12 +530,12 @@ static void core_nap(struct core *core)
 
 static void core_sleep(struct core *core)
 {
-	struct epoll_event events[CORE_QUEUES_MAX + 1];
+	struct epoll_event events[CORE_QUEUES_MAX + 2];
 	int rc = core->blind ? -ENOTSUP : core_arm(core);
 
 	if (rc == 0) {
 		stats_add(&core->counters.sleeps, 1);
-		epoll_wait(core->epoll_fd, events, CORE_QUEUES_MAX + 1, core->fair.dry ? 1 : CORE_SLEEP_MS);
+		epoll_wait(core->epoll_fd, events, CORE_QUEUES_MAX + 2, core->fair.dry ? 1 : CORE_SLEEP_MS);
 	} else if (rc == -ENOTSUP) {
 		core->blind = true;
 		core_nap(core);

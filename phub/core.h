@@ -44,6 +44,7 @@ struct core {
 	struct core_config config;
 	struct queue *queues[CORE_QUEUES_MAX];
 	unsigned queue_count;
+	struct queue *uplinks; /* whose connections lead to standbys (uplink.h); NULL: there is no such queue */
 	struct mailbox *inbox;
 	struct shard *shards; /* list */
 	struct fair fair;
@@ -64,6 +65,8 @@ struct core {
 /* Control thread, before the core runs. The queues are made and destroyed by the caller. 0 or a negative errno. */
 int core_create(const struct core_config *config, struct core **out, struct err *e);
 int core_add_queue(struct core *core, struct queue *queue);
+/* Likewise, of a transport that was opened to connect, the queue of its uplinks. */
+void core_set_uplinks(struct core *core, struct queue *queue);
 /* After core_run() returned (or the last step). All shards were detached. */
 void core_destroy(struct core *core);
 

@@ -9,10 +9,13 @@
 
 #include "phub/link.h"
 #include "phub/reply.h"
+#include "phub/uplink.h"
 
 static void detach_close(struct shard *shard)
 {
 	shard->stage = SHARD_CLOSING;
+	if (shard->uplink)
+		uplink_drop(shard);
 	for (uint32_t rank = 0; rank < shard->spec->world; rank++)
 		link_close(&shard->links[rank]);
 	shard->sweep_at = 0;
@@ -46,7 +49,7 @@ static bool detach_drain(struct shard *shard, uint64_t now_ns)
 		if (!link->conn)
 			continue;
 		left = true;
-		if (!link->finished && !link->queue->lossy && link->reply_count == 0)
+		if (!link->finished && !link->queue->lossy && link->reply_count == 0 && !uplink_waits(shard))
 			link->finished = reply_finish(link) == 0;
 	}
 	return left;

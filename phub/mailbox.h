@@ -22,6 +22,7 @@ struct members;
 struct queue;
 struct shard;
 struct snapshot;
+struct uplink_spec;
 
 enum mail_kind {
 	/* Control -> core. */
@@ -41,6 +42,10 @@ enum mail_kind {
 	MAIL_SNAPSHOT, /* copy `shard` into `snapshot` (phub/snapshot.h), then send MAIL_SNAPPED; NULL: give it up */
 	MAIL_WHO,      /* who is missing from `round` of `chunk`? Answered by MAIL_MISSING with the same `detail` */
 	MAIL_PAUSE,    /* `value` 1: `shard` commits nothing any more; 0: it goes on */
+	/* `conn`, the `detail`th, leads to the same core of a standby, which is to have all of `shard` (phub/uplink.h);
+	   with `uplink` */
+	MAIL_UPLINK,
+	MAIL_UPLINK_END, /* the `detail`th such connection of `shard` is to end, if it is there still */
 	MAIL_STOP,     /* leave core_run() when all shards are detached */
 	/* Core -> control. `core` says which. */
 	MAIL_DETACHED, /* `shard` is the control thread's again; nothing of the core refers to it */
@@ -56,6 +61,9 @@ enum mail_kind {
 	MAIL_WENT, /* nothing of the core refers to `members` any more */
 	/* Nothing of the core refers to `snapshot` any more. `value`: 0, or -ESTALE (too late), -ECANCELED. */
 	MAIL_SNAPPED,
+	MAIL_UPLINK_WHOLE, /* by its `detail`th connection all of `shard` is at the standby */
+	/* That connection has ended: `value` is the negative errno or 0, `text` what the transport said, or "". */
+	MAIL_UPLINK_ENDED,
 	MAIL_DRAINED, /* `shard` has committed all that it was to (members.drain) */
 	MAIL_FAILED, /* the job cannot go on: `value` is enum shard_failure, about `rank`, `chunk`, `round`, `detail` */
 	/* The oldest open round: `chunk`, `round`; `missing`: a bit for each rank; `value`: how many. */
@@ -73,6 +81,7 @@ struct mail {
 	struct hyper_table *table;
 	struct members *members;
 	struct snapshot *snapshot;
+	const struct uplink_spec *uplink;
 	uint32_t rank;
 	uint32_t chunk; /* index in the job's plan */
 	uint64_t round;

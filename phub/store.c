@@ -12,6 +12,7 @@
 #include "phub/base/cpu.h"
 #include "phub/parts.h"
 #include "phub/sealing.h"
+#include "phub/uplink.h"
 
 #define STORE_ALIGN       64u
 #define STORE_CHUNK_ALIGN 4096u
@@ -196,6 +197,24 @@ static void store_place_chunk(
 	memcpy(chunk->state, state, sizeof(state));
 }
 
+/* What a shard of a job that is mirrored has besides: a buffer for the sum of each chunk. */
+static void store_place_uplink(const struct share *share, struct cursor *at, struct shard *shard)
+{
+	uint64_t chunks = share->chunk_count;
+	struct uplink *up = store_take(at, sizeof(*up), STORE_ALIGN);
+	struct uplink_chunk *each = store_take(at, chunks * sizeof(*each), STORE_ALIGN);
+	uint32_t *line = store_take(at, chunks * sizeof(*line), STORE_ALIGN);
+	uint64_t lift_bytes = store_align((uint64_t)share->elements_max * sizeof(float), STORE_ALIGN);
+	uint8_t *lift = store_take(at, chunks * lift_bytes, STORE_CHUNK_ALIGN);
+
+	if (!at->base)
+		return;
+	*up = (struct uplink){.shard = shard, .chunks = each, .line = line};
+	for (uint32_t i = 0; i < share->chunk_count; i++)
+		each[i] = (struct uplink_chunk){.lift = (float *)(void *)(lift + i * lift_bytes)};
+	shard->uplink = up;
+}
+
 /* Places (or, with at->base NULL, counts) all that one core owns; the shard itself comes first. */
 static void store_place(const struct spec *spec, const struct share *share, struct cursor *at, uint8_t *result)
 {
@@ -220,6 +239,8 @@ static void store_place(const struct spec *spec, const struct share *share, stru
 		local++;
 	}
 	store_place_buffers(spec, share, at, shard);
+	if (spec->standby)
+		store_place_uplink(share, at, shard);
 	shard->spec = spec;
 	shard->epoch = spec->epoch;
 	shard->core = share->core;

@@ -57,9 +57,10 @@ static int wire_check_length(uint8_t type, uint32_t length)
 	switch (type) {
 	case WIRE_PUSH:
 	case WIRE_INIT:
-	case WIRE_RESULT:
 		if (length == 0)
 			return -EBADMSG;
+		return length > WIRE_PAYLOAD_MAX ? -EMSGSIZE : 0;
+	case WIRE_RESULT: /* without payload: of a standby */
 		return length > WIRE_PAYLOAD_MAX ? -EMSGSIZE : 0;
 	case WIRE_PULL:
 	case WIRE_CREDIT:

@@ -119,7 +119,7 @@ static void test_type_and_length(void **state)
 	(void)state;
 	for (unsigned type = 0; type < 256; type++) {
 		int payload = type == WIRE_PUSH || type == WIRE_INIT || type == WIRE_RESULT;
-		int empty = type == WIRE_PULL || type == WIRE_CREDIT;
+		int empty = type == WIRE_PULL || type == WIRE_CREDIT || type == WIRE_RESULT;
 
 		h.type = (enum wire_type)type;
 		h.length = 0;
