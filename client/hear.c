@@ -363,6 +363,8 @@ static void hear_message(struct client_session *s, const Phub__Control *c, uint6
 		hear_welcome(s, c->welcome, now_ns);
 	else if (!joined)
 		hear_broken(s, "a message before the welcome");
+	else if (s->mirror && c->message_case != PHUB__CONTROL__MESSAGE_HEARTBEAT)
+		s->mirror(s->mirror_arg, c);
 	else if (c->message_case == PHUB__CONTROL__MESSAGE_START)
 		hear_start(s, c->start);
 	else if (c->message_case == PHUB__CONTROL__MESSAGE_SIGNAL)

@@ -9,39 +9,22 @@
 #include <stdio.h>
 #include <string.h>
 
-static const char *pick_offer(const struct client_session *s, const char *name)
-{
-	for (unsigned i = 0; i < s->address_count; i++) {
-		if (strcmp(s->addresses[i].transport, name) == 0)
-			return s->addresses[i].address;
-	}
-	return NULL;
-}
-
-/* Where the box serves it: under its own name, or that of the other one with the same packets. */
-static const char *pick_served(const struct client_session *s, const char *name, const char **offered)
+/* Where the box serves it: under its own name, or that of the other one with the same packets. False: nowhere. */
+static bool pick_served(
+	const struct client_session *s, const char *name, const char **offered, char *address, size_t address_bytes)
 {
 	static const char *const twins[][2] = {{"udp", "dpdk"}, {"dpdk", "udp"}};
-	const char *address = pick_offer(s, name);
 
 	*offered = name;
-	for (unsigned i = 0; !address && i < sizeof(twins) / sizeof(twins[0]); i++) {
+	if (client_session_address(s, name, address, address_bytes) == 0)
+		return true;
+	for (unsigned i = 0; i < sizeof(twins) / sizeof(twins[0]); i++) {
 		if (strcmp(twins[i][0], name) != 0)
 			continue;
 		*offered = twins[i][1];
-		address = pick_offer(s, *offered);
+		return client_session_address(s, *offered, address, address_bytes) == 0;
 	}
-	return address;
-}
-
-static void pick_resolve(const struct client_session *s, const char *offer, char *out, size_t out_bytes)
-{
-	const char *host = s->settings->url.host;
-
-	if (offer[0] == '*' && offer[1] == ':')
-		snprintf(out, out_bytes, strchr(host, ':') ? "[%s]%s" : "%s%s", host, offer + 1);
-	else
-		snprintf(out, out_bytes, "%s", offer);
+	return false;
 }
 
 /* Does anybody listen at the address? 1, 0, or an error: ports that the user named cannot be used. */
@@ -97,11 +80,12 @@ int pick_transport(const struct client_session *s, struct pick *out, struct err 
 	int rc;
 
 	for (const struct transport_ops *const *t = s->env->transports; *t; t++) {
-		const char *offered, *offer = pick_served(s, (*t)->name, &offered);
+		const char *offered;
 
-		if (!offer || (wanted ? strcmp(wanted, (*t)->name) != 0 : (*t)->by_name))
+		if (wanted ? strcmp(wanted, (*t)->name) != 0 : (*t)->by_name)
 			continue;
-		pick_resolve(s, offer, out->address, sizeof(out->address));
+		if (!pick_served(s, (*t)->name, &offered, out->address, sizeof(out->address)))
+			continue;
 		rc = !wanted && !pick_is_last(t) ? pick_reaches(s, *t, out->address, e) : 1;
 		if (rc < 0)
 			return rc;

@@ -13,7 +13,7 @@
 
 enum { SAY_KEYS_BATCH = 256, SAY_BACKLOG_BYTES = 256 << 10, SAY_TRANSPORTS_MAX = 8 };
 
-static int client_say(struct client_session *s, const Phub__Control *message)
+int client_say(struct client_session *s, const Phub__Control *message)
 {
 	size_t bytes = phub__control__get_packed_size(message);
 	uint8_t *frame = malloc(bytes);
@@ -51,6 +51,7 @@ int client_say_hello(struct client_session *s)
 	hello.transports = names;
 	hello.n_transports = count;
 	hello.encrypt = s->settings->encrypt;
+	hello.mirror = s->mirror != NULL;
 	control.message_case = PHUB__CONTROL__MESSAGE_HELLO;
 	control.hello = &hello;
 	return client_say(s, &control);

@@ -10,6 +10,7 @@
 
 #define SESSION_VERSION 1u /* of the control protocol, and of what it speaks for */
 
+int client_say(struct client_session *s, const Phub__Control *message);
 int client_say_hello(struct client_session *s);
 int client_say_signal(struct client_session *s, const struct signal *signal);
 int client_say_proof(struct client_session *s, const uint8_t mac[PROOF_MAC]);

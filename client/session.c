@@ -358,6 +358,28 @@ void client_session_barrier(struct client_session *s)
 		client_session_said(s, client_say_barrier(s, ++s->barrier));
 }
 
+int client_session_say(struct client_session *s, const Phub__Control *message)
+{
+	return client_say(s, message);
+}
+
+int client_session_address(const struct client_session *s, const char *transport, char *out, size_t out_bytes)
+{
+	const char *host = s->settings->url.host, *address;
+
+	for (unsigned i = 0; i < s->address_count; i++) {
+		if (strcmp(s->addresses[i].transport, transport) != 0)
+			continue;
+		address = s->addresses[i].address;
+		if (strncmp(address, "*:", 2) == 0)
+			snprintf(out, out_bytes, strchr(host, ':') ? "[%s]%s" : "%s%s", host, address + 1);
+		else
+			snprintf(out, out_bytes, "%s", address);
+		return 0;
+	}
+	return -ENOENT;
+}
+
 void client_session_leave(struct client_session *s)
 {
 	s->state = SESSION_LEAVING;

@@ -84,6 +84,10 @@ struct client_session {
 	char box[300]; /* "host:port", for messages */
 	char who[128]; /* "job demo rank 0", for messages */
 
+	/* Of a box at its standby (mirror.h), else NULL: hears all that is said to it once it is joined. */
+	void (*mirror)(void *arg, const Phub__Control *message);
+	void *mirror_arg;
+
 	struct transport *carries; /* whose signals go with this session, or NULL */
 	struct {
 		uint32_t core;
@@ -157,6 +161,12 @@ void client_session_barrier(struct client_session *s);
 
 /* Asks the box who is missing from what this worker waits for. The answer is a notice. */
 void client_session_ask(struct client_session *s, const struct client_subject *subject, uint64_t now_ns);
+
+/* JOINED, of a box at its standby: says this. 0, -ENOBUFS or -ENOMEM; it goes out at the next progress(). */
+int client_session_say(struct client_session *s, const Phub__Control *message);
+
+/* Where the box serves this transport, as connect() takes it. 0, or -ENOENT: it does not. */
+int client_session_address(const struct client_session *s, const char *transport, char *out, size_t out_bytes);
 
 /* -> LEAVING. */
 void client_session_leave(struct client_session *s);

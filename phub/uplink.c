@@ -26,10 +26,10 @@ static struct uplink_chunk *uplink_of(const struct shard *shard, const struct ch
 	return &shard->uplink->chunks[chunk_local(shard, chunk)];
 }
 
-/* The round that a chunk collects of which nobody has pushed anything yet: the standby's begins with that, too. */
-static uint64_t uplink_first_round(const struct shard *shard)
+/* Has nobody had anything of it yet? Then the standby's chunk is like it from the beginning. */
+static bool uplink_is_new(const struct chunk *chunk, const struct shard *shard)
 {
-	return shard->spec->optimizer == OPTIMIZER_NONE ? 1 : 0;
+	return chunk->round == (shard->spec->optimizer == OPTIMIZER_NONE ? 1 : 0);
 }
 
 /* ---- telling control: what does not fit its mailbox is told at a later tick ---- */
@@ -277,16 +277,17 @@ static void uplink_check(struct uplink *up, struct uplink_chunk *u)
 
 /* ---- images of chunks that the standby does not have ---- */
 
-/* Returns how many bytes it sends: 0 where the standby's chunk is as ours, which nobody has pushed to. */
+/* Returns how many bytes it sends. */
 static uint64_t uplink_begin(struct uplink *up, struct chunk *chunk)
 {
 	struct uplink_chunk *u = uplink_of(up->shard, chunk);
 
 	u->written = false;
-	if (chunk->round == uplink_first_round(up->shard)) {
+	if (uplink_is_new(chunk, up->shard)) {
 		u->stage = UPLINK_READY;
 		u->there = chunk->round;
-		uplink_had(up, u);
+		if (chunk->weights) /* else the first ones are waited for */
+			uplink_had(up, u);
 		return 0;
 	}
 	uplink_send_image(up, chunk);

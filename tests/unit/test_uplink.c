@@ -373,12 +373,12 @@ static void test_broadcast(void **state)
 {
 	struct bench *b = mirrored(OPTIMIZER_ADAM);
 	struct standby *s = standby_new(b);
+	struct mail mail;
 
 	(void)state;
 	bench_open(b, 2, 0);
 	standby_mirror(s);
 	assert_int_equal(s->sent_count, 0); /* there is nothing to send yet */
-	assert_int_equal(bench_mail(b).kind, MAIL_UPLINK_WHOLE);
 	fill(b, 0);
 	bench_push(b, 0, WIRE_INIT, 0, 0, false);
 	bench_push(b, 1, WIRE_PULL, 0, 0, false);
@@ -391,7 +391,9 @@ static void test_broadcast(void **state)
 		assert_int_equal(s->sent[i].count, 1);
 	}
 	assert_memory_equal(s->payloads[0], b->data[0], b->chunk->bytes);
+	assert_int_equal(mailbox_receive(b->control, &mail), -EAGAIN);
 	standby_ack(s);
+	assert_int_equal(bench_mail(b).kind, MAIL_UPLINK_WHOLE);
 	assert_int_equal(b->fake.sent_count, 2);
 	bench_complete(b);
 	standby_close(s);
