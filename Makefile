@@ -167,7 +167,8 @@ all: $(call archives,$(LAYERS)) $(PROGRAMS) $(LIBRARIES) $(PLUGINS) ## programs,
 
 link = $(CC) $(PROJECT_LDFLAGS) -o $@ $(filter %.o,$^) -Wl,--start-group $(filter %.a,$^) -Wl,--end-group
 
-$(BUILD)/phubd: $(call objects,phub/main.c) $(BOX_ARCHIVES)
+# With the client's half of a session, by which it reaches its standby.
+$(BUILD)/phubd: $(call objects,phub/main.c) $(call archives,client) $(BOX_ARCHIVES)
 	$(call say,LINK,$@)
 	$(Q)$(link) $(LIBS) -lm
 

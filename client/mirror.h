@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A box as the client of its standby: the control session of a worker (session.h), which reaches the standby, proves the
- * job's secret and stays alive, and from the Welcome on is the box's to speak by. phub/main.c joins it to the box
+ * A box as the client of its standby: the control session of a worker (session.h), which reaches the standby, proves
+ * the job's secret and stays alive, and from the Welcome on is the box's to speak by. phub/main.c joins it to the box
  * (phub/control/standby.h), which sees nothing of the client. By one thread, nothing blocks.
  */
 #ifndef PHUB_CLIENT_MIRROR_H
@@ -47,8 +47,7 @@ int client_mirror_say(struct client_mirror *m, const Phub__Control *message);
 /* Once welcomed: what data connections are made with. `key`: PROOF_KEY bytes, which stay put until close(). */
 void client_mirror_session(const struct client_mirror *m, uint64_t *session, const uint8_t **key, uint32_t *cores);
 /* Where the standby serves this transport, as connect() takes it. 0, or -ENOTSUP with what it offers in `e`. */
-int client_mirror_address(
-	const struct client_mirror *m, const char *transport, char *out, size_t bytes, struct err *e);
+int client_mirror_address(const struct client_mirror *m, const char *transport, char *out, size_t bytes, struct err *e);
 
 /* The fd to wait on, or -1; *write: also until it is writable. When step() is due at the latest. */
 int client_mirror_fd(const struct client_mirror *m, bool *write);

@@ -169,7 +169,8 @@ static int chunk_ready(const struct chunk *chunk, const struct shard *shard)
 {
 	const struct optimizer_hyper *hyper;
 
-	if (shard->holds || shard->paused || chunk->lifted || (shard->stops && chunk->round >= shard->stops[chunk->index]))
+	if (shard->holds || shard->paused || chunk->lifted ||
+		(shard->stops && chunk->round >= shard->stops[chunk->index]))
 		return -EAGAIN;
 	if (chunk->sends > 0 && !spec_rows(shard->spec))
 		return -EAGAIN;

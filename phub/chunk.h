@@ -90,7 +90,7 @@ struct chunk {
 	uint32_t hyper;        /* the version that this round wants */
 	bool weights;          /* has first weights, or needs none */
 	bool parked;           /* all have come, but the commit lacks something */
-	bool lifted; /* what was committed goes to the standby: answers and the next commit wait (uplink.h) */
+	bool lifted;           /* what was committed goes to the standby: answers and the next commit wait (uplink.h) */
 	uint32_t newer, older; /* neighbours in the shard's list of open chunks, by age; CHUNK_NONE at the ends */
 	float *sum;      /* fp32 accumulator, from the shard's pool while payloads or parts are in it; else NULL */
 	uint64_t *map;   /* with `sum`, where parts may come: which of its blocks have values (parts.h) */

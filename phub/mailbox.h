@@ -46,7 +46,7 @@ enum mail_kind {
 	   with `uplink` */
 	MAIL_UPLINK,
 	MAIL_UPLINK_END, /* the `detail`th such connection of `shard` is to end, if it is there still */
-	MAIL_STOP,     /* leave core_run() when all shards are detached */
+	MAIL_STOP,       /* leave core_run() when all shards are detached */
 	/* Core -> control. `core` says which. */
 	MAIL_DETACHED, /* `shard` is the control thread's again; nothing of the core refers to it */
 	/* `conn` is the control thread's again: `value` says why it was not adopted; -EBUSY: not yet, send it again. */

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * phubd: reads its options, picks the kernels, makes a box and runs it until it is told to stop. Joins the control half
- * and the data half, which do not see each other's insides.
+ * and the data half, which do not see each other's insides, and the box with its client's half, by which it reaches its
+ * standby.
  */
 #include <errno.h>
 #include <signal.h>
@@ -12,11 +13,13 @@
 #include <unistd.h>
 
 #include "aggregation/dispatch.h"
+#include "client/mirror.h"
 #include "phub/base/clock.h"
 #include "phub/base/log.h"
 #include "phub/control/box.h"
 #include "phub/control/config.h"
 #include "phub/control/privilege.h"
+#include "phub/control/standby.h"
 
 #define MAIN_VERSION "0.1.0"
 
@@ -212,9 +215,69 @@ static int main_open(const struct config *config, const struct box_env *env, str
 	return 0;
 }
 
+/* ---- the box as the client of its standby ---- */
+
+static int main_standby_open(void *ctx, const struct standby_target *t, struct standby_peer **out, struct err *e)
+{
+	const struct client_mirror_target target = {
+		.host = t->host,
+		.port = t->port,
+		.tls = t->tls,
+		.job = t->job,
+		.secret = t->secret,
+		.secret_bytes = t->secret_bytes,
+		.hear = t->hear,
+		.arg = t->arg,
+	};
+
+	return client_mirror_open(&target, ctx, (struct client_mirror **)out, e);
+}
+
+static int main_standby_step(struct standby_peer *p, uint64_t now_ns, struct err *e)
+{
+	return client_mirror_step((struct client_mirror *)p, now_ns, e);
+}
+
+static int main_standby_say(struct standby_peer *p, const Phub__Control *message)
+{
+	return client_mirror_say((struct client_mirror *)p, message);
+}
+
+static void main_standby_session(const struct standby_peer *p, uint64_t *session, const uint8_t **key, uint32_t *cores)
+{
+	client_mirror_session((const struct client_mirror *)p, session, key, cores);
+}
+
+static int main_standby_address(
+	const struct standby_peer *p, const char *transport, char *out, size_t bytes, struct err *e)
+{
+	return client_mirror_address((const struct client_mirror *)p, transport, out, bytes, e);
+}
+
+static int main_standby_fd(const struct standby_peer *p, bool *write)
+{
+	return client_mirror_fd((const struct client_mirror *)p, write);
+}
+
+static void main_standby_close(struct standby_peer *p)
+{
+	client_mirror_close((struct client_mirror *)p);
+}
+
+static const struct standby_ops main_standby_ops = {
+	.open = main_standby_open,
+	.step = main_standby_step,
+	.say = main_standby_say,
+	.session = main_standby_session,
+	.address = main_standby_address,
+	.fd = main_standby_fd,
+	.close = main_standby_close,
+};
+
 static int main_run(const struct config *config)
 {
-	struct box_env env = {.plant_leak = MAIN_PLANT_LEAK};
+	struct client_env client;
+	struct box_env env = {.plant_leak = MAIN_PLANT_LEAK, .standby = &main_standby_ops, .standby_arg = &client};
 	char text[1024] = "";
 	struct box *box;
 	struct err e;
@@ -224,6 +287,8 @@ static int main_run(const struct config *config)
 		err_set(&e, -EINVAL, "%s", text);
 		return main_complain(&e, MAIN_FAILED);
 	}
+	env_product(&client, NULL);
+	client.ctx = (void *)(uintptr_t)(config->interface[0] ? config->interface : NULL); /* to dial by */
 	main_raise_limits();
 	signal(SIGPIPE, SIG_IGN);
 	fd = main_signal_fd(SIGTERM, SIGINT);

@@ -71,6 +71,7 @@ static void uplink_forget(struct uplink *up, bool answer)
 
 	up->line_count = 0;
 	up->whole_untold = false;
+	stats_add(&up->counters.results, up->counters.messages - up->counters.results);
 	for (uint32_t i = 0; i < shard->chunk_count; i++) {
 		struct uplink_chunk *u = &up->chunks[i];
 		bool out = u->stage == UPLINK_OUT;

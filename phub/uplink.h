@@ -9,8 +9,9 @@
  *      its contributors are answered when the standby's RESULT came. Until then nothing of the chunk is committed.
  *
  * A commit that is broadcast sends a new image in place of a sum. A chunk of which the standby has no image yet commits
- * and answers as if there were no standby. When the connection breaks, all that waits is answered: the standby takes the
- * job over only when all who live have come to it, and then none of them is here. wire.h says what the messages are.
+ * and answers as if there were no standby. When the connection breaks, all that waits is answered: the standby takes
+ * the job over only when all who live have come to it, and then none of them is here. wire.h says what the messages
+ * are.
  *
  * The core is the client here: it polls the connection in a queue of its own, of a transport that loses nothing.
  * Owning core only; nothing blocks, allocates or logs.
@@ -54,7 +55,7 @@ struct uplink_chunk {
 	uint8_t results;    /* that are not acknowledged */
 };
 
-struct uplink_counters { /* read by control with relaxed loads */
+struct uplink_counters {   /* read by control with relaxed loads */
 	uint64_t bytes;    /* of payload sent */
 	uint64_t messages; /* sent... */
 	uint64_t results;  /* ...and acknowledged */
@@ -70,9 +71,9 @@ struct uplink {
 	struct uplink_chunk *chunks; /* [shard->chunk_count] */
 	uint32_t *line;              /* ring of chunks with messages to be sent, each at most once */
 	uint32_t line_first, line_count;
-	uint32_t absent;   /* chunks that the standby does not have */
-	uint32_t image_at; /* where to look for the next of these */
-	uint32_t out;      /* chunks that are lifted */
+	uint32_t absent;               /* chunks that the standby does not have */
+	uint32_t image_at;             /* where to look for the next of these */
+	uint32_t out;                  /* chunks that are lifted */
 	bool whole_untold, end_untold; /* control's mailbox was full: told at a later tick */
 	int end_error;
 	char end_text[MAIL_TEXT_BYTES];

@@ -32,10 +32,10 @@ enum wire_type {
 
 /*
  * Between a core of a box and the same core of its standby (phub/uplink.h) a PUSH is the sum of a round that its box
- * commits, fp32, `count` gradients in it, and an INIT is one of a chunk's arrays, fp32: `priority` says which (0: weights,
- * or the last sum where there is no optimizer; then the state's), `hyper` how many steps the optimizer has taken, `round`
- * which round the chunk collects; the chunk is as the box has it when the last array is there. Each is answered, when it
- * is committed there, by a RESULT of that chunk and round without payload.
+ * commits, fp32, `count` gradients in it, and an INIT is one of a chunk's arrays, fp32: `priority` says which (0:
+ * weights, or the last sum where there is no optimizer; then the state's), `hyper` how many steps the optimizer has
+ * taken, `round` which round the chunk collects; the chunk is as the box has it when the last array is there. Each is
+ * answered, when it is committed there, by a RESULT of that chunk and round without payload.
  */
 
 /* The round of a WIRE_CREDIT behind which no result comes. */

@@ -37,7 +37,7 @@ MAY_INCLUDE = {
     "transport": {"base", "transport"},
     "box": {"base", "aggregation", "topology", "transport", "box"},
     "control": {"base", "topology", "transport", "box", "control"},
-    "main": ANY - {"client", "cli", "tests"},
+    "main": ANY - {"cli", "tests"},
     "client": {"base", "topology", "transport", "client"},
     "cli": ANY - {"main", "tests"},
     "tests": ANY - {"main"},

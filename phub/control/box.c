@@ -371,7 +371,31 @@ static int box_create_core(struct box *box, unsigned index, struct err *e)
 		if (rc < 0)
 			return err_set(e, rc, "core %u cannot poll %u queues", index, box->transport_count);
 	}
-	return 0;
+	if (!box->uplink)
+		return 0;
+	rc = box->uplink->ops->queue_create(box->uplink, box->core_node[index], &box->uplinks[index], e);
+	if (rc == 0)
+		core_set_uplinks(box->cores[index], box->uplinks[index]);
+	return rc;
+}
+
+/* By what the shards reach the standby: it must lose nothing. */
+static int box_open_uplink(struct box *box, struct err *e)
+{
+	const struct config *config = box->config;
+	const struct transport_ops *ops = box->env.transports ? box->env.transports[0] : transport_find("tcp");
+	const struct transport_config transport = {
+		.queue_conns_max = config->jobs_max,
+		.congestion = config->congestion[0] ? config->congestion : NULL,
+		.interface = config->interface[0] ? config->interface : NULL,
+		.loop = box->env.loop,
+		.queue_count = box->core_count,
+		.queue_nodes = box->core_node,
+	};
+
+	if (!config->standby[0] || !box->env.standby)
+		return 0;
+	return ops->open(&transport, &box->uplink, e);
 }
 
 static int box_create_cores(struct box *box, struct err *e)
@@ -392,12 +416,16 @@ static void box_free(struct box *box)
 			if (box->queues[i][t])
 				box->transports[t].transport->ops->queue_destroy(
 					box->transports[t].transport, box->queues[i][t]);
+		if (box->uplinks[i])
+			box->uplink->ops->queue_destroy(box->uplink, box->uplinks[i]);
 		if (box->cores[i])
 			core_destroy(box->cores[i]);
 		post_fini(&box->posts[i]);
 	}
 	for (unsigned i = 0; i < box->transport_count; i++)
 		box->transports[i].transport->ops->close(box->transports[i].transport);
+	if (box->uplink)
+		box->uplink->ops->close(box->uplink);
 	for (unsigned i = 0; i < box->listener_count; i++)
 		close(box->listeners[i].fd);
 	stream_tls_close(box->tls);
@@ -448,6 +476,8 @@ int box_create(const struct config *config, const struct box_env *env, uint64_t 
 		rc = box_place_cores(box, e);
 	if (rc == 0)
 		rc = box_open_transports(box, e);
+	if (rc == 0)
+		rc = box_open_uplink(box, e);
 	if (rc == 0)
 		rc = box_create_cores(box, e);
 	if (rc < 0) {

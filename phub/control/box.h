@@ -21,6 +21,7 @@
 
 struct disk;
 struct kernels;
+struct standby_ops;
 struct stream_tls;
 
 #define BOX_ADDRESS_BYTES 128
@@ -35,6 +36,10 @@ struct box_env {
 	/* The next control stream, or -EAGAIN. NULL: TCP listeners at config->listen. */
 	int (*accept)(void *arg, struct stream **out);
 	void *accept_arg;
+	/* The client's half of sessions with the standby (standby.h), and its argument; NULL: this box has no standby.
+	 */
+	const struct standby_ops *standby;
+	void *standby_arg;
 	bool by_hand;      /* cores are stepped by the caller: not pinned, the machine is not looked at; no threads */
 	struct disk *disk; /* of checkpoints; NULL: the machine's */
 	bool plant_leak;   /* for tests: see core.h */
@@ -68,6 +73,9 @@ struct box {
 	struct placement_core placement[CONFIG_CORES_MAX]; /* with the load of live jobs */
 	struct post posts[CONFIG_CORES_MAX];               /* mail to each core */
 	struct queue *queues[CONFIG_CORES_MAX][CONFIG_TRANSPORTS_MAX];
+	/* To the standby: a transport that only connects, and a queue of it for each core; NULL where there is none. */
+	struct transport *uplink;
+	struct queue *uplinks[CONFIG_CORES_MAX];
 	struct stream_tls *tls; /* of control sessions, or NULL */
 	char exposed[480];      /* what is plain at a public address, and what to do; "": none of that */
 	unsigned listener_count;

@@ -46,19 +46,7 @@ static int meta_put_job(struct meta_out *out, const struct table *t, const struc
 
 	if (hypers && at)
 		table_hypers(groups ? groups : s->groups, s->group_count, hypers, at);
-	job.generation = s->generation;
-	job.optimizer = (Phub__Optimizer)s->optimizer;
-	job.reduce = s->mean ? PHUB__REDUCE__MEAN : PHUB__REDUCE__SUM;
-	job.sync = (Phub__Sync)s->sync;
-	job.staleness = s->staleness;
-	job.reproducible = s->reproducible;
-	job.nan = (Phub__NanPolicy)s->nan;
-	job.lost = (Phub__Lost)s->lost;
-	job.quorum = s->quorum;
-	job.wait_ms = t->wait_ms;
-	job.seal = (Phub__Seal)(s->seal - SEAL_GMAC);
-	job.chunk_bytes = t->chunk_bytes;
-	job.key_count = t->key_have;
+	table_job(t, &job);
 	job.n_groups = s->group_count;
 	job.groups = at;
 	frame.message_case = PHUB__CONTROL__MESSAGE_JOB;
@@ -78,17 +66,8 @@ static int meta_put_keys(struct meta_out *out, const struct table *t, uint32_t f
 	Phub__Key **at = calloc(count, sizeof(void *));
 	int rc = -ENOMEM;
 
-	for (uint32_t i = 0; keys && at && i < count; i++) {
-		const struct chunk_key *key = &t->keys[first + i];
-
-		phub__key__init(&keys[i]);
-		keys[i].name = (char *)(uintptr_t)table_key_name(t, first + i);
-		keys[i].elements = key->elements;
-		keys[i].dtype = (Phub__Dtype)key->dtype;
-		keys[i].group = key->group;
-		keys[i].alone = key->alone;
-		at[i] = &keys[i];
-	}
+	if (keys && at)
+		table_keys(t, first, count, keys, at);
 	message.generation = t->spec.generation;
 	message.first = first;
 	message.n_keys = count;

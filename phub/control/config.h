@@ -88,6 +88,10 @@ struct config {
 	uint64_t sessions_max, jobs_max, keys_max;
 	char checkpoint_targets[1024]; /* "": no checkpoints */
 	uint64_t checkpoint_parity, checkpoint_every, checkpoint_keep, checkpoint_rate, checkpoint_overhead;
+	char standby[320], standby_advertise[320]; /* "": none; as standby */
+	struct config_listen standby_at;           /* after config_finish(): where it is, */
+	bool standby_tls;                          /* and by TLS; */
+	char standby_told[320];                    /* and what workers are told: "" or host:port */
 	char congestion[16];
 	enum config_seal datagram_seal; /* the least that a job may have */
 	enum config_encryption data_encryption;

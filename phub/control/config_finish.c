@@ -249,6 +249,36 @@ static int config_check_public(const struct config *config, struct err *e)
 	return config_at_line(config, open_job->line, e);
 }
 
+/* Where the standby is, and what workers hear of that. */
+static int config_check_standby(struct config *config, struct err *e)
+{
+	static const char scheme[] = "phub://", scheme_tls[] = "phubs://";
+	const char *at = config->standby, *told = config->standby_advertise;
+	struct config_listen advertised;
+
+	if (!at[0] && !told[0])
+		return 0;
+	config->standby_tls = strncmp(at, scheme_tls, strlen(scheme_tls)) == 0;
+	if (config->standby_tls)
+		at += strlen(scheme_tls);
+	else if (strncmp(at, scheme, strlen(scheme)) == 0)
+		at += strlen(scheme);
+	if (value_read_address(at, &config->standby_at) < 0 || !config->standby_at.host[0] ||
+		!config->standby_at.port) {
+		err_set(e, -EINVAL,
+			"standby: '%.80s' is not understood; allowed: host:port or phubs://host:port, of "
+			"another box",
+			config->standby);
+		return config_at(config, "standby", "standby_advertise", e);
+	}
+	if (told[0] && (value_read_address(told, &advertised) < 0 || !advertised.host[0] || !advertised.port)) {
+		err_set(e, -EINVAL, "standby_advertise: '%.80s' is not understood; allowed: host:port", told);
+		return config_at(config, "standby_advertise", "standby_advertise", e);
+	}
+	snprintf(config->standby_told, sizeof(config->standby_told), "%s", told[0] ? told : at);
+	return 0;
+}
+
 int config_finish(struct config *config, struct err *e)
 {
 	int rc = config_read_secrets(config, e);
@@ -261,6 +291,8 @@ int config_finish(struct config *config, struct err *e)
 		rc = config_check_memory(config, e);
 	if (rc == 0)
 		rc = config_check_slots(config, e);
+	if (rc == 0)
+		rc = config_check_standby(config, e);
 	if (rc < 0)
 		return rc;
 	if (config->tls != CONFIG_TLS_OFF && (!config->tls_cert[0] || !config->tls_key[0])) {

@@ -102,6 +102,13 @@ const struct option option_table[] = {
 		"checkpoints of a job that are kept"},
 	{"checkpoint_rate", OPTION_BYTES, FIELD(checkpoint_rate), 1 << 20, UINT64_MAX, {NULL}, "auto",
 		"bytes a second that a checkpoint is written with at most, of each job; auto is no limit"},
+	{"standby", OPTION_STRING, FIELD(standby), 0, 0, {NULL}, "",
+		"another box, as host:port, or phubs://host:port where its control sessions are to be TLS, that keeps "
+		"a "
+		"copy of each job with sync bsp: a round's results go out when it has the round, and when this box is "
+		"lost the workers go on there. It has as many cores and the same secrets; empty for none"},
+	{"standby_advertise", OPTION_STRING, FIELD(standby_advertise), 0, 0, {NULL}, "",
+		"host:port by which workers reach the standby, where it is another than the box's"},
 	{"handshake_ms", OPTION_NUMBER, FIELD(handshake_ms), 10, 600000, {NULL}, "5000",
 		"a stranger that has not proved itself by then is closed"},
 	{"handshake_rate", OPTION_NUMBER, FIELD(handshake_rate), 0, 1000000, {NULL}, "1000",

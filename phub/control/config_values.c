@@ -112,8 +112,7 @@ static int value_next_item(const char **text, char *item, size_t bytes)
 	return 1;
 }
 
-/* "host:port" or "[ipv6]:port"; an empty host means all addresses and is written as "*". */
-static int value_read_address(const char *item, struct config_listen *out)
+int value_read_address(const char *item, struct config_listen *out)
 {
 	const char *host = item, *colon = strrchr(item, ':');
 	uint64_t port;

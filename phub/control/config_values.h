@@ -16,6 +16,9 @@ int value_read_bytes(const char *text, uint64_t *out);
 /* In the largest unit that divides it. */
 void value_write_bytes(uint64_t value, char *out, size_t bytes);
 
+/* "host:port" or "[ipv6]:port"; an empty host means all addresses and is written as "*". */
+int value_read_address(const char *item, struct config_listen *out);
+
 /* "127.0.0.1:7077, [::1]:7077" */
 int value_read_listen(struct config *config, const char *text, struct err *why);
 void value_write_listen(const struct config *config, char *out, size_t bytes);

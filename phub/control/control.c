@@ -16,6 +16,7 @@
 #include "phub/control/session.h"
 #include "transport/control.pb-c.h"
 #include "transport/rate.h"
+#include "phub/control/standby.h"
 #include "transport/stream_tls.h"
 
 enum {
@@ -173,6 +174,8 @@ bool control_step(struct control *c, uint64_t now_ns)
 			session_read(s);
 	door_step(c, due);
 	c->keep_ns = job_keep_step(c);
+	if (c->box->env.standby)
+		standby_step(c);
 	if (due)
 		control_tick(c);
 	for (unsigned i = 0; i < c->box->core_count; i++)
@@ -228,4 +231,5 @@ void control_fini(struct control *c)
 	session_reap(c);
 	job_reap(c);
 	job_hyper_fini(c);
+	standby_fini(c);
 }

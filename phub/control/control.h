@@ -19,6 +19,7 @@ struct job;
 struct session;
 struct job_hyper_table;
 struct rate;
+struct standby_call;
 
 #define CONTROL_TICK_NS 100000000ull /* timers are looked at this often */
 #define CONTROL_SOON_NS 1000000ull   /* a transport that is about to have something, this often */
@@ -56,12 +57,13 @@ struct control {
 	uint64_t strangers_refused, strangers_limited; /* the latter, of the former: too many had come */
 	struct rate *rate;                             /* of those that come */
 
-	struct job *jobs;               /* list; those that end are in it until their shards are back */
-	unsigned job_count;             /* without those that end */
-	uint32_t job_last;              /* number on the wire */
-	uint64_t memory_used;           /* of config->memory_max, by jobs */
-	uint64_t table_bytes;           /* of key tables that are still coming in */
-	struct job_hyper_table *tables; /* hyper-parameters on their way to cores */
+	struct job *jobs;                   /* list; those that end are in it until their shards are back */
+	unsigned job_count;                 /* without those that end */
+	uint32_t job_last;                  /* number on the wire */
+	uint64_t memory_used;               /* of config->memory_max, by jobs */
+	uint64_t table_bytes;               /* of key tables that are still coming in */
+	struct job_hyper_table *tables;     /* hyper-parameters on their way to cores */
+	struct standby_call *standby_calls; /* sessions with the standby of jobs that are over (standby.c) */
 };
 
 /* Does all that can be done now. Returns whether it should be called again at once. */

@@ -15,6 +15,7 @@
 #include "phub/control/box.h"
 #include "phub/control/job.h"
 #include "phub/sealing.h"
+#include "phub/control/standby.h"
 
 #define GENERATION_EPOCH      1u
 #define GENERATION_PAGE       4096u
@@ -60,6 +61,20 @@ static int generation_plan(struct generation *g, const struct job *job, struct e
 	if (rc < 0)
 		return err_set(e, rc, "%s", why.text);
 	return 0;
+}
+
+/* Does the box have a standby, and can it have this job? Sums are fp32 there, whatever the workers push. */
+static bool generation_has_standby(const struct generation *g, const struct box *box)
+{
+	const struct chunk_plan *plan = &g->spec.plan;
+
+	if (!box->uplink || spec_stepwise(&g->spec))
+		return false;
+	for (uint32_t i = 0; i < plan->chunk_count; i++)
+		if (plan->chunks[i].bytes / chunking_dtype_bytes(plan->chunks[i].dtype) >
+			WIRE_PAYLOAD_MAX / sizeof(float))
+			return false;
+	return true;
 }
 
 /* Where slots begin in the memory that a worker maps. */
@@ -360,6 +375,8 @@ int generation_create(struct job *job, struct generation **out, struct err *e)
 	if (rc == 0)
 		rc = generation_plan(g, job, e);
 	if (rc == 0)
+		g->spec.standby = generation_has_standby(g, box);
+	if (rc == 0)
 		rc = generation_place(g, box, listed ? listed->cores : 0, e);
 	if (rc == 0)
 		rc = generation_admit(g, job, e);
@@ -441,6 +458,7 @@ void generation_destroy(struct generation *g, struct box *box)
 	if (!g)
 		return;
 	generation_forget_keys(g);
+	standby_destroy(g->standby);
 	store_destroy(&g->store);
 	for (uint32_t rank = 0; g->pushes && rank < g->spec.world; rank++)
 		mem_region_destroy(&g->pushes[rank]);

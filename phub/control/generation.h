@@ -21,6 +21,7 @@
 
 struct box;
 struct job;
+struct standby;
 
 /* A rank's connection to a core. */
 struct generation_link {
@@ -46,6 +47,7 @@ struct generation {
 	struct generation_link *links; /* [world][core_count] */
 	uint32_t window;               /* messages of a connection in flight, at most */
 	uint64_t memory;               /* counted in control->memory_used */
+	struct standby *standby;       /* to which it is mirrored; NULL: the box has none */
 	unsigned attached;             /* shards that are with the cores */
 	uint8_t data_key[PROOF_KEY];   /* spec.encrypt: of its results, drawn for this generation alone */
 	bool placed;                   /* its load is in box->placement */

@@ -14,6 +14,7 @@
 #include "phub/base/log.h"
 #include "phub/control/box.h"
 #include "phub/control/session.h"
+#include "phub/control/standby.h"
 
 const char *job_state_name(enum job_state state)
 {
@@ -117,8 +118,11 @@ static void job_end(struct job *job, uint64_t drain_ns)
 	job->control->job_count--;
 	job_drop_reference(job);
 	job_hyper_forget(job);
-	if (job->generation)
+	if (job->generation) {
+		/* A box that goes down leaves its jobs to the standby. */
+		standby_end(job->generation, !job->control->stopping);
 		generation_detach(job->generation, job->control->box, drain_ns);
+	}
 	log_info("job '%s' ended", job->name);
 }
 

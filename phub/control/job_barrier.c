@@ -5,6 +5,7 @@
 #include "phub/control/job.h"
 
 #include "phub/control/session.h"
+#include "phub/control/standby.h"
 
 /* Everybody has come: all must have come to the same one. */
 static void job_open_barrier(struct job *job)
@@ -20,6 +21,8 @@ static void job_open_barrier(struct job *job)
 			first, (unsigned long long)id, i, (unsigned long long)job->members[i].barrier);
 		return;
 	}
+	if (!standby_barrier(job, id))
+		return; /* who moves there after this must not wait for those who have passed it */
 	job->barrier = id;
 	for (uint32_t i = 0; i < job->world && job->state != JOB_ENDING; i++) {
 		if (!job->members[i].session)

@@ -12,6 +12,7 @@
 #include "phub/base/log.h"
 #include "phub/control/box.h"
 #include "phub/control/session.h"
+#include "phub/control/standby.h"
 #include "phub/hyper.h"
 
 /* A table and its place in control->tables. */
@@ -198,6 +199,7 @@ void job_hyper_recount(struct job *job)
 		job->hyper_count--;
 		job->hyper = p->table->version;
 		memcpy(job->groups, p->table->groups, p->table->group_count * sizeof(job->groups[0]));
+		standby_hyper(job, job->hyper, job->groups);
 		job_hyper_send(job, p->table);
 		free(p);
 	}

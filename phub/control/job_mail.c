@@ -16,6 +16,7 @@
 #include "phub/control/box.h"
 #include "phub/control/door.h"
 #include "phub/control/session.h"
+#include "phub/control/standby.h"
 
 /* The key that holds this byte of the region, among those of the chunk. */
 static uint32_t job_key_at(const struct generation *g, const struct chunk_span *span, uint64_t offset)
@@ -258,6 +259,11 @@ void job_mail(struct control *c, const struct mail *mail)
 	case MAIL_SNAPPED:
 		if (job)
 			job_snapped(job, mail);
+		return;
+	case MAIL_UPLINK_WHOLE:
+	case MAIL_UPLINK_ENDED:
+		if (job)
+			standby_mail(job, mail);
 		return;
 	case MAIL_DRAINED:
 		if (job)

@@ -13,6 +13,7 @@
 #include "phub/base/log.h"
 #include "phub/control/box.h"
 #include "phub/control/session.h"
+#include "phub/control/standby.h"
 #include "phub/members.h"
 
 static void members_add(uint64_t *ranks, uint32_t rank)
@@ -187,6 +188,7 @@ static void job_members_went(struct job *job)
 	struct members *m = job->change;
 
 	job_members_tell(job, m);
+	standby_members(job);
 	if (job->state == JOB_RUNNING)
 		job_members_welcome(job, m);
 	job->change = NULL;
@@ -256,6 +258,7 @@ bool job_members_lose(struct job *job, uint32_t rank, const char *why)
 	members_add(spec->lost == LOST_WAIT ? m->awaited : m->lost, rank);
 	m->repair = true;
 	job->losses += why != NULL;
+	standby_members(job);
 	if (!why)
 		log_info("job '%s' goes on with %u of %u", job->name, job_live(job), job->world);
 	else if (spec->lost == LOST_WAIT)

@@ -13,6 +13,7 @@
 #include "phub/base/log.h"
 #include "phub/control/box.h"
 #include "phub/control/session.h"
+#include "phub/control/standby.h"
 #include "phub/members.h"
 #include "transport/crypt.h"
 
@@ -300,6 +301,7 @@ static void job_go(struct job *job, const uint64_t *from)
 		if (g->store.shards[core])
 			g->store.shards[core]->paused = job->paused;
 	generation_attach(job->generation, job->control->box);
+	standby_begin(job);
 	if (!from) {
 		job_announce(job);
 		return;
@@ -411,5 +413,6 @@ void job_try_start(struct job *job)
 		return;
 	}
 	job->state = JOB_REKEYING;
+	standby_end(job->generation, true);
 	generation_detach(job->generation, c->box, 0);
 }

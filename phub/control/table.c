@@ -255,3 +255,37 @@ void table_hypers(const struct optimizer_hyper *groups, uint32_t count, Phub__Hy
 		each[i] = &out[i];
 	}
 }
+
+void table_job(const struct table *t, Phub__Job *out)
+{
+	const struct spec *s = &t->spec;
+
+	out->generation = s->generation;
+	out->optimizer = (Phub__Optimizer)s->optimizer;
+	out->reduce = s->mean ? PHUB__REDUCE__MEAN : PHUB__REDUCE__SUM;
+	out->sync = (Phub__Sync)s->sync;
+	out->staleness = s->staleness;
+	out->reproducible = s->reproducible;
+	out->nan = (Phub__NanPolicy)s->nan;
+	out->lost = (Phub__Lost)s->lost;
+	out->quorum = s->quorum;
+	out->wait_ms = t->wait_ms;
+	out->seal = (Phub__Seal)(s->seal - SEAL_GMAC);
+	out->chunk_bytes = t->chunk_bytes;
+	out->key_count = t->key_have;
+}
+
+void table_keys(const struct table *t, uint32_t first, uint32_t count, Phub__Key *out, Phub__Key **each)
+{
+	for (uint32_t i = 0; i < count; i++) {
+		const struct chunk_key *key = &t->keys[first + i];
+
+		phub__key__init(&out[i]);
+		out[i].name = (char *)(uintptr_t)table_key_name(t, first + i);
+		out[i].elements = key->elements;
+		out[i].dtype = (Phub__Dtype)key->dtype;
+		out[i].group = key->group;
+		out[i].alone = key->alone;
+		each[i] = &out[i];
+	}
+}

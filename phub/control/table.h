@@ -70,6 +70,11 @@ int table_compare(const struct table *a, uint32_t rank_a, const struct table *b,
 /* Hyper-parameters as messages: fills out[count] and each[count]. */
 void table_hypers(const struct optimizer_hyper *groups, uint32_t count, Phub__Hypers *out, Phub__Hypers **each);
 
+/* A complete table as messages again: its Job, without the groups, and some of its keys: fills out[count] and
+ * each[count]. What they point to is the table's. */
+void table_job(const struct table *t, Phub__Job *out);
+void table_keys(const struct table *t, uint32_t first, uint32_t count, Phub__Key *out, Phub__Key **each);
+
 /* From the wire, unchecked. */
 void table_hyper(const Phub__Hypers *from, struct optimizer_hyper *to);
 

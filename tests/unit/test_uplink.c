@@ -97,11 +97,8 @@ static struct standby *standby_new(struct bench *b)
 
 static void standby_connect(struct standby *s)
 {
-	const struct mail mail = {.kind = MAIL_UPLINK,
-		.shard = s->b->shard,
-		.conn = &s->conn,
-		.uplink = &s->spec,
-		.detail = ++s->serial};
+	const struct mail mail = {
+		.kind = MAIL_UPLINK, .shard = s->b->shard, .conn = &s->conn, .uplink = &s->spec, .detail = ++s->serial};
 
 	s->dropped = false;
 	s->sent_count = 0;

@@ -1,0 +1,593 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * One standby for each generation that has one. A session with it is a call: it may outlive the generation until the
+ * other end has said Left. What a core was given of a connection is the generation's until that core has told its end.
+ */
+#include "phub/control/standby.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+
+#include "phub/base/clock.h"
+#include "phub/base/log.h"
+#include "phub/base/stats.h"
+#include "phub/control/box.h"
+#include "phub/control/job.h"
+#include "phub/control/standby_say.h"
+#include "phub/uplink.h"
+
+#define STANDBY_BACKOFF_NS     1000000000ull
+#define STANDBY_BACKOFF_MAX_NS 30000000000ull
+#define STANDBY_LEAVE_NS       2000000000ull
+
+const char *standby_state_name(enum standby_state state)
+{
+	static const char *const names[] = {
+		"off", "broken", "dialling", "agreeing", "connecting", "mirroring", "whole", "leaving"};
+
+	return names[state];
+}
+
+static void standby_enter(struct standby *s, enum standby_state state)
+{
+	s->state = state;
+	s->since_ns = s->control->now_ns;
+}
+
+static const struct standby_ops *standby_ops(const struct standby *s)
+{
+	return s->control->box->env.standby;
+}
+
+/* ---- calls ---- */
+
+static void standby_hear(void *arg, const Phub__Control *m)
+{
+	struct standby_call *call = arg;
+	struct standby *s = call->standby;
+
+	if (m->message_case == PHUB__CONTROL__MESSAGE_LEFT)
+		call->left = true;
+	if (!s)
+		return;
+	if (m->message_case == PHUB__CONTROL__MESSAGE_START && s->state == STANDBY_AGREEING) {
+		s->started = true;
+		s->job_there = m->start->job;
+		s->epoch_there = m->start->epoch;
+		s->window = m->start->window;
+	} else if (m->message_case == PHUB__CONTROL__MESSAGE_MIRROR_STATE) {
+		s->barrier_echoed = m->mirror_state->barrier;
+	} else if (m->message_case == PHUB__CONTROL__MESSAGE_MIRROR_TAKEN) {
+		s->taken = true;
+		snprintf(s->why, sizeof(s->why), "%s", m->mirror_taken->text ? m->mirror_taken->text : "");
+	}
+}
+
+static void standby_hang_up(const struct standby_ops *ops, struct standby_call *call)
+{
+	if (!call)
+		return;
+	ops->close(call->peer);
+	free(call);
+}
+
+/* The secret that the job's workers prove here, and that the standby must have, too. */
+static const struct config_secret *standby_secret(const struct job *job)
+{
+	const struct config *config = job->control->config;
+	const struct config_job *listed = config_find_job(config, job->name);
+
+	if (listed)
+		return &listed->secret;
+	return &config->create_secret;
+}
+
+static int standby_dial(struct standby *s, struct err *e)
+{
+	const struct config *config = s->control->config;
+	const struct config_secret *secret = standby_secret(s->job);
+	struct standby_call *call = calloc(1, sizeof(*call));
+	const struct standby_target target = {
+		.host = config->standby_at.host,
+		.port = config->standby_at.port,
+		.tls = config->standby_tls,
+		.job = s->job->name,
+		.secret = secret->bytes,
+		.secret_bytes = secret->length,
+		.hear = standby_hear,
+		.arg = call,
+	};
+	int rc;
+
+	if (!call)
+		return err_set(e, -ENOMEM, "no memory for a session with it");
+	rc = standby_ops(s)->open(s->control->box->env.standby_arg, &target, &call->peer, e);
+	if (rc < 0) {
+		free(call);
+		return rc;
+	}
+	call->standby = s;
+	call->fd = -1;
+	s->call = call;
+	s->begun_ns = s->control->now_ns;
+	s->started = false;
+	s->keys_said = 0;
+	s->wholes = 0;
+	standby_enter(s, STANDBY_DIALLING);
+	return 0;
+}
+
+/* What comes wakes control; what cannot go out is tried again soon. */
+static void standby_watch(struct control *c, const struct standby_ops *ops, struct standby_call *call)
+{
+	struct epoll_event event = {.events = EPOLLIN};
+	bool write = false;
+	int fd = ops->fd(call->peer, &write);
+
+	if (fd >= 0 && fd != call->fd && c->epoll_fd >= 0)
+		epoll_ctl(c->epoll_fd, EPOLL_CTL_ADD, fd, &event);
+	call->fd = fd;
+	c->soon = c->soon || write;
+}
+
+/* ---- the end of a call ---- */
+
+static bool standby_is_out(const struct standby *s)
+{
+	for (unsigned core = 0; core < s->core_count; core++)
+		if (s->links[core].out)
+			return true;
+	return false;
+}
+
+static void standby_drop_links(struct standby *s)
+{
+	for (unsigned core = 0; core < s->core_count; core++) {
+		struct standby_link *link = &s->links[core];
+		const struct mail mail = {.kind = MAIL_UPLINK_END,
+			.core = core,
+			.shard = s->generation->store.shards[core],
+			.detail = s->serial};
+
+		if (link->conn)
+			link->conn->transport->ops->abandon(link->conn->transport, link->conn);
+		link->conn = NULL;
+		if (link->out && !s->generation->detaching)
+			post_send(&s->control->box->posts[core], &mail);
+	}
+}
+
+/* Nobody waits for its echo any more. */
+static void standby_free_barrier(struct standby *s)
+{
+	if (s->barrier_asked == s->barrier_echoed)
+		return;
+	s->barrier_echoed = s->barrier_asked;
+	job_barrier_recount(s->job);
+}
+
+static void standby_break(struct standby *s, const char *why)
+{
+	bool news = s->state == STANDBY_WHOLE || strcmp(why, s->why) != 0;
+
+	s->backoff_ns = s->state == STANDBY_WHOLE || !s->backoff_ns ? STANDBY_BACKOFF_NS : 2 * s->backoff_ns;
+	if (s->backoff_ns > STANDBY_BACKOFF_MAX_NS)
+		s->backoff_ns = STANDBY_BACKOFF_MAX_NS;
+	s->retry_ns = s->control->now_ns + s->backoff_ns;
+	if (news)
+		log_warn("job '%s' goes on WITHOUT a standby: %s; tried again in %.0f s, and so on", s->job->name, why,
+			(double)s->backoff_ns / 1e9);
+	snprintf(s->why, sizeof(s->why), "%s", why);
+	standby_hang_up(standby_ops(s), s->call);
+	s->call = NULL;
+	standby_drop_links(s);
+	standby_enter(s, STANDBY_BROKEN);
+	standby_free_barrier(s);
+}
+
+/* The job's workers are at the standby, and none of them is here. */
+static void standby_lose_job(struct standby *s)
+{
+	char text[sizeof(s->why)];
+
+	snprintf(text, sizeof(text), "%s", s->why);
+	standby_end(s->generation, false);
+	job_fail(s->job, PHUB__ERROR_CODE__ERROR_TAKEN, -1, "the standby has taken it over: %s", text);
+}
+
+void standby_end(struct generation *g, bool over)
+{
+	struct standby *s = g->standby;
+	struct standby_call *call = s ? s->call : NULL;
+
+	if (!s || s->state == STANDBY_OFF)
+		return;
+	s->call = NULL;
+	standby_drop_links(s);
+	if (call && over && s->state >= STANDBY_AGREEING) {
+		standby_say_leave(standby_ops(s), call);
+		call->standby = NULL;
+		call->until_ns = s->control->now_ns + STANDBY_LEAVE_NS;
+		call->next = s->control->standby_calls;
+		s->control->standby_calls = call;
+	} else {
+		standby_hang_up(standby_ops(s), call);
+	}
+	standby_enter(s, STANDBY_LEAVING);
+}
+
+void standby_destroy(struct standby *s)
+{
+	if (!s)
+		return;
+	for (unsigned core = 0; core < s->core_count; core++)
+		free(s->links[core].spec.conn.sinks);
+	for (unsigned i = 0; i < STANDBY_KEPT_MAX; i++)
+		free(s->kept[i]);
+	free(s->links);
+	free(s);
+}
+
+/* ---- data connections ---- */
+
+static void standby_fill_link(struct standby *s, unsigned core, const struct shard *shard, const uint8_t *key)
+{
+	struct standby_link *link = &s->links[core];
+	uint32_t largest = 0;
+
+	for (uint32_t i = 0; i < shard->chunk_count; i++)
+		if (shard->chunks[i].elements > largest)
+			largest = shard->chunks[i].elements;
+	link->spec = (struct uplink_spec){
+		.conn = {.chunk_count = shard->chunk_count,
+			.spans = shard->spans,
+			.sinks = link->spec.conn.sinks, /* all of nothing */
+			.payload_max = largest * (uint32_t)sizeof(float),
+			.window = s->window,
+			.queue = s->control->box->uplinks[core],
+			.job = s->job_there,
+			.key = link->key,
+			.seal = SEAL_GMAC},
+		.job = s->job_there,
+		.generation = s->generation->spec.generation,
+		.epoch = s->epoch_there,
+	};
+	memcpy(link->key, key, sizeof(link->key));
+}
+
+static int standby_connect(struct standby *s, struct err *e)
+{
+	struct transport *t = s->control->box->uplink;
+	const struct standby_ops *ops = standby_ops(s);
+	uint64_t session;
+	const uint8_t *key;
+	char address[400];
+	uint32_t cores;
+	int rc = ops->address(s->call->peer, t->ops->name, address, sizeof(address), e);
+
+	ops->session(s->call->peer, &session, &key, &cores);
+	for (unsigned core = 0; rc == 0 && core < s->core_count; core++) {
+		const struct shard *shard = s->generation->store.shards[core];
+		struct standby_link *link = &s->links[core];
+
+		if (!shard)
+			continue;
+		if (!link->spec.conn.sinks)
+			link->spec.conn.sinks = calloc(shard->chunk_count, sizeof(*link->spec.conn.sinks));
+		if (!link->spec.conn.sinks)
+			return err_set(e, -ENOMEM, "no memory for a connection to it");
+		standby_fill_link(s, core, shard, key);
+		rc = t->ops->connect(t, address, session, core, link->key, &link->spec.conn, &link->conn, e);
+		link->up = false;
+	}
+	return rc;
+}
+
+/* 0 when all are made and with their cores, -EAGAIN, or why not. */
+static int standby_established(struct standby *s, struct err *e)
+{
+	bool all = true;
+
+	for (unsigned core = 0; core < s->core_count; core++) {
+		struct standby_link *link = &s->links[core];
+		int rc;
+
+		if (!link->conn || link->up)
+			continue;
+		rc = link->conn->transport->ops->established(link->conn->transport, link->conn, e);
+		if (rc < 0 && rc != -EAGAIN)
+			return rc;
+		link->up = rc == 0;
+		all = all && link->up;
+	}
+	if (!all)
+		return -EAGAIN;
+	s->serial++;
+	for (unsigned core = 0; core < s->core_count; core++) {
+		struct standby_link *link = &s->links[core];
+		const struct mail mail = {.kind = MAIL_UPLINK,
+			.core = core,
+			.shard = s->generation->store.shards[core],
+			.conn = link->conn,
+			.uplink = &link->spec,
+			.detail = s->serial};
+
+		if (!link->conn)
+			continue;
+		link->conn = NULL;
+		link->out = true;
+		post_send(&s->control->box->posts[core], &mail);
+	}
+	return 0;
+}
+
+/* ---- what cores tell ---- */
+
+static void standby_is_whole(struct standby *s)
+{
+	struct standby_report report;
+
+	standby_enter(s, STANDBY_WHOLE);
+	s->why[0] = '\0';
+	standby_describe(s->job, &report);
+	standby_say_state(s);
+	log_info("job '%s': its standby %s:%u has all of it (%.1f MB in %.2f s)", s->job->name,
+		s->control->config->standby_at.host, s->control->config->standby_at.port, (double)report.bytes / 1e6,
+		(double)(s->control->now_ns - s->begun_ns) / 1e9);
+}
+
+void standby_mail(struct job *job, const struct mail *mail)
+{
+	struct standby *s = job->generation->standby;
+	char why[ERR_TEXT_MAX];
+
+	if (!s || mail->detail != s->serial)
+		return;
+	if (mail->kind == MAIL_UPLINK_ENDED) {
+		s->links[mail->core].out = false;
+		if (s->state != STANDBY_MIRRORING && s->state != STANDBY_WHOLE)
+			return;
+		snprintf(why, sizeof(why), "the connection of core %u ended: %s", mail->core,
+			mail->text[0] ? mail->text : strerror((int)-mail->value));
+		s->broken = true; /* the session may know more */
+		snprintf(s->broken_why, sizeof(s->broken_why), "%s", why);
+	} else if (s->state == STANDBY_MIRRORING && ++s->wholes == s->shard_count) {
+		standby_is_whole(s);
+	}
+}
+
+/* ---- moving on ---- */
+
+static int standby_agree(struct standby *s, struct err *e)
+{
+	int rc = standby_say_keys(s);
+
+	if (rc < 0 && rc != -EAGAIN)
+		return err_set(e, rc, "cannot tell it of the job: %s", strerror(-rc));
+	if (!s->started)
+		return 0;
+	rc = standby_say_hypers(s);
+	if (rc == 0)
+		rc = standby_connect(s, e);
+	if (rc < 0)
+		return rc == -EAGAIN ? 0 : rc;
+	standby_enter(s, STANDBY_CONNECTING);
+	return 0;
+}
+
+/* The session lives: what is next? 0, or why it ends. */
+static int standby_advance(struct standby *s, int welcomed, struct err *e)
+{
+	uint64_t patience_ns = s->control->config->lost_ms * NS_PER_MS;
+	int rc = 0;
+
+	if (s->state < STANDBY_MIRRORING) {
+		s->control->soon = true;
+		if (s->control->now_ns - s->begun_ns > patience_ns)
+			return err_set(e, -ETIMEDOUT, "it is silent (%s)", standby_state_name(s->state));
+	}
+	switch (s->state) {
+	case STANDBY_DIALLING:
+		if (!welcomed)
+			return 0;
+		rc = standby_say_mirror(s);
+		if (rc < 0)
+			return err_set(e, rc, "cannot tell it of the job: %s", strerror(-rc));
+		standby_enter(s, STANDBY_AGREEING);
+		return 0;
+	case STANDBY_AGREEING:
+		return standby_agree(s, e);
+	case STANDBY_CONNECTING:
+		rc = standby_established(s, e);
+		if (rc == 0)
+			standby_enter(s, STANDBY_MIRRORING);
+		return rc == -EAGAIN ? 0 : rc;
+	case STANDBY_MIRRORING:
+	case STANDBY_WHOLE:
+		rc = standby_say_hypers(s);
+		s->control->soon = s->control->soon || rc == -EAGAIN;
+		return rc == -EAGAIN || rc == 0 ? 0 : err_set(e, rc, "cannot tell it: %s", strerror(-rc));
+	default:
+		return 0;
+	}
+}
+
+static void standby_move(struct standby *s)
+{
+	struct control *c = s->control;
+	uint64_t asked = s->barrier_asked, echoed = s->barrier_echoed;
+	struct err e = {.code = 0};
+	int rc = 0, welcomed;
+
+	if (s->state == STANDBY_BROKEN) {
+		if (c->now_ns < s->retry_ns || standby_is_out(s) || s->job->state != JOB_RUNNING)
+			return;
+		rc = standby_dial(s, &e);
+	}
+	welcomed = s->call ? standby_ops(s)->step(s->call->peer, c->now_ns, &e) : rc;
+	if (s->taken) {
+		standby_lose_job(s);
+		return;
+	}
+	rc = welcomed < 0 ? welcomed : standby_advance(s, welcomed, &e);
+	if (rc == 0 && s->broken)
+		rc = err_set(&e, -ECONNRESET, "%s", s->broken_why);
+	s->broken = false;
+	if (rc < 0) {
+		standby_break(s, e.text);
+		return;
+	}
+	standby_watch(c, standby_ops(s), s->call);
+	if (asked != echoed && s->barrier_echoed == asked)
+		job_barrier_recount(s->job);
+}
+
+static bool standby_runs(const struct standby *s)
+{
+	return s && s->state != STANDBY_OFF && s->state != STANDBY_LEAVING;
+}
+
+void standby_step(struct control *c)
+{
+	const struct standby_ops *ops = c->box->env.standby;
+	struct standby_call **at = &c->standby_calls;
+	struct job *next;
+
+	for (struct job *job = c->jobs; job; job = next) {
+		next = job->next;
+		if (job->state != JOB_ENDING && job->generation && standby_runs(job->generation->standby))
+			standby_move(job->generation->standby);
+	}
+	while (*at) {
+		struct standby_call *call = *at;
+		struct err e;
+
+		if (ops->step(call->peer, c->now_ns, &e) >= 0 && !call->left && c->now_ns < call->until_ns) {
+			standby_watch(c, ops, call);
+			at = &call->next;
+			continue;
+		}
+		*at = call->next;
+		standby_hang_up(ops, call);
+	}
+}
+
+void standby_fini(struct control *c)
+{
+	while (c->standby_calls) {
+		struct standby_call *next = c->standby_calls->next;
+
+		standby_hang_up(c->box->env.standby, c->standby_calls);
+		c->standby_calls = next;
+	}
+}
+
+/* ---- what the job tells ---- */
+
+/* Why a job has no standby; NULL: it has one. */
+static const char *standby_refuses(const struct generation *g)
+{
+	if (spec_stepwise(&g->spec))
+		return "only jobs with sync bsp are mirrored";
+	return g->spec.standby ? NULL
+			       : "a chunk of it, as fp32, is more than a message may have; choose smaller chunk_bytes";
+}
+
+void standby_begin(struct job *job)
+{
+	struct generation *g = job->generation;
+	struct control *c = job->control;
+	struct standby *s;
+	const char *why;
+
+	if (!c->config->standby[0] || !c->box->env.standby)
+		return;
+	s = calloc(1, sizeof(*s));
+	if (s)
+		s->links = calloc(g->spec.core_count, sizeof(*s->links));
+	if (!s || !s->links) {
+		free(s);
+		log_warn("job '%s' has no standby: no memory for it in the box", job->name);
+		return;
+	}
+	s->job = job;
+	s->control = c;
+	s->generation = g;
+	s->core_count = g->spec.core_count;
+	for (unsigned core = 0; core < s->core_count; core++)
+		s->shard_count += g->store.shards[core] != NULL;
+	g->standby = s;
+	why = standby_refuses(g);
+	standby_enter(s, why ? STANDBY_OFF : STANDBY_BROKEN);
+	if (why) {
+		snprintf(s->why, sizeof(s->why), "%s", why);
+		log_warn("job '%s' has no standby: %s", job->name, why);
+	}
+}
+
+void standby_hyper(struct job *job, uint32_t version, const struct optimizer_hyper *groups)
+{
+	struct standby *s = job->generation->standby;
+	size_t bytes = job->generation->spec.group_count * sizeof(*groups);
+	struct standby_hypers *kept;
+
+	if (!standby_runs(s))
+		return;
+	kept = malloc(sizeof(*kept) + bytes);
+	free(s->kept[version % STANDBY_KEPT_MAX]);
+	s->kept[version % STANDBY_KEPT_MAX] = kept;
+	s->hyper = version;
+	if (!kept) { /* it can never be told */
+		standby_end(job->generation, true);
+		log_warn("job '%s' has no standby any more: no memory in the box for its hyper-parameters", job->name);
+		return;
+	}
+	kept->version = version;
+	memcpy(kept->groups, groups, bytes);
+	if (s->state >= STANDBY_CONNECTING)
+		standby_say_hypers(s);
+}
+
+void standby_members(struct job *job)
+{
+	struct standby *s = job->generation ? job->generation->standby : NULL;
+
+	if (standby_runs(s) && s->state == STANDBY_WHOLE)
+		standby_say_state(s);
+}
+
+bool standby_barrier(struct job *job, uint64_t id)
+{
+	struct standby *s = job->generation ? job->generation->standby : NULL;
+
+	if (!standby_runs(s) || s->state != STANDBY_WHOLE || s->barrier_echoed == id)
+		return true;
+	if (s->barrier_asked != id) {
+		s->barrier_asked = id;
+		standby_say_state(s);
+	}
+	return false;
+}
+
+const struct standby_report *standby_describe(const struct job *job, struct standby_report *out)
+{
+	const struct standby *s = job->generation ? job->generation->standby : NULL;
+
+	if (!s)
+		return NULL;
+	*out = (struct standby_report){.state = s->state, .since_ns = s->since_ns, .why = s->why};
+	for (unsigned core = 0; core < s->core_count; core++) {
+		const struct shard *shard = job->generation->store.shards[core];
+		const struct uplink_counters *n = shard && shard->uplink ? &shard->uplink->counters : NULL;
+
+		if (!n)
+			continue;
+		out->bytes += stats_read(&n->bytes);
+		out->behind += stats_read(&n->messages) - stats_read(&n->results);
+	}
+	return out;
+}

@@ -1,0 +1,108 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The standby of a job that runs: for each generation of a bsp job a session with the box that config->standby names,
+ * by which it is told what a copy of the job needs (transport/control.proto), and an uplink from each core that has a
+ * shard to the same core there (phub/uplink.h). When any of it breaks, the job goes on without, loudly, and all is
+ * begun anew after a while. Control thread; nothing blocks.
+ */
+#ifndef PHUB_CONTROL_STANDBY_H
+#define PHUB_CONTROL_STANDBY_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "phub/base/err.h"
+#include "phub/control/control.h"
+#include "phub/mailbox.h"
+#include "transport/control.pb-c.h"
+
+#define STANDBY_KEPT_MAX 64u /* versions of hyper-parameters that rounds may still name: HYPER_VERSIONS */
+
+struct generation;
+struct job;
+struct standby;
+struct standby_peer;
+
+/* Whom to reach. */
+struct standby_target {
+	const char *host;
+	uint16_t port;
+	bool tls;
+	const char *job;
+	const void *secret; /* NULL: the job has none */
+	size_t secret_bytes;
+	/* Called by step() with what the standby says, once it has welcomed us. */
+	void (*hear)(void *arg, const Phub__Control *message);
+	void *arg;
+};
+
+/*
+ * The client's half of a session with the standby. The box sees nothing of the client: who sees both (phub/main.c, a
+ * simulation) fills this in. Called by the control thread; nothing blocks.
+ */
+struct standby_ops {
+	/* Sets out. The target is copied. 0 or a negative errno with the reason in `e`. */
+	int (*open)(void *ctx, const struct standby_target *target, struct standby_peer **out, struct err *e);
+	/* 1 once it has welcomed us, 0 before, or a negative errno: it is over, and why is in `e`. */
+	int (*step)(struct standby_peer *p, uint64_t now_ns, struct err *e);
+	/* 0, -EAGAIN (later), or another negative errno. */
+	int (*say)(struct standby_peer *p, const Phub__Control *message);
+	/* Once welcomed. `key` stays put until close(). */
+	void (*session)(const struct standby_peer *p, uint64_t *session, const uint8_t **key, uint32_t *cores);
+	int (*address)(const struct standby_peer *p, const char *transport, char *out, size_t bytes, struct err *e);
+	/* The fd to wait on, or -1; *write: something is unsent. */
+	int (*fd)(const struct standby_peer *p, bool *write);
+	/* Hangs up. */
+	void (*close)(struct standby_peer *p);
+};
+
+enum standby_state {
+	STANDBY_OFF,        /* this job has none: `why` says the reason */
+	STANDBY_BROKEN,     /* there is no session; the next is begun at retry_ns, and `why` says what ended the last */
+	STANDBY_DIALLING,   /* the standby is being reached */
+	STANDBY_AGREEING,   /* it is told of the job; its Start is awaited */
+	STANDBY_CONNECTING, /* data connections are being made */
+	STANDBY_MIRRORING,  /* images go there */
+	STANDBY_WHOLE,      /* no round whose result a worker has is lost with this box */
+	STANDBY_LEAVING,    /* the job is over; Left is awaited */
+};
+
+/* For `phub jobs`. */
+struct standby_report {
+	enum standby_state state;
+	uint64_t since_ns; /* of the state */
+	uint64_t bytes;    /* sent there in this generation */
+	uint64_t behind;   /* messages that are not acknowledged */
+	const char *why;   /* it is off or broken; "" else */
+};
+
+const char *standby_state_name(enum standby_state state);
+
+/* The job's generation is with the cores: begins, where the box has a standby. Without memory it goes on without. */
+void standby_begin(struct job *job);
+/*
+ * The job ends, or its generation does. `over`: the job is over for good or is replaced, and the standby forgets it;
+ * else the standby keeps what it has, and the workers go there.
+ */
+void standby_end(struct generation *g, bool over);
+/* No shard is with a core any more. NULL is allowed. */
+void standby_destroy(struct standby *s);
+
+/* A version is on its way to the cores, or ranks are lost or came: the standby hears of it. */
+void standby_hyper(struct job *job, uint32_t version, const struct optimizer_hyper *groups);
+void standby_members(struct job *job);
+/* All have come to barrier `id`: false when it is to be opened only when job_barrier_recount() is called again. */
+bool standby_barrier(struct job *job, uint64_t id);
+/* MAIL_UPLINK_WHOLE, MAIL_UPLINK_ENDED, of this job. */
+void standby_mail(struct job *job, const struct mail *mail);
+
+/* Moves all on. */
+void standby_step(struct control *c);
+/* The box goes down: sessions that wait for Left are closed. */
+void standby_fini(struct control *c);
+
+/* NULL: the job's box has no standby. */
+const struct standby_report *standby_describe(const struct job *job, struct standby_report *out);
+
+#endif

@@ -1,0 +1,68 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What a box says to its standby about a job. Inside of standby*.c only: the structs behind standby.h are here. Each
+ * returns 0, -EAGAIN (more is unsent than should be kept: again at a later step), or another negative errno.
+ */
+#ifndef PHUB_CONTROL_STANDBY_SAY_H
+#define PHUB_CONTROL_STANDBY_SAY_H
+
+#include "phub/control/generation.h"
+#include "phub/control/standby.h"
+#include "phub/uplink.h"
+
+/* A session. */
+struct standby_call {
+	struct standby_call *next; /* of control->standby_calls: those that only wait for Left */
+	struct standby_peer *peer;
+	struct standby *standby; /* NULL: one of these */
+	bool left;
+	uint64_t until_ns;
+	int fd; /* that control's epoll knows */
+};
+
+/* To one core. */
+struct standby_link {
+	struct uplink_spec spec;
+	uint8_t key[PROOF_KEY];
+	struct conn *conn; /* that is being made, and no core has yet */
+	bool up;           /* it is made */
+	bool out;          /* a core has it */
+};
+
+/* A version that rounds may still name. */
+struct standby_hypers {
+	uint32_t version;
+	struct optimizer_hyper groups[];
+};
+
+struct standby {
+	struct job *job;
+	struct control *control;
+	struct generation *generation;
+	enum standby_state state;
+	uint64_t since_ns, begun_ns, retry_ns, backoff_ns;
+	char why[ERR_TEXT_MAX];
+	struct standby_call *call; /* NULL: there is none */
+	bool started;              /* it has said Start: */
+	uint32_t job_there, epoch_there, window;
+	bool taken;
+	bool broken; /* a core's connection ended */
+	char broken_why[ERR_TEXT_MAX];
+	uint32_t keys_said;
+	uint32_t hyper, hyper_said;                    /* the newest version, and the newest that it knows */
+	struct standby_hypers *kept[STANDBY_KEPT_MAX]; /* by version modulo that */
+	uint64_t barrier_asked, barrier_echoed;
+	uint64_t serial; /* of the connections that cores have, or had last */
+	unsigned core_count, shard_count, wholes;
+	struct standby_link *links; /* [core_count] */
+};
+
+int standby_say_mirror(struct standby *s);
+/* As many keys as should be unsent now. */
+int standby_say_keys(struct standby *s);
+/* The versions that it does not know yet. */
+int standby_say_hypers(struct standby *s);
+int standby_say_state(struct standby *s);
+int standby_say_leave(const struct standby_ops *ops, struct standby_call *call);
+
+#endif
