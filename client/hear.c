@@ -94,7 +94,9 @@ static void hear_error(struct client_session *s, const Phub__Error *error, uint6
 		return;
 	}
 	why = client_session_trim(s, *text ? text : "refused without a reason", &subject);
-	if (s->state == SESSION_STARTED)
+	if (error->code == PHUB__ERROR_CODE__ERROR_NO_JOB && s->state < SESSION_JOINED && *s->other.host)
+		client_session_retry(s, now_ns, client_hear_errno(error->code), why);
+	else if (s->state == SESSION_STARTED)
 		client_session_doom(s, now_ns, client_hear_errno(error->code), "box %s: %s%s", s->box, subject, why);
 	else
 		client_session_fail(s, client_hear_errno(error->code), "box %s: %s%s", s->box, subject, why);

@@ -20,9 +20,18 @@
 enum {
 	SESSION_BACKOFF_MIN_MS = 20,
 	SESSION_BACKOFF_MAX_MS = 500,
+	SESSION_OTHER_MS = 2000, /* a box is tried for so long before another is: it may just be starting */
 	SESSION_CHECK_MS = 1,    /* a stream with an fd is read this often while rounds run: a read is a system call */
 	SESSION_FRAMES_MAX = 64, /* per progress() */
 };
+
+void client_session_aim(struct client_session *s, const struct url_box *box)
+{
+	s->at = *box;
+	s->other = (struct url_box){0};
+	s->tried_ns = 0;
+	snprintf(s->box, sizeof(s->box), strchr(s->at.host, ':') ? "[%s]:%u" : "%s:%u", s->at.host, s->at.port);
+}
 
 void client_session_init(struct client_session *s, const struct client_env *env, struct settings *settings)
 {
@@ -31,8 +40,10 @@ void client_session_init(struct client_session *s, const struct client_env *env,
 	s->settings = settings;
 	s->state = SESSION_DIALLING;
 	s->backoff_ns = SESSION_BACKOFF_MIN_MS * SESSION_MS;
-	snprintf(s->box, sizeof(s->box), strchr(settings->url.host, ':') ? "[%s]:%u" : "%s:%u", settings->url.host,
-		settings->url.port);
+	s->at.port = settings->url.port;
+	memcpy(s->at.host, settings->url.host, sizeof(s->at.host));
+	client_session_aim(s, &s->at);
+	s->other = settings->url.other;
 	snprintf(s->who, sizeof(s->who), "job %s rank %" PRIu32, settings->url.job, settings->rank);
 }
 
@@ -100,11 +111,23 @@ bool client_session_unreachable(const struct client_session *s)
 	return s->state == SESSION_DIALLING || (s->state == SESSION_HELLO && s->trouble.code == -ECONNREFUSED);
 }
 
+/* This box was tried for long enough: the other one's turn. */
+static void client_session_turn(struct client_session *s, uint64_t now_ns)
+{
+	struct url_box tried = s->at, other = s->other;
+
+	if (!*other.host || now_ns - s->tried_ns < SESSION_OTHER_MS * SESSION_MS)
+		return;
+	client_session_aim(s, &other);
+	s->other = tried;
+}
+
 void client_session_retry(struct client_session *s, uint64_t now_ns, int code, const char *why)
 {
 	client_session_hang_up(s);
 	err_set(&s->trouble, code, "%s", why);
 	s->state = SESSION_DIALLING;
+	client_session_turn(s, now_ns);
 	s->retry_ns = now_ns + s->backoff_ns;
 	s->backoff_ns *= 2;
 	if (s->backoff_ns > SESSION_BACKOFF_MAX_MS * SESSION_MS)
@@ -121,8 +144,10 @@ static bool client_session_hopeless(int code)
 static void client_session_dial(struct client_session *s, uint64_t now_ns)
 {
 	struct err e = {0};
-	int rc = s->env->dial(s->env->ctx, s->settings->url.host, s->settings->url.port, &s->stream, &e);
+	int rc = s->env->dial(s->env->ctx, s->at.host, s->at.port, &s->stream, &e);
 
+	if (s->tried_ns == 0)
+		s->tried_ns = now_ns ? now_ns : 1;
 	if (rc < 0) {
 		s->stream = NULL;
 		if (client_session_hopeless(rc))
@@ -131,7 +156,7 @@ static void client_session_dial(struct client_session *s, uint64_t now_ns)
 			client_session_retry(s, now_ns, rc, e.text);
 		return;
 	}
-	if (s->settings->tls && stream_tls_dial(s->settings->tls, s->settings->url.host, s->stream, &s->stream) < 0) {
+	if (s->settings->tls && stream_tls_dial(s->settings->tls, s->at.host, s->stream, &s->stream) < 0) {
 		s->stream = NULL;
 		client_session_fail(s, -ENOMEM, "no memory for TLS with box %s", s->box);
 		return;
@@ -246,9 +271,20 @@ static void client_session_write(struct client_session *s, uint64_t now_ns)
 		client_session_lost(s, now_ns, rc);
 }
 
+/* When the other box's turn comes, if this one has not answered by then; UINT64_MAX: never. */
+static uint64_t client_session_patience(const struct client_session *s)
+{
+	if (!*s->other.host || (s->state != SESSION_HELLO && s->state != SESSION_PROOF))
+		return UINT64_MAX;
+	return s->tried_ns + SESSION_OTHER_MS * SESSION_MS;
+}
+
 unsigned client_session_progress(struct client_session *s, uint64_t now_ns)
 {
 	unsigned count = 0;
+
+	if (now_ns >= client_session_patience(s))
+		client_session_retry(s, now_ns, -ETIMEDOUT, "it does not answer");
 
 	if (s->state == SESSION_OVER || s->verdict.code)
 		return 0;
@@ -279,7 +315,7 @@ uint64_t client_session_due(const struct client_session *s)
 		return s->retry_ns;
 	if (s->verdict.code)
 		return s->verdict_ns + s->lost_ns;
-	return client_session_joined(s) ? s->heartbeat_ns : UINT64_MAX;
+	return client_session_joined(s) ? s->heartbeat_ns : client_session_patience(s);
 }
 
 int client_session_fd(const struct client_session *s, bool *write)
@@ -365,7 +401,7 @@ int client_session_say(struct client_session *s, const Phub__Control *message)
 
 int client_session_address(const struct client_session *s, const char *transport, char *out, size_t out_bytes)
 {
-	const char *host = s->settings->url.host, *address;
+	const char *host = s->at.host, *address;
 
 	for (unsigned i = 0; i < s->address_count; i++) {
 		if (strcmp(s->addresses[i].transport, transport) != 0)

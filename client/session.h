@@ -81,7 +81,9 @@ struct client_session {
 	 */
 	struct err verdict;
 	uint64_t verdict_ns;
-	char box[300]; /* "host:port", for messages */
+	struct url_box at, other; /* the box, and the one to try when that cannot be reached; host "": none */
+	uint64_t tried_ns;        /* since when this one is tried; 0: it is not yet */
+	char box[300];            /* `at` as "host:port", for messages */
 	char who[128]; /* "job demo rank 0", for messages */
 
 	/* Of a box at its standby (mirror.h), else NULL: hears all that is said to it once it is joined. */
@@ -130,6 +132,12 @@ struct client_session {
 
 /* Sets out to reach the box. `env` and `settings` outlive the session. */
 void client_session_init(struct client_session *s, const struct client_env *env, struct settings *settings);
+
+/* Before anything is said: the box is another one than settings->url names, and there is no other. */
+void client_session_aim(struct client_session *s, const struct url_box *box);
+
+/* Before it is joined: the box was not reached, or hung up, and is tried again later, or another one is. */
+void client_session_retry(struct client_session *s, uint64_t now_ns, int code, const char *why);
 
 /* Was the box not there whenever it was tried? A try that has just begun says nothing against that. */
 bool client_session_unreachable(const struct client_session *s);

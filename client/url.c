@@ -60,10 +60,11 @@ static bool url_job_ok(const char *job)
 }
 
 /* Splits "host", "host:port", "[v6]" or "[v6]:port". Returns what is wrong, or NULL. */
-static const char *url_parse_authority(const char *from, const char *to, struct url *out)
+static const char *url_parse_authority(const char *from, const char *to, struct url_box *out)
 {
 	const char *host_end, *rest;
 
+	out->port = PHUB_PORT;
 	if (from < to && *from == '[') {
 		host_end = memchr(from, ']', (size_t)(to - from));
 		if (!host_end)
@@ -86,9 +87,38 @@ static const char *url_parse_authority(const char *from, const char *to, struct 
 	return NULL;
 }
 
+/* One box, or two with a comma between them. */
+static const char *url_parse_boxes(const char *from, const char *to, struct url *out)
+{
+	const char *comma = memchr(from, ',', (size_t)(to - from));
+	struct url_box first;
+	const char *wrong = url_parse_authority(from, comma ? comma : to, &first);
+
+	if (!wrong && comma)
+		wrong = url_parse_authority(comma + 1, to, &out->other);
+	if (wrong)
+		return wrong;
+	if (strchr(first.host, ',') || strchr(out->other.host, ','))
+		return "it names more than two boxes";
+	memcpy(out->host, first.host, sizeof(out->host));
+	out->port = first.port;
+	return NULL;
+}
+
+int url_parse_box(const char *text, struct url_box *out, struct err *e)
+{
+	struct url_box box = {0};
+	const char *wrong = url_parse_authority(text, text + strlen(text), &box);
+
+	if (wrong)
+		return err_set(e, -EINVAL, "box address '%.200s': %s; use host[:port]", text, wrong);
+	*out = box;
+	return 0;
+}
+
 int url_parse(const char *text, struct url *out, struct err *e)
 {
-	struct url url = {.port = PHUB_PORT};
+	struct url url = {0};
 	const char *authority, *slash, *wrong;
 
 	if (!text)
@@ -100,7 +130,7 @@ int url_parse(const char *text, struct url *out, struct err *e)
 	slash = strchr(authority, '/');
 	if (!slash)
 		return url_bad(e, text, "the job's name is missing");
-	wrong = url_parse_authority(authority, slash, &url);
+	wrong = url_parse_boxes(authority, slash, &url);
 	if (wrong)
 		return url_bad(e, text, wrong);
 	if (!url_copy(url.job, sizeof(url.job), slash + 1, slash + strlen(slash)))

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * phub://host[:port]/job, or phubs:// where TLS is wanted, taken apart. Pure.
+ * phub://host[:port][,host[:port]]/job, or phubs:// where TLS is wanted, taken apart. Pure.
  */
 #ifndef PHUB_CLIENT_URL_H
 #define PHUB_CLIENT_URL_H
@@ -13,14 +13,23 @@
 #define URL_HOST_BYTES 256
 #define URL_JOB_BYTES  64 /* as in the box: SPEC_NAME_BYTES */
 
-struct url {
+struct url_box {
 	char host[URL_HOST_BYTES]; /* without brackets */
+	uint16_t port;
+};
+
+struct url {
+	char host[URL_HOST_BYTES]; /* likewise */
 	char job[URL_JOB_BYTES];
 	uint16_t port;
-	bool tls; /* phubs:// */
+	bool tls;             /* phubs:// */
+	struct url_box other; /* to be tried when the first one cannot be reached; host "": none */
 };
 
 /* 0, or -EINVAL with what is wrong and the right form in `e`. */
 int url_parse(const char *text, struct url *out, struct err *e);
+
+/* The same for "host[:port]" alone. */
+int url_parse_box(const char *text, struct url_box *out, struct err *e);
 
 #endif

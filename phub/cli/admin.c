@@ -273,7 +273,7 @@ static int admin_parse_address(const char *address, struct url *out, struct err 
 	char text[URL_HOST_BYTES + 32];
 
 	snprintf(text, sizeof(text), "phub://%.*s/admin", URL_HOST_BYTES, address);
-	if (strchr(address, '/') || url_parse(text, out, NULL) < 0)
+	if (strpbrk(address, "/,") || url_parse(text, out, NULL) < 0)
 		return err_set(e, -EINVAL,
 			"'%.200s' is no address of a box; write HOST:PORT, like " ADMIN_ADDRESS_DEFAULT, address);
 	return 0;

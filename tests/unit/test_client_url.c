@@ -44,6 +44,7 @@ static void good_addresses(void **state)
 		{"phub://10.0.0.1:65535/a.b-c_d", "10.0.0.1", "a.b-c_d", 65535, false},
 		{"phub://[::1]/demo", "::1", "demo", 7077, false},
 		{"phub://[fe80::1%eth0]:7/x", "fe80::1%eth0", "x", 7, false},
+		{"phub://box:9,other/demo", "box", "demo", 9, false},
 	};
 	struct url url;
 	struct err e;
@@ -77,6 +78,10 @@ static void bad_addresses(void **state)
 		{"phub://[::1/demo", "closing bracket"},
 		{"phub://[]/demo", "host is missing"},
 		{"phub://[::1]x/demo", "port"},
+		{"phub://box,/demo", "host is missing"},
+		{"phub://,box/demo", "host is missing"},
+		{"phub://box,other:x/demo", "port"},
+		{"phub://box,other,third/demo", "two boxes"},
 		{"phub://box/a/b", "'/'"},
 		{"phub://box/a b", "space"},
 		{"phub://box/0123456789012345678901234567890123456789012345678901234567890123", "1 to 63"},
@@ -91,6 +96,35 @@ static void bad_addresses(void **state)
 			fail_msg("\"%s\" does not say \"%s\"", e.text, cases[i].says);
 		assert_non_null(strstr(e.text, "phub://host"));
 	}
+}
+
+static void two_boxes(void **state)
+{
+	struct url_box box;
+	struct url url;
+	struct err e;
+
+	(void)state;
+	assert_int_equal(url_parse("phub://box/demo", &url, &e), 0);
+	assert_string_equal(url.other.host, "");
+	assert_int_equal(url_parse("phub://[::1]:8,other:9/demo", &url, &e), 0);
+	assert_string_equal(url.host, "::1");
+	assert_int_equal(url.port, 8);
+	assert_string_equal(url.other.host, "other");
+	assert_int_equal(url.other.port, 9);
+	assert_string_equal(url.job, "demo");
+	assert_int_equal(url_parse("phub://a,b/demo", &url, &e), 0);
+	assert_int_equal(url.port, 7077);
+	assert_int_equal(url.other.port, 7077);
+
+	assert_int_equal(url_parse_box("[::2]:5", &box, &e), 0);
+	assert_string_equal(box.host, "::2");
+	assert_int_equal(box.port, 5);
+	assert_int_equal(url_parse_box("10.0.0.2", &box, &e), 0);
+	assert_int_equal(box.port, 7077);
+	assert_int_equal(url_parse_box("", &box, &e), -EINVAL);
+	assert_int_equal(url_parse_box("box:0", &box, &e), -EINVAL);
+	assert_non_null(strstr(e.text, "box:0"));
 }
 
 static void discover(int rank, int world, int expected_rank, int expected_world)
@@ -308,6 +342,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(good_addresses),
+		cmocka_unit_test(two_boxes),
 		cmocka_unit_test(bad_addresses),
 		cmocka_unit_test_setup(launchers, clean_environment),
 		cmocka_unit_test_setup(ranks_without_launcher, clean_environment),
