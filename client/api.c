@@ -46,8 +46,7 @@ static inline int api_enter(phub_t *p)
 
 static inline int api_leave(phub_t *p, int rc)
 {
-	if (p->session.state == SESSION_OVER)
-		client_settle(p);
+	client_look(p);
 	drive_hand_over(p);
 	drive_unlock(p);
 	return rc;
@@ -201,6 +200,12 @@ static int api_passed(const phub_t *p, int arg)
 {
 	(void)arg;
 	return client_barrier_passed(p);
+}
+
+static int api_moved(const phub_t *p, int arg)
+{
+	(void)arg;
+	return client_moved(p);
 }
 
 static int api_left(const phub_t *p, int arg)
@@ -408,7 +413,8 @@ int phub_rekey(phub_t *p)
 
 	if (rc < 0)
 		return rc;
-	return api_leave(p, client_rekey(p, &api_error));
+	rc = api_wait(p, api_moved, PHUB_ALL, PHUB_TIMEOUT_DEFAULT);
+	return api_leave(p, rc < 0 ? rc : client_rekey(p, &api_error));
 }
 
 /* ---- memory ---- */

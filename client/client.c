@@ -44,6 +44,7 @@ void client_close(phub_t *p)
 	client_session_fini(&p->session);
 	keyring_clear(&p->keyring);
 	ranges_clear(&p->ranges);
+	move_fini(&p->move);
 	drive_fini(&p->drive);
 	settings_fini(&p->settings);
 	pthread_mutex_destroy(&p->lock);
@@ -150,6 +151,28 @@ void client_settle(phub_t *p)
 	p->running = false;
 	if (p->exchange.keyring)
 		exchange_drop(&p->exchange);
+}
+
+/* Where the session has ended, and another one may take its place, that is begun. Returns 1 when it is over for good.
+ */
+static unsigned client_revive(phub_t *p, uint64_t now_ns)
+{
+	if (p->buried)
+		return 0;
+	if (p->settings.move_ms)
+		move_step(p, now_ns);
+	if (p->settings.resume_ms)
+		client_resume_step(p, now_ns);
+	if (p->session.state != SESSION_OVER)
+		return 0;
+	client_settle(p);
+	return 1;
+}
+
+void client_look(phub_t *p)
+{
+	if (p->session.state == SESSION_OVER)
+		client_revive(p, p->env.now(p->env.ctx));
 }
 
 static void client_lose_lane(phub_t *p)
@@ -327,13 +350,7 @@ unsigned client_progress(phub_t *p, uint64_t now_ns)
 	p->catches_up = p->catches_up && p->exchange.open_keys > 0;
 	if (p->running || p->session.verdict.code)
 		client_judge(p, now_ns);
-	if (!p->buried && p->settings.resume_ms && client_resume_step(p, now_ns))
-		return count;
-	if (p->session.state == SESSION_OVER && !p->buried) {
-		client_settle(p);
-		count++;
-	}
-	return count;
+	return count + client_revive(p, now_ns);
 }
 
 uint64_t client_due(const phub_t *p)
@@ -348,6 +365,8 @@ uint64_t client_due(const phub_t *p)
 		due = p->refused_ns + CLIENT_REASON_MS * NS_PER_MS + 1;
 	if (p->resume_until_ns && p->resume_until_ns < due)
 		due = p->resume_until_ns;
+	if (move_due(p) < due)
+		due = move_due(p);
 	return exchange < due ? exchange : due;
 }
 
@@ -396,8 +415,17 @@ int client_started(const phub_t *p)
 	return p->running && !p->catches_up ? 0 : -EAGAIN;
 }
 
+int client_moved(const phub_t *p)
+{
+	if (p->session.state == SESSION_OVER)
+		return p->session.failure.code;
+	return p->move.until_ns ? -EAGAIN : 0;
+}
+
 int client_rekey(phub_t *p, struct err *e)
 {
+	if (p->move.until_ns)
+		return err_set(e, -EBUSY, "%s: the job moves to the standby of its box", p->session.who);
 	if (p->exchange.open_keys)
 		return err_set(e, -EBUSY,
 			"%s: %" PRIu32 " keys have rounds in flight; wait for them before phub_rekey()", p->session.who,
@@ -421,7 +449,7 @@ static void client_tell_hyper(phub_t *p)
 	if (!p->hyper_changed)
 		return;
 	p->hyper_changed = false;
-	client_session_hyper(&p->session, ++p->exchange.hyper);
+	move_tell_hyper(p, ++p->exchange.hyper);
 }
 
 /* Which GPU is it whose memory this is? The driver is asked, unless the caller has registered it. */
@@ -490,7 +518,10 @@ int client_round(phub_t *p, int index, enum wire_type type, const void *src, voi
 		return rc;
 	client_tell_hyper(p);
 	rc = exchange_begin(&p->exchange, &r, e);
-	if (rc == 0 && p->session.state == SESSION_OVER)
+	client_look(p);
+	if (rc == 0 && p->stale.code)
+		rc = err_set(e, p->stale.code, "%s", p->stale.text);
+	else if (rc == 0 && p->session.state == SESSION_OVER)
 		rc = err_set(e, p->session.failure.code, "%s", p->session.failure.text);
 	return rc;
 }
@@ -536,6 +567,7 @@ int client_idle(const phub_t *p, int key)
 void client_barrier_begin(phub_t *p)
 {
 	client_session_barrier(&p->session);
+	client_look(p);
 }
 
 int client_barrier_passed(const phub_t *p)
@@ -599,6 +631,7 @@ void client_stats(const phub_t *p, struct phub_stats *stats)
 		.signalled = before->signalled + work->signalled,
 		.reconnects = before->reconnects + x->reconnects,
 		.registrations = before->registrations + (x->transport ? x->transport->registrations : 0),
+		.moves = p->move.count,
 		.datagrams = before->datagrams,
 		.datagrams_resent = before->datagrams_resent,
 		.datagrams_dropped = before->datagrams_dropped,

@@ -51,7 +51,11 @@ int client_started(const phub_t *p);
  */
 int client_resumed(const phub_t *p);
 
-/* Forgets all keys, between rounds: the next table may be named. 0, -EBUSY, or -EINVAL while one is being agreed on. */
+/* -EAGAIN while the job moves to the box's standby; 0; or what ended the session. */
+int client_moved(const phub_t *p);
+
+/* Forgets all keys, between rounds: the next table may be named. 0, -EBUSY (also while the job moves), or -EINVAL while
+ * one is being agreed on. */
 int client_rekey(phub_t *p, struct err *e);
 
 /*
@@ -97,7 +101,13 @@ void client_explain(const phub_t *p, int key, uint64_t now_ns, char *text, size_
 void client_ask(phub_t *p, int key, uint64_t since_ns, uint64_t now_ns);
 bool client_answered(const phub_t *p, int key, uint64_t since_ns);
 
-/* After anything that may have ended the session: lets go of the caller's memory. */
+/*
+ * After anything that may have ended the session: begins another one that takes its place, where options allow that;
+ * else lets go of the caller's memory.
+ */
+void client_look(phub_t *p);
+
+/* The session is over for good: lets go of the caller's memory. */
 void client_settle(phub_t *p);
 
 /* Everything but `size`. */

@@ -336,11 +336,12 @@ void exchange_lose(struct exchange *x, struct lane *lane, int error, const char 
 	if (lane->state == LANE_LOST && !lane->conn)
 		return;
 	lane_note(lane, why);
-	lane_drop(lane);
+	lane_rest(lane); /* not drop: its rounds may go on at a standby */
 	lane->state = LANE_LOST;
 	lane->error = error;
 	if (x->lost_ns == 0)
 		x->lost_ns = now_ns ? now_ns : 1;
+	exchange_settle_lane(x, lane);
 }
 
 static void exchange_forged(struct exchange *x, struct lane *lane, uint64_t now_ns)

@@ -32,6 +32,7 @@ struct exchange {
 	uint32_t connecting; /* lanes that are not up yet */
 	uint32_t broken;     /* lanes whose connections are made anew */
 	uint64_t breaks, reconnects;
+	bool moved;             /* to another box: connections are made while the exchange runs */
 	struct flight *flights; /* [plan.chunk_count] */
 	uint64_t claims;        /* counts the times that the ends of all rounds so far were asked for; begins with 1 */
 	bool optimizer;         /* round 0 is the first weights */
@@ -107,6 +108,19 @@ unsigned exchange_mend(struct exchange *x, uint64_t now_ns);
 
 /* When it has something to do by itself; UINT64_MAX: never. */
 uint64_t exchange_mend_due(const struct exchange *x);
+
+/*
+ * The box is lost: drops all connections. Rounds that are in flight, and those that are begun now, wait for
+ * exchange_move(), with payloads and sinks where they are.
+ */
+void exchange_rest(struct exchange *x);
+
+/*
+ * After exchange_rest(): the session has come to another box, which goes on with the job, and whose data connections
+ * are at `address` now. They are made by exchange_mend(); what is not answered is pushed again. -EPROTO, and nothing
+ * has changed: that box has placed chunks on other cores, or collects rounds that do not follow on those of here.
+ */
+int exchange_move(struct exchange *x, uint64_t now_ns, struct err *e);
 
 /* The connection is gone for good: the lane is lost. */
 void exchange_lose(struct exchange *x, struct lane *lane, int error, const char *why, uint64_t now_ns);

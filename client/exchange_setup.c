@@ -372,7 +372,8 @@ bool exchange_break(struct exchange *x, struct lane *lane, int error, const char
 {
 	bool was_up = lane->state == LANE_UP;
 
-	if (x->given_up || lane->finished || !x->transport->ops->reconnects)
+	/* Where connections are made but once, one that was never up may still be tried. */
+	if (x->given_up || lane->finished || (was_up && !x->transport->ops->reconnects))
 		return false;
 	if (was_up && now_ns - lane->opened_ns > x->session->lost_ns)
 		lane->broke_ns = 0; /* it was good for long: this is another story */
@@ -460,12 +461,90 @@ uint64_t exchange_mend_due(const struct exchange *x)
 		const struct lane *lane = &x->lanes[i];
 		uint64_t at = lane->broke_ns + x->session->lost_ns;
 
-		if ((lane->state == LANE_BROKEN || x->transport->soon) && lane->redial_ns < at)
+		if ((lane->state == LANE_BROKEN || x->transport->soon || x->moved) && lane->redial_ns < at)
 			at = lane->redial_ns;
 		if ((lane->state == LANE_BROKEN || lane->state == LANE_CONNECTING) && at < due)
 			due = at;
 	}
 	return due;
+}
+
+/* ---- to another box ---- */
+
+void exchange_rest(struct exchange *x)
+{
+	for (uint32_t i = 0; i < x->lane_count; i++) {
+		struct lane *lane = &x->lanes[i];
+
+		lane_rest(lane);
+		lane->finished = false;
+		lane->untold = false;
+		exchange_settle_lane(x, lane);
+	}
+	x->broken = 0;
+	x->breaks++;
+	x->lost_ns = 0;
+}
+
+/*
+ * Does the round that the chunk collects there follow on what this worker has? One that it has pushed may be done, and
+ * is answered again; so may be all that a quorum closes without it, and those before a worker that comes takes part.
+ */
+static bool setup_follows(const struct exchange *x, const struct flight *f, uint64_t there)
+{
+	uint64_t mine = f->state == FLIGHT_LANDED ? f->round + 1 : f->round;
+
+	if (there == mine || (x->quorum && there > mine))
+		return true;
+	return there == mine + 1 && (f->state == FLIGHT_SENT || x->session->start.joined);
+}
+
+static int setup_check_move(const struct exchange *x, struct err *e)
+{
+	const struct client_session *s = x->session;
+	const struct chunk_plan *plan = &x->keyring->plan;
+
+	if (s->start.core_bytes != (s->cores <= SETUP_CORES_BYTE ? 1u : 2u) * (size_t)plan->chunk_count)
+		return err_set(e, -EPROTO, "it placed %zu bytes of chunks, the keys make %" PRIu32, s->start.core_bytes,
+			plan->chunk_count);
+	for (uint32_t i = 0; i < plan->chunk_count; i++) {
+		const struct flight *f = &x->flights[i];
+
+		if (setup_core(s, i) != f->lane->core)
+			return err_set(e, -EPROTO, "it has chunk %" PRIu32 " on core %" PRIu32 ", not %" PRIu32, i,
+				setup_core(s, i), f->lane->core);
+		if (!setup_follows(x, f, s->start.chunk_rounds[i]))
+			return err_set(e, -EPROTO,
+				"its chunk %" PRIu32 " is at round %" PRIu64 ", this worker's at %" PRIu64, i,
+				s->start.chunk_rounds[i], f->round);
+	}
+	return 0;
+}
+
+int exchange_move(struct exchange *x, uint64_t now_ns, struct err *e)
+{
+	const struct client_session *s = x->session;
+	int rc = setup_check_move(x, e);
+
+	if (rc < 0)
+		return rc;
+	x->group.job = s->start.job;
+	x->group.generation = s->generation;
+	x->group.epoch = s->start.epoch;
+	for (uint32_t i = 0; i < x->lane_count; i++) {
+		struct lane *lane = &x->lanes[i];
+
+		lane->epoch = s->start.epoch;
+		lane->spec.job = s->start.job;
+		lane->spec.window = s->start.window;
+		lane->spec.silent_ns = s->lost_ns;
+		lane->broke_ns = now_ns ? now_ns : 1;
+		lane->redial_ns = now_ns;
+		lane->redials = 0;
+	}
+	x->broken = x->lane_count;
+	x->moved = true;
+	return 0;
 }
 
 /* ---- the end ---- */

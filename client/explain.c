@@ -212,6 +212,7 @@ void client_ask(phub_t *p, int key, uint64_t since_ns, uint64_t now_ns)
 	if (s->asked_ns && s->asked_ns >= since_ns && client_subject_equal(&s->asked, &subject))
 		return;
 	client_session_ask(s, &subject, now_ns);
+	client_look(p);
 }
 
 bool client_answered(const phub_t *p, int key, uint64_t since_ns)
@@ -236,6 +237,8 @@ void client_explain(const phub_t *p, int key, uint64_t now_ns, char *text, size_
 		n = client_session_notice(s, &subject);
 	*text = '\0';
 	explain_say(&x, "%s: ", s->who);
+	if (p->move.until_ns)
+		explain_say(&x, "the box is lost, and its standby, %s, is to go on: ", s->box);
 	if (client_session_unreachable(s)) {
 		/* Some reasons end with what to do. */
 		explain_say(&x, "box %s cannot be reached: %s%s", s->box,

@@ -13,6 +13,7 @@
 #include "client/env.h"
 #include "client/exchange.h"
 #include "client/keyring.h"
+#include "client/move.h"
 #include "client/pick.h"
 #include "client/ranges.h"
 #include "client/session.h"
@@ -43,6 +44,7 @@ struct phub {
 	struct err loss;          /* what ended the session before */
 	uint64_t resume_until_ns; /* not 0: the new one is not running yet */
 	uint64_t resume_again_ns; /* not 0: the next try begins then */
+	struct move move;         /* to the box's standby */
 	uint64_t wait_ns;
 	struct phub_stats before; /* counters of earlier key tables */
 	struct drive drive;

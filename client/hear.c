@@ -189,6 +189,11 @@ static void hear_welcome(struct client_session *s, const Phub__Welcome *welcome,
 		hear_broken(s, "a welcome with impossible cores or addresses");
 		return;
 	}
+	s->standby = (struct url_box){0};
+	if (*welcome->standby && url_parse_box(welcome->standby, &s->standby, NULL) < 0) {
+		hear_broken(s, "a welcome with a standby that has no address");
+		return;
+	}
 	s->id = welcome->session;
 	s->cores = welcome->cores;
 	s->chunk_bytes = welcome->chunk_bytes;
@@ -242,6 +247,30 @@ static bool hear_joined(struct client_session *s, const Phub__Start *start)
 	return true;
 }
 
+/* What a worker is told besides whose job goes on here. False: the session is over. */
+static bool hear_moved(struct client_session *s, const Phub__Start *start)
+{
+	uint64_t *rounds;
+
+	if (!s->moves || start->n_chunk_rounds != s->keyring->plan.chunk_count || start->barrier > s->barrier ||
+		start->barrier < s->barrier_done) {
+		hear_broken(s, "a start after a move that does not fit what was before");
+		return false;
+	}
+	rounds = malloc(start->n_chunk_rounds * sizeof(*rounds));
+	if (!rounds) {
+		client_session_fail(s, -ENOMEM, "no memory for the rounds of %zu chunks", start->n_chunk_rounds);
+		return false;
+	}
+	memcpy(rounds, start->chunk_rounds, start->n_chunk_rounds * sizeof(*rounds));
+	free(s->start.chunk_rounds);
+	s->start.chunk_rounds = rounds;
+	s->start.hyper = start->hyper;
+	s->generation = start->generation;
+	s->moves = false;
+	return true;
+}
+
 static void hear_members(struct client_session *s, const Phub__Members *m)
 {
 	s->epoch = m->epoch;
@@ -264,7 +293,7 @@ static void hear_start(struct client_session *s, const Phub__Start *start)
 {
 	uint8_t *copy, key[PROOF_KEY] = {0};
 
-	if (start->generation != s->generation && !start->joined && s->state >= SESSION_JOINED)
+	if (start->generation != s->generation && !start->joined && !start->moved && s->state >= SESSION_JOINED)
 		return; /* of a table that is forgotten */
 	if (s->state != SESSION_STARTING || s->keys_sent < s->keyring->count) {
 		hear_broken(s, "a start that nobody asked for");
@@ -274,7 +303,13 @@ static void hear_start(struct client_session *s, const Phub__Start *start)
 		hear_broken(s, "a start without a window or a placement");
 		return;
 	}
+	if (start->moved != s->moves || (start->moved && start->joined)) {
+		hear_broken(s, "a start of another kind than was asked for");
+		return;
+	}
 	if (!hear_data_key(s, start, key) || (start->joined && !hear_joined(s, start)))
+		return;
+	if (start->moved && !hear_moved(s, start))
 		return;
 	copy = malloc(start->core_of_chunk.len);
 	if (!copy) {
@@ -285,7 +320,10 @@ static void hear_start(struct client_session *s, const Phub__Start *start)
 	free(s->start.core_of_chunk);
 	s->epoch = 0;
 	s->start = (struct client_start){
-		.joined = start->joined,
+		.joined = start->joined || (start->moved && s->start.joined),
+		.moved = start->moved,
+		.chunk_rounds = s->start.chunk_rounds,
+		.barrier = start->barrier,
 		.rounds = s->start.rounds,
 		.round_count = s->start.round_count,
 		.hyper = s->start.hyper,

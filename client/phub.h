@@ -112,7 +112,7 @@ struct phub_hyper {
 };
 
 /* Fill with phub_options_init(), then change what differs. All workers of a job must say the same but for
- * rank, secret, transport, timeout_ms, interface, no_thread, tls_ca and tls_pin. */
+ * rank, secret, transport, timeout_ms, interface, no_thread, tls_ca, tls_pin and move_ms. */
 struct phub_options {
 	size_t size;        /* set by phub_options_init(): lets the struct grow */
 	int rank, world;    /* PHUB_FROM_ENVIRONMENT: torchrun's, Open MPI's or Slurm's variables, else 0 of 1 */
@@ -151,6 +151,9 @@ struct phub_options {
 	 * not. Needs a secret. false: as PHUB_ENCRYPT says (1 or 0), else they are not.
 	 */
 	bool encrypt;
+	/* When a box is lost that has a standby, all workers go on there, with the rounds that they are in: nothing is
+	 * seen of it but that a wait takes longer. For so long the library tries that; 0: never. 30,000 */
+	unsigned move_ms;
 };
 
 PHUB_API void phub_options_init(struct phub_options *options);
@@ -163,7 +166,8 @@ PHUB_API const char *phub_error(void);
 
 /*
  * Joins the job that `url` names: phub://host[:port]/job, host a name, an IPv4 or a [bracketed] IPv6 address;
- * phubs:// is TLS, and needs options->tls_ca or tls_pin. A box
+ * phubs:// is TLS, and needs options->tls_ca or tls_pin. Of two boxes, phub://a[:port],b[:port]/job, b is tried when a
+ * could not be reached for two seconds, and knows the job; then a again, in turns. A box
  * that is not up yet is tried again until options->timeout_ms has passed, and so is a name whose server does not
  * answer; a name of which it is answered that there is none is an error at once. `options` may be NULL.
  * -ECONNREFUSED/-ETIMEDOUT (no box), -EACCES (secret; the box is not
@@ -317,6 +321,7 @@ struct phub_stats {
 	uint64_t reconnects; /* connections to the box that broke and were made anew */
 	/* Over udp and dpdk: datagrams, those that were sent again, and what came and was dropped, repeats as well. */
 	uint64_t datagrams, datagrams_resent, datagrams_dropped;
+	uint64_t moves; /* to the standby of a box that was lost */
 };
 PHUB_API int phub_stats(phub_t *p, struct phub_stats *stats);
 

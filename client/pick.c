@@ -74,6 +74,18 @@ static int pick_none(const struct client_session *s, struct err *e)
 		s->settings->transport ? s->settings->transport : "any that it takes unasked");
 }
 
+int pick_again(const struct client_session *s, struct pick *pick, struct err *e)
+{
+	const char *offered, *offer = pick_served(s, pick->ops->name, &offered);
+
+	if (!offer)
+		return err_set(e, -ENOTSUP, "%s: box %s does not serve %s, by which the job runs", s->who, s->box,
+			pick->ops->name);
+	pick->offer = offered;
+	pick_resolve(s, offer, pick->address, sizeof(pick->address));
+	return 0;
+}
+
 int pick_transport(const struct client_session *s, struct pick *out, struct err *e)
 {
 	const char *wanted = s->settings->transport;

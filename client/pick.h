@@ -22,4 +22,7 @@ struct pick {
  */
 int pick_transport(const struct client_session *s, struct pick *out, struct err *e);
 
+/* The one of `pick` once more, at another box: only its address changes, and what it is offered as. 0 or -ENOTSUP. */
+int pick_again(const struct client_session *s, struct pick *pick, struct err *e);
+
 #endif

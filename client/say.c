@@ -48,6 +48,7 @@ int client_say_hello(struct client_session *s)
 	hello.world = s->settings->world;
 	hello.nonce.data = s->nonce;
 	hello.nonce.len = sizeof(s->nonce);
+	hello.moves = s->moves;
 	hello.transports = names;
 	hello.n_transports = count;
 	hello.encrypt = s->settings->encrypt;
@@ -90,14 +91,14 @@ struct say_groups {
 	Phub__Hypers **pointers;
 };
 
-static int say_groups_make(struct say_groups *g, const struct settings *settings)
+static int say_groups_make(struct say_groups *g, const struct phub_hyper *groups, unsigned count)
 {
-	g->hypers = calloc(settings->group_count, sizeof(*g->hypers));
-	g->pointers = calloc(settings->group_count, sizeof(*g->pointers));
+	g->hypers = calloc(count, sizeof(*g->hypers));
+	g->pointers = calloc(count, sizeof(*g->pointers));
 	if (!g->hypers || !g->pointers)
 		return -ENOMEM;
-	for (unsigned i = 0; i < settings->group_count; i++) {
-		const struct phub_hyper *h = &settings->groups[i];
+	for (unsigned i = 0; i < count; i++) {
+		const struct phub_hyper *h = &groups[i];
 		Phub__Hypers *out = &g->hypers[i];
 
 		phub__hypers__init(out);
@@ -127,7 +128,7 @@ int client_say_job(struct client_session *s, const char *transport, uint32_t chu
 	Phub__Control control = PHUB__CONTROL__INIT;
 	Phub__Job job = PHUB__JOB__INIT;
 	struct say_groups groups = {0};
-	int rc = say_groups_make(&groups, settings);
+	int rc = say_groups_make(&groups, settings->groups, settings->group_count);
 
 	job.generation = s->generation;
 	job.optimizer = (Phub__Optimizer)settings->optimizer;
@@ -153,12 +154,12 @@ int client_say_job(struct client_session *s, const char *transport, uint32_t chu
 	return rc;
 }
 
-int client_say_hyper(struct client_session *s, uint32_t version)
+int client_say_hyper(struct client_session *s, uint32_t version, const struct phub_hyper *hypers)
 {
 	Phub__Control control = PHUB__CONTROL__INIT;
 	Phub__Hyper hyper = PHUB__HYPER__INIT;
 	struct say_groups groups = {0};
-	int rc = say_groups_make(&groups, s->settings);
+	int rc = say_groups_make(&groups, hypers, s->settings->group_count);
 
 	hyper.version = version;
 	hyper.groups = groups.pointers;

@@ -17,7 +17,7 @@ int client_say_proof(struct client_session *s, const uint8_t mac[PROOF_MAC]);
 int client_say_job(struct client_session *s, const char *transport, uint32_t chunk_bytes);
 /* Says as many of the keys as the writer should hold now. */
 int client_say_keys(struct client_session *s);
-int client_say_hyper(struct client_session *s, uint32_t version);
+int client_say_hyper(struct client_session *s, uint32_t version, const struct phub_hyper *groups);
 int client_say_broken(struct client_session *s, uint32_t core, const char *text);
 int client_say_barrier(struct client_session *s, uint64_t id);
 int client_say_heartbeat(struct client_session *s, uint64_t stamp);

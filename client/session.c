@@ -91,12 +91,42 @@ void client_session_doom(struct client_session *s, uint64_t now_ns, int code, co
 	s->verdict_ns = now_ns;
 }
 
+/* The start that the box named, and all that belongs to it. */
+static void client_session_forget(struct client_session *s)
+{
+	free(s->start.core_of_chunk);
+	free(s->start.rounds);
+	free(s->start.chunk_rounds);
+	memset(&s->start, 0, sizeof(s->start));
+}
+
 void client_session_fini(struct client_session *s)
 {
 	client_session_hang_up(s);
-	free(s->start.core_of_chunk);
-	free(s->start.rounds);
+	client_session_forget(s);
 	explicit_bzero(s, sizeof(*s));
+}
+
+void client_session_move(struct client_session *s, const struct url_box *box, uint64_t at_ns)
+{
+	struct client_session before = *s;
+	struct url_box to = *box;
+
+	client_session_hang_up(&before);
+	free(before.start.core_of_chunk);
+	free(before.start.chunk_rounds);
+	client_session_init(s, before.env, before.settings);
+	client_session_aim(s, &to);
+	s->moves = true;
+	s->retry_ns = at_ns;
+	s->start.joined = before.start.joined;
+	s->start.rounds = before.start.rounds;
+	s->start.round_count = before.start.round_count;
+	s->present = before.present;
+	s->barrier = before.barrier;
+	s->barrier_done = before.barrier_done;
+	s->barrier_told = before.barrier_told;
+	explicit_bzero(&before, sizeof(before));
 }
 
 /* ---- reaching the box ---- */
@@ -365,9 +395,7 @@ void client_session_restart(struct client_session *s)
 {
 	if (s->state == SESSION_STARTED)
 		s->state = SESSION_JOINED;
-	free(s->start.core_of_chunk);
-	free(s->start.rounds);
-	memset(&s->start, 0, sizeof(s->start));
+	client_session_forget(s);
 }
 
 static void client_session_said(struct client_session *s, int rc)
@@ -378,9 +406,9 @@ static void client_session_said(struct client_session *s, int rc)
 		client_session_write(s, s->checked_ns);
 }
 
-void client_session_hyper(struct client_session *s, uint32_t version)
+void client_session_hyper(struct client_session *s, uint32_t version, const struct phub_hyper *groups)
 {
-	client_session_said(s, client_say_hyper(s, version));
+	client_session_said(s, client_say_hyper(s, version, groups));
 }
 
 void client_session_broke(struct client_session *s, uint32_t core, const char *text)
@@ -390,8 +418,18 @@ void client_session_broke(struct client_session *s, uint32_t core, const char *t
 
 void client_session_barrier(struct client_session *s)
 {
-	if (s->barrier == s->barrier_told)
-		client_session_said(s, client_say_barrier(s, ++s->barrier));
+	if (s->barrier != s->barrier_told)
+		return;
+	s->barrier++;
+	if (!s->moves)
+		client_session_said(s, client_say_barrier(s, s->barrier));
+}
+
+void client_session_barrier_again(struct client_session *s)
+{
+	s->barrier_done = s->start.barrier;
+	if (s->barrier > s->barrier_done)
+		client_session_said(s, client_say_barrier(s, s->barrier));
 }
 
 int client_session_say(struct client_session *s, const Phub__Control *message)

@@ -62,7 +62,10 @@ struct client_start {
 	bool joined;      /* the job ran when this worker came: */
 	uint64_t *rounds; /* [round_count] the first of each key, or of all, that it takes part in; ours to free */
 	size_t round_count;
-	uint32_t hyper;         /* the version of settings->groups */
+	bool moved;             /* the box goes on with a job that ran at another one: */
+	uint64_t *chunk_rounds; /* [chunk_count of the plan] the round that each collects; ours to free */
+	uint64_t barrier;       /* the last one that was passed */
+	uint32_t hyper;         /* joined: the version of settings->groups; moved: the newest that the box knows */
 	uint8_t *core_of_chunk; /* core_bytes of the box's; ours to free */
 	size_t core_bytes;
 	uint8_t data_key[PROOF_KEY]; /* of an encrypted job: its results' */
@@ -84,7 +87,7 @@ struct client_session {
 	struct url_box at, other; /* the box, and the one to try when that cannot be reached; host "": none */
 	uint64_t tried_ns;        /* since when this one is tried; 0: it is not yet */
 	char box[300];            /* `at` as "host:port", for messages */
-	char who[128]; /* "job demo rank 0", for messages */
+	char who[128];            /* "job demo rank 0", for messages */
 
 	/* Of a box at its standby (mirror.h), else NULL: hears all that is said to it once it is joined. */
 	void (*mirror)(void *arg, const Phub__Control *message);
@@ -109,8 +112,10 @@ struct client_session {
 	uint8_t key[PROOF_KEY];      /* for data connections */
 	uint64_t sealed; /* pushes that were encrypted with a key that follows from it (transport/crypt.h) */
 	uint64_t id;
-	uint32_t cores;       /* of the box */
-	uint32_t chunk_bytes; /* its default */
+	struct url_box standby; /* where the job goes on when this box is lost; host "": nowhere */
+	bool moves;             /* to there: a Start with `moved` is awaited */
+	uint32_t cores;         /* of the box */
+	uint32_t chunk_bytes;   /* its default */
 	struct client_address addresses[SESSION_ADDRESSES_MAX];
 	unsigned address_count;
 	uint64_t heartbeat_every_ns, heartbeat_ns, lost_ns;
@@ -136,6 +141,12 @@ void client_session_init(struct client_session *s, const struct client_env *env,
 /* Before anything is said: the box is another one than settings->url names, and there is no other. */
 void client_session_aim(struct client_session *s, const struct url_box *box);
 
+/*
+ * The box was lost: sets out to another one at `at_ns`, where the job goes on. What the caller knows of barriers,
+ * members and its coming to the job stays.
+ */
+void client_session_move(struct client_session *s, const struct url_box *box, uint64_t at_ns);
+
 /* Before it is joined: the box was not reached, or hung up, and is tried again later, or another one is. */
 void client_session_retry(struct client_session *s, uint64_t now_ns, int code, const char *why);
 
@@ -158,14 +169,19 @@ void client_session_restart(struct client_session *s);
 /* The connection to this core broke, and `text` says how. On error the session is over. */
 void client_session_broke(struct client_session *s, uint32_t core, const char *text);
 
-/* Sends version `version` of settings->groups. On error the session is over. */
-void client_session_hyper(struct client_session *s, uint32_t version);
+/* Sends version `version` of the hyper-parameters, of as many groups as the settings have. On error the session is
+ * over.
+ */
+void client_session_hyper(struct client_session *s, uint32_t version, const struct phub_hyper *groups);
 
 /*
  * Asks for the next barrier, if the caller was told that the last one is passed: one that a wait gave up is waited for
- * again. Done when barrier_done == barrier.
+ * again. Done when barrier_done == barrier. While the session moves it is only counted.
  */
 void client_session_barrier(struct client_session *s);
+
+/* The session has moved: barriers that this box does not know to be passed are asked for again. */
+void client_session_barrier_again(struct client_session *s);
 
 /* Asks the box who is missing from what this worker waits for. The answer is a notice. */
 void client_session_ask(struct client_session *s, const struct client_subject *subject, uint64_t now_ns);

@@ -14,7 +14,7 @@
 #include "topology/chunking.h"
 #include "transport/wire.h"
 
-enum { SETTINGS_TIMEOUT_MS = 30000 };
+enum { SETTINGS_TIMEOUT_MS = 30000, SETTINGS_MOVE_MS = 30000 };
 
 /* ---- defaults ---- */
 
@@ -25,6 +25,7 @@ void phub_options_init(struct phub_options *options)
 		.rank = PHUB_FROM_ENVIRONMENT,
 		.world = PHUB_FROM_ENVIRONMENT,
 		.timeout_ms = SETTINGS_TIMEOUT_MS,
+		.move_ms = SETTINGS_MOVE_MS,
 	};
 }
 
@@ -305,6 +306,7 @@ static int settings_take_policy(struct settings *s, const struct phub_options *o
 	s->quorum = o->quorum;
 	s->wait_ms = o->wait_ms;
 	s->resume_ms = o->resume_ms;
+	s->move_ms = o->move_ms;
 	s->seal = o->seal;
 	s->staleness = o->staleness;
 	s->chunk_bytes = o->chunk_bytes;

@@ -40,7 +40,7 @@ struct settings {
 	enum phub_seal seal;
 	unsigned staleness;
 	enum phub_lost lost;
-	unsigned quorum, wait_ms, resume_ms;
+	unsigned quorum, wait_ms, resume_ms, move_ms;
 	unsigned chunk_bytes; /* 0: the box's default */
 	bool reproducible;
 	bool encrypt;
