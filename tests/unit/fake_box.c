@@ -87,6 +87,8 @@ static void fake_hear_hello(struct fake_box *b, struct fake_worker *w, const Phu
 		*w = other;
 		w = at;
 	}
+	assert(hello->moves == (b->origin != NULL) || b->error_code);
+	w->moves = hello->moves;
 	w->rank = hello->rank;
 	w->session = 100 + hello->rank;
 	memcpy(w->client_nonce, hello->nonce.data, PROOF_NONCE);
@@ -131,6 +133,8 @@ static void fake_hear_proof(struct fake_box *b, struct fake_worker *w, const Phu
 	address.address = b->address;
 	welcome.addresses = addresses;
 	welcome.n_addresses = 1;
+	if (b->standby)
+		welcome.standby = (char *)(uintptr_t)b->standby;
 	c.message_case = PHUB__CONTROL__MESSAGE_WELCOME;
 	c.welcome = &welcome;
 	fake_box_say(b, w->rank, &c);
@@ -185,6 +189,36 @@ static void fake_plan(struct fake_box *b, const struct fake_worker *w)
 			.window = b->window};
 }
 
+/* All that the box before it has committed. */
+static void fake_take_over(struct fake_box *b)
+{
+	const struct fake_box *from = b->origin;
+	uint32_t hyper = UINT32_MAX;
+
+	assert(from->plan.chunk_count == b->plan.chunk_count);
+	for (uint32_t i = 0; i < b->plan.chunk_count; i++) {
+		b->chunks[i].round = from->chunks[i].round;
+		memcpy(b->chunks[i].result, from->chunks[i].result, b->plan.chunks[i].bytes);
+	}
+	for (uint32_t i = 0; i < b->world; i++)
+		if (from->workers[i].hyper < hyper)
+			hyper = from->workers[i].hyper;
+	for (uint32_t i = 0; i < b->world; i++)
+		b->workers[i].hyper = hyper;
+	b->barrier = from->barrier;
+}
+
+static void fake_start_moved(struct fake_box *b, const struct fake_worker *w, Phub__Start *start)
+{
+	start->moved = true;
+	start->hyper = w->hyper;
+	start->barrier = b->barrier;
+	start->n_chunk_rounds = b->plan.chunk_count;
+	start->chunk_rounds = calloc(b->plan.chunk_count, sizeof(*start->chunk_rounds));
+	for (uint32_t i = 0; i < b->plan.chunk_count; i++)
+		start->chunk_rounds[i] = b->chunks[i].round + (uint64_t)b->rounds_off;
+}
+
 static void fake_start(struct fake_box *b)
 {
 	uint8_t *cores;
@@ -196,22 +230,27 @@ static void fake_start(struct fake_box *b)
 	for (uint32_t i = 0; i < b->world; i++)
 		fake_box_cut_lanes(b, i);
 	fake_plan(b, &b->workers[0]);
+	if (b->origin)
+		fake_take_over(b);
 	cores = malloc(b->plan.chunk_count);
 	for (uint32_t i = 0; i < b->plan.chunk_count; i++)
-		cores[i] = b->wrong_placement ? (uint8_t)b->cores : (uint8_t)b->chunks[i].core;
+		cores[i] = b->moved_away ? 0 : b->wrong_placement ? (uint8_t)b->cores : (uint8_t)b->chunks[i].core;
 	for (uint32_t i = 0; i < b->world; i++) {
 		Phub__Control c = PHUB__CONTROL__INIT;
 		Phub__Start start = PHUB__START__INIT;
 
 		start.generation = b->workers[i].generation;
-		start.job = 42;
-		start.epoch = 3;
+		start.job = b->job;
+		start.epoch = b->epoch;
 		start.window = b->window;
 		start.core_of_chunk.data = cores;
 		start.core_of_chunk.len = b->plan.chunk_count - b->short_placement;
 		c.message_case = PHUB__CONTROL__MESSAGE_START;
 		c.start = &start;
+		if (b->origin && !b->plain_start)
+			fake_start_moved(b, &b->workers[i], &start);
 		fake_box_say(b, i, &c);
+		free(start.chunk_rounds);
 		b->workers[i].tabled = false;
 		memset(b->workers[i].seq, 0, sizeof(b->workers[i].seq));
 	}
@@ -258,6 +297,7 @@ static void fake_hear_barrier(struct fake_box *b, struct fake_worker *w, uint64_
 		if (b->workers[i].barrier < id)
 			return;
 	}
+	b->barrier = id;
 	done.id = id;
 	c.message_case = PHUB__CONTROL__MESSAGE_BARRIER_DONE;
 	c.barrier_done = &done;
@@ -402,9 +442,9 @@ static void fake_header(const struct fake_box *b, const struct fake_worker *w, u
 {
 	*h = (struct wire_header){
 		.type = WIRE_CREDIT,
-		.job = 42,
+		.job = b->job,
 		.generation = w->generation,
-		.epoch = 3,
+		.epoch = b->epoch,
 		.rank = w->rank,
 		.credit = b->hoard ? b->window : w->seq[core] + b->window,
 	};
@@ -467,7 +507,7 @@ static void fake_take(struct fake_box *b, struct fake_worker *w, uint32_t core, 
 	struct fake_chunk *chunk = &b->chunks[index];
 	const float *gradient = e->payload;
 
-	assert(h->job == 42 && h->epoch == 3 && h->rank == w->rank);
+	assert(h->job == b->job && h->epoch == b->epoch && h->rank == w->rank);
 	if (wire_after(h->seq, w->seq[core]))
 		w->seq[core] = h->seq;
 	w->pushes++;
@@ -478,7 +518,7 @@ static void fake_take(struct fake_box *b, struct fake_worker *w, uint32_t core, 
 	if (h->generation != w->generation || b->mute)
 		return;
 	if (h->round != chunk->round || chunk->arrived >> w->rank & 1) {
-		assert(b->queue->lossy && h->round <= chunk->round);
+		assert((b->queue->lossy || b->origin) && h->round <= chunk->round);
 		if (h->round + 1 == chunk->round)
 			fake_reply(b, w, index, h->round);
 		return;
@@ -527,14 +567,21 @@ void fake_box_step(struct fake_box *b)
 
 void fake_box_open(struct fake_box *b, struct loop_net *net, uint32_t world, uint32_t cores)
 {
-	struct transport_config config = {.queue_conns_max = 64, .loop = loop_net_host(net, 0)};
+	fake_box_open_at(b, net, 0, world, cores);
+}
+
+void fake_box_open_at(struct fake_box *b, struct loop_net *net, unsigned endpoint, uint32_t world, uint32_t cores)
+{
+	struct transport_config config = {.queue_conns_max = 64, .loop = loop_net_host(net, endpoint)};
 
 	memset(b, 0, sizeof(*b));
 	b->net = net;
 	b->world = world;
 	b->cores = cores;
 	b->window = 8;
-	if (loop_stream_listen(loop_net_host(net, 0), FAKE_PORT, &b->listener) < 0 ||
+	b->job = 42 + endpoint;
+	b->epoch = 3 + endpoint;
+	if (loop_stream_listen(loop_net_host(net, endpoint), FAKE_PORT, &b->listener) < 0 ||
 		transport_loop.open(&config, &b->transport, NULL) < 0 ||
 		transport_loop.queue_create(b->transport, MEM_NODE_ANY, &b->queue, NULL) < 0 ||
 		transport_loop.listen(b->transport, "", b->address, sizeof(b->address), NULL) < 0)
@@ -559,10 +606,10 @@ void fake_box_close(struct fake_box *b)
 static int fake_dial(void *ctx, const char *host, uint16_t port, struct stream **out, struct err *e)
 {
 	struct fake_site *site = ctx;
+	unsigned box = strncmp(host, "host", 4) == 0 ? (unsigned)strtoul(host + 4, NULL, 10) : site->box;
 
-	(void)host;
 	(void)e;
-	return loop_stream_dial(site->host, site->box, port, out);
+	return loop_stream_dial(site->host, box, port, out);
 }
 
 static uint64_t fake_now(void *ctx)

@@ -37,6 +37,7 @@ struct fake_worker {
 	struct conn *conns[FAKE_CORES_MAX];
 	uint32_t seq[FAKE_CORES_MAX]; /* highest that came */
 	unsigned pushes;
+	bool moves; /* as it said in its Hello */
 };
 
 struct fake_chunk {
@@ -54,7 +55,11 @@ struct fake_box {
 	struct queue *queue;
 	char address[LOOP_ADDRESS_BYTES];
 	uint32_t world, cores, window;
-	bool optimizer; /* rounds begin at 0; a step is weight -= sum */
+	uint32_t job, epoch; /* on the wire */
+	bool optimizer;      /* rounds begin at 0; a step is weight -= sum */
+	const char *standby; /* as the Welcome names it, or NULL */
+	/* It is the standby of this box, takes what that one has when all have come, and goes on with it; or NULL. */
+	const struct fake_box *origin;
 	const char *secret;
 	struct fake_worker workers[FAKE_WORLD_MAX];
 	struct chunk_plan plan;
@@ -65,6 +70,7 @@ struct fake_box {
 	struct conn_spec specs[FAKE_CORES_MAX];
 	bool started;
 	uint32_t starts;
+	uint64_t barrier; /* the last one that was passed */
 	uint32_t order[4096]; /* chunks in the order in which rank 0's pushes came */
 	unsigned order_count;
 	struct wire_header last; /* of these */
@@ -81,9 +87,14 @@ struct fake_box {
 	void (*spoil)(struct wire_header *h); /* done to every result's header, or NULL */
 	bool hoard;                           /* gives no credit back */
 	bool no_lanes;                        /* refuses data connections */
+	int64_t rounds_off;                   /* added to the rounds that a moved worker is told */
+	bool moved_away;                      /* a moved worker is told another placement */
+	bool plain_start;                     /* a moved worker is told nothing of that */
 };
 
 void fake_box_open(struct fake_box *b, struct loop_net *net, uint32_t world, uint32_t cores);
+/* The same at an endpoint that is not 0: a worker dials it as "hostN". */
+void fake_box_open_at(struct fake_box *b, struct loop_net *net, unsigned endpoint, uint32_t world, uint32_t cores);
 void fake_box_close(struct fake_box *b);
 /* Does all that can be done now. */
 void fake_box_step(struct fake_box *b);
