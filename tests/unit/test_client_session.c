@@ -111,6 +111,74 @@ static void expect_failure(const phub_t *p, int code, const char *says)
 		fail_msg("\"%s\" does not name job and rank", e->text);
 }
 
+/* ---- two boxes in the URL ---- */
+
+static void rig_join_two(struct rig *r, const char *url)
+{
+	struct phub_options o;
+	struct err e;
+
+	rig_options(r, &o, 0);
+	assert_int_equal(client_open(url, &o, &r->sites[0].env, &r->workers[0], &e), 0);
+}
+
+/* Steps the boxes of both endpoints. */
+static void rig_run_two(struct rig *r, struct fake_box *other, uint64_t ns)
+{
+	uint64_t end = loop_net_now(r->net) + ns;
+
+	while (loop_net_now(r->net) < end) {
+		fake_box_step(other);
+		rig_run(r, 5 * MS);
+	}
+}
+
+/* Not up, silent, or without the job: then the other one's turn comes, but not before it had time to come up. */
+static void another_box_is_tried(void **state)
+{
+	(void)state;
+	for (int i = 0; i < 4; i++) {
+		struct fake_box other;
+		struct rig r;
+
+		rig_open(&r, 1, i > 0);
+		fake_box_open_at(&other, r.net, 6, 1, 2);
+		r.box.deaf = i == 1;
+		r.box.error_code = i == 2 ? PHUB__ERROR_CODE__ERROR_NO_JOB : 0;
+		rig_join_two(&r, i < 3 ? "phub://host0,host6:7077/demo" : "phub://host0/demo");
+		if (i == 3)
+			r.box.error_code = PHUB__ERROR_CODE__ERROR_NO_JOB;
+		rig_run_two(&r, &other, 1900 * MS);
+		assert_int_equal(client_joined(r.workers[0]), i < 3 ? -EAGAIN : -ENOENT);
+		rig_run_two(&r, &other, 1500 * MS);
+		assert_int_equal(client_joined(r.workers[0]), i < 3 ? 0 : -ENOENT);
+		if (i < 3)
+			assert_string_equal(r.workers[0]->session.box, "host6:7077");
+		client_close(r.workers[0]);
+		r.workers[0] = NULL;
+		fake_box_close(&other);
+		rig_close(&r);
+	}
+}
+
+/* Neither is there at first: they are tried in turns. */
+static void boxes_are_tried_in_turns(void **state)
+{
+	struct rig r;
+
+	(void)state;
+	rig_open(&r, 1, false);
+	rig_join_two(&r, "phub://host0,host6/demo");
+	rig_run(&r, 3000 * MS);
+	assert_string_equal(r.workers[0]->session.box, "host6:7077");
+	fake_box_open(&r.box, r.net, 1, 2);
+	r.box_open = true;
+	rig_run(&r, 3000 * MS);
+	assert_int_equal(client_joined(r.workers[0]), 0);
+	assert_string_equal(r.workers[0]->session.box, "host0:7077");
+	rig_close(&r);
+}
+
 static void joining(void **state)
 {
 	struct rig r;
@@ -514,6 +582,8 @@ static void placements_that_cannot_be(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(another_box_is_tried),
+		cmocka_unit_test(boxes_are_tried_in_turns),
 		cmocka_unit_test(joining),
 		cmocka_unit_test(a_box_that_comes_late),
 		cmocka_unit_test(secrets),

@@ -92,6 +92,7 @@ class Options(ctypes.Structure):
         ("tls_ca", ctypes.c_char_p),
         ("tls_pin", ctypes.c_char_p),
         ("encrypt", ctypes.c_bool),
+        ("move_ms", ctypes.c_uint),
     ]
 
 
@@ -117,6 +118,7 @@ class Stats(ctypes.Structure):
             "datagrams",
             "datagrams_resent",
             "datagrams_dropped",
+            "moves",
         )
     ]
 

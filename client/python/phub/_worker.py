@@ -67,6 +67,8 @@ class Worker:
     `lost`: what becomes of the job when a worker is lost: "fail", "shrink" or "wait" (for `wait` seconds).
     `resume`: seconds for which the library tries to reach a box that was lost; calls raise StaleError until resume().
     `encrypt`: gradients and results are encrypted wherever they leave the host; needs a secret.
+    `move`: seconds for which the library tries to go on at the standby of a box that was lost (if it has one), within the
+    waits of its calls; 0: never.
     `tls_ca`, `tls_pin`: what the box is known by; with either the control session is TLS, and never plain.
     `timeout`: seconds, for this call and for every later one that is not given its own.
     The other options are those of struct phub_options in phub.h, where their defaults stand too.
@@ -97,6 +99,7 @@ class Worker:
         wait: float = 0,
         quorum: int = 0,
         resume: float = 0,
+        move: float = 30.0,
         chunk_bytes: int = 0,
         transport: Optional[str] = None,
         interface: Optional[str] = None,
@@ -128,6 +131,7 @@ class Worker:
         options.wait_ms = milliseconds(wait)
         options.quorum = quorum
         options.resume_ms = milliseconds(resume)
+        options.move_ms = milliseconds(move)
         options.chunk_bytes = chunk_bytes
         options.transport = _encoded(transport)
         options.interface = _encoded(interface)
