@@ -9,6 +9,7 @@
 #include "aggregation/kernels.h"
 #include "phub/link.h"
 #include "phub/members.h"
+#include "phub/mirror.h"
 #include "phub/parts.h"
 #include "phub/reply.h"
 #include "phub/snapshot.h"
@@ -574,6 +575,7 @@ void chunk_forget(struct chunk *chunk, const struct link *link)
 	if (--chunk->arrived > 0 || chunk->sum)
 		return; /* others have come, or parts of theirs */
 	chunk_close(chunk, shard);
+	chunk->gradients = 0; /* a box's payload is of several */
 	chunk->kind = ROUND_OPEN;
 }
 
@@ -734,6 +736,8 @@ int chunk_add(struct chunk *chunk, const struct contribution *c)
 
 	if (spec_stepwise(c->link->shard->spec) && chunk->weights)
 		return stepwise_add(chunk, c);
+	if (c->link->shard->spec->mirror && c->header->type != WIRE_PUSH)
+		return mirror_add(chunk, c);
 	if (chunk_is_visit(chunk, c))
 		return chunk_visit(chunk, c);
 	rc = chunk_row_free(chunk, c);

@@ -54,9 +54,9 @@ struct arrival {
 	void *slot;          /* HELD: what the transport wants back */
 	uint64_t round;      /* stepwise: the last round this rank pushed */
 	uint32_t hyper;      /* the version its push named */
-	uint32_t ahead;      /* rounds after its own that its result is of (quorum) */
+	uint32_t ahead;      /* rounds after its own that its result is of (quorum); mirror: further answers due */
 	uint32_t seq;        /* PARTIAL: of the message whose parts are taken */
-	uint32_t bytes;      /* PARTIAL: so many of them have come */
+	uint32_t bytes;      /* PARTIAL: so many of them have come; mirror: arrays of an image that have */
 	uint8_t state;       /* enum arrival_state */
 	uint8_t sends;       /* replies to this rank that its queue still reads from */
 	bool due;            /* its reply waits in the link's heap */
@@ -78,6 +78,7 @@ struct chunk {
 	uint32_t index;     /* in the job's plan */
 	uint32_t elements;
 	uint32_t bytes;        /* of a payload on the wire */
+	uint32_t answer_bytes; /* of a result on the wire: as many, or none in a mirror */
 	uint16_t group;        /* parameter group */
 	uint8_t dtype;         /* enum dtype, of a payload */
 	uint8_t kind;          /* enum round_kind */
@@ -120,6 +121,7 @@ struct link {
 	bool finished; /* the shard drains, and the worker was told that nothing more comes */
 	bool again;    /* its connection replaced one that broke: what it pushes may have come before */
 	bool fresh;    /* the next connection is that of a rank that comes anew: nothing it pushes has come before */
+	bool moved;    /* the first connection replaces one to another box, of which this shard was a mirror */
 	bool sealed;   /* what goes over it is encrypted, either way (sealing.h) */
 	struct crypt *opener; /* of what comes; NULL in a job that is not encrypted. Control's */
 	uint64_t serial;      /* of its connection: control's */

@@ -43,6 +43,19 @@ void hypers_init(
 	}
 }
 
+void hypers_begin(struct hypers *h, uint32_t version, const struct optimizer_hyper *groups)
+{
+	h->newest[0] = version;
+	for (uint32_t line = 0; line < HYPER_VERSIONS; line++)
+		memcpy(hypers_line(h, 0, line), groups, h->group_count * sizeof(*groups));
+}
+
+void hypers_copy(struct hypers *h, const struct hypers *from)
+{
+	h->newest[0] = from->newest[0];
+	memcpy(h->groups, from->groups, (size_t)HYPER_VERSIONS * h->group_count * sizeof(*h->groups));
+}
+
 int hypers_take(struct hypers *h, const struct hyper_table *table)
 {
 	if (table->rank >= h->rank_count || table->group_count != h->group_count ||

@@ -36,6 +36,12 @@ uint64_t hypers_bytes(uint32_t rank_count, uint32_t group_count);
 void hypers_init(
 	struct hypers *h, void *memory, uint32_t rank_count, uint32_t group_count, const struct optimizer_hyper *first);
 
+/* Control, before the shard goes to its core, of one line for all ranks: versions up to this one are over, as far as
+ * anybody may still ask for them they say this; the next one follows it. */
+void hypers_begin(struct hypers *h, uint32_t version, const struct optimizer_hyper *groups);
+/* Likewise: all that `from` has, of a job with as many groups. */
+void hypers_copy(struct hypers *h, const struct hypers *from);
+
 /* Takes a version in. Versions of a rank come in order: 0, or -EPROTO. */
 int hypers_take(struct hypers *h, const struct hyper_table *table);
 

@@ -27,7 +27,7 @@ int link_open(struct link *link, struct queue *queue, struct conn *conn, const s
 	conn->user = link;
 	link->conn = conn;
 	link->shard->share.links++;
-	link->again = link->queue != NULL && !link->fresh;
+	link->again = (link->queue != NULL || link->moved) && !link->fresh;
 	link->fresh = false;
 	link->queue = queue;
 	link->window = spec->window;

@@ -9,6 +9,7 @@
 #include "phub/chunk.h"
 #include "phub/core.h"
 #include "phub/link.h"
+#include "phub/mirror.h"
 #include "phub/reply.h"
 #include "phub/sealing.h"
 
@@ -70,7 +71,7 @@ static int receive_check(const struct link *link, const struct wire_header *h)
 		return wire_after(h->generation, spec->generation) || wire_after(h->epoch, shard->epoch) ? -EPROTO
 													 : -ESTALE;
 	if (h->length != (payload ? shard->chunks[h->chunk].bytes + trailer : 0) || h->count != (payload ? 1 : 0))
-		return -EPROTO;
+		return spec->mirror && mirror_takes(&shard->chunks[h->chunk], h) ? 0 : -EPROTO;
 	return 0;
 }
 

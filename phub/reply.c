@@ -8,6 +8,7 @@
 #include "phub/base/stats.h"
 #include "phub/link.h"
 #include "phub/sealing.h"
+#include "phub/mirror.h"
 #include "phub/stepwise.h"
 
 #include <assert.h>
@@ -69,7 +70,7 @@ static int reply_send(struct chunk *chunk, struct link *link)
 
 	reply_header(link, &h);
 	h.type = WIRE_RESULT;
-	h.length = chunk->bytes;
+	h.length = chunk->answer_bytes;
 	h.chunk = chunk_local(shard, chunk);
 	h.round = a->round;
 	/* With a quorum: so many rounds were closed since, and the weights are those after them. */
@@ -120,6 +121,8 @@ void reply_writable(struct link *link)
 
 		if (reply_send(chunk, link) == -EAGAIN)
 			return;
+		if (link->shard->spec->mirror && mirror_owes(&chunk->arrivals[link->rank]))
+			continue;
 		chunk->arrivals[link->rank].due = false;
 		reply_heap_pop(link);
 	}

@@ -44,6 +44,7 @@ struct spec {
 	uint32_t weight;     /* its share of a core beside other jobs; 0: 1 */
 	uint64_t bandwidth;  /* bytes a second that its workers may push, all together; 0: no bound */
 	bool standby;        /* its committed rounds go to a standby box before their results go out (uplink.h) */
+	bool mirror;         /* it is the copy of another box's job (mirror.h): that box is its one worker */
 	uint32_t group_count;
 	struct optimizer_hyper groups[SPEC_GROUPS_MAX]; /* version 0 of the table */
 	struct chunk_plan plan;                         /* the job's chunks; owned by whoever made the spec */
@@ -64,12 +65,12 @@ static inline bool spec_rows(const struct spec *s)
 }
 
 /*
- * Can pushes be summed in the parts that they come in? Where each is a step, waits for its turn, may come too late or
- * has to be opened, it comes whole.
+ * Can pushes be summed in the parts that they come in? Where each is a step, waits for its turn, may come too late,
+ * is already a sum, or has to be opened, it comes whole.
  */
 static inline bool spec_parts(const struct spec *s)
 {
-	return s->sync == SYNC_BSP && !s->reproducible && !s->quorum && !s->encrypt;
+	return s->sync == SYNC_BSP && !s->reproducible && !s->quorum && !s->encrypt && !s->mirror;
 }
 
 /*

@@ -216,6 +216,33 @@ void chunking_plan_fini(struct chunk_plan *plan)
 	*plan = (struct chunk_plan){0};
 }
 
+int chunking_widen(struct chunk_plan *plan)
+{
+	uint32_t key = 0;
+	uint64_t end = 0;
+
+	for (uint32_t i = 0; i < plan->chunk_count; i++)
+		if (plan->chunks[i].bytes / chunking_dtype_bytes(plan->chunks[i].dtype) > CHUNKING_CHUNK_BYTES_MAX / 4)
+			return -EMSGSIZE;
+	plan->payload_bytes = 0;
+	for (uint32_t i = 0; i < plan->chunk_count; i++) {
+		struct chunk_span *chunk = &plan->chunks[i];
+		uint32_t times = 4 / chunking_dtype_bytes(chunk->dtype);
+		uint64_t start = chunking_align(end);
+
+		/* Keys that begin in this chunk. */
+		for (; key < plan->key_count && plan->key_chunk[key] == i; key++)
+			plan->key_offset[key] = start + (plan->key_offset[key] - chunk->offset) * times;
+		chunk->offset = start;
+		chunk->bytes *= times;
+		chunk->dtype = CHUNK_F32;
+		plan->payload_bytes += chunk->bytes;
+		end = start + chunk->bytes;
+	}
+	plan->region_bytes = chunking_align(end);
+	return 0;
+}
+
 uint32_t chunking_key_chunk_count(const struct chunk_plan *plan, uint64_t elements, uint8_t dtype)
 {
 	return (uint32_t)chunking_pieces(elements * chunking_dtype_bytes(dtype), plan->chunk_bytes);

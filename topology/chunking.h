@@ -86,6 +86,10 @@ int chunking_plan(
 /* Free the tables of *plan and clear it. A zeroed plan is allowed. */
 void chunking_plan_fini(struct chunk_plan *plan);
 
+/* The same chunks of the same elements, with payloads of fp32. 0, or -EMSGSIZE and nothing is changed: a chunk would
+ * have more than CHUNKING_CHUNK_BYTES_MAX. */
+int chunking_widen(struct chunk_plan *plan);
+
 /* How many consecutive chunks, from key_chunk[key] on, hold the key of `elements` elements and `dtype`. */
 uint32_t chunking_key_chunk_count(const struct chunk_plan *plan, uint64_t elements, uint8_t dtype);
 

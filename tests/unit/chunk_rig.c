@@ -7,6 +7,7 @@
 #include "aggregation/dispatch.h"
 #include "phub/core.h"
 #include "phub/link.h"
+#include "phub/mirror.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -96,6 +97,8 @@ void bench_open(struct bench *b, uint32_t world, unsigned hold_max)
 	b->spec.epoch = 1;
 	memcpy(b->spec.name, "test", 5);
 	assert_int_equal(chunking_plan(b->keys, b->chunk_count, 32768, &b->spec.plan, &e), 0);
+	if (b->spec.mirror)
+		assert_int_equal(mirror_spec(&b->spec), 0);
 	assert_int_equal(mailbox_create(64, &b->control), 0);
 	assert_int_equal(dispatch_from_env(&config.kernels, text, sizeof(text)), 0);
 	config.control = b->control;
