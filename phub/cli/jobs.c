@@ -80,6 +80,16 @@ static json_t *jobs_json_checkpoint(const Phub__CheckpointInfo *c)
 		c->error ? c->error : "", "error_ms", (json_int_t)c->error_ms);
 }
 
+/* NULL: its box has none, or is an older one. */
+static json_t *jobs_json_standby(const Phub__JobInfo *job)
+{
+	if (!job->standby || !*job->standby)
+		return NULL;
+	return json_pack("{s:s, s:I, s:I, s:I, s:s}", "state", job->standby, "since_ms", (json_int_t)job->standby_ms,
+		"bytes", (json_int_t)job->standby_bytes, "behind", (json_int_t)job->standby_behind, "why",
+		job->standby_why);
+}
+
 static json_t *jobs_json(const Phub__JobInfo *job)
 {
 	json_t *missing = json_array();
@@ -88,7 +98,7 @@ static json_t *jobs_json(const Phub__JobInfo *job)
 		json_array_append_new(missing, json_integer(job->missing[i]));
 	return json_pack(
 		"{s:s, s:i, s:s, s:I, s:I, s:I, s:s, s:s, s:f, s:f, s:I, s:o, s:o, s:s, s:I, s:i, s:i, s:I, s:I, s:I,"
-		" s:s, s:i, s:o, s:I, s:I, s:I, s:o}",
+		" s:s, s:i, s:o, s:I, s:I, s:I, s:o, s:o*}",
 		"job", job->name, "world", (int)job->world, "state", job->state, "keys", (json_int_t)job->keys,
 		"chunks", (json_int_t)job->chunks, "bytes", (json_int_t)job->bytes, "optimizer", job->optimizer, "sync",
 		job->sync, "rounds_per_s", job->rounds_per_s, "gb_per_s", job->gb_per_s, "rounds",
@@ -98,7 +108,7 @@ static json_t *jobs_json(const Phub__JobInfo *job)
 		(json_int_t)job->share_waits, "policy", job->lost_policy ? job->lost_policy : "", "quorum",
 		(int)job->quorum, "lost", jobs_json_lost(job), "losses", (json_int_t)job->losses, "joins",
 		(json_int_t)job->joins, "late", (json_int_t)job->late, "checkpoint",
-		jobs_json_checkpoint(job->checkpoint));
+		jobs_json_checkpoint(job->checkpoint), "standby", jobs_json_standby(job));
 }
 
 /* NULL: an older box does not tell. */
@@ -210,6 +220,21 @@ static void jobs_print_checkpoint(const Phub__JobInfo *job)
 		printf("%s: a checkpoint failed %.1f s ago: %s\n", job->name, (double)c->error_ms / 1e3, c->error);
 }
 
+static void jobs_print_standby(const Phub__JobInfo *job)
+{
+	char text[32];
+
+	if (!job->standby || !*job->standby)
+		return;
+	if (strcmp(job->standby, "whole") == 0)
+		printf("%s: its standby has all of it since %.1f s, %s sent, %" PRIu64 " messages on their way\n",
+			job->name, (double)job->standby_ms / 1e3, output_bytes(job->standby_bytes, text),
+			job->standby_behind);
+	else
+		printf("%s: WITHOUT a standby since %.1f s (%s)%s%s\n", job->name, (double)job->standby_ms / 1e3,
+			job->standby, *job->standby_why ? ": " : "", job->standby_why);
+}
+
 static void jobs_print(const struct jobs_options *o, const Phub__AdminReply *reply)
 {
 	struct output_table t = {.heads = {"job", "state", "workers", "keys", "bytes", "optimizer", "sync", "rounds",
@@ -256,6 +281,7 @@ static void jobs_print(const struct jobs_options *o, const Phub__AdminReply *rep
 			printf("%s: held back for %.1f s by its bandwidth of %" PRIu64 " bytes a second\n",
 				reply->jobs[i]->name, (double)reply->jobs[i]->quota_ms / 1e3,
 				reply->jobs[i]->bandwidth);
+		jobs_print_standby(reply->jobs[i]);
 		if (reply->jobs[i]->reconnects)
 			printf("%s: %" PRIu64 " connections broke and were made anew\n", reply->jobs[i]->name,
 				reply->jobs[i]->reconnects);

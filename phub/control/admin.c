@@ -13,6 +13,7 @@
 #include "phub/control/box.h"
 #include "phub/control/job.h"
 #include "phub/control/session.h"
+#include "phub/control/standby.h"
 #include "transport/datagram.h"
 #include "transport/reliable.h"
 
@@ -99,6 +100,19 @@ static void admin_fill_generation(const struct job *job, Phub__JobInfo *info)
 		info->share_waits += shard ? stats_read(&shard->counters.share_waits) : 0;
 		info->quota_ms = quota_ms > info->quota_ms ? quota_ms : info->quota_ms;
 	}
+}
+
+static void admin_fill_standby(const struct job *job, Phub__JobInfo *info)
+{
+	struct standby_report report;
+
+	if (!standby_describe(job, &report))
+		return;
+	info->standby = admin_text(standby_state_name(report.state));
+	info->standby_ms = (job->control->now_ns - report.since_ns) / NS_PER_MS;
+	info->standby_bytes = report.bytes;
+	info->standby_behind = report.behind;
+	info->standby_why = admin_text(report.why);
 }
 
 /* What a worker has pushed in the generation that runs, over all cores. */
@@ -200,8 +214,10 @@ static int admin_fill_job(const struct job *job, struct admin_job *out, uint32_t
 	out->info.name = admin_text(job->name);
 	out->info.world = job->world;
 	out->info.state = admin_text(job->paused ? "paused" : job->draining ? "draining" : job_state_name(job->state));
-	if (job->generation && job->state == JOB_RUNNING)
+	if (job->generation && job->state == JOB_RUNNING) {
 		admin_fill_generation(job, &out->info);
+		admin_fill_standby(job, &out->info);
+	}
 	admin_fill_workers(job, out, workers_left);
 	admin_fill_lost(job, out, workers_left);
 	admin_fill_waiting(job, out);
