@@ -43,11 +43,11 @@ void hypers_init(
 	}
 }
 
-void hypers_begin(struct hypers *h, uint32_t version, const struct optimizer_hyper *groups)
+void hypers_begin(struct hypers *h, uint32_t version, bool first, const struct optimizer_hyper *groups)
 {
 	h->newest[0] = version;
-	for (uint32_t line = 0; line < HYPER_VERSIONS; line++)
-		memcpy(hypers_line(h, 0, line), groups, h->group_count * sizeof(*groups));
+	for (uint32_t i = 0; i < (first ? HYPER_VERSIONS : 1); i++)
+		memcpy(hypers_line(h, 0, version - i), groups, h->group_count * sizeof(*groups));
 }
 
 void hypers_copy(struct hypers *h, const struct hypers *from)

@@ -7,6 +7,7 @@
 #ifndef PHUB_HYPER_H
 #define PHUB_HYPER_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "aggregation/optimizer.h"
@@ -36,9 +37,9 @@ uint64_t hypers_bytes(uint32_t rank_count, uint32_t group_count);
 void hypers_init(
 	struct hypers *h, void *memory, uint32_t rank_count, uint32_t group_count, const struct optimizer_hyper *first);
 
-/* Control, before the shard goes to its core, of one line for all ranks: versions up to this one are over, as far as
- * anybody may still ask for them they say this; the next one follows it. */
-void hypers_begin(struct hypers *h, uint32_t version, const struct optimizer_hyper *groups);
+/* Control, before the shard goes to its core, of one line for all ranks: this version is the newest. `first`: it stands
+ * for all before it, too. */
+void hypers_begin(struct hypers *h, uint32_t version, bool first, const struct optimizer_hyper *groups);
 /* Likewise: all that `from` has, of a job with as many groups. */
 void hypers_copy(struct hypers *h, const struct hypers *from);
 

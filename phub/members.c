@@ -129,6 +129,16 @@ void members_exclude(struct shard *shard, uint32_t rank)
 	}
 }
 
+void members_await(struct shard *shard, uint32_t rank, const uint64_t *from)
+{
+	for (uint32_t i = 0; i < shard->chunk_count; i++) {
+		struct chunk *chunk = &shard->chunks[i];
+
+		chunk->arrivals[rank].from = from[chunk->index];
+		chunk_count_needed(chunk, shard);
+	}
+}
+
 void members_go(struct shard *shard, const struct members *m, uint64_t now_ns)
 {
 	uint32_t next;

@@ -53,6 +53,8 @@ void members_go(struct shard *shard, const struct members *m, uint64_t now_ns);
 
 /* Control, before the shard is given to its core: this rank is not there. */
 void members_exclude(struct shard *shard, uint32_t rank);
+/* Likewise: this rank takes part from these rounds on, one for each chunk of the plan. */
+void members_await(struct shard *shard, uint32_t rank, const uint64_t *from);
 
 static inline bool members_takes_part(const struct arrival *a, uint64_t round)
 {

@@ -181,6 +181,25 @@ free_order:
 	return rc;
 }
 
+int placement_load(const uint32_t *chunk_bytes, uint32_t chunk_count, struct placement_core *cores, unsigned core_count,
+	const uint16_t *core_of_chunk)
+{
+	uint64_t sum = 0, most = 0;
+
+	for (uint32_t i = 0; i < chunk_count; i++) {
+		if (core_of_chunk[i] >= core_count)
+			return -ERANGE;
+		sum += chunk_bytes[i]; /* 2^32 times 2^32 at most */
+	}
+	for (unsigned core = 0; core < core_count; core++)
+		most = cores[core].bytes > most ? cores[core].bytes : most;
+	if (most > UINT64_MAX - sum)
+		return -EOVERFLOW;
+	for (uint32_t i = 0; i < chunk_count; i++)
+		cores[core_of_chunk[i]].bytes += chunk_bytes[i];
+	return 0;
+}
+
 void placement_unload(const uint32_t *chunk_bytes, uint32_t chunk_count, struct placement_core *cores,
 	unsigned core_count, const uint16_t *core_of_chunk)
 {

@@ -37,7 +37,12 @@ struct placement_balance {
 int placement_lpt(const uint32_t *chunk_bytes, uint32_t chunk_count, struct placement_core *cores, unsigned core_count,
 	uint16_t *core_of_chunk);
 
-/* Take a job's chunks off the cores again; the counterpart of placement_lpt() when the job ends. Any thread. */
+/* Chunks go to the cores that another box chose: counts them. Any thread. 0, or -ERANGE (names a core that is not
+ * there) or -EOVERFLOW, and nothing is changed. */
+int placement_load(const uint32_t *chunk_bytes, uint32_t chunk_count, struct placement_core *cores, unsigned core_count,
+	const uint16_t *core_of_chunk);
+
+/* Take a job's chunks off the cores again; the counterpart of both when the job ends. Any thread. */
 void placement_unload(const uint32_t *chunk_bytes, uint32_t chunk_count, struct placement_core *cores,
 	unsigned core_count, const uint16_t *core_of_chunk);
 

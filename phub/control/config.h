@@ -83,7 +83,7 @@ struct config {
 	uint64_t memory_max; /* 0: chosen at start */
 	uint64_t chunk_bytes;
 	uint64_t window;
-	uint64_t heartbeat_ms, warn_ms, lost_ms, wait_ms, handshake_ms;
+	uint64_t heartbeat_ms, warn_ms, lost_ms, wait_ms, handshake_ms, standby_keep_ms;
 	uint64_t handshake_rate, handshake_rate_source;
 	uint64_t sessions_max, jobs_max, keys_max;
 	char checkpoint_targets[1024]; /* "": no checkpoints */

@@ -87,6 +87,8 @@ const struct option option_table[] = {
 	{"wait_ms", OPTION_NUMBER, FIELD(wait_ms), 100, 86400000, {NULL}, "300000",
 		"a job that waits for another worker in place of one that was lost does so for this long, when it "
 		"names no time itself"},
+	{"standby_keep_ms", OPTION_NUMBER, FIELD(standby_keep_ms), 1000, 86400000, {NULL}, "600000",
+		"of a standby: the copy of a job whose box was lost waits for the job's workers for so long"},
 	{"checkpoint_targets", OPTION_WORDS, FIELD(checkpoint_targets), 0, 0, {NULL}, "",
 		"directories for checkpoints of jobs with an optimizer, with commas between them; each on a disk of "
 		"its "

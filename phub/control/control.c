@@ -13,6 +13,7 @@
 #include "phub/control/box.h"
 #include "phub/control/door.h"
 #include "phub/control/job.h"
+#include "phub/control/job_mirror.h"
 #include "phub/control/session.h"
 #include "transport/control.pb-c.h"
 #include "transport/rate.h"
@@ -176,6 +177,7 @@ bool control_step(struct control *c, uint64_t now_ns)
 	c->keep_ns = job_keep_step(c);
 	if (c->box->env.standby)
 		standby_step(c);
+	job_move_step(c);
 	if (due)
 		control_tick(c);
 	for (unsigned i = 0; i < c->box->core_count; i++)

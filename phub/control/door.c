@@ -6,6 +6,7 @@
 #include "phub/control/door.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <string.h>
 
 #include "phub/base/log.h"
@@ -16,6 +17,18 @@
 enum { DOOR_HELLOS = 64 }; /* of one transport in one step */
 
 #define DOOR_AGAIN_NS 50000000ull
+
+/* A box and its standby speak through what loses nothing, and maps nothing. */
+static bool door_is_plain(const struct box *box, const struct hello *hello)
+{
+	unsigned number = 0;
+	const struct queue *q;
+
+	while (box->transports[number].transport != hello->conn->transport)
+		number++;
+	q = box->queues[hello->core][number];
+	return !q->lossy && !q->unordered && q->hold_max != UINT_MAX;
+}
 
 /* 0 with the link it is for, or a positive errno for the refusal. */
 static int door_check(
@@ -35,6 +48,8 @@ static int door_check(
 	if (hello->core >= g->spec.core_count || !g->store.shards[hello->core])
 		return ERANGE;
 	if (picked[0] && strcmp(picked, hello->conn->transport->ops->name) != 0)
+		return EPROTOTYPE;
+	if (s->job->mirror && !door_is_plain(c->box, hello))
 		return EPROTOTYPE;
 	*link = generation_link(g, s->rank, hello->core);
 	if ((*link)->serial > 0 && !(*link)->fresh && !hello->conn->transport->ops->reconnects)

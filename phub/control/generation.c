@@ -16,6 +16,7 @@
 #include "phub/control/job.h"
 #include "phub/sealing.h"
 #include "phub/control/standby.h"
+#include "phub/mirror.h"
 
 #define GENERATION_EPOCH      1u
 #define GENERATION_PAGE       4096u
@@ -140,7 +141,19 @@ static int generation_place_on(struct generation *g, struct box *box, unsigned m
 	return 0;
 }
 
-static int generation_place(struct generation *g, struct box *box, unsigned cores, struct err *e)
+/* As the box chose whose job it was. */
+static int generation_place_as(struct generation *g, const struct job *job, struct box *box, struct err *e)
+{
+	uint32_t count = g->spec.plan.chunk_count;
+
+	if (job->placement_count != count)
+		return err_set(
+			e, -EPROTO, "%u chunks are placed, and the key table has %u", job->placement_count, count);
+	memcpy(g->core_of_chunk, job->placement, count * sizeof(*g->core_of_chunk));
+	return placement_load(g->chunk_bytes, count, box->placement, box->core_count, g->core_of_chunk);
+}
+
+static int generation_place(struct generation *g, const struct job *job, struct box *box, unsigned cores, struct err *e)
 {
 	uint32_t count = g->spec.plan.chunk_count;
 	int rc;
@@ -151,12 +164,15 @@ static int generation_place(struct generation *g, struct box *box, unsigned core
 		return err_set(e, -ENOMEM, "no memory to place %u chunks", count);
 	for (uint32_t i = 0; i < count; i++)
 		g->chunk_bytes[i] = g->spec.plan.chunks[i].bytes;
-	if (cores && cores < box->core_count)
+	if (job->placement)
+		rc = generation_place_as(g, job, box, e);
+	else if (cores && cores < box->core_count)
 		rc = generation_place_on(g, box, cores);
 	else
 		rc = placement_lpt(g->chunk_bytes, count, box->placement, box->core_count, g->core_of_chunk);
 	if (rc < 0)
-		return err_set(e, rc, "%u chunks cannot be placed on %u cores", count, box->core_count);
+		return rc == -EPROTO ? rc
+				     : err_set(e, rc, "%u chunks cannot be placed on %u cores", count, box->core_count);
 	g->placed = true;
 	g->spec.core_of_chunk = g->core_of_chunk;
 	g->spec.core_count = box->core_count;
@@ -183,6 +199,20 @@ static uint64_t generation_table_bytes(const struct generation *g, const struct 
 	       plan->key_count * (sizeof(*plan->key_offset) + sizeof(*plan->key_chunk));
 }
 
+/* It is a copy of another box's job, of which each chunk is kept as fp32. */
+static int generation_make_mirror(struct generation *g, struct err *e)
+{
+	g->reserved = store_bytes(&g->spec);
+	g->spec.bandwidth = 0;
+	if (mirror_spec(&g->spec) < 0)
+		return err_set(e, -EINVAL,
+			"chunks of %u bytes in half precision are too large for a standby, which keeps them as fp32; "
+			"choose "
+			"chunk_bytes of at most %u for the job",
+			g->spec.plan.chunk_bytes, CHUNKING_CHUNK_BYTES_MAX / 2);
+	return 0;
+}
+
 /* Is there room for it? Counts it. */
 static int generation_admit(struct generation *g, const struct job *job, struct err *e)
 {
@@ -191,7 +221,8 @@ static int generation_admit(struct generation *g, const struct job *job, struct 
 	uint64_t limit = c->config->memory_max, need = store_bytes(&g->spec), maps, room;
 	uint64_t region = (generation_push_bytes(g) + GENERATION_PAGE - 1) / GENERATION_PAGE * GENERATION_PAGE;
 
-	if (need == UINT64_MAX || __builtin_mul_overflow(region, generation_mapped_count(job), &maps) ||
+	if (need == UINT64_MAX || __builtin_add_overflow(need, g->reserved, &need) ||
+		__builtin_mul_overflow(region, generation_mapped_count(job), &maps) ||
 		__builtin_add_overflow(need, maps, &need) ||
 		__builtin_add_overflow(need, generation_table_bytes(g, job), &need))
 		need = UINT64_MAX;
@@ -377,7 +408,9 @@ int generation_create(struct job *job, struct generation **out, struct err *e)
 	if (rc == 0)
 		g->spec.standby = generation_has_standby(g, box);
 	if (rc == 0)
-		rc = generation_place(g, box, listed ? listed->cores : 0, e);
+		rc = generation_place(g, job, box, listed ? listed->cores : 0, e);
+	if (rc == 0 && job->mirror)
+		rc = generation_make_mirror(g, e);
 	if (rc == 0)
 		rc = generation_admit(g, job, e);
 	if (rc == 0)
@@ -394,6 +427,13 @@ int generation_create(struct job *job, struct generation **out, struct err *e)
 	job->reference = NULL;
 	*out = g;
 	return 0;
+}
+
+void generation_give_reserved(struct generation *g, struct box *box)
+{
+	box->control.memory_used -= g->reserved;
+	g->memory -= g->reserved;
+	g->reserved = 0;
 }
 
 void generation_attach(struct generation *g, struct box *box)

@@ -46,7 +46,8 @@ struct generation {
 	uint32_t slot_bytes;
 	struct generation_link *links; /* [world][core_count] */
 	uint32_t window;               /* messages of a connection in flight, at most */
-	uint64_t memory;               /* counted in control->memory_used */
+	uint64_t memory;               /* counted in control->memory_used... */
+	uint64_t reserved;             /* ...of it, for a mirror's job, should it go on here */
 	struct standby *standby;       /* to which it is mirrored; NULL: the box has none */
 	unsigned attached;             /* shards that are with the cores */
 	uint8_t data_key[PROOF_KEY];   /* spec.encrypt: of its results, drawn for this generation alone */
@@ -60,6 +61,9 @@ struct generation {
  * with the reason in `e` -ENOMEM (over memory_max, or the machine's), -EINVAL, -EOVERFLOW, -E2BIG.
  */
 int generation_create(struct job *job, struct generation **out, struct err *e);
+
+/* A mirror's job goes on here, and takes what was reserved for it. */
+void generation_give_reserved(struct generation *g, struct box *box);
 
 /* Gives the shards to the cores. */
 void generation_attach(struct generation *g, struct box *box);

@@ -13,12 +13,13 @@
 #include "phub/base/clock.h"
 #include "phub/base/log.h"
 #include "phub/control/box.h"
+#include "phub/control/job_mirror.h"
 #include "phub/control/session.h"
 #include "phub/control/standby.h"
 
 const char *job_state_name(enum job_state state)
 {
-	static const char *const names[] = {"forming", "running", "loading", "rekeying", "ending"};
+	static const char *const names[] = {"forming", "running", "loading", "taking over", "rekeying", "ending"};
 
 	return names[state];
 }
@@ -26,12 +27,12 @@ const char *job_state_name(enum job_state state)
 struct job *job_find(struct control *c, const char *name)
 {
 	for (struct job *job = c->jobs; job; job = job->next)
-		if (job->state != JOB_ENDING && strcmp(job->name, name) == 0)
+		if (job->state != JOB_ENDING && !job->mirror && strcmp(job->name, name) == 0)
 			return job;
 	return NULL;
 }
 
-static struct job *job_create(struct control *c, const char *name, uint32_t world)
+struct job *job_create(struct control *c, const char *name, uint32_t world)
 {
 	struct job *job = calloc(1, sizeof(*job));
 
@@ -51,7 +52,6 @@ static struct job *job_create(struct control *c, const char *name, uint32_t worl
 	job->next = c->jobs;
 	c->jobs = job;
 	c->job_count++;
-	log_info("job '%s' forms: a world of %u", name, world);
 	return job;
 }
 
@@ -68,14 +68,19 @@ static struct job *job_found(struct session *s)
 			s->rank, s->world);
 		return NULL;
 	}
-	if (c->job_count >= c->config->jobs_max) {
+	if (c->job_count >= c->config->jobs_max && !s->moves) { /* whose mirror has a place */
 		session_refuse(s, PHUB__ERROR_CODE__ERROR_LIMIT,
 			"no room for job '%s': the box runs %u jobs; raise jobs_max there", s->name, c->job_count);
 		return NULL;
 	}
 	job = job_create(c, s->name, s->world);
-	if (!job)
+	if (!job) {
 		session_refuse(s, PHUB__ERROR_CODE__ERROR_LIMIT, "no memory in the box for job '%s'", s->name);
+		return NULL;
+	}
+	log_info("job '%s' forms: a world of %u", s->name, s->world);
+	if (s->moves)
+		job_move_begin(job);
 	return job;
 }
 
@@ -84,6 +89,10 @@ int job_join(struct session *s)
 	struct job *job = job_find(s->control, s->name);
 	struct member *m;
 
+	if (s->mirror)
+		return job_mirror_join(s);
+	if (!job_move_admits(s, job))
+		return -ENOENT;
 	if (!job)
 		job = job_found(s);
 	if (!job)
@@ -109,8 +118,7 @@ int job_join(struct session *s)
 	return 0;
 }
 
-/* Its name is free; its shards come back in their time. */
-static void job_end(struct job *job, uint64_t drain_ns)
+void job_end(struct job *job, uint64_t drain_ns)
 {
 	if (job->state == JOB_ENDING)
 		return;
@@ -118,6 +126,7 @@ static void job_end(struct job *job, uint64_t drain_ns)
 	job->control->job_count--;
 	job_drop_reference(job);
 	job_hyper_forget(job);
+	job_move_forget(job);
 	if (job->generation) {
 		/* A box that goes down leaves its jobs to the standby. */
 		standby_end(job->generation, !job->control->stopping);
@@ -216,6 +225,10 @@ void job_lost(struct session *s, const char *why)
 	struct member *m = job_remove(job, s);
 	char before[MAIL_TEXT_BYTES + 64] = "";
 
+	if (job->mirror) {
+		job_mirror_lost(job, why);
+		return;
+	}
 	if (job->state == JOB_FORMING) {
 		log_info("job '%s' rank %u (%s) is gone before the start: %s", job->name, s->rank, m->peer, why);
 		job_vacate(job, s->rank);
@@ -225,7 +238,7 @@ void job_lost(struct session *s, const char *why)
 		log_info("job '%s' rank %u (%s) is gone before it took part: %s", job->name, s->rank, m->peer, why);
 		return;
 	}
-	if (job_members_lose(job, s->rank, why))
+	if (job_move_loses(job, m, why) || job_members_lose(job, s->rank, why))
 		return;
 	/* A worker whose network broke ends its session as soon as it knows: that is not the whole story. */
 	if (m->link_ended_ns && m->link_error &&
@@ -255,6 +268,10 @@ void job_leave(struct session *s)
 	session_write_left(s);
 	session_flush(s);
 	log_info("job '%s' rank %u (%s) left", job->name, rank, m->peer);
+	if (job->mirror) {
+		job_mirror_left(job);
+		return;
+	}
 	if (job->state == JOB_FORMING) {
 		job_vacate(job, rank);
 		return;
@@ -286,6 +303,8 @@ static void job_destroy(struct job *job)
 	job_hyper_forget(job);
 	job_members_forget(job);
 	job_keep_forget(job);
+	job_mirror_forget(job);
+	free(job->placement);
 	free(job->stops);
 	free(job->members);
 	free(job);

@@ -17,6 +17,7 @@
 #include "phub/spec.h"
 #include "transport/control.pb-c.h"
 
+struct mirror;
 struct session;
 
 #define JOB_SAMPLES           4u /* for rates: over the last seconds */
@@ -32,6 +33,7 @@ enum job_state {
 	JOB_FORMING,  /* ranks join and send their tables */
 	JOB_RUNNING,  /* its shards are with the cores */
 	JOB_LOADING,  /* its checkpoint is being read; no shard is with a core yet */
+	JOB_TAKING,   /* its workers came from another box: their job's mirror becomes theirs (job_mirror.h) */
 	JOB_REKEYING, /* all ranks have sent their next tables; the old shards are on their way back */
 	JOB_ENDING,   /* no rank is in it any more; the shards are on their way back */
 };
@@ -116,6 +118,13 @@ struct job {
 	uint64_t *stops;     /* of the shards that drain */
 	unsigned drain_left; /* cores that have not */
 
+	/* Standby (job_mirror.h). */
+	struct mirror *mirror; /* another box's job, of which this is the copy; NULL: its workers are here */
+	bool moves;            /* its workers were another box's, and it goes on from the mirror of its name... */
+	struct job *takes;     /* ...which is this one, once it was begun */
+	uint16_t *placement;   /* [placement_count] the core of each chunk, as another box chose; NULL: chosen here */
+	uint32_t placement_count;
+
 	uint64_t room_ns; /* since when its start waits for memory of jobs that end; 0: it does not */
 
 	uint64_t noticed_ns; /* when who is missing was told */
@@ -125,11 +134,15 @@ struct job {
 	unsigned sample_count; /* ever taken */
 };
 
-/* By name, among those that have not ended; NULL when there is none. */
+/* By name, among those that have not ended and are no mirrors; NULL when there is none. */
 struct job *job_find(struct control *c, const char *name);
 
 /* ---- job.c ---- */
 
+/* A job that is not there yet. NULL: no memory. */
+struct job *job_create(struct control *c, const char *name, uint32_t world);
+/* Its name is free; its shards come back in their time. */
+void job_end(struct job *job, uint64_t drain_ns);
 /* Makes the session a rank of the job it named, which is created when it is not there. 0, or a negative errno after
  * refusing it. */
 int job_join(struct session *s);
@@ -156,6 +169,17 @@ const char *job_state_name(enum job_state state);
 
 void job_hear_table(struct session *s, const Phub__Job *message);
 void job_hear_keys(struct session *s, const Phub__Keys *message);
+/* What an errno of tables and generations is on the wire. */
+Phub__ErrorCode job_code(int error);
+/* Is this seal easier to make than the box wants? */
+bool job_seal_is_weak(const struct config *config, enum seal_kind seal);
+/*
+ * There is no memory: jobs that are over have some until their last results are out. Those who want to start anew need
+ * it more: the others are hurried, and the start is tried again when they are gone. False: nobody has any to give.
+ */
+bool job_await_room(struct job *job);
+/* All tables are equal, and no shard of an older generation is out: makes the generation, and goes. */
+void job_start(struct job *job);
 /* Starts when all tables are there, fails when they differ. */
 void job_try_start(struct job *job);
 /* The checkpoint is read: goes on if it can. */
@@ -167,6 +191,8 @@ void job_start_waiting(struct control *c);
 void job_drop_reference(struct job *job);
 /* Start, for a rank that comes while the job runs: it takes part in the rounds `from`, one for each chunk. */
 void job_write_joined(struct job *job, uint32_t rank, const uint64_t *from);
+/* Start, for all of a job that goes on here from its mirror: `rounds` are those that its chunks collect. */
+void job_write_moved(struct job *job, const uint64_t *rounds);
 /* The rank that sent the reference is gone: another takes over, or none. */
 void job_forget_table(struct job *job, uint32_t rank);
 
@@ -176,6 +202,10 @@ void job_hear_hyper(struct session *s, const Phub__Hyper *message);
 /* ssp, async: who comes in a lost rank's place goes on with the newest values that any rank has set. May fail the job.
  */
 void job_hyper_hand_on(struct job *job, uint32_t rank);
+/* Is this a version for the job's groups? 0, or with the reason in `e` -EPROTO or -EINVAL. */
+int job_hyper_check(const struct spec *spec, const Phub__Hyper *message, uint32_t version, struct err *e);
+/* A version that the job's box has sent to its cores goes to those of the mirror. 0 or -ENOMEM. */
+int job_hyper_pass(struct job *job, const Phub__Hyper *message);
 /* A core has copied the table. `job`: whose, or NULL when its generation is over. */
 void job_hyper_taken(struct control *c, struct job *job, struct hyper_table *table);
 void job_hyper_forget(struct job *job);

@@ -552,7 +552,7 @@ bool job_restore(struct job *job)
 	job_keep_forget(job);
 	job->keeper = keeper_create(job);
 	k = job->keeper;
-	if (!k || job->started > 1) /* a new key table begins with new weights */
+	if (!k || job->started > 1 || job->takes) /* a new key table begins with new weights; a mirror has some */
 		return false;
 	if (checkpoint_is_finished(&k->place)) {
 		log_info("job '%s' begins anew: the one before ended in good order (its checkpoints are there)",

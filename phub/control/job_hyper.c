@@ -5,6 +5,7 @@
  */
 #include "phub/control/job.h"
 
+#include <errno.h>
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
@@ -217,32 +218,56 @@ static void job_hyper_take(struct job *job, struct hyper_table *table)
 	job_hyper_send(job, table);
 }
 
+int job_hyper_check(const struct spec *spec, const Phub__Hyper *message, uint32_t version, struct err *e)
+{
+	if (message->version != version || message->n_groups != spec->group_count)
+		return err_set(e, -EPROTO,
+			"hyper-parameters of version %u with %zu groups, when version %u with %u groups is next",
+			message->version, message->n_groups, version, spec->group_count);
+	for (uint32_t i = 0; i < message->n_groups; i++) {
+		struct optimizer_hyper hyper;
+		int rc;
+
+		table_hyper(message->groups[i], &hyper);
+		rc = spec_hyper_check(spec->optimizer, i, &hyper, e);
+		if (rc < 0)
+			return rc;
+	}
+	return 0;
+}
+
+int job_hyper_pass(struct job *job, const Phub__Hyper *message)
+{
+	struct hyper_table *table = job_hyper_create(&job->generation->spec, message, 0);
+
+	if (!table)
+		return -ENOMEM;
+	job->hyper = table->version;
+	memcpy(job->groups, table->groups, table->group_count * sizeof(job->groups[0]));
+	job_hyper_send(job, table);
+	return 0;
+}
+
 void job_hear_hyper(struct session *s, const Phub__Hyper *message)
 {
 	struct job *job = s->job;
 	struct member *m = &job->members[s->rank];
 	struct hyper_table *table;
 	struct err e;
+	int rc;
 
 	if (job->state != JOB_RUNNING || s->table || m->tabled) {
 		session_refuse(s, PHUB__ERROR_CODE__ERROR_PROTOCOL, "hyper-parameters when the job does not run");
 		return;
 	}
-	if (message->version != m->hyper + 1 || message->n_groups != job->generation->spec.group_count) {
-		session_refuse(s, PHUB__ERROR_CODE__ERROR_PROTOCOL,
-			"hyper-parameters of version %u with %zu groups, when version %u with %u groups is next",
-			message->version, message->n_groups, m->hyper + 1, job->generation->spec.group_count);
+	rc = job_hyper_check(&job->generation->spec, message, m->hyper + 1, &e);
+	if (rc == -EPROTO) {
+		session_refuse(s, PHUB__ERROR_CODE__ERROR_PROTOCOL, "%s", e.text);
 		return;
 	}
-	for (uint32_t i = 0; i < message->n_groups; i++) {
-		struct optimizer_hyper hyper;
-
-		table_hyper(message->groups[i], &hyper);
-		if (spec_hyper_check(job->generation->spec.optimizer, i, &hyper, &e) < 0) {
-			job_fail(
-				job, PHUB__ERROR_CODE__ERROR_UNSUPPORTED, (int)s->rank, "rank %u: %s", s->rank, e.text);
-			return;
-		}
+	if (rc < 0) {
+		job_fail(job, PHUB__ERROR_CODE__ERROR_UNSUPPORTED, (int)s->rank, "rank %u: %s", s->rank, e.text);
+		return;
 	}
 	m->hyper++;
 	if (!spec_stepwise(&job->generation->spec)) {

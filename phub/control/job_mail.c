@@ -15,6 +15,7 @@
 #include "phub/chunk.h"
 #include "phub/control/box.h"
 #include "phub/control/door.h"
+#include "phub/control/job_mirror.h"
 #include "phub/control/session.h"
 #include "phub/control/standby.h"
 
@@ -209,7 +210,11 @@ static void job_detached(struct job *job, const struct mail *mail)
 			mail->core, e.text);
 		c->unbalanced = true;
 	}
-	if (--job->generation->attached == 0 && job->state == JOB_REKEYING)
+	if (--job->generation->attached > 0)
+		return;
+	if (job->mirror && job->mirror->taker)
+		job_move_taken(job);
+	else if (job->state == JOB_REKEYING)
 		job_restart(job);
 }
 
@@ -279,7 +284,9 @@ void job_mail(struct control *c, const struct mail *mail)
 	}
 	if (!job || job->state != JOB_RUNNING || mail->rank >= job->world)
 		return;
-	if (mail->kind == MAIL_LINK_CLOSED)
+	if (job->mirror)
+		job_mirror_mail(job, mail);
+	else if (mail->kind == MAIL_LINK_CLOSED)
 		job_link_closed(job, mail);
 	else if (mail->kind == MAIL_FAILED)
 		job_failed(job, mail);

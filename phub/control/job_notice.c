@@ -14,6 +14,7 @@
 #include "phub/base/log.h"
 #include "phub/base/ranks.h"
 #include "phub/control/box.h"
+#include "phub/control/job_mirror.h"
 #include "phub/control/session.h"
 
 #define JOB_MISSING_MAX 64u /* ranks that a Notice names */
@@ -365,6 +366,12 @@ void job_tick(struct job *job)
 {
 	uint64_t now_ns = job->control->now_ns;
 
+	if (job->mirror) {
+		job_mirror_tick(job);
+		return;
+	}
+	if (job->moves)
+		job_move_tick(job);
 	if (job->state == JOB_RUNNING) {
 		job_sample(job);
 		job_check_links(job);

@@ -12,12 +12,13 @@
 #include "phub/base/clock.h"
 #include "phub/base/log.h"
 #include "phub/control/box.h"
+#include "phub/control/job_mirror.h"
 #include "phub/control/session.h"
 #include "phub/control/standby.h"
 #include "phub/members.h"
 #include "transport/crypt.h"
 
-static Phub__ErrorCode job_code(int error)
+Phub__ErrorCode job_code(int error)
 {
 	switch (error) {
 	case -ENOMEM:
@@ -41,8 +42,7 @@ static bool job_has_transport(const struct box *box, const char *name)
 	return name[0] == '\0';
 }
 
-/* A seal that is easier to make than the box wants. */
-static bool job_seal_is_weak(const struct config *config, enum seal_kind seal)
+bool job_seal_is_weak(const struct config *config, enum seal_kind seal)
 {
 	return seal > SEAL_GMAC + config->datagram_seal;
 }
@@ -246,6 +246,61 @@ void job_write_joined(struct job *job, uint32_t rank, const uint64_t *from)
 	free(rounds);
 }
 
+/* Of how many bytes a number is on the wire. */
+static size_t job_varint_bytes(uint64_t number)
+{
+	size_t bytes = 1;
+
+	for (; number >= 128; number >>= 7)
+		bytes++;
+	return bytes;
+}
+
+/* From which number on they are counted, for all of them to fit a frame beside a byte each. */
+static uint64_t job_rounds_from(const uint64_t *rounds, uint32_t count)
+{
+	uint64_t first = UINT64_MAX, last = 0;
+
+	for (uint32_t i = 0; i < count; i++) {
+		first = rounds[i] < first ? rounds[i] : first;
+		last = rounds[i] > last ? rounds[i] : last;
+	}
+	return count * (1 + job_varint_bytes(last)) > FRAME_BYTES_MAX * 3 / 4 ? first : 0;
+}
+
+void job_write_moved(struct job *job, const uint64_t *rounds)
+{
+	const struct generation *g = job->generation;
+	uint32_t count = g->spec.plan.chunk_count;
+	uint64_t from = job_rounds_from(rounds, count), *each = malloc(count * sizeof(*each));
+	uint8_t *cores = each ? job_list_cores(job) : NULL;
+	Phub__Hypers groups[SPEC_GROUPS_MAX], *pointers[SPEC_GROUPS_MAX];
+
+	if (!each)
+		job_fail(job, PHUB__ERROR_CODE__ERROR_LIMIT, -1, "no memory in the box to go on with it");
+	for (uint32_t i = 0; cores && i < count; i++)
+		each[i] = rounds[i] - from;
+	table_hypers(job->groups, g->spec.group_count, groups, pointers);
+	for (uint32_t i = 0; cores && i < job->world && job->state == JOB_RUNNING; i++) {
+		Phub__Start start = PHUB__START__INIT;
+
+		if (!job->members[i].session)
+			continue;
+		start.moved = true;
+		start.epoch = job->epoch;
+		start.hyper = job->hyper;
+		start.barrier = job->barrier;
+		start.groups = pointers;
+		start.n_groups = g->spec.group_count;
+		start.chunk_rounds = each;
+		start.n_chunk_rounds = count;
+		start.chunk_rounds_from = from;
+		job_write_start(job->members[i].session, g, cores, &start);
+	}
+	free(cores);
+	free(each);
+}
+
 static void job_announce(struct job *job)
 {
 	const struct generation *g = job->generation;
@@ -263,11 +318,7 @@ static void job_announce(struct job *job)
 	free(cores);
 }
 
-/*
- * There is no memory: jobs that are over have some until their last results are out. Those who want to start anew need
- * it more: the others are hurried, and the start is tried again when they are gone. False: nobody has any to give.
- */
-static bool job_await_room(struct job *job)
+bool job_await_room(struct job *job)
 {
 	struct control *c = job->control;
 	bool some = false;
@@ -311,8 +362,7 @@ static void job_go(struct job *job, const uint64_t *from)
 			job_write_joined(job, i, from);
 }
 
-/* All tables are equal, and no shard of an older generation is out. */
-static void job_start(struct job *job)
+void job_start(struct job *job)
 {
 	struct control *c = job->control;
 	struct generation *g;
@@ -349,7 +399,9 @@ static void job_start(struct job *job)
 		job->name, job->world, g->spec.plan.key_count, g->spec.plan.chunk_count,
 		(unsigned long long)g->spec.plan.payload_bytes, spec_optimizer_name(g->spec.optimizer),
 		spec_sync_name(g->spec.sync), g->spec.generation);
-	if (job_restore(job))
+	if (job->takes)
+		job_move_fill(job);
+	else if (job_restore(job))
 		job->state = JOB_LOADING;
 	else
 		job_go(job, NULL);
@@ -384,6 +436,10 @@ void job_start_waiting(struct control *c)
 	for (struct job *job = c->jobs; job; job = job->next) {
 		if (!job->room_ns || job->state == JOB_ENDING)
 			continue;
+		if (job->mirror) {
+			job_mirror_start(job);
+			continue;
+		}
 		if (job_has_tables(job))
 			job_start(job);
 		else
@@ -402,10 +458,16 @@ void job_try_start(struct job *job)
 		job_fail(job, PHUB__ERROR_CODE__ERROR_MISMATCH, -1, "%s", job->mismatch.text);
 		return;
 	}
-	if (!job_has_tables(job) || job->state == JOB_REKEYING || job->change)
+	if (job->moves)
+		job_move_recount(job);
+	if (!job_has_tables(job) || job->state == JOB_REKEYING || job->state == JOB_TAKING || job->change)
 		return;
 	if (job->draining) { /* who sends its next table has no round open */
 		job_end_drained(job);
+		return;
+	}
+	if (job->moves) {
+		job_move_take(job);
 		return;
 	}
 	if (!job->generation) {

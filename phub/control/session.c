@@ -16,7 +16,7 @@
 #include "phub/base/log.h"
 #include "phub/control/admin.h"
 #include "phub/control/box.h"
-#include "phub/control/job.h"
+#include "phub/control/job_mirror.h"
 #include "phub/control/table.h"
 #include "phub/control/unpack.h"
 
@@ -36,6 +36,8 @@ const char *session_who(const struct session *s, char *out, size_t bytes)
 		snprintf(out, bytes, "stranger %s", s->stream->peer);
 	else if (s->admin)
 		snprintf(out, bytes, "administrator %s", s->stream->peer);
+	else if (s->mirror)
+		snprintf(out, bytes, "box of job '%s' (%s)", s->name, s->stream->peer);
 	else
 		snprintf(out, bytes, "job '%s' rank %u (%s)", s->name, s->rank, s->stream->peer);
 	return out;
@@ -269,7 +271,10 @@ static void session_hear(struct session *s, const Phub__Control *m)
 		session_hear_admin(s, m);
 		break;
 	case SESSION_MEMBER:
-		session_hear_member(s, m);
+		if (s->job->mirror && m->message_case != PHUB__CONTROL__MESSAGE_SIGNAL)
+			job_mirror_hear(s, m);
+		else
+			session_hear_member(s, m);
 		break;
 	case SESSION_DONE:
 		break;

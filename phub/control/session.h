@@ -50,7 +50,7 @@ struct session {
 
 	/* From Hello. */
 	char name[SPEC_NAME_BYTES]; /* of the job */
-	bool admin;
+	bool admin, mirror, moves;
 	bool encrypt;
 	uint32_t rank, world;
 	uint8_t client_nonce[PROOF_NONCE], box_nonce[PROOF_NONCE];

@@ -145,6 +145,12 @@ static bool session_check_hello(struct session *s, const Phub__Hello *hello)
 			hello->nonce.len, PROOF_NONCE);
 		return false;
 	}
+	if (hello->admin + hello->mirror + hello->moves > 1 ||
+		(hello->mirror && (hello->rank != 0 || hello->world != 1))) {
+		session_refuse(s, PHUB__ERROR_CODE__ERROR_PROTOCOL,
+			"hello of an administrator, a box and a worker at once, or of a box that is not rank 0 of 1");
+		return false;
+	}
 	if (hello->admin)
 		return true;
 	if (!config_job_name_valid(hello->job)) {
@@ -169,6 +175,8 @@ void session_hear_hello(struct session *s, const Phub__Hello *hello)
 		return;
 	s->admin = hello->admin;
 	s->encrypt = hello->encrypt && !hello->admin;
+	s->mirror = hello->mirror;
+	s->moves = hello->moves;
 	s->rank = hello->rank;
 	s->world = hello->world;
 	memcpy(s->client_nonce, hello->nonce.data, PROOF_NONCE);

@@ -64,7 +64,9 @@ void session_refuse(struct session *s, Phub__ErrorCode code, const char *format,
 	int at = 0;
 	va_list args;
 
-	if (s->job)
+	if (s->job && s->mirror)
+		at = snprintf(text, sizeof(text), "mirror of job '%s': ", s->name);
+	else if (s->job)
 		at = snprintf(text, sizeof(text), "job '%s' rank %u: ", s->name, s->rank);
 	va_start(args, format);
 	vsnprintf(text + at, sizeof(text) - (size_t)at, format, args);

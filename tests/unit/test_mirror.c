@@ -238,7 +238,7 @@ static void test_waits_for_hyper(void **state)
 	struct hyper_table *table = bench_table(0, 8, 0.25);
 
 	(void)state;
-	hypers_begin(&b->shard->hypers, 7, b->spec.groups);
+	hypers_begin(&b->shard->hypers, 7, true, b->spec.groups);
 	assert_int_equal(tell_array(b, 4, 3, 0, values), 0);
 	bench_complete(b);
 	assert_int_equal(tell_sum(b, 4, 8, 2, others), 0);
