@@ -164,8 +164,9 @@ static void standby_drop_links(struct standby *s)
 /* Nobody waits for its echo any more. */
 static void standby_free_barrier(struct standby *s)
 {
-	if (s->barrier_asked == s->barrier_echoed)
+	if (!s->barrier_waits)
 		return;
+	s->barrier_waits = false;
 	s->barrier_echoed = s->barrier_asked;
 	job_barrier_recount(s->job);
 }
@@ -419,7 +420,6 @@ static int standby_advance(struct standby *s, int welcomed, struct err *e)
 static void standby_move(struct standby *s)
 {
 	struct control *c = s->control;
-	uint64_t asked = s->barrier_asked, echoed = s->barrier_echoed;
 	struct err e = {.code = 0};
 	int rc = 0, welcomed;
 
@@ -442,8 +442,8 @@ static void standby_move(struct standby *s)
 		return;
 	}
 	standby_watch(c, standby_ops(s), s->call);
-	if (asked != echoed && s->barrier_echoed == asked)
-		job_barrier_recount(s->job);
+	if (s->barrier_echoed == s->barrier_asked)
+		standby_free_barrier(s);
 }
 
 static bool standby_runs(const struct standby *s)
@@ -568,6 +568,7 @@ bool standby_barrier(struct job *job, uint64_t id)
 		return true;
 	if (s->barrier_asked != id) {
 		s->barrier_asked = id;
+		s->barrier_waits = true;
 		standby_say_state(s);
 	}
 	return false;

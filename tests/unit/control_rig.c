@@ -18,10 +18,16 @@ static int rig_accept(void *arg, struct stream **out)
 	return loop_stream_accept(arg, out);
 }
 
+const struct standby_ops *rig_standby;
+
 void rig_open(struct rig *rig, unsigned cores, const char *const *settings)
 {
 	static const struct transport_ops *const transports[] = {&transport_loop};
-	struct box_env env = {.transports = transports, .transport_count = 1, .accept = rig_accept, .by_hand = true};
+	struct box_env env = {.transports = transports,
+		.transport_count = 1,
+		.accept = rig_accept,
+		.by_hand = true,
+		.standby = rig_standby};
 	struct loop_plan plan = {.seed = 1};
 	struct err e = {0};
 	char text[160];

@@ -20,6 +20,8 @@
 
 enum { RIG_BOX_HOST = 0, RIG_PORT = 7077, RIG_CLIENTS_MAX = 16 };
 
+struct standby_ops;
+
 struct rig {
 	struct loop_net *net;
 	struct loop_listener *listener;
@@ -60,6 +62,9 @@ struct rig_job {
 	double lr;
 	const char *transport;
 };
+
+/* The client's half of the box's sessions with its standby, of the next box; NULL: none. */
+extern const struct standby_ops *rig_standby;
 
 /* A box with `cores` cores; `settings` are "key=value" ended by NULL, over the defaults, or NULL. */
 void rig_open(struct rig *rig, unsigned cores, const char *const *settings);

@@ -1,0 +1,541 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A box that mirrors its jobs, against a standby that the test plays: its session is a table of functions here, its
+ * data connections are of the transport in memory.
+ */
+#include "tests/unit/control_rig.h"
+
+#include <errno.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "phub/control/job.h"
+#include "phub/control/standby.h"
+
+enum { THERE_HOST = 9, THERE_JOB = 77, THERE_EPOCH = 3, CASES = 32, THERE_CONNS = 4 };
+
+/* The played standby. */
+static struct standby_peer {
+	unsigned opened, closed;
+	char job[64], secret[64];
+	void (*hear)(void *arg, const Phub__Control *message);
+	void *arg;
+	bool absent;                /* it cannot be reached */
+	bool silent;                /* it welcomes nobody */
+	struct err lost;            /* what step() says next */
+	unsigned said[CASES];       /* by message_case */
+	Phub__Control *last[CASES]; /* likewise */
+	uint8_t key[PROOF_KEY];
+
+	struct rig *rig;
+	struct transport *transport;
+	struct queue *queue;
+	char address[128];
+	struct conn_spec spec;
+	struct span spans[8];
+	struct conn *conns[THERE_CONNS];
+	unsigned conn_count;
+	bool deaf; /* acknowledges nothing */
+	unsigned pushes, images;
+} there;
+
+static int there_open(void *ctx, const struct standby_target *target, struct standby_peer **out, struct err *e)
+{
+	(void)ctx;
+	(void)e;
+	there.opened++;
+	snprintf(there.job, sizeof(there.job), "%s", target->job);
+	snprintf(there.secret, sizeof(there.secret), "%.*s", (int)target->secret_bytes,
+		target->secret ? (const char *)target->secret : "");
+	there.hear = target->hear;
+	there.arg = target->arg;
+	there.lost = (struct err){0};
+	*out = &there;
+	return 0;
+}
+
+static int there_step(struct standby_peer *p, uint64_t now_ns, struct err *e)
+{
+	(void)now_ns;
+	if (p->absent)
+		return err_set(e, -ECONNREFUSED, "nobody is there");
+	if (p->lost.code)
+		return err_set(e, p->lost.code, "%s", p->lost.text);
+	return !p->silent;
+}
+
+static int there_say(struct standby_peer *p, const Phub__Control *m)
+{
+	size_t bytes = phub__control__get_packed_size(m);
+	uint8_t *frame = malloc(bytes);
+
+	assert_non_null(frame);
+	phub__control__pack(m, frame);
+	p->said[m->message_case]++;
+	if (p->last[m->message_case])
+		phub__control__free_unpacked(p->last[m->message_case], NULL);
+	p->last[m->message_case] = phub__control__unpack(NULL, bytes, frame);
+	assert_non_null(p->last[m->message_case]);
+	free(frame);
+	return 0;
+}
+
+static void there_session(const struct standby_peer *p, uint64_t *session, const uint8_t **key, uint32_t *cores)
+{
+	*session = 5;
+	*key = p->key;
+	*cores = 1;
+}
+
+static int there_address(const struct standby_peer *p, const char *transport, char *out, size_t bytes, struct err *e)
+{
+	(void)e;
+	assert_string_equal(transport, "loop");
+	snprintf(out, bytes, "%s", p->address);
+	return 0;
+}
+
+static int there_fd(const struct standby_peer *p, bool *write)
+{
+	(void)p;
+	*write = false;
+	return -1;
+}
+
+static void there_close(struct standby_peer *p)
+{
+	p->closed++;
+}
+
+static const struct standby_ops there_ops = {
+	.open = there_open,
+	.step = there_step,
+	.say = there_say,
+	.session = there_session,
+	.address = there_address,
+	.fd = there_fd,
+	.close = there_close,
+};
+
+static void there_hear(Phub__Control__MessageCase which, void *message)
+{
+	Phub__Control control = PHUB__CONTROL__INIT;
+
+	control.message_case = which;
+	control.start = message; /* one union */
+	there.hear(there.arg, &control);
+	rig_turn_control(there.rig);
+}
+
+static void there_start(void)
+{
+	Phub__Start start = PHUB__START__INIT;
+
+	start.generation = 1;
+	start.job = THERE_JOB;
+	start.epoch = THERE_EPOCH;
+	start.window = 8;
+	there_hear(PHUB__CONTROL__MESSAGE_START, &start);
+}
+
+/* Lets connections in, and acknowledges what came. */
+static void there_turn(void)
+{
+	struct event events[16];
+	struct hello hello;
+	struct err e;
+	unsigned count;
+
+	rig_turn_control(there.rig);
+	while (there.transport->ops->accept(there.transport, there.rig->now_ns, &hello) == 0) {
+		assert_int_equal(there.transport->ops->admit(there.transport, hello.conn, &there.spec, &e), 0);
+		assert_int_equal(there.queue->ops->adopt(there.queue, hello.conn, &there.spec), 0);
+		there.conns[there.conn_count++ % THERE_CONNS] = hello.conn;
+	}
+	count = there.queue->ops->poll(there.queue, there.rig->now_ns, events, 16);
+	for (unsigned i = 0; i < count; i++) {
+		struct wire_header h = {.type = WIRE_RESULT, .job = THERE_JOB, .generation = 1, .epoch = THERE_EPOCH};
+
+		if (events[i].type == EVENT_CLOSED)
+			there.queue->ops->drop(there.queue, events[i].conn);
+		if (events[i].type != EVENT_MESSAGE)
+			continue;
+		assert_int_equal(events[i].header.job, THERE_JOB);
+		assert_int_equal(events[i].header.epoch, THERE_EPOCH);
+		there.pushes += events[i].header.type == WIRE_PUSH;
+		there.images += events[i].header.type == WIRE_INIT;
+		if (events[i].slot)
+			there.queue->ops->release(there.queue, events[i].slot);
+		h.chunk = events[i].header.chunk;
+		h.round = events[i].header.round;
+		h.credit = events[i].header.seq + 8;
+		if (!there.deaf)
+			assert_int_equal(there.queue->ops->send(there.queue, events[i].conn, &h, NULL, NULL), 0);
+	}
+	there.queue->ops->flush(there.queue);
+	rig_turn_control(there.rig);
+}
+
+static void there_turns(void)
+{
+	for (int i = 0; i < 6; i++) {
+		there.rig->now_ns += 1000000;
+		there_turn();
+	}
+}
+
+/* ---- a job of two workers at a box with that standby ---- */
+
+static void begin(struct rig *rig, struct actor *a, const struct rig_job *job, const char *more)
+{
+	const char *settings[] = {"standby=phub://10.1.1.1:7077", "lost_ms=3000", more, NULL};
+	struct transport_config config = {.queue_conns_max = 8};
+	struct err e = {0};
+
+	memset(&there, 0, sizeof(there));
+	rig_standby = &there_ops;
+	rig_open(rig, 1, settings);
+	there.rig = rig;
+	config.loop = loop_net_host(rig->net, THERE_HOST);
+	assert_int_equal(transport_loop.open(&config, &there.transport, &e), 0);
+	assert_int_equal(transport_loop.queue_create(there.transport, MEM_NODE_ANY, &there.queue, &e), 0);
+	assert_int_equal(transport_loop.listen(there.transport, "", there.address, sizeof(there.address), &e), 0);
+	for (uint32_t i = 0; i < 2; i++)
+		there.spans[i] = (struct span){.offset = i * 4096, .bytes = 400};
+	there.spec = (struct conn_spec){.chunk_count = 2,
+		.spans = there.spans,
+		.payload_max = 400,
+		.window = 8,
+		.queue = there.queue,
+		.job = THERE_JOB};
+	for (uint32_t i = 0; i < 2; i++) {
+		actor_dial(rig, &a[i], i + 1);
+		assert_true(actor_join(&a[i], "demo", i, 2, NULL));
+	}
+	for (uint32_t i = 0; i < 2; i++)
+		actor_table(&a[i], job, 2, 100);
+	for (uint32_t i = 0; i < 2; i++)
+		assert_int_equal(actor_hear(&a[i]), PHUB__CONTROL__MESSAGE_START);
+}
+
+static void finish(struct rig *rig, struct actor *a)
+{
+	for (uint32_t i = 0; i < 2; i++)
+		if (a[i].stream)
+			actor_hang_up(&a[i]);
+	there_turns();
+	rig_wait(rig, 3000);
+	assert_null(rig->box->control.jobs);
+	assert_null(rig->box->control.standby_calls);
+	assert_int_equal(rig->box->control.memory_used, 0);
+	assert_int_equal(there.opened, there.closed);
+	assert_true(box_balanced(rig->box));
+	there_turns();
+	box_destroy(rig->box, rig->now_ns);
+	for (unsigned i = 0; i < 3; i++) {
+		struct event events[16];
+		unsigned count = there.queue->ops->poll(there.queue, rig->now_ns, events, 16);
+
+		for (unsigned k = 0; k < count; k++)
+			if (events[k].type == EVENT_CLOSED)
+				there.queue->ops->drop(there.queue, events[k].conn);
+	}
+	there.transport->ops->queue_destroy(there.transport, there.queue);
+	there.transport->ops->close(there.transport);
+	loop_stream_unlisten(rig->listener);
+	loop_net_destroy(rig->net);
+	config_fini(&rig->config);
+	for (unsigned i = 0; i < CASES; i++)
+		if (there.last[i])
+			phub__control__free_unpacked(there.last[i], NULL);
+	rig_standby = NULL;
+}
+
+static enum standby_state state_of(const struct rig *rig)
+{
+	struct standby_report report;
+
+	assert_non_null(standby_describe(rig->box->control.jobs, &report));
+	return report.state;
+}
+
+static const struct rig_job summed = {.generation = 1};
+
+/* From the start of the job until it is whole there. */
+static void mirror(struct rig *rig)
+{
+	there_turns();
+	assert_int_equal(state_of(rig), STANDBY_AGREEING);
+	there_start();
+	there_turns();
+	assert_int_equal(state_of(rig), STANDBY_WHOLE);
+}
+
+/* What the standby is told, in its order. */
+static void test_whole(void **state)
+{
+	struct rig rig;
+	struct actor a[2];
+	const Phub__Mirror *m;
+
+	(void)state;
+	begin(&rig, a, &summed, NULL);
+	there_turns();
+	assert_string_equal(there.job, "demo");
+	m = there.last[PHUB__CONTROL__MESSAGE_MIRROR]->mirror;
+	assert_int_equal(m->world, 2);
+	assert_int_equal(m->cores, 1);
+	assert_int_equal(m->core_of_chunk.len, 1);
+	assert_int_equal(m->job->key_count, 2);
+	assert_int_equal(m->n_hypers, 0);
+	assert_int_equal(there.last[PHUB__CONTROL__MESSAGE_KEYS]->keys->n_keys, 2);
+	assert_string_equal(there.last[PHUB__CONTROL__MESSAGE_KEYS]->keys->keys[1]->name, "k1");
+	assert_int_equal(there.said[PHUB__CONTROL__MESSAGE_MIRROR_STATE], 0);
+	there_start();
+	there_turns();
+	assert_int_equal(state_of(&rig), STANDBY_WHOLE);
+	assert_true(there.last[PHUB__CONTROL__MESSAGE_MIRROR_STATE]->mirror_state->whole);
+	for (uint32_t i = 0; i < 2; i++)
+		actor_leave(&a[i]);
+	there_turns();
+	assert_int_equal(there.said[PHUB__CONTROL__MESSAGE_LEAVE], 1);
+	assert_int_equal(there.closed, 0); /* it waits for Left */
+	there_hear(PHUB__CONTROL__MESSAGE_LEFT, &(Phub__Left)PHUB__LEFT__INIT);
+	assert_int_equal(there.closed, 1);
+	finish(&rig, a);
+}
+
+/* A box that goes down leaves its jobs to the standby. */
+static void test_going_down(void **state)
+{
+	struct rig rig;
+	struct actor a[2];
+
+	(void)state;
+	begin(&rig, a, &summed, NULL);
+	mirror(&rig);
+	control_stop(&rig.box->control);
+	there_turns();
+	assert_int_equal(there.said[PHUB__CONTROL__MESSAGE_LEAVE], 0);
+	assert_int_equal(there.closed, 1);
+	finish(&rig, a);
+}
+
+/* Nobody there: tried again after 1 s, then 2 s, ... */
+static void test_backoff(void **state)
+{
+	struct rig rig;
+	struct actor a[2];
+
+	(void)state;
+	begin(&rig, a, &summed, NULL);
+	there.absent = true;
+	there_turns();
+	assert_int_equal(state_of(&rig), STANDBY_BROKEN);
+	assert_int_equal(there.opened, 1);
+	rig_wait(&rig, 900);
+	assert_int_equal(there.opened, 1);
+	rig_wait(&rig, 200);
+	assert_int_equal(there.opened, 2);
+	for (uint32_t i = 0; i < 2; i++)
+		actor_heartbeat(&a[i]);
+	rig_wait(&rig, 1800);
+	assert_int_equal(there.opened, 2);
+	there.absent = false;
+	rig_wait(&rig, 300);
+	assert_int_equal(there.opened, 3);
+	there_start();
+	there_turns();
+	assert_int_equal(state_of(&rig), STANDBY_WHOLE);
+	finish(&rig, a);
+}
+
+/* One that says nothing more is given up. */
+static void test_silent(void **state)
+{
+	struct rig rig;
+	struct actor a[2];
+
+	(void)state;
+	begin(&rig, a, &summed, NULL);
+	there_turns();
+	assert_int_equal(state_of(&rig), STANDBY_AGREEING);
+	for (int i = 0; i < 4; i++) {
+		rig_wait(&rig, 800);
+		for (uint32_t k = 0; k < 2; k++)
+			actor_heartbeat(&a[k]);
+	}
+	assert_int_equal(state_of(&rig), STANDBY_BROKEN);
+	assert_int_equal(there.closed, 1);
+	there.silent = true;
+	rig_wait(&rig, 1100);
+	assert_int_equal(state_of(&rig), STANDBY_DIALLING);
+	finish(&rig, a);
+}
+
+/* The session or a data connection breaks: all of it is made anew. */
+static void test_broken(void **state)
+{
+	struct rig rig;
+	struct actor a[2];
+
+	(void)state;
+	begin(&rig, a, &summed, NULL);
+	mirror(&rig);
+	err_set(&there.lost, -ECONNRESET, "it fell");
+	there_turns();
+	assert_int_equal(state_of(&rig), STANDBY_BROKEN);
+	rig_wait(&rig, 1100);
+	mirror(&rig);
+	assert_int_equal(there.opened, 2);
+	there.queue->ops->drop(there.queue, there.conns[(there.conn_count - 1) % THERE_CONNS]);
+	there_turns();
+	assert_int_equal(state_of(&rig), STANDBY_BROKEN);
+	rig_wait(&rig, 1100);
+	mirror(&rig);
+	assert_int_equal(there.opened, 3);
+	finish(&rig, a);
+}
+
+/* Who passes a barrier must not meet one at the standby who waits at it. */
+static void test_barrier(void **state)
+{
+	Phub__MirrorState echo = PHUB__MIRROR_STATE__INIT;
+	struct rig rig;
+	struct actor a[2];
+
+	(void)state;
+	begin(&rig, a, &summed, NULL);
+	mirror(&rig);
+	actor_barrier(&a[0], 1);
+	actor_barrier(&a[1], 1);
+	there_turns();
+	assert_int_equal(there.last[PHUB__CONTROL__MESSAGE_MIRROR_STATE]->mirror_state->barrier, 1);
+	assert_int_not_equal(actor_hear(&a[0]), PHUB__CONTROL__MESSAGE_BARRIER_DONE);
+	echo.barrier = 1;
+	there_hear(PHUB__CONTROL__MESSAGE_MIRROR_STATE, &echo);
+	assert_int_equal(actor_hear(&a[0]), PHUB__CONTROL__MESSAGE_BARRIER_DONE);
+	assert_int_equal(actor_hear(&a[1]), PHUB__CONTROL__MESSAGE_BARRIER_DONE);
+	/* One that dies meanwhile holds nobody up. */
+	actor_barrier(&a[0], 2);
+	actor_barrier(&a[1], 2);
+	assert_int_equal(rig.box->control.jobs->barrier, 1);
+	err_set(&there.lost, -ECONNRESET, "it fell");
+	there_turns();
+	assert_int_equal(rig.box->control.jobs->barrier, 2);
+	finish(&rig, a);
+}
+
+/* Versions that came before the session are in Mirror, later ones follow. */
+static void test_hyper(void **state)
+{
+	const struct rig_job job = {.generation = 1, .optimizer = 1, .lr = 0.5};
+	struct rig rig;
+	struct actor a[2];
+	const Phub__Mirror *m;
+
+	(void)state;
+	begin(&rig, a, &job, NULL);
+	there.absent = true;
+	there_turns();
+	for (uint32_t version = 1; version <= 70; version++)
+		for (uint32_t i = 0; i < 2; i++)
+			actor_hyper(&a[i], version, version / 1000.0);
+	there.absent = false;
+	rig_wait(&rig, 1100);
+	m = there.last[PHUB__CONTROL__MESSAGE_MIRROR]->mirror;
+	assert_int_equal(m->n_hypers, 64);
+	assert_int_equal(m->hypers[63]->version, 70);
+	assert_true(m->hypers[63]->groups[0]->lr == 70 / 1000.0);
+	assert_int_equal(m->hypers[0]->version, 7);
+	assert_true(m->job->groups[0]->lr == 0.5);
+	for (uint32_t i = 0; i < 2; i++)
+		actor_hyper(&a[i], 71, 1);
+	assert_int_equal(there.said[PHUB__CONTROL__MESSAGE_HYPER], 0); /* not before Start */
+	there_start();
+	assert_int_equal(there.said[PHUB__CONTROL__MESSAGE_HYPER], 1);
+	assert_int_equal(there.last[PHUB__CONTROL__MESSAGE_HYPER]->hyper->version, 71);
+	there_turns();
+	assert_int_equal(state_of(&rig), STANDBY_MIRRORING); /* there are no first weights yet */
+	finish(&rig, a);
+}
+
+/* The job goes on there: whoever is still here is told, and nothing is said to the standby any more. */
+static void test_taken(void **state)
+{
+	Phub__MirrorTaken taken = PHUB__MIRROR_TAKEN__INIT;
+	struct rig rig;
+	struct actor a[2];
+
+	(void)state;
+	begin(&rig, a, &summed, NULL);
+	mirror(&rig);
+	taken.text = (char *)(uintptr_t) "they came at noon";
+	there_hear(PHUB__CONTROL__MESSAGE_MIRROR_TAKEN, &taken);
+	there_turns();
+	for (uint32_t i = 0; i < 2; i++) {
+		actor_hear(&a[i]);
+		assert_int_equal(a[i].error_code, PHUB__ERROR_CODE__ERROR_TAKEN);
+		assert_non_null(strstr(a[i].error, "they came at noon"));
+	}
+	assert_int_equal(there.said[PHUB__CONTROL__MESSAGE_LEAVE], 0);
+	finish(&rig, a);
+}
+
+/* Only what waits for all can be mirrored. */
+static void test_async(void **state)
+{
+	const struct rig_job job = {.generation = 1, .optimizer = 1, .sync = 2, .lr = 0.5};
+	struct rig rig;
+	struct actor a[2];
+
+	(void)state;
+	begin(&rig, a, &job, NULL);
+	there_turns();
+	assert_int_equal(state_of(&rig), STANDBY_OFF);
+	assert_int_equal(there.opened, 0);
+	finish(&rig, a);
+}
+
+/* A new key table is another mirror. */
+static void test_rekey(void **state)
+{
+	const struct rig_job second = {.generation = 2};
+	struct rig rig;
+	struct actor a[2];
+
+	(void)state;
+	begin(&rig, a, &summed, NULL);
+	mirror(&rig);
+	for (uint32_t i = 0; i < 2; i++)
+		actor_table(&a[i], &second, 2, 50);
+	there_turns();
+	assert_int_equal(there.said[PHUB__CONTROL__MESSAGE_LEAVE], 1);
+	assert_int_equal(there.opened, 2);
+	assert_int_equal(there.last[PHUB__CONTROL__MESSAGE_MIRROR]->mirror->job->generation, 2);
+	finish(&rig, a);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_whole),
+		cmocka_unit_test(test_going_down),
+		cmocka_unit_test(test_backoff),
+		cmocka_unit_test(test_silent),
+		cmocka_unit_test(test_broken),
+		cmocka_unit_test(test_barrier),
+		cmocka_unit_test(test_hyper),
+		cmocka_unit_test(test_taken),
+		cmocka_unit_test(test_async),
+		cmocka_unit_test(test_rekey),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
