@@ -70,7 +70,7 @@ struct fake_box {
 	struct conn_spec specs[FAKE_CORES_MAX];
 	bool started;
 	uint32_t starts;
-	uint64_t barrier; /* the last one that was passed */
+	uint64_t barrier;     /* the last one that was passed */
 	uint32_t order[4096]; /* chunks in the order in which rank 0's pushes came */
 	unsigned order_count;
 	struct wire_header last; /* of these */

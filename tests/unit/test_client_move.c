@@ -466,7 +466,8 @@ static void hyper_parameters_keep_their_versions(void **state)
 	rig_close(&r);
 }
 
-/* It is a call that finds the box lost, in what it says to it: the move begins in that call, or what else is to come. */
+/* It is a call that finds the box lost, in what it says to it: the move begins in that call, or what else is to come.
+ */
 static void a_call_finds_the_box_lost(void **state)
 {
 	(void)state;
