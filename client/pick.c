@@ -76,13 +76,12 @@ static int pick_none(const struct client_session *s, struct err *e)
 
 int pick_again(const struct client_session *s, struct pick *pick, struct err *e)
 {
-	const char *offered, *offer = pick_served(s, pick->ops->name, &offered);
+	const char *offered;
 
-	if (!offer)
+	if (!pick_served(s, pick->ops->name, &offered, pick->address, sizeof(pick->address)))
 		return err_set(e, -ENOTSUP, "%s: box %s does not serve %s, by which the job runs", s->who, s->box,
 			pick->ops->name);
 	pick->offer = offered;
-	pick_resolve(s, offer, pick->address, sizeof(pick->address));
 	return 0;
 }
 

@@ -238,7 +238,7 @@ int job_hyper_check(const struct spec *spec, const Phub__Hyper *message, uint32_
 
 int job_hyper_pass(struct job *job, const Phub__Hyper *message)
 {
-	struct hyper_table *table = job_hyper_create(&job->generation->spec, message, 0);
+	struct hyper_table *table = job_hyper_read(&job->generation->spec, message, 0);
 
 	if (!table)
 		return -ENOMEM;
