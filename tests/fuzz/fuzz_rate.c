@@ -8,7 +8,7 @@
  *      then      operations of 3 bytes: source (its /64 in the upper 4 bits), milliseconds since the last one / 8, and
  *                0: knocks; 1: knocks, and proves himself; 2: from nobody knows where
  */
-#include "phub/control/rate.h"
+#include "transport/rate.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -25,8 +25,6 @@ static const char *const nan_names[] = {"pass", "zero", "fail", NULL};
 static const char *const seal_names[] = {"gmac", "crc", "none", NULL};
 static const char *const lost_names[] = {"fail", "shrink", "wait", NULL};
 static const char *const dtype_names[] = {"f32", "f16", "bf16", NULL};
-
-static const char *const lost_names[] = {"fail", "shrink", "wait", NULL};
 static const char *const plant_names[] = {"nothing", "stale", "swapped", "doubled", NULL};
 
 #define AT(field) offsetof(struct worker_options, field)
@@ -60,7 +58,6 @@ static const struct option option_table[] = {
 	{"registered", OPTION_BOOL, AT(registered), NULL},
 	{"check", OPTION_BOOL, AT(check), NULL},
 	{"census", OPTION_BOOL, AT(census), NULL},
-	{"lost", OPTION_ENUM, AT(phub.lost), lost_names},
 	{"schedule", OPTION_UNSIGNED, AT(schedule), NULL},
 	{"front", OPTION_BOOL, AT(front), NULL},
 	{"back", OPTION_BOOL, AT(back), NULL},
