@@ -455,39 +455,6 @@ static void test_hyper_stepwise(void **state)
 	team_close(&t);
 }
 
-/* Who comes in a lost rank's place goes on behind its versions, with the newest values. */
-static void test_hyper_of_who_comes(void **state)
-{
-	struct rig_job job = {.generation = 1, .optimizer = 1, .lr = 0.5, .sync = 2, .lost = 1};
-	const Phub__Start *start;
-	const uint32_t *newest;
-	struct team t;
-
-	(void)state;
-	team_open(&t, 2, 1, NULL);
-	team_start(&t, &job, 1, 16);
-	newest = t.rig.box->control.jobs->generation->store.shards[0]->hypers.newest;
-	actor_hyper(&t.a[1], 1, 0.25);
-	actor_hyper(&t.a[1], 2, 0.125);
-	actor_hyper(&t.a[0], 1, 0.0625);
-	actor_hang_up(&t.a[1]);
-	rig_turn_control(&t.rig);
-	actor_dial(&t.rig, &t.a[1], 9);
-	assert_true(actor_join(&t.a[1], "demo", 1, 2, NULL));
-	actor_table(&t.a[1], &job, 1, 16);
-	assert_int_equal(actor_hear(&t.a[1]), PHUB__CONTROL__MESSAGE_START);
-	start = t.a[1].last->start;
-	assert_true(start->joined);
-	assert_int_equal(start->hyper, 3);
-	assert_true(start->groups[0]->lr == 0.0625);
-	assert_int_equal(newest[1], 3);
-	actor_hyper(&t.a[1], 4, 0.03125);
-	rig_turn_control(&t.rig);
-	assert_int_equal(newest[1], 4);
-	assert_int_equal(newest[0], 1);
-	team_close(&t);
-}
-
 /* Says it without giving the box a turn. */
 static void say_hyper(struct actor *a, uint32_t version)
 {
@@ -815,7 +782,6 @@ int main(void)
 		cmocka_unit_test(test_memory_limit),
 		cmocka_unit_test(test_hyper),
 		cmocka_unit_test(test_hyper_stepwise),
-		cmocka_unit_test(test_hyper_of_who_comes),
 		cmocka_unit_test(test_hyper_flood),
 		cmocka_unit_test(test_barrier),
 		cmocka_unit_test(test_leave_while_others_wait),

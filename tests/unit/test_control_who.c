@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Who is missing: what a core tells of its open rounds, what control makes of that, and what it answers to who asks.
+ * And what it tells who comes in a lost rank's place.
  */
 #include "tests/unit/control_rig.h"
 
@@ -192,6 +193,46 @@ static void test_who_is_bounded(void **state)
 	crew_close(&rig, a, 2);
 }
 
+/* Where each rank sets hyper-parameters of its own: it goes on behind the lost one's versions, with the newest values.
+ */
+static void test_hyper_of_who_comes(void **state)
+{
+	struct rig_job job = {.generation = 1, .optimizer = 1, .lr = 0.5, .sync = 2, .lost = 1};
+	const Phub__Start *start;
+	const uint32_t *newest;
+	struct actor a[2];
+	struct rig rig;
+
+	(void)state;
+	crew_open(&rig, a, 2, 1);
+	for (uint32_t i = 0; i < 2; i++)
+		actor_table(&a[i], &job, 1, 16);
+	newest = rig.box->control.jobs->generation->store.shards[0]->hypers.newest;
+	actor_hyper(&a[1], 1, 0.25);
+	actor_hyper(&a[1], 2, 0.125);
+	actor_hyper(&a[0], 1, 0.0625);
+	actor_hang_up(&a[1]);
+	rig_turn_control(&rig);
+	actor_dial(&rig, &a[1], 9);
+	assert_true(actor_join(&a[1], "demo", 1, 2, NULL));
+	actor_table(&a[1], &job, 1, 16);
+	assert_int_equal(actor_hear(&a[1]), PHUB__CONTROL__MESSAGE_START);
+	start = a[1].last->start;
+	assert_true(start->joined);
+	assert_int_equal(start->hyper, 3);
+	assert_true(start->groups[0]->lr == 0.0625);
+	assert_int_equal(newest[1], 3);
+	actor_hyper(&a[1], 4, 0.03125);
+	rig_turn_control(&rig);
+	assert_int_equal(newest[1], 4);
+	assert_int_equal(newest[0], 1);
+	for (uint32_t i = 0; i < 2; i++)
+		actor_hang_up(&a[i]);
+	rig_turn_control(&rig);
+	assert_null(rig.box->control.jobs);
+	rig_close(&rig);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -199,6 +240,7 @@ int main(void)
 		cmocka_unit_test(test_a_core_names_all_who_are_missing),
 		cmocka_unit_test(test_who_is_missing),
 		cmocka_unit_test(test_who_is_bounded),
+		cmocka_unit_test(test_hyper_of_who_comes),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
