@@ -448,6 +448,27 @@ def test_box_killed_shm(box):
         survives(box, "killed-shm", 2, folder, "shm")
 
 
+def test_box_killed_ssp(box):
+    """Chunks of a key were copied at different times; all of them go on with the same round."""
+    with tempfile.TemporaryDirectory() as folder:
+        mortal = Box(folder)
+        job = Job(f"phub://127.0.0.1:{mortal.port}/killed-ssp", sync="ssp", staleness=2, lost="shrink", resume=30)
+        try:
+            for _ in range(2):
+                mortal.until("checkpoint before round")
+                time.sleep(random.uniform(0.1, 0.3))
+                mortal.kill()
+                mortal.start()
+            results = job.results()
+            assert all(count >= STEPS - first for first, count, _ in results.values()), results
+            assert "goes on from its checkpoint" in mortal.text(), mortal.text()
+            rounds = [int(line.split("before round ")[1].split()[0]) for line in mortal.text().split("\n") if "written:" in line]
+            assert max(rounds) > 1, f"checkpoints do not say how far they are: {rounds}"
+        finally:
+            job.end()
+            mortal.kill()
+
+
 def test_box_killed_parity(box):
     """Checkpoints over three directories, of which one is lost while the box is down."""
     with tempfile.TemporaryDirectory() as folder:
