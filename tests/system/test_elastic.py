@@ -449,7 +449,7 @@ def test_box_killed_shm(box):
 
 
 def test_box_killed_ssp(box):
-    """Chunks of a key were copied at different times; all of them go on with the same round."""
+    """Each push is a step, and a checkpoint may have some of later rounds than it says: it still says how far it is."""
     with tempfile.TemporaryDirectory() as folder:
         mortal = Box(folder)
         job = Job(f"phub://127.0.0.1:{mortal.port}/killed-ssp", sync="ssp", staleness=2, lost="shrink", resume=30)
@@ -463,7 +463,7 @@ def test_box_killed_ssp(box):
             assert all(count >= STEPS - first for first, count, _ in results.values()), results
             assert "goes on from its checkpoint" in mortal.text(), mortal.text()
             rounds = [int(line.split("before round ")[1].split()[0]) for line in mortal.text().split("\n") if "written:" in line]
-            assert max(rounds) > 1, f"checkpoints do not say how far they are: {rounds}"
+            assert min(rounds) > 1, f"checkpoints do not say how far they are: {rounds}"
         finally:
             job.end()
             mortal.kill()
