@@ -191,21 +191,28 @@ int checkpoint_remove(const struct checkpoint_place *place, const struct checkpo
  */
 struct checkpoint_pace {
 	double overhead;
-	double round_s;                     /* of a round without checkpoints: a running mean */
-	double snapshot_s;                  /* by which the rounds of a checkpoint are longer, together */
+	double round_s;                     /* of a round without checkpoints: of samples, the mean of their times... */
+	double sample_s, sample_rounds;     /* ...by that of their rounds */
+	double snapshot_s;                  /* by which rounds are longer while one is copied and written, together */
 	double write_s;                     /* from the snapshot to the end of its file */
 	uint64_t interval;                  /* rounds; 0: not known yet, not all of these were measured */
 	double extra_s;                     /* of the checkpoint under way, so far */
 	uint32_t rounds, snapshots, writes; /* how many are in the means */
 	bool snapping;                      /* the last round was one of a checkpoint */
+	uint32_t clean;                     /* samples since, without one, */
+	double clean_s;                     /* and their time */
 };
+
 void checkpoint_pace_init(struct checkpoint_pace *p, double overhead);
 /*
- * A round of the job took so long; `snapped`: a snapshot was being copied or written in it. A round or
- * checkpoint that stood still for other reasons does little harm: it counts as four of the mean at most.
+ * A sample: so many rounds of the job, not always whole ones, took so long; `snapped`: a snapshot was being copied or
+ * written meanwhile. A sample or checkpoint that stood still for other reasons does little harm: it counts as four of
+ * the mean at most.
  */
-void checkpoint_pace_round(struct checkpoint_pace *p, double seconds, bool snapped);
+void checkpoint_pace_round(struct checkpoint_pace *p, double rounds, double seconds, bool snapped);
 void checkpoint_pace_written(struct checkpoint_pace *p, double seconds);
+/* So many rounds after it was begun, is it time for another? */
+bool checkpoint_pace_due(const struct checkpoint_pace *p, uint64_t rounds);
 /* By how much one checkpoint in so many rounds makes these slower, by what was measured. False: not enough was. */
 bool checkpoint_pace_cost(const struct checkpoint_pace *p, uint64_t every, double *cost);
 

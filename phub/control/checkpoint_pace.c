@@ -3,8 +3,8 @@
  * How often a job's weights are kept. With R a round's time, S what a checkpoint adds to all rounds that it touches, W
  * how long its file takes and o the overhead that is allowed:
  *
- *      S <= o * n * R      n rounds pay for one checkpoint
- *      W <= (n - 1) * R    it is on disk a round before the next, and that round is measured without
+ *      S <= o * n * R      n rounds pay for one checkpoint: for the copy, and for the CPU time that writing takes from
+ * them W <= (n - 1) * R    it is on disk a round before the next, and that round is measured without
  *
  * n is the least of both, and follows as the three drift: each is a mean that forgets.
  */
@@ -14,10 +14,15 @@
 
 enum {
 	PACE_ROUNDS = 16,     /* of the last so many is a mean, about */
-	PACE_CHECKPOINTS = 4, /* these are seldom */
+	PACE_CHECKPOINTS = 8, /* these are seldom */
 	PACE_LEAP = 4,        /* a sample is cut to so many means */
 };
 #define PACE_INTERVAL_MAX 1e9
+
+/* Without a checkpoint there come so many samples before the first, and before the next while the interval is not
+ * known, or there would be nothing to compare with; and so many seconds before any. */
+#define PACE_CLEAN   4u
+#define PACE_CLEAN_S 0.4
 
 static void pace_mean(double *mean, uint32_t *count, uint32_t memory, double sample)
 {
@@ -40,19 +45,33 @@ static void pace_update(struct checkpoint_pace *p)
 	p->interval = (uint64_t)fmin(paid, PACE_INTERVAL_MAX);
 }
 
+/* Not the mean of what a round takes in each: quick samples have more rounds, and what is lost is counted in rounds. */
+static void pace_sample(struct checkpoint_pace *p, double rounds, double seconds)
+{
+	if (p->rounds > 0 && p->round_s > 0 && seconds > PACE_LEAP * p->round_s * rounds)
+		seconds = PACE_LEAP * p->round_s * rounds;
+	if (p->rounds < PACE_ROUNDS)
+		p->rounds++;
+	p->sample_s += (seconds - p->sample_s) / p->rounds;
+	p->sample_rounds += (rounds - p->sample_rounds) / p->rounds;
+	p->round_s = p->sample_s / p->sample_rounds;
+}
+
 void checkpoint_pace_init(struct checkpoint_pace *p, double overhead)
 {
 	*p = (struct checkpoint_pace){.overhead = overhead};
 }
 
-void checkpoint_pace_round(struct checkpoint_pace *p, double seconds, bool snapped)
+void checkpoint_pace_round(struct checkpoint_pace *p, double rounds, double seconds, bool snapped)
 {
-	if (!(seconds >= 0))
+	if (!(seconds >= 0) || !(rounds > 0))
 		return;
+	p->clean = snapped ? 0 : p->clean + 1;
+	p->clean_s = snapped ? 0 : p->clean_s + seconds;
 	if (snapped && p->rounds == 0)
 		return; /* there is nothing to compare it with */
 	if (snapped) {
-		p->extra_s += seconds - p->round_s;
+		p->extra_s += seconds - rounds * p->round_s;
 		p->snapping = true;
 		return;
 	}
@@ -61,7 +80,7 @@ void checkpoint_pace_round(struct checkpoint_pace *p, double seconds, bool snapp
 		p->snapping = false;
 		p->extra_s = 0;
 	}
-	pace_mean(&p->round_s, &p->rounds, PACE_ROUNDS, seconds);
+	pace_sample(p, rounds, seconds);
 	pace_update(p);
 }
 
@@ -79,4 +98,11 @@ bool checkpoint_pace_cost(const struct checkpoint_pace *p, uint64_t every, doubl
 		return false;
 	*cost = p->snapshot_s / ((double)every * p->round_s);
 	return true;
+}
+
+bool checkpoint_pace_due(const struct checkpoint_pace *p, uint64_t rounds)
+{
+	if (p->interval == 0)
+		return rounds > 0 && p->clean >= PACE_CLEAN;
+	return rounds >= p->interval && p->clean_s >= PACE_CLEAN_S;
 }

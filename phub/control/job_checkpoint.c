@@ -49,7 +49,9 @@ struct keeper {
 	bool stopped;        /* the cores were told to give it up */
 	uint64_t ahead;      /* rounds: more after each that was missed */
 	uint64_t rounds;     /* of the job, when the last one was taken */
-	uint64_t sampled, sampled_ns;
+	double sampled;      /* rounds, at the last sample */
+	uint64_t sampled_ns;
+	bool touched; /* a checkpoint was under way since */
 	uint64_t begun_ns, retry_ns, told_ns;
 	uint64_t done;     /* checkpoints that are on disk... */
 	unsigned restored; /* ...and that it goes on from */
@@ -370,21 +372,28 @@ static uint64_t keeper_rounds(const struct job *job)
 	return generation_sums(job->generation).rounds / job->generation->spec.plan.chunk_count;
 }
 
-static void keeper_sample(struct job *job, uint64_t rounds)
+/*
+ * Control looks at its timers ten times a second: many quick rounds are a sample, and a slow one is many looks. What is
+ * taken and written between two looks counts, too: it is over soon, and not free.
+ */
+static void keeper_sample(struct job *job)
 {
 	struct keeper *k = job->keeper;
 	uint64_t now_ns = job->control->now_ns;
+	double rounds = (double)generation_sums(job->generation).rounds / job->generation->spec.plan.chunk_count;
 
-	if (k->sampled_ns && rounds > k->sampled)
-		checkpoint_pace_round(&k->pace, (double)(now_ns - k->sampled_ns) / 1e9 / (double)(rounds - k->sampled),
-			k->state == KEEPER_TAKING);
-	if (rounds == k->sampled && k->sampled_ns)
+	k->touched = k->touched || k->state != KEEPER_IDLE;
+	if (k->sampled_ns && rounds - k->sampled < 1)
 		return;
+	if (k->sampled_ns)
+		checkpoint_pace_round(
+			&k->pace, rounds - k->sampled, (double)(now_ns - k->sampled_ns) / 1e9, k->touched);
 	k->sampled = rounds;
 	k->sampled_ns = now_ns;
+	k->touched = false;
 }
 
-/* 0: as soon as the one before is done. */
+/* 0: when enough was measured without one. */
 static uint64_t keeper_every(const struct job *job)
 {
 	uint64_t every = job->control->config->checkpoint_every;
@@ -395,13 +404,13 @@ static uint64_t keeper_every(const struct job *job)
 static bool keeper_is_due(const struct job *job, uint64_t rounds)
 {
 	const struct keeper *k = job->keeper;
-	uint64_t every = keeper_every(job);
+	uint64_t every = job->control->config->checkpoint_every;
 
 	if (k->state != KEEPER_IDLE || job->control->now_ns < k->retry_ns || job->change)
 		return false;
 	if (k->retry_ns && rounds > 0)
 		return true; /* the last one failed */
-	return rounds >= k->rounds + (every ? every : 1);
+	return every ? rounds >= k->rounds + every : checkpoint_pace_due(&k->pace, rounds - k->rounds);
 }
 
 void job_keep_tick(struct job *job)
@@ -412,7 +421,7 @@ void job_keep_tick(struct job *job)
 	if (!k || job->state != JOB_RUNNING)
 		return;
 	rounds = keeper_rounds(job);
-	keeper_sample(job, rounds);
+	keeper_sample(job);
 	if (k->state == KEEPER_TAKING && !k->stopped && job->control->now_ns - k->begun_ns > CHECKPOINT_TAKING_NS)
 		keeper_stop(job);
 	if (k->state == KEEPER_WRITING && (!k->running || atomic_load_explicit(&k->over, memory_order_acquire)))

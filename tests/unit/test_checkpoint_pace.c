@@ -15,7 +15,7 @@
 static void rounds(struct checkpoint_pace *p, unsigned count, double seconds, bool snapped)
 {
 	for (unsigned i = 0; i < count; i++)
-		checkpoint_pace_round(p, seconds, snapped);
+		checkpoint_pace_round(p, 1, seconds, snapped);
 }
 
 static void test_by_hand(void **state)
@@ -52,6 +52,26 @@ static void test_by_hand(void **state)
 	checkpoint_pace_written(&p, 0.05);
 	assert_true(p.snapshot_s <= 0 && p.snapshot_s >= 0);
 	assert_int_equal(p.interval, 2);
+}
+
+/* Quick rounds are seen many at a time, and parts of them. */
+static void test_many_at_a_time(void **state)
+{
+	struct checkpoint_pace p;
+
+	(void)state;
+	checkpoint_pace_init(&p, 0.035);
+	for (int i = 0; i < 10; i++)
+		checkpoint_pace_round(&p, 9.5, 0.095, false);
+	assert_int_equal(p.clean, 10);
+	/* In 200 ms 12.5 rounds instead of 20, then 17.5: 100 ms, which 286 rounds of 10 ms pay for with 3.5 %. */
+	checkpoint_pace_round(&p, 12.5, 0.2, true);
+	assert_int_equal(p.clean, 0);
+	checkpoint_pace_round(&p, 17.5, 0.2, true);
+	checkpoint_pace_round(&p, 10, 0.1, false);
+	checkpoint_pace_written(&p, 0.4);
+	assert_true(fabs(p.snapshot_s - 0.1) < 1e-9);
+	assert_int_equal(p.interval, 286);
 }
 
 static void test_bad_samples(void **state)
@@ -106,7 +126,7 @@ static double run(struct checkpoint_pace *p, unsigned count, double round_s, dou
 			checkpoint_pace_written(p, write_s);
 		}
 		seconds = round_s + (snapping ? snapshot_s / 2 : 0);
-		checkpoint_pace_round(p, seconds, snapping > 0);
+		checkpoint_pace_round(p, 1, seconds, snapping > 0);
 		snapping -= snapping > 0;
 		took += i >= half ? seconds : 0;
 	}
@@ -137,10 +157,64 @@ static void test_drift(void **state)
 	assert_true(lost < 0.036);
 }
 
+/* Rounds of 8 ms that waver by half, seen ten times a second; a checkpoint takes 40 ms of them, and 100 ms itself. */
+static void test_noise(void **state)
+{
+	struct checkpoint_pace p;
+	uint64_t seed = 1;
+	double since = 0, all_s = 0, extra_s = 0;
+
+	(void)state;
+	checkpoint_pace_init(&p, 0.035);
+	for (unsigned i = 0; i < 100000; i++) {
+		double noise, taken_s = 0;
+
+		seed = seed * 6364136223846793005u + 1442695040888963407u;
+		noise = 0.5 + (double)(seed >> 40) / (1 << 24);
+		if (checkpoint_pace_due(&p, (uint64_t)since)) {
+			since = 0;
+			taken_s = 0.04;
+		}
+		checkpoint_pace_round(&p, (0.1 - taken_s) / (0.008 * noise), 0.1, taken_s > 0);
+		if (taken_s > 0)
+			checkpoint_pace_written(&p, 0.1);
+		since += (0.1 - taken_s) / (0.008 * noise);
+		extra_s += i > 1000 ? taken_s : 0;
+		all_s += i > 1000 ? 0.1 - taken_s : 0;
+	}
+	assert_true(extra_s / all_s < 0.037);
+	assert_true(extra_s / all_s > 0.02); /* and not because there were none */
+}
+
+/* Nothing is known: some rounds are looked at first. */
+static void test_due(void **state)
+{
+	struct checkpoint_pace p;
+
+	(void)state;
+	checkpoint_pace_init(&p, 0.035);
+	assert_false(checkpoint_pace_due(&p, 100));
+	rounds(&p, 3, 0.1, false);
+	assert_false(checkpoint_pace_due(&p, 100));
+	rounds(&p, 1, 0.1, false);
+	assert_true(checkpoint_pace_due(&p, 100));
+	assert_false(checkpoint_pace_due(&p, 0));
+	rounds(&p, 3, 0.17, true);
+	checkpoint_pace_written(&p, 0.5);
+	rounds(&p, 1, 0.1, false);
+	assert_false(checkpoint_pace_due(&p, 60)); /* the last one was just now */
+	rounds(&p, 3, 0.1, false);
+	assert_true(checkpoint_pace_due(&p, 60));
+	assert_false(checkpoint_pace_due(&p, 59));
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_by_hand),
+		cmocka_unit_test(test_noise),
+		cmocka_unit_test(test_due),
+		cmocka_unit_test(test_many_at_a_time),
 		cmocka_unit_test(test_bad_samples),
 		cmocka_unit_test(test_a_pause),
 		cmocka_unit_test(test_drift),
