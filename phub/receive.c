@@ -150,6 +150,19 @@ static int receive_message(struct link *link, struct event *e, uint64_t now_ns)
 	return receive_add(link, e, now_ns);
 }
 
+/*
+ * The connection ends for what came over it. What was changed on the way is not its worker's fault: it may connect
+ * again, where it can.
+ */
+static void receive_spoilt(struct core *core, struct link *link, int rc)
+{
+	if (rc != -EBADMSG)
+		receive_end(core, link, rc, false, NULL);
+	else
+		receive_end(core, link, rc, link->conn->transport->ops->reconnects,
+			"a push was forged or changed on its way, or said again");
+}
+
 /* Returns false when the event ended its connection. */
 static bool receive_event(struct core *core, struct queue *queue, struct event *e, uint64_t now_ns)
 {
@@ -175,11 +188,7 @@ static bool receive_event(struct core *core, struct queue *queue, struct event *
 		return false;
 	}
 	if (rc < 0) {
-		/* What was changed on the way is not its worker's fault: it may connect again. */
-		bool forged = rc == -EBADMSG;
-
-		receive_end(core, link, forged ? -ECONNABORTED : rc, forged,
-			forged ? "a push was forged or changed on its way, or said again" : NULL);
+		receive_spoilt(core, link, rc);
 		return false;
 	}
 	receive_touch(core, link);

@@ -179,7 +179,7 @@ static void job_link_closed(struct job *job, const struct mail *mail)
 		return; /* another has taken its place */
 	log_debug("job '%s' rank %u (%s): connection to core %u closed: %s", job->name, mail->rank, m->peer, mail->core,
 		error ? text : "orderly");
-	if (job_is_protocol(error)) {
+	if (job_is_protocol(error) && !mail->broken) {
 		job_blame(job, PHUB__ERROR_CODE__ERROR_PROTOCOL, mail->rank,
 			"rank %u (%s) sent core %u what no worker may send (%s); its connection was closed", mail->rank,
 			m->peer, mail->core, text);

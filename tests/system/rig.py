@@ -20,7 +20,7 @@ PHUBD = BUILD / "phubd"
 WORKER = BUILD / "tests/system/worker"
 DEADLINE_S = 90  # of any one wait: far more than a slow, shared machine needs
 QUIET = dict(os.environ)
-for name in ("PHUB_SECRET", "PHUB_SECRET_FILE", "PHUB_LOG", "RANK", "WORLD_SIZE"):
+for name in ("PHUB_SECRET", "PHUB_SECRET_FILE", "PHUB_ENCRYPT", "PHUB_LOG", "RANK", "WORLD_SIZE"):
     QUIET.pop(name, None)
 
 _processes = []

@@ -217,6 +217,124 @@ def answers(box, said):
         return heard
 
 
+class Between:
+    """Somebody on the way, who takes a plain control session and its tcp data connections over: hears all, changes some of it."""
+
+    def __init__(self, box, hello=None, data=None):
+        self.box, self.hello, self.data = box, hello or bytes, data or (lambda at, heard: heard)
+        self.up, self.down = bytearray(), bytearray()
+        self.control, self.inner = (socket.create_server(("127.0.0.1", 0)) for _ in range(2))
+        self.url = f"phub://127.0.0.1:{self.control.getsockname()[1]}/tapped"
+        threading.Thread(target=self._control, daemon=True).start()
+
+    def _control(self):
+        near, _ = self.control.accept()
+        far = socket.create_connection(("127.0.0.1", self.box.port))
+        threading.Thread(target=self._carry, args=(near, far, None, self.hello), daemon=True).start()
+        self._carry(far, near, None, self._elsewhere)
+
+    def _elsewhere(self, heard):
+        """The box says where its data port is; the worker hears where ours is: as many digits, and nothing seals that."""
+        found = re.search(rb"127\.0\.0\.1:(\d{5})", heard)
+        if not found:
+            return heard
+        threading.Thread(target=self._data, args=(int(found[1]),), daemon=True).start()
+        return heard.replace(found[0], b"127.0.0.1:%d" % self.inner.getsockname()[1])
+
+    def _data(self, port):
+        near, _ = self.inner.accept()
+        far = socket.create_connection(("127.0.0.1", port))
+        threading.Thread(target=self._carry, args=(near, far, self.up, lambda heard: self.data(len(self.up), heard)),
+                         daemon=True).start()
+        self._carry(far, near, self.down, bytes)
+
+    @staticmethod
+    def _carry(source, target, kept, change):
+        with contextlib.suppress(OSError):
+            while heard := source.recv(65536):
+                said = change(heard)
+                if kept is not None:
+                    kept += heard
+                target.sendall(said)
+            target.shutdown(socket.SHUT_WR)
+
+
+NO_SUPPORT = ("ENOTSUP", "EOPNOTSUPP")
+SECRET = {"PHUB_SECRET": "sesame"}
+ENCRYPTED = {**SECRET, "PHUB_ENCRYPT": "1"}
+TAPPED = {"transport": "tcp", "keys": "w:40000", "rounds": 3}
+
+
+def secret_box(**options):
+    return Box(cores=1, transports="tcp,shm", create="secret", create_secret_env="SECRET", env={"SECRET": "sesame"}, **options)
+
+
+def encrypted():
+    """who is on the way sees what a plain job pushes and gets, and nothing of an encrypted one"""
+    box = secret_box()
+    taps = []
+    for env in (SECRET, SECRET, ENCRYPTED):
+        taps.append(Between(box))
+        Worker(taps[-1].url, env=env, **TAPPED).good()
+    plain, again, hidden = taps
+    for heard, other, sealed in ((plain.up, again.up, hidden.up), (plain.down, again.down, hidden.down)):
+        check(len(heard) > 3 * 160000, f"{len(heard)} bytes")
+        known = {bytes(heard[at:at + 32]) for at in range(10000, len(heard) - 32, 997)}
+        seen = sum(word in other for word in known)
+        check(seen > len(known) // 2, f"{seen} of {len(known)} in the same plain job")
+        check(len(sealed) > len(heard), f"{len(sealed)} bytes sealed of {len(heard)}")
+        check(not any(word in sealed for word in known), "gradients or results of an encrypted job were seen")
+    box.stop()
+
+
+def encrypted_is_not_changed():
+    """a byte that is changed on the way ends the worker's connection, with a word for it at both ends; others go on"""
+    box = secret_box(heartbeat_ms=200, warn_ms=500, lost_ms=1000)
+    steady = job(box.url("others"), 2, env=ENCRYPTED, rounds="until-told", keys="w:5000", transport="tcp")
+
+    def spoil(at, heard):
+        if not at <= 200000 < at + len(heard):
+            return heard
+        spoilt = bytearray(heard)
+        spoilt[200000 - at] ^= 1
+        return bytes(spoilt)
+
+    worker = Worker(Between(box, data=spoil).url, env=ENCRYPTED, **TAPPED)
+    worker.failed("EPROTO", "a push was forged or changed on its way")
+    box.logged("tapped.*a push was forged or changed on its way")
+    for other in steady:
+        other.tell()
+    for other in steady:
+        other.good()
+    box.stop()
+
+
+def encrypted_is_agreed():
+    """worker and box that do not agree on encryption say so, also when somebody on the way strikes it from what is asked"""
+    box = secret_box(data_encryption="off")
+    Worker(box.url("a"), env=ENCRYPTED).failed(NO_SUPPORT, "the box does not do .data_encryption: off.")
+    Worker(box.url("a"), env=SECRET).good()
+    box.stop()
+    box = secret_box(data_encryption="require")
+    Worker(box.url("a"), env=SECRET).failed("EACCES", "encrypted data alone .data_encryption: require.", "PHUB_ENCRYPT=1")
+    Worker(box.url("a"), env=ENCRYPTED, transport="shm").good()
+    Worker(box.url("a"), env={"PHUB_ENCRYPT": "1"}).failed("EINVAL", "needs the job's secret")
+    Worker(box.url("a"), env={**SECRET, "PHUB_ENCRYPT": "yes"}).failed("EINVAL", "PHUB_ENCRYPT='yes'")
+    tap = Between(box, hello=lambda said: said.replace(b"\x50\x01", b"\x50\x00", 1))
+    Worker(tap.url, env=ENCRYPTED).failed("EACCES", "encrypted data alone")
+    box.stop()
+    box = secret_box()
+    tap = Between(box, hello=lambda said: said.replace(b"\x50\x01", b"\x50\x00", 1))
+    Worker(tap.url, env=ENCRYPTED).failed(NO_SUPPORT, "knows nothing of encrypted data")
+    two = [Worker(box.url("b"), rank, 2, env=env) for rank, env in enumerate((SECRET, ENCRYPTED))]
+    for worker in two:
+        worker.failed("EBADMSG", "encrypt differs")
+    box.stop()
+    box = Box(cores=1)
+    Worker(box.url("a"), env=ENCRYPTED).failed("EACCES", "asks for encrypted data and has no secret")
+    box.stop()
+
+
 def replayed():
     """what a worker said once, said again to the same box: its proof is worth nothing, plain or over TLS"""
     cert, _ = certificate("box")
@@ -471,4 +589,5 @@ def unit():
 
 
 if __name__ == "__main__":
-    run([tls_hides, tls_of_workers, tls_files, reloaded, replayed, too_many, flooded_data_port, flooded_from_here, busy, privileges, loud, unit])
+    run([tls_hides, tls_of_workers, tls_files, reloaded, encrypted, encrypted_is_not_changed, encrypted_is_agreed, replayed, too_many,
+        flooded_data_port, flooded_from_here, busy, privileges, loud, unit])

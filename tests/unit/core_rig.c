@@ -80,6 +80,9 @@ static const struct queue_ops script_ops = {
 	.drop = script_drop,
 };
 
+static const struct transport_ops script_transport_ops = {.reconnects = true};
+static struct transport script_transport = {.ops = &script_transport_ops};
+
 /* ---- a core with one job ---- */
 
 void stand_mail(struct stand *s, struct mail mail)
@@ -99,6 +102,7 @@ void stand_link(struct stand *s, uint32_t rank)
 
 	if (s->push_keys)
 		memcpy(mail.key, s->push_keys[rank], sizeof(mail.key));
+	s->script.conns[rank].transport = &script_transport;
 	s->script.dropped[rank] = false;
 	s->seq[rank] = 0;
 	stand_mail(s, mail);

@@ -125,7 +125,7 @@ static void expect_ended(struct stand *s, uint32_t rank)
 		assert_int_equal(mailbox_receive(s->control, &mail), 0);
 	assert_int_equal(mail.rank, rank);
 	assert_true(mail.broken);
-	assert_int_equal(mail.value, -ECONNABORTED);
+	assert_int_equal(mail.value, -EBADMSG);
 	assert_non_null(strstr(mail.text, "forged or changed on its way"));
 	assert_int_equal(s->core->counters.protocol_errors, 1);
 }
