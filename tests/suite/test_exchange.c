@@ -8,6 +8,7 @@
  * vm: -m 2048 -- verbs-2
  * vm: -m 2048 -- verbs-1
  * vm: -m 2048 -- verbs-4
+ * vm: -m 2048 -- verbs-2-encrypted
  */
 #include <signal.h>
 #include <stdio.h>
