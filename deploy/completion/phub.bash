@@ -41,7 +41,7 @@ _phub_words() { # COMMAND SUBCOMMAND WORD
 		case $2 in
 		exchange)
 			words='--transport --workers --jobs --bytes --keys --model --dtype --optimizer --mode --rounds --check
-				--chunk --reproducible --seal --cores --poll --phubd --config --listen --worker-netns --worker-cpus --set --timeout --json
+				--chunk --reproducible --seal --encrypt --cores --poll --phubd --config --listen --worker-netns --worker-cpus --set --timeout --json
 				--help'
 			;;
 		kernels) words='--isa --workers --kernel --stores --once --quick --json --help' ;;

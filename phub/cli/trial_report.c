@@ -101,11 +101,16 @@ static void report_json_device(json_t *line, const char *who, const struct trial
 	json_object_set_new(line, name, json_real((double)d->posts / (double)d->signalled));
 }
 
-/* Added to the line of a run over RDMA. A box that does not tell a stranger what it did leaves its part out. */
+/*
+ * Added to the line of a run that is encrypted, or over RDMA. A box that does not tell a stranger what it did leaves
+ * its part out.
+ */
 static json_t *report_json_work(json_t *line, const struct trial_plan *p, const struct trial_numbers *n)
 {
 	const struct trial_work_done *w = &n->worker_device;
 
+	if (line && p->encrypt)
+		json_object_set_new(line, "encrypt", json_true());
 	if (!line || !w->posts)
 		return line;
 	report_json_device(line, "worker", w);
@@ -160,13 +165,12 @@ bool trial_print(const struct trial_plan *p, const struct trial_numbers *n, bool
 
 	if (json)
 		return output_json(report_json_work(
-			json_pack("{s:s, s:s, s:s, s:b, s:i, s:I, s:s, s:i, s:f, s:f, s:f, s:f, s:f, s:f, s:I}",
-				"bench", "exchange", "transport", p->transport, "mode", mode, "encrypt", p->encrypt,
-				"workers", (int)p->workers, "bytes", (json_int_t)p->bytes, "optimizer",
-				optimizer_kind_name(p->optimizer), "rounds", (int)p->rounds, "rounds_per_s",
-				n->rounds_per_s, "p50_ms", n->p50_ms, "p99_ms", n->p99_ms, "gb_per_s_worker",
-				n->gb_per_s_worker, "box_cpu_s_per_gb", n->box_cpu_s_per_gb, "cpu_s_per_gb",
-				n->cpu_s_per_gb, "errors", (json_int_t)n->errors),
+			json_pack("{s:s, s:s, s:s, s:i, s:I, s:s, s:i, s:f, s:f, s:f, s:f, s:f, s:f, s:I}", "bench",
+				"exchange", "transport", p->transport, "mode", mode, "workers", (int)p->workers,
+				"bytes", (json_int_t)p->bytes, "optimizer", optimizer_kind_name(p->optimizer), "rounds",
+				(int)p->rounds, "rounds_per_s", n->rounds_per_s, "p50_ms", n->p50_ms, "p99_ms",
+				n->p99_ms, "gb_per_s_worker", n->gb_per_s_worker, "box_cpu_s_per_gb",
+				n->box_cpu_s_per_gb, "cpu_s_per_gb", n->cpu_s_per_gb, "errors", (json_int_t)n->errors),
 			p, n));
 	printf("%s, %s%s, workers %u, keys %zu of %s together, optimizer %s\n", p->transport, mode,
 		p->encrypt ? ", encrypted" : "", p->workers, p->model.count, output_bytes(p->bytes, bytes),
