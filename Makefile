@@ -449,6 +449,11 @@ bench-dpdk: deps-bench ## the exchange over DPDK beside testpmd and the kernel, 
 	@$(MAKE) --no-print-directory all $(BENCH_PROGRAMS)
 	@BUILD='$(BUILD)' RUNS='$(RUNS)' tests/bench/dpdk.py
 
+.PHONY: bench-checkpoint
+bench-checkpoint: ## what checkpoints cost a training job, into BUILD/checkpoint.md: half an hour (RUNS=5, SECONDS=60, FOLDER, QUICK=1)
+	@$(MAKE) --no-print-directory all
+	@BUILD='$(BUILD)' RUNS='$(RUNS)' tests/bench/checkpoint.py
+
 .PHONY: bench-readme
 bench-readme: bench ## the same, and its tables into README.md
 	@BUILD='$(BUILD)' tests/bench/run.py --readme
