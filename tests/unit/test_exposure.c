@@ -42,7 +42,7 @@ static void test_addresses(void **state)
 			fail_msg("%s", others[i]);
 }
 
-static void describe(const char *listen, const char *tls, char *out, size_t bytes)
+static void describe_both(const char *listen, const char *tls, const char *data, char *out, size_t bytes)
 {
 	struct config config;
 	struct err e;
@@ -50,8 +50,14 @@ static void describe(const char *listen, const char *tls, char *out, size_t byte
 	config_init(&config);
 	assert_int_equal(config_set(&config, listen, &e), 0);
 	assert_int_equal(config_set(&config, tls, &e), 0);
+	assert_int_equal(config_set(&config, data, &e), 0);
 	exposure_describe(&config, out, bytes);
 	config_fini(&config);
+}
+
+static void describe(const char *listen, const char *tls, char *out, size_t bytes)
+{
+	describe_both(listen, tls, "data_encryption=off", out, bytes);
 }
 
 static void test_text(void **state)
@@ -71,6 +77,15 @@ static void test_text(void **state)
 	assert_null(strstr(text, "control sessions"));
 	assert_non_null(strstr(text, "on the way to it reads gradients"));
 	assert_null(strstr(text, "set tls"));
+	assert_non_null(
+		strstr(text, "(data_encryption: off), and over tcp and verbs changes them; set data_encryption"));
+	describe_both("listen=203.0.113.7:7077", "tls=require", "data_encryption=allow", text, sizeof(text));
+	assert_non_null(strstr(text, "of jobs that do not ask for encryption (data_encryption: allow)"));
+	describe_both("listen=203.0.113.7:7077", "tls=off", "data_encryption=require", text, sizeof(text));
+	assert_null(strstr(text, "gradients"));
+	assert_non_null(strstr(text, "(tls: off); set tls: require"));
+	describe_both("listen=203.0.113.7:7077", "tls=require", "data_encryption=require", text, sizeof(text));
+	assert_string_equal(text, "");
 }
 
 int main(void)
