@@ -611,7 +611,6 @@ int phub_leave(phub_t *p, int timeout_ms)
 	if (client_failure(p)->code)
 		return api_leave(p, client_failure(p)->code == -ESHUTDOWN && p->left ? 0 : api_alive(p));
 	client_leave_begin(p);
-	p->left = true;
 	rc = api_wait(p, api_left, PHUB_ALL, timeout_ms);
 	if (rc < 0 && rc != -EINVAL)
 		client_abandon(p);

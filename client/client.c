@@ -94,6 +94,9 @@ static void client_begin_again(phub_t *p, uint64_t now_ns)
 		p->resume_until_ns = now_ns + p->settings.resume_ms * NS_PER_MS;
 		err_set(&p->stale, -ESTALE, "%s: the box was lost: %s. Reconnecting; phub_resume() waits for it",
 			p->session.who, client_loss(p));
+		p->refusal = (struct err){0};
+	} else {
+		p->refusal = p->session.failure;
 	}
 	client_retire(p);
 	p->running = false;
@@ -120,8 +123,9 @@ static bool client_resume_step(phub_t *p, uint64_t now_ns)
 			p->session.who, client_loss(p));
 	}
 	if (p->resume_until_ns && now_ns >= p->resume_until_ns && p->session.state != SESSION_OVER)
-		client_session_fail(&p->session, p->loss.code, "%s; it was not back within %.1f s", client_loss(p),
-			(double)p->settings.resume_ms / 1e3);
+		client_session_fail(&p->session, p->loss.code, "%s; it was not back within %.1f s%s%s", client_loss(p),
+			(double)p->settings.resume_ms / 1e3, p->refusal.code ? ", and said last: " : "",
+			p->refusal.text);
 	else if (p->session.state == SESSION_OVER && p->frozen && client_may_resume(p, p->session.failure.code))
 		client_begin_again(p, now_ns);
 	else if (p->resume_until_ns && p->session.state == SESSION_JOINED && client_start_begin(p, &e) < 0)
@@ -358,7 +362,7 @@ uint64_t client_due(const phub_t *p)
 	uint64_t due = client_session_due(&p->session);
 	uint64_t exchange = p->running ? exchange_due(&p->exchange) : exchange_establish_due(&p->exchange);
 
-	if (p->running && p->exchange.lost_ns && !p->session.verdict.code &&
+	if (p->running && p->exchange.lost_ns && !p->session.verdict.code && p->session.state == SESSION_STARTED &&
 		p->exchange.lost_ns + CLIENT_REASON_MS * NS_PER_MS < due)
 		due = p->exchange.lost_ns + CLIENT_REASON_MS * NS_PER_MS + 1;
 	if (p->refused.code && p->refused_ns + CLIENT_REASON_MS * NS_PER_MS < due)
@@ -586,6 +590,7 @@ void client_barrier_end(phub_t *p)
 
 void client_leave_begin(phub_t *p)
 {
+	p->left = true;
 	if (p->session.state < SESSION_JOINED || p->session.verdict.code)
 		client_abandon(p);
 	client_claim(p, PHUB_ALL);
