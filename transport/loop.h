@@ -61,6 +61,13 @@ struct loop_plan {
 	uint64_t late_max_ns;
 	double split; /* a read() or write() of a stream is cut short at a random byte */
 
+	/*
+	 * Streams: one bit of what was written turns over; the stream breaks after a write; what was written comes late
+	 * by up to stream_late_ns.
+	 */
+	double stream_corrupt, stream_break, stream_late;
+	uint64_t stream_late_ns;
+
 	unsigned hold_max; /* of every queue */
 	/* Unpolled bytes per connection and direction; then senders wait (lossy: loss). Per port: then loss. */
 	size_t pipe_bytes_max;
@@ -78,7 +85,8 @@ struct loop_stats {
 	uint64_t torn; /* payloads in datagrams that were not the same any more when they were read, and not known to
 			  have come; and relied on */
 	uint64_t stream_bytes; /* delivered on streams */
-	size_t bytes_peak;     /* of payload copies in memory at once */
+	uint64_t streams_corrupted, streams_broken;
+	size_t bytes_peak; /* of payload copies in memory at once */
 };
 
 /*
@@ -128,6 +136,9 @@ void loop_net_delay(struct loop_net *net, unsigned a, unsigned b, uint64_t min_n
  * it is off again. Nobody is told.
  */
 void loop_net_partition(struct loop_net *net, unsigned a, unsigned b, bool on);
+
+/* The same for streams alone: what passes on them waits. */
+void loop_net_partition_streams(struct loop_net *net, unsigned a, unsigned b, bool on);
 
 /*
  * The process at the endpoint dies: what it queued and the net has not read yet is never read, what was on

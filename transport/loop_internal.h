@@ -80,6 +80,7 @@ struct loop_class {
 	const char *name;
 	/* An item came due for this owner, who takes it. */
 	void (*deliver)(void *owner, struct loop_item *item);
+	bool streams; /* their faults are those that the plan has for streams */
 	/* The owner on the other side may send again: the pipe to `side` has room. NULL when it asks by itself. */
 	void (*room)(void *owner);
 };
@@ -119,7 +120,7 @@ struct loop_port {
 
 struct loop_pair {
 	uint64_t delay_min_ns, delay_max_ns;
-	bool own_delay, lossy, cut;
+	bool own_delay, lossy, cut, streams_cut;
 };
 
 enum { LOOP_SIZE_CLASSES = 17 }; /* 64 bytes .. 4 MiB */

@@ -234,6 +234,8 @@ void loop_link_send(struct loop_item *item)
 	uint64_t max = pair->own_delay ? pair->delay_max_ns : net->plan.delay_max_ns;
 
 	item->at = net->now + loop_between(net, min, max);
+	if (link->class->streams && loop_chance(net, net->plan.stream_late))
+		item->at += loop_between(net, 0, net->plan.stream_late_ns);
 	if (item->passes) {
 		item->at += loop_between(net, 1, net->plan.reorder_ns);
 	} else {
@@ -320,9 +322,12 @@ static bool loop_link_stopped(struct loop_item *item)
 {
 	struct loop_link *link = item->link;
 	struct loop_net *net = link->net;
+	const struct loop_pair *pair;
 
-	if (item->kind == LOOP_READ || item->kind == LOOP_SENT ||
-		!loop_pair(net, link->ends[0].host->endpoint, link->ends[1].host->endpoint)->cut)
+	if (item->kind == LOOP_READ || item->kind == LOOP_SENT)
+		return false;
+	pair = loop_pair(net, link->ends[0].host->endpoint, link->ends[1].host->endpoint);
+	if (!pair->cut && !(pair->streams_cut && link->class->streams))
 		return false;
 	if (item->kind == LOOP_DATAGRAM || (link->lossy && item->kind == LOOP_MESSAGE)) {
 		net->stats.dropped++;

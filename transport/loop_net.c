@@ -279,6 +279,17 @@ void loop_net_partition(struct loop_net *net, unsigned a, unsigned b, bool on)
 		loop_net_unpark(net, pair);
 }
 
+void loop_net_partition_streams(struct loop_net *net, unsigned a, unsigned b, bool on)
+{
+	struct loop_pair *pair = loop_pair(net, a, b);
+
+	if (net->trace)
+		fprintf(net->trace, "%12" PRIu64 " %u-%u streams %s\n", net->now, a, b, on ? "cut" : "healed");
+	pair->streams_cut = on;
+	if (!on)
+		loop_net_unpark(net, pair);
+}
+
 void loop_net_kill(struct loop_net *net, unsigned endpoint)
 {
 	struct loop_host *host = loop_net_host(net, endpoint);

@@ -31,13 +31,24 @@ struct loop_stream_listener {
 
 static const struct stream_ops loop_stream_ops;
 
+static void loop_stream_corrupt(struct loop_net *net, struct loop_item *item)
+{
+	if (!loop_chance(net, net->plan.stream_corrupt))
+		return;
+	item->buf->bytes[loop_between(net, 0, item->bytes - 1)] ^= (uint8_t)(1u << loop_between(net, 0, 7));
+	net->stats.streams_corrupted++;
+}
+
 static void loop_stream_deliver(void *owner, struct loop_item *item)
 {
 	struct loop_stream *s = owner;
 
 	switch (item->kind) {
 	case LOOP_BYTES:
+		if (s->ended) /* it broke, and the other end did not know */
+			break;
 		s->link->net->stats.stream_bytes += item->bytes;
+		loop_stream_corrupt(s->link->net, item);
 		loop_list_push(&s->inbox, item);
 		return;
 	case LOOP_END:
@@ -53,7 +64,7 @@ static void loop_stream_deliver(void *owner, struct loop_item *item)
 	loop_item_free(item);
 }
 
-static const struct loop_class loop_stream_class = {.name = "stream", .deliver = loop_stream_deliver};
+static const struct loop_class loop_stream_class = {.name = "stream", .deliver = loop_stream_deliver, .streams = true};
 
 static struct loop_stream *loop_stream_new(struct loop_link *link, unsigned side)
 {
@@ -129,6 +140,11 @@ static ssize_t loop_stream_write(struct stream *head, const void *buf, size_t by
 	if (bytes == 0)
 		return 0;
 	rc = loop_link_send_bytes(s->link, !s->side, buf, bytes);
+	if (rc == 0 && loop_chance(s->link->net, s->link->net->plan.stream_break)) {
+		s->link->net->stats.streams_broken++;
+		loop_link_end(s->link, s->side, -ECONNRESET);
+		loop_link_end(s->link, !s->side, -ECONNRESET);
+	}
 	return rc < 0 ? rc : (ssize_t)bytes;
 }
 

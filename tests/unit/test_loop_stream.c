@@ -36,6 +36,53 @@ static void pump(struct loop_net *net, struct stream *from, struct stream *to, c
 	}
 }
 
+/* Of what is written one bit may turn over; a stream may break, which both ends see behind what came before. */
+static void streams_go_wrong_as_planned(void **state)
+{
+	const struct loop_plan plan = {.seed = 5, .stream_corrupt = 1, .stream_late = 1, .stream_late_ns = 1000};
+	struct loop_net *net = loop_net_create(&plan);
+	uint8_t sent[64] = {0}, got[64];
+	unsigned bits = 0;
+	struct stream *a, *b;
+
+	(void)state;
+	assert_int_equal(loop_stream_pair(loop_net_host(net, 0), loop_net_host(net, 1), &a, &b), 0);
+	assert_int_equal(a->ops->write(a, sent, sizeof(sent)), sizeof(sent));
+	loop_net_partition_streams(net, 1, 0, true);
+	loop_net_advance(net, 5000);
+	assert_int_equal(b->ops->read(b, got, sizeof(got)), -EAGAIN);
+	loop_net_partition_streams(net, 1, 0, false);
+	loop_net_advance(net, 6000);
+	assert_int_equal(b->ops->read(b, got, sizeof(got)), sizeof(got));
+	for (unsigned i = 0; i < sizeof(got); i++)
+		bits += (unsigned)__builtin_popcount(got[i]);
+	assert_int_equal(bits, 1);
+	a->ops->close(a);
+	b->ops->close(b);
+	loop_net_destroy(net);
+}
+
+static void streams_break_as_planned(void **state)
+{
+	const struct loop_plan plan = {.seed = 5, .stream_break = 1};
+	struct loop_net *net = loop_net_create(&plan);
+	struct stream *a, *b;
+	uint8_t byte = 7;
+
+	(void)state;
+	assert_int_equal(loop_stream_pair(loop_net_host(net, 0), loop_net_host(net, 1), &a, &b), 0);
+	assert_int_equal(a->ops->write(a, &byte, 1), 1);
+	assert_int_equal(a->ops->write(a, &byte, 1), 1);
+	loop_net_advance(net, 1000);
+	assert_int_equal(b->ops->read(b, &byte, 1), 1);
+	assert_int_equal(b->ops->read(b, &byte, 1), -ECONNRESET);
+	assert_int_equal(a->ops->read(a, &byte, 1), -ECONNRESET);
+	assert_int_equal(a->ops->write(a, &byte, 1), -EPIPE);
+	a->ops->close(a);
+	b->ops->close(b);
+	loop_net_destroy(net);
+}
+
 static void streams_carry_bytes_in_order_however_they_are_cut(void **state)
 {
 	const struct loop_plan plan = {.seed = 13, .split = 0.9, .delay_min_ns = 1, .delay_max_ns = 100};
@@ -209,6 +256,8 @@ static void hosts_can_be_far_from_each_other(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(streams_go_wrong_as_planned),
+		cmocka_unit_test(streams_break_as_planned),
 		cmocka_unit_test(streams_carry_bytes_in_order_however_they_are_cut),
 		cmocka_unit_test(streams_dial_listen_accept),
 		cmocka_unit_test(streams_are_bounded_and_stall_in_partitions),
