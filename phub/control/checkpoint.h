@@ -77,6 +77,11 @@ struct checkpoint_progress {
 	_Atomic bool stop;               /* give up: -ECANCELED */
 	uint64_t bytes_per_s;            /* budget, of all targets together; 0: none */
 	_Atomic uint64_t written, total; /* bytes, of all targets together */
+	/*
+	 * Set by the writer at its beginning: when it says that it wrote. What stands there is earlier for sure, though
+	 * the one that said it cannot be read just now: the newest must never be taken for an old one.
+	 */
+	uint64_t newest_s;
 };
 
 /*
@@ -111,6 +116,7 @@ struct checkpoint_entry {
 	unsigned pieces, wanted; /* whole ones found, and needed at least (k); wanted 0: not known, no header is good */
 	unsigned parity;
 	bool complete; /* by headers and trailers; the chunks' checksums are not looked at */
+	bool unread;   /* some of its files could not be looked at: it may be complete */
 };
 
 /*
@@ -180,7 +186,8 @@ void checkpoint_set_finished(const struct checkpoint_place *place, bool finished
 bool checkpoint_is_finished(const struct checkpoint_place *place);
 
 /* Removes all complete ones but the last `keep` that were written, and what is torn or half written and older than the
- * newest complete one. The thread that writes. 0, -EINVAL (keep is 0), or the first error. */
+ * newest complete one; not what could not be looked at. The thread that writes. 0, -EINVAL (keep is 0), or the first
+ * error. */
 int checkpoint_prune(const struct checkpoint_place *place, unsigned keep, struct err *e);
 /* Removes one of a list. */
 int checkpoint_remove(const struct checkpoint_place *place, const struct checkpoint_entry *entry, struct err *e);

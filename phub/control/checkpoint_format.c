@@ -132,11 +132,9 @@ bool checkpoint_format_is_trailer(const struct checkpoint_head *h, const uint8_t
 
 static int format_read_block(struct disk *disk, int fd, uint64_t at, uint8_t block[CHECKPOINT_BLOCK], struct err *e)
 {
-	ssize_t got = disk->ops->read(disk, fd, block, CHECKPOINT_BLOCK, at);
+	int rc = disk_read_all(disk, fd, block, CHECKPOINT_BLOCK, at);
 
-	if (got < 0)
-		return err_set(e, (int)got, "%s", strerror((int)-got));
-	return got == CHECKPOINT_BLOCK ? 0 : err_set(e, -EBADMSG, "it is cut short");
+	return rc == 0 ? 0 : err_set(e, rc, "%s", rc == -EBADMSG ? "it is cut short" : strerror(-rc));
 }
 
 int checkpoint_format_load(struct disk *disk, int fd, const char *job, uint64_t round, uint64_t id, unsigned piece,

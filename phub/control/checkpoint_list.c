@@ -51,14 +51,21 @@ static void scan_look(const struct scan *scan, const char *name, struct checkpoi
 	struct disk *disk = checkpoint_disk(scan->place);
 	int fd = disk->ops->open_file(disk, scan->dir, name);
 	struct disk_stat st;
+	int rc;
 
+	file->unread = fd < 0 && fd != -ENOENT;
 	if (fd < 0)
 		return;
-	if (disk->ops->stat(disk, fd, NULL, &st) == 0 && st.is_file) {
+	rc = disk->ops->stat(disk, fd, NULL, &st);
+	file->unread = rc < 0;
+	if (rc == 0 && st.is_file) {
 		file->bytes = st.bytes;
 		file->changed_s = st.changed_s;
-		file->good = !file->part && checkpoint_format_load(disk, fd, scan->place->job, file->round, file->id,
-						    file->piece, &file->head, NULL) == 0;
+		rc = file->part ? 0
+				: checkpoint_format_load(disk, fd, scan->place->job, file->round, file->id, file->piece,
+					  &file->head, NULL);
+		file->good = !file->part && rc == 0;
+		file->unread = rc < 0 && rc != -EBADMSG;
 	}
 	disk->ops->close(disk, fd);
 }
@@ -142,6 +149,7 @@ static void list_entry(const struct checkpoint_file *files, unsigned count, stru
 		const struct checkpoint_head *h = &files[i].head;
 
 		entry->bytes += files[i].bytes;
+		entry->unread = entry->unread || files[i].unread;
 		if (!first && files[i].changed_s > entry->written_s)
 			entry->written_s = files[i].changed_s;
 		if (!files[i].good ||

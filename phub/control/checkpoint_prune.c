@@ -76,7 +76,7 @@ static bool prune_is_old(const void *arg, const struct checkpoint_file *file)
 		const struct checkpoint_entry *entry = &p->entries[i];
 
 		if (entry->round == file->round && entry->id == file->id)
-			return entry->complete ? newer >= p->keep : entry->written_s <= p->newest_s;
+			return entry->complete ? newer >= p->keep : !entry->unread && entry->written_s <= p->newest_s;
 		newer += entry->complete;
 	}
 	return false; /* it came meanwhile */

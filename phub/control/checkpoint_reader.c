@@ -10,23 +10,6 @@
 #include "phub/control/checkpoint_scan.h"
 #include "transport/le.h"
 
-/* All of it, or an error: -EIO and such, -EBADMSG when the file ends before. */
-static int reader_pread(struct disk *disk, int fd, void *to, uint64_t count, uint64_t at)
-{
-	uint8_t *p = to;
-
-	while (count > 0) {
-		ssize_t got = disk->ops->read(disk, fd, p, count, at);
-
-		if (got <= 0)
-			return got < 0 ? (int)got : -EBADMSG;
-		p += got;
-		count -= (uint64_t)got;
-		at += (uint64_t)got;
-	}
-	return 0;
-}
-
 /* ---- tables ---- */
 
 struct checkpoint_row checkpoint_reader_row(const struct checkpoint_reader *r, uint32_t chunk)
@@ -48,7 +31,7 @@ static int reader_load_table(struct checkpoint_reader *r, int fd, struct err *e)
 
 	if (!table)
 		return err_set(e, -ENOMEM, "no memory for the table of a checkpoint of job '%s'", r->head.job);
-	rc = reader_pread(r->disk, fd, table, bytes, CHECKPOINT_BLOCK);
+	rc = disk_read_all(r->disk, fd, table, bytes, CHECKPOINT_BLOCK);
 	if (rc == 0 && crc_32c(0, table, bytes) == r->head.table_crc) {
 		r->table = table;
 		return 0;
@@ -92,7 +75,7 @@ static int reader_load_crcs(struct checkpoint_reader *r, int fd, const struct ch
 
 	if (!crcs)
 		return err_set(e, -ENOMEM, "no memory for a checkpoint of job '%s'", h->job);
-	rc = reader_pread(r->disk, fd, crcs, bytes, checkpoint_format_stripes_at(h));
+	rc = disk_read_all(r->disk, fd, crcs, bytes, checkpoint_format_stripes_at(h));
 	if (rc < 0 || crc_32c(0, crcs, bytes) != h->stripes_crc) {
 		free(crcs);
 		return err_set(e, rc ? rc : -EBADMSG, "its checksums %s", rc ? "cannot be read" : "are damaged");
@@ -264,7 +247,7 @@ unsigned checkpoint_reader_bad_tables(const struct checkpoint_reader *r)
 
 static bool reader_stripe(struct checkpoint_reader *r, uint32_t chunk, unsigned piece, uint8_t *to, uint32_t bytes)
 {
-	if (r->fds[piece] < 0 || reader_pread(r->disk, r->fds[piece], to, bytes, r->offsets[chunk]) < 0)
+	if (r->fds[piece] < 0 || disk_read_all(r->disk, r->fds[piece], to, bytes, r->offsets[chunk]) < 0)
 		return false;
 	return r->plant == CHECKPOINT_PLANT_UNCHECKED || crc_32c(0, to, bytes) == r->crcs[piece][chunk];
 }

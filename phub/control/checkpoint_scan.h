@@ -13,6 +13,7 @@ struct checkpoint_file {
 	unsigned piece, target;
 	bool part;                   /* of one that is being written, or never was */
 	bool good;                   /* header and trailer are */
+	bool unread;                 /* it could not be looked at, which says nothing of it */
 	struct checkpoint_head head; /* of a good one */
 };
 

@@ -121,8 +121,9 @@ static int writer_check_targets(const struct checkpoint_place *place, struct err
 	return 0;
 }
 
-/* Later than all that are there: the clock may have been set back. */
-static int writer_written_s(const struct checkpoint_place *place, uint64_t wanted_s, uint64_t *written_s, struct err *e)
+/* Later than all that are there, or were: the clock may have been set back. */
+static int writer_written_s(const struct checkpoint_place *place, uint64_t wanted_s,
+	struct checkpoint_progress *progress, uint64_t *written_s, struct err *e)
 {
 	struct disk *disk = checkpoint_disk(place);
 	struct checkpoint_entry *entries;
@@ -132,10 +133,14 @@ static int writer_written_s(const struct checkpoint_place *place, uint64_t wante
 	if (rc < 0)
 		return rc;
 	*written_s = wanted_s ? wanted_s : disk->ops->now_s(disk);
+	if (progress && progress->newest_s >= *written_s)
+		*written_s = progress->newest_s + 1;
 	for (unsigned i = 0; i < count; i++)
 		if (entries[i].complete && entries[i].written_s >= *written_s)
 			*written_s = entries[i].written_s + 1;
 	free(entries);
+	if (progress)
+		progress->newest_s = *written_s;
 	return 0;
 }
 
@@ -223,7 +228,7 @@ int checkpoint_writer_create(const struct checkpoint_place *place, const struct 
 	if (rc == 0)
 		rc = writer_fill_head(w, place, table, e);
 	if (rc == 0)
-		rc = writer_written_s(place, table->written_s, &w->head.written_s, e);
+		rc = writer_written_s(place, table->written_s, progress, &w->head.written_s, e);
 	if (rc == 0)
 		rc = checkpoint_parity_create(w->head.k, w->head.m, &w->parity, e);
 	if (rc == 0) {

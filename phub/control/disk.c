@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The machine's file systems. Nothing is kept: descriptors are the kernel's.
+ * The machine's file systems, whose descriptors are the kernel's; and what all disks have in common.
  */
 #include "phub/control/disk.h"
 
@@ -182,6 +182,22 @@ static int disk_random(struct disk *d, uint64_t *out)
 
 	(void)d;
 	return got == sizeof(*out) ? 0 : got < 0 ? -errno : -EIO;
+}
+
+int disk_read_all(struct disk *d, int fd, void *to, uint64_t count, uint64_t at)
+{
+	uint8_t *p = to;
+
+	while (count > 0) {
+		ssize_t got = d->ops->read(d, fd, p, count, at);
+
+		if (got <= 0)
+			return got < 0 ? (int)got : -EBADMSG;
+		p += got;
+		count -= (uint64_t)got;
+		at += (uint64_t)got;
+	}
+	return 0;
 }
 
 struct disk *disk_machine(void)

@@ -69,6 +69,9 @@ struct disk {
 	bool serial; /* for one thread alone */
 };
 
+/* All of it: 0, -EBADMSG when the file ends before, or as read() has it. */
+int disk_read_all(struct disk *d, int fd, void *to, uint64_t count, uint64_t at);
+
 /* The machine's own. */
 struct disk *disk_machine(void);
 

@@ -469,8 +469,8 @@ unsigned generation_post(const struct generation *g, struct box *box, const stru
 
 void generation_unlink(struct generation *g, struct box *box, uint32_t rank)
 {
-	/* Shards that are on their way back may be gone before the mail is read. */
-	for (unsigned core = 0; core < g->spec.core_count && !g->detaching; core++) {
+	/* Shards that no core has yet, or that are on their way back, may be gone before the mail is read. */
+	for (unsigned core = 0; core < g->spec.core_count && g->attached > 0 && !g->detaching; core++) {
 		struct mail mail = {.kind = MAIL_UNLINK, .core = core, .shard = g->store.shards[core], .rank = rank};
 
 		if (mail.shard)

@@ -298,11 +298,11 @@ void job_leave(struct session *s)
 
 static void job_destroy(struct job *job)
 {
+	job_keep_forget(job); /* its thread may be reading into the generation */
 	generation_destroy(job->generation, job->control->box);
 	job_drop_reference(job);
 	job_hyper_forget(job);
 	job_members_forget(job);
-	job_keep_forget(job);
 	job_mirror_forget(job);
 	free(job->placement);
 	free(job->stops);

@@ -231,7 +231,7 @@ void job_snapped(struct job *job, const struct mail *mail);
 void job_keep_tick(struct job *job);
 /* For the operator. False: it has none. Text is the job's, and lasts until the next step of control. */
 bool job_keep_describe(const struct job *job, Phub__CheckpointInfo *out);
-/* How many checkpoints of it are on disk since the box runs it, and the round of the newest. */
+/* How many checkpoints it went on from and wrote since the box runs it, and the round of the newest. */
 uint64_t job_kept(const struct job *job, uint64_t *round);
 /* All ranks have left: a job that comes with this name begins anew. */
 void job_keep_finished(struct job *job);

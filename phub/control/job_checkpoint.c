@@ -39,6 +39,7 @@ struct keeper {
 	enum keeper_state state;
 	struct checkpoint_place place;
 	char *targets; /* place.targets point into it */
+	unsigned keep; /* so many stay */
 	struct checkpoint_pace pace;
 	struct snapshot snapshot;
 	struct mem_region arena;
@@ -68,8 +69,8 @@ struct keeper {
 	struct checkpoint_reading *reading;
 	uint64_t due_ns; /* of the next step */
 	_Atomic bool over;
-	int result;
-	struct err error;
+	int result, pruned;
+	struct err error, prune_error;
 	struct checkpoint_progress progress;
 	struct checkpoint_table table;
 	struct generation *into;          /* KEEPER_READING */
@@ -122,6 +123,7 @@ static struct keeper *keeper_create(struct job *job)
 		return NULL;
 	k->place.parity = (unsigned)config->checkpoint_parity;
 	k->place.job = job->name;
+	k->keep = (unsigned)config->checkpoint_keep;
 	k->place.disk = env->disk;
 	k->place.plant = keeper_plant(env->plant);
 	k->hasty = env->plant == SHARD_PLANT_HASTY;
@@ -204,11 +206,21 @@ static void keeper_give_up(struct job *job, const char *why)
 
 /* ---- the thread ---- */
 
+/* What a disk does slowly is no work for control: marks and old checkpoints go as soon as the new one is there. */
+static void keeper_tidy(struct keeper *k)
+{
+	if (k->result < 0)
+		return;
+	checkpoint_set_finished(&k->place, false);
+	k->pruned = checkpoint_prune(&k->place, k->keep, &k->prune_error);
+}
+
 static void *keeper_write(void *arg)
 {
 	struct keeper *k = arg;
 
 	k->result = checkpoint_write(&k->place, &k->table, &k->snapshot, &k->progress, &k->error);
+	keeper_tidy(k);
 	atomic_store_explicit(&k->over, true, memory_order_release);
 	return NULL;
 }
@@ -337,7 +349,6 @@ static void keeper_finish(struct job *job)
 	if (k->result > 0)
 		log_warn("job '%s': %d of %u targets could not be written: %s", job->name, k->result,
 			k->place.target_count, k->error.text);
-	checkpoint_set_finished(&k->place, false);
 	k->done++;
 	k->last = k->table.round;
 	k->known = true;
@@ -348,8 +359,8 @@ static void keeper_finish(struct job *job)
 	checkpoint_pace_written(&k->pace, (double)(job->control->now_ns - k->begun_ns) / 1e9);
 	log_info("job '%s': checkpoint before round %" PRIu64 " written: %.1f MB in %.2f s", job->name, k->last,
 		(double)k->snapshot.bytes / 1e6, (double)(job->control->now_ns - k->begun_ns) / 1e9);
-	if (checkpoint_prune(&k->place, (unsigned)job->control->config->checkpoint_keep, &k->error) < 0)
-		log_warn("job '%s': old checkpoints stay: %s", job->name, k->error.text);
+	if (k->pruned < 0)
+		log_warn("job '%s': old checkpoints stay: %s", job->name, k->prune_error.text);
 	k->state = KEEPER_IDLE;
 	keeper_drop_arena(job);
 }
@@ -470,6 +481,8 @@ static void keeper_step(struct keeper *k, uint64_t now_ns)
 	if (rc == -EAGAIN)
 		return;
 	k->result = rc;
+	if (k->writing)
+		keeper_tidy(k);
 	atomic_store_explicit(&k->over, true, memory_order_relaxed);
 }
 
@@ -524,12 +537,21 @@ static bool keeper_read_next(struct job *job)
 	while (k->entry < k->entry_count) {
 		const struct checkpoint_entry *entry = &k->entries[k->entry++];
 
-		if (!entry->complete)
+		if (!entry->complete) {
+			log_warn("job '%s': its checkpoint before round %" PRIu64 " %s: %u of its %u files are good",
+				job->name, entry->round, entry->unread ? "cannot be read" : "is not whole",
+				entry->pieces, entry->wanted ? entry->wanted : 1);
+			if (entry->unread) {
+				k->last = entry->round;
+				k->result = err_set(&k->error, -EIO, "its files cannot be read");
+			}
 			continue;
+		}
 		k->last = entry->round;
 		if (checkpoint_read_entry(&k->place, entry, &k->table, &k->error) < 0) {
 			log_warn("job '%s': its checkpoint before round %" PRIu64 " cannot be read: %s", job->name,
 				k->last, k->error.text);
+			k->result = k->error.code;
 			continue;
 		}
 		if (keeper_fits(job, &e) < 0) {
@@ -568,7 +590,19 @@ bool job_restore(struct job *job)
 			job->name);
 		return false;
 	}
-	return checkpoint_list(&k->place, &k->entries, &k->entry_count, &e) == 0 && keeper_read_next(job);
+	if (checkpoint_list(&k->place, &k->entries, &k->entry_count, &e) < 0)
+		return false;
+	/* Those that cannot be read say nothing of when they were written: each may be a second later than the others.
+	 */
+	k->progress.newest_s = k->entry_count > 0 ? k->entries[0].written_s + k->entry_count : 0;
+	if (keeper_read_next(job))
+		return true;
+	/* Some are whole, and none could be read: it does not begin anew over them, but fails (job_restored()). */
+	if (k->result < 0) {
+		k->state = KEEPER_READING;
+		atomic_store_explicit(&k->over, true, memory_order_relaxed);
+	}
+	return k->result < 0;
 }
 
 int job_restored(struct job *job, const uint64_t **from)
@@ -656,7 +690,7 @@ uint64_t job_kept(const struct job *job, uint64_t *round)
 	const struct keeper *k = job->keeper;
 
 	*round = k ? k->last : 0;
-	return k ? k->done : 0;
+	return k ? k->done + k->restored : 0;
 }
 
 void job_keep_finished(struct job *job)

@@ -306,6 +306,104 @@ static void test_budget(void **state)
 	checkpoint_rig_close(&r);
 }
 
+/* ---- disks of tests ---- */
+
+struct faulty {
+	struct disk disk;
+	struct disk_ops ops;
+	const char *refused; /* files whose names begin so cannot be opened */
+	pthread_mutex_t lock;
+	pthread_cond_t changed;
+	unsigned writing, most; /* at the same time */
+};
+
+static int faulty_open_file(struct disk *d, int at, const char *name)
+{
+	const struct faulty *f = (struct faulty *)d;
+
+	if (f->refused && strncmp(name, f->refused, strlen(f->refused)) == 0)
+		return -EMFILE;
+	return disk_machine()->ops->open_file(disk_machine(), at, name);
+}
+
+/* Waits for others to come, so that it is seen whether they do. */
+static ssize_t faulty_write(struct disk *d, int fd, const void *from, size_t count, uint64_t at)
+{
+	struct faulty *f = (struct faulty *)d;
+	struct timespec until;
+
+	clock_gettime(CLOCK_REALTIME, &until);
+	until.tv_sec += 10;
+	pthread_mutex_lock(&f->lock);
+	f->writing++;
+	f->most = f->writing > f->most ? f->writing : f->most;
+	pthread_cond_broadcast(&f->changed);
+	while (f->most < 3 && pthread_cond_timedwait(&f->changed, &f->lock, &until) == 0)
+		;
+	f->writing--;
+	pthread_mutex_unlock(&f->lock);
+	return disk_machine()->ops->write(disk_machine(), fd, from, count, at);
+}
+
+static void faulty_init(struct faulty *f)
+{
+	*f = (struct faulty){.ops = *disk_machine()->ops};
+	f->disk.ops = &f->ops;
+	pthread_mutex_init(&f->lock, NULL);
+	pthread_cond_init(&f->changed, NULL);
+}
+
+/* What cannot be looked at is not taken for torn: the newest one stays, and is the newest. */
+static void test_unread(void **state)
+{
+	struct checkpoint_progress p = {.stop = false};
+	struct checkpoint_rig r;
+	struct faulty f;
+	uint64_t newest_s;
+
+	(void)state;
+	faulty_init(&f);
+	f.ops.open_file = faulty_open_file;
+	checkpoint_rig_open(&r, QUICK, 1, 0, "job");
+	for (uint64_t round = 8; round < 10; round++) {
+		checkpoint_rig_chunks(&r, round, sizes, SIZES, 3);
+		assert_int_equal(checkpoint_write(&r.place, &r.table, &r.snapshot, &p, NULL), 0);
+	}
+	r.place.disk = &f.disk;
+	f.refused = "9.";
+	assert_int_equal(checkpoint_prune(&r.place, 1, NULL), 0);
+	assert_int_equal(checkpoint_rig_files(&r), 2);
+	newest_s = p.newest_s;
+	r.table.round = 10;
+	assert_int_equal(checkpoint_write(&r.place, &r.table, &r.snapshot, &p, NULL), 0);
+	assert_true(p.newest_s > newest_s);
+	f.refused = NULL;
+	assert_int_equal(checkpoint_rig_newest(&r).round, 10);
+	assert_int_equal(checkpoint_prune(&r.place, 1, NULL), 0);
+	assert_int_equal(checkpoint_rig_files(&r), 1);
+	checkpoint_rig_close(&r);
+}
+
+#ifdef PHUB_ISAL
+static void test_at_the_same_time(void **state)
+{
+	static const uint32_t large[] = {3 << 20, 3 << 20, 3 << 20};
+	struct checkpoint_rig r;
+	struct faulty f;
+
+	(void)state;
+	faulty_init(&f);
+	f.ops.write = faulty_write;
+	checkpoint_rig_open(&r, QUICK, 3, 1, "job");
+	checkpoint_rig_chunks(&r, 9, large, 3, 3);
+	r.place.disk = &f.disk;
+	assert_int_equal(checkpoint_write(&r.place, &r.table, &r.snapshot, NULL, NULL), 0);
+	assert_int_equal(f.most, 3);
+	checkpoint_rig_expect(&r, 0);
+	checkpoint_rig_close(&r);
+}
+#endif
+
 /* ---- names ---- */
 
 static void test_names(void **state)
@@ -509,6 +607,10 @@ int main(int argc, char **argv)
 		cmocka_unit_test(test_meanwhile),
 		cmocka_unit_test(test_full_disk),
 		cmocka_unit_test(test_budget),
+		cmocka_unit_test(test_unread),
+#ifdef PHUB_ISAL
+		cmocka_unit_test(test_at_the_same_time),
+#endif
 		cmocka_unit_test(test_names),
 		cmocka_unit_test(test_file_names),
 		cmocka_unit_test(test_prune),
