@@ -24,14 +24,15 @@
 #endif
 
 static const char usage[] =
-	"usage: sim [--seeds N] [--from S] [--seed S [--trace]] [--datagrams] [--elastic [--stepwise] | --quorum]\n"
+	"usage: sim [--seeds N] [--from S] [--seed S [--trace]] [--datagrams]\n"
+	"           [--elastic [--stepwise] | --quorum | --standby]\n"
 	"           [--plant stale|swapped|doubled] [--bug N | --planted]\n";
 
 struct arguments {
 	uint64_t first, count;
 	bool trace;
 	bool datagrams; /* in all worlds */
-	bool elastic, stepwise, quorum;
+	bool elastic, stepwise, quorum, standby;
 	bool planted;
 	uint64_t bug; /* enum shard_plant, in all worlds */
 	enum world_plant plant;
@@ -70,6 +71,7 @@ static int sim_arguments(int argc, char **argv, struct arguments *a)
 		{"elastic", no_argument, NULL, 'e'},
 		{"stepwise", no_argument, NULL, 'w'},
 		{"quorum", no_argument, NULL, 'q'},
+		{"standby", no_argument, NULL, 'y'},
 		{"planted", no_argument, NULL, 'l'},
 		{"bug", required_argument, NULL, 'b'},
 		{"plant", required_argument, NULL, 'p'},
@@ -97,6 +99,8 @@ static int sim_arguments(int argc, char **argv, struct arguments *a)
 			a->stepwise = a->elastic = true;
 		} else if (c == 'q') {
 			a->quorum = true;
+		} else if (c == 'y') {
+			a->standby = true;
 		} else if (c == 'l') {
 			a->planted = true;
 		} else if (c == 'b') {
@@ -142,7 +146,10 @@ static void sim_plan(const struct arguments *a, uint64_t seed, struct world_plan
 	unsigned kind = (unsigned)(oracle_random(&r) % 4);
 
 	world_plan_draw(seed, plan);
-	if (a->stepwise || (!a->elastic && !a->quorum && kind == 1 && seed % 2 && a->plant == PLANT_NONE))
+	if (a->standby || (!a->elastic && !a->quorum && oracle_random(&r) % 5 == 0 && a->plant == PLANT_NONE)) {
+		world_plan_standby(plan);
+		kind = 3;
+	} else if (a->stepwise || (!a->elastic && !a->quorum && kind == 1 && seed % 2 && a->plant == PLANT_NONE))
 		world_plan_stepwise(plan);
 	if (a->elastic || (!a->quorum && kind < 2 && a->plant == PLANT_NONE))
 		world_plan_elastic(plan);
@@ -229,6 +236,7 @@ int main(int argc, char **argv)
 				a.stepwise  ? " --stepwise"
 				: a.elastic ? " --elastic"
 				: a.quorum  ? " --quorum"
+				: a.standby ? " --standby"
 					    : "");
 			failed++;
 		}
@@ -241,6 +249,9 @@ int main(int argc, char **argv)
 		sum.judged += result.judged;
 		sum.given_up += result.given_up;
 		sum.late += result.late;
+		sum.struck += result.struck;
+		sum.whole += result.whole;
+		sum.moves += result.moves;
 		sum.net.sent += result.net.sent;
 		sum.net.dropped += result.net.dropped;
 		sum.net.duplicated += result.net.duplicated;
@@ -258,6 +269,8 @@ int main(int argc, char **argv)
 	       "ranks, %llu too many; %llu pushes were late\n",
 		sum.died, sum.came, sum.ended, (unsigned long long)sum.judged, (unsigned long long)sum.given_up,
 		(unsigned long long)sum.late);
+	printf("sim: %u worlds had one of two boxes struck, %u with a whole copy; workers moved %llu times\n", sum.struck,
+		sum.whole, (unsigned long long)sum.moves);
 	if (a.count > 1 && a.plant == PLANT_NONE && failed == 0)
 		failed += (uint64_t)sim_check_checkers() + sim_check_bugs();
 	if (a.count >= 100 && !a.trace && sim_cpu_seconds() * SIM_RATE_MIN > (double)a.count) {

@@ -82,6 +82,21 @@ void world_plan_quorum(struct world_plan *plan)
 	plan->slow = world_draw(&r, 1, 3);
 }
 
+void world_plan_standby(struct world_plan *plan)
+{
+	uint64_t r = plan->seed * 0x9e3779b97f4a7c15ull + 17;
+	static const unsigned steps[] = {5, 50, 500};
+
+	plan->sync = SYNC_BSP;
+	plan->mourned = false;
+	plan->rounds = world_draw(&r, 3, 10);
+	plan->net.lossy = plan->datagrams && plan->net.lossy;
+	plan->strike = (enum world_strike)(STRIKE_KILL + world_draw(&r, 0, 4) % 3);
+	plan->strike_steps = steps[world_draw(&r, 0, 2)];
+	plan->hasty = world_draw(&r, 0, 4) == 0;
+	plan->twin_breaks = world_draw(&r, 0, 3) == 0;
+}
+
 struct optimizer_hyper world_plan_hyper(const struct world_plan *plan, uint64_t round)
 {
 	struct optimizer_hyper hyper;
@@ -175,6 +190,12 @@ void world_plan_print(const struct world_plan *p, FILE *out)
 			p->wait_ms);
 	if (p->quorum)
 		fprintf(out, ", quorum %u", p->quorum);
+	if (p->strike)
+		fprintf(out, ", %s one in %u turns%s, %u breaks between the boxes",
+			p->strike == STRIKE_KILL ? "the box dies"
+			: p->strike == STRIKE_CUT ? "the box is cut off"
+						  : "the standby dies",
+			p->strike_steps, p->hasty ? ", soon" : "", p->twin_breaks);
 	if (p->slow)
 		fprintf(out, ", %u slow by %.1f ms", p->slow, (double)p->slow_ns / 1e6);
 	if (p->encrypt)

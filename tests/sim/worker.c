@@ -72,9 +72,8 @@ static void worker_check(struct worker *me, unsigned k)
 static int worker_dial(void *ctx, const char *host, uint16_t port, struct stream **out, struct err *e)
 {
 	struct worker *me = ctx;
-	int rc = loop_stream_dial(me->host, WORLD_BOX_HOST, port, out);
+	int rc = loop_stream_dial(me->host, twin_endpoint(host), port, out);
 
-	(void)host;
 	return rc < 0 ? err_set(e, rc, "dial: %d", rc) : 0;
 }
 
@@ -243,7 +242,7 @@ static void worker_push(struct worker *me, unsigned k)
 	} else {
 		rc = phub_push_pull(me->phub, (int)k, key->push, key->pull, (int)(oracle_random(&me->random) % 8));
 	}
-	if (rc < 0 && worker_is_excused(me, rc, phub_error())) {
+	if (rc < 0 && (twin_excuses(w) || worker_is_excused(me, rc, phub_error()))) {
 		me->pause_ns = UINT64_MAX; /* until the session has ended */
 		return;
 	}
@@ -365,6 +364,7 @@ void worker_fini(struct worker *me)
 	}
 	me->phub = NULL;
 	w->result->reconnects += stats.reconnects;
+	w->result->moves += stats.moves;
 	for (unsigned k = 0; k < w->plan->key_count; k++) {
 		free(me->keys[k].push);
 		if (!w->plan->same)
@@ -450,7 +450,7 @@ static bool worker_is_wrong(struct worker *me, int code)
 {
 	struct world *w = me->world;
 
-	if (worker_is_excused(me, code, client_failure(me->phub)->text)) {
+	if (twin_excuses(w) || worker_is_excused(me, code, client_failure(me->phub)->text)) {
 		w->result->ended++;
 		me->state = WORKER_DONE;
 		return false;

@@ -11,6 +11,7 @@
 #include "tests/sim/census.h"
 #include "tests/sim/fate.h"
 #include "tests/sim/replay.h"
+#include "tests/sim/twin.h"
 #include "tests/sim/world.h"
 
 enum { WORLD_BOX_HOST = 0, WORLD_CONTROL_PORT = 7077 };
@@ -53,6 +54,8 @@ struct world {
 	struct loop_listener *listener;
 	struct config config;
 	struct box *box;
+	unsigned box_host; /* where that is */
+	struct twin twin;
 	struct worker workers[WORLD_WORKERS_MAX];
 	struct history histories[WORLD_KEYS_MAX];
 	struct census census;
@@ -61,7 +64,7 @@ struct world {
 	struct world_result *result;
 	uint64_t random;
 	unsigned breaks;
-	unsigned cut; /* endpoint that is cut off, 0: none; until */
+	unsigned cut, cut_host; /* endpoint that is cut off from a box, 0: none; until */
 	uint64_t heals_ns;
 	bool failed;
 };

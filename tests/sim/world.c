@@ -72,6 +72,8 @@ static int world_open_box(struct world *w, struct err *e)
 	for (const char *const *more = encrypted; rc == 0 && w->plan->encrypt && *more; more++)
 		rc = config_set(&w->config, *more, e);
 	if (rc == 0)
+		rc = twin_open(w, &env, e);
+	if (rc == 0)
 		rc = config_finish(&w->config, e);
 	if (rc == 0)
 		rc = dispatch_from_env(&env.kernels, text, sizeof(text));
@@ -164,11 +166,13 @@ static void world_arm(struct world *w)
 /* Moves time to whatever comes next. False when nothing will ever come. */
 static bool world_advance(struct world *w)
 {
-	uint64_t next, due = box_next(w->box);
+	uint64_t next, twin, due = box_next(w->box);
 
 	world_arm(w);
 	next = loop_net_next(w->net);
 	next = w->cut && w->heals_ns < next ? w->heals_ns : next;
+	twin = twin_due(w);
+	next = twin < next ? twin : next;
 	next = due < next ? due : next;
 	due = fate_due(&w->fate);
 	next = due < next ? due : next;
@@ -196,20 +200,21 @@ static void world_break(struct world *w)
 	struct worker *me;
 
 	if (w->cut && w->heals_ns <= loop_net_now(w->net)) {
-		loop_net_partition(w->net, WORLD_BOX_HOST, w->cut, false);
+		loop_net_partition(w->net, w->cut_host, w->cut, false);
 		w->cut = 0;
 	}
-	if (w->cut || w->breaks == w->plan->breaks || oracle_random(&w->random) % WORLD_BREAK_STEPS)
+	if (w->cut || w->twin.state == TWIN_CUT || w->breaks == w->plan->breaks || oracle_random(&w->random) % WORLD_BREAK_STEPS)
 		return;
 	me = &w->workers[oracle_random(&w->random) % w->plan->workers];
 	if (me->state != WORKER_RUNNING)
 		return;
 	if (w->plan->datagrams) { /* such connections do not break, but all that is sent for a while may be lost */
 		w->cut = me->host->endpoint;
+		w->cut_host = w->box_host;
 		w->heals_ns = loop_net_now(w->net) + oracle_random(&w->random) % WORLD_CUT_NS_MAX;
-		loop_net_partition(w->net, WORLD_BOX_HOST, w->cut, true);
+		loop_net_partition(w->net, w->cut_host, w->cut, true);
 	} else {
-		loop_net_break(w->net, WORLD_BOX_HOST, me->host->endpoint);
+		loop_net_break(w->net, w->box_host, me->host->endpoint);
 	}
 	w->breaks++;
 }
@@ -285,6 +290,7 @@ static void world_turn(struct world *w)
 		if (world_is_over(w))
 			return;
 		work += world_fate(w);
+		work += twin_step(w, now_ns);
 		world_break(w);
 		if (work == 0 && !world_advance(w))
 			world_fail(w, "deadlock: nothing is on the way and nobody is waiting for time");
@@ -298,14 +304,17 @@ static void world_settle(struct world *w)
 {
 	fate_end(&w->fate);
 	if (w->cut)
-		loop_net_partition(w->net, WORLD_BOX_HOST, w->cut, false);
+		loop_net_partition(w->net, w->cut_host, w->cut, false);
 	w->cut = 0;
-	for (unsigned i = 0; i < 10000 && w->box->control.jobs && !w->failed; i++)
-		if (!box_step(w->box, loop_net_now(w->net)) && !world_advance(w))
+	for (unsigned i = 0; i < 10000 && (w->box->control.jobs || twin_settled(w)) && !w->failed; i++)
+		if (box_step(w->box, loop_net_now(w->net)) + twin_step(w, loop_net_now(w->net)) == 0 &&
+			!world_advance(w))
 			break;
 	if (w->box->control.jobs)
 		world_fail(w, "the job did not end after its workers had left (%.3f s)",
 			(double)loop_net_now(w->net) / 1e9);
+	if (twin_settled(w))
+		world_fail(w, "after all workers had left there is %s", twin_settled(w));
 	if (!box_balanced(w->box))
 		world_fail(w, "slots, replies or credits do not balance");
 	if (loop_net_stats(w->net)->torn)
@@ -348,6 +357,7 @@ static void world_close(struct world *w)
 			worker_fini(&w->workers[rank]);
 	if (w->box)
 		box_destroy(w->box, loop_net_now(w->net));
+	twin_close(w);
 	config_fini(&w->config);
 	census_fini(&w->census);
 	replay_forget(w->lives);

@@ -24,6 +24,9 @@
 /* What is wrong on purpose: each checker must find it. */
 enum world_plant { PLANT_NONE, PLANT_STALE, PLANT_SWAPPED, PLANT_DOUBLED };
 
+/* What befalls the boxes of a world with two. */
+enum world_strike { STRIKE_NONE, STRIKE_KILL, STRIKE_CUT, STRIKE_STANDBY };
+
 /* Everything a seed decides. */
 struct world_plan {
 	uint64_t seed;
@@ -59,6 +62,11 @@ struct world_plan {
 	unsigned wait_ms;
 	unsigned slow;    /* ranks below this pause before they push, */
 	uint64_t slow_ns; /* up to so long */
+	/* There is a second box, the standby of the first, and one of them dies or is cut off (twin.h). */
+	enum world_strike strike;
+	unsigned strike_steps; /* that happens once in so many turns */
+	bool hasty;            /* ... also before the copy is whole */
+	unsigned twin_breaks;  /* so often connections between the boxes break */
 	enum world_plant plant;
 	enum shard_plant bug; /* of the box */
 };
@@ -71,6 +79,8 @@ struct world_result {
 	unsigned died, came, ended; /* workers: that died; in their place; that were told of the job's end */
 	uint64_t judged, given_up;  /* rounds of chunks that the census explained, or had too many explanations for */
 	uint64_t late;              /* pushes whose round a quorum had closed */
+	unsigned struck, whole; /* worlds with two boxes of which one was struck; that had a whole copy then */
+	uint64_t moves;         /* of workers, to the standby */
 	struct loop_stats net;
 	char text[512]; /* why it failed */
 };
@@ -94,6 +104,8 @@ void world_plan_elastic(struct world_plan *plan);
 void world_plan_stepwise(struct world_plan *plan);
 
 void world_plan_quorum(struct world_plan *plan);
+/* The same one with a second box. */
+void world_plan_standby(struct world_plan *plan);
 void world_plan_print(const struct world_plan *plan, FILE *out);
 
 /* Runs it. 0, or -1 with the reason in result->text. `trace`: NULL or where every message is told. */

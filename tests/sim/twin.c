@@ -1,0 +1,304 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The blow falls some turns after the copy is whole, or, now and then, at any time before.
+ */
+#include "tests/sim/twin.h"
+
+#include "aggregation/dispatch.h"
+#include "client/mirror.h"
+#include "phub/control/job_mirror.h"
+#include "phub/control/standby.h"
+#include "tests/sim/worker.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+	TWIN_BREAK_STEPS = 200, /* a connection between the boxes breaks once in so many turns, at most */
+	TWIN_KEEP_MS = 60000,
+};
+
+/* ---- the first box as a client of the second ---- */
+
+static int twin_open_peer(void *ctx, const struct standby_target *t, struct standby_peer **out, struct err *e)
+{
+	const struct client_mirror_target target = {
+		.host = t->host,
+		.port = t->port,
+		.tls = t->tls,
+		.job = t->job,
+		.secret = t->secret,
+		.secret_bytes = t->secret_bytes,
+		.hear = t->hear,
+		.arg = t->arg,
+	};
+
+	return client_mirror_open(&target, ctx, (struct client_mirror **)out, e);
+}
+
+static int twin_step_peer(struct standby_peer *p, uint64_t now_ns, struct err *e)
+{
+	return client_mirror_step((struct client_mirror *)p, now_ns, e);
+}
+
+static int twin_say(struct standby_peer *p, const Phub__Control *message)
+{
+	return client_mirror_say((struct client_mirror *)p, message);
+}
+
+static void twin_session(const struct standby_peer *p, uint64_t *session, const uint8_t **key, uint32_t *cores)
+{
+	client_mirror_session((const struct client_mirror *)p, session, key, cores);
+}
+
+static int twin_address(const struct standby_peer *p, const char *transport, char *out, size_t bytes, struct err *e)
+{
+	return client_mirror_address((const struct client_mirror *)p, transport, out, bytes, e);
+}
+
+static int twin_fd(const struct standby_peer *p, bool *write)
+{
+	return client_mirror_fd((const struct client_mirror *)p, write);
+}
+
+static void twin_close_peer(struct standby_peer *p)
+{
+	client_mirror_close((struct client_mirror *)p);
+}
+
+static const struct standby_ops twin_ops = {
+	.open = twin_open_peer,
+	.step = twin_step_peer,
+	.say = twin_say,
+	.session = twin_session,
+	.address = twin_address,
+	.fd = twin_fd,
+	.close = twin_close_peer,
+};
+
+unsigned twin_endpoint(const char *host)
+{
+	return strcmp(host, "twin") == 0 ? TWIN_HOST : WORLD_BOX_HOST;
+}
+
+static int twin_dial(void *ctx, const char *host, uint16_t port, struct stream **out, struct err *e)
+{
+	struct world *w = ctx;
+	int rc = loop_stream_dial(loop_net_host(w->net, WORLD_BOX_HOST), twin_endpoint(host), port, out);
+
+	return rc < 0 ? err_set(e, rc, "dial: %d", rc) : 0;
+}
+
+static uint64_t twin_now(void *ctx)
+{
+	return loop_net_now(((struct world *)ctx)->net);
+}
+
+static int twin_accept(void *arg, struct stream **out)
+{
+	return loop_stream_accept(((struct world *)arg)->twin.listener, out);
+}
+
+/* ---- making it ---- */
+
+static int twin_configure(struct world *w, struct err *e)
+{
+	struct twin *t = &w->twin;
+	char text[64];
+	int rc;
+
+	config_init(&t->config);
+	snprintf(text, sizeof(text), "cores=%u", w->plan->cores);
+	rc = config_set(&t->config, text, e);
+	snprintf(text, sizeof(text), "window=%u", w->plan->window);
+	if (rc == 0)
+		rc = config_set(&t->config, text, e);
+	snprintf(text, sizeof(text), "standby_keep_ms=%u", TWIN_KEEP_MS);
+	if (rc == 0)
+		rc = config_set(&t->config, text, e);
+	return rc == 0 ? config_finish(&t->config, e) : rc;
+}
+
+int twin_open(struct world *w, struct box_env *env, struct err *e)
+{
+	struct box_env mine = *env;
+	struct twin *t = &w->twin;
+	char text[64];
+	int rc;
+
+	if (w->plan->strike == STRIKE_NONE)
+		return 0;
+	t->state = TWIN_STANDS;
+	t->random = w->plan->seed * 77 + 5;
+	t->client = (struct client_env){.dial = twin_dial,
+		.now = twin_now,
+		.ctx = w,
+		.transports = env->transports,
+		.config.loop = loop_net_host(w->net, WORLD_BOX_HOST)};
+	env->standby = &twin_ops;
+	env->standby_arg = &t->client;
+	snprintf(text, sizeof(text), "standby=twin:%d", WORLD_CONTROL_PORT);
+	rc = config_set(&w->config, text, e);
+	if (rc == 0)
+		rc = twin_configure(w, e);
+	if (rc == 0)
+		rc = loop_stream_listen(loop_net_host(w->net, TWIN_HOST), WORLD_CONTROL_PORT, &t->listener);
+	mine.loop = loop_net_host(w->net, TWIN_HOST);
+	mine.accept = twin_accept;
+	mine.plant = SHARD_PLANT_NONE;
+	if (rc == 0)
+		rc = dispatch_from_env(&mine.kernels, text, sizeof(text));
+	return rc == 0 ? box_create(&t->config, &mine, loop_net_now(w->net), &t->box, e) : rc;
+}
+
+void twin_close(struct world *w)
+{
+	struct twin *t = &w->twin;
+
+	if (t->state == TWIN_NONE)
+		return;
+	if (t->box)
+		box_destroy(t->box, loop_net_now(w->net));
+	if (t->other)
+		box_destroy(t->other, loop_net_now(w->net));
+	if (t->listener)
+		loop_stream_unlisten(t->listener);
+}
+
+/* ---- what happens ---- */
+
+/* Is what any worker has got at the standby, too? */
+static bool twin_is_whole(struct world *w)
+{
+	struct job *copy = job_find_mirror(&w->twin.box->control, "sim");
+	struct job *job = job_find(&w->box->control, "sim");
+	struct standby_report report;
+
+	return copy && copy->mirror->whole && job && standby_describe(job, &report) && report.state == STANDBY_WHOLE;
+}
+
+/* From now on the second box is the world's. */
+static void twin_change_places(struct world *w)
+{
+	struct twin *t = &w->twin;
+
+	t->other = w->box;
+	w->box = t->box;
+	t->box = NULL;
+	w->box_host = TWIN_HOST;
+}
+
+static void twin_cut(struct world *w, bool on)
+{
+	loop_net_partition(w->net, WORLD_BOX_HOST, TWIN_HOST, on);
+	for (unsigned rank = 0; rank < w->plan->workers; rank++)
+		loop_net_partition(w->net, WORLD_BOX_HOST, w->workers[rank].host->endpoint, on);
+}
+
+static void twin_strike(struct world *w)
+{
+	struct twin *t = &w->twin;
+
+	t->whole = twin_is_whole(w);
+	if (w->cut) /* by datagrams that are lost for a while: not after a blow */
+		loop_net_partition(w->net, w->cut_host, w->cut, false);
+	w->cut = 0;
+	if (w->plan->strike == STRIKE_STANDBY) {
+		loop_net_kill(w->net, TWIN_HOST);
+		t->whole = true; /* it must not be felt */
+		t->dead = true;
+		t->state = TWIN_ALONE;
+	} else if (w->plan->strike == STRIKE_KILL) {
+		loop_net_kill(w->net, WORLD_BOX_HOST);
+		twin_change_places(w);
+		t->dead = true;
+		t->state = TWIN_ALONE;
+	} else {
+		twin_cut(w, true);
+		twin_change_places(w);
+		t->state = TWIN_CUT;
+	}
+	w->result->struck++;
+	w->result->whole += t->whole;
+}
+
+/* A cut heals when the job goes on at the other side: what the first box still says must not matter. */
+static bool twin_heal(struct world *w)
+{
+	const struct job *job = job_find(&w->box->control, "sim");
+
+	if (w->twin.state != TWIN_CUT || (job && job->state != JOB_RUNNING))
+		return false;
+	for (unsigned rank = 0; rank < w->plan->workers; rank++)
+		if (!worker_is_gone(&w->workers[rank]) && w->workers[rank].phub->session.at.host[0] != 't')
+			return false;
+	twin_cut(w, false);
+	w->twin.state = TWIN_ALONE;
+	return true;
+}
+
+static unsigned twin_fate(struct world *w, uint64_t now_ns)
+{
+	struct twin *t = &w->twin;
+
+	if (t->state != TWIN_STANDS)
+		return twin_heal(w);
+	if (!t->whole_ns && twin_is_whole(w))
+		t->whole_ns = now_ns ? now_ns : 1;
+	if (t->breaks < w->plan->twin_breaks && oracle_random(&t->random) % TWIN_BREAK_STEPS == 0) {
+		loop_net_break(w->net, WORLD_BOX_HOST, TWIN_HOST);
+		t->breaks++;
+	}
+	if (!t->whole_ns && !w->plan->hasty)
+		return 0;
+	if (oracle_random(&t->random) % w->plan->strike_steps)
+		return 0;
+	twin_strike(w);
+	return 1;
+}
+
+unsigned twin_step(struct world *w, uint64_t now_ns)
+{
+	struct twin *t = &w->twin;
+	struct box *box = t->box ? t->box : t->other;
+	unsigned work = 0;
+
+	if (t->state == TWIN_NONE)
+		return 0;
+	if (!t->dead)
+		work = box_step(box, now_ns);
+	return work + twin_fate(w, now_ns);
+}
+
+uint64_t twin_due(struct world *w)
+{
+	const struct twin *t = &w->twin;
+	const struct box *box = t->box ? t->box : t->other;
+
+	if (t->state == TWIN_NONE || t->dead)
+		return UINT64_MAX;
+	for (unsigned i = 0; i < box->core_count; i++)
+		for (unsigned j = 0; j < box->cores[i]->queue_count; j++)
+			box->cores[i]->queues[j]->ops->arm(box->cores[i]->queues[j]);
+	return box_next(box);
+}
+
+bool twin_excuses(const struct world *w)
+{
+	return w->twin.state >= TWIN_CUT && !w->twin.whole;
+}
+
+const char *twin_settled(struct world *w)
+{
+	struct twin *t = &w->twin;
+	struct box *box = t->box ? t->box : t->other;
+
+	if (t->state == TWIN_CUT)
+		twin_cut(w, false);
+	if (t->state == TWIN_NONE || t->dead)
+		return NULL;
+	if (box->control.jobs)
+		return "a job of the other box";
+	return box_balanced(box) ? NULL : "books of the other box that do not balance";
+}
