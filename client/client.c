@@ -404,9 +404,10 @@ int client_start_begin(phub_t *p, struct err *e)
 	}
 	if (rc < 0)
 		return err_set(e, rc, "%s: %s", who, e->text);
-	rc = client_session_start(&p->session, &p->keyring, p->pick.offer, p->chunk_bytes);
+	rc = client_session_start(&p->session, &p->keyring, p->settings.groups, p->pick.offer, p->chunk_bytes);
 	if (rc < 0)
 		return err_set(e, rc, "%s: cannot hand the key table over: %s", who, strerror(-rc));
+	memcpy(p->settings.table, p->settings.groups, p->settings.group_count * sizeof(*p->settings.table));
 	p->frozen = true;
 	p->hyper_changed = false;
 	return 0;

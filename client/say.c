@@ -122,13 +122,14 @@ static void say_groups_free(struct say_groups *g)
 	free(g->pointers);
 }
 
-int client_say_job(struct client_session *s, const char *transport, uint32_t chunk_bytes)
+int client_say_job(
+	struct client_session *s, const struct phub_hyper *hypers, const char *transport, uint32_t chunk_bytes)
 {
 	const struct settings *settings = s->settings;
 	Phub__Control control = PHUB__CONTROL__INIT;
 	Phub__Job job = PHUB__JOB__INIT;
 	struct say_groups groups = {0};
-	int rc = say_groups_make(&groups, settings->groups, settings->group_count);
+	int rc = say_groups_make(&groups, hypers, settings->group_count);
 
 	job.generation = s->generation;
 	job.optimizer = (Phub__Optimizer)settings->optimizer;

@@ -14,7 +14,8 @@ int client_say(struct client_session *s, const Phub__Control *message);
 int client_say_hello(struct client_session *s);
 int client_say_signal(struct client_session *s, const struct signal *signal);
 int client_say_proof(struct client_session *s, const uint8_t mac[PROOF_MAC]);
-int client_say_job(struct client_session *s, const char *transport, uint32_t chunk_bytes);
+int client_say_job(
+	struct client_session *s, const struct phub_hyper *hypers, const char *transport, uint32_t chunk_bytes);
 /* Says as many of the keys as the writer should hold now. */
 int client_say_keys(struct client_session *s);
 int client_say_hyper(struct client_session *s, uint32_t version, const struct phub_hyper *groups);

@@ -375,15 +375,15 @@ const char *client_session_trim(const struct client_session *s, const char *text
 
 /* ---- what the handle asks for ---- */
 
-int client_session_start(
-	struct client_session *s, const struct keyring *keyring, const char *transport, uint32_t chunk_bytes)
+int client_session_start(struct client_session *s, const struct keyring *keyring, const struct phub_hyper *groups,
+	const char *transport, uint32_t chunk_bytes)
 {
 	int rc;
 
 	s->keyring = keyring;
 	s->keys_sent = 0;
 	s->generation++;
-	rc = client_say_job(s, transport, chunk_bytes);
+	rc = client_say_job(s, groups, transport, chunk_bytes);
 	if (rc < 0)
 		return rc;
 	s->state = SESSION_STARTING;

@@ -259,7 +259,8 @@ static int settings_take_groups(struct settings *s, const struct phub_options *o
 			o->group_count, o->groups ? "" : " without their hyper-parameters", SETTINGS_GROUPS_MAX);
 	s->groups = calloc(count, sizeof(*s->groups));
 	s->first = calloc(count, sizeof(*s->first));
-	if (!s->groups || !s->first)
+	s->table = calloc(count, sizeof(*s->table));
+	if (!s->groups || !s->first || !s->table)
 		return err_set(e, -ENOMEM, "no memory for %u parameter groups", count);
 	s->group_count = count;
 	for (unsigned i = 0; i < count; i++) {
@@ -399,5 +400,6 @@ void settings_fini(struct settings *s)
 	stream_tls_close(s->tls);
 	free(s->groups);
 	free(s->first);
+	free(s->table);
 	memset(s, 0, sizeof(*s));
 }

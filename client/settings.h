@@ -31,7 +31,8 @@ struct settings {
 	unsigned rdma_dscp;        /* PHUB_RDMA_DSCP */
 	unsigned datagram_mtu;     /* PHUB_DATAGRAM_MTU; 0: not set */
 	struct phub_hyper *groups; /* [group_count] as of now: phub_set_hyper() changes them... */
-	struct phub_hyper *first;  /* ...and as they were at the start */
+	struct phub_hyper *first;  /* ...as they were at the start... */
+	struct phub_hyper *table;  /* ...and when the key table was handed over */
 	unsigned group_count;
 	enum phub_optimizer optimizer;
 	enum phub_reduce reduce;

@@ -186,7 +186,7 @@ static void store_place_chunk(
 		.answer_bytes = spec->mirror ? 0 : span->bytes,
 		.group = span->group,
 		.dtype = span->dtype,
-		.weights = spec->optimizer == OPTIMIZER_NONE && !spec->mirror,
+		.weights = spec->optimizer == OPTIMIZER_NONE,
 		.older = CHUNK_NONE,
 		.newer = CHUNK_NONE,
 		.needed = spec->world,

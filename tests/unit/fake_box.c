@@ -196,6 +196,8 @@ static void fake_take_over(struct fake_box *b)
 	uint32_t hyper = UINT32_MAX;
 
 	assert(from->plan.chunk_count == b->plan.chunk_count);
+	for (uint32_t i = 0; i < b->world; i++)
+		assert(from->workers[i].table_lr == b->workers[i].table_lr);
 	for (uint32_t i = 0; i < b->plan.chunk_count; i++) {
 		b->chunks[i].round = from->chunks[i].round;
 		memcpy(b->chunks[i].result, from->chunks[i].result, b->plan.chunks[i].bytes);
@@ -267,6 +269,7 @@ static void fake_hear_job(struct fake_worker *w, const Phub__Job *job)
 	w->keys_here = 0;
 	w->chunk_bytes = job->chunk_bytes;
 	w->lr = job->groups[0]->lr;
+	w->table_lr = w->lr;
 	w->hyper = 0;
 	free(w->keys);
 	w->keys = calloc(job->key_count, sizeof(*w->keys));

@@ -32,7 +32,8 @@ struct fake_worker {
 	uint32_t chunk_bytes;
 	bool tabled, left;
 	uint32_t hyper; /* last version heard of */
-	double lr;      /* of group 0 in it */
+	double lr;      /* of group 0 in it... */
+	double table_lr; /* ...and in the job */
 	uint64_t barrier;
 	struct conn *conns[FAKE_CORES_MAX];
 	uint32_t seq[FAKE_CORES_MAX]; /* highest that came */
