@@ -482,6 +482,7 @@ void exchange_rest(struct exchange *x)
 		exchange_settle_lane(x, lane);
 	}
 	x->broken = 0;
+	x->connecting = 0;
 	x->breaks++;
 	x->lost_ns = 0;
 }

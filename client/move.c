@@ -56,9 +56,15 @@ static bool move_is_loss(int code)
 	return code == -ECONNRESET || code == -EHOSTDOWN || code == -EHOSTUNREACH || code == -ESHUTDOWN;
 }
 
+/* Are there rounds, or will there be some as soon as all lanes are up? */
+static bool move_has_rounds(const phub_t *p)
+{
+	return p->running || (p->frozen && p->exchange.keyring && p->exchange.group.queue);
+}
+
 static bool move_may(const phub_t *p)
 {
-	return p->running && !p->left && !p->exchange.given_up && !p->stale.code && p->settings.move_ms &&
+	return move_has_rounds(p) && !p->left && !p->exchange.given_up && !p->stale.code && p->settings.move_ms &&
 	       *p->session.standby.host && move_is_loss(p->session.failure.code);
 }
 
@@ -73,6 +79,8 @@ static const char *move_trim(const phub_t *p, const char *text)
 
 static void move_begin(phub_t *p, uint64_t now_ns)
 {
+	struct err e;
+
 	if (p->exchange.mapped) {
 		struct err loss = p->session.failure;
 
@@ -86,6 +94,13 @@ static void move_begin(phub_t *p, uint64_t now_ns)
 	p->move.until_ns = now_ns + p->settings.move_ms * NS_PER_MS;
 	exchange_rest(&p->exchange);
 	client_session_move(&p->session, &p->move.to, now_ns);
+	if (p->running)
+		return;
+	p->refused = (struct err){0};
+	p->running = true;
+	if (exchange_catch_up(&p->exchange, &e) < 0)
+		client_session_fail(&p->session, e.code, "%s", e.text);
+	p->catches_up = p->exchange.open_keys > 0;
 }
 
 /* ---- on the way ---- */

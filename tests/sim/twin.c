@@ -238,6 +238,15 @@ static bool twin_heal(struct world *w)
 	return true;
 }
 
+/* Before that a worker tries to reach the box for as long as its caller has patience. */
+static bool twin_all_started(const struct world *w)
+{
+	for (unsigned rank = 0; rank < w->plan->workers; rank++)
+		if (!worker_is_gone(&w->workers[rank]) && w->workers[rank].phub->session.state < SESSION_STARTED)
+			return false;
+	return true;
+}
+
 static unsigned twin_fate(struct world *w, uint64_t now_ns)
 {
 	struct twin *t = &w->twin;
@@ -250,7 +259,7 @@ static unsigned twin_fate(struct world *w, uint64_t now_ns)
 		loop_net_break(w->net, WORLD_BOX_HOST, TWIN_HOST);
 		t->breaks++;
 	}
-	if (!t->whole_ns && !w->plan->hasty)
+	if (!t->whole_ns && (!w->plan->hasty || !twin_all_started(w)))
 		return 0;
 	if (oracle_random(&t->random) % w->plan->strike_steps)
 		return 0;
