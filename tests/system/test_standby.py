@@ -1,0 +1,201 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
+"""A box and its standby, as processes: what is mirrored, what a standby costs in bits (none), and what happens when either dies.
+
+Usage: test_standby.py [WORD...]    only the cases whose names hold one of the words
+"""
+import json
+import pathlib
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
+from rig import BUILD, Box, check, holds, job, run, say  # noqa: E402
+
+TENSORS = "conv:9408,bias:64,fc:250000,tail:1000"
+
+
+def jobs(box):
+    """Its jobs, by name, as `phub jobs --json` tells them."""
+    done = subprocess.run([BUILD / "phub", "jobs", "--json", box.address], capture_output=True, text=True)
+    check(done.returncode == 0, done.stderr)
+    found = [json.loads(line) for line in done.stdout.splitlines()]
+    return {one["job"]: one for one in found if "job" in one}
+
+
+def await_state(box, name, *states, deadline_s=60):
+    until = time.monotonic() + deadline_s
+    while True:
+        now = jobs(box).get(name, {}).get("standby", {})
+        if now.get("state") in states:
+            return now
+        check(time.monotonic() < until, f"the standby of {name} is {now}, not {states}")
+        time.sleep(0.05)
+
+
+def two(there={}, **here):
+    """A standby, and a box that has it."""
+    standby = Box(name="standby", **{"cores": 2, **there})
+    box = Box(cores=2, standby=standby.address, **here)
+    return box, standby
+
+
+def digests(workers):
+    found = {worker.good()["digest"] for worker in workers}
+    check(len(found) == 1, f"ranks have other bits: {found}")
+    return found.pop()
+
+
+KINDS = [{"optimizer": "none"}, {"optimizer": "none", "dtype": "f16", "reduce": "mean"}, {"optimizer": "adam"},
+         {"optimizer": "nesterov", "dtype": "bf16"}, {"optimizer": "sgd", "reduce": "mean", "reproducible": True, "normals": True}]
+
+
+def same_bits():
+    """sums and weights have the same bits with a standby as without, by tcp and shared memory"""
+    alone = Box(cores=2)
+    box, standby = two()
+    for number, kind in enumerate(KINDS):
+        for transport in ("tcp", "shm"):
+            arguments = {"rounds": 40, "keys": TENSORS, "transport": transport, **kind}
+            there = job(alone.url(f"k{number}"), 3, **arguments)
+            here = job(box.url(f"k{number}"), 3, **arguments)
+            check(digests(there) == digests(here), f"{kind} by {transport}: other bits")
+    check(len([line for line in standby.err.lines if "all of it is mirrored here" in line]) == 2 * len(KINDS),
+          "not all were mirrored")
+    for one in (alone, box, standby):
+        one.stop()
+
+
+def told():
+    """`phub jobs` says how the standby is; a job that leaves is forgotten there; one with async has none"""
+    box, standby = two()
+    workers = job(box.url("demo"), 2, keys=TENSORS, optimizer="adam", rounds="until-told", report_ms=20, pause_us=2000)
+    free = job(box.url("free"), 2, keys=TENSORS, optimizer="sgd", sync="async", rounds="until-told", report_ms=20, pause_us=2000,
+               check=False)
+    for worker in workers + free:
+        worker.event("progress")
+    now = await_state(box, "demo", "whole")
+    check(now["bytes"] > 0 and now["why"] == "", f"{now}")
+    now = await_state(box, "free", "off")
+    holds(now["why"], "sync bsp")
+    text = subprocess.run([BUILD / "phub", "jobs", box.address], capture_output=True, text=True).stdout
+    holds(text, "demo: its standby has all of it", "free: WITHOUT a standby .*sync bsp")
+    for crew in (workers, free):
+        crew[0].tell()
+        for worker in crew:
+            worker.good()
+    standby.logged("job .demo. ended|mirror of job .demo.* ends")
+    check(not jobs(standby), f"the standby keeps {jobs(standby)}")
+    box.stop()
+    standby.stop()
+
+
+def killed():
+    """the box is killed at any time: the workers go on at the standby, and end with the bits of a run that nobody disturbed"""
+    for number, kind in enumerate(KINDS):
+        arguments = {"rounds": 400, "keys": TENSORS, "transport": "tcp", "barrier": True, "report_ms": 20, **kind}
+        alone = Box(cores=2)
+        wanted = digests(job(alone.url("demo"), 3, **arguments))
+        alone.stop()
+        for how in (signal.SIGKILL, signal.SIGTERM):
+            box, standby = two()
+            workers = job(box.url("demo"), 3, **arguments)
+            workers[0].event("progress")
+            await_state(box, "demo", "whole")
+            time.sleep(0.07 * number)
+            box.kill(how)
+            check(digests(workers) == wanted, f"{kind}: other bits after {how!r}")
+            standby.logged("goes on here with 3 of 3")
+            if how == signal.SIGTERM:
+                check(box.wait() == 0, "phubd failed")
+            standby.stop()
+
+
+def standby_dies():
+    """the standby is killed and comes back, again and again: the job goes on without, and is whole there again"""
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        port = s.getsockname()[1]
+    there = {"listen": f"127.0.0.1:{port}", "cores": 2}
+    standby = Box(name="standby", **there)
+    box = Box(cores=2, standby=standby.address)
+    workers = job(box.url("demo"), 2, keys=TENSORS, optimizer="adam", rounds="until-told", report_ms=20, transport="tcp")
+    for _ in range(3):
+        await_state(box, "demo", "whole")
+        workers[0].event("progress")
+        standby.kill()
+        standby.wait()
+        now = await_state(box, "demo", "broken")
+        check(now["why"], f"{now}")
+        with workers[0].out.changed:
+            workers[0].seen = len(workers[0].out.lines)
+        workers[0].event("progress")
+        standby = Box(name="standby", **there)
+    await_state(box, "demo", "whole")
+    box.kill()
+    standby.logged("goes on here with 2 of 2")
+    workers[0].tell()
+    digests(workers)
+    standby.stop()
+
+
+def silent():
+    """a standby that is stopped holds rounds up for lost_ms at most; then the job goes on without it"""
+    box, standby = two(heartbeat_ms=100, warn_ms=300, lost_ms=1000, there={"heartbeat_ms": 100, "warn_ms": 300, "lost_ms": 1000})
+    workers = job(box.url("demo"), 2, keys=TENSORS, optimizer="adam", rounds="until-told", report_ms=20, transport="tcp")
+    workers[0].event("progress")
+    await_state(box, "demo", "whole")
+    standby.kill(signal.SIGSTOP)
+    began = time.monotonic()
+    now = await_state(box, "demo", "broken")
+    say(f"given up after {time.monotonic() - began:.1f} s: {now['why']}")
+    with workers[0].out.changed:
+        workers[0].seen = len(workers[0].out.lines)
+    workers[0].event("progress")
+    standby.kill(signal.SIGCONT)
+    await_state(box, "demo", "whole")
+    workers[0].tell()
+    digests(workers)
+    box.stop()
+    standby.stop()
+
+
+def refused():
+    """a standby with another number of cores, or another secret, is told by name; the job runs without"""
+    box, standby = two(there={"cores": 1})
+    workers = job(box.url("demo"), 2, keys=TENSORS, rounds="until-told", report_ms=20)
+    workers[0].event("progress")
+    holds(await_state(box, "demo", "broken")["why"], "cores")
+    workers[0].tell()
+    digests(workers)
+    box.stop()
+    standby.stop()
+    with tempfile.NamedTemporaryFile("w") as ours, tempfile.NamedTemporaryFile("w") as theirs:
+        for file, secret in ((ours, "correct horse"), (theirs, "battery staple")):
+            file.write(secret)
+            file.flush()
+        box, standby = two(create="secret", create_secret_file=ours.name,
+                           there={"create": "secret", "create_secret_file": theirs.name})
+        workers = job(box.url("demo"), 2, keys=TENSORS, rounds="until-told", report_ms=20, secret="correct horse")
+        workers[0].event("progress")
+        holds(await_state(box, "demo", "broken")["why"], "secret")
+        workers[0].tell()
+        digests(workers)
+        box.stop()
+        standby.stop()
+        box, standby = two(create="secret", create_secret_file=ours.name,
+                           there={"create": "secret", "create_secret_file": ours.name})
+        workers = job(box.url("demo"), 2, keys=TENSORS, rounds="until-told", report_ms=20, secret="correct horse", transport="tcp")
+        await_state(box, "demo", "whole")
+        box.kill()
+        standby.logged("goes on here with 2 of 2")
+        workers[0].tell()
+        digests(workers)
+        standby.stop()
+
+
+run([same_bits, told, killed, standby_dies, silent, refused])
