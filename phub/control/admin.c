@@ -11,7 +11,7 @@
 #include "phub/base/clock.h"
 #include "phub/base/stats.h"
 #include "phub/control/box.h"
-#include "phub/control/job.h"
+#include "phub/control/job_mirror.h"
 #include "phub/control/session.h"
 #include "phub/control/standby.h"
 #include "transport/datagram.h"
@@ -167,7 +167,7 @@ static void admin_fill_lost(const struct job *job, struct admin_job *out, uint32
 		out->info.lost_policy = admin_text(spec_lost_name(job->generation->spec.lost));
 		out->info.quorum = job->generation->spec.quorum;
 	}
-	for (uint32_t i = 0; i<job->world && * left> 0; i++) {
+	for (uint32_t i = 0; i < job->world && *left > 0; i++) {
 		Phub__LostInfo *lost = &out->lost[out->info.n_lost];
 
 		if (!job->members[i].gone)
@@ -201,6 +201,15 @@ static void admin_fill_waiting(const struct job *job, struct admin_job *out)
 	out->info.waiting = text;
 }
 
+/* A copy of another box's job has no worker but that. */
+static void admin_fill_mirror(const struct job *job, struct admin_job *out)
+{
+	out->info.world = job->mirror->world;
+	out->info.state = admin_text(job->mirror->lost_ns ? "kept mirror" : "mirror");
+	out->info.n_missing = 0;
+	job_mirror_describe(job, out->waiting, sizeof(out->waiting));
+}
+
 static int admin_fill_job(const struct job *job, struct admin_job *out, uint32_t *workers_left)
 {
 	phub__job_info__init(&out->info);
@@ -223,6 +232,8 @@ static int admin_fill_job(const struct job *job, struct admin_job *out, uint32_t
 	admin_fill_waiting(job, out);
 	if (job_keep_describe(job, &out->checkpoint))
 		out->info.checkpoint = &out->checkpoint;
+	if (job->mirror)
+		admin_fill_mirror(job, out);
 	out->info.reconnects = job->reconnects;
 	return 0;
 }

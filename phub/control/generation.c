@@ -200,9 +200,11 @@ static uint64_t generation_table_bytes(const struct generation *g, const struct 
 }
 
 /* It is a copy of another box's job, of which each chunk is kept as fp32. */
-static int generation_make_mirror(struct generation *g, struct err *e)
+static int generation_make_mirror(struct generation *g, const struct job *job, struct err *e)
 {
 	g->reserved = store_bytes(&g->spec);
+	if (__builtin_add_overflow(g->reserved, generation_table_bytes(g, job), &g->reserved))
+		g->reserved = UINT64_MAX;
 	g->spec.bandwidth = 0;
 	if (mirror_spec(&g->spec) < 0)
 		return err_set(e, -EINVAL,
@@ -410,7 +412,7 @@ int generation_create(struct job *job, struct generation **out, struct err *e)
 	if (rc == 0)
 		rc = generation_place(g, job, box, listed ? listed->cores : 0, e);
 	if (rc == 0 && job->mirror)
-		rc = generation_make_mirror(g, e);
+		rc = generation_make_mirror(g, job, e);
 	if (rc == 0)
 		rc = generation_admit(g, job, e);
 	if (rc == 0)

@@ -12,6 +12,7 @@
 #include "phub/base/log.h"
 #include "phub/base/ranks.h"
 #include "phub/control/box.h"
+#include "phub/control/job_mirror.h"
 
 #define JOB_LOST_MAX 16u /* ranks that are named */
 
@@ -106,12 +107,30 @@ void job_operator_describe(const struct job *job, char *out, size_t bytes)
 		job->reason[0] ? ": " : "", job->reason, job->paused ? lost : "");
 }
 
+/* A copy of another box's job can be ended, no more. */
+static int job_operate_mirror(struct job *job, const char *command, const char *reason, struct err *e)
+{
+	char why[JOB_REASON_BYTES + 64];
+
+	if (strcmp(command, "evict") != 0)
+		return err_set(e, -EBUSY, "job '%s' is the copy of one that runs at box %s; say so there", job->name,
+			job->mirror->box);
+	if (!reason[0])
+		return err_set(e, -EINVAL, "evict needs a reason, which its box is told");
+	job_keep_reason(job, reason);
+	snprintf(why, sizeof(why), "the standby's operator ended it: %s", job->reason);
+	job_mirror_end(job, PHUB__ERROR_CODE__ERROR_OPERATOR, why);
+	return 0;
+}
+
 int job_operate(struct control *c, const char *command, const char *name, const char *reason, struct err *e)
 {
 	struct job *job = job_find(c, name);
 	bool pause = strcmp(command, "pause") == 0, resume = strcmp(command, "resume") == 0;
 	bool drain = strcmp(command, "drain") == 0;
 
+	if (!job && job_find_mirror(c, name))
+		return job_operate_mirror(job_find_mirror(c, name), command, reason, e);
 	if (!job)
 		return err_set(e, -ENOENT, "no job '%.63s' is here; see phub jobs", name);
 	if (!pause && !resume && !drain && !reason[0])

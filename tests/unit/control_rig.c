@@ -192,6 +192,8 @@ void actor_hello(struct actor *c, const char *job, uint32_t rank, uint32_t world
 	hello.world = world;
 	hello.nonce.data = actor_nonce;
 	hello.nonce.len = sizeof(actor_nonce);
+	hello.mirror = c->mirror;
+	hello.moves = c->moves;
 	hello.admin = job == NULL;
 	if (!job)
 		hello.job = (char *)(uintptr_t) "";

@@ -49,6 +49,7 @@ struct actor {
 	uint32_t missing[64], missing_count;
 	bool closed;
 	struct transport *transport;
+	bool mirror, moves;     /* what its Hello says; after actor_dial() */
 	const uint8_t *channel; /* what the proof says of it over TLS; NULL: the truth */
 };
 
