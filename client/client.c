@@ -592,14 +592,15 @@ void client_barrier_end(phub_t *p)
 void client_leave_begin(phub_t *p)
 {
 	p->left = true;
-	if (p->session.state < SESSION_JOINED || p->session.verdict.code)
+	if ((p->session.state < SESSION_JOINED && !p->move.until_ns) || p->session.verdict.code)
 		client_abandon(p);
 	client_claim(p, PHUB_ALL);
 	if (p->session.state >= SESSION_LEAVING)
 		return;
 	if (p->exchange.keyring)
 		exchange_give_up(&p->exchange);
-	client_session_leave(&p->session);
+	if (!p->move.until_ns) /* else when it is done */
+		client_session_leave(&p->session);
 }
 
 int client_left(const phub_t *p)

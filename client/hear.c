@@ -85,7 +85,10 @@ static void hear_error(struct client_session *s, const Phub__Error *error, uint6
 	char text[400];
 
 	if (s->state == SESSION_LEAVING) {
-		client_session_fail(s, -ESHUTDOWN, "left the job");
+		if (error->code == PHUB__ERROR_CODE__ERROR_SHUTDOWN && client_session_can_move(s))
+			client_session_fail(s, -ECONNRESET, "box %s went down while the job was left", s->box);
+		else
+			client_session_fail(s, -ESHUTDOWN, "left the job");
 		return;
 	}
 	hear_copy(text, sizeof(text), error->text);

@@ -64,8 +64,10 @@ static bool move_has_rounds(const phub_t *p)
 
 static bool move_may(const phub_t *p)
 {
-	return move_has_rounds(p) && !p->left && !p->exchange.given_up && !p->stale.code && p->settings.move_ms &&
-	       *p->session.standby.host && move_is_loss(p->session.failure.code);
+	int code = p->session.failure.code;
+
+	return move_has_rounds(p) && !p->stale.code && client_session_can_move(&p->session) && move_is_loss(code) &&
+	       !(p->exchange.given_up && code == -ESHUTDOWN);
 }
 
 /* A text without the words that name this worker: they come first. */
@@ -161,6 +163,10 @@ static void move_arrive(phub_t *p, uint64_t now_ns)
 	}
 	p->move.until_ns = 0;
 	p->move.count++;
+	if (p->exchange.given_up) { /* the others would wait for it there */
+		client_session_leave(&p->session);
+		return;
+	}
 	move_tell_again(p);
 	client_session_barrier_again(&p->session);
 }

@@ -136,6 +136,11 @@ static bool client_session_joined(const struct client_session *s)
 	return s->state >= SESSION_JOINED && s->state < SESSION_OVER;
 }
 
+bool client_session_can_move(const struct client_session *s)
+{
+	return s->settings->move_ms && *s->standby.host;
+}
+
 bool client_session_unreachable(const struct client_session *s)
 {
 	return s->state == SESSION_DIALLING || (s->state == SESSION_HELLO && s->trouble.code == -ECONNREFUSED);
@@ -216,7 +221,7 @@ static void client_session_unreached(struct client_session *s, uint64_t now_ns, 
 /* The stream has ended or failed. */
 static void client_session_lost(struct client_session *s, uint64_t now_ns, int code)
 {
-	if (s->state == SESSION_LEAVING)
+	if (s->state == SESSION_LEAVING && !client_session_can_move(s))
 		client_session_fail(s, -ESHUTDOWN, "left the job");
 	else if (code == -EMSGSIZE)
 		client_session_fail(s, -EPROTO,

@@ -147,6 +147,9 @@ void client_session_aim(struct client_session *s, const struct url_box *box);
  */
 void client_session_move(struct client_session *s, const struct url_box *box, uint64_t at_ns);
 
+/* May the job go on elsewhere when this box is lost? Then who leaves must be heard of there. */
+bool client_session_can_move(const struct client_session *s);
+
 /* Before it is joined: the box was not reached, or hung up, and is tried again later, or another one is. */
 void client_session_retry(struct client_session *s, uint64_t now_ns, int code, const char *why);
 

@@ -42,6 +42,7 @@ enum job_state {
 struct member {
 	struct session *session; /* NULL: not here */
 	bool left;               /* in good order */
+	uint64_t leaves;         /* not 0: it will have when the standby knows (standby_leaves()) */
 	bool gone;               /* lost, or left where the job goes on without: its place is free */
 	bool quit;               /* gone: it left */
 	bool joins;              /* its table is equal: the next change of membership lets it in */

@@ -363,31 +363,43 @@ static void job_mirror_echo(struct session *s, const Phub__MirrorState *state)
 	session_write(s, &control);
 }
 
+/* 0, or -EPROTO after refusing the box. */
+static int job_mirror_read_ranks(struct session *s, const uint32_t *ranks, size_t count, uint64_t *out)
+{
+	uint32_t world = s->job->mirror->world;
+
+	for (size_t i = 0; i < count; i++) {
+		if (ranks[i] >= world) {
+			session_refuse(s, PHUB__ERROR_CODE__ERROR_RANK, "rank %u of a world of %u is lost", ranks[i],
+				world);
+			return -EPROTO;
+		}
+		out[ranks[i] / 64] |= UINT64_C(1) << (ranks[i] % 64);
+	}
+	return 0;
+}
+
 static void job_mirror_hear_state(struct session *s, const Phub__MirrorState *state)
 {
 	struct job *job = s->job, *mover;
 	struct mirror *m = job->mirror;
-	uint64_t lost[MAIL_RANK_WORDS] = {0};
+	uint64_t lost[MAIL_RANK_WORDS] = {0}, left[MAIL_RANK_WORDS] = {0};
 
 	if (job->state != JOB_RUNNING || state->barrier < m->barrier) {
 		session_refuse(s, PHUB__ERROR_CODE__ERROR_PROTOCOL, "the state of a mirror that %s",
 			job->state != JOB_RUNNING ? "has not started" : "goes back behind its barrier");
 		return;
 	}
-	for (size_t i = 0; i < state->n_lost; i++) {
-		if (state->lost[i] >= m->world) {
-			session_refuse(s, PHUB__ERROR_CODE__ERROR_RANK, "rank %u of a world of %u is lost",
-				state->lost[i], m->world);
-			return;
-		}
-		lost[state->lost[i] / 64] |= UINT64_C(1) << (state->lost[i] % 64);
-	}
+	if (job_mirror_read_ranks(s, state->lost, state->n_lost, lost) < 0 ||
+		job_mirror_read_ranks(s, state->left, state->n_left, left) < 0)
+		return;
 	if (state->whole && !m->whole)
 		log_info("job '%s' of box %s: all of it is mirrored here, %.1f s after the beginning", job->name,
 			m->box, (double)(job->control->now_ns - m->since_ns) / 1e9);
 	m->whole = state->whole;
 	m->barrier = state->barrier;
 	memcpy(m->lost, lost, sizeof(m->lost));
+	memcpy(m->left, left, sizeof(m->left));
 	job_mirror_echo(s, state);
 	mover = job_find(job->control, job->name);
 	if (mover && mover->moves)

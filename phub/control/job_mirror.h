@@ -35,6 +35,7 @@ struct mirror {
 	char box[MIRROR_BOX_BYTES];     /* what its box calls itself */
 	bool whole;                     /* the box says so: all images came */
 	uint64_t lost[MAIL_RANK_WORDS]; /* ranks that take no part any more */
+	uint64_t left[MAIL_RANK_WORDS]; /* ranks that left in good order */
 	uint64_t barrier;               /* the last one that was passed */
 	uint64_t since_ns;              /* when it was made */
 	uint64_t lost_ns;               /* since when the box is gone; 0: it is here */

@@ -63,6 +63,8 @@ bool job_move_admits(struct session *s, const struct job *job)
 		return job_move_refuse(s, "the copy of it is not whole yet");
 	if (mirror->mirror->world != s->world)
 		return job_move_refuse(s, "the copy has another world");
+	if (members_have(mirror->mirror->left, s->rank))
+		return job_move_refuse(s, "this rank has left it");
 	if (members_have(mirror->mirror->lost, s->rank))
 		return job_move_refuse(s, "its box had lost this rank, and goes on without");
 	return true;
@@ -84,7 +86,8 @@ void job_move_recount(struct job *job)
 
 	for (uint32_t i = 0; mirror && i < job->world; i++)
 		if (!job->members[i].session) {
-			job->members[i].gone = members_have(mirror->mirror->lost, i);
+			job->members[i].gone = members_have(mirror->mirror->lost, i) ||
+					       members_have(mirror->mirror->left, i);
 			job->members[i].gone_ns = job->control->now_ns;
 		}
 }
@@ -246,6 +249,12 @@ static void job_move_set_members(struct job *job)
 		if (m->barrier < job->barrier) /* else it is at the next already */
 			m->barrier = job->barrier;
 		m->gone_ns = job->control->now_ns;
+		/* Where the job does not go on without those who leave, it is as if they had done that here. */
+		if (members_have(mirror->mirror->left, i) && job->generation->spec.lost != LOST_SHRINK) {
+			m->gone = false;
+			m->left = true;
+			job->left++;
+		}
 	}
 }
 

@@ -17,6 +17,7 @@
 #include "phub/control/admin.h"
 #include "phub/control/box.h"
 #include "phub/control/job_mirror.h"
+#include "phub/control/standby.h"
 #include "phub/control/table.h"
 #include "phub/control/unpack.h"
 
@@ -229,7 +230,8 @@ static void session_hear_member(struct session *s, const Phub__Control *m)
 		session_write_heartbeat(s, m->heartbeat->stamp);
 		break;
 	case PHUB__CONTROL__MESSAGE_LEAVE:
-		job_leave(s);
+		if (!standby_leaves(s->job, s->rank))
+			job_leave(s);
 		break;
 	default:
 		session_refuse(s, PHUB__ERROR_CODE__ERROR_PROTOCOL, "message %d is not for a worker to send",

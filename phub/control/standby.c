@@ -61,6 +61,7 @@ static void standby_hear(void *arg, const Phub__Control *m)
 		s->window = m->start->window;
 	} else if (m->message_case == PHUB__CONTROL__MESSAGE_MIRROR_STATE) {
 		s->barrier_echoed = m->mirror_state->barrier;
+		s->state_echoed = m->mirror_state->number;
 	} else if (m->message_case == PHUB__CONTROL__MESSAGE_MIRROR_TAKEN) {
 		s->taken = true;
 		snprintf(s->why, sizeof(s->why), "%s", m->mirror_taken->text ? m->mirror_taken->text : "");
@@ -446,6 +447,8 @@ static void standby_move(struct standby *s)
 		standby_free_barrier(s);
 }
 
+static void standby_let_leave(struct job *job);
+
 static bool standby_runs(const struct standby *s)
 {
 	return s && s->state != STANDBY_OFF && s->state != STANDBY_LEAVING;
@@ -461,6 +464,8 @@ void standby_step(struct control *c)
 		next = job->next;
 		if (job->state != JOB_ENDING && job->generation && standby_runs(job->generation->standby))
 			standby_move(job->generation->standby);
+		if (job->state == JOB_RUNNING && job->generation->standby)
+			standby_let_leave(job);
 	}
 	while (*at) {
 		struct standby_call *call = *at;
@@ -558,6 +563,36 @@ void standby_members(struct job *job)
 
 	if (standby_runs(s) && s->state == STANDBY_WHOLE)
 		standby_say_state(s);
+}
+
+bool standby_leaves(struct job *job, uint32_t rank)
+{
+	struct standby *s = job->state == JOB_RUNNING && job->generation ? job->generation->standby : NULL;
+	struct member *m = &job->members[rank];
+
+	if (!standby_runs(s) || s->state != STANDBY_WHOLE || m->leaves)
+		return s && m->leaves;
+	m->leaves = s->state_said + 1;
+	if (standby_say_state(s) == 0)
+		return true;
+	m->leaves = 0;
+	return false;
+}
+
+/* Who waited for that leaves. */
+static void standby_let_leave(struct job *job)
+{
+	struct standby *s = job->generation->standby;
+
+	for (uint32_t i = 0; i < job->world && job->state == JOB_RUNNING; i++) {
+		struct member *m = &job->members[i];
+
+		if (!m->leaves || (s->state == STANDBY_WHOLE && s->state_echoed < m->leaves))
+			continue;
+		m->leaves = 0;
+		if (m->session)
+			job_leave(m->session);
+	}
 }
 
 bool standby_barrier(struct job *job, uint64_t id)

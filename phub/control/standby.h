@@ -94,6 +94,11 @@ void standby_hyper(struct job *job, uint32_t version, const struct optimizer_hyp
 void standby_members(struct job *job);
 /* All have come to barrier `id`: false when it is to be opened only when job_barrier_recount() is called again. */
 bool standby_barrier(struct job *job, uint64_t id);
+/*
+ * The rank leaves in good order. True: job_leave() is called when the standby knows that nobody waits for it, for after
+ * that it is seen no more.
+ */
+bool standby_leaves(struct job *job, uint32_t rank);
 /* MAIL_UPLINK_WHOLE, MAIL_UPLINK_ENDED, of this job. */
 void standby_mail(struct job *job, const struct mail *mail);
 

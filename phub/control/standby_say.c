@@ -191,14 +191,19 @@ int standby_say_state(struct standby *s)
 	const struct job *job = s->job;
 	Phub__Control control = PHUB__CONTROL__INIT;
 	Phub__MirrorState state = PHUB__MIRROR_STATE__INIT;
-	uint32_t *lost = calloc(job->world, sizeof(*lost));
+	uint32_t *lost = calloc(2 * (size_t)job->world, sizeof(*lost)), *left = lost + job->world;
 	int rc;
 
 	if (!lost)
 		return -ENOMEM;
-	for (uint32_t i = 0; i < job->world; i++)
+	for (uint32_t i = 0; i < job->world; i++) {
 		if (job->members[i].gone)
 			lost[state.n_lost++] = i;
+		else if (job->members[i].left || job->members[i].leaves)
+			left[state.n_left++] = i;
+	}
+	state.left = left;
+	state.number = ++s->state_said;
 	state.whole = s->state == STANDBY_WHOLE;
 	state.lost = lost;
 	state.barrier = s->barrier_asked > job->barrier ? s->barrier_asked : job->barrier;

@@ -53,6 +53,7 @@ struct standby {
 	struct standby_hypers *kept[STANDBY_KEPT_MAX]; /* by version modulo that */
 	uint64_t barrier_asked, barrier_echoed;
 	bool barrier_waits; /* for the echo */
+	uint64_t state_said, state_echoed; /* numbers of MirrorState */
 	uint64_t serial;    /* of the connections that cores have, or had last */
 	unsigned core_count, shard_count, wholes;
 	struct standby_link *links; /* [core_count] */

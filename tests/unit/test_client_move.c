@@ -160,7 +160,7 @@ static void worker_step(struct rig *r, uint32_t rank)
 	bool open;
 
 	client_progress(w->phub, loop_net_now(r->net));
-	if (client_started(w->phub) != 0 || w->done >= r->rounds)
+	if (client_started(w->phub) != 0 || w->done >= r->rounds || w->phub->exchange.given_up)
 		return;
 	open = w->phub->exchange.open_keys > 0;
 	if (open)
@@ -675,19 +675,55 @@ static void a_verdict_is_final(void **state)
 	rig_close(&r);
 }
 
+/* Who leaves does so at the standby, where the others would wait for it: said before the box died, or after that. */
 static void leaving_on_the_way(void **state)
+{
+	(void)state;
+	for (int early = 0; early < 2; early++) {
+		struct rig r;
+
+		rig_open(&r, 19, false);
+		rig_start(&r, 30000, 0);
+		r.rounds = ROUNDS;
+		rig_finish(&r);
+		r.boxes[1].deaf = true;
+		if (early) {
+			r.boxes[0].deaf = true;
+			client_leave_begin(r.workers[0].phub);
+			rig_run(&r, MS);
+		}
+		rig_kill(&r);
+		rig_run(&r, 100 * MS);
+		if (!early)
+			client_leave_begin(r.workers[0].phub);
+		r.boxes[1].deaf = false;
+		rig_run(&r, 1000 * MS);
+		expect_moves(&r, 1);
+		assert_int_equal(client_left(r.workers[0].phub), 0);
+		assert_true(r.boxes[1].workers[0].left);
+		assert_false(r.boxes[1].workers[1].left);
+		rig_close(&r);
+	}
+}
+
+/* It is given up like any other move. */
+static void leaving_for_nowhere(void **state)
 {
 	struct rig r;
 
 	(void)state;
-	rig_open(&r, 19, false);
+	rig_open(&r, 21, false);
 	r.boxes[1].deaf = true;
-	rig_lose(&r, 30000, 0);
+	rig_lose(&r, 5000, 0);
 	for (uint32_t rank = 0; rank < WORLD; rank++) {
 		client_leave_begin(r.workers[rank].phub);
-		assert_int_equal(client_left(r.workers[rank].phub), 0);
-		assert_int_equal(client_due(r.workers[rank].phub), UINT64_MAX);
+		assert_int_equal(client_left(r.workers[rank].phub), -EAGAIN);
 	}
+	client_abandon(r.workers[0].phub);
+	assert_int_equal(client_left(r.workers[0].phub), 0);
+	assert_int_equal(client_due(r.workers[0].phub), UINT64_MAX);
+	rig_run(&r, 5000 * MS);
+	assert_int_equal(client_left(r.workers[1].phub), 0);
 	rig_close(&r);
 }
 
@@ -712,6 +748,7 @@ int main(void)
 		cmocka_unit_test(no_move_is_wanted),
 		cmocka_unit_test(a_verdict_is_final),
 		cmocka_unit_test(leaving_on_the_way),
+		cmocka_unit_test(leaving_for_nowhere),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
