@@ -262,7 +262,7 @@ static void job_move_finish(struct job *job)
 {
 	const struct generation *g = job->generation, *from = job->takes->generation;
 	uint32_t count = g->spec.plan.chunk_count;
-	uint64_t *rounds = malloc(2 * count * sizeof(*rounds)), *level = rounds + count, furthest;
+	uint64_t *rounds = malloc(2 * count * sizeof(*rounds)), *level, furthest;
 	struct job *mirror = job->takes;
 
 	if (!rounds) {
@@ -271,6 +271,7 @@ static void job_move_finish(struct job *job)
 	}
 	for (uint32_t i = 0; i < count; i++)
 		rounds[i] = chunk_find(from->store.shards[g->core_of_chunk[i]], i)->round;
+	level = rounds + count;
 	memcpy(level, rounds, count * sizeof(*rounds));
 	furthest = job_level_rounds(&g->spec.plan, level);
 	job_move_set_members(job);
