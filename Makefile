@@ -454,6 +454,11 @@ bench-checkpoint: ## what checkpoints cost a training job, into BUILD/checkpoint
 	@$(MAKE) --no-print-directory all
 	@BUILD='$(BUILD)' RUNS='$(RUNS)' tests/bench/checkpoint.py
 
+.PHONY: bench-standby
+bench-standby: ## what a standby costs, and how long a dead box is missed, into BUILD/standby.md: minutes (RUNS=5, QUICK=1)
+	@$(MAKE) --no-print-directory all $(BUILD)/tests/system/worker
+	@BUILD='$(BUILD)' RUNS='$(RUNS)' tests/bench/standby.py
+
 .PHONY: bench-readme
 bench-readme: bench ## the same, and its tables into README.md
 	@BUILD='$(BUILD)' tests/bench/run.py --readme

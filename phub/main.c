@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "aggregation/dispatch.h"
+#include "client/env.h"
 #include "client/mirror.h"
 #include "phub/base/clock.h"
 #include "phub/base/log.h"

@@ -97,7 +97,7 @@ def told():
 def killed():
     """the box is killed at any time: the workers go on at the standby, and end with the bits of a run that nobody disturbed"""
     for number, kind in enumerate(KINDS):
-        arguments = {"rounds": 400, "keys": TENSORS, "transport": "tcp", "barrier": True, "report_ms": 20, **kind}
+        arguments = {"rounds": 150, "keys": TENSORS, "transport": "tcp", "barrier": True, "report_ms": 20, **kind}
         alone = Box(cores=2)
         wanted = digests(job(alone.url("demo"), 3, **arguments))
         alone.stop()
