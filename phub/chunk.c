@@ -361,7 +361,7 @@ void chunk_withdraw(struct chunk *chunk, struct shard *shard)
  */
 static void chunk_answer(struct chunk *chunk, struct shard *shard, bool written)
 {
-	if (chunk->lifted)
+	if (chunk->lifted && shard->plant != SHARD_PLANT_UNLIFTED)
 		return;
 	for (uint32_t rank = 0; rank < shard->spec->world; rank++) {
 		struct arrival *a = &chunk->arrivals[rank];
@@ -516,7 +516,8 @@ static void chunk_retry_one(struct chunk *chunk, struct shard *shard)
 void chunk_landed(struct chunk *chunk, struct shard *shard, bool written)
 {
 	chunk->lifted = false;
-	chunk_answer(chunk, shard, written);
+	if (shard->plant != SHARD_PLANT_UNLIFTED)
+		chunk_answer(chunk, shard, written);
 	if (chunk->parked && !shard->failed)
 		chunk_retry_one(chunk, shard);
 }

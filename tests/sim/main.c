@@ -178,6 +178,7 @@ static unsigned sim_check_bugs(void)
 		[SHARD_PLANT_CREDIT] = {"credits of kept slots leak", 20},
 		[SHARD_PLANT_WITHDRAWN] = {"what was withdrawn stays in the sum", 50},
 		[SHARD_PLANT_LOST] = {"a rank that was lost is still waited for", 100},
+		[SHARD_PLANT_UNLIFTED] = {"a round is answered before the standby has it", 200},
 		[SHARD_PLANT_EPOCH] = {"pushes of an older membership are taken", 100},
 	};
 	unsigned missed = 0;
