@@ -138,8 +138,7 @@ static void move_ask(phub_t *p)
 	int rc = pick_again(&p->session, &p->pick, &e);
 
 	if (rc == 0) {
-		rc = client_session_start(
-			&p->session, &p->keyring, p->settings.table, p->pick.offer, p->chunk_bytes);
+		rc = client_session_start(&p->session, &p->keyring, p->settings.table, p->pick.offer, p->chunk_bytes);
 		if (rc < 0)
 			err_set(&e, rc, "cannot hand the key table over: %s", strerror(-rc));
 	}

@@ -162,7 +162,8 @@ unsigned client_session_progress(struct client_session *s, uint64_t now_ns);
 /* When progress() has something to do by itself at the latest; UINT64_MAX: never. */
 uint64_t client_session_due(const struct client_session *s);
 
-/* JOINED or STARTED -> STARTING, with generation + 1. `groups` are version 0 of its table. `keyring` stays put until Start. 0 or -ENOMEM. */
+/* JOINED or STARTED -> STARTING, with generation + 1. `groups` are version 0 of its table. `keyring` stays put until
+ * Start. 0 or -ENOMEM. */
 int client_session_start(struct client_session *s, const struct keyring *keyring, const struct phub_hyper *groups,
 	const char *transport, uint32_t chunk_bytes);
 

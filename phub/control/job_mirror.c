@@ -370,8 +370,8 @@ static int job_mirror_read_ranks(struct session *s, const uint32_t *ranks, size_
 
 	for (size_t i = 0; i < count; i++) {
 		if (ranks[i] >= world) {
-			session_refuse(s, PHUB__ERROR_CODE__ERROR_RANK, "rank %u of a world of %u is lost", ranks[i],
-				world);
+			session_refuse(
+				s, PHUB__ERROR_CODE__ERROR_RANK, "rank %u of a world of %u is lost", ranks[i], world);
 			return -EPROTO;
 		}
 		out[ranks[i] / 64] |= UINT64_C(1) << (ranks[i] % 64);

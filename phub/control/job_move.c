@@ -86,8 +86,8 @@ void job_move_recount(struct job *job)
 
 	for (uint32_t i = 0; mirror && i < job->world; i++)
 		if (!job->members[i].session) {
-			job->members[i].gone = members_have(mirror->mirror->lost, i) ||
-					       members_have(mirror->mirror->left, i);
+			job->members[i].gone =
+				members_have(mirror->mirror->lost, i) || members_have(mirror->mirror->left, i);
 			job->members[i].gone_ns = job->control->now_ns;
 		}
 }

@@ -52,9 +52,9 @@ struct standby {
 	uint32_t hyper, hyper_said;                    /* the newest version, and the newest that it knows */
 	struct standby_hypers *kept[STANDBY_KEPT_MAX]; /* by version modulo that */
 	uint64_t barrier_asked, barrier_echoed;
-	bool barrier_waits; /* for the echo */
+	bool barrier_waits;                /* for the echo */
 	uint64_t state_said, state_echoed; /* numbers of MirrorState */
-	uint64_t serial;    /* of the connections that cores have, or had last */
+	uint64_t serial;                   /* of the connections that cores have, or had last */
 	unsigned core_count, shard_count, wholes;
 	struct standby_link *links; /* [core_count] */
 };

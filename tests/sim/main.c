@@ -270,8 +270,8 @@ int main(int argc, char **argv)
 	       "ranks, %llu too many; %llu pushes were late\n",
 		sum.died, sum.came, sum.ended, (unsigned long long)sum.judged, (unsigned long long)sum.given_up,
 		(unsigned long long)sum.late);
-	printf("sim: %u worlds had one of two boxes struck, %u with a whole copy; workers moved %llu times\n", sum.struck,
-		sum.whole, (unsigned long long)sum.moves);
+	printf("sim: %u worlds had one of two boxes struck, %u with a whole copy; workers moved %llu times\n",
+		sum.struck, sum.whole, (unsigned long long)sum.moves);
 	if (a.count > 1 && a.plant == PLANT_NONE && failed == 0)
 		failed += (uint64_t)sim_check_checkers() + sim_check_bugs();
 	if (a.count >= 100 && !a.trace && sim_cpu_seconds() * SIM_RATE_MIN > (double)a.count) {

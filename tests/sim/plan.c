@@ -192,7 +192,7 @@ void world_plan_print(const struct world_plan *p, FILE *out)
 		fprintf(out, ", quorum %u", p->quorum);
 	if (p->strike)
 		fprintf(out, ", %s one in %u turns%s, %u breaks between the boxes",
-			p->strike == STRIKE_KILL ? "the box dies"
+			p->strike == STRIKE_KILL  ? "the box dies"
 			: p->strike == STRIKE_CUT ? "the box is cut off"
 						  : "the standby dies",
 			p->strike_steps, p->hasty ? ", soon" : "", p->twin_breaks);

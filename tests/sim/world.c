@@ -203,7 +203,8 @@ static void world_break(struct world *w)
 		loop_net_partition(w->net, w->cut_host, w->cut, false);
 		w->cut = 0;
 	}
-	if (w->cut || w->twin.state == TWIN_CUT || w->breaks == w->plan->breaks || oracle_random(&w->random) % WORLD_BREAK_STEPS)
+	if (w->cut || w->twin.state == TWIN_CUT || w->breaks == w->plan->breaks ||
+		oracle_random(&w->random) % WORLD_BREAK_STEPS)
 		return;
 	me = &w->workers[oracle_random(&w->random) % w->plan->workers];
 	if (me->state != WORKER_RUNNING)

@@ -79,8 +79,8 @@ struct world_result {
 	unsigned died, came, ended; /* workers: that died; in their place; that were told of the job's end */
 	uint64_t judged, given_up;  /* rounds of chunks that the census explained, or had too many explanations for */
 	uint64_t late;              /* pushes whose round a quorum had closed */
-	unsigned struck, whole; /* worlds with two boxes of which one was struck; that had a whole copy then */
-	uint64_t moves;         /* of workers, to the standby */
+	unsigned struck, whole;     /* worlds with two boxes of which one was struck; that had a whole copy then */
+	uint64_t moves;             /* of workers, to the standby */
 	struct loop_stats net;
 	char text[512]; /* why it failed */
 };

@@ -31,8 +31,8 @@ struct fake_worker {
 	struct chunk_key *keys;
 	uint32_t chunk_bytes;
 	bool tabled, left;
-	uint32_t hyper; /* last version heard of */
-	double lr;      /* of group 0 in it... */
+	uint32_t hyper;  /* last version heard of */
+	double lr;       /* of group 0 in it... */
 	double table_lr; /* ...and in the job */
 	uint64_t barrier;
 	struct conn *conns[FAKE_CORES_MAX];
