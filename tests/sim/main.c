@@ -209,6 +209,12 @@ static double sim_cpu_seconds(void)
 	return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
 }
 
+static void sim_tell_standby(const struct world_result *sum)
+{
+	printf("sim: %u worlds had one of two boxes struck, %u with a whole copy; workers moved %llu times\n",
+		sum->struck, sum->whole, (unsigned long long)sum->moves);
+}
+
 int main(int argc, char **argv)
 {
 	struct arguments a;
@@ -270,8 +276,7 @@ int main(int argc, char **argv)
 	       "ranks, %llu too many; %llu pushes were late\n",
 		sum.died, sum.came, sum.ended, (unsigned long long)sum.judged, (unsigned long long)sum.given_up,
 		(unsigned long long)sum.late);
-	printf("sim: %u worlds had one of two boxes struck, %u with a whole copy; workers moved %llu times\n",
-		sum.struck, sum.whole, (unsigned long long)sum.moves);
+	sim_tell_standby(&sum);
 	if (a.count > 1 && a.plant == PLANT_NONE && failed == 0)
 		failed += (uint64_t)sim_check_checkers() + sim_check_bugs();
 	if (a.count >= 100 && !a.trace && sim_cpu_seconds() * SIM_RATE_MIN > (double)a.count) {

@@ -282,6 +282,7 @@ static void test_whole(void **state)
 {
 	struct rig rig;
 	struct actor a[2];
+	Phub__MirrorState echo = PHUB__MIRROR_STATE__INIT;
 	const Phub__Mirror *m;
 
 	(void)state;
@@ -303,6 +304,11 @@ static void test_whole(void **state)
 	assert_true(there.last[PHUB__CONTROL__MESSAGE_MIRROR_STATE]->mirror_state->whole);
 	for (uint32_t i = 0; i < 2; i++)
 		actor_leave(&a[i]);
+	there_turns(); /* nobody is to wait for them there, before they may go */
+	assert_int_equal(there.last[PHUB__CONTROL__MESSAGE_MIRROR_STATE]->mirror_state->n_left, 2);
+	assert_int_equal(there.said[PHUB__CONTROL__MESSAGE_LEAVE], 0);
+	echo.number = there.last[PHUB__CONTROL__MESSAGE_MIRROR_STATE]->mirror_state->number;
+	there_hear(PHUB__CONTROL__MESSAGE_MIRROR_STATE, &echo);
 	there_turns();
 	assert_int_equal(there.said[PHUB__CONTROL__MESSAGE_LEAVE], 1);
 	assert_int_equal(there.closed, 0); /* it waits for Left */
