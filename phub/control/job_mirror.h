@@ -24,10 +24,10 @@
 /* Start must fit a frame with one byte of placement and one of rounds for each chunk. */
 #define MIRROR_CHUNKS_MAX 500000u
 #define MIRROR_BOX_BYTES  128u
-#define MIRROR_MOVE_NS                                                                                               \
-	30000000000ull                /* all workers must have come so long after the first; 3 times lost_ms if more \
-				       */
-#define MIRROR_TAKE_BYTES (64u << 20) /* copied in one step: 10 to 20 ms */
+/* All workers must have come so long after the first, or 3 times lost_ms if that is more. */
+#define MIRROR_MOVE_NS    30000000000ull
+/* Copied in one step: 10 to 20 ms. */
+#define MIRROR_TAKE_BYTES (64u << 20)
 
 /* What a job that is a copy has besides. */
 struct mirror {
