@@ -126,6 +126,7 @@ static void test_refusals(void **state)
 	expect_bad(
 		"chunk_bytes: 5000\n", "chunk_bytes: '5000' is out of range; allowed: powers of two from 4KiB to 2MiB");
 	expect_bad("memory_max: 8Gib\n", "like 8GiB");
+	expect_bad("standby: a b\n", "standby: 'a b' is not understood; allowed: a word");
 	expect_bad("memory_max: 99999999TiB\n", "out of range");
 	expect_bad("poll: lazy\n", "poll: 'lazy' is not understood; allowed: adaptive, busy");
 	expect_bad("datagram_seal: off\n", "datagram_seal: 'off' is not understood; allowed: gmac, crc, none");
@@ -269,6 +270,14 @@ static void test_finish(void **state)
 	expect_finish("listen: ['127.0.0.1:1', '*:7077']\n", "listen: * is not loopback");
 	expect_finish("listen: '0.0.0.0:7077'\ncreate: never\njobs: [{name: a}]\n",
 		"job 'a' has no secret; give it a secret_file");
+	expect_finish("standby: 'box2:7077'\n", NULL);
+	expect_finish("standby: 'phubs://[::1]:7077'\nstandby_advertise: 'box2.example:7077'\n", NULL);
+	expect_finish("standby: box2\n", "standby: 'box2' is not understood; allowed: host:port or phubs://host:port");
+	expect_finish("standby: '*:7077'\n", "is not understood");
+	expect_finish("standby: 'box2:0'\n", "is not understood");
+	expect_finish("standby_advertise: 'box2:7077'\n", "standby: '' is not understood");
+	expect_finish(
+		"standby: 'box2:7077'\nstandby_advertise: 'box2'\n", "standby_advertise: 'box2' is not understood");
 	expect_finish("create: never\n", "create: never needs a list of jobs");
 	expect_finish("create: secret\n", "create: secret needs create_secret_file");
 	expect_finish("heartbeat_ms: 2000\n", "heartbeat_ms 2000 is not below warn_ms 2000");
