@@ -143,6 +143,26 @@ def standby_dies():
     standby.stop()
 
 
+def chain():
+    """the standby has a standby of its own: a job survives two boxes, bit by bit"""
+    arguments = {"keys": TENSORS, "transport": "tcp", "report_ms": 20, "optimizer": "adam", "rounds": 300, "pause_us": 5000, "schedule": 1}
+    alone = Box(cores=2)
+    wanted = digests(job(alone.url("demo"), 2, **arguments))
+    alone.stop()
+    third = Box(name="third", cores=2)
+    box, second = two(there={"standby": third.address})
+    workers = job(box.url("demo"), 2, **arguments)
+    workers[0].event("progress")
+    await_state(box, "demo", "whole")
+    box.kill()
+    second.logged("goes on here with 2 of 2")
+    await_state(second, "demo", "whole")
+    second.kill()
+    third.logged("goes on here with 2 of 2")
+    check(digests(workers) == wanted, "other bits after two boxes")
+    third.stop()
+
+
 def silent():
     """a standby that is stopped holds rounds up for lost_ms at most; then the job goes on without it"""
     box, standby = two(heartbeat_ms=100, warn_ms=300, lost_ms=1000, there={"heartbeat_ms": 100, "warn_ms": 300, "lost_ms": 1000})
@@ -198,4 +218,4 @@ def refused():
         standby.stop()
 
 
-run([same_bits, told, killed, standby_dies, silent, refused])
+run([same_bits, told, killed, standby_dies, chain, silent, refused])
