@@ -5,6 +5,7 @@
  * standby.
  */
 #include <errno.h>
+#include <malloc.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -47,6 +48,19 @@ static const char main_help[] =
 	"  --version, --help\n"
 	"\n"
 	"Exit codes: 0 done, 1 failed, 2 usage.\n";
+
+/*
+ * A box runs for months, and tables of tens of megabytes come and go with jobs. By itself glibc raises the size from
+ * which memory goes back to the system with the first large one that is freed, and gives threads (those that write
+ * checkpoints) heaps of their own: then what is free stays, in pieces. Only control allocates once jobs run, so that
+ * nobody waits for the one heap.
+ */
+static void main_tame_malloc(void)
+{
+	(void)mallopt(M_MMAP_THRESHOLD, 128 << 10);
+	(void)mallopt(M_TRIM_THRESHOLD, 128 << 10);
+	(void)mallopt(M_ARENA_MAX, 1);
+}
 
 static int main_complain(const struct err *e, int code)
 {
@@ -348,6 +362,7 @@ int main(int argc, char **argv)
 	struct config config;
 	int rc;
 
+	main_tame_malloc();
 	if (main_says(argc, argv, "-h", "--help")) {
 		fputs(main_help, stdout);
 		return main_flush(MAIN_DONE);
