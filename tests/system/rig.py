@@ -190,6 +190,8 @@ class Worker(Process):
             event = json.loads(line)
             return event if event["event"] in (name, "end") else None
         found = self.out.find(wanted, self.seen, deadline_s)
+        if not found and not self.running():
+            raise AssertionError(f"{self.name}: it ended with {self.process.returncode} and no word instead of '{name}'")
         if not found:
             raise AssertionError(f"{self.name}: no event '{name}' within {deadline_s} s")
         if found[1]["event"] != name:
