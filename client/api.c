@@ -349,13 +349,15 @@ int phub_resume(phub_t *p, int timeout_ms)
 			p->session.who, timeout_ms);
 	else
 		rc = drive_wait(p, api_resumed, PHUB_ALL, clock_deadline_ns(p->env.now(p->env.ctx), ms));
-	if (rc == -ETIMEDOUT)
+	if (rc == -ETIMEDOUT) {
 		err_set(&api_error, rc, "%s: the box is not back yet: %s (after %d ms)", p->session.who,
 			p->session.trouble.code ? p->session.trouble.text : p->loss.text, ms);
-	else if (rc < 0 && rc != -EINVAL)
+	} else if (rc < 0 && rc != -EINVAL) {
 		rc = api_alive(p);
-	else if (rc == 0)
+	} else if (rc == 0) {
 		p->stale = (struct err){0};
+		client_forget_parted(p);
+	}
 	return api_leave(p, rc);
 }
 

@@ -41,6 +41,7 @@ void client_close(phub_t *p)
 {
 	p->session.carries = NULL;
 	exchange_fini(&p->exchange);
+	client_forget_parted(p);
 	client_session_fini(&p->session);
 	keyring_clear(&p->keyring);
 	ranges_clear(&p->ranges);
@@ -63,6 +64,31 @@ static void client_retire(phub_t *p)
 }
 
 /* ---- a box that was lost and comes back ---- */
+
+/*
+ * This runs beside the caller, who may be writing a gradient or reading a result in phub_alloc()'s memory: what is
+ * mapped stays so until he has heard of it, and asks for other memory.
+ */
+static void client_part(phub_t *p)
+{
+	struct transport *t;
+	bool given = p->exchange.mapped && !p->parted;
+
+	client_stats(p, &p->before);
+	p->session.carries = NULL;
+	t = exchange_detach(&p->exchange);
+	if (given)
+		p->parted = t;
+	else if (t)
+		t->ops->close(t);
+}
+
+void client_forget_parted(phub_t *p)
+{
+	if (p->parted)
+		p->parted->ops->close(p->parted);
+	p->parted = NULL;
+}
 
 enum { CLIENT_RESUME_PAUSE_MS = 200 }; /* between sessions that the box refuses: it may not have noticed the end yet */
 
@@ -98,7 +124,7 @@ static void client_begin_again(phub_t *p, uint64_t now_ns)
 	} else {
 		p->refusal = p->session.failure;
 	}
-	client_retire(p);
+	client_part(p);
 	p->running = false;
 	p->refused = (struct err){0};
 	p->pick = (struct pick){0};

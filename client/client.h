@@ -50,6 +50,8 @@ int client_started(const phub_t *p);
  * else why it never will.
  */
 int client_resumed(const phub_t *p);
+/* The caller knows that the box was lost: memory that it had of the session before goes. */
+void client_forget_parted(phub_t *p);
 
 /* -EAGAIN while the job moves to the box's standby; 0; or what ended the session. */
 int client_moved(const phub_t *p);

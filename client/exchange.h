@@ -168,6 +168,11 @@ void exchange_unpin(struct exchange *x);
 /* Ends all connections: nothing touches any memory of the caller's any more. All keys are idle. */
 void exchange_drop(struct exchange *x);
 
+/*
+ * As exchange_fini(), but memory from exchange_give() stays until the returned transport, which is the caller's, is
+ * closed; NULL: there is none.
+ */
+struct transport *exchange_detach(struct exchange *x);
 /* After exchange_drop(), or when exchange_init() failed. Memory from exchange_give() is gone. */
 void exchange_fini(struct exchange *x);
 

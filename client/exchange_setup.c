@@ -585,18 +585,27 @@ void exchange_unpin(struct exchange *x)
 
 void exchange_fini(struct exchange *x)
 {
+	struct transport *t = exchange_detach(x);
+
+	if (t)
+		t->ops->close(t);
+}
+
+struct transport *exchange_detach(struct exchange *x)
+{
+	struct transport *t = x->transport;
+
 	if (!x->keyring)
-		return;
+		return NULL;
 	exchange_drop(x);
 	devices_fini(&x->devices);
 	for (uint32_t i = 0; i < x->lane_count; i++)
 		lane_fini(&x->lanes[i]);
 	if (x->group.queue)
 		x->transport->ops->queue_destroy(x->transport, x->group.queue);
-	if (x->transport)
-		x->transport->ops->close(x->transport);
 	sealed_close(&x->sealed);
 	free(x->lanes);
 	free(x->flights);
 	memset(x, 0, sizeof(*x));
+	return t;
 }

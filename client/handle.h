@@ -40,9 +40,11 @@ struct phub {
 	bool buried;              /* the session is over and its connections are dropped */
 	bool left;                /* or is about to: the session is not begun anew */
 	/* The box was lost, and another session is being begun (options.resume_ms). */
-	struct err stale;         /* what calls return until phub_resume(); code 0: all is well */
-	struct err loss;          /* what ended the session before */
-	struct err refusal;       /* what ended the last of those that were tried since; code 0: none was, or began */
+	struct transport
+		*parted;    /* of a box that was lost: what it has mapped is in the caller's hands until he resumes */
+	struct err stale;   /* what calls return until phub_resume(); code 0: all is well */
+	struct err loss;    /* what ended the session before */
+	struct err refusal; /* what ended the last of those that were tried since; code 0: none was, or began */
 	uint64_t resume_until_ns; /* not 0: the new one is not running yet */
 	uint64_t resume_again_ns; /* not 0: the next try begins then */
 	struct move move;         /* to the box's standby */
