@@ -38,6 +38,8 @@ DESTDIR ?=
 SEEDS ?= 1000
 SEED ?=
 FUZZ_SECONDS ?= 60
+MINUTES ?= 60
+KILL_BOX ?=
 TESTS ?=
 RUNS ?=
 RECORD ?=
@@ -355,6 +357,11 @@ vm: deps-vm ## the kernel of the virtual machine for RDMA tests, into ~/.cache/p
 sim: ## run SEEDS seeded simulations, or the one called SEED
 	@$(MAKE) --no-print-directory $(BUILD)/sim
 	$(BUILD)/sim $(if $(SEED),--seed $(SEED),--seeds $(SEEDS))
+
+.PHONY: soak
+soak: deps-test deps-demo ## load one box with jobs, faults and strangers for MINUTES=60, into BUILD/soak.md and pictures (SEED, KILL_BOX=1)
+	@$(MAKE) --no-print-directory all $(SYSTEM_PROGRAMS)
+	@BUILD='$(BUILD)' /usr/bin/python3 tests/system/soak.py --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(if $(KILL_BOX),--kill-box)
 
 .PHONY: fuzz-programs
 fuzz-programs: $(FUZZ_PROGRAMS)

@@ -16,6 +16,7 @@ import contextlib
 import os
 import pathlib
 import random
+import re
 import shutil
 import signal
 import socket
@@ -31,7 +32,7 @@ import soak_jobs  # noqa: E402
 import soak_report  # noqa: E402
 import soak_strangers  # noqa: E402
 import soak_watch  # noqa: E402
-from rig import BUILD, ROOT, Box, Process, Worker, check, end_processes  # noqa: E402
+from rig import BUILD, PHUBD, ROOT, Box, Process, Worker, check, end_processes  # noqa: E402
 
 SECRETS = {"guarded": "of the guarded", "steady": "of the steady"}
 CONFIG = """jobs:
@@ -46,6 +47,8 @@ OPTIONS = {"cores": 2, "transports": "tcp,shm,udp", "heartbeat_ms": 250, "warn_m
 DISK_MIB = 96
 STEADY_PAUSE_US = 40000
 SHARE_LEAST, WORST_SHARE_LEAST = 0.4, 0.05
+RATES_LEAST_S = 120  # a short soak says nothing about rates
+SANITIZED = re.search(rb"__(asan|tsan|ubsan)_\w", PHUBD.read_bytes()) is not None
 ALONE_S = 3  # at the start
 QUIET_WAIT_S = 60
 WINDOW_S = 10
@@ -177,13 +180,13 @@ class Soak:
 
     def look(self):
         """What must never be, at any time."""
-        if not self.box.running():
+        if not self.box.running() and not self.stage.ending.shut:
             raise Broken(f"the box ended with {self.box.process.poll()}")
         trouble = self.steady.trouble()
         if trouble:
             raise Broken(trouble)
         if self.broken and not self.arguments.go_on:
-            raise Broken("as said above")
+            raise Broken(f"{len(self.broken)} as said above")
         last = self.watch.samples[-1] if self.watch.samples else {}
         if last.get("rss", 0) > 3 << 30 or last.get("fds", 0) > 2000:
             raise Broken(f"the box takes too much: {last}")
@@ -231,6 +234,10 @@ class Soak:
         self.busy.clear()
 
     def quiet(self):
+        with self.stage.ending.ends():
+            self.wait_for_quiet()
+
+    def wait_for_quiet(self):
         """Waits until only the steady tenant is there, then takes the sample that others are compared with."""
         self.strangers.close_held()
         until = time.monotonic() + QUIET_WAIT_S
@@ -254,6 +261,10 @@ class Soak:
             if not self.busy.is_set():
                 continue
             with self.stage.ending.closed():
+                if self.over.is_set():
+                    return
+                if not self.box.running():
+                    self.breaks(f"the box ended by itself with {self.box.process.poll()}")
                 self.box.kill()
                 self.box.wait()
                 self.log += self.box.err.text().split("\n")
@@ -265,8 +276,8 @@ class Soak:
     # ---- from the first to the last ----
 
     def run(self):
-        say(f"seed {self.seed}, {self.arguments.minutes:g} minutes, box at {self.box.address}, pid {self.box.pid}")
         self.steady = Steady(self.box, self.cert, self.kill_box)
+        say(f"seed {self.seed}, {self.arguments.minutes:g} minutes, box at {self.box.address}, pid {self.box.pid}")
         self.strangers = soak_strangers.Strangers(lambda: self.box, self.cert)
         self.stage = soak_jobs.Stage(lambda: self.box, lambda: self.busy_until, self.cert, SECRETS,
                                      self.disk.full if self.disk.inside else None)
@@ -311,12 +322,13 @@ class Soak:
         if left:
             self.broken.append(f"left in /dev/shm: {left}")
         if not self.kill_box:
-            self.broken += soak_watch.leaks(self.watch.quiet)
+            self.broken += soak_watch.leaks(self.watch.quiet, SANITIZED)
         self.strangers.close()
         self.judge_rates()
         if self.kill_box and not self.stage.counts.get("resumed"):
             self.broken.append("no worker went on after the box was killed")
-        (BUILD / "soak.log").write_text("\n".join(self.log) + "\n")
+        self.arguments.out.mkdir(parents=True, exist_ok=True)
+        (self.arguments.out / "soak.log").write_text("\n".join(self.log) + "\n")
 
     def judge_rates(self):
         """Of the steady tenant: rounds a second in each span of WINDOW_S, beside what it makes when nobody else is there."""
@@ -337,6 +349,8 @@ class Soak:
             if end:
                 part = (end["steady_round"] - begin["steady_round"]) / (end["at_s"] - begin["at_s"]) / rate
                 self.worst_share = min(self.worst_share, part)
+        if self.seconds < RATES_LEAST_S:
+            return
         if self.share < SHARE_LEAST or self.worst_share < WORST_SHARE_LEAST:
             self.broken.append(f"the steady tenant kept {self.share:.0%} of its rounds, {self.worst_share:.0%} in the worst {WINDOW_S} s")
 
@@ -344,7 +358,8 @@ class Soak:
         last = next((s for s in reversed(self.watch.samples) if "strangers_refused" in s), {})
         counts = {**self.counts, **self.stage.counts, **{k: last.get(k, 0) for k in ("strangers_refused", "strangers_limited", "datagrams_dropped")}}
         commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, cwd=ROOT, check=False).stdout.strip()
-        return {"seed": self.seed, "minutes": self.arguments.minutes, "seconds": round(self.spent(), 1), "kill_box": self.kill_box,
+        spent = [s["cpu_s"] for s in self.watch.samples if "cpu_s" in s]  # of the last box, where it was killed
+        return {"cpu_s": spent[-1] if spent else 0, "seed": self.seed, "minutes": self.arguments.minutes, "seconds": round(self.spent(), 1), "kill_box": self.kill_box,
                 "commit": commit or "unknown", "date": time.strftime("%Y-%m-%d"), "cpus": len(os.sched_getaffinity(0)),
                 "verdict": "broken" if self.broken else "clean", "broken": self.broken, "share": self.share,
                 "worst_share": self.worst_share, "counts": counts, "jobs": dict(self.jobs), "notes": dict(self.notes),
@@ -368,6 +383,7 @@ def parse():
     parser.add_argument("--seed", type=int)
     parser.add_argument("--slots", type=int, default=4)
     parser.add_argument("--kill-box", action="store_true")
+    parser.add_argument("--out", type=pathlib.Path, default=BUILD, help="folder of what it writes")
     parser.add_argument("--go-on", action="store_true", help="also when a job ended otherwise than it must")
     parser.add_argument("--replay", type=int, metavar="SEED")
     parser.add_argument("--readme", action="store_true")
@@ -377,7 +393,7 @@ def parse():
 def main():
     arguments = parse()
     if arguments.readme:
-        return soak_report.report.put_into_readme([lambda: soak_report.part(BUILD)], say)
+        return soak_report.report.put_into_readme([lambda: soak_report.part(arguments.out)], say)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     atexit.register(end_processes)
     if arguments.replay is not None:
@@ -385,14 +401,14 @@ def main():
     soak = Soak(arguments)
     soak.run()
     told = soak.told()
-    soak_report.write(told, BUILD, say)
+    soak_report.write(told, arguments.out, say)
     for line in soak_report.table(told).split("\n"):
         print(line)
     if soak.broken:
         say(f"BROKEN, seed {soak.seed}:")
         for text in soak.broken:
             say(f"  {text[:2000]}")
-        say(f"the end of {BUILD / 'soak.log'}:")
+        say(f"the end of {arguments.out / 'soak.log'}:")
         for line in soak.log[-LOG_TAIL:]:
             say(f"    {line[:400]}")
         return 1

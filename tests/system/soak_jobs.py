@@ -107,6 +107,7 @@ class Crew:
         for worker in self.all:
             with contextlib.suppress(AssertionError, OSError, ValueError):
                 result = worker.result(0.1)
+                self.stage.tell(f"workers: {result['errno'] or 'well'}")
                 self.stage.tell("rounds", result["rounds"])
                 self.stage.tell("pushed_bytes", result["pushed_bytes"])
             worker.forget()
@@ -506,7 +507,8 @@ def resumes(stage, dice):
     shape = shape_of(dice, optimizer=dice.choice(("sgd", "momentum", "adam", "adamw")), reproducible=1, rounds="until-told",
                      pause_us=dice.choice((2000, 10000)), resume_ms=60000, wait_ms=20000, patience_ms=90000)
     with Crew(stage, dice, "resumes", world=dice.randint(1, 4), **shape) as crew:
-        crew.begin()
+        with stage.ending.ends():  # who loses the box before its first start has nothing yet to go on with
+            crew.begin().run()
         crew.live(1)
         with stage.ending.ends():
             for worker in crew.workers.values():  # what it has reported so far is old

@@ -52,6 +52,12 @@ def grown(told, name, unit=1, digits=1):
     return f"{quiet[0]:.{digits}f} | {quiet[-1]:.{digits}f} | {line} | {most:.{digits}f}" if quiet else "- | - | - | -"
 
 
+def count_of(told, prefix):
+    """Counts whose names begin like this, the largest first."""
+    found = {name[len(prefix):]: count for name, count in told.items() if name.startswith(prefix)}
+    return ", ".join(f"{name} {number(count)}" for name, count in sorted(found.items(), key=lambda one: -one[1]))
+
+
 def table(told):
     counts, jobs = told["counts"], told["jobs"]
     named = ", ".join(f"{name} {number(count)}" for name, count in sorted(jobs.items(), key=lambda one: -one[1]))
@@ -64,12 +70,17 @@ def table(told):
         report.fill(
             f"One phubd of 2 cores served {number(sum(jobs.values()))} jobs in {told['seconds'] / 60:.0f} minutes ({named}), "
             f"which ended as was due: {number(counts.get('rounds', 0))} rounds and {counts.get('pushed_bytes', 0) / 1e9:.1f} GB of gradients, "
-            f"all sums checked. {killed}Beside them {number(sum(told['strangers'].values()))} visits of strangers "
+            f"all sums checked. {killed}"
+            f"Workers ended: {count_of(counts, 'workers: ')}. Turned down at the door: {count_of(told['notes'], 'refused: ') or 'nobody'}. "
+            f"Beside them {number(sum(told['strangers'].values()))} visits of strangers "
             f"({strangers}); the box turned {number(counts.get('strangers_refused', 0))} away, "
             f"{number(counts.get('strangers_limited', 0))} of them unheard, and dropped "
             f"{number(counts.get('datagrams_dropped', 0))} datagrams. "
-            f"The steady tenant, which ran from the first second to the last, saw no error, and kept {told['share']:.0%} of the "
-            f"rounds that it makes alone (worst ten seconds: {told['worst_share']:.0%})."), "",
+            + ("" if told["broken"] else "The steady tenant, which ran from the first second to the last, saw no error")
+            + ("." if told["broken"] or told["kill_box"] else f", and kept {told['share']:.0%} of the rounds that it makes alone "
+               f"(worst ten seconds: {told['worst_share']:.0%}).")), "",
+        f"The box took {told['cpu_s'] / told['seconds']:.2f} CPUs; {counts.get('rounds', 0) / told['seconds']:.0f} rounds and "
+        f"{counts.get('pushed_bytes', 0) / told['seconds'] / 1e6:.1f} MB of gradients a second.", "",
         "| at quiet points | first | last | fitted growth | most, under load |", "|---|---|---|---|---|",
         f"| anonymous memory, MiB | {grown(told, 'anon', MIB)} |", f"| heap (brk), MiB | {grown(told, 'heap', MIB)} |",
         f"| shared memory, MiB | {grown(told, 'shared', MIB)} |", f"| memfds mapped | {grown(told, 'memfds', 1, 0)} |",
