@@ -35,12 +35,12 @@ def soaked(name, *words, meanwhile=None, status=0):
 
 def short():
     """changing jobs, faults and strangers: clean"""
-    holds(soaked("short", "--minutes", "0.25"), "soak: clean")
+    holds(soaked("short", "--minutes", "0.2"), "soak: clean")
 
 
 def short_with_kills():
     """the same with a box that is killed again and again"""
-    holds(soaked("kills", "--minutes", "0.2", "--kill-box"), "soak: clean")
+    holds(soaked("kills", "--minutes", "0.15", "--kill-box"), "soak: clean")
 
 
 def finds_a_dead_box():
