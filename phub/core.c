@@ -312,7 +312,10 @@ static void core_read(struct core *core, const struct mail *mail, uint64_t now_n
 		uplink_open(core, mail);
 		break;
 	case MAIL_UPLINK_END:
-		uplink_close(mail->shard, mail->detail);
+		if (mail->value)
+			uplink_leave(mail->shard);
+		else
+			uplink_close(mail->shard, mail->detail);
 		break;
 	case MAIL_STOP:
 		core->stopping = true;

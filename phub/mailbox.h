@@ -45,8 +45,11 @@ enum mail_kind {
 	/* `conn`, the `detail`th, leads to the same core of a standby, which is to have all of `shard` (phub/uplink.h);
 	   with `uplink` */
 	MAIL_UPLINK,
-	MAIL_UPLINK_END, /* the `detail`th such connection of `shard` is to end, if it is there still */
-	MAIL_STOP,       /* leave core_run() when all shards are detached */
+	/* The `detail`th such connection of `shard` is to end, if it is there still. `value` 1: the standby goes on
+	   with the job. Whatever connection there is ends, nothing is committed any more, and who waits is answered
+	   there. */
+	MAIL_UPLINK_END,
+	MAIL_STOP, /* leave core_run() when all shards are detached */
 	/* Core -> control. `core` says which. */
 	MAIL_DETACHED, /* `shard` is the control thread's again; nothing of the core refers to it */
 	/* `conn` is the control thread's again: `value` says why it was not adopted; -EBUSY: not yet, send it again. */

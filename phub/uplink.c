@@ -120,6 +120,13 @@ void uplink_drop(struct shard *shard)
 	uplink_forget(up, false);
 }
 
+void uplink_leave(struct shard *shard)
+{
+	shard->failed = true;
+	if (shard->uplink)
+		uplink_drop(shard);
+}
+
 /* ---- what goes out ---- */
 
 static const void *uplink_payload(const struct uplink *up, uint32_t local)

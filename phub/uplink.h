@@ -87,8 +87,10 @@ struct uplink {
 void uplink_open(struct core *core, const struct mail *mail);
 /* MAIL_UPLINK_END: ends the connection with this serial, if it is there still. */
 void uplink_close(struct shard *shard, uint64_t serial);
-/* The shard goes home: the connection ends, and nobody is told. */
+/* The shard goes home: the connection ends, and nobody is told or answered. */
 void uplink_drop(struct shard *shard);
+/* The same, before it does, where the job goes on at the standby: nothing is committed any more that is not there. */
+void uplink_leave(struct shard *shard);
 
 /* Polls the queue of uplinks, and does what came. Returns the events. */
 unsigned uplink_poll(struct core *core, uint64_t now_ns);

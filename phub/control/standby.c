@@ -145,19 +145,21 @@ static bool standby_is_out(const struct standby *s)
 	return false;
 }
 
-static void standby_drop_links(struct standby *s)
+/* `leave`: as for MAIL_UPLINK_END. */
+static void standby_drop_links(struct standby *s, bool leave)
 {
 	for (unsigned core = 0; core < s->core_count; core++) {
 		struct standby_link *link = &s->links[core];
 		const struct mail mail = {.kind = MAIL_UPLINK_END,
 			.core = core,
 			.shard = s->generation->store.shards[core],
-			.detail = s->serial};
+			.detail = s->serial,
+			.value = leave};
 
 		if (link->conn)
 			link->conn->transport->ops->abandon(link->conn->transport, link->conn);
 		link->conn = NULL;
-		if (link->out && !s->generation->detaching)
+		if ((link->out || leave) && mail.shard && !s->generation->detaching)
 			post_send(&s->control->box->posts[core], &mail);
 	}
 }
@@ -186,7 +188,7 @@ static void standby_break(struct standby *s, const char *why)
 	snprintf(s->why, sizeof(s->why), "%s", why);
 	standby_hang_up(standby_ops(s), s->call);
 	s->call = NULL;
-	standby_drop_links(s);
+	standby_drop_links(s, false);
 	standby_enter(s, STANDBY_BROKEN);
 	standby_free_barrier(s);
 }
@@ -206,11 +208,16 @@ void standby_end(struct generation *g, bool over)
 	struct standby *s = g->standby;
 	struct standby_call *call = s ? s->call : NULL;
 
-	if (!s || s->state == STANDBY_OFF)
+	if (!s || s->state == STANDBY_OFF || s->state == STANDBY_LEAVING)
 		return;
+	standby_drop_links(s, !over && s->state == STANDBY_WHOLE);
+	if (!over) {
+		/* Its end must not come before the cores know: what waits for the standby is answered there alone. */
+		standby_enter(s, STANDBY_LEAVING);
+		return;
+	}
 	s->call = NULL;
-	standby_drop_links(s);
-	if (call && over && s->state >= STANDBY_AGREEING) {
+	if (call && s->state >= STANDBY_AGREEING) {
 		standby_say_leave(standby_ops(s), call);
 		call->standby = NULL;
 		call->until_ns = s->control->now_ns + STANDBY_LEAVE_NS;
@@ -226,6 +233,7 @@ void standby_destroy(struct standby *s)
 {
 	if (!s)
 		return;
+	standby_hang_up(standby_ops(s), s->call);
 	for (unsigned core = 0; core < s->core_count; core++)
 		free(s->links[core].spec.conn.sinks);
 	for (unsigned i = 0; i < STANDBY_KEPT_MAX; i++)

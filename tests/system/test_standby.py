@@ -115,6 +115,21 @@ def killed():
             standby.stop()
 
 
+def going_down():
+    """a box that is told to stop answers no round that its standby does not have: its workers go on there, every time"""
+    for number in range(10):
+        box, standby = two()
+        workers = job(box.url("demo"), 3, keys="a:3000,b:50,c:900", optimizer="adam", rounds="until-told", report_ms=20, transport="tcp")
+        workers[0].event("progress")
+        await_state(box, "demo", "whole")
+        time.sleep(0.01 * number)
+        box.stop()
+        standby.logged("goes on here with 3 of 3")
+        workers[0].tell()
+        digests(workers)
+        standby.stop()
+
+
 def standby_dies():
     """the standby is killed and comes back, again and again: the job goes on without, and is whole there again"""
     with socket.socket() as s:
@@ -218,4 +233,4 @@ def refused():
         standby.stop()
 
 
-run([same_bits, told, killed, standby_dies, chain, silent, refused])
+run([same_bits, told, killed, going_down, standby_dies, chain, silent, refused])

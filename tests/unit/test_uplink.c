@@ -554,6 +554,27 @@ static void test_break(void **state)
 	standby_close(s);
 }
 
+/* The job goes on at the standby: a round that this may not have is answered there, by whoever has it, and not here. */
+static void test_leave(void **state)
+{
+	struct bench *b = mirrored(OPTIMIZER_SGD);
+	struct standby *s = standby_new(b);
+	struct mail mail;
+
+	(void)state;
+	begin(b, 2);
+	standby_mirror(s);
+	bench_mail(b);
+	bench_push_all(b, 1, 0, false);
+	uplink_leave(b->shard);
+	assert_true(s->dropped);
+	assert_true(b->shard->failed);
+	assert_false(uplink_waits(b->shard));
+	assert_int_equal(b->fake.sent_count, 0);
+	assert_int_equal(mailbox_receive(b->control, &mail), -EAGAIN);
+	standby_close(s);
+}
+
 /* What no standby says ends the connection, and nothing else. */
 static void test_hostile(void **state)
 {
@@ -654,6 +675,7 @@ int main(void)
 		cmocka_unit_test(test_skip),
 		cmocka_unit_test(test_credit_and_room),
 		cmocka_unit_test(test_break),
+		cmocka_unit_test(test_leave),
 		cmocka_unit_test(test_hostile),
 		cmocka_unit_test(test_doubled),
 		cmocka_unit_test(test_untold),
