@@ -147,11 +147,12 @@ void job_mirror_describe(const struct job *job, char *out, size_t bytes)
 
 	if (m->lost_ns)
 		snprintf(out, bytes,
-			"the workers of box %s, which was lost %.0f s ago: the copy is whole, and kept for %.0f s more",
+			"for the workers of box %s, which was lost %.0f s ago: the copy is whole, and kept for %.0f s "
+			"more",
 			m->box, (double)lost_ms / 1e3, keep_ms > lost_ms ? (double)(keep_ms - lost_ms) / 1e3 : 0.0);
 	else
-		snprintf(out, bytes, "nobody: it is %s copy of a job that runs at box %s",
-			m->whole ? "the whole" : "a growing", m->box);
+		snprintf(out, bytes, "for box %s, of whose job this is %s copy", m->box,
+			m->whole ? "the whole" : "a growing");
 }
 
 /* ---- what it is ---- */

@@ -65,7 +65,7 @@ void job_mirror_mail(struct job *job, const struct mail *mail);
 void job_mirror_tick(struct job *job);
 /* It ends, and so does what waits for it. `why` is logged, and told, with `code`, to its box. */
 void job_mirror_end(struct job *job, Phub__ErrorCode code, const char *why);
-/* "whole copy of ...", for people. */
+/* What it waits for, as people read it: "for box ..., of whose job this is the whole copy". */
 void job_mirror_describe(const struct job *job, char *out, size_t bytes);
 /* What it has besides a job is freed. */
 void job_mirror_forget(struct job *job);
