@@ -10,6 +10,7 @@
 #include "aggregation/convert.h"
 #include "aggregation/optimizer.h"
 #include "phub/reply.h"
+#include "phub/stepwise.h"
 
 /* Answers that a box may leave unread for a chunk: two images of it. More is a flood. */
 #define MIRROR_ANSWERS_MAX (2 * (1 + OPTIMIZER_STATE_MAX))
@@ -122,7 +123,17 @@ void mirror_restore(struct chunk *chunk, struct shard *shard, const struct chunk
 	chunk->weights = true;
 	chunk->steps = mirror->steps;
 	chunk->round = mirror->round;
-	/* With a quorum a rank may be rounds behind, and is answered with the weights of today. */
-	for (uint32_t rank = 0; rank < spec->world; rank++)
-		chunk->arrivals[rank].round = spec->quorum ? 0 : mirror->round - 1;
+	/* With a quorum a rank may be rounds behind, also behind the first weights, and is answered with those of
+	 * today.
+	 */
+	for (uint32_t rank = 0; rank < spec->world; rank++) {
+		struct arrival *a = &chunk->arrivals[rank];
+
+		a->round = spec->quorum ? 0 : mirror->round - 1;
+		if (!spec_rows(spec))
+			continue;
+		a->ahead = (uint32_t)(mirror->round - 1 - a->round);
+		convert_from_f32(
+			stepwise_row(chunk, shard, rank), (enum dtype)chunk->dtype, chunk->weight, chunk->elements);
+	}
 }
