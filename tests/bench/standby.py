@@ -191,6 +191,9 @@ def main():
     except (Failure, AssertionError, subprocess.TimeoutExpired) as error:
         say(str(error))
         return 1
+    finally:
+        for process in rig._processes:
+            process.kill()
     print(write(lines, conditions))
     return 0
 
