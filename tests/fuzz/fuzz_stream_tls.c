@@ -143,7 +143,7 @@ static ssize_t fuzz_inner_read(struct stream *s, void *buf, size_t bytes)
 
 	fuzz_require(++fuzz_calls < CALLS_MAX);
 	if (n == 0)
-		return way->ended ? 0 : -EAGAIN;
+		return way->ended && way->open == way->have ? 0 : -EAGAIN;
 	n = n < bytes ? n : bytes;
 	n = fuzz_small && n > 7 ? 7 : n;
 	memcpy(buf, way->bytes + way->got, n);
@@ -279,7 +279,7 @@ static void fuzz_cut(struct fuzz_way *way, size_t at, size_t count)
 
 static void fuzz_insert(struct fuzz_way *way, const uint8_t *bytes, size_t count)
 {
-	if (count > WAY_BYTES - way->have)
+	if (way->ended || count > WAY_BYTES - way->have)
 		return;
 	memmove(way->bytes + way->open + count, way->bytes + way->open, way->have - way->open);
 	memcpy(way->bytes + way->open, bytes, count);
