@@ -167,7 +167,7 @@ static void admin_fill_lost(const struct job *job, struct admin_job *out, uint32
 		out->info.lost_policy = admin_text(spec_lost_name(job->generation->spec.lost));
 		out->info.quorum = job->generation->spec.quorum;
 	}
-	for (uint32_t i = 0; i < job->world && *left > 0; i++) {
+	for (uint32_t i = 0; i<job->world && * left> 0; i++) {
 		Phub__LostInfo *lost = &out->lost[out->info.n_lost];
 
 		if (!job->members[i].gone)

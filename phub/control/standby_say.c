@@ -191,11 +191,12 @@ int standby_say_state(struct standby *s)
 	const struct job *job = s->job;
 	Phub__Control control = PHUB__CONTROL__INIT;
 	Phub__MirrorState state = PHUB__MIRROR_STATE__INIT;
-	uint32_t *lost = calloc(2 * (size_t)job->world, sizeof(*lost)), *left = lost + job->world;
+	uint32_t *lost = calloc(2 * (size_t)job->world, sizeof(*lost)), *left;
 	int rc;
 
 	if (!lost)
 		return -ENOMEM;
+	left = lost + job->world;
 	for (uint32_t i = 0; i < job->world; i++) {
 		if (job->members[i].gone)
 			lost[state.n_lost++] = i;

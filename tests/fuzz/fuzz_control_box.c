@@ -145,7 +145,9 @@ static void fuzz_join(struct fuzz *f, unsigned who)
 {
 	bool admin = who == FUZZ_OPERATOR;
 	uint32_t rank = who < FUZZ_STRANGER ? who : who > FUZZ_BOX ? who - FUZZ_BOX - 1 : 0;
-	struct proof_session seen = {.job = admin ? "" : who < FUZZ_BOX ? "demo" : "kept",
+	struct proof_session seen = {.job = admin            ? ""
+					    : who < FUZZ_BOX ? "demo"
+							     : "kept",
 		.rank = rank,
 		.world = admin || who == FUZZ_BOX ? 1 : 2};
 	Phub__Control control = PHUB__CONTROL__INIT, *answer;

@@ -114,7 +114,7 @@ static int twin_configure(struct world *w, struct err *e)
 	snprintf(text, sizeof(text), "window=%u", w->plan->window);
 	if (rc == 0)
 		rc = config_set(&t->config, text, e);
-	snprintf(text, sizeof(text), "standby_keep_ms=%u", TWIN_KEEP_MS);
+	snprintf(text, sizeof(text), "standby_keep_ms=%d", TWIN_KEEP_MS);
 	if (rc == 0)
 		rc = config_set(&t->config, text, e);
 	return rc == 0 ? config_finish(&t->config, e) : rc;

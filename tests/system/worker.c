@@ -32,8 +32,8 @@ struct worker {
 	unsigned table;   /* which of the key tables this is */
 	unsigned resumed; /* times that the box was lost and came back */
 	uint64_t first;   /* the round that is next: not 1 where the job ran before */
-	unsigned ranks; /* a census: that were in all sums of the last round, as bits */
-	float spoiled;  /* the element that some rank makes NaN, as it came back in that round */
+	unsigned ranks;   /* a census: that were in all sums of the last round, as bits */
+	float spoiled;    /* the element that some rank makes NaN, as it came back in that round */
 	uint64_t began_ms, reported_ms;
 	uint64_t front_us, all_us; /* of the last round: until the urgent key was back, and all of them */
 	int open_behind;           /* rounds in which the least urgent key was still open then */
