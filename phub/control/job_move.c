@@ -15,6 +15,7 @@
 #include "phub/base/ranks.h"
 #include "phub/control/box.h"
 #include "phub/control/session.h"
+#include "phub/control/standby.h"
 #include "phub/members.h"
 #include "phub/mirror.h"
 
@@ -289,6 +290,7 @@ static void job_move_finish(struct job *job)
 	job_end(mirror, 0);
 	job->state = JOB_RUNNING;
 	generation_attach(job->generation, job->control->box);
+	standby_begin(job);
 	job_write_moved(job, rounds);
 	free(rounds);
 	if (job->state == JOB_RUNNING)

@@ -517,7 +517,7 @@ void standby_begin(struct job *job)
 	struct standby *s;
 	const char *why;
 
-	if (!c->config->standby[0] || !c->box->env.standby)
+	if (!c->config->standby[0] || !c->box->env.standby || job->mirror)
 		return;
 	s = calloc(1, sizeof(*s));
 	if (s)
@@ -539,6 +539,8 @@ void standby_begin(struct job *job)
 	if (why) {
 		snprintf(s->why, sizeof(s->why), "%s", why);
 		log_warn("job '%s' has no standby: %s", job->name, why);
+	} else if (job->hyper) { /* it came here from another box */
+		standby_hyper(job, job->hyper, job->groups);
 	}
 }
 
@@ -554,6 +556,7 @@ void standby_hyper(struct job *job, uint32_t version, const struct optimizer_hyp
 	free(s->kept[version % STANDBY_KEPT_MAX]);
 	s->kept[version % STANDBY_KEPT_MAX] = kept;
 	s->hyper = version;
+	s->hyper_first = s->hyper_first ? s->hyper_first : version;
 	if (!kept) { /* it can never be told */
 		standby_end(job->generation, true);
 		log_warn("job '%s' has no standby any more: no memory in the box for its hyper-parameters", job->name);

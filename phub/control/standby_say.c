@@ -53,7 +53,9 @@ static uint32_t say_oldest(const struct standby *s)
 
 	if (count < 1)
 		count = 1;
-	return s->hyper > count ? s->hyper - (uint32_t)count + 1 : 1;
+	if (s->hyper - s->hyper_first < count)
+		return s->hyper_first;
+	return s->hyper - (uint32_t)count + 1;
 }
 
 static void say_list_cores(const struct generation *g, uint8_t *cores)

@@ -320,11 +320,11 @@ def encrypted_is_agreed():
     Worker(box.url("a"), env=ENCRYPTED, transport="shm").good()
     Worker(box.url("a"), env={"PHUB_ENCRYPT": "1"}).failed("EINVAL", "needs the job's secret")
     Worker(box.url("a"), env={**SECRET, "PHUB_ENCRYPT": "yes"}).failed("EINVAL", "PHUB_ENCRYPT='yes'")
-    tap = Between(box, hello=lambda said: said.replace(b"\x50\x01", b"\x50\x00", 1))
+    tap = Between(box, hello=lambda said: said.replace(b"\x60\x01", b"\x60\x00", 1))
     Worker(tap.url, env=ENCRYPTED).failed("EACCES", "encrypted data alone")
     box.stop()
     box = secret_box()
-    tap = Between(box, hello=lambda said: said.replace(b"\x50\x01", b"\x50\x00", 1))
+    tap = Between(box, hello=lambda said: said.replace(b"\x60\x01", b"\x60\x00", 1))
     Worker(tap.url, env=ENCRYPTED).failed(NO_SUPPORT, "knows nothing of encrypted data")
     two = [Worker(box.url("b"), rank, 2, env=env) for rank, env in enumerate((SECRET, ENCRYPTED))]
     for worker in two:
