@@ -76,12 +76,14 @@ static int pick_none(const struct client_session *s, struct err *e)
 
 int pick_again(const struct client_session *s, struct pick *pick, struct err *e)
 {
+	char address[PICK_ADDRESS_BYTES];
 	const char *offered;
 
-	if (!pick_served(s, pick->ops->name, &offered, pick->address, sizeof(pick->address)))
+	if (!pick_served(s, pick->ops->name, &offered, address, sizeof(address)))
 		return err_set(e, -ENOTSUP, "%s: box %s does not serve %s, by which the job runs", s->who, s->box,
 			pick->ops->name);
 	pick->offer = offered;
+	memcpy(pick->address, address, sizeof(address));
 	return 0;
 }
 

@@ -408,7 +408,7 @@ int generation_create(struct job *job, struct generation **out, struct err *e)
 	if (rc == 0)
 		rc = generation_plan(g, job, e);
 	if (rc == 0)
-		g->spec.standby = generation_has_standby(g, box);
+		g->spec.standby = !job->mirror && generation_has_standby(g, box);
 	if (rc == 0)
 		rc = generation_place(g, job, box, listed ? listed->cores : 0, e);
 	if (rc == 0 && job->mirror)

@@ -49,6 +49,7 @@ struct standby {
 	bool broken; /* a core's connection ended */
 	char broken_why[ERR_TEXT_MAX];
 	uint32_t keys_said;
+	uint32_t hyper_first;                          /* the oldest version that was ever kept; 0: none was */
 	uint32_t hyper, hyper_said;                    /* the newest version, and the newest that it knows */
 	struct standby_hypers *kept[STANDBY_KEPT_MAX]; /* by version modulo that */
 	uint64_t barrier_asked, barrier_echoed;
