@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Runs seeded simulations:  sim --seeds N [--from S]   or one of them, with its trace:  sim --seed S --trace
+ * Each seed draws the kind of its world, or all are of the one that an option names.
  * With --planted, bugs of the box that are there on purpose, and how many seeds it takes to find each; a run of more
  * than one seed does that at its end, too. --bug N has the Nth of them in all worlds. Exit 0 when all are right, 1 when
  * one is not (its seed is printed), 2 for wrong arguments.
  */
-#include "phub/base/clock.h"
 #include "phub/base/log.h"
 #include "tests/sim/world.h"
 
@@ -23,16 +23,57 @@
 #define SIM_RATE_MIN 50
 #endif
 
+/* Kinds of worlds. */
+enum sim_kind {
+	KIND_PLAIN,
+	KIND_ELASTIC,
+	KIND_STEPWISE,
+	KIND_QUORUM,
+	KIND_STANDBY,
+	KIND_DURABLE,
+	KIND_MANGLED,
+	KIND_COUNT,
+	KIND_MIXED = KIND_COUNT, /* each seed draws one of them */
+};
+
+static const struct {
+	const char *name; /* of the option that makes all worlds such */
+	unsigned share;   /* among mixed ones */
+	void (*change)(struct world_plan *plan);
+} sim_kinds[KIND_COUNT] = {
+	[KIND_PLAIN] = {"plain", 4, NULL},
+	[KIND_ELASTIC] = {"elastic", 4, world_plan_elastic},
+	[KIND_STEPWISE] = {"stepwise", 2, world_plan_stepwise},
+	[KIND_QUORUM] = {"quorum", 3, world_plan_quorum},
+	[KIND_STANDBY] = {"standby", 3, world_plan_standby},
+	[KIND_DURABLE] = {"durable", 2, world_plan_durable},
+	[KIND_MANGLED] = {"mangled", 2, world_plan_mangled},
+};
+
+/* What worlds of any kind may have, and what a seed gives to some of them. With the option, all have it. */
+enum { WAY_DATAGRAMS, WAY_ENCRYPTED, WAY_COUNT };
+
+static const struct {
+	const char *name;
+	void (*change)(struct world_plan *plan);
+} sim_ways[WAY_COUNT] = {
+	[WAY_DATAGRAMS] = {"datagrams", world_plan_datagrams},
+	[WAY_ENCRYPTED] = {"encrypted", world_plan_encrypt},
+};
+
+static const char *const sim_plants[] = {
+	[PLANT_STALE] = "stale", [PLANT_SWAPPED] = "swapped", [PLANT_DOUBLED] = "doubled"};
+
 static const char usage[] =
-	"usage: sim [--seeds N] [--from S] [--seed S [--trace]] [--datagrams]\n"
-	"           [--elastic [--stepwise] | --quorum | --standby]\n"
+	"usage: sim [--seeds N] [--from S] [--seed S [--trace]] [--datagrams] [--encrypted]\n"
+	"           [--plain | --elastic | --stepwise | --quorum | --standby | --durable | --mangled]\n"
 	"           [--plant stale|swapped|doubled] [--bug N | --planted]\n";
 
 struct arguments {
 	uint64_t first, count;
 	bool trace;
-	bool datagrams; /* in all worlds */
-	bool elastic, stepwise, quorum, standby;
+	enum sim_kind kind;
+	bool ways[WAY_COUNT];
 	bool planted;
 	uint64_t bug; /* enum shard_plant, in all worlds */
 	enum world_plant plant;
@@ -49,66 +90,76 @@ static bool sim_number(const char *text, uint64_t first, uint64_t *out)
 
 static bool sim_plant(const char *text, enum world_plant *out)
 {
-	static const char *const names[] = {"stale", "swapped", "doubled"};
-
-	for (unsigned i = 0; i < 3; i++) {
-		if (strcmp(text, names[i]) == 0) {
-			*out = (enum world_plant)(PLANT_STALE + i);
+	for (unsigned i = PLANT_STALE; i <= PLANT_DOUBLED; i++) {
+		if (strcmp(text, sim_plants[i]) == 0) {
+			*out = (enum world_plant)i;
 			return true;
 		}
 	}
 	return false;
 }
 
-static int sim_arguments(int argc, char **argv, struct arguments *a)
+enum { OPTION_KIND = 256, OPTION_WAY = OPTION_KIND + KIND_COUNT };
+
+/* Those that stand in no table, then those of the tables. */
+static void sim_options(struct option *out)
 {
 	static const struct option options[] = {
 		{"seeds", required_argument, NULL, 'n'},
 		{"from", required_argument, NULL, 'f'},
 		{"seed", required_argument, NULL, 's'},
 		{"trace", no_argument, NULL, 't'},
-		{"datagrams", no_argument, NULL, 'd'},
-		{"elastic", no_argument, NULL, 'e'},
-		{"stepwise", no_argument, NULL, 'w'},
-		{"quorum", no_argument, NULL, 'q'},
-		{"standby", no_argument, NULL, 'y'},
 		{"planted", no_argument, NULL, 'l'},
 		{"bug", required_argument, NULL, 'b'},
 		{"plant", required_argument, NULL, 'p'},
-		{0},
 	};
+
+	memcpy(out, options, sizeof(options));
+	out += sizeof(options) / sizeof(*options);
+	for (int i = 0; i < KIND_COUNT; i++)
+		*out++ = (struct option){sim_kinds[i].name, no_argument, NULL, OPTION_KIND + i};
+	for (int i = 0; i < WAY_COUNT; i++)
+		*out++ = (struct option){sim_ways[i].name, no_argument, NULL, OPTION_WAY + i};
+	*out = (struct option){0};
+}
+
+static bool sim_argument(int c, struct arguments *a)
+{
+	if (c >= OPTION_WAY) {
+		a->ways[c - OPTION_WAY] = true;
+	} else if (c >= OPTION_KIND) {
+		if (a->kind != KIND_MIXED)
+			return false;
+		a->kind = (enum sim_kind)(c - OPTION_KIND);
+	} else if (c == 'n') {
+		return sim_number(optarg, 1, &a->count);
+	} else if (c == 'f') {
+		return sim_number(optarg, 0, &a->first);
+	} else if (c == 's') {
+		a->count = 1;
+		return sim_number(optarg, 0, &a->first);
+	} else if (c == 't') {
+		a->trace = true;
+	} else if (c == 'l') {
+		a->planted = true;
+	} else if (c == 'b') {
+		return sim_number(optarg, 0, &a->bug) && a->bug < SHARD_PLANT_COUNT;
+	} else {
+		return c == 'p' && sim_plant(optarg, &a->plant);
+	}
+	return true;
+}
+
+static int sim_arguments(int argc, char **argv, struct arguments *a)
+{
+	struct option options[16 + KIND_COUNT + WAY_COUNT];
 	bool good = true;
 	int c;
 
-	*a = (struct arguments){.first = 1, .count = 1000};
-	while (good && (c = getopt_long(argc, argv, "", options, NULL)) != -1) {
-		if (c == 'n') {
-			good = sim_number(optarg, 1, &a->count);
-		} else if (c == 'f') {
-			good = sim_number(optarg, 0, &a->first);
-		} else if (c == 's') {
-			good = sim_number(optarg, 0, &a->first);
-			a->count = 1;
-		} else if (c == 't') {
-			a->trace = true;
-		} else if (c == 'd') {
-			a->datagrams = true;
-		} else if (c == 'e') {
-			a->elastic = true;
-		} else if (c == 'w') {
-			a->stepwise = a->elastic = true;
-		} else if (c == 'q') {
-			a->quorum = true;
-		} else if (c == 'y') {
-			a->standby = true;
-		} else if (c == 'l') {
-			a->planted = true;
-		} else if (c == 'b') {
-			good = sim_number(optarg, 0, &a->bug) && a->bug < SHARD_PLANT_COUNT;
-		} else {
-			good = c == 'p' && sim_plant(optarg, &a->plant);
-		}
-	}
+	sim_options(options);
+	*a = (struct arguments){.first = 1, .count = 1000, .kind = KIND_MIXED};
+	while (good && (c = getopt_long(argc, argv, "", options, NULL)) != -1)
+		good = sim_argument(c, a);
 	if (good && optind == argc)
 		return 0;
 	fputs(usage, stderr);
@@ -139,28 +190,63 @@ static int sim_check_checkers(void)
 	return missed;
 }
 
+/* The kind of a seed's world where kinds are mixed. */
+static enum sim_kind sim_draw_kind(uint64_t seed)
+{
+	uint64_t r = seed * 0xd1342543de82ef95ull;
+	unsigned all = 0, kind = 0, at;
+
+	for (unsigned i = 0; i < KIND_COUNT; i++)
+		all += sim_kinds[i].share;
+	for (at = (unsigned)(oracle_random(&r) % all); at >= sim_kinds[kind].share; kind++)
+		at -= sim_kinds[kind].share;
+	return (enum sim_kind)kind;
+}
+
 /* The world of a seed. */
 static void sim_plan(const struct arguments *a, uint64_t seed, struct world_plan *plan)
 {
-	uint64_t r = seed * 0xd1342543de82ef95ull;
-	unsigned kind = (unsigned)(oracle_random(&r) % 4);
+	enum sim_kind kind = a->kind;
 
+	if (kind == KIND_MIXED)
+		kind = a->plant == PLANT_NONE ? sim_draw_kind(seed) : KIND_PLAIN;
 	world_plan_draw(seed, plan);
-	if (a->standby || (!a->elastic && !a->quorum && oracle_random(&r) % 5 == 0 && a->plant == PLANT_NONE)) {
-		world_plan_standby(plan);
-		kind = 3;
-	} else if (a->stepwise || (!a->elastic && !a->quorum && kind == 1 && seed % 2 && a->plant == PLANT_NONE))
-		world_plan_stepwise(plan);
-	if (a->elastic || (!a->quorum && kind < 2 && a->plant == PLANT_NONE))
-		world_plan_elastic(plan);
-	else if (a->quorum || (kind == 2 && a->plant == PLANT_NONE))
-		world_plan_quorum(plan);
-	if (a->datagrams && !plan->datagrams)
-		world_plan_datagrams(plan);
+	if (sim_kinds[kind].change)
+		sim_kinds[kind].change(plan);
+	for (unsigned way = 0; way < WAY_COUNT; way++)
+		if (a->ways[way])
+			sim_ways[way].change(plan);
 	plan->plant = a->plant;
 	plan->bug = (enum shard_plant)a->bug;
 	if (plan->bug)
 		plan->encrypt = false; /* refuses by itself what some bugs let in */
+}
+
+static void sim_print_failed(const struct arguments *a, const struct world_plan *plan, const char *text)
+{
+	world_plan_print(plan, stdout);
+	printf("seed %llu failed: %s\n  replay: build/sim --seed %llu --trace", (unsigned long long)plan->seed, text,
+		(unsigned long long)plan->seed);
+	if (a->kind != KIND_MIXED)
+		printf(" --%s", sim_kinds[a->kind].name);
+	for (unsigned way = 0; way < WAY_COUNT; way++)
+		if (a->ways[way])
+			printf(" --%s", sim_ways[way].name);
+	if (a->plant)
+		printf(" --plant %s", sim_plants[a->plant]);
+	if (a->bug)
+		printf(" --bug %llu", (unsigned long long)a->bug);
+	putchar('\n');
+}
+
+/* Is it the bug that was found? The same world without it is right. */
+static bool sim_is_right_without(const struct world_plan *plan)
+{
+	struct world_plan same = *plan;
+	struct world_result result;
+
+	same.bug = SHARD_PLANT_NONE;
+	return world_run(&same, NULL, &result) == 0;
 }
 
 /*
@@ -172,19 +258,23 @@ static unsigned sim_check_bugs(void)
 	static const struct {
 		const char *name;
 		uint64_t within;
+		enum sim_kind kind;
 	} bugs[SHARD_PLANT_COUNT] = {
-		[SHARD_PLANT_DUPLICATE] = {"a push that comes twice is summed twice", 20},
-		[SHARD_PLANT_EARLY] = {"a round is committed one contributor short", 20},
-		[SHARD_PLANT_CREDIT] = {"credits of kept slots leak", 20},
-		[SHARD_PLANT_WITHDRAWN] = {"what was withdrawn stays in the sum", 50},
-		[SHARD_PLANT_LOST] = {"a rank that was lost is still waited for", 100},
-		[SHARD_PLANT_UNLIFTED] = {"a round is answered before the standby has it", 200},
-		[SHARD_PLANT_EPOCH] = {"pushes of an older membership are taken", 100},
+		[SHARD_PLANT_DUPLICATE] = {"a push that comes twice is summed twice", 20, KIND_MIXED},
+		[SHARD_PLANT_EARLY] = {"a round is committed one contributor short", 20, KIND_MIXED},
+		[SHARD_PLANT_CREDIT] = {"credits of kept slots leak", 20, KIND_MIXED},
+		[SHARD_PLANT_WITHDRAWN] = {"what was withdrawn stays in the sum", 50, KIND_MIXED},
+		[SHARD_PLANT_LOST] = {"a rank that was lost is still waited for", 100, KIND_MIXED},
+		[SHARD_PLANT_EPOCH] = {"pushes of an older membership are taken", 100, KIND_MIXED},
+		[SHARD_PLANT_UNLIFTED] = {"a round is answered before the standby has it", 200, KIND_MIXED},
+		[SHARD_PLANT_UNSYNCED] = {"a checkpoint gets its name before it is synced", 100, KIND_DURABLE},
+		[SHARD_PLANT_UNCHECKED] = {"a checkpoint is read without its checksums", 100, KIND_DURABLE},
+		[SHARD_PLANT_HASTY] = {"a job goes on a round too early", 100, KIND_DURABLE},
 	};
 	unsigned missed = 0;
 
 	for (unsigned bug = SHARD_PLANT_NONE + 1; bug < SHARD_PLANT_COUNT; bug++) {
-		struct arguments a = {.bug = bug};
+		struct arguments a = {.bug = bug, .kind = bugs[bug].kind};
 		struct world_result result;
 		struct world_plan plan;
 		uint64_t seed;
@@ -192,7 +282,7 @@ static unsigned sim_check_bugs(void)
 
 		for (seed = 1; seed <= bugs[bug].within && !found; seed++) {
 			sim_plan(&a, seed, &plan);
-			found = world_run(&plan, NULL, &result) != 0;
+			found = world_run(&plan, NULL, &result) != 0 && sim_is_right_without(&plan);
 		}
 		missed += !found;
 		printf("planted: %s: %s %llu seeds%s%s\n", bugs[bug].name, found ? "found after" : "NOT FOUND in",
@@ -209,17 +299,87 @@ static double sim_cpu_seconds(void)
 	return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
 }
 
-static void sim_tell_standby(const struct world_result *sum)
+static void sim_add(struct world_result *sum, const struct world_result *result)
 {
+	sum->rounds_checked += result->rounds_checked;
+	sum->owed += result->owed;
+	sum->reconnects += result->reconnects;
+	sum->died += result->died;
+	sum->came += result->came;
+	sum->ended += result->ended;
+	sum->judged += result->judged;
+	sum->given_up += result->given_up;
+	sum->late += result->late;
+	sum->struck += result->struck;
+	sum->whole += result->whole;
+	sum->moves += result->moves;
+	sum->box_died += result->box_died;
+	sum->restored += result->restored;
+	sum->anew += result->anew;
+	sum->kept += result->kept;
+	sum->harmed += result->harmed;
+	sum->mangled += result->mangled;
+	sum->net.streams_corrupted += result->net.streams_corrupted;
+	sum->net.streams_broken += result->net.streams_broken;
+	sum->disk.refused += result->disk.refused;
+	sum->disk.refused_reads += result->disk.refused_reads;
+	sum->disk.torn += result->disk.torn;
+	sum->disk.undone += result->disk.undone;
+	sum->net.sent += result->net.sent;
+	sum->net.dropped += result->net.dropped;
+	sum->net.duplicated += result->net.duplicated;
+	sum->net.reordered += result->net.reordered;
+}
+
+static void sim_tell(const struct arguments *a, const struct world_result *sum, double seconds)
+{
+	printf("sim: seeds %llu..%llu, %.0f a second of CPU, %llu results checked, %u workers bereaved before they had "
+	       "theirs; %llu connections made anew; of %llu messages %llu lost, %llu doubled, %llu out of order\n",
+		(unsigned long long)a->first, (unsigned long long)(a->first + a->count - 1), (double)a->count / seconds,
+		(unsigned long long)sum->rounds_checked, sum->owed, (unsigned long long)sum->reconnects,
+		(unsigned long long)sum->net.sent, (unsigned long long)sum->net.dropped,
+		(unsigned long long)sum->net.duplicated, (unsigned long long)sum->net.reordered);
+	printf("sim: %u workers died, %u came in their place, %u were told of the end; %llu rounds of chunks had a set "
+	       "of ranks, %llu too many; %llu pushes were late\n",
+		sum->died, sum->came, sum->ended, (unsigned long long)sum->judged, (unsigned long long)sum->given_up,
+		(unsigned long long)sum->late);
 	printf("sim: %u worlds had one of two boxes struck, %u with a whole copy; workers moved %llu times\n",
 		sum->struck, sum->whole, (unsigned long long)sum->moves);
+	printf("sim: %u boxes died; after that %u jobs went on from a checkpoint and %u began anew; %llu checkpoints, "
+	       "%u harmed disks, %llu calls of theirs failed, %llu files were torn, %llu names undone\n",
+		sum->box_died, sum->restored, sum->anew, (unsigned long long)sum->kept, sum->harmed,
+		(unsigned long long)(sum->disk.refused + sum->disk.refused_reads), (unsigned long long)sum->disk.torn,
+		(unsigned long long)sum->disk.undone);
+	printf("sim: of control sessions %llu reads were corrupted and %llu broke; %u workers ended by that\n",
+		(unsigned long long)sum->net.streams_corrupted, (unsigned long long)sum->net.streams_broken,
+		sum->mangled);
+}
+
+/* Returns how many seeds failed. */
+static uint64_t sim_run(const struct arguments *a, struct world_result *sum)
+{
+	struct world_result result;
+	struct world_plan plan;
+	uint64_t failed = 0;
+
+	for (uint64_t seed = a->first; seed < a->first + a->count; seed++) {
+		sim_plan(a, seed, &plan);
+		if (a->trace)
+			world_plan_print(&plan, stdout);
+		if (world_run(&plan, a->trace ? stdout : NULL, &result) != 0) {
+			sim_print_failed(a, &plan, result.text);
+			failed++;
+		}
+		sim_add(sum, &result);
+	}
+	return failed;
 }
 
 int main(int argc, char **argv)
 {
 	struct arguments a;
 	struct world_result sum = {0};
-	uint64_t begun = clock_now_ns(), failed = 0;
+	uint64_t failed;
 	double seconds;
 
 	if (sim_arguments(argc, argv, &a))
@@ -228,58 +388,12 @@ int main(int argc, char **argv)
 		return sim_check_bugs() ? 1 : 0;
 	if (a.trace)
 		log_set_sink(log_sink_stderr, NULL);
-	for (uint64_t seed = a.first; seed < a.first + a.count; seed++) {
-		struct world_plan plan;
-		struct world_result result;
-
-		sim_plan(&a, seed, &plan);
-		if (a.trace)
-			world_plan_print(&plan, stdout);
-		if (world_run(&plan, a.trace ? stdout : NULL, &result) != 0) {
-			world_plan_print(&plan, stdout);
-			printf("seed %llu failed: %s\n  replay: build/sim --seed %llu --trace%s%s\n",
-				(unsigned long long)seed, result.text, (unsigned long long)seed,
-				a.datagrams ? " --datagrams" : "",
-				a.stepwise  ? " --stepwise"
-				: a.elastic ? " --elastic"
-				: a.quorum  ? " --quorum"
-				: a.standby ? " --standby"
-					    : "");
-			failed++;
-		}
-		sum.rounds_checked += result.rounds_checked;
-		sum.owed += result.owed;
-		sum.reconnects += result.reconnects;
-		sum.died += result.died;
-		sum.came += result.came;
-		sum.ended += result.ended;
-		sum.judged += result.judged;
-		sum.given_up += result.given_up;
-		sum.late += result.late;
-		sum.struck += result.struck;
-		sum.whole += result.whole;
-		sum.moves += result.moves;
-		sum.net.sent += result.net.sent;
-		sum.net.dropped += result.net.dropped;
-		sum.net.duplicated += result.net.duplicated;
-		sum.net.reordered += result.net.reordered;
-	}
-	seconds = (double)(clock_now_ns() - begun) / 1e9;
-	printf("sim: seeds %llu..%llu, %.0f seeds a second, %llu results checked, %u workers bereaved before they had "
-	       "theirs; %llu connections made anew; of %llu messages %llu lost, %llu doubled, %llu out of order\n",
-		(unsigned long long)a.first, (unsigned long long)(a.first + a.count - 1), (double)a.count / seconds,
-		(unsigned long long)sum.rounds_checked, sum.owed, (unsigned long long)sum.reconnects,
-		(unsigned long long)sum.net.sent, (unsigned long long)sum.net.dropped,
-		(unsigned long long)sum.net.duplicated, (unsigned long long)sum.net.reordered);
-	printf("sim: %u workers died, %u came in their place, %u were told of the end; %llu rounds of chunks had a set "
-	       "of "
-	       "ranks, %llu too many; %llu pushes were late\n",
-		sum.died, sum.came, sum.ended, (unsigned long long)sum.judged, (unsigned long long)sum.given_up,
-		(unsigned long long)sum.late);
-	sim_tell_standby(&sum);
+	failed = sim_run(&a, &sum);
+	seconds = sim_cpu_seconds();
+	sim_tell(&a, &sum, seconds);
 	if (a.count > 1 && a.plant == PLANT_NONE && failed == 0)
 		failed += (uint64_t)sim_check_checkers() + sim_check_bugs();
-	if (a.count >= 100 && !a.trace && sim_cpu_seconds() * SIM_RATE_MIN > (double)a.count) {
+	if (a.count >= 100 && !a.trace && a.kind == KIND_MIXED && seconds * SIM_RATE_MIN > (double)a.count) {
 		printf("too slow: at least %d seeds a second of CPU are wanted\n", SIM_RATE_MIN);
 		failed++;
 	}

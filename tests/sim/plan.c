@@ -14,6 +14,8 @@ void world_plan_datagrams(struct world_plan *plan)
 	static const uint32_t sizes[] = {1472, 8972, LOOP_DATAGRAM_MAX}, paths[] = {0, 1232, 1452};
 	uint64_t r = plan->seed * 0x9e3779b97f4a7c15ull + 7;
 
+	if (plan->datagrams)
+		return;
 	plan->datagrams = true;
 	plan->net.lossy = world_draw(&r, 0, 7) > 0;
 	plan->net.drop = world_draw(&r, 0, 20) / 100.0;
@@ -21,6 +23,11 @@ void world_plan_datagrams(struct world_plan *plan)
 	plan->net.datagram_max = sizes[world_draw(&r, 0, 2)];
 	plan->net.path_max = world_draw(&r, 0, 2) ? 0 : paths[world_draw(&r, 1, 2)];
 	plan->net.pipe_bytes_max = world_draw(&r, 0, 2) ? 0 : 16 * WORLD_CHUNK_BYTES;
+}
+
+void world_plan_encrypt(struct world_plan *plan)
+{
+	plan->encrypt = true;
 }
 
 /* Sums do not depend on the order of arrival. */
@@ -66,6 +73,7 @@ void world_plan_stepwise(struct world_plan *plan)
 	plan->values = ORACLE_INTEGERS;
 	for (unsigned i = 0; i < plan->key_count; i++)
 		plan->alone[i] = true;
+	world_plan_elastic(plan);
 }
 
 void world_plan_quorum(struct world_plan *plan)
@@ -95,6 +103,57 @@ void world_plan_standby(struct world_plan *plan)
 	plan->strike_steps = steps[world_draw(&r, 0, 2)];
 	plan->hasty = world_draw(&r, 0, 4) == 0;
 	plan->twin_breaks = world_draw(&r, 0, 3) == 0;
+}
+
+static void world_plan_disk(struct world_plan *plan, uint64_t *r)
+{
+	plan->disk = (struct storage_plan){.seed = plan->seed, .targets = 1};
+#ifdef PHUB_ISAL
+	plan->disk.targets = world_draw(r, 0, 2) ? world_draw(r, 2, 4) : 1;
+	plan->parity = plan->disk.targets > 1 ? world_draw(r, 1, plan->disk.targets - 1) : 0;
+#endif
+	plan->disk.buffered = world_draw(r, 0, 2) == 0;
+	plan->disk.fail = world_draw(r, 0, 2) ? 0 : world_draw(r, 1, 50) / 1000.0;
+	plan->disk.fail_read = world_draw(r, 0, 3) ? 0 : world_draw(r, 1, 30) / 1000.0;
+	plan->disk.full = world_draw(r, 0, 3) ? 0 : world_draw(r, 1, 50) / 1000.0;
+	plan->disk.bytes_max = world_draw(r, 0, 5) ? 0 : 1024 * world_draw(r, 40, 400);
+	plan->keep = world_draw(r, 1, 3);
+	plan->every = world_draw(r, 0, 3);
+	plan->rate = world_draw(r, 0, 1) ? 0 : 1024 * world_draw(r, 1024, 8192);
+	plan->harms = world_draw(r, 0, 1) ? world_draw(r, 1, 4) : 0;
+	plan->cruel = world_draw(r, 0, 3) == 0;
+}
+
+void world_plan_durable(struct world_plan *plan)
+{
+	uint64_t r = plan->seed * 0x9e3779b97f4a7c15ull + 17;
+
+	plan->sync = SYNC_BSP;
+	plan->mourned = false;
+	plan->rounds = world_draw(&r, 6, WORLD_ROUNDS_MAX - 1);
+	if (world_draw(&r, 0, 7) && plan->optimizer == OPTIMIZER_NONE)
+		plan->optimizer = (enum optimizer_kind)world_draw(&r, 1, 6);
+	plan->lockstep = plan->optimizer != OPTIMIZER_NONE && world_draw(&r, 0, 1);
+	plan->values = plan->reproducible ? plan->values : ORACLE_INTEGERS;
+	plan->slow = plan->workers;
+	plan->slow_ns = 1000000ull * world_draw(&r, 20, 300);
+	plan->box_deaths = world_draw(&r, 1, 4);
+	plan->away_max_ns = 1000000ull * (world_draw(&r, 0, 1) ? world_draw(&r, 0, 20) : world_draw(&r, 20, 3000));
+	world_plan_disk(plan, &r);
+}
+
+void world_plan_mangled(struct world_plan *plan)
+{
+	uint64_t r = plan->seed * 0x9e3779b97f4a7c15ull + 19;
+
+	plan->mangled = true;
+	plan->mourned = false;
+	plan->net.stream_corrupt = world_draw(&r, 0, 2) ? 0 : world_draw(&r, 1, 40) / 1000.0;
+	plan->net.stream_break = world_draw(&r, 0, 2) ? 0 : world_draw(&r, 1, 40) / 1000.0;
+	plan->net.stream_late = world_draw(&r, 0, 1) ? 0 : world_draw(&r, 1, 100) / 100.0;
+	plan->net.stream_late_ns =
+		1000000ull * (world_draw(&r, 0, 1) ? world_draw(&r, 1, 50) : world_draw(&r, 50, 3000));
+	plan->breaks = plan->breaks ? plan->breaks : world_draw(&r, 0, 4);
 }
 
 struct optimizer_hyper world_plan_hyper(const struct world_plan *plan, uint64_t round)
@@ -200,6 +259,19 @@ void world_plan_print(const struct world_plan *p, FILE *out)
 		fprintf(out, ", %u slow by %.1f ms", p->slow, (double)p->slow_ns / 1e6);
 	if (p->encrypt)
 		fputs(", encrypted", out);
+	if (world_plan_dies(p))
+		fprintf(out,
+			", the box dies %u times for up to %.1f s; checkpoints every %u rounds, %u kept, in %u "
+			"targets, "
+			"parity %u, %.1f MB/s; calls fail %.1f %%, reads %.1f %%, full %.1f %% or at %llu bytes; %u "
+			"harms%s",
+			p->box_deaths, (double)p->away_max_ns / 1e9, p->every, p->keep, p->disk.targets, p->parity,
+			(double)p->rate / 1e6, p->disk.fail * 100, p->disk.fail_read * 100, p->disk.full * 100,
+			(unsigned long long)p->disk.bytes_max, p->harms, p->cruel ? ", cruel" : "");
+	if (p->mangled)
+		fprintf(out, ", control sessions: corrupt %.1f %%, break %.1f %%, late %.0f %% by up to %.0f ms",
+			p->net.stream_corrupt * 100, p->net.stream_break * 100, p->net.stream_late * 100,
+			(double)p->net.stream_late_ns / 1e6);
 	if (p->datagrams)
 		fprintf(out, ", datagrams of %u (%u come through), corrupt %.0f %%", p->net.datagram_max,
 			p->net.path_max, p->net.corrupt * 100);

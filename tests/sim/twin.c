@@ -102,7 +102,7 @@ static int twin_accept(void *arg, struct stream **out)
 
 /* ---- making it ---- */
 
-static int twin_configure(struct world *w, struct err *e)
+static int twin_configure_second(struct world *w, struct err *e)
 {
 	struct twin *t = &w->twin;
 	char text[64];
@@ -118,6 +118,18 @@ static int twin_configure(struct world *w, struct err *e)
 	if (rc == 0)
 		rc = config_set(&t->config, text, e);
 	return rc == 0 ? config_finish(&t->config, e) : rc;
+}
+
+int twin_configure(struct world *w, struct err *e)
+{
+	char text[64];
+	int rc;
+
+	if (w->plan->strike == STRIKE_NONE)
+		return 0;
+	snprintf(text, sizeof(text), "standby=twin:%d", WORLD_CONTROL_PORT);
+	rc = config_set(&w->config, text, e);
+	return rc == 0 ? twin_configure_second(w, e) : rc;
 }
 
 int twin_open(struct world *w, struct box_env *env, struct err *e)
@@ -138,12 +150,7 @@ int twin_open(struct world *w, struct box_env *env, struct err *e)
 		.config.loop = loop_net_host(w->net, WORLD_BOX_HOST)};
 	env->standby = &twin_ops;
 	env->standby_arg = &t->client;
-	snprintf(text, sizeof(text), "standby=twin:%d", WORLD_CONTROL_PORT);
-	rc = config_set(&w->config, text, e);
-	if (rc == 0)
-		rc = twin_configure(w, e);
-	if (rc == 0)
-		rc = loop_stream_listen(loop_net_host(w->net, TWIN_HOST), WORLD_CONTROL_PORT, &t->listener);
+	rc = loop_stream_listen(loop_net_host(w->net, TWIN_HOST), WORLD_CONTROL_PORT, &t->listener);
 	mine.loop = loop_net_host(w->net, TWIN_HOST);
 	mine.accept = twin_accept;
 	mine.plant = SHARD_PLANT_NONE;
@@ -201,9 +208,7 @@ static void twin_strike(struct world *w)
 	struct twin *t = &w->twin;
 
 	t->whole = twin_is_whole(w);
-	if (w->cut) /* by datagrams that are lost for a while: not after a blow */
-		loop_net_partition(w->net, w->cut_host, w->cut, false);
-	w->cut = 0;
+	world_heal(w); /* no datagrams are lost for a while after a blow */
 	if (w->plan->strike == STRIKE_STANDBY) {
 		loop_net_kill(w->net, TWIN_HOST);
 		t->whole = true; /* it must not be felt */

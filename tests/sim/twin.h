@@ -40,7 +40,9 @@ struct twin {
 	unsigned breaks;   /* of connections between the two, so far */
 };
 
-/* Before the first box is made, whose `env` and `config` get what it needs. */
+/* The first box's `config` gets what it needs, before it is finished. */
+int twin_configure(struct world *w, struct err *e);
+/* Before the first box is made, whose `env` gets what it needs. */
 int twin_open(struct world *w, struct box_env *env, struct err *e);
 void twin_close(struct world *w);
 

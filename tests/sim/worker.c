@@ -9,6 +9,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { WORKER_RESUME_MS = 30000 };
+#define WORKER_PATIENCE_NS (60ull * 1000000000ull) /* for joining and starting: as long as its calls would wait */
+
 /* ---- the serial run ---- */
 
 static uint64_t world_first_round(const struct world *w)
@@ -121,6 +124,8 @@ int worker_open(struct worker *me, struct err *e)
 	options.quorum = w->plan->quorum;
 	options.encrypt = w->plan->encrypt;
 	options.secret = w->plan->encrypt ? WORLD_SECRET : NULL;
+	options.resume_ms = world_plan_dies(w->plan) ? WORKER_RESUME_MS : 0;
+	me->opened_ns = loop_net_now(w->net);
 	world_hyper_public(w, 0, &hyper);
 	options.groups = &hyper;
 	options.group_count = 1;
@@ -242,7 +247,9 @@ static void worker_push(struct worker *me, unsigned k)
 	} else {
 		rc = phub_push_pull(me->phub, (int)k, key->push, key->pull, (int)(oracle_random(&me->random) % 8));
 	}
-	if (rc < 0 && (twin_excuses(w) || worker_is_excused(me, rc, phub_error()))) {
+	if (rc == -ESTALE)
+		return; /* its state is looked at next */
+	if (rc < 0 && (w->plan->mangled || twin_excuses(w) || worker_is_excused(me, rc, phub_error()))) {
 		me->pause_ns = UINT64_MAX; /* until the session has ended */
 		return;
 	}
@@ -281,6 +288,14 @@ static void worker_plant(struct worker *me, unsigned k)
 	}
 }
 
+static void worker_pause(struct worker *me)
+{
+	const struct world *w = me->world;
+
+	if (me->rank < w->plan->slow)
+		me->pause_ns = loop_net_now(w->net) + oracle_random(&me->random) % w->plan->slow_ns;
+}
+
 /* Whose round is it, and are all agreed on it? The key goes on behind it. */
 static void worker_count(struct worker *me, unsigned k)
 {
@@ -299,8 +314,19 @@ static void worker_count(struct worker *me, unsigned k)
 		w->result->rounds_checked++;
 	w->result->late += flights->round - 1 > key->round;
 	key->round = flights->round;
-	if (me->rank < w->plan->slow)
-		me->pause_ns = loop_net_now(w->net) + oracle_random(&me->random) % w->plan->slow_ns;
+	worker_pause(me);
+}
+
+/* The weights came, as after this round. */
+static void worker_come_up(struct worker *me, unsigned k)
+{
+	int64_t round = phub_round(me->phub, (int)k);
+
+	if (round < 1 || (uint64_t)round > world_first_round(me->world) + me->world->plan->rounds)
+		world_fail(me->world, "rank %u key %u: round %lld is next: %s", me->rank, k, (long long)round,
+			phub_error());
+	else
+		me->keys[k].round = (uint64_t)round - 1;
 }
 
 /* Takes results in. Returns how many keys finished a round. */
@@ -319,6 +345,11 @@ static unsigned worker_collect(struct worker *me)
 			continue;
 		}
 		worker_plant(me, k);
+		if (world_plan_dies(plan)) {
+			worker_pause(me);
+			if (plan->optimizer != OPTIMIZER_NONE && me->keys[k].round == 0)
+				worker_come_up(me, k);
+		}
 		if (plan->sync != SYNC_BSP && me->keys[k].round > 0)
 			worker_record(me, k);
 		else
@@ -406,6 +437,8 @@ static unsigned worker_run_rounds(struct worker *me)
 		worker_die(me);
 		return 1;
 	}
+	if (slowest >= last && world_plan_dies(w->plan) && !outage_is_over(w))
+		return work; /* others may want it once more */
 	if (slowest >= last) {
 		client_leave_begin(me->phub);
 		me->state = WORKER_LEAVING;
@@ -419,10 +452,32 @@ static unsigned worker_run_rounds(struct worker *me)
 		/* Who comes begins with those in force, which may be this round's already. */
 		if (me->phub->settings.groups[0].lr == hyper.lr)
 			return work + 1;
-		if (phub_set_hyper(me->phub, 0, &hyper) < 0)
+		if (phub_set_hyper(me->phub, 0, &hyper) < 0 && !client_failure(me->phub)->code)
 			world_fail(w, "rank %u: phub_set_hyper: %s", me->rank, phub_error());
 	}
 	return work + worker_push_one(me);
+}
+
+bool worker_is_finished(const struct worker *me)
+{
+	uint64_t last = world_first_round(me->world) + me->world->plan->rounds;
+	bool finished = me->state == WORKER_RUNNING;
+
+	for (unsigned k = 0; k < me->world->plan->key_count; k++)
+		finished = finished && me->keys[k].round >= last;
+	return finished || me->state == WORKER_LEAVING || me->state == WORKER_DONE;
+}
+
+/* The box was lost: all is as before the first weights, in whatever round the next ones are. */
+static void worker_rewind(struct worker *me)
+{
+	for (unsigned k = 0; k < me->world->plan->key_count; k++) {
+		me->keys[k].in_flight = false;
+		me->keys[k].round = world_first_round(me->world);
+	}
+	me->round = world_first_round(me->world);
+	me->pause_ns = 0;
+	me->state = WORKER_RESUMING;
 }
 
 bool worker_is_gone(const struct worker *me)
@@ -446,11 +501,17 @@ static void worker_begin(struct worker *me)
 }
 
 /* Its session ended with an error. Returns false when that is no wonder. */
-static bool worker_is_wrong(struct worker *me, int code)
+static bool worker_is_wrong(struct worker *me, int code, const char *text)
 {
 	struct world *w = me->world;
 
-	if (twin_excuses(w) || worker_is_excused(me, code, client_failure(me->phub)->text)) {
+	if (w->plan->mangled && text[0]) {
+		w->result->mangled++;
+		worker_kill(me);
+		me->state = WORKER_DONE;
+		return false;
+	}
+	if (twin_excuses(w) || worker_is_excused(me, code, text) || outage_excuses(w, text)) {
 		w->result->ended++;
 		me->state = WORKER_DONE;
 		return false;
@@ -463,12 +524,26 @@ static bool worker_is_wrong(struct worker *me, int code)
 	return true;
 }
 
+/* It has waited for so long for others to come that its call ends. */
+static bool worker_gives_up(struct worker *me, uint64_t now_ns)
+{
+	if (!me->world->plan->mangled || (me->state != WORKER_JOINING && me->state != WORKER_STARTING) ||
+		now_ns < me->opened_ns + WORKER_PATIENCE_NS)
+		return false;
+	me->world->result->mangled++;
+	worker_kill(me);
+	me->state = WORKER_DONE;
+	return true;
+}
+
 unsigned worker_step(struct worker *me, uint64_t now_ns)
 {
 	unsigned work = worker_is_gone(me) ? 0 : client_progress(me->phub, now_ns);
 	struct err e = {0};
 	int rc = 0;
 
+	if (worker_gives_up(me, now_ns))
+		return 1;
 	switch (me->state) {
 	case WORKER_JOINING:
 		rc = client_joined(me->phub);
@@ -487,8 +562,22 @@ unsigned worker_step(struct worker *me, uint64_t now_ns)
 		}
 		break;
 	case WORKER_RUNNING:
-		work += worker_run_rounds(me);
+		rc = client_failure(me->phub)->code;
+		if (rc != -ESTALE)
+			work += worker_run_rounds(me);
 		rc = me->state == WORKER_RUNNING ? client_failure(me->phub)->code : 0;
+		if (rc == -ESTALE) {
+			worker_rewind(me);
+			return work + 1;
+		}
+		break;
+	case WORKER_RESUMING:
+		rc = client_resumed(me->phub);
+		if (rc == 0) {
+			rc = phub_resume(me->phub, 0);
+			me->state = WORKER_RUNNING;
+			work++;
+		}
 		break;
 	case WORKER_LEAVING:
 		rc = client_left(me->phub);
@@ -502,7 +591,7 @@ unsigned worker_step(struct worker *me, uint64_t now_ns)
 	case WORKER_DEAD:
 		break;
 	}
-	if (rc < 0 && rc != -EAGAIN && worker_is_wrong(me, rc))
+	if (rc < 0 && rc != -EAGAIN && worker_is_wrong(me, rc, e.text[0] ? e.text : client_failure(me->phub)->text))
 		world_fail(me->world, "rank %u: %d: %s%s", me->rank, rc, e.text, client_failure(me->phub)->text);
 	return work;
 }

@@ -10,13 +10,22 @@
 #include "phub/control/box.h"
 #include "tests/sim/census.h"
 #include "tests/sim/fate.h"
+#include "tests/sim/outage.h"
 #include "tests/sim/replay.h"
 #include "tests/sim/twin.h"
 #include "tests/sim/world.h"
 
 enum { WORLD_BOX_HOST = 0, WORLD_CONTROL_PORT = 7077 };
 
-enum worker_state { WORKER_JOINING, WORKER_STARTING, WORKER_RUNNING, WORKER_LEAVING, WORKER_DONE, WORKER_DEAD };
+enum worker_state {
+	WORKER_JOINING,
+	WORKER_STARTING,
+	WORKER_RUNNING,
+	WORKER_RESUMING, /* the box was lost: until it is there again */
+	WORKER_LEAVING,
+	WORKER_DONE,
+	WORKER_DEAD,
+};
 
 struct worker_key {
 	void *push, *pull;
@@ -33,6 +42,7 @@ struct worker {
 	unsigned rank, life;
 	enum worker_state state;
 	uint64_t random;
+	uint64_t opened_ns;
 	uint64_t pause_ns; /* a slow one pushes nothing before */
 	uint64_t round;    /* lockstep: the round that all keys are in */
 	struct worker_key keys[WORLD_KEYS_MAX];
@@ -53,7 +63,7 @@ struct world {
 	struct loop_net *net;
 	struct loop_listener *listener;
 	struct config config;
-	struct box *box;
+	struct box *box;   /* NULL: it is dead */
 	unsigned box_host; /* where that is */
 	struct twin twin;
 	struct worker workers[WORLD_WORKERS_MAX];
@@ -61,18 +71,29 @@ struct world {
 	struct census census;
 	struct replay_life lives[WORLD_WORKERS_MAX][FATE_LIVES];
 	struct fate fate;
+	struct outage outage;
 	struct world_result *result;
 	uint64_t random;
 	unsigned breaks;
 	unsigned cut, cut_host; /* endpoint that is cut off from a box, 0: none; until */
 	uint64_t heals_ns;
-	bool failed;
+	bool failed, traced;
 };
+
+/* Who was cut off is no longer. */
+void world_heal(struct world *w);
 
 void world_fail(struct world *w, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 /* NULL behind the last. */
 const struct transport_ops *const *world_transports(const struct world *w);
+
+/* The job that runs, or NULL. */
+struct job *world_job(const struct world *w);
+int world_open_box(struct world *w, struct err *e);
+
+/* It has all results that it wants. */
+bool worker_is_finished(const struct worker *me);
 
 /* Sets out to join, with what `me` says of itself. */
 int worker_open(struct worker *me, struct err *e);

@@ -17,6 +17,7 @@ enum {
 	WORLD_BREAK_STEPS = 40, /* one in so many turns */
 	WORLD_CUT_NS_MAX = 300000000
 };
+#define WORLD_DEAF_NS_MAX (20ull * 1000000000ull)
 #define WORLD_DEADLINE_NS (120ull * 1000000000ull)
 
 const struct transport_ops *const *world_transports(const struct world *w)
@@ -46,9 +47,55 @@ static int world_accept(void *arg, struct stream **out)
 	return loop_stream_accept(((struct world *)arg)->listener, out);
 }
 
-static int world_open_box(struct world *w, struct err *e)
+static int world_set(struct world *w, const char *name, uint64_t value, struct err *e)
+{
+	char text[64];
+
+	snprintf(text, sizeof(text), "%s=%llu", name, (unsigned long long)value);
+	return config_set(&w->config, text, e);
+}
+
+static int world_configure_targets(struct world *w, struct err *e)
+{
+	const struct world_plan *plan = w->plan;
+	char targets[] = "checkpoint_targets=/0,/1,/2,/3,/4,/5"; /* STORAGE_TARGETS_MAX */
+	int rc;
+
+	targets[strlen(targets) - 3 * (STORAGE_TARGETS_MAX - plan->disk.targets)] = '\0';
+	rc = config_set(&w->config, targets, e);
+	if (rc == 0)
+		rc = world_set(w, "checkpoint_parity", plan->parity, e);
+	if (rc == 0)
+		rc = world_set(w, "checkpoint_keep", plan->keep, e);
+	if (rc == 0)
+		rc = world_set(w, "checkpoint_every", plan->every, e);
+	if (rc == 0 && plan->rate)
+		rc = world_set(w, "checkpoint_rate", plan->rate, e);
+	return rc;
+}
+
+static int world_configure(struct world *w, struct err *e)
 {
 	static const char *const encrypted[] = {"create=secret", "create_secret_env=PHUB_SIM_SECRET", NULL};
+	int rc;
+
+	config_init(&w->config);
+	rc = world_set(w, "cores", w->plan->cores, e);
+	if (rc == 0)
+		rc = world_set(w, "window", w->plan->window, e);
+	if (w->plan->encrypt)
+		setenv("PHUB_SIM_SECRET", WORLD_SECRET, 1);
+	for (const char *const *more = encrypted; rc == 0 && w->plan->encrypt && *more; more++)
+		rc = config_set(&w->config, *more, e);
+	if (rc == 0 && world_plan_dies(w->plan))
+		rc = world_configure_targets(w, e);
+	if (rc == 0)
+		rc = twin_configure(w, e);
+	return rc == 0 ? config_finish(&w->config, e) : rc;
+}
+
+int world_open_box(struct world *w, struct err *e)
+{
 	struct box_env env = {
 		.transports = world_transports(w),
 		.transport_count = 1,
@@ -56,25 +103,14 @@ static int world_open_box(struct world *w, struct err *e)
 		.accept = world_accept,
 		.accept_arg = w,
 		.by_hand = true,
+		.disk = w->outage.storage ? storage_disk(w->outage.storage) : NULL,
 		.plant = w->plan->bug,
 	};
 	char text[64];
-	int rc;
+	int rc = loop_stream_listen(loop_net_host(w->net, WORLD_BOX_HOST), WORLD_CONTROL_PORT, &w->listener);
 
-	config_init(&w->config);
-	snprintf(text, sizeof(text), "cores=%u", w->plan->cores);
-	rc = config_set(&w->config, text, e);
-	snprintf(text, sizeof(text), "window=%u", w->plan->window);
-	if (rc == 0)
-		rc = config_set(&w->config, text, e);
-	if (w->plan->encrypt)
-		setenv("PHUB_SIM_SECRET", WORLD_SECRET, 1);
-	for (const char *const *more = encrypted; rc == 0 && w->plan->encrypt && *more; more++)
-		rc = config_set(&w->config, *more, e);
 	if (rc == 0)
 		rc = twin_open(w, &env, e);
-	if (rc == 0)
-		rc = config_finish(&w->config, e);
 	if (rc == 0)
 		rc = dispatch_from_env(&env.kernels, text, sizeof(text));
 	if (rc == 0)
@@ -129,7 +165,9 @@ static int world_open(struct world *w, FILE *trace, struct err *e)
 	loop_net_trace(w->net, trace);
 	if (w->plan->deaths)
 		loop_net_relies(w->net, world_relies, w);
-	rc = loop_stream_listen(loop_net_host(w->net, WORLD_BOX_HOST), WORLD_CONTROL_PORT, &w->listener);
+	rc = world_configure(w, e);
+	if (rc == 0)
+		rc = outage_init(w);
 	if (rc == 0)
 		rc = world_open_box(w, e);
 	for (unsigned k = 0; rc == 0 && k < w->plan->key_count; k++) {
@@ -152,7 +190,7 @@ static int world_open(struct world *w, FILE *trace, struct err *e)
 /* The net learns when queues want to be polled although nothing comes: they have timers of their own. */
 static void world_arm(struct world *w)
 {
-	for (unsigned i = 0; i < w->box->core_count; i++)
+	for (unsigned i = 0; w->box && i < w->box->core_count; i++)
 		for (unsigned j = 0; j < w->box->cores[i]->queue_count; j++)
 			w->box->cores[i]->queues[j]->ops->arm(w->box->cores[i]->queues[j]);
 	for (unsigned rank = 0; rank < w->plan->workers; rank++) {
@@ -166,7 +204,7 @@ static void world_arm(struct world *w)
 /* Moves time to whatever comes next. False when nothing will ever come. */
 static bool world_advance(struct world *w)
 {
-	uint64_t next, twin, due = box_next(w->box);
+	uint64_t next, twin, due = w->box ? box_next(w->box) : UINT64_MAX;
 
 	world_arm(w);
 	next = loop_net_next(w->net);
@@ -175,6 +213,8 @@ static bool world_advance(struct world *w)
 	next = twin < next ? twin : next;
 	next = due < next ? due : next;
 	due = fate_due(&w->fate);
+	next = due < next ? due : next;
+	due = outage_due(w);
 	next = due < next ? due : next;
 	for (unsigned rank = 0; rank < w->plan->workers; rank++) {
 		const struct worker *me = &w->workers[rank];
@@ -194,25 +234,40 @@ static bool world_advance(struct world *w)
 	return true;
 }
 
+static void world_cut(struct world *w, const struct worker *me, uint64_t ns_max)
+{
+	w->cut = me->host->endpoint;
+	w->cut_host = w->box_host;
+	w->heals_ns = loop_net_now(w->net) + oracle_random(&w->random) % ns_max;
+}
+
+void world_heal(struct world *w)
+{
+	if (!w->cut)
+		return;
+	loop_net_partition(w->net, w->cut_host, w->cut, false);
+	loop_net_partition_streams(w->net, w->cut_host, w->cut, false);
+	w->cut = 0;
+}
+
 /* Now and then, while rounds run, the connections of some worker break. */
 static void world_break(struct world *w)
 {
 	struct worker *me;
 
-	if (w->cut && w->heals_ns <= loop_net_now(w->net)) {
-		loop_net_partition(w->net, w->cut_host, w->cut, false);
-		w->cut = 0;
-	}
-	if (w->cut || w->twin.state == TWIN_CUT || w->breaks == w->plan->breaks ||
+	if (w->cut && w->heals_ns <= loop_net_now(w->net))
+		world_heal(w);
+	if (!w->box || w->cut || w->twin.state == TWIN_CUT || w->breaks == w->plan->breaks ||
 		oracle_random(&w->random) % WORLD_BREAK_STEPS)
 		return;
 	me = &w->workers[oracle_random(&w->random) % w->plan->workers];
 	if (me->state != WORKER_RUNNING)
 		return;
-	if (w->plan->datagrams) { /* such connections do not break, but all that is sent for a while may be lost */
-		w->cut = me->host->endpoint;
-		w->cut_host = w->box_host;
-		w->heals_ns = loop_net_now(w->net) + oracle_random(&w->random) % WORLD_CUT_NS_MAX;
+	if (w->plan->mangled && oracle_random(&w->random) % 2) {
+		world_cut(w, me, WORLD_DEAF_NS_MAX);
+		loop_net_partition_streams(w->net, w->cut_host, w->cut, true);
+	} else if (w->plan->datagrams) { /* do not break, but all that is sent for a while may be lost */
+		world_cut(w, me, WORLD_CUT_NS_MAX);
 		loop_net_partition(w->net, w->cut_host, w->cut, true);
 	} else {
 		loop_net_break(w->net, w->box_host, me->host->endpoint);
@@ -222,9 +277,9 @@ static void world_break(struct world *w)
 
 /* ---- deaths and replacements ---- */
 
-static const struct job *world_job(const struct world *w)
+struct job *world_job(const struct world *w)
 {
-	const struct job *job = w->box->control.jobs;
+	struct job *job = w->box ? w->box->control.jobs : NULL;
 
 	while (job && (job->state == JOB_ENDING || job->started == 0))
 		job = job->next;
@@ -284,7 +339,7 @@ static void world_turn(struct world *w)
 {
 	for (unsigned steps = 0; !w->failed; steps++) {
 		uint64_t now_ns = loop_net_now(w->net);
-		unsigned work = box_step(w->box, now_ns);
+		unsigned work = w->box ? box_step(w->box, now_ns) : 0;
 
 		for (unsigned rank = 0; rank < w->plan->workers && !w->failed; rank++)
 			work += worker_step(&w->workers[rank], now_ns);
@@ -292,6 +347,7 @@ static void world_turn(struct world *w)
 			return;
 		work += world_fate(w);
 		work += twin_step(w, now_ns);
+		work += outage_step(w);
 		world_break(w);
 		if (work == 0 && !world_advance(w))
 			world_fail(w, "deadlock: nothing is on the way and nobody is waiting for time");
@@ -304,9 +360,7 @@ static void world_turn(struct world *w)
 static void world_settle(struct world *w)
 {
 	fate_end(&w->fate);
-	if (w->cut)
-		loop_net_partition(w->net, w->cut_host, w->cut, false);
-	w->cut = 0;
+	world_heal(w);
 	for (unsigned i = 0; i < 10000 && (w->box->control.jobs || twin_settled(w)) && !w->failed; i++)
 		if (box_step(w->box, loop_net_now(w->net)) + twin_step(w, loop_net_now(w->net)) == 0 &&
 			!world_advance(w))
@@ -359,6 +413,7 @@ static void world_close(struct world *w)
 	if (w->box)
 		box_destroy(w->box, loop_net_now(w->net));
 	twin_close(w);
+	outage_fini(w);
 	config_fini(&w->config);
 	census_fini(&w->census);
 	replay_forget(w->lives);
@@ -386,6 +441,7 @@ int world_run(const struct world_plan *plan, FILE *trace, struct world_result *r
 
 	*result = (struct world_result){0};
 	w->plan = plan;
+	w->traced = trace != NULL;
 	w->result = result;
 	w->random = plan->seed + 1;
 	w->oracle = (struct oracle){.seed = plan->seed,
@@ -404,6 +460,7 @@ int world_run(const struct world_plan *plan, FILE *trace, struct world_result *r
 			world_count(w);
 		if (!w->failed)
 			world_settle(w);
+		outage_judge(w);
 	}
 	world_close(w);
 	rc = w->failed ? -1 : 0;

@@ -13,6 +13,7 @@
 #include "phub/chunk.h"
 #include "phub/spec.h"
 #include "tests/sim/oracle.h"
+#include "tests/sim/storage.h"
 #include "transport/loop.h"
 
 #define WORLD_WORKERS_MAX 8
@@ -60,6 +61,16 @@ struct world_plan {
 	unsigned deaths;        /* at most so many; none in a job that would end by it */
 	uint64_t return_max_ns; /* from a death until another worker comes */
 	unsigned wait_ms;
+	/* The box dies and is made anew, and its jobs have checkpoints on disks that fail (outage.h): targets > 0. */
+	unsigned box_deaths;
+	uint64_t away_max_ns; /* from a death until it is there again */
+	unsigned parity, keep, every;
+	uint64_t rate; /* 0: none */
+	struct storage_plan disk;
+	unsigned harms; /* so often stored files rot, or a target goes */
+	/* Bytes of control sessions are changed, late or lost, or do not pass for a while. */
+	bool mangled;
+	bool cruel;       /* also more targets at a time than parity makes up for */
 	unsigned slow;    /* ranks below this pause before they push, */
 	uint64_t slow_ns; /* up to so long */
 	/* There is a second box, the standby of the first, and one of them dies or is cut off (twin.h). */
@@ -81,6 +92,12 @@ struct world_result {
 	uint64_t late;              /* pushes whose round a quorum had closed */
 	unsigned struck, whole;     /* worlds with two boxes of which one was struck; that had a whole copy then */
 	uint64_t moves;             /* of workers, to the standby */
+	unsigned box_died;
+	unsigned restored, anew; /* jobs that went on from a checkpoint, or did not, after that */
+	uint64_t kept;           /* checkpoints written */
+	unsigned harmed;
+	unsigned mangled; /* workers whose sessions ended by that */
+	struct storage_stats disk;
 	struct loop_stats net;
 	char text[512]; /* why it failed */
 };
@@ -91,21 +108,32 @@ static inline bool world_plan_varies(const struct world_plan *plan)
 	return plan->lost != LOST_FAIL || plan->quorum > 0;
 }
 
+/* Is its box one that dies? */
+static inline bool world_plan_dies(const struct world_plan *plan)
+{
+	return plan->disk.targets > 0;
+}
+
 /* The schedule: every round another learning rate, or none. */
 struct optimizer_hyper world_plan_hyper(const struct world_plan *plan, uint64_t round);
 
 /* Draws a plan. */
 void world_plan_draw(uint64_t seed, struct world_plan *plan);
-/* The same one with datagrams, whose losses and sizes the seed decides, too. */
+/* The same one with datagrams, if it has none yet; the seed decides their losses and sizes, too. */
 void world_plan_datagrams(struct world_plan *plan);
+/* The same one, encrypted. */
+void world_plan_encrypt(struct world_plan *plan);
 /* The same one with ranks that die and come, or with a quorum. */
 void world_plan_elastic(struct world_plan *plan);
-/* Changes a plan of any kind to one of ssp or async; what is to vary is said afterwards. */
-void world_plan_stepwise(struct world_plan *plan);
-
 void world_plan_quorum(struct world_plan *plan);
+/* Of ssp or async, with ranks that die and come. */
+void world_plan_stepwise(struct world_plan *plan);
 /* The same one with a second box. */
 void world_plan_standby(struct world_plan *plan);
+/* The same one with control sessions that go wrong. */
+void world_plan_mangled(struct world_plan *plan);
+/* The same one with a box that dies, and checkpoints. */
+void world_plan_durable(struct world_plan *plan);
 void world_plan_print(const struct world_plan *plan, FILE *out);
 
 /* Runs it. 0, or -1 with the reason in result->text. `trace`: NULL or where every message is told. */

@@ -1,0 +1,284 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "tests/sim/outage.h"
+
+#include <errno.h>
+#include <string.h>
+
+#include "phub/base/log.h"
+#include "phub/control/job.h"
+#include "tests/sim/worker.h"
+
+enum {
+	OUTAGE_TURNS = 2000,      /* one in so many turns the box dies... */
+	OUTAGE_LOADING_TURNS = 4, /* ...or, while it reads a checkpoint */
+	OUTAGE_HARM_TURNS = 3000,
+	OUTAGE_CALLS = 200, /* within so many calls for each target the power fails */
+};
+
+static unsigned outage_draw(struct world *w, unsigned count)
+{
+	return (unsigned)(oracle_random(&w->outage.random) % count);
+}
+
+/* In most lives of a box it is a call of a disk at which it dies, so that none is spared. */
+static void outage_schedule(struct world *w)
+{
+	if (w->outage.deaths < w->plan->box_deaths && outage_draw(w, 3))
+		storage_fail_after(w->outage.storage, outage_draw(w, OUTAGE_CALLS * w->plan->disk.targets));
+}
+
+/* What the box says of its disks, where nobody else listens. */
+static void outage_hear(void *arg, enum log_level level, const char *line)
+{
+	struct outage *o = arg;
+
+	o->warned += level == LOG_LEVEL_WARN && (strstr(line, "no checkpoint") || strstr(line, "could not be written"));
+}
+
+int outage_init(struct world *w)
+{
+	struct outage *o = &w->outage;
+
+	*o = (struct outage){.random = w->plan->seed * 53 + 7, .checked = true};
+	if (!world_plan_dies(w->plan))
+		return 0;
+	o->storage = storage_create(&w->plan->disk);
+	if (!o->storage)
+		return -ENOMEM;
+	if (!w->traced)
+		log_set_sink(outage_hear, o);
+	outage_schedule(w);
+	return 0;
+}
+
+void outage_judge(struct world *w)
+{
+	const struct outage *o = &w->outage;
+	bool full = w->plan->disk.bytes_max > 0 && w->plan->disk.targets == 1;
+
+	if (o->storage && !w->traced && full && storage_stats(o->storage)->refused > 0 && o->warned == 0 &&
+		o->deaths == 0)
+		world_fail(w, "the disk was full, and the box did not say so");
+}
+
+void outage_fini(struct world *w)
+{
+	struct outage *o = &w->outage;
+
+	if (o->storage)
+		w->result->disk = *storage_stats(o->storage);
+	if (o->storage && !w->traced)
+		log_set_sink(NULL, NULL);
+	storage_destroy(o->storage);
+	o->storage = NULL;
+}
+
+bool outage_is_over(const struct world *w)
+{
+	for (unsigned i = 0; i < w->plan->workers; i++)
+		if (!worker_is_finished(&w->workers[i]))
+			return false;
+	return true;
+}
+
+uint64_t outage_due(const struct world *w)
+{
+	return w->outage.storage && !w->box ? w->outage.returns_ns : UINT64_MAX;
+}
+
+bool outage_excuses(const struct world *w, const char *text)
+{
+	return w->outage.lost && strstr(text, "none of its checkpoints can be read"); /* again and again */
+}
+
+/* ---- harm ---- */
+
+static bool outage_may_harm(const struct world *w, unsigned target)
+{
+	uint32_t harmed = w->outage.harmed | w->outage.hidden | 1u << target;
+
+	return w->plan->cruel || (unsigned)__builtin_popcount(harmed) <= w->plan->parity;
+}
+
+static void outage_harm(struct world *w)
+{
+	struct outage *o = &w->outage;
+	unsigned target = outage_draw(w, w->plan->disk.targets);
+	unsigned how = outage_draw(w, 6);
+
+	if (o->hidden && outage_draw(w, 2)) {
+		for (unsigned i = 0; i < w->plan->disk.targets; i++)
+			storage_hide(o->storage, i, false);
+		o->hidden = 0;
+		return;
+	}
+	if (o->harms == w->plan->harms || !outage_may_harm(w, target))
+		return;
+	o->harms++;
+	o->harmed_ns = loop_net_now(w->net);
+	w->result->harmed++;
+	if (how == 0) {
+		storage_hide(o->storage, target, true);
+		o->hidden |= 1u << target;
+		return;
+	}
+	if (how == 1)
+		storage_wipe(o->storage, target);
+	else if (!storage_rot(o->storage, target))
+		return;
+	o->harmed |= 1u << target;
+	o->holders &= ~(1u << target);
+}
+
+/* ---- death and return ---- */
+
+/* Not in the first start, which workers do not survive. */
+static bool outage_may_kill(const struct world *w)
+{
+	for (unsigned i = 0; i < w->plan->workers; i++)
+		if (w->workers[i].state == WORKER_JOINING)
+			return false;
+	return w->outage.deaths < w->plan->box_deaths && !outage_is_over(w);
+}
+
+static bool outage_strikes(struct world *w)
+{
+	const struct job *job = world_job(w);
+	bool failed = storage_has_failed(w->outage.storage);
+
+	if (!outage_may_kill(w)) {
+		if (failed)
+			storage_resume(w->outage.storage);
+		return false;
+	}
+	return failed || outage_draw(w, job && job->state == JOB_LOADING ? OUTAGE_LOADING_TURNS : OUTAGE_TURNS) == 0;
+}
+
+static void outage_kill(struct world *w)
+{
+	struct outage *o = &w->outage;
+
+	loop_net_kill(w->net, WORLD_BOX_HOST);
+	storage_fail_after(o->storage, 0);
+	box_destroy(w->box, loop_net_now(w->net));
+	loop_stream_unlisten(w->listener);
+	w->box = NULL;
+	w->listener = NULL;
+	o->deaths++;
+	o->returns_ns = loop_net_now(w->net) + oracle_random(&o->random) % (w->plan->away_max_ns + 1);
+	w->result->box_died++;
+}
+
+static void outage_return(struct world *w)
+{
+	struct outage *o = &w->outage;
+	struct err e = {0};
+	unsigned there;
+
+	storage_restore(o->storage);
+	for (unsigned i = outage_draw(w, 3); i > 0; i--)
+		outage_harm(w);
+	there = (unsigned)__builtin_popcount(o->holders & ~o->hidden);
+	o->lost = o->lost || w->plan->disk.fail_read > 0 || there < w->plan->disk.targets - w->plan->parity;
+	loop_net_revive(w->net, WORLD_BOX_HOST);
+	if (world_open_box(w, &e) < 0)
+		world_fail(w, "no box in its place: %s", e.text);
+	o->checked = false;
+	o->kept = 0;
+	o->refused_reads = storage_stats(o->storage)->refused_reads;
+	outage_schedule(w);
+}
+
+/* ---- what is seen of checkpoints ---- */
+
+/* What the job began with, as soon as it runs. */
+static void outage_check_begin(struct world *w, const struct job *job)
+{
+	struct outage *o = &w->outage;
+	unsigned there = (unsigned)__builtin_popcount(o->holders & ~o->hidden);
+	bool disturbed = storage_stats(o->storage)->refused_reads > o->refused_reads;
+	uint64_t round;
+
+	o->kept = job_kept(job, &round);
+	o->checked = true;
+	if (o->kept == 0)
+		round = 0;
+	w->result->restored += o->kept > 0;
+	w->result->anew += o->kept == 0;
+	if (round < o->newest && there >= w->plan->disk.targets - w->plan->parity && !disturbed)
+		world_fail(w,
+			"the job goes on from round %llu; a checkpoint before round %llu was written, and %u of %u "
+			"targets still have it (parity %u)",
+			(unsigned long long)round, (unsigned long long)o->newest, there, w->plan->disk.targets,
+			w->plan->parity);
+	o->newest = round;
+	o->holders = storage_holders(o->storage, round) & ~o->harmed;
+	o->blind = disturbed;
+}
+
+/* A new one is written: all others but some are gone. */
+static void outage_check_kept(struct world *w, uint64_t round)
+{
+	struct outage *o = &w->outage;
+	const struct storage_stats *stats = storage_stats(o->storage);
+
+	o->newest = round;
+	o->holders = storage_holders(o->storage, round);
+	w->result->kept++;
+	if (o->harms > 0 && loop_net_now(w->net) < o->harmed_ns + 2 * CONTROL_TICK_NS)
+		o->holders = 0; /* it was harmed before the box said that it was written */
+	else if (!o->blind && (unsigned)__builtin_popcount(o->holders) < w->plan->disk.targets - w->plan->parity)
+		world_fail(w, "a checkpoint before round %llu is called written, and has %u files",
+			(unsigned long long)round, (unsigned)__builtin_popcount(o->holders));
+	for (unsigned i = 0; i < w->plan->disk.targets && !stats->refused && !stats->refused_reads && !o->harmed; i++) {
+		unsigned all, named = storage_named(o->storage, i, &all);
+
+		if (!(o->hidden >> i & 1) && (named > w->plan->keep + o->deaths || all > w->plan->keep + 2 * o->deaths))
+			world_fail(w,
+				"%u checkpoints are to be kept, and target %u has %u files of some, and %u in all",
+				w->plan->keep, i, named, all);
+	}
+}
+
+static void outage_watch(struct world *w)
+{
+	struct outage *o = &w->outage;
+	const struct job *job = world_job(w);
+	uint64_t round, kept;
+
+	if (w->box->control.memory_used > w->config.memory_max)
+		world_fail(w, "the box took %llu bytes of %llu", (unsigned long long)w->box->control.memory_used,
+			(unsigned long long)w->config.memory_max);
+	if (!job || job->state != JOB_RUNNING)
+		return;
+	if (!o->checked)
+		outage_check_begin(w, job);
+	kept = job_kept(job, &round);
+	if (kept > o->kept)
+		outage_check_kept(w, round);
+	o->kept = kept;
+}
+
+unsigned outage_step(struct world *w)
+{
+	struct outage *o = &w->outage;
+	uint64_t now_ns = loop_net_now(w->net);
+
+	if (!o->storage)
+		return 0;
+	storage_advance(o->storage, now_ns);
+	if (!w->box && now_ns < o->returns_ns)
+		return 0;
+	if (!w->box) {
+		outage_return(w);
+		return 1;
+	}
+	if (!storage_has_failed(o->storage)) /* else what it did last is nothing that anybody saw */
+		outage_watch(w);
+	if (outage_draw(w, OUTAGE_HARM_TURNS) == 0)
+		outage_harm(w);
+	if (!outage_strikes(w))
+		return 0;
+	outage_kill(w);
+	return 1;
+}

@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The box of a world dies and is made anew; its disks fail, rot and go meanwhile. What must be there afterwards is
+ * judged here: the newest checkpoint that the box called written, as long as no more targets were harmed than parity
+ * makes up for. That its weights are right is seen by the workers.
+ */
+#ifndef PHUB_TESTS_SIM_OUTAGE_H
+#define PHUB_TESTS_SIM_OUTAGE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct world;
+struct storage;
+
+struct outage {
+	struct storage *storage; /* NULL: this box does not die */
+	uint64_t random;
+	unsigned deaths, harms;
+	unsigned warned;        /* lines in which the box says that it has no checkpoint, or not all of it */
+	uint64_t returns_ns;    /* of a box that is dead */
+	bool checked;           /* what this box's job began with was looked at */
+	uint64_t refused_reads; /* when the box came */
+	uint64_t kept;          /* by this box */
+	uint64_t newest;        /* round of the newest checkpoint that was called written; 0: none was */
+	uint32_t holders;       /* targets that have it */
+	uint32_t harmed, hidden;
+	uint64_t harmed_ns; /* the last time */
+	bool blind;         /* not all that was there could be read as the box came: others may be newer */
+	bool lost;          /* more was lost than parity makes up for */
+};
+
+int outage_init(struct world *w);
+void outage_fini(struct world *w);
+
+/* All is over: did the box say what it should? */
+void outage_judge(struct world *w);
+
+/* What befalls box and disks now. Returns how much. When that is due by itself; UINT64_MAX: never. */
+unsigned outage_step(struct world *w);
+uint64_t outage_due(const struct world *w);
+
+/* No box dies any more: all workers have all that they want. */
+bool outage_is_over(const struct world *w);
+
+/* May a worker's session end with these words? */
+bool outage_excuses(const struct world *w, const char *text);
+
+#endif
