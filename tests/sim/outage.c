@@ -51,13 +51,18 @@ int outage_init(struct world *w)
 	return 0;
 }
 
-void outage_judge(struct world *w)
+/* Some ticks after its only disk was full the box must have said so. */
+static void outage_judge(struct world *w)
 {
-	const struct outage *o = &w->outage;
-	bool full = w->plan->disk.bytes_max > 0 && w->plan->disk.targets == 1;
+	struct outage *o = &w->outage;
+	const struct world_plan *plan = w->plan;
+	uint64_t now_ns = loop_net_now(w->net);
 
-	if (o->storage && !w->traced && full && storage_stats(o->storage)->refused > 0 && o->warned == 0 &&
-		o->deaths == 0)
+	if (w->traced || !plan->disk.bytes_max || plan->disk.targets > 1 || plan->disk.fail > 0 || o->warned > 0 ||
+		o->deaths > 0 || storage_stats(o->storage)->refused == 0)
+		return;
+	o->refused_ns = o->refused_ns ? o->refused_ns : now_ns;
+	if (now_ns > o->refused_ns + 5 * CONTROL_TICK_NS)
 		world_fail(w, "the disk was full, and the box did not say so");
 }
 
@@ -251,6 +256,7 @@ static void outage_watch(struct world *w)
 			(unsigned long long)w->config.memory_max);
 	if (!job || job->state != JOB_RUNNING)
 		return;
+	outage_judge(w);
 	if (!o->checked)
 		outage_check_begin(w, job);
 	kept = job_kept(job, &round);

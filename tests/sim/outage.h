@@ -25,16 +25,14 @@ struct outage {
 	uint64_t newest;        /* round of the newest checkpoint that was called written; 0: none was */
 	uint32_t holders;       /* targets that have it */
 	uint32_t harmed, hidden;
-	uint64_t harmed_ns; /* the last time */
-	bool blind;         /* not all that was there could be read as the box came: others may be newer */
-	bool lost;          /* more was lost than parity makes up for */
+	uint64_t refused_ns; /* since when the disk is full, as far as was seen; 0: it was not */
+	uint64_t harmed_ns;  /* the last time */
+	bool blind;          /* not all that was there could be read as the box came: others may be newer */
+	bool lost;           /* more was lost than parity makes up for */
 };
 
 int outage_init(struct world *w);
 void outage_fini(struct world *w);
-
-/* All is over: did the box say what it should? */
-void outage_judge(struct world *w);
 
 /* What befalls box and disks now. Returns how much. When that is due by itself; UINT64_MAX: never. */
 unsigned outage_step(struct world *w);

@@ -454,13 +454,13 @@ int world_run(const struct world_plan *plan, FILE *trace, struct world_result *r
 		world_fail(w, "cannot set up: %d: %s", rc, e.text);
 	} else {
 		world_turn(w);
-		if (!w->failed && plan->sync != SYNC_BSP)
+		/* Who ended before has no results any more that could be compared. */
+		if (!w->failed && plan->sync != SYNC_BSP && result->mangled == 0)
 			world_replay(w);
 		if (!w->failed && world_plan_varies(plan) && plan->sync == SYNC_BSP)
 			world_count(w);
 		if (!w->failed)
 			world_settle(w);
-		outage_judge(w);
 	}
 	world_close(w);
 	rc = w->failed ? -1 : 0;
