@@ -356,15 +356,27 @@ static void world_turn(struct world *w)
 	}
 }
 
-/* Lets the box take the job down, so that its books can be looked at. */
+static bool world_is_settled(struct world *w)
+{
+	return w->box && !w->box->control.jobs && !twin_settled(w);
+}
+
+/* Lets the box take the job down, or come back first, so that its books can be looked at. */
 static void world_settle(struct world *w)
 {
 	fate_end(&w->fate);
 	world_heal(w);
-	for (unsigned i = 0; i < 10000 && (w->box->control.jobs || twin_settled(w)) && !w->failed; i++)
-		if (box_step(w->box, loop_net_now(w->net)) + twin_step(w, loop_net_now(w->net)) == 0 &&
-			!world_advance(w))
+	for (unsigned i = 0; i < 10000 && !world_is_settled(w) && !w->failed; i++) {
+		uint64_t now_ns = loop_net_now(w->net);
+		unsigned work = w->box ? box_step(w->box, now_ns) : outage_step(w);
+
+		if (work + twin_step(w, now_ns) == 0 && !world_advance(w))
 			break;
+	}
+	if (!w->box) {
+		world_fail(w, "the box did not come back");
+		return;
+	}
 	if (w->box->control.jobs)
 		world_fail(w, "the job did not end after its workers had left (%.3f s)",
 			(double)loop_net_now(w->net) / 1e9);
@@ -454,8 +466,7 @@ int world_run(const struct world_plan *plan, FILE *trace, struct world_result *r
 		world_fail(w, "cannot set up: %d: %s", rc, e.text);
 	} else {
 		world_turn(w);
-		/* Who ended before has no results any more that could be compared. */
-		if (!w->failed && plan->sync != SYNC_BSP && result->mangled == 0)
+		if (!w->failed && plan->sync != SYNC_BSP)
 			world_replay(w);
 		if (!w->failed && world_plan_varies(plan) && plan->sync == SYNC_BSP)
 			world_count(w);
