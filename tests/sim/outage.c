@@ -93,7 +93,11 @@ uint64_t outage_due(const struct world *w)
 
 bool outage_excuses(const struct world *w, const char *text)
 {
-	return w->outage.lost && strstr(text, "none of its checkpoints can be read"); /* again and again */
+	if (!w->outage.lost)
+		return false;
+	if (strstr(text, "none of its checkpoints can be read")) /* again and again */
+		return true;
+	return w->result->ended > 0 && strstr(text, "was lost"); /* another one, which had heard that for too long */
 }
 
 /* ---- harm ---- */
