@@ -69,7 +69,7 @@ static bool generation_has_standby(const struct generation *g, const struct box 
 {
 	const struct chunk_plan *plan = &g->spec.plan;
 
-	if (!box->uplink || spec_stepwise(&g->spec))
+	if (!box->uplink || spec_stepwise(&g->spec) || g->spec.encrypt)
 		return false;
 	for (uint32_t i = 0; i < plan->chunk_count; i++)
 		if (plan->chunks[i].bytes / chunking_dtype_bytes(plan->chunks[i].dtype) >

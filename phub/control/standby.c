@@ -506,6 +506,8 @@ static const char *standby_refuses(const struct generation *g)
 {
 	if (spec_stepwise(&g->spec))
 		return "only jobs with sync bsp are mirrored";
+	if (g->spec.encrypt)
+		return "its data is encrypted, which the way to the standby is not";
 	return g->spec.standby ? NULL
 			       : "a chunk of it, as fp32, is more than a message may have; choose smaller chunk_bytes";
 }

@@ -194,6 +194,7 @@ void actor_hello(struct actor *c, const char *job, uint32_t rank, uint32_t world
 	hello.nonce.len = sizeof(actor_nonce);
 	hello.mirror = c->mirror;
 	hello.moves = c->moves;
+	hello.encrypt = c->encrypt;
 	hello.admin = job == NULL;
 	if (!job)
 		hello.job = (char *)(uintptr_t) "";
@@ -207,7 +208,7 @@ void actor_prove(struct actor *c, const char *job, uint32_t rank, uint32_t world
 {
 	Phub__Control control = PHUB__CONTROL__INIT;
 	Phub__Proof proof = PHUB__PROOF__INIT;
-	struct proof_session seen = {.job = job, .rank = rank, .world = world};
+	struct proof_session seen = {.job = job, .rank = rank, .world = world, .encrypt = c->encrypt};
 	size_t bytes = secret ? strlen(secret) : 0;
 	uint8_t mac[PROOF_MAC];
 

@@ -49,7 +49,8 @@ struct actor {
 	uint32_t missing[64], missing_count;
 	bool closed;
 	struct transport *transport;
-	bool mirror, moves;     /* what its Hello says; after actor_dial() */
+	/* What its Hello says; after actor_dial() */
+	bool mirror, moves, encrypt;
 	const uint8_t *channel; /* what the proof says of it over TLS; NULL: the truth */
 };
 

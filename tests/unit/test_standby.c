@@ -192,12 +192,19 @@ static void there_turns(void)
 
 /* ---- a job of two workers at a box with that standby ---- */
 
+/* A job's workers ask for it, with SECRET. */
+static bool begin_encrypts;
+
+#define SECRET "a secret of thirty-two characters"
+
 static void begin(struct rig *rig, struct actor *a, const struct rig_job *job, const char *more)
 {
-	const char *settings[] = {"standby=phub://10.1.1.1:7077", "lost_ms=3000", more, NULL};
+	const char *settings[] = {"standby=phub://10.1.1.1:7077", "lost_ms=3000", "create=secret",
+		"create_secret_env=PHUB_TEST_SECRET", more, NULL};
 	struct transport_config config = {.queue_conns_max = 8};
 	struct err e = {0};
 
+	assert_int_equal(setenv("PHUB_TEST_SECRET", SECRET, 1), 0);
 	memset(&there, 0, sizeof(there));
 	rig_standby = &there_ops;
 	rig_open(rig, 1, settings);
@@ -216,7 +223,8 @@ static void begin(struct rig *rig, struct actor *a, const struct rig_job *job, c
 		.job = THERE_JOB};
 	for (uint32_t i = 0; i < 2; i++) {
 		actor_dial(rig, &a[i], i + 1);
-		assert_true(actor_join(&a[i], "demo", i, 2, NULL));
+		a[i].encrypt = begin_encrypts;
+		assert_true(actor_join(&a[i], "demo", i, 2, SECRET));
 	}
 	for (uint32_t i = 0; i < 2; i++)
 		actor_table(&a[i], job, 2, 100);
@@ -509,6 +517,26 @@ static void test_async(void **state)
 	finish(&rig, a);
 }
 
+/* What is encrypted between workers and box goes nowhere in clear. */
+static void test_encrypted(void **state)
+{
+	struct standby_report report;
+	struct rig rig;
+	struct actor a[2];
+
+	(void)state;
+	begin_encrypts = true;
+	begin(&rig, a, &summed, NULL);
+	begin_encrypts = false;
+	there_turns();
+	assert_non_null(standby_describe(rig.box->control.jobs, &report));
+	assert_int_equal(report.state, STANDBY_OFF);
+	assert_non_null(strstr(report.why, "encrypted"));
+	assert_false(rig.box->control.jobs->generation->spec.standby);
+	assert_int_equal(there.opened, 0);
+	finish(&rig, a);
+}
+
 /* A new key table is another mirror. */
 static void test_rekey(void **state)
 {
@@ -540,6 +568,7 @@ int main(void)
 		cmocka_unit_test(test_hyper),
 		cmocka_unit_test(test_taken),
 		cmocka_unit_test(test_async),
+		cmocka_unit_test(test_encrypted),
 		cmocka_unit_test(test_rekey),
 	};
 
