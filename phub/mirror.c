@@ -29,9 +29,9 @@ int mirror_spec(struct spec *spec)
 	return 0;
 }
 
-bool mirror_takes(const struct chunk *chunk, const struct wire_header *h)
+bool mirror_takes(const struct chunk *chunk, const struct wire_header *h, uint32_t trailer)
 {
-	return h->type != WIRE_PULL && h->length == chunk->bytes && (h->type == WIRE_INIT || h->count > 0);
+	return h->type != WIRE_PULL && h->length == chunk->bytes + trailer && h->count > 0;
 }
 
 /* Which of the chunk's arrays is it? NULL: there is none such. */
@@ -49,9 +49,9 @@ static bool mirror_fits(const struct chunk *chunk, const struct arrival *a, cons
 {
 	if (chunk->kind != ROUND_OPEN || h->round == 0 || h->round > UINT64_MAX / 2 || h->round < chunk->round)
 		return false;
-	if (h->priority == 0)
+	if (h->count == 1)
 		return true;
-	return h->priority == a->bytes && h->round == a->round && h->hyper == a->hyper;
+	return h->count == a->bytes + 1 && h->round == a->round && h->hyper == a->hyper;
 }
 
 static void mirror_answer(struct chunk *chunk, struct link *link)
@@ -77,16 +77,16 @@ int mirror_add(struct chunk *chunk, const struct contribution *c)
 	const struct wire_header *h = c->header;
 	struct shard *shard = c->link->shard;
 	struct arrival *a = &chunk->arrivals[c->link->rank];
-	float *array = mirror_array(chunk, shard, h->priority);
+	float *array = mirror_array(chunk, shard, h->count - 1);
 
 	if (h->type != WIRE_INIT || !array || !mirror_fits(chunk, a, h) ||
 		a->sends + a->due + a->ahead >= MIRROR_ANSWERS_MAX)
 		return -EPROTO;
 	/* An image at the step that the chunk is at changes its round alone: meanwhile it is as good as it was. */
-	if (h->priority == 0)
+	if (h->count == 1)
 		chunk->weights = chunk->weights && h->hyper == chunk->steps;
 	memcpy(array, c->payload, chunk->bytes);
-	a->bytes = h->priority + 1u;
+	a->bytes = h->count;
 	a->round = h->round;
 	a->hyper = h->hyper;
 	a->priority = h->priority;

@@ -71,7 +71,7 @@ static int receive_check(const struct link *link, const struct wire_header *h)
 		return wire_after(h->generation, spec->generation) || wire_after(h->epoch, shard->epoch) ? -EPROTO
 													 : -ESTALE;
 	if (h->length != (payload ? shard->chunks[h->chunk].bytes + trailer : 0) || h->count != (payload ? 1 : 0))
-		return spec->mirror && mirror_takes(&shard->chunks[h->chunk], h) ? 0 : -EPROTO;
+		return spec->mirror && mirror_takes(&shard->chunks[h->chunk], h, trailer) ? 0 : -EPROTO;
 	return 0;
 }
 

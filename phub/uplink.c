@@ -156,9 +156,8 @@ static int uplink_send(struct uplink *up, uint32_t local)
 		.chunk = local,
 		.round = u->round,
 		.hyper = u->image ? (uint32_t)chunk->steps : chunk->hyper,
-		.count = u->image ? 1 : u->gradients,
+		.count = u->image ? u->next + 1u : u->gradients,
 		.seq = up->seq + 1,
-		.priority = u->image ? u->next : 0,
 	};
 	int rc = up->queue->ops->send(up->queue, up->conn, &h, uplink_payload(up, local), u);
 

@@ -32,10 +32,11 @@ enum wire_type {
 
 /*
  * Between a core of a box and the same core of its standby (phub/uplink.h) a PUSH is the sum of a round that its box
- * commits, fp32, `count` gradients in it, and an INIT is one of a chunk's arrays, fp32: `priority` says which (0:
+ * commits, fp32, `count` gradients in it, and an INIT is one of a chunk's arrays, fp32: `count` says which (1:
  * weights, or the last sum where there is no optimizer; then the state's), `hyper` how many steps the optimizer has
  * taken, `round` which round the chunk collects; the chunk is as the box has it when the last array is there. Each is
- * answered, when it is committed there, by a RESULT of that chunk and round without payload.
+ * answered, when it is committed there, by a RESULT of that chunk and round without payload. In a job that is encrypted
+ * all of these are, and an answer's payload is a trailer alone.
  */
 
 /* The round of a WIRE_CREDIT behind which no result comes. */
@@ -54,7 +55,7 @@ struct wire_header {
 				or WIRE_FINISHED */
 	uint32_t hyper;    /* version of the hyper-parameter table this round wants; WIRE_RESULT of a job with a quorum:
 			      rounds that were closed since */
-	uint32_t count;    /* gradients summed in the payload (1 from a worker, more from a box) */
+	uint32_t count;    /* gradients summed in the payload (1 from a worker, more from a box); which array (above) */
 	uint32_t seq;      /* worker -> box, and in datagrams: this is the seq-th message of its connection, from 1 */
 	uint32_t credit;   /* box -> worker: messages up to this seq may be sent (cumulative) */
 	uint16_t priority; /* lower goes first */

@@ -271,8 +271,7 @@ void mirror_image(struct feed *box, const struct generation *like, uint32_t inde
 		const struct wire_header h = {.type = WIRE_INIT,
 			.round = from->round,
 			.hyper = (uint32_t)from->steps,
-			.count = 1,
-			.priority = i};
+			.count = i + 1u};
 
 		feed_send(box, index, &h, arrays[i]);
 	}

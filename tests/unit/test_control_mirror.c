@@ -224,8 +224,8 @@ static void test_hostile_data(void **state)
 		{{.type = WIRE_PULL}, "Protocol error"},
 		{{.type = WIRE_PUSH, .round = 1, .count = 0}, "Protocol error"},
 		{{.type = WIRE_PUSH, .round = 9, .count = 2}, "Protocol error"},
-		{{.type = WIRE_INIT, .round = 9, .count = 1, .priority = 1}, "Protocol error"},
-		{{.type = WIRE_INIT, .round = 9, .count = 1, .priority = 2}, "Protocol error"},
+		{{.type = WIRE_INIT, .round = 9, .count = 2}, "Protocol error"},
+		{{.type = WIRE_INIT, .round = 9, .count = 3}, "Protocol error"},
 		{{.type = WIRE_INIT, .round = UINT64_MAX, .count = 1}, "Protocol error"},
 	};
 	static float zeros[MIRROR_ELEMENTS_MAX];

@@ -30,7 +30,6 @@ struct message {
 	enum wire_type type;
 	uint64_t round;
 	uint32_t hyper, count;
-	uint16_t priority;
 };
 
 static int tell(struct bench *b, const struct message *m, const void *payload)
@@ -42,7 +41,6 @@ static int tell(struct bench *b, const struct message *m, const void *payload)
 		.round = m->round,
 		.hyper = m->hyper,
 		.count = m->count,
-		.priority = m->priority,
 		.seq = ++b->seq[0],
 		.epoch = 1,
 	};
@@ -57,21 +55,21 @@ static int tell(struct bench *b, const struct message *m, const void *payload)
 
 	if (m->type == WIRE_PULL)
 		h.length = c.bytes = 0;
-	if (m->type != WIRE_PULL && !mirror_takes(b->chunk, &h))
+	if (m->type != WIRE_PULL && !mirror_takes(b->chunk, &h, 0))
 		return -EPROTO;
 	return chunk_add(b->chunk, &c);
 }
 
 static int tell_array(struct bench *b, uint64_t round, uint32_t steps, uint16_t index, const void *values)
 {
-	const struct message m = {WIRE_INIT, round, steps, 1, index};
+	const struct message m = {WIRE_INIT, round, steps, index + 1u};
 
 	return tell(b, &m, values);
 }
 
 static int tell_sum(struct bench *b, uint64_t round, uint32_t hyper, uint32_t count, const float *sum)
 {
-	const struct message m = {WIRE_PUSH, round, hyper, count, 0};
+	const struct message m = {WIRE_PUSH, round, hyper, count};
 
 	return tell(b, &m, sum);
 }
@@ -320,16 +318,17 @@ static void test_sum_before_image(void **state)
 static void test_hostile(void **state)
 {
 	static const struct message wrong[] = {
-		{WIRE_PULL, 4, 3, 0, 0},                       /* of a worker */
-		{WIRE_PUSH, 5, 0, 2, 0},                       /* from the future */
-		{WIRE_PUSH, 4, 0, 0, 0},                       /* of nobody */
-		{WIRE_INIT, 5, 3, 1, 2},                       /* an array that is not the next */
-		{WIRE_INIT, 5, 3, 1, 3},                       /* that there is not */
-		{WIRE_INIT, 5, 3, 1, UINT16_MAX},              /* likewise */
-		{WIRE_INIT, 3, 3, 1, 0},                       /* of the past */
-		{WIRE_INIT, 0, 3, 1, 0},                       /* before the first weights */
-		{WIRE_INIT, UINT64_MAX, 3, 1, 0},              /* far beyond */
-		{WIRE_INIT, (uint64_t)INT64_MAX + 2, 3, 1, 0}, /* likewise */
+		{WIRE_PULL, 4, 3, 0},                       /* of a worker */
+		{WIRE_PUSH, 5, 0, 2},                       /* from the future */
+		{WIRE_PUSH, 4, 0, 0},                       /* of nobody */
+		{WIRE_INIT, 5, 3, 0},                       /* no array */
+		{WIRE_INIT, 5, 3, 3},                       /* one that is not the next */
+		{WIRE_INIT, 5, 3, 4},                       /* that there is not */
+		{WIRE_INIT, 5, 3, UINT32_MAX},              /* likewise */
+		{WIRE_INIT, 3, 3, 1},                       /* of the past */
+		{WIRE_INIT, 0, 3, 1},                       /* before the first weights */
+		{WIRE_INIT, UINT64_MAX, 3, 1},              /* far beyond */
+		{WIRE_INIT, (uint64_t)INT64_MAX + 2, 3, 1}, /* likewise */
 	};
 	struct bench *b = open_mirror(OPTIMIZER_ADAM);
 

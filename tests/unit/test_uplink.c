@@ -213,7 +213,7 @@ static void play(struct bench *at, const struct standby *s, unsigned i)
 		.bytes = h->length,
 		.last = true,
 		.now_ns = ++at->now};
-	float *array = h->priority ? chunk->state[h->priority - 1] : chunk->weight;
+	float *array = h->count > 1 ? chunk->state[h->count - 2] : chunk->weight;
 
 	assert_int_equal(h->length, at->elements * sizeof(float));
 	if (h->type == WIRE_INIT) {
@@ -384,7 +384,7 @@ static void test_broadcast(void **state)
 	for (unsigned i = 0; i < 3; i++) {
 		assert_int_equal(s->sent[i].type, WIRE_INIT);
 		assert_int_equal(s->sent[i].round, 1);
-		assert_int_equal(s->sent[i].priority, i);
+		assert_int_equal(s->sent[i].count, i + 1);
 		assert_int_equal(s->sent[i].count, 1);
 	}
 	assert_memory_equal(s->payloads[0], b->data[0], b->chunk->bytes);
