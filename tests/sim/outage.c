@@ -178,6 +178,24 @@ static void outage_kill(struct world *w)
 	w->result->box_died++;
 }
 
+/* Files of the newest are gone because one after it was written, which nobody saw before the box died? Then that is it.
+ */
+static void outage_note_newer(struct world *w)
+{
+	struct outage *o = &w->outage;
+
+	if (!(o->holders & ~o->hidden & ~storage_holders(o->storage, o->newest)))
+		return;
+	for (uint64_t round = o->newest + 1; round <= WORLD_ROUNDS_MAX + 1; round++) {
+		uint32_t holders = storage_holders(o->storage, round);
+
+		if ((unsigned)__builtin_popcount(holders) < w->plan->disk.targets - w->plan->parity)
+			continue;
+		o->newest = round;
+		o->holders = holders;
+	}
+}
+
 static void outage_return(struct world *w)
 {
 	struct outage *o = &w->outage;
@@ -185,6 +203,7 @@ static void outage_return(struct world *w)
 	unsigned there;
 
 	storage_restore(o->storage);
+	outage_note_newer(w);
 	for (unsigned i = outage_draw(w, 3); i > 0; i--)
 		outage_harm(w);
 	there = (unsigned)__builtin_popcount(o->holders & ~o->hidden);
