@@ -385,7 +385,6 @@ static void test_broadcast(void **state)
 		assert_int_equal(s->sent[i].type, WIRE_INIT);
 		assert_int_equal(s->sent[i].round, 1);
 		assert_int_equal(s->sent[i].count, i + 1);
-		assert_int_equal(s->sent[i].count, 1);
 	}
 	assert_memory_equal(s->payloads[0], b->data[0], b->chunk->bytes);
 	assert_int_equal(mailbox_receive(b->control, &mail), -EAGAIN);
