@@ -32,6 +32,8 @@ def draw(told, path, say):
             if still and name in ("rss", "anon", "shared", "fds", "sockets", "memfds", "threads"):
                 axis.plot(*zip(*still), ".", color="black", markersize=3)
         axis.set_title(title, loc="left", fontsize=9)
+        if title.startswith("rounds"):
+            axis.set_yscale("symlog")
         axis.set_ylim(bottom=0)
         axis.legend(fontsize=8, loc="upper right")
         axis.grid(alpha=0.3)
