@@ -529,6 +529,8 @@ int exchange_move(struct exchange *x, uint64_t now_ns, struct err *e)
 
 	if (rc < 0)
 		return rc;
+	if (x->encrypted && sealed_move(&x->sealed, s->key, s->start.data_key, x->lanes, x->lane_count) < 0)
+		return err_set(e, -EIO, "libcrypto takes no key");
 	x->group.job = s->start.job;
 	x->group.generation = s->generation;
 	x->group.epoch = s->start.epoch;

@@ -54,21 +54,40 @@ static int sealed_map(struct sealed *s, const struct chunk_plan *plan, struct la
 	return 0;
 }
 
+static int sealed_take_keys(struct sealed *s, const uint8_t *session_key, const uint8_t *data_key)
+{
+	uint8_t key[PROOF_KEY];
+	int rc = proof_push_key(session_key, key);
+
+	if (rc == 0 && (crypt_take_key(s->pushes, key) < 0 || crypt_take_key(s->results, data_key) < 0))
+		rc = -EIO;
+	explicit_bzero(key, sizeof(key));
+	return rc;
+}
+
 int sealed_open(struct sealed *s, const uint8_t *session_key, const uint8_t *data_key, const struct chunk_plan *plan,
 	struct lane *lanes, uint32_t lane_count, uint32_t window, struct err *e)
 {
-	uint8_t key[PROOF_KEY];
 	int rc = crypt_create(false, &s->pushes, e);
 
 	if (rc == 0)
 		rc = crypt_create(true, &s->results, e);
 	if (rc < 0)
 		return rc;
-	if (proof_push_key(session_key, key) < 0 || crypt_take_key(s->pushes, key) < 0 ||
-		crypt_take_key(s->results, data_key) < 0)
-		rc = err_set(e, -EIO, "libcrypto takes no key");
-	explicit_bzero(key, sizeof(key));
-	return rc < 0 ? rc : sealed_map(s, plan, lanes, lane_count, window, e);
+	if (sealed_take_keys(s, session_key, data_key) < 0)
+		return err_set(e, -EIO, "libcrypto takes no key");
+	return sealed_map(s, plan, lanes, lane_count, window, e);
+}
+
+int sealed_move(
+	struct sealed *s, const uint8_t *session_key, const uint8_t *data_key, struct lane *lanes, uint32_t lane_count)
+{
+	for (uint32_t i = 0; i < lane_count; i++) {
+		sealed_reset(&lanes[i]);
+		for (uint32_t k = 0; k < lanes[i].count; k++)
+			lanes[i].flights[k]->version = 0;
+	}
+	return sealed_take_keys(s, session_key, data_key);
 }
 
 void sealed_close(struct sealed *s)

@@ -64,7 +64,7 @@ void fake_box_notice(
 static void fake_proof(const struct fake_box *b, struct fake_worker *w, bool from_box, uint8_t mac[PROOF_MAC])
 {
 	const char *secret = b->secret ? b->secret : "";
-	struct proof_session s = {.job = w->job, .rank = w->rank, .world = b->world};
+	struct proof_session s = {.job = w->job, .rank = w->rank, .world = b->world, .encrypt = b->encrypt};
 
 	memcpy(s.client_nonce, w->client_nonce, PROOF_NONCE);
 	memcpy(s.box_nonce, w->box_nonce, PROOF_NONCE);
@@ -99,7 +99,9 @@ static void fake_hear_hello(struct fake_box *b, struct fake_worker *w, const Phu
 		return;
 	}
 	challenge.version = 1;
+	assert(hello->encrypt == b->encrypt);
 	challenge.secret = b->secret != NULL;
+	challenge.encrypt = b->encrypt;
 	challenge.nonce.data = w->box_nonce;
 	challenge.nonce.len = PROOF_NONCE;
 	c.message_case = PHUB__CONTROL__MESSAGE_CHALLENGE;
@@ -147,6 +149,8 @@ static void fake_forget_table(struct fake_box *b)
 	for (uint32_t i = 0; b->chunks && i < b->plan.chunk_count; i++) {
 		free(b->chunks[i].sum);
 		free(b->chunks[i].result);
+		for (uint32_t rank = 0; rank < FAKE_WORLD_MAX; rank++)
+			free(b->chunks[i].sealed[rank]);
 	}
 	free(b->chunks);
 	b->chunks = NULL;
@@ -158,6 +162,41 @@ static void fake_forget_table(struct fake_box *b)
 		b->counts[i] = 0;
 	}
 	chunking_plan_fini(&b->plan);
+}
+
+static uint32_t fake_trailer(const struct fake_box *b)
+{
+	return b->encrypt ? WIRE_TRAILER_BYTES : 0;
+}
+
+static void fake_forget_keys(struct fake_box *b)
+{
+	crypt_destroy(b->sealer);
+	b->sealer = NULL;
+	for (uint32_t i = 0; i < b->world; i++) {
+		crypt_destroy(b->workers[i].opener);
+		b->workers[i].opener = NULL;
+	}
+}
+
+/* Each start has keys of its own, and counts from 1. */
+static void fake_take_keys(struct fake_box *b, uint8_t data_key[PROOF_KEY])
+{
+	uint8_t key[PROOF_KEY];
+
+	fake_forget_keys(b);
+	memset(data_key, (int)(b->job + b->starts), PROOF_KEY);
+	b->sealed = 0;
+	if (crypt_create(false, &b->sealer, NULL) < 0 || crypt_take_key(b->sealer, data_key) < 0)
+		abort();
+	for (uint32_t i = 0; i < b->world; i++) {
+		struct fake_worker *w = &b->workers[i];
+
+		memset(w->opened, 0, sizeof(w->opened));
+		if (crypt_create(true, &w->opener, NULL) < 0 || proof_push_key(w->key, key) < 0 ||
+			crypt_take_key(w->opener, key) < 0)
+			abort();
+	}
 }
 
 static void fake_plan(struct fake_box *b, const struct fake_worker *w)
@@ -179,13 +218,14 @@ static void fake_plan(struct fake_box *b, const struct fake_worker *w)
 		chunk->round = b->optimizer ? 0 : 1;
 		chunk->sum = calloc(1, b->plan.chunks[i].bytes);
 		chunk->result = calloc(1, b->plan.chunks[i].bytes);
-		b->spans[core][chunk->local] = (struct span){b->plan.chunks[i].offset, b->plan.chunks[i].bytes};
+		b->spans[core][chunk->local] =
+			(struct span){b->plan.chunks[i].offset, b->plan.chunks[i].bytes + fake_trailer(b)};
 		b->index[core][chunk->local] = i;
 	}
 	for (uint32_t i = 0; i < b->cores; i++)
 		b->specs[i] = (struct conn_spec){.chunk_count = b->counts[i],
 			.spans = b->spans[i],
-			.payload_max = b->plan.chunk_bytes,
+			.payload_max = b->plan.chunk_bytes + fake_trailer(b),
 			.window = b->window};
 }
 
@@ -223,7 +263,7 @@ static void fake_start_moved(struct fake_box *b, const struct fake_worker *w, Ph
 
 static void fake_start(struct fake_box *b)
 {
-	uint8_t *cores;
+	uint8_t *cores, data_key[PROOF_KEY], wrapped[CRYPT_WRAPPED_BYTES];
 
 	for (uint32_t i = 0; i < b->world; i++) {
 		if (!b->workers[i].tabled)
@@ -234,6 +274,8 @@ static void fake_start(struct fake_box *b)
 	fake_plan(b, &b->workers[0]);
 	if (b->origin)
 		fake_take_over(b);
+	if (b->encrypt)
+		fake_take_keys(b, data_key);
 	cores = malloc(b->plan.chunk_count);
 	for (uint32_t i = 0; i < b->plan.chunk_count; i++)
 		cores[i] = b->moved_away ? 0 : b->wrong_placement ? (uint8_t)b->cores : (uint8_t)b->chunks[i].core;
@@ -245,6 +287,12 @@ static void fake_start(struct fake_box *b)
 		start.job = b->job;
 		start.epoch = b->epoch;
 		start.window = b->window;
+		if (b->encrypt) {
+			if (crypt_wrap(b->workers[i].key, b->job, start.generation, data_key, wrapped) < 0)
+				abort();
+			start.data_key.data = wrapped;
+			start.data_key.len = sizeof(wrapped);
+		}
 		start.core_of_chunk.data = cores;
 		start.core_of_chunk.len = b->plan.chunk_count - b->short_placement;
 		c.message_case = PHUB__CONTROL__MESSAGE_START;
@@ -472,20 +520,29 @@ static void fake_reply(struct fake_box *b, struct fake_worker *w, uint32_t index
 {
 	struct fake_chunk *chunk = &b->chunks[index];
 	struct conn *conn = w->conns[chunk->core];
-	struct wire_header h;
+	struct wire_header h, bound;
+	uint8_t *sealed = NULL;
 
 	if (!conn)
 		return;
 	fake_header(b, w, chunk->core, &h);
 	h.type = WIRE_RESULT;
-	h.length = b->plan.chunks[index].bytes;
+	h.length = b->plan.chunks[index].bytes + fake_trailer(b);
 	h.chunk = chunk->local;
 	h.round = round + (b->wrong_round ? 1 : 0);
 	h.count = 1;
 	if (b->spoil)
 		b->spoil(&h);
+	if (b->encrypt) {
+		if (!chunk->sealed[w->rank])
+			chunk->sealed[w->rank] = malloc(h.length);
+		sealed = chunk->sealed[w->rank]; /* is read until it is sent */
+		bound = crypt_result(&h, false);
+		if (!sealed || crypt_seal(b->sealer, &bound, chunk->core, ++b->sealed, chunk->result, sealed) < 0)
+			abort();
+	}
 	for (int i = 0; i < (b->doubled ? 2 : 1); i++)
-		b->queue->ops->send(b->queue, conn, &h, chunk->result, NULL);
+		b->queue->ops->send(b->queue, conn, &h, sealed ? (void *)sealed : chunk->result, NULL);
 }
 
 static void fake_commit(struct fake_box *b, uint32_t index, bool gradient)
@@ -503,6 +560,23 @@ static void fake_commit(struct fake_box *b, uint32_t index, bool gradient)
 		fake_reply(b, &b->workers[rank], index, chunk->round - 1);
 }
 
+/* Each push is sealed anew, whatever was said before; where messages overtake each other, an older one is dropped. */
+static bool fake_open(struct fake_worker *w, uint32_t core, const struct event *e)
+{
+	uint8_t *payload = (uint8_t *)(uintptr_t)e->payload;
+	uint64_t counter;
+
+	if (e->header.type == WIRE_PULL)
+		return true;
+	counter = crypt_counter(payload, e->header.length);
+	if (w->opened[core] >= counter)
+		return false;
+	w->opened[core] = counter;
+	if (crypt_open(w->opener, &e->header, core, payload, payload) < 0)
+		abort();
+	return true;
+}
+
 static void fake_take(struct fake_box *b, struct fake_worker *w, uint32_t core, const struct event *e)
 {
 	const struct wire_header *h = &e->header;
@@ -510,6 +584,8 @@ static void fake_take(struct fake_box *b, struct fake_worker *w, uint32_t core, 
 	struct fake_chunk *chunk = &b->chunks[index];
 	const float *gradient = e->payload;
 
+	if (b->encrypt && !fake_open(w, core, e))
+		return;
 	assert(h->job == b->job && h->epoch == b->epoch && h->rank == w->rank);
 	if (wire_after(h->seq, w->seq[core]))
 		w->seq[core] = h->seq;
@@ -526,7 +602,7 @@ static void fake_take(struct fake_box *b, struct fake_worker *w, uint32_t core, 
 			fake_reply(b, w, index, h->round);
 		return;
 	}
-	for (uint32_t i = 0; h->type != WIRE_PULL && i < h->length / 4; i++)
+	for (uint32_t i = 0; h->type != WIRE_PULL && i < b->plan.chunks[index].bytes / 4; i++)
 		chunk->sum[i] += gradient[i];
 	chunk->arrived |= 1u << w->rank;
 	if (chunk->arrived == (1u << b->world) - 1)
@@ -599,6 +675,7 @@ void fake_box_close(struct fake_box *b)
 		free(b->workers[i].keys);
 	}
 	fake_forget_table(b);
+	fake_forget_keys(b);
 	transport_loop.queue_destroy(b->transport, b->queue);
 	transport_loop.close(b->transport);
 	loop_stream_unlisten(b->listener);

@@ -12,6 +12,7 @@
 #include "client/client.h"
 #include "topology/chunking.h"
 #include "transport/control.pb-c.h"
+#include "transport/crypt.h"
 #include "transport/loop.h"
 #include "transport/stream.h"
 #include "transport/transport.h"
@@ -39,6 +40,9 @@ struct fake_worker {
 	uint32_t seq[FAKE_CORES_MAX]; /* highest that came */
 	unsigned pushes;
 	bool moves; /* as it said in its Hello */
+	/* Encrypted: of its pushes, and the highest counter at each core. */
+	struct crypt *opener;
+	uint64_t opened[FAKE_CORES_MAX];
 };
 
 struct fake_chunk {
@@ -47,6 +51,7 @@ struct fake_chunk {
 	uint32_t arrived; /* bits of ranks */
 	float *sum;
 	float *result;
+	uint8_t *sealed[FAKE_WORLD_MAX]; /* the result, as each rank got it last */
 };
 
 struct fake_box {
@@ -62,6 +67,9 @@ struct fake_box {
 	/* It is the standby of this box, takes what that one has when all have come, and goes on with it; or NULL. */
 	const struct fake_box *origin;
 	const char *secret;
+	bool encrypt; /* with a key of its own for its results */
+	struct crypt *sealer;
+	uint64_t sealed;
 	struct fake_worker workers[FAKE_WORLD_MAX];
 	struct chunk_plan plan;
 	struct fake_chunk *chunks;

@@ -18,7 +18,8 @@
 
 #include "client/handle.h"
 
-#define MS 1000000ull
+#define MS     1000000ull
+#define SECRET "a secret of thirty-two characters"
 
 enum { WORLD = 2, BIG = 5000, SMALL = 100, KEYS = 3, ROUNDS = 4, BOXES = 3 };
 
@@ -39,7 +40,7 @@ struct rig {
 	unsigned first;               /* those before are dead */
 	struct fake_site sites[WORLD];
 	struct worker workers[WORLD];
-	bool optimizer;
+	bool optimizer, encrypt;
 	uint64_t rounds; /* so many are run */
 };
 
@@ -49,6 +50,8 @@ static void rig_options(const struct rig *r, struct phub_options *o, uint32_t ra
 	o->rank = (int)rank;
 	o->world = WORLD;
 	o->optimizer = r->optimizer ? PHUB_SGD : PHUB_NONE;
+	o->encrypt = r->encrypt;
+	o->secret = r->encrypt ? SECRET : NULL;
 }
 
 static void rig_open_over(struct rig *r, uint64_t seed, bool optimizer, bool lossy)
@@ -78,6 +81,15 @@ static void rig_open_over(struct rig *r, uint64_t seed, bool optimizer, bool los
 static void rig_open(struct rig *r, uint64_t seed, bool optimizer)
 {
 	rig_open_over(r, seed, optimizer, false);
+}
+
+static void rig_encrypt(struct rig *r)
+{
+	r->encrypt = true;
+	for (unsigned i = 0; i < BOXES; i++) {
+		r->boxes[i].encrypt = true;
+		r->boxes[i].secret = SECRET;
+	}
 }
 
 static void rig_close(struct rig *r)
@@ -279,15 +291,16 @@ static void expect_failure(const phub_t *p, int code, const char *says, const ch
 /* ---- it goes on ---- */
 
 /* Whenever the box dies, in every state of a round: no round is lost, none is counted twice. */
-static void a_box_dies_at_any_time(void **state)
+static void boxes_die(bool encrypt)
 {
 	unsigned moved = 0;
 
-	(void)state;
 	for (uint64_t seed = 0; seed < 120; seed++) {
 		struct rig r;
 
 		rig_open_over(&r, seed, seed % 2, seed % 4 > 1);
+		if (encrypt)
+			rig_encrypt(&r);
 		rig_start(&r, 30000, 0);
 		r.rounds = ROUNDS;
 		for (unsigned steps = 0; steps < seed && !rig_done(&r); steps++)
@@ -302,6 +315,19 @@ static void a_box_dies_at_any_time(void **state)
 	assert_true(moved > 20);
 }
 
+static void a_box_dies_at_any_time(void **state)
+{
+	(void)state;
+	boxes_die(false);
+}
+
+/* Encrypted, all keys are others at the standby, and what was sealed for the lost box is sealed again. */
+static void a_box_of_an_encrypted_job_dies(void **state)
+{
+	(void)state;
+	boxes_die(true);
+}
+
 static void two_boxes_die(void **state)
 {
 	(void)state;
@@ -309,6 +335,8 @@ static void two_boxes_die(void **state)
 		struct rig r;
 
 		rig_open(&r, seed, seed % 2);
+		if (seed % 3 == 0)
+			rig_encrypt(&r);
 		rig_start(&r, 30000, 0);
 		r.rounds = 3 * ROUNDS;
 		rig_run(&r, MS / 20);
@@ -731,6 +759,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(a_box_dies_at_any_time),
+		cmocka_unit_test(a_box_of_an_encrypted_job_dies),
 		cmocka_unit_test(two_boxes_die),
 		cmocka_unit_test(a_box_falls_silent),
 		cmocka_unit_test(a_box_is_shut_down),
