@@ -37,6 +37,7 @@ static int mirror_settle(struct settings *s, const struct client_mirror_target *
 	memcpy(s->url.job, target->job, strlen(target->job) + 1);
 	s->url.port = target->port;
 	s->world = 1;
+	s->encrypt = target->encrypt;
 	if (target->secret) {
 		s->secret = calloc(1, target->secret_bytes + 1);
 		if (!s->secret)

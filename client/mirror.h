@@ -25,6 +25,7 @@ struct client_mirror_target {
 	const char *job;
 	const void *secret; /* secret_bytes; NULL: the job has none */
 	size_t secret_bytes;
+	bool encrypt; /* the job's payloads are encrypted */
 	/* Called by step() with what the standby says, from the Welcome on. It does not close the mirror. */
 	void (*hear)(void *arg, const Phub__Control *message);
 	void *arg;

@@ -241,6 +241,7 @@ static int main_standby_open(void *ctx, const struct standby_target *t, struct s
 		.job = t->job,
 		.secret = t->secret,
 		.secret_bytes = t->secret_bytes,
+		.encrypt = t->encrypt,
 		.hear = t->hear,
 		.arg = t->arg,
 	};

@@ -11,10 +11,12 @@
 uint64_t sealing_bytes(const struct spec *spec)
 {
 	uint64_t rows = spec_rows(spec) ? spec->world : 1;
-	uint64_t row = spec->plan.region_bytes + (uint64_t)WIRE_TRAILER_BYTES * spec->plan.chunk_count, bytes;
+	uint64_t row = (uint64_t)WIRE_TRAILER_BYTES * spec->plan.chunk_count, bytes;
 
 	if (!spec->encrypt)
 		return 0;
+	if (!spec->mirror)
+		row += spec->plan.region_bytes;
 	return __builtin_mul_overflow(rows, row, &bytes) ? UINT64_MAX / 2 : bytes;
 }
 
@@ -71,6 +73,17 @@ static int sealing_seal(struct shard *shard, const struct wire_header *bound, co
 	return crypt_seal(s->results, bound, shard->core, ++s->counter, plain, to);
 }
 
+/* Of a mirror's answers there are the trailers alone. */
+static uint8_t *sealing_place(const struct chunk *chunk, const struct shard *shard, uint32_t row)
+{
+	const struct sealing *s = shard->sealing;
+	uint64_t trailers = s->offset + (uint64_t)chunk->index * WIRE_TRAILER_BYTES;
+
+	if (shard->spec->mirror)
+		return chunk->result - shard->spec->plan.chunks[chunk->index].offset + trailers;
+	return chunk->result + trailers + row * s->row_bytes;
+}
+
 const uint8_t *sealing_result(const struct chunk *chunk, const struct link *link, struct wire_header *header, int *rc)
 {
 	struct shard *shard = link->shard;
@@ -78,13 +91,13 @@ const uint8_t *sealing_result(const struct chunk *chunk, const struct link *link
 	bool own = spec_rows(shard->spec);
 	uint32_t row = own ? link->rank : 0, local = chunk_local(shard, chunk);
 	const uint8_t *plain = own ? stepwise_row(chunk, shard, row) : chunk->result;
-	uint8_t *to = chunk->result + s->offset + row * s->row_bytes + (uint64_t)chunk->index * WIRE_TRAILER_BYTES;
+	uint8_t *to = sealing_place(chunk, shard, row);
 	uint8_t *is_sealed = &s->rows[(uint64_t)local * shard->spec->world + row];
 	struct wire_header bound;
 
-	header->length = chunk->bytes + WIRE_TRAILER_BYTES;
+	header->length = chunk->answer_bytes + WIRE_TRAILER_BYTES;
 	bound = crypt_result(header, own);
-	if (own ? *is_sealed : s->sealed[local] == header->round + 1)
+	if (!shard->spec->mirror && (own ? *is_sealed : s->sealed[local] == header->round + 1))
 		return to;
 	*rc = !own && sealing_is_read(chunk, shard) ? -EAGAIN : sealing_seal(shard, &bound, plain, to);
 	if (*rc < 0)

@@ -6,6 +6,8 @@
  *
  * Each chunk keeps, for each rank, the highest counter that was opened: a lower one was said before. An honest worker's
  * always rise: it seals again whatever it sends again.
+ *
+ * A mirror's answers have no payload, and each is sealed by itself: one that says what another said is another answer.
  */
 #ifndef PHUB_SEALING_H
 #define PHUB_SEALING_H

@@ -198,8 +198,9 @@ static void store_place_chunk(
 	memcpy(chunk->state, state, sizeof(state));
 }
 
-/* What a shard of a job that is mirrored has besides: a buffer for the sum of each chunk. */
-static void store_place_uplink(const struct share *share, struct cursor *at, struct shard *shard)
+/* What a shard of a job that is mirrored has besides: a buffer for the sum of each chunk, and for what is sealed. */
+static void store_place_uplink(
+	const struct spec *spec, const struct share *share, struct cursor *at, struct shard *shard)
 {
 	uint64_t chunks = share->chunk_count;
 	struct uplink *up = store_take(at, sizeof(*up), STORE_ALIGN);
@@ -207,12 +208,15 @@ static void store_place_uplink(const struct share *share, struct cursor *at, str
 	uint32_t *line = store_take(at, chunks * sizeof(*line), STORE_ALIGN);
 	uint64_t lift_bytes = store_align((uint64_t)share->elements_max * sizeof(float), STORE_ALIGN);
 	uint8_t *lift = store_take(at, chunks * lift_bytes, STORE_CHUNK_ALIGN);
+	uint64_t sealed_bytes = lift_bytes + WIRE_TRAILER_BYTES;
+	uint8_t *sealed = spec->encrypt ? store_take(at, chunks * sealed_bytes, STORE_ALIGN) : NULL;
 
 	if (!at->base)
 		return;
 	*up = (struct uplink){.shard = shard, .chunks = each, .line = line};
 	for (uint32_t i = 0; i < share->chunk_count; i++)
-		each[i] = (struct uplink_chunk){.lift = (float *)(void *)(lift + i * lift_bytes)};
+		each[i] = (struct uplink_chunk){.lift = (float *)(void *)(lift + i * lift_bytes),
+			.sealed = sealed ? sealed + i * sealed_bytes : NULL};
 	shard->uplink = up;
 }
 
@@ -241,7 +245,7 @@ static void store_place(const struct spec *spec, const struct share *share, stru
 	}
 	store_place_buffers(spec, share, at, shard);
 	if (spec->standby)
-		store_place_uplink(share, at, shard);
+		store_place_uplink(spec, share, at, shard);
 	shard->spec = spec;
 	shard->epoch = spec->epoch;
 	shard->core = share->core;

@@ -11,6 +11,7 @@
 #include "phub/base/stats.h"
 #include "phub/core.h"
 #include "phub/mailbox.h"
+#include "transport/crypt.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -78,6 +79,7 @@ static void uplink_forget(struct uplink *up, bool answer)
 
 		u->stage = UPLINK_NONE;
 		u->had = false;
+		u->lies = 0;
 		u->sends = 0;
 		u->results = 0;
 		if (!out)
@@ -143,11 +145,28 @@ static const void *uplink_payload(const struct uplink *up, uint32_t local)
 	return chunk->dtype == DTYPE_F32 ? (const void *)chunk->result : u->lift;
 }
 
+/* 0, or -EAGAIN while the queue reads what lies there. Nothing is sealed twice because there was no room for it. */
+static int uplink_seal(struct uplink *up, struct uplink_chunk *u, struct wire_header *h, const void **payload)
+{
+	int rc = 0;
+
+	if (u->sends > 0)
+		return -EAGAIN;
+	h->length += WIRE_TRAILER_BYTES;
+	if (u->lies != u->next + 1)
+		rc = crypt_seal(up->sealer, h, up->shard->core, ++up->counter, *payload, u->sealed);
+	u->lies = rc < 0 ? 0 : u->next + 1;
+	up->spoilt = rc;
+	*payload = u->sealed;
+	return rc;
+}
+
 static int uplink_send(struct uplink *up, uint32_t local)
 {
 	const struct chunk *chunk = &up->shard->chunks[local];
 	struct uplink_chunk *u = &up->chunks[local];
-	const struct wire_header h = {
+	const void *payload = uplink_payload(up, local);
+	struct wire_header h = {
 		.type = u->image ? WIRE_INIT : WIRE_PUSH,
 		.length = chunk->elements * (uint32_t)sizeof(float),
 		.job = up->spec->job,
@@ -155,12 +174,14 @@ static int uplink_send(struct uplink *up, uint32_t local)
 		.epoch = up->spec->epoch,
 		.chunk = local,
 		.round = u->round,
-		.hyper = u->image ? (uint32_t)chunk->steps : chunk->hyper,
+		.hyper = u->hyper,
 		.count = u->image ? u->next + 1u : u->gradients,
 		.seq = up->seq + 1,
 	};
-	int rc = up->queue->ops->send(up->queue, up->conn, &h, uplink_payload(up, local), u);
+	int rc = up->sealer ? uplink_seal(up, u, &h, &payload) : 0;
 
+	if (rc == 0)
+		rc = up->queue->ops->send(up->queue, up->conn, &h, payload, u);
 	if (rc < 0)
 		return rc;
 	up->seq++;
@@ -194,6 +215,7 @@ static void uplink_queue(struct uplink *up, struct chunk *chunk, uint8_t count)
 	uint32_t at = up->line_first + up->line_count;
 
 	u->next = 0;
+	u->lies = 0;
 	u->end = count;
 	u->stage = UPLINK_OUT;
 	chunk->lifted = true;
@@ -223,6 +245,7 @@ void uplink_lift(struct chunk *chunk, struct shard *shard, struct sum_args *sum)
 	u->image = false;
 	u->written = false;
 	u->gradients = chunk->gradients;
+	u->hyper = chunk->hyper;
 	u->round = chunk->round;
 	u->there = chunk->round + 1;
 	uplink_queue(up, chunk, 1);
@@ -236,6 +259,7 @@ static void uplink_send_image(struct uplink *up, struct chunk *chunk)
 	if (spec->optimizer == OPTIMIZER_NONE && chunk->dtype != DTYPE_F32)
 		convert_to_f32(u->lift, chunk->result, (enum dtype)chunk->dtype, chunk->elements);
 	u->image = true;
+	u->hyper = (uint32_t)chunk->steps;
 	u->round = chunk->round;
 	u->there = chunk->round;
 	uplink_queue(up, chunk, (uint8_t)(1 + optimizer_state_count(spec->optimizer)));
@@ -308,6 +332,8 @@ bool uplink_step(struct shard *shard)
 
 	if (up->end_untold)
 		uplink_tell_end(up);
+	if (up->conn && up->spoilt)
+		uplink_end(up, up->spoilt, "libcrypto encrypts nothing");
 	if (!up->conn)
 		return false;
 	if (up->whole_untold)
@@ -320,6 +346,22 @@ bool uplink_step(struct shard *shard)
 	return up->image_at < shard->chunk_count;
 }
 
+/* Of another key than the last one's no counter was seen. 0 or -EIO. */
+static int uplink_take_keys(struct uplink *up)
+{
+	int rc;
+
+	up->spoilt = 0;
+	if (!up->sealer)
+		return 0;
+	if (crypt_take_key(up->sealer, up->spec->push_key) < 0)
+		return -EIO;
+	rc = crypt_take_key(up->opener, up->spec->result_key);
+	for (uint32_t i = 0; rc > 0 && i < up->shard->chunk_count; i++)
+		up->chunks[i].opened = 0;
+	return rc < 0 ? rc : 0;
+}
+
 void uplink_open(struct core *core, const struct mail *mail)
 {
 	struct shard *shard = mail->shard;
@@ -329,7 +371,9 @@ void uplink_open(struct core *core, const struct mail *mail)
 	up->spec = mail->uplink;
 	up->serial = mail->detail;
 	up->end_untold = false;
-	rc = core->uplinks->ops->adopt(core->uplinks, mail->conn, &up->spec->conn);
+	rc = uplink_take_keys(up);
+	if (rc == 0)
+		rc = core->uplinks->ops->adopt(core->uplinks, mail->conn, &up->spec->conn);
 	if (rc < 0) {
 		mail->conn->transport->ops->abandon(mail->conn->transport, mail->conn);
 		up->end_error = rc;
@@ -349,9 +393,26 @@ void uplink_open(struct core *core, const struct mail *mail)
 
 /* ---- what comes ---- */
 
-/* Is it an acknowledgement of what is out? */
-static int uplink_message(struct uplink *up, const struct wire_header *h)
+/* Encrypted: did the standby say this, and not before? 0 or -EBADMSG. */
+static int uplink_believe(struct uplink *up, struct uplink_chunk *u, const struct event *e)
 {
+	struct wire_header bound = crypt_result(&e->header, false);
+	uint8_t *trailer = (uint8_t *)(uintptr_t)e->payload;
+	uint64_t counter;
+
+	if (!trailer || e->header.length != WIRE_TRAILER_BYTES)
+		return -EBADMSG;
+	counter = crypt_counter(trailer, WIRE_TRAILER_BYTES);
+	if (counter <= u->opened || crypt_open(up->opener, &bound, up->shard->core, trailer, trailer) < 0)
+		return -EBADMSG;
+	u->opened = counter;
+	return 0;
+}
+
+/* Is it an acknowledgement of what is out? */
+static int uplink_message(struct uplink *up, const struct event *e)
+{
+	const struct wire_header *h = &e->header;
 	struct uplink_chunk *u;
 
 	if (h->job != up->spec->job || h->generation != up->spec->generation ||
@@ -366,6 +427,8 @@ static int uplink_message(struct uplink *up, const struct wire_header *h)
 	u = &up->chunks[h->chunk];
 	if (u->results == 0 || h->round != u->round)
 		return -EPROTO;
+	if (up->opener && uplink_believe(up, u, e) < 0)
+		return -EBADMSG;
 	stats_add(&up->counters.results, 1);
 	u->results--;
 	uplink_check(up, u);
@@ -380,9 +443,9 @@ static int uplink_event(struct uplink *up, const struct event *e)
 
 	switch (e->type) {
 	case EVENT_MESSAGE:
+		rc = uplink_message(up, e);
 		if (e->slot)
 			up->queue->ops->release(up->queue, e->slot);
-		rc = uplink_message(up, &e->header);
 		break;
 	case EVENT_SENT:
 		u->sends--;
@@ -398,6 +461,13 @@ static int uplink_event(struct uplink *up, const struct event *e)
 	return rc;
 }
 
+static const char *uplink_why(const struct event *e, int rc)
+{
+	if (e->type == EVENT_CLOSED)
+		return e->why;
+	return rc == -EBADMSG ? "an answer was forged or changed on its way, or said again" : NULL;
+}
+
 unsigned uplink_poll(struct core *core, uint64_t now_ns)
 {
 	struct queue *queue = core->uplinks;
@@ -409,7 +479,7 @@ unsigned uplink_poll(struct core *core, uint64_t now_ns)
 
 		if (rc == 0)
 			continue;
-		uplink_end(conn->user, rc, core->events[i].type == EVENT_CLOSED ? core->events[i].why : NULL);
+		uplink_end(conn->user, rc, uplink_why(&core->events[i], rc));
 		for (unsigned later = i + 1; later < count; later++)
 			if (core->events[later].conn == conn)
 				core->events[later].conn = NULL; /* it is gone, and its slots with it */

@@ -13,6 +13,10 @@
  * the job over only when all who live have come to it, and then none of them is here. wire.h says what the messages
  * are.
  *
+ * In a job that is encrypted (transport/crypt.h) all of that is, too: what is sent lies sealed in memory of its own as
+ * long as the queue reads it, and a RESULT counts only with the trailer that the standby alone can make: nobody on the
+ * way has the box believe that a round is there.
+ *
  * The core is the client here: it polls the connection in a queue of its own, of a transport that loses nothing.
  * Owning core only; nothing blocks, allocates or logs.
  */
@@ -23,6 +27,7 @@
 #include <stdint.h>
 
 #include "phub/chunk.h"
+#include "transport/proof.h"
 #include "transport/transport.h"
 
 struct core;
@@ -33,6 +38,8 @@ struct sum_args;
 struct uplink_spec {
 	struct conn_spec conn;
 	uint32_t job, generation, epoch; /* as the standby's Start says */
+	/* Encrypted: of what is sent, and of what is answered. */
+	uint8_t push_key[PROOF_KEY], result_key[PROOF_KEY];
 };
 
 enum uplink_stage {
@@ -43,14 +50,18 @@ enum uplink_stage {
 
 struct uplink_chunk {
 	float *lift;        /* [elements] the sum that is sent */
+	uint8_t *sealed;    /* encrypted: the message that is sent, as it goes over the wire */
+	uint64_t opened;    /* encrypted: the counter of its last result */
 	uint64_t round;     /* UPLINK_OUT: that the messages name */
 	uint64_t there;     /* the round that the standby collects, when all that was sent is acknowledged */
 	uint32_t gradients; /* in the sum */
+	uint32_t hyper;     /* that the messages name */
 	uint8_t stage;      /* enum uplink_stage */
 	bool had;           /* the standby had it at some time */
 	bool image;         /* what is out are arrays */
 	bool written;       /* the result rows of those who are to be answered are written */
 	uint8_t next, end;  /* messages of it that are to be sent: arrays, or the sum as 0 of 1 */
+	uint8_t lies;       /* encrypted: 1 + the message that lies in `sealed`; 0: none */
 	uint8_t sends;      /* that the queue still reads from */
 	uint8_t results;    /* that are not acknowledged */
 };
@@ -66,7 +77,10 @@ struct uplink {
 	struct queue *queue; /* NULL: never had a connection */
 	struct conn *conn;   /* NULL: there is none */
 	const struct uplink_spec *spec;
-	uint64_t serial; /* of the connection: control's */
+	uint64_t serial;               /* of the connection: control's */
+	struct crypt *sealer, *opener; /* NULL: the job is not encrypted. Control's */
+	uint64_t counter;              /* of the last message that was sealed, by whatever connection */
+	int spoilt;                    /* why no message can be sealed: the connection ends at the next tick; 0 */
 	uint32_t seq, credit;
 	struct uplink_chunk *chunks; /* [shard->chunk_count] */
 	uint32_t *line;              /* ring of chunks with messages to be sent, each at most once */

@@ -215,7 +215,7 @@ int crypt_seal(struct crypt *c, const struct wire_header *header, uint32_t core,
 
 uint64_t crypt_counter(const uint8_t *sealed, uint32_t length)
 {
-	return length > WIRE_TRAILER_BYTES ? le_get64(sealed + length - WIRE_TRAILER_BYTES) : 0;
+	return length >= WIRE_TRAILER_BYTES ? le_get64(sealed + length - WIRE_TRAILER_BYTES) : 0;
 }
 
 int crypt_open(struct crypt *c, const struct wire_header *header, uint32_t core, const uint8_t *sealed, uint8_t *out)
@@ -225,7 +225,7 @@ int crypt_open(struct crypt *c, const struct wire_header *header, uint32_t core,
 	uint8_t nonce[CRYPT_NONCE_BYTES], bound[CRYPT_BOUND_BYTES], tag[CRYPT_TAG_BYTES];
 	const uint8_t *trailer = sealed + bytes;
 
-	if (header->length <= WIRE_TRAILER_BYTES || memcmp(trailer + CRYPT_AT_ZEROS, zeros, sizeof(zeros)) != 0)
+	if (header->length < WIRE_TRAILER_BYTES || memcmp(trailer + CRYPT_AT_ZEROS, zeros, sizeof(zeros)) != 0)
 		return -EBADMSG;
 	crypt_nonce(core, le_get64(trailer), nonce);
 	crypt_bind(header, bound);

@@ -2,7 +2,7 @@
 /*
  * Encrypted payloads: who does not belong to the job reads no gradient and no weight, and changes none, whatever
  * carries them. AES-256-GCM (NIST SP 800-38D) by libcrypto, over the payload of a push, an init or a result; on the
- * wire it is followed by WIRE_TRAILER_BYTES:
+ * wire it is followed by WIRE_TRAILER_BYTES, also where it is empty: the answers of a standby to its box.
  *
  *      counter 8, tag 16, zeros 40
  *
@@ -14,6 +14,12 @@
  *             another epoch. A box that comes back, with a checkpoint or without, meets new sessions alone.
  *   results   the key is drawn by the box for each start of a generation, and never kept on a disk. The nonce is the
  *             core and a counter of that core's share of the job, which is gone with the key.
+ *
+ * A worker that moves to a standby has another session there: another key for its pushes, and their counter begins
+ * anew. What it had sealed for the lost box is sealed again, and what that box sealed is nothing to it any more: its
+ * results come under a key that the standby draws when it goes on with the job. A box is like a worker to its standby:
+ * each mirror is a session of its own, with a key for what it sends and one of what it is answered; the counter is the
+ * core's, and goes on over all of them.
  *
  * So nothing that is restored brings a counter back. (A virtual machine that is rolled back with a session open would.)
  * One struct is its owner's; nothing here blocks, and only create and destroy allocate.
@@ -47,7 +53,7 @@ void crypt_destroy(struct crypt *c);
 int crypt_seal(struct crypt *c, const struct wire_header *header, uint32_t core, uint64_t counter, const void *plain,
 	uint8_t *out);
 
-/* The counter that a message of header->length bytes names; 0: none that anybody seals. Not believed yet. */
+/* The counter that a message of so many bytes names; 0: none that anybody seals. Not believed yet. */
 uint64_t crypt_counter(const uint8_t *sealed, uint32_t length);
 
 /*

@@ -17,6 +17,7 @@
 #include "phub/sealing.h"
 #include "phub/control/standby.h"
 #include "phub/mirror.h"
+#include "phub/uplink.h"
 
 #define GENERATION_EPOCH      1u
 #define GENERATION_PAGE       4096u
@@ -69,11 +70,11 @@ static bool generation_has_standby(const struct generation *g, const struct box 
 {
 	const struct chunk_plan *plan = &g->spec.plan;
 
-	if (!box->uplink || spec_stepwise(&g->spec) || g->spec.encrypt)
+	if (!box->uplink || spec_stepwise(&g->spec))
 		return false;
 	for (uint32_t i = 0; i < plan->chunk_count; i++)
 		if (plan->chunks[i].bytes / chunking_dtype_bytes(plan->chunks[i].dtype) >
-			WIRE_PAYLOAD_MAX / sizeof(float))
+			(WIRE_PAYLOAD_MAX - WIRE_TRAILER_BYTES) / sizeof(float))
 			return false;
 	return true;
 }
@@ -274,7 +275,8 @@ static int generation_take(struct generation *g, const struct job *job, struct e
 	return 0;
 }
 
-/* What encryption needs of libcrypto, for each core: one that seals results, and one for each rank that opens. */
+/* What encryption needs of libcrypto, for each core: one that seals results, one for each rank that opens; to a
+ * standby, too. */
 static int generation_encrypt_core(const struct generation *g, struct shard *shard, struct err *e)
 {
 	int rc = crypt_create(false, &shard->sealing->results, e);
@@ -283,6 +285,10 @@ static int generation_encrypt_core(const struct generation *g, struct shard *sha
 		rc = err_set(e, -EIO, "libcrypto takes no key");
 	for (uint32_t rank = 0; rc == 0 && rank < g->spec.world; rank++)
 		rc = crypt_create(true, &shard->links[rank].opener, e);
+	if (rc == 0 && shard->uplink)
+		rc = crypt_create(false, &shard->uplink->sealer, e);
+	if (rc == 0 && shard->uplink)
+		rc = crypt_create(true, &shard->uplink->opener, e);
 	return rc;
 }
 
@@ -313,6 +319,10 @@ static void generation_forget_keys(struct generation *g)
 		crypt_destroy(shard->sealing->results);
 		for (uint32_t rank = 0; rank < g->spec.world; rank++)
 			crypt_destroy(shard->links[rank].opener);
+		if (!shard->uplink)
+			continue;
+		crypt_destroy(shard->uplink->sealer);
+		crypt_destroy(shard->uplink->opener);
 	}
 }
 

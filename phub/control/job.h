@@ -172,6 +172,9 @@ void job_hear_table(struct session *s, const Phub__Job *message);
 void job_hear_keys(struct session *s, const Phub__Keys *message);
 /* What an errno of tables and generations is on the wire. */
 Phub__ErrorCode job_code(int error);
+/* The key of an encrypted generation's results, for this session, into `start` by way of `wrapped`
+ * (CRYPT_WRAPPED_BYTES). False when the session was refused. */
+bool job_wrap_key(struct session *s, const struct generation *g, uint8_t *wrapped, Phub__Start *start);
 /* Is this seal easier to make than the box wants? */
 bool job_seal_is_weak(const struct config *config, enum seal_kind seal);
 /*

@@ -16,6 +16,7 @@
 #include "phub/control/box.h"
 #include "phub/control/session.h"
 #include "phub/hyper.h"
+#include "transport/crypt.h"
 
 struct job *job_find_mirror(struct control *c, const char *name)
 {
@@ -251,6 +252,7 @@ static void job_mirror_hear_mirror(struct session *s, const Phub__Mirror *messag
 		session_refuse(s, job_code(rc), "%s", e.text);
 		return;
 	}
+	s->table->spec.encrypt = s->encrypt;
 	m->world = message->world;
 	if (message->box[0])
 		snprintf(m->box, sizeof(m->box), "%s", message->box);
@@ -295,7 +297,10 @@ static void job_mirror_write_start(struct job *job)
 	const struct generation *g = job->generation;
 	Phub__Control control = PHUB__CONTROL__INIT;
 	Phub__Start start = PHUB__START__INIT;
+	uint8_t wrapped[CRYPT_WRAPPED_BYTES];
 
+	if (!job_wrap_key(job->members[0].session, g, wrapped, &start))
+		return;
 	start.generation = g->spec.generation;
 	start.job = g->spec.id;
 	start.epoch = g->spec.epoch;

@@ -168,20 +168,27 @@ void job_forget_table(struct job *job, uint32_t rank)
 	job_drop_reference(job);
 }
 
+bool job_wrap_key(struct session *s, const struct generation *g, uint8_t *wrapped, Phub__Start *start)
+{
+	if (!g->spec.encrypt)
+		return true;
+	if (crypt_wrap(s->key, g->spec.id, g->spec.generation, g->data_key, wrapped) < 0) {
+		session_refuse(s, PHUB__ERROR_CODE__ERROR_LIMIT, "the box cannot wrap the key of its results");
+		return false;
+	}
+	start->data_key.data = wrapped;
+	start->data_key.len = CRYPT_WRAPPED_BYTES;
+	return true;
+}
+
 /* `start`: with all that only this rank is told. */
 static void job_write_start(struct session *s, const struct generation *g, uint8_t *cores, Phub__Start *start)
 {
 	Phub__Control control = PHUB__CONTROL__INIT;
 	uint8_t wrapped[CRYPT_WRAPPED_BYTES];
 
-	if (g->spec.encrypt) {
-		if (crypt_wrap(s->key, g->spec.id, g->spec.generation, g->data_key, wrapped) < 0) {
-			session_refuse(s, PHUB__ERROR_CODE__ERROR_LIMIT, "the box cannot wrap the key of its results");
-			return;
-		}
-		start->data_key.data = wrapped;
-		start->data_key.len = sizeof(wrapped);
-	}
+	if (!job_wrap_key(s, g, wrapped, start))
+		return;
 	start->generation = g->spec.generation;
 	start->job = g->spec.id;
 	start->core_of_chunk.data = cores;

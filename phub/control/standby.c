@@ -19,6 +19,7 @@
 #include "phub/control/job.h"
 #include "phub/control/standby_say.h"
 #include "phub/uplink.h"
+#include "transport/crypt.h"
 
 #define STANDBY_BACKOFF_NS     1000000000ull
 #define STANDBY_BACKOFF_MAX_NS 30000000000ull
@@ -45,6 +46,27 @@ static const struct standby_ops *standby_ops(const struct standby *s)
 
 /* ---- calls ---- */
 
+static void standby_hear_start(struct standby *s, const Phub__Start *start)
+{
+	const uint8_t *key;
+	uint64_t session;
+	uint32_t cores;
+
+	standby_ops(s)->session(s->call->peer, &session, &key, &cores);
+	if (s->generation->spec.encrypt &&
+		(start->data_key.len != CRYPT_WRAPPED_BYTES ||
+			crypt_unwrap(key, start->job, start->generation, start->data_key.data, s->result_key) < 0)) {
+		s->broken = true;
+		snprintf(s->broken_why, sizeof(s->broken_why),
+			"it says no key of its answers, which are to be encrypted");
+		return;
+	}
+	s->started = true;
+	s->job_there = start->job;
+	s->epoch_there = start->epoch;
+	s->window = start->window;
+}
+
 static void standby_hear(void *arg, const Phub__Control *m)
 {
 	struct standby_call *call = arg;
@@ -55,10 +77,7 @@ static void standby_hear(void *arg, const Phub__Control *m)
 	if (!s)
 		return;
 	if (m->message_case == PHUB__CONTROL__MESSAGE_START && s->state == STANDBY_AGREEING) {
-		s->started = true;
-		s->job_there = m->start->job;
-		s->epoch_there = m->start->epoch;
-		s->window = m->start->window;
+		standby_hear_start(s, m->start);
 	} else if (m->message_case == PHUB__CONTROL__MESSAGE_MIRROR_STATE) {
 		s->barrier_echoed = m->mirror_state->barrier;
 		s->state_echoed = m->mirror_state->number;
@@ -99,6 +118,7 @@ static int standby_dial(struct standby *s, struct err *e)
 		.job = s->job->name,
 		.secret = secret->bytes,
 		.secret_bytes = secret->length,
+		.encrypt = s->generation->spec.encrypt,
 		.hear = standby_hear,
 		.arg = call,
 	};
@@ -238,15 +258,19 @@ void standby_destroy(struct standby *s)
 		free(s->links[core].spec.conn.sinks);
 	for (unsigned i = 0; i < STANDBY_KEPT_MAX; i++)
 		free(s->kept[i]);
+	explicit_bzero(s->links, s->core_count * sizeof(*s->links));
 	free(s->links);
+	explicit_bzero(s, sizeof(*s));
 	free(s);
 }
 
 /* ---- data connections ---- */
 
-static void standby_fill_link(struct standby *s, unsigned core, const struct shard *shard, const uint8_t *key)
+/* 0 or -EIO. */
+static int standby_fill_link(struct standby *s, unsigned core, const struct shard *shard, const uint8_t *key)
 {
 	struct standby_link *link = &s->links[core];
+	bool encrypt = s->generation->spec.encrypt;
 	uint32_t largest = 0;
 
 	for (uint32_t i = 0; i < shard->chunk_count; i++)
@@ -255,8 +279,8 @@ static void standby_fill_link(struct standby *s, unsigned core, const struct sha
 	link->spec = (struct uplink_spec){
 		.conn = {.chunk_count = shard->chunk_count,
 			.spans = shard->spans,
-			.sinks = link->spec.conn.sinks, /* all of nothing */
-			.payload_max = largest * (uint32_t)sizeof(float),
+			.sinks = link->spec.conn.sinks, /* all of nothing; none: trailers are looked at */
+			.payload_max = largest * (uint32_t)sizeof(float) + (encrypt ? WIRE_TRAILER_BYTES : 0),
 			.window = s->window,
 			.queue = s->control->box->uplinks[core],
 			.job = s->job_there,
@@ -267,6 +291,8 @@ static void standby_fill_link(struct standby *s, unsigned core, const struct sha
 		.epoch = s->epoch_there,
 	};
 	memcpy(link->key, key, sizeof(link->key));
+	memcpy(link->spec.result_key, s->result_key, sizeof(s->result_key));
+	return encrypt ? proof_push_key(key, link->spec.push_key) : 0;
 }
 
 static int standby_connect(struct standby *s, struct err *e)
@@ -286,11 +312,13 @@ static int standby_connect(struct standby *s, struct err *e)
 
 		if (!shard)
 			continue;
-		if (!link->spec.conn.sinks)
+		if (!link->spec.conn.sinks && !s->generation->spec.encrypt) {
 			link->spec.conn.sinks = calloc(shard->chunk_count, sizeof(*link->spec.conn.sinks));
-		if (!link->spec.conn.sinks)
-			return err_set(e, -ENOMEM, "no memory for a connection to it");
-		standby_fill_link(s, core, shard, key);
+			if (!link->spec.conn.sinks)
+				return err_set(e, -ENOMEM, "no memory for a connection to it");
+		}
+		if (standby_fill_link(s, core, shard, key) < 0)
+			return err_set(e, -EIO, "libcrypto makes no key for a connection to it");
 		rc = t->ops->connect(t, address, session, core, link->key, &link->spec.conn, &link->conn, e);
 		link->up = false;
 	}
@@ -506,8 +534,6 @@ static const char *standby_refuses(const struct generation *g)
 {
 	if (spec_stepwise(&g->spec))
 		return "only jobs with sync bsp are mirrored";
-	if (g->spec.encrypt)
-		return "its data is encrypted, which the way to the standby is not";
 	return g->spec.standby ? NULL
 			       : "a chunk of it, as fp32, is more than a message may have; choose smaller chunk_bytes";
 }

@@ -32,6 +32,7 @@ struct standby_target {
 	const char *job;
 	const void *secret; /* NULL: the job has none */
 	size_t secret_bytes;
+	bool encrypt; /* what goes there is encrypted, as the job is */
 	/* Called by step() with what the standby says, once it has welcomed us. */
 	void (*hear)(void *arg, const Phub__Control *message);
 	void *arg;

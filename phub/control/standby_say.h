@@ -45,6 +45,7 @@ struct standby {
 	struct standby_call *call; /* NULL: there is none */
 	bool started;              /* it has said Start: */
 	uint32_t job_there, epoch_there, window;
+	uint8_t result_key[PROOF_KEY]; /* encrypted: of what it answers */
 	bool taken;
 	bool broken; /* a core's connection ended */
 	char broken_why[ERR_TEXT_MAX];

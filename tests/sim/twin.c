@@ -30,6 +30,7 @@ static int twin_open_peer(void *ctx, const struct standby_target *t, struct stan
 		.job = t->job,
 		.secret = t->secret,
 		.secret_bytes = t->secret_bytes,
+		.encrypt = t->encrypt,
 		.hear = t->hear,
 		.arg = t->arg,
 	};

@@ -13,6 +13,8 @@
 
 #include "aggregation/convert.h"
 
+const char *const mirror_secret[] = {"create=secret", "create_secret_env=PHUB_TEST_SECRET", NULL};
+
 /* ---- messages ---- */
 
 static void fill_job(const struct mirror_shape *shape, Phub__Job *job, Phub__Hypers *hypers, Phub__Hypers **groups)
@@ -121,7 +123,8 @@ void feed_join(
 	memset(f, 0, sizeof(*f));
 	actor_dial(rig, &f->a, 1 + host++ % 8);
 	f->a.moves = moves;
-	if (!actor_join(&f->a, job, rank, MIRROR_WORLD, NULL))
+	f->a.encrypt = shape->encrypt;
+	if (!actor_join(&f->a, job, rank, MIRROR_WORLD, shape->encrypt ? MIRROR_SECRET : NULL))
 		fail_msg("%s", f->a.error);
 	mirror_say_job(&f->a, shape);
 	mirror_say_keys(&f->a, shape);
@@ -133,13 +136,29 @@ void feed_mirror(struct rig *rig, struct feed *f, const char *job, const struct 
 	memset(f, 0, sizeof(*f));
 	actor_dial(rig, &f->a, 9);
 	f->a.mirror = true;
-	if (!actor_join(&f->a, job, 0, 1, NULL))
+	f->a.encrypt = shape->encrypt;
+	if (!actor_join(&f->a, job, 0, 1, shape->encrypt ? MIRROR_SECRET : NULL))
 		fail_msg("%s", f->a.error);
 	mirror_say_mirror(&f->a, shape, like);
 	mirror_say_keys(&f->a, shape);
 	if (actor_hear(&f->a) != PHUB__CONTROL__MESSAGE_START)
 		fail_msg("%s", f->a.error);
 	feed_connect(f, mirror_job(rig, job, true)->generation);
+}
+
+static void feed_take_keys(struct feed *f)
+{
+	const Phub__Start *start = f->a.last->start;
+	uint8_t key[PROOF_KEY];
+
+	f->opened = calloc(f->g->spec.plan.chunk_count, sizeof(*f->opened));
+	assert_int_equal(crypt_create(false, &f->sealer, NULL), 0);
+	assert_int_equal(crypt_create(true, &f->opener, NULL), 0);
+	assert_int_equal(proof_push_key(f->a.key, key), 0);
+	assert_int_equal(crypt_take_key(f->sealer, key), 1);
+	assert_int_equal(start->data_key.len, CRYPT_WRAPPED_BYTES);
+	assert_int_equal(crypt_unwrap(f->a.key, start->job, start->generation, start->data_key.data, key), 0);
+	assert_int_equal(crypt_take_key(f->opener, key), 1);
 }
 
 void feed_connect(struct feed *f, const struct generation *g)
@@ -152,6 +171,9 @@ void feed_connect(struct feed *f, const struct generation *g)
 	f->results = calloc(1, g->spec.plan.region_bytes);
 	f->rounds = calloc(g->spec.plan.chunk_count, sizeof(*f->rounds));
 	f->counts = calloc(g->spec.plan.chunk_count, sizeof(*f->counts));
+	assert_int_equal(g->spec.encrypt, f->a.encrypt);
+	if (f->a.encrypt)
+		feed_take_keys(f);
 	for (unsigned core = 0; core < MIRROR_CORES; core++) {
 		const struct shard *shard = g->store.shards[core];
 
@@ -182,6 +204,11 @@ void feed_close(struct feed *f)
 	free(f->results);
 	free(f->rounds);
 	free(f->counts);
+	free(f->opened);
+	crypt_destroy(f->sealer);
+	crypt_destroy(f->opener);
+	f->opened = NULL;
+	f->sealer = f->opener = NULL;
 	f->queue = NULL;
 }
 
@@ -189,6 +216,7 @@ void feed_send(struct feed *f, uint32_t chunk, const struct wire_header *header,
 {
 	unsigned core = f->g->core_of_chunk[chunk];
 	const struct shard *shard = f->g->store.shards[core];
+	static uint8_t sealed[MIRROR_ELEMENTS_MAX * sizeof(float) + WIRE_TRAILER_BYTES];
 	struct wire_header h = *header;
 
 	h.job = f->g->spec.id;
@@ -198,9 +226,28 @@ void feed_send(struct feed *f, uint32_t chunk, const struct wire_header *header,
 	h.chunk = chunk_local(shard, mirror_chunk(f->g, chunk));
 	h.seq = ++f->seq[core];
 	h.length = h.type == WIRE_PULL ? 0 : f->g->spec.plan.chunks[chunk].bytes;
+	if (f->sealer && h.length) {
+		h.length += WIRE_TRAILER_BYTES;
+		assert_int_equal(crypt_seal(f->sealer, &h, core, ++f->counter, payload, sealed), 0);
+		payload = sealed;
+	}
 	assert_int_equal(f->queue->ops->send(f->queue, f->conns[core], &h, h.length ? payload : NULL, NULL), 0);
 	f->queue->ops->flush(f->queue);
 	feed_turn(f);
+}
+
+static void feed_open(struct feed *f, unsigned core, const struct chunk *chunk, const struct event *e)
+{
+	struct wire_header bound = crypt_result(&e->header, spec_rows(&f->g->spec));
+	uint64_t counter = crypt_counter(e->payload, e->header.length);
+
+	assert_int_equal(e->header.length, chunk->answer_bytes + WIRE_TRAILER_BYTES);
+	if (f->a.mirror)
+		assert_true(counter > f->opened[chunk->index]);
+	f->opened[chunk->index] = counter;
+	assert_int_equal(crypt_open(f->opener, &bound, core, e->payload,
+				 f->results + f->g->spec.plan.chunks[chunk->index].offset),
+		0);
 }
 
 static void feed_take(struct feed *f, const struct event *e)
@@ -221,7 +268,9 @@ static void feed_take(struct feed *f, const struct event *e)
 	chunk = &f->g->store.shards[core]->chunks[e->header.chunk];
 	f->rounds[chunk->index] = e->header.round;
 	f->counts[chunk->index]++;
-	if (e->header.length)
+	if (f->opener)
+		feed_open(f, core, chunk, e);
+	else if (e->header.length)
 		memcpy(f->results + f->g->spec.plan.chunks[chunk->index].offset, e->payload, e->header.length);
 }
 
@@ -268,10 +317,8 @@ void mirror_image(struct feed *box, const struct generation *like, uint32_t inde
 		arrays[0] = wide;
 	}
 	for (uint16_t i = 0; i <= optimizer_state_count(like->spec.optimizer); i++) {
-		const struct wire_header h = {.type = WIRE_INIT,
-			.round = from->round,
-			.hyper = (uint32_t)from->steps,
-			.count = i + 1u};
+		const struct wire_header h = {
+			.type = WIRE_INIT, .round = from->round, .hyper = (uint32_t)from->steps, .count = i + 1u};
 
 		feed_send(box, index, &h, arrays[i]);
 	}
@@ -279,7 +326,7 @@ void mirror_image(struct feed *box, const struct generation *like, uint32_t inde
 	assert_int_equal(box->rounds[index], from->round);
 }
 
-const struct mirror_shape mirror_plain = {OPTIMIZER_MOMENTUM, DTYPE_F32, true, LOST_FAIL, SYNC_BSP, 0, 0};
+const struct mirror_shape mirror_plain = {OPTIMIZER_MOMENTUM, DTYPE_F32, true, LOST_FAIL, SYNC_BSP, 0, 0, false};
 
 /* ---- rounds ---- */
 
@@ -351,6 +398,7 @@ void standby_open(struct standby *s, const struct mirror_shape *shape, const cha
 {
 	memset(s, 0, sizeof(*s));
 	s->shape = *shape;
+	assert_int_equal(setenv("PHUB_TEST_SECRET", MIRROR_SECRET, 1), 0);
 	rig_open(&s->rig, MIRROR_CORES, settings);
 	for (uint32_t rank = 0; rank < MIRROR_WORLD; rank++) {
 		struct mirror_shape first = *shape;

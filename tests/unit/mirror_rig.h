@@ -8,6 +8,7 @@
 
 #include "phub/control/job_mirror.h"
 #include "tests/unit/control_rig.h"
+#include "transport/crypt.h"
 
 enum { MIRROR_CORES = 2, MIRROR_WORLD = 2, MIRROR_KEYS = 4, MIRROR_ELEMENTS = 3000, MIRROR_ELEMENTS_MAX = 1 << 11 };
 
@@ -20,7 +21,11 @@ struct mirror_shape {
 	enum spec_sync sync;
 	uint32_t generation; /* 0: 1 */
 	uint32_t quorum;
+	bool encrypt; /* with MIRROR_SECRET; the box has mirror_secret among its settings */
 };
+
+#define MIRROR_SECRET "a secret of thirty-two characters"
+extern const char *const mirror_secret[];
 
 /* A party with data connections. */
 struct feed {
@@ -31,9 +36,11 @@ struct feed {
 	uint32_t seq[MIRROR_CORES];
 	const struct generation *g; /* at the box */
 	uint32_t epoch;
-	uint8_t *results; /* as the chunks lie in the region */
-	uint64_t *rounds; /* [chunk_count] of the last result */
-	uint32_t *counts; /* [chunk_count] results so far */
+	uint8_t *results;              /* as the chunks lie in the region */
+	uint64_t *rounds;              /* [chunk_count] of the last result */
+	uint32_t *counts;              /* [chunk_count] results so far */
+	struct crypt *sealer, *opener; /* NULL: not encrypted */
+	uint64_t counter, *opened;     /* [chunk_count] */
 	bool ended;
 };
 

@@ -336,6 +336,66 @@ static void test_evict(void **state)
 	standby_close(&s);
 }
 
+/* What an encrypted job's box sends is what it sealed, in the order in which it did. */
+static void test_forged(void **state)
+{
+	static float zeros[MIRROR_ELEMENTS_MAX];
+	struct mirror_shape shape = mirror_plain;
+	const struct wire_header h = {.type = WIRE_INIT, .round = 9, .count = 1};
+	struct standby s;
+
+	(void)state;
+	shape.encrypt = true;
+	standby_open(&s, &shape, mirror_secret);
+	for (int i = 0; i < 3; i++) {
+		standby_mirror(&s);
+		if (i == 0) { /* in clear */
+			crypt_destroy(s.box.sealer);
+			s.box.sealer = NULL;
+		} else if (i == 1) { /* with another key */
+			assert_int_equal(crypt_take_key(s.box.sealer, (const uint8_t[PROOF_KEY]){1}), 1);
+		} else { /* said before */
+			s.box.counter = 0;
+		}
+		feed_send(&s.box, 0, &h, zeros);
+		feed_turn(&s.box);
+		assert_true(s.box.ended);
+		actor_hear(&s.box.a);
+		assert_int_not_equal(s.box.a.error_code, 0);
+		feed_close(&s.box);
+		rig_wait(&s.rig, 100);
+	}
+	standby_mirror(&s); /* in the place of the last, which is kept */
+	actor_leave(&s.box.a);
+	feed_close(&s.box);
+	standby_close(&s);
+}
+
+/* A standby that does not encrypt takes no such job, and one that does nothing else takes no other. */
+static void test_encrypt_is_agreed(void **state)
+{
+	static const char *const none[] = {
+		"create=secret", "create_secret_env=PHUB_TEST_SECRET", "data_encryption=off", NULL};
+	static const char *const all[] = {
+		"create=secret", "create_secret_env=PHUB_TEST_SECRET", "data_encryption=require", NULL};
+	struct actor a;
+	struct rig rig;
+
+	(void)state;
+	assert_int_equal(setenv("PHUB_TEST_SECRET", MIRROR_SECRET, 1), 0);
+	for (int i = 0; i < 2; i++) {
+		rig_open(&rig, MIRROR_CORES, i ? all : none);
+		actor_dial(&rig, &a, 9);
+		a.mirror = true;
+		a.encrypt = !i;
+		assert_false(actor_join(&a, "job", 0, 1, MIRROR_SECRET));
+		actor_expect(&a, i ? ERROR_OF(DENIED) : ERROR_OF(UNSUPPORTED), "data_encryption");
+		actor_hang_up(&a);
+		rig_wait(&rig, 100);
+		rig_close(&rig);
+	}
+}
+
 /* Memory for the copy and for going on from it: both, or a clear word. */
 static void test_memory(void **state)
 {
@@ -407,6 +467,8 @@ int main(void)
 		cmocka_unit_test(test_link_ends),
 		cmocka_unit_test(test_kept),
 		cmocka_unit_test(test_evict),
+		cmocka_unit_test(test_forged),
+		cmocka_unit_test(test_encrypt_is_agreed),
 		cmocka_unit_test(test_memory),
 		cmocka_unit_test(test_standby_stops),
 	};

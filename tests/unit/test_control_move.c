@@ -41,7 +41,7 @@ static void check_takeover(const struct mirror_shape *shape)
 {
 	struct standby s;
 
-	standby_open(&s, shape, NULL);
+	standby_open(&s, shape, shape->encrypt ? mirror_secret : NULL);
 	for (uint32_t i = 0; i < 2 * s.chunks; i++)
 		standby_run(&s, i % s.chunks, false);
 	standby_mirror(&s);
@@ -90,7 +90,24 @@ static void test_takeover(void **state)
 		for (int d = 0; d < 3; d++)
 			for (int mean = 0; mean < 2; mean++)
 				check_takeover(&(struct mirror_shape){
-					(enum optimizer_kind)kind, dtypes[d], mean, LOST_FAIL, SYNC_BSP, 1, 0});
+					(enum optimizer_kind)kind, dtypes[d], mean, LOST_FAIL, SYNC_BSP, 1, 0, false});
+}
+
+/* All of it is encrypted: images, sums, the standby's answers, and what the workers push and get there. */
+static void test_takeover_encrypted(void **state)
+{
+	struct mirror_shape shape = mirror_plain;
+
+	(void)state;
+	shape.generation = 1;
+	shape.encrypt = true;
+	for (int d = 0; d < 2; d++) {
+		shape.dtype = d ? DTYPE_BF16 : DTYPE_F32;
+		shape.optimizer = OPTIMIZER_ADAM;
+		check_takeover(&shape);
+		shape.optimizer = OPTIMIZER_NONE;
+		check_takeover(&shape);
+	}
 }
 
 /* A key table that was replaced at the box, and its next one. */
@@ -298,6 +315,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_takeover),
+		cmocka_unit_test(test_takeover_encrypted),
 		cmocka_unit_test(test_takeover_generation),
 		cmocka_unit_test(test_box_is_told),
 		cmocka_unit_test(test_takeover_in_midround),

@@ -17,6 +17,7 @@
 
 #include "phub/control/job.h"
 #include "phub/control/standby.h"
+#include "transport/crypt.h"
 
 enum { THERE_HOST = 9, THERE_JOB = 77, THERE_EPOCH = 3, CASES = 32, THERE_CONNS = 4 };
 
@@ -43,6 +44,10 @@ static struct standby_peer {
 	unsigned conn_count;
 	bool deaf; /* acknowledges nothing */
 	unsigned pushes, images;
+	bool encrypt;                  /* as the session says */
+	struct crypt *opener, *sealer; /* then */
+	uint64_t sealed;
+	bool keyless; /* it says no key */
 } there;
 
 static int there_open(void *ctx, const struct standby_target *target, struct standby_peer **out, struct err *e)
@@ -55,6 +60,7 @@ static int there_open(void *ctx, const struct standby_target *target, struct sta
 		target->secret ? (const char *)target->secret : "");
 	there.hear = target->hear;
 	there.arg = target->arg;
+	there.encrypt = target->encrypt;
 	there.lost = (struct err){0};
 	*out = &there;
 	return 0;
@@ -133,20 +139,57 @@ static void there_hear(Phub__Control__MessageCase which, void *message)
 	rig_turn_control(there.rig);
 }
 
+/* Each session has others. */
+static void there_take_keys(uint8_t data_key[PROOF_KEY])
+{
+	uint8_t key[PROOF_KEY];
+
+	there.key[0]++;
+	memset(data_key, there.key[0] + 1, PROOF_KEY);
+	crypt_destroy(there.opener);
+	crypt_destroy(there.sealer);
+	assert_int_equal(crypt_create(true, &there.opener, NULL), 0);
+	assert_int_equal(crypt_create(false, &there.sealer, NULL), 0);
+	assert_int_equal(proof_push_key(there.key, key), 0);
+	assert_int_equal(crypt_take_key(there.opener, key), 1);
+	assert_int_equal(crypt_take_key(there.sealer, data_key), 1);
+}
+
 static void there_start(void)
 {
+	uint8_t data_key[PROOF_KEY], wrapped[CRYPT_WRAPPED_BYTES];
 	Phub__Start start = PHUB__START__INIT;
 
 	start.generation = 1;
 	start.job = THERE_JOB;
 	start.epoch = THERE_EPOCH;
 	start.window = 8;
+	if (there.encrypt) {
+		there_take_keys(data_key);
+		assert_int_equal(crypt_wrap(there.key, THERE_JOB, 1, data_key, wrapped), 0);
+		start.data_key.data = wrapped;
+		start.data_key.len = there.keyless ? 0 : sizeof(wrapped);
+	}
 	there_hear(PHUB__CONTROL__MESSAGE_START, &start);
+}
+
+/* What came is the box's; its answer. */
+static void there_seal(const struct event *e, struct wire_header *h, uint8_t trailer[WIRE_TRAILER_BYTES])
+{
+	uint8_t *payload = (uint8_t *)(uintptr_t)e->payload;
+	struct wire_header bound;
+
+	assert_int_equal(crypt_open(there.opener, &e->header, 0, payload, payload), 0);
+	h->length = WIRE_TRAILER_BYTES;
+	h->count = 1;
+	bound = crypt_result(h, false);
+	assert_int_equal(crypt_seal(there.sealer, &bound, 0, ++there.sealed, trailer, trailer), 0);
 }
 
 /* Lets connections in, and acknowledges what came. */
 static void there_turn(void)
 {
+	uint8_t trailer[WIRE_TRAILER_BYTES];
 	struct event events[16];
 	struct hello hello;
 	struct err e;
@@ -170,13 +213,17 @@ static void there_turn(void)
 		assert_int_equal(events[i].header.epoch, THERE_EPOCH);
 		there.pushes += events[i].header.type == WIRE_PUSH;
 		there.images += events[i].header.type == WIRE_INIT;
-		if (events[i].slot)
-			there.queue->ops->release(there.queue, events[i].slot);
 		h.chunk = events[i].header.chunk;
 		h.round = events[i].header.round;
 		h.credit = events[i].header.seq + 8;
+		if (there.encrypt)
+			there_seal(&events[i], &h, trailer);
 		if (!there.deaf)
-			assert_int_equal(there.queue->ops->send(there.queue, events[i].conn, &h, NULL, NULL), 0);
+			assert_int_equal(there.queue->ops->send(
+						 there.queue, events[i].conn, &h, h.length ? trailer : NULL, NULL),
+				0);
+		if (events[i].slot)
+			there.queue->ops->release(there.queue, events[i].slot);
 	}
 	there.queue->ops->flush(there.queue);
 	rig_turn_control(there.rig);
@@ -217,7 +264,7 @@ static void begin(struct rig *rig, struct actor *a, const struct rig_job *job, c
 		there.spans[i] = (struct span){.offset = i * 4096, .bytes = 400};
 	there.spec = (struct conn_spec){.chunk_count = 2,
 		.spans = there.spans,
-		.payload_max = 400,
+		.payload_max = 400 + WIRE_TRAILER_BYTES,
 		.window = 8,
 		.queue = there.queue,
 		.job = THERE_JOB};
@@ -517,7 +564,7 @@ static void test_async(void **state)
 	finish(&rig, a);
 }
 
-/* What is encrypted between workers and box goes nowhere in clear. */
+/* What is encrypted between workers and box is so to the standby; one that says no key gets nothing. */
 static void test_encrypted(void **state)
 {
 	struct standby_report report;
@@ -529,12 +576,23 @@ static void test_encrypted(void **state)
 	begin(&rig, a, &summed, NULL);
 	begin_encrypts = false;
 	there_turns();
+	assert_true(there.encrypt);
+	there.keyless = true;
+	there_start();
+	there_turns();
 	assert_non_null(standby_describe(rig.box->control.jobs, &report));
-	assert_int_equal(report.state, STANDBY_OFF);
+	assert_int_equal(report.state, STANDBY_BROKEN);
 	assert_non_null(strstr(report.why, "encrypted"));
-	assert_false(rig.box->control.jobs->generation->spec.standby);
-	assert_int_equal(there.opened, 0);
+	assert_int_equal(there.conn_count, 0);
+	there.keyless = false;
+	rig_wait(&rig, 1100);
+	there_turns();
+	there_start();
+	there_turns();
+	assert_int_equal(state_of(&rig), STANDBY_WHOLE);
 	finish(&rig, a);
+	crypt_destroy(there.opener);
+	crypt_destroy(there.sealer);
 }
 
 /* A new key table is another mirror. */

@@ -8,6 +8,7 @@
 #include "phub/core.h"
 #include "tests/unit/chunk_rig.h"
 #include "tests/unit/cmocka_shim.h"
+#include "transport/crypt.h"
 
 #include <errno.h>
 #include <limits.h>
@@ -32,6 +33,11 @@ struct standby {
 	unsigned room; /* sends before -EAGAIN */
 	bool dropped;
 	uint64_t serial;
+	/* Encrypted: what was sent is opened to `plain`, and answers are sealed to `trailers`. */
+	struct crypt *opener, *sealer;
+	uint64_t opened, sealed;
+	float plain[STANDBY_SENT][CHUNK_ELEMENTS];
+	uint8_t trailers[STANDBY_EVENTS][WIRE_TRAILER_BYTES];
 };
 
 static int standby_adopt(struct queue *q, struct conn *c, const struct conn_spec *spec)
@@ -53,6 +59,18 @@ static unsigned standby_poll(struct queue *q, uint64_t now_ns, struct event *eve
 	return count;
 }
 
+/* No nonce comes twice. */
+static const float *standby_open(struct standby *s, const struct wire_header *h, const uint8_t *payload)
+{
+	uint8_t *out = (uint8_t *)s->plain[s->sent_count];
+	uint64_t counter = crypt_counter(payload, h->length);
+
+	assert_true(counter > s->opened);
+	s->opened = counter;
+	assert_int_equal(crypt_open(s->opener, h, 0, payload, out), 0);
+	return s->plain[s->sent_count];
+}
+
 static int standby_send(struct queue *q, struct conn *c, const struct wire_header *h, const void *payload, void *cookie)
 {
 	struct standby *s = (struct standby *)q;
@@ -64,7 +82,8 @@ static int standby_send(struct queue *q, struct conn *c, const struct wire_heade
 	assert_true(s->sent_count < STANDBY_SENT);
 	assert_int_equal(h->seq, s->b->shard->uplink->seq + 1);
 	s->sent[s->sent_count] = *h;
-	s->payloads[s->sent_count] = payload;
+	s->payloads[s->sent_count] = s->opener ? standby_open(s, h, payload) : payload;
+	s->sent[s->sent_count].length -= s->opener ? WIRE_TRAILER_BYTES : 0;
 	s->cookies[s->sent_count++] = cookie;
 	(void)c;
 	return 0;
@@ -95,6 +114,26 @@ static struct standby *standby_new(struct bench *b)
 	return s;
 }
 
+/* Each session has keys of its own. */
+static void standby_take_keys(struct standby *s)
+{
+	struct uplink *up = s->b->shard->uplink;
+
+	if (!s->b->spec.encrypt)
+		return;
+	if (!s->opener) {
+		assert_int_equal(crypt_create(true, &s->opener, NULL), 0);
+		assert_int_equal(crypt_create(false, &s->sealer, NULL), 0);
+		assert_int_equal(crypt_create(false, &up->sealer, NULL), 0);
+		assert_int_equal(crypt_create(true, &up->opener, NULL), 0);
+	}
+	memset(s->spec.push_key, (int)s->serial + 1, PROOF_KEY);
+	memset(s->spec.result_key, (int)s->serial + 101, PROOF_KEY);
+	assert_int_equal(crypt_take_key(s->opener, s->spec.push_key), 1);
+	assert_int_equal(crypt_take_key(s->sealer, s->spec.result_key), 1);
+	s->sealed = 0;
+}
+
 static void standby_connect(struct standby *s)
 {
 	const struct mail mail = {
@@ -103,6 +142,7 @@ static void standby_connect(struct standby *s)
 	s->dropped = false;
 	s->sent_count = 0;
 	s->acked = 0;
+	standby_take_keys(s);
 	uplink_open(&s->core, &mail);
 }
 
@@ -131,8 +171,25 @@ static struct wire_header *standby_result(struct standby *s, unsigned i)
 	return &e->header;
 }
 
+/* Makes this event's answer that of a standby. */
+static struct event *standby_seal(struct standby *s, unsigned i)
+{
+	struct event *e = &s->events[i];
+	struct wire_header bound;
+
+	e->header.length = WIRE_TRAILER_BYTES;
+	e->payload = s->trailers[i];
+	event_whole(e);
+	bound = crypt_result(&e->header, false);
+	assert_int_equal(crypt_seal(s->sealer, &bound, 0, ++s->sealed, s->trailers[i], s->trailers[i]), 0);
+	return e;
+}
+
 static void standby_go(struct standby *s)
 {
+	for (unsigned i = 0; s->sealer && i < s->event_count; i++)
+		if (!s->events[i].payload && s->events[i].header.type == WIRE_RESULT)
+			standby_seal(s, i);
 	uplink_poll(&s->core, ++s->b->now);
 }
 
@@ -160,6 +217,12 @@ static void standby_mirror(struct standby *s)
 static void standby_close(struct standby *s)
 {
 	uplink_drop(s->b->shard);
+	if (s->opener) {
+		crypt_destroy(s->opener);
+		crypt_destroy(s->sealer);
+		crypt_destroy(s->b->shard->uplink->sealer);
+		crypt_destroy(s->b->shard->uplink->opener);
+	}
 	bench_close(s->b);
 	free(s);
 }
@@ -243,7 +306,7 @@ static void same(const struct bench *a, const struct bench *b)
 		assert_memory_equal(a->chunk->state[i], b->chunk->state[i], bytes);
 }
 
-static void compare(enum optimizer_kind optimizer, enum dtype dtype, bool mean, bool reproducible)
+static void compare(enum optimizer_kind optimizer, enum dtype dtype, bool mean, bool reproducible, bool encrypt)
 {
 	struct bench *alone = bench_new(), *b = mirrored(optimizer), *there = bench_new();
 	struct standby *s = standby_new(b);
@@ -252,6 +315,7 @@ static void compare(enum optimizer_kind optimizer, enum dtype dtype, bool mean, 
 	alone->dtype = b->dtype = dtype;
 	alone->spec.mean = b->spec.mean = there->spec.mean = mean;
 	alone->spec.reproducible = b->spec.reproducible = reproducible;
+	b->spec.encrypt = encrypt;
 	begin(alone, 3);
 	begin(b, 3);
 	begin(there, 1);
@@ -290,8 +354,9 @@ static void test_bits(void **state)
 	(void)state;
 	for (unsigned optimizer = 0; optimizer < OPTIMIZER_COUNT; optimizer++)
 		for (unsigned dtype = 0; dtype < DTYPE_COUNT; dtype++)
-			for (unsigned bits = 0; bits < 4; bits++)
-				compare((enum optimizer_kind)optimizer, (enum dtype)dtype, bits & 1, bits & 2);
+			for (unsigned bits = 0; bits < 8; bits++)
+				compare((enum optimizer_kind)optimizer, (enum dtype)dtype, bits & 1, bits & 2,
+					bits & 4);
 }
 
 /* ---- who is answered when ---- */
@@ -607,6 +672,83 @@ static void test_hostile(void **state)
 	}
 }
 
+/* Encrypted, what the standby did not say is no answer: made by another, of another round, or said before. */
+static void test_forged(void **state)
+{
+	(void)state;
+	for (unsigned what = 0; what < 5; what++) {
+		struct bench *b = mirrored(OPTIMIZER_SGD);
+		struct standby *s = standby_new(b);
+		struct event *e;
+
+		b->spec.encrypt = true;
+		begin(b, 2);
+		standby_mirror(s);
+		bench_mail(b);
+		bench_push_all(b, 1, 0, false);
+		standby_event(s, EVENT_SENT)->cookie = s->cookies[s->sent_count - 1];
+		standby_result(s, s->sent_count - 1);
+		if (what == 0) { /* in clear, as others have it */
+			s->events[1].payload = NULL;
+			s->events[1].header.length = 0;
+			crypt_destroy(s->sealer);
+			s->sealer = NULL;
+		} else if (what == 1) { /* with another key */
+			assert_int_equal(crypt_take_key(s->sealer, s->spec.push_key), 1);
+		} else if (what == 2) { /* a trailer of nothing */
+			s->events[1].payload = s->trailers[1];
+			s->events[1].header.length = WIRE_TRAILER_BYTES;
+			memset(s->trailers[1], 0, WIRE_TRAILER_BYTES);
+		} else if (what == 3) { /* of another round, which then was changed */
+			s->events[1].header.round++;
+			e = standby_seal(s, 1);
+			e->header.round--;
+		} else { /* said before */
+			s->sealed = 0;
+		}
+		standby_go(s);
+		assert_true(s->dropped);
+		assert_int_equal(bench_mail(b).value, -EBADMSG);
+		assert_int_equal(b->fake.sent_count, 2);
+		bench_complete(b);
+		standby_close(s);
+	}
+}
+
+/* A message that there is no room for is not sealed again, one of another session is, and no nonce comes twice. */
+static void test_sealed_once(void **state)
+{
+	struct bench *b = mirrored(OPTIMIZER_ADAM);
+	struct standby *s = standby_new(b);
+	uint64_t counter;
+
+	(void)state;
+	b->spec.encrypt = true;
+	begin(b, 2);
+	standby_mirror(s);
+	assert_int_equal(s->sent_count, 3); /* an image */
+	counter = b->shard->uplink->counter;
+	assert_int_equal(counter, 3);
+	s->room = 0;
+	bench_push_all(b, 1, 0, false);
+	for (int i = 0; i < 3; i++) {
+		standby_event(s, EVENT_WRITABLE);
+		standby_go(s);
+	}
+	assert_int_equal(b->shard->uplink->counter, counter + 1);
+	s->room = UINT_MAX;
+	standby_event(s, EVENT_WRITABLE);
+	standby_go(s);
+	assert_int_equal(s->sent_count, 4);
+	standby_ack(s);
+	bench_complete(b);
+	standby_event(s, EVENT_CLOSED);
+	standby_go(s);
+	standby_mirror(s);
+	assert_int_equal(b->shard->uplink->counter, counter + 4);
+	standby_close(s);
+}
+
 /* An answer more than there are messages is none. */
 static void test_doubled(void **state)
 {
@@ -676,6 +818,8 @@ int main(void)
 		cmocka_unit_test(test_break),
 		cmocka_unit_test(test_leave),
 		cmocka_unit_test(test_hostile),
+		cmocka_unit_test(test_forged),
+		cmocka_unit_test(test_sealed_once),
 		cmocka_unit_test(test_doubled),
 		cmocka_unit_test(test_untold),
 	};
