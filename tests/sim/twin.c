@@ -118,6 +118,10 @@ static int twin_configure_second(struct world *w, struct err *e)
 	snprintf(text, sizeof(text), "standby_keep_ms=%d", TWIN_KEEP_MS);
 	if (rc == 0)
 		rc = config_set(&t->config, text, e);
+	if (rc == 0 && w->plan->encrypt)
+		rc = config_set(&t->config, "create=secret", e);
+	if (rc == 0 && w->plan->encrypt)
+		rc = config_set(&t->config, "create_secret_env=PHUB_SIM_SECRET", e);
 	return rc == 0 ? config_finish(&t->config, e) : rc;
 }
 
