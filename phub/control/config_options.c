@@ -108,7 +108,8 @@ const struct option option_table[] = {
 		"another box, as host:port, or phubs://host:port where its control sessions are to be TLS, that keeps "
 		"a "
 		"copy of each job with sync bsp: a round's results go out when it has the round, and when this box is "
-		"lost the workers go on there. It has as many cores and the same secrets; empty for none"},
+		"lost the workers go on there. It has as many cores and the same secrets, and what is encrypted is so "
+		"on its way there; empty for none"},
 	{"standby_advertise", OPTION_STRING, FIELD(standby_advertise), 0, 0, {NULL}, "",
 		"host:port by which workers reach the standby, where it is another than the box's"},
 	{"handshake_ms", OPTION_NUMBER, FIELD(handshake_ms), 10, 600000, {NULL}, "5000",

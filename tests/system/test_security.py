@@ -287,6 +287,31 @@ def encrypted():
     box.stop()
 
 
+def mirrored(env):
+    """All that goes from a box to its standby while a job runs, and back."""
+    standby = secret_box()
+    tap = Between(standby)
+    box = secret_box(standby="127.0.0.1:%d" % tap.control.getsockname()[1])
+    workers = job(box.url("tapped"), 2, env=env, keys="w:4000", transport="tcp", rounds=200, pause_us=5000)
+    for worker in workers:
+        worker.good()
+    standby.logged("mirrored here")
+    box.stop()
+    standby.stop()
+    return bytes(tap.up), bytes(tap.down)
+
+
+def encrypted_to_a_standby():
+    """who is between a box and its standby sees the sums of a plain job, and nothing of an encrypted one, whose answers are sealed"""
+    (heard, answers), (other, _), (sealed, trailers) = mirrored(SECRET), mirrored(SECRET), mirrored(ENCRYPTED)
+    check(min(len(heard), len(sealed)) > 100 * 16000, f"{len(heard)} and {len(sealed)} bytes")
+    known = {heard[at:at + 32] for at in range(10000, len(heard) - 32, 4999)}
+    seen = sum(word in other for word in known)
+    check(seen > len(known) // 2, f"{seen} of {len(known)} in the same plain job")
+    check(not any(word in sealed for word in known), "sums of an encrypted job were seen")
+    check(len(trailers) > 1.5 * len(answers), f"{len(trailers)} bytes of answers, {len(answers)} in clear")
+
+
 def encrypted_is_not_changed():
     """a byte that is changed on the way ends the worker's connection, with a word for it at both ends; others go on"""
     box = secret_box(heartbeat_ms=200, warn_ms=500, lost_ms=1000)
@@ -589,5 +614,5 @@ def unit():
 
 
 if __name__ == "__main__":
-    run([tls_hides, tls_of_workers, tls_files, reloaded, encrypted, encrypted_is_not_changed, encrypted_is_agreed, replayed, too_many,
+    run([tls_hides, tls_of_workers, tls_files, reloaded, encrypted, encrypted_to_a_standby, encrypted_is_not_changed, encrypted_is_agreed, replayed, too_many,
         flooded_data_port, flooded_from_here, busy, privileges, loud, unit])

@@ -115,6 +115,37 @@ def killed():
             standby.stop()
 
 
+SECRET = {"create": "secret", "create_secret_env": "SECRET", "env": {"SECRET": "sesame"}}
+ENCRYPTED = {"PHUB_SECRET": "sesame", "PHUB_ENCRYPT": "1"}
+
+
+def encrypted():
+    """an encrypted job is mirrored encrypted, and goes on so at the standby with the same bits; one that does not encrypt is refused"""
+    for kind in KINDS[1:4]:
+        arguments = {"rounds": 150, "keys": TENSORS, "transport": "tcp", "barrier": True, "report_ms": 20, **kind}
+        alone = Box(cores=2)
+        wanted = digests(job(alone.url("demo"), 3, **arguments))
+        alone.stop()
+        box, standby = two(there={**SECRET, "data_encryption": "require"}, **SECRET)
+        workers = job(box.url("demo"), 3, env=ENCRYPTED, **arguments)
+        workers[0].event("progress")
+        await_state(box, "demo", "whole")
+        time.sleep(0.1)
+        box.kill()
+        check(digests(workers) == wanted, f"{kind}: other bits")
+        standby.logged("goes on here with 3 of 3")
+        standby.stop()
+    for how, env, says in (("off", ENCRYPTED, "data_encryption: off"), ("require", {"PHUB_SECRET": "sesame"}, "data_encryption: require")):
+        box, standby = two(there={**SECRET, "data_encryption": how}, **SECRET)
+        workers = job(box.url("demo"), 2, env=env, keys=TENSORS, rounds="until-told", report_ms=20)
+        workers[0].event("progress")
+        holds(await_state(box, "demo", "broken")["why"], says)
+        workers[0].tell()
+        digests(workers)
+        box.stop()
+        standby.stop()
+
+
 def going_down():
     """a box that is told to stop answers no round that its standby does not have: its workers go on there, every time"""
     for number in range(10):
@@ -233,4 +264,4 @@ def refused():
         standby.stop()
 
 
-run([same_bits, told, killed, going_down, standby_dies, chain, silent, refused])
+run([same_bits, told, killed, encrypted, going_down, standby_dies, chain, silent, refused])
