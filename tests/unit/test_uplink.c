@@ -715,40 +715,6 @@ static void test_forged(void **state)
 	}
 }
 
-/* A message that there is no room for is not sealed again, one of another session is, and no nonce comes twice. */
-static void test_sealed_once(void **state)
-{
-	struct bench *b = mirrored(OPTIMIZER_ADAM);
-	struct standby *s = standby_new(b);
-	uint64_t counter;
-
-	(void)state;
-	b->spec.encrypt = true;
-	begin(b, 2);
-	standby_mirror(s);
-	assert_int_equal(s->sent_count, 3); /* an image */
-	counter = b->shard->uplink->counter;
-	assert_int_equal(counter, 3);
-	s->room = 0;
-	bench_push_all(b, 1, 0, false);
-	for (int i = 0; i < 3; i++) {
-		standby_event(s, EVENT_WRITABLE);
-		standby_go(s);
-	}
-	assert_int_equal(b->shard->uplink->counter, counter + 1);
-	s->room = UINT_MAX;
-	standby_event(s, EVENT_WRITABLE);
-	standby_go(s);
-	assert_int_equal(s->sent_count, 4);
-	standby_ack(s);
-	bench_complete(b);
-	standby_event(s, EVENT_CLOSED);
-	standby_go(s);
-	standby_mirror(s);
-	assert_int_equal(b->shard->uplink->counter, counter + 4);
-	standby_close(s);
-}
-
 /* An answer more than there are messages is none. */
 static void test_doubled(void **state)
 {
@@ -819,7 +785,6 @@ int main(void)
 		cmocka_unit_test(test_leave),
 		cmocka_unit_test(test_hostile),
 		cmocka_unit_test(test_forged),
-		cmocka_unit_test(test_sealed_once),
 		cmocka_unit_test(test_doubled),
 		cmocka_unit_test(test_untold),
 	};
