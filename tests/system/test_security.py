@@ -471,7 +471,7 @@ def flooded_from_here():
             time.sleep(0.01)
         workers = job(box.url("patient"), 2, transport="tcp", keys="a:1000", rounds=5)
         time.sleep(1)
-        check(all(worker.running() for worker in workers), "a worker gave up")
+        check(all(worker.process.poll() in (None, 0) for worker in workers), "a worker gave up")  # one may have had luck
     finally:
         stop()
     for worker in workers:
