@@ -193,7 +193,8 @@ static void session_hear_signal(struct session *s, const Phub__Signal *m)
 			(unsigned)SESSION_SIGNALS);
 		return;
 	}
-	memcpy(signal.bytes, m->data.data, m->data.len);
+	if (m->data.len > 0) /* else data is NULL */
+		memcpy(signal.bytes, m->data.data, m->data.len);
 	for (unsigned i = 0; i < box->transport_count; i++) {
 		struct transport *t = box->transports[i].transport;
 

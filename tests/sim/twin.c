@@ -168,14 +168,14 @@ void twin_close(struct world *w)
 {
 	struct twin *t = &w->twin;
 
-	if (t->state == TWIN_NONE)
-		return;
 	if (t->box)
 		box_destroy(t->box, loop_net_now(w->net));
 	if (t->other)
 		box_destroy(t->other, loop_net_now(w->net));
 	if (t->listener)
 		loop_stream_unlisten(t->listener);
+	if (w->plan->strike != STRIKE_NONE)
+		config_fini(&t->config);
 }
 
 /* ---- what happens ---- */
