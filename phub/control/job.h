@@ -169,6 +169,8 @@ const char *job_state_name(enum job_state state);
 /* ---- job_start.c: tables and generations ---- */
 
 void job_hear_table(struct session *s, const Phub__Job *message);
+/* Adds them to the session's table, or refuses the session. True when that is whole. */
+bool job_add_keys(struct session *s, const Phub__Keys *message);
 void job_hear_keys(struct session *s, const Phub__Keys *message);
 /* What an errno of tables and generations is on the wire. */
 Phub__ErrorCode job_code(int error);

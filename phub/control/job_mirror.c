@@ -265,25 +265,8 @@ static void job_mirror_hear_mirror(struct session *s, const Phub__Mirror *messag
 static void job_mirror_hear_keys(struct session *s, const Phub__Keys *message)
 {
 	struct job *job = s->job;
-	struct err e;
-	int rc;
 
-	if (!s->table || message->generation != s->table->spec.generation) {
-		session_refuse(s, PHUB__ERROR_CODE__ERROR_PROTOCOL, "keys of generation %u without their mirror",
-			message->generation);
-		return;
-	}
-	rc = table_add(s->table, message, &e);
-	if (rc < 0) {
-		session_refuse(s, job_code(rc), "%s", e.text);
-		return;
-	}
-	if (session_count_table(s) < 0) {
-		session_refuse(s, PHUB__ERROR_CODE__ERROR_LIMIT,
-			"the standby has no room for more keys at this time; try again, or raise memory_max there");
-		return;
-	}
-	if (!table_complete(s->table))
+	if (!job_add_keys(s, message))
 		return;
 	job->reference = s->table;
 	job->reference_counted = s->table_counted;

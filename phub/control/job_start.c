@@ -115,7 +115,7 @@ static void job_take_table(struct session *s)
 	job_try_start(job);
 }
 
-void job_hear_keys(struct session *s, const Phub__Keys *message)
+bool job_add_keys(struct session *s, const Phub__Keys *message)
 {
 	struct err e;
 	int rc;
@@ -123,19 +123,24 @@ void job_hear_keys(struct session *s, const Phub__Keys *message)
 	if (!s->table || message->generation != s->table->spec.generation) {
 		session_refuse(s, PHUB__ERROR_CODE__ERROR_PROTOCOL, "keys of generation %u without their job",
 			message->generation);
-		return;
+		return false;
 	}
 	rc = table_add(s->table, message, &e);
 	if (rc < 0) {
 		session_refuse(s, job_code(rc), "%s", e.text);
-		return;
+		return false;
 	}
 	if (session_count_table(s) < 0) {
 		session_refuse(s, PHUB__ERROR_CODE__ERROR_LIMIT,
 			"the box has no room for more keys at this time; try again, or raise memory_max there");
-		return;
+		return false;
 	}
-	if (table_complete(s->table))
+	return table_complete(s->table);
+}
+
+void job_hear_keys(struct session *s, const Phub__Keys *message)
+{
+	if (job_add_keys(s, message))
 		job_take_table(s);
 }
 
