@@ -61,7 +61,7 @@ static bool checkpoint_ls_json(const char *job, const struct checkpoint_entry *e
 
 	snprintf(id, sizeof(id), "%016" PRIx64, e->id);
 	return output_json(json_pack("{s:s, s:I, s:s, s:I, s:I, s:i, s:i, s:i, s:s}", "job", job, "round",
-		(json_int_t)e->round, "id", id, "written_s", (json_int_t)e->written_s, "bytes", (json_int_t)e->bytes,
+		(json_int_t)e->round, "id", id, "written_s", (json_int_t)(e->written_ms / 1000), "bytes", (json_int_t)e->bytes,
 		"pieces", (int)e->pieces, "k", (int)e->wanted, "m", (int)e->parity, "state", checkpoint_state(e)));
 }
 
@@ -69,7 +69,7 @@ static void checkpoint_ls_row(struct output_table *table, const char *job, const
 {
 	char text[32], when[32];
 
-	checkpoint_write_time(e->written_s, when);
+	checkpoint_write_time(e->written_ms / 1000, when);
 	output_cell(table, "%s", job);
 	output_cell(table, "%" PRIu64, e->round);
 	output_cell(table, "%s", when);

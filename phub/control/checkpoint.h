@@ -36,6 +36,7 @@
 #define CHECKPOINT_CHUNKS_MAX    1000000u     /* as GENERATION_CHUNKS_MAX */
 #define CHECKPOINT_CHUNK_MAX     (64u << 20)  /* bytes: more than 2 MiB of bf16 with two arrays of state take */
 #define CHECKPOINT_META_MAX      (1ull << 30) /* bytes */
+#define CHECKPOINT_TIME_MAX      (1ull << 48) /* ms of Unix time */
 
 /* What is wrong on purpose: the simulation must find it. */
 enum checkpoint_plant {
@@ -62,7 +63,7 @@ static inline struct disk *checkpoint_disk(const struct checkpoint_place *place)
 /* What is in a checkpoint besides the chunks' bytes. `meta` is the caller's (checkpoint_meta.h). */
 struct checkpoint_table {
 	uint64_t round;     /* the first that is not in it: the furthest of all keys */
-	uint64_t written_s; /* Unix time; 0: now. Made later than that of all others of the job that are there */
+	uint64_t written_ms; /* of Unix time; 0: now. Made later than that of all others of the job that are there */
 	const uint8_t *meta;
 	uint64_t meta_bytes;
 	uint32_t chunk_count;
@@ -81,7 +82,7 @@ struct checkpoint_progress {
 	 * Set by the writer at its beginning: when it says that it wrote. What stands there is earlier for sure, though
 	 * the one that said it cannot be read just now: the newest must never be taken for an old one.
 	 */
-	uint64_t newest_s;
+	uint64_t newest_ms;
 };
 
 /*
@@ -111,7 +112,7 @@ void checkpoint_write_end(struct checkpoint_write *w);
 struct checkpoint_entry {
 	uint64_t round;
 	uint64_t id;
-	uint64_t written_s;      /* of a torn one: when its file was changed last */
+	uint64_t written_ms;      /* of a torn one: when its file was changed last */
 	uint64_t bytes;          /* of all its pieces */
 	unsigned pieces, wanted; /* whole ones found, and needed at least (k); wanted 0: not known, no header is good */
 	unsigned parity;
@@ -178,12 +179,18 @@ int checkpoint_copy(const struct checkpoint_place *from, const struct checkpoint
 	const struct checkpoint_place *to, struct checkpoint_progress *progress, uint64_t *repaired, struct err *e);
 
 /*
- * A job that ended in good order leaves its checkpoints and a mark, an empty file `finished` beside them in each
- * target: one that comes later with its name does not go on from them. Errors are not told: who cannot write there had
- * no checkpoints.
+ * A job that ended in good order leaves its checkpoints and a mark, a file `finished` beside them in each target: one
+ * that comes later with its name does not go on from them. The mark names the newest checkpoint, and when that was
+ * written: a target may come back with one of long ago, which says nothing of what was written since. Errors are not
+ * told: who cannot write there had no checkpoints.
  */
-void checkpoint_set_finished(const struct checkpoint_place *place, bool finished);
-bool checkpoint_is_finished(const struct checkpoint_place *place);
+/* `newest_ms`: the newest was written then or later, whether it can be seen or not. */
+void checkpoint_mark(const struct checkpoint_place *place, uint64_t newest_ms);
+void checkpoint_unmark(const struct checkpoint_place *place);
+/* Among `entries`, all that are there, is the newest complete one as old as a mark, or older? *marked_ms: of the newest
+ * mark, or 0. */
+bool checkpoint_is_finished(const struct checkpoint_place *place, const struct checkpoint_entry *entries,
+	unsigned count, uint64_t *marked_ms);
 
 /* Removes all complete ones but the last `keep` that were written, and what is torn or half written and older than the
  * newest complete one; not what could not be looked at. The thread that writes. 0, -EINVAL (keep is 0), or the first

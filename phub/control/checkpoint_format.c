@@ -56,7 +56,7 @@ void checkpoint_format_put_head(const struct checkpoint_head *h, uint8_t block[C
 	le_put32(block + 12, h->chunk_count);
 	le_put64(block + 16, h->id);
 	le_put64(block + 24, h->round);
-	le_put64(block + 32, h->written_s);
+	le_put64(block + 32, h->written_ms / 1000);
 	le_put64(block + 40, h->file_bytes);
 	le_put64(block + 48, h->meta_bytes);
 	le_put64(block + 56, h->data_bytes);
@@ -65,6 +65,7 @@ void checkpoint_format_put_head(const struct checkpoint_head *h, uint8_t block[C
 	le_put32(block + 72, h->piece);
 	le_put32(block + 76, h->table_crc);
 	le_put32(block + 80, h->stripes_crc);
+	le_put32(block + 84, (uint32_t)(h->written_ms % 1000));
 	memcpy(block + FORMAT_JOB_AT, h->job, strlen(h->job));
 	le_put32(block + FORMAT_CRC_AT, crc_32c(0, block, FORMAT_CRC_AT));
 }
@@ -79,7 +80,8 @@ static bool format_sizes_fit(const struct checkpoint_head *h)
 
 int checkpoint_format_get_head(const uint8_t block[CHECKPOINT_BLOCK], struct checkpoint_head *h, struct err *e)
 {
-	uint32_t version = le_get32(block + 8);
+	uint32_t version = le_get32(block + 8), ms = le_get32(block + 84);
+	uint64_t written_s = le_get64(block + 32);
 
 	if (memcmp(block, format_magic, sizeof(format_magic)) != 0)
 		return err_set(e, -EBADMSG, "it does not begin as a checkpoint does");
@@ -92,7 +94,7 @@ int checkpoint_format_get_head(const uint8_t block[CHECKPOINT_BLOCK], struct che
 		.chunk_count = le_get32(block + 12),
 		.id = le_get64(block + 16),
 		.round = le_get64(block + 24),
-		.written_s = le_get64(block + 32),
+		.written_ms = written_s * 1000 + ms,
 		.file_bytes = le_get64(block + 40),
 		.meta_bytes = le_get64(block + 48),
 		.data_bytes = le_get64(block + 56),
@@ -103,6 +105,8 @@ int checkpoint_format_get_head(const uint8_t block[CHECKPOINT_BLOCK], struct che
 		.stripes_crc = le_get32(block + 80),
 	};
 	memcpy(h->job, block + FORMAT_JOB_AT, CHECKPOINT_JOB_BYTES_MAX);
+	if (written_s > CHECKPOINT_TIME_MAX / 1000 || ms > 999)
+		return err_set(e, -EBADMSG, "it says that it was written at no time");
 	if (!format_sizes_fit(h))
 		return err_set(e, -EBADMSG, "the sizes in its header do not fit each other");
 	return 0;

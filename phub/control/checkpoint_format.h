@@ -17,7 +17,7 @@
 
 /* What the header says. */
 struct checkpoint_head {
-	uint64_t id, round, written_s;
+	uint64_t id, round, written_ms;
 	uint64_t file_bytes;
 	uint64_t meta_bytes;
 	uint64_t data_bytes; /* all stripes of this piece */

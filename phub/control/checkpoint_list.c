@@ -150,13 +150,13 @@ static void list_entry(const struct checkpoint_file *files, unsigned count, stru
 
 		entry->bytes += files[i].bytes;
 		entry->unread = entry->unread || files[i].unread;
-		if (!first && files[i].changed_s > entry->written_s)
-			entry->written_s = files[i].changed_s;
+		if (!first && files[i].changed_s * 1000 > entry->written_ms)
+			entry->written_ms = files[i].changed_s * 1000;
 		if (!files[i].good ||
 			(first && (h->k != first->k || h->m != first->m || h->table_crc != first->table_crc)))
 			continue;
 		first = first ? first : h;
-		entry->written_s = first->written_s;
+		entry->written_ms = first->written_ms;
 		have |= 1u << files[i].piece;
 	}
 	entry->pieces = (unsigned)__builtin_popcount(have);
@@ -169,8 +169,8 @@ static int list_compare(const void *a, const void *b)
 {
 	const struct checkpoint_entry *x = a, *y = b;
 
-	if (x->written_s != y->written_s)
-		return x->written_s > y->written_s ? -1 : 1;
+	if (x->written_ms != y->written_ms)
+		return x->written_ms > y->written_ms ? -1 : 1;
 	if (x->round != y->round)
 		return x->round > y->round ? -1 : 1;
 	return (x->id < y->id) - (x->id > y->id);

@@ -4,9 +4,11 @@
  */
 #include <errno.h>
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "phub/base/crc.h"
 #include "phub/control/checkpoint_scan.h"
 
 static int prune_file(
@@ -62,7 +64,7 @@ int checkpoint_remove(const struct checkpoint_place *place, const struct checkpo
 struct prune {
 	const struct checkpoint_entry *entries;
 	unsigned count, keep;
-	uint64_t newest_s; /* of complete ones */
+	uint64_t newest_ms; /* of complete ones */
 };
 
 static bool prune_is_old(const void *arg, const struct checkpoint_file *file)
@@ -71,12 +73,12 @@ static bool prune_is_old(const void *arg, const struct checkpoint_file *file)
 	unsigned newer = 0;
 
 	if (file->part)
-		return file->changed_s < p->newest_s;
+		return file->changed_s * 1000 < p->newest_ms;
 	for (unsigned i = 0; i < p->count; i++) {
 		const struct checkpoint_entry *entry = &p->entries[i];
 
 		if (entry->round == file->round && entry->id == file->id)
-			return entry->complete ? newer >= p->keep : !entry->unread && entry->written_s <= p->newest_s;
+			return entry->complete ? newer >= p->keep : !entry->unread && entry->written_ms <= p->newest_ms;
 		newer += entry->complete;
 	}
 	return false; /* it came meanwhile */
@@ -97,7 +99,7 @@ int checkpoint_prune(const struct checkpoint_place *place, unsigned keep, struct
 	p.entries = entries;
 	for (unsigned i = 0; i < p.count && !any; i++) {
 		any = entries[i].complete;
-		p.newest_s = entries[i].written_s;
+		p.newest_ms = entries[i].written_ms;
 	}
 	if (any)
 		rc = prune_files(place, prune_is_old, &p, e);
@@ -107,50 +109,149 @@ int checkpoint_prune(const struct checkpoint_place *place, unsigned keep, struct
 
 /* ---- the mark of a job that ended in good order ---- */
 
-static const char prune_mark[] = "finished";
+/*
+ * "ROUND.ID MILLISECONDS CRC32C" and a newline. It gets its name when it is whole, in place of an older one. One that
+ * cannot be read or is damaged is none: to go on from checkpoints loses nothing.
+ */
+static const char prune_mark[] = "finished", prune_mark_part[] = "finished.part";
 
-void checkpoint_set_finished(const struct checkpoint_place *place, bool finished)
+enum { PRUNE_MARK_BYTES = 96 };
+
+struct prune_mark {
+	uint64_t round, id, written_ms;
+};
+
+static size_t prune_put_mark(const struct prune_mark *m, char out[PRUNE_MARK_BYTES])
 {
-	struct disk *disk = checkpoint_disk(place);
-	char dir[CHECKPOINT_DIR_BYTES];
-	struct err e;
+	int at = snprintf(out, PRUNE_MARK_BYTES, "%" PRIu64 ".%016" PRIx64 " %" PRIu64, m->round, m->id, m->written_ms);
 
-	if (checkpoint_format_dir(place->job, dir, &e) < 0)
-		return;
-	for (unsigned i = 0; i < place->target_count; i++) {
-		int at = checkpoint_scan_open(place, i, dir), fd;
-
-		if (at < 0)
-			continue;
-		if (finished) {
-			fd = disk->ops->make_file(disk, at, prune_mark, false);
-			if (fd >= 0)
-				disk->ops->close(disk, fd);
-		} else {
-			disk->ops->remove(disk, at, prune_mark);
-		}
-		disk->ops->sync_dir(disk, at);
-		disk->ops->close(disk, at);
-	}
+	at += snprintf(out + at, PRUNE_MARK_BYTES - (size_t)at, " %08" PRIx32 "\n", crc_32c(0, out, (size_t)at));
+	return (size_t)at;
 }
 
-bool checkpoint_is_finished(const struct checkpoint_place *place)
+static bool prune_get_mark(const char *text, struct prune_mark *m)
+{
+	char again[PRUNE_MARK_BYTES];
+
+	/* What sscanf() lets pass besides, the comparison does not. */
+	if (sscanf(text, "%20" SCNu64 ".%16" SCNx64 " %20" SCNu64, &m->round, &m->id, &m->written_ms) != 3)
+		return false;
+	prune_put_mark(m, again);
+	return strcmp(text, again) == 0;
+}
+
+static int prune_write_mark(struct disk *disk, int dir, const struct prune_mark *m)
+{
+	char text[PRUNE_MARK_BYTES];
+	size_t bytes = prune_put_mark(m, text);
+	ssize_t wrote;
+	int fd, rc;
+
+	disk->ops->remove(disk, dir, prune_mark_part);
+	fd = disk->ops->make_file(disk, dir, prune_mark_part, false);
+	if (fd < 0)
+		return fd;
+	wrote = disk->ops->write(disk, fd, text, bytes, 0);
+	rc = wrote == (ssize_t)bytes ? disk->ops->sync(disk, fd) : -EIO;
+	disk->ops->close(disk, fd);
+	if (rc == 0)
+		rc = disk->ops->rename(disk, dir, prune_mark_part, prune_mark);
+	if (rc < 0)
+		disk->ops->remove(disk, dir, prune_mark_part);
+	return rc;
+}
+
+static bool prune_read_mark(struct disk *disk, int dir, struct prune_mark *m)
+{
+	int fd = disk->ops->open_file(disk, dir, prune_mark);
+	char text[PRUNE_MARK_BYTES];
+	ssize_t got;
+
+	if (fd < 0)
+		return false;
+	got = disk->ops->read(disk, fd, text, sizeof(text) - 1, 0);
+	disk->ops->close(disk, fd);
+	text[got > 0 ? got : 0] = '\0';
+	return got > 0 && prune_get_mark(text, m);
+}
+
+/* `each`: 0 when it changed something that is to outlive a crash. */
+static void prune_each_target(
+	const struct checkpoint_place *place, int (*each)(struct disk *disk, int dir, void *arg), void *arg)
 {
 	struct disk *disk = checkpoint_disk(place);
 	char dir[CHECKPOINT_DIR_BYTES];
-	struct disk_stat st;
-	bool found = false;
-	struct err e;
 
-	if (checkpoint_format_dir(place->job, dir, &e) < 0)
-		return false;
-	for (unsigned i = 0; i < place->target_count && !found; i++) {
+	if (checkpoint_format_dir(place->job, dir, NULL) < 0)
+		return;
+	for (unsigned i = 0; i < place->target_count; i++) {
 		int at = checkpoint_scan_open(place, i, dir);
 
 		if (at < 0)
 			continue;
-		found = disk->ops->stat(disk, at, prune_mark, &st) == 0;
+		if (each(disk, at, arg) == 0)
+			disk->ops->sync_dir(disk, at);
 		disk->ops->close(disk, at);
 	}
-	return found;
+}
+
+static int prune_mark_target(struct disk *disk, int dir, void *arg)
+{
+	return prune_write_mark(disk, dir, arg);
+}
+
+static int prune_unmark_target(struct disk *disk, int dir, void *arg)
+{
+	(void)arg;
+	return disk->ops->remove(disk, dir, prune_mark);
+}
+
+static int prune_look_target(struct disk *disk, int dir, void *arg)
+{
+	uint64_t *newest_ms = arg;
+	struct prune_mark m;
+
+	if (prune_read_mark(disk, dir, &m) && m.written_ms > *newest_ms)
+		*newest_ms = m.written_ms;
+	return 1;
+}
+
+static const struct checkpoint_entry *prune_newest(const struct checkpoint_entry *entries, unsigned count)
+{
+	for (unsigned i = 0; i < count; i++)
+		if (entries[i].complete)
+			return &entries[i];
+	return NULL;
+}
+
+void checkpoint_mark(const struct checkpoint_place *place, uint64_t newest_ms)
+{
+	struct prune_mark mark = {.written_ms = newest_ms};
+	const struct checkpoint_entry *newest;
+	struct checkpoint_entry *entries;
+	unsigned count;
+
+	if (checkpoint_list(place, &entries, &count, NULL) < 0)
+		return;
+	newest = prune_newest(entries, count);
+	if (newest)
+		mark = (struct prune_mark){newest->round, newest->id,
+			newest->written_ms > newest_ms ? newest->written_ms : newest_ms};
+	free(entries);
+	prune_each_target(place, prune_mark_target, &mark);
+}
+
+void checkpoint_unmark(const struct checkpoint_place *place)
+{
+	prune_each_target(place, prune_unmark_target, NULL);
+}
+
+bool checkpoint_is_finished(const struct checkpoint_place *place, const struct checkpoint_entry *entries,
+	unsigned count, uint64_t *marked_ms)
+{
+	const struct checkpoint_entry *newest = prune_newest(entries, count);
+
+	*marked_ms = 0;
+	prune_each_target(place, prune_look_target, marked_ms);
+	return *marked_ms > 0 && (!newest || newest->written_ms <= *marked_ms);
 }

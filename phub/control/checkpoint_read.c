@@ -15,7 +15,7 @@ static int read_fill_table(const struct checkpoint_reader *r, struct checkpoint_
 {
 	struct checkpoint_table t = {
 		.round = r->head.round,
-		.written_s = r->head.written_s,
+		.written_ms = r->head.written_ms,
 		.meta_bytes = r->head.meta_bytes,
 		.chunk_count = r->head.chunk_count,
 		.id = r->head.id,

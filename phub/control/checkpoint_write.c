@@ -144,7 +144,7 @@ int checkpoint_copy(const struct checkpoint_place *from, const struct checkpoint
 	struct write_copy copy = {.progress = progress, .e = e};
 	int rc;
 
-	now.written_s = 0;
+	now.written_ms = 0;
 	rc = checkpoint_writer_create(to, &now, table->chunks, progress, clock_now_ns(), &copy.writer, e);
 	if (rc == 0)
 		rc = checkpoint_read_chunks(from, table, write_take, &copy, repaired, e);

@@ -122,8 +122,8 @@ static int writer_check_targets(const struct checkpoint_place *place, struct err
 }
 
 /* Later than all that are there, or were: the clock may have been set back. */
-static int writer_written_s(const struct checkpoint_place *place, uint64_t wanted_s,
-	struct checkpoint_progress *progress, uint64_t *written_s, struct err *e)
+static int writer_written_ms(const struct checkpoint_place *place, uint64_t wanted_ms,
+	struct checkpoint_progress *progress, uint64_t *written_ms, struct err *e)
 {
 	struct disk *disk = checkpoint_disk(place);
 	struct checkpoint_entry *entries;
@@ -132,15 +132,15 @@ static int writer_written_s(const struct checkpoint_place *place, uint64_t wante
 
 	if (rc < 0)
 		return rc;
-	*written_s = wanted_s ? wanted_s : disk->ops->now_s(disk);
-	if (progress && progress->newest_s >= *written_s)
-		*written_s = progress->newest_s + 1;
+	*written_ms = wanted_ms ? wanted_ms : disk->ops->now_ms(disk);
+	if (progress && progress->newest_ms >= *written_ms)
+		*written_ms = progress->newest_ms + 1;
 	for (unsigned i = 0; i < count; i++)
-		if (entries[i].complete && entries[i].written_s >= *written_s)
-			*written_s = entries[i].written_s + 1;
+		if (entries[i].complete && entries[i].written_ms >= *written_ms)
+			*written_ms = entries[i].written_ms + 1;
 	free(entries);
 	if (progress)
-		progress->newest_s = *written_s;
+		progress->newest_ms = *written_ms;
 	return 0;
 }
 
@@ -228,7 +228,7 @@ int checkpoint_writer_create(const struct checkpoint_place *place, const struct 
 	if (rc == 0)
 		rc = writer_fill_head(w, place, table, e);
 	if (rc == 0)
-		rc = writer_written_s(place, table->written_s, progress, &w->head.written_s, e);
+		rc = writer_written_ms(place, table->written_ms, progress, &w->head.written_ms, e);
 	if (rc == 0)
 		rc = checkpoint_parity_create(w->head.k, w->head.m, &w->parity, e);
 	if (rc == 0) {

@@ -10,7 +10,7 @@
 struct checkpoint_writer;
 
 /*
- * Begins a checkpoint: of `table` round, written_s and meta are taken, of the chunks only `bytes`. Place, chunks and
+ * Begins a checkpoint: of `table` round, written_ms and meta are taken, of the chunks only `bytes`. Place, chunks and
  * progress (or NULL) stay the caller's and in place until the end. `now_ns`: of any clock, from which its budget
  * counts. 0, or the errors of checkpoint_write().
  */

@@ -157,7 +157,7 @@ static void control_tick(struct control *c)
 
 static uint64_t control_period(const struct control *c)
 {
-	return c->sessions || c->jobs || c->accept_paused ? CONTROL_TICK_NS : CONTROL_IDLE_NS;
+	return c->sessions || c->jobs || c->keepers || c->accept_paused ? CONTROL_TICK_NS : CONTROL_IDLE_NS;
 }
 
 bool control_step(struct control *c, uint64_t now_ns)
@@ -232,6 +232,7 @@ void control_fini(struct control *c)
 		s->dead = true;
 	session_reap(c);
 	job_reap(c);
+	job_keep_fini(c);
 	job_hyper_fini(c);
 	standby_fini(c);
 }

@@ -16,6 +16,7 @@
 
 struct box;
 struct job;
+struct keeper;
 struct session;
 struct job_hyper_table;
 struct rate;
@@ -63,6 +64,7 @@ struct control {
 	uint64_t memory_used;               /* of config->memory_max, by jobs */
 	uint64_t table_bytes;               /* of key tables that are still coming in */
 	struct job_hyper_table *tables;     /* hyper-parameters on their way to cores */
+	struct keeper *keepers;             /* of jobs that are over, whose disks are not done (keeper.h) */
 	struct standby_call *standby_calls; /* sessions with the standby of jobs that are over (standby.c) */
 };
 

@@ -170,10 +170,13 @@ static void disk_close(struct disk *d, int fd)
 	close(fd);
 }
 
-static uint64_t disk_now_s(struct disk *d)
+static uint64_t disk_now_ms(struct disk *d)
 {
+	struct timespec now;
+
 	(void)d;
-	return (uint64_t)time(NULL);
+	clock_gettime(CLOCK_REALTIME, &now);
+	return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
 }
 
 static int disk_random(struct disk *d, uint64_t *out)
@@ -221,7 +224,7 @@ struct disk *disk_machine(void)
 		.stat = disk_stat,
 		.list = disk_list,
 		.close = disk_close,
-		.now_s = disk_now_s,
+		.now_ms = disk_now_ms,
 		.random = disk_random,
 	};
 	static struct disk machine = {.ops = &ops};

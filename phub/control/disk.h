@@ -59,8 +59,8 @@ struct disk_ops {
 	/* Each name in a directory, in any order, until `take` returns something else than 0: that is returned. */
 	int (*list)(struct disk *d, int fd, int (*take)(void *arg, const char *name), void *arg);
 	void (*close)(struct disk *d, int fd);
-	/* Unix time, and 64 bits that nobody had before. */
-	uint64_t (*now_s)(struct disk *d);
+	/* Milliseconds of Unix time, and 64 bits that nobody had before. */
+	uint64_t (*now_ms)(struct disk *d);
 	int (*random)(struct disk *d, uint64_t *out);
 };
 

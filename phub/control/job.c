@@ -298,7 +298,7 @@ void job_leave(struct session *s)
 
 static void job_destroy(struct job *job)
 {
-	job_keep_forget(job); /* its thread may be reading into the generation */
+	job_keep_forget(job); /* and with it the generation, if that is being read into */
 	generation_destroy(job->generation, job->control->box);
 	job_drop_reference(job);
 	job_hyper_forget(job);

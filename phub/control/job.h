@@ -223,15 +223,13 @@ void job_hyper_recount(struct job *job);
 
 /* ---- job_checkpoint.c ---- */
 
-/* Begins to read what the job's new generation goes on from. False: it begins anew. */
-bool job_restore(struct job *job);
-/* 0 with the round that each chunk begins with; -EAGAIN: not read yet; else the job has failed. */
-int job_restored(struct job *job, const uint64_t **from);
 /*
- * In a box that is turned by hand: does a little of what each job reads or writes. Returns when there is more to do by
- * itself; UINT64_MAX: never.
+ * Begins to look for what the job's new generation goes on from, and to read it; that waits for what an earlier job of
+ * its name still writes. False: nothing is looked for, it begins anew.
  */
-uint64_t job_keep_step(struct control *c);
+bool job_restore(struct job *job);
+/* 0 with the round that each chunk begins with, or NULL: it begins anew; -EAGAIN: not yet; else the job has failed. */
+int job_restored(struct job *job, const uint64_t **from);
 /* A core has answered: MAIL_SNAPPED. */
 void job_snapped(struct job *job, const struct mail *mail);
 void job_keep_tick(struct job *job);
@@ -241,8 +239,23 @@ bool job_keep_describe(const struct job *job, Phub__CheckpointInfo *out);
 uint64_t job_kept(const struct job *job, uint64_t *round);
 /* All ranks have left: a job that comes with this name begins anew. */
 void job_keep_finished(struct job *job);
-/* Waits for the thread that reads or writes, if there is one, and takes nothing any more. */
+
+/* ---- keeper.c ---- */
+
+/*
+ * The job is over, or its key table is; no core refers to its checkpoint any more. What a disk is still at goes on
+ * without it: then the memory stays counted, and job->generation is NULL if that is being read into.
+ */
 void job_keep_forget(struct job *job);
+/*
+ * Looks after what jobs that are loading wait for, and after what jobs have left behind; in a box that is turned by hand
+ * does a little of all that is read and written. Returns when there is more to do by itself; UINT64_MAX: never.
+ */
+uint64_t job_keep_step(struct control *c);
+/* Is memory still taken for jobs that are over? */
+bool job_keep_holds(const struct control *c);
+/* No job is there any more: waits for what they left behind, but not for ever. */
+void job_keep_fini(struct control *c);
 
 /* ---- job_barrier.c ---- */
 

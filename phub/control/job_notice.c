@@ -378,8 +378,6 @@ void job_tick(struct job *job)
 		job_members_tick(job);
 		job_keep_tick(job);
 	}
-	if (job->state == JOB_LOADING)
-		job_load_tick(job);
 	if (job->mismatch.code)
 		job_try_start(job);
 	if (job->room_ns && now_ns - job->room_ns >= JOB_ROOM_NS)

@@ -55,7 +55,7 @@ void job_hear_table(struct session *s, const Phub__Job *message)
 	struct err e;
 	int rc;
 
-	if (s->table || m->tabled) {
+	if (s->table || m->tabled || job->state == JOB_LOADING) {
 		session_refuse(s, PHUB__ERROR_CODE__ERROR_PROTOCOL, "a second key table before the first has started");
 		return;
 	}
@@ -333,7 +333,7 @@ static void job_announce(struct job *job)
 bool job_await_room(struct job *job)
 {
 	struct control *c = job->control;
-	bool some = false;
+	bool some = job_keep_holds(c);
 
 	for (struct job *other = c->jobs; other; other = other->next) {
 		if (other->state != JOB_ENDING || !other->generation)

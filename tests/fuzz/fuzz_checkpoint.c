@@ -135,7 +135,7 @@ static bool fuzz_make(struct fuzz_file *f, const uint8_t *data, size_t size)
 	f->flags = data[0];
 	f->head = (struct checkpoint_head){.id = ID,
 		.round = ROUND,
-		.written_s = 1,
+		.written_ms = 1,
 		.k = data[1],
 		.m = data[2],
 		.chunk_count = le_get32(data + 4),

@@ -200,7 +200,7 @@ static ssize_t storage_write(struct disk *d, int fd, const void *from, size_t co
 	if (at + count > n->now.count)
 		storage_resize(&n->now, at + count);
 	memcpy(n->now.at + at, from, count);
-	n->changed_s = d->ops->now_s(d);
+	n->changed_s = d->ops->now_ms(d) / 1000;
 	return (ssize_t)count;
 }
 
@@ -333,9 +333,9 @@ static void storage_close(struct disk *d, int fd)
 	storage_sweep(s);
 }
 
-static uint64_t storage_now_s(struct disk *d)
+static uint64_t storage_now_ms(struct disk *d)
 {
-	return STORAGE_EPOCH_S + storage_of(d)->now_ns / 1000000000;
+	return (uint64_t)STORAGE_EPOCH_S * 1000 + storage_of(d)->now_ns / 1000000;
 }
 
 static int storage_random(struct disk *d, uint64_t *out)
@@ -363,7 +363,7 @@ static const struct disk_ops storage_ops = {
 	.stat = storage_stat,
 	.list = storage_list,
 	.close = storage_close,
-	.now_s = storage_now_s,
+	.now_ms = storage_now_ms,
 	.random = storage_random,
 };
 

@@ -19,7 +19,7 @@ struct node *storage_node(struct storage *s, unsigned target, bool is_dir)
 	s->nodes = n;
 	n->target = target;
 	n->is_dir = is_dir;
-	n->changed_s = s->disk.ops->now_s(&s->disk);
+	n->changed_s = s->disk.ops->now_ms(&s->disk) / 1000;
 	if (is_dir) {
 		n->names = calloc(1, sizeof(*n->names));
 		n->safe_names = calloc(1, sizeof(*n->safe_names));

@@ -194,7 +194,7 @@ static void lose(unsigned k, unsigned m, uint32_t which, enum damage how)
 	checkpoint_rig_chunks(&r, 7, sizes, SIZES, 2);
 	checkpoint_rig_write(&r);
 	entry = checkpoint_rig_newest(&r);
-	assert_true(entry.id != other.id && entry.written_s > other.written_s);
+	assert_true(entry.id != other.id && entry.written_ms > other.written_ms);
 	for (unsigned i = 0; i < k + m; i++)
 		if (which >> i & 1)
 			harm(&r, &entry, &other, i, how);
@@ -456,6 +456,7 @@ static void test_hostile_headers(void **state)
 	FORGE(k, UINT32_MAX);
 	FORGE(m, UINT32_MAX);
 	FORGE(m, 32);
+	FORGE(written_ms, UINT64_MAX);
 	FORGE(piece, 1);
 	FORGE(round, 8);
 	FORGE(id, good.id + 1);

@@ -359,7 +359,7 @@ static void test_unread(void **state)
 	struct checkpoint_progress p = {.stop = false};
 	struct checkpoint_rig r;
 	struct faulty f;
-	uint64_t newest_s;
+	uint64_t newest_ms;
 
 	(void)state;
 	faulty_init(&f);
@@ -373,10 +373,10 @@ static void test_unread(void **state)
 	f.refused = "9.";
 	assert_int_equal(checkpoint_prune(&r.place, 1, NULL), 0);
 	assert_int_equal(checkpoint_rig_files(&r), 2);
-	newest_s = p.newest_s;
+	newest_ms = p.newest_ms;
 	r.table.round = 10;
 	assert_int_equal(checkpoint_write(&r.place, &r.table, &r.snapshot, &p, NULL), 0);
-	assert_true(p.newest_s > newest_s);
+	assert_true(p.newest_ms > newest_ms);
 	f.refused = NULL;
 	assert_int_equal(checkpoint_rig_newest(&r).round, 10);
 	assert_int_equal(checkpoint_prune(&r.place, 1, NULL), 0);
@@ -481,7 +481,7 @@ static void test_prune(void **state)
 	struct checkpoint_entry *all, torn;
 	struct checkpoint_rig r;
 	struct err e;
-	uint64_t before_s;
+	uint64_t before_ms;
 	char path[256];
 	int fd;
 
@@ -499,13 +499,13 @@ static void test_prune(void **state)
 	assert_int_equal(checkpoint_rig_list(&r, &all), 6);
 	assert_int_equal(all[0].round, 20);
 	for (int i = 1; i < 6; i++)
-		assert_true(all[i - 1].written_s > all[i].written_s);
-	before_s = all[0].written_s;
+		assert_true(all[i - 1].written_ms > all[i].written_ms);
+	before_ms = all[0].written_ms;
 	free(all);
-	r.table.written_s = 5;
+	r.table.written_ms = 5;
 	r.table.round = 21;
 	checkpoint_rig_write(&r);
-	assert_int_equal(checkpoint_rig_newest(&r).written_s, before_s + 1);
+	assert_int_equal(checkpoint_rig_newest(&r).written_ms, before_ms + 1);
 	fd = checkpoint_rig_piece(&r, &torn, 0, O_RDWR);
 	assert_int_equal(ftruncate(fd, 5000), 0);
 	close(fd);

@@ -5,12 +5,15 @@
 #include "tests/unit/control_rig.h"
 
 #include <errno.h>
+#include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -27,7 +30,18 @@ struct stage {
 	struct actor a[WORLD];
 	struct checkpoint_rig disk;
 	char targets[160];
+	bool threads;
 };
+
+static void stage_join(struct stage *s)
+{
+	for (uint32_t i = 0; i < WORLD; i++) {
+		actor_dial(&s->rig, &s->a[i], i + 1);
+		assert_true(actor_join(&s->a[i], "demo", i, WORLD, NULL));
+	}
+	for (uint32_t i = 0; i < WORLD; i++)
+		actor_table(&s->a[i], &adam, KEYS, 100);
+}
 
 static void stage_open(struct stage *s, struct disk *disk)
 {
@@ -35,12 +49,8 @@ static void stage_open(struct stage *s, struct disk *disk)
 
 	rig_open(&s->rig, 1, settings);
 	s->rig.box->env.disk = disk;
-	for (uint32_t i = 0; i < WORLD; i++) {
-		actor_dial(&s->rig, &s->a[i], i + 1);
-		assert_true(actor_join(&s->a[i], "demo", i, WORLD, NULL));
-	}
-	for (uint32_t i = 0; i < WORLD; i++)
-		actor_table(&s->a[i], &adam, KEYS, 100);
+	s->rig.box->env.by_hand = !s->threads;
+	stage_join(s);
 }
 
 static void stage_close(struct stage *s)
@@ -102,22 +112,241 @@ static void test_goes_on(void **state)
 	checkpoint_rig_close(&s.disk);
 }
 
-/* No core has its memory yet: nothing may be told to one. */
+/* ---- a disk that does not answer, and threads that wait for it ---- */
+
+struct gate {
+	struct disk disk;
+	struct disk_ops ops;
+	pthread_mutex_t lock;
+	pthread_cond_t changed;
+	bool shut;
+	int waiting;
+};
+
+static void gate_pass(struct disk *d)
+{
+	struct gate *g = (struct gate *)d;
+
+	pthread_mutex_lock(&g->lock);
+	g->waiting++;
+	while (g->shut)
+		pthread_cond_wait(&g->changed, &g->lock);
+	g->waiting--;
+	pthread_mutex_unlock(&g->lock);
+}
+
+static ssize_t gate_read(struct disk *d, int fd, void *to, size_t count, uint64_t at)
+{
+	gate_pass(d);
+	return disk_machine()->ops->read(disk_machine(), fd, to, count, at);
+}
+
+static int gate_sync(struct disk *d, int fd)
+{
+	gate_pass(d);
+	return disk_machine()->ops->sync(disk_machine(), fd);
+}
+
+static void gate_set(struct gate *g, bool shut)
+{
+	pthread_mutex_lock(&g->lock);
+	g->shut = shut;
+	pthread_cond_broadcast(&g->changed);
+	pthread_mutex_unlock(&g->lock);
+}
+
+static void gate_init(struct gate *g, bool shut)
+{
+	*g = (struct gate){.ops = *disk_machine()->ops, .shut = shut};
+	g->disk.ops = &g->ops;
+	g->ops.read = gate_read;
+	g->ops.sync = gate_sync;
+	pthread_mutex_init(&g->lock, NULL);
+	pthread_cond_init(&g->changed, NULL);
+}
+
+static bool gate_is_waited_for(struct gate *g)
+{
+	bool some;
+
+	pthread_mutex_lock(&g->lock);
+	some = g->waiting > 0;
+	pthread_mutex_unlock(&g->lock);
+	return some;
+}
+
+/* Somebody stands before it. */
+static void gate_await(struct stage *s, struct gate *g)
+{
+	for (int i = 0; i < 10000 && !gate_is_waited_for(g); i++) {
+		usleep(1000);
+		rig_wait(&s->rig, 10);
+	}
+	assert_true(gate_is_waited_for(g));
+}
+
+/* Threads have their time; `state` -1: until nothing is left of any job. */
+static void stage_await(struct stage *s, int state)
+{
+	struct control *c = &s->rig.box->control;
+
+	for (int i = 0; i < 10000; i++) {
+		rig_wait(&s->rig, 10);
+		if (state < 0 ? !c->jobs && !c->keepers : c->jobs && (int)c->jobs->state == state)
+			return;
+		usleep(1000);
+	}
+	fail_msg("no job came to state %d", state);
+}
+
+/* Another job, without checkpoints, begins and ends: control waits for nothing. */
+static void stage_pass(struct stage *s)
+{
+	static const struct rig_job plain = {.generation = 1};
+	struct actor other;
+
+	actor_dial(&s->rig, &other, WORLD + 1);
+	assert_true(actor_join(&other, "other", 0, 1, NULL));
+	actor_table(&other, &plain, 1, 10);
+	assert_int_equal(actor_hear(&other), PHUB__CONTROL__MESSAGE_START);
+	actor_leave(&other);
+	assert_int_equal(actor_hear(&other), PHUB__CONTROL__MESSAGE_LEFT);
+	actor_hang_up(&other);
+}
+
+/* No core has its memory yet: nothing may be told to one. And the disk is still at it when the job is over. */
 static void test_lost_meanwhile(void **state)
 {
 	struct stage s = {0};
+	struct gate gate;
+	uint64_t taken;
 
 	(void)state;
 	stage_write(&s);
-	stage_open(&s, NULL);
-	rig_turn_control(&s.rig);
+	gate_init(&gate, true);
+	s.threads = true;
+	stage_open(&s, &gate.disk);
+	gate_await(&s, &gate);
 	assert_int_equal(s.rig.box->control.jobs->state, JOB_LOADING);
+	stage_pass(&s);
+	taken = s.rig.box->control.memory_used;
 	actor_hang_up(&s.a[1]);
 	rig_wait(&s.rig, 500);
 	assert_null(s.rig.box->control.jobs);
 	actor_hear(&s.a[0]);
 	assert_int_equal(s.a[0].error_code, PHUB__ERROR_CODE__ERROR_LOST);
 	assert_non_null(strstr(s.a[0].error, "rank 1 ("));
+	/* What it reads into is there, and counted. */
+	assert_non_null(s.rig.box->control.keepers);
+	assert_int_equal(s.rig.box->control.memory_used, taken);
+	stage_pass(&s);
+	gate_set(&gate, false);
+	stage_await(&s, -1);
+	stage_close(&s);
+	checkpoint_rig_close(&s.disk);
+}
+
+static void stage_hang_up(struct stage *s)
+{
+	for (uint32_t i = 0; i < WORLD; i++)
+		actor_hang_up(&s->a[i]);
+}
+
+/* One of the same name meanwhile: it waits, and then has what there is. */
+static void test_same_name(void **state)
+{
+	struct stage s = {0};
+	struct gate gate;
+	struct keeper *first;
+
+	(void)state;
+	stage_write(&s);
+	gate_init(&gate, true);
+	s.threads = true;
+	stage_open(&s, &gate.disk);
+	gate_await(&s, &gate);
+	stage_hang_up(&s);
+	rig_wait(&s.rig, 100);
+	first = s.rig.box->control.keepers;
+	assert_non_null(first);
+	stage_join(&s);
+	rig_wait(&s.rig, 2000);
+	assert_int_equal(s.rig.box->control.jobs->state, JOB_LOADING);
+	assert_ptr_equal(s.rig.box->control.keepers, first);
+	assert_int_equal(gate.waiting, 1); /* it has not begun */
+	gate_set(&gate, false);
+	stage_await(&s, JOB_RUNNING);
+	assert_int_equal(actor_hear(&s.a[0]), PHUB__CONTROL__MESSAGE_START);
+	assert_int_equal(s.a[0].last->start->rounds[0], 7);
+	stage_hang_up(&s);
+	stage_await(&s, -1);
+	stage_close(&s);
+	checkpoint_rig_close(&s.disk);
+}
+
+/* The mark of its end is as slow, and is there for the next. */
+static void test_slow_mark(void **state)
+{
+	struct stage s = {0};
+	struct gate gate;
+	struct stat st;
+	char path[200];
+
+	(void)state;
+	stage_write(&s);
+	gate_init(&gate, false);
+	s.threads = true;
+	stage_open(&s, &gate.disk);
+	stage_await(&s, JOB_RUNNING);
+	gate_set(&gate, true);
+	for (uint32_t i = 0; i < WORLD; i++) {
+		actor_leave(&s.a[i]);
+		actor_hear(&s.a[i]);
+	}
+	stage_hang_up(&s);
+	gate_await(&s, &gate);
+	snprintf(path, sizeof(path), "%s/demo/finished", s.disk.paths[0]);
+	assert_int_equal(stat(path, &st), -1);
+	stage_pass(&s);
+	stage_join(&s);
+	rig_wait(&s.rig, 500);
+	assert_int_equal(s.rig.box->control.jobs->state, JOB_LOADING);
+	gate_set(&gate, false);
+	stage_await(&s, JOB_RUNNING);
+	assert_int_equal(stat(path, &st), 0);
+	assert_int_equal(actor_hear(&s.a[0]), PHUB__CONTROL__MESSAGE_START);
+	assert_false(s.a[0].last->start->joined); /* anew */
+	stage_hang_up(&s);
+	stage_await(&s, -1);
+	stage_close(&s);
+	checkpoint_rig_close(&s.disk);
+}
+
+/* A box that goes down finishes the mark first. */
+static void test_down(void **state)
+{
+	struct stage s = {0};
+	struct gate gate;
+
+	(void)state;
+	stage_write(&s);
+	gate_init(&gate, false);
+	s.threads = true;
+	stage_open(&s, &gate.disk);
+	stage_await(&s, JOB_RUNNING);
+	for (uint32_t i = 0; i < WORLD; i++)
+		actor_leave(&s.a[i]);
+	for (uint32_t i = 0; i < WORLD; i++) { /* the box goes with what it has to do */
+		s.a[i].stream->ops->close(s.a[i].stream);
+		s.a[i].stream = NULL;
+		actor_hang_up(&s.a[i]);
+	}
+	rig_close(&s.rig);
+	s.threads = false;
+	memset(s.a, 0, sizeof(s.a));
+	stage_open(&s, NULL);
+	assert_int_equal(actor_hear(&s.a[0]), PHUB__CONTROL__MESSAGE_START);
+	assert_false(s.a[0].last->start->joined);
 	stage_close(&s);
 	checkpoint_rig_close(&s.disk);
 }
@@ -164,6 +393,9 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_goes_on),
 		cmocka_unit_test(test_lost_meanwhile),
+		cmocka_unit_test(test_same_name),
+		cmocka_unit_test(test_slow_mark),
+		cmocka_unit_test(test_down),
 		cmocka_unit_test(test_unreadable),
 	};
 
