@@ -61,8 +61,9 @@ static bool checkpoint_ls_json(const char *job, const struct checkpoint_entry *e
 
 	snprintf(id, sizeof(id), "%016" PRIx64, e->id);
 	return output_json(json_pack("{s:s, s:I, s:s, s:I, s:I, s:i, s:i, s:i, s:s}", "job", job, "round",
-		(json_int_t)e->round, "id", id, "written_s", (json_int_t)(e->written_ms / 1000), "bytes", (json_int_t)e->bytes,
-		"pieces", (int)e->pieces, "k", (int)e->wanted, "m", (int)e->parity, "state", checkpoint_state(e)));
+		(json_int_t)e->round, "id", id, "written_s", (json_int_t)(e->written_ms / 1000), "bytes",
+		(json_int_t)e->bytes, "pieces", (int)e->pieces, "k", (int)e->wanted, "m", (int)e->parity, "state",
+		checkpoint_state(e)));
 }
 
 static void checkpoint_ls_row(struct output_table *table, const char *job, const struct checkpoint_entry *e)
@@ -170,7 +171,7 @@ struct checkpoint_check {
 
 struct checkpoint_verdicts {
 	struct output_table table;
-	bool lost, stopped;
+	bool lost, damaged, stopped;
 };
 
 static int checkpoint_check(void *arg)
@@ -186,12 +187,28 @@ static int checkpoint_check(void *arg)
 	return rc;
 }
 
+static void checkpoint_verify_tell(const struct checkpoint_tool *t, const struct checkpoint_check *c)
+{
+	const struct checkpoint_health *h = &c->health;
+
+	output_error("job '%s' round %" PRIu64 " is damaged: %" PRIu64 " of its %" PRIu64
+		     " stripes are bad, %u files are missing, %u tables are bad. Parity makes up for it; write it anew "
+		     "with `phub checkpoint restore --job '%s' --round %" PRIu64
+		     " --parity %u --to DIR...`, before more of it is lost",
+		t->place.job, c->entry->round, h->stripes_bad, h->stripes, h->pieces_missing, h->tables_bad,
+		t->place.job, c->entry->round, c->entry->parity);
+}
+
 static bool checkpoint_verify_say(
 	struct checkpoint_tool *t, const struct checkpoint_check *c, int rc, struct checkpoint_verdicts *v)
 {
 	const struct checkpoint_health *h = &c->health;
-	bool damaged = h->stripes_bad || h->pieces_missing || h->tables_bad;
+	bool damaged = rc == 0 && (h->stripes_bad || h->pieces_missing || h->tables_bad);
 	const char *verdict = rc < 0 ? "lost" : damaged ? "damaged" : "good";
+
+	if (damaged)
+		checkpoint_verify_tell(t, c);
+	v->damaged = v->damaged || damaged;
 
 	if (t->json)
 		return output_json(json_pack("{s:s, s:I, s:s, s:I, s:I, s:I, s:I, s:i, s:i}", "job", t->place.job,
@@ -240,7 +257,7 @@ int checkpoint_verify_run(int argc, char **argv)
 		.words = "DIR...",
 		.about =
 			"Reads checkpoints to the last byte and looks at every checksum, those of parity too: `good`;\n"
-			"`damaged`, which restore can mend; or `lost`. Fails when anything is lost.\n",
+			"`damaged`, which restore can mend; or `lost`. Fails when any is not good.\n",
 		.examples = "  phub checkpoint verify --job mnist /mnt/a /mnt/b /mnt/c\n",
 		.words_max = ARGS_WORDS_MAX,
 		.options = options,
@@ -266,7 +283,7 @@ int checkpoint_verify_run(int argc, char **argv)
 		rc = CLI_FAILED;
 	}
 	checkpoint_tool_end(&t);
-	return v.lost ? CLI_FAILED : rc;
+	return v.lost || v.damaged ? CLI_FAILED : rc;
 }
 
 /* ---- restore ---- */

@@ -17,6 +17,7 @@ import rig
 from rig import check, holds
 
 PHUB = rig.BUILD / "phub"
+SLOW = rig.BUILD / "tests/system/slow_disk.so"
 WRITER = rig.BUILD / "tests/unit/test_checkpoint_files"
 ISAL = b"libisal" in PHUB.read_bytes() if PHUB.exists() else False
 # As checkpoint_rig_job() has them: element i of array a of key k is (k * 3 + a) * 65536 + i.
@@ -138,7 +139,9 @@ def mended():
         shutil.rmtree(old[0])
         flip(the_file(old[1]), 20000)
         holds(phub("ls", *old)[0], r"3 of 2\+2  short")
-        out, _ = phub("verify", "--json", *old)
+        out, err = phub("verify", "--json", *old, status=1)
+        holds(err, "'mnist' round 7 is damaged: [0-9]+ of its [0-9]+ stripes are bad, 1 files are missing, 0 tables",
+              "restore --job 'mnist' --round 7 --parity 2 --to")
         verdict = lines(out)[0]
         check(verdict["verdict"] == "damaged" and verdict["stripes_bad"] == verdict["chunks"] + 1, f"{verdict}")
         holds(phub("restore", "--parity", 1, "--to", new[0], "--to", new[1], "--to", new[2], *old)[0],
@@ -237,7 +240,100 @@ def exported_to_numpy():
             check(not re.search("bad|corrupt", out.stdout, re.I), out.stdout)
 
 
-CASES = [empty, usage, listed, rotten, mended, stopped, exported, exported_to_numpy]
+class Slow:
+    """A box whose disk does not answer while `shut` is there, and jobs that it keeps."""
+
+    def __init__(self, folder):
+        self.shut = folder / "shut"
+        self.targets = folder / "targets"
+        self.targets.mkdir()
+        env = {**rig.QUIET, "LD_PRELOAD": str(SLOW), "PHUB_TEST_SLOW_DISK": str(self.shut),
+               "ASAN_OPTIONS": "verify_asan_link_order=0"}
+        self.box = rig.Box(cores=2, checkpoint_targets=self.targets, checkpoint_every=20, env=env)
+
+    def worker(self, name, rounds, **more):
+        return rig.Worker(self.box.url(name), keys="a:50000", rounds=rounds, report_ms=100, pause_us=2000, transport="tcp",
+                          **more)
+
+    def close_disk(self):
+        """And a checkpoint is being written to it."""
+        self.shut.touch()
+        self.box.logged("slow disk")
+
+
+def slow_disk():
+    """a disk that does not answer: other jobs, newcomers and operators do not notice, and the next job of that name waits"""
+    with folders(1) as (folder,):
+        slow = Slow(folder)
+        tenant = slow.worker("tenant", "until-told", optimizer="none")
+        first = slow.worker("kept", "until-told", optimizer="adam")
+        tenant.event("progress")
+        slow.box.logged("'kept': checkpoint before round")
+        slow.close_disk()
+        first.kill()
+        slow.box.logged("job 'kept' ended")
+        second = slow.worker("kept", "until-told", optimizer="adam")
+        slow.box.logged("'kept' waits for the disk")
+        seen = len(tenant.out.lines)
+        began = time.monotonic()
+        subprocess.run([PHUB, "jobs", slow.box.address], check=True, capture_output=True, timeout=rig.DEADLINE_S, env=rig.QUIET)
+        slow.worker("newcomer", 3, optimizer="none").good()
+        check(time.monotonic() - began < 15, "the box was slow")
+        time.sleep(max(0, began + 12 - time.monotonic()))  # more than workers wait for a box that is silent
+        check(tenant.running() and len(tenant.out.lines) > seen + 10, f"the other job stood still: {tenant.out.lines[seen:]}")
+        slow.box.logged("'kept' has ended, and a disk is still at its last checkpoint")
+        check(second.running() and not re.search("progress", "".join(second.out.lines)), "it began over the one before")
+        slow.shut.unlink()
+        second.event("progress")
+        second.tell()
+        second.good()
+        holds(slow.box.err.text(), "'kept' goes on from its checkpoint")
+        tenant.tell()
+        tenant.good()
+        slow.box.stop()
+
+
+def slow_end():
+    """a box that goes down does not wait for such a disk for ever, and says so"""
+    with folders(1) as (folder,):
+        slow = Slow(folder)
+        worker = slow.worker("kept", "until-told", optimizer="adam")
+        worker.event("progress")
+        slow.close_disk()
+        slow.box.stop()
+        holds(slow.box.err.text(), "'kept': a disk did not answer for 10 s: its last checkpoint is not whole")
+        worker.kill()
+
+
+def came_back():
+    """a target that was away brings the mark of a job that ended long ago: newer checkpoints are gone on from"""
+    need_parity()
+    with folders(3) as where:
+        options = {"cores": 2, "checkpoint_targets": ",".join(map(str, where)), "checkpoint_parity": 1, "checkpoint_every": 20}
+        job = {"keys": "a:50000", "optimizer": "adam", "transport": "tcp", "pause_us": 2000}
+        box = rig.Box(**options)
+        rig.Worker(box.url("train"), rounds=100, **job).good()
+        box.stop()
+        check(all((folder / "train/finished").exists() for folder in where), "no mark")
+        where[2].rename(where[2].with_suffix(".away"))
+        box = rig.Box(**options)
+        worker = rig.Worker(box.url("train"), rounds=1000000, **job)
+        box.logged("'train' begins anew")
+        box.logged("1 of 3 targets could not be written.*parity makes up for it")
+        while box.err.text().count("checkpoint before round") < 4:
+            time.sleep(0.05)
+        check(box.err.text().count("could not be written") == 1, "said again and again")
+        box.kill()
+        worker.kill()
+        where[2].with_suffix(".away").rename(where[2])
+        box = rig.Box(**options)
+        rig.Worker(box.url("train"), rounds=20, **job)
+        box.logged("train' (goes on|begins anew)")
+        holds(box.err.text(), "'train' goes on from its checkpoint before round")
+        box.stop()
+
+
+CASES = [slow_disk, slow_end, came_back, empty, usage, listed, rotten, mended, stopped, exported, exported_to_numpy]
 
 if __name__ == "__main__":
     rig.run(CASES, None if PHUB.exists() and WRITER.exists() else f"{PHUB} or {WRITER} is not there (make)")
