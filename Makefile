@@ -282,7 +282,7 @@ CUDA_STAND_IN := $(BUILD)/tests/suite/libcuda.so.1
 TEST_HELPERS := $(filter-out $(TEST_SRC) tests/suite/cuda_stand_in.c,$(wildcard tests/unit/*.c tests/suite/*.c))
 TEST_PROGRAMS := $(TEST_SRC:%.c=$(BUILD)/%)
 BENCH_PROGRAMS := $(BUILD)/tests/bench/dpdk_cycles
-SYSTEM_PROGRAMS := $(BUILD)/tests/system/worker $(BUILD)/tests/system/segment
+SYSTEM_PROGRAMS := $(BUILD)/tests/system/worker $(BUILD)/tests/system/segment $(BUILD)/tests/system/slow_disk.so
 SIM_SRC := $(wildcard tests/sim/*.c)
 # What comes in by DPDK's ports can be fuzzed only where there is DPDK.
 FUZZ_SRC := $(filter-out $(if $(HAVE_DPDK),,tests/fuzz/fuzz_dpdk.c),$(wildcard tests/fuzz/fuzz_*.c))
@@ -320,6 +320,11 @@ $(BUILD)/tests/system/segment: $(call objects,tests/system/segment.c)
 	@mkdir -p $(@D)
 	$(call say,LINK,$@)
 	$(Q)$(CC) $(PROJECT_LDFLAGS) -o $@ $^
+
+$(BUILD)/tests/system/slow_disk.so: $(call objects,tests/system/slow_disk.c)
+	@mkdir -p $(@D)
+	$(call say,LINK,$@)
+	$(Q)$(CC) -shared $(PROJECT_LDFLAGS) -o $@ $^
 
 $(BUILD)/sim: $(call objects,$(SIM_SRC)) $(TEST_ARCHIVES)
 	$(call say,LINK,$@)

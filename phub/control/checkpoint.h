@@ -62,7 +62,7 @@ static inline struct disk *checkpoint_disk(const struct checkpoint_place *place)
 
 /* What is in a checkpoint besides the chunks' bytes. `meta` is the caller's (checkpoint_meta.h). */
 struct checkpoint_table {
-	uint64_t round;     /* the first that is not in it: the furthest of all keys */
+	uint64_t round;      /* the first that is not in it: the furthest of all keys */
 	uint64_t written_ms; /* of Unix time; 0: now. Made later than that of all others of the job that are there */
 	const uint8_t *meta;
 	uint64_t meta_bytes;
@@ -112,7 +112,7 @@ void checkpoint_write_end(struct checkpoint_write *w);
 struct checkpoint_entry {
 	uint64_t round;
 	uint64_t id;
-	uint64_t written_ms;      /* of a torn one: when its file was changed last */
+	uint64_t written_ms;     /* of a torn one: when its file was changed last */
 	uint64_t bytes;          /* of all its pieces */
 	unsigned pieces, wanted; /* whole ones found, and needed at least (k); wanted 0: not known, no header is good */
 	unsigned parity;

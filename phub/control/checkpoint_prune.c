@@ -235,8 +235,8 @@ void checkpoint_mark(const struct checkpoint_place *place, uint64_t newest_ms)
 		return;
 	newest = prune_newest(entries, count);
 	if (newest)
-		mark = (struct prune_mark){newest->round, newest->id,
-			newest->written_ms > newest_ms ? newest->written_ms : newest_ms};
+		mark = (struct prune_mark){
+			newest->round, newest->id, newest->written_ms > newest_ms ? newest->written_ms : newest_ms};
 	free(entries);
 	prune_each_target(place, prune_mark_target, &mark);
 }

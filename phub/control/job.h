@@ -248,8 +248,8 @@ void job_keep_finished(struct job *job);
  */
 void job_keep_forget(struct job *job);
 /*
- * Looks after what jobs that are loading wait for, and after what jobs have left behind; in a box that is turned by hand
- * does a little of all that is read and written. Returns when there is more to do by itself; UINT64_MAX: never.
+ * Looks after what jobs that are loading wait for, and after what jobs have left behind; in a box that is turned by
+ * hand does a little of all that is read and written. Returns when there is more to do by itself; UINT64_MAX: never.
  */
 uint64_t job_keep_step(struct control *c);
 /* Is memory still taken for jobs that are over? */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * When a job's checkpoints are taken, and what a job begins with that had some. The cores copy (phub/snapshot.h), a
- * thread reads and writes (keeper.h), this decides: one checkpoint at a time, so often that rounds are slower by no more than
- * the box allows.
+ * thread reads and writes (keeper.h), this decides: one checkpoint at a time, so often that rounds are slower by no
+ * more than the box allows.
  *
  *      idle -> asking     the cores say which round each chunk collects
  *           -> taking     they copy; the thread writes what is copied, in the order of the chunks

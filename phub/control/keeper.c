@@ -98,8 +98,7 @@ int keeper_take_arena(struct keeper *k, const struct generation *g)
 	struct snapshot *s = &k->snapshot;
 	struct err e;
 
-	*s = (struct snapshot){
-		.job = spec->id, .generation = spec->generation, .chunk_count = spec->plan.chunk_count};
+	*s = (struct snapshot){.job = spec->id, .generation = spec->generation, .chunk_count = spec->plan.chunk_count};
 	s->chunks = calloc(s->chunk_count, sizeof(*s->chunks));
 	s->rounds = calloc(s->chunk_count, sizeof(*s->rounds));
 	if (!s->chunks || !s->rounds)
@@ -193,7 +192,8 @@ static int keeper_look(struct keeper *k)
 	/* Those that cannot be read say nothing of when they were written: each may be one later than the others. */
 	k->progress.newest_ms = k->entry_count > 0 ? k->entries[0].written_ms + k->entry_count : 0;
 	if (checkpoint_is_finished(&k->place, k->entries, k->entry_count, &marked_ms)) {
-		log_info("job '%s' begins anew: the one before ended in good order (its checkpoints are there)", k->job);
+		log_info(
+			"job '%s' begins anew: the one before ended in good order (its checkpoints are there)", k->job);
 		rc = KEEPER_ANEW;
 	} else {
 		rc = -EAGAIN;
@@ -295,8 +295,7 @@ static int keeper_write_step(struct keeper *k, uint64_t now_ns)
 
 	if (k->writing)
 		return checkpoint_write_step(k->writing, now_ns, &k->due_ns, &k->error);
-	rc = checkpoint_write_begin(
-		&k->place, &k->table, &k->snapshot, &k->progress, now_ns, &k->writing, &k->error);
+	rc = checkpoint_write_begin(&k->place, &k->table, &k->snapshot, &k->progress, now_ns, &k->writing, &k->error);
 	return rc < 0 ? rc : -EAGAIN;
 }
 
@@ -403,8 +402,9 @@ static void keeper_reap(struct control *c)
 	while ((k = *at)) {
 		if (k->running && !keeper_is_over(k)) {
 			if (c->now_ns >= k->tell_ns) {
-				log_warn("job '%s' has ended, and a disk is still at its last checkpoint; until that is "
-					 "over its memory is taken, and no job of that name begins",
+				log_warn(
+					"job '%s' has ended, and a disk is still at its last checkpoint; until that is "
+					"over its memory is taken, and no job of that name begins",
 					k->job);
 				k->tell_ns = c->now_ns + KEEPER_TELL_AGAIN_NS;
 			}

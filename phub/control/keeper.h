@@ -3,7 +3,8 @@
  * What a job's checkpoints are made with: the files' side of job_checkpoint.c. All that touches a disk is a task, which
  * a thread does, or, in a box that is turned by hand, control in steps: control never waits for a disk. A job that ends
  * while its keeper is at a task leaves it to control, with all that the task reads and writes; it goes when the task is
- * over, however long that takes. Until then no keeper of a job of that name begins one: two are never at the same files.
+ * over, however long that takes. Until then no keeper of a job of that name begins one: two are never at the same
+ * files.
  */
 #ifndef PHUB_CONTROL_KEEPER_H
 #define PHUB_CONTROL_KEEPER_H

@@ -476,6 +476,15 @@ static void test_file_names(void **state)
 
 /* ---- which go ---- */
 
+static void flip_byte(int fd, off_t at)
+{
+	uint8_t byte;
+
+	assert_int_equal(pread(fd, &byte, 1, at), 1);
+	byte ^= 1;
+	assert_int_equal(pwrite(fd, &byte, 1, at), 1);
+}
+
 static void test_prune(void **state)
 {
 	struct checkpoint_entry *all, torn;
@@ -498,6 +507,7 @@ static void test_prune(void **state)
 	checkpoint_rig_write(&r);
 	assert_int_equal(checkpoint_rig_list(&r, &all), 6);
 	assert_int_equal(all[0].round, 20);
+	assert_true(all[0].written_ms < (uint64_t)time(NULL) * 1000 + 1100); /* not in the future, by much */
 	for (int i = 1; i < 6; i++)
 		assert_true(all[i - 1].written_ms > all[i].written_ms);
 	before_ms = all[0].written_ms;
@@ -532,6 +542,89 @@ static void test_prune(void **state)
 	checkpoint_rig_expect(&r, 0);
 	checkpoint_rig_close(&r);
 }
+
+/* ---- the mark ---- */
+
+static bool is_finished(struct checkpoint_rig *r)
+{
+	struct checkpoint_entry *all;
+	unsigned count = checkpoint_rig_list(r, &all);
+	uint64_t marked_ms;
+	bool finished = checkpoint_is_finished(&r->place, all, count, &marked_ms);
+
+	free(all);
+	return finished;
+}
+
+static void write_before(struct checkpoint_rig *r, uint64_t round)
+{
+	checkpoint_rig_chunks(r, round, sizes, SIZES, 1);
+	checkpoint_rig_write(r);
+}
+
+static void test_mark(void **state)
+{
+	struct checkpoint_rig r;
+	char path[160];
+	int fd;
+
+	(void)state;
+	checkpoint_rig_open(&r, QUICK, 1, 0, "job");
+	checkpoint_mark(&r.place, 1); /* no directory yet */
+	assert_false(is_finished(&r));
+	write_before(&r, 10);
+	assert_false(is_finished(&r));
+	checkpoint_mark(&r.place, 0);
+	assert_true(is_finished(&r));
+	assert_int_equal(checkpoint_rig_files(&r), 2);
+	write_before(&r, 5); /* an earlier round, and newer */
+	assert_false(is_finished(&r));
+	checkpoint_mark(&r.place, 0); /* in place of the other */
+	assert_true(is_finished(&r));
+	checkpoint_unmark(&r.place);
+	assert_false(is_finished(&r));
+	checkpoint_mark(&r.place, checkpoint_rig_newest(&r).written_ms + 1000); /* what cannot be seen is no newer */
+	write_before(&r, 11);
+	assert_true(is_finished(&r));
+	/* One that is damaged is none. */
+	snprintf(path, sizeof(path), "%s/job/finished", r.paths[0]);
+	fd = open(path, O_RDWR);
+	assert_true(fd >= 0);
+	flip_byte(fd, 3);
+	assert_false(is_finished(&r));
+	flip_byte(fd, 3);
+	assert_true(is_finished(&r));
+	assert_int_equal(ftruncate(fd, 0), 0);
+	assert_false(is_finished(&r));
+	close(fd);
+	checkpoint_rig_close(&r);
+}
+
+#ifdef PHUB_ISAL
+/* A target was away while others wrote, and comes back with what it had. */
+static void test_stale_mark(void **state)
+{
+	struct checkpoint_rig r;
+	char path[160], away[160];
+
+	(void)state;
+	checkpoint_rig_open(&r, QUICK, 3, 1, "job");
+	write_before(&r, 100);
+	checkpoint_mark(&r.place, 0);
+	assert_true(is_finished(&r));
+	snprintf(path, sizeof(path), "%s", r.paths[2]);
+	snprintf(away, sizeof(away), "%s.away", r.paths[2]);
+	assert_int_equal(rename(path, away), 0);
+	checkpoint_rig_chunks(&r, 20, sizes, SIZES, 1);
+	assert_int_equal(checkpoint_write(&r.place, &r.table, &r.snapshot, NULL, NULL), 1);
+	assert_false(is_finished(&r));
+	checkpoint_unmark(&r.place);
+	assert_int_equal(rename(away, path), 0);
+	assert_false(is_finished(&r));
+	assert_int_equal(checkpoint_rig_newest(&r).round, 20);
+	checkpoint_rig_close(&r);
+}
+#endif
 
 /* ---- what it is about ---- */
 
@@ -614,6 +707,10 @@ int main(int argc, char **argv)
 		cmocka_unit_test(test_names),
 		cmocka_unit_test(test_file_names),
 		cmocka_unit_test(test_prune),
+		cmocka_unit_test(test_mark),
+#ifdef PHUB_ISAL
+		cmocka_unit_test(test_stale_mark),
+#endif
 		cmocka_unit_test(test_meta),
 	};
 
