@@ -364,9 +364,11 @@ bool keeper_waits(const struct keeper *k, const struct job *job)
 	for (const struct keeper *other = k->control->keepers; other; other = other->next)
 		if (strcmp(other->job, k->job) == 0)
 			return true;
+	/* One that ends, and whose shards are on their way back, begins nothing but the mark. */
 	for (const struct job *other = k->control->jobs; other; other = other->next)
-		if (other != job && other->keeper && strcmp(other->name, job->name) == 0)
-			return true; /* it ends, and its shards are on their way back */
+		if (other != job && other->keeper && strcmp(other->name, job->name) == 0 &&
+			(other->keeper->mark || (other->keeper->running && !keeper_is_over(other->keeper))))
+			return true;
 	return false;
 }
 
