@@ -360,7 +360,8 @@ static int worker_push(struct worker *w)
 
 		if (n + 1 == o->key_count)
 			worker_sleep_us(o->lag_ms * 1000);
-		if (o->phub.quorum && !w->settles && phub_round(w->phub, (int)i) > (int64_t)o->rounds)
+		if (o->phub.quorum && !w->settles && phub_round(w->phub, (int)i) >= 0 &&
+			(uint64_t)phub_round(w->phub, (int)i) > o->rounds)
 			continue;
 		rc = phub_push_pull(w->phub, (int)i, o->keys[i].src, o->keys[i].dst, o->flat ? 0 : (int)urgency);
 	}
