@@ -44,7 +44,8 @@ static const char main_help[] =
 	"  -o KEY=VALUE      set one option, over the file's; also as --KEY VALUE, like --listen 127.0.0.1:0\n"
 	"  --dump-config     print every option with its value and what is allowed, as YAML for --config\n"
 	"  --check-config    check options, secrets, and that this machine has the CPUs, RDMA ports, interface and\n"
-	"                    addresses that they name; no port is tried, nothing runs\n"
+	"                    addresses that they name, and that checkpoints can be written; no port is tried, nothing\n"
+	"                    runs\n"
 	"  --version, --help\n"
 	"\n"
 	"Exit codes: 0 done, 1 failed, 2 usage.\n";
@@ -221,6 +222,8 @@ static int main_open(const struct config *config, const struct box_env *env, str
 		return rc;
 	if (!first)
 		rc = privilege_drop(config, text, sizeof(text), e);
+	if (rc == 0)
+		rc = box_check_targets(config, false, e);
 	if (rc < 0) {
 		box_destroy(*box, clock_now_ns());
 		return rc;
@@ -228,6 +231,19 @@ static int main_open(const struct config *config, const struct box_env *env, str
 	(*box)->control.uid = (int64_t)geteuid(); /* "this user over loopback" is the one it has become */
 	log_info("runs as %s; nothing it executes gets more", text);
 	return 0;
+}
+
+/* What a start would find, but for ports; it may become the user of the options for that, for nothing comes after. */
+static int main_check(const struct config *config, struct err *e)
+{
+	char text[512];
+	int rc = privilege_check(config, e);
+
+	if (rc == 0)
+		rc = box_check(config, e);
+	if (rc == 0 && config->checkpoint_targets[0])
+		rc = privilege_drop(config, text, sizeof(text), e);
+	return rc < 0 ? rc : box_check_targets(config, true, e);
 }
 
 /* ---- the box as the client of its standby ---- */
@@ -346,7 +362,7 @@ static int main_act(struct config *config, enum main_action action)
 	log_set_sink(log_sink_stderr, NULL);
 	if (action == MAIN_CHECK) {
 		log_set_level(LOG_LEVEL_WARN);
-		if (privilege_check(config, &e) < 0 || box_check(config, &e) < 0)
+		if (main_check(config, &e) < 0)
 			return main_complain(&e, MAIN_FAILED);
 		puts("phubd: the options are good (no port was tried)");
 		return main_flush(MAIN_DONE);

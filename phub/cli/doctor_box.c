@@ -108,11 +108,23 @@ static void box_check_transports(struct doctor *d, const char *box, const struct
 			"not offered by the box, and this machine has RDMA");
 }
 
+/* One that failed and has had a good one since is no news. */
+static void box_check_checkpoints(struct doctor *d, const Phub__JobInfo *job)
+{
+	const Phub__CheckpointInfo *c = job->checkpoint;
+
+	if (c && c->error && *c->error && !(c->known && c->age_ms < c->error_ms))
+		doctor_say(d, "checkpoint", DOCTOR_WARN, "see that box's log, and its checkpoint_targets",
+			"job %s: the last checkpoint failed %.1f s ago: %s", job->name, (double)c->error_ms / 1e3,
+			c->error);
+}
+
 static void box_check_jobs(struct doctor *d, const Phub__AdminReply *reply)
 {
 	for (size_t i = 0; i < reply->n_jobs; i++) {
 		const Phub__JobInfo *job = reply->jobs[i];
 
+		box_check_checkpoints(d, job);
 		for (size_t w = 0; w < job->n_workers; w++) {
 			if (job->workers[w]->silent_ms > BOX_SILENT_MS)
 				doctor_say(d, "worker", DOCTOR_WARN,

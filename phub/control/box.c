@@ -13,6 +13,7 @@
 #include "phub/base/cpu.h"
 #include "phub/base/log.h"
 #include "phub/base/mem.h"
+#include "phub/control/checkpoint.h"
 #include "phub/control/exposure.h"
 #include "transport/rate.h"
 #include "topology/discover.h"
@@ -340,6 +341,27 @@ int box_check(const struct config *config, struct err *e)
 	if (rc == 0)
 		rc = box_check_rdma(config, e);
 	return rc == 0 && box_wants(config, "dpdk") ? dpdk_check(config->dpdk_ports, e) : rc;
+}
+
+int box_check_targets(const struct config *config, bool strict, struct err *e)
+{
+	struct checkpoint_place place = {.parity = (unsigned)config->checkpoint_parity};
+	char text[sizeof(config->checkpoint_targets)];
+	struct err why;
+	int rc;
+
+	if (!config->checkpoint_targets[0])
+		return 0;
+	memcpy(text, config->checkpoint_targets, sizeof(text));
+	rc = checkpoint_list_targets(&place, text);
+	if (rc == 0)
+		rc = checkpoint_try_targets(&place, &why);
+	if (rc > 0 && !strict) {
+		log_warn("checkpoint_targets: %s. Parity makes up for it: checkpoints are written to the others",
+			why.text);
+		return 0;
+	}
+	return rc ? err_set(e, why.code, "checkpoint_targets: %s", why.text) : 0;
 }
 
 /* ---- cores ---- */

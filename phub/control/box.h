@@ -98,6 +98,13 @@ int box_create(
 int box_check(const struct config *config, struct err *e);
 
 /*
+ * Can checkpoints be written where the options say, by this process as it is now: to be asked once it is the user that
+ * it becomes. `strict`: to all of the targets; else some may fail that parity makes up for, and that is logged. Blocks
+ * on disks. 0 or a negative errno with what to do in `e`.
+ */
+int box_check_targets(const struct config *config, bool strict, struct err *e);
+
+/*
  * Turns control and every core once. Does not block. Returns whether something is left to be done at this very time.
  * A caller that wants to choose the order calls control_step(&box->control, now) and core_step(box->cores[i], now)
  * itself.

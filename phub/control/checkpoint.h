@@ -60,6 +60,18 @@ static inline struct disk *checkpoint_disk(const struct checkpoint_place *place)
 	return place->disk ? place->disk : disk_machine();
 }
 
+/* Fills targets and target_count from directories with commas between them: `text` is cut up, and stays put. 0 or
+ * -E2BIG.
+ */
+int checkpoint_list_targets(struct checkpoint_place *place, char *text);
+/* Can so many targets bear so much parity, by their numbers alone? 0, -ENOTSUP, or -EINVAL. */
+int checkpoint_check_count(unsigned target_count, unsigned parity, struct err *e);
+/*
+ * Can this process write to each of them now, and are they different directories? Makes a file and removes it; blocks.
+ * 0; how many cannot be written, at most m, with the first of them in `e`: checkpoints do without; or what is wrong.
+ */
+int checkpoint_try_targets(const struct checkpoint_place *place, struct err *e);
+
 /* What is in a checkpoint besides the chunks' bytes. `meta` is the caller's (checkpoint_meta.h). */
 struct checkpoint_table {
 	uint64_t round;      /* the first that is not in it: the furthest of all keys */

@@ -4,12 +4,125 @@
  */
 #include <errno.h>
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 
 #include "phub/base/clock.h"
 #include "phub/control/checkpoint.h"
+#include "phub/control/checkpoint_parity.h"
 #include "phub/control/checkpoint_writer.h"
+
+/* ---- where they go ---- */
+
+int checkpoint_list_targets(struct checkpoint_place *place, char *text)
+{
+	char *rest = NULL;
+
+	for (char *t = strtok_r(text, ",", &rest); t; t = strtok_r(NULL, ",", &rest)) {
+		t += strspn(t, " ");
+		for (size_t length = strlen(t); length && t[length - 1] == ' '; length--)
+			t[length - 1] = '\0';
+		if (place->target_count == CHECKPOINT_TARGETS_MAX)
+			return -E2BIG;
+		place->targets[place->target_count++] = t;
+	}
+	return 0;
+}
+
+int checkpoint_check_count(unsigned target_count, unsigned parity, struct err *e)
+{
+	if (target_count < 1 || target_count > CHECKPOINT_TARGETS_MAX)
+		return err_set(e, -EINVAL, "a checkpoint in %u directories; allowed are 1 to %u", target_count,
+			CHECKPOINT_TARGETS_MAX);
+	if (parity >= target_count)
+		return err_set(e, -EINVAL, "a parity of %u in %u director%s; at least one must be left for data",
+			parity, target_count, target_count == 1 ? "y" : "ies");
+	if (parity == 0 && target_count > 1)
+		return err_set(e, -EINVAL,
+			"a checkpoint in %u directories without parity: the loss of any would lose it; "
+			"give one directory, or a parity",
+			target_count);
+	return checkpoint_parity_check(parity, e);
+}
+
+int checkpoint_check_twins(const struct checkpoint_place *place, struct err *e)
+{
+	struct disk *disk = checkpoint_disk(place);
+	struct disk_stat st[CHECKPOINT_TARGETS_MAX];
+
+	for (unsigned i = 0; i < place->target_count; i++) {
+		if (disk->ops->stat(disk, -1, place->targets[i], &st[i]) < 0)
+			st[i].inode = 0;
+		for (unsigned j = 0; j < i && st[i].inode; j++)
+			if (st[i].inode == st[j].inode && st[i].device == st[j].device)
+				return err_set(e, -EINVAL, "%s and %s are the same directory; each piece needs its own",
+					place->targets[j], place->targets[i]);
+	}
+	return 0;
+}
+
+/* What to do about a target that cannot be written. */
+static const char *write_advice(int error)
+{
+	switch (error) {
+	case ENOENT:
+		return "make that directory, or mount its disk";
+	case ENOTDIR:
+		return "name a directory";
+	case EACCES:
+	case EPERM:
+		return "give it to the user that phubd runs as";
+	case EROFS:
+		return "mount it to be written; where systemd runs phubd, add ReadWritePaths= to its unit";
+	default:
+		return "look at that disk";
+	}
+}
+
+static int write_try_target(struct disk *disk, const char *target)
+{
+	int dir = disk->ops->open_dir(disk, -1, target), fd, rc;
+	char name[32];
+	uint64_t id;
+
+	if (dir < 0)
+		return dir;
+	rc = disk->ops->random(disk, &id);
+	snprintf(name, sizeof(name), ".phub.%016" PRIx64, id);
+	fd = rc < 0 ? rc : disk->ops->make_file(disk, dir, name, false);
+	if (fd >= 0) {
+		disk->ops->close(disk, fd);
+		rc = disk->ops->remove(disk, dir, name);
+	} else {
+		rc = fd;
+	}
+	disk->ops->close(disk, dir);
+	return rc;
+}
+
+int checkpoint_try_targets(const struct checkpoint_place *place, struct err *e)
+{
+	int rc = checkpoint_check_twins(place, e);
+	struct err first = {.code = 0};
+	unsigned failed = 0;
+
+	for (unsigned i = 0; rc == 0 && i < place->target_count; i++) {
+		int error = -write_try_target(checkpoint_disk(place), place->targets[i]);
+
+		if (!error)
+			continue;
+		if (failed++ == 0)
+			err_set(&first, -error, "no checkpoint can be written to %s: %s; %s", place->targets[i],
+				strerror(error), write_advice(error));
+	}
+	if (failed)
+		*e = first;
+	return rc < 0 ? rc : failed > place->parity ? first.code : (int)failed;
+}
+
+/* ---- writing ---- */
 
 static bool write_stopped(const struct checkpoint_progress *p)
 {

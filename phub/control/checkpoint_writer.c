@@ -93,34 +93,6 @@ uint64_t checkpoint_writer_due(const struct checkpoint_writer *w)
 
 /* ---- begin ---- */
 
-/* The same directory twice would be lost at once. */
-static int writer_check_targets(const struct checkpoint_place *place, struct err *e)
-{
-	struct disk *disk = checkpoint_disk(place);
-	struct disk_stat st[CHECKPOINT_TARGETS_MAX];
-
-	if (place->target_count < 1 || place->target_count > CHECKPOINT_TARGETS_MAX)
-		return err_set(e, -EINVAL, "a checkpoint in %u directories; allowed are 1 to %u", place->target_count,
-			CHECKPOINT_TARGETS_MAX);
-	if (place->parity >= place->target_count)
-		return err_set(e, -EINVAL, "a parity of %u in %u directories; at least one must be left for data",
-			place->parity, place->target_count);
-	if (place->parity == 0 && place->target_count > 1)
-		return err_set(e, -EINVAL,
-			"a checkpoint in %u directories without parity: the loss of any would lose it; "
-			"give one directory, or a parity",
-			place->target_count);
-	for (unsigned i = 0; i < place->target_count; i++) {
-		if (disk->ops->stat(disk, -1, place->targets[i], &st[i]) < 0)
-			st[i].inode = 0;
-		for (unsigned j = 0; j < i && st[i].inode; j++)
-			if (st[i].inode == st[j].inode && st[i].device == st[j].device)
-				return err_set(e, -EINVAL, "%s and %s are the same directory; each piece needs its own",
-					place->targets[j], place->targets[i]);
-	}
-	return 0;
-}
-
 /* Later than all that are there, or were: the clock may have been set back. */
 static int writer_written_ms(const struct checkpoint_place *place, uint64_t wanted_ms,
 	struct checkpoint_progress *progress, uint64_t *written_ms, struct err *e)
@@ -220,11 +192,11 @@ int checkpoint_writer_create(const struct checkpoint_place *place, const struct 
 	w->progress = progress;
 	w->plant = place->plant;
 	w->started_ns = w->due_ns = now_ns;
-	rc = writer_check_targets(place, e);
+	rc = checkpoint_check_count(place->target_count, place->parity, e);
+	if (rc == 0)
+		rc = checkpoint_check_twins(place, e);
 	if (rc == 0)
 		rc = checkpoint_format_dir(place->job, w->dir, e);
-	if (rc == 0)
-		rc = checkpoint_parity_check(place->parity, e);
 	if (rc == 0)
 		rc = writer_fill_head(w, place, table, e);
 	if (rc == 0)

@@ -9,6 +9,9 @@
 
 struct checkpoint_writer;
 
+/* The same directory twice would be lost at once: -EINVAL. */
+int checkpoint_check_twins(const struct checkpoint_place *place, struct err *e);
+
 /*
  * Begins a checkpoint: of `table` round, written_ms and meta are taken, of the chunks only `bytes`. Place, chunks and
  * progress (or NULL) stay the caller's and in place until the end. `now_ns`: of any clock, from which its budget

@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "phub/base/secret.h"
+#include "phub/control/checkpoint.h"
 #include "phub/control/config_options.h"
 #include "phub/control/config_values.h"
 #include "transport/stream.h"
@@ -249,6 +250,41 @@ static int config_check_public(const struct config *config, struct err *e)
 	return config_at_line(config, open_job->line, e);
 }
 
+/* Where checkpoints go, by names and numbers alone: the directories themselves are tried by box_check_targets(). */
+static int config_check_targets(const struct config *config, struct err *e)
+{
+	struct checkpoint_place place = {.target_count = 0};
+	char text[sizeof(config->checkpoint_targets)];
+	struct err why;
+	int rc;
+
+	memcpy(text, config->checkpoint_targets, sizeof(text));
+	if (!text[0] && config->checkpoint_parity == 0)
+		return 0;
+	if (!text[0]) {
+		err_set(e, -EINVAL,
+			"checkpoint_parity: %" PRIu64 " without checkpoint_targets; name directories there, or set 0",
+			config->checkpoint_parity);
+		return config_at(config, "checkpoint_parity", "checkpoint_parity", e);
+	}
+	if (checkpoint_list_targets(&place, text) < 0)
+		place.target_count = CHECKPOINT_TARGETS_MAX + 1;
+	rc = checkpoint_check_count(place.target_count, (unsigned)config->checkpoint_parity, &why);
+	for (unsigned i = 0; rc == 0 && i < place.target_count; i++) {
+		if (place.targets[i][0] != '/')
+			rc = err_set(
+				&why, -EINVAL, "'%.80s' is no path from the root; write /like/this", place.targets[i]);
+		for (unsigned j = 0; rc == 0 && j < i; j++)
+			if (strcmp(place.targets[i], place.targets[j]) == 0)
+				rc = err_set(&why, -EINVAL, "'%.80s' is given twice; each piece needs its own",
+					place.targets[i]);
+	}
+	if (rc == 0)
+		return 0;
+	err_set(e, rc, "checkpoint_targets: %s", why.text);
+	return config_at(config, "checkpoint_targets", "checkpoint_parity", e);
+}
+
 /* Where the standby is, and what workers hear of that. */
 static int config_check_standby(struct config *config, struct err *e)
 {
@@ -291,6 +327,8 @@ int config_finish(struct config *config, struct err *e)
 		rc = config_check_memory(config, e);
 	if (rc == 0)
 		rc = config_check_slots(config, e);
+	if (rc == 0)
+		rc = config_check_targets(config, e);
 	if (rc == 0)
 		rc = config_check_standby(config, e);
 	if (rc < 0)

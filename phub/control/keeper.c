@@ -21,24 +21,6 @@
 
 /* ---- set up ---- */
 
-/* Comma-separated, as the configuration has it. */
-static int keeper_list_targets(struct keeper *k, const char *targets)
-{
-	char *rest = NULL;
-
-	k->targets = strdup(targets);
-	if (!k->targets)
-		return -ENOMEM;
-	for (char *t = strtok_r(k->targets, ",", &rest); t; t = strtok_r(NULL, ",", &rest)) {
-		while (*t == ' ')
-			t++;
-		if (k->place.target_count == CHECKPOINT_TARGETS_MAX)
-			return -E2BIG;
-		k->place.targets[k->place.target_count++] = t;
-	}
-	return 0;
-}
-
 static enum checkpoint_plant keeper_plant(unsigned plant)
 {
 	return plant == SHARD_PLANT_UNSYNCED    ? CHECKPOINT_PLANT_UNSYNCED
@@ -70,7 +52,8 @@ struct keeper *keeper_create(struct job *job)
 	k->by_hand = env->by_hand;
 	k->arena.fd = -1;
 	checkpoint_pace_init(&k->pace, (double)config->checkpoint_overhead / 1000.0);
-	if (keeper_list_targets(k, config->checkpoint_targets) < 0 ||
+	k->targets = strdup(config->checkpoint_targets);
+	if (!k->targets || checkpoint_list_targets(&k->place, k->targets) < 0 ||
 		checkpoint_meta_pack(job->generation->table, NULL, &k->meta, &k->meta_bytes, &e) < 0) {
 		free(k->targets);
 		free(k);

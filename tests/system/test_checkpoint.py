@@ -4,6 +4,7 @@
 that NumPy loads."""
 import contextlib
 import json
+import os
 import pathlib
 import re
 import shutil
@@ -333,7 +334,65 @@ def came_back():
         box.stop()
 
 
-CASES = [slow_disk, slow_end, came_back, empty, usage, listed, rotten, mended, stopped, exported, exported_to_numpy]
+def refused(*options, only_check=False):
+    """What phubd says to these: the same at a start and by --check-config."""
+    said = set()
+    for words in ([["--check-config"]] if only_check else [["--check-config"], []]):
+        done = subprocess.run([rig.PHUBD, "--listen", "127.0.0.1:0", *words, *options], capture_output=True, text=True,
+                              stdin=subprocess.DEVNULL, timeout=rig.DEADLINE_S, env=rig.QUIET, check=False)
+        check(done.returncode == 1, f"{words} {options}: exit code {done.returncode}: {done.stdout} {done.stderr}")
+        said.add(done.stderr.splitlines()[-1])
+    check(len(said) == 1, f"{options}: {said}")
+    return said.pop()
+
+
+def targets_are_tried():
+    """phubd and --check-config refuse targets that cannot bear a checkpoint, and leave nothing in those that can"""
+    with folders(3) as (first, second, third):
+        file = third / "file"
+        file.touch()
+        for targets, words in (("/nonexistent", "/nonexistent: No such file or directory; make that directory"),
+                               ("/proc", "no checkpoint can be written to /proc"), (file, "Not a directory; name a directory"),
+                               ("relative/x", "'relative/x' is no path from the root"),
+                               (f"{first},{second}", "2 directories without parity")):
+            holds(refused(f"--checkpoint_targets={targets}"), f"checkpoint_targets: .*{words}")
+        link = third / "link"
+        link.symlink_to(first)
+        if ISAL:
+            for targets, words in ((f"{first},{first}", "given twice"), (f"{first},{link}", "are the same directory"),
+                                   ("/proc,/sys", "no checkpoint can be written to /proc")):
+                holds(refused(f"--checkpoint_targets={targets}", "--checkpoint_parity=1"), words)
+        holds(refused(f"--checkpoint_targets={first}", "--checkpoint_parity=1"), "a parity of 1 in 1 directory")
+        holds(refused("--checkpoint_parity=1"), "checkpoint_parity: 1 without checkpoint_targets")
+        done = subprocess.run([rig.PHUBD, "--check-config", f"--checkpoint_targets={first}"], capture_output=True, text=True,
+                              timeout=rig.DEADLINE_S, env=rig.QUIET, check=False)
+        check(done.returncode == 0 and not list(first.iterdir()), f"{done.stderr} {list(first.iterdir())}")
+        if ISAL:  # a disk that died must not keep the box from what parity saves
+            options = {"checkpoint_targets": f"{first},/nonexistent,{second}", "checkpoint_parity": 1}
+            holds(refused(*(f"--{name}={value}" for name, value in options.items()), only_check=True), "to /nonexistent")
+            box = rig.Box(**options)
+            box.logged("warn .*to /nonexistent: .*Parity makes up for it")
+            box.stop()
+
+
+def targets_of_the_user():
+    """root's phubd tries the targets as the user that it becomes"""
+    if os.geteuid() != 0:
+        raise rig.Skip("needs root, to become another user")
+    with folders(1) as (folder,):
+        folder.parent.chmod(0o755)
+        options = [f"--checkpoint_targets={folder}", "--user=nobody"]
+        holds(refused(*options), "Permission denied; give it to the user that phubd runs as")
+        shutil.chown(folder, "nobody")
+        done = subprocess.run([rig.PHUBD, "--check-config", *options], capture_output=True, text=True, timeout=rig.DEADLINE_S,
+                              env=rig.QUIET, check=False)
+        check(done.returncode == 0, done.stderr)
+
+
+CASES = [
+    slow_disk, slow_end, came_back, targets_are_tried, targets_of_the_user, empty, usage, listed, rotten, mended, stopped, exported,
+    exported_to_numpy,
+]
 
 if __name__ == "__main__":
     rig.run(CASES, None if PHUB.exists() and WRITER.exists() else f"{PHUB} or {WRITER} is not there (make)")

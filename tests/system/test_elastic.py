@@ -360,6 +360,9 @@ def test_operator_sees_checkpoints(box):
             shutil.rmtree(pathlib.Path(folder))
             failed = seen(url, "kept", lambda i: i["checkpoint"] and i["checkpoint"]["error"])["checkpoint"]
             assert folder in failed["error"] and failed["error_ms"] < 20000, failed
+            found = subprocess.run([rig.BUILD / "phub", "doctor", f"127.0.0.1:{mortal.port}"], capture_output=True, text=True,
+                                   timeout=DEADLINE_S, check=False).stdout
+            assert "job kept: the last checkpoint failed " in found and folder in found, found
             os.mkdir(folder)
             text = subprocess.run([rig.BUILD / "phub", "jobs", f"127.0.0.1:{mortal.port}"], capture_output=True, text=True,
                                   timeout=DEADLINE_S, check=True).stdout

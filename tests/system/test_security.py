@@ -605,6 +605,7 @@ def unit():
         raise Skip("there is no systemd-analyze (Debian: apt install systemd)")
     text = (pathlib.Path(__file__).resolve().parents[2] / "deploy/systemd/phubd.service").read_text()
     check(text.count("ExecStart=phubd ") == 1, "another ExecStart")
+    holds(text, "(?m)^ProtectSystem=strict$", "(?m)^StateDirectory=phubd$")  # checkpoints can be written below /var/lib/phubd
     file = FOLDER / "phubd.service"  # phubd is not installed here
     file.write_text(text.replace("ExecStart=phubd ", f"ExecStart={PHUBD} "))
     for words in (["verify", "--man=no"], ["security", "--offline=true", "--no-pager", "--threshold=25"]):

@@ -278,6 +278,22 @@ static void test_finish(void **state)
 	expect_finish("standby_advertise: 'box2:7077'\n", "standby: '' is not understood");
 	expect_finish(
 		"standby: 'box2:7077'\nstandby_advertise: 'box2'\n", "standby_advertise: 'box2' is not understood");
+	expect_finish("checkpoint_targets: /a\n", NULL);
+	expect_finish("checkpoint_targets: '/a, /b'\ncheckpoint_parity: 1\n", NULL);
+	expect_finish("checkpoint_targets: relative/x\n",
+		"phubd.yaml:1: checkpoint_targets: 'relative/x' is no path from the root; write /like/this");
+	expect_finish("window: 64\ncheckpoint_targets: '/a, /b'\n",
+		"phubd.yaml:2: checkpoint_targets: a checkpoint in 2 directories without parity: the loss of any");
+	expect_finish("checkpoint_targets: /a\ncheckpoint_parity: 1\n",
+		"checkpoint_targets: a parity of 1 in 1 directory; at least one must be left for data");
+	expect_finish("checkpoint_targets: '/a,/a'\ncheckpoint_parity: 1\n", "'/a' is given twice");
+	expect_finish("checkpoint_targets: ' '\n", "checkpoint_targets: '' is no path from the root");
+	expect_finish("checkpoint_targets: ','\n", "a checkpoint in 0 directories; allowed are 1 to 32");
+	expect_finish(
+		"checkpoint_targets: /a,/b,/c,/d,/e,/f,/g,/h,/i,/j,/k,/l,/m,/n,/o,/p,/q,/r,/s,/t,/u,/v,/w,/x,/y,/z,"
+		"/0,/1,/2,/3,/4,/5,/6\ncheckpoint_parity: 1\n",
+		"a checkpoint in 33 directories; allowed are 1 to 32");
+	expect_finish("checkpoint_parity: 1\n", "phubd.yaml:1: checkpoint_parity: 1 without checkpoint_targets");
 	expect_finish("create: never\n", "create: never needs a list of jobs");
 	expect_finish("create: secret\n", "create: secret needs create_secret_file");
 	expect_finish("heartbeat_ms: 2000\n", "heartbeat_ms 2000 is not below warn_ms 2000");
