@@ -440,3 +440,45 @@ int sock_host_is_loopback(const char *host)
 	freeaddrinfo(list);
 	return all;
 }
+
+/* One of this machine's: it can be bound. */
+static bool sock_is_here(const struct addrinfo *address)
+{
+	struct sockaddr_storage at = {0};
+	int fd = socket(address->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	bool here;
+
+	if (fd < 0)
+		return false;
+	memcpy(&at, address->ai_addr, address->ai_addrlen);
+	here = bind(fd, (const struct sockaddr *)&at, address->ai_addrlen) == 0;
+	close(fd);
+	return here;
+}
+
+int sock_host_is_heard(const char *own, const char *host)
+{
+	struct addrinfo *list, *mine;
+	struct err ignored;
+	uint8_t theirs[16], ours[16], any[16];
+	struct sockaddr_storage at = {0};
+	int rc = sock_resolve(host, 0, false, &list, &ignored), heard = 0;
+
+	if (rc < 0)
+		return rc;
+	rc = sock_resolve(own, 0, true, &mine, &ignored);
+	for (const struct addrinfo *a = list; rc == 0 && a; a = a->ai_next)
+		for (const struct addrinfo *b = mine; b; b = b->ai_next) {
+			memcpy(&at, a->ai_addr, a->ai_addrlen);
+			sock_source(&at, theirs);
+			memcpy(&at, b->ai_addr, b->ai_addrlen);
+			sock_source(&at, ours);
+			sock_source(&(struct sockaddr_storage){.ss_family = b->ai_family}, any);
+			heard |= memcmp(ours, any, sizeof(any)) == 0 ? sock_is_here(a)
+								     : memcmp(ours, theirs, sizeof(ours)) == 0;
+		}
+	freeaddrinfo(list);
+	if (rc == 0)
+		freeaddrinfo(mine);
+	return rc < 0 ? rc : heard;
+}

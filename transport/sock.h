@@ -77,6 +77,10 @@ bool sock_host_is_numeric(const char *host);
 /* Are all addresses of `host` loopback addresses? 1, 0 (also for ""), or a negative errno. May block on a name. */
 int sock_host_is_loopback(const char *host);
 
+/* Does one who listens at `own` ("": any address of this machine) hear callers of `host`? 1, 0, or a negative errno: a
+ * name has no address. May block on names. */
+int sock_host_is_heard(const char *own, const char *host);
+
 /*
  * The uid of the process at the other end of a connection on this very host, or -1 when it cannot be told.
  * Asks the kernel for this one socket (sock_diag, as ss does), however many there are. Never blocks.

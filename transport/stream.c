@@ -294,6 +294,11 @@ int stream_host_is_loopback(const char *host)
 	return sock_host_is_loopback(host);
 }
 
+int stream_host_is_heard(const char *own, const char *host)
+{
+	return sock_host_is_heard(own, host);
+}
+
 /* --- frames ------------------------------------------------------------------------------------ */
 
 /* Makes room for `need` bytes, by doubling and never more than they: an announced length alone costs no memory. */

@@ -75,6 +75,8 @@ int stream_accept_tcp(int fd, struct stream **out);
 
 /* Is the address that `host` names a loopback address? 1, 0, or a negative errno. */
 int stream_host_is_loopback(const char *host);
+/* As sock_host_is_heard(). */
+int stream_host_is_heard(const char *own, const char *host);
 
 /* Frames: a 4-byte little-endian length, then that many bytes. */
 enum { FRAME_BYTES_MAX = 1 << 20 };

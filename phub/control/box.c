@@ -319,6 +319,14 @@ static int box_check_rdma(const struct config *config, struct err *e)
 	return rc;
 }
 
+/* Names come and go, and the standby may be started later than this box: no reason to refuse. */
+static void box_tell_standby(const struct config *config)
+{
+	if (config->standby[0] && stream_host_is_loopback(config->standby_at.host) < 0)
+		log_warn("standby: '%s' does not resolve to an address: jobs run WITHOUT a standby until it does",
+			config->standby_at.host);
+}
+
 int box_check(const struct config *config, struct err *e)
 {
 	const char *interface = config->interface[0] ? config->interface : NULL;
@@ -338,6 +346,8 @@ int box_check(const struct config *config, struct err *e)
 			err_set(e, rc, "listen: %s: %s", config->listen[i].host[0] ? config->listen[i].host : "*",
 				why.text);
 	}
+	if (rc == 0)
+		box_tell_standby(config);
 	if (rc == 0)
 		rc = box_check_rdma(config, e);
 	return rc == 0 && box_wants(config, "dpdk") ? dpdk_check(config->dpdk_ports, e) : rc;
@@ -507,6 +517,8 @@ int box_create(const struct config *config, const struct box_env *env, uint64_t 
 		return rc;
 	}
 	box_tell_exposed(box);
+	if (!env->by_hand)
+		box_tell_standby(config);
 	*out = box;
 	return 0;
 }

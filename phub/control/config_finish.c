@@ -285,6 +285,26 @@ static int config_check_targets(const struct config *config, struct err *e)
 	return config_at(config, "checkpoint_targets", "checkpoint_parity", e);
 }
 
+/* A box that is its own standby would mirror each job into the memory that the job is in, and die with it. */
+static int config_check_other(const struct config *config, struct err *e)
+{
+	const struct config_listen *at = &config->standby_at;
+
+	for (unsigned i = 0; i < config->listen_count; i++) {
+		const struct config_listen *own = &config->listen[i];
+
+		if (own->port != at->port)
+			continue;
+		/* A name that has no address now is warned of when the box starts. */
+		if (strcmp(own->host, at->host) != 0 && stream_host_is_heard(own->host, at->host) != 1)
+			continue;
+		err_set(e, -EINVAL, "standby: '%.80s' is this box itself, which listens there; name another box",
+			config->standby);
+		return config_at(config, "standby", "listen", e);
+	}
+	return 0;
+}
+
 /* Where the standby is, and what workers hear of that. */
 static int config_check_standby(struct config *config, struct err *e)
 {
@@ -294,6 +314,13 @@ static int config_check_standby(struct config *config, struct err *e)
 
 	if (!at[0] && !told[0])
 		return 0;
+	if (!at[0]) {
+		err_set(e, -EINVAL,
+			"standby_advertise: '%.80s' without a standby; set standby to the box that is meant, or leave "
+			"this empty",
+			told);
+		return config_at(config, "standby_advertise", "standby_advertise", e);
+	}
 	config->standby_tls = strncmp(at, scheme_tls, strlen(scheme_tls)) == 0;
 	if (config->standby_tls)
 		at += strlen(scheme_tls);
@@ -305,14 +332,14 @@ static int config_check_standby(struct config *config, struct err *e)
 			"standby: '%.80s' is not understood; allowed: host:port or phubs://host:port, of "
 			"another box",
 			config->standby);
-		return config_at(config, "standby", "standby_advertise", e);
+		return config_at(config, "standby", "standby", e);
 	}
 	if (told[0] && (value_read_address(told, &advertised) < 0 || !advertised.host[0] || !advertised.port)) {
 		err_set(e, -EINVAL, "standby_advertise: '%.80s' is not understood; allowed: host:port", told);
 		return config_at(config, "standby_advertise", "standby_advertise", e);
 	}
 	snprintf(config->standby_told, sizeof(config->standby_told), "%s", told[0] ? told : at);
-	return 0;
+	return config_check_other(config, e);
 }
 
 int config_finish(struct config *config, struct err *e)

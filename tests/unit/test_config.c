@@ -275,7 +275,16 @@ static void test_finish(void **state)
 	expect_finish("standby: box2\n", "standby: 'box2' is not understood; allowed: host:port or phubs://host:port");
 	expect_finish("standby: '*:7077'\n", "is not understood");
 	expect_finish("standby: 'box2:0'\n", "is not understood");
-	expect_finish("standby_advertise: 'box2:7077'\n", "standby: '' is not understood");
+	expect_finish("standby_advertise: 'box2:7077'\n",
+		"phubd.yaml:1: standby_advertise: 'box2:7077' without a standby; set standby to the box");
+	expect_finish("standby: '127.0.0.1:7077'\n", "phubd.yaml:1: standby: '127.0.0.1:7077' is this box itself");
+	expect_finish("standby: 'phubs://localhost:7077'\n", "is this box itself, which listens there; name another");
+	expect_finish("standby: '[::ffff:127.0.0.1]:7077'\n", "is this box itself");
+	expect_finish("listen: ['127.0.0.2:9', '127.0.0.3:0']\nstandby: '127.0.0.2:9'\n", "phubd.yaml:2: standby: '");
+	expect_finish("listen: '127.0.0.2:9'\nstandby: '127.0.0.3:9'\n", NULL);
+	expect_finish("listen: '127.0.0.2:9'\nstandby: '127.0.0.2:10'\n", NULL);
+	expect_finish("listen: 'nowhere.invalid:77'\nstandby: 'nowhere.invalid:77'\n", "is this box itself");
+	expect_finish("standby: 'nowhere.invalid:7077'\n", NULL);
 	expect_finish(
 		"standby: 'box2:7077'\nstandby_advertise: 'box2'\n", "standby_advertise: 'box2' is not understood");
 	expect_finish("checkpoint_targets: /a\n", NULL);

@@ -463,6 +463,14 @@ static void test_loopback_names(void **state)
 	assert_int_equal(stream_host_is_loopback("0.0.0.0"), 0);
 	assert_int_equal(stream_host_is_loopback("::"), 0);
 	assert_int_equal(stream_host_is_loopback("128.0.0.1"), 0);
+	assert_int_equal(stream_host_is_heard("127.0.0.1", "127.0.0.1"), 1);
+	assert_int_equal(stream_host_is_heard("127.0.0.1", "::ffff:127.0.0.1"), 1);
+	assert_int_equal(stream_host_is_heard("127.0.0.1", "127.0.0.2"), 0);
+	assert_int_equal(stream_host_is_heard("", "127.0.0.2"), 1);
+	assert_int_equal(stream_host_is_heard("0.0.0.0", "127.0.0.2"), 1);
+	assert_int_equal(stream_host_is_heard("", "192.0.2.1"), 0); /* TEST-NET-1 is nobody's */
+	assert_true(stream_host_is_heard("", "nowhere.invalid") < 0);
+	assert_true(stream_host_is_heard("nowhere.invalid", "127.0.0.1") < 0);
 	assert_int_equal(stream_host_is_loopback("::ffff:10.0.0.1"), 0);
 	assert_true(stream_host_is_loopback("no such host") < 0);
 }
