@@ -118,6 +118,21 @@ static void hear_proof_session(const struct client_session *s, const uint8_t *bo
 	out->encrypt = s->settings->encrypt;
 }
 
+/* Only one end has a secret: what to do about it, at a worker, and at a box that calls its standby. */
+static void hear_unequal(struct client_session *s, bool there)
+{
+	const char *worker = there ? "the job has a secret on box %s: set PHUB_SECRET or PHUB_SECRET_FILE"
+				   : "box %s knows no secret for the job, but this worker was given one; unset "
+				     "PHUB_SECRET and PHUB_SECRET_FILE, or give the job a secret at the box";
+	const char *box =
+		there ? "the standby %s has a secret for the job, and this box has none: give it the same one, by "
+			"secret_file in its list of jobs, or create_secret_file"
+		      : "the standby %s has no secret for the job, and this box has one: give it the same one, by "
+			"secret_file in its list of jobs, or create_secret_file";
+
+	client_session_fail(s, -EACCES, s->mirror ? box : worker, s->box);
+}
+
 static void hear_challenge(struct client_session *s, const Phub__Challenge *challenge)
 {
 	const char *secret = s->settings->secret ? s->settings->secret : "";
@@ -134,11 +149,7 @@ static void hear_challenge(struct client_session *s, const Phub__Challenge *chal
 		return;
 	}
 	if (challenge->secret != (*secret != '\0')) {
-		client_session_fail(s, -EACCES,
-			challenge->secret ? "the job has a secret on box %s: set PHUB_SECRET or PHUB_SECRET_FILE"
-					  : "box %s knows no secret for the job, but this worker was given one; unset "
-					    "PHUB_SECRET and PHUB_SECRET_FILE, or give the job a secret at the box",
-			s->box);
+		hear_unequal(s, challenge->secret);
 		return;
 	}
 	if (challenge->encrypt != s->settings->encrypt) {

@@ -26,6 +26,12 @@ static int mirror_take_tls(struct settings *s, bool wanted, struct err *e)
 
 	ca = ca && *ca ? ca : NULL;
 	pin = pin && *pin ? pin : NULL;
+	if (wanted && !ca && !pin)
+		return err_set(e, -EINVAL,
+			"standby: phubs:// needs to know the standby: set PHUB_TLS_CA in the environment of phubd to a "
+			"file "
+			"with the authority of its certificate, or PHUB_TLS_PIN to its SHA-256, which it logs when it "
+			"starts");
 	return wanted || ca || pin ? stream_tls_worker(ca, pin, &s->tls, e) : 0;
 }
 

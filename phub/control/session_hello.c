@@ -88,13 +88,19 @@ static bool session_choose_secret(struct session *s)
 }
 
 /* False when it was refused. Nothing but its first words has been read: no secret, no proof. */
-static bool session_check_tls(struct session *s)
+static bool session_check_tls(struct session *s, const Phub__Hello *hello)
 {
 	if (s->control->config->tls != CONFIG_TLS_REQUIRE || s->stream->sealed)
 		return true;
-	session_refuse(s, PHUB__ERROR_CODE__ERROR_DENIED,
-		"the box takes TLS alone (tls: require); set PHUB_TLS_CA to the file of its certificate's authority, "
-		"or PHUB_TLS_PIN to the certificate's SHA-256, which it logged when it started");
+	if (hello->mirror)
+		session_refuse(s, PHUB__ERROR_CODE__ERROR_DENIED,
+			"the standby takes TLS alone (tls: require); set standby: phubs://HOST:PORT, and PHUB_TLS_CA "
+			"or PHUB_TLS_PIN in the environment of phubd");
+	else
+		session_refuse(s, PHUB__ERROR_CODE__ERROR_DENIED,
+			"the box takes TLS alone (tls: require); set PHUB_TLS_CA to the file of its certificate's "
+			"authority, "
+			"or PHUB_TLS_PIN to the certificate's SHA-256, which it logged when it started");
 	return false;
 }
 
@@ -171,7 +177,7 @@ static bool session_check_hello(struct session *s, const Phub__Hello *hello)
 
 void session_hear_hello(struct session *s, const Phub__Hello *hello)
 {
-	if (!session_check_tls(s) || !session_check_hello(s, hello))
+	if (!session_check_tls(s, hello) || !session_check_hello(s, hello))
 		return;
 	s->admin = hello->admin;
 	s->encrypt = hello->encrypt && !hello->admin;
@@ -217,10 +223,13 @@ static int session_check_proof(struct session *s, const Phub__Proof *proof, uint
 
 static void session_refuse_proof(struct session *s, int rc)
 {
-	const char *what = rc == -EIO ? "the box cannot check the proof"
-			   : s->admin ? "wrong admin secret; set PHUB_ADMIN_SECRET or PHUB_ADMIN_SECRET_FILE to the "
-					"one that the box has"
-				      : "wrong secret; set PHUB_SECRET or PHUB_SECRET_FILE to the one that the box has";
+	const char *what =
+		rc == -EIO  ? "the box cannot check the proof"
+		: s->admin  ? "wrong admin secret; set PHUB_ADMIN_SECRET or PHUB_ADMIN_SECRET_FILE to the "
+			      "one that the box has"
+		: s->mirror ? "box and standby have different secrets; give both the same one, by secret_file in "
+			      "their list of jobs, or create_secret_file"
+			    : "wrong secret; set PHUB_SECRET or PHUB_SECRET_FILE to the one that the box has";
 
 	if (s->admin)
 		session_refuse(s, PHUB__ERROR_CODE__ERROR_DENIED, "%s", what);

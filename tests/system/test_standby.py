@@ -248,7 +248,9 @@ def refused():
                            there={"create": "secret", "create_secret_file": theirs.name})
         workers = job(box.url("demo"), 2, keys=TENSORS, rounds="until-told", report_ms=20, secret="correct horse")
         workers[0].event("progress")
-        holds(await_state(box, "demo", "broken")["why"], "secret")
+        why = await_state(box, "demo", "broken")["why"]
+        holds(why, "different secrets; give both the same one, by secret_file in their list of jobs, or create_secret_file")
+        check("PHUB_SECRET" not in why, why)
         workers[0].tell()
         digests(workers)
         box.stop()
@@ -264,4 +266,47 @@ def refused():
         standby.stop()
 
 
-run([same_bits, told, killed, encrypted, going_down, standby_dies, chain, silent, refused])
+def told_what_to_do():
+    """what a box cannot do with its standby is said in the words of its own options, not in those of workers"""
+    with tempfile.NamedTemporaryFile("w") as secret:
+        secret.write("correct horse")
+        secret.flush()
+        ours, guarded = {"create": "secret", "create_secret_file": secret.name}, {"secret": "correct horse"}
+        for here, there, mine, words in ((ours, {}, guarded, "standby .* has no secret for the job, and this box has one"),
+                                         ({}, ours, {}, "standby .* has a secret for the job, and this box has none")):
+            box, standby = two(there=there, **here)
+            workers = job(box.url("demo"), 2, keys=TENSORS, rounds="until-told", report_ms=20, **mine)
+            workers[0].event("progress")
+            why = await_state(box, "demo", "broken")["why"]
+            holds(why, words + ".*by secret_file in its list of jobs, or create_secret_file")
+            check("PHUB_SECRET" not in why, why)
+            workers[0].tell()
+            digests(workers)
+            box.stop()
+            standby.stop()
+    box = Box(cores=2, standby="phubs://127.0.0.1:9")
+    workers = job(box.url("demo"), 2, keys=TENSORS, rounds="until-told", report_ms=20)
+    workers[0].event("progress")
+    holds(await_state(box, "demo", "broken")["why"], "standby: phubs:// needs .*PHUB_TLS_CA in the environment of phubd")
+    workers[0].tell()
+    digests(workers)
+    box.stop()
+
+
+def nobody_there():
+    """a standby that is the box itself is refused; one whose name has no address is warned of when the box starts"""
+    for only_check in ([], ["--check-config"]):
+        done = subprocess.run([BUILD / "phubd", "--listen", "127.0.0.1:7999", "--standby", "localhost:7999", *only_check],
+                              capture_output=True, text=True, timeout=60)
+        check(done.returncode == 1, f"{done}")
+        holds(done.stderr, "standby: 'localhost:7999' is this box itself")
+    done = subprocess.run([BUILD / "phubd", "--check-config", "--standby", "nowhere.invalid:77"], capture_output=True, text=True,
+                          timeout=60)
+    check(done.returncode == 0, f"{done}")
+    holds(done.stderr, "standby: 'nowhere.invalid' does not resolve to an address")
+    box = Box(standby="nowhere.invalid:77")
+    box.logged("warn .*standby: 'nowhere.invalid' does not resolve to an address: jobs run WITHOUT a standby until it does")
+    box.stop()
+
+
+run([told_what_to_do, nobody_there, same_bits, told, killed, encrypted, going_down, standby_dies, chain, silent, refused])
