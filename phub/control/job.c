@@ -219,11 +219,25 @@ static void job_vacate(struct job *job, uint32_t rank)
 		job_end(job, 0);
 }
 
+const char *job_advice(const struct job *job, char *out, size_t bytes)
+{
+	const char *there = job->control->config->standby_told;
+
+	if (standby_is_able(job))
+		snprintf(out, bytes,
+			"Its standby %s has all of it: its workers may have gone on there (phub jobs %s). If not, look "
+			"at that worker, then start all of them again",
+			there, there);
+	else
+		snprintf(out, bytes, "Look at that worker, then start all of them again");
+	return out;
+}
+
 void job_lost(struct session *s, const char *why)
 {
 	struct job *job = s->job;
 	struct member *m = job_remove(job, s);
-	char before[MAIL_TEXT_BYTES + 64] = "";
+	char before[MAIL_TEXT_BYTES + 64] = "", advice[JOB_ADVICE_BYTES];
 
 	if (job->mirror) {
 		job_mirror_lost(job, why);
@@ -245,9 +259,8 @@ void job_lost(struct session *s, const char *why)
 		job->control->now_ns - m->link_ended_ns < 2 * job->control->config->lost_ms * NS_PER_MS)
 		snprintf(before, sizeof(before), "; before that its %s connection to core %u broke: %s", m->transport,
 			m->link_core, m->link_text);
-	job_fail(job, PHUB__ERROR_CODE__ERROR_LOST, (int)s->rank,
-		"rank %u (%s) was lost: %s%s. The job ends; look at that worker, then start all of them again", s->rank,
-		m->peer, why, before);
+	job_fail(job, PHUB__ERROR_CODE__ERROR_LOST, (int)s->rank, "rank %u (%s) was lost: %s%s. The job ends here. %s",
+		s->rank, m->peer, why, before, job_advice(job, advice, sizeof(advice)));
 }
 
 /* Does any rank wait for all others? Then nobody may leave. */

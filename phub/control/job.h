@@ -26,6 +26,7 @@ struct session;
 #define JOB_DRAIN_NS          5000000000ull /* results go out so long after a job has failed, or lost_ms if less */
 #define JOB_ROOM_NS           5000000000ull /* a start waits so long for memory of jobs that end */
 #define JOB_REASON_BYTES      200u
+#define JOB_ADVICE_BYTES      800u
 #define JOB_HYPER_PENDING_MAX 256u /* versions of which some ranks have not sent theirs */
 #define JOB_HYPER_SENT_MAX    64u  /* versions on their way to cores: above that its ranks are not read */
 
@@ -318,6 +319,11 @@ int job_operate(struct control *c, const char *command, const char *name, const 
 void job_drained(struct job *job);
 /* It drains, and no round is open in any core. */
 void job_end_drained(struct job *job);
+/* "Look at that worker, then start all of them again", or, where a standby has the whole job, where they may have gone.
+ */
+const char *job_advice(const struct job *job, char *out, size_t bytes);
+/* Keeps why it is paused, drained or ended, as what may go to logs and terminals. */
+void job_keep_reason(struct job *job, const char *reason);
 /* "the operator paused it: REASON", or "" when it goes on. */
 void job_operator_describe(const struct job *job, char *out, size_t bytes);
 

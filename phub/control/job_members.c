@@ -278,6 +278,7 @@ bool job_members_lose(struct job *job, uint32_t rank, const char *why)
 void job_members_tick(struct job *job)
 {
 	uint64_t now_ns = job->control->now_ns;
+	char advice[JOB_ADVICE_BYTES];
 
 	if (job->state != JOB_RUNNING || job->generation->spec.lost != LOST_WAIT)
 		return;
@@ -287,9 +288,8 @@ void job_members_tick(struct job *job)
 		if (!member->gone || member->joins || now_ns - member->gone_ns < job_wait_ns(job))
 			continue;
 		job_fail(job, PHUB__ERROR_CODE__ERROR_LOST, (int)i,
-			"rank %u (%s) was lost, and no other took its place in %.0f s. The job ends; look at that "
-			"worker, then start all of them again",
-			i, member->peer, (double)job_wait_ns(job) / 1e9);
+			"rank %u (%s) was lost, and no other took its place in %.0f s. The job ends here. %s", i,
+			member->peer, (double)job_wait_ns(job) / 1e9, job_advice(job, advice, sizeof(advice)));
 		return;
 	}
 }

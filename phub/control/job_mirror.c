@@ -387,6 +387,8 @@ static void job_mirror_hear_state(struct session *s, const Phub__MirrorState *st
 			m->box, (double)(job->control->now_ns - m->since_ns) / 1e9);
 	m->whole = state->whole;
 	m->barrier = state->barrier;
+	m->paused = state->paused;
+	snprintf(m->reason, sizeof(m->reason), "%s", state->reason);
 	memcpy(m->lost, lost, sizeof(m->lost));
 	memcpy(m->left, left, sizeof(m->left));
 	job_mirror_echo(s, state);

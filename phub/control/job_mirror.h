@@ -37,6 +37,8 @@ struct mirror {
 	uint64_t lost[MAIL_RANK_WORDS]; /* ranks that take no part any more */
 	uint64_t left[MAIL_RANK_WORDS]; /* ranks that left in good order */
 	uint64_t barrier;               /* the last one that was passed */
+	bool paused;                    /* by the box's operator, */
+	char reason[JOB_REASON_BYTES];  /* for this */
 	uint64_t since_ns;              /* when it was made */
 	uint64_t lost_ns;               /* since when the box is gone; 0: it is here */
 	uint32_t hyper_first, hyper_count;

@@ -243,6 +243,12 @@ static void job_move_set_members(struct job *job)
 	job->hyper = mirror->hyper;
 	memcpy(job->groups, mirror->groups, sizeof(job->groups));
 	job->barrier = mirror->mirror->barrier;
+	if (mirror->mirror->paused && !job->paused) {
+		job->paused = true; /* its shards are made so by job_move_set_shard() */
+		job_keep_reason(job, mirror->mirror->reason);
+		log_info("job '%s' is paused here as it was at its box%s%s", job->name, job->reason[0] ? ": " : "",
+			job->reason);
+	}
 	for (uint32_t i = 0; i < job->world; i++) {
 		struct member *m = &job->members[i];
 

@@ -13,6 +13,7 @@
 #include "phub/base/ranks.h"
 #include "phub/control/box.h"
 #include "phub/control/job_mirror.h"
+#include "phub/control/standby.h"
 
 #define JOB_LOST_MAX 16u /* ranks that are named */
 
@@ -26,8 +27,7 @@ bool job_operator_knows(const char *command)
 	return false;
 }
 
-/* It goes to logs and terminals. */
-static void job_keep_reason(struct job *job, const char *reason)
+void job_keep_reason(struct job *job, const char *reason)
 {
 	snprintf(job->reason, sizeof(job->reason), "%s", reason);
 	for (char *at = job->reason; *at; at++)
@@ -41,6 +41,7 @@ static void job_pause(struct job *job, bool paused)
 	job->paused = paused;
 	if (job->state == JOB_RUNNING)
 		generation_post(job->generation, job->control->box, &mail);
+	standby_members(job);
 }
 
 /* "; rank 2 is lost: rounds that need it wait" where a job waits for others in their place; how long yet. */

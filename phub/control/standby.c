@@ -44,6 +44,24 @@ static const struct standby_ops *standby_ops(const struct standby *s)
 	return s->control->box->env.standby;
 }
 
+/* How the job is now goes out as soon as there is room. 0, or why it has not. */
+static int standby_pay_state(struct standby *s)
+{
+	int rc = s->state_owed ? standby_say_state(s) : 0;
+
+	if (rc == 0)
+		s->state_owed = false;
+	else
+		s->control->soon = true;
+	return rc;
+}
+
+static void standby_tell_state(struct standby *s)
+{
+	s->state_owed = true;
+	(void)standby_pay_state(s); /* what fails is tried again by standby_advance(), which knows what to do then */
+}
+
 /* ---- calls ---- */
 
 static void standby_hear_start(struct standby *s, const Phub__Start *start)
@@ -138,6 +156,7 @@ static int standby_dial(struct standby *s, struct err *e)
 	s->started = false;
 	s->keys_said = 0;
 	s->wholes = 0;
+	s->state_owed = false;
 	standby_enter(s, STANDBY_DIALLING);
 	return 0;
 }
@@ -372,7 +391,7 @@ static void standby_is_whole(struct standby *s)
 	standby_enter(s, STANDBY_WHOLE);
 	s->why[0] = '\0';
 	standby_describe(s->job, &report);
-	standby_say_state(s);
+	standby_tell_state(s);
 	log_info("job '%s': its standby %s:%u has all of it (%.1f MB in %.2f s)", s->job->name,
 		s->control->config->standby_at.host, s->control->config->standby_at.port, (double)report.bytes / 1e6,
 		(double)(s->control->now_ns - s->begun_ns) / 1e9);
@@ -447,6 +466,8 @@ static int standby_advance(struct standby *s, int welcomed, struct err *e)
 	case STANDBY_MIRRORING:
 	case STANDBY_WHOLE:
 		rc = standby_say_hypers(s);
+		if (rc == 0)
+			rc = standby_pay_state(s);
 		s->control->soon = s->control->soon || rc == -EAGAIN;
 		return rc == -EAGAIN || rc == 0 ? 0 : err_set(e, rc, "cannot tell it: %s", strerror(-rc));
 	default:
@@ -601,7 +622,7 @@ void standby_members(struct job *job)
 	struct standby *s = job->generation ? job->generation->standby : NULL;
 
 	if (standby_runs(s) && s->state == STANDBY_WHOLE)
-		standby_say_state(s);
+		standby_tell_state(s);
 }
 
 bool standby_leaves(struct job *job, uint32_t rank)
@@ -611,11 +632,9 @@ bool standby_leaves(struct job *job, uint32_t rank)
 
 	if (!standby_runs(s) || s->state != STANDBY_WHOLE || m->leaves)
 		return s && m->leaves;
-	m->leaves = s->state_said + 1;
-	if (standby_say_state(s) == 0)
-		return true;
-	m->leaves = 0;
-	return false;
+	m->leaves = s->state_said + 1; /* the next that is said, at once or not */
+	standby_tell_state(s);
+	return true;
 }
 
 /* Who waited for that leaves. */
@@ -643,9 +662,16 @@ bool standby_barrier(struct job *job, uint64_t id)
 	if (s->barrier_asked != id) {
 		s->barrier_asked = id;
 		s->barrier_waits = true;
-		standby_say_state(s);
+		standby_tell_state(s);
 	}
 	return false;
+}
+
+bool standby_is_able(const struct job *job)
+{
+	const struct standby *s = job->generation ? job->generation->standby : NULL;
+
+	return s && s->state == STANDBY_WHOLE;
 }
 
 const struct standby_report *standby_describe(const struct job *job, struct standby_report *out)

@@ -90,7 +90,8 @@ void standby_end(struct generation *g, bool over);
 /* No shard is with a core any more. NULL is allowed. */
 void standby_destroy(struct standby *s);
 
-/* A version is on its way to the cores, or ranks are lost or came: the standby hears of it. */
+/* A version is on its way to the cores, or ranks are lost or came, or the job is paused or goes on: the standby hears
+ * of it. */
 void standby_hyper(struct job *job, uint32_t version, const struct optimizer_hyper *groups);
 void standby_members(struct job *job);
 /* All have come to barrier `id`: false when it is to be opened only when job_barrier_recount() is called again. */
@@ -107,6 +108,9 @@ void standby_mail(struct job *job, const struct mail *mail);
 void standby_step(struct control *c);
 /* The box goes down: sessions that wait for Left are closed. */
 void standby_fini(struct control *c);
+
+/* Does it have all of the job, so that workers that this box has lost may have gone on there? */
+bool standby_is_able(const struct job *job);
 
 /* NULL: the job's box has no standby. */
 const struct standby_report *standby_describe(const struct job *job, struct standby_report *out);

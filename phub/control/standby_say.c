@@ -206,13 +206,17 @@ int standby_say_state(struct standby *s)
 			left[state.n_left++] = i;
 	}
 	state.left = left;
-	state.number = ++s->state_said;
+	state.number = s->state_said + 1;
 	state.whole = s->state == STANDBY_WHOLE;
 	state.lost = lost;
 	state.barrier = s->barrier_asked > job->barrier ? s->barrier_asked : job->barrier;
+	state.paused = job->paused;
+	state.reason = (char *)(uintptr_t)job->reason;
 	control.message_case = PHUB__CONTROL__MESSAGE_MIRROR_STATE;
 	control.mirror_state = &state;
 	rc = standby_say(s, &control);
+	if (rc == 0)
+		s->state_said++;
 	free(lost);
 	return rc;
 }

@@ -56,6 +56,7 @@ struct standby {
 	uint64_t barrier_asked, barrier_echoed;
 	bool barrier_waits;                /* for the echo */
 	uint64_t state_said, state_echoed; /* numbers of MirrorState */
+	bool state_owed;                   /* the job is otherwise than it knows, and there was no room to say so */
 	uint64_t serial;                   /* of the connections that cores have, or had last */
 	unsigned core_count, shard_count, wholes;
 	struct standby_link *links; /* [core_count] */

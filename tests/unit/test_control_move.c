@@ -187,6 +187,37 @@ static void test_takeover_in_midround(void **state)
 	standby_close_moved(&s);
 }
 
+/* A job that its box's operator paused is paused here, until it is resumed here. */
+static void test_paused_moves(void **state)
+{
+	Phub__Control control = PHUB__CONTROL__INIT;
+	Phub__MirrorState paused = PHUB__MIRROR_STATE__INIT;
+	struct standby s;
+	struct job *job;
+	struct err e;
+
+	(void)state;
+	standby_open(&s, &mirror_plain, NULL);
+	standby_mirror(&s);
+	paused.whole = true;
+	paused.paused = true;
+	paused.reason = (char *)(uintptr_t) "a switch\033 is changed";
+	control.message_case = PHUB__CONTROL__MESSAGE_MIRROR_STATE;
+	control.mirror_state = &paused;
+	actor_say(&s.box.a, &control);
+	feed_close(&s.box);
+	standby_move(&s);
+	job = mirror_job(&s.rig, "job", false);
+	assert_true(job->paused);
+	assert_string_equal(job->reason, "a switch? is changed");
+	for (unsigned core = 0; core < MIRROR_CORES; core++)
+		assert_true(job->generation->store.shards[core]->paused);
+	assert_int_equal(job_operate(&s.rig.box->control, "resume", "job", "", &e), 0);
+	rig_wait(&s.rig, 1);
+	standby_check_next(&s, 0);
+	standby_close_moved(&s);
+}
+
 /* ---- those who are lost ---- */
 
 static void test_lost_are_not_awaited(void **state)
@@ -319,6 +350,7 @@ int main(void)
 		cmocka_unit_test(test_takeover_generation),
 		cmocka_unit_test(test_box_is_told),
 		cmocka_unit_test(test_takeover_in_midround),
+		cmocka_unit_test(test_paused_moves),
 		cmocka_unit_test(test_lost_are_not_awaited),
 		cmocka_unit_test(test_lost_later),
 		cmocka_unit_test(test_lost_while_taking),

@@ -43,6 +43,7 @@ static struct standby_peer {
 	struct conn *conns[THERE_CONNS];
 	unsigned conn_count;
 	bool deaf; /* acknowledges nothing */
+	bool full; /* so much is unsent that no more may be said */
 	unsigned pushes, images;
 	bool encrypt;                  /* as the session says */
 	struct crypt *opener, *sealer; /* then */
@@ -79,8 +80,11 @@ static int there_step(struct standby_peer *p, uint64_t now_ns, struct err *e)
 static int there_say(struct standby_peer *p, const Phub__Control *m)
 {
 	size_t bytes = phub__control__get_packed_size(m);
-	uint8_t *frame = malloc(bytes);
+	uint8_t *frame;
 
+	if (p->full)
+		return -EAGAIN;
+	frame = malloc(bytes);
 	assert_non_null(frame);
 	phub__control__pack(m, frame);
 	p->said[m->message_case]++;
@@ -372,6 +376,91 @@ static void test_whole(void **state)
 	finish(&rig, a);
 }
 
+/* The standby's last word of the job's state. */
+static const Phub__MirrorState *state_said(void)
+{
+	return there.last[PHUB__CONTROL__MESSAGE_MIRROR_STATE]->mirror_state;
+}
+
+/* What cannot be said now is said when there is room again, and once; who waits for its echo goes on waiting. */
+static void test_full(void **state)
+{
+	struct rig rig;
+	struct actor a[2];
+	Phub__MirrorState echo = PHUB__MIRROR_STATE__INIT;
+	unsigned said;
+
+	(void)state;
+	begin(&rig, a, &summed, NULL);
+	there_turns();
+	there_start();
+	there.full = true;
+	there_turns();
+	assert_int_equal(state_of(&rig), STANDBY_WHOLE);
+	assert_int_equal(there.said[PHUB__CONTROL__MESSAGE_MIRROR_STATE], 0);
+	there.full = false;
+	there_turns();
+	assert_int_equal(there.said[PHUB__CONTROL__MESSAGE_MIRROR_STATE], 1);
+	assert_true(state_said()->whole);
+	assert_int_equal(state_said()->number, 1);
+
+	there.full = true;
+	said = there.said[PHUB__CONTROL__MESSAGE_MIRROR_STATE];
+	for (uint32_t i = 0; i < 2; i++)
+		actor_leave(&a[i]);
+	there_turns();
+	assert_int_equal(there.said[PHUB__CONTROL__MESSAGE_MIRROR_STATE], said);
+	assert_non_null(rig.box->control.jobs->members[0].session);
+	there.full = false;
+	there_turns();
+	assert_int_equal(there.said[PHUB__CONTROL__MESSAGE_MIRROR_STATE], said + 1);
+	assert_int_equal(state_said()->n_left, 2);
+	assert_int_equal(there.said[PHUB__CONTROL__MESSAGE_LEAVE], 0);
+	echo.number = state_said()->number;
+	there_hear(PHUB__CONTROL__MESSAGE_MIRROR_STATE, &echo);
+	there_turns();
+	assert_int_equal(there.said[PHUB__CONTROL__MESSAGE_LEAVE], 1);
+	there_hear(PHUB__CONTROL__MESSAGE_LEFT, &(Phub__Left)PHUB__LEFT__INIT);
+	finish(&rig, a);
+}
+
+/* The operator's pause, and its end, are told. */
+static void test_paused(void **state)
+{
+	struct rig rig;
+	struct actor a[2];
+	struct err e;
+
+	(void)state;
+	begin(&rig, a, &summed, NULL);
+	mirror(&rig);
+	assert_false(state_said()->paused);
+	assert_int_equal(job_operate(&rig.box->control, "pause", "demo", "a switch is changed", &e), 0);
+	there_turns();
+	assert_true(state_said()->paused);
+	assert_string_equal(state_said()->reason, "a switch is changed");
+	assert_int_equal(job_operate(&rig.box->control, "resume", "demo", "", &e), 0);
+	there_turns();
+	assert_false(state_said()->paused);
+	finish(&rig, a);
+}
+
+/* Workers that this box has lost may be at its standby, where that has all of the job. */
+static void test_lost_where_a_standby_is(void **state)
+{
+	struct rig rig;
+	struct actor a[2];
+
+	(void)state;
+	begin(&rig, a, &summed, NULL);
+	mirror(&rig);
+	actor_hang_up(&a[0]);
+	there_turns();
+	assert_int_equal(actor_hear(&a[1]), PHUB__CONTROL__MESSAGE_ERROR);
+	assert_non_null(strstr(a[1].error, "Its standby 10.1.1.1:7077 has all of it: its workers may have gone"));
+	finish(&rig, a);
+}
+
 /* A box that goes down leaves its jobs to the standby. */
 static void test_going_down(void **state)
 {
@@ -618,6 +707,9 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_whole),
+		cmocka_unit_test(test_full),
+		cmocka_unit_test(test_paused),
+		cmocka_unit_test(test_lost_where_a_standby_is),
 		cmocka_unit_test(test_going_down),
 		cmocka_unit_test(test_backoff),
 		cmocka_unit_test(test_silent),
