@@ -16,7 +16,7 @@
 
 #include "phub/cli/cli.h"
 #include "phub/cli/output.h"
-#include "phub/cli/suggest.h"
+#include "phub/base/suggest.h"
 
 int args_wrong(const struct args_usage *usage, const char *format, ...)
 {

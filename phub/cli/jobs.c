@@ -253,7 +253,10 @@ static void jobs_print(const struct jobs_options *o, const Phub__AdminReply *rep
 		jobs_write_missing(job, missing, sizeof(missing));
 		output_cell(&t, "%s", job->name);
 		output_cell(&t, "%s", job->state);
-		output_cell(&t, "%zu/%" PRIu32, job->n_workers, job->world);
+		if (strstr(job->state, "mirror")) /* they are at its box, if anywhere */
+			output_cell(&t, "0 of %" PRIu32 " here", job->world);
+		else
+			output_cell(&t, "%zu/%" PRIu32, job->n_workers, job->world);
 		output_cell(&t, "%" PRIu64, job->keys);
 		output_cell(&t, "%s", output_bytes(job->bytes, text));
 		output_cell(&t, "%s", job->optimizer);

@@ -12,7 +12,7 @@
 #include "phub/cli/args.h"
 #include "phub/cli/cli.h"
 #include "phub/cli/output.h"
-#include "phub/cli/suggest.h"
+#include "phub/base/suggest.h"
 
 static const struct cli_command main_commands[] = {
 	{"bench", "measure exchanges and kernels, with the sums checked", bench_run},

@@ -207,6 +207,8 @@ static void admin_fill_mirror(const struct job *job, struct admin_job *out)
 	out->info.world = job->mirror->world;
 	out->info.state = admin_text(job->mirror->lost_ns ? "kept mirror" : "mirror");
 	out->info.n_missing = 0;
+	out->info.lost_policy = admin_text(""); /* it waits for nobody; its job's is what counts, and where that runs */
+	out->info.quorum = 0;
 	job_mirror_describe(job, out->waiting, sizeof(out->waiting));
 }
 

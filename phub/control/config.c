@@ -151,8 +151,8 @@ static int config_key(struct config_file *f, const yaml_node_pair_t *pair, const
 	char names[512];
 
 	if (!o) {
-		option_names(table, count, names, sizeof(names));
-		return err_set(f->e, -EINVAL, "%s:%u: unknown key '%.64s'; allowed: %s", f->name, config_line(key),
+		option_suggest(table, count, name ? name : "", names, sizeof(names));
+		return err_set(f->e, -EINVAL, "%s:%u: unknown key '%.64s'; %s", f->name, config_line(key),
 			name ? name : "(not a word)", names);
 	}
 	if (table == option_table)
@@ -301,7 +301,7 @@ int config_set(struct config *config, const char *assignment, struct err *e)
 {
 	const char *equal = strchr(assignment, '=');
 	const struct option *o = NULL;
-	char name[64], names[512];
+	char name[65] = "", names[512];
 	size_t length = equal ? (size_t)(equal - assignment) : 0;
 
 	if (!equal)
@@ -312,9 +312,9 @@ int config_set(struct config *config, const char *assignment, struct err *e)
 		o = option_find(option_table, option_count, name);
 	}
 	if (!o) {
-		option_names(option_table, option_count, names, sizeof(names));
-		return err_set(e, -EINVAL, "unknown key '%.*s'; allowed: %s", (int)(length < 64 ? length : 64),
-			assignment, names);
+		option_suggest(option_table, option_count, name, names, sizeof(names));
+		return err_set(
+			e, -EINVAL, "unknown key '%.*s'; %s", (int)(length < 64 ? length : 64), assignment, names);
 	}
 	if (o->type == OPTION_JOBS)
 		return err_set(e, -EINVAL, "jobs: can only be given in a file; use --config");

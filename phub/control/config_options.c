@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "phub/base/suggest.h"
 #include "phub/control/config_values.h"
 #include "phub/fair.h"
 
@@ -170,6 +171,12 @@ const struct option option_job_table[] = {
 };
 const unsigned option_job_count = sizeof(option_job_table) / sizeof(option_job_table[0]);
 
+enum {
+	OPTION_NAMES_MAX = 16,     /* so many names are told, */
+	OPTION_NEAR_MAX = 4,       /* of more the nearest, */
+	OPTION_NEAR_DISTANCE = 22, /* so far at most: a third of the longest word that suggest.h looks at */
+};
+
 const struct option *option_find(const struct option *table, unsigned count, const char *name)
 {
 	for (unsigned i = 0; i < count; i++)
@@ -183,13 +190,35 @@ bool option_is_list(const struct option *option)
 	return option->type == OPTION_LISTEN || option->type == OPTION_NAMES;
 }
 
-void option_names(const struct option *table, unsigned count, char *out, size_t bytes)
+static void option_names(const struct option *table, unsigned count, char *out, size_t bytes)
 {
-	size_t at = 0;
+	size_t at = (size_t)snprintf(out, bytes, "allowed: ");
 
-	out[0] = '\0';
 	for (unsigned i = 0; i < count && at < bytes; i++)
 		at += (size_t)snprintf(out + at, bytes - at, "%s%s", i ? ", " : "", table[i].name);
+}
+
+void option_suggest(const struct option *table, unsigned count, const char *name, char *out, size_t bytes)
+{
+	static const char whole[] = "phubd --dump-config says all";
+	unsigned found = 0;
+	size_t at = 0;
+
+	if (count <= OPTION_NAMES_MAX) {
+		option_names(table, count, out, bytes);
+		return;
+	}
+	for (unsigned distance = 0; distance < OPTION_NEAR_DISTANCE; distance++)
+		for (unsigned i = 0; i < count && found < OPTION_NEAR_MAX && at < bytes; i++) {
+			struct suggest near = {.word = name};
+
+			suggest_offer(&near, table[i].name);
+			if (!near.best || near.distance != distance)
+				continue;
+			at += (size_t)snprintf(out + at, bytes - at, "%s%s", found++ ? ", " : "near it: ", near.best);
+		}
+	if (at < bytes)
+		snprintf(out + at, bytes - at, "%s%s", found ? "; " : "", whole);
 }
 
 static void option_allowed_range(const struct option *o, char *out, size_t bytes)

@@ -62,7 +62,7 @@ bool option_is_list(const struct option *option);
 /* Zeroes and frees. */
 void config_wipe_secret(struct config_secret *secret);
 
-/* "listen, interface, ...": all names, for the error about an unknown one. */
-void option_names(const struct option *table, unsigned count, char *out, size_t bytes);
+/* What to write in place of `name`, which is no option: the nearest names first; of a short table all of them. */
+void option_suggest(const struct option *table, unsigned count, const char *name, char *out, size_t bytes);
 
 #endif

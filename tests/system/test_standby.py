@@ -80,6 +80,8 @@ def told():
         worker.event("progress")
     now = await_state(box, "demo", "whole")
     check(now["bytes"] > 0 and now["why"] == "", f"{now}")
+    text = subprocess.run([BUILD / "phub", "jobs", standby.address], capture_output=True, text=True).stdout
+    holds(text, "demo +mirror +0 of 2 here .* - ", "demo waits: for box .*, of whose job this is the whole copy")
     now = await_state(box, "free", "off")
     holds(now["why"], "sync bsp")
     text = subprocess.run([BUILD / "phub", "jobs", box.address], capture_output=True, text=True).stdout

@@ -2,8 +2,8 @@
 /*
  * Which known word did the user mean? Behind every "unknown command" and "unknown option". Pure.
  */
-#ifndef PHUB_CLI_SUGGEST_H
-#define PHUB_CLI_SUGGEST_H
+#ifndef PHUB_BASE_SUGGEST_H
+#define PHUB_BASE_SUGGEST_H
 
 #include <stddef.h>
 

@@ -2,7 +2,7 @@
 /*
  * Distance of words (optimal string alignment: Levenshtein, and swaps of neighbours count once).
  */
-#include "phub/cli/suggest.h"
+#include "phub/base/suggest.h"
 
 #include <string.h>
 
