@@ -10,6 +10,17 @@
  *                                 the box is told (MirrorTaken), the copy's shards come back, the job gets what is in
  *                                 them, and goes on: Start.moved
  *
+ * All means all, whatever the job's policy: a rank that does not come may be dead, or still be at a box that is alive
+ * and cut off from here. That more than half of the ranks have come does not tell the one from the other, and those
+ * left at the box could go on there meanwhile: when a box loses its standby it goes on alone (standby_break()), and
+ * answers what it held back for want of the standby's acknowledgement; a job that shrinks then goes on with however few
+ * it has left. So no silence of this end stops it, and there would be two jobs of one name, each with answered rounds
+ * that the other does not have. MirrorTaken stops it, but only where it can still be heard; a stopped box that goes on
+ * later may answer rounds before it hears of anything. To go on with most of them would be sound only if a box without
+ * its standby held its rounds back until half of the ranks that the standby knows of are known to be with it, which
+ * takes a clock that both trust (a lease), and would make every job wait when its standby dies. Hence: when not all
+ * come within MIRROR_MOVE_NS the move fails, by name, and the copy stays for standby_keep_ms.
+ *
  * Everything that a box says is as untrusted as what a worker says: it has proved the job's secret, no more.
  * Control thread; nothing blocks.
  */
