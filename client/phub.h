@@ -152,7 +152,8 @@ struct phub_options {
 	 */
 	bool encrypt;
 	/* When a box is lost that has a standby, all workers go on there, with the rounds that they are in: nothing is
-	 * seen of it but that a wait takes longer. For so long the library tries that; 0: never. 30,000 */
+	 * seen of it but that a wait takes longer. For so long the library tries that; 0: never. 45,000: longer than
+	 * the standby waits for all of them (30 s, or 3 times its lost_ms), as it knows who has not come. */
 	unsigned move_ms;
 };
 

@@ -14,7 +14,7 @@
 #include "topology/chunking.h"
 #include "transport/wire.h"
 
-enum { SETTINGS_TIMEOUT_MS = 30000, SETTINGS_MOVE_MS = 30000 };
+enum { SETTINGS_TIMEOUT_MS = 30000, SETTINGS_MOVE_MS = 45000 };
 
 /* ---- defaults ---- */
 

@@ -18,6 +18,7 @@
 
 #include "client/settings.h"
 #include "client/url.h"
+#include "phub/control/job_mirror.h"
 
 static const char *const variables[] = {"RANK", "WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE",
 	"SLURM_PROCID", "SLURM_NTASKS", "PHUB_SECRET", "PHUB_SECRET_FILE", "PHUB_RDMA_DSCP", "PHUB_TLS_CA",
@@ -299,6 +300,8 @@ static void older_options(void **state)
 	o.timeout_ms = -77;
 	assert_int_equal(settings_init(&s, "phub://box/demo", &o, &e), 0);
 	assert_int_equal(s.timeout_ms, 30000);
+	/* The standby's word, which names who has not come, must come before the library's own end. */
+	assert_true(s.move_ms * UINT64_C(1000000) >= MIRROR_MOVE_NS + UINT64_C(10000000000));
 	settings_fini(&s);
 }
 

@@ -99,7 +99,7 @@ class Worker:
         wait: float = 0,
         quorum: int = 0,
         resume: float = 0,
-        move: float = 30.0,
+        move: float = 45.0,
         chunk_bytes: int = 0,
         transport: Optional[str] = None,
         interface: Optional[str] = None,
