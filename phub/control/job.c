@@ -225,7 +225,7 @@ const char *job_advice(const struct job *job, char *out, size_t bytes)
 
 	if (standby_is_able(job))
 		snprintf(out, bytes,
-			"Its standby %s has all of it: its workers may have gone on there (phub jobs %s). If not, look "
+			"Its standby %s had all of it: its workers may have gone on there (phub jobs %s). If not, look "
 			"at that worker, then start all of them again",
 			there, there);
 	else

@@ -217,6 +217,8 @@ static void standby_break(struct standby *s, const char *why)
 {
 	bool news = s->state == STANDBY_WHOLE || strcmp(why, s->why) != 0;
 
+	if (s->state == STANDBY_WHOLE)
+		s->able_ns = s->control->now_ns;
 	s->backoff_ns = s->state == STANDBY_WHOLE || !s->backoff_ns ? STANDBY_BACKOFF_NS : 2 * s->backoff_ns;
 	if (s->backoff_ns > STANDBY_BACKOFF_MAX_NS)
 		s->backoff_ns = STANDBY_BACKOFF_MAX_NS;
@@ -671,7 +673,9 @@ bool standby_is_able(const struct job *job)
 {
 	const struct standby *s = job->generation ? job->generation->standby : NULL;
 
-	return s && s->state == STANDBY_WHOLE;
+	/* A box that was stopped finds all its sessions ended, in any order. */
+	return s && (s->state == STANDBY_WHOLE ||
+			    (s->able_ns && s->control->now_ns - s->able_ns <= s->control->config->lost_ms * NS_PER_MS));
 }
 
 const struct standby_report *standby_describe(const struct job *job, struct standby_report *out)

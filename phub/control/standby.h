@@ -109,7 +109,8 @@ void standby_step(struct control *c);
 /* The box goes down: sessions that wait for Left are closed. */
 void standby_fini(struct control *c);
 
-/* Does it have all of the job, so that workers that this box has lost may have gone on there? */
+/* Does it have all of the job, or had until a moment ago (lost_ms), so that workers that this box has lost may have
+ * gone on there? */
 bool standby_is_able(const struct job *job);
 
 /* NULL: the job's box has no standby. */

@@ -41,6 +41,7 @@ struct standby {
 	struct generation *generation;
 	enum standby_state state;
 	uint64_t since_ns, begun_ns, retry_ns, backoff_ns;
+	uint64_t able_ns; /* when it was WHOLE last, before it broke; 0: never */
 	char why[ERR_TEXT_MAX];
 	struct standby_call *call; /* NULL: there is none */
 	bool started;              /* it has said Start: */

@@ -268,6 +268,32 @@ def refused():
         standby.stop()
 
 
+def comes_back():
+    """a paused job is paused at the standby, too, until it is resumed there; the box, which was only stopped, says where its workers may be"""
+    quick = {"heartbeat_ms": 100, "warn_ms": 300, "lost_ms": 1000}
+    box, standby = two(there=quick, **quick)
+    workers = job(box.url("demo"), 2, keys=TENSORS, optimizer="adam", rounds="until-told", report_ms=20, transport="tcp")
+    workers[0].event("progress")
+    await_state(box, "demo", "whole")
+    phub = BUILD / "phub"
+    subprocess.run([phub, "jobs", "pause", "demo", "--reason", "a switch is changed", box.address], check=True, capture_output=True)
+    time.sleep(0.3)
+    box.kill(signal.SIGSTOP)
+    standby.logged("goes on here with 2 of 2")
+    standby.logged("is paused here as it was at its box: a switch is changed")
+    now = jobs(standby)["demo"]
+    check(now["state"] == "paused", f"{now}")
+    holds(now["waiting"], "paused it: a switch is changed")
+    subprocess.run([phub, "jobs", "resume", "demo", standby.address], check=True, capture_output=True)
+    workers[0].event("progress")
+    box.kill(signal.SIGCONT)
+    box.logged("rank [01] .* was lost: .*Its standby .* had all of it: its workers may have gone on there")
+    workers[0].tell()
+    digests(workers)
+    box.stop()
+    standby.stop()
+
+
 def told_what_to_do():
     """what a box cannot do with its standby is said in the words of its own options, not in those of workers"""
     with tempfile.NamedTemporaryFile("w") as secret:
@@ -311,4 +337,4 @@ def nobody_there():
     box.stop()
 
 
-run([told_what_to_do, nobody_there, same_bits, told, killed, encrypted, going_down, standby_dies, chain, silent, refused])
+run([comes_back, told_what_to_do, nobody_there, same_bits, told, killed, encrypted, going_down, standby_dies, chain, silent, refused])

@@ -457,7 +457,7 @@ static void test_lost_where_a_standby_is(void **state)
 	actor_hang_up(&a[0]);
 	there_turns();
 	assert_int_equal(actor_hear(&a[1]), PHUB__CONTROL__MESSAGE_ERROR);
-	assert_non_null(strstr(a[1].error, "Its standby 10.1.1.1:7077 has all of it: its workers may have gone"));
+	assert_non_null(strstr(a[1].error, "Its standby 10.1.1.1:7077 had all of it: its workers may have gone"));
 	finish(&rig, a);
 }
 
