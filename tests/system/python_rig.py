@@ -18,6 +18,8 @@ import tempfile
 import time
 import traceback
 
+from rig import free_port  # noqa: F401
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BUILD = ROOT / os.environ.get("BUILD", "build")
 LIBRARY = BUILD / "libphub.so.0"

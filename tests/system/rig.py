@@ -5,8 +5,10 @@ import contextlib
 import json
 import os
 import pathlib
+import random
 import re
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -28,6 +30,15 @@ _processes = []
 
 def say(text):
     print(f"# {text}", flush=True)
+
+
+def free_port():
+    """A port of 127.0.0.1 for one who binds it later: none of those that the system gives to whoever connects meanwhile."""
+    lowest = int(pathlib.Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    while True:
+        port = random.SystemRandom().randrange(10000, max(lowest, 20000))
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
 
 
 class Skip(Exception):

@@ -19,7 +19,6 @@ import random
 import re
 import shutil
 import signal
-import socket
 import statistics
 import subprocess
 import sys
@@ -32,7 +31,7 @@ import soak_jobs  # noqa: E402
 import soak_report  # noqa: E402
 import soak_strangers  # noqa: E402
 import soak_watch  # noqa: E402
-from rig import BUILD, PHUBD, ROOT, Box, Process, Worker, check, end_processes  # noqa: E402
+from rig import BUILD, PHUBD, ROOT, Box, Process, Worker, check, end_processes, free_port  # noqa: E402
 
 SECRETS = {"guarded": "of the guarded", "steady": "of the steady"}
 CONFIG = """jobs:
@@ -156,9 +155,7 @@ class Soak:
         self.log = []
         self.disk = Disk()
         self.cert, self.key = certificate(self.disk.folder)
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = free.getsockname()[1]
+        self.port = free_port()
         self.left_before = soak_watch.shared_files()
         self.box = self.start_box()
 

@@ -13,7 +13,6 @@ import pickle
 import random
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
@@ -379,9 +378,7 @@ class Box:
     """One that comes back at the same port, with the same checkpoints."""
 
     def __init__(self, folder, *options):
-        with socket.socket() as s:
-            s.bind(("127.0.0.1", 0))
-            self.port = s.getsockname()[1]
+        self.port = rig.free_port()
         self.command = [rig.PHUBD, "--listen", f"127.0.0.1:{self.port}", "-o", "data_ports=any", "-o", "cores=2", "-o",
                         f"checkpoint_targets={folder}", "-o", "checkpoint_every=7", *options]
         self.log = tempfile.TemporaryFile("w+")  # noqa: SIM115 - lives as long as this

@@ -16,7 +16,7 @@ import sys
 import tempfile
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
-from rig import BUILD, PHUBD, Box, Skip, Worker, check, holds, job, run, say  # noqa: E402
+from rig import BUILD, PHUBD, Box, Skip, Worker, check, free_port, holds, job, run, say  # noqa: E402
 
 TENSORS = "conv:9408,bias:64,fc:250000,tail:1000"
 
@@ -49,12 +49,6 @@ def resnet_50():
     tensors += [("fc.weight", 1000 * 2048), ("fc.bias", 1000)]
     assert len(tensors) == 161 and sum(n for _, n in tensors) == 25557032
     return tensors
-
-
-def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
 
 
 def rate(worker, span_ms=1500):

@@ -25,7 +25,7 @@ import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 import raw  # noqa: E402
-from rig import BUILD, PHUBD, QUIET, Box, Skip, Steady, Worker, check, holds, job, run, say  # noqa: E402
+from rig import BUILD, PHUBD, QUIET, Box, Skip, Steady, Worker, check, free_port, holds, job, run, say  # noqa: E402
 
 PHUB = BUILD / "phub"
 FOLDER = pathlib.Path(tempfile.mkdtemp(prefix="phub-security-"))
@@ -52,12 +52,6 @@ def phub(*words, env=None, status=0):
     done = subprocess.run([PHUB, *map(str, words)], capture_output=True, text=True, env={**QUIET, **(env or {})}, timeout=60)
     check(status is None or done.returncode == status, f"phub {words}: {done.returncode}, {done.stdout} {done.stderr}")
     return done.stdout + done.stderr
-
-
-def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
 
 
 def overheard(box, worker_env):

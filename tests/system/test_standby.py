@@ -7,14 +7,13 @@ Usage: test_standby.py [WORD...]    only the cases whose names hold one of the w
 import json
 import pathlib
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
 import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
-from rig import BUILD, Box, check, holds, job, run, say  # noqa: E402
+from rig import BUILD, Box, check, free_port, holds, job, run, say  # noqa: E402
 
 TENSORS = "conv:9408,bias:64,fc:250000,tail:1000"
 
@@ -165,10 +164,7 @@ def going_down():
 
 def standby_dies():
     """the standby is killed and comes back, again and again: the job goes on without, and is whole there again"""
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        port = s.getsockname()[1]
-    there = {"listen": f"127.0.0.1:{port}", "cores": 2}
+    there = {"listen": f"127.0.0.1:{free_port()}", "cores": 2}
     standby = Box(name="standby", **there)
     box = Box(cores=2, standby=standby.address)
     workers = job(box.url("demo"), 2, keys=TENSORS, optimizer="adam", rounds="until-told", report_ms=20, transport="tcp")

@@ -7,7 +7,6 @@ This process only forks: whatever computes runs in workers, so that no thread of
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -584,16 +583,11 @@ def test_broadcast_parameters(box):
 # ---- the demo's program under its launcher ----
 
 
-def free_port():
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return server.getsockname()[1]
-
-
 def torchrun(url, mode):
     """Torch 1.13's launcher fails under Python 3.11 unless told where output goes."""
     launcher = [sys.executable, "-m", "torch.distributed.run", "--redirects=1", "--tee=1", "--monitor_interval=0.2"]
     script = rig.ROOT / "deploy" / "demo" / "train.py"
-    command = [*launcher, "--nproc_per_node=2", f"--master_port={free_port()}", script, "--mode", mode, "--steps", "20"]
+    command = [*launcher, "--nproc_per_node=2", f"--master_port={rig.free_port()}", script, "--mode", mode, "--steps", "20"]
     run = subprocess.Popen(command, env={**os.environ, "PHUB_URL": url}, text=True, start_new_session=True,
                            stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     try:
