@@ -254,7 +254,7 @@ class Soak:
     def killer(self):
         """Kills the box again and again, but not while a job ends: some of its workers would wait for those that have left."""
         dice = random.Random(self.seed + 2)
-        while not self.over.wait(dice.uniform(2, 8)):
+        while not self.over.wait(dice.uniform(2, 8) if self.counts["kills"] else 1):
             if not self.busy.is_set():
                 continue
             with self.stage.ending.closed():
@@ -308,6 +308,7 @@ class Soak:
         try:
             for result in self.steady.end():
                 self.counts["steady_rounds"] = result["rounds"]
+                self.stage.tell("resumed", result["resumed"])
         except AssertionError as why:
             self.broken.append(f"the steady tenant: {why}")
         try:
@@ -322,6 +323,8 @@ class Soak:
             self.broken += soak_watch.leaks(self.watch.quiet, SANITIZED)
         self.strangers.close()
         self.judge_rates()
+        if self.kill_box and not self.counts["kills"]:
+            self.broken.append("the box was never killed")
         if self.kill_box and not self.stage.counts.get("resumed"):
             self.broken.append("no worker went on after the box was killed")
         self.arguments.out.mkdir(parents=True, exist_ok=True)
