@@ -18,17 +18,28 @@ static struct {
 	const struct dpdk_plugin *plugin;
 } load = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
-/* `place` relative to the folder of the program or library that this very code is in. */
+/*
+ * `place` relative to the folder of the program or library that this very code is in. A program is known to the loader by
+ * argv[0], which has no folder when a shell or a service manager found it by PATH.
+ */
 static bool load_path(const char *place, char *out, size_t bytes)
 {
-	Dl_info info;
+	char program[4096];
 	const char *slash;
+	ssize_t length;
+	Dl_info info;
 
 	if (!dladdr(&load, &info) || !info.dli_fname)
 		return false;
 	slash = strrchr(info.dli_fname, '/');
-	if (snprintf(out, bytes, "%.*s%s" LOAD_NAME, slash ? (int)(slash - info.dli_fname + 1) : 0, info.dli_fname,
-		    place) >= (int)bytes)
+	if (!slash) {
+		length = readlink("/proc/self/exe", program, sizeof(program) - 1);
+		program[length > 0 ? length : 0] = '\0';
+		info.dli_fname = program;
+		slash = strrchr(program, '/');
+	}
+	if (!slash || snprintf(out, bytes, "%.*s%s" LOAD_NAME, (int)(slash - info.dli_fname + 1), info.dli_fname,
+			      place) >= (int)bytes)
 		return false;
 	return access(out, R_OK) == 0;
 }
