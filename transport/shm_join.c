@@ -15,7 +15,21 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-/* 0, -EAGAIN (the box's backlog is full, to be tried again), or why there is no connection. */
+/* A worker gives its gradients to its own user's box, or to root's; root trusts whoever the session's box named. */
+static int shm_identify_box(struct shm_conn *c)
+{
+	uid_t uid;
+	int rc = shm_conn_identify(c, &uid);
+
+	if (rc == 0 && uid != geteuid() && uid != 0 && geteuid() != 0)
+		rc = -EACCES;
+	return rc;
+}
+
+/*
+ * 0, -EAGAIN (the box's backlog is full, to be tried again), or why there is no connection. Whose box it is counts here, so
+ * that a worker that looks for a way to another user's box passes this one over.
+ */
 static int shm_dial(struct shm_conn *c)
 {
 	struct sockaddr_un name = {.sun_family = AF_UNIX};
@@ -27,18 +41,7 @@ static int shm_dial(struct shm_conn *c)
 	if (connect(c->socket, (struct sockaddr *)&name, bytes) < 0)
 		return -errno;
 	c->stage = SHM_SHAKING;
-	return 0;
-}
-
-/* A worker gives its gradients to its own user's box, or to root's; root trusts whoever the session's box named. */
-static int shm_identify_box(struct shm_conn *c)
-{
-	uid_t uid;
-	int rc = shm_conn_identify(c, &uid);
-
-	if (rc == 0 && uid != geteuid() && uid != 0 && geteuid() != 0)
-		rc = -EACCES;
-	return rc;
+	return shm_identify_box(c);
 }
 
 static int shm_join_failed(const struct shm_conn *c, int rc, struct err *e)
@@ -185,11 +188,8 @@ static int shm_join_step(struct shm_transport *t, struct shm_conn *c, struct err
 
 	if (c->stage == SHM_DIALING)
 		rc = shm_dial(c);
-	if (rc == 0 && c->stage == SHM_SHAKING && !c->watched) {
-		rc = shm_identify_box(c);
-		if (rc == 0)
-			rc = shm_conn_watch(t, c);
-	}
+	if (rc == 0 && c->stage == SHM_SHAKING && !c->watched)
+		rc = shm_conn_watch(t, c);
 	if (rc == 0 && c->stage == SHM_SHAKING) {
 		rc = shm_conn_shake(c);
 		if (rc == 0)

@@ -392,8 +392,11 @@ static void another_user_is_not_let_in(void **state)
 /* A worker that is not root trusts only its own user's box, and root's. */
 static void a_squatter_gets_no_gradients(void **state)
 {
-	struct shm_worker w;
+	struct transport_config config = {.queue_conns_max = 1};
+	struct transport *t;
+	struct err e = {0};
 	struct shm_box b;
+	struct conn *c;
 	pid_t pid;
 	int up[2], down[2];
 	char byte = 0;
@@ -412,9 +415,10 @@ static void a_squatter_gets_no_gradients(void **state)
 	}
 	assert_int_equal(read(up[0], b.address, sizeof(b.address)), sizeof(b.address));
 	assert_int_equal(setresuid(65533, 65533, 0), 0);
-	shm_worker_open(&w, b.address, 7);
-	assert_int_equal(shm_worker_established(&w), -EACCES);
-	shm_worker_close(&w);
+	assert_int_equal(transport_shm.open(&config, &t, &e), 0);
+	assert_int_equal(transport_shm.connect(t, b.address, 7, 3, shm_rig_key, NULL, &c, &e), -EACCES);
+	assert_non_null(strstr(e.text, "uid 65534) belongs to another user"));
+	transport_shm.close(t);
 	assert_int_equal(setresuid(0, 0, 0), 0);
 	assert_int_equal(write(down[1], &byte, 1), 1);
 	shm_rig_reap(pid, 0);
