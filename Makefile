@@ -497,7 +497,8 @@ format: ## let clang-format lay out every file of ours
 	clang-format-14 -i $$(deploy/lint/lint.sh --list-c)
 
 MAN := $(wildcard deploy/man/*.[1-8])
-UNITS := $(wildcard deploy/systemd/*.service)
+UNIT := deploy/systemd/phubd.service
+EXAMPLES := $(PREFIX)/share/doc/phub/examples
 
 .PHONY: install
 install: all ## install under DESTDIR and PREFIX
@@ -513,16 +514,27 @@ ifneq ($(SRC_client),)
 	install -m 644 client/phub.h $(DESTDIR)$(PREFIX)/include
 endif
 	$(foreach m,$(MAN),install -D -m 644 $m $(DESTDIR)$(PREFIX)/share/man/man$(subst .,,$(suffix $m))/$(notdir $m);)
-	$(foreach u,$(UNITS),install -D -m 644 $u $(DESTDIR)$(PREFIX)/lib/systemd/system/$(notdir $u);)
-	install -d $(DESTDIR)$(PREFIX)/share/doc/phub/examples
-	install -m 755 deploy/dpdk-host.sh deploy/dpdk-host-show.sh $(DESTDIR)$(PREFIX)/share/doc/phub/examples
-	install -m 644 deploy/systemd/dpdk.conf deploy/dpdk.md deploy/security.md $(DESTDIR)$(PREFIX)/share/doc/phub/examples
+	install -d $(DESTDIR)$(PREFIX)/lib/systemd/system $(DESTDIR)$(EXAMPLES)
+	sed 's,=phubd ,=$(PREFIX)/bin/phubd ,' $(UNIT) | install -m 644 /dev/stdin $(DESTDIR)$(PREFIX)/lib/systemd/system/$(notdir $(UNIT))
+	install -m 755 deploy/dpdk-host.sh deploy/dpdk-host-show.sh $(DESTDIR)$(EXAMPLES)
+	install -m 644 deploy/phubd.yaml deploy/systemd/dpdk.conf deploy/dpdk.md deploy/roce.md deploy/security.md $(DESTDIR)$(EXAMPLES)
 	$(if $(wildcard deploy/completion/phub.bash),install -D -m 644 deploy/completion/phub.bash \
 		$(DESTDIR)$(PREFIX)/share/bash-completion/completions/phub)
 ifeq ($(DESTDIR),)
 	@PATH=$$PATH:/usr/sbin:/sbin; ldconfig 2>/dev/null || true; ldconfig -p | grep -q ' $(PREFIX)/lib/libphub' || \
 		echo "note: the loader does not look into $(PREFIX)/lib; export LD_LIBRARY_PATH=$(PREFIX)/lib" >&2
+	@case $(PREFIX) in /usr | /usr/local) ;; *) \
+		echo "note: systemd does not look into $(PREFIX): systemctl enable $(PREFIX)/lib/systemd/system/$(notdir $(UNIT))" >&2 ;; esac
 endif
+
+# Only what install put there; /etc/phub, /var/lib/phubd and the user phub are the operator's.
+.PHONY: uninstall
+uninstall: ## remove what install put under DESTDIR and PREFIX
+	rm -f $(addprefix $(DESTDIR)$(PREFIX)/,bin/phubd bin/phub $(addprefix lib/,$(notdir $(SHARED)) libphub.so.$(SOVERSION) \
+		libphub.so libphub-dpdk.so libphub.a pkgconfig/phub.pc systemd/system/$(notdir $(UNIT))) include/phub.h \
+		$(foreach m,$(MAN),share/man/man$(subst .,,$(suffix $m))/$(notdir $m)) share/bash-completion/completions/phub)
+	rm -rf $(DESTDIR)$(PREFIX)/share/doc/phub
+	@$(if $(DESTDIR),:,PATH=$$PATH:/usr/sbin:/sbin; ldconfig 2>/dev/null || true)
 
 .PHONY: clean
 clean: ## remove the build folders

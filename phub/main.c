@@ -7,10 +7,14 @@
 #include <errno.h>
 #include <malloc.h>
 #include <signal.h>
+#include <stddef.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/signalfd.h>
+#include <sys/socket.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include "aggregation/dispatch.h"
@@ -196,6 +200,30 @@ static int main_signal_fd(int first, int second)
 	return signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
 }
 
+/* Tells a service manager that waits for it (sd_notify(3); systemd's Type=notify) that workers may come now. */
+static void main_say_ready(const char *text)
+{
+	const char *path = getenv("NOTIFY_SOCKET");
+	struct sockaddr_un to = {.sun_family = AF_UNIX};
+	size_t length = path ? strlen(path) : 0;
+	char state[1100];
+	int fd;
+
+	if (length < 2 || length >= sizeof(to.sun_path))
+		return;
+	memcpy(to.sun_path, path, length);
+	if (path[0] == '@')
+		to.sun_path[0] = '\0';
+	fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+	if (fd < 0)
+		return;
+	snprintf(state, sizeof(state), "READY=1\nSTATUS=listening on %s", text);
+	if (sendto(fd, state, strlen(state), 0, (struct sockaddr *)&to,
+		    (socklen_t)(offsetof(struct sockaddr_un, sun_path) + length)) < 0)
+		log_warn("NOTIFY_SOCKET: %s: %s; who started phubd does not learn that it is ready", path, strerror(errno));
+	close(fd);
+}
+
 /*
  * The kernel takes requests for an RDMA device only from the credentials that have opened it: there they are given up
  * first.
@@ -337,6 +365,8 @@ static int main_run(const struct config *config)
 	box_describe(box, text, sizeof(text));
 	printf("phubd: listening on %s\n", text);
 	rc = main_flush(MAIN_DONE);
+	if (rc == MAIN_DONE)
+		main_say_ready(text);
 	if (rc == MAIN_DONE && box_run(box, fd, hup, &e) < 0)
 		rc = main_complain(&e, MAIN_FAILED);
 	if (!box_balanced(box)) {

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # libphub as a program meets it: only phub_* is visible, shared and static; an installed copy is found by pkg-config,
-# and a program builds and runs against either.
+# and a program builds and runs against either; make uninstall takes all of it away.
 set -u
 cd "$(dirname "$0")/../.." || exit 1
 BUILD=${BUILD:-build}
@@ -47,7 +47,7 @@ make --no-print-directory BUILD="$BUILD" CC="$CC" DESTDIR="$work" PREFIX=/usr in
 for file in bin/phub bin/phubd include/phub.h lib/libphub.a lib/libphub.so lib/libphub.so.0 lib/pkgconfig/phub.pc; do
 	[[ -e $work/usr/$file ]] || echo "# missing: $file"
 done
-[[ -x $work/usr/bin/phubd && -e $work/usr/lib/libphub.so.0 ]]
+[[ -x $work/usr/bin/phubd && -e $work/usr/lib/libphub.so.0 ]] && grep -q '^ExecStart=/usr/bin/phubd ' "$work/usr/lib/systemd/system/phubd.service"
 ok $? "make install"
 
 cat >"$work/user.c" <<'END'
@@ -83,6 +83,11 @@ ok $? "a program with the static library"
 # shellcheck disable=SC2046
 "$CC" -Werror -Wall -o "$work/example" client/example.c $(flags --cflags --libs)
 ok $? "the example, as a user builds it"
+
+make --no-print-directory BUILD="$BUILD" CC="$CC" DESTDIR="$work" PREFIX=/usr uninstall >"$work/log" 2>&1 || cat "$work/log"
+left=$(find "$work/usr" ! -type d)
+[[ -z $left ]]
+ok $? "make uninstall leaves nothing${left:+ but $left}"
 
 echo "1..$count"
 exit $failed

@@ -593,21 +593,6 @@ def loud():
     box.stop()
 
 
-def unit():
-    """systemd finds nothing wrong with the unit, and little that its sandbox leaves open"""
-    if not shutil.which("systemd-analyze"):
-        raise Skip("there is no systemd-analyze (Debian: apt install systemd)")
-    text = (pathlib.Path(__file__).resolve().parents[2] / "deploy/systemd/phubd.service").read_text()
-    check(text.count("ExecStart=phubd ") == 1, "another ExecStart")
-    holds(text, "(?m)^ProtectSystem=strict$", "(?m)^StateDirectory=phubd$")  # checkpoints can be written below /var/lib/phubd
-    file = FOLDER / "phubd.service"  # phubd is not installed here
-    file.write_text(text.replace("ExecStart=phubd ", f"ExecStart={PHUBD} "))
-    for words in (["verify", "--man=no"], ["security", "--offline=true", "--no-pager", "--threshold=25"]):
-        done = subprocess.run(["systemd-analyze", *words, file], capture_output=True, text=True, timeout=60)
-        said = [line for line in done.stderr.splitlines() if "phubd.service" in line]
-        check(done.returncode == 0 and not said, f"systemd-analyze {words}: {done.stdout[-300:]} {done.stderr}")
-
-
 if __name__ == "__main__":
     run([tls_hides, tls_of_workers, tls_files, reloaded, encrypted, encrypted_to_a_standby, encrypted_is_not_changed, encrypted_is_agreed, replayed, too_many,
-        flooded_data_port, flooded_from_here, busy, privileges, loud, unit])
+        flooded_data_port, flooded_from_here, busy, privileges, loud])
