@@ -126,8 +126,9 @@ struct phub_options {
 	unsigned chunk_bytes;            /* 0: the box's default, 32 KiB */
 	const struct phub_hyper *groups; /* [group_count]; NULL: one group of the optimizer's defaults */
 	unsigned group_count;
-	/* NULL or "auto": shared memory on the box's host (for its user and root), RDMA in a network of its ports, else tcp; or "shm",
-	 * "verbs" (PHUB_RDMA names ports, as DEVICE[:PORT][@GID],...), "tcp", "udp", "dpdk" (PHUB_DPDK names the port).
+	/* NULL or "auto": shared memory on the box's host (for its user and root), RDMA in a network of its ports, else
+	 * tcp; or "shm", "verbs" (PHUB_RDMA names ports, as DEVICE[:PORT][@GID],...), "tcp", "udp", "dpdk" (PHUB_DPDK
+	 * names the port).
 	 */
 	const char *transport;
 	const char *interface; /* network interface to leave by, or NULL */

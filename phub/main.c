@@ -220,7 +220,8 @@ static void main_say_ready(const char *text)
 	snprintf(state, sizeof(state), "READY=1\nSTATUS=listening on %s", text);
 	if (sendto(fd, state, strlen(state), 0, (struct sockaddr *)&to,
 		    (socklen_t)(offsetof(struct sockaddr_un, sun_path) + length)) < 0)
-		log_warn("NOTIFY_SOCKET: %s: %s; who started phubd does not learn that it is ready", path, strerror(errno));
+		log_warn("NOTIFY_SOCKET: %s: %s; who started phubd does not learn that it is ready", path,
+			strerror(errno));
 	close(fd);
 }
 

@@ -19,8 +19,8 @@ static struct {
 } load = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 /*
- * `place` relative to the folder of the program or library that this very code is in. A program is known to the loader by
- * argv[0], which has no folder when a shell or a service manager found it by PATH.
+ * `place` relative to the folder of the program or library that this very code is in. A program is known to the loader
+ * by argv[0], which has no folder when a shell or a service manager found it by PATH.
  */
 static bool load_path(const char *place, char *out, size_t bytes)
 {

@@ -27,8 +27,8 @@ static int shm_identify_box(struct shm_conn *c)
 }
 
 /*
- * 0, -EAGAIN (the box's backlog is full, to be tried again), or why there is no connection. Whose box it is counts here, so
- * that a worker that looks for a way to another user's box passes this one over.
+ * 0, -EAGAIN (the box's backlog is full, to be tried again), or why there is no connection. Whose box it is counts
+ * here, so that a worker that looks for a way to another user's box passes this one over.
  */
 static int shm_dial(struct shm_conn *c)
 {
