@@ -35,10 +35,10 @@ mount -t overlay overlay -o lowerdir=/,upperdir=upper,workdir=work root
 mount -t cgroup2 cgroup2 group
 group=group$(sed -n 's/^0:://p' /proc/self/cgroup)/phub-systemd-$$
 mkdir "$group"
-(
-	sh -c 'echo $PPID' >"$group/cgroup.procs"
-	unshare --mount --pid --fork --uts --ipc --net --cgroup sh -euc "$BOOT_INSIDE" sh "$PWD/root" || echo "ended with $?"
-) &
+setpriv --pdeathsig KILL sh -euc 'echo $$ >"$1/cgroup.procs"; shift; exec unshare "$@"' sh "$group" \
+	--mount --pid --fork --kill-child=KILL --uts --ipc --net --cgroup sh -euc "$BOOT_INSIDE" sh "$PWD/root" &
+exec >&- # so that who waits for a word hears when that has ended
+trap "" HUP INT TERM # of those who end the test: the end of the pipe comes then
 cat >/dev/null
 echo 1 >"$group/cgroup.kill" || kill -9 $!
 wait
