@@ -299,7 +299,9 @@ def encrypted_to_a_standby():
     """who is between a box and its standby sees the sums of a plain job, and nothing of an encrypted one, whose answers are sealed"""
     (heard, answers), (other, _), (sealed, trailers) = mirrored(SECRET), mirrored(SECRET), mirrored(ENCRYPTED)
     check(min(len(heard), len(sealed)) > 100 * 16000, f"{len(heard)} and {len(sealed)} bytes")
-    known = {heard[at:at + 32] for at in range(10000, len(heard) - 32, 4999)}
+    heads = [at.start() for at in re.finditer(b"PHUB", heard)]  # headers are plain, and the same in both
+    known = {heard[at:at + 32] for at in range(10000, len(heard) - 32, 4999)
+             if not any(head - 32 < at < head + 64 for head in heads)}
     seen = sum(word in other for word in known)
     check(seen > len(known) // 2, f"{seen} of {len(known)} in the same plain job")
     check(not any(word in sealed for word in known), "sums of an encrypted job were seen")
