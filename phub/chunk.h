@@ -163,6 +163,9 @@ enum shard_drop {
 	DROP_COUNT,
 };
 
+/* In a word: "duplicate", "forged". */
+const char *shard_drop_name(enum shard_drop why);
+
 struct shard_counters { /* read by control with relaxed loads */
 	uint64_t messages, bytes;
 	uint64_t rounds; /* chunk rounds committed, or steps taken */

@@ -75,6 +75,21 @@ static int receive_check(const struct link *link, const struct wire_header *h)
 	return 0;
 }
 
+const char *shard_drop_name(enum shard_drop why)
+{
+	static const char *const names[DROP_COUNT] = {
+		[DROP_DUPLICATE] = "duplicate",
+		[DROP_EPOCH] = "epoch",
+		[DROP_STALE] = "stale",
+		[DROP_FAILED] = "failed",
+		[DROP_LATE] = "late",
+		[DROP_BUSY] = "busy",
+		[DROP_FORGED] = "forged",
+	};
+
+	return names[why];
+}
+
 /* Is it a whole message, or a part such as this job takes? It is our own transport that says what it has. */
 static bool receive_fits(const struct link *link, const struct event *e)
 {

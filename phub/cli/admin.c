@@ -430,6 +430,32 @@ bool admin_write_datagrams(const Phub__AdminReply *reply, char *out, size_t byte
 	return sent + came + dropped > 0;
 }
 
+uint64_t admin_dropped(Phub__Dropped *const *rows, size_t count, const char *why)
+{
+	for (size_t i = 0; i < count; i++)
+		if (strcmp(rows[i]->why, why) == 0)
+			return rows[i]->count;
+	return 0;
+}
+
+bool admin_write_dropped(Phub__Dropped *const *rows, size_t count, char *out, size_t bytes)
+{
+	const char *before = ": ";
+	uint64_t sum = 0;
+	size_t at;
+
+	for (size_t i = 0; i < count; i++)
+		sum += rows[i]->count;
+	at = (size_t)snprintf(out, bytes, "%" PRIu64, sum);
+	for (size_t i = 0; i < count && at < bytes; i++) {
+		if (!rows[i]->count)
+			continue;
+		at += (size_t)snprintf(out + at, bytes - at, "%s%s %" PRIu64, before, rows[i]->why, rows[i]->count);
+		before = ", ";
+	}
+	return sum > 0;
+}
+
 void admin_answer_fini(struct admin_answer *answer)
 {
 	if (answer->message)

@@ -41,6 +41,11 @@ int admin_tell(const char *address, const char *command, const char *const *argu
  */
 bool admin_write_datagrams(const Phub__AdminReply *reply, char *out, size_t bytes);
 
+/* Messages that were dropped: "9: duplicate 3, forged 6". False: none was, or an older box does not tell. */
+bool admin_write_dropped(Phub__Dropped *const *rows, size_t count, char *out, size_t bytes);
+/* The count of this reason. */
+uint64_t admin_dropped(Phub__Dropped *const *rows, size_t count, const char *why);
+
 void admin_answer_fini(struct admin_answer *answer);
 
 /* An address that cannot be one is a wrong argument: ARGS_GO_ON, or CLI_USAGE after saying so. Looks nothing up. */

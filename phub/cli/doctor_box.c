@@ -151,6 +151,7 @@ static void box_check_jobs(struct doctor *d, const Phub__AdminReply *reply)
 static void box_say_answer(struct doctor *d, const char *address, const struct admin_answer *answer, uint64_t best_ns)
 {
 	char datagrams[400];
+	uint64_t forged;
 
 	doctor_say(d, "box", best_ns > 100 * NS_PER_MS ? DOCTOR_WARN : DOCTOR_OK,
 		best_ns > 100 * NS_PER_MS ? "use a link of the same rack; see also phub jobs for its load" : NULL,
@@ -165,6 +166,14 @@ static void box_say_answer(struct doctor *d, const char *address, const struct a
 			"the box has refused %" PRIu64 " connections that proved nothing, %" PRIu64
 			" of them because too many came at once",
 			answer->reply->strangers_refused, answer->reply->strangers_limited);
+	forged = admin_dropped(answer->reply->dropped, answer->reply->n_dropped, "forged");
+	if (forged)
+		doctor_say(d, "forged", DOCTOR_WARN,
+			"see that box's log and phub jobs for whose they are, and who is on the way of that job's "
+			"workers",
+			"the box has dropped %" PRIu64
+			" messages of encrypted jobs that were forged, changed on their way or kept and said again",
+			forged);
 	if (admin_write_datagrams(answer->reply, datagrams, sizeof(datagrams)))
 		doctor_say(d, "datagrams", DOCTOR_OK, NULL, "of udp and its like: %s", datagrams);
 }

@@ -90,6 +90,16 @@ static json_t *jobs_json_standby(const Phub__JobInfo *job)
 		job->standby_why);
 }
 
+/* By reason. NULL: an older box does not tell. */
+static json_t *jobs_json_dropped(Phub__Dropped *const *rows, size_t count)
+{
+	json_t *dropped = count ? json_object() : NULL;
+
+	for (size_t i = 0; i < count; i++)
+		json_object_set_new(dropped, rows[i]->why, json_integer((json_int_t)rows[i]->count));
+	return dropped;
+}
+
 static json_t *jobs_json(const Phub__JobInfo *job)
 {
 	json_t *missing = json_array();
@@ -98,7 +108,7 @@ static json_t *jobs_json(const Phub__JobInfo *job)
 		json_array_append_new(missing, json_integer(job->missing[i]));
 	return json_pack(
 		"{s:s, s:i, s:s, s:I, s:I, s:I, s:s, s:s, s:f, s:f, s:I, s:o, s:o, s:s, s:I, s:i, s:i, s:I, s:I, s:I,"
-		" s:s, s:i, s:o, s:I, s:I, s:I, s:o, s:o*}",
+		" s:s, s:i, s:o, s:I, s:I, s:I, s:o, s:o*, s:o*}",
 		"job", job->name, "world", (int)job->world, "state", job->state, "keys", (json_int_t)job->keys,
 		"chunks", (json_int_t)job->chunks, "bytes", (json_int_t)job->bytes, "optimizer", job->optimizer, "sync",
 		job->sync, "rounds_per_s", job->rounds_per_s, "gb_per_s", job->gb_per_s, "rounds",
@@ -108,20 +118,20 @@ static json_t *jobs_json(const Phub__JobInfo *job)
 		(json_int_t)job->share_waits, "policy", job->lost_policy ? job->lost_policy : "", "quorum",
 		(int)job->quorum, "lost", jobs_json_lost(job), "losses", (json_int_t)job->losses, "joins",
 		(json_int_t)job->joins, "late", (json_int_t)job->late, "checkpoint",
-		jobs_json_checkpoint(job->checkpoint), "standby", jobs_json_standby(job));
+		jobs_json_checkpoint(job->checkpoint), "standby", jobs_json_standby(job), "dropped",
+		jobs_json_dropped(job->dropped, job->n_dropped));
 }
 
 /* NULL: an older box does not tell. */
 static json_t *jobs_json_datagrams(const Phub__Datagrams *d)
 {
-	json_t *dropped = d ? json_object() : NULL, *device = d && d->n_device ? json_object() : NULL;
+	json_t *dropped = d ? jobs_json_dropped(d->dropped, d->n_dropped) : NULL;
+	json_t *device = d && d->n_device ? json_object() : NULL;
 
-	for (size_t i = 0; d && i < d->n_dropped; i++)
-		json_object_set_new(dropped, d->dropped[i]->why, json_integer((json_int_t)d->dropped[i]->count));
 	for (size_t i = 0; d && i < d->n_device; i++)
 		json_object_set_new(device, d->device[i]->name, json_integer((json_int_t)d->device[i]->count));
 	return !d ? NULL
-		  : json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:o*}", "sent", (json_int_t)d->sent,
+		  : json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o*, s:o*}", "sent", (json_int_t)d->sent,
 			    "sent_bytes", (json_int_t)d->sent_bytes, "came", (json_int_t)d->came, "came_bytes",
 			    (json_int_t)d->came_bytes, "resent", (json_int_t)d->resent, "lost", (json_int_t)d->lost,
 			    "acks", (json_int_t)d->acks, "dropped", dropped, "device", device);
@@ -138,10 +148,11 @@ static json_t *jobs_json_core(const Phub__CoreInfo *core)
 /* A line for the box, then one for each core and each job: none of them is named by another's key. */
 static bool jobs_print_json(const struct jobs_options *o, const Phub__AdminReply *reply)
 {
-	bool ok = output_json(json_pack("{s:s, s:s, s:I, s:I, s:I, s:I, s:s}", "box", o->address, "version",
+	bool ok = output_json(json_pack("{s:s, s:s, s:I, s:I, s:I, s:I, s:s, s:o*}", "box", o->address, "version",
 		reply->version, "uptime_s", (json_int_t)reply->uptime_s, "jobs", (json_int_t)reply->n_jobs,
 		"strangers_refused", (json_int_t)reply->strangers_refused, "strangers_limited",
-		(json_int_t)reply->strangers_limited, "exposed", reply->exposed ? reply->exposed : ""));
+		(json_int_t)reply->strangers_limited, "exposed", reply->exposed ? reply->exposed : "", "dropped",
+		jobs_json_dropped(reply->dropped, reply->n_dropped)));
 
 	for (size_t i = 0; ok && i < reply->n_cores; i++)
 		ok = output_json(jobs_json_core(reply->cores[i]));
@@ -235,6 +246,15 @@ static void jobs_print_standby(const Phub__JobInfo *job)
 			job->standby, *job->standby_why ? ": " : "", job->standby_why);
 }
 
+/* Of a job, or of all that there were. */
+static void jobs_print_dropped(const char *of, Phub__Dropped *const *rows, size_t count)
+{
+	char dropped[200];
+
+	if (admin_write_dropped(rows, count, dropped, sizeof(dropped)))
+		printf("%s: messages dropped, %s\n", of, dropped);
+}
+
 static void jobs_print(const struct jobs_options *o, const Phub__AdminReply *reply)
 {
 	struct output_table t = {.heads = {"job", "state", "workers", "keys", "bytes", "optimizer", "sync", "rounds",
@@ -289,9 +309,11 @@ static void jobs_print(const struct jobs_options *o, const Phub__AdminReply *rep
 			printf("%s: %" PRIu64 " connections broke and were made anew\n", reply->jobs[i]->name,
 				reply->jobs[i]->reconnects);
 		jobs_print_lost(reply->jobs[i]);
+		jobs_print_dropped(reply->jobs[i]->name, reply->jobs[i]->dropped, reply->jobs[i]->n_dropped);
 		if (reply->jobs[i]->checkpoint)
 			jobs_print_checkpoint(reply->jobs[i]);
 	}
+	jobs_print_dropped("all jobs so far", reply->dropped, reply->n_dropped);
 	if (admin_write_datagrams(reply, datagrams, sizeof(datagrams)))
 		printf("datagrams: %s\n", datagrams);
 	if (o->workers && reply->n_jobs)

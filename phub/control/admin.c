@@ -22,6 +22,12 @@
 #define ADMIN_WORKERS_MAX 4096u         /* in one reply: at about 150 bytes each they fit a frame */
 #define ADMIN_WAITING_NS  3000000000ull /* older news of a round that does not close are none */
 
+/* Messages that were dropped, a row for each reason. */
+struct admin_dropped {
+	Phub__Dropped rows[DROP_COUNT];
+	Phub__Dropped *pointers[DROP_COUNT];
+};
+
 /* One job's part of the reply, with the memory that it points to. */
 struct admin_job {
 	Phub__JobInfo info;
@@ -31,6 +37,7 @@ struct admin_job {
 	Phub__LostInfo *lost;
 	Phub__LostInfo **lost_pointers;
 	Phub__CheckpointInfo checkpoint;
+	struct admin_dropped dropped;
 	char waiting[800];
 };
 
@@ -51,12 +58,25 @@ struct admin_reply {
 	Phub__JobInfo **job_pointers;
 	struct admin_core *cores;
 	Phub__CoreInfo **core_pointers;
+	struct admin_dropped dropped;
 	uint32_t workers_left;
 };
 
 static char *admin_text(const char *text)
 {
 	return (char *)(uintptr_t)text;
+}
+
+/* Returns the rows. */
+static Phub__Dropped **admin_fill_dropped(const uint64_t sums[DROP_COUNT], struct admin_dropped *out)
+{
+	for (unsigned why = 0; why < DROP_COUNT; why++) {
+		phub__dropped__init(&out->rows[why]);
+		out->rows[why].why = admin_text(shard_drop_name(why));
+		out->rows[why].count = sums[why];
+		out->pointers[why] = &out->rows[why];
+	}
+	return out->pointers;
 }
 
 /* Over the samples that are there: the last few seconds. */
@@ -89,7 +109,6 @@ static void admin_fill_generation(const struct job *job, Phub__JobInfo *info)
 	info->sync = admin_text(spec_sync_name(spec->sync));
 	info->rounds = generation_sums(job->generation).rounds / spec->plan.chunk_count;
 	admin_rates(job, info);
-	info->late += generation_sums(job->generation).late;
 	info->weight = spec->weight;
 	info->bandwidth = spec->bandwidth;
 	for (unsigned i = 0; i < spec->core_count; i++) {
@@ -161,7 +180,6 @@ static void admin_fill_lost(const struct job *job, struct admin_job *out, uint32
 
 	out->info.losses = job->losses;
 	out->info.joins = job->joins;
-	out->info.late += job->late;
 	out->info.lost = out->lost_pointers;
 	if (job->generation) {
 		out->info.lost_policy = admin_text(spec_lost_name(job->generation->spec.lost));
@@ -212,6 +230,16 @@ static void admin_fill_mirror(const struct job *job, struct admin_job *out)
 	job_mirror_describe(job, out->waiting, sizeof(out->waiting));
 }
 
+static void admin_fill_drops(const struct job *job, struct admin_job *out)
+{
+	uint64_t sums[DROP_COUNT] = {0};
+
+	job_add_dropped(job, sums);
+	out->info.dropped = admin_fill_dropped(sums, &out->dropped);
+	out->info.n_dropped = DROP_COUNT;
+	out->info.late = sums[DROP_LATE];
+}
+
 static int admin_fill_job(const struct job *job, struct admin_job *out, uint32_t *workers_left)
 {
 	phub__job_info__init(&out->info);
@@ -232,6 +260,7 @@ static int admin_fill_job(const struct job *job, struct admin_job *out, uint32_t
 	admin_fill_workers(job, out, workers_left);
 	admin_fill_lost(job, out, workers_left);
 	admin_fill_waiting(job, out);
+	admin_fill_drops(job, out);
 	if (job_keep_describe(job, &out->checkpoint))
 		out->info.checkpoint = &out->checkpoint;
 	if (job->mirror)
@@ -375,6 +404,17 @@ static int admin_fill_cores(const struct control *c, struct admin_reply *r)
 	return 0;
 }
 
+static void admin_fill_all_drops(const struct control *c, struct admin_reply *r)
+{
+	uint64_t sums[DROP_COUNT];
+
+	memcpy(sums, c->dropped, sizeof(sums));
+	for (const struct job *job = c->jobs; job; job = job->next)
+		job_add_dropped(job, sums);
+	r->reply.dropped = admin_fill_dropped(sums, &r->dropped);
+	r->reply.n_dropped = DROP_COUNT;
+}
+
 static void admin_free(struct admin_reply *r)
 {
 	for (size_t i = 0; r->jobs && i < r->reply.n_jobs; i++) {
@@ -407,6 +447,7 @@ void admin_answer(struct session *s, const Phub__AdminRequest *request)
 		r.reply.strangers_refused += c->box->transports[i].transport->strangers_refused;
 	for (unsigned i = 0; i < c->box->transport_count; i++)
 		r.reply.strangers_limited += c->box->transports[i].transport->strangers_limited;
+	admin_fill_all_drops(c, &r);
 	if (operates && request->n_arguments != 2)
 		r.reply.error = admin_text("give a job, and a reason or an empty one");
 	else if (operates && job_operate(c, request->command, request->arguments[0], request->arguments[1], &e) < 0)

@@ -57,6 +57,7 @@ struct control {
 	uint64_t session_last;                         /* id */
 	uint64_t strangers_refused, strangers_limited; /* the latter, of the former: too many had come */
 	struct rate *rate;                             /* of those that come */
+	uint64_t dropped[DROP_COUNT];                  /* messages of jobs that are over */
 
 	struct job *jobs;                   /* list; those that end are in it until their shards are back */
 	unsigned job_count;                 /* without those that end */

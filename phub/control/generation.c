@@ -540,9 +540,16 @@ struct generation_sums generation_sums(const struct generation *g)
 			continue;
 		sums.bytes += stats_read(&shard->counters.bytes);
 		sums.rounds += stats_read(&shard->counters.rounds);
-		for (unsigned i = 0; i < DROP_COUNT; i++)
-			sums.dropped += stats_read(&shard->counters.dropped[i]);
-		sums.late += stats_read(&shard->counters.dropped[DROP_LATE]);
 	}
 	return sums;
+}
+
+void generation_add_dropped(const struct generation *g, uint64_t sums[DROP_COUNT])
+{
+	for (unsigned core = 0; core < g->spec.core_count; core++) {
+		const struct shard *shard = g->store.shards[core];
+
+		for (unsigned why = 0; shard && why < DROP_COUNT; why++)
+			sums[why] += stats_read(&shard->counters.dropped[why]);
+	}
 }

@@ -86,10 +86,12 @@ void generation_destroy(struct generation *g, struct box *box);
 
 struct generation_link *generation_link(struct generation *g, uint32_t rank, uint32_t core);
 
-/* Pushed bytes, committed chunk rounds and dropped messages (late: by quorum), over all cores, so far. */
+/* Pushed bytes and committed chunk rounds, over all cores, so far. */
 struct generation_sums {
-	uint64_t bytes, rounds, dropped, late;
+	uint64_t bytes, rounds;
 };
 struct generation_sums generation_sums(const struct generation *g);
+/* Adds the messages that its cores have dropped so far, by enum shard_drop. */
+void generation_add_dropped(const struct generation *g, uint64_t sums[DROP_COUNT]);
 
 #endif

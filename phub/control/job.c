@@ -309,9 +309,18 @@ void job_leave(struct session *s)
 			m->peer);
 }
 
+void job_add_dropped(const struct job *job, uint64_t sums[DROP_COUNT])
+{
+	for (unsigned why = 0; why < DROP_COUNT; why++)
+		sums[why] += job->dropped[why];
+	if (job->generation)
+		generation_add_dropped(job->generation, sums);
+}
+
 static void job_destroy(struct job *job)
 {
 	job_keep_forget(job); /* and with it the generation, if that is being read into */
+	job_add_dropped(job, job->control->dropped);
 	generation_destroy(job->generation, job->control->box);
 	job_drop_reference(job);
 	job_hyper_forget(job);

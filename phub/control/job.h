@@ -97,10 +97,10 @@ struct job {
 	uint32_t started;              /* generations so far */
 	struct hyper_pending *hypers;  /* oldest first */
 	uint32_t hyper_count;
-	uint32_t hyper_sent;    /* versions that some cores of this generation have not taken yet */
-	uint64_t reconnects;    /* data connections that were made anew */
-	uint64_t losses, joins; /* of ranks, while it ran */
-	uint64_t late;          /* pushes that came too late for a quorum, in generations that are over */
+	uint32_t hyper_sent;          /* versions that some cores of this generation have not taken yet */
+	uint64_t reconnects;          /* data connections that were made anew */
+	uint64_t losses, joins;       /* of ranks, while it ran */
+	uint64_t dropped[DROP_COUNT]; /* messages, in generations that are over */
 
 	/* Membership, of a job that runs (job_members.c). */
 	uint32_t epoch;
@@ -193,6 +193,8 @@ void job_try_start(struct job *job);
 void job_load_tick(struct job *job);
 /* The last of the old shards is back: builds the next generation. */
 void job_restart(struct job *job);
+/* Adds the messages that were dropped, of all its generations, by enum shard_drop. */
+void job_add_dropped(const struct job *job, uint64_t sums[DROP_COUNT]);
 /* Memory of jobs that ended is free again, or will not be in time: starts that wait for some are tried again. */
 void job_start_waiting(struct control *c);
 void job_drop_reference(struct job *job);

@@ -431,7 +431,7 @@ void job_load_tick(struct job *job)
 
 void job_restart(struct job *job)
 {
-	job->late += generation_sums(job->generation).late;
+	generation_add_dropped(job->generation, job->dropped);
 	generation_destroy(job->generation, job->control->box);
 	job->generation = NULL;
 	job_start(job);

@@ -323,6 +323,13 @@ def encrypted_is_not_changed():
     worker = Worker(Between(box, data=spoil).url, env=ENCRYPTED, **TAPPED)
     worker.failed("EPROTO", "a push was forged or changed on its way")
     box.logged("tapped.*a push was forged or changed on its way")
+    shown = [json.loads(line) for line in phub("jobs", "--json", box.address).splitlines()]
+    total = next(line["dropped"] for line in shown if line.get("box"))
+    check(total["forged"] == 1, f"of a job that is over: {total}")
+    good = next(line["dropped"] for line in shown if line.get("job") == "others")
+    check(set(good) == set(total) and not any(good.values()), f"of a job that nobody touched: {good}")
+    check("all jobs so far: messages dropped, 1: forged 1\n" in phub("jobs", box.address), "not told")
+    check(re.search(r"warn +forged +the box has dropped 1 messages", phub("doctor", box.address)), "doctor says nothing")
     for other in steady:
         other.tell()
     for other in steady:
