@@ -53,10 +53,14 @@ void rig_open(struct rig *rig, unsigned cores, const char *const *settings)
 
 void rig_turn_control(struct rig *rig)
 {
+	bool again;
+
 	/* A second turn moves what the first one sent. */
 	for (int i = 0, quiet = 0; i < 1000 && quiet < 3; i++) {
 		loop_net_advance(rig->net, rig->now_ns);
-		quiet = box_step(rig->box, rig->now_ns) ? 0 : quiet + 1;
+		again = rig->cores_rest ? control_step(&rig->box->control, rig->now_ns)
+					: box_step(rig->box, rig->now_ns);
+		quiet = again ? 0 : quiet + 1;
 	}
 }
 

@@ -28,6 +28,7 @@ struct rig {
 	struct config config;
 	struct box *box;
 	uint64_t now_ns;
+	bool cores_rest; /* control goes on alone: what it asks of cores is not done yet */
 };
 
 struct actor {
