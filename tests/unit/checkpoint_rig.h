@@ -6,10 +6,13 @@
 #ifndef TESTS_UNIT_CHECKPOINT_RIG_H
 #define TESTS_UNIT_CHECKPOINT_RIG_H
 
+#include <stdio.h>
+
 #include "phub/control/checkpoint_meta.h"
 
 struct checkpoint_rig {
 	char root[64];
+	FILE *cleaner; /* removes it when this is closed, or this process ends, however it does */
 	char paths[CHECKPOINT_TARGETS_MAX][96];
 	struct checkpoint_place place;
 	struct checkpoint_table table;
@@ -18,7 +21,7 @@ struct checkpoint_rig {
 
 /* Makes `count` directories under a new one in `where`, for a job of this name. */
 void checkpoint_rig_open(struct checkpoint_rig *r, const char *where, unsigned count, unsigned parity, const char *job);
-/* Removes them, and frees the snapshot. */
+/* Removes them, and frees the snapshot. Where a test does not come to that, they go when its process ends. */
 void checkpoint_rig_close(struct checkpoint_rig *r);
 
 /* A snapshot of chunks of these sizes, all copied, with bytes of a seed. Replaces the one before. */

@@ -669,6 +669,39 @@ static void test_meta(void **state)
 	checkpoint_rig_close(&r);
 }
 
+/* ---- what tests leave ---- */
+
+/* Also one that is killed: nothing, a moment later. */
+static void test_leaves_nothing(void **state)
+{
+	struct timespec pause = {.tv_nsec = 10000000};
+	char root[sizeof(((struct checkpoint_rig *)NULL)->root)];
+	int pipes[2], status;
+	struct stat st;
+	pid_t child;
+
+	(void)state;
+	assert_int_equal(pipe2(pipes, O_CLOEXEC), 0);
+	child = fork();
+	if (child == 0) {
+		struct checkpoint_rig r;
+
+		checkpoint_rig_open(&r, QUICK, 1, 0, "job");
+		write_before(&r, 7);
+		if (write(pipes[1], r.root, sizeof(r.root)) == sizeof(r.root))
+			kill(getpid(), SIGKILL);
+		_exit(1);
+	}
+	close(pipes[1]);
+	assert_int_equal(read(pipes[0], root, sizeof(root)), sizeof(root));
+	assert_int_equal(waitpid(child, &status, 0), child);
+	assert_true(WIFSIGNALED(status));
+	for (int i = 0; i < 3000 && stat(root, &st) == 0; i++)
+		nanosleep(&pause, NULL);
+	assert_int_equal(stat(root, &st), -1);
+	close(pipes[0]);
+}
+
 /* ---- for others ---- */
 
 static int write_for_others(int argc, char **argv)
@@ -712,6 +745,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test(test_stale_mark),
 #endif
 		cmocka_unit_test(test_meta),
+		cmocka_unit_test(test_leaves_nothing),
 	};
 
 	if (argc > 4)
