@@ -139,6 +139,16 @@ struct checkpoint_entry {
 int checkpoint_list(
 	const struct checkpoint_place *place, struct checkpoint_entry **out, unsigned *count, struct err *e);
 
+/* Targets that could not be looked into: not there, not mounted whole, not ours. What they hold nobody knows. */
+struct checkpoint_absent {
+	unsigned count;
+	struct err why; /* of the first */
+};
+
+/* The same, and how many targets were left out. */
+int checkpoint_list_there(const struct checkpoint_place *place, struct checkpoint_entry **out, unsigned *count,
+	struct checkpoint_absent *absent, struct err *e);
+
 /* The names of jobs that have files in `targets`, ascending; each of them and the array are the caller's to free. */
 int checkpoint_list_jobs(
 	const char *const *targets, unsigned target_count, char ***out, unsigned *count, struct err *e);

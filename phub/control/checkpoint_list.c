@@ -85,17 +85,45 @@ static int scan_take(void *arg, const char *name)
 	return 0;
 }
 
+/* It is not empty for all we know. */
+static void scan_miss(const struct scan *scan, int rc)
+{
+	struct checkpoint_absent *absent = &scan->files->absent;
+
+	if (absent->count++ == 0)
+		err_set(&absent->why, rc, "%s: %s", scan->place->targets[scan->target], strerror(-rc));
+}
+
+/* The job's directory, or -ENOENT where the target has none. */
+static int scan_open(const struct scan *scan)
+{
+	struct disk *disk = checkpoint_disk(scan->place);
+	int at = disk->ops->open_dir(disk, -1, scan->place->targets[scan->target]), fd;
+
+	if (at < 0) {
+		scan_miss(scan, at);
+		return at;
+	}
+	fd = disk->ops->open_dir(disk, at, scan->files->dir);
+	disk->ops->close(disk, at);
+	if (fd < 0 && fd != -ENOENT)
+		scan_miss(scan, fd);
+	return fd;
+}
+
 static int scan_target(const struct checkpoint_place *place, unsigned target, struct checkpoint_files *f, struct err *e)
 {
 	struct scan scan = {.place = place, .files = f, .target = target};
 	struct disk *disk = checkpoint_disk(place);
 	int rc;
 
-	scan.dir = checkpoint_scan_open(place, target, f->dir);
+	scan.dir = scan_open(&scan);
 	if (scan.dir < 0)
 		return 0;
 	rc = disk->ops->list(disk, scan.dir, scan_take, &scan);
 	disk->ops->close(disk, scan.dir);
+	if (rc < 0)
+		scan_miss(&scan, rc);
 	return rc == -ENOMEM ? err_set(e, rc, "no memory for the list of checkpoints of job '%s'", place->job) : 0;
 }
 
@@ -189,6 +217,14 @@ static unsigned list_group(const struct checkpoint_files *f, unsigned at)
 
 int checkpoint_list(const struct checkpoint_place *place, struct checkpoint_entry **out, unsigned *count, struct err *e)
 {
+	struct checkpoint_absent absent;
+
+	return checkpoint_list_there(place, out, count, &absent, e);
+}
+
+int checkpoint_list_there(const struct checkpoint_place *place, struct checkpoint_entry **out, unsigned *count,
+	struct checkpoint_absent *absent, struct err *e)
+{
 	struct checkpoint_files files;
 	struct checkpoint_entry *entries;
 	unsigned found = 0;
@@ -196,6 +232,7 @@ int checkpoint_list(const struct checkpoint_place *place, struct checkpoint_entr
 
 	if (rc < 0)
 		return rc;
+	*absent = files.absent;
 	entries = calloc(files.count + 1, sizeof(*entries));
 	for (unsigned i = 0, some; entries && i < files.count; i += some ? some : 1) {
 		some = list_group(&files, i);

@@ -21,9 +21,10 @@ struct checkpoint_files {
 	struct checkpoint_file *at; /* by round, id, part and piece */
 	unsigned count, room;
 	char dir[CHECKPOINT_DIR_BYTES]; /* the job's, in each target */
+	struct checkpoint_absent absent;
 };
 
-/* 0, or -EINVAL (the job's name), -ENOMEM. Targets that cannot be read count as empty. */
+/* 0, or -EINVAL (the job's name), -ENOMEM. Targets that cannot be read count as empty, and as absent. */
 int checkpoint_scan(const struct checkpoint_place *place, struct checkpoint_files *out, struct err *e);
 void checkpoint_scan_fini(struct checkpoint_files *f);
 

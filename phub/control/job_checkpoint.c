@@ -297,6 +297,23 @@ static int keeper_set_rounds(struct job *job, const uint64_t **from)
 	return 0;
 }
 
+static void job_refuse_anew(struct job *job)
+{
+	const struct keeper *k = job->keeper;
+
+	if (k->absent.count > 0)
+		job_fail(job, PHUB__ERROR_CODE__ERROR_LIMIT, -1,
+			"none of its checkpoints can be read, and it is not begun anew over them: %s. See that these "
+			"are there and mounted and begin again; to begin anew, take "
+			"them out of checkpoint_targets, or make them as empty directories",
+			k->error.text);
+	else
+		job_fail(job, PHUB__ERROR_CODE__ERROR_LIMIT, -1,
+			"none of its checkpoints can be read, the one before round %" PRIu64
+			" last: %s. Repair one (phub checkpoint restore), or move them away to begin anew",
+			k->trying, k->error.text);
+}
+
 int job_restored(struct job *job, const uint64_t **from)
 {
 	struct keeper *k = job->keeper;
@@ -315,10 +332,7 @@ int job_restored(struct job *job, const uint64_t **from)
 	if (k->result == KEEPER_ANEW)
 		return 0;
 	if (k->result < 0) { /* not anew, over what is there */
-		job_fail(job, PHUB__ERROR_CODE__ERROR_LIMIT, -1,
-			"none of its checkpoints can be read, the one before round %" PRIu64
-			" last: %s. Repair one (phub checkpoint restore), or move them away to begin anew",
-			k->trying, k->error.text);
+		job_refuse_anew(job);
 		return -EBADMSG;
 	}
 	k->restored = 1;

@@ -167,7 +167,7 @@ static int keeper_fits(const struct keeper *k, struct err *e)
 /* What there is. -EAGAIN: some of it may be gone on from. */
 static int keeper_look(struct keeper *k)
 {
-	int rc = checkpoint_list(&k->place, &k->entries, &k->entry_count, &k->error);
+	int rc = checkpoint_list_there(&k->place, &k->entries, &k->entry_count, &k->absent, &k->error);
 	uint64_t marked_ms;
 
 	if (rc < 0)
@@ -193,6 +193,13 @@ static void keeper_tell_unread(struct keeper *k, int rc)
 		k->error.text);
 }
 
+/* Targets are away: what they may hold, so that nothing is begun over it. */
+static int keeper_miss(struct keeper *k)
+{
+	return err_set(&k->error, -EIO, "%u of %u checkpoint_targets cannot be looked into (%s)", k->absent.count,
+		k->place.target_count, k->absent.why.text);
+}
+
 static void keeper_tell_torn(struct keeper *k, const struct checkpoint_entry *entry)
 {
 	log_warn("job '%s': its checkpoint before round %" PRIu64 " %s: %u of its %u files are good", k->job,
@@ -200,6 +207,29 @@ static void keeper_tell_torn(struct keeper *k, const struct checkpoint_entry *en
 		entry->wanted ? entry->wanted : 1);
 	if (entry->unread)
 		k->failed = err_set(&k->error, -EIO, "its files cannot be read");
+	else if (k->absent.count > 0 && entry->pieces + k->absent.count >= entry->wanted)
+		k->failed = keeper_miss(k);
+	else
+		return;
+	k->trying = entry->round;
+}
+
+/* Nothing that is there is of use. Of a checkpoint that was
+ * written to all targets some files are in those that are there, unless more are away than parity makes up for. */
+static int keeper_find_none(struct keeper *k)
+{
+	if (k->failed < 0)
+		return k->failed;
+	if (k->absent.count > k->place.parity)
+		return keeper_miss(k);
+	if (k->absent.count > 0)
+		log_warn("job '%s' begins anew: no checkpoint is in the targets that are there; %u of %u cannot be "
+			 "looked into (%s)",
+			k->job, k->absent.count, k->place.target_count, k->absent.why.text);
+	else
+		log_info("job '%s' begins anew: there is no checkpoint to go on from in %s%s", k->job,
+			k->place.targets[0], k->place.target_count > 1 ? " and the other targets" : "");
+	return KEEPER_ANEW;
 }
 
 /* Begins with the newest that was not tried yet, or finds that it is of no use: -EAGAIN. Else there is none. */
@@ -210,9 +240,9 @@ static int keeper_read_next(struct keeper *k)
 	int rc;
 
 	if (k->entry == k->entry_count)
-		return k->failed < 0 ? k->failed : KEEPER_ANEW;
+		return keeper_find_none(k);
 	k->entry++;
-	if (entry->complete || entry->unread)
+	if (entry->complete)
 		k->trying = entry->round;
 	if (!entry->complete) {
 		keeper_tell_torn(k, entry);

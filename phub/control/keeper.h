@@ -25,7 +25,11 @@ enum keeper_task {
 	KEEPER_MARK,  /* the job ended in good order */
 };
 
-enum { KEEPER_ANEW = 1 }; /* result of KEEPER_READ: there is none to go on from */
+/*
+ * Result of KEEPER_READ: there is none to go on from. Not where one may be in targets that cannot be looked into: that
+ * is an error, or a disk that is not mounted yet would cost the job all that it was.
+ */
+enum { KEEPER_ANEW = 1 };
 
 /* A job's checkpoints: what is under way, and what was learnt. */
 struct keeper {
@@ -78,6 +82,7 @@ struct keeper {
 	uint32_t speaker;                 /* a rank of `into` to speak of */
 	struct checkpoint_entry *entries; /* [entry_count] that are there, the newest first; NULL: not looked yet */
 	unsigned entry_count, entry;      /* entry: the next to try */
+	struct checkpoint_absent absent;  /* targets of which nobody knows what they hold */
 	uint64_t trying;                  /* the round of the one before that */
 	int failed;                       /* 0, or why some that is whole could not be read */
 	uint64_t *from;                   /* [chunk_count] what it read: the round that each chunk begins with */

@@ -17,6 +17,7 @@
 
 #include <cmocka.h>
 
+#include "phub/control/checkpoint_format.h"
 #include "phub/control/checkpoint_meta.h"
 #include "phub/control/job.h"
 #include "tests/unit/checkpoint_rig.h"
@@ -29,7 +30,7 @@ struct stage {
 	struct rig rig;
 	struct actor a[WORLD];
 	struct checkpoint_rig disk;
-	char targets[160];
+	char targets[400], parity[32];
 	bool threads;
 };
 
@@ -45,7 +46,7 @@ static void stage_join(struct stage *s)
 
 static void stage_open(struct stage *s, struct disk *disk)
 {
-	const char *settings[] = {s->targets, NULL};
+	const char *settings[] = {s->targets, s->parity, NULL};
 
 	rig_open(&s->rig, 1, settings);
 	s->rig.box->env.disk = disk;
@@ -65,7 +66,7 @@ static void stage_close(struct stage *s)
 }
 
 /* The job runs once, and what it is goes to disk, as before round 7. */
-static void stage_write(struct stage *s)
+static void stage_write_to(struct stage *s, unsigned count, unsigned parity)
 {
 	const struct generation *g;
 	struct checkpoint_table *t = &s->disk.table;
@@ -73,8 +74,13 @@ static void stage_write(struct stage *s)
 	uint8_t *meta;
 	struct err e;
 
-	checkpoint_rig_open(&s->disk, "/dev/shm", 1, 0, "demo");
+	checkpoint_rig_open(&s->disk, "/dev/shm", count, parity, "demo");
 	snprintf(s->targets, sizeof(s->targets), "checkpoint_targets=%s", s->disk.paths[0]);
+	for (unsigned i = 1; i < count; i++) {
+		strcat(s->targets, ",");
+		strcat(s->targets, s->disk.paths[i]);
+	}
+	snprintf(s->parity, sizeof(s->parity), "checkpoint_parity=%u", parity);
 	stage_open(s, NULL);
 	for (uint32_t i = 0; i < WORLD; i++)
 		assert_int_equal(actor_hear(&s->a[i]), PHUB__CONTROL__MESSAGE_START);
@@ -93,6 +99,11 @@ static void stage_write(struct stage *s)
 	assert_int_equal(checkpoint_write(&s->disk.place, t, &snapshot, NULL, &e), 0);
 	free(snapshot.base);
 	stage_close(s);
+}
+
+static void stage_write(struct stage *s)
+{
+	stage_write_to(s, 1, 0);
 }
 
 static void test_goes_on(void **state)
@@ -388,6 +399,96 @@ static void test_unreadable(void **state)
 	expect_unreadable(5); /* header and trailer were read, and again as it was opened; then its table */
 }
 
+/* ---- targets that are away: a disk that is not mounted yet ---- */
+
+static void move_target(struct stage *s, unsigned i, bool away)
+{
+	char there[128];
+
+	snprintf(there, sizeof(there), "%s.away", s->disk.paths[i]);
+	assert_int_equal(away ? rename(s->disk.paths[i], there) : rename(there, s->disk.paths[i]), 0);
+}
+
+/* What rank 0 hears when the job is begun with these targets away; then they are there again. */
+static void expect_without(struct stage *s, uint32_t away, bool goes_on, const char *text)
+{
+	for (unsigned i = 0; i < s->disk.place.target_count; i++)
+		if (away & 1u << i)
+			move_target(s, i, true);
+	stage_open(s, NULL);
+	rig_wait(&s->rig, 500);
+	if (actor_hear(&s->a[0]) == PHUB__CONTROL__MESSAGE_START) {
+		assert_true(goes_on);
+		assert_true(s->a[0].last->start->joined);
+		assert_int_equal(s->a[0].last->start->rounds[0], 7);
+	} else {
+		assert_false(goes_on);
+		assert_int_equal(s->a[0].error_code, PHUB__ERROR_CODE__ERROR_LIMIT);
+		if (!strstr(s->a[0].error, text))
+			fail_msg("no '%s' in '%s'", text, s->a[0].error);
+	}
+	stage_close(s);
+	for (unsigned i = 0; i < s->disk.place.target_count; i++)
+		if (away & 1u << i)
+			move_target(s, i, false);
+}
+
+static void test_target_away(void **state)
+{
+	struct stage s = {0};
+
+	(void)state;
+	stage_write(&s);
+	expect_without(&s, 1, false, "1 of 1 checkpoint_targets cannot be looked into");
+	expect_without(&s, 0, true, "");
+	checkpoint_rig_close(&s.disk);
+}
+
+#ifdef PHUB_ISAL
+static void test_targets_away(void **state)
+{
+	struct stage s = {0};
+	struct checkpoint_entry newest;
+	char path[256], name[CHECKPOINT_NAME_BYTES];
+
+	(void)state;
+	stage_write_to(&s, 3, 1);
+	expect_without(&s, 1u << 1, true, "");
+	expect_without(&s, 1u << 0 | 1u << 2, false, "2 of 3 checkpoint_targets cannot be looked into");
+	expect_without(&s, 7, false, "3 of 3 checkpoint_targets cannot be looked into");
+	/* One file is lost, which parity makes up for: then no target may be away. */
+	newest = checkpoint_rig_newest(&s.disk);
+	checkpoint_format_name(newest.round, newest.id, 0, name);
+	snprintf(path, sizeof(path), "%s/demo/%s", s.disk.paths[0], name);
+	assert_int_equal(unlink(path), 0);
+	expect_without(&s, 0, true, "");
+	expect_without(&s, 1u << 1, false, "1 of 3 checkpoint_targets cannot be looked into");
+	checkpoint_rig_close(&s.disk);
+}
+
+/* A new job does not wait for a target that parity makes up for. */
+static void test_new_without_a_target(void **state)
+{
+	struct stage s = {0};
+
+	(void)state;
+	stage_write_to(&s, 3, 1);
+	for (unsigned i = 0; i < 3; i++) {
+		char path[160];
+
+		snprintf(path, sizeof(path), "rm -r %s/demo", s.disk.paths[i]);
+		assert_int_equal(system(path), 0);
+	}
+	move_target(&s, 2, true);
+	stage_open(&s, NULL);
+	rig_wait(&s.rig, 500);
+	assert_int_equal(actor_hear(&s.a[0]), PHUB__CONTROL__MESSAGE_START);
+	assert_false(s.a[0].last->start->joined);
+	stage_close(&s);
+	checkpoint_rig_close(&s.disk);
+}
+#endif
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -397,6 +498,11 @@ int main(void)
 		cmocka_unit_test(test_slow_mark),
 		cmocka_unit_test(test_down),
 		cmocka_unit_test(test_unreadable),
+		cmocka_unit_test(test_target_away),
+#ifdef PHUB_ISAL
+		cmocka_unit_test(test_targets_away),
+		cmocka_unit_test(test_new_without_a_target),
+#endif
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
