@@ -471,6 +471,11 @@ bench-standby: ## what a standby costs, and how long a dead box is missed, into 
 	@$(MAKE) --no-print-directory all $(BUILD)/tests/system/worker
 	@BUILD='$(BUILD)' RUNS='$(RUNS)' tests/bench/standby.py
 
+.PHONY: bench-encrypt
+bench-encrypt: deps-bench ## what encryption costs on each transport, into BUILD/encrypt.md: minutes (root for dpdk; RUNS=5, QUICK=1)
+	@$(MAKE) --no-print-directory all $(BENCH_PROGRAMS)
+	@BUILD='$(BUILD)' RUNS='$(RUNS)' tests/bench/encrypt.py
+
 .PHONY: bench-readme
 bench-readme: bench ## the same, and its tables into README.md
 	@BUILD='$(BUILD)' tests/bench/run.py --readme

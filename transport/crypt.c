@@ -51,6 +51,11 @@ static int crypt_create_fast(struct crypt *c)
 	return c->fast ? 0 : -ENOMEM;
 }
 
+const char *crypt_library(void)
+{
+	return seal_ipsec() ? "intel-ipsec-mb" : "libcrypto";
+}
+
 static void crypt_destroy_fast(struct crypt *c)
 {
 	if (c->fast)
@@ -87,6 +92,11 @@ static int crypt_create_fast(struct crypt *c)
 {
 	(void)c;
 	return 0;
+}
+
+const char *crypt_library(void)
+{
+	return "libcrypto";
 }
 
 static void crypt_destroy_fast(struct crypt *c)

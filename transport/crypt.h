@@ -43,6 +43,8 @@ struct crypt;
 int crypt_create(bool opens, struct crypt **out, struct err *e);
 /* Takes this key from now on. 1 when it had another, 0 when it had this one; -EIO: it has none now. */
 int crypt_take_key(struct crypt *c, const uint8_t key[PROOF_KEY]);
+/* What does it: "intel-ipsec-mb" or "libcrypto". Any thread. */
+const char *crypt_library(void);
 /* Wipes the key. NULL: nothing. */
 void crypt_destroy(struct crypt *c);
 

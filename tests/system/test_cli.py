@@ -452,12 +452,14 @@ def kernels_contract():
 
 
 def seals_contract():
-    """JSON of the seals: both kinds at both sizes."""
+    """JSON of the seals: both kinds at both sizes; and of a chunk's encryption, with the library that does it."""
     out, _ = phub("bench", "seals", "--json")
     found = lines(out)
-    check([list(line) for line in found] == [SEAL_KEYS] * 4, out)
+    check([list(line) for line in found] == [SEAL_KEYS] * 4 + [[*SEAL_KEYS, "by"]] * 2, out)
     check([(line["seal"], line["bytes"]) for line in found]
-          == [("gmac", 1344), ("gmac", 8832), ("crc", 1344), ("crc", 8832)], out)
+          == [("gmac", 1344), ("gmac", 8832), ("crc", 1344), ("crc", 8832),
+              ("aes-256-gcm seal", 32768), ("aes-256-gcm open", 32768)], out)
+    check(all(line["by"] in ("libcrypto", "intel-ipsec-mb") for line in found[4:]), out)
     check(all(0 < line["gb_per_s_min"] <= line["gb_per_s"] <= line["gb_per_s_max"] for line in found), out)
 
 
