@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -29,11 +30,19 @@ static void rig_require(bool condition, const char *what)
 /* In a session of its own: what ends this process and its group does not end it. */
 static void rig_begin_cleaner(struct checkpoint_rig *r)
 {
-	char command[160];
+	int ends[2];
 
-	snprintf(command, sizeof(command), "exec setsid sh -c 'cat >/dev/null; rm -rf %s'", r->root);
-	r->cleaner = popen(command, "we");
-	rig_require(r->cleaner != NULL, command);
+	rig_require(pipe2(ends, O_CLOEXEC) == 0, "no pipe");
+	r->cleaner = fork();
+	rig_require(r->cleaner >= 0, "no process");
+	if (r->cleaner == 0) {
+		setsid();
+		dup2(ends[0], STDIN_FILENO);
+		execl("/bin/sh", "sh", "-c", "cat >/dev/null; rm -rf \"$0\"", r->root, (char *)NULL);
+		_exit(127);
+	}
+	close(ends[0]);
+	r->pipe = ends[1];
 }
 
 void checkpoint_rig_open(struct checkpoint_rig *r, const char *where, unsigned count, unsigned parity, const char *job)
@@ -58,9 +67,13 @@ static void rig_forget(struct checkpoint_rig *r)
 
 void checkpoint_rig_close(struct checkpoint_rig *r)
 {
+	int status;
+
 	rig_forget(r);
-	if (r->cleaner)
-		rig_require(pclose(r->cleaner) == 0, "its directories are left");
+	if (!r->cleaner)
+		return;
+	close(r->pipe);
+	rig_require(waitpid(r->cleaner, &status, 0) == r->cleaner && status == 0, "its directories are left");
 }
 
 static void rig_begin(struct checkpoint_rig *r, uint64_t round, uint32_t count)

@@ -6,13 +6,14 @@
 #ifndef TESTS_UNIT_CHECKPOINT_RIG_H
 #define TESTS_UNIT_CHECKPOINT_RIG_H
 
-#include <stdio.h>
+#include <sys/types.h>
 
 #include "phub/control/checkpoint_meta.h"
 
 struct checkpoint_rig {
 	char root[64];
-	FILE *cleaner; /* removes it when this is closed, or this process ends, however it does */
+	int pipe;      /* whose other end a process reads: it removes them when this closes, whatever closed it */
+	pid_t cleaner; /* that process; 0: none */
 	char paths[CHECKPOINT_TARGETS_MAX][96];
 	struct checkpoint_place place;
 	struct checkpoint_table table;
