@@ -98,6 +98,7 @@ struct job {
 	struct hyper_pending *hypers;  /* oldest first */
 	uint32_t hyper_count;
 	uint32_t hyper_sent;          /* versions that some cores of this generation have not taken yet */
+	bool plain_told;              /* that it is encrypted, and a session of its workers is not */
 	uint64_t reconnects;          /* data connections that were made anew */
 	uint64_t losses, joins;       /* of ranks, while it ran */
 	uint64_t dropped[DROP_COUNT]; /* messages, in generations that are over */

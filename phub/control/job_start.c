@@ -173,6 +173,21 @@ void job_forget_table(struct job *job, uint32_t rank)
 	job_drop_reference(job);
 }
 
+/* Its data is encrypted, and what this session says of rates and keys is in clear, unsealed, on a network. */
+static void job_tell_plain(const struct session *s)
+{
+	struct job *job = s->job;
+
+	if (s->stream->sealed || s->stream->peer_is_local || job->plain_told)
+		return;
+	job->plain_told = true;
+	log_warn(
+		"job '%s': its data is encrypted and its control sessions are not (rank %u, %s): who is on the way can "
+		"change learning rates and other options; set tls: require here, and PHUB_TLS_CA or PHUB_TLS_PIN at "
+		"its workers",
+		job->name, s->rank, job->members[s->rank].peer);
+}
+
 bool job_wrap_key(struct session *s, const struct generation *g, uint8_t *wrapped, Phub__Start *start)
 {
 	if (!g->spec.encrypt)
@@ -181,6 +196,7 @@ bool job_wrap_key(struct session *s, const struct generation *g, uint8_t *wrappe
 		session_refuse(s, PHUB__ERROR_CODE__ERROR_LIMIT, "the box cannot wrap the key of its results");
 		return false;
 	}
+	job_tell_plain(s);
 	start->data_key.data = wrapped;
 	start->data_key.len = CRYPT_WRAPPED_BYTES;
 	return true;

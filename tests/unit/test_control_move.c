@@ -16,6 +16,7 @@
 #include <cmocka.h>
 
 #include "aggregation/convert.h"
+#include "phub/base/log.h"
 
 /* ---- going on ---- */
 
@@ -218,6 +219,43 @@ static void test_paused_moves(void **state)
 	standby_close_moved(&s);
 }
 
+/* ---- what encryption leaves open ---- */
+
+static void count_warnings(void *ctx, enum log_level level, const char *line)
+{
+	*(unsigned *)ctx += level == LOG_LEVEL_WARN && strstr(line, "its control sessions are not (rank");
+}
+
+/* Data is encrypted and control is plain: once for each job, where that goes over a network. */
+static void test_plain_control_is_told(void **state)
+{
+	struct mirror_shape shape = mirror_plain;
+
+	(void)state;
+	shape.encrypt = true;
+	for (unsigned remote = 0; remote < 2; remote++) {
+		unsigned told = 0;
+		struct rig rig;
+		struct feed f[MIRROR_WORLD];
+
+		assert_int_equal(setenv("PHUB_TEST_SECRET", MIRROR_SECRET, 1), 0);
+		rig_open(&rig, MIRROR_CORES, mirror_secret);
+		for (unsigned host = 1; host <= 8; host++)
+			loop_net_host(rig.net, host)->remote = remote;
+		log_set_sink(count_warnings, &told);
+		for (uint32_t rank = 0; rank < MIRROR_WORLD; rank++)
+			feed_join(&rig, &f[rank], "job", rank, false, &shape);
+		for (uint32_t rank = 0; rank < MIRROR_WORLD; rank++)
+			assert_int_equal(actor_hear(&f[rank].a), PHUB__CONTROL__MESSAGE_START);
+		log_set_sink(NULL, NULL);
+		assert_int_equal(told, remote);
+		for (uint32_t rank = 0; rank < MIRROR_WORLD; rank++)
+			feed_close(&f[rank]);
+		rig_wait(&rig, 200);
+		rig_close(&rig);
+	}
+}
+
 /* ---- those who are lost ---- */
 
 /* Rank 0 hears that the job goes on, without rank 1, and does its next round as the policy says. */
@@ -367,6 +405,7 @@ int main(void)
 		cmocka_unit_test(test_box_is_told),
 		cmocka_unit_test(test_takeover_in_midround),
 		cmocka_unit_test(test_paused_moves),
+		cmocka_unit_test(test_plain_control_is_told),
 		cmocka_unit_test(test_lost_are_not_awaited),
 		cmocka_unit_test(test_lost_later),
 		cmocka_unit_test(test_lost_while_taking),
