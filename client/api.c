@@ -608,8 +608,7 @@ int phub_leave(phub_t *p, int timeout_ms)
 
 	if (rc < 0)
 		return rc;
-	if (p->session.verdict.code)
-		client_abandon(p); /* what still comes is no longer wanted */
+	client_hurry(p);
 	if (client_failure(p)->code)
 		return api_leave(p, client_failure(p)->code == -ESHUTDOWN && p->left ? 0 : api_alive(p));
 	client_leave_begin(p);

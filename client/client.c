@@ -516,6 +516,20 @@ static bool client_visits(const phub_t *p, const struct key *key)
 	       start->rounds[start->round_count > 1 ? index : 0] > 0;
 }
 
+/* The box has ended the job. Who comes back to it, or goes on elsewhere, does so now, and hears no other word of it. */
+static int client_heed_verdict(phub_t *p, struct err *e)
+{
+	const struct err *verdict = &p->session.verdict;
+
+	move_now(p, p->env.now(p->env.ctx));
+	if (verdict->code && client_may_resume(p, verdict->code)) {
+		client_session_fail(&p->session, verdict->code, "%s", verdict->text);
+		client_look(p);
+		return err_set(e, p->stale.code, "%s", p->stale.text);
+	}
+	return verdict->code ? err_set(e, verdict->code, "%s", verdict->text) : 0;
+}
+
 int client_round(phub_t *p, int index, enum wire_type type, const void *src, void *dst, int priority, struct err *e)
 {
 	const struct key *key = &p->keyring.keys[index];
@@ -524,8 +538,8 @@ int client_round(phub_t *p, int index, enum wire_type type, const void *src, voi
 
 	if (type == WIRE_PULL ? !dst : !src)
 		return err_set(e, -EINVAL, "%s: key '%s': the memory to exchange is NULL", p->session.who, key->name);
-	if (p->session.verdict.code)
-		return err_set(e, p->session.verdict.code, "%s", p->session.verdict.text);
+	if (p->session.verdict.code && client_heed_verdict(p, e) < 0)
+		return e->code;
 	if (p->exchange.given_up)
 		return err_set(e, -ESHUTDOWN, "%s: key '%s': this worker is leaving", p->session.who, key->name);
 	if (type == WIRE_INIT && client_visits(p, key)) { /* the weights are there already: it gets them, too */
@@ -615,10 +629,18 @@ void client_barrier_end(phub_t *p)
 	p->session.barrier_told = p->session.barrier;
 }
 
+void client_hurry(phub_t *p)
+{
+	move_now(p, p->env.now(p->env.ctx));
+	if (p->session.verdict.code)
+		client_abandon(p);
+}
+
 void client_leave_begin(phub_t *p)
 {
+	client_hurry(p);
 	p->left = true;
-	if ((p->session.state < SESSION_JOINED && !p->move.until_ns) || p->session.verdict.code)
+	if (p->session.state < SESSION_JOINED && !p->move.until_ns)
 		client_abandon(p);
 	client_claim(p, PHUB_ALL);
 	if (p->session.state >= SESSION_LEAVING)

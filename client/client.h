@@ -79,6 +79,12 @@ int client_barrier_passed(const phub_t *p);
 /* The caller was told that it is passed: the next client_barrier_begin() asks for another. */
 void client_barrier_end(phub_t *p);
 
+/*
+ * Before leaving a job that the box has ended: what still comes is no longer wanted. The session is over, unless the
+ * job goes on at the standby, where the others wait for who leaves.
+ */
+void client_hurry(phub_t *p);
+
 /* Gives up what is in flight and says good-bye. Then: 0 when the box has heard it (or is gone), -EAGAIN. */
 void client_leave_begin(phub_t *p);
 int client_left(const phub_t *p);

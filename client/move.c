@@ -62,10 +62,8 @@ static bool move_has_rounds(const phub_t *p)
 	return p->running || (p->frozen && p->exchange.keyring && p->exchange.group.queue);
 }
 
-static bool move_may(const phub_t *p)
+static bool move_may(const phub_t *p, int code)
 {
-	int code = p->session.failure.code;
-
 	return move_has_rounds(p) && !p->stale.code && client_session_can_move(&p->session) && move_is_loss(code) &&
 	       !(p->exchange.given_up && code == -ESHUTDOWN);
 }
@@ -175,7 +173,7 @@ bool move_step(phub_t *p, uint64_t now_ns)
 	const struct client_session *s = &p->session;
 	char text[ERR_TEXT_MAX];
 
-	if (!p->move.until_ns && s->state == SESSION_OVER && move_may(p))
+	if (!p->move.until_ns && s->state == SESSION_OVER && move_may(p, s->failure.code))
 		move_begin(p, now_ns);
 	else if (p->move.until_ns && s->state == SESSION_OVER)
 		move_again(p, now_ns);
@@ -190,6 +188,16 @@ bool move_step(phub_t *p, uint64_t now_ns)
 		move_arrive(p, now_ns);
 	}
 	return s->state != SESSION_OVER;
+}
+
+void move_now(phub_t *p, uint64_t now_ns)
+{
+	const struct err *verdict = &p->session.verdict;
+
+	if (!verdict->code || !move_may(p, verdict->code) || p->exchange.mapped)
+		return;
+	client_session_fail(&p->session, verdict->code, "%s", verdict->text);
+	move_step(p, now_ns);
 }
 
 uint64_t move_due(const phub_t *p)

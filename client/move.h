@@ -30,6 +30,12 @@ struct move {
  */
 bool move_step(phub_t *p, uint64_t now_ns);
 
+/*
+ * The box has said that it goes down, and what it still sends is awaited. A call that begins something has no time for
+ * that: where the job goes on at the standby, it sets out for there now, and what did not come is asked for there.
+ */
+void move_now(phub_t *p, uint64_t now_ns);
+
 /* When move_step() has something to do by itself; UINT64_MAX: never. */
 uint64_t move_due(const phub_t *p);
 

@@ -395,6 +395,44 @@ static void a_box_is_shut_down(void **state)
 	rig_close(&r);
 }
 
+/*
+ * It says so while rounds are open, and its connections end a moment later: whoever begins another round meanwhile, or
+ * leaves, does so at the standby. One that would rather come back to the box is told of that, and of nothing else.
+ */
+static void calls_between_the_last_word_and_the_end(void **state)
+{
+	(void)state;
+	for (int i = 0; i < 3; i++) {
+		float data[SMALL] = {0};
+		struct rig r;
+		phub_t *p;
+		int rc;
+
+		rig_open(&r, 22, false);
+		r.boxes[0].standby = i < 2 ? names[1] : NULL;
+		rig_start(&r, 30000, i < 2 ? 0 : 30000);
+		p = r.workers[0].phub;
+		assert_int_equal(phub_push_pull(p, 1, data, data, 0), 0);
+		for (uint32_t rank = 0; rank < WORLD; rank++)
+			fake_box_error(&r.boxes[0], rank, PHUB__ERROR_CODE__ERROR_SHUTDOWN, "the box goes down");
+		rig_run(&r, 10 * MS);
+		assert_int_equal(p->session.verdict.code, -ESHUTDOWN);
+		if (i == 1)
+			client_leave_begin(p);
+		rc = i == 1 ? 0 : phub_push_pull(p, 2, data, data, 0);
+		assert_int_equal(rc, i < 2 ? 0 : -ESTALE);
+		if (i < 2) {
+			assert_true(p->move.until_ns > 0);
+			for (uint32_t rank = 0; rank < WORLD; rank++)
+				fake_box_finish(&r.boxes[0], rank);
+			rig_run(&r, 1000 * MS);
+			expect_moves(&r, 1);
+			assert_int_equal(r.boxes[1].workers[0].left, i == 1);
+		}
+		rig_close(&r);
+	}
+}
+
 /* It is not up when they come, and up a while later. */
 static void a_standby_is_late(void **state)
 {
@@ -763,6 +801,7 @@ int main(void)
 		cmocka_unit_test(two_boxes_die),
 		cmocka_unit_test(a_box_falls_silent),
 		cmocka_unit_test(a_box_is_shut_down),
+		cmocka_unit_test(calls_between_the_last_word_and_the_end),
 		cmocka_unit_test(a_standby_is_late),
 		cmocka_unit_test(rounds_are_begun_on_the_way),
 		cmocka_unit_test(hyper_parameters_keep_their_versions),
