@@ -546,6 +546,11 @@ int client_round(phub_t *p, int index, enum wire_type type, const void *src, voi
 		r = (struct exchange_round){.key = (uint32_t)index, .type = WIRE_PULL, .dst = (void *)(uintptr_t)src};
 		src = NULL;
 		dst = r.dst;
+	} else if (type == WIRE_INIT && p->exchange.quorum) {
+		/* Where the job goes on at a standby others may have closed rounds before the root has heard of its
+		 * own: it goes on from the weights after these, as they do. */
+		r.dst = (void *)(uintptr_t)src;
+		dst = r.dst;
 	}
 	rc = exchange_check(&p->exchange, &r, e);
 	if (rc < 0)

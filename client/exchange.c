@@ -543,8 +543,8 @@ static void exchange_aim(struct exchange *x, struct flight *f)
 		into = key->dst + (span->offset - key->offset);
 	} else {
 		base = (uint8_t *)(uintptr_t)exchange_result_base(x, f);
-		/* The root of a broadcast has the values already. */
-		into = base && (f->type != WIRE_INIT || f->apart) ? base + span->offset : NULL;
+		/* The root of a broadcast has the values already, unless it wants those of later rounds. */
+		into = base && (f->type != WIRE_INIT || f->apart || f->delivers) ? base + span->offset : NULL;
 	}
 	f->into = into;
 	sink->addr = x->encrypted ? sealed_place(&x->sealed, &x->keyring->plan, span) : into;

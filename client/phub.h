@@ -258,7 +258,8 @@ PHUB_API int phub_pull(phub_t *p, int key, void *dst, int timeout_ms);
 /*
  * Begins a round in which rank `root`'s `buf` is given to all: written to every other worker's buf. With an
  * optimizer it sets the first weights and must come first, root 0, and once. Ends with phub_wait() like any other
- * round.
+ * round; root leaves buf alone until then, too: with a quorum it gets the weights after rounds that were closed
+ * meanwhile.
  */
 PHUB_API int phub_broadcast(phub_t *p, int key, void *buf, unsigned root);
 

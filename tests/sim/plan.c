@@ -103,6 +103,8 @@ void world_plan_standby(struct world_plan *plan)
 	plan->strike_steps = steps[world_draw(&r, 0, 2)];
 	plan->hasty = world_draw(&r, 0, 4) == 0;
 	plan->twin_breaks = world_draw(&r, 0, 3) == 0;
+	if (world_draw(&r, 0, 3) == 0)
+		world_plan_quorum(plan);
 }
 
 static void world_plan_disk(struct world_plan *plan, uint64_t *r)
