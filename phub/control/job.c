@@ -129,7 +129,9 @@ void job_end(struct job *job, uint64_t drain_ns)
 	job_move_forget(job);
 	if (job->generation) {
 		/* A box that goes down leaves its jobs to the standby. */
-		standby_end(job->generation, !job->control->stopping);
+		standby_end(job->generation, job->control->stopping ? STANDBY_KEEPS
+					     : job->bereaved        ? STANDBY_WAITS
+								    : STANDBY_FORGETS);
 		generation_detach(job->generation, job->control->box, drain_ns);
 	}
 	log_info("job '%s' ended", job->name);
@@ -190,6 +192,7 @@ void job_fail(struct job *job, Phub__ErrorCode code, int rank, const char *forma
 		session_write_error(s, code, rank, text);
 		session_flush(s); /* before its data connections end: the reason should be there first */
 	}
+	job->bereaved = code == PHUB__ERROR_CODE__ERROR_LOST;
 	job_end(job, job_drain_ns(job, code));
 }
 

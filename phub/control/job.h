@@ -118,6 +118,7 @@ struct job {
 	/* What the operator wants of it (job_operator.c). */
 	bool paused, draining;
 	char reason[JOB_REASON_BYTES];
+	uint64_t drain_ns;   /* when it begins to, of a job that came here while it drained; 0: it has */
 	uint64_t *stops;     /* of the shards that drain */
 	unsigned drain_left; /* cores that have not */
 
@@ -128,6 +129,7 @@ struct job {
 	uint16_t *placement;   /* [placement_count] the core of each chunk, as another box chose; NULL: chosen here */
 	uint32_t placement_count;
 
+	bool bereaved;    /* it ends because a worker was lost */
 	uint64_t room_ns; /* since when its start waits for memory of jobs that end; 0: it does not */
 
 	uint64_t noticed_ns; /* when who is missing was told */
@@ -318,6 +320,8 @@ void job_members_drain(struct job *job);
 bool job_operator_knows(const char *command);
 /* Does it. 0, or -EINVAL, -ENOENT or -EBUSY with what to do in `e`. */
 int job_operate(struct control *c, const char *command, const char *name, const char *reason, struct err *e);
+/* Begins what is due. */
+void job_operator_tick(struct job *job);
 /* A core has drained. */
 void job_drained(struct job *job);
 /* It drains, and no round is open in any core. */

@@ -106,6 +106,12 @@ static void job_mirror_unlink(struct job *job)
 		generation_unlink(job->generation, job->control->box, 0);
 }
 
+static void job_mirror_keep(struct job *job)
+{
+	job->mirror->lost_ns = job->control->now_ns ? job->control->now_ns : 1;
+	job_mirror_unlink(job);
+}
+
 void job_mirror_lost(struct job *job, const char *why)
 {
 	struct mirror *m = job->mirror;
@@ -116,16 +122,44 @@ void job_mirror_lost(struct job *job, const char *why)
 		job_mirror_end(job, PHUB__ERROR_CODE__ERROR_LOST, "its box was lost before all of it was here");
 		return;
 	}
-	m->lost_ns = job->control->now_ns ? job->control->now_ns : 1;
-	job_mirror_unlink(job);
+	m->keep_ms = job->control->config->standby_keep_ms;
+	job_mirror_keep(job);
 	log_warn("job '%s': its box %s was lost: %s. Its copy here is whole, and kept for %.0f s, for its workers",
-		job->name, m->box, why, (double)job->control->config->standby_keep_ms / 1e3);
+		job->name, m->box, why, (double)m->keep_ms / 1e3);
+}
+
+/*
+ * The box has lost workers, and ended the job. If it is they who have lost the box, all of them come here soon; if not,
+ * those that were left have heard of the end, and none comes.
+ */
+static void job_mirror_await(struct job *job)
+{
+	uint64_t wait_ms = job_move_wait_ns(job->control) / NS_PER_MS, keep_ms = job->control->config->standby_keep_ms;
+	struct mirror *m = job->mirror;
+
+	m->keep_ms = wait_ms < keep_ms ? wait_ms : keep_ms;
+	job_mirror_keep(job);
+	log_warn("job '%s': its box %s has ended it because workers of it were lost there. Its copy here is kept for "
+		 "%.0f s: they may come here",
+		job->name, m->box, (double)m->keep_ms / 1e3);
 }
 
 void job_mirror_left(struct job *job)
 {
-	if (job->state != JOB_ENDING && !job->mirror->taker)
+	if (job->state == JOB_ENDING || job->mirror->taker)
+		return;
+	if (job->mirror->bereaved && job->mirror->whole && job->state == JOB_RUNNING)
+		job_mirror_await(job);
+	else
 		job_mirror_end(job, PHUB__ERROR_CODE__ERROR_NONE, "the job is over at its box");
+}
+
+/* Are workers here for it, and wait for others? They do not for long. */
+static bool job_mirror_is_sought(const struct job *job)
+{
+	const struct job *mover = job_find(job->control, job->name);
+
+	return mover && mover->moves;
 }
 
 void job_mirror_tick(struct job *job)
@@ -133,9 +167,10 @@ void job_mirror_tick(struct job *job)
 	const struct mirror *m = job->mirror;
 	const struct control *c = job->control;
 
-	if (m->lost_ns && !m->taker && c->now_ns - m->lost_ns >= c->config->standby_keep_ms * NS_PER_MS)
+	if (m->lost_ns && !m->taker && c->now_ns - m->lost_ns >= m->keep_ms * NS_PER_MS && !job_mirror_is_sought(job))
 		job_mirror_end(job, PHUB__ERROR_CODE__ERROR_LOST,
-			"its box was lost, and its workers have not come within standby_keep_ms");
+			m->bereaved ? "its box had lost workers of it, and they have not come"
+				    : "its box was lost, and its workers have not come within standby_keep_ms");
 	else if (job->room_ns && c->now_ns - job->room_ns >= JOB_ROOM_NS)
 		job_start_waiting(job->control);
 }
@@ -144,13 +179,13 @@ void job_mirror_describe(const struct job *job, char *out, size_t bytes)
 {
 	const struct mirror *m = job->mirror;
 	const struct control *c = job->control;
-	uint64_t keep_ms = c->config->standby_keep_ms, lost_ms = (c->now_ns - m->lost_ns) / NS_PER_MS;
+	uint64_t lost_ms = (c->now_ns - m->lost_ns) / NS_PER_MS;
 
 	if (m->lost_ns)
 		snprintf(out, bytes,
-			"for the workers of box %s, which was lost %.0f s ago: the copy is whole, and kept for %.0f s "
-			"more",
-			m->box, (double)lost_ms / 1e3, keep_ms > lost_ms ? (double)(keep_ms - lost_ms) / 1e3 : 0.0);
+			"for the workers of box %s, which %s %.0f s ago: the copy is whole, and kept for %.0f s more",
+			m->box, m->bereaved ? "lost some of them" : "was lost", (double)lost_ms / 1e3,
+			m->keep_ms > lost_ms ? (double)(m->keep_ms - lost_ms) / 1e3 : 0.0);
 	else
 		snprintf(out, bytes, "for box %s, of whose job this is %s copy", m->box,
 			m->whole ? "the whole" : "a growing");
@@ -388,6 +423,7 @@ static void job_mirror_hear_state(struct session *s, const Phub__MirrorState *st
 	m->whole = state->whole;
 	m->barrier = state->barrier;
 	m->paused = state->paused;
+	m->draining = state->draining;
 	snprintf(m->reason, sizeof(m->reason), "%s", state->reason);
 	memcpy(m->lost, lost, sizeof(m->lost));
 	memcpy(m->left, left, sizeof(m->left));
@@ -432,6 +468,7 @@ void job_mirror_hear(struct session *s, const Phub__Control *m)
 		session_write_heartbeat(s, m->heartbeat->stamp);
 		break;
 	case PHUB__CONTROL__MESSAGE_LEAVE:
+		s->job->mirror->bereaved = m->leave->bereaved;
 		job_leave(s);
 		break;
 	default:

@@ -5,6 +5,7 @@
  *
  *      a box says Hello.mirror, Mirror, Keys --> the copy is made, placed as at the box, and fed
  *      the box leaves: its job is over ------------------------------> the copy goes
+ *      the box leaves, for it has lost workers ----------------------> a whole copy is kept for a moment: they may come
  *      the box is lost ------> a whole copy is kept for standby_keep_ms, another goes
  *      workers say Hello.moves -> a job of the name forms; when all who live have sent their tables:
  *                                 the box is told (MirrorTaken), the copy's shards come back, the job gets what is in
@@ -35,7 +36,7 @@
 /* Start must fit a frame with one byte of placement and one of rounds for each chunk. */
 #define MIRROR_CHUNKS_MAX 500000u
 #define MIRROR_BOX_BYTES  128u
-/* All workers must have come so long after the first, or 3 times lost_ms if that is more. */
+/* All workers must have come so long after the first, or 3 times lost_ms if that is more (job_move_wait_ns()). */
 #define MIRROR_MOVE_NS    30000000000ull
 /* Copied in one step: 10 to 20 ms. */
 #define MIRROR_TAKE_BYTES (64u << 20)
@@ -48,10 +49,12 @@ struct mirror {
 	uint64_t lost[MAIL_RANK_WORDS]; /* ranks that take no part any more */
 	uint64_t left[MAIL_RANK_WORDS]; /* ranks that left in good order */
 	uint64_t barrier;               /* the last one that was passed */
-	bool paused;                    /* by the box's operator, */
+	bool paused, draining;          /* by the box's operator, */
 	char reason[JOB_REASON_BYTES];  /* for this */
 	uint64_t since_ns;              /* when it was made */
-	uint64_t lost_ns;               /* since when the box is gone; 0: it is here */
+	uint64_t lost_ns;               /* since when the box is gone, or has lost workers; 0: it is here */
+	uint64_t keep_ms;               /* then: so long it is kept */
+	bool bereaved;                  /* then: the box says that it has lost workers */
 	uint32_t hyper_first, hyper_count;
 	struct optimizer_hyper *hypers; /* [hyper_count][groups] versions with which it begins */
 	struct job *taker;              /* that goes on from it; NULL: none */
@@ -68,7 +71,8 @@ struct job *job_find_mirror(struct control *c, const char *name);
 int job_mirror_join(struct session *s);
 /* Whatever the box of a copy says. */
 void job_mirror_hear(struct session *s, const Phub__Control *m);
-/* Its session is gone, without leaving or in good order. */
+/* Its session is gone, without leaving or in good order: then the job is over, unless the box has lost workers of it,
+ * who may come here. */
 void job_mirror_lost(struct job *job, const char *why);
 void job_mirror_left(struct job *job);
 /* Memory of others is free again: makes what waited for some. */
@@ -99,6 +103,8 @@ void job_move_taken(struct job *mirror);
 /* The job's own generation is made: what is in the copy goes there, some in each step. */
 void job_move_fill(struct job *job);
 void job_move_step(struct control *c);
+/* All workers must have come so long after the first. */
+uint64_t job_move_wait_ns(const struct control *c);
 /* Fails the job when not all have come in time. */
 void job_move_tick(struct job *job);
 /* A rank is lost while the copy becomes the job's: one of a job that goes on without it is so from the beginning.

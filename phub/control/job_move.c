@@ -93,10 +93,16 @@ void job_move_recount(struct job *job)
 		}
 }
 
+uint64_t job_move_wait_ns(const struct control *c)
+{
+	uint64_t lost_ns = 3 * c->config->lost_ms * NS_PER_MS;
+
+	return lost_ns > MIRROR_MOVE_NS ? lost_ns : MIRROR_MOVE_NS;
+}
+
 void job_move_tick(struct job *job)
 {
-	uint64_t lost_ns = 3 * job->control->config->lost_ms * NS_PER_MS;
-	uint64_t wait_ns = lost_ns > MIRROR_MOVE_NS ? lost_ns : MIRROR_MOVE_NS;
+	uint64_t wait_ns = job_move_wait_ns(job->control);
 	uint32_t ranks[MOVE_RANKS_MAX] = {0}, count = 0;
 	char text[160];
 
@@ -236,6 +242,20 @@ static void job_move_set_shard(struct job *job, unsigned core, const uint64_t *l
 	job_move_exclude(job, shard, level);
 }
 
+/* What the box's operator wanted of it. */
+static void job_move_set_wish(struct job *job, const struct mirror *m)
+{
+	if (job->paused || !(m->paused || m->draining))
+		return;
+	job->paused = m->paused; /* its shards are made so by job_move_set_shard() */
+	job->draining = m->draining;
+	if (job->draining) /* not before all have what was owed to them at their box */
+		job->drain_ns = job->control->now_ns + JOB_DRAIN_NS;
+	job_keep_reason(job, m->reason);
+	log_info("job '%s' %s here as it %s at its box%s%s", job->name, m->paused ? "is paused" : "drains",
+		m->paused ? "was" : "did", job->reason[0] ? ": " : "", job->reason);
+}
+
 static void job_move_set_members(struct job *job)
 {
 	const struct job *mirror = job->takes;
@@ -243,12 +263,7 @@ static void job_move_set_members(struct job *job)
 	job->hyper = mirror->hyper;
 	memcpy(job->groups, mirror->groups, sizeof(job->groups));
 	job->barrier = mirror->mirror->barrier;
-	if (mirror->mirror->paused && !job->paused) {
-		job->paused = true; /* its shards are made so by job_move_set_shard() */
-		job_keep_reason(job, mirror->mirror->reason);
-		log_info("job '%s' is paused here as it was at its box%s%s", job->name, job->reason[0] ? ": " : "",
-			job->reason);
-	}
+	job_move_set_wish(job, mirror->mirror);
 	for (uint32_t i = 0; i < job->world; i++) {
 		struct member *m = &job->members[i];
 

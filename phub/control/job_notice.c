@@ -376,6 +376,7 @@ void job_tick(struct job *job)
 		job_sample(job);
 		job_check_links(job);
 		job_members_tick(job);
+		job_operator_tick(job);
 		job_keep_tick(job);
 	}
 	if (job->mismatch.code)

@@ -84,10 +84,19 @@ void job_end_drained(struct job *job)
 static void job_drain(struct job *job)
 {
 	job->draining = true;
+	standby_members(job);
 	if (job->state == JOB_RUNNING)
 		job_members_drain(job);
 	else /* between two key tables, or before the first, no round is open */
 		job_end_drained(job);
+}
+
+void job_operator_tick(struct job *job)
+{
+	if (job->state != JOB_RUNNING || !job->drain_ns || job->control->now_ns < job->drain_ns)
+		return;
+	job->drain_ns = 0;
+	job_members_drain(job);
 }
 
 void job_drained(struct job *job)

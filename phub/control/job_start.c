@@ -503,6 +503,6 @@ void job_try_start(struct job *job)
 		return;
 	}
 	job->state = JOB_REKEYING;
-	standby_end(job->generation, true);
+	standby_end(job->generation, STANDBY_FORGETS);
 	generation_detach(job->generation, c->box, 0);
 }

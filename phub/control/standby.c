@@ -240,32 +240,39 @@ static void standby_lose_job(struct standby *s)
 	char text[sizeof(s->why)];
 
 	snprintf(text, sizeof(text), "%s", s->why);
-	standby_end(s->generation, false);
+	standby_end(s->generation, STANDBY_KEEPS);
 	job_fail(s->job, PHUB__ERROR_CODE__ERROR_TAKEN, -1, "the standby has taken it over: %s", text);
 }
 
-void standby_end(struct generation *g, bool over)
+/* Says Leave. The call waits for Left by itself. */
+static void standby_part(struct standby *s, bool bereaved)
+{
+	struct standby_call *call = s->call;
+
+	s->call = NULL;
+	standby_say_leave(standby_ops(s), call, bereaved);
+	call->standby = NULL;
+	call->until_ns = s->control->now_ns + STANDBY_LEAVE_NS;
+	call->next = s->control->standby_calls;
+	s->control->standby_calls = call;
+}
+
+void standby_end(struct generation *g, enum standby_fate fate)
 {
 	struct standby *s = g->standby;
-	struct standby_call *call = s ? s->call : NULL;
 
 	if (!s || s->state == STANDBY_OFF || s->state == STANDBY_LEAVING)
 		return;
-	standby_drop_links(s, !over && s->state == STANDBY_WHOLE);
-	if (!over) {
-		/* Its end must not come before the cores know: what waits for the standby is answered there alone. */
-		standby_enter(s, STANDBY_LEAVING);
-		return;
-	}
-	s->call = NULL;
-	if (call && s->state >= STANDBY_AGREEING) {
-		standby_say_leave(standby_ops(s), call);
-		call->standby = NULL;
-		call->until_ns = s->control->now_ns + STANDBY_LEAVE_NS;
-		call->next = s->control->standby_calls;
-		s->control->standby_calls = call;
-	} else {
-		standby_hang_up(standby_ops(s), call);
+	if (fate == STANDBY_WAITS && s->state != STANDBY_WHOLE)
+		fate = STANDBY_FORGETS;
+	standby_drop_links(s, fate != STANDBY_FORGETS && s->state == STANDBY_WHOLE);
+	/* Its end must not come before the cores know: what waits for the standby is answered there alone. */
+	s->bereaved = fate == STANDBY_WAITS;
+	if (fate == STANDBY_FORGETS) {
+		if (s->call && s->state >= STANDBY_AGREEING)
+			standby_part(s, false);
+		standby_hang_up(standby_ops(s), s->call);
+		s->call = NULL;
 	}
 	standby_enter(s, STANDBY_LEAVING);
 }
@@ -274,6 +281,8 @@ void standby_destroy(struct standby *s)
 {
 	if (!s)
 		return;
+	if (s->bereaved && s->call && !s->control->stopping)
+		standby_part(s, true);
 	standby_hang_up(standby_ops(s), s->call);
 	for (unsigned core = 0; core < s->core_count; core++)
 		free(s->links[core].spec.conn.sinks);
@@ -513,6 +522,17 @@ static bool standby_runs(const struct standby *s)
 	return s && s->state != STANDBY_OFF && s->state != STANDBY_LEAVING;
 }
 
+/* Until it is told why it is left, it hears that this box lives. */
+static void standby_linger(struct standby *s)
+{
+	struct err e;
+
+	if (s && s->bereaved && s->call && standby_ops(s)->step(s->call->peer, s->control->now_ns, &e) < 0) {
+		standby_hang_up(standby_ops(s), s->call);
+		s->call = NULL;
+	}
+}
+
 void standby_step(struct control *c)
 {
 	const struct standby_ops *ops = c->box->env.standby;
@@ -523,6 +543,8 @@ void standby_step(struct control *c)
 		next = job->next;
 		if (job->state != JOB_ENDING && job->generation && standby_runs(job->generation->standby))
 			standby_move(job->generation->standby);
+		else if (job->state == JOB_ENDING && job->generation)
+			standby_linger(job->generation->standby);
 		if (job->state == JOB_RUNNING && job->generation->standby)
 			standby_let_leave(job);
 	}

@@ -82,16 +82,20 @@ const char *standby_state_name(enum standby_state state);
 
 /* The job's generation is with the cores: begins, where the box has a standby. Without memory it goes on without. */
 void standby_begin(struct job *job);
-/*
- * The job ends, or its generation does. `over`: the job is over for good or is replaced, and the standby forgets it;
- * else the standby keeps what it has, and the workers go there.
- */
-void standby_end(struct generation *g, bool over);
+/* What becomes of what the standby has, when the job ends or its generation does. */
+enum standby_fate {
+	STANDBY_FORGETS, /* the job is over for good, or is replaced */
+	STANDBY_KEEPS,   /* the box goes down: the workers go there */
+	STANDBY_WAITS,   /* workers were lost: they may have lost this box alone, and be on their way there. It forgets
+			    when they do not come. From now on nothing is answered here that is not there */
+};
+
+void standby_end(struct generation *g, enum standby_fate fate);
 /* No shard is with a core any more. NULL is allowed. */
 void standby_destroy(struct standby *s);
 
-/* A version is on its way to the cores, or ranks are lost or came, or the job is paused or goes on: the standby hears
- * of it. */
+/* A version is on its way to the cores, or ranks are lost or came, or the job is paused, goes on, or drains: the
+ * standby hears of it. */
 void standby_hyper(struct job *job, uint32_t version, const struct optimizer_hyper *groups);
 void standby_members(struct job *job);
 /* All have come to barrier `id`: false when it is to be opened only when job_barrier_recount() is called again. */

@@ -211,6 +211,7 @@ int standby_say_state(struct standby *s)
 	state.lost = lost;
 	state.barrier = s->barrier_asked > job->barrier ? s->barrier_asked : job->barrier;
 	state.paused = job->paused;
+	state.draining = job->draining;
 	state.reason = (char *)(uintptr_t)job->reason;
 	control.message_case = PHUB__CONTROL__MESSAGE_MIRROR_STATE;
 	control.mirror_state = &state;
@@ -221,11 +222,12 @@ int standby_say_state(struct standby *s)
 	return rc;
 }
 
-int standby_say_leave(const struct standby_ops *ops, struct standby_call *call)
+int standby_say_leave(const struct standby_ops *ops, struct standby_call *call, bool bereaved)
 {
 	Phub__Control control = PHUB__CONTROL__INIT;
 	Phub__Leave leave = PHUB__LEAVE__INIT;
 
+	leave.bereaved = bereaved;
 	control.message_case = PHUB__CONTROL__MESSAGE_LEAVE;
 	control.leave = &leave;
 	return ops->say(call->peer, &control);

@@ -48,7 +48,8 @@ struct standby {
 	uint32_t job_there, epoch_there, window;
 	uint8_t result_key[PROOF_KEY]; /* encrypted: of what it answers */
 	bool taken;
-	bool broken; /* a core's connection ended */
+	bool bereaved; /* the standby is told so when no core has a shard any more */
+	bool broken;   /* a core's connection ended */
 	char broken_why[ERR_TEXT_MAX];
 	uint32_t keys_said;
 	uint32_t hyper_first;                          /* the oldest version that was ever kept; 0: none was */
@@ -69,6 +70,6 @@ int standby_say_keys(struct standby *s);
 /* The versions that it does not know yet. */
 int standby_say_hypers(struct standby *s);
 int standby_say_state(struct standby *s);
-int standby_say_leave(const struct standby_ops *ops, struct standby_call *call);
+int standby_say_leave(const struct standby_ops *ops, struct standby_call *call, bool bereaved);
 
 #endif

@@ -103,6 +103,7 @@ void world_plan_standby(struct world_plan *plan)
 	plan->strike_steps = steps[world_draw(&r, 0, 2)];
 	plan->hasty = world_draw(&r, 0, 4) == 0;
 	plan->twin_breaks = world_draw(&r, 0, 3) == 0;
+	plan->apart = world_draw(&r, 0, 2) == 0;
 	if (world_draw(&r, 0, 3) == 0)
 		world_plan_quorum(plan);
 }
@@ -253,9 +254,10 @@ void world_plan_print(const struct world_plan *p, FILE *out)
 		fprintf(out, ", quorum %u", p->quorum);
 	if (p->strike)
 		fprintf(out, ", %s one in %u turns%s, %u breaks between the boxes",
-			p->strike == STRIKE_KILL  ? "the box dies"
-			: p->strike == STRIKE_CUT ? "the box is cut off"
-						  : "the standby dies",
+			p->strike == STRIKE_KILL      ? "the box dies"
+			: p->strike == STRIKE_STANDBY ? "the standby dies"
+			: p->apart                    ? "the box is cut off from its workers"
+						      : "the box is cut off",
 			p->strike_steps, p->hasty ? ", soon" : "", p->twin_breaks);
 	if (p->slow)
 		fprintf(out, ", %u slow by %.1f ms", p->slow, (double)p->slow_ns / 1e6);

@@ -203,7 +203,8 @@ static void twin_change_places(struct world *w)
 
 static void twin_cut(struct world *w, bool on)
 {
-	loop_net_partition(w->net, WORLD_BOX_HOST, TWIN_HOST, on);
+	if (!w->plan->apart)
+		loop_net_partition(w->net, WORLD_BOX_HOST, TWIN_HOST, on);
 	for (unsigned rank = 0; rank < w->plan->workers; rank++)
 		loop_net_partition(w->net, WORLD_BOX_HOST, w->workers[rank].host->endpoint, on);
 }

@@ -76,6 +76,7 @@ struct world_plan {
 	/* There is a second box, the standby of the first, and one of them dies or is cut off (twin.h). */
 	enum world_strike strike;
 	unsigned strike_steps; /* that happens once in so many turns */
+	bool apart;            /* cut off: from its workers, but not from the standby */
 	bool hasty;            /* ... also before the copy is whole */
 	unsigned twin_breaks;  /* so often connections between the boxes break */
 	enum world_plant plant;

@@ -435,9 +435,8 @@ static void a_root_that_is_late(void **state)
 	for (unsigned lossy = 0; lossy < 2; lossy++) {
 		struct rig r;
 
-		rig_begin(&r,
-			&(struct rig_plan){
-				.world = 2, .optimizer = PHUB_SGD, .quorum = 1, .lossy = lossy, .seed = lossy});
+		rig_begin(&r, &(struct rig_plan){
+				      .world = 2, .optimizer = PHUB_SGD, .quorum = 1, .lossy = lossy, .seed = lossy});
 		r.box.spoil = set_ahead;
 		for (uint32_t i = 0; i < 2; i++) {
 			for (int key = 0; key < 3; key++) {

@@ -256,6 +256,77 @@ static void test_plain_control_is_told(void **state)
 	}
 }
 
+/* One that drains at its box drains here. */
+static void test_draining_moves(void **state)
+{
+	Phub__Control control = PHUB__CONTROL__INIT;
+	Phub__MirrorState draining = PHUB__MIRROR_STATE__INIT;
+	struct standby s;
+
+	(void)state;
+	standby_open(&s, &mirror_plain, NULL);
+	standby_mirror(&s);
+	draining.whole = true;
+	draining.draining = true;
+	draining.reason = (char *)(uintptr_t) "a rack is moved";
+	control.message_case = PHUB__CONTROL__MESSAGE_MIRROR_STATE;
+	control.mirror_state = &draining;
+	actor_say(&s.box.a, &control);
+	feed_close(&s.box);
+	standby_move(&s);
+	for (uint32_t i = 0; i < s.chunks; i++) /* not at once: some had no result of their last round yet */
+		standby_check_next(&s, i);
+	for (int i = 0; i < 6; i++) {
+		rig_wait(&s.rig, 1000);
+		for (uint32_t rank = 0; rank < MIRROR_WORLD; rank++)
+			actor_heartbeat(&s.moved[rank].a);
+		actor_heartbeat(&s.steady[0].a);
+		actor_heartbeat(&s.steady[1].a);
+	}
+	actor_expect(&s.moved[0].a, ERROR_OF(OPERATOR), "operator drained it: a rack is moved");
+	standby_close_moved(&s);
+}
+
+/*
+ * The box has lost workers, and ends the job. They may have lost that box alone: the copy waits for them for as long as
+ * they wait for each other, and no longer.
+ */
+static void test_bereaved_box(void **state)
+{
+	Phub__Control control = PHUB__CONTROL__INIT;
+	Phub__Leave leave = PHUB__LEAVE__INIT;
+	char text[400];
+	struct standby s;
+
+	(void)state;
+	leave.bereaved = true;
+	control.message_case = PHUB__CONTROL__MESSAGE_LEAVE;
+	control.leave = &leave;
+	for (int come = 0; come < 2; come++) {
+		standby_open(&s, &mirror_plain, NULL);
+		standby_mirror(&s);
+		actor_say(&s.box.a, &control);
+		feed_close(&s.box);
+		rig_wait(&s.rig, 100);
+		job_mirror_describe(mirror_job(&s.rig, "job", true), text, sizeof(text));
+		assert_non_null(strstr(text, "which lost some of them 0 s ago: the copy is whole, and kept for 30 s"));
+		if (come) {
+			standby_move(&s);
+			standby_check_next(&s, 0);
+			standby_close_moved(&s);
+			continue;
+		}
+		for (int i = 0; i < 30; i++) {
+			assert_non_null(mirror_job(&s.rig, "job", true));
+			rig_wait(&s.rig, 1000);
+			actor_heartbeat(&s.steady[0].a);
+			actor_heartbeat(&s.steady[1].a);
+		}
+		assert_null(mirror_job(&s.rig, "job", true));
+		standby_close(&s);
+	}
+}
+
 /* ---- those who are lost ---- */
 
 /* Rank 0 hears that the job goes on, without rank 1, and does its next round as the policy says. */
@@ -381,7 +452,7 @@ static void test_some_do_not_come(void **state)
 	standby_mirror(&s);
 	feed_close(&s.box);
 	feed_join(&s.rig, &s.moved[1], "job", 1, true, &s.shape);
-	for (int i = 0; i < 31; i++) {
+	for (int i = 0; i < 30; i++) {
 		rig_wait(&s.rig, 1000);
 		actor_heartbeat(&s.steady[0].a);
 		actor_heartbeat(&s.steady[1].a);
@@ -406,6 +477,8 @@ int main(void)
 		cmocka_unit_test(test_takeover_in_midround),
 		cmocka_unit_test(test_paused_moves),
 		cmocka_unit_test(test_plain_control_is_told),
+		cmocka_unit_test(test_draining_moves),
+		cmocka_unit_test(test_bereaved_box),
 		cmocka_unit_test(test_lost_are_not_awaited),
 		cmocka_unit_test(test_lost_later),
 		cmocka_unit_test(test_lost_while_taking),

@@ -458,6 +458,32 @@ static void test_lost_where_a_standby_is(void **state)
 	there_turns();
 	assert_int_equal(actor_hear(&a[1]), PHUB__CONTROL__MESSAGE_ERROR);
 	assert_non_null(strstr(a[1].error, "Its standby 10.1.1.1:7077 had all of it: its workers may have gone"));
+	/* It may be this box alone that they have lost: the standby waits for them. */
+	rig_wait(&rig, 3000);
+	there_turns();
+	assert_int_equal(there.said[PHUB__CONTROL__MESSAGE_LEAVE], 1);
+	assert_true(there.last[PHUB__CONTROL__MESSAGE_LEAVE]->leave->bereaved);
+	finish(&rig, a);
+}
+
+/* A job that drains does so there, too, if this box dies meanwhile; when it has drained nobody waits for its workers.
+ */
+static void test_draining(void **state)
+{
+	struct rig rig;
+	struct actor a[2];
+	struct err e;
+
+	(void)state;
+	begin(&rig, a, &summed, NULL);
+	mirror(&rig);
+	assert_int_equal(job_operate(&rig.box->control, "drain", "demo", "a rack is moved", &e), 0);
+	assert_true(state_said()->draining);
+	assert_string_equal(state_said()->reason, "a rack is moved");
+	there_turns();
+	assert_int_equal(actor_hear(&a[0]), PHUB__CONTROL__MESSAGE_ERROR);
+	assert_int_equal(there.said[PHUB__CONTROL__MESSAGE_LEAVE], 1);
+	assert_false(there.last[PHUB__CONTROL__MESSAGE_LEAVE]->leave->bereaved);
 	finish(&rig, a);
 }
 
@@ -710,6 +736,7 @@ int main(void)
 		cmocka_unit_test(test_full),
 		cmocka_unit_test(test_paused),
 		cmocka_unit_test(test_lost_where_a_standby_is),
+		cmocka_unit_test(test_draining),
 		cmocka_unit_test(test_going_down),
 		cmocka_unit_test(test_backoff),
 		cmocka_unit_test(test_silent),
