@@ -104,6 +104,20 @@ static bool session_check_tls(struct session *s, const Phub__Hello *hello)
 	return false;
 }
 
+/* The same to a box, whose operator reads it: what to set at which of the two. */
+static void session_refuse_mirror(struct session *s, const Phub__Hello *hello)
+{
+	if (hello->encrypt)
+		session_refuse(s, PHUB__ERROR_CODE__ERROR_UNSUPPORTED,
+			"the job is encrypted, which its standby does not do (data_encryption: off); set "
+			"data_encryption: allow at the standby");
+	else
+		session_refuse(s, PHUB__ERROR_CODE__ERROR_DENIED,
+			"the job is not encrypted, and its standby takes those alone that are (data_encryption: "
+			"require); set data_encryption: require at the box, too, so that its jobs must be, or allow at "
+			"the standby");
+}
+
 /* Does the box encrypt what the job wants encrypted, and the other way round? False when it was refused. */
 static bool session_check_encrypt(struct session *s, const Phub__Hello *hello)
 {
@@ -111,7 +125,9 @@ static bool session_check_encrypt(struct session *s, const Phub__Hello *hello)
 
 	if (hello->encrypt ? how != CONFIG_ENCRYPTION_OFF : how != CONFIG_ENCRYPTION_REQUIRE)
 		return true;
-	if (hello->encrypt)
+	if (hello->mirror)
+		session_refuse_mirror(s, hello);
+	else if (hello->encrypt)
 		session_refuse(s, PHUB__ERROR_CODE__ERROR_UNSUPPORTED,
 			"job '%s' asks for encrypted data, which the box does not do (data_encryption: off); set "
 			"data_encryption: allow there, or leave encrypt and PHUB_ENCRYPT away",

@@ -140,7 +140,9 @@ def encrypted():
         box, standby = two(there={**SECRET, "data_encryption": how}, **SECRET)
         workers = job(box.url("demo"), 2, env=env, keys=TENSORS, rounds="until-told", report_ms=20)
         workers[0].event("progress")
-        holds(await_state(box, "demo", "broken")["why"], says)
+        why = await_state(box, "demo", "broken")["why"]
+        holds(why, says + ".*set data_encryption: ", "allow at the standby")
+        check("PHUB_ENCRYPT" not in why, why)
         workers[0].tell()
         digests(workers)
         box.stop()

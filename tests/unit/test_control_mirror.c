@@ -389,7 +389,9 @@ static void test_encrypt_is_agreed(void **state)
 		a.mirror = true;
 		a.encrypt = !i;
 		assert_false(actor_join(&a, "job", 0, 1, MIRROR_SECRET));
-		actor_expect(&a, i ? ERROR_OF(DENIED) : ERROR_OF(UNSUPPORTED), "data_encryption");
+		actor_expect(&a, i ? ERROR_OF(DENIED) : ERROR_OF(UNSUPPORTED), "set data_encryption: ");
+		assert_non_null(strstr(a.error, "allow at the standby"));
+		assert_null(strstr(a.error, "PHUB_ENCRYPT")); /* no worker reads it */
 		actor_hang_up(&a);
 		rig_wait(&rig, 100);
 		rig_close(&rig);
