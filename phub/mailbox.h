@@ -59,7 +59,7 @@ enum mail_kind {
 	 * transport said, or "". `broken`: the way failed, its worker may connect anew.
 	 */
 	MAIL_LINK_CLOSED,
-	MAIL_HYPER_TAKEN, /* `table` is the control thread's again */
+	MAIL_HYPER_TAKEN, /* `table` is the control thread's again; value: 0, or why it was not taken */
 	MAIL_HELD,
 	MAIL_WENT, /* nothing of the core refers to `members` any more */
 	/* Nothing of the core refers to `snapshot` any more. `value`: 0, or -ESTALE (too late), -ECANCELED. */

@@ -236,12 +236,28 @@ static bool job_link_refused(struct job *job, const struct mail *mail)
 	return true;
 }
 
+/* Rounds that name this version would wait for it for ever. */
+static void job_hyper_refused(struct job *job, const struct mail *mail)
+{
+	if (job->state != JOB_RUNNING)
+		return;
+	if (job->mirror)
+		job_mirror_mail(job, mail);
+	else
+		job_fail(job, PHUB__ERROR_CODE__ERROR_PROTOCOL, -1,
+			"core %u did not take version %" PRIu32
+			" of the hyper-parameters: a fault of the box, please report it",
+			mail->core, mail->table->version);
+}
+
 void job_mail(struct control *c, const struct mail *mail)
 {
 	struct job *job = job_of(c, mail);
 
 	switch (mail->kind) {
 	case MAIL_HYPER_TAKEN:
+		if (job && mail->value < 0)
+			job_hyper_refused(job, mail);
 		job_hyper_taken(c, job, mail->table);
 		return;
 	case MAIL_LINK_REFUSED:

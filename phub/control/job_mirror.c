@@ -492,6 +492,10 @@ void job_mirror_mail(struct job *job, const struct mail *mail)
 		session_refuse(s, PHUB__ERROR_CODE__ERROR_PROTOCOL,
 			"core %u was sent what fits no round of chunk %u (%" PRIu64 ")", mail->core, mail->chunk,
 			mail->round);
+	else if (mail->kind == MAIL_HYPER_TAKEN)
+		session_refuse(s, PHUB__ERROR_CODE__ERROR_PROTOCOL,
+			"core %u of the standby did not take version %" PRIu32 " of the hyper-parameters", mail->core,
+			mail->table->version);
 	else if (mail->kind == MAIL_LINK_CLOSED && mail->value < 0)
 		session_refuse(s,
 			mail->broken || mail->value == -ECONNRESET || mail->value == -EPIPE
