@@ -394,15 +394,31 @@ int phub_key(phub_t *p, const char *name, enum phub_dtype dtype, uint64_t elemen
 	return api_leave(p, rc);
 }
 
+/* What is left of a timeout. */
+static int api_left_ms(const phub_t *p, uint64_t begin_ns, int timeout_ms)
+{
+	uint64_t ms = (p->env.now(p->env.ctx) - begin_ns) / NS_PER_MS;
+
+	if (timeout_ms == PHUB_TIMEOUT_DEFAULT)
+		timeout_ms = p->settings.timeout_ms;
+	return timeout_ms > 0 && ms < (uint64_t)timeout_ms ? timeout_ms - (int)ms : 0;
+}
+
 int phub_start(phub_t *p, int timeout_ms)
 {
 	int rc = api_enter_alive(p);
+	uint64_t begin_ns;
 
 	if (rc < 0)
 		return rc;
 	if (p->running)
-		rc = err_set(&api_error, -EBUSY, "%s: the job is running already", p->session.who);
-	else if (!p->frozen)
+		return api_leave(p, err_set(&api_error, -EBUSY, "%s: the job is running already", p->session.who));
+	begin_ns = p->env.now(p->env.ctx);
+	if (!p->frozen && p->resume_until_ns) { /* the box was lost, and nothing with it */
+		rc = api_wait(p, api_joined, PHUB_ALL, timeout_ms);
+		timeout_ms = api_left_ms(p, begin_ns, timeout_ms);
+	}
+	if (rc == 0 && !p->frozen)
 		rc = client_start_begin(p, &api_error);
 	if (rc == 0)
 		rc = api_wait(p, api_started, PHUB_ALL, timeout_ms);

@@ -112,18 +112,9 @@ static bool client_may_resume(const phub_t *p, int code)
 	       (p->resume_until_ns && (code == -EADDRINUSE || code == -ENOMEM || code == -EADDRNOTAVAIL));
 }
 
-/* The session is over: in its place comes another, with the same keys. */
-static void client_begin_again(phub_t *p, uint64_t now_ns)
+/* What it had of the job is worth nothing any more. */
+static void client_forget_rounds(phub_t *p)
 {
-	if (!p->resume_until_ns) {
-		p->loss = p->session.failure;
-		p->resume_until_ns = now_ns + p->settings.resume_ms * NS_PER_MS;
-		err_set(&p->stale, -ESTALE, "%s: the box was lost: %s. Reconnecting; phub_resume() waits for it",
-			p->session.who, client_loss(p));
-		p->refusal = (struct err){0};
-	} else {
-		p->refusal = p->session.failure;
-	}
 	client_part(p);
 	p->running = false;
 	p->refused = (struct err){0};
@@ -131,6 +122,32 @@ static void client_begin_again(phub_t *p, uint64_t now_ns)
 	keyring_forget_rounds(&p->keyring);
 	/* The job's checkpoint was made with those; the caller sets what its next round wants. */
 	memcpy(p->settings.groups, p->settings.first, p->settings.group_count * sizeof(*p->settings.groups));
+}
+
+/* Before its first start a member has nothing of the job that could be stale: its caller need not hear of a loss. */
+static bool client_is_new(const phub_t *p)
+{
+	return !p->frozen && !p->exchange.keyring && (p->session.id || p->resume_until_ns);
+}
+
+/* The session is over: in its place comes another, with the same keys. */
+static void client_begin_again(phub_t *p, uint64_t now_ns)
+{
+	bool is_new = client_is_new(p);
+
+	if (!p->resume_until_ns) {
+		p->loss = p->session.failure;
+		p->resume_until_ns = now_ns + p->settings.resume_ms * NS_PER_MS;
+		if (!is_new)
+			err_set(&p->stale, -ESTALE,
+				"%s: the box was lost: %s. Reconnecting; phub_resume() waits for it", p->session.who,
+				client_loss(p));
+		p->refusal = (struct err){0};
+	} else {
+		p->refusal = p->session.failure;
+	}
+	if (!is_new)
+		client_forget_rounds(p);
 	client_session_fini(&p->session);
 	client_session_init(&p->session, &p->env, &p->settings);
 	p->session.retry_ns = now_ns + CLIENT_RESUME_PAUSE_MS * NS_PER_MS;
@@ -148,11 +165,14 @@ static bool client_resume_step(phub_t *p, uint64_t now_ns)
 			"weights, and go on from phub_round()",
 			p->session.who, client_loss(p));
 	}
+	if (client_is_new(p) && p->session.state >= SESSION_JOINED && p->session.state < SESSION_OVER)
+		p->resume_until_ns = 0;
 	if (p->resume_until_ns && now_ns >= p->resume_until_ns && p->session.state != SESSION_OVER)
 		client_session_fail(&p->session, p->loss.code, "%s; it was not back within %.1f s%s%s", client_loss(p),
 			(double)p->settings.resume_ms / 1e3, p->refusal.code ? ", and said last: " : "",
 			p->refusal.text);
-	else if (p->session.state == SESSION_OVER && p->frozen && client_may_resume(p, p->session.failure.code))
+	else if (p->session.state == SESSION_OVER && (p->frozen || client_is_new(p)) &&
+		 client_may_resume(p, p->session.failure.code))
 		client_begin_again(p, now_ns);
 	else if (p->resume_until_ns && p->session.state == SESSION_JOINED && client_start_begin(p, &e) < 0)
 		client_session_fail(&p->session, e.code, "%s", e.text);

@@ -664,6 +664,40 @@ static void a_refused_move_is_resumed(void **state)
 	rig_close(&r);
 }
 
+/* Before its first start a worker has lost nothing with the box: it comes back, and its caller hears nothing of it. */
+static void a_box_is_lost_before_the_start(void **state)
+{
+	(void)state;
+	for (int resumes = 0; resumes < 2; resumes++) {
+		struct phub_options o;
+		struct rig r;
+		struct err e;
+		phub_t *p;
+
+		rig_open(&r, 23, false);
+		rig_options(&r, &o, 0);
+		o.resume_ms = resumes ? 20000 : 0;
+		assert_int_equal(client_open("phub://box/demo", &o, &r.sites[0].env, &r.workers[0].phub, &e), 0);
+		p = r.workers[0].phub;
+		rig_run(&r, 10 * MS);
+		assert_int_equal(client_joined(p), 0);
+		assert_int_equal(phub_key(p, "big", PHUB_F32, BIG, 0, 0), 0);
+		fake_box_hang_up(&r.boxes[0], 0);
+		rig_run(&r, 10 * MS);
+		assert_int_equal(client_failure(p)->code, resumes ? 0 : -ECONNRESET);
+		assert_int_equal(client_joined(p), resumes ? -EAGAIN : -ECONNRESET);
+		assert_int_equal(phub_start(p, 0), resumes ? -ETIMEDOUT : -ECONNRESET);
+		rig_run(&r, 1000 * MS);
+		if (resumes) {
+			assert_int_equal(client_joined(p), 0);
+			assert_int_equal(p->resume_until_ns, 0);
+			assert_int_equal(phub_key(p, "left", PHUB_F32, SMALL, 0, 0), 1);
+			assert_int_equal(client_start_begin(p, &e), 0);
+		}
+		rig_close(&r);
+	}
+}
+
 /* Rounds from the past or the future, another placement, no word of a move: nothing is mixed. */
 static void what_does_not_fit_is_not_taken(void **state)
 {
@@ -810,6 +844,7 @@ int main(void)
 		cmocka_unit_test(barriers_and_tables_after_a_move),
 		cmocka_unit_test(a_standby_refuses),
 		cmocka_unit_test(a_refused_move_is_resumed),
+		cmocka_unit_test(a_box_is_lost_before_the_start),
 		cmocka_unit_test(what_does_not_fit_is_not_taken),
 		cmocka_unit_test(nobody_is_there),
 		cmocka_unit_test(one_is_missing),
