@@ -29,7 +29,7 @@ struct rig {
 };
 
 struct rig_plan {
-	uint32_t world, cores, window, quorum;
+	uint32_t world, cores, window;
 	bool lossy;
 	enum phub_optimizer optimizer;
 	uint64_t seed;
@@ -88,7 +88,6 @@ static void rig_open(struct rig *r, const struct rig_plan *plan)
 		o.rank = (int)i;
 		o.world = (int)plan->world;
 		o.optimizer = plan->optimizer;
-		o.quorum = plan->quorum;
 		fake_site_init(&r->sites[i], r->net, i + 1, 0);
 		assert_int_equal(client_open("phub://box/demo", &o, &r->sites[i].env, &r->workers[i], &e), 0);
 	}
@@ -417,45 +416,6 @@ static void first_weights(void **state)
 	for (uint32_t k = 0; k < BIG; k++)
 		assert_true(data[1][k] == (float)(k % 5) - sum(2, 1, k));
 	rig_close(&r);
-}
-
-/* Two rounds were closed before its result goes out, by a box that had it from another. */
-static void set_ahead(struct wire_header *h)
-{
-	h->hyper = 2;
-}
-
-/* With a quorum the root, too, goes on from what the box has by then, not from what it gave. */
-static void a_root_that_is_late(void **state)
-{
-	static float data[2][3][BIG];
-	static const uint32_t counts[3] = {BIG, SMALL, SMALL};
-
-	(void)state;
-	for (unsigned lossy = 0; lossy < 2; lossy++) {
-		struct rig r;
-
-		rig_begin(&r, &(struct rig_plan){
-				      .world = 2, .optimizer = PHUB_SGD, .quorum = 1, .lossy = lossy, .seed = lossy});
-		r.box.spoil = set_ahead;
-		for (uint32_t i = 0; i < 2; i++) {
-			for (int key = 0; key < 3; key++) {
-				for (uint32_t k = 0; k < counts[key]; k++)
-					data[i][key][k] = i == 0 ? (float)(k % 5) + 1 : -1;
-				assert_int_equal(phub_broadcast(r.workers[i], key, data[i][key], 0), 0);
-			}
-			rig_run(&r, 100 * MS);
-			if (i == 0) /* in place of other weights at the box */
-				memset(data[0], 0, sizeof(data[0]));
-		}
-		rig_finish(&r, PHUB_ALL);
-		for (int key = 0; key < 3; key++) {
-			for (uint32_t k = 0; k < counts[key]; k++)
-				assert_true(data[0][key][k] == (float)(k % 5) + 1);
-			assert_int_equal(phub_round(r.workers[0], key), 3);
-		}
-		rig_close(&r);
-	}
 }
 
 static void neighbours_must_do_the_same(void **state)
@@ -817,7 +777,6 @@ int main(void)
 		cmocka_unit_test(giving_away_keeps_results),
 		cmocka_unit_test(broadcasts),
 		cmocka_unit_test(first_weights),
-		cmocka_unit_test(a_root_that_is_late),
 		cmocka_unit_test(neighbours_must_do_the_same),
 		cmocka_unit_test(urgent_keys_overtake),
 		cmocka_unit_test(hyper_parameters_travel_before_their_round),

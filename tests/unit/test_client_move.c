@@ -395,44 +395,6 @@ static void a_box_is_shut_down(void **state)
 	rig_close(&r);
 }
 
-/*
- * It says so while rounds are open, and its connections end a moment later: whoever begins another round meanwhile, or
- * leaves, does so at the standby. One that would rather come back to the box is told of that, and of nothing else.
- */
-static void calls_between_the_last_word_and_the_end(void **state)
-{
-	(void)state;
-	for (int i = 0; i < 3; i++) {
-		float data[SMALL] = {0};
-		struct rig r;
-		phub_t *p;
-		int rc;
-
-		rig_open(&r, 22, false);
-		r.boxes[0].standby = i < 2 ? names[1] : NULL;
-		rig_start(&r, 30000, i < 2 ? 0 : 30000);
-		p = r.workers[0].phub;
-		assert_int_equal(phub_push_pull(p, 1, data, data, 0), 0);
-		for (uint32_t rank = 0; rank < WORLD; rank++)
-			fake_box_error(&r.boxes[0], rank, PHUB__ERROR_CODE__ERROR_SHUTDOWN, "the box goes down");
-		rig_run(&r, 10 * MS);
-		assert_int_equal(p->session.verdict.code, -ESHUTDOWN);
-		if (i == 1)
-			client_leave_begin(p);
-		rc = i == 1 ? 0 : phub_push_pull(p, 2, data, data, 0);
-		assert_int_equal(rc, i < 2 ? 0 : -ESTALE);
-		if (i < 2) {
-			assert_true(p->move.until_ns > 0);
-			for (uint32_t rank = 0; rank < WORLD; rank++)
-				fake_box_finish(&r.boxes[0], rank);
-			rig_run(&r, 1000 * MS);
-			expect_moves(&r, 1);
-			assert_int_equal(r.boxes[1].workers[0].left, i == 1);
-		}
-		rig_close(&r);
-	}
-}
-
 /* It is not up when they come, and up a while later. */
 static void a_standby_is_late(void **state)
 {
@@ -532,32 +494,41 @@ static void hyper_parameters_keep_their_versions(void **state)
 	rig_close(&r);
 }
 
-/* It is a call that finds the box lost, in what it says to it: the move begins in that call, or what else is to come.
+/*
+ * It is a call that finds the box lost, in what it says to it; or one that comes between the box's last word, while a
+ * round is open, and the end of its connections. The move begins in that call, or what else is to come.
  */
 static void a_call_finds_the_box_lost(void **state)
 {
 	(void)state;
-	for (int i = 0; i < 3; i++) {
+	for (int i = 0; i < 7; i++) {
+		int rc = 0, then = i % 3; /* 0: it moves, 1: it resumes, 2: it ends */
 		float data[BIG] = {0};
+		bool told = i >= 3;
 		struct rig r;
 		phub_t *p;
-		int rc;
 
 		rig_open(&r, 20, false);
-		r.boxes[0].standby = i < 1 ? names[1] : NULL;
-		rig_start(&r, 30000, i < 2 ? 30000 : 0);
-		rig_kill(&r);
-		loop_net_advance(r.net, loop_net_now(r.net) + 10 * MS);
-		set_lr(&r, 0.5);
+		r.boxes[0].standby = then < 1 ? names[1] : NULL;
+		rig_start(&r, 30000, then < 2 ? 30000 : 0);
 		p = r.workers[0].phub;
-		rc = phub_push_pull(p, 0, data, data, 0);
-		if (i == 0) {
-			assert_int_equal(rc, 0);
-			assert_true(p->move.until_ns > 0);
+		if (told) {
+			assert_int_equal(phub_push_pull(p, 1, data, data, 0), 0);
+			fake_box_error(&r.boxes[0], 0, PHUB__ERROR_CODE__ERROR_SHUTDOWN, "the box goes down");
+			rig_run(&r, 10 * MS);
+			assert_int_equal(p->session.verdict.code, -ESHUTDOWN);
 		} else {
-			assert_int_equal(rc, i == 1 ? -ESTALE : -ECONNRESET);
-			assert_int_equal(p->buried, i == 2);
+			rig_kill(&r);
+			loop_net_advance(r.net, loop_net_now(r.net) + 10 * MS);
+			set_lr(&r, 0.5);
 		}
+		if (i == 6)
+			client_leave_begin(p);
+		else
+			rc = phub_push_pull(p, 0, data, data, 0);
+		assert_int_equal(rc, then == 0 ? 0 : then == 1 ? -ESTALE : told ? -ESHUTDOWN : -ECONNRESET);
+		assert_int_equal(p->move.until_ns > 0, then == 0);
+		assert_int_equal(p->buried, i == 2);
 		rig_close(&r);
 	}
 }
@@ -662,40 +633,6 @@ static void a_refused_move_is_resumed(void **state)
 	rig_lose(&r, 30000, 20000);
 	expect_failure(r.workers[0].phub, -ESTALE, "as told, taken or not", "phub_resume");
 	rig_close(&r);
-}
-
-/* Before its first start a worker has lost nothing with the box: it comes back, and its caller hears nothing of it. */
-static void a_box_is_lost_before_the_start(void **state)
-{
-	(void)state;
-	for (int resumes = 0; resumes < 2; resumes++) {
-		struct phub_options o;
-		struct rig r;
-		struct err e;
-		phub_t *p;
-
-		rig_open(&r, 23, false);
-		rig_options(&r, &o, 0);
-		o.resume_ms = resumes ? 20000 : 0;
-		assert_int_equal(client_open("phub://box/demo", &o, &r.sites[0].env, &r.workers[0].phub, &e), 0);
-		p = r.workers[0].phub;
-		rig_run(&r, 10 * MS);
-		assert_int_equal(client_joined(p), 0);
-		assert_int_equal(phub_key(p, "big", PHUB_F32, BIG, 0, 0), 0);
-		fake_box_hang_up(&r.boxes[0], 0);
-		rig_run(&r, 10 * MS);
-		assert_int_equal(client_failure(p)->code, resumes ? 0 : -ECONNRESET);
-		assert_int_equal(client_joined(p), resumes ? -EAGAIN : -ECONNRESET);
-		assert_int_equal(phub_start(p, 0), resumes ? -ETIMEDOUT : -ECONNRESET);
-		rig_run(&r, 1000 * MS);
-		if (resumes) {
-			assert_int_equal(client_joined(p), 0);
-			assert_int_equal(p->resume_until_ns, 0);
-			assert_int_equal(phub_key(p, "left", PHUB_F32, SMALL, 0, 0), 1);
-			assert_int_equal(client_start_begin(p, &e), 0);
-		}
-		rig_close(&r);
-	}
 }
 
 /* Rounds from the past or the future, another placement, no word of a move: nothing is mixed. */
@@ -835,7 +772,6 @@ int main(void)
 		cmocka_unit_test(two_boxes_die),
 		cmocka_unit_test(a_box_falls_silent),
 		cmocka_unit_test(a_box_is_shut_down),
-		cmocka_unit_test(calls_between_the_last_word_and_the_end),
 		cmocka_unit_test(a_standby_is_late),
 		cmocka_unit_test(rounds_are_begun_on_the_way),
 		cmocka_unit_test(hyper_parameters_keep_their_versions),
@@ -844,7 +780,6 @@ int main(void)
 		cmocka_unit_test(barriers_and_tables_after_a_move),
 		cmocka_unit_test(a_standby_refuses),
 		cmocka_unit_test(a_refused_move_is_resumed),
-		cmocka_unit_test(a_box_is_lost_before_the_start),
 		cmocka_unit_test(what_does_not_fit_is_not_taken),
 		cmocka_unit_test(nobody_is_there),
 		cmocka_unit_test(one_is_missing),

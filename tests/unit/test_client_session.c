@@ -579,9 +579,44 @@ static void placements_that_cannot_be(void **state)
 	}
 }
 
+/* Before its first start a worker has lost nothing with the box: it comes back, and its caller hears nothing of it. */
+static void a_box_is_lost_before_the_start(void **state)
+{
+	(void)state;
+	for (int resumes = 0; resumes < 2; resumes++) {
+		struct phub_options o;
+		struct rig r;
+		struct err e;
+		phub_t *p;
+
+		rig_open(&r, 1, true);
+		rig_options(&r, &o, 0);
+		o.resume_ms = resumes ? 20000 : 0;
+		p = rig_join(&r, 0, &o);
+		rig_run(&r, 20 * MS);
+		assert_int_equal(client_joined(p), 0);
+		assert_int_equal(phub_key(p, "big", PHUB_F32, 100, 0, 0), 0);
+		fake_box_hang_up(&r.box, 0);
+		rig_run(&r, 10 * MS);
+		assert_int_equal(client_failure(p)->code, resumes ? 0 : -ECONNRESET);
+		assert_int_equal(client_joined(p), resumes ? -EAGAIN : -ECONNRESET);
+		assert_int_equal(phub_start(p, 0), resumes ? -ETIMEDOUT : -ECONNRESET);
+		rig_run(&r, 1000 * MS);
+		if (resumes) {
+			assert_int_equal(client_joined(p), 0);
+			assert_int_equal(phub_key(p, "left", PHUB_F32, 100, 0, 0), 1);
+			assert_int_equal(client_start_begin(p, &e), 0);
+			rig_run(&r, 20 * MS);
+			assert_int_equal(client_started(p), 0);
+		}
+		rig_close(&r);
+	}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(a_box_is_lost_before_the_start),
 		cmocka_unit_test(another_box_is_tried),
 		cmocka_unit_test(boxes_are_tried_in_turns),
 		cmocka_unit_test(joining),

@@ -436,16 +436,6 @@ static void test_hyper(void **state)
 		actor_hyper(&t.a[0], 1 + i, 0.25);
 	expect_errors(&t, ERROR_OF(LIMIT), "rank 0 has changed its hyper-parameters 256 times more than another");
 	team_close(&t);
-
-	/* A core that has lost count: no round is to wait for a version that never comes. */
-	team_open(&t, 2, 1, NULL);
-	team_start(&t, &job, 1, 10);
-	t.rig.box->control.jobs->generation->store.shards[0]->hypers.newest[0]++;
-	actor_hyper(&t.a[0], 1, 0.25);
-	actor_hyper(&t.a[1], 1, 0.25);
-	expect_errors(&t, ERROR_OF(PROTOCOL), "core 0 did not take version 1 of the hyper-parameters");
-	assert_null(t.rig.box->control.tables);
-	team_close(&t);
 }
 
 static void test_hyper_stepwise(void **state)

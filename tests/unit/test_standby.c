@@ -664,6 +664,25 @@ static void test_taken(void **state)
 	finish(&rig, a);
 }
 
+/* A core that has lost count of versions: no round is to wait for one that never comes. */
+static void test_hyper_is_not_taken(void **state)
+{
+	const struct rig_job job = {.generation = 1, .optimizer = 1, .lr = 0.5};
+	struct rig rig;
+	struct actor a[2];
+
+	(void)state;
+	begin(&rig, a, &job, NULL);
+	rig.box->control.jobs->generation->store.shards[0]->hypers.newest[0]++;
+	for (uint32_t i = 0; i < 2; i++)
+		actor_hyper(&a[i], 1, 0.25);
+	there_turns();
+	assert_int_equal(actor_hear(&a[0]), PHUB__CONTROL__MESSAGE_ERROR);
+	assert_non_null(strstr(a[0].error, "core 0 did not take version 1 of the hyper-parameters"));
+	assert_null(rig.box->control.tables);
+	finish(&rig, a);
+}
+
 /* Only what waits for all can be mirrored. */
 static void test_async(void **state)
 {
@@ -744,6 +763,7 @@ int main(void)
 		cmocka_unit_test(test_barrier),
 		cmocka_unit_test(test_hyper),
 		cmocka_unit_test(test_taken),
+		cmocka_unit_test(test_hyper_is_not_taken),
 		cmocka_unit_test(test_async),
 		cmocka_unit_test(test_encrypted),
 		cmocka_unit_test(test_rekey),
