@@ -153,6 +153,15 @@ static void client_begin_again(phub_t *p, uint64_t now_ns)
 	p->session.retry_ns = now_ns + CLIENT_RESUME_PAUSE_MS * NS_PER_MS;
 }
 
+/* What keeps the job from coming again, as the box said last: that a rank is missing, or why it let us not in. */
+static const char *client_hindrance(const phub_t *p)
+{
+	const struct client_subject start = {.about = PHUB__ABOUT__ABOUT_START, .round = p->session.generation};
+	const struct client_notice *n = client_session_notice(&p->session, &start);
+
+	return p->session.state == SESSION_STARTING && n ? n->text : p->refusal.text;
+}
+
 /* True: the session is not over after all. */
 static bool client_resume_step(phub_t *p, uint64_t now_ns)
 {
@@ -169,8 +178,8 @@ static bool client_resume_step(phub_t *p, uint64_t now_ns)
 		p->resume_until_ns = 0;
 	if (p->resume_until_ns && now_ns >= p->resume_until_ns && p->session.state != SESSION_OVER)
 		client_session_fail(&p->session, p->loss.code, "%s; it was not back within %.1f s%s%s", client_loss(p),
-			(double)p->settings.resume_ms / 1e3, p->refusal.code ? ", and said last: " : "",
-			p->refusal.text);
+			(double)p->settings.resume_ms / 1e3, *client_hindrance(p) ? ", and said last: " : "",
+			client_hindrance(p));
 	else if (p->session.state == SESSION_OVER && (p->frozen || client_is_new(p)) &&
 		 client_may_resume(p, p->session.failure.code))
 		client_begin_again(p, now_ns);
