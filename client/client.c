@@ -116,6 +116,7 @@ static bool client_may_resume(const phub_t *p, int code)
 static void client_forget_rounds(phub_t *p)
 {
 	client_part(p);
+	p->ran = p->ran || p->running;
 	p->running = false;
 	p->refused = (struct err){0};
 	p->pick = (struct pick){0};
@@ -150,6 +151,7 @@ static void client_begin_again(phub_t *p, uint64_t now_ns)
 		client_forget_rounds(p);
 	client_session_fini(&p->session);
 	client_session_init(&p->session, &p->env, &p->settings);
+	p->session.resumes = p->ran;
 	p->session.retry_ns = now_ns + CLIENT_RESUME_PAUSE_MS * NS_PER_MS;
 }
 

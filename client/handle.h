@@ -42,6 +42,7 @@ struct phub {
 	/* The box was lost, and another session is being begun (options.resume_ms). */
 	struct transport
 		*parted;    /* of a box that was lost: what it has mapped is in the caller's hands until he resumes */
+	bool ran;           /* it was in the job when that ran: not only before it started */
 	struct err stale;   /* what calls return until phub_resume(); code 0: all is well */
 	struct err loss;    /* what ended the session before */
 	struct err refusal; /* what ended the last of those that were tried since; code 0: none was, or began */

@@ -211,8 +211,9 @@ PHUB_API int phub_start(phub_t *p, int timeout_ms);
  * it has one. What was in flight is given up; memory is the caller's since the -ESTALE, and phub_alloc()'s, once this
  * returns 0, is gone: it is to be asked for again. Then phub_broadcast() brings each key's weights, as at the start
  * (rank 0's, where the box has none), and phub_round() says which round is next. Hyper-parameters are those of
- * phub_connect() again: phub_set_hyper() as that round wants it. -ETIMEDOUT: not yet, call again; 0 at once when
- * nothing was lost.
+ * phub_connect() again: phub_set_hyper() as that round wants it. The job runs when all ranks are there again; one that
+ * SHRINKs goes on without those that have not come when the box has waited its lost_ms for them. -ETIMEDOUT: not yet,
+ * call again; 0 at once when nothing was lost.
  */
 PHUB_API int phub_resume(phub_t *p, int timeout_ms);
 

@@ -142,6 +142,7 @@ int client_say_job(
 	job.lost = (Phub__Lost)settings->lost;
 	job.quorum = settings->quorum;
 	job.wait_ms = settings->wait_ms;
+	job.resumes = s->resumes;
 	job.chunk_bytes = chunk_bytes;
 	job.key_count = s->keyring->count;
 	job.groups = groups.pointers;

@@ -114,6 +114,7 @@ struct client_session {
 	uint64_t id;
 	struct url_box standby; /* where the job goes on when this box is lost; host "": nowhere */
 	bool moves;             /* to there: a Start with `moved` is awaited */
+	bool resumes;           /* the job ran with us before, and was lost */
 	uint32_t cores;         /* of the box */
 	uint32_t chunk_bytes;   /* its default */
 	struct client_address addresses[SESSION_ADDRESSES_MAX];

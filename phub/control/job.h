@@ -49,6 +49,7 @@ struct member {
 	bool joins;              /* its table is equal: the next change of membership lets it in */
 	uint64_t gone_ns;
 	bool tabled;       /* its next table came, and is equal to the reference or was found different */
+	bool resumes;      /* it was in the job when that ran before */
 	bool waits;        /* at a barrier */
 	uint64_t barrier;  /* the last one it came to */
 	uint64_t waits_ns; /* since when it waits for others (start or barrier) */
@@ -192,6 +193,11 @@ bool job_await_room(struct job *job);
 void job_start(struct job *job);
 /* Starts when all tables are there, fails when they differ. */
 void job_try_start(struct job *job);
+/*
+ * A job that comes again after it was lost, and shrinks, does not wait for ever for ranks that do not: when nobody has
+ * come for lost_ms, it begins without them. They may join it later. Those of other policies are waited for.
+ */
+void job_begin_tick(struct job *job);
 /* The checkpoint is read: goes on if it can. */
 void job_load_tick(struct job *job);
 /* The last of the old shards is back: builds the next generation. */
@@ -308,6 +314,8 @@ void job_members_join(struct session *s);
 uint64_t job_level_rounds(const struct chunk_plan *plan, uint64_t *rounds);
 /* A core has taken a step: MAIL_HELD, MAIL_WENT. */
 void job_members_step(struct job *job, const struct mail *mail);
+/* All are told who is not there as it starts; where nobody lacks, nothing. */
+void job_members_tell_absent(struct job *job);
 /* Fails the job when it has waited for a replacement for too long. */
 void job_members_tick(struct job *job);
 void job_members_forget(struct job *job);

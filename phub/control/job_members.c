@@ -164,6 +164,17 @@ static void job_members_tell(struct job *job, const struct members *m)
 	free(lost);
 }
 
+void job_members_tell_absent(struct job *job)
+{
+	struct members m = {.epoch = job->epoch};
+
+	for (uint32_t i = 0; i < job->world; i++)
+		if (job->members[i].gone)
+			members_add(m.lost, i);
+	if (job_live(job) < job->world)
+		job_members_tell(job, &m);
+}
+
 /* They take part from now on: what was waited for is counted with them. */
 static void job_members_welcome(struct job *job, struct members *m)
 {
@@ -309,12 +320,12 @@ void job_members_join(struct session *s)
 			job->reason[0] ? ": " : "", job->reason);
 		return;
 	}
-	s->table->spec.generation = job->generation->spec.generation; /* it cannot know */
 	if (job->state != JOB_RUNNING || job->tabled > 0) {
-		session_refuse(s, PHUB__ERROR_CODE__ERROR_LIMIT,
-			"job '%s' is changing its key table; try again in a moment", job->name);
+		session_refuse(s, PHUB__ERROR_CODE__ERROR_LIMIT, "job '%s' is %s; try again in a moment", job->name,
+			job->started <= 1 ? "starting" : "changing its key table");
 		return;
 	}
+	s->table->spec.generation = job->generation->spec.generation; /* it cannot know */
 	if (table_compare(job->generation->table, job_first_live(job), s->table, s->rank, &e) < 0) {
 		session_refuse(s, PHUB__ERROR_CODE__ERROR_MISMATCH, "%s; the job runs, and rank %u must fit it", e.text,
 			s->rank);

@@ -381,6 +381,8 @@ void job_tick(struct job *job)
 	}
 	if (job->mismatch.code)
 		job_try_start(job);
+	if (job->state == JOB_FORMING)
+		job_begin_tick(job);
 	if (job->room_ns && now_ns - job->room_ns >= JOB_ROOM_NS)
 		job_start_waiting(job->control);
 	if (job->state == JOB_ENDING || now_ns - job->noticed_ns < JOB_NOTICE_NS)

@@ -55,7 +55,7 @@ void job_hear_table(struct session *s, const Phub__Job *message)
 	struct err e;
 	int rc;
 
-	if (s->table || m->tabled || job->state == JOB_LOADING) {
+	if (s->table || m->tabled || (job->state == JOB_LOADING && !m->gone)) {
 		session_refuse(s, PHUB__ERROR_CODE__ERROR_PROTOCOL, "a second key table before the first has started");
 		return;
 	}
@@ -97,6 +97,7 @@ static void job_take_table(struct session *s)
 		return;
 	}
 	m->tabled = true;
+	m->resumes = s->table->resumes;
 	m->waits_ns = s->control->now_ns;
 	memcpy(m->transport, s->table->transport, sizeof(m->transport));
 	job->tabled++;
@@ -372,6 +373,13 @@ static void job_go(struct job *job, const uint64_t *from)
 {
 	const struct generation *g = job->generation;
 
+	if (!from && g->spec.optimizer != OPTIMIZER_NONE && !job->takes && job->members[0].gone) {
+		job_fail(job, PHUB__ERROR_CODE__ERROR_LOST, 0,
+			"rank 0 is not here, and the box has no checkpoint of the job: only rank 0 brings first "
+			"weights; "
+			"start it again");
+		return;
+	}
 	for (uint32_t i = 0; i < job->world; i++)
 		for (unsigned core = 0; job->members[i].gone && core < g->spec.core_count; core++)
 			if (g->store.shards[core])
@@ -381,13 +389,13 @@ static void job_go(struct job *job, const uint64_t *from)
 			g->store.shards[core]->paused = job->paused;
 	generation_attach(job->generation, job->control->box);
 	standby_begin(job);
-	if (!from) {
+	if (!from)
 		job_announce(job);
-		return;
-	}
-	for (uint32_t i = 0; i < job->world && job->state == JOB_RUNNING; i++)
+	for (uint32_t i = 0; from && i < job->world && job->state == JOB_RUNNING; i++)
 		if (job->members[i].session)
 			job_write_joined(job, i, from);
+	if (job->state == JOB_RUNNING)
+		job_members_tell_absent(job);
 }
 
 void job_start(struct job *job)
@@ -433,6 +441,35 @@ void job_start(struct job *job)
 		job->state = JOB_LOADING;
 	else
 		job_go(job, NULL);
+}
+
+void job_begin_tick(struct job *job)
+{
+	uint64_t now_ns = job->control->now_ns, last_ns = 0;
+	bool again = false;
+
+	if (job->generation || job->moves || job->tabled == 0 || job->tabled != job->present || job->mismatch.code ||
+		job->reference->spec.lost != LOST_SHRINK)
+		return;
+	for (uint32_t i = 0; i < job->world; i++) {
+		const struct member *m = &job->members[i];
+
+		again = again || (m->tabled && m->resumes);
+		last_ns = m->tabled && m->waits_ns > last_ns ? m->waits_ns : last_ns;
+	}
+	if (!again || now_ns - last_ns < job->control->config->lost_ms * NS_PER_MS)
+		return;
+	for (uint32_t i = 0; i < job->world; i++) {
+		struct member *m = &job->members[i];
+
+		if (m->tabled || m->gone)
+			continue;
+		log_warn("job '%s' rank %u has not come again in %.0f s: the job goes on without it", job->name, i,
+			(double)job->control->config->lost_ms / 1e3);
+		m->gone = true;
+		m->gone_ns = now_ns;
+	}
+	job_try_start(job);
 }
 
 void job_load_tick(struct job *job)

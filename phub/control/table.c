@@ -78,6 +78,7 @@ int table_create(const Phub__Job *job, uint32_t world, uint32_t chunk_bytes, uin
 		return err_set(e, -ENOMEM, "no memory for a key table");
 	table_fill_spec(job, world, &t->spec);
 	t->wait_ms = job->wait_ms;
+	t->resumes = job->resumes;
 	t->chunk_bytes = job->chunk_bytes ? job->chunk_bytes : chunk_bytes;
 	t->key_count = job->key_count;
 	rc = table_check(t, job, keys_max, e);

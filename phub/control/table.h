@@ -22,6 +22,7 @@ struct table {
 	struct spec spec; /* all that Job says; name, world and plan are the job's to fill in */
 	uint32_t chunk_bytes;
 	uint32_t wait_ms; /* for a replacement of a rank that was lost; 0: the box's default */
+	bool resumes;     /* its rank was in the job when that ran before; not compared */
 	char transport[TABLE_TRANSPORT_BYTES];
 	uint32_t key_count;     /* announced by Job */
 	uint32_t key_have;      /* came in Keys so far */

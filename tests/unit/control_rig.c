@@ -280,6 +280,7 @@ void actor_job(struct actor *c, const struct rig_job *job, uint32_t key_count)
 	message.lost = (Phub__Lost)job->lost;
 	message.chunk_bytes = job->chunk_bytes;
 	message.reproducible = job->reproducible;
+	message.resumes = job->resumes;
 	message.seal = (Phub__Seal)job->seal;
 	message.key_count = key_count;
 	message.groups = groups;

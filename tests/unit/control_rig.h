@@ -60,7 +60,7 @@ struct rig_job {
 	uint32_t generation;
 	int optimizer, reduce, sync;
 	uint32_t staleness, lost, chunk_bytes;
-	bool reproducible;
+	bool reproducible, resumes;
 	int seal;
 	double lr;
 	const char *transport;

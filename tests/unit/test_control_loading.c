@@ -122,6 +122,99 @@ static void test_goes_on(void **state)
 	checkpoint_rig_close(&s.disk);
 }
 
+/* ---- ranks that do not come again ---- */
+
+static void stage_come(struct stage *s, uint32_t rank, uint32_t lost, bool resumes)
+{
+	struct rig_job job = adam;
+
+	job.lost = lost;
+	job.resumes = resumes;
+	actor_dial(&s->rig, &s->a[rank], rank + 1);
+	assert_true(actor_join(&s->a[rank], "demo", rank, WORLD, NULL));
+	actor_table(&s->a[rank], &job, KEYS, 100);
+}
+
+/* All but `missing` are here, and say that they are. */
+static void stage_wait(struct stage *s, uint32_t missing, unsigned ms)
+{
+	for (unsigned waited = 0; waited < ms; waited += 100) {
+		for (uint32_t i = 0; i < WORLD; i++)
+			if (i != missing && s->a[i].stream)
+				actor_heartbeat(&s->a[i]);
+		rig_wait(&s->rig, 100);
+	}
+}
+
+static void stage_open_without(struct stage *s, const char *targets, uint32_t missing, uint32_t lost, bool resumes)
+{
+	const char *settings[] = {"heartbeat_ms=200", "warn_ms=500", "lost_ms=1000", targets, NULL};
+
+	rig_open(&s->rig, 1, settings);
+	s->rig.box->env.by_hand = targets != NULL;
+	for (uint32_t i = 0; i < WORLD; i++)
+		if (i != missing)
+			stage_come(s, i, lost, resumes);
+	stage_wait(s, missing, 800);
+	for (uint32_t i = 0; i < WORLD; i++)
+		if (i != missing)
+			assert_int_not_equal(actor_hear(&s->a[i]), PHUB__CONTROL__MESSAGE_START);
+	stage_wait(s, missing, 1000);
+}
+
+/* A job that shrinks comes again without rank 0, which joins it later. */
+static void test_without_one(void **state)
+{
+	struct stage s = {0};
+
+	(void)state;
+	stage_write(&s);
+	stage_open_without(&s, s.targets, 0, LOST_SHRINK, true);
+	for (uint32_t i = 1; i < WORLD; i++) {
+		assert_int_equal(actor_hear(&s.a[i]), PHUB__CONTROL__MESSAGE_MEMBERS);
+		assert_int_equal(s.a[i].last->members->present, 2);
+		assert_int_equal(s.a[i].last->members->n_lost, 1);
+	}
+	stage_come(&s, 0, LOST_SHRINK, true);
+	stage_wait(&s, WORLD, 200);
+	assert_int_equal(actor_hear(&s.a[0]), PHUB__CONTROL__MESSAGE_START);
+	assert_true(s.a[0].last->start->joined);
+	assert_int_equal(s.a[0].last->start->rounds[0], 7);
+	stage_close(&s);
+	checkpoint_rig_close(&s.disk);
+}
+
+/* Only rank 0 has weights where there is no checkpoint; another may be missing. */
+static void test_without_weights(void **state)
+{
+	(void)state;
+	for (uint32_t missing = 0; missing < 2; missing++) {
+		struct stage s = {0};
+
+		stage_open_without(&s, NULL, missing, LOST_SHRINK, true);
+		assert_int_equal(
+			actor_hear(&s.a[2]), missing ? PHUB__CONTROL__MESSAGE_MEMBERS : PHUB__CONTROL__MESSAGE_ERROR);
+		if (!missing)
+			assert_non_null(strstr(s.a[2].last->error->text, "rank 0 is not here"));
+		stage_close(&s);
+	}
+}
+
+/* Those of other policies wait, and so does one that did not run before. */
+static void test_waits_for_all(void **state)
+{
+	(void)state;
+	for (unsigned i = 0; i < 3; i++) {
+		static const uint32_t lost[] = {LOST_FAIL, LOST_WAIT, LOST_SHRINK};
+		struct stage s = {0};
+
+		stage_open_without(&s, NULL, 1, lost[i], lost[i] != LOST_SHRINK);
+		assert_int_not_equal(actor_hear(&s.a[2]), PHUB__CONTROL__MESSAGE_START);
+		assert_int_equal(s.rig.box->control.jobs->state, JOB_FORMING);
+		stage_close(&s);
+	}
+}
+
 /* ---- a disk that does not answer, and threads that wait for it ---- */
 
 struct gate {
@@ -493,6 +586,9 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_goes_on),
+		cmocka_unit_test(test_without_one),
+		cmocka_unit_test(test_without_weights),
+		cmocka_unit_test(test_waits_for_all),
 		cmocka_unit_test(test_lost_meanwhile),
 		cmocka_unit_test(test_same_name),
 		cmocka_unit_test(test_slow_mark),
