@@ -141,8 +141,9 @@ static int piece_open_dir(struct checkpoint_piece *p)
 	p->dir_fd = ops->open_dir(p->disk, p->target_fd, p->dir);
 	if (p->dir_fd < 0)
 		return -p->dir_fd;
+	/* Also of one that is there: who made it may have failed, or died, before it was synced. */
 	p->doing = "sync the directory";
-	return p->made_dir ? -ops->sync_dir(p->disk, p->target_fd) : 0;
+	return -ops->sync_dir(p->disk, p->target_fd);
 }
 
 static int piece_make_file(struct checkpoint_piece *p, uint64_t file_bytes)
