@@ -27,6 +27,15 @@ struct look {
 	struct state states[CENSUS_STATES], next[CENSUS_STATES];
 	unsigned count, next_count;
 	bool overflow;
+	const struct census_run *run; /* that is looked at, */
+	bool resumed;                 /* it goes on from one before it */
+	bool unseen;                  /* in a round of which nobody got anything */
+	/* [run][round] what it may have had after it, for runs that go on from there. */
+	struct kept {
+		struct state *states;
+		unsigned count;
+	} kept[CENSUS_RUNS][CENSUS_ROUNDS];
+	bool open; /* some run had more than is kept here */
 };
 
 int census_init(
@@ -42,24 +51,46 @@ int census_init(
 	}
 	if (chunking_plan(table, plan->key_count, WORLD_CHUNK_BYTES, &c->chunks, NULL) < 0)
 		return -ENOMEM;
-	c->rounds = calloc((size_t)c->chunks.chunk_count * CENSUS_ROUNDS, sizeof(*c->rounds));
-	return c->rounds ? 0 : -ENOMEM;
+	return 0;
 }
 
 void census_fini(struct census *c)
 {
-	for (size_t i = 0; c->rounds && i < (size_t)c->chunks.chunk_count * CENSUS_ROUNDS; i++) {
-		free(c->rounds[i].result);
-		free(c->rounds[i].had);
+	for (unsigned run = 0; run < c->run_count; run++) {
+		struct census_round *rounds = c->runs[run].rounds;
+
+		for (size_t i = 0; i < (size_t)c->chunks.chunk_count * CENSUS_ROUNDS; i++) {
+			free(rounds[i].result);
+			free(rounds[i].had);
+		}
+		free(rounds);
 	}
-	free(c->rounds);
 	chunking_plan_fini(&c->chunks);
 	*c = (struct census){0};
 }
 
-static struct census_round *census_round(struct census *c, uint32_t chunk, uint64_t round)
+/* NULL: there are too many of them. It is valid until another one is asked for. */
+static struct census_run *census_run(struct census *c, uint64_t id)
 {
-	return &c->rounds[(size_t)chunk * CENSUS_ROUNDS + (round < CENSUS_ROUNDS ? round : CENSUS_ROUNDS - 1)];
+	unsigned at = 0;
+
+	while (at < c->run_count && c->runs[at].id < id)
+		at++;
+	if (at < c->run_count && c->runs[at].id == id)
+		return &c->runs[at];
+	if (c->run_count == CENSUS_RUNS)
+		return NULL;
+	memmove(&c->runs[at + 1], &c->runs[at], (c->run_count++ - at) * sizeof(c->runs[0]));
+	c->runs[at] = (struct census_run){
+		.id = id,
+		.rounds = calloc((size_t)c->chunks.chunk_count * CENSUS_ROUNDS, sizeof(struct census_round)),
+	};
+	return &c->runs[at];
+}
+
+static struct census_round *census_round(const struct census_run *run, uint32_t chunk, uint64_t round)
+{
+	return &run->rounds[(size_t)chunk * CENSUS_ROUNDS + (round < CENSUS_ROUNDS ? round : CENSUS_ROUNDS - 1)];
 }
 
 static struct census_share *census_share(struct census_round *r, unsigned who)
@@ -70,12 +101,14 @@ static struct census_share *census_share(struct census_round *r, unsigned who)
 	return NULL;
 }
 
-void census_push(struct census *c, unsigned who, unsigned key, uint32_t chunk, uint64_t round, uint64_t version)
+void census_push(struct census *c, uint64_t run, unsigned who, uint32_t chunk, uint64_t round, uint64_t version)
 {
-	struct census_round *r = census_round(c, chunk, round);
-	struct census_share *share = census_share(r, who);
+	struct census_run *of = census_run(c, run);
+	struct census_round *r = of ? census_round(of, chunk, round) : NULL;
+	struct census_share *share = r ? census_share(r, who) : NULL;
 
-	(void)key;
+	if (!r)
+		return;
 	if (!share && r->count < CENSUS_SHARES) {
 		share = &r->shares[r->count++];
 		*share = (struct census_share){.who = who, .version = version};
@@ -98,14 +131,17 @@ static size_t census_part(const struct census *c, unsigned key, uint32_t chunk, 
 	return to - from;
 }
 
-bool census_got(
-	struct census *c, unsigned who, unsigned key, uint32_t chunk, uint64_t round, const void *got, bool share)
+bool census_got(struct census *c, uint64_t run, unsigned who, unsigned key, uint32_t chunk, uint64_t round,
+	const void *got, bool share)
 {
+	struct census_run *of = census_run(c, run);
 	const struct chunk_span *span = &c->chunks.chunks[chunk];
-	struct census_round *r = census_round(c, chunk, round);
-	struct census_share *mine = census_share(r, who);
+	struct census_round *r = of ? census_round(of, chunk, round) : NULL;
+	struct census_share *mine = r ? census_share(r, who) : NULL;
 	size_t in_key, in_chunk, bytes = census_part(c, key, chunk, &in_key, &in_chunk);
 
+	if (!r)
+		return true;
 	if (!r->result) {
 		r->result = calloc(1, span->bytes);
 		r->had = calloc(1, span->key_count);
@@ -267,6 +303,8 @@ static bool look_may(const struct look *l, const struct census_round *r, unsigne
 			return false;
 		if (!in && r->shares[i].got && !quorum)
 			return false;
+		if (!in && l->unseen && !quorum && !(l->census->dead >> r->shares[i].who & 1))
+			return false; /* who lives is waited for */
 	}
 	/* Where ranks are lost there may be fewer than the quorum. */
 	return number >= (quorum && l->census->plan->deaths == 0 ? quorum : 1) ||
@@ -275,7 +313,7 @@ static bool look_may(const struct look *l, const struct census_round *r, unsigne
 
 static void look_round(struct look *l, uint64_t round)
 {
-	const struct census_round *r = census_round(l->census, l->chunk, round);
+	const struct census_round *r = census_round(l->run, l->chunk, round);
 
 	l->next_count = 0;
 	for (unsigned i = 0; i < r->count; i++)
@@ -304,7 +342,7 @@ static void look_round(struct look *l, uint64_t round)
 static void look_weights(struct look *l)
 {
 	const struct world_plan *plan = l->census->plan;
-	const struct census_round *r = census_round(l->census, l->chunk, 0);
+	const struct census_round *r = census_round(l->run, l->chunk, 0);
 	struct optimizer_hyper hyper = world_plan_hyper(plan, 0);
 
 	l->next_count = 0;
@@ -326,47 +364,87 @@ static void look_weights(struct look *l)
 	l->count = l->next_count;
 }
 
+static void look_forget(struct look *l)
+{
+	for (unsigned i = 0; i < l->count; i++)
+		look_drop(&l->states[i]);
+	l->count = 0;
+}
+
+/* What it may have after this round, for runs to come. */
+static void look_store(struct look *l, unsigned run, uint64_t round)
+{
+	struct kept *kept = &l->kept[run][round];
+
+	kept->states = calloc(l->count, sizeof(*kept->states));
+	for (kept->count = 0; kept->count < l->count; kept->count++)
+		look_copy(l, &l->states[kept->count], &kept->states[kept->count]);
+}
+
+/* The run goes on from what some run before it had after this round. */
+static void look_resume(struct look *l, unsigned run, uint64_t round)
+{
+	l->next_count = 0;
+	for (unsigned before = 0; before < run; before++) {
+		const struct kept *kept = &l->kept[before][round];
+
+		for (unsigned i = 0; i < kept->count && !l->overflow; i++) {
+			struct state s = {0};
+
+			look_copy(l, &kept->states[i], &s);
+			look_keep(l, &s);
+		}
+	}
+	memcpy(l->states, l->next, l->next_count * sizeof(l->next[0]));
+	l->count = l->next_count;
+}
+
 static void look_begin(struct look *l, struct census *c, uint32_t chunk)
 {
-	*l = (struct look){.census = c, .chunk = chunk, .span = &c->chunks.chunks[chunk]};
+	memset(l, 0, sizeof(*l));
+	l->census = c;
+	l->chunk = chunk;
+	l->span = &c->chunks.chunks[chunk];
 	l->size = dtype_size((enum dtype)l->span->dtype);
 	l->elements = (uint32_t)(l->span->bytes / l->size);
 	l->sum = calloc(l->elements, sizeof(float));
 	l->out = calloc(l->elements, l->size);
 	for (unsigned i = 0; i < CENSUS_SHARES; i++)
 		l->values[i] = calloc(l->elements, sizeof(float));
-	if (c->plan->optimizer == OPTIMIZER_NONE) { /* each round explains itself */
-		l->count = 1;
-		l->states[0].weight = calloc(l->elements, sizeof(float));
-	}
 }
 
 static void look_end(struct look *l)
 {
-	for (unsigned i = 0; i < l->count; i++)
-		look_drop(&l->states[i]);
+	look_forget(l);
+	for (unsigned i = 0; i < CENSUS_RUNS * CENSUS_ROUNDS; i++) {
+		struct kept *kept = &l->kept[i / CENSUS_ROUNDS][i % CENSUS_ROUNDS];
+
+		while (kept->count > 0)
+			look_drop(&kept->states[--kept->count]);
+		free(kept->states);
+	}
 	for (unsigned i = 0; i < CENSUS_SHARES; i++)
 		free(l->values[i]);
 	free(l->sum);
 	free(l->out);
 }
 
-static int look_last(struct census *c, uint32_t chunk)
+static int look_last(const struct look *l)
 {
 	int last = CENSUS_ROUNDS - 1;
 
-	while (last >= 0 && !census_round(c, chunk, (uint64_t)last)->result)
+	while (last >= 0 && !census_round(l->run, l->chunk, (uint64_t)last)->result)
 		last--;
 	return last;
 }
 
 static void look_complain(const struct look *l, uint64_t round)
 {
-	const struct census_round *r = census_round(l->census, l->chunk, round);
+	const struct census_round *r = census_round(l->run, l->chunk, round);
 	struct census *c = l->census;
 	int at = snprintf(c->text, sizeof(c->text),
-		"chunk %u (key %u) round %llu: no set of ranks explains it; pushed:", l->chunk, l->span->key_first,
-		(unsigned long long)round);
+		"chunk %u (key %u) round %llu%s: no set of ranks explains it; pushed:", l->chunk, l->span->key_first,
+		(unsigned long long)round, l->run > c->runs ? " of a later run" : "");
 
 	for (unsigned i = 0; i < r->count && at < (int)sizeof(c->text) - 32; i++)
 		at += snprintf(c->text + at, sizeof(c->text) - (size_t)at, " %u.%u%s%s",
@@ -374,29 +452,92 @@ static void look_complain(const struct look *l, uint64_t round)
 			r->shares[i].keys < l->span->key_count ? " in part" : "", r->shares[i].got ? " and got" : "");
 }
 
-static bool census_check_chunk(struct census *c, struct look *l, uint32_t chunk)
+/* Of the round: it may have been committed, but nobody got it before the job was lost. */
+static void look_beyond(struct look *l, unsigned run, uint64_t round)
 {
-	bool optimizer = c->plan->optimizer != OPTIMIZER_NONE;
-	int last = look_last(c, chunk);
+	if (l->count == 0 || run + 1 == l->census->run_count || round >= CENSUS_ROUNDS ||
+		census_round(l->run, l->chunk, round)->count == 0)
+		return;
+	l->unseen = true;
+	look_round(l, round);
+	l->unseen = false;
+	if (l->overflow)
+		l->open = true;
+	else
+		look_store(l, run, round);
+	l->overflow = false;
+}
 
-	for (int round = optimizer ? 0 : 1; round <= last; round++) {
-		if (!optimizer && !census_round(c, chunk, (uint64_t)round)->result)
-			continue;
-		if (round == 0)
-			look_weights(l);
-		else
-			look_round(l, (uint64_t)round);
-		if (l->overflow) {
-			c->given_up += (uint64_t)(last - round + 1);
-			return true;
-		}
-		if (l->count == 0) {
-			look_complain(l, (uint64_t)round);
-			return false;
-		}
-		c->judged++;
+/* The first weights, or those of a run before it. Returns the round that it has then, or -1: nothing was seen of it. */
+static int look_start(struct look *l, unsigned run)
+{
+	int first = 0;
+
+	look_forget(l);
+	l->resumed = false;
+	if (l->census->plan->optimizer == OPTIMIZER_NONE) { /* each round explains itself */
+		l->count = 1;
+		l->states[0].weight = calloc(l->elements, sizeof(float));
+		return 0;
 	}
+	while (first < CENSUS_ROUNDS && !census_round(l->run, l->chunk, (uint64_t)first)->result &&
+		census_round(l->run, l->chunk, (uint64_t)first)->count == 0)
+		first++;
+	if (first == CENSUS_ROUNDS)
+		return -1;
+	l->resumed = first > 0 || census_round(l->run, l->chunk, 0)->count == 0;
+	if (!l->resumed)
+		look_weights(l);
+	else
+		look_resume(l, run, (uint64_t)first);
+	return first;
+}
+
+/* One round. False: nothing explains it. */
+static bool look_judge(struct look *l, unsigned run, int round, int last)
+{
+	/* Or it went on from what is not known any more. */
+	if (l->overflow || (l->count == 0 && l->open && l->resumed)) {
+		l->census->given_up += (uint64_t)(last - round + 1);
+		l->overflow = l->open = true;
+		return true;
+	}
+	if (l->count == 0) {
+		look_complain(l, (uint64_t)round);
+		return false;
+	}
+	l->census->judged++;
+	if (run + 1 < l->census->run_count)
+		look_store(l, run, (uint64_t)round);
 	return true;
+}
+
+static bool look_run(struct look *l, unsigned run)
+{
+	bool optimizer = l->census->plan->optimizer != OPTIMIZER_NONE, good = true;
+	int first, last;
+
+	l->run = &l->census->runs[run];
+	last = look_last(l);
+	first = look_start(l, run);
+	if (first < 0)
+		return true;
+	if (last < first) { /* weights that nobody got before the job was lost */
+		if (first == 0 && optimizer)
+			look_store(l, run, 0);
+		return true;
+	}
+	for (int round = optimizer ? first : 1; round <= last && good && !l->overflow; round++) {
+		if (!optimizer && !census_round(l->run, l->chunk, (uint64_t)round)->result)
+			continue;
+		if (l->count > 0 && (round > 0 || l->resumed))
+			look_round(l, (uint64_t)round);
+		good = look_judge(l, run, round, last);
+	}
+	if (good && !l->overflow && optimizer)
+		look_beyond(l, run, (uint64_t)last + 1);
+	l->overflow = false;
+	return good;
 }
 
 bool census_check(struct census *c)
@@ -406,7 +547,8 @@ bool census_check(struct census *c)
 
 	for (uint32_t chunk = 0; chunk < c->chunks.chunk_count && good; chunk++) {
 		look_begin(l, c, chunk);
-		good = census_check_chunk(c, l, chunk);
+		for (unsigned run = 0; run < c->run_count && good; run++)
+			good = look_run(l, run);
 		look_end(l);
 	}
 	free(l);

@@ -7,6 +7,9 @@
  *
  * A round whose ranks all died before it was committed may have been left out: then it changed nothing.
  *
+ * A job that is lost, with its box or without, may come again: then it runs once more. A run begins anew, or with what
+ * some run before it had between two rounds; from there on its rounds are its own.
+ *
  * Where several sets explain a round (values of a few elements may coincide), all of them are followed.
  */
 #ifndef PHUB_TESTS_SIM_CENSUS_H
@@ -19,6 +22,7 @@
 #include "topology/chunking.h"
 
 #define CENSUS_ROUNDS (2 * WORLD_ROUNDS_MAX)
+#define CENSUS_RUNS   32 /* of the job; more are not looked at */
 #define CENSUS_SHARES 16 /* of one round: lives of ranks that pushed it */
 #define CENSUS_STATES 64 /* that explain a chunk so far; more are not followed */
 
@@ -37,15 +41,21 @@ struct census_round {
 	unsigned count;
 };
 
+struct census_run {
+	uint64_t id;                 /* later ones have higher ones */
+	struct census_round *rounds; /* [chunk_count][CENSUS_ROUNDS] */
+};
+
 struct census {
 	const struct world_plan *plan;
 	const struct oracle *oracle;
 	struct oracle_key *keys[WORLD_KEYS_MAX];
 	struct chunk_plan chunks;
-	struct census_round *rounds; /* [chunk_count][CENSUS_ROUNDS] */
-	uint64_t dead;               /* lives that are over, as bits of worker_who() */
-	uint64_t judged, given_up;   /* rounds of chunks */
-	char text[256];              /* what is wrong */
+	struct census_run runs[CENSUS_RUNS];
+	unsigned run_count;
+	uint64_t dead;             /* lives that are over, as bits of worker_who() */
+	uint64_t judged, given_up; /* rounds of chunks */
+	char text[256];            /* what is wrong */
 };
 
 /* `keys` and `oracle` stay. 0 or -ENOMEM. */
@@ -53,16 +63,18 @@ int census_init(
 	struct census *c, const struct world_plan *plan, const struct oracle *oracle, struct oracle_key *const *keys);
 void census_fini(struct census *c);
 
-/* This life of a rank pushes a key: its values, as drawn for `version`, go into this round of one of the key's chunks.
+/*
+ * This life of a rank pushes a key in this run of the job: its values, as drawn for `version`, go into this round of
+ * one of the key's chunks.
  */
-void census_push(struct census *c, unsigned who, unsigned key, uint32_t chunk, uint64_t round, uint64_t version);
+void census_push(struct census *c, uint64_t run, unsigned who, uint32_t chunk, uint64_t round, uint64_t version);
 
 /*
  * It got this round's result of the chunk in `got`, the memory of the whole key; `share`: for its own push of that
  * round. False: others got something else, and `text` says so.
  */
-bool census_got(
-	struct census *c, unsigned who, unsigned key, uint32_t chunk, uint64_t round, const void *got, bool share);
+bool census_got(struct census *c, uint64_t run, unsigned who, unsigned key, uint32_t chunk, uint64_t round,
+	const void *got, bool share);
 
 /* Looks for the sets. False: a round has none. */
 bool census_check(struct census *c);

@@ -7,7 +7,8 @@
 
 enum {
 	FATE_TURNS = 60,         /* one in so many turns somebody dies... */
-	FATE_CHANGING_TURNS = 4, /* ...or, while the membership changes */
+	FATE_CHANGING_TURNS = 4, /* ...or, while the membership changes, */
+	FATE_LACKING_TURNS = 25, /* ...or the box is away */
 	FATE_RETRY_NS = 20000000,
 };
 /* A worker that finds the box's verdict behind lost messages, or a connection that has to be given up first. */
@@ -30,16 +31,16 @@ static int fate_pick(struct fate *f, unsigned alive)
 	return count < 2 ? -1 : (int)ranks[oracle_random(&f->random) % count];
 }
 
-int fate_strike(struct fate *f, unsigned alive, bool changing, uint64_t now_ns)
+int fate_strike(struct fate *f, unsigned alive, enum fate_time time, uint64_t now_ns)
 {
-	unsigned turns = changing ? FATE_CHANGING_TURNS : FATE_TURNS;
+	static const unsigned turns[] = {FATE_TURNS, FATE_CHANGING_TURNS, FATE_LACKING_TURNS};
 	int rank;
 
 	if (f->deaths >= f->plan->deaths)
 		return -1;
 	if (f->again > 0)
 		f->again--;
-	else if (oracle_random(&f->random) % turns)
+	else if (oracle_random(&f->random) % turns[time])
 		return -1;
 	rank = fate_pick(f, alive);
 	if (rank < 0)
@@ -77,6 +78,11 @@ int fate_return(struct fate *f, uint64_t now_ns)
 	return -1;
 }
 
+bool fate_awaits(const struct fate *f, unsigned rank)
+{
+	return f->ranks[rank].dead && f->ranks[rank].returns_ns != UINT64_MAX;
+}
+
 void fate_postpone(struct fate *f, unsigned rank, uint64_t now_ns)
 {
 	f->ranks[rank].dead = true;
@@ -104,8 +110,19 @@ static bool fate_waited(const struct fate *f, unsigned rank, uint64_t now_ns)
 	return false;
 }
 
-bool fate_excuses(const struct fate *f, int code, const char *text, uint64_t now_ns)
+/* Does a rank stay away without which the job does not begin again? */
+static bool fate_lacks(const struct fate *f, bool began)
 {
+	for (unsigned i = 0; i < f->plan->workers; i++)
+		if (f->ranks[i].dead && !fate_awaits(f, i) && (i == 0 || !began || f->plan->lost != LOST_SHRINK))
+			return true;
+	return false;
+}
+
+bool fate_excuses(const struct fate *f, int code, const char *text, bool began, uint64_t now_ns)
+{
+	if (world_plan_dies(f->plan))
+		return strstr(text, "it was not back within") && fate_lacks(f, began);
 	for (unsigned i = 0; i < f->plan->workers && code == -EOWNERDEAD; i++) {
 		char name[32];
 

@@ -28,8 +28,18 @@ struct fate {
 
 void fate_init(struct fate *f, const struct world_plan *plan);
 
-/* The rank that dies now, of those that are alive (a mask), or -1. `changing`: the job's membership is changing. */
-int fate_strike(struct fate *f, unsigned alive, bool changing, uint64_t now_ns);
+/* What the job is at: that decides how likely it is that somebody dies. */
+enum fate_time {
+	FATE_RUNS,
+	FATE_CHANGES, /* its membership does */
+	FATE_LACKS,   /* it has no box, or does not run there yet */
+};
+
+/* The rank that dies now, of those that are alive (a mask), or -1. */
+int fate_strike(struct fate *f, unsigned alive, enum fate_time time, uint64_t now_ns);
+
+/* Will somebody come in the place of this rank, which is dead? */
+bool fate_awaits(const struct fate *f, unsigned rank);
 
 /* When somebody comes; UINT64_MAX: nobody does any more. The rank that comes now, in its next life, or -1. */
 uint64_t fate_due(const struct fate *f);
@@ -41,7 +51,7 @@ void fate_postpone(struct fate *f, unsigned rank, uint64_t now_ns);
 /* Nobody comes any more. */
 void fate_end(struct fate *f);
 
-/* Is this how a worker's session may end? */
-bool fate_excuses(const struct fate *f, int code, const char *text, uint64_t now_ns);
+/* Is this how a worker's session may end? `began`: somebody who lives was in the job when it ran. */
+bool fate_excuses(const struct fate *f, int code, const char *text, bool began, uint64_t now_ns);
 
 #endif

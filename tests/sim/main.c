@@ -31,6 +31,7 @@ enum sim_kind {
 	KIND_QUORUM,
 	KIND_STANDBY,
 	KIND_DURABLE,
+	KIND_RESUMED,
 	KIND_MANGLED,
 	KIND_COUNT,
 	KIND_MIXED = KIND_COUNT, /* each seed draws one of them */
@@ -47,6 +48,7 @@ static const struct {
 	[KIND_QUORUM] = {"quorum", 3, world_plan_quorum},
 	[KIND_STANDBY] = {"standby", 3, world_plan_standby},
 	[KIND_DURABLE] = {"durable", 2, world_plan_durable},
+	[KIND_RESUMED] = {"resumed", 2, world_plan_resumed},
 	[KIND_MANGLED] = {"mangled", 2, world_plan_mangled},
 };
 
@@ -66,7 +68,7 @@ static const char *const sim_plants[] = {
 
 static const char usage[] =
 	"usage: sim [--seeds N] [--from S] [--seed S [--trace]] [--datagrams] [--encrypted]\n"
-	"           [--plain | --elastic | --stepwise | --quorum | --standby | --durable | --mangled]\n"
+	"           [--plain | --elastic | --stepwise | --quorum | --standby | --durable | --resumed | --mangled]\n"
 	"           [--plant stale|swapped|doubled] [--bug N | --planted]\n";
 
 struct arguments {
@@ -249,44 +251,51 @@ static bool sim_is_right_without(const struct world_plan *plan)
 	return world_run(&same, NULL, &result) == 0;
 }
 
-/*
- * Bugs of the box, on purpose: so many seeds until each is found, and found by nothing else. Returns how many were not
- * within as many as they may take.
- */
+/* So many seeds until a bug of the box is found in worlds of this kind, and found by nothing else. */
+static bool sim_check_bug(unsigned bug, const char *name, enum sim_kind kind, uint64_t within)
+{
+	struct arguments a = {.bug = bug, .kind = kind};
+	struct world_result result;
+	struct world_plan plan;
+	bool found = false;
+	uint64_t seed;
+
+	for (seed = 1; seed <= within && !found; seed++) {
+		sim_plan(&a, seed, &plan);
+		found = world_run(&plan, NULL, &result) != 0 && sim_is_right_without(&plan);
+	}
+	printf("planted: %s: %s %llu %s%sseeds%s%s\n", name, found ? "found after" : "NOT FOUND in",
+		(unsigned long long)(seed - 1), kind < KIND_COUNT ? sim_kinds[kind].name : "",
+		kind < KIND_COUNT ? " " : "", found ? ": " : "", found ? result.text : "");
+	return found;
+}
+
+/* Bugs of the box, on purpose. Returns how many were not found within as many seeds as they may take. */
 static unsigned sim_check_bugs(void)
 {
 	static const struct {
 		const char *name;
 		uint64_t within;
 		enum sim_kind kind; /* of worlds that can have it, where few others do */
+		uint64_t resumed;   /* within so many of those where boxes and workers die; 0: these have no standby */
 	} bugs[SHARD_PLANT_COUNT] = {
-		[SHARD_PLANT_DUPLICATE] = {"a push that comes twice is summed twice", 20, KIND_MIXED},
-		[SHARD_PLANT_EARLY] = {"a round is committed one contributor short", 20, KIND_MIXED},
-		[SHARD_PLANT_CREDIT] = {"credits of kept slots leak", 20, KIND_MIXED},
-		[SHARD_PLANT_WITHDRAWN] = {"what was withdrawn stays in the sum", 20, KIND_ELASTIC},
-		[SHARD_PLANT_LOST] = {"a rank that was lost is still waited for", 50, KIND_ELASTIC},
-		[SHARD_PLANT_EPOCH] = {"pushes of an older membership are taken", 100, KIND_ELASTIC},
-		[SHARD_PLANT_UNLIFTED] = {"a round is answered before the standby has it", 50, KIND_STANDBY},
-		[SHARD_PLANT_UNSYNCED] = {"a checkpoint gets its name before it is synced", 100, KIND_DURABLE},
-		[SHARD_PLANT_UNCHECKED] = {"a checkpoint is read without its checksums", 100, KIND_DURABLE},
-		[SHARD_PLANT_HASTY] = {"a job goes on a round too early", 100, KIND_DURABLE},
+		[SHARD_PLANT_DUPLICATE] = {"a push that comes twice is summed twice", 20, KIND_MIXED, 20},
+		[SHARD_PLANT_EARLY] = {"a round is committed one contributor short", 20, KIND_MIXED, 20},
+		[SHARD_PLANT_CREDIT] = {"credits of kept slots leak", 20, KIND_MIXED, 20},
+		[SHARD_PLANT_WITHDRAWN] = {"what was withdrawn stays in the sum", 20, KIND_ELASTIC, 50},
+		[SHARD_PLANT_LOST] = {"a rank that was lost is still waited for", 50, KIND_ELASTIC, 50},
+		[SHARD_PLANT_EPOCH] = {"pushes of an older membership are taken", 100, KIND_ELASTIC, 100},
+		[SHARD_PLANT_UNLIFTED] = {"a round is answered before the standby has it", 50, KIND_STANDBY, 0},
+		[SHARD_PLANT_UNSYNCED] = {"a checkpoint gets its name before it is synced", 100, KIND_DURABLE, 100},
+		[SHARD_PLANT_UNCHECKED] = {"a checkpoint is read without its checksums", 100, KIND_DURABLE, 300},
+		[SHARD_PLANT_HASTY] = {"a job goes on a round too early", 100, KIND_DURABLE, 100},
 	};
 	unsigned missed = 0;
 
 	for (unsigned bug = SHARD_PLANT_NONE + 1; bug < SHARD_PLANT_COUNT; bug++) {
-		struct arguments a = {.bug = bug, .kind = bugs[bug].kind};
-		struct world_result result;
-		struct world_plan plan;
-		uint64_t seed;
-		bool found = false;
-
-		for (seed = 1; seed <= bugs[bug].within && !found; seed++) {
-			sim_plan(&a, seed, &plan);
-			found = world_run(&plan, NULL, &result) != 0 && sim_is_right_without(&plan);
-		}
-		missed += !found;
-		printf("planted: %s: %s %llu seeds%s%s\n", bugs[bug].name, found ? "found after" : "NOT FOUND in",
-			(unsigned long long)(seed - 1), found ? ": " : "", found ? result.text : "");
+		missed += !sim_check_bug(bug, bugs[bug].name, bugs[bug].kind, bugs[bug].within);
+		if (bugs[bug].resumed)
+			missed += !sim_check_bug(bug, bugs[bug].name, KIND_RESUMED, bugs[bug].resumed);
 	}
 	return missed;
 }

@@ -9,11 +9,15 @@
 #include "tests/sim/worker.h"
 
 enum {
-	OUTAGE_TURNS = 2000,      /* one in so many turns the box dies... */
-	OUTAGE_LOADING_TURNS = 4, /* ...or, while it reads a checkpoint */
+	OUTAGE_TURNS = 2000,        /* one in so many turns the box dies... */
+	OUTAGE_LOADING_TURNS = 4,   /* ...or, while it reads a checkpoint, */
+	OUTAGE_LACKING_TURNS = 100, /* ...or a rank is lost */
+	OUTAGE_SPARED = 8,
 	OUTAGE_HARM_TURNS = 3000,
 	OUTAGE_CALLS = 200, /* within so many calls for each target the power fails */
 };
+
+#define OUTAGE_STILL_NS 5000000000ull
 
 static unsigned outage_draw(struct world *w, unsigned count)
 {
@@ -23,7 +27,7 @@ static unsigned outage_draw(struct world *w, unsigned count)
 /* In most lives of a box it is a call of a disk at which it dies, so that none is spared. */
 static void outage_schedule(struct world *w)
 {
-	if (w->outage.deaths < w->plan->box_deaths && outage_draw(w, 3))
+	if (w->outage.deaths < w->plan->box_deaths && outage_draw(w, w->plan->deaths > 0 ? 2 : 3))
 		storage_fail_after(w->outage.storage, outage_draw(w, OUTAGE_CALLS * w->plan->disk.targets));
 }
 
@@ -39,7 +43,7 @@ int outage_init(struct world *w)
 {
 	struct outage *o = &w->outage;
 
-	*o = (struct outage){.random = w->plan->seed * 53 + 7, .checked = true};
+	*o = (struct outage){.random = w->plan->seed * 53 + 7};
 	if (!world_plan_dies(w->plan))
 		return 0;
 	o->storage = storage_create(&w->plan->disk);
@@ -91,11 +95,34 @@ uint64_t outage_due(const struct world *w)
 	return w->outage.storage && !w->box ? w->outage.returns_ns : UINT64_MAX;
 }
 
+bool outage_disturbs(const struct worker *me, int code, const char *text)
+{
+	if (!me->world->outage.storage)
+		return false;
+	if (me->state == WORKER_STARTING) /* it would come again by itself where it was in the job before */
+		return strstr(text, "try again in a moment");
+	return me->state == WORKER_JOINING &&
+	       (code == -ECONNRESET || code == -EHOSTDOWN || code == -EOWNERDEAD || code == -ESHUTDOWN);
+}
+
+/* May it be that a checkpoint cannot be read now? A job may come again, and look for it, while its box lives. */
+static bool outage_loses(const struct world *w)
+{
+	const struct outage *o = &w->outage;
+	unsigned there = (unsigned)__builtin_popcount(o->holders & ~o->hidden);
+
+	return w->plan->deaths > 0 && (w->plan->disk.fail_read > 0 || there < w->plan->disk.targets - w->plan->parity);
+}
+
 bool outage_excuses(const struct world *w, const char *text)
 {
-	if (!w->outage.lost)
+	if (w->plan->deaths > 0 && w->result->ended > 0 && strstr(text, "it was not back within"))
+		return true; /* others gave up before */
+	if (!w->outage.lost && !outage_loses(w))
 		return false;
 	if (strstr(text, "none of its checkpoints can be read")) /* again and again */
+		return true;
+	if (w->plan->deaths > 0 && strstr(text, "it was not back within")) /* and all that time */
 		return true;
 	return w->result->ended > 0 && strstr(text, "was lost"); /* another one, which had heard that for too long */
 }
@@ -145,22 +172,50 @@ static void outage_harm(struct world *w)
 static bool outage_may_kill(const struct world *w)
 {
 	for (unsigned i = 0; i < w->plan->workers; i++)
-		if (w->workers[i].state == WORKER_JOINING)
+		if (w->workers[i].state == WORKER_JOINING && w->workers[i].life == 0)
 			return false;
 	return w->outage.deaths < w->plan->box_deaths && !outage_is_over(w);
 }
 
-static bool outage_strikes(struct world *w)
+/* One in so many turns it dies. */
+static unsigned outage_turns(const struct world *w)
 {
 	const struct job *job = world_job(w);
+
+	if (job && job->state == JOB_LOADING)
+		return OUTAGE_LOADING_TURNS;
+	for (unsigned i = 0; i < w->plan->workers && w->plan->deaths > 0 && job; i++)
+		if (w->workers[i].state == WORKER_DEAD)
+			return OUTAGE_LACKING_TURNS;
+	return OUTAGE_TURNS;
+}
+
+/* Do rounds stand still? The death of its box would be a cure. */
+static bool outage_heals(struct world *w)
+{
+	const struct job *job = world_job(w);
+	struct outage *o = &w->outage;
+
+	if (!job || job->state != JOB_RUNNING || o->results != w->result->rounds_checked) {
+		o->results = w->result->rounds_checked;
+		o->results_ns = loop_net_now(w->net);
+	}
+	return w->plan->deaths > 0 && loop_net_now(w->net) > o->results_ns + OUTAGE_STILL_NS;
+}
+
+static bool outage_strikes(struct world *w)
+{
 	bool failed = storage_has_failed(w->outage.storage);
 
-	if (!outage_may_kill(w)) {
+	if (outage_heals(w) || !outage_may_kill(w)) {
 		if (failed)
 			storage_resume(w->outage.storage);
 		return false;
 	}
-	return failed || outage_draw(w, job && job->state == JOB_LOADING ? OUTAGE_LOADING_TURNS : OUTAGE_TURNS) == 0;
+	/* Most of those whose workers die, too, live until there is something to go on from. */
+	if (!failed && w->plan->deaths > 0 && w->outage.newest == 0 && outage_draw(w, OUTAGE_SPARED))
+		return false;
+	return failed || outage_draw(w, outage_turns(w)) == 0;
 }
 
 static void outage_kill(struct world *w)
@@ -211,8 +266,7 @@ static void outage_return(struct world *w)
 	loop_net_revive(w->net, WORLD_BOX_HOST);
 	if (world_open_box(w, &e) < 0)
 		world_fail(w, "no box in its place: %s", e.text);
-	o->checked = false;
-	o->kept = 0;
+	o->job = 0;
 	o->refused_reads = storage_stats(o->storage)->refused_reads;
 	outage_schedule(w);
 }
@@ -228,7 +282,6 @@ static void outage_check_begin(struct world *w, const struct job *job)
 	uint64_t round;
 
 	o->kept = job_kept(job, &round);
-	o->checked = true;
 	if (o->kept == 0)
 		round = 0;
 	w->result->restored += o->kept > 0;
@@ -242,6 +295,21 @@ static void outage_check_begin(struct world *w, const struct job *job)
 	o->newest = round;
 	o->holders = storage_holders(o->storage, round) & ~o->harmed;
 	o->blind = disturbed;
+}
+
+/* Another job runs: this box's first one, or the one before was lost. */
+static void outage_check_job(struct world *w, const struct job *job)
+{
+	struct outage *o = &w->outage;
+
+	if (o->job > 0)
+		outage_note_newer(w);
+	if (o->deaths > 0 || o->job > 0)
+		outage_check_begin(w, job);
+	else
+		o->kept = 0;
+	o->job = job->id;
+	o->refused_reads = storage_stats(o->storage)->refused_reads;
 }
 
 /* A new one is written: all others but some are gone. */
@@ -280,8 +348,8 @@ static void outage_watch(struct world *w)
 	if (!job || job->state != JOB_RUNNING)
 		return;
 	outage_judge(w);
-	if (!o->checked)
-		outage_check_begin(w, job);
+	if (o->job != job->id)
+		outage_check_job(w, job);
 	kept = job_kept(job, &round);
 	if (kept > o->kept)
 		outage_check_kept(w, round);

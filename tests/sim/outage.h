@@ -11,19 +11,21 @@
 #include <stdint.h>
 
 struct world;
+struct worker;
 struct storage;
 
 struct outage {
 	struct storage *storage; /* NULL: this box does not die */
 	uint64_t random;
 	unsigned deaths, harms;
-	unsigned warned;        /* lines in which the box says that it has no checkpoint, or not all of it */
-	uint64_t returns_ns;    /* of a box that is dead */
-	bool checked;           /* what this box's job began with was looked at */
-	uint64_t refused_reads; /* when the box came */
-	uint64_t kept;          /* by this box */
-	uint64_t newest;        /* round of the newest checkpoint that was called written; 0: none was */
-	uint32_t holders;       /* targets that have it */
+	uint64_t results, results_ns; /* that workers had, and since when they have got no more */
+	unsigned warned;              /* lines in which the box says that it has no checkpoint, or not all of it */
+	uint64_t returns_ns;          /* of a box that is dead */
+	uint32_t job;                 /* of this box, that runs: what it began with was looked at; 0: none was */
+	uint64_t refused_reads;       /* when the box came, or the job began */
+	uint64_t kept;                /* by this job */
+	uint64_t newest;              /* round of the newest checkpoint that was called written; 0: none was */
+	uint32_t holders;             /* targets that have it */
 	uint32_t harmed, hidden;
 	uint64_t refused_ns; /* since when the disk is full, as far as was seen; 0: it was not */
 	uint64_t harmed_ns;  /* the last time */
@@ -40,6 +42,9 @@ uint64_t outage_due(const struct world *w);
 
 /* No box dies any more: all workers have all that they want. */
 bool outage_is_over(const struct world *w);
+
+/* May that be the end of a worker that has just come? Its program is started once more. */
+bool outage_disturbs(const struct worker *me, int code, const char *text);
 
 /* May a worker's session end with these words? */
 bool outage_excuses(const struct world *w, const char *text);

@@ -145,6 +145,21 @@ void world_plan_durable(struct world_plan *plan)
 	world_plan_disk(plan, &r);
 }
 
+void world_plan_resumed(struct world_plan *plan)
+{
+	uint64_t r = plan->seed * 0x9e3779b97f4a7c15ull + 23;
+	static const enum spec_lost lost[] = {LOST_SHRINK, LOST_SHRINK, LOST_WAIT, LOST_WAIT, LOST_FAIL};
+
+	world_plan_durable(plan);
+	world_plan_elastic(plan);
+	plan->lost = lost[world_draw(&r, 0, 4)];
+	plan->quorum = plan->lost == LOST_FAIL ? 0 : plan->quorum;
+	plan->rounds = world_draw(&r, 4, 12);
+	plan->slow = plan->workers;
+	plan->slow_ns = 1000000ull * world_draw(&r, 20, 300);
+	plan->every = world_draw(&r, 1, 3);
+}
+
 void world_plan_mangled(struct world_plan *plan)
 {
 	uint64_t r = plan->seed * 0x9e3779b97f4a7c15ull + 19;
@@ -248,7 +263,10 @@ void world_plan_print(const struct world_plan *p, FILE *out)
 	fprintf(out, "%u breaks, %sdrop %.0f %%, double %.0f %%, reorder %.0f %%", p->breaks,
 		p->net.lossy ? "" : "reliable; else ", p->net.drop * 100, p->net.duplicate * 100, p->net.reorder * 100);
 	if (p->deaths)
-		fprintf(out, ", up to %u deaths, job %s (%u ms)", p->deaths, p->lost == LOST_WAIT ? "waits" : "shrinks",
+		fprintf(out, ", up to %u deaths, job %s (%u ms)", p->deaths,
+			p->lost == LOST_WAIT     ? "waits"
+			: p->lost == LOST_SHRINK ? "shrinks"
+						 : "fails",
 			p->wait_ms);
 	if (p->quorum)
 		fprintf(out, ", quorum %u", p->quorum);

@@ -307,7 +307,9 @@ void storage_hide(struct storage *s, unsigned target, bool hidden)
 		s->hidden &= ~(1u << target);
 }
 
-/* Targets that have a file of this round and id. */
+/* Targets that have a file of this round and id, also when the power fails: where a directory cannot be synced, parity
+ * is to make up for it.
+ */
 static uint32_t storage_holders_of(const struct storage *s, uint64_t wanted, uint64_t wanted_id)
 {
 	uint32_t holders = 0;
@@ -320,7 +322,8 @@ static uint32_t storage_holders_of(const struct storage *s, uint64_t wanted, uin
 
 		for (unsigned k = 0; dir && k < dir->names->count; k++)
 			if (checkpoint_format_parse(dir->names->at[k].name, &round, &id, &piece, &part) && !part &&
-				round == wanted && id == wanted_id)
+				round == wanted && id == wanted_id &&
+				storage_find(dir->safe_names, dir->names->at[k].name))
 				holders |= 1u << i;
 	}
 	return holders;

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { WORKER_RESUME_MS = 30000 };
+enum { WORKER_RESUME_MS = 30000, WORKER_RESUME_LONG_MS = 60000 /* also for ranks that do not come again */ };
 #define WORKER_PATIENCE_NS (60ull * 1000000000ull) /* for joining and starting: as long as its calls would wait */
 
 /* ---- the serial run ---- */
@@ -124,7 +124,8 @@ int worker_open(struct worker *me, struct err *e)
 	options.quorum = w->plan->quorum;
 	options.encrypt = w->plan->encrypt;
 	options.secret = w->plan->encrypt ? WORLD_SECRET : NULL;
-	options.resume_ms = world_plan_dies(w->plan) ? WORKER_RESUME_MS : 0;
+	if (world_plan_dies(w->plan))
+		options.resume_ms = w->plan->deaths > 0 ? WORKER_RESUME_LONG_MS : WORKER_RESUME_MS;
 	me->opened_ns = loop_net_now(w->net);
 	world_hyper_public(w, 0, &hyper);
 	options.groups = &hyper;
@@ -196,14 +197,17 @@ static void worker_tell(struct worker *me, unsigned k)
 	key->round = flights->round;
 	key->shares = !worker_begins(me, k) || (me->rank == 0 && !worker_visits(me, k));
 	for (uint32_t i = 0; i < count && key->shares && plan->sync == SYNC_BSP; i++)
-		census_push(&me->world->census, worker_who(me), k, first + i, flights[i].round, key->round);
+		census_push(&me->world->census, me->run, worker_who(me), first + i, flights[i].round, key->round);
 }
 
 static bool worker_is_excused(const struct worker *me, int code, const char *text)
 {
 	const struct world *w = me->world;
+	bool began = false;
 
-	return w->plan->deaths > 0 && fate_excuses(&w->fate, code, text, loop_net_now(w->net));
+	for (unsigned rank = 0; rank < w->plan->workers; rank++)
+		began = began || (w->workers[rank].run > 0 && !worker_is_gone(&w->workers[rank]));
+	return w->plan->deaths > 0 && fate_excuses(&w->fate, code, text, began, loop_net_now(w->net));
 }
 
 static void worker_note_epoch(struct worker *me, unsigned k)
@@ -305,8 +309,8 @@ static void worker_count(struct worker *me, unsigned k)
 	const struct flight *flights = worker_flights(me, k, &count);
 
 	for (uint32_t i = 0; i < count && w->plan->sync == SYNC_BSP; i++)
-		if (!census_got(&w->census, worker_who(me), k, first + i, key->round + flights[i].ahead, key->pull,
-			    key->shares))
+		if (!census_got(&w->census, me->run, worker_who(me), k, first + i, key->round + flights[i].ahead,
+			    key->pull, key->shares))
 			world_fail(w, "%s", w->census.text);
 	if (w->plan->sync != SYNC_BSP)
 		worker_record(me, k);
@@ -463,6 +467,8 @@ bool worker_is_finished(const struct worker *me)
 	uint64_t last = world_first_round(me->world) + me->world->plan->rounds;
 	bool finished = me->state == WORKER_RUNNING;
 
+	if (me->state == WORKER_DEAD)
+		return !fate_awaits(&me->world->fate, me->rank);
 	for (unsigned k = 0; k < me->world->plan->key_count; k++)
 		finished = finished && me->keys[k].round >= last;
 	return finished || me->state == WORKER_LEAVING || me->state == WORKER_DONE;
@@ -491,6 +497,7 @@ static void worker_begin(struct worker *me)
 	uint32_t count;
 
 	me->state = WORKER_RUNNING;
+	me->run = (uint64_t)me->box << 32 | me->phub->session.start.job;
 	me->record->begun = true;
 	me->record->begun_ns = loop_net_now(me->world->net);
 	for (unsigned k = 0; k < me->world->plan->key_count && world_plan_varies(me->world->plan); k++) {
@@ -511,14 +518,14 @@ static bool worker_is_wrong(struct worker *me, int code, const char *text)
 		me->state = WORKER_DONE;
 		return false;
 	}
+	if (me->life > 0 && ((me->state == WORKER_JOINING && code == -EADDRINUSE) || outage_disturbs(me, code, text))) {
+		fate_postpone(&w->fate, me->rank, loop_net_now(w->net));
+		worker_kill(me);
+		return false;
+	}
 	if (twin_excuses(w) || worker_is_excused(me, code, text) || outage_excuses(w, text)) {
 		w->result->ended++;
 		me->state = WORKER_DONE;
-		return false;
-	}
-	if (me->life > 0 && code == -EADDRINUSE && me->state == WORKER_JOINING) {
-		fate_postpone(&w->fate, me->rank, loop_net_now(w->net));
-		worker_kill(me);
 		return false;
 	}
 	return true;
@@ -538,9 +545,14 @@ static bool worker_gives_up(struct worker *me, uint64_t now_ns)
 
 unsigned worker_step(struct worker *me, uint64_t now_ns)
 {
-	unsigned work = worker_is_gone(me) ? 0 : client_progress(me->phub, now_ns);
 	struct err e = {0};
+	unsigned work = 0;
 	int rc = 0;
+
+	if (!worker_is_gone(me) && me->phub->session.state < SESSION_JOINED)
+		me->box = me->world->outage.deaths; /* if any, it is this one that answers */
+	if (!worker_is_gone(me))
+		work = client_progress(me->phub, now_ns);
 
 	if (worker_gives_up(me, now_ns))
 		return 1;
@@ -575,7 +587,7 @@ unsigned worker_step(struct worker *me, uint64_t now_ns)
 		rc = client_resumed(me->phub);
 		if (rc == 0) {
 			rc = phub_resume(me->phub, 0);
-			me->state = WORKER_RUNNING;
+			worker_begin(me);
 			work++;
 		}
 		break;

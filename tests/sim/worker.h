@@ -40,6 +40,8 @@ struct worker {
 	struct loop_host *host;
 	phub_t *phub;
 	unsigned rank, life;
+	unsigned box; /* which of the world's, one after the other, it is with */
+	uint64_t run; /* of the job, for the census */
 	enum worker_state state;
 	uint64_t random;
 	uint64_t opened_ns;

@@ -19,6 +19,7 @@ enum {
 };
 #define WORLD_DEAF_NS_MAX (20ull * 1000000000ull)
 #define WORLD_DEADLINE_NS (120ull * 1000000000ull)
+#define WORLD_AGAIN_NS    (240ull * 1000000000ull) /* where jobs come again */
 
 const struct transport_ops *const *world_transports(const struct world *w)
 {
@@ -125,14 +126,13 @@ static int world_open_worker(struct world *w, unsigned rank, unsigned life, stru
 	struct worker *me = &w->workers[rank];
 	bool moves = life > 0 && oracle_random(&w->random) % 2; /* to another host */
 
-	if (life > 0 && !moves)
-		loop_net_revive(w->net, me->host->endpoint);
 	*me = (struct worker){.world = w,
 		.record = &w->lives[rank][life],
 		.rank = rank,
 		.life = life,
 		.host = life > 0 && !moves ? me->host : loop_net_host(w->net, 1 + rank + life * WORLD_WORKERS_MAX),
 		.random = w->plan->seed * 64 + rank + life * 1000};
+	loop_net_revive(w->net, me->host->endpoint); /* this life may have died there before it took part */
 	return worker_open(me, e);
 }
 
@@ -286,6 +286,17 @@ struct job *world_job(const struct world *w)
 	return job;
 }
 
+/* Does somebody wait for the job to come again, or will? */
+static bool world_hopes(const struct world *w)
+{
+	bool hopes = fate_due(&w->fate) != UINT64_MAX || !w->box;
+
+	for (unsigned i = 0; i < w->plan->workers; i++)
+		hopes = hopes || w->workers[i].state == WORKER_RUNNING || w->workers[i].state == WORKER_RESUMING ||
+			(w->workers[i].state == WORKER_STARTING && w->workers[i].life == 0);
+	return hopes && world_plan_dies(w->plan);
+}
+
 /* Who comes when the job is over stays alone, and gives up. */
 static void world_give_up(struct worker *me)
 {
@@ -299,18 +310,24 @@ static void world_give_up(struct worker *me)
 static unsigned world_fate(struct world *w)
 {
 	const struct job *job = world_job(w);
+	bool comes = !job && world_hopes(w);
 	unsigned alive = 0;
 	struct err e = {0};
-	int rank;
+	int rank = -1;
 
-	if (w->plan->deaths == 0 || (!job && w->result->died == 0))
+	if (w->plan->deaths == 0 || (!job && w->result->died + w->result->box_died == 0))
 		return 0;
 	for (unsigned i = 0; i < w->plan->workers; i++) {
-		if (!job)
+		if (!job && !comes)
 			world_give_up(&w->workers[i]);
 		alive |= (unsigned)!worker_is_gone(&w->workers[i]) << i;
 	}
-	rank = job ? fate_strike(&w->fate, alive, job->change != NULL, loop_net_now(w->net)) : -1;
+	if (job || comes)
+		rank = fate_strike(&w->fate, alive,
+			!job || job->state != JOB_RUNNING ? FATE_LACKS
+			: job->change                     ? FATE_CHANGES
+							  : FATE_RUNS,
+			loop_net_now(w->net));
 	if (rank >= 0) {
 		worker_kill(&w->workers[rank]);
 		w->result->died++;
@@ -337,6 +354,8 @@ static bool world_is_over(const struct world *w)
 
 static void world_turn(struct world *w)
 {
+	uint64_t deadline_ns = world_plan_dies(w->plan) && w->plan->deaths ? WORLD_AGAIN_NS : WORLD_DEADLINE_NS;
+
 	for (unsigned steps = 0; !w->failed; steps++) {
 		uint64_t now_ns = loop_net_now(w->net);
 		unsigned work = w->box ? box_step(w->box, now_ns) : 0;
@@ -351,7 +370,7 @@ static void world_turn(struct world *w)
 		world_break(w);
 		if (work == 0 && !world_advance(w))
 			world_fail(w, "deadlock: nothing is on the way and nobody is waiting for time");
-		if (steps == STEPS_MAX || now_ns > WORLD_DEADLINE_NS)
+		if (steps == STEPS_MAX || now_ns > deadline_ns)
 			world_fail(w, "not done after %u steps and %.1f virtual seconds", steps, (double)now_ns / 1e9);
 	}
 }

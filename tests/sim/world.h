@@ -58,7 +58,7 @@ struct world_plan {
 	/* Ranks come and go (fate.h), or rounds close without some of them: judged by the census. */
 	enum spec_lost lost;
 	unsigned quorum;
-	unsigned deaths;        /* at most so many; none in a job that would end by it */
+	unsigned deaths;        /* at most so many; none in a job that would end by it, and not come again */
 	uint64_t return_max_ns; /* from a death until another worker comes */
 	unsigned wait_ms;
 	/* The box dies and is made anew, and its jobs have checkpoints on disks that fail (outage.h): targets > 0. */
@@ -106,7 +106,7 @@ struct world_result {
 /* Is the job one whose rounds do not always have all ranks? */
 static inline bool world_plan_varies(const struct world_plan *plan)
 {
-	return plan->lost != LOST_FAIL || plan->quorum > 0;
+	return plan->lost != LOST_FAIL || plan->quorum > 0 || plan->deaths > 0;
 }
 
 /* Is its box one that dies? */
@@ -135,6 +135,8 @@ void world_plan_standby(struct world_plan *plan);
 void world_plan_mangled(struct world_plan *plan);
 /* The same one with a box that dies, and checkpoints. */
 void world_plan_durable(struct world_plan *plan);
+/* ... and workers that do as well. */
+void world_plan_resumed(struct world_plan *plan);
 void world_plan_print(const struct world_plan *plan, FILE *out);
 
 /* Runs it. 0, or -1 with the reason in result->text. `trace`: NULL or where every message is told. */
