@@ -556,7 +556,9 @@ static int client_heed_verdict(phub_t *p, struct err *e)
 	if (verdict->code && client_may_resume(p, verdict->code)) {
 		client_session_fail(&p->session, verdict->code, "%s", verdict->text);
 		client_look(p);
-		return err_set(e, p->stale.code, "%s", p->stale.text);
+		if (p->stale.code)
+			return err_set(e, p->stale.code, "%s", p->stale.text);
+		return err_set(e, p->session.failure.code, "%s", p->session.failure.text);
 	}
 	return verdict->code ? err_set(e, verdict->code, "%s", verdict->text) : 0;
 }
