@@ -158,7 +158,8 @@ static void client_begin_again(phub_t *p, uint64_t now_ns)
 /* What keeps the job from coming again, as the box said last: that a rank is missing, or why it let us not in. */
 static const char *client_hindrance(const phub_t *p)
 {
-	const struct client_subject start = {.about = PHUB__ABOUT__ABOUT_START, .round = p->session.generation};
+	const struct client_subject start = {
+		.about = PHUB__ABOUT__ABOUT_START, .round = p->session.generation, .chunk = UINT32_MAX};
 	const struct client_notice *n = client_session_notice(&p->session, &start);
 
 	return p->session.state == SESSION_STARTING && n ? n->text : p->refusal.text;

@@ -631,7 +631,7 @@ void standby_hyper(struct job *job, uint32_t version, const struct optimizer_hyp
 	s->hyper = version;
 	s->hyper_first = s->hyper_first ? s->hyper_first : version;
 	if (!kept) { /* it can never be told */
-		standby_end(job->generation, true);
+		standby_end(job->generation, STANDBY_FORGETS);
 		log_warn("job '%s' has no standby any more: no memory in the box for its hyper-parameters", job->name);
 		return;
 	}

@@ -400,5 +400,20 @@ def killed_while_memory_is_used():
         again.stop()
 
 
-run([planted, killed_while_memory_is_used, quotas, paused, drained, three_jobs, silent_worker, world_of_one, client_first, addresses, reproducible, schedules, resnet_50_tcp,
+def killed_with_a_worker():
+    """a worker that dies with its box: who waits for it to come back is told in the end that it is this rank that lacks"""
+    options = {"listen": f"127.0.0.1:{free_port()}"}
+    box = Box(**options)
+    workers = [Worker(box.url("two"), rank=rank, world=2, transport="tcp", keys=TENSORS, rounds="until-told", report_ms=20,
+                      resume_ms=6000) for rank in range(2)]
+    workers[1].event("progress")
+    workers[0].kill()
+    box.kill()
+    box.wait()
+    again = Box(**options)
+    workers[1].failed("ECONNRESET", "it was not back within 6.0 s, and said last: job 'two' waits to start for rank 0 of 2")
+    again.stop()
+
+
+run([planted, killed_with_a_worker, killed_while_memory_is_used, quotas, paused, drained, three_jobs, silent_worker, world_of_one, client_first, addresses, reproducible, schedules, resnet_50_tcp,
      resnet_50_shm, large_key])
