@@ -618,7 +618,7 @@ int phub_barrier(phub_t *p, int timeout_ms)
 	return api_leave(p, rc);
 }
 
-int phub_leave(phub_t *p, int timeout_ms)
+static int api_good_bye(phub_t *p, bool finished, int timeout_ms)
 {
 	int rc = api_enter(p);
 
@@ -627,11 +627,22 @@ int phub_leave(phub_t *p, int timeout_ms)
 	client_hurry(p);
 	if (client_failure(p)->code)
 		return api_leave(p, client_failure(p)->code == -ESHUTDOWN && p->left ? 0 : api_alive(p));
+	p->unfinished = !finished;
 	client_leave_begin(p);
 	rc = api_wait(p, api_left, PHUB_ALL, timeout_ms);
 	if (rc < 0 && rc != -EINVAL)
 		client_abandon(p);
 	return api_leave(p, rc);
+}
+
+int phub_leave(phub_t *p, int timeout_ms)
+{
+	return api_good_bye(p, true, timeout_ms);
+}
+
+int phub_leave_unfinished(phub_t *p, int timeout_ms)
+{
+	return api_good_bye(p, false, timeout_ms);
 }
 
 /* ---- event loops and counters ---- */

@@ -687,7 +687,7 @@ void client_leave_begin(phub_t *p)
 	if (p->exchange.keyring)
 		exchange_give_up(&p->exchange);
 	if (!p->move.until_ns) /* else when it is done */
-		client_session_leave(&p->session);
+		client_session_leave(&p->session, !p->unfinished);
 }
 
 int client_left(const phub_t *p)

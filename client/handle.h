@@ -39,6 +39,7 @@ struct phub {
 	bool hyper_changed;       /* since the version that the box knows */
 	bool buried;              /* the session is over and its connections are dropped */
 	bool left;                /* or is about to: the session is not begun anew */
+	bool unfinished;          /* it leaves before its training is done */
 	/* The box was lost, and another session is being begun (options.resume_ms). */
 	struct transport
 		*parted;    /* of a box that was lost: what it has mapped is in the caller's hands until he resumes */

@@ -161,7 +161,7 @@ static void move_arrive(phub_t *p, uint64_t now_ns)
 	p->move.until_ns = 0;
 	p->move.count++;
 	if (p->exchange.given_up) { /* the others would wait for it there */
-		client_session_leave(&p->session);
+		client_session_leave(&p->session, !p->unfinished);
 		return;
 	}
 	move_tell_again(p);

@@ -296,9 +296,14 @@ PHUB_API int phub_barrier(phub_t *p, int timeout_ms);
 
 /*
  * Leaves the job in good order: what is in flight is given up, and on return nothing touches the caller's memory
- * any more.
+ * any more. It says that the training is finished: when all who were in the job to its end have said so, the next job
+ * of its name does not go on from its checkpoints, but begins anew.
  */
 PHUB_API int phub_leave(phub_t *p, int timeout_ms);
+
+/* As phub_leave(), of a training that stops before its end: the next job of its name goes on from the newest
+ * checkpoint. */
+PHUB_API int phub_leave_unfinished(phub_t *p, int timeout_ms);
 
 /* Frees the handle, leaving abruptly if phub_leave() was not called. NULL is allowed. */
 PHUB_API void phub_close(phub_t *p);

@@ -277,11 +277,12 @@ int client_say_who(struct client_session *s, const struct client_subject *subjec
 	return client_say(s, &control);
 }
 
-int client_say_leave(struct client_session *s)
+int client_say_leave(struct client_session *s, bool finished)
 {
 	Phub__Control control = PHUB__CONTROL__INIT;
 	Phub__Leave leave = PHUB__LEAVE__INIT;
 
+	leave.finished = finished;
 	control.message_case = PHUB__CONTROL__MESSAGE_LEAVE;
 	control.leave = &leave;
 	return client_say(s, &control);

@@ -23,6 +23,6 @@ int client_say_broken(struct client_session *s, uint32_t core, const char *text)
 int client_say_barrier(struct client_session *s, uint64_t id);
 int client_say_heartbeat(struct client_session *s, uint64_t stamp);
 int client_say_who(struct client_session *s, const struct client_subject *subject);
-int client_say_leave(struct client_session *s);
+int client_say_leave(struct client_session *s, bool finished);
 
 #endif

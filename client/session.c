@@ -459,10 +459,10 @@ int client_session_address(const struct client_session *s, const char *transport
 	return -ENOENT;
 }
 
-void client_session_leave(struct client_session *s)
+void client_session_leave(struct client_session *s, bool finished)
 {
 	s->state = SESSION_LEAVING;
-	client_session_said(s, client_say_leave(s));
+	client_session_said(s, client_say_leave(s, finished));
 }
 
 void client_session_ask(struct client_session *s, const struct client_subject *subject, uint64_t now_ns)

@@ -198,7 +198,7 @@ int client_session_say(struct client_session *s, const Phub__Control *message);
 int client_session_address(const struct client_session *s, const char *transport, char *out, size_t out_bytes);
 
 /* -> LEAVING. */
-void client_session_leave(struct client_session *s);
+void client_session_leave(struct client_session *s, bool finished);
 
 /* The box has ended the job: the session goes on for what still comes, and then ends with this. */
 void client_session_doom(struct client_session *s, uint64_t now_ns, int code, const char *format, ...)

@@ -201,7 +201,7 @@ int checkpoint_copy(const struct checkpoint_place *from, const struct checkpoint
 	const struct checkpoint_place *to, struct checkpoint_progress *progress, uint64_t *repaired, struct err *e);
 
 /*
- * A job that ended in good order leaves its checkpoints and a mark, a file `finished` beside them in each target: one
+ * A job whose training is finished leaves its checkpoints and a mark, a file `finished` beside them in each target: one
  * that comes later with its name does not go on from them. The mark names the newest checkpoint, and when that was
  * written: a target may come back with one of long ago, which says nothing of what was written since. Errors are not
  * told: who cannot write there had no checkpoints.

@@ -275,6 +275,18 @@ static bool job_is_awaited(const struct job *job)
 	return false;
 }
 
+/* `last` leaves, and with it the job ends. Those whose places became free before took no part in its end. */
+static void job_conclude(struct job *job, const struct member *last)
+{
+	bool finished = last->finished;
+
+	for (uint32_t i = 0; i < job->world; i++)
+		finished = finished && (!job->members[i].left || job->members[i].finished);
+	if (finished)
+		job_keep_finished(job);
+	job_end(job, 0);
+}
+
 void job_leave(struct session *s)
 {
 	struct job *job = s->job;
@@ -283,7 +295,8 @@ void job_leave(struct session *s)
 
 	session_write_left(s);
 	session_flush(s);
-	log_info("job '%s' rank %u (%s) left", job->name, rank, m->peer);
+	log_info("job '%s' rank %u (%s) left%s", job->name, rank, m->peer,
+		m->finished || job->mirror ? "" : " before the training was finished");
 	if (job->mirror) {
 		job_mirror_left(job);
 		return;
@@ -293,8 +306,7 @@ void job_leave(struct session *s)
 		return;
 	}
 	if (job->present == 0) {
-		job_keep_finished(job);
-		job_end(job, 0);
+		job_conclude(job, m);
 		return;
 	}
 	if (m->gone)
@@ -304,8 +316,7 @@ void job_leave(struct session *s)
 	m->left = true;
 	job->left++;
 	if (job->left == job->world) {
-		job_keep_finished(job);
-		job_end(job, 0);
+		job_conclude(job, m);
 	} else if (job_is_awaited(job) || job->state == JOB_REKEYING)
 		job_fail(job, PHUB__ERROR_CODE__ERROR_LOST, (int)rank,
 			"rank %u (%s) left while others wait for it; all ranks must make the same calls", rank,

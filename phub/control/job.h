@@ -43,6 +43,7 @@ enum job_state {
 struct member {
 	struct session *session; /* NULL: not here */
 	bool left;               /* in good order */
+	bool finished;           /* who leaves says that the training is */
 	uint64_t leaves;         /* not 0: it will have when the standby knows (standby_leaves()) */
 	bool gone;               /* lost, or left where the job goes on without: its place is free */
 	bool quit;               /* gone: it left */
@@ -154,7 +155,8 @@ void job_end(struct job *job, uint64_t drain_ns);
 int job_join(struct session *s);
 /* The session is gone without leaving. It no longer belongs to the job. */
 void job_lost(struct session *s, const char *why);
-/* It leaves in good order; the job ends with its last one. */
+/* It leaves in good order; the job ends with its last one, and is finished if all that were in it until then said so.
+ */
 void job_leave(struct session *s);
 /*
  * Ends the job: every rank gets the Error, and, for JOB_DRAIN_NS at most, the results of rounds that were committed.
@@ -249,7 +251,7 @@ void job_keep_tick(struct job *job);
 bool job_keep_describe(const struct job *job, Phub__CheckpointInfo *out);
 /* How many checkpoints it went on from and wrote since the box runs it, and the round of the newest. */
 uint64_t job_kept(const struct job *job, uint64_t *round);
-/* All ranks have left: a job that comes with this name begins anew. */
+/* All ranks have left, and the training is finished: a job that comes with this name begins anew. */
 void job_keep_finished(struct job *job);
 
 /* ---- keeper.c ---- */

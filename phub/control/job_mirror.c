@@ -407,7 +407,7 @@ static void job_mirror_hear_state(struct session *s, const Phub__MirrorState *st
 {
 	struct job *job = s->job, *mover;
 	struct mirror *m = job->mirror;
-	uint64_t lost[MAIL_RANK_WORDS] = {0}, left[MAIL_RANK_WORDS] = {0};
+	uint64_t lost[MAIL_RANK_WORDS] = {0}, left[MAIL_RANK_WORDS] = {0}, unfinished[MAIL_RANK_WORDS] = {0};
 
 	if (job->state != JOB_RUNNING || state->barrier < m->barrier) {
 		session_refuse(s, PHUB__ERROR_CODE__ERROR_PROTOCOL, "the state of a mirror that %s",
@@ -415,7 +415,8 @@ static void job_mirror_hear_state(struct session *s, const Phub__MirrorState *st
 		return;
 	}
 	if (job_mirror_read_ranks(s, state->lost, state->n_lost, lost) < 0 ||
-		job_mirror_read_ranks(s, state->left, state->n_left, left) < 0)
+		job_mirror_read_ranks(s, state->left, state->n_left, left) < 0 ||
+		job_mirror_read_ranks(s, state->unfinished, state->n_unfinished, unfinished) < 0)
 		return;
 	if (state->whole && !m->whole)
 		log_info("job '%s' of box %s: all of it is mirrored here, %.1f s after the beginning", job->name,
@@ -427,6 +428,7 @@ static void job_mirror_hear_state(struct session *s, const Phub__MirrorState *st
 	snprintf(m->reason, sizeof(m->reason), "%s", state->reason);
 	memcpy(m->lost, lost, sizeof(m->lost));
 	memcpy(m->left, left, sizeof(m->left));
+	memcpy(m->unfinished, unfinished, sizeof(m->unfinished));
 	job_mirror_echo(s, state);
 	mover = job_find(job->control, job->name);
 	if (mover && mover->moves)

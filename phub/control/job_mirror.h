@@ -43,18 +43,19 @@
 
 /* What a job that is a copy has besides. */
 struct mirror {
-	uint32_t world;                 /* of the job itself */
-	char box[MIRROR_BOX_BYTES];     /* what its box calls itself */
-	bool whole;                     /* the box says so: all images came */
-	uint64_t lost[MAIL_RANK_WORDS]; /* ranks that take no part any more */
-	uint64_t left[MAIL_RANK_WORDS]; /* ranks that left in good order */
-	uint64_t barrier;               /* the last one that was passed */
-	bool paused, draining;          /* by the box's operator, */
-	char reason[JOB_REASON_BYTES];  /* for this */
-	uint64_t since_ns;              /* when it was made */
-	uint64_t lost_ns;               /* since when the box is gone, or has lost workers; 0: it is here */
-	uint64_t keep_ms;               /* then: so long it is kept */
-	bool bereaved;                  /* then: the box says that it has lost workers */
+	uint32_t world;                       /* of the job itself */
+	char box[MIRROR_BOX_BYTES];           /* what its box calls itself */
+	bool whole;                           /* the box says so: all images came */
+	uint64_t lost[MAIL_RANK_WORDS];       /* ranks that take no part any more */
+	uint64_t left[MAIL_RANK_WORDS];       /* ranks that left in good order */
+	uint64_t unfinished[MAIL_RANK_WORDS]; /* of those: before the training was finished */
+	uint64_t barrier;                     /* the last one that was passed */
+	bool paused, draining;                /* by the box's operator, */
+	char reason[JOB_REASON_BYTES];        /* for this */
+	uint64_t since_ns;                    /* when it was made */
+	uint64_t lost_ns;                     /* since when the box is gone, or has lost workers; 0: it is here */
+	uint64_t keep_ms;                     /* then: so long it is kept */
+	bool bereaved;                        /* then: the box says that it has lost workers */
 	uint32_t hyper_first, hyper_count;
 	struct optimizer_hyper *hypers; /* [hyper_count][groups] versions with which it begins */
 	struct job *taker;              /* that goes on from it; NULL: none */

@@ -275,6 +275,7 @@ static void job_move_set_members(struct job *job)
 		if (members_have(mirror->mirror->left, i) && job->generation->spec.lost != LOST_SHRINK) {
 			m->gone = false;
 			m->left = true;
+			m->finished = !members_have(mirror->mirror->unfinished, i);
 			job->left++;
 		}
 	}

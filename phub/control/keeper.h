@@ -22,7 +22,7 @@ enum keeper_state { KEEPER_IDLE, KEEPER_ASKING, KEEPER_TAKING, KEEPER_WRITING, K
 enum keeper_task {
 	KEEPER_WRITE, /* the snapshot; then marks and old checkpoints go */
 	KEEPER_READ,  /* the newest checkpoint that can be read and fits */
-	KEEPER_MARK,  /* the job ended in good order */
+	KEEPER_MARK,  /* the job's training is finished */
 };
 
 /*

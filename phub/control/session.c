@@ -231,6 +231,7 @@ static void session_hear_member(struct session *s, const Phub__Control *m)
 		session_write_heartbeat(s, m->heartbeat->stamp);
 		break;
 	case PHUB__CONTROL__MESSAGE_LEAVE:
+		s->job->members[s->rank].finished = m->leave->finished;
 		if (!standby_leaves(s->job, s->rank))
 			job_leave(s);
 		break;

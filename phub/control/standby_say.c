@@ -193,19 +193,26 @@ int standby_say_state(struct standby *s)
 	const struct job *job = s->job;
 	Phub__Control control = PHUB__CONTROL__INIT;
 	Phub__MirrorState state = PHUB__MIRROR_STATE__INIT;
-	uint32_t *lost = calloc(2 * (size_t)job->world, sizeof(*lost)), *left;
+	uint32_t *lost = calloc(3 * (size_t)job->world, sizeof(*lost)), *left, *unfinished;
 	int rc;
 
 	if (!lost)
 		return -ENOMEM;
 	left = lost + job->world;
+	unfinished = left + job->world;
 	for (uint32_t i = 0; i < job->world; i++) {
-		if (job->members[i].gone)
+		const struct member *m = &job->members[i];
+
+		if (m->gone) {
 			lost[state.n_lost++] = i;
-		else if (job->members[i].left || job->members[i].leaves)
+		} else if (m->left || m->leaves) {
 			left[state.n_left++] = i;
+			if (!m->finished)
+				unfinished[state.n_unfinished++] = i;
+		}
 	}
 	state.left = left;
+	state.unfinished = unfinished;
 	state.number = s->state_said + 1;
 	state.whole = s->state == STANDBY_WHOLE;
 	state.lost = lost;

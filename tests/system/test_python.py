@@ -278,6 +278,73 @@ def test_a_process_that_ends_leaves(box):
         assert not any("lost" in line for line in lines), lines
 
 
+TRAINING = """
+import multiprocessing, os, signal, sys, threading, time
+import numpy, phub
+
+def train(rounds=60):
+    worker = phub.connect(sys.argv[1], rank=0, world=1, optimizer="adam", transport="tcp")
+    key = worker.key("a", 1000)
+    worker.start()
+    array = numpy.ones(1000, "f4")
+    worker.broadcast(key, array.ctypes.data)
+    worker.wait()
+    for _ in range(rounds):
+        worker.begin(key, array.ctypes.data, array.ctypes.data)
+        worker.wait()
+        time.sleep(0.005)
+    return worker
+
+def fail():
+    worker = train()
+    raise ValueError("planted")
+
+def child(target):
+    process = multiprocessing.get_context("fork").Process(target=target)
+    process.start()
+    process.join()
+
+"""
+# How a training ends, and is it finished?
+ENDS = {
+    "end": ("worker = train()", True),
+    "function": ("train()", True),
+    "exit": ("worker = train(); sys.exit(0)", True),
+    "leave": ("train().leave(); raise ValueError()", True),
+    "with": ("with train() as worker: pass\nraise ValueError()", True),
+    "child": ("child(train)", True),
+    "said": ("worker = train(); worker.finish(); raise ValueError()", True),
+    "raise": ("worker = train(); raise ValueError()", False),
+    "fail": ("fail()", False),
+    "interrupt": ("worker = train(); os.kill(os.getpid(), signal.SIGINT); time.sleep(5)", False),
+    "exit1": ("worker = train(); sys.exit(1)", False),
+    "caught": ("try: fail()\nexcept ValueError: sys.exit(1)", False),
+    "finally": ("worker = train()\ntry: raise ValueError()\nfinally: worker.leave()", False),
+    "thread": ("worker = train(); t = threading.Thread(target=lambda: 1 / 0); t.start(); t.join()", False),
+    "child1": ("child(fail)", False),
+    "forgotten": ("phub._worker._FORGOTTEN_S = 0.2; train(); time.sleep(2)", False),
+    "again": ("train(); worker = train(0)", True),
+}
+
+
+def test_a_training_that_an_exception_ends_is_not_finished(_):
+    with tempfile.TemporaryDirectory() as folder:
+        box = rig.Box("-o", f"checkpoint_targets={folder}", "-o", "checkpoint_every=10")
+        path = os.pathsep.join(sys.path)
+        for name, (end, finished) in ENDS.items():
+            subprocess.run([sys.executable, "-c", TRAINING + end, box.url(name)], stderr=subprocess.DEVNULL, timeout=60,
+                           env={**os.environ, "PYTHONPATH": path, "PYTHONFAULTHANDLER": ""})
+            box.wait_log(f"job '{name}' ended")
+            mark = pathlib.Path(folder, name, "finished")
+            until = time.monotonic() + (5 if finished else 0.3)
+            while mark.exists() != finished and time.monotonic() < until:
+                time.sleep(0.02)
+            assert mark.exists() == finished, f"{name}: {box.log.read_text()}"
+        log = [line for line in box.log.read_text().splitlines() if "lost" in line and "'" in line]
+        assert not log, log
+        assert box.stop()
+
+
 # ---- nothing grows ----
 
 

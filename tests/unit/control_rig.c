@@ -365,14 +365,25 @@ void actor_heartbeat(struct actor *c)
 	actor_say(c, &control);
 }
 
-void actor_leave(struct actor *c)
+static void actor_say_leave(struct actor *c, bool finished)
 {
 	Phub__Control control = PHUB__CONTROL__INIT;
 	Phub__Leave message = PHUB__LEAVE__INIT;
 
+	message.finished = finished;
 	control.message_case = PHUB__CONTROL__MESSAGE_LEAVE;
 	control.leave = &message;
 	actor_say(c, &control);
+}
+
+void actor_leave(struct actor *c)
+{
+	actor_say_leave(c, true);
+}
+
+void actor_leave_unfinished(struct actor *c)
+{
+	actor_say_leave(c, false);
 }
 
 int actor_connect(struct actor *c, uint32_t core, const uint8_t key[PROOF_KEY], struct conn **conn)

@@ -102,7 +102,9 @@ void actor_table(struct actor *c, const struct rig_job *job, uint32_t count, uin
 void actor_hyper(struct actor *c, uint32_t version, double lr);
 void actor_barrier(struct actor *c, uint64_t id);
 void actor_heartbeat(struct actor *c);
+/* The training is finished, or not. */
 void actor_leave(struct actor *c);
+void actor_leave_unfinished(struct actor *c);
 /* Opens a data connection to a core with this key; 0 with `conn`, or a negative errno. */
 int actor_connect(struct actor *c, uint32_t core, const uint8_t key[PROOF_KEY], struct conn **conn);
 

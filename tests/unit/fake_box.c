@@ -388,6 +388,7 @@ static void fake_hear(struct fake_box *b, struct fake_worker *w, const Phub__Con
 		break;
 	case PHUB__CONTROL__MESSAGE_LEAVE:
 		w->left = true;
+		w->finished = m->leave->finished;
 		c.message_case = PHUB__CONTROL__MESSAGE_LEFT;
 		c.left = &left;
 		fake_box_say(b, w->rank, &c);

@@ -31,7 +31,7 @@ struct fake_worker {
 	uint32_t generation, key_count, keys_here;
 	struct chunk_key *keys;
 	uint32_t chunk_bytes;
-	bool tabled, left;
+	bool tabled, left, finished;
 	uint32_t hyper;  /* last version heard of */
 	double lr;       /* of group 0 in it... */
 	double table_lr; /* ...and in the job */

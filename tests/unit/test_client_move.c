@@ -724,6 +724,7 @@ static void leaving_on_the_way(void **state)
 		r.rounds = ROUNDS;
 		rig_finish(&r);
 		r.boxes[1].deaf = true;
+		r.workers[0].phub->unfinished = early;
 		if (early) {
 			r.boxes[0].deaf = true;
 			client_leave_begin(r.workers[0].phub);
@@ -738,6 +739,7 @@ static void leaving_on_the_way(void **state)
 		expect_moves(&r, 1);
 		assert_int_equal(client_left(r.workers[0].phub), 0);
 		assert_true(r.boxes[1].workers[0].left);
+		assert_int_equal(r.boxes[1].workers[0].finished, !early);
 		assert_false(r.boxes[1].workers[1].left);
 		rig_close(&r);
 	}

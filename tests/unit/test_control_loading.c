@@ -387,6 +387,39 @@ static void test_same_name(void **state)
 	checkpoint_rig_close(&s.disk);
 }
 
+/* A job that all leave, but not all with the training finished, is gone on from: whoever leaves last. */
+static void test_unfinished(void **state)
+{
+	struct stage s = {0};
+	struct stat st;
+	char path[200];
+
+	(void)state;
+	stage_write(&s);
+	for (uint32_t who = 0; who <= WORLD; who++) {
+		stage_open(&s, NULL);
+		rig_wait(&s.rig, 500);
+		for (uint32_t i = 0; i < WORLD; i++) {
+			if (i == who || who == WORLD)
+				actor_leave_unfinished(&s.a[i]);
+			else
+				actor_leave(&s.a[i]);
+		}
+		stage_close(&s);
+		snprintf(path, sizeof(path), "%s/demo/finished", s.disk.paths[0]);
+		assert_int_equal(stat(path, &st), -1);
+	}
+	stage_open(&s, NULL);
+	rig_wait(&s.rig, 500);
+	assert_int_equal(actor_hear(&s.a[0]), PHUB__CONTROL__MESSAGE_START);
+	assert_int_equal(s.a[0].last->start->rounds[0], 7);
+	for (uint32_t i = 0; i < WORLD; i++)
+		actor_leave(&s.a[i]);
+	stage_close(&s);
+	assert_int_equal(stat(path, &st), 0);
+	checkpoint_rig_close(&s.disk);
+}
+
 /* The mark of its end is as slow, and is there for the next. */
 static void test_slow_mark(void **state)
 {
@@ -591,6 +624,7 @@ int main(void)
 		cmocka_unit_test(test_waits_for_all),
 		cmocka_unit_test(test_lost_meanwhile),
 		cmocka_unit_test(test_same_name),
+		cmocka_unit_test(test_unfinished),
 		cmocka_unit_test(test_slow_mark),
 		cmocka_unit_test(test_down),
 		cmocka_unit_test(test_unreadable),

@@ -327,6 +327,41 @@ static void test_bereaved_box(void **state)
 	}
 }
 
+/* A rank that had left at the box has left here as well, with the training finished or not. */
+static void test_left_before(void **state)
+{
+	Phub__Control control = PHUB__CONTROL__INIT;
+	uint32_t rank = 1;
+
+	(void)state;
+	control.message_case = PHUB__CONTROL__MESSAGE_MIRROR_STATE;
+	for (int finished = 0; finished < 2; finished++) {
+		Phub__MirrorState said = PHUB__MIRROR_STATE__INIT;
+		struct standby s;
+		struct job *job;
+
+		standby_open(&s, &mirror_plain, NULL);
+		standby_mirror(&s);
+		said.whole = true;
+		said.left = said.unfinished = &rank;
+		said.n_left = 1;
+		said.n_unfinished = !finished;
+		control.mirror_state = &said;
+		actor_say(&s.box.a, &control);
+		feed_close(&s.box);
+		feed_join(&s.rig, &s.moved[0], "job", 0, true, &s.shape);
+		rig_wait(&s.rig, 100);
+		assert_int_equal(actor_hear(&s.moved[0].a), PHUB__CONTROL__MESSAGE_START);
+		job = mirror_job(&s.rig, "job", false);
+		assert_true(job->members[1].left);
+		assert_int_equal(job->members[1].finished, finished);
+		feed_connect(&s.moved[0], job->generation);
+		feed_close(&s.moved[0]);
+		rig_turn_control(&s.rig);
+		standby_close(&s);
+	}
+}
+
 /* ---- those who are lost ---- */
 
 /* Rank 0 hears that the job goes on, without rank 1, and does its next round as the policy says. */
@@ -479,6 +514,7 @@ int main(void)
 		cmocka_unit_test(test_plain_control_is_told),
 		cmocka_unit_test(test_draining_moves),
 		cmocka_unit_test(test_bereaved_box),
+		cmocka_unit_test(test_left_before),
 		cmocka_unit_test(test_lost_are_not_awaited),
 		cmocka_unit_test(test_lost_later),
 		cmocka_unit_test(test_lost_while_taking),

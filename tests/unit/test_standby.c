@@ -361,10 +361,12 @@ static void test_whole(void **state)
 	there_turns();
 	assert_int_equal(state_of(&rig), STANDBY_WHOLE);
 	assert_true(there.last[PHUB__CONTROL__MESSAGE_MIRROR_STATE]->mirror_state->whole);
-	for (uint32_t i = 0; i < 2; i++)
-		actor_leave(&a[i]);
+	actor_leave(&a[0]);
+	actor_leave_unfinished(&a[1]);
 	there_turns(); /* nobody is to wait for them there, before they may go */
 	assert_int_equal(there.last[PHUB__CONTROL__MESSAGE_MIRROR_STATE]->mirror_state->n_left, 2);
+	assert_int_equal(there.last[PHUB__CONTROL__MESSAGE_MIRROR_STATE]->mirror_state->n_unfinished, 1);
+	assert_int_equal(there.last[PHUB__CONTROL__MESSAGE_MIRROR_STATE]->mirror_state->unfinished[0], 1);
 	assert_int_equal(there.said[PHUB__CONTROL__MESSAGE_LEAVE], 0);
 	echo.number = there.last[PHUB__CONTROL__MESSAGE_MIRROR_STATE]->mirror_state->number;
 	there_hear(PHUB__CONTROL__MESSAGE_MIRROR_STATE, &echo);

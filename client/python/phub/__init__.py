@@ -19,7 +19,15 @@ Without a URL, $PHUB_URL is taken. phub.torch has the two lines for PyTorch.
 Errors of the library are phub.Error (a RuntimeError) with the library's text, and the errno as `code`;
 phub.TimeoutError, which is also Python's own, names who is missing. Wrong arguments are ValueError and TypeError.
 Timeouts are in seconds. Nothing is ever printed. A process that ends without leave() leaves by itself; one that is
-killed is lost to the others. In a forked child (a DataLoader's worker) its parent's connection does not exist: calls
+killed is lost to the others.
+
+A box that writes checkpoints goes on from them when a job comes again, unless its training was finished. It is when
+all workers leave() or close() their optimizer, when phub.torch.steps() has no more, or when the script comes to its end.
+It is not when a worker is lost, or when its script ends by an exception, Ctrl-C or sys.exit() with an error, for which
+this module looks at what goes through sys.exit and threading.excepthook; nor when a script forgets its worker without
+a word and runs on for more than 5 s.
+
+In a forked child (a DataLoader's worker) its parent's connection does not exist: calls
 raise Error.
 
 Installing: `pip install ./client/python` takes along the libphub that `make` built in this source tree, and

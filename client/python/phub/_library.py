@@ -181,6 +181,7 @@ _PROTOTYPES = {
     "phub_set_hyper": (_I, [_P, ctypes.c_uint, ctypes.POINTER(Hyper)]),
     "phub_barrier": (_I, [_P, _I]),
     "phub_leave": (_I, [_P, _I]),
+    "phub_leave_unfinished": (_I, [_P, _I]),
     "phub_close": (None, [_P]),
     "phub_stats": (_I, [_P, ctypes.POINTER(Stats)]),
 }

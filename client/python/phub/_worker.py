@@ -8,7 +8,10 @@ import ctypes
 import errno
 import multiprocessing.util
 import re
+import sys
+import threading
 import time
+import weakref
 from typing import Any, Dict, List, Optional, Tuple
 
 from . import _library as library
@@ -16,6 +19,7 @@ from ._library import ALL, F16, F32, KEY_ALONE, Hyper, Options, Stats, check, li
 
 _TURN_S = 0.25  # the longest that a signal of Python waits
 _LEAVE_S = 5.0  # at the end of a process that did not leave by itself
+_FORGOTTEN_S = 5.0  # a process that ends so soon after it let go of a worker tells how that went
 _ARRAYS_MAX = 256  # sizes that push_pull() remembers
 _NUMPY_DTYPES = {"float32": F32, "float16": F16}
 
@@ -53,10 +57,69 @@ def hyper(optimizer: str, **values: float) -> Hyper:
     return h
 
 
-def _end(handle: int) -> None:
-    """The worker was forgotten, or the process ends: the others are told that this rank has left."""
-    lib.phub_leave(handle, milliseconds(_LEAVE_S))
-    lib.phub_close(handle)
+# ---- the end of those that nobody closes ----
+#
+# The box must know whether a training is finished, or only this run of it: checkpoints of one that is finished are not
+# gone on from. A script that comes to its end has finished; one that an exception ends has not. Python does not tell
+# an atexit function which of them it was, but for the exceptions that it prints.
+
+_handles: Dict[int, bool] = {}  # open ones; True: its training is finished, whatever comes
+_forgotten: Dict[int, Any] = {}  # of workers that are gone: what leaves for them when the process ends
+_failures: List[str] = []  # of threads and sys.exit()
+
+
+def _note_exit(code: Any = None, leave: Any = sys.exit) -> None:
+    if code not in (None, 0) and threading.current_thread() is threading.main_thread():
+        _failures.append("sys.exit")
+    leave(code)
+
+
+def _note_thread(args: Any, hook: Any = threading.excepthook) -> None:
+    _failures.append("thread")
+    hook(args)
+
+
+sys.exit = _note_exit
+threading.excepthook = _note_thread
+
+
+def _is_calm() -> bool:
+    """Is no exception on its way, or being handled?"""
+    error = sys.exc_info()[1]
+    return error is None or (isinstance(error, SystemExit) and error.code in (None, 0))
+
+
+def _is_well() -> bool:
+    """The process ends: as it should?"""
+    return _is_calm() and not _failures and getattr(sys, "last_value", None) is None
+
+
+def _leave(handle: int, finished: bool, timeout_ms: int) -> int:
+    return (lib.phub_leave if finished else lib.phub_leave_unfinished)(handle, timeout_ms)
+
+
+def _end(handle: int, at_exit: bool = True) -> None:
+    """The others are told that this rank has left."""
+    finished = _handles.pop(handle, None)
+    _forgotten.pop(handle, None)
+    if finished is not None:
+        _leave(handle, finished or (at_exit and _is_well()), milliseconds(_LEAVE_S))
+        lib.phub_close(handle)
+
+
+def _forget(handle: int, finalizer: Any) -> None:
+    """A worker is gone with the function that had it. Where an exception ended that, and somebody caught it, the process
+    ends soon and says so; one that goes on has not said that the training is finished, so that it is not."""
+    if _handles.get(handle) is not False:
+        _end(handle, at_exit=False)
+        return
+    _forgotten[handle] = finalizer
+    timer = threading.Timer(_FORGOTTEN_S, _end, (handle, False))
+    timer.daemon = True
+    try:
+        timer.start()
+    except RuntimeError:
+        pass  # the process ends, and the finalizer comes
 
 
 class Worker:
@@ -141,8 +204,14 @@ class Worker:
         if groups is not None:
             options.groups = (Hyper * len(groups))(*groups)
             options.group_count = len(groups)
+        for handle in list(_forgotten):
+            _end(handle, at_exit=False)  # it may hold this rank
         check(lib.phub_connect(url.encode(), ctypes.byref(options), ctypes.byref(self._handle)))
-        self._finalizer = multiprocessing.util.Finalize(self, _end, args=(self._handle.value,), exitpriority=0)
+        handle = self._handle.value
+        _handles[handle] = False
+        self._finalizer = multiprocessing.util.Finalize(None, _end, args=(handle,), exitpriority=0)
+        self._forget = weakref.finalize(self, _forget, handle, self._finalizer)
+        self._forget.atexit = False
 
     def _p(self) -> ctypes.c_void_p:
         if not self._handle:
@@ -169,7 +238,7 @@ class Worker:
 
     def __exit__(self, kind: Any, value: Any, traceback: Any) -> None:
         if kind is None and self._handle:
-            self.leave()
+            self.leave(finished=True)
         self.close()
 
     @property
@@ -309,14 +378,26 @@ class Worker:
 
     # ---- the end ----
 
-    def leave(self, timeout: Optional[float] = None) -> None:
-        """Leaves the job in good order; what is in flight is given up."""
-        check(lib.phub_leave(self._p(), milliseconds(self._timeout if timeout is None else timeout)))
+    def finish(self, finished: bool = True) -> None:
+        """Says that the training is finished, or is not after all, for when this worker leaves without a word."""
+        _handles[self._p().value] = finished
+
+    def leave(self, timeout: Optional[float] = None, finished: Optional[bool] = None) -> None:
+        """Leaves the job in good order; what is in flight is given up.
+
+        `finished`: the training is, and the next job of this name does not go on from its checkpoints. None: it is,
+        unless this is called while an exception is being handled, or on its way.
+        """
+        if finished is None:
+            finished = _handles.get(self._p().value, False) or _is_calm()
+        check(_leave(self._p(), finished, milliseconds(self._timeout if timeout is None else timeout)))
 
     def close(self) -> None:
         """Frees the connection; without leave() the box takes it for a lost worker. Again is fine."""
         handle, self._handle = self._handle, ctypes.c_void_p()
         if handle:
+            _handles.pop(handle.value, None)
+            self._forget.detach()
             self._finalizer.cancel()
             lib.phub_close(handle)
         self._landing = {}

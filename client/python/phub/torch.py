@@ -69,13 +69,15 @@ def steps(optimizer: DistributedOptimizer, total: int, seed: int = 0) -> Iterato
             optimizer.step()
 
     Before each, torch's random numbers are those of (seed, rank, step): a worker that comes later, or a job that goes on
-    from a checkpoint, draws what it would have drawn. Your data must follow `step`, too.
+    from a checkpoint, draws what it would have drawn. Your data must follow `step`, too. When there is none left, the training is finished.
     """
+    optimizer.worker.finish(False)
     while optimizer.steps < total:
         step = optimizer.steps
         torch.manual_seed(hash((seed, optimizer.worker.rank, step)) & (2**63 - 1))
         optimizer.zero_grad()
         yield step
+    optimizer.worker.finish()
 
 
 def detach(model: torch.nn.parallel.DistributedDataParallel) -> None:
