@@ -580,6 +580,39 @@ def test_broadcast_parameters(box):
     assert answers[0] == answers[1] == answers[2], answers
 
 
+# ---- jobs beside the job ----
+
+
+def guarded(rank, url):
+    """All that has a job beside the job, in one whose box wants a secret and encryption."""
+    options = {"rank": rank, "world": 2, "secret": "a secret of the tests", "encrypt": True, "transport": "tcp"}
+    model = torch.nn.Linear(3, 2)
+    phub.torch.broadcast_parameters(model.state_dict(), url, **options)
+    optimizer = phub.torch.DistributedOptimizer(model, "sgd", url, lr=0.5, find_unused_parameters=True, **options)
+    for _ in phub.torch.steps(optimizer, 2):
+        model(torch.ones(1, 3)).sum().backward()
+        optimizer.step()
+    optimizer.close()
+    return model.weight.tolist()
+
+
+def check_guarded(*options):
+    os.environ["PHUB_TEST_SECRET"] = "a secret of the tests"
+    box = rig.Box("-o", "data_encryption=require", *options)
+    try:
+        answers = workers(2, guarded, box.url("guarded"))
+        assert answers[0] == answers[1], answers
+        for job in ("guarded", "guarded.used", "guarded.broadcast0"):
+            assert f"job '{job}' forms" in box.log.read_text(), job
+    finally:
+        assert box.stop()
+        del os.environ["PHUB_TEST_SECRET"]
+
+
+def test_jobs_beside_the_job_are_as_safe(_):
+    check_guarded("-o", "create=secret", "-o", "create_secret_env=PHUB_TEST_SECRET")
+
+
 # ---- the demo's program under its launcher ----
 
 

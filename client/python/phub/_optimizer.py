@@ -23,6 +23,10 @@ _HYPERS = {
     "adamw": ("lr", "betas", "eps", "weight_decay"),
 }
 _OPTIONS = frozenset(inspect.signature(Worker).parameters) - {"url", "optimizer", "groups"}
+# What a sum beside the job does without. All else it has as well: who it is, how it gets there, and what protects it.
+_OF_ONE_JOB = frozenset(
+    ("reduce", "sync", "staleness", "reproducible", "nan", "lost", "wait", "quorum", "resume", "chunk_bytes")
+)
 
 
 def _defaults(kind: str, values: Dict[str, Any]) -> Dict[str, Any]:
@@ -198,8 +202,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
 
     def _open_votes(self, url: Optional[str], options: Dict[str, Any]) -> None:
         """A job beside the job, without optimizer: how many workers have a gradient for each parameter."""
-        shared = ("rank", "world", "secret", "transport", "interface", "timeout")
-        self._votes = connect(job_url(url, ".used"), **{n: v for n, v in options.items() if n in shared})
+        self._votes = connect(job_url(url, ".used"), **{n: v for n, v in options.items() if n not in _OF_ONE_JOB})
         self._votes.key("used", max(1, len(self._slots)))
         self._votes.start()
 
