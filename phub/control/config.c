@@ -324,10 +324,22 @@ int config_set(struct config *config, const char *assignment, struct err *e)
 
 const struct config_job *config_find_job(const struct config *config, const char *name)
 {
-	for (unsigned i = 0; i < config->job_count; i++)
-		if (strcmp(config->jobs[i].name, name) == 0)
+	const struct config_job *found = NULL;
+	size_t longest = 0;
+
+	for (unsigned i = 0; i < config->job_count; i++) {
+		size_t length = strlen(config->jobs[i].name);
+
+		if (strncmp(config->jobs[i].name, name, length) != 0)
+			continue;
+		if (name[length] == 0)
 			return &config->jobs[i];
-	return NULL;
+		if (name[length] == '.' && length > longest) {
+			found = &config->jobs[i];
+			longest = length;
+		}
+	}
+	return found;
 }
 
 bool config_job_name_valid(const char *name)

@@ -133,7 +133,10 @@ int config_finish(struct config *config, struct err *e);
 /* Every option with help and value, as YAML that config_load() takes. */
 void config_dump(const struct config *config, FILE *out);
 
-/* The job of this name that the operator listed, or NULL. */
+/*
+ * What the operator listed for the job of this name, or NULL: its own entry, else that of the job that it is beside: v is
+ * for v.used as well, and where v and v.x are listed v.x is for v.x.used.
+ */
 const struct config_job *config_find_job(const struct config *config, const char *name);
 
 /* May these bytes name a job? 1 to 63 printable ASCII characters, no space, no slash. */

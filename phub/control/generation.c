@@ -216,6 +216,19 @@ static int generation_make_mirror(struct generation *g, const struct job *job, s
 	return 0;
 }
 
+/* What its entry in the operator's list leaves it: of that memory the jobs beside it have some, or it is beside them. */
+static uint64_t generation_quota(const struct job *job, const struct config_job *listed)
+{
+	const struct control *c = job->control;
+	uint64_t left = listed->memory_max;
+
+	for (const struct job *other = c->jobs; other; other = other->next)
+		if (other->generation && strcmp(other->name, job->name) != 0 &&
+			config_find_job(c->config, other->name) == listed)
+			left -= other->generation->memory < left ? other->generation->memory : left;
+	return left;
+}
+
 /* Is there room for it? Counts it. */
 static int generation_admit(struct generation *g, const struct job *job, struct err *e)
 {
@@ -230,13 +243,13 @@ static int generation_admit(struct generation *g, const struct job *job, struct 
 		__builtin_add_overflow(need, generation_table_bytes(g, job), &need))
 		need = UINT64_MAX;
 	room = limit - c->memory_used;
-	if (listed && listed->memory_max && listed->memory_max < room)
-		room = listed->memory_max;
+	if (listed && listed->memory_max && generation_quota(job, listed) < room)
+		room = generation_quota(job, listed);
 	if (need > room)
 		return err_set(e, -ENOMEM,
 			"needs %" PRIu64 " bytes in the box and %" PRIu64 " are available (memory_max %" PRIu64
 			", %" PRIu64 " taken by other jobs); raise memory_max%s, or make the job smaller",
-			need, room, limit, c->memory_used, listed && listed->memory_max ? " of box and job" : "");
+			need, room, limit, c->memory_used, listed && listed->memory_max ? " of box and job, which the jobs beside it share" : "");
 	c->memory_used += need;
 	g->memory = need;
 	return 0;

@@ -55,6 +55,17 @@ struct job *job_create(struct control *c, const char *name, uint32_t world)
 	return job;
 }
 
+/* Jobs under this entry of the operator's list that are beside the one that it names. */
+static unsigned job_count_beside(const struct control *c, const struct config_job *listed)
+{
+	unsigned count = 0;
+
+	for (const struct job *job = c->jobs; job; job = job->next)
+		count += job->state != JOB_ENDING && !job->mirror && strcmp(job->name, listed->name) != 0 &&
+			 config_find_job(c->config, job->name) == listed;
+	return count;
+}
+
 /* A job that is not there yet: may there be one more? */
 static struct job *job_found(struct session *s)
 {
@@ -66,6 +77,12 @@ static struct job *job_found(struct session *s)
 		session_refuse(s, PHUB__ERROR_CODE__ERROR_MISMATCH,
 			"job '%s' has a world of %u in the box's list, rank %u says %u", s->name, listed->world,
 			s->rank, s->world);
+		return NULL;
+	}
+	if (listed && strcmp(listed->name, s->name) != 0 && job_count_beside(c, listed) >= JOB_BESIDE_MAX) {
+		session_refuse(s, PHUB__ERROR_CODE__ERROR_LIMIT,
+			"no room for job '%s': there are %u beside job '%s', and no more may be; list it at the box",
+			s->name, JOB_BESIDE_MAX, listed->name);
 		return NULL;
 	}
 	if (c->job_count >= c->config->jobs_max && !s->moves) { /* whose mirror has a place */

@@ -322,6 +322,26 @@ def quotas():
     box.stop()
 
 
+def beside():
+    """jobs beside a listed one are under its entry: they share its memory, and are 8 at most; others may not be"""
+    box = Box(config="create: never\njobs:\n  - {name: small, memory_max: 4MiB}\n")
+    Worker(box.url("smaller"), keys="a:1000").failed("ENOENT", "none may be created")
+    worker = Worker(box.url("small.used"), keys="a:80000", rounds="until-told", report_ms=20)
+    worker.event("progress")
+    Worker(box.url("small"), keys="a:300000").failed("ENOMEM", "of box and job, which the jobs beside it share")
+    waiting = [Worker(box.url(f"small.{i}"), keys="a:1000", world=2) for i in range(7)]
+    for i in range(7):
+        box.logged(f"job 'small.{i}' forms")
+    Worker(box.url("small.7"), keys="a:1000").failed("ENOMEM", "there are 8 beside job 'small', and no more may be")
+    worker.tell()
+    worker.good()
+    box.logged("job 'small.used' ended")
+    Worker(box.url("small"), keys="a:300000").good()
+    for worker in waiting:
+        worker.kill()
+    box.stop()
+
+
 def paused():
     """a paused job takes pushes and answers none, whoever waits is told of it, and goes on when it is resumed"""
     box = Box()
@@ -415,5 +435,5 @@ def killed_with_a_worker():
     again.stop()
 
 
-run([planted, killed_with_a_worker, killed_while_memory_is_used, quotas, paused, drained, three_jobs, silent_worker, world_of_one, client_first, addresses, reproducible, schedules, resnet_50_tcp,
+run([planted, killed_with_a_worker, killed_while_memory_is_used, quotas, beside, paused, drained, three_jobs, silent_worker, world_of_one, client_first, addresses, reproducible, schedules, resnet_50_tcp,
      resnet_50_shm, large_key])

@@ -611,6 +611,10 @@ def check_guarded(*options):
 
 def test_jobs_beside_the_job_are_as_safe(_):
     check_guarded("-o", "create=secret", "-o", "create_secret_env=PHUB_TEST_SECRET")
+    with tempfile.NamedTemporaryFile("w", suffix=".yaml") as config:
+        config.write("create: never\njobs:\n  - {name: guarded, secret_env: PHUB_TEST_SECRET}\n")
+        config.flush()
+        check_guarded("--config", config.name)
 
 
 # ---- the demo's program under its launcher ----

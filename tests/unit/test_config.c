@@ -83,7 +83,8 @@ static void test_values(void **state)
 		    "  - name: mnist\n"
 		    "    secret_file: /etc/phub/mnist\n"
 		    "    world: 4\n"
-		    "  - {name: other, memory_max: 1MiB, weight: 3, cores: 2, bandwidth: 1GiB}\n",
+		    "  - {name: other, memory_max: 1MiB, weight: 3, cores: 2, bandwidth: 1GiB}\n"
+		    "  - {name: other.x}\n",
 		&config);
 	assert_int_equal(config.listen_count, 4);
 	assert_string_equal(config.listen[1].host, "::1");
@@ -101,13 +102,18 @@ static void test_values(void **state)
 	assert_int_equal(config.chunk_bytes, 65536);
 	assert_false(config.huge_pages);
 	assert_int_equal(config.stores, STORE_RESULTS_STREAMED);
-	assert_int_equal(config.job_count, 2);
+	assert_int_equal(config.job_count, 3);
 	assert_int_equal(config_find_job(&config, "mnist")->world, 4);
 	assert_int_equal(config_find_job(&config, "other")->memory_max, 1 << 20);
 	assert_int_equal(config_find_job(&config, "other")->weight, 3);
 	assert_int_equal(config_find_job(&config, "other")->cores, 2);
 	assert_int_equal(config_find_job(&config, "other")->bandwidth, 1 << 30);
 	assert_null(config_find_job(&config, "another"));
+	assert_null(config_find_job(&config, "othe"));
+	assert_ptr_equal(config_find_job(&config, "other.used"), config_find_job(&config, "other"));
+	assert_ptr_equal(config_find_job(&config, "other.x"), &config.jobs[2]);
+	assert_ptr_equal(config_find_job(&config, "other.x.used"), &config.jobs[2]);
+	assert_ptr_equal(config_find_job(&config, "other.xy"), config_find_job(&config, "other"));
 	config_fini(&config);
 }
 
