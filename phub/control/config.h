@@ -134,8 +134,8 @@ int config_finish(struct config *config, struct err *e);
 void config_dump(const struct config *config, FILE *out);
 
 /*
- * What the operator listed for the job of this name, or NULL: its own entry, else that of the job that it is beside: v is
- * for v.used as well, and where v and v.x are listed v.x is for v.x.used.
+ * What the operator listed for the job of this name, or NULL: its own entry, else that of the job that it is beside: v
+ * is for v.used as well, and where v and v.x are listed v.x is for v.x.used.
  */
 const struct config_job *config_find_job(const struct config *config, const char *name);
 

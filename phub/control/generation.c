@@ -216,7 +216,8 @@ static int generation_make_mirror(struct generation *g, const struct job *job, s
 	return 0;
 }
 
-/* What its entry in the operator's list leaves it: of that memory the jobs beside it have some, or it is beside them. */
+/* What its entry in the operator's list leaves it: of that memory the jobs beside it have some, or it is beside them.
+ */
 static uint64_t generation_quota(const struct job *job, const struct config_job *listed)
 {
 	const struct control *c = job->control;
@@ -249,7 +250,8 @@ static int generation_admit(struct generation *g, const struct job *job, struct 
 		return err_set(e, -ENOMEM,
 			"needs %" PRIu64 " bytes in the box and %" PRIu64 " are available (memory_max %" PRIu64
 			", %" PRIu64 " taken by other jobs); raise memory_max%s, or make the job smaller",
-			need, room, limit, c->memory_used, listed && listed->memory_max ? " of box and job, which the jobs beside it share" : "");
+			need, room, limit, c->memory_used,
+			listed && listed->memory_max ? " of box and job, which the jobs beside it share" : "");
 	c->memory_used += need;
 	g->memory = need;
 	return 0;

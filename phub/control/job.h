@@ -27,7 +27,7 @@ struct session;
 #define JOB_ROOM_NS           5000000000ull /* a start waits so long for memory of jobs that end */
 #define JOB_REASON_BYTES      200u
 #define JOB_ADVICE_BYTES      800u
-#define JOB_BESIDE_MAX        8u /* jobs at once beside one that the operator listed, under its entry */
+#define JOB_BESIDE_MAX        8u   /* jobs at once beside one that the operator listed, under its entry */
 #define JOB_HYPER_PENDING_MAX 256u /* versions of which some ranks have not sent theirs */
 #define JOB_HYPER_SENT_MAX    64u  /* versions on their way to cores: above that its ranks are not read */
 

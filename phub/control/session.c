@@ -409,12 +409,27 @@ void session_flush(struct session *s)
 		session_watch(s, s->blocked);
 }
 
+/* Others are told of it; itself, which may have been stopped and reads this when it wakes up, of whom the box means. */
+static void session_lose_silent(struct session *s, uint64_t silent_ms)
+{
+	const char *what = s->mirror ? "the mirroring box" : "this worker";
+	char text[320], why[64];
+
+	snprintf(text, sizeof(text),
+		"job '%s' rank %u: nothing was heard of %s for %.1f s: it was stopped or starved, or its network "
+		"broke; it "
+		"counts as lost",
+		s->name, s->rank, what, (double)silent_ms / 1e3);
+	session_write_error(s, PHUB__ERROR_CODE__ERROR_LOST, (int)s->rank, text);
+	snprintf(why, sizeof(why), "it was silent for %.1f s", (double)silent_ms / 1e3);
+	session_part(s, why);
+}
+
 void session_tick(struct session *s)
 {
 	const struct config *config = s->control->config;
 	uint64_t now_ns = s->control->now_ns;
 	uint64_t silent_ms = (now_ns - s->heard_ns) / NS_PER_MS;
-	char why[96];
 
 	switch (s->state) {
 	case SESSION_AWAIT_HELLO:
@@ -433,8 +448,7 @@ void session_tick(struct session *s)
 		break;
 	case SESSION_MEMBER:
 		if (silent_ms >= config->lost_ms) {
-			snprintf(why, sizeof(why), "it was silent for %.1f s", (double)silent_ms / 1e3);
-			session_refuse(s, PHUB__ERROR_CODE__ERROR_LOST, "%s", why);
+			session_lose_silent(s, silent_ms);
 		} else if (silent_ms >= config->warn_ms && !s->warned) {
 			s->warned = true;
 			job_tell_silent(s, silent_ms);

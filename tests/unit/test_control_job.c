@@ -360,6 +360,8 @@ static void test_silent(void **state)
 	}
 	expect_error(&t.a[0], ERROR_OF(LOST), "was lost: it was silent for 10.");
 	expect_error(&t.a[2], ERROR_OF(LOST), "rank 1 (");
+	/* Its own words begin with the box's name: they must not read as if that was silent. */
+	expect_error(&t.a[1], ERROR_OF(LOST), "rank 1: nothing was heard of this worker for 10.");
 	team_close(&t);
 }
 

@@ -315,7 +315,7 @@ static void test_kept(void **state)
 		actor_heartbeat(&s.steady[0].a);
 		actor_heartbeat(&s.steady[1].a);
 	}
-	actor_expect(&s.box.a, ERROR_OF(LOST), "silent");
+	actor_expect(&s.box.a, ERROR_OF(LOST), "nothing was heard of the mirroring box");
 	feed_close(&s.box);
 	standby_close(&s);
 }
