@@ -82,9 +82,12 @@ int spec_check(const struct spec *s, struct err *e);
 /* Are these hyper-parameters in range for the optimizer? 0, or -EINVAL with group, parameter and range in `e`. */
 int spec_hyper_check(enum optimizer_kind kind, uint32_t group, const struct optimizer_hyper *hyper, struct err *e);
 
-/* The first hyper-parameter in which two groups differ, with both values; NULL when they are equal. */
-const char *spec_hyper_differs(
-	const struct optimizer_hyper *a, const struct optimizer_hyper *b, double *in_a, double *in_b);
+/*
+ * The first hyper-parameter in which two groups differ, with both values; NULL when they are equal. `at`: 0, and again
+ * as it was left for the next one; NULL: the first will do.
+ */
+const char *spec_hyper_differs(const struct optimizer_hyper *a, const struct optimizer_hyper *b, unsigned *at,
+	double *in_a, double *in_b);
 
 /* Names for messages: "?" for unknown numbers. */
 const char *spec_optimizer_name(unsigned kind);

@@ -274,7 +274,6 @@ bool job_restore(struct job *job)
 		return false;
 	k->state = KEEPER_READING;
 	k->into = job->generation;
-	k->speaker = job_first_live(job);
 	k->begun_ns = job->control->now_ns;
 	k->tell_ns = k->begun_ns + CHECKPOINT_WAIT_NS;
 	job->control->again = true; /* job_restored() begins */
@@ -301,7 +300,13 @@ static void job_refuse_anew(struct job *job)
 {
 	const struct keeper *k = job->keeper;
 
-	if (k->absent.count > 0)
+	if (k->unfit)
+		job_fail(job, PHUB__ERROR_CODE__ERROR_MISMATCH, -1,
+			"it cannot go on from its checkpoint before round %" PRIu64
+			", and is not begun anew over it: %s. Start it as it was, or under another name; or remove that "
+			"checkpoint, at the box",
+			k->trying, k->error.text);
+	else if (k->absent.count > 0)
 		job_fail(job, PHUB__ERROR_CODE__ERROR_LIMIT, -1,
 			"none of its checkpoints can be read, and it is not begun anew over them: %s. See that these "
 			"are there and mounted and begin again; to begin anew, take "
@@ -344,6 +349,9 @@ int job_restored(struct job *job, const uint64_t **from)
 	k->last_ns = (int64_t)job->control->now_ns - age_ms * (int64_t)NS_PER_MS;
 	log_info("job '%s' goes on from its checkpoint before round %" PRIu64 " (%.2f s%s)", job->name, k->last,
 		(double)(job->control->now_ns - k->begun_ns) / 1e9, k->repaired ? "; parity made up for losses" : "");
+	if (k->changes.count > 0)
+		log_info("job '%s' goes on with other options than its checkpoint has: %s%s", job->name,
+			k->changes.text, k->changes.count > TABLE_CHANGES_TOLD ? ", and more" : "");
 	return keeper_set_rounds(job, from);
 }
 

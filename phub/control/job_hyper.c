@@ -154,7 +154,7 @@ static bool job_hyper_equal(struct job *job, const struct hyper_pending *p, uint
 		const char *name;
 
 		table_hyper(message->groups[i], &other);
-		name = spec_hyper_differs(&p->table->groups[i], &other, &in_first, &in_other);
+		name = spec_hyper_differs(&p->table->groups[i], &other, NULL, &in_first, &in_other);
 		if (!name)
 			continue;
 		job_fail(job, PHUB__ERROR_CODE__ERROR_MISMATCH, (int)rank,

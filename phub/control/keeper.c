@@ -140,26 +140,23 @@ static int keeper_load(void *arg, uint32_t index, const void *bytes, uint64_t co
 	return 0;
 }
 
-/* Has the checkpoint the job's keys and options? */
-static int keeper_fits(const struct keeper *k, struct err *e)
+/*
+ * Can the job go on from the checkpoint whose table is there? 0; -EBADMSG: it is of another; or what is there says
+ * nothing that can be read.
+ */
+static int keeper_fits(struct keeper *k)
 {
 	const struct generation *g = k->into;
 	struct table *t;
-	int rc = checkpoint_meta_unpack(k->table.meta, k->table.meta_bytes, &t, e);
+	int rc = checkpoint_meta_unpack(k->table.meta, k->table.meta_bytes, &t, &k->error);
 
 	if (rc < 0)
 		return rc;
-	t->spec.generation = g->spec.generation;
-	t->spec.lost = g->spec.lost; /* what becomes of lost workers may change */
-	t->wait_ms = g->table->wait_ms;
-	t->spec.seal = g->spec.seal;
-	t->spec.encrypt = g->spec.encrypt;
-	if (t->spec.world != g->spec.world)
-		rc = err_set(e, -EBADMSG, "a world of %u, and now of %u", t->spec.world, g->spec.world);
-	else
-		rc = table_compare(t, 0, g->table, k->speaker, e);
+	rc = table_continues(t, g->table, &k->changes, &k->error);
 	if (rc == 0 && k->table.chunk_count != g->spec.plan.chunk_count)
-		rc = err_set(e, -EBADMSG, "%u chunks, and now %u", k->table.chunk_count, g->spec.plan.chunk_count);
+		rc = err_set(&k->error, -EBADMSG, "the checkpoint has %u chunks, this job %u", k->table.chunk_count,
+			g->spec.plan.chunk_count);
+	k->unfit = rc < 0;
 	table_destroy(t);
 	return rc;
 }
@@ -226,6 +223,8 @@ static int keeper_find_none(struct keeper *k)
 		log_warn("job '%s' begins anew: no checkpoint is in the targets that are there; %u of %u cannot be "
 			 "looked into (%s)",
 			k->job, k->absent.count, k->place.target_count, k->absent.why.text);
+	else if (k->entry_count > 0) /* and each was told of */
+		log_warn("job '%s' begins anew: no checkpoint of it is whole, of %u", k->job, k->entry_count);
 	else
 		log_info("job '%s' begins anew: there is no checkpoint to go on from in %s%s", k->job,
 			k->place.targets[0], k->place.target_count > 1 ? " and the other targets" : "");
@@ -236,7 +235,6 @@ static int keeper_find_none(struct keeper *k)
 static int keeper_read_next(struct keeper *k)
 {
 	const struct checkpoint_entry *entry = &k->entries[k->entry];
-	struct err e;
 	int rc;
 
 	if (k->entry == k->entry_count)
@@ -250,14 +248,10 @@ static int keeper_read_next(struct keeper *k)
 	}
 	rc = checkpoint_read_entry(&k->place, entry, &k->table, &k->error);
 	k->table_read = rc == 0;
-	if (rc == 0 && keeper_fits(k, &e) < 0) {
-		log_warn("job '%s' does not go on from the checkpoint before round %" PRIu64
-			 ": it is of another (rank 0 of the one before, rank %u of this one): %s. It stays until "
-			 "new ones take its place",
-			k->job, k->trying, k->speaker, e.text);
-		keeper_drop_table(k);
-		return -EAGAIN;
-	}
+	if (rc == 0)
+		rc = keeper_fits(k);
+	if (k->unfit) /* an older one may fit; but to go on from that would be to take this one for void */
+		return rc;
 	if (rc == 0)
 		rc = checkpoint_reading_begin(&k->place, &k->table, &k->reading, &k->error);
 	if (rc < 0) {

@@ -5,6 +5,12 @@
  * while its keeper is at a task leaves it to control, with all that the task reads and writes; it goes when the task is
  * over, however long that takes. Until then no keeper of a job of that name begins one: two are never at the same
  * files.
+ *
+ * Whose checkpoints these are is said by the job's name alone. Who may be in a job of that name may go on from them, and
+ * by that read the weights, and writes those that push them out: what stands before that is the secret that a job of
+ * this name takes. Jobs that are listed with a secret_file of their own are safe from all others; those that are not
+ * listed share create_secret, or the user over loopback, and so whoever knows it may come under the name of one that is
+ * away. Then only another job by mistake is kept out: by what must fit (table_continues()).
  */
 #ifndef PHUB_CONTROL_KEEPER_H
 #define PHUB_CONTROL_KEEPER_H
@@ -16,6 +22,7 @@
 #include "phub/base/mem.h"
 #include "phub/control/checkpoint.h"
 #include "phub/control/job.h"
+#include "phub/control/table.h"
 
 enum keeper_state { KEEPER_IDLE, KEEPER_ASKING, KEEPER_TAKING, KEEPER_WRITING, KEEPER_READING };
 
@@ -26,7 +33,8 @@ enum keeper_task {
 };
 
 /*
- * Result of KEEPER_READ: there is none to go on from. Not where one may be in targets that cannot be looked into: that
+ * Result of KEEPER_READ: there is none to go on from. Not where there is one that the job does not fit: new ones would
+ * push it out, and with it what another job was, or what a wrong option made of this one. Not where one may be in targets that cannot be looked into: that
  * is an error, or a disk that is not mounted yet would cost the job all that it was.
  */
 enum { KEEPER_ANEW = 1 };
@@ -79,7 +87,8 @@ struct keeper {
 	struct checkpoint_write *writing;
 	struct checkpoint_reading *reading;
 	struct generation *into;          /* KEEPER_READ: the job's, or its own when it is left */
-	uint32_t speaker;                 /* a rank of `into` to speak of */
+	bool unfit;                       /* the one before `trying` is of another job, by `error` */
+	struct table_changes changes;     /* in what the job differs from the one that it goes on from */
 	struct checkpoint_entry *entries; /* [entry_count] that are there, the newest first; NULL: not looked yet */
 	unsigned entry_count, entry;      /* entry: the next to try */
 	struct checkpoint_absent absent;  /* targets of which nobody knows what they hold */

@@ -68,6 +68,21 @@ const char *table_key_name(const struct table *t, uint32_t key);
  * `e`. */
 int table_compare(const struct table *a, uint32_t rank_a, const struct table *b, uint32_t rank_b, struct err *e);
 
+/* What a job says otherwise than its checkpoint does, and may: the first of `count`, as words. */
+#define TABLE_CHANGES_TOLD 8u
+struct table_changes {
+	unsigned count;
+	char text[1024];
+};
+
+/*
+ * Can a job go on from what a checkpoint says of it? All that the bytes on disk depend on must be equal: keys with
+ * their elements, types and groups, chunks, optimizer, and whether each push is a step (ssp, async) or each round (bsp).
+ * The rest may differ, and then the job's counts: hyper-parameters, world, quorum, what becomes of lost workers, how
+ * sums are made and sealed. 0, or -EBADMSG with the first that must not, and both values, in `e`.
+ */
+int table_continues(const struct table *then, const struct table *now, struct table_changes *changes, struct err *e);
+
 /* Hyper-parameters as messages: fills out[count] and each[count]. */
 void table_hypers(const struct optimizer_hyper *groups, uint32_t count, Phub__Hypers *out, Phub__Hypers **each);
 

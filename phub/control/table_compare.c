@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Finds the first thing in which two ranks' tables differ, in words that let a user find the line in the script.
+ * Finds the first thing in which two tables differ, of two ranks or of a job and its checkpoint, in words that let a
+ * user find the line in the script.
  */
 #include "phub/control/table.h"
 
@@ -53,79 +54,168 @@ static void table_options(const struct table *t, struct table_word out[TABLE_OPT
 	out[13] = table_text(s->encrypt ? "true" : "false");
 }
 
-static int table_compare_options(
-	const struct table *a, uint32_t rank_a, const struct table *b, uint32_t rank_b, struct err *e)
+/* What it is to a checkpoint: the chunks on disk depend on it, or a job that goes on from there may change it. */
+static const struct table_option {
+	const char *name;
+	enum { OPTION_MAY, OPTION_MUST, OPTION_STEPWISE, OPTION_UNTOLD } kept;
+} table_option[TABLE_OPTIONS] = {
+	{"optimizer", OPTION_MUST},
+	{"reduce", OPTION_MAY},
+	{"sync", OPTION_STEPWISE},
+	{"staleness", OPTION_MAY},
+	{"reproducible", OPTION_MAY},
+	{"nan", OPTION_MAY},
+	{"chunk_bytes", OPTION_MUST},
+	{"number of parameter groups", OPTION_MUST},
+	{"generation", OPTION_UNTOLD}, /* a job that comes again counts anew */
+	{"seal", OPTION_MAY},
+	{"policy for lost workers", OPTION_MAY},
+	{"quorum", OPTION_MAY},
+	{"wait_ms", OPTION_MAY},
+	{"encrypt", OPTION_MAY},
+};
+
+/* Whose tables, as messages say it. */
+struct table_pair {
+	const struct table *a, *b;
+	const char *who_a, *who_b;
+};
+
+static int table_option_error(const struct table_pair *p, const char *name, const char *a, const char *b, struct err *e)
 {
-	static const char *const names[TABLE_OPTIONS] = {"optimizer", "reduce", "sync", "staleness", "reproducible",
-		"nan", "chunk_bytes", "number of parameter groups", "generation", "seal", "policy for lost workers",
-		"quorum", "wait_ms", "encrypt"};
+	return err_set(e, -EBADMSG, "%s differs: %s says %s, %s says %s", name, p->who_a, a, p->who_b, b);
+}
+
+static int table_compare_options(const struct table_pair *p, struct err *e)
+{
 	struct table_word in_a[TABLE_OPTIONS], in_b[TABLE_OPTIONS];
 
-	table_options(a, in_a);
-	table_options(b, in_b);
+	table_options(p->a, in_a);
+	table_options(p->b, in_b);
 	for (int i = 0; i < TABLE_OPTIONS; i++)
 		if (strcmp(in_a[i].text, in_b[i].text) != 0)
-			return err_set(e, -EBADMSG, "%s differs: rank %u says %s, rank %u says %s", names[i], rank_a,
-				in_a[i].text, rank_b, in_b[i].text);
+			return table_option_error(p, table_option[i].name, in_a[i].text, in_b[i].text, e);
 	return 0;
 }
 
-static int table_compare_groups(
-	const struct table *a, uint32_t rank_a, const struct table *b, uint32_t rank_b, struct err *e)
+static int table_compare_groups(const struct table_pair *p, struct err *e)
 {
 	double in_a, in_b;
 
-	for (uint32_t i = 0; i < a->spec.group_count; i++) {
-		const char *name = spec_hyper_differs(&a->spec.groups[i], &b->spec.groups[i], &in_a, &in_b);
+	for (uint32_t i = 0; i < p->a->spec.group_count; i++) {
+		const char *name = spec_hyper_differs(&p->a->spec.groups[i], &p->b->spec.groups[i], NULL, &in_a, &in_b);
 
 		if (name)
-			return err_set(e, -EBADMSG,
-				"%s of parameter group %u differs: rank %u says %.9g, rank %u says %.9g", name, i,
-				rank_a, in_a, rank_b, in_b);
+			return err_set(e, -EBADMSG, "%s of parameter group %u differs: %s says %.9g, %s says %.9g",
+				name, i, p->who_a, in_a, p->who_b, in_b);
 	}
 	return 0;
 }
 
-static int table_compare_key(
-	const struct table *a, uint32_t rank_a, const struct table *b, uint32_t rank_b, uint32_t i, struct err *e)
+static int table_compare_key(const struct table_pair *p, uint32_t i, struct err *e)
 {
-	const struct chunk_key *ka = &a->keys[i], *kb = &b->keys[i];
-	const char *name = table_key_name(a, i), *other = table_key_name(b, i);
+	const struct chunk_key *ka = &p->a->keys[i], *kb = &p->b->keys[i];
+	const char *name = table_key_name(p->a, i), *other = table_key_name(p->b, i);
 
 	if (strcmp(name, other) != 0)
-		return err_set(e, -EBADMSG, "key %u differs: rank %u names it '%.100s', rank %u '%.100s'", i, rank_a,
-			name, rank_b, other);
+		return err_set(e, -EBADMSG, "key %u differs: %s names it '%.100s', %s '%.100s'", i, p->who_a, name,
+			p->who_b, other);
 	if (ka->elements != kb->elements)
 		return err_set(e, -EBADMSG,
-			"key '%.100s' (%u) differs: rank %u has %" PRIu64 " elements, rank %u has %" PRIu64, name, i,
-			rank_a, ka->elements, rank_b, kb->elements);
+			"key '%.100s' (%u) differs: %s has %" PRIu64 " elements, %s has %" PRIu64, name, i, p->who_a,
+			ka->elements, p->who_b, kb->elements);
 	if (ka->dtype != kb->dtype)
-		return err_set(e, -EBADMSG, "key '%.100s' (%u) differs: rank %u has dtype %s, rank %u has %s", name, i,
-			rank_a, chunking_dtype_name(ka->dtype), rank_b, chunking_dtype_name(kb->dtype));
+		return err_set(e, -EBADMSG, "key '%.100s' (%u) differs: %s has dtype %s, %s has %s", name, i, p->who_a,
+			chunking_dtype_name(ka->dtype), p->who_b, chunking_dtype_name(kb->dtype));
 	if (ka->group != kb->group)
-		return err_set(e, -EBADMSG,
-			"key '%.100s' (%u) differs: rank %u has it in parameter group %u, rank %u in %u", name, i,
-			rank_a, ka->group, rank_b, kb->group);
+		return err_set(e, -EBADMSG, "key '%.100s' (%u) differs: %s has it in parameter group %u, %s in %u",
+			name, i, p->who_a, ka->group, p->who_b, kb->group);
 	if (ka->alone != kb->alone)
-		return err_set(e, -EBADMSG,
-			"key '%.100s' (%u) differs: it is exchanged alone at rank %u, and not at rank %u", name, i,
-			ka->alone ? rank_a : rank_b, ka->alone ? rank_b : rank_a);
+		return err_set(e, -EBADMSG, "key '%.100s' (%u) differs: it is exchanged alone at %s, and not at %s",
+			name, i, ka->alone ? p->who_a : p->who_b, ka->alone ? p->who_b : p->who_a);
 	return 0;
+}
+
+static int table_compare_keys(const struct table_pair *p, struct err *e)
+{
+	uint32_t both = p->a->key_count < p->b->key_count ? p->a->key_count : p->b->key_count;
+	bool more = p->a->key_count > p->b->key_count;
+	int rc = 0;
+
+	for (uint32_t i = 0; rc == 0 && i < both; i++)
+		rc = table_compare_key(p, i, e);
+	if (rc < 0 || p->a->key_count == p->b->key_count)
+		return rc;
+	return err_set(e, -EBADMSG, "key '%.100s' (%u) is missing at %s, which has %u keys; %s has %u",
+		table_key_name(more ? p->a : p->b, both), both, more ? p->who_b : p->who_a, both,
+		more ? p->who_a : p->who_b, more ? p->a->key_count : p->b->key_count);
 }
 
 int table_compare(const struct table *a, uint32_t rank_a, const struct table *b, uint32_t rank_b, struct err *e)
 {
-	uint32_t both = a->key_count < b->key_count ? a->key_count : b->key_count;
-	bool more = a->key_count > b->key_count;
-	int rc = table_compare_options(a, rank_a, b, rank_b, e);
+	char who_a[20], who_b[20];
+	const struct table_pair p = {.a = a, .b = b, .who_a = who_a, .who_b = who_b};
+	int rc;
 
+	snprintf(who_a, sizeof(who_a), "rank %u", rank_a);
+	snprintf(who_b, sizeof(who_b), "rank %u", rank_b);
+	rc = table_compare_options(&p, e);
 	if (rc == 0)
-		rc = table_compare_groups(a, rank_a, b, rank_b, e);
-	for (uint32_t i = 0; rc == 0 && i < both; i++)
-		rc = table_compare_key(a, rank_a, b, rank_b, i, e);
-	if (rc < 0 || a->key_count == b->key_count)
-		return rc;
-	return err_set(e, -EBADMSG, "key '%.100s' (%u) is missing at rank %u, which has %u keys; rank %u has %u",
-		table_key_name(more ? a : b, both), both, more ? rank_b : rank_a, both, more ? rank_a : rank_b,
-		more ? a->key_count : b->key_count);
+		rc = table_compare_groups(&p, e);
+	return rc < 0 ? rc : table_compare_keys(&p, e);
+}
+
+/* ---- a checkpoint and the job that comes again ---- */
+
+static void table_add_change(struct table_changes *c, const char *name, const char *then, const char *now)
+{
+	size_t at = strlen(c->text);
+
+	if (c->count++ >= TABLE_CHANGES_TOLD)
+		return;
+	snprintf(c->text + at, sizeof(c->text) - at, "%s%s was %s and is %s", at ? ", " : "", name, then, now);
+}
+
+static void table_change_groups(const struct table *then, const struct table *now, struct table_changes *c)
+{
+	double in_then, in_now;
+	char name[64], a[32], b[32];
+
+	for (uint32_t i = 0; i < now->spec.group_count; i++) {
+		unsigned at = 0;
+		const char *which;
+
+		while ((which = spec_hyper_differs(
+				&then->spec.groups[i], &now->spec.groups[i], &at, &in_then, &in_now))) {
+			snprintf(name, sizeof(name), "%s of parameter group %u", which, i);
+			snprintf(a, sizeof(a), "%.9g", in_then);
+			snprintf(b, sizeof(b), "%.9g", in_now);
+			table_add_change(c, name, a, b);
+		}
+	}
+}
+
+int table_continues(const struct table *then, const struct table *now, struct table_changes *changes, struct err *e)
+{
+	const struct table_pair p = {.a = then, .b = now, .who_a = "the checkpoint", .who_b = "this job"};
+	struct table_word a[TABLE_OPTIONS], b[TABLE_OPTIONS];
+	bool stepwise = spec_stepwise(&then->spec) == spec_stepwise(&now->spec);
+
+	*changes = (struct table_changes){0};
+	table_options(then, a);
+	table_options(now, b);
+	for (int i = 0; i < TABLE_OPTIONS; i++) {
+		const struct table_option *o = &table_option[i];
+
+		if (strcmp(a[i].text, b[i].text) == 0 || o->kept == OPTION_UNTOLD)
+			continue;
+		if (o->kept == OPTION_MUST || (o->kept == OPTION_STEPWISE && !stepwise))
+			return table_option_error(&p, o->name, a[i].text, b[i].text, e);
+		table_add_change(changes, o->name, a[i].text, b[i].text);
+	}
+	if (then->spec.world != now->spec.world)
+		table_add_change(changes, "world", table_number(then->spec.world).text,
+			table_number(now->spec.world).text);
+	table_change_groups(then, now, changes);
+	return table_compare_keys(&p, e);
 }

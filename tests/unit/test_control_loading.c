@@ -5,6 +5,7 @@
 #include "tests/unit/control_rig.h"
 
 #include <errno.h>
+#include <math.h>
 #include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -27,6 +28,8 @@ enum { WORLD = 3, KEYS = 4 };
 static const struct rig_job adam = {.generation = 1, .optimizer = 5, .lr = 0.1};
 
 struct stage {
+	const struct rig_job *job; /* NULL: adam */
+	uint32_t world, keys, elements; /* 0: WORLD, KEYS, 100 */
 	struct rig rig;
 	struct actor a[WORLD];
 	struct checkpoint_rig disk;
@@ -36,12 +39,15 @@ struct stage {
 
 static void stage_join(struct stage *s)
 {
-	for (uint32_t i = 0; i < WORLD; i++) {
+	uint32_t world = s->world ? s->world : WORLD;
+
+	for (uint32_t i = 0; i < world; i++) {
 		actor_dial(&s->rig, &s->a[i], i + 1);
-		assert_true(actor_join(&s->a[i], "demo", i, WORLD, NULL));
+		assert_true(actor_join(&s->a[i], "demo", i, world, NULL));
 	}
-	for (uint32_t i = 0; i < WORLD; i++)
-		actor_table(&s->a[i], &adam, KEYS, 100);
+	for (uint32_t i = 0; i < world; i++)
+		actor_table(&s->a[i], s->job ? s->job : &adam, s->keys ? s->keys : KEYS,
+			s->elements ? s->elements : 100);
 }
 
 static void stage_open(struct stage *s, struct disk *disk)
@@ -524,6 +530,91 @@ static void test_unreadable(void **state)
 	expect_unreadable(5); /* header and trailer were read, and again as it was opened; then its table */
 }
 
+/* ---- a job that comes again with other options ---- */
+
+static struct checkpoint_entry *stage_entries(struct stage *s, unsigned *count)
+{
+	struct checkpoint_entry *entries;
+	struct err e;
+
+	assert_int_equal(checkpoint_list(&s->disk.place, &entries, count, &e), 0);
+	return entries;
+}
+
+static void expect_continued(const struct rig_job *job, uint32_t world)
+{
+	struct stage s = {0};
+	uint32_t count;
+
+	stage_write(&s);
+	s.job = job;
+	s.world = world;
+	stage_open(&s, NULL);
+	rig_wait(&s.rig, 500);
+	count = world ? world : WORLD;
+	for (uint32_t i = 0; i < count; i++) {
+		assert_int_equal(actor_hear(&s.a[i]), PHUB__CONTROL__MESSAGE_START);
+		assert_true(s.a[i].last->start->joined);
+		assert_int_equal(s.a[i].last->start->rounds[0], 7);
+		assert_true(fabs(s.a[i].last->start->groups[0]->lr - (job ? job->lr : adam.lr)) < 1e-12);
+	}
+	stage_close(&s);
+	checkpoint_rig_close(&s.disk);
+}
+
+static void test_other_options(void **state)
+{
+	static const struct rig_job lr = {.generation = 1, .optimizer = 5, .lr = 0.25};
+	static const struct rig_job rest = {
+		.generation = 1, .optimizer = 5, .lr = 0.1, .lost = 1, .reproducible = true};
+
+	(void)state;
+	expect_continued(&lr, 0);
+	expect_continued(&rest, 0);
+	expect_continued(NULL, 2);
+	expect_continued(NULL, 1);
+}
+
+/* Refused with these words, and what is there stays. */
+static void expect_refused(const struct rig_job *job, uint32_t keys, uint32_t elements, const char *text)
+{
+	struct stage s = {0};
+	unsigned count;
+
+	stage_write(&s);
+	s.job = job;
+	s.keys = keys;
+	s.elements = elements;
+	stage_open(&s, NULL);
+	rig_wait(&s.rig, 500);
+	for (uint32_t i = 0; i < WORLD; i++) {
+		actor_hear(&s.a[i]);
+		assert_int_equal(s.a[i].error_code, PHUB__ERROR_CODE__ERROR_MISMATCH);
+		if (!strstr(s.a[i].error, text) || !strstr(s.a[i].error, "its checkpoint before round 7") ||
+			!strstr(s.a[i].error, "under another name"))
+			fail_msg("no '%s' in '%s'", text, s.a[i].error);
+	}
+	free(stage_entries(&s, &count));
+	assert_int_equal(count, 1);
+	stage_close(&s);
+	checkpoint_rig_close(&s.disk);
+}
+
+static void test_what_cannot_fit(void **state)
+{
+	static const struct rig_job momentum = {.generation = 1, .optimizer = 2, .lr = 0.1};
+	static const struct rig_job async = {.generation = 1, .optimizer = 5, .sync = 2, .lr = 0.1};
+	static const struct rig_job small = {.generation = 1, .optimizer = 5, .chunk_bytes = 4096, .lr = 0.1};
+
+	(void)state;
+	expect_refused(&momentum, 0, 0, "optimizer differs: the checkpoint says adam, this job says momentum");
+	expect_refused(&async, 0, 0, "sync differs: the checkpoint says bsp, this job says async");
+	expect_refused(&small, 0, 0, "chunk_bytes differs: the checkpoint says ");
+	expect_refused(NULL, KEYS + 1, 0, "key 'k4' (4) is missing at the checkpoint, which has 4 keys; this job has 5");
+	expect_refused(NULL, KEYS - 1, 0, "key 'k3' (3) is missing at this job, which has 3 keys; the checkpoint has 4");
+	expect_refused(NULL, 0, 90, "key 'k0' (0) differs: the checkpoint has 100 elements, this job has 90");
+}
+
 /* ---- targets that are away: a disk that is not mounted yet ---- */
 
 static void move_target(struct stage *s, unsigned i, bool away)
@@ -628,6 +719,8 @@ int main(void)
 		cmocka_unit_test(test_slow_mark),
 		cmocka_unit_test(test_down),
 		cmocka_unit_test(test_unreadable),
+		cmocka_unit_test(test_other_options),
+		cmocka_unit_test(test_what_cannot_fit),
 		cmocka_unit_test(test_target_away),
 #ifdef PHUB_ISAL
 		cmocka_unit_test(test_targets_away),
