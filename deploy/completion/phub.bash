@@ -63,7 +63,8 @@ _phub_words() { # COMMAND SUBCOMMAND WORD
 		ls | verify) words='--job --round --json --help' ;;
 		restore) words='--to --parity --job --round --rate --help' ;;
 		export) words='--to --weights --job --round --help' ;;
-		*) words='ls verify restore export --help' ;;
+		rm) words='--job --round --yes --help' ;;
+		*) words='ls verify restore export rm --help' ;;
 		esac
 		;;
 	jobs | top) words='pause resume drain evict --reason --workers --watch --interval --count --json --help' ;;

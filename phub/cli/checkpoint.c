@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "phub/cli/checkpoint_tool.h"
 #include "phub/cli/cli.h"
@@ -18,6 +19,7 @@ static const struct cli_command checkpoint_commands[] = {
 	{"ls", "which checkpoints there are", checkpoint_ls_run},
 	{"verify", "read them, and look at every checksum", checkpoint_verify_run},
 	{"restore", "write one, repaired, into other directories", checkpoint_restore_run},
+	{"rm", "remove those of a job, for good", checkpoint_rm_run},
 	{"export", "weights and optimizer state as .safetensors or .npz", checkpoint_export_run},
 	{NULL, NULL, NULL},
 };
@@ -366,6 +368,126 @@ int checkpoint_restore_run(int argc, char **argv)
 		rc = checkpoint_restore(&r);
 		checkpoint_table_fini(&r.table);
 	}
+	checkpoint_tool_end(&r.tool);
+	return rc;
+}
+
+/* ---- rm ---- */
+
+struct checkpoint_rm {
+	struct checkpoint_tool tool;
+	struct output_table table;
+	bool yes;
+};
+
+static bool checkpoint_rm_show(struct checkpoint_tool *t, const struct checkpoint_entry *entry, void *arg)
+{
+	checkpoint_ls_row(arg, t->place.job, entry);
+	return true;
+}
+
+static bool checkpoint_rm_each(struct checkpoint_tool *t, const struct checkpoint_entry *entry, void *arg)
+{
+	struct err e;
+
+	(void)arg;
+	if (checkpoint_remove(&t->place, entry, &e) == 0)
+		return true;
+	output_error("%s", e.text);
+	return false;
+}
+
+/* Said by --yes, or by who sits there. */
+static bool checkpoint_rm_agreed(const struct checkpoint_rm *r)
+{
+	char answer[8] = "";
+
+	if (r->yes)
+		return true;
+	if (!isatty(STDIN_FILENO)) {
+		output_error("nothing was removed: nobody is there to ask; give --yes");
+		return false;
+	}
+	fputs("Remove them for good? Type yes: ", stderr);
+	if (fgets(answer, sizeof(answer), stdin) && strcmp(answer, "yes\n") == 0)
+		return true;
+	output_error("nothing was removed");
+	return false;
+}
+
+/* A disk that is away brings back what it has: that is said, and is no success. */
+static int checkpoint_rm_absent(const struct checkpoint_tool *t)
+{
+	struct checkpoint_absent absent;
+	struct checkpoint_entry *entries;
+	unsigned count;
+
+	if (checkpoint_list_there(&t->place, &entries, &count, &absent, NULL) < 0)
+		return CLI_FAILED;
+	free(entries);
+	if (absent.count == 0)
+		return CLI_DONE;
+	output_error("%u of the directories cannot be looked into: what they hold stays (%s)", absent.count,
+		absent.why.text);
+	return CLI_FAILED;
+}
+
+static int checkpoint_rm(struct checkpoint_rm *r)
+{
+	struct checkpoint_tool *t = &r->tool;
+	unsigned found = 0;
+	struct err e;
+	int rc = checkpoint_each(t, checkpoint_rm_show, &r->table, &found);
+
+	if (rc == CLI_DONE && !found) {
+		output_error("job '%s' has no such checkpoint here", t->job);
+		rc = CLI_FAILED;
+	}
+	if (rc != CLI_DONE)
+		return rc;
+	output_table_print(&r->table);
+	fflush(stdout);
+	if (!checkpoint_rm_agreed(r))
+		return CLI_FAILED;
+	rc = checkpoint_each(t, checkpoint_rm_each, NULL, &found);
+	if (rc == CLI_DONE && !t->round && checkpoint_remove_all(&t->place, &e) < 0) {
+		output_error("%s", e.text);
+		rc = CLI_FAILED;
+	}
+	return rc == CLI_DONE ? checkpoint_rm_absent(t) : rc;
+}
+
+int checkpoint_rm_run(int argc, char **argv)
+{
+	struct checkpoint_rm r = {
+		.table = {.heads = {"job", "round", "written", "bytes", "files", "state"}, .align = "lrlrll"}};
+	const struct args_option options[] = {
+		{"job", "NAME", "whose; must be given", ARGS_TEXT, &r.tool.job, 0, 0, NULL},
+		{"round", "R", "only those before this round", ARGS_NUMBER, &r.tool.round, 1, UINT64_MAX, NULL},
+		{"yes", NULL, "do not ask", ARGS_FLAG, &r.yes, 0, 0, NULL},
+		{.name = NULL},
+	};
+	const struct args_usage usage = {
+		.command = "phub checkpoint rm",
+		.words = "DIR...",
+		.about = "Removes a job's checkpoints, so that a job of its name begins anew. Shows them and asks\n"
+			 "first. Not while the job runs.\n",
+		.examples = "  phub checkpoint rm --job mnist /mnt/a /mnt/b /mnt/c\n",
+		.words_max = ARGS_WORDS_MAX,
+		.options = options,
+	};
+	struct args_words words;
+	int rc = args_parse(&usage, argc, argv, &words);
+
+	if (rc == ARGS_GO_ON)
+		rc = checkpoint_need_directory(&usage, &words);
+	if (rc == ARGS_GO_ON && !r.tool.job)
+		rc = args_wrong(&usage, "whose? Give --job");
+	if (rc != ARGS_GO_ON)
+		return rc;
+	rc = checkpoint_tool_begin(&r.tool, &words);
+	if (rc == CLI_DONE)
+		rc = checkpoint_rm(&r);
 	checkpoint_tool_end(&r.tool);
 	return rc;
 }

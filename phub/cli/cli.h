@@ -35,6 +35,7 @@ int checkpoint_run(int argc, char **argv);
 int checkpoint_export_run(int argc, char **argv);
 int checkpoint_ls_run(int argc, char **argv);
 int checkpoint_restore_run(int argc, char **argv);
+int checkpoint_rm_run(int argc, char **argv);
 int checkpoint_verify_run(int argc, char **argv);
 int doctor_run(int argc, char **argv);
 int jobs_run(int argc, char **argv);

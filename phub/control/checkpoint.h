@@ -220,6 +220,11 @@ bool checkpoint_is_finished(const struct checkpoint_place *place, const struct c
 int checkpoint_prune(const struct checkpoint_place *place, unsigned keep, struct err *e);
 /* Removes one of a list. */
 int checkpoint_remove(const struct checkpoint_place *place, const struct checkpoint_entry *entry, struct err *e);
+/*
+ * All of the job: whole and torn ones, what is half written, the mark, and its directories where nothing else is in
+ * them. Not while a box writes there. 0, or the first error with the file in `e`: the others are gone all the same.
+ */
+int checkpoint_remove_all(const struct checkpoint_place *place, struct err *e);
 
 /*
  * How often: after CheckFreq (FAST'21), section 4.4. Pure: what was measured goes in, the interval in rounds comes out,

@@ -241,6 +241,42 @@ void checkpoint_mark(const struct checkpoint_place *place, uint64_t newest_ms)
 	prune_each_target(place, prune_mark_target, &mark);
 }
 
+static bool prune_is_any(const void *arg, const struct checkpoint_file *file)
+{
+	(void)arg;
+	(void)file;
+	return true;
+}
+
+static int prune_forget_target(struct disk *disk, int dir, void *arg)
+{
+	(void)arg;
+	disk->ops->remove(disk, dir, prune_mark_part);
+	disk->ops->remove(disk, dir, prune_mark);
+	return 0;
+}
+
+int checkpoint_remove_all(const struct checkpoint_place *place, struct err *e)
+{
+	struct disk *disk = checkpoint_disk(place);
+	char dir[CHECKPOINT_DIR_BYTES];
+	int rc = prune_files(place, prune_is_any, NULL, e);
+
+	if (rc < 0)
+		return rc;
+	prune_each_target(place, prune_forget_target, NULL);
+	(void)checkpoint_format_dir(place->job, dir, NULL); /* prune_files() has done it before */
+	for (unsigned i = 0; i < place->target_count; i++) {
+		int at = disk->ops->open_dir(disk, -1, place->targets[i]);
+
+		if (at < 0)
+			continue;
+		disk->ops->remove_dir(disk, at, dir);
+		disk->ops->close(disk, at);
+	}
+	return 0;
+}
+
 void checkpoint_unmark(const struct checkpoint_place *place)
 {
 	prune_each_target(place, prune_unmark_target, NULL);

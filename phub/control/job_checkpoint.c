@@ -303,9 +303,10 @@ static void job_refuse_anew(struct job *job)
 	if (k->unfit)
 		job_fail(job, PHUB__ERROR_CODE__ERROR_MISMATCH, -1,
 			"it cannot go on from its checkpoint before round %" PRIu64
-			", and is not begun anew over it: %s. Start it as it was, or under another name; or remove that "
-			"checkpoint, at the box",
-			k->trying, k->error.text);
+			", and is not begun anew over it: %s. Start it as it was, or under another name; or remove its "
+			"checkpoints, at the box: phub checkpoint rm --job '%s' %s",
+			k->trying, k->error.text, job->name,
+			k->place.target_count > 1 ? "DIR..." : k->place.targets[0]);
 	else if (k->absent.count > 0)
 		job_fail(job, PHUB__ERROR_CODE__ERROR_LIMIT, -1,
 			"none of its checkpoints can be read, and it is not begun anew over them: %s. See that these "

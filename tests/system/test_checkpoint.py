@@ -115,6 +115,24 @@ def listed():
         holds(phub("export", "--job", "a b", "--to", where[0] / "x.npz", *where)[0], "'a b' round 10")
 
 
+def removed():
+    """rm takes the job's checkpoints, marks and directories, and nobody else's; not without a word"""
+    with folders(2) as (first, second):
+        for before in (10, 20):
+            write("a b", before, 0, [first])
+        write("mnist", 7, 0, [first])
+        holds(phub("rm", first, status=2)[1], "--job")
+        holds(phub("rm", "--job", "none", "--yes", first, status=1)[1], "'none' has no such checkpoint")
+        holds(phub("rm", "--job", "a b", first, status=1)[1], "nothing was removed: .*--yes")
+        check(len(lines(phub("ls", "--json", first)[0])) == 3, "removed without --yes")
+        holds(phub("rm", "--job", "a b", "--round", 20, "--yes", first)[0], "a b +20 ")
+        check([(f["job"], f["round"]) for f in lines(phub("ls", "--json", first)[0])] == [("a b", 10), ("mnist", 7)], "--round")
+        (first / "a%20b/finished").write_text("x")
+        (first / "a%20b/30.00000000000000ab.0.phub.part").write_text("x")
+        holds(phub("rm", "--job", "a b", "--yes", first, second / "away", status=1)[1], "1 of the directories cannot be looked into")
+        check([f.name for f in first.iterdir()] == ["mnist"], f"{list(first.iterdir())}")
+
+
 def rotten():
     """a bit that fell over is found, and named"""
     with folders(1) as where:
@@ -390,7 +408,7 @@ def targets_of_the_user():
 
 
 CASES = [
-    slow_disk, slow_end, came_back, targets_are_tried, targets_of_the_user, empty, usage, listed, rotten, mended, stopped, exported,
+    slow_disk, slow_end, came_back, targets_are_tried, targets_of_the_user, empty, usage, listed, removed, rotten, mended, stopped, exported,
     exported_to_numpy,
 ]
 

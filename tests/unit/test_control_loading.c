@@ -591,7 +591,8 @@ static void expect_refused(const struct rig_job *job, uint32_t keys, uint32_t el
 		actor_hear(&s.a[i]);
 		assert_int_equal(s.a[i].error_code, PHUB__ERROR_CODE__ERROR_MISMATCH);
 		if (!strstr(s.a[i].error, text) || !strstr(s.a[i].error, "its checkpoint before round 7") ||
-			!strstr(s.a[i].error, "under another name"))
+			!strstr(s.a[i].error, "under another name; or remove its checkpoints, at the box: phub "
+						 "checkpoint rm --job 'demo' /dev/shm/"))
 			fail_msg("no '%s' in '%s'", text, s.a[i].error);
 	}
 	free(stage_entries(&s, &count));
