@@ -353,6 +353,17 @@ int box_check(const struct config *config, struct err *e)
 	return rc == 0 && box_wants(config, "dpdk") ? dpdk_check(config->dpdk_ports, e) : rc;
 }
 
+/* Those that cannot be written are away: the others of the list keep a box with the same list from these, too. */
+static int box_lock_targets(const struct checkpoint_place *place, struct err *e)
+{
+	struct err why;
+	int rc = checkpoint_lock_targets(place, &why);
+
+	if (rc > 0)
+		log_warn("checkpoint_targets: %s; see that no other box has its checkpoints there", why.text);
+	return rc < 0 ? err_set(e, rc, "checkpoint_targets: %s", why.text) : 0;
+}
+
 int box_check_targets(const struct config *config, bool strict, struct err *e)
 {
 	struct checkpoint_place place = {.parity = (unsigned)config->checkpoint_parity};
@@ -366,12 +377,12 @@ int box_check_targets(const struct config *config, bool strict, struct err *e)
 	rc = checkpoint_list_targets(&place, text);
 	if (rc == 0)
 		rc = checkpoint_try_targets(&place, &why);
-	if (rc > 0 && !strict) {
+	if (rc < 0 || (rc > 0 && strict))
+		return err_set(e, why.code, "checkpoint_targets: %s", why.text);
+	if (rc > 0)
 		log_warn("checkpoint_targets: %s. Parity makes up for it: checkpoints are written to the others",
 			why.text);
-		return 0;
-	}
-	return rc ? err_set(e, why.code, "checkpoint_targets: %s", why.text) : 0;
+	return strict ? 0 : box_lock_targets(&place, e);
 }
 
 /* ---- cores ---- */

@@ -99,8 +99,9 @@ int box_check(const struct config *config, struct err *e);
 
 /*
  * Can checkpoints be written where the options say, by this process as it is now: to be asked once it is the user that
- * it becomes. `strict`: to all of the targets; else some may fail that parity makes up for, and that is logged. Blocks
- * on disks. 0 or a negative errno with what to do in `e`.
+ * it becomes. `strict`: to all of the targets, and no more is asked: a box that runs may have them. Else it is for a
+ * start: some may fail that parity makes up for, which is logged, and they are locked for this process until it ends.
+ * Blocks on disks. 0 or a negative errno with what to do in `e`; -EBUSY: another box has them.
  */
 int box_check_targets(const struct config *config, bool strict, struct err *e);
 

@@ -71,6 +71,12 @@ int checkpoint_check_count(unsigned target_count, unsigned parity, struct err *e
  * 0; how many cannot be written, at most m, with the first of them in `e`: checkpoints do without; or what is wrong.
  */
 int checkpoint_try_targets(const struct checkpoint_place *place, struct err *e);
+/*
+ * Takes the targets for this process until it ends (disk_lock()): two boxes would remove each other's checkpoints. 0;
+ * how many could not be locked, for another reason than that somebody has them, with the first in `e`; or -EBUSY with
+ * the target that another box has, and what to do.
+ */
+int checkpoint_lock_targets(const struct checkpoint_place *place, struct err *e);
 
 /* What is in a checkpoint besides the chunks' bytes. `meta` is the caller's (checkpoint_meta.h). */
 struct checkpoint_table {

@@ -122,6 +122,24 @@ int checkpoint_try_targets(const struct checkpoint_place *place, struct err *e)
 	return rc < 0 ? rc : failed > place->parity ? first.code : (int)failed;
 }
 
+int checkpoint_lock_targets(const struct checkpoint_place *place, struct err *e)
+{
+	int unlocked = 0, rc;
+
+	for (unsigned i = 0; i < place->target_count; i++) {
+		rc = disk_lock(place->targets[i]);
+		if (rc == -EBUSY)
+			return err_set(e, rc,
+				"%s is another phubd's, which runs (it has locked %s/.phub.lock), and two would remove "
+				"each other's checkpoints; give each box directories of its own, or stop the other",
+				place->targets[i], place->targets[i]);
+		if (rc < 0 && unlocked++ == 0)
+			err_set(e, rc, "%s cannot be locked against another box (%s)", place->targets[i],
+				strerror(-rc));
+	}
+	return unlocked;
+}
+
 /* ---- writing ---- */
 
 static bool write_stopped(const struct checkpoint_progress *p)

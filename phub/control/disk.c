@@ -8,6 +8,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
+#include <sys/file.h>
 #include <sys/random.h>
 #include <sys/stat.h>
 #include <time.h>
@@ -201,6 +202,24 @@ int disk_read_all(struct disk *d, int fd, void *to, uint64_t count, uint64_t at)
 		at += (uint64_t)got;
 	}
 	return 0;
+}
+
+int disk_lock(const char *dir)
+{
+	int at = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC), fd, rc;
+
+	if (at < 0)
+		return -errno;
+	/* Not the directory itself: over NFS a lock takes a file that is open for writing. */
+	fd = disk_result(openat(at, ".phub.lock", O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600));
+	close(at);
+	if (fd < 0)
+		return fd;
+	rc = disk_result(flock(fd, LOCK_EX | LOCK_NB));
+	if (rc == 0)
+		return 0; /* `fd` stays open: a disk that does not answer is written until the process is gone */
+	close(fd);
+	return rc == -EWOULDBLOCK ? -EBUSY : rc == -ENOSYS || rc == -ENOLCK || rc == -EINVAL ? -EOPNOTSUPP : rc;
 }
 
 struct disk *disk_machine(void)

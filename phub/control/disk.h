@@ -72,6 +72,13 @@ struct disk {
 /* All of it: 0, -EBADMSG when the file ends before, or as read() has it. */
 int disk_read_all(struct disk *d, int fd, void *to, uint64_t count, uint64_t at);
 
+/*
+ * On this machine, for this process alone: takes the lock of a directory, the file .phub.lock in it, until the process
+ * ends. Over network mounts that can lock, for all their machines. 0, -EBUSY: another process has it, or why it cannot
+ * be taken: -EOPNOTSUPP where the file system has no locks.
+ */
+int disk_lock(const char *dir);
+
 /* The machine's own. */
 struct disk *disk_machine(void);
 

@@ -343,6 +343,7 @@ def came_back():
             time.sleep(0.05)
         check(box.err.text().count("could not be written") == 1, "said again and again")
         box.kill()
+        box.wait()
         worker.kill()
         where[2].with_suffix(".away").rename(where[2])
         box = rig.Box(**options)
@@ -393,6 +394,28 @@ def targets_are_tried():
             box.stop()
 
 
+def targets_of_one_box():
+    """a second box does not start where another has its checkpoints; --check-config may be asked; a box that died leaves no lock"""
+    with folders(2) as (first, second):
+        box = rig.Box(checkpoint_targets=first)
+        link = second / "link"
+        link.symlink_to(first)
+        for name in (first, link):
+            done = subprocess.run([rig.PHUBD, "--listen", "127.0.0.1:0", f"--checkpoint_targets={name}"], capture_output=True, text=True,
+                                  stdin=subprocess.DEVNULL, timeout=rig.DEADLINE_S, env=rig.QUIET, check=False)
+            check(done.returncode == 1, f"a second box starts: {done.stderr}")
+            holds(done.stderr, f"checkpoint_targets: {name} is another phubd's, which runs .*directories of its own, or stop the other")
+        done = subprocess.run([rig.PHUBD, "--check-config", f"--checkpoint_targets={first}"], capture_output=True, text=True,
+                              timeout=rig.DEADLINE_S, env=rig.QUIET, check=False)
+        check(done.returncode == 0, f"--check-config beside a box: {done.stderr}")
+        other = rig.Box(checkpoint_targets=second)
+        other.stop()
+        box.kill()
+        box.wait()
+        box = rig.Box(checkpoint_targets=first)
+        box.stop()
+
+
 def targets_of_the_user():
     """root's phubd tries the targets as the user that it becomes"""
     if os.geteuid() != 0:
@@ -408,7 +431,7 @@ def targets_of_the_user():
 
 
 CASES = [
-    slow_disk, slow_end, came_back, targets_are_tried, targets_of_the_user, empty, usage, listed, removed, rotten, mended, stopped, exported,
+    slow_disk, slow_end, came_back, targets_are_tried, targets_of_one_box, targets_of_the_user, empty, usage, listed, removed, rotten, mended, stopped, exported,
     exported_to_numpy,
 ]
 
