@@ -240,7 +240,8 @@ void job_hyper_recount(struct job *job);
 
 /*
  * Begins to look for what the job's new generation goes on from, and to read it; that waits for what an earlier job of
- * its name still writes. False: nothing is looked for, it begins anew.
+ * its name still writes. False: nothing is looked for, it begins anew. Without memory to look, job_restored() fails the
+ * job; one that has its weights goes on without checkpoints, which is logged.
  */
 bool job_restore(struct job *job);
 /* 0 with the round that each chunk begins with, or NULL: it begins anew; -EAGAIN: not yet; else the job has failed. */

@@ -265,12 +265,19 @@ static void keeper_read(struct job *job)
 
 bool job_restore(struct job *job)
 {
+	bool reads = job->started <= 1 && !job->takes; /* a new key table begins with new weights; a mirror has some */
 	struct keeper *k;
 
 	job_keep_forget(job);
-	job->keeper = keeper_create(job);
+	if (keeper_create(job, &job->keeper) < 0) {
+		if (reads)
+			job->control->again = true; /* job_restored() refuses it */
+		else
+			log_warn("job '%s' goes on without checkpoints: there is no memory to keep them", job->name);
+		return reads;
+	}
 	k = job->keeper;
-	if (!k || job->started > 1 || job->takes) /* a new key table begins with new weights; a mirror has some */
+	if (!k || !reads)
 		return false;
 	k->state = KEEPER_READING;
 	k->into = job->generation;
@@ -326,6 +333,12 @@ int job_restored(struct job *job, const uint64_t **from)
 	int64_t age_ms;
 
 	*from = NULL;
+	if (!k) {
+		job_fail(job, PHUB__ERROR_CODE__ERROR_LIMIT, -1,
+			"the box has no memory to look for its checkpoints, and does not begin it anew over them; start "
+			"it again when there is some");
+		return -ENOMEM;
+	}
 	if (!k->running) {
 		keeper_read(job);
 		return -EAGAIN;

@@ -29,18 +29,18 @@ static enum checkpoint_plant keeper_plant(unsigned plant)
 }
 
 /* A job has checkpoints where the box has a place for them, and weights to write. */
-struct keeper *keeper_create(struct job *job)
+int keeper_create(struct job *job, struct keeper **out)
 {
 	const struct box_env *env = &job->control->box->env;
 	const struct config *config = job->control->config;
 	struct keeper *k;
-	struct err e;
 
+	*out = NULL;
 	if (!config->checkpoint_targets[0] || job->generation->spec.optimizer == OPTIMIZER_NONE)
-		return NULL;
+		return 0;
 	k = calloc(1, sizeof(*k));
 	if (!k)
-		return NULL;
+		return -ENOMEM;
 	k->control = job->control;
 	memcpy(k->job, job->name, sizeof(k->job));
 	k->place.parity = (unsigned)config->checkpoint_parity;
@@ -53,13 +53,15 @@ struct keeper *keeper_create(struct job *job)
 	k->arena.fd = -1;
 	checkpoint_pace_init(&k->pace, (double)config->checkpoint_overhead / 1000.0);
 	k->targets = strdup(config->checkpoint_targets);
+	/* Which targets there can be was seen when the options were read. */
 	if (!k->targets || checkpoint_list_targets(&k->place, k->targets) < 0 ||
-		checkpoint_meta_pack(job->generation->table, NULL, &k->meta, &k->meta_bytes, &e) < 0) {
+		checkpoint_meta_pack(job->generation->table, NULL, &k->meta, &k->meta_bytes, NULL) < 0) {
 		free(k->targets);
 		free(k);
-		return NULL;
+		return -ENOMEM;
 	}
-	return k;
+	*out = k;
+	return 0;
 }
 
 void keeper_drop_arena(struct keeper *k)

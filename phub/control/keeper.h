@@ -99,8 +99,8 @@ struct keeper {
 	bool hasty; /* for tests: it goes on a round too early */
 };
 
-/* NULL: the job has no checkpoints. */
-struct keeper *keeper_create(struct job *job);
+/* 0, with NULL where the job has no checkpoints: the box has no targets, or the job no weights. Or -ENOMEM. */
+int keeper_create(struct job *job, struct keeper **out);
 
 /* A place for each chunk of the generation. 0 or -ENOMEM. Drop: also what was taken in part, or nothing. */
 int keeper_take_arena(struct keeper *k, const struct generation *g);

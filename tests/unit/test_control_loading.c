@@ -616,6 +616,41 @@ static void test_what_cannot_fit(void **state)
 	expect_refused(NULL, 0, 90, "key 'k0' (0) differs: the checkpoint has 100 elements, this job has 90");
 }
 
+/* ---- no memory ---- */
+
+static bool no_strdup;
+
+/* The C library's, in this program; keepers alone copy the names of targets. */
+char *strdup(const char *text)
+{
+	size_t bytes = strlen(text) + 1;
+	char *copy = no_strdup && strstr(text, "/dev/shm/") ? NULL : malloc(bytes);
+
+	if (copy)
+		memcpy(copy, text, bytes);
+	return copy;
+}
+
+static void test_no_memory(void **state)
+{
+	struct stage s = {0};
+	unsigned count;
+
+	(void)state;
+	stage_write(&s);
+	no_strdup = true;
+	stage_open(&s, NULL);
+	rig_wait(&s.rig, 500);
+	no_strdup = false;
+	actor_hear(&s.a[0]);
+	assert_int_equal(s.a[0].error_code, PHUB__ERROR_CODE__ERROR_LIMIT);
+	assert_non_null(strstr(s.a[0].error, "no memory to look for its checkpoints, and does not begin it anew"));
+	free(stage_entries(&s, &count));
+	assert_int_equal(count, 1);
+	stage_close(&s);
+	checkpoint_rig_close(&s.disk);
+}
+
 /* ---- targets that are away: a disk that is not mounted yet ---- */
 
 static void move_target(struct stage *s, unsigned i, bool away)
@@ -722,6 +757,7 @@ int main(void)
 		cmocka_unit_test(test_unreadable),
 		cmocka_unit_test(test_other_options),
 		cmocka_unit_test(test_what_cannot_fit),
+		cmocka_unit_test(test_no_memory),
 		cmocka_unit_test(test_target_away),
 #ifdef PHUB_ISAL
 		cmocka_unit_test(test_targets_away),
