@@ -73,8 +73,9 @@ static json_t *jobs_json_checkpoint(const Phub__CheckpointInfo *c)
 {
 	if (!c)
 		return json_null();
-	return json_pack("{s:s, s:I, s:o, s:I, s:b, s:I, s:b, s:o, s:f, s:s, s:I}", "doing", c->doing, "done",
-		(json_int_t)c->done, "last", jobs_json_last(c), "interval", (json_int_t)c->interval, "fixed",
+	return json_pack("{s:s, s:I, s:o, s:I, s:I, s:b, s:I, s:b, s:o, s:f, s:s, s:I}", "doing", c->doing, "done",
+		(json_int_t)c->done, "last", jobs_json_last(c), "interval", (json_int_t)c->interval, "wanted",
+		(json_int_t)c->wanted, "fixed",
 		(int)c->fixed, "due", (json_int_t)c->due, "measured", (int)c->measured, "overhead",
 		c->measured ? json_real(c->overhead) : json_null(), "allowed", c->allowed, "error",
 		c->error ? c->error : "", "error_ms", (json_int_t)c->error_ms);
@@ -217,12 +218,15 @@ static void jobs_print_checkpoint(const Phub__JobInfo *job)
 		printf("last before round %" PRIu64 ", %.1f s old, %s", c->round, (double)c->age_ms / 1e3,
 			output_bytes(c->bytes, text));
 	if (c->known && c->done)
-		printf(" in %.2f s", (double)c->took_ms / 1e3);
+		printf(" in %" PRIu64 " ms", c->took_ms);
 	if (strcmp(c->doing, "idle") != 0)
 		printf("; %s", c->doing);
 	else
 		printf("; next in %" PRIu64 " rounds", c->due);
-	if (c->interval)
+	if (c->interval && c->wanted < c->interval && c->wanted)
+		printf(", one in %" PRIu64 " as they come (%s %" PRIu64 ")", c->interval,
+			c->fixed ? "checkpoint_every is" : "its cost would allow", c->wanted);
+	else if (c->interval)
 		printf(", one in %" PRIu64 " %s", c->interval, c->fixed ? "(checkpoint_every)" : "(by its cost)");
 	if (c->measured)
 		printf(", which costs %.1f %% of %.1f %%", 1e2 * c->overhead, 1e2 * c->allowed);

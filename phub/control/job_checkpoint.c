@@ -125,6 +125,16 @@ static void keeper_tell_short(struct job *job)
 		job->name, k->result, k->place.target_count, k->error.text);
 }
 
+static void keeper_tell_written(const struct job *job)
+{
+	const struct keeper *k = job->keeper;
+	bool small = k->last_bytes < 1u << 20;
+
+	log_info("job '%s': checkpoint before round %" PRIu64 " written: %.1f %s in %.1f ms", job->name, k->last,
+		(double)k->last_bytes / (small ? 1u << 10 : 1u << 20), small ? "KiB" : "MiB",
+		(double)k->last_took_ns / 1e6);
+}
+
 /* The thread is done, and no core refers to the snapshot any more. */
 static void keeper_finish(struct job *job)
 {
@@ -151,12 +161,11 @@ static void keeper_finish(struct job *job)
 	k->last = k->table.round;
 	k->known = true;
 	k->last_ns = (int64_t)k->begun_ns;
-	k->last_took_ns = job->control->now_ns - k->begun_ns;
+	k->last_took_ns = k->task_ns; /* not until a timer looked */
 	k->last_bytes = atomic_load_explicit(&k->progress.total, memory_order_relaxed);
 	k->retry_ns = 0;
 	checkpoint_pace_written(&k->pace, (double)(job->control->now_ns - k->begun_ns) / 1e9);
-	log_info("job '%s': checkpoint before round %" PRIu64 " written: %.1f MB in %.2f s", job->name, k->last,
-		(double)k->snapshot.bytes / 1e6, (double)(job->control->now_ns - k->begun_ns) / 1e9);
+	keeper_tell_written(job);
 	if (k->pruned < 0)
 		log_warn("job '%s': old checkpoints stay: %s", job->name, k->prune_error.text);
 	k->state = KEEPER_IDLE;
@@ -237,6 +246,7 @@ void job_keep_tick(struct job *job)
 		keeper_finish(job);
 	if (!keeper_is_due(job, rounds))
 		return;
+	k->apart = k->done > 0 && !k->retry_ns ? rounds - k->rounds : 0;
 	k->rounds = rounds;
 	keeper_ask(job);
 }
@@ -377,6 +387,10 @@ static void keeper_describe_pace(const struct job *job, Phub__CheckpointInfo *ou
 	uint64_t rounds = job->state == JOB_RUNNING ? keeper_rounds(job) : 0, every = keeper_every(job);
 
 	out->fixed = job->control->config->checkpoint_every > 0;
+	/* What is wanted, or where quick rounds do not let it come to that (timers, the disk, time to measure) what is. */
+	out->wanted = every;
+	if (every > 0 && k->apart > every)
+		every = k->apart;
 	out->interval = every;
 	out->allowed = k->pace.overhead;
 	if (rounds < k->rounds + every)
@@ -400,7 +414,7 @@ bool job_keep_describe(const struct job *job, Phub__CheckpointInfo *out)
 		out->round = k->last;
 		out->age_ms = now_ns > k->last_ns ? (uint64_t)(now_ns - k->last_ns) / NS_PER_MS : 0;
 		out->bytes = k->last_bytes;
-		out->took_ms = k->last_took_ns / NS_PER_MS;
+		out->took_ms = (k->last_took_ns + NS_PER_MS - 1) / NS_PER_MS;
 	}
 	keeper_describe_pace(job, out);
 	if (k->failure[0]) {

@@ -318,9 +318,10 @@ static int keeper_step(struct keeper *k, uint64_t now_ns)
 	return 0;
 }
 
-static void keeper_end(struct keeper *k, int result)
+static void keeper_end(struct keeper *k, int result, uint64_t now_ns)
 {
 	k->result = result;
+	k->task_ns = now_ns - k->task_ns;
 	if (k->task == KEEPER_WRITE)
 		keeper_tidy(k);
 	atomic_store_explicit(&k->over, true, memory_order_release);
@@ -331,12 +332,13 @@ static void *keeper_thread(void *arg)
 	struct keeper *k = arg;
 	int rc;
 
+	k->task_ns = clock_now_ns();
 	if (k->task == KEEPER_WRITE)
 		rc = checkpoint_write(&k->place, &k->table, &k->snapshot, &k->progress, &k->error);
 	else
 		while ((rc = keeper_step(k, 0)) == -EAGAIN)
 			;
-	keeper_end(k, rc);
+	keeper_end(k, rc, clock_now_ns());
 	return NULL;
 }
 
@@ -345,6 +347,7 @@ bool keeper_run(struct keeper *k, enum keeper_task task)
 	k->task = task;
 	k->error = (struct err){0};
 	k->due_ns = k->control->now_ns;
+	k->task_ns = k->control->now_ns;
 	atomic_store_explicit(&k->over, false, memory_order_relaxed);
 	k->running = k->by_hand || pthread_create(&k->thread, NULL, keeper_thread, k) == 0;
 	return k->running;
@@ -450,7 +453,7 @@ static uint64_t keeper_turn(struct keeper *k, uint64_t now_ns)
 	rc = keeper_step(k, now_ns);
 	if (rc == -EAGAIN)
 		return k->due_ns;
-	keeper_end(k, rc);
+	keeper_end(k, rc, now_ns);
 	return now_ns;
 }
 

@@ -58,6 +58,7 @@ struct keeper {
 	bool stopped;        /* the cores were told to give it up */
 	uint64_t ahead;      /* rounds: more after each that was missed */
 	uint64_t rounds;     /* of the job, when the last one was taken */
+	uint64_t apart;      /* rounds from the one before to that; 0: there was none, or it failed */
 	double sampled;      /* rounds, at the last sample */
 	uint64_t sampled_ns;
 	bool touched; /* a checkpoint was under way since */
@@ -77,6 +78,7 @@ struct keeper {
 	enum keeper_task task;
 	pthread_t thread;
 	bool running, by_hand;
+	uint64_t task_ns; /* when it began; over: how long it took */
 	uint64_t due_ns; /* by hand: of the next step */
 	_Atomic bool over;
 	int result, pruned;

@@ -324,6 +324,31 @@ def slow_end():
         worker.kill()
 
 
+def as_they_come():
+    """quick rounds: jobs and the log say what is, not what is wanted"""
+    def ask():
+        return next(job for job in lines(subprocess.run([PHUB, "jobs", "--json", box.address], check=True, capture_output=True, text=True,
+                                                        timeout=rig.DEADLINE_S, env=rig.QUIET).stdout) if "job" in job)
+
+    with folders(1) as (folder,):
+        options = {"cores": 1, "checkpoint_targets": folder, "checkpoint_every": 2}
+        job = {"keys": "a:3000", "optimizer": "adam", "transport": "tcp", "pause_us": 2000, "rounds": 1000000}
+        box = rig.Box(**options)
+        rig.Worker(box.url("train"), **job)
+        while len(re.findall("checkpoint before round", box.err.text())) < 6:
+            time.sleep(0.05)
+        found = ask()["checkpoint"]
+        text = subprocess.run([PHUB, "jobs", box.address], check=True, capture_output=True, text=True, timeout=rig.DEADLINE_S,
+                              env=rig.QUIET).stdout
+        at = [int(number) for number in re.findall(r"checkpoint before round (\d+) written", box.err.text())]
+        check(found["wanted"] == 2 and found["interval"] > 2 and found["fixed"], f"{found}")
+        check(min(b - a for a, b in zip(at, at[1:])) / 2 < found["interval"] < 2 * max(b - a for a, b in zip(at, at[1:])), f"{at} {found}")
+        holds(text, rf"one in \d+ as they come \(checkpoint_every is 2\)", r"KiB in \d+ ms")
+        took = [float(ms) for ms in re.findall(r"written: [\d.]+ KiB in ([\d.]+) ms", box.err.text())]
+        check(len(took) >= 6 and len(set(took)) > 1 and min(took) < 90, f"only the timer's tick is told: {took}")
+        box.stop()
+
+
 def came_back():
     """a target that was away brings the mark of a job that ended long ago: newer checkpoints are gone on from"""
     need_parity()
@@ -431,7 +456,7 @@ def targets_of_the_user():
 
 
 CASES = [
-    slow_disk, slow_end, came_back, targets_are_tried, targets_of_one_box, targets_of_the_user, empty, usage, listed, removed, rotten, mended, stopped, exported,
+    slow_disk, slow_end, as_they_come, came_back, targets_are_tried, targets_of_one_box, targets_of_the_user, empty, usage, listed, removed, rotten, mended, stopped, exported,
     exported_to_numpy,
 ]
 
