@@ -253,6 +253,8 @@ void job_keep_tick(struct job *job);
 bool job_keep_describe(const struct job *job, Phub__CheckpointInfo *out);
 /* How many checkpoints it went on from and wrote since the box runs it, and the round of the newest. */
 uint64_t job_kept(const struct job *job, uint64_t *round);
+/* Rounds of the job that were done before it went on here, by the checkpoint that it goes on from. */
+uint64_t job_kept_rounds(const struct job *job);
 /* All ranks have left, and the training is finished: a job that comes with this name begins anew. */
 void job_keep_finished(struct job *job);
 

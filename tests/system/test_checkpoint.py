@@ -325,7 +325,7 @@ def slow_end():
 
 
 def as_they_come():
-    """quick rounds: jobs and the log say what is, not what is wanted"""
+    """quick rounds: jobs and the log say what is, not what is wanted; and count rounds as the checkpoints do, after a restart too"""
     def ask():
         return next(job for job in lines(subprocess.run([PHUB, "jobs", "--json", box.address], check=True, capture_output=True, text=True,
                                                         timeout=rig.DEADLINE_S, env=rig.QUIET).stdout) if "job" in job)
@@ -334,7 +334,7 @@ def as_they_come():
         options = {"cores": 1, "checkpoint_targets": folder, "checkpoint_every": 2}
         job = {"keys": "a:3000", "optimizer": "adam", "transport": "tcp", "pause_us": 2000, "rounds": 1000000}
         box = rig.Box(**options)
-        rig.Worker(box.url("train"), **job)
+        worker = rig.Worker(box.url("train"), **job)
         while len(re.findall("checkpoint before round", box.err.text())) < 6:
             time.sleep(0.05)
         found = ask()["checkpoint"]
@@ -346,6 +346,15 @@ def as_they_come():
         holds(text, rf"one in \d+ as they come \(checkpoint_every is 2\)", r"KiB in \d+ ms")
         took = [float(ms) for ms in re.findall(r"written: [\d.]+ KiB in ([\d.]+) ms", box.err.text())]
         check(len(took) >= 6 and len(set(took)) > 1 and min(took) < 90, f"only the timer's tick is told: {took}")
+        box.kill()
+        box.wait()
+        worker.kill()
+        box = rig.Box(**options)
+        rig.Worker(box.url("train"), **job)
+        box.logged("checkpoint before round .* written")
+        found = ask()
+        check(abs(found["rounds"] - found["checkpoint"]["last"]["round"]) < 200 and found["rounds"] > at[-1],
+              f"two counts of rounds: {found['rounds']}, {found['checkpoint']['last']}, {at}")
         box.stop()
 
 
