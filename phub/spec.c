@@ -124,8 +124,8 @@ static const struct spec_parameter {
 	{"eps", offsetof(struct optimizer_hyper, eps)},
 };
 
-const char *spec_hyper_differs(const struct optimizer_hyper *a, const struct optimizer_hyper *b, unsigned *at,
-	double *in_a, double *in_b)
+const char *spec_hyper_differs(
+	const struct optimizer_hyper *a, const struct optimizer_hyper *b, unsigned *at, double *in_a, double *in_b)
 {
 	for (size_t i = at ? *at : 0; i < sizeof(spec_parameters) / sizeof(spec_parameters[0]); i++) {
 		memcpy(in_a, (const char *)a + spec_parameters[i].offset, sizeof(*in_a));

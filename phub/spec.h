@@ -86,8 +86,8 @@ int spec_hyper_check(enum optimizer_kind kind, uint32_t group, const struct opti
  * The first hyper-parameter in which two groups differ, with both values; NULL when they are equal. `at`: 0, and again
  * as it was left for the next one; NULL: the first will do.
  */
-const char *spec_hyper_differs(const struct optimizer_hyper *a, const struct optimizer_hyper *b, unsigned *at,
-	double *in_a, double *in_b);
+const char *spec_hyper_differs(
+	const struct optimizer_hyper *a, const struct optimizer_hyper *b, unsigned *at, double *in_a, double *in_b);
 
 /* Names for messages: "?" for unknown numbers. */
 const char *spec_optimizer_name(unsigned kind);

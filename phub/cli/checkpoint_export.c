@@ -338,7 +338,9 @@ int checkpoint_export_run(int argc, char **argv)
 		.words = "DIR...",
 		.about = "Writes a checkpoint's keys as flat fp32 arrays with their names, optimizer state as "
 			 "NAME.state0\n"
-			 "and so on, for PyTorch (.safetensors) or NumPy (.npz).\n",
+			 "and so on, for PyTorch (.safetensors) or NumPy (.npz). Flat: the box knows how many elements "
+			 "a\n"
+			 "key has, and no shapes; the model does (see the manual page, phub(1)).\n",
 		.examples = "  phub checkpoint export --to model.safetensors /mnt/a /mnt/b /mnt/c\n",
 		.words_max = ARGS_WORDS_MAX,
 		.options = options,

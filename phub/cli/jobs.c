@@ -75,9 +75,8 @@ static json_t *jobs_json_checkpoint(const Phub__CheckpointInfo *c)
 		return json_null();
 	return json_pack("{s:s, s:I, s:o, s:I, s:I, s:b, s:I, s:b, s:o, s:f, s:s, s:I}", "doing", c->doing, "done",
 		(json_int_t)c->done, "last", jobs_json_last(c), "interval", (json_int_t)c->interval, "wanted",
-		(json_int_t)c->wanted, "fixed",
-		(int)c->fixed, "due", (json_int_t)c->due, "measured", (int)c->measured, "overhead",
-		c->measured ? json_real(c->overhead) : json_null(), "allowed", c->allowed, "error",
+		(json_int_t)c->wanted, "fixed", (int)c->fixed, "due", (json_int_t)c->due, "measured", (int)c->measured,
+		"overhead", c->measured ? json_real(c->overhead) : json_null(), "allowed", c->allowed, "error",
 		c->error ? c->error : "", "error_ms", (json_int_t)c->error_ms);
 }
 

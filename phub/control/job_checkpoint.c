@@ -345,7 +345,8 @@ int job_restored(struct job *job, const uint64_t **from)
 	*from = NULL;
 	if (!k) {
 		job_fail(job, PHUB__ERROR_CODE__ERROR_LIMIT, -1,
-			"the box has no memory to look for its checkpoints, and does not begin it anew over them; start "
+			"the box has no memory to look for its checkpoints, and does not begin it anew over them; "
+			"start "
 			"it again when there is some");
 		return -ENOMEM;
 	}
@@ -388,7 +389,8 @@ static void keeper_describe_pace(const struct job *job, Phub__CheckpointInfo *ou
 	uint64_t rounds = job->state == JOB_RUNNING ? keeper_rounds(job) : 0, every = keeper_every(job);
 
 	out->fixed = job->control->config->checkpoint_every > 0;
-	/* What is wanted, or where quick rounds do not let it come to that (timers, the disk, time to measure) what is. */
+	/* What is wanted, or where quick rounds do not let it come to that (timers, the disk, time to measure) what is.
+	 */
 	out->wanted = every;
 	if (every > 0 && k->apart > every)
 		every = k->apart;

@@ -6,9 +6,9 @@
  * over, however long that takes. Until then no keeper of a job of that name begins one: two are never at the same
  * files.
  *
- * Whose checkpoints these are is said by the job's name alone. Who may be in a job of that name may go on from them, and
- * by that read the weights, and writes those that push them out: what stands before that is the secret that a job of
- * this name takes. Jobs that are listed with a secret_file of their own are safe from all others; those that are not
+ * Whose checkpoints these are is said by the job's name alone. Who may be in a job of that name may go on from them,
+ * and by that read the weights, and writes those that push them out: what stands before that is the secret that a job
+ * of this name takes. Jobs that are listed with a secret_file of their own are safe from all others; those that are not
  * listed share create_secret, or the user over loopback, and so whoever knows it may come under the name of one that is
  * away. Then only another job by mistake is kept out: by what must fit (table_continues()).
  */
@@ -34,8 +34,9 @@ enum keeper_task {
 
 /*
  * Result of KEEPER_READ: there is none to go on from. Not where there is one that the job does not fit: new ones would
- * push it out, and with it what another job was, or what a wrong option made of this one. Not where one may be in targets that cannot be looked into: that
- * is an error, or a disk that is not mounted yet would cost the job all that it was.
+ * push it out, and with it what another job was, or what a wrong option made of this one. Not where one may be in
+ * targets that cannot be looked into: that is an error, or a disk that is not mounted yet would cost the job all that
+ * it was.
  */
 enum { KEEPER_ANEW = 1 };
 
@@ -80,7 +81,7 @@ struct keeper {
 	pthread_t thread;
 	bool running, by_hand;
 	uint64_t task_ns; /* when it began; over: how long it took */
-	uint64_t due_ns; /* by hand: of the next step */
+	uint64_t due_ns;  /* by hand: of the next step */
 	_Atomic bool over;
 	int result, pruned;
 	struct err error, prune_error;

@@ -121,9 +121,8 @@ static int table_compare_key(const struct table_pair *p, uint32_t i, struct err 
 		return err_set(e, -EBADMSG, "key %u differs: %s names it '%.100s', %s '%.100s'", i, p->who_a, name,
 			p->who_b, other);
 	if (ka->elements != kb->elements)
-		return err_set(e, -EBADMSG,
-			"key '%.100s' (%u) differs: %s has %" PRIu64 " elements, %s has %" PRIu64, name, i, p->who_a,
-			ka->elements, p->who_b, kb->elements);
+		return err_set(e, -EBADMSG, "key '%.100s' (%u) differs: %s has %" PRIu64 " elements, %s has %" PRIu64,
+			name, i, p->who_a, ka->elements, p->who_b, kb->elements);
 	if (ka->dtype != kb->dtype)
 		return err_set(e, -EBADMSG, "key '%.100s' (%u) differs: %s has dtype %s, %s has %s", name, i, p->who_a,
 			chunking_dtype_name(ka->dtype), p->who_b, chunking_dtype_name(kb->dtype));
@@ -214,8 +213,8 @@ int table_continues(const struct table *then, const struct table *now, struct ta
 		table_add_change(changes, o->name, a[i].text, b[i].text);
 	}
 	if (then->spec.world != now->spec.world)
-		table_add_change(changes, "world", table_number(then->spec.world).text,
-			table_number(now->spec.world).text);
+		table_add_change(
+			changes, "world", table_number(then->spec.world).text, table_number(now->spec.world).text);
 	table_change_groups(then, now, changes);
 	return table_compare_keys(&p, e);
 }

@@ -259,6 +259,27 @@ def exported_to_numpy():
             check(not re.search("bad|corrupt", out.stdout, re.I), out.stdout)
 
 
+def exported_to_a_model():
+    """what phub(1) says to give flat arrays the shapes of a model's parameters"""
+    try:
+        import numpy
+        import torch
+    except ImportError as e:
+        raise rig.Skip(f"{e} (Debian: apt install python3-torch, and run /usr/bin/python3)") from None
+    with folders(1) as where:
+        write("mnist", 7, 0, where)
+        to = where[0] / "model.npz"
+        phub("export", "--weights", "--to", to, *where)
+        model = torch.nn.ModuleDict({"embed": torch.nn.Embedding(50, 100), "norm": torch.nn.BatchNorm1d(3, affine=False)})
+        manual = (rig.ROOT / "deploy/man/phub.1").read_text()
+        told = [line.removeprefix(".Dl ").replace("\\ ", " ") for line in manual.splitlines()
+                if re.match(r"\.Dl (arrays|state|model)\b", line)]
+        check(len(told) == 3, f"phub.1 says {told}")
+        exec("\n".join(told).replace('"model.npz"', "to"), {"numpy": numpy, "torch": torch, "model": model, "to": to})
+        flat = numpy.load(to)["embed.weight"]
+        check(flat.shape == (5000,) and (model["embed"].weight.detach().numpy().ravel() == flat).all(), "the model has other weights")
+
+
 class Slow:
     """A box whose disk does not answer while `shut` is there, and jobs that it keeps."""
 
@@ -466,7 +487,7 @@ def targets_of_the_user():
 
 CASES = [
     slow_disk, slow_end, as_they_come, came_back, targets_are_tried, targets_of_one_box, targets_of_the_user, empty, usage, listed, removed, rotten, mended, stopped, exported,
-    exported_to_numpy,
+    exported_to_numpy, exported_to_a_model,
 ]
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ enum { WORLD = 3, KEYS = 4 };
 static const struct rig_job adam = {.generation = 1, .optimizer = 5, .lr = 0.1};
 
 struct stage {
-	const struct rig_job *job; /* NULL: adam */
+	const struct rig_job *job;      /* NULL: adam */
 	uint32_t world, keys, elements; /* 0: WORLD, KEYS, 100 */
 	struct rig rig;
 	struct actor a[WORLD];
@@ -46,8 +46,8 @@ static void stage_join(struct stage *s)
 		assert_true(actor_join(&s->a[i], "demo", i, world, NULL));
 	}
 	for (uint32_t i = 0; i < world; i++)
-		actor_table(&s->a[i], s->job ? s->job : &adam, s->keys ? s->keys : KEYS,
-			s->elements ? s->elements : 100);
+		actor_table(
+			&s->a[i], s->job ? s->job : &adam, s->keys ? s->keys : KEYS, s->elements ? s->elements : 100);
 }
 
 static void stage_open(struct stage *s, struct disk *disk)
@@ -592,7 +592,7 @@ static void expect_refused(const struct rig_job *job, uint32_t keys, uint32_t el
 		assert_int_equal(s.a[i].error_code, PHUB__ERROR_CODE__ERROR_MISMATCH);
 		if (!strstr(s.a[i].error, text) || !strstr(s.a[i].error, "its checkpoint before round 7") ||
 			!strstr(s.a[i].error, "under another name; or remove its checkpoints, at the box: phub "
-						 "checkpoint rm --job 'demo' /dev/shm/"))
+					      "checkpoint rm --job 'demo' /dev/shm/"))
 			fail_msg("no '%s' in '%s'", text, s.a[i].error);
 	}
 	free(stage_entries(&s, &count));
@@ -611,8 +611,10 @@ static void test_what_cannot_fit(void **state)
 	expect_refused(&momentum, 0, 0, "optimizer differs: the checkpoint says adam, this job says momentum");
 	expect_refused(&async, 0, 0, "sync differs: the checkpoint says bsp, this job says async");
 	expect_refused(&small, 0, 0, "chunk_bytes differs: the checkpoint says ");
-	expect_refused(NULL, KEYS + 1, 0, "key 'k4' (4) is missing at the checkpoint, which has 4 keys; this job has 5");
-	expect_refused(NULL, KEYS - 1, 0, "key 'k3' (3) is missing at this job, which has 3 keys; the checkpoint has 4");
+	expect_refused(
+		NULL, KEYS + 1, 0, "key 'k4' (4) is missing at the checkpoint, which has 4 keys; this job has 5");
+	expect_refused(
+		NULL, KEYS - 1, 0, "key 'k3' (3) is missing at this job, which has 3 keys; the checkpoint has 4");
 	expect_refused(NULL, 0, 90, "key 'k0' (0) differs: the checkpoint has 100 elements, this job has 90");
 }
 
