@@ -127,8 +127,9 @@ struct phub_options {
 	const struct phub_hyper *groups; /* [group_count]; NULL: one group of the optimizer's defaults */
 	unsigned group_count;
 	/* NULL or "auto": shared memory on the box's host (for its user and root), RDMA in a network of its ports, else
-	 * tcp; or "shm", "verbs" (PHUB_RDMA names ports, as DEVICE[:PORT][@GID],...), "tcp", "udp", "dpdk" (PHUB_DPDK
-	 * names the port).
+	 * tcp. BSP with a box that has a standby, unless move_ms is 0: shared memory last, for whoever has asked for
+	 * "shm" cannot go on there, and neither can the job. Or "shm", "verbs" (PHUB_RDMA names ports, as
+	 * DEVICE[:PORT][@GID],...), "tcp", "udp", "dpdk" (PHUB_DPDK names the port).
 	 */
 	const char *transport;
 	const char *interface; /* network interface to leave by, or NULL */

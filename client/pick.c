@@ -87,7 +87,17 @@ int pick_again(const struct client_session *s, struct pick *pick, struct err *e)
 	return 0;
 }
 
-int pick_transport(const struct client_session *s, struct pick *out, struct err *e)
+/* Rounds that lie in memory of the box are lost with it: who may go on at the standby comes by another way. */
+static bool pick_strands(const struct client_session *s, const struct transport_ops *ops)
+{
+	return strcmp(ops->name, "shm") == 0 && s->settings->sync == PHUB_BSP && client_session_can_move(s);
+}
+
+/*
+ * `movable`: of those by which a worker can go on at the standby, unless one was asked for. 0, 1: there is none, or
+ * what pick_reaches() says.
+ */
+static int pick_one(const struct client_session *s, bool movable, struct pick *out, struct err *e)
 {
 	const char *wanted = s->settings->transport;
 	int rc;
@@ -96,6 +106,8 @@ int pick_transport(const struct client_session *s, struct pick *out, struct err 
 		const char *offered;
 
 		if (wanted ? strcmp(wanted, (*t)->name) != 0 : (*t)->by_name)
+			continue;
+		if (!wanted && movable && pick_strands(s, *t))
 			continue;
 		if (!pick_served(s, (*t)->name, &offered, out->address, sizeof(out->address)))
 			continue;
@@ -108,5 +120,14 @@ int pick_transport(const struct client_session *s, struct pick *out, struct err 
 		out->offer = offered;
 		return 0;
 	}
-	return pick_none(s, e);
+	return 1;
+}
+
+int pick_transport(const struct client_session *s, struct pick *out, struct err *e)
+{
+	int rc = pick_one(s, true, out, e);
+
+	if (rc == 1)
+		rc = pick_one(s, false, out, e);
+	return rc == 1 ? pick_none(s, e) : rc;
 }

@@ -17,8 +17,9 @@ struct pick {
 };
 
 /*
- * The one that was asked for, else the best of the box's that reaches it. 0, -ENOTSUP saying what the box offers,
- * or what is wrong with the ports that PHUB_RDMA names when verbs would be tried.
+ * The one that was asked for, else the best of the box's that reaches it: shared memory last where the job may go on at
+ * a standby, for rounds in it cannot. 0, -ENOTSUP saying what the box offers, or what is wrong with the ports that
+ * PHUB_RDMA names when verbs would be tried.
  */
 int pick_transport(const struct client_session *s, struct pick *out, struct err *e);
 

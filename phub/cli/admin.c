@@ -15,13 +15,14 @@
 #include "client/phub.h"
 #include "client/url.h"
 #include "phub/base/clock.h"
+#include "phub/base/ranks.h"
 #include "phub/base/secret.h"
 #include "transport/proof.h"
 #include "transport/stream.h"
 #include "transport/stream_tls.h"
 #include "transport/wire.h"
 
-enum { ADMIN_SECRET_BYTES = 4096 };
+enum { ADMIN_SECRET_BYTES = 4096, ADMIN_RANKS_MAX = 64 };
 
 /* Between two tries when a box has no time for newcomers: at first, and at most. */
 #define ADMIN_PAUSE_NS     100000000ull
@@ -454,6 +455,30 @@ bool admin_write_dropped(Phub__Dropped *const *rows, size_t count, char *out, si
 		before = ", ";
 	}
 	return sum > 0;
+}
+
+bool admin_is_stuck(const Phub__JobInfo *job, const Phub__WorkerInfo *worker)
+{
+	return job->standby && *job->standby && strcmp(job->standby, "off") != 0 &&
+	       strcmp(worker->transport, "shm") == 0;
+}
+
+bool admin_write_stuck(const Phub__JobInfo *job, char *out, size_t bytes)
+{
+	uint32_t ranks[ADMIN_RANKS_MAX] = {0};
+	size_t count = 0;
+	int at;
+
+	for (size_t i = 0; i < job->n_workers; i++) {
+		if (!admin_is_stuck(job, job->workers[i]))
+			continue;
+		if (count < ADMIN_RANKS_MAX)
+			ranks[count] = job->workers[i]->rank;
+		count++;
+	}
+	at = snprintf(out, bytes, "%s ", count == 1 ? "rank" : "ranks");
+	ranks_write(ranks, count < ADMIN_RANKS_MAX ? count : ADMIN_RANKS_MAX, count, out + at, bytes - (size_t)at);
+	return count > 0;
 }
 
 void admin_answer_fini(struct admin_answer *answer)

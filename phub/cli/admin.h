@@ -46,6 +46,13 @@ bool admin_write_dropped(Phub__Dropped *const *rows, size_t count, char *out, si
 /* The count of this reason. */
 uint64_t admin_dropped(Phub__Dropped *const *rows, size_t count, const char *why);
 
+/*
+ * Does the job, which has a standby, come by this worker's shared memory? Then it is lost with the box. All such:
+ * "ranks 0-2"; false: there are none, or it has no standby.
+ */
+bool admin_is_stuck(const Phub__JobInfo *job, const Phub__WorkerInfo *worker);
+bool admin_write_stuck(const Phub__JobInfo *job, char *out, size_t bytes);
+
 void admin_answer_fini(struct admin_answer *answer);
 
 /* An address that cannot be one is a wrong argument: ARGS_GO_ON, or CLI_USAGE after saying so. Looks nothing up. */

@@ -119,12 +119,22 @@ static void box_check_checkpoints(struct doctor *d, const Phub__JobInfo *job)
 			c->error);
 }
 
+static void box_check_standby(struct doctor *d, const Phub__JobInfo *job)
+{
+	char stuck[160];
+
+	if (admin_write_stuck(job, stuck, sizeof(stuck)))
+		doctor_say(d, "standby", DOCTOR_WARN, "let those workers name no transport, or tcp",
+			"job %s: it cannot go on at the standby when the box is lost: %s by shm", job->name, stuck);
+}
+
 static void box_check_jobs(struct doctor *d, const Phub__AdminReply *reply)
 {
 	for (size_t i = 0; i < reply->n_jobs; i++) {
 		const Phub__JobInfo *job = reply->jobs[i];
 
 		box_check_checkpoints(d, job);
+		box_check_standby(d, job);
 		for (size_t w = 0; w < job->n_workers; w++) {
 			if (job->workers[w]->silent_ms > BOX_SILENT_MS)
 				doctor_say(d, "worker", DOCTOR_WARN,

@@ -83,11 +83,17 @@ static json_t *jobs_json_checkpoint(const Phub__CheckpointInfo *c)
 /* NULL: its box has none, or is an older one. */
 static json_t *jobs_json_standby(const Phub__JobInfo *job)
 {
+	json_t *stuck;
+
 	if (!job->standby || !*job->standby)
 		return NULL;
-	return json_pack("{s:s, s:I, s:I, s:I, s:s}", "state", job->standby, "since_ms", (json_int_t)job->standby_ms,
-		"bytes", (json_int_t)job->standby_bytes, "behind", (json_int_t)job->standby_behind, "why",
-		job->standby_why);
+	stuck = json_array();
+	for (size_t i = 0; i < job->n_workers; i++)
+		if (admin_is_stuck(job, job->workers[i]))
+			json_array_append_new(stuck, json_integer(job->workers[i]->rank));
+	return json_pack("{s:s, s:I, s:I, s:I, s:s, s:o}", "state", job->standby, "since_ms",
+		(json_int_t)job->standby_ms, "bytes", (json_int_t)job->standby_bytes, "behind",
+		(json_int_t)job->standby_behind, "why", job->standby_why, "cannot_move", stuck);
 }
 
 /* By reason. NULL: an older box does not tell. */
@@ -236,10 +242,13 @@ static void jobs_print_checkpoint(const Phub__JobInfo *job)
 
 static void jobs_print_standby(const Phub__JobInfo *job)
 {
-	char text[32];
+	char text[32], stuck[160];
 
 	if (!job->standby || !*job->standby)
 		return;
+	if (admin_write_stuck(job, stuck, sizeof(stuck)))
+		printf("%s: CANNOT MOVE to the standby when the box is lost: %s by shm; name another transport there\n",
+			job->name, stuck);
 	if (strcmp(job->standby, "whole") == 0)
 		printf("%s: its standby has all of it since %.1f s, %s sent, %" PRIu64 " messages on their way\n",
 			job->name, (double)job->standby_ms / 1e3, output_bytes(job->standby_bytes, text),

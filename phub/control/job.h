@@ -102,6 +102,7 @@ struct job {
 	uint32_t hyper_count;
 	uint32_t hyper_sent;          /* versions that some cores of this generation have not taken yet */
 	bool plain_told;              /* that it is encrypted, and a session of its workers is not */
+	bool stuck_told;              /* that ranks come by shared memory, and cannot go on at the standby */
 	uint64_t reconnects;          /* data connections that were made anew */
 	uint64_t losses, joins;       /* of ranks, while it ran */
 	uint64_t dropped[DROP_COUNT]; /* messages, in generations that are over */

@@ -14,6 +14,7 @@
 
 #include "phub/base/clock.h"
 #include "phub/base/log.h"
+#include "phub/base/ranks.h"
 #include "phub/base/stats.h"
 #include "phub/control/box.h"
 #include "phub/control/job.h"
@@ -24,6 +25,7 @@
 #define STANDBY_BACKOFF_NS     1000000000ull
 #define STANDBY_BACKOFF_MAX_NS 30000000000ull
 #define STANDBY_LEAVE_NS       2000000000ull
+#define STANDBY_RANKS_MAX      64u /* that a message names */
 
 const char *standby_state_name(enum standby_state state)
 {
@@ -583,6 +585,31 @@ static const char *standby_refuses(const struct generation *g)
 			       : "a chunk of it, as fp32, is more than a message may have; choose smaller chunk_bytes";
 }
 
+/* Whose rounds lie in this box's memory has nothing to go on with elsewhere: said once a job. */
+static void standby_warn_stuck(struct job *job)
+{
+	uint32_t ranks[STANDBY_RANKS_MAX] = {0}, count = 0;
+	char text[160];
+
+	for (uint32_t i = 0; i < job->world && !job->stuck_told; i++) {
+		const struct member *m = &job->members[i];
+
+		if (!m->session || m->gone || strcmp(m->transport, "shm") != 0)
+			continue;
+		if (count < STANDBY_RANKS_MAX)
+			ranks[count] = i;
+		count++;
+	}
+	if (count == 0)
+		return;
+	job->stuck_told = true;
+	ranks_write(ranks, count < STANDBY_RANKS_MAX ? count : STANDBY_RANKS_MAX, count, text, sizeof(text));
+	log_warn(
+		"job '%s' is lost with this box, though it has a standby: rank%s %s of %u, which asked for shm, cannot "
+		"go on there; let them come by auto or tcp",
+		job->name, count == 1 ? "" : "s", text, job->world);
+}
+
 void standby_begin(struct job *job)
 {
 	struct generation *g = job->generation;
@@ -612,9 +639,11 @@ void standby_begin(struct job *job)
 	if (why) {
 		snprintf(s->why, sizeof(s->why), "%s", why);
 		log_warn("job '%s' has no standby: %s", job->name, why);
-	} else if (job->hyper) { /* it came here from another box */
-		standby_hyper(job, job->hyper, job->groups);
+		return;
 	}
+	standby_warn_stuck(job);
+	if (job->hyper) /* it came here from another box */
+		standby_hyper(job, job->hyper, job->groups);
 }
 
 void standby_hyper(struct job *job, uint32_t version, const struct optimizer_hyper *groups)
@@ -645,6 +674,8 @@ void standby_members(struct job *job)
 {
 	struct standby *s = job->generation ? job->generation->standby : NULL;
 
+	if (standby_runs(s))
+		standby_warn_stuck(job); /* one may have come in place of another */
 	if (standby_runs(s) && s->state == STANDBY_WHOLE)
 		standby_tell_state(s);
 }

@@ -320,6 +320,38 @@ def told_what_to_do():
     box.stop()
 
 
+def on_the_same_host():
+    """who names no transport comes by one with which it can go on; who asks for shm is warned of by name, in the log, by jobs and by doctor"""
+    box, standby = two()
+    arguments = {"optimizer": "adam", "keys": TENSORS, "rounds": "until-told", "report_ms": 20}
+    moving = job(box.url("moving"), 2, **arguments)
+    stuck = job(box.url("stuck"), 2, transport="shm", **arguments)
+    free = job(box.url("free"), 2, **{**arguments, "optimizer": "sgd"}, sync="async", check=False)
+    for workers, transport in ((moving, "tcp"), (stuck, "shm"), (free, "shm")):
+        for worker in workers:
+            worker.event("progress")
+        found = jobs(box)[workers[0].name.split(".")[0]]
+        check({one["transport"] for one in found["workers"]} == {transport}, f"{found}")
+        check(found["standby"]["cannot_move"] == ([0, 1] if workers is stuck else []), f"{found['standby']}")
+    await_state(box, "stuck", "whole")
+    text = subprocess.run([BUILD / "phub", "jobs", box.address], capture_output=True, text=True).stdout
+    holds(text, "stuck: CANNOT MOVE to the standby when the box is lost: ranks 0, 1 by shm")
+    check("moving: CANNOT" not in text and "free: CANNOT" not in text, text)
+    text = subprocess.run([BUILD / "phub", "doctor", box.address], capture_output=True, text=True).stdout
+    holds(text, "job stuck: it cannot go on at the standby when the box is lost: ranks 0, 1 by shm")
+    check(len([line for line in box.err.lines if "is lost with this box" in line]) == 1, box.err.text())
+    box.logged("'stuck' is lost with this box.*ranks 0, 1 of 2, which asked for shm, cannot go on there")
+    box.kill()
+    standby.logged("'moving' goes on here with 2 of 2")
+    for worker in stuck:
+        worker.failed("ECONNRESET", "in memory that was shared with it cannot go on")
+    moving[0].tell()
+    digests(moving)
+    for worker in free:
+        worker.forget()
+    standby.stop()
+
+
 def nobody_there():
     """a standby that is the box itself is refused; one whose name has no address is warned of when the box starts"""
     for only_check in ([], ["--check-config"]):
@@ -336,4 +368,4 @@ def nobody_there():
     box.stop()
 
 
-run([comes_back, told_what_to_do, nobody_there, same_bits, told, killed, encrypted, going_down, standby_dies, chain, silent, refused])
+run([on_the_same_host, comes_back, told_what_to_do, nobody_there, same_bits, told, killed, encrypted, going_down, standby_dies, chain, silent, refused])
