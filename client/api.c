@@ -625,7 +625,7 @@ static int api_good_bye(phub_t *p, bool finished, int timeout_ms)
 	if (rc < 0)
 		return rc;
 	client_hurry(p);
-	if (client_failure(p)->code)
+	if (client_failure(p)->code && !client_is_free(p))
 		return api_leave(p, client_failure(p)->code == -ESHUTDOWN && p->left ? 0 : api_alive(p));
 	p->unfinished = !finished;
 	client_leave_begin(p);

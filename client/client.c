@@ -131,11 +131,24 @@ static bool client_is_new(const phub_t *p)
 	return !p->frozen && !p->exchange.keyring && (p->session.id || p->resume_until_ns);
 }
 
+/* Does the caller wait for what only a box can give him? */
+static bool client_lacks(const phub_t *p)
+{
+	return !p->running || p->exchange.open_keys > 0 || p->session.barrier != p->session.barrier_done;
+}
+
+bool client_is_free(const phub_t *p)
+{
+	return p->stale.code && !p->lacks;
+}
+
 /* The session is over: in its place comes another, with the same keys. */
 static void client_begin_again(phub_t *p, uint64_t now_ns)
 {
 	bool is_new = client_is_new(p);
 
+	if (!p->stale.code) /* else it is what was lost before */
+		p->lacks = client_lacks(p);
 	if (!p->resume_until_ns) {
 		p->loss = p->session.failure;
 		p->resume_until_ns = now_ns + p->settings.resume_ms * NS_PER_MS;
@@ -180,9 +193,10 @@ static bool client_resume_step(phub_t *p, uint64_t now_ns)
 	if (client_is_new(p) && p->session.state >= SESSION_JOINED && p->session.state < SESSION_OVER)
 		p->resume_until_ns = 0;
 	if (p->resume_until_ns && now_ns >= p->resume_until_ns && p->session.state != SESSION_OVER)
-		client_session_fail(&p->session, p->loss.code, "%s; it was not back within %.1f s%s%s", client_loss(p),
-			(double)p->settings.resume_ms / 1e3, *client_hindrance(p) ? ", and said last: " : "",
-			client_hindrance(p));
+		client_session_fail(&p->session, p->loss.code, "%.200s; it was not back within %.1f s%s%.200s%s",
+			client_loss(p), (double)p->settings.resume_ms / 1e3,
+			*client_hindrance(p) ? ", and said last: " : "", client_hindrance(p),
+			p->session.state == SESSION_STARTING ? "; ranks that had left before do not come again" : "");
 	else if (p->session.state == SESSION_OVER && (p->frozen || client_is_new(p)) &&
 		 client_may_resume(p, p->session.failure.code))
 		client_begin_again(p, now_ns);
@@ -677,9 +691,15 @@ void client_hurry(phub_t *p)
 
 void client_leave_begin(phub_t *p)
 {
+	bool away; /* the box was lost, and is not there again */
+
 	client_hurry(p);
 	p->left = true;
-	if (p->session.state < SESSION_JOINED && !p->move.until_ns)
+	away = client_is_free(p) && !p->running;
+	if (client_is_free(p))
+		p->stale = (struct err){0};
+	p->resume_until_ns = 0;
+	if (away || (p->session.state < SESSION_JOINED && !p->move.until_ns))
 		client_abandon(p);
 	client_claim(p, PHUB_ALL);
 	if (p->session.state >= SESSION_LEAVING)

@@ -53,6 +53,9 @@ int client_resumed(const phub_t *p);
 /* The caller knows that the box was lost: memory that it had of the session before goes. */
 void client_forget_parted(phub_t *p);
 
+/* The box was lost, and the caller lacked nothing by then: he may leave without it. */
+bool client_is_free(const phub_t *p);
+
 /* -EAGAIN while the job moves to the box's standby; 0; or what ended the session. */
 int client_moved(const phub_t *p);
 
@@ -85,7 +88,8 @@ void client_barrier_end(phub_t *p);
  */
 void client_hurry(phub_t *p);
 
-/* Gives up what is in flight and says good-bye. Then: 0 when the box has heard it (or is gone), -EAGAIN. */
+/* Gives up what is in flight and says good-bye. Then: 0 when the box has heard it (or is gone), -EAGAIN. A box that was
+ * lost is not waited for. */
 void client_leave_begin(phub_t *p);
 int client_left(const phub_t *p);
 

@@ -47,6 +47,7 @@ struct phub {
 	struct err stale;   /* what calls return until phub_resume(); code 0: all is well */
 	struct err loss;    /* what ended the session before */
 	struct err refusal; /* what ended the last of those that were tried since; code 0: none was, or began */
+	bool lacks;         /* stale: then the caller waited for what went with the box */
 	uint64_t resume_until_ns; /* not 0: the new one is not running yet */
 	uint64_t resume_again_ns; /* not 0: the next try begins then */
 	struct move move;         /* to the box's standby */

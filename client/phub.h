@@ -298,7 +298,10 @@ PHUB_API int phub_barrier(phub_t *p, int timeout_ms);
 /*
  * Leaves the job in good order: what is in flight is given up, and on return nothing touches the caller's memory
  * any more. It says that the training is finished: when all who were in the job to its end have said so, the next job
- * of its name does not go on from its checkpoints, but begins anew.
+ * of its name does not go on from its checkpoints, but begins anew. While a box that was lost is awaited (resume_ms): 0
+ * at once for a caller whose rounds and barriers were all over by then, and -ESTALE for others, who may phub_resume().
+ * At that box the job is then one rank short: those who lack something get it only where lost=shrink goes on without,
+ * or another comes in that rank's place.
  */
 PHUB_API int phub_leave(phub_t *p, int timeout_ms);
 
