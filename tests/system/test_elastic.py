@@ -528,6 +528,49 @@ def test_a_job_that_ended_well_begins_anew(box):
             mortal.kill()
 
 
+def finish(url, transport, lost, begun, pipe):
+    """All steps of one worker; then the box dies, and it ends all the same: how long that took."""
+    try:
+        net = make_net()
+        optimizer = phub.torch.DistributedOptimizer(net, "momentum", url, rank=0, world=1, lr=0.05, timeout=20, resume=60,
+                                                    transport=transport)
+        for step in phub.torch.steps(optimizer, 5):
+            images, labels = batch_of(step, 0)
+            torch.nn.functional.cross_entropy(net(images), labels).backward()
+            optimizer.step()
+            if step == 4:
+                begun.set()
+                assert lost.wait(20)
+                time.sleep(0.5)
+        began = time.monotonic()
+        optimizer.close()
+        pipe.send_bytes(pickle.dumps(time.monotonic() - began))
+    except BaseException as e:  # noqa: B902 - told to the test
+        pipe.send_bytes(pickle.dumps(RuntimeError(repr(e))))
+
+
+def test_who_is_done_leaves_a_box_that_is_lost(_):
+    for transport in ("tcp", "shm"):
+        with tempfile.TemporaryDirectory() as folder:
+            mortal = Box(folder)
+            ours, theirs = rig.fork.Pipe(duplex=False)
+            lost, begun = rig.fork.Event(), rig.fork.Event()
+            worker = rig.fork.Process(target=finish, args=(f"phub://127.0.0.1:{mortal.port}/done", transport, lost, begun, theirs))
+            worker.start()
+            try:
+                assert begun.wait(DEADLINE_S)
+                mortal.kill()
+                lost.set()
+                assert ours.poll(30), "it waits for the box"
+                took = pickle.loads(ours.recv_bytes())
+                assert not isinstance(took, Exception), took
+                assert took < 5, took
+            finally:
+                worker.kill()
+                worker.join()
+                mortal.kill()
+
+
 if __name__ == "__main__":
     rig.run([t for name, t in sorted(globals().items()) if name.startswith("test_")],
             rig.Box("-o", "cores=2", "-o", "transports=tcp,shm,udp"))

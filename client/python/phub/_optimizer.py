@@ -126,6 +126,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self.worker: Optional[Worker] = None
         self._slots: List[_Slot] = []
         self._votes: Optional[Worker] = None
+        self._landed = False  # the last step has its result: no box that is lost takes it back
         super().__init__(params, _defaults(optimizer, hypers))
         self._first = [_hyper_of(optimizer, g) for g in self.param_groups]
         self._sent = list(self._first)
@@ -235,8 +236,10 @@ class DistributedOptimizer(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
+        self._landed = False
         try:
             self._exchange()
+            self._landed = True
         except StaleError as e:
             self._resume(e)
         return loss

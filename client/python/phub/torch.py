@@ -69,14 +69,19 @@ def steps(optimizer: DistributedOptimizer, total: int, seed: int = 0) -> Iterato
             optimizer.step()
 
     Before each, torch's random numbers are those of (seed, rank, step): a worker that comes later, or a job that goes on
-    from a checkpoint, draws what it would have drawn. Your data must follow `step`, too. When there is none left, the training is finished.
+    from a checkpoint, draws what it would have drawn. Your data must follow `step`, too. When there is none left, the training is finished:
+    who has the result of the last one is done, also when the box is lost after that; then close() does not wait for it.
     """
     optimizer.worker.finish(False)
-    while optimizer.steps < total:
+    while True:
         step = optimizer.steps
+        if step >= total:
+            break
         torch.manual_seed(hash((seed, optimizer.worker.rank, step)) & (2**63 - 1))
         optimizer.zero_grad()
         yield step
+        if step + 1 >= total and optimizer._landed:
+            break
     optimizer.worker.finish()
 
 
