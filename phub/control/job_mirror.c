@@ -70,17 +70,38 @@ static struct job *job_mirror_create(struct session *s)
 	return job;
 }
 
+/* The furthest round of a whole copy whose box was lost; 0: it is none such. No link is left to change it. */
+static uint64_t job_mirror_round(const struct job *job)
+{
+	const struct generation *g = job->generation;
+	uint64_t furthest = 0;
+
+	if (!job->mirror->lost_ns || job->mirror->bereaved || job->state != JOB_RUNNING)
+		return 0;
+	for (uint32_t i = 0; i < g->spec.plan.chunk_count; i++) {
+		uint64_t round = chunk_find(g->store.shards[g->core_of_chunk[i]], i)->round;
+
+		furthest = round > furthest ? round : furthest;
+	}
+	return furthest;
+}
+
 int job_mirror_join(struct session *s)
 {
 	struct control *c = s->control;
 	const struct job *own = job_find(c, s->name);
 	struct job *old = job_find_mirror(c, s->name), *job;
+	uint64_t before = old ? job_mirror_round(old) : 0;
 
 	if (own) {
 		session_refuse(s, PHUB__ERROR_CODE__ERROR_TAKEN, "job '%s' %s here itself, with workers of its own",
 			s->name, own->moves ? "goes on" : "runs");
 		return -EADDRINUSE;
 	}
+	if (before)
+		log_warn("job '%s': box %s comes again with it; the copy that was kept here, at round %" PRIu64
+			 ", goes, and if that box has begun anew or from a checkpoint, the rounds since are lost",
+			s->name, old->mirror->box, before);
 	if (old)
 		job_mirror_end(old, PHUB__ERROR_CODE__ERROR_TAKEN, "its box begins another");
 	if (c->job_count >= c->config->jobs_max) {
@@ -94,6 +115,7 @@ int job_mirror_join(struct session *s)
 	job->members[0].session = s;
 	memcpy(job->members[0].peer, s->stream->peer, sizeof(job->members[0].peer));
 	job->present = 1;
+	job->mirror->before = before;
 	s->job = job;
 	log_info("job '%s' of box %s is to be mirrored here", job->name, s->stream->peer);
 	return 0;
@@ -324,6 +346,8 @@ static void job_mirror_write_start(struct job *job)
 	start.epoch = g->spec.epoch;
 	start.window = g->window;
 	start.hyper = job->hyper;
+	start.rounds = &job->mirror->before;
+	start.n_rounds = job->mirror->before > 0;
 	control.message_case = PHUB__CONTROL__MESSAGE_START;
 	control.start = &start;
 	session_write(job->members[0].session, &control);

@@ -22,6 +22,12 @@
  * takes a clock that both trust (a lease), and would make every job wait when its standby dies. Hence: when not all
  * come within MIRROR_MOVE_NS the move fails, by name, and the copy stays for standby_keep_ms.
  *
+ * A box that comes again makes a new copy, and a whole one that was kept goes: the box may have lost this end alone,
+ * and be further on, or have been started again and begun the job anew, or from a checkpoint, which costs the rounds
+ * since. Start says what round the copy was at, and a box that has not mirrored the job before warns of that in its
+ * log, as this end does. It is not refused: its workers have gone on with it by then, and what is kept here is of no
+ * use to them.
+ *
  * Everything that a box says is as untrusted as what a worker says: it has proved the job's secret, no more.
  * Control thread; nothing blocks.
  */
@@ -55,7 +61,9 @@ struct mirror {
 	uint64_t since_ns;                    /* when it was made */
 	uint64_t lost_ns;                     /* since when the box is gone, or has lost workers; 0: it is here */
 	uint64_t keep_ms;                     /* then: so long it is kept */
-	bool bereaved;                        /* then: the box says that it has lost workers */
+	uint64_t before; /* the round that it was at that was kept here when its box came again with the job; 0: none
+			    was */
+	bool bereaved;   /* then: the box says that it has lost workers */
 	uint32_t hyper_first, hyper_count;
 	struct optimizer_hyper *hypers; /* [hyper_count][groups] versions with which it begins */
 	struct job *taker;              /* that goes on from it; NULL: none */

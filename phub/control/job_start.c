@@ -6,6 +6,7 @@
 #include "phub/control/job.h"
 
 #include <errno.h>
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -472,12 +473,30 @@ void job_begin_tick(struct job *job)
 	job_try_start(job);
 }
 
+/* What it goes on from may be what was here before its workers moved to the standby, and ended there: this box knows
+ * nothing of that. */
+static void job_warn_stale(const struct job *job)
+{
+	const char *there = job->control->config->standby_told;
+	Phub__CheckpointInfo from;
+
+	if (job->control->config->standby[0] && job_keep_describe(job, &from))
+		log_warn("job '%s' goes on from a checkpoint before round %" PRIu64
+			 ", which was written %.0f s ago. Had it moved to this box's standby %s since, and gone on or "
+			 "ended "
+			 "there, that is not known here, and these weights are OLD: then end it, and move its "
+			 "checkpoints away (phub checkpoint ls), or give it another name",
+			job->name, from.round, (double)from.age_ms / 1e3, there);
+}
+
 void job_load_tick(struct job *job)
 {
 	const uint64_t *from;
 
 	if (job_restored(job, &from) < 0)
 		return;
+	if (from)
+		job_warn_stale(job);
 	job->state = JOB_RUNNING;
 	job_go(job, from);
 }

@@ -66,6 +66,24 @@ static void standby_tell_state(struct standby *s)
 
 /* ---- calls ---- */
 
+/* The standby kept the job from a time before this box was started: what has come of these rounds? */
+static void standby_warn_lost(const struct standby *s, const Phub__Start *start)
+{
+	const struct job *job = s->job;
+	uint64_t round;
+	char from[64] = "anew";
+
+	if (start->n_rounds != 1 || s->able_ns || job->started > 1)
+		return;
+	if (job_kept(job, &round))
+		snprintf(from, sizeof(from), "from its checkpoint before round %" PRIu64, round);
+	log_warn(
+		"job '%s' has begun here %s, but its standby %s had it at round %" PRIu64
+		" from before this box was lost, and drops that: the rounds between are LOST. Workers go on there only "
+		"when all of them come, and not by shm",
+		job->name, from, s->control->config->standby_told, start->rounds[0]);
+}
+
 static void standby_hear_start(struct standby *s, const Phub__Start *start)
 {
 	const uint8_t *key;
@@ -81,6 +99,7 @@ static void standby_hear_start(struct standby *s, const Phub__Start *start)
 			"it says no key of its answers, which are to be encrypted");
 		return;
 	}
+	standby_warn_lost(s, start);
 	s->started = true;
 	s->job_there = start->job;
 	s->epoch_there = start->epoch;

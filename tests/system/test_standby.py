@@ -209,6 +209,32 @@ def chain():
     third.stop()
 
 
+def failing_back():
+    """two boxes, each the other's standby: a job goes to one, and back to the other when that was started again and has all of it"""
+    listens = [f"127.0.0.1:{free_port()}" for _ in range(2)]
+
+    def begin(number):
+        return Box(name=f"box{number}", listen=listens[number], cores=2, standby=listens[1 - number])
+
+    boxes = [begin(0), begin(1)]
+    workers = job(boxes[0].url("demo"), 2, keys=TENSORS, optimizer="adam", rounds="until-told", report_ms=20, pause_us=2000)
+    for turn in range(3):
+        here, there = turn % 2, 1 - turn % 2
+        workers[0].event("progress")
+        await_state(boxes[here], "demo", "whole")
+        boxes[here].kill()
+        boxes[here].wait()
+        boxes[there].logged("goes on here with 2 of 2")
+        check("broken" == await_state(boxes[there], "demo", "broken")["state"], "it is told that it has no standby")
+        boxes[here] = begin(here)
+        await_state(boxes[there], "demo", "whole")
+        check("LOST" not in boxes[there].err.text(), boxes[there].err.text())
+    workers[0].tell()
+    digests(workers)
+    for box in boxes:
+        box.stop()
+
+
 def silent():
     """a standby that is stopped holds rounds up for lost_ms at most; then the job goes on without it"""
     box, standby = two(heartbeat_ms=100, warn_ms=300, lost_ms=1000, there={"heartbeat_ms": 100, "warn_ms": 300, "lost_ms": 1000})
@@ -352,6 +378,50 @@ def on_the_same_host():
     standby.stop()
 
 
+def begun_again():
+    """a box that is started again says what is lost where its job begins anew though its standby had it, and how old a checkpoint is"""
+    with tempfile.TemporaryDirectory() as folder:
+        listen = f"127.0.0.1:{free_port()}"
+        here = {"listen": listen, "cores": 2, "checkpoint_targets": folder, "checkpoint_every": 20}
+        standby = Box(name="standby", cores=2)
+        box = Box(standby=standby.address, **here)
+        arguments = {"optimizer": "adam", "keys": TENSORS, "rounds": "until-told", "report_ms": 20, "pause_us": 2000}
+        sums = {**arguments, "optimizer": "none"}
+        stuck = job(box.url("stuck"), 2, transport="shm", **sums)
+        moving = job(box.url("moving"), 2, transport="tcp", **arguments)
+        for workers in (stuck, moving):
+            workers[0].event("progress")
+        await_state(box, "stuck", "whole")
+        await_state(box, "moving", "whole")
+        until = time.monotonic() + 60
+        while not jobs(box)["moving"]["checkpoint"]["last"]:
+            check(time.monotonic() < until, "no checkpoint")
+            time.sleep(0.05)
+        box.kill()
+        box.wait()
+        standby.logged("'moving' goes on here with 2 of 2")
+        moving[0].tell()
+        digests(moving)
+        for worker in stuck:
+            worker.failed("ECONNRESET", "cannot go on")
+        box = Box(standby=standby.address, **here)
+        stuck = job(box.url("stuck"), 2, transport="shm", **sums)
+        box.logged(r"'stuck' has begun here anew, but its standby .* had it at round [1-9]\d* from before .* between are LOST")
+        standby.logged(r"'stuck': box .* comes again with it; the copy that was kept here, at round [1-9]\d*, goes")
+        moving = job(box.url("moving"), 2, transport="tcp", check=False, **arguments)
+        box.logged(r"'moving' goes on from a checkpoint before round [1-9]\d*, which was written \d+ s ago.*these weights are OLD")
+        # A standby that is lost and comes back has nothing from before.
+        await_state(box, "stuck", "whole")
+        check(box.err.text().count("are LOST") == 1, box.err.text())
+        for workers in (stuck, moving):
+            workers[0].event("progress")
+            workers[0].tell()
+        for worker in stuck + moving:
+            worker.good()
+        box.stop()
+        standby.stop()
+
+
 def nobody_there():
     """a standby that is the box itself is refused; one whose name has no address is warned of when the box starts"""
     for only_check in ([], ["--check-config"]):
@@ -368,4 +438,4 @@ def nobody_there():
     box.stop()
 
 
-run([on_the_same_host, comes_back, told_what_to_do, nobody_there, same_bits, told, killed, encrypted, going_down, standby_dies, chain, silent, refused])
+run([on_the_same_host, begun_again, comes_back, told_what_to_do, nobody_there, same_bits, told, killed, encrypted, going_down, standby_dies, chain, failing_back, silent, refused])

@@ -168,7 +168,8 @@ static void silence_for_too_long_ends_with_words(void **state)
 	lane->worker_spec.silent_ns = 3200 * NS_PER_MS;
 	narrow = 1;
 	began_ns = clock_now_ns();
-	while (clock_now_ns() - began_ns < 1600 * NS_PER_MS) { /* by the clock: a busy machine takes longer for each turn */
+	while (clock_now_ns() - began_ns <
+		1600 * NS_PER_MS) { /* by the clock: a busy machine takes longer for each turn */
 		rig_turns(rig, 10);
 		usleep(20000);
 	}

@@ -69,8 +69,9 @@ def steps(optimizer: DistributedOptimizer, total: int, seed: int = 0) -> Iterato
             optimizer.step()
 
     Before each, torch's random numbers are those of (seed, rank, step): a worker that comes later, or a job that goes on
-    from a checkpoint, draws what it would have drawn. Your data must follow `step`, too. When there is none left, the training is finished:
-    who has the result of the last one is done, also when the box is lost after that; then close() does not wait for it.
+    from a checkpoint, draws what it would have drawn. Your data must follow `step`, too. When there is none
+    left, the training is finished: who has the result of the last one is done, also when the box is lost after that;
+    then close() does not wait for it.
     """
     optimizer.worker.finish(False)
     while True:
