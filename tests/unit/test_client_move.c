@@ -766,54 +766,6 @@ static void leaving_for_nowhere(void **state)
 	rig_close(&r);
 }
 
-/* The box is lost when one has all its results and the other waits for one: the first may go, and it is not the box's.
- */
-static void leaving_a_lost_box(void **state)
-{
-	struct rig r;
-
-	(void)state;
-	rig_open(&r, 22, false);
-	rig_start(&r, 0, 20000);
-	r.rounds = ROUNDS;
-	rig_finish(&r);
-	assert_int_equal(phub_push_pull(r.workers[1].phub, 0, r.workers[1].data[0], r.workers[1].data[0], 0), 0);
-	rig_kill(&r);
-	rig_run(&r, 100 * MS);
-	for (uint32_t rank = 0; rank < WORLD; rank++)
-		expect_failure(r.workers[rank].phub, -ESTALE, "the box was lost", "phub_resume");
-	assert_int_equal(phub_leave(r.workers[1].phub, 0), -ESTALE);
-	assert_int_equal(phub_leave(r.workers[0].phub, 0), 0);
-	assert_int_equal(client_left(r.workers[0].phub), 0);
-	assert_int_equal(phub_leave(r.workers[0].phub, 0), 0);
-	assert_int_equal(client_due(r.workers[0].phub), UINT64_MAX);
-	expect_failure(r.workers[0].phub, -ESHUTDOWN, "left", NULL);
-	rig_run(&r, 1000 * MS);
-	expect_failure(r.workers[1].phub, -ESTALE, "the box was lost", "phub_resume");
-	rig_run(&r, 20000 * MS);
-	expect_failure(r.workers[1].phub, -ECONNRESET, "not back within 20.0 s", NULL);
-	rig_close(&r);
-}
-
-/* Who waits at a barrier waits for the box. */
-static void waiting_at_a_lost_box(void **state)
-{
-	struct rig r;
-
-	(void)state;
-	rig_open(&r, 23, false);
-	rig_start(&r, 0, 20000);
-	r.rounds = ROUNDS;
-	rig_finish(&r);
-	client_barrier_begin(r.workers[0].phub);
-	rig_run(&r, MS);
-	rig_kill(&r);
-	rig_run(&r, 100 * MS);
-	assert_int_equal(phub_leave(r.workers[0].phub, 0), -ESTALE);
-	assert_int_equal(phub_leave(r.workers[1].phub, 0), 0);
-	rig_close(&r);
-}
-
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -837,8 +789,6 @@ int main(void)
 		cmocka_unit_test(a_verdict_is_final),
 		cmocka_unit_test(leaving_on_the_way),
 		cmocka_unit_test(leaving_for_nowhere),
-		cmocka_unit_test(leaving_a_lost_box),
-		cmocka_unit_test(waiting_at_a_lost_box),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

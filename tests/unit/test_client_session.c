@@ -613,10 +613,46 @@ static void a_box_is_lost_before_the_start(void **state)
 	}
 }
 
+/* The box is lost: who has all its results may go at once, and who waits for one, or at a barrier, waits for the box.
+ */
+static void leaving_a_lost_box(void **state)
+{
+	(void)state;
+	for (int kind = 0; kind < 3; kind++) {
+		struct phub_options o;
+		float data[100] = {0};
+		struct rig r;
+		struct err e;
+		phub_t *p;
+
+		rig_open(&r, 1, true);
+		rig_options(&r, &o, 0);
+		o.resume_ms = 20000;
+		p = rig_join(&r, 0, &o);
+		rig_run(&r, 20 * MS);
+		assert_int_equal(phub_key(p, "big", PHUB_F32, 100, 0, 0), 0);
+		assert_int_equal(client_start_begin(p, &e), 0);
+		rig_run(&r, 20 * MS);
+		assert_int_equal(client_started(p), 0);
+		if (kind == 1)
+			assert_int_equal(phub_broadcast(p, 0, data, 0), 0);
+		if (kind == 2)
+			client_barrier_begin(p);
+		fake_box_hang_up(&r.box, 0);
+		rig_run(&r, 10 * MS);
+		assert_int_equal(client_failure(p)->code, -ESTALE);
+		assert_int_equal(phub_leave(p, 0), kind ? -ESTALE : 0);
+		assert_int_equal(client_failure(p)->code, kind ? -ESTALE : -ESHUTDOWN);
+		assert_int_equal(phub_leave(p, 0), kind ? -ESTALE : 0);
+		rig_close(&r);
+	}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(a_box_is_lost_before_the_start),
+		cmocka_unit_test(leaving_a_lost_box),
 		cmocka_unit_test(another_box_is_tried),
 		cmocka_unit_test(boxes_are_tried_in_turns),
 		cmocka_unit_test(joining),
