@@ -3,10 +3,10 @@
  * Runs seeded simulations:  sim --seeds N [--from S]   or one of them, with its trace:  sim --seed S --trace
  * Each seed draws the kind of its world, or all are of the one that an option names.
  * With --planted, bugs of the box that are there on purpose, and how many seeds it takes to find each; a run of more
- * than one seed does that at its end, too. --bug N has the Nth of them in all worlds. Exit 0 when all are right, 1 when
- * one is not (its seed is printed), 2 for wrong arguments.
+ * than one seed does that at its end, too, and has the traces of some worlds twice, which must be the same. --bug N has
+ * the Nth of them in all worlds. Exit 0 when all are right, 1 when one is not (its seed is printed), 2 for wrong
+ * arguments.
  */
-#include "phub/base/log.h"
 #include "tests/sim/world.h"
 
 #include <errno.h>
@@ -14,7 +14,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <time.h>
+#include <unistd.h>
 
 /* Seeds a second on one core: below that nobody runs many. Sanitizers slow it down, and are not held to it. */
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
@@ -300,6 +302,70 @@ static unsigned sim_check_bugs(void)
 	return missed;
 }
 
+/* All that a process of its own tells of a world: to be closed; NULL: it could not be run. */
+static FILE *sim_trace(uint64_t seed, enum sim_kind kind)
+{
+	FILE *file = tmpfile();
+	char number[32], option[32];
+	pid_t child;
+	int status;
+
+	snprintf(number, sizeof(number), "%llu", (unsigned long long)seed);
+	snprintf(option, sizeof(option), "--%s", sim_kinds[kind].name);
+	fflush(stdout);
+	child = file ? fork() : -1;
+	if (child == 0) {
+		if (dup2(fileno(file), STDOUT_FILENO) >= 0 && dup2(fileno(file), STDERR_FILENO) >= 0)
+			execl("/proc/self/exe", "sim", "--seed", number, option, "--trace", (char *)NULL);
+		_exit(127);
+	}
+	if (child > 0 && waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0) {
+		rewind(file);
+		return file;
+	}
+	if (file)
+		fclose(file);
+	return NULL;
+}
+
+/* Byte for byte, and not nothing? */
+static bool sim_same(FILE *a, FILE *b)
+{
+	size_t count = 0;
+	int c = a && b ? 0 : EOF;
+
+	while (c != EOF) {
+		c = fgetc(a);
+		if (c != fgetc(b))
+			return false;
+		count++;
+	}
+	return count > 1;
+}
+
+/* A seed that failed must fail in the same way again: of each kind two runs of one world tell the same. */
+static unsigned sim_check_traces(uint64_t first)
+{
+	unsigned differ = 0;
+
+	for (unsigned kind = 0; kind < KIND_COUNT; kind++) {
+		FILE *one = sim_trace(first + kind, (enum sim_kind)kind);
+		FILE *other = sim_trace(first + kind, (enum sim_kind)kind);
+
+		if (!sim_same(one, other)) {
+			printf("two runs of seed %llu (%s) do not tell the same\n", (unsigned long long)(first + kind),
+				sim_kinds[kind].name);
+			differ++;
+		}
+		if (one)
+			fclose(one);
+		if (other)
+			fclose(other);
+	}
+	printf("traces: of %d worlds %u were told twice in the same way\n", KIND_COUNT, KIND_COUNT - differ);
+	return differ;
+}
+
 static double sim_cpu_seconds(void)
 {
 	struct timespec t;
@@ -342,9 +408,11 @@ static void sim_add(struct world_result *sum, const struct world_result *result)
 
 static void sim_tell(const struct arguments *a, const struct world_result *sum, double seconds)
 {
-	printf("sim: seeds %llu..%llu, %.0f a second of CPU, %llu results checked, %u workers bereaved before they had "
-	       "theirs; %llu connections made anew; of %llu messages %llu lost, %llu doubled, %llu out of order\n",
-		(unsigned long long)a->first, (unsigned long long)(a->first + a->count - 1), (double)a->count / seconds,
+	printf("sim: seeds %llu..%llu", (unsigned long long)a->first, (unsigned long long)(a->first + a->count - 1));
+	if (!a->trace) /* of which two are the same */
+		printf(", %.0f a second of CPU", (double)a->count / seconds);
+	printf(", %llu results checked, %u workers bereaved before they had theirs; %llu connections made anew; of "
+	       "%llu messages %llu lost, %llu doubled, %llu out of order\n",
 		(unsigned long long)sum->rounds_checked, sum->owed, (unsigned long long)sum->reconnects,
 		(unsigned long long)sum->net.sent, (unsigned long long)sum->net.dropped,
 		(unsigned long long)sum->net.duplicated, (unsigned long long)sum->net.reordered);
@@ -395,13 +463,11 @@ int main(int argc, char **argv)
 		return 2;
 	if (a.planted)
 		return sim_check_bugs() ? 1 : 0;
-	if (a.trace)
-		log_set_sink(log_sink_stderr, NULL);
 	failed = sim_run(&a, &sum);
 	seconds = sim_cpu_seconds();
 	sim_tell(&a, &sum, seconds);
 	if (a.count > 1 && a.plant == PLANT_NONE && failed == 0)
-		failed += (uint64_t)sim_check_checkers() + sim_check_bugs();
+		failed += (uint64_t)sim_check_checkers() + sim_check_bugs() + sim_check_traces(a.first);
 	if (a.count >= 100 && !a.trace && a.kind == KIND_MIXED && seconds * SIM_RATE_MIN > (double)a.count) {
 		printf("too slow: at least %d seeds a second of CPU are wanted\n", SIM_RATE_MIN);
 		failed++;

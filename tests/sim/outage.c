@@ -49,7 +49,7 @@ int outage_init(struct world *w)
 	o->storage = storage_create(&w->plan->disk);
 	if (!o->storage)
 		return -ENOMEM;
-	if (!w->traced)
+	if (!w->trace)
 		log_set_sink(outage_hear, o);
 	outage_schedule(w);
 	return 0;
@@ -62,7 +62,7 @@ static void outage_judge(struct world *w)
 	const struct world_plan *plan = w->plan;
 	uint64_t now_ns = loop_net_now(w->net);
 
-	if (w->traced || !plan->disk.bytes_max || plan->disk.targets > 1 || plan->disk.fail > 0 || o->warned > 0 ||
+	if (w->trace || !plan->disk.bytes_max || plan->disk.targets > 1 || plan->disk.fail > 0 || o->warned > 0 ||
 		o->deaths > 0 || storage_stats(o->storage)->refused == 0)
 		return;
 	o->refused_ns = o->refused_ns ? o->refused_ns : now_ns;
@@ -76,7 +76,7 @@ void outage_fini(struct world *w)
 
 	if (o->storage)
 		w->result->disk = *storage_stats(o->storage);
-	if (o->storage && !w->traced)
+	if (o->storage && !w->trace)
 		log_set_sink(NULL, NULL);
 	storage_destroy(o->storage);
 	o->storage = NULL;

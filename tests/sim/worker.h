@@ -79,7 +79,8 @@ struct world {
 	unsigned breaks;
 	unsigned cut, cut_host; /* endpoint that is cut off from a box, 0: none; until */
 	uint64_t heals_ns;
-	bool failed, traced;
+	bool failed;
+	FILE *trace; /* NULL: it is not told */
 };
 
 /* Who was cut off is no longer. */

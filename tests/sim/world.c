@@ -3,6 +3,7 @@
 #include "tests/sim/world.h"
 
 #include "aggregation/dispatch.h"
+#include "phub/base/log.h"
 #include "phub/control/job.h"
 #include "tests/sim/replay.h"
 #include "tests/sim/worker.h"
@@ -39,6 +40,18 @@ void world_fail(struct world *w, const char *format, ...)
 	va_start(arguments, format);
 	vsnprintf(w->result->text, sizeof(w->result->text), format, arguments);
 	va_end(arguments);
+}
+
+/* A trace is one stream in virtual time: what is logged stands between the messages that it comes of. */
+static void world_log(void *arg, enum log_level level, const char *line)
+{
+	const struct world *w = arg;
+
+	fprintf(w->trace, "%12llu %s: %s\n", (unsigned long long)loop_net_now(w->net),
+		level == LOG_LEVEL_ERROR  ? "error"
+		: level == LOG_LEVEL_WARN ? "warn"
+					  : "info",
+		line);
 }
 
 /* ---- the world ---- */
@@ -154,7 +167,7 @@ static bool world_relies(void *arg, unsigned endpoint, const void *cookie, const
 	return f->round == header->round && f->state != FLIGHT_LANDED;
 }
 
-static int world_open(struct world *w, FILE *trace, struct err *e)
+static int world_open(struct world *w, struct err *e)
 {
 	struct oracle_key *keys[WORLD_KEYS_MAX];
 	int rc;
@@ -162,7 +175,9 @@ static int world_open(struct world *w, FILE *trace, struct err *e)
 	w->net = loop_net_create(&w->plan->net);
 	if (!w->net)
 		return err_set(e, -ENOMEM, "no net");
-	loop_net_trace(w->net, trace);
+	loop_net_trace(w->net, w->trace);
+	if (w->trace)
+		log_set_sink(world_log, w);
 	if (w->plan->deaths)
 		loop_net_relies(w->net, world_relies, w);
 	rc = world_configure(w, e);
@@ -459,6 +474,8 @@ static void world_close(struct world *w)
 	}
 	if (w->listener)
 		loop_stream_unlisten(w->listener);
+	if (w->trace)
+		log_set_sink(NULL, NULL);
 	w->result->net = *loop_net_stats(w->net);
 	w->result->virtual_ns = loop_net_now(w->net);
 	loop_net_destroy(w->net);
@@ -472,7 +489,7 @@ int world_run(const struct world_plan *plan, FILE *trace, struct world_result *r
 
 	*result = (struct world_result){0};
 	w->plan = plan;
-	w->traced = trace != NULL;
+	w->trace = trace;
 	w->result = result;
 	w->random = plan->seed + 1;
 	w->oracle = (struct oracle){.seed = plan->seed,
@@ -480,7 +497,7 @@ int world_run(const struct world_plan *plan, FILE *trace, struct world_result *r
 		.values = plan->values,
 		.optimizer = plan->optimizer,
 		.mean = plan->mean};
-	rc = world_open(w, trace, &e);
+	rc = world_open(w, &e);
 	if (rc < 0) {
 		world_fail(w, "cannot set up: %d: %s", rc, e.text);
 	} else {
