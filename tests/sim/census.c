@@ -90,7 +90,16 @@ static struct census_run *census_run(struct census *c, uint64_t id)
 
 static struct census_round *census_round(const struct census_run *run, uint32_t chunk, uint64_t round)
 {
-	return &run->rounds[(size_t)chunk * CENSUS_ROUNDS + (round < CENSUS_ROUNDS ? round : CENSUS_ROUNDS - 1)];
+	return &run->rounds[(size_t)chunk * CENSUS_ROUNDS + round];
+}
+
+/* Of a push or a result. NULL: there is no room for it, and it is counted. */
+static struct census_round *census_find(struct census *c, uint64_t id, uint32_t chunk, uint64_t round)
+{
+	struct census_run *run = round < CENSUS_ROUNDS ? census_run(c, id) : NULL;
+
+	c->unseen += !run;
+	return run ? census_round(run, chunk, round) : NULL;
 }
 
 static struct census_share *census_share(struct census_round *r, unsigned who)
@@ -103,8 +112,7 @@ static struct census_share *census_share(struct census_round *r, unsigned who)
 
 void census_push(struct census *c, uint64_t run, unsigned who, uint32_t chunk, uint64_t round, uint64_t version)
 {
-	struct census_run *of = census_run(c, run);
-	struct census_round *r = of ? census_round(of, chunk, round) : NULL;
+	struct census_round *r = census_find(c, run, chunk, round);
 	struct census_share *share = r ? census_share(r, who) : NULL;
 
 	if (!r)
@@ -115,6 +123,8 @@ void census_push(struct census *c, uint64_t run, unsigned who, uint32_t chunk, u
 	}
 	if (share)
 		share->keys++;
+	else
+		c->unseen++;
 }
 
 /* Where the key's bytes are, in the key and in the chunk. */
@@ -134,9 +144,8 @@ static size_t census_part(const struct census *c, unsigned key, uint32_t chunk, 
 bool census_got(struct census *c, uint64_t run, unsigned who, unsigned key, uint32_t chunk, uint64_t round,
 	const void *got, bool share)
 {
-	struct census_run *of = census_run(c, run);
 	const struct chunk_span *span = &c->chunks.chunks[chunk];
-	struct census_round *r = of ? census_round(of, chunk, round) : NULL;
+	struct census_round *r = census_find(c, run, chunk, round);
 	struct census_share *mine = r ? census_share(r, who) : NULL;
 	size_t in_key, in_chunk, bytes = census_part(c, key, chunk, &in_key, &in_chunk);
 
@@ -543,8 +552,12 @@ static bool look_run(struct look *l, unsigned run)
 bool census_check(struct census *c)
 {
 	struct look *l = malloc(sizeof(*l));
-	bool good = true;
+	bool good = c->unseen == 0;
 
+	if (!good)
+		snprintf(c->text, sizeof(c->text),
+			"the census had no room for %llu pushes and results: at most %d runs, %d rounds, %d shares",
+			(unsigned long long)c->unseen, CENSUS_RUNS, CENSUS_ROUNDS, CENSUS_SHARES);
 	for (uint32_t chunk = 0; chunk < c->chunks.chunk_count && good; chunk++) {
 		look_begin(l, c, chunk);
 		for (unsigned run = 0; run < c->run_count && good; run++)

@@ -21,10 +21,12 @@
 #include "tests/sim/world.h"
 #include "topology/chunking.h"
 
+/* A world that has more of these is wrong: it was not looked at as a whole (census_check()). */
 #define CENSUS_ROUNDS (2 * WORLD_ROUNDS_MAX)
-#define CENSUS_RUNS   32 /* of the job; more are not looked at */
+#define CENSUS_RUNS   32 /* of the job */
 #define CENSUS_SHARES 16 /* of one round: lives of ranks that pushed it */
-#define CENSUS_STATES 64 /* that explain a chunk so far; more are not followed */
+
+#define CENSUS_STATES 64 /* that explain a chunk so far; more are not followed, and counted in given_up */
 
 /* What one life of a rank brought to a chunk's round. */
 struct census_share {
@@ -54,6 +56,7 @@ struct census {
 	struct census_run runs[CENSUS_RUNS];
 	unsigned run_count;
 	uint64_t dead;             /* lives that are over, as bits of worker_who() */
+	uint64_t unseen;           /* pushes and results that there was no room for */
 	uint64_t judged, given_up; /* rounds of chunks */
 	char text[256];            /* what is wrong */
 };
@@ -76,7 +79,7 @@ void census_push(struct census *c, uint64_t run, unsigned who, uint32_t chunk, u
 bool census_got(struct census *c, uint64_t run, unsigned who, unsigned key, uint32_t chunk, uint64_t round,
 	const void *got, bool share);
 
-/* Looks for the sets. False: a round has none. */
+/* Looks for the sets. False: a round has none, or not all of them were seen. */
 bool census_check(struct census *c);
 
 #endif
