@@ -36,6 +36,7 @@ WERROR ?= -Werror
 PREFIX ?= /usr/local
 DESTDIR ?=
 SEEDS ?= 1000
+SEEDS_FROM ?= 1
 SEED ?=
 FUZZ_SECONDS ?= 60
 MINUTES ?= 60
@@ -352,16 +353,16 @@ test-programs: all $(TEST_PROGRAMS) $(BENCH_PROGRAMS) $(CUDA_STAND_IN) $(SYSTEM_
 .PHONY: test
 test: deps-test ## build and run every test (TESTS=word: only those whose name holds it; -word: all others)
 	@$(MAKE) --no-print-directory test-programs $(if $(ARM_RUN),arm-programs)
-	@BUILD='$(BUILD)' SEEDS='$(SEEDS)' ARM_RUN='$(ARM_RUN)' VM='$(VM)' tests/run.sh $(TESTS)
+	@BUILD='$(BUILD)' SEEDS='$(SEEDS)' SEEDS_FROM='$(SEEDS_FROM)' ARM_RUN='$(ARM_RUN)' VM='$(VM)' tests/run.sh $(TESTS)
 
 .PHONY: vm
 vm: deps-vm ## the kernel of the virtual machine for RDMA tests, into ~/.cache/phub-vm: minutes, once (VM=uml or qemu)
 	@$(if $(filter qemu,$(VM)),tests/vm/debian.sh,tests/vm/uml.sh)
 
 .PHONY: sim
-sim: ## run SEEDS seeded simulations, or the one called SEED
+sim: ## run SEEDS seeded simulations from SEEDS_FROM (1) on, or the one called SEED
 	@$(MAKE) --no-print-directory $(BUILD)/sim
-	$(BUILD)/sim $(if $(SEED),--seed $(SEED),--seeds $(SEEDS))
+	$(BUILD)/sim $(if $(SEED),--seed $(SEED),--seeds $(SEEDS) --from $(SEEDS_FROM))
 
 .PHONY: soak
 soak: deps-test deps-demo ## load one box with jobs, faults and strangers for MINUTES=60, into BUILD/soak.md and pictures (SEED, KILL_BOX=1)

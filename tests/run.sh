@@ -5,8 +5,8 @@
 # One line per program; the tail of its output when it fails; the last line is "N passed, N failed, N skipped".
 #
 # Usage: tests/run.sh [WORD...] [-WORD...]    only programs whose name holds one of the words, and none of those with a minus
-# Reads BUILD, SEEDS, ARM_RUN, VM, TEST_TIMEOUT (seconds per program), TEST_JOBS (how many run at the same time: as many as
-# there are CPUs) from the environment.
+# Reads BUILD, SEEDS, SEEDS_FROM (the first of them: 1), ARM_RUN, VM, TEST_TIMEOUT (seconds per program), TEST_JOBS (how many
+# run at the same time: as many as there are CPUs) from the environment.
 #
 # A program says how it went by its exit status: 0, 77 (skipped; its last line is the reason), anything else failed.
 # One that speaks cmocka or TAP is counted by cases, others as one.
@@ -24,6 +24,7 @@ cd "$(dirname "$0")/.." || exit 1
 
 BUILD=${BUILD:-build}
 SEEDS=${SEEDS:-1000}
+SEEDS_FROM=${SEEDS_FROM:-1}
 ARM_RUN=${ARM_RUN-qemu-aarch64-static}
 VM=${VM-uml}
 TEST_TIMEOUT=${TEST_TIMEOUT:-300}
@@ -240,7 +241,7 @@ else
 fi
 sources=(tests/sim/*.c)
 if ((${#sources[@]})); then
-	add beside "sim ($SEEDS seeds)" "$BUILD/sim" --seeds "$SEEDS"
+	add beside "sim (seeds $SEEDS_FROM..$((SEEDS_FROM + SEEDS - 1)))" "$BUILD/sim" --seeds "$SEEDS" --from "$SEEDS_FROM"
 fi
 for source in tests/suite/test_*.c tests/unit/test_*.c; do
 	name=${source#tests/}
