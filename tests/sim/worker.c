@@ -210,6 +210,36 @@ static bool worker_is_excused(const struct worker *me, int code, const char *tex
 	return w->plan->deaths > 0 && fate_excuses(&w->fate, code, text, began, loop_net_now(w->net));
 }
 
+/*
+ * May a session end with this because control sessions are mangled? Where they break, pass nothing for a while or are
+ * late, somebody is lost or silent; only where bytes were changed somebody is also misunderstood, and may be told
+ * anything by the box. Before any of that has happened nobody may end.
+ */
+static bool worker_was_mangled(const struct worker *me, int code, const char *text)
+{
+	static const char *const lost[] = {"ended the session (Connection reset by peer)",
+		"its control session broke: Connection reset by peer", "silent for", "ended without a leave",
+		"closed the connection to its core", "its loop connection to core",
+		"refused the connection or went away", "not proved within", "is taken by", "no other came about within",
+		"UDP gets no answer"};
+	static const int misled[] = {EPROTO, EPROTONOSUPPORT, EACCES, EBADMSG, EINVAL, EALREADY, ENOENT, ECONNREFUSED};
+	const struct world *w = me->world;
+	const struct loop_stats *stats = loop_net_stats(w->net);
+	bool disturbed = stats->streams_broken > 0 || w->deafened > 0 || w->plan->net.stream_late > 0;
+
+	if (!w->plan->mangled)
+		return false;
+	for (unsigned i = 0; disturbed && i < sizeof(lost) / sizeof(*lost); i++)
+		if (strstr(text, lost[i]))
+			return true;
+	if (stats->streams_corrupted == 0)
+		return false;
+	for (unsigned i = 0; i < sizeof(misled) / sizeof(*misled); i++)
+		if (code == -misled[i])
+			return true;
+	return strstr(text, "box box:") != NULL;
+}
+
 static void worker_note_epoch(struct worker *me, unsigned k)
 {
 	uint32_t count;
@@ -253,7 +283,8 @@ static void worker_push(struct worker *me, unsigned k)
 	}
 	if (rc == -ESTALE)
 		return; /* its state is looked at next */
-	if (rc < 0 && (w->plan->mangled || twin_excuses(w) || worker_is_excused(me, rc, phub_error()))) {
+	if (rc < 0 && (worker_was_mangled(me, rc, phub_error()) || twin_excuses(w) ||
+			      worker_is_excused(me, rc, phub_error()))) {
 		me->pause_ns = UINT64_MAX; /* until the session has ended */
 		return;
 	}
@@ -512,7 +543,7 @@ static bool worker_is_wrong(struct worker *me, int code, const char *text)
 {
 	struct world *w = me->world;
 
-	if (w->plan->mangled && text[0]) {
+	if (worker_was_mangled(me, code, text)) {
 		w->result->mangled++;
 		worker_kill(me);
 		me->state = WORKER_DONE;

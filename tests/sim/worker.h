@@ -77,6 +77,7 @@ struct world {
 	struct world_result *result;
 	uint64_t random;
 	unsigned breaks;
+	unsigned deafened;      /* so often no bytes of a control session passed for a while */
 	unsigned cut, cut_host; /* endpoint that is cut off from a box, 0: none; until */
 	uint64_t heals_ns;
 	bool failed;

@@ -280,6 +280,7 @@ static void world_break(struct world *w)
 		return;
 	if (w->plan->mangled && oracle_random(&w->random) % 2) {
 		world_cut(w, me, WORLD_DEAF_NS_MAX);
+		w->deafened++;
 		loop_net_partition_streams(w->net, w->cut_host, w->cut, true);
 	} else if (w->plan->datagrams) { /* do not break, but all that is sent for a while may be lost */
 		world_cut(w, me, WORLD_CUT_NS_MAX);
