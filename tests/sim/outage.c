@@ -342,9 +342,6 @@ static void outage_watch(struct world *w)
 	const struct job *job = world_job(w);
 	uint64_t round, kept;
 
-	if (w->box->control.memory_used > w->config.memory_max)
-		world_fail(w, "the box took %llu bytes of %llu", (unsigned long long)w->box->control.memory_used,
-			(unsigned long long)w->config.memory_max);
 	if (!job || job->state != JOB_RUNNING)
 		return;
 	outage_judge(w);

@@ -5,6 +5,7 @@
 #include "aggregation/dispatch.h"
 #include "phub/base/log.h"
 #include "phub/control/job.h"
+#include "phub/control/keeper.h"
 #include "tests/sim/replay.h"
 #include "tests/sim/worker.h"
 
@@ -15,7 +16,11 @@
 
 enum {
 	STEPS_MAX = 2000000,
-	WORLD_BREAK_STEPS = 40, /* one in so many turns */
+	WORLD_MEMORY_MIN = 1 << 20,
+	WORLD_CHUNK_EXTRA = 2560,  /* what a box takes besides data: for a chunk, */
+	WORLD_CORE_EXTRA = 14336,  /* for a core that has some, */
+	WORLD_TABLE_EXTRA = 30000, /* and for the names of all */
+	WORLD_BREAK_STEPS = 40,    /* one in so many turns */
 	WORLD_CUT_NS_MAX = 300000000
 };
 #define WORLD_DEAF_NS_MAX (20ull * 1000000000ull)
@@ -52,6 +57,101 @@ static void world_log(void *arg, enum log_level level, const char *line)
 		: level == LOG_LEVEL_WARN ? "warn"
 					  : "info",
 		line);
+}
+
+/* ---- memory ---- */
+
+/*
+ * What one job of the plan may take of a box: results (for each rank where these differ, once more where they are
+ * sealed), sums, staging, weights and state, what waits for the standby, and what is written down of all that.
+ */
+static uint64_t world_job_bytes(const struct world *w)
+{
+	const struct world_plan *plan = w->plan;
+	const struct chunk_plan *chunks = &w->census.chunks;
+	bool rows = plan->sync != SYNC_BSP || plan->quorum > 0;
+	uint64_t bytes = 0, elements = 0, most = 0, sealed = plan->encrypt ? 2 : 1;
+	unsigned states = plan->optimizer == OPTIMIZER_NONE ? 0 : 1 + optimizer_state_count(plan->optimizer);
+
+	for (uint32_t i = 0; i < chunks->chunk_count; i++) {
+		uint64_t count = chunks->chunks[i].bytes / dtype_size((enum dtype)chunks->chunks[i].dtype);
+
+		bytes += chunks->chunks[i].bytes;
+		elements += count;
+		most = count > most ? count : most;
+	}
+	bytes *= (rows ? plan->workers : 1) * sealed;
+	bytes += 4 * (states * elements + most * chunks->chunk_count);
+	bytes += plan->reproducible ? 4 * most * chunks->chunk_count * (plan->workers - 1) : 0;
+	bytes += plan->strike ? 4 * most * chunks->chunk_count * sealed : 0;
+	most = chunks->chunk_count < plan->cores ? chunks->chunk_count : plan->cores; /* that have one */
+	most *= plan->sync != SYNC_BSP ? 3 * WORLD_CORE_EXTRA : WORLD_CORE_EXTRA; /* hyper-parameters of each rank */
+	bytes += WORLD_CHUNK_EXTRA * chunks->chunk_count + most + WORLD_TABLE_EXTRA;
+	return bytes + bytes / 16;
+}
+
+/* One that was lost may not be gone when it comes again; a copy for a checkpoint, or of another box's job, is as much.
+ */
+static uint64_t world_bound(const struct world *w)
+{
+	uint64_t bytes = world_job_bytes(w);
+
+	return world_plan_dies(w->plan) || w->plan->strike ? 2 * bytes + bytes / 4 : bytes;
+}
+
+static uint64_t world_kept(const struct keeper *k, const struct generation *running)
+{
+	return k->counted + (k->into && k->into != running ? k->into->memory : 0);
+}
+
+/* What jobs say that they have, and checkpoints that are still written of those that are over. */
+static uint64_t world_counted(const struct control *c)
+{
+	uint64_t bytes = 0;
+
+	for (const struct job *job = c->jobs; job; job = job->next) {
+		bytes += job->generation ? job->generation->memory : 0;
+		bytes += job->keeper ? world_kept(job->keeper, job->generation) : 0;
+	}
+	for (const struct keeper *k = c->keepers; k; k = k->next)
+		bytes += world_kept(k, NULL);
+	return bytes;
+}
+
+static void world_weigh(struct world *w, const struct box *box)
+{
+	uint64_t used = box->control.memory_used, counted = world_counted(&box->control);
+
+	if (used > world_bound(w))
+		world_fail(w, "the box took %llu bytes, and %llu are enough", (unsigned long long)used,
+			(unsigned long long)world_bound(w));
+	if (used != counted)
+		world_fail(w, "%llu bytes of the box are taken, and its jobs have %llu", (unsigned long long)used,
+			(unsigned long long)counted);
+	for (const struct job *job = box->control.jobs; job; job = job->next)
+		if (job->generation && job->generation->store.bytes > job->generation->memory)
+			world_fail(w, "a job has %llu bytes, and %llu are counted",
+				(unsigned long long)job->generation->store.bytes,
+				(unsigned long long)job->generation->memory);
+}
+
+/* All the boxes that somebody may still use. */
+static void world_weigh_all(struct world *w)
+{
+	if (w->box)
+		world_weigh(w, w->box);
+	if (w->twin.box)
+		world_weigh(w, w->twin.box);
+}
+
+/* No job is left: all is given back. */
+static void world_weigh_last(struct world *w, const struct box *box)
+{
+	const struct control *c = &box->control;
+
+	if (!c->jobs && !c->keepers && (c->memory_used || c->table_bytes))
+		world_fail(w, "no job is left, and %llu bytes are taken, and %llu for tables",
+			(unsigned long long)c->memory_used, (unsigned long long)c->table_bytes);
 }
 
 /* ---- the world ---- */
@@ -196,6 +296,9 @@ static int world_open(struct world *w, struct err *e)
 		keys[k] = &w->histories[k].key;
 	if (rc == 0)
 		rc = census_init(&w->census, w->plan, &w->oracle, keys);
+	if (rc == 0) /* the box must make do with what its job needs; its option has a least */
+		w->config.memory_max = world_bound(w) > WORLD_MEMORY_MIN ? world_bound(w) : WORLD_MEMORY_MIN;
+	w->twin.config.memory_max = w->config.memory_max;
 	fate_init(&w->fate, w->plan);
 	for (unsigned rank = 0; rc == 0 && rank < w->plan->workers; rank++)
 		rc = world_open_worker(w, rank, 0, e);
@@ -376,6 +479,7 @@ static void world_turn(struct world *w)
 		uint64_t now_ns = loop_net_now(w->net);
 		unsigned work = w->box ? box_step(w->box, now_ns) : 0;
 
+		world_weigh_all(w);
 		for (unsigned rank = 0; rank < w->plan->workers && !w->failed; rank++)
 			work += worker_step(&w->workers[rank], now_ns);
 		if (world_is_over(w))
@@ -393,7 +497,7 @@ static void world_turn(struct world *w)
 
 static bool world_is_settled(struct world *w)
 {
-	return w->box && !w->box->control.jobs && !twin_settled(w);
+	return w->box && !w->box->control.jobs && !w->box->control.keepers && !twin_settled(w);
 }
 
 /* Lets the box take the job down, or come back first, so that its books can be looked at. */
@@ -412,6 +516,9 @@ static void world_settle(struct world *w)
 		world_fail(w, "the box did not come back");
 		return;
 	}
+	world_weigh_last(w, w->box);
+	if (w->twin.box && !w->twin.dead)
+		world_weigh_last(w, w->twin.box);
 	if (w->box->control.jobs)
 		world_fail(w, "the job did not end after its workers had left (%.3f s)",
 			(double)loop_net_now(w->net) / 1e9);
