@@ -312,7 +312,7 @@ static bool look_may(const struct look *l, const struct census_round *r, unsigne
 			return false;
 		if (!in && r->shares[i].got && !quorum)
 			return false;
-		if (!in && l->unseen && !quorum && !(l->census->dead >> r->shares[i].who & 1))
+		if (!in && (l->unseen || l->census->overdue) && !quorum && !(l->census->dead >> r->shares[i].who & 1))
 			return false; /* who lives is waited for */
 	}
 	/* Where ranks are lost there may be fewer than the quorum. */

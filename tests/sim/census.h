@@ -56,6 +56,7 @@ struct census {
 	struct census_run runs[CENSUS_RUNS];
 	unsigned run_count;
 	uint64_t dead;             /* lives that are over, as bits of worker_who() */
+	bool overdue;              /* somebody waits in vain: who lives and has pushed must be in the sum */
 	uint64_t unseen;           /* pushes and results that there was no room for */
 	uint64_t judged, given_up; /* rounds of chunks */
 	char text[256];            /* what is wrong */

@@ -12,6 +12,9 @@
 enum { WORKER_RESUME_MS = 30000, WORKER_RESUME_LONG_MS = 60000 /* also for ranks that do not come again */ };
 #define WORKER_PATIENCE_NS (60ull * 1000000000ull) /* for joining and starting: as long as its calls would wait */
 
+#define WORKER_WAIT_NS   (30ull * 1000000000ull) /* for results and to leave: libphub's default */
+#define WORKER_MOMENT_NS 1000000000ull
+
 /* ---- the serial run ---- */
 
 static uint64_t world_first_round(const struct world *w)
@@ -127,6 +130,7 @@ int worker_open(struct worker *me, struct err *e)
 	if (world_plan_dies(w->plan))
 		options.resume_ms = w->plan->deaths > 0 ? WORKER_RESUME_LONG_MS : WORKER_RESUME_MS;
 	me->opened_ns = loop_net_now(w->net);
+	me->since_ns = me->opened_ns;
 	world_hyper_public(w, 0, &hyper);
 	options.groups = &hyper;
 	options.group_count = 1;
@@ -292,6 +296,7 @@ static void worker_push(struct worker *me, unsigned k)
 		world_fail(w, "rank %u key %u round %llu: push: %s", me->rank, k, (unsigned long long)key->round,
 			phub_error());
 	key->in_flight = true;
+	key->pushed_ns = loop_net_now(w->net);
 }
 
 static void worker_plant(struct worker *me, unsigned k)
@@ -574,7 +579,40 @@ static bool worker_gives_up(struct worker *me, uint64_t now_ns)
 	return true;
 }
 
-unsigned worker_step(struct worker *me, uint64_t now_ns)
+/* So long its calls wait: as the caller of phub_connect(), phub_start(), phub_wait(), phub_resume() and phub_leave().
+ */
+static uint64_t worker_limit_ns(const struct worker *me)
+{
+	const struct world_plan *plan = me->world->plan;
+
+	if (me->state == WORKER_JOINING || me->state == WORKER_STARTING)
+		return WORKER_PATIENCE_NS;
+	if (me->state == WORKER_RESUMING)
+		return (plan->deaths > 0 ? WORKER_RESUME_LONG_MS : WORKER_RESUME_MS) * 1000000ull;
+	return WORKER_WAIT_NS;
+}
+
+/* Has each wait ended, with what it is for or with an error, in its time and a moment for what is on its way? */
+static void worker_judge(struct worker *me, enum worker_state before, uint64_t now_ns)
+{
+	uint64_t since_ns = now_ns, latest_ns;
+
+	if (me->state != before)
+		me->since_ns = now_ns;
+	if (me->state != WORKER_RUNNING)
+		since_ns = me->since_ns;
+	for (unsigned k = 0; k < me->world->plan->key_count && me->state == WORKER_RUNNING; k++)
+		if (me->keys[k].in_flight && me->keys[k].pushed_ns < since_ns)
+			since_ns = me->keys[k].pushed_ns;
+	latest_ns = since_ns + worker_limit_ns(me) + WORKER_MOMENT_NS;
+	if (!worker_is_gone(me) && now_ns > latest_ns)
+		world_fail_late(me->world,
+			"rank %u: its call in state %d has waited for %.1f s, and ends neither with "
+			"what it waits for nor with an error",
+			me->rank, (int)me->state, (double)(now_ns - since_ns) / 1e9);
+}
+
+static unsigned worker_do(struct worker *me, uint64_t now_ns)
 {
 	struct err e = {0};
 	unsigned work = 0;
@@ -636,5 +674,14 @@ unsigned worker_step(struct worker *me, uint64_t now_ns)
 	}
 	if (rc < 0 && rc != -EAGAIN && worker_is_wrong(me, rc, e.text[0] ? e.text : client_failure(me->phub)->text))
 		world_fail(me->world, "rank %u: %d: %s%s", me->rank, rc, e.text, client_failure(me->phub)->text);
+	return work;
+}
+
+unsigned worker_step(struct worker *me, uint64_t now_ns)
+{
+	enum worker_state before = me->state;
+	unsigned work = worker_do(me, now_ns);
+
+	worker_judge(me, before, now_ns);
 	return work;
 }

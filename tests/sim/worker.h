@@ -31,6 +31,7 @@ struct worker_key {
 	void *push, *pull;
 	uint64_t round; /* in flight or next */
 	bool in_flight;
+	uint64_t pushed_ns;
 	uint32_t epoch; /* the oldest that a core of it was known to be in when it was pushed */
 	bool shares;    /* what is in flight goes into a sum, or sets weights */
 };
@@ -45,6 +46,7 @@ struct worker {
 	enum worker_state state;
 	uint64_t random;
 	uint64_t opened_ns;
+	uint64_t since_ns; /* that it waits in its state for something else than results */
 	uint64_t pause_ns; /* a slow one pushes nothing before */
 	uint64_t round;    /* lockstep: the round that all keys are in */
 	struct worker_key keys[WORLD_KEYS_MAX];
@@ -80,14 +82,17 @@ struct world {
 	unsigned deafened;      /* so often no bytes of a control session passed for a while */
 	unsigned cut, cut_host; /* endpoint that is cut off from a box, 0: none; until */
 	uint64_t heals_ns;
-	bool failed;
-	FILE *trace; /* NULL: it is not told */
+	bool failed, overdue; /* it failed because something did not end in time */
+	FILE *trace;          /* NULL: it is not told */
 };
 
 /* Who was cut off is no longer. */
 void world_heal(struct world *w);
 
 void world_fail(struct world *w, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/* The same where something did not end in time: a wrong sum, if there is one, is the better reason. */
+void world_fail_late(struct world *w, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 /* NULL behind the last. */
 const struct transport_ops *const *world_transports(const struct world *w);

@@ -47,6 +47,18 @@ void world_fail(struct world *w, const char *format, ...)
 	va_end(arguments);
 }
 
+void world_fail_late(struct world *w, const char *format, ...)
+{
+	va_list arguments;
+	char text[sizeof(w->result->text)];
+
+	va_start(arguments, format);
+	vsnprintf(text, sizeof(text), format, arguments);
+	va_end(arguments);
+	w->overdue = !w->failed;
+	world_fail(w, "%s", text);
+}
+
 /* A trace is one stream in virtual time: what is logged stands between the messages that it comes of. */
 static void world_log(void *arg, enum log_level level, const char *line)
 {
@@ -489,9 +501,10 @@ static void world_turn(struct world *w)
 		work += outage_step(w);
 		world_break(w);
 		if (work == 0 && !world_advance(w))
-			world_fail(w, "deadlock: nothing is on the way and nobody is waiting for time");
+			world_fail_late(w, "deadlock: nothing is on the way and nobody is waiting for time");
 		if (steps == STEPS_MAX || now_ns > deadline_ns)
-			world_fail(w, "not done after %u steps and %.1f virtual seconds", steps, (double)now_ns / 1e9);
+			world_fail_late(
+				w, "not done after %u steps and %.1f virtual seconds", steps, (double)now_ns / 1e9);
 	}
 }
 
@@ -559,6 +572,15 @@ static void world_count(struct world *w)
 	w->result->given_up = w->census.given_up;
 }
 
+/* Somebody waits in vain: for what was committed without him? */
+static void world_explain(struct world *w)
+{
+	w->census.overdue = w->overdue;
+	if (!w->overdue || !world_plan_varies(w->plan) || w->plan->sync != SYNC_BSP || census_check(&w->census))
+		return;
+	snprintf(w->result->text, sizeof(w->result->text), "%s", w->census.text);
+}
+
 static void world_close(struct world *w)
 {
 	for (unsigned rank = 0; rank < w->plan->workers; rank++)
@@ -610,6 +632,7 @@ int world_run(const struct world_plan *plan, FILE *trace, struct world_result *r
 		world_fail(w, "cannot set up: %d: %s", rc, e.text);
 	} else {
 		world_turn(w);
+		world_explain(w);
 		if (!w->failed && plan->sync != SYNC_BSP)
 			world_replay(w);
 		if (!w->failed && world_plan_varies(plan) && plan->sync == SYNC_BSP)
