@@ -586,7 +586,8 @@ static uint64_t worker_limit_ns(const struct worker *me)
 	const struct world_plan *plan = me->world->plan;
 
 	if (me->state == WORKER_JOINING || me->state == WORKER_STARTING)
-		return WORKER_PATIENCE_NS;
+		return UINT64_MAX /
+		       4; /* not judged: who comes to a job waits until it lets him in, or the world is over */
 	if (me->state == WORKER_RESUMING)
 		return (plan->deaths > 0 ? WORKER_RESUME_LONG_MS : WORKER_RESUME_MS) * 1000000ull;
 	return WORKER_WAIT_NS;
