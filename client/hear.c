@@ -92,7 +92,7 @@ static void hear_error(struct client_session *s, const Phub__Error *error, uint6
 		return;
 	}
 	hear_copy(text, sizeof(text), error->text);
-	if (error->code == PHUB__ERROR_CODE__ERROR_BUSY && s->state == SESSION_HELLO) {
+	if (error->code == PHUB__ERROR_CODE__ERROR_BUSY && s->state < SESSION_JOINED) {
 		client_session_retry(s, now_ns, -EBUSY, text);
 		return;
 	}

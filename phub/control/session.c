@@ -435,7 +435,8 @@ void session_tick(struct session *s)
 	case SESSION_AWAIT_HELLO:
 	case SESSION_AWAIT_PROOF:
 		if ((now_ns - s->opened_ns) / NS_PER_MS >= config->handshake_ms)
-			session_refuse(s, PHUB__ERROR_CODE__ERROR_PROTOCOL, "not proved within %" PRIu64 " ms",
+			session_refuse(s, PHUB__ERROR_CODE__ERROR_BUSY,
+				"not proved within the box's handshake_ms of %" PRIu64 "; try again in a moment",
 				config->handshake_ms);
 		break;
 	case SESSION_DONE:

@@ -222,10 +222,10 @@ static bool worker_is_excused(const struct worker *me, int code, const char *tex
 static bool worker_was_mangled(const struct worker *me, int code, const char *text)
 {
 	static const char *const lost[] = {"ended the session (Connection reset by peer)",
-		"its control session broke: Connection reset by peer", "silent for", "ended without a leave",
-		"closed the connection to its core", "its loop connection to core",
-		"refused the connection or went away", "not proved within", "is taken by", "no other came about within",
-		"UDP gets no answer"};
+		"its control session broke: Connection reset by peer", "silent for", "nothing was heard of this worker",
+		"takes no data connection", "ended without a leave", "closed the connection to its core",
+		"its loop connection to core", "refused the connection or went away", "is taken by",
+		"no other came about within", "UDP gets no answer"};
 	static const int misled[] = {EPROTO, EPROTONOSUPPORT, EACCES, EBADMSG, EINVAL, EALREADY, ENOENT, ECONNREFUSED};
 	const struct world *w = me->world;
 	const struct loop_stats *stats = loop_net_stats(w->net);

@@ -94,7 +94,7 @@ static void fake_hear_hello(struct fake_box *b, struct fake_worker *w, const Phu
 	memcpy(w->client_nonce, hello->nonce.data, PROOF_NONCE);
 	memset(w->box_nonce, 7, PROOF_NONCE);
 	snprintf(w->job, sizeof(w->job), "%s", hello->job);
-	if (b->error_code) {
+	if (b->error_code && !b->error_late) {
 		fake_box_error(b, w->rank, b->error_code, "as told, taken or not");
 		return;
 	}
@@ -120,6 +120,10 @@ static void fake_hear_proof(struct fake_box *b, struct fake_worker *w, const Phu
 	fake_proof(b, w, false, mac);
 	if (proof->mac.len != PROOF_MAC || !proof_equal(mac, proof->mac.data)) {
 		fake_box_error(b, w->rank, PHUB__ERROR_CODE__ERROR_DENIED, "wrong secret");
+		return;
+	}
+	if (b->error_code) {
+		fake_box_error(b, w->rank, b->error_code, "as told, taken or not");
 		return;
 	}
 	fake_proof(b, w, true, mac);

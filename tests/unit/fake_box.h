@@ -88,7 +88,8 @@ struct fake_box {
 	bool deaf; /* reads nothing from control sessions */
 	bool mute; /* answers no heartbeat and no push */
 	bool wrong_mac;
-	uint32_t error_code;  /* instead of a challenge */
+	uint32_t error_code;  /* instead of a challenge, */
+	bool error_late;      /* or of a welcome */
 	bool wrong_placement; /* a core that is not there */
 	bool short_placement;
 	bool wrong_round;                     /* results of the next round */

@@ -307,6 +307,27 @@ static void every_error_code(void **state)
 	}
 }
 
+/* The box was too busy for this worker, or this worker too slow for the box: it tries again, at any time before it is
+ * in. */
+static void a_busy_box(void **state)
+{
+	struct rig r;
+
+	(void)state;
+	for (int late = 0; late < 2; late++) {
+		rig_open(&r, 1, true);
+		r.box.error_code = PHUB__ERROR_CODE__ERROR_BUSY;
+		r.box.error_late = late;
+		rig_join_all(&r);
+		assert_int_equal(client_joined(r.workers[0]), -EAGAIN);
+		assert_non_null(strstr(r.workers[0]->session.trouble.text, "as told, taken or not"));
+		r.box.error_code = 0;
+		rig_run(&r, 1000 * MS);
+		assert_int_equal(client_joined(r.workers[0]), 0);
+		rig_close(&r);
+	}
+}
+
 static void a_silent_box(void **state)
 {
 	struct rig r;
@@ -661,6 +682,7 @@ int main(void)
 		cmocka_unit_test(a_secret_that_the_box_does_not_know),
 		cmocka_unit_test(a_box_that_cannot_prove_itself),
 		cmocka_unit_test(every_error_code),
+		cmocka_unit_test(a_busy_box),
 		cmocka_unit_test(a_silent_box),
 		cmocka_unit_test(a_worker_that_was_stopped),
 		cmocka_unit_test(a_box_that_dies),

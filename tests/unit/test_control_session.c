@@ -312,8 +312,8 @@ static void test_handshake_deadline(void **state)
 	actor_hear(&a);
 	assert_int_equal(a.error_code, 0);
 	rig_wait(&rig, 400);
-	expect_error(&a, ERROR_OF(PROTOCOL), "not proved within 5000 ms");
-	expect_error(&b, ERROR_OF(PROTOCOL), "not proved within 5000 ms");
+	expect_error(&a, ERROR_OF(BUSY), "not proved within the box's handshake_ms of 5000; try again in a moment");
+	expect_error(&b, ERROR_OF(BUSY), "not proved within the box's handshake_ms of 5000; try again in a moment");
 	rig_wait(&rig, 5200); /* done, but they do not hang up */
 	assert_int_equal(rig.box->control.session_count, 0);
 	actor_hang_up(&a);
