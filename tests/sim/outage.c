@@ -114,10 +114,21 @@ static bool outage_loses(const struct world *w)
 	return w->plan->deaths > 0 && (w->plan->disk.fail_read > 0 || there < w->plan->disk.targets - w->plan->parity);
 }
 
+/* Were there more targets, hidden or with a read that failed, than parity makes up for? */
+static bool outage_blinds(const struct world *w)
+{
+	const struct outage *o = &w->outage;
+	uint64_t dark = (unsigned)__builtin_popcount(o->hidden);
+
+	return o->storage && dark + storage_stats(o->storage)->refused_reads > w->plan->parity;
+}
+
 bool outage_excuses(const struct world *w, const char *text)
 {
 	if (w->plan->deaths > 0 && w->result->ended > 0 && strstr(text, "it was not back within"))
-		return true; /* others gave up before */
+		return true;                                           /* others gave up before */
+	if (strstr(text, "cannot be looked into") && outage_blinds(w)) /* before any checkpoint, too */
+		return true;
 	if (!w->outage.lost && !outage_loses(w))
 		return false;
 	if (strstr(text, "none of its checkpoints can be read")) /* again and again */
