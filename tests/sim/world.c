@@ -17,9 +17,10 @@
 enum {
 	STEPS_MAX = 2000000,
 	WORLD_MEMORY_MIN = 1 << 20,
-	WORLD_CHUNK_EXTRA = 2560,  /* what a box takes besides data: for a chunk, */
+	WORLD_CHUNK_EXTRA = 1024,  /* what a box takes besides data: for a chunk, */
 	WORLD_CORE_EXTRA = 14336,  /* for a core that has some, */
-	WORLD_TABLE_EXTRA = 30000, /* and for the names of all */
+	WORLD_TABLE_EXTRA = 30000, /* and for the names of all; */
+	WORLD_PAGE = 4096,         /* on which each sum begins */
 	WORLD_BREAK_STEPS = 40,    /* one in so many turns */
 	WORLD_CUT_NS_MAX = 300000000
 };
@@ -82,7 +83,7 @@ static uint64_t world_job_bytes(const struct world *w)
 	const struct world_plan *plan = w->plan;
 	const struct chunk_plan *chunks = &w->census.chunks;
 	bool rows = plan->sync != SYNC_BSP || plan->quorum > 0;
-	uint64_t bytes = 0, elements = 0, most = 0, sealed = plan->encrypt ? 2 : 1;
+	uint64_t bytes = 0, elements = 0, most = 0, sums, cores, sealed = plan->encrypt ? 2 : 1;
 	unsigned states = plan->optimizer == OPTIMIZER_NONE ? 0 : 1 + optimizer_state_count(plan->optimizer);
 
 	for (uint32_t i = 0; i < chunks->chunk_count; i++) {
@@ -93,12 +94,15 @@ static uint64_t world_job_bytes(const struct world *w)
 		most = count > most ? count : most;
 	}
 	bytes *= (rows ? plan->workers : 1) * sealed;
-	bytes += 4 * (states * elements + most * chunks->chunk_count);
+	sums = (4 * most + WORLD_PAGE - 1) / WORLD_PAGE * WORLD_PAGE * chunks->chunk_count;
+	bytes += 4 * states * elements + sums;
 	bytes += plan->reproducible ? 4 * most * chunks->chunk_count * (plan->workers - 1) : 0;
-	bytes += plan->strike ? 4 * most * chunks->chunk_count * sealed : 0;
-	most = chunks->chunk_count < plan->cores ? chunks->chunk_count : plan->cores; /* that have one */
-	most *= plan->sync != SYNC_BSP ? 3 * WORLD_CORE_EXTRA : WORLD_CORE_EXTRA; /* hyper-parameters of each rank */
-	bytes += WORLD_CHUNK_EXTRA * chunks->chunk_count + most + WORLD_TABLE_EXTRA;
+	bytes += plan->strike ? sums * sealed : 0;
+	cores = chunks->chunk_count < plan->cores ? chunks->chunk_count : plan->cores; /* that have one */
+	bytes += 4 * most * cores; /* to write the sum of one, in its own type */
+	bytes += cores *
+		 (plan->sync != SYNC_BSP ? 3 * WORLD_CORE_EXTRA : WORLD_CORE_EXTRA); /* hyper-parameters of each rank */
+	bytes += WORLD_CHUNK_EXTRA * chunks->chunk_count + WORLD_TABLE_EXTRA;
 	return bytes + bytes / 16;
 }
 
