@@ -524,6 +524,7 @@ static void test_prune(void **state)
 	snprintf(path, sizeof(path), "%s/job/60.00000000000000ab.0.phub.part", r.paths[0]);
 	fd = open(path, O_CREAT | O_WRONLY, 0600);
 	assert_true(fd >= 0);
+	assert_int_equal(futimens(fd, (const struct timespec[2]){{0}}), 0); /* long before the newest */
 	close(fd);
 	snprintf(path, sizeof(path), "%s/job/notes.txt", r.paths[0]);
 	fd = open(path, O_CREAT | O_WRONLY, 0600);
