@@ -366,6 +366,8 @@ static void chunk_answer(struct chunk *chunk, struct shard *shard, bool written)
 {
 	if (chunk->lifted && shard->plant != SHARD_PLANT_UNLIFTED)
 		return;
+	if (shard->plant == SHARD_PLANT_NEIGHBOUR && shard->next && shard->next->chunks[0].bytes >= chunk->bytes)
+		memcpy(chunk->result, shard->next->chunks[0].result, chunk->bytes);
 	for (uint32_t rank = 0; rank < shard->spec->world; rank++) {
 		struct arrival *a = &chunk->arrivals[rank];
 

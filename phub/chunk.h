@@ -189,6 +189,7 @@ enum shard_plant {
 	SHARD_PLANT_WITHDRAWN, /* what was withdrawn stays in the sum */
 	SHARD_PLANT_LOST,      /* a rank that was lost is still waited for */
 	SHARD_PLANT_EPOCH,     /* pushes of an older membership are taken */
+	SHARD_PLANT_NEIGHBOUR, /* a job is answered with what another has */
 	SHARD_PLANT_UNLIFTED,  /* a round is answered before the standby has it */
 	/* Not of shards: of their checkpoints. */
 	SHARD_PLANT_UNSYNCED,  /* a file gets its name before its bytes are on disk */

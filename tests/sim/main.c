@@ -55,7 +55,7 @@ static const struct {
 };
 
 /* What worlds of any kind may have, and what a seed gives to some of them. With the option, all have it. */
-enum { WAY_DATAGRAMS, WAY_ENCRYPTED, WAY_COUNT };
+enum { WAY_DATAGRAMS, WAY_ENCRYPTED, WAY_GUEST, WAY_COUNT };
 
 static const struct {
 	const char *name;
@@ -63,13 +63,14 @@ static const struct {
 } sim_ways[WAY_COUNT] = {
 	[WAY_DATAGRAMS] = {"datagrams", world_plan_datagrams},
 	[WAY_ENCRYPTED] = {"encrypted", world_plan_encrypt},
+	[WAY_GUEST] = {"guest", world_plan_invite},
 };
 
 static const char *const sim_plants[] = {
 	[PLANT_STALE] = "stale", [PLANT_SWAPPED] = "swapped", [PLANT_DOUBLED] = "doubled"};
 
 static const char usage[] =
-	"usage: sim [--seeds N] [--from S] [--seed S [--trace]] [--datagrams] [--encrypted]\n"
+	"usage: sim [--seeds N] [--from S] [--seed S [--trace]] [--datagrams] [--encrypted] [--guest]\n"
 	"           [--plain | --elastic | --stepwise | --quorum | --standby | --durable | --resumed | --mangled]\n"
 	"           [--plant stale|swapped|doubled] [--bug N | --planted]\n";
 
@@ -286,7 +287,8 @@ static unsigned sim_check_bugs(void)
 		[SHARD_PLANT_CREDIT] = {"credits of kept slots leak", 20, KIND_MIXED, 20},
 		[SHARD_PLANT_WITHDRAWN] = {"what was withdrawn stays in the sum", 20, KIND_ELASTIC, 50},
 		[SHARD_PLANT_LOST] = {"a rank that was lost is still waited for", 50, KIND_ELASTIC, 50},
-		[SHARD_PLANT_EPOCH] = {"pushes of an older membership are taken", 100, KIND_ELASTIC, 100},
+		[SHARD_PLANT_EPOCH] = {"pushes of an older membership are taken", 400, KIND_ELASTIC, 100},
+		[SHARD_PLANT_NEIGHBOUR] = {"a job is answered with what another has", 20, KIND_MIXED, 0},
 		[SHARD_PLANT_UNLIFTED] = {"a round is answered before the standby has it", 50, KIND_STANDBY, 0},
 		[SHARD_PLANT_UNSYNCED] = {"a checkpoint gets its name before it is synced", 100, KIND_DURABLE, 100},
 		[SHARD_PLANT_UNCHECKED] = {"a checkpoint is read without its checksums", 100, KIND_DURABLE, 300},
@@ -394,6 +396,8 @@ static void sim_add(struct world_result *sum, const struct world_result *result)
 	sum->kept += result->kept;
 	sum->harmed += result->harmed;
 	sum->mangled += result->mangled;
+	sum->guests += result->guests;
+	sum->guest_rounds += result->guest_rounds;
 	sum->net.streams_corrupted += result->net.streams_corrupted;
 	sum->net.streams_broken += result->net.streams_broken;
 	sum->disk.refused += result->disk.refused;
@@ -430,6 +434,8 @@ static void sim_tell(const struct arguments *a, const struct world_result *sum, 
 	printf("sim: of control sessions %llu reads were corrupted and %llu broke; %u workers ended by that\n",
 		(unsigned long long)sum->net.streams_corrupted, (unsigned long long)sum->net.streams_broken,
 		sum->mangled);
+	printf("sim: %u worlds had a second job, of which %llu results were checked\n", sum->guests,
+		(unsigned long long)sum->guest_rounds);
 }
 
 /* Returns how many seeds failed. */

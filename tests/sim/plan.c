@@ -30,6 +30,32 @@ void world_plan_encrypt(struct world_plan *plan)
 	plan->encrypt = true;
 }
 
+void world_plan_invite(struct world_plan *plan)
+{
+	uint64_t r = plan->seed * 0x9e3779b97f4a7c15ull + 29;
+
+	plan->guests = world_draw(&r, 1, WORLD_GUESTS_MAX);
+}
+
+void world_plan_guest(const struct world_plan *plan, struct world_plan *guest)
+{
+	uint64_t r = plan->seed * 0x9e3779b97f4a7c15ull + 31;
+
+	world_plan_draw(oracle_random(&r), guest);
+	guest->workers = plan->guests;
+	guest->guests = 0;
+	guest->cores = plan->cores;
+	guest->window = plan->window;
+	guest->hold_max = plan->hold_max;
+	guest->sync = SYNC_BSP;
+	guest->rounds = world_draw(&r, 2, 12);
+	guest->net = plan->net;
+	guest->encrypt = plan->encrypt;
+	guest->datagrams = plan->datagrams;
+	guest->mourned = false;
+	guest->breaks = 0;
+}
+
 /* Sums do not depend on the order of arrival. */
 static void world_plan_vary(struct world_plan *plan, uint64_t *r)
 {
@@ -246,6 +272,8 @@ void world_plan_draw(uint64_t seed, struct world_plan *plan)
 		world_plan_datagrams(plan);
 	r = seed * 0x9e3779b97f4a7c15ull + 17; /* apart: worlds without it stay what they were */
 	plan->encrypt = world_draw(&r, 0, 3) == 0;
+	if (world_draw(&r, 0, 1))
+		world_plan_invite(plan);
 }
 
 void world_plan_print(const struct world_plan *p, FILE *out)
@@ -277,6 +305,8 @@ void world_plan_print(const struct world_plan *p, FILE *out)
 			: p->apart                    ? "the box is cut off from its workers"
 						      : "the box is cut off",
 			p->strike_steps, p->hasty ? ", soon" : "", p->twin_breaks);
+	if (world_plan_shares(p))
+		fprintf(out, ", a second job of %u", p->guests);
 	if (p->slow)
 		fprintf(out, ", %u slow by %.1f ms", p->slow, (double)p->slow_ns / 1e6);
 	if (p->encrypt)

@@ -109,6 +109,7 @@ int worker_open(struct worker *me, struct err *e)
 	struct client_env env = {.dial = worker_dial, .now = worker_now, .ctx = me};
 	struct phub_options options;
 	struct phub_hyper hyper;
+	char url[32];
 
 	env.transports = world_transports(w);
 	env.config.loop = me->host;
@@ -134,7 +135,8 @@ int worker_open(struct worker *me, struct err *e)
 	world_hyper_public(w, 0, &hyper);
 	options.groups = &hyper;
 	options.group_count = 1;
-	return client_open("phub://box/sim", &options, &env, &me->phub, e);
+	snprintf(url, sizeof(url), "phub://box/%s", w->job);
+	return client_open(url, &options, &env, &me->phub, e);
 }
 
 static void worker_name_keys(struct worker *me)

@@ -15,7 +15,7 @@
 #include "tests/sim/twin.h"
 #include "tests/sim/world.h"
 
-enum { WORLD_BOX_HOST = 0, WORLD_CONTROL_PORT = 7077 };
+enum { WORLD_BOX_HOST = 0, WORLD_GUEST_HOST = 40 /* the first of them */, WORLD_CONTROL_PORT = 7077 };
 
 enum worker_state {
 	WORKER_JOINING,
@@ -63,6 +63,9 @@ struct history {
 
 struct world {
 	const struct world_plan *plan;
+	const char *job;
+	unsigned first_host; /* of its workers, on the net */
+	struct world *guest; /* the second job: another world on the same net, with the same box; NULL: there is none */
 	struct oracle oracle;
 	struct loop_net *net;
 	struct loop_listener *listener;

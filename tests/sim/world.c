@@ -110,9 +110,9 @@ static uint64_t world_job_bytes(const struct world *w)
  */
 static uint64_t world_bound(const struct world *w)
 {
-	uint64_t bytes = world_job_bytes(w);
+	uint64_t bytes = world_job_bytes(w), guest = w->guest ? world_job_bytes(w->guest) : 0;
 
-	return world_plan_dies(w->plan) || w->plan->strike ? 2 * bytes + bytes / 4 : bytes;
+	return guest + (world_plan_dies(w->plan) || w->plan->strike ? 2 * bytes + bytes / 4 : bytes);
 }
 
 static uint64_t world_kept(const struct keeper *k, const struct generation *running)
@@ -259,7 +259,8 @@ static int world_open_worker(struct world *w, unsigned rank, unsigned life, stru
 		.record = &w->lives[rank][life],
 		.rank = rank,
 		.life = life,
-		.host = life > 0 && !moves ? me->host : loop_net_host(w->net, 1 + rank + life * WORLD_WORKERS_MAX),
+		.host = life > 0 && !moves ? me->host
+					   : loop_net_host(w->net, w->first_host + rank + life * WORLD_WORKERS_MAX),
 		.random = w->plan->seed * 64 + rank + life * 1000};
 	loop_net_revive(w->net, me->host->endpoint); /* this life may have died there before it took part */
 	return worker_open(me, e);
@@ -283,9 +284,26 @@ static bool world_relies(void *arg, unsigned endpoint, const void *cookie, const
 	return f->round == header->round && f->state != FLIGHT_LANDED;
 }
 
-static int world_open(struct world *w, struct err *e)
+/* Its keys, what they must be, and what is known of its chunks. */
+static int world_open_books(struct world *w)
 {
 	struct oracle_key *keys[WORLD_KEYS_MAX];
+	int rc = 0;
+
+	for (unsigned k = 0; rc == 0 && k < w->plan->key_count; k++) {
+		struct history *h = &w->histories[k];
+
+		rc = oracle_key_init(&w->oracle, &h->key, k, w->plan->elements[k], w->plan->dtypes[k]);
+		h->results = calloc(w->plan->rounds + 2, sizeof(void *));
+		h->exacts = calloc(w->plan->rounds + 2, sizeof(double *));
+		keys[k] = &h->key;
+	}
+	return rc < 0 ? rc : census_init(&w->census, w->plan, &w->oracle, keys);
+}
+
+static int world_open(struct world *w, struct err *e)
+{
+	struct world *guest = w->guest;
 	int rc;
 
 	w->net = loop_net_create(&w->plan->net);
@@ -301,44 +319,50 @@ static int world_open(struct world *w, struct err *e)
 		rc = outage_init(w);
 	if (rc == 0)
 		rc = world_open_box(w, e);
-	for (unsigned k = 0; rc == 0 && k < w->plan->key_count; k++) {
-		struct history *h = &w->histories[k];
-
-		rc = oracle_key_init(&w->oracle, &h->key, k, w->plan->elements[k], w->plan->dtypes[k]);
-		h->results = calloc(w->plan->rounds + 2, sizeof(void *));
-		h->exacts = calloc(w->plan->rounds + 2, sizeof(double *));
-	}
-	for (unsigned k = 0; k < w->plan->key_count; k++)
-		keys[k] = &w->histories[k].key;
 	if (rc == 0)
-		rc = census_init(&w->census, w->plan, &w->oracle, keys);
+		rc = world_open_books(w);
+	if (rc == 0 && guest)
+		rc = world_open_books(guest);
 	if (rc == 0) /* the box must make do with what its job needs; its option has a least */
 		w->config.memory_max = world_bound(w) > WORLD_MEMORY_MIN ? world_bound(w) : WORLD_MEMORY_MIN;
 	w->twin.config.memory_max = w->config.memory_max;
 	fate_init(&w->fate, w->plan);
 	for (unsigned rank = 0; rc == 0 && rank < w->plan->workers; rank++)
 		rc = world_open_worker(w, rank, 0, e);
+	if (guest)
+		guest->net = w->net;
+	for (unsigned rank = 0; rc == 0 && guest && rank < guest->plan->workers; rank++)
+		rc = world_open_worker(guest, rank, 0, e);
 	return rc;
+}
+
+/* All workers, of both jobs: NULL behind the last. */
+static struct worker *world_worker(struct world *w, unsigned i)
+{
+	if (i < w->plan->workers)
+		return &w->workers[i];
+	i -= w->plan->workers;
+	return w->guest && i < w->guest->plan->workers ? &w->guest->workers[i] : NULL;
 }
 
 /* The net learns when queues want to be polled although nothing comes: they have timers of their own. */
 static void world_arm(struct world *w)
 {
+	const struct worker *me;
+
 	for (unsigned i = 0; w->box && i < w->box->core_count; i++)
 		for (unsigned j = 0; j < w->box->cores[i]->queue_count; j++)
 			w->box->cores[i]->queues[j]->ops->arm(w->box->cores[i]->queues[j]);
-	for (unsigned rank = 0; rank < w->plan->workers; rank++) {
-		const struct worker *me = &w->workers[rank];
-
+	for (unsigned i = 0; (me = world_worker(w, i)); i++)
 		if (!worker_is_gone(me) && me->phub->running)
 			me->phub->exchange.group.queue->ops->arm(me->phub->exchange.group.queue);
-	}
 }
 
 /* Moves time to whatever comes next. False when nothing will ever come. */
 static bool world_advance(struct world *w)
 {
 	uint64_t next, twin, due = w->box ? box_next(w->box) : UINT64_MAX;
+	const struct worker *me;
 
 	world_arm(w);
 	next = loop_net_next(w->net);
@@ -350,9 +374,7 @@ static bool world_advance(struct world *w)
 	next = due < next ? due : next;
 	due = outage_due(w);
 	next = due < next ? due : next;
-	for (unsigned rank = 0; rank < w->plan->workers; rank++) {
-		const struct worker *me = &w->workers[rank];
-
+	for (unsigned i = 0; (me = world_worker(w, i)); i++) {
 		if (worker_is_gone(me))
 			continue;
 		due = client_due(me->phub);
@@ -416,7 +438,7 @@ struct job *world_job(const struct world *w)
 {
 	struct job *job = w->box ? w->box->control.jobs : NULL;
 
-	while (job && (job->state == JOB_ENDING || job->started == 0))
+	while (job && (job->state == JOB_ENDING || job->started == 0 || strcmp(job->name, w->job) != 0))
 		job = job->next;
 	return job;
 }
@@ -478,13 +500,23 @@ static unsigned world_fate(struct world *w)
 }
 
 /* Nobody is left, and nobody will come to others. */
-static bool world_is_over(const struct world *w)
+static bool world_is_over(struct world *w)
 {
-	unsigned gone = 0;
+	const struct worker *me;
 
-	for (unsigned rank = 0; rank < w->plan->workers; rank++)
-		gone += worker_is_gone(&w->workers[rank]);
-	return gone == w->plan->workers;
+	for (unsigned i = 0; (me = world_worker(w, i)); i++)
+		if (!worker_is_gone(me))
+			return false;
+	return true;
+}
+
+/* What goes wrong for the second job goes wrong for this world. */
+static void world_hear_guest(struct world *w)
+{
+	if (w->guest && w->guest->failed && w->guest->overdue)
+		world_fail_late(w, "the second job: %s", w->guest->result->text);
+	else if (w->guest && w->guest->failed)
+		world_fail(w, "the second job: %s", w->guest->result->text);
 }
 
 static void world_turn(struct world *w)
@@ -494,10 +526,12 @@ static void world_turn(struct world *w)
 	for (unsigned steps = 0; !w->failed; steps++) {
 		uint64_t now_ns = loop_net_now(w->net);
 		unsigned work = w->box ? box_step(w->box, now_ns) : 0;
+		struct worker *me;
 
 		world_weigh_all(w);
-		for (unsigned rank = 0; rank < w->plan->workers && !w->failed; rank++)
-			work += worker_step(&w->workers[rank], now_ns);
+		for (unsigned i = 0; (me = world_worker(w, i)) && !w->failed; i++)
+			work += worker_step(me, now_ns);
+		world_hear_guest(w);
 		if (world_is_over(w))
 			return;
 		work += world_fate(w);
@@ -585,16 +619,9 @@ static void world_explain(struct world *w)
 	snprintf(w->result->text, sizeof(w->result->text), "%s", w->census.text);
 }
 
-static void world_close(struct world *w)
+/* What a job had, when the box has it no more. */
+static void world_close_books(struct world *w)
 {
-	for (unsigned rank = 0; rank < w->plan->workers; rank++)
-		if (w->workers[rank].world)
-			worker_fini(&w->workers[rank]);
-	if (w->box)
-		box_destroy(w->box, loop_net_now(w->net));
-	twin_close(w);
-	outage_fini(w);
-	config_fini(&w->config);
 	census_fini(&w->census);
 	replay_forget(w->lives);
 	for (unsigned k = 0; k < w->plan->key_count; k++) {
@@ -606,6 +633,26 @@ static void world_close(struct world *w)
 		free(w->histories[k].exacts);
 		oracle_key_fini(&w->histories[k].key);
 	}
+}
+
+static void world_close(struct world *w)
+{
+	struct worker *me;
+
+	for (unsigned i = 0; (me = world_worker(w, i)); i++)
+		if (me->world)
+			worker_fini(me);
+	if (w->box)
+		box_destroy(w->box, loop_net_now(w->net));
+	twin_close(w);
+	outage_fini(w);
+	config_fini(&w->config);
+	world_close_books(w);
+	if (w->guest) {
+		world_close_books(w->guest);
+		w->result->guests = 1;
+		w->result->guest_rounds = w->guest->result->rounds_checked;
+	}
 	if (w->listener)
 		loop_stream_unlisten(w->listener);
 	if (w->trace)
@@ -615,15 +662,16 @@ static void world_close(struct world *w)
 	loop_net_destroy(w->net);
 }
 
-int world_run(const struct world_plan *plan, FILE *trace, struct world_result *result)
+/* Nothing is there yet but what it is to be. */
+static struct world *world_create(
+	const struct world_plan *plan, const char *job, unsigned first_host, struct world_result *result)
 {
 	struct world *w = calloc(1, sizeof(*w));
-	struct err e = {0};
-	int rc;
 
 	*result = (struct world_result){0};
 	w->plan = plan;
-	w->trace = trace;
+	w->job = job;
+	w->first_host = first_host;
 	w->result = result;
 	w->random = plan->seed + 1;
 	w->oracle = (struct oracle){.seed = plan->seed,
@@ -631,6 +679,22 @@ int world_run(const struct world_plan *plan, FILE *trace, struct world_result *r
 		.values = plan->values,
 		.optimizer = plan->optimizer,
 		.mean = plan->mean};
+	return w;
+}
+
+int world_run(const struct world_plan *plan, FILE *trace, struct world_result *result)
+{
+	struct world *w = world_create(plan, "sim", WORLD_BOX_HOST + 1, result);
+	struct world_plan guest;
+	struct world_result guest_result;
+	struct err e = {0};
+	int rc;
+
+	w->trace = trace;
+	if (world_plan_shares(plan)) {
+		world_plan_guest(plan, &guest);
+		w->guest = world_create(&guest, "guest", WORLD_GUEST_HOST, &guest_result);
+	}
 	rc = world_open(w, &e);
 	if (rc < 0) {
 		world_fail(w, "cannot set up: %d: %s", rc, e.text);
@@ -646,6 +710,7 @@ int world_run(const struct world_plan *plan, FILE *trace, struct world_result *r
 	}
 	world_close(w);
 	rc = w->failed ? -1 : 0;
+	free(w->guest);
 	free(w);
 	return rc;
 }

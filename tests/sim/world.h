@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * One simulated job: a box and its workers on the loop network, in one thread and in virtual time, from one seed. The
- * box, the cores, the control plane and libphub are the product's own objects.
+ * box, the cores, the control plane and libphub are the product's own objects. In many worlds the box has another job
+ * beside it, the guest, of bsp and with values of its own: whatever befalls the first, it is to get what its own
+ * serial run has, bit for bit, and so is the first.
  */
 #ifndef PHUB_TESTS_SIM_WORLD_H
 #define PHUB_TESTS_SIM_WORLD_H
@@ -17,6 +19,7 @@
 #include "transport/loop.h"
 
 #define WORLD_WORKERS_MAX 8
+#define WORLD_GUESTS_MAX  3 /* workers of the second job */
 #define WORLD_KEYS_MAX    24
 #define WORLD_ROUNDS_MAX  16
 #define WORLD_CHUNK_BYTES 4096
@@ -79,6 +82,7 @@ struct world_plan {
 	bool apart;            /* cut off: from its workers, but not from the standby */
 	bool hasty;            /* ... also before the copy is whole */
 	unsigned twin_breaks;  /* so often connections between the boxes break */
+	unsigned guests;       /* workers of a second job; 0: there is none */
 	enum world_plant plant;
 	enum shard_plant bug; /* of the box */
 };
@@ -97,7 +101,9 @@ struct world_result {
 	unsigned restored, anew; /* jobs that went on from a checkpoint, or did not, after that */
 	uint64_t kept;           /* checkpoints written */
 	unsigned harmed;
-	unsigned mangled; /* workers whose sessions ended by that */
+	unsigned mangled;      /* workers whose sessions ended by that */
+	unsigned guests;       /* worlds with a second job, */
+	uint64_t guest_rounds; /* results of its keys, over all its workers */
 	struct storage_stats disk;
 	struct loop_stats net;
 	char text[512]; /* why it failed */
@@ -115,6 +121,12 @@ static inline bool world_plan_dies(const struct world_plan *plan)
 	return plan->disk.targets > 0;
 }
 
+/* Has its box a second job? Not where what befalls the box, or control sessions, would befall that as well. */
+static inline bool world_plan_shares(const struct world_plan *plan)
+{
+	return plan->guests > 0 && !world_plan_dies(plan) && plan->strike == STRIKE_NONE && !plan->mangled;
+}
+
 /* The schedule: every round another learning rate, or none. */
 struct optimizer_hyper world_plan_hyper(const struct world_plan *plan, uint64_t round);
 
@@ -124,6 +136,9 @@ void world_plan_draw(uint64_t seed, struct world_plan *plan);
 void world_plan_datagrams(struct world_plan *plan);
 /* The same one, encrypted. */
 void world_plan_encrypt(struct world_plan *plan);
+/* The same one with a second job, if its box lives; and the plan of that job. */
+void world_plan_invite(struct world_plan *plan);
+void world_plan_guest(const struct world_plan *plan, struct world_plan *guest);
 /* The same one with ranks that die and come, or with a quorum. */
 void world_plan_elastic(struct world_plan *plan);
 void world_plan_quorum(struct world_plan *plan);
