@@ -389,7 +389,7 @@ void chunk_skip(struct chunk *chunk, struct shard *shard)
 			next = chunk->arrivals[rank].from;
 	if (chunk->needed > 0 || next == MEMBERS_NEVER)
 		return;
-	chunk->round = next;
+	stats_set(&chunk->round, next);
 	chunk_count_needed(chunk, shard);
 	if (shard->uplink)
 		uplink_renew(chunk, shard, false);
@@ -430,7 +430,7 @@ static void chunk_commit(struct chunk *chunk, struct shard *shard)
 	}
 	chunk_release(chunk, shard);
 	chunk_close(chunk, shard);
-	chunk->round++;
+	stats_add(&chunk->round, 1);
 	if (shard->stops && chunk->round == shard->stops[chunk->index])
 		shard->stop_left--;
 	chunk_count_needed(chunk, shard);

@@ -72,7 +72,7 @@ enum round_kind { ROUND_OPEN, ROUND_GRADIENT, ROUND_BROADCAST };
 
 struct chunk {
 	uint64_t round; /* the round being collected: all below are committed; stepwise: the slowest rank's next one,
-			   when the membership last changed */
+			   when the membership last changed; written by stats_set(), for control reads it */
 	uint64_t steps; /* optimizer steps taken */
 	uint64_t opened_ns; /* when its first contributor came */
 	uint32_t index;     /* in the job's plan */

@@ -4,6 +4,7 @@
  */
 #include "phub/members.h"
 
+#include "phub/base/stats.h"
 #include "phub/link.h"
 #include "phub/reply.h"
 #include "phub/stepwise.h"
@@ -74,7 +75,7 @@ static void members_set(struct chunk *chunk, struct shard *shard, const struct m
 			trace_add(shard->trace, now_ns, TRACE_FROM, chunk->index, rank, a->from);
 	}
 	if (members_stepwise(chunk, shard))
-		chunk->round = m->from[chunk->index];
+		stats_set(&chunk->round, m->from[chunk->index]);
 	chunk_count_needed(chunk, shard);
 	if (!members_stepwise(chunk, shard))
 		chunk_skip(chunk, shard);

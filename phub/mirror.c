@@ -9,6 +9,7 @@
 
 #include "aggregation/convert.h"
 #include "aggregation/optimizer.h"
+#include "phub/base/stats.h"
 #include "phub/reply.h"
 #include "phub/stepwise.h"
 
@@ -92,7 +93,7 @@ int mirror_add(struct chunk *chunk, const struct contribution *c)
 	a->priority = h->priority;
 	if (a->bytes == 1 + optimizer_state_count(shard->spec->optimizer)) {
 		chunk->weights = true;
-		chunk->round = h->round;
+		stats_set(&chunk->round, h->round);
 		chunk->steps = h->hyper;
 		a->bytes = 0;
 	}

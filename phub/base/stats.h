@@ -17,6 +17,12 @@ static inline void stats_add(uint64_t *counter, uint64_t amount)
 	__atomic_store_n(counter, *counter + amount, __ATOMIC_RELAXED);
 }
 
+/* The same for a value that does not only grow. */
+static inline void stats_set(uint64_t *value, uint64_t to)
+{
+	__atomic_store_n(value, to, __ATOMIC_RELAXED);
+}
+
 /* Any thread. */
 static inline uint64_t stats_read(const uint64_t *counter)
 {

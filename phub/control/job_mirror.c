@@ -13,6 +13,7 @@
 
 #include "phub/base/clock.h"
 #include "phub/base/log.h"
+#include "phub/base/stats.h"
 #include "phub/control/box.h"
 #include "phub/control/session.h"
 #include "phub/hyper.h"
@@ -70,7 +71,8 @@ static struct job *job_mirror_create(struct session *s)
 	return job;
 }
 
-/* The furthest round of a whole copy whose box was lost; 0: it is none such. No link is left to change it. */
+/* The furthest round of a whole copy whose box was lost; 0: it is none such. What comes late by a link that was
+ * lost may still change it. */
 static uint64_t job_mirror_round(const struct job *job)
 {
 	const struct generation *g = job->generation;
@@ -79,7 +81,7 @@ static uint64_t job_mirror_round(const struct job *job)
 	if (!job->mirror->lost_ns || job->mirror->bereaved || job->state != JOB_RUNNING)
 		return 0;
 	for (uint32_t i = 0; i < g->spec.plan.chunk_count; i++) {
-		uint64_t round = chunk_find(g->store.shards[g->core_of_chunk[i]], i)->round;
+		uint64_t round = stats_read(&chunk_find(g->store.shards[g->core_of_chunk[i]], i)->round);
 
 		furthest = round > furthest ? round : furthest;
 	}
