@@ -569,16 +569,71 @@ static bool worker_is_wrong(struct worker *me, int code, const char *text)
 	return true;
 }
 
-/* It has waited for so long for others to come that its call ends. */
+/* Is somebody named whom its job waits for? */
+static bool worker_names_absent(const struct worker *me, const char *text)
+{
+	const char *named = strstr(text, "waits for rank");
+	const struct world *w = me->world;
+	char number[16];
+
+	for (unsigned rank = 0; named && rank < w->plan->workers; rank++) {
+		const struct worker *other = &w->workers[rank];
+
+		snprintf(number, sizeof(number), "%u", rank);
+		if ((worker_is_gone(other) || other->state == WORKER_JOINING || other->state == WORKER_RESUMING) &&
+			strstr(named, number))
+			return true;
+	}
+	return false;
+}
+
+/* Has the box said who is missing, or had the time for it? Shortly before a call ends it is asked. */
+static bool worker_has_asked(struct worker *me, uint64_t now_ns)
+{
+	if (me->asked_ns < me->since_ns) {
+		me->asked_ns = now_ns;
+		client_ask(me->phub, PHUB_ALL, now_ns, now_ns);
+	}
+	return client_answered(me->phub, PHUB_ALL, me->asked_ns) || now_ns >= me->asked_ns + WORKER_MOMENT_NS / 2;
+}
+
+/*
+ * It has waited for so long to be let in that its call ends: with the names of those who are not here, or because the
+ * box is away.
+ */
 static bool worker_gives_up(struct worker *me, uint64_t now_ns)
 {
-	if (!me->world->plan->mangled || (me->state != WORKER_JOINING && me->state != WORKER_STARTING) ||
-		now_ns < me->opened_ns + WORKER_PATIENCE_NS)
+	struct world *w = me->world;
+	char text[ERR_TEXT_MAX];
+	bool away;
+
+	if ((me->state != WORKER_JOINING && me->state != WORKER_STARTING) || now_ns < me->since_ns + WORKER_PATIENCE_NS)
 		return false;
-	me->world->result->mangled++;
+	away = client_failure(me->phub)->code != 0;
+	if (!away && !worker_has_asked(me, now_ns))
+		return false;
+	client_explain(me->phub, PHUB_ALL, now_ns, text, sizeof(text));
+	if (w->plan->mangled)
+		w->result->mangled++;
+	else if (away ? !world_plan_dies(w->plan) : !worker_names_absent(me, text))
+		world_fail_late(w, "rank %u: its call in state %d ends with: %s%s", me->rank, (int)me->state, text,
+			client_failure(me->phub)->text);
+	else
+		w->result->ended++;
 	worker_kill(me);
 	me->state = WORKER_DONE;
 	return true;
+}
+
+uint64_t worker_due(const struct worker *me)
+{
+	uint64_t now_ns = loop_net_now(me->world->net), due = client_due(me->phub);
+	const uint64_t mine[] = {me->pause_ns, me->since_ns + WORKER_PATIENCE_NS, me->asked_ns + WORKER_MOMENT_NS / 2};
+
+	for (unsigned i = 0; i < sizeof(mine) / sizeof(mine[0]); i++)
+		if (mine[i] > now_ns && mine[i] < due)
+			due = mine[i];
+	return due;
 }
 
 /* So long its calls wait: as the caller of phub_connect(), phub_start(), phub_wait(), phub_resume() and phub_leave().
@@ -588,8 +643,7 @@ static uint64_t worker_limit_ns(const struct worker *me)
 	const struct world_plan *plan = me->world->plan;
 
 	if (me->state == WORKER_JOINING || me->state == WORKER_STARTING)
-		return UINT64_MAX /
-		       4; /* not judged: who comes to a job waits until it lets him in, or the world is over */
+		return WORKER_PATIENCE_NS;
 	if (me->state == WORKER_RESUMING)
 		return (plan->deaths > 0 ? WORKER_RESUME_LONG_MS : WORKER_RESUME_MS) * 1000000ull;
 	return WORKER_WAIT_NS;

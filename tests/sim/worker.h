@@ -47,6 +47,7 @@ struct worker {
 	uint64_t random;
 	uint64_t opened_ns;
 	uint64_t since_ns; /* that it waits in its state for something else than results */
+	uint64_t asked_ns; /* when its call was about to end: who is missing */
 	uint64_t pause_ns; /* a slow one pushes nothing before */
 	uint64_t round;    /* lockstep: the round that all keys are in */
 	struct worker_key keys[WORLD_KEYS_MAX];
@@ -112,6 +113,9 @@ int worker_open(struct worker *me, struct err *e);
 
 /* Does what can be done now; returns how much that was. */
 unsigned worker_step(struct worker *me, uint64_t now_ns);
+
+/* When it wants to take a step although nothing comes; in nobody's past. */
+uint64_t worker_due(const struct worker *me);
 
 /* Has the membership changed since this was pushed, so that it may have been sent again? */
 bool worker_repeats(const struct worker *me, const struct flight *flight);

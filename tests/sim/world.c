@@ -377,10 +377,8 @@ static bool world_advance(struct world *w)
 	for (unsigned i = 0; (me = world_worker(w, i)); i++) {
 		if (worker_is_gone(me))
 			continue;
-		due = client_due(me->phub);
+		due = worker_due(me);
 		next = due < next ? due : next;
-		if (me->pause_ns > loop_net_now(w->net) && me->pause_ns < next)
-			next = me->pause_ns;
 	}
 	if (next == UINT64_MAX)
 		return false;
