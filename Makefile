@@ -472,6 +472,11 @@ bench-standby: ## what a standby costs, and how long a dead box is missed, into 
 	@$(MAKE) --no-print-directory all $(BUILD)/tests/system/worker
 	@BUILD='$(BUILD)' RUNS='$(RUNS)' tests/bench/standby.py
 
+.PHONY: bench-neighbours
+bench-neighbours: ## what a flooding or stopped job costs another on its core, into BUILD/neighbours.md: minutes (RUNS=5, QUICK=1)
+	@$(MAKE) --no-print-directory all $(BUILD)/tests/system/worker
+	@BUILD='$(BUILD)' RUNS='$(RUNS)' tests/bench/neighbours.py
+
 .PHONY: bench-encrypt
 bench-encrypt: deps-bench ## what encryption costs on each transport, into BUILD/encrypt.md: minutes (root for dpdk; RUNS=5, QUICK=1)
 	@$(MAKE) --no-print-directory all $(BENCH_PROGRAMS)
