@@ -231,7 +231,7 @@ static void client_session_lost(struct client_session *s, uint64_t now_ns, int c
 	else if (code == -ENOMEM || code == -ENOBUFS)
 		client_session_fail(s, code, "control session with box %s: %s", s->box, strerror(-code));
 	else
-		client_session_fail(s, -ECONNRESET, "box %s ended the session (%s); is it down?", s->box,
+		client_session_fail(s, -ECONNRESET, "box %s ended the session (%s)", s->box,
 			code == -EPIPE ? "connection closed" : strerror(-code));
 }
 

@@ -313,6 +313,7 @@ static bool tcp_is_limited(struct tcp *t, const struct sockaddr_storage *peer, u
 	static struct log_limit limit;
 	char name[SOCK_ADDRESS_BYTES];
 	uint8_t source[16];
+	char more[LOG_QUIET_BYTES];
 	uint64_t quiet;
 
 	sock_source(peer, source);
@@ -323,8 +324,8 @@ static bool tcp_is_limited(struct tcp *t, const struct sockaddr_storage *peer, u
 	sock_format(peer, name, sizeof(name));
 	if (log_limit_pass(&limit, now_ns, NS_PER_S, &quiet))
 		log_warn("tcp: data connection of %s is closed unheard: too many came at once for handshake_rate or "
-			 "handshake_rate_source (%llu more were not logged)",
-			name, (unsigned long long)quiet);
+			 "handshake_rate_source%s",
+			name, log_quiet(quiet, more));
 	return true;
 }
 

@@ -137,6 +137,7 @@ static void verbs_found_ways(struct verbs *v, struct verbs_conn *c)
 {
 	static struct log_limit limit;
 	int errors[VERBS_RAILS_MAX];
+	char more[LOG_QUIET_BYTES];
 	uint64_t quiet;
 
 	if (verbs_path_take(c, errors) == -EAGAIN)
@@ -153,8 +154,8 @@ static void verbs_found_ways(struct verbs *v, struct verbs_conn *c)
 		return;
 	}
 	if (log_limit_pass(&limit, clock_now_ns(), 1000000000ull, &quiet))
-		log_warn("verbs: %s of session %llu does not answer (%llu more were not logged)", c->conn.peer,
-			(unsigned long long)c->session, (unsigned long long)quiet);
+		log_warn("verbs: %s of session %llu does not answer%s", c->conn.peer, (unsigned long long)c->session,
+			log_quiet(quiet, more));
 	verbs_stranger_end(v, c, -EHOSTUNREACH);
 }
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "phub/base/log.h"
 
+#include <inttypes.h>
 #include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -110,4 +111,12 @@ bool log_limit_pass(struct log_limit *limit, uint64_t now_ns, uint64_t interval_
 	}
 	*quiet = atomic_exchange_explicit(&limit->quiet, 0, memory_order_relaxed);
 	return true;
+}
+
+const char *log_quiet(uint64_t quiet, char out[LOG_QUIET_BYTES])
+{
+	*out = '\0';
+	if (quiet > 0)
+		snprintf(out, LOG_QUIET_BYTES, " (%" PRIu64 " more %s not logged)", quiet, quiet == 1 ? "was" : "were");
+	return out;
 }

@@ -53,9 +53,10 @@ void log_write(enum log_level level, const char *fmt, ...) __attribute__((format
  * One per place that strangers can make log: at most one line per interval. Zero-initialized; any thread.
  *
  *	static struct log_limit limit;
+ *	char more[LOG_QUIET_BYTES];
  *	uint64_t quiet;
  *	if (log_limit_pass(&limit, now_ns, NS_PER_S, &quiet))
- *		log_warn("%s: bad frame (%" PRIu64 " more like it were not logged)", peer, quiet);
+ *		log_warn("%s: bad frame%s", peer, log_quiet(quiet, more));
  */
 struct log_limit {
 	_Atomic uint64_t open_ns; /* passes from then on; exchanged by the thread that passes */
@@ -64,5 +65,9 @@ struct log_limit {
 
 /* True when a line may be written now; then `quiet` is how many were not since the last that was. */
 bool log_limit_pass(struct log_limit *limit, uint64_t now_ns, uint64_t interval_ns, uint64_t *quiet);
+
+/* Returns `out`: " (N more were not logged)", or nothing where none were kept back. */
+#define LOG_QUIET_BYTES 48
+const char *log_quiet(uint64_t quiet, char out[LOG_QUIET_BYTES]);
 
 #endif

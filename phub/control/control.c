@@ -70,6 +70,7 @@ static void control_say_busy(struct stream *stream)
 static bool control_limit(struct control *c, struct stream *stream)
 {
 	static struct log_limit limit;
+	char more[LOG_QUIET_BYTES];
 	uint64_t quiet;
 
 	if (rate_take(c->rate, stream->source_known ? stream->source : NULL, c->now_ns))
@@ -78,8 +79,8 @@ static bool control_limit(struct control *c, struct stream *stream)
 	c->strangers_limited++;
 	if (log_limit_pass(&limit, c->now_ns, NS_PER_S, &quiet))
 		log_warn("stranger %s is closed unheard: too many came at once for handshake_rate or "
-			 "handshake_rate_source (%llu more were not logged)",
-			stream->peer, (unsigned long long)quiet);
+			 "handshake_rate_source%s",
+			stream->peer, log_quiet(quiet, more));
 	if (!c->box->tls)
 		control_say_busy(stream);
 	stream->ops->close(stream);

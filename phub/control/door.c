@@ -67,12 +67,12 @@ static int door_check(
 static void door_refuse(struct control *c, const struct hello *hello, int code)
 {
 	static struct log_limit limit;
+	char more[LOG_QUIET_BYTES];
 	uint64_t quiet;
 
 	if (log_limit_pass(&limit, c->now_ns, 1000000000ull, &quiet))
-		log_warn("data connection %s of session %llu to core %u refused: %s (%llu more were not logged)",
-			hello->conn->peer, (unsigned long long)hello->session, hello->core, strerror(code),
-			(unsigned long long)quiet);
+		log_warn("data connection %s of session %llu to core %u refused: %s%s", hello->conn->peer,
+			(unsigned long long)hello->session, hello->core, strerror(code), log_quiet(quiet, more));
 	hello->conn->transport->ops->reject(hello->conn->transport, hello->conn, code);
 }
 

@@ -140,6 +140,7 @@ void job_hear_broken(struct session *s, uint32_t core, const char *text)
 	struct job *job = s->job;
 	struct member *m = &job->members[s->rank];
 	struct generation_link *link;
+	char more[LOG_QUIET_BYTES];
 	uint64_t quiet;
 
 	if (job->state != JOB_RUNNING || core >= job->generation->spec.core_count)
@@ -159,9 +160,9 @@ void job_hear_broken(struct session *s, uint32_t core, const char *text)
 	if (log_limit_pass(&limit, job->control->now_ns, 100000000ull, &quiet))
 		log_warn("job '%s' rank %u (%s) says that its %s connection to core %u broke: %s; it has %.1f s to "
 			 "connect "
-			 "again (%llu more were not logged)",
+			 "again%s",
 			job->name, s->rank, m->peer, m->transport, core, m->link_text,
-			(double)job->control->config->lost_ms / 1e3, (unsigned long long)quiet);
+			(double)job->control->config->lost_ms / 1e3, log_quiet(quiet, more));
 }
 
 static void job_link_closed(struct job *job, const struct mail *mail)

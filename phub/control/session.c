@@ -304,12 +304,12 @@ static void session_hear_frame(struct session *s, const uint8_t *frame, size_t b
 static void session_log_tls(struct session *s)
 {
 	static struct log_limit limit;
+	char more[LOG_QUIET_BYTES];
 	uint64_t quiet;
 
 	s->control->strangers_refused++;
 	if (log_limit_pass(&limit, s->control->now_ns, 1000000000ull, &quiet))
-		log_warn("stranger %s refused: %s (%llu more were not logged)", s->stream->peer, s->stream->why.text,
-			(unsigned long long)quiet);
+		log_warn("stranger %s refused: %s%s", s->stream->peer, s->stream->why.text, log_quiet(quiet, more));
 }
 
 /* Its stream has ended, or worse. */

@@ -60,6 +60,7 @@ void session_refuse(struct session *s, Phub__ErrorCode code, const char *format,
 	struct control *c = s->control;
 	static struct log_limit limit;
 	char text[ERR_TEXT_MAX], who[160];
+	char more[LOG_QUIET_BYTES];
 	uint64_t quiet;
 	int at = 0;
 	va_list args;
@@ -74,7 +75,7 @@ void session_refuse(struct session *s, Phub__ErrorCode code, const char *format,
 	session_who(s, who, sizeof(who));
 	/* A member's job logs it. */
 	if (!s->job && log_limit_pass(&limit, c->now_ns, 1000000000ull, &quiet))
-		log_warn("%s refused: %s (%llu more were not logged)", who, text, (unsigned long long)quiet);
+		log_warn("%s refused: %s%s", who, text, log_quiet(quiet, more));
 	if (!s->proved)
 		c->strangers_refused++;
 	session_write_error(s, code, s->job ? (int)s->rank : -1, text);

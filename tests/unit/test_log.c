@@ -131,6 +131,7 @@ static void test_stderr_sink_writes_one_line(void **state)
 static void test_limit(void **state)
 {
 	struct log_limit limit = {0};
+	char more[LOG_QUIET_BYTES];
 	uint64_t quiet = 99;
 
 	(void)state;
@@ -144,6 +145,9 @@ static void test_limit(void **state)
 	assert_int_equal(quiet, 2);
 	assert_true(log_limit_pass(&limit, 1200, 100, &quiet));
 	assert_int_equal(quiet, 0);
+	assert_string_equal(log_quiet(0, more), "");
+	assert_string_equal(log_quiet(1, more), " (1 more was not logged)");
+	assert_string_equal(log_quiet(UINT64_MAX, more), " (18446744073709551615 more were not logged)");
 }
 
 #define LIMIT_TRIES 20000
