@@ -39,7 +39,6 @@ RUNS = 1 if QUICK else int(os.environ.get("RUNS") or 5)
 SECONDS = 4 if QUICK else float(os.environ.get("SECONDS") or 60)
 LEARN = 2 if QUICK else 4  # checkpoints
 FOLDER = pathlib.Path(os.environ.get("FOLDER") or OUT)
-MARKS = ("<!-- checkpoint: from here on made by `tests/bench/checkpoint.py --readme` -->", "<!-- checkpoint: to here -->")
 WANTED = 0.035
 LIMIT_S = 120 if QUICK else 900
 KEYS, ELEMENTS, COMPUTE_S = 25, 1 << 20, 0.15
@@ -202,22 +201,14 @@ def disk():
     return done.stdout.strip() or "unknown file system"
 
 
-def part():
-    lines = [json.loads(line) for line in (OUT / "checkpoint.jsonl").read_text().splitlines()]
-    if lines[0]["quick"] or lines[0]["runs"] < 5:
-        raise ValueError("README takes medians of five runs at least, and none of QUICK=1")
-    return MARKS, report.between_marks((OUT / "checkpoint.md").read_text(), OUT / "checkpoint.md", MARKS)[1]
-
-
 def main():
     if sys.argv[1:2] == ["--worker"]:
         work(sys.argv[2], int(sys.argv[3]))
         return 0
-    if sys.argv[1:] == ["--readme"]:
-        return report.put_into_readme([part], say)
-    if len(sys.argv) > 1:
-        print(__doc__)
-        return 0 if sys.argv[1] in ("-h", "--help") else 2
+    page = report.Page("checkpoint", say)
+    code = page.answered(sys.argv[1:], __doc__)
+    if code is not None:
+        return code
     if not make_ready(say):
         return 1
     conditions = {"runs": RUNS, "quick": QUICK, "commit": commit(), "date": time.strftime("%Y-%m-%d"), "busy": cpus_busy(),
@@ -227,10 +218,7 @@ def main():
     except (Failure, subprocess.TimeoutExpired) as error:
         say(str(error))
         return 1
-    text = tables(lines, conditions)
-    (OUT / "checkpoint.md").write_text(f"{MARKS[0]}\n{text}{MARKS[1]}\n")
-    (OUT / "checkpoint.jsonl").write_text("".join(json.dumps(line) + "\n" for line in [conditions, *lines]))
-    print(text)
+    page.write(tables(lines, conditions), conditions, lines)
     worst = max(statistics.median(costs(lines, kind)) for kind, (targets, _) in KINDS.items() if targets)
     if not QUICK and worst > WANTED:
         say(f"rounds are slower by {100 * worst:.1f} %, and {100 * WANTED:.1f} % is the aim")

@@ -44,7 +44,6 @@ from systems import BUILD, OUT, Failure, cpus_busy, make_ready, run_program
 
 QUICK = os.environ.get("QUICK") == "1"
 RUNS = int(os.environ.get("RUNS") or 5)
-MARKS = ("<!-- dpdk: from here on made by `tests/bench/dpdk.py --readme` -->", "<!-- dpdk: to here -->")
 WANTED = 0.60
 SEALS = ("gmac", "crc", "none")
 CPUS = sorted(os.sched_getaffinity(0))
@@ -414,13 +413,6 @@ def tables(results, conditions):
         *report.as_table(["what it costs", ""], "lr", small(results)), ""])
 
 
-def write(lines, conditions):
-    text = tables(Results(lines), conditions)
-    (OUT / "dpdk.md").write_text(f"{MARKS[0]}\n{text}{MARKS[1]}\n")
-    (OUT / "dpdk.jsonl").write_text("".join(json.dumps(line) + "\n" for line in [conditions, *lines]))
-    return text
-
-
 def why_not():
     """What is missing, in one line, or ""."""
     for program, package in (("dpdk-testpmd", "dpdk-dev"), ("ip", "iproute2"), ("setpriv", "util-linux"), ("stdbuf", "coreutils")):
@@ -434,19 +426,11 @@ def why_not():
     return f"no {' and '.join(missing)} in {BUILD}: make bench-dpdk builds them, with libdpdk-dev" if missing else ""
 
 
-def part():
-    lines = [json.loads(line) for line in (OUT / "dpdk.jsonl").read_text().splitlines()]
-    if lines[0]["quick"] or lines[0]["runs"] < 5:
-        raise ValueError("README takes medians of five runs at least, and none of QUICK=1")
-    return MARKS, report.between_marks((OUT / "dpdk.md").read_text(), OUT / "dpdk.md", MARKS)[1]
-
-
 def main():
-    if sys.argv[1:] == ["--readme"]:
-        return report.put_into_readme([part], say)
-    if len(sys.argv) > 1:
-        print(__doc__)
-        return 0 if sys.argv[1] in ("-h", "--help") else 2
+    page = report.Page("dpdk", say)
+    code = page.answered(sys.argv[1:], __doc__)
+    if code is not None:
+        return code
     reason = why_not() if make_ready(say) else "not built"
     if reason:
         say(reason)
@@ -463,7 +447,7 @@ def main():
     except (Failure, subprocess.TimeoutExpired) as error:
         say(str(error))
         return 1
-    print(write(lines, conditions))
+    page.write(tables(Results(lines), conditions), conditions, lines)
     return 0
 
 

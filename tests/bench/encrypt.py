@@ -37,7 +37,6 @@ from systems import BUILD, OUT, ROOT, Failure, cpus_busy, make_ready, run_progra
 
 RUNS, QUICK = dpdk.RUNS, dpdk.QUICK
 CHUNK = 32 << 10
-MARKS = ("<!-- encrypt: from here on made by `tests/bench/encrypt.py --readme` -->", "<!-- encrypt: to here -->")
 INSIDE = "PHUB_BENCH_ENCRYPT_INSIDE"  # set in the virtual machine
 WITHOUT, WITH = "without", "with"
 
@@ -147,13 +146,6 @@ def tables(lines, c):
                          [[what, report.number(seal), report.number(opened)] for what, seal, opened in c["ciphers"]]), ""])
 
 
-def part():
-    lines = [json.loads(line) for line in (OUT / "encrypt.jsonl").read_text().splitlines()]
-    if lines[0]["quick"] or lines[0]["runs"] < 5:
-        raise ValueError("README takes medians of five runs at least, and none of QUICK=1")
-    return MARKS, report.between_marks((OUT / "encrypt.md").read_text(), OUT / "encrypt.md", MARKS)[1]
-
-
 def measure_all(conditions):
     begin = time.monotonic()
     found, conditions["left"] = places()
@@ -174,11 +166,10 @@ def measure_all(conditions):
 
 
 def main():
-    if sys.argv[1:] == ["--readme"]:
-        return report.put_into_readme([part], say)
-    if len(sys.argv) > 1:
-        print(__doc__)
-        return 0 if sys.argv[1] in ("-h", "--help") else 2
+    page = report.Page("encrypt", say)
+    code = page.answered(sys.argv[1:], __doc__)
+    if code is not None:
+        return code
     if not make_ready(say):
         return 1
     conditions = {"runs": RUNS, "quick": QUICK, "commit": commit(), "date": time.strftime("%Y-%m-%d"), "busy": cpus_busy()}
@@ -191,10 +182,7 @@ def main():
     except (Failure, subprocess.TimeoutExpired) as error:
         say(str(error))
         return 1
-    text = tables(lines, conditions)
-    (OUT / "encrypt.md").write_text(f"{MARKS[0]}\n{text}{MARKS[1]}\n")
-    (OUT / "encrypt.jsonl").write_text("".join(json.dumps(line) + "\n" for line in [conditions, *lines]))
-    print(text)
+    page.write(tables(lines, conditions), conditions, lines)
     return 0
 
 

@@ -31,7 +31,6 @@ import rig  # noqa: E402
 
 QUICK = os.environ.get("QUICK") == "1"
 RUNS = int(os.environ.get("RUNS") or 5)
-MARKS = ("<!-- neighbours: from here on made by `tests/bench/neighbours.py --readme` -->", "<!-- neighbours: to here -->")
 SPAN_S = 0.5 if QUICK else 3
 CPUS = sorted(os.sched_getaffinity(0))
 TRANSPORTS = ("shm", "tcp")
@@ -162,26 +161,11 @@ def table(lines, c):
         *report.as_table(["over", "the neighbour", "rounds/s alone", "beside it", "kept", "the neighbour's GB/s"], "llrrrr", rows(lines)), ""])
 
 
-def write(lines, conditions):
-    text = table(lines, conditions)
-    (OUT / "neighbours.md").write_text(f"{MARKS[0]}\n{text}{MARKS[1]}\n")
-    (OUT / "neighbours.jsonl").write_text("".join(json.dumps(line) + "\n" for line in [conditions, *lines]))
-    return text
-
-
-def part():
-    lines = [json.loads(line) for line in (OUT / "neighbours.jsonl").read_text().splitlines()]
-    if lines[0]["quick"] or lines[0]["runs"] < 5:
-        raise ValueError("README takes medians of five runs at least, and none of QUICK=1")
-    return MARKS, report.between_marks((OUT / "neighbours.md").read_text(), OUT / "neighbours.md", MARKS)[1]
-
-
 def main():
-    if sys.argv[1:] == ["--readme"]:
-        return report.put_into_readme([part], say)
-    if len(sys.argv) > 1:
-        print(__doc__)
-        return 0 if sys.argv[1] in ("-h", "--help") else 2
+    page = report.Page("neighbours", say)
+    code = page.answered(sys.argv[1:], __doc__)
+    if code is not None:
+        return code
     if not make_ready(say) or not rig.WORKER.exists():
         say(f"not built: make all {rig.WORKER}")
         return 1
@@ -197,7 +181,7 @@ def main():
         return 1
     finally:
         rig.end_processes()
-    print(write(lines, conditions))
+    page.write(table(lines, conditions), conditions, lines)
     return 0
 
 

@@ -370,6 +370,36 @@ def between_marks(text, where, marks):
     return before, inside, behind
 
 
+class Page:
+    """What a bench with one program of its own writes: OUT/NAME.md for README.md, and OUT/NAME.jsonl with its conditions and runs."""
+
+    def __init__(self, name, say):
+        self.path, self.say = OUT / f"{name}.md", say
+        self.marks = (f"<!-- {name}: from here on made by `tests/bench/{name}.py --readme` -->", f"<!-- {name}: to here -->")
+
+    def answered(self, words, usage):
+        """The exit code where the words after the program's name want no measurement, or None."""
+        if words == ["--readme"]:
+            return put_into_readme([self.part], self.say)
+        if not words:
+            return None
+        print(usage)
+        return 0 if words[0] in ("-h", "--help") else 2
+
+    def write(self, text, conditions, lines):
+        """`conditions`: with "runs" and "quick"."""
+        self.path.write_text(f"{self.marks[0]}\n{text}{self.marks[1]}\n")
+        self.path.with_suffix(".jsonl").write_text("".join(json.dumps(line) + "\n" for line in [conditions, *lines]))
+        print(text)
+
+    def part(self):
+        with open(self.path.with_suffix(".jsonl"), encoding="utf-8") as lines:
+            conditions = json.loads(next(lines))
+        if conditions["quick"] or conditions["runs"] < 5:
+            raise ValueError("README takes medians of five runs at least, and none of QUICK=1")
+        return self.marks, between_marks(self.path.read_text(), self.path, self.marks)[1]
+
+
 def readme_part(results, path, marks):
     """What the file at `path` has for README.md: the marks, and what goes between them."""
     if results.conditions.get("rows", "smoke") == "smoke" or results.end.get("failures", 1):

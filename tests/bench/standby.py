@@ -34,7 +34,6 @@ import rig  # noqa: E402
 
 QUICK = os.environ.get("QUICK") == "1"
 RUNS = int(os.environ.get("RUNS") or 5)
-MARKS = ("<!-- standby: from here on made by `tests/bench/standby.py --readme` -->", "<!-- standby: to here -->")
 WORKERS, ROUNDS = 2, 10 if QUICK else 60
 SIZES = {"1 MB": 1000000, "25 MB": 25000000}
 OPTIMIZERS = ("none", "adam")
@@ -162,26 +161,11 @@ def tables(lines, c):
         *report.as_table(["the box is", "noticed after", "a round ends at the standby after", "rounds lost"], "lrrr", deaths), ""])
 
 
-def write(lines, conditions):
-    text = tables(lines, conditions)
-    (OUT / "standby.md").write_text(f"{MARKS[0]}\n{text}{MARKS[1]}\n")
-    (OUT / "standby.jsonl").write_text("".join(json.dumps(line) + "\n" for line in [conditions, *lines]))
-    return text
-
-
-def part():
-    lines = [json.loads(line) for line in (OUT / "standby.jsonl").read_text().splitlines()]
-    if lines[0]["quick"] or lines[0]["runs"] < 5:
-        raise ValueError("README takes medians of five runs at least, and none of QUICK=1")
-    return MARKS, report.between_marks((OUT / "standby.md").read_text(), OUT / "standby.md", MARKS)[1]
-
-
 def main():
-    if sys.argv[1:] == ["--readme"]:
-        return report.put_into_readme([part], say)
-    if len(sys.argv) > 1:
-        print(__doc__)
-        return 0 if sys.argv[1] in ("-h", "--help") else 2
+    page = report.Page("standby", say)
+    code = page.answered(sys.argv[1:], __doc__)
+    if code is not None:
+        return code
     if not make_ready(say) or not rig.WORKER.exists():
         say(f"not built: make all {rig.WORKER}")
         return 1
@@ -194,7 +178,7 @@ def main():
     finally:
         for process in rig._processes:
             process.kill()
-    print(write(lines, conditions))
+    page.write(tables(lines, conditions), conditions, lines)
     return 0
 
 
