@@ -59,6 +59,13 @@ static void exposure_name(const struct sockaddr *address, char *out, size_t byte
 		snprintf(out, bytes, "?");
 }
 
+static bool exposure_is_any(const struct sockaddr *address)
+{
+	return address->sa_family == AF_INET
+		       ? ((const struct sockaddr_in *)address)->sin_addr.s_addr == htonl(INADDR_ANY)
+		       : IN6_IS_ADDR_UNSPECIFIED(&((const struct sockaddr_in6 *)address)->sin6_addr);
+}
+
 /* The first public address of this machine, as text. */
 static bool exposure_find_here(char *out, size_t bytes)
 {
@@ -88,6 +95,8 @@ static bool exposure_find(const char *host, char *out, size_t bytes)
 	for (int i = 0; i < count; i++) {
 		const struct sockaddr *address = (const struct sockaddr *)&addresses[i];
 
+		if (exposure_is_any(address)) /* 0.0.0.0, [::]: all of this machine's, as an empty host */
+			return exposure_find_here(out, bytes);
 		if (!exposure_is_public(address))
 			continue;
 		exposure_name(address, out, bytes);

@@ -3,6 +3,8 @@
  * Which addresses are public, to the edges of each network, and what is said about them.
  */
 #include <arpa/inet.h>
+#include <net/if.h>
+#include <ifaddrs.h>
 #include <netinet/in.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -12,6 +14,22 @@
 #include <cmocka.h>
 
 #include "phub/control/exposure.h"
+
+/* This machine has one public address, whatever it has. */
+int getifaddrs(struct ifaddrs **out)
+{
+	static struct sockaddr_in public = {.sin_family = AF_INET};
+	static struct ifaddrs list = {.ifa_flags = IFF_UP, .ifa_addr = (struct sockaddr *)&public};
+
+	assert_int_equal(inet_pton(AF_INET, "203.0.113.9", &public.sin_addr), 1);
+	*out = &list;
+	return 0;
+}
+
+void freeifaddrs(struct ifaddrs *list)
+{
+	(void)list;
+}
 
 static bool is_public(const char *text)
 {
@@ -88,11 +106,27 @@ static void test_text(void **state)
 	assert_string_equal(text, "");
 }
 
+/* However it is written that the box listens at all addresses of its machine. */
+static void test_all_addresses(void **state)
+{
+	static const char *const listens[] = {
+		"listen=*:7077", "listen=0.0.0.0:7077", "listen=[::]:7077", "listen=127.0.0.1:7077,0.0.0.0:7078"};
+	char text[400];
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(listens) / sizeof(listens[0]); i++) {
+		describe(listens[i], "tls=off", text, sizeof(text));
+		if (!strstr(text, "203.0.113.9 is a public address"))
+			fail_msg("%s: '%s'", listens[i], text);
+	}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_addresses),
 		cmocka_unit_test(test_text),
+		cmocka_unit_test(test_all_addresses),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
