@@ -70,17 +70,38 @@ static void keeper_ask(struct job *job)
 	keeper_send(job, MAIL_ROUNDS);
 }
 
+/*
+ * From which round on each chunk is taken. A little ahead where rounds are quicker than mail; where each push is a
+ * step, any time is right. A chunk that does not go along with the others, and has not moved since it was asked last,
+ * is taken as it is: its key is exchanged no more, and would never come to a round ahead.
+ */
+static uint64_t keeper_plan(struct job *job)
+{
+	struct keeper *k = job->keeper;
+	uint64_t ahead = spec_stepwise(&job->generation->spec) ? 0 : k->ahead, furthest;
+
+	for (uint32_t i = 0; i < k->snapshot.chunk_count; i++) {
+		uint64_t before = k->seen[i];
+
+		k->seen[i] = k->snapshot.rounds[i];
+		k->snapshot.chunks[i].before = before == k->seen[i] ? 0 : ahead;
+	}
+	furthest = job_level_rounds(&job->generation->spec.plan, k->snapshot.rounds);
+	for (uint32_t i = 0; i < k->snapshot.chunk_count; i++) {
+		uint64_t round = k->snapshot.rounds[i];
+
+		k->snapshot.chunks[i].before = round + (round == furthest ? ahead : k->snapshot.chunks[i].before);
+	}
+	return furthest + ahead;
+}
+
 static void keeper_take(struct job *job)
 {
 	struct keeper *k = job->keeper;
-	uint64_t furthest = job_level_rounds(&job->generation->spec.plan, k->snapshot.rounds);
-	/* A little ahead where rounds are quicker than mail; where each push is a step, any time is right. */
-	uint64_t ahead = spec_stepwise(&job->generation->spec) ? 0 : k->ahead;
+	uint64_t round = keeper_plan(job);
 
-	for (uint32_t i = 0; i < k->snapshot.chunk_count; i++)
-		k->snapshot.chunks[i].before = k->snapshot.rounds[i] + ahead;
 	k->table = (struct checkpoint_table){
-		.round = furthest + ahead,
+		.round = round,
 		.meta = k->meta,
 		.meta_bytes = k->meta_bytes,
 		.chunk_count = k->snapshot.chunk_count,
@@ -172,12 +193,15 @@ static void keeper_finish(struct job *job)
 	keeper_drop_arena(k);
 }
 
-/* Some chunk does not come to its round: its key is exchanged no more, or seldom. */
+/* Some chunk does not come to its round: its key is exchanged seldom, or all stand still. */
 static void keeper_stop(struct job *job)
 {
 	const struct mail mail = {.kind = MAIL_SNAPSHOT};
 	struct keeper *k = job->keeper;
 
+	log_info("job '%s': no checkpoint before round %" PRIu64 ": a key was not exchanged for %.0f s; the next one "
+		 "takes it as it is",
+		job->name, k->table.round, (double)CHECKPOINT_TAKING_NS / 1e9);
 	k->stopped = true;
 	atomic_store_explicit(&k->snapshot.missed, true, memory_order_relaxed);
 	generation_post(job->generation, job->control->box, &mail);

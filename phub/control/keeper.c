@@ -86,7 +86,12 @@ int keeper_take_arena(struct keeper *k, const struct generation *g)
 	*s = (struct snapshot){.job = spec->id, .generation = spec->generation, .chunk_count = spec->plan.chunk_count};
 	s->chunks = calloc(s->chunk_count, sizeof(*s->chunks));
 	s->rounds = calloc(s->chunk_count, sizeof(*s->rounds));
-	if (!s->chunks || !s->rounds)
+	if (k->seen_count != s->chunk_count) {
+		free(k->seen);
+		k->seen = calloc(s->chunk_count, sizeof(*k->seen));
+		k->seen_count = k->seen ? s->chunk_count : 0;
+	}
+	if (!s->chunks || !s->rounds || !k->seen)
 		return -ENOMEM;
 	for (uint32_t i = 0; i < s->chunk_count; i++) {
 		const struct chunk_span *span = &spec->plan.chunks[i];
@@ -120,6 +125,7 @@ static void keeper_destroy(struct keeper *k)
 	keeper_drop_arena(k);
 	generation_destroy(k->into, k->control->box);
 	free(k->meta);
+	free(k->seen);
 	free(k->from);
 	free(k->entries);
 	free(k->targets);

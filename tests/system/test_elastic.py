@@ -11,6 +11,7 @@ import os
 import pathlib
 import pickle
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -25,6 +26,8 @@ except ImportError as e:
     rig.skip(f"{e} (Debian: apt install python3-torch, and run /usr/bin/python3)")
 
 import warnings
+
+import numpy
 
 import phub
 import phub.torch
@@ -374,6 +377,30 @@ def test_operator_sees_checkpoints(box):
 
 
 # ---- a box that is killed ----
+
+def test_a_key_that_is_exchanged_no_more(box):
+    """Quick rounds are planned ahead: a key that stands still would never come to such a round."""
+    with tempfile.TemporaryDirectory() as folder:
+        mortal = Box(folder)
+        try:
+            with phub.Worker(f"phub://127.0.0.1:{mortal.port}/still", rank=0, world=1, optimizer="sgd", timeout=DEADLINE_S) as worker:
+                keys = [worker.key(name, 1000, alone=True) for name in ("moves", "stands")]
+                worker.start()
+                values = numpy.zeros((2, 1000), numpy.float32)
+                for key in keys:
+                    worker.broadcast(key, values[key].ctypes.data)
+                worker.wait()
+                deadline, numbers = time.monotonic() + 4, []
+                while time.monotonic() < deadline:
+                    for _ in range(200):
+                        worker.push(keys[0], values[0].ctypes.data)
+                        worker.pull(keys[0], values[0].ctypes.data)
+                    numbers.append(worker.round(keys[0]))
+                written = [int(n) for n in re.findall(r"'still': checkpoint before round (\d+) written", mortal.text())]
+                assert len(written) > 5 and written[-1] > numbers[-1] // 2, (written[-3:], numbers[-1])
+        finally:
+            mortal.kill()
+
 
 class Box:
     """One that comes back at the same port, with the same checkpoints."""
