@@ -12,6 +12,7 @@
 #include <errno.h>
 #include <getopt.h>
 #include <stdio.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
@@ -24,6 +25,8 @@
 #else
 #define SIM_RATE_MIN 50
 #endif
+
+enum { SIM_REPLAY_BYTES = 256 };
 
 /* Kinds of worlds. */
 enum sim_kind {
@@ -227,21 +230,77 @@ static void sim_plan(const struct arguments *a, uint64_t seed, struct world_plan
 		plan->encrypt = false; /* refuses by itself what some bugs let in */
 }
 
-static void sim_print_failed(const struct arguments *a, const struct world_plan *plan, const char *text)
+/* The command that runs this world again. */
+static void sim_replay(const struct arguments *a, uint64_t seed, char *out, size_t bytes)
 {
-	world_plan_print(plan, stdout);
-	printf("seed %llu failed: %s\n  replay: build/sim --seed %llu --trace", (unsigned long long)plan->seed, text,
-		(unsigned long long)plan->seed);
+	size_t at = (size_t)snprintf(out, bytes, "build/sim --seed %llu --trace", (unsigned long long)seed);
+
 	if (a->kind != KIND_MIXED)
-		printf(" --%s", sim_kinds[a->kind].name);
+		at += (size_t)snprintf(out + at, bytes - at, " --%s", sim_kinds[a->kind].name);
 	for (unsigned way = 0; way < WAY_COUNT; way++)
 		if (a->ways[way])
-			printf(" --%s", sim_ways[way].name);
+			at += (size_t)snprintf(out + at, bytes - at, " --%s", sim_ways[way].name);
 	if (a->plant)
-		printf(" --plant %s", sim_plants[a->plant]);
+		at += (size_t)snprintf(out + at, bytes - at, " --plant %s", sim_plants[a->plant]);
 	if (a->bug)
-		printf(" --bug %llu", (unsigned long long)a->bug);
-	putchar('\n');
+		snprintf(out + at, bytes - at, " --bug %llu", (unsigned long long)a->bug);
+}
+
+static void sim_print_failed(const struct arguments *a, const struct world_plan *plan, const char *text)
+{
+	char replay[SIM_REPLAY_BYTES];
+
+	sim_replay(a, plan->seed, replay, sizeof(replay));
+	world_plan_print(plan, stdout);
+	printf("seed %llu failed: %s\n  replay: %s\n", (unsigned long long)plan->seed, text, replay);
+}
+
+/* ---- worlds that crash ---- */
+
+static char sim_crash[SIM_REPLAY_BYTES + 64]; /* what is said then; empty: no world runs */
+
+/* Of a signal, or of a sanitizer: may write, and nothing else. */
+static void sim_tell_crash(void)
+{
+	ssize_t written = write(STDOUT_FILENO, sim_crash, strlen(sim_crash));
+
+	(void)written;
+}
+
+static void sim_crashed(int signal)
+{
+	sim_tell_crash();
+	raise(signal); /* as it would have ended: the handler is there once */
+}
+
+extern void __sanitizer_set_death_callback(void (*callback)(void)) __attribute__((weak));
+
+/* Assertions, sanitizers and wild pointers find bugs as checkers do: the seed must be known then, too. */
+static void sim_watch_crashes(void)
+{
+	static const int signals[] = {SIGABRT, SIGSEGV, SIGBUS, SIGFPE, SIGILL};
+	struct sigaction act = {.sa_handler = sim_crashed, .sa_flags = (int)SA_RESETHAND | SA_NODEFER};
+
+	setvbuf(stdout, NULL, _IOLBF, 0);
+	if (__sanitizer_set_death_callback)
+		__sanitizer_set_death_callback(sim_tell_crash);
+	for (unsigned i = 0; i < sizeof(signals) / sizeof(signals[0]); i++)
+		if (!__sanitizer_set_death_callback || signals[i] == SIGABRT)
+			sigaction(signals[i], &act, NULL);
+}
+
+/* world_run(), of which a crash tells the seed. */
+static int sim_run_world(const struct arguments *a, const struct world_plan *plan, struct world_result *result)
+{
+	char replay[SIM_REPLAY_BYTES];
+	int rc;
+
+	sim_replay(a, plan->seed, replay, sizeof(replay));
+	snprintf(sim_crash, sizeof(sim_crash), "seed %llu crashed\n  replay: %s\n", (unsigned long long)plan->seed,
+		replay);
+	rc = world_run(plan, a->trace ? stdout : NULL, result);
+	sim_crash[0] = '\0';
+	return rc;
 }
 
 /* Is it the bug that was found? The same world without it is right. */
@@ -265,7 +324,7 @@ static bool sim_check_bug(unsigned bug, const char *name, enum sim_kind kind, ui
 
 	for (seed = 1; seed <= within && !found; seed++) {
 		sim_plan(&a, seed, &plan);
-		found = world_run(&plan, NULL, &result) != 0 && sim_is_right_without(&plan);
+		found = sim_run_world(&a, &plan, &result) != 0 && sim_is_right_without(&plan);
 	}
 	printf("planted: %s: %s %llu %s%sseeds%s%s\n", name, found ? "found after" : "NOT FOUND in",
 		(unsigned long long)(seed - 1), kind < KIND_COUNT ? sim_kinds[kind].name : "",
@@ -449,7 +508,7 @@ static uint64_t sim_run(const struct arguments *a, struct world_result *sum)
 		sim_plan(a, seed, &plan);
 		if (a->trace)
 			world_plan_print(&plan, stdout);
-		if (world_run(&plan, a->trace ? stdout : NULL, &result) != 0) {
+		if (sim_run_world(a, &plan, &result) != 0) {
 			sim_print_failed(a, &plan, result.text);
 			failed++;
 		}
@@ -467,6 +526,7 @@ int main(int argc, char **argv)
 
 	if (sim_arguments(argc, argv, &a))
 		return 2;
+	sim_watch_crashes();
 	if (a.planted)
 		return sim_check_bugs() ? 1 : 0;
 	failed = sim_run(&a, &sum);
