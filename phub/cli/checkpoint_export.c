@@ -284,7 +284,7 @@ static int export_file(struct export *x)
 
 	if ((size_t)snprintf(x->part, sizeof(x->part), "%s.part", x->to) >= sizeof(x->part))
 		return err_set(&x->e, -ENAMETOOLONG, "%.64s...: %s", x->to, strerror(ENAMETOOLONG));
-	x->fd = open(x->part, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+	x->fd = open(x->part, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
 	if (x->fd < 0)
 		return err_set(&x->e, -errno, "cannot write %s: %s", x->part, strerror(errno));
 	rc = checkpoint_tool_work(x->tool.place.job, &x->progress, export_work, x);

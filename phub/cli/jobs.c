@@ -234,7 +234,7 @@ static void jobs_print_checkpoint(const Phub__JobInfo *job)
 	else if (c->interval)
 		printf(", one in %" PRIu64 " %s", c->interval, c->fixed ? "(checkpoint_every)" : "(by its cost)");
 	if (c->measured)
-		printf(", which costs %.1f %% of %.1f %%", 1e2 * c->overhead, 1e2 * c->allowed);
+		printf("; rounds are %.1f %% slower by it, %.1f %% are allowed", 1e2 * c->overhead, 1e2 * c->allowed);
 	puts("");
 	if (c->error && *c->error)
 		printf("%s: a checkpoint failed %.1f s ago: %s\n", job->name, (double)c->error_ms / 1e3, c->error);
