@@ -66,11 +66,9 @@ def train(rank, url, at, pipe, options, total):
         optimizer = phub.torch.DistributedOptimizer(net, "momentum", url, rank=rank, world=WORLD, lr=0.05, momentum=0.9,
                                                     timeout=20, **options)
         first, count = optimizer.steps, 0
-        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda n: 1 / (1 + n // 10))
-        for step in phub.torch.steps(optimizer, total, seed=3):
+        schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.97)  # each rate follows from the last one
+        for step in phub.torch.steps(optimizer, total, seed=3, scheduler=schedule):
             images, labels = batch_of(step, rank)
-            for group, base in zip(optimizer.param_groups, schedule.base_lrs):
-                group["lr"] = base / (1 + step // 10)
             torch.nn.functional.cross_entropy(net(images), labels).backward()
             optimizer.step()
             count += 1

@@ -97,7 +97,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
 
     With resume=SECONDS a step that loses the box waits for it and takes its weights instead of raising; with
     lost="shrink" or "wait" the job outlives its workers, and a new one may be constructed in the place of one that died.
-    Both move `steps`, which is what data and random numbers should follow: see phub.torch.steps().
+    Both move `steps`, which is what data, random numbers and schedulers should follow: see phub.torch.steps(). Buffers
+    (BatchNorm's running statistics) are each worker's own, and follow nothing.
 
     The optimizer's state lives in the box: state_dict() holds the parameter groups alone, and groups cannot be added.
     """
@@ -128,12 +129,10 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self._votes: Optional[Worker] = None
         self._landed = False  # the last step has its result: no box that is lost takes it back
         super().__init__(params, _defaults(optimizer, hypers))
-        self._first = [_hyper_of(optimizer, g) for g in self.param_groups]
-        self._sent = list(self._first)
         options.setdefault("reduce", "mean")
         if find_unused_parameters and (options.get("resume") or options.get("lost", "fail") != "fail"):
             raise ValueError("find_unused_parameters does not go with resume or lost: its job beside the job knows of neither")
-        self.worker = connect(url, optimizer=optimizer, groups=self._sent, **launched(options))
+        self.worker = connect(url, optimizer=optimizer, groups=self._hypers(), **launched(options))
         self._name_keys(names, find_unused_parameters)
         if find_unused_parameters:
             self._open_votes(url, options)
@@ -181,7 +180,6 @@ class DistributedOptimizer(torch.optim.Optimizer):
         while True:
             try:
                 self.worker.resume(self._patience)
-                self._sent = list(self._first)
                 self._fetch()
                 return
             except StaleError:
@@ -217,12 +215,13 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self._votes.wait(0)
         return [slot for slot, count in zip(self._slots, votes.tolist()) if count > 0]
 
+    def _hypers(self) -> List[Hyper]:
+        return [_hyper_of(self._kind, group) for group in self.param_groups]
+
     def _send_hypers(self) -> None:
-        for index, group in enumerate(self.param_groups):
-            values = _hyper_of(self._kind, group)
-            if bytes(values) != bytes(self._sent[index]):
-                self.worker.set_hyper(index, values)
-                self._sent[index] = values
+        """All of them: the library knows which are in force, also where this worker came to a job that ran."""
+        for index, values in enumerate(self._hypers()):
+            self.worker.set_hyper(index, values)
 
     def add_param_group(self, param_group: Dict[str, Any]) -> None:
         if getattr(self, "worker", None) is not None:

@@ -18,7 +18,9 @@ Rank and world come from the process group or the launcher (torchrun, mpirun, sr
 CPU tensors of float32, float16 and bfloat16, summed in float32. Works with torch 1.13 and 2.x. Failures are phub.Error.
 """
 
+import copy
 import itertools
+import warnings
 import weakref
 from typing import Any, Iterable, Iterator, List, Mapping, Optional, Tuple, Union
 
@@ -60,24 +62,50 @@ def attach(model: torch.nn.parallel.DistributedDataParallel, url: Optional[str] 
     return worker
 
 
-def steps(optimizer: DistributedOptimizer, total: int, seed: int = 0) -> Iterator[int]:
+class _Schedule:
+    """Schedulers that were not stepped yet, at any step, in whatever order these come."""
+
+    def __init__(self, optimizer: DistributedOptimizer, schedulers: List[Any]):
+        self._optimizer, self._schedulers, self._at = optimizer, schedulers, 0
+        self._groups = [{name: v for name, v in group.items() if name != "params"} for group in optimizer.param_groups]
+        self._states = copy.deepcopy([scheduler.state_dict() for scheduler in schedulers])
+
+    def go_to(self, step: int) -> None:
+        if step < self._at:
+            for group, first in zip(self._optimizer.param_groups, self._groups):
+                group.update(copy.deepcopy(first))
+            for scheduler, state in zip(self._schedulers, self._states):
+                scheduler.load_state_dict(copy.deepcopy(state))
+            self._at = 0
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of steps before the optimizer's first: others have taken these
+            while self._at < step:
+                for scheduler in self._schedulers:
+                    scheduler.step()
+                self._at += 1
+
+
+def steps(optimizer: DistributedOptimizer, total: int, seed: int = 0, scheduler: Any = None) -> Iterator[int]:
     """The steps that are left of `total`, from the one that the job is at: 0, 1, ...; again where the box goes back.
 
-        for step in phub.torch.steps(optimizer, 1000, seed=1):
+        for step in phub.torch.steps(optimizer, 1000, seed=1, scheduler=scheduler):
             x, y = batch(step)          # of this step and rank, whatever came before
             loss(model(x), y).backward()
             optimizer.step()
 
     Before each, torch's random numbers are those of (seed, rank, step): a worker that comes later, or a job that goes on
-    from a checkpoint, draws what it would have drawn. Your data must follow `step`, too. When there is none
+    from a checkpoint, draws what it would have drawn. `scheduler`, one of torch.optim.lr_scheduler or a list of them, is
+    put where `step` steps of it lead: do not step it yourself. Your data must follow `step`, too. When there is none
     left, the training is finished: who has the result of the last one is done, also when the box is lost after that;
     then close() does not wait for it.
     """
+    schedule = _Schedule(optimizer, list(scheduler) if isinstance(scheduler, (list, tuple)) else [scheduler] if scheduler else [])
     optimizer.worker.finish(False)
     while True:
         step = optimizer.steps
         if step >= total:
             break
+        schedule.go_to(step)
         torch.manual_seed(hash((seed, optimizer.worker.rank, step)) & (2**63 - 1))
         optimizer.zero_grad()
         yield step
