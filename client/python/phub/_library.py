@@ -201,6 +201,10 @@ def check(rc: int) -> int:
     raise {errno.ETIMEDOUT: TimeoutError, errno.ESTALE: StaleError}.get(-rc, Error)(-rc, text)
 
 
-def milliseconds(seconds: float) -> int:
+def milliseconds(seconds: float, what: str = "timeout") -> int:
     """A timeout as the library takes it: at least 0, rounded up."""
+    try:
+        seconds = float(seconds)
+    except (TypeError, ValueError):
+        raise TypeError(f"{what} is a number of seconds, not {seconds!r}") from None
     return math.ceil(max(0.0, min(seconds * 1000.0, float(TIMEOUT_MAX_MS))))

@@ -9,7 +9,7 @@ from typing import Any, Callable, Dict, List, Optional
 import torch
 
 from . import connect, job_url
-from ._library import ALL, OPTIMIZERS, Error, Hyper, StaleError
+from ._library import ALL, OPTIMIZERS, Error, Hyper, StaleError, milliseconds
 from ._tensors import PRIORITY_LAST, launched, nbytes_of, wire_dtype
 from ._worker import Worker, hyper
 
@@ -123,7 +123,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         if find_unused_parameters and options.get("sync", "bsp") != "bsp":
             raise ValueError("find_unused_parameters needs sync='bsp': it asks all workers at every step")
         self._kind = optimizer
-        self._patience = float(options.get("resume") or 0) + 1
+        self._patience = milliseconds(options.get("resume") or 0, "resume") / 1e3 + 1
         self.worker: Optional[Worker] = None
         self._slots: List[_Slot] = []
         self._votes: Optional[Worker] = None

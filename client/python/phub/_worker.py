@@ -171,7 +171,7 @@ class Worker:
         timeout: float = 30.0,
     ):
         self._handle = ctypes.c_void_p()
-        self._timeout = float(timeout)
+        self._timeout = milliseconds(timeout) / 1e3
         self._arrays: Dict[Tuple[str, int], int] = {}  # (numpy type, elements) to key
         self._landing: Dict[int, Any] = {}  # arrays that rounds in flight read and write
         self._running = False
@@ -191,10 +191,10 @@ class Worker:
         options.seal = _choice("seal", library.SEALS, seal)
         options.encrypt = encrypt
         options.lost = _choice("lost", library.LOST_POLICIES, lost)
-        options.wait_ms = milliseconds(wait)
+        options.wait_ms = milliseconds(wait, "wait")
         options.quorum = quorum
-        options.resume_ms = milliseconds(resume)
-        options.move_ms = milliseconds(move)
+        options.resume_ms = milliseconds(resume, "resume")
+        options.move_ms = milliseconds(move, "move")
         options.chunk_bytes = chunk_bytes
         options.transport = _encoded(transport)
         options.interface = _encoded(interface)
