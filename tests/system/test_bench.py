@@ -3,6 +3,8 @@
 """`make bench` in small: that tests/bench/run.py measures phub beside its peers, fails when one of them sums wrongly, goes on
 without one that is not installed, and leaves nothing behind; and rack.py, in its network namespaces, too. Of dpdk.py, what
 takes no time."""
+import contextlib
+import io
 import json
 import os
 import pathlib
@@ -288,17 +290,21 @@ def dpdk_tables():
     lines = [{"part": part, "what": what, "run": turn, **dict.fromkeys(keys, 0.25 * (1 + turn))} for turn in range(5)
              for part, what, _ in dpdk.MEASURED]
     with tempfile.TemporaryDirectory() as out:
-        dpdk.OUT = pathlib.Path(out)
-        text = dpdk.write([line for line in lines if line["part"] != dpdk.ON_XDP], conditions)
+        page = report.Page("dpdk", None)
+        page.path = pathlib.Path(out) / page.path.name
+        text = dpdk.tables(dpdk.Results([line for line in lines if line["part"] != dpdk.ON_XDP]), conditions)
         check("| af_xdp on a veth pair: left out, no such sockets | - |" in text, text)
-        text = dpdk.write(lines, {**conditions, "without_xdp": ""})
+        text = dpdk.tables(dpdk.Results(lines), {**conditions, "without_xdp": ""})
         for part in ("memif", "af_packet on a veth pair", "af_xdp on a veth pair"):
             check(f"| {part}: testpmd, one way | 0.750 (0.250 - 1.250) |" in text, text)
             check(f"| {part}: phub, seal gmac | 0.750 (0.250 - 1.250) | - | **1.00** (0.60 wanted: reached) |" in text, text)
-        check(dpdk.part() == (dpdk.MARKS, f"\n{text}"), "README would get something else")
-        dpdk.write(lines, {**conditions, "quick": True})
+        with contextlib.redirect_stdout(io.StringIO()):
+            page.write(text, conditions, lines)
+            check(page.part() == (page.marks, f"\n{text}"), "README would get something else")
+            check(page.marks[0] in (report.ROOT / "README.md").read_text(), "README has no place for it")
+            page.write(text, {**conditions, "quick": True}, lines)
         try:
-            raise AssertionError(f"README would get what says nothing: {dpdk.part()}")
+            raise AssertionError(f"README would get what says nothing: {page.part()}")
         except ValueError:
             pass
 
