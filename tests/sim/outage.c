@@ -6,6 +6,7 @@
 
 #include "phub/base/log.h"
 #include "phub/control/job.h"
+#include "phub/control/keeper.h"
 #include "tests/sim/worker.h"
 
 enum {
@@ -324,7 +325,7 @@ static void outage_check_job(struct world *w, const struct job *job)
 }
 
 /* A new one is written: all others but some are gone. */
-static void outage_check_kept(struct world *w, uint64_t round)
+static void outage_check_kept(struct world *w, const struct job *job, uint64_t round)
 {
 	struct outage *o = &w->outage;
 	const struct storage_stats *stats = storage_stats(o->storage);
@@ -332,8 +333,9 @@ static void outage_check_kept(struct world *w, uint64_t round)
 	o->newest = round;
 	o->holders = storage_holders(o->storage, round);
 	w->result->kept++;
-	if (o->harms > 0 && loop_net_now(w->net) < o->harmed_ns + 2 * CONTROL_TICK_NS)
-		o->holders = 0; /* it was harmed before the box said that it was written */
+	if (o->harms > 0 && (o->harmed_ns >= (uint64_t)job->keeper->last_ns ||
+				    loop_net_now(w->net) < o->harmed_ns + 2 * CONTROL_TICK_NS))
+		o->holders = 0; /* it was harmed while it was written, or before the box said that it was */
 	else if (!o->blind && (unsigned)__builtin_popcount(o->holders) < w->plan->disk.targets - w->plan->parity)
 		world_fail(w, "a checkpoint before round %llu is called written, and has %u files",
 			(unsigned long long)round, (unsigned)__builtin_popcount(o->holders));
@@ -360,7 +362,7 @@ static void outage_watch(struct world *w)
 		outage_check_job(w, job);
 	kept = job_kept(job, &round);
 	if (kept > o->kept)
-		outage_check_kept(w, round);
+		outage_check_kept(w, job, round);
 	o->kept = kept;
 }
 
