@@ -574,11 +574,12 @@ void chunk_forget(struct chunk *chunk, const struct link *link)
 	a->state = ARRIVAL_NONE;
 	a->payload = NULL;
 	chunk->gradients--; /* a worker's payload counts as one: receive.c */
-	if (chunk->parked) {
+	chunk->arrived--;
+	if (chunk->parked && chunk->arrived < chunk_enough(chunk, shard)) { /* with a quorum others may be enough */
 		chunk->parked = false;
 		shard->parked_count--;
 	}
-	if (--chunk->arrived > 0 || chunk->sum)
+	if (chunk->arrived > 0 || chunk->sum)
 		return; /* others have come, or parts of theirs */
 	chunk_close(chunk, shard);
 	chunk->gradients = 0; /* a box's payload is of several */

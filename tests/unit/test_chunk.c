@@ -293,6 +293,31 @@ static void check_held_payload_goes(bool mean)
 	bench_close(b);
 }
 
+/* A quorum has more than enough, and waits: one whose connection goes leaves enough, and the round is not forgotten. */
+static void test_a_quorum_outlives_one_of_it(void **state)
+{
+	struct bench *b = bench_new();
+	struct hyper_table *t = bench_table(0, 1, 0.25);
+	(void)state;
+
+	b->spec.quorum = 2;
+	b->spec.optimizer = OPTIMIZER_SGD;
+	bench_open(b, 4, 8);
+	bench_set_weights(b);
+	bench_fill(b, 1);
+	for (uint32_t rank = 0; rank < 3; rank++)
+		bench_push(b, rank, WIRE_PUSH, 1, 1, true);
+	assert_int_equal(b->shard->parked_count, 1); /* for hyper-parameters that are on their way */
+	link_close(&b->shard->links[1]);
+	assert_int_equal(b->chunk->arrived, 2);
+	assert_int_equal(b->shard->parked_count, 1);
+	assert_int_equal(hypers_take(&b->shard->hypers, t), 0);
+	chunk_retry(b->shard, b->now);
+	assert_int_equal(b->chunk->round, 2);
+	free(t);
+	bench_close(b);
+}
+
 static void test_held_payload_goes_with_its_connection(void **state)
 {
 	(void)state;
@@ -620,6 +645,7 @@ int main(void)
 		cmocka_unit_test(test_hyper_parks),
 		cmocka_unit_test(test_pull_names_no_hyper),
 		cmocka_unit_test(test_held_payload_goes_with_its_connection),
+		cmocka_unit_test(test_a_quorum_outlives_one_of_it),
 		cmocka_unit_test(test_one_root),
 		cmocka_unit_test(test_async_is_serial),
 		cmocka_unit_test(test_async_parks_in_its_row),
