@@ -72,25 +72,21 @@ static void keeper_ask(struct job *job)
 
 /*
  * From which round on each chunk is taken. A little ahead where rounds are quicker than mail; where each push is a
- * step, any time is right. A chunk that does not go along with the others, and has not moved since it was asked last,
- * is taken as it is: its key is exchanged no more, and would never come to a round ahead.
+ * step, any time is right. A key that does not go along with the others, and has not moved since it was asked last, is
+ * taken as it is, all of its chunks: it is exchanged no more, and would never come to a round ahead.
  */
 static uint64_t keeper_plan(struct job *job)
 {
 	struct keeper *k = job->keeper;
-	uint64_t ahead = spec_stepwise(&job->generation->spec) ? 0 : k->ahead, furthest;
+	uint64_t ahead = spec_stepwise(&job->generation->spec) ? 0 : k->ahead;
+	uint64_t furthest = job_level_rounds(&job->generation->spec.plan, k->snapshot.rounds);
 
-	for (uint32_t i = 0; i < k->snapshot.chunk_count; i++) {
-		uint64_t before = k->seen[i];
-
-		k->seen[i] = k->snapshot.rounds[i];
-		k->snapshot.chunks[i].before = before == k->seen[i] ? 0 : ahead;
-	}
-	furthest = job_level_rounds(&job->generation->spec.plan, k->snapshot.rounds);
 	for (uint32_t i = 0; i < k->snapshot.chunk_count; i++) {
 		uint64_t round = k->snapshot.rounds[i];
+		bool idle = round < furthest && round == k->seen[i];
 
-		k->snapshot.chunks[i].before = round + (round == furthest ? ahead : k->snapshot.chunks[i].before);
+		k->seen[i] = round;
+		k->snapshot.chunks[i].before = round + (idle ? 0 : ahead);
 	}
 	return furthest + ahead;
 }

@@ -58,7 +58,7 @@ struct keeper {
 	unsigned cores_left; /* that have not answered */
 	bool stopped;        /* the cores were told to give it up */
 	uint64_t ahead;      /* rounds: more after each that was missed */
-	uint64_t *seen;      /* [seen_count] of chunks, the rounds when these were asked last; 0: never */
+	uint64_t *seen;      /* [seen_count] of chunks, the rounds of their keys when these were asked last; 0: never */
 	uint32_t seen_count;
 	uint64_t rounds; /* of the job, when the last one was taken */
 	uint64_t apart;  /* rounds from the one before to that; 0: there was none, or it failed */
