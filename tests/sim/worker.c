@@ -598,8 +598,25 @@ static bool worker_has_asked(struct worker *me, uint64_t now_ns)
 }
 
 /*
- * It has waited for so long to be let in that its call ends: with the names of those who are not here, or because the
- * box is away.
+ * Since when has it waited for something that may not come, for as long as its caller does? To be let in; and for
+ * results, when its box is lost and the copy at the standby was not whole: the ranks that had left since then are
+ * waited for there.
+ */
+static uint64_t worker_vain_ns(const struct worker *me)
+{
+	uint64_t since_ns = UINT64_MAX;
+
+	if (me->state == WORKER_JOINING || me->state == WORKER_STARTING)
+		return me->since_ns + WORKER_PATIENCE_NS;
+	if (me->state != WORKER_RUNNING || !twin_excuses(me->world))
+		return UINT64_MAX;
+	for (unsigned k = 0; k < me->world->plan->key_count; k++)
+		if (me->keys[k].in_flight && me->keys[k].pushed_ns < since_ns)
+			since_ns = me->keys[k].pushed_ns;
+	return since_ns == UINT64_MAX ? UINT64_MAX : since_ns + WORKER_WAIT_NS;
+}
+
+/* It has waited for so long that its call ends: with the names of those who are not here, or because the box is away.
  */
 static bool worker_gives_up(struct worker *me, uint64_t now_ns)
 {
@@ -607,7 +624,7 @@ static bool worker_gives_up(struct worker *me, uint64_t now_ns)
 	char text[ERR_TEXT_MAX];
 	bool away;
 
-	if ((me->state != WORKER_JOINING && me->state != WORKER_STARTING) || now_ns < me->since_ns + WORKER_PATIENCE_NS)
+	if (now_ns < worker_vain_ns(me))
 		return false;
 	away = client_failure(me->phub)->code != 0;
 	if (!away && !worker_has_asked(me, now_ns))
@@ -628,7 +645,7 @@ static bool worker_gives_up(struct worker *me, uint64_t now_ns)
 uint64_t worker_due(const struct worker *me)
 {
 	uint64_t now_ns = loop_net_now(me->world->net), due = client_due(me->phub);
-	const uint64_t mine[] = {me->pause_ns, me->since_ns + WORKER_PATIENCE_NS, me->asked_ns + WORKER_MOMENT_NS / 2};
+	const uint64_t mine[] = {me->pause_ns, worker_vain_ns(me), me->asked_ns + WORKER_MOMENT_NS / 2};
 
 	for (unsigned i = 0; i < sizeof(mine) / sizeof(mine[0]); i++)
 		if (mine[i] > now_ns && mine[i] < due)
