@@ -596,6 +596,8 @@ void chunk_answer_again(struct chunk *chunk, struct link *link, uint64_t round)
 
 	if (!lost || (own ? round != a->round : round + 1 != chunk->round))
 		return;
+	if (own && a->from == round + 1)
+		return; /* comes to a job that has failed meanwhile: what its row has is of who was here before it */
 	if (a->state == ARRIVAL_NONE && !a->owed && !a->due && a->sends == 0)
 		reply_result(chunk, link);
 }

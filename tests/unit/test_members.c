@@ -403,6 +403,30 @@ static void test_ssp_waits_for_another(void **state)
 	bench_close(b);
 }
 
+/* The job fails before a newcomer has been given weights: its row has those of who was there before it, not its own. */
+static void test_ssp_fails_before_a_visit(void **state)
+{
+	struct bench *b = bench_new();
+	struct link *newcomer;
+
+	(void)state;
+	open_ssp(b, SYNC_SSP);
+	b->fake.queue.lossy = true;
+	change(b, 1 << 2, 1 << 2, 2);
+	change(b, 0, 1 << 2, 2);
+	newcomer = &b->shard->links[2];
+	bench_push(b, 0, WIRE_PUSH, 2, 0, false);
+	bench_complete(b);
+	b->shard->failed = true;
+	chunk_answer_again(b->chunk, newcomer, 1);
+	assert_int_equal(b->fake.sent_count, 0);
+	chunk_answer_again(
+		b->chunk, &b->shard->links[0], 2); /* what is committed goes out, as often as it is asked for */
+	assert_int_equal(b->fake.sent_count, 1);
+	bench_complete(b);
+	bench_close(b);
+}
+
 /* async: nobody waits, and what was owed to the one that is gone is forgotten. */
 static void test_async_goes_on(void **state)
 {
@@ -538,6 +562,7 @@ int main(void)
 		cmocka_unit_test(test_held_round_waits_for_who_came),
 		cmocka_unit_test(test_ssp_shrinks),
 		cmocka_unit_test(test_ssp_waits_for_another),
+		cmocka_unit_test(test_ssp_fails_before_a_visit),
 		cmocka_unit_test(test_async_goes_on),
 		cmocka_unit_test(test_push_while_held_is_parked),
 		cmocka_unit_test(test_parked_push_is_forgotten),
