@@ -399,13 +399,23 @@ static void job_go(struct job *job, const uint64_t *from)
 		job_members_tell_absent(job);
 }
 
+/* All ranks are here anew: nobody waits for what an earlier job of this name, which has failed, still sends. */
+static void job_hurry_earlier(const struct job *job)
+{
+	for (struct job *other = job->control->jobs; other && job->present == job->world; other = other->next)
+		if (other != job && !other->mirror && strcmp(other->name, job->name) == 0)
+			job_hurry(other);
+}
+
 void job_start(struct job *job)
 {
 	struct control *c = job->control;
 	struct generation *g;
 	struct err e;
-	int rc = generation_create(job, &g, &e);
+	int rc;
 
+	job_hurry_earlier(job);
+	rc = generation_create(job, &g, &e);
 	if (rc == -ENOMEM && job_await_room(job))
 		return;
 	job->room_ns = 0;
