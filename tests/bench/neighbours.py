@@ -12,7 +12,8 @@ Environment: BUILD  where phub is (build)
 
 A box has one core, alone on a CPU, which polls all the time. The job that is watched exchanges 400 kB, rests 2 ms, and so on, as
 training does. Its rounds a second are counted beside the neighbour, and just before and after that without it. All workers share
-the other CPUs, so neighbours run at the lowest priority there (nice 19): what is measured is the box, not the machine's scheduler.
+the other CPUs, so neighbours run there only when nobody else wants to (SCHED_IDLE), and do not check what they get: what is measured
+is the box, and little of the machine's scheduler.
 """
 import json
 import os
@@ -66,12 +67,12 @@ def rates(workers):
 
 def gently():
     """What a neighbour is started with."""
-    return ["nice", "-n", "19"]
+    return ["chrt", "--idle", "0"]
 
 
 def begin(box, kind, transport):
     """The neighbours, which have exchanged something, and the bytes of a round of those that go on."""
-    common = {"rounds": "until-told", "report_ms": 10, "transport": transport, "prefix": gently()}
+    common = {"rounds": "until-told", "report_ms": 10, "check": False, "transport": transport, "prefix": gently()}
     if kind == "has stopped":
         workers = rig.job(box.url("neighbour"), 2, keys="a:1000000", **common)
         size = 0
@@ -103,7 +104,7 @@ def size_of(kind):
 
 def beside(kind, transport):
     """One run: the watched job's rate alone, beside the neighbour, and alone again."""
-    box = rig.Box(cores=str(CPUS[-1]), poll="busy", lost_ms=60000)
+    box = rig.Box(prefix=["taskset", "-c", ",".join(map(str, CPUS))], cores=f"[{CPUS[-1]}]", poll="busy", lost_ms=60000)
     watched = rig.Worker(box.url("watched"), transport=transport, **WATCHED)
     watched.event("progress")
     time.sleep(0.5)
