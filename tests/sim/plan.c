@@ -9,6 +9,20 @@ static uint32_t world_draw(uint64_t *random, uint32_t first, uint32_t last)
 	return first + (uint32_t)(oracle_random(random) % (last - first + 1));
 }
 
+/* Half of the worlds have four workers; the others as many as may be, or one alone. */
+static unsigned world_draw_workers(uint64_t seed)
+{
+	uint64_t r = seed * 0x9e3779b97f4a7c15ull + 37; /* apart: worlds of four stay what they were */
+
+	return world_draw(&r, 0, 1) ? 4 : world_draw(&r, 1, WORLD_WORKERS_MAX);
+}
+
+/* How many of them close a round, where not all do. */
+static unsigned world_draw_quorum(uint64_t *random, unsigned workers)
+{
+	return world_draw(random, 1, workers > 1 ? workers - 1 : 1);
+}
+
 void world_plan_datagrams(struct world_plan *plan)
 {
 	static const uint32_t sizes[] = {1472, 8972, LOOP_DATAGRAM_MAX}, paths[] = {0, 1232, 1452};
@@ -83,7 +97,7 @@ void world_plan_elastic(struct world_plan *plan)
 		return;
 	}
 	if (plan->optimizer != OPTIMIZER_NONE && !plan->lockstep && !plan->reproducible && world_draw(&r, 0, 2) == 0)
-		plan->quorum = world_draw(&r, 1, plan->workers - 1);
+		plan->quorum = world_draw_quorum(&r, plan->workers);
 }
 
 void world_plan_stepwise(struct world_plan *plan)
@@ -112,7 +126,7 @@ void world_plan_quorum(struct world_plan *plan)
 	plan->values = ORACLE_INTEGERS;
 	if (plan->optimizer == OPTIMIZER_NONE)
 		plan->optimizer = (enum optimizer_kind)world_draw(&r, 1, 6);
-	plan->quorum = world_draw(&r, 1, plan->workers - 1);
+	plan->quorum = world_draw_quorum(&r, plan->workers);
 	plan->slow = world_draw(&r, 1, 3);
 }
 
@@ -215,7 +229,7 @@ void world_plan_draw(uint64_t seed, struct world_plan *plan)
 	static const unsigned cores[] = {1, 2, 4};
 	uint64_t r = seed * 0x2545f4914f6cdd1dull + 1;
 
-	*plan = (struct world_plan){.seed = seed, .workers = 4};
+	*plan = (struct world_plan){.seed = seed, .workers = world_draw_workers(seed)};
 	plan->cores = cores[world_draw(&r, 0, 2)];
 	plan->key_count = world_draw(&r, 1, 10);
 	plan->rounds = world_draw(&r, 2, 5);

@@ -308,7 +308,7 @@ static void worker_plant(struct worker *me, unsigned k)
 	uint64_t last = world_first_round(w) + w->plan->rounds;
 	struct worker_key *key = &me->keys[k];
 
-	if (me->rank != 1 || k != 0 || key->round + 1 != last)
+	if (me->rank + 1 != w->plan->workers || k != 0 || key->round + 1 != last)
 		return;
 	if (w->plan->plant == PLANT_STALE && w->plan->sync != SYNC_BSP) {
 		memcpy(key->pull, me->record->results[k][key->round - 1], bytes);
