@@ -145,13 +145,19 @@ struct checkpoint_entry {
 int checkpoint_list(
 	const struct checkpoint_place *place, struct checkpoint_entry **out, unsigned *count, struct err *e);
 
-/* Targets that could not be looked into: not there, not mounted whole, not ours. What they hold nobody knows. */
+/*
+ * Targets of which nobody knows what they hold: that could not be looked into (not there, not mounted whole, not ours);
+ * and that are bare, without a directory of the job, as every target gets one before its first checkpoint is there:
+ * those of disks that are not mounted, or new ones.
+ */
 struct checkpoint_absent {
 	unsigned count;
 	struct err why; /* of the first */
+	unsigned bare;
+	const char *first_bare; /* one of place.targets */
 };
 
-/* The same, and how many targets were left out. */
+/* The same, and which targets had nothing to be listed. */
 int checkpoint_list_there(const struct checkpoint_place *place, struct checkpoint_entry **out, unsigned *count,
 	struct checkpoint_absent *absent, struct err *e);
 

@@ -94,6 +94,14 @@ static void scan_miss(const struct scan *scan, int rc)
 		err_set(&absent->why, rc, "%s: %s", scan->place->targets[scan->target], strerror(-rc));
 }
 
+static void scan_note_bare(const struct scan *scan)
+{
+	struct checkpoint_absent *absent = &scan->files->absent;
+
+	if (absent->bare++ == 0)
+		absent->first_bare = scan->place->targets[scan->target];
+}
+
 /* The job's directory, or -ENOENT where the target has none. */
 static int scan_open(const struct scan *scan)
 {
@@ -106,7 +114,9 @@ static int scan_open(const struct scan *scan)
 	}
 	fd = disk->ops->open_dir(disk, at, scan->files->dir);
 	disk->ops->close(disk, at);
-	if (fd < 0 && fd != -ENOENT)
+	if (fd == -ENOENT)
+		scan_note_bare(scan);
+	else if (fd < 0)
 		scan_miss(scan, fd);
 	return fd;
 }

@@ -350,6 +350,12 @@ static void job_refuse_anew(struct job *job)
 			"are there and mounted and begin again; to begin anew, take "
 			"them out of checkpoint_targets, or make them as empty directories",
 			k->error.text);
+	else if (k->bare)
+		job_fail(job, PHUB__ERROR_CODE__ERROR_LIMIT, -1,
+			"its checkpoint before round %" PRIu64
+			" is not whole, and it is not begun anew over what is there: %s. Mount what is missing and "
+			"begin again; or give it up, at the box: phub checkpoint rm --job '%s' DIR...",
+			k->trying, k->error.text, job->name);
 	else
 		job_fail(job, PHUB__ERROR_CODE__ERROR_LIMIT, -1,
 			"none of its checkpoints can be read, the one before round %" PRIu64

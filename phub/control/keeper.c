@@ -205,17 +205,25 @@ static int keeper_miss(struct keeper *k)
 		k->place.target_count, k->absent.why.text);
 }
 
+/* Whose rest may be on disks that are not there is not begun anew over. */
 static void keeper_tell_torn(struct keeper *k, const struct checkpoint_entry *entry)
 {
+	unsigned missing = k->absent.count + k->absent.bare;
+
 	log_warn("job '%s': its checkpoint before round %" PRIu64 " %s: %u of its %u files are good", k->job,
 		entry->round, entry->unread ? "cannot be read" : "is not whole", entry->pieces,
 		entry->wanted ? entry->wanted : 1);
 	if (entry->unread)
 		k->failed = err_set(&k->error, -EIO, "its files cannot be read");
-	else if (k->absent.count > 0 && entry->pieces + k->absent.count >= entry->wanted)
+	else if (missing == 0 || entry->pieces + missing < entry->wanted)
+		return;
+	else if (k->absent.count > 0)
 		k->failed = keeper_miss(k);
 	else
-		return;
+		k->bare = k->failed = err_set(&k->error, -EIO,
+			"%u of %u checkpoint_targets have no directory of this job, %s first, as if no disk were "
+			"mounted there",
+			k->absent.bare, k->place.target_count, k->absent.first_bare);
 	k->trying = entry->round;
 }
 

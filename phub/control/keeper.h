@@ -100,6 +100,7 @@ struct keeper {
 	struct checkpoint_absent absent;  /* targets of which nobody knows what they hold */
 	uint64_t trying;                  /* the round of the one before that */
 	int failed;                       /* 0, or why some that is whole could not be read */
+	int bare;                         /* ... and it may be whole with what is on disks that are not mounted */
 	uint64_t *from;                   /* [chunk_count] what it read: the round that each chunk begins with */
 	uint64_t repaired;
 	bool hasty; /* for tests: it goes on a round too early */

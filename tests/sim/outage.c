@@ -132,7 +132,8 @@ bool outage_excuses(const struct world *w, const char *text)
 		return true;
 	if (!w->outage.lost && !outage_loses(w))
 		return false;
-	if (strstr(text, "none of its checkpoints can be read")) /* again and again */
+	if (strstr(text, "none of its checkpoints can be read") || /* again and again */
+		strstr(text, "have no directory of this job"))
 		return true;
 	if (w->plan->deaths > 0 && strstr(text, "it was not back within")) /* and all that time */
 		return true;

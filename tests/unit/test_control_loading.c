@@ -720,6 +720,35 @@ static void test_targets_away(void **state)
 	checkpoint_rig_close(&s.disk);
 }
 
+static void set_job_dir(const struct stage *s, unsigned target, bool there)
+{
+	char dir[256], was[256];
+
+	snprintf(dir, sizeof(dir), "%s/demo", s->disk.paths[target]);
+	snprintf(was, sizeof(was), "%s/was", s->disk.paths[target]);
+	assert_int_equal(there ? rename(was, dir) : rename(dir, was), 0);
+}
+
+/* Directories that are there and empty, as of disks that are not mounted, may be what the rest of a checkpoint is on.
+ */
+static void test_targets_bare(void **state)
+{
+	struct stage s = {0};
+	unsigned count;
+
+	(void)state;
+	stage_write_to(&s, 3, 1);
+	set_job_dir(&s, 1, false);
+	expect_without(&s, 0, true, "");
+	set_job_dir(&s, 2, false);
+	expect_without(&s, 0, false, "2 of 3 checkpoint_targets have no directory of this job");
+	free(stage_entries(&s, &count));
+	assert_true(count > 0);
+	set_job_dir(&s, 2, true);
+	expect_without(&s, 0, true, "");
+	checkpoint_rig_close(&s.disk);
+}
+
 /* A new job does not wait for a target that parity makes up for. */
 static void test_new_without_a_target(void **state)
 {
@@ -763,6 +792,7 @@ int main(void)
 		cmocka_unit_test(test_target_away),
 #ifdef PHUB_ISAL
 		cmocka_unit_test(test_targets_away),
+		cmocka_unit_test(test_targets_bare),
 		cmocka_unit_test(test_new_without_a_target),
 #endif
 	};
