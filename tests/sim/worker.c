@@ -599,8 +599,8 @@ static bool worker_has_asked(struct worker *me, uint64_t now_ns)
 
 /*
  * Since when has it waited for something that may not come, for as long as its caller does? To be let in; and for
- * results, when its box is lost and the copy at the standby was not whole: the ranks that had left since then are
- * waited for there.
+ * results, or to leave, when its box is lost and the copy at the standby was not whole: the ranks that had left since
+ * then are waited for there.
  */
 static uint64_t worker_vain_ns(const struct worker *me)
 {
@@ -608,9 +608,11 @@ static uint64_t worker_vain_ns(const struct worker *me)
 
 	if (me->state == WORKER_JOINING || me->state == WORKER_STARTING)
 		return me->since_ns + WORKER_PATIENCE_NS;
-	if (me->state != WORKER_RUNNING || !twin_excuses(me->world))
+	if (!twin_excuses(me->world))
 		return UINT64_MAX;
-	for (unsigned k = 0; k < me->world->plan->key_count; k++)
+	if (me->state == WORKER_LEAVING)
+		return me->since_ns + WORKER_WAIT_NS;
+	for (unsigned k = 0; k < me->world->plan->key_count && me->state == WORKER_RUNNING; k++)
 		if (me->keys[k].in_flight && me->keys[k].pushed_ns < since_ns)
 			since_ns = me->keys[k].pushed_ns;
 	return since_ns == UINT64_MAX ? UINT64_MAX : since_ns + WORKER_WAIT_NS;
