@@ -253,6 +253,35 @@ const char *job_advice(const struct job *job, char *out, size_t bytes)
 	return out;
 }
 
+/* `last` leaves, and with it the job ends. Those whose places became free before took no part in its end. */
+static void job_conclude(struct job *job, const struct member *last)
+{
+	bool finished = last->finished;
+
+	for (uint32_t i = 0; i < job->world; i++)
+		finished = finished && (!job->members[i].left || job->members[i].finished);
+	if (finished)
+		job_keep_finished(job);
+	job_end(job, 0);
+}
+
+/*
+ * The last that was here had come in place of another, and is gone before it took part: so the job ends as it did for
+ * those who took part, who have left it, or were lost.
+ */
+static void job_desert(struct job *job, const struct member *newcomer)
+{
+	const struct member *last = NULL;
+
+	for (uint32_t i = 0; i < job->world; i++)
+		if (job->members[i].quit && &job->members[i] != newcomer && (!last || !job->members[i].finished))
+			last = &job->members[i];
+	if (last)
+		job_conclude(job, last);
+	else
+		job_fail(job, PHUB__ERROR_CODE__ERROR_LOST, -1, "all of its workers were lost. The job ends here");
+}
+
 void job_lost(struct session *s, const char *why)
 {
 	struct job *job = s->job;
@@ -270,6 +299,8 @@ void job_lost(struct session *s, const char *why)
 	}
 	if (m->gone) { /* it had come in place of another, and does not take part yet */
 		log_info("job '%s' rank %u (%s) is gone before it took part: %s", job->name, s->rank, m->peer, why);
+		if (job->present == 0)
+			job_desert(job, m);
 		return;
 	}
 	if (job_move_loses(job, m, why) || job_members_lose(job, s->rank, why))
@@ -290,18 +321,6 @@ static bool job_is_awaited(const struct job *job)
 		if (job->members[i].waits || job->members[i].tabled)
 			return true;
 	return false;
-}
-
-/* `last` leaves, and with it the job ends. Those whose places became free before took no part in its end. */
-static void job_conclude(struct job *job, const struct member *last)
-{
-	bool finished = last->finished;
-
-	for (uint32_t i = 0; i < job->world; i++)
-		finished = finished && (!job->members[i].left || job->members[i].finished);
-	if (finished)
-		job_keep_finished(job);
-	job_end(job, 0);
 }
 
 void job_leave(struct session *s)

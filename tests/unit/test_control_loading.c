@@ -734,7 +734,6 @@ static void set_job_dir(const struct stage *s, unsigned target, bool there)
 static void test_targets_bare(void **state)
 {
 	struct stage s = {0};
-	unsigned count;
 
 	(void)state;
 	stage_write_to(&s, 3, 1);
@@ -742,8 +741,6 @@ static void test_targets_bare(void **state)
 	expect_without(&s, 0, true, "");
 	set_job_dir(&s, 2, false);
 	expect_without(&s, 0, false, "2 of 3 checkpoint_targets have no directory of this job");
-	free(stage_entries(&s, &count));
-	assert_true(count > 0);
 	set_job_dir(&s, 2, true);
 	expect_without(&s, 0, true, "");
 	checkpoint_rig_close(&s.disk);
