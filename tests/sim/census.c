@@ -300,7 +300,9 @@ static int look_sum(struct look *l, const struct census_round *r, unsigned set)
 /* May this set be the one? All that got the result for their push are in it, and none that did not push all of it. */
 static bool look_may(const struct look *l, const struct census_round *r, unsigned set)
 {
-	unsigned number = 0, quorum = l->census->plan->quorum;
+	const struct world_plan *plan = l->census->plan;
+	unsigned number = 0, quorum = plan->quorum;
+	bool fails = plan->deaths > 0 && plan->lost == LOST_FAIL && !quorum && !world_plan_dies(plan);
 	bool dead = true;
 
 	for (unsigned i = 0; i < r->count; i++) {
@@ -312,12 +314,17 @@ static bool look_may(const struct look *l, const struct census_round *r, unsigne
 			return false;
 		if (!in && r->shares[i].got && !quorum)
 			return false;
-		if (!in && (l->unseen || l->census->overdue) && !quorum && !(l->census->dead >> r->shares[i].who & 1))
+		if (!in && (l->unseen || l->census->overdue) && !quorum && !fails &&
+			!(l->census->dead >> r->shares[i].who & 1))
 			return false; /* who lives is waited for */
 	}
+	/* A job that ends with the first that is lost, and does not go on from a checkpoint, has rounds of all, and at
+	 * its end one of nobody. */
+	if (fails)
+		return number == plan->workers || (set == 0 && l->unseen && plan->optimizer != OPTIMIZER_NONE);
 	/* Where ranks are lost there may be fewer than the quorum. */
-	return number >= (quorum && l->census->plan->deaths == 0 ? quorum : 1) ||
-	       (set == 0 && dead && l->census->plan->optimizer != OPTIMIZER_NONE);
+	return number >= (quorum && plan->deaths == 0 ? quorum : 1) ||
+	       (set == 0 && dead && plan->optimizer != OPTIMIZER_NONE);
 }
 
 static void look_round(struct look *l, uint64_t round)

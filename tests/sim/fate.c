@@ -131,6 +131,8 @@ bool fate_excuses(const struct fate *f, int code, const char *text, bool began, 
 			continue;
 		if (i == 0 && strstr(text, "first weights"))
 			return true;
+		if (f->plan->lost == LOST_FAIL && strstr(text, "was lost"))
+			return true;
 		if (f->plan->lost == LOST_WAIT && strstr(text, "no other took its place") && fate_waited(f, i, now_ns))
 			return true;
 	}

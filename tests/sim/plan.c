@@ -83,10 +83,12 @@ static void world_plan_vary(struct world_plan *plan, uint64_t *r)
 
 void world_plan_elastic(struct world_plan *plan)
 {
-	uint64_t r = plan->seed * 0x9e3779b97f4a7c15ull + 11;
+	uint64_t r = plan->seed * 0x9e3779b97f4a7c15ull + 11, apart = plan->seed * 0x9e3779b97f4a7c15ull + 41;
 
 	world_plan_vary(plan, &r);
 	plan->lost = world_draw(&r, 0, 1) ? LOST_SHRINK : LOST_WAIT;
+	if (world_draw(&apart, 0, 5) == 0)
+		plan->lost = LOST_FAIL;
 	plan->deaths = world_draw(&r, 1, 4);
 	plan->return_max_ns = 1000000ull * (world_draw(&r, 0, 1) ? world_draw(&r, 0, 20) : world_draw(&r, 20, 2000));
 	plan->wait_ms = world_draw(&r, 500, 3000);
