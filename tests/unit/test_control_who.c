@@ -233,10 +233,42 @@ static void test_hyper_of_who_comes(void **state)
 	rig_close(&rig);
 }
 
+/* The last that is here has come in a lost rank's place, and is gone before it took part: with it the job ends. */
+static void test_a_newcomer_is_the_last(void **state)
+{
+	const struct rig_job shrinks = {.generation = 1, .lost = LOST_SHRINK};
+
+	(void)state;
+	for (int leaves = 0; leaves < 2; leaves++) { /* the one before it was lost, or left */
+		struct actor a[3] = {{0}};
+		struct rig rig;
+
+		crew_open(&rig, a, 2, 1);
+		for (int i = 0; i < 2; i++)
+			actor_table(&a[i], &shrinks, 1, 1000);
+		rig_wait(&rig, 10);
+		assert_int_equal(actor_hear(&a[0]), PHUB__CONTROL__MESSAGE_START);
+		actor_hang_up(&a[1]);
+		actor_dial(&rig, &a[2], 3);
+		assert_true(actor_join(&a[2], "demo", 1, 2, NULL));
+		if (leaves)
+			actor_leave(&a[0]);
+		else
+			actor_hang_up(&a[0]);
+		rig_wait(&rig, 10);
+		assert_int_equal(rig.box->control.job_count, 1);
+		actor_hang_up(&a[2]);
+		rig_wait(&rig, 6000);
+		assert_int_equal(rig.box->control.job_count, 0);
+		crew_close(&rig, a, leaves ? 1 : 0); /* the others have hung up */
+	}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_stall_blames_who_is_missing),
+		cmocka_unit_test(test_a_newcomer_is_the_last),
 		cmocka_unit_test(test_a_core_names_all_who_are_missing),
 		cmocka_unit_test(test_who_is_missing),
 		cmocka_unit_test(test_who_is_bounded),
