@@ -169,6 +169,7 @@ static void outage_harm(struct world *w)
 	if (how == 0) {
 		storage_hide(o->storage, target, true);
 		o->hidden |= 1u << target;
+		o->hidings++;
 		return;
 	}
 	if (how == 1)
@@ -260,7 +261,7 @@ static void outage_note_newer(struct world *w)
 		if ((unsigned)__builtin_popcount(holders) < w->plan->disk.targets - w->plan->parity)
 			continue;
 		o->newest = round;
-		o->holders = holders;
+		o->holders = holders & ~o->harmed; /* what of it was harmed before it was noted, too */
 	}
 }
 
@@ -342,8 +343,10 @@ static void outage_check_kept(struct world *w, const struct job *job, uint64_t r
 			(unsigned long long)round, (unsigned)__builtin_popcount(o->holders));
 	for (unsigned i = 0; i < w->plan->disk.targets && !stats->refused && !stats->refused_reads && !o->harmed; i++) {
 		unsigned all, named = storage_named(o->storage, i, &all);
+		unsigned left =
+			o->deaths + o->hidings; /* what could not be removed goes with one that is written later */
 
-		if (!(o->hidden >> i & 1) && (named > w->plan->keep + o->deaths || all > w->plan->keep + 2 * o->deaths))
+		if (!(o->hidden >> i & 1) && (named > w->plan->keep + left || all > w->plan->keep + left + o->deaths))
 			world_fail(w,
 				"%u checkpoints are to be kept, and target %u has %u files of some, and %u in all",
 				w->plan->keep, i, named, all);

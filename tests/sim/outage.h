@@ -17,7 +17,7 @@ struct storage;
 struct outage {
 	struct storage *storage; /* NULL: this box does not die */
 	uint64_t random;
-	unsigned deaths, harms;
+	unsigned deaths, harms, hidings;
 	uint64_t results, results_ns; /* that workers had, and since when they have got no more */
 	unsigned warned;              /* lines in which the box says that it has no checkpoint, or not all of it */
 	uint64_t returns_ns;          /* of a box that is dead */
