@@ -255,11 +255,16 @@ void box_reload(struct box *box)
 /* Who serves the world in plain is told so once, aloud. */
 static void box_tell_exposed(struct box *box)
 {
+	char secrets[ERR_TEXT_MAX];
+
 	if (box->env.accept)
 		return;
 	exposure_describe(box->config, box->exposed, sizeof(box->exposed));
 	if (box->exposed[0])
 		log_warn("%s", box->exposed);
+	exposure_describe_secrets(box->config, secrets, sizeof(secrets));
+	if (secrets[0])
+		log_warn("%s", secrets);
 }
 
 static int box_listen(struct box *box, struct err *e)

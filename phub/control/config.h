@@ -16,15 +16,16 @@
 #include "phub/spec.h"
 #include "phub/store.h"
 
-#define CONFIG_LISTEN_MAX       8u
-#define CONFIG_HOST_BYTES       256u
-#define CONFIG_TRANSPORTS_MAX   8u   /* as many queues as a core can own */
-#define CONFIG_CORES_MAX        256u /* Start names a core in one byte */
-#define CONFIG_JOBS_MAX         4096u
-#define CONFIG_OPTIONS_MAX      64u
-#define CONFIG_FILE_BYTES_MAX   (1u << 20)
-#define CONFIG_SECRET_BYTES_MAX 4096u
-#define CONFIG_PATH_BYTES       4096u
+#define CONFIG_LISTEN_MAX        8u
+#define CONFIG_HOST_BYTES        256u
+#define CONFIG_TRANSPORTS_MAX    8u   /* as many queues as a core can own */
+#define CONFIG_CORES_MAX         256u /* Start names a core in one byte */
+#define CONFIG_JOBS_MAX          4096u
+#define CONFIG_OPTIONS_MAX       64u
+#define CONFIG_FILE_BYTES_MAX    (1u << 20)
+#define CONFIG_SECRET_BYTES_MAX  4096u
+#define CONFIG_SECRET_BYTES_GOOD 16u /* fewer are warned of where others may overhear */
+#define CONFIG_PATH_BYTES        4096u
 
 enum config_pushes { CONFIG_PUSHES_SLOTS, CONFIG_PUSHES_FIXED };
 enum config_poll { CONFIG_POLL_ADAPTIVE, CONFIG_POLL_BUSY };

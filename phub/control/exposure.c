@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "transport/sock.h"
+#include "transport/stream.h"
 
 enum { EXPOSURE_ADDRESSES = 8 }; /* of a name */
 
@@ -132,4 +133,45 @@ void exposure_describe(const struct config *config, char *out, size_t bytes)
 			address, what ? what : "", what && which ? ", and " : "", which ? which : "",
 			what ? "tls: require" : "", what && which ? " and " : "",
 			which ? "data_encryption: require, or keep data ports within a network that you trust" : "");
+}
+
+struct exposure_names {
+	char *out;
+	size_t bytes;
+	unsigned count;
+};
+
+static void exposure_add_secret(struct exposure_names *names, const struct config_secret *secret, const char *whose)
+{
+	size_t length = strlen(names->out);
+
+	if (!secret->bytes || secret->length >= CONFIG_SECRET_BYTES_GOOD)
+		return;
+	names->count++;
+	snprintf(names->out + length, names->bytes - length, "%s%s (%zu bytes)", length ? ", " : "", whose,
+		secret->length);
+}
+
+void exposure_describe_secrets(const struct config *config, char *out, size_t bytes)
+{
+	char text[320] = "", whose[SPEC_NAME_BYTES + 16];
+	struct exposure_names names = {text, sizeof(text), 0};
+	bool near = true;
+
+	out[0] = '\0';
+	for (unsigned i = 0; i < config->listen_count && near; i++)
+		near = stream_host_is_loopback(config->listen[i].host) == 1;
+	if (near)
+		return;
+	exposure_add_secret(&names, &config->create_secret, "create_secret");
+	exposure_add_secret(&names, &config->admin_secret, "admin_secret");
+	for (unsigned i = 0; i < config->job_count; i++) {
+		snprintf(whose, sizeof(whose), "that of job '%s'", config->jobs[i].name);
+		exposure_add_secret(&names, &config->jobs[i].secret, whose);
+	}
+	if (names.count > 0)
+		snprintf(out, bytes,
+			"%u secret%s short enough to be guessed: %s; who overhears a session without TLS tries "
+			"guesses at home. Take %u bytes or more: openssl rand -hex 32",
+			names.count, names.count == 1 ? " is" : "s are", text, CONFIG_SECRET_BYTES_GOOD);
 }

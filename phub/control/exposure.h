@@ -20,4 +20,11 @@ bool exposure_is_public(const struct sockaddr *address);
  */
 void exposure_describe(const struct config *config, char *out, size_t bytes);
 
+/*
+ * Which secrets of `config` have fewer than CONFIG_SECRET_BYTES_GOOD bytes, and what to do; "" when none has, or when
+ * all that `listen` names is loopback. Whoever overhears one session without TLS can try guesses at home, as fast as
+ * HMAC-SHA-256 goes. May block on names.
+ */
+void exposure_describe_secrets(const struct config *config, char *out, size_t bytes);
+
 #endif

@@ -9,6 +9,8 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include <cmocka.h>
@@ -121,12 +123,48 @@ static void test_all_addresses(void **state)
 	}
 }
 
+static void describe_secrets(const char *listen, const char *create, const char *job, char *out, size_t bytes)
+{
+	struct config config;
+	struct err e;
+
+	config_init(&config);
+	assert_int_equal(config_set(&config, listen, &e), 0);
+	config.create_secret.bytes = (uint8_t *)strdup(create);
+	config.create_secret.length = strlen(create);
+	config.jobs = calloc(1, sizeof(*config.jobs));
+	assert_non_null(config.jobs);
+	config.job_count = 1;
+	snprintf(config.jobs[0].name, sizeof(config.jobs[0].name), "mnist");
+	config.jobs[0].secret.bytes = (uint8_t *)strdup(job);
+	config.jobs[0].secret.length = strlen(job);
+	exposure_describe_secrets(&config, out, bytes);
+	config_fini(&config);
+}
+
+static void test_secrets(void **state)
+{
+	char text[400];
+
+	(void)state;
+	describe_secrets("listen=127.0.0.1:7077", "a", "b", text, sizeof(text));
+	assert_string_equal(text, "");
+	describe_secrets("listen=10.0.0.1:7077", "0123456789abcdef", "0123456789abcdef", text, sizeof(text));
+	assert_string_equal(text, "");
+	describe_secrets("listen=127.0.0.1:7077,10.0.0.1:7077", "hunter2", "0123456789abcdef", text, sizeof(text));
+	assert_non_null(strstr(text, "1 secret is short enough to be guessed: create_secret (7 bytes); who"));
+	describe_secrets("listen=10.0.0.1:7077", "hunter2", "0123456789abcde", text, sizeof(text));
+	assert_non_null(strstr(text, "2 secrets are"));
+	assert_non_null(strstr(text, "create_secret (7 bytes), that of job 'mnist' (15 bytes)"));
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_addresses),
 		cmocka_unit_test(test_text),
 		cmocka_unit_test(test_all_addresses),
+		cmocka_unit_test(test_secrets),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
