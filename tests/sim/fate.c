@@ -28,7 +28,10 @@ static int fate_pick(struct fate *f, unsigned alive)
 	for (unsigned i = 0; i < f->plan->workers; i++)
 		if (alive >> i & 1)
 			ranks[count++] = i;
-	return count < 2 ? -1 : (int)ranks[oracle_random(&f->random) % count];
+	/* The last one that is left goes along seldom: nobody could repair anything after it. */
+	if (count == 0 || (count == 1 && oracle_random(&f->random) % 4))
+		return -1;
+	return (int)ranks[oracle_random(&f->random) % count];
 }
 
 int fate_strike(struct fate *f, unsigned alive, enum fate_time time, uint64_t now_ns)
