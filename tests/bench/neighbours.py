@@ -57,12 +57,18 @@ def newest(worker):
     return line
 
 
+def waited_s(worker):
+    """Seconds that its threads have been ready to run and had no CPU: the second number of /proc/PID/task/TID/schedstat."""
+    return sum(int((task / "schedstat").read_text().split()[1]) for task in pathlib.Path(f"/proc/{worker.pid}/task").iterdir()) / 1e9
+
+
 def rates(workers):
-    """Rounds a second of each from now on, over SPAN_S."""
-    first = [newest(worker) for worker in workers]
+    """The first's seconds a round without a CPU, from now on, over SPAN_S; and rounds a second of each."""
+    first, waited = [newest(worker) for worker in workers], waited_s(workers[0])
     time.sleep(SPAN_S)
-    last = [newest(worker) for worker in workers]
-    return [1e3 * (b["round"] - a["round"]) / max(1, b["ms"] - a["ms"]) for a, b in zip(first, last)]
+    last, waited = [newest(worker) for worker in workers], waited_s(workers[0]) - waited
+    return [waited / max(1, last[0]["round"] - first[0]["round"]),
+            *(1e3 * (b["round"] - a["round"]) / max(1, b["ms"] - a["ms"]) for a, b in zip(first, last))]
 
 
 def gently():
@@ -108,13 +114,13 @@ def beside(kind, transport):
     watched = rig.Worker(box.url("watched"), transport=transport, **WATCHED)
     watched.event("progress")
     time.sleep(0.5)
-    before, = rates([watched])
+    waits_before, before = rates([watched])
     neighbours, size = begin(box, kind, transport)
     running = neighbours if size else []
-    between, *theirs = rates([watched, *running])
+    waits_between, between, *theirs = rates([watched, *running])
     end(neighbours, kind)
     time.sleep(0.2)
-    after, = rates([watched])
+    waits_after, after = rates([watched])
     watched.tell()
     watched.good()
     box.stop()
@@ -122,8 +128,9 @@ def beside(kind, transport):
     if running and flood < LEAST_FLOOD * between * WATCHED_BYTES:
         raise Failure(f"{kind}, over {transport}: the neighbours moved {flood / 1e6:.1f} MB/s, which is no flood: other programs took their "
                       "CPUs; run it when the machine is idle")
-    return {"alone": (before + after) / 2, "beside": between, "kept": 2 * between / (before + after), "drift": after / before,
-            "neighbours_gb_per_s": flood / 1e9}
+    waits = waits_between - (waits_before + waits_after) / 2
+    return {"alone": (before + after) / 2, "beside": between, "kept": 2 * between / (before + after), "waits_us": 1e6 * waits,
+            "kept_else": 2 / (1 / between - waits) / (before + after), "drift": after / before, "neighbours_gb_per_s": flood / 1e9}
 
 
 def measure():
@@ -148,6 +155,7 @@ def rows(lines):
         for kind in KINDS:
             mine = [line for line in lines if (line["transport"], line["kind"]) == (transport, kind)]
             yield [transport, kind, told(mine, "alone", "{:.0f}"), told(mine, "beside", "{:.0f}"), told(mine, "kept", "{:.3f}"),
+                   told(mine, "waits_us", "{:.0f}"), told(mine, "kept_else", "{:.3f}"),
                    told(mine, "neighbours_gb_per_s", "{:.1f}") if size_of(kind) else "-"]
 
 
@@ -158,8 +166,10 @@ def table(lines, c):
     return "\n".join([
         report.fill(f"{len(CPUS)} CPUs ({report.cpu_name()}), commit {c['commit']}, {c['date']}; a box of one core, pinned; medians of "
                     f"{c['runs']} runs that took turns (smallest - largest); the watched job rests 2 ms after each round of 400 kB, "
-                    f"its neighbour {kinds}. {c['busy']:.2f} CPUs busy before the start.{busy}{quick}"), "",
-        *report.as_table(["over", "the neighbour", "rounds/s alone", "beside it", "kept", "the neighbour's GB/s"], "llrrrr", rows(lines)), ""])
+                    f"its neighbour {kinds}. *Without a CPU*: how much longer in each round the watched worker was ready to run while another "
+                    f"process had the CPU that all workers share (schedstat), which on a machine of its own it is not. {c['busy']:.2f} CPUs busy before the start.{busy}{quick}"), "",
+        *report.as_table(["over", "the neighbour", "rounds/s alone", "beside it", "kept", "µs without a CPU", "kept but for that",
+                           "the neighbour's GB/s"], "llrrrrrr", rows(lines)), ""])
 
 
 def main():
