@@ -130,6 +130,8 @@ bool outage_excuses(const struct world *w, const char *text)
 		return true;                                           /* others gave up before */
 	if (strstr(text, "cannot be looked into") && outage_blinds(w)) /* before any checkpoint, too */
 		return true;
+	if (w->outage.left && strstr(text, "ranks that had left before do not come again"))
+		return true;
 	if (!w->outage.lost && !outage_loses(w))
 		return false;
 	if (strstr(text, "none of its checkpoints can be read") || /* again and again */

@@ -30,6 +30,7 @@ struct outage {
 	uint64_t refused_ns; /* since when the disk is full, as far as was seen; 0: it was not */
 	uint64_t harmed_ns;  /* the last time */
 	bool blind;          /* not all that was there could be read as the box came: others may be newer */
+	bool left;           /* a worker left before all had what they want: it does not come again */
 	bool lost;           /* more was lost than parity makes up for */
 };
 

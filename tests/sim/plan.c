@@ -185,6 +185,7 @@ void world_plan_durable(struct world_plan *plan)
 	plan->box_deaths = world_draw(&r, 1, 4);
 	plan->away_max_ns = 1000000ull * (world_draw(&r, 0, 1) ? world_draw(&r, 0, 20) : world_draw(&r, 20, 3000));
 	world_plan_disk(plan, &r);
+	plan->leaves = world_draw(&r, 0, 7) == 0;
 }
 
 void world_plan_resumed(struct world_plan *plan)
@@ -329,13 +330,14 @@ void world_plan_print(const struct world_plan *p, FILE *out)
 		fputs(", encrypted", out);
 	if (world_plan_dies(p))
 		fprintf(out,
-			", the box dies %u times for up to %.1f s; checkpoints every %u rounds, %u kept, in %u "
+			", the box dies %u times for up to %.1f s%s; checkpoints every %u rounds, %u kept, in %u "
 			"targets, "
 			"parity %u, %.1f MB/s; calls fail %.1f %%, reads %.1f %%, full %.1f %% or at %llu bytes; %u "
 			"harms%s",
-			p->box_deaths, (double)p->away_max_ns / 1e9, p->every, p->keep, p->disk.targets, p->parity,
-			(double)p->rate / 1e6, p->disk.fail * 100, p->disk.fail_read * 100, p->disk.full * 100,
-			(unsigned long long)p->disk.bytes_max, p->harms, p->cruel ? ", cruel" : "");
+			p->box_deaths, (double)p->away_max_ns / 1e9, p->leaves ? ", workers leave meanwhile" : "",
+			p->every, p->keep, p->disk.targets, p->parity, (double)p->rate / 1e6, p->disk.fail * 100,
+			p->disk.fail_read * 100, p->disk.full * 100, (unsigned long long)p->disk.bytes_max, p->harms,
+			p->cruel ? ", cruel" : "");
 	if (p->mangled)
 		fprintf(out, ", control sessions: corrupt %.1f %%, break %.1f %%, late %.0f %% by up to %.0f ms",
 			p->net.stream_corrupt * 100, p->net.stream_break * 100, p->net.stream_late * 100,

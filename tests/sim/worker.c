@@ -479,8 +479,11 @@ static unsigned worker_run_rounds(struct worker *me)
 		worker_die(me);
 		return 1;
 	}
-	if (slowest >= last && world_plan_dies(w->plan) && !outage_is_over(w))
-		return work; /* others may want it once more */
+	if (slowest >= last && world_plan_dies(w->plan) && !outage_is_over(w)) {
+		if (!w->plan->leaves)
+			return work; /* others may want it once more */
+		w->outage.left = true;
+	}
 	if (slowest >= last) {
 		client_leave_begin(me->phub);
 		me->state = WORKER_LEAVING;

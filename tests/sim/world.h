@@ -67,6 +67,7 @@ struct world_plan {
 	/* The box dies and is made anew, and its jobs have checkpoints on disks that fail (outage.h): targets > 0. */
 	unsigned box_deaths;
 	uint64_t away_max_ns; /* from a death until it is there again */
+	bool leaves;          /* workers leave as soon as they are done, also while the box may yet die */
 	unsigned parity, keep, every;
 	uint64_t rate; /* 0: none */
 	struct storage_plan disk;
