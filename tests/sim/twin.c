@@ -134,6 +134,8 @@ int twin_configure(struct world *w, struct err *e)
 		return 0;
 	snprintf(text, sizeof(text), "standby=twin:%d", WORLD_CONTROL_PORT);
 	rc = config_set(&w->config, text, e);
+	if (rc == 0) /* at another port, the twin is no other name of this box, and nobody has to look it up */
+		rc = config_set(&w->config, "listen=127.0.0.1:1", e);
 	return rc == 0 ? twin_configure_second(w, e) : rc;
 }
 
@@ -304,9 +306,20 @@ uint64_t twin_due(struct world *w)
 	return box_next(box);
 }
 
-bool twin_excuses(const struct world *w)
+bool twin_is_stale(const struct world *w)
 {
 	return w->twin.state >= TWIN_CUT && !w->twin.whole;
+}
+
+bool twin_excuses(const struct world *w, const char *text)
+{
+	const char *why = strstr(text, "does not go on with the job: ");
+
+	if (twin_is_stale(w) && w->result->ended > 0 && strstr(text, " was lost: "))
+		return true; /* another, which had such an end */
+	return twin_is_stale(w) && why &&
+	       (strstr(why, "there is no copy of it") || strstr(why, "the copy of it is not whole yet") ||
+		       strstr(why, "this worker's at ")); /* a round of which the copy knows nothing */
 }
 
 const char *twin_settled(struct world *w)

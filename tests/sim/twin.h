@@ -51,8 +51,10 @@ unsigned twin_step(struct world *w, uint64_t now_ns);
 /* When it has something to do by itself; UINT64_MAX: never. */
 uint64_t twin_due(struct world *w);
 
-/* May a worker's session end with an error? Where the copy was not whole. */
-bool twin_excuses(const struct world *w);
+/* One box was struck while the copy was not whole: workers may lack what they were answered. */
+bool twin_is_stale(const struct world *w);
+/* May a worker's session end with these words? */
+bool twin_excuses(const struct world *w, const char *text);
 
 /* All workers are gone: is anything left of the other box's jobs, or do its books not balance? NULL: no. */
 const char *twin_settled(struct world *w);

@@ -289,7 +289,7 @@ static void worker_push(struct worker *me, unsigned k)
 	}
 	if (rc == -ESTALE)
 		return; /* its state is looked at next */
-	if (rc < 0 && (worker_was_mangled(me, rc, phub_error()) || twin_excuses(w) ||
+	if (rc < 0 && (worker_was_mangled(me, rc, phub_error()) || twin_excuses(w, phub_error()) ||
 			      worker_is_excused(me, rc, phub_error()))) {
 		me->pause_ns = UINT64_MAX; /* until the session has ended */
 		return;
@@ -564,7 +564,7 @@ static bool worker_is_wrong(struct worker *me, int code, const char *text)
 		worker_kill(me);
 		return false;
 	}
-	if (twin_excuses(w) || worker_is_excused(me, code, text) || outage_excuses(w, text)) {
+	if (twin_excuses(w, text) || worker_is_excused(me, code, text) || outage_excuses(w, text)) {
 		w->result->ended++;
 		me->state = WORKER_DONE;
 		return false;
@@ -611,7 +611,7 @@ static uint64_t worker_vain_ns(const struct worker *me)
 
 	if (me->state == WORKER_JOINING || me->state == WORKER_STARTING)
 		return me->since_ns + WORKER_PATIENCE_NS;
-	if (!twin_excuses(me->world))
+	if (!twin_is_stale(me->world))
 		return UINT64_MAX;
 	if (me->state == WORKER_LEAVING)
 		return me->since_ns + WORKER_WAIT_NS;
