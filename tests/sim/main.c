@@ -30,6 +30,9 @@
 
 enum { SIM_REPLAY_BYTES = 256 };
 
+/* Is what comes by control sessions changed on its way in the world that runs? Addresses among it, too. */
+static bool sim_mangles;
+
 /* In place of the C library's: names have no addresses here, and who asks for one would wait in real time. */
 int getaddrinfo(const char *host, const char *service, const struct addrinfo *hints, struct addrinfo **out)
 {
@@ -41,7 +44,7 @@ int getaddrinfo(const char *host, const char *service, const struct addrinfo *hi
 	memcpy(&real, &found, sizeof(real));
 	numeric.ai_flags |= AI_NUMERICHOST;
 	rc = real(host, service, &numeric, out);
-	if (rc != EAI_NONAME)
+	if (rc != EAI_NONAME || sim_mangles)
 		return rc;
 	fprintf(stderr, "sim: the address of '%s' is asked for\n", host);
 	abort();
@@ -328,6 +331,7 @@ static int sim_run_world(const struct arguments *a, const struct world_plan *pla
 	sim_replay(a, plan->seed, replay, sizeof(replay));
 	snprintf(sim_crash, sizeof(sim_crash), "seed %llu crashed\n  replay: %s\n", (unsigned long long)plan->seed,
 		replay);
+	sim_mangles = plan->mangled;
 	rc = world_run(plan, a->trace ? stdout : NULL, result);
 	sim_crash[0] = '\0';
 	return rc;
