@@ -135,7 +135,7 @@ bool outage_excuses(const struct world *w, const char *text)
 	if (!w->outage.lost && !outage_loses(w))
 		return false;
 	if (strstr(text, "none of its checkpoints can be read") || /* again and again */
-		strstr(text, "have no directory of this job"))
+		strstr(text, "is not whole, and it is not begun anew") || strstr(text, "have no directory of this job"))
 		return true;
 	if (w->plan->deaths > 0 && strstr(text, "it was not back within")) /* and all that time */
 		return true;

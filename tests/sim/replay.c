@@ -30,6 +30,7 @@ struct state {
 		bool owed;
 		uint64_t begins; /* the round whose weights it begins with, */
 		unsigned judged; /* so many lives of it were */
+		bool early;      /* before any step: they may be the first, whatever it is given once more, */
 		bool given;      /* these the trace says it was given, */
 		bool right;      /* and it has what it was given */
 	} ranks[WORLD_WORKERS_MAX];
@@ -218,8 +219,8 @@ static int replay_settle(struct replay *r, struct state *s, uint32_t rank, uint6
 	if (!got || life < s->ranks[rank].judged)
 		return 0;
 	s->ranks[rank].judged = life + 1;
-	if (!s->ranks[rank].given)
-		right = memcmp(got, s->first, s->count * dtype_size(s->key->dtype)) == 0;
+	if (!s->ranks[rank].given || s->ranks[rank].early)
+		right = right || memcmp(got, s->first, s->count * dtype_size(s->key->dtype)) == 0;
 	return right ? 0 : replay_wrong(r, s, rank, s->ranks[rank].begins, "began with other weights");
 }
 
@@ -255,6 +256,7 @@ static int replay_change(struct replay *r, struct state *s, const struct step *s
 	s->changes++;
 	s->ranks[rank].out = step->round == MEMBERS_NEVER;
 	s->ranks[rank].owed = false;
+	s->ranks[rank].early = s->steps == 0;
 	s->ranks[rank].given = false;
 	s->ranks[rank].right = false;
 	if (s->ranks[rank].out)

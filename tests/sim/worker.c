@@ -228,7 +228,8 @@ static bool worker_was_mangled(const struct worker *me, int code, const char *te
 		"takes no data connection", "ended without a leave", "closed the connection to its core",
 		"its loop connection to core", "refused the connection or went away", "is taken by",
 		"no other came about within", "UDP gets no answer"};
-	static const int misled[] = {EPROTO, EPROTONOSUPPORT, EACCES, EBADMSG, EINVAL, EALREADY, ENOENT, ECONNREFUSED};
+	static const int misled[] = {
+		EPROTO, EPROTONOSUPPORT, EACCES, EBADMSG, EINVAL, EALREADY, ENOENT, ECONNREFUSED, EMSGSIZE};
 	const struct world *w = me->world;
 	const struct loop_stats *stats = loop_net_stats(w->net);
 	bool disturbed = stats->streams_broken > 0 || w->deafened > 0 || w->plan->net.stream_late > 0;
