@@ -210,6 +210,9 @@ void world_plan_mangled(struct world_plan *plan)
 	plan->mangled = true;
 	plan->mourned = false;
 	plan->net.stream_corrupt = world_draw(&r, 0, 2) ? 0 : world_draw(&r, 1, 40) / 1000.0;
+	if (plan->workers ==
+		1) /* what it says of its job is compared with nobody's: only TLS sees that it was changed */
+		plan->net.stream_corrupt = 0;
 	plan->net.stream_break = world_draw(&r, 0, 2) ? 0 : world_draw(&r, 1, 40) / 1000.0;
 	plan->net.stream_late = world_draw(&r, 0, 1) ? 0 : world_draw(&r, 1, 100) / 100.0;
 	plan->net.stream_late_ns =
