@@ -59,6 +59,19 @@ int checkpoint_read_entry(const struct checkpoint_place *place, const struct che
 	return rc < 0 ? err_set(e, rc, "no memory for a checkpoint of job '%s'", place->job) : 0;
 }
 
+/* None can be read, of which this one is the newest. */
+static int read_tell_short(const struct checkpoint_place *place, const struct checkpoint_entry *entry, struct err *e)
+{
+	if (entry->wanted == 0)
+		return err_set(e, -ENOENT,
+			"job '%s' has no checkpoint here that can be read: that before round %" PRIu64 " is torn",
+			place->job, entry->round);
+	return err_set(e, -ENOENT,
+		"job '%s' has no checkpoint here that can be read: of that before round %" PRIu64
+		" %u of %u files are here, and %u are needed; name the other directories, too",
+		place->job, entry->round, entry->pieces, entry->wanted + entry->parity, entry->wanted);
+}
+
 int checkpoint_read_table(
 	const struct checkpoint_place *place, uint64_t round, struct checkpoint_table *out, struct err *e)
 {
@@ -79,8 +92,8 @@ int checkpoint_read_table(
 	else if (round)
 		rc = err_set(e, -ENOENT, "job '%s' has no checkpoint before round %" PRIu64 " here", place->job, round);
 	else
-		rc = err_set(e, -ENOENT, "job '%s' has no checkpoint here%s", place->job,
-			torn ? " that is whole; some are torn" : "");
+		rc = torn ? read_tell_short(place, torn, e)
+			  : err_set(e, -ENOENT, "job '%s' has no checkpoint here", place->job);
 	free(entries);
 	return rc;
 }
