@@ -107,7 +107,7 @@ static void admin_fill_generation(const struct job *job, Phub__JobInfo *info)
 	info->bytes = spec->plan.payload_bytes;
 	info->optimizer = admin_text(spec_optimizer_name(spec->optimizer));
 	info->sync = admin_text(spec_sync_name(spec->sync));
-	info->rounds = job_kept_rounds(job) + generation_sums(job->generation).rounds / spec->plan.chunk_count;
+	info->rounds = job->rounds + generation_sums(job->generation).rounds / spec->plan.chunk_count;
 	admin_rates(job, info);
 	info->weight = spec->weight;
 	info->bandwidth = spec->bandwidth;

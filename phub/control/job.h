@@ -98,7 +98,8 @@ struct job {
 
 	struct generation *generation; /* what runs, or is on its way back; NULL: nothing */
 	uint32_t started;              /* generations so far */
-	struct hyper_pending *hypers;  /* oldest first */
+	uint64_t rounds; /* before this generation: in others, by the checkpoint that it goes on from, at another box */
+	struct hyper_pending *hypers; /* oldest first */
 	uint32_t hyper_count;
 	uint32_t hyper_sent;          /* versions that some cores of this generation have not taken yet */
 	bool plain_told;              /* that it is encrypted, and a session of its workers is not */
@@ -254,8 +255,6 @@ void job_keep_tick(struct job *job);
 bool job_keep_describe(const struct job *job, Phub__CheckpointInfo *out);
 /* How many checkpoints it went on from and wrote since the box runs it, and the round of the newest. */
 uint64_t job_kept(const struct job *job, uint64_t *round);
-/* Rounds of the job that were done before it went on here, by the checkpoint that it goes on from. */
-uint64_t job_kept_rounds(const struct job *job);
 /* All ranks have left, and the training is finished: a job that comes with this name begins anew. */
 void job_keep_finished(struct job *job);
 

@@ -392,7 +392,7 @@ int job_restored(struct job *job, const uint64_t **from)
 		return -EBADMSG;
 	}
 	k->restored = 1;
-	k->before = k->table.round > 0 ? k->table.round - 1 : 0; /* they count from 1 */
+	job->rounds = k->table.round > 0 ? k->table.round - 1 : 0; /* they count from 1 */
 	k->known = true;
 	k->last = k->table.round;
 	k->last_bytes = k->entries[k->entry - 1].bytes;
@@ -459,11 +459,6 @@ uint64_t job_kept(const struct job *job, uint64_t *round)
 
 	*round = k ? k->last : 0;
 	return k ? k->done + k->restored : 0;
-}
-
-uint64_t job_kept_rounds(const struct job *job)
-{
-	return job->keeper ? job->keeper->before : 0;
 }
 
 void job_keep_finished(struct job *job)

@@ -514,6 +514,7 @@ void job_load_tick(struct job *job)
 void job_restart(struct job *job)
 {
 	generation_add_dropped(job->generation, job->dropped);
+	job->rounds += generation_sums(job->generation).rounds / job->generation->spec.plan.chunk_count;
 	generation_destroy(job->generation, job->control->box);
 	job->generation = NULL;
 	job_start(job);

@@ -67,8 +67,7 @@ struct keeper {
 	bool touched; /* a checkpoint was under way since */
 	uint64_t begun_ns, retry_ns, told_ns, told_short_ns;
 	uint64_t done;     /* checkpoints that are on disk... */
-	unsigned restored; /* ...and that it goes on from, */
-	uint64_t before;   /* with so many rounds */
+	unsigned restored; /* ...and that it goes on from */
 	uint64_t last;     /* the round of the newest, */
 	bool known;        /* if there is one, */
 	int64_t last_ns;   /* when it was taken: may lie before the box began, */

@@ -182,8 +182,10 @@ def standby_dies():
         workers[0].event("progress")
         standby = Box(name="standby", **there)
     await_state(box, "demo", "whole")
+    rounds = jobs(box)["demo"]["rounds"]
     box.kill()
     standby.logged("goes on here with 2 of 2")
+    check(jobs(standby)["demo"]["rounds"] >= rounds, f"{jobs(standby)['demo']['rounds']} rounds; there were {rounds} before")
     workers[0].tell()
     digests(workers)
     standby.stop()
