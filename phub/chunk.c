@@ -11,10 +11,10 @@
 #include "phub/members.h"
 #include "phub/mirror.h"
 #include "phub/parts.h"
+#include "phub/replica.h"
 #include "phub/reply.h"
 #include "phub/snapshot.h"
 #include "phub/stepwise.h"
-#include "phub/uplink.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -392,7 +392,7 @@ void chunk_skip(struct chunk *chunk, struct shard *shard)
 	stats_set(&chunk->round, next);
 	chunk_count_needed(chunk, shard);
 	if (shard->uplink)
-		uplink_renew(chunk, shard, false);
+		replica_renew(chunk, shard, false);
 	chunk_answer(chunk, shard, false);
 }
 
@@ -415,7 +415,7 @@ static void chunk_commit(struct chunk *chunk, struct shard *shard)
 	if (shard->snapshot)
 		snapshot_before_commit(chunk, shard);
 	if (shard->uplink && !broadcast)
-		uplink_lift(chunk, shard, &sum);
+		replica_lift(chunk, shard, &sum);
 	if (broadcast)
 		chunk_commit_broadcast(chunk, shard, &sum);
 	else
@@ -435,7 +435,7 @@ static void chunk_commit(struct chunk *chunk, struct shard *shard)
 		shard->stop_left--;
 	chunk_count_needed(chunk, shard);
 	if (shard->uplink && broadcast)
-		uplink_renew(chunk, shard, true);
+		replica_renew(chunk, shard, true);
 	chunk_answer(chunk, shard, broadcast);
 	if (broadcast && spec_stepwise(shard->spec))
 		stepwise_begin(chunk, shard);

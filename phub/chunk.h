@@ -12,7 +12,7 @@
  *      committed  ---- the result is replied to all contributors; the next round collects
  *
  * A payload may come in parts (parts.c), which are added one by one; it has come when the last of them has.
- * Where the job is mirrored, the replies wait for the standby box (uplink.c).
+ * Where the job is mirrored, the replies wait for the standby box (replica.c).
  * A commit that lacks something (hyper-parameters still in the mail, a reply of the previous round still being sent
  * from the result) is parked and tried again when that comes. With sync ssp or async there is nothing to collect:
  * each push is a step (stepwise.c).
@@ -91,7 +91,7 @@ struct chunk {
 	uint32_t hyper;        /* the version that this round wants */
 	bool weights;          /* has first weights, or needs none */
 	bool parked;           /* all have come, but the commit lacks something */
-	bool lifted;           /* what was committed goes to the standby: answers and the next commit wait (uplink.h) */
+	bool lifted; /* what was committed goes to the standby: answers and the next commit wait (replica.h) */
 	uint32_t newer, older; /* neighbours in the shard's list of open chunks, by age; CHUNK_NONE at the ends */
 	float *sum;      /* fp32 accumulator, from the shard's pool while payloads or parts are in it; else NULL */
 	uint64_t *map;   /* with `sum`, where parts may come: which of its blocks have values (parts.h) */

@@ -43,7 +43,7 @@ struct spec {
 	bool encrypt;        /* what leaves the host is encrypted (sealing.h) */
 	uint32_t weight;     /* its share of a core beside other jobs; 0: 1 */
 	uint64_t bandwidth;  /* bytes a second that its workers may push, all together; 0: no bound */
-	bool standby;        /* its committed rounds go to a standby box before their results go out (uplink.h) */
+	bool standby;        /* its committed rounds go to a standby box before their results go out (replica.h) */
 	bool mirror;         /* it is the copy of another box's job (mirror.h): that box is its one worker */
 	uint32_t group_count;
 	struct optimizer_hyper groups[SPEC_GROUPS_MAX]; /* version 0 of the table */

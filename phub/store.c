@@ -11,8 +11,8 @@
 
 #include "phub/base/cpu.h"
 #include "phub/parts.h"
+#include "phub/replica.h"
 #include "phub/sealing.h"
-#include "phub/uplink.h"
 
 #define STORE_ALIGN       64u
 #define STORE_CHUNK_ALIGN 4096u
@@ -213,7 +213,7 @@ static void store_place_uplink(
 
 	if (!at->base)
 		return;
-	*up = (struct uplink){.shard = shard, .chunks = each, .line = line};
+	*up = (struct uplink){.shard = shard, .use = &replica_use, .chunks = each, .line = line};
 	for (uint32_t i = 0; i < share->chunk_count; i++)
 		each[i] = (struct uplink_chunk){.lift = (float *)(void *)(lift + i * lift_bytes),
 			.sealed = sealed ? sealed + i * sealed_bytes : NULL};

@@ -1,13 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Sums and images on their way to the standby. What is to be sent stands in a line, a chunk at most once, and goes as
- * far as credit and connection let it; images join the line only when it is empty, so that sums never wait for long.
+ * The line of an uplink, its connection, and what is sealed.
  */
 #include "phub/uplink.h"
 
-#include "aggregation/convert.h"
-#include "aggregation/kernels.h"
-#include "aggregation/optimizer.h"
 #include "phub/base/stats.h"
 #include "phub/core.h"
 #include "phub/mailbox.h"
@@ -17,25 +13,9 @@
 #include <stdio.h>
 #include <string.h>
 
-enum {
-	UPLINK_TICK_BYTES = 512 << 10, /* of images, in one tick */
-	UPLINK_TICK_CHUNKS = 4096,     /* that are looked at */
-};
-
-static struct uplink_chunk *uplink_of(const struct shard *shard, const struct chunk *chunk)
-{
-	return &shard->uplink->chunks[chunk_local(shard, chunk)];
-}
-
-/* Has nobody had anything of it yet? Then the standby's chunk is like it from the beginning. */
-static bool uplink_is_new(const struct chunk *chunk, const struct shard *shard)
-{
-	return chunk->round == (shard->spec->optimizer == OPTIMIZER_NONE ? 1 : 0);
-}
-
 /* ---- telling control: what does not fit its mailbox is told at a later tick ---- */
 
-static struct mail uplink_mail(const struct uplink *up, enum mail_kind kind)
+struct mail uplink_mail(const struct uplink *up, enum mail_kind kind)
 {
 	return (struct mail){
 		.kind = kind,
@@ -45,13 +25,6 @@ static struct mail uplink_mail(const struct uplink *up, enum mail_kind kind)
 		.generation = up->shard->spec->generation,
 		.detail = up->serial,
 	};
-}
-
-static void uplink_tell_whole(struct uplink *up)
-{
-	struct mail mail = uplink_mail(up, MAIL_UPLINK_WHOLE);
-
-	up->whole_untold = mailbox_send(up->shard->control, &mail) < 0;
 }
 
 static void uplink_tell_end(struct uplink *up)
@@ -68,28 +41,15 @@ static void uplink_tell_end(struct uplink *up)
 /* Nothing is out any more. `answer`: who waits gets the results. */
 static void uplink_forget(struct uplink *up, bool answer)
 {
-	struct shard *shard = up->shard;
-
 	up->line_count = 0;
-	up->whole_untold = false;
+	up->out = 0;
 	stats_add(&up->counters.results, up->counters.messages - up->counters.results);
-	for (uint32_t i = 0; i < shard->chunk_count; i++) {
-		struct uplink_chunk *u = &up->chunks[i];
-		bool out = u->stage == UPLINK_OUT;
-
-		u->stage = UPLINK_NONE;
-		u->had = false;
-		u->lies = 0;
-		u->sends = 0;
-		u->results = 0;
-		if (!out)
-			continue;
-		up->out--;
-		if (answer)
-			chunk_landed(&shard->chunks[i], shard, u->written);
-		else
-			shard->chunks[i].lifted = false;
+	for (uint32_t i = 0; i < up->shard->chunk_count; i++) {
+		up->chunks[i].lies = 0;
+		up->chunks[i].sends = 0;
+		up->chunks[i].results = 0;
 	}
+	up->use->forget(up, answer);
 }
 
 static void uplink_end(struct uplink *up, int error, const char *why)
@@ -131,20 +91,6 @@ void uplink_leave(struct shard *shard)
 
 /* ---- what goes out ---- */
 
-static const void *uplink_payload(const struct uplink *up, uint32_t local)
-{
-	const struct uplink_chunk *u = &up->chunks[local];
-	const struct chunk *chunk = &up->shard->chunks[local];
-
-	if (!u->image)
-		return u->lift;
-	if (u->next > 0)
-		return chunk->state[u->next - 1];
-	if (up->shard->spec->optimizer != OPTIMIZER_NONE)
-		return chunk->weight;
-	return chunk->dtype == DTYPE_F32 ? (const void *)chunk->result : u->lift;
-}
-
 /* 0, or -EAGAIN while the queue reads what lies there. Nothing is sealed twice because there was no room for it. */
 static int uplink_seal(struct uplink *up, struct uplink_chunk *u, struct wire_header *h, const void **payload)
 {
@@ -163,21 +109,17 @@ static int uplink_seal(struct uplink *up, struct uplink_chunk *u, struct wire_he
 
 static int uplink_send(struct uplink *up, uint32_t local)
 {
-	const struct chunk *chunk = &up->shard->chunks[local];
 	struct uplink_chunk *u = &up->chunks[local];
-	const void *payload = uplink_payload(up, local);
 	struct wire_header h = {
-		.type = u->image ? WIRE_INIT : WIRE_PUSH,
-		.length = chunk->elements * (uint32_t)sizeof(float),
 		.job = up->spec->job,
 		.generation = up->spec->generation,
 		.epoch = up->spec->epoch,
 		.chunk = local,
 		.round = u->round,
 		.hyper = u->hyper,
-		.count = u->image ? u->next + 1u : u->gradients,
 		.seq = up->seq + 1,
 	};
+	const void *payload = up->use->write(up, local, &h);
 	int rc = up->sealer ? uplink_seal(up, u, &h, &payload) : 0;
 
 	if (rc == 0)
@@ -208,142 +150,40 @@ static void uplink_pump(struct uplink *up)
 	}
 }
 
-/* The chunk's messages are made: they go to the end of the line. */
-static void uplink_queue(struct uplink *up, struct chunk *chunk, uint8_t count)
+void uplink_queue(struct uplink *up, uint32_t local, uint8_t count)
 {
-	struct uplink_chunk *u = uplink_of(up->shard, chunk);
+	struct uplink_chunk *u = &up->chunks[local];
 	uint32_t at = up->line_first + up->line_count;
 
 	u->next = 0;
 	u->lies = 0;
 	u->end = count;
 	u->stage = UPLINK_OUT;
-	chunk->lifted = true;
+	up->shard->chunks[local].lifted = true;
 	up->out++;
-	up->line[at < up->shard->chunk_count ? at : at - up->shard->chunk_count] = chunk_local(up->shard, chunk);
+	up->line[at < up->shard->chunk_count ? at : at - up->shard->chunk_count] = local;
 	up->line_count++;
 	uplink_pump(up);
 }
 
-void uplink_lift(struct chunk *chunk, struct shard *shard, struct sum_args *sum)
-{
-	struct uplink *up = shard->uplink;
-	struct uplink_chunk *u = uplink_of(shard, chunk);
-	struct sum_args lift = *sum;
-
-	if (u->stage != UPLINK_READY)
-		return;
-	lift.out = u->lift;
-	lift.out_dtype = DTYPE_F32;
-	lift.scale = 1;
-	lift.stores = STORES_CACHED;
-	shard->kernels->sum(&lift);
-	shard->sources[0] = u->lift;
-	sum->src_count = 1;
-	sum->src_dtype = DTYPE_F32;
-	sum->acc = NULL;
-	u->image = false;
-	u->written = false;
-	u->gradients = chunk->gradients;
-	u->hyper = chunk->hyper;
-	u->round = chunk->round;
-	u->there = chunk->round + 1;
-	uplink_queue(up, chunk, 1);
-}
-
-static void uplink_send_image(struct uplink *up, struct chunk *chunk)
-{
-	const struct spec *spec = up->shard->spec;
-	struct uplink_chunk *u = uplink_of(up->shard, chunk);
-
-	if (spec->optimizer == OPTIMIZER_NONE && chunk->dtype != DTYPE_F32)
-		convert_to_f32(u->lift, chunk->result, (enum dtype)chunk->dtype, chunk->elements);
-	u->image = true;
-	u->hyper = (uint32_t)chunk->steps;
-	u->round = chunk->round;
-	u->there = chunk->round;
-	uplink_queue(up, chunk, (uint8_t)(1 + optimizer_state_count(spec->optimizer)));
-}
-
-void uplink_renew(struct chunk *chunk, struct shard *shard, bool written)
-{
-	struct uplink_chunk *u = uplink_of(shard, chunk);
-
-	if (u->stage != UPLINK_READY || u->there == chunk->round)
-		return;
-	u->written = written;
-	uplink_send_image(shard->uplink, chunk);
-}
-
-static void uplink_had(struct uplink *up, struct uplink_chunk *u)
-{
-	if (u->had)
-		return;
-	u->had = true;
-	if (--up->absent == 0)
-		uplink_tell_whole(up);
-}
-
-/* All of the chunk's messages are acknowledged. What it collects may have changed meanwhile (chunk_skip()). */
-static void uplink_landed(struct uplink *up, uint32_t local)
-{
-	struct uplink_chunk *u = &up->chunks[local];
-	struct chunk *chunk = &up->shard->chunks[local];
-
-	up->out--;
-	u->stage = UPLINK_READY;
-	uplink_had(up, u);
-	if (u->there != chunk->round) {
-		uplink_send_image(up, chunk);
-		return;
-	}
-	chunk_landed(chunk, up->shard, u->written);
-}
-
 static void uplink_check(struct uplink *up, struct uplink_chunk *u)
 {
-	if (u->stage == UPLINK_OUT && u->results == 0 && u->sends == 0 && u->next == u->end)
-		uplink_landed(up, (uint32_t)(u - up->chunks));
-}
-
-/* ---- images of chunks that the standby does not have ---- */
-
-/* Returns how many bytes it sends. */
-static uint64_t uplink_begin(struct uplink *up, struct chunk *chunk)
-{
-	struct uplink_chunk *u = uplink_of(up->shard, chunk);
-
-	u->written = false;
-	if (uplink_is_new(chunk, up->shard)) {
-		u->stage = UPLINK_READY;
-		u->there = chunk->round;
-		if (chunk->weights) /* else the first ones are waited for */
-			uplink_had(up, u);
-		return 0;
-	}
-	uplink_send_image(up, chunk);
-	return (uint64_t)u->end * chunk->elements * sizeof(float);
+	if (u->stage != UPLINK_OUT || u->results > 0 || u->sends > 0 || u->next < u->end)
+		return;
+	up->out--;
+	u->stage = UPLINK_READY;
+	up->use->landed(up, (uint32_t)(u - up->chunks));
 }
 
 bool uplink_step(struct shard *shard)
 {
 	struct uplink *up = shard->uplink;
-	uint64_t bytes = 0;
 
 	if (up->end_untold)
 		uplink_tell_end(up);
 	if (up->conn && up->spoilt)
 		uplink_end(up, up->spoilt, "libcrypto encrypts nothing");
-	if (!up->conn)
-		return false;
-	if (up->whole_untold)
-		uplink_tell_whole(up);
-	for (uint32_t looked = 0; looked < UPLINK_TICK_CHUNKS && up->image_at < shard->chunk_count; looked++) {
-		if (up->line_count > 0 || bytes >= UPLINK_TICK_BYTES)
-			return bytes > 0;
-		bytes += uplink_begin(up, &shard->chunks[up->image_at++]);
-	}
-	return up->image_at < shard->chunk_count;
+	return up->conn && up->use->step(up);
 }
 
 /* Of another key than the last one's no counter was seen. 0 or -EIO. */
@@ -387,13 +227,12 @@ void uplink_open(struct core *core, const struct mail *mail)
 	up->seq = 0;
 	up->credit = up->spec->conn.window;
 	up->line_first = 0;
-	up->image_at = 0;
-	up->absent = shard->chunk_count;
+	up->use->began(up);
 }
 
 /* ---- what comes ---- */
 
-/* Encrypted: did the standby say this, and not before? 0 or -EBADMSG. */
+/* Encrypted: did the other box say this, and not before? 0 or -EBADMSG. */
 static int uplink_believe(struct uplink *up, struct uplink_chunk *u, const struct event *e)
 {
 	struct wire_header bound = crypt_result(&e->header, false);

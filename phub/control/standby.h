@@ -2,7 +2,7 @@
 /*
  * The standby of a job that runs: for each generation of a bsp job a session with the box that config->standby names,
  * by which it is told what a copy of the job needs (transport/control.proto), and an uplink from each core that has a
- * shard to the same core there (phub/uplink.h). When any of it breaks, the job goes on without, loudly, and all is
+ * shard to the same core there (phub/replica.h). When any of it breaks, the job goes on without, loudly, and all is
  * begun anew after a while. Control thread; nothing blocks.
  */
 #ifndef PHUB_CONTROL_STANDBY_H
