@@ -1,19 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Collects the contributions of a round and commits it: the heart of the box. Sums touch each payload once,
- * in cache, on the core that received it; the last arrival's pass also runs the optimizer and writes the result.
+ * Collects the contributions of a round: the heart of the box. Sums touch each payload once, in cache, on the core that
+ * received it; what the last arrival brings goes straight into the pass that commits (commit.c).
  */
 #include "phub/chunk.h"
 
 #include "phub/base/stats.h"
 #include "aggregation/kernels.h"
+#include "phub/commit.h"
 #include "phub/link.h"
 #include "phub/members.h"
 #include "phub/mirror.h"
 #include "phub/parts.h"
-#include "phub/replica.h"
 #include "phub/reply.h"
-#include "phub/snapshot.h"
 #include "phub/stepwise.h"
 
 #include <assert.h>
@@ -163,127 +162,7 @@ const void *chunk_clean(struct chunk *chunk, const struct contribution *c)
 	return shard->scratch;
 }
 
-/* ---- the commit ---- */
-
-/* Everything that the commit of a complete round needs, besides the payloads: 0, or -EAGAIN, or -ESTALE. */
-static int chunk_ready(const struct chunk *chunk, const struct shard *shard)
-{
-	const struct optimizer_hyper *hyper;
-
-	if (shard->holds || shard->paused || chunk->lifted ||
-		(shard->stops && chunk->round >= shard->stops[chunk->index]))
-		return -EAGAIN;
-	if (chunk->sends > 0 && !spec_rows(shard->spec))
-		return -EAGAIN;
-	if (shard->spec->optimizer == OPTIMIZER_NONE || chunk->kind == ROUND_BROADCAST)
-		return 0; /* first weights take what the job was created with, as torch.optim's constructors do */
-	return hypers_get(&shard->hypers, 0, chunk->hyper, chunk->group, &hyper);
-}
-
-/*
- * Does the result go past the caches? When workers map it (then their payloads stay put too), so that the reply does
- * not read it on this core, and a round is more than the core's cache holds, so that it would not stay there. Measured
- * with `phub bench exchange --transport shm --workers 4 --set stores=streamed` against `--set stores=cached`, 2 MiB of
- * second-level cache for each of 2 cores: box CPU per GB 0.83 of it at 1 MB and at 100 MB (zero-copy), 1.09 at 256 KB;
- * over tcp, whose send reads the result, 1.06 at 1 MB, 1.09 at 100 MB when it was tried.
- */
-static enum stores chunk_stores(const struct chunk *chunk, const struct shard *shard)
-{
-	if (!shard->beyond_cache || (const void *)chunk->weight == chunk->result)
-		return STORES_CACHED;
-	for (uint32_t rank = 0; rank < shard->spec->world; rank++) {
-		const struct queue *q = shard->links[rank].queue;
-
-		if (!q || q->hold_max != UINT_MAX)
-			return STORES_CACHED;
-	}
-	return STORES_STREAMED;
-}
-
-static uint32_t chunk_gather(const struct chunk *chunk, struct shard *shard)
-{
-	uint32_t count = 0;
-
-	for (uint32_t rank = 0; rank < shard->spec->world; rank++) {
-		const struct arrival *a = &chunk->arrivals[rank];
-
-		if (a->state == ARRIVAL_HELD || a->state == ARRIVAL_STAGED)
-			shard->sources[count++] = a->payload;
-	}
-	return count;
-}
-
-static void chunk_set_weights(struct chunk *chunk, struct shard *shard)
-{
-	const struct spec *spec = shard->spec;
-	const struct optimizer_hyper *hyper = &spec->groups[chunk->group];
-
-	convert_to_f32(chunk->weight, chunk->result, (enum dtype)chunk->dtype, chunk->elements);
-	for (unsigned i = 0; i < optimizer_state_count(spec->optimizer); i++)
-		optimizer_state_init(spec->optimizer, hyper, i, chunk->state[i], chunk->elements);
-	chunk->weights = true;
-}
-
-static void chunk_commit_broadcast(struct chunk *chunk, struct shard *shard, const struct sum_args *sum)
-{
-	const struct spec *spec = shard->spec;
-	uint32_t rows = spec_rows(spec) ? spec->world : 1;
-
-	/* Copied, not summed with nothing: no bit may change, not even of a signalling NaN. */
-	memcpy(chunk->result, sum->src_count > 0 ? sum->src[0] : chunk->sum, chunk->bytes);
-	for (uint32_t row = 1; row < rows; row++)
-		memcpy(chunk->result + row * spec->plan.region_bytes, chunk->result, chunk->bytes);
-	if (spec->optimizer != OPTIMIZER_NONE)
-		chunk_set_weights(chunk, shard);
-}
-
-static void chunk_commit_gradient(struct chunk *chunk, struct shard *shard, const struct sum_args *sum)
-{
-	struct step_args step = {.sum = *sum, .weight = chunk->weight};
-
-	if (shard->spec->optimizer == OPTIMIZER_NONE) {
-		shard->kernels->sum(sum);
-		return;
-	}
-	if (spec_rows(shard->spec)) {
-		step.sum.out = chunk->weight;
-		step.sum.out_dtype = DTYPE_F32;
-	}
-	memcpy(step.state, chunk->state, sizeof(step.state));
-	step.coef = chunk_coef(chunk, shard, 0, chunk->hyper);
-	chunk->steps++;
-	shard->kernels->step(&step);
-}
-
-/* Where each rank has a result of its own: writes that of this one, which reads none now. */
-static void chunk_write_row(struct chunk *chunk, const struct shard *shard, uint32_t rank)
-{
-	struct arrival *a = &chunk->arrivals[rank];
-
-	a->ahead = (uint32_t)(chunk->round - 1 - a->round);
-	if (spec_rows(shard->spec))
-		convert_from_f32(
-			stepwise_row(chunk, shard, rank), (enum dtype)chunk->dtype, chunk->weight, chunk->elements);
-}
-
-const struct optimizer_coef *chunk_coef(const struct chunk *chunk, struct shard *shard, uint32_t rank, uint32_t version)
-{
-	struct coef_cache *cache = &shard->coef;
-	const struct optimizer_hyper *hyper = NULL;
-
-	if (cache->valid && cache->rank == rank && cache->version == version && cache->group == chunk->group &&
-		cache->step == chunk->steps + 1)
-		return &cache->coef;
-	hypers_get(&shard->hypers, rank, version, chunk->group, &hyper);
-	assert(hyper);
-	optimizer_prepare(shard->spec->optimizer, hyper, chunk->steps + 1, &cache->coef);
-	cache->rank = rank;
-	cache->version = version;
-	cache->group = chunk->group;
-	cache->step = chunk->steps + 1;
-	cache->valid = true;
-	return &cache->coef;
-}
+/* ---- what comes of links ---- */
 
 struct chunk *chunk_find(const struct shard *shard, uint32_t index)
 {
@@ -300,154 +179,6 @@ struct chunk *chunk_find(const struct shard *shard, uint32_t index)
 	return low < shard->chunk_count && shard->chunks[low].index == index ? &shard->chunks[low] : NULL;
 }
 
-void chunk_count_needed(struct chunk *chunk, const struct shard *shard)
-{
-	chunk->needed = 0;
-	for (uint32_t rank = 0; rank < shard->spec->world; rank++)
-		chunk->needed += members_takes_part(&chunk->arrivals[rank], chunk->round);
-}
-
-/* So many make a round. */
-static uint32_t chunk_enough(const struct chunk *chunk, const struct shard *shard)
-{
-	uint32_t quorum = shard->spec->quorum;
-
-	if (shard->plant == SHARD_PLANT_EARLY && chunk->kind == ROUND_GRADIENT && chunk->needed > 1)
-		return chunk->needed - 1;
-	return quorum > 0 && quorum < chunk->needed && chunk->kind == ROUND_GRADIENT ? quorum : chunk->needed;
-}
-
-/* Gives back what an open round kept, and makes the arrivals ready for another. */
-static void chunk_release(struct chunk *chunk, struct shard *shard)
-{
-	for (uint32_t rank = 0; rank < shard->spec->world; rank++) {
-		struct arrival *a = &chunk->arrivals[rank];
-
-		if (a->state == ARRIVAL_HELD && a->slot)
-			link_release(&shard->links[rank], a->slot);
-		else if (a->state == ARRIVAL_STAGED)
-			shard->stages[shard->stage_free++] = (uint8_t *)(uintptr_t)a->payload;
-		a->state = ARRIVAL_NONE;
-		a->payload = NULL;
-		a->slot = NULL;
-	}
-	parts_release(chunk, shard);
-	chunk->summed = 0;
-	chunk->arrived = 0;
-	chunk->gradients = 0;
-	chunk->kind = ROUND_OPEN;
-}
-
-void chunk_withdraw(struct chunk *chunk, struct shard *shard)
-{
-	float *sum = NULL;
-
-	if (chunk->kind == ROUND_OPEN)
-		return;
-	/* Planted: what has values for a whole payload stays, so that the next commit takes it for its own. */
-	if (shard->plant == SHARD_PLANT_WITHDRAWN && chunk->kind == ROUND_GRADIENT && chunk->stored == chunk->bytes)
-		sum = chunk->sum;
-	if (chunk->parked) {
-		chunk->parked = false;
-		shard->parked_count--;
-	}
-	if (sum)
-		chunk->sum = NULL; /* is not given back */
-	chunk_release(chunk, shard);
-	chunk->sum = sum;
-	chunk_close(chunk, shard);
-}
-
-/*
- * Answers those who have pushed the round that is committed, or, before they take part, asked for its weights.
- * `written`: their rows have it. Not while the standby does not have the round: then they are answered when it has.
- */
-static void chunk_answer(struct chunk *chunk, struct shard *shard, bool written)
-{
-	if (chunk->lifted && shard->plant != SHARD_PLANT_UNLIFTED)
-		return;
-	if (shard->plant == SHARD_PLANT_NEIGHBOUR && shard->next && shard->next->chunks[0].bytes >= chunk->bytes)
-		memcpy(chunk->result, shard->next->chunks[0].result, chunk->bytes);
-	for (uint32_t rank = 0; rank < shard->spec->world; rank++) {
-		struct arrival *a = &chunk->arrivals[rank];
-
-		if (!a->owed || !members_takes_part(a, chunk->round))
-			continue;
-		a->owed = false;
-		if (!written)
-			chunk_write_row(chunk, shard, rank);
-		reply_result(chunk, &shard->links[rank]);
-	}
-}
-
-void chunk_skip(struct chunk *chunk, struct shard *shard)
-{
-	uint64_t next = MEMBERS_NEVER;
-
-	for (uint32_t rank = 0; rank < shard->spec->world; rank++)
-		if (chunk->arrivals[rank].from < next)
-			next = chunk->arrivals[rank].from;
-	if (chunk->needed > 0 || next == MEMBERS_NEVER)
-		return;
-	stats_set(&chunk->round, next);
-	chunk_count_needed(chunk, shard);
-	if (shard->uplink)
-		replica_renew(chunk, shard, false);
-	chunk_answer(chunk, shard, false);
-}
-
-static void chunk_commit(struct chunk *chunk, struct shard *shard)
-{
-	struct sum_args sum = {
-		.src = shard->sources,
-		.src_count = chunk_gather(chunk, shard),
-		.src_dtype = (enum dtype)chunk->dtype,
-		.out_dtype = (enum dtype)chunk->dtype,
-		.acc = chunk->sum,
-		.scale = shard->spec->mean ? (float)(1.0 / chunk->gradients) : 1,
-		.count = chunk->elements,
-		.out = chunk->result,
-		.stores = chunk_stores(chunk, shard),
-	};
-	bool broadcast = chunk->kind == ROUND_BROADCAST;
-
-	assert(!chunk->sum || chunk->stored == chunk->bytes); /* each payload in it is all there */
-	if (shard->snapshot)
-		snapshot_before_commit(chunk, shard);
-	if (shard->uplink && !broadcast)
-		replica_lift(chunk, shard, &sum);
-	if (broadcast)
-		chunk_commit_broadcast(chunk, shard, &sum);
-	else
-		chunk_commit_gradient(chunk, shard, &sum);
-	stats_add(&shard->counters.rounds, 1);
-	for (uint32_t rank = 0; rank < shard->spec->world; rank++) {
-		struct arrival *a = &chunk->arrivals[rank];
-
-		a->owed |= a->state != ARRIVAL_NONE;
-		if (a->owed)
-			a->round = chunk->round;
-	}
-	chunk_release(chunk, shard);
-	chunk_close(chunk, shard);
-	stats_add(&chunk->round, 1);
-	if (shard->stops && chunk->round == shard->stops[chunk->index])
-		shard->stop_left--;
-	chunk_count_needed(chunk, shard);
-	if (shard->uplink && broadcast)
-		replica_renew(chunk, shard, true);
-	chunk_answer(chunk, shard, broadcast);
-	if (broadcast && spec_stepwise(shard->spec))
-		stepwise_begin(chunk, shard);
-}
-
-static void chunk_park(struct chunk *chunk, struct shard *shard)
-{
-	chunk->parked = true;
-	shard->parked_count++;
-	stats_add(&shard->counters.parked, 1);
-}
-
 /*
  * The last contribution: if nothing lacks, its payload goes straight from where it lies into the pass that commits.
  * Returns 1 when its slot is kept: only if the commit was parked.
@@ -456,7 +187,7 @@ static int chunk_complete(struct chunk *chunk, const struct contribution *c, con
 {
 	struct shard *shard = c->link->shard;
 	struct arrival *a = &chunk->arrivals[c->link->rank];
-	int rc = chunk_ready(chunk, shard);
+	int rc = commit_ready(chunk, shard);
 	int kept;
 
 	if (rc == -ESTALE) {
@@ -465,7 +196,7 @@ static int chunk_complete(struct chunk *chunk, const struct contribution *c, con
 	}
 	if (rc == -EAGAIN) {
 		kept = chunk_absorb(chunk, c, payload, slot);
-		chunk_park(chunk, shard);
+		commit_park(chunk, shard);
 		return kept;
 	}
 	if (c->header->type == WIRE_PULL) {
@@ -475,75 +206,8 @@ static int chunk_complete(struct chunk *chunk, const struct contribution *c, con
 		a->payload = payload;
 		a->slot = NULL;
 	}
-	chunk_commit(chunk, shard);
+	commit_round(chunk, shard);
 	return 0;
-}
-
-void chunk_full(struct chunk *chunk, const struct link *link)
-{
-	struct shard *shard = link->shard;
-	int rc = chunk_ready(chunk, shard);
-
-	if (rc == -ESTALE)
-		chunk_fail(chunk, link, SHARD_FAIL_HYPER_OLD, chunk->round, chunk->hyper);
-	else if (rc == -EAGAIN)
-		chunk_park(chunk, shard);
-	else
-		chunk_commit(chunk, shard);
-}
-
-void chunk_check(struct chunk *chunk, struct shard *shard)
-{
-	if (chunk->parked && chunk->arrived < chunk_enough(chunk, shard)) {
-		chunk->parked = false; /* somebody is needed who was not when it was complete */
-		shard->parked_count--;
-	}
-	if (chunk->kind != ROUND_OPEN && !chunk->parked && chunk->arrived >= chunk_enough(chunk, shard))
-		chunk_full(chunk, &shard->links[0]);
-}
-
-static void chunk_retry_one(struct chunk *chunk, struct shard *shard)
-{
-	int rc = chunk_ready(chunk, shard);
-
-	if (rc == -EAGAIN)
-		return;
-	chunk->parked = false;
-	shard->parked_count--;
-	if (chunk->arrived < chunk_enough(chunk, shard))
-		return; /* a rank came meanwhile, and takes part in this round */
-	if (rc < 0)
-		chunk_fail(chunk, &shard->links[0], SHARD_FAIL_HYPER_OLD, chunk->round, chunk->hyper);
-	else
-		chunk_commit(chunk, shard);
-}
-
-void chunk_landed(struct chunk *chunk, struct shard *shard, bool written)
-{
-	chunk->lifted = false;
-	if (shard->plant != SHARD_PLANT_UNLIFTED)
-		chunk_answer(chunk, shard, written);
-	if (chunk->parked && !shard->failed)
-		chunk_retry_one(chunk, shard);
-}
-
-void chunk_retry(struct shard *shard, uint64_t now_ns)
-{
-	uint32_t next;
-
-	for (uint32_t i = shard->open_oldest; i != CHUNK_NONE && shard->parked_count > 0; i = next) {
-		struct chunk *chunk = &shard->chunks[i];
-
-		next = chunk->newer;
-		if (shard->failed)
-			return;
-		if (!chunk->parked)
-			continue;
-		if (spec_stepwise(shard->spec) && chunk->weights)
-			stepwise_retry(chunk, shard, now_ns);
-		else
-			chunk_retry_one(chunk, shard);
-	}
 }
 
 void chunk_sent(struct chunk *chunk, struct link *link, uint64_t now_ns)
@@ -558,7 +222,7 @@ void chunk_sent(struct chunk *chunk, struct link *link, uint64_t now_ns)
 	link->sends--;
 	stats_add(&shard->counters.sends_done, 1);
 	if (chunk->parked && chunk->sends == 0 && !shard->failed && !(spec_stepwise(shard->spec) && chunk->weights))
-		chunk_retry_one(chunk, shard);
+		commit_retry_one(chunk, shard);
 	/* A result that could not be sealed while another was read. */
 	for (uint32_t rank = 0; shard->sealing && chunk->sends == 0 && rank < shard->spec->world; rank++)
 		if (chunk->arrivals[rank].due && shard->links[rank].conn)
@@ -575,7 +239,7 @@ void chunk_forget(struct chunk *chunk, const struct link *link)
 	a->payload = NULL;
 	chunk->gradients--; /* a worker's payload counts as one: receive.c */
 	chunk->arrived--;
-	if (chunk->parked && chunk->arrived < chunk_enough(chunk, shard)) { /* with a quorum others may be enough */
+	if (chunk->parked && chunk->arrived < commit_enough(chunk, shard)) { /* with a quorum others may be enough */
 		chunk->parked = false;
 		shard->parked_count--;
 	}
@@ -665,7 +329,7 @@ static int chunk_take(struct chunk *chunk, const struct contribution *c, const v
 	void *slot = payload == c->payload ? c->slot : NULL; /* a cleaned copy cannot be held */
 
 	chunk->arrived++;
-	if (chunk->arrived == chunk_enough(chunk, c->link->shard))
+	if (chunk->arrived == commit_enough(chunk, c->link->shard))
 		return chunk_complete(chunk, c, payload, slot);
 	return chunk_absorb(chunk, c, payload, slot);
 }
@@ -697,7 +361,7 @@ static int chunk_visit(struct chunk *chunk, const struct contribution *c)
 	a->round = c->header->round;
 	a->owed = true;
 	if (chunk->round >= a->from)
-		chunk_answer(chunk, shard, false);
+		commit_answer(chunk, shard, false);
 	return 0;
 }
 
@@ -713,7 +377,7 @@ static int chunk_late(struct chunk *chunk, const struct contribution *c)
 	a->hyper = c->header->hyper;
 	a->round = c->header->round;
 	a->owed = true;
-	chunk_answer(chunk, shard, false);
+	commit_answer(chunk, shard, false);
 	return 0;
 }
 

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A chunk and its rounds: who has come, the sum so far, the commit. A shard is the part of a job that one core
- * owns: its chunks, the links to the job's workers and the memory for sums. Every function here is called by the
- * owning core alone (that is what makes locks unnecessary) and none blocks, allocates, logs or makes a system call.
+ * A chunk and its rounds: who has come, and the sum so far; commit.h has the end of a round. A shard is the part of a
+ * job that one core owns: its chunks, the links to the job's workers and the memory for sums. Every function here is
+ * called by the owning core alone (that is what makes locks unnecessary) and none blocks, allocates, logs or makes a
+ * system call.
  *
  * A round of a chunk:
  *
@@ -287,9 +288,6 @@ struct contribution {
  */
 int chunk_add(struct chunk *chunk, const struct contribution *c);
 
-/* Tries the parked commits again: after a hyper-parameter table or a completion of a reply came. */
-void chunk_retry(struct shard *shard, uint64_t now_ns);
-
 /* The reply with `cookie` (the chunk) to `link` is no longer read by its queue. */
 void chunk_sent(struct chunk *chunk, struct link *link, uint64_t now_ns);
 
@@ -301,39 +299,19 @@ struct chunk *chunk_find(const struct shard *shard, uint32_t index);
 /* A visit comes again when the membership changes: is there no answer on its way, or here, that was not lost? */
 bool chunk_visits_anew(const struct arrival *a, const struct link *link);
 
-/* Counts anew who is needed for the round that is collected. */
-void chunk_count_needed(struct chunk *chunk, const struct shard *shard);
-/*
- * All whom the open round needs are gone, and who comes takes part only in later ones: goes on with the first of these.
- * What the others had got of that round in other chunks of the key was lost with them.
- */
-void chunk_skip(struct chunk *chunk, struct shard *shard);
-/* Gives back what was collected of the open round, as if nobody had come; bsp. */
-void chunk_withdraw(struct chunk *chunk, struct shard *shard);
-/* Commits the open round if nobody is missing any more. */
-void chunk_check(struct chunk *chunk, struct shard *shard);
-
 /*
  * The payload that is held of this link is gone with its connection: as if it had not come, so that no commit reads it.
  */
 void chunk_forget(struct chunk *chunk, const struct link *link);
 
-/* What was lifted is acknowledged, or the standby is gone: answers, and commits what waited. `written`: as for those
- * rows that are written already. */
-void chunk_landed(struct chunk *chunk, struct shard *shard, bool written);
-
 /* Marks the shard failed and tells control. Only the first failure is told. */
 void chunk_fail(struct chunk *chunk, const struct link *link, enum shard_failure what, uint64_t round, uint64_t detail);
 
-/* For stepwise.c and parts.c alone: the list of open chunks, oldest first; a payload after the job's policy on NaN and
- * infinity (NULL: the job has failed by it); the scalars of the chunk's next step with a version that is there. */
+/* For commit.c and stepwise.c: the list of open chunks, oldest first; a payload after the job's policy on NaN and
+ * infinity (NULL: the job has failed by it). */
 void chunk_open(struct chunk *chunk, struct shard *shard, uint64_t now_ns);
 void chunk_close(struct chunk *chunk, struct shard *shard);
 const void *chunk_clean(struct chunk *chunk, const struct contribution *c);
-const struct optimizer_coef *chunk_coef(
-	const struct chunk *chunk, struct shard *shard, uint32_t rank, uint32_t version);
-/* The last contribution has come, and is in the sum: commits, or parks the commit. */
-void chunk_full(struct chunk *chunk, const struct link *link);
 
 /* The chunk's index among those of its shard. */
 static inline uint32_t chunk_local(const struct shard *shard, const struct chunk *chunk)

@@ -10,6 +10,7 @@
 #include "phub/base/stats.h"
 #include "phub/base/clock.h"
 #include "phub/base/cpu.h"
+#include "phub/commit.h"
 #include "phub/detach.h"
 #include "phub/link.h"
 #include "phub/members.h"
@@ -421,7 +422,7 @@ static bool core_tend(struct core *core, struct shard *shard, uint64_t now_ns)
 		/* Once, however many tables came: a flood of them must not walk the open chunks each time. */
 		if (shard->retry_due) {
 			shard->retry_due = false;
-			chunk_retry(shard, now_ns);
+			commit_retry(shard, now_ns);
 		}
 		return more;
 	}

@@ -5,6 +5,7 @@
 #include "phub/members.h"
 
 #include "phub/base/stats.h"
+#include "phub/commit.h"
 #include "phub/link.h"
 #include "phub/reply.h"
 #include "phub/stepwise.h"
@@ -23,7 +24,7 @@ static bool members_named(const struct members *m, uint32_t rank)
 static void members_withdraw(struct chunk *chunk, struct shard *shard, const struct members *m)
 {
 	if (!members_stepwise(chunk, shard)) {
-		chunk_withdraw(chunk, shard);
+		commit_withdraw(chunk, shard);
 		return;
 	}
 	for (uint32_t rank = 0; rank < shard->spec->world; rank++)
@@ -76,9 +77,9 @@ static void members_set(struct chunk *chunk, struct shard *shard, const struct m
 	}
 	if (members_stepwise(chunk, shard))
 		stats_set(&chunk->round, m->from[chunk->index]);
-	chunk_count_needed(chunk, shard);
+	commit_count_needed(chunk, shard);
 	if (!members_stepwise(chunk, shard))
-		chunk_skip(chunk, shard);
+		commit_skip(chunk, shard);
 }
 
 /* Can those that are here close this round, the one that is collected or a later one? */
@@ -126,7 +127,7 @@ void members_exclude(struct shard *shard, uint32_t rank)
 		struct chunk *chunk = &shard->chunks[i];
 
 		chunk->arrivals[rank].from = MEMBERS_NEVER;
-		chunk_count_needed(chunk, shard);
+		commit_count_needed(chunk, shard);
 	}
 }
 
@@ -136,7 +137,7 @@ void members_await(struct shard *shard, uint32_t rank, const uint64_t *from)
 		struct chunk *chunk = &shard->chunks[i];
 
 		chunk->arrivals[rank].from = from[chunk->index];
-		chunk_count_needed(chunk, shard);
+		commit_count_needed(chunk, shard);
 	}
 }
 
@@ -161,7 +162,7 @@ void members_go(struct shard *shard, const struct members *m, uint64_t now_ns)
 		if (members_stepwise(chunk, shard))
 			stepwise_answer(chunk, shard);
 		else
-			chunk_check(chunk, shard);
+			commit_check(chunk, shard);
 	}
-	chunk_retry(shard, now_ns);
+	commit_retry(shard, now_ns);
 }

@@ -7,6 +7,7 @@
 
 #include "phub/base/stats.h"
 #include "aggregation/kernels.h"
+#include "phub/commit.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -54,7 +55,7 @@ void parts_add(struct chunk *chunk, const struct contribution *c, const void *pa
 	chunk->summed++;
 	stats_add(&shard->counters.added, 1);
 	chunk->arrived++;
-	chunk_check(chunk, shard);
+	commit_check(chunk, shard);
 }
 
 /* Up to where do blocks, from the first on, say the same of whether they are stored? */

@@ -9,6 +9,7 @@
 #include "aggregation/kernels.h"
 #include "aggregation/optimizer.h"
 #include "phub/base/stats.h"
+#include "phub/commit.h"
 
 enum {
 	REPLICA_TICK_BYTES = 512 << 10, /* of images, in one tick */
@@ -47,7 +48,7 @@ static void replica_forget(struct uplink *up, bool answer)
 		if (!out)
 			continue;
 		if (answer)
-			chunk_landed(&shard->chunks[i], shard, u->written);
+			commit_landed(&shard->chunks[i], shard, u->written);
 		else
 			shard->chunks[i].lifted = false;
 	}
@@ -137,7 +138,7 @@ static void replica_had(struct uplink *up, struct uplink_chunk *u)
 		replica_tell_whole(up);
 }
 
-/* What the chunk collects may have changed meanwhile (chunk_skip()). */
+/* What the chunk collects may have changed meanwhile (commit_skip()). */
 static void replica_landed(struct uplink *up, uint32_t local)
 {
 	struct uplink_chunk *u = &up->chunks[local];
@@ -148,7 +149,7 @@ static void replica_landed(struct uplink *up, uint32_t local)
 		replica_send_image(up, chunk);
 		return;
 	}
-	chunk_landed(chunk, up->shard, u->written);
+	commit_landed(chunk, up->shard, u->written);
 }
 
 /* ---- images of chunks that the standby does not have ---- */

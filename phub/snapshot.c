@@ -10,6 +10,7 @@
 #include "aggregation/convert.h"
 #include "aggregation/optimizer.h"
 #include "phub/base/clock.h"
+#include "phub/commit.h"
 #include "phub/mailbox.h"
 #include "phub/stepwise.h"
 
@@ -102,7 +103,7 @@ void snapshot_restore(struct chunk *chunk, struct shard *shard, const void *byte
 		chunk->arrivals[rank].from = before;
 		chunk->arrivals[rank].round = before - 1;
 	}
-	chunk_count_needed(chunk, shard);
+	commit_count_needed(chunk, shard);
 }
 
 void snapshot_begin(struct shard *shard, struct snapshot *s)

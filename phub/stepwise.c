@@ -7,6 +7,7 @@
 
 #include "phub/base/stats.h"
 #include "aggregation/kernels.h"
+#include "phub/commit.h"
 #include "phub/members.h"
 #include "phub/reply.h"
 
@@ -136,7 +137,7 @@ static void stepwise_step(struct chunk *chunk, struct shard *shard, uint32_t ran
 	};
 
 	memcpy(step.state, chunk->state, sizeof(step.state));
-	step.coef = chunk_coef(chunk, shard, rank, a->hyper);
+	step.coef = commit_coef(chunk, shard, rank, a->hyper);
 	chunk->steps++;
 	shard->kernels->step(&step);
 	stats_add(&shard->counters.rounds, 1);

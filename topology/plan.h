@@ -107,7 +107,7 @@ double plan_pcie_overhead(void);
 /* Chunks, that is messages each way, of a worker's gradient. */
 uint64_t plan_chunks(const struct plan_input *in);
 
-/* Do results go past the caches, so that their lines are not read first? See chunk_stores() in phub/chunk.c. */
+/* Do results go past the caches, so that their lines are not read first? See commit_stores() in phub/commit.c. */
 bool plan_streams(const struct plan_input *in);
 
 /* Bytes that the box moves to and from DRAM for each gradient byte that reaches it. Of workers on the box nothing. */

@@ -5,6 +5,7 @@
  */
 #include "aggregation/kernels.h"
 #include "phub/chunk.h"
+#include "phub/commit.h"
 #include "phub/link.h"
 #include "phub/stepwise.h"
 #include "tests/unit/chunk_rig.h"
@@ -223,7 +224,7 @@ static void test_hyper_parks(void **state)
 	assert_int_equal(b->fake.sent_count, 0);
 	assert_int_equal(b->shard->parked_count, 1);
 	assert_int_equal(hypers_take(&b->shard->hypers, t), 0);
-	chunk_retry(b->shard, b->now);
+	commit_retry(b->shard, b->now);
 	assert_int_equal(b->fake.sent_count, 2);
 	assert_true(bench_result(b, 4) == w0 + -0.25f * bench_sum(b, 4));
 	bench_complete(b);
@@ -312,7 +313,7 @@ static void test_a_quorum_outlives_one_of_it(void **state)
 	assert_int_equal(b->chunk->arrived, 2);
 	assert_int_equal(b->shard->parked_count, 1);
 	assert_int_equal(hypers_take(&b->shard->hypers, t), 0);
-	chunk_retry(b->shard, b->now);
+	commit_retry(b->shard, b->now);
 	assert_int_equal(b->chunk->round, 2);
 	free(t);
 	bench_close(b);
@@ -399,7 +400,7 @@ static void test_async_parks_in_its_row(void **state)
 	assert_int_equal(b->fake.sent_count, 1);
 	w += -0.5f * b->data[0][4];
 	assert_int_equal(hypers_take(&b->shard->hypers, t), 0);
-	chunk_retry(b->shard, b->now);
+	commit_retry(b->shard, b->now);
 	assert_int_equal(b->fake.sent_count, 2);
 	assert_true(bench_sent(b, 1, 4) == w + -0.25f * b->data[1][4]);
 	free(t);

@@ -18,6 +18,7 @@
 
 #include "aggregation/convert.h"
 #include "aggregation/kernels.h"
+#include "phub/commit.h"
 #include "phub/link.h"
 #include "phub/reply.h"
 #include "tests/unit/chunk_rig.h"
@@ -243,7 +244,7 @@ static void test_waits_for_hyper(void **state)
 	assert_true(b->chunk->parked);
 	assert_int_equal(b->fake.sent_count, 0);
 	assert_int_equal(hypers_take(&b->shard->hypers, table), 0);
-	chunk_retry(b->shard, ++b->now);
+	commit_retry(b->shard, ++b->now);
 	assert_int_equal(b->fake.sent_count, 1);
 	assert_true(bench_result(b, 1) == 2 - 0.25f * 6);
 	assert_int_equal(b->chunk->steps, 4);

@@ -5,6 +5,7 @@
 #include "phub/uplink.h"
 
 #include "aggregation/kernels.h"
+#include "phub/commit.h"
 #include "phub/core.h"
 #include "tests/unit/chunk_rig.h"
 #include "tests/unit/cmocka_shim.h"
@@ -523,16 +524,16 @@ static void test_skip(void **state)
 	standby_mirror(s);
 	bench_push_all(b, 1, 0, false);
 	b->chunk->arrivals[0].from = b->chunk->arrivals[1].from = 4;
-	chunk_count_needed(b->chunk, b->shard);
-	chunk_skip(b->chunk, b->shard);
+	commit_count_needed(b->chunk, b->shard);
+	commit_skip(b->chunk, b->shard);
 	assert_int_equal(b->chunk->round, 4);
 	standby_ack(s);
 	assert_int_equal(s->sent[s->sent_count - 1].type, WIRE_INIT);
 	assert_int_equal(s->sent[s->sent_count - 1].round, 4);
 	assert_false(b->chunk->lifted);
 	b->chunk->arrivals[0].from = b->chunk->arrivals[1].from = 6;
-	chunk_count_needed(b->chunk, b->shard);
-	chunk_skip(b->chunk, b->shard);
+	commit_count_needed(b->chunk, b->shard);
+	commit_skip(b->chunk, b->shard);
 	assert_true(b->chunk->lifted);
 	assert_int_equal(s->sent[s->sent_count - 1].round, 6);
 	bench_complete(b);
