@@ -108,9 +108,13 @@ static void chunk_stage(struct chunk *chunk, struct shard *shard, struct arrival
 	stats_add(&shard->counters.staged, 1);
 }
 
-static void chunk_sum(struct chunk *chunk, struct shard *shard, struct arrival *a, const void *payload)
+static void chunk_sum(
+	struct chunk *chunk, struct shard *shard, struct arrival *a, const void *payload, enum dtype dtype)
 {
-	parts_sum(chunk, shard, payload, 0, chunk->bytes);
+	if (dtype == (enum dtype)chunk->dtype)
+		parts_sum(chunk, shard, payload, 0, chunk->bytes);
+	else
+		parts_sum_as(chunk, shard, payload, dtype);
 	a->state = ARRIVAL_SUMMED;
 	chunk->summed++;
 	stats_add(&shard->counters.added, 1);
@@ -122,19 +126,20 @@ static int chunk_absorb(struct chunk *chunk, const struct contribution *c, const
 	struct shard *shard = c->link->shard;
 	struct arrival *a = &chunk->arrivals[c->link->rank];
 	bool ordered = shard->spec->reproducible && chunk->kind == ROUND_GRADIENT;
+	enum dtype dtype = chunk_payload_dtype(chunk, shard->spec, c->link->rank, c->header->type);
 
 	if (c->header->type == WIRE_PULL) {
 		a->state = ARRIVAL_EMPTY;
 		return 0;
 	}
-	if (chunk_may_hold(c->link, slot)) {
+	if (dtype == (enum dtype)chunk->dtype && chunk_may_hold(c->link, slot)) {
 		chunk_hold(a, c, payload);
 		return 1;
 	}
 	if (ordered && c->link->rank != chunk->summed)
 		chunk_stage(chunk, shard, a, payload);
 	else
-		chunk_sum(chunk, shard, a, payload);
+		chunk_sum(chunk, shard, a, payload, dtype);
 	return 0;
 }
 
@@ -146,8 +151,8 @@ const void *chunk_clean(struct chunk *chunk, const struct contribution *c)
 	size_t size, elements;
 	ptrdiff_t at;
 
-	if (c->header->type != WIRE_PUSH || shard->spec->nan == NAN_PASS)
-		return c->payload;
+	if (c->header->type != WIRE_PUSH || shard->spec->nan == NAN_PASS || spec_is_box(shard->spec, c->link->rank))
+		return c->payload; /* of a sum the box below has looked at what is in it */
 	size = dtype_size(dtype);
 	elements = c->bytes / size;
 	at = shard->kernels->find_nonfinite(c->payload, dtype, elements);
@@ -199,6 +204,11 @@ static int chunk_complete(struct chunk *chunk, const struct contribution *c, con
 		commit_park(chunk, shard);
 		return kept;
 	}
+	if (chunk_payload_dtype(chunk, shard->spec, c->link->rank, c->header->type) != (enum dtype)chunk->dtype) {
+		chunk_absorb(chunk, c, payload, NULL);
+		commit_round(chunk, shard);
+		return 0;
+	}
 	if (c->header->type == WIRE_PULL) {
 		a->state = ARRIVAL_EMPTY;
 	} else {
@@ -237,7 +247,7 @@ void chunk_forget(struct chunk *chunk, const struct link *link)
 	assert(a->state == ARRIVAL_HELD && chunk->arrived > 0);
 	a->state = ARRIVAL_NONE;
 	a->payload = NULL;
-	chunk->gradients--; /* a worker's payload counts as one: receive.c */
+	chunk->gradients -= a->count;
 	chunk->arrived--;
 	if (chunk->parked && chunk->arrived < commit_enough(chunk, shard)) { /* with a quorum others may be enough */
 		chunk->parked = false;
@@ -246,7 +256,6 @@ void chunk_forget(struct chunk *chunk, const struct link *link)
 	if (chunk->arrived > 0 || chunk->sum)
 		return; /* others have come, or parts of theirs */
 	chunk_close(chunk, shard);
-	chunk->gradients = 0; /* a box's payload is of several */
 	chunk->kind = ROUND_OPEN;
 }
 
@@ -290,14 +299,18 @@ static int chunk_judge(const struct chunk *chunk, const struct contribution *c)
 {
 	const struct shard *shard = c->link->shard;
 	bool optimizer = shard->spec->optimizer != OPTIMIZER_NONE;
+	bool box = spec_is_box(shard->spec, c->link->rank);
 	enum wire_type type = c->header->type;
 	enum round_kind kind = type == WIRE_PUSH ? ROUND_GRADIENT : ROUND_BROADCAST;
 
 	if (kind == ROUND_GRADIENT && !chunk->weights)
 		return SHARD_FAIL_NO_WEIGHTS;
-	if (kind == ROUND_BROADCAST && optimizer && (chunk->weights || (type == WIRE_INIT) != (c->link->rank == 0)))
+	if (kind == ROUND_BROADCAST && optimizer && chunk->weights)
 		return SHARD_FAIL_KIND;
-	if (type == WIRE_PULL && chunk->arrived + 1 == chunk->needed && chunk->gradients == 0)
+	if (kind == ROUND_BROADCAST && optimizer && !box && (type == WIRE_INIT) != (c->link->rank == shard->spec->root))
+		return SHARD_FAIL_KIND;
+	if (type == WIRE_PULL && chunk->arrived + 1 == chunk->needed && chunk->gradients == 0 &&
+		chunk->way == SPEC_HOME)
 		return SHARD_FAIL_KIND; /* nobody is the root: also where one alone is needed */
 	if (chunk->kind == ROUND_OPEN)
 		return 0;
@@ -320,7 +333,8 @@ static void chunk_begin(struct chunk *chunk, const struct contribution *c)
 	}
 	a->priority = c->header->priority;
 	a->hyper = c->header->hyper;
-	chunk->gradients += c->header->type == WIRE_PULL ? 0 : c->header->count;
+	a->count = c->header->type == WIRE_PULL ? 0 : c->header->count;
+	chunk->gradients += a->count;
 }
 
 /* What has come whole: adds, keeps or commits it. Returns 1 when its slot is kept. */

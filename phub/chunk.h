@@ -56,6 +56,7 @@ struct arrival {
 	uint64_t round;      /* stepwise: the last round this rank pushed */
 	uint32_t hyper;      /* the version its push named */
 	uint32_t ahead;      /* rounds after its own that its result is of (quorum); mirror: further answers due */
+	uint32_t count;      /* gradients in its payload */
 	uint32_t seq;        /* PARTIAL: of the message whose parts are taken */
 	uint32_t bytes;      /* PARTIAL: so many of them have come; mirror: arrays of an image that have */
 	uint8_t state;       /* enum arrival_state */
@@ -92,7 +93,10 @@ struct chunk {
 	uint32_t hyper;        /* the version that this round wants */
 	bool weights;          /* has first weights, or needs none */
 	bool parked;           /* all have come, but the commit lacks something */
-	bool lifted; /* what was committed goes to the standby: answers and the next commit wait (replica.h) */
+	bool lifted; /* what was committed goes to the standby: answers and the next commit wait (replica.h); or the sum
+			is on its way to the box above (lift.h) */
+	uint16_t way;          /* the uplink that its sums take, or SPEC_HOME... */
+	uint32_t way_at;       /* ...and its place among the chunks of that */
 	uint32_t newer, older; /* neighbours in the shard's list of open chunks, by age; CHUNK_NONE at the ends */
 	float *sum;      /* fp32 accumulator, from the shard's pool while payloads or parts are in it; else NULL */
 	uint64_t *map;   /* with `sum`, where parts may come: which of its blocks have values (parts.h) */
@@ -108,6 +112,7 @@ struct chunk {
 struct link {
 	struct shard *shard;
 	uint32_t rank;
+	uint32_t name; /* the rank in its headers */
 	struct queue *queue;
 	struct conn *conn;    /* NULL when there is none */
 	uint32_t window;      /* messages that may be in flight to us */
@@ -248,8 +253,10 @@ struct shard {
 	uint64_t stalled_told_ns;
 	struct fair_share share;
 	struct coef_cache coef;
-	struct sealing *sealing;   /* NULL: the job is not encrypted */
-	struct uplink *uplink;     /* to the standby; NULL: the job is not mirrored */
+	struct sealing *sealing; /* NULL: the job is not encrypted */
+	struct uplink *uplinks;  /* to other boxes: the standby, if it has one, then those above (spec.way_count) */
+	uint32_t uplink_count;
+	struct uplink *replica;    /* the first of them; NULL: the job is not mirrored */
 	struct snapshot *snapshot; /* that is being taken (snapshot.h), or NULL */
 	uint32_t snap_left, snap_at;
 	bool snap_untold; /* control's mailbox was full: told at a later tick */
@@ -312,6 +319,13 @@ void chunk_fail(struct chunk *chunk, const struct link *link, enum shard_failure
 void chunk_open(struct chunk *chunk, struct shard *shard, uint64_t now_ns);
 void chunk_close(struct chunk *chunk, struct shard *shard);
 const void *chunk_clean(struct chunk *chunk, const struct contribution *c);
+
+/* What a payload of this contributor is of. */
+static inline enum dtype chunk_payload_dtype(
+	const struct chunk *chunk, const struct spec *spec, uint32_t rank, enum wire_type type)
+{
+	return type == WIRE_PUSH && spec_is_box(spec, rank) ? spec->lift : (enum dtype)chunk->dtype;
+}
 
 /* The chunk's index among those of its shard. */
 static inline uint32_t chunk_local(const struct shard *shard, const struct chunk *chunk)

@@ -6,6 +6,7 @@
 
 #include "aggregation/kernels.h"
 #include "phub/base/stats.h"
+#include "phub/lift.h"
 #include "phub/link.h"
 #include "phub/members.h"
 #include "phub/parts.h"
@@ -28,6 +29,8 @@ int commit_ready(const struct chunk *chunk, const struct shard *shard)
 		return -EAGAIN;
 	if (chunk->sends > 0 && !spec_rows(shard->spec))
 		return -EAGAIN;
+	if (chunk->way != SPEC_HOME)
+		return 0; /* what the step needs is asked for where it is made */
 	if (shard->spec->optimizer == OPTIMIZER_NONE || chunk->kind == ROUND_BROADCAST)
 		return 0; /* first weights take what the job was created with, as torch.optim's constructors do */
 	return hypers_get(&shard->hypers, 0, chunk->hyper, chunk->group, &hyper);
@@ -225,9 +228,40 @@ void commit_skip(struct chunk *chunk, struct shard *shard)
 		return;
 	stats_set(&chunk->round, next);
 	commit_count_needed(chunk, shard);
-	if (shard->uplink)
+	if (shard->replica)
 		replica_renew(chunk, shard, false);
 	commit_answer(chunk, shard, false);
+}
+
+/* The result is written: the next round collects, and this one is answered. */
+static void commit_conclude(struct chunk *chunk, struct shard *shard, bool broadcast)
+{
+	stats_add(&shard->counters.rounds, 1);
+	for (uint32_t rank = 0; rank < shard->spec->world; rank++) {
+		struct arrival *a = &chunk->arrivals[rank];
+
+		a->owed |= a->state != ARRIVAL_NONE;
+		if (a->owed)
+			a->round = chunk->round;
+	}
+	commit_release(chunk, shard);
+	chunk_close(chunk, shard);
+	stats_add(&chunk->round, 1);
+	if (shard->stops && chunk->round == shard->stops[chunk->index])
+		shard->stop_left--;
+	commit_count_needed(chunk, shard);
+	if (shard->replica && broadcast)
+		replica_renew(chunk, shard, true);
+	commit_answer(chunk, shard, broadcast);
+}
+
+void commit_land(struct chunk *chunk, struct shard *shard)
+{
+	bool broadcast = chunk->kind == ROUND_BROADCAST;
+
+	chunk->lifted = false;
+	chunk->weights = chunk->weights || broadcast;
+	commit_conclude(chunk, shard, broadcast);
 }
 
 void commit_round(struct chunk *chunk, struct shard *shard)
@@ -246,31 +280,19 @@ void commit_round(struct chunk *chunk, struct shard *shard)
 	bool broadcast = chunk->kind == ROUND_BROADCAST;
 
 	assert(!chunk->sum || chunk->stored == chunk->bytes); /* each payload in it is all there */
+	if (chunk->way != SPEC_HOME) {
+		lift_round(chunk, shard, &sum);
+		return;
+	}
 	if (shard->snapshot)
 		snapshot_before_commit(chunk, shard);
-	if (shard->uplink && !broadcast)
+	if (shard->replica && !broadcast)
 		replica_lift(chunk, shard, &sum);
 	if (broadcast)
 		commit_broadcast(chunk, shard, &sum);
 	else
 		commit_gradient(chunk, shard, &sum);
-	stats_add(&shard->counters.rounds, 1);
-	for (uint32_t rank = 0; rank < shard->spec->world; rank++) {
-		struct arrival *a = &chunk->arrivals[rank];
-
-		a->owed |= a->state != ARRIVAL_NONE;
-		if (a->owed)
-			a->round = chunk->round;
-	}
-	commit_release(chunk, shard);
-	chunk_close(chunk, shard);
-	stats_add(&chunk->round, 1);
-	if (shard->stops && chunk->round == shard->stops[chunk->index])
-		shard->stop_left--;
-	commit_count_needed(chunk, shard);
-	if (shard->uplink && broadcast)
-		replica_renew(chunk, shard, true);
-	commit_answer(chunk, shard, broadcast);
+	commit_conclude(chunk, shard, broadcast);
 	if (broadcast && spec_stepwise(shard->spec))
 		stepwise_begin(chunk, shard);
 }
@@ -297,6 +319,8 @@ void commit_full(struct chunk *chunk, const struct link *link)
 
 void commit_check(struct chunk *chunk, struct shard *shard)
 {
+	if (chunk->lifted && chunk->way != SPEC_HOME)
+		return; /* all have come, and it is on its way */
 	if (chunk->parked && chunk->arrived < commit_enough(chunk, shard)) {
 		chunk->parked = false; /* somebody is needed who was not when it was complete */
 		shard->parked_count--;

@@ -20,6 +20,9 @@ int commit_ready(const struct chunk *chunk, const struct shard *shard);
 void commit_round(struct chunk *chunk, struct shard *shard);
 void commit_park(struct chunk *chunk, struct shard *shard);
 
+/* The round is committed by the box above, and its result is here: the same, from there on. */
+void commit_land(struct chunk *chunk, struct shard *shard);
+
 /* The last contribution has come, and is in the sum: commits, or parks the commit. */
 void commit_full(struct chunk *chunk, const struct link *link);
 /* Commits the open round if nobody is missing any more. */

@@ -316,7 +316,7 @@ static void core_read(struct core *core, const struct mail *mail, uint64_t now_n
 		if (mail->value)
 			uplink_leave(mail->shard);
 		else
-			uplink_close(mail->shard, mail->detail);
+			uplink_close(mail->shard, mail->rank, mail->detail);
 		break;
 	case MAIL_STOP:
 		core->stopping = true;
@@ -415,8 +415,7 @@ static bool core_tend(struct core *core, struct shard *shard, uint64_t now_ns)
 	if (shard->stage == SHARD_LIVE) {
 		more = link_sweep(shard);
 		more = snapshot_step(shard) || more;
-		if (shard->uplink)
-			more = uplink_step(shard) || more;
+		more = uplink_step(shard) || more;
 		if (shard->stops && shard->stop_left == 0 && !shard->stop_told)
 			core_tell_drained(core, shard);
 		/* Once, however many tables came: a flood of them must not walk the open chunks each time. */

@@ -14,8 +14,7 @@
 static void detach_close(struct shard *shard)
 {
 	shard->stage = SHARD_CLOSING;
-	if (shard->uplink)
-		uplink_drop(shard);
+	uplink_drop(shard);
 	for (uint32_t rank = 0; rank < shard->spec->world; rank++)
 		link_close(&shard->links[rank]);
 	shard->sweep_at = 0;

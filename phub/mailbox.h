@@ -42,10 +42,10 @@ enum mail_kind {
 	MAIL_SNAPSHOT, /* copy `shard` into `snapshot` (phub/snapshot.h), then send MAIL_SNAPPED; NULL: give it up */
 	MAIL_WHO,      /* who is missing from `round` of `chunk`? Answered by MAIL_MISSING with the same `detail` */
 	MAIL_PAUSE,    /* `value` 1: `shard` commits nothing any more; 0: it goes on */
-	/* `conn`, the `detail`th, leads to the same core of a standby, which is to have all of `shard`
-	   (phub/replica.h); with `uplink` */
+	/* `conn`, the `detail`th of uplink number `rank` of `shard`, leads to a core of another box (phub/uplink.h);
+	   with `uplink` */
 	MAIL_UPLINK,
-	/* The `detail`th such connection of `shard` is to end, if it is there still. `value` 1: the standby goes on
+	/* The `detail`th connection of that uplink is to end, if it is there still. `value` 1: the standby goes on
 	   with the job. Whatever connection there is ends, nothing is committed any more, and who waits is answered
 	   there. */
 	MAIL_UPLINK_END,

@@ -145,6 +145,17 @@ void parts_sum(struct chunk *chunk, struct shard *shard, const void *payload, ui
 	}
 }
 
+void parts_sum_as(struct chunk *chunk, struct shard *shard, const void *payload, enum dtype dtype)
+{
+	if (chunk->sum) {
+		shard->kernels->add(chunk->sum, payload, dtype, chunk->elements);
+		return;
+	}
+	parts_take(chunk, shard, true);
+	shard->kernels->store(chunk->sum, payload, dtype, chunk->elements);
+	chunk->stored = chunk->bytes;
+}
+
 void parts_release(struct chunk *chunk, struct shard *shard)
 {
 	if (!chunk->sum)

@@ -40,6 +40,9 @@ void parts_add(struct chunk *chunk, const struct contribution *c, const void *pa
  */
 void parts_sum(struct chunk *chunk, struct shard *shard, const void *payload, uint32_t offset, uint32_t bytes);
 
+/* The same of all of a payload of another type than the chunk's, in a job without parts. */
+void parts_sum_as(struct chunk *chunk, struct shard *shard, const void *payload, enum dtype dtype);
+
 /* Gives the accumulator back, if there is one. */
 void parts_release(struct chunk *chunk, struct shard *shard);
 

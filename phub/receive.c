@@ -53,24 +53,37 @@ static void receive_end(struct core *core, struct link *link, int error, bool br
 	}
 }
 
+/* Has it the length that it must have, and a number of gradients that there can be? */
+static bool receive_is_whole(
+	const struct chunk *chunk, const struct link *link, const struct wire_header *h, uint32_t trailer)
+{
+	const struct spec *spec = link->shard->spec;
+	enum dtype dtype = chunk_payload_dtype(chunk, spec, link->rank, h->type);
+
+	if (h->type == WIRE_PULL)
+		return h->length == 0 && h->count == 0;
+	if (h->length != chunk->elements * (uint32_t)dtype_size(dtype) + trailer)
+		return false;
+	return h->count == 1 || (h->type == WIRE_PUSH && h->count > 1 && spec_is_box(spec, link->rank));
+}
+
 /* Is this what a worker of this link may send? 0, -ESTALE (old: drop it), -ENOENT (no such chunk), or -EPROTO. */
 static int receive_check(const struct link *link, const struct wire_header *h)
 {
 	const struct shard *shard = link->shard;
 	const struct spec *spec = shard->spec;
-	bool payload = h->type != WIRE_PULL;
 	uint32_t trailer = link->sealed ? WIRE_TRAILER_BYTES : 0;
 
 	if (h->type != WIRE_PUSH && h->type != WIRE_INIT && h->type != WIRE_PULL)
 		return -EPROTO;
-	if (h->job != spec->id || h->rank != link->rank)
+	if (h->job != spec->id || h->rank != link->name)
 		return -EPROTO;
 	if (h->chunk >= shard->chunk_count)
 		return -ENOENT;
 	if (h->generation != spec->generation || (h->epoch != shard->epoch && shard->plant != SHARD_PLANT_EPOCH))
 		return wire_after(h->generation, spec->generation) || wire_after(h->epoch, shard->epoch) ? -EPROTO
 													 : -ESTALE;
-	if (h->length != (payload ? shard->chunks[h->chunk].bytes + trailer : 0) || h->count != (payload ? 1 : 0))
+	if (!receive_is_whole(&shard->chunks[h->chunk], link, h, trailer))
 		return spec->mirror && mirror_takes(&shard->chunks[h->chunk], h, trailer) ? 0 : -EPROTO;
 	return 0;
 }

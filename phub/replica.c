@@ -18,7 +18,7 @@ enum {
 
 static struct uplink_chunk *replica_of(const struct shard *shard, const struct chunk *chunk)
 {
-	return &shard->uplink->chunks[chunk_local(shard, chunk)];
+	return &shard->replica->chunks[chunk_local(shard, chunk)];
 }
 
 /* Has nobody had anything of it yet? Then the standby's chunk is like it from the beginning. */
@@ -56,10 +56,10 @@ static void replica_forget(struct uplink *up, bool answer)
 
 /* ---- what goes out ---- */
 
-static const void *replica_payload(const struct uplink *up, uint32_t local)
+static const void *replica_payload(const struct uplink *up, uint32_t at)
 {
-	const struct uplink_chunk *u = &up->chunks[local];
-	const struct chunk *chunk = &up->shard->chunks[local];
+	const struct uplink_chunk *u = &up->chunks[at];
+	const struct chunk *chunk = &up->shard->chunks[at];
 
 	if (!u->image)
 		return u->lift;
@@ -70,14 +70,14 @@ static const void *replica_payload(const struct uplink *up, uint32_t local)
 	return chunk->dtype == DTYPE_F32 ? (const void *)chunk->result : u->lift;
 }
 
-static const void *replica_write(const struct uplink *up, uint32_t local, struct wire_header *h)
+static const void *replica_write(const struct uplink *up, uint32_t at, struct wire_header *h)
 {
-	const struct uplink_chunk *u = &up->chunks[local];
+	const struct uplink_chunk *u = &up->chunks[at];
 
 	h->type = u->image ? WIRE_INIT : WIRE_PUSH;
-	h->length = up->shard->chunks[local].elements * (uint32_t)sizeof(float);
+	h->length = up->shard->chunks[at].elements * (uint32_t)sizeof(float);
 	h->count = u->image ? u->next + 1u : u->gradients;
-	return replica_payload(up, local);
+	return replica_payload(up, at);
 }
 
 void replica_lift(struct chunk *chunk, struct shard *shard, struct sum_args *sum)
@@ -102,7 +102,7 @@ void replica_lift(struct chunk *chunk, struct shard *shard, struct sum_args *sum
 	u->hyper = chunk->hyper;
 	u->round = chunk->round;
 	u->there = chunk->round + 1;
-	uplink_queue(shard->uplink, chunk_local(shard, chunk), 1);
+	uplink_queue(shard->replica, chunk_local(shard, chunk), 1);
 }
 
 static void replica_send_image(struct uplink *up, struct chunk *chunk)
@@ -126,7 +126,7 @@ void replica_renew(struct chunk *chunk, struct shard *shard, bool written)
 	if (u->stage != UPLINK_READY || u->there == chunk->round)
 		return;
 	u->written = written;
-	replica_send_image(shard->uplink, chunk);
+	replica_send_image(shard->replica, chunk);
 }
 
 static void replica_had(struct uplink *up, struct uplink_chunk *u)
@@ -139,10 +139,10 @@ static void replica_had(struct uplink *up, struct uplink_chunk *u)
 }
 
 /* What the chunk collects may have changed meanwhile (commit_skip()). */
-static void replica_landed(struct uplink *up, uint32_t local)
+static void replica_landed(struct uplink *up, uint32_t at)
 {
-	struct uplink_chunk *u = &up->chunks[local];
-	struct chunk *chunk = &up->shard->chunks[local];
+	struct uplink_chunk *u = &up->chunks[at];
+	struct chunk *chunk = &up->shard->chunks[at];
 
 	replica_had(up, u);
 	if (u->there != chunk->round) {

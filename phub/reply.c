@@ -54,7 +54,7 @@ static void reply_header(const struct link *link, struct wire_header *h)
 		.job = spec->id,
 		.generation = spec->generation,
 		.epoch = link->shard->epoch,
-		.rank = link->rank,
+		.rank = link->name,
 		.credit = link_credit(link),
 	};
 }

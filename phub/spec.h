@@ -18,6 +18,7 @@
 
 #define SPEC_NAME_BYTES 64
 #define SPEC_GROUPS_MAX 256u
+#define SPEC_HOME       UINT16_MAX /* in place of an uplink: rounds of this chunk end here */
 
 enum spec_sync { SYNC_BSP, SYNC_SSP, SYNC_ASYNC };
 enum spec_nan { NAN_PASS, NAN_ZERO, NAN_FAIL };
@@ -45,6 +46,16 @@ struct spec {
 	uint64_t bandwidth;  /* bytes a second that its workers may push, all together; 0: no bound */
 	bool standby;        /* its committed rounds go to a standby box before their results go out (replica.h) */
 	bool mirror;         /* it is the copy of another box's job (mirror.h): that box is its one worker */
+	/*
+	 * Where there are boxes below or above this one (lift.h). The last `boxes` of the contributors are boxes: what
+	 * they push are sums of type `lift`.
+	 */
+	uint32_t boxes;
+	enum dtype lift;
+	uint32_t root;         /* the contributor whose first weights they are; `world`: none of this box's workers */
+	const uint32_t *names; /* [world] the rank that each one's headers name; NULL: its number here */
+	const uint16_t *way_of_chunk; /* [plan.chunk_count] which uplink its sum takes, or SPEC_HOME; NULL: none */
+	uint32_t way_count;
 	uint32_t group_count;
 	struct optimizer_hyper groups[SPEC_GROUPS_MAX]; /* version 0 of the table */
 	struct chunk_plan plan;                         /* the job's chunks; owned by whoever made the spec */
@@ -58,6 +69,18 @@ static inline bool spec_stepwise(const struct spec *s)
 	return s->sync != SYNC_BSP;
 }
 
+/* Is this contributor a box, rather than a worker? */
+static inline bool spec_is_box(const struct spec *s, uint32_t contributor)
+{
+	return contributor >= s->world - s->boxes;
+}
+
+/* The uplink that this chunk's sums take, or SPEC_HOME. */
+static inline uint16_t spec_way(const struct spec *s, uint32_t chunk)
+{
+	return s->way_of_chunk ? s->way_of_chunk[chunk] : SPEC_HOME;
+}
+
 /* Has each rank a result of its own? Where one may read an old result while others are ahead. */
 static inline bool spec_rows(const struct spec *s)
 {
@@ -66,11 +89,11 @@ static inline bool spec_rows(const struct spec *s)
 
 /*
  * Can pushes be summed in the parts that they come in? Where each is a step, waits for its turn, may come too late,
- * is already a sum, or has to be opened, it comes whole.
+ * may be a sum already, or has to be opened, it comes whole.
  */
 static inline bool spec_parts(const struct spec *s)
 {
-	return s->sync == SYNC_BSP && !s->reproducible && !s->quorum && !s->encrypt && !s->mirror;
+	return s->sync == SYNC_BSP && !s->reproducible && !s->quorum && !s->encrypt && !s->mirror && s->boxes == 0;
 }
 
 /*

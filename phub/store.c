@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "phub/base/cpu.h"
+#include "phub/lift.h"
 #include "phub/parts.h"
 #include "phub/replica.h"
 #include "phub/sealing.h"
@@ -115,7 +116,10 @@ static void store_place_tables(
 		return;
 	hypers_init(&shard->hypers, shard->hypers.newest, hyper_ranks, spec->group_count, spec->groups);
 	for (uint32_t rank = 0; rank < spec->world; rank++) {
-		shard->links[rank] = (struct link){.shard = shard, .rank = rank, .replies = replies + rank * chunks};
+		shard->links[rank] = (struct link){.shard = shard,
+			.rank = rank,
+			.name = spec->names ? spec->names[rank] : rank,
+			.replies = replies + rank * chunks};
 	}
 }
 
@@ -169,8 +173,9 @@ static void store_place_chunk(
 	uint64_t floats = (uint64_t)store_elements(span) * sizeof(float);
 	struct arrival *arrivals = store_take(at, spec->world * sizeof(struct arrival), STORE_ALIGN);
 	float *weight = NULL, *state[OPTIMIZER_STATE_MAX] = {NULL};
+	bool steps = spec->optimizer != OPTIMIZER_NONE && spec_way(spec, index) == SPEC_HOME;
 
-	if (spec->optimizer != OPTIMIZER_NONE) {
+	if (steps) {
 		if (!store_weight_is_result(spec, span))
 			weight = store_take(at, floats, STORE_ALIGN);
 		for (unsigned i = 0; i < optimizer_state_count(spec->optimizer); i++)
@@ -190,20 +195,19 @@ static void store_place_chunk(
 		.older = CHUNK_NONE,
 		.newer = CHUNK_NONE,
 		.needed = spec->world,
+		.way = spec_way(spec, index),
 		.result = result + span->offset,
 		.arrivals = arrivals,
 	};
-	if (spec->optimizer != OPTIMIZER_NONE)
+	if (steps)
 		chunk->weight = weight ? weight : (float *)(void *)chunk->result;
 	memcpy(chunk->state, state, sizeof(state));
 }
 
-/* What a shard of a job that is mirrored has besides: a buffer for the sum of each chunk, and for what is sealed. */
+/* One uplink of so many chunks: a buffer for what is sent of each, and for what is sealed. */
 static void store_place_uplink(
-	const struct spec *spec, const struct share *share, struct cursor *at, struct shard *shard)
+	const struct spec *spec, const struct share *share, uint32_t chunks, struct cursor *at, struct uplink *up)
 {
-	uint64_t chunks = share->chunk_count;
-	struct uplink *up = store_take(at, sizeof(*up), STORE_ALIGN);
 	struct uplink_chunk *each = store_take(at, chunks * sizeof(*each), STORE_ALIGN);
 	uint32_t *line = store_take(at, chunks * sizeof(*line), STORE_ALIGN);
 	uint64_t lift_bytes = store_align((uint64_t)share->elements_max * sizeof(float), STORE_ALIGN);
@@ -213,11 +217,59 @@ static void store_place_uplink(
 
 	if (!at->base)
 		return;
-	*up = (struct uplink){.shard = shard, .use = &replica_use, .chunks = each, .line = line};
-	for (uint32_t i = 0; i < share->chunk_count; i++)
+	*up = (struct uplink){.chunk_count = chunks, .chunks = each, .line = line};
+	for (uint32_t i = 0; i < chunks; i++)
 		each[i] = (struct uplink_chunk){.lift = (float *)(void *)(lift + i * lift_bytes),
 			.sealed = sealed ? sealed + i * sealed_bytes : NULL};
-	shard->uplink = up;
+}
+
+/* Which chunks are whose: all of them a replica's, and each at most one way's. */
+static void store_share_uplinks(const struct spec *spec, struct shard *shard)
+{
+	struct uplink *ways = shard->uplinks + spec->standby;
+
+	for (uint32_t i = 0; i < shard->uplink_count; i++) {
+		shard->uplinks[i].shard = shard;
+		shard->uplinks[i].use = spec->standby && i == 0 ? &replica_use : &lift_use;
+		shard->uplinks[i].chunk_count = 0;
+	}
+	for (uint32_t local = 0; local < shard->chunk_count; local++) {
+		struct chunk *chunk = &shard->chunks[local];
+		struct uplink *up = spec->standby ? shard->uplinks : NULL;
+
+		if (up) {
+			up->chunks[up->chunk_count].index = local;
+			up->chunks[up->chunk_count++].local = local;
+		}
+		if (chunk->way == SPEC_HOME)
+			continue;
+		chunk->way_at = ways[chunk->way].chunk_count++;
+		ways[chunk->way].chunks[chunk->way_at].local = local;
+	}
+	shard->replica = spec->standby ? shard->uplinks : NULL;
+}
+
+static uint32_t store_count_way(const struct spec *spec, const struct share *share, uint32_t way)
+{
+	uint32_t count = 0;
+
+	for (uint32_t i = 0; i < spec->plan.chunk_count; i++)
+		count += spec->core_of_chunk[i] == share->core && spec_way(spec, i) == way;
+	return count;
+}
+
+static void store_place_uplinks(
+	const struct spec *spec, const struct share *share, struct cursor *at, struct shard *shard)
+{
+	uint32_t count = spec->standby + spec->way_count;
+	struct uplink *uplinks = store_take(at, count * sizeof(*uplinks), STORE_ALIGN);
+
+	for (uint32_t i = 0; i < count; i++)
+		store_place_uplink(spec, share,
+			i < spec->standby ? share->chunk_count : store_count_way(spec, share, i - spec->standby), at,
+			uplinks ? &uplinks[i] : NULL);
+	shard->uplinks = uplinks;
+	shard->uplink_count = count;
 }
 
 /* Places (or, with at->base NULL, counts) all that one core owns; the shard itself comes first. */
@@ -244,12 +296,13 @@ static void store_place(const struct spec *spec, const struct share *share, stru
 		local++;
 	}
 	store_place_buffers(spec, share, at, shard);
-	if (spec->standby)
-		store_place_uplink(spec, share, at, shard);
+	store_place_uplinks(spec, share, at, shard);
 	shard->spec = spec;
 	shard->epoch = spec->epoch;
 	shard->core = share->core;
 	shard->chunk_count = share->chunk_count;
+	if (at->base)
+		store_share_uplinks(spec, shard);
 	fair_init(shard, share->bytes);
 	shard->sum_free = share->chunk_count;
 	shard->sum_count = share->chunk_count;

@@ -21,6 +21,7 @@ struct mail uplink_mail(const struct uplink *up, enum mail_kind kind)
 		.kind = kind,
 		.core = up->shard->core,
 		.shard = up->shard,
+		.rank = (uint32_t)(up - up->shard->uplinks),
 		.job = up->shard->spec->id,
 		.generation = up->shard->spec->generation,
 		.detail = up->serial,
@@ -44,7 +45,7 @@ static void uplink_forget(struct uplink *up, bool answer)
 	up->line_count = 0;
 	up->out = 0;
 	stats_add(&up->counters.results, up->counters.messages - up->counters.results);
-	for (uint32_t i = 0; i < up->shard->chunk_count; i++) {
+	for (uint32_t i = 0; i < up->chunk_count; i++) {
 		up->chunks[i].lies = 0;
 		up->chunks[i].sends = 0;
 		up->chunks[i].results = 0;
@@ -62,31 +63,32 @@ static void uplink_end(struct uplink *up, int error, const char *why)
 	uplink_tell_end(up);
 }
 
-void uplink_close(struct shard *shard, uint64_t serial)
+void uplink_close(struct shard *shard, uint32_t number, uint64_t serial)
 {
-	struct uplink *up = shard->uplink;
+	struct uplink *up = &shard->uplinks[number];
 
-	if (up && up->conn && up->serial == serial)
+	if (number < shard->uplink_count && up->conn && up->serial == serial)
 		uplink_end(up, 0, NULL);
 }
 
 void uplink_drop(struct shard *shard)
 {
-	struct uplink *up = shard->uplink;
+	for (uint32_t i = 0; i < shard->uplink_count; i++) {
+		struct uplink *up = &shard->uplinks[i];
 
-	up->end_untold = false;
-	if (!up->conn)
-		return;
-	up->queue->ops->drop(up->queue, up->conn);
-	up->conn = NULL;
-	uplink_forget(up, false);
+		up->end_untold = false;
+		if (!up->conn)
+			continue;
+		up->queue->ops->drop(up->queue, up->conn);
+		up->conn = NULL;
+		uplink_forget(up, false);
+	}
 }
 
 void uplink_leave(struct shard *shard)
 {
 	shard->failed = true;
-	if (shard->uplink)
-		uplink_drop(shard);
+	uplink_drop(shard);
 }
 
 /* ---- what goes out ---- */
@@ -107,19 +109,20 @@ static int uplink_seal(struct uplink *up, struct uplink_chunk *u, struct wire_he
 	return rc;
 }
 
-static int uplink_send(struct uplink *up, uint32_t local)
+static int uplink_send(struct uplink *up, uint32_t at)
 {
-	struct uplink_chunk *u = &up->chunks[local];
+	struct uplink_chunk *u = &up->chunks[at];
 	struct wire_header h = {
 		.job = up->spec->job,
 		.generation = up->spec->generation,
 		.epoch = up->spec->epoch,
-		.chunk = local,
+		.chunk = u->index,
+		.rank = up->spec->rank,
 		.round = u->round,
 		.hyper = u->hyper,
 		.seq = up->seq + 1,
 	};
-	const void *payload = up->use->write(up, local, &h);
+	const void *payload = up->use->write(up, at, &h);
 	int rc = up->sealer ? uplink_seal(up, u, &h, &payload) : 0;
 
 	if (rc == 0)
@@ -139,29 +142,29 @@ static int uplink_send(struct uplink *up, uint32_t local)
 static void uplink_pump(struct uplink *up)
 {
 	while (up->line_count > 0 && !wire_after(up->seq + 1, up->credit)) {
-		uint32_t local = up->line[up->line_first];
+		uint32_t at = up->line[up->line_first];
 
-		if (uplink_send(up, local) < 0)
+		if (uplink_send(up, at) < 0)
 			return;
-		if (up->chunks[local].next < up->chunks[local].end)
+		if (up->chunks[at].next < up->chunks[at].end)
 			continue;
-		up->line_first = up->line_first + 1 < up->shard->chunk_count ? up->line_first + 1 : 0;
+		up->line_first = up->line_first + 1 < up->chunk_count ? up->line_first + 1 : 0;
 		up->line_count--;
 	}
 }
 
-void uplink_queue(struct uplink *up, uint32_t local, uint8_t count)
+void uplink_queue(struct uplink *up, uint32_t at, uint8_t count)
 {
-	struct uplink_chunk *u = &up->chunks[local];
-	uint32_t at = up->line_first + up->line_count;
+	struct uplink_chunk *u = &up->chunks[at];
+	uint32_t last = up->line_first + up->line_count;
 
 	u->next = 0;
 	u->lies = 0;
 	u->end = count;
 	u->stage = UPLINK_OUT;
-	up->shard->chunks[local].lifted = true;
+	up->shard->chunks[u->local].lifted = true;
 	up->out++;
-	up->line[at < up->shard->chunk_count ? at : at - up->shard->chunk_count] = local;
+	up->line[last < up->chunk_count ? last : last - up->chunk_count] = at;
 	up->line_count++;
 	uplink_pump(up);
 }
@@ -177,13 +180,18 @@ static void uplink_check(struct uplink *up, struct uplink_chunk *u)
 
 bool uplink_step(struct shard *shard)
 {
-	struct uplink *up = shard->uplink;
+	bool more = false;
 
-	if (up->end_untold)
-		uplink_tell_end(up);
-	if (up->conn && up->spoilt)
-		uplink_end(up, up->spoilt, "libcrypto encrypts nothing");
-	return up->conn && up->use->step(up);
+	for (uint32_t i = 0; i < shard->uplink_count; i++) {
+		struct uplink *up = &shard->uplinks[i];
+
+		if (up->end_untold)
+			uplink_tell_end(up);
+		if (up->conn && up->spoilt)
+			uplink_end(up, up->spoilt, "libcrypto encrypts nothing");
+		more = (up->conn && up->use->step(up)) || more;
+	}
+	return more;
 }
 
 /* Of another key than the last one's no counter was seen. 0 or -EIO. */
@@ -197,15 +205,14 @@ static int uplink_take_keys(struct uplink *up)
 	if (crypt_take_key(up->sealer, up->spec->push_key) < 0)
 		return -EIO;
 	rc = crypt_take_key(up->opener, up->spec->result_key);
-	for (uint32_t i = 0; rc > 0 && i < up->shard->chunk_count; i++)
+	for (uint32_t i = 0; rc > 0 && i < up->chunk_count; i++)
 		up->chunks[i].opened = 0;
 	return rc < 0 ? rc : 0;
 }
 
 void uplink_open(struct core *core, const struct mail *mail)
 {
-	struct shard *shard = mail->shard;
-	struct uplink *up = shard->uplink;
+	struct uplink *up = &mail->shard->uplinks[mail->rank];
 	int rc;
 
 	up->spec = mail->uplink;
@@ -248,6 +255,22 @@ static int uplink_believe(struct uplink *up, struct uplink_chunk *u, const struc
 	return 0;
 }
 
+/* NULL: the other box has no business with it. */
+static struct uplink_chunk *uplink_find(struct uplink *up, uint32_t index)
+{
+	uint32_t low = 0, high = up->chunk_count;
+
+	while (low < high) {
+		uint32_t middle = low + (high - low) / 2;
+
+		if (up->chunks[middle].index < index)
+			low = middle + 1;
+		else
+			high = middle;
+	}
+	return low < up->chunk_count && up->chunks[low].index == index ? &up->chunks[low] : NULL;
+}
+
 /* Is it an acknowledgement of what is out? */
 static int uplink_message(struct uplink *up, const struct event *e)
 {
@@ -261,13 +284,13 @@ static int uplink_message(struct uplink *up, const struct event *e)
 		up->credit = h->credit;
 	if (h->type == WIRE_CREDIT)
 		return h->round == WIRE_FINISHED ? -ESHUTDOWN : 0;
-	if (h->chunk >= up->shard->chunk_count)
-		return -EPROTO;
-	u = &up->chunks[h->chunk];
-	if (u->results == 0 || h->round != u->round)
+	u = uplink_find(up, h->chunk);
+	if (!u || u->results == 0 || h->round != u->round)
 		return -EPROTO;
 	if (up->opener && uplink_believe(up, u, e) < 0)
 		return -EBADMSG;
+	if (up->use->take && up->use->take(up, (uint32_t)(u - up->chunks), e) < 0)
+		return -EPROTO;
 	stats_add(&up->counters.results, 1);
 	u->results--;
 	uplink_check(up, u);

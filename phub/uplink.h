@@ -3,8 +3,8 @@
  * An uplink is a connection of a shard to a core of another box, which the core dials like a worker: it polls it in a
  * queue of its own, of a transport that loses nothing. This file carries: what a chunk has for the other box stands in
  * a line, a chunk at most once, and goes as far as credit and connection let it; each message is answered by a RESULT
- * of its chunk and round. What the messages are is the business of who uses it (struct uplink_use): replica.h, to a
- * standby.
+ * of its chunk and round. What the messages are is the business of who uses it (struct uplink_use): lift.h, to the
+ * box above; replica.h, to a standby.
  *
  * In a job that is encrypted (transport/crypt.h) all of that is, too: what is sent lies sealed in memory of its own as
  * long as the queue reads it, and a RESULT counts only with the trailer that the other box alone can make: nobody on
@@ -30,6 +30,7 @@ struct uplink;
 struct uplink_spec {
 	struct conn_spec conn;
 	uint32_t job, generation, epoch; /* as the other box's Start says */
+	uint32_t rank;                   /* that headers name */
 	/* Encrypted: of what is sent, and of what is answered. */
 	uint8_t push_key[PROOF_KEY], result_key[PROOF_KEY];
 };
@@ -42,6 +43,8 @@ enum uplink_stage {
 
 /* What is on its way of one chunk. */
 struct uplink_chunk {
+	uint32_t local;     /* its place in the shard */
+	uint32_t index;     /* in the shard of the other box: that headers name */
 	float *lift;        /* [elements] the sum that is sent */
 	uint8_t *sealed;    /* encrypted: the message that is sent, as it goes over the wire */
 	uint64_t opened;    /* encrypted: the counter of its last result */
@@ -54,6 +57,7 @@ struct uplink_chunk {
 	uint8_t lies;       /* encrypted: 1 + the message that lies in `sealed`; 0: none */
 	uint8_t sends;      /* that the queue still reads from */
 	uint8_t results;    /* that are not acknowledged */
+	uint8_t type;       /* of a lift: enum wire_type of the message */
 	/* Of a replica. */
 	bool had;     /* the standby had it at some time */
 	bool image;   /* what is out are arrays */
@@ -66,12 +70,15 @@ struct uplink_counters {   /* read by control with relaxed loads */
 	uint64_t results;  /* ...and acknowledged */
 };
 
-/* Who uses it. `local` is the chunk's place in the shard. */
+/* Who uses it. `at` is the chunk's place in up->chunks. */
 struct uplink_use {
 	/* Message number `next` of the chunk: returns its payload, and sets type, length and count of the header. */
-	const void *(*write)(const struct uplink *up, uint32_t local, struct wire_header *h);
+	const void *(*write)(const struct uplink *up, uint32_t at, struct wire_header *h);
+	/* A RESULT that the chunk waits for, with what it carries. 0, or -EPROTO: that cannot be. NULL: it carries
+	 * nothing. */
+	int (*take)(struct uplink *up, uint32_t at, const struct event *e);
 	/* All messages of the chunk are answered, and no queue reads them: it is UPLINK_READY. */
-	void (*landed)(struct uplink *up, uint32_t local);
+	void (*landed)(struct uplink *up, uint32_t at);
 	/* There is a new connection. */
 	void (*began)(struct uplink *up);
 	/* The connection is gone, and nothing is out any more. `answer`: who waits gets results. */
@@ -91,8 +98,9 @@ struct uplink {
 	uint64_t counter;              /* of the last message that was sealed, by whatever connection */
 	int spoilt;                    /* why no message can be sealed: the connection ends at the next tick; 0 */
 	uint32_t seq, credit;
-	struct uplink_chunk *chunks; /* [shard->chunk_count] */
-	uint32_t *line;              /* ring of chunks with messages to be sent, each at most once */
+	uint32_t chunk_count;
+	struct uplink_chunk *chunks; /* [chunk_count] in the order of the plan */
+	uint32_t *line;              /* [chunk_count] ring of those with messages to be sent, each at most once */
 	uint32_t line_first, line_count;
 	uint32_t out;    /* chunks that are lifted */
 	bool end_untold; /* control's mailbox was full: told at a later tick */
@@ -110,9 +118,9 @@ struct uplink {
  * unless the shard goes home before.
  */
 void uplink_open(struct core *core, const struct mail *mail);
-/* MAIL_UPLINK_END: ends the connection with this serial, if it is there still. */
-void uplink_close(struct shard *shard, uint64_t serial);
-/* The shard goes home: the connection ends, and nobody is told or answered. */
+/* MAIL_UPLINK_END: ends the connection of this uplink with this serial, if it is there still. */
+void uplink_close(struct shard *shard, uint32_t number, uint64_t serial);
+/* The shard goes home: the connections end, and nobody is told or answered. */
 void uplink_drop(struct shard *shard);
 /* The same, before it does, where the job goes on at the standby: nothing is committed any more that is not there. */
 void uplink_leave(struct shard *shard);
@@ -120,21 +128,25 @@ void uplink_leave(struct shard *shard);
 /* Polls the queue of uplinks, and does what came. Returns the events. */
 unsigned uplink_poll(struct core *core, uint64_t now_ns);
 
-/* At tick, of a shard with an uplink: what was not told, and its use's step. Returns whether more can be done at once.
+/* At tick, of a shard with uplinks: what was not told, and their uses' steps. Returns whether more can be done at once.
  */
 bool uplink_step(struct shard *shard);
 
 /* ---- for who uses it ---- */
 
 /* `count` messages of the chunk are made: it goes to the end of the line, and is lifted until they are answered. */
-void uplink_queue(struct uplink *up, uint32_t local, uint8_t count);
+void uplink_queue(struct uplink *up, uint32_t at, uint8_t count);
 /* Mail to control about this connection. */
 struct mail uplink_mail(const struct uplink *up, enum mail_kind kind);
 
-/* Are answers waiting for the other box? */
+/* Are answers waiting for other boxes? */
 static inline bool uplink_waits(const struct shard *shard)
 {
-	return shard->uplink && shard->uplink->out > 0;
+	uint32_t out = 0;
+
+	for (uint32_t i = 0; i < shard->uplink_count; i++)
+		out += shard->uplinks[i].out;
+	return out > 0;
 }
 
 #endif

@@ -300,10 +300,10 @@ static int generation_encrypt_core(const struct generation *g, struct shard *sha
 		rc = err_set(e, -EIO, "libcrypto takes no key");
 	for (uint32_t rank = 0; rc == 0 && rank < g->spec.world; rank++)
 		rc = crypt_create(true, &shard->links[rank].opener, e);
-	if (rc == 0 && shard->uplink)
-		rc = crypt_create(false, &shard->uplink->sealer, e);
-	if (rc == 0 && shard->uplink)
-		rc = crypt_create(true, &shard->uplink->opener, e);
+	if (rc == 0 && shard->replica)
+		rc = crypt_create(false, &shard->replica->sealer, e);
+	if (rc == 0 && shard->replica)
+		rc = crypt_create(true, &shard->replica->opener, e);
 	return rc;
 }
 
@@ -334,10 +334,10 @@ static void generation_forget_keys(struct generation *g)
 		crypt_destroy(shard->sealing->results);
 		for (uint32_t rank = 0; rank < g->spec.world; rank++)
 			crypt_destroy(shard->links[rank].opener);
-		if (!shard->uplink)
+		if (!shard->replica)
 			continue;
-		crypt_destroy(shard->uplink->sealer);
-		crypt_destroy(shard->uplink->opener);
+		crypt_destroy(shard->replica->sealer);
+		crypt_destroy(shard->replica->opener);
 	}
 }
 

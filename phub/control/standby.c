@@ -759,7 +759,7 @@ const struct standby_report *standby_describe(const struct job *job, struct stan
 	*out = (struct standby_report){.state = s->state, .since_ns = s->since_ns, .why = s->why};
 	for (unsigned core = 0; core < s->core_count; core++) {
 		const struct shard *shard = job->generation->store.shards[core];
-		const struct uplink_counters *n = shard && shard->uplink ? &shard->uplink->counters : NULL;
+		const struct uplink_counters *n = shard && shard->replica ? &shard->replica->counters : NULL;
 
 		if (!n)
 			continue;

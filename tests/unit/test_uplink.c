@@ -81,7 +81,7 @@ static int standby_send(struct queue *q, struct conn *c, const struct wire_heade
 		return -EAGAIN;
 	s->room--;
 	assert_true(s->sent_count < STANDBY_SENT);
-	assert_int_equal(h->seq, s->b->shard->uplink->seq + 1);
+	assert_int_equal(h->seq, s->b->shard->replica->seq + 1);
 	s->sent[s->sent_count] = *h;
 	s->payloads[s->sent_count] = s->opener ? standby_open(s, h, payload) : payload;
 	s->sent[s->sent_count].length -= s->opener ? WIRE_TRAILER_BYTES : 0;
@@ -118,7 +118,7 @@ static struct standby *standby_new(struct bench *b)
 /* Each session has keys of its own. */
 static void standby_take_keys(struct standby *s)
 {
-	struct uplink *up = s->b->shard->uplink;
+	struct uplink *up = s->b->shard->replica;
 
 	if (!s->b->spec.encrypt)
 		return;
@@ -221,8 +221,8 @@ static void standby_close(struct standby *s)
 	if (s->opener) {
 		crypt_destroy(s->opener);
 		crypt_destroy(s->sealer);
-		crypt_destroy(s->b->shard->uplink->sealer);
-		crypt_destroy(s->b->shard->uplink->opener);
+		crypt_destroy(s->b->shard->replica->sealer);
+		crypt_destroy(s->b->shard->replica->opener);
 	}
 	bench_close(s->b);
 	free(s);
@@ -571,8 +571,8 @@ static void test_credit_and_room(void **state)
 	standby_ack(s);
 	assert_int_equal(s->sent_count, 8);
 	assert_int_equal(b->fake.sent_count, 8);
-	assert_int_equal(b->shard->uplink->counters.messages, 8);
-	assert_int_equal(b->shard->uplink->counters.results, 8);
+	assert_int_equal(b->shard->replica->counters.messages, 8);
+	assert_int_equal(b->shard->replica->counters.results, 8);
 	for (unsigned i = 0; i < 8; i++)
 		assert_int_equal(s->sent[i].chunk, i);
 	bench_complete(b);
@@ -608,10 +608,10 @@ static void test_break(void **state)
 	standby_mirror(s);
 	assert_int_equal(bench_mail(b).kind, MAIL_UPLINK_WHOLE);
 	assert_int_equal(s->sent[0].round, 3);
-	uplink_close(b->shard, s->serial - 1);
+	uplink_close(b->shard, 0, s->serial - 1);
 	assert_false(s->dropped); /* of the one before */
 	bench_push_all(b, 3, 0, false);
-	uplink_close(b->shard, s->serial);
+	uplink_close(b->shard, 0, s->serial);
 	assert_true(s->dropped);
 	assert_int_equal(b->fake.sent_count, 2);
 	assert_int_equal(bench_mail(b).kind, MAIL_UPLINK_ENDED);

@@ -1,0 +1,131 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Sums on their way up, and results on their way down.
+ */
+#include "phub/lift.h"
+
+#include "aggregation/kernels.h"
+#include "phub/commit.h"
+#include "phub/link.h"
+#include "phub/parts.h"
+
+#include <errno.h>
+#include <string.h>
+
+/* All that is kept of what came is in the sum now. */
+static void lift_release(struct chunk *chunk, struct shard *shard)
+{
+	for (uint32_t rank = 0; rank < shard->spec->world; rank++) {
+		struct arrival *a = &chunk->arrivals[rank];
+
+		if (a->state == ARRIVAL_HELD && a->slot)
+			link_release(&shard->links[rank], a->slot);
+		else if (a->state == ARRIVAL_STAGED)
+			shard->stages[shard->stage_free++] = (uint8_t *)(uintptr_t)a->payload;
+		if (a->state == ARRIVAL_HELD || a->state == ARRIVAL_STAGED)
+			a->state = ARRIVAL_SUMMED;
+		a->payload = NULL;
+		a->slot = NULL;
+	}
+	parts_release(chunk, shard);
+}
+
+/* Returns what the message is. */
+static enum wire_type lift_write_lift(
+	const struct chunk *chunk, struct shard *shard, const struct sum_args *sum, float *lift)
+{
+	struct sum_args args = *sum;
+
+	if (chunk->kind == ROUND_GRADIENT) {
+		args.out = lift;
+		args.out_dtype = shard->spec->lift;
+		args.scale = 1;
+		args.stores = STORES_CACHED;
+		shard->kernels->sum(&args);
+		return WIRE_PUSH;
+	}
+	if (chunk->gradients == 0)
+		return WIRE_PULL;
+	memcpy(lift, sum->src_count > 0 ? sum->src[0] : chunk->sum, chunk->bytes); /* no bit may change */
+	return WIRE_INIT;
+}
+
+void lift_round(struct chunk *chunk, struct shard *shard, const struct sum_args *sum)
+{
+	struct uplink *up = &shard->uplinks[(shard->replica != NULL) + chunk->way];
+	struct uplink_chunk *u = &up->chunks[chunk->way_at];
+
+	u->type = (uint8_t)lift_write_lift(chunk, shard, sum, u->lift);
+	u->gradients = u->type == WIRE_PUSH ? chunk->gradients : u->type == WIRE_INIT;
+	u->hyper = chunk->hyper;
+	u->round = chunk->round;
+	lift_release(chunk, shard);
+	uplink_queue(up, chunk->way_at, 1);
+}
+
+static const void *lift_write(const struct uplink *up, uint32_t at, struct wire_header *h)
+{
+	const struct uplink_chunk *u = &up->chunks[at];
+	const struct chunk *chunk = &up->shard->chunks[u->local];
+
+	h->type = (enum wire_type)u->type;
+	h->count = u->gradients;
+	if (h->type == WIRE_PUSH)
+		h->length = chunk->elements * (uint32_t)dtype_size(up->shard->spec->lift);
+	else
+		h->length = h->type == WIRE_INIT ? chunk->bytes : 0;
+	return h->length > 0 ? u->lift : NULL;
+}
+
+/* The transport has put it where it belongs, unless it has no sinks. */
+static int lift_take(struct uplink *up, uint32_t at, const struct event *e)
+{
+	const struct chunk *chunk = &up->shard->chunks[up->chunks[at].local];
+
+	if (e->header.length != chunk->bytes)
+		return -EPROTO;
+	if (e->payload && e->payload != chunk->result)
+		memcpy(chunk->result, e->payload, chunk->bytes);
+	return 0;
+}
+
+static void lift_landed(struct uplink *up, uint32_t at)
+{
+	commit_land(&up->shard->chunks[up->chunks[at].local], up->shard);
+}
+
+static void lift_began(struct uplink *up)
+{
+	struct sink *sinks = up->spec->conn.sinks;
+
+	for (uint32_t at = 0; at < up->chunk_count; at++) {
+		const struct uplink_chunk *u = &up->chunks[at];
+		const struct chunk *chunk = &up->shard->chunks[u->local];
+
+		if (sinks)
+			sinks[u->index] = (struct sink){chunk->result, chunk->bytes};
+	}
+}
+
+/* Control ends the job, or has what was out come again: nobody is answered with half of a result. */
+static void lift_forget(struct uplink *up, bool answer)
+{
+	(void)answer;
+	for (uint32_t at = 0; at < up->chunk_count; at++)
+		up->chunks[at].stage = UPLINK_READY;
+}
+
+static bool lift_step(struct uplink *up)
+{
+	(void)up;
+	return false;
+}
+
+const struct uplink_use lift_use = {
+	.write = lift_write,
+	.take = lift_take,
+	.landed = lift_landed,
+	.began = lift_began,
+	.forget = lift_forget,
+	.step = lift_step,
+};

@@ -1,0 +1,691 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Boxes that sum for each other: three of them, of one core each, whose messages this test carries in an order of its
+ * own. Whatever way a chunk takes (to one box, to a home of its own, along a chain), all workers get what they would
+ * get from one box that they all share.
+ */
+#include "phub/lift.h"
+
+#include "phub/core.h"
+#include "phub/link.h"
+#include "phub/members.h"
+#include "phub/receive.h"
+#include "tests/unit/chunk_rig.h"
+#include "tests/unit/cmocka_shim.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { BOXES = 3, CHUNKS = 5, PENDING = 256, ROUNDS = 4, JOB = 9, LIFT_EVENTS = 64 };
+
+/* So many workers at each. */
+static const uint32_t rack_workers[BOXES] = {2, 1, 3};
+
+enum plan { PLAN_TREE, PLAN_SHARDED, PLAN_CHAIN, PLAN_COUNT };
+
+struct shape {
+	enum plan plan;
+	enum optimizer_kind optimizer;
+	enum dtype dtype, lift;
+	bool mean, reproducible, sinks;
+	unsigned hold_max;
+	uint64_t seed;
+};
+
+/* What was sent up, until it is carried. */
+struct message {
+	unsigned from, to;
+	struct wire_header header;
+	const void *payload;
+	void *cookie;
+};
+
+struct place {
+	struct rack *rack;
+	struct bench *b;
+	unsigned number;
+	uint16_t way_of_chunk[CHUNKS];
+	uint32_t names[BENCH_WORLD_MAX];
+	struct core core;
+	/* Up: */
+	struct queue queue;
+	struct conn conns[BOXES];
+	struct uplink_spec specs[BOXES];
+	struct sink sinks[BOXES][CHUNKS];
+	struct event events[LIFT_EVENTS];
+	unsigned event_count;
+	unsigned room; /* sends before -EAGAIN */
+	bool dropped;
+	/* Down: what this box's workers got in this round. */
+	unsigned got[CHUNKS];
+};
+
+struct rack {
+	struct shape shape;
+	struct place places[BOXES];
+	struct bench *flat;
+	struct message pending[PENDING];
+	unsigned pending_count;
+	uint64_t random, now;
+};
+
+static uint64_t rack_random(struct rack *r, uint64_t below)
+{
+	r->random = r->random * 6364136223846793005u + 1442695040888963407u;
+	return (r->random >> 33) % below;
+}
+
+/* ---- ways ---- */
+
+static unsigned rack_home(const struct shape *s, unsigned chunk)
+{
+	return s->plan == PLAN_TREE ? 0 : chunk % BOXES;
+}
+
+/* The box that this one lifts it to; its own number: this is the home. */
+static unsigned rack_next(const struct shape *s, unsigned box, unsigned chunk)
+{
+	unsigned home = rack_home(s, chunk);
+
+	return box == home || s->plan != PLAN_CHAIN ? home : (box + 1) % BOXES;
+}
+
+/* Its contributor that `box` is at `at`. */
+static uint32_t rack_slot(unsigned at, unsigned box)
+{
+	return rack_workers[at] + (box > at ? box - 1 : box);
+}
+
+/* The number of the uplink that leads from one to the other. */
+static uint16_t rack_way(unsigned from, unsigned to)
+{
+	return (uint16_t)(to > from ? to - 1 : to);
+}
+
+/* ---- the queue that leads up ---- */
+
+static struct place *place_of(struct queue *q)
+{
+	return (struct place *)((char *)q - offsetof(struct place, queue));
+}
+
+static int up_adopt(struct queue *q, struct conn *c, const struct conn_spec *spec)
+{
+	(void)spec;
+	c->queue = q;
+	return 0;
+}
+
+static unsigned up_poll(struct queue *q, uint64_t now_ns, struct event *events, unsigned max)
+{
+	struct place *p = place_of(q);
+	unsigned count = p->event_count;
+
+	(void)now_ns;
+	assert_true(count <= max);
+	memcpy(events, p->events, count * sizeof(*events));
+	p->event_count = 0;
+	return count;
+}
+
+static int up_send(struct queue *q, struct conn *c, const struct wire_header *h, const void *payload, void *cookie)
+{
+	struct place *p = place_of(q);
+	struct rack *r = p->rack;
+	unsigned way = (unsigned)(c - p->conns);
+
+	if (p->room == 0)
+		return -EAGAIN;
+	p->room--;
+	assert_true(r->pending_count < PENDING);
+	r->pending[r->pending_count++] =
+		(struct message){p->number, way < p->number ? way : way + 1, *h, payload, cookie};
+	return 0;
+}
+
+static void up_drop(struct queue *q, struct conn *c)
+{
+	(void)c;
+	place_of(q)->dropped = true;
+}
+
+static const struct queue_ops up_ops = {.adopt = up_adopt, .poll = up_poll, .send = up_send, .drop = up_drop};
+
+/* ---- boxes ---- */
+
+static void place_open(struct rack *r, unsigned number)
+{
+	struct place *p = &r->places[number];
+	struct bench *b = p->b = bench_new();
+	const struct shape *s = &r->shape;
+	uint32_t world = rack_workers[number] + BOXES - 1;
+	uint64_t from[CHUNKS];
+
+	p->rack = r;
+	p->number = number;
+	p->room = UINT_MAX;
+	b->chunk_count = CHUNKS;
+	b->elements = 509; /* no multiple of a vector */
+	b->dtype = s->dtype;
+	b->conn_spec.window = 64;
+	b->spec.id = JOB;
+	b->spec.optimizer = s->optimizer;
+	b->spec.mean = s->mean;
+	b->spec.reproducible = s->reproducible;
+	b->spec.boxes = BOXES - 1;
+	b->spec.lift = s->lift;
+	b->spec.root = number == 1 ? 0 : world; /* rank 0 is the second box's worker */
+	b->spec.way_of_chunk = p->way_of_chunk;
+	b->spec.way_count = BOXES - 1;
+	b->spec.names = p->names;
+	for (unsigned i = 0; i < CHUNKS; i++) {
+		unsigned next = rack_next(s, number, i);
+
+		p->way_of_chunk[i] = next == number ? SPEC_HOME : rack_way(number, next);
+	}
+	for (uint32_t i = 0; i < world; i++)
+		p->names[i] = 100 * number + i;
+	bench_open(b, world, s->hold_max);
+	for (unsigned other = 0; other < BOXES; other++) {
+		if (other == number)
+			continue;
+		for (unsigned i = 0; i < CHUNKS; i++)
+			from[i] = other != rack_home(s, i) && rack_next(s, other, i) == number ? 0 : MEMBERS_NEVER;
+		members_await(b->shard, rack_slot(number, other), from);
+	}
+	p->core.config.control = b->control;
+	p->core.uplinks = &p->queue;
+	p->queue.ops = &up_ops;
+}
+
+static void place_connect(struct place *p, unsigned to)
+{
+	uint16_t way = rack_way(p->number, to);
+	struct uplink *up = &p->b->shard->uplinks[way];
+	const struct mail mail = {.kind = MAIL_UPLINK,
+		.shard = p->b->shard,
+		.conn = &p->conns[way],
+		.uplink = &p->specs[way],
+		.rank = way};
+
+	p->specs[way] = (struct uplink_spec){
+		.conn = {.window = 64, .chunk_count = CHUNKS, .sinks = p->rack->shape.sinks ? p->sinks[way] : NULL},
+		.job = JOB,
+		.epoch = 1,
+		.rank = 100 * to + rack_slot(to, p->number)};
+	for (uint32_t at = 0; at < up->chunk_count; at++)
+		lift_place(up, at, up->chunks[at].local);
+	uplink_open(&p->core, &mail);
+}
+
+static void fill(struct bench *b, uint32_t slot, uint32_t rank, uint64_t round)
+{
+	float plain[CHUNK_ELEMENTS];
+
+	for (uint32_t i = 0; i < b->elements; i++)
+		plain[i] = (float)((rank * 7919 + round * 104729 + i * 31) % 13) - 5;
+	convert_from_f32(b->data[slot], b->dtype, plain, b->elements);
+}
+
+static struct rack *rack_open(const struct shape *shape)
+{
+	struct rack *r = calloc(1, sizeof(*r));
+	uint32_t world = 0;
+
+	r->shape = *shape;
+	r->random = shape->seed * 77 + 1;
+	for (unsigned i = 0; i < BOXES; i++) {
+		place_open(r, i);
+		world += rack_workers[i];
+	}
+	for (unsigned i = 0; i < BOXES; i++)
+		for (unsigned to = 0; to < BOXES; to++)
+			if (to != i)
+				place_connect(&r->places[i], to);
+	r->flat = bench_new();
+	r->flat->chunk_count = CHUNKS;
+	r->flat->elements = r->places[0].b->elements;
+	r->flat->dtype = shape->dtype;
+	r->flat->spec.optimizer = shape->optimizer;
+	r->flat->spec.mean = shape->mean;
+	bench_open(r->flat, world, 0);
+	return r;
+}
+
+static void rack_close(struct rack *r)
+{
+	for (unsigned i = 0; i < BOXES; i++) {
+		uplink_drop(r->places[i].b->shard);
+		bench_close(r->places[i].b);
+	}
+	bench_close(r->flat);
+	free(r);
+}
+
+/* The same in the middle of a round. */
+static void rack_drop(struct rack *r)
+{
+	for (unsigned i = 0; i < BOXES; i++) {
+		struct bench *b = r->places[i].b;
+
+		b->fake.sent_count = 0;
+		for (uint32_t slot = 0; slot < b->spec.world; slot++)
+			link_close(&b->shard->links[slot]);
+		while (link_sweep(b->shard))
+			continue;
+	}
+	rack_close(r);
+}
+
+/* ---- what is carried ---- */
+
+/* A message comes to contributor `slot` of this box. */
+static void place_hear(struct place *p, uint32_t slot, const struct wire_header *h, const void *payload)
+{
+	struct event e = {.type = EVENT_MESSAGE,
+		.conn = &p->b->fake.conns[slot],
+		.header = *h,
+		.payload = payload,
+		.slot = p->b->fake.queue.hold_max > 0 && payload ? (void *)(uintptr_t)payload : NULL};
+
+	event_whole(&e);
+	receive_batch(&p->core, &p->b->fake.queue, &e, 1, ++p->rack->now);
+	assert_non_null(p->b->shard->links[slot].conn);
+}
+
+static struct event *place_event(struct place *p, unsigned from, enum event_type type)
+{
+	struct event *e = &p->events[p->event_count++];
+
+	assert_true(p->event_count <= LIFT_EVENTS);
+	*e = (struct event){.type = type, .conn = &p->conns[rack_way(p->number, from)]};
+	return e;
+}
+
+/* The box below gets what this one sent it: before its queue reads no more of it. */
+static void place_answer(struct place *p, unsigned below, const struct sent *sent)
+{
+	struct place *to = &p->rack->places[below];
+	struct event *e = place_event(to, p->number, EVENT_MESSAGE);
+	struct sink *sinks = to->specs[rack_way(below, p->number)].conn.sinks;
+
+	e->header = sent->header;
+	e->payload = sent->payload;
+	event_whole(e);
+	if (sinks && sent->header.type == WIRE_RESULT) {
+		assert_int_equal(sinks[sent->header.chunk].bytes, sent->header.length);
+		memcpy(sinks[sent->header.chunk].addr, sent->payload, sent->header.length);
+		e->payload = sinks[sent->header.chunk].addr;
+	}
+	uplink_poll(&to->core, ++p->rack->now);
+}
+
+/* What this box sent down arrives. Results of its own workers are those of the one box. */
+static void place_carry_down(struct place *p)
+{
+	struct bench *b = p->b;
+
+	for (unsigned i = 0; i < b->fake.sent_count; i++) {
+		struct sent sent = b->fake.sent[i];
+		uint32_t slot = (uint32_t)(sent.conn - b->fake.conns);
+		uint32_t other = slot - rack_workers[p->number];
+
+		assert_int_equal(sent.header.rank, p->names[slot]);
+		if (slot >= rack_workers[p->number]) {
+			place_answer(p, other >= p->number ? other + 1 : other, &sent);
+		} else if (sent.header.type == WIRE_RESULT) {
+			const struct chunk *flat = &p->rack->flat->shard->chunks[sent.header.chunk];
+
+			assert_int_equal(sent.header.round + 1, flat->round);
+			assert_memory_equal(sent.payload, flat->result, flat->bytes);
+			p->got[sent.header.chunk]++;
+		}
+		if (sent.cookie)
+			chunk_sent(sent.cookie, sent.conn->user, p->rack->now);
+	}
+	b->fake.sent_count = 0;
+}
+
+/* One of the messages that are under way, but never one before another of its connection. */
+static void rack_carry_up(struct rack *r)
+{
+	unsigned pick = (unsigned)rack_random(r, r->pending_count);
+	struct message m;
+	struct event *e;
+
+	for (unsigned i = 0; i < pick; i++)
+		if (r->pending[i].from == r->pending[pick].from && r->pending[i].to == r->pending[pick].to)
+			pick = i;
+	m = r->pending[pick];
+	memmove(&r->pending[pick], &r->pending[pick + 1], (r->pending_count - pick - 1) * sizeof(m));
+	r->pending_count--;
+	place_hear(&r->places[m.to], rack_slot(m.to, m.from), &m.header, m.payload);
+	e = place_event(&r->places[m.from], m.to, EVENT_SENT);
+	e->cookie = m.cookie;
+	if (rack_random(r, 2)) /* before the result, or with it */
+		uplink_poll(&r->places[m.from].core, ++r->now);
+}
+
+static void rack_settle(struct rack *r)
+{
+	bool moved = true;
+
+	while (moved) {
+		moved = r->pending_count > 0;
+		if (moved)
+			rack_carry_up(r);
+		for (unsigned i = 0; i < BOXES; i++) {
+			moved = moved || r->places[i].b->fake.sent_count > 0 || r->places[i].event_count > 0;
+			place_carry_down(&r->places[i]);
+			uplink_poll(&r->places[i].core, ++r->now);
+		}
+	}
+}
+
+/* A worker's message about one chunk, here and at the one box. */
+static void rack_push(struct rack *r, unsigned box, uint32_t slot, unsigned chunk, enum wire_type type, uint64_t round)
+{
+	struct place *p = &r->places[box];
+	struct wire_header h = {.type = type,
+		.length = type == WIRE_PULL ? 0 : p->b->shard->chunks[chunk].bytes,
+		.job = JOB,
+		.epoch = 1,
+		.chunk = chunk,
+		.rank = p->names[slot],
+		.round = round,
+		.count = type != WIRE_PULL,
+		.seq = ++p->b->seq[slot]};
+
+	place_hear(p, slot, &h, type == WIRE_PULL ? NULL : p->b->data[slot]);
+}
+
+/* Rank 0 is the second box's first worker. */
+static uint32_t rack_rank(unsigned box, uint32_t slot)
+{
+	return box == 1 ? 0 : slot + (box == 0 ? 1 : 1 + rack_workers[0]);
+}
+
+static void flat_push(struct rack *r, uint64_t round, bool broadcast)
+{
+	for (uint32_t rank = 0; rank < r->flat->spec.world; rank++)
+		fill(r->flat, rank, rank, round);
+	for (unsigned chunk = 0; chunk < CHUNKS; chunk++) {
+		r->flat->chunk = &r->flat->shard->chunks[chunk];
+		for (uint32_t rank = 0; rank < r->flat->spec.world; rank++)
+			bench_push(r->flat, rank,
+				!broadcast  ? WIRE_PUSH
+				: rank == 0 ? WIRE_INIT
+					    : WIRE_PULL,
+				round, 0, false);
+	}
+	bench_complete(r->flat);
+}
+
+/* All workers, in any order, with what is carried meanwhile. */
+static void rack_round(struct rack *r, uint64_t round, bool broadcast)
+{
+	bool done[BOXES][BENCH_WORLD_MAX][CHUNKS] = {0};
+	unsigned left = 0;
+
+	flat_push(r, round, broadcast);
+	for (unsigned box = 0; box < BOXES; box++) {
+		memset(r->places[box].got, 0, sizeof(r->places[box].got));
+		left += rack_workers[box] * CHUNKS;
+		for (uint32_t slot = 0; slot < rack_workers[box]; slot++)
+			fill(r->places[box].b, slot, rack_rank(box, slot), round);
+	}
+	while (left > 0) {
+		unsigned box = (unsigned)rack_random(r, BOXES), chunk = (unsigned)rack_random(r, CHUNKS);
+		uint32_t slot = (uint32_t)rack_random(r, rack_workers[box]);
+		bool root = box == 1 && slot == 0;
+
+		if (!done[box][slot][chunk]) {
+			rack_push(r, box, slot, chunk, !broadcast ? WIRE_PUSH : root ? WIRE_INIT : WIRE_PULL, round);
+			done[box][slot][chunk] = true;
+			left--;
+		}
+		if (r->pending_count > 0 && rack_random(r, 2))
+			rack_carry_up(r);
+		place_carry_down(&r->places[rack_random(r, BOXES)]);
+	}
+	rack_settle(r);
+	for (unsigned box = 0; box < BOXES; box++)
+		for (unsigned chunk = 0; chunk < CHUNKS; chunk++)
+			assert_int_equal(r->places[box].got[chunk], rack_workers[box]);
+}
+
+static void run(const struct shape *shape)
+{
+	struct rack *r = rack_open(shape);
+	uint64_t round = shape->optimizer == OPTIMIZER_NONE;
+
+	rack_round(r, round++, true);
+	for (unsigned i = 0; i < ROUNDS; i++)
+		rack_round(r, round++, false);
+	rack_close(r);
+}
+
+static void test_same_as_one_box(void **state)
+{
+	static const enum optimizer_kind optimizers[] = {
+		OPTIMIZER_NONE, OPTIMIZER_SGD, OPTIMIZER_NESTEROV, OPTIMIZER_ADAMW};
+
+	(void)state;
+	for (unsigned i = 0; i < 400; i++) {
+		const struct shape shape = {.plan = (enum plan)(i % PLAN_COUNT),
+			.optimizer = optimizers[i / 3 % 4],
+			.mean = i / 12 % 2,
+			.sinks = i / 24 % 2,
+			.hold_max = i / 48 % 2 ? 8 : 0,
+			.seed = i};
+
+		run(&shape);
+	}
+}
+
+/* Small integers are the same in all of these types. */
+static void test_types(void **state)
+{
+	static const enum dtype types[] = {DTYPE_F32, DTYPE_F16, DTYPE_BF16};
+
+	(void)state;
+	for (unsigned i = 0; i < 27; i++) {
+		const struct shape shape = {.plan = (enum plan)(i % 3),
+			.dtype = types[i / 3 % 3],
+			.lift = types[i / 9],
+			.hold_max = i % 2 ? 8 : 0,
+			.seed = i};
+
+		run(&shape);
+	}
+}
+
+/* ---- sums of which each bit is fixed ---- */
+
+/* Adds what this box's workers have to `sum`, one after the other. */
+static void add_workers(const struct place *p, float *sum)
+{
+	for (uint32_t slot = 0; slot < rack_workers[p->number]; slot++)
+		for (uint32_t i = 0; i < p->b->elements; i++)
+			sum[i] = slot == 0 && p->number > 0 ? p->b->data[slot][i] : sum[i] + p->b->data[slot][i];
+}
+
+/* In a tree: workers of the root, then the sums of the others, in whatever order all of them come. */
+static void test_reproducible(void **state)
+{
+	float sum[CHUNK_ELEMENTS], part[CHUNK_ELEMENTS];
+
+	(void)state;
+	for (unsigned seed = 0; seed < 50; seed++) {
+		const struct shape shape = {
+			.plan = PLAN_TREE, .reproducible = true, .hold_max = seed % 2 ? 8 : 0, .seed = seed};
+		struct rack *r = rack_open(&shape);
+		unsigned left[BOXES];
+
+		for (unsigned box = 0; box < BOXES; box++) {
+			left[box] = rack_workers[box];
+			for (uint32_t slot = 0; slot < rack_workers[box]; slot++)
+				for (uint32_t i = 0; i < r->flat->elements; i++)
+					r->places[box].b->data[slot][i] =
+						1 / (float)(3 + i * 7 + slot * 31 + box * 1001);
+		}
+		while (left[0] + left[1] + left[2] > 0) {
+			unsigned box = (unsigned)rack_random(r, BOXES);
+
+			if (left[box] > 0)
+				rack_push(r, box, --left[box], 0, WIRE_PUSH, 1);
+			if (r->pending_count > 0)
+				rack_carry_up(r);
+		}
+		memset(sum, 0, sizeof(sum));
+		add_workers(&r->places[0], sum);
+		for (unsigned box = 1; box < BOXES; box++) {
+			add_workers(&r->places[box], part);
+			for (uint32_t i = 0; i < r->flat->elements; i++)
+				sum[i] += part[i];
+		}
+		assert_int_equal(r->places[0].b->shard->chunks[0].round, 2);
+		assert_memory_equal(r->places[0].b->shard->chunks[0].result, sum, r->flat->elements * sizeof(float));
+		r->places[0].b->fake.sent_count = 0;
+		rack_drop(r);
+	}
+}
+
+/* ---- one box that lifts, and what goes wrong ---- */
+
+static const struct shape plain = {.plan = PLAN_TREE, .hold_max = 8};
+
+/* All workers of the third box have pushed the first chunk. */
+static struct place *push_third(struct rack *r)
+{
+	for (uint32_t slot = 0; slot < rack_workers[2]; slot++) {
+		fill(r->places[2].b, slot, slot, 1);
+		rack_push(r, 2, slot, 0, WIRE_PUSH, 1);
+	}
+	return &r->places[2];
+}
+
+/* What came from below is given back when it is in the sum; who pushes once more is not counted twice. */
+static void test_lifted(void **state)
+{
+	struct rack *r = rack_open(&plain);
+	struct place *p = push_third(r);
+	const struct chunk *chunk = &p->b->shard->chunks[0];
+
+	(void)state;
+	assert_int_equal(r->pending_count, 1);
+	assert_int_equal(r->pending[0].to, 0);
+	assert_int_equal(r->pending[0].header.type, WIRE_PUSH);
+	assert_int_equal(r->pending[0].header.count, rack_workers[2]);
+	assert_int_equal(r->pending[0].header.rank, r->places[0].names[rack_slot(0, 2)]);
+	assert_true(chunk->lifted);
+	assert_int_equal(chunk->round, 1);
+	assert_int_equal(p->b->fake.queue.held, 0);
+	assert_int_equal(p->b->shard->links[0].held, 0);
+	assert_int_equal(p->b->shard->sum_free, p->b->shard->sum_count);
+	rack_push(r, 2, 0, 0, WIRE_PUSH, 1);
+	assert_int_equal(r->pending_count, 1);
+	assert_int_equal(p->b->shard->counters.dropped[DROP_DUPLICATE], 1);
+	assert_true(uplink_waits(p->b->shard));
+	rack_drop(r);
+}
+
+/* No room on the way up: it goes when there is. */
+static void test_no_room(void **state)
+{
+	struct rack *r = rack_open(&plain);
+	struct place *p = &r->places[2];
+
+	(void)state;
+	p->room = 0;
+	push_third(r);
+	assert_int_equal(r->pending_count, 0);
+	p->room = 1;
+	place_event(p, 0, EVENT_WRITABLE);
+	uplink_poll(&p->core, 1);
+	assert_int_equal(r->pending_count, 1);
+	rack_drop(r);
+}
+
+/* What no box above says ends the connection, and control hears which; nobody below is answered. */
+static void test_wrong_results(void **state)
+{
+	(void)state;
+	for (unsigned wrong = 0; wrong < 6; wrong++) {
+		struct rack *r = rack_open(&plain);
+		struct place *p = push_third(r);
+		struct event *e = place_event(p, 0, EVENT_MESSAGE);
+		struct mail mail;
+
+		e->header = (struct wire_header){.type = wrong == 0 ? WIRE_PUSH : WIRE_RESULT,
+			.job = JOB + (wrong == 1),
+			.epoch = 1,
+			.chunk = wrong == 2   ? 1
+				 : wrong == 3 ? CHUNKS
+					      : 0,
+			.round = wrong == 4 ? 2 : 1,
+			.length = p->b->shard->chunks[0].bytes - (wrong == 5 ? 4 : 0)};
+		e->payload = p->b->data[0];
+		event_whole(e);
+		uplink_poll(&p->core, 1);
+		assert_true(p->dropped);
+		mail = bench_mail(p->b);
+		assert_int_equal(mail.kind, MAIL_UPLINK_ENDED);
+		assert_int_equal(mail.rank, 0);
+		assert_int_equal(mail.value, -EPROTO);
+		assert_int_equal(p->b->fake.sent_count, 0);
+		assert_int_equal(p->b->shard->chunks[0].round, 1);
+		rack_drop(r);
+	}
+}
+
+/* Only a box may bring sums, and each must be of the length that its type has; only who has first weights sends them.
+ */
+static void test_wrong_pushes(void **state)
+{
+	(void)state;
+	for (unsigned wrong = 0; wrong < 4; wrong++) {
+		const struct shape shape = {.plan = PLAN_TREE, .lift = DTYPE_BF16};
+		struct rack *r = rack_open(&shape);
+		struct place *p = &r->places[0];
+		uint32_t slot = wrong == 0 ? 0 : rack_slot(0, 1);
+		uint32_t bytes = p->b->shard->chunks[0].bytes;
+		struct event e = {.type = EVENT_MESSAGE,
+			.conn = &p->b->fake.conns[slot],
+			.payload = p->b->data[slot],
+			.header = {.type = wrong == 3 ? WIRE_INIT : WIRE_PUSH,
+				.length = wrong == 1   ? bytes
+					  : wrong == 0 ? bytes
+					  : wrong == 3 ? bytes
+						       : bytes / 2,
+				.job = JOB,
+				.epoch = 1,
+				.rank = wrong == 2 ? p->names[slot] + 1 : p->names[slot],
+				.round = 1,
+				.count = 2,
+				.seq = 1}};
+
+		event_whole(&e);
+		receive_batch(&p->core, &p->b->fake.queue, &e, 1, 1);
+		assert_null(p->b->shard->links[slot].conn);
+		assert_int_equal(bench_mail(p->b).kind, MAIL_LINK_CLOSED);
+		rack_drop(r);
+	}
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_same_as_one_box),
+		cmocka_unit_test(test_types),
+		cmocka_unit_test(test_reproducible),
+		cmocka_unit_test(test_lifted),
+		cmocka_unit_test(test_no_room),
+		cmocka_unit_test(test_wrong_results),
+		cmocka_unit_test(test_wrong_pushes),
+	};
+
+	return cmocka_run_group_tests_name("lift", tests, NULL, NULL);
+}
