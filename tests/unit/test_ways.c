@@ -1,0 +1,162 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Homes and loads of chunks across boxes: every way ends, homes are even, and what uplinks carry is what the paper's
+ * formulae say.
+ */
+#include "topology/ways.h"
+
+#include "tests/unit/cmocka_shim.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { CHUNKS = 600, CHUNK_BYTES = 32768 };
+
+static uint32_t chunk_bytes[CHUNKS];
+static uint16_t home[CHUNKS];
+static struct ways_box boxes[WAYS_BOXES_MAX];
+
+static void fill(unsigned count, bool unequal)
+{
+	for (unsigned i = 0; i < count; i++)
+		boxes[i] = (struct ways_box){.rack = i,
+			.workers = unequal ? 1 + i % 5 : 4,
+			.rate_bytes_s = unequal ? 1e9 * (1 + i % 3) : 1e9};
+	for (uint32_t i = 0; i < CHUNKS; i++)
+		chunk_bytes[i] = unequal ? 64 + i * 997 % CHUNK_BYTES / 4 * 4 : CHUNK_BYTES;
+}
+
+static struct ways plan(enum ways_kind kind, unsigned count, unsigned root)
+{
+	struct err e;
+
+	assert_int_equal(ways_homes(kind, boxes, count, root, chunk_bytes, CHUNKS, home, &e), 0);
+	return (struct ways){
+		.kind = kind, .root = root, .box_count = count, .boxes = boxes, .chunk_count = CHUNKS, .home = home};
+}
+
+/* From each box a chunk gets home in fewer steps than there are boxes, and is never at a box twice. */
+static void test_ways_end(void **state)
+{
+	(void)state;
+	for (unsigned kind = WAYS_TREE; kind < WAYS_COUNT; kind++)
+		for (unsigned count = 1; count < 9; count++)
+			for (unsigned end = 0; end < count; end++)
+				for (unsigned box = 0; box < count; box++) {
+					unsigned at = box, steps = 0, below = 0;
+
+					for (; at != end; steps++)
+						at = ways_next((enum ways_kind)kind, count, end, at);
+					assert_true(steps < count && (kind == WAYS_CHAIN || steps <= 1));
+					for (unsigned other = 0; other < count; other++)
+						below += ways_is_below((enum ways_kind)kind, count, end, other, box);
+					assert_true(kind != WAYS_CHAIN || below <= 1);
+				}
+}
+
+/* Each box is home of a share of the bytes that goes with its rate. */
+static void test_homes_are_even(void **state)
+{
+	(void)state;
+	for (unsigned count = 1; count < 17; count++) {
+		uint64_t bytes[WAYS_BOXES_MAX] = {0}, all = 0;
+		double rates = 0;
+
+		fill(count, true);
+		plan(WAYS_SHARDED, count, 0);
+		for (uint32_t i = 0; i < CHUNKS; i++) {
+			assert_true(home[i] < count);
+			bytes[home[i]] += chunk_bytes[i];
+			all += chunk_bytes[i];
+		}
+		for (unsigned i = 0; i < count; i++)
+			rates += boxes[i].rate_bytes_s;
+		for (unsigned i = 0; i < count; i++) {
+			double share = (double)all * boxes[i].rate_bytes_s / rates;
+
+			assert_true((double)bytes[i] < share + CHUNK_BYTES && (double)bytes[i] > share - CHUNK_BYTES);
+		}
+	}
+}
+
+/* PHub (SoCC'18), section 3.4, of a model of M bytes and K racks of N workers. */
+static void test_uplinks(void **state)
+{
+	const uint64_t m = (uint64_t)CHUNKS * CHUNK_BYTES, n = 4;
+
+	(void)state;
+	for (unsigned k = 2; k <= 8; k++) {
+		for (unsigned kind = 0; kind < WAYS_COUNT; kind++) {
+			struct ways_load links[WAYS_BOXES_MAX] = {0}, uplinks[WAYS_BOXES_MAX] = {0};
+			struct ways w;
+
+			fill(k, false);
+			w = plan((enum ways_kind)kind, k, 0);
+			ways_add_loads(&w, chunk_bytes, NULL, links, uplinks);
+			for (unsigned i = 0; i < k; i++) {
+				uint64_t expected = kind == WAYS_FLAT   ? (i == 0 ? (k - 1) * n * m : n * m)
+						    : kind == WAYS_TREE ? (i == 0 ? (k - 1) * m : m)
+									: 2 * (k - 1) * m / k;
+				uint64_t slack = kind >= WAYS_SHARDED ? 2 * k * (uint64_t)CHUNK_BYTES : 0;
+
+				assert_true(uplinks[i].out <= expected + slack && uplinks[i].out + slack >= expected);
+				assert_true(uplinks[i].in <= expected + slack && uplinks[i].in + slack >= expected);
+				/* The box carries its own workers' besides. */
+				if (kind != WAYS_FLAT)
+					assert_int_equal(links[i].in, uplinks[i].in + n * m);
+			}
+			if (kind == WAYS_FLAT)
+				assert_int_equal(links[0].in, k * n * m);
+		}
+	}
+}
+
+/* Sums of two bytes an element go up, results come down as workers take them; boxes of one rack use no uplink. */
+static void test_lifts_and_neighbours(void **state)
+{
+	struct ways_load uplinks[WAYS_BOXES_MAX] = {0}, links[WAYS_BOXES_MAX] = {0};
+	static uint32_t lifts[CHUNKS];
+	struct ways w;
+
+	(void)state;
+	fill(3, false);
+	boxes[2].rack = 1;
+	for (uint32_t i = 0; i < CHUNKS; i++)
+		lifts[i] = CHUNK_BYTES / 2;
+	w = plan(WAYS_TREE, 3, 1);
+	ways_add_loads(&w, chunk_bytes, lifts, links, uplinks);
+	assert_int_equal(uplinks[0].out, (uint64_t)CHUNKS * CHUNK_BYTES / 2);
+	assert_int_equal(uplinks[0].in, (uint64_t)CHUNKS * CHUNK_BYTES);
+	assert_int_equal(uplinks[1].in, uplinks[0].out);
+	assert_int_equal(uplinks[1].out, uplinks[0].in);
+	assert_int_equal(links[2].out, (uint64_t)CHUNKS * CHUNK_BYTES * 4 + (uint64_t)CHUNKS * CHUNK_BYTES / 2);
+	ways_add_loads(&w, chunk_bytes, lifts, NULL, NULL);
+}
+
+static void test_refused(void **state)
+{
+	struct err e;
+
+	(void)state;
+	fill(3, false);
+	assert_int_equal(ways_homes(WAYS_TREE, boxes, 0, 0, chunk_bytes, CHUNKS, home, &e), -EINVAL);
+	assert_int_equal(ways_homes(WAYS_TREE, boxes, WAYS_BOXES_MAX + 1, 0, chunk_bytes, CHUNKS, home, &e), -EINVAL);
+	assert_int_equal(ways_homes(WAYS_TREE, boxes, 3, 3, chunk_bytes, CHUNKS, home, &e), -EINVAL);
+	boxes[1].rate_bytes_s = 0;
+	assert_int_equal(ways_homes(WAYS_CHAIN, boxes, 3, 0, chunk_bytes, CHUNKS, home, &e), -EINVAL);
+	assert_string_equal(ways_name(WAYS_CHAIN), "chain");
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_ways_end),
+		cmocka_unit_test(test_homes_are_even),
+		cmocka_unit_test(test_uplinks),
+		cmocka_unit_test(test_lifts_and_neighbours),
+		cmocka_unit_test(test_refused),
+	};
+
+	return cmocka_run_group_tests_name("ways", tests, NULL, NULL);
+}
