@@ -69,7 +69,7 @@ _phub_words() { # COMMAND SUBCOMMAND WORD
 		;;
 	jobs | top) words='pause resume drain evict --reason --workers --watch --interval --count --json --help' ;;
 	doctor) words='--quiet --json --help' ;;
-	topo) words='--model --cores --chunk --json --help' ;;
+	topo) words='--model --cores --chunk --racks --hierarchy --root --lift --svg --json --help' ;;
 	plan)
 		words='--workers --model --bytes --keys --dtype --optimizer --chunk --transport --nics --link --worker-link --mtu
 			--frame --pcie --cache-lines --memory-bandwidth --cores --core-gbps --kernels --costs --here --cpus

@@ -9,10 +9,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "aggregation/convert.h"
 #include "phub/cli/args.h"
 #include "phub/cli/cli.h"
 #include "phub/cli/models.h"
 #include "phub/cli/output.h"
+#include "phub/cli/topo_racks.h"
 #include "topology/chunking.h"
 #include "topology/discover.h"
 #include "topology/pick.h"
@@ -21,6 +23,7 @@
 #include "transport/rdma.h"
 
 struct topo {
+	struct topo_racks_options racks;
 	bool json;
 	const char *model;
 	uint64_t cores, chunk_bytes;
@@ -312,8 +315,32 @@ static int topo_show(struct topo *t, struct err *e)
 	return rc;
 }
 
+static int topo_show_racks(struct topo *t, struct err *e)
+{
+	t->racks.model = t->model;
+	t->racks.chunk_bytes = t->chunk_bytes;
+	t->racks.json = t->json;
+	return topo_racks_show(&t->racks, e);
+}
+
+/* What belongs to a rack file, and what to this machine. */
+static int topo_check_racks(const struct args_usage *usage, const struct topo *t)
+{
+	const struct topo_racks_options *r = &t->racks;
+
+	if (r->path && t->cores)
+		return args_wrong(usage, "--cores is of this machine; those of boxes are in the rack file");
+	if (!r->path && (r->root || r->svg || r->way != WAYS_TREE || r->lift != DTYPE_F32))
+		return args_wrong(usage, "--hierarchy, --root, --lift and --svg belong to --racks FILE");
+	if (!t->model && (r->root || r->lift != DTYPE_F32))
+		return args_wrong(usage, "--root and --lift belong to --model NAME");
+	return ARGS_GO_ON;
+}
+
 int topo_run(int argc, char **argv)
 {
+	static const char *const topo_ways[] = {"flat", "tree", "sharded", "chain", NULL};
+	static const char *const topo_lifts[] = {"f32", "f16", "bf16", NULL};
 	struct topo *t = calloc(1, sizeof(*t));
 	const struct args_option options[] = {
 		{"model", "NAME", "place this model (see phub models) or CSV", ARGS_TEXT, t ? &t->model : NULL, 0, 0,
@@ -322,6 +349,15 @@ int topo_run(int argc, char **argv)
 			PLACEMENT_CORE_COUNT_MAX, NULL},
 		{"chunk", "BYTES", "of a chunk, a power of two (32KiB)", ARGS_POWER, t ? &t->chunk_bytes : NULL,
 			CHUNKING_CHUNK_BYTES_MIN, CHUNKING_CHUNK_BYTES_MAX, NULL},
+		{"racks", "FILE", "instead: the racks, boxes and hosts of this rack file", ARGS_TEXT,
+			t ? &t->racks.path : NULL, 0, 0, NULL},
+		{"hierarchy", "WAY", "of homes and picture: flat, tree, sharded or chain (tree)", ARGS_CHOICE,
+			t ? &t->racks.way : NULL, 0, 0, topo_ways},
+		{"root", "BOX", "that flat and tree end at (the first)", ARGS_TEXT, t ? &t->racks.root : NULL, 0, 0,
+			NULL},
+		{"lift", "TYPE", "of sums between boxes: f32, f16 or bf16 (f32)", ARGS_CHOICE,
+			t ? &t->racks.lift : NULL, 0, 0, topo_lifts},
+		{"svg", "FILE", "a picture of it", ARGS_TEXT, t ? &t->racks.svg : NULL, 0, 0, NULL},
 		{"json", NULL, "one JSON object a line", ARGS_FLAG, t ? &t->json : NULL, 0, 0, NULL},
 		{.name = NULL},
 	};
@@ -330,19 +366,31 @@ int topo_run(int argc, char **argv)
 		.about = "Prints what this machine has: CPUs, NUMA nodes, NICs, RDMA ports and why one cannot be "
 			 "used. With --model\n"
 			 "also the cores that a box here would pick and the chunks that each would own (longest "
-			 "processing time first, by bytes).\n",
-		.examples = "  phub topo\n  phub topo --model resnet-50 --cores 2\n",
+			 "processing time first, by bytes).\n"
+			 "--racks FILE shows a rack file (see phub(1)); with --model also what a round moves over each "
+			 "of its "
+			 "links, if all\n"
+			 "workers push to one box (flat), boxes sum for a root (tree), or each chunk has a home of its "
+			 "own, "
+			 "that all boxes\n"
+			 "send to (sharded) or pass on to (chain).\n",
+		.examples = "  phub topo\n  phub topo --model resnet-50 --cores 2\n"
+			    "  phub topo --racks racks.yaml --model resnet-50 --hierarchy sharded --svg racks.svg\n",
 		.options = options,
 	};
 	struct args_words words;
 	struct err e;
 	int rc;
 
+	if (t)
+		t->racks.way = WAYS_TREE;
 	if (!t) {
 		output_error("out of memory");
 		return CLI_FAILED;
 	}
 	rc = args_parse(&usage, argc, argv, &words);
+	if (rc == ARGS_GO_ON)
+		rc = topo_check_racks(&usage, t);
 	if (rc == ARGS_GO_ON && (t->cores || t->chunk_bytes) && !t->model)
 		rc = args_wrong(&usage, "--cores and --chunk belong to --model NAME");
 	if (rc == ARGS_GO_ON && t->model)
@@ -350,7 +398,7 @@ int topo_run(int argc, char **argv)
 	if (!t->chunk_bytes)
 		t->chunk_bytes = CHUNKING_CHUNK_BYTES_DEFAULT;
 	if (rc == ARGS_GO_ON) {
-		rc = topo_show(t, &e) < 0 ? CLI_FAILED : CLI_DONE;
+		rc = (t->racks.path ? topo_show_racks(t, &e) : topo_show(t, &e)) < 0 ? CLI_FAILED : CLI_DONE;
 		if (rc == CLI_FAILED)
 			output_error("%s", e.text);
 	}

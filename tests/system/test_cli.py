@@ -13,6 +13,7 @@ import subprocess
 import tempfile
 import threading
 import time
+import xml.etree.ElementTree
 
 import rig
 from rig import check, holds
@@ -150,6 +151,10 @@ def wrong_usage():
             (["topo", "--model", "nothing"], "resnet-50"),
             (["topo", "--cores", "2"], "belong to --model"),
             (["topo", "more"], "one word too many"),
+            (["topo", "--svg", "x.svg"], "belong to --racks"),
+            (["topo", "--hierarchy", "star"], "flat, tree, sharded, chain"),
+            (["topo", "--racks", "x", "--cores", "2"], "in the rack file"),
+            (["topo", "--racks", "x", "--root", "b"], "belong to --model"),
             (["jobs", "[::1"], "HOST:PORT"),
             (["jobs", "box:70000"], "HOST:PORT"),
             (["jobs", "--interval", "100"], "belong to --watch"),
@@ -614,6 +619,44 @@ def topo_and_models():
         check(out == "", out)
 
 
+RACKS = """
+racks:
+  - name: r0
+    uplink: 40Gbit
+    boxes: [{name: b0, address: "10.0.0.1:7077", rate: 100Gbit, cores: 4}, {name: spare, address: "10.0.0.2:1", rate: 1Gbit}]
+    hosts: [{name: h0, rate: 25Gbit, workers: 2}]
+  - name: r1
+    oversubscription: 4
+    boxes: [{name: b1, address: "10.0.1.1:7077", rate: 100Gbit, sibling: b0}]
+    hosts: [{name: h1, rate: 25Gbit, workers: 2}, {name: "h<2", rate: 25Gbit}]
+"""
+
+
+def racks():
+    """A rack file, as text, JSON and a picture; what is wrong in it has a line."""
+    with tempfile.TemporaryDirectory() as where:
+        path, picture = pathlib.Path(where) / "racks.yaml", pathlib.Path(where) / "racks.svg"
+        path.write_text(RACKS)
+        out, _ = phub("topo", "--racks", path)
+        holds(out, "2 racks, 3 boxes, 3 hosts with 5 workers", r"r1 +37\.5 +- +1 +2 +3", r"b1 +r1 +10\.0\.1\.1:7077 +100 +- +b0")
+        out, _ = phub("topo", "--racks", path, "--model", "resnet-50", "--hierarchy", "sharded", "--svg", picture)
+        holds(out, "sharded waits for host h0", r"b0 +\d+ +51\d{6} +4 +\d{8}")
+        root = xml.etree.ElementTree.parse(picture).getroot()
+        words = [node.text for node in root.iter("{http://www.w3.org/2000/svg}text")]
+        check(any(word.startswith("h<2") for word in words) and any("(spare)" in word for word in words), f"{words}")
+        found = lines(phub("topo", "--racks", path, "--model", "resnet-50", "--lift", "bf16", "--root", "b1", "--json")[0])
+        tree = next(one for one in found if one["topo"] == "traffic" and one["way"] == "tree")
+        whole = 102228128
+        check(tree["bytes"] == whole and [(up["out"], up["in"]) for up in tree["uplinks"]] ==
+              [(whole // 2, whole), (whole, whole // 2)], f"{tree}")
+        check(sum(one["chunks"] for one in found if one["topo"] == "home") == tree["chunks"], f"{found}")
+        holds(phub("topo", "--racks", path, "--model", "resnet-50", "--root", "spare", status=1)[1], "it is not that")
+        holds(phub("topo", "--racks", path, "--svg", "/nonexistent/x.svg", status=1)[1], "cannot write /nonexistent/x.svg")
+        path.write_text(RACKS.replace("uplink: 40Gbit", "uplink: fast"))
+        holds(phub("topo", "--racks", path, status=1)[1], "racks.yaml:4: uplink: 'fast' is not understood; allowed: like 100Gbit")
+        holds(phub("topo", "--racks", where, status=1)[1], "cannot be read: Is a directory")
+
+
 def manuals_and_completion():
     """Every option of --help stands in the manual page and in the completion."""
     manual = (rig.ROOT / "deploy/man/phub.1").read_text()
@@ -645,7 +688,7 @@ CASES = [help_everywhere, wrong_usage, failures_say_what_to_do, not_a_box, box_t
          exchange_table, exchange_listen, exchange_stores, exchange_optimizers, exchange_planted, exchange_jobs, exchange_resnet,
          exchange_csv, exchange_in_namespaces, exchange_pinned, exchange_interrupted, exchange_worker_dies, exchange_box_dies,
          exchange_parent_dies, kernels_contract, seals_contract, aggregation_contract, jobs_of_a_box, doctor, good_callers, stalled,
-         wrong_admin_secret, topo_and_models, manuals_and_completion]
+         wrong_admin_secret, topo_and_models, racks, manuals_and_completion]
 
 if __name__ == "__main__":
     rig.run(CASES, None if PHUB.exists() else f"{PHUB} is not there (make)")

@@ -1,0 +1,237 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The picture of a rack file: racks side by side under what links them, and, with a model, how much of a round each
+ * link is busy, beside the busiest.
+ */
+#include "phub/cli/topo_racks.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+enum {
+	SVG_RACK_WIDTH = 270,
+	SVG_GAP = 24,
+	SVG_ROW = 46,
+	SVG_HEAD = 120,    /* down to the racks' tops */
+	SVG_BOX_ROWS = 62, /* of a box */
+	SVG_LEGEND = 70,
+};
+
+struct svg {
+	FILE *file;
+	const struct topo_racks *t;
+	const struct topo_traffic *traffic; /* NULL: no model */
+	unsigned width, height;
+};
+
+/* Names are of the file: no markup in them. */
+static void svg_text(struct svg *s, unsigned x, unsigned y, const char *class, const char *text)
+{
+	fprintf(s->file, "<text x=\"%u\" y=\"%u\" class=\"%s\">", x, y, class);
+	for (; *text; text++) {
+		if (*text == '<')
+			fputs("&lt;", s->file);
+		else if (*text == '&')
+			fputs("&amp;", s->file);
+		else if (*text == '>')
+			fputs("&gt;", s->file);
+		else
+			fputc(*text, s->file);
+	}
+	fputs("</text>\n", s->file);
+}
+
+static void svg_rect(struct svg *s, unsigned x, unsigned y, unsigned width, unsigned height, const char *fill,
+	const char *stroke, double stroke_width)
+{
+	fprintf(s->file,
+		"<rect x=\"%u\" y=\"%u\" width=\"%u\" height=\"%u\" rx=\"5\" fill=\"%s\" stroke=\"%s\" "
+		"stroke-width=\"%.1f\"/>\n",
+		x, y, width, height, fill, stroke, stroke_width);
+}
+
+/* From light blue, idle, to red: the busiest link of the round. */
+static void svg_colour(const struct svg *s, double seconds, char out[8])
+{
+	double share = s->traffic && s->traffic->seconds > 0 ? seconds / s->traffic->seconds : 0;
+
+	snprintf(out, 8, "#%02x%02x%02x", (unsigned)(70 + 150 * share), (unsigned)(130 - 80 * share),
+		(unsigned)(200 - 150 * share));
+}
+
+static double svg_width(const struct svg *s, double seconds)
+{
+	return s->traffic && s->traffic->seconds > 0 ? 2 + 8 * sqrt(seconds / s->traffic->seconds) : 2;
+}
+
+/* A link from above, with its rate and what a round moves over it. */
+static void svg_link(
+	struct svg *s, unsigned x, unsigned top, unsigned bottom, double rate, const struct ways_load *load)
+{
+	double seconds = load ? topo_racks_seconds(load, rate) : 0;
+	char colour[8], text[120];
+
+	svg_colour(s, seconds, colour);
+	fprintf(s->file, "<line x1=\"%u\" y1=\"%u\" x2=\"%u\" y2=\"%u\" stroke=\"%s\" stroke-width=\"%.1f\"/>\n", x,
+		top, x, bottom, colour, svg_width(s, seconds));
+	snprintf(text, sizeof(text), "%.4g Gbit/s", rate * 8 / 1e9);
+	svg_text(s, x + 10, bottom - 16, "small", text);
+	if (!load || !s->traffic)
+		return;
+	snprintf(text, sizeof(text), "%.1f up, %.1f down MB, %.3g ms", (double)load->out / 1e6, (double)load->in / 1e6,
+		seconds * 1e3);
+	svg_text(s, x + 10, bottom - 4, "small", text);
+}
+
+/* The box of this number that takes part, or -1. */
+static int svg_part(const struct topo_racks *t, unsigned box)
+{
+	for (unsigned i = 0; i < t->way_boxes; i++)
+		if (t->box_of_way[i] == box)
+			return (int)i;
+	return -1;
+}
+
+static void svg_box(struct svg *s, unsigned index, unsigned x, unsigned y)
+{
+	const struct rack_box *box = &s->t->racks.boxes[index];
+	int part = svg_part(s->t, index);
+	char text[160], colour[8] = "#888888";
+	double seconds = part >= 0 && s->traffic ? topo_racks_seconds(&s->traffic->boxes[part], box->rate_bytes_s) : 0;
+
+	if (part >= 0)
+		svg_colour(s, seconds, colour);
+	svg_rect(s, x, y, SVG_RACK_WIDTH - 24, SVG_BOX_ROWS - 8, "#fff7e6", colour, svg_width(s, seconds) / 2 + 1);
+	snprintf(text, sizeof(text), "%s  %.4g Gbit/s%s", box->name, box->rate_bytes_s * 8 / 1e9,
+		part < 0 ? "  (spare)" : "");
+	svg_text(s, x + 8, y + 16, "name", text);
+	if (s->traffic && part >= 0) {
+		snprintf(text, sizeof(text), "%.1f in, %.1f out MB, %.3g ms", (double)s->traffic->boxes[part].in / 1e6,
+			(double)s->traffic->boxes[part].out / 1e6, seconds * 1e3);
+		svg_text(s, x + 8, y + 31, "small", text);
+		snprintf(text, sizeof(text), "home of %u chunks: %.1f MB", s->t->homes[part].chunks,
+			(double)s->t->homes[part].bytes / 1e6);
+		if (box->cores)
+			snprintf(text + strlen(text), sizeof(text) - strlen(text), ", %.1f a core",
+				(double)s->t->homes[part].core_most / 1e6);
+		svg_text(s, x + 8, y + 45, "small", text);
+	} else {
+		snprintf(text, sizeof(text), "%.60s:%u", box->host, box->port);
+		svg_text(s, x + 8, y + 31, "small", text);
+	}
+}
+
+static void svg_host(struct svg *s, const struct rack_host *host, unsigned x, unsigned y)
+{
+	struct ways_load load = topo_racks_host(s->t, host);
+	double seconds = s->traffic ? topo_racks_seconds(&load, host->rate_bytes_s) : 0;
+	char text[160], colour[8];
+
+	svg_colour(s, seconds, colour);
+	svg_rect(s, x, y, SVG_RACK_WIDTH - 24, SVG_ROW - 8, "#f4f8ff", colour, svg_width(s, seconds) / 2 + 1);
+	snprintf(text, sizeof(text), "%s  %u worker%s", host->name, host->workers, host->workers == 1 ? "" : "s");
+	svg_text(s, x + 8, y + 16, "name", text);
+	if (s->traffic)
+		snprintf(text, sizeof(text), "%.4g Gbit/s: %.1f MB each way, %.3g ms", host->rate_bytes_s * 8 / 1e9,
+			(double)load.out / 1e6, seconds * 1e3);
+	else
+		snprintf(text, sizeof(text), "%.4g Gbit/s", host->rate_bytes_s * 8 / 1e9);
+	svg_text(s, x + 8, y + 30, "small", text);
+}
+
+/* Rows that rack `i` takes; draws it when x is not 0. */
+static unsigned svg_rack(struct svg *s, unsigned i, unsigned x)
+{
+	const struct racks *r = &s->t->racks;
+	unsigned y = SVG_HEAD + 30;
+
+	if (x > 0 && r->rack_count > 1)
+		svg_link(s, x + SVG_RACK_WIDTH / 2 - 60, 52, SVG_HEAD, r->racks[i].uplink_bytes_s,
+			s->traffic ? &s->traffic->uplinks[i] : NULL);
+	if (x > 0)
+		svg_rect(s, x, SVG_HEAD, SVG_RACK_WIDTH, s->height - SVG_LEGEND - SVG_HEAD, "#fafafa", "#999999", 1);
+	if (x > 0)
+		svg_text(s, x + 12, SVG_HEAD + 20, "title", r->racks[i].name);
+	for (unsigned box = 0; box < r->box_count; box++) {
+		if (r->boxes[box].rack != i)
+			continue;
+		if (x > 0)
+			svg_box(s, box, x + 12, y);
+		y += SVG_BOX_ROWS;
+	}
+	for (unsigned host = 0; host < r->host_count; host++) {
+		if (r->hosts[host].rack != i)
+			continue;
+		if (x > 0)
+			svg_host(s, &r->hosts[host], x + 12, y);
+		y += SVG_ROW;
+	}
+	return y + 8;
+}
+
+static void svg_head(struct svg *s)
+{
+	const struct racks *r = &s->t->racks;
+	char text[200];
+
+	fprintf(s->file,
+		"<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%u\" height=\"%u\" viewBox=\"0 0 %u %u\">\n"
+		"<style>text{font-family:sans-serif;fill:#222}.small{font-size:10px}.name{font-size:12px}"
+		".title{font-size:14px;font-weight:bold}</style>\n"
+		"<rect width=\"100%%\" height=\"100%%\" fill=\"#ffffff\"/>\n",
+		s->width, s->height, s->width, s->height);
+	if (r->rack_count < 2)
+		return;
+	svg_rect(s, SVG_GAP, 24, s->width - 2 * SVG_GAP, 28, "#e8e8e8", "#999999", 1);
+	snprintf(text, sizeof(text), "between racks");
+	if (r->latency_s > 0)
+		snprintf(text, sizeof(text), "between racks: %.4g us", r->latency_s * 1e6);
+	svg_text(s, SVG_GAP + 10, 43, "name", text);
+}
+
+static void svg_legend(struct svg *s)
+{
+	unsigned y = s->height - SVG_LEGEND + 24;
+	char text[240];
+
+	if (!s->traffic) {
+		svg_text(s, SVG_GAP, y, "name", s->t->options->path);
+		return;
+	}
+	snprintf(text, sizeof(text), "%s, %.1f MB a worker, %s: what one round moves. Links alone need %.4g ms: %s.",
+		s->t->model, (double)s->t->bytes / 1e6, ways_name((enum ways_kind)s->t->options->way),
+		s->traffic->seconds * 1e3, s->traffic->slowest);
+	svg_text(s, SVG_GAP, y, "name", text);
+	svg_text(s, SVG_GAP, y + 18, "small", "Wide and red: the link that the round waits for; thin and blue: idle.");
+}
+
+int topo_racks_draw(const struct topo_racks *t, struct err *e)
+{
+	struct svg s = {.t = t, .traffic = t->options->model ? &t->traffic[t->options->way] : NULL};
+	unsigned bottom = 0;
+	bool bad;
+
+	s.width = SVG_GAP + t->racks.rack_count * (SVG_RACK_WIDTH + SVG_GAP);
+	if (s.width < 640)
+		s.width = 640;
+	for (unsigned i = 0; i < t->racks.rack_count; i++) {
+		unsigned end = svg_rack(&s, i, 0);
+
+		bottom = end > bottom ? end : bottom;
+	}
+	s.height = bottom + SVG_LEGEND;
+	s.file = fopen(t->options->svg, "we");
+	if (!s.file)
+		return err_set(e, -errno, "cannot write %s: %s", t->options->svg, strerror(errno));
+	svg_head(&s);
+	for (unsigned i = 0; i < t->racks.rack_count; i++)
+		svg_rack(&s, i, SVG_GAP + i * (SVG_RACK_WIDTH + SVG_GAP));
+	svg_legend(&s);
+	fputs("</svg>\n", s.file);
+	bad = ferror(s.file) != 0;
+	if (fclose(s.file) != 0 || bad)
+		return err_set(e, -EIO, "cannot write %s: %s", t->options->svg, strerror(errno ? errno : EIO));
+	return 0;
+}
