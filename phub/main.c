@@ -18,14 +18,13 @@
 #include <unistd.h>
 
 #include "aggregation/dispatch.h"
+#include "client/call.h"
 #include "client/env.h"
-#include "client/mirror.h"
 #include "phub/base/clock.h"
 #include "phub/base/log.h"
 #include "phub/control/box.h"
 #include "phub/control/config.h"
 #include "phub/control/privilege.h"
-#include "phub/control/standby.h"
 
 #define MAIN_VERSION "0.1.0"
 
@@ -275,70 +274,10 @@ static int main_check(const struct config *config, struct err *e)
 	return rc < 0 ? rc : box_check_targets(config, true, e);
 }
 
-/* ---- the box as the client of its standby ---- */
-
-static int main_standby_open(void *ctx, const struct standby_target *t, struct standby_peer **out, struct err *e)
-{
-	const struct client_mirror_target target = {
-		.host = t->host,
-		.port = t->port,
-		.tls = t->tls,
-		.job = t->job,
-		.secret = t->secret,
-		.secret_bytes = t->secret_bytes,
-		.encrypt = t->encrypt,
-		.hear = t->hear,
-		.arg = t->arg,
-	};
-
-	return client_mirror_open(&target, ctx, (struct client_mirror **)out, e);
-}
-
-static int main_standby_step(struct standby_peer *p, uint64_t now_ns, struct err *e)
-{
-	return client_mirror_step((struct client_mirror *)p, now_ns, e);
-}
-
-static int main_standby_say(struct standby_peer *p, const Phub__Control *message)
-{
-	return client_mirror_say((struct client_mirror *)p, message);
-}
-
-static void main_standby_session(const struct standby_peer *p, uint64_t *session, const uint8_t **key, uint32_t *cores)
-{
-	client_mirror_session((const struct client_mirror *)p, session, key, cores);
-}
-
-static int main_standby_address(
-	const struct standby_peer *p, const char *transport, char *out, size_t bytes, struct err *e)
-{
-	return client_mirror_address((const struct client_mirror *)p, transport, out, bytes, e);
-}
-
-static int main_standby_fd(const struct standby_peer *p, bool *write)
-{
-	return client_mirror_fd((const struct client_mirror *)p, write);
-}
-
-static void main_standby_close(struct standby_peer *p)
-{
-	client_mirror_close((struct client_mirror *)p);
-}
-
-static const struct standby_ops main_standby_ops = {
-	.open = main_standby_open,
-	.step = main_standby_step,
-	.say = main_standby_say,
-	.session = main_standby_session,
-	.address = main_standby_address,
-	.fd = main_standby_fd,
-	.close = main_standby_close,
-};
-
 static int main_run(const struct config *config)
 {
 	struct client_env client;
-	struct box_env env = {.plant_leak = MAIN_PLANT_LEAK, .standby = &main_standby_ops, .standby_arg = &client};
+	struct box_env env = {.plant_leak = MAIN_PLANT_LEAK, .calls = &client_call_ops, .calls_arg = &client};
 	char text[1024] = "";
 	struct box *box;
 	struct err e;

@@ -441,7 +441,7 @@ static int box_open_uplink(struct box *box, struct err *e)
 		.queue_nodes = box->core_node,
 	};
 
-	if (!config->standby[0] || !box->env.standby)
+	if (!config->standby[0] || !box->env.calls)
 		return 0;
 	return ops->open(&transport, &box->uplink, e);
 }

@@ -21,7 +21,7 @@
 
 struct disk;
 struct kernels;
-struct standby_ops;
+struct call_ops;
 struct stream_tls;
 
 #define BOX_ADDRESS_BYTES 128
@@ -36,10 +36,9 @@ struct box_env {
 	/* The next control stream, or -EAGAIN. NULL: TCP listeners at config->listen. */
 	int (*accept)(void *arg, struct stream **out);
 	void *accept_arg;
-	/* The client's half of sessions with the standby (standby.h), and its argument; NULL: this box has no standby.
-	 */
-	const struct standby_ops *standby;
-	void *standby_arg;
+	/* How other boxes are called (transport/call.h), and what open() takes; NULL: none is. */
+	const struct call_ops *calls;
+	void *calls_arg;
 	bool by_hand;      /* cores are stepped by the caller: not pinned, the machine is not looked at; no threads */
 	struct disk *disk; /* of checkpoints; NULL: the machine's */
 	bool plant_leak;   /* for tests: see core.h */

@@ -176,7 +176,7 @@ bool control_step(struct control *c, uint64_t now_ns)
 			session_read(s);
 	door_step(c, due);
 	c->keep_ns = job_keep_step(c);
-	if (c->box->env.standby)
+	if (c->box->env.calls)
 		standby_step(c);
 	job_move_step(c);
 	if (due)

@@ -41,9 +41,9 @@ static void standby_enter(struct standby *s, enum standby_state state)
 	s->since_ns = s->control->now_ns;
 }
 
-static const struct standby_ops *standby_ops(const struct standby *s)
+static const struct call_ops *standby_ops(const struct standby *s)
 {
-	return s->control->box->env.standby;
+	return s->control->box->env.calls;
 }
 
 /* How the job is now goes out as soon as there is room. 0, or why it has not. */
@@ -126,7 +126,7 @@ static void standby_hear(void *arg, const Phub__Control *m)
 	}
 }
 
-static void standby_hang_up(const struct standby_ops *ops, struct standby_call *call)
+static void standby_hang_up(const struct call_ops *ops, struct standby_call *call)
 {
 	if (!call)
 		return;
@@ -150,7 +150,8 @@ static int standby_dial(struct standby *s, struct err *e)
 	const struct config *config = s->control->config;
 	const struct config_secret *secret = standby_secret(s->job);
 	struct standby_call *call = calloc(1, sizeof(*call));
-	const struct standby_target target = {
+	const struct call_target target = {
+		.what = "standby",
 		.host = config->standby_at.host,
 		.port = config->standby_at.port,
 		.tls = config->standby_tls,
@@ -165,7 +166,7 @@ static int standby_dial(struct standby *s, struct err *e)
 
 	if (!call)
 		return err_set(e, -ENOMEM, "no memory for a session with it");
-	rc = standby_ops(s)->open(s->control->box->env.standby_arg, &target, &call->peer, e);
+	rc = standby_ops(s)->open(s->control->box->env.calls_arg, &target, &call->peer, e);
 	if (rc < 0) {
 		free(call);
 		return rc;
@@ -183,7 +184,7 @@ static int standby_dial(struct standby *s, struct err *e)
 }
 
 /* What comes wakes control; what cannot go out is tried again soon. */
-static void standby_watch(struct control *c, const struct standby_ops *ops, struct standby_call *call)
+static void standby_watch(struct control *c, const struct call_ops *ops, struct standby_call *call)
 {
 	struct epoll_event event = {.events = EPOLLIN};
 	bool write = false;
@@ -349,7 +350,7 @@ static int standby_fill_link(struct standby *s, unsigned core, const struct shar
 static int standby_connect(struct standby *s, struct err *e)
 {
 	struct transport *t = s->control->box->uplink;
-	const struct standby_ops *ops = standby_ops(s);
+	const struct call_ops *ops = standby_ops(s);
 	uint64_t session;
 	const uint8_t *key;
 	char address[400];
@@ -556,7 +557,7 @@ static void standby_linger(struct standby *s)
 
 void standby_step(struct control *c)
 {
-	const struct standby_ops *ops = c->box->env.standby;
+	const struct call_ops *ops = c->box->env.calls;
 	struct standby_call **at = &c->standby_calls;
 	struct job *next;
 
@@ -588,7 +589,7 @@ void standby_fini(struct control *c)
 	while (c->standby_calls) {
 		struct standby_call *next = c->standby_calls->next;
 
-		standby_hang_up(c->box->env.standby, c->standby_calls);
+		standby_hang_up(c->box->env.calls, c->standby_calls);
 		c->standby_calls = next;
 	}
 }
@@ -636,7 +637,7 @@ void standby_begin(struct job *job)
 	struct standby *s;
 	const char *why;
 
-	if (!c->config->standby[0] || !c->box->env.standby || job->mirror)
+	if (!c->config->standby[0] || !c->box->env.calls || job->mirror)
 		return;
 	s = calloc(1, sizeof(*s));
 	if (s)

@@ -22,41 +22,6 @@
 struct generation;
 struct job;
 struct standby;
-struct standby_peer;
-
-/* Whom to reach. */
-struct standby_target {
-	const char *host;
-	uint16_t port;
-	bool tls;
-	const char *job;
-	const void *secret; /* NULL: the job has none */
-	size_t secret_bytes;
-	bool encrypt; /* what goes there is encrypted, as the job is */
-	/* Called by step() with what the standby says, once it has welcomed us. */
-	void (*hear)(void *arg, const Phub__Control *message);
-	void *arg;
-};
-
-/*
- * The client's half of a session with the standby. The box sees nothing of the client: who sees both (phub/main.c, a
- * simulation) fills this in. Called by the control thread; nothing blocks.
- */
-struct standby_ops {
-	/* Sets out. The target is copied. 0 or a negative errno with the reason in `e`. */
-	int (*open)(void *ctx, const struct standby_target *target, struct standby_peer **out, struct err *e);
-	/* 1 once it has welcomed us, 0 before, or a negative errno: it is over, and why is in `e`. */
-	int (*step)(struct standby_peer *p, uint64_t now_ns, struct err *e);
-	/* 0, -EAGAIN (later), or another negative errno. */
-	int (*say)(struct standby_peer *p, const Phub__Control *message);
-	/* Once welcomed. `key` stays put until close(). */
-	void (*session)(const struct standby_peer *p, uint64_t *session, const uint8_t **key, uint32_t *cores);
-	int (*address)(const struct standby_peer *p, const char *transport, char *out, size_t bytes, struct err *e);
-	/* The fd to wait on, or -1; *write: something is unsent. */
-	int (*fd)(const struct standby_peer *p, bool *write);
-	/* Hangs up. */
-	void (*close)(struct standby_peer *p);
-};
 
 enum standby_state {
 	STANDBY_OFF,        /* this job has none: `why` says the reason */

@@ -28,7 +28,7 @@ struct say_hyper {
 
 static int standby_say(struct standby *s, const Phub__Control *message)
 {
-	return s->control->box->env.standby->say(s->call->peer, message);
+	return s->control->box->env.calls->say(s->call->peer, message);
 }
 
 static void say_fill_hyper(struct say_hyper *h, uint32_t version, const struct optimizer_hyper *groups, uint32_t count)
@@ -229,7 +229,7 @@ int standby_say_state(struct standby *s)
 	return rc;
 }
 
-int standby_say_leave(const struct standby_ops *ops, struct standby_call *call, bool bereaved)
+int standby_say_leave(const struct call_ops *ops, struct standby_call *call, bool bereaved)
 {
 	Phub__Control control = PHUB__CONTROL__INIT;
 	Phub__Leave leave = PHUB__LEAVE__INIT;

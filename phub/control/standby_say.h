@@ -9,11 +9,12 @@
 #include "phub/control/generation.h"
 #include "phub/control/standby.h"
 #include "phub/uplink.h"
+#include "transport/call.h"
 
 /* A session. */
 struct standby_call {
 	struct standby_call *next; /* of control->standby_calls: those that only wait for Left */
-	struct standby_peer *peer;
+	struct call_peer *peer;
 	struct standby *standby; /* NULL: one of these */
 	bool left;
 	uint64_t until_ns;
@@ -70,6 +71,6 @@ int standby_say_keys(struct standby *s);
 /* The versions that it does not know yet. */
 int standby_say_hypers(struct standby *s);
 int standby_say_state(struct standby *s);
-int standby_say_leave(const struct standby_ops *ops, struct standby_call *call, bool bereaved);
+int standby_say_leave(const struct call_ops *ops, struct standby_call *call, bool bereaved);
 
 #endif

@@ -5,7 +5,7 @@
 #include "tests/sim/twin.h"
 
 #include "aggregation/dispatch.h"
-#include "client/mirror.h"
+#include "client/call.h"
 #include "phub/control/job_mirror.h"
 #include "phub/control/standby.h"
 #include "tests/sim/worker.h"
@@ -20,63 +20,6 @@ enum {
 };
 
 /* ---- the first box as a client of the second ---- */
-
-static int twin_open_peer(void *ctx, const struct standby_target *t, struct standby_peer **out, struct err *e)
-{
-	const struct client_mirror_target target = {
-		.host = t->host,
-		.port = t->port,
-		.tls = t->tls,
-		.job = t->job,
-		.secret = t->secret,
-		.secret_bytes = t->secret_bytes,
-		.encrypt = t->encrypt,
-		.hear = t->hear,
-		.arg = t->arg,
-	};
-
-	return client_mirror_open(&target, ctx, (struct client_mirror **)out, e);
-}
-
-static int twin_step_peer(struct standby_peer *p, uint64_t now_ns, struct err *e)
-{
-	return client_mirror_step((struct client_mirror *)p, now_ns, e);
-}
-
-static int twin_say(struct standby_peer *p, const Phub__Control *message)
-{
-	return client_mirror_say((struct client_mirror *)p, message);
-}
-
-static void twin_session(const struct standby_peer *p, uint64_t *session, const uint8_t **key, uint32_t *cores)
-{
-	client_mirror_session((const struct client_mirror *)p, session, key, cores);
-}
-
-static int twin_address(const struct standby_peer *p, const char *transport, char *out, size_t bytes, struct err *e)
-{
-	return client_mirror_address((const struct client_mirror *)p, transport, out, bytes, e);
-}
-
-static int twin_fd(const struct standby_peer *p, bool *write)
-{
-	return client_mirror_fd((const struct client_mirror *)p, write);
-}
-
-static void twin_close_peer(struct standby_peer *p)
-{
-	client_mirror_close((struct client_mirror *)p);
-}
-
-static const struct standby_ops twin_ops = {
-	.open = twin_open_peer,
-	.step = twin_step_peer,
-	.say = twin_say,
-	.session = twin_session,
-	.address = twin_address,
-	.fd = twin_fd,
-	.close = twin_close_peer,
-};
 
 unsigned twin_endpoint(const char *host)
 {
@@ -155,8 +98,8 @@ int twin_open(struct world *w, struct box_env *env, struct err *e)
 		.ctx = w,
 		.transports = env->transports,
 		.config.loop = loop_net_host(w->net, WORLD_BOX_HOST)};
-	env->standby = &twin_ops;
-	env->standby_arg = &t->client;
+	env->calls = &client_call_ops;
+	env->calls_arg = &t->client;
 	rc = loop_stream_listen(loop_net_host(w->net, TWIN_HOST), WORLD_CONTROL_PORT, &t->listener);
 	mine.loop = loop_net_host(w->net, TWIN_HOST);
 	mine.accept = twin_accept;

@@ -18,7 +18,7 @@ static int rig_accept(void *arg, struct stream **out)
 	return loop_stream_accept(arg, out);
 }
 
-const struct standby_ops *rig_standby;
+const struct call_ops *rig_calls;
 
 void rig_open(struct rig *rig, unsigned cores, const char *const *settings)
 {
@@ -27,7 +27,7 @@ void rig_open(struct rig *rig, unsigned cores, const char *const *settings)
 		.transport_count = 1,
 		.accept = rig_accept,
 		.by_hand = true,
-		.standby = rig_standby};
+		.calls = rig_calls};
 	struct loop_plan plan = {.seed = 1};
 	struct err e = {0};
 	char text[160];

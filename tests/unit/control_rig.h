@@ -20,7 +20,7 @@
 
 enum { RIG_BOX_HOST = 0, RIG_PORT = 7077, RIG_CLIENTS_MAX = 16 };
 
-struct standby_ops;
+struct call_ops;
 
 struct rig {
 	struct loop_net *net;
@@ -67,7 +67,7 @@ struct rig_job {
 };
 
 /* The client's half of the box's sessions with its standby, of the next box; NULL: none. */
-extern const struct standby_ops *rig_standby;
+extern const struct call_ops *rig_calls;
 
 /* A box with `cores` cores; `settings` are "key=value" ended by NULL, over the defaults, or NULL. */
 void rig_open(struct rig *rig, unsigned cores, const char *const *settings);

@@ -17,12 +17,13 @@
 
 #include "phub/control/job.h"
 #include "phub/control/standby.h"
+#include "transport/call.h"
 #include "transport/crypt.h"
 
 enum { THERE_HOST = 9, THERE_JOB = 77, THERE_EPOCH = 3, CASES = 32, THERE_CONNS = 4 };
 
 /* The played standby. */
-static struct standby_peer {
+static struct call_peer {
 	unsigned opened, closed;
 	char job[64], secret[64];
 	void (*hear)(void *arg, const Phub__Control *message);
@@ -51,7 +52,7 @@ static struct standby_peer {
 	bool keyless; /* it says no key */
 } there;
 
-static int there_open(void *ctx, const struct standby_target *target, struct standby_peer **out, struct err *e)
+static int there_open(void *ctx, const struct call_target *target, struct call_peer **out, struct err *e)
 {
 	(void)ctx;
 	(void)e;
@@ -67,7 +68,7 @@ static int there_open(void *ctx, const struct standby_target *target, struct sta
 	return 0;
 }
 
-static int there_step(struct standby_peer *p, uint64_t now_ns, struct err *e)
+static int there_step(struct call_peer *p, uint64_t now_ns, struct err *e)
 {
 	(void)now_ns;
 	if (p->absent)
@@ -77,7 +78,7 @@ static int there_step(struct standby_peer *p, uint64_t now_ns, struct err *e)
 	return !p->silent;
 }
 
-static int there_say(struct standby_peer *p, const Phub__Control *m)
+static int there_say(struct call_peer *p, const Phub__Control *m)
 {
 	size_t bytes = phub__control__get_packed_size(m);
 	uint8_t *frame;
@@ -96,14 +97,14 @@ static int there_say(struct standby_peer *p, const Phub__Control *m)
 	return 0;
 }
 
-static void there_session(const struct standby_peer *p, uint64_t *session, const uint8_t **key, uint32_t *cores)
+static void there_session(const struct call_peer *p, uint64_t *session, const uint8_t **key, uint32_t *cores)
 {
 	*session = 5;
 	*key = p->key;
 	*cores = 1;
 }
 
-static int there_address(const struct standby_peer *p, const char *transport, char *out, size_t bytes, struct err *e)
+static int there_address(const struct call_peer *p, const char *transport, char *out, size_t bytes, struct err *e)
 {
 	(void)e;
 	assert_string_equal(transport, "loop");
@@ -111,19 +112,19 @@ static int there_address(const struct standby_peer *p, const char *transport, ch
 	return 0;
 }
 
-static int there_fd(const struct standby_peer *p, bool *write)
+static int there_fd(const struct call_peer *p, bool *write)
 {
 	(void)p;
 	*write = false;
 	return -1;
 }
 
-static void there_close(struct standby_peer *p)
+static void there_close(struct call_peer *p)
 {
 	p->closed++;
 }
 
-static const struct standby_ops there_ops = {
+static const struct call_ops there_ops = {
 	.open = there_open,
 	.step = there_step,
 	.say = there_say,
@@ -257,7 +258,7 @@ static void begin(struct rig *rig, struct actor *a, const struct rig_job *job, c
 
 	assert_int_equal(setenv("PHUB_TEST_SECRET", SECRET, 1), 0);
 	memset(&there, 0, sizeof(there));
-	rig_standby = &there_ops;
+	rig_calls = &there_ops;
 	rig_open(rig, 1, settings);
 	there.rig = rig;
 	config.loop = loop_net_host(rig->net, THERE_HOST);
@@ -313,7 +314,7 @@ static void finish(struct rig *rig, struct actor *a)
 	for (unsigned i = 0; i < CASES; i++)
 		if (there.last[i])
 			phub__control__free_unpacked(there.last[i], NULL);
-	rig_standby = NULL;
+	rig_calls = NULL;
 }
 
 static enum standby_state state_of(const struct rig *rig)
