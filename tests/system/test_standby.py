@@ -59,7 +59,8 @@ def same_bits():
     box, standby = two()
     for number, kind in enumerate(KINDS):
         for transport in ("tcp", "shm"):
-            arguments = {"rounds": 40, "keys": TENSORS, "transport": transport, **kind}
+            # Long enough for all of it to be mirrored, on a busy machine, too.
+            arguments = {"rounds": 100, "pause_us": 5000, "keys": TENSORS, "transport": transport, **kind}
             there = job(alone.url(f"k{number}"), 3, **arguments)
             here = job(box.url(f"k{number}"), 3, **arguments)
             check(digests(there) == digests(here), f"{kind} by {transport}: other bits")
@@ -98,7 +99,7 @@ def told():
 def killed():
     """the box is killed at any time: the workers go on at the standby, and end with the bits of a run that nobody disturbed"""
     for number, kind in enumerate(KINDS):
-        arguments = {"rounds": 150, "keys": TENSORS, "transport": "tcp", "barrier": True, "report_ms": 20, **kind}
+        arguments = {"rounds": 150, "pause_us": 5000, "keys": TENSORS, "transport": "tcp", "barrier": True, "report_ms": 20, **kind}
         alone = Box(cores=2)
         wanted = digests(job(alone.url("demo"), 3, **arguments))
         alone.stop()
@@ -123,7 +124,7 @@ ENCRYPTED = {"PHUB_SECRET": "sesame", "PHUB_ENCRYPT": "1"}
 def encrypted():
     """an encrypted job is mirrored encrypted, and goes on so at the standby with the same bits; one that does not encrypt is refused"""
     for kind in KINDS[1:4]:
-        arguments = {"rounds": 150, "keys": TENSORS, "transport": "tcp", "barrier": True, "report_ms": 20, **kind}
+        arguments = {"rounds": 150, "pause_us": 5000, "keys": TENSORS, "transport": "tcp", "barrier": True, "report_ms": 20, **kind}
         alone = Box(cores=2)
         wanted = digests(job(alone.url("demo"), 3, **arguments))
         alone.stop()
