@@ -216,6 +216,12 @@ static bool worker_is_excused(const struct worker *me, int code, const char *tex
 	return w->plan->deaths > 0 && fate_excuses(&w->fate, code, text, began, loop_net_now(w->net));
 }
 
+/* Have control sessions been broken, deaf or late for a while? */
+static bool worker_was_disturbed(const struct world *w)
+{
+	return loop_net_stats(w->net)->streams_broken > 0 || w->deafened > 0 || w->plan->net.stream_late > 0;
+}
+
 /*
  * May a session end with this because control sessions are mangled? Where they break, pass nothing for a while or are
  * late, somebody is lost or silent; only where bytes were changed somebody is also misunderstood, and may be told
@@ -232,11 +238,10 @@ static bool worker_was_mangled(const struct worker *me, int code, const char *te
 		EPROTO, EPROTONOSUPPORT, EACCES, EBADMSG, EINVAL, EALREADY, ENOENT, ECONNREFUSED, EMSGSIZE};
 	const struct world *w = me->world;
 	const struct loop_stats *stats = loop_net_stats(w->net);
-	bool disturbed = stats->streams_broken > 0 || w->deafened > 0 || w->plan->net.stream_late > 0;
 
 	if (!w->plan->mangled)
 		return false;
-	for (unsigned i = 0; disturbed && i < sizeof(lost) / sizeof(*lost); i++)
+	for (unsigned i = 0; worker_was_disturbed(w) && i < sizeof(lost) / sizeof(*lost); i++)
 		if (strstr(text, lost[i]))
 			return true;
 	if (stats->streams_corrupted == 0)
@@ -636,7 +641,7 @@ static bool worker_gives_up(struct worker *me, uint64_t now_ns)
 	if (!away && !worker_has_asked(me, now_ns))
 		return false;
 	client_explain(me->phub, PHUB_ALL, now_ns, text, sizeof(text));
-	if (w->plan->mangled)
+	if (w->plan->mangled && (worker_was_disturbed(w) || loop_net_stats(w->net)->streams_corrupted > 0))
 		w->result->mangled++;
 	else if (away ? !world_plan_dies(w->plan) : !worker_names_absent(me, text))
 		world_fail_late(w, "rank %u: its call in state %d ends with: %s%s", me->rank, (int)me->state, text,
