@@ -120,6 +120,7 @@ struct job {
 	struct optimizer_hyper groups[SPEC_GROUPS_MAX];
 
 	struct keeper *keeper; /* of its checkpoints (job_checkpoint.c); NULL: it has none */
+	bool kept;             /* some of it, of earlier key tables, are on disk */
 	/* What the operator wants of it (job_operator.c). */
 	bool paused, draining;
 	char reason[JOB_REASON_BYTES];

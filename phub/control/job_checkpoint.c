@@ -158,6 +158,8 @@ static void keeper_finish(struct job *job)
 	struct keeper *k = job->keeper;
 	bool missed = atomic_load_explicit(&k->snapshot.missed, memory_order_relaxed);
 
+	/* It may be called missed when its last byte was on its way already. */
+	missed = missed && (!k->running || k->result < 0);
 	keeper_join(k);
 	if (missed) { /* rounds were quicker than mail */
 		k->ahead = k->ahead ? 2 * k->ahead : 1;
@@ -465,6 +467,6 @@ void job_keep_finished(struct job *job)
 {
 	struct keeper *k = job->keeper;
 
-	if (k && (k->done + k->restored > 0 || k->running)) /* what is being written may be there in a moment */
+	if (k && (job->kept || k->done + k->restored > 0 || k->running)) /* what is being written may be there soon */
 		k->mark = true;
 }

@@ -513,6 +513,8 @@ void job_load_tick(struct job *job)
 
 void job_restart(struct job *job)
 {
+	job_keep_forget(
+		job); /* the copy for a checkpoint is of the old table: a start waits for its memory, or has it now */
 	generation_add_dropped(job->generation, job->dropped);
 	job->rounds += generation_sums(job->generation).rounds / job->generation->spec.plan.chunk_count;
 	generation_destroy(job->generation, job->control->box);

@@ -405,6 +405,7 @@ void job_keep_forget(struct job *job)
 	if (!k)
 		return;
 	job->keeper = NULL;
+	job->kept = job->kept || k->done + k->restored > 0 || k->running;
 	atomic_store_explicit(&k->progress.stop, true, memory_order_relaxed);
 	atomic_store_explicit(&k->snapshot.missed, true, memory_order_relaxed);
 	if (k->into && k->running && !keeper_is_over(k))
