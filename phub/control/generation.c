@@ -142,14 +142,34 @@ static int generation_place_on(struct generation *g, struct box *box, unsigned m
 	return 0;
 }
 
-/* As the box chose whose job it was. */
-static int generation_place_as(struct generation *g, const struct job *job, struct box *box, struct err *e)
+/* On how many cores another box placed it. */
+static unsigned generation_placed_on(const struct job *job)
+{
+	bool used[UINT16_MAX + 1] = {false};
+	unsigned count = 0;
+
+	for (uint32_t i = 0; i < job->placement_count; i++) {
+		count += !used[job->placement[i]];
+		used[job->placement[i]] = true;
+	}
+	return count;
+}
+
+/* As the box chose whose job it was; on no more cores than its entry here has. */
+static int generation_place_as(
+	struct generation *g, const struct job *job, struct box *box, unsigned cores, struct err *e)
 {
 	uint32_t count = g->spec.plan.chunk_count;
 
 	if (job->placement_count != count)
 		return err_set(
 			e, -EPROTO, "%u chunks are placed, and the key table has %u", job->placement_count, count);
+	if (cores && generation_placed_on(job) > cores)
+		return err_set(e, -EPROTO,
+			"its box has it on %u cores, and its entry in the standby's list of jobs allows %u; give both "
+			"boxes "
+			"the same list",
+			generation_placed_on(job), cores);
 	memcpy(g->core_of_chunk, job->placement, count * sizeof(*g->core_of_chunk));
 	return placement_load(g->chunk_bytes, count, box->placement, box->core_count, g->core_of_chunk);
 }
@@ -166,7 +186,7 @@ static int generation_place(struct generation *g, const struct job *job, struct 
 	for (uint32_t i = 0; i < count; i++)
 		g->chunk_bytes[i] = g->spec.plan.chunks[i].bytes;
 	if (job->placement)
-		rc = generation_place_as(g, job, box, e);
+		rc = generation_place_as(g, job, box, cores, e);
 	else if (cores && cores < box->core_count)
 		rc = generation_place_on(g, box, cores);
 	else
@@ -206,7 +226,7 @@ static int generation_make_mirror(struct generation *g, const struct job *job, s
 	g->reserved = store_bytes(&g->spec);
 	if (__builtin_add_overflow(g->reserved, generation_table_bytes(g, job), &g->reserved))
 		g->reserved = UINT64_MAX;
-	g->spec.bandwidth = 0;
+	g->spec.bandwidth *= 2; /* fp32, where its workers may push half of that */
 	if (mirror_spec(&g->spec) < 0)
 		return err_set(e, -EINVAL,
 			"chunks of %u bytes in half precision are too large for a standby, which keeps them as fp32; "

@@ -55,15 +55,29 @@ struct job *job_create(struct control *c, const char *name, uint32_t world)
 	return job;
 }
 
-/* Jobs under this entry of the operator's list that are beside the one that it names. */
+/* Jobs, and copies of other boxes' jobs, under this entry of the operator's list that are beside the one that it names.
+ */
 static unsigned job_count_beside(const struct control *c, const struct config_job *listed)
 {
 	unsigned count = 0;
 
 	for (const struct job *job = c->jobs; job; job = job->next)
-		count += job->state != JOB_ENDING && !job->mirror && strcmp(job->name, listed->name) != 0 &&
+		count += job->state != JOB_ENDING && strcmp(job->name, listed->name) != 0 &&
 			 config_find_job(c->config, job->name) == listed;
 	return count;
+}
+
+bool job_admits_beside(struct session *s)
+{
+	const struct config_job *listed = config_find_job(s->control->config, s->name);
+
+	if (!listed || strcmp(listed->name, s->name) == 0 || s->moves || /* whose mirror has a place */
+		job_count_beside(s->control, listed) < JOB_BESIDE_MAX)
+		return true;
+	session_refuse(s, PHUB__ERROR_CODE__ERROR_LIMIT,
+		"no room for job '%s': there are %u beside job '%s', and no more may be; list it at the box", s->name,
+		JOB_BESIDE_MAX, listed->name);
+	return false;
 }
 
 /* A job that is not there yet: may there be one more? */
@@ -79,12 +93,8 @@ static struct job *job_found(struct session *s)
 			s->rank, s->world);
 		return NULL;
 	}
-	if (listed && strcmp(listed->name, s->name) != 0 && job_count_beside(c, listed) >= JOB_BESIDE_MAX) {
-		session_refuse(s, PHUB__ERROR_CODE__ERROR_LIMIT,
-			"no room for job '%s': there are %u beside job '%s', and no more may be; list it at the box",
-			s->name, JOB_BESIDE_MAX, listed->name);
+	if (!job_admits_beside(s))
 		return NULL;
-	}
 	if (c->job_count >= c->config->jobs_max && !s->moves) { /* whose mirror has a place */
 		session_refuse(s, PHUB__ERROR_CODE__ERROR_LIMIT,
 			"no room for job '%s': the box runs %u jobs; raise jobs_max there", s->name, c->job_count);

@@ -152,6 +152,9 @@ struct job *job_find(struct control *c, const char *name);
 
 /* A job that is not there yet. NULL: no memory. */
 struct job *job_create(struct control *c, const char *name, uint32_t world);
+/* May there be one more, of any kind, under the entry of the operator's list that this name is beside? False when the
+ * session was refused. */
+bool job_admits_beside(struct session *s);
 /* Its name is free; its shards come back in their time. */
 void job_end(struct job *job, uint64_t drain_ns);
 /* Makes the session a rank of the job it named, which is created when it is not there. 0, or a negative errno after

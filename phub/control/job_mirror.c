@@ -111,6 +111,8 @@ int job_mirror_join(struct session *s)
 			"no room for job '%s': the standby runs %u jobs; raise jobs_max there", s->name, c->job_count);
 		return -ENOSPC;
 	}
+	if (!job_admits_beside(s))
+		return -ENOSPC;
 	job = job_mirror_create(s);
 	if (!job)
 		return -ENOMEM;

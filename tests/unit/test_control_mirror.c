@@ -92,6 +92,59 @@ static void expect_no_mirror(struct standby *s, const struct mirror_shape *shape
 	assert_null(mirror_job(&s->rig, "job", true));
 }
 
+/* Who knows a tenant's secret gets by as a box what the tenant's entry allows, and no more. */
+static void test_listed(void **state)
+{
+	static struct config_job listed[1] = {{.name = "alice", .weight = 3, .bandwidth = 1 << 20}};
+	static struct actor a[JOB_BESIDE_MAX + 1];
+	static char secret[] = "alicesecret-alicesecret";
+	struct standby s;
+
+	(void)state;
+	standby_open(&s, &mirror_plain, NULL);
+	listed[0].secret = (struct config_secret){.bytes = (void *)secret, .length = strlen(secret)};
+	s.rig.config.jobs = listed;
+	s.rig.config.job_count = 1;
+	for (unsigned i = 0; i <= JOB_BESIDE_MAX; i++) {
+		char name[32];
+
+		snprintf(name, sizeof(name), "alice.%u", i);
+		actor_dial(&s.rig, &a[i], 9);
+		a[i].mirror = true;
+		assert_int_equal(actor_join(&a[i], name, 0, 1, secret), i < JOB_BESIDE_MAX);
+		if (i == JOB_BESIDE_MAX)
+			assert_non_null(strstr(a[i].error, "there are 8 beside job 'alice'"));
+		if (i > 1)
+			continue;
+		listed[0].cores = i; /* none; then fewer than its box has it on */
+		mirror_say_mirror(&a[i], &mirror_plain, s.g);
+		mirror_say_keys(&a[i], &mirror_plain);
+		if (i == 0) {
+			const struct job *job;
+
+			assert_int_equal(actor_hear(&a[i]), PHUB__CONTROL__MESSAGE_START);
+			job = mirror_job(&s.rig, name, true);
+			assert_int_equal(job->generation->spec.weight, 3);
+			assert_int_equal(job->generation->spec.bandwidth, 2 << 20);
+		} else {
+			assert_int_equal(actor_hear(&a[i]), PHUB__CONTROL__MESSAGE_ERROR);
+			assert_non_null(
+				strstr(a[i].error, "on 2 cores, and its entry in the standby's list of jobs allows 1"));
+			listed[0].cores = 0;
+			actor_hang_up(&a[1]);
+			actor_dial(&s.rig, &a[1], 9);
+			a[1].mirror = true;
+			assert_true(actor_join(&a[1], "alice.1", 0, 1, secret));
+		}
+	}
+	for (unsigned i = 0; i <= JOB_BESIDE_MAX; i++)
+		actor_hang_up(&a[i]);
+	rig_wait(&s.rig, 100);
+	s.rig.config.jobs = NULL;
+	s.rig.config.job_count = 0;
+	standby_close(&s);
+}
+
 static void test_no_mirror(void **state)
 {
 	struct mirror_shape shape = mirror_plain;
@@ -464,6 +517,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_no_move),
 		cmocka_unit_test(test_no_mirror),
+		cmocka_unit_test(test_listed),
 		cmocka_unit_test(test_hostile_sessions),
 		cmocka_unit_test(test_hostile_data),
 		cmocka_unit_test(test_link_ends),
