@@ -72,6 +72,7 @@ void job_hear_table(struct session *s, const Phub__Job *message)
 		return;
 	}
 	s->table->spec.encrypt = s->encrypt;
+	s->table_ns = c->now_ns;
 	if (!job_has_transport(c->box, s->table->transport)) {
 		session_refuse(s, PHUB__ERROR_CODE__ERROR_UNSUPPORTED,
 			"the box does not offer transport %s; see its transports option", s->table->transport);

@@ -28,7 +28,9 @@ enum {
 	SESSION_STRANGER_BYTES = 1 << 16, /* no frame of a stranger has more; a ClientHello that came astray has */
 	SESSION_WRITER_BYTES = 8 << 20,   /* unsent: above that the peer does not read */
 	SESSION_STRANGERS_MIN = 16,       /* may always try at once, however small sessions_max is */
-	SESSION_TABLES_SHARE = 8,         /* tables that are coming in take at most this part of memory_max */
+	SESSION_TABLES_SHARE = 8,         /* tables that are coming in take at most this part of memory_max... */
+	SESSION_OTHERS_SHARE = 4,         /* ...and those of one tenant leave this part of that to others */
+	SESSION_TABLE_S = 120,            /* that a table may take to come */
 };
 
 const char *session_who(const struct session *s, char *out, size_t bytes)
@@ -123,14 +125,39 @@ void session_open(struct control *c, struct stream *stream, unsigned listener)
 			c->session_count - 1, c->stranger_count - 1);
 }
 
+/* Are these names of one tenant: of one entry in the operator's list, or of one job that is not listed? */
+static bool session_is_tenant(const struct config *config, const char *name, const char *other)
+{
+	const struct config_job *listed = config_find_job(config, name);
+
+	return listed ? config_find_job(config, other) == listed : strcmp(name, other) == 0;
+}
+
+/* What tables of its tenant take that are coming in, or wait for others. */
+static uint64_t session_tables_of_tenant(const struct session *s)
+{
+	const struct control *c = s->control;
+	uint64_t bytes = 0;
+
+	for (const struct session *other = c->sessions; other; other = other->next)
+		if (other->table_counted > 0 && session_is_tenant(c->config, s->name, other->name))
+			bytes += other->table_counted;
+	for (const struct job *job = c->jobs; job; job = job->next)
+		if (job->reference_counted > 0 && session_is_tenant(c->config, s->name, job->name))
+			bytes += job->reference_counted;
+	return bytes;
+}
+
 int session_count_table(struct session *s)
 {
 	struct control *c = s->control;
-	uint64_t bytes = table_bytes(s->table);
+	uint64_t bytes = table_bytes(s->table), room = c->config->memory_max / SESSION_TABLES_SHARE;
 
 	c->table_bytes += bytes - s->table_counted;
 	s->table_counted = bytes;
-	return c->table_bytes > c->config->memory_max / SESSION_TABLES_SHARE ? -ENOMEM : 0;
+	if (c->table_bytes <= room - room / SESSION_OTHERS_SHARE)
+		return 0;
+	return c->table_bytes > room || session_tables_of_tenant(s) > room - room / SESSION_OTHERS_SHARE ? -ENOMEM : 0;
 }
 
 void session_drop_table(struct session *s)
@@ -448,7 +475,10 @@ void session_tick(struct session *s)
 			session_lose(s, "it had no questions");
 		break;
 	case SESSION_MEMBER:
-		if (silent_ms >= config->lost_ms) {
+		if (s->table && now_ns - s->table_ns >= SESSION_TABLE_S * NS_PER_S) {
+			session_refuse(s, PHUB__ERROR_CODE__ERROR_LIMIT, "its key table has not come in %d s",
+				SESSION_TABLE_S);
+		} else if (silent_ms >= config->lost_ms) {
 			session_lose_silent(s, silent_ms);
 		} else if (silent_ms >= config->warn_ms && !s->warned) {
 			s->warned = true;

@@ -61,6 +61,7 @@ struct session {
 	struct job *job;
 	struct table *table;    /* of its next Job, until the job takes it */
 	uint64_t table_counted; /* its share of control->table_bytes */
+	uint64_t table_ns;      /* when it began to come */
 };
 
 /* Takes a stream in (also to refuse it). The stream is the session's from then on, also on failure. */

@@ -342,6 +342,53 @@ static void test_limits(void **state)
 	rig_close(&rig);
 }
 
+/* Ranks of one job declare more keys than they send: then another job still has room for its own, and in the end
+ * theirs. */
+static void test_tables_of_a_tenant(void **state)
+{
+	static const char *const settings[] = {"memory_max=1MiB", NULL};
+	static const struct rig_job plain = {.generation = 1};
+	static struct actor greedy[64], other;
+	unsigned count = 0;
+	struct rig rig;
+
+	(void)state;
+	rig_open(&rig, 1, settings);
+	for (; count < 64; count++) {
+		actor_dial(&rig, &greedy[count], 2);
+		assert_true(actor_join(&greedy[count], "greedy", count, 64, NULL));
+		actor_job(&greedy[count], &plain, 65);
+		actor_keys(&greedy[count], 1, 0, 64, 10);
+		actor_hear(&greedy[count]);
+		if (greedy[count].error_code)
+			break;
+	}
+	assert_true(count > 2 && count < 64);
+	assert_non_null(strstr(greedy[count].error, "no room for more keys"));
+	assert_true(rig.box->control.table_bytes <= (1u << 20) / 8);
+	actor_dial(&rig, &other, 3);
+	assert_true(actor_join(&other, "other", 0, 1, NULL));
+	actor_table(&other, NULL, 60, 10);
+	assert_int_equal(actor_hear(&other), PHUB__CONTROL__MESSAGE_START);
+	for (unsigned s = 0; s < 125; s++) {
+		for (unsigned i = 0; i < count; i++)
+			actor_heartbeat(&greedy[i]);
+		actor_heartbeat(&other);
+		rig_wait(&rig, 1000);
+	}
+	actor_hear(&greedy[0]);
+	assert_non_null(strstr(greedy[0].error, "its key table has not come in 120 s"));
+	actor_hear(&other);
+	assert_int_equal(other.error_code, 0);
+	for (unsigned i = 0; i <= count; i++)
+		actor_hang_up(&greedy[i]);
+	actor_leave(&other);
+	rig_wait(&rig, 1000);
+	assert_int_equal(rig.box->control.table_bytes, 0);
+	actor_hang_up(&other);
+	rig_close(&rig);
+}
+
 static void test_slow_reader(void **state)
 {
 	static const char *const settings[] = {"lost_ms=3600000", NULL};
@@ -481,6 +528,7 @@ int main(void)
 		cmocka_unit_test(test_costly_frame),
 		cmocka_unit_test(test_handshake_deadline),
 		cmocka_unit_test(test_limits),
+		cmocka_unit_test(test_tables_of_a_tenant),
 		cmocka_unit_test(test_slow_reader),
 		cmocka_unit_test(test_signals),
 		cmocka_unit_test(test_admin),
