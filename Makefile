@@ -442,6 +442,11 @@ bench-rack: deps-bench ## only the rack in network namespaces, into BUILD/rack.m
 	@$(MAKE) --no-print-directory all
 	@$(RACK)
 
+.PHONY: bench-racks
+bench-racks: ## several racks in network namespaces, flat, tree, sharded and chain, into BUILD/racks.md (root; RATE=100 Mbit/s, RUNS, ROWS)
+	@$(MAKE) --no-print-directory test-programs
+	@BUILD='$(BUILD)' RUNS='$(RUNS)' ROWS='$(ROWS)' RATE='$(RATE)' tests/bench/racks.py
+
 .PHONY: bench-paper
 bench-paper: deps-bench ## PHub's own experiments beside the paper's curves, into BUILD/paper.md and pictures
 	@$(MAKE) --no-print-directory all

@@ -44,7 +44,7 @@ static int call_settle(struct settings *s, const struct call_target *target, str
 	memcpy(s->url.host, target->host, strlen(target->host) + 1);
 	memcpy(s->url.job, target->job, strlen(target->job) + 1);
 	s->url.port = target->port;
-	s->world = 1;
+	s->world = target->below ? target->below : 1;
 	s->encrypt = target->encrypt;
 	if (target->secret) {
 		s->secret = calloc(1, target->secret_bytes + 1);
@@ -69,9 +69,13 @@ static int call_open(void *ctx, const struct call_target *target, struct call_pe
 		return rc;
 	}
 	client_session_init(&p->session, ctx, &p->settings);
-	snprintf(p->session.who, sizeof(p->session.who), "mirror of job %s", target->job);
-	p->session.mirror = target->hear;
-	p->session.mirror_arg = target->arg;
+	snprintf(p->session.who, sizeof(p->session.who), "%s of job %s", target->below ? target->what : "mirror",
+		target->job);
+	p->session.call = target->hear;
+	p->session.call_arg = target->arg;
+	p->session.below = target->below > 0;
+	p->session.peer = target->peer;
+	p->session.exchange = target->exchange;
 	*out = p;
 	return 0;
 }
@@ -107,7 +111,7 @@ static int call_address(const struct call_peer *p, const char *transport, char *
 {
 	if (client_session_address(&p->session, transport, out, bytes) == 0)
 		return 0;
-	return err_set(e, -ENOTSUP, "box %s does not offer transport %s, by which its mirrors come; see its transports",
+	return err_set(e, -ENOTSUP, "box %s does not offer transport %s, by which boxes reach it; see its transports",
 		p->session.box, transport);
 }
 

@@ -467,7 +467,8 @@ unsigned exchange_progress(struct exchange *x, uint64_t now_ns)
 uint64_t exchange_due(const struct exchange *x)
 {
 	uint64_t due = x->devices.copies ? x->look_ns : UINT64_MAX;
-	uint64_t mend = x->broken > 0 ? exchange_mend_due(x) : UINT64_MAX;
+	uint64_t mend =
+		x->broken > 0 && !x->given_up ? exchange_mend_due(x) : UINT64_MAX; /* who leaves mends nothing */
 
 	due = mend < due ? mend : due;
 	for (uint32_t i = 0; (x->group.lossy || x->mapped) && i < x->lane_count; i++) {
@@ -482,10 +483,9 @@ bool exchange_awaits(const struct exchange *x)
 {
 	if (x->open_keys > 0 && x->devices.copies > 0 && x->failure.code == 0)
 		return true;
-	for (uint32_t i = 0; x->open_keys > 0 && i < x->lane_count; i++) {
-		if (x->lanes[i].state == LANE_UP && !x->lanes[i].finished)
+	for (uint32_t i = 0; x->open_keys > 0 && i < x->lane_count; i++)
+		if (lane_awaits(&x->lanes[i]))
 			return true;
-	}
 	return false;
 }
 

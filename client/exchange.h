@@ -141,7 +141,7 @@ unsigned exchange_progress(struct exchange *x, uint64_t now_ns);
 /* When progress() has something to do by itself; UINT64_MAX: never. */
 uint64_t exchange_due(const struct exchange *x);
 
-/* May a result still come that a key waits for, or is one on its way to a GPU? */
+/* May a result still come that a key waits for, is one on its way to a GPU, or its push not yet known to be read? */
 bool exchange_awaits(const struct exchange *x);
 
 /* The library's memory for the key's pushes and results, from now on kept apart. 0, -EBUSY (in flight) or -ENOMEM. */

@@ -118,19 +118,25 @@ static void hear_proof_session(const struct client_session *s, const uint8_t *bo
 	out->encrypt = s->settings->encrypt;
 }
 
-/* Only one end has a secret: what to do about it, at a worker, and at a box that calls its standby. */
+/* Only one end has a secret: what to do about it, at a worker, and at a box that calls another. */
 static void hear_unequal(struct client_session *s, bool there)
 {
-	const char *worker = there ? "the job has a secret on box %s: set PHUB_SECRET or PHUB_SECRET_FILE"
-				   : "box %s knows no secret for the job, but this worker was given one; unset "
-				     "PHUB_SECRET and PHUB_SECRET_FILE, or give the job a secret at the box";
-	const char *box =
-		there ? "the standby %s has a secret for the job, and this box has none: give it the same one, by "
-			"secret_file in its list of jobs, or create_secret_file"
-		      : "the standby %s has no secret for the job, and this box has one: give it the same one, by "
-			"secret_file in its list of jobs, or create_secret_file";
-
-	client_session_fail(s, -EACCES, s->mirror ? box : worker, s->box);
+	if (s->call)
+		client_session_fail(s, -EACCES,
+			"the %s %s has %s for the job, and this box has %s: give it the same one, by secret_file in "
+			"its list of jobs, or create_secret_file",
+			s->peer    ? "box beside"
+			: s->below ? "box above"
+				   : "standby",
+			s->box, there ? "a secret" : "no secret", there ? "none" : "one");
+	else if (there)
+		client_session_fail(
+			s, -EACCES, "the job has a secret on box %s: set PHUB_SECRET or PHUB_SECRET_FILE", s->box);
+	else
+		client_session_fail(s, -EACCES,
+			"box %s knows no secret for the job, but this worker was given one; unset PHUB_SECRET and "
+			"PHUB_SECRET_FILE, or give the job a secret at the box",
+			s->box);
 }
 
 static void hear_challenge(struct client_session *s, const Phub__Challenge *challenge)
@@ -409,6 +415,8 @@ static void hear_message(struct client_session *s, const Phub__Control *c, uint6
 {
 	bool joined = s->state >= SESSION_JOINED;
 
+	if (c->message_case == PHUB__CONTROL__MESSAGE_ERROR && s->call)
+		s->call(s->call_arg, c);
 	if (c->message_case == PHUB__CONTROL__MESSAGE_ERROR)
 		hear_error(s, c->error, now_ns);
 	else if (c->message_case == PHUB__CONTROL__MESSAGE_CHALLENGE)
@@ -417,8 +425,8 @@ static void hear_message(struct client_session *s, const Phub__Control *c, uint6
 		hear_welcome(s, c->welcome, now_ns);
 	else if (!joined)
 		hear_broken(s, "a message before the welcome");
-	else if (s->mirror && c->message_case != PHUB__CONTROL__MESSAGE_HEARTBEAT)
-		s->mirror(s->mirror_arg, c);
+	else if (s->call && c->message_case != PHUB__CONTROL__MESSAGE_HEARTBEAT)
+		s->call(s->call_arg, c);
 	else if (c->message_case == PHUB__CONTROL__MESSAGE_START)
 		hear_start(s, c->start);
 	else if (c->message_case == PHUB__CONTROL__MESSAGE_SIGNAL)

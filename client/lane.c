@@ -243,6 +243,15 @@ void lane_read(struct lane *lane, struct flight *flight)
 		sealed_free(lane, flight);
 }
 
+bool lane_awaits(const struct lane *lane)
+{
+	bool settles = false; /* a result came, and only the word is missing that its push is not read any more */
+
+	for (uint32_t i = 0; i < lane->count; i++)
+		settles = settles || (lane->flights[i]->state == FLIGHT_LANDED && lane->flights[i]->sends > 0);
+	return lane->state == LANE_UP && (settles || !lane->finished);
+}
+
 void lane_tick(struct lane *lane, uint64_t now_ns)
 {
 	uint64_t earliest = UINT64_MAX;

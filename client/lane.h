@@ -181,6 +181,9 @@ void lane_read(struct lane *lane, struct flight *flight);
 /* The result of this flight is here: it is not pushed again. */
 void lane_answered(struct lane *lane, struct flight *flight);
 
+/* May something still come by it that a flight waits for? */
+bool lane_awaits(const struct lane *lane);
+
 /* Lossy: queues again what was not answered in time. */
 void lane_tick(struct lane *lane, uint64_t now_ns);
 

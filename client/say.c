@@ -52,7 +52,10 @@ int client_say_hello(struct client_session *s)
 	hello.transports = names;
 	hello.n_transports = count;
 	hello.encrypt = s->settings->encrypt;
-	hello.mirror = s->mirror != NULL;
+	hello.mirror = s->call && !s->below;
+	hello.below = s->below;
+	hello.peer = s->peer;
+	hello.exchange = s->exchange;
 	control.message_case = PHUB__CONTROL__MESSAGE_HELLO;
 	control.hello = &hello;
 	return client_say(s, &control);

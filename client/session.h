@@ -89,9 +89,13 @@ struct client_session {
 	char box[300];            /* `at` as "host:port", for messages */
 	char who[128];            /* "job demo rank 0", for messages */
 
-	/* Of a box at its standby (mirror.h), else NULL: hears all that is said to it once it is joined. */
-	void (*mirror)(void *arg, const Phub__Control *message);
-	void *mirror_arg;
+	/* Of a box that calls another (call.h), else NULL: hears all that is said to it once it is joined, and an
+	 * Error at any time. */
+	void (*call)(void *arg, const Phub__Control *message);
+	void *call_arg;
+	bool below;    /* it takes part there for workers; else it mirrors their job there */
+	uint32_t peer; /* with `below`, as Hello has them */
+	uint64_t exchange;
 
 	struct transport *carries; /* whose signals go with this session, or NULL */
 	struct {

@@ -201,6 +201,7 @@ enum shard_plant {
 	SHARD_PLANT_UNSYNCED,  /* a file gets its name before its bytes are on disk */
 	SHARD_PLANT_UNCHECKED, /* what is read is not compared with its checksum */
 	SHARD_PLANT_HASTY,     /* a job goes on a round too early */
+	SHARD_PLANT_UNMENDED,  /* not of shards either: a standby that was lost once is not tried again */
 	SHARD_PLANT_COUNT,
 };
 

@@ -251,7 +251,7 @@ static int main_open(const struct config *config, const struct box_env *env, str
 	if (!first)
 		rc = privilege_drop(config, text, sizeof(text), e);
 	if (rc == 0)
-		rc = box_check_targets(config, false, e);
+		rc = box_check_targets(config, *box, false, e);
 	if (rc < 0) {
 		box_destroy(*box, clock_now_ns());
 		return rc;
@@ -271,7 +271,7 @@ static int main_check(const struct config *config, struct err *e)
 		rc = box_check(config, e);
 	if (rc == 0 && config->checkpoint_targets[0])
 		rc = privilege_drop(config, text, sizeof(text), e);
-	return rc < 0 ? rc : box_check_targets(config, true, e);
+	return rc < 0 ? rc : box_check_targets(config, NULL, true, e);
 }
 
 static int main_run(const struct config *config)

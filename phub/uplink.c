@@ -138,10 +138,11 @@ static int uplink_send(struct uplink *up, uint32_t at)
 	return 0;
 }
 
-/* As far as credit and connection go: an event tells when there is more of either. */
+/* As far as credit and connection go: an event tells when there is more of either. What comes to the line when the
+ * connection has ended stays there until control ends the job. */
 static void uplink_pump(struct uplink *up)
 {
-	while (up->line_count > 0 && !wire_after(up->seq + 1, up->credit)) {
+	while (up->conn && up->line_count > 0 && !wire_after(up->seq + 1, up->credit)) {
 		uint32_t at = up->line[up->line_first];
 
 		if (uplink_send(up, at) < 0)
@@ -235,6 +236,22 @@ void uplink_open(struct core *core, const struct mail *mail)
 	up->credit = up->spec->conn.window;
 	up->line_first = 0;
 	up->use->began(up);
+	uplink_pump(up);
+}
+
+bool uplink_waits(const struct shard *shard, const struct link *link)
+{
+	for (uint32_t i = 0; i < shard->uplink_count; i++) {
+		const struct uplink *up = &shard->uplinks[i];
+
+		if (up == shard->replica && up->out > 0)
+			return true;
+		for (uint32_t at = 0; up->out > 0 && at < up->chunk_count; at++)
+			if (up->chunks[at].stage == UPLINK_OUT &&
+				shard->chunks[up->chunks[at].local].arrivals[link->rank].state != ARRIVAL_NONE)
+				return true;
+	}
+	return false;
 }
 
 /* ---- what comes ---- */

@@ -139,14 +139,11 @@ void uplink_queue(struct uplink *up, uint32_t at, uint8_t count);
 /* Mail to control about this connection. */
 struct mail uplink_mail(const struct uplink *up, enum mail_kind kind);
 
-/* Are answers waiting for other boxes? */
-static inline bool uplink_waits(const struct shard *shard)
-{
-	uint32_t out = 0;
-
-	for (uint32_t i = 0; i < shard->uplink_count; i++)
-		out += shard->uplinks[i].out;
-	return out > 0;
-}
+/*
+ * Are answers to this link waiting for other boxes? Boxes that lift to each other, both of which drain, would wait for
+ * each other's end if all that is out were meant. Walks what there is of it. What is on its way to the standby is
+ * everybody's.
+ */
+bool uplink_waits(const struct shard *shard, const struct link *link);
 
 #endif

@@ -219,6 +219,11 @@ export VM
 
 # The sources say what there is, so that a program of a deleted test in an old build folder is not run. What takes longest
 # comes first, and short ones fill what is left.
+for script in tests/system/test_*; do
+	[[ -x $script ]] && continue
+	echo "tests/run.sh: $script cannot be executed, and would be left out; chmod +x it" >&2
+	exit 1
+done
 for script in tests/system/*.py tests/system/*.sh; do
 	[[ -x $script ]] && add_test "system/$(basename "$script")" "$script" "$script"
 done

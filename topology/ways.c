@@ -86,6 +86,18 @@ int ways_homes(enum ways_kind kind, const struct ways_box *boxes, unsigned box_c
 	return 0;
 }
 
+bool ways_has_sum(enum ways_kind kind, const struct ways_box *boxes, unsigned box_count, unsigned home, unsigned box)
+{
+	if (kind != WAYS_CHAIN || box == home)
+		return boxes[box].workers > 0 || box == home;
+	for (unsigned at = (home + 1) % box_count;; at = (at + 1) % box_count) {
+		if (boxes[at].workers > 0)
+			return true;
+		if (at == box)
+			return false;
+	}
+}
+
 /* So many bytes go from one box, or its rack, to another. */
 static void ways_move(const struct ways *w, unsigned from, unsigned to, uint64_t bytes, struct ways_load *boxes,
 	struct ways_load *uplinks)
@@ -138,7 +150,7 @@ void ways_add_loads(const struct ways *w, const uint32_t *chunk_bytes, const uin
 				boxes[box].in += pushed;
 				boxes[box].out += pushed;
 			}
-			if (next == box)
+			if (next == box || !ways_has_sum(w->kind, w->boxes, w->box_count, w->home[i], box))
 				continue;
 			ways_move(w, box, next, lift, boxes, uplinks);
 			ways_move(w, next, box, chunk_bytes[i], boxes, uplinks);

@@ -4,11 +4,15 @@
  * box that runs its optimizer; every other box sums what its workers push, and lifts that to the next box on the way
  * there; results come back the same way.
  *
- *      flat      there is one box: all workers of all racks push to it
- *      tree      one home for all chunks, the root: each other rack's uplink carries the model once, the root's once
- * for each of them sharded   each chunk has a home of its own, to which all boxes lift: each uplink carries 2 (K - 1) /
- * K models chain     the same homes; a chunk passes from box to box, each adding its share: the same bytes, and no box
- * has more than one below it, at the price of K - 1 hops each way
+ * flat: there is one box, to which all workers of all racks push.
+ *
+ * tree: one home for all chunks, the root. Each other rack's uplink carries the model once, the root's once for each of
+ * them.
+ *
+ * sharded: each chunk has a home of its own, to which all boxes lift. Each uplink carries 2 (K - 1) / K models.
+ *
+ * chain: the same homes; a chunk passes from box to box, each adding its share. The same bytes, and no box has more
+ * than one below it, at the price of K - 1 hops each way.
  *
  * Pure. Any thread; nothing allocates but ways_homes().
  */
@@ -64,10 +68,15 @@ static inline unsigned ways_next(enum ways_kind kind, unsigned box_count, unsign
 	return box + 1 < box_count ? box + 1 : 0;
 }
 
+/* Has this box a sum of such chunks to lift: of its own workers, or of some on the way to it? */
+bool ways_has_sum(enum ways_kind kind, const struct ways_box *boxes, unsigned box_count, unsigned home, unsigned box);
+
 /* Does `below` lift chunks of this home to `box`? */
-static inline bool ways_is_below(enum ways_kind kind, unsigned box_count, unsigned home, unsigned below, unsigned box)
+static inline bool ways_is_below(enum ways_kind kind, const struct ways_box *boxes, unsigned box_count, unsigned home,
+	unsigned below, unsigned box)
 {
-	return kind != WAYS_FLAT && below != home && ways_next(kind, box_count, home, below) == box;
+	return kind != WAYS_FLAT && below != home && ways_next(kind, box_count, home, below) == box &&
+	       ways_has_sum(kind, boxes, box_count, home, below);
 }
 
 /*

@@ -18,7 +18,10 @@ struct call_peer;
 
 /* Whom to reach, and for which job. Copied by open(), but for `hear` and its argument. */
 struct call_target {
-	const char *what; /* the option that names it, for messages: "standby" */
+	const char *what; /* the option that names it, for messages: "standby", "uplink" */
+	uint32_t below;   /* we take part there for workers: their job's world. 0: we mirror the job there */
+	uint32_t peer; /* with `below`: 1 + our number among boxes that exchange, of which it is one; 0: it is above */
+	uint64_t exchange; /* with `peer`: the number of the exchange */
 	const char *host;
 	uint16_t port;
 	bool tls; /* as phubs:// says; PHUB_TLS_CA and PHUB_TLS_PIN are looked at as by workers, and also ask for it */
@@ -26,7 +29,8 @@ struct call_target {
 	const void *secret; /* secret_bytes; NULL: the job has none */
 	size_t secret_bytes;
 	bool encrypt; /* the job's payloads are encrypted */
-	/* Called by step() with what the other box says, from the Welcome on. It does not close the call. */
+	/* Called by step() with what the other box says, from the Welcome on, and with an Error at any time. It does
+	 * not close the call. */
 	void (*hear)(void *arg, const Phub__Control *message);
 	void *arg;
 };

@@ -63,7 +63,7 @@ _phub_words() { # COMMAND SUBCOMMAND WORD
 		ls | verify) words='--job --round --json --help' ;;
 		restore) words='--to --parity --job --round --rate --help' ;;
 		export) words='--to --weights --job --round --help' ;;
-		rm) words='--job --round --yes --help' ;;
+		rm) words='--job --round --yes --force --help' ;;
 		*) words='ls verify restore export rm --help' ;;
 		esac
 		;;

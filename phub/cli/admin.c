@@ -271,9 +271,18 @@ static int admin_request(struct admin_session *s, const char *command, const cha
 
 static int admin_parse_address(const char *address, struct url *out, struct err *e)
 {
+	static const char *const schemes[] = {"phub://", "phubs://"};
+	const char *scheme = schemes[0];
 	char text[URL_HOST_BYTES + 32];
 
-	snprintf(text, sizeof(text), "phub://%.*s/admin", URL_HOST_BYTES, address);
+	for (unsigned i = 0; i < 2; i++) {
+		if (strncmp(address, schemes[i], strlen(schemes[i])) != 0)
+			continue;
+		scheme = schemes[i];
+		address += strlen(scheme);
+		break;
+	}
+	snprintf(text, sizeof(text), "%s%.*s/admin", scheme, URL_HOST_BYTES, address);
 	if (strpbrk(address, "/,") || url_parse(text, out, NULL) < 0)
 		return err_set(e, -EINVAL,
 			"'%.200s' is no address of a box; write HOST:PORT, like " ADMIN_ADDRESS_DEFAULT, address);

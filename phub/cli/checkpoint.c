@@ -11,9 +11,11 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "phub/cli/admin.h"
 #include "phub/cli/checkpoint_tool.h"
 #include "phub/cli/cli.h"
 #include "phub/cli/output.h"
+#include "phub/control/disk.h"
 
 static const struct cli_command checkpoint_commands[] = {
 	{"ls", "which checkpoints there are", checkpoint_ls_run},
@@ -189,16 +191,58 @@ static int checkpoint_check(void *arg)
 	return rc;
 }
 
+/* "/mnt/b has bad stripes (1), /mnt/c has no file of it": of a directory that has nothing else to do with it, too. */
+static void checkpoint_verify_where(
+	const struct checkpoint_tool *t, const struct checkpoint_health *h, char *out, size_t bytes)
+{
+	size_t at = 0;
+
+	out[0] = '\0';
+	for (unsigned i = 0; i < t->place.target_count && at < bytes; i++) {
+		const char *join = at ? ", " : "";
+
+		if (h->targets[i].stripes_bad)
+			at += (size_t)snprintf(out + at, bytes - at, "%s%s has bad stripes (%" PRIu64 ")", join,
+				t->place.targets[i], h->targets[i].stripes_bad);
+		else if (h->targets[i].table_bad)
+			at += (size_t)snprintf(out + at, bytes - at, "%s%s has a bad table", join, t->place.targets[i]);
+		else if (!h->targets[i].has && h->pieces_missing)
+			at += (size_t)snprintf(
+				out + at, bytes - at, "%s%s has no whole file of it", join, t->place.targets[i]);
+	}
+}
+
 static void checkpoint_verify_tell(const struct checkpoint_tool *t, const struct checkpoint_check *c)
 {
 	const struct checkpoint_health *h = &c->health;
+	char where[1024], to[1024], from[1024];
+	size_t at = 0;
 
-	output_error("job '%s' round %" PRIu64 " is damaged: %" PRIu64 " of its %" PRIu64
-		     " stripes are bad, %u files are missing, %u tables are bad. Parity makes up for it; write it anew "
-		     "with `phub checkpoint restore --job '%s' --round %" PRIu64
-		     " --parity %u --to DIR...`, before more of it is lost",
-		t->place.job, c->entry->round, h->stripes_bad, h->stripes, h->pieces_missing, h->tables_bad,
-		t->place.job, c->entry->round, c->entry->parity);
+	checkpoint_verify_where(t, h, where, sizeof(where));
+	to[0] = from[0] = '\0';
+	for (unsigned i = 0; i < c->entry->wanted + c->entry->parity && at < sizeof(to); i++)
+		at += (size_t)snprintf(to + at, sizeof(to) - at, " --to DIR%u", i + 1);
+	at = 0;
+	for (unsigned i = 0; i < t->place.target_count && at < sizeof(from); i++)
+		at += (size_t)snprintf(from + at, sizeof(from) - at, " '%s'", t->place.targets[i]);
+	output_error("job '%s' round %" PRIu64 " is damaged: %s (%" PRIu64 " of its %" PRIu64
+		     " stripes are bad, %u files are missing, %u tables are bad). Parity makes up for it; before more "
+		     "of it is lost write it anew, with a directory on a good disk for each DIR: `phub checkpoint "
+		     "restore --job '%s' --round %" PRIu64 " --parity %u%s%s`",
+		t->place.job, c->entry->round, where, h->stripes_bad, h->stripes, h->pieces_missing, h->tables_bad,
+		t->place.job, c->entry->round, c->entry->parity, to, from);
+}
+
+static json_t *checkpoint_verify_json_targets(const struct checkpoint_tool *t, const struct checkpoint_health *h)
+{
+	json_t *targets = json_array();
+
+	for (unsigned i = 0; i < t->place.target_count; i++)
+		json_array_append_new(
+			targets, json_pack("{s:s, s:b, s:b, s:I}", "directory", t->place.targets[i], "has_file",
+					 (int)h->targets[i].has, "table_bad", (int)h->targets[i].table_bad,
+					 "stripes_bad", (json_int_t)h->targets[i].stripes_bad));
+	return targets;
 }
 
 static bool checkpoint_verify_say(
@@ -213,11 +257,11 @@ static bool checkpoint_verify_say(
 	v->damaged = v->damaged || damaged;
 
 	if (t->json)
-		return output_json(json_pack("{s:s, s:I, s:s, s:I, s:I, s:I, s:I, s:i, s:i}", "job", t->place.job,
+		return output_json(json_pack("{s:s, s:I, s:s, s:I, s:I, s:I, s:I, s:i, s:i, s:o}", "job", t->place.job,
 			"round", (json_int_t)c->entry->round, "verdict", verdict, "chunks", (json_int_t)h->chunks,
 			"chunks_lost", (json_int_t)h->chunks_lost, "stripes", (json_int_t)h->stripes, "stripes_bad",
 			(json_int_t)h->stripes_bad, "files_missing", (int)h->pieces_missing, "tables_bad",
-			(int)h->tables_bad));
+			(int)h->tables_bad, "targets", checkpoint_verify_json_targets(t, h)));
 	output_cell(&v->table, "%s", t->place.job);
 	output_cell(&v->table, "%" PRIu64, c->entry->round);
 	output_cell(&v->table, "%" PRIu64, h->chunks);
@@ -377,7 +421,7 @@ int checkpoint_restore_run(int argc, char **argv)
 struct checkpoint_rm {
 	struct checkpoint_tool tool;
 	struct output_table table;
-	bool yes;
+	bool yes, force;
 };
 
 static bool checkpoint_rm_show(struct checkpoint_tool *t, const struct checkpoint_entry *entry, void *arg)
@@ -395,6 +439,40 @@ static bool checkpoint_rm_each(struct checkpoint_tool *t, const struct checkpoin
 		return true;
 	output_error("%s", e.text);
 	return false;
+}
+
+/* Does a box that runs keep them here, in this job? True: not, as far as it says. */
+static bool checkpoint_rm_is_idle(const struct checkpoint_rm *r)
+{
+	const struct checkpoint_tool *t = &r->tool;
+	struct admin_answer answer;
+	const char *target = NULL;
+	char who[128], text[sizeof(who) + 16];
+	bool runs = false;
+	struct err e;
+
+	for (unsigned i = 0; i < t->place.target_count && !target; i++)
+		if (disk_is_locked(t->place.targets[i], who, sizeof(who)))
+			target = t->place.targets[i];
+	if (!target || r->force)
+		return true;
+	snprintf(text, sizeof(text), strncmp(who, "0.0.0.0:", 8) == 0 ? "127.0.0.1:%s" : "%s",
+		strncmp(who, "0.0.0.0:", 8) == 0 ? who + 8 : who);
+	if (!who[0] || admin_ask(text, "jobs", 3000, &answer, &e) < 0) {
+		output_error("nothing was removed: a phubd that runs keeps its checkpoints in %s, and cannot be asked "
+			     "whether job '%s' runs there%s%s; stop it, or give --force",
+			target, t->job, who[0] ? ": " : "", who[0] ? e.text : "");
+		return false;
+	}
+	for (size_t i = 0; i < answer.reply->n_jobs; i++)
+		runs = runs || strcmp(answer.reply->jobs[i]->name, t->job) == 0;
+	admin_answer_fini(&answer);
+	if (runs)
+		output_error(
+			"nothing was removed: job '%s' runs at box %s, and these are its checkpoints; end it first "
+			"(phub jobs drain '%s' %s)",
+			t->job, text, t->job, text);
+	return !runs;
 }
 
 /* Said by --yes, or by who sits there. */
@@ -447,7 +525,7 @@ static int checkpoint_rm(struct checkpoint_rm *r)
 		return rc;
 	output_table_print(&r->table);
 	fflush(stdout);
-	if (!checkpoint_rm_agreed(r))
+	if (!checkpoint_rm_is_idle(r) || !checkpoint_rm_agreed(r))
 		return CLI_FAILED;
 	rc = checkpoint_each(t, checkpoint_rm_each, NULL, &found);
 	if (rc == CLI_DONE && !t->round && checkpoint_remove_all(&t->place, &e) < 0) {
@@ -465,13 +543,14 @@ int checkpoint_rm_run(int argc, char **argv)
 		{"job", "NAME", "whose; must be given", ARGS_TEXT, &r.tool.job, 0, 0, NULL},
 		{"round", "R", "only those before this round", ARGS_NUMBER, &r.tool.round, 1, UINT64_MAX, NULL},
 		{"yes", NULL, "do not ask", ARGS_FLAG, &r.yes, 0, 0, NULL},
+		{"force", NULL, "also of a job that may run", ARGS_FLAG, &r.force, 0, 0, NULL},
 		{.name = NULL},
 	};
 	const struct args_usage usage = {
 		.command = "phub checkpoint rm",
 		.words = "DIR...",
 		.about = "Removes a job's checkpoints, so that a job of its name begins anew. Shows them and asks\n"
-			 "first. Not while the job runs.\n",
+			 "first. Not while the job runs, which the box is asked.\n",
 		.examples = "  phub checkpoint rm --job mnist /mnt/a /mnt/b /mnt/c\n",
 		.words_max = ARGS_WORDS_MAX,
 		.options = options,

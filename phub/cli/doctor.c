@@ -433,7 +433,7 @@ int doctor_run(int argc, char **argv)
 	doctor_check_machine(&d, box);
 	doctor_check_box(&d, box, words.count > 0);
 	if (!d.json)
-		printf("%u ok, %u warnings, %u failed\n", d.counts[DOCTOR_OK], d.counts[DOCTOR_WARN],
-			d.counts[DOCTOR_FAIL]);
+		printf("%u ok, %u warning%s, %u failed\n", d.counts[DOCTOR_OK], d.counts[DOCTOR_WARN],
+			d.counts[DOCTOR_WARN] == 1 ? "" : "s", d.counts[DOCTOR_FAIL]);
 	return d.counts[DOCTOR_FAIL] ? CLI_FAILED : CLI_DONE;
 }

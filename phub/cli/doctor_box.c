@@ -15,7 +15,7 @@
 #include "phub/cli/doctor.h"
 #include "transport/stream.h"
 
-enum { BOX_ASKS = 5, BOX_TIMEOUT_MS = 3000, BOX_SILENT_MS = 2000 };
+enum { BOX_ASKS = 5, BOX_TIMEOUT_MS = 3000, BOX_SILENT_MS = 2000, BOX_WITHOUT_MS = 2000 };
 
 /* A data port speaks first: a nonce. 0, or a negative errno. */
 static int box_try_port(const struct url *url)
@@ -117,15 +117,44 @@ static void box_check_checkpoints(struct doctor *d, const Phub__JobInfo *job)
 		doctor_say(d, "checkpoint", DOCTOR_WARN, "see that box's log, and its checkpoint_targets",
 			"job %s: the last checkpoint failed %.1f s ago: %s", job->name, (double)c->error_ms / 1e3,
 			c->error);
+	if (c && c->lacking)
+		doctor_say(d, "checkpoint", DOCTOR_WARN, "bring these targets back: the next checkpoint is whole again",
+			"job %s: its checkpoints lack %" PRIu32 " of %" PRIu32
+			" targets since %.1f s, and may lack %" PRIu32 ": %s",
+			job->name, c->lacking, c->targets, (double)c->lacking_ms / 1e3, c->parity, c->lacking_why);
 }
 
 static void box_check_standby(struct doctor *d, const Phub__JobInfo *job)
 {
 	char stuck[160];
 
+	if (job->standby && *job->standby && strcmp(job->standby, "whole") != 0)
+		doctor_say(d, "standby", job->standby_ms > BOX_WITHOUT_MS ? DOCTOR_WARN : DOCTOR_OK,
+			job->standby_ms > BOX_WITHOUT_MS ? "look at the standby, and at that box's log" : NULL,
+			"job %s: WITHOUT a standby since %.1f s (%s)%s%s", job->name, (double)job->standby_ms / 1e3,
+			job->standby, *job->standby_why ? ": " : "", job->standby_why);
 	if (admin_write_stuck(job, stuck, sizeof(stuck)))
 		doctor_say(d, "standby", DOCTOR_WARN, "let those workers name no transport, or tcp",
 			"job %s: it cannot go on at the standby when the box is lost: %s by shm", job->name, stuck);
+}
+
+/* Other boxes of the job: above, below and beside. */
+static void box_check_boxes(struct doctor *d, const Phub__JobInfo *job)
+{
+	if (job->above && *job->above->why)
+		doctor_say(d, "boxes", DOCTOR_WARN, "look at that box, and at uplink there",
+			"job %s: box %s above (uplink) cannot be reached: %s", job->name, job->above->box,
+			job->above->why);
+	for (size_t i = 0; i < job->n_beside; i++)
+		if (*job->beside[i]->why)
+			doctor_say(d, "boxes", DOCTOR_WARN, "look at that box, or set advertise there",
+				"job %s: box %s beside cannot be reached: %s", job->name, job->beside[i]->box,
+				job->beside[i]->why);
+	for (size_t i = 0; i < job->n_below; i++)
+		if (job->below[i]->silent_ms > BOX_SILENT_MS)
+			doctor_say(d, "boxes", DOCTOR_WARN, "look at that box and the network between the two",
+				"job %s: box %s below has been silent for %" PRIu64 " ms", job->name,
+				job->below[i]->peer, job->below[i]->silent_ms);
 }
 
 static void box_check_jobs(struct doctor *d, const Phub__AdminReply *reply)
@@ -135,6 +164,7 @@ static void box_check_jobs(struct doctor *d, const Phub__AdminReply *reply)
 
 		box_check_checkpoints(d, job);
 		box_check_standby(d, job);
+		box_check_boxes(d, job);
 		for (size_t w = 0; w < job->n_workers; w++) {
 			if (job->workers[w]->silent_ms > BOX_SILENT_MS)
 				doctor_say(d, "worker", DOCTOR_WARN,

@@ -73,11 +73,14 @@ static json_t *jobs_json_checkpoint(const Phub__CheckpointInfo *c)
 {
 	if (!c)
 		return json_null();
-	return json_pack("{s:s, s:I, s:o, s:I, s:I, s:b, s:I, s:b, s:o, s:f, s:s, s:I}", "doing", c->doing, "done",
-		(json_int_t)c->done, "last", jobs_json_last(c), "interval", (json_int_t)c->interval, "wanted",
-		(json_int_t)c->wanted, "fixed", (int)c->fixed, "due", (json_int_t)c->due, "measured", (int)c->measured,
-		"overhead", c->measured ? json_real(c->overhead) : json_null(), "allowed", c->allowed, "error",
-		c->error ? c->error : "", "error_ms", (json_int_t)c->error_ms);
+	return json_pack("{s:s, s:I, s:o, s:I, s:I, s:b, s:I, s:b, s:o, s:f, s:s, s:I, s:i, s:i, s:i, s:I, s:s}",
+		"doing", c->doing, "done", (json_int_t)c->done, "last", jobs_json_last(c), "interval",
+		(json_int_t)c->interval, "wanted", (json_int_t)c->wanted, "fixed", (int)c->fixed, "due",
+		(json_int_t)c->due, "measured", (int)c->measured, "overhead",
+		c->measured ? json_real(c->overhead) : json_null(), "allowed", c->allowed, "error",
+		c->error ? c->error : "", "error_ms", (json_int_t)c->error_ms, "targets", (int)c->targets, "parity",
+		(int)c->parity, "lacking", (int)c->lacking, "lacking_ms", (json_int_t)c->lacking_ms, "lacking_why",
+		c->lacking_why ? c->lacking_why : "");
 }
 
 /* NULL: its box has none, or is an older one. */
@@ -94,6 +97,47 @@ static json_t *jobs_json_standby(const Phub__JobInfo *job)
 	return json_pack("{s:s, s:I, s:I, s:I, s:s, s:o}", "state", job->standby, "since_ms",
 		(json_int_t)job->standby_ms, "bytes", (json_int_t)job->standby_bytes, "behind",
 		(json_int_t)job->standby_behind, "why", job->standby_why, "cannot_move", stuck);
+}
+
+/* NULL: there is none. */
+static json_t *jobs_json_below(const Phub__JobInfo *job)
+{
+	json_t *below = job->n_below ? json_array() : NULL;
+
+	for (size_t i = 0; i < job->n_below; i++) {
+		const Phub__BelowInfo *b = job->below[i];
+		json_t *ranks = json_array();
+
+		for (size_t k = 0; k < b->n_ranks; k++)
+			json_array_append_new(ranks, json_integer(b->ranks[k]));
+		json_array_append_new(
+			below, json_pack("{s:s, s:o, s:I, s:I}", "peer", b->peer, "ranks", ranks, "pushes",
+				       (json_int_t)b->pushes, "silent_ms", (json_int_t)b->silent_ms));
+	}
+	return below;
+}
+
+static json_t *jobs_json_above(const Phub__AboveInfo *a)
+{
+	if (!a)
+		return NULL;
+	return json_pack(
+		"{s:s, s:s, s:I, s:s}", "box", a->box, "state", a->state, "bytes", (json_int_t)a->bytes, "why", a->why);
+}
+
+/* NULL: it takes part in no exchange. */
+static json_t *jobs_json_beside(const Phub__JobInfo *job)
+{
+	json_t *beside = job->n_beside ? json_array() : NULL;
+
+	for (size_t i = 0; i < job->n_beside; i++) {
+		const Phub__BesideInfo *b = job->beside[i];
+
+		json_array_append_new(beside,
+			json_pack("{s:s, s:s, s:I, s:s, s:b, s:I}", "box", b->box, "state", b->state, "bytes",
+				(json_int_t)b->bytes, "why", b->why, "lifts", b->lifts, "homes", (json_int_t)b->homes));
+	}
+	return beside;
 }
 
 /* By reason. NULL: an older box does not tell. */
@@ -114,7 +158,7 @@ static json_t *jobs_json(const Phub__JobInfo *job)
 		json_array_append_new(missing, json_integer(job->missing[i]));
 	return json_pack(
 		"{s:s, s:i, s:s, s:I, s:I, s:I, s:s, s:s, s:f, s:f, s:I, s:o, s:o, s:s, s:I, s:i, s:i, s:I, s:I, s:I,"
-		" s:s, s:i, s:o, s:I, s:I, s:I, s:o, s:o*, s:o*}",
+		" s:s, s:i, s:o, s:I, s:I, s:I, s:o, s:o*, s:o*, s:o*, s:o*, s:s*, s:o*}",
 		"job", job->name, "world", (int)job->world, "state", job->state, "keys", (json_int_t)job->keys,
 		"chunks", (json_int_t)job->chunks, "bytes", (json_int_t)job->bytes, "optimizer", job->optimizer, "sync",
 		job->sync, "rounds_per_s", job->rounds_per_s, "gb_per_s", job->gb_per_s, "rounds",
@@ -125,7 +169,9 @@ static json_t *jobs_json(const Phub__JobInfo *job)
 		(int)job->quorum, "lost", jobs_json_lost(job), "losses", (json_int_t)job->losses, "joins",
 		(json_int_t)job->joins, "late", (json_int_t)job->late, "checkpoint",
 		jobs_json_checkpoint(job->checkpoint), "standby", jobs_json_standby(job), "dropped",
-		jobs_json_dropped(job->dropped, job->n_dropped));
+		jobs_json_dropped(job->dropped, job->n_dropped), "below", jobs_json_below(job), "above",
+		jobs_json_above(job->above), "hierarchy", job->n_beside ? job->hierarchy : NULL, "beside",
+		jobs_json_beside(job));
 }
 
 /* NULL: an older box does not tell. */
@@ -238,6 +284,10 @@ static void jobs_print_checkpoint(const Phub__JobInfo *job)
 	puts("");
 	if (c->error && *c->error)
 		printf("%s: a checkpoint failed %.1f s ago: %s\n", job->name, (double)c->error_ms / 1e3, c->error);
+	if (c->lacking)
+		printf("%s: its checkpoints LACK %" PRIu32 " of %" PRIu32 " targets since %.1f s, and may lack %" PRIu32
+		       ": %s\n",
+			job->name, c->lacking, c->targets, (double)c->lacking_ms / 1e3, c->parity, c->lacking_why);
 }
 
 static void jobs_print_standby(const Phub__JobInfo *job)
@@ -256,6 +306,49 @@ static void jobs_print_standby(const Phub__JobInfo *job)
 	else
 		printf("%s: WITHOUT a standby since %.1f s (%s)%s%s\n", job->name, (double)job->standby_ms / 1e3,
 			job->standby, *job->standby_why ? ": " : "", job->standby_why);
+}
+
+/* A box with which it exchanges; of itself nothing. */
+static void jobs_print_beside(const Phub__JobInfo *job, const Phub__BesideInfo *b)
+{
+	const char *box = *b->box ? b->box : "this one, the top box";
+	char text[32];
+
+	if (strcmp(b->state, "here") == 0)
+		printf("%s: %s, %zu boxes: %" PRIu64 " of %" PRIu64 " chunks end at this one\n", job->name,
+			job->hierarchy, job->n_beside, b->homes, job->chunks);
+	else if (*b->why)
+		printf("%s: box %s, where %" PRIu64 " chunks end, cannot be reached: %s\n", job->name, box, b->homes,
+			b->why);
+	else if (*b->state)
+		printf("%s: box %s is beside, where %" PRIu64 " chunks end: %s, %s sent%s\n", job->name, box, b->homes,
+			b->state, output_bytes(b->bytes, text), b->lifts ? "; it sends here" : "");
+	else if (b->lifts)
+		printf("%s: box %s is beside, where %" PRIu64 " chunks end: it sends here\n", job->name, box, b->homes);
+}
+
+/* Boxes below it in this job, and the one above, or those beside it. */
+static void jobs_print_boxes(const Phub__JobInfo *job)
+{
+	char ranks[160], text[32];
+
+	for (size_t i = 0; i < job->n_below; i++) {
+		const Phub__BelowInfo *b = job->below[i];
+
+		ranks_write(b->ranks, b->n_ranks, b->n_ranks, ranks, sizeof(ranks));
+		printf("%s: box %s is below, with rank%s %s\n", job->name, b->peer, b->n_ranks == 1 ? "" : "s",
+			b->n_ranks ? ranks : "of nobody yet");
+	}
+	for (size_t i = 0; i < job->n_beside; i++)
+		jobs_print_beside(job, job->beside[i]);
+	if (job->n_beside)
+		return;
+	if (job->above && *job->above->why)
+		printf("%s: box %s above (uplink) cannot be reached: %s\n", job->name, job->above->box,
+			job->above->why);
+	else if (job->above)
+		printf("%s: box %s is above (uplink), %s, %s sent\n", job->name, job->above->box, job->above->state,
+			output_bytes(job->above->bytes, text));
 }
 
 /* Of a job, or of all that there were. */
@@ -288,7 +381,7 @@ static void jobs_print(const struct jobs_options *o, const Phub__AdminReply *rep
 		if (strstr(job->state, "mirror")) /* they are at its box, if anywhere */
 			output_cell(&t, "0 of %" PRIu32 " here", job->world);
 		else
-			output_cell(&t, "%zu/%" PRIu32, job->n_workers, job->world);
+			output_cell(&t, "%zu/%" PRIu32, job->n_workers + job->elsewhere, job->world);
 		output_cell(&t, "%" PRIu64, job->keys);
 		output_cell(&t, "%s", output_bytes(job->bytes, text));
 		output_cell(&t, "%s", job->optimizer);
@@ -317,6 +410,7 @@ static void jobs_print(const struct jobs_options *o, const Phub__AdminReply *rep
 				reply->jobs[i]->name, (double)reply->jobs[i]->quota_ms / 1e3,
 				reply->jobs[i]->bandwidth);
 		jobs_print_standby(reply->jobs[i]);
+		jobs_print_boxes(reply->jobs[i]);
 		if (reply->jobs[i]->reconnects)
 			printf("%s: %" PRIu64 " connections broke and were made anew\n", reply->jobs[i]->name,
 				reply->jobs[i]->reconnects);
@@ -400,6 +494,8 @@ static int jobs_read_words(const struct args_usage *usage, const struct args_wor
 		o->job = words->at[1];
 		at = 2;
 	}
+	if (words->count > at + 1 && !o->verb && !strpbrk(words->at[0], ".:[")) /* no address either */
+		return args_wrong(usage, "'%.64s' is none of pause, resume, drain and evict", words->at[0]);
 	if (words->count > at + 1)
 		return args_wrong(usage, "'%.64s' is one word too many", words->at[at + 1]);
 	o->address = words->count > at ? words->at[at] : ADMIN_ADDRESS_DEFAULT;

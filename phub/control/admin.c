@@ -13,6 +13,8 @@
 #include "phub/control/box.h"
 #include "phub/control/job_mirror.h"
 #include "phub/control/session.h"
+#include "phub/control/parent.h"
+#include "phub/control/peers.h"
 #include "phub/control/standby.h"
 #include "transport/datagram.h"
 #include "transport/reliable.h"
@@ -36,6 +38,13 @@ struct admin_job {
 	uint32_t *missing;
 	Phub__LostInfo *lost;
 	Phub__LostInfo **lost_pointers;
+	Phub__BelowInfo *below; /* each one's ranks lie in `ranks` */
+	Phub__BelowInfo **below_pointers;
+	uint32_t *ranks;
+	Phub__BesideInfo *beside;
+	Phub__BesideInfo **beside_pointers;
+	Phub__AboveInfo above;
+	char above_box[340];
 	Phub__CheckpointInfo checkpoint;
 	struct admin_dropped dropped;
 	char waiting[800];
@@ -151,12 +160,14 @@ static void admin_fill_workers(const struct job *job, struct admin_job *out, uin
 
 	out->info.missing = out->missing;
 	out->info.workers = out->pointers;
-	for (uint32_t i = 0; i < job->world; i++) {
+	for (uint32_t i = 0; i < job->ranks; i++) {
 		const struct member *m = &job->members[i];
 		Phub__WorkerInfo *w = &out->workers[i];
 
+		if (m->elsewhere)
+			out->info.elsewhere++;
 		if (!m->session) {
-			if (!m->left)
+			if (!m->left && !m->elsewhere)
 				out->missing[out->info.n_missing++] = i;
 			continue;
 		}
@@ -188,7 +199,7 @@ static void admin_fill_lost(const struct job *job, struct admin_job *out, uint32
 	for (uint32_t i = 0; i<job->world && * left> 0; i++) {
 		Phub__LostInfo *lost = &out->lost[out->info.n_lost];
 
-		if (!job->members[i].gone)
+		if (!job->members[i].gone || job->members[i].elsewhere)
 			continue;
 		--*left;
 		phub__lost_info__init(lost);
@@ -197,6 +208,42 @@ static void admin_fill_lost(const struct job *job, struct admin_job *out, uint32
 		lost->left = job->members[i].quit;
 		out->lost_pointers[out->info.n_lost++] = lost;
 	}
+}
+
+/* Its boxes below, which count as workers do for what fits a reply, and the one above. */
+static void admin_fill_boxes(const struct job *job, struct admin_job *out, uint32_t *left)
+{
+	const struct control *c = job->control;
+	uint32_t *ranks = out->ranks;
+	struct parent_report above;
+
+	out->info.below = out->below_pointers;
+	for (uint32_t i = job->ranks; i<job->world && * left> 0; i++) {
+		Phub__BelowInfo *b = &out->below[out->info.n_below];
+
+		if (!job->members[i].session)
+			continue;
+		--*left;
+		phub__below_info__init(b);
+		b->peer = admin_text(job->members[i].peer);
+		b->pushes = admin_pushes(job, i);
+		b->silent_ms = (c->now_ns - job->members[i].session->heard_ns) / NS_PER_MS;
+		b->ranks = ranks;
+		for (uint32_t rank = 0; rank < job->ranks; rank++)
+			if (job->members[rank].elsewhere && job->members[rank].at == i)
+				ranks[b->n_ranks++] = rank;
+		ranks += b->n_ranks;
+		out->below_pointers[out->info.n_below++] = b;
+	}
+	if (!parent_describe(job, &above))
+		return;
+	phub__above_info__init(&out->above);
+	snprintf(out->above_box, sizeof(out->above_box), "%s:%u", c->config->uplink_at.host, c->config->uplink_at.port);
+	out->above.box = out->above_box;
+	out->above.state = admin_text(parent_state_name(above.state));
+	out->above.bytes = above.bytes;
+	out->above.why = admin_text(above.why);
+	out->info.above = &out->above;
 }
 
 static void admin_fill_waiting(const struct job *job, struct admin_job *out)
@@ -214,7 +261,7 @@ static void admin_fill_waiting(const struct job *job, struct admin_job *out)
 	else if (at == 0 && job->mismatch.code)
 		snprintf(text, bytes, "%.390s", job->mismatch.text);
 	else if (at == 0 && job->state == JOB_FORMING)
-		snprintf(text, bytes, "%u of %u ranks joined, %u sent their keys", job->present, job->world,
+		snprintf(text, bytes, "%u of %u ranks joined, %u sent their keys", job->present, job->ranks,
 			job->tabled);
 	out->info.waiting = text;
 }
@@ -240,6 +287,36 @@ static void admin_fill_drops(const struct job *job, struct admin_job *out)
 	out->info.late = sums[DROP_LATE];
 }
 
+static int admin_fill_beside(const struct job *job, struct admin_job *out)
+{
+	unsigned count = peers_count(job);
+
+	if (count == 0)
+		return 0;
+	out->beside = calloc(count, sizeof(*out->beside));
+	out->beside_pointers = calloc(count, sizeof(*out->beside_pointers));
+	if (!out->beside || !out->beside_pointers)
+		return -1;
+	for (unsigned i = 0; i < count; i++) {
+		Phub__BesideInfo *b = &out->beside[i];
+		struct peers_report report;
+
+		peers_describe(job, i, &report);
+		phub__beside_info__init(b);
+		b->box = admin_text(report.box);
+		b->state = admin_text(report.state);
+		b->bytes = report.bytes;
+		b->why = admin_text(report.why);
+		b->lifts = report.lifts;
+		b->homes = report.homes;
+		out->beside_pointers[i] = b;
+	}
+	out->info.beside = out->beside_pointers;
+	out->info.n_beside = count;
+	out->info.hierarchy = admin_text(ways_name(job->peers->kind));
+	return 0;
+}
+
 static int admin_fill_job(const struct job *job, struct admin_job *out, uint32_t *workers_left)
 {
 	phub__job_info__init(&out->info);
@@ -248,10 +325,14 @@ static int admin_fill_job(const struct job *job, struct admin_job *out, uint32_t
 	out->missing = calloc(job->world, sizeof(*out->missing));
 	out->lost = calloc(job->world, sizeof(*out->lost));
 	out->lost_pointers = calloc(job->world, sizeof(*out->lost_pointers));
-	if (!out->workers || !out->pointers || !out->missing || !out->lost || !out->lost_pointers)
+	out->below = calloc(job->world, sizeof(*out->below));
+	out->below_pointers = calloc(job->world, sizeof(*out->below_pointers));
+	out->ranks = calloc(job->ranks, sizeof(*out->ranks));
+	if (!out->workers || !out->pointers || !out->missing || !out->lost || !out->lost_pointers || !out->below ||
+		!out->below_pointers || !out->ranks || admin_fill_beside(job, out) < 0)
 		return -1;
 	out->info.name = admin_text(job->name);
-	out->info.world = job->world;
+	out->info.world = job->ranks;
 	out->info.state = admin_text(job->paused ? "paused" : job->draining ? "draining" : job_state_name(job->state));
 	if (job->generation && job->state == JOB_RUNNING) {
 		admin_fill_generation(job, &out->info);
@@ -259,6 +340,7 @@ static int admin_fill_job(const struct job *job, struct admin_job *out, uint32_t
 	}
 	admin_fill_workers(job, out, workers_left);
 	admin_fill_lost(job, out, workers_left);
+	admin_fill_boxes(job, out, workers_left);
 	admin_fill_waiting(job, out);
 	admin_fill_drops(job, out);
 	if (job_keep_describe(job, &out->checkpoint))
@@ -423,6 +505,11 @@ static void admin_free(struct admin_reply *r)
 		free(r->jobs[i].missing);
 		free(r->jobs[i].lost);
 		free(r->jobs[i].lost_pointers);
+		free(r->jobs[i].below);
+		free(r->jobs[i].below_pointers);
+		free(r->jobs[i].ranks);
+		free(r->jobs[i].beside);
+		free(r->jobs[i].beside_pointers);
 	}
 	free(r->jobs);
 	free(r->job_pointers);

@@ -359,21 +359,22 @@ int box_check(const struct config *config, struct err *e)
 }
 
 /* Those that cannot be written are away: the others of the list keep a box with the same list from these, too. */
-static int box_lock_targets(const struct checkpoint_place *place, struct err *e)
+static int box_lock_targets(const struct checkpoint_place *place, const struct box *box, int untried, struct err *e)
 {
 	struct err why;
-	int rc = checkpoint_lock_targets(place, &why);
+	int rc = checkpoint_lock_targets(place, box && box->listener_count ? box->listeners[0].bound : "", &why);
 
-	if (rc > 0)
+	if (rc > untried)
 		log_warn("checkpoint_targets: %s; see that no other box has its checkpoints there", why.text);
 	return rc < 0 ? err_set(e, rc, "checkpoint_targets: %s", why.text) : 0;
 }
 
-int box_check_targets(const struct config *config, bool strict, struct err *e)
+int box_check_targets(const struct config *config, const struct box *box, bool strict, struct err *e)
 {
 	struct checkpoint_place place = {.parity = (unsigned)config->checkpoint_parity};
 	char text[sizeof(config->checkpoint_targets)];
-	struct err why;
+	bool full;
+	struct err why = {.code = 0};
 	int rc;
 
 	if (!config->checkpoint_targets[0])
@@ -382,12 +383,18 @@ int box_check_targets(const struct config *config, bool strict, struct err *e)
 	rc = checkpoint_list_targets(&place, text);
 	if (rc == 0)
 		rc = checkpoint_try_targets(&place, &why);
-	if (rc < 0 || (rc > 0 && strict))
+	full = rc < 0 && (why.code == -ENOSPC || why.code == -EDQUOT);
+	if ((rc < 0 && !full) || (rc != 0 && strict))
 		return err_set(e, why.code, "checkpoint_targets: %s", why.text);
-	if (rc > 0)
-		log_warn("checkpoint_targets: %s. Parity makes up for it: checkpoints are written to the others",
+	if (full)
+		log_warn("checkpoint_targets: %s. Jobs go on from what is there, but no checkpoint is written until "
+			 "then",
 			why.text);
-	return strict ? 0 : box_lock_targets(&place, e);
+	else if (rc > 0)
+		log_warn("checkpoint_targets: %s (%d of %u). Parity makes up for it: checkpoints are written to the "
+			 "others",
+			why.text, rc, place.target_count);
+	return strict ? 0 : box_lock_targets(&place, box, rc > 0 ? rc : 0, e);
 }
 
 /* ---- cores ---- */
@@ -427,13 +434,14 @@ static int box_create_core(struct box *box, unsigned index, struct err *e)
 	return rc;
 }
 
-/* By what the shards reach the standby: it must lose nothing. */
+/* By what the shards reach the standby, or the box above, or those beside: it must lose nothing. */
 static int box_open_uplink(struct box *box, struct err *e)
 {
 	const struct config *config = box->config;
+	bool spread = config->uplink[0] || config_exchanges(config);
 	const struct transport_ops *ops = box->env.transports ? box->env.transports[0] : transport_find("tcp");
 	const struct transport_config transport = {
-		.queue_conns_max = config->jobs_max,
+		.queue_conns_max = config->jobs_max * (spread ? CONFIG_CORES_MAX : 1),
 		.congestion = config->congestion[0] ? config->congestion : NULL,
 		.interface = config->interface[0] ? config->interface : NULL,
 		.loop = box->env.loop,
@@ -441,7 +449,7 @@ static int box_open_uplink(struct box *box, struct err *e)
 		.queue_nodes = box->core_node,
 	};
 
-	if (!config->standby[0] || !box->env.calls)
+	if ((!config->standby[0] && !spread) || !box->env.calls)
 		return 0;
 	return ops->open(&transport, &box->uplink, e);
 }

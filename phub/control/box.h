@@ -100,9 +100,10 @@ int box_check(const struct config *config, struct err *e);
  * Can checkpoints be written where the options say, by this process as it is now: to be asked once it is the user that
  * it becomes. `strict`: to all of the targets, and no more is asked: a box that runs may have them. Else it is for a
  * start: some may fail that parity makes up for, which is logged, and they are locked for this process until it ends.
- * Blocks on disks. 0 or a negative errno with what to do in `e`; -EBUSY: another box has them.
+ * A full disk fails no start: what it has may be gone on from. Blocks on disks. `box`: that starts, or NULL. 0 or a
+ * negative errno with what to do in `e`; -EBUSY: another box has them.
  */
-int box_check_targets(const struct config *config, bool strict, struct err *e);
+int box_check_targets(const struct config *config, const struct box *box, bool strict, struct err *e);
 
 /*
  * Turns control and every core once. Does not block. Returns whether something is left to be done at this very time.

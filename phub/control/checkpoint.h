@@ -74,9 +74,9 @@ int checkpoint_try_targets(const struct checkpoint_place *place, struct err *e);
 /*
  * Takes the targets for this process until it ends (disk_lock()): two boxes would remove each other's checkpoints. 0;
  * how many could not be locked, for another reason than that somebody has them, with the first in `e`; or -EBUSY with
- * the target that another box has, and what to do.
+ * the target that another box has, and what to do. `who`: where this box can be asked, for others to see.
  */
-int checkpoint_lock_targets(const struct checkpoint_place *place, struct err *e);
+int checkpoint_lock_targets(const struct checkpoint_place *place, const char *who, struct err *e);
 
 /* What is in a checkpoint besides the chunks' bytes. `meta` is the caller's (checkpoint_meta.h). */
 struct checkpoint_table {
@@ -199,6 +199,11 @@ struct checkpoint_health {
 	uint64_t stripes, stripes_bad; /* those that should be there; missing, short, or with a wrong checksum */
 	unsigned pieces_missing;       /* whole files: not there, or no good header or trailer */
 	unsigned tables_bad;           /* of the others: the table of any piece does for all */
+	struct {
+		bool has;                  /* a whole file of it */
+		bool table_bad;            /* of that */
+		uint64_t stripes_bad;      /* in that */
+	} targets[CHECKPOINT_TARGETS_MAX]; /* as in the place */
 };
 
 /* Looks at every checksum, parity's too. 0, -EBADMSG with the first chunk that is lost in `e`, or -ECANCELED. */

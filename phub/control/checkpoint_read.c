@@ -193,6 +193,9 @@ static int read_verify(
 			return err_set(e, -ECANCELED, "stopped at chunk %" PRIu32, i);
 		lost = checkpoint_reader_chunk(r, i, true, &read, rc ? NULL : e);
 		h->stripes_bad += read.bad;
+		for (unsigned piece = 0; read.bad_pieces && piece < CHECKPOINT_TARGETS_MAX; piece++)
+			if (r->fds[piece] >= 0)
+				h->targets[r->targets[piece]].stripes_bad += read.bad_pieces >> piece & 1;
 		h->chunks_lost += lost < 0;
 		rc = rc ? rc : lost;
 		done += checkpoint_reader_row(r, i).bytes;
@@ -206,6 +209,7 @@ int checkpoint_verify(const struct checkpoint_place *place, const struct checkpo
 	struct checkpoint_progress *progress, struct checkpoint_health *out, struct err *e)
 {
 	struct checkpoint_reader *r;
+	uint32_t tables_bad;
 	uint64_t total = 0;
 	int rc = read_open(place, table, &r, e);
 
@@ -214,9 +218,15 @@ int checkpoint_verify(const struct checkpoint_place *place, const struct checkpo
 		return rc;
 	out->chunks = table->chunk_count;
 	out->stripes = out->chunks * (r->head.k + r->head.m);
-	for (unsigned i = 0; i < r->head.k + r->head.m; i++)
+	tables_bad = checkpoint_reader_bad_tables(r);
+	out->tables_bad = (unsigned)__builtin_popcount(tables_bad);
+	for (unsigned i = 0; i < r->head.k + r->head.m; i++) {
 		out->pieces_missing += r->fds[i] < 0;
-	out->tables_bad = checkpoint_reader_bad_tables(r);
+		if (r->fds[i] < 0)
+			continue;
+		out->targets[r->targets[i]].has = true;
+		out->targets[r->targets[i]].table_bad |= tables_bad >> i & 1;
+	}
 	for (uint32_t i = 0; i < table->chunk_count; i++)
 		total += table->chunks[i].bytes;
 	if (progress)

@@ -136,6 +136,7 @@ static int reader_open_file(struct checkpoint_reader *r, const struct checkpoint
 	if (rc == 0) {
 		r->disk->ops->read_ahead(r->disk, fd);
 		r->fds[f->piece] = fd;
+		r->targets[f->piece] = f->target;
 		return 0;
 	}
 	if (fd >= 0)
@@ -228,15 +229,15 @@ void checkpoint_reader_destroy(struct checkpoint_reader *r)
 	free(r);
 }
 
-unsigned checkpoint_reader_bad_tables(const struct checkpoint_reader *r)
+uint32_t checkpoint_reader_bad_tables(const struct checkpoint_reader *r)
 {
 	struct checkpoint_reader again = {.disk = r->disk, .head = r->head};
-	unsigned bad = 0;
+	uint32_t bad = 0;
 
 	for (unsigned i = 0; i < CHECKPOINT_TARGETS_MAX; i++) {
 		if (r->fds[i] < 0)
 			continue;
-		bad += reader_load_table(&again, r->fds[i], NULL) < 0;
+		bad |= (uint32_t)(reader_load_table(&again, r->fds[i], NULL) < 0) << i;
 		free(again.table);
 		again.table = NULL;
 	}
@@ -270,6 +271,7 @@ int checkpoint_reader_chunk(
 			have++;
 		} else {
 			out->bad++;
+			out->bad_pieces |= UINT32_C(1) << i;
 		}
 	}
 	if (have < k)

@@ -12,12 +12,13 @@
 struct checkpoint_reader {
 	struct disk *disk;
 	enum checkpoint_plant plant;
-	struct checkpoint_head head;            /* of all pieces, but for which one it is */
-	int fds[CHECKPOINT_TARGETS_MAX];        /* by piece; -1: it is missing */
-	uint32_t *crcs[CHECKPOINT_TARGETS_MAX]; /* [chunk_count] of its stripes */
-	uint8_t *table;                         /* meta and rows */
-	uint64_t *offsets;                      /* [chunk_count] of stripes in each file */
-	uint32_t largest;                       /* stripe */
+	struct checkpoint_head head;              /* of all pieces, but for which one it is */
+	int fds[CHECKPOINT_TARGETS_MAX];          /* by piece; -1: it is missing */
+	unsigned targets[CHECKPOINT_TARGETS_MAX]; /* by piece: where it is */
+	uint32_t *crcs[CHECKPOINT_TARGETS_MAX];   /* [chunk_count] of its stripes */
+	uint8_t *table;                           /* meta and rows */
+	uint64_t *offsets;                        /* [chunk_count] of stripes in each file */
+	uint32_t largest;                         /* stripe */
 	struct checkpoint_parity *parity;
 	uint8_t *stripes; /* [k + m][largest] */
 	struct err last;  /* why a piece is missing, of some piece */
@@ -26,7 +27,8 @@ struct checkpoint_reader {
 /* What reading a chunk found. */
 struct checkpoint_read {
 	const uint8_t *bytes; /* until the next one */
-	unsigned bad;         /* stripes that are not there or wrong, of those that were looked at */
+	unsigned bad;         /* stripes that are not there or wrong, of those that were looked at... */
+	uint32_t bad_pieces;  /* ...by piece, a bit each */
 	unsigned repaired;
 };
 
@@ -35,8 +37,8 @@ int checkpoint_reader_create(const struct checkpoint_place *place, uint64_t roun
 	struct checkpoint_reader **out, struct err *e);
 void checkpoint_reader_destroy(struct checkpoint_reader *r);
 
-/* How many of the pieces that are open have a table that is damaged: the others' do for them. */
-unsigned checkpoint_reader_bad_tables(const struct checkpoint_reader *r);
+/* Which of the pieces that are open have a table that is damaged, a bit each: the others' do for them. */
+uint32_t checkpoint_reader_bad_tables(const struct checkpoint_reader *r);
 
 /* The chunk's line in the table. */
 struct checkpoint_row checkpoint_reader_row(const struct checkpoint_reader *r, uint32_t chunk);

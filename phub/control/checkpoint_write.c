@@ -74,6 +74,9 @@ static const char *write_advice(int error)
 	case EACCES:
 	case EPERM:
 		return "give it to the user that phubd runs as";
+	case ENOSPC:
+	case EDQUOT:
+		return "make room there";
 	case EROFS:
 		return "mount it to be written; where systemd runs phubd, add ReadWritePaths= to its unit";
 	default:
@@ -81,9 +84,24 @@ static const char *write_advice(int error)
 	}
 }
 
+/* A disk may have room for a name, and for nothing in it. */
+static int write_try_bytes(struct disk *disk, int fd)
+{
+	static const uint8_t zeros[4096];
+	int rc = disk->ops->reserve(disk, fd, sizeof(zeros));
+	ssize_t wrote;
+
+	if (rc < 0 && rc != -EOPNOTSUPP)
+		return rc;
+	wrote = disk->ops->write(disk, fd, zeros, sizeof(zeros), 0);
+	if (wrote != sizeof(zeros))
+		return wrote < 0 ? (int)wrote : -ENOSPC;
+	return disk->ops->sync(disk, fd);
+}
+
 static int write_try_target(struct disk *disk, const char *target)
 {
-	int dir = disk->ops->open_dir(disk, -1, target), fd, rc;
+	int dir = disk->ops->open_dir(disk, -1, target), fd, rc, error;
 	char name[32];
 	uint64_t id;
 
@@ -93,8 +111,10 @@ static int write_try_target(struct disk *disk, const char *target)
 	snprintf(name, sizeof(name), ".phub.%016" PRIx64, id);
 	fd = rc < 0 ? rc : disk->ops->make_file(disk, dir, name, false);
 	if (fd >= 0) {
+		rc = write_try_bytes(disk, fd);
 		disk->ops->close(disk, fd);
-		rc = disk->ops->remove(disk, dir, name);
+		error = disk->ops->remove(disk, dir, name);
+		rc = rc < 0 ? rc : error;
 	} else {
 		rc = fd;
 	}
@@ -122,12 +142,12 @@ int checkpoint_try_targets(const struct checkpoint_place *place, struct err *e)
 	return rc < 0 ? rc : failed > place->parity ? first.code : (int)failed;
 }
 
-int checkpoint_lock_targets(const struct checkpoint_place *place, struct err *e)
+int checkpoint_lock_targets(const struct checkpoint_place *place, const char *who, struct err *e)
 {
 	int unlocked = 0, rc;
 
 	for (unsigned i = 0; i < place->target_count; i++) {
-		rc = disk_lock(place->targets[i]);
+		rc = disk_lock(place->targets[i], who);
 		if (rc == -EBUSY)
 			return err_set(e, rc,
 				"%s is another phubd's, which runs (it has locked %s/.phub.lock), and two would remove "

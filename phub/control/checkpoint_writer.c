@@ -34,7 +34,7 @@ struct checkpoint_writer {
 	uint8_t *stripes; /* [k + m][largest] */
 	struct writer_piece pieces[CHECKPOINT_TARGETS_MAX];
 	unsigned piece_count, lost_count;
-	struct err lost; /* the first that was given up */
+	struct err lost; /* those that were given up, by the last one's code */
 	uint64_t started_ns, due_ns;
 	enum checkpoint_plant plant;
 	/* checkpoint_writer_finish() */
@@ -49,13 +49,15 @@ static int writer_lose(struct checkpoint_writer *w, struct writer_piece *p, int 
 {
 	struct err why;
 
-	err_set(&why, -error, "checkpoint of job '%s': cannot %s in %s: %s", w->head.job, p->file.doing, p->file.target,
-		strerror(error));
+	err_set(&why, -error, "cannot %s in %s: %s", p->file.doing, p->file.target, strerror(error));
 	checkpoint_piece_close(&p->file, false);
 	p->lost = true;
-	if (w->lost_count++ == 0)
-		w->lost = why;
-	return w->lost_count > w->head.m ? err_set(e, why.code, "%s", why.text) : 0;
+	if (w->lost_count++ > 0)
+		err_set(&why, -error, "%.240s; %.240s", w->lost.text, why.text);
+	w->lost = why;
+	return w->lost_count > w->head.m
+		       ? err_set(e, -error, "%u of %u targets: %s", w->lost_count, w->piece_count, why.text)
+		       : 0;
 }
 
 /* ---- its speed ---- */

@@ -35,6 +35,11 @@ enum config_encryption { CONFIG_ENCRYPTION_OFF, CONFIG_ENCRYPTION_ALLOW, CONFIG_
 enum config_tls { CONFIG_TLS_OFF, CONFIG_TLS_ALLOW, CONFIG_TLS_REQUIRE };
 enum config_log { CONFIG_LOG_ERROR, CONFIG_LOG_WARN, CONFIG_LOG_INFO, CONFIG_LOG_DEBUG };
 
+/* What boxes below this one, and this one, lift their sums to (topology/ways.h). */
+enum config_hierarchy { CONFIG_HIERARCHY_TREE, CONFIG_HIERARCHY_SHARDED, CONFIG_HIERARCHY_CHAIN };
+/* Of one job: the box's, or 1 + what it is. */
+enum { CONFIG_HIERARCHY_BOX = 0 };
+
 struct config_listen {
 	char host[CONFIG_HOST_BYTES]; /* without brackets */
 	uint16_t port;                /* 0: a free one */
@@ -57,8 +62,14 @@ struct config_job {
 	uint32_t weight;     /* its share of a core beside other jobs */
 	uint32_t cores;      /* its chunks are on so many, at most; 0: all */
 	uint64_t bandwidth;  /* bytes a second that its workers push, at most; 0: no bound */
+	unsigned hierarchy;  /* CONFIG_HIERARCHY_BOX, or 1 + an enum config_hierarchy */
 	unsigned line;       /* in the file */
 };
+
+struct config;
+
+/* May jobs at several boxes be sharded or chains, of which this is the top box? */
+bool config_exchanges(const struct config *config);
 
 struct config {
 	char file[CONFIG_PATH_BYTES];       /* the last that was read; "": none */
@@ -93,6 +104,13 @@ struct config {
 	struct config_listen standby_at;           /* after config_finish(): where it is, */
 	bool standby_tls;                          /* and by TLS; */
 	char standby_told[320];                    /* and what workers are told: "" or host:port */
+	char uplink[320];                          /* "": there is no box above */
+	struct config_listen uplink_at;            /* after config_finish(): where it is, */
+	bool uplink_tls;                           /* and by TLS */
+	enum dtype uplink_type;                    /* of sums that go there */
+	enum config_hierarchy hierarchy;           /* of jobs whose top box this is, but where their entry has one */
+	char advertise[320];                       /* "": where others come from and listen says */
+	struct config_listen advertise_at;         /* after config_finish() */
 	char congestion[16];
 	enum config_seal datagram_seal; /* the least that a job may have */
 	enum config_encryption data_encryption;

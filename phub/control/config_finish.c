@@ -285,11 +285,10 @@ static int config_check_targets(const struct config *config, struct err *e)
 	return config_at(config, "checkpoint_targets", "checkpoint_parity", e);
 }
 
-/* A box that is its own standby would mirror each job into the memory that the job is in, and die with it. */
-static int config_check_other(const struct config *config, struct err *e)
+/* A box that called itself would wait for itself, or mirror each job into the memory that it is in. */
+static int config_check_other(const struct config *config, const char *option, const char *text,
+	const struct config_listen *at, struct err *e)
 {
-	const struct config_listen *at = &config->standby_at;
-
 	for (unsigned i = 0; i < config->listen_count; i++) {
 		const struct config_listen *own = &config->listen[i];
 
@@ -298,19 +297,38 @@ static int config_check_other(const struct config *config, struct err *e)
 		/* A name that has no address now is warned of when the box starts. */
 		if (strcmp(own->host, at->host) != 0 && stream_host_is_heard(own->host, at->host) != 1)
 			continue;
-		err_set(e, -EINVAL, "standby: '%.80s' is this box itself, which listens there; name another box",
-			config->standby);
-		return config_at(config, "standby", "listen", e);
+		err_set(e, -EINVAL, "%s: '%.80s' is this box itself, which listens there; name another box", option,
+			text);
+		return config_at(config, option, "listen", e);
 	}
 	return 0;
+}
+
+/* Reads where another box is; *plain: without the scheme. */
+static int config_read_box(const struct config *config, const char *option, const char *text, struct config_listen *at,
+	bool *tls, const char **plain, struct err *e)
+{
+	static const char scheme[] = "phub://", scheme_tls[] = "phubs://";
+
+	*plain = text;
+	*tls = strncmp(text, scheme_tls, strlen(scheme_tls)) == 0;
+	if (*tls)
+		*plain += strlen(scheme_tls);
+	else if (strncmp(text, scheme, strlen(scheme)) == 0)
+		*plain += strlen(scheme);
+	if (value_read_address(*plain, at) == 0 && at->host[0] && at->port)
+		return config_check_other(config, option, text, at, e);
+	err_set(e, -EINVAL, "%s: '%.80s' is not understood; allowed: host:port or phubs://host:port, of another box",
+		option, text);
+	return config_at(config, option, option, e);
 }
 
 /* Where the standby is, and what workers hear of that. */
 static int config_check_standby(struct config *config, struct err *e)
 {
-	static const char scheme[] = "phub://", scheme_tls[] = "phubs://";
 	const char *at = config->standby, *told = config->standby_advertise;
 	struct config_listen advertised;
+	int rc;
 
 	if (!at[0] && !told[0])
 		return 0;
@@ -321,25 +339,63 @@ static int config_check_standby(struct config *config, struct err *e)
 			told);
 		return config_at(config, "standby_advertise", "standby_advertise", e);
 	}
-	config->standby_tls = strncmp(at, scheme_tls, strlen(scheme_tls)) == 0;
-	if (config->standby_tls)
-		at += strlen(scheme_tls);
-	else if (strncmp(at, scheme, strlen(scheme)) == 0)
-		at += strlen(scheme);
-	if (value_read_address(at, &config->standby_at) < 0 || !config->standby_at.host[0] ||
-		!config->standby_at.port) {
-		err_set(e, -EINVAL,
-			"standby: '%.80s' is not understood; allowed: host:port or phubs://host:port, of "
-			"another box",
-			config->standby);
-		return config_at(config, "standby", "standby", e);
-	}
+	rc = config_read_box(config, "standby", at, &config->standby_at, &config->standby_tls, &at, e);
+	if (rc < 0)
+		return rc;
 	if (told[0] && (value_read_address(told, &advertised) < 0 || !advertised.host[0] || !advertised.port)) {
 		err_set(e, -EINVAL, "standby_advertise: '%.80s' is not understood; allowed: host:port", told);
 		return config_at(config, "standby_advertise", "standby_advertise", e);
 	}
 	snprintf(config->standby_told, sizeof(config->standby_told), "%s", told[0] ? told : at);
-	return config_check_other(config, e);
+	return 0;
+}
+
+bool config_exchanges(const struct config *config)
+{
+	bool some = config->hierarchy != CONFIG_HIERARCHY_TREE;
+
+	for (unsigned i = 0; i < config->job_count; i++)
+		some = some || config->jobs[i].hierarchy > 1 + CONFIG_HIERARCHY_TREE;
+	return some;
+}
+
+/* Where other boxes reach this one, and what it is the top of. */
+static int config_check_hierarchy(struct config *config, struct err *e)
+{
+	const struct config_listen *at = &config->advertise_at;
+
+	if (config->advertise[0] &&
+		(value_read_address(config->advertise, &config->advertise_at) < 0 || !at->host[0] || !at->port)) {
+		err_set(e, -EINVAL, "advertise: '%.80s' is not understood; allowed: host:port", config->advertise);
+		return config_at(config, "advertise", "advertise", e);
+	}
+	if (!config_exchanges(config) || (!config->uplink[0] && !config->standby[0]))
+		return 0;
+	if (config->uplink[0])
+		err_set(e, -EINVAL,
+			"hierarchy: the box at the top chooses it, and this one has another above it "
+			"(uplink); set it there alone");
+	else
+		err_set(e, -EINVAL,
+			"hierarchy: a box with a standby cannot be the top of several yet; leave one of the "
+			"two away");
+	return config_at(config, "hierarchy", config->uplink[0] ? "uplink" : "standby", e);
+}
+
+/* Where the box above is. */
+static int config_check_uplink(struct config *config, struct err *e)
+{
+	const char *plain;
+
+	if (!config->uplink[0])
+		return 0;
+	if (config->standby[0]) {
+		err_set(e, -EINVAL,
+			"uplink: a box with a standby cannot have one above it yet; set uplink at one box, and standby "
+			"at another");
+		return config_at(config, "uplink", "standby", e);
+	}
+	return config_read_box(config, "uplink", config->uplink, &config->uplink_at, &config->uplink_tls, &plain, e);
 }
 
 int config_finish(struct config *config, struct err *e)
@@ -358,6 +414,10 @@ int config_finish(struct config *config, struct err *e)
 		rc = config_check_targets(config, e);
 	if (rc == 0)
 		rc = config_check_standby(config, e);
+	if (rc == 0)
+		rc = config_check_uplink(config, e);
+	if (rc == 0)
+		rc = config_check_hierarchy(config, e);
 	if (rc < 0)
 		return rc;
 	if (config->tls != CONFIG_TLS_OFF && (!config->tls_cert[0] || !config->tls_key[0])) {

@@ -113,6 +113,21 @@ const struct option option_table[] = {
 		"on its way there; empty for none"},
 	{"standby_advertise", OPTION_STRING, FIELD(standby_advertise), 0, 0, {NULL}, "",
 		"host:port by which workers reach the standby, where it is another than the box's"},
+	{"uplink", OPTION_STRING, FIELD(uplink), 0, 0, {NULL}, "",
+		"the box above, as host:port, or phubs://host:port where control sessions are to be TLS: this one sums "
+		"what its workers push and takes part there with the sum, in each job, whose world is counted over all "
+		"boxes; with the same secrets; empty for none"},
+	{"uplink_type", OPTION_CHOICE, FIELD(uplink_type), 0, 0, {"f32", "f16", "bf16", NULL}, "f32",
+		"what sums are sent to the box above as: half of the bytes, and less exact, by f16 and bf16; the same "
+		"at "
+		"all boxes of a job"},
+	{"hierarchy", OPTION_CHOICE, FIELD(hierarchy), 0, 0, {"tree", "sharded", "chain", NULL}, "tree",
+		"of jobs that have boxes below this one, the top box: tree, all chunks end here; sharded, each ends at "
+		"one of the boxes, to which the others send it; chain, likewise, and it passes from box to box on its "
+		"way"},
+	{"advertise", OPTION_STRING, FIELD(advertise), 0, 0, {NULL}, "",
+		"host:port by which other boxes of sharded and chain reach this one; empty: where it listens first, "
+		"loopback aside, or, where that is at all addresses, at the one that it calls the box above from"},
 	{"handshake_ms", OPTION_NUMBER, FIELD(handshake_ms), 10, 600000, {NULL}, "5000",
 		"a stranger that has not proved itself by then is closed"},
 	{"handshake_rate", OPTION_NUMBER, FIELD(handshake_rate), 0, 1000000, {NULL}, "1000",
@@ -149,7 +164,7 @@ const struct option option_table[] = {
 	{"group", OPTION_STRING, FIELD(group), 0, 0, {NULL}, "", "group likewise; empty for that of user"},
 	{"jobs", OPTION_JOBS, FIELD(jobs), 0, CONFIG_JOBS_MAX, {NULL}, "",
 		"jobs with rules of their own: - {name: n, secret_file: f, secret_env: v, world: 0, memory_max: auto, "
-		"weight: 1, cores: 0, bandwidth: none}"},
+		"weight: 1, cores: 0, bandwidth: none, hierarchy: box}"},
 };
 const unsigned option_count = sizeof(option_table) / sizeof(option_table[0]);
 _Static_assert(sizeof(option_table) / sizeof(option_table[0]) <= CONFIG_OPTIONS_MAX, "config.lines is too short");
@@ -168,6 +183,8 @@ const struct option option_job_table[] = {
 		"its chunks are placed on at most so many cores; 0: all"},
 	{"bandwidth", OPTION_RATE, JOB_FIELD(bandwidth), 1 << 20, UINT64_MAX >> 1, {NULL}, "none",
 		"at most so many bytes a second that its workers push, all together"},
+	{"hierarchy", OPTION_CHOICE, JOB_FIELD(hierarchy), 0, 0, {"box", "tree", "sharded", "chain", NULL}, "box",
+		"how it is summed over several boxes; box: as the box's option says"},
 };
 const unsigned option_job_count = sizeof(option_job_table) / sizeof(option_job_table[0]);
 
@@ -293,7 +310,7 @@ void option_allowed(const struct option *o, char *out, size_t bytes)
 	case OPTION_JOBS:
 		snprintf(out, bytes,
 			"a list of at most %u mappings with name, secret_file, secret_env, world, memory_max, weight, "
-			"cores, bandwidth",
+			"cores, bandwidth, hierarchy",
 			CONFIG_JOBS_MAX);
 		break;
 	}

@@ -11,9 +11,11 @@
 #include "phub/base/clock.h"
 #include "phub/base/log.h"
 #include "phub/control/box.h"
+#include "phub/control/calls.h"
 #include "phub/control/door.h"
 #include "phub/control/job.h"
 #include "phub/control/job_mirror.h"
+#include "phub/control/parent.h"
 #include "phub/control/session.h"
 #include "transport/control.pb-c.h"
 #include "transport/rate.h"
@@ -176,8 +178,11 @@ bool control_step(struct control *c, uint64_t now_ns)
 			session_read(s);
 	door_step(c, due);
 	c->keep_ns = job_keep_step(c);
-	if (c->box->env.calls)
+	if (c->box->env.calls) {
 		standby_step(c);
+		parent_step(c);
+		box_calls_step(c);
+	}
 	job_move_step(c);
 	if (due)
 		control_tick(c);
@@ -206,6 +211,7 @@ void control_stop(struct control *c)
 	if (c->stopping)
 		return;
 	c->stopping = true;
+	log_info("the box goes down, with %u job%s", c->job_count, c->job_count == 1 ? "" : "s");
 	for (struct job *job = c->jobs; job; job = job->next)
 		job_fail(job, PHUB__ERROR_CODE__ERROR_SHUTDOWN, -1, "the box is going down");
 	for (struct job *job = c->jobs; job; job = job->next)
@@ -235,5 +241,5 @@ void control_fini(struct control *c)
 	job_reap(c);
 	job_keep_fini(c);
 	job_hyper_fini(c);
-	standby_fini(c);
+	box_calls_fini(c);
 }

@@ -20,7 +20,7 @@ struct keeper;
 struct session;
 struct job_hyper_table;
 struct rate;
-struct standby_call;
+struct box_call;
 
 #define CONTROL_TICK_NS 100000000ull /* timers are looked at this often */
 #define CONTROL_SOON_NS 1000000ull   /* a transport that is about to have something, this often */
@@ -59,14 +59,14 @@ struct control {
 	struct rate *rate;                             /* of those that come */
 	uint64_t dropped[DROP_COUNT];                  /* messages of jobs that are over */
 
-	struct job *jobs;                   /* list; those that end are in it until their shards are back */
-	unsigned job_count;                 /* without those that end */
-	uint32_t job_last;                  /* number on the wire */
-	uint64_t memory_used;               /* of config->memory_max, by jobs */
-	uint64_t table_bytes;               /* of key tables that are still coming in */
-	struct job_hyper_table *tables;     /* hyper-parameters on their way to cores */
-	struct keeper *keepers;             /* of jobs that are over, whose disks are not done (keeper.h) */
-	struct standby_call *standby_calls; /* sessions with the standby of jobs that are over (standby.c) */
+	struct job *jobs;               /* list; those that end are in it until their shards are back */
+	unsigned job_count;             /* without those that end */
+	uint32_t job_last;              /* number on the wire */
+	uint64_t memory_used;           /* of config->memory_max, by jobs */
+	uint64_t table_bytes;           /* of key tables that are still coming in */
+	struct job_hyper_table *tables; /* hyper-parameters on their way to cores */
+	struct keeper *keepers;         /* of jobs that are over, whose disks are not done (keeper.h) */
+	struct box_call *calls;         /* sessions with other boxes, for jobs that are over (calls.h) */
 };
 
 /* Does all that can be done now. Returns whether it should be called again at once. */

@@ -8,6 +8,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
+#include <string.h>
 #include <sys/file.h>
 #include <sys/random.h>
 #include <sys/stat.h>
@@ -204,7 +205,7 @@ int disk_read_all(struct disk *d, int fd, void *to, uint64_t count, uint64_t at)
 	return 0;
 }
 
-int disk_lock(const char *dir)
+int disk_lock(const char *dir, const char *who)
 {
 	int at = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC), fd, rc;
 
@@ -216,10 +217,28 @@ int disk_lock(const char *dir)
 	if (fd < 0)
 		return fd;
 	rc = disk_result(flock(fd, LOCK_EX | LOCK_NB));
-	if (rc == 0)
-		return 0; /* `fd` stays open: a disk that does not answer is written until the process is gone */
+	if (rc == 0) { /* `fd` stays open: a disk that does not answer is written until the process is gone */
+		if (ftruncate(fd, 0) == 0)
+			(void)!pwrite(fd, who, strlen(who), 0); /* a full disk: then it says nothing */
+		return 0;
+	}
 	close(fd);
 	return rc == -EWOULDBLOCK ? -EBUSY : rc == -ENOSYS || rc == -ENOLCK || rc == -EINVAL ? -EOPNOTSUPP : rc;
+}
+
+bool disk_is_locked(const char *dir, char *who, size_t bytes)
+{
+	int at = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	int fd = at < 0 ? -1 : openat(at, ".phub.lock", O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
+	bool locked = fd >= 0 && flock(fd, LOCK_SH | LOCK_NB) < 0 && errno == EWOULDBLOCK;
+	ssize_t got = locked ? pread(fd, who, bytes - 1, 0) : 0;
+
+	who[got > 0 ? got : 0] = '\0';
+	if (fd >= 0)
+		close(fd);
+	if (at >= 0)
+		close(at);
+	return locked;
 }
 
 struct disk *disk_machine(void)

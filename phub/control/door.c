@@ -18,7 +18,7 @@ enum { DOOR_HELLOS = 64 }; /* of one transport in one step */
 
 #define DOOR_AGAIN_NS 50000000ull
 
-/* A box and its standby speak through what loses nothing, and maps nothing. */
+/* Boxes speak with each other through what loses nothing, and maps nothing. */
 static bool door_is_plain(const struct box *box, const struct hello *hello)
 {
 	unsigned number = 0;
@@ -49,7 +49,7 @@ static int door_check(
 		return ERANGE;
 	if (picked[0] && strcmp(picked, hello->conn->transport->ops->name) != 0)
 		return EPROTOTYPE;
-	if (s->job->mirror && !door_is_plain(c->box, hello))
+	if ((s->job->mirror || s->below) && !door_is_plain(c->box, hello))
 		return EPROTOTYPE;
 	*link = generation_link(g, s->rank, hello->core);
 	if ((*link)->serial > 0 && !(*link)->fresh && !hello->conn->transport->ops->reconnects)

@@ -14,6 +14,9 @@
 #include "phub/base/stats.h"
 #include "phub/control/box.h"
 #include "phub/control/job.h"
+#include "phub/control/job_below.h"
+#include "phub/control/parent.h"
+#include "phub/control/peers.h"
 #include "phub/sealing.h"
 #include "phub/control/standby.h"
 #include "phub/mirror.h"
@@ -65,18 +68,51 @@ static int generation_plan(struct generation *g, const struct job *job, struct e
 	return 0;
 }
 
-/* Does the box have a standby, and can it have this job? Sums are fp32 there, whatever the workers push. */
-static bool generation_has_standby(const struct generation *g, const struct box *box)
+/* Has each chunk room in a message as fp32, whatever the workers push? So sums go to other boxes. */
+static bool generation_fits_sums(const struct generation *g)
 {
 	const struct chunk_plan *plan = &g->spec.plan;
 
-	if (!box->uplink || spec_stepwise(&g->spec))
-		return false;
 	for (uint32_t i = 0; i < plan->chunk_count; i++)
 		if (plan->chunks[i].bytes / chunking_dtype_bytes(plan->chunks[i].dtype) >
 			(WIRE_PAYLOAD_MAX - WIRE_TRAILER_BYTES) / sizeof(float))
 			return false;
 	return true;
+}
+
+/* Does the box have a standby, and can it have this job? */
+static bool generation_has_standby(const struct generation *g, const struct job *job)
+{
+	const struct box *box = job->control->box;
+
+	return box->uplink && box->config->standby[0] && !job->mirror && !job_is_spread(job) &&
+	       !spec_stepwise(&g->spec) && generation_fits_sums(g);
+}
+
+/* Other boxes take part. */
+static int generation_spread(struct generation *g, struct job *job, struct err *e)
+{
+	int rc = job_below_check(&g->spec, e);
+
+	if (rc < 0)
+		return rc;
+	if (!generation_fits_sums(g))
+		return err_set(e, -E2BIG,
+			"a chunk of it, as fp32, is more than a message between boxes may have; choose smaller "
+			"chunk_bytes");
+	for (uint32_t i = 0; g->spec.reproducible && i < g->spec.plan.chunk_count; i++)
+		if (g->spec.plan.chunks[i].dtype != (uint8_t)job->lift)
+			return err_set(e, -ENOTSUP,
+				"reproducible sums of keys of another type (%s) than boxes send (uplink_type %s): not "
+				"yet in jobs whose workers are at several boxes",
+				chunking_dtype_name(g->spec.plan.chunks[i].dtype), chunking_dtype_name(job->lift));
+	g->spec.world = job->world;
+	g->spec.boxes = job->world - job->ranks;
+	g->spec.lift = job->lift;
+	g->spec.root = job->members[0].elsewhere ? job->world : 0;
+	if (job->parent)
+		return parent_place(job, &g->spec, e);
+	return job->peers ? peers_place(job, &g->spec, e) : 0;
 }
 
 /* Where slots begin in the memory that a worker maps. */
@@ -167,8 +203,7 @@ static int generation_place_as(
 	if (cores && generation_placed_on(job) > cores)
 		return err_set(e, -EPROTO,
 			"its box has it on %u cores, and its entry in the standby's list of jobs allows %u; give both "
-			"boxes "
-			"the same list",
+			"boxes the same list",
 			generation_placed_on(job), cores);
 	memcpy(g->core_of_chunk, job->placement, count * sizeof(*g->core_of_chunk));
 	return placement_load(g->chunk_bytes, count, box->placement, box->core_count, g->core_of_chunk);
@@ -387,9 +422,12 @@ static void generation_fill_links(struct generation *g, const struct job *job)
 
 		if (!shard)
 			continue;
-		for (uint32_t i = 0; i < shard->chunk_count; i++)
-			if (shard->spans[i].bytes > largest)
-				largest = shard->spans[i].bytes;
+		for (uint32_t i = 0; i < shard->chunk_count; i++) {
+			uint32_t bytes = shard->spans[i].bytes, lifted = shard->chunks[i].elements * sizeof(float);
+
+			bytes = g->spec.boxes > 0 && lifted > bytes ? lifted : bytes;
+			largest = bytes > largest ? bytes : largest;
+		}
 		for (uint32_t rank = 0; rank < job->world; rank++) {
 			struct generation_link *link = generation_link(g, rank, core);
 
@@ -452,8 +490,10 @@ int generation_create(struct job *job, struct generation **out, struct err *e)
 		rc = err_set(e, -ENOMEM, "no memory for %u workers' connections", job->world);
 	if (rc == 0)
 		rc = generation_plan(g, job, e);
+	if (rc == 0 && job_is_spread(job))
+		rc = generation_spread(g, job, e);
 	if (rc == 0)
-		g->spec.standby = !job->mirror && generation_has_standby(g, box);
+		g->spec.standby = generation_has_standby(g, job);
 	if (rc == 0)
 		rc = generation_place(g, job, box, listed ? listed->cores : 0, e);
 	if (rc == 0 && job->mirror)

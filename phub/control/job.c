@@ -13,7 +13,10 @@
 #include "phub/base/clock.h"
 #include "phub/base/log.h"
 #include "phub/control/box.h"
+#include "phub/control/job_below.h"
 #include "phub/control/job_mirror.h"
+#include "phub/control/parent.h"
+#include "phub/control/peers.h"
 #include "phub/control/session.h"
 #include "phub/control/standby.h"
 
@@ -46,7 +49,9 @@ struct job *job_create(struct control *c, const char *name, uint32_t world)
 	job->control = c;
 	memcpy(job->name, name, strlen(name) + 1);
 	job->id = ++c->job_last;
+	job->ranks = world;
 	job->world = world;
+	job->lift = c->config->uplink_type;
 	job->created_ns = c->now_ns;
 	job->noticed_ns = c->now_ns;
 	job->next = c->jobs;
@@ -80,8 +85,7 @@ bool job_admits_beside(struct session *s)
 	return false;
 }
 
-/* A job that is not there yet: may there be one more? */
-static struct job *job_found(struct session *s)
+struct job *job_found(struct session *s)
 {
 	struct control *c = s->control;
 	const struct config_job *listed = config_find_job(c->config, s->name);
@@ -118,18 +122,29 @@ int job_join(struct session *s)
 
 	if (s->mirror)
 		return job_mirror_join(s);
+	if (s->peer)
+		return peers_admit(s);
+	if (s->below)
+		return job_below_join(s);
 	if (!job_move_admits(s, job))
 		return -ENOENT;
 	if (!job)
 		job = job_found(s);
 	if (!job)
 		return -ENOENT;
-	if (job->world != s->world) {
+	if (job->ranks != s->world) {
 		session_refuse(s, PHUB__ERROR_CODE__ERROR_MISMATCH, "job '%s' has a world of %u, rank %u says %u",
-			s->name, job->world, s->rank, s->world);
+			s->name, job->ranks, s->rank, s->world);
 		return -EBADMSG;
 	}
 	m = &job->members[s->rank];
+	if (m->elsewhere) {
+		session_refuse(s, PHUB__ERROR_CODE__ERROR_TAKEN,
+			"rank %u of job '%s' is at another box; give every worker its own rank, or the job another "
+			"name",
+			s->rank, s->name);
+		return -EADDRINUSE;
+	}
 	if (m->session || (m->left && !m->gone)) {
 		session_refuse(s, PHUB__ERROR_CODE__ERROR_TAKEN,
 			"rank %u of job '%s' is taken by %s%s; give every worker its own rank, or the job another name",
@@ -141,7 +156,7 @@ int job_join(struct session *s)
 	s->job = job;
 	job->present++;
 	log_info("job '%s' rank %u (%s) joined: %u of %u are here", job->name, s->rank, m->peer, job->present,
-		job->world);
+		job->ranks);
 	return 0;
 }
 
@@ -154,6 +169,8 @@ void job_end(struct job *job, uint64_t drain_ns)
 	job_drop_reference(job);
 	job_hyper_forget(job);
 	job_move_forget(job);
+	peers_end(job);
+	parent_end(job);
 	if (job->generation) {
 		/* A box that goes down leaves its jobs to the standby. */
 		standby_end(job->generation, job->control->stopping ? STANDBY_KEEPS
@@ -161,7 +178,7 @@ void job_end(struct job *job, uint64_t drain_ns)
 								    : STANDBY_FORGETS);
 		generation_detach(job->generation, job->control->box, drain_ns);
 	}
-	log_info("job '%s' ended", job->name);
+	log_info(job->mirror ? "job '%s': the copy of it that was kept here is over" : "job '%s' ended", job->name);
 }
 
 void job_hurry(struct job *job)
@@ -207,11 +224,16 @@ void job_fail(struct job *job, Phub__ErrorCode code, int rank, const char *forma
 	vsnprintf(text + at, sizeof(text) - (size_t)at, format, args);
 	va_end(args);
 	log_warn("%s", text);
+	if (rank >= (int)job->ranks)
+		rank = -1; /* it is a box */
+	parent_blame(job, code, rank, text + at);
+	peers_fail(job, code, rank, text + at);
 	for (uint32_t i = 0; i < job->world; i++) {
 		struct session *s = job->members[i].session;
 
 		if (!s) {
-			if (job->generation)
+			if (job->generation &&
+				!(job->peers && job_is_box(job, i))) /* results are owed to boxes beside */
 				generation_unlink(job->generation, job->control->box, i);
 			continue;
 		}
@@ -244,9 +266,14 @@ static void job_vacate(struct job *job, uint32_t rank)
 	job_forget_table(job, rank);
 	if (job->state == JOB_ENDING)
 		return;
-	job->members[rank] = (struct member){0};
+	if (job_is_box(job, rank))
+		job_below_vacate(job, rank);
+	else
+		job->members[rank] = (struct member){0};
 	if (job->present == 0)
 		job_end(job, 0);
+	else
+		parent_changed(job);
 }
 
 const char *job_advice(const struct job *job, char *out, size_t bytes)
@@ -270,9 +297,10 @@ static void job_conclude(struct job *job, const struct member *last)
 
 	for (uint32_t i = 0; i < job->world; i++)
 		finished = finished && (!job->members[i].left || job->members[i].finished);
+	job->finished = finished;
 	if (finished)
 		job_keep_finished(job);
-	job_end(job, 0);
+	job_end(job, job->peers ? JOB_DRAIN_NS : 0); /* boxes beside may not have all results yet */
 }
 
 /*
@@ -295,15 +323,21 @@ static void job_desert(struct job *job, const struct member *newcomer)
 void job_lost(struct session *s, const char *why)
 {
 	struct job *job = s->job;
-	struct member *m = job_remove(job, s);
-	char before[MAIL_TEXT_BYTES + 64] = "", advice[JOB_ADVICE_BYTES];
+	struct member *m;
+	char before[MAIL_TEXT_BYTES + 64] = "", advice[JOB_ADVICE_BYTES], name[240];
 
+	if (s->peer) {
+		peers_lost(s, why);
+		return;
+	}
+	m = job_remove(job, s);
 	if (job->mirror) {
 		job_mirror_lost(job, why);
 		return;
 	}
 	if (job->state == JOB_FORMING) {
-		log_info("job '%s' rank %u (%s) is gone before the start: %s", job->name, s->rank, m->peer, why);
+		log_info("job '%s' %s is gone before the start: %s", job->name,
+			job_member_name(job, s->rank, name, sizeof(name)), why);
 		job_vacate(job, s->rank);
 		return;
 	}
@@ -320,8 +354,10 @@ void job_lost(struct session *s, const char *why)
 		job->control->now_ns - m->link_ended_ns < 2 * job->control->config->lost_ms * NS_PER_MS)
 		snprintf(before, sizeof(before), "; before that its %s connection to core %u broke: %s", m->transport,
 			m->link_core, m->link_text);
-	job_fail(job, PHUB__ERROR_CODE__ERROR_LOST, (int)s->rank, "rank %u (%s) was lost: %s%s. The job ends here. %s",
-		s->rank, m->peer, why, before, job_advice(job, advice, sizeof(advice)));
+	job_fail(job, PHUB__ERROR_CODE__ERROR_LOST, (int)s->rank, "%s was lost: %s%s. The job ends here. %s",
+		job_member_name(job, s->rank, name, sizeof(name)), why, before,
+		job_is_box(job, s->rank) ? "Look at that box, then start the job again"
+					 : job_advice(job, advice, sizeof(advice)));
 }
 
 /* Does any rank wait for all others? Then nobody may leave. */
@@ -338,10 +374,11 @@ void job_leave(struct session *s)
 	struct job *job = s->job;
 	uint32_t rank = s->rank;
 	struct member *m = job_remove(job, s);
+	char name[240];
 
 	session_write_left(s);
 	session_flush(s);
-	log_info("job '%s' rank %u (%s) left%s", job->name, rank, m->peer,
+	log_info("job '%s' %s left%s", job->name, job_member_name(job, rank, name, sizeof(name)),
 		m->finished || job->mirror ? "" : " before the training was finished");
 	if (job->mirror) {
 		job_mirror_left(job);
@@ -365,8 +402,8 @@ void job_leave(struct session *s)
 		job_conclude(job, m);
 	} else if (job_is_awaited(job) || job->state == JOB_REKEYING)
 		job_fail(job, PHUB__ERROR_CODE__ERROR_LOST, (int)rank,
-			"rank %u (%s) left while others wait for it; all ranks must make the same calls", rank,
-			m->peer);
+			"%s left while others wait for it; all ranks must make the same calls",
+			job_member_name(job, rank, name, sizeof(name)));
 }
 
 void job_add_dropped(const struct job *job, uint64_t sums[DROP_COUNT])
@@ -386,6 +423,8 @@ static void job_destroy(struct job *job)
 	job_hyper_forget(job);
 	job_members_forget(job);
 	job_mirror_forget(job);
+	parent_forget(job);
+	peers_forget(job);
 	free(job->placement);
 	free(job->stops);
 	free(job->members);

@@ -18,6 +18,8 @@
 #include "transport/control.pb-c.h"
 
 struct mirror;
+struct parent;
+struct peers;
 struct session;
 
 #define JOB_SAMPLES           4u /* for rates: over the last seconds */
@@ -40,15 +42,22 @@ enum job_state {
 	JOB_ENDING,   /* no rank is in it any more; the shards are on their way back */
 };
 
-/* One rank. */
+/* One rank, or a box below (job_below.h). */
 struct member {
 	struct session *session; /* NULL: not here */
 	bool left;               /* in good order */
 	bool finished;           /* who leaves says that the training is */
 	uint64_t leaves;         /* not 0: it will have when the standby knows (standby_leaves()) */
 	bool gone;               /* lost, or left where the job goes on without: its place is free */
-	bool quit;               /* gone: it left */
-	bool joins;              /* its table is equal: the next change of membership lets it in */
+	bool elsewhere;    /* gone, for it is at another box (job_below.h), or the place of a box that is not there */
+	uint32_t at;       /* elsewhere: the member that is its box, or JOB_AT_OTHER */
+	uint32_t gathered; /* of a box below: its last Gather, and what that says of where others reach it */
+	char host[CONFIG_HOST_BYTES];
+	uint16_t port;
+	bool tls;
+	unsigned cores;
+	bool quit;  /* gone: it left */
+	bool joins; /* its table is equal: the next change of membership lets it in */
 	uint64_t gone_ns;
 	bool tabled;       /* its next table came, and is equal to the reference or was found different */
 	bool resumes;      /* it was in the job when that ran before */
@@ -83,7 +92,8 @@ struct job {
 	char name[SPEC_NAME_BYTES];
 	uint32_t id;
 	enum job_state state;
-	uint32_t world;
+	uint32_t ranks;         /* workers, wherever they are */
+	uint32_t world;         /* `ranks`, and boxes below */
 	struct member *members; /* [world] */
 	uint32_t present;       /* with a session */
 	uint32_t left;          /* in good order */
@@ -101,7 +111,9 @@ struct job {
 	uint64_t rounds; /* before this generation: in others, by the checkpoint that it goes on from, at another box */
 	struct hyper_pending *hypers; /* oldest first */
 	uint32_t hyper_count;
-	uint32_t hyper_sent;          /* versions that some cores of this generation have not taken yet */
+	uint32_t hyper_sent; /* versions that some cores of this generation have not taken yet */
+	uint32_t hyper_asked,
+		hyper_agreed;         /* where the top box must agree: the newest that was said, and that it did */
 	bool plain_told;              /* that it is encrypted, and a session of its workers is not */
 	bool stuck_told;              /* that ranks come by shared memory, and cannot go on at the standby */
 	uint64_t reconnects;          /* data connections that were made anew */
@@ -120,7 +132,7 @@ struct job {
 	struct optimizer_hyper groups[SPEC_GROUPS_MAX];
 
 	struct keeper *keeper; /* of its checkpoints (job_checkpoint.c); NULL: it has none */
-	bool kept;             /* some of it, of earlier key tables, are on disk */
+	bool kept;             /* some of its name may be on disk that it neither wrote nor went on from */
 	/* What the operator wants of it (job_operator.c). */
 	bool paused, draining;
 	char reason[JOB_REASON_BYTES];
@@ -128,11 +140,16 @@ struct job {
 	uint64_t *stops;     /* of the shards that drain */
 	unsigned drain_left; /* cores that have not */
 
+	struct parent *parent; /* the box above has a part in it (parent.h); NULL: there is none */
+	struct peers *peers;   /* it takes part in an exchange of boxes (peers.h); NULL: it does not */
+	bool finished;         /* all say that the training is */
+	enum dtype lift;       /* of sums from box to box */
+
 	/* Standby (job_mirror.h). */
 	struct mirror *mirror; /* another box's job, of which this is the copy; NULL: its workers are here */
 	bool moves;            /* its workers were another box's, and it goes on from the mirror of its name... */
 	struct job *takes;     /* ...which is this one, once it was begun */
-	uint16_t *placement;   /* [placement_count] the core of each chunk, as another box chose; NULL: chosen here */
+	uint16_t *placement;   /* [placement_count] the core of each chunk, after another box; NULL: chosen here */
 	uint32_t placement_count;
 
 	bool bereaved;    /* it ends because a worker was lost */
@@ -150,6 +167,8 @@ struct job *job_find(struct control *c, const char *name);
 
 /* ---- job.c ---- */
 
+/* The job that the session names and that is not there yet. NULL after refusing the session. */
+struct job *job_found(struct session *s);
 /* A job that is not there yet. NULL: no memory. */
 struct job *job_create(struct control *c, const char *name, uint32_t world);
 /* May there be one more, of any kind, under the entry of the operator's list that this name is beside? False when the
@@ -218,6 +237,8 @@ void job_start_waiting(struct control *c);
 void job_drop_reference(struct job *job);
 /* Start, for a rank that comes while the job runs: it takes part in the rounds `from`, one for each chunk. */
 void job_write_joined(struct job *job, uint32_t rank, const uint64_t *from);
+/* Start, for a box that lifts chunks to this one (peers.h), by this session. */
+void job_write_beside(struct job *job, uint32_t member, struct session *s);
 /* Start, for all of a job that goes on here from its mirror: `rounds` are those that its chunks collect. */
 void job_write_moved(struct job *job, const uint64_t *rounds);
 /* The rank that sent the reference is gone: another takes over, or none. */
@@ -239,6 +260,8 @@ void job_hyper_forget(struct job *job);
 /* Frees what cores never gave back: when none runs any more. */
 void job_hyper_fini(struct control *c);
 
+/* The top box says that all have named this version. */
+void job_hyper_agree(struct job *job, uint32_t version);
 /* Ranks are gone: versions that all others have named go to the cores. */
 void job_hyper_recount(struct job *job);
 
@@ -305,10 +328,12 @@ static inline uint32_t job_first_live(const struct job *job)
 		rank++;
 	return rank;
 }
-/* Is this rank gone, and nobody waits for another in its place? */
+/* Is this rank gone, and nobody waits here for it, or another in its place? */
 static inline bool job_is_let_go(const struct job *job, uint32_t rank)
 {
-	return job->members[rank].gone && job->generation && job->generation->spec.lost == LOST_SHRINK;
+	const struct member *m = &job->members[rank];
+
+	return m->elsewhere || (m->gone && job->generation && job->generation->spec.lost == LOST_SHRINK);
 }
 /* So long a job waits for the replacement of a rank that was lost. */
 uint64_t job_wait_ns(const struct job *job);
@@ -354,6 +379,8 @@ void job_operator_describe(const struct job *job, char *out, size_t bytes);
 
 /* ---- job_notice.c: who is missing ---- */
 
+/* What the box above tells of who is missing, all here are told. */
+void job_pass_notice(struct job *job, const Phub__Notice *notice);
 void job_tell_silent(struct session *s, uint64_t silent_ms);
 void job_tell_heard(struct session *s);
 void job_tick(struct job *job);

@@ -4,6 +4,8 @@
  */
 #include "phub/control/job.h"
 
+#include "phub/control/job_below.h"
+#include "phub/control/parent.h"
 #include "phub/control/session.h"
 #include "phub/control/standby.h"
 
@@ -21,7 +23,7 @@ static void job_open_barrier(struct job *job)
 			first, (unsigned long long)id, i, (unsigned long long)job->members[i].barrier);
 		return;
 	}
-	if (!standby_barrier(job, id))
+	if (!standby_barrier(job, id) || !parent_barrier(job, id))
 		return; /* who moves there after this must not wait for those who have passed it */
 	job->barrier = id;
 	for (uint32_t i = 0; i < job->world && job->state != JOB_ENDING; i++) {
@@ -53,6 +55,13 @@ void job_hear_barrier(struct session *s, uint64_t id)
 	if (m->waits || id <= m->barrier) {
 		session_refuse(s, PHUB__ERROR_CODE__ERROR_PROTOCOL, "barrier %llu after barrier %llu",
 			(unsigned long long)id, (unsigned long long)m->barrier);
+		return;
+	}
+	if (job_is_spread(job) && !job->generation) {
+		job_fail(job, PHUB__ERROR_CODE__ERROR_UNSUPPORTED, (int)s->rank,
+			"rank %u waits at a barrier before the job has started: not yet in jobs whose workers are at "
+			"several boxes",
+			s->rank);
 		return;
 	}
 	m->waits = true;

@@ -27,6 +27,7 @@
 #define CHECKPOINT_RETRY_NS  (10 * NS_PER_S) /* after one that failed */
 #define CHECKPOINT_TELL_NS   (60 * NS_PER_S) /* failures are logged this often */
 #define CHECKPOINT_WAIT_NS   NS_PER_S        /* so long a job waits for a disk without a word */
+#define KEEPER_APART_OVER    4.0             /* intervals, about, that what comes between two is a mean of */
 
 /* ---- failures ---- */
 
@@ -107,6 +108,7 @@ static void keeper_take(struct job *job)
 	atomic_store_explicit(&k->progress.stop, false, memory_order_relaxed);
 	k->state = KEEPER_TAKING;
 	k->stopped = false;
+	k->vain = false;
 	keeper_send(job, MAIL_SNAPSHOT);
 	if (!keeper_run(k, KEEPER_WRITE))
 		atomic_store_explicit(&k->snapshot.missed, true, memory_order_relaxed);
@@ -128,18 +130,26 @@ void job_snapped(struct job *job, const struct mail *mail)
 	k->state = KEEPER_WRITING;
 }
 
-/* Some targets are without it. */
+/* Some targets are without it, or none is any more. */
 static void keeper_tell_short(struct job *job)
 {
 	struct keeper *k = job->keeper;
 	uint64_t now_ns = job->control->now_ns;
+	unsigned before = k->lacking;
 
-	if (k->told_short_ns && now_ns - k->told_short_ns < CHECKPOINT_TELL_NS)
+	k->lacking = (unsigned)k->result;
+	snprintf(k->lacks, sizeof(k->lacks), "%.*s", (int)sizeof(k->lacks) - 1, k->lacking ? k->error.text : "");
+	if (k->lacking && !before)
+		k->lacking_ns = now_ns;
+	if (before && !k->lacking)
+		log_info("job '%s': its checkpoints are in all %u targets again", job->name, k->place.target_count);
+	if (!k->lacking || (k->lacking == before && k->told_short_ns && now_ns - k->told_short_ns < CHECKPOINT_TELL_NS))
 		return;
 	k->told_short_ns = now_ns;
-	log_warn("job '%s': %d of %u targets could not be written: %s; parity makes up for it, and it is tried again "
+	log_warn("job '%s': %u of %u targets could not be written: %s; parity makes up for it%s, and it is tried again "
 		 "with each checkpoint",
-		job->name, k->result, k->place.target_count, k->error.text);
+		job->name, k->lacking, k->place.target_count, k->error.text,
+		k->lacking == k->place.parity ? ", but not for one more" : "");
 }
 
 static void keeper_tell_written(const struct job *job)
@@ -159,7 +169,7 @@ static void keeper_finish(struct job *job)
 	bool missed = atomic_load_explicit(&k->snapshot.missed, memory_order_relaxed);
 
 	/* It may be called missed when its last byte was on its way already. */
-	missed = missed && (!k->running || k->result < 0);
+	missed = missed && !k->vain && (!k->running || k->result < 0);
 	keeper_join(k);
 	if (missed) { /* rounds were quicker than mail */
 		k->ahead = k->ahead ? 2 * k->ahead : 1;
@@ -174,8 +184,7 @@ static void keeper_finish(struct job *job)
 		keeper_give_up(job, k->error.text);
 		return;
 	}
-	if (k->result > 0)
-		keeper_tell_short(job);
+	keeper_tell_short(job);
 	k->done++;
 	k->last = k->table.round;
 	k->known = true;
@@ -191,18 +200,36 @@ static void keeper_finish(struct job *job)
 	keeper_drop_arena(k);
 }
 
-/* Some chunk does not come to its round: its key is exchanged seldom, or all stand still. */
 static void keeper_stop(struct job *job)
 {
 	const struct mail mail = {.kind = MAIL_SNAPSHOT};
 	struct keeper *k = job->keeper;
 
-	log_info("job '%s': no checkpoint before round %" PRIu64 ": a key was not exchanged for %.0f s; the next one "
-		 "takes it as it is",
-		job->name, k->table.round, (double)CHECKPOINT_TAKING_NS / 1e9);
 	k->stopped = true;
 	atomic_store_explicit(&k->snapshot.missed, true, memory_order_relaxed);
 	generation_post(job->generation, job->control->box, &mail);
+}
+
+static void keeper_watch_taking(struct job *job)
+{
+	struct keeper *k = job->keeper;
+
+	if (k->state != KEEPER_TAKING || k->stopped)
+		return;
+	/* The disk has refused it: nobody waits for the rest of the copy before that is said. */
+	k->vain = k->running && keeper_is_over(k) && k->result < 0 &&
+		  !atomic_load_explicit(&k->snapshot.missed, memory_order_relaxed);
+	if (k->vain) {
+		keeper_stop(job);
+		return;
+	}
+	/* Some chunk does not come to its round: its key is exchanged seldom, or all stand still. */
+	if (job->control->now_ns - k->begun_ns <= CHECKPOINT_TAKING_NS)
+		return;
+	log_info("job '%s': no checkpoint before round %" PRIu64 ": a key was not exchanged for %.0f s; the next one "
+		 "takes it as it is",
+		job->name, k->table.round, (double)CHECKPOINT_TAKING_NS / 1e9);
+	keeper_stop(job);
 }
 
 /* ---- how often ---- */
@@ -253,6 +280,17 @@ static bool keeper_is_due(const struct job *job, uint64_t rounds)
 	return every ? rounds >= k->rounds + every : checkpoint_pace_due(&k->pace, rounds - k->rounds);
 }
 
+/* A mean of the last few, as one interval in which the workers paused says little. */
+static void keeper_measure_apart(struct keeper *k, uint64_t rounds)
+{
+	double apart = (double)(rounds - k->rounds);
+
+	if (k->done == 0 || k->retry_ns)
+		k->apart = 0;
+	else
+		k->apart = k->apart > 0 ? k->apart + (apart - k->apart) / KEEPER_APART_OVER : apart;
+}
+
 void job_keep_tick(struct job *job)
 {
 	struct keeper *k = job->keeper;
@@ -262,13 +300,12 @@ void job_keep_tick(struct job *job)
 		return;
 	rounds = keeper_rounds(job);
 	keeper_sample(job);
-	if (k->state == KEEPER_TAKING && !k->stopped && job->control->now_ns - k->begun_ns > CHECKPOINT_TAKING_NS)
-		keeper_stop(job);
+	keeper_watch_taking(job);
 	if (k->state == KEEPER_WRITING && (!k->running || keeper_is_over(k)))
 		keeper_finish(job);
 	if (!keeper_is_due(job, rounds))
 		return;
-	k->apart = k->done > 0 && !k->retry_ns ? rounds - k->rounds : 0;
+	keeper_measure_apart(k, rounds);
 	k->rounds = rounds;
 	keeper_ask(job);
 }
@@ -420,8 +457,8 @@ static void keeper_describe_pace(const struct job *job, Phub__CheckpointInfo *ou
 	/* What is wanted, or where quick rounds do not let it come to that (timers, the disk, time to measure) what is.
 	 */
 	out->wanted = every;
-	if (every > 0 && k->apart > every)
-		every = k->apart;
+	if (every > 0 && k->apart > (double)every)
+		every = (uint64_t)(k->apart + 0.5);
 	out->interval = every;
 	out->allowed = k->pace.overhead;
 	if (rounds < k->rounds + every)
@@ -448,6 +485,11 @@ bool job_keep_describe(const struct job *job, Phub__CheckpointInfo *out)
 		out->took_ms = (k->last_took_ns + NS_PER_MS - 1) / NS_PER_MS;
 	}
 	keeper_describe_pace(job, out);
+	out->lacking = k->lacking;
+	out->targets = k->place.target_count;
+	out->parity = k->place.parity;
+	out->lacking_ms = k->lacking ? (job->control->now_ns - k->lacking_ns) / NS_PER_MS : 0;
+	out->lacking_why = (char *)(uintptr_t)k->lacks;
 	if (k->failure[0]) {
 		out->error = (char *)(uintptr_t)k->failure;
 		out->error_ms = (job->control->now_ns - k->failed_ns) / NS_PER_MS;

@@ -12,6 +12,8 @@
 
 #include "phub/base/log.h"
 #include "phub/control/box.h"
+#include "phub/control/parent.h"
+#include "phub/control/peers.h"
 #include "phub/control/session.h"
 #include "phub/control/standby.h"
 #include "phub/hyper.h"
@@ -191,11 +193,44 @@ static bool job_hyper_complete(const struct job *job, uint32_t version)
 	return true;
 }
 
+/* Versions that all here have named are said to the box above. */
+static void job_hyper_ask(struct job *job)
+{
+	for (const struct hyper_pending *p = job->hypers; p && job->state == JOB_RUNNING; p = p->next) {
+		if (!job_hyper_complete(job, p->table->version))
+			return;
+		if (p->table->version <= job->hyper_asked)
+			continue;
+		job->hyper_asked = p->table->version;
+		parent_hyper(job, p->table->version, p->table->groups);
+	}
+}
+
+/* All have named the newest version: boxes right below, where chunks have their homes, may step by it. */
+static void job_hyper_tell(struct job *job)
+{
+	Phub__Control control = PHUB__CONTROL__INIT;
+	Phub__Hyper hyper = PHUB__HYPER__INIT;
+
+	if (peers_ask(job))
+		return;
+	hyper.version = job->hyper;
+	control.message_case = PHUB__CONTROL__MESSAGE_HYPER;
+	control.hyper = &hyper;
+	for (uint32_t i = job->ranks; i < job->world && job->state == JOB_RUNNING; i++)
+		if (job->members[i].session)
+			session_write(job->members[i].session, &control);
+}
+
 void job_hyper_recount(struct job *job)
 {
 	struct hyper_pending *p;
 
+	if (peers_ask(job))
+		job_hyper_ask(job);
 	while ((p = job->hypers) && job_hyper_complete(job, p->table->version)) {
+		if (peers_ask(job) && p->table->version > job->hyper_agreed)
+			return;
 		job->hypers = p->next;
 		job->hyper_count--;
 		job->hyper = p->table->version;
@@ -203,7 +238,19 @@ void job_hyper_recount(struct job *job)
 		standby_hyper(job, job->hyper, job->groups);
 		job_hyper_send(job, p->table);
 		free(p);
+		if (job->peers)
+			job_hyper_tell(job);
+		else
+			parent_hyper(job, job->hyper, job->groups);
 	}
+}
+
+void job_hyper_agree(struct job *job, uint32_t version)
+{
+	if (version <= job->hyper_agreed || version > job->hyper_asked)
+		return;
+	job->hyper_agreed = version;
+	job_hyper_recount(job);
 }
 
 /* ssp, async: a rank's next version; NULL: there was no memory for it. */

@@ -15,7 +15,10 @@
 #include "phub/chunk.h"
 #include "phub/control/box.h"
 #include "phub/control/door.h"
+#include "phub/control/job_below.h"
 #include "phub/control/job_mirror.h"
+#include "phub/control/parent.h"
+#include "phub/control/peers.h"
 #include "phub/control/session.h"
 #include "phub/control/standby.h"
 
@@ -75,45 +78,45 @@ static void job_failed_nan(struct job *job, const struct mail *mail)
 
 static void job_failed(struct job *job, const struct mail *mail)
 {
-	const char *peer = job->members[mail->rank].peer;
-	char keys[160];
+	char keys[160], who[240];
 
 	job_chunk_keys(job, mail->chunk, UINT32_MAX, keys, sizeof(keys));
+	job_member_name(job, mail->rank, who, sizeof(who));
 	switch ((enum shard_failure)mail->value) {
 	case SHARD_FAIL_NAN:
 		job_failed_nan(job, mail);
 		return;
 	case SHARD_FAIL_NO_WEIGHTS:
 		job_fail(job, PHUB__ERROR_CODE__ERROR_NO_WEIGHTS, (int)mail->rank,
-			"rank %u (%s) pushed a gradient of %s before it has first weights; let rank 0 broadcast them "
+			"%s pushed a gradient of %s before it has first weights; let rank 0 broadcast them "
 			"first",
-			mail->rank, peer, keys);
+			who, keys);
 		return;
 	case SHARD_FAIL_KIND:
 		job_fail(job, PHUB__ERROR_CODE__ERROR_MISMATCH, (int)mail->rank,
-			"rank %u (%s) sent a '%s' of %s in round %" PRIu64
+			"%s sent a '%s' of %s in round %" PRIu64
 			", in which others do something else; all ranks must make the same calls with the same root",
-			mail->rank, peer, wire_type_name((enum wire_type)mail->detail), keys, mail->round);
+			who, wire_type_name((enum wire_type)mail->detail), keys, mail->round);
 		return;
 	case SHARD_FAIL_HYPER:
 		job_fail(job, PHUB__ERROR_CODE__ERROR_MISMATCH, (int)mail->rank,
-			"rank %u (%s) pushed %s in round %" PRIu64 " with version %" PRIu64
+			"%s pushed %s in round %" PRIu64 " with version %" PRIu64
 			" of the hyper-parameters, others with another; all ranks must set them before the same round",
-			mail->rank, peer, keys, mail->round, mail->detail);
+			who, keys, mail->round, mail->detail);
 		return;
 	case SHARD_FAIL_HYPER_OLD:
 		job_fail(job, PHUB__ERROR_CODE__ERROR_LIMIT, (int)mail->rank,
-			"rank %u (%s) pushed %s in round %" PRIu64 " with version %" PRIu64
+			"%s pushed %s in round %" PRIu64 " with version %" PRIu64
 			" of the hyper-parameters, and the last %u are kept",
-			mail->rank, peer, keys, mail->round, mail->detail, HYPER_VERSIONS);
+			who, keys, mail->round, mail->detail, HYPER_VERSIONS);
 		return;
 	case SHARD_FAIL_SEALING:
 		job_fail(job, PHUB__ERROR_CODE__ERROR_LIMIT, -1,
 			"libcrypto in the box does not encrypt the result of %s in round %" PRIu64, keys, mail->round);
 		return;
 	}
-	job_fail(job, PHUB__ERROR_CODE__ERROR_PROTOCOL, (int)mail->rank, "core %u reports failure %lld of rank %u (%s)",
-		mail->core, (long long)mail->value, mail->rank, peer);
+	job_fail(job, PHUB__ERROR_CODE__ERROR_PROTOCOL, (int)mail->rank, "core %u reports failure %lld of %s",
+		mail->core, (long long)mail->value, who);
 }
 
 static bool job_is_protocol(int error)
@@ -126,9 +129,10 @@ static bool job_is_protocol(int error)
 static void job_link_broken(struct job *job, const struct mail *mail, const char *text)
 {
 	struct member *m = &job->members[mail->rank];
+	char who[240];
 
-	log_warn("job '%s' rank %u (%s): its %s connection to core %u broke: %s; it has %.1f s to connect again",
-		job->name, mail->rank, m->peer, m->transport, mail->core, text,
+	log_warn("job '%s' %s: its %s connection to core %u broke: %s; it has %.1f s to connect again", job->name,
+		job_member_name(job, mail->rank, who, sizeof(who)), m->transport, mail->core, text,
 		(double)job->control->config->lost_ms / 1e3);
 	session_write_broken(m->session, mail->core, text);
 }
@@ -174,6 +178,8 @@ static void job_link_closed(struct job *job, const struct mail *mail)
 			   : error == -ENOENT ? "a chunk beyond the job's"
 					      : strerror(-error);
 
+	char who[240];
+
 	if (job->state != JOB_RUNNING || m->left || !m->session)
 		return;
 	if (mail->detail != link->serial)
@@ -182,8 +188,8 @@ static void job_link_closed(struct job *job, const struct mail *mail)
 		error ? text : "orderly");
 	if (job_is_protocol(error) && !mail->broken) {
 		job_blame(job, PHUB__ERROR_CODE__ERROR_PROTOCOL, mail->rank,
-			"rank %u (%s) sent core %u what no worker may send (%s); its connection was closed", mail->rank,
-			m->peer, mail->core, text);
+			"%s sent core %u what no worker may send (%s); its connection was closed",
+			job_member_name(job, mail->rank, who, sizeof(who)), mail->core, text);
 		return;
 	}
 	if (link->ended_ns == 0)
@@ -284,7 +290,11 @@ void job_mail(struct control *c, const struct mail *mail)
 		return;
 	case MAIL_UPLINK_WHOLE:
 	case MAIL_UPLINK_ENDED:
-		if (job)
+		if (job && job->peers)
+			peers_mail(job, mail);
+		else if (job && job->parent)
+			parent_mail(job, mail);
+		else if (job)
 			standby_mail(job, mail);
 		return;
 	case MAIL_DRAINED:

@@ -12,6 +12,7 @@
 #include "phub/base/clock.h"
 #include "phub/base/log.h"
 #include "phub/control/box.h"
+#include "phub/control/job_below.h"
 #include "phub/control/session.h"
 #include "phub/control/standby.h"
 #include "phub/members.h"
@@ -168,6 +169,8 @@ void job_members_tell_absent(struct job *job)
 {
 	struct members m = {.epoch = job->epoch};
 
+	if (job_is_spread(job))
+		return; /* who is elsewhere is there, and nobody else is gone */
 	for (uint32_t i = 0; i < job->world; i++)
 		if (job->members[i].gone)
 			members_add(m.lost, i);

@@ -303,6 +303,7 @@ static void job_move_finish(struct job *job)
 	log_warn("job '%s' goes on here with %u of %u workers, at round %" PRIu64 "; it was at box %s", job->name,
 		job_live(job), job->world, furthest, mirror->mirror->box);
 	job_restore(job); /* its checkpoints: from now on, and not what older ones of its name say */
+	job->kept = true; /* ... and these are over with it, too: there may be none of its own when it ends */
 	job->rounds = furthest - (g->spec.optimizer == OPTIMIZER_NONE && furthest > 0); /* these begin with round 1 */
 	job->moves = false;
 	job->takes = NULL;

@@ -14,7 +14,10 @@
 #include "phub/base/log.h"
 #include "phub/base/ranks.h"
 #include "phub/control/box.h"
+#include "phub/control/job_below.h"
 #include "phub/control/job_mirror.h"
+#include "phub/control/parent.h"
+#include "phub/control/peers.h"
 #include "phub/control/session.h"
 
 #define JOB_MISSING_MAX 64u /* ranks that a Notice names */
@@ -29,14 +32,24 @@ struct job_notice {
 	uint64_t round;
 	uint32_t chunk;
 	struct job_missing missing;
-	char text[1024];
+	char text[1024 + ERR_TEXT_MAX];
 };
 
-static void job_miss(struct job_missing *m, uint32_t rank)
+static void job_miss(const struct job *job, struct job_missing *m, uint32_t member)
 {
-	if (m->known < JOB_MISSING_MAX)
-		m->ranks[m->known++] = rank;
-	m->count++;
+	uint32_t first = member, last = member;
+
+	if (job_is_box(job, member)) { /* who of them is missing, that box tells */
+		first = 0;
+		last = job->ranks - 1;
+	}
+	for (uint32_t i = first; i <= last; i++) {
+		if (i != member && !job_stands_for(job, member, i))
+			continue;
+		if (m->known < JOB_MISSING_MAX)
+			m->ranks[m->known++] = i;
+		m->count++;
+	}
 }
 
 static void job_list_ranks(const struct job_missing *m, char *out, size_t bytes)
@@ -44,9 +57,8 @@ static void job_list_ranks(const struct job_missing *m, char *out, size_t bytes)
 	ranks_write(m->ranks, m->known, m->count, out, bytes);
 }
 
-static void job_write_notice(struct session *s, const struct job_notice *n)
+static Phub__Notice job_fill_notice(const struct job_notice *n)
 {
-	Phub__Control control = PHUB__CONTROL__INIT;
 	Phub__Notice notice = PHUB__NOTICE__INIT;
 
 	notice.about = n->about;
@@ -56,6 +68,14 @@ static void job_write_notice(struct session *s, const struct job_notice *n)
 	notice.missing = (uint32_t *)(uintptr_t)n->missing.ranks;
 	notice.n_missing = n->missing.known;
 	notice.missing_count = n->missing.count;
+	return notice;
+}
+
+static void job_write_notice(struct session *s, const struct job_notice *n)
+{
+	Phub__Control control = PHUB__CONTROL__INIT;
+	Phub__Notice notice = job_fill_notice(n);
+
 	control.message_case = PHUB__CONTROL__MESSAGE_NOTICE;
 	control.notice = &notice;
 	session_write(s, &control);
@@ -69,14 +89,27 @@ static void job_notice_all(struct job *job, uint32_t except, const struct job_no
 			job_write_notice(job->members[i].session, n);
 }
 
+void job_pass_notice(struct job *job, const Phub__Notice *notice)
+{
+	Phub__Control control = PHUB__CONTROL__INIT;
+
+	control.message_case = PHUB__CONTROL__MESSAGE_NOTICE;
+	control.notice = (Phub__Notice *)(uintptr_t)notice;
+	for (uint32_t i = 0; i < job->world && job->state != JOB_ENDING; i++)
+		if (job->members[i].session)
+			session_write(job->members[i].session, &control);
+}
+
 void job_tell_silent(struct session *s, uint64_t silent_ms)
 {
 	struct job *job = s->job;
 	const struct config *config = s->control->config;
 	struct job_notice n = {.about = PHUB__ABOUT__ABOUT_RANK, .chunk = UINT32_MAX};
+	char who[240];
 
-	snprintf(n.text, sizeof(n.text), "rank %u (%s) silent for %.1f s; declared lost in %.1f s", s->rank,
-		s->stream->peer, (double)silent_ms / 1e3, (double)(config->lost_ms - silent_ms) / 1e3);
+	snprintf(n.text, sizeof(n.text), "%s silent for %.1f s; declared lost in %.1f s",
+		job_member_name(job, s->rank, who, sizeof(who)), (double)silent_ms / 1e3,
+		(double)(config->lost_ms - silent_ms) / 1e3);
 	log_warn("job '%s': %s", job->name, n.text);
 	job_notice_all(job, s->rank, &n);
 }
@@ -84,8 +117,9 @@ void job_tell_silent(struct session *s, uint64_t silent_ms)
 void job_tell_heard(struct session *s)
 {
 	struct job_notice n = {.about = PHUB__ABOUT__ABOUT_RANK, .chunk = UINT32_MAX};
+	char who[240];
 
-	snprintf(n.text, sizeof(n.text), "rank %u (%s) is heard again", s->rank, s->stream->peer);
+	snprintf(n.text, sizeof(n.text), "%s is heard again", job_member_name(s->job, s->rank, who, sizeof(who)));
 	log_info("job '%s': %s", s->job->name, n.text);
 	job_notice_all(s->job, s->rank, &n);
 }
@@ -95,8 +129,9 @@ void job_tell_heard(struct session *s)
 /* What the start waits for. False: for no rank. */
 static bool job_describe_start(const struct job *job, struct job_notice *n)
 {
+	struct parent_report above = {.why = ""};
+	char ranks[160], joined[64] = "", box[ERR_TEXT_MAX] = "";
 	uint32_t here = 0;
-	char ranks[160];
 
 	*n = (struct job_notice){
 		.about = PHUB__ABOUT__ABOUT_START, .round = (uint64_t)job->started + 1, .chunk = UINT32_MAX};
@@ -105,30 +140,36 @@ static bool job_describe_start(const struct job *job, struct job_notice *n)
 	for (uint32_t i = 0; i < job->world; i++) {
 		if (!job->members[i].tabled && !job->members[i].gone) {
 			here += job->members[i].session != NULL;
-			job_miss(&n->missing, i);
+			job_miss(job, &n->missing, i);
 		}
 	}
 	job_list_ranks(&n->missing, ranks, sizeof(ranks));
-	snprintf(n->text, sizeof(n->text),
-		"job '%s' waits to start for rank%s %s of %u; %u of them joined but sent no keys%s%s", job->name,
-		n->missing.count == 1 ? "" : "s", ranks, job->world, here, job->mismatch.code ? "; it will fail: " : "",
-		job->mismatch.code ? job->mismatch.text : "");
+	if (parent_describe(job, &above) && above.why[0])
+		snprintf(box, sizeof(box), "; the box above (uplink) is not there: %.300s", above.why);
+	if (here > 0)
+		snprintf(joined, sizeof(joined), "; %u of them joined but sent no keys", here);
+	snprintf(n->text, sizeof(n->text), "job '%s' waits to start for rank%s %s of %u%s%s%s%s", job->name,
+		n->missing.count == 1 ? "" : "s", ranks, job->ranks, joined, box,
+		job->mismatch.code ? "; it will fail: " : "", job->mismatch.code ? job->mismatch.text : "");
 	return n->missing.count > 0;
 }
 
 static bool job_describe_barrier(const struct job *job, struct job_notice *n)
 {
+	bool waits = false;
 	char ranks[160];
 
 	*n = (struct job_notice){.about = PHUB__ABOUT__ABOUT_BARRIER, .chunk = UINT32_MAX};
-	for (uint32_t i = 0; i < job->world; i++)
+	for (uint32_t i = 0; i < job->world; i++) {
+		waits = waits || job->members[i].waits;
 		if (!job->members[i].waits && !job_is_let_go(job, i))
-			job_miss(&n->missing, i);
-	if (n->missing.count >= job_live(job))
+			job_miss(job, &n->missing, i);
+	}
+	if (!waits)
 		return false;
 	job_list_ranks(&n->missing, ranks, sizeof(ranks));
 	snprintf(n->text, sizeof(n->text), "job '%s': the barrier waits for rank%s %s of %u", job->name,
-		n->missing.count == 1 ? "" : "s", ranks, job->world);
+		n->missing.count == 1 ? "" : "s", ranks, job->ranks);
 	return true;
 }
 
@@ -173,18 +214,27 @@ static bool job_is_missing(const struct mail *mail, uint32_t rank)
 /* A round waits for a rank that has left: it would wait for ever. True when the job has failed by it. */
 static bool job_check_left(struct job *job, const struct mail *mail, const char *keys)
 {
+	bool left = false;
+	const char *next;
+	char who[240];
+
 	for (uint32_t i = 0; i < job->world; i++) {
 		const struct member *m = &job->members[i];
 
 		if (!m->left || !job_is_missing(mail, i))
 			continue;
 		job_fail(job, PHUB__ERROR_CODE__ERROR_LOST, (int)i,
-			"round %" PRIu64
-			" of %s waits for rank %u (%s), which has left; all ranks must do the same rounds",
-			mail->round, keys, i, m->peer);
+			"round %" PRIu64 " of %s waits for %s, which has left; all ranks must do the same rounds",
+			mail->round, keys, job_member_name(job, i, who, sizeof(who)));
 		return true;
 	}
-	return false;
+	next = peers_next(job, mail->chunk, &left);
+	if (!next || !left)
+		return false;
+	job_fail(job, PHUB__ERROR_CODE__ERROR_LOST, -1,
+		"round %" PRIu64 " of %s waits for %s, which has left; all ranks must do the same rounds", mail->round,
+		keys, next);
+	return true;
 }
 
 /* "rank 2 (127.0.0.1:4242, silent for 2.1 s)" for one, a list for more. */
@@ -204,7 +254,9 @@ static void job_describe_missing(const struct job *job, const struct job_missing
 
 static void job_describe_round(const struct job *job, const struct mail *mail, const char *keys, struct job_notice *n)
 {
-	char who[JOB_REASON_BYTES + 224];
+	char who[CONFIG_HOST_BYTES + JOB_REASON_BYTES + 224];
+	bool left = false;
+	const char *next = peers_next(job, mail->chunk, &left);
 
 	*n = (struct job_notice){.about = PHUB__ABOUT__ABOUT_ROUND, .round = mail->round, .chunk = mail->chunk};
 	if (mail->value < 0) {
@@ -219,8 +271,12 @@ static void job_describe_round(const struct job *job, const struct mail *mail, c
 	}
 	for (uint32_t i = 0; i < job->world; i++)
 		if (job_is_missing(mail, i))
-			job_miss(&n->missing, i);
-	if (n->missing.count == 0)
+			job_miss(job, &n->missing, i);
+	if (n->missing.count == 0 && next)
+		snprintf(who, sizeof(who), "%s, to which its sum goes, or for hyper-parameters or replies", next);
+	else if (n->missing.count == 0 && job->parent && !job->peers)
+		snprintf(who, sizeof(who), "the box above (uplink), or for hyper-parameters or replies");
+	else if (n->missing.count == 0)
 		snprintf(who, sizeof(who), "hyper-parameters or replies");
 	else
 		job_describe_missing(job, &n->missing, who, sizeof(who));
@@ -229,17 +285,24 @@ static void job_describe_round(const struct job *job, const struct mail *mail, c
 
 void job_stalled(struct job *job, const struct mail *mail)
 {
+	Phub__Control control = PHUB__CONTROL__INIT;
 	struct job_notice n;
+	Phub__Notice notice;
 	char keys[160];
 
 	job_chunk_keys(job, mail->chunk, UINT32_MAX, keys, sizeof(keys));
-	if (job->left > 0 && job_check_left(job, mail, keys))
+	if ((job->left > 0 || job->peers) && job_check_left(job, mail, keys))
 		return;
 	job_describe_round(job, mail, keys, &n);
 	snprintf(job->waiting, sizeof(job->waiting), "%.*s", (int)sizeof(job->waiting) - 1, n.text);
 	job->waiting_ns = job->control->now_ns;
 	log_debug("job '%s': %s", job->name, n.text);
 	job_notice_all(job, UINT32_MAX, &n);
+	control.message_case = PHUB__CONTROL__MESSAGE_NOTICE;
+	control.notice = &notice;
+	notice = job_fill_notice(&n);
+	if (n.missing.count > 0)
+		peers_pass(job, &control);
 }
 
 /* ---- who asks ---- */
@@ -337,6 +400,7 @@ static void job_check_links(struct job *job)
 		struct member *m = &job->members[i];
 		uint64_t ended_ns;
 		uint32_t core = 0;
+		char who[240];
 
 		if (!m->link_ended_ns || m->left || m->gone || m->tabled || (m->session && m->session->table))
 			continue;
@@ -344,9 +408,9 @@ static void job_check_links(struct job *job)
 		if (ended_ns == 0 || c->now_ns - ended_ns < c->config->lost_ms * NS_PER_MS)
 			continue;
 		job_blame(job, PHUB__ERROR_CODE__ERROR_LOST, i,
-			"rank %u (%s) was lost: its %s connection to core %u %s%s; look at that worker and the "
-			"network",
-			i, m->peer, m->transport, core, m->link_error ? "broke: " : "was closed", m->link_text);
+			"%s was lost: its %s connection to core %u %s%s; look at it and the network",
+			job_member_name(job, i, who, sizeof(who)), m->transport, core,
+			m->link_error ? "broke: " : "was closed", m->link_text);
 	}
 }
 

@@ -13,7 +13,10 @@
 #include "phub/base/clock.h"
 #include "phub/base/log.h"
 #include "phub/control/box.h"
+#include "phub/control/job_below.h"
 #include "phub/control/job_mirror.h"
+#include "phub/control/parent.h"
+#include "phub/control/peers.h"
 #include "phub/control/session.h"
 #include "phub/control/standby.h"
 #include "phub/members.h"
@@ -66,7 +69,7 @@ void job_hear_table(struct session *s, const Phub__Job *message)
 			message->generation, job->started + 1);
 		return;
 	}
-	rc = table_create(message, job->world, (uint32_t)c->config->chunk_bytes, c->config->keys_max, &s->table, &e);
+	rc = table_create(message, job->ranks, (uint32_t)c->config->chunk_bytes, c->config->keys_max, &s->table, &e);
 	if (rc < 0) {
 		session_refuse(s, job_code(rc), "%s", e.text);
 		return;
@@ -109,12 +112,14 @@ static void job_take_table(struct session *s)
 		job->reference_counted = s->table_counted;
 		s->table = NULL;
 		s->table_counted = 0;
+		parent_begin(job);
 	} else {
-		if (!job->mismatch.code &&
-			table_compare(job->reference, job->reference_rank, s->table, s->rank, &job->mismatch) < 0)
+		if (!job->mismatch.code && table_compare(job->reference, job_member_rank(job, job->reference_rank),
+						   s->table, job_member_rank(job, s->rank), &job->mismatch) < 0)
 			job->mismatch_ns = s->control->now_ns;
 		session_drop_table(s);
 	}
+	parent_changed(job);
 	job_try_start(job);
 }
 
@@ -149,6 +154,8 @@ void job_hear_keys(struct session *s, const Phub__Keys *message)
 
 void job_drop_reference(struct job *job)
 {
+	if (job->reference && job->state == JOB_FORMING)
+		parent_anew(job);
 	table_destroy(job->reference);
 	job->reference = NULL;
 	job->control->table_bytes -= job->reference_counted;
@@ -344,8 +351,27 @@ static void job_announce(struct job *job)
 			Phub__Start start = PHUB__START__INIT;
 
 			start.epoch = job->epoch;
-			job_write_start(job->members[i].session, g, cores, &start);
+			start.rank = job_is_box(job, i) ? i : 0;
+			start.gathered = job->members[i].gathered;
+			if (job_is_box(job, i) && peers_say(job, i, &start) < 0)
+				job_fail(job, PHUB__ERROR_CODE__ERROR_LIMIT, -1, "no memory in the box to start it");
+			else
+				job_write_start(job->members[i].session, g, cores, &start);
+			peers_say_forget(&start);
 		}
+	free(cores);
+}
+
+void job_write_beside(struct job *job, uint32_t member, struct session *s)
+{
+	Phub__Start start = PHUB__START__INIT;
+	uint8_t *cores = job_list_cores(job);
+
+	if (!cores)
+		return;
+	start.epoch = job->epoch;
+	start.rank = member;
+	job_write_start(s, job->generation, cores, &start);
 	free(cores);
 }
 
@@ -375,7 +401,8 @@ static void job_go(struct job *job, const uint64_t *from)
 {
 	const struct generation *g = job->generation;
 
-	if (!from && g->spec.optimizer != OPTIMIZER_NONE && !job->takes && job->members[0].gone) {
+	if (!from && g->spec.optimizer != OPTIMIZER_NONE && !job->takes && job->members[0].gone &&
+		!job->members[0].elsewhere) {
 		job_fail(job, PHUB__ERROR_CODE__ERROR_LOST, 0,
 			"rank 0 is not here, and the box has no checkpoint of the job: only rank 0 brings first "
 			"weights; "
@@ -389,9 +416,16 @@ static void job_go(struct job *job, const uint64_t *from)
 	for (unsigned core = 0; core < g->spec.core_count; core++)
 		if (g->store.shards[core])
 			g->store.shards[core]->paused = job->paused;
+	if (!peers_await(job)) {
+		job_fail(job, PHUB__ERROR_CODE__ERROR_LIMIT, -1, "no memory in the box to start it");
+		return;
+	}
 	generation_attach(job->generation, job->control->box);
 	standby_begin(job);
-	if (!from)
+	if (job->parent)
+		parent_connect(job);
+	peers_connect(job);
+	if (!from && job->state == JOB_RUNNING)
 		job_announce(job);
 	for (uint32_t i = 0; from && i < job->world && job->state == JOB_RUNNING; i++)
 		if (job->members[i].session)
@@ -413,10 +447,15 @@ void job_start(struct job *job)
 	struct control *c = job->control;
 	struct generation *g;
 	struct err e;
-	int rc;
+	int rc = 0;
 
 	job_hurry_earlier(job);
-	rc = generation_create(job, &g, &e);
+	if (job->started == 0 && job_is_spread(job) && !job->parent) { /* else the box above has said who */
+		job_below_sort(job);
+		rc = peers_found(job, &e);
+	}
+	if (rc == 0)
+		rc = generation_create(job, &g, &e);
 	if (rc == -ENOMEM && job_await_room(job))
 		return;
 	job->room_ns = 0;
@@ -432,6 +471,8 @@ void job_start(struct job *job)
 	job->sample_count = 0;
 	job->hyper_sent = 0;
 	job->hyper = 0;
+	job->hyper_asked = 0;
+	job->hyper_agreed = 0;
 	job->epoch = g->spec.epoch;
 	job->state = JOB_RUNNING;
 	job_hyper_forget(job);
@@ -444,12 +485,12 @@ void job_start(struct job *job)
 	}
 	log_info("job '%s' starts: %u workers, %u keys, %u chunks, %llu bytes of gradients, optimizer %s, %s, "
 		 "generation %u",
-		job->name, job->world, g->spec.plan.key_count, g->spec.plan.chunk_count,
+		job->name, job->ranks, g->spec.plan.key_count, g->spec.plan.chunk_count,
 		(unsigned long long)g->spec.plan.payload_bytes, spec_optimizer_name(g->spec.optimizer),
 		spec_sync_name(g->spec.sync), g->spec.generation);
 	if (job->takes)
 		job_move_fill(job);
-	else if (job_restore(job))
+	else if (!job_is_spread(job) && job_restore(job))
 		job->state = JOB_LOADING;
 	else
 		job_go(job, NULL);
@@ -559,6 +600,8 @@ void job_try_start(struct job *job)
 	if (job->moves)
 		job_move_recount(job);
 	if (!job_has_tables(job) || job->state == JOB_REKEYING || job->state == JOB_TAKING || job->change)
+		return;
+	if (job->parent && !parent_has_started(job))
 		return;
 	if (job->draining) { /* who sends its next table has no round open */
 		job_end_drained(job);

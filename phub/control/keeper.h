@@ -57,11 +57,12 @@ struct keeper {
 	uint64_t meta_bytes;
 	unsigned cores_left; /* that have not answered */
 	bool stopped;        /* the cores were told to give it up */
+	bool vain;           /* ...because it was already refused by the disk */
 	uint64_t ahead;      /* rounds: more after each that was missed */
 	uint64_t *seen;      /* [seen_count] of chunks, the rounds of their keys when these were asked last; 0: never */
 	uint32_t seen_count;
 	uint64_t rounds; /* of the job, when the last one was taken */
-	uint64_t apart;  /* rounds from the one before to that; 0: there was none, or it failed */
+	double apart;    /* rounds from one to the next, of the last few; 0: there was none, or it failed */
 	double sampled;  /* rounds, at the last sample */
 	uint64_t sampled_ns;
 	bool touched; /* a checkpoint was under way since */
@@ -72,10 +73,13 @@ struct keeper {
 	bool known;        /* if there is one, */
 	int64_t last_ns;   /* when it was taken: may lie before the box began, */
 	uint64_t last_bytes, last_took_ns;
-	uint64_t failed_ns; /* when one failed last, */
-	char failure[200];  /* and why */
-	bool mark;          /* once it is left, it marks the end */
-	uint64_t tell_ns;   /* when it is told that it waits, or is waited for */
+	uint64_t failed_ns;  /* when one failed last, */
+	char failure[200];   /* and why */
+	unsigned lacking;    /* targets that the newest is not in, */
+	uint64_t lacking_ns; /* since when some are away, */
+	char lacks[400];     /* and why */
+	bool mark;           /* once it is left, it marks the end */
+	uint64_t tell_ns;    /* when it is told that it waits, or is waited for */
 
 	/* The task. What is below is the thread's while it runs, and not over. */
 	enum keeper_task task;

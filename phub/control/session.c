@@ -16,7 +16,9 @@
 #include "phub/base/log.h"
 #include "phub/control/admin.h"
 #include "phub/control/box.h"
+#include "phub/control/job_below.h"
 #include "phub/control/job_mirror.h"
+#include "phub/control/peers.h"
 #include "phub/control/standby.h"
 #include "phub/control/table.h"
 #include "phub/control/unpack.h"
@@ -41,6 +43,8 @@ const char *session_who(const struct session *s, char *out, size_t bytes)
 		snprintf(out, bytes, "administrator %s", s->stream->peer);
 	else if (s->mirror)
 		snprintf(out, bytes, "box of job '%s' (%s)", s->name, s->stream->peer);
+	else if (s->below)
+		snprintf(out, bytes, "job '%s' box %s (%s)", s->name, s->peer ? "beside" : "below", s->stream->peer);
 	else
 		snprintf(out, bytes, "job '%s' rank %u (%s)", s->name, s->rank, s->stream->peer);
 	return out;
@@ -257,9 +261,14 @@ static void session_hear_member(struct session *s, const Phub__Control *m)
 	case PHUB__CONTROL__MESSAGE_HEARTBEAT:
 		session_write_heartbeat(s, m->heartbeat->stamp);
 		break;
+	case PHUB__CONTROL__MESSAGE_GATHER:
+		job_below_gather(s, m->gather);
+		break;
 	case PHUB__CONTROL__MESSAGE_LEAVE:
 		s->job->members[s->rank].finished = m->leave->finished;
-		if (!standby_leaves(s->job, s->rank))
+		if (m->leave->error && s->below)
+			job_below_fails(s, m->leave->error);
+		else if (!standby_leaves(s->job, s->rank))
 			job_leave(s);
 		break;
 	default:
@@ -304,6 +313,8 @@ static void session_hear(struct session *s, const Phub__Control *m)
 	case SESSION_MEMBER:
 		if (s->job->mirror && m->message_case != PHUB__CONTROL__MESSAGE_SIGNAL)
 			job_mirror_hear(s, m);
+		else if (s->peer && m->message_case != PHUB__CONTROL__MESSAGE_SIGNAL)
+			peers_hear(s, m);
 		else
 			session_hear_member(s, m);
 		break;
@@ -439,14 +450,18 @@ void session_flush(struct session *s)
 /* Others are told of it; itself, which may have been stopped and reads this when it wakes up, of whom the box means. */
 static void session_lose_silent(struct session *s, uint64_t silent_ms)
 {
-	const char *what = s->mirror ? "the mirroring box" : "this worker";
-	char text[320], why[64];
+	const char *what = s->mirror  ? "the mirroring box"
+			   : s->peer  ? "the box that lifts chunks here"
+			   : s->below ? "the box below"
+				      : "this worker";
+	char text[320], why[64], rank[32] = "";
 
+	if (!s->below)
+		snprintf(rank, sizeof(rank), " rank %u", s->rank);
 	snprintf(text, sizeof(text),
-		"job '%s' rank %u: nothing was heard of %s for %.1f s: it was stopped or starved, or its network "
-		"broke; it "
+		"job '%s'%s: nothing was heard of %s for %.1f s: it was stopped or starved, or its network broke; it "
 		"counts as lost",
-		s->name, s->rank, what, (double)silent_ms / 1e3);
+		s->name, rank, what, (double)silent_ms / 1e3);
 	session_write_error(s, PHUB__ERROR_CODE__ERROR_LOST, (int)s->rank, text);
 	snprintf(why, sizeof(why), "it was silent for %.1f s", (double)silent_ms / 1e3);
 	session_part(s, why);

@@ -50,7 +50,9 @@ struct session {
 
 	/* From Hello. */
 	char name[SPEC_NAME_BYTES]; /* of the job */
-	bool admin, mirror, moves;
+	bool admin, mirror, moves, below;
+	uint32_t peer; /* with `below`: it is beside this one in an exchange (peers.h); 0: below it */
+	uint64_t exchange;
 	bool encrypt;
 	uint32_t rank, world;
 	uint8_t client_nonce[PROOF_NONCE], box_nonce[PROOF_NONCE];

@@ -167,8 +167,9 @@ static bool session_check_hello(struct session *s, const Phub__Hello *hello)
 			hello->nonce.len, PROOF_NONCE);
 		return false;
 	}
-	if (hello->admin + hello->mirror + hello->moves > 1 ||
-		(hello->mirror && (hello->rank != 0 || hello->world != 1))) {
+	if (hello->admin + hello->mirror + hello->moves + hello->below > 1 ||
+		(hello->mirror && (hello->rank != 0 || hello->world != 1)) || (hello->below && hello->rank != 0) ||
+		(hello->peer && !hello->below)) {
 		session_refuse(s, PHUB__ERROR_CODE__ERROR_PROTOCOL,
 			"hello of an administrator, a box and a worker at once, or of a box that is not rank 0 of 1");
 		return false;
@@ -199,6 +200,9 @@ void session_hear_hello(struct session *s, const Phub__Hello *hello)
 	s->encrypt = hello->encrypt && !hello->admin;
 	s->mirror = hello->mirror;
 	s->moves = hello->moves;
+	s->below = hello->below;
+	s->peer = hello->peer;
+	s->exchange = hello->exchange;
 	s->rank = hello->rank;
 	s->world = hello->world;
 	memcpy(s->client_nonce, hello->nonce.data, PROOF_NONCE);
@@ -245,6 +249,10 @@ static void session_refuse_proof(struct session *s, int rc)
 			      "one that the box has"
 		: s->mirror ? "box and standby have different secrets; give both the same one, by secret_file in "
 			      "their list of jobs, or create_secret_file"
+		: s->peer   ? "boxes of the job have different secrets; give all the same one, by secret_file in "
+			      "their list of jobs, or create_secret_file"
+		: s->below  ? "this box and the one above have different secrets; give both the same one, by "
+			      "secret_file in their list of jobs, or create_secret_file"
 			    : "wrong secret; set PHUB_SECRET or PHUB_SECRET_FILE to the one that the box has";
 
 	if (s->admin)

@@ -10,21 +10,21 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/epoll.h>
 
 #include "phub/base/clock.h"
 #include "phub/base/log.h"
 #include "phub/base/ranks.h"
 #include "phub/base/stats.h"
 #include "phub/control/box.h"
+#include "phub/control/calls.h"
 #include "phub/control/job.h"
+#include "phub/control/job_below.h"
 #include "phub/control/standby_say.h"
 #include "phub/uplink.h"
 #include "transport/crypt.h"
 
 #define STANDBY_BACKOFF_NS     1000000000ull
 #define STANDBY_BACKOFF_MAX_NS 30000000000ull
-#define STANDBY_LEAVE_NS       2000000000ull
 #define STANDBY_RANKS_MAX      64u /* that a message names */
 
 const char *standby_state_name(enum standby_state state)
@@ -37,8 +37,9 @@ const char *standby_state_name(enum standby_state state)
 
 static void standby_enter(struct standby *s, enum standby_state state)
 {
+	if ((state == STANDBY_WHOLE) != (s->state == STANDBY_WHOLE))
+		s->since_ns = s->control->now_ns;
 	s->state = state;
-	s->since_ns = s->control->now_ns;
 }
 
 static const struct call_ops *standby_ops(const struct standby *s)
@@ -108,13 +109,8 @@ static void standby_hear_start(struct standby *s, const Phub__Start *start)
 
 static void standby_hear(void *arg, const Phub__Control *m)
 {
-	struct standby_call *call = arg;
-	struct standby *s = call->standby;
+	struct standby *s = arg;
 
-	if (m->message_case == PHUB__CONTROL__MESSAGE_LEFT)
-		call->left = true;
-	if (!s)
-		return;
 	if (m->message_case == PHUB__CONTROL__MESSAGE_START && s->state == STANDBY_AGREEING) {
 		standby_hear_start(s, m->start);
 	} else if (m->message_case == PHUB__CONTROL__MESSAGE_MIRROR_STATE) {
@@ -126,30 +122,16 @@ static void standby_hear(void *arg, const Phub__Control *m)
 	}
 }
 
-static void standby_hang_up(const struct call_ops *ops, struct standby_call *call)
+static void standby_hang_up(struct standby *s)
 {
-	if (!call)
-		return;
-	ops->close(call->peer);
-	free(call);
-}
-
-/* The secret that the job's workers prove here, and that the standby must have, too. */
-static const struct config_secret *standby_secret(const struct job *job)
-{
-	const struct config *config = job->control->config;
-	const struct config_job *listed = config_find_job(config, job->name);
-
-	if (listed)
-		return &listed->secret;
-	return &config->create_secret;
+	box_call_hang_up(s->control, s->call);
+	s->call = NULL;
 }
 
 static int standby_dial(struct standby *s, struct err *e)
 {
 	const struct config *config = s->control->config;
-	const struct config_secret *secret = standby_secret(s->job);
-	struct standby_call *call = calloc(1, sizeof(*call));
+	const struct config_secret *secret = box_call_secret(s->job);
 	const struct call_target target = {
 		.what = "standby",
 		.host = config->standby_at.host,
@@ -160,20 +142,12 @@ static int standby_dial(struct standby *s, struct err *e)
 		.secret_bytes = secret->length,
 		.encrypt = s->generation->spec.encrypt,
 		.hear = standby_hear,
-		.arg = call,
+		.arg = s,
 	};
-	int rc;
+	int rc = box_call_open(s->control, &target, &s->call, e);
 
-	if (!call)
-		return err_set(e, -ENOMEM, "no memory for a session with it");
-	rc = standby_ops(s)->open(s->control->box->env.calls_arg, &target, &call->peer, e);
-	if (rc < 0) {
-		free(call);
+	if (rc < 0)
 		return rc;
-	}
-	call->standby = s;
-	call->fd = -1;
-	s->call = call;
 	s->begun_ns = s->control->now_ns;
 	s->started = false;
 	s->keys_said = 0;
@@ -183,46 +157,12 @@ static int standby_dial(struct standby *s, struct err *e)
 	return 0;
 }
 
-/* What comes wakes control; what cannot go out is tried again soon. */
-static void standby_watch(struct control *c, const struct call_ops *ops, struct standby_call *call)
-{
-	struct epoll_event event = {.events = EPOLLIN};
-	bool write = false;
-	int fd = ops->fd(call->peer, &write);
-
-	if (fd >= 0 && fd != call->fd && c->epoll_fd >= 0)
-		epoll_ctl(c->epoll_fd, EPOLL_CTL_ADD, fd, &event);
-	call->fd = fd;
-	c->soon = c->soon || write;
-}
-
 /* ---- the end of a call ---- */
-
-static bool standby_is_out(const struct standby *s)
-{
-	for (unsigned core = 0; core < s->core_count; core++)
-		if (s->links[core].out)
-			return true;
-	return false;
-}
 
 /* `leave`: as for MAIL_UPLINK_END. */
 static void standby_drop_links(struct standby *s, bool leave)
 {
-	for (unsigned core = 0; core < s->core_count; core++) {
-		struct standby_link *link = &s->links[core];
-		const struct mail mail = {.kind = MAIL_UPLINK_END,
-			.core = core,
-			.shard = s->generation->store.shards[core],
-			.detail = s->serial,
-			.value = leave};
-
-		if (link->conn)
-			link->conn->transport->ops->abandon(link->conn->transport, link->conn);
-		link->conn = NULL;
-		if ((link->out || leave) && mail.shard && !s->generation->detaching)
-			post_send(&s->control->box->posts[core], &mail);
-	}
+	box_dials_drop(s->control, s->generation, s->dials, s->core_count, s->serial, leave);
 }
 
 /* Nobody waits for its echo any more. */
@@ -245,12 +185,13 @@ static void standby_break(struct standby *s, const char *why)
 	if (s->backoff_ns > STANDBY_BACKOFF_MAX_NS)
 		s->backoff_ns = STANDBY_BACKOFF_MAX_NS;
 	s->retry_ns = s->control->now_ns + s->backoff_ns;
+	if (s->control->box->env.plant == SHARD_PLANT_UNMENDED)
+		s->retry_ns = UINT64_MAX;
 	if (news)
 		log_warn("job '%s' goes on WITHOUT a standby: %s; tried again in %.0f s, and so on", s->job->name, why,
 			(double)s->backoff_ns / 1e9);
 	snprintf(s->why, sizeof(s->why), "%s", why);
-	standby_hang_up(standby_ops(s), s->call);
-	s->call = NULL;
+	standby_hang_up(s);
 	standby_drop_links(s, false);
 	standby_enter(s, STANDBY_BROKEN);
 	standby_free_barrier(s);
@@ -266,17 +207,13 @@ static void standby_lose_job(struct standby *s)
 	job_fail(s->job, PHUB__ERROR_CODE__ERROR_TAKEN, -1, "the standby has taken it over: %s", text);
 }
 
-/* Says Leave. The call waits for Left by itself. */
 static void standby_part(struct standby *s, bool bereaved)
 {
-	struct standby_call *call = s->call;
+	Phub__Leave leave = PHUB__LEAVE__INIT;
 
+	leave.bereaved = bereaved;
+	box_call_part(s->control, s->call, &leave);
 	s->call = NULL;
-	standby_say_leave(standby_ops(s), call, bereaved);
-	call->standby = NULL;
-	call->until_ns = s->control->now_ns + STANDBY_LEAVE_NS;
-	call->next = s->control->standby_calls;
-	s->control->standby_calls = call;
 }
 
 void standby_end(struct generation *g, enum standby_fate fate)
@@ -293,8 +230,7 @@ void standby_end(struct generation *g, enum standby_fate fate)
 	if (fate == STANDBY_FORGETS) {
 		if (s->call && s->state >= STANDBY_AGREEING)
 			standby_part(s, false);
-		standby_hang_up(standby_ops(s), s->call);
-		s->call = NULL;
+		standby_hang_up(s);
 	}
 	standby_enter(s, STANDBY_LEAVING);
 }
@@ -305,114 +241,72 @@ void standby_destroy(struct standby *s)
 		return;
 	if (s->bereaved && s->call && !s->control->stopping)
 		standby_part(s, true);
-	standby_hang_up(standby_ops(s), s->call);
+	standby_hang_up(s);
 	for (unsigned core = 0; core < s->core_count; core++)
-		free(s->links[core].spec.conn.sinks);
+		free(s->dials[core].spec.conn.sinks);
 	for (unsigned i = 0; i < STANDBY_KEPT_MAX; i++)
 		free(s->kept[i]);
-	explicit_bzero(s->links, s->core_count * sizeof(*s->links));
-	free(s->links);
+	explicit_bzero(s->dials, s->core_count * sizeof(*s->dials));
+	free(s->dials);
 	explicit_bzero(s, sizeof(*s));
 	free(s);
 }
 
 /* ---- data connections ---- */
 
-/* 0 or -EIO. */
-static int standby_fill_link(struct standby *s, unsigned core, const struct shard *shard, const uint8_t *key)
+/* 0, or -ENOMEM, -EIO. */
+static int standby_fill_dial(struct standby *s, unsigned core, const struct shard *shard, struct err *e)
 {
-	struct standby_link *link = &s->links[core];
+	struct box_dial *dial = &s->dials[core];
+	struct sink *sinks = dial->spec.conn.sinks;
 	bool encrypt = s->generation->spec.encrypt;
 	uint32_t largest = 0;
+	const uint8_t *key;
+	uint64_t session;
+	uint32_t cores;
 
 	for (uint32_t i = 0; i < shard->chunk_count; i++)
 		if (shard->chunks[i].elements > largest)
 			largest = shard->chunks[i].elements;
-	link->spec = (struct uplink_spec){
+	if (!sinks && !encrypt)
+		sinks = calloc(shard->chunk_count, sizeof(*sinks));
+	if (!sinks && !encrypt)
+		return err_set(e, -ENOMEM, "no memory for a connection to it");
+	dial->core = core;
+	dial->there = core;
+	dial->spec = (struct uplink_spec){
 		.conn = {.chunk_count = shard->chunk_count,
 			.spans = shard->spans,
-			.sinks = link->spec.conn.sinks, /* all of nothing; none: trailers are looked at */
+			.sinks = sinks, /* all of nothing; none: trailers are looked at */
 			.payload_max = largest * (uint32_t)sizeof(float) + (encrypt ? WIRE_TRAILER_BYTES : 0),
 			.window = s->window,
-			.queue = s->control->box->uplinks[core],
 			.job = s->job_there,
-			.key = link->key,
 			.seal = SEAL_GMAC},
 		.job = s->job_there,
 		.generation = s->generation->spec.generation,
 		.epoch = s->epoch_there,
 	};
-	memcpy(link->key, key, sizeof(link->key));
-	memcpy(link->spec.result_key, s->result_key, sizeof(s->result_key));
-	return encrypt ? proof_push_key(key, link->spec.push_key) : 0;
+	memcpy(dial->spec.result_key, s->result_key, sizeof(s->result_key));
+	standby_ops(s)->session(s->call->peer, &session, &key, &cores);
+	if (encrypt && proof_push_key(key, dial->spec.push_key) < 0)
+		return err_set(e, -EIO, "libcrypto makes no key for a connection to it");
+	return 0;
 }
 
 static int standby_connect(struct standby *s, struct err *e)
 {
-	struct transport *t = s->control->box->uplink;
-	const struct call_ops *ops = standby_ops(s);
-	uint64_t session;
-	const uint8_t *key;
-	char address[400];
-	uint32_t cores;
-	int rc = ops->address(s->call->peer, t->ops->name, address, sizeof(address), e);
+	int rc = 0;
 
-	ops->session(s->call->peer, &session, &key, &cores);
 	for (unsigned core = 0; rc == 0 && core < s->core_count; core++) {
 		const struct shard *shard = s->generation->store.shards[core];
-		struct standby_link *link = &s->links[core];
 
 		if (!shard)
 			continue;
-		if (!link->spec.conn.sinks && !s->generation->spec.encrypt) {
-			link->spec.conn.sinks = calloc(shard->chunk_count, sizeof(*link->spec.conn.sinks));
-			if (!link->spec.conn.sinks)
-				return err_set(e, -ENOMEM, "no memory for a connection to it");
-		}
-		if (standby_fill_link(s, core, shard, key) < 0)
-			return err_set(e, -EIO, "libcrypto makes no key for a connection to it");
-		rc = t->ops->connect(t, address, session, core, link->key, &link->spec.conn, &link->conn, e);
-		link->up = false;
+		rc = standby_fill_dial(s, core, shard, e);
+		if (rc == 0)
+			rc = box_dial_begin(s->control, s->call, &s->dials[core], e);
 	}
 	return rc;
-}
-
-/* 0 when all are made and with their cores, -EAGAIN, or why not. */
-static int standby_established(struct standby *s, struct err *e)
-{
-	bool all = true;
-
-	for (unsigned core = 0; core < s->core_count; core++) {
-		struct standby_link *link = &s->links[core];
-		int rc;
-
-		if (!link->conn || link->up)
-			continue;
-		rc = link->conn->transport->ops->established(link->conn->transport, link->conn, e);
-		if (rc < 0 && rc != -EAGAIN)
-			return rc;
-		link->up = rc == 0;
-		all = all && link->up;
-	}
-	if (!all)
-		return -EAGAIN;
-	s->serial++;
-	for (unsigned core = 0; core < s->core_count; core++) {
-		struct standby_link *link = &s->links[core];
-		const struct mail mail = {.kind = MAIL_UPLINK,
-			.core = core,
-			.shard = s->generation->store.shards[core],
-			.conn = link->conn,
-			.uplink = &link->spec,
-			.detail = s->serial};
-
-		if (!link->conn)
-			continue;
-		link->conn = NULL;
-		link->out = true;
-		post_send(&s->control->box->posts[core], &mail);
-	}
-	return 0;
 }
 
 /* ---- what cores tell ---- */
@@ -438,7 +332,7 @@ void standby_mail(struct job *job, const struct mail *mail)
 	if (!s || mail->detail != s->serial)
 		return;
 	if (mail->kind == MAIL_UPLINK_ENDED) {
-		s->links[mail->core].out = false;
+		s->dials[mail->core].out = false;
 		if (s->state != STANDBY_MIRRORING && s->state != STANDBY_WHOLE)
 			return;
 		snprintf(why, sizeof(why), "the connection of core %u ended: %s", mail->core,
@@ -492,9 +386,11 @@ static int standby_advance(struct standby *s, int welcomed, struct err *e)
 	case STANDBY_AGREEING:
 		return standby_agree(s, e);
 	case STANDBY_CONNECTING:
-		rc = standby_established(s, e);
-		if (rc == 0)
+		rc = box_dials_give(s->control, s->generation, s->dials, s->core_count, s->serial + 1, e);
+		if (rc == 0) {
+			s->serial++;
 			standby_enter(s, STANDBY_MIRRORING);
+		}
 		return rc == -EAGAIN ? 0 : rc;
 	case STANDBY_MIRRORING:
 	case STANDBY_WHOLE:
@@ -515,11 +411,12 @@ static void standby_move(struct standby *s)
 	int rc = 0, welcomed;
 
 	if (s->state == STANDBY_BROKEN) {
-		if (c->now_ns < s->retry_ns || standby_is_out(s) || s->job->state != JOB_RUNNING)
+		if (c->now_ns < s->retry_ns || box_dials_are_out(s->dials, s->core_count) ||
+			s->job->state != JOB_RUNNING)
 			return;
 		rc = standby_dial(s, &e);
 	}
-	welcomed = s->call ? standby_ops(s)->step(s->call->peer, c->now_ns, &e) : rc;
+	welcomed = s->call ? box_call_step(c, s->call, &e) : rc;
 	if (s->taken) {
 		standby_lose_job(s);
 		return;
@@ -532,7 +429,6 @@ static void standby_move(struct standby *s)
 		standby_break(s, e.text);
 		return;
 	}
-	standby_watch(c, standby_ops(s), s->call);
 	if (s->barrier_echoed == s->barrier_asked)
 		standby_free_barrier(s);
 }
@@ -549,16 +445,12 @@ static void standby_linger(struct standby *s)
 {
 	struct err e;
 
-	if (s && s->bereaved && s->call && standby_ops(s)->step(s->call->peer, s->control->now_ns, &e) < 0) {
-		standby_hang_up(standby_ops(s), s->call);
-		s->call = NULL;
-	}
+	if (s && s->bereaved && s->call && box_call_step(s->control, s->call, &e) < 0)
+		standby_hang_up(s);
 }
 
 void standby_step(struct control *c)
 {
-	const struct call_ops *ops = c->box->env.calls;
-	struct standby_call **at = &c->standby_calls;
 	struct job *next;
 
 	for (struct job *job = c->jobs; job; job = next) {
@@ -569,28 +461,6 @@ void standby_step(struct control *c)
 			standby_linger(job->generation->standby);
 		if (job->state == JOB_RUNNING && job->generation->standby)
 			standby_let_leave(job);
-	}
-	while (*at) {
-		struct standby_call *call = *at;
-		struct err e;
-
-		if (ops->step(call->peer, c->now_ns, &e) >= 0 && !call->left && c->now_ns < call->until_ns) {
-			standby_watch(c, ops, call);
-			at = &call->next;
-			continue;
-		}
-		*at = call->next;
-		standby_hang_up(ops, call);
-	}
-}
-
-void standby_fini(struct control *c)
-{
-	while (c->standby_calls) {
-		struct standby_call *next = c->standby_calls->next;
-
-		standby_hang_up(c->box->env.calls, c->standby_calls);
-		c->standby_calls = next;
 	}
 }
 
@@ -639,10 +509,14 @@ void standby_begin(struct job *job)
 
 	if (!c->config->standby[0] || !c->box->env.calls || job->mirror)
 		return;
+	if (job_is_spread(job)) {
+		log_warn("job '%s' has no standby: its workers are at several boxes", job->name);
+		return;
+	}
 	s = calloc(1, sizeof(*s));
 	if (s)
-		s->links = calloc(g->spec.core_count, sizeof(*s->links));
-	if (!s || !s->links) {
+		s->dials = calloc(g->spec.core_count, sizeof(*s->dials));
+	if (!s || !s->dials) {
 		free(s);
 		log_warn("job '%s' has no standby: no memory for it in the box", job->name);
 		return;
@@ -654,6 +528,7 @@ void standby_begin(struct job *job)
 	for (unsigned core = 0; core < s->core_count; core++)
 		s->shard_count += g->store.shards[core] != NULL;
 	g->standby = s;
+	s->since_ns = c->now_ns;
 	why = standby_refuses(g);
 	standby_enter(s, why ? STANDBY_OFF : STANDBY_BROKEN);
 	if (why) {

@@ -37,7 +37,7 @@ enum standby_state {
 /* For `phub jobs`. */
 struct standby_report {
 	enum standby_state state;
-	uint64_t since_ns; /* of the state */
+	uint64_t since_ns; /* it has all of the job, or has not: through however many tries */
 	uint64_t bytes;    /* sent there in this generation */
 	uint64_t behind;   /* messages that are not acknowledged */
 	const char *why;   /* it is off or broken; "" else */
@@ -75,8 +75,6 @@ void standby_mail(struct job *job, const struct mail *mail);
 
 /* Moves all on. */
 void standby_step(struct control *c);
-/* The box goes down: sessions that wait for Left are closed. */
-void standby_fini(struct control *c);
 
 /* Does it have all of the job, or had until a moment ago (lost_ms), so that workers that this box has lost may have
  * gone on there? */

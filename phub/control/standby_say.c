@@ -14,7 +14,6 @@
 #include "transport/stream.h"
 
 enum {
-	SAY_KEYS = 256,              /* in a message */
 	SAY_HYPERS_BYTES = 100,      /* of a parameter group, at most */
 	SAY_MIRROR_BYTES = 16 << 10, /* of a Mirror, without chunks and groups */
 };
@@ -28,7 +27,7 @@ struct say_hyper {
 
 static int standby_say(struct standby *s, const Phub__Control *message)
 {
-	return s->control->box->env.calls->say(s->call->peer, message);
+	return box_call_say(s->control, s->call, message);
 }
 
 static void say_fill_hyper(struct say_hyper *h, uint32_t version, const struct optimizer_hyper *groups, uint32_t count)
@@ -113,78 +112,28 @@ int standby_say_mirror(struct standby *s)
 	return rc;
 }
 
-/* ---- Keys ---- */
-
-struct say_batch {
-	Phub__Key keys[SAY_KEYS];
-	Phub__Key *each[SAY_KEYS];
-};
-
-static int say_batch(struct standby *s, struct say_batch *batch)
-{
-	const struct table *t = s->generation->table;
-	uint32_t left = t->key_have - s->keys_said, count = left < SAY_KEYS ? left : SAY_KEYS;
-	Phub__Control control = PHUB__CONTROL__INIT;
-	Phub__Keys keys = PHUB__KEYS__INIT;
-	int rc;
-
-	table_keys(t, s->keys_said, count, batch->keys, batch->each);
-	keys.generation = s->generation->spec.generation;
-	keys.first = s->keys_said;
-	keys.keys = batch->each;
-	keys.n_keys = count;
-	control.message_case = PHUB__CONTROL__MESSAGE_KEYS;
-	control.keys = &keys;
-	rc = standby_say(s, &control);
-	if (rc == 0)
-		s->keys_said += count;
-	return rc;
-}
-
 int standby_say_keys(struct standby *s)
 {
-	struct say_batch *batch;
-	int rc = 0;
-
-	if (s->keys_said == s->generation->table->key_have)
-		return 0;
-	batch = malloc(sizeof(*batch));
-	if (!batch)
-		return -ENOMEM;
-	while (rc == 0 && s->keys_said < s->generation->table->key_have)
-		rc = say_batch(s, batch);
-	free(batch);
-	return rc;
+	return box_call_say_keys(
+		s->control, s->call, s->generation->table, s->generation->spec.generation, &s->keys_said);
 }
 
 /* ---- what changes ---- */
 
 int standby_say_hypers(struct standby *s)
 {
-	struct say_hyper *hyper;
 	int rc = 0;
 
-	if (s->hyper_said == s->hyper)
-		return 0;
-	hyper = malloc(sizeof(*hyper));
-	if (!hyper)
-		return -ENOMEM;
 	while (rc == 0 && s->hyper_said < s->hyper) {
 		const struct standby_hypers *kept = s->kept[(s->hyper_said + 1) % STANDBY_KEPT_MAX];
-		Phub__Control control = PHUB__CONTROL__INIT;
 
-		if (kept->version != s->hyper_said + 1) { /* it was too far behind */
-			rc = -ENOBUFS;
-			break;
-		}
-		say_fill_hyper(hyper, kept->version, kept->groups, s->generation->spec.group_count);
-		control.message_case = PHUB__CONTROL__MESSAGE_HYPER;
-		control.hyper = &hyper->message;
-		rc = standby_say(s, &control);
+		if (kept->version != s->hyper_said + 1) /* it was too far behind */
+			return -ENOBUFS;
+		rc = box_call_say_hyper(
+			s->control, s->call, kept->version, kept->groups, s->generation->spec.group_count);
 		if (rc == 0)
 			s->hyper_said++;
 	}
-	free(hyper);
 	return rc;
 }
 
@@ -227,15 +176,4 @@ int standby_say_state(struct standby *s)
 		s->state_said++;
 	free(lost);
 	return rc;
-}
-
-int standby_say_leave(const struct call_ops *ops, struct standby_call *call, bool bereaved)
-{
-	Phub__Control control = PHUB__CONTROL__INIT;
-	Phub__Leave leave = PHUB__LEAVE__INIT;
-
-	leave.bereaved = bereaved;
-	control.message_case = PHUB__CONTROL__MESSAGE_LEAVE;
-	control.leave = &leave;
-	return ops->say(call->peer, &control);
 }

@@ -7,28 +7,8 @@
 #define PHUB_CONTROL_STANDBY_SAY_H
 
 #include "phub/control/generation.h"
+#include "phub/control/calls.h"
 #include "phub/control/standby.h"
-#include "phub/uplink.h"
-#include "transport/call.h"
-
-/* A session. */
-struct standby_call {
-	struct standby_call *next; /* of control->standby_calls: those that only wait for Left */
-	struct call_peer *peer;
-	struct standby *standby; /* NULL: one of these */
-	bool left;
-	uint64_t until_ns;
-	int fd; /* that control's epoll knows */
-};
-
-/* To one core. */
-struct standby_link {
-	struct uplink_spec spec;
-	uint8_t key[PROOF_KEY];
-	struct conn *conn; /* that is being made, and no core has yet */
-	bool up;           /* it is made */
-	bool out;          /* a core has it */
-};
 
 /* A version that rounds may still name. */
 struct standby_hypers {
@@ -44,8 +24,8 @@ struct standby {
 	uint64_t since_ns, begun_ns, retry_ns, backoff_ns;
 	uint64_t able_ns; /* when it was WHOLE last, before it broke; 0: never */
 	char why[ERR_TEXT_MAX];
-	struct standby_call *call; /* NULL: there is none */
-	bool started;              /* it has said Start: */
+	struct box_call *call; /* NULL: there is none */
+	bool started;          /* it has said Start: */
 	uint32_t job_there, epoch_there, window;
 	uint8_t result_key[PROOF_KEY]; /* encrypted: of what it answers */
 	bool taken;
@@ -62,7 +42,7 @@ struct standby {
 	bool state_owed;                   /* the job is otherwise than it knows, and there was no room to say so */
 	uint64_t serial;                   /* of the connections that cores have, or had last */
 	unsigned core_count, shard_count, wholes;
-	struct standby_link *links; /* [core_count] */
+	struct box_dial *dials; /* [core_count] one from each core, to the same there */
 };
 
 int standby_say_mirror(struct standby *s);
@@ -71,6 +51,5 @@ int standby_say_keys(struct standby *s);
 /* The versions that it does not know yet. */
 int standby_say_hypers(struct standby *s);
 int standby_say_state(struct standby *s);
-int standby_say_leave(const struct call_ops *ops, struct standby_call *call, bool bereaved);
 
 #endif

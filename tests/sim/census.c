@@ -154,6 +154,7 @@ bool census_got(struct census *c, uint64_t run, unsigned who, unsigned key, uint
 	if (!r->result) {
 		r->result = calloc(1, span->bytes);
 		r->had = calloc(1, span->key_count);
+		r->before = c->dead == 0;
 	}
 	if (share && mine)
 		mine->got = true;
@@ -322,8 +323,8 @@ static bool look_may(const struct look *l, const struct census_round *r, unsigne
 	 * its end one of nobody. */
 	if (fails)
 		return number == plan->workers || (set == 0 && l->unseen && plan->optimizer != OPTIMIZER_NONE);
-	/* Where ranks are lost there may be fewer than the quorum. */
-	return number >= (quorum && plan->deaths == 0 ? quorum : 1) ||
+	/* From the first that is lost on there may be fewer than the quorum. */
+	return number >= (quorum && (plan->deaths == 0 || r->before) ? quorum : 1) ||
 	       (set == 0 && dead && plan->optimizer != OPTIMIZER_NONE);
 }
 

@@ -41,6 +41,7 @@ struct census_round {
 	uint8_t *had;    /* [key_count of the chunk] of which keys */
 	struct census_share shares[CENSUS_SHARES];
 	unsigned count;
+	bool before; /* it was got before any life was over */
 };
 
 struct census_run {

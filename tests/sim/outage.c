@@ -151,6 +151,15 @@ static bool outage_may_harm(const struct world *w, unsigned target)
 	return w->plan->cruel || (unsigned)__builtin_popcount(harmed) <= w->plan->parity;
 }
 
+/* Is there less left of the newest than it takes? */
+static void outage_note_loss(struct world *w)
+{
+	struct outage *o = &w->outage;
+	unsigned there = (unsigned)__builtin_popcount(o->holders & ~o->hidden);
+
+	o->lost = o->lost || w->plan->disk.fail_read > 0 || there < w->plan->disk.targets - w->plan->parity;
+}
+
 static void outage_harm(struct world *w)
 {
 	struct outage *o = &w->outage;
@@ -271,14 +280,12 @@ static void outage_return(struct world *w)
 {
 	struct outage *o = &w->outage;
 	struct err e = {0};
-	unsigned there;
 
 	storage_restore(o->storage);
 	outage_note_newer(w);
 	for (unsigned i = outage_draw(w, 3); i > 0; i--)
 		outage_harm(w);
-	there = (unsigned)__builtin_popcount(o->holders & ~o->hidden);
-	o->lost = o->lost || w->plan->disk.fail_read > 0 || there < w->plan->disk.targets - w->plan->parity;
+	outage_note_loss(w);
 	loop_net_revive(w->net, WORLD_BOX_HOST);
 	if (world_open_box(w, &e) < 0)
 		world_fail(w, "no box in its place: %s", e.text);
@@ -390,6 +397,8 @@ unsigned outage_step(struct world *w)
 		outage_watch(w);
 	if (outage_draw(w, OUTAGE_HARM_TURNS) == 0)
 		outage_harm(w);
+	if (o->job == 0 && o->deaths > 0) /* a box that is back has not read it yet */
+		outage_note_loss(w);
 	if (!outage_strikes(w))
 		return 0;
 	outage_kill(w);

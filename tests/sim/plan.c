@@ -148,6 +148,38 @@ void world_plan_standby(struct world_plan *plan)
 	plan->apart = world_draw(&r, 0, 2) == 0;
 	if (world_draw(&r, 0, 3) == 0)
 		world_plan_quorum(plan);
+	plan->mended = plan->twin_breaks && world_draw(&r, 0, 1);
+	if (plan->mended) { /* who waits a second before it is tried again needs a job that lasts */
+		plan->hasty = false;
+		plan->rounds = world_draw(&r, 6, 10);
+		plan->slow = plan->workers;
+		plan->slow_ns = 1000000ull * world_draw(&r, 500, 1500);
+	}
+}
+
+const char *const world_hierarchies[3] = {"tree", "sharded", "chain"};
+
+/* What is encrypted is not spread. Sums of sums are those of the serial run where they are exact. */
+void world_plan_spread(struct world_plan *plan)
+{
+	uint64_t r = plan->seed * 0x9e3779b97f4a7c15ull + 19;
+
+	plan->sync = SYNC_BSP;
+	plan->encrypt = false;
+	plan->values = plan->optimizer == OPTIMIZER_NONE ? plan->values : ORACLE_INTEGERS;
+	plan->reproducible = plan->reproducible && plan->values == ORACLE_INTEGERS;
+	for (unsigned k = 0; k < plan->key_count; k++) /* what comes early is kept in the key's own type */
+		plan->reproducible = plan->reproducible && plan->dtypes[k] == DTYPE_F32;
+	plan->workers = plan->workers > 1 ? plan->workers : 2;
+	plan->mortal %= plan->workers;
+	plan->net.lossy = false; /* boxes speak by what loses nothing */
+	plan->net.corrupt = 0;
+	plan->datagrams = false;
+	plan->below = (uint32_t)world_draw(&r, 1, (1u << plan->workers) - 1);
+	plan->below_cores = (unsigned)world_draw(&r, 1, 4);
+	plan->hierarchy = (unsigned)world_draw(&r, 0, 3) % 3;
+	plan->below_part = world_draw(&r, 0, 2) ? PART_NEVER : (enum world_part)world_draw(&r, PART_DEATH, PART_CUT);
+	plan->below_steps = (unsigned)world_draw(&r, 10, 300);
 }
 
 static void world_plan_disk(struct world_plan *plan, uint64_t *r)
@@ -319,12 +351,18 @@ void world_plan_print(const struct world_plan *p, FILE *out)
 	if (p->quorum)
 		fprintf(out, ", quorum %u", p->quorum);
 	if (p->strike)
-		fprintf(out, ", %s one in %u turns%s, %u breaks between the boxes",
+		fprintf(out, ", %s one in %u turns%s, %u breaks between the boxes%s",
 			p->strike == STRIKE_KILL      ? "the box dies"
 			: p->strike == STRIKE_STANDBY ? "the standby dies"
 			: p->apart                    ? "the box is cut off from its workers"
 						      : "the box is cut off",
-			p->strike_steps, p->hasty ? ", soon" : "", p->twin_breaks);
+			p->strike_steps, p->hasty ? ", soon" : "", p->twin_breaks, p->mended ? ", mended" : "");
+	if (p->below)
+		fprintf(out, ", ranks 0x%x by a box below with %u cores, %s", p->below, p->below_cores,
+			world_hierarchies[p->hierarchy]);
+	if (p->below && p->below_part)
+		fprintf(out, ", %s one in %u turns", p->below_part == PART_DEATH ? "which dies" : "cut off from it",
+			p->below_steps);
 	if (world_plan_shares(p))
 		fprintf(out, ", a second job of %u", p->guests);
 	if (p->slow)

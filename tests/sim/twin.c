@@ -16,8 +16,11 @@
 
 enum {
 	TWIN_BREAK_STEPS = 200, /* a connection between the boxes breaks once in so many turns, at most */
+	TWIN_MEND_STEPS = 20,   /* ... where that is so only when the copy is whole */
 	TWIN_KEEP_MS = 60000,
 };
+
+#define TWIN_MEND_NS 3000000000ull /* a copy whose connections broke is whole again within that */
 
 /* ---- the first box as a client of the second ---- */
 
@@ -27,6 +30,15 @@ unsigned twin_endpoint(const char *host)
 }
 
 static int twin_dial(void *ctx, const char *host, uint16_t port, struct stream **out, struct err *e)
+{
+	struct world *w = ctx;
+	unsigned from = w->plan->below ? TWIN_HOST : WORLD_BOX_HOST;
+	int rc = loop_stream_dial(loop_net_host(w->net, from), twin_endpoint(host), port, out);
+
+	return rc < 0 ? err_set(e, rc, "dial: %d", rc) : 0;
+}
+
+static int twin_dial_back(void *ctx, const char *host, uint16_t port, struct stream **out, struct err *e)
 {
 	struct world *w = ctx;
 	int rc = loop_stream_dial(loop_net_host(w->net, WORLD_BOX_HOST), twin_endpoint(host), port, out);
@@ -53,7 +65,7 @@ static int twin_configure_second(struct world *w, struct err *e)
 	int rc;
 
 	config_init(&t->config);
-	snprintf(text, sizeof(text), "cores=%u", w->plan->cores);
+	snprintf(text, sizeof(text), "cores=%u", w->plan->below ? w->plan->below_cores : w->plan->cores);
 	rc = config_set(&t->config, text, e);
 	snprintf(text, sizeof(text), "window=%u", w->plan->window);
 	if (rc == 0)
@@ -65,6 +77,14 @@ static int twin_configure_second(struct world *w, struct err *e)
 		rc = config_set(&t->config, "create=secret", e);
 	if (rc == 0 && w->plan->encrypt)
 		rc = config_set(&t->config, "create_secret_env=PHUB_SIM_SECRET", e);
+	snprintf(text, sizeof(text), "uplink=box:%d", WORLD_CONTROL_PORT);
+	if (rc == 0 && w->plan->below)
+		rc = config_set(&t->config, text, e);
+	if (rc == 0 && w->plan->below) /* as below */
+		rc = config_set(&t->config, "listen=127.0.0.1:1", e);
+	snprintf(text, sizeof(text), "advertise=twin:%d", WORLD_CONTROL_PORT);
+	if (rc == 0)
+		rc = config_set(&t->config, text, e);
 	return rc == 0 ? config_finish(&t->config, e) : rc;
 }
 
@@ -73,6 +93,11 @@ int twin_configure(struct world *w, struct err *e)
 	char text[64];
 	int rc;
 
+	snprintf(text, sizeof(text), "hierarchy=%s", world_hierarchies[w->plan->hierarchy]);
+	if (w->plan->below) {
+		rc = config_set(&w->config, text, e);
+		return rc == 0 ? twin_configure_second(w, e) : rc;
+	}
 	if (w->plan->strike == STRIKE_NONE)
 		return 0;
 	snprintf(text, sizeof(text), "standby=twin:%d", WORLD_CONTROL_PORT);
@@ -84,22 +109,30 @@ int twin_configure(struct world *w, struct err *e)
 
 int twin_open(struct world *w, struct box_env *env, struct err *e)
 {
-	struct box_env mine = *env;
+	struct box_env mine = *env, *calls;
 	struct twin *t = &w->twin;
 	char text[64];
 	int rc;
 
-	if (w->plan->strike == STRIKE_NONE)
+	if (!world_plan_twins(w->plan))
 		return 0;
-	t->state = TWIN_STANDS;
+	t->state = w->plan->below ? TWIN_BELOW : TWIN_STANDS;
 	t->random = w->plan->seed * 77 + 5;
 	t->client = (struct client_env){.dial = twin_dial,
 		.now = twin_now,
 		.ctx = w,
 		.transports = env->transports,
-		.config.loop = loop_net_host(w->net, WORLD_BOX_HOST)};
-	env->calls = &client_call_ops;
-	env->calls_arg = &t->client;
+		.config.loop = loop_net_host(w->net, w->plan->below ? TWIN_HOST : WORLD_BOX_HOST)};
+	t->back = t->client;
+	t->back.dial = twin_dial_back;
+	t->back.config.loop = loop_net_host(w->net, WORLD_BOX_HOST);
+	calls = w->plan->below ? &mine : env;
+	calls->calls = &client_call_ops;
+	calls->calls_arg = &t->client;
+	if (w->plan->hierarchy) {
+		env->calls = &client_call_ops;
+		env->calls_arg = &t->back;
+	}
 	rc = loop_stream_listen(loop_net_host(w->net, TWIN_HOST), WORLD_CONTROL_PORT, &t->listener);
 	mine.loop = loop_net_host(w->net, TWIN_HOST);
 	mine.accept = twin_accept;
@@ -119,7 +152,7 @@ void twin_close(struct world *w)
 		box_destroy(t->other, loop_net_now(w->net));
 	if (t->listener)
 		loop_stream_unlisten(t->listener);
-	if (w->plan->strike != STRIKE_NONE)
+	if (world_plan_twins(w->plan))
 		config_fini(&t->config);
 }
 
@@ -131,8 +164,11 @@ static bool twin_is_whole(struct world *w)
 	struct job *copy = job_find_mirror(&w->twin.box->control, "sim");
 	struct job *job = job_find(&w->box->control, "sim");
 	struct standby_report report;
+	bool whole =
+		copy && copy->mirror->whole && job && standby_describe(job, &report) && report.state == STANDBY_WHOLE;
 
-	return copy && copy->mirror->whole && job && standby_describe(job, &report) && report.state == STANDBY_WHOLE;
+	w->twin.unnoticed = w->twin.unnoticed && whole;
+	return whole && !w->twin.unnoticed;
 }
 
 /* From now on the second box is the world's. */
@@ -203,19 +239,61 @@ static bool twin_all_started(const struct world *w)
 	return true;
 }
 
+/* A connection between the boxes breaks, and the copy is whole again soon. Until then: true, nothing is struck. */
+static bool twin_mends(struct world *w, uint64_t now_ns)
+{
+	const struct job *job = job_find(&w->box->control, "sim");
+	struct twin *t = &w->twin;
+	bool whole = twin_is_whole(w);
+
+	if (!w->plan->mended || !t->whole_ns)
+		return w->plan->mended;
+	if (whole || !job || job->state != JOB_RUNNING || job->present < job->world)
+		t->hale_ns = now_ns;
+	if (now_ns >= t->hale_ns + TWIN_MEND_NS)
+		world_fail(w, "connections to the standby broke, and %llu s later it does not have the job yet",
+			(unsigned long long)(TWIN_MEND_NS / 1000000000));
+	return !whole || t->breaks < w->plan->twin_breaks;
+}
+
+/* Where one is below the other, all of a job ends with either. */
+static unsigned twin_part(struct world *w)
+{
+	const struct world_plan *plan = w->plan;
+	struct twin *t = &w->twin;
+
+	if (!plan->below_part || t->parted || !twin_all_started(w) || oracle_random(&t->random) % plan->below_steps)
+		return 0;
+	t->parted = true;
+	t->dead = plan->below_part == PART_DEATH;
+	w->result->parted++;
+	if (t->dead) {
+		loop_net_kill(w->net, TWIN_HOST);
+		return 1;
+	}
+	loop_net_partition(w->net, WORLD_BOX_HOST, TWIN_HOST, true);
+	loop_net_partition_streams(w->net, WORLD_BOX_HOST, TWIN_HOST, true);
+	return 1;
+}
+
 static unsigned twin_fate(struct world *w, uint64_t now_ns)
 {
 	struct twin *t = &w->twin;
+
+	if (t->state == TWIN_BELOW)
+		return twin_part(w);
 
 	if (t->state != TWIN_STANDS)
 		return twin_heal(w);
 	if (!t->whole_ns && twin_is_whole(w))
 		t->whole_ns = now_ns ? now_ns : 1;
-	if (t->breaks < w->plan->twin_breaks && oracle_random(&t->random) % TWIN_BREAK_STEPS == 0) {
+	if (t->breaks < w->plan->twin_breaks && (t->whole_ns || !w->plan->mended) &&
+		oracle_random(&t->random) % (w->plan->mended ? TWIN_MEND_STEPS : TWIN_BREAK_STEPS) == 0) {
 		loop_net_break(w->net, WORLD_BOX_HOST, TWIN_HOST);
 		t->breaks++;
+		t->unnoticed = true;
 	}
-	if (!t->whole_ns && (!w->plan->hasty || !twin_all_started(w)))
+	if (twin_mends(w, now_ns) || (!t->whole_ns && (!w->plan->hasty || !twin_all_started(w))))
 		return 0;
 	if (oracle_random(&t->random) % w->plan->strike_steps)
 		return 0;
@@ -254,12 +332,22 @@ bool twin_is_stale(const struct world *w)
 	return w->twin.state >= TWIN_CUT && !w->twin.whole;
 }
 
+static bool twin_misses_one(const struct world *w)
+{
+	for (unsigned rank = 0; rank < w->plan->workers; rank++)
+		if (worker_is_gone(&w->workers[rank]))
+			return true;
+	return false;
+}
+
 bool twin_excuses(const struct world *w, const char *text)
 {
 	const char *why = strstr(text, "does not go on with the job: ");
 
-	if (twin_is_stale(w) && w->result->ended > 0 && strstr(text, " was lost: "))
-		return true; /* another, which had such an end */
+	if (w->twin.parted && (strstr(text, " was lost: ") || strstr(text, "box twin:7077 ended the session")))
+		return true;
+	if (twin_is_stale(w) && (w->result->ended > 0 || twin_misses_one(w)) && strstr(text, " was lost: "))
+		return true; /* another, which had such an end, or all that it wanted from the first box */
 	return twin_is_stale(w) && why &&
 	       (strstr(why, "there is no copy of it") || strstr(why, "the copy of it is not whole yet") ||
 		       strstr(why, "this worker's at ")); /* a round of which the copy knows nothing */

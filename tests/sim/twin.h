@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The second box of a world, standby of the first: the first one dies, or is cut off from all others, or the second one
- * dies, and no round that any worker has got may be lost. What workers get is judged where it comes (worker.c): by
- * nothing but the serial run.
+ * The second box of a world. It is the standby of the first: the first one dies, or is cut off from all others, or the
+ * second one dies, and no round that any worker has got may be lost. Or it is below the first, with workers of its own,
+ * and nothing befalls it. What workers get is judged where it comes (worker.c): by nothing but the serial run.
  */
 #ifndef PHUB_TESTS_SIM_TWIN_H
 #define PHUB_TESTS_SIM_TWIN_H
@@ -21,6 +21,7 @@ struct world;
 
 enum twin_state {
 	TWIN_NONE,   /* this world has none */
+	TWIN_BELOW,  /* it is below the other: nothing will happen */
 	TWIN_STANDS, /* nothing has happened */
 	TWIN_CUT,    /* the first box is alone: some workers may not know yet */
 	TWIN_ALONE,  /* the other box is dead, or the workers have left it */
@@ -33,11 +34,15 @@ struct twin {
 	bool dead;         /* the one that is not the world's takes no steps any more */
 	struct config config;
 	struct loop_listener *listener;
-	struct client_env client; /* of the first box, to reach the second */
+	struct client_env client; /* of the one that calls the other... */
+	struct client_env back;   /* ...and that calls back, where both have chunks of their own */
 	uint64_t random;
 	bool whole;        /* the copy was, when it was struck: all must go on */
 	uint64_t whole_ns; /* since when it was first seen to be; 0: it was not */
 	unsigned breaks;   /* of connections between the two, so far */
+	bool parted;       /* TWIN_BELOW: it has died, or hears nothing of the other any more */
+	bool unnoticed;    /* the last one broke, and both boxes still say that the copy is whole */
+	uint64_t hale_ns;  /* when the copy was whole, or nothing could make it so, last */
 };
 
 /* The first box's `config` gets what it needs, before it is finished. */

@@ -135,7 +135,7 @@ int worker_open(struct worker *me, struct err *e)
 	world_hyper_public(w, 0, &hyper);
 	options.groups = &hyper;
 	options.group_count = 1;
-	snprintf(url, sizeof(url), "phub://box/%s", w->job);
+	snprintf(url, sizeof(url), "phub://%s/%s", w->plan->below >> me->rank & 1 ? "twin" : "box", w->job);
 	return client_open(url, &options, &env, &me->phub, e);
 }
 
@@ -393,11 +393,9 @@ static unsigned worker_collect(struct worker *me)
 			continue;
 		}
 		worker_plant(me, k);
-		if (world_plan_dies(plan)) {
-			worker_pause(me);
-			if (plan->optimizer != OPTIMIZER_NONE && me->keys[k].round == 0)
-				worker_come_up(me, k);
-		}
+		worker_pause(me);
+		if (world_plan_dies(plan) && plan->optimizer != OPTIMIZER_NONE && me->keys[k].round == 0)
+			worker_come_up(me, k);
 		if (plan->sync != SYNC_BSP && me->keys[k].round > 0)
 			worker_record(me, k);
 		else

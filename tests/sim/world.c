@@ -97,7 +97,7 @@ static uint64_t world_job_bytes(const struct world *w)
 	sums = (4 * most + WORLD_PAGE - 1) / WORLD_PAGE * WORLD_PAGE * chunks->chunk_count;
 	bytes += 4 * states * elements + sums;
 	bytes += plan->reproducible ? 4 * most * chunks->chunk_count * (plan->workers - 1) : 0;
-	bytes += plan->strike ? sums * sealed : 0;
+	bytes += world_plan_twins(plan) ? sums * sealed : 0;
 	cores = chunks->chunk_count < plan->cores ? chunks->chunk_count : plan->cores; /* that have one */
 	bytes += 4 * most * cores; /* to write the sum of one, in its own type */
 	bytes += cores *
@@ -112,7 +112,7 @@ static uint64_t world_bound(const struct world *w)
 {
 	uint64_t bytes = world_job_bytes(w), guest = w->guest ? world_job_bytes(w->guest) : 0;
 
-	return guest + (world_plan_dies(w->plan) || w->plan->strike ? 2 * bytes + bytes / 4 : bytes);
+	return guest + (world_plan_dies(w->plan) || world_plan_twins(w->plan) ? 2 * bytes + bytes / 4 : bytes);
 }
 
 static uint64_t world_kept(const struct keeper *k, const struct generation *running)
@@ -425,7 +425,7 @@ static void world_break(struct world *w)
 		world_cut(w, me, WORLD_CUT_NS_MAX);
 		loop_net_partition(w->net, w->cut_host, w->cut, true);
 	} else {
-		loop_net_break(w->net, w->box_host, me->host->endpoint);
+		loop_net_break(w->net, w->plan->below >> me->rank & 1 ? TWIN_HOST : w->box_host, me->host->endpoint);
 	}
 	w->breaks++;
 }

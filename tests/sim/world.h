@@ -32,6 +32,11 @@ enum world_plant { PLANT_NONE, PLANT_STALE, PLANT_SWAPPED, PLANT_DOUBLED };
 enum world_strike { STRIKE_NONE, STRIKE_KILL, STRIKE_CUT, STRIKE_STANDBY };
 
 /* Everything a seed decides. */
+enum world_part { PART_NEVER, PART_DEATH, PART_CUT };
+
+/* By enum config_hierarchy, as the option has it. */
+extern const char *const world_hierarchies[3];
+
 struct world_plan {
 	uint64_t seed;
 	unsigned workers, cores;
@@ -83,7 +88,16 @@ struct world_plan {
 	bool apart;            /* cut off: from its workers, but not from the standby */
 	bool hasty;            /* ... also before the copy is whole */
 	unsigned twin_breaks;  /* so often connections between the boxes break */
-	unsigned guests;       /* workers of a second job; 0: there is none */
+	bool mended;           /* ... once the copy was whole, which it must be again before anything is struck */
+	/* There is a second box below the first (its uplink), by which these ranks come; 0: there is none. */
+	uint32_t below;
+	unsigned below_cores;
+	unsigned hierarchy; /* of them: enum config_hierarchy */
+	/* While rounds run, one turn in below_steps, the second box dies, or the two hear no more of each other. */
+	enum world_part below_part;
+	unsigned below_steps;
+	enum dtype lift; /* of its sums */
+	unsigned guests; /* workers of a second job; 0: there is none */
 	enum world_plant plant;
 	enum shard_plant bug; /* of the box */
 };
@@ -97,6 +111,7 @@ struct world_result {
 	uint64_t judged, given_up;  /* rounds of chunks that the census explained, or had too many explanations for */
 	uint64_t late;              /* pushes whose round a quorum had closed */
 	unsigned struck, whole;     /* worlds with two boxes of which one was struck; that had a whole copy then */
+	unsigned parted;            /* worlds with one box below the other that it lost */
 	uint64_t moves;             /* of workers, to the standby */
 	unsigned box_died;
 	unsigned restored, anew; /* jobs that went on from a checkpoint, or did not, after that */
@@ -122,10 +137,16 @@ static inline bool world_plan_dies(const struct world_plan *plan)
 	return plan->disk.targets > 0;
 }
 
+/* Has it two boxes? */
+static inline bool world_plan_twins(const struct world_plan *plan)
+{
+	return plan->strike != STRIKE_NONE || plan->below;
+}
+
 /* Has its box a second job? Not where what befalls the box, or control sessions, would befall that as well. */
 static inline bool world_plan_shares(const struct world_plan *plan)
 {
-	return plan->guests > 0 && !world_plan_dies(plan) && plan->strike == STRIKE_NONE && !plan->mangled;
+	return plan->guests > 0 && !world_plan_dies(plan) && !world_plan_twins(plan) && !plan->mangled;
 }
 
 /* The schedule: every round another learning rate, or none. */
@@ -147,6 +168,8 @@ void world_plan_quorum(struct world_plan *plan);
 void world_plan_stepwise(struct world_plan *plan);
 /* The same one with a second box. */
 void world_plan_standby(struct world_plan *plan);
+/* The same one with a second box below the first, and workers at both. */
+void world_plan_spread(struct world_plan *plan);
 /* The same one with control sessions that go wrong. */
 void world_plan_mangled(struct world_plan *plan);
 /* The same one with a box that dies, and checkpoints. */

@@ -1,8 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * To be preloaded: a disk that does not answer. While the file that PHUB_TEST_SLOW_DISK names is there, no fsync() and
- * no fdatasync() returns; each says that it waits on standard error.
+ * To be preloaded: a disk that does not answer, or has no room. While the file that PHUB_TEST_SLOW_DISK names is there,
+ * no fsync() and no fdatasync() returns; while the one of PHUB_TEST_FULL_DISK is, fallocate() finds no space. Each says
+ * so on standard error.
  */
+#include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -10,6 +13,7 @@
 /* Seen from outside, to come before libc's. */
 __attribute__((visibility("default"))) int fsync(int fd);
 __attribute__((visibility("default"))) int fdatasync(int fd);
+__attribute__((visibility("default"))) int fallocate(int fd, int mode, off_t offset, off_t bytes);
 
 static void slow_wait(void)
 {
@@ -33,4 +37,17 @@ int fdatasync(int fd)
 {
 	slow_wait();
 	return (int)syscall(SYS_fdatasync, fd);
+}
+
+int fallocate(int fd, int mode, off_t offset, off_t bytes)
+{
+	static const char line[] = "full disk: no room\n";
+	const char *path = getenv("PHUB_TEST_FULL_DISK");
+
+	if (path && access(path, F_OK) == 0) {
+		(void)!write(STDERR_FILENO, line, sizeof(line) - 1);
+		errno = ENOSPC;
+		return -1;
+	}
+	return (int)syscall(SYS_fallocate, fd, mode, offset, bytes);
 }

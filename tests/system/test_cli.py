@@ -159,7 +159,7 @@ def wrong_usage():
             (["jobs", "box:70000"], "HOST:PORT"),
             (["jobs", "--interval", "100"], "belong to --watch"),
             (["top", "--interval", "1"], "50 to"),
-            (["doctor", "phub://box"], "HOST:PORT"),
+            (["doctor", "phub://box/x"], "HOST:PORT"),
             (["version", "--fast"], "unknown option"),
             (["--version", "more"], "one word too many"),
             (["help", "nonsense"], "--help")]:

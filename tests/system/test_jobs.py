@@ -427,9 +427,9 @@ def killed_with_a_worker():
     workers = [Worker(box.url("two"), rank=rank, world=2, transport="tcp", keys=TENSORS, rounds="until-told", report_ms=20,
                       resume_ms=6000) for rank in range(2)]
     workers[1].event("progress")
-    workers[0].kill()
     box.kill()
     box.wait()
+    workers[0].kill()            # after the box, which would tell the others of this death
     again = Box(**options)
     workers[1].failed("ECONNRESET", "it was not back within 6.0 s, and said last: job 'two' waits to start for rank 0 of 2")
     again.stop()

@@ -425,6 +425,37 @@ def begun_again():
         standby.stop()
 
 
+def ended_there():
+    """a job that ends at the standby ends older checkpoints of its name there, too: the next one begins anew"""
+    with tempfile.TemporaryDirectory() as folder:
+        options = {"cores": 2, "checkpoint_targets": folder, "checkpoint_every": 20}
+        arguments = {"optimizer": "adam", "keys": TENSORS, "transport": "tcp", "pause_us": 2000}
+        standby = Box(name="standby", **options)
+        cut = job(standby.url("demo"), 2, rounds=1000000, check=False, **arguments)
+        standby.logged("checkpoint before round .* written")
+        standby.kill()
+        for worker in cut:
+            worker.kill()
+        standby.wait()
+        standby = Box(name="standby", **{**options, "checkpoint_every": 1000000})
+        box = Box(cores=2, standby=standby.address)
+        workers = job(box.url("demo"), 2, rounds="until-told", report_ms=20, **arguments)
+        workers[0].event("progress")
+        await_state(box, "demo", "whole")
+        box.kill()
+        standby.logged("goes on here with 2 of 2")
+        workers[0].tell()
+        digests(workers)
+        standby.logged("job 'demo' rank 0 .* left")
+        until = time.monotonic() + 60
+        while jobs(standby):
+            check(time.monotonic() < until, "the job does not end")
+            time.sleep(0.02)
+        digests(job(standby.url("demo"), 2, rounds=5, **arguments))
+        check("goes on from its checkpoint" not in standby.err.text(), standby.err.text())
+        standby.stop()
+
+
 def nobody_there():
     """a standby that is the box itself is refused; one whose name has no address is warned of when the box starts"""
     for only_check in ([], ["--check-config"]):
@@ -441,4 +472,4 @@ def nobody_there():
     box.stop()
 
 
-run([on_the_same_host, begun_again, comes_back, told_what_to_do, nobody_there, same_bits, told, killed, encrypted, going_down, standby_dies, chain, failing_back, silent, refused])
+run([on_the_same_host, begun_again, ended_there, comes_back, told_what_to_do, nobody_there, same_bits, told, killed, encrypted, going_down, standby_dies, chain, failing_back, silent, refused])

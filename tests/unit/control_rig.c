@@ -198,6 +198,7 @@ void actor_hello(struct actor *c, const char *job, uint32_t rank, uint32_t world
 	hello.nonce.len = sizeof(actor_nonce);
 	hello.mirror = c->mirror;
 	hello.moves = c->moves;
+	hello.below = c->below;
 	hello.encrypt = c->encrypt;
 	hello.admin = job == NULL;
 	if (!job)
@@ -373,6 +374,20 @@ static void actor_say_leave(struct actor *c, bool finished)
 	message.finished = finished;
 	control.message_case = PHUB__CONTROL__MESSAGE_LEAVE;
 	control.leave = &message;
+	actor_say(c, &control);
+}
+
+void actor_gather(struct actor *c, const uint32_t *ranks, size_t count, uint32_t number, int type)
+{
+	Phub__Control control = PHUB__CONTROL__INIT;
+	Phub__Gather gather = PHUB__GATHER__INIT;
+
+	gather.ranks = (uint32_t *)(uintptr_t)ranks;
+	gather.n_ranks = count;
+	gather.number = number;
+	gather.type = (Phub__Dtype)type;
+	control.message_case = PHUB__CONTROL__MESSAGE_GATHER;
+	control.gather = &gather;
 	actor_say(c, &control);
 }
 

@@ -51,7 +51,7 @@ struct actor {
 	bool closed;
 	struct transport *transport;
 	/* What its Hello says; after actor_dial() */
-	bool mirror, moves, encrypt;
+	bool mirror, moves, encrypt, below;
 	const uint8_t *channel; /* what the proof says of it over TLS; NULL: the truth */
 };
 
@@ -101,6 +101,8 @@ void actor_keys(struct actor *c, uint32_t generation, uint32_t first, uint32_t c
 void actor_table(struct actor *c, const struct rig_job *job, uint32_t count, uint64_t elements);
 void actor_hyper(struct actor *c, uint32_t version, double lr);
 void actor_barrier(struct actor *c, uint64_t id);
+/* Whom a box below has. */
+void actor_gather(struct actor *c, const uint32_t *ranks, size_t count, uint32_t number, int type);
 void actor_heartbeat(struct actor *c);
 /* The training is finished, or not. */
 void actor_leave(struct actor *c);

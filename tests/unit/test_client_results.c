@@ -5,6 +5,8 @@
  */
 #include "tests/unit/fake_box.h"
 
+#include "client/handle.h"
+
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -329,6 +331,30 @@ static void a_chunk_is_as_urgent_as_its_keys(void **state)
 	rig_close(&r);
 }
 
+/* ---- leaving ---- */
+
+/* A connection that broke is not made anew, and nobody is woken for it. */
+static void leaving_with_a_broken_connection(void **state)
+{
+	struct rig r;
+
+	(void)state;
+	rig_open(&r, 0);
+	r.box.deaf = true;
+	for (unsigned i = 0; i < 2; i++) { /* the second time it pauses before it tries */
+		loop_net_break(r.net, 0, 1);
+		rig_run(&r, MS);
+	}
+	assert_true(r.phub->exchange.broken > 0);
+	client_leave_begin(r.phub);
+	for (unsigned i = 0; i < 100; i++) {
+		rig_run(&r, 10 * MS);
+		assert_true(client_due(r.phub) > loop_net_now(r.net));
+	}
+	assert_int_equal(client_left(r.phub), -EAGAIN);
+	rig_close(&r);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -338,6 +364,7 @@ int main(void)
 		cmocka_unit_test(a_round_ends_when_nothing_is_read),
 		cmocka_unit_test(a_send_that_fails_ends_the_session),
 		cmocka_unit_test(a_chunk_is_as_urgent_as_its_keys),
+		cmocka_unit_test(leaving_with_a_broken_connection),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -42,7 +42,8 @@ static void test_stall_blames_who_is_missing(void **state)
 	struct config config = {0};
 	struct control c = {.config = &config, .job_count = 1};
 	struct generation g = {.detaching = true};
-	struct job job = {.control = &c, .state = JOB_RUNNING, .id = 7, .world = 70, .members = members, .left = 1};
+	struct job job = {
+		.control = &c, .state = JOB_RUNNING, .id = 7, .ranks = 70, .world = 70, .members = members, .left = 1};
 	struct mail mail = {.kind = MAIL_STALLED, .job = 7, .round = 3, .value = 1, .missing[1] = 1 << 5};
 
 	(void)state;

@@ -588,7 +588,7 @@ static void test_lifted(void **state)
 	rack_push(r, 2, 0, 0, WIRE_PUSH, 1);
 	assert_int_equal(r->pending_count, 1);
 	assert_int_equal(p->b->shard->counters.dropped[DROP_DUPLICATE], 1);
-	assert_true(uplink_waits(p->b->shard));
+	assert_true(uplink_waits(p->b->shard, &p->b->shard->links[0]));
 	rack_drop(r);
 }
 
@@ -606,6 +606,24 @@ static void test_no_room(void **state)
 	place_event(p, 0, EVENT_WRITABLE);
 	uplink_poll(&p->core, 1);
 	assert_int_equal(r->pending_count, 1);
+	rack_drop(r);
+}
+
+/* The way up has ended: what is complete stays, until control ends the job. */
+static void test_after_the_end(void **state)
+{
+	struct rack *r = rack_open(&plain);
+	struct place *p = &r->places[2];
+
+	(void)state;
+	place_event(p, 0, EVENT_CLOSED)->error = -ECONNRESET;
+	uplink_poll(&p->core, 1);
+	assert_true(p->dropped);
+	assert_int_equal(bench_mail(p->b).kind, MAIL_UPLINK_ENDED);
+	push_third(r);
+	assert_int_equal(r->pending_count, 0);
+	assert_true(p->b->shard->chunks[0].lifted);
+	assert_int_equal(p->b->fake.sent_count, 0);
 	rack_drop(r);
 }
 
@@ -683,6 +701,7 @@ int main(void)
 		cmocka_unit_test(test_reproducible),
 		cmocka_unit_test(test_lifted),
 		cmocka_unit_test(test_no_room),
+		cmocka_unit_test(test_after_the_end),
 		cmocka_unit_test(test_wrong_results),
 		cmocka_unit_test(test_wrong_pushes),
 	};

@@ -292,7 +292,7 @@ static void finish(struct rig *rig, struct actor *a)
 	there_turns();
 	rig_wait(rig, 3000);
 	assert_null(rig->box->control.jobs);
-	assert_null(rig->box->control.standby_calls);
+	assert_null(rig->box->control.calls);
 	assert_int_equal(rig->box->control.memory_used, 0);
 	assert_int_equal(there.opened, there.closed);
 	assert_true(box_balanced(rig->box));

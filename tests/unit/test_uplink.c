@@ -373,7 +373,7 @@ static void test_answers_wait(void **state)
 	assert_int_equal(bench_mail(b).kind, MAIL_UPLINK_WHOLE);
 	bench_push_all(b, 1, 0, false);
 	assert_true(b->chunk->lifted);
-	assert_true(uplink_waits(b->shard));
+	assert_true(uplink_waits(b->shard, &b->shard->links[0]));
 	assert_int_equal(b->chunk->round, 2);
 	assert_int_equal(b->fake.sent_count, 0);
 	/* A message that the queue still reads is not over when its answer is there. */
@@ -634,7 +634,7 @@ static void test_leave(void **state)
 	uplink_leave(b->shard);
 	assert_true(s->dropped);
 	assert_true(b->shard->failed);
-	assert_false(uplink_waits(b->shard));
+	assert_false(uplink_waits(b->shard, &b->shard->links[0]));
 	assert_int_equal(b->fake.sent_count, 0);
 	assert_int_equal(mailbox_receive(b->control, &mail), -EAGAIN);
 	standby_close(s);

@@ -484,7 +484,14 @@ static void its_device_fails(void **state)
 	scene_close(&s);
 }
 
-/* A device that stopped and says nothing, not even of what it was asked. */
+static bool nothing_is_asked(const struct lane *p)
+{
+	const struct verbs_rail *r = &((const struct verbs_conn *)p->box)->rails[0];
+
+	return !r->nudging && r->unsignalled == 0;
+}
+
+/* A device that stopped and says nothing, not even of what it was asked: no answer may be on its way before. */
 static void its_device_is_silent(void **state)
 {
 	struct scene s;
@@ -492,6 +499,7 @@ static void its_device_is_silent(void **state)
 	(void)state;
 	scene_open(&s);
 	good_goes_on(&s);
+	RIG_UNTIL(s.rig, nothing_is_asked(s.good) && nothing_is_asked(s.bad));
 	for (unsigned i = 0; i < 2; i++) {
 		struct verbs_rail *r = &((struct verbs_conn *)(i ? s.good->box : s.bad->box))->rails[0];
 

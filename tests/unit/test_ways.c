@@ -40,6 +40,7 @@ static struct ways plan(enum ways_kind kind, unsigned count, unsigned root)
 static void test_ways_end(void **state)
 {
 	(void)state;
+	fill(9, false);
 	for (unsigned kind = WAYS_TREE; kind < WAYS_COUNT; kind++)
 		for (unsigned count = 1; count < 9; count++)
 			for (unsigned end = 0; end < count; end++)
@@ -50,9 +51,38 @@ static void test_ways_end(void **state)
 						at = ways_next((enum ways_kind)kind, count, end, at);
 					assert_true(steps < count && (kind == WAYS_CHAIN || steps <= 1));
 					for (unsigned other = 0; other < count; other++)
-						below += ways_is_below((enum ways_kind)kind, count, end, other, box);
+						below += ways_is_below(
+							(enum ways_kind)kind, boxes, count, end, other, box);
 					assert_true(kind != WAYS_CHAIN || below <= 1);
 				}
+}
+
+/* Who has workers is awaited on all of its way home, and nobody waits for a box that has nothing to lift. */
+static void check_sources(enum ways_kind kind, unsigned count, unsigned end)
+{
+	bool lifts[8] = {false};
+
+	for (unsigned box = 0; box < count; box++)
+		for (unsigned at = box; boxes[box].workers > 0 && at != end; at = ways_next(kind, count, end, at))
+			lifts[at] = true;
+	for (unsigned box = 0; box < count; box++)
+		for (unsigned other = 0; other < count; other++)
+			assert_int_equal(ways_is_below(kind, boxes, count, end, other, box),
+				lifts[other] && ways_next(kind, count, end, other) == box);
+}
+
+static void test_boxes_without_workers(void **state)
+{
+	(void)state;
+	for (unsigned kind = WAYS_TREE; kind < WAYS_COUNT; kind++)
+		for (unsigned count = 1; count < 9; count++)
+			for (unsigned has = 1; has < 1u << count; has++) {
+				fill(count, false);
+				for (unsigned box = 0; box < count; box++)
+					boxes[box].workers = has >> box & 1;
+				for (unsigned end = 0; end < count; end++)
+					check_sources((enum ways_kind)kind, count, end);
+			}
 }
 
 /* Each box is home of a share of the bytes that goes with its rate. */
@@ -152,6 +182,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_ways_end),
+		cmocka_unit_test(test_boxes_without_workers),
 		cmocka_unit_test(test_homes_are_even),
 		cmocka_unit_test(test_uplinks),
 		cmocka_unit_test(test_lifts_and_neighbours),

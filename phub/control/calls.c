@@ -1,0 +1,462 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Sessions with other boxes, and data connections on their way to cores. What a core was given of a connection is the
+ * owner's until that core has told its end.
+ */
+#include "phub/control/calls.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+
+#include "phub/base/clock.h"
+#include "phub/base/stats.h"
+#include "phub/control/box.h"
+#include "phub/control/generation.h"
+#include "phub/control/job.h"
+#include "phub/lift.h"
+
+#define CALLS_LEAVE_NS  2000000000ull
+#define CALLS_REASON_NS NS_PER_S /* so long after an uplink has ended sessions may still say why */
+#define CALLS_KEYS      256u     /* in a message */
+
+static const struct call_ops *calls_ops(const struct control *c)
+{
+	return c->box->env.calls;
+}
+
+/* ---- sessions ---- */
+
+const struct config_secret *box_call_secret(const struct job *job)
+{
+	const struct config *config = job->control->config;
+	const struct config_job *listed = config_find_job(config, job->name);
+
+	return listed ? &listed->secret : &config->create_secret;
+}
+
+static void box_call_hear(void *arg, const Phub__Control *message)
+{
+	struct box_call *call = arg;
+
+	if (message->message_case == PHUB__CONTROL__MESSAGE_LEFT)
+		call->left = true;
+	if (!call->parted)
+		call->hear(call->arg, message);
+}
+
+int box_call_open(struct control *c, const struct call_target *target, struct box_call **out, struct err *e)
+{
+	struct box_call *call = calloc(1, sizeof(*call));
+	struct call_target own = *target;
+	int rc;
+
+	if (!call)
+		return err_set(e, -ENOMEM, "no memory for a session with it");
+	call->hear = target->hear;
+	call->arg = target->arg;
+	call->fd = -1;
+	own.hear = box_call_hear;
+	own.arg = call;
+	rc = calls_ops(c)->open(c->box->env.calls_arg, &own, &call->peer, e);
+	if (rc < 0) {
+		free(call);
+		return rc;
+	}
+	*out = call;
+	return 0;
+}
+
+/* What comes wakes control; what cannot go out is tried again soon. */
+static void box_call_watch(struct control *c, struct box_call *call)
+{
+	struct epoll_event event = {.events = EPOLLIN};
+	bool write = false;
+	int fd = calls_ops(c)->fd(call->peer, &write);
+
+	if (fd >= 0 && fd != call->fd && c->epoll_fd >= 0)
+		epoll_ctl(c->epoll_fd, EPOLL_CTL_ADD, fd, &event);
+	call->fd = fd;
+	c->soon = c->soon || write;
+}
+
+int box_call_step(struct control *c, struct box_call *call, struct err *e)
+{
+	int rc = calls_ops(c)->step(call->peer, c->now_ns, e);
+
+	if (rc >= 0)
+		box_call_watch(c, call);
+	return rc;
+}
+
+int box_call_say(struct control *c, struct box_call *call, const Phub__Control *message)
+{
+	int rc = calls_ops(c)->say(call->peer, message);
+
+	c->again = c->again || rc == 0; /* it goes out at the next step */
+	return rc;
+}
+
+struct box_keys {
+	Phub__Key keys[CALLS_KEYS];
+	Phub__Key *each[CALLS_KEYS];
+};
+
+static int box_call_say_some(struct control *c, struct box_call *call, const struct table *t, uint32_t generation,
+	uint32_t *said, struct box_keys *some)
+{
+	uint32_t left = t->key_have - *said, count = left < CALLS_KEYS ? left : CALLS_KEYS;
+	Phub__Control control = PHUB__CONTROL__INIT;
+	Phub__Keys keys = PHUB__KEYS__INIT;
+	int rc;
+
+	table_keys(t, *said, count, some->keys, some->each);
+	keys.generation = generation;
+	keys.first = *said;
+	keys.keys = some->each;
+	keys.n_keys = count;
+	control.message_case = PHUB__CONTROL__MESSAGE_KEYS;
+	control.keys = &keys;
+	rc = box_call_say(c, call, &control);
+	if (rc == 0)
+		*said += count;
+	return rc;
+}
+
+int box_call_say_keys(
+	struct control *c, struct box_call *call, const struct table *t, uint32_t generation, uint32_t *said)
+{
+	struct box_keys *some;
+	int rc = 0;
+
+	if (*said == t->key_have)
+		return 0;
+	some = malloc(sizeof(*some));
+	if (!some)
+		return -ENOMEM;
+	while (rc == 0 && *said < t->key_have)
+		rc = box_call_say_some(c, call, t, generation, said, some);
+	free(some);
+	return rc;
+}
+
+int box_call_say_hyper(struct control *c, struct box_call *call, uint32_t version, const struct optimizer_hyper *groups,
+	uint32_t count)
+{
+	Phub__Hypers *each = calloc(count, sizeof(*each));
+	Phub__Hypers **pointers = calloc(count, sizeof(void *));
+	Phub__Control control = PHUB__CONTROL__INIT;
+	Phub__Hyper hyper = PHUB__HYPER__INIT;
+	int rc = -ENOMEM;
+
+	if (each && pointers) {
+		table_hypers(groups, count, each, pointers);
+		hyper.version = version;
+		hyper.groups = pointers;
+		hyper.n_groups = count;
+		control.message_case = PHUB__CONTROL__MESSAGE_HYPER;
+		control.hyper = &hyper;
+		rc = box_call_say(c, call, &control);
+	}
+	free(each);
+	free(pointers);
+	return rc;
+}
+
+void box_call_part(struct control *c, struct box_call *call, Phub__Leave *leave)
+{
+	Phub__Control control = PHUB__CONTROL__INIT;
+
+	control.message_case = PHUB__CONTROL__MESSAGE_LEAVE;
+	control.leave = leave;
+	calls_ops(c)->say(call->peer, &control);
+	call->parted = true;
+	call->until_ns = c->now_ns + CALLS_LEAVE_NS;
+	call->next = c->calls;
+	c->calls = call;
+}
+
+const char *box_call_trim(const char *text)
+{
+	static const char words[] = " cannot be reached: ";
+	const char *at = strncmp(text, "box ", 4) == 0 ? strstr(text, words) : NULL;
+
+	return at ? at + strlen(words) : text;
+}
+
+void box_call_hang_up(struct control *c, struct box_call *call)
+{
+	if (!call)
+		return;
+	calls_ops(c)->close(call->peer);
+	free(call);
+}
+
+void box_calls_step(struct control *c)
+{
+	struct box_call **at = &c->calls;
+
+	while (*at) {
+		struct box_call *call = *at;
+		struct err e;
+
+		if (box_call_step(c, call, &e) >= 0 && !call->left && c->now_ns < call->until_ns) {
+			at = &call->next;
+			continue;
+		}
+		*at = call->next;
+		box_call_hang_up(c, call);
+	}
+}
+
+void box_calls_fini(struct control *c)
+{
+	while (c->calls) {
+		struct box_call *next = c->calls->next;
+
+		box_call_hang_up(c, c->calls);
+		c->calls = next;
+	}
+}
+
+/* ---- data connections ---- */
+
+int box_dial_begin(struct control *c, const struct box_call *call, struct box_dial *dial, struct err *e)
+{
+	struct transport *t = c->box->uplink;
+	uint64_t session;
+	const uint8_t *key;
+	char address[400];
+	uint32_t cores;
+	int rc = calls_ops(c)->address(call->peer, t->ops->name, address, sizeof(address), e);
+
+	if (rc < 0)
+		return rc;
+	calls_ops(c)->session(call->peer, &session, &key, &cores);
+	if (dial->there >= cores)
+		return err_set(e, -EPROTO, "it names core %u, and has %u", dial->there, cores);
+	memcpy(dial->key, key, sizeof(dial->key));
+	dial->spec.conn.key = dial->key;
+	dial->spec.conn.queue = c->box->uplinks[dial->core];
+	dial->up = false;
+	return t->ops->connect(t, address, session, dial->there, dial->key, &dial->spec.conn, &dial->conn, e);
+}
+
+int box_dials_give(struct control *c, const struct generation *g, struct box_dial *dials, unsigned count,
+	uint64_t serial, struct err *e)
+{
+	bool all = true;
+
+	for (unsigned i = 0; i < count; i++) {
+		struct box_dial *d = &dials[i];
+		int rc;
+
+		if (!d->conn || d->up)
+			continue;
+		rc = d->conn->transport->ops->established(d->conn->transport, d->conn, e);
+		if (rc < 0 && rc != -EAGAIN)
+			return rc;
+		d->up = rc == 0;
+		all = all && d->up;
+	}
+	if (!all)
+		return -EAGAIN;
+	for (unsigned i = 0; i < count; i++) {
+		struct box_dial *d = &dials[i];
+		const struct mail mail = {.kind = MAIL_UPLINK,
+			.core = d->core,
+			.shard = g->store.shards[d->core],
+			.conn = d->conn,
+			.uplink = &d->spec,
+			.rank = d->number,
+			.detail = serial};
+
+		if (!d->conn)
+			continue;
+		d->conn = NULL;
+		d->out = true;
+		post_send(&c->box->posts[d->core], &mail);
+	}
+	return 0;
+}
+
+void box_dials_drop(struct control *c, const struct generation *g, struct box_dial *dials, unsigned count,
+	uint64_t serial, bool leave)
+{
+	for (unsigned i = 0; i < count; i++) {
+		struct box_dial *d = &dials[i];
+		const struct mail mail = {.kind = MAIL_UPLINK_END,
+			.core = d->core,
+			.shard = g->store.shards[d->core],
+			.rank = d->number,
+			.detail = serial,
+			.value = leave};
+
+		if (d->conn)
+			d->conn->transport->ops->abandon(d->conn->transport, d->conn);
+		d->conn = NULL;
+		if ((d->out || leave) && mail.shard && !g->detaching)
+			post_send(&c->box->posts[d->core], &mail);
+	}
+}
+
+struct box_dial *box_dials_find(struct box_dial *dials, unsigned count, const struct mail *mail)
+{
+	for (unsigned i = 0; i < count; i++)
+		if (dials[i].core == mail->core && dials[i].number == mail->rank)
+			return &dials[i];
+	return NULL;
+}
+
+bool box_dials_are_out(const struct box_dial *dials, unsigned count)
+{
+	for (unsigned i = 0; i < count; i++)
+		if (dials[i].out)
+			return true;
+	return false;
+}
+
+/* ---- uplinks ---- */
+
+/* To one core there; of no chunks: nothing. */
+static int box_uplinks_fill(const struct job *job, const struct box_call *call, const struct box_place *place,
+	bool whole, struct box_dial *dial, struct err *e)
+{
+	const struct shard *shard = job->generation->store.shards[dial->core];
+	struct uplink *up = shard ? &shard->uplinks[dial->number] : NULL;
+	uint32_t lifted = up ? up->chunk_count : 0, count = whole && lifted ? shard->chunk_count : lifted;
+	uint32_t largest = 0;
+	struct span *spans;
+	struct sink *sinks;
+
+	if (count == 0)
+		return 0;
+	spans = calloc(count, sizeof(*spans));
+	sinks = calloc(count, sizeof(*sinks));
+	dial->spec = (struct uplink_spec){
+		.conn = {.chunk_count = count,
+			.spans = spans,
+			.sinks = sinks,
+			.window = place->window,
+			.job = place->job,
+			.rank = place->rank,
+			.seal = SEAL_GMAC},
+		.job = place->job,
+		.generation = place->generation,
+		.epoch = place->epoch,
+		.rank = place->rank,
+	};
+	if (!spans || !sinks)
+		return err_set(e, -ENOMEM, "no memory for a connection to it");
+	for (uint32_t at = 0; at < lifted; at++) {
+		uint32_t local = up->chunks[at].local, index = whole ? local : at;
+		uint32_t bytes = shard->chunks[local].elements * (uint32_t)sizeof(float);
+
+		spans[index] = shard->spans[local];
+		largest = bytes > largest ? bytes : largest;
+		lift_place(up, at, index);
+	}
+	dial->spec.conn.payload_max = largest;
+	return box_dial_begin(job->control, call, dial, e);
+}
+
+/* The core here that has the chunks of this way. */
+static unsigned box_uplinks_core(const struct job *job, uint32_t way)
+{
+	const struct spec *spec = &job->generation->spec;
+
+	for (uint32_t i = 0; i < spec->plan.chunk_count; i++)
+		if (spec_way(spec, i) == way)
+			return spec->core_of_chunk[i];
+	return 0;
+}
+
+int box_uplinks_begin(const struct job *job, const struct box_call *call, const struct box_place *place, uint32_t first,
+	unsigned cores, bool whole, struct box_uplinks *u, struct err *e)
+{
+	int rc = 0;
+
+	box_uplinks_forget(u);
+	u->first = first;
+	u->dials = calloc(cores, sizeof(*u->dials));
+	if (!u->dials)
+		return err_set(e, -ENOMEM, "no memory for connections to it");
+	u->count = cores;
+	for (unsigned core = 0; rc == 0 && core < cores; core++) {
+		struct box_dial *dial = &u->dials[core];
+
+		dial->number = first + core;
+		dial->core = box_uplinks_core(job, dial->number);
+		dial->there = core;
+		rc = box_uplinks_fill(job, call, place, whole, dial, e);
+	}
+	return rc;
+}
+
+int box_uplinks_give(const struct job *job, struct box_uplinks *u, struct err *e)
+{
+	int rc = box_dials_give(job->control, job->generation, u->dials, u->count, u->serial + 1, e);
+
+	u->serial += rc == 0;
+	job->control->soon = job->control->soon || rc == -EAGAIN;
+	return rc;
+}
+
+bool box_uplinks_hear(const struct job *job, struct box_uplinks *u, const struct mail *mail)
+{
+	struct box_dial *dial = mail->detail == u->serial ? box_dials_find(u->dials, u->count, mail) : NULL;
+
+	if (!dial)
+		return false;
+	dial->out = false;
+	if (u->ended_ns)
+		return true;
+	u->ended_ns = job->control->now_ns ? job->control->now_ns : 1;
+	snprintf(u->why, sizeof(u->why), "the uplink of core %u to its core %u ended: %s", dial->core, dial->there,
+		mail->text[0] ? mail->text : strerror((int)-mail->value));
+	return true;
+}
+
+/* All here wait for the next generation: the other box ends what is of the old one when it begins with that. */
+static bool box_uplinks_are_over(const struct job *job)
+{
+	return job->tabled > 0 && job->tabled == job_live(job);
+}
+
+int box_uplinks_check(const struct job *job, const struct box_uplinks *u, struct err *e)
+{
+	if (!u->ended_ns || box_uplinks_are_over(job) || job->control->now_ns - u->ended_ns <= CALLS_REASON_NS)
+		return 0;
+	return err_set(e, -ECONNRESET, "%s", u->why);
+}
+
+uint64_t box_uplinks_bytes(const struct job *job, const struct box_uplinks *u)
+{
+	uint64_t bytes = 0;
+
+	for (unsigned i = 0; i < u->count && job->generation; i++) {
+		const struct shard *shard = job->generation->store.shards[u->dials[i].core];
+
+		if (shard && u->dials[i].spec.conn.chunk_count > 0)
+			bytes += stats_read(&shard->uplinks[u->dials[i].number].counters.bytes);
+	}
+	return bytes;
+}
+
+void box_uplinks_forget(struct box_uplinks *u)
+{
+	for (unsigned i = 0; i < u->count; i++) {
+		struct conn *conn = u->dials[i].conn;
+
+		if (conn)
+			conn->transport->ops->abandon(conn->transport, conn);
+		free(u->dials[i].spec.conn.sinks);
+		free((void *)(uintptr_t)u->dials[i].spec.conn.spans);
+	}
+	if (u->dials)
+		explicit_bzero(u->dials, u->count * sizeof(*u->dials));
+	free(u->dials);
+	*u = (struct box_uplinks){.serial = u->serial};
+}

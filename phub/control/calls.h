@@ -1,0 +1,121 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What this box has with another one that it calls, for one job: a session (transport/call.h), and data connections
+ * from its cores to cores there (phub/uplink.h). The standby (standby.h) and the box above (parent.h) are reached
+ * this way. Control thread; nothing blocks.
+ */
+#ifndef PHUB_CONTROL_CALLS_H
+#define PHUB_CONTROL_CALLS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "phub/base/err.h"
+#include "phub/control/control.h"
+#include "phub/uplink.h"
+#include "transport/call.h"
+
+struct config_secret;
+struct generation;
+struct job;
+struct optimizer_hyper;
+struct table;
+
+/* A session. It may outlive its job until the other box has said Left. */
+struct box_call {
+	struct box_call *next; /* of control->calls: those that only wait for Left */
+	struct call_peer *peer;
+	void (*hear)(void *arg, const Phub__Control *message);
+	void *arg;
+	bool parted; /* one of these: nobody hears it any more */
+	bool left;
+	uint64_t until_ns;
+	int fd; /* that control's epoll knows */
+};
+
+/* Sets out to `target`, whose secret is the job's, and whose hear() and arg are called as it says until
+ * box_call_part(). 0, or as call_ops.open() with the reason in `e`. */
+int box_call_open(struct control *c, const struct call_target *target, struct box_call **out, struct err *e);
+/* As call_ops.step(); what comes wakes control, and what cannot go out is tried again soon. */
+int box_call_step(struct control *c, struct box_call *call, struct err *e);
+int box_call_say(struct control *c, struct box_call *call, const Phub__Control *message);
+/* As many keys of the table as should be unsent now; *said: how many were. 0, -EAGAIN, -ENOMEM. */
+int box_call_say_keys(
+	struct control *c, struct box_call *call, const struct table *t, uint32_t generation, uint32_t *said);
+/* One version. 0, -EAGAIN, -ENOMEM. */
+int box_call_say_hyper(struct control *c, struct box_call *call, uint32_t version, const struct optimizer_hyper *groups,
+	uint32_t count);
+/* Says Leave. The call waits for Left by itself, for a moment. */
+void box_call_part(struct control *c, struct box_call *call, Phub__Leave *leave);
+/* An error of it, without "box HOST:PORT cannot be reached: ", where that is said before. */
+const char *box_call_trim(const char *text);
+/* NULL is allowed. */
+void box_call_hang_up(struct control *c, struct box_call *call);
+/* Those that wait for Left. */
+void box_calls_step(struct control *c);
+/* The box goes down: they are closed. */
+void box_calls_fini(struct control *c);
+
+/* The secret that the job's workers prove here, and that the other box must have, too. */
+const struct config_secret *box_call_secret(const struct job *job);
+
+/* ---- data connections ---- */
+
+/* One, from a core here to one there. */
+struct box_dial {
+	struct uplink_spec spec;
+	uint8_t key[PROOF_KEY];
+	unsigned core, there; /* cores */
+	uint32_t number;      /* of the shard's uplinks */
+	struct conn *conn;    /* that is being made, and no core has yet */
+	bool up;              /* it is made */
+	bool out;             /* a core has it */
+};
+
+/* Begins to connect; spec.conn is filled in but for key and queue. 0, or -EPROTO (no such core there), -ENOTSUP (no
+ * such transport), or as transport_ops.connect() with the reason in `e`. */
+int box_dial_begin(struct control *c, const struct box_call *call, struct box_dial *dial, struct err *e);
+/* 0 when all that were begun are made: then they are with their cores, by this serial. -EAGAIN, or why not. */
+int box_dials_give(struct control *c, const struct generation *g, struct box_dial *dials, unsigned count,
+	uint64_t serial, struct err *e);
+/* Ends them. `leave`: as MAIL_UPLINK_END has it, and also where there is no connection. */
+void box_dials_drop(struct control *c, const struct generation *g, struct box_dial *dials, unsigned count,
+	uint64_t serial, bool leave);
+/* Whose mail this is; NULL: nobody's. */
+struct box_dial *box_dials_find(struct box_dial *dials, unsigned count, const struct mail *mail);
+bool box_dials_are_out(const struct box_dial *dials, unsigned count);
+
+/* ---- uplinks: all connections of a generation to one other box, by which its chunks are lifted (phub/lift.h) ---- */
+
+/* Our place in its job, as its Start says. */
+struct box_place {
+	uint32_t job, generation, epoch, window, rank;
+};
+
+struct box_uplinks {
+	struct box_dial *dials; /* [count] one for each core there */
+	unsigned count;
+	uint32_t first; /* the spec's way to its core 0 */
+	uint64_t serial;
+	uint64_t ended_ns; /* one of them ended; 0: none has */
+	char why[MAIL_TEXT_BYTES + 64];
+};
+
+/*
+ * Begins to make those of the job's generation, by its ways from `first` on, to `cores` cores there. `whole`: each core
+ * there has the same chunks of the job as one core here; else those of its way alone. 0, or why not, in `e`.
+ */
+int box_uplinks_begin(const struct job *job, const struct box_call *call, const struct box_place *place, uint32_t first,
+	unsigned cores, bool whole, struct box_uplinks *u, struct err *e);
+/* 0 when they are with their cores; -EAGAIN, or why not. */
+int box_uplinks_give(const struct job *job, struct box_uplinks *u, struct err *e);
+/* MAIL_UPLINK_ENDED: false when it is not about these. */
+bool box_uplinks_hear(const struct job *job, struct box_uplinks *u, const struct mail *mail);
+/* One ended, and nothing has explained it in time: -ECONNRESET with what is known in `e`. Else 0. */
+int box_uplinks_check(const struct job *job, const struct box_uplinks *u, struct err *e);
+/* Bytes of payload sent. */
+uint64_t box_uplinks_bytes(const struct job *job, const struct box_uplinks *u);
+/* No shard of theirs is with a core. They can be begun anew. */
+void box_uplinks_forget(struct box_uplinks *u);
+
+#endif

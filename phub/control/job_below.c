@@ -1,0 +1,321 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Boxes below come, say whom they have, and go.
+ */
+#include "phub/control/job_below.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "phub/base/log.h"
+#include "phub/base/ranks.h"
+#include "phub/control/box.h"
+#include "phub/control/parent.h"
+#include "phub/control/peers.h"
+#include "phub/control/session.h"
+
+#define BELOW_RANKS_TOLD 64u
+
+/* ---- names ---- */
+
+static void below_list(const struct job *job, uint32_t member, char *out, size_t bytes)
+{
+	uint32_t ranks[BELOW_RANKS_TOLD], known = 0, count = 0;
+
+	for (uint32_t i = 0; i < job->ranks; i++) {
+		if (!job->members[i].elsewhere || job->members[i].at != member)
+			continue;
+		if (known < BELOW_RANKS_TOLD)
+			ranks[known++] = i;
+		count++;
+	}
+	ranks_write(ranks, known, count, out, bytes);
+}
+
+const char *job_member_name(const struct job *job, uint32_t member, char *out, size_t bytes)
+{
+	const struct member *m = &job->members[member];
+	char ranks[120];
+
+	if (!job_is_box(job, member)) {
+		snprintf(out, bytes, "rank %u (%s)", member, m->peer);
+		return out;
+	}
+	below_list(job, member, ranks, sizeof(ranks));
+	snprintf(out, bytes, "box %s (rank%s %s)", m->peer, strpbrk(ranks, ",-") ? "s" : "", ranks[0] ? ranks : "none");
+	return out;
+}
+
+bool job_stands_for(const struct job *job, uint32_t member, uint32_t rank)
+{
+	const struct member *m = &job->members[rank];
+
+	return m->elsewhere && (m->at == member || peers_stand_for_all(job, member));
+}
+
+uint32_t job_member_rank(const struct job *job, uint32_t member)
+{
+	for (uint32_t i = 0; job_is_box(job, member) && i < job->ranks; i++)
+		if (job->members[i].elsewhere && job->members[i].at == member)
+			return i;
+	return member;
+}
+
+/* ---- coming and going ---- */
+
+uint32_t job_below_append(struct job *job)
+{
+	struct member *members =
+		job->world < WIRE_WORLD_MAX ? realloc(job->members, (job->world + 1) * sizeof(*members)) : NULL;
+
+	if (!members)
+		return JOB_AT_OTHER;
+	job->members = members;
+	members[job->world] = (struct member){.gone = true, .elsewhere = true, .at = JOB_AT_OTHER};
+	return job->world++;
+}
+
+/* A place for one more box, which is nobody's. JOB_AT_OTHER: there is none. */
+static uint32_t below_place(struct job *job)
+{
+	for (uint32_t i = job->ranks; i < job->world; i++)
+		if (!job->members[i].session)
+			return i;
+	return job_below_append(job);
+}
+
+static void below_swap(struct job *job, uint32_t a, uint32_t b)
+{
+	struct member kept = job->members[a];
+
+	job->members[a] = job->members[b];
+	job->members[b] = kept;
+	if (job->members[a].session)
+		job->members[a].session->rank = a;
+	if (job->members[b].session)
+		job->members[b].session->rank = b;
+	for (uint32_t i = 0; i < job->ranks; i++) {
+		struct member *m = &job->members[i];
+
+		if (m->elsewhere && (m->at == a || m->at == b))
+			m->at = m->at == a ? b : a;
+	}
+	if (job->reference_rank == a || job->reference_rank == b)
+		job->reference_rank = job->reference_rank == a ? b : a;
+}
+
+void job_below_sort(struct job *job)
+{
+	for (uint32_t i = job->ranks; i < job->world; i++) {
+		uint32_t first = i;
+
+		for (uint32_t k = i + 1; k < job->world; k++)
+			if (job_member_rank(job, k) < job_member_rank(job, first))
+				first = k;
+		if (first != i)
+			below_swap(job, i, first);
+	}
+}
+
+static int below_refuse(struct session *s, Phub__ErrorCode code, int rc, const char *why)
+{
+	session_refuse(s, code, "job '%s': %s", s->name, why);
+	return rc;
+}
+
+int job_below_join(struct session *s)
+{
+	struct job *job = job_find(s->control, s->name);
+	uint32_t place;
+
+	if (s->encrypt)
+		return below_refuse(s, PHUB__ERROR_CODE__ERROR_UNSUPPORTED, -ENOTSUP,
+			"what is encrypted is not summed over several boxes yet; let its workers come to one box");
+	if (!job)
+		job = job_found(s);
+	if (!job)
+		return -ENOENT;
+	if (job->ranks != s->world) {
+		session_refuse(s, PHUB__ERROR_CODE__ERROR_MISMATCH,
+			"job '%s' has a world of %u here, the workers of the box below say %u", s->name, job->ranks,
+			s->world);
+		return -EBADMSG;
+	}
+	if (job->state != JOB_FORMING || job->moves)
+		return below_refuse(s, PHUB__ERROR_CODE__ERROR_BUSY, -EBUSY,
+			"it runs here already, without that box; it waits until the job has ended");
+	place = below_place(job);
+	if (place == JOB_AT_OTHER)
+		return below_refuse(s, PHUB__ERROR_CODE__ERROR_LIMIT, -ENOMEM, "no room for one more box in it");
+	job->members[place] = (struct member){.session = s};
+	memcpy(job->members[place].peer, s->stream->peer, sizeof(job->members[place].peer));
+	s->rank = place;
+	s->job = job;
+	job->present++;
+	log_info("job '%s': box %s takes part, for workers below it", job->name, s->stream->peer);
+	return 0;
+}
+
+void job_below_vacate(struct job *job, uint32_t member)
+{
+	for (uint32_t i = 0; i < job->ranks; i++)
+		if (job->members[i].elsewhere && job->members[i].at == member)
+			job->members[i] = (struct member){0};
+	job->members[member] = (struct member){.gone = true, .elsewhere = true, .at = JOB_AT_OTHER};
+}
+
+/* ---- whom it has ---- */
+
+/* Sums are of one type in a job: this box's, where there is one above, or that of the first below. False: it failed. */
+static bool below_agrees(struct job *job, uint32_t place, unsigned type)
+{
+	bool settled = job->control->config->uplink[0];
+
+	for (uint32_t i = job->ranks; i < job->world; i++)
+		settled = settled || (i != place && job->members[i].gathered > 0);
+	if (!settled && dtype_valid(type))
+		job->lift = (enum dtype)type;
+	if (job->lift == type)
+		return true;
+	job_fail(job, PHUB__ERROR_CODE__ERROR_MISMATCH, -1,
+		"box %s sends its sums as %s, and other boxes of the job as %s; set uplink_type alike at all of them",
+		job->members[place].peer, chunking_dtype_name((uint8_t)type), chunking_dtype_name(job->lift));
+	return false;
+}
+
+/* The host of "10.0.0.3:5512" or "[::1]:5512". */
+static void below_read_host(const char *peer, char *out, size_t bytes)
+{
+	const char *end = strrchr(peer, ':');
+	size_t length = end ? (size_t)(end - peer) : strlen(peer);
+
+	if (length >= 2 && peer[0] == '[' && peer[length - 1] == ']') {
+		peer++;
+		length -= 2;
+	}
+	snprintf(out, bytes, "%.*s", (int)length, peer);
+}
+
+/* Where others reach it: as it says, or at the address that it calls from. So it is called, too. */
+static void below_take_address(struct member *m, const struct session *s, const Phub__Gather *message)
+{
+	m->port = message->port <= UINT16_MAX ? (uint16_t)message->port : 0;
+	m->tls = message->tls;
+	m->cores = message->cores;
+	job_below_copy(m->host, sizeof(m->host), message->host);
+	if (!m->host[0])
+		below_read_host(s->stream->peer, m->host, sizeof(m->host));
+	if (m->port)
+		snprintf(m->peer, sizeof(m->peer), strchr(m->host, ':') ? "[%.64s]:%u" : "%.64s:%u", m->host, m->port);
+}
+
+void job_below_gather(struct session *s, const Phub__Gather *message)
+{
+	struct job *job = s->job;
+	uint32_t place = s->rank;
+
+	if (!job_is_box(job, place) || job->state != JOB_FORMING) {
+		session_refuse(s, PHUB__ERROR_CODE__ERROR_PROTOCOL, "a gathering of ranks %s",
+			job_is_box(job, place) ? "when the job does not form" : "by a worker");
+		return;
+	}
+	if (!below_agrees(job, place, (unsigned)message->type))
+		return;
+	for (uint32_t i = 0; i < job->ranks; i++)
+		if (job->members[i].elsewhere && job->members[i].at == place)
+			job->members[i] = (struct member){0};
+	job->members[place].gathered = message->number;
+	below_take_address(&job->members[place], s, message);
+	for (size_t i = 0; i < message->n_ranks && job->state == JOB_FORMING; i++) {
+		uint32_t rank = message->ranks[i];
+		char box[200];
+
+		if (rank >= job->ranks) {
+			session_refuse(
+				s, PHUB__ERROR_CODE__ERROR_PROTOCOL, "a gathering of rank %u of %u", rank, job->ranks);
+			return;
+		}
+		if (job->members[rank].session || job->members[rank].elsewhere) {
+			job_fail(job, PHUB__ERROR_CODE__ERROR_TAKEN, (int)rank,
+				"rank %u is at box %s and at %s; give every worker its own rank", rank,
+				job->members[place].peer,
+				job->members[rank].session
+					? job->members[rank].peer
+					: job_member_name(job, job->members[rank].at, box, sizeof(box)));
+			return;
+		}
+		job->members[rank] = (struct member){.gone = true, .elsewhere = true, .at = place};
+	}
+	parent_changed(job);
+	job_try_start(job);
+}
+
+void job_below_copy(char *out, size_t bytes, const char *text)
+{
+	size_t i = 0;
+
+	for (; text && text[i] && i + 1 < bytes; i++)
+		out[i] = isprint((unsigned char)text[i]) ? text[i] : '?';
+	out[i] = '\0';
+}
+
+void job_below_copy_reason(const struct job *job, char *out, size_t bytes, const char *text)
+{
+	char mine[SPEC_NAME_BYTES + 16];
+	size_t length = (size_t)snprintf(mine, sizeof(mine), "job '%s': ", job->name);
+
+	text = text ? text : "";
+	job_below_copy(out, bytes, strncmp(text, mine, length) == 0 ? text + length : text);
+}
+
+void job_below_fails(struct session *s, const Phub__Error *error)
+{
+	struct job *job = s->job;
+	char text[ERR_TEXT_MAX];
+
+	job_below_copy(text, sizeof(text), error->text);
+	if (job->state == JOB_FORMING && error->code == PHUB__ERROR_CODE__ERROR_LOST) {
+		job_leave(s); /* its ranks may come again */
+		return;
+	}
+	job_fail(job, error->code ? (Phub__ErrorCode)error->code : PHUB__ERROR_CODE__ERROR_LOST,
+		error->rank >= 0 && (uint32_t)error->rank < job->ranks ? error->rank : -1,
+		strstr(text, JOB_TOLD) ? "%s" : "%s" JOB_TOLD "%s)", text, job->members[s->rank].peer);
+}
+
+uint32_t job_below_gathered(const struct job *job, uint32_t *ranks)
+{
+	uint32_t count = 0;
+
+	for (uint32_t i = 0; i < job->ranks; i++) {
+		const struct member *m = &job->members[i];
+
+		if (m->tabled || (m->elsewhere && m->at != JOB_AT_OTHER && job->members[m->at].tabled))
+			ranks[count++] = i;
+	}
+	return count;
+}
+
+void job_below_settle(struct job *job)
+{
+	for (uint32_t i = 0; i < job->ranks; i++) {
+		struct member *m = &job->members[i];
+
+		if (!m->session && !m->elsewhere)
+			*m = (struct member){.gone = true, .elsewhere = true, .at = JOB_AT_OTHER};
+	}
+}
+
+int job_below_check(const struct spec *spec, struct err *e)
+{
+	const char *what = spec->sync != SYNC_BSP    ? "sync ssp and async"
+			   : spec->lost != LOST_FAIL ? "on_lost shrink and wait"
+			   : spec->quorum            ? "a quorum"
+			   : spec->encrypt           ? "encryption"
+						     : NULL;
+
+	return what ? err_set(e, -ENOTSUP, "%s: not yet in jobs whose workers are at several boxes", what) : 0;
+}

@@ -1,0 +1,63 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Jobs whose workers are at several boxes. The members of such a job are, here, all ranks of its world, of which some
+ * are elsewhere and gone for good, and behind them a place for each box below, which stands for those ranks whose key
+ * tables it has gathered. To cores a box below is a contributor like a worker (spec.boxes). Control thread.
+ */
+#ifndef PHUB_CONTROL_JOB_BELOW_H
+#define PHUB_CONTROL_JOB_BELOW_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "phub/base/err.h"
+#include "phub/control/job.h"
+
+struct session;
+
+#define JOB_AT_OTHER UINT32_MAX       /* member.at: at a box that is not below this one */
+#define JOB_TOLD     " (told by box " /* behind what another box has said, before that box */
+
+/* Is this the place of a box below? */
+static inline bool job_is_box(const struct job *job, uint32_t member)
+{
+	return member >= job->ranks;
+}
+
+/* Are there other boxes than this one in it? */
+static inline bool job_is_spread(const struct job *job)
+{
+	return job->parent || job->world > job->ranks;
+}
+
+/* A box comes to take part, before the job starts. 0, or a negative errno after refusing it. */
+int job_below_join(struct session *s);
+/* Gather: all ranks that it has now, and what it sends sums as. */
+void job_below_gather(struct session *s, const Phub__Gather *message);
+/* What another box has said, as what may go to logs and terminals. NULL is allowed. */
+void job_below_copy(char *out, size_t bytes, const char *text);
+/* It leaves because the job has ended there. */
+void job_below_fails(struct session *s, const Phub__Error *error);
+/* "TEXT", without the "job 'NAME': " that the other box has put before it. */
+void job_below_copy_reason(const struct job *job, char *out, size_t bytes, const char *text);
+/* One more place, of a box that is not there yet; JOB_AT_OTHER: no room. */
+uint32_t job_below_append(struct job *job);
+/* Before the first start: boxes by the first of their ranks, however they came, so that sums are made in one order. */
+void job_below_sort(struct job *job);
+/* It is gone before the start: so are its ranks. */
+void job_below_vacate(struct job *job, uint32_t member);
+/* The ranks that are in no table here or below, in `ranks` [job->ranks]; returns how many. */
+uint32_t job_below_gathered(const struct job *job, uint32_t *ranks);
+/* The job starts: who has not been gathered here is at a box above, or below that. */
+void job_below_settle(struct job *job);
+/* Can a job with these options be at several boxes? 0, or -ENOTSUP with what cannot in `e`. */
+int job_below_check(const struct spec *spec, struct err *e);
+/* "rank 3 (10.0.0.3:5512)", or "box 10.0.1.1:4431 (ranks 4-7)". Returns `out`. */
+const char *job_member_name(const struct job *job, uint32_t member, char *out, size_t bytes);
+/* Is this rank at that box, or does it come by it? */
+bool job_stands_for(const struct job *job, uint32_t member, uint32_t rank);
+/* Its rank, to tell of; of a box the first of its ranks. */
+uint32_t job_member_rank(const struct job *job, uint32_t member);
+
+#endif

@@ -1,0 +1,738 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * One parent for each job that has workers here, where there is a box above.
+ */
+#include "phub/control/parent.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "phub/base/clock.h"
+#include "phub/base/log.h"
+#include "phub/base/stats.h"
+#include "phub/control/box.h"
+#include "phub/control/calls.h"
+#include "phub/control/job.h"
+#include "phub/control/job_below.h"
+#include "phub/control/peers.h"
+#include "phub/lift.h"
+
+#define PARENT_BACKOFF_NS     200000000ull
+#define PARENT_BACKOFF_MAX_NS 5000000000ull
+#define PARENT_HYPERS_MAX     64u /* versions that wait for room in the session */
+#define PARENT_WINDOW_MAX     (1u << 20)
+
+/* Of its Start. */
+struct parent_start {
+	bool here; /* it came, and no generation was made by it yet */
+	struct box_place place;
+	uint32_t gathered;
+	uint8_t *cores; /* [chunk_count] its core of each chunk */
+	size_t chunk_count;
+	Phub__Exchange *exchange; /* NULL: all is lifted to it */
+};
+
+struct parent_hypers {
+	struct parent_hypers *next;
+	uint32_t version;
+	struct optimizer_hyper groups[];
+};
+
+struct parent {
+	struct job *job;
+	struct control *control;
+	enum parent_state state;
+	struct box_call *call; /* NULL: there is none */
+	uint64_t retry_ns, backoff_ns;
+	char why[ERR_TEXT_MAX]; /* the last try failed; "": it did not */
+	uint32_t generation;    /* whose table is told or agreed on */
+	bool job_said;
+	uint32_t keys_said;
+	uint32_t gathered; /* counts Gathers */
+	bool gather_owed;
+	struct parent_start start;
+	uint16_t *ways; /* [plan.chunk_count] of the generation that runs */
+	struct box_uplinks uplinks;
+	struct parent_hypers *hypers; /* that are to be said, oldest first */
+	unsigned hyper_count;
+	uint64_t barrier_asked, barrier_owed, barrier_done;
+	/* Why it ended the job: */
+	uint32_t code; /* 0: it has not */
+	int32_t rank;
+	char text[ERR_TEXT_MAX];
+	/* Why we did: */
+	uint32_t own_code;
+	int32_t own_rank;
+	char own_text[ERR_TEXT_MAX];
+};
+
+const char *parent_state_name(enum parent_state state)
+{
+	static const char *const names[] = {"dialling", "telling", "started", "connecting", "lifting"};
+
+	return names[state];
+}
+
+static const char *parent_box(const struct parent *p, char *out, size_t bytes)
+{
+	snprintf(out, bytes, "%s:%u", p->control->config->uplink_at.host, p->control->config->uplink_at.port);
+	return out;
+}
+
+unsigned parent_cores(const struct job *job)
+{
+	const struct config_job *listed = config_find_job(job->control->config, job->name);
+	unsigned own = job->control->box->core_count;
+
+	return listed && listed->cores && listed->cores < own ? listed->cores : own;
+}
+
+/* ---- what it says ---- */
+
+static void parent_forget_start(struct parent *p)
+{
+	free(p->start.cores);
+	if (p->start.exchange)
+		phub__exchange__free_unpacked(p->start.exchange, NULL);
+	p->start.cores = NULL;
+	p->start.exchange = NULL;
+}
+
+/* NULL: there was no memory. */
+static Phub__Exchange *parent_copy_exchange(const Phub__Exchange *m)
+{
+	size_t bytes = phub__exchange__get_packed_size(m);
+	uint8_t *packed = malloc(bytes + 1);
+	Phub__Exchange *copy = NULL;
+
+	if (packed) {
+		phub__exchange__pack(m, packed);
+		copy = phub__exchange__unpack(NULL, bytes, packed);
+	}
+	free(packed);
+	return copy;
+}
+
+static void parent_hear_start(struct parent *p, const Phub__Start *m)
+{
+	uint8_t *cores = malloc(m->core_of_chunk.len + 1);
+
+	parent_forget_start(p);
+	p->start = (struct parent_start){.here = true,
+		.place = {.job = m->job,
+			.generation = m->generation,
+			.epoch = m->epoch,
+			.window = m->window,
+			.rank = m->rank},
+		.gathered = m->gathered,
+		.cores = cores,
+		.chunk_count = cores ? m->core_of_chunk.len : 0,
+		.exchange = m->exchange ? parent_copy_exchange(m->exchange) : NULL};
+	if (cores && m->core_of_chunk.len > 0)
+		memcpy(cores, m->core_of_chunk.data, m->core_of_chunk.len);
+}
+
+static void parent_hear_error(struct parent *p, const Phub__Error *m)
+{
+	p->code = m->code;
+	p->rank = m->rank;
+	job_below_copy_reason(p->job, p->text, sizeof(p->text), m->text);
+}
+
+static void parent_hear(void *arg, const Phub__Control *m)
+{
+	struct parent *p = arg;
+
+	switch (m->message_case) {
+	case PHUB__CONTROL__MESSAGE_START:
+		parent_hear_start(p, m->start);
+		break;
+	case PHUB__CONTROL__MESSAGE_ERROR:
+		parent_hear_error(p, m->error);
+		break;
+	case PHUB__CONTROL__MESSAGE_BARRIER_DONE:
+		p->barrier_done = m->barrier_done->id;
+		break;
+	case PHUB__CONTROL__MESSAGE_HYPER:
+		job_hyper_agree(p->job, m->hyper->version);
+		break;
+	case PHUB__CONTROL__MESSAGE_NOTICE:
+		job_pass_notice(p->job, m->notice);
+		break;
+	default:
+		break;
+	}
+}
+
+/* ---- the session ---- */
+
+static int parent_dial(struct parent *p, struct err *e)
+{
+	const struct config *config = p->control->config;
+	const struct config_secret *secret = box_call_secret(p->job);
+	const struct call_target target = {
+		.what = "uplink",
+		.below = p->job->ranks,
+		.host = config->uplink_at.host,
+		.port = config->uplink_at.port,
+		.tls = config->uplink_tls,
+		.job = p->job->name,
+		.secret = secret->bytes,
+		.secret_bytes = secret->length,
+		.hear = parent_hear,
+		.arg = p,
+	};
+
+	p->code = 0;
+	p->state = PARENT_DIALLING;
+	return box_call_open(p->control, &target, &p->call, e);
+}
+
+void parent_begin(struct job *job)
+{
+	struct parent *p;
+
+	if (job->parent || !job->control->config->uplink[0] || !job->control->box->env.calls || job->mirror)
+		return;
+	p = calloc(1, sizeof(*p));
+	if (!p) {
+		job_fail(job, PHUB__ERROR_CODE__ERROR_LIMIT, -1, "no memory in the box to reach the one above");
+		return;
+	}
+	p->job = job;
+	p->control = job->control;
+	p->generation = 1;
+	p->gather_owed = true;
+	p->retry_ns = job->control->now_ns;
+	job->parent = p;
+	job->control->again = true;
+}
+
+void parent_changed(struct job *job)
+{
+	struct parent *p = job->parent;
+
+	if (!p)
+		return;
+	p->gather_owed = true;
+	job->control->again = true;
+}
+
+/* The next try begins with nothing said. */
+static void parent_hang_up(struct parent *p)
+{
+	box_call_hang_up(p->control, p->call);
+	p->call = NULL;
+	p->state = PARENT_DIALLING;
+	p->job_said = false;
+	p->keys_said = 0;
+	p->gather_owed = true;
+	p->start.here = false;
+}
+
+void parent_anew(struct job *job)
+{
+	if (job->parent && job->parent->state < PARENT_STARTED)
+		parent_hang_up(job->parent);
+}
+
+/* Is it worth another try, in a job that forms? What it says itself is meant, but that it has no time now. */
+static bool parent_may_retry(const struct parent *p, int rc)
+{
+	if (p->job->state != JOB_FORMING || p->state >= PARENT_STARTED)
+		return false;
+	if (p->code)
+		return p->code == PHUB__ERROR_CODE__ERROR_BUSY || p->code == PHUB__ERROR_CODE__ERROR_SHUTDOWN;
+	return rc != -EACCES && rc != -EPROTO && rc != -EINVAL && rc != -EPROTONOSUPPORT && rc != -ENOMEM;
+}
+
+static void parent_fail(struct parent *p, int rc, const char *text)
+{
+	Phub__ErrorCode code = p->code                                           ? (Phub__ErrorCode)p->code
+			       : rc == -EACCES || rc == -ENOENT || rc == -EINVAL ? PHUB__ERROR_CODE__ERROR_DENIED
+										 : PHUB__ERROR_CODE__ERROR_LOST;
+	struct job *job = p->job;
+	char box[340];
+
+	parent_hang_up(p);
+	parent_box(p, box, sizeof(box));
+	if (p->code && strstr(p->text, JOB_TOLD)) /* by another box, to that one */
+		job_fail(job, code, p->rank, "%s", p->text);
+	else if (p->code)
+		job_fail(job, code, p->rank, "%s" JOB_TOLD "%s)", p->text, box);
+	else if (job->state == JOB_FORMING)
+		job_fail(job, code, -1, "it cannot take part at the box above (uplink %s): %s", box, text);
+	else
+		job_fail(job, code, -1, "the box above (uplink %s) was lost: %s. The job ends here; look at that box",
+			box, text);
+}
+
+static void parent_broke(struct parent *p, int rc, const char *text)
+{
+	bool news = strcmp(p->why, box_call_trim(text)) != 0;
+	char box[340];
+
+	text = box_call_trim(text);
+	if (!parent_may_retry(p, rc)) {
+		parent_fail(p, rc, text);
+		return;
+	}
+	p->backoff_ns = p->backoff_ns ? 2 * p->backoff_ns : PARENT_BACKOFF_NS;
+	if (p->backoff_ns > PARENT_BACKOFF_MAX_NS)
+		p->backoff_ns = PARENT_BACKOFF_MAX_NS;
+	p->retry_ns = p->control->now_ns + p->backoff_ns;
+	snprintf(p->why, sizeof(p->why), "%s", text);
+	if (news)
+		log_warn("job '%s' waits for the box above (uplink %s): %s; tried again until it answers", p->job->name,
+			parent_box(p, box, sizeof(box)), text);
+	parent_hang_up(p);
+}
+
+/* ---- what it is told ---- */
+
+static int parent_say_job(struct parent *p)
+{
+	const struct table *t = p->job->reference;
+	Phub__Hypers *groups = calloc(t->spec.group_count + 1, sizeof(*groups));
+	Phub__Hypers **each = calloc(t->spec.group_count + 1, sizeof(void *));
+	Phub__Control control = PHUB__CONTROL__INIT;
+	Phub__Job job = PHUB__JOB__INIT;
+	int rc = -ENOMEM;
+
+	if (groups && each) {
+		table_job(t, &job);
+		table_hypers(t->spec.groups, t->spec.group_count, groups, each);
+		job.generation = p->generation;
+		job.groups = each;
+		job.n_groups = t->spec.group_count;
+		job.transport = (char *)(uintptr_t)p->control->box->uplink->ops->name;
+		control.message_case = PHUB__CONTROL__MESSAGE_JOB;
+		control.job = &job;
+		rc = box_call_say(p->control, p->call, &control);
+	}
+	if (rc == 0)
+		p->job_said = true;
+	free(groups);
+	free(each);
+	return rc;
+}
+
+static bool parent_is_any(const char *host)
+{
+	return !host[0] || strcmp(host, "0.0.0.0") == 0 || strcmp(host, "::") == 0;
+}
+
+static bool parent_is_loopback(const char *host)
+{
+	return strncmp(host, "127.", 4) == 0 || strcmp(host, "::1") == 0 || strcmp(host, "localhost") == 0;
+}
+
+/* The first that others can come by: one of loopback only where the box above is there, too. */
+static unsigned parent_listener(const struct config *config)
+{
+	for (unsigned i = 0; i < config->listen_count; i++)
+		if (parent_is_loopback(config->listen[i].host) == parent_is_loopback(config->uplink_at.host))
+			return i;
+	return 0;
+}
+
+/* Where other boxes of the job reach this one. Without a host: at the address that it calls from. */
+static void parent_write_address(const struct parent *p, Phub__Gather *gather)
+{
+	const struct config *config = p->control->config;
+	const struct box *box = p->control->box;
+	const struct config_listen *at = &config->advertise_at;
+	unsigned listener = parent_listener(config);
+
+	if (!at->port) {
+		const char *bound =
+			listener < box->listener_count ? strrchr(box->listeners[listener].bound, ':') : NULL;
+
+		at = &config->listen[listener];
+		gather->port = bound ? (uint32_t)strtoul(bound + 1, NULL, 10) : at->port;
+	} else {
+		gather->port = at->port;
+	}
+	if (!parent_is_any(at->host))
+		gather->host = (char *)(uintptr_t)at->host;
+	gather->tls = config->tls == CONFIG_TLS_REQUIRE;
+	gather->cores = parent_cores(p->job);
+}
+
+static int parent_say_gather(struct parent *p)
+{
+	Phub__Control control = PHUB__CONTROL__INIT;
+	Phub__Gather gather = PHUB__GATHER__INIT;
+	int rc = -ENOMEM;
+
+	gather.ranks = calloc(p->job->ranks, sizeof(*gather.ranks));
+	if (gather.ranks) {
+		gather.n_ranks = job_below_gathered(p->job, gather.ranks);
+		gather.number = p->gathered + 1;
+		gather.type = (Phub__Dtype)p->job->lift;
+		parent_write_address(p, &gather);
+		control.message_case = PHUB__CONTROL__MESSAGE_GATHER;
+		control.gather = &gather;
+		rc = box_call_say(p->control, p->call, &control);
+	}
+	if (rc == 0) {
+		p->gathered++;
+		p->gather_owed = false;
+	}
+	free(gather.ranks);
+	return rc;
+}
+
+/*
+ * As much of it as there is room for. Of a job that runs the next table is told when it is that of all here: until then
+ * results of rounds may be awaited, which end there with the old one.
+ */
+static int parent_tell(struct parent *p)
+{
+	const struct job *job = p->job;
+	bool tells = job->reference && (job->state == JOB_FORMING || job->tabled == job_live(job));
+	int rc = 0;
+
+	if (job->state == JOB_FORMING && p->gather_owed)
+		rc = parent_say_gather(p);
+	if (rc == 0 && tells && !p->job_said)
+		rc = parent_say_job(p);
+	if (rc == 0 && tells)
+		rc = box_call_say_keys(p->control, p->call, p->job->reference, p->generation, &p->keys_said);
+	return rc;
+}
+
+static int parent_say_hypers(struct parent *p)
+{
+	int rc = 0;
+
+	while (rc == 0 && p->hypers) {
+		struct parent_hypers *h = p->hypers;
+		uint32_t count = p->job->generation->spec.group_count;
+
+		rc = box_call_say_hyper(p->control, p->call, h->version, h->groups, count);
+		if (rc < 0)
+			break;
+		p->hypers = h->next;
+		p->hyper_count--;
+		free(h);
+	}
+	return rc;
+}
+
+static int parent_say_barrier(struct parent *p)
+{
+	Phub__Control control = PHUB__CONTROL__INIT;
+	Phub__Barrier barrier = PHUB__BARRIER__INIT;
+	int rc;
+
+	if (!p->barrier_owed)
+		return 0;
+	barrier.id = p->barrier_owed;
+	control.message_case = PHUB__CONTROL__MESSAGE_BARRIER;
+	control.barrier = &barrier;
+	rc = box_call_say(p->control, p->call, &control);
+	if (rc == 0)
+		p->barrier_owed = 0;
+	return rc;
+}
+
+bool parent_barrier(struct job *job, uint64_t id)
+{
+	struct parent *p = job->parent;
+
+	if (!p || p->barrier_done == id)
+		return true;
+	if (p->barrier_asked != id) {
+		p->barrier_asked = id;
+		p->barrier_owed = id;
+		job->control->again = true;
+	}
+	return false;
+}
+
+void parent_hyper(struct job *job, uint32_t version, const struct optimizer_hyper *groups)
+{
+	struct parent *p = job->parent;
+	size_t bytes = job->generation->spec.group_count * sizeof(*groups);
+	struct parent_hypers **at, *h;
+
+	if (!p)
+		return;
+	h = p->hyper_count < PARENT_HYPERS_MAX ? malloc(sizeof(*h) + bytes) : NULL;
+	if (!h) {
+		job_fail(job, PHUB__ERROR_CODE__ERROR_LIMIT, -1,
+			"the box above does not take the hyper-parameters as fast as they change");
+		return;
+	}
+	h->next = NULL;
+	h->version = version;
+	memcpy(h->groups, groups, bytes);
+	for (at = &p->hypers; *at; at = &(*at)->next)
+		continue;
+	*at = h;
+	p->hyper_count++;
+	job->control->again = true;
+}
+
+/* ---- the start ---- */
+
+bool parent_has_started(const struct job *job)
+{
+	return job->parent->state == PARENT_STARTED;
+}
+
+/* It starts: likewise here. 0, or why not. */
+static int parent_start(struct parent *p, struct err *e)
+{
+	struct job *job = p->job;
+
+	if (p->start.place.window < 1 || p->start.place.window > PARENT_WINDOW_MAX)
+		return err_set(e, -EPROTO, "it grants %u messages; allowed are 1 to %u", p->start.place.window,
+			PARENT_WINDOW_MAX);
+	if (p->start.place.generation != p->generation)
+		return err_set(e, -EPROTO, "it starts generation %u, and %u is next", p->start.place.generation,
+			p->generation);
+	if (job->state == JOB_FORMING && (p->start.gathered != p->gathered || p->gather_owed))
+		return err_set(e, -EOWNERDEAD, "ranks came or went as it started; start the job again");
+	p->state = PARENT_STARTED;
+	p->why[0] = '\0';
+	if (job->started == 0) {
+		job_below_settle(job);
+		job_below_sort(job);
+	}
+	if (p->start.exchange && peers_join(job, p->start.exchange, e) < 0)
+		return e->code;
+	job_try_start(job);
+	return 0;
+}
+
+static int parent_count_cores(const struct parent *p, struct err *e)
+{
+	int count = 0;
+
+	for (size_t i = 0; i < p->start.chunk_count; i++)
+		if (p->start.cores[i] >= count)
+			count = p->start.cores[i] + 1;
+	return count ? count : err_set(e, -EPROTO, "the box above has placed nothing");
+}
+
+int parent_place(struct job *job, struct spec *spec, struct err *e)
+{
+	struct parent *p = job->parent;
+	uint32_t count = spec->plan.chunk_count;
+	unsigned cores = parent_cores(job);
+	int ways;
+
+	if (job->peers) {
+		ways = peers_take_cores(job, p->start.cores, p->start.chunk_count, e);
+		return ways < 0 ? ways : peers_place(job, spec, e);
+	}
+	if (p->start.chunk_count != count)
+		return err_set(
+			e, -EPROTO, "the box above has %zu chunks of it, and this one %u", p->start.chunk_count, count);
+	ways = parent_count_cores(p, e);
+	if (ways < 0)
+		return ways;
+	free(p->ways);
+	free(job->placement);
+	p->ways = calloc(count, sizeof(*p->ways));
+	job->placement = calloc(count, sizeof(*job->placement));
+	job->placement_count = count;
+	if (!p->ways || !job->placement)
+		return err_set(e, -ENOMEM, "no memory to place %u chunks", count);
+	for (uint32_t i = 0; i < count; i++) {
+		p->ways[i] = p->start.cores[i];
+		job->placement[i] = (uint16_t)(p->start.cores[i] % cores); /* all chunks of a core there are on one */
+	}
+	spec->way_of_chunk = p->ways;
+	spec->way_count = (uint32_t)ways;
+	return 0;
+}
+
+/* ---- uplinks ---- */
+
+static void parent_forget_hypers(struct parent *p)
+{
+	while (p->hypers) {
+		struct parent_hypers *next = p->hypers->next;
+
+		free(p->hypers);
+		p->hypers = next;
+	}
+	p->hyper_count = 0;
+}
+
+void parent_connect(struct job *job)
+{
+	struct parent *p = job->parent;
+	const struct box_place place = p->start.place;
+	struct err e;
+	int rc = 0;
+
+	parent_forget_hypers(p);
+	p->start.here = false;
+	p->generation = job->generation->spec.generation + 1;
+	p->job_said = false;
+	p->keys_said = 0;
+	if (job->peers) {
+		p->state = PARENT_LIFTING; /* they see to it */
+		return;
+	}
+	rc = box_uplinks_begin(job, p->call, &place, 0, job->generation->spec.way_count, false, &p->uplinks, &e);
+	if (rc < 0) {
+		parent_fail(p, rc, e.text);
+		return;
+	}
+	p->state = PARENT_CONNECTING;
+	job->control->again = true;
+}
+
+struct box_call *parent_call(const struct job *job)
+{
+	return job->parent ? job->parent->call : NULL;
+}
+
+struct box_place parent_place_there(const struct job *job)
+{
+	return job->parent ? job->parent->start.place : (struct box_place){0};
+}
+
+void parent_mail(struct job *job, const struct mail *mail)
+{
+	box_uplinks_hear(job, &job->parent->uplinks, mail);
+}
+
+/* ---- moving on ---- */
+
+/* The session lives: what is next? 0, or why it ends. */
+static int parent_advance(struct parent *p, bool welcomed, struct err *e)
+{
+	struct job *job = p->job;
+	int rc = 0;
+
+	if (p->state == PARENT_DIALLING && welcomed)
+		p->state = PARENT_TELLING;
+	if (p->state == PARENT_DIALLING || job->state == JOB_ENDING)
+		return 0;
+	if (p->state == PARENT_CONNECTING) {
+		rc = box_uplinks_give(job, &p->uplinks, e);
+		if (rc == 0)
+			p->state = PARENT_LIFTING;
+		else if (rc != -EAGAIN)
+			return rc;
+	}
+	if (p->state != PARENT_STARTED)
+		rc = parent_tell(p);
+	if (rc == 0 && job->generation)
+		rc = parent_say_hypers(p);
+	if (rc == 0)
+		rc = parent_say_barrier(p);
+	if (rc < 0 && rc != -EAGAIN)
+		return err_set(e, rc, "cannot tell it: %s", strerror(-rc));
+	p->control->soon = p->control->soon || rc == -EAGAIN;
+	if (p->start.here && p->state != PARENT_STARTED)
+		return parent_start(p, e);
+	return box_uplinks_check(job, &p->uplinks, e);
+}
+
+static void parent_move(struct parent *p)
+{
+	struct control *c = p->control;
+	struct err e = {.code = 0};
+	int rc = 0;
+
+	if (!p->call) {
+		if (c->now_ns < p->retry_ns || p->job->state != JOB_FORMING)
+			return;
+		rc = parent_dial(p, &e);
+	}
+	if (rc == 0)
+		rc = box_call_step(c, p->call, &e);
+	if (rc >= 0 && !p->code)
+		rc = parent_advance(p, rc > 0, &e);
+	if (rc < 0 || p->code) {
+		parent_broke(p, rc, e.text);
+		return;
+	}
+	if (p->job->state != JOB_ENDING && p->barrier_done && p->barrier_done == p->barrier_asked)
+		job_barrier_recount(p->job);
+}
+
+void parent_step(struct control *c)
+{
+	struct job *next;
+
+	for (struct job *job = c->jobs; job; job = next) {
+		next = job->next;
+		if (job->state != JOB_ENDING && job->parent)
+			parent_move(job->parent);
+		if (job->state != JOB_ENDING && job->peers)
+			peers_step(job);
+	}
+}
+
+/* ---- the end ---- */
+
+void parent_blame(struct job *job, Phub__ErrorCode code, int rank, const char *text)
+{
+	struct parent *p = job->parent;
+
+	if (!p)
+		return;
+	p->own_code = code;
+	p->own_rank = rank;
+	snprintf(p->own_text, sizeof(p->own_text), "%s", text);
+}
+
+void parent_end(struct job *job)
+{
+	struct parent *p = job->parent;
+	Phub__Leave leave = PHUB__LEAVE__INIT;
+	Phub__Error error = PHUB__ERROR__INIT;
+
+	if (!p || !p->call)
+		return;
+	if (p->state == PARENT_DIALLING) {
+		parent_hang_up(p);
+		return;
+	}
+	leave.finished = job->finished;
+	if (p->own_code) {
+		error.code = p->own_code;
+		error.rank = p->own_rank;
+		error.text = p->own_text;
+		leave.error = &error;
+	}
+	/* Uplinks stay while the cores drain: what is owed to workers here may come yet. */
+	box_call_part(p->control, p->call, &leave);
+	p->call = NULL;
+}
+
+void parent_forget(struct job *job)
+{
+	struct parent *p = job->parent;
+
+	if (!p)
+		return;
+	box_call_hang_up(p->control, p->call);
+	box_uplinks_forget(&p->uplinks);
+	parent_forget_hypers(p);
+	parent_forget_start(p);
+	free(p->ways);
+	free(p);
+	job->parent = NULL;
+}
+
+bool parent_describe(const struct job *job, struct parent_report *out)
+{
+	const struct parent *p = job->parent;
+
+	if (!p)
+		return false;
+	*out = (struct parent_report){.state = p->state, .why = p->why, .bytes = box_uplinks_bytes(job, &p->uplinks)};
+	return true;
+}

@@ -1,0 +1,340 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
+"""Jobs whose workers are at several boxes: each sums what is below it and takes part above. Real boxes, real workers."""
+import json
+import pathlib
+import subprocess
+import tempfile
+
+import rig
+from rig import check, holds
+
+PHUB = rig.BUILD / "phub"
+KEYS = "a:50000,b:70000,c:100"
+
+
+class Rack:
+    """Three boxes in a tree of three levels: the root; a below it; b below a, with one core where the others have two."""
+
+    def __init__(self, **options):
+        self.root = rig.Box(name="root", **{"cores": 2, **options})
+        self.a = rig.Box(name="a", uplink=self.root.address, **{"cores": 2, **options})
+        self.b = rig.Box(name="b", uplink="phub://" + self.a.address, **{"cores": 1, **options})
+        self.boxes = [self.a, self.a, self.b, self.root, self.b]  # of each rank
+
+    def workers(self, job="spread", **more):
+        given = {"keys": KEYS, "rounds": 20, "transport": "tcp", **more}
+        return [rig.Worker(box.url(job), rank=rank, world=len(self.boxes), **given) for rank, box in enumerate(self.boxes)]
+
+    def training(self, **more):
+        """Workers that are in the midst of it."""
+        workers = self.workers(rounds=1000000, report_ms=100, **more)
+        for worker in workers:
+            worker.event("progress")
+        return workers
+
+    def stop(self):
+        for box in (self.b, self.a, self.root):
+            box.stop()
+
+
+class Beside(Rack):
+    """Three boxes that exchange, each at an address of its own, and a fourth one below one of them."""
+
+    def __init__(self, hierarchy, **options):
+        self.root = rig.Box(name="root", hierarchy=hierarchy, **{"cores": 2, **options})
+        self.a = rig.Box(name="a", uplink=self.root.address, **{"cores": 3, "listen": "127.0.0.2:0", **options})
+        self.b = rig.Box(name="b", uplink=self.root.address, **{"cores": 2, "listen": "127.0.0.3:0", **options})
+        self.c = rig.Box(name="c", uplink=self.b.address, **{"cores": 1, **options})
+        self.boxes = [self.a, self.a, self.b, self.root, self.c, self.b]  # of each rank
+
+    def stop(self):
+        for box in (self.c, self.b, self.a, self.root):
+            box.stop()
+
+
+def flat(world, **more):
+    box = rig.Box(cores=2)
+    workers = [rig.Worker(box.url("flat"), rank=rank, world=world, keys=KEYS, rounds=20, transport="tcp", **more) for rank in range(world)]
+    digests = {worker.good()["digest"] for worker in workers}
+    box.stop()
+    check(len(digests) == 1, f"{digests}")
+    return digests.pop()
+
+
+def bad(worker, *patterns):
+    result = worker.result()
+    check(worker.wait() == 1, f"it ended well: {result}")
+    holds(json.dumps(result), *patterns)
+
+
+def jobs(box, name):
+    out = subprocess.run([PHUB, "jobs", "--json", box.address], check=True, capture_output=True, text=True, timeout=rig.DEADLINE_S, env=rig.QUIET).stdout
+    return next(job for job in map(json.loads, out.splitlines()) if job.get("job") == name)
+
+
+def summed():
+    """sums and means of five workers at three boxes, and weights of optimizers: those of one box for all, bit by bit"""
+    rack = Rack()
+    for job, more in [("sum", {"optimizer": "none"}), ("mean", {"optimizer": "none", "reduce": "mean"}),
+                      ("half", {"optimizer": "none", "dtype": "bf16"}), ("sgd", {"optimizer": "momentum", "lr": 0.125}),
+                      ("adam", {"optimizer": "adam", "reduce": "mean"})]:
+        digests = {worker.good()["digest"] for worker in rack.workers(job, **more)}
+        check(digests == {flat(5, **more)}, f"{job}: {digests}")
+    rack.stop()
+
+
+def half():
+    """sums go up as bf16: half of the bytes, and exact where bf16 is; all boxes must say so"""
+    rack = Rack(uplink_type="bf16")
+    digests = {worker.good()["digest"] for worker in rack.workers("exact", optimizer="none")}
+    check(digests == {flat(5, optimizer="none")}, f"{digests}")
+    workers = rack.training(job="bytes", optimizer="none", pause_us=20000)
+    found = jobs(rack.a, "bytes")
+    while found["rounds"] < 30:  # some are on their way
+        found = jobs(rack.a, "bytes")
+    sent = found["above"]["bytes"] / found["rounds"]
+    check(0.45 < sent / found["bytes"] < 0.6, f"{sent:.0f} bytes a round, of {found['bytes']}")
+    for worker in workers:
+        worker.kill()
+    other = rig.Box(name="other", cores=1, uplink=rack.root.address)
+    workers = [rig.Worker(box.url("mixed"), rank=rank, world=2, keys=KEYS, rounds=5, transport="tcp") for rank, box in enumerate((rack.a, other))]
+    for worker in workers:
+        bad(worker, "sends its sums as (f32|bf16), and other boxes of the job as (f32|bf16); set uplink_type alike")
+    other.stop()
+    rack.stop()
+
+
+def shared_memory():
+    """workers of a box's own host come by shared memory, and their sum goes up by tcp"""
+    rack = Rack()
+    for worker in rack.workers(transport="shm", optimizer="adam"):
+        worker.good()
+    rack.stop()
+
+
+def together():
+    """barriers, learning rates that change, and new key tables go through all boxes"""
+    rack = Rack()
+    for worker in rack.workers(optimizer="momentum", barrier=True, schedule=3, tables=2):
+        worker.good()
+    rack.stop()
+
+
+def jobs_beside():
+    """two jobs at once, and again by the same names"""
+    rack = Rack()
+    for _ in range(2):
+        for worker in rack.workers("one", optimizer="adam") + rack.workers("two", optimizer="none"):
+            worker.good()
+    rack.stop()
+
+
+def later():
+    """boxes and workers come in any order: who waits is told for what"""
+    port = rig.free_port()
+    below = rig.Box(name="below", cores=1, uplink=f"127.0.0.1:{port}")
+    first = rig.Worker(below.url("late"), rank=1, world=2, keys=KEYS, rounds=5, transport="tcp")
+    below.logged(rf"'late' waits for the box above \(uplink 127.0.0.1:{port}\): .*refused")
+    bad(rig.Worker(below.url("short"), rank=1, world=2, keys=KEYS, rounds=5, transport="tcp", wait_ms=3000),
+        r"waits for rank 0 of 2.*the box above \(uplink\) is not there: .*refused")
+    done = subprocess.run([PHUB, "doctor", below.address], capture_output=True, text=True, timeout=rig.DEADLINE_S, env=rig.QUIET, check=False)
+    holds(done.stdout, rf"warn .*job late: box 127.0.0.1:{port} above \(uplink\) cannot be reached: .*refused")
+    root = rig.Box(name="root", cores=2, listen=f"127.0.0.1:{port}")
+    root.logged("box .* takes part")
+    second = rig.Worker(root.url("late"), rank=0, world=2, keys=KEYS, rounds=5, transport="tcp")
+    first.good()
+    second.good()
+    below.stop()
+    root.stop()
+
+
+def lost_worker():
+    """a worker is killed: those at all boxes are told which one"""
+    rack = Rack(lost_ms=3000, warn_ms=1500)
+    workers = rack.training(optimizer="adam")
+    workers[4].kill()
+    for worker in workers[:4]:
+        bad(worker, r"rank 4 \(.*was lost")
+    rack.stop()
+
+
+def lost_box():
+    """the box in the middle is killed: all others are told which one"""
+    rack = Rack(lost_ms=3000, warn_ms=1500)
+    workers = rack.training(optimizer="adam")
+    rack.a.kill()
+    bad(workers[3], r"box 127.0.0.1:\d+ \(ranks 0-2, 4\) was lost")
+    for worker in (workers[2], workers[4]):
+        bad(worker, rf"box above \(uplink {rack.a.address}\) was lost")
+    rack.b.stop()
+    rack.root.stop()
+
+
+def refused():
+    """what is not done over several boxes yet ends with what that is; so do two workers of one rank, and tables that differ"""
+    rack = Rack(lost_ms=3000, warn_ms=1500)
+    for job, pattern, more in [("ssp", "sync ssp and async: not yet", {"sync": "ssp", "optimizer": "sgd"}), ("shrink", "on_lost shrink", {"lost": "shrink"}),
+                               ("quorum", "a quorum: not yet", {"quorum": 4, "optimizer": "sgd"})]:
+        for worker in rack.workers(job, **more):
+            bad(worker, pattern)
+    first = rig.Worker(rack.root.url("twice"), rank=0, world=2, keys=KEYS, rounds=5, transport="tcp")
+    first.event("connected")  # the other way round the second one alone is turned away
+    for worker in (first, rig.Worker(rack.a.url("twice"), rank=0, world=2, keys=KEYS, rounds=5, transport="tcp")):
+        bad(worker, "rank 0 is at box .* and at 127.0.0.1:")
+    first = rig.Worker(rack.a.url("second"), rank=0, world=2, keys=KEYS, rounds=5, transport="tcp")
+    rack.root.logged("job 'second': box .* takes part")
+    while not any(b["ranks"] == [0] for b in jobs(rack.root, "second").get("below", [])):
+        pass
+    bad(rig.Worker(rack.root.url("second"), rank=0, world=2, keys=KEYS, rounds=5, transport="tcp"), "rank 0 of job 'second' is at another box")
+    first.kill()
+    workers = [rig.Worker(box.url("differ"), rank=rank, world=2, keys=keys, rounds=5, transport="tcp")
+               for rank, (box, keys) in enumerate([(rack.root, "a:100"), (rack.a, "a:101")])]
+    for worker in workers:
+        bad(worker, "key 'a'.*10[01]")
+    rack.stop()
+
+
+def seen():
+    """phub jobs says which boxes are above and below, and whom they have"""
+    rack = Rack()
+    workers = rack.training(optimizer="none")
+
+    def ask(box):
+        return subprocess.run([PHUB, "jobs", box.address], check=True, capture_output=True, text=True, timeout=rig.DEADLINE_S, env=rig.QUIET).stdout
+
+    holds(ask(rack.root), r"spread: box 127.0.0.1:\d+ is below, with ranks 0-2, 4\n", "spread +running +5/5 ")
+    holds(ask(rack.a), rf"box {rack.root.address} is above \(uplink\), lifting, [\d.]+ .B sent", r"is below, with ranks 2, 4\n")
+    found = jobs(rack.a, "spread")
+    check(found["below"][0]["ranks"] == [2, 4] and found["above"]["state"] == "lifting" and found["missing"] == [] and found["lost"] == [], f"{found}")
+    for worker in workers:
+        worker.kill()
+    for box in (rack.b, rack.a, rack.root):
+        box.kill()
+
+
+def exchanged():
+    """sharded and chain: sums, means, weights of optimizers, barriers, rates that change and new tables, as of one box for all"""
+    for hierarchy in ("sharded", "chain"):
+        rack = Beside(hierarchy)
+        for job, more in [("sum", {"optimizer": "none"}), ("half", {"optimizer": "none", "dtype": "bf16"}),
+                          ("adam", {"optimizer": "adam", "reduce": "mean"}), ("same", {"optimizer": "momentum", "reproducible": True})]:
+            digests = {worker.good()["digest"] for worker in rack.workers(job, **more)}
+            check(digests == {flat(6, **more)}, f"{hierarchy}, {job}: {digests}")
+        for worker in rack.workers("together", optimizer="momentum", barrier=True, schedule=3, tables=2):
+            worker.good()
+        rack.stop()
+
+
+def only_sums():
+    """a top box without workers of its own, and one box whose workers alone there are: nobody waits for who has no sum"""
+    for hierarchy in ("sharded", "chain"):
+        rack = Beside(hierarchy)
+        for boxes in ([rack.a, rack.b, rack.b], [rack.c, rack.a], [rack.c, rack.c]):
+            rack.boxes = boxes
+            digests = {worker.good()["digest"] for worker in rack.workers(optimizer="adam")}
+            check(digests == {flat(len(boxes), optimizer="adam")}, f"{hierarchy}: {digests}")
+        rack.stop()
+
+
+def shares():
+    """each box is the home of its share of the chunks, and sends the others' to their homes, or to the next box; phub jobs shows it"""
+    for hierarchy, others in (("sharded", 2), ("chain", 1)):
+        rack = Beside(hierarchy)
+        workers = rack.training(job="shares", optimizer="none", pause_us=20000)
+        for box in (rack.root, rack.a, rack.b):
+            while (found := jobs(box, "shares"))["rounds"] < 30 or any(b["state"] in ("dialling", "waiting", "connecting") for b in found["beside"]):
+                pass
+            homes = [b["homes"] for b in found["beside"]]
+            check(sum(homes) == found["chunks"] and max(homes) - min(homes) <= 2 and found["hierarchy"] == hierarchy, f"{found}")
+            lifting = [b for b in found["beside"] if b["state"] == "lifting"]
+            check(len(lifting) == others and sum(b["lifts"] for b in found["beside"]) == others, f"{found}")
+            sent = sum(b["bytes"] for b in lifting) / found["rounds"] / found["bytes"]
+            check(0.55 < sent < 0.8, f"{hierarchy}: {sent:.2f} of the model a round; each box lifts what ends elsewhere, two thirds")
+            text = subprocess.run([PHUB, "jobs", box.address], check=True, capture_output=True, text=True, timeout=rig.DEADLINE_S, env=rig.QUIET).stdout
+            holds(text, rf"shares: {hierarchy}, 3 boxes: \d+ of {found['chunks']} chunks end at this one\n", r"is beside, where \d+ chunks end: lifting, .* sent")
+        for worker in workers:
+            worker.kill()
+        for box in (rack.c, rack.b, rack.a, rack.root):
+            box.kill()
+
+
+def same_bits():
+    """reproducible sums of numbers that round: the same bits in each run, in whatever order boxes and workers come"""
+    for hierarchy in ("tree", "sharded", "chain"):
+        digests = set()
+        for order in (1, -1):
+            rack = Beside(hierarchy)
+            ranks = list(enumerate(rack.boxes))[::order]
+            workers = []
+            for rank, box in ranks:
+                workers.append(rig.Worker(box.url("same"), rank=rank, world=len(ranks), keys=KEYS, rounds=10, transport="tcp", normals=True, check=False,
+                                          reproducible=True, optimizer="adam"))  # a flat box would add in another order
+                workers[-1].event("connected")
+            digests |= {worker.good()["digest"] for worker in workers}
+            rack.stop()
+        check(len(digests) == 1 and "cbf29ce484222325" not in digests, f"{hierarchy}: {digests}")  # that of nothing
+
+
+def by_job():
+    """a job whose entry at the top box says chain, beside one of that box's own way, a tree"""
+    root = rig.Box(name="root", cores=1, config="jobs:\n  - {name: chained, hierarchy: chain}\n")
+    below = rig.Box(name="below", cores=1, uplink=root.address)
+    crews = {job: [rig.Worker(box.url(job), rank=rank, world=2, keys=KEYS, rounds=1000000, report_ms=100, transport="tcp")
+                   for rank, box in enumerate((root, below))] for job in ("chained", "plain")}
+    for job, crew in crews.items():
+        crew[0].event("progress")
+        check(jobs(root, job).get("hierarchy") == {"chained": "chain", "plain": None}[job], f"{jobs(root, job)}")
+        for worker in crew:
+            worker.kill()
+    below.kill()
+    root.kill()
+
+
+def lost_beside():
+    """of boxes that exchange one is killed, or a worker: all are told which one"""
+    for hierarchy in ("sharded", "chain"):
+        rack = Beside(hierarchy, lost_ms=3000, warn_ms=1500)
+        workers = rack.training(optimizer="adam")
+        workers[4].kill()
+        for rank in (0, 1, 2, 3, 5):
+            bad(workers[rank], r"rank 4 \(.*was lost")
+        workers = rack.training(job="again", optimizer="adam")
+        rack.b.kill()
+        for rank in (0, 1, 3):
+            bad(workers[rank], rf"box {rack.b.address}( \(ranks 2, 4, 5\)|, to which chunks of it are lifted,)? was lost")
+        bad(workers[4], rf"box above \(uplink {rack.b.address}\) was lost")
+        rack.c.stop()
+        rack.a.stop()
+        rack.root.stop()
+
+
+def unreachable():
+    """a box that others cannot reach where it says it is: the job ends, naming it and what to set"""
+    root = rig.Box(name="top", cores=1, hierarchy="sharded", lost_ms=3000, warn_ms=1500)
+    below = rig.Box(name="hidden", cores=1, uplink=root.address, advertise=f"127.0.0.1:{rig.free_port()}", lost_ms=3000, warn_ms=1500)
+    for worker in [rig.Worker(box.url("far"), rank=rank, world=2, keys=KEYS, rounds=5, transport="tcp") for rank, box in enumerate((root, below))]:
+        bad(worker, r"box 127.0.0.1:\d+, to which chunks of it are lifted, cannot be reached from here: .*refused.*advertise")
+    below.stop()
+    root.stop()
+
+
+def measured():
+    """tests/bench/racks.py, in seconds: what crosses each rack's uplink in a round is what flat, tree, sharded and chain must move"""
+    with tempfile.TemporaryDirectory() as out:
+        done = subprocess.run(["/usr/bin/python3", rig.ROOT / "tests/bench/racks.py"], capture_output=True, text=True, timeout=120, check=False,
+                              env={**rig.QUIET, "ROWS": "smoke", "RUNS": "1", "RATE": "200", "BUILD": str(rig.BUILD), "OUT": out})
+        if "skipped: " in done.stderr:
+            raise rig.Skip(done.stderr.strip())
+        check(done.returncode == 0, f"exit code {done.returncode}: {done.stderr}")
+        runs = [line for line in map(json.loads, (pathlib.Path(out) / "racks.jsonl").read_text().splitlines()) if "way" in line]
+        found = {run["way"]: [round(by / run["bytes"], 1) for by in run["out"]] for run in runs}
+        check(found["flat"][1] > 1.9 and 0.9 < found["tree"][1] < 1.2 and found["tree"][0] > 1.9, f"{found}")
+        check(all(1.3 < by < 1.6 for way in ("sharded", "chain") for by in found[way]), f"{found}")
+        holds((pathlib.Path(out) / "racks.md").read_text(), r"\| 3 \| chain \| 1.[34]\d \(1.33\) ")
+
+
+CASES = [summed, half, shared_memory, together, jobs_beside, later, lost_worker, lost_box, refused, seen, exchanged, only_sums, shares, same_bits, by_job, lost_beside, unreachable, measured]
+
+if __name__ == "__main__":
+    rig.run(CASES, None if PHUB.exists() else f"{PHUB} is not there (make)")

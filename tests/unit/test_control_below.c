@@ -1,0 +1,357 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A box above, as boxes below and workers see it: who is where, what starts, and who is told what when something is
+ * wrong.
+ */
+#include "tests/unit/control_rig.h"
+
+#include <errno.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "phub/control/job.h"
+#include "phub/control/job_below.h"
+
+#define ERROR_OF(name) PHUB__ERROR_CODE__ERROR_##name
+
+enum { WORLD = 4, ELEMENTS = 3000 };
+
+static const struct rig_job plain = {.generation = 1};
+
+/* The first of the actors is rank 0; the second a box below. */
+struct scene {
+	struct rig rig;
+	struct actor worker, box, other;
+};
+
+static void box_join(struct rig *rig, struct actor *a, unsigned host)
+{
+	actor_dial(rig, a, host);
+	a->below = true;
+	assert_true(actor_join(a, "wide", 0, WORLD, NULL));
+}
+
+static void worker_join(struct rig *rig, struct actor *a, unsigned host, uint32_t rank)
+{
+	actor_dial(rig, a, host);
+	assert_true(actor_join(a, "wide", rank, WORLD, NULL));
+}
+
+static void scene_open(struct scene *s)
+{
+	memset(s, 0, sizeof(*s));
+	rig_open(&s->rig, 2, NULL);
+	worker_join(&s->rig, &s->worker, 1, 0);
+	box_join(&s->rig, &s->box, 2);
+}
+
+/* Nobody of it is in a job any more. */
+static void scene_close(struct scene *s)
+{
+	struct actor *all[] = {&s->worker, &s->box, &s->other};
+
+	for (unsigned i = 0; i < 3; i++)
+		if (all[i]->rig)
+			actor_hang_up(all[i]);
+	rig_wait(&s->rig, 6000);
+	assert_null(s->rig.box->control.jobs);
+	assert_true(box_balanced(s->rig.box));
+	rig_close(&s->rig);
+}
+
+static void expect(struct actor *a, int code, const char *text)
+{
+	actor_hear(a);
+	assert_int_equal(a->error_code, code);
+	if (!strstr(a->error, text))
+		fail_msg("'%s' is not in '%s'", text, a->error);
+}
+
+static const struct job *the_job(const struct scene *s)
+{
+	assert_non_null(s->rig.box->control.jobs);
+	return s->rig.box->control.jobs;
+}
+
+/* ---- it starts ---- */
+
+static void scene_start(struct scene *s)
+{
+	const uint32_t some[] = {2, 3}, all[] = {1, 2, 3};
+
+	scene_open(s);
+	actor_gather(&s->box, some, 2, 1, 0);
+	actor_table(&s->box, &plain, 1, ELEMENTS);
+	actor_table(&s->worker, &plain, 1, ELEMENTS);
+	rig_wait(&s->rig, 1500);
+	assert_int_equal(the_job(s)->state, JOB_FORMING);
+	actor_hear(&s->worker);
+	assert_non_null(strstr(s->worker.notice, "waits to start for rank 1 of 4"));
+	actor_gather(&s->box, all, 3, 2, 0);
+	rig_wait(&s->rig, 10);
+	assert_int_equal(the_job(s)->state, JOB_RUNNING);
+}
+
+static void test_starts(void **state)
+{
+	struct scene s;
+
+	(void)state;
+	scene_start(&s);
+	assert_int_equal(actor_hear(&s.box), PHUB__CONTROL__MESSAGE_START);
+	assert_int_equal(s.box.last->start->rank, WORLD); /* behind all ranks */
+	assert_int_equal(s.box.last->start->gathered, 2);
+	assert_int_equal(actor_hear(&s.worker), PHUB__CONTROL__MESSAGE_START);
+	assert_int_equal(s.worker.last->start->rank, 0);
+	assert_int_equal(the_job(&s)->generation->spec.boxes, 1);
+	assert_int_equal(the_job(&s)->generation->spec.root, 0);
+	/* Both must come to a barrier, and leave. */
+	actor_barrier(&s.worker, 1);
+	rig_wait(&s.rig, 1500);
+	actor_hear(&s.worker);
+	assert_non_null(strstr(s.worker.notice, "the barrier waits for ranks 1-3 of 4"));
+	actor_barrier(&s.box, 1);
+	assert_int_equal(actor_hear(&s.box), PHUB__CONTROL__MESSAGE_BARRIER_DONE);
+	assert_int_equal(actor_hear(&s.worker), PHUB__CONTROL__MESSAGE_BARRIER_DONE);
+	actor_leave(&s.box);
+	assert_int_equal(actor_hear(&s.box), PHUB__CONTROL__MESSAGE_LEFT);
+	actor_leave(&s.worker);
+	assert_int_equal(actor_hear(&s.worker), PHUB__CONTROL__MESSAGE_LEFT);
+	scene_close(&s);
+}
+
+/* Rank 0 is below: its first weights come by the box. */
+static void test_root_is_below(void **state)
+{
+	const uint32_t ranks[] = {0, 1, 2};
+	struct scene s = {.rig = {0}};
+
+	(void)state;
+	rig_open(&s.rig, 1, NULL);
+	worker_join(&s.rig, &s.worker, 1, 3);
+	box_join(&s.rig, &s.box, 2);
+	actor_table(&s.worker, &plain, 1, ELEMENTS);
+	actor_gather(&s.box, ranks, 3, 1, DTYPE_BF16);
+	actor_table(&s.box, &plain, 1, ELEMENTS);
+	rig_wait(&s.rig, 10);
+	assert_int_equal(the_job(&s)->state, JOB_RUNNING);
+	assert_int_equal(the_job(&s)->generation->spec.root, the_job(&s)->world);
+	assert_int_equal(the_job(&s)->generation->spec.lift, DTYPE_BF16);
+	scene_close(&s);
+}
+
+/* ---- it is lost, or has lost ---- */
+
+/* Before the start its ranks are free again: one of them comes here. */
+static void test_gone_before_the_start(void **state)
+{
+	const uint32_t ranks[] = {1, 2};
+	struct scene s;
+
+	(void)state;
+	scene_open(&s);
+	actor_gather(&s.box, ranks, 2, 1, 0);
+	actor_table(&s.box, &plain, 1, ELEMENTS);
+	rig_wait(&s.rig, 10);
+	actor_dial(&s.rig, &s.other, 3);
+	assert_false(actor_join(&s.other, "wide", 1, WORLD, NULL));
+	expect(&s.other, ERROR_OF(TAKEN), "rank 1 of job 'wide' is at another box");
+	actor_hang_up(&s.other);
+	actor_hang_up(&s.box);
+	rig_wait(&s.rig, 10);
+	worker_join(&s.rig, &s.other, 3, 1);
+	box_join(&s.rig, &s.box, 2); /* in the place of the one before */
+	assert_int_equal(the_job(&s)->world, WORLD + 1);
+	scene_close(&s);
+}
+
+static void test_lost(void **state)
+{
+	struct scene s;
+
+	(void)state;
+	scene_start(&s);
+	actor_hang_up(&s.box);
+	memset(&s.box, 0, sizeof(s.box));
+	rig_wait(&s.rig, 10);
+	expect(&s.worker, ERROR_OF(LOST), "(ranks 1-3) was lost");
+	assert_int_equal(s.worker.error_rank, -1);
+	scene_close(&s);
+}
+
+static void say_failure(struct actor *box, uint32_t code, int32_t rank, const char *text)
+{
+	Phub__Control control = PHUB__CONTROL__INIT;
+	Phub__Leave leave = PHUB__LEAVE__INIT;
+	Phub__Error error = PHUB__ERROR__INIT;
+
+	error.code = code;
+	error.rank = rank;
+	error.text = (char *)(uintptr_t)text;
+	leave.error = &error;
+	control.message_case = PHUB__CONTROL__MESSAGE_LEAVE;
+	control.leave = &leave;
+	actor_say(box, &control);
+}
+
+/* What a box below says of the job's end is told on; its numbers are not believed, and its text is made safe. */
+static void test_failed_below(void **state)
+{
+	static const struct {
+		uint32_t code;
+		int32_t rank;
+		const char *text;
+		int told_code, told_rank;
+		const char *told;
+	} cases[] = {
+		{ERROR_OF(LOST), 2, "rank 2 (there) was lost", ERROR_OF(LOST), 2,
+			"rank 2 (there) was lost (told by box "},
+		{ERROR_OF(NAN), 9, "a\nb", ERROR_OF(NAN), -1, "a?b (told by box "},
+		{0, -7, "", ERROR_OF(LOST), -1, "(told by box "},
+		{ERROR_OF(LOST), 1, "x (told by box y)", ERROR_OF(LOST), 1, "x (told by box y)"},
+	};
+
+	(void)state;
+	for (unsigned i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		struct scene s;
+
+		scene_start(&s);
+		say_failure(&s.box, cases[i].code, cases[i].rank, cases[i].text);
+		rig_wait(&s.rig, 10);
+		expect(&s.worker, cases[i].told_code, cases[i].told);
+		assert_int_equal(s.worker.error_rank, cases[i].told_rank);
+		assert_true(strstr(s.worker.error, "told by") == strrchr(s.worker.error, '(') + 1);
+		scene_close(&s);
+	}
+}
+
+/* ---- refused ---- */
+
+static void expect_no_box(struct scene *s, uint32_t rank, uint32_t world, int code, const char *text)
+{
+	s->other.below = true;
+	assert_false(actor_join(&s->other, "wide", rank, world, NULL));
+	expect(&s->other, code, text);
+	actor_hang_up(&s->other);
+	memset(&s->other, 0, sizeof(s->other));
+}
+
+static void test_no_box(void **state)
+{
+	struct scene s;
+
+	(void)state;
+	scene_start(&s);
+	actor_dial(&s.rig, &s.other, 3);
+	expect_no_box(&s, 0, WORLD, ERROR_OF(BUSY), "it runs here already, without that box");
+	actor_dial(&s.rig, &s.other, 3);
+	expect_no_box(&s, 0, WORLD + 1, ERROR_OF(MISMATCH), "has a world of 4 here");
+	actor_dial(&s.rig, &s.other, 3);
+	expect_no_box(&s, 1, WORLD, ERROR_OF(PROTOCOL), "hello of an administrator");
+	actor_dial(&s.rig, &s.other, 3);
+	s.other.mirror = true;
+	expect_no_box(&s, 0, 1, ERROR_OF(PROTOCOL), "hello of an administrator");
+	assert_int_equal(the_job(&s)->state, JOB_RUNNING);
+	scene_close(&s);
+}
+
+/* Gatherings that cannot be, each by a box that is there, or by a worker. */
+static void test_wrong_gatherings(void **state)
+{
+	const uint32_t beyond[] = {1, WORLD}, here[] = {0}, mine[] = {1};
+	struct scene s;
+
+	(void)state;
+	scene_open(&s);
+	actor_gather(&s.worker, mine, 1, 1, 0);
+	expect(&s.worker, ERROR_OF(PROTOCOL), "a gathering of ranks by a worker");
+	actor_gather(&s.box, beyond, 2, 1, 0);
+	expect(&s.box, ERROR_OF(PROTOCOL), "a gathering of rank 4 of 4");
+	scene_close(&s);
+	scene_open(&s);
+	actor_gather(&s.box, here, 1, 1, 0);
+	expect(&s.box, ERROR_OF(TAKEN), "rank 0 is at box");
+	expect(&s.worker, ERROR_OF(TAKEN), "give every worker its own rank");
+	scene_close(&s);
+	scene_open(&s);
+	box_join(&s.rig, &s.other, 3);
+	actor_gather(&s.box, mine, 1, 1, 0);
+	actor_gather(&s.other, mine, 1, 1, 0);
+	expect(&s.other, ERROR_OF(TAKEN), "rank 1 is at box");
+	scene_close(&s);
+	scene_open(&s);
+	box_join(&s.rig, &s.other, 3);
+	actor_gather(&s.box, mine, 1, 1, DTYPE_BF16);
+	actor_gather(&s.other, NULL, 0, 1, DTYPE_F32);
+	expect(&s.other, ERROR_OF(MISMATCH), "sends its sums as f32, and other boxes of the job as bf16");
+	scene_close(&s);
+	scene_open(&s);
+	actor_gather(&s.box, NULL, 0, 1, 77);
+	expect(&s.box, ERROR_OF(MISMATCH), "sends its sums as");
+	scene_close(&s);
+	/* And one when it is too late. */
+	scene_start(&s);
+	actor_gather(&s.box, mine, 1, 3, 0);
+	rig_wait(&s.rig, 10);
+	expect(&s.box, ERROR_OF(PROTOCOL), "when the job does not form");
+	expect(&s.worker, ERROR_OF(LOST), "was lost");
+	scene_close(&s);
+}
+
+/* What cannot be over several boxes yet. */
+static void test_not_spread(void **state)
+{
+	const uint32_t ranks[] = {1, 2, 3};
+	static const struct {
+		struct rig_job job;
+		const char *text;
+	} cases[] = {
+		{{.generation = 1, .lost = LOST_SHRINK}, "on_lost shrink and wait: not yet"},
+		{{.generation = 1, .optimizer = OPTIMIZER_SGD, .sync = SYNC_ASYNC, .lr = 0.1},
+			"sync ssp and async: not yet"},
+	};
+
+	(void)state;
+	for (unsigned i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		struct scene s;
+
+		scene_open(&s);
+		actor_gather(&s.box, ranks, 3, 1, 0);
+		actor_table(&s.box, &cases[i].job, 1, ELEMENTS);
+		actor_table(&s.worker, &cases[i].job, 1, ELEMENTS);
+		rig_wait(&s.rig, 10);
+		expect(&s.box, ERROR_OF(UNSUPPORTED), cases[i].text);
+		expect(&s.worker, ERROR_OF(UNSUPPORTED), cases[i].text);
+		scene_close(&s);
+	}
+	for (unsigned who = 0; who < 2; who++) {
+		struct scene s;
+
+		scene_open(&s);
+		actor_barrier(who ? &s.box : &s.worker, 1);
+		rig_wait(&s.rig, 10);
+		expect(&s.worker, ERROR_OF(UNSUPPORTED), "at a barrier before the job has started");
+		scene_close(&s);
+	}
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_starts),
+		cmocka_unit_test(test_root_is_below),
+		cmocka_unit_test(test_gone_before_the_start),
+		cmocka_unit_test(test_lost),
+		cmocka_unit_test(test_failed_below),
+		cmocka_unit_test(test_no_box),
+		cmocka_unit_test(test_wrong_gatherings),
+		cmocka_unit_test(test_not_spread),
+	};
+
+	return cmocka_run_group_tests_name("below", tests, NULL, NULL);
+}
