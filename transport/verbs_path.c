@@ -14,6 +14,11 @@
 enum {
 	PATH_THREADS_MAX = 1024,
 	PATH_STACK_BYTES = 256 << 10,
+	/*
+	 * The kernel asks once, and gives up a second later: so one ARP packet that got lost would end a job. And it does not even
+	 * ask when somebody else's question for the same address is about to fail.
+	 */
+	PATH_TRIES = 3,
 };
 
 /* One search. The thread's until it is `done`; then the connection's, or, when that is gone, the thread frees it. */
@@ -37,19 +42,30 @@ static void verbs_path_free(struct verbs_path *p)
 	free(p);
 }
 
+/* How many ways were found. */
+static uint32_t verbs_path_try(struct verbs_path *p)
+{
+	uint32_t found = 0;
+
+	for (uint32_t i = 0; i < p->count; i++) {
+		errno = 0;
+		p->ways[i].ah = ibv_create_ah(p->ways[i].pd, &p->ways[i].attr);
+		/* Libraries say this in several ways. */
+		p->ways[i].error = p->ways[i].ah ? 0 : errno == ENOMEM ? -ENOMEM : -EHOSTUNREACH;
+		found += p->ways[i].ah != NULL;
+	}
+	return found;
+}
+
 static void *verbs_path_run(void *arg)
 {
 	struct verbs_path *p = arg;
 	struct verbs *v = p->verbs;
 	bool forsaken;
 
-	for (uint32_t i = 0; i < p->count; i++) {
-		errno = 0;
-		p->ways[i].ah = ibv_create_ah(p->ways[i].pd, &p->ways[i].attr);
-		/* Libraries say this in several ways. */
-		if (!p->ways[i].ah)
-			p->ways[i].error = errno == ENOMEM ? -ENOMEM : -EHOSTUNREACH;
-	}
+	for (unsigned tries = 0; tries < PATH_TRIES; tries++)
+		if (verbs_path_try(p) > 0)
+			break; /* one way is enough to go on */
 	pthread_mutex_lock(&v->lock);
 	p->done = true;
 	forsaken = p->forsaken;

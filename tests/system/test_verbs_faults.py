@@ -237,6 +237,18 @@ def test_killed():
     box.stop()
 
 
+def test_answers_late():
+    """A peer whose first answer was lost is asked again, as the kernel asks but once"""
+    box, workers = exchange()
+    nowhere("b5")
+    late = Worker(box.url("late"), 0, 1, env={"PHUB_RDMA": "node5"}, transport="verbs", keys=KEYS, rounds=1, wait_ms=20000)
+    time.sleep(1.7)
+    check(late.running(), f"it gave up: {late.out.text()}")
+    do("tc qdisc del dev b5 root")
+    late.good()
+    goes_on(box, workers)
+
+
 def test_outlived():
     """A worker is killed in mid-round: the others go on, or wait; another takes its place, and all sums are right"""
     box = Box(transports="verbs", rdma="node1", cores=2, lost_ms=LOST_MS, warn_ms=LOST_MS // 2, heartbeat_ms=500)
@@ -273,4 +285,4 @@ def why_not():
 
 
 run([test_resnet, test_resnet_loss, test_short_cut, test_loss, test_long_cut, test_port_gone, test_way_lost,
-     test_nobody_answers, test_cut, test_killed, test_outlived, test_freed], why_not())
+     test_nobody_answers, test_answers_late, test_cut, test_killed, test_outlived, test_freed], why_not())
