@@ -15,8 +15,8 @@ enum {
 	PATH_THREADS_MAX = 1024,
 	PATH_STACK_BYTES = 256 << 10,
 	/*
-	 * The kernel asks once, and gives up a second later: so one ARP packet that got lost would end a job. And it does not even
-	 * ask when somebody else's question for the same address is about to fail.
+	 * The kernel asks once, and gives up a second later: so one ARP packet that got lost would end a job. And it
+	 * does not even ask when somebody else's question for the same address is about to fail.
 	 */
 	PATH_TRIES = 3,
 };
