@@ -158,6 +158,13 @@ struct phub_options {
 	 * seen of it but that a wait takes longer. For so long the library tries that; 0: never. 45,000: longer than
 	 * the standby waits for all of them (30 s, or 3 times its lost_ms), as it knows who has not come. */
 	unsigned move_ms;
+	/*
+	 * In which order a reproducible job's sums are made: a list of all ranks, in which lists may stand, up to 8 in
+	 * each other: "[[0-3],[4-7]]" adds ranks 0 to 3, then 4 to 7, then the two sums. NULL: in the order of ranks.
+	 * Boxes that sum as a tree have such an order by nature; one box that is given it makes the same bits. There it
+	 * cannot be chosen: `phub jobs` tells it.
+	 */
+	const char *association;
 };
 
 PHUB_API void phub_options_init(struct phub_options *options);

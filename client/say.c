@@ -140,6 +140,8 @@ int client_say_job(
 	job.sync = (Phub__Sync)settings->sync;
 	job.staleness = settings->staleness;
 	job.reproducible = settings->reproducible;
+	if (settings->association)
+		job.association = settings->association;
 	job.nan = (Phub__NanPolicy)settings->nan;
 	job.seal = (Phub__Seal)settings->seal;
 	job.lost = (Phub__Lost)settings->lost;

@@ -381,6 +381,8 @@ int settings_init(struct settings *s, const char *url, const struct phub_options
 	if (rc == 0)
 		rc = settings_copy(&s->interface, o.interface, e);
 	if (rc == 0)
+		rc = settings_copy(&s->association, o.association, e);
+	if (rc == 0)
 		rc = settings_take_number("PHUB_RDMA_DSCP", "no DSCP", 0, SETTINGS_DSCP_MAX, &s->rdma_dscp, e);
 	if (rc == 0)
 		rc = settings_take_number(
@@ -397,6 +399,7 @@ void settings_fini(struct settings *s)
 	free(s->secret);
 	free(s->transport);
 	free(s->interface);
+	free(s->association);
 	stream_tls_close(s->tls);
 	free(s->groups);
 	free(s->first);

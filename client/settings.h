@@ -44,6 +44,7 @@ struct settings {
 	unsigned quorum, wait_ms, resume_ms, move_ms;
 	unsigned chunk_bytes; /* 0: the box's default */
 	bool reproducible;
+	char *association; /* NULL: none */
 	bool encrypt;
 	bool no_thread;
 	int timeout_ms;

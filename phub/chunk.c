@@ -7,6 +7,7 @@
 
 #include "phub/base/stats.h"
 #include "aggregation/kernels.h"
+#include "phub/association.h"
 #include "phub/commit.h"
 #include "phub/link.h"
 #include "phub/members.h"
@@ -96,13 +97,14 @@ static void chunk_hold(struct arrival *a, const struct contribution *c, const vo
 	stats_add(&c->link->shard->counters.slots_kept, 1);
 }
 
-static void chunk_stage(struct chunk *chunk, struct shard *shard, struct arrival *a, const void *payload)
+static void chunk_stage(
+	struct chunk *chunk, struct shard *shard, struct arrival *a, const void *payload, enum dtype dtype)
 {
 	uint8_t *stage;
 
 	assert(shard->stage_free > 0); /* admission counted one for every early payload */
 	stage = shard->stages[--shard->stage_free];
-	memcpy(stage, payload, chunk->bytes);
+	memcpy(stage, payload, chunk->elements * dtype_size(dtype));
 	a->state = ARRIVAL_STAGED;
 	a->payload = stage;
 	stats_add(&shard->counters.staged, 1);
@@ -136,8 +138,8 @@ static int chunk_absorb(struct chunk *chunk, const struct contribution *c, const
 		chunk_hold(a, c, payload);
 		return 1;
 	}
-	if (ordered && c->link->rank != chunk->summed)
-		chunk_stage(chunk, shard, a, payload);
+	if (association_folds(chunk, shard->spec) || (ordered && c->link->rank != chunk->summed))
+		chunk_stage(chunk, shard, a, payload, dtype);
 	else
 		chunk_sum(chunk, shard, a, payload, dtype);
 	return 0;

@@ -245,8 +245,9 @@ struct shard {
 	uint32_t sum_free, sum_count;
 	uint8_t **stages; /* pool of staging buffers (reproducible), likewise */
 	uint32_t stage_free, stage_count;
-	uint8_t *scratch;     /* one chunk: a payload whose NaNs are zeroed */
-	const void **sources; /* [world] pointers for one kernel call */
+	uint8_t *scratch;             /* one chunk: a payload whose NaNs are zeroed */
+	float *folds[SPEC_FOLDS_MAX]; /* likewise: the sums of lists in the association, by depth */
+	const void **sources;         /* [world] pointers for one kernel call */
 	uint32_t open_oldest, open_newest;
 	uint32_t parked_count;
 	bool beyond_cache; /* payloads and results of a round are more than the core's cache, or said to be */

@@ -5,6 +5,7 @@
 #include "phub/commit.h"
 
 #include "aggregation/kernels.h"
+#include "phub/association.h"
 #include "phub/base/stats.h"
 #include "phub/lift.h"
 #include "phub/link.h"
@@ -268,10 +269,8 @@ void commit_round(struct chunk *chunk, struct shard *shard)
 {
 	struct sum_args sum = {
 		.src = shard->sources,
-		.src_count = commit_gather(chunk, shard),
 		.src_dtype = (enum dtype)chunk->dtype,
 		.out_dtype = (enum dtype)chunk->dtype,
-		.acc = chunk->sum,
 		.scale = shard->spec->mean ? (float)(1.0 / chunk->gradients) : 1,
 		.count = chunk->elements,
 		.out = chunk->result,
@@ -279,6 +278,11 @@ void commit_round(struct chunk *chunk, struct shard *shard)
 	};
 	bool broadcast = chunk->kind == ROUND_BROADCAST;
 
+	if (association_folds(chunk, shard->spec))
+		association_fold(chunk, shard);
+	else
+		sum.src_count = commit_gather(chunk, shard);
+	sum.acc = chunk->sum;
 	assert(!chunk->sum || chunk->stored == chunk->bytes); /* each payload in it is all there */
 	if (chunk->way != SPEC_HOME) {
 		lift_round(chunk, shard, &sum);

@@ -24,6 +24,7 @@ int mirror_spec(struct spec *spec)
 	spec->world = 1;
 	/* All that has been done with what came from the workers before it was summed. */
 	spec->reproducible = false;
+	spec->association = NULL;
 	spec->nan = NAN_PASS;
 	spec->quorum = 0;
 	spec->lost = LOST_FAIL;

@@ -18,12 +18,15 @@
 
 #define SPEC_NAME_BYTES 64
 #define SPEC_GROUPS_MAX 256u
+#define SPEC_FOLDS_MAX  8u         /* lists in each other, in an association */
 #define SPEC_HOME       UINT16_MAX /* in place of an uplink: rounds of this chunk end here */
 
 enum spec_sync { SYNC_BSP, SYNC_SSP, SYNC_ASYNC };
 enum spec_nan { NAN_PASS, NAN_ZERO, NAN_FAIL };
 /* When a rank is lost: the job ends, goes on with those left, or waits for another in its place. */
 enum spec_lost { LOST_FAIL, LOST_SHRINK, LOST_WAIT };
+
+struct association;
 
 struct spec {
 	char name[SPEC_NAME_BYTES];
@@ -34,8 +37,9 @@ struct spec {
 	enum optimizer_kind optimizer;
 	bool mean; /* divide sums by the gradients in them */
 	enum spec_sync sync;
-	uint32_t staleness; /* rounds, for SYNC_SSP */
-	bool reproducible;  /* sums in rank order */
+	uint32_t staleness;                    /* rounds, for SYNC_SSP */
+	bool reproducible;                     /* sums in rank order... */
+	const struct association *association; /* ...or in this one, which is the key table's; NULL: there is none */
 	enum spec_nan nan;
 	enum spec_lost lost;
 	uint32_t

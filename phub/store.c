@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "phub/association.h"
 #include "phub/base/cpu.h"
 #include "phub/lift.h"
 #include "phub/parts.h"
@@ -79,10 +80,19 @@ static bool store_weight_is_result(const struct spec *spec, const struct chunk_s
 	return !spec_rows(spec) && span->dtype == DTYPE_F32;
 }
 
-/* Staging buffers: all payloads of a chunk but the last may come early. */
+/* Staging buffers: all payloads of a chunk but one may come early, or all where none is added as it comes. */
 static uint64_t store_stages(const struct spec *spec, const struct share *share)
 {
-	return spec->reproducible ? (uint64_t)share->chunk_count * (spec->world - 1) : 0;
+	bool apart = spec->association || spec->boxes > 0;
+
+	return spec->reproducible ? (uint64_t)share->chunk_count * (spec->world - !apart) : 0;
+}
+
+static uint64_t store_stage_bytes(const struct spec *spec, const struct share *share)
+{
+	uint64_t bytes = spec->boxes > 0 ? share->elements_max * dtype_size(spec->lift) : 0;
+
+	return store_align(bytes > share->bytes_max ? bytes : share->bytes_max, STORE_ALIGN);
 }
 
 /* The results of all ranks that have their own. */
@@ -110,6 +120,8 @@ static void store_place_tables(
 	shard->maps = spec_parts(spec) ? store_take(at, chunks * sizeof(uint64_t *), STORE_ALIGN) : NULL;
 	shard->sources = store_take(at, world * sizeof(void *), STORE_ALIGN);
 	shard->scratch = store_take(at, share->bytes_max, STORE_ALIGN);
+	for (uint32_t i = 0; spec->association && i < spec->association->depth; i++)
+		shard->folds[i] = store_take(at, (uint64_t)share->elements_max * sizeof(float), STORE_ALIGN);
 	replies = store_take(at, world * chunks * sizeof(*replies), STORE_ALIGN);
 	shard->hypers.newest = store_take(at, hypers_bytes(hyper_ranks, spec->group_count), STORE_ALIGN);
 	if (!at->base)
@@ -150,7 +162,7 @@ static void store_place_buffers(
 {
 	uint64_t stages = store_stages(spec, share);
 	uint64_t sum_bytes = store_align((uint64_t)share->elements_max * sizeof(float), STORE_CHUNK_ALIGN);
-	uint64_t stage_bytes = store_align(share->bytes_max, STORE_ALIGN);
+	uint64_t stage_bytes = store_stage_bytes(spec, share);
 	uint8_t *sum = store_take(at, share->chunk_count * sum_bytes, STORE_CHUNK_ALIGN);
 	uint8_t *stage = store_take(at, stages * stage_bytes, STORE_ALIGN);
 	uint64_t map_bytes = store_align(parts_map_words(share->bytes_max) * sizeof(uint64_t), STORE_ALIGN);

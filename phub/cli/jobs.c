@@ -158,7 +158,7 @@ static json_t *jobs_json(const Phub__JobInfo *job)
 		json_array_append_new(missing, json_integer(job->missing[i]));
 	return json_pack(
 		"{s:s, s:i, s:s, s:I, s:I, s:I, s:s, s:s, s:f, s:f, s:I, s:o, s:o, s:s, s:I, s:i, s:i, s:I, s:I, s:I,"
-		" s:s, s:i, s:o, s:I, s:I, s:I, s:o, s:o*, s:o*, s:o*, s:o*, s:s*, s:o*}",
+		" s:s, s:i, s:o, s:I, s:I, s:I, s:o, s:o*, s:o*, s:o*, s:o*, s:s*, s:o*, s:s*}",
 		"job", job->name, "world", (int)job->world, "state", job->state, "keys", (json_int_t)job->keys,
 		"chunks", (json_int_t)job->chunks, "bytes", (json_int_t)job->bytes, "optimizer", job->optimizer, "sync",
 		job->sync, "rounds_per_s", job->rounds_per_s, "gb_per_s", job->gb_per_s, "rounds",
@@ -171,7 +171,7 @@ static json_t *jobs_json(const Phub__JobInfo *job)
 		jobs_json_checkpoint(job->checkpoint), "standby", jobs_json_standby(job), "dropped",
 		jobs_json_dropped(job->dropped, job->n_dropped), "below", jobs_json_below(job), "above",
 		jobs_json_above(job->above), "hierarchy", job->n_beside ? job->hierarchy : NULL, "beside",
-		jobs_json_beside(job));
+		jobs_json_beside(job), "association", job->association && *job->association ? job->association : NULL);
 }
 
 /* NULL: an older box does not tell. */
@@ -339,6 +339,9 @@ static void jobs_print_boxes(const Phub__JobInfo *job)
 		printf("%s: box %s is below, with rank%s %s\n", job->name, b->peer, b->n_ranks == 1 ? "" : "s",
 			b->n_ranks ? ranks : "of nobody yet");
 	}
+	if (job->association && *job->association)
+		printf("%s: sums are made as %s: one box alone makes the same bits with this association\n", job->name,
+			job->association);
 	for (size_t i = 0; i < job->n_beside; i++)
 		jobs_print_beside(job, job->beside[i]);
 	if (job->n_beside)

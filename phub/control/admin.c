@@ -14,6 +14,7 @@
 #include "phub/control/job_mirror.h"
 #include "phub/control/session.h"
 #include "phub/control/parent.h"
+#include "phub/control/job_below.h"
 #include "phub/control/peers.h"
 #include "phub/control/standby.h"
 #include "transport/datagram.h"
@@ -41,6 +42,7 @@ struct admin_job {
 	Phub__BelowInfo *below; /* each one's ranks lie in `ranks` */
 	Phub__BelowInfo **below_pointers;
 	uint32_t *ranks;
+	char *association;
 	Phub__BesideInfo *beside;
 	Phub__BesideInfo **beside_pointers;
 	Phub__AboveInfo above;
@@ -328,10 +330,13 @@ static int admin_fill_job(const struct job *job, struct admin_job *out, uint32_t
 	out->below = calloc(job->world, sizeof(*out->below));
 	out->below_pointers = calloc(job->world, sizeof(*out->below_pointers));
 	out->ranks = calloc(job->ranks, sizeof(*out->ranks));
-	if (!out->workers || !out->pointers || !out->missing || !out->lost || !out->lost_pointers || !out->below ||
-		!out->below_pointers || !out->ranks || admin_fill_beside(job, out) < 0)
+	out->association = job_below_association(job);
+	if (!out->association || !out->workers || !out->pointers || !out->missing || !out->lost ||
+		!out->lost_pointers || !out->below || !out->below_pointers || !out->ranks ||
+		admin_fill_beside(job, out) < 0)
 		return -1;
 	out->info.name = admin_text(job->name);
+	out->info.association = admin_text(out->association);
 	out->info.world = job->ranks;
 	out->info.state = admin_text(job->paused ? "paused" : job->draining ? "draining" : job_state_name(job->state));
 	if (job->generation && job->state == JOB_RUNNING) {
@@ -508,6 +513,7 @@ static void admin_free(struct admin_reply *r)
 		free(r->jobs[i].below);
 		free(r->jobs[i].below_pointers);
 		free(r->jobs[i].ranks);
+		free(r->jobs[i].association);
 		free(r->jobs[i].beside);
 		free(r->jobs[i].beside_pointers);
 	}

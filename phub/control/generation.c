@@ -100,12 +100,6 @@ static int generation_spread(struct generation *g, struct job *job, struct err *
 		return err_set(e, -E2BIG,
 			"a chunk of it, as fp32, is more than a message between boxes may have; choose smaller "
 			"chunk_bytes");
-	for (uint32_t i = 0; g->spec.reproducible && i < g->spec.plan.chunk_count; i++)
-		if (g->spec.plan.chunks[i].dtype != (uint8_t)job->lift)
-			return err_set(e, -ENOTSUP,
-				"reproducible sums of keys of another type (%s) than boxes send (uplink_type %s): not "
-				"yet in jobs whose workers are at several boxes",
-				chunking_dtype_name(g->spec.plan.chunks[i].dtype), chunking_dtype_name(job->lift));
 	g->spec.world = job->world;
 	g->spec.boxes = job->world - job->ranks;
 	g->spec.lift = job->lift;

@@ -54,6 +54,7 @@ struct member {
 	uint32_t gathered; /* of a box below: its last Gather, and what that says of where others reach it */
 	char host[CONFIG_HOST_BYTES];
 	uint16_t port;
+	bool deep; /* of a box below: others are below it */
 	bool tls;
 	unsigned cores;
 	bool quit;  /* gone: it left */

@@ -13,6 +13,7 @@
 #include "phub/base/log.h"
 #include "phub/base/ranks.h"
 #include "phub/control/box.h"
+#include "phub/control/generation.h"
 #include "phub/control/parent.h"
 #include "phub/control/peers.h"
 #include "phub/control/session.h"
@@ -62,6 +63,68 @@ uint32_t job_member_rank(const struct job *job, uint32_t member)
 		if (job->members[i].elsewhere && job->members[i].at == member)
 			return i;
 	return member;
+}
+
+/* ---- the order of sums ---- */
+
+uint32_t job_below_count(const struct job *job)
+{
+	uint32_t count = 0;
+
+	for (uint32_t i = job->ranks; i < job->world; i++)
+		count += job->members[i].session != NULL;
+	return count;
+}
+
+/* Workers at this member, or here, as a list in the list; those here stand in the outer one. */
+static size_t below_write_list(const struct job *job, uint32_t member, char *out, size_t bytes)
+{
+	bool here = member == JOB_AT_OTHER, some = false;
+	size_t at = 0;
+
+	for (uint32_t i = 0; i < job->ranks && at < bytes; i++) {
+		const struct member *m = &job->members[i];
+
+		if (here ? !m->session : !m->elsewhere || m->at != member)
+			continue;
+		at += (size_t)snprintf(out + at, bytes - at, "%s%u", some ? "," : here ? "" : "[", i);
+		some = true;
+	}
+	if (some && at < bytes)
+		at += (size_t)snprintf(out + at, bytes - at, here ? "," : "],");
+	return at;
+}
+
+/* Does it make all of them, and know how? */
+static bool below_knows_order(const struct job *job)
+{
+	const struct generation *g = job->generation;
+
+	if (!g || !g->spec.reproducible || job->parent || job->peers || job_below_count(job) == 0)
+		return false;
+	for (uint32_t i = job->ranks; i < job->world; i++)
+		if (job->members[i].session && job->members[i].deep)
+			return false;
+	return true;
+}
+
+char *job_below_association(const struct job *job)
+{
+	bool knows = below_knows_order(job);
+	size_t bytes = 3 + (knows ? 8 * (size_t)job->world : 0), at = 1; /* "1023," and brackets, for each */
+	char *out = malloc(bytes);
+
+	if (!out || !knows) {
+		if (out)
+			out[0] = '\0';
+		return out;
+	}
+	out[0] = '[';
+	at += below_write_list(job, JOB_AT_OTHER, out + at, bytes - at);
+	for (uint32_t i = job->ranks; i < job->world; i++)
+		at += below_write_list(job, i, out + at, bytes - at);
+	out[at - 1] = ']';
+	return out;
 }
 
 /* ---- coming and going ---- */
@@ -205,6 +268,7 @@ static void below_take_address(struct member *m, const struct session *s, const 
 	m->port = message->port <= UINT16_MAX ? (uint16_t)message->port : 0;
 	m->tls = message->tls;
 	m->cores = message->cores;
+	m->deep = message->deep;
 	job_below_copy(m->host, sizeof(m->host), message->host);
 	if (!m->host[0])
 		below_read_host(s->stream->peer, m->host, sizeof(m->host));
@@ -315,6 +379,7 @@ int job_below_check(const struct spec *spec, struct err *e)
 			   : spec->lost != LOST_FAIL ? "on_lost shrink and wait"
 			   : spec->quorum            ? "a quorum"
 			   : spec->encrypt           ? "encryption"
+			   : spec->association       ? "an association (sums follow from which box a worker is at)"
 						     : NULL;
 
 	return what ? err_set(e, -ENOTSUP, "%s: not yet in jobs whose workers are at several boxes", what) : 0;

@@ -55,6 +55,12 @@ void job_below_settle(struct job *job);
 int job_below_check(const struct spec *spec, struct err *e);
 /* "rank 3 (10.0.0.3:5512)", or "box 10.0.1.1:4431 (ranks 4-7)". Returns `out`. */
 const char *job_member_name(const struct job *job, uint32_t member, char *out, size_t bytes);
+/* Boxes below that are there. */
+uint32_t job_below_count(const struct job *job);
+/* The order in which this box makes the job's reproducible sums, as a worker may give it to one box alone
+ * (phub/association.h); "": they are not, or it does not make all of them, or does not know how boxes below do. To be
+ * freed; NULL: no memory. */
+char *job_below_association(const struct job *job);
 /* Is this rank at that box, or does it come by it? */
 bool job_stands_for(const struct job *job, uint32_t member, uint32_t rank);
 /* Its rank, to tell of; of a box the first of its ranks. */

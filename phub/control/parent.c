@@ -373,6 +373,7 @@ static int parent_say_gather(struct parent *p)
 		gather.n_ranks = job_below_gathered(p->job, gather.ranks);
 		gather.number = p->gathered + 1;
 		gather.type = (Phub__Dtype)p->job->lift;
+		gather.deep = job_below_count(p->job) > 0;
 		parent_write_address(p, &gather);
 		control.message_case = PHUB__CONTROL__MESSAGE_GATHER;
 		control.gather = &gather;

@@ -4,6 +4,8 @@
  */
 #include "phub/control/table.h"
 
+#include "phub/association.h"
+
 #include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
@@ -68,6 +70,25 @@ static int table_check(const struct table *t, const Phub__Job *job, uint64_t key
 	return 0;
 }
 
+static int table_take_association(struct table *t, const char *text, struct err *e)
+{
+	int rc;
+
+	if (!text[0])
+		return 0;
+	if (!t->spec.reproducible)
+		return err_set(e, -EINVAL, "an association says how reproducible sums are made; set reproducible, too");
+	rc = association_parse(text, t->spec.world, &t->association, e);
+	if (rc < 0)
+		return rc;
+	t->association_text = malloc(ASSOCIATION_TEXT_BYTES);
+	if (!t->association_text)
+		return err_set(e, -ENOMEM, "no memory for an association");
+	association_write(t->association, t->association_text, ASSOCIATION_TEXT_BYTES);
+	t->spec.association = t->association;
+	return 0;
+}
+
 int table_create(const Phub__Job *job, uint32_t world, uint32_t chunk_bytes, uint64_t keys_max, struct table **out,
 	struct err *e)
 {
@@ -82,8 +103,10 @@ int table_create(const Phub__Job *job, uint32_t world, uint32_t chunk_bytes, uin
 	t->chunk_bytes = job->chunk_bytes ? job->chunk_bytes : chunk_bytes;
 	t->key_count = job->key_count;
 	rc = table_check(t, job, keys_max, e);
+	if (rc == 0)
+		rc = table_take_association(t, job->association, e);
 	if (rc < 0) {
-		free(t);
+		table_destroy(t);
 		return rc;
 	}
 	memcpy(t->transport, job->transport, strlen(job->transport) + 1);
@@ -95,6 +118,8 @@ void table_destroy(struct table *t)
 {
 	if (!t)
 		return;
+	free(t->association);
+	free(t->association_text);
 	free(t->keys);
 	free(t->name_at);
 	free(t->names);
@@ -104,7 +129,10 @@ void table_destroy(struct table *t)
 
 uint64_t table_bytes(const struct table *t)
 {
-	return sizeof(*t) + t->key_room * (sizeof(*t->keys) + sizeof(*t->name_at)) + t->name_room +
+	uint64_t association =
+		t->association ? ASSOCIATION_TEXT_BYTES + t->association->step_count * sizeof(uint32_t) : 0;
+
+	return sizeof(*t) + association + t->key_room * (sizeof(*t->keys) + sizeof(*t->name_at)) + t->name_room +
 	       t->index_room * sizeof(*t->index);
 }
 
@@ -267,6 +295,7 @@ void table_job(const struct table *t, Phub__Job *out)
 	out->sync = (Phub__Sync)s->sync;
 	out->staleness = s->staleness;
 	out->reproducible = s->reproducible;
+	out->association = t->association ? t->association_text : out->association;
 	out->nan = (Phub__NanPolicy)s->nan;
 	out->lost = (Phub__Lost)s->lost;
 	out->quorum = s->quorum;

@@ -24,11 +24,13 @@ struct table {
 	uint32_t wait_ms; /* for a replacement of a rank that was lost; 0: the box's default */
 	bool resumes;     /* its rank was in the job when that ran before; not compared */
 	char transport[TABLE_TRANSPORT_BYTES];
-	uint32_t key_count;     /* announced by Job */
-	uint32_t key_have;      /* came in Keys so far */
-	struct chunk_key *keys; /* [key_have] */
-	uint32_t *name_at;      /* [key_have] where each name begins in `names` */
-	char *names;            /* NUL-terminated, one behind the other */
+	struct association *association; /* the spec's; NULL: none */
+	char *association_text;          /* of it, in its one form */
+	uint32_t key_count;              /* announced by Job */
+	uint32_t key_have;               /* came in Keys so far */
+	struct chunk_key *keys;          /* [key_have] */
+	uint32_t *name_at;               /* [key_have] where each name begins in `names` */
+	char *names;                     /* NUL-terminated, one behind the other */
 	uint32_t key_room;
 	size_t name_bytes, name_room;
 	uint32_t *index; /* [index_room] table_names.c's, until the table is complete; NULL: none */

@@ -5,6 +5,8 @@
  */
 #include "phub/control/table.h"
 
+#include "phub/base/crc.h"
+
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -31,7 +33,19 @@ static struct table_word table_text(const char *text)
 	return w;
 }
 
-enum { TABLE_OPTIONS = 14 };
+/* Lists of thousands of ranks have no room: their beginning, and something that is another for each. */
+static struct table_word table_association(const struct table *t)
+{
+	const char *text = t->association ? t->association_text : "none";
+	struct table_word w;
+
+	if (strlen(text) < sizeof(w.text))
+		return table_text(text);
+	snprintf(w.text, sizeof(w.text), "%.16s... (%08x)", text, crc_32c(0, text, strlen(text)));
+	return w;
+}
+
+enum { TABLE_OPTIONS = 15 };
 
 /* The options in the order in which they are compared. */
 static void table_options(const struct table *t, struct table_word out[TABLE_OPTIONS])
@@ -52,6 +66,7 @@ static void table_options(const struct table *t, struct table_word out[TABLE_OPT
 	out[11] = table_number(s->quorum);
 	out[12] = table_number(t->wait_ms);
 	out[13] = table_text(s->encrypt ? "true" : "false");
+	out[14] = table_association(t);
 }
 
 /* What it is to a checkpoint: the chunks on disk depend on it, or a job that goes on from there may change it. */
@@ -73,6 +88,7 @@ static const struct table_option {
 	{"quorum", OPTION_MAY},
 	{"wait_ms", OPTION_MAY},
 	{"encrypt", OPTION_MAY},
+	{"association", OPTION_MAY},
 };
 
 /* Whose tables, as messages say it. */

@@ -55,7 +55,8 @@ class Beside(Rack):
 
 def flat(world, **more):
     box = rig.Box(cores=2)
-    workers = [rig.Worker(box.url("flat"), rank=rank, world=world, keys=KEYS, rounds=20, transport="tcp", **more) for rank in range(world)]
+    given = {"keys": KEYS, "rounds": 20, "transport": "tcp", **more}
+    workers = [rig.Worker(box.url("flat"), rank=rank, world=world, **given) for rank in range(world)]
     digests = {worker.good()["digest"] for worker in workers}
     box.stop()
     check(len(digests) == 1, f"{digests}")
@@ -276,6 +277,43 @@ def same_bits():
         check(len(digests) == 1 and "cbf29ce484222325" not in digests, f"{hierarchy}: {digests}")  # that of nothing
 
 
+def same_bits_flat():
+    """reproducible sums of numbers that round: one box that is told the tree's association makes its bits, in each type"""
+    for dtype in ("f32", "f16", "bf16"):
+        rack = Rack()
+        given = {"normals": True, "check": False, "reproducible": True, "optimizer": "adam", "dtype": dtype}
+        digests = {worker.good()["digest"] for worker in rack.workers(**given)}
+        rack.stop()
+        check(digests == {flat(5, association="[3,[0-1,[2,4]]]", **given)}, f"{dtype}: the tree made other bits")
+        if dtype == "f32":  # few numbers of 16 bits have exact sums in f32
+            check(digests != {flat(5, **given)}, "these numbers have the same sum in the order of ranks")
+
+
+def association_told():
+    """the association of a tree that `phub jobs` tells is that of its sums; one that cannot be is refused, by name"""
+    root = rig.Box(name="root", cores=1)
+    below = rig.Box(name="below", cores=1, uplink=root.address)
+    given = {"keys": KEYS, "transport": "tcp", "normals": True, "check": False, "reproducible": True}
+    crew = [rig.Worker(box.url("told"), rank=rank, world=4, rounds="until-told", report_ms=50, **given)
+            for rank, box in enumerate((below, root, below, root))]
+    crew[0].event("progress")
+    check(jobs(root, "told").get("association") == "[1,3,[0,2]]", f"{jobs(root, 'told')}")
+    check("association" not in jobs(below, "told"), f"{jobs(below, 'told')}")
+    holds(subprocess.run([PHUB, "jobs", root.address], capture_output=True, text=True, check=True).stdout, r"told: sums are made as \[1,3,\[0,2\]\]")
+    crew[0].tell()
+    for worker in crew:
+        worker.good()
+    for worker in [rig.Worker(box.url("given"), rank=rank, world=2, association="[0,1]", rounds=1, **given) for rank, box in enumerate((root, below))]:
+        worker.failed("EOPNOTSUPP", r"an association \(sums follow from which box a worker is at\): not yet")
+    for association, words in (("[0,2]", "rank 2 of a world of 2"), ("[[1],0,1]", "rank 1 is in it twice")):
+        rig.Worker(root.url("wrong"), rank=0, world=2, association=association, rounds=1, **given).failed("EOPNOTSUPP", words)
+    crew = [rig.Worker(root.url("differ"), rank=rank, world=2, association=("[0,1]", "[1,0]")[rank], rounds=1, **given) for rank in range(2)]
+    for worker in crew:
+        worker.failed("EBADMSG", r"association differs: rank 0 says \[0,1\], rank 1 says \[1,0\]")
+    below.stop()
+    root.stop()
+
+
 def by_job():
     """a job whose entry at the top box says chain, beside one of that box's own way, a tree"""
     root = rig.Box(name="root", cores=1, config="jobs:\n  - {name: chained, hierarchy: chain}\n")
@@ -334,7 +372,7 @@ def measured():
         holds((pathlib.Path(out) / "racks.md").read_text(), r"\| 3 \| chain \| 1.[34]\d \(1.33\) ")
 
 
-CASES = [summed, half, shared_memory, together, jobs_beside, later, lost_worker, lost_box, refused, seen, exchanged, only_sums, shares, same_bits, by_job, lost_beside, unreachable, measured]
+CASES = [summed, half, shared_memory, together, jobs_beside, later, lost_worker, lost_box, refused, seen, exchanged, only_sums, shares, same_bits, same_bits_flat, association_told, by_job, lost_beside, unreachable, measured]
 
 if __name__ == "__main__":
     rig.run(CASES, None if PHUB.exists() else f"{PHUB} is not there (make)")

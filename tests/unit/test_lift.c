@@ -6,6 +6,7 @@
  */
 #include "phub/lift.h"
 
+#include "phub/association.h"
 #include "phub/core.h"
 #include "phub/link.h"
 #include "phub/members.h"
@@ -30,6 +31,7 @@ struct shape {
 	enum optimizer_kind optimizer;
 	enum dtype dtype, lift;
 	bool mean, reproducible, sinks;
+	bool rounds; /* numbers whose sum depends on the order */
 	unsigned hold_max;
 	uint64_t seed;
 };
@@ -66,6 +68,7 @@ struct rack {
 	struct shape shape;
 	struct place places[BOXES];
 	struct bench *flat;
+	struct association *association; /* of it */
 	struct message pending[PENDING];
 	unsigned pending_count;
 	uint64_t random, now;
@@ -220,13 +223,21 @@ static void place_connect(struct place *p, unsigned to)
 	uplink_open(&p->core, &mail);
 }
 
-static void fill(struct bench *b, uint32_t slot, uint32_t rank, uint64_t round)
+static void fill_as(struct bench *b, uint32_t slot, uint32_t rank, uint64_t round, bool rounds)
 {
 	float plain[CHUNK_ELEMENTS];
 
-	for (uint32_t i = 0; i < b->elements; i++)
-		plain[i] = (float)((rank * 7919 + round * 104729 + i * 31) % 13) - 5;
+	for (uint32_t i = 0; i < b->elements; i++) {
+		uint64_t number = rank * 7919 + round * 104729 + i * 31;
+
+		plain[i] = rounds ? 1 / (float)(3 + number % 1009) : (float)(number % 13) - 5;
+	}
 	convert_from_f32(b->data[slot], b->dtype, plain, b->elements);
+}
+
+static void fill(struct bench *b, uint32_t slot, uint32_t rank, uint64_t round)
+{
+	fill_as(b, slot, rank, round, false);
 }
 
 static struct rack *rack_open(const struct shape *shape)
@@ -250,7 +261,12 @@ static struct rack *rack_open(const struct shape *shape)
 	r->flat->dtype = shape->dtype;
 	r->flat->spec.optimizer = shape->optimizer;
 	r->flat->spec.mean = shape->mean;
-	bench_open(r->flat, world, 0);
+	r->flat->spec.reproducible = shape->reproducible;
+	/* What the tree of rack_rank() comes to: workers of the first box, which is its root, then the others' sums. */
+	if (shape->rounds)
+		assert_int_equal(association_parse("[1, 2, 0, [3-5]]", world, &r->association, NULL), 0);
+	r->flat->spec.association = r->association;
+	bench_open(r->flat, world, shape->seed % 3 ? 8 : 0);
 	return r;
 }
 
@@ -261,6 +277,7 @@ static void rack_close(struct rack *r)
 		bench_close(r->places[i].b);
 	}
 	bench_close(r->flat);
+	free(r->association);
 	free(r);
 }
 
@@ -410,7 +427,7 @@ static uint32_t rack_rank(unsigned box, uint32_t slot)
 static void flat_push(struct rack *r, uint64_t round, bool broadcast)
 {
 	for (uint32_t rank = 0; rank < r->flat->spec.world; rank++)
-		fill(r->flat, rank, rank, round);
+		fill_as(r->flat, rank, rank, round, r->shape.rounds);
 	for (unsigned chunk = 0; chunk < CHUNKS; chunk++) {
 		r->flat->chunk = &r->flat->shard->chunks[chunk];
 		for (uint32_t rank = 0; rank < r->flat->spec.world; rank++)
@@ -434,7 +451,7 @@ static void rack_round(struct rack *r, uint64_t round, bool broadcast)
 		memset(r->places[box].got, 0, sizeof(r->places[box].got));
 		left += rack_workers[box] * CHUNKS;
 		for (uint32_t slot = 0; slot < rack_workers[box]; slot++)
-			fill(r->places[box].b, slot, rack_rank(box, slot), round);
+			fill_as(r->places[box].b, slot, rack_rank(box, slot), round, r->shape.rounds);
 	}
 	while (left > 0) {
 		unsigned box = (unsigned)rack_random(r, BOXES), chunk = (unsigned)rack_random(r, CHUNKS);
@@ -550,6 +567,26 @@ static void test_reproducible(void **state)
 		assert_memory_equal(r->places[0].b->shard->chunks[0].result, sum, r->flat->elements * sizeof(float));
 		r->places[0].b->fake.sent_count = 0;
 		rack_drop(r);
+	}
+}
+
+/* One box that is told the tree's association makes the tree's bits, whatever the types and the order of arrival. */
+static void test_association(void **state)
+{
+	static const enum dtype types[] = {DTYPE_F32, DTYPE_F16, DTYPE_BF16};
+
+	(void)state;
+	for (unsigned i = 0; i < 72; i++) {
+		const struct shape shape = {.plan = PLAN_TREE,
+			.reproducible = true,
+			.rounds = true,
+			.dtype = types[i % 3],
+			.optimizer = i / 3 % 2 ? OPTIMIZER_ADAMW : OPTIMIZER_NONE,
+			.mean = i / 6 % 2,
+			.hold_max = i / 12 % 2 ? 8 : 0,
+			.seed = i};
+
+		run(&shape);
 	}
 }
 
@@ -699,6 +736,7 @@ int main(void)
 		cmocka_unit_test(test_same_as_one_box),
 		cmocka_unit_test(test_types),
 		cmocka_unit_test(test_reproducible),
+		cmocka_unit_test(test_association),
 		cmocka_unit_test(test_lifted),
 		cmocka_unit_test(test_no_room),
 		cmocka_unit_test(test_after_the_end),

@@ -93,6 +93,7 @@ class Options(ctypes.Structure):
         ("tls_pin", ctypes.c_char_p),
         ("encrypt", ctypes.c_bool),
         ("move_ms", ctypes.c_uint),
+        ("association", ctypes.c_char_p),
     ]
 
 

@@ -25,7 +25,7 @@ _HYPERS = {
 _OPTIONS = frozenset(inspect.signature(Worker).parameters) - {"url", "optimizer", "groups"}
 # What a sum beside the job does without. All else it has as well: who it is, how it gets there, and what protects it.
 _OF_ONE_JOB = frozenset(
-    ("reduce", "sync", "staleness", "reproducible", "nan", "lost", "wait", "quorum", "resume", "chunk_bytes")
+    ("reduce", "sync", "staleness", "reproducible", "association", "nan", "lost", "wait", "quorum", "resume", "chunk_bytes")
 )
 
 

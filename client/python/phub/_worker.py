@@ -155,6 +155,7 @@ class Worker:
         sync: str = "bsp",
         staleness: int = 0,
         reproducible: bool = False,
+        association: Optional[str] = None,
         nan: str = "pass",
         seal: str = "gmac",
         encrypt: bool = False,
@@ -187,6 +188,7 @@ class Worker:
         options.sync = _choice("sync", library.SYNCS, sync)
         options.staleness = staleness
         options.reproducible = reproducible
+        options.association = _encoded(association)
         options.nan = _choice("nan", library.NAN_POLICIES, nan)
         options.seal = _choice("seal", library.SEALS, seal)
         options.encrypt = encrypt
