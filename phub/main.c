@@ -240,8 +240,11 @@ static int main_open(const struct config *config, const struct box_env *env, str
 {
 	bool first = main_drops_first(config);
 	int rc = privilege_check(config, e);
-	char text[512];
+	char text[1024];
 
+	config_describe_racks(config, text, sizeof(text));
+	if (text[0])
+		log_info("%s", text);
 	if (rc == 0 && first)
 		rc = privilege_drop(config, text, sizeof(text), e);
 	if (rc == 0)
@@ -321,6 +324,7 @@ static int main_run(const struct config *config)
 
 static int main_act(struct config *config, enum main_action action)
 {
+	char text[1024];
 	struct err e;
 
 	if (action == MAIN_DUMP) {
@@ -334,6 +338,9 @@ static int main_act(struct config *config, enum main_action action)
 		log_set_level(LOG_LEVEL_WARN);
 		if (main_check(config, &e) < 0)
 			return main_complain(&e, MAIN_FAILED);
+		config_describe_racks(config, text, sizeof(text));
+		if (text[0])
+			printf("phubd: %s\n", text);
 		puts("phubd: the options are good (no port was tried)");
 		return main_flush(MAIN_DONE);
 	}

@@ -54,6 +54,7 @@ void config_fini(struct config *config)
 	free(config->jobs);
 	config->jobs = NULL;
 	config->job_count = 0;
+	racks_fini(&config->racks);
 }
 
 static unsigned config_line(const yaml_node_t *node)
@@ -143,7 +144,7 @@ static int config_option(struct config_file *f, const struct option *o, void *ba
 
 /* Finds the option of a pair's key, and that it comes for the first time. */
 static int config_key(struct config_file *f, const yaml_node_pair_t *pair, const struct option *table, unsigned count,
-	uint64_t *seen, const struct option **out)
+	bool seen[CONFIG_OPTIONS_MAX], const struct option **out)
 {
 	const yaml_node_t *key = yaml_document_get_node(&f->document, pair->key);
 	const char *name = config_scalar(key);
@@ -157,9 +158,9 @@ static int config_key(struct config_file *f, const yaml_node_pair_t *pair, const
 	}
 	if (table == option_table)
 		f->config->lines[o - table] = config_line(key);
-	if (*seen & (UINT64_C(1) << (o - table)))
+	if (seen[o - table])
 		return err_set(f->e, -EINVAL, "%s:%u: %s is given twice", f->name, config_line(key), o->name);
-	*seen |= UINT64_C(1) << (o - table);
+	seen[o - table] = true;
 	*out = o;
 	return 0;
 }
@@ -167,7 +168,7 @@ static int config_key(struct config_file *f, const yaml_node_pair_t *pair, const
 static int config_job(struct config_file *f, const yaml_node_t *node, struct config_job *job)
 {
 	const struct option *o;
-	uint64_t seen = 0;
+	bool seen[CONFIG_OPTIONS_MAX] = {false};
 	int rc;
 
 	if (!node || node->type != YAML_MAPPING_NODE)
@@ -177,7 +178,7 @@ static int config_job(struct config_file *f, const yaml_node_t *node, struct con
 	job->line = config_line(node);
 	job->weight = 1;
 	for (yaml_node_pair_t *p = node->data.mapping.pairs.start; p < node->data.mapping.pairs.top; p++) {
-		rc = config_key(f, p, option_job_table, option_job_count, &seen, &o);
+		rc = config_key(f, p, option_job_table, option_job_count, seen, &o);
 		if (rc == 0)
 			rc = config_option(f, o, job, yaml_document_get_node(&f->document, p->value));
 		if (rc < 0)
@@ -227,7 +228,7 @@ static int config_root(struct config_file *f)
 {
 	const yaml_node_t *root = yaml_document_get_root_node(&f->document);
 	const struct option *o;
-	uint64_t seen = 0;
+	bool seen[CONFIG_OPTIONS_MAX] = {false};
 	int rc;
 
 	if (!root || (root->type == YAML_SCALAR_NODE && root->data.scalar.length == 0))
@@ -237,7 +238,7 @@ static int config_root(struct config_file *f)
 	for (yaml_node_pair_t *p = root->data.mapping.pairs.start; p < root->data.mapping.pairs.top; p++) {
 		const yaml_node_t *value = yaml_document_get_node(&f->document, p->value);
 
-		rc = config_key(f, p, option_table, option_count, &seen, &o);
+		rc = config_key(f, p, option_table, option_count, seen, &o);
 		if (rc == 0)
 			rc = o->type == OPTION_JOBS ? config_jobs(f, value) : config_option(f, o, f->config, value);
 		if (rc < 0)

@@ -15,13 +15,14 @@
 #include "phub/base/err.h"
 #include "phub/spec.h"
 #include "phub/store.h"
+#include "topology/racks.h"
 
 #define CONFIG_LISTEN_MAX        8u
 #define CONFIG_HOST_BYTES        256u
 #define CONFIG_TRANSPORTS_MAX    8u   /* as many queues as a core can own */
 #define CONFIG_CORES_MAX         256u /* Start names a core in one byte */
 #define CONFIG_JOBS_MAX          4096u
-#define CONFIG_OPTIONS_MAX       64u
+#define CONFIG_OPTIONS_MAX       96u
 #define CONFIG_FILE_BYTES_MAX    (1u << 20)
 #define CONFIG_SECRET_BYTES_MAX  4096u
 #define CONFIG_SECRET_BYTES_GOOD 16u /* fewer are warned of where others may overhear */
@@ -111,6 +112,11 @@ struct config {
 	enum config_hierarchy hierarchy;           /* of jobs whose top box this is, but where their entry has one */
 	char advertise[320];                       /* "": where others come from and listen says */
 	struct config_listen advertise_at;         /* after config_finish() */
+	char racks_file[CONFIG_PATH_BYTES];        /* "": none */
+	char box[RACKS_NAME_BYTES];                /* "": the one whose address is this box's */
+	struct racks racks;                        /* after config_finish(): what the file says; no boxes: none */
+	unsigned racks_box;                        /* which of them this is */
+	bool racks_uplink;                         /* uplink is the first of them, for nobody named another */
 	char congestion[16];
 	enum config_seal datagram_seal; /* the least that a job may have */
 	enum config_encryption data_encryption;
@@ -129,7 +135,7 @@ struct config {
 
 /* Every option at its default. No memory is taken. */
 void config_init(struct config *config);
-/* Frees the list of jobs and wipes the secrets. */
+/* Frees the list of jobs and the racks, and wipes the secrets. */
 void config_fini(struct config *config);
 
 /* Reads a file over what is set already. 0, or a negative errno with "FILE:LINE: what is wrong; what is allowed" in
@@ -148,6 +154,9 @@ int config_set(struct config *config, const char *assignment, struct err *e);
  * errno with what to do in `e`, behind "FILE:LINE: " when it is about an option that a file has set.
  */
 int config_finish(struct config *config, struct err *e);
+
+/* "box r1b of rack r1 in FILE; the box above is 10.0.0.1:7077", or "" without a rack file. */
+void config_describe_racks(const struct config *config, char *out, size_t bytes);
 
 /* Every option with help and value, as YAML that config_load() takes. */
 void config_dump(const struct config *config, FILE *out);

@@ -38,8 +38,7 @@ static int config_at_line(const struct config *config, unsigned line, struct err
 	return err_set(e, what.code, "%s:%u: %s", config->file, line, what.text);
 }
 
-/* Likewise, of one of two options: the first that the file has set. */
-static int config_at(const struct config *config, const char *one, const char *other, struct err *e)
+int config_at(const struct config *config, const char *one, const char *other, struct err *e)
 {
 	unsigned line = config_line_of(config, one);
 
@@ -359,22 +358,28 @@ bool config_exchanges(const struct config *config)
 	return some;
 }
 
-/* Where other boxes reach this one, and what it is the top of. */
-static int config_check_hierarchy(struct config *config, struct err *e)
+/* Where other boxes reach this one. */
+static int config_check_advertise(struct config *config, struct err *e)
 {
 	const struct config_listen *at = &config->advertise_at;
 
-	if (config->advertise[0] &&
-		(value_read_address(config->advertise, &config->advertise_at) < 0 || !at->host[0] || !at->port)) {
-		err_set(e, -EINVAL, "advertise: '%.80s' is not understood; allowed: host:port", config->advertise);
-		return config_at(config, "advertise", "advertise", e);
-	}
+	if (!config->advertise[0] ||
+		(value_read_address(config->advertise, &config->advertise_at) == 0 && at->host[0] && at->port))
+		return 0;
+	err_set(e, -EINVAL, "advertise: '%.80s' is not understood; allowed: host:port", config->advertise);
+	return config_at(config, "advertise", "advertise", e);
+}
+
+/* What this box is the top of. */
+static int config_check_hierarchy(const struct config *config, struct err *e)
+{
 	if (!config_exchanges(config) || (!config->uplink[0] && !config->standby[0]))
 		return 0;
 	if (config->uplink[0])
 		err_set(e, -EINVAL,
 			"hierarchy: the box at the top chooses it, and this one has another above it "
-			"(uplink); set it there alone");
+			"(%s); set it there alone",
+			config->racks_uplink ? "the first of the rack file" : "uplink");
 	else
 		err_set(e, -EINVAL,
 			"hierarchy: a box with a standby cannot be the top of several yet; leave one of the "
@@ -406,6 +411,10 @@ int config_finish(struct config *config, struct err *e)
 		return rc;
 	config_choose(config);
 	rc = config_check_times(config, e);
+	if (rc == 0)
+		rc = config_check_advertise(config, e);
+	if (rc == 0)
+		rc = config_finish_racks(config, e);
 	if (rc == 0)
 		rc = config_check_memory(config, e);
 	if (rc == 0)

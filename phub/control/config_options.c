@@ -128,6 +128,13 @@ const struct option option_table[] = {
 	{"advertise", OPTION_STRING, FIELD(advertise), 0, 0, {NULL}, "",
 		"host:port by which other boxes of sharded and chain reach this one; empty: where it listens first, "
 		"loopback aside, or, where that is at all addresses, at the one that it calls the box above from"},
+	{"racks", OPTION_FILE, FIELD(racks_file), 0, 0, {NULL}, "",
+		"the rack file, which says what boxes there are, in which racks, and what links them (phub topo "
+		"--racks): by it a box without uplink has the file's first box above it, unless it is that itself, "
+		"and homes of chunks are chosen; an uplink that is set comes before the file's. Empty for none"},
+	{"box", OPTION_STRING, FIELD(box), 0, 0, {NULL}, "",
+		"the name of this box in the rack file; empty: the one whose address is advertise, or where it "
+		"listens"},
 	{"handshake_ms", OPTION_NUMBER, FIELD(handshake_ms), 10, 600000, {NULL}, "5000",
 		"a stranger that has not proved itself by then is closed"},
 	{"handshake_rate", OPTION_NUMBER, FIELD(handshake_rate), 0, 1000000, {NULL}, "1000",

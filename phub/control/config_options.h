@@ -62,6 +62,14 @@ bool option_is_list(const struct option *option);
 /* Zeroes and frees. */
 void config_wipe_secret(struct config_secret *secret);
 
+/* Puts FILE:LINE before what is wrong with one of two options: the first that the file has set. Returns its code. */
+int config_at(const struct config *config, const char *one, const char *other, struct err *e);
+
+/* ---- config_racks.c ---- */
+
+/* Reads the rack file, finds this box in it, and its uplink where none is set. No file: nothing. */
+int config_finish_racks(struct config *config, struct err *e);
+
 /* What to write in place of `name`, which is no option: the nearest names first; of a short table all of them. */
 void option_suggest(const struct option *table, unsigned count, const char *name, char *out, size_t bytes);
 

@@ -330,6 +330,69 @@ static void test_finish(void **state)
 	expect_finish("admin_secret_file: /x\nadmin_secret_env: Y\n", "give one");
 }
 
+static const char racks_text[] =
+	"racks:\n"
+	"  - {name: r0, uplink: 100Mbit, boxes: [{name: a, address: '127.0.0.1:7077', rate: 1Gbit}]}\n"
+	"  - {name: r1, uplink: 100Mbit, boxes: [{name: b, address: '127.0.0.2:7078', rate: 1Gbit},\n"
+	"     {name: c, address: 'localhost:7079', rate: 1Gbit},\n"
+	"     {name: d, address: 'd.example:7080', rate: 1Gbit},\n"
+	"     {name: e, address: '127.0.0.1:7079', rate: 1Gbit}]}\n";
+
+/* `words`: of the error, or what config_describe_racks() says behind the file; `uplink`: what then is. */
+static void expect_racks(const char *path, const char *options, const char *words, const char *uplink)
+{
+	struct config config;
+	char text[512], told[1024];
+	struct err e = {0};
+	int rc;
+
+	snprintf(text, sizeof(text), "racks: %s\n%s", path, options);
+	expect_good(text, &config);
+	rc = config_finish(&config, &e);
+	config_describe_racks(&config, told, sizeof(told));
+	if (!strstr(rc < 0 ? e.text : told, words) || (rc < 0) != !uplink)
+		fail_msg("of '%s' wanted '%s', got %d '%s'", options, words, rc, rc < 0 ? e.text : told);
+	if (uplink)
+		assert_string_equal(config.uplink, uplink);
+	config_fini(&config);
+}
+
+/* Which box of the rack file this one is, and so which is above it. */
+static void test_racks(void **state)
+{
+	char path[] = "/tmp/phub-test-racks-XXXXXX";
+	int fd = mkstemp(path);
+
+	(void)state;
+	assert_int_equal(write(fd, racks_text, sizeof(racks_text) - 1), sizeof(racks_text) - 1);
+	expect_racks(path, "", "box a of rack r0 in ", "");
+	expect_racks(path, "", "; no box is above it", "");
+	expect_racks(path, "listen: '127.0.0.2:7078'\n", "box b of rack r1 in", "127.0.0.1:7077");
+	expect_racks(path, "listen: '127.0.0.2:7078'\n", "is 127.0.0.1:7077, the first of the file", "127.0.0.1:7077");
+	expect_racks(
+		path, "listen: '127.0.0.2:7078'\nuplink: 'top.example:9'\n", "box b of rack r1 in", "top.example:9");
+	expect_racks(path, "listen: '127.0.0.1:9999'\nadvertise: 'd.example:7080'\n", "box d of", "127.0.0.1:7077");
+	expect_racks(path, "listen: '127.0.0.1:9999'\nbox: c\n", "box c of rack r1 in", "127.0.0.1:7077");
+	expect_racks(path, "listen: '127.0.0.1:9999'\n", "phubd.yaml:1: racks: no box of ", NULL);
+	expect_racks(path, "listen: '127.0.0.1:9999'\n",
+		"has the address and port where this one listens; set box to the name of this one (a, b, c, d, e)",
+		NULL);
+	expect_racks(path, "advertise: 'x.example:7077'\n", "has the address of advertise", NULL);
+	expect_racks(path, "listen: '127.0.0.1:7079'\n", "boxes 'c' and 'e' of ", NULL);
+	expect_racks(
+		path, "listen: '127.0.0.1:7079'\n", "are both at addresses of this one; set box to its name", NULL);
+	expect_racks(path, "box: f\n", "phubd.yaml:2: box: 'f' is no box of ", NULL);
+	expect_racks(path, "box: f\n", "; allowed: a, b, c, d, e", NULL);
+	expect_racks(path, "listen: '127.0.0.2:7078'\nhierarchy: chain\n",
+		"has another above it (the first of the rack file)", NULL);
+	expect_racks("/nowhere/racks.yaml", "", "phubd.yaml:1: racks: /nowhere/racks.yaml: No such file", NULL);
+	expect_finish("box: a\n", "phubd.yaml:1: box: 'a' without a rack file; set racks to it");
+	assert_int_equal(write(fd, "bad: 1\n", 7), 7);
+	expect_racks(path, "", ":7: the file has no key 'bad'", NULL);
+	close(fd);
+	unlink(path);
+}
+
 /* What is registered at start where nobody says: small on a small machine, bounded on a large one. */
 static void test_slots(void **state)
 {
@@ -394,6 +457,7 @@ int main(void)
 		cmocka_unit_test(test_set),
 		cmocka_unit_test(test_dump_is_read_back),
 		cmocka_unit_test(test_finish),
+		cmocka_unit_test(test_racks),
 		cmocka_unit_test(test_slots),
 		cmocka_unit_test(test_secret_files),
 		cmocka_unit_test(test_names),
