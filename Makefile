@@ -443,7 +443,7 @@ bench-rack: deps-bench ## only the rack in network namespaces, into BUILD/rack.m
 	@$(RACK)
 
 .PHONY: bench-racks
-bench-racks: ## several racks in network namespaces, flat, tree, sharded and chain, into BUILD/racks.md (root; RATE=100 Mbit/s, RUNS, ROWS)
+bench-racks: ## several racks in network namespaces, flat, tree, sharded and chain, into BUILD/racks.md (root; RATE=50 Mbit/s of a worker, RUNS, ROWS)
 	@$(MAKE) --no-print-directory test-programs
 	@BUILD='$(BUILD)' RUNS='$(RUNS)' ROWS='$(ROWS)' RATE='$(RATE)' tests/bench/racks.py
 

@@ -47,7 +47,7 @@ from run import Row, commit
 from systems import (BUILD, CONTROL, CPUS, OUT, SET_UP, Failure, Gloo, OpenMpi, Phub, Place, asked, cpus_busy, end, forget,
                      make_ready, run_program)
 
-NETWORK, BOX, PORT = "10.99.0.0/24", "10.99.0.254", 9999
+NETWORK, PREFIX, BOX, PORT = "10.99.0.0/24", 24, "10.99.0.254", 9999
 LINK = "uplink"  # the device that leads to the switch, in every namespace
 BURST = 128 << 10  # of a worker's link; GSO packets of 64 KiB pass whole. Of the box's: N times that
 QUEUE_MS = 50  # how long a packet may wait for a link
@@ -88,7 +88,7 @@ nsenter --net=/run/netns/{name} -- sh -ec '
 echo 1 >/proc/sys/net/ipv4/tcp_no_metrics_save'
 ip -n {switch} link add name {port} type veth peer name {link} netns {name}
 ip -n {switch} link set {port} master bridge up
-ip -n {name} addr add {address}/24 dev {link}
+ip -n {name} addr add {address}/{prefix} dev {link}
 ip -n {name} link set {link} up
 ip -n {name} route change {network} dev {link} proto kernel scope link src {address} congctl lock cubic
 """
@@ -124,7 +124,7 @@ class Rack:
         limits = {name: (CONTROL.parent / f"tcp_{name}").read_text().strip() for name in ("rmem", "wmem")}
         for name, at, port, _ in self.members:
             script += MEMBER.format(name=f"{self.names}-{name}", switch=self.switch, port=port, link=LINK, address=at,
-                                    network=NETWORK)
+                                    prefix=PREFIX, network=NETWORK)
         done = subprocess.run(["sh", "-ec", script], capture_output=True, text=True, pass_fds=[keep_fd])
         if done.returncode:
             raise Failure(f"no rack: {done.stderr.strip()}")

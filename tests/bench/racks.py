@@ -1,15 +1,7 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""Several racks in network namespaces, each with a box and workers: what crosses a rack's uplink in a round, and how long that
-takes, where all workers come to one box (flat), and over boxes in a tree, sharded and in a chain.
-
-     rack 0                rack 1                      a namespace each, with a box and its workers; 10.99.0.1, 10.99.0.2, ...
-    [ uplink ]            [ uplink ]        ...        tbf RATE: what leaves the rack
-        |                     |                        veth pairs
-    [ port0 ]             [ port1 ]                    tbf RATE: what goes to the rack
-    +------------------------------------------+
-    |                 switch                   |       a bridge in a namespace of its own
-    +------------------------------------------+
+"""Several racks in network namespaces (racks_net.py): what crosses a rack's uplink in a round, and how long that takes, where all
+workers come to one box (flat), and over boxes in a tree, sharded and in a chain.
 
 Usage: racks.py            measures; writes $OUT/racks.md, and racks.jsonl with one line for every run
        racks.py --report   writes racks.md anew from racks.jsonl
@@ -19,7 +11,7 @@ Environment: BUILD   where phub is (build)
              OUT     where results go (BUILD)
              RUNS    runs of each way, taking turns (5)
              ROWS    quick (2 and 4 racks), full (2, 4 and 8), or smoke (3 racks, seconds)
-             RATE    of an uplink each way, Mbit/s (100)
+             RATE    of a worker's link each way, Mbit/s (50)
 
 A model of 4 MB, all-reduced as fp32; every sum of every round is checked. Needs root.
 """
@@ -28,24 +20,22 @@ import json
 import os
 import re
 import select
-import subprocess
 import sys
 import time
 
 import rack
 import report
-from rack import LINK, NETWORK, address, holder, told
+from racks_net import PORT, Crew, Shape, address, racks_of
 from run import commit
-from systems import BUILD, CONTROL, CPUS, OUT, SET_UP, Failure, asked, cpus_busy, end, forget, make_ready, run_program
+from systems import BUILD, CPUS, OUT, Failure, asked, cpus_busy, forget, make_ready, run_program
 
 MARKS = ("<!-- racks: from here on made by `tests/bench/racks.py --readme` -->", "<!-- racks: to here -->")
 WAYS = ("flat", "tree", "sharded", "chain")
 RACKS = {"smoke": [3], "quick": [2, 4], "full": [2, 4, 8]}
 WORKERS = 2  # of each rack
 BYTES, ROUNDS = {"smoke": 1_000_000, "quick": 4_000_000, "full": 4_000_000}, {"smoke": 4, "quick": 12, "full": 12}
-BURST, QUEUE_MS, PORT, DEADLINE_S = 128 << 10, 50, 7077, 120
+DEADLINE_S = 120
 WORKER = BUILD / "tests/system/worker"
-SECRET = {**os.environ, "RACKS_SECRET": "of the racks", "PHUB_SECRET": "of the racks"}
 # Headers: a segment of 1448 bytes takes 1514 on a link; and acknowledgements of what comes the other way.
 LEAST, MOST = 1.0, 1.12
 
@@ -54,75 +44,9 @@ def say(text):
     print(f"racks: {text}", file=sys.stderr, flush=True)
 
 
-class Racks:
-    """The namespaces and links."""
-
-    def __init__(self, names, count):
-        self.names, self.count, self.switch = names, count, f"{names}-switch"
-
-    def enter(self, number):
-        return ["nsenter", f"--net=/run/netns/{self.names}-rack{number}", "--"]
-
-    def build(self, keep_fd, mbit):
-        script = rack.SWITCH.format(switch=self.switch)
-        limits = {name: (CONTROL.parent / f"tcp_{name}").read_text().strip() for name in ("rmem", "wmem")}
-        for number in range(self.count):
-            script += rack.MEMBER.format(name=f"{self.names}-rack{number}", switch=self.switch, port=f"port{number}", link=LINK,
-                                         address=address(number), network=NETWORK)
-        done = subprocess.run(["sh", "-ec", script], capture_output=True, text=True, pass_fds=[keep_fd])
-        if done.returncode:
-            raise Failure(f"no racks: {done.stderr.strip()}")
-        tbf = ["root", "tbf", "rate", f"{mbit}mbit", "burst", BURST, "latency", f"{QUEUE_MS}ms"]
-        for number in range(self.count):
-            told(*self.enter(number), "sh", "-ec", SET_UP.format(**limits))
-            told("tc", "-n", f"{self.names}-rack{number}", "qdisc", "replace", "dev", LINK, *tbf)
-            told("tc", "-n", self.switch, "qdisc", "replace", "dev", f"port{number}", *tbf)
-
-    def counters(self):
-        """[bytes out and in of each rack's uplink], with the headers of all segments: see rack.py."""
-        down = rack.tbf_bytes(self.switch)
-        return [(rack.tbf_bytes(f"{self.names}-rack{number}")[LINK], down[f"port{number}"]) for number in range(self.count)]
-
-
-class Crew:
-    """What runs: boxes, then workers. All end with it."""
-
-    def __init__(self, racks):
-        self.racks, self.processes = racks, []
-
-    def start(self, number, *words):
-        process = subprocess.Popen([*self.racks.enter(number), *map(str, words)], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                                   stderr=subprocess.PIPE, bufsize=0, start_new_session=True, env=SECRET)
-        self.processes.append(process)
-        return process
-
-    def box(self, number, *words):
-        box = self.start(number, BUILD / "phubd", "--listen", f"{address(number)}:{PORT}", "--cores", 1, "-o", "create=secret", "-o",
-                         "create_secret_env=RACKS_SECRET", "-o", "transports=tcp", *words)
-        if b"listening" not in box.stdout.readline():
-            raise Failure(f"box {number} does not start: {box.stderr.read().decode()}")
-
-    def close(self):
-        for process in self.processes:
-            process.terminate()
-        for process in self.processes:
-            end(process)
-
-
-def boxes_of(crew, way, count):
-    """Starts them, and says which box the workers of each rack come to."""
-    if way == "flat":
-        crew.box(0)
-        return [0] * count
-    crew.box(0, "-o", f"hierarchy={way}")
-    for number in range(1, count):
-        crew.box(number, "-o", f"uplink={address(0)}:{PORT}")
-    return range(count)
-
-
 def read_events(worker, wanted):
-    """Its lines up to this event."""
-    deadline = time.monotonic() + DEADLINE_S
+    """Its lines up to this event: of those before it, how long exchanges took."""
+    deadline, took_us = time.monotonic() + DEADLINE_S, []
     while select.select([worker.stdout], [], [], max(0, deadline - time.monotonic()))[0]:
         line = worker.stdout.readline()
         if not line:
@@ -131,31 +55,30 @@ def read_events(worker, wanted):
         if event["event"] == "end" and event.get("errno"):
             raise Failure(f"a worker: {event['error']}")
         if event["event"] == wanted:
-            return event
+            return event, took_us
+        if event["event"] == "progress":
+            took_us.append(event["exchange_us"])
     raise Failure(f"a worker has not {wanted} in {DEADLINE_S} s")
 
 
-def measure(racks, way, size, rounds):
-    """One run: bytes of each uplink in a round, and how long a round takes."""
-    crew = Crew(racks)
-    try:
-        boxes = boxes_of(crew, way, racks.count)
+def measure(racks, way, size, rounds, *words):
+    """One run of a model of `size` bytes: bytes of each uplink in a round, and the median round of all workers but for the first
+    rounds. `words` go to the workers."""
+    shape = racks.shape
+    with Crew(racks) as crew:
+        boxes = crew.boxes(way)
         before = racks.counters()
-        workers = [crew.start(rank // WORKERS, WORKER, f"url=phub://{address(boxes[rank // WORKERS])}:{PORT}/racks", f"rank={rank}",
-                              f"world={racks.count * WORKERS}", f"keys=a:{size // 4}", f"rounds={rounds}", "transport=tcp", "optimizer=none")
-                   for rank in range(racks.count * WORKERS)]
-        for worker in workers:
-            read_events(worker, "started")
-        began = time.monotonic()
-        ends = [read_events(worker, "end") for worker in workers]
-        took = time.monotonic() - began
+        workers = [crew.start(racks.worker(number, local), WORKER, f"url=phub://{address(boxes[number])}:{PORT}/racks", f"rank={rank}",
+                              f"world={shape.world}", f"keys=a:{size // 4}", f"rounds={rounds}", "transport=tcp", "optimizer=none",
+                              "report_ms=1", *words)
+                   for rank, (number, local) in enumerate(shape.places())]
+        ends, took_us = zip(*[read_events(worker, "end") for worker in workers])
         after = racks.counters()
-    finally:
-        crew.close()
     if any(event["wrong"] or event["rounds"] != rounds for event in ends):
         raise Failure(f"{way}: wrong sums, or not all rounds: {ends}")
     crossed = [[(now - then) / rounds for now, then in zip(*both)] for both in zip(after, before)]
-    return {"way": way, "racks": racks.count, "workers": WORKERS, "bytes": size, "rounds": rounds, "round_ms": took / rounds * 1e3,
+    return {"way": way, "racks": shape.count, "workers": shape.workers, "mbit": shape.mbit, "oversubscribed": shape.oversubscribed,
+            "bytes": size, "rounds": rounds, "round_ms": report.spread(us for one in took_us for us in one[1:]).median / 1e3,
             "out": [out for out, _ in crossed], "in": [came for _, came in crossed]}
 
 
@@ -199,9 +122,9 @@ def row(racks, way, runs, flat_ms):
 
 
 def table(conditions, runs):
-    text = [f"`tests/bench/racks.py`, commit {conditions['commit']}, {conditions['date']}, {CPUS} CPUs, uplinks of {conditions['mbit']} Mbit/s each way; "
-            f"a model of {conditions['bytes'] / 1e6:g} MB, {WORKERS} workers in each rack, boxes of one core. Medians of {conditions['runs']} runs that took "
-            "turns.", "",
+    text = [f"`tests/bench/racks.py`, commit {conditions['commit']}, {conditions['date']}, {CPUS} CPUs, workers' links of {conditions['mbit']} Mbit/s "
+            f"each way; a model of {conditions['bytes'] / 1e6:g} MB, {WORKERS} workers in each rack, boxes of one core. Medians of "
+            f"{conditions['runs']} runs that took turns.", "",
             "| racks | way | uplink of the root's rack, models a round (as it must be) | of the others | ms a round | times as fast as flat |",
             "|---|---|---|---|---|---|"]
     for racks in sorted({racks for racks, _ in runs}):
@@ -224,6 +147,7 @@ def part():
 
 def measure_all(which, runs, mbit):
     trouble = 0
+    os.makedirs(OUT, exist_ok=True)
     with open(OUT / "racks.jsonl", "w") as lines:
         def note(**record):
             lines.write(json.dumps(record) + "\n")
@@ -232,10 +156,7 @@ def measure_all(which, runs, mbit):
         note(bench="conditions", runs=runs, rows=which, mbit=mbit, bytes=BYTES[which], busy=cpus_busy(), cpu=report.cpu_name(), commit=commit(),
              date=time.strftime("%Y-%m-%d", time.gmtime()))
         for count in RACKS[which]:
-            names = f"phub-racks-{os.getpid()}"
-            with holder(names) as keep_fd:
-                racks = Racks(names, count)
-                racks.build(keep_fd, mbit)
+            with racks_of(Shape((WORKERS,) * count, mbit)) as racks:
                 for run in range(runs):
                     for way in WAYS:
                         try:
@@ -250,7 +171,7 @@ def measure_all(which, runs, mbit):
 
 
 def main():
-    words, wanted, mbit = sys.argv[1:], asked(RACKS), os.environ.get("RATE") or "100"
+    words, wanted, mbit = sys.argv[1:], asked(RACKS), os.environ.get("RATE") or "50"
     if words not in ([], ["--report"], ["--readme"]) or not wanted or not re.fullmatch(r"[0-9]{1,5}", mbit) or int(mbit) < 10:
         print(f"usage: [RUNS=N] [ROWS={'|'.join(RACKS)}] [RATE=MBIT] racks.py [--report | --readme]", file=sys.stderr)
         return 2

@@ -85,6 +85,8 @@ static void worker_event(const struct worker *w, const char *event, const char *
 		w->rounds, worker_now_us() / 1000);
 	if (w->options.census)
 		printf(",\"ranks\":%u", w->ranks);
+	if (w->options.report_ms)
+		printf(",\"exchange_us\":%" PRIu64, w->all_us);
 	if (w->phub)
 		worker_print_text("transport", phub_transport(w->phub));
 	if (error)
