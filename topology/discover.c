@@ -8,6 +8,7 @@
 #endif
 
 #include "topology/discover.h"
+#include "topology/discover_internal.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -22,7 +23,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define DISCOVER_TEXT_BYTES      16384u /* longest file that is read: a node's meminfo, a cpulist with many gaps */
 #define DISCOVER_MASK_LONGS      (8192u / (8 * sizeof(unsigned long)))
 #define DISCOVER_CACHE_INDEX_MAX 16u
 
@@ -32,14 +32,7 @@ struct discover_set {
 	unsigned count;
 };
 
-struct discover {
-	const char *root;
-	struct host *host;
-	char text[DISCOVER_TEXT_BYTES]; /* of the file read last */
-};
-
-/* Read the file at root/path into d->text, without its last newline. Returns false when that is not possible. */
-__attribute__((format(printf, 2, 3))) static bool discover_read(struct discover *d, const char *format, ...)
+bool discover_read(struct discover *d, const char *format, ...)
 {
 	char path[PATH_MAX];
 	va_list args;
@@ -68,8 +61,7 @@ __attribute__((format(printf, 2, 3))) static bool discover_read(struct discover 
 	return got == 0 && have > 0; /* got > 0: longer than anything that we expect */
 }
 
-/* The number in d->text, or `unknown` when it holds no number. */
-static int64_t discover_number(const struct discover *d, int64_t unknown)
+int64_t discover_number(const struct discover *d, int64_t unknown)
 {
 	char *end;
 
@@ -280,15 +272,20 @@ static void discover_cpus(
 	}
 }
 
+int discover_node_id(const struct discover *d)
+{
+	int64_t node = discover_number(d, -1);
+
+	return node >= 0 && node < (int64_t)HOST_CPU_COUNT_MAX ? (int)node : -1;
+}
+
 /* A virtio NIC's device has no node of its own, but the PCI function above it has. */
 static int discover_nic_node(struct discover *d, const char *name)
 {
 	if (!discover_read(d, "sys/class/net/%s/device/numa_node", name) &&
 		!discover_read(d, "sys/class/net/%s/device/../numa_node", name))
 		return -1;
-
-	int64_t node = discover_number(d, -1);
-	return node >= 0 && node < (int64_t)HOST_CPU_COUNT_MAX ? (int)node : -1;
+	return discover_node_id(d);
 }
 
 /* Read one entry of sys/class/net. Returns false when it is no interface (bonding_masters, say). */
@@ -297,7 +294,7 @@ static bool discover_nic(struct discover *d, const char *name, struct host_nic *
 	char path[PATH_MAX];
 	struct stat status;
 
-	*nic = (struct host_nic){.node = -1};
+	*nic = (struct host_nic){.node = -1, .pci = {.above = HOST_NONE}};
 	if (strcmp(name, "lo") == 0 || strlen(name) >= sizeof(nic->name))
 		return false;
 	if (!discover_read(d, "sys/class/net/%s/operstate", name))
@@ -319,8 +316,7 @@ static bool discover_nic(struct discover *d, const char *name, struct host_nic *
 	return true;
 }
 
-/* Not alphasort(), whose order depends on the locale. */
-static int discover_compare_entries(const struct dirent **a, const struct dirent **b)
+int discover_compare_entries(const struct dirent **a, const struct dirent **b)
 {
 	return strcmp((*a)->d_name, (*b)->d_name);
 }
@@ -373,6 +369,7 @@ int discover_host(const struct discover_options *options, struct host *out, stru
 	discover_nodes(d, node_of_cpu);
 	discover_cpus(d, &allowed, node_of_cpu);
 	discover_nics(d);
+	discover_pci(d);
 	*out = *host;
 free_host:
 	free(host);

@@ -168,6 +168,83 @@ static void tree_write_rack_box(bool hyper_threads)
 	tree_write("", "sys/class/net/bonding_masters");
 }
 
+/* A device of this class at the end of a way below sys/devices; a link speed of NULL: it tells none. */
+static void tree_write_pci(const char *way, const char *class, const char *node, const char *speed, const char *width)
+{
+	const char *address = strrchr(way, '/') + 1;
+	char target[300], link[100];
+
+	tree_write(class, "sys/devices/%s/class", way);
+	tree_write("0x15b3", "sys/devices/%s/vendor", way);
+	tree_write("0x1017", "sys/devices/%s/device", way);
+	tree_write(node, "sys/devices/%s/numa_node", way);
+	if (speed) {
+		tree_write(speed, "sys/devices/%s/current_link_speed", way);
+		tree_write(width, "sys/devices/%s/current_link_width", way);
+	}
+	snprintf(target, sizeof(target), "../../../devices/%s", way);
+	snprintf(link, sizeof(link), "sys/bus/pci/devices/%s", address);
+	tree_link(target, link);
+}
+
+/* A NIC of the function at the end of the way. */
+static void tree_write_port(const char *way, const char *name, const char *speed, const char *rdma)
+{
+	char target[300], link[100];
+
+	tree_write("up", "sys/devices/%s/net/%s/operstate", way, name);
+	tree_write(speed, "sys/devices/%s/net/%s/speed", way, name);
+	snprintf(link, sizeof(link), "sys/devices/%s/net/%s/device", way, name);
+	tree_link("../..", link);
+	if (rdma)
+		tree_write("RoCE", "sys/devices/%s/infiniband/%s/node_type", way, rdma);
+	snprintf(target, sizeof(target), "../../devices/%s/net/%s", way, name);
+	snprintf(link, sizeof(link), "sys/class/net/%s", name);
+	tree_link(target, link);
+}
+
+#define GEN3 "8.0 GT/s PCIe"
+#define GEN4 "16.0 GT/s PCIe"
+#define SWITCH0                    \
+	"pci0000:3a/0000:3a:00.0/" \
+	"0000:3b:00.0"
+#define SWITCH1                    \
+	"pci0000:b2/0000:b2:00.0/" \
+	"0000:b3:00.0"
+
+/*
+ * Two sockets. On the first a switch with a NIC of two ports and a GPU, and below it one more with a GPU; a GPU on a
+ * root port of the same complex. On the second a switch, in a slot of half its lanes, with a NIC and a GPU; a board
+ * management controller's VGA.
+ */
+static void tree_write_gpu_box(void)
+{
+	tree_write_rack_box(false);
+	tree_write_pci("pci0000:3a/0000:3a:00.0", "0x060400", "0", GEN4, "16");
+	tree_write_pci(SWITCH0, "0x060400", "0", GEN4, "16");
+	tree_write_pci(SWITCH0 "/0000:3c:00.0", "0x060400", "0", GEN4, "16");
+	tree_write_pci(SWITCH0 "/0000:3c:00.0/0000:3d:00.0", "0x020000", "0", GEN4, "16");
+	tree_write_pci(SWITCH0 "/0000:3c:00.0/0000:3d:00.1", "0x020000", "0", GEN4, "16");
+	tree_write_port(SWITCH0 "/0000:3c:00.0/0000:3d:00.0", "rail0", "100000", "mlx5_0");
+	tree_write_port(SWITCH0 "/0000:3c:00.0/0000:3d:00.1", "rail1", "200000", "mlx5_1");
+	tree_write_pci(SWITCH0 "/0000:3c:08.0", "0x060400", "0", GEN4, "16");
+	tree_write_pci(SWITCH0 "/0000:3c:08.0/0000:3e:00.0", "0x030200", "0", "2.5 GT/s PCIe", "16");
+	tree_write_pci(SWITCH0 "/0000:3c:10.0", "0x060400", "0", GEN4, "16");
+	tree_write_pci(SWITCH0 "/0000:3c:10.0/0000:3f:00.0", "0x060400", "0", GEN4, "8");
+	tree_write_pci(SWITCH0 "/0000:3c:10.0/0000:3f:00.0/0000:40:00.0", "0x060400", "0", GEN4, "16");
+	tree_write_pci(SWITCH0 "/0000:3c:10.0/0000:3f:00.0/0000:40:00.0/0000:41:00.0", "0x120000", "0", GEN4, "16");
+	tree_write_pci("pci0000:3a/0000:3a:02.0", "0x060400", "0", GEN4, "16");
+	tree_write_pci("pci0000:3a/0000:3a:02.0/0000:50:00.0", "0x030200", "0", GEN4, "16");
+	tree_write_pci("pci0000:b2/0000:b2:00.0", "0x060400", "1", GEN3, "8");
+	tree_write_pci(SWITCH1, "0x060400", "1", GEN3, "8");
+	tree_write_pci(SWITCH1 "/0000:b4:00.0", "0x060400", "1", GEN3, "16");
+	tree_write_pci(SWITCH1 "/0000:b4:00.0/0000:b5:00.0", "0x020000", "1", GEN3, "16");
+	tree_write_port(SWITCH1 "/0000:b4:00.0/0000:b5:00.0", "rail2", "100000", NULL);
+	tree_write_pci(SWITCH1 "/0000:b4:01.0", "0x060400", "1", GEN3, "16");
+	tree_write_pci(SWITCH1 "/0000:b4:01.0/0000:b6:00.0", "0x030200", "1", GEN3, "16");
+	tree_write_pci("pci0000:00/0000:00:1f.0", "0x030000", "-1", NULL, NULL);
+}
+
 static struct host discover_ok(const unsigned char *mask, unsigned mask_bytes)
 {
 	struct discover_options options = {.root = tree, .cpu_mask = mask, .cpu_mask_bytes = mask_bytes};
@@ -365,6 +442,160 @@ static void test_virtio_takes_the_node_of_its_function(void **state)
 	assert_int_equal(discover_ok(NULL, 0).nics[0].node, 0);
 }
 
+static const struct host_nic *nic_named(const struct host *host, const char *name)
+{
+	for (unsigned i = 0; i < host->nic_count; i++)
+		if (strcmp(host->nics[i].name, name) == 0)
+			return &host->nics[i];
+	fail_msg("no NIC %s", name);
+	return NULL;
+}
+
+static enum host_near near_of(const struct host *host, const char *nic, unsigned gpu)
+{
+	const struct host_nic *n = nic_named(host, nic);
+
+	return host_near(host, &n->pci, n->node, &host->gpus[gpu].pci, host->gpus[gpu].node);
+}
+
+static void test_gpus_and_switches(void **state)
+{
+	(void)state;
+	tree_write_gpu_box();
+	struct host host = discover_ok(NULL, 0);
+	const struct host_nic *rail0 = nic_named(&host, "rail0");
+
+	assert_int_equal(host.gpu_count, 5);
+	assert_string_equal(host.gpus[0].pci.address, "0000:00:1f.0");
+	assert_int_equal(host.gpus[0].class, 0x0300);
+	assert_int_equal(host.gpus[0].node, -1);
+	assert_int_equal(host.gpus[0].pci.path_mbit, 0);
+	assert_string_equal(host.gpus[2].pci.address, "0000:41:00.0");
+	assert_int_equal(host.gpus[2].class, 0x1200);
+	assert_int_equal(host.gpus[2].vendor, 0x15b3);
+	assert_int_equal(host.gpus[2].device, 0x1017);
+	/* Its own link has 16 lanes, the switch that it hangs from 8. */
+	assert_int_equal(host.gpus[2].pci.link_mbit, 252061);
+	assert_int_equal(host.gpus[2].pci.path_mbit, 126030);
+	assert_string_equal(host.gpus[2].pci.narrow, "0000:3f:00.0");
+
+	assert_int_equal(host.switch_count, 3);
+	assert_string_equal(host.switches[rail0->pci.above].address, "0000:3b:00.0");
+	assert_int_equal(host.switches[rail0->pci.above].above, HOST_NONE);
+	assert_int_equal(host.switches[host.gpus[2].pci.above].above, rail0->pci.above);
+	assert_int_equal(host.gpus[3].pci.above, HOST_NONE);
+	assert_string_equal(rail0->rdma, "mlx5_0");
+	assert_string_equal(rail0->pci.root, "0000:3a");
+	assert_int_equal(rail0->node, 0);
+
+	assert_int_equal(near_of(&host, "rail0", 0), HOST_NEAR_UNKNOWN);
+	assert_int_equal(near_of(&host, "rail0", 1), HOST_NEAR_SWITCH);
+	assert_int_equal(near_of(&host, "rail1", 2), HOST_NEAR_SWITCH);
+	assert_int_equal(near_of(&host, "rail0", 3), HOST_NEAR_ROOT);
+	assert_int_equal(near_of(&host, "rail0", 4), HOST_NEAR_FAR);
+	assert_int_equal(near_of(&host, "rail2", 4), HOST_NEAR_SWITCH);
+	assert_int_equal(near_of(&host, "mlx3", 4), HOST_NEAR_NODE);
+}
+
+/* A card of two ports whose slot carries one, and one whose switch has half its lanes. */
+static void test_slots_slower_than_ports(void **state)
+{
+	(void)state;
+	tree_write_gpu_box();
+	struct host host = discover_ok(NULL, 0);
+	unsigned rail0 = (unsigned)(nic_named(&host, "rail0") - host.nics), rail2 = rail0 + 2;
+
+	assert_int_equal(host.nics[rail0].pci.path_mbit, 252061);
+	assert_int_equal(host_nic_excess(&host, rail0), 300000);
+	host.nics[rail0 + 1].up = false;
+	assert_int_equal(host_nic_excess(&host, rail0), 0);
+	assert_int_equal(host.nics[rail2].pci.link_mbit, 126030);
+	assert_int_equal(host.nics[rail2].pci.path_mbit, 63015);
+	assert_string_equal(host.nics[rail2].pci.narrow, "0000:b3:00.0");
+	assert_int_equal(host_nic_excess(&host, rail2), 100000);
+	assert_int_equal(host_nic_excess(&host, 2), 0); /* mlx0: not on PCI, as far as is told */
+}
+
+static void test_without_pci(void **state)
+{
+	(void)state;
+	tree_write_rack_box(false);
+	struct host host = discover_ok(NULL, 0);
+
+	assert_int_equal(host.gpu_count, 0);
+	assert_int_equal(host.switch_count, 0);
+	for (unsigned i = 0; i < host.nic_count; i++) {
+		assert_string_equal(host.nics[i].pci.address, "");
+		assert_int_equal(host.nics[i].pci.above, HOST_NONE);
+	}
+}
+
+static void test_hostile_pci(void **state)
+{
+	char deep[1024] = "pci0000:00";
+	(void)state;
+
+	tree_write_rack_box(false);
+	tree_write("here", "sys/devices/pci0000:00/here");
+	/* A link in a circle, one out of the tree, one to nowhere, and names that are no addresses. */
+	tree_link("0000:01:00.0", "sys/bus/pci/devices/0000:01:00.0");
+	tree_link("/usr", "sys/bus/pci/devices/0000:02:00.0");
+	tree_link("../../../devices/pci0000:00/0000:03:00.0", "sys/bus/pci/devices/0000:03:00.0");
+	tree_write("0x030000", "sys/bus/pci/devices/0000:04:00.8/class");
+	tree_write("0x030000", "sys/bus/pci/devices/0000:04:00.0x/class");
+	tree_write("0x030000", "sys/bus/pci/devices/00000000000000000000:04:00.0/class");
+	/* Numbers of any size, and a class that is a folder. */
+	tree_write_pci("pci0000:00/0000:05:00.0", "0x030000", "99999999999999999999", "1e300 GT/s PCIe", "16");
+	tree_write_pci("pci0000:00/0000:06:00.0", "0x030000", "-7", GEN3, "4294967295");
+	tree_write_pci("pci0000:00/0000:07:00.0", "0xffffffffffffffff03", "0", "nan GT/s", "16");
+	tree_write_pci("pci0000:00/0000:08:00.0", "0x030000", "0", "Unknown", "0");
+	tree_write("0", "sys/bus/pci/devices/0000:09:00.0/class/numa_node");
+	/* Without a way in sys/devices, as where /sys is not what we know. */
+	tree_write("0x030200", "sys/bus/pci/devices/0000:0a:00.0/class");
+	/* Deeper than any machine. */
+	for (int i = 0; i < 20; i++)
+		snprintf(deep + strlen(deep), sizeof(deep) - strlen(deep), "/0000:1%x:%02x.0", i % 16, i % 16);
+	tree_write_pci(deep, "0x030200", "0", GEN3, "16");
+	/* A NIC whose device is a circle, and one whose device leads out. */
+	tree_write("up", "sys/class/net/loop0/operstate");
+	tree_link("device", "sys/class/net/loop0/device");
+	tree_write("up", "sys/class/net/out0/operstate");
+	tree_link("/sys/devices", "sys/class/net/out0/device");
+	struct host host = discover_ok(NULL, 0);
+
+	assert_int_equal(host.gpu_count, 5);
+	for (unsigned i = 0; i < host.gpu_count; i++) {
+		assert_int_equal(host.gpus[i].pci.link_mbit, i == 4 ? 126030 : 0);
+		assert_int_equal(host.gpus[i].pci.above, HOST_NONE);
+		assert_true(host.gpus[i].node == (i == 2 || i == 4 ? 0 : -1));
+	}
+	assert_string_equal(host.gpus[2].pci.address, "0000:08:00.0");
+	assert_string_equal(host.gpus[3].pci.address, "0000:0a:00.0");
+	assert_string_equal(host.gpus[3].pci.root, "");
+	assert_int_equal(host.switch_count, 0);
+	assert_string_equal(nic_named(&host, "loop0")->pci.address, "");
+	assert_string_equal(nic_named(&host, "out0")->pci.address, "");
+}
+
+static void test_pci_bounds(void **state)
+{
+	char way[200];
+	(void)state;
+
+	tree_write_rack_box(false);
+	for (unsigned i = 0; i < HOST_GPU_COUNT_MAX + 6; i++) {
+		tree_write("0x060400", "sys/bus/pci/devices/0001:%02x:00.0/class", i);
+		snprintf(way, sizeof(way), "pci0000:00/0000:00:00.0/0001:%02x:00.0/0002:%02x:00.0/0003:%02x:00.0", i, i,
+			i);
+		tree_write_pci(way, "0x030200", "0", GEN3, "16");
+	}
+	struct host host = discover_ok(NULL, 0);
+
+	assert_int_equal(host.gpu_count, HOST_GPU_COUNT_MAX);
+	assert_int_equal(host.switch_count, HOST_SWITCH_MAX);
+	assert_string_equal(host.gpus[HOST_GPU_COUNT_MAX - 1].pci.address, "0003:3f:00.0");
+}
+
 static void test_odd_files(void **state)
 {
 	(void)state;
@@ -467,6 +698,11 @@ int main(void)
 		cmocka_unit_test(test_pick_errors),
 		TREE_TEST(test_without_numa),
 		TREE_TEST(test_virtio_takes_the_node_of_its_function),
+		TREE_TEST(test_gpus_and_switches),
+		TREE_TEST(test_slots_slower_than_ports),
+		TREE_TEST(test_without_pci),
+		TREE_TEST(test_hostile_pci),
+		TREE_TEST(test_pci_bounds),
 		TREE_TEST(test_odd_files),
 		TREE_TEST(test_bounds),
 		TREE_TEST(test_no_cpu),
