@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # What everything over verbs stands on: the RDMA devices of this machine, or of a virtual one, talk to each other, by reliable
-# connections and shared receive queues; where the cable is ours they still do when it loses packets. Speaks TAP.
+# connections and shared receive queues. Speaks TAP. What gets lost is test_verbs_faults.py's: ibv_rc_pingpong itself stands
+# still for good now and then when a packet of its is lost (2 runs of 14 on a busy machine), whose sides end without each other.
 # vm: -w 5
 set -u
 
@@ -55,14 +56,4 @@ for kind in rc srq; do
 	report $? "ibv_${kind}_pingpong from $last to $first"
 done
 
-# nodeN's port of the bridge is bN: what it drops, nodeN misses.
-if [[ -e /sys/class/net/b5 ]]; then
-	# Each loss costs up to a second: few enough for the time there is.
-	tc qdisc add dev b5 root netem loss 2%
-	pingpong rc 100
-	report $? "ibv_rc_pingpong while a fiftieth of all packets is lost"
-	dropped=$(tc -s qdisc show dev b5 | sed -n 's/.*dropped \([0-9]*\).*/\1/p')
-	((dropped > 0))
-	report $? "netem did lose packets: $dropped"
-fi
 echo "1..$number"
