@@ -122,12 +122,17 @@ static void chunk_sum(
 	stats_add(&shard->counters.added, 1);
 }
 
+/* Must it wait for others, as the order of the sum is fixed? */
+static bool chunk_waits(const struct chunk *chunk, const struct shard *shard, uint32_t rank)
+{
+	return chunk->kind == ROUND_GRADIENT && (rank != chunk->summed || association_folds(chunk, shard->spec));
+}
+
 /* Takes in a payload that is not the one that commits the round. Returns 1 when its slot is kept. */
 static int chunk_absorb(struct chunk *chunk, const struct contribution *c, const void *payload, const void *slot)
 {
 	struct shard *shard = c->link->shard;
 	struct arrival *a = &chunk->arrivals[c->link->rank];
-	bool ordered = shard->spec->reproducible && chunk->kind == ROUND_GRADIENT;
 	enum dtype dtype = chunk_payload_dtype(chunk, shard->spec, c->link->rank, c->header->type);
 
 	if (c->header->type == WIRE_PULL) {
@@ -138,7 +143,7 @@ static int chunk_absorb(struct chunk *chunk, const struct contribution *c, const
 		chunk_hold(a, c, payload);
 		return 1;
 	}
-	if (association_folds(chunk, shard->spec) || (ordered && c->link->rank != chunk->summed))
+	if (shard->spec->reproducible && chunk_waits(chunk, shard, c->link->rank))
 		chunk_stage(chunk, shard, a, payload, dtype);
 	else
 		chunk_sum(chunk, shard, a, payload, dtype);
