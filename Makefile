@@ -92,6 +92,9 @@ IPSEC_MB_LIBS := $(if $(HAVE_IPSEC_MB),-lIPSec_MB)
 LIB_CFLAGS += $(if $(HAVE_IPSEC_MB),-DPHUB_IPSEC_MB)
 LIBS += $(IPSEC_MB_LIBS)
 CLIENT_LIBS += $(IPSEC_MB_LIBS)
+# libcurl: without its headers there is no etcd. It is loaded when it is asked for, and linked to nothing.
+HAVE_CURL := $(call pkg_exists,libcurl)
+LIB_CFLAGS += $(if $(HAVE_CURL),-DPHUB_CURL $(shell $(PKG_CONFIG) --cflags libcurl))
 MACHINE := $(firstword $(subst -, ,$(shell $(CC) -dumpmachine 2>/dev/null)))
 
 # --- flags -----------------------------------------------------------------------------------------------------------
@@ -134,7 +137,7 @@ SRC_aggregation := $(filter-out $(skip_x86) $(skip_arm),$(wildcard aggregation/*
 SRC_topology := $(wildcard topology/*.c)
 SRC_dpdk := $(addprefix transport/,dpdk.c dpdk_arp.c dpdk_eal.c dpdk_init.c dpdk_memory.c dpdk_rx.c \
 	dpdk_steer.c)
-SRC_transport := $(filter-out $(if $(HAVE_VERBS),,transport/verbs%) $(SRC_dpdk),$(wildcard transport/*.c))
+SRC_transport := $(filter-out $(if $(HAVE_VERBS),,transport/verbs%) $(if $(HAVE_CURL),,transport/curl.c transport/etcd.c) $(SRC_dpdk),$(wildcard transport/*.c))
 SRC_box := $(filter-out phub/main.c,$(wildcard phub/*.c))
 SRC_control := $(wildcard phub/control/*.c)
 SRC_client := $(filter-out $(EXAMPLE),$(wildcard client/*.c))

@@ -22,6 +22,7 @@
 #include "client/env.h"
 #include "phub/base/clock.h"
 #include "phub/base/log.h"
+#include "phub/control/announce.h"
 #include "phub/control/box.h"
 #include "phub/control/config.h"
 #include "phub/control/privilege.h"
@@ -272,6 +273,8 @@ static int main_check(const struct config *config, struct err *e)
 
 	if (rc == 0)
 		rc = box_check(config, e);
+	if (rc == 0)
+		rc = announce_check(config, e);
 	if (rc == 0 && config->checkpoint_targets[0])
 		rc = privilege_drop(config, text, sizeof(text), e);
 	return rc < 0 ? rc : box_check_targets(config, NULL, true, e);
@@ -280,7 +283,10 @@ static int main_check(const struct config *config, struct err *e)
 static int main_run(const struct config *config)
 {
 	struct client_env client;
-	struct box_env env = {.plant_leak = MAIN_PLANT_LEAK, .calls = &client_call_ops, .calls_arg = &client};
+	struct box_env env = {.plant_leak = MAIN_PLANT_LEAK,
+		.calls = &client_call_ops,
+		.calls_arg = &client,
+		.announce = &announce_etcd};
 	char text[1024] = "";
 	struct box *box;
 	struct err e;

@@ -28,7 +28,7 @@ _phub_values() { # OPTION WORD
 	--isa) compgen -W 'auto all base avx2 avx512 neon' -- "$2" ;;
 	--model) _phub_models "$2" ;;
 	--worker-netns) compgen -W "$(ip netns list 2>/dev/null | awk '{ print $1 }')" -- "$2" ;;
-	--phubd | --config | --kernels | --costs | --timeline | --to) compgen -f -- "$2" ;;
+	--phubd | --config | --racks | --kernels | --costs | --timeline | --to) compgen -f -- "$2" ;;
 	*) return 1 ;;
 	esac
 }
@@ -68,6 +68,7 @@ _phub_words() { # COMMAND SUBCOMMAND WORD
 		esac
 		;;
 	jobs | top) words='pause resume drain evict --reason --workers --watch --interval --count --json --help' ;;
+	boxes) words='--etcd --prefix --racks --watch --interval --timeout --json --help' ;;
 	doctor) words='--quiet --json --help' ;;
 	topo) words='--model --cores --chunk --racks --hierarchy --root --lift --svg --json --help' ;;
 	plan)
@@ -76,9 +77,9 @@ _phub_words() { # COMMAND SUBCOMMAND WORD
 			--latency-us --compute-ms --sweep --calibrate --runs --phubd --json --help'
 		;;
 	models) words='--json --help' ;;
-	help) words='bench jobs top checkpoint doctor topo plan models' ;;
+	help) words='bench boxes jobs top checkpoint doctor topo plan models' ;;
 	version) ;;
-	*) words='bench jobs top checkpoint doctor topo plan models version help --help --version' ;;
+	*) words='bench boxes jobs top checkpoint doctor topo plan models version help --help --version' ;;
 	esac
 	compgen -W "$words" -- "$3"
 	[[ $1 != models || $3 == -* ]] || _phub_models "$3"

@@ -31,6 +31,7 @@ int bench_exchange_run(int argc, char **argv);
 int bench_kernels_run(int argc, char **argv);
 int bench_seals_run(int argc, char **argv);
 int bench_train_run(int argc, char **argv);
+int boxes_run(int argc, char **argv);
 int checkpoint_run(int argc, char **argv);
 int checkpoint_export_run(int argc, char **argv);
 int checkpoint_ls_run(int argc, char **argv);

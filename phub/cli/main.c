@@ -18,6 +18,7 @@ static const struct cli_command main_commands[] = {
 	{"bench", "measure exchanges and kernels, with the sums checked", bench_run},
 	{"jobs", "what runs on a box: jobs, workers, rates, who is missing", jobs_run},
 	{"top", "the same, refreshed", top_run},
+	{"boxes", "which boxes are up, by etcd or a rack file", boxes_run},
 	{"checkpoint", "list, verify, restore and export what a box has kept of its jobs", checkpoint_run},
 	{"doctor", "check this machine, and a box, and say what to type", doctor_run},
 	{"topo", "the hardware here, and which core would own what of a model", topo_run},

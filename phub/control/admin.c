@@ -20,7 +20,6 @@
 #include "transport/datagram.h"
 #include "transport/reliable.h"
 
-#define ADMIN_VERSION     "0.1.0"
 #define ADMIN_DEVICE_MAX  64            /* counters of what moves datagrams */
 #define ADMIN_WORKERS_MAX 4096u         /* in one reply: at about 150 bytes each they fit a frame */
 #define ADMIN_WAITING_NS  3000000000ull /* older news of a round that does not close are none */

@@ -7,6 +7,8 @@
 
 #include "transport/control.pb-c.h"
 
+#define ADMIN_VERSION "0.1.0"
+
 struct session;
 
 /*

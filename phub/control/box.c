@@ -13,6 +13,7 @@
 #include "phub/base/cpu.h"
 #include "phub/base/log.h"
 #include "phub/base/mem.h"
+#include "phub/control/announce.h"
 #include "phub/control/checkpoint.h"
 #include "phub/control/exposure.h"
 #include "transport/rate.h"
@@ -484,6 +485,8 @@ static void box_free(struct box *box)
 		box->uplink->ops->close(box->uplink);
 	for (unsigned i = 0; i < box->listener_count; i++)
 		close(box->listeners[i].fd);
+	if (box->announce)
+		box->env.announce->close(box->announce);
 	stream_tls_close(box->tls);
 	rate_destroy(box->control.rate);
 	rate_destroy(box->data_rate);
@@ -536,6 +539,8 @@ int box_create(const struct config *config, const struct box_env *env, uint64_t 
 		rc = box_open_uplink(box, e);
 	if (rc == 0)
 		rc = box_create_cores(box, e);
+	if (rc == 0 && env->announce && config->etcd[0])
+		rc = env->announce->open(box, now_ns, &box->announce, e);
 	if (rc < 0) {
 		box_free(box);
 		return rc;

@@ -19,6 +19,8 @@
 #include "transport/stream.h"
 #include "transport/transport.h"
 
+struct announce;
+struct announce_ops;
 struct disk;
 struct kernels;
 struct call_ops;
@@ -39,6 +41,8 @@ struct box_env {
 	/* How other boxes are called (transport/call.h), and what open() takes; NULL: none is. */
 	const struct call_ops *calls;
 	void *calls_arg;
+	const struct announce_ops
+		*announce; /* how the box is announced (announce.h), where options say so; NULL: not */
 	bool by_hand;      /* cores are stepped by the caller: not pinned, the machine is not looked at; no threads */
 	struct disk *disk; /* of checkpoints; NULL: the machine's */
 	bool plant_leak;   /* for tests: see core.h */
@@ -75,8 +79,9 @@ struct box {
 	/* To the standby: a transport that only connects, and a queue of it for each core; NULL where there is none. */
 	struct transport *uplink;
 	struct queue *uplinks[CONFIG_CORES_MAX];
-	struct stream_tls *tls; /* of control sessions, or NULL */
-	char exposed[480];      /* what is plain at a public address, and what to do; "": none of that */
+	struct stream_tls *tls;    /* of control sessions, or NULL */
+	struct announce *announce; /* NULL: it is not announced */
+	char exposed[480];         /* what is plain at a public address, and what to do; "": none of that */
 	unsigned listener_count;
 	struct box_listener listeners[CONFIG_LISTEN_MAX];
 	unsigned transport_count;

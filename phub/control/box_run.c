@@ -16,6 +16,7 @@
 
 #include "phub/base/clock.h"
 #include "phub/base/log.h"
+#include "phub/control/announce.h"
 #include "phub/control/session.h"
 
 enum {
@@ -60,6 +61,8 @@ static int box_watch_all(struct box *box, struct box_orders *o, struct err *e)
 	for (unsigned i = 0; rc == 0 && i < box->transport_count; i++)
 		if (box->transports[i].fd >= 0)
 			rc = box_watch(box, box->transports[i].fd, &box->transports[i].watch);
+	if (rc == 0 && box->announce)
+		rc = box_watch(box, box->env.announce->fd(box->announce), NULL);
 	if (rc < 0)
 		err_set(e, rc, "cannot watch the box's sockets: %s; raise `ulimit -n`", strerror(-rc));
 	return rc;
@@ -120,7 +123,7 @@ static bool box_mark(struct box *box, const struct box_orders *o, const struct e
 		struct control_watch *watch = events[i].data.ptr;
 
 		if (!watch)
-			continue; /* mail: looked at in every step */
+			continue; /* mail, and what announces the box: looked at in every step */
 		if (watch->kind == CONTROL_STOP)
 			stop = true;
 		else if (watch->kind == CONTROL_HUP)

@@ -49,6 +49,7 @@ void config_fini(struct config *config)
 {
 	config_wipe_secret(&config->create_secret);
 	config_wipe_secret(&config->admin_secret);
+	config_wipe_secret(&config->etcd_secret);
 	for (unsigned i = 0; i < config->job_count; i++)
 		config_wipe_secret(&config->jobs[i].secret);
 	free(config->jobs);

@@ -22,7 +22,7 @@
 #define CONFIG_TRANSPORTS_MAX    8u   /* as many queues as a core can own */
 #define CONFIG_CORES_MAX         256u /* Start names a core in one byte */
 #define CONFIG_JOBS_MAX          4096u
-#define CONFIG_OPTIONS_MAX       96u
+#define CONFIG_OPTIONS_MAX       128u
 #define CONFIG_FILE_BYTES_MAX    (1u << 20)
 #define CONFIG_SECRET_BYTES_MAX  4096u
 #define CONFIG_SECRET_BYTES_GOOD 16u /* fewer are warned of where others may overhear */
@@ -117,6 +117,12 @@ struct config {
 	struct racks racks;                        /* after config_finish(): what the file says; no boxes: none */
 	unsigned racks_box;                        /* which of them this is */
 	bool racks_uplink;                         /* uplink is the first of them, for nobody named another */
+	char etcd[1024];                           /* "": none */
+	char etcd_prefix[128];
+	uint64_t etcd_ttl_ms;
+	struct config_secret etcd_secret;
+	char etcd_ca[CONFIG_PATH_BYTES];
+	char rack[RACKS_NAME_BYTES]; /* "": as the rack file says, or not told */
 	char congestion[16];
 	enum config_seal datagram_seal; /* the least that a job may have */
 	enum config_encryption data_encryption;

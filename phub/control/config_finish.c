@@ -88,6 +88,8 @@ static int config_read_secrets(struct config *config, struct err *e)
 		return config_at(config, "create_secret_file", "create_secret_env", e);
 	if (config_read_secret(&config->admin_secret, "admin_secret", e) < 0)
 		return config_at(config, "admin_secret_file", "admin_secret_env", e);
+	if (config_read_secret(&config->etcd_secret, "etcd_secret", e) < 0)
+		return config_at(config, "etcd_secret_file", "etcd_secret_env", e);
 	for (unsigned i = 0; i < config->job_count; i++) {
 		snprintf(whose, sizeof(whose), "job '%s'", config->jobs[i].name);
 		if (config_read_secret(&config->jobs[i].secret, whose, e) < 0)
@@ -403,6 +405,22 @@ static int config_check_uplink(struct config *config, struct err *e)
 	return config_read_box(config, "uplink", config->uplink, &config->uplink_at, &config->uplink_tls, &plain, e);
 }
 
+/* Names become parts of etcd's keys. */
+static int config_check_names(const struct config *config, struct err *e)
+{
+	const char *prefix = config->etcd_prefix;
+
+	if (config->box[0] && !config_job_name_valid(config->box)) {
+		err_set(e, -EINVAL, "box: '%.64s'; allowed: printable characters without / and spaces", config->box);
+		return config_at(config, "box", "box", e);
+	}
+	if (prefix[0] && prefix[strlen(prefix) - 1] != '/')
+		return 0;
+	err_set(e, -EINVAL, "etcd_prefix: '%.80s'; allowed: what keys begin with, like /phub, without / at its end",
+		prefix);
+	return config_at(config, "etcd_prefix", "etcd_prefix", e);
+}
+
 int config_finish(struct config *config, struct err *e)
 {
 	int rc = config_read_secrets(config, e);
@@ -427,6 +445,8 @@ int config_finish(struct config *config, struct err *e)
 		rc = config_check_uplink(config, e);
 	if (rc == 0)
 		rc = config_check_hierarchy(config, e);
+	if (rc == 0)
+		rc = config_check_names(config, e);
 	if (rc < 0)
 		return rc;
 	if (config->tls != CONFIG_TLS_OFF && (!config->tls_cert[0] || !config->tls_key[0])) {

@@ -133,8 +133,23 @@ const struct option option_table[] = {
 		"--racks): by it a box without uplink has the file's first box above it, unless it is that itself, "
 		"and homes of chunks are chosen; an uplink that is set comes before the file's. Empty for none"},
 	{"box", OPTION_STRING, FIELD(box), 0, 0, {NULL}, "",
-		"the name of this box in the rack file; empty: the one whose address is advertise, or where it "
-		"listens"},
+		"the name of this box in the rack file and in etcd; empty: of the one in the file whose address is "
+		"advertise, or where this one listens; without a file, that address"},
+	{"etcd", OPTION_LIST, FIELD(etcd), 0, 0, {NULL}, "",
+		"URLs of etcd, to which this box and its jobs are announced while it lives, as http://host:port or "
+		"https://, of several of one cluster with commas between them; empty for none. Jobs do not depend on "
+		"it"},
+	{"etcd_prefix", OPTION_STRING, FIELD(etcd_prefix), 0, 0, {NULL}, "/phub", "what keys there begin with"},
+	{"etcd_ttl_ms", OPTION_NUMBER, FIELD(etcd_ttl_ms), 2000, 3600000, {NULL}, "10000",
+		"a box that has died is gone from there after so long (its lease), in whole seconds; it says three "
+		"times as often that it lives"},
+	{"etcd_secret_file", OPTION_FILE, FIELD(etcd_secret.file), 0, 0, {NULL}, "",
+		"file with user:password of etcd, or a token; empty where it asks for none"},
+	{"etcd_secret_env", OPTION_ENV, FIELD(etcd_secret.env), 0, 0, {NULL}, "", "environment variable with it"},
+	{"etcd_ca", OPTION_FILE, FIELD(etcd_ca), 0, 0, {NULL}, "",
+		"PEM file with the authorities of https to etcd; empty for those of this system"},
+	{"rack", OPTION_STRING, FIELD(rack), 0, 0, {NULL}, "",
+		"name of the rack that it is in, for etcd; empty: as the rack file says"},
 	{"handshake_ms", OPTION_NUMBER, FIELD(handshake_ms), 10, 600000, {NULL}, "5000",
 		"a stranger that has not proved itself by then is closed"},
 	{"handshake_rate", OPTION_NUMBER, FIELD(handshake_rate), 0, 1000000, {NULL}, "1000",
@@ -211,7 +226,7 @@ const struct option *option_find(const struct option *table, unsigned count, con
 
 bool option_is_list(const struct option *option)
 {
-	return option->type == OPTION_LISTEN || option->type == OPTION_NAMES;
+	return option->type == OPTION_LISTEN || option->type == OPTION_NAMES || option->type == OPTION_LIST;
 }
 
 static void option_names(const struct option *table, unsigned count, char *out, size_t bytes)
@@ -280,6 +295,9 @@ void option_allowed(const struct option *o, char *out, size_t bytes)
 		break;
 	case OPTION_STRING:
 		snprintf(out, bytes, "a word of at most %zu characters", o->bytes - 1);
+		break;
+	case OPTION_LIST:
+		snprintf(out, bytes, "a list of words, of at most %zu characters together", o->bytes - 1);
 		break;
 	case OPTION_WORDS:
 		snprintf(out, bytes, "words of at most %zu characters together, printable ASCII", o->bytes - 1);
@@ -401,6 +419,7 @@ static int option_read_value(const struct option *o, void *base, const char *tex
 		return value_read_cores(base, text, why);
 	case OPTION_STRING:
 	case OPTION_WORDS:
+	case OPTION_LIST:
 	case OPTION_FILE:
 	case OPTION_ENV:
 		return option_read_text(o, field, text);
@@ -473,6 +492,7 @@ void option_write(const struct option *o, const void *base, char *out, size_t by
 		break;
 	case OPTION_STRING:
 	case OPTION_WORDS:
+	case OPTION_LIST:
 	case OPTION_FILE:
 	case OPTION_ENV:
 		snprintf(out, bytes, "%s", (const char *)field);

@@ -14,6 +14,7 @@ enum option_type {
 	OPTION_LISTEN, /* list of host:port */
 	OPTION_STRING, /* one word that fits its field */
 	OPTION_WORDS,  /* some of them */
+	OPTION_LIST,   /* likewise, with commas between them, or a list of YAML */
 	OPTION_PORTS,  /* "first-last", or "any" */
 	OPTION_NAMES,  /* list of transports */
 	OPTION_CORES,  /* "auto", a count, or a list of CPUs */

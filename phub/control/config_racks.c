@@ -96,12 +96,13 @@ int config_finish_racks(struct config *config, struct err *e)
 
 	racks_fini(&config->racks);
 	config->racks_uplink = false;
-	if (!config->racks_file[0] && !config->box[0])
-		return 0;
-	if (!config->racks_file[0]) {
-		err_set(e, -EINVAL, "box: '%s' without a rack file; set racks to it, or leave box empty", config->box);
+	if (config->box[0] && !config->racks_file[0] && !config->etcd[0]) {
+		err_set(e, -EINVAL, "box: '%s' without a rack file or etcd; set racks or etcd, or leave box empty",
+			config->box);
 		return config_at(config, "box", "box", e);
 	}
+	if (!config->racks_file[0])
+		return 0;
 	rc = racks_read(config->racks_file, &config->racks, &why);
 	if (rc < 0) {
 		err_set(e, rc, "racks: %s", why.text);

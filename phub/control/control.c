@@ -10,6 +10,7 @@
 
 #include "phub/base/clock.h"
 #include "phub/base/log.h"
+#include "phub/control/announce.h"
 #include "phub/control/box.h"
 #include "phub/control/calls.h"
 #include "phub/control/door.h"
@@ -184,6 +185,8 @@ bool control_step(struct control *c, uint64_t now_ns)
 		box_calls_step(c);
 	}
 	job_move_step(c);
+	if (c->box->announce)
+		c->box->env.announce->step(c->box->announce, now_ns);
 	if (due)
 		control_tick(c);
 	for (unsigned i = 0; i < c->box->core_count; i++)
@@ -203,6 +206,8 @@ uint64_t control_next(const struct control *c)
 	if (c->again)
 		return c->now_ns;
 	due = c->keep_ns < due ? c->keep_ns : due;
+	if (c->box->announce && c->box->env.announce->next(c->box->announce) < due)
+		due = c->box->env.announce->next(c->box->announce);
 	return c->soon && c->now_ns + CONTROL_SOON_NS < due ? c->now_ns + CONTROL_SOON_NS : due;
 }
 
@@ -221,11 +226,15 @@ void control_stop(struct control *c)
 			session_write_error(s, PHUB__ERROR_CODE__ERROR_SHUTDOWN, -1, "the box is going down");
 	for (struct session *s = c->sessions; s; s = s->next)
 		session_flush(s);
+	if (c->box->announce)
+		c->box->env.announce->stop(c->box->announce, c->now_ns);
 }
 
 bool control_stopped(const struct control *c)
 {
 	if (c->jobs || c->tables)
+		return false;
+	if (c->box->announce && !c->box->env.announce->stopped(c->box->announce))
 		return false;
 	for (const struct session *s = c->sessions; s; s = s->next)
 		if (!s->dead && (s->writer.have > 0 || s->stream->unsent))

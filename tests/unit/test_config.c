@@ -386,7 +386,7 @@ static void test_racks(void **state)
 	expect_racks(path, "listen: '127.0.0.2:7078'\nhierarchy: chain\n",
 		"has another above it (the first of the rack file)", NULL);
 	expect_racks("/nowhere/racks.yaml", "", "phubd.yaml:1: racks: /nowhere/racks.yaml: No such file", NULL);
-	expect_finish("box: a\n", "phubd.yaml:1: box: 'a' without a rack file; set racks to it");
+	expect_finish("box: a\n", "phubd.yaml:1: box: 'a' without a rack file or etcd; set racks or etcd");
 	assert_int_equal(write(fd, "bad: 1\n", 7), 7);
 	expect_racks(path, "", ":7: the file has no key 'bad'", NULL);
 	close(fd);

@@ -1,0 +1,263 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * phub boxes: what it is asked, and the boxes of a rack file, each called in turn.
+ */
+#include "phub/cli/boxes.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "phub/cli/admin.h"
+#include "phub/cli/args.h"
+#include "phub/cli/cli.h"
+#include "phub/cli/output.h"
+#include "topology/racks.h"
+#include "transport/roster.h"
+
+/* What a call of a box of the file came to. */
+struct boxes_look {
+	bool known, up;
+	char why[ERR_TEXT_MAX]; /* not up, or up and tells nothing */
+};
+
+static volatile sig_atomic_t boxes_signalled;
+
+static void boxes_on_signal(int number)
+{
+	(void)number;
+	boxes_signalled = 1;
+}
+
+bool boxes_stopped(void)
+{
+	return boxes_signalled || ferror(stdout);
+}
+
+const char *boxes_clock(const struct boxes_options *o, char out[16])
+{
+	time_t now = time(NULL);
+	struct tm tm;
+
+	out[0] = '\0';
+	if (!o->json && localtime_r(&now, &tm))
+		strftime(out, 16, "%H:%M:%S ", &tm);
+	return out;
+}
+
+static void boxes_write_address(const struct rack_box *box, char *out, size_t bytes)
+{
+	snprintf(out, bytes, strchr(box->host, ':') ? "[%s]:%u" : "%s:%u", box->host, box->port);
+}
+
+/* A box that refuses us is up. Its jobs, as "train 4/8, eval 1/1"; JSON: a list. */
+static void boxes_call(const struct boxes_options *o, const struct rack_box *box, struct boxes_look *look, char *jobs,
+	size_t bytes, json_t **list)
+{
+	char address[RACKS_HOST_BYTES + 16];
+	struct admin_answer answer;
+	size_t at = 0;
+	struct err e;
+	int rc;
+
+	jobs[0] = '\0';
+	*list = json_array();
+	boxes_write_address(box, address, sizeof(address));
+	rc = admin_ask(address, "jobs", (int)o->timeout_ms, &answer, &e);
+	*look = (struct boxes_look){.known = true, .up = rc == 0 || rc == -EACCES || rc == -EBUSY};
+	if (rc < 0) {
+		snprintf(look->why, sizeof(look->why), "%s", e.text);
+		return;
+	}
+	for (size_t i = 0; i < answer.reply->n_jobs; i++) {
+		const Phub__JobInfo *job = answer.reply->jobs[i];
+
+		json_array_append_new(*list, json_pack("{s:s, s:s, s:I, s:I, s:I}", "job", job->name, "state",
+						     job->state, "workers", (json_int_t)job->n_workers, "world",
+						     (json_int_t)job->world, "round", (json_int_t)job->rounds));
+		if (at < bytes)
+			at += (size_t)snprintf(jobs + at, bytes - at, "%s%s %zu/%" PRIu32, i ? ", " : "", job->name,
+				job->n_workers, job->world);
+	}
+	admin_answer_fini(&answer);
+}
+
+static bool boxes_print_json(
+	const struct racks *racks, const struct rack_box *box, const struct boxes_look *look, json_t *jobs)
+{
+	char address[RACKS_HOST_BYTES + 16];
+
+	boxes_write_address(box, address, sizeof(address));
+	return output_json(json_pack("{s:s, s:s, s:s, s:b, s:s, s:o}", "box", box->name, "address", address, "rack",
+		racks->racks[box->rack].name, "up", (int)look->up, "why", look->why, "jobs", jobs));
+}
+
+static void boxes_print_row(struct output_table *t, const struct racks *racks, const struct rack_box *box,
+	const struct boxes_look *look, const char *jobs)
+{
+	char address[RACKS_HOST_BYTES + 16];
+
+	boxes_write_address(box, address, sizeof(address));
+	output_cell(t, "%s", box->name);
+	output_cell(t, "%s", address);
+	output_cell(t, "%s", racks->racks[box->rack].name);
+	output_cell(t, "%s", look->up ? "up" : "NOT UP");
+	output_cell(t, "%s", look->why[0] ? look->why : jobs[0] ? jobs : "no jobs");
+}
+
+/* Calls all of them. Returns how many are not up, or -1: output failed. */
+static int boxes_look_once(const struct boxes_options *o, const struct racks *racks)
+{
+	struct output_table t = {.heads = {"box", "address", "rack", "state", "jobs"}, .align = "lllll"};
+	int down = 0;
+	bool ok = true;
+
+	for (unsigned i = 0; i < racks->box_count; i++) {
+		struct boxes_look look;
+		char jobs[400];
+		json_t *list;
+
+		boxes_call(o, &racks->boxes[i], &look, jobs, sizeof(jobs), &list);
+		down += !look.up;
+		if (o->json) {
+			ok = boxes_print_json(racks, &racks->boxes[i], &look, list) && ok;
+			continue;
+		}
+		json_decref(list);
+		boxes_print_row(&t, racks, &racks->boxes[i], &look, jobs);
+	}
+	if (!o->json)
+		output_table_print(&t);
+	fflush(stdout);
+	return ok ? down : -1;
+}
+
+/* Only what is another than it was. */
+static void boxes_watch_racks(const struct boxes_options *o, const struct racks *racks, struct boxes_look *looks)
+{
+	struct timespec pause = {
+		.tv_sec = (time_t)(o->interval_ms / 1000), .tv_nsec = (long)(o->interval_ms % 1000) * 1000000};
+
+	while (!boxes_stopped()) {
+		for (unsigned i = 0; i < racks->box_count && !boxes_stopped(); i++) {
+			struct boxes_look look;
+			char jobs[400], clock[16];
+			json_t *list;
+
+			boxes_call(o, &racks->boxes[i], &look, jobs, sizeof(jobs), &list);
+			if (looks[i].known && looks[i].up == look.up) {
+				json_decref(list);
+			} else if (o->json) {
+				(void)boxes_print_json(racks, &racks->boxes[i], &look, list);
+			} else {
+				json_decref(list);
+				printf("%sbox %s (rack %s) is %s%s%s\n", boxes_clock(o, clock), racks->boxes[i].name,
+					racks->racks[racks->boxes[i].rack].name, look.up ? "up" : "NOT UP",
+					look.why[0] ? ": " : "", look.why);
+			}
+			looks[i] = look;
+			fflush(stdout);
+		}
+		nanosleep(&pause, NULL);
+	}
+}
+
+int boxes_of_racks(const struct boxes_options *o)
+{
+	struct boxes_look *looks;
+	struct racks racks;
+	struct err e;
+	int down = 0;
+
+	if (racks_read(o->racks, &racks, &e) < 0) {
+		output_error("%s", e.text);
+		return CLI_FAILED;
+	}
+	looks = calloc(racks.box_count + 1, sizeof(*looks));
+	if (!looks) {
+		output_error("no memory");
+		down = -1;
+	} else if (o->watch) {
+		boxes_watch_racks(o, &racks, looks);
+	} else {
+		down = boxes_look_once(o, &racks);
+	}
+	free(looks);
+	racks_fini(&racks);
+	return down == 0 ? CLI_DONE : CLI_FAILED;
+}
+
+static int boxes_check(const struct args_usage *usage, struct boxes_options *o)
+{
+	if (o->etcd && o->racks)
+		return args_wrong(usage, "--etcd and --racks are two ways to find boxes; give one");
+	if (!o->etcd && !o->racks)
+		o->etcd = getenv("PHUB_ETCD");
+	if (!o->racks && (!o->etcd || !*o->etcd))
+		return args_wrong(usage, "which boxes? Give --etcd URL (or PHUB_ETCD), or --racks FILE");
+	if (!o->prefix)
+		o->prefix = getenv("PHUB_ETCD_PREFIX");
+	if (!o->prefix || !*o->prefix)
+		o->prefix = ROSTER_PREFIX;
+	if (!roster_prefix_valid(o->prefix))
+		return args_wrong(usage, "--prefix '%.64s' is not what keys begin with, like /phub", o->prefix);
+	if (o->interval_ms && (!o->watch || !o->racks))
+		return args_wrong(usage, "--interval belongs to --watch with --racks; etcd tells by itself");
+	if (!o->interval_ms)
+		o->interval_ms = 2000;
+	if (!o->timeout_ms)
+		o->timeout_ms = 2000;
+	return ARGS_GO_ON;
+}
+
+int boxes_run(int argc, char **argv)
+{
+	struct boxes_options o = {.json = false};
+	const struct args_option options[] = {
+		{"etcd", "URL", "ask etcd there, as http://host:port; more URLs of one cluster with commas (PHUB_ETCD)",
+			ARGS_TEXT, &o.etcd, 0, 0, NULL},
+		{"prefix", "TEXT", "what keys begin with: the boxes' etcd_prefix (PHUB_ETCD_PREFIX, or /phub)",
+			ARGS_TEXT, &o.prefix, 0, 0, NULL},
+		{"racks", "FILE", "call every box of a rack file", ARGS_TEXT, &o.racks, 0, 0, NULL},
+		{"watch", NULL, "go on, and print what changes, until Ctrl-C", ARGS_FLAG, &o.watch, 0, 0, NULL},
+		{"interval", "MS", "with --racks: milliseconds between two looks (2000)", ARGS_NUMBER, &o.interval_ms,
+			50, 3600000, NULL},
+		{"timeout", "MS", "who does not answer for so long is not up (2000)", ARGS_NUMBER, &o.timeout_ms, 50,
+			3600000, NULL},
+		{"json", NULL, "one JSON object a line: a box with its jobs, or a change", ARGS_FLAG, &o.json, 0, 0,
+			NULL},
+		{.name = NULL},
+	};
+	const struct args_usage usage = {
+		.command = "phub boxes",
+		.about = "Says which boxes are up, where, since when, and with which jobs: those that have announced "
+			 "themselves\n"
+			 "to etcd (phubd's option etcd), or those of a rack file, each of which is called as `phub "
+			 "jobs` "
+			 "does.\n"
+			 "etcd's secret is in PHUB_ETCD_SECRET or the file PHUB_ETCD_SECRET_FILE (user:password, or a "
+			 "token),\n"
+			 "the authorities of https in PHUB_ETCD_CA; of the boxes' own see `phub jobs --help`.\n"
+			 "Exit code 1: etcd does not answer, or a box of the rack file is not up.\n",
+		.examples = "  phub boxes --etcd http://etcd1:2379,http://etcd2:2379\n  phub boxes --racks racks.yaml "
+			    "--json\n  phub boxes --watch\n",
+		.options = options,
+	};
+	struct sigaction action = {.sa_handler = boxes_on_signal};
+	struct args_words words;
+	int rc = args_parse(&usage, argc, argv, &words);
+
+	if (rc == ARGS_GO_ON)
+		rc = boxes_check(&usage, &o);
+	if (rc != ARGS_GO_ON)
+		return rc;
+	if (o.watch) {
+		sigaction(SIGINT, &action, NULL);
+		sigaction(SIGTERM, &action, NULL);
+	}
+	return o.racks ? boxes_of_racks(&o) : boxes_of_etcd(&o);
+}

@@ -1,0 +1,28 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * phub boxes: which boxes are up, by etcd or by a rack file.
+ */
+#ifndef PHUB_CLI_BOXES_H
+#define PHUB_CLI_BOXES_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct boxes_options {
+	bool json, watch;
+	const char *etcd, *prefix; /* NULL etcd: */
+	const char *racks;         /* path of a rack file */
+	uint64_t timeout_ms;       /* of an answer */
+	uint64_t interval_ms;      /* between two looks at the boxes of a rack file */
+};
+
+/* "14:03:59 " for lines about what changes; "" in JSON. */
+const char *boxes_clock(const struct boxes_options *o, char out[16]);
+/* Has Ctrl-C been pressed, or has who reads gone? */
+bool boxes_stopped(void);
+
+/* Exit codes. */
+int boxes_of_etcd(const struct boxes_options *o);
+int boxes_of_racks(const struct boxes_options *o);
+
+#endif

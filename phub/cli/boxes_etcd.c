@@ -1,0 +1,213 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The boxes that etcd knows: once, or what becomes of them.
+ */
+#include <errno.h>
+#include <inttypes.h>
+#include <poll.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+#include "phub/base/clock.h"
+#include "phub/cli/boxes.h"
+#include "phub/cli/cli.h"
+#include "phub/cli/output.h"
+#include "transport/lookout.h"
+
+struct boxes_watch {
+	const struct boxes_options *o;
+	struct lookout lookout;
+	bool told; /* that etcd does not answer */
+};
+
+static json_t *boxes_json_job(const struct roster_job *j)
+{
+	return json_pack("{s:s, s:s, s:I, s:I, s:I}", "job", j->name, "state", j->state, "workers",
+		(json_int_t)j->workers, "world", (json_int_t)j->world, "round", (json_int_t)j->round);
+}
+
+static json_t *boxes_json_box(const struct roster_box *b, json_t *jobs)
+{
+	return json_pack("{s:s, s:s, s:s, s:s, s:s, s:s, s:s, s:I, s:b, s:I, s:b, s:o*}", "box", b->name, "address",
+		b->address, "host", b->host, "rack", b->rack, "uplink", b->uplink, "transports", b->transports,
+		"version", b->version, "cores", (json_int_t)b->cores, "tls", (int)b->tls, "since", (json_int_t)b->since,
+		"up", 1, "jobs", jobs);
+}
+
+/* ---- once ---- */
+
+static json_t *boxes_jobs_of(const struct roster *r, const struct roster_box *box, char *text, size_t bytes)
+{
+	json_t *jobs = json_array();
+	size_t at = 0;
+
+	snprintf(text, bytes, "no jobs");
+	for (unsigned i = 0; i < r->job_count; i++) {
+		const struct roster_job *j = &r->jobs[i];
+
+		if (strcmp(j->box, box->name) != 0)
+			continue;
+		json_array_append_new(jobs, boxes_json_job(j));
+		if (at < bytes)
+			at += (size_t)snprintf(text + at, bytes - at, "%s%s %" PRIu32 "/%" PRIu32, at ? ", " : "",
+				j->name, j->workers, j->world);
+	}
+	return jobs;
+}
+
+static void boxes_row(struct output_table *t, const struct roster_box *b, const char *jobs)
+{
+	time_t since = (time_t)b->since;
+	char text[32] = "-";
+	struct tm tm;
+
+	if (b->since && localtime_r(&since, &tm))
+		strftime(text, sizeof(text), "%Y-%m-%d %H:%M:%S", &tm);
+	output_cell(t, "%s", b->name);
+	output_cell(t, "%s", b->address);
+	output_cell(t, "%s", b->rack[0] ? b->rack : "-");
+	output_cell(t, "%s", b->uplink[0] ? b->uplink : "-");
+	output_cell(t, "%" PRIu32, b->cores);
+	output_cell(t, "%s", b->transports);
+	output_cell(t, "%s", text);
+	output_cell(t, "%s", jobs);
+}
+
+static int boxes_print(const struct boxes_options *o, const struct lookout *l)
+{
+	struct output_table t = {
+		.heads = {"box", "address", "rack", "uplink", "cores", "transports", "up since", "jobs"},
+		.align = "llllrlll"};
+	const struct roster *r = &l->roster;
+	bool ok = true;
+
+	for (unsigned i = 0; i < r->box_count; i++) {
+		char text[400];
+		json_t *jobs = boxes_jobs_of(r, &r->boxes[i], text, sizeof(text));
+
+		if (o->json) {
+			ok = output_json(boxes_json_box(&r->boxes[i], jobs)) && ok;
+			continue;
+		}
+		json_decref(jobs);
+		boxes_row(&t, &r->boxes[i], text);
+	}
+	if (r->box_count && !o->json)
+		output_table_print(&t);
+	else if (!o->json)
+		printf("no boxes under %s at %s\n", o->prefix, etcd_url(l->etcd));
+	if (l->left_out)
+		output_note("there are more boxes or jobs than fit here; the others are left out");
+	return ok ? CLI_DONE : CLI_FAILED;
+}
+
+/* ---- what changes ---- */
+
+static void boxes_box_changed(struct boxes_watch *w, const struct roster_box *is, bool gone)
+{
+	const struct roster_box *was = roster_find_box(&w->lookout.roster, is->name);
+	char clock[16];
+
+	if (gone ? !was : was && memcmp(was, is, sizeof(*is)) == 0)
+		return;
+	if (w->o->json && gone)
+		(void)output_json(json_pack("{s:s, s:b}", "box", is->name, "up", 0));
+	else if (w->o->json)
+		(void)output_json(boxes_json_box(is, NULL));
+	else if (gone)
+		printf("%sbox %s is gone\n", boxes_clock(w->o, clock), is->name);
+	else
+		printf("%sbox %s is up at %s%s%s%s\n", boxes_clock(w->o, clock), is->name, is->address,
+			is->rack[0] ? ", rack " : "", is->rack, was ? " (it has changed)" : "");
+}
+
+/* Its round alone is no news. */
+static void boxes_job_changed(struct boxes_watch *w, const struct roster_job *is, bool gone)
+{
+	const struct roster_job *was = roster_find_job(&w->lookout.roster, is->name, is->box);
+	json_t *told;
+	char clock[16];
+
+	if (gone ? !was
+		 : was && strcmp(was->state, is->state) == 0 && was->workers == is->workers && was->world == is->world)
+		return;
+	if (w->o->json) {
+		told = gone ? json_pack("{s:s, s:s}", "job", is->name, "state", "gone") : boxes_json_job(is);
+		if (told)
+			json_object_set_new(told, "at", json_string(is->box));
+		(void)output_json(told);
+	} else if (gone) {
+		printf("%sjob %s is gone from box %s\n", boxes_clock(w->o, clock), is->name, is->box);
+	} else {
+		printf("%sjob %s at box %s: %s, %" PRIu32 " of %" PRIu32 " workers\n", boxes_clock(w->o, clock),
+			is->name, is->box, is->state, is->workers, is->world);
+	}
+}
+
+static void boxes_changed(void *arg, const struct roster_item *item)
+{
+	struct boxes_watch *w = arg;
+
+	if (item->kind == ROSTER_BOX)
+		boxes_box_changed(w, &item->box, item->gone);
+	else
+		boxes_job_changed(w, &item->job, item->gone);
+	fflush(stdout);
+}
+
+/* Says when etcd stops to answer, and when it does again. The first look must succeed. */
+static int boxes_watch_etcd(struct boxes_watch *w)
+{
+	struct lookout *l = &w->lookout;
+
+	l->watch = true;
+	l->changed = boxes_changed;
+	l->arg = w;
+	while (!boxes_stopped()) {
+		struct pollfd fd = {.fd = etcd_fd(l->etcd), .events = POLLIN};
+		uint64_t now_ns = clock_now_ns();
+
+		lookout_step(l, now_ns);
+		if (l->failed && !l->whole) {
+			output_error("%s", l->why.text);
+			return CLI_FAILED;
+		}
+		if (l->failed != w->told)
+			output_note(l->failed ? "%s; boxes are looked for on and on" : "etcd answers again%s",
+				l->failed ? l->why.text : "");
+		w->told = l->failed;
+		poll(&fd, 1, clock_timeout_ms(clock_now_ns(), lookout_next(l)));
+	}
+	return CLI_DONE;
+}
+
+int boxes_of_etcd(const struct boxes_options *o)
+{
+	struct boxes_watch w = {.o = o};
+	struct etcd_config config;
+	struct err e;
+	int rc;
+
+	if (etcd_config_from_env(o->etcd, &config, &e) < 0) {
+		output_error("%s", e.text);
+		return CLI_USAGE;
+	}
+	config.timeout_ms = (unsigned)o->timeout_ms;
+	rc = etcd_open(&config, &w.lookout.etcd, &e);
+	explicit_bzero(&config, sizeof(config));
+	if (rc < 0) {
+		output_error("%s", e.text);
+		return CLI_FAILED;
+	}
+	snprintf(w.lookout.prefix, sizeof(w.lookout.prefix), "%s", o->prefix);
+	if (o->watch)
+		rc = boxes_watch_etcd(&w);
+	else if (lookout_wait(&w.lookout, CLOCK_NEVER, &e) < 0)
+		output_error("%s", e.text);
+	if (!o->watch)
+		rc = w.lookout.whole ? boxes_print(o, &w.lookout) : CLI_FAILED;
+	lookout_fini(&w.lookout);
+	etcd_close(w.lookout.etcd);
+	return rc;
+}
