@@ -5,12 +5,15 @@
  */
 #include <errno.h>
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "client/client.h"
 #include "client/forked.h"
 #include "client/handle.h"
+#include "client/hostbox.h"
+#include "client/launcher.h"
 #include "phub/base/clock.h"
 
 enum {
@@ -235,9 +238,36 @@ static int api_connect_code(const phub_t *p, int rc)
 	return rc;
 }
 
+/* The host's own box comes first, where one is wanted. `p` is locked: no fork comes between. */
+static int api_find_hostbox(phub_t *p, uint64_t deadline_ns)
+{
+	struct client_session *s = &p->session;
+	struct url_box at;
+	char note[200];
+	int rc;
+
+	if (!p->settings.hostbox)
+		return 0;
+	rc = hostbox_join(&p->settings, deadline_ns, &p->hostbox_fd, note, sizeof(note), &api_error);
+	if (rc < 0)
+		return rc;
+	at.port = p->settings.url.port;
+	memcpy(at.host, p->settings.url.host, sizeof(at.host));
+	client_session_aim(s, &at);
+	snprintf(s->box + strlen(s->box), sizeof(s->box) - strlen(s->box), "%s", note);
+	return 0;
+}
+
+/* For how long it may wait to be let in: a host's box has taken some of the time. */
+static int api_connect_ms(const phub_t *p, uint64_t deadline_ns)
+{
+	return p->hostbox_fd < 0 ? PHUB_TIMEOUT_DEFAULT : clock_timeout_ms(p->env.now(p->env.ctx), deadline_ns);
+}
+
 int phub_connect(const char *url, const struct phub_options *options, phub_t **out)
 {
 	struct client_env env;
+	uint64_t deadline_ns;
 	phub_t *p;
 	int rc;
 
@@ -250,9 +280,12 @@ int phub_connect(const char *url, const struct phub_options *options, phub_t **o
 	env_product(&p->env, &p->settings);
 	forked_add(p);
 	drive_lock(p);
+	deadline_ns = clock_deadline_ns(p->env.now(p->env.ctx), p->settings.timeout_ms);
 	rc = drive_open(&p->drive, &api_error);
 	if (rc == 0)
-		rc = api_connect_code(p, api_wait(p, api_joined, PHUB_ALL, PHUB_TIMEOUT_DEFAULT));
+		rc = api_find_hostbox(p, deadline_ns);
+	if (rc == 0)
+		rc = api_connect_code(p, api_wait(p, api_joined, PHUB_ALL, api_connect_ms(p, deadline_ns)));
 	if (rc == 0 && !p->settings.no_thread)
 		rc = drive_thread_start(p, &api_error);
 	drive_unlock(p);
@@ -277,6 +310,21 @@ void phub_close(phub_t *p)
 	drive_thread_stop(p);
 	forked_remove(p);
 	client_close(p);
+}
+
+int phub_launched(int *rank, int *world)
+{
+	int found_rank = PHUB_FROM_ENVIRONMENT, found_world = PHUB_FROM_ENVIRONMENT;
+	int rc;
+
+	if (!rank || !world)
+		return err_set(&api_error, -EINVAL, "phub_launched() needs places for rank and world");
+	rc = launcher_discover(&found_rank, &found_world, &api_error);
+	if (rc < 0)
+		return rc;
+	*rank = found_rank;
+	*world = found_world;
+	return 0;
 }
 
 int phub_rank(phub_t *p)

@@ -30,6 +30,7 @@ int client_open(
 		return rc;
 	}
 	p->env = *env;
+	p->hostbox_fd = -1;
 	pthread_mutex_init(&p->lock, NULL);
 	drive_init(&p->drive);
 	client_session_init(&p->session, &p->env, &p->settings);
@@ -47,6 +48,8 @@ void client_close(phub_t *p)
 	ranges_clear(&p->ranges);
 	move_fini(&p->move);
 	drive_fini(&p->drive);
+	if (p->hostbox_fd >= 0)
+		close(p->hostbox_fd);
 	settings_fini(&p->settings);
 	pthread_mutex_destroy(&p->lock);
 	free(p);

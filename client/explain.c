@@ -87,7 +87,8 @@ static void explain_start(struct explain *x, const phub_t *p, const struct clien
 {
 	const char *subject, *more;
 
-	explain_say(x, "the start waits for ");
+	/* No rank is missing: what else the box waits for, it says itself. */
+	explain_say(x, n && *n->text && !n->missing_count ? "the start waits; " : "the start waits for ");
 	explain_notice(x, p, n, now_ns, "other workers; the box did not say which");
 	if (!n || !n->missing_count || !explain_is_list(n))
 		return;

@@ -40,6 +40,8 @@ static void forked_child(void)
 
 		if (fd >= 0)
 			close(fd);
+		if (!p->forked && p->hostbox_fd >= 0)
+			close(p->hostbox_fd);
 		drive_forget(&p->drive);
 		p->forked = true;
 		drive_unlock(p);

@@ -24,6 +24,7 @@ struct phub {
 	struct phub *next;        /* forked.c: all handles of the process */
 	bool forked;              /* this is a child's copy: it holds no part of the connection */
 	struct settings settings; /* constant but for the groups' hyper-parameters */
+	int hostbox_fd;           /* kept for as long as the host's own box is needed (hostbox.h); -1: there is none */
 	struct client_env env;
 	struct client_session session;
 	struct keyring keyring;

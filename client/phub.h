@@ -115,7 +115,7 @@ struct phub_hyper {
  * rank, secret, transport, timeout_ms, interface, no_thread, tls_ca, tls_pin and move_ms. */
 struct phub_options {
 	size_t size;        /* set by phub_options_init(): lets the struct grow */
-	int rank, world;    /* PHUB_FROM_ENVIRONMENT: torchrun's, Open MPI's or Slurm's variables, else 0 of 1 */
+	int rank, world;    /* PHUB_FROM_ENVIRONMENT: as phub_launched() says */
 	const char *secret; /* the job's secret, or NULL: PHUB_SECRET or PHUB_SECRET_FILE (chmod 600), else none */
 	enum phub_optimizer optimizer;   /* PHUB_NONE */
 	enum phub_reduce reduce;         /* PHUB_SUM */
@@ -176,15 +176,34 @@ PHUB_API void phub_hyper_init(enum phub_optimizer optimizer, struct phub_hyper *
 PHUB_API const char *phub_error(void);
 
 /*
+ * Rank and world as launchers set them: by the first pair of environment variables of which both are there, else 0
+ * of 1. In this order, so that what was started inside of another launcher counts (torchrun under srun):
+ *
+ *      RANK, WORLD_SIZE                             torchrun, PyTorchJob
+ *      JOB_COMPLETION_INDEX, WORLD_SIZE             an indexed Job of Kubernetes, whose manifest sets WORLD_SIZE
+ *      OMPI_COMM_WORLD_RANK, OMPI_COMM_WORLD_SIZE   Open MPI's mpirun
+ *      PMI_RANK, PMI_SIZE                           MPICH's and Intel's mpirun, srun --mpi=pmi2
+ *      SLURM_PROCID, SLURM_NTASKS                   srun
+ *
+ * -EINVAL names a variable that is no number, or that is there without the other of its pair and with no whole pair.
+ */
+PHUB_API int phub_launched(int *rank, int *world);
+
+/*
  * Joins the job that `url` names: phub://host[:port]/job, host a name, an IPv4 or a [bracketed] IPv6 address;
  * phubs:// is TLS, and needs options->tls_ca or tls_pin. Of two boxes, phub://a[:port],b[:port]/job, b is tried when a
  * could not be reached for two seconds, and knows the job; then a again, in turns. A box
  * that is not up yet is tried again until options->timeout_ms has passed, and so is a name whose server does not
  * answer; a name of which it is answered that there is none is an error at once. `options` may be NULL.
- * -ECONNREFUSED/-ETIMEDOUT (no box), -EACCES (secret; the box is not
- * the one that tls_ca or tls_pin names), -EPROTO (it speaks no TLS), -ENOENT (no such host; no such job and it may not
- * be created), -EADDRINUSE (rank taken), -ERANGE (rank outside world), -EPROTONOSUPPORT (version), -ENOTSUP
- * (transport).
+ * phub://host/job?hostbox=auto, or PHUB_HOSTBOX=auto (which ?hostbox=none overrides): a box of this host sums its
+ * workers over shared memory and sends one stream up to the one in the URL, which it is then that has to be there
+ * within phub_start()'s time. The first worker on the host starts that box (a phubd: PHUB_PHUBD, or beside this library
+ * or the program, or in PATH; on PHUB_HOSTBOX_CORES cores, 1), the others find it, and it ends two seconds after the
+ * last of them has closed or died. The job is one at several boxes: BSP, no quorum, LOST_FAIL, no resume_ms, encryption
+ * or interface, and a transport of shm or tcp (-ENOTSUP). Workers with different PHUB_HOSTBOX_NAME have different such
+ * boxes. -ECONNREFUSED/-ETIMEDOUT (no box), -EACCES (secret; the box is not the one that tls_ca or tls_pin names),
+ * -EPROTO (it speaks no TLS), -ENOENT (no such host; no such job and it may not be created), -EADDRINUSE (rank taken),
+ * -ERANGE (rank outside world), -EPROTONOSUPPORT (version), -ENOTSUP (transport).
  */
 PHUB_API int phub_connect(const char *url, const struct phub_options *options, phub_t **out);
 

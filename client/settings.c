@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Checks and owns what phub_connect() was given. The environment is read here and nowhere else.
+ * Checks and owns what phub_connect() was given. Of the environment launcher.c reads rank and
+ * world, and hostbox.c and hostbox_start.c what concerns a box of this host; all else is read here.
  */
 #include "client/settings.h"
 
 #include <errno.h>
-#include <limits.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "client/launcher.h"
 #include "phub/base/secret.h"
 #include "topology/chunking.h"
 #include "transport/wire.h"
@@ -45,97 +46,6 @@ void phub_hyper_init(enum phub_optimizer optimizer, struct phub_hyper *hyper)
 
 /* ---- rank and world ---- */
 
-struct settings_launcher {
-	const char *rank, *world;
-};
-
-static const struct settings_launcher settings_launchers[] = {
-	{"RANK", "WORLD_SIZE"},
-	{"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"},
-	{"SLURM_PROCID", "SLURM_NTASKS"},
-};
-
-static int settings_read_variable(const char *name, int *out, struct err *e)
-{
-	const char *text = getenv(name);
-	char *end;
-	long value;
-
-	errno = 0;
-	value = strtol(text, &end, 10);
-	if (end == text || *end || errno || value < 0 || value > INT_MAX)
-		return err_set(e, -EINVAL,
-			"environment variable %s='%.64s' is not a number; unset it, or give rank and world", name,
-			text);
-	*out = (int)value;
-	return 0;
-}
-
-/* Halves that leave no doubt: Slurm sets no SLURM_NTASKS in a batch script without --ntasks, and no SLURM_PROCID in
- * salloc's shell. */
-static bool settings_is_alone(const struct settings_launcher *l)
-{
-	const char *rank = getenv(l->rank), *world = getenv(l->world);
-
-	if (strcmp(l->rank, "SLURM_PROCID") != 0)
-		return false;
-	return rank ? strcmp(rank, "0") == 0 : strcmp(world, "1") == 0;
-}
-
-/* No launcher set both of its variables. One alone would make each worker rank 0 of 1, with a job of its own. */
-static int settings_refuse_halves(struct err *e)
-{
-	for (size_t i = 0; i < sizeof(settings_launchers) / sizeof(settings_launchers[0]); i++) {
-		const struct settings_launcher *l = &settings_launchers[i];
-		bool has_rank = getenv(l->rank) != NULL, has_world = getenv(l->world) != NULL;
-
-		if (has_rank == has_world || settings_is_alone(l))
-			continue;
-		return err_set(e, -EINVAL,
-			"environment variable %s is set but %s is not; set both (a launcher does), unset %s, or give "
-			"rank and world",
-			has_rank ? l->rank : l->world, has_rank ? l->world : l->rank, has_rank ? l->rank : l->world);
-	}
-	return 0;
-}
-
-int settings_discover(int *rank, int *world, struct err *e)
-{
-	size_t count = sizeof(settings_launchers) / sizeof(settings_launchers[0]);
-
-	for (size_t i = 0; i < count && (*rank < 0 || *world < 0); i++) {
-		const struct settings_launcher *l = &settings_launchers[i];
-		int rc = 0;
-
-		if (!getenv(l->rank) || !getenv(l->world))
-			continue;
-		if (*rank < 0)
-			rc = settings_read_variable(l->rank, rank, e);
-		if (rc == 0 && *world < 0)
-			rc = settings_read_variable(l->world, world, e);
-		return rc;
-	}
-	if ((*rank < 0 && *world != 1) || *world < 0) {
-		int rc = settings_refuse_halves(e);
-
-		if (rc < 0)
-			return rc;
-	}
-	if (*rank < 0 && *world > 1)
-		return err_set(e, -EINVAL,
-			"world is %d but no rank was given, and no launcher's variables are set (RANK, "
-			"OMPI_COMM_WORLD_RANK, SLURM_PROCID)",
-			*world);
-	if (*world < 0 && *rank > 0)
-		return err_set(e, -EINVAL,
-			"rank is %d but no world was given, and no launcher's variables are set (WORLD_SIZE, "
-			"OMPI_COMM_WORLD_SIZE, SLURM_NTASKS)",
-			*rank);
-	*rank = *rank < 0 ? 0 : *rank;
-	*world = *world < 0 ? 1 : *world;
-	return 0;
-}
-
 static int settings_take_rank(struct settings *s, const struct phub_options *o, struct err *e)
 {
 	int rank = o->rank, world = o->world;
@@ -144,7 +54,7 @@ static int settings_take_rank(struct settings *s, const struct phub_options *o, 
 	if (rank < PHUB_FROM_ENVIRONMENT || world < PHUB_FROM_ENVIRONMENT)
 		return err_set(
 			e, -EINVAL, "job %s: rank %d of world %d; neither may be negative", s->url.job, rank, world);
-	rc = settings_discover(&rank, &world, e);
+	rc = launcher_discover(&rank, &world, e);
 	if (rc < 0)
 		return rc;
 	if (world < 1 || (unsigned)world > WIRE_WORLD_MAX)
@@ -218,7 +128,11 @@ static int settings_take_tls(struct settings *s, const struct phub_options *o, s
 	const char *ca = settings_text(o->tls_ca, "PHUB_TLS_CA");
 	const char *pin = settings_text(o->tls_pin, "PHUB_TLS_PIN");
 
-	return ca || pin || s->url.tls ? stream_tls_worker(ca, pin, &s->tls, e) : 0;
+	int rc = settings_copy(&s->tls_ca, ca, e);
+
+	if (rc == 0)
+		rc = settings_copy(&s->tls_pin, pin, e);
+	return rc == 0 && (ca || pin || s->url.tls) ? stream_tls_worker(ca, pin, &s->tls, e) : rc;
 }
 
 /* ---- what the box does ---- */
@@ -351,6 +265,43 @@ static int settings_take_encrypt(struct settings *s, const struct phub_options *
 	return 0;
 }
 
+/* ---- a box of this host's own ---- */
+
+/* What a job that is summed at several boxes cannot have yet; NULL: nothing of that. */
+static const char *settings_not_below(const struct settings *s)
+{
+	const char *t = s->transport;
+
+	return s->url.other.host[0]        ? "a second box in the URL"
+	       : s->sync != PHUB_BSP       ? "sync ssp and async"
+	       : s->lost != PHUB_LOST_FAIL ? "lost shrink and wait"
+	       : s->quorum                 ? "a quorum"
+	       : s->resume_ms              ? "resume"
+	       : s->encrypt                ? "encrypted data"
+	       : s->interface              ? "an interface (the host's box goes up as the routes say)"
+	       : t && strcmp(t, "shm") != 0 && strcmp(t, "tcp") != 0
+		       ? "a transport other than shm and tcp (it is the way to the host's box)"
+		       : NULL;
+}
+
+/* The URL's word, else PHUB_HOSTBOX. */
+static int settings_take_hostbox(struct settings *s, struct err *e)
+{
+	const char *text = settings_text(NULL, "PHUB_HOSTBOX"), *not_below;
+	bool none = text && strcmp(text, "none") == 0;
+
+	if (text && !none && strcmp(text, "auto") != 0)
+		return err_set(e, -EINVAL, "PHUB_HOSTBOX='%.64s'; allowed: auto, none", text);
+	s->hostbox = s->url.hostbox == URL_HOSTBOX_UNSAID ? text && !none : s->url.hostbox == URL_HOSTBOX_AUTO;
+	not_below = s->hostbox ? settings_not_below(s) : NULL;
+	if (not_below)
+		return err_set(e, -ENOTSUP,
+			"job %s: hostbox=auto has a box of this host sum its workers, and jobs at several boxes do not "
+			"go with %s yet; leave one of the two away",
+			s->url.job, not_below);
+	return 0;
+}
+
 int settings_init(struct settings *s, const char *url, const struct phub_options *options, struct err *e)
 {
 	struct phub_options o;
@@ -383,6 +334,8 @@ int settings_init(struct settings *s, const char *url, const struct phub_options
 	if (rc == 0)
 		rc = settings_copy(&s->association, o.association, e);
 	if (rc == 0)
+		rc = settings_take_hostbox(s, e);
+	if (rc == 0)
 		rc = settings_take_number("PHUB_RDMA_DSCP", "no DSCP", 0, SETTINGS_DSCP_MAX, &s->rdma_dscp, e);
 	if (rc == 0)
 		rc = settings_take_number(
@@ -401,6 +354,8 @@ void settings_fini(struct settings *s)
 	free(s->interface);
 	free(s->association);
 	stream_tls_close(s->tls);
+	free(s->tls_ca);
+	free(s->tls_pin);
 	free(s->groups);
 	free(s->first);
 	free(s->table);

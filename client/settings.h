@@ -28,6 +28,8 @@ struct settings {
 	char *transport;           /* NULL: the best that reaches the box */
 	char *interface;           /* NULL: any */
 	struct stream_tls *tls;    /* NULL: the control session is plain */
+	char *tls_ca, *tls_pin;    /* what it knows the box by; NULL: nothing */
+	bool hostbox;              /* it goes by a box of this host (hostbox.h) */
 	unsigned rdma_dscp;        /* PHUB_RDMA_DSCP */
 	unsigned datagram_mtu;     /* PHUB_DATAGRAM_MTU; 0: not set */
 	struct phub_hyper *groups; /* [group_count] as of now: phub_set_hyper() changes them... */
@@ -56,11 +58,5 @@ void settings_fini(struct settings *s);
 
 /* Are these hyper-parameters of any use? 0 or -EINVAL, naming group and field. */
 int settings_check_hyper(unsigned group, const struct phub_hyper *hyper, struct err *e);
-
-/*
- * Rank and world from torchrun's, Open MPI's or Slurm's variables (in this order; both of a pair must be set), else 0
- * of 1. Those that are >= 0 already stay. 0, or -EINVAL naming the variable.
- */
-int settings_discover(int *rank, int *world, struct err *e);
 
 #endif

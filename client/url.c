@@ -17,8 +17,10 @@
 
 static int url_bad(struct err *e, const char *text, const char *what)
 {
-	return err_set(
-		e, -EINVAL, "box address '%.200s': %s; use phub://host[:port]/job, or phubs:// for TLS", text, what);
+	return err_set(e, -EINVAL,
+		"box address '%.200s': %s; use phub://host[:port]/job, or phubs:// for TLS, and ?hostbox=auto behind "
+		"it for a box of this host's own",
+		text, what);
 }
 
 /* Copies [from, to) as a C string. False when it is empty or does not fit. */
@@ -53,7 +55,7 @@ static bool url_parse_port(const char *from, const char *to, uint16_t *out)
 static bool url_job_ok(const char *job)
 {
 	for (; *job; job++) {
-		if (!isgraph((unsigned char)*job) || strchr("/?#%", *job))
+		if (!isgraph((unsigned char)*job) || strchr("/#%", *job))
 			return false;
 	}
 	return true;
@@ -105,6 +107,20 @@ static const char *url_parse_boxes(const char *from, const char *to, struct url 
 	return NULL;
 }
 
+/* What is behind the job's name. Returns what is wrong, or NULL. */
+static const char *url_parse_query(const char *query, struct url *out)
+{
+	if (!*query)
+		return NULL;
+	if (strcmp(query, "?hostbox=auto") == 0)
+		out->hostbox = URL_HOSTBOX_AUTO;
+	else if (strcmp(query, "?hostbox=none") == 0)
+		out->hostbox = URL_HOSTBOX_NONE;
+	else
+		return "behind '?' it has what is neither hostbox=auto nor hostbox=none";
+	return NULL;
+}
+
 int url_parse_box(const char *text, struct url_box *out, struct err *e)
 {
 	struct url_box box = {0};
@@ -119,7 +135,7 @@ int url_parse_box(const char *text, struct url_box *out, struct err *e)
 int url_parse(const char *text, struct url *out, struct err *e)
 {
 	struct url url = {0};
-	const char *authority, *slash, *wrong;
+	const char *authority, *slash, *end, *wrong;
 
 	if (!text)
 		return url_bad(e, "", "it is missing");
@@ -133,10 +149,14 @@ int url_parse(const char *text, struct url *out, struct err *e)
 	wrong = url_parse_boxes(authority, slash, &url);
 	if (wrong)
 		return url_bad(e, text, wrong);
-	if (!url_copy(url.job, sizeof(url.job), slash + 1, slash + strlen(slash)))
+	end = slash + strcspn(slash, "?");
+	if (!url_copy(url.job, sizeof(url.job), slash + 1, end))
 		return url_bad(e, text, "the job's name must have 1 to 63 characters");
 	if (!url_job_ok(url.job))
-		return url_bad(e, text, "the job's name has a space, '/', '?', '#' or '%' in it");
+		return url_bad(e, text, "the job's name has a space, '/', '#' or '%' in it");
+	wrong = url_parse_query(end, &url);
+	if (wrong)
+		return url_bad(e, text, wrong);
 	*out = url;
 	return 0;
 }

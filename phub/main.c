@@ -25,6 +25,7 @@
 #include "phub/control/announce.h"
 #include "phub/control/box.h"
 #include "phub/control/config.h"
+#include "phub/control/hostbox.h"
 #include "phub/control/privilege.h"
 
 #define MAIN_VERSION "0.1.0"
@@ -352,6 +353,8 @@ static int main_act(struct config *config, enum main_action action)
 	}
 	log_set_level((enum log_level)config->log_level);
 	if (log_set_level_from_env(&e) < 0)
+		return main_complain(&e, MAIN_FAILED);
+	if (config->hostbox_fd && hostbox_detach((int)config->hostbox_fd, &e) < 0)
 		return main_complain(&e, MAIN_FAILED);
 	return main_run(config);
 }

@@ -40,11 +40,6 @@ except ImportError as e:
 
 DATA = pathlib.Path(os.environ.get("FASHION_MNIST", "/usr/share/datasets/fashion-mnist"))
 SPARE_ROUNDS = 20  # to measure the exchange alone
-LAUNCHERS = (
-    ("RANK", "WORLD_SIZE"),
-    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
-    ("SLURM_PROCID", "SLURM_NTASKS"),
-)
 
 
 def read_idx(name):
@@ -157,17 +152,12 @@ def arguments():
 
 def launched():
     """(rank, world) by the launcher's environment."""
-    for rank, world in LAUNCHERS:
-        if rank in os.environ and world in os.environ:
-            return int(os.environ[rank]), int(os.environ[world])
-    for rank, world in LAUNCHERS:
-        if (rank in os.environ) == (world in os.environ):
-            continue
-        if rank == "SLURM_PROCID" and (os.environ.get(rank) == "0" or os.environ.get(world) == "1"):
-            continue  # in a batch script or in salloc's shell, Slurm sets one of them; it means one task
-        there, missing = (rank, world) if rank in os.environ else (world, rank)
-        sys.exit(f"train.py: {there} is set but {missing} is not; set both (a launcher does) or unset {there}")
-    return 0, 1
+    import phub
+
+    try:
+        return phub.launched()
+    except phub.Error as e:
+        sys.exit(f"train.py: {e}")
 
 
 def make_optimizer(a, model):

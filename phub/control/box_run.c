@@ -17,6 +17,7 @@
 #include "phub/base/clock.h"
 #include "phub/base/log.h"
 #include "phub/control/announce.h"
+#include "phub/control/hostbox.h"
 #include "phub/control/session.h"
 
 enum {
@@ -42,7 +43,8 @@ static int box_watch(struct box *box, int fd, struct control_watch *watch)
 /* What box_run() is told from outside. */
 struct box_orders {
 	int stop_fd, hup_fd;
-	struct control_watch stop, hup;
+	struct control_watch stop, hup, workers;
+	struct hostbox *hostbox; /* NULL: it is not one of a host that its workers started */
 };
 
 static int box_watch_all(struct box *box, struct box_orders *o, struct err *e)
@@ -63,6 +65,10 @@ static int box_watch_all(struct box *box, struct box_orders *o, struct err *e)
 			rc = box_watch(box, box->transports[i].fd, &box->transports[i].watch);
 	if (rc == 0 && box->announce)
 		rc = box_watch(box, box->env.announce->fd(box->announce), NULL);
+	if (rc == 0 && box->config->hostbox_fd)
+		return hostbox_open((int)box->config->hostbox_fd, box->listeners[0].bound,
+			box->config->hostbox_linger_ms * NS_PER_MS, box->control.epoll_fd, &o->workers, clock_now_ns(),
+			&o->hostbox, e);
 	if (rc < 0)
 		err_set(e, rc, "cannot watch the box's sockets: %s; raise `ulimit -n`", strerror(-rc));
 	return rc;
@@ -165,11 +171,12 @@ static bool box_wait(struct box *box, const struct box_orders *o, bool again, ui
 static void box_loop(struct box *box, struct box_threads *threads, const struct box_orders *o)
 {
 	uint64_t deadline_ns = CLOCK_NEVER;
-	bool muted = false;
+	bool muted = false, stop;
 
 	for (;;) {
 		uint64_t now_ns = clock_now_ns();
 		bool again = control_step(&box->control, now_ns);
+		uint64_t due_ns = control_next(&box->control), left_ns = hostbox_next(o->hostbox);
 
 		if (muted != box->control.accept_paused) {
 			muted = box->control.accept_paused;
@@ -177,7 +184,9 @@ static void box_loop(struct box *box, struct box_threads *threads, const struct 
 		}
 		if (box->control.stopping && (control_stopped(&box->control) || now_ns >= deadline_ns))
 			break;
-		if (box_wait(box, o, again, control_next(&box->control)) && !box->control.stopping) {
+		stop = box_wait(box, o, again, left_ns < due_ns ? left_ns : due_ns);
+		stop = hostbox_step(o->hostbox, clock_now_ns()) || stop;
+		if (stop && !box->control.stopping) {
 			box->control.now_ns = clock_now_ns();
 			deadline_ns = box->control.now_ns + BOX_STOP_MS * NS_PER_MS;
 			epoll_ctl(box->control.epoll_fd, EPOLL_CTL_DEL, o->stop_fd, NULL); /* it stays readable */
@@ -192,7 +201,8 @@ static void box_loop(struct box *box, struct box_threads *threads, const struct 
 
 int box_run(struct box *box, int stop_fd, int hup_fd, struct err *e)
 {
-	struct box_orders orders = {stop_fd, hup_fd, {CONTROL_STOP, NULL}, {CONTROL_HUP, NULL}};
+	struct box_orders orders = {
+		stop_fd, hup_fd, {CONTROL_STOP, NULL}, {CONTROL_HUP, NULL}, {CONTROL_HOSTBOX, NULL}, NULL};
 	struct box_threads threads = {.count = 0};
 	int rc = box_watch_all(box, &orders, e);
 
@@ -202,6 +212,7 @@ int box_run(struct box *box, int stop_fd, int hup_fd, struct err *e)
 		box_loop(box, &threads, &orders);
 	else
 		box_stop_cores(box, &threads);
+	hostbox_close(orders.hostbox);
 	if (box->control.epoll_fd >= 0)
 		close(box->control.epoll_fd);
 	box->control.epoll_fd = -1;

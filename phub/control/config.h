@@ -122,7 +122,8 @@ struct config {
 	uint64_t etcd_ttl_ms;
 	struct config_secret etcd_secret;
 	char etcd_ca[CONFIG_PATH_BYTES];
-	char rack[RACKS_NAME_BYTES]; /* "": as the rack file says, or not told */
+	char rack[RACKS_NAME_BYTES];            /* "": as the rack file says, or not told */
+	uint64_t hostbox_fd, hostbox_linger_ms; /* hostbox.h; 0: it is nobody's but the operator's */
 	char congestion[16];
 	enum config_seal datagram_seal; /* the least that a job may have */
 	enum config_encryption data_encryption;

@@ -150,6 +150,12 @@ const struct option option_table[] = {
 		"PEM file with the authorities of https to etcd; empty for those of this system"},
 	{"rack", OPTION_STRING, FIELD(rack), 0, 0, {NULL}, "",
 		"name of the rack that it is in, for etcd; empty: as the rack file says"},
+	{"hostbox_fd", OPTION_NUMBER, FIELD(hostbox_fd), 0, 1 << 20, {NULL}, "0",
+		"for workers with hostbox=auto in their URL, which start a phubd on their own host: the descriptor of "
+		"a Unix socket that listens, where the workers of the host learn where this box is, which ends when "
+		"they have gone; 0: none"},
+	{"hostbox_linger_ms", OPTION_NUMBER, FIELD(hostbox_linger_ms), 0, 3600000, {NULL}, "2000",
+		"such a box ends when no worker has been there for so long"},
 	{"handshake_ms", OPTION_NUMBER, FIELD(handshake_ms), 10, 600000, {NULL}, "5000",
 		"a stranger that has not proved itself by then is closed"},
 	{"handshake_rate", OPTION_NUMBER, FIELD(handshake_rate), 0, 1000000, {NULL}, "1000",

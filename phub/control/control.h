@@ -28,7 +28,15 @@ struct box_call;
 	1000000000ull /* not stepped for so long: the box itself was stopped, and silence is not the workers' fault */
 
 /* What epoll hands back: which object is ready. */
-enum control_ready { CONTROL_STOP, CONTROL_HUP, CONTROL_MAIL, CONTROL_LISTENER, CONTROL_TRANSPORT, CONTROL_SESSION };
+enum control_ready {
+	CONTROL_STOP,
+	CONTROL_HUP,
+	CONTROL_MAIL,
+	CONTROL_LISTENER,
+	CONTROL_TRANSPORT,
+	CONTROL_SESSION,
+	CONTROL_HOSTBOX
+};
 struct control_watch {
 	enum control_ready kind;
 	void *object;

@@ -126,7 +126,20 @@ void job_tell_heard(struct session *s)
 
 /* ---- waiting for the start, or at a barrier ---- */
 
-/* What the start waits for. False: for no rank. */
+/* All ranks are here: then it is the box above that is waited for. False: it is not. */
+static bool job_describe_above(const struct job *job, struct job_notice *n)
+{
+	struct parent_report above;
+
+	if (job->state != JOB_FORMING || !parent_describe(job, &above) || above.state >= PARENT_STARTED)
+		return false;
+	snprintf(n->text, sizeof(n->text), "all %u ranks of job '%s' are here, and the box above (uplink %s) %s%.300s",
+		job->ranks, job->name, job->control->config->uplink,
+		above.why[0] ? "is not there: " : "has not started it", above.why);
+	return true;
+}
+
+/* What the start waits for. False: for nobody. */
 static bool job_describe_start(const struct job *job, struct job_notice *n)
 {
 	struct parent_report above = {.why = ""};
@@ -143,6 +156,8 @@ static bool job_describe_start(const struct job *job, struct job_notice *n)
 			job_miss(job, &n->missing, i);
 		}
 	}
+	if (n->missing.count == 0)
+		return job_describe_above(job, n);
 	job_list_ranks(&n->missing, ranks, sizeof(ranks));
 	if (parent_describe(job, &above) && above.why[0])
 		snprintf(box, sizeof(box), "; the box above (uplink) is not there: %.300s", above.why);
@@ -151,7 +166,7 @@ static bool job_describe_start(const struct job *job, struct job_notice *n)
 	snprintf(n->text, sizeof(n->text), "job '%s' waits to start for rank%s %s of %u%s%s%s%s", job->name,
 		n->missing.count == 1 ? "" : "s", ranks, job->ranks, joined, box,
 		job->mismatch.code ? "; it will fail: " : "", job->mismatch.code ? job->mismatch.text : "");
-	return n->missing.count > 0;
+	return true;
 }
 
 static bool job_describe_barrier(const struct job *job, struct job_notice *n)

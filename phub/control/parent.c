@@ -489,6 +489,7 @@ bool parent_has_started(const struct job *job)
 /* It starts: likewise here. 0, or why not. */
 static int parent_start(struct parent *p, struct err *e)
 {
+	const struct config *config = p->control->config;
 	struct job *job = p->job;
 
 	if (p->start.place.window < 1 || p->start.place.window > PARENT_WINDOW_MAX)
@@ -505,6 +506,15 @@ static int parent_start(struct parent *p, struct err *e)
 		job_below_settle(job);
 		job_below_sort(job);
 	}
+	if (p->start.exchange && parent_is_loopback(config->listen[parent_listener(config)].host) &&
+		!config->advertise[0] && !parent_is_loopback(config->uplink_at.host))
+		return err_set(e, -ENOTSUP,
+			"it is the top of a job that is sharded or a chain, in which boxes call each other, and this "
+			"one "
+			"listens on loopback alone%s; let the job be a tree there (hierarchy), or give this host a "
+			"phubd "
+			"of your own with an address for others, and its uplink",
+			config->hostbox_fd ? " (hostbox=auto)" : "");
 	if (p->start.exchange && peers_join(job, p->start.exchange, e) < 0)
 		return e->code;
 	job_try_start(job);

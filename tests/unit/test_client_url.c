@@ -16,13 +16,14 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "client/launcher.h"
 #include "client/settings.h"
 #include "client/url.h"
 #include "phub/control/job_mirror.h"
 
 static const char *const variables[] = {"RANK", "WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE",
-	"SLURM_PROCID", "SLURM_NTASKS", "PHUB_SECRET", "PHUB_SECRET_FILE", "PHUB_RDMA_DSCP", "PHUB_TLS_CA",
-	"PHUB_TLS_PIN"};
+	"PMI_RANK", "PMI_SIZE", "SLURM_PROCID", "SLURM_NTASKS", "JOB_COMPLETION_INDEX", "PHUB_HOSTBOX", "PHUB_SECRET",
+	"PHUB_SECRET_FILE", "PHUB_RDMA_DSCP", "PHUB_TLS_CA", "PHUB_TLS_PIN"};
 
 static int clean_environment(void **state)
 {
@@ -46,6 +47,8 @@ static void good_addresses(void **state)
 		{"phub://[::1]/demo", "::1", "demo", 7077, false},
 		{"phub://[fe80::1%eth0]:7/x", "fe80::1%eth0", "x", 7, false},
 		{"phub://box:9,other/demo", "box", "demo", 9, false},
+		{"phub://box/demo?hostbox=auto", "box", "demo", 7077, false},
+		{"phubs://[::1]:9/demo?hostbox=none", "::1", "demo", 9, true},
 	};
 	struct url url;
 	struct err e;
@@ -84,6 +87,11 @@ static void bad_addresses(void **state)
 		{"phub://box,other:x/demo", "port"},
 		{"phub://box,other,third/demo", "two boxes"},
 		{"phub://box/a/b", "'/'"},
+		{"phub://box/?hostbox=auto", "1 to 63"},
+		{"phub://box/demo?", "neither hostbox=auto"},
+		{"phub://box/demo?hostbox", "neither hostbox=auto"},
+		{"phub://box/demo?hostbox=AUTO", "neither hostbox=auto"},
+		{"phub://box/demo?hostbox=auto&", "neither hostbox=auto"},
 		{"phub://box/a b", "space"},
 		{"phub://box/0123456789012345678901234567890123456789012345678901234567890123", "1 to 63"},
 	};
@@ -97,6 +105,43 @@ static void bad_addresses(void **state)
 			fail_msg("\"%s\" does not say \"%s\"", e.text, cases[i].says);
 		assert_non_null(strstr(e.text, "phub://host"));
 	}
+}
+
+static void expect_hostbox(const char *url, const char *variable, bool wanted)
+{
+	struct settings s;
+	struct err e = {0};
+
+	if (variable)
+		setenv("PHUB_HOSTBOX", variable, 1);
+	else
+		unsetenv("PHUB_HOSTBOX");
+	if (settings_init(&s, url, NULL, &e) < 0)
+		fail_msg("%s", e.text);
+	assert_int_equal(s.hostbox, wanted);
+	assert_string_equal(s.url.job, "demo");
+	settings_fini(&s);
+}
+
+/* The URL's word goes before the environment's. */
+static void hostbox(void **state)
+{
+	struct settings s;
+	struct err e;
+
+	(void)state;
+	expect_hostbox("phub://box/demo", NULL, false);
+	expect_hostbox("phub://box/demo", "", false);
+	expect_hostbox("phub://box/demo", "none", false);
+	expect_hostbox("phub://box/demo", "auto", true);
+	expect_hostbox("phub://box/demo?hostbox=none", "auto", false);
+	expect_hostbox("phub://box/demo?hostbox=auto", "none", true);
+	expect_hostbox("phub://box/demo?hostbox=auto", NULL, true);
+	assert_int_equal(settings_init(&s, "phub://a,b/demo?hostbox=auto", NULL, &e), -ENOTSUP);
+	assert_non_null(strstr(e.text, "a second box in the URL"));
+	setenv("PHUB_HOSTBOX", "1", 1);
+	assert_int_equal(settings_init(&s, "phub://box/demo", NULL, &e), -EINVAL);
+	assert_non_null(strstr(e.text, "PHUB_HOSTBOX='1'; allowed: auto, none"));
 }
 
 static void two_boxes(void **state)
@@ -132,7 +177,7 @@ static void discover(int rank, int world, int expected_rank, int expected_world)
 {
 	struct err e;
 
-	assert_int_equal(settings_discover(&rank, &world, &e), 0);
+	assert_int_equal(launcher_discover(&rank, &world, &e), 0);
 	assert_int_equal(rank, expected_rank);
 	assert_int_equal(world, expected_world);
 }
@@ -152,15 +197,53 @@ static void launchers(void **state)
 	discover(-1, -1, 5, 6); /* a whole pair goes before half of one */
 	setenv("OMPI_COMM_WORLD_SIZE", "4", 1);
 	discover(-1, -1, 3, 4);
-	setenv("RANK", "1", 1);
+	unsetenv("OMPI_COMM_WORLD_SIZE");
+	setenv("PMI_RANK", "2", 1);
+	setenv("PMI_SIZE", "7", 1);
+	discover(-1, -1, 2, 7);
+	setenv("OMPI_COMM_WORLD_SIZE", "4", 1);
+	discover(-1, -1, 3, 4);
+	setenv("JOB_COMPLETION_INDEX", "1", 1);
+	discover(-1, -1, 3, 4); /* it has no world of its own */
 	setenv("WORLD_SIZE", "2", 1);
+	discover(-1, -1, 1, 2);
+	setenv("RANK", "0", 1); /* torchrun in an indexed Job */
+	discover(-1, -1, 0, 2);
+	setenv("RANK", "1", 1);
 	discover(-1, -1, 1, 2);
 	discover(0, -1, 0, 2);
 	discover(-1, 9, 1, 9);
 	discover(7, 8, 7, 8);
 	setenv("RANK", "one", 1);
-	assert_int_equal(settings_discover(&rank, &world, &e), -EINVAL);
+	assert_int_equal(launcher_discover(&rank, &world, &e), -EINVAL);
 	assert_non_null(strstr(e.text, "RANK='one'"));
+	setenv("RANK", "", 1);
+	assert_int_equal(launcher_discover(&rank, &world, &e), -EINVAL);
+	setenv("RANK", "-1", 1);
+	assert_int_equal(launcher_discover(&rank, &world, &e), -EINVAL);
+	setenv("RANK", "1", 1);
+	setenv("WORLD_SIZE", "2x", 1);
+	rank = -1;
+	assert_int_equal(launcher_discover(&rank, &world, &e), -EINVAL);
+	assert_non_null(strstr(e.text, "WORLD_SIZE='2x'"));
+}
+
+/* What Python asks. */
+static void launched(void **state)
+{
+	int rank = 7, world = 7;
+
+	(void)state;
+	assert_int_equal(phub_launched(&rank, &world), 0);
+	assert_true(rank == 0 && world == 1);
+	setenv("PMI_RANK", "3", 1);
+	assert_int_equal(phub_launched(&rank, &world), -EINVAL);
+	assert_non_null(strstr(phub_error(), "PMI_RANK is set but PMI_SIZE is not"));
+	assert_true(rank == 0 && world == 1);
+	setenv("PMI_SIZE", "4", 1);
+	assert_int_equal(phub_launched(&rank, &world), 0);
+	assert_true(rank == 3 && world == 4);
+	assert_int_equal(phub_launched(NULL, &world), -EINVAL);
 }
 
 static void ranks_without_launcher(void **state)
@@ -169,10 +252,10 @@ static void ranks_without_launcher(void **state)
 	int rank = -1, world = 4;
 
 	(void)state;
-	assert_int_equal(settings_discover(&rank, &world, &e), -EINVAL);
+	assert_int_equal(launcher_discover(&rank, &world, &e), -EINVAL);
 	rank = 1;
 	world = -1;
-	assert_int_equal(settings_discover(&rank, &world, &e), -EINVAL);
+	assert_int_equal(launcher_discover(&rank, &world, &e), -EINVAL);
 }
 
 static void refuse_half(const char *set, const char *missing, const char *value)
@@ -183,7 +266,7 @@ static void refuse_half(const char *set, const char *missing, const char *value)
 
 	clean_environment(NULL);
 	setenv(set, value, 1);
-	assert_int_equal(settings_discover(&rank, &world, &e), -EINVAL);
+	assert_int_equal(launcher_discover(&rank, &world, &e), -EINVAL);
 	snprintf(text, sizeof(text), "%s is set but %s is not; set both", set, missing);
 	if (!strstr(e.text, text))
 		fail_msg("\"%s\" does not say \"%s\"", e.text, text);
@@ -192,21 +275,22 @@ static void refuse_half(const char *set, const char *missing, const char *value)
 	discover(2, 3, 2, 3);
 	discover(-1, 1, 0, 1);
 	rank = 0;
-	assert_int_equal(settings_discover(&rank, &world, &e), -EINVAL);
+	assert_int_equal(launcher_discover(&rank, &world, &e), -EINVAL);
 	rank = -1;
 	world = 2;
-	assert_int_equal(settings_discover(&rank, &world, &e), -EINVAL);
+	assert_int_equal(launcher_discover(&rank, &world, &e), -EINVAL);
 }
 
 static void half_set_launchers(void **state)
 {
 	(void)state;
-	for (size_t i = 0; i < 6; i += 2) {
+	for (size_t i = 0; i < 8; i += 2) {
 		refuse_half(variables[i], variables[i + 1], "2");
 		refuse_half(variables[i + 1], variables[i], "4");
 	}
 	refuse_half("RANK", "WORLD_SIZE", "0");
 	refuse_half("WORLD_SIZE", "RANK", "1");
+	refuse_half("JOB_COMPLETION_INDEX", "WORLD_SIZE", "0");
 	clean_environment(NULL);
 	setenv("SLURM_PROCID", "0", 1); /* sbatch without --ntasks */
 	discover(-1, -1, 0, 1);
@@ -347,7 +431,9 @@ int main(void)
 		cmocka_unit_test(good_addresses),
 		cmocka_unit_test(two_boxes),
 		cmocka_unit_test(bad_addresses),
+		cmocka_unit_test_setup_teardown(hostbox, clean_environment, clean_environment),
 		cmocka_unit_test_setup(launchers, clean_environment),
+		cmocka_unit_test_setup_teardown(launched, clean_environment, clean_environment),
 		cmocka_unit_test_setup(ranks_without_launcher, clean_environment),
 		cmocka_unit_test_setup_teardown(half_set_launchers, clean_environment, clean_environment),
 		cmocka_unit_test_setup(options, clean_environment),

@@ -14,7 +14,8 @@ or, with the names that Horovod's and BytePS's users know, rank and world from t
     total = phub.push_pull(array)
     print(phub.rank(), phub.size())
 
-Without a URL, $PHUB_URL is taken. phub.torch has the two lines for PyTorch.
+Without a URL, $PHUB_URL is taken. With ?hostbox=auto behind it the workers of each host are summed there first, by a box
+that the first of them starts. phub.torch has the two lines for PyTorch.
 
 Errors of the library are phub.Error (a RuntimeError) with the library's text, and the errno as `code`;
 phub.TimeoutError, which is also Python's own, names who is missing. Wrong arguments are ValueError and TypeError.
@@ -35,15 +36,17 @@ libphub-dpdk.so (transport dpdk), when it lies beside it. Another libphub is fou
 where the system keeps libraries (`make install`).
 """
 
+import ctypes
 import os
 import threading
-from typing import Any, Optional
+from typing import Any, Optional, Tuple
 
-from ._library import ALL, BF16, F16, F32, VERSION as __version__, Error, Hyper, StaleError, TimeoutError
+from ._library import ALL, BF16, F16, F32, VERSION as __version__, Error, Hyper, StaleError, TimeoutError, check, lib
 from ._worker import Worker, hyper
 
 __all__ = [
     "connect",
+    "launched",
     "Worker",
     "hyper",
     "Hyper",
@@ -67,9 +70,18 @@ __all__ = [
 DEFAULT_URL = "phub://127.0.0.1/default"
 
 
+def launched() -> Tuple[int, int]:
+    """(rank, world) of this process as its launcher (torchrun, mpirun, srun, Kubernetes) has set them, else (0, 1): what
+    connect() takes where it is given neither. phub.h says which variables count, and in which order."""
+    rank, world = ctypes.c_int(), ctypes.c_int()
+    check(lib.phub_launched(ctypes.byref(rank), ctypes.byref(world)))
+    return rank.value, world.value
+
+
 def job_url(url: Optional[str] = None, suffix: str = "") -> str:
     """The job that a user means, or the one named like it with `suffix`."""
-    return (url or os.environ.get("PHUB_URL") or DEFAULT_URL) + suffix
+    name, mark, query = (url or os.environ.get("PHUB_URL") or DEFAULT_URL).partition("?")
+    return name + suffix + mark + query
 
 
 def connect(url: Optional[str] = None, **options: Any) -> Worker:

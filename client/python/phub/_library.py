@@ -160,6 +160,7 @@ _PROTOTYPES = {
     "phub_options_init": (None, [ctypes.POINTER(Options)]),
     "phub_hyper_init": (None, [_I, ctypes.POINTER(Hyper)]),
     "phub_error": (ctypes.c_char_p, []),
+    "phub_launched": (_I, [ctypes.POINTER(_I), ctypes.POINTER(_I)]),
     "phub_connect": (_I, [ctypes.c_char_p, ctypes.POINTER(Options), ctypes.POINTER(_P)]),
     "phub_rank": (_I, [_P]),
     "phub_world": (_I, [_P]),

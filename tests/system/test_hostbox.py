@@ -1,0 +1,449 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
+"""phub://box/job?hostbox=auto: the first worker on a host starts a box there, the others find it, and it ends with the last one.
+
+Two "hosts" on this machine are told apart by PHUB_HOSTBOX_NAME. Real boxes, real workers.
+"""
+import hashlib
+import json
+import os
+import pathlib
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+
+import rig
+from rig import check, holds
+
+PHUB = rig.BUILD / "phub"
+KEYS = "a:50000,b:70000,c:100"
+FOLDER = tempfile.TemporaryDirectory(prefix="phub-hostbox-")
+ENDS_S = 20  # for a box of which nobody is left: 2 s, on a machine that has much else to do
+
+
+class Site:
+    """A root box, and hosts of which it is above. Their names are of this site alone."""
+
+    count = 0
+
+    def __init__(self, **options):
+        Site.count += 1
+        self.mark = f"test-{os.getpid()}-{Site.count}-"
+        self.root = rig.Box(name="root", **{"cores": 1, **options})
+
+    def env(self, host, **more):
+        return {"PHUB_PHUBD": str(rig.PHUBD), "PHUB_HOSTBOX_NAME": f"{self.mark}{host}", "XDG_RUNTIME_DIR": "", "TMPDIR": FOLDER.name, **more}
+
+    def worker(self, host, rank, world, job="demo", env=None, query="?hostbox=auto", **more):
+        given = {"keys": KEYS, "rounds": 20, **more}
+        return rig.Worker(self.root.url(job) + query, rank=rank, world=world, env=self.env(host, **(env or {})), **given)
+
+    def workers(self, hosts, **more):
+        return [self.worker(host, rank, len(hosts), **more) for rank, host in enumerate(hosts)]
+
+    def training(self, hosts, **more):
+        workers = self.workers(hosts, rounds=1000000, report_ms=50, **more)
+        for worker in workers:
+            worker.event("progress")
+        return workers
+
+    def boxes(self):
+        """{host: [pid]} of phubds that run for hosts of this site."""
+        found = {}
+        for folder in pathlib.Path("/proc").glob("[0-9]*"):
+            try:
+                environment = (folder / "environ").read_bytes().split(b"\0")
+                name = (folder / "comm").read_text().strip()
+            except OSError:
+                continue  # it has ended
+            mine = [word.decode() for word in environment if word.startswith(f"PHUB_HOSTBOX_NAME={self.mark}".encode())]
+            if name == "phubd" and mine:
+                found.setdefault(mine[0].split(self.mark)[1], []).append(int(folder.name))
+        return found
+
+    def address(self, host, job="demo"):
+        """Where the box of that host listens, and its log."""
+        log = log_of(self.root.address, job, f"{self.mark}{host}")
+        line = next(line for line in log.read_text().splitlines() if line.startswith("phubd: listening on "))
+        return line.split()[3], log
+
+    def ends(self):
+        """Nobody is left, and so no box but the root, which ends well, too."""
+        until = time.monotonic() + ENDS_S
+        while self.boxes():
+            check(time.monotonic() < until, f"still there: {self.boxes()}")
+            time.sleep(0.05)
+        self.root.stop()
+
+
+def socket_name(address, job, name, tls=0):
+    host, port = address.rsplit(":", 1)
+    text = "\0".join([host, port, job, str(tls), name])
+    return f"phub-hostbox-{os.geteuid()}-{hashlib.sha256(text.encode()).hexdigest()[:32]}"
+
+
+def log_of(*what):
+    return pathlib.Path(FOLDER.name, socket_name(*what) + ".log")
+
+
+def bad(worker, *patterns):
+    result = worker.result()
+    check(worker.wait() == 1, f"it ended well: {result}")
+    holds(json.dumps(result), *patterns)
+    return result
+
+
+def jobs(address, name):
+    out = subprocess.run([PHUB, "jobs", "--json", address], check=True, capture_output=True, text=True, timeout=rig.DEADLINE_S, env=rig.QUIET).stdout
+    return next(job for job in map(json.loads, out.splitlines()) if job.get("job") == name)
+
+
+def flat(world, **more):
+    box = rig.Box(cores=1)
+    digests = {worker.good()["digest"] for worker in rig.job(box.url("flat"), world, keys=KEYS, rounds=20, transport="tcp", **more)}
+    box.stop()
+    check(len(digests) == 1, f"{digests}")
+    return digests.pop()
+
+
+def summed():
+    """two hosts of two workers: sums and weights are those of one box for all, and both boxes end with the last worker"""
+    site = Site()
+    for job, more in [("sum", {"optimizer": "none"}), ("mean", {"optimizer": "none", "reduce": "mean"}), ("adam", {"optimizer": "adam"}),
+                      ("adam", {"optimizer": "adam"})]:  # the second one meets boxes that linger
+        digests = {worker.good()["digest"] for worker in site.workers(["one", "one", "two", "two"], job=job, **more)}
+        check(digests == {flat(4, **more)}, f"{job}: {digests}")
+    site.ends()
+
+
+def once():
+    """the root has two contributors, and each host's link carries one gradient a round; workers reach their box by shared memory"""
+    site = Site()
+    workers = site.training(["one", "one", "two", "two"], optimizer="none", pause_us=5000)
+    check(sorted(below["ranks"] for below in jobs(site.root.address, "demo")["below"]) == [[0, 1], [2, 3]], "the root has others")
+    for host in ("one", "two"):
+        address, _ = site.address(host)
+        found = jobs(address, "demo")
+        while found["rounds"] < 30:
+            found = jobs(address, "demo")
+        sent = found["above"]["bytes"] / found["rounds"] / found["bytes"]
+        check(0.9 < sent < 1.15, f"{sent:.2f} gradients a round went up")
+        members = [m for m in found["workers"] if m.get("transport")]
+        check([m["transport"] for m in members] == ["shm", "shm"], f"{found['workers']}")
+    check({host: len(pids) for host, pids in site.boxes().items()} == {"one": 1, "two": 1}, f"{site.boxes()}")
+    for worker in workers:
+        worker.kill()
+    site.ends()
+
+
+def uneven():
+    """all workers on one host; and a host with a single worker beside one with three"""
+    site = Site()
+    for job, hosts in (("same", ["one", "one", "one"]), ("single", ["one", "two", "one", "one"])):
+        digests = {worker.good()["digest"] for worker in site.workers(hosts, job=job, optimizer="adam", reduce="mean")}
+        check(digests == {flat(len(hosts), optimizer="adam", reduce="mean")}, f"{job}: {digests}")
+    site.ends()
+
+
+def rush():
+    """many workers that come at the same moment start one box, and never two"""
+    site = Site()
+    for turn in range(3):
+        workers = [site.worker("one", rank, 12, job=f"rush{turn}", keys="a:100", rounds="until-told", report_ms=50) for rank in range(12)]
+        for worker in workers:
+            worker.event("progress")
+        log = log_of(site.root.address, f"rush{turn}", f"{site.mark}one").read_text()
+        check(log.count("phubd: listening on ") == 1 and len([p for pids in site.boxes().values() for p in pids]) <= turn + 1, log)
+        workers[0].tell()
+        for worker in workers:
+            worker.good()
+    site.ends()
+
+
+def beside():
+    """two jobs at the same time have a box each, and the end of one is nothing to the other"""
+    site = Site()
+    crews = {job: site.training(["one", "one"], job=job, optimizer="none") for job in ("left", "right")}
+    check(len(site.boxes()["one"]) == 2, f"{site.boxes()}")
+    for worker in crews["left"]:
+        worker.kill()
+    until = time.monotonic() + ENDS_S
+    while len(site.boxes()["one"]) > 1:
+        check(time.monotonic() < until, "the box of a job that is over is still there")
+        time.sleep(0.05)
+    for worker in crews["right"]:
+        with worker.out.changed:
+            worker.seen = len(worker.out.lines)
+        worker.event("progress")
+    for worker in crews["right"]:
+        worker.kill()
+    site.ends()
+
+
+def first_killed():
+    """the worker that started the box is killed: the others are told which rank was lost, and the box ends with them"""
+    site = Site()
+    first = site.worker("one", 0, 3, rounds=1000000, report_ms=50)
+    first.event("connected")
+    pids = site.boxes()["one"]
+    others = [site.worker(host, rank, 3, rounds=1000000, report_ms=50) for rank, host in ((1, "one"), (2, "two"))]
+    for worker in (first, *others):
+        worker.event("progress")
+    check(site.boxes()["one"] == pids, "another box was started")
+    first.kill()
+    for worker in others:
+        bad(worker, r"rank 0 \(.*was lost")
+    site.ends()
+
+
+def all_killed():
+    """all workers are killed: nothing is left"""
+    site = Site()
+    workers = site.training(["one", "one", "two", "two"])
+    for worker in workers:
+        worker.kill()
+    site.ends()
+
+
+def box_killed():
+    """a host's box is killed: all workers get an error that names it within the deadline, and the job can be started again at once"""
+    site = Site(lost_ms=3000, warn_ms=1500)
+    workers = site.training(["one", "one", "two", "two"])
+    address, log = site.address("one")
+    began = time.monotonic()
+    os.kill(site.boxes()["one"][0], signal.SIGKILL)
+    for worker in workers[:2]:
+        bad(worker, rf"box {address} \(this host's own, of hostbox=auto; log: {log}\)", "ECONNRESET")
+    for worker in workers[2:]:
+        bad(worker, rf"box {address} \(ranks 0, 1\) was lost")
+    check(time.monotonic() - began < 15, "it took too long")
+    for worker in site.workers(["one", "one", "two", "two"], optimizer="adam"):
+        worker.good()
+    site.ends()
+
+
+def missing():
+    """no phubd to start, or one that does not start: every worker is told so, and why"""
+    site = Site()
+    bare = {"PHUB_PHUBD": "", "PATH": "/nowhere"}
+    for worker in site.workers(["one", "one"], env=bare):
+        worker.failed("ENOENT", "needs a phubd to start, and there is none beside .*PATH; set PHUB_PHUBD")
+    for worker in site.workers(["one", "one"], env={"PHUB_PHUBD": "/nowhere/phubd"}):
+        worker.failed("ENOENT", "PHUB_PHUBD='/nowhere/phubd' is no program")
+    for worker in site.workers(["one", "one"], env={"PHUB_HOSTBOX_CORES": "few"}):
+        worker.failed("ECONNREFUSED", r"did not start: phubd: cores: 'few' is not understood; allowed: .*; its log: /")
+    for worker in site.workers(["one", "one"], env={"PHUB_PHUBD": "/bin/true"}):
+        worker.failed("ECONNREFUSED", "did not start: it ended without a word")
+    folder = pathlib.Path(tempfile.mkdtemp(dir=FOLDER.name))
+    (folder / "phubd").symlink_to(rig.PHUBD)
+    for worker in site.workers(["one", "one"], env={"PHUB_PHUBD": "", "PATH": f"/nowhere:{folder}"}):
+        worker.good()
+    site.ends()
+
+
+def silent():
+    """a phubd that never answers costs no more than the time that was given"""
+    site = Site()
+    mute = pathlib.Path(FOLDER.name, "mute")
+    mute.write_text("#!/bin/sh\nexec sleep 5\n")
+    mute.chmod(0o755)
+    began = time.monotonic()
+    workers = site.workers(["one", "one"], env={"PHUB_PHUBD": str(mute)}, timeout_ms=1000)
+    for worker in workers:
+        worker.failed("ETIMEDOUT", "this host's box .* has not come up in time; its log: ")
+    check(time.monotonic() - began < 5, "it waited for longer")
+    site.root.stop()
+
+
+def no_root():
+    """nobody is at the URL's address: the host's box waits for it, and workers are told for what"""
+    site = Site()
+    site.root.stop()
+    for worker in site.workers(["one", "one"], wait_ms=2000):
+        bad(worker, rf"the start waits; the box says: all 2 ranks of job 'demo' are here, and the box above \(uplink {site.root.address}\) is not there: .*refused")
+    late = site.workers(["one", "one"])
+    for worker in late:
+        worker.event("connected")
+    site.root = rig.Box(name="root", cores=1, listen=site.root.address)
+    for worker in late:
+        worker.good()
+    site.ends()
+
+
+def refused():
+    """what jobs at several boxes cannot have is refused by name, and so is a query that is not understood"""
+    site = Site()
+    for more, what in [({"sync": "ssp", "optimizer": "sgd"}, "sync ssp and async"), ({"lost": "shrink"}, "lost shrink and wait"),
+                       ({"quorum": 1, "optimizer": "sgd"}, "a quorum"), ({"resume_ms": 1000}, "resume"), ({"interface": "lo"}, "an interface"),
+                       ({"transport": "udp"}, "a transport other than shm and tcp"),
+                       ({"env": {"PHUB_ENCRYPT": "1", "PHUB_SECRET": "x" * 20}}, "encrypted data")]:
+        site.worker("one", 0, 1, **more).failed("EOPNOTSUPP", f"hostbox=auto has a box of this host sum its workers.* do not go with {what}")
+    for query in ("?hostbox=maybe", "?", "?hostbox=auto&x=1"):
+        site.worker("one", 0, 1, query=query).failed("EINVAL", "neither hostbox=auto nor hostbox=none")
+    site.worker("one", 0, 1, query="", env={"PHUB_HOSTBOX": "yes"}).failed("EINVAL", "PHUB_HOSTBOX='yes'; allowed: auto, none")
+    check(not site.boxes(), f"{site.boxes()}")
+    site.worker("one", 0, 1, query="?hostbox=none", env={"PHUB_HOSTBOX": "auto"}).good()
+    check(not site.boxes(), f"{site.boxes()}")
+    worker = site.worker("one", 0, 1, query="", env={"PHUB_HOSTBOX": "auto"}, rounds=1000000, report_ms=50)
+    worker.event("progress")
+    check(list(site.boxes()) == ["one"], f"{site.boxes()}")
+    worker.kill()
+    site.ends()
+
+
+def secret():
+    """the job's secret goes to the host's box for both its sides, and is on nobody's command line; a wrong one is refused"""
+    word = "correct-horse-battery-staple"
+    file = pathlib.Path(FOLDER.name, "secret")
+    file.write_text(word + "\n")
+    file.chmod(0o600)
+    site = Site(create="secret", create_secret_file=file)
+    workers = site.training(["one", "one", "two"], env={"PHUB_SECRET_FILE": str(file)})
+    for pid in (pid for pids in site.boxes().values() for pid in pids):
+        check(word not in pathlib.Path(f"/proc/{pid}/cmdline").read_text(), "the secret is on the command line")
+    site.worker("one", 0, 3, env={"PHUB_SECRET": "another-" + word}).failed("EACCES")
+    for worker in workers:
+        worker.kill()
+    site.worker("three", 0, 2, job="wrong", env={"PHUB_SECRET": "another-" + word}).failed("EACCES", "this box and the one above have different secrets")
+    site.ends()
+
+
+def sealed():
+    """control sessions with the box above are TLS where the URL, or what the box is known by, says so"""
+    folder = pathlib.Path(tempfile.mkdtemp(dir=FOLDER.name))
+    rig.do("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2", "-subj", "/CN=box",
+           "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", folder / "key", "-out", folder / "cert")
+    site = Site(tls="require", tls_cert=folder / "cert", tls_key=folder / "key")
+    for worker in site.workers(["one", "one", "two"], env={"PHUB_TLS_CA": str(folder / "cert")}):
+        worker.good()
+    bad(site.worker("four", 0, 1, job="plain"), "the box takes TLS alone")
+    site.ends()
+
+
+def sharded():
+    """a top box of jobs that are sharded: boxes that others cannot call are refused with what to do, and fine where all are on one host"""
+    site = Site(hierarchy="sharded")
+    digests = {worker.good()["digest"] for worker in site.workers(["one", "one", "two"], optimizer="adam")}
+    check(digests == {flat(3, optimizer="adam")}, f"{digests}")
+    site.ends()
+    if os.geteuid() != 0:
+        raise rig.Skip("needs root, for a network namespace")
+    _, enter = rig.namespace("other")
+    rig.do(*enter, "ip", "address", "add", "10.99.99.1/32", "dev", "lo")
+    site = Site(hierarchy="sharded", listen="10.99.99.1:0", create="secret", create_secret_env="WORD", env={"WORD": "x" * 20}, prefix=enter)
+    for worker in [rig.Worker(site.root.url("demo") + "?hostbox=auto", rank=rank, world=2, keys=KEYS, rounds=5, prefix=enter,
+                              env=site.env("one", PHUB_SECRET="x" * 20)) for rank in range(2)]:
+        bad(worker, r"cannot take part at the box above.* this one listens on loopback alone \(hostbox=auto\); let the job be a tree there")
+    site.ends()
+
+
+def squatter():
+    """another user who listens where the host's box would is refused, and named"""
+    if os.geteuid() != 0:
+        raise rig.Skip("needs root, to be another user")
+    site = Site()
+    script = "import os,socket,sys;os.setuid(65534);s=socket.socket(socket.AF_UNIX);s.bind('\\0'+sys.argv[1]);s.listen();print('ready',flush=True);sys.stdin.read()"
+    name = socket_name(site.root.address, "demo", site.mark + "one")
+    other = rig.Process("squatter", [sys.executable, "-c", script, name])
+    check(other.out.find(lambda line: line == "ready"), other.err.text())
+    site.worker("one", 0, 1).failed("EACCES", rf"another user of this host \(uid 65534, process {other.pid}\) listens")
+    other.kill()
+    site.ends()
+
+
+def apart():
+    """the host's box has a session of its own, no descriptor of the worker's, any CPU, and SIGINT for the workers does not end it"""
+    site = Site()
+    read, write = os.pipe()
+    os.set_inheritable(write, True)
+    cpu = min(os.sched_getaffinity(0))
+    command = [rig.WORKER, f"url={site.root.url('demo')}?hostbox=auto", "rank=0", "world=1", f"keys={KEYS}", "rounds=1000000", "report_ms=50"]
+    worker = subprocess.Popen(["taskset", "-c", str(cpu), *command], stdout=subprocess.PIPE, text=True, env={**rig.QUIET, **site.env("one")},
+                              pass_fds=[write], start_new_session=True)
+    os.close(write)
+    for line in worker.stdout:
+        if json.loads(line)["event"] == "progress":
+            break
+    pid = site.boxes()["one"][0]
+    check(os.getsid(pid) != os.getsid(worker.pid), "one session")
+    check(os.sched_getaffinity(worker.pid) == {cpu} and os.sched_getaffinity(pid) == os.sched_getaffinity(0), "bound as the worker is")
+    fds = [os.readlink(link) for link in pathlib.Path(f"/proc/{pid}/fd").iterdir()]
+    check(os.readlink(f"/proc/self/fd/{read}") not in fds, "it has a descriptor of the worker's")
+    os.killpg(worker.pid, signal.SIGINT)  # as the terminal does
+    worker.stdout.close()
+    check(worker.wait(rig.DEADLINE_S) != 0, "the worker goes on")
+    os.close(read)
+    site.ends()
+
+
+PYTHON = """
+import os, sys, time
+sys.path.insert(0, {client!r})
+import numpy, phub
+phub.init({url!r}, rank=int(sys.argv[1]), world=int(sys.argv[2]))
+total = phub.push_pull(numpy.full(1000, 1 + phub.rank(), numpy.float32))
+assert (total == sum(range(1, 1 + phub.size()))).all(), total
+child = os.fork()
+if child == 0:
+    time.sleep(60)  # as a DataLoader's worker that nobody ended
+    os._exit(0)
+phub.barrier()
+phub.shutdown()
+print(child, flush=True)
+"""
+
+TORCH = """
+import sys
+sys.path.insert(0, {client!r})
+import torch, phub.torch
+torch.manual_seed(1)
+model = torch.nn.Linear(8, 1)
+where = dict(rank=int(sys.argv[1]), world=int(sys.argv[2]), transport=None)
+phub.torch.broadcast_parameters(model.state_dict(), {url!r}, **where)
+optimizer = phub.torch.DistributedOptimizer(model, "sgd", {url!r}, lr=0.1, **where)
+for step in range(5):
+    optimizer.zero_grad()
+    model(torch.full((4, 8), 1.0 + where["rank"])).mean().backward()
+    optimizer.step()
+optimizer.close()
+print(sum(p.sum().item() for p in model.parameters()), flush=True)
+"""
+
+
+def run_python(site, script, hosts):
+    text = script.format(client=str(rig.ROOT / "client/python"), url=site.root.url("demo") + "?hostbox=auto")
+    env = {"PHUB_LIBRARY": str(rig.BUILD / "libphub.so.0"), "PHUB_PHUBD": ""}
+    processes = [rig.Process(f"python.{rank}", [sys.executable, "-c", text, rank, len(hosts)], env=site.env(host, **env)) for rank, host in enumerate(hosts)]
+    for process in processes:
+        check(process.wait() == 0, process.err.text())
+    return [process.out.text().split()[-1] for process in processes]
+
+
+def python():
+    """from Python, with the phubd beside libphub; a forked child that outlives its worker does not keep the box"""
+    site = Site()
+    children = run_python(site, PYTHON, ["one", "one", "two"])
+    site.ends()
+    for child in children:
+        os.kill(int(child), signal.SIGKILL)
+
+
+def pytorch():
+    """phub.torch, whose other jobs of the same URL go by a host's box, too"""
+    try:
+        import torch  # noqa: F401, PLC0415
+    except ImportError as why:
+        raise rig.Skip(f"{why} (Debian: apt install python3-torch)") from None
+    site = Site()
+    sums = run_python(site, TORCH, ["one", "one", "two"])
+    check(len(set(sums)) == 1, f"{sums}")
+    site.root.logged(r"'demo\.broadcast0'.* ended")
+    site.ends()
+
+
+if __name__ == "__main__":
+    rig.run([summed, once, uneven, rush, beside, first_killed, all_killed, box_killed, missing, silent, no_root, refused, secret, sealed, sharded, squatter, apart,
+             python, pytorch])
