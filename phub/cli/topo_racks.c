@@ -40,7 +40,7 @@ static int topo_racks_pick(struct topo_racks *t, struct err *e)
 
 		if (i > 0 && r->boxes[i - 1].rack == box->rack)
 			continue;
-		t->box_of_way[t->way_boxes] = i;
+		t->box_of_way[t->way_boxes] = (int)i;
 		t->boxes[t->way_boxes++] = (struct ways_box){box->rack, workers, box->rate_bytes_s};
 	}
 	if (t->options->model && r->host_count == 0)
@@ -123,7 +123,14 @@ static int topo_racks_count_way(struct topo_racks *t, enum ways_kind kind, unsig
 {
 	struct topo_traffic *n = &t->traffic[kind];
 	const struct ways w = {kind, root, t->way_boxes, t->boxes, t->chunk_count, home};
-	int rc = ways_homes(kind, t->boxes, t->way_boxes, root, bytes, t->chunk_count, home, e);
+	struct ways_box by_rate[WAYS_BOXES_MAX];
+	int rc;
+
+	for (unsigned i = 0; i < t->way_boxes; i++) {
+		by_rate[i] = t->boxes[i];
+		by_rate[i].rate_bytes_s = cost_home_rate(&t->racks, &t->boxes[i]);
+	}
+	rc = ways_homes(kind, by_rate, t->way_boxes, root, bytes, t->chunk_count, home, e);
 
 	if (rc < 0)
 		return rc;
@@ -132,6 +139,20 @@ static int topo_racks_count_way(struct topo_racks *t, enum ways_kind kind, unsig
 	if ((int)kind == t->options->way && topo_racks_count_homes(t, bytes, home) < 0)
 		return err_set(e, -ENOMEM, "out of memory");
 	return 0;
+}
+
+static struct cost_net topo_racks_net(const struct topo_racks *t)
+{
+	return (struct cost_net){&t->racks, t->boxes, t->box_of_way, t->way_boxes};
+}
+
+static int topo_racks_predict(
+	struct topo_racks *t, unsigned root, const uint32_t *bytes, const uint32_t *lifts, struct err *e)
+{
+	const struct cost_net net = topo_racks_net(t);
+	const struct cost_job job = {bytes, lifts, t->chunk_count, COST_WINDOW};
+
+	return cost_ways(&net, &job, root, t->costs, e);
 }
 
 static int topo_racks_count_chunks(struct topo_racks *t, const struct chunk_plan *plan, struct err *e)
@@ -153,6 +174,8 @@ static int topo_racks_count_chunks(struct topo_racks *t, const struct chunk_plan
 	}
 	for (unsigned kind = 0; rc == 0 && kind < WAYS_COUNT; kind++)
 		rc = topo_racks_count_way(t, (enum ways_kind)kind, (unsigned)root, bytes, lifts, home, e);
+	if (rc == 0)
+		rc = topo_racks_predict(t, (unsigned)root, bytes, lifts, e);
 	free(bytes);
 	free(lifts);
 	free(home);
@@ -283,6 +306,35 @@ static void topo_racks_print_traffic(const struct topo_racks *t)
 			kind + 1 < WAYS_COUNT ? "; " : "\n");
 }
 
+static void topo_racks_print_prediction(const struct topo_racks *t)
+{
+	struct output_table table = {
+		.heads = {"way", "ms a round", "busy", "lag", "fill", "limit", "senders"}, .align = "lrrrrlr"};
+	const struct cost_net net = topo_racks_net(t);
+	char text[512];
+
+	puts("\nPredicted, of links alone (busy: the one that limits; lag: its senders wait for the last of them; "
+	     "fill: one "
+	     "chunk's way):");
+	for (unsigned kind = 0; kind < WAYS_COUNT; kind++) {
+		const struct cost *c = &t->costs[kind];
+
+		output_cell(&table, "%s", ways_name((enum ways_kind)kind));
+		output_cell(&table, "%.4g", c->round_s * 1e3);
+		output_cell(&table, "%.4g", c->busy_s * 1e3);
+		output_cell(&table, "%.4g", c->lag_s * 1e3);
+		output_cell(&table, "%.4g", c->fill_s * 1e3);
+		cost_write_limit(&net, c, text, sizeof(text));
+		output_cell(&table, "%s, %s", text, c->in ? "in" : "out");
+		output_cell(&table, "%u", c->senders);
+	}
+	output_table_print(&table);
+	cost_write_choice(&net, t->costs, WAYS_TREE, text, sizeof(text));
+	printf("hierarchy: auto takes %s\n", text);
+	if (cost_choose(t->costs, WAYS_FLAT) == WAYS_FLAT)
+		puts("One box that all workers come to (flat) would be as fast, or faster.");
+}
+
 static void topo_racks_print_homes(const struct topo_racks *t)
 {
 	struct output_table table = {.heads = {"home", "chunks", "bytes", "cores", "most on a core"}, .align = "lrrrr"};
@@ -332,6 +384,27 @@ static json_t *topo_racks_json_load(const char *name, const struct ways_load *lo
 		"s", topo_racks_seconds(load, rate));
 }
 
+static bool topo_racks_json_prediction(const struct topo_racks *t)
+{
+	const struct cost_net net = topo_racks_net(t);
+	enum ways_kind choice = cost_choose(t->costs, WAYS_TREE);
+	char limit[128], why[512];
+	bool ok = true;
+
+	cost_write_choice(&net, t->costs, WAYS_TREE, why, sizeof(why));
+	for (unsigned kind = 0; ok && kind < WAYS_COUNT; kind++) {
+		const struct cost *c = &t->costs[kind];
+
+		cost_write_limit(&net, c, limit, sizeof(limit));
+		ok = output_json(json_pack("{s:s, s:s, s:f, s:f, s:f, s:f, s:s, s:s, s:i, s:I, s:b, s:s?}", "topo",
+			"prediction", "way", ways_name((enum ways_kind)kind), "predicted_ms", c->round_s * 1e3,
+			"busy_ms", c->busy_s * 1e3, "lag_ms", c->lag_s * 1e3, "fill_ms", c->fill_s * 1e3, "limit",
+			limit, "direction", c->in ? "in" : "out", "senders", (int)c->senders, "bytes",
+			(json_int_t)c->bytes, "choice", kind == choice, "why", kind == choice ? why : NULL));
+	}
+	return ok;
+}
+
 static bool topo_racks_json_traffic(const struct topo_racks *t)
 {
 	const struct racks *r = &t->racks;
@@ -352,6 +425,7 @@ static bool topo_racks_json_traffic(const struct topo_racks *t)
 			(int)t->chunk_count, "links_s", n->seconds, "slowest", n->slowest, "uplinks", uplinks, "boxes",
 			boxes));
 	}
+	ok = ok && topo_racks_json_prediction(t);
 	for (unsigned i = 0; ok && i < t->way_boxes; i++)
 		ok = output_json(json_pack("{s:s, s:s, s:s, s:i, s:I, s:I}", "topo", "home", "way",
 			ways_name((enum ways_kind)t->options->way), "box", r->boxes[t->box_of_way[i]].name, "chunks",
@@ -370,6 +444,7 @@ static int topo_racks_print(const struct topo_racks *t, struct err *e)
 	topo_racks_print_file(t);
 	if (t->options->model) {
 		topo_racks_print_traffic(t);
+		topo_racks_print_prediction(t);
 		topo_racks_print_homes(t);
 	}
 	return 0;

@@ -9,6 +9,7 @@
 #include <stdint.h>
 
 #include "phub/base/err.h"
+#include "topology/cost.h"
 #include "topology/racks.h"
 #include "topology/ways.h"
 
@@ -35,13 +36,14 @@ struct topo_racks {
 	const struct topo_racks_options *options;
 	struct racks racks;
 	struct ways_box boxes[WAYS_BOXES_MAX]; /* of the racks', those that take part */
-	unsigned box_of_way[WAYS_BOXES_MAX];   /* which of the file's each is */
+	int box_of_way[WAYS_BOXES_MAX];        /* which of the file's each is */
 	unsigned way_boxes;
 	/* With a model: */
 	char model[64];
 	uint64_t bytes; /* of a worker's gradient */
 	uint32_t chunk_count;
 	struct topo_traffic traffic[WAYS_COUNT];
+	struct cost costs[WAYS_COUNT];
 	struct {
 		uint32_t chunks;
 		uint64_t bytes;

@@ -89,7 +89,7 @@ static void svg_link(
 static int svg_part(const struct topo_racks *t, unsigned box)
 {
 	for (unsigned i = 0; i < t->way_boxes; i++)
-		if (t->box_of_way[i] == box)
+		if (t->box_of_way[i] == (int)box)
 			return (int)i;
 	return -1;
 }

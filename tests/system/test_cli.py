@@ -640,7 +640,8 @@ def racks():
         out, _ = phub("topo", "--racks", path)
         holds(out, "2 racks, 3 boxes, 3 hosts with 5 workers", r"r1 +37\.5 +- +1 +2 +3", r"b1 +r1 +10\.0\.1\.1:7077 +100 +- +b0")
         out, _ = phub("topo", "--racks", path, "--model", "resnet-50", "--hierarchy", "sharded", "--svg", picture)
-        holds(out, "sharded waits for host h0", r"b0 +\d+ +51\d{6} +4 +\d{8}")
+        holds(out, "sharded waits for host h0", r"b0 +\d+ +52\d{6} +4 +\d{8}")
+        holds(out, r"tree +69\.\d+ +69\.\d+ +0 +0\.0\d+ +a worker's link in r0, out +1", "hierarchy: auto takes tree: 69.\\d+ ms a round beside sharded 69")
         root = xml.etree.ElementTree.parse(picture).getroot()
         words = [node.text for node in root.iter("{http://www.w3.org/2000/svg}text")]
         check(any(word.startswith("h<2") for word in words) and any("(spare)" in word for word in words), f"{words}")
@@ -649,6 +650,10 @@ def racks():
         whole = 102228128
         check(tree["bytes"] == whole and [(up["out"], up["in"]) for up in tree["uplinks"]] ==
               [(whole // 2, whole), (whole, whole // 2)], f"{tree}")
+        ways = {one["way"]: one for one in found if one["topo"] == "prediction"}
+        check(list(ways) == ["flat", "tree", "sharded", "chain"] and [way for way, one in ways.items() if one["choice"]] == ["tree"], f"{ways}")
+        check(all(abs(one["predicted_ms"] - one["busy_ms"] - one["lag_ms"] - one["fill_ms"]) < 1e-3 for one in ways.values()), f"{ways}")
+        check("a worker's link in r0 limits" in ways["tree"]["why"], f"{ways}")
         check(sum(one["chunks"] for one in found if one["topo"] == "home") == tree["chunks"], f"{found}")
         holds(phub("topo", "--racks", path, "--model", "resnet-50", "--root", "spare", status=1)[1], "it is not that")
         holds(phub("topo", "--racks", path, "--svg", "/nonexistent/x.svg", status=1)[1], "cannot write /nonexistent/x.svg")

@@ -1,0 +1,372 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A table of what each box sends to each other, from that the bytes and senders of each link, and of these the longest.
+ */
+#include "topology/cost.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "topology/plan.h"
+
+#define COST_MTU   1500u
+#define COST_RACKS (RACKS_MAX + WAYS_BOXES_MAX)
+
+/* One direction of a link. */
+struct cost_side {
+	uint64_t bytes;   /* of payload */
+	uint64_t shares;  /* of these, of sums that meet here */
+	unsigned senders; /* of them */
+};
+
+struct cost_sides {
+	struct cost_side out, in;
+};
+
+struct cost_count {
+	const struct cost_net *net;
+	const struct cost_job *job;
+	enum ways_kind kind;
+	unsigned root;
+	const uint16_t *home;
+	uint64_t model, chunk_most; /* bytes */
+	double efficiency;          /* payload of what is on a link */
+	struct cost_sides boxes[WAYS_BOXES_MAX];
+	struct cost_sides uplinks[COST_RACKS];
+	uint64_t *lifts, *results; /* [from * box_count + to] */
+};
+
+/* ---- the net ---- */
+
+static bool cost_has_rack(const struct cost_net *net, unsigned rack)
+{
+	return net->racks && rack < net->racks->rack_count;
+}
+
+/* 0: it has none that would limit. */
+static double cost_uplink(const struct cost_net *net, unsigned rack)
+{
+	return cost_has_rack(net, rack) ? net->racks->racks[rack].uplink_bytes_s : 0;
+}
+
+/* Of the slowest worker there, where several share a host's links; 0: the file does not say. */
+static double cost_worker_rate(const struct cost_net *net, unsigned rack)
+{
+	double slowest = 0;
+
+	for (unsigned i = 0; cost_has_rack(net, rack) && i < net->racks->host_count; i++) {
+		const struct rack_host *host = &net->racks->hosts[i];
+		double rate = host->rate_bytes_s / host->workers;
+
+		if (host->rack == rack && (slowest <= 0 || rate < slowest))
+			slowest = rate;
+	}
+	return slowest;
+}
+
+void cost_take_box(const struct racks *racks, int box_of, unsigned number, unsigned workers, struct ways_box *out)
+{
+	*out = (struct ways_box){cost_no_rack(number), workers, COST_RATE_BYTES_S};
+	if (!racks || box_of == RACKS_NONE)
+		return;
+	out->rack = racks->boxes[box_of].rack;
+	out->rate_bytes_s = racks->boxes[box_of].rate_bytes_s;
+}
+
+double cost_home_rate(const struct racks *racks, const struct ways_box *box)
+{
+	double uplink = racks && box->rack < racks->rack_count ? racks->racks[box->rack].uplink_bytes_s : 0;
+
+	return uplink > 0 && uplink < box->rate_bytes_s ? uplink : box->rate_bytes_s;
+}
+
+/* ---- what moves ---- */
+
+static uint32_t cost_lift_bytes(const struct cost_job *job, uint32_t chunk)
+{
+	return job->lift_bytes ? job->lift_bytes[chunk] : job->chunk_bytes[chunk];
+}
+
+static void cost_fill_table(struct cost_count *c)
+{
+	unsigned count = c->net->box_count;
+
+	for (uint32_t i = 0; i < c->job->chunk_count; i++) {
+		c->model += c->job->chunk_bytes[i];
+		if (c->job->chunk_bytes[i] > c->chunk_most)
+			c->chunk_most = c->job->chunk_bytes[i];
+		for (unsigned box = 0; c->kind != WAYS_FLAT && box < count; box++) {
+			unsigned next = ways_next(c->kind, count, c->home[i], box);
+
+			if (next == box || !ways_has_sum(c->kind, c->net->boxes, count, c->home[i], box))
+				continue;
+			c->lifts[box * count + next] += cost_lift_bytes(c->job, i);
+			c->results[next * count + box] += c->job->chunk_bytes[i];
+		}
+	}
+}
+
+/* So many senders' shares of sums, as many bytes of results the other way, and where both pass. */
+static void cost_add(struct cost_side *up, struct cost_side *down, uint64_t shares, uint64_t results, unsigned senders)
+{
+	up->bytes += shares;
+	up->shares += shares;
+	up->senders += senders;
+	down->bytes += results;
+}
+
+static void cost_add_lift(struct cost_count *c, unsigned from, unsigned to)
+{
+	unsigned count = c->net->box_count;
+	unsigned here = c->net->boxes[from].rack, there = c->net->boxes[to].rack;
+	uint64_t lift = c->lifts[from * count + to], result = c->results[to * count + from];
+
+	if (lift == 0)
+		return;
+	/* Where they leave, shares of different sums go to different homes: they do not meet. */
+	c->boxes[from].out.bytes += lift;
+	c->boxes[from].in.bytes += result;
+	cost_add(&c->boxes[to].in, &c->boxes[to].out, lift, result, 1);
+	if (here == there)
+		return;
+	c->uplinks[here].out.bytes += lift;
+	c->uplinks[here].in.bytes += result;
+	cost_add(&c->uplinks[there].in, &c->uplinks[there].out, lift, result, 1);
+}
+
+static void cost_add_workers(struct cost_count *c, unsigned box)
+{
+	const struct ways_box *b = &c->net->boxes[box];
+	unsigned to = c->kind == WAYS_FLAT ? c->root : box;
+	unsigned there = c->net->boxes[to].rack;
+	uint64_t bytes = c->model * b->workers;
+
+	cost_add(&c->boxes[to].in, &c->boxes[to].out, bytes, bytes, b->workers);
+	if (b->rack == there)
+		return;
+	cost_add(&c->uplinks[b->rack].out, &c->uplinks[b->rack].in, bytes, bytes, b->workers);
+	cost_add(&c->uplinks[there].in, &c->uplinks[there].out, bytes, bytes, b->workers);
+}
+
+/* ---- what that takes ---- */
+
+static double cost_seconds(const struct cost_count *c, uint64_t bytes, double rate)
+{
+	return rate > 0 ? (double)bytes / (rate * c->efficiency) : 0;
+}
+
+/* How long the link waits for the last sender, when the others are done. */
+static double cost_lag(const struct cost_count *c, const struct cost_side *side, double rate)
+{
+	double each = side->senders ? (double)side->shares / side->senders : 0;
+	double ahead = COST_LAG * each, window = (double)c->job->window * (double)c->chunk_most;
+
+	if (window < ahead)
+		ahead = window;
+	return side->senders > 1 ? ahead * (side->senders - 1) / (rate * c->efficiency) : 0;
+}
+
+static void cost_take_side(const struct cost_count *c, const struct cost_side *side, double rate, bool in,
+	enum cost_link link, unsigned index, struct cost *out)
+{
+	double busy = cost_seconds(c, side->bytes, rate), lag = rate > 0 ? cost_lag(c, side, rate) : 0;
+
+	if (busy + lag <= out->busy_s + out->lag_s)
+		return;
+	*out = (struct cost){.busy_s = busy,
+		.lag_s = lag,
+		.limit = link,
+		.index = index,
+		.in = in,
+		.senders = side->senders,
+		.bytes = side->bytes};
+}
+
+static void cost_find_limit(const struct cost_count *c, struct cost *out)
+{
+	for (unsigned i = 0; c->net->racks && i < c->net->racks->rack_count; i++) {
+		double rate = cost_uplink(c->net, i);
+
+		cost_take_side(c, &c->uplinks[i].in, rate, true, COST_UPLINK, i, out);
+		cost_take_side(c, &c->uplinks[i].out, rate, false, COST_UPLINK, i, out);
+	}
+	for (unsigned i = 0; i < c->net->box_count; i++) {
+		const struct ways_box *box = &c->net->boxes[i];
+		const struct cost_side worker = {c->model, c->model, 1};
+
+		cost_take_side(c, &c->boxes[i].in, box->rate_bytes_s, true, COST_BOX, i, out);
+		cost_take_side(c, &c->boxes[i].out, box->rate_bytes_s, false, COST_BOX, i, out);
+		if (box->workers)
+			cost_take_side(
+				c, &worker, cost_worker_rate(c->net, box->rack), false, COST_WORKERS, box->rack, out);
+	}
+}
+
+/* ---- the longest way of one chunk ---- */
+
+static double cost_slower(double a, double b)
+{
+	return a > 0 && (b <= 0 || a < b) ? a : b;
+}
+
+/* Between racks, or within one: rate, then latency. */
+static double cost_hop(const struct cost_count *c, unsigned here, unsigned there, double rate)
+{
+	const struct racks *r = c->net->racks;
+	double latency = 0;
+
+	if (here != there) {
+		rate = cost_slower(cost_slower(rate, cost_uplink(c->net, here)), cost_uplink(c->net, there));
+		latency = r ? r->latency_s : 0;
+	} else if (cost_has_rack(c->net, here)) {
+		latency = r->racks[here].latency_s;
+	}
+	return latency + cost_seconds(c, c->chunk_most, rate);
+}
+
+static double cost_worker_hop(const struct cost_count *c, unsigned box)
+{
+	const struct ways_box *b = &c->net->boxes[box], *to = &c->net->boxes[c->kind == WAYS_FLAT ? c->root : box];
+
+	if (!b->workers)
+		return 0;
+	return cost_hop(c, b->rack, to->rack, cost_slower(to->rate_bytes_s, cost_worker_rate(c->net, b->rack)));
+}
+
+/* From a box's workers to this home: one way. */
+static double cost_way(const struct cost_count *c, unsigned box, unsigned home)
+{
+	double seconds = cost_worker_hop(c, box);
+
+	while (c->kind != WAYS_FLAT && box != home) {
+		unsigned next = ways_next(c->kind, c->net->box_count, home, box);
+		const struct ways_box *a = &c->net->boxes[box], *b = &c->net->boxes[next];
+
+		seconds += cost_hop(c, a->rack, b->rack, cost_slower(a->rate_bytes_s, b->rate_bytes_s));
+		box = next;
+	}
+	return seconds;
+}
+
+static double cost_fill(const struct cost_count *c)
+{
+	unsigned count = c->net->box_count;
+	double longest = 0, seconds;
+
+	for (unsigned home = 0; home < count; home++) {
+		if (c->kind <= WAYS_TREE && home != c->root)
+			continue;
+		for (unsigned box = 0; box < count; box++) {
+			/* The whole of a chain passes what the first on it does: from there the way is longest. */
+			if (c->kind == WAYS_CHAIN && box != (home + 1) % count)
+				continue;
+			seconds = 2 * cost_way(c, box, home);
+			longest = seconds > longest ? seconds : longest;
+		}
+	}
+	return longest;
+}
+
+int cost_round(const struct cost_net *net, const struct cost_job *job, enum ways_kind kind, unsigned root,
+	const uint16_t *home, struct cost *out, struct err *e)
+{
+	size_t pairs = (size_t)net->box_count * net->box_count;
+	struct cost_count *c;
+
+	if (net->box_count < 1 || net->box_count > WAYS_BOXES_MAX || root >= net->box_count)
+		return err_set(e, -EINVAL, "box %u is the root of %u; allowed are 1 to %u boxes", root, net->box_count,
+			WAYS_BOXES_MAX);
+	c = calloc(1, sizeof(*c) + 2 * pairs * sizeof(uint64_t));
+	if (!c)
+		return err_set(e, -ENOMEM, "no memory to predict a round of %u boxes", net->box_count);
+	c->net = net;
+	c->job = job;
+	c->kind = kind;
+	c->root = root;
+	c->home = home;
+	c->lifts = (uint64_t *)(c + 1);
+	c->results = c->lifts + pairs;
+	cost_fill_table(c);
+	c->efficiency = plan_wire_efficiency(
+		PLAN_TCP, COST_MTU, PLAN_FRAME_BYTES, job->chunk_count ? (double)c->model / job->chunk_count : 1);
+	for (unsigned from = 0; from < net->box_count; from++) {
+		cost_add_workers(c, from);
+		for (unsigned to = 0; to < net->box_count; to++)
+			cost_add_lift(c, from, to);
+	}
+	*out = (struct cost){.busy_s = 0};
+	cost_find_limit(c, out);
+	out->fill_s = cost_fill(c);
+	out->round_s = out->busy_s + out->lag_s + out->fill_s;
+	free(c);
+	return 0;
+}
+
+int cost_ways(const struct cost_net *net, const struct cost_job *job, unsigned root, struct cost out[WAYS_COUNT],
+	struct err *e)
+{
+	struct ways_box by_rate[WAYS_BOXES_MAX];
+	uint16_t *home = malloc((job->chunk_count + 1) * sizeof(*home));
+	int rc = home ? 0 : err_set(e, -ENOMEM, "no memory for the homes of %u chunks", job->chunk_count);
+
+	for (unsigned i = 0; i < net->box_count && i < WAYS_BOXES_MAX; i++) {
+		by_rate[i] = net->boxes[i];
+		by_rate[i].rate_bytes_s = cost_home_rate(net->racks, &net->boxes[i]);
+	}
+	for (unsigned kind = 0; rc == 0 && kind < WAYS_COUNT; kind++) {
+		rc = ways_homes((enum ways_kind)kind, by_rate, net->box_count, root, job->chunk_bytes, job->chunk_count,
+			home, e);
+		if (rc == 0)
+			rc = cost_round(net, job, (enum ways_kind)kind, root, home, &out[kind], e);
+	}
+	free(home);
+	return rc;
+}
+
+/* ---- which, and why ---- */
+
+enum ways_kind cost_choose(const struct cost costs[WAYS_COUNT], enum ways_kind first)
+{
+	double best = costs[first].round_s;
+
+	for (unsigned kind = first; kind < WAYS_COUNT; kind++)
+		best = costs[kind].round_s < best ? costs[kind].round_s : best;
+	for (unsigned kind = first; kind < WAYS_COUNT; kind++)
+		if (costs[kind].round_s <= best * (1 + COST_SAME))
+			return (enum ways_kind)kind;
+	return first;
+}
+
+void cost_write_limit(const struct cost_net *net, const struct cost *cost, char *out, size_t bytes)
+{
+	if (cost->limit == COST_UPLINK)
+		snprintf(out, bytes, "the uplink of %s", net->racks->racks[cost->index].name);
+	else if (cost->limit == COST_WORKERS)
+		snprintf(out, bytes, "a worker's link in %s", net->racks->racks[cost->index].name);
+	else if (net->racks && net->box_of[cost->index] != RACKS_NONE)
+		snprintf(out, bytes, "the link of %s", net->racks->boxes[net->box_of[cost->index]].name);
+	else
+		snprintf(out, bytes, "the link of box %u", cost->index);
+}
+
+void cost_write_choice(
+	const struct cost_net *net, const struct cost costs[WAYS_COUNT], enum ways_kind first, char *out, size_t bytes)
+{
+	enum ways_kind choice = cost_choose(costs, first);
+	char limit[RACKS_NAME_BYTES + 32];
+	size_t at = (size_t)snprintf(
+		out, bytes, "%s: %.4g ms a round beside", ways_name(choice), costs[choice].round_s * 1e3);
+	unsigned told = 0;
+
+	for (unsigned kind = first; kind < WAYS_COUNT; kind++) {
+		if (kind == choice || at >= bytes)
+			continue;
+		at += (size_t)snprintf(out + at, bytes - at, "%s %s %.4g", told++ ? "," : "",
+			ways_name((enum ways_kind)kind), costs[kind].round_s * 1e3);
+	}
+	cost_write_limit(net, &costs[choice], limit, sizeof(limit));
+	if (at < bytes)
+		snprintf(out + at, bytes - at, "; %s limits", limit);
+}

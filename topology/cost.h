@@ -1,0 +1,92 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Cost: how long a round takes, way by way (topology/ways.h), by what the links of a rack file carry. After PHub,
+ * section 3.4, which compares what a rack's core sums with what its uplink carries, and PLink (MLSys'20), which
+ * measures a network to choose the groups that sum first. What is counted here:
+ *
+ *      busy   the time of the link that is busy longest: bytes with headers, each way by itself, of everything that
+ *             shares it; links of boxes, uplinks, and links of workers, of which the slowest counts
+ *      lag    where n senders' shares of the same sums meet on that link, some get ahead (a flow that is there already
+ *             has a full queue's worth more than one that comes), by COST_LAG of what each sends, but no further than
+ *             the window lets them; what is behind comes when the others are done, and its results go out last:
+ *             (n - 1) / n of that
+ *      fill   a chunk is stored and forwarded whole at each box: the longest way of one, up and down, at the rate of
+ * each hop's slowest link, with its latency
+ *
+ * What boxes' and workers' CPUs take is not in it: `phub plan` has that. Pure. Any thread; cost_round() allocates and
+ * frees.
+ */
+#ifndef PHUB_TOPOLOGY_COST_H
+#define PHUB_TOPOLOGY_COST_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "phub/base/err.h"
+#include "topology/racks.h"
+#include "topology/ways.h"
+
+/* The one number that is fitted: tests/bench/model_check.py, ROWS=fit, says on which racks, and measures it. */
+#define COST_LAG          0.4
+/* A way that is slower by less than this is as good: then the simpler one is taken, in the order of enum ways_kind. */
+#define COST_SAME         0.03
+/* A box that the rack file does not have, or where there is no file: */
+#define COST_RATE_BYTES_S (10e9 / 8)
+#define COST_WINDOW       64u /* chunks in flight on a connection, where nobody says */
+
+/* What is between the boxes of a job. A box's rack is that of the file, or cost_no_rack() of the box. */
+struct cost_net {
+	const struct racks *racks; /* NULL: no file */
+	const struct ways_box *boxes;
+	const int *box_of; /* [box_count] which of the file's each is, or RACKS_NONE */
+	unsigned box_count;
+};
+
+struct cost_job {
+	const uint32_t *chunk_bytes;
+	const uint32_t *lift_bytes; /* of each chunk's sum between boxes; NULL: as many */
+	uint32_t chunk_count;
+	uint32_t window; /* chunks that a connection may have in flight */
+};
+
+enum cost_link { COST_BOX, COST_UPLINK, COST_WORKERS };
+
+struct cost {
+	double round_s; /* the sum of the parts: */
+	double busy_s, lag_s, fill_s;
+	enum cost_link limit; /* the link with the largest busy_s + lag_s, */
+	unsigned index;       /* which box of the net, or rack of the file, has it, */
+	bool in;              /* in this direction, */
+	unsigned senders;     /* so many meet there, */
+	uint64_t bytes;       /* with this payload */
+};
+
+/* The rack of a box that is in none of the file. */
+static inline unsigned cost_no_rack(unsigned box)
+{
+	return RACKS_MAX + box;
+}
+
+/* Fills a box of a net: with the file's rates, or the default ones. */
+void cost_take_box(const struct racks *racks, int box_of, unsigned number, unsigned workers, struct ways_box *out);
+/* Bytes a second that a box is to be given homes by: of its links, or of its rack's uplink where that has less. */
+double cost_home_rate(const struct racks *racks, const struct ways_box *box);
+
+/* One round of these homes. 0, -EINVAL (what ways_homes() refuses) or -ENOMEM. */
+int cost_round(const struct cost_net *net, const struct cost_job *job, enum ways_kind kind, unsigned root,
+	const uint16_t *home, struct cost *out, struct err *e);
+/* All ways, each with the homes that it has by cost_home_rate(). Likewise. */
+int cost_ways(const struct cost_net *net, const struct cost_job *job, unsigned root, struct cost out[WAYS_COUNT],
+	struct err *e);
+
+/* The best from `first` on: a box that chooses has its workers already, and so begins with tree. */
+enum ways_kind cost_choose(const struct cost costs[WAYS_COUNT], enum ways_kind first);
+
+/* "the uplink of r0" */
+void cost_write_limit(const struct cost_net *net, const struct cost *cost, char *out, size_t bytes);
+/* "chain: 412 ms a round beside tree 1144 and sharded 625, the uplink of r0 limits" */
+void cost_write_choice(
+	const struct cost_net *net, const struct cost costs[WAYS_COUNT], enum ways_kind first, char *out, size_t bytes);
+
+#endif
