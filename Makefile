@@ -46,6 +46,7 @@ RUNS ?=
 RECORD ?=
 ROWS ?=
 RATE ?=
+RESUME ?=
 CLANG ?= clang
 ARM_CC ?= aarch64-linux-gnu-gcc
 ARM_RUN ?= $(if $(SAN),,qemu-aarch64-static)
@@ -445,10 +446,15 @@ bench-rack: deps-bench ## only the rack in network namespaces, into BUILD/rack.m
 	@$(MAKE) --no-print-directory all
 	@$(RACK)
 
-.PHONY: bench-racks
-bench-racks: ## several racks in network namespaces, flat, tree, sharded and chain, into BUILD/racks.md (root; RATE=50 Mbit/s of a worker, RUNS, ROWS)
-	@$(MAKE) --no-print-directory test-programs
-	@BUILD='$(BUILD)' RUNS='$(RUNS)' ROWS='$(ROWS)' RATE='$(RATE)' tests/bench/racks.py
+RACKS = BUILD='$(BUILD)' RUNS='$(RUNS)' ROWS='$(ROWS)' RATE='$(RATE)' RESUME='$(RESUME)' tests/bench/racks.py
+
+.PHONY: bench-racks bench-racks-readme
+bench-racks: deps-bench ## several racks in network namespaces, beside Gloo and Open MPI, and PHub's experiment, into BUILD/racks.md (root; RUNS=5, ROWS=quick or full, RATE, RESUME=1)
+	@$(MAKE) --no-print-directory all $(BUILD)/tests/system/worker
+	@$(RACKS)
+
+bench-racks-readme: bench-racks ## the same, and its tables into README.md
+	@$(RACKS) --readme
 
 .PHONY: bench-paper
 bench-paper: deps-bench ## PHub's own experiments beside the paper's curves, into BUILD/paper.md and pictures

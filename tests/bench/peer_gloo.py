@@ -4,7 +4,8 @@
 
 Usage: peer_gloo.py WORLD [INTERFACE]                        starts WORLD ranks on this machine; INTERFACE: theirs ("lo")
        peer_gloo.py WORLD INTERFACE HOST PORT NETNS     the same, each rank in a network namespace, {} in NETNS being its
-                                                        rank; rank 0's has the address HOST
+                                                        rank, or one name for each rank, with commas between; rank 0's has
+                                                        the address HOST
        peer_gloo.py --rank R WORLD INTERFACE HOST PORT       one rank; rank 0 listens on HOST and PORT
 
 Started by systems.py. Stays up and is told by lines on rank 0's stdin what to do next, so that it can take turns with others
@@ -108,10 +109,10 @@ def free_port():
 
 def start_ranks(world, interface="lo", host="127.0.0.1", port=None, netns=""):
     """All ranks on this machine. Returns the worst exit code; when one fails, the others are ended."""
-    rest = [str(world), interface, host, port or free_port()]
+    rest, names = [str(world), interface, host, port or free_port()], netns.split(",")
     ranks = []
     for rank in range(world):
-        enter = ["nsenter", f"--net=/run/netns/{netns.format(rank)}", "--"] if netns else []
+        enter = ["nsenter", f"--net=/run/netns/{names[rank % len(names)].format(rank)}", "--"] if netns else []
         ranks.append(subprocess.Popen([*enter, sys.executable, __file__, "--rank", str(rank), *rest],
                                       stdin=None if rank == 0 else subprocess.DEVNULL))
     codes = {}

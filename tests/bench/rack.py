@@ -314,19 +314,24 @@ class RackPhub(Phub):
 class RackMpi(OpenMpi):
     """mpirun stands beside the box; its daemons and their ranks each in a worker's namespace, under a host name of their own."""
     extra_rounds = warmup = 1
+    shown = "10.99.0.1:1,10.99.0.2:1,...", "'tests/bench/rack.py --enter phub-rack-PID'"  # hosts and agent, for people
+    agent = os.path.abspath(__file__)
 
     def __init__(self, rack):
         super().__init__(rack.box, "tcp")
         self.rack = rack
 
+    def _addresses(self, workers):
+        return [address(rank) for rank in range(workers)]
+
     def _command(self, workers, waits, sm_priority, program):
         mpirun, *words = super()._command(workers, waits, sm_priority, program)
         words[words.index("btl_tcp_if_include") + 1] = LINK
-        if workers == "WORKERS":  # for people
-            hosts, agent = "10.99.0.1:1,10.99.0.2:1,...", "'tests/bench/rack.py --enter phub-rack-PID'"
+        if workers == "WORKERS":
+            hosts, agent = self.shown
         else:
-            hosts = ",".join(f"{address(rank)}:1" for rank in range(workers))
-            agent = f"{sys.executable} {os.path.abspath(__file__)} --enter {self.rack.names}"
+            hosts = ",".join(f"{one}:1" for one in self._addresses(workers))
+            agent = f"{sys.executable} {self.agent} --enter {self.rack.names}"
         return [mpirun, "--host", hosts, "--mca", "plm", "rsh", "--mca", "plm_rsh_agent", agent, "--mca",
                 "plm_rsh_no_tree_spawn", "1", "--mca", "oob_tcp_if_include", LINK, *words]
 
@@ -346,7 +351,10 @@ class RackGloo(Gloo):
 
 def enter(names, host, *command):
     """What mpirun starts instead of ssh."""
-    name = f"{names}-worker{int(host.rsplit('.', 1)[1]) - 1}"
+    enter_namespace(f"{names}-worker{int(host.rsplit('.', 1)[1]) - 1}", command)
+
+
+def enter_namespace(name, command):
     os.execvp("nsenter", ["nsenter", f"--net=/run/netns/{name}", "--", "unshare", "--uts", "--", "sh", "-c",
                           f"hostname {name} && {' '.join(command)}"])
 
@@ -363,6 +371,17 @@ def make_systems(rack):
 
 
 # ---- measuring ----
+
+def choose(system, row):
+    """The best of its settings, by a short trial, and its p50 where there was one."""
+    small = dataclasses.replace(row, what="trial", bytes=row.bytes // TRIAL_PART // 4 * 4)
+    choices = system.choices(row)
+    if len(choices) == 1:
+        return choices[0], 0
+    ranked = sorted((system.measure(small, choice, 1, warmup=1)["p50_ms"], choice) for choice in choices)
+    finalists = [choice for _, choice in ranked[:FINALISTS if system.is_peer else 1]]
+    return min((system.measure(row, choice, 1, warmup=1)["p50_ms"], choice) for choice in finalists)[::-1]
+
 
 class Bench:
     def __init__(self, lines, runs, which):
@@ -397,14 +416,7 @@ class Bench:
         return answer
 
     def choose(self, system, row):
-        """The best of its settings, by a short trial, and its p50 where there was one."""
-        small = dataclasses.replace(row, what="trial", bytes=row.bytes // TRIAL_PART // 4 * 4)
-        choices = system.choices(row)
-        if self.smoke or len(choices) == 1:
-            return choices[0], 0
-        ranked = sorted((system.measure(small, choice, 1, warmup=1)["p50_ms"], choice) for choice in choices)
-        finalists = [choice for _, choice in ranked[:FINALISTS if system.is_peer else 1]]
-        return min((system.measure(row, choice, 1, warmup=1)["p50_ms"], choice) for choice in finalists)[::-1]
+        return (system.choices(row)[0], 0) if self.smoke else choose(system, row)
 
     def row(self, rack, row, systems):
         plans = {}

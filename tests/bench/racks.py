@@ -1,22 +1,26 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""Several racks in network namespaces (racks_net.py): what crosses a rack's uplink in a round, and how long that takes, where all
-workers come to one box (flat), and over boxes in a tree, sharded and in a chain.
+"""Several racks in network namespaces (racks_net.py): what crosses a rack's uplink in a round and how long that takes, where all
+workers come to one box (flat), and over boxes in a tree, sharded and in a chain; beside Gloo's and Open MPI's all-reduce on the
+same links; with uplinks that carry what their workers' links do together, and a 4th and an 8th of that. And PHub's experiment: a
+training step on several racks beside one (racks_train.py).
 
-Usage: racks.py            measures; writes $OUT/racks.md, and racks.jsonl with one line for every run
-       racks.py --report   writes racks.md anew from racks.jsonl
-       racks.py --readme   puts its table into README.md, between its marks
+Usage: racks.py            measures; writes $OUT/racks.md, racks-speed.png, racks-train.png, and racks.jsonl with one line for every run
+       racks.py --report   writes them anew from racks.jsonl
+       racks.py --readme   puts the tables into README.md, between their marks
 
 Environment: BUILD   where phub is (build)
              OUT     where results go (BUILD)
-             RUNS    runs of each way, taking turns (5)
-             ROWS    quick (2 and 4 racks), full (2, 4 and 8), or smoke (3 racks, seconds)
-             RATE    of a worker's link each way, Mbit/s (50)
+             RUNS    runs of each point, taking turns (5)
+             ROWS    quick (ten minutes), full (2, 4 and 8 racks, each oversubscribed 1:1, 4:1 and 8:1; steps on 1 to 8 racks, also
+                     with 4:1 and with whole tensors: three quarters of an hour), or smoke (3 racks, seconds)
+             RATE    of a worker's link each way, Mbit/s (100); of the experiment's links: racks_train.py
+             RESUME  1: keeps what racks.jsonl has of the same commit and settings, and measures what lacks
 
-A model of 4 MB, all-reduced as fp32; every sum of every round is checked. Needs root.
+Every sum is checked. Needs root. A run that fails is tried once more.
 """
-import collections
 import json
+import math
 import os
 import re
 import select
@@ -24,25 +28,32 @@ import sys
 import time
 
 import rack
+import racks_report
+import racks_train
 import report
-from racks_net import PORT, Crew, Shape, address, racks_of
-from run import commit
-from systems import BUILD, CPUS, OUT, Failure, asked, cpus_busy, forget, make_ready, run_program
+from racks_net import PORT, Crew, Racks, Shape, address, racks_of
+from racks_report import WAYS, models
+from run import Row, commit
+from systems import BUILD, CPUS, OUT, Failure, Place, asked, busy_since, cpu_ticks, cpus_busy, forget, make_ready, run_program
 
-MARKS = ("<!-- racks: from here on made by `tests/bench/racks.py --readme` -->", "<!-- racks: to here -->")
-WAYS = ("flat", "tree", "sharded", "chain")
-RACKS = {"smoke": [3], "quick": [2, 4], "full": [2, 4, 8]}
 WORKERS = 2  # of each rack
-BYTES, ROUNDS = {"smoke": 1_000_000, "quick": 4_000_000, "full": 4_000_000}, {"smoke": 4, "quick": 12, "full": 12}
-DEADLINE_S = 120
+# (racks, oversubscribed)
+SHAPES = {"smoke": [(3, 1), (2, 4)], "quick": [(2, 1), (4, 1), (4, 4), (4, 8)], "full": [(racks, over) for racks in (2, 4, 8) for over in (1, 4, 8)]}
+BYTES = {"smoke": 500_000, "quick": 2_000_000, "full": 2_000_000}
+RUN_S, ROUNDS_MAX = {"smoke": 0.2, "quick": 1.0, "full": 1.5}, 8  # measured rounds of a run
+DEADLINE_S = 180
 WORKER = BUILD / "tests/system/worker"
-# Headers: a segment of 1448 bytes takes 1514 on a link; and acknowledgements of what comes the other way.
+# Headers: a segment of 1448 bytes takes 1514 on a link; and acknowledgements of what comes the other way. Where many streams meet at
+# an uplink that cannot carry them, what its queue drops is sent again: more than MOST may cross it.
 LEAST, MOST = 1.0, 1.12
+FASTEST = 0.8  # beside what links allow: a burst passes at once
 
 
 def say(text):
     print(f"racks: {text}", file=sys.stderr, flush=True)
 
+
+# ---- phub ----
 
 def read_events(worker, wanted):
     """Its lines up to this event: of those before it, how long exchanges took."""
@@ -62,8 +73,8 @@ def read_events(worker, wanted):
 
 
 def measure(racks, way, size, rounds, *words):
-    """One run of a model of `size` bytes: bytes of each uplink in a round, and the median round of all workers but for the first
-    rounds. `words` go to the workers."""
+    """One run of a model of `size` bytes: bytes of each uplink in a round, with its headers; and the median over all workers' rounds
+    but the first of the time from a worker's push to its last result. `words` go to the workers."""
     shape = racks.shape
     with Crew(racks) as crew:
         boxes = crew.boxes(way)
@@ -72,122 +83,229 @@ def measure(racks, way, size, rounds, *words):
                               f"world={shape.world}", f"keys=a:{size // 4}", f"rounds={rounds}", "transport=tcp", "optimizer=none",
                               "report_ms=1", *words)
                    for rank, (number, local) in enumerate(shape.places())]
+        ticks = cpu_ticks()
         ends, took_us = zip(*[read_events(worker, "end") for worker in workers])
-        after = racks.counters()
+        busy, after = busy_since(ticks), racks.counters()
     if any(event["wrong"] or event["rounds"] != rounds for event in ends):
         raise Failure(f"{way}: wrong sums, or not all rounds: {ends}")
     crossed = [[(now - then) / rounds for now, then in zip(*both)] for both in zip(after, before)]
-    return {"way": way, "racks": shape.count, "workers": shape.workers, "mbit": shape.mbit, "oversubscribed": shape.oversubscribed,
-            "bytes": size, "rounds": rounds, "round_ms": report.spread(us for one in took_us for us in one[1:]).median / 1e3,
-            "out": [out for out, _ in crossed], "in": [came for _, came in crossed]}
+    return {"round_ms": report.spread(us for one in took_us for us in one[1:]).median / 1e3, "rounds": rounds, "bytes": size,
+            "busy": round(busy, 2), "out": [out for out, _ in crossed], "in": [came for _, came in crossed]}
 
 
-def models(way, racks, number):
-    """What PHub's section 3.4 says that a rack's uplink carries in a round, each way, in models."""
-    if way == "flat":
-        return (racks - 1) * WORKERS if number == 0 else WORKERS
-    if way == "tree":
-        return racks - 1 if number == 0 else 1
-    return 2 * (racks - 1) / racks
-
-
-def check(run):
-    """What crossed is what must, with headers and acknowledgements."""
+def check(way, shape, run):
+    """What crossed is what must, with headers and acknowledgements; and not faster than links allow."""
+    floor = racks_report.floor_ms(way, shape.count, WORKERS, shape.mbit, shape.oversubscribed, run["bytes"])
+    if run["round_ms"] < FASTEST * floor:
+        raise Failure(f"{way}, {shape.count} racks: {run['round_ms']:.0f} ms a round, and links allow no less than {floor:.0f}: it found another way")
     for number, (out, came) in enumerate(zip(run["out"], run["in"])):
         for name, found in (("out of", out), ("into", came)):
-            want = models(run["way"], run["racks"], number) * run["bytes"]
-            if not LEAST <= found / want <= MOST:
-                raise Failure(f"{run['way']}, {run['racks']} racks: {found:.0f} bytes {name} rack {number} in a round, not {want:.0f} and headers")
+            want = models(way, shape.count, WORKERS, number) * run["bytes"]
+            if found / want < LEAST or (found / want > MOST and shape.oversubscribed == 1):
+                raise Failure(f"{way}, {shape.count} racks: {found:.0f} bytes {name} rack {number} in a round, not {want:.0f} and headers")
 
 
-# ---- the report ----
+class PhubWay:
+    """phub, one of its ways."""
+    is_peer = False
 
-def read():
-    lines = [json.loads(line) for line in (OUT / "racks.jsonl").read_text().splitlines()]
-    conditions = next(line for line in lines if line.get("bench") == "conditions")
-    runs = collections.defaultdict(list)
-    for line in lines:
-        if "way" in line:
-            runs[line["racks"], line["way"]].append(line)
-    return conditions, runs
+    def __init__(self, racks, way):
+        self.racks, self.name = racks, way
 
+    def choose(self, _size):
+        pass
 
-def row(racks, way, runs, flat_ms):
-    ms = report.spread(run["round_ms"] for run in runs)
-    most = [report.spread(max(side) / run["bytes"] for run in runs for side in (run["out"][pick], run["in"][pick])).median
-            for pick in (slice(0, 1), slice(1, None))]
-    want = [models(way, racks, number) for number in (0, 1)]
-    return (f"| {racks} | {way} | {most[0]:.2f} ({want[0]:.3g}) | {most[1]:.2f} ({want[1]:.3g}) | {ms.median:.0f} ({ms.min:.0f} to {ms.max:.0f}) |"
-            f" {flat_ms / ms.median:.2f} |")
+    def run(self, size, rounds):
+        found = measure(self.racks, self.name, size, 1 + rounds)
+        check(self.name, self.racks.shape, found)
+        return {**found, "how": f"hierarchy: {self.name}" if self.name != "flat" else "one box"}
+
+    def close(self):
+        pass
 
 
-def table(conditions, runs):
-    text = [f"`tests/bench/racks.py`, commit {conditions['commit']}, {conditions['date']}, {CPUS} CPUs, workers' links of {conditions['mbit']} Mbit/s "
-            f"each way; a model of {conditions['bytes'] / 1e6:g} MB, {WORKERS} workers in each rack, boxes of one core. Medians of "
-            f"{conditions['runs']} runs that took turns.", "",
-            "| racks | way | uplink of the root's rack, models a round (as it must be) | of the others | ms a round | times as fast as flat |",
-            "|---|---|---|---|---|---|"]
-    for racks in sorted({racks for racks, _ in runs}):
-        flat_ms = report.spread(run["round_ms"] for run in runs[racks, "flat"]).median
-        text += [row(racks, way, runs[racks, way], flat_ms) for way in WAYS]
-    return text
+# ---- peers ----
+
+class RacksMpi(rack.RackMpi):
+    """mpirun stands beside the box of rack 0."""
+    shown = "10.99.0.1:1,10.99.0.2:1,10.99.1.1:1,...", "'tests/bench/racks.py --enter phub-racks-PID-0'"
+    agent = os.path.abspath(__file__)
+
+    def __init__(self, racks):
+        self.rack, self.workers, self.open = racks, 0, {}
+        self.place, self.transport, self.name = Place(racks.enter(racks.worker(0, "box")), "cubic"), "tcp", "Open MPI"
+
+    def _addresses(self, workers):
+        return [address(*place) for place in self.rack.shape.places()]
 
 
-def write():
-    (OUT / "racks.md").write_text("\n".join(["# Several racks in network namespaces", "", MARKS[0], "", *table(*read()), "", MARKS[1], ""]))
-    say(f"written to {OUT / 'racks.md'}")
-    return 0
+class RacksGloo(rack.RackGloo):
+    recipe = "`tests/bench/peer_gloo.py WORKERS uplink 10.99.0.1 9999 phub-racks-PID-0-rack0-worker0,...`"
+    name = "Gloo"
+
+    def _start(self, row, start):
+        (*words, _), environment = super()._start(row, start)
+        return [*words[:-2], address(0, 0), words[-1], ",".join(self.rack.worker(*place) for place in self.rack.shape.places())], environment
 
 
-def part():
-    return MARKS, "\n\n" + "\n".join(table(*read())) + "\n\n"
+def enter(names, host, *command):
+    """What mpirun starts instead of ssh."""
+    number, last = map(int, host.split(".")[2:])
+    rack.enter_namespace(Racks(names, None).worker(number, last - 1), command)
+
+
+class PeerBeside:
+    """Gloo or Open MPI, with the best of its settings: found in a trial, when it is first measured."""
+    is_peer = True
+
+    def __init__(self, racks, system, smoke):
+        self.racks, self.system, self.name, self.smoke, self.choice = racks, system, system.name, smoke, None
+
+    def _row(self, size):
+        return Row(self.racks.shape.world, f"{size / 1e6:g} MB", size)
+
+    def choose(self, size):
+        if self.choice is None:
+            row = self._row(size)
+            self.choice = self.system.choices(row)[0] if self.smoke else rack.choose(self.system, row)[0]
+
+    def run(self, size, rounds):
+        row, before, ticks = self._row(size), self.racks.counters(), cpu_ticks()
+        answer = self.system.measure(row, self.choice, rounds, warmup=1)
+        busy, after, all_rounds = busy_since(ticks), self.racks.counters(), rounds + self.system.extra_rounds
+        crossed = [[(now - then) / all_rounds for now, then in zip(*both)] for both in zip(after, before)]
+        if min(map(min, crossed)) < size:  # every uplink is crossed by something of every gradient, and of every sum
+            raise Failure(f"{self.name}: only {min(map(min, crossed)):.0f} bytes took an uplink in a round: it found another way")
+        return {"round_ms": answer["p50_ms"], "rounds": rounds, "bytes": size, "busy": round(busy, 2), "out": [out for out, _ in crossed],
+                "in": [came for _, came in crossed], "how": self.system.how(row, self.choice, rounds), "recipe": self.system.recipe}
+
+    def close(self):
+        self.system.close()
+
+
+def systems_of(racks, smoke):
+    systems = [PhubWay(racks, way) for way in WAYS]
+    if smoke and racks.shape.oversubscribed > 1:
+        return systems
+    for kind, title in ((RacksGloo, "Gloo"), (RacksMpi, "Open MPI")):
+        reason = kind.missing()
+        if reason:
+            say(f"{title} is left out: {reason} (deploy/deps.sh bench)")
+        else:
+            systems.append(PeerBeside(racks, kind(racks), smoke))
+    return systems
 
 
 # ---- measuring ----
 
-def measure_all(which, runs, mbit):
-    trouble = 0
-    os.makedirs(OUT, exist_ok=True)
-    with open(OUT / "racks.jsonl", "w") as lines:
-        def note(**record):
-            lines.write(json.dumps(record) + "\n")
-            lines.flush()
+class Log:
+    """racks.jsonl: what it has need not be measured again."""
 
-        note(bench="conditions", runs=runs, rows=which, mbit=mbit, bytes=BYTES[which], busy=cpus_busy(), cpu=report.cpu_name(), commit=commit(),
-             date=time.strftime("%Y-%m-%d", time.gmtime()))
-        for count in RACKS[which]:
-            with racks_of(Shape((WORKERS,) * count, mbit)) as racks:
-                for run in range(runs):
-                    for way in WAYS:
-                        try:
-                            found = measure(racks, way, BYTES[which], ROUNDS[which])
-                            note(run=run, **found)
-                            check(found)
-                            say(f"{count} racks, {way}: {found['round_ms']:.0f} ms a round")
-                        except Failure as failure:
-                            say(f"FAILED: {failure}")
-                            trouble += 1
-    return trouble
+    def __init__(self, path, conditions, resume):
+        self.trouble, self.seconds, old = 0, 0, []
+        if resume and path.exists():
+            old = [json.loads(line) for line in path.read_text().splitlines()]
+            same = all(old[0][key] == conditions[key] for key in ("commit", "rows", "runs", "mbit")) if old else False
+            if not same:
+                say(f"{path} is of another commit or other settings: everything is measured anew")
+                old = []
+        self.seconds = sum(line["seconds"] for line in old if line.get("section") == "end")
+        self.done = {self._key(line) for line in old if "run" in line}
+        self.file = open(path, "w")
+        for line in [line for line in old if line.get("section") != "end"] or [conditions]:
+            self.note(**line)
+
+    @staticmethod
+    def _key(line):
+        return tuple(str(line.get(key)) for key in ("section", "run", "racks", "oversubscribed", "system", "model", "chunk"))
+
+    def lacks(self, **label):
+        return self._key(label) not in self.done
+
+    def note(self, **record):
+        self.file.write(json.dumps(record) + "\n")
+        self.file.flush()
+
+    def tried(self, measured, **label):
+        """What measured() returns, noted; None where it failed twice."""
+        for again in (True, False):
+            try:
+                found = measured()
+                self.note(**label, **found)
+                return found
+            except (Failure, OSError, ValueError) as failure:
+                say(f"{'once more, for it failed' if again else 'FAILED'}: {failure}")
+        self.trouble += 1
+        return None
+
+
+def rounds_of(which, shape, system, size):
+    """So many that they take RUN_S where links limit, but two at least."""
+    floor_s = racks_report.floor_ms(system.name, shape.count, WORKERS, shape.mbit, shape.oversubscribed, size) / 1e3
+    return min(ROUNDS_MAX, max(2, math.ceil(RUN_S[which] / floor_s)))
+
+
+def measure_shape(log, which, runs, shape):
+    label = {"section": "exchange", "racks": shape.count, "oversubscribed": shape.oversubscribed}
+    size = BYTES[which]
+    with racks_of(shape) as racks:
+        systems = systems_of(racks, which == "smoke")
+        try:
+            for run in range(runs):
+                for system in systems:
+                    if not log.lacks(**label, system=system.name, run=run):
+                        continue
+                    def once(system=system):
+                        system.choose(size)
+                        return system.run(size, rounds_of(which, shape, system, size))
+                    found = log.tried(once, **label, system=system.name, run=run, is_peer=system.is_peer)
+                    if found:
+                        say(f"{shape.count} racks, {shape.oversubscribed}:1, {system.name}: {found['round_ms']:.0f} ms a round, {found['busy']:.2f} CPUs busy")
+        finally:
+            for system in systems:
+                system.close()
+
+
+def measure_all(which, runs, mbit, resume):
+    began = time.monotonic()
+    os.makedirs(OUT / "bench", exist_ok=True)
+    log = Log(OUT / "racks.jsonl", {"section": "conditions", "runs": runs, "rows": which, "mbit": mbit, "workers": WORKERS, "bytes": BYTES[which],
+                                    "busy": cpus_busy(), "load": os.getloadavg()[0], "cpus": CPUS, "cpu": report.cpu_name(),
+                                    "kernel": os.uname().release, "commit": commit(), "date": time.strftime("%Y-%m-%d", time.gmtime())}, resume)
+    for racks, over in SHAPES[which]:
+        measure_shape(log, which, runs, Shape((WORKERS,) * racks, mbit, over))
+    racks_train.measure(log, which, runs, say)
+    seconds = log.seconds + round(time.monotonic() - began)
+    log.note(section="end", seconds=seconds, failures=log.trouble)
+    say(f"{seconds} s, {log.trouble} failures")
+    return log.trouble
 
 
 def main():
-    words, wanted, mbit = sys.argv[1:], asked(RACKS), os.environ.get("RATE") or "50"
-    if words not in ([], ["--report"], ["--readme"]) or not wanted or not re.fullmatch(r"[0-9]{1,5}", mbit) or int(mbit) < 10:
-        print(f"usage: [RUNS=N] [ROWS={'|'.join(RACKS)}] [RATE=MBIT] racks.py [--report | --readme]", file=sys.stderr)
+    words, wanted, mbit = sys.argv[1:], asked(SHAPES), os.environ.get("RATE") or "100"
+    if words[:1] == ["--enter"]:
+        return enter(*words[1:])
+    resume = os.environ.get("RESUME") or "0"
+    if (words not in ([], ["--report"], ["--readme"]) or not wanted or not re.fullmatch(r"[0-9]{1,5}", mbit) or int(mbit) < 10 or
+            resume not in ("0", "1")):
+        print(f"usage: [RUNS=N] [ROWS={'|'.join(SHAPES)}] [RATE=MBIT] [RESUME=1] racks.py [--report | --readme]", file=sys.stderr)
         return 2
     if words == ["--readme"]:
-        return report.put_into_readme([part], say)
+        return report.put_into_readme(racks_report.parts(), say)
     if words == ["--report"]:
-        return write()
+        return racks_report.write(say)
     if not make_ready(say):
         return 1
-    forget("racks.jsonl", "racks.md")
+    if not os.access(WORKER, os.X_OK):
+        say(f"no {WORKER}: run make test-programs")
+        return 1
+    forget("racks.md", "racks-*.png", *(["racks.jsonl"] if resume == "0" else []))
     reason = rack.why_not()
     if reason:
         say(f"skipped: {reason}")
         return 0
-    trouble = measure_all(*wanted, int(mbit))
-    return 1 if trouble else write()
+    trouble = measure_all(*wanted, int(mbit), resume == "1")
+    return racks_report.write(say) or (1 if trouble else 0)
 
 
 if __name__ == "__main__":

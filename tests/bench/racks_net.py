@@ -97,6 +97,7 @@ class Racks:
 
     @staticmethod
     def enter(namespace):
+        """Words that go before what runs there."""
         return ["nsenter", f"--net=/run/netns/{namespace}", "--"]
 
     def build(self, keep_fd):
@@ -130,8 +131,9 @@ class Racks:
 
 
 @contextlib.contextmanager
-def racks_of(shape):
-    names = f"phub-racks-{os.getpid()}"
+def racks_of(shape, tag="0"):
+    """`tag`: of its own where a process has several at once."""
+    names = f"phub-racks-{os.getpid()}-{tag}"
     with holder(names) as keep_fd:
         racks = Racks(names, shape)
         racks.build(keep_fd)

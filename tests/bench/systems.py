@@ -60,17 +60,24 @@ class Failure(Exception):
     """A system did not do what it should: the whole run fails."""
 
 
+def cpu_ticks():
+    """(all, idle) since the machine's start."""
+    with open("/proc/stat") as lines:
+        every = [int(word) for word in next(lines).split()[1:9]]
+    return sum(every), every[3] + every[4]
+
+
+def busy_since(ticks):
+    """How many CPUs were busy since then, by whomever, interrupts included."""
+    (total, idle), (total_now, idle_now) = ticks, cpu_ticks()
+    return os.cpu_count() * (1 - (idle_now - idle) / max(1, total_now - total))
+
+
 def cpus_busy(seconds=0.5):
     """How many CPUs others keep busy just now. The load average would still count what we ourselves ran a minute ago."""
-    def ticks():
-        with open("/proc/stat") as lines:
-            every = [int(word) for word in next(lines).split()[1:9]]
-        return sum(every), every[3] + every[4]
-
-    (total, idle) = ticks()
+    ticks = cpu_ticks()
     time.sleep(seconds)
-    (total_now, idle_now) = ticks()
-    return os.cpu_count() * (1 - (idle_now - idle) / max(1, total_now - total))
+    return busy_since(ticks)
 
 
 def forget(*names):
