@@ -14,12 +14,12 @@
 
 static int etcd_read_url(const char *text, size_t length, struct etcd_config *out, struct err *e)
 {
-	bool scheme = length > 7 && (strncmp(text, "http://", 7) == 0 || strncmp(text, "https://", 8) == 0);
+	size_t scheme = strncmp(text, "http://", 7) == 0 ? 7 : strncmp(text, "https://", 8) == 0 ? 8 : 0;
 	char *url;
 
 	if (out->url_count == ETCD_URLS_MAX)
 		return err_set(e, -EINVAL, "more than %u URLs; a few of the cluster's are enough", ETCD_URLS_MAX);
-	while (length > 0 && text[length - 1] == '/')
+	while (length > scheme && text[length - 1] == '/')
 		length--;
 	url = out->urls[out->url_count++];
 	if (length + sizeof("http://") > ETCD_URL_BYTES)

@@ -102,10 +102,14 @@ static void lookout_heard_page(struct lookout *l, uint64_t now_ns)
 	if (!l->from[0])
 		l->revision = page.revision;
 	/* The first key that is greater ends with one more byte: the smallest that may be in a key of ours. */
-	if (page.more && (!l->from[0] || strcmp(page.last, l->from) >= 0))
-		snprintf(l->from, sizeof(l->from), "%s\x01", page.last);
-	else
+	if (!page.more) {
 		lookout_listed(l);
+	} else if (l->from[0] && strcmp(page.last, l->from) < 0) { /* it would be asked for ever */
+		err_set(&why, -EPROTO, "etcd %s: keys come in no order", etcd_url(l->etcd));
+		lookout_fail(l, &why, now_ns);
+	} else {
+		snprintf(l->from, sizeof(l->from), "%s\x01", page.last);
+	}
 }
 
 /* Takes the lines that have come. Returns whether the watch goes on. */

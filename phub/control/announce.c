@@ -46,7 +46,7 @@ struct announce {
 	char name[ROSTER_NAME_BYTES], address[ROSTER_ADDRESS_BYTES];
 	int64_t since; /* Unix time */
 	struct announce_jobs jobs;
-	uint64_t now_ns, heard_ns; /* etcd has answered well */
+	uint64_t now_ns, heard_ns; /* etcd has answered well, when it was announced; 0: it never was */
 	uint64_t ttl_ns, keep_ns, tell_ns, retry_ns, backoff_ns;
 	bool up;          /* announced, as far as is known */
 	uint64_t down_ns; /* 0: it is up, or was never tried */
@@ -301,7 +301,7 @@ static void announce_heard(struct announce *a)
 	if (rc < 0) {
 		announce_failed(a, a->call.status, e.text);
 	} else {
-		a->heard_ns = a->now_ns;
+		a->heard_ns = a->up ? a->now_ns : a->heard_ns;
 		a->retry_ns = 0;
 		a->backoff_ns = 0;
 	}

@@ -43,6 +43,24 @@ static void expect_bad(const char *text, const char *words)
 		fail_msg("wanted '%s', got %d '%s'", words, rc, e.text);
 }
 
+/* Words with commas between them, or a list of YAML; the same either way, and when it was dumped. */
+static void test_etcd(void **state)
+{
+	struct config config;
+
+	(void)state;
+	expect_good("etcd: [http://a:1, 'b:2']\nbox: b0\n", &config);
+	assert_string_equal(config.etcd, "http://a:1,b:2");
+	assert_string_equal(config.etcd_prefix, "/phub");
+	assert_int_equal(config.etcd_ttl_ms, 10000);
+	assert_string_equal(config.box, "b0");
+	expect_good("etcd: http://a:1,b:2\n", &config);
+	assert_string_equal(config.etcd, "http://a:1,b:2");
+	expect_bad(
+		"etcd_ttl_ms: 1999\n", "phubd.yaml:1: etcd_ttl_ms: '1999' is out of range; allowed: 2000 to 3600000");
+	expect_bad("etcd: {a: b}\n", "phubd.yaml:1: etcd: not a plain value, but a mapping; allowed: a list of words");
+}
+
 static void test_defaults(void **state)
 {
 	struct config config;
@@ -288,6 +306,8 @@ static void test_finish(void **state)
 	expect_finish("standby: 'box2:0'\n", "is not understood");
 	expect_finish("standby_advertise: 'box2:7077'\n",
 		"phubd.yaml:1: standby_advertise: 'box2:7077' without a standby; set standby to the box");
+	expect_finish("window: 64\nbox: a/b\n", "phubd.yaml:2: box: 'a/b'; allowed: printable characters");
+	expect_finish("etcd_prefix: a/\n", "phubd.yaml:1: etcd_prefix: 'a/'; allowed: what keys begin with");
 	expect_finish("standby: '127.0.0.1:7077'\n", "phubd.yaml:1: standby: '127.0.0.1:7077' is this box itself");
 	expect_finish("standby: 'phubs://localhost:7077'\n", "is this box itself, which listens there; name another");
 	expect_finish("standby: '[::ffff:127.0.0.1]:7077'\n", "is this box itself");
@@ -451,6 +471,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_defaults),
+		cmocka_unit_test(test_etcd),
 		cmocka_unit_test(test_values),
 		cmocka_unit_test(test_refusals),
 		cmocka_unit_test(test_size),
