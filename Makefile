@@ -165,11 +165,12 @@ INSTALLED := $(if $(wildcard phub/main.c),$(BUILD)/phubd) $(if $(SRC_cli),$(BUIL
 PROGRAMS := $(INSTALLED) $(if $(EXAMPLE),$(BUILD)/example)
 SHARED := $(BUILD)/libphub.so.$(VERSION)
 LIBRARIES := $(if $(SRC_client),$(SHARED) $(BUILD)/libphub.a $(BUILD)/phub.pc)
-PLUGINS := $(if $(HAVE_DPDK),$(BUILD)/libphub-dpdk.so)
+PLUGINS := $(if $(HAVE_DPDK),$(BUILD)/libphub-dpdk.so) $(if $(HAVE_CURL),$(BUILD)/libphub-etcd.so)
 
 .PHONY: all
 all: $(call archives,$(LAYERS)) $(PROGRAMS) $(LIBRARIES) $(PLUGINS) ## programs, libraries, example (default)
 	@$(if $(HAVE_DPDK),:,echo "  without libdpdk-dev: transport dpdk is left out")
+	@$(if $(HAVE_CURL),:,echo "  without libcurl4-openssl-dev: etcd is left out")
 	@$(if $(HAVE_VERBS),:,echo "  without libibverbs-dev: transport verbs is left out")
 
 link = $(CC) $(PROJECT_LDFLAGS) -o $@ $(filter %.o,$^) -Wl,--start-group $(filter %.a,$^) -Wl,--end-group
@@ -211,6 +212,11 @@ $(BUILD)/libphub.a: $(CLIENT_ARCHIVES)
 $(BUILD)/libphub-dpdk.so: $(call objects,$(SRC_dpdk)) $(call archives,base)
 	$(call say,LINK,$@)
 	$(Q)$(CC) -shared -Wl,-soname,$(@F) $(if $(SAN),,-Wl,-z,defs) $(PROJECT_LDFLAGS) -o $@ $^ $(DPDK_LIBS)
+
+# What libphub loads for phub+etcd://: it needs no JSON by itself.
+$(BUILD)/libphub-etcd.so: $(call objects,transport/etcd_find.c) $(call archives,transport base)
+	$(call say,LINK,$@)
+	$(Q)$(CC) -shared -Wl,-soname,$(@F) $(if $(SAN),,-Wl,-z,defs) $(PROJECT_LDFLAGS) -o $@ $^ -ljansson -ldl
 
 define PC
 prefix=$(PREFIX)
@@ -316,11 +322,11 @@ $(CUDA_STAND_IN): $(call objects,tests/suite/cuda_stand_in.c)
 	$(call say,LINK,$@)
 	$(Q)$(CC) -shared -Wl,-soname,$(@F) $(PROJECT_LDFLAGS) -o $@ $^
 
-# A user's program: nothing but the public library.
+# A user's program: nothing but the public library, and its plugins where they are.
 $(BUILD)/tests/system/worker: $(call objects,$(wildcard tests/system/worker*.c)) $(BUILD)/libphub.a
 	@mkdir -p $(@D)
 	$(call say,LINK,$@)
-	$(Q)$(link) $(CLIENT_LIBS) -lm
+	$(Q)$(link) -Wl,-rpath,'$$ORIGIN/../..' $(CLIENT_LIBS) -lm
 
 $(BUILD)/tests/system/segment: $(call objects,tests/system/segment.c)
 	@mkdir -p $(@D)
@@ -557,7 +563,7 @@ endif
 .PHONY: uninstall
 uninstall: ## remove what install put under DESTDIR and PREFIX
 	rm -f $(addprefix $(DESTDIR)$(PREFIX)/,bin/phubd bin/phub $(addprefix lib/,$(notdir $(SHARED)) libphub.so.$(SOVERSION) \
-		libphub.so libphub-dpdk.so libphub.a pkgconfig/phub.pc systemd/system/$(notdir $(UNIT))) include/phub.h \
+		libphub.so libphub-dpdk.so libphub-etcd.so libphub.a pkgconfig/phub.pc systemd/system/$(notdir $(UNIT))) include/phub.h \
 		$(foreach m,$(MAN),share/man/man$(subst .,,$(suffix $m))/$(notdir $m)) share/bash-completion/completions/phub)
 	rm -rf $(DESTDIR)$(PREFIX)/share/doc/phub
 	@$(if $(DESTDIR),:,PATH=$$PATH:/usr/sbin:/sbin; ldconfig 2>/dev/null || true)

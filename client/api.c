@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "client/client.h"
+#include "client/find.h"
 #include "client/forked.h"
 #include "client/handle.h"
 #include "client/hostbox.h"
@@ -258,34 +259,61 @@ static int api_find_hostbox(phub_t *p, uint64_t deadline_ns)
 	return 0;
 }
 
-/* For how long it may wait to be let in: a host's box has taken some of the time. */
-static int api_connect_ms(const phub_t *p, uint64_t deadline_ns)
+/* For how long it may wait to be let in: a host's box, or etcd, has taken some of the time. */
+static int api_connect_ms(const phub_t *p, int left_ms, uint64_t deadline_ns)
 {
-	return p->hostbox_fd < 0 ? PHUB_TIMEOUT_DEFAULT : clock_timeout_ms(p->env.now(p->env.ctx), deadline_ns);
+	if (p->hostbox_fd < 0)
+		return left_ms;
+	return clock_timeout_ms(p->env.now(p->env.ctx), deadline_ns);
+}
+
+/* By etcd; *left_ms: what is left of the time to connect. */
+static int api_find(const struct client_env *env, const char *url, const struct phub_options *options,
+	char found[FIND_URL_BYTES], int *left_ms)
+{
+	struct phub_options o;
+	uint64_t now_ns = env->now(env->ctx), deadline_ns;
+	int rc;
+
+	phub_options_init(&o);
+	if (options && options->size > offsetof(struct phub_options, timeout_ms))
+		o.timeout_ms = options->timeout_ms;
+	deadline_ns = clock_deadline_ns(now_ns, o.timeout_ms > 0 ? o.timeout_ms : 0);
+	rc = find_url(url, deadline_ns, found, &api_error);
+	*left_ms = clock_timeout_ms(env->now(env->ctx), deadline_ns);
+	return rc;
 }
 
 int phub_connect(const char *url, const struct phub_options *options, phub_t **out)
 {
 	struct client_env env;
+	char found[FIND_URL_BYTES];
+	int rc, left_ms = PHUB_TIMEOUT_DEFAULT;
 	uint64_t deadline_ns;
 	phub_t *p;
-	int rc;
 
 	if (!out)
 		return err_set(&api_error, -EINVAL, "phub_connect() needs a place for the handle");
 	env_product(&env, NULL);
+	if (find_is_wanted(url)) {
+		rc = api_find(&env, url, options, found, &left_ms);
+		if (rc < 0)
+			return rc;
+		url = found;
+	}
 	rc = client_open(url, options, &env, &p, &api_error);
 	if (rc < 0)
 		return rc;
 	env_product(&p->env, &p->settings);
 	forked_add(p);
 	drive_lock(p);
-	deadline_ns = clock_deadline_ns(p->env.now(p->env.ctx), p->settings.timeout_ms);
+	deadline_ns = clock_deadline_ns(
+		p->env.now(p->env.ctx), left_ms == PHUB_TIMEOUT_DEFAULT ? p->settings.timeout_ms : left_ms);
 	rc = drive_open(&p->drive, &api_error);
 	if (rc == 0)
 		rc = api_find_hostbox(p, deadline_ns);
 	if (rc == 0)
-		rc = api_connect_code(p, api_wait(p, api_joined, PHUB_ALL, api_connect_ms(p, deadline_ns)));
+		rc = api_connect_code(p, api_wait(p, api_joined, PHUB_ALL, api_connect_ms(p, left_ms, deadline_ns)));
 	if (rc == 0 && !p->settings.no_thread)
 		rc = drive_thread_start(p, &api_error);
 	drive_unlock(p);

@@ -201,9 +201,14 @@ PHUB_API int phub_launched(int *rank, int *world);
  * or the program, or in PATH; on PHUB_HOSTBOX_CORES cores, 1), the others find it, and it ends two seconds after the
  * last of them has closed or died. The job is one at several boxes: BSP, no quorum, LOST_FAIL, no resume_ms, encryption
  * or interface, and a transport of shm or tcp (-ENOTSUP). Workers with different PHUB_HOSTBOX_NAME have different such
- * boxes. -ECONNREFUSED/-ETIMEDOUT (no box), -EACCES (secret; the box is not the one that tls_ca or tls_pin names),
- * -EPROTO (it speaks no TLS), -ENOENT (no such host; no such job and it may not be created), -EADDRINUSE (rank taken),
- * -ERANGE (rank outside world), -EPROTONOSUPPORT (version), -ENOTSUP (transport).
+ * boxes.
+ * phub+etcd://host[:port][,...]/job (phubs+etcd://: the box by TLS) asks etcd for the boxes that are announced there
+ * (phubd's option etcd), within the same time: it is one on this host, else of the rack that PHUB_RACK names, else one
+ * that has the job, else the first by name. Without a host, phub+etcd:///job, etcd is where PHUB_ETCD says;
+ * PHUB_ETCD_PREFIX, _SECRET, _SECRET_FILE and _CA are as in phub(1). -ECONNREFUSED/-ETIMEDOUT (no box), -EACCES
+ * (secret; the box is not the one that tls_ca or tls_pin names), -EPROTO (it speaks no TLS), -ENOENT (no such host; no
+ * such job and it may not be created), -EADDRINUSE (rank taken), -ERANGE (rank outside world), -EPROTONOSUPPORT
+ * (version), -ENOTSUP (transport).
  */
 PHUB_API int phub_connect(const char *url, const struct phub_options *options, phub_t **out);
 

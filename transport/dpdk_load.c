@@ -5,11 +5,10 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <pthread.h>
-#include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "transport/dpdk.h"
+#include "transport/plugin.h"
 
 #define LOAD_NAME "libphub-dpdk.so"
 
@@ -18,48 +17,19 @@ static struct {
 	const struct dpdk_plugin *plugin;
 } load = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
-/*
- * `place` relative to the folder of the program or library that this very code is in. A program is known to the loader
- * by argv[0], which has no folder when a shell or a service manager found it by PATH.
- */
-static bool load_path(const char *place, char *out, size_t bytes)
-{
-	char program[4096];
-	const char *slash;
-	ssize_t length;
-	Dl_info info;
-
-	if (!dladdr(&load, &info) || !info.dli_fname)
-		return false;
-	slash = strrchr(info.dli_fname, '/');
-	if (!slash) {
-		length = readlink("/proc/self/exe", program, sizeof(program) - 1);
-		program[length > 0 ? length : 0] = '\0';
-		info.dli_fname = program;
-		slash = strrchr(program, '/');
-	}
-	if (!slash || snprintf(out, bytes, "%.*s%s" LOAD_NAME, (int)(slash - info.dli_fname + 1), info.dli_fname,
-			      place) >= (int)bytes)
-		return false;
-	return access(out, R_OK) == 0;
-}
-
 static int load_open(void **out, struct err *e)
 {
-	char path[4096];
-	const char *name = path, *why;
+	const char *why;
+	bool there;
 
-	if (!load_path("", path, sizeof(path)) && !load_path("../lib/", path, sizeof(path)))
-		name = LOAD_NAME;
-	*out = dlopen(name, RTLD_NOW | RTLD_LOCAL);
+	*out = plugin_open(LOAD_NAME, &there, &why);
 	if (*out)
 		return 0;
-	why = dlerror();
 	if (why && strstr(why, "librte_"))
 		return err_set(e, -ELIBACC,
 			"transport dpdk: DPDK's libraries are not installed (%s): on Debian `apt install dpdk`", why);
-	if (name == path)
-		return err_set(e, -ELIBACC, "transport dpdk: %s", why ? why : path);
+	if (there)
+		return err_set(e, -ELIBACC, "transport dpdk: %s", why ? why : LOAD_NAME);
 	return err_set(e, -ENOENT,
 		"transport dpdk: this build has no DPDK (no " LOAD_NAME "): install libdpdk-dev and build it again");
 }

@@ -36,8 +36,9 @@ struct etcd_config {
 };
 
 /*
- * `urls` are separated by commas or blanks; without a scheme they are http. `secret` is "user:password" or a token,
- * with or without a line's end; NULL: none. `ca` may be NULL. Does no I/O. 0, or -EINVAL with what is wrong in `e`.
+ * `urls` are separated by commas or blanks; without a scheme they are http, and then without a port at 2379. `secret`
+ * is "user:password" or a token, with or without a line's end; NULL: none. `ca` may be NULL. Does no I/O. 0, or -EINVAL
+ * with what is wrong in `e`.
  */
 int etcd_config_read(const char *urls, const char *secret, const char *ca, struct etcd_config *out, struct err *e);
 

@@ -22,9 +22,11 @@ static int etcd_read_url(const char *text, size_t length, struct etcd_config *ou
 	while (length > scheme && text[length - 1] == '/')
 		length--;
 	url = out->urls[out->url_count++];
-	if (length + sizeof("http://") > ETCD_URL_BYTES)
+	if (length + sizeof("http://:2379") > ETCD_URL_BYTES)
 		return err_set(e, -EINVAL, "'%.64s...' is too long", text);
 	snprintf(url, ETCD_URL_BYTES, "%s%.*s", scheme ? "" : "http://", (int)length, text);
+	if (!scheme && !memchr(text, ':', length))
+		strncat(url, ":2379", ETCD_URL_BYTES - strlen(url) - 1);
 	if (strchr(url, '@'))
 		return err_set(
 			e, -EINVAL, "a URL has a user in it, for all to read; give user:password as etcd's secret");

@@ -252,6 +252,31 @@ const struct roster_job *roster_find_job(const struct roster *r, const char *nam
 	return at < r->job_count && roster_compare(&r->jobs[at], name, box) == 0 ? &r->jobs[at] : NULL;
 }
 
+static bool roster_is_loopback(const char *address)
+{
+	return strncmp(address, "127.", 4) == 0 || strncmp(address, "[::1]", 5) == 0 ||
+	       strncmp(address, "localhost:", 10) == 0;
+}
+
+const struct roster_box *roster_choose(const struct roster *r, const char *host, const char *rack, const char *job)
+{
+	const struct roster_box *best = NULL;
+	unsigned most = 0;
+
+	for (unsigned i = 0; i < r->box_count; i++) {
+		const struct roster_box *b = &r->boxes[i];
+		bool here = *host && strcmp(b->host, host) == 0;
+		unsigned worth = (here ? 4 : 0) + (*rack && strcmp(b->rack, rack) == 0 ? 2 : 0) +
+				 (roster_find_job(r, job, b->name) ? 1 : 0);
+
+		if ((!here && roster_is_loopback(b->address)) || (best && worth <= most))
+			continue;
+		best = b;
+		most = worth;
+	}
+	return best;
+}
+
 /* Makes a hole at `at` in a list of things of `size`, or closes it. */
 static int roster_open_hole(void **list, unsigned *count, unsigned *room, unsigned max, unsigned at, size_t size)
 {

@@ -81,6 +81,12 @@ struct roster {
 int roster_put(struct roster *r, const struct roster_item *item);
 /* NULL: there is none. */
 const struct roster_box *roster_find_box(const struct roster *r, const char *name);
+/*
+ * The box for a worker of this job on this host and in this rack ("": not known): one on its host, else of its rack,
+ * else that has the job, else the first by name; of several the one for which more of this is so. NULL: there is none
+ * that it could reach; those at loopback addresses serve their own hosts alone.
+ */
+const struct roster_box *roster_choose(const struct roster *r, const char *host, const char *rack, const char *job);
 const struct roster_job *roster_find_job(const struct roster *r, const char *name, const char *box);
 void roster_fini(struct roster *r);
 

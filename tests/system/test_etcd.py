@@ -20,7 +20,7 @@ import time
 import urllib.request
 
 import rig
-from rig import Box, Process, Steady, check, holds
+from rig import Box, Process, Steady, Worker, check, holds
 
 PHUB = rig.BUILD / "phub"
 ETCD = shutil.which("etcd")
@@ -326,6 +326,55 @@ def by_rack_file():
         holds(err, "none.yaml")
 
 
+def workers_find_a_box():
+    """phub+etcd://: workers go to the box of their rack, or the one that has the job; they wait for one that is not up yet."""
+    etcd = Etcd()
+    where = f"phub+etcd://127.0.0.1:{etcd.port}"
+    early = Worker(f"{where}/early", 0, 1, rounds=3)
+    time.sleep(1)
+    check(early.running(), f"it did not wait for a box: {early.out.text()}")
+    two = announced("two", etcd, rack="r2")
+    early.good()
+    one = announced("one", etcd, rack="r1")
+    for rack, box in (("r1", one), ("r2", two), ("r3", one)):
+        job = rack + "job"
+        workers = [Worker(f"{where}/{job}", rank, 2, rounds=20, env={"PHUB_RACK": rack}) for rank in range(2)]
+        for worker in workers:
+            worker.good()
+        box.logged(f"job '{job}' ended")
+    # Without a rack: where the job is, though another box is the first by name.
+    first = Worker(f"{where}/joined", 0, 2, rounds=20, env={"PHUB_RACK": "r2"})
+    two.logged("job 'joined' forms")
+    until(lambda: boxes(etcd)["two"]["jobs"], "the job is announced")
+    second = Worker("phub+etcd:///joined", 1, 2, rounds=20, env={"PHUB_ETCD": etcd.url})
+    first.good()
+    second.good()
+    for box in (one, two):
+        box.stop()
+
+
+def workers_find_none():
+    """No box, no etcd, no rights: an error in the time to connect that says which."""
+    etcd = Etcd()
+    began = time.monotonic()
+    Worker(f"phub+etcd://127.0.0.1:{etcd.port}/job", timeout_ms=1500).failed("ECONNREFUSED", "no box .* is announced under /phub")
+    Worker(f"phub+etcd://127.0.0.1:{rig.free_port()}/job", timeout_ms=1500).failed(("ECONNREFUSED", "ETIMEDOUT"), "etcd http://127")
+    check(time.monotonic() - began < 10, "it took longer than it may")
+    Worker("phub+etcd:///job", timeout_ms=1500).failed("EINVAL", "PHUB_ETCD is not set")
+    etcd.call("auth/user/add", name="root", password="r00t")
+    etcd.call("auth/role/add", name="root")
+    etcd.call("auth/user/grant", user="root", role="root")
+    etcd.call("auth/enable")
+    Worker(f"phub+etcd://127.0.0.1:{etcd.port}/job", timeout_ms=60000, env={"PHUB_ETCD_SECRET": "root:wrong"}).failed(
+        "EACCES", "user 'root': etcdserver: authentication failed", deadline_s=20)
+    # What announces itself and is none: the worker says what became of it.
+    etcd.call("auth/disable", token=etcd.call("auth/authenticate", name="root", password="r00t")["token"])
+    nobody = rig.free_port()
+    etcd.call("kv/put", key=base64.b64encode(b"/phub/boxes/ghost").decode(), value=base64.b64encode(json.dumps(
+        {"address": f"127.0.0.1:{nobody}", "host": socket.gethostname()[:63]}).encode()).decode())
+    Worker(f"phub+etcd://127.0.0.1:{etcd.port}/job", timeout_ms=1500).failed(("ECONNREFUSED", "ETIMEDOUT"), f"127.0.0.1:{nobody}")
+
+
 def wrong_words():
     """What cannot be meant is a usage error, before anybody is asked."""
     for words, said in (([], "which boxes"), (["--etcd", "ftp://h"], "not understood"), (["--etcd", "h", "--racks", "f"], "give one"),
@@ -341,7 +390,7 @@ def wrong_words():
 
 
 CASES = [appear_and_go, watch, killed_in_mid_run, data_lost, stopped_box, never_there, deaf_etcd, passwords, token_ages, by_rack_file,
-         wrong_words]
+         workers_find_a_box, workers_find_none, wrong_words]
 
 if __name__ == "__main__":
     rig.run(CASES, None if ETCD else "etcd is not there (apt install etcd-server)")

@@ -16,6 +16,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "client/find.h"
 #include "client/launcher.h"
 #include "client/settings.h"
 #include "client/url.h"
@@ -425,6 +426,28 @@ static void secrets(void **state)
 	assert_non_null(strstr(e.text, path));
 }
 
+static void expect_no_etcd(const char *url, const char *words)
+{
+	char out[FIND_URL_BYTES];
+	struct err e = {0};
+
+	assert_true(find_is_wanted(url));
+	assert_int_equal(find_url(url, 0, out, &e), -EINVAL);
+	if (!strstr(e.text, words))
+		fail_msg("wanted '%s' in '%s'", words, e.text);
+}
+
+static void by_etcd(void **state)
+{
+	(void)state;
+	assert_false(find_is_wanted(NULL) || find_is_wanted("phub://box/job") || find_is_wanted("phub+etcd:/h/j"));
+	unsetenv("PHUB_ETCD");
+	expect_no_etcd("phub+etcd:///job", "names no etcd, and PHUB_ETCD is not set");
+	expect_no_etcd("phub+etcd://h", "use phub+etcd://host[:port]");
+	expect_no_etcd("phubs+etcd://h/", "use phub+etcd://host[:port]");
+	expect_no_etcd("phub+etcd://h/a/b", "use phub+etcd://host[:port]");
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -432,6 +455,7 @@ int main(void)
 		cmocka_unit_test(two_boxes),
 		cmocka_unit_test(bad_addresses),
 		cmocka_unit_test_setup_teardown(hostbox, clean_environment, clean_environment),
+		cmocka_unit_test(by_etcd),
 		cmocka_unit_test_setup(launchers, clean_environment),
 		cmocka_unit_test_setup_teardown(launched, clean_environment, clean_environment),
 		cmocka_unit_test_setup(ranks_without_launcher, clean_environment),

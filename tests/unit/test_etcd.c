@@ -117,6 +117,7 @@ static void test_config(void **state)
 	assert_string_equal(c.secret, "p:w");
 	assert_string_equal(c.ca, "/ca");
 	assert_int_equal(etcd_config_read("h", "tok.12", NULL, &c, &e), 0);
+	assert_string_equal(c.urls[0], "http://h:2379");
 	assert_string_equal(c.user, "");
 	assert_string_equal(c.secret, "tok.12");
 }

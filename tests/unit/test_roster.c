@@ -304,6 +304,48 @@ static void test_list(void **state)
 	roster_fini(&r);
 }
 
+static void add(struct roster *r, const char *name, const char *host, const char *rack, const char *address)
+{
+	struct roster_item item = {.kind = ROSTER_BOX};
+
+	snprintf(item.box.name, sizeof(item.box.name), "%s", name);
+	snprintf(item.box.host, sizeof(item.box.host), "%s", host);
+	snprintf(item.box.rack, sizeof(item.box.rack), "%s", rack);
+	snprintf(item.box.address, sizeof(item.box.address), "%s", address);
+	assert_int_equal(roster_put(r, &item), 0);
+}
+
+static void expect_choice(const struct roster *r, const char *host, const char *rack, const char *job, const char *name)
+{
+	const struct roster_box *box = roster_choose(r, host, rack, job);
+
+	assert_non_null(box);
+	assert_string_equal(box->name, name);
+}
+
+static void test_choice(void **state)
+{
+	struct roster r = {.boxes = NULL};
+
+	(void)state;
+	assert_null(roster_choose(&r, "h1", "r1", "j"));
+	add(&r, "loop", "h9", "", "127.0.0.1:1");
+	assert_null(roster_choose(&r, "h1", "", "j"));
+	expect_choice(&r, "h9", "", "j", "loop");
+	add(&r, "m1", "h1", "r1", "10.0.0.1:1");
+	add(&r, "m2", "h2", "r1", "10.0.0.2:1");
+	add(&r, "m3", "h3", "r2", "10.0.0.3:1");
+	put(&r, ROSTER_JOB, "j", "m2", false, 0);
+	expect_choice(&r, "h3", "r1", "j", "m3"); /* on this host */
+	expect_choice(&r, "h4", "r2", "j", "m3"); /* in this rack, though the job is elsewhere */
+	expect_choice(&r, "h4", "r1", "j", "m2"); /* of those the one that has it */
+	expect_choice(&r, "h4", "r1", "k", "m1"); /* or the first */
+	expect_choice(&r, "h4", "r7", "j", "m2"); /* that has the job */
+	expect_choice(&r, "", "", "k", "m1");     /* the first by name that can be reached */
+	expect_choice(&r, "h9", "r2", "j", "loop");
+	roster_fini(&r);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -315,6 +357,7 @@ int main(void)
 		cmocka_unit_test(test_values),
 		cmocka_unit_test(test_strange_values),
 		cmocka_unit_test(test_list),
+		cmocka_unit_test(test_choice),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
