@@ -548,7 +548,7 @@ endif
 	$(foreach m,$(MAN),install -D -m 644 $m $(DESTDIR)$(PREFIX)/share/man/man$(subst .,,$(suffix $m))/$(notdir $m);)
 	install -d $(DESTDIR)$(PREFIX)/lib/systemd/system $(DESTDIR)$(EXAMPLES)
 	sed 's,=phubd ,=$(PREFIX)/bin/phubd ,' $(UNIT) | install -m 644 /dev/stdin $(DESTDIR)$(PREFIX)/lib/systemd/system/$(notdir $(UNIT))
-	install -m 755 deploy/dpdk-host.sh deploy/dpdk-host-show.sh $(DESTDIR)$(EXAMPLES)
+	install -m 755 deploy/dpdk-host.sh deploy/dpdk-host-show.sh deploy/slurm/phub.sbatch $(DESTDIR)$(EXAMPLES)
 	install -m 644 deploy/phubd.yaml deploy/systemd/dpdk.conf deploy/dpdk.md deploy/roce.md deploy/security.md $(DESTDIR)$(EXAMPLES)
 	$(if $(wildcard deploy/completion/phub.bash),install -D -m 644 deploy/completion/phub.bash \
 		$(DESTDIR)$(PREFIX)/share/bash-completion/completions/phub)

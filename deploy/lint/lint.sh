@@ -43,7 +43,7 @@ if [[ ${1-} == --self-test ]]; then
 fi
 
 mapfile -t c_files < <(list '*.[ch]')
-mapfile -t scripts < <(list '*.sh' run | xargs -r grep -l '^#!.*sh$')
+mapfile -t scripts < <(list '*.sh' '*.sbatch' run | xargs -r grep -l '^#!.*sh$')
 mapfile -t others < <(list '*.py' '*.proto' '*.service'; [[ -f Makefile ]] && echo Makefile)
 status=0
 

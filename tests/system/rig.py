@@ -22,7 +22,8 @@ PHUBD = BUILD / "phubd"
 WORKER = BUILD / "tests/system/worker"
 DEADLINE_S = 90  # of any one wait: far more than a slow, shared machine needs
 QUIET = dict(os.environ)
-for name in ("PHUB_SECRET", "PHUB_SECRET_FILE", "PHUB_ENCRYPT", "PHUB_LOG", "RANK", "WORLD_SIZE"):
+for name in ("PHUB_SECRET", "PHUB_SECRET_FILE", "PHUB_ENCRYPT", "PHUB_LOG", "PHUB_HOSTBOX", "RANK", "WORLD_SIZE", "JOB_COMPLETION_INDEX",
+             "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "PMI_RANK", "PMI_SIZE", "SLURM_PROCID", "SLURM_NTASKS"):
     QUIET.pop(name, None)
 
 _processes = []

@@ -567,6 +567,8 @@ static int worker_run(struct worker *w)
 	rc = phub_connect(o->url, &o->phub, &w->phub);
 	if (rc < 0)
 		return rc;
+	o->phub.rank = phub_rank(w->phub); /* rank=-1 world=-1: a launcher's */
+	o->phub.world = phub_world(w->phub);
 	worker_event(w, "connected", NULL);
 	if (o->no_start)
 		return worker_idle(w);
