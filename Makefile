@@ -515,7 +515,7 @@ bench-instructions: deps-test ## instructions per gradient byte beside those rec
 # What headers of ours include is generated first. lint-headers CC=clang: what another compiler adds to lint.
 .PHONY: lint lint-headers
 lint lint-headers: export LINT_CFLAGS = $(PROJECT_CFLAGS) $(DPDK_CFLAGS)
-lint: deps-lint ## layer rule, forbidden calls, sizes, format, headers, cppcheck, shellcheck
+lint: deps-lint ## layer rule, forbidden calls, sizes, format, headers, cppcheck, shellcheck, yamllint
 	@$(MAKE) --no-print-directory $(GEN_H)
 	@CC='$(CC)' BUILD='$(BUILD)' deploy/lint/lint.sh --self-test
 	@CC='$(CC)' BUILD='$(BUILD)' deploy/lint/lint.sh
@@ -549,6 +549,8 @@ endif
 	install -d $(DESTDIR)$(PREFIX)/lib/systemd/system $(DESTDIR)$(EXAMPLES)
 	sed 's,=phubd ,=$(PREFIX)/bin/phubd ,' $(UNIT) | install -m 644 /dev/stdin $(DESTDIR)$(PREFIX)/lib/systemd/system/$(notdir $(UNIT))
 	install -m 755 deploy/dpdk-host.sh deploy/dpdk-host-show.sh deploy/slurm/phub.sbatch $(DESTDIR)$(EXAMPLES)
+	install -d $(DESTDIR)$(EXAMPLES)/k8s
+	install -m 644 $(wildcard deploy/k8s/*.yaml) $(DESTDIR)$(EXAMPLES)/k8s
 	install -m 644 deploy/phubd.yaml deploy/systemd/dpdk.conf deploy/dpdk.md deploy/roce.md deploy/security.md $(DESTDIR)$(EXAMPLES)
 	$(if $(wildcard deploy/completion/phub.bash),install -D -m 644 deploy/completion/phub.bash \
 		$(DESTDIR)$(PREFIX)/share/bash-completion/completions/phub)

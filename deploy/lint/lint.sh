@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # Everything about the source that can be checked without running it: our own rules (check.py), layout (clang-format),
-# headers that need no other (the compiler), shell scripts (shellcheck), and what cppcheck knows. VLAs, prototypes and
+# headers that need no other (the compiler), shell scripts (shellcheck), YAML (yamllint; Kubernetes' also by k8s.py), and what
+# cppcheck knows. VLAs, prototypes and
 # shadowing are the compiler's, with -Werror.
 #
 # Usage: deploy/lint/lint.sh              checks the tree; exits 1 when anything is wrong
@@ -44,7 +45,9 @@ fi
 
 mapfile -t c_files < <(list '*.[ch]')
 mapfile -t scripts < <(list '*.sh' '*.sbatch' run | xargs -r grep -l '^#!.*sh$')
-mapfile -t others < <(list '*.py' '*.proto' '*.service'; [[ -f Makefile ]] && echo Makefile)
+mapfile -t manifests < <(list '*.yaml' | grep '^deploy/k8s/')
+mapfile -t others < <(list '*.py' '*.proto' '*.service' Dockerfile yamllint.yaml; [[ -f Makefile ]] && echo Makefile)
+others+=("${manifests[@]}")
 status=0
 
 failed() { # NAME
@@ -89,6 +92,11 @@ if ((${#c_files[@]})); then
 	((${#headers[@]} == 0)) || headers_check "${headers[@]}" || failed "headers, each by itself"
 	mapfile -t sources < <(list '*.c')
 	((${#sources[@]} == 0)) || cppcheck_run "${sources[@]}" || failed cppcheck
+fi
+if ((${#manifests[@]})); then
+	# Debian's, whatever python3 is in PATH: it has yaml.
+	yamllint --strict --config-file "$here/yamllint.yaml" "${manifests[@]}" || failed yamllint
+	/usr/bin/python3 "$here/k8s.py" "${manifests[@]}" || failed kubernetes
 fi
 ((${#scripts[@]} == 0)) || shellcheck "${scripts[@]}" || failed shellcheck
 ((status == 0)) && echo "lint: ${#c_files[@]} C files, ${#scripts[@]} scripts, ${#others[@]} others: clean"

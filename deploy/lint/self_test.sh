@@ -12,7 +12,7 @@ licence='/* SPDX-License-Identifier: Apache-2.0 */'
 
 fresh() {
 	rm -rf "$work/tree"
-	mkdir -p "$work/tree"/{phub/base,phub/control,phub/cli,transport,aggregation,client,topology,tests/unit,deploy}
+	mkdir -p "$work/tree"/{phub/base,phub/control,phub/cli,transport,aggregation,client,topology,tests/unit,deploy/k8s}
 	local file
 	for file in phub/base/mem phub/chunk phub/control/job transport/wire topology/model aggregation/kernels \
 		aggregation/convert client/lane; do
@@ -31,7 +31,7 @@ plant() { # EXPECTED FILE LINE...
 	shift 2
 	fresh
 	{
-		case $file in *.sh) ;; *) echo "$licence" ;; esac
+		case $file in *.sh | *.yaml) ;; *) echo "$licence" ;; esac
 		printf '%s\n' "$@"
 	} >"$work/tree/$file"
 	output=$(lint) || status=$?
@@ -137,6 +137,42 @@ plant "syntax" deploy/a.py 'def'
 plant "a.c: not laid out" phub/a.c 'int  a;'
 plant "a.c: not laid out" phub/a.c "/* $(printf 'word %.0s' {1..25})*/"
 plant "nullPointer" phub/control/a.c 'int f(void);' '' 'int f(void)' '{' '	int *a = 0;' '' '	return *a;' '}'
+
+# Kubernetes: the files that we have, each time with something else in one of them.
+manifest() { # EXPECTED SED-EXPRESSION [FILE]
+	local from=$here/../k8s file output status=0
+
+	fresh
+	cp "$from"/*.yaml "$work/tree/deploy/k8s/"
+	sed -i "$2" "$work/tree/deploy/k8s/${3:-box}.yaml"
+	count=$((count + 1))
+	output=$(lint) || status=$?
+	if [[ $1 == - ]]; then
+		((status == 0)) && return
+	elif ((status != 0)) && grep -qE "$1" <<<"$output"; then
+		return
+	fi
+	echo "lint self-test: deploy/k8s with \"$2\": not \"$1\""
+	echo "$output"
+	failed=$((failed + 1))
+}
+
+manifest - ''
+manifest "trailing spaces" 's/^spec:/spec: /'
+manifest "while parsing|syntax error" 's/^spec:/spec: [/'
+manifest "no field 'replica'" 's/replicas: 1/replica: 1/'
+manifest "'4' is no whole number" "s/replicas: 1/replicas: '4'/"
+manifest "apiVersion 'v1'; of a StatefulSet" 's,apps/v1,v1,'
+manifest "lacks 'limits'" '/limits:/d'
+manifest "the limit not below it" 's/limits: {cpu: "4"/limits: {cpu: 500m/'
+manifest "runAsNonRoot: False" 's/runAsNonRoot: true/runAsNonRoot: false/'
+manifest "tag that is not latest" 's/phub-box:0.1.0/phub-box:latest/'
+manifest "no Service 'phub-bax'" 's/serviceName: phub-box/serviceName: phub-bax/'
+manifest "secret 'phub-secrets' is neither" 's/secretName: phub-secret/secretName: phub-secrets/'
+manifest "mounts 'configs', which is no volume" 's/name: config, mountPath/name: configs, mountPath/'
+manifest "no pod that it selects has a port 'kontrol'" 's/targetPort: control/targetPort: kontrol/'
+manifest "no pod here has the labels" '/- podSelector/,/matchLabels/s/component: worker/component: workers/'
+manifest "and WORLD_SIZE \[4\] the same" 's/completions: 4/completions: 5/' workers
 
 echo "lint self-test: $((count - failed)) passed, $failed failed"
 ((failed == 0))
