@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Takes the libphub that `make` built into the package, when there is one ($PHUB_LIBRARY, or this tree's build folder).
 
-Without one the package is pure Python and finds the system's libphub. libphub-dpdk.so and libphub-etcd.so, when they lie beside
-the library, go with it: that is where the library looks. What setuptools makes on the way goes to a temporary folder: the source
+Without one the package is pure Python and finds the system's libphub. libphub-dpdk.so, libphub-etcd.so and phubd, when they lie
+beside the library, go with it: that is where the library looks. What setuptools makes on the way goes to a temporary folder: the source
 tree stays clean.
 """
 
@@ -18,7 +18,8 @@ from setuptools.command.build_py import build_py
 
 HERE = pathlib.Path(__file__).resolve().parent
 LIBRARY = pathlib.Path(os.environ.get("PHUB_LIBRARY") or HERE.parents[1] / "build" / "libphub.so.0")
-PLUGINS = {LIBRARY.parent / "libphub-dpdk.so": "transport dpdk", LIBRARY.parent / "libphub-etcd.so": "phub+etcd://"}
+BESIDE = {LIBRARY.parent / "libphub-dpdk.so": "transport dpdk", LIBRARY.parent / "libphub-etcd.so": "phub+etcd://",
+          LIBRARY.parent / "phubd": "?hostbox=auto"}
 WORK = tempfile.mkdtemp(prefix="phub-")
 atexit.register(shutil.rmtree, WORK, ignore_errors=True)
 
@@ -28,11 +29,11 @@ class BuildWithLibrary(build_py):
         super().run()
         if LIBRARY.exists():
             shutil.copy(LIBRARY, pathlib.Path(self.build_lib) / "phub" / "libphub.so.0")
-        for plugin, what in PLUGINS.items() if LIBRARY.exists() else ():
-            if plugin.exists():
-                shutil.copy(plugin, pathlib.Path(self.build_lib) / "phub" / plugin.name)
+        for file, what in BESIDE.items() if LIBRARY.exists() else ():
+            if file.exists():
+                shutil.copy(file, pathlib.Path(self.build_lib) / "phub" / file.name)
             else:
-                print(f"phub: without {plugin}: {what} is not in this package", file=sys.stderr)
+                print(f"phub: without {file}: {what} is not in this package", file=sys.stderr)
 
 
 class BinaryDistribution(Distribution):

@@ -448,15 +448,19 @@ def test_pip_install(box):
         pip = [sys.executable, "-m", "pip", "install", "-q", "--no-index", "--no-deps", "--no-build-isolation"]
         subprocess.run([*pip, "--target", target, source], check=True, stderr=subprocess.DEVNULL)
         library = pathlib.Path(os.environ.get("PHUB_LIBRARY") or rig.ROOT / "build" / "libphub.so.0")
-        for name in ("libphub.so.0", "libphub-dpdk.so"):  # the second where the first looks for it
+        for name in ("libphub.so.0", "libphub-dpdk.so", "phubd"):  # where the first looks for the others
             assert pathlib.Path(target, "phub", name).exists() == (library.parent / name).exists(), name
         script = (
             "import numpy, phub, sys; assert phub.__file__.startswith(sys.argv[1]), phub.__file__;"
             "assert phub._library.lib._name.startswith(sys.argv[1]), phub._library.lib;"
             "w = phub.connect(sys.argv[2]); print(w.push_pull(numpy.ones(2, 'f4')).sum()); w.leave()"
         )
-        env = {k: v for k, v in os.environ.items() if k != "PHUB_LIBRARY"}
+        env = {k: v for k, v in os.environ.items() if k not in ("PHUB_LIBRARY", "PHUB_PHUBD")}
+        env.update(PATH="/nowhere", TMPDIR=target, XDG_RUNTIME_DIR="")
         out = subprocess.run([sys.executable, "-c", script, target, box.url("pip")], cwd="/", check=True, text=True,
+                             stdout=subprocess.PIPE, env={**env, "PYTHONPATH": target}).stdout
+        assert out.strip() == "2.0", out
+        out = subprocess.run([sys.executable, "-c", script, target, box.url("pip.host") + "?hostbox=auto"], cwd="/", check=True, text=True,
                              stdout=subprocess.PIPE, env={**env, "PYTHONPATH": target}).stdout
         assert out.strip() == "2.0", out
     after = sorted(p for p in source.rglob("*") if "__pycache__" not in p.parts)

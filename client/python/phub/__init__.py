@@ -32,7 +32,8 @@ In a forked child (a DataLoader's worker) its parent's connection does not exist
 raise Error.
 
 Installing: `pip install ./client/python` takes along the libphub that `make` built in this source tree, and
-libphub-dpdk.so (transport dpdk) and libphub-etcd.so (phub+etcd://), when they lie beside it. Another libphub is found through $PHUB_LIBRARY (the file), or
+libphub-dpdk.so (transport dpdk), libphub-etcd.so (phub+etcd://) and phubd (?hostbox=auto), when they lie beside it. Another libphub is found
+through $PHUB_LIBRARY (the file), or
 where the system keeps libraries (`make install`).
 """
 
