@@ -195,20 +195,23 @@ PHUB_API int phub_launched(int *rank, int *world);
  * could not be reached for two seconds, and knows the job; then a again, in turns. A box
  * that is not up yet is tried again until options->timeout_ms has passed, and so is a name whose server does not
  * answer; a name of which it is answered that there is none is an error at once. `options` may be NULL.
- * phub://host/job?hostbox=auto, or PHUB_HOSTBOX=auto (which ?hostbox=none overrides): a box of this host sums its
- * workers over shared memory and sends one stream up to the one in the URL, which it is then that has to be there
- * within phub_start()'s time. The first worker on the host starts that box (a phubd: PHUB_PHUBD, or beside this library
+ *
+ * phub://host/job?hostbox=auto, or PHUB_HOSTBOX=auto (which ?hostbox=none overrides): the workers of this host are
+ * summed over shared memory by a box of their own, which sends one stream up to the box in the URL; that one has to be
+ * there by the end of phub_start(). The first worker on the host starts it (a phubd: PHUB_PHUBD, or beside this library
  * or the program, or in PATH; on PHUB_HOSTBOX_CORES cores, 1), the others find it, and it ends two seconds after the
- * last of them has closed or died. The job is one at several boxes: BSP, no quorum, LOST_FAIL, no resume_ms, encryption
- * or interface, and a transport of shm or tcp (-ENOTSUP). Workers with different PHUB_HOSTBOX_NAME have different such
- * boxes.
+ * last of them has closed or died. Such a job is one at several boxes: BSP, LOST_FAIL, and no quorum, resume_ms,
+ * encryption, interface, or transport but shm and tcp (-ENOTSUP). Workers with different PHUB_HOSTBOX_NAME have
+ * different such boxes.
+ *
  * phub+etcd://host[:port][,...]/job (phubs+etcd://: the box by TLS) asks etcd for the boxes that are announced there
  * (phubd's option etcd), within the same time: it is one on this host, else of the rack that PHUB_RACK names, else one
  * that has the job, else the first by name. Without a host, phub+etcd:///job, etcd is where PHUB_ETCD says;
- * PHUB_ETCD_PREFIX, _SECRET, _SECRET_FILE and _CA are as in phub(1). -ECONNREFUSED/-ETIMEDOUT (no box), -EACCES
- * (secret; the box is not the one that tls_ca or tls_pin names), -EPROTO (it speaks no TLS), -ENOENT (no such host; no
- * such job and it may not be created), -EADDRINUSE (rank taken), -ERANGE (rank outside world), -EPROTONOSUPPORT
- * (version), -ENOTSUP (transport).
+ * PHUB_ETCD_PREFIX, _SECRET, _SECRET_FILE and _CA are as in phub(1).
+ *
+ * -ECONNREFUSED/-ETIMEDOUT (no box), -EACCES (secret; the box is not the one that tls_ca or tls_pin names), -EPROTO (it
+ * speaks no TLS), -ENOENT (no such host; no phubd to start; no such job and it may not be created), -EADDRINUSE (rank
+ * taken), -ERANGE (rank outside world), -EPROTONOSUPPORT (version), -ENOTSUP (transport).
  */
 PHUB_API int phub_connect(const char *url, const struct phub_options *options, phub_t **out);
 

@@ -354,6 +354,55 @@ def squatter():
     site.ends()
 
 
+def stranger():
+    """a process of another user that comes to the host's box learns nothing, and does not keep it"""
+    if os.geteuid() != 0:
+        raise rig.Skip("needs root, to be another user")
+    site = Site()
+    workers = site.training(["one", "one"])
+    script = "import os,socket,sys;os.setuid(65534);s=socket.socket(socket.AF_UNIX);s.connect('\\0'+sys.argv[1]);print(len(s.recv(100)),flush=True);sys.stdin.read()"
+    other = rig.Process("stranger", [sys.executable, "-c", script, socket_name(site.root.address, "demo", site.mark + "one")])
+    check(other.out.find(lambda line: line == "0"), f"it was told: {other.out.text()} {other.err.text()}")
+    for worker in workers:
+        worker.kill()
+    site.ends()
+    other.kill()
+
+
+def stale():
+    """the worker that has the name dies before it has started a box: those that wait for its answer start one"""
+    site = Site()
+    script = "import socket,sys;s=socket.socket(socket.AF_UNIX);s.bind('\\0'+sys.argv[1]);s.listen();print('ready',flush=True);s.accept();sys.stdin.read()"
+    first = rig.Process("first", [sys.executable, "-c", script, socket_name(site.root.address, "demo", site.mark + "one")])
+    check(first.out.find(lambda line: line == "ready"), first.err.text())
+    workers = site.workers(["one", "one"])
+    time.sleep(0.5)
+    check(not site.boxes(), "a box was started beside one that may come up")
+    first.kill()
+    for worker in workers:
+        worker.good()
+    site.ends()
+
+
+def brief():
+    """workers that come as the box of the one before ends, for it lingers no time, find a box all the same"""
+    site = Site()
+    hasty = pathlib.Path(FOLDER.name, "hasty")
+    hasty.write_text(f'#!/bin/sh\nexec {rig.PHUBD} "$@" -o hostbox_linger_ms=0\n')
+    hasty.chmod(0o755)
+    for turn in range(25):
+        site.worker("one", 0, 1, keys="a:100", rounds=2, delay_ms=turn % 5, env={"PHUB_PHUBD": str(hasty)}).good()
+    site.ends()
+
+
+def by_hand():
+    """hostbox_fd is for those who have such a socket: another one is refused, and says so"""
+    done = subprocess.run([rig.PHUBD, "-o", "listen=127.0.0.1:0", "-o", "hostbox_fd=1"], capture_output=True, text=True, timeout=rig.DEADLINE_S, check=False,
+                          env=rig.QUIET)
+    check(done.returncode == 1, f"{done}")
+    holds(done.stderr, "phubd: hostbox_fd: 1 is no Unix socket that listens")
+
+
 def apart():
     """the host's box has a session of its own, no descriptor of the worker's, any CPU, and SIGINT for the workers does not end it"""
     site = Site()
@@ -445,5 +494,5 @@ def pytorch():
 
 
 if __name__ == "__main__":
-    rig.run([summed, once, uneven, rush, beside, first_killed, all_killed, box_killed, missing, silent, no_root, refused, secret, sealed, sharded, squatter, apart,
+    rig.run([summed, once, uneven, rush, beside, first_killed, all_killed, box_killed, missing, silent, no_root, refused, secret, sealed, sharded, squatter, stranger, stale, brief, by_hand, apart,
              python, pytorch])
