@@ -14,125 +14,13 @@
 #include "phub/cli/cli.h"
 #include "phub/cli/models.h"
 #include "phub/cli/output.h"
-#include "phub/cli/topo_racks.h"
+#include "phub/cli/topo.h"
 #include "topology/chunking.h"
 #include "topology/discover.h"
 #include "topology/pick.h"
 #include "topology/placement.h"
 #include "transport/rails.h"
 #include "transport/rdma.h"
-
-struct topo {
-	struct topo_racks_options racks;
-	bool json;
-	const char *model;
-	uint64_t cores, chunk_bytes;
-	struct host host;
-	struct rdma_port ports[RDMA_PORTS_MAX];
-	int port_count; /* or why they are not known, a negative errno */
-	struct placement_core placed[PLACEMENT_CORE_COUNT_MAX];
-	uint32_t chunk_count[PLACEMENT_CORE_COUNT_MAX];
-};
-
-static void topo_print_host(const struct host *h)
-{
-	struct output_table nics = {.heads = {"nic", "node", "Gbit/s", "state"}, .align = "lrrl"};
-	char text[32];
-
-	printf("%u CPUs on %u NUMA nodes, last-level cache %s, huge pages %" PRIu64 " free of %" PRIu64 "\n",
-		h->cpu_count, h->node_count, output_bytes(h->llc_bytes, text), h->huge_2m_free, h->huge_2m_total);
-	for (unsigned n = 0; n < h->node_count; n++) {
-		printf("node %d: %s, CPUs", h->nodes[n].id, output_bytes(h->nodes[n].memory_bytes, text));
-		for (unsigned c = 0; c < h->cpu_count; c++) {
-			if (h->cpus[c].node == h->nodes[n].id)
-				printf(" %d", h->cpus[c].id);
-		}
-		puts("");
-	}
-	for (unsigned i = 0; i < h->nic_count; i++) {
-		output_cell(&nics, "%s", h->nics[i].name);
-		output_cell(&nics, "%d", h->nics[i].node);
-		output_cell(&nics, "%.1f", h->nics[i].speed_mbit / 1000.0);
-		output_cell(&nics, "%s%s", h->nics[i].up ? "up" : "down", h->nics[i].physical ? "" : ", virtual");
-	}
-	if (h->nic_count)
-		output_table_print(&nics);
-}
-
-static void topo_print_port(struct output_table *table, const struct rdma_port *p)
-{
-	char name[RDMA_NAME_BYTES];
-
-	output_cell(table, "%s", rdma_port_name(p, name));
-	output_cell(table, "%s", p->interface[0] ? p->interface : "-");
-	output_cell(table, p->node < 0 ? "-" : "%d", p->node);
-	output_cell(table, "%s", p->kind[0] ? p->kind : "-");
-	output_cell(table, "%.1f", (double)p->rate_mbps / 1000.0);
-	output_cell(table, "%u", p->mtu);
-	output_cell(table, "%s", p->state[0] ? p->state : "-");
-	output_cell(table, p->gid_index < 0 ? "-" : "@%d", p->gid_index);
-	output_cell(table, "%s", p->gid[0] ? p->gid : "-");
-}
-
-static void topo_print_ports(const struct topo *t)
-{
-	struct output_table table = {
-		.heads = {"rdma", "nic", "node", "kind", "Gbit/s", "MTU", "state", "", "GID"}, .align = "llrlrrlrl"};
-
-	if (t->port_count == 0)
-		puts("no RDMA device");
-	else if (t->port_count == -ENOSYS)
-		puts("this build knows no RDMA devices: it was made without libibverbs");
-	else if (t->port_count < 0)
-		printf("RDMA devices cannot be listed: %s\n", strerror(-t->port_count));
-	if (t->port_count <= 0)
-		return;
-	for (int i = 0; i < t->port_count; i++)
-		topo_print_port(&table, &t->ports[i]);
-	output_table_print(&table);
-	for (int i = 0; i < t->port_count; i++) {
-		const struct rdma_port *p = &t->ports[i];
-		char name[RDMA_NAME_BYTES];
-
-		if (!p->usable)
-			printf("%s cannot be used: %s\n  -> %s\n", rdma_port_name(p, name), p->why, p->cure);
-	}
-}
-
-static json_t *topo_json_ports(const struct topo *t)
-{
-	json_t *ports = json_array();
-
-	for (int i = 0; i < t->port_count; i++) {
-		const struct rdma_port *p = &t->ports[i];
-
-		json_array_append_new(
-			ports, json_pack("{s:s, s:i, s:s, s:i, s:s, s:I, s:i, s:s, s:i, s:s, s:b, s:s?, s:s?}",
-				       "device", p->device, "port", (int)p->port, "nic", p->interface, "node", p->node,
-				       "kind", p->kind, "mbit_per_s", (json_int_t)p->rate_mbps, "mtu", (int)p->mtu,
-				       "state", p->state, "gid_index", p->gid_index, "gid", p->gid, "usable", p->usable,
-				       "why", p->usable ? NULL : p->why, "do", p->usable ? NULL : p->cure));
-	}
-	return ports;
-}
-
-static bool topo_json_host(const struct topo *t)
-{
-	const struct host *h = &t->host;
-	json_t *cpus = json_array(), *nics = json_array();
-
-	for (unsigned i = 0; i < h->cpu_count; i++)
-		json_array_append_new(cpus, json_pack("{s:i, s:i, s:i}", "cpu", h->cpus[i].id, "node", h->cpus[i].node,
-						    "core", h->cpus[i].core));
-	for (unsigned i = 0; i < h->nic_count; i++)
-		json_array_append_new(nics, json_pack("{s:s, s:i, s:i, s:b, s:b}", "nic", h->nics[i].name, "node",
-						    h->nics[i].node, "mbit_per_s", (int)h->nics[i].speed_mbit, "up",
-						    h->nics[i].up, "physical", h->nics[i].physical));
-	return output_json(json_pack("{s:s, s:i, s:I, s:I, s:I, s:o, s:o, s:o}", "topo", "host", "nodes",
-		(int)h->node_count, "llc_bytes", (json_int_t)h->llc_bytes, "huge_2m_total",
-		(json_int_t)h->huge_2m_total, "huge_2m_free", (json_int_t)h->huge_2m_free, "cpus", cpus, "nics", nics,
-		"rdma", topo_json_ports(t)));
-}
 
 static int topo_plan(struct topo *t, const struct model *m, struct err *e)
 {
@@ -165,7 +53,7 @@ static int topo_plan(struct topo *t, const struct model *m, struct err *e)
 	return rc < 0 ? err_set(e, rc, "no plan for %s: out of memory", m->name) : 0;
 }
 
-static const char *topo_nic(const struct topo *t, const struct placement_core *core)
+const char *topo_nic(const struct topo *t, const struct placement_core *core)
 {
 	return core->nic == PLACEMENT_NIC_NONE ? "-" : t->host.nics[core->nic].name;
 }
@@ -271,8 +159,7 @@ static int topo_show_host(const struct topo *t, struct err *e)
 {
 	if (t->json)
 		return topo_json_host(t) ? 0 : err_set(e, -ENOMEM, "out of memory");
-	topo_print_host(&t->host);
-	topo_print_ports(t);
+	topo_print_host(t);
 	return 0;
 }
 
@@ -289,15 +176,18 @@ static int topo_pick(struct topo *t, struct err *e)
 static int topo_show(struct topo *t, struct err *e)
 {
 	struct model m;
-	int rc = discover_host(NULL, &t->host, e);
+	struct discover_options from = {.root = t->sysfs};
+	int rc = discover_host(&from, &t->host, e);
 
 	if (rc < 0)
 		return rc;
-	t->port_count = rdma_ports_list(t->ports, RDMA_PORTS_MAX);
+	t->port_count = t->sysfs ? 0 : rdma_ports_list(t->ports, RDMA_PORTS_MAX);
 	if (t->port_count > RDMA_PORTS_MAX)
 		t->port_count = RDMA_PORTS_MAX;
-	if (!t->model)
-		return topo_show_host(t, e);
+	if (!t->model) {
+		rc = t->racks.svg ? topo_draw_host(t, NULL, e) : 0;
+		return rc < 0 ? rc : topo_show_host(t, e);
+	}
 	if (!t->cores)
 		t->cores = t->host.cpu_count > 1 ? t->host.cpu_count / 2 : 1;
 	rc = topo_pick(t, e);
@@ -307,6 +197,8 @@ static int topo_show(struct topo *t, struct err *e)
 		return rc;
 	/* Nothing is printed before all of it is known. */
 	rc = topo_plan(t, &m, e);
+	if (rc == 0 && t->racks.svg)
+		rc = topo_draw_host(t, m.name, e);
 	if (rc == 0)
 		rc = topo_show_host(t, e);
 	if (rc == 0)
@@ -330,8 +222,8 @@ static int topo_check_racks(const struct args_usage *usage, const struct topo *t
 
 	if (r->path && t->cores)
 		return args_wrong(usage, "--cores is of this machine; those of boxes are in the rack file");
-	if (!r->path && (r->root || r->svg || r->way != WAYS_TREE || r->lift != DTYPE_F32))
-		return args_wrong(usage, "--hierarchy, --root, --lift and --svg belong to --racks FILE");
+	if (!r->path && (r->root || r->way != WAYS_TREE || r->lift != DTYPE_F32))
+		return args_wrong(usage, "--hierarchy, --root and --lift belong to --racks FILE");
 	if (!t->model && (r->root || r->lift != DTYPE_F32))
 		return args_wrong(usage, "--root and --lift belong to --model NAME");
 	return ARGS_GO_ON;
@@ -358,13 +250,14 @@ int topo_run(int argc, char **argv)
 		{"lift", "TYPE", "of sums between boxes: f32, f16 or bf16 (f32)", ARGS_CHOICE,
 			t ? &t->racks.lift : NULL, 0, 0, topo_lifts},
 		{"svg", "FILE", "a picture of it", ARGS_TEXT, t ? &t->racks.svg : NULL, 0, 0, NULL},
+		{"sysfs", "DIR", NULL, ARGS_TEXT, t ? &t->sysfs : NULL, 0, 0, NULL},
 		{"json", NULL, "one JSON object a line", ARGS_FLAG, t ? &t->json : NULL, 0, 0, NULL},
 		{.name = NULL},
 	};
 	const struct args_usage usage = {
 		.command = "phub topo",
-		.about = "Prints what this machine has: CPUs, NUMA nodes, NICs, RDMA ports and why one cannot be "
-			 "used. With --model\n"
+		.about = "Prints what this machine has: CPUs, NUMA nodes, NICs, PCIe switches, GPUs, RDMA ports "
+			 "and why one cannot be used;\n--svg FILE draws it. With --model\n"
 			 "also the cores that a box here would pick and the chunks that each would own (longest "
 			 "processing time first, by bytes).\n"
 			 "--racks FILE shows a rack file (see phub(1)); with --model also what a round moves over each "
@@ -374,7 +267,7 @@ int topo_run(int argc, char **argv)
 			 "own, "
 			 "that all boxes\n"
 			 "send to (sharded) or pass on to (chain).\n",
-		.examples = "  phub topo\n  phub topo --model resnet-50 --cores 2\n"
+		.examples = "  phub topo\n  phub topo --model resnet-50 --cores 2 --svg host.svg\n"
 			    "  phub topo --racks racks.yaml --model resnet-50 --hierarchy sharded --svg racks.svg\n",
 		.options = options,
 	};

@@ -4,8 +4,8 @@
  * link is busy, beside the busiest.
  */
 #include "phub/cli/topo_racks.h"
+#include "phub/cli/svg.h"
 
-#include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -25,32 +25,6 @@ struct svg {
 	const struct topo_traffic *traffic; /* NULL: no model */
 	unsigned width, height;
 };
-
-/* Names are of the file: no markup in them. */
-static void svg_text(struct svg *s, unsigned x, unsigned y, const char *class, const char *text)
-{
-	fprintf(s->file, "<text x=\"%u\" y=\"%u\" class=\"%s\">", x, y, class);
-	for (; *text; text++) {
-		if (*text == '<')
-			fputs("&lt;", s->file);
-		else if (*text == '&')
-			fputs("&amp;", s->file);
-		else if (*text == '>')
-			fputs("&gt;", s->file);
-		else
-			fputc(*text, s->file);
-	}
-	fputs("</text>\n", s->file);
-}
-
-static void svg_rect(struct svg *s, unsigned x, unsigned y, unsigned width, unsigned height, const char *fill,
-	const char *stroke, double stroke_width)
-{
-	fprintf(s->file,
-		"<rect x=\"%u\" y=\"%u\" width=\"%u\" height=\"%u\" rx=\"5\" fill=\"%s\" stroke=\"%s\" "
-		"stroke-width=\"%.1f\"/>\n",
-		x, y, width, height, fill, stroke, stroke_width);
-}
 
 /* From light blue, idle, to red: the busiest link of the round. */
 static void svg_colour(const struct svg *s, double seconds, char out[8])
@@ -77,12 +51,12 @@ static void svg_link(
 	fprintf(s->file, "<line x1=\"%u\" y1=\"%u\" x2=\"%u\" y2=\"%u\" stroke=\"%s\" stroke-width=\"%.1f\"/>\n", x,
 		top, x, bottom, colour, svg_width(s, seconds));
 	snprintf(text, sizeof(text), "%.4g Gbit/s", rate * 8 / 1e9);
-	svg_text(s, x + 10, bottom - 16, "small", text);
+	svg_text(s->file, x + 10, bottom - 16, "small", text);
 	if (!load || !s->traffic)
 		return;
 	snprintf(text, sizeof(text), "%.1f up, %.1f down MB, %.3g ms", (double)load->out / 1e6, (double)load->in / 1e6,
 		seconds * 1e3);
-	svg_text(s, x + 10, bottom - 4, "small", text);
+	svg_text(s->file, x + 10, bottom - 4, "small", text);
 }
 
 /* The box of this number that takes part, or -1. */
@@ -103,23 +77,24 @@ static void svg_box(struct svg *s, unsigned index, unsigned x, unsigned y)
 
 	if (part >= 0)
 		svg_colour(s, seconds, colour);
-	svg_rect(s, x, y, SVG_RACK_WIDTH - 24, SVG_BOX_ROWS - 8, "#fff7e6", colour, svg_width(s, seconds) / 2 + 1);
+	svg_rect(
+		s->file, x, y, SVG_RACK_WIDTH - 24, SVG_BOX_ROWS - 8, "#fff7e6", colour, svg_width(s, seconds) / 2 + 1);
 	snprintf(text, sizeof(text), "%s  %.4g Gbit/s%s", box->name, box->rate_bytes_s * 8 / 1e9,
 		part < 0 ? "  (spare)" : "");
-	svg_text(s, x + 8, y + 16, "name", text);
+	svg_text(s->file, x + 8, y + 16, "name", text);
 	if (s->traffic && part >= 0) {
 		snprintf(text, sizeof(text), "%.1f in, %.1f out MB, %.3g ms", (double)s->traffic->boxes[part].in / 1e6,
 			(double)s->traffic->boxes[part].out / 1e6, seconds * 1e3);
-		svg_text(s, x + 8, y + 31, "small", text);
+		svg_text(s->file, x + 8, y + 31, "small", text);
 		snprintf(text, sizeof(text), "home of %u chunks: %.1f MB", s->t->homes[part].chunks,
 			(double)s->t->homes[part].bytes / 1e6);
 		if (box->cores)
 			snprintf(text + strlen(text), sizeof(text) - strlen(text), ", %.1f a core",
 				(double)s->t->homes[part].core_most / 1e6);
-		svg_text(s, x + 8, y + 45, "small", text);
+		svg_text(s->file, x + 8, y + 45, "small", text);
 	} else {
 		snprintf(text, sizeof(text), "%.60s:%u", box->host, box->port);
-		svg_text(s, x + 8, y + 31, "small", text);
+		svg_text(s->file, x + 8, y + 31, "small", text);
 	}
 }
 
@@ -130,15 +105,15 @@ static void svg_host(struct svg *s, const struct rack_host *host, unsigned x, un
 	char text[160], colour[8];
 
 	svg_colour(s, seconds, colour);
-	svg_rect(s, x, y, SVG_RACK_WIDTH - 24, SVG_ROW - 8, "#f4f8ff", colour, svg_width(s, seconds) / 2 + 1);
+	svg_rect(s->file, x, y, SVG_RACK_WIDTH - 24, SVG_ROW - 8, "#f4f8ff", colour, svg_width(s, seconds) / 2 + 1);
 	snprintf(text, sizeof(text), "%s  %u worker%s", host->name, host->workers, host->workers == 1 ? "" : "s");
-	svg_text(s, x + 8, y + 16, "name", text);
+	svg_text(s->file, x + 8, y + 16, "name", text);
 	if (s->traffic)
 		snprintf(text, sizeof(text), "%.4g Gbit/s: %.1f MB each way, %.3g ms", host->rate_bytes_s * 8 / 1e9,
 			(double)load.out / 1e6, seconds * 1e3);
 	else
 		snprintf(text, sizeof(text), "%.4g Gbit/s", host->rate_bytes_s * 8 / 1e9);
-	svg_text(s, x + 8, y + 30, "small", text);
+	svg_text(s->file, x + 8, y + 30, "small", text);
 }
 
 /* Rows that rack `i` takes; draws it when x is not 0. */
@@ -151,9 +126,10 @@ static unsigned svg_rack(struct svg *s, unsigned i, unsigned x)
 		svg_link(s, x + SVG_RACK_WIDTH / 2 - 60, 52, SVG_HEAD, r->racks[i].uplink_bytes_s,
 			s->traffic ? &s->traffic->uplinks[i] : NULL);
 	if (x > 0)
-		svg_rect(s, x, SVG_HEAD, SVG_RACK_WIDTH, s->height - SVG_LEGEND - SVG_HEAD, "#fafafa", "#999999", 1);
+		svg_rect(s->file, x, SVG_HEAD, SVG_RACK_WIDTH, s->height - SVG_LEGEND - SVG_HEAD, "#fafafa", "#999999",
+			1);
 	if (x > 0)
-		svg_text(s, x + 12, SVG_HEAD + 20, "title", r->racks[i].name);
+		svg_text(s->file, x + 12, SVG_HEAD + 20, "title", r->racks[i].name);
 	for (unsigned box = 0; box < r->box_count; box++) {
 		if (r->boxes[box].rack != i)
 			continue;
@@ -176,19 +152,13 @@ static void svg_head(struct svg *s)
 	const struct racks *r = &s->t->racks;
 	char text[200];
 
-	fprintf(s->file,
-		"<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%u\" height=\"%u\" viewBox=\"0 0 %u %u\">\n"
-		"<style>text{font-family:sans-serif;fill:#222}.small{font-size:10px}.name{font-size:12px}"
-		".title{font-size:14px;font-weight:bold}</style>\n"
-		"<rect width=\"100%%\" height=\"100%%\" fill=\"#ffffff\"/>\n",
-		s->width, s->height, s->width, s->height);
 	if (r->rack_count < 2)
 		return;
-	svg_rect(s, SVG_GAP, 24, s->width - 2 * SVG_GAP, 28, "#e8e8e8", "#999999", 1);
+	svg_rect(s->file, SVG_GAP, 24, s->width - 2 * SVG_GAP, 28, "#e8e8e8", "#999999", 1);
 	snprintf(text, sizeof(text), "between racks");
 	if (r->latency_s > 0)
 		snprintf(text, sizeof(text), "between racks: %.4g us", r->latency_s * 1e6);
-	svg_text(s, SVG_GAP + 10, 43, "name", text);
+	svg_text(s->file, SVG_GAP + 10, 43, "name", text);
 }
 
 static void svg_legend(struct svg *s)
@@ -197,21 +167,21 @@ static void svg_legend(struct svg *s)
 	char text[240];
 
 	if (!s->traffic) {
-		svg_text(s, SVG_GAP, y, "name", s->t->options->path);
+		svg_text(s->file, SVG_GAP, y, "name", s->t->options->path);
 		return;
 	}
 	snprintf(text, sizeof(text), "%s, %.1f MB a worker, %s: what one round moves. Links alone need %.4g ms: %s.",
 		s->t->model, (double)s->t->bytes / 1e6, ways_name((enum ways_kind)s->t->options->way),
 		s->traffic->seconds * 1e3, s->traffic->slowest);
-	svg_text(s, SVG_GAP, y, "name", text);
-	svg_text(s, SVG_GAP, y + 18, "small", "Wide and red: the link that the round waits for; thin and blue: idle.");
+	svg_text(s->file, SVG_GAP, y, "name", text);
+	svg_text(s->file, SVG_GAP, y + 18, "small",
+		"Wide and red: the link that the round waits for; thin and blue: idle.");
 }
 
 int topo_racks_draw(const struct topo_racks *t, struct err *e)
 {
 	struct svg s = {.t = t, .traffic = t->options->model ? &t->traffic[t->options->way] : NULL};
 	unsigned bottom = 0;
-	bool bad;
 
 	s.width = SVG_GAP + t->racks.rack_count * (SVG_RACK_WIDTH + SVG_GAP);
 	if (s.width < 640)
@@ -222,16 +192,12 @@ int topo_racks_draw(const struct topo_racks *t, struct err *e)
 		bottom = end > bottom ? end : bottom;
 	}
 	s.height = bottom + SVG_LEGEND;
-	s.file = fopen(t->options->svg, "we");
+	s.file = svg_open(t->options->svg, s.width, s.height, e);
 	if (!s.file)
-		return err_set(e, -errno, "cannot write %s: %s", t->options->svg, strerror(errno));
+		return e->code;
 	svg_head(&s);
 	for (unsigned i = 0; i < t->racks.rack_count; i++)
 		svg_rack(&s, i, SVG_GAP + i * (SVG_RACK_WIDTH + SVG_GAP));
 	svg_legend(&s);
-	fputs("</svg>\n", s.file);
-	bad = ferror(s.file) != 0;
-	if (fclose(s.file) != 0 || bad)
-		return err_set(e, -EIO, "cannot write %s: %s", t->options->svg, strerror(errno ? errno : EIO));
-	return 0;
+	return svg_close(s.file, t->options->svg, e);
 }

@@ -151,7 +151,7 @@ def wrong_usage():
             (["topo", "--model", "nothing"], "resnet-50"),
             (["topo", "--cores", "2"], "belong to --model"),
             (["topo", "more"], "one word too many"),
-            (["topo", "--svg", "x.svg"], "belong to --racks"),
+            (["topo", "--root", "b"], "belong to --racks"),
             (["topo", "--hierarchy", "star"], "flat, tree, sharded, chain"),
             (["topo", "--racks", "x", "--cores", "2"], "in the rack file"),
             (["topo", "--racks", "x", "--root", "b"], "belong to --model"),
@@ -607,8 +607,14 @@ def topo_and_models():
     cores = [line for line in lines(phub("topo", "--model", "resnet-50", "--cores", 1, "--json")[0])
              if line["topo"] == "core"]
     check(sum(line["bytes"] for line in cores) == 102228128, f"{cores}")
-    out, _ = phub("topo")
-    holds(out, "CPUs on")
+    with tempfile.TemporaryDirectory() as where:
+        picture = pathlib.Path(where) / "host.svg"
+        out, _ = phub("topo", "--model", "resnet-50", "--cores", 1, "--svg", picture)
+        holds(out, "CPUs on")
+        words = [node.text for node in xml.etree.ElementTree.parse(picture).getroot().iter("{http://www.w3.org/2000/svg}text")]
+        chunks = re.search(r"(\d+) +102228128", out).group(1)
+        check(f"{chunks} chunks" in words and "102.2 MB" in words and any(word.startswith("node ") for word in words), f"{words}")
+        phub("topo", "--svg", pathlib.Path(where) / "none" / "host.svg", status=1)
     # More cores than CPUs, as phubd runs them too; and an error leaves no half of the output.
     out, _ = phub("topo", "--model", "resnet-50", "--cores", 4 * (os.cpu_count() or 1))
     holds(out, "no core is pinned", "imbalance")
