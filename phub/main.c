@@ -42,7 +42,8 @@ enum main_action { MAIN_RUN, MAIN_DUMP, MAIN_CHECK };
 static const char main_help[] =
 	"usage: phubd [--config FILE] [-o KEY=VALUE]... [--KEY VALUE]... [--dump-config | --check-config]\n"
 	"\n"
-	"Serves jobs until SIGTERM; reads its certificate and key anew at SIGHUP. Without options: over loopback, by "
+	"Serves jobs until SIGTERM; reads its certificate and key, and its rack file, anew at SIGHUP. Without options: "
+	"over loopback, by "
 	"tcp and shared memory, for this user.\n"
 	"\n"
 	"  --config FILE     read options from a YAML file\n"

@@ -158,7 +158,7 @@ static json_t *jobs_json(const Phub__JobInfo *job)
 		json_array_append_new(missing, json_integer(job->missing[i]));
 	return json_pack(
 		"{s:s, s:i, s:s, s:I, s:I, s:I, s:s, s:s, s:f, s:f, s:I, s:o, s:o, s:s, s:I, s:i, s:i, s:I, s:I, s:I,"
-		" s:s, s:i, s:o, s:I, s:I, s:I, s:o, s:o*, s:o*, s:o*, s:o*, s:s*, s:o*, s:s*}",
+		" s:s, s:i, s:o, s:I, s:I, s:I, s:o, s:o*, s:o*, s:o*, s:o*, s:s*, s:s*, s:o*, s:s*}",
 		"job", job->name, "world", (int)job->world, "state", job->state, "keys", (json_int_t)job->keys,
 		"chunks", (json_int_t)job->chunks, "bytes", (json_int_t)job->bytes, "optimizer", job->optimizer, "sync",
 		job->sync, "rounds_per_s", job->rounds_per_s, "gb_per_s", job->gb_per_s, "rounds",
@@ -170,8 +170,9 @@ static json_t *jobs_json(const Phub__JobInfo *job)
 		(json_int_t)job->joins, "late", (json_int_t)job->late, "checkpoint",
 		jobs_json_checkpoint(job->checkpoint), "standby", jobs_json_standby(job), "dropped",
 		jobs_json_dropped(job->dropped, job->n_dropped), "below", jobs_json_below(job), "above",
-		jobs_json_above(job->above), "hierarchy", job->n_beside ? job->hierarchy : NULL, "beside",
-		jobs_json_beside(job), "association", job->association && *job->association ? job->association : NULL);
+		jobs_json_above(job->above), "hierarchy", job->n_beside ? job->hierarchy : NULL, "hierarchy_why",
+		job->hierarchy_why && *job->hierarchy_why ? job->hierarchy_why : NULL, "beside", jobs_json_beside(job),
+		"association", job->association && *job->association ? job->association : NULL);
 }
 
 /* NULL: an older box does not tell. */
@@ -342,6 +343,8 @@ static void jobs_print_boxes(const Phub__JobInfo *job)
 	if (job->association && *job->association)
 		printf("%s: sums are made as %s: one box alone makes the same bits with this association\n", job->name,
 			job->association);
+	if (job->hierarchy_why && *job->hierarchy_why)
+		printf("%s: hierarchy auto took %s\n", job->name, job->hierarchy_why);
 	for (size_t i = 0; i < job->n_beside; i++)
 		jobs_print_beside(job, job->beside[i]);
 	if (job->n_beside)

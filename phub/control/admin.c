@@ -337,6 +337,7 @@ static int admin_fill_job(const struct job *job, struct admin_job *out, uint32_t
 	out->info.name = admin_text(job->name);
 	out->info.association = admin_text(out->association);
 	out->info.world = job->ranks;
+	out->info.hierarchy_why = admin_text(job->hierarchy_why);
 	out->info.state = admin_text(job->paused ? "paused" : job->draining ? "draining" : job_state_name(job->state));
 	if (job->generation && job->state == JOB_RUNNING) {
 		admin_fill_generation(job, &out->info);

@@ -234,15 +234,45 @@ static void box_tell_pin(const struct box *box)
 		box->config->tls == CONFIG_TLS_REQUIRE ? "need" : "may have", pin);
 }
 
-void box_reload(struct box *box)
+const struct racks *box_racks(const struct box *box, unsigned *self)
+{
+	const struct racks *anew = &box->racks, *first = &box->config->racks;
+
+	*self = anew->box_count ? box->racks_box : box->config->racks_box;
+	return anew->box_count ? anew : first->box_count ? first : NULL;
+}
+
+static void box_reload_racks(struct box *box)
+{
+	const struct config *config = box->config;
+	const char *name = config->racks.boxes[config->racks_box].name;
+	struct racks racks;
+	struct err e;
+	int self;
+
+	if (racks_read(config->racks_file, &racks, &e) < 0) {
+		log_error("SIGHUP: %s; the rack file that was read before stays", e.text);
+		return;
+	}
+	self = racks_find_box(&racks, name);
+	if (self == RACKS_NONE) {
+		log_error("SIGHUP: %s has no box '%s' any more, which this one is; what was read before stays",
+			config->racks_file, name);
+		racks_fini(&racks);
+		return;
+	}
+	racks_fini(&box->racks);
+	box->racks = racks;
+	box->racks_box = (unsigned)self;
+	log_info("SIGHUP: the rack file is read anew: %u racks, %u boxes; jobs that start now go by it",
+		racks.rack_count, racks.box_count);
+}
+
+static void box_reload_tls(struct box *box)
 {
 	struct stream_tls *tls = NULL;
 	struct err e;
 
-	if (box->config->tls == CONFIG_TLS_OFF) {
-		log_info("SIGHUP: nothing to read anew: tls is off, and other options need a restart");
-		return;
-	}
 	if (box_open_tls(box->config, &tls, &e) < 0) {
 		log_error("SIGHUP: %s; the certificate and key that were read before stay", e.text);
 		return;
@@ -251,6 +281,19 @@ void box_reload(struct box *box)
 	box->tls = tls;
 	log_info("SIGHUP: certificate and key are read anew");
 	box_tell_pin(box);
+}
+
+void box_reload(struct box *box)
+{
+	bool racks = box->config->racks.box_count > 0, tls = box->config->tls != CONFIG_TLS_OFF;
+
+	if (racks)
+		box_reload_racks(box);
+	if (tls)
+		box_reload_tls(box);
+	if (!racks && !tls)
+		log_info("SIGHUP: nothing to read anew: tls is off, there is no rack file, and other options need a "
+			 "restart");
 }
 
 /* Who serves the world in plain is told so once, aloud. */
@@ -487,6 +530,7 @@ static void box_free(struct box *box)
 		close(box->listeners[i].fd);
 	if (box->announce)
 		box->env.announce->close(box->announce);
+	racks_fini(&box->racks);
 	stream_tls_close(box->tls);
 	rate_destroy(box->control.rate);
 	rate_destroy(box->data_rate);

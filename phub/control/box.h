@@ -79,6 +79,8 @@ struct box {
 	/* To the standby: a transport that only connects, and a queue of it for each core; NULL where there is none. */
 	struct transport *uplink;
 	struct queue *uplinks[CONFIG_CORES_MAX];
+	struct racks racks;        /* as read anew; no boxes: as the config has it */
+	unsigned racks_box;        /* which of them this is */
 	struct stream_tls *tls;    /* of control sessions, or NULL */
 	struct announce *announce; /* NULL: it is not announced */
 	char exposed[480];         /* what is plain at a public address, and what to do; "": none of that */
@@ -128,10 +130,14 @@ uint64_t box_next(const struct box *box);
 int box_run(struct box *box, int stop_fd, int hup_fd, struct err *e);
 
 /*
- * Reads certificate and key anew: sessions that come from now on are shown them, those that are there go on. Where they
- * are not good, this is logged and the old ones stay. Control thread; blocks on the files.
+ * Reads certificate and key anew: sessions that come from now on are shown them, those that are there go on. Likewise
+ * the rack file, by which jobs that start from now on choose their homes. What is not good is logged, and the old
+ * stays. Control thread; blocks on the files.
  */
 void box_reload(struct box *box);
+
+/* The rack file as last read, and which of its boxes this is; NULL: there is none. */
+const struct racks *box_racks(const struct box *box, unsigned *self);
 
 /*
  * Frees everything; workers that are still connected are told and cut off. `now_ns` as in the last step. By the thread

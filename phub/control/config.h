@@ -37,7 +37,12 @@ enum config_tls { CONFIG_TLS_OFF, CONFIG_TLS_ALLOW, CONFIG_TLS_REQUIRE };
 enum config_log { CONFIG_LOG_ERROR, CONFIG_LOG_WARN, CONFIG_LOG_INFO, CONFIG_LOG_DEBUG };
 
 /* What boxes below this one, and this one, lift their sums to (topology/ways.h). */
-enum config_hierarchy { CONFIG_HIERARCHY_TREE, CONFIG_HIERARCHY_SHARDED, CONFIG_HIERARCHY_CHAIN };
+enum config_hierarchy {
+	CONFIG_HIERARCHY_TREE,
+	CONFIG_HIERARCHY_SHARDED,
+	CONFIG_HIERARCHY_CHAIN,
+	CONFIG_HIERARCHY_AUTO, /* as the cost model says, when the job starts */
+};
 /* Of one job: the box's, or 1 + what it is. */
 enum { CONFIG_HIERARCHY_BOX = 0 };
 

@@ -121,10 +121,11 @@ const struct option option_table[] = {
 		"what sums are sent to the box above as: half of the bytes, and less exact, by f16 and bf16; the same "
 		"at "
 		"all boxes of a job"},
-	{"hierarchy", OPTION_CHOICE, FIELD(hierarchy), 0, 0, {"tree", "sharded", "chain", NULL}, "tree",
+	{"hierarchy", OPTION_CHOICE, FIELD(hierarchy), 0, 0, {"tree", "sharded", "chain", "auto", NULL}, "tree",
 		"of jobs that have boxes below this one, the top box: tree, all chunks end here; sharded, each ends at "
 		"one of the boxes, to which the others send it; chain, likewise, and it passes from box to box on its "
-		"way"},
+		"way; auto, the one of these that the job's bytes are soonest done by, over links as the rack file "
+		"has them"},
 	{"advertise", OPTION_STRING, FIELD(advertise), 0, 0, {NULL}, "",
 		"host:port by which other boxes of sharded and chain reach this one; empty: where it listens first, "
 		"loopback aside, or, where that is at all addresses, at the one that it calls the box above from"},
@@ -211,8 +212,8 @@ const struct option option_job_table[] = {
 		"its chunks are placed on at most so many cores; 0: all"},
 	{"bandwidth", OPTION_RATE, JOB_FIELD(bandwidth), 1 << 20, UINT64_MAX >> 1, {NULL}, "none",
 		"at most so many bytes a second that its workers push, all together"},
-	{"hierarchy", OPTION_CHOICE, JOB_FIELD(hierarchy), 0, 0, {"box", "tree", "sharded", "chain", NULL}, "box",
-		"how it is summed over several boxes; box: as the box's option says"},
+	{"hierarchy", OPTION_CHOICE, JOB_FIELD(hierarchy), 0, 0, {"box", "tree", "sharded", "chain", "auto", NULL},
+		"box", "how it is summed over several boxes; box: as the box's option says"},
 };
 const unsigned option_job_count = sizeof(option_job_table) / sizeof(option_job_table[0]);
 

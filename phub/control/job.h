@@ -100,6 +100,9 @@ struct job {
 	uint32_t left;          /* in good order */
 	uint64_t created_ns;
 
+	char hierarchy_why[400]; /* at the top box, of hierarchy: auto: which, and why; "": it is not, or has not begun
+				  */
+
 	struct table *reference; /* the next table: the first that came */
 	uint32_t reference_rank;
 	uint64_t reference_counted; /* its share of control->table_bytes */

@@ -111,6 +111,16 @@ void peers_say_forget(Phub__Start *start);
 /* The box above has started this generation, and its chunks are on these cores. 0, or -EPROTO, -ENOMEM. */
 int peers_take_cores(struct job *job, const uint8_t *cores, size_t count, struct err *e);
 
+/* ---- peers_choose.c: by the rack file ---- */
+
+/* The top box, of boxes that are below it: which way does the job go, and which of the boxes here is each? `count`: of
+ * boxes, this one among them. Says so in the log and in job->hierarchy_why. 0, or why not, in `e`. */
+int peers_choose(struct job *job, unsigned count, enum ways_kind *kind, struct err *e);
+/* The top box: what its boxes are given homes by, as the rack file has it now. */
+void peers_take_rates(struct peers *p);
+
+/* ---- peers_plan.c, on ---- */
+
 /* Homes and ways of a plan that was made: fills job->placement and the spec's ways, which last until the next
  * generation is placed, or the job's end. 0, -EPROTO (others chose otherwise), -ENOMEM. */
 int peers_place(struct job *job, struct spec *spec, struct err *e);

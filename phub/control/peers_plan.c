@@ -77,30 +77,12 @@ static enum config_hierarchy peers_hierarchy(const struct job *job)
 								   : config->hierarchy;
 }
 
-int peers_found(struct job *job, struct err *e)
+/* Of the boxes below in their order. 0, or -EPROTO. */
+static int peers_take_below(struct peers *p, struct err *e)
 {
-	enum config_hierarchy hierarchy = peers_hierarchy(job);
-	unsigned count = 1, cores = parent_cores(job), number = 1;
-	uint8_t nonce[PROOF_NONCE];
-	struct peers *p;
+	const struct job *job = p->job;
+	unsigned number = 1;
 
-	for (uint32_t i = job->ranks; i < job->world; i++) {
-		if (!job->members[i].session)
-			continue;
-		cores = job->members[i].cores < cores ? job->members[i].cores : cores;
-		count++;
-	}
-	if (job->peers || job->parent || hierarchy == CONFIG_HIERARCHY_TREE || count == 1)
-		return 0;
-	if (count > WAYS_BOXES_MAX)
-		return err_set(e, -E2BIG, "%u boxes exchange; allowed are %u", count, WAYS_BOXES_MAX);
-	p = peers_create(
-		job, hierarchy == CONFIG_HIERARCHY_CHAIN ? WAYS_CHAIN : WAYS_SHARDED, 0, count, cores ? cores : 1, e);
-	if (!p)
-		return -ENOMEM;
-	if (proof_nonce(nonce) < 0)
-		return err_set(e, -EIO, "the box has no random numbers");
-	memcpy(&p->number, nonce, sizeof(p->number));
 	snprintf(p->each[0].name, sizeof(p->each[0].name), "the top box");
 	for (uint32_t i = job->ranks; i < job->world; i++) {
 		const struct member *m = &job->members[i];
@@ -119,6 +101,56 @@ int peers_found(struct job *job, struct err *e)
 	}
 	for (uint32_t rank = 0; rank < job->ranks; rank++)
 		p->boxes[peers_box_of(p, rank)].workers++;
+	return 0;
+}
+
+static int peers_which(struct job *job, unsigned count, enum ways_kind *kind, struct err *e)
+{
+	switch (peers_hierarchy(job)) {
+	case CONFIG_HIERARCHY_AUTO:
+		return peers_choose(job, count, kind, e);
+	case CONFIG_HIERARCHY_SHARDED:
+		*kind = WAYS_SHARDED;
+		return 0;
+	case CONFIG_HIERARCHY_CHAIN:
+		*kind = WAYS_CHAIN;
+		return 0;
+	default:
+		*kind = WAYS_TREE;
+		return 0;
+	}
+}
+
+int peers_found(struct job *job, struct err *e)
+{
+	unsigned count = 1, cores = parent_cores(job);
+	enum ways_kind kind = WAYS_TREE;
+	uint8_t nonce[PROOF_NONCE];
+	struct peers *p;
+	int rc;
+
+	for (uint32_t i = job->ranks; i < job->world; i++) {
+		if (!job->members[i].session)
+			continue;
+		cores = job->members[i].cores < cores ? job->members[i].cores : cores;
+		count++;
+	}
+	if (job->peers || job->parent || count == 1 || peers_hierarchy(job) == CONFIG_HIERARCHY_TREE)
+		return 0;
+	if (count > WAYS_BOXES_MAX)
+		return err_set(e, -E2BIG, "%u boxes exchange; allowed are %u", count, WAYS_BOXES_MAX);
+	rc = peers_which(job, count, &kind, e);
+	if (rc < 0 || kind == WAYS_TREE)
+		return rc;
+	p = peers_create(job, kind, 0, count, cores ? cores : 1, e);
+	if (!p)
+		return -ENOMEM;
+	if (proof_nonce(nonce) < 0)
+		return err_set(e, -EIO, "the box has no random numbers");
+	memcpy(&p->number, nonce, sizeof(p->number));
+	rc = peers_take_below(p, e);
+	if (rc < 0)
+		return rc;
 	log_info("job '%s': %u boxes exchange, %s, on %u cores each", job->name, count, ways_name(p->kind), p->cores);
 	return 0;
 }
@@ -154,6 +186,7 @@ int peers_say(const struct job *job, uint32_t member, Phub__Start *start)
 		box->host = (char *)(uintptr_t)p->each[i].host;
 		box->port = p->each[i].port;
 		box->tls = p->each[i].tls;
+		box->rate = (uint64_t)p->boxes[i].rate_bytes_s;
 		box->ranks = calloc(job->ranks, sizeof(*box->ranks));
 		whole = box->ranks != NULL;
 		for (uint32_t rank = 0; whole && rank < job->ranks; rank++) {
@@ -228,6 +261,12 @@ static int peers_give_places(struct peers *p, const Phub__Exchange *said, struct
 	return 0;
 }
 
+static void peers_hear_rates(struct peers *p, const Phub__Exchange *said)
+{
+	for (unsigned i = 0; i < p->count; i++)
+		p->boxes[i].rate_bytes_s = said->boxes[i]->rate ? (double)said->boxes[i]->rate : 1;
+}
+
 int peers_join(struct job *job, const Phub__Exchange *said, struct err *e)
 {
 	const struct config *config = job->control->config;
@@ -235,10 +274,11 @@ int peers_join(struct job *job, const Phub__Exchange *said, struct err *e)
 	int rc;
 
 	if (job->peers) { /* a later generation: the same boxes */
+		if (said->number != job->peers->number || said->n_boxes != job->peers->count)
+			return err_set(e, -EPROTO, "it names another exchange than at the first start");
 		job->peers->homes = said->homes;
-		return said->number == job->peers->number
-			       ? 0
-			       : err_set(e, -EPROTO, "it names another exchange than at the first start");
+		peers_hear_rates(job->peers, said);
+		return 0;
 	}
 	rc = peers_check_said(job, said, e);
 	if (rc < 0)
@@ -249,6 +289,7 @@ int peers_join(struct job *job, const Phub__Exchange *said, struct err *e)
 		return -ENOMEM;
 	p->number = said->number;
 	p->homes = said->homes;
+	peers_hear_rates(p, said);
 	for (unsigned i = 0; i < p->count; i++) {
 		struct peer *t = &p->each[i];
 		const Phub__ExchangeBox *box = said->boxes[i];
@@ -330,6 +371,8 @@ int peers_place(struct job *job, struct spec *spec, struct err *e)
 		return err_set(e, -ENOMEM, "no memory to place %u chunks", count);
 	for (uint32_t i = 0; i < count; i++)
 		bytes[i] = spec->plan.chunks[i].bytes;
+	if (peers_is_top(p))
+		peers_take_rates(p);
 	rc = peers_choose_homes(p, bytes, count, e);
 	if (rc == 0 && peers_is_top(p))
 		rc = peers_choose_cores(p, bytes, count, e);
