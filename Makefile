@@ -463,6 +463,11 @@ bench-racks: deps-bench ## several racks in network namespaces, beside Gloo and 
 bench-racks-readme: bench-racks ## the same, and its tables into README.md
 	@$(RACKS) --readme
 
+.PHONY: bench-model
+bench-model: ## the cost model of phub topo --racks beside measurement, into BUILD/model.md: ten minutes (root; RUNS=3, ROWS=full, fit, smoke)
+	@$(MAKE) --no-print-directory test-programs
+	@BUILD='$(BUILD)' RUNS='$(RUNS)' ROWS='$(ROWS)' tests/bench/model_check.py
+
 .PHONY: bench-paper
 bench-paper: deps-bench ## PHub's own experiments beside the paper's curves, into BUILD/paper.md and pictures
 	@$(MAKE) --no-print-directory all

@@ -5,6 +5,7 @@
 #include "topology/cost.h"
 
 #include <errno.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,11 +15,17 @@
 #define COST_MTU   1500u
 #define COST_RACKS (RACKS_MAX + WAYS_BOXES_MAX)
 
+/* Flows that wait for each other. */
+struct cost_flows {
+	uint64_t bytes;
+	unsigned count;
+};
+
 /* One direction of a link. */
 struct cost_side {
-	uint64_t bytes;   /* of payload */
-	uint64_t shares;  /* of these, of sums that meet here */
-	unsigned senders; /* of them */
+	uint64_t bytes;         /* of payload */
+	struct cost_flows meet; /* of these, shares of the same sums; */
+	struct cost_flows part; /* shares of one box that go to several homes */
 };
 
 struct cost_sides {
@@ -112,8 +119,17 @@ static void cost_fill_table(struct cost_count *c)
 static void cost_add(struct cost_side *up, struct cost_side *down, uint64_t shares, uint64_t results, unsigned senders)
 {
 	up->bytes += shares;
-	up->shares += shares;
-	up->senders += senders;
+	up->meet.bytes += shares;
+	up->meet.count += senders;
+	down->bytes += results;
+}
+
+/* Likewise where they leave. */
+static void cost_send(struct cost_side *up, struct cost_side *down, uint64_t shares, uint64_t results)
+{
+	up->bytes += shares;
+	up->part.bytes += shares;
+	up->part.count++;
 	down->bytes += results;
 }
 
@@ -125,14 +141,11 @@ static void cost_add_lift(struct cost_count *c, unsigned from, unsigned to)
 
 	if (lift == 0)
 		return;
-	/* Where they leave, shares of different sums go to different homes: they do not meet. */
-	c->boxes[from].out.bytes += lift;
-	c->boxes[from].in.bytes += result;
+	cost_send(&c->boxes[from].out, &c->boxes[from].in, lift, result);
 	cost_add(&c->boxes[to].in, &c->boxes[to].out, lift, result, 1);
 	if (here == there)
 		return;
-	c->uplinks[here].out.bytes += lift;
-	c->uplinks[here].in.bytes += result;
+	cost_send(&c->uplinks[here].out, &c->uplinks[here].in, lift, result);
 	cost_add(&c->uplinks[there].in, &c->uplinks[there].out, lift, result, 1);
 }
 
@@ -157,22 +170,31 @@ static double cost_seconds(const struct cost_count *c, uint64_t bytes, double ra
 	return rate > 0 ? (double)bytes / (rate * c->efficiency) : 0;
 }
 
-/* How long the link waits for the last sender, when the others are done. */
-static double cost_lag(const struct cost_count *c, const struct cost_side *side, double rate)
+/* How long the link waits for the last of them, when the others are done. */
+static double cost_lag(const struct cost_count *c, const struct cost_flows *flows, double rate)
 {
-	double each = side->senders ? (double)side->shares / side->senders : 0;
+	double each = flows->count ? (double)flows->bytes / flows->count : 0;
 	double ahead = COST_LAG * each, window = (double)c->job->window * (double)c->chunk_most;
 
 	if (window < ahead)
 		ahead = window;
-	return side->senders > 1 ? ahead * (side->senders - 1) / (rate * c->efficiency) : 0;
+	return flows->count > 1 ? ahead * (flows->count - 1) / (rate * c->efficiency) : 0;
 }
 
-static void cost_take_side(const struct cost_count *c, const struct cost_side *side, double rate, bool in,
-	enum cost_link link, unsigned index, struct cost *out)
+/* A link and what it carries each way: is it the one that takes longest? */
+static void cost_take_link(const struct cost_count *c, const struct cost_sides *sides, double rate, enum cost_link link,
+	unsigned index, struct cost *out)
 {
-	double busy = cost_seconds(c, side->bytes, rate), lag = rate > 0 ? cost_lag(c, side, rate) : 0;
+	bool in = sides->in.bytes > sides->out.bytes ||
+		  (sides->in.bytes == sides->out.bytes && sides->in.meet.count >= sides->out.meet.count);
+	const struct cost_side *more = in ? &sides->in : &sides->out;
+	double busy, lag;
 
+	if (rate <= 0)
+		return;
+	busy = cost_seconds(c, more->bytes, rate);
+	lag = fmax(cost_lag(c, &sides->in.meet, rate), cost_lag(c, &sides->out.meet, rate)) +
+	      cost_lag(c, &sides->out.part, rate);
 	if (busy + lag <= out->busy_s + out->lag_s)
 		return;
 	*out = (struct cost){.busy_s = busy,
@@ -180,27 +202,21 @@ static void cost_take_side(const struct cost_count *c, const struct cost_side *s
 		.limit = link,
 		.index = index,
 		.in = in,
-		.senders = side->senders,
-		.bytes = side->bytes};
+		.senders = more->meet.count,
+		.bytes = more->bytes};
 }
 
 static void cost_find_limit(const struct cost_count *c, struct cost *out)
 {
-	for (unsigned i = 0; c->net->racks && i < c->net->racks->rack_count; i++) {
-		double rate = cost_uplink(c->net, i);
-
-		cost_take_side(c, &c->uplinks[i].in, rate, true, COST_UPLINK, i, out);
-		cost_take_side(c, &c->uplinks[i].out, rate, false, COST_UPLINK, i, out);
-	}
+	for (unsigned i = 0; c->net->racks && i < c->net->racks->rack_count; i++)
+		cost_take_link(c, &c->uplinks[i], cost_uplink(c->net, i), COST_UPLINK, i, out);
 	for (unsigned i = 0; i < c->net->box_count; i++) {
 		const struct ways_box *box = &c->net->boxes[i];
-		const struct cost_side worker = {c->model, c->model, 1};
+		const struct cost_sides worker = {.out = {.bytes = c->model, .meet = {c->model, 1}}};
 
-		cost_take_side(c, &c->boxes[i].in, box->rate_bytes_s, true, COST_BOX, i, out);
-		cost_take_side(c, &c->boxes[i].out, box->rate_bytes_s, false, COST_BOX, i, out);
+		cost_take_link(c, &c->boxes[i], box->rate_bytes_s, COST_BOX, i, out);
 		if (box->workers)
-			cost_take_side(
-				c, &worker, cost_worker_rate(c->net, box->rack), false, COST_WORKERS, box->rack, out);
+			cost_take_link(c, &worker, cost_worker_rate(c->net, box->rack), COST_WORKERS, box->rack, out);
 	}
 }
 

@@ -78,7 +78,7 @@ static void test_by_hand(void **state)
 			hops; /* models that the uplink carries, models that come last; chunks by the uplink */
 		unsigned senders;
 	} cases[] = {{WAYS_FLAT, 4, COST_LAG * 3, 2, 4}, {WAYS_TREE, 2, COST_LAG, 2, 2},
-		{WAYS_SHARDED, 4.0 / 3, COST_LAG / 3, 2, 2}, {WAYS_CHAIN, 4.0 / 3, 0, 4, 1}};
+		{WAYS_SHARDED, 4.0 / 3, 2 * COST_LAG / 3, 2, 2}, {WAYS_CHAIN, 4.0 / 3, 0, 4, 1}};
 	const struct cost *costs;
 	char text[400];
 
