@@ -384,6 +384,21 @@ def auto():
         check(found.get("hierarchy") is None and found["hierarchy_why"].startswith("tree: "), f"{found}")
         run("sharded", rounds=20)
 
+        # One that runs goes by the file with its next key table.
+        crew = [rig.Worker(box.url("sharded"), rank=rank, world=3, keys=KEYS, transport="tcp", rounds=20, tables=2, pause_us=100000)
+                for rank, box in enumerate(boxes)]
+        for worker in crew:
+            worker.event("started")
+        slow = homes(jobs(boxes[0], "sharded"))
+        rack_file(path, ports, ["20Mbit", "100Mbit", "100Mbit"])
+        reload("read anew: 3 racks, 3 boxes")
+        check(homes(jobs(boxes[0], "sharded")) == slow, f"{slow}")
+        for worker in crew:
+            worker.event("started")
+        anew = homes(jobs(boxes[0], "sharded"))
+        check(slow[2] <= count / 5 and anew[0] <= count / 5 < anew[2], f"{slow}, then {anew}")
+        check({worker.good()["digest"] for worker in crew} == {flat(3, tables=2)}, "other sums than of one box")
+
         path.write_text("racks: nonsense\n")
         reload(r"racks.yaml:1: racks is no list; the rack file that was read before stays")
         rack_file(path, ports[:2], ["10Gbit"] * 2)
