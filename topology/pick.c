@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Pick: four tiers of CPUs, taken one after the other; within a tier the nodes take turns in proportion to their NICs.
+ * Pick: four tiers of CPUs, taken one after the other; within a tier the nodes take turns in proportion to their NICs'
+ * rates.
  */
 #include "topology/pick.h"
 
@@ -20,9 +21,10 @@ enum pick_tier {
 
 struct pick_state {
 	const struct host *host;
-	unsigned nics[HOST_NIC_COUNT_MAX]; /* that the box serves */
+	unsigned nics[HOST_NIC_COUNT_MAX];  /* that the box serves */
+	uint32_t rates[HOST_NIC_COUNT_MAX]; /* of these */
 	unsigned nic_count;
-	unsigned node_weight[HOST_NODE_COUNT_MAX]; /* NICs near the node; 0: far from all of them */
+	uint64_t node_weight[HOST_NODE_COUNT_MAX]; /* rates of the NICs near the node; 0: far from all of them */
 	unsigned node_taken[HOST_NODE_COUNT_MAX];
 	unsigned cpu_node[HOST_CPU_COUNT_MAX]; /* index into host->nodes; the first for a node that the host does not
 						  list */
@@ -58,6 +60,18 @@ static int pick_select_nics(struct pick_state *state, const unsigned *nics, unsi
 	return 0;
 }
 
+static void pick_rate_nics(struct pick_state *state)
+{
+	uint32_t slowest = UINT32_MAX;
+
+	for (unsigned i = 0; i < state->nic_count; i++) {
+		state->rates[i] = state->host->nics[state->nics[i]].speed_mbit;
+		slowest = state->rates[i] && state->rates[i] < slowest ? state->rates[i] : slowest;
+	}
+	for (unsigned i = 0; i < state->nic_count; i++)
+		state->rates[i] = state->rates[i] ? state->rates[i] : slowest;
+}
+
 /* A NIC whose node nobody knows is near all of them; so is everything when no NIC is served. */
 static void pick_weigh_nodes(struct pick_state *state)
 {
@@ -65,7 +79,7 @@ static void pick_weigh_nodes(struct pick_state *state)
 		int node = pick_find_node(state->host, state->host->nics[state->nics[i]].node);
 
 		for (unsigned n = 0; n < state->host->node_count; n++)
-			state->node_weight[n] += node < 0 || (unsigned)node == n;
+			state->node_weight[n] += node < 0 || (unsigned)node == n ? state->rates[i] : 0;
 	}
 	for (unsigned n = 0; state->nic_count == 0 && n < state->host->node_count; n++)
 		state->node_weight[n] = 1;
@@ -141,7 +155,7 @@ static void pick_fill_cores(const struct pick_state *state, struct placement_cor
 
 		nic_node[i] = pick_find_node(state->host, id) < 0 ? -1 : id;
 	}
-	placement_assign_nics(cores, count, nic_node, state->nic_count);
+	placement_assign_nics(cores, count, nic_node, state->rates, state->nic_count);
 	for (unsigned i = 0; i < count; i++) {
 		if (cores[i].nic != PLACEMENT_NIC_NONE)
 			cores[i].nic = (int)state->nics[cores[i].nic];
@@ -165,6 +179,7 @@ int topology_pick_cores(const struct host *host, const unsigned *nics, unsigned 
 	if (rc < 0)
 		goto free_state;
 
+	pick_rate_nics(state);
 	pick_weigh_nodes(state);
 	pick_sort_tiers(state);
 	for (unsigned taken = 0; taken < want;) {

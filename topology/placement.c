@@ -256,31 +256,34 @@ struct placement_balance placement_nic_balance(const struct placement_core *core
 	return balance;
 }
 
-/* The NIC with the fewest cores so far among those near `node`, or among all; -1 when there is none near. */
-static int placement_choose_nic(const int *nic_node, unsigned nic_count, const unsigned *taken, int node, bool near)
+/* The NIC that would have the fewest cores for its rate, among those near `node`, or among all; -1: none is near. */
+static int placement_choose_nic(
+	const int *nic_node, const uint32_t *nic_rate, unsigned nic_count, const unsigned *taken, int node, bool near)
 {
 	int best = -1;
 
 	for (unsigned i = 0; i < nic_count; i++) {
 		if (near && nic_node[i] != node && nic_node[i] != -1)
 			continue;
-		if (best < 0 || taken[i] < taken[best])
+		if (best < 0 || (uint64_t)(taken[i] + 1) * (nic_rate ? nic_rate[best] : 1) <
+					(uint64_t)(taken[best] + 1) * (nic_rate ? nic_rate[i] : 1))
 			best = (int)i;
 	}
 	return best;
 }
 
-int placement_assign_nics(struct placement_core *cores, unsigned core_count, const int *nic_node, unsigned nic_count)
+int placement_assign_nics(struct placement_core *cores, unsigned core_count, const int *nic_node,
+	const uint32_t *nic_rate, unsigned nic_count)
 {
 	unsigned taken[PLACEMENT_NIC_COUNT_MAX] = {0};
 
 	if (nic_count > PLACEMENT_NIC_COUNT_MAX)
 		return -EINVAL;
 	for (unsigned i = 0; i < core_count; i++) {
-		int nic = placement_choose_nic(nic_node, nic_count, taken, cores[i].node, true);
+		int nic = placement_choose_nic(nic_node, nic_rate, nic_count, taken, cores[i].node, true);
 
 		if (nic < 0)
-			nic = placement_choose_nic(nic_node, nic_count, taken, cores[i].node, false);
+			nic = placement_choose_nic(nic_node, nic_rate, nic_count, taken, cores[i].node, false);
 		cores[i].nic = nic; /* PLACEMENT_NIC_NONE when there are none at all */
 		if (nic >= 0)
 			taken[nic]++;

@@ -52,10 +52,12 @@ struct placement_balance placement_core_balance(const struct placement_core *cor
 /* The same over the NICs that occur in `cores` (PLACEMENT_NIC_NONE counts as one). Any thread. */
 struct placement_balance placement_nic_balance(const struct placement_core *cores, unsigned core_count);
 
-/* Say which NIC each core polls: of those on its own NUMA node the one with the fewest cores so far, lowest index
- * first; on a node without NICs, of all of them. nic_node[i] is the node of NIC i, -1 when unknown (any node's core
- * counts as near). With 0 NICs every core gets PLACEMENT_NIC_NONE. Returns 0, or -EINVAL and writes nothing when there
- * are more than PLACEMENT_NIC_COUNT_MAX. Any thread. */
-int placement_assign_nics(struct placement_core *cores, unsigned core_count, const int *nic_node, unsigned nic_count);
+/* Say which NIC each core polls: of those on its own NUMA node the one with the fewest cores for its rate so far,
+ * lowest index first; on a node without NICs, of all of them. nic_node[i] is the node of NIC i, -1 when unknown (any
+ * node's core counts as near); nic_rate[i] is in whatever unit, above 0; NULL: all have the same. With 0 NICs every
+ * core gets PLACEMENT_NIC_NONE. Returns 0, or -EINVAL and writes nothing when there are more than
+ * PLACEMENT_NIC_COUNT_MAX. Any thread. */
+int placement_assign_nics(struct placement_core *cores, unsigned core_count, const int *nic_node,
+	const uint32_t *nic_rate, unsigned nic_count);
 
 #endif

@@ -398,6 +398,35 @@ static void test_pick_without_nics(void **state)
 	assert_int_equal(cores[1].nic, 0);
 }
 
+/* A NIC of a quarter of the other's rate, on a node of its own, gets a quarter of the cores; one that does not say
+ * counts as the slowest. */
+static void test_pick_by_rate(void **state)
+{
+	struct host host = {.node_count = 2, .cpu_count = 16, .nic_count = 3, .nodes = {{.id = 0}, {.id = 1}}};
+	struct placement_core cores[5];
+	struct err e = {0};
+	unsigned per_nic[3] = {0};
+	(void)state;
+
+	for (int i = 0; i < 16; i++)
+		host.cpus[i] = (struct host_cpu){.id = i, .core = i, .node = i / 8};
+	host.nics[0] = (struct host_nic){.name = "a", .node = 0, .up = true, .physical = true, .speed_mbit = 100000};
+	host.nics[1] = (struct host_nic){.name = "b", .node = 1, .up = true, .physical = true, .speed_mbit = 25000};
+	host.nics[2] = (struct host_nic){.name = "c", .node = 1, .up = false, .physical = true};
+	assert_int_equal(topology_pick_cores(&host, NULL, 0, 5, cores, &e), 0);
+	for (int i = 0; i < 5; i++)
+		per_nic[cores[i].nic]++;
+	assert_int_equal(per_nic[0], 4);
+	assert_int_equal(per_nic[1], 1);
+	host.nics[1].speed_mbit = 0;
+	host.nics[2] = (struct host_nic){.name = "c", .node = 1, .up = true, .physical = true, .speed_mbit = 25000};
+	memset(per_nic, 0, sizeof(per_nic));
+	assert_int_equal(topology_pick_cores(&host, NULL, 0, 5, cores, &e), 0);
+	for (int i = 0; i < 5; i++)
+		per_nic[cores[i].nic]++;
+	assert_true(per_nic[0] >= 3 && per_nic[1] == 1);
+}
+
 static void test_pick_errors(void **state)
 {
 	struct host host = {.node_count = 1, .cpu_count = 1, .nic_count = 1};
@@ -695,6 +724,7 @@ int main(void)
 		TREE_TEST(test_pick_prefers_the_node_and_whole_cores),
 		TREE_TEST(test_pick_within_a_mask),
 		cmocka_unit_test(test_pick_without_nics),
+		cmocka_unit_test(test_pick_by_rate),
 		cmocka_unit_test(test_pick_errors),
 		TREE_TEST(test_without_numa),
 		TREE_TEST(test_virtio_takes_the_node_of_its_function),

@@ -175,7 +175,7 @@ static void test_rack_box(void **state)
 
 	for (int c = 0; c < CORES; c++)
 		cores[c] = (struct placement_core){.cpu = c, .node = c / 14};
-	assert_int_equal(placement_assign_nics(cores, CORES, nic_node, NICS), 0);
+	assert_int_equal(placement_assign_nics(cores, CORES, nic_node, NULL, NICS), 0);
 	for (int c = 0; c < CORES; c++) {
 		assert_int_equal(nic_node[cores[c].nic], cores[c].node);
 		per_nic[cores[c].nic]++;
@@ -210,16 +210,36 @@ static void test_assign_nics(void **state)
 	const int expect_unknown[6] = {0, 1, 0, 1, 0, 1};
 	const int many[PLACEMENT_NIC_COUNT_MAX + 1] = {0};
 
-	assert_int_equal(placement_assign_nics(cores, 6, unknown, 2), 0);
+	assert_int_equal(placement_assign_nics(cores, 6, unknown, NULL, 2), 0);
 	for (int c = 0; c < 6; c++)
 		assert_int_equal(cores[c].nic, expect_unknown[c]);
-	assert_int_equal(placement_assign_nics(cores, 6, one_node, 2), 0);
+	assert_int_equal(placement_assign_nics(cores, 6, one_node, NULL, 2), 0);
 	for (int c = 0; c < 6; c++)
 		assert_int_equal(cores[c].nic, c % 2);
-	assert_int_equal(placement_assign_nics(cores, 6, NULL, 0), 0);
+	assert_int_equal(placement_assign_nics(cores, 6, NULL, NULL, 0), 0);
 	for (int c = 0; c < 6; c++)
 		assert_int_equal(cores[c].nic, PLACEMENT_NIC_NONE);
-	assert_int_equal(placement_assign_nics(cores, 6, many, PLACEMENT_NIC_COUNT_MAX + 1), -EINVAL);
+	assert_int_equal(placement_assign_nics(cores, 6, many, NULL, PLACEMENT_NIC_COUNT_MAX + 1), -EINVAL);
+}
+
+/* Of two NICs, one of which has become slow, the other gets the more cores, and so the more chunks. */
+static void test_assign_by_rate(void **state)
+{
+	(void)state;
+	struct placement_core cores[10] = {{.node = 0}};
+	const int node[3] = {-1, -1, -1};
+	const uint32_t rate[3] = {25000, 100000, 25000}, even[3] = {7, 7, 7};
+	unsigned per_nic[3] = {0};
+
+	assert_int_equal(placement_assign_nics(cores, 6, node, rate, 3), 0);
+	for (int c = 0; c < 6; c++)
+		per_nic[cores[c].nic]++;
+	assert_int_equal(per_nic[0], 1);
+	assert_int_equal(per_nic[1], 4);
+	assert_int_equal(per_nic[2], 1);
+	assert_int_equal(placement_assign_nics(cores, 10, node, even, 3), 0);
+	for (int c = 0; c < 10; c++)
+		assert_int_equal(cores[c].nic, c % 3);
 }
 
 static void test_one_core(void **state)
@@ -295,6 +315,7 @@ int main(void)
 		cmocka_unit_test(test_prefers_the_idle_nic),
 		cmocka_unit_test(test_rack_box),
 		cmocka_unit_test(test_assign_nics),
+		cmocka_unit_test(test_assign_by_rate),
 		cmocka_unit_test(test_one_core),
 		cmocka_unit_test(test_errors_and_bounds),
 		cmocka_unit_test(test_most_cores),
