@@ -139,10 +139,10 @@ def exchange_text(records):
 # ---- the experiment ----
 
 def overhead(records, model, racks, oversubscribed=1, chunk=0):
-    """In percent: what a step takes longer than on one rack, of the same chunks; run by run."""
-    found = records.ratios("train", "step_ms", {"model": model, "racks": racks, "oversubscribed": oversubscribed, "chunk": chunk},
-                           {"model": model, "racks": 1, "oversubscribed": 1, "chunk": chunk})
-    return Spread(*(100 * (value - 1) for value in found)) if found else None
+    """In percent: what a step of each run takes longer than the median on one rack, of the same chunks."""
+    found = records.spread("train", "step_ms", model=model, racks=racks, oversubscribed=oversubscribed, chunk=chunk)
+    one = records.spread("train", "step_ms", model=model, racks=1, oversubscribed=1, chunk=chunk)
+    return Spread(*(100 * (ms / one.median - 1) for ms in found)) if found and one else None
 
 
 def percents(s):
@@ -186,10 +186,11 @@ def why(records):
 def train_text(records):
     c = records.conditions
     chunks = " `whole tensors`: with chunks of 2 MiB, which hold any tensor." if records.of("train", chunk=WHOLE) else ""
-    about = (f"Racks of {TRAIN_WORKERS} workers, sharded over their boxes; overhead: of a step on K racks over one on one rack, in percent. `phub bench train "
+    over = ", or that over 4" if records.of("train", oversubscribed=4) else ""
+    about = (f"Racks of {TRAIN_WORKERS} workers, sharded over their boxes; overhead: of a step on K racks over the median on one rack, in percent. `phub bench train "
              f"--schedule fifo --optimizer nesterov` computes as long as the paper's batch of 32 ({' and '.join(f'{ms} ms' for ms in COMPUTE_MS.values())}), to scale: links "
-             f"of {MBIT} Mbit/s, 1/{SLOWER} of the {FULL_MBIT // 1000} Gbit/s that are assumed for the paper's; tensors of 1/{CUT} of torchvision's elements; so all "
-             f"times are {SLOWER / CUT:g} times those at full size. An uplink is worth {UPLINK_WORKERS} links, as many as workers in a rack of the paper's, or that over 4."
+             f"of {MBIT} Mbit/s, 1/{SLOWER} of the {FULL_MBIT // 1000} Gbit/s that are assumed for the paper's; tensors of 1/{CUT} of torchvision's elements; chunks stay at 32 KiB, "
+             f"which is that much coarser; all times are {SLOWER / CUT:g} times those at full size. An uplink is worth {UPLINK_WORKERS} links, as many as workers in a rack of the paper's{over}."
              f"{chunks} ms and CPUs: at 1:1. {c['runs']} runs of each point took turns.")
     heads = ["model", "racks", "paper's overhead, %", "here, %", *(f"{title}, %" for title, _, _ in columns(records)), "ms a step", "exchange alone",
              "compute alone", "CPUs busy"]
