@@ -14,6 +14,7 @@ import pathlib
 import shutil
 import signal
 import socket
+import ssl
 import subprocess
 import tempfile
 import time
@@ -31,10 +32,12 @@ GONE_S = 30  # a lease of TTL_MS has ended by then, on a busy machine too; an et
 class Etcd:
     """A cluster of one, on free ports of 127.0.0.1, in a folder that goes with it. It may be killed and started again."""
 
-    def __init__(self):
+    def __init__(self, tls=None):
+        """`tls`: a context for calls of ours, and words for etcd."""
         self.folder = tempfile.TemporaryDirectory()
         self.port, self.peer_port = rig.free_port(), rig.free_port()
-        self.url = f"http://127.0.0.1:{self.port}"
+        self.context, self.words = tls or (None, [])
+        self.url = f"http{'s' if tls else ''}://127.0.0.1:{self.port}"
         self.process = None
         self.start()
 
@@ -43,12 +46,12 @@ class Etcd:
         self.process = Process("etcd", [
             ETCD, "--name", "one", "--data-dir", self.folder.name, "--listen-client-urls", self.url,
             "--advertise-client-urls", self.url, "--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer,
-            "--initial-cluster", f"one={peer}"])
+            "--initial-cluster", f"one={peer}", *self.words])
         until(self.answers, "etcd answers")
 
     def answers(self):
         with contextlib.suppress(OSError):
-            with urllib.request.urlopen(f"{self.url}/health", timeout=2) as answer:
+            with urllib.request.urlopen(f"{self.url}/health", timeout=2, context=self.context) as answer:
                 return json.load(answer)["health"] == "true"
         check(self.process.running(), f"etcd has ended: {self.process.err.text()[-1000:]}")
         return False
@@ -60,7 +63,7 @@ class Etcd:
     def call(self, path, token=None, **request):
         head = {"Content-Type": "application/json", **({"Authorization": token} if token else {})}
         asked = urllib.request.Request(f"{self.url}/v3/{path}", json.dumps(request).encode(), head)
-        with urllib.request.urlopen(asked, timeout=10) as answer:
+        with urllib.request.urlopen(asked, timeout=10, context=self.context) as answer:
             return json.load(answer)
 
 
@@ -276,6 +279,27 @@ def passwords():
                 check(word not in process.err.text(), f"a password in the log: {process.err.text()}")
 
 
+def https():
+    """Over https by an authority that was given; one of another authority is not believed, and no password goes there."""
+    with tempfile.TemporaryDirectory() as where:
+        files = {}
+        for name in ("good", "other"):
+            files[name] = (f"{where}/{name}.pem", f"{where}/{name}.key")
+            rig.do("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2", "-subj",
+                   f"/CN={name}", "-addext", "subjectAltName=IP:127.0.0.1", "-out", files[name][0], "-keyout", files[name][1])
+        cert, key = files["good"]
+        etcd = Etcd((ssl.create_default_context(cafile=cert), ["--cert-file", cert, "--key-file", key]))
+        box = announced("one", etcd, etcd_ca=cert)
+        check(list(boxes(etcd, env={"PHUB_ETCD_CA": cert})) == ["one"], "by https")
+        wrong = Box(name="wrong", box="wrong", etcd=etcd.url, etcd_ca=files["other"][0], etcd_secret_env="S", env={"S": "u:geheim"})
+        wrong.logged("this box is not announced: .*certificate")
+        _, err = phub("--etcd", etcd.url, status=1)
+        holds(err, "certificate")
+        Worker("phub+etcd:///job", rounds=3, env={"PHUB_ETCD": etcd.url, "PHUB_ETCD_CA": cert}).good()
+        for process in (box, wrong):
+            process.stop()
+
+
 def token_ages():
     """A token that etcd no longer knows is got anew: etcd is restarted, and simple tokens are in its memory alone."""
     etcd = Etcd()
@@ -389,7 +413,7 @@ def wrong_words():
         holds(done.stderr, said)
 
 
-CASES = [appear_and_go, watch, killed_in_mid_run, data_lost, stopped_box, never_there, deaf_etcd, passwords, token_ages, by_rack_file,
+CASES = [appear_and_go, watch, killed_in_mid_run, data_lost, stopped_box, never_there, deaf_etcd, passwords, https, token_ages, by_rack_file,
          workers_find_a_box, workers_find_none, wrong_words]
 
 if __name__ == "__main__":

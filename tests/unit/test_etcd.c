@@ -383,11 +383,13 @@ static void test_stream(void **state)
 	struct etcd_call call;
 	struct etcd *etcd;
 	const char *line;
+	char urls[200];
 	size_t bytes;
 
 	(void)state;
 	script_init(&s);
-	etcd = open_at(s.rig.url, NULL, 100);
+	snprintf(urls, sizeof(urls), "%s,%s", s.rig.url, s.rig.url);
+	etcd = open_at(urls, NULL, 100);
 	s.work = (struct etcd_rig_answer){.status = 200, .body = "one\ntw", .stays = true};
 	etcd_begin_stream(etcd, &call, "/v3/watch", etcd_text_watch("/p/", 1), clock_now_ns());
 	line = next_line(&s, etcd, &call, &bytes);
