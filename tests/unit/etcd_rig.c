@@ -57,13 +57,13 @@ static void etcd_rig_reply(struct etcd_rig_conn *c, const struct etcd_rig_answer
 	snprintf(head, sizeof(head), "HTTP/1.1 %d X\r\nContent-Type: application/json\r\n", a->status);
 	etcd_rig_queue(c, head, strlen(head));
 	snprintf(head, sizeof(head), "Content-Length: %zu\r\n", a->length ? a->length : body * times);
-	if (!a->stays)
+	if (!a->stays || a->length)
 		etcd_rig_queue(c, head, strlen(head));
 	etcd_rig_queue(c, "\r\n", 2);
 	for (size_t i = 0; i < times; i++)
 		etcd_rig_queue(c, a->body, body);
 	c->stream = a->stays;
-	c->ends = a->length > body * times;
+	c->ends = !a->stays && a->length > body * times;
 }
 
 /* A request that is there as a whole is answered. */

@@ -18,7 +18,8 @@ struct etcd_rig_answer {
 	size_t length;    /* that is said; 0: that of the body. More than that: the connection then ends early */
 	uint64_t repeat;  /* the body comes so many times */
 	bool never;       /* nothing is answered, and the connection stays */
-	bool stays;       /* no length is said and the connection stays: a stream (etcd_rig_say()) */
+	bool stays; /* no length is said and the connection stays: a stream (etcd_rig_say()); with a length, one that
+		       ends too early */
 };
 
 struct etcd_rig_request {

@@ -390,7 +390,7 @@ static void test_stream(void **state)
 	script_init(&s);
 	snprintf(urls, sizeof(urls), "%s,%s", s.rig.url, s.rig.url);
 	etcd = open_at(urls, NULL, 100);
-	s.work = (struct etcd_rig_answer){.status = 200, .body = "one\ntw", .stays = true};
+	s.work = (struct etcd_rig_answer){.status = 200, .body = "one\ntw", .stays = true, .length = 100000};
 	etcd_begin_stream(etcd, &call, "/v3/watch", etcd_text_watch("/p/", 1), clock_now_ns());
 	line = next_line(&s, etcd, &call, &bytes);
 	assert_non_null(line);
