@@ -31,7 +31,8 @@ struct meeting {
 	const struct settings *s;
 	char name[HOSTBOX_NAME_BYTES];
 	uint64_t deadline_ns;
-	pid_t pid; /* that we have started; 0: somebody else has */
+	pid_t pid;  /* that we have started; 0: somebody else has */
+	int log_fd; /* of that one; -1: there is none */
 };
 
 /* ---- the name ---- */
@@ -123,7 +124,7 @@ static int hostbox_begin(struct meeting *m, struct err *e)
 	}
 	fd = hostbox_connect(m);
 	rc = fd < 0 ? err_set(e, fd, "job %s: cannot come to a socket of our own: %s", m->s->url.job, strerror(-fd))
-		    : hostbox_start(m->s, m->name, listen_fd, &m->pid, e);
+		    : hostbox_start(m->s, m->name, listen_fd, &m->pid, &m->log_fd, e);
 	close(listen_fd);
 	if (rc == 0)
 		return fd;
@@ -167,7 +168,7 @@ static int hostbox_explain(const struct meeting *m, int rc, struct err *e)
 	char log[PATH_MAX], last[256];
 
 	hostbox_log_path(m->name, log);
-	hostbox_log_last(m->name, last, sizeof(last));
+	hostbox_log_last(m->log_fd, last, sizeof(last));
 	if (rc == -ETIMEDOUT)
 		return err_set(e, rc, "job %s: this host's box (hostbox=auto) has not come up in time; its log: %s",
 			job, log[0] ? log : "stderr");
@@ -199,6 +200,7 @@ static int hostbox_try(struct meeting *m, int *fd, char *line, size_t bytes, str
 	int rc;
 
 	m->pid = 0;
+	m->log_fd = -1;
 	*fd = hostbox_connect(m);
 	if (*fd == -ECONNREFUSED)
 		*fd = hostbox_begin(m, e);
@@ -233,7 +235,7 @@ static void hostbox_note(const struct meeting *m, char *out, size_t bytes)
 
 int hostbox_join(struct settings *s, uint64_t deadline_ns, int *fd, char *note, size_t bytes, struct err *e)
 {
-	struct meeting m = {.s = s, .deadline_ns = deadline_ns};
+	struct meeting m = {.s = s, .deadline_ns = deadline_ns, .log_fd = -1};
 	char line[SOCK_HOST_BYTES + 8], host[SOCK_HOST_BYTES];
 	uint16_t port = 0;
 	int rc;
@@ -245,6 +247,9 @@ int hostbox_join(struct settings *s, uint64_t deadline_ns, int *fd, char *note, 
 		return rc;
 	for (;;) {
 		rc = hostbox_try(&m, fd, line, sizeof(line), e);
+		if (m.log_fd >= 0)
+			close(m.log_fd);
+		m.log_fd = -1;
 		if (rc != -EAGAIN)
 			break;
 		if (clock_now_ns() >= deadline_ns)

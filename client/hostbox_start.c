@@ -47,41 +47,27 @@ void hostbox_log_path(const char *name, char out[PATH_MAX])
 		out[0] = '\0';
 }
 
-/* The same file for each box of this name, from its beginning. Where there can be none, stderr. */
+/*
+ * One file for each box of this name, which takes the place of the one before: another worker may still be reading why
+ * that one failed. Where there can be none, stderr.
+ */
 static int hostbox_log_open(const char *name)
 {
 	char path[PATH_MAX];
-	struct stat st;
-	int fd;
 
 	hostbox_log_path(name, path);
-	if (!path[0])
+	if (!path[0] || (unlink(path) < 0 && errno != ENOENT))
 		return -1;
-	fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0600);
-	if (fd < 0)
-		return -1;
-	if (fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && st.st_uid == geteuid() && ftruncate(fd, 0) == 0)
-		return fd;
-	close(fd);
-	return -1;
+	return open(path, O_RDWR | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC, 0600);
 }
 
-void hostbox_log_last(const char *name, char *out, size_t bytes)
+void hostbox_log_last(int fd, char *out, size_t bytes)
 {
-	char path[PATH_MAX], text[1024];
-	ssize_t length = 0;
+	char text[1024];
+	off_t end = fd >= 0 ? lseek(fd, 0, SEEK_END) : 0, from = end - (off_t)sizeof(text) + 1;
+	ssize_t length = end > 0 ? pread(fd, text, sizeof(text) - 1, from > 0 ? from : 0) : 0;
 	const char *line;
-	int fd;
 
-	out[0] = '\0';
-	hostbox_log_path(name, path);
-	fd = path[0] ? open(path, O_RDONLY | O_NOFOLLOW | O_CLOEXEC) : -1;
-	if (fd < 0)
-		return;
-	if (lseek(fd, -(off_t)sizeof(text) + 1, SEEK_END) < 0)
-		(void)lseek(fd, 0, SEEK_SET);
-	length = read(fd, text, sizeof(text) - 1);
-	close(fd);
 	while (length > 0 && text[length - 1] == '\n')
 		length--;
 	text[length > 0 ? length : 0] = '\0';
@@ -313,23 +299,24 @@ static int hostbox_lift(int fd)
 	return fd < 0 ? -1 : fcntl(fd, F_DUPFD_CLOEXEC, HOSTBOX_FD + 1);
 }
 
-int hostbox_start(const struct settings *s, const char *name, int listen_fd, pid_t *pid, struct err *e)
+int hostbox_start(const struct settings *s, const char *name, int listen_fd, pid_t *pid, int *log_fd, struct err *e)
 {
 	struct hostbox_environment env = {.added_count = 0};
 	struct hostbox_words *words = calloc(1, sizeof(*words));
 	char program[PATH_MAX];
-	int log_fd = -1, high_fd = -1, high_log = -1;
+	int high_fd = -1, high_log = -1;
 	int rc = words ? hostbox_find(s, program, e) : err_set(e, -ENOMEM, "job %s: no memory", s->url.job);
 
+	*log_fd = -1;
 	if (rc == 0) {
 		hostbox_write_arguments(s, program, words);
 		rc = hostbox_write_environment(s, &env);
-		log_fd = hostbox_log_open(name);
-		high_log = hostbox_lift(log_fd);
+		*log_fd = hostbox_log_open(name);
+		high_log = hostbox_lift(*log_fd);
 		high_fd = hostbox_lift(listen_fd);
 		if (rc == 0 && words->cut)
 			rc = -ENAMETOOLONG;
-		if (rc == 0 && (high_fd < 0 || (log_fd >= 0 && high_log < 0)))
+		if (rc == 0 && (high_fd < 0 || (*log_fd >= 0 && high_log < 0)))
 			rc = -EMFILE;
 		if (rc == 0)
 			rc = -hostbox_spawn(words->argv, env.entries, high_fd, high_log, pid);
@@ -337,8 +324,6 @@ int hostbox_start(const struct settings *s, const char *name, int listen_fd, pid
 			err_set(e, rc, "job %s: cannot start %s for hostbox=auto: %s", s->url.job, program,
 				strerror(-rc));
 	}
-	if (log_fd >= 0)
-		close(log_fd);
 	if (high_log >= 0)
 		close(high_log);
 	if (high_fd >= 0)

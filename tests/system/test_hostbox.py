@@ -266,8 +266,12 @@ def no_root():
     """nobody is at the URL's address: the host's box waits for it, and workers are told for what"""
     site = Site()
     site.root.stop()
-    for worker in site.workers(["one", "one"], wait_ms=2000):
-        bad(worker, rf"the start waits; the box says: all 2 ranks of job 'demo' are here, and the box above \(uplink {site.root.address}\) is not there: .*refused")
+    first, second = site.worker("one", 0, 2, wait_ms=6000), site.worker("one", 1, 2, wait_ms=3000)
+    bad(second, r"the box above \(uplink.*\) is not there: .*refused")
+    whole = rf"the start waits; the box says: all 2 ranks of job 'demo' are here, and the box above \(uplink {site.root.address}\) is not there: .*refused"
+    alone = r"the start waits for rank 1 of 2; the box above \(uplink\) is not there: .*refused"  # the other has given up
+    bad(first, alone)
+    site.worker("one", 0, 1, job="single", wait_ms=2000).failed("ETIMEDOUT", whole.replace("2 ranks", "1 ranks").replace("demo", "single"))
     late = site.workers(["one", "one"])
     for worker in late:
         worker.event("connected")
