@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The cost model beside measurement: racks in network namespaces, of which `phub topo --racks FILE --model M` predicts the time of a
 round in each way, before it is measured. Passes when each prediction is within 20 %, and the way that the model chooses (tree,
-sharded or chain) within 10 % of the best measured one.
+sharded or chain), which a box with hierarchy: auto takes as well, within 10 % of the best measured one.
 
      host   host   box          host   box             a namespace each, and one for each switch; 10.99.0.1, 10.99.0.2, ...
        |      |     |             |     |              tbf of a host's or box's rate, each way
@@ -25,6 +25,7 @@ import collections
 import json
 import math
 import os
+import re
 import subprocess
 import sys
 import time
@@ -42,6 +43,7 @@ BURST, QUEUE_MS = 32 << 10, 50
 NEAR, GOOD = 0.20, 0.10  # a prediction is right within this, and a choice
 RUN_S, ROUNDS = 2.0, (4, 20)  # of a run, by the prediction
 WORKER = BUILD / "tests/system/worker"
+RACK_FILE = (OUT / "model.racks.yaml").absolute()
 
 # workers: of each rack. host, box: Mbit/s of their links. over: of all of a rack's links, to its uplink.
 Case = collections.namedtuple("Case", "name workers host box over bytes")
@@ -139,13 +141,22 @@ class Places:
 
 # ---- one run ----
 
+def start_boxes(crew, places, way):
+    """As options say; auto, as the rack file does."""
+    if way == "auto":
+        for number in range(places.count):
+            crew.box(number, "-o", f"racks={RACK_FILE}", *([] if number else ["-o", "hierarchy=auto"]))
+        return
+    crew.box(0, *([] if way == "flat" else ["-o", f"hierarchy={way}"]))
+    for number in range(1, places.count if way != "flat" else 1):
+        crew.box(number, "-o", f"uplink={address(0)}:{PORT}")
+
+
 def measure(places, way, rounds):
-    """How long a round takes, in ms."""
+    """How long a round takes, in ms, and what the top box has logged."""
     crew, size = Crew(places), places.case.bytes
     try:
-        crew.box(0, *([] if way == "flat" else ["-o", f"hierarchy={way}"]))
-        for number in range(1, places.count if way != "flat" else 1):
-            crew.box(number, "-o", f"uplink={address(0)}:{PORT}")
+        start_boxes(crew, places, way)
         workers = [crew.start(place, WORKER, f"url=phub://{address(0 if way == 'flat' else places.rack_of[place])}:{PORT}/model", f"rank={rank}",
                               f"world={len(places.hosts)}", f"keys=a:{size // 4}", f"rounds={rounds}", "transport=tcp", "optimizer=none")
                    for rank, place in enumerate(places.hosts)]
@@ -158,15 +169,24 @@ def measure(places, way, rounds):
         crew.close()
     if any(event["wrong"] or event["rounds"] != rounds for event in ends):
         raise Failure(f"{way}: wrong sums, or not all rounds: {ends}")
-    return took / rounds * 1e3
+    return took / rounds * 1e3, crew.processes[0].stderr.read().decode()
+
+
+def check_choice(places, choice):
+    """Does a box with hierarchy: auto take what phub topo says?"""
+    log = measure(places, "auto", ROUNDS[0])[1]
+    found = re.search(r"hierarchy auto takes (\w+): .*", log)
+    if not found or found[1] != choice:
+        raise Failure(f"phub topo chooses {choice}, and the box {found[0] if found else log}")
+    say(f"{places.case.name}, {found[0]}")
 
 
 def predict(places):
     """{way: what phub topo says of it}"""
-    path, model = OUT / "model.racks.yaml", OUT / "model.csv"
-    path.write_text(places.describe())
+    model = OUT / "model.csv"
+    RACK_FILE.write_text(places.describe())
     model.write_text(f"name,shape\na,{places.case.bytes // 4}\n")
-    lines = told(BUILD / "phub", "topo", "--racks", path, "--model", model, "--json").splitlines()
+    lines = told(BUILD / "phub", "topo", "--racks", RACK_FILE, "--model", model, "--json").splitlines()
     found = [line for line in map(json.loads, lines) if line.get("topo") == "prediction"]
     return {line["way"]: line for line in found}
 
@@ -193,12 +213,17 @@ def measure_all(which, runs):
                     for way in WAYS:
                         rounds = max(ROUNDS[0], min(ROUNDS[1], round(RUN_S * 1e3 / predicted[way]["predicted_ms"])))
                         try:
-                            ms = measure(places, way, rounds)
+                            ms, _ = measure(places, way, rounds)
                             note(case=case.name, run=run, measured=way, round_ms=ms, rounds=rounds)
                             say(f"{case.name}, {way}: {ms:.0f} ms a round, predicted {predicted[way]['predicted_ms']:.0f}")
                         except Failure as failure:
                             say(f"FAILED: {failure}")
                             trouble += 1
+                try:
+                    check_choice(places, next(way for way in WAYS if predicted[way]["choice"]))
+                except Failure as failure:
+                    say(f"FAILED: {failure}")
+                    trouble += 1
     return trouble
 
 
