@@ -372,15 +372,15 @@ def make_systems(rack):
 
 # ---- measuring ----
 
-def choose(system, row):
+def choose(system, row, part=TRIAL_PART, finalists=FINALISTS):
     """The best of its settings, by a short trial, and its p50 where there was one."""
-    small = dataclasses.replace(row, what="trial", bytes=row.bytes // TRIAL_PART // 4 * 4)
+    small = dataclasses.replace(row, what="trial", bytes=row.bytes // part // 4 * 4)
     choices = system.choices(row)
     if len(choices) == 1:
         return choices[0], 0
     ranked = sorted((system.measure(small, choice, 1, warmup=1)["p50_ms"], choice) for choice in choices)
-    finalists = [choice for _, choice in ranked[:FINALISTS if system.is_peer else 1]]
-    return min((system.measure(row, choice, 1, warmup=1)["p50_ms"], choice) for choice in finalists)[::-1]
+    best = [choice for _, choice in ranked[:finalists if system.is_peer else 1]]
+    return min((system.measure(row, choice, 1, warmup=1)["p50_ms"], choice) for choice in best)[::-1]
 
 
 class Bench:
