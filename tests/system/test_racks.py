@@ -481,6 +481,8 @@ def measured():
         check(runs[2, "flat"]["round_ms"] > 0.9 * 2 * 8 * runs[2, "flat"]["bytes"] / 50e3, f"{runs[2, 'flat']}")
         text = (pathlib.Path(out) / "racks.md").read_text()
         holds(text, r"\| 3 \| chain \| 1.[34]\d \(1.33\) ", r"\| 2 \| 4:1 \| flat \| \d+ \(\d+ to \d+\) \| 167 \| ", r"\| ResNet-50 \| 2 \| 0.4 \| -?\d+\.\d ")
+        for picture in ("speed", "train"):
+            check("no matplotlib" in err or (pathlib.Path(out) / f"racks-{picture}.png").read_bytes().startswith(b"\x89PNG"), f"no picture {picture}")
         check("takes no smoke test" in bench("--readme", status=1), "README would take a smoke test")
 
         kept = [line for line in lines if line.get("system") != "tree"]  # as if it had failed: only that is measured again
