@@ -146,6 +146,7 @@ enum shard_failure {
 	SHARD_FAIL_HYPER,      /* rank names another hyper-parameter version than the others; detail: its version */
 	SHARD_FAIL_HYPER_OLD,  /* rank names a version that is no longer kept; detail: the version */
 	SHARD_FAIL_SEALING,    /* its result cannot be encrypted */
+	SHARD_FAIL_ALONE,      /* all who could push this round to be lifted are lost: others come after it */
 };
 
 /* What a core's trace tells; the arguments are chunk (in the job's plan), rank, round. */
@@ -189,14 +190,16 @@ struct shard_counters { /* read by control with relaxed loads */
 /* For tests: what a core does wrong on purpose, so that it is seen that the simulation finds it. */
 enum shard_plant {
 	SHARD_PLANT_NONE,
-	SHARD_PLANT_DUPLICATE, /* a push that comes twice is summed twice */
-	SHARD_PLANT_EARLY,     /* a round is committed when one contributor lacks */
-	SHARD_PLANT_CREDIT,    /* the credit of a slot that was kept is never given back */
-	SHARD_PLANT_WITHDRAWN, /* what was withdrawn stays in the sum */
-	SHARD_PLANT_LOST,      /* a rank that was lost is still waited for */
-	SHARD_PLANT_EPOCH,     /* pushes of an older membership are taken */
-	SHARD_PLANT_NEIGHBOUR, /* a job is answered with what another has */
-	SHARD_PLANT_UNLIFTED,  /* a round is answered before the standby has it */
+	SHARD_PLANT_DUPLICATE,  /* a push that comes twice is summed twice */
+	SHARD_PLANT_EARLY,      /* a round is committed when one contributor lacks */
+	SHARD_PLANT_CREDIT,     /* the credit of a slot that was kept is never given back */
+	SHARD_PLANT_WITHDRAWN,  /* what was withdrawn stays in the sum */
+	SHARD_PLANT_LOST,       /* a rank that was lost is still waited for */
+	SHARD_PLANT_EPOCH,      /* pushes of an older membership are taken */
+	SHARD_PLANT_NEIGHBOUR,  /* a job is answered with what another has */
+	SHARD_PLANT_UNLIFTED,   /* a round is answered before the standby has it */
+	SHARD_PLANT_UNCOUNTED,  /* a sum that is lifted counts as one gradient */
+	SHARD_PLANT_UNREPEATED, /* it is not sent again when the membership changes above */
 	/* Not of shards: of their checkpoints. */
 	SHARD_PLANT_UNSYNCED,  /* a file gets its name before its bytes are on disk */
 	SHARD_PLANT_UNCHECKED, /* what is read is not compared with its checksum */
@@ -327,6 +330,12 @@ static inline enum dtype chunk_payload_dtype(
 	const struct chunk *chunk, const struct spec *spec, uint32_t rank, enum wire_type type)
 {
 	return type == WIRE_PUSH && spec_is_box(spec, rank) ? spec->lift : (enum dtype)chunk->dtype;
+}
+
+/* Is its sum on the way to another box? All have come to its round, and nothing of that can be taken back here. */
+static inline bool chunk_is_up(const struct chunk *chunk)
+{
+	return chunk->lifted && chunk->way != SPEC_HOME;
 }
 
 /* The chunk's index among those of its shard. */

@@ -225,8 +225,12 @@ void commit_skip(struct chunk *chunk, struct shard *shard)
 	for (uint32_t rank = 0; rank < shard->spec->world; rank++)
 		if (chunk->arrivals[rank].from < next)
 			next = chunk->arrivals[rank].from;
-	if (chunk->needed > 0 || next == MEMBERS_NEVER)
+	if (chunk->needed > 0 || next == MEMBERS_NEVER || chunk_is_up(chunk))
 		return;
+	if (chunk->way != SPEC_HOME) { /* the other box waits for them */
+		chunk_fail(chunk, &shard->links[0], SHARD_FAIL_ALONE, chunk->round, 0);
+		return;
+	}
 	stats_set(&chunk->round, next);
 	commit_count_needed(chunk, shard);
 	if (shard->replica)
@@ -263,6 +267,8 @@ void commit_land(struct chunk *chunk, struct shard *shard)
 	chunk->lifted = false;
 	chunk->weights = chunk->weights || broadcast;
 	commit_conclude(chunk, shard, broadcast);
+	if (chunk->needed == 0)
+		commit_skip(chunk, shard);
 }
 
 void commit_round(struct chunk *chunk, struct shard *shard)
@@ -323,7 +329,7 @@ void commit_full(struct chunk *chunk, const struct link *link)
 
 void commit_check(struct chunk *chunk, struct shard *shard)
 {
-	if (chunk->lifted && chunk->way != SPEC_HOME)
+	if (chunk_is_up(chunk))
 		return; /* all have come, and it is on its way */
 	if (chunk->parked && chunk->arrived < commit_enough(chunk, shard)) {
 		chunk->parked = false; /* somebody is needed who was not when it was complete */

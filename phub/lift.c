@@ -7,6 +7,7 @@
 #include "aggregation/kernels.h"
 #include "phub/commit.h"
 #include "phub/link.h"
+#include "phub/members.h"
 #include "phub/parts.h"
 
 #include <errno.h>
@@ -63,13 +64,36 @@ void lift_round(struct chunk *chunk, struct shard *shard, const struct sum_args 
 	uplink_queue(up, chunk->way_at, 1);
 }
 
+void lift_join(struct shard *shard, const uint64_t *from, uint64_t now_ns)
+{
+	for (uint32_t i = 0; i < shard->chunk_count; i++) {
+		struct chunk *chunk = &shard->chunks[i];
+		struct uplink *up = &shard->uplinks[(shard->replica != NULL) + chunk->way];
+		uint64_t first = from[chunk->index];
+
+		for (uint32_t rank = 0; rank < shard->spec->world; rank++)
+			if (chunk->arrivals[rank].from != MEMBERS_NEVER)
+				chunk->arrivals[rank].from = first;
+		if (first > chunk->round) {
+			chunk->round = first - 1;
+			chunk_open(chunk, shard, now_ns);
+			chunk->kind = ROUND_BROADCAST;
+			up->chunks[chunk->way_at].type = WIRE_PULL;
+			up->chunks[chunk->way_at].round = chunk->round;
+			up->chunks[chunk->way_at].gradients = 0;
+			uplink_queue(up, chunk->way_at, 1);
+		}
+		commit_count_needed(chunk, shard);
+	}
+}
+
 static const void *lift_write(const struct uplink *up, uint32_t at, struct wire_header *h)
 {
 	const struct uplink_chunk *u = &up->chunks[at];
 	const struct chunk *chunk = &up->shard->chunks[u->local];
 
 	h->type = (enum wire_type)u->type;
-	h->count = u->gradients;
+	h->count = u->gradients && up->shard->plant == SHARD_PLANT_UNCOUNTED ? 1 : u->gradients;
 	if (h->type == WIRE_PUSH)
 		h->length = chunk->elements * (uint32_t)dtype_size(up->shard->spec->lift);
 	else
@@ -128,4 +152,5 @@ const struct uplink_use lift_use = {
 	.began = lift_began,
 	.forget = lift_forget,
 	.step = lift_step,
+	.repeats = true,
 };

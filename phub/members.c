@@ -20,9 +20,18 @@ static bool members_named(const struct members *m, uint32_t rank)
 	return members_have(m->lost, rank) || members_have(m->awaited, rank);
 }
 
-/* Takes out what those that are gone have in what is open. Where each push is a step, what others have stays. */
+/*
+ * Takes out what those that are gone have in what is open. Where each push is a step, what others have stays. What is
+ * lifted stays, too (lift.h): only its answer is nobody's.
+ */
 static void members_withdraw(struct chunk *chunk, struct shard *shard, const struct members *m)
 {
+	if (chunk_is_up(chunk)) {
+		for (uint32_t rank = 0; rank < shard->spec->world; rank++)
+			if (members_named(m, rank))
+				chunk->arrivals[rank].state = ARRIVAL_NONE;
+		return;
+	}
 	if (!members_stepwise(chunk, shard)) {
 		commit_withdraw(chunk, shard);
 		return;
@@ -32,9 +41,24 @@ static void members_withdraw(struct chunk *chunk, struct shard *shard, const str
 			stepwise_withdraw(chunk, shard, rank);
 }
 
+/* Cores do this at once. */
+static void members_note_lifted(struct members *m, uint64_t after, uint32_t hyper)
+{
+	uint64_t was = __atomic_load_n(&m->lifted, __ATOMIC_RELAXED);
+	uint32_t newest = __atomic_load_n(&m->hyper, __ATOMIC_RELAXED);
+
+	while (was < after &&
+		!__atomic_compare_exchange_n(&m->lifted, &was, after, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+		continue;
+	while (newest < hyper &&
+		!__atomic_compare_exchange_n(&m->hyper, &newest, hyper, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+		continue;
+}
+
 void members_hold(struct shard *shard, struct members *m)
 {
-	uint32_t weightless = 0;
+	uint32_t weightless = 0, hyper = 0;
+	uint64_t lifted = 0;
 
 	shard->epoch = m->epoch;
 	shard->holds = true;
@@ -44,11 +68,17 @@ void members_hold(struct shard *shard, struct members *m)
 		if (m->repair)
 			members_withdraw(chunk, shard, m);
 		weightless += !chunk->weights;
-		m->rounds[chunk->index] = members_stepwise(chunk, shard)
-						  ? stepwise_slowest(chunk, shard) + 1
-						  : chunk->round + (m->drain && chunk->kind != ROUND_OPEN);
+		if (chunk_is_up(chunk) && chunk->round >= lifted)
+			lifted = chunk->round + 1;
+		if (chunk_is_up(chunk) && chunk->kind == ROUND_GRADIENT && chunk->hyper > hyper)
+			hyper = chunk->hyper;
+		m->rounds[chunk->index] =
+			members_stepwise(chunk, shard)
+				? stepwise_slowest(chunk, shard) + 1
+				: chunk->round + (chunk_is_up(chunk) || (m->drain && chunk->kind != ROUND_OPEN));
 	}
 	__atomic_fetch_add(&m->weightless, weightless, __ATOMIC_RELAXED);
+	members_note_lifted(m, lifted, hyper);
 	if (!m->repair)
 		return;
 	/* Whose pushes are out hears at once that they are to come again. */

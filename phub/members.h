@@ -9,6 +9,8 @@
  *              that came (or, where a job waits for a replacement, that are missing): a round that no chunk of the key
  *              has committed, and one for all keys where they go in step. Rounds before it close without them.
  *
+ * A round that is lifted to another box (lift.h) is not taken back: who comes takes part after it.
+ *
  * So a round of a key has the same contributors in all of its chunks, or lost one while it was being collected: then it
  * is the sum of those who were there at each chunk's commit, and a mean divides by their number.
  *
@@ -38,6 +40,9 @@ struct members {
 	uint64_t *rounds; /* [plan.chunk_count] hold: the round that the chunk collects; ssp, async: the next one of the
 			     slowest rank */
 	uint64_t *from;   /* [plan.chunk_count] go: of those awaited; may be `rounds` itself */
+	uint64_t
+		lifted; /* hold: the round after the furthest one of which a sum is on its way up; 0: none is; atomic */
+	uint32_t hyper; /* hold: the newest version that such a sum names; atomic */
 	uint32_t weightless; /* hold: chunks without first weights; atomic */
 };
 

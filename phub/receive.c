@@ -166,6 +166,7 @@ static int receive_message(struct link *link, struct event *e, uint64_t now_ns)
 		shard->chunks[e->header.chunk].arrivals[link->rank].serial = (uint8_t)link->serial;
 	if (rc == -ESTALE || shard->failed) {
 		stats_add(&shard->counters.dropped[rc == -ESTALE ? DROP_EPOCH : DROP_FAILED], e->last);
+		link->credit_due |= rc == -ESTALE; /* it may not have heard of the new one: it connected later */
 		if (rc == 0 && e->last && shard->stage == SHARD_DRAINING)
 			chunk_answer_again(&shard->chunks[e->header.chunk], link, e->header.round);
 		return 0;

@@ -47,6 +47,8 @@ static void uplink_forget(struct uplink *up, bool answer)
 	stats_add(&up->counters.results, up->counters.messages - up->counters.results);
 	for (uint32_t i = 0; i < up->chunk_count; i++) {
 		up->chunks[i].lies = 0;
+		up->chunks[i].lined = false;
+		up->chunks[i].again = false;
 		up->chunks[i].sends = 0;
 		up->chunks[i].results = 0;
 	}
@@ -115,7 +117,7 @@ static int uplink_send(struct uplink *up, uint32_t at)
 	struct wire_header h = {
 		.job = up->spec->job,
 		.generation = up->spec->generation,
-		.epoch = up->spec->epoch,
+		.epoch = up->epoch,
 		.chunk = u->index,
 		.rank = up->spec->rank,
 		.round = u->round,
@@ -132,7 +134,8 @@ static int uplink_send(struct uplink *up, uint32_t at)
 	up->seq++;
 	u->next++;
 	u->sends++;
-	u->results++;
+	u->results += !u->again;
+	u->again = false;
 	stats_add(&up->counters.messages, 1);
 	stats_add(&up->counters.bytes, h.length);
 	return 0;
@@ -144,20 +147,33 @@ static void uplink_pump(struct uplink *up)
 {
 	while (up->conn && up->line_count > 0 && !wire_after(up->seq + 1, up->credit)) {
 		uint32_t at = up->line[up->line_first];
+		struct uplink_chunk *u = &up->chunks[at];
+		bool due = u->stage == UPLINK_OUT && u->next < u->end; /* it may have been answered meanwhile */
 
-		if (uplink_send(up, at) < 0)
+		if (due && uplink_send(up, at) < 0)
 			return;
-		if (up->chunks[at].next < up->chunks[at].end)
+		if (due && u->next < u->end)
 			continue;
+		u->lined = false;
 		up->line_first = up->line_first + 1 < up->chunk_count ? up->line_first + 1 : 0;
 		up->line_count--;
 	}
 }
 
+static void uplink_line(struct uplink *up, uint32_t at)
+{
+	uint32_t last = up->line_first + up->line_count;
+
+	if (up->chunks[at].lined)
+		return;
+	up->chunks[at].lined = true;
+	up->line[last < up->chunk_count ? last : last - up->chunk_count] = at;
+	up->line_count++;
+}
+
 void uplink_queue(struct uplink *up, uint32_t at, uint8_t count)
 {
 	struct uplink_chunk *u = &up->chunks[at];
-	uint32_t last = up->line_first + up->line_count;
 
 	u->next = 0;
 	u->lies = 0;
@@ -165,9 +181,26 @@ void uplink_queue(struct uplink *up, uint32_t at, uint8_t count)
 	u->stage = UPLINK_OUT;
 	up->shard->chunks[u->local].lifted = true;
 	up->out++;
-	up->line[last < up->chunk_count ? last : last - up->chunk_count] = at;
-	up->line_count++;
+	uplink_line(up, at);
 	uplink_pump(up);
+}
+
+/* The membership has changed there: what was sent and not answered is nowhere, or answered soon. */
+static void uplink_raise(struct uplink *up, uint32_t epoch)
+{
+	bool repeats = up->use->repeats && up->shard->plant != SHARD_PLANT_UNREPEATED;
+
+	up->epoch = epoch;
+	for (uint32_t at = 0; at < up->chunk_count && repeats; at++) {
+		struct uplink_chunk *u = &up->chunks[at];
+
+		if (u->stage != UPLINK_OUT || u->results == 0)
+			continue;
+		u->again = true;
+		u->next = 0;
+		u->lies = 0;
+		uplink_line(up, at);
+	}
 }
 
 static void uplink_check(struct uplink *up, struct uplink_chunk *u)
@@ -218,6 +251,7 @@ void uplink_open(struct core *core, const struct mail *mail)
 
 	up->spec = mail->uplink;
 	up->serial = mail->detail;
+	up->epoch = up->spec->epoch;
 	up->end_untold = false;
 	rc = uplink_take_keys(up);
 	if (rc == 0)
@@ -299,6 +333,8 @@ static int uplink_message(struct uplink *up, const struct event *e)
 		return -EPROTO;
 	if (wire_after(h->credit, up->credit))
 		up->credit = h->credit;
+	if (wire_after(h->epoch, up->epoch))
+		uplink_raise(up, h->epoch);
 	if (h->type == WIRE_CREDIT)
 		return h->round == WIRE_FINISHED ? -ESHUTDOWN : 0;
 	u = uplink_find(up, h->chunk);
@@ -310,6 +346,10 @@ static int uplink_message(struct uplink *up, const struct event *e)
 		return -EPROTO;
 	stats_add(&up->counters.results, 1);
 	u->results--;
+	if (u->again) { /* of the time before: it was not dropped */
+		u->again = false;
+		u->next = u->end;
+	}
 	uplink_check(up, u);
 	return 0;
 }

@@ -10,6 +10,10 @@
  * long as the queue reads it, and a RESULT counts only with the trailer that the other box alone can make: nobody on
  * the way has this box believe that a round is there.
  *
+ * When the membership changes above (members.h), the epoch of that box's messages rises, and it has dropped what it had
+ * of open rounds: sums that are not answered are sent again, as a worker does with its pushes. One that was committed
+ * there before has a RESULT on its way, and its repetition is dropped as such.
+ *
  * Owning core only; nothing blocks, allocates or logs.
  */
 #ifndef PHUB_UPLINK_H
@@ -58,6 +62,8 @@ struct uplink_chunk {
 	uint8_t sends;      /* that the queue still reads from */
 	uint8_t results;    /* that are not acknowledged */
 	uint8_t type;       /* of a lift: enum wire_type of the message */
+	bool lined;         /* it has a place in the line */
+	bool again;         /* what was sent of it is sent once more, and answered once */
 	/* Of a replica. */
 	bool had;     /* the standby had it at some time */
 	bool image;   /* what is out are arrays */
@@ -85,6 +91,7 @@ struct uplink_use {
 	void (*forget)(struct uplink *up, bool answer);
 	/* At tick, while there is a connection. Returns whether more can be done at once. */
 	bool (*step)(struct uplink *up);
+	bool repeats; /* what is out is sent again when the other box's epoch rises: messages of one a chunk */
 };
 
 struct uplink {
@@ -94,6 +101,7 @@ struct uplink {
 	struct conn *conn;   /* NULL: there is none */
 	const struct uplink_spec *spec;
 	uint64_t serial;               /* of the connection: control's */
+	uint32_t epoch;                /* of the other box's membership */
 	struct crypt *sealer, *opener; /* NULL: the job is not encrypted. Control's */
 	uint64_t counter;              /* of the last message that was sealed, by whatever connection */
 	int spoilt;                    /* why no message can be sealed: the connection ends at the next tick; 0 */

@@ -11,6 +11,7 @@
 #include "phub/base/clock.h"
 #include "phub/base/stats.h"
 #include "phub/control/box.h"
+#include "phub/control/job_below.h"
 #include "phub/control/job_mirror.h"
 #include "phub/control/session.h"
 #include "phub/control/parent.h"
@@ -165,7 +166,7 @@ static void admin_fill_workers(const struct job *job, struct admin_job *out, uin
 		const struct member *m = &job->members[i];
 		Phub__WorkerInfo *w = &out->workers[i];
 
-		if (m->elsewhere)
+		if (m->elsewhere && job_is_somewhere(job, i))
 			out->info.elsewhere++;
 		if (!m->session) {
 			if (!m->left && !m->elsewhere)
@@ -197,16 +198,19 @@ static void admin_fill_lost(const struct job *job, struct admin_job *out, uint32
 		out->info.lost_policy = admin_text(spec_lost_name(job->generation->spec.lost));
 		out->info.quorum = job->generation->spec.quorum;
 	}
-	for (uint32_t i = 0; i<job->world && * left> 0; i++) {
+	for (uint32_t i = 0; i<job->ranks && * left> 0; i++) {
 		Phub__LostInfo *lost = &out->lost[out->info.n_lost];
+		const struct member *m = &job->members[i];
 
-		if (!job->members[i].gone || job->members[i].elsewhere)
+		if (job_is_somewhere(job, i))
 			continue;
+		if (m->elsewhere && m->at != JOB_AT_OTHER)
+			m = &job->members[m->at];
 		--*left;
 		phub__lost_info__init(lost);
 		lost->rank = i;
-		lost->since_ms = (c->now_ns - job->members[i].gone_ns) / NS_PER_MS;
-		lost->left = job->members[i].quit;
+		lost->since_ms = (c->now_ns - m->gone_ns) / NS_PER_MS;
+		lost->left = m->quit;
 		out->lost_pointers[out->info.n_lost++] = lost;
 	}
 }

@@ -395,27 +395,41 @@ int box_uplinks_begin(const struct job *job, const struct box_call *call, const 
 	return rc;
 }
 
+/* The other box may be about to say why. */
+static void box_uplinks_end(const struct job *job, struct box_uplinks *u, const char *why)
+{
+	u->ended_ns = job->control->now_ns ? job->control->now_ns : 1;
+	snprintf(u->why, sizeof(u->why), "%.*s", (int)sizeof(u->why) - 1, why);
+}
+
 int box_uplinks_give(const struct job *job, struct box_uplinks *u, struct err *e)
 {
-	int rc = box_dials_give(job->control, job->generation, u->dials, u->count, u->serial + 1, e);
+	int rc;
 
+	if (u->ended_ns)
+		return -EAGAIN;
+	rc = box_dials_give(job->control, job->generation, u->dials, u->count, u->serial + 1, e);
 	u->serial += rc == 0;
 	job->control->soon = job->control->soon || rc == -EAGAIN;
-	return rc;
+	if (rc == 0 || rc == -EAGAIN)
+		return rc;
+	box_uplinks_end(job, u, e->text);
+	return -EAGAIN;
 }
 
 bool box_uplinks_hear(const struct job *job, struct box_uplinks *u, const struct mail *mail)
 {
 	struct box_dial *dial = mail->detail == u->serial ? box_dials_find(u->dials, u->count, mail) : NULL;
+	char why[sizeof(u->why)];
 
 	if (!dial)
 		return false;
 	dial->out = false;
 	if (u->ended_ns)
 		return true;
-	u->ended_ns = job->control->now_ns ? job->control->now_ns : 1;
-	snprintf(u->why, sizeof(u->why), "the uplink of core %u to its core %u ended: %s", dial->core, dial->there,
+	snprintf(why, sizeof(why), "the uplink of core %u to its core %u ended: %s", dial->core, dial->there,
 		mail->text[0] ? mail->text : strerror((int)-mail->value));
+	box_uplinks_end(job, u, why);
 	return true;
 }
 

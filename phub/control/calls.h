@@ -107,7 +107,7 @@ struct box_uplinks {
  */
 int box_uplinks_begin(const struct job *job, const struct box_call *call, const struct box_place *place, uint32_t first,
 	unsigned cores, bool whole, struct box_uplinks *u, struct err *e);
-/* 0 when they are with their cores; -EAGAIN, or why not. */
+/* 0 when they are with their cores; -EAGAIN. One that cannot be made counts as one that ended. */
 int box_uplinks_give(const struct job *job, struct box_uplinks *u, struct err *e);
 /* MAIL_UPLINK_ENDED: false when it is not about these. */
 bool box_uplinks_hear(const struct job *job, struct box_uplinks *u, const struct mail *mail);

@@ -138,7 +138,7 @@ int job_join(struct session *s)
 		return -EBADMSG;
 	}
 	m = &job->members[s->rank];
-	if (m->elsewhere) {
+	if (m->elsewhere && !job_below_admits(job, s->rank)) {
 		session_refuse(s, PHUB__ERROR_CODE__ERROR_TAKEN,
 			"rank %u of job '%s' is at another box; give every worker its own rank, or the job another "
 			"name",
@@ -151,7 +151,13 @@ int job_join(struct session *s)
 			s->rank, s->name, m->peer, m->left ? ", which has left a job that still runs" : "");
 		return -EADDRINUSE;
 	}
-	*m = (struct member){.session = s, .gone = m->gone, .quit = m->quit, .gone_ns = m->gone_ns, .hyper = m->hyper};
+	*m = (struct member){.session = s,
+		.gone = m->gone,
+		.newcomer = m->newcomer,
+		.at = m->at,
+		.quit = m->quit,
+		.gone_ns = m->gone_ns,
+		.hyper = m->hyper};
 	memcpy(m->peer, s->stream->peer, sizeof(m->peer));
 	s->job = job;
 	job->present++;
@@ -320,6 +326,15 @@ static void job_desert(struct job *job, const struct member *newcomer)
 		job_fail(job, PHUB__ERROR_CODE__ERROR_LOST, -1, "all of its workers were lost. The job ends here");
 }
 
+/* It was at another box before. */
+static void job_part_newcomer(struct job *job, struct member *m)
+{
+	if (m->newcomer)
+		*m = (struct member){.gone = true, .elsewhere = true, .at = m->at, .absent = true};
+	m->joins = false;
+	parent_changed(job);
+}
+
 void job_lost(struct session *s, const char *why)
 {
 	struct job *job = s->job;
@@ -342,13 +357,16 @@ void job_lost(struct session *s, const char *why)
 		return;
 	}
 	if (m->gone) { /* it had come in place of another, and does not take part yet */
-		log_info("job '%s' rank %u (%s) is gone before it took part: %s", job->name, s->rank, m->peer, why);
+		log_info("job '%s' %s is gone before it took part: %s", job->name,
+			job_member_name(job, s->rank, name, sizeof(name)), why);
+		job_part_newcomer(job, m);
 		if (job->present == 0)
 			job_desert(job, m);
 		return;
 	}
 	if (job_move_loses(job, m, why) || job_members_lose(job, s->rank, why))
 		return;
+	job->deserted = job->state == JOB_RUNNING && job->present == 0 && job->generation->spec.lost != LOST_FAIL;
 	/* A worker whose network broke ends its session as soon as it knows: that is not the whole story. */
 	if (m->link_ended_ns && m->link_error &&
 		job->control->now_ns - m->link_ended_ns < 2 * job->control->config->lost_ms * NS_PER_MS)
@@ -392,8 +410,10 @@ void job_leave(struct session *s)
 		job_conclude(job, m);
 		return;
 	}
-	if (m->gone)
+	if (m->gone) {
+		job_part_newcomer(job, m);
 		return;
+	}
 	if (job->state == JOB_RUNNING && job->generation->spec.lost == LOST_SHRINK && job_members_lose(job, rank, NULL))
 		return;
 	m->left = true;

@@ -51,6 +51,8 @@ struct member {
 	bool gone;               /* lost, or left where the job goes on without: its place is free */
 	bool elsewhere;    /* gone, for it is at another box (job_below.h), or the place of a box that is not there */
 	uint32_t at;       /* elsewhere: the member that is its box, or JOB_AT_OTHER */
+	bool absent;       /* elsewhere: it was there, and is nowhere now */
+	bool newcomer;     /* gone: it was elsewhere, and this box does not wait for it */
 	uint32_t gathered; /* of a box below: its last Gather, and what that says of where others reach it */
 	char host[CONFIG_HOST_BYTES];
 	uint16_t port;
@@ -128,8 +130,11 @@ struct job {
 	uint32_t epoch;
 	struct members *change;      /* under way; NULL: none is */
 	bool going;                  /* it is at its second step */
+	bool gone_on;                /* all cores are done with both */
+	bool stays;                  /* they are done with the first, and the second waits for hyper-parameters */
 	unsigned change_left;        /* cores that are not done with the step */
 	struct members *next_change; /* ranks that were lost or came meanwhile, or NULL */
+	uint64_t after;              /* who comes and was at another box takes part in no round before this one */
 	uint64_t barrier;            /* the last one that was passed */
 	/* bsp: the newest version that cores were sent; ssp, async: how many were. And what the last one says. */
 	uint32_t hyper;
@@ -157,6 +162,7 @@ struct job {
 	uint32_t placement_count;
 
 	bool bereaved;    /* it ends because a worker was lost */
+	bool deserted;    /* it ends here, for all of its workers at this box were lost: it may go on elsewhere */
 	uint64_t room_ns; /* since when its start waits for memory of jobs that end; 0: it does not */
 
 	uint64_t noticed_ns; /* when who is missing was told */
@@ -264,6 +270,8 @@ void job_hyper_forget(struct job *job);
 /* Frees what cores never gave back: when none runs any more. */
 void job_hyper_fini(struct control *c);
 
+/* The newest version that all here have named, and its values: with these who comes goes on. */
+const struct optimizer_hyper *job_hyper_newest(const struct job *job, uint32_t *version);
 /* The top box says that all have named this version. */
 void job_hyper_agree(struct job *job, uint32_t version);
 /* Ranks are gone: versions that all others have named go to the cores. */
@@ -323,6 +331,12 @@ static inline uint32_t job_live(const struct job *job)
 		live -= job->members[i].gone;
 	return live;
 }
+/* Does this rank take part, at whatever box? */
+bool job_is_somewhere(const struct job *job, uint32_t rank);
+/* How many do. */
+uint32_t job_count_somewhere(const struct job *job);
+/* Who is gone, or has come, as far as others must know: `lost` and `came` are ranks. */
+void job_members_spread(struct job *job, const uint64_t *lost, const uint64_t *came, const struct session *but);
 /* A rank that takes part, to speak of. */
 static inline uint32_t job_first_live(const struct job *job)
 {
@@ -343,6 +357,8 @@ static inline bool job_is_let_go(const struct job *job, uint32_t rank)
 uint64_t job_wait_ns(const struct job *job);
 /* A rank that took part is gone, its session is no longer in the job. `why` NULL: it left. False: the job must fail. */
 bool job_members_lose(struct job *job, uint32_t rank, const char *why);
+/* Another box has taken in who was lost here: nobody waits for it any more. */
+void job_members_release(struct job *job, uint32_t member);
 /* A session took the place of one that is gone, and its table is whole. Takes the table. */
 void job_members_join(struct session *s);
 /*
@@ -351,6 +367,10 @@ void job_members_join(struct session *s);
  * the furthest.
  */
 uint64_t job_level_rounds(const struct chunk_plan *plan, uint64_t *rounds);
+/* Hyper-parameters were completed: a change that waits for them goes on. */
+void job_members_resume(struct job *job);
+/* Is this one let in, and all its rounds come after those for which hyper-parameters are awaited? */
+bool job_members_is_ahead(const struct job *job, uint32_t member);
 /* A core has taken a step: MAIL_HELD, MAIL_WENT. */
 void job_members_step(struct job *job, const struct mail *mail);
 /* All are told who is not there as it starts; where nobody lacks, nothing. */

@@ -17,6 +17,7 @@
 #include "phub/control/parent.h"
 #include "phub/control/peers.h"
 #include "phub/control/session.h"
+#include "phub/members.h"
 
 #define BELOW_RANKS_TOLD 64u
 
@@ -27,7 +28,7 @@ static void below_list(const struct job *job, uint32_t member, char *out, size_t
 	uint32_t ranks[BELOW_RANKS_TOLD], known = 0, count = 0;
 
 	for (uint32_t i = 0; i < job->ranks; i++) {
-		if (!job->members[i].elsewhere || job->members[i].at != member)
+		if (!job->members[i].elsewhere || job->members[i].at != member || job->members[i].absent)
 			continue;
 		if (known < BELOW_RANKS_TOLD)
 			ranks[known++] = i;
@@ -150,6 +151,18 @@ static uint32_t below_place(struct job *job)
 	return job_below_append(job);
 }
 
+/* The place of a box that a job which runs has lost, and which another may take: not of one among those that exchange.
+ */
+static uint32_t below_vacancy(const struct job *job)
+{
+	if (job->generation->spec.lost == LOST_FAIL || job->peers || job->draining)
+		return JOB_AT_OTHER;
+	for (uint32_t i = job->ranks; i < job->world; i++)
+		if (job->members[i].gone && !job->members[i].session)
+			return i;
+	return JOB_AT_OTHER;
+}
+
 static void below_swap(struct job *job, uint32_t a, uint32_t b)
 {
 	struct member kept = job->members[a];
@@ -192,6 +205,7 @@ static int below_refuse(struct session *s, Phub__ErrorCode code, int rc, const c
 int job_below_join(struct session *s)
 {
 	struct job *job = job_find(s->control, s->name);
+	struct member *m;
 	uint32_t place;
 
 	if (s->encrypt)
@@ -207,14 +221,18 @@ int job_below_join(struct session *s)
 			s->world);
 		return -EBADMSG;
 	}
-	if (job->state != JOB_FORMING || job->moves)
+	place = job->state == JOB_RUNNING ? below_vacancy(job) : JOB_AT_OTHER;
+	if (place == JOB_AT_OTHER && (job->state != JOB_FORMING || job->moves))
 		return below_refuse(s, PHUB__ERROR_CODE__ERROR_BUSY, -EBUSY,
-			"it runs here already, without that box; it waits until the job has ended");
-	place = below_place(job);
+			"it runs here already, without that box; it waits until the job has ended, or has lost a box");
+	if (place == JOB_AT_OTHER)
+		place = below_place(job);
 	if (place == JOB_AT_OTHER)
 		return below_refuse(s, PHUB__ERROR_CODE__ERROR_LIMIT, -ENOMEM, "no room for one more box in it");
-	job->members[place] = (struct member){.session = s};
-	memcpy(job->members[place].peer, s->stream->peer, sizeof(job->members[place].peer));
+	m = &job->members[place];
+	*m = job->state == JOB_RUNNING ? (struct member){.session = s, .gone = true, .gone_ns = m->gone_ns}
+				       : (struct member){.session = s};
+	memcpy(m->peer, s->stream->peer, sizeof(m->peer));
 	s->rank = place;
 	s->job = job;
 	job->present++;
@@ -276,11 +294,199 @@ static void below_take_address(struct member *m, const struct session *s, const 
 		snprintf(m->peer, sizeof(m->peer), strchr(m->host, ':') ? "[%.64s]:%u" : "%.64s:%u", m->host, m->port);
 }
 
+/* ---- whom it has, in a job that runs ---- */
+
+static void below_mark(uint64_t *ranks, uint32_t rank)
+{
+	ranks[rank / 64] |= UINT64_C(1) << (rank % 64);
+}
+
+/* Is this rank taken by somebody who is not this box? */
+static bool below_is_taken(const struct job *job, uint32_t rank, uint32_t place)
+{
+	const struct member *m = &job->members[rank];
+
+	if (m->session)
+		return true;
+	return m->elsewhere && m->at != place && job_is_somewhere(job, rank) && m->at != JOB_AT_OTHER;
+}
+
+/* Is this rank at that box, or was there last, and takes part nowhere yet? */
+static bool below_was_at(const struct member *m, uint32_t place)
+{
+	return (m->elsewhere || m->newcomer) && m->at == place;
+}
+
+static bool below_has_ranks(const struct job *job, uint32_t place)
+{
+	for (uint32_t i = 0; i < job->ranks; i++)
+		if (below_was_at(&job->members[i], place))
+			return true;
+	return false;
+}
+
+/* Nobody waits for boxes that were lost, all of whose ranks came to others; who came in the place of one takes part
+ * when it has all whom the job waits for. */
+void job_below_review(struct job *job)
+{
+	for (uint32_t i = job->ranks; i < job->world && job->state == JOB_RUNNING; i++) {
+		struct member *m = &job->members[i];
+		struct session *s = m->session;
+
+		if (!m->gone || m->joins || m->elsewhere)
+			continue;
+		if (s && s->table && table_complete(s->table) && job_below_is_whole(job, i))
+			job_members_join(s);
+		if (s || below_has_ranks(job, i))
+			continue;
+		*m = (struct member){.gone = true, .elsewhere = true, .at = JOB_AT_OTHER};
+		job_members_release(job, i);
+	}
+}
+
+/* This rank is at that box now. */
+static void below_take(struct job *job, uint32_t rank, uint32_t place)
+{
+	bool mine = !job->members[rank].elsewhere; /* and was lost */
+
+	job->members[rank] = (struct member){.gone = true, .elsewhere = true, .at = place};
+	if (mine)
+		job_members_release(job, rank);
+}
+
+/* Who was at this box and is not any more is nowhere; who has come to it is there. The others are told. */
+static void below_move(struct session *s, const Phub__Gather *message)
+{
+	uint64_t before[MAIL_RANK_WORDS] = {0}, lost[MAIL_RANK_WORDS] = {0}, came[MAIL_RANK_WORDS] = {0};
+	struct job *job = s->job;
+	bool news = false;
+
+	if (message->after > job->after && message->after != MEMBERS_NEVER)
+		job->after = message->after;
+	for (uint32_t i = 0; i < job->ranks; i++) {
+		struct member *m = &job->members[i];
+
+		if (job_is_somewhere(job, i))
+			below_mark(before, i);
+		m->absent = m->absent || (m->elsewhere && m->at == s->rank);
+	}
+	for (size_t i = 0; i < message->n_ranks; i++)
+		below_take(job, message->ranks[i], s->rank);
+	for (uint32_t i = 0; i < job->ranks; i++) {
+		bool is = job_is_somewhere(job, i), was = members_have(before, i);
+
+		if (is != was)
+			below_mark(is ? came : lost, i);
+		news = news || is != was;
+	}
+	if (news)
+		job_members_spread(job, lost, came, s);
+	parent_changed(job);
+	job_below_review(job);
+}
+
+static void below_gather_on(struct session *s, const Phub__Gather *message)
+{
+	struct job *job = s->job;
+	struct member *m = &job->members[s->rank];
+	char box[200];
+
+	if (job->lift != (enum dtype)message->type) {
+		session_refuse(s, PHUB__ERROR_CODE__ERROR_MISMATCH,
+			"it sends its sums as %s, and the job has them as %s; set uplink_type alike at all boxes",
+			chunking_dtype_name((uint8_t)message->type), chunking_dtype_name(job->lift));
+		return;
+	}
+	for (size_t i = 0; i < message->n_ranks; i++) {
+		uint32_t rank = message->ranks[i];
+
+		if (rank < job->ranks && !below_is_taken(job, rank, s->rank))
+			continue;
+		if (rank >= job->ranks)
+			session_refuse(
+				s, PHUB__ERROR_CODE__ERROR_PROTOCOL, "a gathering of rank %u of %u", rank, job->ranks);
+		else
+			session_refuse(s, PHUB__ERROR_CODE__ERROR_TAKEN,
+				"rank %u is at %s; give every worker its own rank", rank,
+				job->members[rank].session
+					? job->members[rank].peer
+					: job_member_name(job, job->members[rank].at, box, sizeof(box)));
+		return;
+	}
+	m->gathered = message->number;
+	below_take_address(m, s, message);
+	below_move(s, message);
+}
+
+bool job_below_admits(struct job *job, uint32_t rank)
+{
+	struct member *m = &job->members[rank];
+
+	if (job->peers || !m->elsewhere)
+		return false;
+	if (job->state == JOB_FORMING && m->at == JOB_AT_OTHER && job->parent) { /* it comes to a job that runs above */
+		*m = (struct member){0};
+		return true;
+	}
+	if (job->state != JOB_RUNNING || job->generation->spec.lost == LOST_FAIL || job_is_somewhere(job, rank))
+		return false;
+	*m = (struct member){
+		.gone = true, .newcomer = true, .at = m->at, .gone_ns = job->control->now_ns, .hyper = job->hyper};
+	return true;
+}
+
+bool job_below_is_whole(const struct job *job, uint32_t member)
+{
+	for (uint32_t i = 0; job->generation->spec.lost == LOST_WAIT && i < job->ranks; i++)
+		if (below_was_at(&job->members[i], member) && (job->members[i].absent || job->members[i].newcomer))
+			return false;
+	return job->members[member].gathered > 0;
+}
+
+/* It is at a box above, or below that, or nowhere there. */
+static bool below_hear_of(struct job *job, uint32_t rank, bool came)
+{
+	struct member *m = &job->members[rank];
+
+	if (came && !m->session && !job_is_somewhere(job, rank)) {
+		below_take(job, rank, JOB_AT_OTHER);
+		return true;
+	}
+	if (came || !m->elsewhere || m->at != JOB_AT_OTHER || m->absent)
+		return false;
+	m->absent = true;
+	return true;
+}
+
+void job_below_hear_members(struct job *job, const Phub__Members *m)
+{
+	uint64_t lost[MAIL_RANK_WORDS] = {0}, came[MAIL_RANK_WORDS] = {0};
+
+	if (job->state != JOB_RUNNING)
+		return;
+	if (m->after > job->after && m->after != MEMBERS_NEVER)
+		job->after = m->after;
+	for (size_t i = 0; i < m->n_lost; i++)
+		if (m->lost[i] < job->ranks && below_hear_of(job, m->lost[i], false))
+			below_mark(lost, m->lost[i]);
+	for (size_t i = 0; i < m->n_came && job->state == JOB_RUNNING; i++)
+		if (m->came[i] < job->ranks && below_hear_of(job, m->came[i], true))
+			below_mark(came, m->came[i]);
+	job_members_spread(job, lost, came, NULL);
+	job_below_review(job);
+}
+
+/* ---- whom it has, before the start ---- */
+
 void job_below_gather(struct session *s, const Phub__Gather *message)
 {
 	struct job *job = s->job;
 	uint32_t place = s->rank;
 
+	if (job_is_box(job, place) && job->state == JOB_RUNNING && job->generation->spec.lost != LOST_FAIL) {
+		below_gather_on(s, message);
+		return;
+	}
 	if (!job_is_box(job, place) || job->state != JOB_FORMING) {
 		session_refuse(s, PHUB__ERROR_CODE__ERROR_PROTOCOL, "a gathering of ranks %s",
 			job_is_box(job, place) ? "when the job does not form" : "by a worker");
@@ -335,12 +541,19 @@ void job_below_copy_reason(const struct job *job, char *out, size_t bytes, const
 	job_below_copy(out, bytes, strncmp(text, mine, length) == 0 ? text + length : text);
 }
 
-void job_below_fails(struct session *s, const Phub__Error *error)
+void job_below_fails(struct session *s, const Phub__Leave *leave)
 {
+	const Phub__Error *error = leave->error;
 	struct job *job = s->job;
 	char text[ERR_TEXT_MAX];
 
 	job_below_copy(text, sizeof(text), error->text);
+	if (leave->bereaved && job->state == JOB_RUNNING && job->generation->spec.lost != LOST_FAIL) {
+		session_write_left(s);
+		session_flush(s);
+		job_lost(s, text);
+		return;
+	}
 	if (job->state == JOB_FORMING && error->code == PHUB__ERROR_CODE__ERROR_LOST) {
 		job_leave(s); /* its ranks may come again */
 		return;
@@ -356,8 +569,11 @@ uint32_t job_below_gathered(const struct job *job, uint32_t *ranks)
 
 	for (uint32_t i = 0; i < job->ranks; i++) {
 		const struct member *m = &job->members[i];
+		bool below = m->elsewhere && m->at != JOB_AT_OTHER;
+		bool runs = job->state == JOB_RUNNING &&
+			    (m->session || (!m->elsewhere && !m->gone) || (below && job_is_somewhere(job, i)));
 
-		if (m->tabled || (m->elsewhere && m->at != JOB_AT_OTHER && job->members[m->at].tabled))
+		if (runs || m->tabled || (below && job->members[m->at].tabled))
 			ranks[count++] = i;
 	}
 	return count;
@@ -375,12 +591,11 @@ void job_below_settle(struct job *job)
 
 int job_below_check(const struct spec *spec, struct err *e)
 {
-	const char *what = spec->sync != SYNC_BSP    ? "sync ssp and async"
-			   : spec->lost != LOST_FAIL ? "on_lost shrink and wait"
-			   : spec->quorum            ? "a quorum"
-			   : spec->encrypt           ? "encryption"
-			   : spec->association       ? "an association (sums follow from which box a worker is at)"
-						     : NULL;
+	const char *what = spec->sync != SYNC_BSP ? "sync ssp and async"
+			   : spec->quorum         ? "a quorum"
+			   : spec->encrypt        ? "encryption"
+			   : spec->association    ? "an association (sums follow from which box a worker is at)"
+						  : NULL;
 
 	return what ? err_set(e, -ENOTSUP, "%s: not yet in jobs whose workers are at several boxes", what) : 0;
 }

@@ -37,8 +37,17 @@ int job_below_join(struct session *s);
 void job_below_gather(struct session *s, const Phub__Gather *message);
 /* What another box has said, as what may go to logs and terminals. NULL is allowed. */
 void job_below_copy(char *out, size_t bytes, const char *text);
-/* It leaves because the job has ended there. */
-void job_below_fails(struct session *s, const Phub__Error *error);
+/* It leaves because the job has ended there. Where all of its workers were lost, and others may come, it counts as
+ * lost, too. */
+void job_below_fails(struct session *s, const Phub__Leave *leave);
+/* A worker comes to a job that runs, with a rank that was at another box: may it be nowhere now? Then it is here. */
+bool job_below_admits(struct job *job, uint32_t rank);
+/* A box came in the place of one that was lost: are all here whom it must have, where the job waits for them? */
+bool job_below_is_whole(const struct job *job, uint32_t member);
+/* Who was awaited at a box is at another now, or may be: boxes for whom nobody waits any more, or who are whole. */
+void job_below_review(struct job *job);
+/* The box above says who is in the job. */
+void job_below_hear_members(struct job *job, const Phub__Members *m);
 /* "TEXT", without the "job 'NAME': " that the other box has put before it. */
 void job_below_copy_reason(const struct job *job, char *out, size_t bytes, const char *text);
 /* One more place, of a box that is not there yet; JOB_AT_OTHER: no room. */
@@ -47,7 +56,7 @@ uint32_t job_below_append(struct job *job);
 void job_below_sort(struct job *job);
 /* It is gone before the start: so are its ranks. */
 void job_below_vacate(struct job *job, uint32_t member);
-/* The ranks that are in no table here or below, in `ranks` [job->ranks]; returns how many. */
+/* The ranks that are in a table here or below, or take part by one, in `ranks` [job->ranks]; returns how many. */
 uint32_t job_below_gathered(const struct job *job, uint32_t *ranks);
 /* The job starts: who has not been gathered here is at a box above, or below that. */
 void job_below_settle(struct job *job);

@@ -188,9 +188,21 @@ static void job_hyper_collect(struct job *job, uint32_t rank, const Phub__Hyper 
 static bool job_hyper_complete(const struct job *job, uint32_t version)
 {
 	for (uint32_t i = 0; i < job->world; i++)
-		if (!job_is_let_go(job, i) && job->members[i].hyper < version)
+		if (!job_is_let_go(job, i) && !job_members_is_ahead(job, i) && job->members[i].hyper < version)
 			return false;
 	return true;
+}
+
+const struct optimizer_hyper *job_hyper_newest(const struct job *job, uint32_t *version)
+{
+	const struct optimizer_hyper *groups = job->hyper ? job->groups : job->generation->spec.groups;
+
+	*version = job->hyper;
+	for (const struct hyper_pending *p = job->hypers; p && p->table->version <= job->hyper_asked; p = p->next) {
+		*version = p->table->version; /* the top box has not agreed yet */
+		groups = p->table->groups;
+	}
+	return groups;
 }
 
 /* Versions that all here have named are said to the box above. */
@@ -230,7 +242,7 @@ void job_hyper_recount(struct job *job)
 		job_hyper_ask(job);
 	while ((p = job->hypers) && job_hyper_complete(job, p->table->version)) {
 		if (peers_ask(job) && p->table->version > job->hyper_agreed)
-			return;
+			break;
 		job->hypers = p->next;
 		job->hyper_count--;
 		job->hyper = p->table->version;
@@ -243,6 +255,7 @@ void job_hyper_recount(struct job *job)
 		else
 			parent_hyper(job, job->hyper, job->groups);
 	}
+	job_members_resume(job);
 }
 
 void job_hyper_agree(struct job *job, uint32_t version)

@@ -110,6 +110,13 @@ static void job_failed(struct job *job, const struct mail *mail)
 			" of the hyper-parameters, and the last %u are kept",
 			who, keys, mail->round, mail->detail, HYPER_VERSIONS);
 		return;
+	case SHARD_FAIL_ALONE:
+		job->deserted = true;
+		job_fail(job, PHUB__ERROR_CODE__ERROR_LOST, -1,
+			"of this box's workers all that had to push %s in round %" PRIu64
+			" were lost, and others have come for rounds after it. They must start again",
+			keys, mail->round);
+		return;
 	case SHARD_FAIL_SEALING:
 		job_fail(job, PHUB__ERROR_CODE__ERROR_LIMIT, -1,
 			"libcrypto in the box does not encrypt the result of %s in round %" PRIu64, keys, mail->round);

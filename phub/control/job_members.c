@@ -13,6 +13,8 @@
 #include "phub/base/log.h"
 #include "phub/control/box.h"
 #include "phub/control/job_below.h"
+#include "phub/control/parent.h"
+#include "phub/control/peers.h"
 #include "phub/control/session.h"
 #include "phub/control/standby.h"
 #include "phub/members.h"
@@ -51,6 +53,7 @@ static void job_members_begin(struct job *job)
 	job->change = m;
 	job->next_change = NULL;
 	job->going = false;
+	job->gone_on = false;
 	job_members_send(job, MAIL_HOLD);
 }
 
@@ -120,87 +123,211 @@ uint64_t job_level_rounds(const struct chunk_plan *plan, uint64_t *rounds)
 	return furthest;
 }
 
+/* Is rank 0 among them, or at a box that is? */
+static bool job_members_root(const struct job *job, const struct members *m)
+{
+	for (uint32_t i = 0; i < job->world; i++)
+		if ((members_have(m->lost, i) || members_have(m->awaited, i)) && (i == 0 || job_stands_for(job, i, 0)))
+			return true;
+	return false;
+}
+
+/*
+ * Who comes and was at another box may be in sums that were on their way from there when it was lost: it takes part in
+ * rounds after these (job->after).
+ */
+static void job_members_pass_over(const struct job *job, struct members *m)
+{
+	bool moved = false;
+
+	for (uint32_t i = 0; i < job->world; i++)
+		moved = moved || (members_have(m->awaited, i) && job->members[i].joins &&
+					 (job->members[i].newcomer || job_is_box(job, i)));
+	for (uint32_t i = 0; moved && i < job->generation->spec.plan.chunk_count; i++)
+		if (m->rounds[i] < job->after)
+			m->rounds[i] = job->after;
+}
+
 static void job_members_held(struct job *job)
 {
 	struct members *m = job->change;
 
 	/* Only rank 0 brings them, and another in its place cannot tell which of a key's chunks have theirs. */
-	if (m->weightless > 0 && (members_have(m->lost, 0) || members_have(m->awaited, 0))) {
+	if (m->weightless > 0 && job_members_root(job, m)) {
 		job_fail(job, PHUB__ERROR_CODE__ERROR_LOST, 0,
 			"rank 0 (%s) was lost before it had sent all first weights; start all of them again",
-			job->members[0].peer);
+			job->members[0].elsewhere ? "at another box" : job->members[0].peer);
 		return;
 	}
+	if (m->repair && m->lifted > job->after)
+		job->after = m->lifted;
+	job_members_pass_over(job, m);
 	job_level_rounds(&job->generation->spec.plan, m->rounds);
+	job->stays = true;
+	job_hyper_recount(job);
+	job_members_resume(job);
+}
+
+bool job_members_is_ahead(const struct job *job, uint32_t member)
+{
+	return job->stays && job->members[member].joins;
+}
+
+/* Somebody who is here is no newcomer? */
+static bool job_members_has_others(const struct job *job)
+{
+	for (uint32_t i = 0; i < job->world; i++)
+		if (!job->members[i].gone && !job->members[i].joins)
+			return true;
+	return false;
+}
+
+/*
+ * A round that is lifted names hyper-parameters that all who pushed it have sent, or are about to. Who comes after it
+ * begins with them.
+ */
+void job_members_resume(struct job *job)
+{
+	struct members *m = job->change;
+	bool joins = false;
+	uint32_t newest;
+
+	if (!job->stays || job->state != JOB_RUNNING)
+		return;
+	job_hyper_newest(job, &newest);
+	for (uint32_t i = 0; i < job->world; i++)
+		joins = joins || job->members[i].joins;
+	if (joins && newest < m->hyper && job_members_has_others(job))
+		return;
+	if (joins && newest < m->hyper) {
+		job->deserted = true;
+		job_fail(job, PHUB__ERROR_CODE__ERROR_LOST, -1,
+			"of this box's workers all that have set the hyper-parameters of a round that is under way "
+			"were lost. The others must start again");
+		return;
+	}
+	for (uint32_t i = 0; i < job->world; i++)
+		if (job->members[i].joins && members_have(m->awaited, i) && !spec_stepwise(&job->generation->spec))
+			job->members[i].hyper = newest;
+	job->stays = false;
 	job->going = true;
 	job_members_send(job, MAIL_GO);
 }
 
 /* ---- who hears of it ---- */
 
-static void job_members_tell(struct job *job, const struct members *m)
+bool job_is_somewhere(const struct job *job, uint32_t rank)
+{
+	const struct member *m = &job->members[rank];
+
+	if (!m->elsewhere)
+		return !m->gone;
+	return !m->absent && (m->at == JOB_AT_OTHER || !job->members[m->at].gone);
+}
+
+uint32_t job_count_somewhere(const struct job *job)
+{
+	uint32_t count = 0;
+
+	for (uint32_t i = 0; i < job->ranks; i++)
+		count += job_is_somewhere(job, i);
+	return count;
+}
+
+/* As all cores have it, so that they take what names it. */
+static uint32_t job_members_epoch(const struct job *job)
+{
+	return job->change && job->change->repair && !job->gone_on ? job->epoch - 1 : job->epoch;
+}
+
+void job_members_spread(struct job *job, const uint64_t *lost, const uint64_t *came, const struct session *but)
 {
 	Phub__Control control = PHUB__CONTROL__INIT;
 	Phub__Members members = PHUB__MEMBERS__INIT;
-	uint32_t *lost = calloc(2 * (size_t)job->world, sizeof(*lost)), *came;
+	uint32_t *ranks = calloc(2 * (size_t)job->ranks, sizeof(*ranks));
 
-	if (!lost)
+	if (!ranks)
 		return; /* data connections say the epoch, too */
-	came = lost + job->world;
-	members.epoch = m->epoch;
-	members.present = job_live(job);
-	members.lost = lost;
-	members.came = came;
-	for (uint32_t i = 0; i < job->world; i++) {
-		if (members_have(m->lost, i) || (members_have(m->awaited, i) && job->members[i].gone))
-			lost[members.n_lost++] = i;
-		else if (members_have(m->awaited, i))
-			came[members.n_came++] = i;
+	members.epoch = job_members_epoch(job);
+	members.present = job_count_somewhere(job);
+	members.after = job->after;
+	members.lost = ranks;
+	members.came = ranks + job->ranks;
+	for (uint32_t i = 0; i < job->ranks; i++) {
+		if (members_have(lost, i))
+			members.lost[members.n_lost++] = i;
+		else if (members_have(came, i))
+			members.came[members.n_came++] = i;
 	}
 	control.message_case = PHUB__CONTROL__MESSAGE_MEMBERS;
 	control.members = &members;
 	for (uint32_t i = 0; i < job->world && job->state == JOB_RUNNING; i++)
-		if (job->members[i].session && !members_have(m->awaited, i))
+		if (job->members[i].session && job->members[i].session != but && !job->members[i].joins)
 			session_write(job->members[i].session, &control);
-	free(lost);
+	free(ranks);
+}
+
+/* Those who are at a box go and come with it. Who joins now hears of it by its Start. */
+static void job_members_tell(struct job *job, const struct members *m)
+{
+	uint64_t lost[MAIL_RANK_WORDS] = {0}, came[MAIL_RANK_WORDS] = {0};
+
+	for (uint32_t i = 0; i < job->ranks; i++) {
+		const struct member *member = &job->members[i];
+		uint32_t at = member->elsewhere ? member->at : i;
+
+		if (at == JOB_AT_OTHER || member->absent ||
+			(!members_have(m->lost, at) && !members_have(m->awaited, at)))
+			continue;
+		members_add(job->members[at].gone ? lost : came, i);
+	}
+	job_members_spread(job, lost, came, NULL);
 }
 
 void job_members_tell_absent(struct job *job)
 {
-	struct members m = {.epoch = job->epoch};
+	uint64_t lost[MAIL_RANK_WORDS] = {0}, came[MAIL_RANK_WORDS] = {0};
 
-	if (job_is_spread(job))
-		return; /* who is elsewhere is there, and nobody else is gone */
-	for (uint32_t i = 0; i < job->world; i++)
-		if (job->members[i].gone)
-			members_add(m.lost, i);
-	if (job_live(job) < job->world)
-		job_members_tell(job, &m);
+	for (uint32_t i = 0; i < job->ranks; i++)
+		if (!job_is_somewhere(job, i))
+			members_add(lost, i);
+	if (job_count_somewhere(job) < job->ranks)
+		job_members_spread(job, lost, came, NULL);
 }
 
 /* They take part from now on: what was waited for is counted with them. */
 static void job_members_welcome(struct job *job, struct members *m)
 {
+	bool boxes = false;
+	char who[240];
+
 	for (uint32_t i = 0; i < job->world && job->state == JOB_RUNNING; i++) {
 		struct member *member = &job->members[i];
 
 		if (!members_have(m->awaited, i) || !member->joins || !member->session)
 			continue;
 		member->joins = false;
+		member->newcomer = false;
 		job->joins++;
 		job_hyper_hand_on(job, i);
 		if (job->state != JOB_RUNNING)
 			return;
 		job_write_joined(job, i, m->from);
-		log_info("job '%s' rank %u (%s) takes part again: %u of %u are here", job->name, i, member->peer,
-			job_live(job), job->world);
+		log_info("job '%s' %s takes part again: %u of %u are here", job->name,
+			job_member_name(job, i, who, sizeof(who)), job_count_somewhere(job), job->ranks);
+		boxes = boxes || job_is_box(job, i);
 	}
+	if (boxes) /* they let in who is nowhere */
+		job_members_tell_absent(job);
+	parent_changed(job);
+	job_below_review(job);
 }
 
 static void job_members_went(struct job *job)
 {
 	struct members *m = job->change;
 
+	job->gone_on = true;
 	job_members_tell(job, m);
 	standby_members(job);
 	if (job->state == JOB_RUNNING)
@@ -254,9 +381,13 @@ bool job_members_lose(struct job *job, uint32_t rank, const char *why)
 	const struct spec *spec = job->generation ? &job->generation->spec : NULL;
 	struct member *member = &job->members[rank];
 	struct members *m;
+	char who[240];
 
 	if (job->state != JOB_RUNNING || spec->lost == LOST_FAIL || job->present == 0 || job->tabled > 0)
 		return false;
+	if (job->peers && (job_is_box(job, rank) || (spec->lost == LOST_SHRINK && !peers_have_own(job, rank))))
+		return false; /* chunks end there, or others wait for this box's sums */
+	job_member_name(job, rank, who, sizeof(who));
 	m = job_members_next(job);
 	if (!m)
 		return true;
@@ -274,13 +405,14 @@ bool job_members_lose(struct job *job, uint32_t rank, const char *why)
 	job->losses += why != NULL;
 	standby_members(job);
 	if (!why)
-		log_info("job '%s' goes on with %u of %u", job->name, job_live(job), job->world);
+		log_info("job '%s' goes on with %u of %u", job->name, job_count_somewhere(job), job->ranks);
 	else if (spec->lost == LOST_WAIT)
-		log_warn("job '%s' rank %u (%s) was lost: %s. The job waits %.0f s for another worker in its place",
-			job->name, rank, member->peer, why, (double)job_wait_ns(job) / 1e9);
+		log_warn("job '%s' %s was lost: %s. The job waits %.0f s for another %s in its place", job->name, who,
+			why, (double)job_wait_ns(job) / 1e9, job_is_box(job, rank) ? "box" : "worker");
 	else
-		log_warn("job '%s' rank %u (%s) was lost: %s. The job goes on with %u of %u", job->name, rank,
-			member->peer, why, job_live(job), job->world);
+		log_warn("job '%s' %s was lost: %s. The job goes on with %u of %u", job->name, who, why,
+			job_count_somewhere(job), job->ranks);
+	parent_changed(job);
 	job_members_begin(job);
 	if (job->state == JOB_RUNNING)
 		job_hyper_recount(job);
@@ -292,20 +424,40 @@ bool job_members_lose(struct job *job, uint32_t rank, const char *why)
 void job_members_tick(struct job *job)
 {
 	uint64_t now_ns = job->control->now_ns;
-	char advice[JOB_ADVICE_BYTES];
+	char advice[JOB_ADVICE_BYTES], who[240];
 
 	if (job->state != JOB_RUNNING || job->generation->spec.lost != LOST_WAIT)
 		return;
 	for (uint32_t i = 0; i < job->world; i++) {
 		const struct member *member = &job->members[i];
 
-		if (!member->gone || member->joins || now_ns - member->gone_ns < job_wait_ns(job))
+		if (!member->gone || member->elsewhere || member->newcomer || member->joins ||
+			now_ns - member->gone_ns < job_wait_ns(job))
 			continue;
 		job_fail(job, PHUB__ERROR_CODE__ERROR_LOST, (int)i,
-			"rank %u (%s) was lost, and no other took its place in %.0f s. The job ends here. %s", i,
-			member->peer, (double)job_wait_ns(job) / 1e9, job_advice(job, advice, sizeof(advice)));
+			"%s was lost, and no other took its place in %.0f s. The job ends here. %s",
+			job_member_name(job, i, who, sizeof(who)), (double)job_wait_ns(job) / 1e9,
+			job_advice(job, advice, sizeof(advice)));
 		return;
 	}
+}
+
+void job_members_release(struct job *job, uint32_t member)
+{
+	struct members *m;
+
+	if (job->state != JOB_RUNNING || job->generation->spec.lost != LOST_WAIT)
+		return;
+	m = job_members_next(job);
+	if (!m)
+		return;
+	members_remove(m->awaited, member);
+	members_add(m->lost, member);
+	job_members_begin(job);
+	if (job->state == JOB_RUNNING)
+		job_hyper_recount(job);
+	if (job->state == JOB_RUNNING)
+		job_barrier_recount(job);
 }
 
 /* ---- came ---- */
@@ -351,7 +503,7 @@ void job_members_join(struct session *s)
 	member->gone = false;
 	member->joins = true;
 	if (!spec_stepwise(&job->generation->spec))
-		member->hyper = job->hyper;
+		job_hyper_newest(job, &member->hyper);
 	member->barrier = job->barrier;
 	for (uint32_t core = 0; core < job->generation->spec.core_count; core++) {
 		struct generation_link *link = generation_link(job->generation, s->rank, core);

@@ -73,7 +73,7 @@ static void job_describe_lost(const struct job *job, char *out, size_t bytes)
 
 void job_end_drained(struct job *job)
 {
-	bool lost = job_live(job) < job->world && job->generation && job->generation->spec.lost == LOST_WAIT;
+	bool lost = job_count_somewhere(job) < job->ranks && job->generation && job->generation->spec.lost == LOST_WAIT;
 
 	job_fail(job, PHUB__ERROR_CODE__ERROR_OPERATOR, -1,
 		"the box's operator drained it%s%s; the rounds that were open are done%s, and no more are begun",

@@ -19,6 +19,7 @@
 #include "phub/control/peers.h"
 #include "phub/control/session.h"
 #include "phub/control/standby.h"
+#include "phub/lift.h"
 #include "phub/members.h"
 #include "transport/crypt.h"
 
@@ -98,7 +99,8 @@ static void job_take_table(struct session *s)
 	struct member *m = &job->members[s->rank];
 
 	if (m->gone) {
-		job_members_join(s);
+		if (!job_is_box(job, s->rank) || job_below_is_whole(job, s->rank))
+			job_members_join(s);
 		return;
 	}
 	m->tabled = true;
@@ -265,9 +267,12 @@ void job_write_joined(struct job *job, uint32_t rank, const uint64_t *from)
 	uint64_t *rounds = calloc(g->spec.plan.key_count, sizeof(*rounds));
 	Phub__Hypers groups[SPEC_GROUPS_MAX], *each[SPEC_GROUPS_MAX];
 	Phub__Start start = PHUB__START__INIT;
+	uint32_t version;
 
-	table_hypers(job->hyper ? job->groups : g->spec.groups, g->spec.group_count, groups, each);
+	table_hypers(job_hyper_newest(job, &version), g->spec.group_count, groups, each);
 	start.joined = true;
+	start.rank = job_is_box(job, rank) ? rank : 0;
+	start.gathered = job->members[rank].gathered;
 	start.epoch = job->epoch;
 	start.hyper = job->members[rank].hyper;
 	start.barrier = job->barrier;
@@ -414,8 +419,13 @@ static void job_go(struct job *job, const uint64_t *from)
 			if (g->store.shards[core])
 				members_exclude(g->store.shards[core], i);
 	for (unsigned core = 0; core < g->spec.core_count; core++)
-		if (g->store.shards[core])
+		if (g->store.shards[core]) {
 			g->store.shards[core]->paused = job->paused;
+			if (from && job->parent) {
+				hypers_begin(&g->store.shards[core]->hypers, job->hyper, true, job->groups);
+				lift_join(g->store.shards[core], from, job->control->now_ns);
+			}
+		}
 	if (!peers_await(job)) {
 		job_fail(job, PHUB__ERROR_CODE__ERROR_LIMIT, -1, "no memory in the box to start it");
 		return;
@@ -473,6 +483,7 @@ void job_start(struct job *job)
 	job->hyper = 0;
 	job->hyper_asked = 0;
 	job->hyper_agreed = 0;
+	job->after = 0;
 	job->epoch = g->spec.epoch;
 	job->state = JOB_RUNNING;
 	job_hyper_forget(job);
@@ -493,7 +504,7 @@ void job_start(struct job *job)
 	else if (!job_is_spread(job) && job_restore(job))
 		job->state = JOB_LOADING;
 	else
-		job_go(job, NULL);
+		job_go(job, parent_join(job));
 }
 
 void job_begin_tick(struct job *job)
@@ -501,8 +512,8 @@ void job_begin_tick(struct job *job)
 	uint64_t now_ns = job->control->now_ns, last_ns = 0;
 	bool again = false;
 
-	if (job->generation || job->moves || job->tabled == 0 || job->tabled != job->present || job->mismatch.code ||
-		job->reference->spec.lost != LOST_SHRINK)
+	if (job->generation || job->moves || job_is_spread(job) || job->tabled == 0 || job->tabled != job->present ||
+		job->mismatch.code || job->reference->spec.lost != LOST_SHRINK)
 		return;
 	for (uint32_t i = 0; i < job->world; i++) {
 		const struct member *m = &job->members[i];

@@ -19,6 +19,7 @@
 #include "phub/control/job_below.h"
 #include "phub/control/peers.h"
 #include "phub/lift.h"
+#include "phub/members.h"
 
 #define PARENT_BACKOFF_NS     200000000ull
 #define PARENT_BACKOFF_MAX_NS 5000000000ull
@@ -29,10 +30,7 @@
 struct parent_start {
 	bool here; /* it came, and no generation was made by it yet */
 	struct box_place place;
-	uint32_t gathered;
-	uint8_t *cores; /* [chunk_count] its core of each chunk */
-	size_t chunk_count;
-	Phub__Exchange *exchange; /* NULL: all is lifted to it */
+	Phub__Start *said; /* NULL: none came, or there was no memory for it */
 };
 
 struct parent_hypers {
@@ -54,7 +52,8 @@ struct parent {
 	uint32_t gathered; /* counts Gathers */
 	bool gather_owed;
 	struct parent_start start;
-	uint16_t *ways; /* [plan.chunk_count] of the generation that runs */
+	uint16_t *ways; /* [plan.chunk_count] of the generation that runs... */
+	uint64_t *from; /* ...and, where it came to one that runs, the rounds that its chunks begin with */
 	struct box_uplinks uplinks;
 	struct parent_hypers *hypers; /* that are to be said, oldest first */
 	unsigned hyper_count;
@@ -94,23 +93,21 @@ unsigned parent_cores(const struct job *job)
 
 static void parent_forget_start(struct parent *p)
 {
-	free(p->start.cores);
-	if (p->start.exchange)
-		phub__exchange__free_unpacked(p->start.exchange, NULL);
-	p->start.cores = NULL;
-	p->start.exchange = NULL;
+	if (p->start.said)
+		phub__start__free_unpacked(p->start.said, NULL);
+	p->start.said = NULL;
 }
 
 /* NULL: there was no memory. */
-static Phub__Exchange *parent_copy_exchange(const Phub__Exchange *m)
+static Phub__Start *parent_copy_start(const Phub__Start *m)
 {
-	size_t bytes = phub__exchange__get_packed_size(m);
+	size_t bytes = phub__start__get_packed_size(m);
 	uint8_t *packed = malloc(bytes + 1);
-	Phub__Exchange *copy = NULL;
+	Phub__Start *copy = NULL;
 
 	if (packed) {
-		phub__exchange__pack(m, packed);
-		copy = phub__exchange__unpack(NULL, bytes, packed);
+		phub__start__pack(m, packed);
+		copy = phub__start__unpack(NULL, bytes, packed);
 	}
 	free(packed);
 	return copy;
@@ -118,8 +115,6 @@ static Phub__Exchange *parent_copy_exchange(const Phub__Exchange *m)
 
 static void parent_hear_start(struct parent *p, const Phub__Start *m)
 {
-	uint8_t *cores = malloc(m->core_of_chunk.len + 1);
-
 	parent_forget_start(p);
 	p->start = (struct parent_start){.here = true,
 		.place = {.job = m->job,
@@ -127,12 +122,7 @@ static void parent_hear_start(struct parent *p, const Phub__Start *m)
 			.epoch = m->epoch,
 			.window = m->window,
 			.rank = m->rank},
-		.gathered = m->gathered,
-		.cores = cores,
-		.chunk_count = cores ? m->core_of_chunk.len : 0,
-		.exchange = m->exchange ? parent_copy_exchange(m->exchange) : NULL};
-	if (cores && m->core_of_chunk.len > 0)
-		memcpy(cores, m->core_of_chunk.data, m->core_of_chunk.len);
+		.said = parent_copy_start(m)};
 }
 
 static void parent_hear_error(struct parent *p, const Phub__Error *m)
@@ -158,6 +148,9 @@ static void parent_hear(void *arg, const Phub__Control *m)
 		break;
 	case PHUB__CONTROL__MESSAGE_HYPER:
 		job_hyper_agree(p->job, m->hyper->version);
+		break;
+	case PHUB__CONTROL__MESSAGE_MEMBERS:
+		job_below_hear_members(p->job, m->members);
 		break;
 	case PHUB__CONTROL__MESSAGE_NOTICE:
 		job_pass_notice(p->job, m->notice);
@@ -374,6 +367,7 @@ static int parent_say_gather(struct parent *p)
 		gather.number = p->gathered + 1;
 		gather.type = (Phub__Dtype)p->job->lift;
 		gather.deep = job_below_count(p->job) > 0;
+		gather.after = p->job->after;
 		parent_write_address(p, &gather);
 		control.message_case = PHUB__CONTROL__MESSAGE_GATHER;
 		control.gather = &gather;
@@ -387,6 +381,12 @@ static int parent_say_gather(struct parent *p)
 	return rc;
 }
 
+/* May ranks come and go while it runs, and is it known what was lifted with those who are lost? */
+static bool parent_may_change(const struct job *job)
+{
+	return job->state == JOB_RUNNING && job->generation->spec.lost != LOST_FAIL && !job->change;
+}
+
 /*
  * As much of it as there is room for. Of a job that runs the next table is told when it is that of all here: until then
  * results of rounds may be awaited, which end there with the old one.
@@ -397,7 +397,7 @@ static int parent_tell(struct parent *p)
 	bool tells = job->reference && (job->state == JOB_FORMING || job->tabled == job_live(job));
 	int rc = 0;
 
-	if (job->state == JOB_FORMING && p->gather_owed)
+	if (p->gather_owed && (job->state == JOB_FORMING || parent_may_change(job)))
 		rc = parent_say_gather(p);
 	if (rc == 0 && tells && !p->job_said)
 		rc = parent_say_job(p);
@@ -490,15 +490,22 @@ bool parent_has_started(const struct job *job)
 static int parent_start(struct parent *p, struct err *e)
 {
 	const struct config *config = p->control->config;
+	const Phub__Start *m = p->start.said;
 	struct job *job = p->job;
 
 	if (p->start.place.window < 1 || p->start.place.window > PARENT_WINDOW_MAX)
 		return err_set(e, -EPROTO, "it grants %u messages; allowed are 1 to %u", p->start.place.window,
 			PARENT_WINDOW_MAX);
+	if (!m)
+		return err_set(e, -ENOMEM, "no memory for what it says of the start");
+	if (m->joined && job->started > 0)
+		return err_set(e, -EPROTO, "it lets us in, and we run");
+	if (m->joined)
+		p->generation = p->start.place.generation;
 	if (p->start.place.generation != p->generation)
 		return err_set(e, -EPROTO, "it starts generation %u, and %u is next", p->start.place.generation,
 			p->generation);
-	if (job->state == JOB_FORMING && (p->start.gathered != p->gathered || p->gather_owed))
+	if (job->state == JOB_FORMING && !m->joined && (m->gathered != p->gathered || p->gather_owed))
 		return err_set(e, -EOWNERDEAD, "ranks came or went as it started; start the job again");
 	p->state = PARENT_STARTED;
 	p->why[0] = '\0';
@@ -506,8 +513,8 @@ static int parent_start(struct parent *p, struct err *e)
 		job_below_settle(job);
 		job_below_sort(job);
 	}
-	if (p->start.exchange && parent_is_loopback(config->listen[parent_listener(config)].host) &&
-		!config->advertise[0] && !parent_is_loopback(config->uplink_at.host))
+	if (m->exchange && parent_is_loopback(config->listen[parent_listener(config)].host) && !config->advertise[0] &&
+		!parent_is_loopback(config->uplink_at.host))
 		return err_set(e, -ENOTSUP,
 			"it is the top of a job that is sharded or a chain, in which boxes call each other, and this "
 			"one "
@@ -515,36 +522,78 @@ static int parent_start(struct parent *p, struct err *e)
 			"phubd "
 			"of your own with an address for others, and its uplink",
 			config->hostbox_fd ? " (hostbox=auto)" : "");
-	if (p->start.exchange && peers_join(job, p->start.exchange, e) < 0)
+	if (m->exchange && peers_join(job, m->exchange, e) < 0)
 		return e->code;
 	job_try_start(job);
 	return 0;
+}
+
+/* Of each chunk the round of its first key. 0, or -EPROTO. */
+static int parent_read_rounds(const Phub__Start *m, const struct chunk_plan *plan, uint64_t *from)
+{
+	if (m->n_rounds != 1 && m->n_rounds != plan->key_count)
+		return -EPROTO;
+	for (uint32_t i = 0; i < plan->chunk_count; i++) {
+		from[i] = m->rounds[m->n_rounds == 1 ? 0 : plan->chunks[i].key_first];
+		if (from[i] == MEMBERS_NEVER)
+			return -EPROTO;
+	}
+	return 0;
+}
+
+const uint64_t *parent_join(struct job *job)
+{
+	struct parent *p = job->parent;
+	const struct spec *spec = &job->generation->spec;
+	const Phub__Start *m = p ? p->start.said : NULL;
+
+	if (!m || !m->joined)
+		return NULL;
+	free(p->from);
+	p->from = calloc(spec->plan.chunk_count, sizeof(*p->from));
+	if (!p->from || m->n_groups != spec->group_count || parent_read_rounds(m, &spec->plan, p->from) < 0) {
+		job_fail(
+			job, PHUB__ERROR_CODE__ERROR_LOST, -1, "the box above runs it otherwise than its workers here");
+		return NULL;
+	}
+	job->hyper = m->hyper;
+	job->barrier = m->barrier;
+	p->barrier_done = m->barrier;
+	p->barrier_asked = m->barrier;
+	for (uint32_t i = 0; i < spec->group_count; i++)
+		table_hyper(m->groups[i], &job->groups[i]);
+	for (uint32_t i = 0; i < job->world; i++) {
+		job->members[i].hyper = m->hyper;
+		job->members[i].barrier = m->barrier;
+	}
+	job->rounds = p->from[0];
+	return p->from;
 }
 
 static int parent_count_cores(const struct parent *p, struct err *e)
 {
 	int count = 0;
 
-	for (size_t i = 0; i < p->start.chunk_count; i++)
-		if (p->start.cores[i] >= count)
-			count = p->start.cores[i] + 1;
+	for (size_t i = 0; i < p->start.said->core_of_chunk.len; i++)
+		if (p->start.said->core_of_chunk.data[i] >= count)
+			count = p->start.said->core_of_chunk.data[i] + 1;
 	return count ? count : err_set(e, -EPROTO, "the box above has placed nothing");
 }
 
 int parent_place(struct job *job, struct spec *spec, struct err *e)
 {
 	struct parent *p = job->parent;
+	const ProtobufCBinaryData there = p->start.said->core_of_chunk;
 	uint32_t count = spec->plan.chunk_count;
 	unsigned cores = parent_cores(job);
 	int ways;
 
 	if (job->peers) {
-		ways = peers_take_cores(job, p->start.cores, p->start.chunk_count, e);
+		ways = peers_take_cores(job, there.data, there.len, e);
 		return ways < 0 ? ways : peers_place(job, spec, e);
 	}
-	if (p->start.chunk_count != count)
-		return err_set(
-			e, -EPROTO, "the box above has %zu chunks of it, and this one %u", p->start.chunk_count, count);
+	if (there.len != count)
+		return err_set(e, -EPROTO, "the box above has %zu chunks of it, and this one %u", there.len, count);
 	ways = parent_count_cores(p, e);
 	if (ways < 0)
 		return ways;
@@ -556,8 +605,8 @@ int parent_place(struct job *job, struct spec *spec, struct err *e)
 	if (!p->ways || !job->placement)
 		return err_set(e, -ENOMEM, "no memory to place %u chunks", count);
 	for (uint32_t i = 0; i < count; i++) {
-		p->ways[i] = p->start.cores[i];
-		job->placement[i] = (uint16_t)(p->start.cores[i] % cores); /* all chunks of a core there are on one */
+		p->ways[i] = there.data[i];
+		job->placement[i] = (uint16_t)(there.data[i] % cores); /* all chunks of a core there are on one */
 	}
 	spec->way_of_chunk = p->ways;
 	spec->way_count = (uint32_t)ways;
@@ -586,7 +635,7 @@ void parent_connect(struct job *job)
 
 	parent_forget_hypers(p);
 	p->start.here = false;
-	p->generation = job->generation->spec.generation + 1;
+	p->generation = place.generation + 1;
 	p->job_said = false;
 	p->keys_said = 0;
 	if (job->peers) {
@@ -633,8 +682,6 @@ static int parent_advance(struct parent *p, bool welcomed, struct err *e)
 		rc = box_uplinks_give(job, &p->uplinks, e);
 		if (rc == 0)
 			p->state = PARENT_LIFTING;
-		else if (rc != -EAGAIN)
-			return rc;
 	}
 	if (p->state != PARENT_STARTED)
 		rc = parent_tell(p);
@@ -712,6 +759,7 @@ void parent_end(struct job *job)
 		return;
 	}
 	leave.finished = job->finished;
+	leave.bereaved = job->deserted;
 	if (p->own_code) {
 		error.code = p->own_code;
 		error.rank = p->own_rank;
@@ -734,6 +782,7 @@ void parent_forget(struct job *job)
 	parent_forget_hypers(p);
 	parent_forget_start(p);
 	free(p->ways);
+	free(p->from);
 	free(p);
 	job->parent = NULL;
 }

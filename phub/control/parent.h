@@ -10,7 +10,10 @@
  *      lifting    sums go up, results come down
  *
  * Hyper-parameters and barriers go up when all here and below have come to them. When it is lost, or an uplink is, the
- * job ends. Control thread; nothing blocks.
+ * job ends here; it goes on there, without the workers here, where it may (lost: shrink and wait). A job that forms
+ * here while it runs there comes to it like a worker that was lost and is replaced: it takes part from a round on that
+ * the box above has chosen, for all who are here by then. Who is here it says again each time that it changes, and is
+ * told who is not anywhere. Control thread; nothing blocks.
  */
 #ifndef PHUB_CONTROL_PARENT_H
 #define PHUB_CONTROL_PARENT_H
@@ -50,6 +53,12 @@ void parent_changed(struct job *job);
 void parent_anew(struct job *job);
 /* Has it started the generation that is next here? */
 bool parent_has_started(const struct job *job);
+
+/*
+ * The job came to one that runs above: takes over how that is, and returns the rounds that chunks begin with, one for
+ * each, until its next start. NULL: it starts with all others, or, without memory, has failed.
+ */
+const uint64_t *parent_join(struct job *job);
 
 /* Where chunks go, of a plan that was made: fills job->placement and the spec's ways, which last until the next
  * generation is placed, or the job's end. 0, -EPROTO (it has other chunks), -ENOMEM. */

@@ -424,6 +424,21 @@ bool peers_stand_for_all(const struct job *job, uint32_t member)
 	return p && p->kind == WAYS_CHAIN && peers_is_top(p) && p->each[p->count - 1].slot == member;
 }
 
+bool peers_have_own(const struct job *job, uint32_t but)
+{
+	const struct peers *p = job->peers;
+
+	for (uint32_t i = 0; i < job->world; i++) {
+		bool beside = false;
+
+		for (unsigned n = 0; n < p->count; n++)
+			beside = beside || p->each[n].slot == i;
+		if (i != but && !beside && !job->members[i].gone)
+			return true;
+	}
+	return false;
+}
+
 const char *peers_next(const struct job *job, uint32_t chunk, bool *left)
 {
 	const struct peers *p = job->peers;

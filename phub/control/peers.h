@@ -155,6 +155,8 @@ void peers_forget(struct job *job);
 bool peers_ask(const struct job *job);
 /* Do all ranks that are not here come by this box? */
 bool peers_stand_for_all(const struct job *job, uint32_t member);
+/* Without this member: has the box still somebody of its own in the job, whose pushes it lifts? */
+bool peers_have_own(const struct job *job, uint32_t but);
 /* "box 10.0.2.1:7077", to which this chunk's sums go, or NULL; *left: it has left. */
 const char *peers_next(const struct job *job, uint32_t chunk, bool *left);
 unsigned peers_count(const struct job *job);

@@ -267,7 +267,7 @@ static void session_hear_member(struct session *s, const Phub__Control *m)
 	case PHUB__CONTROL__MESSAGE_LEAVE:
 		s->job->members[s->rank].finished = m->leave->finished;
 		if (m->leave->error && s->below)
-			job_below_fails(s, m->leave->error);
+			job_below_fails(s, m->leave);
 		else if (!standby_leaves(s->job, s->rank))
 			job_leave(s);
 		break;

@@ -58,6 +58,14 @@ int fate_strike(struct fate *f, unsigned alive, enum fate_time time, uint64_t no
 	return rank;
 }
 
+void fate_lose(struct fate *f, unsigned rank, uint64_t now_ns)
+{
+	f->ranks[rank].dead = true;
+	f->ranks[rank].died_ns[f->ranks[rank].life] = now_ns;
+	if (f->ranks[rank].life + 1 < FATE_LIVES)
+		f->ranks[rank].returns_ns = now_ns + oracle_random(&f->random) % (f->plan->return_max_ns + 1);
+}
+
 uint64_t fate_due(const struct fate *f)
 {
 	uint64_t due = UINT64_MAX;

@@ -38,6 +38,9 @@ enum fate_time {
 /* The rank that dies now, of those that are alive (a mask), or -1. */
 int fate_strike(struct fate *f, unsigned alive, enum fate_time time, uint64_t now_ns);
 
+/* This rank dies now, for what befalls its box; somebody comes in its place if it has a life left. */
+void fate_lose(struct fate *f, unsigned rank, uint64_t now_ns);
+
 /* Will somebody come in the place of this rank, which is dead? */
 bool fate_awaits(const struct fate *f, unsigned rank);
 

@@ -157,6 +157,24 @@ void world_plan_standby(struct world_plan *plan)
 	}
 }
 
+/* In two of three worlds at several boxes ranks die and come, at either box, and so does the one below. */
+static void world_plan_spread_elastic(struct world_plan *plan)
+{
+	uint64_t r = plan->seed * 0x9e3779b97f4a7c15ull + 43; /* apart: the others stay what they were */
+
+	plan->lost = (enum spec_lost)world_draw(&r, LOST_FAIL, LOST_WAIT);
+	if (plan->lost == LOST_FAIL)
+		return;
+	world_plan_vary(plan, &r);
+	plan->values = ORACLE_INTEGERS;
+	plan->deaths = world_draw(&r, 0, 4);
+	plan->return_max_ns = 1000000ull * (world_draw(&r, 0, 1) ? world_draw(&r, 0, 20) : world_draw(&r, 20, 2000));
+	plan->wait_ms = world_draw(&r, 500, 3000);
+	plan->below_steps *= 1 + world_draw(&r, 0, 3);
+	plan->in_step = true; /* else two that come at once, at two boxes, may wait for each other */
+	plan->lockstep = plan->optimizer != OPTIMIZER_NONE && world_draw(&r, 0, 2) == 0;
+}
+
 const char *const world_hierarchies[3] = {"tree", "sharded", "chain"};
 
 /* What is encrypted is not spread. Sums of sums are those of the serial run where they are exact. */
@@ -180,6 +198,7 @@ void world_plan_spread(struct world_plan *plan)
 	plan->hierarchy = (unsigned)world_draw(&r, 0, 3) % 3;
 	plan->below_part = world_draw(&r, 0, 2) ? PART_NEVER : (enum world_part)world_draw(&r, PART_DEATH, PART_CUT);
 	plan->below_steps = (unsigned)world_draw(&r, 10, 300);
+	world_plan_spread_elastic(plan);
 }
 
 static void world_plan_disk(struct world_plan *plan, uint64_t *r)
@@ -342,7 +361,7 @@ void world_plan_print(const struct world_plan *p, FILE *out)
 					  : "");
 	fprintf(out, "%u breaks, %sdrop %.0f %%, double %.0f %%, reorder %.0f %%", p->breaks,
 		p->net.lossy ? "" : "reliable; else ", p->net.drop * 100, p->net.duplicate * 100, p->net.reorder * 100);
-	if (p->deaths)
+	if (p->deaths || p->lost != LOST_FAIL)
 		fprintf(out, ", up to %u deaths, job %s (%u ms)", p->deaths,
 			p->lost == LOST_WAIT     ? "waits"
 			: p->lost == LOST_SHRINK ? "shrinks"

@@ -136,9 +136,10 @@ int twin_open(struct world *w, struct box_env *env, struct err *e)
 	rc = loop_stream_listen(loop_net_host(w->net, TWIN_HOST), WORLD_CONTROL_PORT, &t->listener);
 	mine.loop = loop_net_host(w->net, TWIN_HOST);
 	mine.accept = twin_accept;
-	mine.plant = SHARD_PLANT_NONE;
+	mine.plant = w->plan->below && env->plant >= SHARD_PLANT_UNCOUNTED ? env->plant : SHARD_PLANT_NONE;
 	if (rc == 0)
 		rc = dispatch_from_env(&mine.kernels, text, sizeof(text));
+	t->env = mine;
 	return rc == 0 ? box_create(&t->config, &mine, loop_net_now(w->net), &t->box, e) : rc;
 }
 
@@ -256,7 +257,43 @@ static bool twin_mends(struct world *w, uint64_t now_ns)
 	return !whole || t->breaks < w->plan->twin_breaks;
 }
 
-/* Where one is below the other, all of a job ends with either. */
+/* The box below dies, and all who are at it: its rack has no power. Later it has. */
+static void twin_die(struct world *w)
+{
+	struct twin *t = &w->twin;
+	uint64_t now_ns = loop_net_now(w->net);
+
+	for (unsigned rank = 0; rank < w->plan->workers; rank++) {
+		struct worker *me = &w->workers[rank];
+
+		if (!me->below || worker_is_gone(me))
+			continue;
+		worker_kill(me);
+		fate_lose(&w->fate, rank, now_ns);
+		w->result->died++;
+	}
+	loop_net_kill(w->net, TWIN_HOST);
+	box_destroy(t->box, now_ns);
+	loop_stream_unlisten(t->listener);
+	t->box = NULL;
+	t->listener = NULL;
+	t->returns_ns = now_ns + 1 + oracle_random(&t->random) % (w->plan->return_max_ns + 1);
+}
+
+static void twin_return(struct world *w)
+{
+	struct twin *t = &w->twin;
+	struct err e = {0};
+
+	loop_net_revive(w->net, TWIN_HOST);
+	if (loop_stream_listen(loop_net_host(w->net, TWIN_HOST), WORLD_CONTROL_PORT, &t->listener) < 0 ||
+		box_create(&t->config, &t->env, loop_net_now(w->net), &t->box, &e) < 0)
+		world_fail(w, "no box below in its place: %s", e.text);
+	t->returns_ns = 0;
+	t->dead = false;
+}
+
+/* Where one is below the other, all of a job ends with either, or, where it may, goes on without who is at that. */
 static unsigned twin_part(struct world *w)
 {
 	const struct world_plan *plan = w->plan;
@@ -267,6 +304,10 @@ static unsigned twin_part(struct world *w)
 	t->parted = true;
 	t->dead = plan->below_part == PART_DEATH;
 	w->result->parted++;
+	if (t->dead && world_plan_varies(plan)) {
+		twin_die(w);
+		return 1;
+	}
 	if (t->dead) {
 		loop_net_kill(w->net, TWIN_HOST);
 		return 1;
@@ -280,6 +321,10 @@ static unsigned twin_fate(struct world *w, uint64_t now_ns)
 {
 	struct twin *t = &w->twin;
 
+	if (t->state == TWIN_BELOW && t->returns_ns && now_ns >= t->returns_ns) {
+		twin_return(w);
+		return 1;
+	}
 	if (t->state == TWIN_BELOW)
 		return twin_part(w);
 
@@ -320,7 +365,7 @@ uint64_t twin_due(struct world *w)
 	const struct box *box = t->box ? t->box : t->other;
 
 	if (t->state == TWIN_NONE || t->dead)
-		return UINT64_MAX;
+		return t->returns_ns ? t->returns_ns : UINT64_MAX;
 	for (unsigned i = 0; i < box->core_count; i++)
 		for (unsigned j = 0; j < box->cores[i]->queue_count; j++)
 			box->cores[i]->queues[j]->ops->arm(box->cores[i]->queues[j]);
@@ -340,10 +385,42 @@ static bool twin_misses_one(const struct world *w)
 	return false;
 }
 
+bool twin_has(struct world *w, unsigned rank, unsigned life)
+{
+	const struct twin *t = &w->twin;
+	bool first = w->plan->below >> rank & 1;
+
+	if (life == 0 || !w->plan->below || w->plan->hierarchy)
+		return first;
+	return !t->parted && oracle_random(&w->twin.random) % 2 ? !first
+								: first && (!t->parted || !t->dead || t->returns_ns);
+}
+
+bool twin_disturbs(const struct worker *me, const char *text)
+{
+	return me->world->plan->below && (strstr(text, "try again in a moment") || strstr(text, "runs here already"));
+}
+
+/* May it be because ranks are lost, and come, in a job at two boxes? */
+static bool twin_excuses_loss(const struct world *w, const char *text)
+{
+	bool some = w->result->died > 0 || w->twin.parted;
+
+	if (!w->plan->below || w->plan->lost == LOST_FAIL || !some)
+		return false;
+	if (strstr(text, "all that had to push") || strstr(text, "first weights"))
+		return true;
+	if (w->plan->lost == LOST_WAIT && strstr(text, "no other took its place"))
+		return true;
+	return w->plan->hierarchy && strstr(text, " was lost"); /* the last of a box, or a box */
+}
+
 bool twin_excuses(const struct world *w, const char *text)
 {
 	const char *why = strstr(text, "does not go on with the job: ");
 
+	if (twin_excuses_loss(w, text))
+		return true;
 	if (w->twin.parted && (strstr(text, " was lost: ") || strstr(text, "box twin:7077 ended the session")))
 		return true;
 	if (twin_is_stale(w) && (w->result->ended > 0 || twin_misses_one(w)) && strstr(text, " was lost: "))

@@ -135,7 +135,7 @@ int worker_open(struct worker *me, struct err *e)
 	world_hyper_public(w, 0, &hyper);
 	options.groups = &hyper;
 	options.group_count = 1;
-	snprintf(url, sizeof(url), "phub://%s/%s", w->plan->below >> me->rank & 1 ? "twin" : "box", w->job);
+	snprintf(url, sizeof(url), "phub://%s/%s", me->below ? "twin" : "box", w->job);
 	return client_open(url, &options, &env, &me->phub, e);
 }
 
@@ -411,7 +411,7 @@ static bool worker_may_push(const struct worker *me, unsigned k)
 
 	if (me->keys[k].in_flight || me->keys[k].round >= last || me->pause_ns > loop_net_now(me->world->net))
 		return false;
-	if (!me->world->plan->lockstep || me->keys[k].round == me->round)
+	if ((!me->world->plan->lockstep && !me->world->plan->in_step) || me->keys[k].round == me->round)
 		return true;
 	return world_plan_varies(me->world->plan) && worker_begins(me, k);
 }
@@ -493,6 +493,10 @@ static unsigned worker_run_rounds(struct worker *me)
 		me->state = WORKER_LEAVING;
 		return 1;
 	}
+	if (w->plan->in_step && !w->plan->lockstep && slowest > me->round) {
+		me->round = slowest;
+		work++;
+	}
 	if (w->plan->lockstep && slowest > me->round) {
 		struct phub_hyper hyper;
 
@@ -542,7 +546,7 @@ static void worker_begin(struct worker *me)
 	uint32_t count;
 
 	me->state = WORKER_RUNNING;
-	me->run = (uint64_t)me->box << 32 | me->phub->session.start.job;
+	me->run = me->world->plan->below ? 1 : (uint64_t)me->box << 32 | me->phub->session.start.job;
 	me->record->begun = true;
 	me->record->begun_ns = loop_net_now(me->world->net);
 	for (unsigned k = 0; k < me->world->plan->key_count && world_plan_varies(me->world->plan); k++) {
@@ -563,13 +567,16 @@ static bool worker_is_wrong(struct worker *me, int code, const char *text)
 		me->state = WORKER_DONE;
 		return false;
 	}
-	if (me->life > 0 && ((me->state == WORKER_JOINING && code == -EADDRINUSE) || outage_disturbs(me, code, text))) {
+	if (me->life > 0 && ((me->state == WORKER_JOINING && code == -EADDRINUSE) || outage_disturbs(me, code, text) ||
+				    twin_disturbs(me, text))) {
 		fate_postpone(&w->fate, me->rank, loop_net_now(w->net));
 		worker_kill(me);
 		return false;
 	}
 	if (twin_excuses(w, text) || worker_is_excused(me, code, text) || outage_excuses(w, text)) {
 		w->result->ended++;
+		if (w->plan->below) /* the others may go on without it */
+			w->census.dead |= UINT64_C(1) << worker_who(me);
 		me->state = WORKER_DONE;
 		return false;
 	}

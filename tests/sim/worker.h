@@ -41,6 +41,7 @@ struct worker {
 	struct loop_host *host;
 	phub_t *phub;
 	unsigned rank, life;
+	bool below;   /* it is at the world's second box, below the first */
 	unsigned box; /* which of the world's, one after the other, it is with */
 	uint64_t run; /* of the job, for the census */
 	enum worker_state state;
@@ -49,7 +50,7 @@ struct worker {
 	uint64_t since_ns; /* that it waits in its state for something else than results */
 	uint64_t asked_ns; /* when its call was about to end: who is missing */
 	uint64_t pause_ns; /* a slow one pushes nothing before */
-	uint64_t round;    /* lockstep: the round that all keys are in */
+	uint64_t round;    /* lockstep, in_step: the round that all keys are in */
 	struct worker_key keys[WORLD_KEYS_MAX];
 	struct replay_life *record; /* ssp, async: what was got, for the replay; the world's */
 };

@@ -259,6 +259,7 @@ static int world_open_worker(struct world *w, unsigned rank, unsigned life, stru
 		.record = &w->lives[rank][life],
 		.rank = rank,
 		.life = life,
+		.below = twin_has(w, rank, life),
 		.host = life > 0 && !moves ? me->host
 					   : loop_net_host(w->net, w->first_host + rank + life * WORLD_WORKERS_MAX),
 		.random = w->plan->seed * 64 + rank + life * 1000};
@@ -276,7 +277,7 @@ static bool world_relies(void *arg, unsigned endpoint, const void *cookie, const
 	const struct world *w = arg;
 	const struct flight *f = cookie;
 
-	if (endpoint == WORLD_BOX_HOST || !f)
+	if (endpoint == WORLD_BOX_HOST || endpoint == TWIN_HOST || !f)
 		return true;
 	for (unsigned rank = 0; rank < w->plan->workers; rank++)
 		if (w->workers[rank].host->endpoint == endpoint && worker_repeats(&w->workers[rank], f))
@@ -312,7 +313,7 @@ static int world_open(struct world *w, struct err *e)
 	loop_net_trace(w->net, w->trace);
 	if (w->trace)
 		log_set_sink(world_log, w);
-	if (w->plan->deaths)
+	if (w->plan->deaths || (w->plan->below && world_plan_varies(w->plan)))
 		loop_net_relies(w->net, world_relies, w);
 	rc = world_configure(w, e);
 	if (rc == 0)
@@ -425,7 +426,7 @@ static void world_break(struct world *w)
 		world_cut(w, me, WORLD_CUT_NS_MAX);
 		loop_net_partition(w->net, w->cut_host, w->cut, true);
 	} else {
-		loop_net_break(w->net, w->plan->below >> me->rank & 1 ? TWIN_HOST : w->box_host, me->host->endpoint);
+		loop_net_break(w->net, me->below ? TWIN_HOST : w->box_host, me->host->endpoint);
 	}
 	w->breaks++;
 }
@@ -470,7 +471,7 @@ static unsigned world_fate(struct world *w)
 	struct err e = {0};
 	int rank = -1;
 
-	if (w->plan->deaths == 0 || (!job && w->result->died + w->result->box_died == 0))
+	if (w->plan->deaths + w->result->died == 0 || (!job && w->result->died + w->result->box_died == 0))
 		return 0;
 	for (unsigned i = 0; i < w->plan->workers; i++) {
 		if (!job && !comes)
@@ -554,7 +555,7 @@ static void world_settle(struct world *w)
 {
 	fate_end(&w->fate);
 	world_heal(w);
-	for (unsigned i = 0; i < 10000 && !world_is_settled(w) && !w->failed; i++) {
+	for (unsigned i = 0; i < 40000 && !world_is_settled(w) && !w->failed; i++) {
 		uint64_t now_ns = loop_net_now(w->net);
 		unsigned work = w->box ? box_step(w->box, now_ns) : outage_step(w);
 

@@ -48,7 +48,8 @@ struct world_plan {
 	unsigned window;
 	unsigned hold_max;
 	bool reproducible, mean, registered, lockstep;
-	bool same; /* the result is written over the gradient */
+	bool in_step; /* all keys step by step, as training does; so does lockstep, with a schedule of rates */
+	bool same;    /* the result is written over the gradient */
 	enum optimizer_kind optimizer;
 	enum spec_sync sync;
 	unsigned staleness;

@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import tempfile
+import time
 
 import rig
 from rig import check, holds
@@ -174,10 +175,133 @@ def lost_box():
     rack.root.stop()
 
 
+def until(worker, ranks):
+    """It is in a round whose sums, all of them, are of these ranks (bits)."""
+    with worker.out.changed:
+        worker.seen = len(worker.out.lines)
+    while worker.event("progress")["ranks"] != ranks:
+        pass
+
+
+def census(rack, lost, job="live"):
+    """Begins workers whose sums say who is in them: a function from a rank to its worker."""
+    def begin(rank, **more):
+        given = {"keys": KEYS, "transport": "tcp", "census": True, "lost": lost, "rounds": "until-told", "report_ms": 1, "wait_ms": 60000, **more}
+        return rig.Worker(rack.boxes[rank].url(job), rank=rank, world=len(rack.boxes), **given)
+    return begin
+
+
+def outlives_workers():
+    """a worker at any box is killed, and another takes its place: with shrink the others go on meanwhile, with wait they wait"""
+    for lost in ("shrink", "wait"):
+        for victim in (4, 3):  # beside another at its box, and alone
+            rack = Rack(lost_ms=3000, warn_ms=1500)
+            rig.outlives(census(rack, lost), lost, victim=victim, world=5)
+            rack.stop()
+        for hierarchy in ("sharded", "chain"):
+            rack = Beside(hierarchy, lost_ms=3000, warn_ms=1500)
+            rig.outlives(census(rack, lost), lost, victim=1, world=6)
+            rack.stop()
+
+
+def outlives_box():
+    """a box is killed: the others go on without its workers, or wait for them; it comes again, and others in their places take part"""
+    for lost in ("shrink", "wait"):
+        rack = Rack(lost_ms=3000, warn_ms=1500)
+        begin = census(rack, lost)
+        workers = [begin(rank) for rank in range(5)]
+        for worker in workers:
+            until(worker, 31)
+        old = rack.b
+        old.kill()
+        for rank in (2, 4):
+            bad(workers[rank], rf"box {old.address} ended the session")
+        for rank in (0, 1, 3) if lost == "shrink" else ():
+            until(workers[rank], 0b01011)
+        rack.b = rig.Box(name="b", uplink=rack.a.address, cores=1, lost_ms=3000, warn_ms=1500)
+        rack.boxes = [rack.b if box is old else box for box in rack.boxes]
+        workers[2] = begin(2)
+        if lost == "wait":
+            time.sleep(1)
+            check(not any(json.loads(line)["event"] == "progress" for line in workers[2].out.lines), "it did not wait for rank 4")
+        workers[4] = begin(4)
+        for worker in workers:
+            until(worker, 31)
+        workers[0].tell()
+        for worker in workers:
+            worker.good()
+        rack.stop()
+
+
+def moves():
+    """a box is killed for good: other workers with the ranks that were there come to other boxes"""
+    for lost in ("shrink", "wait"):
+        rack = Rack(lost_ms=3000, warn_ms=1500)
+        begin = census(rack, lost)
+        workers = [begin(rank) for rank in range(5)]
+        for worker in workers:
+            until(worker, 31)
+        rack.b.kill()
+        for rank in (2, 4):
+            bad(workers[rank], "ended the session")
+        rack.a.logged(r"box .* \(ranks 2, 4\) was lost")
+        rack.root.logged(r"'live'")
+        rack.boxes[2], rack.boxes[4] = rack.root, rack.a
+        for rank in (2, 4):
+            workers[rank] = admitted(lambda rank=rank: begin(rank))
+        for worker in workers:
+            until(worker, 31)
+        workers[0].tell()
+        for worker in workers:
+            worker.good()
+        rack.a.stop()
+        rack.root.stop()
+
+
+def admitted(begin):
+    """Until boxes know that its rank is lost, a worker is told that it is at another box."""
+    for _ in range(100):
+        worker = begin()
+        found = worker.out.find(lambda line: json.loads(line)["event"] in ("connected", "end") and json.loads(line), 0, rig.DEADLINE_S)
+        if found and found[1]["event"] == "connected":
+            return worker
+        holds(json.dumps(worker.result()), "is at another box")
+        time.sleep(0.1)
+    raise AssertionError("it was never let in")
+
+
+def stalls():
+    """a box above is stopped: those below notice within lost_ms, and name it; the job goes on at the one side alone, or ends"""
+    for lost in ("fail", "shrink"):
+        rack = Rack(lost_ms=3000, warn_ms=1500)
+        begin = census(rack, lost)
+        workers = [begin(rank) for rank in range(5)]
+        for worker in workers:
+            until(worker, 31)
+        rack.a.kill(signal.SIGSTOP)
+        since = time.monotonic()
+        if lost == "shrink":  # the root goes on with its own
+            until(workers[3], 0b01000)
+        else:
+            bad(workers[3], r"box .* \(ranks 0-2, 4\) was lost: it was silent for 3")
+        for rank in (2, 4):
+            bad(workers[rank], rf"box above \(uplink {rack.a.address}\) was lost: .*silent for 3")
+        check(time.monotonic() - since < 8, f"{time.monotonic() - since:.1f} s")
+        for rank in (0, 1):
+            bad(workers[rank], rf"box {rack.a.address} has been silent for 3")
+        rack.a.kill(signal.SIGCONT)  # it finds that its job is over, and nothing that it says matters
+        if lost == "shrink":
+            for _ in range(3):
+                until(workers[3], 0b01000)
+            workers[3].tell()
+            workers[3].good()
+        rack.stop()
+
+
 def refused():
     """what is not done over several boxes yet ends with what that is; so do two workers of one rank, and tables that differ"""
     rack = Rack(lost_ms=3000, warn_ms=1500)
-    for job, pattern, more in [("ssp", "sync ssp and async: not yet", {"sync": "ssp", "optimizer": "sgd"}), ("shrink", "on_lost shrink", {"lost": "shrink"}),
+    for job, pattern, more in [("ssp", "sync ssp and async: not yet", {"sync": "ssp", "optimizer": "sgd"}),
                                ("quorum", "a quorum: not yet", {"quorum": 4, "optimizer": "sgd"})]:
         for worker in rack.workers(job, **more):
             bad(worker, pattern)
@@ -492,8 +616,7 @@ def measured():
         check(len(path.read_text().splitlines()) == len(lines), path.read_text())
 
 
-CASES = [summed, half, shared_memory, together, jobs_beside, later, lost_worker, lost_box, refused, seen, exchanged, only_sums, shares, same_bits, same_bits_flat, association_told, by_job,
-         auto_blind, lost_beside, unreachable, measured]
+CASES = [summed, half, shared_memory, together, jobs_beside, later, lost_worker, lost_box, outlives_workers, outlives_box, moves, stalls, refused, seen, exchanged, only_sums, shares, same_bits, same_bits_flat, association_told, by_job, auto, auto_blind, lost_beside, unreachable, measured]
 
 if __name__ == "__main__":
     rig.run(CASES, None if PHUB.exists() else f"{PHUB} is not there (make)")

@@ -80,14 +80,14 @@ static const struct job *the_job(const struct scene *s)
 
 /* ---- it starts ---- */
 
-static void scene_start(struct scene *s)
+static void scene_start_as(struct scene *s, const struct rig_job *job)
 {
 	const uint32_t some[] = {2, 3}, all[] = {1, 2, 3};
 
 	scene_open(s);
 	actor_gather(&s->box, some, 2, 1, 0);
-	actor_table(&s->box, &plain, 1, ELEMENTS);
-	actor_table(&s->worker, &plain, 1, ELEMENTS);
+	actor_table(&s->box, job, 1, ELEMENTS);
+	actor_table(&s->worker, job, 1, ELEMENTS);
 	rig_wait(&s->rig, 1500);
 	assert_int_equal(the_job(s)->state, JOB_FORMING);
 	actor_hear(&s->worker);
@@ -95,6 +95,11 @@ static void scene_start(struct scene *s)
 	actor_gather(&s->box, all, 3, 2, 0);
 	rig_wait(&s->rig, 10);
 	assert_int_equal(the_job(s)->state, JOB_RUNNING);
+}
+
+static void scene_start(struct scene *s)
+{
+	scene_start_as(s, &plain);
 }
 
 static void test_starts(void **state)
@@ -230,6 +235,176 @@ static void test_failed_below(void **state)
 	}
 }
 
+/* ---- it goes on without ---- */
+
+static const struct rig_job shrinks = {.generation = 1, .lost = LOST_SHRINK};
+static const struct rig_job waits = {.generation = 1, .lost = LOST_WAIT};
+
+static void expect_members(struct actor *a, uint32_t present, size_t lost, size_t came)
+{
+	assert_int_equal(actor_hear(a), PHUB__CONTROL__MESSAGE_MEMBERS);
+	assert_int_equal(a->last->members->present, present);
+	assert_int_equal(a->last->members->n_lost, lost);
+	assert_int_equal(a->last->members->n_came, came);
+}
+
+static void box_comes(struct scene *s, unsigned host, const struct rig_job *job, const uint32_t *ranks, size_t count)
+{
+	memset(&s->box, 0, sizeof(s->box));
+	box_join(&s->rig, &s->box, host);
+	actor_gather(&s->box, ranks, count, 1, 0);
+	actor_table(&s->box, job, 1, ELEMENTS);
+	rig_wait(&s->rig, 10);
+}
+
+/* The box dies: its ranks are lost, and those that another brings take part again. */
+static void test_shrinks(void **state)
+{
+	const uint32_t two[] = {1, 3};
+	struct scene s;
+
+	(void)state;
+	scene_start_as(&s, &shrinks);
+	actor_hang_up(&s.box);
+	rig_wait(&s.rig, 10);
+	assert_int_equal(the_job(&s)->state, JOB_RUNNING);
+	expect_members(&s.worker, 1, 3, 0);
+	box_comes(&s, 3, &shrinks, two, 2);
+	assert_int_equal(the_job(&s)->state, JOB_RUNNING);
+	assert_int_equal(the_job(&s)->world, WORLD + 1); /* in the place of the one before */
+	expect_members(&s.worker, 3, 1, 0);              /* rank 2 is nowhere */
+	assert_int_equal(job_count_somewhere(the_job(&s)), 3);
+	/* So it may come here, and then not there. */
+	worker_join(&s.rig, &s.other, 4, 2);
+	actor_table(&s.other, &shrinks, 1, ELEMENTS);
+	rig_wait(&s.rig, 10);
+	assert_int_equal(actor_hear(&s.other), PHUB__CONTROL__MESSAGE_START);
+	assert_true(s.other.last->start->joined);
+	assert_int_equal(job_count_somewhere(the_job(&s)), 4);
+	actor_gather(&s.box, (const uint32_t[]){1, 2, 3}, 3, 2, 0);
+	rig_wait(&s.rig, 10);
+	expect(&s.box, ERROR_OF(TAKEN), "rank 2 is at loop:4");
+	assert_int_equal(job_count_somewhere(the_job(&s)), 2);
+	scene_close(&s);
+}
+
+/* Its Start says where the job is, which place it has, and whom it has named. */
+static void test_joins(void **state)
+{
+	const uint32_t ranks[] = {1, 2, 3};
+	struct scene s;
+
+	(void)state;
+	scene_start_as(&s, &shrinks);
+	actor_barrier(&s.worker, 1);
+	actor_barrier(&s.box, 1);
+	rig_wait(&s.rig, 10);
+	actor_hang_up(&s.box);
+	rig_wait(&s.rig, 10);
+	box_comes(&s, 2, &shrinks, ranks, 3);
+	actor_hear(&s.box); /* the last is that all are here */
+	assert_int_equal(the_job(&s)->members[WORLD].gathered, 1);
+	assert_int_equal(the_job(&s)->members[WORLD].barrier, 1);
+	assert_false(the_job(&s)->members[WORLD].gone);
+	assert_int_equal(job_count_somewhere(the_job(&s)), WORLD);
+	actor_barrier(&s.worker, 2); /* waits for the new one, too */
+	rig_wait(&s.rig, 10);
+	assert_int_equal(the_job(&s)->barrier, 1);
+	actor_barrier(&s.box, 2);
+	rig_wait(&s.rig, 10);
+	assert_int_equal(the_job(&s)->barrier, 2);
+	scene_close(&s);
+}
+
+static void say_deserted(struct actor *box, const char *text)
+{
+	Phub__Control control = PHUB__CONTROL__INIT;
+	Phub__Leave leave = PHUB__LEAVE__INIT;
+	Phub__Error error = PHUB__ERROR__INIT;
+
+	error.code = ERROR_OF(LOST);
+	error.rank = 1;
+	error.text = (char *)(uintptr_t)text;
+	leave.error = &error;
+	leave.bereaved = true;
+	control.message_case = PHUB__CONTROL__MESSAGE_LEAVE;
+	control.leave = &leave;
+	actor_say(box, &control);
+}
+
+/* All workers of a box are lost: it says so, and counts as lost; where the job fails by it, it fails. */
+static void test_deserted(void **state)
+{
+	struct scene s;
+
+	(void)state;
+	scene_start_as(&s, &shrinks);
+	say_deserted(&s.box, "rank 1 (there) was lost");
+	rig_wait(&s.rig, 10);
+	assert_int_equal(actor_hear(&s.box), PHUB__CONTROL__MESSAGE_LEFT);
+	expect_members(&s.worker, 1, 3, 0);
+	scene_close(&s);
+	scene_start(&s);
+	say_deserted(&s.box, "rank 1 (there) was lost");
+	rig_wait(&s.rig, 10);
+	expect(&s.worker, ERROR_OF(LOST), "rank 1 (there) was lost (told by box ");
+	scene_close(&s);
+}
+
+/* What the box below says of the end of its job ends this one, if it is not that its workers were lost. */
+static void test_fails_below(void **state)
+{
+	struct scene s;
+
+	(void)state;
+	scene_start_as(&s, &shrinks);
+	say_failure(&s.box, ERROR_OF(LOST), 2, "rank 2 (there) was lost, and no other took its place");
+	rig_wait(&s.rig, 10);
+	expect(&s.worker, ERROR_OF(LOST), "no other took its place (told by box ");
+	scene_close(&s);
+}
+
+/* The job waits for all who were at the box; who is at another one is not awaited at that. */
+static void test_waits(void **state)
+{
+	const uint32_t one[] = {3}, two[] = {1, 3};
+	struct scene s;
+
+	(void)state;
+	scene_start_as(&s, &waits);
+	actor_hang_up(&s.box);
+	rig_wait(&s.rig, 10);
+	box_comes(&s, 3, &waits, one, 1);
+	assert_int_not_equal(actor_hear(&s.box), PHUB__CONTROL__MESSAGE_START);
+	assert_true(the_job(&s)->members[WORLD].gone);
+	actor_gather(&s.box, two, 2, 2, 0);
+	rig_wait(&s.rig, 10);
+	assert_true(the_job(&s)->members[WORLD].gone);
+	worker_join(&s.rig, &s.other, 4, 2);
+	actor_table(&s.other, &waits, 1, ELEMENTS);
+	rig_wait(&s.rig, 10);
+	assert_false(the_job(&s)->members[2].gone);
+	assert_false(the_job(&s)->members[WORLD].gone); /* all are somewhere */
+	assert_int_equal(job_count_somewhere(the_job(&s)), WORLD);
+	scene_close(&s);
+}
+
+static void test_waits_in_vain(void **state)
+{
+	struct scene s;
+
+	(void)state;
+	scene_start_as(&s, &waits);
+	actor_hang_up(&s.box);
+	for (unsigned i = 0; i < 310 && s.worker.error_code == 0; i++) {
+		rig_wait(&s.rig, 1000);
+		actor_heartbeat(&s.worker);
+		actor_hear(&s.worker);
+	}
+	expect(&s.worker, ERROR_OF(LOST), "(ranks 1-3) was lost, and no other took its place in 300 s");
+	scene_close(&s);
+}
+
 /* ---- refused ---- */
 
 static void expect_no_box(struct scene *s, uint32_t rank, uint32_t world, int code, const char *text)
@@ -311,7 +486,6 @@ static void test_not_spread(void **state)
 		struct rig_job job;
 		const char *text;
 	} cases[] = {
-		{{.generation = 1, .lost = LOST_SHRINK}, "on_lost shrink and wait: not yet"},
 		{{.generation = 1, .optimizer = OPTIMIZER_SGD, .sync = SYNC_ASYNC, .lr = 0.1},
 			"sync ssp and async: not yet"},
 	};
@@ -348,6 +522,12 @@ int main(void)
 		cmocka_unit_test(test_gone_before_the_start),
 		cmocka_unit_test(test_lost),
 		cmocka_unit_test(test_failed_below),
+		cmocka_unit_test(test_shrinks),
+		cmocka_unit_test(test_joins),
+		cmocka_unit_test(test_deserted),
+		cmocka_unit_test(test_fails_below),
+		cmocka_unit_test(test_waits),
+		cmocka_unit_test(test_waits_in_vain),
 		cmocka_unit_test(test_no_box),
 		cmocka_unit_test(test_wrong_gatherings),
 		cmocka_unit_test(test_not_spread),

@@ -32,6 +32,7 @@ struct shape {
 	enum dtype dtype, lift;
 	bool mean, reproducible, sinks;
 	bool rounds; /* numbers whose sum depends on the order */
+	bool changes; /* now and then the membership of a box does, in mid-round */
 	unsigned hold_max;
 	uint64_t seed;
 };
@@ -408,7 +409,7 @@ static void rack_push(struct rack *r, unsigned box, uint32_t slot, unsigned chun
 	struct wire_header h = {.type = type,
 		.length = type == WIRE_PULL ? 0 : p->b->shard->chunks[chunk].bytes,
 		.job = JOB,
-		.epoch = 1,
+		.epoch = p->b->shard->epoch,
 		.chunk = chunk,
 		.rank = p->names[slot],
 		.round = round,
@@ -440,6 +441,18 @@ static void flat_push(struct rack *r, uint64_t round, bool broadcast)
 	bench_complete(r->flat);
 }
 
+/* What this box has of open rounds is withdrawn: its workers push it again, and so do the boxes that lift to it. */
+static void place_change(struct place *p)
+{
+	uint64_t rounds[CHUNKS];
+	struct members m = {.epoch = p->b->shard->epoch + 1, .repair = true, .rounds = rounds, .from = rounds};
+
+	members_hold(p->b->shard, &m);
+	for (unsigned i = 0; i < CHUNKS; i++)
+		assert_int_equal(rounds[i], p->b->shard->chunks[i].round + chunk_is_up(&p->b->shard->chunks[i]));
+	members_go(p->b->shard, &m, ++p->rack->now);
+}
+
 /* All workers, in any order, with what is carried meanwhile. */
 static void rack_round(struct rack *r, uint64_t round, bool broadcast)
 {
@@ -462,6 +475,15 @@ static void rack_round(struct rack *r, uint64_t round, bool broadcast)
 			rack_push(r, box, slot, chunk, !broadcast ? WIRE_PUSH : root ? WIRE_INIT : WIRE_PULL, round);
 			done[box][slot][chunk] = true;
 			left--;
+		}
+		if (r->shape.changes && rack_random(r, 12) == 0) {
+			box = (unsigned)rack_random(r, BOXES);
+			place_change(&r->places[box]);
+			for (slot = 0; slot < rack_workers[box]; slot++)
+				for (chunk = 0; chunk < CHUNKS; chunk++) {
+					left += done[box][slot][chunk];
+					done[box][slot][chunk] = false;
+				}
 		}
 		if (r->pending_count > 0 && rack_random(r, 2))
 			rack_carry_up(r);
@@ -500,6 +522,71 @@ static void test_same_as_one_box(void **state)
 
 		run(&shape);
 	}
+}
+
+/*
+ * The membership changes at boxes in mid-round, while sums are collected, on their way, and answered: what was lifted
+ * counts once, with all that is in it.
+ */
+static void test_changes(void **state)
+{
+	(void)state;
+	for (unsigned i = 0; i < 300; i++) {
+		const struct shape shape = {.plan = (enum plan)(i % PLAN_COUNT),
+			.optimizer = i / 3 % 2 ? OPTIMIZER_NESTEROV : OPTIMIZER_NONE,
+			.mean = i / 6 % 2,
+			.sinks = i / 12 % 2,
+			.hold_max = i / 24 % 2 ? 8 : 0,
+			.changes = true,
+			.seed = i};
+
+		run(&shape);
+	}
+}
+
+/* Who joins takes part after a round that is lifted, and who is lost there is still in it. */
+static void test_lost_when_lifted(void **state)
+{
+	const struct shape shape = {.plan = PLAN_TREE, .mean = true};
+	struct rack *r = rack_open(&shape);
+	struct place *p = &r->places[2];
+	uint64_t rounds[CHUNKS], lost[MAIL_RANK_WORDS] = {2};
+	struct members m = {.epoch = 2, .repair = true, .rounds = rounds, .from = rounds};
+	const struct chunk *chunk = &p->b->shard->chunks[0];
+
+	(void)state;
+	rack_round(r, 1, true);
+	for (uint32_t slot = 0; slot < 3; slot++) {
+		fill(p->b, slot, rack_rank(2, slot), 2);
+		rack_push(r, 2, slot, 0, WIRE_PUSH, 2);
+		if (slot > 0)
+			rack_push(r, 2, slot, 1, WIRE_PUSH, 2);
+	}
+	assert_true(chunk_is_up(chunk));
+	memcpy(m.awaited, lost, sizeof(lost));
+	members_hold(p->b->shard, &m);
+	assert_int_equal(rounds[0], 3);
+	assert_int_equal(rounds[1], 2);
+	assert_int_equal(m.lifted, 3);
+	rounds[1] = 3;
+	members_go(p->b->shard, &m, ++r->now);
+	assert_int_equal(p->b->shard->chunks[1].needed, 2);
+	assert_int_equal(r->pending_count, 1);
+	assert_int_equal(r->pending[0].header.count, 3); /* as it came */
+	for (uint32_t slot = 0; slot < 3; slot += 2)
+		rack_push(r, 2, slot, 1, WIRE_PUSH, 2);
+	assert_int_equal(r->pending_count, 2);
+	assert_int_equal(r->pending[1].header.count, 2); /* without the one that was lost */
+	for (unsigned box = 0; box < 2; box++)
+		for (uint32_t slot = 0; slot < rack_workers[box]; slot++)
+			for (unsigned i = 0; i < 2; i++) {
+				fill(r->places[box].b, slot, rack_rank(box, slot), 2);
+				rack_push(r, box, slot, i, WIRE_PUSH, 2);
+			}
+	while (r->pending_count > 0)
+		rack_carry_up(r);
+	assert_int_equal(r->places[0].b->shard->chunks[0].round, 3);
+	rack_drop(r);
 }
 
 /* Small integers are the same in all of these types. */
@@ -734,6 +821,8 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_same_as_one_box),
+		cmocka_unit_test(test_changes),
+		cmocka_unit_test(test_lost_when_lifted),
 		cmocka_unit_test(test_types),
 		cmocka_unit_test(test_reproducible),
 		cmocka_unit_test(test_association),
