@@ -113,8 +113,8 @@ int peers_take_cores(struct job *job, const uint8_t *cores, size_t count, struct
 
 /* ---- peers_choose.c: by the rack file ---- */
 
-/* The top box, of boxes that are below it: which way does the job go, and which of the boxes here is each? `count`: of
- * boxes, this one among them. Says so in the log and in job->hierarchy_why. 0, or why not, in `e`. */
+/* The top box, of a job that starts at `count` boxes, this one among them: which way has the shortest rounds? Says so
+ * in the log and in job->hierarchy_why. 0, or -ENOMEM, or what is wrong with the table, in `e`. */
 int peers_choose(struct job *job, unsigned count, enum ways_kind *kind, struct err *e);
 /* The top box: what its boxes are given homes by, as the rack file has it now. */
 void peers_take_rates(struct peers *p);

@@ -175,7 +175,7 @@ static void world_plan_spread_elastic(struct world_plan *plan)
 	plan->lockstep = plan->optimizer != OPTIMIZER_NONE && world_draw(&r, 0, 2) == 0;
 }
 
-const char *const world_hierarchies[3] = {"tree", "sharded", "chain"};
+const char *const world_hierarchies[4] = {"tree", "sharded", "chain", "auto"};
 
 /* What is encrypted is not spread. Sums of sums are those of the serial run where they are exact. */
 void world_plan_spread(struct world_plan *plan)
@@ -195,7 +195,7 @@ void world_plan_spread(struct world_plan *plan)
 	plan->datagrams = false;
 	plan->below = (uint32_t)world_draw(&r, 1, (1u << plan->workers) - 1);
 	plan->below_cores = (unsigned)world_draw(&r, 1, 4);
-	plan->hierarchy = (unsigned)world_draw(&r, 0, 3) % 3;
+	plan->hierarchy = (unsigned)world_draw(&r, 0, 3);
 	plan->below_part = world_draw(&r, 0, 2) ? PART_NEVER : (enum world_part)world_draw(&r, PART_DEATH, PART_CUT);
 	plan->below_steps = (unsigned)world_draw(&r, 10, 300);
 	world_plan_spread_elastic(plan);

@@ -35,7 +35,7 @@ enum world_strike { STRIKE_NONE, STRIKE_KILL, STRIKE_CUT, STRIKE_STANDBY };
 enum world_part { PART_NEVER, PART_DEATH, PART_CUT };
 
 /* By enum config_hierarchy, as the option has it. */
-extern const char *const world_hierarchies[3];
+extern const char *const world_hierarchies[4];
 
 struct world_plan {
 	uint64_t seed;
