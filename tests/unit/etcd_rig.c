@@ -43,8 +43,15 @@ static void etcd_rig_close(struct etcd_rig_conn *c)
 
 static void etcd_rig_queue(struct etcd_rig_conn *c, const char *bytes, size_t count)
 {
-	c->out = realloc(c->out, c->out_bytes + count + 1);
-	assert_non_null(c->out);
+	size_t room = c->out_room ? c->out_room : 4096;
+
+	while (room < c->out_bytes + count)
+		room *= 2;
+	if (room > c->out_room) {
+		c->out = realloc(c->out, room);
+		assert_non_null(c->out);
+		c->out_room = room;
+	}
 	memcpy(c->out + c->out_bytes, bytes, count);
 	c->out_bytes += count;
 }

@@ -31,7 +31,7 @@ struct etcd_rig_conn {
 	char in[65536];
 	size_t have;
 	char *out; /* malloc'ed */
-	size_t out_bytes, out_at;
+	size_t out_bytes, out_room, out_at;
 	bool stream, ends;
 };
 
