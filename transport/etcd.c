@@ -206,6 +206,11 @@ static void call_set_options(struct etcd_call *call)
 	curl->easy_setopt(easy, CURLOPT_PRIVATE, call);
 	curl->easy_setopt(easy, CURLOPT_ERRORBUFFER, call->trouble);
 	curl->easy_setopt(easy, CURLOPT_NOSIGNAL, 1L);
+#if LIBCURL_VERSION_NUM >= 0x075700
+	/* A call that is given up while a name is looked up would wait for the thread that does; so that ends by
+	 * itself. */
+	curl->easy_setopt(easy, CURLOPT_QUICK_EXIT, 1L);
+#endif
 	curl->easy_setopt(easy, CURLOPT_NOPROXY, "*"); /* the rack's etcd is not behind the site's proxy */
 #if LIBCURL_VERSION_NUM >= 0x075500
 	curl->easy_setopt(easy, CURLOPT_PROTOCOLS_STR, "http,https");

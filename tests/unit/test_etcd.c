@@ -6,11 +6,15 @@
 
 #include "tests/unit/cmocka_shim.h"
 
+#include <dlfcn.h>
 #include <errno.h>
+#include <netdb.h>
 #include <poll.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "phub/base/clock.h"
 #include "tests/unit/etcd_rig.h"
@@ -442,6 +446,56 @@ static void test_give_up(void **state)
 	etcd_rig_fini(&s.rig);
 }
 
+static atomic_uint slow_lookups;
+
+/* Stands before the C library's, also for libcurl's thread: "slow.test" takes four seconds. */
+__attribute__((visibility("default"))) int getaddrinfo(
+	const char *host, const char *service, const struct addrinfo *hints, struct addrinfo **out)
+{
+	int (*real)(const char *, const char *, const struct addrinfo *, struct addrinfo **);
+	void *found = dlsym(RTLD_NEXT, "getaddrinfo");
+
+	memcpy(&real, &found, sizeof(real));
+	if (host && strcmp(host, "slow.test") == 0) {
+		atomic_fetch_add(&slow_lookups, 1);
+		sleep(4);
+		host = "127.0.0.1";
+	}
+	return real(host, service, hints, out);
+}
+
+/* A name server that does not answer holds up a call for its time, and the owner not at all. */
+static void test_slow_name(void **state)
+{
+	struct script s;
+	struct etcd_call call;
+	struct etcd *etcd;
+	uint64_t began = clock_now_ns(), longest = 0;
+
+	(void)state;
+	script_init(&s);
+	etcd = open_at("http://slow.test:1", NULL, 500);
+	for (int i = 0; i < 2; i++) { /* once until its time is up, and once given up before */
+		etcd_begin(etcd, &call, "/v3/kv/range", etcd_text_range("/p/", NULL, 1, 0), clock_now_ns());
+		while (call.state == ETCD_RUNNING && !(i == 1 && clock_now_ns() - began > 50 * NS_PER_MS)) {
+			uint64_t before = clock_now_ns();
+
+			etcd_step(etcd, before);
+			longest = clock_now_ns() - before > longest ? clock_now_ns() - before : longest;
+			poll(NULL, 0, 1);
+		}
+		if (i == 0)
+			expect_failed(&call, -1, -ETIMEDOUT, "http://slow.test:1");
+		began = clock_now_ns();
+		etcd_end(&call);
+		longest = clock_now_ns() - began > longest ? clock_now_ns() - began : longest;
+	}
+	assert_true(atomic_load(&slow_lookups) > 0);
+	assert_true(longest < 2 * NS_PER_S);
+	etcd_close(etcd);
+	etcd_rig_fini(&s.rig);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -456,6 +510,7 @@ int main(void)
 		cmocka_unit_test(test_login_refused),
 		cmocka_unit_test(test_stream),
 		cmocka_unit_test(test_give_up),
+		cmocka_unit_test(test_slow_name),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
