@@ -24,6 +24,7 @@
 
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 
 #include "phub/base/err.h"
 
@@ -74,6 +75,18 @@ int racks_read(const char *path, struct racks *out, struct err *e);
 /* The same of text; `name` stands in errors for the file's. */
 int racks_parse(const char *text, size_t bytes, const char *name, struct racks *out, struct err *e);
 void racks_fini(struct racks *r);
+
+/* What may stand in a written file beside what it says, each as comments; NULL: nothing. Lines end at \n. */
+struct racks_notes {
+	const char *head; /* at its top */
+	const char *(*rack)(void *arg, unsigned rack);
+	const char *(*box)(void *arg, unsigned box);
+	const char *(*host)(void *arg, unsigned host);
+	void *arg;
+};
+
+/* Writes what racks_parse() would read so; names are quoted as needed. 0, or -EIO when `out` failed. */
+int racks_write(const struct racks *r, const struct racks_notes *notes, FILE *out);
 
 /* Index of the box with this name, or RACKS_NONE. */
 int racks_find_box(const struct racks *r, const char *name);

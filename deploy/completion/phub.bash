@@ -70,7 +70,10 @@ _phub_words() { # COMMAND SUBCOMMAND WORD
 	jobs | top) words='pause resume drain evict --reason --workers --watch --interval --count --json --help' ;;
 	boxes) words='--etcd --prefix --racks --watch --interval --timeout --json --help' ;;
 	doctor) words='--quiet --json --help' ;;
-	topo) words='--model --cores --chunk --racks --hierarchy --root --lift --svg --json --help' ;;
+	topo)
+		words='probe --model --cores --chunk --racks --hierarchy --root --lift --svg --json --help'
+		[[ $2 != probe ]] || words='--serve --limit --boxes --hosts --racks --port --seconds --streams --out --force --token-file --json --help'
+		;;
 	plan)
 		words='--workers --model --bytes --keys --dtype --optimizer --chunk --transport --nics --link --worker-link --mtu
 			--frame --pcie --cache-lines --memory-bandwidth --cores --core-gbps --kernels --costs --here --cpus

@@ -3,6 +3,8 @@
  * phub topo: the hardware of this machine, and which core of a box on it would own what of a model. The plan is made by
  * the same functions as in the box.
  */
+#include "phub/cli/topo.h"
+
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -14,7 +16,6 @@
 #include "phub/cli/cli.h"
 #include "phub/cli/models.h"
 #include "phub/cli/output.h"
-#include "phub/cli/topo.h"
 #include "topology/chunking.h"
 #include "topology/discover.h"
 #include "topology/pick.h"
@@ -229,29 +230,26 @@ static int topo_check_racks(const struct args_usage *usage, const struct topo *t
 	return ARGS_GO_ON;
 }
 
-int topo_run(int argc, char **argv)
+static int topo_run_with(struct topo *t, int argc, char **argv)
 {
 	static const char *const topo_ways[] = {"flat", "tree", "sharded", "chain", NULL};
 	static const char *const topo_lifts[] = {"f32", "f16", "bf16", NULL};
-	struct topo *t = calloc(1, sizeof(*t));
 	const struct args_option options[] = {
-		{"model", "NAME", "place this model (see phub models) or CSV", ARGS_TEXT, t ? &t->model : NULL, 0, 0,
-			NULL},
-		{"cores", "N", "of the box (half of the CPUs here)", ARGS_NUMBER, t ? &t->cores : NULL, 1,
+		{"model", "NAME", "place this model (see phub models) or CSV", ARGS_TEXT, &t->model, 0, 0, NULL},
+		{"cores", "N", "of the box (half of the CPUs here)", ARGS_NUMBER, &t->cores, 1,
 			PLACEMENT_CORE_COUNT_MAX, NULL},
-		{"chunk", "BYTES", "of a chunk, a power of two (32KiB)", ARGS_POWER, t ? &t->chunk_bytes : NULL,
+		{"chunk", "BYTES", "of a chunk, a power of two (32KiB)", ARGS_POWER, &t->chunk_bytes,
 			CHUNKING_CHUNK_BYTES_MIN, CHUNKING_CHUNK_BYTES_MAX, NULL},
-		{"racks", "FILE", "instead: the racks, boxes and hosts of this rack file", ARGS_TEXT,
-			t ? &t->racks.path : NULL, 0, 0, NULL},
+		{"racks", "FILE", "instead: the racks, boxes and hosts of this rack file", ARGS_TEXT, &t->racks.path, 0,
+			0, NULL},
 		{"hierarchy", "WAY", "of homes and picture: flat, tree, sharded or chain (tree)", ARGS_CHOICE,
-			t ? &t->racks.way : NULL, 0, 0, topo_ways},
-		{"root", "BOX", "that flat and tree end at (the first)", ARGS_TEXT, t ? &t->racks.root : NULL, 0, 0,
-			NULL},
-		{"lift", "TYPE", "of sums between boxes: f32, f16 or bf16 (f32)", ARGS_CHOICE,
-			t ? &t->racks.lift : NULL, 0, 0, topo_lifts},
-		{"svg", "FILE", "a picture of it", ARGS_TEXT, t ? &t->racks.svg : NULL, 0, 0, NULL},
-		{"sysfs", "DIR", NULL, ARGS_TEXT, t ? &t->sysfs : NULL, 0, 0, NULL},
-		{"json", NULL, "one JSON object a line", ARGS_FLAG, t ? &t->json : NULL, 0, 0, NULL},
+			&t->racks.way, 0, 0, topo_ways},
+		{"root", "BOX", "that flat and tree end at (the first)", ARGS_TEXT, &t->racks.root, 0, 0, NULL},
+		{"lift", "TYPE", "of sums between boxes: f32, f16 or bf16 (f32)", ARGS_CHOICE, &t->racks.lift, 0, 0,
+			topo_lifts},
+		{"svg", "FILE", "a picture of it", ARGS_TEXT, &t->racks.svg, 0, 0, NULL},
+		{"sysfs", "DIR", NULL, ARGS_TEXT, &t->sysfs, 0, 0, NULL},
+		{"json", NULL, "one JSON object a line", ARGS_FLAG, &t->json, 0, 0, NULL},
 		{.name = NULL},
 	};
 	const struct args_usage usage = {
@@ -261,26 +259,19 @@ int topo_run(int argc, char **argv)
 			 "also the cores that a box here would pick and the chunks that each would own (longest "
 			 "processing time first, by bytes).\n"
 			 "--racks FILE shows a rack file (see phub(1)); with --model also what a round moves over each "
-			 "of its "
-			 "links, if all\n"
+			 "of its links, if all\n"
 			 "workers push to one box (flat), boxes sum for a root (tree), or each chunk has a home of its "
-			 "own, "
-			 "that all boxes\n"
+			 "own, that all boxes\n"
 			 "send to (sharded) or pass on to (chain).\n",
 		.examples = "  phub topo\n  phub topo --model resnet-50 --cores 2 --svg host.svg\n"
-			    "  phub topo --racks racks.yaml --model resnet-50 --hierarchy sharded --svg racks.svg\n",
+			    "  phub topo --racks racks.yaml --model resnet-50 --hierarchy sharded --svg racks.svg\n"
+			    "  phub topo probe --help\n",
 		.options = options,
 	};
 	struct args_words words;
 	struct err e;
 	int rc;
 
-	if (t)
-		t->racks.way = WAYS_TREE;
-	if (!t) {
-		output_error("out of memory");
-		return CLI_FAILED;
-	}
 	rc = args_parse(&usage, argc, argv, &words);
 	if (rc == ARGS_GO_ON)
 		rc = topo_check_racks(&usage, t);
@@ -295,6 +286,23 @@ int topo_run(int argc, char **argv)
 		if (rc == CLI_FAILED)
 			output_error("%s", e.text);
 	}
+	return rc;
+}
+
+int topo_run(int argc, char **argv)
+{
+	struct topo *t;
+	int rc;
+
+	if (argc > 1 && strcmp(argv[1], "probe") == 0)
+		return probe_run(argc - 1, argv + 1);
+	t = calloc(1, sizeof(*t));
+	if (!t) {
+		output_error("out of memory");
+		return CLI_FAILED;
+	}
+	t->racks.way = WAYS_TREE;
+	rc = topo_run_with(t, argc, argv);
 	free(t);
 	return rc;
 }
