@@ -128,6 +128,20 @@ static double probe_uplink(const struct probe *p, unsigned rack)
 	return fmin(p->out[rack], p->in[rack]);
 }
 
+/* To the four digits that a measurement has at most. */
+static double probe_round(double value)
+{
+	char text[32];
+
+	snprintf(text, sizeof(text), "%.3e", value);
+	return strtod(text, NULL);
+}
+
+static double probe_round_rate(double bytes_s)
+{
+	return probe_round(bytes_s * 8) / 8;
+}
+
 /* The numbers of racks that were measured. */
 static void probe_fill_racks(struct probe_command *c)
 {
@@ -137,17 +151,18 @@ static void probe_fill_racks(struct probe_command *c)
 		struct probe_spread s = probe_latency(&p->facts, p->rack, (int)i);
 
 		if (s.count)
-			c->racks.racks[i].latency_s = s.median;
+			c->racks.racks[i].latency_s = probe_round(s.median);
 		if (p->rack_count > 1)
-			c->racks.racks[i].uplink_bytes_s = probe_uplink(p, i);
+			c->racks.racks[i].uplink_bytes_s = probe_round_rate(probe_uplink(p, i));
 	}
 	if (probe_latency(&p->facts, p->rack, -1).count)
-		c->racks.latency_s = probe_latency(&p->facts, p->rack, -1).median;
+		c->racks.latency_s = probe_round(probe_latency(&p->facts, p->rack, -1).median);
 	for (unsigned i = 0; i < c->racks.box_count; i++)
-		c->racks.boxes[i].rate_bytes_s = probe_rate(p, (unsigned)c->member_of_box[i]);
+		c->racks.boxes[i].rate_bytes_s = probe_round_rate(probe_rate(p, (unsigned)c->member_of_box[i]));
 	for (unsigned i = 0; i < c->racks.host_count; i++)
 		if (c->member_of_host[i] >= 0)
-			c->racks.hosts[i].rate_bytes_s = probe_rate(p, (unsigned)c->member_of_host[i]);
+			c->racks.hosts[i].rate_bytes_s =
+				probe_round_rate(probe_rate(p, (unsigned)c->member_of_host[i]));
 }
 
 /* A file of its own, from members and their racks. */

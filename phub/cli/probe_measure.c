@@ -111,7 +111,7 @@ static int measure_run(struct probe *p, struct probe_flow *flows, unsigned count
 
 		rc = measure_answer(p, flows[i].from, flows[i].to, &m, e);
 		if (rc == 0)
-			flows[i].rate = (double)m.values[0];
+			flows[i].rate = m.values[0] ? (double)m.values[0] : 1; /* starved, which is not unknown */
 	}
 	output_progress_update(&p->progress, ++p->runs_done, p->runs_due);
 	return rc;
@@ -147,7 +147,7 @@ static int measure_streams(struct probe *p, struct err *e)
 
 		if (rc < 0)
 			return rc;
-		if (flow.rate > best * MEASURE_MORE) {
+		if (flow.rate > 1 && flow.rate > best * MEASURE_MORE) {
 			best = flow.rate;
 			p->streams = streams;
 		}

@@ -154,6 +154,8 @@ def wrong_usage():
             (["topo", "--root", "b"], "belong to --racks"),
             (["topo", "--hierarchy", "star"], "flat, tree, sharded, chain"),
             (["topo", "--racks", "x", "--cores", "2"], "in the rack file"),
+            (["topo", "probe"], "--boxes LIST or --racks FILE"),
+            (["topo", "probe", "--serve", "1", "--boxes", "a:1"], "waits for one who asks"),
             (["topo", "--racks", "x", "--root", "b"], "belong to --model"),
             (["jobs", "[::1"], "HOST:PORT"),
             (["jobs", "box:70000"], "HOST:PORT"),
@@ -673,8 +675,8 @@ def manuals_and_completion():
     manual = (rig.ROOT / "deploy/man/phub.1").read_text()
     completion = (rig.ROOT / "deploy/completion/phub.bash").read_text()
     for words in (["bench", "exchange"], ["bench", "aggregation"], ["bench", "kernels"], ["bench", "train"], ["jobs"], ["doctor"],
-                  ["topo"], ["plan"], ["models"], ["checkpoint", "ls"], ["checkpoint", "verify"], ["checkpoint", "restore"],
-                  ["checkpoint", "export"], ["checkpoint", "rm"], ["boxes"]):
+                  ["topo"], ["topo", "probe"], ["plan"], ["models"], ["checkpoint", "ls"], ["checkpoint", "verify"],
+                  ["checkpoint", "restore"], ["checkpoint", "export"], ["checkpoint", "rm"], ["boxes"]):
         out, _ = phub(*words, "--help")
         for option in re.findall(r"^  --([\w-]+)", out, re.M):
             check(option == "help" or f"Fl -{option}" in manual, f"phub.1 lacks --{option} of {' '.join(words)}")

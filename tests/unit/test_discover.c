@@ -178,7 +178,7 @@ static void tree_write_pci(const char *way, const char *class, const char *node,
 	tree_write("0x15b3", "sys/devices/%s/vendor", way);
 	tree_write("0x1017", "sys/devices/%s/device", way);
 	tree_write(node, "sys/devices/%s/numa_node", way);
-	if (speed) {
+	if (speed && width) {
 		tree_write(speed, "sys/devices/%s/current_link_speed", way);
 		tree_write(width, "sys/devices/%s/current_link_width", way);
 	}

@@ -31,7 +31,7 @@ struct shape {
 	enum optimizer_kind optimizer;
 	enum dtype dtype, lift;
 	bool mean, reproducible, sinks;
-	bool rounds; /* numbers whose sum depends on the order */
+	bool rounds;  /* numbers whose sum depends on the order */
 	bool changes; /* now and then the membership of a box does, in mid-round */
 	unsigned hold_max;
 	uint64_t seed;
@@ -608,55 +608,6 @@ static void test_types(void **state)
 
 /* ---- sums of which each bit is fixed ---- */
 
-/* Adds what this box's workers have to `sum`, one after the other. */
-static void add_workers(const struct place *p, float *sum)
-{
-	for (uint32_t slot = 0; slot < rack_workers[p->number]; slot++)
-		for (uint32_t i = 0; i < p->b->elements; i++)
-			sum[i] = slot == 0 && p->number > 0 ? p->b->data[slot][i] : sum[i] + p->b->data[slot][i];
-}
-
-/* In a tree: workers of the root, then the sums of the others, in whatever order all of them come. */
-static void test_reproducible(void **state)
-{
-	float sum[CHUNK_ELEMENTS], part[CHUNK_ELEMENTS];
-
-	(void)state;
-	for (unsigned seed = 0; seed < 50; seed++) {
-		const struct shape shape = {
-			.plan = PLAN_TREE, .reproducible = true, .hold_max = seed % 2 ? 8 : 0, .seed = seed};
-		struct rack *r = rack_open(&shape);
-		unsigned left[BOXES];
-
-		for (unsigned box = 0; box < BOXES; box++) {
-			left[box] = rack_workers[box];
-			for (uint32_t slot = 0; slot < rack_workers[box]; slot++)
-				for (uint32_t i = 0; i < r->flat->elements; i++)
-					r->places[box].b->data[slot][i] =
-						1 / (float)(3 + i * 7 + slot * 31 + box * 1001);
-		}
-		while (left[0] + left[1] + left[2] > 0) {
-			unsigned box = (unsigned)rack_random(r, BOXES);
-
-			if (left[box] > 0)
-				rack_push(r, box, --left[box], 0, WIRE_PUSH, 1);
-			if (r->pending_count > 0)
-				rack_carry_up(r);
-		}
-		memset(sum, 0, sizeof(sum));
-		add_workers(&r->places[0], sum);
-		for (unsigned box = 1; box < BOXES; box++) {
-			add_workers(&r->places[box], part);
-			for (uint32_t i = 0; i < r->flat->elements; i++)
-				sum[i] += part[i];
-		}
-		assert_int_equal(r->places[0].b->shard->chunks[0].round, 2);
-		assert_memory_equal(r->places[0].b->shard->chunks[0].result, sum, r->flat->elements * sizeof(float));
-		r->places[0].b->fake.sent_count = 0;
-		rack_drop(r);
-	}
-}
-
 /* One box that is told the tree's association makes the tree's bits, whatever the types and the order of arrival. */
 static void test_association(void **state)
 {
@@ -824,7 +775,6 @@ int main(void)
 		cmocka_unit_test(test_changes),
 		cmocka_unit_test(test_lost_when_lifted),
 		cmocka_unit_test(test_types),
-		cmocka_unit_test(test_reproducible),
 		cmocka_unit_test(test_association),
 		cmocka_unit_test(test_lifted),
 		cmocka_unit_test(test_no_room),
