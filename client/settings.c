@@ -272,13 +272,12 @@ static const char *settings_not_below(const struct settings *s)
 {
 	const char *t = s->transport;
 
-	return s->url.other.host[0]        ? "a second box in the URL"
-	       : s->sync != PHUB_BSP       ? "sync ssp and async"
-	       : s->lost != PHUB_LOST_FAIL ? "lost shrink and wait"
-	       : s->quorum                 ? "a quorum"
-	       : s->resume_ms              ? "resume"
-	       : s->encrypt                ? "encrypted data"
-	       : s->interface              ? "an interface (the host's box goes up as the routes say)"
+	return s->url.other.host[0]  ? "a second box in the URL"
+	       : s->sync != PHUB_BSP ? "sync ssp and async"
+	       : s->quorum           ? "a quorum"
+	       : s->resume_ms        ? "resume"
+	       : s->encrypt          ? "encrypted data"
+	       : s->interface        ? "an interface (the host's box goes up as the routes say)"
 	       : t && strcmp(t, "shm") != 0 && strcmp(t, "tcp") != 0
 		       ? "a transport other than shm and tcp (it is the way to the host's box)"
 		       : NULL;

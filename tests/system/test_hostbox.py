@@ -229,6 +229,42 @@ def box_killed():
     site.ends()
 
 
+def outlived():
+    """with lost=shrink a worker is killed, and then a host's whole box: the others go on without, and come back to all when others take their places"""
+    site = Site(lost_ms=3000, warn_ms=1500)
+    hosts = ["one", "one", "two", "two"]
+
+    def begin(rank):
+        return site.worker(hosts[rank], rank, 4, lost="shrink", census=True, rounds="until-told", report_ms=1, wait_ms=60000, keys=KEYS)
+
+    def until(worker, ranks):
+        with worker.out.changed:
+            worker.seen = len(worker.out.lines)
+        while worker.event("progress")["ranks"] != ranks:
+            pass
+    workers = [begin(rank) for rank in range(4)]
+    for worker in workers:
+        until(worker, 0b1111)
+    workers[1].kill()
+    for rank in (0, 2, 3):
+        until(workers[rank], 0b1101)
+    workers[1] = begin(1)
+    for worker in workers:
+        until(worker, 0b1111)
+    os.kill(site.boxes()["two"][0], signal.SIGKILL)
+    for rank in (2, 3):
+        bad(workers[rank], "this host's own, of hostbox=auto")
+    for rank in (0, 1):
+        until(workers[rank], 0b0011)
+    workers[2:] = [begin(rank) for rank in (2, 3)]
+    for worker in workers:
+        until(worker, 0b1111)
+    workers[0].tell()
+    for worker in workers:
+        worker.good()
+    site.ends()
+
+
 def missing():
     """no phubd to start, or one that does not start: every worker is told so, and why"""
     site = Site()
@@ -284,8 +320,7 @@ def no_root():
 def refused():
     """what jobs at several boxes cannot have is refused by name, and so is a query that is not understood"""
     site = Site()
-    for more, what in [({"sync": "ssp", "optimizer": "sgd"}, "sync ssp and async"), ({"lost": "shrink"}, "lost shrink and wait"),
-                       ({"quorum": 1, "optimizer": "sgd"}, "a quorum"), ({"resume_ms": 1000}, "resume"), ({"interface": "lo"}, "an interface"),
+    for more, what in [({"sync": "ssp", "optimizer": "sgd"}, "sync ssp and async"), ({"quorum": 1, "optimizer": "sgd"}, "a quorum"), ({"resume_ms": 1000}, "resume"), ({"interface": "lo"}, "an interface"),
                        ({"transport": "udp"}, "a transport other than shm and tcp"),
                        ({"env": {"PHUB_ENCRYPT": "1", "PHUB_SECRET": "x" * 20}}, "encrypted data")]:
         site.worker("one", 0, 1, **more).failed("EOPNOTSUPP", f"hostbox=auto has a box of this host sum its workers.* do not go with {what}")
@@ -503,5 +538,5 @@ def pytorch():
 
 
 if __name__ == "__main__":
-    rig.run([summed, once, uneven, rush, beside, first_killed, all_killed, box_killed, missing, silent, no_root, refused, secret, sealed, sharded, squatter, stranger, stale, brief, by_hand, apart,
+    rig.run([summed, once, uneven, rush, beside, first_killed, all_killed, box_killed, outlived, missing, silent, no_root, refused, secret, sealed, sharded, squatter, stranger, stale, brief, by_hand, apart,
              python, pytorch])
