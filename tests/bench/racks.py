@@ -12,7 +12,7 @@ Usage: racks.py            measures; writes $OUT/racks.md, racks-speed.png, rack
 Environment: BUILD   where phub is (build)
              OUT     where results go (BUILD)
              RUNS    runs of each point, taking turns (5)
-             ROWS    quick (ten minutes), full (2, 4 and 8 racks, each oversubscribed 1:1, 4:1 and 8:1; steps on 1 to 8 racks, also
+             ROWS    quick (a quarter of an hour), full (2, 4 and 8 racks, each oversubscribed 1:1, 4:1 and 8:1; steps on 1 to 8 racks, also
                      with 4:1 and with whole tensors: three quarters of an hour), or smoke (3 racks, seconds)
              RATE    of a worker's link each way, Mbit/s (100); of the experiment's links: racks_train.py
              RESUME  1: keeps what racks.jsonl has of the same commit and settings, and measures what lacks

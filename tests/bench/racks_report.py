@@ -178,8 +178,8 @@ def why(records):
     whole = [f"{s.median:.0f} % on {racks}" for racks, s in whole if s]
     if whole:
         text += f" Where a tensor is one chunk, so that a stage waits for the whole of it, the overhead is {', '.join(whole)} racks."
-    text += (" The paper's grows by a seventh from 2 to 8 racks while what crosses an uplink grows to 1.75 times: a cost of each round, not of the uplink's rate, "
-             "is in it; the posters do not say which.")
+    text += (" The paper's grows by a seventh from 2 to 8 racks while what crosses an uplink grows to 1.75 times, "
+             "which points to a cost of each round and not to the uplink's rate; the posters do not say which.")
     return ["", fill(text)]
 
 
