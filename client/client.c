@@ -145,6 +145,20 @@ bool client_is_free(const phub_t *p)
 	return p->stale.code && !p->lacks;
 }
 
+/* It had let us in: when it is lost its sibling may do so, which says whose that is in turn. A box that refuses us is
+ * there, and asked again. */
+static void client_note_boxes(phub_t *p)
+{
+	if (p->session.id && *p->session.sibling.host) {
+		p->last = p->session.at;
+		p->sibling = p->session.sibling;
+	} else if (*p->sibling.host && strcmp(p->session.at.host, p->sibling.host) == 0 &&
+		   p->session.at.port == p->sibling.port) {
+		p->sibling = p->last;
+		p->last = p->session.at;
+	}
+}
+
 /* The session is over: in its place comes another, with the same keys. */
 static void client_begin_again(phub_t *p, uint64_t now_ns)
 {
@@ -165,8 +179,11 @@ static void client_begin_again(phub_t *p, uint64_t now_ns)
 	}
 	if (!is_new)
 		client_forget_rounds(p);
+	client_note_boxes(p);
 	client_session_fini(&p->session);
 	client_session_init(&p->session, &p->env, &p->settings);
+	if (*p->last.host && *p->sibling.host) /* there first, in case that it comes again soon */
+		client_session_between(&p->session, &p->last, &p->sibling);
 	p->session.resumes = p->ran;
 	p->session.retry_ns = now_ns + CLIENT_RESUME_PAUSE_MS * NS_PER_MS;
 }
@@ -186,7 +203,7 @@ static bool client_resume_step(phub_t *p, uint64_t now_ns)
 {
 	struct err e;
 
-	if (p->resume_until_ns && p->running) {
+	if (p->resume_until_ns && p->running && !p->catches_up) {
 		p->resume_until_ns = 0;
 		err_set(&p->stale, -ESTALE,
 			"%s: the box was lost (%s) and is there again: phub_resume(), then phub_broadcast() for the "

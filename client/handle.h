@@ -52,6 +52,8 @@ struct phub {
 	uint64_t resume_until_ns; /* not 0: the new one is not running yet */
 	uint64_t resume_again_ns; /* not 0: the next try begins then */
 	struct move move;         /* to the box's standby */
+	struct url_box last;      /* the last box that let us in and named a sibling; host "": none */
+	struct url_box sibling;   /* where the next session is tried, too */
 	uint64_t wait_ns;
 	struct phub_stats before; /* counters of earlier key tables */
 	struct drive drive;

@@ -214,6 +214,11 @@ static void hear_welcome(struct client_session *s, const Phub__Welcome *welcome,
 		hear_broken(s, "a welcome with a standby that has no address");
 		return;
 	}
+	s->sibling = (struct url_box){0};
+	if (*welcome->sibling && url_parse_box(welcome->sibling, &s->sibling, NULL) < 0) {
+		hear_broken(s, "a welcome with a sibling that has no address");
+		return;
+	}
 	s->id = welcome->session;
 	s->cores = welcome->cores;
 	s->chunk_bytes = welcome->chunk_bytes;

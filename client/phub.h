@@ -143,7 +143,7 @@ struct phub_options {
 	unsigned quorum;
 	/* Not 0: when the box is lost, or ends the job because a worker was, the library connects again by itself for
 	 * so long, and calls return -ESTALE until phub_resume(); before the first phub_start() none does, for nothing
-	 * is lost then. 0: the session ends. */
+	 * is lost then. A box may name a sibling, which is tried as well. 0: the session ends. */
 	unsigned resume_ms;
 	/* TLS 1.3 for the control session, which then never is plain: a PEM file with the authority of the box's
 	 * certificate, which bears the url's host; and/or the certificate's SHA-256. NULL: PHUB_TLS_CA, PHUB_TLS_PIN.

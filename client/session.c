@@ -107,6 +107,12 @@ void client_session_fini(struct client_session *s)
 	explicit_bzero(s, sizeof(*s));
 }
 
+void client_session_between(struct client_session *s, const struct url_box *box, const struct url_box *other)
+{
+	client_session_aim(s, box);
+	s->other = *other;
+}
+
 void client_session_move(struct client_session *s, const struct url_box *box, uint64_t at_ns)
 {
 	struct client_session before = *s;

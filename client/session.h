@@ -117,6 +117,7 @@ struct client_session {
 	uint64_t sealed; /* pushes that were encrypted with a key that follows from it (transport/crypt.h) */
 	uint64_t id;
 	struct url_box standby; /* where the job goes on when this box is lost; host "": nowhere */
+	struct url_box sibling; /* the box that may let this rank in again then; host "": none */
 	bool moves;             /* to there: a Start with `moved` is awaited */
 	bool resumes;           /* the job ran with us before, and was lost */
 	uint32_t cores;         /* of the box */
@@ -143,6 +144,8 @@ struct client_session {
 /* Sets out to reach the box. `env` and `settings` outlive the session. */
 void client_session_init(struct client_session *s, const struct client_env *env, struct settings *settings);
 
+/* Before anything is said: the box is this one, and another where it cannot be reached. */
+void client_session_between(struct client_session *s, const struct url_box *box, const struct url_box *other);
 /* Before anything is said: the box is another one than settings->url names, and there is no other. */
 void client_session_aim(struct client_session *s, const struct url_box *box);
 

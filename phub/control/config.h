@@ -129,6 +129,7 @@ struct config {
 	char etcd_ca[CONFIG_PATH_BYTES];
 	char rack[RACKS_NAME_BYTES];            /* "": as the rack file says, or not told */
 	uint64_t hostbox_fd, hostbox_linger_ms; /* hostbox.h; 0: it is nobody's but the operator's */
+	char sibling[CONFIG_HOST_BYTES + 8];    /* "host:port" where its workers go when this box dies; "": nowhere */
 	char congestion[16];
 	enum config_seal datagram_seal; /* the least that a job may have */
 	enum config_encryption data_encryption;

@@ -96,6 +96,7 @@ int config_finish_racks(struct config *config, struct err *e)
 
 	racks_fini(&config->racks);
 	config->racks_uplink = false;
+	config->sibling[0] = '\0';
 	if (config->box[0] && !config->racks_file[0] && !config->etcd[0]) {
 		err_set(e, -EINVAL, "box: '%s' without a rack file or etcd; set racks or etcd, or leave box empty",
 			config->box);
@@ -109,6 +110,9 @@ int config_finish_racks(struct config *config, struct err *e)
 		return config_at(config, "racks", "racks", e);
 	}
 	rc = config_find_here(config, e);
+	if (rc == 0 && config->racks.boxes[config->racks_box].sibling != RACKS_NONE)
+		config_box_address(&config->racks.boxes[config->racks.boxes[config->racks_box].sibling],
+			config->sibling, sizeof(config->sibling));
 	if (rc < 0 || config->uplink[0] || config->racks_box == 0)
 		return rc;
 	snprintf(config->uplink, sizeof(config->uplink), "%s", config->tls == CONFIG_TLS_REQUIRE ? "phubs://" : "");
@@ -122,7 +126,7 @@ void config_describe_racks(const struct config *config, char *out, size_t bytes)
 {
 	const struct racks *r = &config->racks;
 	const struct rack_box *box = &r->boxes[config->racks_box];
-	char above[360] = "no box is above it";
+	char above[360] = "no box is above it", sibling[sizeof(config->sibling) + 40] = "";
 
 	out[0] = '\0';
 	if (r->box_count == 0)
@@ -130,6 +134,8 @@ void config_describe_racks(const struct config *config, char *out, size_t bytes)
 	if (config->uplink[0])
 		snprintf(above, sizeof(above), "the box above is %s%s", config->uplink,
 			config->racks_uplink ? ", the first of the file" : "");
-	snprintf(out, bytes, "box %s of rack %s in %.400s; %s", box->name, r->racks[box->rack].name, config->racks_file,
-		above);
+	if (config->sibling[0])
+		snprintf(sibling, sizeof(sibling), "; its workers go to %s when it dies", config->sibling);
+	snprintf(out, bytes, "box %s of rack %s in %.400s; %s%s", box->name, r->racks[box->rack].name,
+		config->racks_file, above, sibling);
 }

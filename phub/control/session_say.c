@@ -147,6 +147,7 @@ void session_write_welcome(struct session *s, const uint8_t mac[PROOF_MAC])
 	welcome.cores = box->core_count;
 	if (box->uplink)
 		welcome.standby = (char *)(uintptr_t)config->standby_told;
+	welcome.sibling = (char *)(uintptr_t)config->sibling;
 	welcome.chunk_bytes = (uint32_t)config->chunk_bytes;
 	control.message_case = PHUB__CONTROL__MESSAGE_WELCOME;
 	control.welcome = &welcome;

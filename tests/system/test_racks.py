@@ -258,6 +258,43 @@ def moves():
         rack.root.stop()
 
 
+class Siblings:
+    """A root and two boxes below it, of which each is the other's sibling, as a rack file says."""
+
+    def __init__(self, sibling, **options):
+        ports = [rig.free_port() for _ in range(3)]
+        with tempfile.NamedTemporaryFile("w", suffix=".yaml", delete=False) as file:
+            file.write("racks:\n" + "".join(f"  - name: r{i}\n    uplink: 1Gbit\n    boxes:\n      - {{name: {name}, address: '127.0.0.1:{port}', rate: 1Gbit{more}}}\n"
+                                            for i, (name, port, more) in enumerate(zip(("root", "a", "b"), ports, ("", f", sibling: {sibling}", ", sibling: a")))))
+        self.root, self.a, self.b = (rig.Box(name=name, racks=file.name, box=name, listen=f"127.0.0.1:{port}", cores=2, **options)
+                                     for name, port in zip(("root", "a", "b"), ports))
+        pathlib.Path(file.name).unlink()
+        self.boxes = [self.root, self.a, self.a, self.b]  # of each rank
+
+
+def siblings():
+    """a box dies: its workers go to its sibling by themselves, as the same ranks of the same job; where that has none of it yet, too"""
+    for lost, sibling in (("shrink", "b"), ("wait", "b"), ("shrink", "root"), ("wait", "root")):
+        rack = Siblings(sibling, lost_ms=3000, warn_ms=1500)
+        begin = census(rack, lost)
+        if sibling == "b" and lost == "shrink":
+            rack.boxes[3] = rack.root  # b has nobody of the job before
+        workers = [begin(rank, resume_ms=30000, optimizer="none") for rank in range(4)]
+        for worker in workers:
+            until(worker, 15)
+        rack.a.kill()
+        for rank in (1, 2):
+            holds(workers[rank].event("stale")["error"], rf"the box was lost: box {rack.a.address} ended the session")
+        for worker in workers:
+            until(worker, 15)
+        check({int(rank) for rank in (w["rank"] for w in jobs({"b": rack.b, "root": rack.root}[sibling], "live")["workers"])} >= {1, 2}, "they are elsewhere")
+        workers[0].tell()
+        for worker in workers:
+            worker.good()
+        rack.b.stop()
+        rack.root.stop()
+
+
 def admitted(begin):
     """Until boxes know that its rank is lost, a worker is told that it is at another box."""
     for _ in range(100):
@@ -616,7 +653,7 @@ def measured():
         check(len(path.read_text().splitlines()) == len(lines), path.read_text())
 
 
-CASES = [summed, half, shared_memory, together, jobs_beside, later, lost_worker, lost_box, outlives_workers, outlives_box, moves, stalls, refused, seen, exchanged, only_sums, shares, same_bits, same_bits_flat, association_told, by_job, auto, auto_blind, lost_beside, unreachable, measured]
+CASES = [summed, half, shared_memory, together, jobs_beside, later, lost_worker, lost_box, outlives_workers, outlives_box, moves, siblings, stalls, refused, seen, exchanged, only_sums, shares, same_bits, same_bits_flat, association_told, by_job, auto, auto_blind, lost_beside, unreachable, measured]
 
 if __name__ == "__main__":
     rig.run(CASES, None if PHUB.exists() else f"{PHUB} is not there (make)")

@@ -355,7 +355,7 @@ static const char racks_text[] =
 	"  - {name: r0, uplink: 100Mbit, boxes: [{name: a, address: '127.0.0.1:7077', rate: 1Gbit}]}\n"
 	"  - {name: r1, uplink: 100Mbit, boxes: [{name: b, address: '127.0.0.2:7078', rate: 1Gbit},\n"
 	"     {name: c, address: 'localhost:7079', rate: 1Gbit},\n"
-	"     {name: d, address: 'd.example:7080', rate: 1Gbit},\n"
+	"     {name: d, address: 'd.example:7080', rate: 1Gbit, sibling: b},\n"
 	"     {name: e, address: '127.0.0.1:7079', rate: 1Gbit}]}\n";
 
 /* `words`: of the error, or what config_describe_racks() says behind the file; `uplink`: what then is. */
@@ -393,6 +393,8 @@ static void test_racks(void **state)
 		path, "listen: '127.0.0.2:7078'\nuplink: 'top.example:9'\n", "box b of rack r1 in", "top.example:9");
 	expect_racks(path, "listen: '127.0.0.1:9999'\nadvertise: 'd.example:7080'\n", "box d of", "127.0.0.1:7077");
 	expect_racks(path, "listen: '127.0.0.1:9999'\nbox: c\n", "box c of rack r1 in", "127.0.0.1:7077");
+	expect_racks(path, "listen: '127.0.0.1:9999'\nbox: d\n", "; its workers go to 127.0.0.2:7078 when it dies",
+		"127.0.0.1:7077");
 	expect_racks(path, "listen: '127.0.0.1:9999'\n", "phubd.yaml:1: racks: no box of ", NULL);
 	expect_racks(path, "listen: '127.0.0.1:9999'\n",
 		"has the address and port where this one listens; set box to the name of this one (a, b, c, d, e)",
