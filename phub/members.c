@@ -151,22 +151,14 @@ static void members_stop(struct shard *shard, const struct members *m)
 	}
 }
 
-void members_exclude(struct shard *shard, uint32_t rank)
+void members_await(struct shard *shard, const uint64_t *ranks, const uint64_t *from)
 {
 	for (uint32_t i = 0; i < shard->chunk_count; i++) {
 		struct chunk *chunk = &shard->chunks[i];
 
-		chunk->arrivals[rank].from = MEMBERS_NEVER;
-		commit_count_needed(chunk, shard);
-	}
-}
-
-void members_await(struct shard *shard, uint32_t rank, const uint64_t *from)
-{
-	for (uint32_t i = 0; i < shard->chunk_count; i++) {
-		struct chunk *chunk = &shard->chunks[i];
-
-		chunk->arrivals[rank].from = from[chunk->index];
+		for (uint32_t rank = 0; rank < shard->spec->world; rank++)
+			if (members_have(ranks, rank))
+				chunk->arrivals[rank].from = from ? from[chunk->index] : MEMBERS_NEVER;
 		commit_count_needed(chunk, shard);
 	}
 }

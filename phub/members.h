@@ -46,6 +46,11 @@ struct members {
 	uint32_t weightless; /* hold: chunks without first weights; atomic */
 };
 
+static inline void members_add(uint64_t *ranks, uint32_t rank)
+{
+	ranks[rank / 64] |= UINT64_C(1) << (rank % 64);
+}
+
 static inline bool members_have(const uint64_t *ranks, uint32_t rank)
 {
 	return ranks[rank / 64] >> (rank % 64) & 1;
@@ -56,10 +61,11 @@ void members_hold(struct shard *shard, struct members *m);
 /* Commits what has become complete by it. */
 void members_go(struct shard *shard, const struct members *m, uint64_t now_ns);
 
-/* Control, before the shard is given to its core: this rank is not there. */
-void members_exclude(struct shard *shard, uint32_t rank);
-/* Likewise: this rank takes part from these rounds on, one for each chunk of the plan. */
-void members_await(struct shard *shard, uint32_t rank, const uint64_t *from);
+/*
+ * Control, before the shard is given to its core: these ranks (bits, as in struct members) take part from these rounds
+ * on, one for each chunk of the plan; NULL: never. One walk, however many they are.
+ */
+void members_await(struct shard *shard, const uint64_t *ranks, const uint64_t *from);
 
 static inline bool members_takes_part(const struct arrival *a, uint64_t round)
 {

@@ -296,11 +296,6 @@ static void below_take_address(struct member *m, const struct session *s, const 
 
 /* ---- whom it has, in a job that runs ---- */
 
-static void below_mark(uint64_t *ranks, uint32_t rank)
-{
-	ranks[rank / 64] |= UINT64_C(1) << (rank % 64);
-}
-
 /* Is this rank taken by somebody who is not this box? */
 static bool below_is_taken(const struct job *job, uint32_t rank, uint32_t place)
 {
@@ -367,7 +362,7 @@ static void below_move(struct session *s, const Phub__Gather *message)
 		struct member *m = &job->members[i];
 
 		if (job_is_somewhere(job, i))
-			below_mark(before, i);
+			members_add(before, i);
 		m->absent = m->absent || (m->elsewhere && m->at == s->rank);
 	}
 	for (size_t i = 0; i < message->n_ranks; i++)
@@ -376,7 +371,7 @@ static void below_move(struct session *s, const Phub__Gather *message)
 		bool is = job_is_somewhere(job, i), was = members_have(before, i);
 
 		if (is != was)
-			below_mark(is ? came : lost, i);
+			members_add(is ? came : lost, i);
 		news = news || is != was;
 	}
 	if (news)
@@ -468,10 +463,10 @@ void job_below_hear_members(struct job *job, const Phub__Members *m)
 		job->after = m->after;
 	for (size_t i = 0; i < m->n_lost; i++)
 		if (m->lost[i] < job->ranks && below_hear_of(job, m->lost[i], false))
-			below_mark(lost, m->lost[i]);
+			members_add(lost, m->lost[i]);
 	for (size_t i = 0; i < m->n_came && job->state == JOB_RUNNING; i++)
 		if (m->came[i] < job->ranks && below_hear_of(job, m->came[i], true))
-			below_mark(came, m->came[i]);
+			members_add(came, m->came[i]);
 	job_members_spread(job, lost, came, NULL);
 	job_below_review(job);
 }

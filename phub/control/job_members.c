@@ -19,11 +19,6 @@
 #include "phub/control/standby.h"
 #include "phub/members.h"
 
-static void members_add(uint64_t *ranks, uint32_t rank)
-{
-	ranks[rank / 64] |= UINT64_C(1) << (rank % 64);
-}
-
 static void members_remove(uint64_t *ranks, uint32_t rank)
 {
 	ranks[rank / 64] &= ~(UINT64_C(1) << (rank % 64));

@@ -219,14 +219,12 @@ static uint64_t job_move_chunk(struct job *job, uint32_t index)
 /* Who is lost takes no part, or from the next round on, in which the job waits for another. */
 static void job_move_exclude(struct job *job, struct shard *shard, const uint64_t *level)
 {
-	for (uint32_t rank = 0; rank < job->world; rank++) {
-		if (!job->members[rank].gone)
-			continue;
-		if (job->generation->spec.lost == LOST_WAIT)
-			members_await(shard, rank, level);
-		else
-			members_exclude(shard, rank);
-	}
+	uint64_t gone[MAIL_RANK_WORDS] = {0};
+
+	for (uint32_t rank = 0; rank < job->world; rank++)
+		if (job->members[rank].gone)
+			members_add(gone, rank);
+	members_await(shard, gone, job->generation->spec.lost == LOST_WAIT ? level : NULL);
 }
 
 static void job_move_set_shard(struct job *job, unsigned core, const uint64_t *level)

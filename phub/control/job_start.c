@@ -405,6 +405,7 @@ bool job_await_room(struct job *job)
 static void job_go(struct job *job, const uint64_t *from)
 {
 	const struct generation *g = job->generation;
+	uint64_t gone[MAIL_RANK_WORDS] = {0};
 
 	if (!from && g->spec.optimizer != OPTIMIZER_NONE && !job->takes && job->members[0].gone &&
 		!job->members[0].elsewhere) {
@@ -415,9 +416,11 @@ static void job_go(struct job *job, const uint64_t *from)
 		return;
 	}
 	for (uint32_t i = 0; i < job->world; i++)
-		for (unsigned core = 0; job->members[i].gone && core < g->spec.core_count; core++)
-			if (g->store.shards[core])
-				members_exclude(g->store.shards[core], i);
+		if (job->members[i].gone)
+			members_add(gone, i);
+	for (unsigned core = 0; job_live(job) < job->world && core < g->spec.core_count; core++)
+		if (g->store.shards[core])
+			members_await(g->store.shards[core], gone, NULL);
 	for (unsigned core = 0; core < g->spec.core_count; core++)
 		if (g->store.shards[core]) {
 			g->store.shards[core]->paused = job->paused;

@@ -398,15 +398,18 @@ bool peers_await(const struct job *job)
 	uint64_t *from = p ? calloc(count, sizeof(*from)) : NULL;
 
 	for (unsigned i = 0; from && i < p->count; i++) {
+		uint64_t slot[MAIL_RANK_WORDS] = {0};
+
 		if (p->each[i].slot == JOB_AT_OTHER)
 			continue;
+		members_add(slot, p->each[i].slot);
 		for (uint32_t chunk = 0; chunk < count; chunk++)
 			from[chunk] = ways_is_below(p->kind, p->boxes, p->count, p->home[chunk], i, p->self)
 					      ? 0
 					      : MEMBERS_NEVER;
 		for (unsigned core = 0; core < g->spec.core_count; core++)
 			if (g->store.shards[core])
-				members_await(g->store.shards[core], p->each[i].slot, from);
+				members_await(g->store.shards[core], slot, from);
 	}
 	free(from);
 	return !p || from;

@@ -110,7 +110,7 @@ static float opened(const char *text, unsigned hold_max, const uint32_t order[4]
 	b->spec.association = a;
 	bench_open(b, 4, hold_max);
 	if (lost < 4)
-		members_exclude(b->shard, lost);
+		members_await(b->shard, (const uint64_t[]){UINT64_C(1) << lost}, NULL);
 	for (uint32_t rank = 0; rank < 4; rank++)
 		b->data[rank][0] = numbers[rank];
 	for (unsigned k = 0; k < 4; k++)

@@ -197,7 +197,7 @@ static void place_open(struct rack *r, unsigned number)
 			continue;
 		for (unsigned i = 0; i < CHUNKS; i++)
 			from[i] = other != rack_home(s, i) && rack_next(s, other, i) == number ? 0 : MEMBERS_NEVER;
-		members_await(b->shard, rack_slot(number, other), from);
+		members_await(b->shard, (const uint64_t[]){UINT64_C(1) << rack_slot(number, other)}, from);
 	}
 	p->core.config.control = b->control;
 	p->core.uplinks = &p->queue;
