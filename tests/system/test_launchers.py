@@ -19,14 +19,14 @@ WORLD = 4
 TASK_S = 120
 SBATCH = rig.ROOT / "deploy/slurm/phub.sbatch"
 PYTHON = """
-import sys
+import os, sys
 sys.path.insert(0, {client!r})
 import numpy, phub
 assert phub.launched()[1] == {world}, phub.launched()
 phub.init({url!r})
 total = phub.push_pull(numpy.full(1000, 1 + phub.rank(), numpy.float32))
 assert phub.launched() == (phub.rank(), phub.size()) and (total == {total}).all(), total
-print("python", phub.rank(), "of", phub.size(), flush=True)
+os.write(1, f"python {{phub.rank()}} of {{phub.size()}}\\n".encode())  # at once: launchers mix what comes in pieces
 phub.shutdown()
 """
 

@@ -137,7 +137,7 @@ def build_leaking(folder):
     """A phubd as this one, but that loses a slot of every job: there is no switch for that in the program itself."""
     flags = (BUILD / ".flags").read_text().split()
     archives = [BUILD / f"lib{layer}.a" for layer in ("client", "control", "box", "transport", "topology", "aggregation", "base")]
-    names = ["libssl", "libcrypto", "libprotobuf-c", "yaml-0.1", "libcap-ng"]
+    names = ["libssl", "libcrypto", "libprotobuf-c", "yaml-0.1", "jansson", "libcap-ng"]
     if "-DPHUB_VERBS" in flags:
         names.append("libibverbs")
     if "-DPHUB_ISAL" in flags:
