@@ -5,6 +5,8 @@
      a b           c d        a veth pair each, tbf LINK both ways
     [rack0]       [rack1]     bridges
        +--[spine]--+          a bridge; veth pairs, tbf UPLINK both ways
+
+alone: it measures rates, in half a second each
 """
 import json
 import os
