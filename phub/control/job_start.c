@@ -504,7 +504,7 @@ void job_start(struct job *job)
 		spec_sync_name(g->spec.sync), g->spec.generation);
 	if (job->takes)
 		job_move_fill(job);
-	else if (!job_is_spread(job) && job_restore(job))
+	else if (!job->parent && !job->peers && job_restore(job)) /* else others have the weights, or some of them */
 		job->state = JOB_LOADING;
 	else
 		job_go(job, parent_join(job));

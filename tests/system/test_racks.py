@@ -19,8 +19,8 @@ KEYS = "a:50000,b:70000,c:100"
 class Rack:
     """Three boxes in a tree of three levels: the root; a below it; b below a, with one core where the others have two."""
 
-    def __init__(self, **options):
-        self.root = rig.Box(name="root", **{"cores": 2, **options})
+    def __init__(self, root=(), **options):
+        self.root = rig.Box(name="root", **{"cores": 2, **options, **dict(root)})
         self.a = rig.Box(name="a", uplink=self.root.address, **{"cores": 2, **options})
         self.b = rig.Box(name="b", uplink="phub://" + self.a.address, **{"cores": 1, **options})
         self.boxes = [self.a, self.a, self.b, self.root, self.b]  # of each rank
@@ -60,7 +60,7 @@ def flat(world, **more):
     box = rig.Box(cores=2)
     given = {"keys": KEYS, "rounds": 20, "transport": "tcp", **more}
     workers = [rig.Worker(box.url("flat"), rank=rank, world=world, **given) for rank in range(world)]
-    digests = {worker.good()["digest"] for worker in workers}
+    digests = {worker.good()["settled" if "settle" in more else "digest"] for worker in workers}
     box.stop()
     check(len(digests) == 1, f"{digests}")
     return digests.pop()
@@ -256,6 +256,24 @@ def moves():
             worker.good()
         rack.a.stop()
         rack.root.stop()
+
+
+def root_comes_again():
+    """the root is killed, and goes on from its checkpoint: workers at all boxes come again by themselves, with the weights of a run without that"""
+    for lost in ("fail", "shrink"):
+        more = {"optimizer": "adam", "reduce": "mean", "rounds": 300, "settle": True}
+        with tempfile.TemporaryDirectory() as folder:
+            options = {"checkpoint_targets": folder, "checkpoint_every": 10, "listen": f"127.0.0.1:{rig.free_port()}"}
+            rack = Rack(root=options, lost_ms=3000, warn_ms=1500)
+            workers = rack.workers(**more, lost=lost, resume_ms=60000, pause_us=3000)
+            rack.root.logged("checkpoint before round")
+            rack.root.kill()
+            rack.root.wait()
+            rack.root = rig.Box(name="root again", cores=2, lost_ms=3000, warn_ms=1500, **options)
+            digests = {worker.good()["settled"] for worker in workers}
+            rack.root.logged("goes on from its checkpoint before round")
+            rack.stop()
+        check(digests == {flat(5, **more)}, f"{digests}")
 
 
 class Siblings:
@@ -653,7 +671,7 @@ def measured():
         check(len(path.read_text().splitlines()) == len(lines), path.read_text())
 
 
-CASES = [summed, half, shared_memory, together, jobs_beside, later, lost_worker, lost_box, outlives_workers, outlives_box, moves, siblings, stalls, refused, seen, exchanged, only_sums, shares, same_bits, same_bits_flat, association_told, by_job, auto, auto_blind, lost_beside, unreachable, measured]
+CASES = [summed, half, shared_memory, together, jobs_beside, later, lost_worker, lost_box, outlives_workers, outlives_box, moves, root_comes_again, siblings, stalls, refused, seen, exchanged, only_sums, shares, same_bits, same_bits_flat, association_told, by_job, auto, auto_blind, lost_beside, unreachable, measured]
 
 if __name__ == "__main__":
     rig.run(CASES, None if PHUB.exists() else f"{PHUB} is not there (make)")
