@@ -432,6 +432,8 @@ int config_finish(struct config *config, struct err *e)
 	if (rc == 0)
 		rc = config_check_advertise(config, e);
 	if (rc == 0)
+		rc = config_check_names(config, e);
+	if (rc == 0)
 		rc = config_finish_racks(config, e);
 	if (rc == 0)
 		rc = config_check_memory(config, e);
@@ -445,8 +447,6 @@ int config_finish(struct config *config, struct err *e)
 		rc = config_check_uplink(config, e);
 	if (rc == 0)
 		rc = config_check_hierarchy(config, e);
-	if (rc == 0)
-		rc = config_check_names(config, e);
 	if (rc < 0)
 		return rc;
 	if (config->tls != CONFIG_TLS_OFF && (!config->tls_cert[0] || !config->tls_key[0])) {

@@ -25,7 +25,7 @@ enum {
 	WORLD_CUT_NS_MAX = 300000000
 };
 #define WORLD_DEAF_NS_MAX (20ull * 1000000000ull)
-#define WORLD_DEADLINE_NS (120ull * 1000000000ull)
+#define WORLD_DEADLINE_NS (240ull * 1000000000ull)
 #define WORLD_AGAIN_NS    (240ull * 1000000000ull) /* where jobs come again */
 
 const struct transport_ops *const *world_transports(const struct world *w)
