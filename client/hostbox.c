@@ -180,18 +180,28 @@ static int hostbox_explain(const struct meeting *m, int rc, struct err *e)
 		log[0] ? log : "stderr");
 }
 
-/* What phubd was before it forked. Whoever waits for all children may have been faster. */
-static void hostbox_reap(const struct meeting *m, int options)
-{
-	while (m->pid && waitpid(m->pid, NULL, options) < 0 && errno == EINTR)
-		continue;
-}
-
 static void hostbox_pause(void)
 {
 	struct timespec pause = {.tv_nsec = HOSTBOX_PAUSE_MS * 1000000};
 
 	nanosleep(&pause, NULL);
+}
+
+/* What phubd was before it forked, which ends at once; a wrapper around it may not. Whoever waits for all children may
+ * have been faster. */
+static void hostbox_reap(const struct meeting *m)
+{
+	pid_t ended = m->pid ? 0 : -1;
+
+	while (ended == 0) {
+		ended = waitpid(m->pid, NULL, WNOHANG);
+		if (ended < 0 && errno == EINTR)
+			ended = 0;
+		if (ended == 0 && clock_now_ns() >= m->deadline_ns)
+			return;
+		if (ended == 0)
+			hostbox_pause();
+	}
 }
 
 /* One try: 0 with the answer; -EAGAIN: another one, in a moment. */
@@ -201,6 +211,7 @@ static int hostbox_try(struct meeting *m, int *fd, char *line, size_t bytes, str
 
 	m->pid = 0;
 	m->log_fd = -1;
+	e->code = 0;
 	*fd = hostbox_connect(m);
 	if (*fd == -ECONNREFUSED)
 		*fd = hostbox_begin(m, e);
@@ -208,7 +219,7 @@ static int hostbox_try(struct meeting *m, int *fd, char *line, size_t bytes, str
 		rc = *fd;
 		*fd = -1;
 		/* Bound, and not listened to yet; or so many come that there is no room. */
-		if (rc == -EADDRINUSE || rc == -EAGAIN)
+		if (rc == -EADDRINUSE || (rc == -EAGAIN && !e->code))
 			return -EAGAIN;
 		return e->code ? rc : hostbox_explain(m, rc, e);
 	}
@@ -216,7 +227,7 @@ static int hostbox_try(struct meeting *m, int *fd, char *line, size_t bytes, str
 	if (rc < 0)
 		return rc;
 	rc = hostbox_hear(m, *fd, line, bytes);
-	hostbox_reap(m, rc == -ETIMEDOUT ? WNOHANG : 0);
+	hostbox_reap(m);
 	if (rc == 0)
 		return 0;
 	close(*fd);

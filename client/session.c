@@ -239,8 +239,9 @@ static void client_session_lost(struct client_session *s, uint64_t now_ns, int c
 	else
 		client_session_fail(s, -ECONNRESET, "box %s ended the session (%s)%s", s->box,
 			code == -EPIPE ? "connection closed" : strerror(-code),
-			s->call || s->settings->resume_ms
-				? ""
+			s->call || s->settings->resume_ms ? ""
+			: s->settings->hostbox
+				? ": it died; start the job again"
 				: ": it died or was stopped. When it runs again, start the job again: it goes on from "
 				  "its last checkpoint there, if the box keeps any (with resume=SECONDS by itself)");
 }

@@ -51,6 +51,11 @@ static inline void members_add(uint64_t *ranks, uint32_t rank)
 	ranks[rank / 64] |= UINT64_C(1) << (rank % 64);
 }
 
+static inline void members_remove(uint64_t *ranks, uint32_t rank)
+{
+	ranks[rank / 64] &= ~(UINT64_C(1) << (rank % 64));
+}
+
 static inline bool members_have(const uint64_t *ranks, uint32_t rank)
 {
 	return ranks[rank / 64] >> (rank % 64) & 1;

@@ -11,7 +11,6 @@
 #include "phub/base/clock.h"
 #include "phub/base/stats.h"
 #include "phub/control/box.h"
-#include "phub/control/job_below.h"
 #include "phub/control/job_mirror.h"
 #include "phub/control/session.h"
 #include "phub/control/parent.h"
@@ -202,15 +201,13 @@ static void admin_fill_lost(const struct job *job, struct admin_job *out, uint32
 		Phub__LostInfo *lost = &out->lost[out->info.n_lost];
 		const struct member *m = &job->members[i];
 
-		if (job_is_somewhere(job, i))
+		if (!job_is_lost(job, i))
 			continue;
-		if (m->elsewhere && m->at != JOB_AT_OTHER)
-			m = &job->members[m->at];
 		--*left;
 		phub__lost_info__init(lost);
 		lost->rank = i;
-		lost->since_ms = (c->now_ns - m->gone_ns) / NS_PER_MS;
-		lost->left = m->quit;
+		lost->since_ms = (c->now_ns - job_gone_ns(job, i)) / NS_PER_MS;
+		lost->left = m->elsewhere && m->at != JOB_AT_OTHER ? job->members[m->at].quit : m->quit;
 		out->lost_pointers[out->info.n_lost++] = lost;
 	}
 }

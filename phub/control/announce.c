@@ -93,12 +93,18 @@ static void announce_find_names(struct announce *a)
 	bool own = !announce_is_any(at->host) && !announce_is_loopback(at->host);
 	char host[ROSTER_NAME_BYTES] = "";
 
+	gethostname(host, sizeof(host) - 1);
 	if (config->advertise[0])
 		snprintf(a->address, sizeof(a->address), "%s", config->advertise);
+	else if (!announce_is_any(at->host))
+		announce_write_address(at->host, port, a->address, sizeof(a->address));
 	else
-		announce_write_address(
-			announce_is_any(at->host) ? a->local : at->host, port, a->address, sizeof(a->address));
-	gethostname(host, sizeof(host) - 1);
+		announce_write_address(a->local[0] ? a->local : host, port, a->address, sizeof(a->address));
+	if (announce_is_any(at->host) && !config->advertise[0] && announce_is_loopback(a->local))
+		log_warn("etcd is reached by loopback, so this box is announced at %s, where no other host reaches it; "
+			 "set "
+			 "advertise to its address",
+			a->address);
 	if (config->racks.box_count > 0)
 		snprintf(a->name, sizeof(a->name), "%s", config->racks.boxes[config->racks_box].name);
 	else if (config->box[0])
@@ -322,6 +328,8 @@ static void announce_step(struct announce *a, uint64_t now_ns)
 		if (a->doing != ANNOUNCE_NOTHING)
 			log_info("etcd %s does not answer: what was announced there ends with its lease, in %llu s",
 				etcd_url(a->etcd), (unsigned long long)(a->ttl_ns / NS_PER_S));
+		etcd_end(&a->call);
+		a->doing = ANNOUNCE_NOTHING;
 		a->stopped = true;
 	} else if (a->doing == ANNOUNCE_NOTHING) {
 		announce_choose(a);

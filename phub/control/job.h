@@ -135,7 +135,8 @@ struct job {
 	unsigned change_left;        /* cores that are not done with the step */
 	struct members *next_change; /* ranks that were lost or came meanwhile, or NULL */
 	uint64_t after;              /* who comes and was at another box takes part in no round before this one */
-	uint64_t barrier;            /* the last one that was passed */
+	uint64_t nowhere[WIRE_WORLD_MAX / 64]; /* before the start: ranks (bits) that are nowhere at the box above */
+	uint64_t barrier;                      /* the last one that was passed */
 	/* bsp: the newest version that cores were sent; ssp, async: how many were. And what the last one says. */
 	uint32_t hyper;
 	struct optimizer_hyper groups[SPEC_GROUPS_MAX];
@@ -333,6 +334,10 @@ static inline uint32_t job_live(const struct job *job)
 }
 /* Does this rank take part, at whatever box? */
 bool job_is_somewhere(const struct job *job, uint32_t rank);
+/* Is it lost, for people? With one of the boxes that exchange all of the job ends: who is at one is not. */
+bool job_is_lost(const struct job *job, uint32_t rank);
+/* Since when it does not: of who went with a box, since that did. */
+uint64_t job_gone_ns(const struct job *job, uint32_t rank);
 /* How many do. */
 uint32_t job_count_somewhere(const struct job *job);
 /* Who is gone, or has come, as far as others must know: `lost` and `came` are ranks. */

@@ -39,9 +39,13 @@ static void below_list(const struct job *job, uint32_t member, char *out, size_t
 
 const char *job_member_name(const struct job *job, uint32_t member, char *out, size_t bytes)
 {
-	const struct member *m = &job->members[member];
+	const struct member *m = &job->members[member < job->world ? member : 0];
 	char ranks[120];
 
+	if (member == JOB_AT_OTHER) {
+		snprintf(out, bytes, "another box");
+		return out;
+	}
 	if (!job_is_box(job, member)) {
 		snprintf(out, bytes, "rank %u (%s)", member, m->peer);
 		return out;
@@ -124,7 +128,7 @@ char *job_below_association(const struct job *job)
 	at += below_write_list(job, JOB_AT_OTHER, out + at, bytes - at);
 	for (uint32_t i = job->ranks; i < job->world; i++)
 		at += below_write_list(job, i, out + at, bytes - at);
-	out[at - 1] = ']';
+	out[at - 1] = at > 1 ? ']' : '\0';
 	return out;
 }
 
@@ -157,10 +161,16 @@ static uint32_t below_vacancy(const struct job *job)
 {
 	if (job->generation->spec.lost == LOST_FAIL || job->peers || job->draining)
 		return JOB_AT_OTHER;
-	for (uint32_t i = job->ranks; i < job->world; i++)
-		if (job->members[i].gone && !job->members[i].session)
+	uint32_t emptied = JOB_AT_OTHER; /* of one whose ranks are elsewhere: nobody waits for that */
+
+	for (uint32_t i = job->ranks; i < job->world; i++) {
+		if (!job->members[i].gone || job->members[i].session)
+			continue;
+		if (!job->members[i].elsewhere)
 			return i;
-	return JOB_AT_OTHER;
+		emptied = emptied == JOB_AT_OTHER ? i : emptied;
+	}
+	return emptied;
 }
 
 static void below_swap(struct job *job, uint32_t a, uint32_t b)
@@ -230,8 +240,9 @@ int job_below_join(struct session *s)
 	if (place == JOB_AT_OTHER)
 		return below_refuse(s, PHUB__ERROR_CODE__ERROR_LIMIT, -ENOMEM, "no room for one more box in it");
 	m = &job->members[place];
-	*m = job->state == JOB_RUNNING ? (struct member){.session = s, .gone = true, .gone_ns = m->gone_ns}
-				       : (struct member){.session = s};
+	*m = (struct member){.session = s,
+		.gone = job->state == JOB_RUNNING,
+		.gone_ns = m->elsewhere ? s->control->now_ns : m->gone_ns};
 	memcpy(m->peer, s->stream->peer, sizeof(m->peer));
 	s->rank = place;
 	s->job = job;
@@ -303,7 +314,7 @@ static bool below_is_taken(const struct job *job, uint32_t rank, uint32_t place)
 
 	if (m->session)
 		return true;
-	return m->elsewhere && m->at != place && job_is_somewhere(job, rank) && m->at != JOB_AT_OTHER;
+	return m->elsewhere && m->at != place && job_is_somewhere(job, rank);
 }
 
 /* Is this rank at that box, or was there last, and takes part nowhere yet? */
@@ -339,6 +350,13 @@ void job_below_review(struct job *job)
 	}
 }
 
+/* It is nowhere. */
+static void below_set_absent(const struct job *job, struct member *m)
+{
+	m->gone_ns = m->absent ? m->gone_ns : job->control->now_ns;
+	m->absent = true;
+}
+
 /* This rank is at that box now. */
 static void below_take(struct job *job, uint32_t rank, uint32_t place)
 {
@@ -363,7 +381,8 @@ static void below_move(struct session *s, const Phub__Gather *message)
 
 		if (job_is_somewhere(job, i))
 			members_add(before, i);
-		m->absent = m->absent || (m->elsewhere && m->at == s->rank);
+		if (m->elsewhere && m->at == s->rank)
+			below_set_absent(job, m);
 	}
 	for (size_t i = 0; i < message->n_ranks; i++)
 		below_take(job, message->ranks[i], s->rank);
@@ -449,14 +468,30 @@ static bool below_hear_of(struct job *job, uint32_t rank, bool came)
 	}
 	if (came || !m->elsewhere || m->at != JOB_AT_OTHER || m->absent)
 		return false;
-	m->absent = true;
+	below_set_absent(job, m);
 	return true;
+}
+
+/* Before it starts here, which may be a moment after the box above has said so: who is nowhere may come here then. */
+static void below_note(struct job *job, const Phub__Members *m)
+{
+	for (size_t i = 0; i < m->n_came; i++)
+		if (m->came[i] < job->ranks)
+			members_remove(job->nowhere, m->came[i]);
+	for (size_t i = 0; i < m->n_lost; i++) {
+		if (m->lost[i] >= job->ranks)
+			continue;
+		members_add(job->nowhere, m->lost[i]);
+		(void)below_hear_of(job, m->lost[i], false);
+	}
 }
 
 void job_below_hear_members(struct job *job, const Phub__Members *m)
 {
 	uint64_t lost[MAIL_RANK_WORDS] = {0}, came[MAIL_RANK_WORDS] = {0};
 
+	if (job->state == JOB_FORMING)
+		below_note(job, m);
 	if (job->state != JOB_RUNNING)
 		return;
 	if (m->after > job->after && m->after != MEMBERS_NEVER)
@@ -503,6 +538,12 @@ void job_below_gather(struct session *s, const Phub__Gather *message)
 				s, PHUB__ERROR_CODE__ERROR_PROTOCOL, "a gathering of rank %u of %u", rank, job->ranks);
 			return;
 		}
+		if (job->members[rank].elsewhere && job->members[rank].at == JOB_AT_OTHER) {
+			session_refuse(s, PHUB__ERROR_CODE__ERROR_TAKEN,
+				"rank %u is at a box above this one, or below that; give every worker its own rank",
+				rank);
+			return;
+		}
 		if (job->members[rank].session || job->members[rank].elsewhere) {
 			job_fail(job, PHUB__ERROR_CODE__ERROR_TAKEN, (int)rank,
 				"rank %u is at box %s and at %s; give every worker its own rank", rank,
@@ -543,7 +584,8 @@ void job_below_fails(struct session *s, const Phub__Leave *leave)
 	char text[ERR_TEXT_MAX];
 
 	job_below_copy(text, sizeof(text), error->text);
-	if (leave->bereaved && job->state == JOB_RUNNING && job->generation->spec.lost != LOST_FAIL) {
+	if (job->state == JOB_RUNNING && job->generation->spec.lost != LOST_FAIL &&
+		(leave->bereaved || error->code == PHUB__ERROR_CODE__ERROR_SHUTDOWN || job->members[s->rank].gone)) {
 		session_write_left(s);
 		session_flush(s);
 		job_lost(s, text);
@@ -580,7 +622,11 @@ void job_below_settle(struct job *job)
 		struct member *m = &job->members[i];
 
 		if (!m->session && !m->elsewhere)
-			*m = (struct member){.gone = true, .elsewhere = true, .at = JOB_AT_OTHER};
+			*m = (struct member){.gone = true,
+				.elsewhere = true,
+				.at = JOB_AT_OTHER,
+				.absent = members_have(job->nowhere, i),
+				.gone_ns = job->control->now_ns};
 	}
 }
 

@@ -19,11 +19,6 @@
 #include "phub/control/standby.h"
 #include "phub/members.h"
 
-static void members_remove(uint64_t *ranks, uint32_t rank)
-{
-	ranks[rank / 64] &= ~(UINT64_C(1) << (rank % 64));
-}
-
 /* ---- the two steps ---- */
 
 static void job_members_send(struct job *job, enum mail_kind kind)
@@ -220,6 +215,22 @@ bool job_is_somewhere(const struct job *job, uint32_t rank)
 	return !m->absent && (m->at == JOB_AT_OTHER || !job->members[m->at].gone);
 }
 
+bool job_is_lost(const struct job *job, uint32_t rank)
+{
+	const struct member *m = &job->members[rank];
+
+	return !job_is_somewhere(job, rank) && !(job->peers && m->elsewhere && !m->absent);
+}
+
+uint64_t job_gone_ns(const struct job *job, uint32_t rank)
+{
+	const struct member *m = &job->members[rank];
+
+	if (m->elsewhere && m->at != JOB_AT_OTHER && job->members[m->at].gone)
+		m = &job->members[m->at];
+	return m->gone_ns ? m->gone_ns : job->control->now_ns;
+}
+
 uint32_t job_count_somewhere(const struct job *job)
 {
 	uint32_t count = 0;
@@ -371,12 +382,26 @@ uint64_t job_wait_ns(const struct job *job)
 	return (wait_ms ? wait_ms : job->control->config->wait_ms) * NS_PER_MS;
 }
 
+/* One that came from a box that was lost, and had not taken part: it is with those of that box again, if that is
+ * awaited yet; else it is awaited itself. */
+static bool job_members_put_back(const struct job *job, struct member *m)
+{
+	bool back = m->newcomer && m->at != JOB_AT_OTHER && !job->members[m->at].elsewhere;
+
+	m->newcomer = false;
+	if (back)
+		*m = (struct member){
+			.gone = true, .elsewhere = true, .at = m->at, .absent = true, .gone_ns = m->gone_ns};
+	return back;
+}
+
 bool job_members_lose(struct job *job, uint32_t rank, const char *why)
 {
 	const struct spec *spec = job->generation ? &job->generation->spec : NULL;
 	struct member *member = &job->members[rank];
 	struct members *m;
 	char who[240];
+	bool back;
 
 	if (job->state != JOB_RUNNING || spec->lost == LOST_FAIL || job->present == 0 || job->tabled > 0)
 		return false;
@@ -395,7 +420,8 @@ bool job_members_lose(struct job *job, uint32_t rank, const char *why)
 	generation_unlink(job->generation, job->control->box, rank);
 	members_remove(m->awaited, rank);
 	members_remove(m->lost, rank);
-	members_add(spec->lost == LOST_WAIT ? m->awaited : m->lost, rank);
+	back = job_members_put_back(job, member);
+	members_add(spec->lost == LOST_WAIT && !back ? m->awaited : m->lost, rank);
 	m->repair = true;
 	job->losses += why != NULL;
 	standby_members(job);
@@ -476,9 +502,10 @@ void job_members_join(struct session *s)
 		return;
 	}
 	s->table->spec.generation = job->generation->spec.generation; /* it cannot know */
-	if (table_compare(job->generation->table, job_first_live(job), s->table, s->rank, &e) < 0) {
-		session_refuse(s, PHUB__ERROR_CODE__ERROR_MISMATCH, "%s; the job runs, and rank %u must fit it", e.text,
-			s->rank);
+	if (table_compare(job->generation->table, job_first_live(job), s->table, job_member_rank(job, s->rank), &e) <
+		0) {
+		session_refuse(
+			s, PHUB__ERROR_CODE__ERROR_MISMATCH, "%s; the job runs, and who comes must fit it", e.text);
 		return;
 	}
 	if (strcmp(s->table->transport, "shm") == 0 && !job->generation->pushes[s->rank].base) {

@@ -54,13 +54,13 @@ static void job_describe_lost(const struct job *job, char *out, size_t bytes)
 	out[0] = '\0';
 	if (job->state != JOB_RUNNING || job->generation->spec.lost != LOST_WAIT)
 		return;
-	for (uint32_t i = 0; i < job->world; i++) {
-		if (!job->members[i].gone)
+	for (uint32_t i = 0; i < job->ranks; i++) {
+		if (!job_is_lost(job, i))
 			continue;
 		if (known < JOB_LOST_MAX)
 			ranks[known++] = i;
 		count++;
-		first_ns = job->members[i].gone_ns < first_ns ? job->members[i].gone_ns : first_ns;
+		first_ns = job_gone_ns(job, i) < first_ns ? job_gone_ns(job, i) : first_ns;
 	}
 	if (count == 0)
 		return;

@@ -447,6 +447,15 @@ static void job_go(struct job *job, const uint64_t *from)
 		job_members_tell_absent(job);
 }
 
+/* Where it runs at the box above already, from the rounds that it has there. */
+static void job_go_below(struct job *job)
+{
+	const uint64_t *from = parent_join(job);
+
+	if (job->state == JOB_RUNNING)
+		job_go(job, from);
+}
+
 /* All ranks are here anew: nobody waits for what an earlier job of this name, which has failed, still sends. */
 static void job_hurry_earlier(const struct job *job)
 {
@@ -507,7 +516,7 @@ void job_start(struct job *job)
 	else if (!job->parent && !job->peers && job_restore(job)) /* else others have the weights, or some of them */
 		job->state = JOB_LOADING;
 	else
-		job_go(job, parent_join(job));
+		job_go_below(job);
 }
 
 void job_begin_tick(struct job *job)

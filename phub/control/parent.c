@@ -498,6 +498,8 @@ static int parent_start(struct parent *p, struct err *e)
 			PARENT_WINDOW_MAX);
 	if (!m)
 		return err_set(e, -ENOMEM, "no memory for what it says of the start");
+	if (m->joined && m->exchange)
+		return err_set(e, -EPROTO, "it lets us in, and names an exchange, into which nobody is let");
 	if (m->joined && job->started > 0)
 		return err_set(e, -EPROTO, "it lets us in, and we run");
 	if (m->joined)
@@ -516,11 +518,9 @@ static int parent_start(struct parent *p, struct err *e)
 	if (m->exchange && parent_is_loopback(config->listen[parent_listener(config)].host) && !config->advertise[0] &&
 		!parent_is_loopback(config->uplink_at.host))
 		return err_set(e, -ENOTSUP,
-			"it is the top of a job that is sharded or a chain, in which boxes call each other, and this "
-			"one "
-			"listens on loopback alone%s; let the job be a tree there (hierarchy), or give this host a "
-			"phubd "
-			"of your own with an address for others, and its uplink",
+			"it is the top of a job that is sharded or a chain, whose boxes call each other, and this one "
+			"listens on loopback alone%s; let the job be a tree there (hierarchy), or give this host a box "
+			"of your own with an address for others",
 			config->hostbox_fd ? " (hostbox=auto)" : "");
 	if (m->exchange && peers_join(job, m->exchange, e) < 0)
 		return e->code;
@@ -759,7 +759,8 @@ void parent_end(struct job *job)
 		return;
 	}
 	leave.finished = job->finished;
-	leave.bereaved = job->deserted;
+	leave.bereaved =
+		job->deserted || job->started == 0; /* what goes wrong before it takes part is its own business */
 	if (p->own_code) {
 		error.code = p->own_code;
 		error.rank = p->own_rank;

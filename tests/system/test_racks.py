@@ -179,8 +179,9 @@ def until(worker, ranks):
     """It is in a round whose sums, all of them, are of these ranks (bits)."""
     with worker.out.changed:
         worker.seen = len(worker.out.lines)
-    while worker.event("progress")["ranks"] != ranks:
-        pass
+    deadline = time.monotonic() + rig.DEADLINE_S / 3
+    while (found := worker.event("progress")["ranks"]) != ranks:
+        check(time.monotonic() < deadline, f"{worker.name}: its sums are of {found:b}, and not of {ranks:b}")
 
 
 def census(rack, lost, job="live"):
@@ -251,11 +252,43 @@ def moves():
             workers[rank] = admitted(lambda rank=rank: begin(rank))
         for worker in workers:
             until(worker, 31)
+        # One that comes again has nobody to bring: it is told so, and nobody waits for it.
+        rack.b = rig.Box(name="b", uplink=rack.a.address, cores=1, lost_ms=3000, warn_ms=1500)
+        rack.boxes[2] = rack.b
+        again = begin(2)
+        bad(again, "rank 2 is at ")
+        time.sleep(0.5)
+        for worker in workers:
+            until(worker, 31)
         workers[0].tell()
         for worker in workers:
             worker.good()
+        rack.b.stop()
         rack.a.stop()
         rack.root.stop()
+
+
+def stopped():
+    """a box below is stopped in good order; one that comes has other keys: the others go on all the same"""
+    rack = Rack(lost_ms=3000, warn_ms=1500)
+    begin = census(rack, "shrink")
+    workers = [begin(rank) for rank in range(5)]
+    for worker in workers:
+        until(worker, 31)
+    rack.b.stop()
+    for rank in (2, 4):
+        bad(workers[rank], "is going down")
+    for rank in (0, 1, 3):
+        until(workers[rank], 0b01011)
+    rack.b = rig.Box(name="b", uplink=rack.a.address, cores=1, lost_ms=3000, warn_ms=1500)
+    rack.boxes[4] = rack.b
+    bad(begin(4, keys="a:5"), "key 'a' .* differs")
+    for rank in (0, 1, 3):
+        until(workers[rank], 0b01011)
+    workers[0].tell()
+    for rank in (0, 1, 3):
+        workers[rank].good()
+    rack.stop()
 
 
 def root_comes_again():
@@ -434,6 +467,7 @@ def shares():
             sent = sum(b["bytes"] for b in lifting) / found["rounds"] / found["bytes"]
             check(0.55 < sent < 0.8, f"{hierarchy}: {sent:.2f} of the model a round; each box lifts what ends elsewhere, two thirds")
             text = subprocess.run([PHUB, "jobs", box.address], check=True, capture_output=True, text=True, timeout=rig.DEADLINE_S, env=rig.QUIET).stdout
+            check(found["lost"] == [], f"{found['lost']}")
             holds(text, rf"shares: {hierarchy}, 3 boxes: \d+ of {found['chunks']} chunks end at this one\n", r"is beside, where \d+ chunks end: lifting, .* sent")
         for worker in workers:
             worker.kill()
@@ -671,7 +705,7 @@ def measured():
         check(len(path.read_text().splitlines()) == len(lines), path.read_text())
 
 
-CASES = [summed, half, shared_memory, together, jobs_beside, later, lost_worker, lost_box, outlives_workers, outlives_box, moves, root_comes_again, siblings, stalls, refused, seen, exchanged, only_sums, shares, same_bits, same_bits_flat, association_told, by_job, auto, auto_blind, lost_beside, unreachable, measured]
+CASES = [summed, half, shared_memory, together, jobs_beside, later, lost_worker, lost_box, outlives_workers, outlives_box, moves, stopped, root_comes_again, siblings, stalls, refused, seen, exchanged, only_sums, shares, same_bits, same_bits_flat, association_told, by_job, auto, auto_blind, lost_beside, unreachable, measured]
 
 if __name__ == "__main__":
     rig.run(CASES, None if PHUB.exists() else f"{PHUB} is not there (make)")
