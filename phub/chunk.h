@@ -87,12 +87,13 @@ struct chunk {
 	uint32_t arrived;      /* contributors that have come, with all their parts, */
 	uint32_t needed;       /* and that must have come for the commit */
 	uint32_t gradients;    /* in those contributions and the partial ones: what a mean divides by */
-	uint32_t summed;       /* contributors whose whole payload is in `sum`; reproducible: ranks below this are */
-	uint32_t stored;       /* bytes of a payload for which `sum` has values; when it has all, `map` says nothing */
-	uint32_t sends;        /* replies of the last round that a queue still reads from */
-	uint32_t hyper;        /* the version that this round wants */
-	bool weights;          /* has first weights, or needs none */
-	bool parked;           /* all have come, but the commit lacks something */
+	uint32_t summed; /* contributors whose whole payload is in `sum`; reproducible: ranks below this are; folded:
+			    none */
+	uint32_t stored; /* bytes of a payload for which `sum` has values; when it has all, `map` says nothing */
+	uint32_t sends;  /* replies of the last round that a queue still reads from */
+	uint32_t hyper;  /* the version that this round wants */
+	bool weights;    /* has first weights, or needs none */
+	bool parked;     /* all have come, but the commit lacks something */
 	bool lifted; /* what was committed goes to the standby: answers and the next commit wait (replica.h); or the sum
 			is on its way to the box above (lift.h) */
 	uint16_t way;          /* the uplink that its sums take, or SPEC_HOME... */

@@ -10,8 +10,10 @@
  *             has a full queue's worth more than one that comes), by COST_LAG of what each sends, but no further than
  *             the window lets them; what is behind comes when the others are done, and its results go out last, to n -
  * 1 others. Likewise where one box's shares for several homes (sharded) leave by that link: a home waits for the last
- * of those who send to it, each of whom serves some other home first fill   a chunk is stored and forwarded whole at
- * each box: the longest way of one, up and down, at the rate of each hop's slowest link, with its latency
+ * of those who send to it, each of whom serves some other home first
+ *
+ *      fill   a chunk is stored and forwarded whole at each box: the longest way of one, up and down, each hop at the
+ *             rate of its slowest link, with its latency
  *
  * What boxes' and workers' CPUs take is not in it: `phub plan` has that. Pure. Any thread; cost_round() allocates and
  * frees.

@@ -101,9 +101,8 @@ static void announce_find_names(struct announce *a)
 	else
 		announce_write_address(a->local[0] ? a->local : host, port, a->address, sizeof(a->address));
 	if (announce_is_any(at->host) && !config->advertise[0] && announce_is_loopback(a->local))
-		log_warn("etcd is reached by loopback, so this box is announced at %s, where no other host reaches it; "
-			 "set "
-			 "advertise to its address",
+		log_warn("etcd is reached by loopback, so this box is announced at %s, where no other host reaches it: "
+			 "set advertise to its address",
 			a->address);
 	if (config->racks.box_count > 0)
 		snprintf(a->name, sizeof(a->name), "%s", config->racks.boxes[config->racks_box].name);
