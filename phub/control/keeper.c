@@ -398,6 +398,14 @@ bool keeper_waits(const struct keeper *k, const struct job *job)
 	return false;
 }
 
+/* Its job is over, and what it wrote last did not come to the disk: nobody else says so any more. */
+static void keeper_tell_left(const struct keeper *k)
+{
+	if (k->running && k->task == KEEPER_WRITE && k->result < 0 && k->result != -ECANCELED)
+		log_warn("job '%s' has ended, and no checkpoint could be written of where it was: %s", k->job,
+			k->error.text);
+}
+
 void job_keep_forget(struct job *job)
 {
 	struct keeper *k = job->keeper;
@@ -413,6 +421,7 @@ void job_keep_forget(struct job *job)
 	else
 		k->into = NULL;
 	if (!k->mark && (!k->running || keeper_is_over(k))) {
+		keeper_tell_left(k);
 		keeper_join(k);
 		keeper_destroy(k);
 		return;
@@ -440,6 +449,7 @@ static void keeper_reap(struct control *c)
 			at = &k->next;
 			continue;
 		}
+		keeper_tell_left(k);
 		keeper_join(k);
 		if (k->mark) {
 			k->mark = false;

@@ -87,7 +87,7 @@ static const struct table_option {
 	{"policy for lost workers", OPTION_MAY},
 	{"quorum", OPTION_MAY},
 	{"wait_ms", OPTION_MAY},
-	{"encrypt", OPTION_MAY},
+	{"encrypt", OPTION_UNTOLD}, /* of what is on its way: a checkpoint does not know of it */
 	{"association", OPTION_MAY},
 };
 
