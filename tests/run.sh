@@ -6,13 +6,14 @@
 #
 # Usage: tests/run.sh [WORD...] [-WORD...]    only programs whose name holds one of the words, and none of those with a minus
 # Reads BUILD, SEEDS, SEEDS_FROM (the first of them: 1), ARM_RUN, VM, TEST_TIMEOUT (seconds per program), TEST_JOBS (how many
-# run at the same time: as many as there are CPUs) from the environment.
+# compute at the same time: as many as there are CPUs) from the environment.
 #
 # A program says how it went by its exit status: 0, 77 (skipped; its last line is the reason), anything else failed.
 # One that speaks cmocka or TAP is counted by cases, others as one.
 #
 # Lines in the head of a test say how it must be run:
 #   alone: WHY     nothing else may run beside it
+#   waits: WHY     it hardly computes: such tests run beside the others, one after another, and take no CPU's place
 #   machines: WHY  it starts virtual machines by itself: it runs when their kernel is there
 #   vm: OPTIONS    it needs RDMA devices. It runs as it is where one is active, else in a virtual machine made with these
 #                  options, those of tests/vm/run.sh; as rdma/NAME
@@ -122,8 +123,9 @@ skip() { # NAME REASON
 	printf '%-4s %-38s    0 passed, 1 skipped  (%s)\n' skip "$1" "$2"
 }
 
-# What is to run, a shell command each: side by side, beside each other in virtual machines, one by one.
-beside=() in_machines=() alone=()
+# What is to run, a shell command each: side by side, in the gaps that these leave, beside each other in virtual machines, one
+# by one.
+beside=() waits=() in_machines=() alone=()
 
 add() { # LIST NAME COMMAND...
 	local -n list=$1
@@ -197,6 +199,7 @@ add_test() { # NAME SOURCE COMMAND...
 	local name=$1 where=beside lines i
 
 	grep -qE '^[ */#]*alone: ' <(head -20 "$2") && where=alone
+	grep -qE '^[ */#]*waits: ' <(head -20 "$2") && where=waits
 	if grep -qE '^[ */#]*machines: ' <(head -20 "$2"); then
 		wanted "$name" && for_rdma+=("$(printf '%q ' add_machines "$name" "${@:3}")")
 		return
@@ -265,7 +268,9 @@ done
 
 # The kernel takes one of the places and, being nice, of the CPUs what the tests leave.
 ((${#for_rdma[@]})) && [[ -n $VM ]] && beside=(kernel "${beside[@]}")
+run_all 1 "${waits[@]}" &
 run_all "$TEST_JOBS" "${beside[@]}"
+wait $!
 if ((${#for_rdma[@]})); then
 	rdma_find
 	for line in "${for_rdma[@]}"; do

@@ -1,5 +1,6 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
+# waits: for disks that are slow on purpose
 """phub checkpoint over files that a unit test's writer made: what is there, what is whole, repaired copies, and exports
 that NumPy loads."""
 import contextlib

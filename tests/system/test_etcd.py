@@ -1,5 +1,6 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
+# waits: for leases that run out
 """
 Boxes that announce themselves to a real etcd of this test's own (Debian's etcd-server; its service is not used), and who sees
 them: killed boxes, an etcd that is killed in mid-run, one that never was there, one that asks for a password.

@@ -1,5 +1,6 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
+# waits: for boxes that end when nobody is there
 """phub://box/job?hostbox=auto: the first worker on a host starts a box there, the others find it, and it ends with the last one.
 
 Two "hosts" on this machine are told apart by PHUB_HOSTBOX_NAME. Real boxes, real workers.

@@ -1,5 +1,6 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
+# waits: for launchers, and a Slurm, to start
 """Workers that are given no rank: each takes it from what its launcher has set. Real mpirun, torchrun and Slurm; Kubernetes' variables."""
 import json
 import os

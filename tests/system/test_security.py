@@ -1,5 +1,6 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
+# waits: for strangers' time to run out
 """What keeps strangers out, with real processes: TLS, limits on who knocks, privileges given up, and what is said about all that.
 
 Usage: test_security.py [WORD...]    only the cases whose names hold one of the words

@@ -1,5 +1,6 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
+# waits: for slow links
 """The udp transport on links: two network namespaces joined by a pair of interfaces, the box in one, the workers in the other.
 Links that are slow, that carry less than they say, and that carry no datagrams at all; those that lose, double and reorder are
 test_datagrams.py's. The namespaces live as long as this process: nothing is left behind, however it ends.
