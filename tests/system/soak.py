@@ -332,7 +332,7 @@ class Soak:
 
     def judge_rates(self):
         """Of the steady tenant: rounds a second in each span of WINDOW_S, beside what it makes when nobody else is there."""
-        samples = [s for s in self.watch.samples if s.get("steady_round")]
+        samples = sorted((s for s in self.watch.samples if s.get("steady_round")), key=lambda s: s["at_s"])  # two threads take them
         for before, after in zip(samples, samples[1:]):
             if after["at_s"] > before["at_s"]:
                 after["steady_per_s"] = round((after["steady_round"] - before["steady_round"]) / (after["at_s"] - before["at_s"]), 2)
