@@ -81,7 +81,7 @@ uint32_t job_below_count(const struct job *job)
 	return count;
 }
 
-/* Workers at this member, or here, as a list in the list; those here stand in the outer one. */
+/* Workers that take part at this member, or here, as a list in the list; those here stand in the outer one. */
 static size_t below_write_list(const struct job *job, uint32_t member, char *out, size_t bytes)
 {
 	bool here = member == JOB_AT_OTHER, some = false;
@@ -90,7 +90,7 @@ static size_t below_write_list(const struct job *job, uint32_t member, char *out
 	for (uint32_t i = 0; i < job->ranks && at < bytes; i++) {
 		const struct member *m = &job->members[i];
 
-		if (here ? !m->session : !m->elsewhere || m->at != member)
+		if (here ? !m->session : !m->elsewhere || m->at != member || !job_is_somewhere(job, i))
 			continue;
 		at += (size_t)snprintf(out + at, bytes - at, "%s%u", some ? "," : here ? "" : "[", i);
 		some = true;

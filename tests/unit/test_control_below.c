@@ -10,6 +10,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include <cmocka.h>
@@ -405,6 +406,112 @@ static void test_waits_in_vain(void **state)
 	scene_close(&s);
 }
 
+/* All who were at a box came to others, so that nobody waits for it. Another box comes into its place: it is not late
+ * at once, and takes part when it has those who are lost next. */
+static void test_emptied_place(void **state)
+{
+	const uint32_t three[] = {3};
+	struct actor late = {.rig = NULL};
+	struct scene s;
+
+	(void)state;
+	scene_start_as(&s, &waits);
+	actor_hang_up(&s.box);
+	for (uint32_t rank = 1; rank < WORLD; rank++) {
+		struct actor *a = rank == 1 ? &s.other : rank == 2 ? &late : &s.box;
+
+		worker_join(&s.rig, a, 3 + rank, rank);
+		actor_table(a, &waits, 1, ELEMENTS);
+		rig_wait(&s.rig, 10);
+	}
+	assert_int_equal(job_count_somewhere(the_job(&s)), WORLD);
+	assert_true(the_job(&s)->members[WORLD].elsewhere);
+	for (unsigned i = 0; i < 400; i++) { /* longer than a job waits for anybody */
+		rig_wait(&s.rig, 1000);
+		actor_heartbeat(&s.worker);
+		actor_heartbeat(&s.other);
+		actor_heartbeat(&late);
+		actor_heartbeat(&s.box);
+	}
+	actor_hang_up(&s.box); /* rank 3 */
+	rig_wait(&s.rig, 10);
+	memset(&s.box, 0, sizeof(s.box));
+	box_join(&s.rig, &s.box, 7);
+	rig_wait(&s.rig, 1500);
+	assert_int_equal(the_job(&s)->state, JOB_RUNNING);
+	actor_gather(&s.box, three, 1, 1, 0);
+	actor_table(&s.box, &waits, 1, ELEMENTS);
+	rig_wait(&s.rig, 10);
+	assert_int_equal(the_job(&s)->state, JOB_RUNNING);
+	assert_int_equal(the_job(&s)->world, WORLD + 1);
+	assert_false(the_job(&s)->members[WORLD].gone);
+	assert_int_equal(job_count_somewhere(the_job(&s)), WORLD);
+	actor_hang_up(&late);
+	scene_close(&s);
+}
+
+/* One comes here from a box that was lost, and is lost before it took part: the job waits for all of that box again,
+ * and for none but them. */
+static void test_newcomer_lost(void **state)
+{
+	const uint32_t two[] = {1, 3}, all[] = {1, 2, 3};
+	struct scene s;
+
+	(void)state;
+	scene_start_as(&s, &waits);
+	actor_hang_up(&s.box);
+	rig_wait(&s.rig, 10);
+	worker_join(&s.rig, &s.other, 4, 2);
+	s.rig.cores_rest = true; /* they have not answered yet */
+	actor_table(&s.other, &waits, 1, ELEMENTS);
+	rig_wait(&s.rig, 10);
+	assert_true(the_job(&s)->members[2].joins);
+	actor_hang_up(&s.other);
+	rig_wait(&s.rig, 10);
+	s.rig.cores_rest = false;
+	rig_wait(&s.rig, 10);
+	assert_true(the_job(&s)->members[2].elsewhere);
+	assert_int_equal(the_job(&s)->members[2].at, WORLD);
+	assert_false(job_is_somewhere(the_job(&s), 2));
+	box_comes(&s, 3, &waits, two, 2);
+	assert_true(the_job(&s)->members[WORLD].gone);
+	actor_gather(&s.box, all, 3, 2, 0);
+	rig_wait(&s.rig, 10);
+	assert_false(the_job(&s)->members[WORLD].gone);
+	assert_int_equal(job_count_somewhere(the_job(&s)), WORLD);
+	scene_close(&s);
+}
+
+static void expect_association(const struct scene *s, const char *association)
+{
+	char *is = job_below_association(the_job(s));
+
+	assert_non_null(is);
+	assert_string_equal(is, association);
+	free(is);
+}
+
+/* The order of sums names who is there; a box that has nobody is not in it, and where nobody is, there is none. */
+static void test_association(void **state)
+{
+	static const struct rig_job same = {.generation = 1, .lost = LOST_SHRINK, .reproducible = true};
+	struct scene s;
+
+	(void)state;
+	scene_start_as(&s, &same);
+	expect_association(&s, "[0,[1,2,3]]");
+	actor_gather(&s.box, (const uint32_t[]){2}, 1, 3, 0);
+	rig_wait(&s.rig, 10);
+	actor_gather(&s.box, NULL, 0, 4, 0);
+	rig_wait(&s.rig, 10);
+	actor_leave(&s.worker);
+	rig_wait(&s.rig, 10);
+	assert_int_equal(the_job(&s)->state, JOB_RUNNING);
+	assert_int_equal(job_below_count(the_job(&s)), 1);
+	expect_association(&s, "");
+	scene_close(&s);
+}
+
 /* ---- refused ---- */
 
 static void expect_no_box(struct scene *s, uint32_t rank, uint32_t world, int code, const char *text)
@@ -528,6 +635,9 @@ int main(void)
 		cmocka_unit_test(test_fails_below),
 		cmocka_unit_test(test_waits),
 		cmocka_unit_test(test_waits_in_vain),
+		cmocka_unit_test(test_emptied_place),
+		cmocka_unit_test(test_newcomer_lost),
+		cmocka_unit_test(test_association),
 		cmocka_unit_test(test_no_box),
 		cmocka_unit_test(test_wrong_gatherings),
 		cmocka_unit_test(test_not_spread),

@@ -1,0 +1,453 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A box below, against a box above that the test plays: its session is a table of functions here, and its data
+ * connections are let in by nobody. What it says of a start is checked before cores hear of it.
+ */
+#include "tests/unit/control_rig.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "phub/control/job.h"
+#include "phub/control/job_below.h"
+#include "phub/members.h"
+#include "transport/call.h"
+
+#define ERROR_OF(name) PHUB__ERROR_CODE__ERROR_##name
+
+enum { ABOVE_HOST = 9, ABOVE_JOB = 77, WORLD = 4, KEYS = 3, ELEMENTS = 8192 };
+
+/* The played box. */
+static struct call_peer {
+	unsigned opened, closed;
+	void (*hear)(void *arg, const Phub__Control *message);
+	void *arg;
+	uint32_t gathered; /* the number of the last Gather */
+	uint32_t ranks;    /* that it named */
+	uint32_t keys;     /* told of the newest table */
+	uint32_t generation;
+	uint8_t key[PROOF_KEY];
+	struct rig *rig;
+	struct transport *transport;
+	char address[128];
+} above;
+
+static int upper_open(void *ctx, const struct call_target *target, struct call_peer **out, struct err *e)
+{
+	(void)ctx;
+	(void)e;
+	assert_string_equal(target->what, "uplink");
+	assert_int_equal(target->below, WORLD);
+	above.opened++;
+	above.hear = target->hear;
+	above.arg = target->arg;
+	*out = &above;
+	return 0;
+}
+
+static int upper_step(struct call_peer *p, uint64_t now_ns, struct err *e)
+{
+	(void)p;
+	(void)now_ns;
+	(void)e;
+	return 1;
+}
+
+static int upper_say(struct call_peer *p, const Phub__Control *m)
+{
+	switch (m->message_case) {
+	case PHUB__CONTROL__MESSAGE_GATHER:
+		p->gathered = m->gather->number;
+		p->ranks = (uint32_t)m->gather->n_ranks;
+		break;
+	case PHUB__CONTROL__MESSAGE_JOB:
+		p->generation = m->job->generation;
+		p->keys = 0;
+		break;
+	case PHUB__CONTROL__MESSAGE_KEYS:
+		p->keys += (uint32_t)m->keys->n_keys;
+		break;
+	default:
+		break;
+	}
+	return 0;
+}
+
+static void upper_session(const struct call_peer *p, uint64_t *session, const uint8_t **key, uint32_t *cores)
+{
+	*session = 5;
+	*key = p->key;
+	*cores = 1;
+}
+
+static int upper_address(const struct call_peer *p, const char *transport, char *out, size_t bytes, struct err *e)
+{
+	(void)e;
+	assert_string_equal(transport, "loop");
+	snprintf(out, bytes, "%s", p->address);
+	return 0;
+}
+
+static int upper_fd(const struct call_peer *p, bool *write)
+{
+	(void)p;
+	*write = false;
+	return -1;
+}
+
+static void upper_close(struct call_peer *p)
+{
+	p->closed++;
+}
+
+static const struct call_ops upper_ops = {
+	.open = upper_open,
+	.step = upper_step,
+	.say = upper_say,
+	.session = upper_session,
+	.address = upper_address,
+	.fd = upper_fd,
+	.close = upper_close,
+};
+
+/* What it says of the start; each case makes one thing of it wrong. */
+struct said {
+	Phub__Start start;
+	Phub__Exchange exchange;
+	Phub__Hypers hypers, *groups[2];
+	uint8_t cores[64];
+	uint64_t rounds[8];
+};
+
+/* Each key of the table is a chunk. */
+static void said_init(struct said *s)
+{
+	memset(s, 0, sizeof(*s));
+	phub__start__init(&s->start);
+	phub__exchange__init(&s->exchange);
+	phub__hypers__init(&s->hypers);
+	s->groups[0] = s->groups[1] = &s->hypers;
+	s->start.job = ABOVE_JOB;
+	s->start.generation = above.generation;
+	s->start.epoch = 3;
+	s->start.window = 8;
+	s->start.rank = WORLD;
+	s->start.gathered = above.gathered;
+	s->start.core_of_chunk.data = s->cores;
+	s->start.core_of_chunk.len = KEYS;
+}
+
+/* It lets the box into a job that is in round 8. */
+static void said_join(struct said *s)
+{
+	said_init(s);
+	s->start.joined = true;
+	s->start.generation = 5;
+	s->start.gathered = 0;
+	s->start.rounds = s->rounds;
+	s->start.n_rounds = 1;
+	s->rounds[0] = 8;
+	s->start.groups = s->groups;
+	s->start.n_groups = 1;
+}
+
+static void upper_start(struct said *s)
+{
+	Phub__Control control = PHUB__CONTROL__INIT;
+
+	control.message_case = PHUB__CONTROL__MESSAGE_START;
+	control.start = &s->start;
+	above.hear(above.arg, &control);
+	rig_wait(above.rig, 10);
+}
+
+/* ---- a job of four, of which two workers are here ---- */
+
+struct scene {
+	struct rig rig;
+	struct actor worker[2], box;
+};
+
+static const struct rig_job plain = {.generation = 1};
+static const struct rig_job shrinks = {.generation = 1, .lost = LOST_SHRINK};
+
+static void scene_open(struct scene *s)
+{
+	static const char *const settings[] = {"uplink=10.1.1.1:7077", NULL};
+	struct transport_config config = {.queue_conns_max = 8};
+	struct err e = {0};
+
+	memset(s, 0, sizeof(*s));
+	memset(&above, 0, sizeof(above));
+	rig_calls = &upper_ops;
+	rig_open(&s->rig, 2, settings);
+	above.rig = &s->rig;
+	config.loop = loop_net_host(s->rig.net, ABOVE_HOST);
+	assert_int_equal(transport_loop.open(&config, &above.transport, &e), 0);
+	assert_int_equal(transport_loop.listen(above.transport, "", above.address, sizeof(above.address), &e), 0);
+	for (uint32_t i = 0; i < 2; i++) {
+		actor_dial(&s->rig, &s->worker[i], i + 1);
+		assert_true(actor_join(&s->worker[i], "wide", i, WORLD, NULL));
+	}
+}
+
+/* Both have sent their tables, and the box above has all that it starts by. */
+static void scene_tell(struct scene *s, const struct rig_job *job)
+{
+	for (uint32_t i = 0; i < 2; i++)
+		actor_table(&s->worker[i], job, KEYS, ELEMENTS);
+	rig_wait(&s->rig, 10);
+	assert_int_equal(above.ranks, 2);
+	assert_int_equal(above.keys, KEYS);
+}
+
+static void scene_close(struct scene *s)
+{
+	for (unsigned i = 0; i < 2; i++)
+		actor_hang_up(&s->worker[i]);
+	if (s->box.rig)
+		actor_hang_up(&s->box);
+	rig_wait(&s->rig, 6000);
+	assert_null(s->rig.box->control.jobs);
+	assert_int_equal(s->rig.box->control.memory_used, 0);
+	assert_true(box_balanced(s->rig.box));
+	box_destroy(s->rig.box, s->rig.now_ns);
+	assert_int_equal(above.opened, above.closed);
+	transport_loop.close(above.transport);
+	loop_stream_unlisten(s->rig.listener);
+	loop_net_destroy(s->rig.net);
+	config_fini(&s->rig.config);
+	rig_calls = NULL;
+}
+
+static void expect(struct actor *a, int code, const char *text)
+{
+	actor_hear(a);
+	if (!strstr(a->error, text))
+		fail_msg("'%s' is not in '%s'", text, a->error);
+	assert_int_equal(a->error_code, code);
+}
+
+static const struct job *the_job(const struct scene *s)
+{
+	assert_non_null(s->rig.box->control.jobs);
+	return s->rig.box->control.jobs;
+}
+
+/* ---- starts ---- */
+
+static void test_joins(void **state)
+{
+	struct said said;
+	struct scene s;
+
+	(void)state;
+	scene_open(&s);
+	scene_tell(&s, &plain);
+	said_join(&said);
+	upper_start(&said);
+	expect(&s.worker[0], 0, "");
+	assert_int_equal(the_job(&s)->state, JOB_RUNNING);
+	for (unsigned i = 0; i < 2; i++) {
+		assert_int_equal(actor_hear(&s.worker[i]), PHUB__CONTROL__MESSAGE_START);
+		assert_true(s.worker[i].last->start->joined);
+		assert_int_equal(s.worker[i].last->start->rounds[0], 8);
+	}
+	scene_close(&s);
+}
+
+static void wrong_window(struct said *s)
+{
+	s->start.window = 0;
+}
+
+static void wrong_generation(struct said *s)
+{
+	said_init(s);
+	s->start.generation = 2;
+}
+
+static void wrong_exchange(struct said *s)
+{
+	s->exchange.hierarchy = PHUB__HIERARCHY__HIERARCHY_SHARDED;
+	s->start.exchange = &s->exchange;
+}
+
+static void wrong_place(struct said *s)
+{
+	s->start.core_of_chunk.len--;
+}
+
+static void wrong_placed_nothing(struct said *s)
+{
+	s->start.core_of_chunk.len = 0;
+}
+
+static void wrong_no_groups(struct said *s)
+{
+	s->start.n_groups = 0;
+}
+
+static void wrong_groups(struct said *s)
+{
+	s->start.n_groups = 2;
+}
+
+static void wrong_no_rounds(struct said *s)
+{
+	s->start.n_rounds = 0;
+}
+
+static void wrong_rounds(struct said *s)
+{
+	s->start.n_rounds = KEYS - 1;
+}
+
+static void wrong_round(struct said *s)
+{
+	s->rounds[0] = MEMBERS_NEVER;
+}
+
+/* One that lets in, and then one thing of it is wrong: its workers are told, and the box lives. */
+static void test_wrong_starts(void **state)
+{
+	static const struct {
+		void (*make)(struct said *s);
+		const char *text;
+		int code;
+	} cases[] = {
+		{wrong_window, "it grants 0 messages", ERROR_OF(LOST)},
+		{wrong_generation, "it starts generation 2, and 1 is next", ERROR_OF(LOST)},
+		{wrong_exchange, "it lets us in, and names an exchange, into which nobody is let", ERROR_OF(LOST)},
+		{wrong_place, "chunks of it, and this one", ERROR_OF(PROTOCOL)},
+		{wrong_placed_nothing, "chunks of it, and this one", ERROR_OF(PROTOCOL)},
+		{wrong_no_groups, "the box above runs it otherwise than its workers here", ERROR_OF(LOST)},
+		{wrong_groups, "the box above runs it otherwise than its workers here", ERROR_OF(LOST)},
+		{wrong_no_rounds, "the box above runs it otherwise than its workers here", ERROR_OF(LOST)},
+		{wrong_rounds, "the box above runs it otherwise than its workers here", ERROR_OF(LOST)},
+		{wrong_round, "the box above runs it otherwise than its workers here", ERROR_OF(LOST)},
+	};
+
+	(void)state;
+	for (unsigned i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		struct said said;
+		struct scene s;
+
+		scene_open(&s);
+		scene_tell(&s, &plain);
+		said_join(&said);
+		cases[i].make(&said);
+		upper_start(&said);
+		for (unsigned k = 0; k < 2; k++)
+			expect(&s.worker[k], cases[i].code, cases[i].text);
+		scene_close(&s);
+	}
+}
+
+/* It starts with ranks that have changed since: it is called again, and workers wait. */
+static void test_starts_too_early(void **state)
+{
+	struct said said;
+	struct scene s;
+
+	(void)state;
+	scene_open(&s);
+	scene_tell(&s, &plain);
+	said_init(&said);
+	said.start.gathered++;
+	upper_start(&said);
+	assert_int_equal(the_job(&s)->state, JOB_FORMING);
+	above.keys = 0;
+	rig_wait(&s.rig, 300);
+	assert_int_equal(above.opened, 2);
+	assert_int_equal(above.keys, KEYS);
+	said_init(&said);
+	upper_start(&said);
+	expect(&s.worker[0], 0, "");
+	assert_int_equal(the_job(&s)->state, JOB_RUNNING);
+	scene_close(&s);
+}
+
+/* A table that replaces the first one starts among those who are in it: nobody is let in by that. */
+static void test_joins_twice(void **state)
+{
+	static const struct rig_job next = {.generation = 2};
+	struct said said;
+	struct scene s;
+
+	(void)state;
+	scene_open(&s);
+	scene_tell(&s, &plain);
+	said_init(&said);
+	upper_start(&said);
+	assert_int_equal(the_job(&s)->state, JOB_RUNNING);
+	scene_tell(&s, &next);
+	said_join(&said);
+	upper_start(&said);
+	for (unsigned k = 0; k < 2; k++)
+		expect(&s.worker[k], ERROR_OF(LOST), "it lets us in, and we run");
+	scene_close(&s);
+}
+
+/* ---- who is above ---- */
+
+static void box_comes(struct scene *s, uint32_t rank)
+{
+	memset(&s->box, 0, sizeof(s->box));
+	actor_dial(&s->rig, &s->box, 5);
+	s->box.below = true;
+	assert_true(actor_join(&s->box, "wide", 0, WORLD, NULL));
+	actor_gather(&s->box, &rank, 1, 1, 0);
+	rig_wait(&s->rig, 10);
+}
+
+/* A box below says that it has a rank which is at the box above, before the job starts here and after: it is refused,
+ * and the job does not notice. */
+static void test_rank_is_above(void **state)
+{
+	struct said said;
+	struct scene s;
+
+	(void)state;
+	scene_open(&s);
+	actor_table(&s.worker[0], &shrinks, KEYS, ELEMENTS);
+	rig_wait(&s.rig, 10);
+	assert_int_equal(above.keys, KEYS);
+	said_join(&said);
+	upper_start(&said);
+	assert_int_equal(the_job(&s)->state, JOB_FORMING); /* the second one's table has not come */
+	assert_int_equal(the_job(&s)->members[2].at, JOB_AT_OTHER);
+	box_comes(&s, 2);
+	expect(&s.box, ERROR_OF(TAKEN), "rank 2 is at a box above this one, or below that");
+	actor_hang_up(&s.box);
+	actor_table(&s.worker[1], &shrinks, KEYS, ELEMENTS);
+	rig_wait(&s.rig, 10);
+	assert_int_equal(the_job(&s)->state, JOB_RUNNING);
+	box_comes(&s, 3); /* into the place that it had */
+	expect(&s.box, ERROR_OF(TAKEN), "rank 3 is at another box; give every worker its own rank");
+	assert_int_equal(the_job(&s)->state, JOB_RUNNING);
+	assert_int_equal(job_count_somewhere(the_job(&s)), WORLD);
+	for (unsigned k = 0; k < 2; k++) {
+		actor_hear(&s.worker[k]);
+		assert_int_equal(s.worker[k].error_code, 0);
+	}
+	scene_close(&s);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_joins),
+		cmocka_unit_test(test_wrong_starts),
+		cmocka_unit_test(test_starts_too_early),
+		cmocka_unit_test(test_joins_twice),
+		cmocka_unit_test(test_rank_is_above),
+	};
+
+	return cmocka_run_group_tests_name("above", tests, NULL, NULL);
+}
