@@ -30,6 +30,7 @@ struct world {
 	json_t *leases; /* id: seconds */
 	int64_t revision, lease_last;
 	bool down;             /* nobody answers */
+	bool mute;             /* what is asked is heard, and not answered */
 	unsigned puts, grants; /* so far */
 	char seen[64];         /* path of the last request */
 	char answer[1 << 18];
@@ -159,7 +160,9 @@ static void world_answer(void *arg, const struct etcd_rig_request *request, stru
 	snprintf(w->seen, sizeof(w->seen), "%s", request->path);
 	*out = (struct etcd_rig_answer){.status = 200, .body = w->answer};
 	snprintf(w->answer, sizeof(w->answer), "{}");
-	if (w->down) {
+	if (w->mute) {
+		out->never = true;
+	} else if (w->down) {
 		out->status = 0;
 	} else if (strcmp(request->path, "/v3/lease/grant") == 0) {
 		char lease[24];
@@ -438,6 +441,62 @@ static unsigned count_lines(const char *log, const char *words)
 	return count;
 }
 
+static unsigned count_connections(const struct world *w)
+{
+	unsigned count = 0;
+
+	for (unsigned i = 0; i < ETCD_RIG_CONNS; i++)
+		count += w->rig.conns[i].fd >= 0;
+	return count;
+}
+
+/* A call is under way that is not answered: it ends there, and all is gone at once. */
+static void test_stop_in_a_call(void **state)
+{
+	struct world *w = malloc(sizeof(*w));
+	unsigned requests;
+
+	(void)state;
+	world_init(w, "box: b\n");
+	world_until(w, w->puts == 1);
+	w->mute = true;
+	requests = w->rig.requests;
+	world_job(w, 0, "train", JOB_RUNNING, 17);
+	world_until(w, w->rig.requests > requests);
+	w->mute = false;
+	announce_etcd.stop(w->announce, w->now_ns);
+	world_until(w, announce_etcd.stopped(w->announce));
+	assert_string_equal(w->seen, "/v3/lease/revoke");
+	assert_null(strstr(w->log, "does not answer"));
+	world_expect(w, 0, 0);
+	world_fini(w);
+	free(w);
+}
+
+/* The last word is not answered: that is not waited for any longer than it says, and nothing of it stays open, by which
+ * control would be woken for ever. */
+static void test_stop_unanswered(void **state)
+{
+	struct world *w = malloc(sizeof(*w));
+
+	(void)state;
+	world_init(w, "box: b\n");
+	world_until(w, w->puts == 1);
+	w->mute = true;
+	announce_etcd.stop(w->announce, w->now_ns);
+	world_until(w, strcmp(w->seen, "/v3/lease/revoke") == 0);
+	assert_false(announce_etcd.stopped(w->announce));
+	assert_int_equal(count_connections(w), 1);
+	world_pass(w, 1100);
+	assert_true(announce_etcd.stopped(w->announce));
+	assert_int_equal(
+		count_lines(w->log, "does not answer: what was announced there ends with its lease, in 6 s"), 1);
+	world_until(w, count_connections(w) == 0);
+	assert_true(announce_etcd.next(w->announce) == CLOCK_NEVER);
+	world_fini(w);
+	free(w);
+}
+
 /* It comes back as it was, as somebody else, or after the lease's end: all is there again, and each is said once. */
 static void test_outages(void **state)
 {
@@ -574,6 +633,8 @@ int main(void)
 		cmocka_unit_test(test_many_jobs),
 		cmocka_unit_test(test_stop),
 		cmocka_unit_test(test_stop_without_etcd),
+		cmocka_unit_test(test_stop_in_a_call),
+		cmocka_unit_test(test_stop_unanswered),
 		cmocka_unit_test(test_outages),
 		cmocka_unit_test(test_lease_over),
 		cmocka_unit_test(test_never_there),
