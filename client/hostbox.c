@@ -24,6 +24,7 @@
 enum {
 	HOSTBOX_BACKLOG = 4096, /* the workers of a host, before phubd has come up */
 	HOSTBOX_PAUSE_MS = 10,  /* between tries while another one binds, or an older box lets go */
+	HOSTBOX_REAP_MS = 500,  /* for what was started to end, once the box has answered or has not come up */
 	HOSTBOX_DIGEST = 16,    /* bytes of the name's hash that are used */
 };
 
@@ -187,24 +188,28 @@ static void hostbox_pause(void)
 	nanosleep(&pause, NULL);
 }
 
-/* What phubd was before it forked, which ends at once; a wrapper around it may not. Whoever waits for all children may
- * have been faster. */
+/* What phubd was before it forked, which ends at once; a wrapper around it may live on, and is left to. Whoever waits
+ * for all children may have been faster. */
 static void hostbox_reap(const struct meeting *m)
 {
+	uint64_t until_ns = clock_now_ns() + HOSTBOX_REAP_MS * 1000000ull;
 	pid_t ended = m->pid ? 0 : -1;
+
+	if (until_ns > m->deadline_ns)
+		until_ns = m->deadline_ns;
 
 	while (ended == 0) {
 		ended = waitpid(m->pid, NULL, WNOHANG);
 		if (ended < 0 && errno == EINTR)
 			ended = 0;
-		if (ended == 0 && clock_now_ns() >= m->deadline_ns)
+		if (ended == 0 && clock_now_ns() >= until_ns)
 			return;
 		if (ended == 0)
 			hostbox_pause();
 	}
 }
 
-/* One try: 0 with the answer; -EAGAIN: another one, in a moment. */
+/* One try: 0 with the answer; -EAGAIN without a reason in `e`: another one, in a moment. */
 static int hostbox_try(struct meeting *m, int *fd, char *line, size_t bytes, struct err *e)
 {
 	int rc;
@@ -261,7 +266,7 @@ int hostbox_join(struct settings *s, uint64_t deadline_ns, int *fd, char *note, 
 		if (m.log_fd >= 0)
 			close(m.log_fd);
 		m.log_fd = -1;
-		if (rc != -EAGAIN)
+		if (rc != -EAGAIN || e->code) /* with a reason, it is no try that is worth another one */
 			break;
 		if (clock_now_ns() >= deadline_ns)
 			return hostbox_explain(&m, -ETIMEDOUT, e);

@@ -321,8 +321,11 @@ int hostbox_start(const struct settings *s, const char *name, int listen_fd, pid
 		if (rc == 0)
 			rc = -hostbox_spawn(words->argv, env.entries, high_fd, high_log, pid);
 		if (rc < 0)
-			err_set(e, rc, "job %s: cannot start %s for hostbox=auto: %s", s->url.job, program,
-				strerror(-rc));
+			err_set(e, rc, "job %s: cannot start %s for hostbox=auto: %s%s", s->url.job, program,
+				strerror(-rc),
+				rc == -EAGAIN ? ": this user, or this container, may have no more processes (ulimit "
+						"-u, pids.max)"
+					      : "");
 	}
 	if (high_log >= 0)
 		close(high_log);

@@ -10,6 +10,7 @@ import json
 import os
 import pathlib
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -295,6 +296,51 @@ def silent():
     site.root.stop()
 
 
+def confined():
+    """a user who may have no more processes: every worker is told so at once, and which of them could not be had"""
+    if os.geteuid() != 0:
+        raise rig.Skip("needs root, to be a user of whom nobody else is")
+    site = Site()
+    user = 100000 + os.getpid()
+    with tempfile.TemporaryDirectory(prefix="phub-confined-") as folder:
+        for program in (rig.WORKER, rig.PHUBD):  # the build folder may be out of this user's reach
+            shutil.copy(program, folder)
+        own = pathlib.Path(folder, "own")
+        own.mkdir()
+        os.chown(own, user, user)
+        os.chmod(folder, 0o755)
+        for processes, errno, text in [(1, "EAGAIN", r"cannot start .*/phubd for hostbox=auto: .*no more processes \(ulimit -u, pids.max\)"),
+                                       (2, "ECONNREFUSED", r"did not start: phubd: .*cannot fork: .*; its log: /")]:
+            prefix = ["setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups", "prlimit", f"--nproc={processes}",
+                      "sh", "-c", 'shift; exec "$0" "$@"', f"{folder}/{rig.WORKER.name}"]
+            began = time.monotonic()
+            site.worker("one", 0, 1, env={"PHUB_PHUBD": f"{folder}/phubd", "TMPDIR": str(own)}, prefix=prefix, timeout_ms=60000).failed(errno, text)
+            check(time.monotonic() - began < 30, "it waited for longer")
+    site.ends()
+
+
+def wrapped():
+    """PHUB_PHUBD is a script around phubd: one that goes on when phubd has gone to the background is not waited for"""
+    site = Site()
+    lives = pathlib.Path(FOLDER.name, "lives")
+    lives.write_text("until this file is gone")
+    patient = pathlib.Path(FOLDER.name, "patient")
+    patient.write_text(f'#!/bin/sh\n{rig.PHUBD} "$@"\nwhile [ -e {lives} ]; do sleep 0.1; done\n')
+    patient.chmod(0o755)
+    began = time.monotonic()
+    for worker in site.workers(["one", "one"], env={"PHUB_PHUBD": str(patient)}, timeout_ms=60000):
+        worker.good()
+    check(time.monotonic() - began < 30, "it was waited for")
+    mute = pathlib.Path(FOLDER.name, "dumb")  # it ends without an answer, and its wrapper does not
+    mute.write_text(f"#!/bin/sh\n: >&3\nexec 3>&-\nwhile [ -e {lives} ]; do sleep 0.1; done\n")
+    mute.chmod(0o755)
+    began = time.monotonic()
+    site.worker("two", 0, 1, env={"PHUB_PHUBD": str(mute)}, timeout_ms=60000).failed("ECONNREFUSED", "did not start: it ended without a word")
+    check(time.monotonic() - began < 30, "it was waited for")
+    lives.unlink()
+    site.ends()
+
+
 def no_root():
     """nobody is at the URL's address: the host's box waits for it, and workers are told for what"""
     site = Site()
@@ -535,5 +581,5 @@ def pytorch():
 
 
 if __name__ == "__main__":
-    rig.run([summed, once, uneven, rush, beside, first_killed, all_killed, box_killed, outlived, missing, silent, no_root, refused, secret, sealed, sharded, squatter, stranger, stale, brief, by_hand, apart,
+    rig.run([summed, once, uneven, rush, beside, first_killed, all_killed, box_killed, outlived, missing, silent, confined, wrapped, no_root, refused, secret, sealed, sharded, squatter, stranger, stale, brief, by_hand, apart,
              python, pytorch])
