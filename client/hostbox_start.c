@@ -20,6 +20,7 @@
 #include <unistd.h>
 
 #define HOSTBOX_SECRET "PHUB_HOSTBOX_SECRET"
+#define HOSTBOX_LOG    "PHUB_HOSTBOX_LOG" /* what its stderr is, which it removes when all ended well */
 
 extern char **environ;
 
@@ -51,10 +52,8 @@ void hostbox_log_path(const char *name, char out[PATH_MAX])
  * One file for each box of this name, which takes the place of the one before: another worker may still be reading why
  * that one failed. Where there can be none, stderr.
  */
-static int hostbox_log_open(const char *name)
+static int hostbox_log_open(const char *name, char path[PATH_MAX])
 {
-	char path[PATH_MAX];
-
 	hostbox_log_path(name, path);
 	if (!path[0] || (unlink(path) < 0 && errno != ENOENT))
 		return -1;
@@ -175,8 +174,8 @@ static void hostbox_write_arguments(const struct settings *s, char *program, str
 /* Is this "NAME=..." one that phubd shall not have, or has of us? */
 static bool hostbox_replaces(const char *entry)
 {
-	static const char *const names[] = {"PHUB_SECRET", "PHUB_SECRET_FILE", HOSTBOX_SECRET, "PHUB_TLS_CA",
-		"PHUB_TLS_PIN", "NOTIFY_SOCKET", "LISTEN_FDS", "LISTEN_PID"};
+	static const char *const names[] = {"PHUB_SECRET", "PHUB_SECRET_FILE", HOSTBOX_SECRET, HOSTBOX_LOG,
+		"PHUB_TLS_CA", "PHUB_TLS_PIN", "NOTIFY_SOCKET", "LISTEN_FDS", "LISTEN_PID"};
 
 	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
 		size_t length = strlen(names[i]);
@@ -207,11 +206,13 @@ static int hostbox_set(struct hostbox_environment *env, const char *name, const 
 	return 0;
 }
 
-static int hostbox_write_environment(const struct settings *s, struct hostbox_environment *env)
+static int hostbox_write_environment(const struct settings *s, const char *log, struct hostbox_environment *env)
 {
 	size_t count = 0, at = 0;
 	int rc = hostbox_set(env, HOSTBOX_SECRET, s->secret);
 
+	if (rc == 0)
+		rc = hostbox_set(env, HOSTBOX_LOG, log);
 	if (rc == 0)
 		rc = hostbox_set(env, "PHUB_TLS_CA", s->tls_ca);
 	if (rc == 0)
@@ -303,15 +304,15 @@ int hostbox_start(const struct settings *s, const char *name, int listen_fd, pid
 {
 	struct hostbox_environment env = {.added_count = 0};
 	struct hostbox_words *words = calloc(1, sizeof(*words));
-	char program[PATH_MAX];
+	char program[PATH_MAX], log[PATH_MAX];
 	int high_fd = -1, high_log = -1;
 	int rc = words ? hostbox_find(s, program, e) : err_set(e, -ENOMEM, "job %s: no memory", s->url.job);
 
 	*log_fd = -1;
 	if (rc == 0) {
 		hostbox_write_arguments(s, program, words);
-		rc = hostbox_write_environment(s, &env);
-		*log_fd = hostbox_log_open(name);
+		*log_fd = hostbox_log_open(name, log);
+		rc = hostbox_write_environment(s, *log_fd >= 0 ? log : NULL, &env);
 		high_log = hostbox_lift(*log_fd);
 		high_fd = hostbox_lift(listen_fd);
 		if (rc == 0 && words->cut)

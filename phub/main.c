@@ -334,6 +334,7 @@ static int main_act(struct config *config, enum main_action action)
 {
 	char text[1024];
 	struct err e;
+	int rc;
 
 	if (action == MAIN_DUMP) {
 		config_dump(config, stdout);
@@ -357,7 +358,10 @@ static int main_act(struct config *config, enum main_action action)
 		return main_complain(&e, MAIN_FAILED);
 	if (config->hostbox_fd && hostbox_detach((int)config->hostbox_fd, &e) < 0)
 		return main_complain(&e, MAIN_FAILED);
-	return main_run(config);
+	rc = main_run(config);
+	if (config->hostbox_fd && rc == MAIN_DONE && !log_has_warned())
+		hostbox_remove_log();
+	return rc;
 }
 
 int main(int argc, char **argv)

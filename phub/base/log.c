@@ -17,6 +17,8 @@ static void (*log_sink)(void *ctx, enum log_level level, const char *line);
 static void *log_sink_ctx;
 /* Relaxed: a level guards nothing, a line more or less while it changes is no error. */
 static _Atomic int log_level_now = LOG_LEVEL_INFO;
+/* Relaxed likewise: it is looked at when those who log have ended. */
+static _Atomic bool log_warned;
 
 void log_set_sink(void (*sink)(void *ctx, enum log_level level, const char *line), void *ctx)
 {
@@ -52,6 +54,11 @@ int log_set_level_from_env(struct err *e)
 	return name && name[0] ? log_set_level_name(name, e) : 0;
 }
 
+bool log_has_warned(void)
+{
+	return atomic_load_explicit(&log_warned, memory_order_relaxed);
+}
+
 static void log_clean(char *line)
 {
 	for (unsigned char *c = (unsigned char *)line; *c; c++) {
@@ -77,6 +84,8 @@ void log_write(enum log_level level, const char *fmt, ...)
 	else if ((size_t)length >= sizeof(line))
 		memcpy(line + sizeof(line) - sizeof(cut), cut, sizeof(cut));
 	log_clean(line);
+	if (level <= LOG_LEVEL_WARN)
+		atomic_store_explicit(&log_warned, true, memory_order_relaxed);
 	log_sink(log_sink_ctx, level, line);
 	errno = saved_errno;
 }

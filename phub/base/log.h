@@ -44,6 +44,9 @@ int log_set_level_from_env(struct err *e);
 /* Any thread; may block in the sink. errno is left as it was. */
 void log_write(enum log_level level, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
+/* Was a line of warn or error written since the process began? Any thread. */
+bool log_has_warned(void);
+
 #define log_error(...) log_write(LOG_LEVEL_ERROR, __VA_ARGS__)
 #define log_warn(...)  log_write(LOG_LEVEL_WARN, __VA_ARGS__)
 #define log_info(...)  log_write(LOG_LEVEL_INFO, __VA_ARGS__)

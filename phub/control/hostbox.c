@@ -12,6 +12,7 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "phub/base/log.h"
@@ -66,6 +67,17 @@ int hostbox_detach(int listen_fd, struct err *e)
 	if (sched_setaffinity(0, sizeof(all), &all) < 0)
 		log_warn("keeps to the CPUs of the worker that started it: %s", strerror(errno));
 	return 0;
+}
+
+void hostbox_remove_log(void)
+{
+	const char *path = getenv("PHUB_HOSTBOX_LOG");
+	struct stat ours, there;
+
+	/* Another box of this name may have put its own there, or a wrapper have sent ours elsewhere. */
+	if (path && *path && fstat(STDERR_FILENO, &ours) == 0 && stat(path, &there) == 0 &&
+		ours.st_dev == there.st_dev && ours.st_ino == there.st_ino && S_ISREG(there.st_mode))
+		unlink(path);
 }
 
 /* ---- who is here ---- */

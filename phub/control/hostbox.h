@@ -21,6 +21,10 @@ struct hostbox;
  */
 int hostbox_detach(int listen_fd, struct err *e);
 
+/* The box has ended well, and its log has nothing to look at: the file that the worker made for it goes, too. Nothing
+ * where there is none. */
+void hostbox_remove_log(void);
+
 /* Takes the socket over. `address`: what workers are told. What is ready wakes the epoll with `watch`. 0, or a negative
  * errno in `e`. */
 int hostbox_open(int listen_fd, const char *address, uint64_t linger_ns, int epoll_fd, void *watch, uint64_t now_ns,

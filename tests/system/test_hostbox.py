@@ -39,7 +39,8 @@ class Site:
         self.root = rig.Box(name="root", **{"cores": 1, **options})
 
     def env(self, host, **more):
-        return {"PHUB_PHUBD": str(rig.PHUBD), "PHUB_HOSTBOX_NAME": f"{self.mark}{host}", "XDG_RUNTIME_DIR": "", "TMPDIR": FOLDER.name, **more}
+        sanitizers = {f"{name}_OPTIONS": f"{os.environ.get(f'{name}_OPTIONS', '')}:log_path={FOLDER.name}/sanitizer" for name in ("ASAN", "LSAN", "TSAN", "UBSAN")}
+        return {**sanitizers, "PHUB_PHUBD": str(rig.PHUBD), "PHUB_HOSTBOX_NAME": f"{self.mark}{host}", "XDG_RUNTIME_DIR": "", "TMPDIR": FOLDER.name, **more}
 
     def worker(self, host, rank, world, job="demo", env=None, query="?hostbox=auto", **more):
         given = {"keys": KEYS, "rounds": 20, **more}
@@ -81,9 +82,13 @@ class Site:
             check(time.monotonic() < until, f"still there: {self.boxes()}")
             time.sleep(0.05)
         self.root.stop()
-        for log in pathlib.Path(FOLDER.name).glob("phub-hostbox-*.log"):  # nobody sees their exit status
+        for log in [*pathlib.Path(FOLDER.name).glob("phub-hostbox-*.log"), *pathlib.Path(FOLDER.name).glob("sanitizer.*")]:  # nobody sees their exit status
             found = re.search(r".*(Sanitizer|runtime error|did not balance).*", log.read_text())
             check(not found, found and found.group())
+
+    def logs(self, job="demo"):
+        """Hosts of which a log is there."""
+        return {host for host in ("one", "two") if log_of(self.root.address, job, f"{self.mark}{host}").exists()}
 
 
 def socket_name(address, job, name, tls=0):
@@ -124,6 +129,9 @@ def summed():
         digests = {worker.good()["digest"] for worker in site.workers(["one", "one", "two", "two"], job=job, **more)}
         check(digests == {flat(4, **more)}, f"{job}: {digests}")
     site.ends()
+    for job in ("sum", "mean", "adam"):
+        for host in site.logs(job):  # what this machine lacks may be said in each
+            holds(log_of(site.root.address, job, f"{site.mark}{host}").read_text(), r"Z (warn|error) ")
 
 
 def once():
@@ -204,6 +212,7 @@ def first_killed():
     for worker in others:
         bad(worker, r"rank 0 \(.*was lost")
     site.ends()
+    check(site.logs() == {"one", "two"}, f"logs that say who was lost: {site.logs()}")
 
 
 def all_killed():

@@ -32,6 +32,26 @@ static void test_silent_without_sink(void **state)
 	log_error("nobody hears %d", 1);
 }
 
+/* Once a line of warn or above was written; the one before went to nobody. */
+static void test_says_that_it_has_warned(void **state)
+{
+	struct heard heard = {0};
+
+	(void)state;
+	log_set_sink(hear, &heard);
+	log_info("all is well");
+	log_set_level(LOG_LEVEL_ERROR);
+	log_warn("nobody wants to know");
+	log_set_level(LOG_LEVEL_INFO);
+	assert_int_equal(heard.count, 1);
+	assert_false(log_has_warned());
+	log_warn("look");
+	assert_true(log_has_warned());
+	log_info("all is well");
+	assert_true(log_has_warned());
+	log_set_sink(NULL, NULL);
+}
+
 static void test_line_reaches_the_sink(void **state)
 {
 	struct heard heard = {0};
@@ -185,6 +205,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_silent_without_sink),
+		cmocka_unit_test(test_says_that_it_has_warned),
 		cmocka_unit_test(test_line_reaches_the_sink),
 		cmocka_unit_test(test_level_filters),
 		cmocka_unit_test(test_level_by_name),
