@@ -257,6 +257,9 @@ struct shard {
 	bool beyond_cache; /* payloads and results of a round are more than the core's cache, or said to be */
 	bool retry_due;    /* hyper-parameters came, or a link ended: parked commits are tried again at tick */
 	uint64_t stalled_told_ns;
+	uint64_t stalled_round; /* that was told last, of the chunk... */
+	uint32_t stalled_chunk; /* ...here */
+	bool stalled_owed;      /* it is to be told, too, when that is over */
 	struct fair_share share;
 	struct coef_cache coef;
 	struct sealing *sealing; /* NULL: the job is not encrypted */

@@ -369,12 +369,33 @@ static void core_tell_ends(struct core *core, struct shard *shard)
 	}
 }
 
+/* Tells control that the round which it was told of last is not waited for any more. */
+static void core_report_end(struct core *core, struct shard *shard)
+{
+	const struct chunk *chunk = &shard->chunks[shard->stalled_chunk];
+	const struct mail mail = {
+		.kind = MAIL_STALLED,
+		.core = core->config.index,
+		.shard = shard,
+		.job = shard->spec->id,
+		.generation = shard->spec->generation,
+		.chunk = chunk->index,
+		.round = shard->stalled_round,
+		.value = -1,
+	};
+
+	if (chunk->round != shard->stalled_round)
+		shard->stalled_owed = mailbox_send(core->config.control, &mail) < 0;
+}
+
 /* Tells control of the oldest open round, when it has been open for long. */
 static void core_report_stall(struct core *core, struct shard *shard, uint64_t now_ns)
 {
 	struct chunk *chunk;
 	struct mail mail;
 
+	if (shard->stalled_owed && !shard->failed)
+		core_report_end(core, shard);
 	if (shard->open_oldest == CHUNK_NONE || shard->failed)
 		return;
 	chunk = &shard->chunks[shard->open_oldest];
@@ -390,8 +411,12 @@ static void core_report_stall(struct core *core, struct shard *shard, uint64_t n
 		.round = chunk->round,
 	};
 	core_list_missing(shard, chunk, &mail);
-	if (mailbox_send(core->config.control, &mail) == 0)
-		shard->stalled_told_ns = now_ns;
+	if (mailbox_send(core->config.control, &mail) < 0)
+		return;
+	shard->stalled_told_ns = now_ns;
+	shard->stalled_chunk = shard->open_oldest;
+	shard->stalled_round = chunk->round;
+	shard->stalled_owed = true;
 }
 
 static void core_tell_drained(struct core *core, struct shard *shard)

@@ -69,7 +69,8 @@ enum mail_kind {
 	MAIL_UPLINK_ENDED,
 	MAIL_DRAINED, /* `shard` has committed all that it was to (members.drain) */
 	MAIL_FAILED, /* the job cannot go on: `value` is enum shard_failure, about `rank`, `chunk`, `round`, `detail` */
-	/* The oldest open round: `chunk`, `round`; `missing`: a bit for each rank; `value`: how many. */
+	/* The oldest open round: `chunk`, `round`; `missing`: a bit for each rank; `value`: how many. -1: the one that
+	 * was told last is committed. */
 	MAIL_STALLED,
 	MAIL_MISSING, /* likewise, of what MAIL_WHO named; `value` -1: that round is committed */
 };

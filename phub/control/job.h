@@ -168,7 +168,9 @@ struct job {
 
 	uint64_t noticed_ns; /* when who is missing was told */
 	char waiting[400];   /* what the oldest open round waits for */
-	uint64_t waiting_ns;
+	uint64_t waiting_ns; /* 0: that is over */
+	uint64_t waiting_round;
+	uint32_t waiting_chunk;
 	struct job_sample samples[JOB_SAMPLES];
 	unsigned sample_count; /* ever taken */
 };

@@ -305,12 +305,19 @@ void job_stalled(struct job *job, const struct mail *mail)
 	Phub__Notice notice;
 	char keys[160];
 
+	if (mail->value < 0) {
+		if (mail->chunk == job->waiting_chunk && mail->round == job->waiting_round)
+			job->waiting_ns = 0;
+		return;
+	}
 	job_chunk_keys(job, mail->chunk, UINT32_MAX, keys, sizeof(keys));
 	if ((job->left > 0 || job->peers) && job_check_left(job, mail, keys))
 		return;
 	job_describe_round(job, mail, keys, &n);
 	snprintf(job->waiting, sizeof(job->waiting), "%.*s", (int)sizeof(job->waiting) - 1, n.text);
 	job->waiting_ns = job->control->now_ns;
+	job->waiting_round = mail->round;
+	job->waiting_chunk = mail->chunk;
 	log_debug("job '%s': %s", job->name, n.text);
 	job_notice_all(job, UINT32_MAX, &n);
 	control.message_case = PHUB__CONTROL__MESSAGE_NOTICE;

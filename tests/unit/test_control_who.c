@@ -40,7 +40,7 @@ static void test_stall_blames_who_is_missing(void **state)
 {
 	struct member members[70] = {{0}};
 	struct config config = {0};
-	struct control c = {.config = &config, .job_count = 1};
+	struct control c = {.config = &config, .job_count = 1, .now_ns = 1};
 	struct generation g = {.detaching = true};
 	struct job job = {
 		.control = &c, .state = JOB_RUNNING, .id = 7, .ranks = 70, .world = 70, .members = members, .left = 1};
@@ -58,6 +58,14 @@ static void test_stall_blames_who_is_missing(void **state)
 	members[68].left = false;
 	job_mail(&c, &mail);
 	assert_non_null(strstr(job.waiting, "waits for ranks 67-69"));
+	mail.value = -1; /* another one is over, and then this one: nothing is waited for any more */
+	mail.round = 2;
+	job_mail(&c, &mail);
+	assert_int_not_equal(job.waiting_ns, 0);
+	mail.round = 3;
+	job_mail(&c, &mail);
+	assert_int_equal(job.waiting_ns, 0);
+	mail.value = 3;
 	members[68].left = true;
 	job_mail(&c, &mail);
 	assert_int_equal(job.state, JOB_ENDING);

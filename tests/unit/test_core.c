@@ -56,6 +56,19 @@ static void expect_stall(struct stand *s, uint32_t chunk, uint64_t missing)
 	assert_int_equal(mailbox_receive(s->control, &mail), -EAGAIN);
 }
 
+/* The round that was told last is over. */
+static void expect_end(struct stand *s, uint32_t chunk)
+{
+	struct mail mail;
+
+	assert_int_equal(mailbox_receive(s->control, &mail), 0);
+	assert_int_equal(mail.kind, MAIL_STALLED);
+	assert_int_equal(mail.job, s->spec.id);
+	assert_int_equal(mail.chunk, chunk);
+	assert_int_equal(mail.round, 1);
+	assert_int_equal(mail.value, -1);
+}
+
 static void wait_ns(struct stand *s, uint64_t ns)
 {
 	s->now += ns;
@@ -82,14 +95,16 @@ static void test_stalls_are_told(void **state)
 	wait_ns(s, CORE_STALL_NS / 2);
 	expect_stall(s, 2, 1ull << 1);
 	stand_push(s, 1, 2, false);
-	/* The other one is told when it is its turn, as soon as there is room for it. */
+	/* That it is over is told, and the other one when it is its turn, as soon as there is room for it. */
 	filled = fill_control(s);
 	wait_ns(s, CORE_STALL_NS);
 	drain_control(s, filled);
 	wait_ns(s, 10);
+	expect_end(s, 2);
 	expect_stall(s, 1, 1ull << 0);
 	stand_push(s, 0, 1, false);
 	wait_ns(s, 2 * CORE_STALL_NS);
+	expect_end(s, 1);
 	drain_control(s, 0);
 	finish(s);
 }
