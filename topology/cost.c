@@ -363,6 +363,8 @@ void cost_write_limit(const struct cost_net *net, const struct cost *cost, char 
 		snprintf(out, bytes, "a worker's link in %s", net->racks->racks[cost->index].name);
 	else if (net->racks && net->box_of[cost->index] != RACKS_NONE)
 		snprintf(out, bytes, "the link of %s", net->racks->boxes[net->box_of[cost->index]].name);
+	else if (net->names)
+		snprintf(out, bytes, "the link of %s", net->names[cost->index]);
 	else
 		snprintf(out, bytes, "the link of box %u", cost->index);
 }
@@ -371,7 +373,7 @@ void cost_write_choice(
 	const struct cost_net *net, const struct cost costs[WAYS_COUNT], enum ways_kind first, char *out, size_t bytes)
 {
 	enum ways_kind choice = cost_choose(costs, first);
-	char limit[RACKS_NAME_BYTES + 32];
+	char limit[COST_LIMIT_BYTES];
 	size_t at = (size_t)snprintf(
 		out, bytes, "%s: %.4g ms a round beside", ways_name(choice), costs[choice].round_s * 1e3);
 	unsigned told = 0;

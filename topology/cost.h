@@ -46,6 +46,7 @@ struct cost_net {
 	const struct ways_box *boxes;
 	const int *box_of; /* [box_count] which of the file's each is, or RACKS_NONE */
 	unsigned box_count;
+	const char *const *names; /* [box_count] for messages, of those that the file does not have; NULL: by number */
 };
 
 struct cost_job {
@@ -54,6 +55,8 @@ struct cost_job {
 	uint32_t chunk_count;
 	uint32_t window; /* chunks that a connection may have in flight */
 };
+
+#define COST_LIMIT_BYTES 128
 
 enum cost_link { COST_BOX, COST_UPLINK, COST_WORKERS };
 
@@ -88,7 +91,7 @@ int cost_ways(const struct cost_net *net, const struct cost_job *job, unsigned r
 /* The best from `first` on: a box that chooses has its workers already, and so begins with tree. */
 enum ways_kind cost_choose(const struct cost costs[WAYS_COUNT], enum ways_kind first);
 
-/* "the uplink of r0" */
+/* "the uplink of r0"; COST_LIMIT_BYTES hold any, whose names have up to 95. */
 void cost_write_limit(const struct cost_net *net, const struct cost *cost, char *out, size_t bytes);
 /* "chain: 412 ms a round beside tree 1144 and sharded 625, the uplink of r0 limits" */
 void cost_write_choice(

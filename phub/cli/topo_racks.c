@@ -143,7 +143,7 @@ static int topo_racks_count_way(struct topo_racks *t, enum ways_kind kind, unsig
 
 static struct cost_net topo_racks_net(const struct topo_racks *t)
 {
-	return (struct cost_net){&t->racks, t->boxes, t->box_of_way, t->way_boxes};
+	return (struct cost_net){&t->racks, t->boxes, t->box_of_way, t->way_boxes, NULL};
 }
 
 static int topo_racks_predict(

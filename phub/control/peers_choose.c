@@ -22,6 +22,8 @@
 struct peers_net {
 	struct ways_box boxes[WAYS_BOXES_MAX];
 	int box_of[WAYS_BOXES_MAX]; /* the file's, or RACKS_NONE */
+	char names[WAYS_BOXES_MAX][96];
+	const char *name_of[WAYS_BOXES_MAX];
 	unsigned count;
 };
 
@@ -102,6 +104,8 @@ static void peers_fill_net(const struct job *job, const struct racks *racks, uns
 {
 	net->box_of[0] = racks ? (int)self : RACKS_NONE;
 	cost_take_box(racks, net->box_of[0], 0, peers_count_workers(job, JOB_AT_OTHER), &net->boxes[0]);
+	snprintf(net->names[0], sizeof(net->names[0]), "this box");
+	net->name_of[0] = net->names[0];
 	net->count = 1;
 	for (uint32_t i = job->ranks; i < job->world; i++) {
 		const struct member *m = &job->members[i];
@@ -113,6 +117,8 @@ static void peers_fill_net(const struct job *job, const struct racks *racks, uns
 		cost_take_box(racks, net->box_of[at], at, peers_count_workers(job, i), &net->boxes[at]);
 		if (net->box_of[at] == RACKS_NONE)
 			peers_take_stranger(racks, self, &net->boxes[at]);
+		snprintf(net->names[at], sizeof(net->names[at]), "box %s", m->peer);
+		net->name_of[at] = net->names[at];
 		net->count++;
 	}
 }
@@ -164,7 +170,7 @@ int peers_choose(struct job *job, unsigned count, enum ways_kind *kind, struct e
 		       : err_set(e, -ENOMEM, "no memory to choose a hierarchy of %u boxes", count);
 
 	if (rc == 0) {
-		const struct cost_net net = {racks, found->boxes, found->box_of, count};
+		const struct cost_net net = {racks, found->boxes, found->box_of, count, found->name_of};
 		const struct cost_job what = {bytes, lifts, chunks, (uint32_t)job->control->config->window};
 
 		peers_fill_net(job, racks, self, found);

@@ -44,7 +44,7 @@ static void fill(unsigned count, unsigned workers, double uplink, double box, do
 	}
 	for (unsigned i = 0; i < CHUNKS; i++)
 		chunk_bytes[i] = CHUNK_BYTES;
-	net = (struct cost_net){&racks, boxes, box_of, count};
+	net = (struct cost_net){&racks, boxes, box_of, count, NULL};
 	job = (struct cost_job){chunk_bytes, NULL, CHUNKS, COST_WINDOW};
 }
 
@@ -225,7 +225,11 @@ static void test_no_file(void **state)
 	near(costs[WAYS_TREE].busy_s, on_wire(4.0 * MODEL, COST_RATE_BYTES_S / MBIT), "a worker and three boxes");
 	assert_int_equal(cost_choose(costs, WAYS_TREE), WAYS_CHAIN);
 	cost_write_choice(&net, costs, WAYS_TREE, text, sizeof(text));
-	assert_non_null(strstr(text, "the link of box "));
+	assert_non_null(strstr(text, "; the link of box "));
+	net.names = (const char *const[]){"this box", "box 10.0.0.2:7077", "box 10.0.0.3:7077", "box 10.0.0.4:7077"};
+	cost_write_limit(&net, &(struct cost){.limit = COST_BOX, .index = 1}, text, sizeof(text));
+	assert_string_equal(text, "the link of box 10.0.0.2:7077");
+	net.names = NULL;
 }
 
 /* Of ways that are as good the simpler one. */
