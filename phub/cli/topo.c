@@ -23,6 +23,8 @@
 #include "transport/rails.h"
 #include "transport/rdma.h"
 
+enum { TOPO_UNSAID = -1 }; /* --hierarchy and --lift, before they are */
+
 static int topo_plan(struct topo *t, const struct model *m, struct err *e)
 {
 	struct chunk_key *keys = calloc(m->count, sizeof(*keys));
@@ -210,6 +212,10 @@ static int topo_show(struct topo *t, struct err *e)
 
 static int topo_show_racks(struct topo *t, struct err *e)
 {
+	if (t->racks.way == TOPO_UNSAID)
+		t->racks.way = WAYS_TREE;
+	if (t->racks.lift == TOPO_UNSAID)
+		t->racks.lift = DTYPE_F32;
 	t->racks.model = t->model;
 	t->racks.chunk_bytes = t->chunk_bytes;
 	t->racks.json = t->json;
@@ -223,10 +229,10 @@ static int topo_check_racks(const struct args_usage *usage, const struct topo *t
 
 	if (r->path && t->cores)
 		return args_wrong(usage, "--cores is of this machine; those of boxes are in the rack file");
-	if (!r->path && (r->root || r->way != WAYS_TREE || r->lift != DTYPE_F32))
+	if (!r->path && (r->root || r->way != TOPO_UNSAID || r->lift != TOPO_UNSAID))
 		return args_wrong(usage, "--hierarchy, --root and --lift belong to --racks FILE");
-	if (!t->model && (r->root || r->lift != DTYPE_F32))
-		return args_wrong(usage, "--root and --lift belong to --model NAME");
+	if (!t->model && (r->root || r->way != TOPO_UNSAID || r->lift != TOPO_UNSAID))
+		return args_wrong(usage, "--hierarchy, --root and --lift belong to --model NAME");
 	return ARGS_GO_ON;
 }
 
@@ -301,7 +307,8 @@ int topo_run(int argc, char **argv)
 		output_error("out of memory");
 		return CLI_FAILED;
 	}
-	t->racks.way = WAYS_TREE;
+	t->racks.way = TOPO_UNSAID;
+	t->racks.lift = TOPO_UNSAID;
 	rc = topo_run_with(t, argc, argv);
 	free(t);
 	return rc;
