@@ -368,9 +368,13 @@ static int box_check_rdma(const struct config *config, struct err *e)
 	return rc;
 }
 
-/* Names come and go, and the standby may be started later than this box: no reason to refuse. */
-static void box_tell_standby(const struct config *config)
+/* Names come and go, and the other box may be started later than this one: no reason to refuse. A host's own box has
+ * its name from workers that have resolved it, or wait for it. */
+static void box_tell_names(const struct config *config)
 {
+	if (config->uplink[0] && !config->hostbox_fd && stream_host_is_loopback(config->uplink_at.host) < 0)
+		log_warn("uplink: '%s'%s does not resolve to an address: jobs wait for the box above until it does",
+			config->uplink_at.host, config->racks_uplink ? ", the first box of the rack file," : "");
 	if (config->standby[0] && stream_host_is_loopback(config->standby_at.host) < 0)
 		log_warn("standby: '%s' does not resolve to an address: jobs run WITHOUT a standby until it does",
 			config->standby_at.host);
@@ -396,7 +400,7 @@ int box_check(const struct config *config, struct err *e)
 				why.text);
 	}
 	if (rc == 0)
-		box_tell_standby(config);
+		box_tell_names(config);
 	if (rc == 0)
 		rc = box_check_rdma(config, e);
 	return rc == 0 && box_wants(config, "dpdk") ? dpdk_check(config->dpdk_ports, e) : rc;
@@ -591,7 +595,7 @@ int box_create(const struct config *config, const struct box_env *env, uint64_t 
 	}
 	box_tell_exposed(box);
 	if (!env->by_hand)
-		box_tell_standby(config);
+		box_tell_names(config);
 	*out = box;
 	return 0;
 }

@@ -70,6 +70,21 @@ def words():
     holds(out, r"(?m)^window: 7$", r"(?m)^data_ports: any$")
 
 
+def above_unknown():
+    """a box above whose name has no address is warned of by --check-config and when the box starts: it may get one later"""
+    options = ["--listen", "127.0.0.1:0", "--uplink", "nosuch.invalid:7077"]
+    words_ = "uplink: 'nosuch.invalid' does not resolve to an address: jobs wait for the box above until it does"
+    status, out, error = phubd(*options, "--check-config")
+    check(status == 0, error)
+    holds(error, f"warn .*{words_}")
+    holds(out, "the options are good")
+    box = Box(uplink="nosuch.invalid:7077")
+    box.logged(f"warn .*{words_}")
+    box.stop()
+    status, out, error = phubd("--listen", "127.0.0.1:0", "--uplink", "127.0.0.1:1", "--check-config")
+    check(status == 0 and "uplink" not in error, error)
+
+
 def full():
     """what cannot be printed is told, and ends with 1: the start line too, or nobody would know the port"""
     for words_ in (["--help"], ["--version"], ["--dump-config"], ["--check-config"], ["--listen", "127.0.0.1:0"]):
@@ -168,4 +183,4 @@ def books():
     box.stop()
 
 
-run([example, words, full, descriptors, pinned, leaks, books])
+run([example, words, above_unknown, full, descriptors, pinned, leaks, books])
