@@ -3,6 +3,7 @@
  * What a wait that ran out of time was waiting for. The box tells who is missing (notices); what this worker itself
  * has not done yet is known here.
  */
+#include <errno.h>
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -240,9 +241,10 @@ void client_explain(const phub_t *p, int key, uint64_t now_ns, char *text, size_
 	explain_say(&x, "%s: ", s->who);
 	if (p->move.until_ns)
 		explain_say(&x, "the box is lost, and its standby, %s, is to go on: ", s->box);
-	if (client_session_unreachable(s)) {
+	if (client_session_unreachable(s) || (s->state < SESSION_JOINED && s->trouble.code == -EBUSY)) {
 		/* Some reasons end with what to do. */
-		explain_say(&x, "box %s cannot be reached: %s%s", s->box,
+		explain_say(&x, "box %s %s: %s%s", s->box,
+			s->trouble.code == -EBUSY ? "did not let it in" : "cannot be reached",
 			s->trouble.code ? s->trouble.text : "no try was made",
 			s->trouble.code && strstr(s->trouble.text, "; ") ? "" : "; is phubd running there?");
 	} else if (s->state < SESSION_JOINED) {

@@ -115,6 +115,16 @@ struct job *job_found(struct session *s)
 	return job;
 }
 
+/* Where ranks may come again this one may be lost, and this box not have heard of it yet: so it is to ask again. */
+static void job_refuse_elsewhere(struct session *s, const struct job *job)
+{
+	bool may_come = job->state == JOB_RUNNING && job->generation->spec.lost != LOST_FAIL && !job->peers;
+
+	session_refuse(s, may_come ? PHUB__ERROR_CODE__ERROR_BUSY : PHUB__ERROR_CODE__ERROR_TAKEN,
+		"rank %u of job '%s' is at another box%s; give every worker its own rank, or the job another name",
+		s->rank, s->name, may_come ? ", and not lost there as far as is known here" : "");
+}
+
 int job_join(struct session *s)
 {
 	struct job *job = job_find(s->control, s->name);
@@ -139,10 +149,7 @@ int job_join(struct session *s)
 	}
 	m = &job->members[s->rank];
 	if (m->elsewhere && !job_below_admits(job, s->rank)) {
-		session_refuse(s, PHUB__ERROR_CODE__ERROR_TAKEN,
-			"rank %u of job '%s' is at another box; give every worker its own rank, or the job another "
-			"name",
-			s->rank, s->name);
+		job_refuse_elsewhere(s, job);
 		return -EADDRINUSE;
 	}
 	if (m->session || (m->left && !m->gone)) {

@@ -347,15 +347,32 @@ def siblings():
 
 
 def admitted(begin):
-    """Until boxes know that its rank is lost, a worker is told that it is at another box."""
-    for _ in range(100):
-        worker = begin()
-        found = worker.out.find(lambda line: json.loads(line)["event"] in ("connected", "end") and json.loads(line), 0, rig.DEADLINE_S)
-        if found and found[1]["event"] == "connected":
-            return worker
-        holds(json.dumps(worker.result()), "is at another box")
-        time.sleep(0.1)
-    raise AssertionError("it was never let in")
+    """Until boxes know that its rank is lost, a worker is told that it is at another box, and asks again by itself."""
+    worker = begin()
+    worker.event("connected")
+    return worker
+
+
+def asks_again():
+    """a rank that comes to another box while it is at its own asks until it is lost there, or its time is over: then it is told why"""
+    rack = Rack(lost_ms=3000, warn_ms=1500)
+    begin = census(rack, "shrink")
+    workers = [begin(rank) for rank in range(5)]
+    for worker in workers:
+        until(worker, 31)
+    rack.boxes[2] = rack.root
+    begin(2, timeout_ms=1500).failed("ETIMEDOUT", "did not let it in: rank 2 .*is at another box, and not lost there")
+    came = begin(2)
+    time.sleep(1)
+    check(not came.out.lines, f"{came.out.text()}")
+    workers[2].kill()
+    workers[2] = came
+    for worker in workers:
+        until(worker, 31)
+    workers[0].tell()
+    for worker in workers:
+        worker.good()
+    rack.stop()
 
 
 def stalls():
@@ -705,7 +722,7 @@ def measured():
         check(len(path.read_text().splitlines()) == len(lines), path.read_text())
 
 
-CASES = [summed, half, shared_memory, together, jobs_beside, later, lost_worker, lost_box, outlives_workers, outlives_box, moves, stopped, root_comes_again, siblings, stalls, refused, seen, exchanged, only_sums, shares, same_bits, same_bits_flat, association_told, by_job, auto, auto_blind, lost_beside, unreachable, measured]
+CASES = [summed, half, shared_memory, together, jobs_beside, later, lost_worker, lost_box, outlives_workers, outlives_box, moves, stopped, root_comes_again, siblings, asks_again, stalls, refused, seen, exchanged, only_sums, shares, same_bits, same_bits_flat, association_told, by_job, auto, auto_blind, lost_beside, unreachable, measured]
 
 if __name__ == "__main__":
     rig.run(CASES, None if PHUB.exists() else f"{PHUB} is not there (make)")

@@ -541,7 +541,7 @@ def busy():
     check(never.came > 4 and time.monotonic() - begun > 3, f"{never.came} tries")
     holds(phub("doctor", never.address, status=1), "too many newcomers came at once", "raise handshake_rate_source")
     Worker(f"phub://{never.address}/late", keys="a:10", timeout_ms=1500).failed(
-        ("ETIMEDOUT", "EBUSY"), "job late", "cannot be reached: too many newcomers came at once", "1500 ms")
+        ("ETIMEDOUT", "EBUSY"), "job late", "did not let it in: too many newcomers came at once", "1500 ms")
     holds(phub("jobs", soon.address), "no jobs")
     check(soon.came == 4, f"{soon.came} tries")
     soon.came = 0

@@ -523,6 +523,21 @@ static void expect_no_box(struct scene *s, uint32_t rank, uint32_t world, int co
 	memset(&s->other, 0, sizeof(s->other));
 }
 
+/* A rank that is at another box may be lost there, where jobs go on without: then it is to ask again. */
+static void test_rank_is_below(void **state)
+{
+	struct scene s;
+
+	(void)state;
+	for (unsigned i = 0; i < 2; i++) {
+		scene_start_as(&s, i ? &shrinks : &plain);
+		actor_dial(&s.rig, &s.other, 3);
+		assert_false(actor_join(&s.other, "wide", 2, WORLD, NULL));
+		expect(&s.other, i ? ERROR_OF(BUSY) : ERROR_OF(TAKEN), "rank 2 of job 'wide' is at another box");
+		scene_close(&s);
+	}
+}
+
 static void test_no_box(void **state)
 {
 	struct scene s;
@@ -638,6 +653,7 @@ int main(void)
 		cmocka_unit_test(test_emptied_place),
 		cmocka_unit_test(test_newcomer_lost),
 		cmocka_unit_test(test_association),
+		cmocka_unit_test(test_rank_is_below),
 		cmocka_unit_test(test_no_box),
 		cmocka_unit_test(test_wrong_gatherings),
 		cmocka_unit_test(test_not_spread),
