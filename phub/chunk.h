@@ -230,9 +230,10 @@ struct shard {
 	bool holds;     /* the membership changes: nothing is committed (members.h) */
 	uint8_t plant;  /* enum shard_plant */
 	bool paused;    /* the operator holds it: pushes are taken, nothing is committed */
-	/* The job is drained: [plan.chunk_count] the first round that is not committed any more; control's memory, each
-	 * entry its chunk's core's. NULL: it is not. */
+	/* The job is drained, or stops for its chunks to get other homes: [plan.chunk_count] the first round that is
+	 * not committed any more; control's memory, each entry its chunk's core's. NULL: it is not. */
 	uint64_t *stops;
+	bool stops_firm;    /* other boxes stop there, too (members.firm) */
 	uint32_t stop_left; /* chunks with rounds before that */
 	bool stop_told;
 	const struct kernels *kernels;

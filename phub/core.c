@@ -15,6 +15,7 @@
 #include "phub/link.h"
 #include "phub/members.h"
 #include "phub/receive.h"
+#include "phub/rehome.h"
 #include "phub/reply.h"
 #include "phub/sealing.h"
 #include "phub/snapshot.h"
@@ -238,6 +239,19 @@ static void core_rounds(struct core *core, const struct mail *mail)
 	core_tell(core, &done);
 }
 
+static void core_rehome(struct core *core, const struct mail *mail, uint64_t now_ns)
+{
+	struct mail done = *mail;
+
+	if (mail->rehome)
+		rehome_apply(mail->shard, mail->rehome);
+	else
+		rehome_resume(mail->shard, now_ns);
+	done.kind = MAIL_REHOMED;
+	done.core = core->config.index;
+	core_tell(core, &done);
+}
+
 static bool core_is_missing(const struct shard *shard, const struct chunk *chunk, uint32_t rank)
 {
 	if (spec_stepwise(shard->spec) && chunk->weights)
@@ -317,6 +331,9 @@ static void core_read(struct core *core, const struct mail *mail, uint64_t now_n
 			uplink_leave(mail->shard);
 		else
 			uplink_close(mail->shard, mail->rank, mail->detail);
+		break;
+	case MAIL_REHOME:
+		core_rehome(core, mail, now_ns);
 		break;
 	case MAIL_STOP:
 		core->stopping = true;

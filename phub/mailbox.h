@@ -20,6 +20,7 @@ struct conn_spec;
 struct hyper_table;
 struct members;
 struct queue;
+struct rehome;
 struct shard;
 struct snapshot;
 struct uplink_spec;
@@ -49,6 +50,9 @@ enum mail_kind {
 	   with the job. Whatever connection there is ends, nothing is committed any more, and who waits is answered
 	   there. */
 	MAIL_UPLINK_END,
+	/* `shard`, which has stopped, is laid out anew after `rehome` (phub/rehome.h). Answered by MAIL_REHOMED. NULL:
+	 * it goes on, and forgets where it stopped. */
+	MAIL_REHOME,
 	MAIL_STOP, /* leave core_run() when all shards are detached */
 	/* Core -> control. `core` says which. */
 	MAIL_DETACHED, /* `shard` is the control thread's again; nothing of the core refers to it */
@@ -68,6 +72,7 @@ enum mail_kind {
 	/* That connection has ended: `value` is the negative errno or 0, `text` what the transport said, or "". */
 	MAIL_UPLINK_ENDED,
 	MAIL_DRAINED, /* `shard` has committed all that it was to (members.drain) */
+	MAIL_REHOMED, /* nothing of the core refers to what it had before, or, with `rehome` NULL, to members.from */
 	MAIL_FAILED, /* the job cannot go on: `value` is enum shard_failure, about `rank`, `chunk`, `round`, `detail` */
 	/* The oldest open round: `chunk`, `round`; `missing`: a bit for each rank; `value`: how many. -1: the one that
 	 * was told last is committed. */
@@ -85,6 +90,7 @@ struct mail {
 	struct hyper_table *table;
 	struct members *members;
 	struct snapshot *snapshot;
+	struct rehome *rehome;
 	const struct uplink_spec *uplink;
 	uint32_t rank;
 	uint32_t chunk; /* index in the job's plan */

@@ -144,6 +144,10 @@ static void members_stop(struct shard *shard, const struct members *m)
 
 		if (members_stepwise(chunk, shard))
 			continue;
+		if (shard->stops_firm) {
+			shard->stop_left += chunk->round < *stop && chunk->needed > 0;
+			continue;
+		}
 		for (uint64_t round = chunk->round; round < *stop; round++)
 			if (!members_can_close(chunk, shard, m, round))
 				*stop = round;
@@ -172,8 +176,10 @@ void members_go(struct shard *shard, const struct members *m, uint64_t now_ns)
 	for (uint32_t rank = 0; rank < shard->spec->world; rank++)
 		if (members_named(m, rank))
 			shard->links[rank].fresh = true;
-	if (m->drain)
+	if (m->drain) {
 		shard->stops = m->from;
+		shard->stops_firm = m->firm;
+	}
 	if (shard->stops)
 		members_stop(shard, m);
 	shard->holds = false;

@@ -37,6 +37,8 @@ struct members {
 	uint64_t absent[MAIL_RANK_WORDS];  /* ranks that are not here, whether they are awaited or not */
 	bool drain;       /* `from`, which stays then, is also the first round that is not committed any more; where a
 			     round before that needs one who is absent, the core makes it that round */
+	bool firm;        /* with `drain`: other boxes stop at the same rounds, and none is made an earlier one. What
+			     nobody pushes here is not waited for */
 	uint64_t *rounds; /* [plan.chunk_count] hold: the round that the chunk collects; ssp, async: the next one of the
 			     slowest rank */
 	uint64_t *from;   /* [plan.chunk_count] go: of those awaited; may be `rounds` itself */

@@ -60,6 +60,7 @@ struct spec {
 	const uint32_t *names; /* [world] the rank that each one's headers name; NULL: its number here */
 	const uint16_t *way_of_chunk; /* [plan.chunk_count] which uplink its sum takes, or SPEC_HOME; NULL: none */
 	uint32_t way_count;
+	bool rehomes; /* ways of its chunks may change while it runs (rehome.h) */
 	uint32_t group_count;
 	struct optimizer_hyper groups[SPEC_GROUPS_MAX]; /* version 0 of the table */
 	struct chunk_plan plan;                         /* the job's chunks; owned by whoever made the spec */

@@ -13,6 +13,7 @@
 #include "phub/base/cpu.h"
 #include "phub/lift.h"
 #include "phub/parts.h"
+#include "phub/rehome.h"
 #include "phub/replica.h"
 #include "phub/sealing.h"
 
@@ -178,21 +179,30 @@ static void store_place_buffers(
 		shard->maps[i] = (uint64_t *)(void *)(map + i * map_bytes);
 }
 
+/* What the home of a chunk has of it: master weights, unless they are the result, and state. */
+static void store_place_home(const struct spec *spec, uint32_t index, struct cursor *at, float **weight, float **state)
+{
+	const struct chunk_span *span = &spec->plan.chunks[index];
+	uint64_t floats = (uint64_t)store_elements(span) * sizeof(float);
+
+	if (spec->optimizer == OPTIMIZER_NONE)
+		return;
+	if (!store_weight_is_result(spec, span))
+		*weight = store_take(at, floats, STORE_ALIGN);
+	for (unsigned i = 0; i < optimizer_state_count(spec->optimizer); i++)
+		state[i] = store_take(at, floats, STORE_ALIGN);
+}
+
 static void store_place_chunk(
 	const struct spec *spec, uint32_t index, struct cursor *at, struct chunk *chunk, uint8_t *result)
 {
 	const struct chunk_span *span = &spec->plan.chunks[index];
-	uint64_t floats = (uint64_t)store_elements(span) * sizeof(float);
 	struct arrival *arrivals = store_take(at, spec->world * sizeof(struct arrival), STORE_ALIGN);
 	float *weight = NULL, *state[OPTIMIZER_STATE_MAX] = {NULL};
-	bool steps = spec->optimizer != OPTIMIZER_NONE && spec_way(spec, index) == SPEC_HOME;
+	bool steps = !spec->rehomes && spec_way(spec, index) == SPEC_HOME;
 
-	if (steps) {
-		if (!store_weight_is_result(spec, span))
-			weight = store_take(at, floats, STORE_ALIGN);
-		for (unsigned i = 0; i < optimizer_state_count(spec->optimizer); i++)
-			state[i] = store_take(at, floats, STORE_ALIGN);
-	}
+	if (steps)
+		store_place_home(spec, index, at, &weight, state);
 	if (!chunk)
 		return;
 	*chunk = (struct chunk){
@@ -207,11 +217,11 @@ static void store_place_chunk(
 		.older = CHUNK_NONE,
 		.newer = CHUNK_NONE,
 		.needed = spec->world,
-		.way = spec_way(spec, index),
+		.way = spec->rehomes ? SPEC_HOME : spec_way(spec, index),
 		.result = result + span->offset,
 		.arrivals = arrivals,
 	};
-	if (steps)
+	if (steps && spec->optimizer != OPTIMIZER_NONE)
 		chunk->weight = weight ? weight : (float *)(void *)chunk->result;
 	memcpy(chunk->state, state, sizeof(state));
 }
@@ -261,13 +271,21 @@ static void store_share_uplinks(const struct spec *spec, struct shard *shard)
 	shard->replica = spec->standby ? shard->uplinks : NULL;
 }
 
-static uint32_t store_count_way(const struct spec *spec, const struct share *share, uint32_t way)
+static uint32_t store_count_way(const struct spec *spec, const uint16_t *ways, const struct share *share, uint32_t way)
 {
 	uint32_t count = 0;
 
 	for (uint32_t i = 0; i < spec->plan.chunk_count; i++)
-		count += spec->core_of_chunk[i] == share->core && spec_way(spec, i) == way;
+		count += spec->core_of_chunk[i] == share->core && ways[i] == way;
 	return count;
+}
+
+/* What of a way's chunks one uplink has when nothing of it moves; else store_place_ways() sees to it. */
+static uint32_t store_count_uplink(const struct spec *spec, const struct share *share, uint32_t number)
+{
+	if (number < spec->standby)
+		return share->chunk_count;
+	return spec->rehomes ? 0 : store_count_way(spec, spec->way_of_chunk, share, number - spec->standby);
 }
 
 static void store_place_uplinks(
@@ -277,9 +295,7 @@ static void store_place_uplinks(
 	struct uplink *uplinks = store_take(at, count * sizeof(*uplinks), STORE_ALIGN);
 
 	for (uint32_t i = 0; i < count; i++)
-		store_place_uplink(spec, share,
-			i < spec->standby ? share->chunk_count : store_count_way(spec, share, i - spec->standby), at,
-			uplinks ? &uplinks[i] : NULL);
+		store_place_uplink(spec, share, store_count_uplink(spec, share, i), at, uplinks ? &uplinks[i] : NULL);
 	shard->uplinks = uplinks;
 	shard->uplink_count = count;
 }
@@ -324,6 +340,84 @@ static void store_place(const struct spec *spec, const struct share *share, stru
 	shard->open_newest = CHUNK_NONE;
 }
 
+/* ---- what follows from homes that may change ---- */
+
+static void store_rehome_chunk(
+	const struct spec *spec, struct rehome *r, uint32_t local, uint16_t way, const struct chunk *chunk)
+{
+	struct rehome_chunk *to = &r->chunks[local];
+	struct rehome_way *up;
+
+	to->way = way;
+	if (way == SPEC_HOME) {
+		if (!to->weight && spec->optimizer != OPTIMIZER_NONE)
+			to->weight = (float *)(void *)chunk->result;
+		return;
+	}
+	up = &r->ways[way];
+	to->way_at = up->chunk_count++;
+	up->chunks[to->way_at].local = local;
+	up->chunks[to->way_at].index = local; /* boxes that exchange have the same chunks on a core */
+}
+
+/* `shard` NULL: counts. */
+static void store_place_ways(const struct spec *spec, const uint16_t *ways, const struct share *share,
+	struct cursor *at, const struct shard *shard)
+{
+	struct rehome *r = store_take(at, sizeof(*r), STORE_ALIGN);
+	struct rehome_chunk *chunks = store_take(at, share->chunk_count * sizeof(*chunks), STORE_ALIGN);
+	struct rehome_way *each = store_take(at, spec->way_count * sizeof(*each), STORE_ALIGN);
+	uint32_t local = 0;
+
+	for (uint32_t way = 0; way < spec->way_count; way++) {
+		struct uplink up = {.chunks = NULL};
+
+		store_place_uplink(spec, share, store_count_way(spec, ways, share, way), at, &up);
+		if (r)
+			each[way] = (struct rehome_way){.chunks = up.chunks, .line = up.line};
+	}
+	if (r)
+		*r = (struct rehome){.chunks = chunks, .ways = each};
+	for (uint32_t i = 0; i < spec->plan.chunk_count; i++) {
+		struct rehome_chunk one = {.weight = NULL};
+
+		if (spec->core_of_chunk[i] != share->core)
+			continue;
+		if (ways[i] == SPEC_HOME)
+			store_place_home(spec, i, at, &one.weight, one.state);
+		if (r) {
+			chunks[local] = one;
+			store_rehome_chunk(spec, r, local, ways[i], &shard->chunks[local]);
+		}
+		local++;
+	}
+}
+
+uint64_t store_ways_bytes(const struct spec *spec, const uint16_t *ways, unsigned core)
+{
+	struct share share = store_share(spec, core);
+	struct cursor at = {NULL, 0};
+
+	if (share.chunk_count > 0)
+		store_place_ways(spec, ways, &share, &at, NULL);
+	return at.used;
+}
+
+int store_ways_create(const struct spec *spec, const uint16_t *ways, const struct store_config *config, unsigned core,
+	struct shard *shard, struct mem_region *out, struct err *e)
+{
+	uint64_t bytes = store_ways_bytes(spec, ways, core);
+	struct share share = store_share(spec, core);
+	struct cursor at;
+	int rc = mem_region_create(bytes, config->huge ? MEM_HUGE : 0, config->core_node[core], out, e);
+
+	if (rc < 0)
+		return rc;
+	at = (struct cursor){out->base, 0};
+	store_place_ways(spec, ways, &share, &at, shard);
+	return 0;
+}
+
 static bool store_beyond_cache(const struct spec *spec, const struct share *share, enum store_results results)
 {
 	uint64_t cache = cpu_cache_bytes();
@@ -359,6 +453,9 @@ uint64_t store_bytes(const struct spec *spec)
 
 		if (share.chunk_count > 0 && __builtin_add_overflow(bytes, store_private_bytes(spec, &share), &bytes))
 			return UINT64_MAX;
+		if (spec->rehomes &&
+			__builtin_add_overflow(bytes, store_ways_bytes(spec, spec->way_of_chunk, core), &bytes))
+			return UINT64_MAX;
 	}
 	return bytes >= UINT64_MAX / 2 ? UINT64_MAX : bytes;
 }
@@ -390,6 +487,13 @@ static int store_create_core(
 	store->shards[core]->kernels = config->kernels;
 	store->shards[core]->control = config->control;
 	store->shards[core]->beyond_cache = store_beyond_cache(spec, &share, config->results);
+	if (!spec->rehomes)
+		return 0;
+	rc = store_ways_create(spec, spec->way_of_chunk, config, core, store->shards[core], &store->ways[core], e);
+	if (rc < 0)
+		return rc;
+	store->bytes += store_ways_bytes(spec, spec->way_of_chunk, core);
+	rehome_apply(store->shards[core], store->ways[core].base);
 	return 0;
 }
 
@@ -401,7 +505,8 @@ int store_create(const struct spec *spec, const struct store_config *config, str
 
 	store.privates = calloc(spec->core_count, sizeof(*store.privates));
 	store.shards = calloc(spec->core_count, sizeof(*store.shards));
-	if (!store.privates || !store.shards) {
+	store.ways = calloc(spec->core_count, sizeof(*store.ways));
+	if (!store.privates || !store.shards || !store.ways) {
 		rc = err_set(e, -ENOMEM, "job %s: no memory for %u cores' tables", spec->name, spec->core_count);
 		goto undo;
 	}
@@ -426,8 +531,12 @@ void store_destroy(struct store *store)
 	for (unsigned core = 0; store->privates && core < store->core_count; core++)
 		if (store->privates[core].base)
 			mem_region_destroy(&store->privates[core]);
+	for (unsigned core = 0; store->ways && core < store->core_count; core++)
+		if (store->ways[core].base)
+			mem_region_destroy(&store->ways[core]);
 	if (store->result.base)
 		mem_region_destroy(&store->result);
+	free(store->ways);
 	free(store->privates);
 	free(store->shards);
 	*store = (struct store){0};

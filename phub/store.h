@@ -17,6 +17,7 @@
 struct store {
 	struct mem_region result;
 	struct mem_region *privates; /* [core_count] */
+	struct mem_region *ways;     /* [core_count] spec.rehomes: what follows from where chunks have their homes */
 	struct shard **shards;       /* [core_count]; NULL where the core owns no chunk */
 	unsigned core_count;
 	uint64_t bytes;
@@ -46,6 +47,13 @@ uint64_t store_bytes(const struct spec *spec);
  */
 int store_create(const struct spec *spec, const struct store_config *config, struct store *out, struct err *e);
 void store_destroy(struct store *store);
+
+/* spec.rehomes: what store_ways_create() will take for this core with these ways. */
+uint64_t store_ways_bytes(const struct spec *spec, const uint16_t *ways, unsigned core);
+/* Takes and lays out a struct rehome, at the beginning of `out`, of the shard that this core has. 0, or as
+ * store_create(). */
+int store_ways_create(const struct spec *spec, const uint16_t *ways, const struct store_config *config, unsigned core,
+	struct shard *shard, struct mem_region *out, struct err *e);
 
 /* Where the results of `rank` begin in the result region. */
 uint64_t store_result_offset(const struct spec *spec, uint32_t rank);

@@ -24,7 +24,7 @@ struct jobs_options {
 	const char *verb, *job, *reason; /* NULL verb: only asks */
 };
 
-static const char *const jobs_verbs[] = {"pause", "resume", "drain", "evict", NULL};
+static const char *const jobs_verbs[] = {"pause", "resume", "drain", "evict", "rebalance", NULL};
 
 static volatile sig_atomic_t jobs_stopped;
 
@@ -133,9 +133,10 @@ static json_t *jobs_json_beside(const Phub__JobInfo *job)
 	for (size_t i = 0; i < job->n_beside; i++) {
 		const Phub__BesideInfo *b = job->beside[i];
 
-		json_array_append_new(beside,
-			json_pack("{s:s, s:s, s:I, s:s, s:b, s:I}", "box", b->box, "state", b->state, "bytes",
-				(json_int_t)b->bytes, "why", b->why, "lifts", b->lifts, "homes", (json_int_t)b->homes));
+		json_array_append_new(
+			beside, json_pack("{s:s, s:s, s:I, s:s, s:b, s:I, s:I}", "box", b->box, "state", b->state,
+					"bytes", (json_int_t)b->bytes, "why", b->why, "lifts", b->lifts, "homes",
+					(json_int_t)b->homes, "home_bytes", (json_int_t)b->home_bytes));
 	}
 	return beside;
 }
@@ -467,16 +468,17 @@ static int jobs_operate(const struct jobs_options *o)
 		output_error("%s", e.text);
 		return CLI_FAILED;
 	}
-	admin_answer_fini(&answer);
 	if (o->json)
-		ok = output_json(json_pack("{s:s, s:s, s:s, s:s}", "box", o->address, "job", o->job, "command", o->verb,
-			"reason", arguments[1]));
+		ok = output_json(json_pack("{s:s, s:s, s:s, s:s, s:s*}", "box", o->address, "job", o->job, "command",
+			o->verb, "reason", arguments[1], "said", *answer.reply->said ? answer.reply->said : NULL));
 	else
 		printf("%s: %s\n", o->job,
-			strcmp(o->verb, "evict") == 0    ? "ended"
+			*answer.reply->said              ? answer.reply->said
+			: strcmp(o->verb, "evict") == 0  ? "ended"
 			: strcmp(o->verb, "drain") == 0  ? "drains"
 			: strcmp(o->verb, "resume") == 0 ? "goes on"
 							 : "paused");
+	admin_answer_fini(&answer);
 	return ok ? CLI_DONE : CLI_FAILED;
 }
 
@@ -494,6 +496,8 @@ static int jobs_read_words(const struct args_usage *usage, const struct args_wor
 		return args_wrong(usage, "--watch and --workers do not go with %s", o->verb);
 	if (o->verb && strcmp(o->verb, "evict") == 0 && (!o->reason || !*o->reason))
 		return args_wrong(usage, "evict needs --reason, which its workers are told");
+	if (o->reason && o->verb && strcmp(o->verb, "rebalance") == 0)
+		return args_wrong(usage, "--reason does not go with rebalance: its workers only wait for a moment");
 	if (o->reason && !o->verb)
 		return args_wrong(usage, "--reason belongs to pause, resume, drain and evict");
 	if (o->verb) {
@@ -501,7 +505,7 @@ static int jobs_read_words(const struct args_usage *usage, const struct args_wor
 		at = 2;
 	}
 	if (words->count > at + 1 && !o->verb && !strpbrk(words->at[0], ".:[")) /* no address either */
-		return args_wrong(usage, "'%.64s' is none of pause, resume, drain and evict", words->at[0]);
+		return args_wrong(usage, "'%.64s' is none of pause, resume, drain, evict and rebalance", words->at[0]);
 	if (words->count > at + 1)
 		return args_wrong(usage, "'%.64s' is one word too many", words->at[at + 1]);
 	o->address = words->count > at ? words->at[at] : ADMIN_ADDRESS_DEFAULT;
@@ -542,18 +546,21 @@ static int jobs_main(int argc, char **argv, const char *command, struct jobs_opt
 	};
 	const struct args_usage usage = {
 		.command = command,
-		.words = "[pause|resume|drain|evict JOB] [HOST:PORT]",
-		.about = "Asks a box (" ADMIN_ADDRESS_DEFAULT
-			 ") for its jobs: workers that are there of those that belong to it,\n"
-			 "rounds and gradient GB (of all workers together) a second, and the ranks that the oldest "
-			 "open round\n"
-			 "waits for. From another host or user the box wants its admin secret: PHUB_ADMIN_SECRET, or a "
-			 "file\n"
-			 "named by PHUB_ADMIN_SECRET_FILE.\n"
-			 "pause holds a job: pushes are taken and nothing is answered until resume. drain ends it when "
-			 "the "
-			 "rounds\n"
-			 "that are open are done, evict at once; its workers hear the reason.\n",
+		.words = "[pause|resume|drain|evict|rebalance JOB] [HOST:PORT]",
+		.about =
+			"Asks a box (" ADMIN_ADDRESS_DEFAULT
+			") for its jobs: workers that are there of those that belong to it,\n"
+			"rounds and gradient GB (of all workers together) a second, and the ranks that the oldest "
+			"open round\n"
+			"waits for. From another host or user the box wants its admin secret: PHUB_ADMIN_SECRET, or a "
+			"file\n"
+			"named by PHUB_ADMIN_SECRET_FILE.\n"
+			"pause holds a job: pushes are taken and nothing is answered until resume. drain ends it when "
+			"the "
+			"rounds\n"
+			"that are open are done, evict at once; its workers hear the reason. rebalance, at the top box "
+			"of a\n"
+			"sharded job, gives its chunks the homes that the rack file names now.\n",
 		.examples = "  phub jobs\n  phub jobs --json box1:7077\n  phub jobs evict mnist --reason 'over its "
 			    "time'\n  phub top --interval 500\n",
 		.words_max = 3,

@@ -15,13 +15,14 @@
 #include "phub/control/session.h"
 #include "phub/control/parent.h"
 #include "phub/control/job_below.h"
-#include "phub/control/peers.h"
+#include "phub/control/peers_move.h"
 #include "phub/control/standby.h"
 #include "transport/datagram.h"
 #include "transport/reliable.h"
 
-#define ADMIN_DEVICE_MAX  64            /* counters of what moves datagrams */
-#define ADMIN_WORKERS_MAX 4096u         /* in one reply: at about 150 bytes each they fit a frame */
+#define ADMIN_DEVICE_MAX  64    /* counters of what moves datagrams */
+#define ADMIN_WORKERS_MAX 4096u /* in one reply: at about 150 bytes each they fit a frame */
+#define ADMIN_SAID_BYTES  200u
 #define ADMIN_WAITING_NS  3000000000ull /* older news of a round that does not close are none */
 
 /* Messages that were dropped, a row for each reason. */
@@ -311,6 +312,7 @@ static int admin_fill_beside(const struct job *job, struct admin_job *out)
 		b->why = admin_text(report.why);
 		b->lifts = report.lifts;
 		b->homes = report.homes;
+		b->home_bytes = report.home_bytes;
 		out->beside_pointers[i] = b;
 	}
 	out->info.beside = out->beside_pointers;
@@ -339,7 +341,10 @@ static int admin_fill_job(const struct job *job, struct admin_job *out, uint32_t
 	out->info.association = admin_text(out->association);
 	out->info.world = job->ranks;
 	out->info.hierarchy_why = admin_text(job->hierarchy_why);
-	out->info.state = admin_text(job->paused ? "paused" : job->draining ? "draining" : job_state_name(job->state));
+	out->info.state = admin_text(job->paused        ? "paused"
+				     : job->draining    ? "draining"
+				     : peers_moves(job) ? "rebalancing"
+							: job_state_name(job->state));
 	if (job->generation && job->state == JOB_RUNNING) {
 		admin_fill_generation(job, &out->info);
 		admin_fill_standby(job, &out->info);
@@ -530,6 +535,7 @@ void admin_answer(struct session *s, const Phub__AdminRequest *request)
 	struct admin_reply r = {.reply = PHUB__ADMIN_REPLY__INIT, .workers_left = ADMIN_WORKERS_MAX};
 	Phub__Control control = PHUB__CONTROL__INIT;
 	bool jobs = strcmp(request->command, "jobs") == 0, operates = job_operator_knows(request->command);
+	char said[ADMIN_SAID_BYTES] = "";
 	struct err e;
 
 	r.reply.version = admin_text(ADMIN_VERSION);
@@ -544,12 +550,15 @@ void admin_answer(struct session *s, const Phub__AdminRequest *request)
 	admin_fill_all_drops(c, &r);
 	if (operates && request->n_arguments != 2)
 		r.reply.error = admin_text("give a job, and a reason or an empty one");
-	else if (operates && job_operate(c, request->command, request->arguments[0], request->arguments[1], &e) < 0)
+	else if (operates && job_operate(c, request->command, request->arguments[0], request->arguments[1], said,
+				     sizeof(said), &e) < 0)
 		r.reply.error = e.text;
 	else if (!jobs && !operates && strcmp(request->command, "status") != 0)
-		r.reply.error = admin_text("unknown command; allowed: jobs, status, pause, resume, drain, evict");
+		r.reply.error =
+			admin_text("unknown command; allowed: jobs, status, pause, resume, drain, evict, rebalance");
 	else if (admin_fill_cores(c, &r) < 0 || (jobs && admin_fill_jobs(c, request, &r) < 0))
 		session_refuse(s, PHUB__ERROR_CODE__ERROR_LIMIT, "the box has no memory to answer");
+	r.reply.said = said;
 	control.message_case = PHUB__CONTROL__MESSAGE_ADMIN_REPLY;
 	control.admin_reply = &r.reply;
 	if (s->state == SESSION_ADMIN)

@@ -320,13 +320,13 @@ bool box_dials_are_out(const struct box_dial *dials, unsigned count)
 
 /* ---- uplinks ---- */
 
-/* To one core there; of no chunks: nothing. */
+/* To one core there; of no chunks: nothing. `whole`: also of those that it may yet be the home of. */
 static int box_uplinks_fill(const struct job *job, const struct box_call *call, const struct box_place *place,
 	bool whole, struct box_dial *dial, struct err *e)
 {
 	const struct shard *shard = job->generation->store.shards[dial->core];
 	struct uplink *up = shard ? &shard->uplinks[dial->number] : NULL;
-	uint32_t lifted = up ? up->chunk_count : 0, count = whole && lifted ? shard->chunk_count : lifted;
+	uint32_t lifted = up ? up->chunk_count : 0, count = whole && shard ? shard->chunk_count : lifted;
 	uint32_t largest = 0;
 	struct span *spans;
 	struct sink *sinks;
@@ -350,14 +350,15 @@ static int box_uplinks_fill(const struct job *job, const struct box_call *call, 
 	};
 	if (!spans || !sinks)
 		return err_set(e, -ENOMEM, "no memory for a connection to it");
-	for (uint32_t at = 0; at < lifted; at++) {
-		uint32_t local = up->chunks[at].local, index = whole ? local : at;
+	for (uint32_t at = 0; at < count; at++) {
+		uint32_t local = whole ? at : up->chunks[at].local;
 		uint32_t bytes = shard->chunks[local].elements * (uint32_t)sizeof(float);
 
-		spans[index] = shard->spans[local];
+		spans[at] = shard->spans[local];
 		largest = bytes > largest ? bytes : largest;
-		lift_place(up, at, index);
 	}
+	for (uint32_t at = 0; at < lifted; at++)
+		lift_place(up, at, whole ? up->chunks[at].local : at);
 	dial->spec.conn.payload_max = largest;
 	return box_dial_begin(job->control, call, dial, e);
 }
@@ -388,7 +389,7 @@ int box_uplinks_begin(const struct job *job, const struct box_call *call, const 
 		struct box_dial *dial = &u->dials[core];
 
 		dial->number = first + core;
-		dial->core = box_uplinks_core(job, dial->number);
+		dial->core = whole ? core : box_uplinks_core(job, dial->number);
 		dial->there = core;
 		rc = box_uplinks_fill(job, call, place, whole, dial, e);
 	}

@@ -306,18 +306,24 @@ static int generation_admit(struct generation *g, const struct job *job, struct 
 	return 0;
 }
 
-static int generation_take(struct generation *g, const struct job *job, struct err *e)
+static struct store_config generation_store(const struct job *job, bool shared)
 {
-	struct box *box = job->control->box;
-	unsigned mapped = generation_mapped_count(job);
-	const struct store_config config = {
+	const struct box *box = job->control->box;
+
+	return (struct store_config){
 		.kernels = box->env.kernels,
 		.control = job->control->mail,
 		.core_node = box->core_node,
-		.shared = mapped > 0,
+		.shared = shared,
 		.huge = box->config->huge_pages,
 		.results = box->config->stores,
 	};
+}
+
+static int generation_take(struct generation *g, const struct job *job, struct err *e)
+{
+	unsigned mapped = generation_mapped_count(job);
+	const struct store_config config = generation_store(job, mapped > 0);
 	int rc = store_create(&g->spec, &config, &g->store, e);
 
 	if (rc < 0)
@@ -508,6 +514,73 @@ int generation_create(struct job *job, struct generation **out, struct err *e)
 	job->reference = NULL;
 	*out = g;
 	return 0;
+}
+
+/* ---- other homes ---- */
+
+static uint64_t generation_ways_bytes(const struct generation *g, const uint16_t *ways)
+{
+	uint64_t bytes = 0;
+
+	for (unsigned core = 0; core < g->spec.core_count; core++)
+		bytes += store_ways_bytes(&g->spec, ways, core);
+	return bytes;
+}
+
+int generation_take_ways(struct job *job, const uint16_t *ways, struct generation_ways *out, struct err *e)
+{
+	struct control *c = job->control;
+	struct generation *g = job->generation;
+	const struct config_job *listed = config_find_job(c->config, job->name);
+	const struct store_config config = generation_store(job, false);
+	uint64_t need = generation_ways_bytes(g, ways), room = c->config->memory_max - c->memory_used;
+	struct generation_ways w = {.regions = calloc(g->spec.core_count, sizeof(*w.regions)), .memory = need};
+	int rc = 0;
+
+	if (listed && listed->memory_max && generation_quota(job, listed) < room + g->memory)
+		room = generation_quota(job, listed) < g->memory ? 0 : generation_quota(job, listed) - g->memory;
+	if (!w.regions || need > room) {
+		free(w.regions);
+		return err_set(e, -ENOMEM,
+			"it needs %" PRIu64 " bytes more while its chunks get other homes, and %" PRIu64
+			" are available (memory_max)",
+			need, room);
+	}
+	c->memory_used += need;
+	g->memory += need;
+	for (unsigned core = 0; rc == 0 && core < g->spec.core_count; core++)
+		if (g->store.shards[core])
+			rc = store_ways_create(
+				&g->spec, ways, &config, core, g->store.shards[core], &w.regions[core], e);
+	if (rc < 0)
+		generation_drop_ways(g, c->box, &w);
+	else
+		*out = w;
+	return rc;
+}
+
+void generation_have_ways(struct job *job, const uint16_t *ways, struct generation_ways *w)
+{
+	struct generation *g = job->generation;
+	struct generation_ways old = {g->store.ways, generation_ways_bytes(g, g->spec.way_of_chunk)};
+
+	g->store.ways = w->regions;
+	g->spec.way_of_chunk = ways;
+	*w = (struct generation_ways){.regions = NULL};
+	generation_drop_ways(g, job->control->box, &old);
+}
+
+void generation_drop_ways(struct generation *g, struct box *box, struct generation_ways *w)
+{
+	for (unsigned core = 0; w->regions && core < box->core_count; core++)
+		if (w->regions[core].base)
+			mem_region_destroy(&w->regions[core]);
+	free(w->regions);
+	if (g) {
+		box->control.memory_used -= w->memory;
+		g->memory -= w->memory;
+	}
+	*w = (struct generation_ways){.regions = NULL};
 }
 
 void generation_give_reserved(struct generation *g, struct box *box)

@@ -23,6 +23,12 @@ struct box;
 struct job;
 struct standby;
 
+/* Memory for other homes of its chunks (phub/rehome.h), until they have them. */
+struct generation_ways {
+	struct mem_region *regions; /* [core_count] a struct rehome begins each that has chunks */
+	uint64_t memory;            /* counted */
+};
+
 /* A rank's connection to a core. */
 struct generation_link {
 	struct conn_spec spec;
@@ -64,6 +70,13 @@ int generation_create(struct job *job, struct generation **out, struct err *e);
 
 /* A mirror's job goes on here, and takes what was reserved for it. */
 void generation_give_reserved(struct generation *g, struct box *box);
+
+/* Takes and counts it. 0, or -ENOMEM. */
+int generation_take_ways(struct job *job, const uint16_t *ways, struct generation_ways *out, struct err *e);
+/* The shards have it: frees what they had before. `ways` are the generation's from now on. */
+void generation_have_ways(struct job *job, const uint16_t *ways, struct generation_ways *w);
+/* They will not. `g` NULL: it is gone, and what was counted with it. */
+void generation_drop_ways(struct generation *g, struct box *box, struct generation_ways *w);
 
 /* Gives the shards to the cores. */
 void generation_attach(struct generation *g, struct box *box);

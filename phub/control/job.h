@@ -388,12 +388,19 @@ void job_members_forget(struct job *job);
 /* No round is begun any more; MAIL_DRAINED comes of each core when those that are open are committed. */
 void job_members_drain(struct job *job);
 
+/* Chunks get other homes (peers_move.h): nothing is committed or lifted any more, and peers_move_held() hears which
+ * rounds chunks collect. False: another change is under way, or the job has failed. */
+bool job_members_hold(struct job *job);
+/* What was held goes on up to these rounds, and MAIL_DRAINED comes of each core; NULL: it goes on. */
+void job_members_stop(struct job *job, const uint64_t *rounds);
+
 /* ---- job_operator.c: what `phub jobs` may do ---- */
 
 /* Is this a command about one job? */
 bool job_operator_knows(const char *command);
-/* Does it. 0, or -EINVAL, -ENOENT or -EBUSY with what to do in `e`. */
-int job_operate(struct control *c, const char *command, const char *name, const char *reason, struct err *e);
+/* Does it. 0, with what there is to tell in `said`, or -EINVAL, -ENOENT, -EBUSY or -ENOMEM with what to do in `e`. */
+int job_operate(struct control *c, const char *command, const char *name, const char *reason, char *said,
+	size_t said_bytes, struct err *e);
 /* Begins what is due. */
 void job_operator_tick(struct job *job);
 /* A core has drained. */

@@ -19,6 +19,7 @@
 #include "phub/control/job_mirror.h"
 #include "phub/control/parent.h"
 #include "phub/control/peers.h"
+#include "phub/control/peers_move.h"
 #include "phub/control/session.h"
 #include "phub/control/standby.h"
 
@@ -305,8 +306,12 @@ void job_mail(struct control *c, const struct mail *mail)
 			standby_mail(job, mail);
 		return;
 	case MAIL_DRAINED:
-		if (job)
+		if (job && !peers_move_stopped(job))
 			job_drained(job);
+		return;
+	case MAIL_REHOMED:
+		if (job)
+			peers_move_rehomed(job, mail);
 		return;
 	case MAIL_HELD:
 	case MAIL_WENT:

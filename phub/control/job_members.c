@@ -15,6 +15,7 @@
 #include "phub/control/job_below.h"
 #include "phub/control/parent.h"
 #include "phub/control/peers.h"
+#include "phub/control/peers_move.h"
 #include "phub/control/session.h"
 #include "phub/control/standby.h"
 #include "phub/members.h"
@@ -142,6 +143,10 @@ static void job_members_held(struct job *job)
 {
 	struct members *m = job->change;
 
+	if (m->firm) {
+		peers_move_held(job, m->rounds);
+		return;
+	}
 	/* Only rank 0 brings them, and another in its place cannot tell which of a key's chunks have theirs. */
 	if (m->weightless > 0 && job_members_root(job, m)) {
 		job_fail(job, PHUB__ERROR_CODE__ERROR_LOST, 0,
@@ -334,9 +339,10 @@ static void job_members_went(struct job *job)
 	struct members *m = job->change;
 
 	job->gone_on = true;
-	job_members_tell(job, m);
+	if (!m->firm)
+		job_members_tell(job, m);
 	standby_members(job);
-	if (job->state == JOB_RUNNING)
+	if (job->state == JOB_RUNNING && !m->firm)
 		job_members_welcome(job, m);
 	job->change = NULL;
 	if (m->drain) { /* its cores look at it until they give their shards back */
@@ -371,6 +377,29 @@ void job_members_drain(struct job *job)
 	for (unsigned core = 0; core < g->spec.core_count; core++)
 		job->drain_left += g->store.shards[core] != NULL;
 	job_members_begin(job);
+}
+
+/* ---- chunks get other homes ---- */
+
+bool job_members_hold(struct job *job)
+{
+	struct members *m = job->change || job->next_change ? NULL : job_members_next(job);
+
+	if (m)
+		m->firm = true;
+	job_members_begin(job);
+	return m != NULL;
+}
+
+void job_members_stop(struct job *job, const uint64_t *rounds)
+{
+	struct members *m = job->change;
+
+	if (rounds)
+		memcpy(m->rounds, rounds, job->generation->spec.plan.chunk_count * sizeof(*rounds));
+	m->drain = rounds != NULL;
+	job->going = true;
+	job_members_send(job, MAIL_GO);
 }
 
 /* ---- lost ---- */

@@ -13,11 +13,12 @@
 #include "phub/base/ranks.h"
 #include "phub/control/box.h"
 #include "phub/control/job_mirror.h"
+#include "phub/control/peers_move.h"
 #include "phub/control/standby.h"
 
 #define JOB_LOST_MAX 16u /* ranks that are named */
 
-static const char *const job_commands[] = {"pause", "resume", "drain", "evict", NULL};
+static const char *const job_commands[] = {"pause", "resume", "drain", "evict", "rebalance", NULL};
 
 bool job_operator_knows(const char *command)
 {
@@ -133,7 +134,8 @@ static int job_operate_mirror(struct job *job, const char *command, const char *
 	return 0;
 }
 
-int job_operate(struct control *c, const char *command, const char *name, const char *reason, struct err *e)
+int job_operate(struct control *c, const char *command, const char *name, const char *reason, char *said,
+	size_t said_bytes, struct err *e)
 {
 	struct job *job = job_find(c, name);
 	bool pause = strcmp(command, "pause") == 0, resume = strcmp(command, "resume") == 0;
@@ -143,12 +145,16 @@ int job_operate(struct control *c, const char *command, const char *name, const 
 		return job_operate_mirror(job_find_mirror(c, name), command, reason, e);
 	if (!job)
 		return err_set(e, -ENOENT, "no job '%.63s' is here; see phub jobs", name);
+	if (strcmp(command, "rebalance") == 0)
+		return peers_move_begin(job, said, said_bytes, e);
 	if (!pause && !resume && !drain && !reason[0])
 		return err_set(e, -EINVAL, "evict needs a reason, which its workers are told");
 	if (resume && !job->paused)
 		return err_set(e, -EINVAL, "job '%s' is not paused", job->name);
 	if (pause && job->paused)
 		return err_set(e, -EBUSY, "job '%s' is paused already", job->name);
+	if ((pause || drain) && peers_moves(job))
+		return err_set(e, -EBUSY, "job '%s' is being rebalanced; try again in a moment", job->name);
 	if ((pause || drain) && job->draining)
 		return err_set(e, -EBUSY, "job '%s' drains already; evict ends it at once", job->name);
 	if (drain && job->paused)

@@ -17,6 +17,7 @@
 #include "phub/control/job_mirror.h"
 #include "phub/control/parent.h"
 #include "phub/control/peers.h"
+#include "phub/control/peers_move.h"
 #include "phub/control/session.h"
 #include "phub/control/standby.h"
 #include "phub/lift.h"
@@ -622,7 +623,8 @@ void job_try_start(struct job *job)
 	}
 	if (job->moves)
 		job_move_recount(job);
-	if (!job_has_tables(job) || job->state == JOB_REKEYING || job->state == JOB_TAKING || job->change)
+	if (!job_has_tables(job) || job->state == JOB_REKEYING || job->state == JOB_TAKING || job->change ||
+		peers_moves(job))
 		return;
 	if (job->parent && !parent_has_started(job))
 		return;

@@ -17,7 +17,7 @@
 #include "phub/control/calls.h"
 #include "phub/control/job.h"
 #include "phub/control/job_below.h"
-#include "phub/control/peers.h"
+#include "phub/control/peers_move.h"
 #include "phub/lift.h"
 #include "phub/members.h"
 
@@ -156,7 +156,7 @@ static void parent_hear(void *arg, const Phub__Control *m)
 		job_pass_notice(p->job, m->notice);
 		break;
 	default:
-		break;
+		peers_move_obey(p->job, m);
 	}
 }
 

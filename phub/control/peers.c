@@ -15,6 +15,7 @@
 #include "phub/control/job.h"
 #include "phub/control/job_below.h"
 #include "phub/control/parent.h"
+#include "phub/control/peers_move.h"
 #include "phub/control/session.h"
 
 #define PEERS_BACKOFF_NS     20000000ull
@@ -106,6 +107,9 @@ void peers_hear(struct session *s, const Phub__Control *m)
 	switch (m->message_case) {
 	case PHUB__CONTROL__MESSAGE_HEARTBEAT:
 		session_write_heartbeat(s, m->heartbeat->stamp);
+		break;
+	case PHUB__CONTROL__MESSAGE_CARRY:
+		peers_move_take(s, m->carry);
 		break;
 	case PHUB__CONTROL__MESSAGE_LEAVE:
 		t = peers_part(s);
@@ -337,6 +341,8 @@ void peers_step(struct job *job)
 		if (job->state != JOB_ENDING && t->target && job->generation)
 			peer_move(t);
 	}
+	if (job->state != JOB_ENDING)
+		peers_move_step(job);
 }
 
 /* ---- the end ---- */
@@ -403,6 +409,7 @@ void peers_forget(struct job *job)
 		box_call_hang_up(job->control, p->each[i].call);
 		box_uplinks_forget(&p->each[i].uplinks);
 	}
+	peers_move_forget(p);
 	free(p->home);
 	free(p->ways);
 	free(p->boxes);
@@ -452,6 +459,13 @@ const char *peers_next(const struct job *job, uint32_t chunk, bool *left)
 	return t->name;
 }
 
+struct box_call *peers_call(const struct job *job, unsigned number)
+{
+	const struct peer *t = &job->peers->each[number];
+
+	return t->target && t->state == PEER_LIFTING && !t->left && !t->lost_ns ? peer_call(t) : NULL;
+}
+
 unsigned peers_count(const struct job *job)
 {
 	return job->peers ? job->peers->count : 0;
@@ -473,6 +487,8 @@ void peers_describe(const struct job *job, unsigned number, struct peers_report 
 		.bytes = box_uplinks_bytes(job, &t->uplinks),
 		.lifts = t->slot != JOB_AT_OTHER && peers_is_source(p, number),
 	};
-	for (uint32_t i = 0; p->home && job->generation && i < job->generation->spec.plan.chunk_count; i++)
+	for (uint32_t i = 0; p->home && job->generation && i < job->generation->spec.plan.chunk_count; i++) {
 		out->homes += p->home[i] == number;
+		out->home_bytes += p->home[i] == number ? job->generation->chunk_bytes[i] : 0;
+	}
 }

@@ -31,6 +31,8 @@ struct job;
 struct session;
 struct spec;
 
+struct peers_move;
+
 enum peer_state { PEER_DIALLING, PEER_WAITING, PEER_CONNECTING, PEER_LIFTING };
 
 /* One of the others, or this box. */
@@ -68,6 +70,8 @@ struct peers {
 	uint16_t *home; /* [plan.chunk_count] */
 	uint16_t *ways; /* [plan.chunk_count] */
 	struct ways_box *boxes;
+	struct peers_move *move; /* homes are to be others (peers_move.h); NULL: they are not */
+	uint32_t moves;          /* how often they were to be, so far */
 	struct peer each[];
 };
 
@@ -90,12 +94,13 @@ static inline bool peers_is_source(const struct peers *p, unsigned number)
 
 /* One of them, for `phub jobs`. */
 struct peers_report {
-	const char *box;   /* host:port */
-	const char *state; /* here, dialling, waiting, connecting, lifting or left; "": nothing is lifted to it */
-	const char *why;   /* the last try to reach it failed; "": it did not */
-	uint64_t bytes;    /* lifted to it, in this generation */
-	bool lifts;        /* it lifts to this one */
-	uint32_t homes;    /* chunks that end there */
+	const char *box;     /* host:port */
+	const char *state;   /* here, dialling, waiting, connecting, lifting or left; "": nothing is lifted to it */
+	const char *why;     /* the last try to reach it failed; "": it did not */
+	uint64_t bytes;      /* lifted to it, in this generation */
+	bool lifts;          /* it lifts to this one */
+	uint32_t homes;      /* chunks that end there... */
+	uint64_t home_bytes; /* ...and their bytes */
 };
 
 /* ---- peers_plan.c: who takes part, and what goes where ---- */
@@ -116,7 +121,7 @@ int peers_take_cores(struct job *job, const uint8_t *cores, size_t count, struct
 /* The top box, of a job that starts at `count` boxes, this one among them: which way has the shortest rounds? Says so
  * in the log and in job->hierarchy_why. 0, or -ENOMEM, or what is wrong with the table, in `e`. */
 int peers_choose(struct job *job, unsigned count, enum ways_kind *kind, struct err *e);
-/* The top box: what its boxes are given homes by, as the rack file has it now. */
+/* The top box: what its boxes are given homes by, as the rack file has it now. Chunks keep their homes. */
 void peers_take_rates(struct peers *p);
 
 /* ---- peers_plan.c, on ---- */
@@ -126,7 +131,13 @@ void peers_take_rates(struct peers *p);
 int peers_place(struct job *job, struct spec *spec, struct err *e);
 /* Shards that no core has yet: each chunk waits for those that lift it. False: no memory. */
 bool peers_await(const struct job *job);
+/* Homes of its generation's chunks by the rates that are known now, into home[] and ways[]. 0, -ENOMEM. */
+int peers_plan_homes(const struct job *job, uint16_t *home, uint16_t *ways, struct err *e);
+
 /* ---- peers.c: sessions and uplinks ---- */
+
+/* The session that we have with this one, to say something by; NULL: there is none, or it does not lift yet. */
+struct box_call *peers_call(const struct job *job, unsigned number);
 
 /* The shards are with the cores: uplinks are made. */
 void peers_connect(struct job *job);

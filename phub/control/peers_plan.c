@@ -360,6 +360,27 @@ static int peers_choose_homes(struct peers *p, const uint32_t *bytes, uint32_t c
 	return rc;
 }
 
+static void peers_set_ways(const struct peers *p, uint32_t count, const uint16_t *home, uint16_t *ways)
+{
+	for (uint32_t i = 0; i < count; i++) {
+		unsigned next = ways_next(p->kind, p->count, home[i], p->self);
+
+		ways[i] = home[i] == p->self ? SPEC_HOME : (uint16_t)(p->each[next].first + p->job->placement[i]);
+	}
+}
+
+int peers_plan_homes(const struct job *job, uint16_t *home, uint16_t *ways, struct err *e)
+{
+	const struct peers *p = job->peers;
+	const struct generation *g = job->generation;
+	uint32_t count = g->spec.plan.chunk_count;
+	int rc = ways_homes(p->kind, p->boxes, p->count, 0, g->chunk_bytes, count, home, e);
+
+	if (rc == 0)
+		peers_set_ways(p, count, home, ways);
+	return rc;
+}
+
 int peers_place(struct job *job, struct spec *spec, struct err *e)
 {
 	struct peers *p = job->peers;
@@ -380,12 +401,10 @@ int peers_place(struct job *job, struct spec *spec, struct err *e)
 	if (rc == 0 && job->placement_count != count)
 		rc = err_set(
 			e, -EPROTO, "the box above has %u chunks of it, and this one %u", job->placement_count, count);
-	for (uint32_t i = 0; rc == 0 && i < count; i++) {
-		unsigned next = ways_next(p->kind, p->count, p->home[i], p->self);
-
-		p->ways[i] = p->home[i] == p->self ? SPEC_HOME : (uint16_t)(p->each[next].first + job->placement[i]);
-	}
+	if (rc == 0)
+		peers_set_ways(p, count, p->home, p->ways);
 	spec->way_of_chunk = p->ways;
+	spec->rehomes = p->kind == WAYS_SHARDED;
 	spec->way_count = p->cores * (p->kind == WAYS_CHAIN ? 1 : p->count - 1);
 	return rc;
 }

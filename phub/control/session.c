@@ -19,6 +19,7 @@
 #include "phub/control/job_below.h"
 #include "phub/control/job_mirror.h"
 #include "phub/control/peers.h"
+#include "phub/control/peers_move.h"
 #include "phub/control/standby.h"
 #include "phub/control/table.h"
 #include "phub/control/unpack.h"
@@ -263,6 +264,12 @@ static void session_hear_member(struct session *s, const Phub__Control *m)
 		break;
 	case PHUB__CONTROL__MESSAGE_GATHER:
 		job_below_gather(s, m->gather);
+		break;
+	case PHUB__CONTROL__MESSAGE_REHOME:
+		peers_move_hear(s, m->rehome);
+		break;
+	case PHUB__CONTROL__MESSAGE_CARRY:
+		peers_move_take(s, m->carry);
 		break;
 	case PHUB__CONTROL__MESSAGE_LEAVE:
 		s->job->members[s->rank].finished = m->leave->finished;

@@ -482,8 +482,8 @@ static void test_admin(void **state)
 	assert_string_equal(reply->jobs[0]->waiting, "1 of 3 ranks joined, 0 sent their keys");
 	admin_ask(&admin, "shutdown");
 	actor_hear(&admin);
-	assert_string_equal(
-		admin.last->admin_reply->error, "unknown command; allowed: jobs, status, pause, resume, drain, evict");
+	assert_string_equal(admin.last->admin_reply->error,
+		"unknown command; allowed: jobs, status, pause, resume, drain, evict, rebalance");
 	actor_hang_up(&admin);
 	loop_net_host(rig.net, 2)->remote = true;
 	actor_dial(&rig, &admin, 2);

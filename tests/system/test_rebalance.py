@@ -1,0 +1,141 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
+"""phub jobs rebalance: chunks of a sharded job that runs get other homes. Real boxes, real workers."""
+import pathlib
+import signal
+import subprocess
+import tempfile
+import time
+
+import rig
+from rig import check, holds
+from test_racks import KEYS, PHUB, bad, flat, jobs, rack_file
+
+
+def rebalance(box, job, *patterns, status=0):
+    """What `phub jobs rebalance` says; status 0: waits until the job goes on."""
+    ran = subprocess.run([PHUB, "jobs", "rebalance", job, box.address], capture_output=True, text=True, timeout=rig.DEADLINE_S, env=rig.QUIET)
+    check(ran.returncode == status, f"{ran}")
+    holds(ran.stdout if status == 0 else ran.stderr, *patterns)
+    deadline = time.monotonic() + rig.DEADLINE_S
+    while status == 0 and jobs(box, job)["state"] == "rebalancing":
+        check(time.monotonic() < deadline, f"{job}: it is rebalancing still")
+        time.sleep(0.02)
+
+
+class Shards:
+    """Boxes of a rack each, with a rack file that the top one reads again."""
+
+    def __init__(self, where, config=None, **options):
+        self.path, self.ports = pathlib.Path(where) / "racks.yaml", [rig.free_port() for _ in range(3)]
+        rack_file(self.path, self.ports, ["100Mbit"] * 3)
+        self.boxes = [rig.Box(name=f"b{i}", cores=2, racks=self.path, listen=f"127.0.0.{i + 1}:{self.ports[i]}", hierarchy=None if i else "sharded",
+                              config=None if i else config, **options) for i in range(3)]
+
+    def rates(self, *uplinks):
+        rack_file(self.path, self.ports, uplinks)
+        seen = len(self.boxes[0].err.lines)
+        self.boxes[0].kill(signal.SIGHUP)
+        check(self.boxes[0].err.find(lambda line: "the rack file is read anew" in line, seen), "the rack file is not read anew")
+
+    def crew(self, job, at=(0, 1, 2), **more):
+        """Workers at these boxes, in the midst of it."""
+        given = {"keys": KEYS, "transport": "tcp", "rounds": "until-told", "report_ms": 20, **more}
+        crew = [rig.Worker(self.boxes[i].url(job), rank=rank, world=len(at), **given) for rank, i in enumerate(at)]
+        for worker in crew:
+            worker.event("progress")
+        return crew
+
+    def stop(self):
+        for box in self.boxes[::-1]:
+            box.stop()
+
+
+def lifted(box, job):
+    """Of all bytes of a round, what share this box lifts to others."""
+    first = jobs(box, job)
+    while (last := jobs(box, job))["rounds"] < first["rounds"] + 40:
+        time.sleep(0.02)
+    sent = sum(b["bytes"] for b in last["beside"]) - sum(b["bytes"] for b in first["beside"])
+    return sent / (last["rounds"] - first["rounds"]) / last["bytes"]
+
+
+def moved():
+    """a link is slower in mid-run: at SIGHUP and `phub jobs rebalance` homes move with all that they have; weights are those of one box for all"""
+    with tempfile.TemporaryDirectory() as where:
+        shards = Shards(where)
+        top = shards.boxes[0]
+        for job, more in (("adam", {"optimizer": "adam"}), ("half", {"optimizer": "adam", "dtype": "bf16"}), ("sums", {"optimizer": "none"}),
+                          ("large", {"optimizer": "momentum", "keys": "a:500000,b:700000,c:100", "chunk_bytes": 1 << 20, "reduce": "mean"}),
+                          ("empty", {"optimizer": "adam", "at": (1, 2, 1)}), ("idle", {"optimizer": "adam", "dtype": "bf16", "at": (1, 2)})):
+            shards.rates(*["100Mbit"] * 3)
+            crew = shards.crew(job, **more)
+            rebalance(top, job, r"^%s: nothing to do: by the rack file each of its \d+ chunks has its home$" % job)
+            before = jobs(top, job)["beside"]
+            for uplinks in (["100Mbit", "100Mbit", "20Mbit"], ["20Mbit", "100Mbit", "100Mbit"], ["100Mbit"] * 3):
+                shards.rates(*uplinks)
+                rebalance(top, job, rf"^{job}: \d+ of \d+ chunks, \d+ of \d+ bytes, get other homes$")
+                for worker in crew:
+                    worker.event("progress")
+                found = [jobs(box, job) for box in shards.boxes]
+                check(all([b["homes"] for b in one["beside"]] == [b["homes"] for b in found[0]["beside"]] for one in found), f"{found}")
+                check(sum(b["home_bytes"] for b in found[0]["beside"]) == found[0]["bytes"], f"{found[0]}")
+                if "20Mbit" in uplinks and job != "large":
+                    check(found[0]["beside"][uplinks.index("20Mbit")]["home_bytes"] < found[0]["bytes"] / 5, f"{found[0]}")
+                    if job == "adam":
+                        share = 1 - found[0]["beside"][2]["home_bytes"] / found[0]["bytes"]
+                        check(abs(lifted(shards.boxes[2], job) - share) < 0.15, f"box 2 lifts another share than {share:.2f} of each round")
+            check([b["homes"] for b in jobs(top, job)["beside"]] == [b["homes"] for b in before], "other homes by the same file")
+            crew[0].tell()
+            results = [worker.good() for worker in crew]
+            given = {key: value for key, value in more.items() if key != "at"}
+            check({r["digest"] for r in results} == {flat(len(crew), **{**given, "rounds": results[0]["rounds"]})}, f"{job}: other sums than of one box")
+        shards.stop()
+
+
+def refused():
+    """rebalance where no homes can move, at a box that is not the top one, or not now: refused, by name, and the job goes on"""
+    with tempfile.TemporaryDirectory() as where:
+        shards = Shards(where, config="jobs:\n  - {name: chained, hierarchy: chain}\n  - {name: tree, hierarchy: tree}\n")
+        top = shards.boxes[0]
+        crews = {"chained": shards.crew("chained"), "tree": shards.crew("tree"), "flat": shards.crew("flat", at=(0, 0)), "shards": shards.crew("shards")}
+        shards.rates("100Mbit", "100Mbit", "20Mbit")
+        rebalance(top, "none", r"no job 'none' is here", status=1)
+        rebalance(top, "chained", r"job 'chained' is a chain, whose chunks keep their homes while it runs", status=1)
+        rebalance(top, "tree", r"job 'tree' has a tree of boxes: only a sharded one", status=1)
+        rebalance(top, "flat", r"job 'flat' has all of its workers at this box: only a sharded one", status=1)
+        rebalance(shards.boxes[1], "shards", rf"its top box, which has the rack file, says so: ask box {top.address}", status=1)
+        subprocess.run([PHUB, "jobs", "pause", "shards", top.address], check=True, capture_output=True, env=rig.QUIET)
+        rebalance(top, "shards", r"job 'shards' is paused; resume it first", status=1)
+        subprocess.run([PHUB, "jobs", "resume", "shards", top.address], check=True, capture_output=True, env=rig.QUIET)
+        for crew in crews.values():
+            crew[0].tell()
+            for worker in crew:
+                worker.good()
+        shards.stop()
+
+
+def broken():
+    """a box is stopped, and then killed, while homes move: nothing goes on before, and all workers hear which box it was"""
+    with tempfile.TemporaryDirectory() as where:
+        shards = Shards(where, lost_ms=20000)
+        crew = shards.crew("broken", optimizer="adam", wait_ms=60000)
+        shards.rates("100Mbit", "20Mbit", "100Mbit")
+        shards.boxes[2].kill(signal.SIGSTOP)
+        ran = subprocess.run([PHUB, "jobs", "rebalance", "broken", shards.boxes[0].address], capture_output=True, text=True, env=rig.QUIET)
+        check(ran.returncode == 0, f"{ran}")
+        check(jobs(shards.boxes[0], "broken")["state"] == "rebalancing", "it goes on without box 2")
+        for verb in ("rebalance", "pause", "drain"):
+            ran = subprocess.run([PHUB, "jobs", verb, "broken", shards.boxes[0].address], capture_output=True, text=True, env=rig.QUIET)
+            check(ran.returncode == 1 and "is being rebalanced" in ran.stderr, f"{ran}")
+        shards.boxes[2].kill(signal.SIGKILL)
+        for worker in crew[:2]:
+            bad(worker, rf"box {shards.boxes[2].address}( \(rank 2\)|, to which chunks of it are lifted,)? was lost")
+        shards.boxes[1].stop()
+        shards.boxes[0].stop()
+
+
+CASES = [moved, refused, broken]
+
+if __name__ == "__main__":
+    rig.run(CASES, None if PHUB.exists() else f"{PHUB} is not there (make)")
