@@ -58,6 +58,8 @@ void lift_round(struct chunk *chunk, struct shard *shard, const struct sum_args 
 
 	u->type = (uint8_t)lift_write_lift(chunk, shard, sum, u->lift);
 	u->gradients = u->type == WIRE_PUSH ? chunk->gradients : u->type == WIRE_INIT;
+	if (u->type == WIRE_PUSH && shard->plant == SHARD_PLANT_MISCOUNTED)
+		u->gradients = chunk->arrived;
 	u->hyper = chunk->hyper;
 	u->round = chunk->round;
 	lift_release(chunk, shard);
@@ -134,9 +136,17 @@ static void lift_began(struct uplink *up)
 /* Control ends the job, or has what was out come again: nobody is answered with half of a result. */
 static void lift_forget(struct uplink *up, bool answer)
 {
-	(void)answer;
-	for (uint32_t at = 0; at < up->chunk_count; at++)
-		up->chunks[at].stage = UPLINK_READY;
+	for (uint32_t at = 0; at < up->chunk_count; at++) {
+		struct uplink_chunk *u = &up->chunks[at];
+		struct chunk *chunk = &up->shard->chunks[u->local];
+		bool out = u->stage == UPLINK_OUT && u->type == WIRE_PUSH;
+
+		u->stage = UPLINK_READY;
+		if (!answer || !out || up->shard->plant != SHARD_PLANT_ALONE || chunk->dtype != up->shard->spec->lift)
+			continue;
+		memcpy(chunk->result, u->lift, chunk->bytes);
+		commit_land(chunk, up->shard);
+	}
 }
 
 static bool lift_step(struct uplink *up)

@@ -69,6 +69,11 @@ static struct peer *peers_part(struct session *s)
 	return t;
 }
 
+const char *peers_session_name(const struct session *s)
+{
+	return peers_of(s)->name;
+}
+
 void peers_lost(struct session *s, const char *why)
 {
 	struct job *job = s->job;
@@ -76,8 +81,10 @@ void peers_lost(struct session *s, const char *why)
 
 	if (t->left || t->lost_ns)
 		return;
-	job_fail(job, PHUB__ERROR_CODE__ERROR_LOST, -1, "%s was lost: %s. The job ends here; look at that box", t->name,
-		why);
+	/* It may have ended the job before it had a word for us, and the top box says why. */
+	t->dropped = true;
+	t->lost_ns = job->control->now_ns ? job->control->now_ns : 1;
+	snprintf(t->why, sizeof(t->why), "%s", why);
 }
 
 /* Another box has ended it. `m` NULL: in good order. */
@@ -203,9 +210,11 @@ static void peer_broke(struct peer *t, const char *text)
 		t->backoff_ns = t->backoff_ns ? 2 * t->backoff_ns : PEERS_BACKOFF_NS;
 		t->backoff_ns = t->backoff_ns > PEERS_BACKOFF_MAX_NS ? PEERS_BACKOFF_MAX_NS : t->backoff_ns;
 		t->retry_ns = c->now_ns + t->backoff_ns;
+		t->code = 0;
 		return;
 	}
-	t->lost_ns = c->now_ns ? c->now_ns : 1;
+	if (!t->lost_ns)
+		t->lost_ns = c->now_ns ? c->now_ns : 1;
 }
 
 /* Nobody has said why. True when the job has failed. */
@@ -219,6 +228,8 @@ static bool peer_fail(struct peer *t)
 	if (t->code)
 		job_fail(job, code, t->rank >= 0 && (uint32_t)t->rank < job->ranks ? t->rank : -1,
 			strstr(t->why, JOB_TOLD) ? "%s" : "%s" JOB_TOLD "%s)", t->why, t->name + 4);
+	else if (t->dropped)
+		job_fail(job, code, -1, "%s was lost: %s. The job ends here; look at that box", t->name, t->why);
 	else if (t->state == PEER_DIALLING)
 		job_fail(job, code, -1,
 			"%s, to which chunks of it are lifted, cannot be reached from here: %s. Look at the network "
@@ -271,10 +282,8 @@ static void peer_move(struct peer *t)
 
 	if (t->left)
 		return;
-	if (t->lost_ns) {
-		peer_fail(t);
+	if (t->lost_ns && (peer_fail(t) || !t->call))
 		return;
-	}
 	if (above) {
 		rc = peer_call(t) ? peer_advance(t, &e) : 0;
 	} else {
@@ -340,6 +349,8 @@ void peers_step(struct job *job)
 		}
 		if (job->state != JOB_ENDING && t->target && job->generation)
 			peer_move(t);
+		else if (job->state != JOB_ENDING && t->dropped && !t->left)
+			peer_fail(t);
 	}
 	if (job->state != JOB_ENDING)
 		peers_move_step(job);

@@ -46,6 +46,7 @@ struct peer {
 	struct session *session;           /* by which it says so; NULL: not yet, or it is below us */
 	uint32_t told;                     /* the generation that it was told of */
 	bool left;                         /* it is done with the job */
+	bool dropped;                      /* its session ended without a word: lost_ns */
 	/* We lift to it: */
 	bool target;
 	uint32_t first; /* the way to its core 0 */
@@ -146,6 +147,8 @@ void peers_connect(struct job *job);
 int peers_admit(struct session *s);
 /* What it says. */
 void peers_hear(struct session *s, const Phub__Control *message);
+/* "box host:port". */
+const char *peers_session_name(const struct session *s);
 /* Its session is gone. It no longer belongs to the job. */
 void peers_lost(struct session *s, const char *why);
 

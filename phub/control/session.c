@@ -457,12 +457,16 @@ void session_flush(struct session *s)
 /* Others are told of it; itself, which may have been stopped and reads this when it wakes up, of whom the box means. */
 static void session_lose_silent(struct session *s, uint64_t silent_ms)
 {
-	const char *what = s->mirror  ? "the mirroring box"
-			   : s->peer  ? "the box that lifts chunks here"
-			   : s->below ? "the box below"
-				      : "this worker";
-	char text[320], why[64], rank[32] = "";
+	const char *what = s->mirror ? "the mirroring box" : "this worker";
+	char text[400], why[64], rank[32] = "", box[sizeof(s->job->members->peer) + 8];
 
+	/* By its name: it passes this on to workers, and boxes, below it. */
+	if (s->peer && s->job) {
+		what = peers_session_name(s);
+	} else if (s->below && s->job) {
+		snprintf(box, sizeof(box), "box %s", s->job->members[s->rank].peer);
+		what = box;
+	}
 	if (!s->below)
 		snprintf(rank, sizeof(rank), " rank %u", s->rank);
 	snprintf(text, sizeof(text),

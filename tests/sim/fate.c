@@ -53,7 +53,7 @@ int fate_strike(struct fate *f, unsigned alive, enum fate_time time, uint64_t no
 	f->deaths++;
 	f->ranks[rank].dead = true;
 	f->ranks[rank].died_ns[f->ranks[rank].life] = now_ns;
-	if (f->ranks[rank].life + 1 < FATE_LIVES && oracle_random(&f->random) % 4)
+	if (f->ranks[rank].life + 1 < FATE_HEIRS && oracle_random(&f->random) % 4)
 		f->ranks[rank].returns_ns = now_ns + oracle_random(&f->random) % (f->plan->return_max_ns + 1);
 	return rank;
 }
@@ -62,8 +62,16 @@ void fate_lose(struct fate *f, unsigned rank, uint64_t now_ns)
 {
 	f->ranks[rank].dead = true;
 	f->ranks[rank].died_ns[f->ranks[rank].life] = now_ns;
-	if (f->ranks[rank].life + 1 < FATE_LIVES)
+	if (f->ranks[rank].life + 1 < FATE_HEIRS)
 		f->ranks[rank].returns_ns = now_ns + oracle_random(&f->random) % (f->plan->return_max_ns + 1);
+}
+
+unsigned fate_renew(struct fate *f, unsigned rank, uint64_t now_ns)
+{
+	f->ranks[rank].died_ns[f->ranks[rank].life] = now_ns;
+	if (f->ranks[rank].life + 1 < FATE_LIVES)
+		f->ranks[rank].life++;
+	return f->ranks[rank].life;
 }
 
 uint64_t fate_due(const struct fate *f)

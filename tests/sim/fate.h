@@ -11,7 +11,8 @@
 
 #include "tests/sim/world.h"
 
-#define FATE_LIVES 4 /* of one rank */
+#define FATE_LIVES 8 /* of one rank, of which so many take the place of one that died: */
+#define FATE_HEIRS 4
 
 struct fate {
 	const struct world_plan *plan;
@@ -50,6 +51,9 @@ int fate_return(struct fate *f, uint64_t now_ns);
 
 /* It came too early, and was refused: it dies once more, and tries again a little later. */
 void fate_postpone(struct fate *f, unsigned rank, uint64_t now_ns);
+
+/* It lost its box, and is to go on in another life, which is told. */
+unsigned fate_renew(struct fate *f, unsigned rank, uint64_t now_ns);
 
 /* Nobody comes any more. */
 void fate_end(struct fate *f);

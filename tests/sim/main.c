@@ -58,6 +58,8 @@ enum sim_kind {
 	KIND_QUORUM,
 	KIND_STANDBY,
 	KIND_SPREAD,
+	KIND_RACKS,
+	KIND_ROOTED,
 	KIND_DURABLE,
 	KIND_RESUMED,
 	KIND_MANGLED,
@@ -76,6 +78,8 @@ static const struct {
 	[KIND_QUORUM] = {"quorum", 3, world_plan_quorum},
 	[KIND_STANDBY] = {"standby", 3, world_plan_standby},
 	[KIND_SPREAD] = {"spread", 2, world_plan_spread},
+	[KIND_RACKS] = {"racks", 3, world_plan_racks},
+	[KIND_ROOTED] = {"rooted", 1, world_plan_rooted},
 	[KIND_DURABLE] = {"durable", 2, world_plan_durable},
 	[KIND_RESUMED] = {"resumed", 2, world_plan_resumed},
 	[KIND_MANGLED] = {"mangled", 2, world_plan_mangled},
@@ -98,8 +102,8 @@ static const char *const sim_plants[] = {
 
 static const char usage[] =
 	"usage: sim [--seeds N] [--from S] [--seed S [--trace]] [--datagrams] [--encrypted] [--guest]\n"
-	"           [--plain | --elastic | --stepwise | --quorum | --standby | --spread | --durable | --resumed | "
-	"--mangled]\n"
+	"           [--plain | --elastic | --stepwise | --quorum | --standby | --spread | --racks | --rooted |\n"
+	"            --durable | --resumed | --mangled]\n"
 	"           [--plant stale|swapped|doubled] [--bug N | --planted]\n";
 
 struct arguments {
@@ -368,22 +372,27 @@ static unsigned sim_check_bugs(void)
 		uint64_t within;
 		enum sim_kind kind; /* of worlds that can have it, where few others do */
 		uint64_t resumed;   /* within so many of those where boxes and workers die; 0: these have no standby */
+		uint64_t racks;     /* within so many of those with several boxes below a root; 0: others see to it */
 	} bugs[SHARD_PLANT_COUNT] = {
-		[SHARD_PLANT_DUPLICATE] = {"a push that comes twice is summed twice", 20, KIND_MIXED, 20},
-		[SHARD_PLANT_EARLY] = {"a round is committed one contributor short", 20, KIND_MIXED, 20},
-		[SHARD_PLANT_CREDIT] = {"credits of kept slots leak", 20, KIND_MIXED, 20},
-		[SHARD_PLANT_WITHDRAWN] = {"what was withdrawn stays in the sum", 20, KIND_ELASTIC, 50},
-		[SHARD_PLANT_LOST] = {"a rank that was lost is still waited for", 50, KIND_ELASTIC, 400},
-		[SHARD_PLANT_EPOCH] = {"pushes of an older membership are taken", 400, KIND_ELASTIC, 400},
-		[SHARD_PLANT_NEIGHBOUR] = {"a job is answered with what another has", 20, KIND_MIXED, 0},
-		[SHARD_PLANT_UNLIFTED] = {"a round is answered before the standby has it", 50, KIND_STANDBY, 0},
-		[SHARD_PLANT_UNCOUNTED] = {"a sum goes up as if it were one gradient", 50, KIND_SPREAD, 0},
+		[SHARD_PLANT_DUPLICATE] = {"a push that comes twice is summed twice", 20, KIND_MIXED, 20, 0},
+		[SHARD_PLANT_EARLY] = {"a round is committed one contributor short", 20, KIND_MIXED, 20, 0},
+		[SHARD_PLANT_CREDIT] = {"credits of kept slots leak", 20, KIND_MIXED, 20, 0},
+		[SHARD_PLANT_WITHDRAWN] = {"what was withdrawn stays in the sum", 20, KIND_ELASTIC, 50, 400},
+		[SHARD_PLANT_LOST] = {"a rank that was lost is still waited for", 50, KIND_ELASTIC, 400, 400},
+		[SHARD_PLANT_EPOCH] = {"pushes of an older membership are taken", 400, KIND_ELASTIC, 400, 0},
+		[SHARD_PLANT_NEIGHBOUR] = {"a job is answered with what another has", 20, KIND_MIXED, 0, 0},
+		[SHARD_PLANT_UNLIFTED] = {"a round is answered before the standby has it", 50, KIND_STANDBY, 0, 0},
+		[SHARD_PLANT_UNCOUNTED] = {"a sum goes up as if it were one gradient", 50, KIND_SPREAD, 0, 50},
 		[SHARD_PLANT_UNREPEATED] = {"a sum is not sent again when the membership changes above", 400,
-			KIND_SPREAD, 0},
-		[SHARD_PLANT_UNSYNCED] = {"a checkpoint gets its name before it is synced", 100, KIND_DURABLE, 100},
-		[SHARD_PLANT_UNCHECKED] = {"a checkpoint is read without its checksums", 100, KIND_DURABLE, 300},
-		[SHARD_PLANT_UNMENDED] = {"a standby that was lost once is not tried again", 100, KIND_STANDBY, 0},
-		[SHARD_PLANT_HASTY] = {"a job goes on a round too early", 100, KIND_DURABLE, 100},
+			KIND_SPREAD, 0, 400},
+		[SHARD_PLANT_MISCOUNTED] = {"a box above others counts one gradient for each of them", 100, KIND_RACKS,
+			0, 0},
+		[SHARD_PLANT_ALONE] = {"a box that has lost the one above answers with its own sum", 400, KIND_RACKS, 0,
+			0},
+		[SHARD_PLANT_UNSYNCED] = {"a checkpoint gets its name before it is synced", 100, KIND_DURABLE, 100, 0},
+		[SHARD_PLANT_UNCHECKED] = {"a checkpoint is read without its checksums", 100, KIND_DURABLE, 300, 0},
+		[SHARD_PLANT_UNMENDED] = {"a standby that was lost once is not tried again", 100, KIND_STANDBY, 0, 0},
+		[SHARD_PLANT_HASTY] = {"a job goes on a round too early", 100, KIND_DURABLE, 100, 0},
 	};
 	unsigned missed = 0;
 
@@ -391,6 +400,8 @@ static unsigned sim_check_bugs(void)
 		missed += !sim_check_bug(bug, bugs[bug].name, bugs[bug].kind, bugs[bug].within);
 		if (bugs[bug].resumed)
 			missed += !sim_check_bug(bug, bugs[bug].name, KIND_RESUMED, bugs[bug].resumed);
+		if (bugs[bug].racks)
+			missed += !sim_check_bug(bug, bugs[bug].name, KIND_RACKS, bugs[bug].racks);
 	}
 	return missed;
 }
@@ -479,7 +490,14 @@ static void sim_add(struct world_result *sum, const struct world_result *result)
 	sum->given_up += result->given_up;
 	sum->late += result->late;
 	sum->struck += result->struck;
+	sum->below += result->below;
+	sum->several += result->several;
+	sum->deep += result->deep;
 	sum->parted += result->parted;
+	sum->cut += result->cut;
+	sum->healed += result->healed;
+	sum->resumed += result->resumed;
+	sum->roots += result->roots;
 	sum->whole += result->whole;
 	sum->moves += result->moves;
 	sum->box_died += result->box_died;
@@ -516,10 +534,12 @@ static void sim_tell(const struct arguments *a, const struct world_result *sum, 
 	       "of ranks, %llu too many; %llu pushes were late\n",
 		sum->died, sum->came, sum->ended, (unsigned long long)sum->judged, (unsigned long long)sum->given_up,
 		(unsigned long long)sum->late);
-	printf("sim: %u worlds had one of two boxes struck, %u with a whole copy; workers moved %llu times; %u lost "
-	       "the "
-	       "box below\n",
-		sum->struck, sum->whole, (unsigned long long)sum->moves, sum->parted);
+	printf("sim: %u worlds had one of two boxes struck, %u with a whole copy; workers moved %llu times\n",
+		sum->struck, sum->whole, (unsigned long long)sum->moves);
+	printf("sim: %u worlds had boxes below a root, %u several, %u in three levels; %u of these boxes died, %u "
+	       "racks "
+	       "were cut off, %u of them healed; %u such roots died; workers went on after a box %u times\n",
+		sum->below, sum->several, sum->deep, sum->parted, sum->cut, sum->healed, sum->roots, sum->resumed);
 	printf("sim: %u boxes died; after that %u jobs went on from a checkpoint and %u began anew; %llu checkpoints, "
 	       "%u harmed disks, %llu calls of theirs failed, %llu files were torn, %llu names undone\n",
 		sum->box_died, sum->restored, sum->anew, (unsigned long long)sum->kept, sum->harmed,

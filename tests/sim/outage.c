@@ -126,7 +126,7 @@ static bool outage_blinds(const struct world *w)
 
 bool outage_excuses(const struct world *w, const char *text)
 {
-	if (w->plan->deaths > 0 && w->result->ended > 0 && strstr(text, "it was not back within"))
+	if ((w->plan->deaths > 0 || w->plan->below) && w->result->ended > 0 && strstr(text, "it was not back within"))
 		return true;                                           /* others gave up before */
 	if (strstr(text, "cannot be looked into") && outage_blinds(w)) /* before any checkpoint, too */
 		return true;
@@ -238,7 +238,8 @@ static bool outage_strikes(struct world *w)
 		return false;
 	}
 	/* Most of those whose workers die, too, live until there is something to go on from. */
-	if (!failed && w->plan->deaths > 0 && w->outage.newest == 0 && outage_draw(w, OUTAGE_SPARED))
+	if (!failed && (w->plan->deaths > 0 || w->plan->below) && w->outage.newest == 0 &&
+		outage_draw(w, OUTAGE_SPARED))
 		return false;
 	return failed || outage_draw(w, outage_turns(w)) == 0;
 }

@@ -178,27 +178,75 @@ static void world_plan_spread_elastic(struct world_plan *plan)
 const char *const world_hierarchies[4] = {"tree", "sharded", "chain", "auto"};
 
 /* What is encrypted is not spread. Sums of sums are those of the serial run where they are exact. */
-void world_plan_spread(struct world_plan *plan)
+static void world_plan_several(struct world_plan *plan)
 {
-	uint64_t r = plan->seed * 0x9e3779b97f4a7c15ull + 19;
-
 	plan->sync = SYNC_BSP;
 	plan->encrypt = false;
 	plan->values = plan->optimizer == OPTIMIZER_NONE ? plan->values : ORACLE_INTEGERS;
 	plan->reproducible = plan->reproducible && plan->values == ORACLE_INTEGERS;
 	for (unsigned k = 0; k < plan->key_count; k++) /* what comes early is kept in the key's own type */
 		plan->reproducible = plan->reproducible && plan->dtypes[k] == DTYPE_F32;
-	plan->workers = plan->workers > 1 ? plan->workers : 2;
-	plan->mortal %= plan->workers;
 	plan->net.lossy = false; /* boxes speak by what loses nothing */
 	plan->net.corrupt = 0;
 	plan->datagrams = false;
-	plan->below = (uint32_t)world_draw(&r, 1, (1u << plan->workers) - 1);
-	plan->below_cores = (unsigned)world_draw(&r, 1, 4);
+}
+
+void world_plan_spread(struct world_plan *plan)
+{
+	uint64_t r = plan->seed * 0x9e3779b97f4a7c15ull + 19;
+	uint32_t below;
+
+	world_plan_several(plan);
+	plan->workers = plan->workers > 1 ? plan->workers : 2;
+	plan->mortal %= plan->workers;
+	below = (uint32_t)world_draw(&r, 1, (1u << plan->workers) - 1);
+	for (unsigned rank = 0; rank < plan->workers; rank++)
+		plan->at[rank] = below >> rank & 1;
+	plan->below = 1;
+	plan->boxes[0].cores = (unsigned)world_draw(&r, 1, 4);
 	plan->hierarchy = (unsigned)world_draw(&r, 0, 3);
 	plan->below_part = world_draw(&r, 0, 2) ? PART_NEVER : (enum world_part)world_draw(&r, PART_DEATH, PART_CUT);
+	plan->below_parts = 1;
 	plan->below_steps = (unsigned)world_draw(&r, 10, 300);
 	world_plan_spread_elastic(plan);
+}
+
+/* Two boxes below the root, or more; in half of the worlds some below others. All have a sibling, for who needs one. */
+static void world_plan_tree(struct world_plan *plan, uint64_t *r)
+{
+	bool deep = world_draw(r, 0, 1);
+
+	plan->below = world_draw(r, 2, WORLD_BELOW_MAX);
+	plan->workers = world_draw(r, plan->below, WORLD_WORKERS_MAX);
+	plan->mortal %= plan->workers;
+	for (unsigned i = 0; i < plan->below; i++) {
+		plan->boxes[i].above = deep ? world_draw(r, 0, i) : 0;
+		plan->boxes[i].cores = world_draw(r, 1, 3);
+		plan->boxes[i].sibling = world_draw(r, 0, plan->below);
+		if (plan->boxes[i].sibling == i + 1)
+			plan->boxes[i].sibling = 0;
+	}
+	for (unsigned rank = 0; rank < plan->workers; rank++)
+		plan->at[rank] = world_draw(r, 0, plan->below);
+	plan->at[world_draw(r, 0, plan->workers - 1)] = plan->below; /* the last one has somebody */
+}
+
+void world_plan_racks(struct world_plan *plan)
+{
+	uint64_t r = plan->seed * 0x9e3779b97f4a7c15ull + 47;
+	static const unsigned steps[] = {20, 100, 400};
+
+	world_plan_several(plan);
+	world_plan_tree(plan, &r);
+	plan->hierarchy = world_draw(&r, 0, 1) ? 0 : (unsigned)world_draw(&r, 1, 3);
+	plan->below_part = world_draw(&r, 0, 3) ? (enum world_part)world_draw(&r, PART_DEATH, PART_BRIEF) : PART_NEVER;
+	plan->below_parts = world_draw(&r, 1, 3);
+	plan->below_steps = steps[world_draw(&r, 0, 2)];
+	world_plan_spread_elastic(plan);
+	if (plan->lost == LOST_FAIL)
+		return;
+	plan->resume = !plan->hierarchy && world_draw(&r, 0, 1);
+	plan->deaths = world_draw(&r, 0, 2) ? 0 : plan->deaths;
 }
 
 static void world_plan_disk(struct world_plan *plan, uint64_t *r)
@@ -237,6 +285,20 @@ void world_plan_durable(struct world_plan *plan)
 	plan->away_max_ns = 1000000ull * (world_draw(&r, 0, 1) ? world_draw(&r, 0, 20) : world_draw(&r, 20, 3000));
 	world_plan_disk(plan, &r);
 	plan->leaves = world_draw(&r, 0, 7) == 0;
+}
+
+void world_plan_rooted(struct world_plan *plan)
+{
+	uint64_t r = plan->seed * 0x9e3779b97f4a7c15ull + 53;
+
+	world_plan_durable(plan);
+	world_plan_several(plan);
+	world_plan_tree(plan, &r);
+	plan->slow = plan->workers;
+	plan->box_deaths = world_draw(&r, 1, 2);
+	plan->below_part = world_draw(&r, 0, 2) ? PART_NEVER : PART_BRIEF;
+	plan->below_parts = 2;
+	plan->below_steps = 300;
 }
 
 void world_plan_resumed(struct world_plan *plan)
@@ -347,6 +409,26 @@ void world_plan_draw(uint64_t seed, struct world_plan *plan)
 		world_plan_invite(plan);
 }
 
+static void world_plan_print_boxes(const struct world_plan *p, FILE *out)
+{
+	static const char *const parts[] = {[PART_DEATH] = "die",
+		[PART_CUT] = "are cut off",
+		[PART_ANY] = "die or are cut off",
+		[PART_BRIEF] = "are cut off briefly"};
+
+	fprintf(out, ", %u boxes below, %s:", p->below, world_hierarchies[p->hierarchy]);
+	for (unsigned i = 0; i < p->below; i++)
+		fprintf(out, " %u below %u (sibling %u, %u cores)", i + 1, p->boxes[i].above, p->boxes[i].sibling,
+			p->boxes[i].cores);
+	fputs("; ranks at", out);
+	for (unsigned rank = 0; rank < p->workers; rank++)
+		fprintf(out, " %u", p->at[rank]);
+	if (p->below_part)
+		fprintf(out, ", up to %u %s, one turn in %u", p->below_parts, parts[p->below_part], p->below_steps);
+	if (p->resume)
+		fputs(", workers come again", out);
+}
+
 void world_plan_print(const struct world_plan *p, FILE *out)
 {
 	fprintf(out, "seed %llu: %u workers, %u cores, %u keys, %u rounds, window %u, %u slots, %s%s%s%s%s%s, ",
@@ -377,11 +459,7 @@ void world_plan_print(const struct world_plan *p, FILE *out)
 						      : "the box is cut off",
 			p->strike_steps, p->hasty ? ", soon" : "", p->twin_breaks, p->mended ? ", mended" : "");
 	if (p->below)
-		fprintf(out, ", ranks 0x%x by a box below with %u cores, %s", p->below, p->below_cores,
-			world_hierarchies[p->hierarchy]);
-	if (p->below && p->below_part)
-		fprintf(out, ", %s one in %u turns", p->below_part == PART_DEATH ? "which dies" : "cut off from it",
-			p->below_steps);
+		world_plan_print_boxes(p, out);
 	if (world_plan_shares(p))
 		fprintf(out, ", a second job of %u", p->guests);
 	if (p->slow)

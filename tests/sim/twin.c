@@ -24,24 +24,10 @@ enum {
 
 /* ---- the first box as a client of the second ---- */
 
-unsigned twin_endpoint(const char *host)
-{
-	return strcmp(host, "twin") == 0 ? TWIN_HOST : WORLD_BOX_HOST;
-}
-
 static int twin_dial(void *ctx, const char *host, uint16_t port, struct stream **out, struct err *e)
 {
 	struct world *w = ctx;
-	unsigned from = w->plan->below ? TWIN_HOST : WORLD_BOX_HOST;
-	int rc = loop_stream_dial(loop_net_host(w->net, from), twin_endpoint(host), port, out);
-
-	return rc < 0 ? err_set(e, rc, "dial: %d", rc) : 0;
-}
-
-static int twin_dial_back(void *ctx, const char *host, uint16_t port, struct stream **out, struct err *e)
-{
-	struct world *w = ctx;
-	int rc = loop_stream_dial(loop_net_host(w->net, WORLD_BOX_HOST), twin_endpoint(host), port, out);
+	int rc = loop_stream_dial(loop_net_host(w->net, WORLD_BOX_HOST), world_endpoint(w, host), port, out);
 
 	return rc < 0 ? err_set(e, rc, "dial: %d", rc) : 0;
 }
@@ -65,7 +51,7 @@ static int twin_configure_second(struct world *w, struct err *e)
 	int rc;
 
 	config_init(&t->config);
-	snprintf(text, sizeof(text), "cores=%u", w->plan->below ? w->plan->below_cores : w->plan->cores);
+	snprintf(text, sizeof(text), "cores=%u", w->plan->cores);
 	rc = config_set(&t->config, text, e);
 	snprintf(text, sizeof(text), "window=%u", w->plan->window);
 	if (rc == 0)
@@ -77,11 +63,6 @@ static int twin_configure_second(struct world *w, struct err *e)
 		rc = config_set(&t->config, "create=secret", e);
 	if (rc == 0 && w->plan->encrypt)
 		rc = config_set(&t->config, "create_secret_env=PHUB_SIM_SECRET", e);
-	snprintf(text, sizeof(text), "uplink=box:%d", WORLD_CONTROL_PORT);
-	if (rc == 0 && w->plan->below)
-		rc = config_set(&t->config, text, e);
-	if (rc == 0 && w->plan->below) /* as below */
-		rc = config_set(&t->config, "listen=127.0.0.1:1", e);
 	snprintf(text, sizeof(text), "advertise=twin:%d", WORLD_CONTROL_PORT);
 	if (rc == 0)
 		rc = config_set(&t->config, text, e);
@@ -93,11 +74,6 @@ int twin_configure(struct world *w, struct err *e)
 	char text[64];
 	int rc;
 
-	snprintf(text, sizeof(text), "hierarchy=%s", world_hierarchies[w->plan->hierarchy]);
-	if (w->plan->below) {
-		rc = config_set(&w->config, text, e);
-		return rc == 0 ? twin_configure_second(w, e) : rc;
-	}
 	if (w->plan->strike == STRIKE_NONE)
 		return 0;
 	snprintf(text, sizeof(text), "standby=twin:%d", WORLD_CONTROL_PORT);
@@ -109,37 +85,28 @@ int twin_configure(struct world *w, struct err *e)
 
 int twin_open(struct world *w, struct box_env *env, struct err *e)
 {
-	struct box_env mine = *env, *calls;
+	struct box_env mine = *env;
 	struct twin *t = &w->twin;
 	char text[64];
 	int rc;
 
-	if (!world_plan_twins(w->plan))
+	if (w->plan->strike == STRIKE_NONE)
 		return 0;
-	t->state = w->plan->below ? TWIN_BELOW : TWIN_STANDS;
+	t->state = TWIN_STANDS;
 	t->random = w->plan->seed * 77 + 5;
 	t->client = (struct client_env){.dial = twin_dial,
 		.now = twin_now,
 		.ctx = w,
 		.transports = env->transports,
-		.config.loop = loop_net_host(w->net, w->plan->below ? TWIN_HOST : WORLD_BOX_HOST)};
-	t->back = t->client;
-	t->back.dial = twin_dial_back;
-	t->back.config.loop = loop_net_host(w->net, WORLD_BOX_HOST);
-	calls = w->plan->below ? &mine : env;
-	calls->calls = &client_call_ops;
-	calls->calls_arg = &t->client;
-	if (w->plan->hierarchy) {
-		env->calls = &client_call_ops;
-		env->calls_arg = &t->back;
-	}
+		.config.loop = loop_net_host(w->net, WORLD_BOX_HOST)};
+	env->calls = &client_call_ops;
+	env->calls_arg = &t->client;
 	rc = loop_stream_listen(loop_net_host(w->net, TWIN_HOST), WORLD_CONTROL_PORT, &t->listener);
 	mine.loop = loop_net_host(w->net, TWIN_HOST);
 	mine.accept = twin_accept;
-	mine.plant = w->plan->below && env->plant >= SHARD_PLANT_UNCOUNTED ? env->plant : SHARD_PLANT_NONE;
+	mine.plant = SHARD_PLANT_NONE;
 	if (rc == 0)
 		rc = dispatch_from_env(&mine.kernels, text, sizeof(text));
-	t->env = mine;
 	return rc == 0 ? box_create(&t->config, &mine, loop_net_now(w->net), &t->box, e) : rc;
 }
 
@@ -153,7 +120,7 @@ void twin_close(struct world *w)
 		box_destroy(t->other, loop_net_now(w->net));
 	if (t->listener)
 		loop_stream_unlisten(t->listener);
-	if (world_plan_twins(w->plan))
+	if (t->state != TWIN_NONE)
 		config_fini(&t->config);
 }
 
@@ -257,76 +224,9 @@ static bool twin_mends(struct world *w, uint64_t now_ns)
 	return !whole || t->breaks < w->plan->twin_breaks;
 }
 
-/* The box below dies, and all who are at it: its rack has no power. Later it has. */
-static void twin_die(struct world *w)
-{
-	struct twin *t = &w->twin;
-	uint64_t now_ns = loop_net_now(w->net);
-
-	for (unsigned rank = 0; rank < w->plan->workers; rank++) {
-		struct worker *me = &w->workers[rank];
-
-		if (!me->below || worker_is_gone(me))
-			continue;
-		worker_kill(me);
-		fate_lose(&w->fate, rank, now_ns);
-		w->result->died++;
-	}
-	loop_net_kill(w->net, TWIN_HOST);
-	box_destroy(t->box, now_ns);
-	loop_stream_unlisten(t->listener);
-	t->box = NULL;
-	t->listener = NULL;
-	t->returns_ns = now_ns + 1 + oracle_random(&t->random) % (w->plan->return_max_ns + 1);
-}
-
-static void twin_return(struct world *w)
-{
-	struct twin *t = &w->twin;
-	struct err e = {0};
-
-	loop_net_revive(w->net, TWIN_HOST);
-	if (loop_stream_listen(loop_net_host(w->net, TWIN_HOST), WORLD_CONTROL_PORT, &t->listener) < 0 ||
-		box_create(&t->config, &t->env, loop_net_now(w->net), &t->box, &e) < 0)
-		world_fail(w, "no box below in its place: %s", e.text);
-	t->returns_ns = 0;
-	t->dead = false;
-}
-
-/* Where one is below the other, all of a job ends with either, or, where it may, goes on without who is at that. */
-static unsigned twin_part(struct world *w)
-{
-	const struct world_plan *plan = w->plan;
-	struct twin *t = &w->twin;
-
-	if (!plan->below_part || t->parted || !twin_all_started(w) || oracle_random(&t->random) % plan->below_steps)
-		return 0;
-	t->parted = true;
-	t->dead = plan->below_part == PART_DEATH;
-	w->result->parted++;
-	if (t->dead && world_plan_varies(plan)) {
-		twin_die(w);
-		return 1;
-	}
-	if (t->dead) {
-		loop_net_kill(w->net, TWIN_HOST);
-		return 1;
-	}
-	loop_net_partition(w->net, WORLD_BOX_HOST, TWIN_HOST, true);
-	loop_net_partition_streams(w->net, WORLD_BOX_HOST, TWIN_HOST, true);
-	return 1;
-}
-
 static unsigned twin_fate(struct world *w, uint64_t now_ns)
 {
 	struct twin *t = &w->twin;
-
-	if (t->state == TWIN_BELOW && t->returns_ns && now_ns >= t->returns_ns) {
-		twin_return(w);
-		return 1;
-	}
-	if (t->state == TWIN_BELOW)
-		return twin_part(w);
 
 	if (t->state != TWIN_STANDS)
 		return twin_heal(w);
@@ -365,7 +265,7 @@ uint64_t twin_due(struct world *w)
 	const struct box *box = t->box ? t->box : t->other;
 
 	if (t->state == TWIN_NONE || t->dead)
-		return t->returns_ns ? t->returns_ns : UINT64_MAX;
+		return UINT64_MAX;
 	for (unsigned i = 0; i < box->core_count; i++)
 		for (unsigned j = 0; j < box->cores[i]->queue_count; j++)
 			box->cores[i]->queues[j]->ops->arm(box->cores[i]->queues[j]);
@@ -385,44 +285,10 @@ static bool twin_misses_one(const struct world *w)
 	return false;
 }
 
-bool twin_has(struct world *w, unsigned rank, unsigned life)
-{
-	const struct twin *t = &w->twin;
-	bool first = w->plan->below >> rank & 1;
-
-	if (life == 0 || !w->plan->below || w->plan->hierarchy)
-		return first;
-	return !t->parted && oracle_random(&w->twin.random) % 2 ? !first
-								: first && (!t->parted || !t->dead || t->returns_ns);
-}
-
-bool twin_disturbs(const struct worker *me, const char *text)
-{
-	return me->world->plan->below && (strstr(text, "try again in a moment") || strstr(text, "runs here already"));
-}
-
-/* May it be because ranks are lost, and come, in a job at two boxes? */
-static bool twin_excuses_loss(const struct world *w, const char *text)
-{
-	bool some = w->result->died > 0 || w->twin.parted;
-
-	if (!w->plan->below || w->plan->lost == LOST_FAIL || !some)
-		return false;
-	if (strstr(text, "all that had to push") || strstr(text, "first weights"))
-		return true;
-	if (w->plan->lost == LOST_WAIT && strstr(text, "no other took its place"))
-		return true;
-	return w->plan->hierarchy && strstr(text, " was lost"); /* the last of a box, or a box */
-}
-
 bool twin_excuses(const struct world *w, const char *text)
 {
 	const char *why = strstr(text, "does not go on with the job: ");
 
-	if (twin_excuses_loss(w, text))
-		return true;
-	if (w->twin.parted && (strstr(text, " was lost: ") || strstr(text, "box twin:7077 ended the session")))
-		return true;
 	if (twin_is_stale(w) && (w->result->ended > 0 || twin_misses_one(w)) && strstr(text, " was lost: "))
 		return true; /* another, which had such an end, or all that it wanted from the first box */
 	return twin_is_stale(w) && why &&

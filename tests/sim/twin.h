@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The second box of a world. It is the standby of the first: the first one dies, or is cut off from all others, or the
- * second one dies, and no round that any worker has got may be lost. Or it is below the first, with workers of its own,
- * and may die, and come again, or be cut off. What workers get is judged where it comes (worker.c): by nothing but the
- * serial run.
+ * second one dies, and no round that any worker has got may be lost. What workers get is judged where it comes
+ * (worker.c): by nothing but the serial run.
  */
 #ifndef PHUB_TESTS_SIM_TWIN_H
 #define PHUB_TESTS_SIM_TWIN_H
@@ -23,7 +22,6 @@ struct worker;
 
 enum twin_state {
 	TWIN_NONE,   /* this world has none */
-	TWIN_BELOW,  /* it is below the other */
 	TWIN_STANDS, /* nothing has happened */
 	TWIN_CUT,    /* the first box is alone: some workers may not know yet */
 	TWIN_ALONE,  /* the other box is dead, or the workers have left it */
@@ -36,15 +34,11 @@ struct twin {
 	bool dead;         /* the one that is not the world's takes no steps any more */
 	struct config config;
 	struct loop_listener *listener;
-	struct client_env client; /* of the one that calls the other... */
-	struct client_env back;   /* ...and that calls back, where both have chunks of their own */
-	struct box_env env;       /* of the second one... */
-	uint64_t returns_ns;      /* ...which has died, and is made anew then; 0: it is not dead, or for good */
+	struct client_env client; /* as which the first one calls it */
 	uint64_t random;
 	bool whole;        /* the copy was, when it was struck: all must go on */
 	uint64_t whole_ns; /* since when it was first seen to be; 0: it was not */
 	unsigned breaks;   /* of connections between the two, so far */
-	bool parted;       /* TWIN_BELOW: it has died at some time, or hears nothing of the other any more */
 	bool unnoticed;    /* the last one broke, and both boxes still say that the copy is whole */
 	uint64_t hale_ns;  /* when the copy was whole, or nothing could make it so, last */
 };
@@ -62,17 +56,10 @@ uint64_t twin_due(struct world *w);
 
 /* One box was struck while the copy was not whole: workers may lack what they were answered. */
 bool twin_is_stale(const struct world *w);
-/* Is this life of a rank at the box below? */
-bool twin_has(struct world *w, unsigned rank, unsigned life);
-/* Did it come too early, or to a box that the job has no place for yet? */
-bool twin_disturbs(const struct worker *me, const char *text);
 /* May a worker's session end with these words? */
 bool twin_excuses(const struct world *w, const char *text);
 
 /* All workers are gone: is anything left of the other box's jobs, or do its books not balance? NULL: no. */
 const char *twin_settled(struct world *w);
-
-/* Where a worker dials. */
-unsigned twin_endpoint(const char *host);
 
 #endif

@@ -75,10 +75,16 @@ static void worker_check(struct worker *me, unsigned k)
 
 /* ---- one worker ---- */
 
+/* For so long a worker whose box is lost tries to come again. */
+static unsigned worker_resume_ms(const struct world_plan *plan)
+{
+	return world_plan_dies(plan) && plan->deaths > 0 ? WORKER_RESUME_LONG_MS : WORKER_RESUME_MS;
+}
+
 static int worker_dial(void *ctx, const char *host, uint16_t port, struct stream **out, struct err *e)
 {
 	struct worker *me = ctx;
-	int rc = loop_stream_dial(me->host, twin_endpoint(host), port, out);
+	int rc = loop_stream_dial(me->host, world_endpoint(me->world, host), port, out);
 
 	return rc < 0 ? err_set(e, rc, "dial: %d", rc) : 0;
 }
@@ -128,14 +134,14 @@ int worker_open(struct worker *me, struct err *e)
 	options.quorum = w->plan->quorum;
 	options.encrypt = w->plan->encrypt;
 	options.secret = w->plan->encrypt ? WORLD_SECRET : NULL;
-	if (world_plan_dies(w->plan))
-		options.resume_ms = w->plan->deaths > 0 ? WORKER_RESUME_LONG_MS : WORKER_RESUME_MS;
+	if (world_plan_resumes(w->plan))
+		options.resume_ms = worker_resume_ms(w->plan);
 	me->opened_ns = loop_net_now(w->net);
 	me->since_ns = me->opened_ns;
 	world_hyper_public(w, 0, &hyper);
 	options.groups = &hyper;
 	options.group_count = 1;
-	snprintf(url, sizeof(url), "phub://%s/%s", me->below ? "twin" : "box", w->job);
+	snprintf(url, sizeof(url), "phub://%s/%s", me->rack ? me->rack->name : "box", w->job);
 	return client_open(url, &options, &env, &me->phub, e);
 }
 
@@ -296,7 +302,7 @@ static void worker_push(struct worker *me, unsigned k)
 	if (rc == -ESTALE)
 		return; /* its state is looked at next */
 	if (rc < 0 && (worker_was_mangled(me, rc, phub_error()) || twin_excuses(w, phub_error()) ||
-			      worker_is_excused(me, rc, phub_error()))) {
+			      below_excuses(w, phub_error()) || worker_is_excused(me, rc, phub_error()))) {
 		me->pause_ns = UINT64_MAX; /* until the session has ended */
 		return;
 	}
@@ -488,6 +494,9 @@ static unsigned worker_run_rounds(struct worker *me)
 			return work; /* others may want it once more */
 		w->outage.left = true;
 	}
+	/* The root may be dead already, which they do not know who are at boxes below. */
+	if (slowest >= last && w->plan->below && w->outage.deaths > 0)
+		w->outage.left = true;
 	if (slowest >= last) {
 		client_leave_begin(me->phub);
 		me->state = WORKER_LEAVING;
@@ -523,9 +532,20 @@ bool worker_is_finished(const struct worker *me)
 	return finished || me->state == WORKER_LEAVING || me->state == WORKER_DONE;
 }
 
-/* The box was lost: all is as before the first weights, in whatever round the next ones are. */
+/*
+ * The box was lost: all is as before the first weights, in whatever round the next ones are. Where the others may have
+ * gone on meanwhile, the census takes it for another: what it pushes from now on is drawn anew.
+ */
 static void worker_rewind(struct worker *me)
 {
+	struct world *w = me->world;
+
+	w->result->resumed++;
+	if (w->plan->below && world_plan_varies(w->plan)) {
+		w->census.dead |= UINT64_C(1) << worker_who(me);
+		me->life = fate_renew(&w->fate, me->rank, loop_net_now(w->net));
+		me->record = &w->lives[me->rank][me->life];
+	}
 	for (unsigned k = 0; k < me->world->plan->key_count; k++) {
 		me->keys[k].in_flight = false;
 		me->keys[k].round = world_first_round(me->world);
@@ -546,7 +566,7 @@ static void worker_begin(struct worker *me)
 	uint32_t count;
 
 	me->state = WORKER_RUNNING;
-	me->run = me->world->plan->below ? 1 : (uint64_t)me->box << 32 | me->phub->session.start.job;
+	me->run = me->world->plan->below ? below_run(me->world) : (uint64_t)me->box << 32 | me->phub->session.start.job;
 	me->record->begun = true;
 	me->record->begun_ns = loop_net_now(me->world->net);
 	for (unsigned k = 0; k < me->world->plan->key_count && world_plan_varies(me->world->plan); k++) {
@@ -568,12 +588,13 @@ static bool worker_is_wrong(struct worker *me, int code, const char *text)
 		return false;
 	}
 	if (me->life > 0 && ((me->state == WORKER_JOINING && code == -EADDRINUSE) || outage_disturbs(me, code, text) ||
-				    twin_disturbs(me, text))) {
+				    below_disturbs(me, text))) {
 		fate_postpone(&w->fate, me->rank, loop_net_now(w->net));
 		worker_kill(me);
 		return false;
 	}
-	if (twin_excuses(w, text) || worker_is_excused(me, code, text) || outage_excuses(w, text)) {
+	if (twin_excuses(w, text) || below_excuses(w, text) || worker_is_excused(me, code, text) ||
+		outage_excuses(w, text)) {
 		w->result->ended++;
 		if (w->plan->below) /* the others may go on without it */
 			w->census.dead |= UINT64_C(1) << worker_who(me);
@@ -648,7 +669,7 @@ static bool worker_gives_up(struct worker *me, uint64_t now_ns)
 	client_explain(me->phub, PHUB_ALL, now_ns, text, sizeof(text));
 	if (w->plan->mangled && (worker_was_disturbed(w) || loop_net_stats(w->net)->streams_corrupted > 0))
 		w->result->mangled++;
-	else if (away ? !world_plan_dies(w->plan) : !worker_names_absent(me, text))
+	else if (away ? !world_plan_resumes(w->plan) : !worker_names_absent(me, text))
 		world_fail_late(w, "rank %u: its call in state %d ends with: %s%s", me->rank, (int)me->state, text,
 			client_failure(me->phub)->text);
 	else
@@ -678,7 +699,7 @@ static uint64_t worker_limit_ns(const struct worker *me)
 	if (me->state == WORKER_JOINING || me->state == WORKER_STARTING)
 		return WORKER_PATIENCE_NS;
 	if (me->state == WORKER_RESUMING)
-		return (plan->deaths > 0 ? WORKER_RESUME_LONG_MS : WORKER_RESUME_MS) * 1000000ull;
+		return worker_resume_ms(plan) * 1000000ull;
 	return WORKER_WAIT_NS;
 }
 

@@ -8,6 +8,7 @@
 #include "client/client.h"
 #include "client/handle.h"
 #include "phub/control/box.h"
+#include "tests/sim/below.h"
 #include "tests/sim/census.h"
 #include "tests/sim/fate.h"
 #include "tests/sim/outage.h"
@@ -41,9 +42,9 @@ struct worker {
 	struct loop_host *host;
 	phub_t *phub;
 	unsigned rank, life;
-	bool below;   /* it is at the world's second box, below the first */
-	unsigned box; /* which of the world's, one after the other, it is with */
-	uint64_t run; /* of the job, for the census */
+	const struct below_box *rack; /* whose rack its host is in; NULL: the root's */
+	unsigned box;                 /* which of the world's, one after the other, it is with */
+	uint64_t run;                 /* of the job, for the census */
 	enum worker_state state;
 	uint64_t random;
 	uint64_t opened_ns;
@@ -75,6 +76,7 @@ struct world {
 	struct box *box;   /* NULL: it is dead */
 	unsigned box_host; /* where that is */
 	struct twin twin;
+	struct below below;
 	struct worker workers[WORLD_WORKERS_MAX];
 	struct history histories[WORLD_KEYS_MAX];
 	struct census census;
@@ -90,6 +92,9 @@ struct world {
 	bool failed, overdue; /* it failed because something did not end in time */
 	FILE *trace;          /* NULL: it is not told */
 };
+
+/* Where a box with this name is. */
+unsigned world_endpoint(const struct world *w, const char *host);
 
 /* Who was cut off is no longer. */
 void world_heal(struct world *w);

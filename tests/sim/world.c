@@ -158,6 +158,9 @@ static void world_weigh_all(struct world *w)
 		world_weigh(w, w->box);
 	if (w->twin.box)
 		world_weigh(w, w->twin.box);
+	for (unsigned i = 0; i < w->below.count; i++)
+		if (w->below.boxes[i].box)
+			world_weigh(w, w->below.boxes[i].box);
 }
 
 /* No job is left: all is given back. */
@@ -221,6 +224,8 @@ static int world_configure(struct world *w, struct err *e)
 		rc = world_configure_targets(w, e);
 	if (rc == 0)
 		rc = twin_configure(w, e);
+	if (rc == 0)
+		rc = below_configure(w, e);
 	return rc == 0 ? config_finish(&w->config, e) : rc;
 }
 
@@ -241,10 +246,13 @@ int world_open_box(struct world *w, struct err *e)
 
 	if (rc == 0)
 		rc = twin_open(w, &env, e);
+	below_prepare(w, &env);
 	if (rc == 0)
 		rc = dispatch_from_env(&env.kernels, text, sizeof(text));
 	if (rc == 0)
 		rc = box_create(&w->config, &env, loop_net_now(w->net), &w->box, e);
+	if (rc == 0 && w->outage.deaths == 0)
+		rc = below_open(w, &env, e);
 	for (unsigned core = 0; rc == 0 && w->plan->sync != SYNC_BSP && core < w->box->core_count; core++)
 		rc = trace_init(&w->box->cores[core]->trace, 1 << 14);
 	return rc;
@@ -253,16 +261,17 @@ int world_open_box(struct world *w, struct err *e)
 static int world_open_worker(struct world *w, unsigned rank, unsigned life, struct err *e)
 {
 	struct worker *me = &w->workers[rank];
-	bool moves = life > 0 && oracle_random(&w->random) % 2; /* to another host */
+	bool moves = life > 0 && (oracle_random(&w->random) % 2 || w->plan->below); /* to another host */
 
 	*me = (struct worker){.world = w,
 		.record = &w->lives[rank][life],
 		.rank = rank,
 		.life = life,
-		.below = twin_has(w, rank, life),
+		.rack = below_choose(w, rank, life),
 		.host = life > 0 && !moves ? me->host
 					   : loop_net_host(w->net, w->first_host + rank + life * WORLD_WORKERS_MAX),
 		.random = w->plan->seed * 64 + rank + life * 1000};
+	below_house(w, me);
 	loop_net_revive(w->net, me->host->endpoint); /* this life may have died there before it took part */
 	return worker_open(me, e);
 }
@@ -277,7 +286,7 @@ static bool world_relies(void *arg, unsigned endpoint, const void *cookie, const
 	const struct world *w = arg;
 	const struct flight *f = cookie;
 
-	if (endpoint == WORLD_BOX_HOST || endpoint == TWIN_HOST || !f)
+	if (endpoint == WORLD_BOX_HOST || endpoint >= BELOW_HOST || !f)
 		return true;
 	for (unsigned rank = 0; rank < w->plan->workers; rank++)
 		if (w->workers[rank].host->endpoint == endpoint && worker_repeats(&w->workers[rank], f))
@@ -327,6 +336,8 @@ static int world_open(struct world *w, struct err *e)
 	if (rc == 0) /* the box must make do with what its job needs; its option has a least */
 		w->config.memory_max = world_bound(w) > WORLD_MEMORY_MIN ? world_bound(w) : WORLD_MEMORY_MIN;
 	w->twin.config.memory_max = w->config.memory_max;
+	for (unsigned i = 0; i < w->below.count; i++)
+		w->below.boxes[i].config.memory_max = w->config.memory_max;
 	fate_init(&w->fate, w->plan);
 	for (unsigned rank = 0; rc == 0 && rank < w->plan->workers; rank++)
 		rc = world_open_worker(w, rank, 0, e);
@@ -362,14 +373,16 @@ static void world_arm(struct world *w)
 /* Moves time to whatever comes next. False when nothing will ever come. */
 static bool world_advance(struct world *w)
 {
-	uint64_t next, twin, due = w->box ? box_next(w->box) : UINT64_MAX;
+	uint64_t next, due = w->box ? box_next(w->box) : UINT64_MAX;
 	const struct worker *me;
 
 	world_arm(w);
 	next = loop_net_next(w->net);
 	next = w->cut && w->heals_ns < next ? w->heals_ns : next;
-	twin = twin_due(w);
-	next = twin < next ? twin : next;
+	next = due < next ? due : next;
+	due = twin_due(w);
+	next = due < next ? due : next;
+	due = below_due(w);
 	next = due < next ? due : next;
 	due = fate_due(&w->fate);
 	next = due < next ? due : next;
@@ -394,6 +407,11 @@ static void world_cut(struct world *w, const struct worker *me, uint64_t ns_max)
 	w->cut = me->host->endpoint;
 	w->cut_host = w->box_host;
 	w->heals_ns = loop_net_now(w->net) + oracle_random(&w->random) % ns_max;
+}
+
+unsigned world_endpoint(const struct world *w, const char *host)
+{
+	return strcmp(host, "twin") == 0 ? TWIN_HOST : below_endpoint(w, host);
 }
 
 void world_heal(struct world *w)
@@ -426,7 +444,8 @@ static void world_break(struct world *w)
 		world_cut(w, me, WORLD_CUT_NS_MAX);
 		loop_net_partition(w->net, w->cut_host, w->cut, true);
 	} else {
-		loop_net_break(w->net, me->below ? TWIN_HOST : w->box_host, me->host->endpoint);
+		loop_net_break(w->net, w->below.count ? below_endpoint(w, me->phub->session.at.host) : w->box_host,
+			me->host->endpoint);
 	}
 	w->breaks++;
 }
@@ -450,7 +469,7 @@ static bool world_hopes(const struct world *w)
 	for (unsigned i = 0; i < w->plan->workers; i++)
 		hopes = hopes || w->workers[i].state == WORKER_RUNNING || w->workers[i].state == WORKER_RESUMING ||
 			(w->workers[i].state == WORKER_STARTING && w->workers[i].life == 0);
-	return hopes && world_plan_dies(w->plan);
+	return hopes && world_plan_resumes(w->plan);
 }
 
 /* Who comes when the job is over stays alone, and gives up. */
@@ -535,6 +554,7 @@ static void world_turn(struct world *w)
 			return;
 		work += world_fate(w);
 		work += twin_step(w, now_ns);
+		work += below_step(w, now_ns);
 		work += outage_step(w);
 		world_break(w);
 		if (work == 0 && !world_advance(w))
@@ -547,7 +567,7 @@ static void world_turn(struct world *w)
 
 static bool world_is_settled(struct world *w)
 {
-	return w->box && !w->box->control.jobs && !w->box->control.keepers && !twin_settled(w);
+	return w->box && !w->box->control.jobs && !w->box->control.keepers && !twin_settled(w) && !below_settled(w);
 }
 
 /* Lets the box take the job down, or come back first, so that its books can be looked at. */
@@ -559,7 +579,8 @@ static void world_settle(struct world *w)
 		uint64_t now_ns = loop_net_now(w->net);
 		unsigned work = w->box ? box_step(w->box, now_ns) : outage_step(w);
 
-		if (work + twin_step(w, now_ns) == 0 && !world_advance(w))
+		work += twin_step(w, now_ns) + below_step(w, now_ns);
+		if (work == 0 && !world_advance(w))
 			break;
 	}
 	if (!w->box) {
@@ -569,11 +590,16 @@ static void world_settle(struct world *w)
 	world_weigh_last(w, w->box);
 	if (w->twin.box && !w->twin.dead)
 		world_weigh_last(w, w->twin.box);
+	for (unsigned i = 0; i < w->below.count; i++)
+		if (w->below.boxes[i].box)
+			world_weigh_last(w, w->below.boxes[i].box);
 	if (w->box->control.jobs)
 		world_fail(w, "the job did not end after its workers had left (%.3f s)",
 			(double)loop_net_now(w->net) / 1e9);
 	if (twin_settled(w))
 		world_fail(w, "after all workers had left there is %s", twin_settled(w));
+	if (below_settled(w))
+		world_fail(w, "after all workers had left there is %s", below_settled(w));
 	if (!box_balanced(w->box))
 		world_fail(w, "slots, replies or credits do not balance");
 	if (loop_net_stats(w->net)->torn)
@@ -644,6 +670,7 @@ static void world_close(struct world *w)
 	if (w->box)
 		box_destroy(w->box, loop_net_now(w->net));
 	twin_close(w);
+	below_close(w);
 	outage_fini(w);
 	config_fini(&w->config);
 	world_close_books(w);
@@ -656,6 +683,7 @@ static void world_close(struct world *w)
 		loop_stream_unlisten(w->listener);
 	if (w->trace)
 		log_set_sink(NULL, NULL);
+	below_tell(w);
 	w->result->net = *loop_net_stats(w->net);
 	w->result->virtual_ns = loop_net_now(w->net);
 	loop_net_destroy(w->net);

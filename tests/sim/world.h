@@ -20,6 +20,7 @@
 
 #define WORLD_WORKERS_MAX 8
 #define WORLD_GUESTS_MAX  3 /* workers of the second job */
+#define WORLD_BELOW_MAX   4 /* boxes below the first */
 #define WORLD_KEYS_MAX    24
 #define WORLD_ROUNDS_MAX  16
 #define WORLD_CHUNK_BYTES 4096
@@ -31,12 +32,20 @@ enum world_plant { PLANT_NONE, PLANT_STALE, PLANT_SWAPPED, PLANT_DOUBLED };
 /* What befalls the boxes of a world with two. */
 enum world_strike { STRIKE_NONE, STRIKE_KILL, STRIKE_CUT, STRIKE_STANDBY };
 
-/* Everything a seed decides. */
-enum world_part { PART_NEVER, PART_DEATH, PART_CUT };
+/* What befalls boxes below: they die, are cut off, or either; or are cut off for no longer than is not felt. */
+enum world_part { PART_NEVER, PART_DEATH, PART_CUT, PART_ANY, PART_BRIEF };
 
 /* By enum config_hierarchy, as the option has it. */
 extern const char *const world_hierarchies[4];
 
+/* A box below others. Numbers of boxes: 0 is the root, 1 the first one below. */
+struct world_below {
+	unsigned above;   /* below which one it is: the root, or one with a lower number */
+	unsigned sibling; /* where its workers go when it dies, in worlds where they do */
+	unsigned cores;
+};
+
+/* Everything a seed decides. */
 struct world_plan {
 	uint64_t seed;
 	unsigned workers, cores;
@@ -90,14 +99,15 @@ struct world_plan {
 	bool hasty;            /* ... also before the copy is whole */
 	unsigned twin_breaks;  /* so often connections between the boxes break */
 	bool mended;           /* ... once the copy was whole, which it must be again before anything is struck */
-	/* There is a second box below the first (its uplink), by which these ranks come; 0: there is none. */
-	uint32_t below;
-	unsigned below_cores;
-	unsigned hierarchy; /* of them: enum config_hierarchy */
-	/* While rounds run, one turn in below_steps, the second box dies, or the two hear no more of each other. */
+	/* There are so many boxes below the first (below.h); 0: there are none. */
+	unsigned below;
+	struct world_below boxes[WORLD_BELOW_MAX];
+	unsigned at[WORLD_WORKERS_MAX]; /* the box of each rank */
+	unsigned hierarchy;             /* of them: enum config_hierarchy */
+	/* While rounds run, one turn in below_steps, something befalls one of them; at most so often. */
 	enum world_part below_part;
-	unsigned below_steps;
-	enum dtype lift; /* of its sums */
+	unsigned below_steps, below_parts;
+	bool resume;     /* workers go to the sibling of a box that dies, or come again to theirs */
 	unsigned guests; /* workers of a second job; 0: there is none */
 	enum world_plant plant;
 	enum shard_plant bug; /* of the box */
@@ -112,8 +122,13 @@ struct world_result {
 	uint64_t judged, given_up;  /* rounds of chunks that the census explained, or had too many explanations for */
 	uint64_t late;              /* pushes whose round a quorum had closed */
 	unsigned struck, whole;     /* worlds with two boxes of which one was struck; that had a whole copy then */
-	unsigned parted;            /* worlds with one box below the other that it lost */
-	uint64_t moves;             /* of workers, to the standby */
+	unsigned below, deep;       /* worlds with boxes below the root; three and more; three levels */
+	unsigned several;
+	unsigned parted, cut; /* boxes below that died; racks that were cut off */
+	unsigned healed;      /* cuts that did */
+	unsigned resumed;     /* workers that went on after their box was lost */
+	unsigned roots;       /* roots with boxes below that died */
+	uint64_t moves;       /* of workers, to the standby */
 	unsigned box_died;
 	unsigned restored, anew; /* jobs that went on from a checkpoint, or did not, after that */
 	uint64_t kept;           /* checkpoints written */
@@ -138,10 +153,16 @@ static inline bool world_plan_dies(const struct world_plan *plan)
 	return plan->disk.targets > 0;
 }
 
-/* Has it two boxes? */
+/* Has its box a standby, or others below? */
 static inline bool world_plan_twins(const struct world_plan *plan)
 {
 	return plan->strike != STRIKE_NONE || plan->below;
+}
+
+/* Do workers whose box is lost, or ends their job, come again by themselves? */
+static inline bool world_plan_resumes(const struct world_plan *plan)
+{
+	return world_plan_dies(plan) || plan->resume;
 }
 
 /* Has its box a second job? Not where what befalls the box, or control sessions, would befall that as well. */
@@ -169,8 +190,11 @@ void world_plan_quorum(struct world_plan *plan);
 void world_plan_stepwise(struct world_plan *plan);
 /* The same one with a second box. */
 void world_plan_standby(struct world_plan *plan);
-/* The same one with a second box below the first, and workers at both. */
+/* The same one with a second box below the first, and workers at both; or with several of them. */
 void world_plan_spread(struct world_plan *plan);
+void world_plan_racks(struct world_plan *plan);
+/* ... of which the root dies, and goes on from its checkpoints. */
+void world_plan_rooted(struct world_plan *plan);
 /* The same one with control sessions that go wrong. */
 void world_plan_mangled(struct world_plan *plan);
 /* The same one with a box that dies, and checkpoints. */
