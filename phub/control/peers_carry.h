@@ -30,14 +30,15 @@ struct peers_move {
 	uint16_t *home, *ways; /* [chunk_count] */
 	struct generation_ways memory;
 	uint32_t slots[WAYS_BOXES_MAX], slot_count;
-	uint64_t *rounds;     /* [chunk_count] this box's; the top box: the furthest of all */
-	unsigned cores_left;  /* that are not done with the stage */
-	uint32_t at;          /* chunks before that are copied, or carried away */
-	uint64_t sent;        /* bytes of that one that are */
-	uint32_t awaited;     /* chunks that are to come */
-	uint32_t moved;       /* chunks that get another home, of all boxes */
-	uint64_t moved_bytes; /* of their gradients */
-	bool owes;            /* the top box is to hear `says` */
+	uint64_t *rounds;       /* [chunk_count] this box's; the top box: the furthest of all */
+	unsigned cores_left;    /* that are not done with the stage */
+	uint32_t at;            /* chunks before that are copied, or carried away */
+	uint64_t sent;          /* bytes of that one that are */
+	uint32_t awaited;       /* chunks that are to come */
+	uint32_t moved;         /* chunks that get another home, of all boxes */
+	uint64_t moved_bytes;   /* of their gradients */
+	char why[ERR_TEXT_MAX]; /* it refuses */
+	bool owes;              /* the top box is to hear `says` */
 	Phub__RehomeStep says;
 	/* The top box. */
 	unsigned said;                     /* boxes that are done with the stage: so many, */

@@ -98,9 +98,10 @@ static void move_say(struct job *job)
 
 	said.step = m->says;
 	said.number = m->number;
+	said.why = m->why;
 	if (m->says == PHUB__REHOME_STEP__REHOME_HELD && !move_say_rounds(m->rounds, carry_count(job), &said)) {
 		said.step = PHUB__REHOME_STEP__REHOME_REFUSED;
-		said.why = (char *)(uintptr_t) "the rounds of its keys are too far apart, or it has no memory";
+		snprintf(m->why, sizeof(m->why), "the rounds of its keys are too far apart, or it has no memory");
 	}
 	control.message_case = PHUB__CONTROL__MESSAGE_REHOME;
 	control.rehome = &said;
@@ -288,6 +289,7 @@ static void move_hear_hold(struct job *job, const Phub__Rehome *said)
 		log_warn("job '%s': its chunks keep their homes: %s", job->name, e.text);
 		p->move->number = said->number;
 		p->move->stage = MOVE_HELD;
+		snprintf(p->move->why, sizeof(p->move->why), "%s", e.text);
 		move_done(job, PHUB__REHOME_STEP__REHOME_REFUSED);
 		return;
 	}
@@ -547,6 +549,7 @@ static bool move_awaits(const struct peers_move *m, Phub__RehomeStep step, const
 void peers_move_hear(struct session *s, const Phub__Rehome *m)
 {
 	struct job *job = s->job;
+	char why[ERR_TEXT_MAX];
 	uint64_t *rounds;
 
 	if (!job_is_box(job, s->rank) || !peers_moves(job) || !peers_is_top(job->peers) || job->state != JOB_RUNNING ||
@@ -554,9 +557,11 @@ void peers_move_hear(struct session *s, const Phub__Rehome *m)
 		session_refuse(s, PHUB__ERROR_CODE__ERROR_PROTOCOL, "no homes are to be others, or not so");
 		return;
 	}
-	if (m->step == PHUB__REHOME_STEP__REHOME_REFUSED)
-		log_warn("job '%s': box %s cannot have other homes for its chunks: %.200s", job->name,
-			job->members[s->rank].peer, m->why[0] ? m->why : "see its log");
+	if (m->step == PHUB__REHOME_STEP__REHOME_REFUSED) {
+		job_below_copy_reason(job, why, sizeof(why), m->why);
+		log_warn("job '%s': box %s cannot have other homes for its chunks: %s", job->name,
+			job->members[s->rank].peer, why);
+	}
 	rounds = move_read_rounds(job, m);
 	if (!members_have(job->peers->move->who, carry_from(s)) && move_awaits(job->peers->move, m->step, rounds))
 		move_note(job, carry_from(s), m->step, rounds);

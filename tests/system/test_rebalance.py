@@ -53,8 +53,9 @@ class Shards:
 
 def lifted(box, job):
     """Of all bytes of a round, what share this box lifts to others."""
-    first = jobs(box, job)
+    first, deadline = jobs(box, job), time.monotonic() + rig.DEADLINE_S
     while (last := jobs(box, job))["rounds"] < first["rounds"] + 40:
+        check(time.monotonic() < deadline, f"{job}: no 40 rounds in {rig.DEADLINE_S} s")
         time.sleep(0.02)
     sent = sum(b["bytes"] for b in last["beside"]) - sum(b["bytes"] for b in first["beside"])
     return sent / (last["rounds"] - first["rounds"]) / last["bytes"]
@@ -115,6 +116,34 @@ def refused():
         shards.stop()
 
 
+def no_room():
+    """a box has no memory to have its chunks twice: it says so at both boxes, and the job goes on with the homes that it had"""
+    with tempfile.TemporaryDirectory() as where:
+        path, ports = pathlib.Path(where) / "racks.yaml", [rig.free_port() for _ in range(2)]
+        rack_file(path, ports, ["100Mbit", "20Mbit"])
+        boxes = [rig.Box(name=f"b{i}", cores=1, racks=path, listen=f"127.0.0.{i + 1}:{ports[i]}", hierarchy=None if i else "sharded",
+                         memory_max=None if i == 0 else 32 << 20) for i in range(2)]
+        given = {"keys": "a:1000000,b:1000000", "transport": "tcp", "optimizer": "adam", "rounds": "until-told", "report_ms": 20}
+        crew = [rig.Worker(box.url("tight"), rank=rank, world=2, **given) for rank, box in enumerate(boxes)]
+        for worker in crew:
+            worker.event("progress")
+        before = [b["homes"] for b in jobs(boxes[0], "tight")["beside"]]
+        rack_file(path, ports, ["20Mbit", "100Mbit"])
+        boxes[0].kill(signal.SIGHUP)
+        boxes[0].logged("the rack file is read anew")
+        rebalance(boxes[0], "tight", r"get other homes$")
+        boxes[0].logged(rf"job 'tight': box {boxes[1].address} cannot have other homes for its chunks: it needs \d+ bytes more")
+        boxes[1].logged(r"job 'tight': its chunks keep their homes: it needs \d+ bytes more while its chunks get other homes, and \d+ are available \(memory_max\)")
+        for worker in crew:
+            worker.event("progress")
+        check([b["homes"] for b in jobs(boxes[0], "tight")["beside"]] == before, "homes moved")
+        crew[0].tell()
+        results = [worker.good() for worker in crew]
+        check({r["digest"] for r in results} == {flat(2, **{**given, "rounds": results[0]["rounds"]})}, "other sums than of one box")
+        for box in boxes[::-1]:
+            box.stop()
+
+
 def broken():
     """a box is stopped, and then killed, while homes move: nothing goes on before, and all workers hear which box it was"""
     with tempfile.TemporaryDirectory() as where:
@@ -135,7 +164,7 @@ def broken():
         shards.boxes[0].stop()
 
 
-CASES = [moved, refused, broken]
+CASES = [moved, refused, no_room, broken]
 
 if __name__ == "__main__":
     rig.run(CASES, None if PHUB.exists() else f"{PHUB} is not there (make)")
