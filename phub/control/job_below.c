@@ -421,7 +421,9 @@ static void below_gather_on(struct session *s, const Phub__Gather *message)
 				s, PHUB__ERROR_CODE__ERROR_PROTOCOL, "a gathering of rank %u of %u", rank, job->ranks);
 		else
 			session_refuse(s, PHUB__ERROR_CODE__ERROR_TAKEN,
-				"rank %u is at %s; give every worker its own rank", rank,
+				"rank %u is at %s; give every worker its own rank, or, if that one was lost just now, "
+				"try again in a moment",
+				rank,
 				job->members[rank].session
 					? job->members[rank].peer
 					: job_member_name(job, job->members[rank].at, box, sizeof(box)));

@@ -458,7 +458,7 @@ bool below_excuses(const struct world *w, const char *text)
 		const struct below_box *box = &w->below.boxes[i];
 		char name[64], above[64];
 
-		snprintf(name, sizeof(name), "box %s:%d", box->name, WORLD_CONTROL_PORT);
+		snprintf(name, sizeof(name), "%s:%d", box->name, WORLD_CONTROL_PORT);
 		snprintf(above, sizeof(above), "box above (uplink %s:%d) was lost: ", below_name(box->above),
 			WORLD_CONTROL_PORT);
 		if (!box->struck)

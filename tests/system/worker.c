@@ -33,6 +33,7 @@ struct worker {
 	unsigned resumed; /* times that the box was lost and came back */
 	uint64_t first;   /* the round that is next: not 1 where the job ran before */
 	unsigned ranks;   /* a census: that were in all sums of the last round, as bits */
+	uint64_t got;     /* a census: digest of that round's results alone */
 	float spoiled;    /* the element that some rank makes NaN, as it came back in that round */
 	uint64_t began_ms, reported_ms;
 	uint64_t front_us, all_us; /* of the last round: until the urgent key was back, and all of them */
@@ -84,7 +85,7 @@ static void worker_event(const struct worker *w, const char *event, const char *
 	printf("{\"event\":\"%s\",\"rank\":%d,\"round\":%" PRIu64 ",\"ms\":%" PRIu64, event, w->options.phub.rank,
 		w->rounds, worker_now_us() / 1000);
 	if (w->options.census)
-		printf(",\"ranks\":%u", w->ranks);
+		printf(",\"ranks\":%u,\"got\":\"%016" PRIx64 "\"", w->ranks, w->got);
 	if (w->options.report_ms)
 		printf(",\"exchange_us\":%" PRIu64, w->all_us);
 	if (w->phub)
@@ -402,9 +403,12 @@ static void worker_look(struct worker *w, uint64_t round)
 	if (o->check && !o->some)
 		worker_oracle_round(&w->oracle, round, &w->hyper);
 	w->ranks = ~0u;
+	w->got = 0xcbf29ce484222325ull;
 	for (unsigned i = 0; i < o->key_count; i++) {
 		if (o->census)
 			w->wrong += worker_check_bits(o, i, round, o->keys[i].result, &w->ranks);
+		if (o->census)
+			w->got = worker_digest(w->got, o->keys[i].result, o->keys[i].bytes);
 		if (o->check)
 			w->wrong += o->some ? worker_check_some(o, i, round, o->keys[i].result)
 					    : worker_check(&w->oracle, i, o->keys[i].result);
