@@ -126,6 +126,12 @@ void job_tell_heard(struct session *s)
 
 /* ---- waiting for the start, or at a barrier ---- */
 
+/* It was called, and is not reached yet. */
+static bool job_lacks_above(const struct parent_report *above)
+{
+	return above->state == PARENT_DIALLING && above->why[0];
+}
+
 /* All ranks are here: then it is the box above that is waited for. False: it is not. */
 static bool job_describe_above(const struct job *job, struct job_notice *n)
 {
@@ -135,7 +141,8 @@ static bool job_describe_above(const struct job *job, struct job_notice *n)
 		return false;
 	snprintf(n->text, sizeof(n->text), "all %u ranks of job '%s' are here, and the box above (uplink %s) %s%.300s",
 		job->ranks, job->name, job->control->config->uplink,
-		above.why[0] ? "is not there: " : "has not started it", above.why);
+		job_lacks_above(&above) ? "is not there: " : "has not started it",
+		job_lacks_above(&above) ? above.why : "");
 	return true;
 }
 
@@ -159,7 +166,7 @@ static bool job_describe_start(const struct job *job, struct job_notice *n)
 	if (n->missing.count == 0)
 		return job_describe_above(job, n);
 	job_list_ranks(&n->missing, ranks, sizeof(ranks));
-	if (parent_describe(job, &above) && above.why[0])
+	if (parent_describe(job, &above) && job_lacks_above(&above))
 		snprintf(box, sizeof(box), "; the box above (uplink) is not there: %.300s", above.why);
 	if (here > 0)
 		snprintf(joined, sizeof(joined), "; %u of them joined but sent no keys", here);

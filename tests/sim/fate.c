@@ -115,6 +115,22 @@ void fate_end(struct fate *f)
 		f->ranks[i].returns_ns = UINT64_MAX;
 }
 
+bool fate_lists(const char *list, unsigned rank)
+{
+	unsigned first, last;
+	int used;
+
+	for (; sscanf(list, " %u%n", &first, &used) == 1; list += *list == ',') {
+		list += used;
+		last = first;
+		if (sscanf(list, "-%u%n", &last, &used) == 1)
+			list += used;
+		if (rank >= first && rank <= last)
+			return true;
+	}
+	return false;
+}
+
 /* The life that was waited for may be followed by one that took no part yet. */
 static bool fate_waited(const struct fate *f, unsigned rank, uint64_t now_ns)
 {

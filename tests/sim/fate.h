@@ -58,6 +58,9 @@ unsigned fate_renew(struct fate *f, unsigned rank, uint64_t now_ns);
 /* Nobody comes any more. */
 void fate_end(struct fate *f);
 
+/* Is this rank in a list of them, as boxes write it ("1-3, 5 of 8")? */
+bool fate_lists(const char *list, unsigned rank);
+
 /* Is this how a worker's session may end? `began`: somebody who lives was in the job when it ran. */
 bool fate_excuses(const struct fate *f, int code, const char *text, bool began, uint64_t now_ns);
 

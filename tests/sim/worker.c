@@ -609,14 +609,13 @@ static bool worker_names_absent(const struct worker *me, const char *text)
 {
 	const char *named = strstr(text, "waits for rank");
 	const struct world *w = me->world;
-	char number[16];
 
+	named = named ? named + strcspn(named, "0123456789") : NULL;
 	for (unsigned rank = 0; named && rank < w->plan->workers; rank++) {
 		const struct worker *other = &w->workers[rank];
 
-		snprintf(number, sizeof(number), "%u", rank);
 		if ((worker_is_gone(other) || other->state == WORKER_JOINING || other->state == WORKER_RESUMING) &&
-			strstr(named, number))
+			fate_lists(named, rank))
 			return true;
 	}
 	return false;
