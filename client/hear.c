@@ -219,6 +219,7 @@ static void hear_welcome(struct client_session *s, const Phub__Welcome *welcome,
 		hear_broken(s, "a welcome with a sibling that has no address");
 		return;
 	}
+	s->unmapped = welcome->unmapped;
 	s->id = welcome->session;
 	s->cores = welcome->cores;
 	s->chunk_bytes = welcome->chunk_bytes;

@@ -107,6 +107,8 @@ static int pick_one(const struct client_session *s, bool movable, struct pick *o
 
 		if (wanted ? strcmp(wanted, (*t)->name) != 0 : (*t)->by_name)
 			continue;
+		if (!wanted && s->unmapped && strcmp((*t)->name, "shm") == 0)
+			continue;
 		if (!wanted && movable && pick_strands(s, *t))
 			continue;
 		if (!pick_served(s, (*t)->name, &offered, out->address, sizeof(out->address)))

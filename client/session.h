@@ -117,6 +117,7 @@ struct client_session {
 	uint64_t sealed; /* pushes that were encrypted with a key that follows from it (transport/crypt.h) */
 	uint64_t id;
 	struct url_box standby; /* where the job goes on when this box is lost; host "": nowhere */
+	bool unmapped;          /* the box would refuse shm: the job began without this rank's */
 	struct url_box sibling; /* the box that may let this rank in again then; host "": none */
 	bool moves;             /* to there: a Start with `moved` is awaited */
 	bool resumes;           /* the job ran with us before, and was lost */

@@ -540,7 +540,7 @@ void job_members_join(struct session *s)
 	if (strcmp(s->table->transport, "shm") == 0 && !job->generation->pushes[s->rank].base) {
 		session_refuse(s, PHUB__ERROR_CODE__ERROR_UNSUPPORTED,
 			"rank %u of job '%s' began without shared memory, and has none in the box; name another "
-			"transport",
+			"transport, or none",
 			s->rank, job->name);
 		return;
 	}

@@ -13,6 +13,8 @@
 
 #include "phub/base/log.h"
 #include "phub/control/box.h"
+#include "phub/control/generation.h"
+#include "phub/control/job.h"
 #include "transport/sock.h"
 
 void session_write(struct session *s, const Phub__Control *message)
@@ -118,6 +120,15 @@ static void session_address(const struct session *s, const char *address, char *
 		snprintf(out, bytes, "%.*s%s", (int)(colon - local), local, address + 1);
 }
 
+/* It comes to a job that runs, and has no memory there: that is made when a generation begins. */
+static bool session_is_unmapped(const struct session *s)
+{
+	const struct job *job = s->job;
+
+	return job && s->rank < job->ranks && !job->mirror && job->state == JOB_RUNNING && job->members[s->rank].gone &&
+	       !job->generation->pushes[s->rank].base;
+}
+
 void session_write_welcome(struct session *s, const uint8_t mac[PROOF_MAC])
 {
 	const struct box *box = s->control->box;
@@ -149,6 +160,12 @@ void session_write_welcome(struct session *s, const uint8_t mac[PROOF_MAC])
 		welcome.standby = (char *)(uintptr_t)config->standby_told;
 	welcome.sibling = (char *)(uintptr_t)config->sibling;
 	welcome.chunk_bytes = (uint32_t)config->chunk_bytes;
+	welcome.unmapped = session_is_unmapped(s);
+	if (welcome.unmapped)
+		log_info(
+			"job '%s' rank %u comes to a job that began without shared memory for it: it has the choice of "
+			"the other transports",
+			s->name, s->rank);
 	control.message_case = PHUB__CONTROL__MESSAGE_WELCOME;
 	control.welcome = &welcome;
 	session_write(s, &control);

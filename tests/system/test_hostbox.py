@@ -246,8 +246,8 @@ def outlived():
     site = Site(lost_ms=3000, warn_ms=1500)
     hosts = ["one", "one", "two", "two"]
 
-    def begin(rank, transport="shm"):
-        return site.worker(hosts[rank], rank, 4, lost="shrink", census=True, rounds="until-told", report_ms=1, wait_ms=60000, keys=KEYS, transport=transport)
+    def begin(rank):
+        return site.worker(hosts[rank], rank, 4, lost="shrink", census=True, rounds="until-told", report_ms=1, wait_ms=60000, keys=KEYS)
 
     workers = [begin(rank) for rank in range(4)]
     for worker in workers:
@@ -263,7 +263,7 @@ def outlived():
         bad(workers[rank], "this host's own, of hostbox=auto")
     for rank in (0, 1):
         until(workers[rank], 0b0011)
-    workers[2:] = [admitted(lambda rank=rank: begin(rank, "tcp")) for rank in (2, 3)]  # the second one comes to a box that has no memory for it
+    workers[2:] = [admitted(lambda rank=rank: begin(rank)) for rank in (2, 3)]  # the second one may come to a box that has no memory for it
     for worker in workers:
         until(worker, 0b1111)
     workers[0].tell()

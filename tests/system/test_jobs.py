@@ -342,6 +342,25 @@ def beside():
     box.stop()
 
 
+def comes_unmapped():
+    """who comes in the place of one that began by tcp has no shared memory in the box: it comes by tcp unasked, and is refused by shm"""
+    box = Box(cores=1)
+    more = {"world": 2, "keys": TENSORS, "rounds": "until-told", "report_ms": 20, "lost": "shrink", "census": True}
+    first = Worker(box.url("unmapped"), 0, **more)
+    other = Worker(box.url("unmapped"), 1, transport="tcp", **more)
+    check((first.event("progress")["transport"], other.event("progress")["transport"]) == ("shm", "tcp"), "the transports")
+    other.kill()
+    box.logged("rank 1 .* was lost")
+    Worker(box.url("unmapped"), 1, transport="shm", **more).failed("EOPNOTSUPP", "rank 1 .* began without shared memory, .* name another transport, or none")
+    other = Worker(box.url("unmapped"), 1, **more)
+    check(other.event("progress")["transport"] == "tcp", "it came by another transport")
+    box.logged("rank 1 comes to a job that began without shared memory for it")
+    first.tell()
+    for worker in (first, other):
+        worker.good()
+    box.stop()
+
+
 def paused():
     """a paused job takes pushes and answers none, whoever waits is told of it, and goes on when it is resumed"""
     box = Box()
@@ -435,5 +454,5 @@ def killed_with_a_worker():
     again.stop()
 
 
-run([planted, killed_with_a_worker, killed_while_memory_is_used, quotas, beside, paused, drained, three_jobs, silent_worker, world_of_one, client_first, addresses, reproducible, schedules, resnet_50_tcp,
+run([planted, killed_with_a_worker, killed_while_memory_is_used, quotas, beside, comes_unmapped, paused, drained, three_jobs, silent_worker, world_of_one, client_first, addresses, reproducible, schedules, resnet_50_tcp,
      resnet_50_shm, large_key])
