@@ -367,6 +367,21 @@ static void jobs_print_dropped(const char *of, Phub__Dropped *const *rows, size_
 		printf("%s: messages dropped, %s\n", of, dropped);
 }
 
+/* How many of its workers are there, and, where there are several boxes, at this one. */
+static void jobs_write_workers(const Phub__JobInfo *job, char *out, size_t bytes)
+{
+	size_t some = job->n_workers + job->elsewhere;
+
+	if (strstr(job->state, "mirror")) /* they are at its box, if anywhere */
+		snprintf(out, bytes, "0 of %" PRIu32 " here", job->world);
+	else if (job->above && strcmp(job->state, "forming") == 0) /* the box above knows of the others */
+		snprintf(out, bytes, "%zu of %" PRIu32 " %s", some, job->world, job->n_below ? "here, below" : "here");
+	else if (job->above || job->n_below || job->n_beside)
+		snprintf(out, bytes, "%zu/%" PRIu32 ", %zu here", some, job->world, job->n_workers);
+	else
+		snprintf(out, bytes, "%zu/%" PRIu32, some, job->world);
+}
+
 static void jobs_print(const struct jobs_options *o, const Phub__AdminReply *reply)
 {
 	struct output_table t = {.heads = {"job", "state", "workers", "keys", "bytes", "optimizer", "sync", "rounds",
@@ -380,15 +395,13 @@ static void jobs_print(const struct jobs_options *o, const Phub__AdminReply *rep
 		printf("WITHOUT PROTECTION: %s\n", reply->exposed);
 	for (size_t i = 0; i < reply->n_jobs; i++) {
 		const Phub__JobInfo *job = reply->jobs[i];
-		char text[32], missing[64];
+		char text[32], missing[64], workers[64];
 
 		jobs_write_missing(job, missing, sizeof(missing));
 		output_cell(&t, "%s", job->name);
 		output_cell(&t, "%s", job->state);
-		if (strstr(job->state, "mirror")) /* they are at its box, if anywhere */
-			output_cell(&t, "0 of %" PRIu32 " here", job->world);
-		else
-			output_cell(&t, "%zu/%" PRIu32, job->n_workers + job->elsewhere, job->world);
+		jobs_write_workers(job, workers, sizeof(workers));
+		output_cell(&t, "%s", workers);
 		output_cell(&t, "%" PRIu64, job->keys);
 		output_cell(&t, "%s", output_bytes(job->bytes, text));
 		output_cell(&t, "%s", job->optimizer);

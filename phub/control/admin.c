@@ -166,7 +166,7 @@ static void admin_fill_workers(const struct job *job, struct admin_job *out, uin
 		const struct member *m = &job->members[i];
 		Phub__WorkerInfo *w = &out->workers[i];
 
-		if (m->elsewhere && job_is_somewhere(job, i))
+		if (m->elsewhere && !job_is_lost(job, i))
 			out->info.elsewhere++;
 		if (!m->session) {
 			if (!m->left && !m->elsewhere)

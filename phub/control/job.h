@@ -336,11 +336,12 @@ static inline uint32_t job_live(const struct job *job)
 }
 /* Does this rank take part, at whatever box? */
 bool job_is_somewhere(const struct job *job, uint32_t rank);
-/* Is it lost, for people? With one of the boxes that exchange all of the job ends: who is at one is not. */
+/* Is it lost, for people and for those below? With one of the boxes that exchange all of the job ends: who is at one is
+ * not. */
 bool job_is_lost(const struct job *job, uint32_t rank);
 /* Since when it does not: of who went with a box, since that did. */
 uint64_t job_gone_ns(const struct job *job, uint32_t rank);
-/* How many do. */
+/* How many are not lost. */
 uint32_t job_count_somewhere(const struct job *job);
 /* Who is gone, or has come, as far as others must know: `lost` and `came` are ranks. */
 void job_members_spread(struct job *job, const uint64_t *lost, const uint64_t *came, const struct session *but);

@@ -241,7 +241,7 @@ uint32_t job_count_somewhere(const struct job *job)
 	uint32_t count = 0;
 
 	for (uint32_t i = 0; i < job->ranks; i++)
-		count += job_is_somewhere(job, i);
+		count += !job_is_lost(job, i);
 	return count;
 }
 
@@ -300,7 +300,7 @@ void job_members_tell_absent(struct job *job)
 	uint64_t lost[MAIL_RANK_WORDS] = {0}, came[MAIL_RANK_WORDS] = {0};
 
 	for (uint32_t i = 0; i < job->ranks; i++)
-		if (!job_is_somewhere(job, i))
+		if (job_is_lost(job, i))
 			members_add(lost, i);
 	if (job_count_somewhere(job) < job->ranks)
 		job_members_spread(job, lost, came, NULL);

@@ -517,13 +517,26 @@ def seen():
     def ask(box):
         return subprocess.run([PHUB, "jobs", box.address], check=True, capture_output=True, text=True, timeout=rig.DEADLINE_S, env=rig.QUIET).stdout
 
-    holds(ask(rack.root), r"spread: box 127.0.0.1:\d+ is below, with ranks 0-2, 4\n", "spread +running +5/5 ")
+    holds(ask(rack.root), r"spread: box 127.0.0.1:\d+ is below, with ranks 0-2, 4\n", "spread +running +5/5, 1 here ")
+    holds(ask(rack.b), "spread +running +5/5, 2 here ")
     holds(ask(rack.a), rf"box {rack.root.address} is above \(uplink\), lifting, [\d.]+ .B sent", r"is below, with ranks 2, 4\n")
     found = jobs(rack.a, "spread")
     check(found["below"][0]["ranks"] == [2, 4] and found["above"]["state"] == "lifting" and found["missing"] == [] and found["lost"] == [], f"{found}")
-    for worker in workers:
+    forming = rig.Worker(rack.b.url("forms"), rank=1, world=3, keys=KEYS, transport="tcp")
+    forming.event("connected")
+    holds(ask(rack.b), "forms +forming +1 of 3 here ")
+    for worker in (*workers, forming):
         worker.kill()
     for box in (rack.b, rack.a, rack.root):
+        box.kill()
+    rack = Beside("sharded")
+    workers = rack.training(optimizer="none")
+    for box, here in ((rack.root, 1), (rack.a, 2), (rack.b, 2), (rack.c, 1)):
+        holds(ask(box), f"spread +running +6/6, {here} here ")
+        check(jobs(box, "spread")["lost"] == [], "nobody is lost")
+    for worker in workers:
+        worker.kill()
+    for box in (rack.c, rack.b, rack.a, rack.root):
         box.kill()
 
 
