@@ -190,6 +190,23 @@ static void test_lost(void **state)
 	scene_close(&s);
 }
 
+/* What it is told itself, which it reads when it goes on, is of itself. */
+static void test_silent(void **state)
+{
+	struct scene s;
+
+	(void)state;
+	scene_start(&s);
+	for (unsigned i = 0; i < 60 && s.box.error_code == 0; i++) {
+		rig_wait(&s.rig, 1000);
+		actor_heartbeat(&s.worker);
+		actor_hear(&s.box);
+	}
+	expect(&s.box, ERROR_OF(LOST), "nothing was heard of box loop:2 for ");
+	expect(&s.worker, ERROR_OF(LOST), "(ranks 1-3) was lost: it was silent for ");
+	scene_close(&s);
+}
+
 static void say_failure(struct actor *box, uint32_t code, int32_t rank, const char *text)
 {
 	Phub__Control control = PHUB__CONTROL__INIT;
@@ -643,6 +660,7 @@ int main(void)
 		cmocka_unit_test(test_root_is_below),
 		cmocka_unit_test(test_gone_before_the_start),
 		cmocka_unit_test(test_lost),
+		cmocka_unit_test(test_silent),
 		cmocka_unit_test(test_failed_below),
 		cmocka_unit_test(test_shrinks),
 		cmocka_unit_test(test_joins),
