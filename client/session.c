@@ -243,7 +243,9 @@ static void client_session_lost(struct client_session *s, uint64_t now_ns, int c
 			: s->settings->hostbox
 				? ": it died; start the job again"
 				: ": it died or was stopped. When it runs again, start the job again: it goes on from "
-				  "its last checkpoint there, if the box keeps any (with resume=SECONDS by itself)");
+				  "its last checkpoint, if that box keeps any, or of a tree the one at its top (with "
+				  "resume=SECONDS by itself); a job that is sharded or a chain has none, and begins "
+				  "anew");
 }
 
 /* ---- progress ---- */
