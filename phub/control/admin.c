@@ -10,6 +10,7 @@
 
 #include "phub/base/clock.h"
 #include "phub/base/stats.h"
+#include "phub/control/above.h"
 #include "phub/control/box.h"
 #include "phub/control/job_mirror.h"
 #include "phub/control/session.h"
@@ -241,7 +242,7 @@ static void admin_fill_boxes(const struct job *job, struct admin_job *out, uint3
 	if (!parent_describe(job, &above))
 		return;
 	phub__above_info__init(&out->above);
-	snprintf(out->above_box, sizeof(out->above_box), "%s:%u", c->config->uplink_at.host, c->config->uplink_at.port);
+	above_name(c, out->above_box, sizeof(out->above_box));
 	out->above.box = out->above_box;
 	out->above.state = admin_text(parent_state_name(above.state));
 	out->above.bytes = above.bytes;

@@ -16,6 +16,7 @@
 #include "phub/control/admin.h"
 #include "phub/control/announce_jobs.h"
 #include "phub/control/box.h"
+#include "phub/control/seek.h"
 #include "transport/etcd.h"
 #include "transport/etcd_text.h"
 #include "transport/roster.h"
@@ -46,6 +47,7 @@ struct announce {
 	char name[ROSTER_NAME_BYTES], address[ROSTER_ADDRESS_BYTES];
 	int64_t since; /* Unix time */
 	struct announce_jobs jobs;
+	struct seek seek;
 	uint64_t now_ns, heard_ns; /* etcd has answered well, when it was announced; 0: it never was */
 	uint64_t ttl_ns, keep_ns, tell_ns, retry_ns, backoff_ns;
 	bool up;          /* announced, as far as is known */
@@ -318,11 +320,10 @@ static void announce_step(struct announce *a, uint64_t now_ns)
 	a->now_ns = now_ns;
 	if (a->stopped)
 		return;
-	if (a->doing != ANNOUNCE_NOTHING) {
-		etcd_step(a->etcd, now_ns);
-		if (a->call.state != ETCD_RUNNING)
-			announce_heard(a);
-	}
+	etcd_step(a->etcd, now_ns);
+	if (a->doing != ANNOUNCE_NOTHING && a->call.state != ETCD_RUNNING)
+		announce_heard(a);
+	seek_step(&a->seek, now_ns);
 	if (a->stopping && now_ns >= a->stop_ns) {
 		if (a->doing != ANNOUNCE_NOTHING)
 			log_info("etcd %s does not answer: what was announced there ends with its lease, in %llu s",
@@ -335,7 +336,7 @@ static void announce_step(struct announce *a, uint64_t now_ns)
 	}
 }
 
-static uint64_t announce_next(const struct announce *a)
+static uint64_t announce_due(const struct announce *a)
 {
 	uint64_t due = etcd_next(a->etcd);
 
@@ -352,6 +353,16 @@ static uint64_t announce_next(const struct announce *a)
 	else
 		due = 0;
 	return due > a->retry_ns ? due : a->retry_ns;
+}
+
+static uint64_t announce_next(const struct announce *a)
+{
+	uint64_t due = announce_due(a);
+
+	if (a->stopped)
+		return due;
+	due = seek_next(&a->seek) < due ? seek_next(&a->seek) : due;
+	return etcd_next(a->etcd) < due ? etcd_next(a->etcd) : due;
 }
 
 /* ---- life ---- */
@@ -405,6 +416,7 @@ static int announce_open(struct box *box, uint64_t now_ns, struct announce **out
 		free(a);
 		return rc;
 	}
+	seek_init(&a->seek, box, a->etcd, a->name);
 	*out = a;
 	return 0;
 }
@@ -432,6 +444,7 @@ static bool announce_stopped(const struct announce *a)
 static void announce_close(struct announce *a)
 {
 	etcd_end(&a->call);
+	seek_fini(&a->seek);
 	etcd_close(a->etcd);
 	announce_jobs_fini(&a->jobs);
 	free(a);

@@ -564,6 +564,7 @@ int box_create(const struct config *config, const struct box_env *env, uint64_t 
 		.tick_ns = now_ns,
 		.keep_ns = UINT64_MAX,
 	};
+	above_init(&box->control);
 	rc = mailbox_create(BOX_MAILS, &box->control.mail);
 	if (rc < 0)
 		err_set(e, rc, "cannot make the mailbox of the cores: %s", strerror(-rc));

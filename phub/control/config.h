@@ -27,6 +27,7 @@
 #define CONFIG_SECRET_BYTES_MAX  4096u
 #define CONFIG_SECRET_BYTES_GOOD 16u /* fewer are warned of where others may overhear */
 #define CONFIG_PATH_BYTES        4096u
+#define CONFIG_NAME_BYTES        64u /* of boxes and roots, in etcd */
 
 enum config_pushes { CONFIG_PUSHES_SLOTS, CONFIG_PUSHES_FIXED };
 enum config_poll { CONFIG_POLL_ADAPTIVE, CONFIG_POLL_BUSY };
@@ -111,7 +112,8 @@ struct config {
 	bool standby_tls;                          /* and by TLS; */
 	char standby_told[320];                    /* and what workers are told: "" or host:port */
 	char uplink[320];                          /* "": there is no box above */
-	struct config_listen uplink_at;            /* after config_finish(): where it is, */
+	char uplink_name[CONFIG_NAME_BYTES];       /* after config_finish(): of a box that etcd knows; "": none, but */
+	struct config_listen uplink_at;            /* where it is, */
 	bool uplink_tls;                           /* and by TLS */
 	enum dtype uplink_type;                    /* of sums that go there */
 	enum config_hierarchy hierarchy;           /* of jobs whose top box this is, but where their entry has one */

@@ -17,6 +17,8 @@
 #include "phub/control/config_values.h"
 #include "transport/stream.h"
 
+#define CONFIG_UPLINK_ETCD "etcd:"
+
 #define CONFIG_CORES_AUTO_MAX 8u
 #define CONFIG_SLOTS_SHARE    32u /* of memory_max */
 #define CONFIG_SLOTS_PAGE     (UINT64_C(2) << 20)
@@ -389,11 +391,31 @@ static int config_check_hierarchy(const struct config *config, struct err *e)
 	return config_at(config, "hierarchy", config->uplink[0] ? "uplink" : "standby", e);
 }
 
+/* "etcd:NAME". */
+static int config_check_uplink_name(struct config *config, struct err *e)
+{
+	const char *name = config->uplink + strlen(CONFIG_UPLINK_ETCD);
+
+	if (!config->etcd[0])
+		err_set(e, -EINVAL, "uplink: '%.80s' without etcd; set etcd to its URLs, or uplink to host:port",
+			config->uplink);
+	else if (!config_job_name_valid(name))
+		err_set(e, -EINVAL,
+			"uplink: '%.80s'; allowed: etcd:NAME, of 1 to 63 printable characters without / and spaces",
+			config->uplink);
+	else if (strcmp(name, config->box) == 0)
+		err_set(e, -EINVAL, "uplink: '%.80s' is this box itself; name the one above", config->uplink);
+	else
+		return snprintf(config->uplink_name, sizeof(config->uplink_name), "%s", name) < 0 ? -EINVAL : 0;
+	return config_at(config, "uplink", "etcd", e);
+}
+
 /* Where the box above is. */
 static int config_check_uplink(struct config *config, struct err *e)
 {
 	const char *plain;
 
+	config->uplink_name[0] = '\0';
 	if (!config->uplink[0])
 		return 0;
 	if (config->standby[0]) {
@@ -402,6 +424,8 @@ static int config_check_uplink(struct config *config, struct err *e)
 			"at another");
 		return config_at(config, "uplink", "standby", e);
 	}
+	if (strncmp(config->uplink, CONFIG_UPLINK_ETCD, strlen(CONFIG_UPLINK_ETCD)) == 0)
+		return config_check_uplink_name(config, e);
 	return config_read_box(config, "uplink", config->uplink, &config->uplink_at, &config->uplink_tls, &plain, e);
 }
 

@@ -114,9 +114,10 @@ const struct option option_table[] = {
 	{"standby_advertise", OPTION_STRING, FIELD(standby_advertise), 0, 0, {NULL}, "",
 		"host:port by which workers reach the standby, where it is another than the box's"},
 	{"uplink", OPTION_STRING, FIELD(uplink), 0, 0, {NULL}, "",
-		"the box above, as host:port, or phubs://host:port where control sessions are to be TLS: this one sums "
-		"what its workers push and takes part there with the sum, in each job, whose world is counted over all "
-		"boxes; with the same secrets; empty for none"},
+		"the box above, as host:port, or phubs://host:port where control sessions are to be TLS, or etcd:NAME, "
+		"as it is announced there, wherever it is then: this one sums what its workers push and takes part "
+		"there with the sum, in each job, whose world is counted over all boxes; with the same secrets; empty "
+		"for none"},
 	{"uplink_type", OPTION_CHOICE, FIELD(uplink_type), 0, 0, {"f32", "f16", "bf16", NULL}, "f32",
 		"what sums are sent to the box above as: half of the bytes, and less exact, by f16 and bf16; the same "
 		"at "

@@ -11,6 +11,7 @@
 #include <stdint.h>
 
 #include "phub/base/err.h"
+#include "phub/control/above.h"
 #include "phub/control/config.h"
 #include "phub/mailbox.h"
 
@@ -74,6 +75,7 @@ struct control {
 	uint64_t table_bytes;           /* of key tables that are still coming in */
 	struct job_hyper_table *tables; /* hyper-parameters on their way to cores */
 	struct keeper *keepers;         /* of jobs that are over, whose disks are not done (keeper.h) */
+	struct above above;             /* the box that is above this one, if there is one */
 	struct box_call *calls;         /* sessions with other boxes, for jobs that are over (calls.h) */
 };
 

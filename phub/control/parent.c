@@ -13,6 +13,7 @@
 #include "phub/base/clock.h"
 #include "phub/base/log.h"
 #include "phub/base/stats.h"
+#include "phub/control/above.h"
 #include "phub/control/box.h"
 #include "phub/control/calls.h"
 #include "phub/control/job.h"
@@ -73,12 +74,6 @@ const char *parent_state_name(enum parent_state state)
 	static const char *const names[] = {"dialling", "telling", "started", "connecting", "lifting"};
 
 	return names[state];
-}
-
-static const char *parent_box(const struct parent *p, char *out, size_t bytes)
-{
-	snprintf(out, bytes, "%s:%u", p->control->config->uplink_at.host, p->control->config->uplink_at.port);
-	return out;
 }
 
 unsigned parent_cores(const struct job *job)
@@ -164,14 +159,14 @@ static void parent_hear(void *arg, const Phub__Control *m)
 
 static int parent_dial(struct parent *p, struct err *e)
 {
-	const struct config *config = p->control->config;
+	const struct above *above = &p->control->above;
 	const struct config_secret *secret = box_call_secret(p->job);
 	const struct call_target target = {
 		.what = "uplink",
 		.below = p->job->ranks,
-		.host = config->uplink_at.host,
-		.port = config->uplink_at.port,
-		.tls = config->uplink_tls,
+		.host = above->place.at.host,
+		.port = above->place.at.port,
+		.tls = above->place.tls,
 		.job = p->job->name,
 		.secret = secret->bytes,
 		.secret_bytes = secret->length,
@@ -181,6 +176,8 @@ static int parent_dial(struct parent *p, struct err *e)
 
 	p->code = 0;
 	p->state = PARENT_DIALLING;
+	if (!above->known)
+		return err_set(e, -EAGAIN, "%s", above->why[0] ? above->why : "etcd was not asked yet");
 	return box_call_open(p->control, &target, &p->call, e);
 }
 
@@ -188,7 +185,7 @@ void parent_begin(struct job *job)
 {
 	struct parent *p;
 
-	if (job->parent || !job->control->config->uplink[0] || !job->control->box->env.calls || job->mirror)
+	if (job->parent || !job->control->above.there || !job->control->box->env.calls || job->mirror)
 		return;
 	p = calloc(1, sizeof(*p));
 	if (!p) {
@@ -232,6 +229,18 @@ void parent_anew(struct job *job)
 		parent_hang_up(job->parent);
 }
 
+void parent_moved(struct job *job)
+{
+	struct parent *p = job->parent;
+
+	if (!p || job->state != JOB_FORMING || p->state >= PARENT_STARTED)
+		return;
+	parent_hang_up(p);
+	p->retry_ns = job->control->now_ns;
+	p->backoff_ns = 0;
+	job->control->again = true;
+}
+
 /* Is it worth another try, in a job that forms? What it says itself is meant, but that it has no time now. */
 static bool parent_may_retry(const struct parent *p, int rc)
 {
@@ -251,7 +260,7 @@ static void parent_fail(struct parent *p, int rc, const char *text)
 	char box[340];
 
 	parent_hang_up(p);
-	parent_box(p, box, sizeof(box));
+	above_name(p->control, box, sizeof(box));
 	if (p->code && strstr(p->text, JOB_TOLD)) /* by another box, to that one */
 		job_fail(job, code, p->rank, "%s", p->text);
 	else if (p->code)
@@ -280,7 +289,7 @@ static void parent_broke(struct parent *p, int rc, const char *text)
 	snprintf(p->why, sizeof(p->why), "%s", text);
 	if (news)
 		log_warn("job '%s' waits for the box above (uplink %s): %s; tried again until it answers", p->job->name,
-			parent_box(p, box, sizeof(box)), text);
+			above_name(p->control, box, sizeof(box)), text);
 	parent_hang_up(p);
 }
 
@@ -313,48 +322,6 @@ static int parent_say_job(struct parent *p)
 	return rc;
 }
 
-static bool parent_is_any(const char *host)
-{
-	return !host[0] || strcmp(host, "0.0.0.0") == 0 || strcmp(host, "::") == 0;
-}
-
-static bool parent_is_loopback(const char *host)
-{
-	return strncmp(host, "127.", 4) == 0 || strcmp(host, "::1") == 0 || strcmp(host, "localhost") == 0;
-}
-
-/* The first that others can come by: one of loopback only where the box above is there, too. */
-static unsigned parent_listener(const struct config *config)
-{
-	for (unsigned i = 0; i < config->listen_count; i++)
-		if (parent_is_loopback(config->listen[i].host) == parent_is_loopback(config->uplink_at.host))
-			return i;
-	return 0;
-}
-
-/* Where other boxes of the job reach this one. Without a host: at the address that it calls from. */
-static void parent_write_address(const struct parent *p, Phub__Gather *gather)
-{
-	const struct config *config = p->control->config;
-	const struct box *box = p->control->box;
-	const struct config_listen *at = &config->advertise_at;
-	unsigned listener = parent_listener(config);
-
-	if (!at->port) {
-		const char *bound =
-			listener < box->listener_count ? strrchr(box->listeners[listener].bound, ':') : NULL;
-
-		at = &config->listen[listener];
-		gather->port = bound ? (uint32_t)strtoul(bound + 1, NULL, 10) : at->port;
-	} else {
-		gather->port = at->port;
-	}
-	if (!parent_is_any(at->host))
-		gather->host = (char *)(uintptr_t)at->host;
-	gather->tls = config->tls == CONFIG_TLS_REQUIRE;
-	gather->cores = parent_cores(p->job);
-}
-
 static int parent_say_gather(struct parent *p)
 {
 	Phub__Control control = PHUB__CONTROL__INIT;
@@ -368,7 +335,7 @@ static int parent_say_gather(struct parent *p)
 		gather.type = (Phub__Dtype)p->job->lift;
 		gather.deep = job_below_count(p->job) > 0;
 		gather.after = p->job->after;
-		parent_write_address(p, &gather);
+		above_tell_address(p->job, &gather);
 		control.message_case = PHUB__CONTROL__MESSAGE_GATHER;
 		control.gather = &gather;
 		rc = box_call_say(p->control, p->call, &control);
@@ -515,8 +482,7 @@ static int parent_start(struct parent *p, struct err *e)
 		job_below_settle(job);
 		job_below_sort(job);
 	}
-	if (m->exchange && parent_is_loopback(config->listen[parent_listener(config)].host) && !config->advertise[0] &&
-		!parent_is_loopback(config->uplink_at.host))
+	if (m->exchange && above_is_out_of_reach(p->control))
 		return err_set(e, -ENOTSUP,
 			"it is the top of a job that is sharded or a chain, whose boxes call each other, and this one "
 			"listens on loopback alone%s; let the job be a tree there (hierarchy), or give this host a box "

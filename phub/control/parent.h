@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The box above (config->uplink): for each job that has workers here a session with it, as one member of the job
+ * The box above (above.h): for each job that has workers here a session with it, as one member of the job
  * there, and from the start on an uplink (phub/lift.h) to each core there that has chunks of the job.
  *
  *      dialling   it is being reached; again and again, as long as the job forms
@@ -51,6 +51,8 @@ void parent_begin(struct job *job);
 void parent_changed(struct job *job);
 /* The table that was told is nobody's any more: all is begun anew. */
 void parent_anew(struct job *job);
+/* The box above is elsewhere: as long as the job forms it is tried there. A job without one is allowed. */
+void parent_moved(struct job *job);
 /* Has it started the generation that is next here? */
 bool parent_has_started(const struct job *job);
 

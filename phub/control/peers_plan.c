@@ -269,7 +269,7 @@ static void peers_hear_rates(struct peers *p, const Phub__Exchange *said)
 
 int peers_join(struct job *job, const Phub__Exchange *said, struct err *e)
 {
-	const struct config *config = job->control->config;
+	const struct above_place *above = &job->control->above.place;
 	struct peers *p;
 	int rc;
 
@@ -294,9 +294,9 @@ int peers_join(struct job *job, const Phub__Exchange *said, struct err *e)
 		struct peer *t = &p->each[i];
 		const Phub__ExchangeBox *box = said->boxes[i];
 
-		snprintf(t->host, sizeof(t->host), "%s", i ? box->host : config->uplink_at.host);
-		t->port = i ? (uint16_t)box->port : config->uplink_at.port;
-		t->tls = i ? box->tls : config->uplink_tls;
+		snprintf(t->host, sizeof(t->host), "%s", i ? box->host : above->at.host);
+		t->port = i ? (uint16_t)box->port : above->at.port;
+		t->tls = i ? box->tls : above->tls;
 		peers_name(t);
 		p->boxes[i].workers = (unsigned)box->n_ranks;
 	}

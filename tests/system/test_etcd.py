@@ -400,6 +400,49 @@ def workers_find_none():
     Worker(f"phub+etcd://127.0.0.1:{etcd.port}/job", timeout_ms=1500).failed(("ECONNREFUSED", "ETIMEDOUT"), f"127.0.0.1:{nobody}")
 
 
+KEYS = "a:50000,b:70000,c:100"
+
+
+def trained(rounds):
+    """The weights after so many rounds of three workers at one box that nobody disturbed."""
+    box = Box()
+    workers = rig.job(box.url("flat"), 3, keys=KEYS, optimizer="adam", reduce="mean", rounds=rounds, settle=True, transport="tcp")
+    digests = {worker.good()["settled"] for worker in workers}
+    check(len(digests) == 1, f"{digests}")
+    box.stop()
+    return digests.pop()
+
+
+def spread(boxes_of_ranks, **more):
+    """A job of three workers that go on with the box, at these boxes."""
+    given = {"keys": KEYS, "optimizer": "adam", "reduce": "mean", "rounds": 300, "settle": True, "transport": "tcp", "pause_us": 3000,
+             "resume_ms": 120000, "timeout_ms": 120000, **more}
+    return [Worker(box.url("spread"), rank, len(boxes_of_ranks), **given) for rank, box in enumerate(boxes_of_ranks)]
+
+
+def uplink_by_name():
+    """A box finds the one above by name, however late that comes, and anew when it is elsewhere: the job goes on from its checkpoint."""
+    etcd = Etcd()
+    wants = trained(300)
+    with tempfile.TemporaryDirectory() as folder:
+        keeps = {"checkpoint_targets": folder, "checkpoint_every": 10}
+        below = [announced(name, etcd, uplink="etcd:top") for name in ("a", "b")]
+        workers = spread([below[0], below[0], below[1]])
+        below[0].logged("waits for the box above .*no other box 'top' is announced in etcd")
+        top = announced("top", etcd, **keeps)
+        top.logged("checkpoint before round")
+        top.kill()
+        top.wait()
+        top = announced("top", etcd, **keeps, listen=f"127.0.0.2:{rig.free_port()}")  # elsewhere
+        digests = {worker.good()["settled"] for worker in workers}
+        check(digests == {wants}, f"{digests} instead of {wants}")
+        top.logged("goes on from its checkpoint before round")
+        for box in below:
+            holds(box.logged(f"the box above is at {top.address} now"), "uplink")
+        for box in (*below, top):
+            box.stop()
+
+
 def wrong_words():
     """What cannot be meant is a usage error, before anybody is asked."""
     for words, said in (([], "which boxes"), (["--etcd", "ftp://h"], "not understood"), (["--etcd", "h", "--racks", "f"], "give one"),
@@ -408,14 +451,15 @@ def wrong_words():
         _, err = phub(*words, status=2)
         holds(err, said)
         check("geheim" not in err, err)
-    for option, said in (("etcd=ftp://h", "etcd: .*not understood"), ("box=a/b", "box: 'a/b'"), ("etcd_prefix=a/", "etcd_prefix: 'a/'")):
+    for option, said in (("etcd=ftp://h", "etcd: .*not understood"), ("box=a/b", "box: 'a/b'"), ("etcd_prefix=a/", "etcd_prefix: 'a/'"),
+                         ("uplink=etcd:top", "uplink: 'etcd:top' without etcd")):
         done = subprocess.run([rig.PHUBD, "-o", option, "--check-config"], capture_output=True, text=True, env=rig.QUIET)
         check(done.returncode == 1, f"{option}: {done.returncode}")
         holds(done.stderr, said)
 
 
 CASES = [appear_and_go, watch, killed_in_mid_run, data_lost, stopped_box, never_there, deaf_etcd, passwords, https, token_ages, by_rack_file,
-         workers_find_a_box, workers_find_none, wrong_words]
+         workers_find_a_box, workers_find_none, uplink_by_name, wrong_words]
 
 if __name__ == "__main__":
     rig.run(CASES, None if ETCD else "etcd is not there (apt install etcd-server)")

@@ -1,0 +1,33 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Asks etcd, again and again, where the box above is (uplink: etcd:NAME), and tells above.h. Part of what announces the
+ * box (announce.c), whose etcd it shares. Control thread; nothing blocks.
+ */
+#ifndef PHUB_CONTROL_SEEK_H
+#define PHUB_CONTROL_SEEK_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "transport/etcd.h"
+
+struct box;
+
+struct seek {
+	struct box *box;
+	struct etcd *etcd;
+	struct etcd_call call;
+	uint64_t due_ns;  /* of the next question */
+	const char *self; /* how this box is announced; "": not yet */
+	bool known;       /* by the answer that is being read */
+};
+
+/* `self` outlives it. */
+void seek_init(struct seek *s, struct box *box, struct etcd *etcd, const char *self);
+/* After etcd_step(). */
+void seek_step(struct seek *s, uint64_t now_ns);
+/* When it is due, if etcd does not answer before. */
+uint64_t seek_next(const struct seek *s);
+void seek_fini(struct seek *s);
+
+#endif
