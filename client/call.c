@@ -76,6 +76,7 @@ static int call_open(void *ctx, const struct call_target *target, struct call_pe
 	p->session.below = target->below > 0;
 	p->session.peer = target->peer;
 	p->session.exchange = target->exchange;
+	p->session.root = target->root;
 	*out = p;
 	return 0;
 }

@@ -56,6 +56,7 @@ int client_say_hello(struct client_session *s)
 	hello.below = s->below;
 	hello.peer = s->peer;
 	hello.exchange = s->exchange;
+	hello.root = s->root;
 	control.message_case = PHUB__CONTROL__MESSAGE_HELLO;
 	control.hello = &hello;
 	return client_say(s, &control);

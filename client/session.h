@@ -96,6 +96,7 @@ struct client_session {
 	bool below;    /* it takes part there for workers; else it mirrors their job there */
 	uint32_t peer; /* with `below`, as Hello has them */
 	uint64_t exchange;
+	uint64_t root;
 
 	struct transport *carries; /* whose signals go with this session, or NULL */
 	struct {

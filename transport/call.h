@@ -22,6 +22,7 @@ struct call_target {
 	uint32_t below;   /* we take part there for workers: their job's world. 0: we mirror the job there */
 	uint32_t peer; /* with `below`: 1 + our number among boxes that exchange, of which it is one; 0: it is above */
 	uint64_t exchange; /* with `peer`: the number of the exchange */
+	uint64_t root;     /* with `below`: it is the root of this epoch, and no other (above.h); 0: never mind */
 	const char *host;
 	uint16_t port;
 	bool tls; /* as phubs:// says; PHUB_TLS_CA and PHUB_TLS_PIN are looked at as by workers, and also ask for it */

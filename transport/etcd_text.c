@@ -147,6 +147,16 @@ char *etcd_text_txn(const struct etcd_op *ops, unsigned count)
 	return text_write(json_pack("{s:o}", "success", list));
 }
 
+char *etcd_text_claim(const char *key, const char *value, int64_t lease)
+{
+	const struct etcd_op put = {.key = key, .value = value, .lease = lease},
+			     read = {.key = key, .value = ETCD_READ};
+
+	return text_write(json_pack("{s:[{s:o, s:s, s:s, s:s}], s:[o], s:[o]}", "compare", "key",
+		text_encode_string(key), "target", "CREATE", "result", "EQUAL", "createRevision", "0", "success",
+		text_op(&put), "failure", text_op(&read)));
+}
+
 char *etcd_text_range(const char *prefix, const char *from, unsigned limit, int64_t revision)
 {
 	return text_write(json_pack("{s:o, s:o, s:o, s:o}", "key", text_encode_string(from ? from : prefix),
@@ -226,7 +236,10 @@ static void text_tell_item(const json_t *kv, bool deleted, etcd_item_fn *fn, voi
 		return;
 	if (!deleted && content && !text_decode(content, value, sizeof(value)))
 		return;
-	fn(arg, &(struct etcd_item){.key = key, .value = deleted ? NULL : value});
+	fn(arg, &(struct etcd_item){.key = key,
+			.value = deleted ? NULL : value,
+			.created = text_int(kv, "create_revision"),
+			.lease = text_int(kv, "lease")});
 }
 
 static void text_tell_items(const json_t *answer, etcd_item_fn *fn, void *arg)
@@ -302,6 +315,26 @@ int etcd_text_read_txn(const char *text, size_t bytes, etcd_item_fn *fn, void *a
 	if (!json_is_true(text_at(object, "succeeded")))
 		rc = err_set(e, -EPROTO, "the answer to a transaction does not say that it succeeded");
 	for (size_t i = 0; rc == 0 && i < json_array_size(responses); i++)
+		text_tell_items(text_at(json_array_get(responses, i), "response_range"), fn, arg);
+	json_decref(object);
+	return rc;
+}
+
+int etcd_text_read_claim(
+	const char *text, size_t bytes, bool *won, int64_t *revision, etcd_item_fn *fn, void *arg, struct err *e)
+{
+	json_t *object;
+	const json_t *responses;
+	int rc = text_parse(text, bytes, &object, e);
+
+	if (rc < 0)
+		return rc;
+	*won = json_is_true(text_at(object, "succeeded"));
+	*revision = text_int(text_at(object, "header"), "revision");
+	responses = text_at(object, "responses");
+	if (*revision <= 0)
+		rc = err_set(e, -EPROTO, "the answer has no revision");
+	for (size_t i = 0; rc == 0 && !*won && i < json_array_size(responses); i++)
 		text_tell_items(text_at(json_array_get(responses, i), "response_range"), fn, arg);
 	json_decref(object);
 	return rc;

@@ -41,6 +41,8 @@ char *etcd_text_grant(int64_t ttl_s);
 char *etcd_text_lease(int64_t lease); /* keepalive and revoke */
 /* All of them, in this order, whatever was there. */
 char *etcd_text_txn(const struct etcd_op *ops, unsigned count);
+/* Puts it where there is no such key, else reads that. */
+char *etcd_text_claim(const char *key, const char *value, int64_t lease);
 /* Keys that begin with `prefix`, from `from` on (NULL: from its first), `limit` of them; as of `revision`, 0: now. */
 char *etcd_text_range(const char *prefix, const char *from, unsigned limit, int64_t revision);
 /* What becomes of keys that begin with `prefix` after `revision`. */
@@ -52,6 +54,8 @@ char *etcd_text_authenticate(const char *user, const char *password);
 struct etcd_item {
 	const char *key;   /* as C strings: those that hold a zero, or are longer than above, are left out */
 	const char *value; /* NULL: it was deleted */
+	int64_t created;   /* the revision that made it: grows from one of a name to the next, as long as etcd lives */
+	int64_t lease;     /* 0: none */
 };
 
 /* Called for each key; what it is given lasts until it returns. */
@@ -77,6 +81,9 @@ int etcd_text_read_watch(
 
 /* The keys that a transaction has read. */
 int etcd_text_read_txn(const char *text, size_t bytes, etcd_item_fn *fn, void *arg, struct err *e);
+/* *won: it was put, by `revision`; else fn hears of the one that is there. */
+int etcd_text_read_claim(
+	const char *text, size_t bytes, bool *won, int64_t *revision, etcd_item_fn *fn, void *arg, struct err *e);
 int etcd_text_read_grant(const char *text, size_t bytes, int64_t *lease, int64_t *ttl_s, struct err *e);
 /* *ttl_s 0: the lease is over. */
 int etcd_text_read_keepalive(const char *text, size_t bytes, int64_t *ttl_s, struct err *e);

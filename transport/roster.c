@@ -46,6 +46,11 @@ bool roster_job_key(const char *prefix, const char *job, const char *box, char *
 	return snprintf(out, bytes, "%s/jobs/%s/%s", prefix, job, box) < (int)bytes;
 }
 
+bool roster_root_key(const char *prefix, const char *root, char *out, size_t bytes)
+{
+	return snprintf(out, bytes, "%s/roots/%s", prefix, root) < (int)bytes;
+}
+
 /* Takes [from, to) when it is a name. */
 static bool roster_take_name(const char *from, const char *to, char out[ROSTER_NAME_BYTES])
 {
@@ -96,6 +101,11 @@ char *roster_write_job(const struct roster_job *j)
 		"world", (json_int_t)j->world, "round", (json_int_t)j->round));
 }
 
+char *roster_write_root(const struct roster_root *r)
+{
+	return roster_write(json_pack("{s:s, s:s, s:b}", "box", r->box, "address", r->address, "tls", (int)r->tls));
+}
+
 /* What does not fit, or is no text of ours, is left out. */
 static void roster_read_text(const json_t *value, char *out, size_t bytes)
 {
@@ -144,6 +154,17 @@ static int roster_read_box(const json_t *v, struct roster_box *out)
 	out->tls = json_is_true(json_object_get(v, "tls"));
 	out->since = (int64_t)roster_read_number(json_object_get(v, "since"), UINT32_MAX);
 	return roster_is_word(out->address, sizeof(out->address), "/") ? 0 : -EINVAL;
+}
+
+int roster_read_root(const char *value, struct roster_root *out)
+{
+	json_t *v = json_loads(value, 0, NULL);
+
+	roster_read_text(json_object_get(v, "box"), out->box, sizeof(out->box));
+	roster_read_text(json_object_get(v, "address"), out->address, sizeof(out->address));
+	out->tls = json_is_true(json_object_get(v, "tls"));
+	json_decref(v);
+	return roster_name_valid(out->box) && roster_is_word(out->address, sizeof(out->address), "/") ? 0 : -EINVAL;
 }
 
 static void roster_read_job(const json_t *v, struct roster_job *out)

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Who is up, as etcd has it: a key for each box, and one for each job at a box, each under the lease of its box:
+ * Who is up, as etcd has it: a key for each box, and one for each job at a box, each under the lease of its box; and
+ * one for each root that boxes stand for, under a lease that the one which is it keeps alive:
  *
  *      PREFIX/boxes/BOX        {"address": "10.0.0.1:7077", "host": "n1", "rack": "r0", "transports": ["tcp", "shm"],
  * ...} PREFIX/jobs/JOB/BOX     {"state": "running", "workers": 4, "world": 8, "round": 1200}
+ *      PREFIX/roots/ROOT       {"box": "a", "address": "10.0.0.1:7077", "tls": false}
  *
  * Writes such values and reads them. Whoever may write there can have put anything: what is read has bounds, and no
  * characters but printable ASCII. Pure; any thread.
@@ -46,6 +48,13 @@ struct roster_job {
 	uint64_t round;
 };
 
+/* The box that is a root. */
+struct roster_root {
+	char box[ROSTER_NAME_BYTES];
+	char address[ROSTER_ADDRESS_BYTES];
+	bool tls;
+};
+
 /* May these bytes name a box, or a job? 1 to 63 printable ASCII characters, no space, no slash. */
 bool roster_name_valid(const char *name);
 /* May keys begin with it? Likewise, with slashes, "/phub", not at its end. */
@@ -54,6 +63,10 @@ bool roster_prefix_valid(const char *prefix);
 /* Keys and values. False: it does not fit. The values are malloc'ed; NULL: no memory. */
 bool roster_box_key(const char *prefix, const char *box, char *out, size_t bytes);
 bool roster_job_key(const char *prefix, const char *job, const char *box, char *out, size_t bytes);
+bool roster_root_key(const char *prefix, const char *root, char *out, size_t bytes);
+char *roster_write_root(const struct roster_root *root);
+/* A value. 0, or -EINVAL. */
+int roster_read_root(const char *value, struct roster_root *out);
 char *roster_write_box(const struct roster_box *box);
 char *roster_write_job(const struct roster_job *job);
 

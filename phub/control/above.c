@@ -4,10 +4,12 @@
  */
 #include "phub/control/above.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "phub/base/clock.h"
 #include "phub/base/log.h"
 #include "phub/control/box.h"
 #include "phub/control/control.h"
@@ -23,24 +25,151 @@ void above_init(struct control *c)
 	c->above.place.tls = config->uplink_tls;
 }
 
+bool above_is_root(const struct control *c)
+{
+	return c->above.epoch != 0;
+}
+
+/* ---- whether this box is the root ---- */
+
+/* Nothing is committed meanwhile, in jobs that end here. */
+static void above_hold(struct control *c, bool hold)
+{
+	for (struct job *job = c->jobs; job; job = job->next) {
+		const struct mail mail = {.kind = MAIL_PAUSE, .value = hold || job->paused};
+
+		if (job->state == JOB_RUNNING && !job->parent && !job->mirror)
+			generation_post(job->generation, c->box, &mail);
+	}
+}
+
+/* Does anything here still write to checkpoint targets? */
+static bool above_keeps(const struct control *c)
+{
+	bool keeps = c->keepers != NULL;
+
+	for (const struct job *job = c->jobs; job; job = job->next)
+		keeps = keeps || job->keeper;
+	return keeps;
+}
+
+void above_doubt(struct control *c, const char *why)
+{
+	struct above *a = &c->above;
+
+	if (!a->epoch || a->doubt_ns)
+		return;
+	a->doubt_ns = c->now_ns;
+	a->until_ns = 0;
+	above_hold(c, true);
+	log_warn(
+		"%s, and another may be the root '%s' soon: its jobs are held until it is known", why, c->config->root);
+}
+
+void above_step(struct control *c)
+{
+	struct above *a = &c->above;
+	char why[128];
+
+	if (a->there && c->box->locks.count > 0 && c->config->root[0] && !above_keeps(c))
+		box_give_targets(c->box);
+	if (!a->epoch || c->now_ns < a->until_ns)
+		return;
+	if (!a->doubt_ns) {
+		above_doubt(c, "etcd was not heard for nearly the time of this box's lease");
+	} else if (c->now_ns >= a->doubt_ns + 2 * c->config->etcd_ttl_ms * NS_PER_MS) {
+		snprintf(why, sizeof(why), "etcd was not heard for %.0f s more",
+			(double)(c->now_ns - a->doubt_ns) / 1e9);
+		above_depose(c, NULL, why);
+	}
+}
+
+uint64_t above_next(const struct control *c)
+{
+	return c->above.epoch && !c->above.doubt_ns ? c->above.until_ns : CLOCK_NEVER;
+}
+
+int above_assume(struct control *c, uint64_t epoch, uint64_t until_ns, struct err *e)
+{
+	struct above *a = &c->above;
+	int rc = c->box->locks.count ? 0 : box_take_targets(c->box, e);
+
+	if (rc < 0)
+		return rc;
+	a->there = a->known = false;
+	a->epoch = epoch;
+	a->until_ns = until_ns;
+	a->doubt_ns = 0;
+	log_info("this box is the root '%s' now, of epoch %" PRIu64, c->config->root, epoch);
+	for (struct job *job = c->jobs; job; job = job->next)
+		parent_promoted(job);
+	return 0;
+}
+
+void above_renew(struct control *c, uint64_t until_ns)
+{
+	struct above *a = &c->above;
+
+	a->until_ns = until_ns > a->until_ns ? until_ns : a->until_ns;
+	if (!a->doubt_ns || c->now_ns >= a->until_ns)
+		return;
+	log_info("this box is the root '%s' still, of epoch %" PRIu64 ": its jobs go on, after %.1f s", c->config->root,
+		a->epoch, (double)(c->now_ns - a->doubt_ns) / 1e9);
+	a->doubt_ns = 0;
+	above_hold(c, false);
+}
+
+void above_depose(struct control *c, const struct above_place *by, const char *why)
+{
+	struct above *a = &c->above;
+	char box[420] = "another box may be";
+
+	if (by)
+		snprintf(box, sizeof(box), "box '%s' at %s:%u is, of epoch %" PRIu64, by->box, by->at.host, by->at.port,
+			by->epoch);
+	log_warn("this box is the root '%s' no more (%s); %s", c->config->root, why, box);
+	a->there = true;
+	a->known = false;
+	a->epoch = a->until_ns = a->doubt_ns = 0;
+	above_missed(c, "");
+	for (struct job *job = c->jobs; job; job = job->next)
+		if (!job->parent && !job->mirror && (job->reference || job->generation))
+			job_fail(job, PHUB__ERROR_CODE__ERROR_LOST, -1,
+				"its box is the root '%s' no more (%s), and %s. The job goes on there from its "
+				"checkpoint, where both have the same checkpoint_targets",
+				c->config->root, why, box);
+}
+
+/* ---- where the box above is ---- */
+
 static bool above_is_at(const struct above *a, const struct above_place *place)
 {
-	return a->known && a->place.at.port == place->at.port && a->place.tls == place->tls &&
-	       strcmp(a->place.at.host, place->at.host) == 0;
+	return a->known && a->place.epoch == place->epoch && a->place.at.port == place->at.port &&
+	       a->place.tls == place->tls && strcmp(a->place.at.host, place->at.host) == 0;
 }
 
 void above_found(struct control *c, const struct above_place *place)
 {
-	char was[340], is[340];
+	struct above *a = &c->above;
+	uint64_t epoch = a->place.epoch;
+	char is[340], text[600];
 
-	if (above_is_at(&c->above, place))
+	if (above_is_at(a, place))
 		return;
-	above_name(c, was, sizeof(was));
-	c->above.place = *place;
-	c->above.known = true;
-	log_info("uplink %s: the box above is at %s now", was, above_name(c, is, sizeof(is)));
+	a->place = *place;
+	a->known = true;
+	above_name(c, is, sizeof(is));
+	if (place->epoch)
+		snprintf(text, sizeof(text), "the root '%s' is box '%s' at %s now, of epoch %" PRIu64,
+			c->config->uplink_name, place->box, is, place->epoch);
+	else
+		snprintf(text, sizeof(text), "the box above is at %s now", is);
+	log_info("uplink %s: %s", c->config->uplink, text);
+	if (place->epoch < epoch)
+		log_warn("the root's epoch was %" PRIu64 " before: etcd has lost its data, or has become another",
+			epoch);
 	for (struct job *job = c->jobs; job; job = job->next)
-		parent_moved(job);
+		parent_moved(job, place->epoch != epoch ? text : NULL);
 }
 
 void above_missed(struct control *c, const char *why)

@@ -2,7 +2,16 @@
 /*
  * What is above this box: nothing, the box that `uplink` names by its address, or the one that etcd knows by the name
  * in `uplink: etcd:NAME`, wherever that is at the time. Jobs that are below it (parent.h) hear when it changes.
- * Control thread; nothing blocks.
+ *
+ * Of boxes that stand for a root (config->root) one is it, and is then below nobody. Its epoch is the revision of etcd
+ * that made it the root: no two roots of a name have the same one, and each has a greater one than those before it.
+ * Who is below a root calls it by its epoch (Hello.root), and no other box answers to that. A root commits no round
+ * beyond its lease: while it has not heard for so long that it still holds it, it is in doubt, and its jobs are held
+ * (pushes are taken, nothing is committed); when it hears that another is the root they end, with an error that names
+ * that one; when it hears that none is, they go on. As a job starts with all its ranks alone, all of them have
+ * left the one root when it starts at the other, and what that has committed and they have not seen is nobody's.
+ *
+ * Control thread; nothing blocks, but what takes checkpoint targets (box.h).
  */
 #ifndef PHUB_CONTROL_ABOVE_H
 #define PHUB_CONTROL_ABOVE_H
@@ -23,23 +32,41 @@ struct above_place {
 	char box[CONFIG_NAME_BYTES]; /* its name in etcd; "": it has none */
 	struct config_listen at;
 	bool tls;
+	uint64_t epoch; /* of a root; 0: it stands for none */
 };
 
 struct above {
 	bool there; /* a box is above this one, */
 	bool known; /* and it is known where: */
 	struct above_place place;
+	uint64_t epoch;         /* of this box, as root; 0: it is none by etcd */
+	uint64_t until_ns;      /* then: it is that for so long at least */
+	uint64_t doubt_ns;      /* then: since when it does not know; 0: it does */
 	char why[ERR_TEXT_MAX]; /* why it is not known; "": etcd was not asked yet */
 };
 
 /* As the options say: to be called before any job comes. */
 void above_init(struct control *c);
 
+/* First of all in each step: is this box the root still? */
+void above_step(struct control *c);
+uint64_t above_next(const struct control *c);
+
 /* Etcd says that it is there. Jobs that are not with it yet try it there; the others' connections are good while they
- * last. */
+ * last, but if it is another root: then the jobs end here. */
 void above_found(struct control *c, const struct above_place *place);
 /* It does not say where: what it said before holds. */
 void above_missed(struct control *c, const char *why);
+
+/* Etcd says that this box is the root, until then at least. 0, or -EBUSY: another box has its checkpoint targets. */
+int above_assume(struct control *c, uint64_t epoch, uint64_t until_ns, struct err *e);
+/* Likewise, of one that is it: for longer. */
+void above_renew(struct control *c, uint64_t until_ns);
+/* It may not be any more, for this reason: it is in doubt from now on. One that is none is none. */
+void above_doubt(struct control *c, const char *why);
+/* It is not any more, for this reason; jobs whose root it was end. `by`: the one that is; NULL: not known. */
+void above_depose(struct control *c, const struct above_place *by, const char *why);
+bool above_is_root(const struct control *c);
 
 /* "10.0.0.1:7077", or "etcd:NAME" while it is not known where that is. Returns `out`. */
 const char *above_name(const struct control *c, char *out, size_t bytes);

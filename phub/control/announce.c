@@ -16,6 +16,8 @@
 #include "phub/control/admin.h"
 #include "phub/control/announce_jobs.h"
 #include "phub/control/box.h"
+#include "phub/control/above.h"
+#include "phub/control/campaign.h"
 #include "phub/control/seek.h"
 #include "transport/etcd.h"
 #include "transport/etcd_text.h"
@@ -48,6 +50,8 @@ struct announce {
 	int64_t since; /* Unix time */
 	struct announce_jobs jobs;
 	struct seek seek;
+	struct campaign campaign;
+	bool root;                 /* as it is announced */
 	uint64_t now_ns, heard_ns; /* etcd has answered well, when it was announced; 0: it never was */
 	uint64_t ttl_ns, keep_ns, tell_ns, retry_ns, backoff_ns;
 	bool up;          /* announced, as far as is known */
@@ -129,7 +133,7 @@ static char *announce_value(const struct announce *a)
 		config->rack[0] || config->racks.box_count == 0
 			? config->rack
 			: config->racks.racks[config->racks.boxes[config->racks_box].rack].name);
-	snprintf(told.uplink, sizeof(told.uplink), "%s", config->uplink);
+	snprintf(told.uplink, sizeof(told.uplink), "%s", a->root ? "" : config->uplink);
 	snprintf(told.version, sizeof(told.version), "%s", ADMIN_VERSION);
 	for (unsigned i = 0; i < config->transport_count && at < sizeof(told.transports); i++)
 		at += (size_t)snprintf(told.transports + at, sizeof(told.transports) - at, "%s%s", i ? ", " : "",
@@ -147,10 +151,13 @@ static void announce_begin(struct announce *a, enum announce_doing doing, const 
 
 static void announce_begin_put(struct announce *a)
 {
-	char key[ETCD_KEY_BYTES], *value = announce_value(a);
-	struct etcd_op ops[2] = {{.key = key, .value = ETCD_READ}, {.key = key, .value = value, .lease = a->lease}};
+	char key[ETCD_KEY_BYTES], *value;
+	struct etcd_op ops[2] = {{.key = key, .value = ETCD_READ}, {.key = key, .lease = a->lease}};
 	bool fits = roster_box_key(a->box->config->etcd_prefix, a->name, key, sizeof(key));
 
+	a->root = above_is_root(&a->box->control);
+	value = announce_value(a);
+	ops[1].value = value;
 	announce_begin(a, ANNOUNCE_PUTTING, "/v3/kv/txn", fits && value ? etcd_text_txn(ops, 2) : NULL);
 	free(value);
 }
@@ -168,7 +175,7 @@ static void announce_begin_tell(struct announce *a)
 static void announce_choose(struct announce *a)
 {
 	if (a->stopping && !a->lease) {
-		a->stopped = true;
+		a->stopped = campaign_stopped(&a->campaign);
 	} else if (a->stopping) {
 		announce_begin(a, ANNOUNCE_REVOKING, "/v3/lease/revoke", etcd_text_lease(a->lease));
 	} else if (a->now_ns < a->retry_ns) {
@@ -324,6 +331,8 @@ static void announce_step(struct announce *a, uint64_t now_ns)
 	if (a->doing != ANNOUNCE_NOTHING && a->call.state != ETCD_RUNNING)
 		announce_heard(a);
 	seek_step(&a->seek, now_ns);
+	campaign_step(&a->campaign, now_ns);
+	a->put = a->put && a->root == above_is_root(&a->box->control);
 	if (a->stopping && now_ns >= a->stop_ns) {
 		if (a->doing != ANNOUNCE_NOTHING)
 			log_info("etcd %s does not answer: what was announced there ends with its lease, in %llu s",
@@ -347,7 +356,7 @@ static uint64_t announce_due(const struct announce *a)
 	if (a->doing != ANNOUNCE_NOTHING)
 		return due;
 	if (a->stopping)
-		return a->now_ns;
+		return a->lease || campaign_stopped(&a->campaign) ? a->now_ns : due;
 	if (a->lease && a->put)
 		due = a->keep_ns < a->tell_ns ? a->keep_ns : a->tell_ns;
 	else
@@ -362,6 +371,7 @@ static uint64_t announce_next(const struct announce *a)
 	if (a->stopped)
 		return due;
 	due = seek_next(&a->seek) < due ? seek_next(&a->seek) : due;
+	due = campaign_next(&a->campaign) < due ? campaign_next(&a->campaign) : due;
 	return etcd_next(a->etcd) < due ? etcd_next(a->etcd) : due;
 }
 
@@ -416,7 +426,8 @@ static int announce_open(struct box *box, uint64_t now_ns, struct announce **out
 		free(a);
 		return rc;
 	}
-	seek_init(&a->seek, box, a->etcd, a->name);
+	campaign_init(&a->campaign, box, a->etcd, a->name, a->address);
+	seek_init(&a->seek, box, a->etcd, a->name, box->config->root[0] ? &a->campaign : NULL);
 	*out = a;
 	return 0;
 }
@@ -432,6 +443,7 @@ static void announce_stop(struct announce *a, uint64_t now_ns)
 		return;
 	a->stopping = true;
 	a->stop_ns = now_ns + ANNOUNCE_STOP_NS;
+	campaign_stop(&a->campaign);
 	etcd_end(&a->call);
 	a->doing = ANNOUNCE_NOTHING;
 }
@@ -445,6 +457,7 @@ static void announce_close(struct announce *a)
 {
 	etcd_end(&a->call);
 	seek_fini(&a->seek);
+	campaign_fini(&a->campaign);
 	etcd_close(a->etcd);
 	announce_jobs_fini(&a->jobs);
 	free(a);

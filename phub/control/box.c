@@ -407,17 +407,36 @@ int box_check(const struct config *config, struct err *e)
 }
 
 /* Those that cannot be written are away: the others of the list keep a box with the same list from these, too. */
-static int box_lock_targets(const struct checkpoint_place *place, const struct box *box, int untried, struct err *e)
+static int box_lock_targets(const struct checkpoint_place *place, struct box *box, int untried, struct err *e)
 {
 	struct err why;
-	int rc = checkpoint_lock_targets(place, box && box->listener_count ? box->listeners[0].bound : "", &why);
+	int rc = checkpoint_lock_targets(place, box->listener_count ? box->listeners[0].bound : "", &box->locks, &why);
 
 	if (rc > untried)
 		log_warn("checkpoint_targets: %s; see that no other box has its checkpoints there", why.text);
 	return rc < 0 ? err_set(e, rc, "checkpoint_targets: %s", why.text) : 0;
 }
 
-int box_check_targets(const struct config *config, const struct box *box, bool strict, struct err *e)
+int box_take_targets(struct box *box, struct err *e)
+{
+	const struct config *config = box->config;
+	struct checkpoint_place place = {.parity = (unsigned)config->checkpoint_parity};
+	char text[sizeof(config->checkpoint_targets)];
+	int rc;
+
+	if (!config->checkpoint_targets[0])
+		return 0;
+	memcpy(text, config->checkpoint_targets, sizeof(text));
+	rc = checkpoint_list_targets(&place, text);
+	return rc < 0 ? rc : box_lock_targets(&place, box, 0, e);
+}
+
+void box_give_targets(struct box *box)
+{
+	checkpoint_unlock_targets(&box->locks);
+}
+
+int box_check_targets(const struct config *config, struct box *box, bool strict, struct err *e)
 {
 	struct checkpoint_place place = {.parity = (unsigned)config->checkpoint_parity};
 	char text[sizeof(config->checkpoint_targets)];
@@ -442,7 +461,7 @@ int box_check_targets(const struct config *config, const struct box *box, bool s
 		log_warn("checkpoint_targets: %s (%d of %u). Parity makes up for it: checkpoints are written to the "
 			 "others",
 			why.text, rc, place.target_count);
-	return strict ? 0 : box_lock_targets(&place, box, rc > 0 ? rc : 0, e);
+	return strict || config->root[0] ? 0 : box_lock_targets(&place, box, rc > 0 ? rc : 0, e);
 }
 
 /* ---- cores ---- */

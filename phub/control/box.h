@@ -11,6 +11,7 @@
 #include <stdint.h>
 
 #include "phub/base/err.h"
+#include "phub/control/checkpoint.h"
 #include "phub/control/config.h"
 #include "phub/control/control.h"
 #include "phub/control/post.h"
@@ -79,11 +80,12 @@ struct box {
 	/* To the standby: a transport that only connects, and a queue of it for each core; NULL where there is none. */
 	struct transport *uplink;
 	struct queue *uplinks[CONFIG_CORES_MAX];
-	struct racks racks;        /* as read anew; no boxes: as the config has it */
-	unsigned racks_box;        /* which of them this is */
-	struct stream_tls *tls;    /* of control sessions, or NULL */
-	struct announce *announce; /* NULL: it is not announced */
-	char exposed[480];         /* what is plain at a public address, and what to do; "": none of that */
+	struct racks racks;            /* as read anew; no boxes: as the config has it */
+	unsigned racks_box;            /* which of them this is */
+	struct stream_tls *tls;        /* of control sessions, or NULL */
+	struct announce *announce;     /* NULL: it is not announced */
+	struct checkpoint_locks locks; /* of its checkpoint targets */
+	char exposed[480];             /* what is plain at a public address, and what to do; "": none of that */
 	unsigned listener_count;
 	struct box_listener listeners[CONFIG_LISTEN_MAX];
 	unsigned transport_count;
@@ -110,7 +112,16 @@ int box_check(const struct config *config, struct err *e);
  * A full disk fails no start: what it has may be gone on from. Blocks on disks. `box`: that starts, or NULL. 0 or a
  * negative errno with what to do in `e`; -EBUSY: another box has them.
  */
-int box_check_targets(const struct config *config, const struct box *box, bool strict, struct err *e);
+int box_check_targets(const struct config *config, struct box *box, bool strict, struct err *e);
+
+/*
+ * A box that stands for a root (config->root) has the targets while it is the root, and not from its start on: that two
+ * boxes have the same ones is meant there. Take: 0, or -EBUSY while another box has them, with a text; whatever else
+ * keeps them from being locked is logged. Blocks as long as the targets' file systems do. Give: nothing here writes
+ * there any more.
+ */
+int box_take_targets(struct box *box, struct err *e);
+void box_give_targets(struct box *box);
 
 /*
  * Turns control and every core once. Does not block. Returns whether something is left to be done at this very time.

@@ -72,11 +72,18 @@ int checkpoint_check_count(unsigned target_count, unsigned parity, struct err *e
  */
 int checkpoint_try_targets(const struct checkpoint_place *place, struct err *e);
 /*
- * Takes the targets for this process until it ends (disk_lock()): two boxes would remove each other's checkpoints. 0;
- * how many could not be locked, for another reason than that somebody has them, with the first in `e`; or -EBUSY with
- * the target that another box has, and what to do. `who`: where this box can be asked, for others to see.
+ * Takes the targets for this process until it ends (disk_lock()), or until they are given back: two boxes would remove
+ * each other's checkpoints. 0; how many could not be locked, for another reason than that somebody has them, with the
+ * first in `e`; or -EBUSY with the target that another box has, and what to do: then none is. `who`: where this box can
+ * be asked, for others to see.
  */
-int checkpoint_lock_targets(const struct checkpoint_place *place, const char *who, struct err *e);
+struct checkpoint_locks {
+	int fds[CHECKPOINT_TARGETS_MAX];
+	unsigned count;
+};
+int checkpoint_lock_targets(
+	const struct checkpoint_place *place, const char *who, struct checkpoint_locks *out, struct err *e);
+void checkpoint_unlock_targets(struct checkpoint_locks *locks);
 
 /* What is in a checkpoint besides the chunks' bytes. `meta` is the caller's (checkpoint_meta.h). */
 struct checkpoint_table {

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 #include <time.h>
 
 #include "phub/base/clock.h"
@@ -142,17 +143,29 @@ int checkpoint_try_targets(const struct checkpoint_place *place, struct err *e)
 	return rc < 0 ? rc : failed > place->parity ? first.code : (int)failed;
 }
 
-int checkpoint_lock_targets(const struct checkpoint_place *place, const char *who, struct err *e)
+void checkpoint_unlock_targets(struct checkpoint_locks *locks)
+{
+	for (unsigned i = 0; i < locks->count; i++)
+		close(locks->fds[i]);
+	locks->count = 0;
+}
+
+int checkpoint_lock_targets(
+	const struct checkpoint_place *place, const char *who, struct checkpoint_locks *out, struct err *e)
 {
 	int unlocked = 0, rc;
 
+	out->count = 0;
 	for (unsigned i = 0; i < place->target_count; i++) {
-		rc = disk_lock(place->targets[i], who);
-		if (rc == -EBUSY)
+		rc = disk_lock(place->targets[i], who, &out->fds[out->count]);
+		out->count += rc == 0;
+		if (rc == -EBUSY) {
+			checkpoint_unlock_targets(out);
 			return err_set(e, rc,
 				"%s is another phubd's, which runs (it has locked %s/.phub.lock), and two would remove "
 				"each other's checkpoints; give each box directories of its own, or stop the other",
 				place->targets[i], place->targets[i]);
+		}
 		if (rc < 0 && unlocked++ == 0)
 			err_set(e, rc, "%s cannot be locked against another box (%s)", place->targets[i],
 				strerror(-rc));

@@ -111,6 +111,7 @@ struct config {
 	struct config_listen standby_at;           /* after config_finish(): where it is, */
 	bool standby_tls;                          /* and by TLS; */
 	char standby_told[320];                    /* and what workers are told: "" or host:port */
+	char root[CONFIG_NAME_BYTES];              /* that it stands for; "": none */
 	char uplink[320];                          /* "": there is no box above */
 	char uplink_name[CONFIG_NAME_BYTES];       /* after config_finish(): of a box that etcd knows; "": none, but */
 	struct config_listen uplink_at;            /* where it is, */

@@ -404,7 +404,10 @@ static int config_check_uplink_name(struct config *config, struct err *e)
 			"uplink: '%.80s'; allowed: etcd:NAME, of 1 to 63 printable characters without / and spaces",
 			config->uplink);
 	else if (strcmp(name, config->box) == 0)
-		err_set(e, -EINVAL, "uplink: '%.80s' is this box itself; name the one above", config->uplink);
+		err_set(e, -EINVAL,
+			"uplink: '%.80s' is this box itself; name the one above; a root has another name than its "
+			"boxes",
+			config->uplink);
 	else
 		return snprintf(config->uplink_name, sizeof(config->uplink_name), "%s", name) < 0 ? -EINVAL : 0;
 	return config_at(config, "uplink", "etcd", e);
@@ -445,6 +448,25 @@ static int config_check_names(const struct config *config, struct err *e)
 	return config_at(config, "etcd_prefix", "etcd_prefix", e);
 }
 
+/* Who stands for a root has that above it. Before a rack file says what is. */
+static int config_check_root(struct config *config, struct err *e)
+{
+	char uplink[sizeof(config->uplink)];
+
+	if (!config->root[0])
+		return 0;
+	snprintf(uplink, sizeof(uplink), CONFIG_UPLINK_ETCD "%s", config->root);
+	if (config->uplink[0] && strcmp(config->uplink, uplink) != 0) {
+		err_set(e, -EINVAL,
+			"root: '%.64s' is above this box while that is not it, and uplink is '%.80s'; leave uplink "
+			"empty, or the root to the box that is above",
+			config->root, config->uplink);
+		return config_at(config, "root", "uplink", e);
+	}
+	memcpy(config->uplink, uplink, sizeof(uplink));
+	return 0;
+}
+
 int config_finish(struct config *config, struct err *e)
 {
 	int rc = config_read_secrets(config, e);
@@ -457,6 +479,8 @@ int config_finish(struct config *config, struct err *e)
 		rc = config_check_advertise(config, e);
 	if (rc == 0)
 		rc = config_check_names(config, e);
+	if (rc == 0)
+		rc = config_check_root(config, e);
 	if (rc == 0)
 		rc = config_finish_racks(config, e);
 	if (rc == 0)

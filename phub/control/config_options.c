@@ -118,6 +118,11 @@ const struct option option_table[] = {
 		"as it is announced there, wherever it is then: this one sums what its workers push and takes part "
 		"there with the sum, in each job, whose world is counted over all boxes; with the same secrets; empty "
 		"for none"},
+	{"root", OPTION_STRING, FIELD(root), 0, 0, {NULL}, "",
+		"the name of a root that this box stands for, with others, in etcd: one of them is it, and when that "
+		"one dies another is, a lease (etcd_ttl_ms) later, and goes on from its checkpoints where "
+		"checkpoint_targets are the same; as long as it is not this one it is above this one, as with uplink: "
+		"etcd:NAME. Empty for none"},
 	{"uplink_type", OPTION_CHOICE, FIELD(uplink_type), 0, 0, {"f32", "f16", "bf16", NULL}, "f32",
 		"what sums are sent to the box above as: half of the bytes, and less exact, by f16 and bf16; the same "
 		"at "
@@ -140,7 +145,7 @@ const struct option option_table[] = {
 	{"etcd", OPTION_LIST, FIELD(etcd), 0, 0, {NULL}, "",
 		"URLs of etcd, to which this box and its jobs are announced while it lives, as http://host:port or "
 		"https://, of several of one cluster with commas between them; empty for none. Jobs do not depend on "
-		"it"},
+		"it, but where root is set"},
 	{"etcd_prefix", OPTION_STRING, FIELD(etcd_prefix), 0, 0, {NULL}, "/phub", "what keys there begin with"},
 	{"etcd_ttl_ms", OPTION_NUMBER, FIELD(etcd_ttl_ms), 2000, 3600000, {NULL}, "10000",
 		"a box that has died is gone from there after so long (its lease), in whole seconds; it says three "

@@ -10,6 +10,7 @@
 
 #include "phub/base/clock.h"
 #include "phub/base/log.h"
+#include "phub/control/above.h"
 #include "phub/control/announce.h"
 #include "phub/control/box.h"
 #include "phub/control/calls.h"
@@ -171,6 +172,7 @@ bool control_step(struct control *c, uint64_t now_ns)
 	c->now_ns = now_ns;
 	c->again = false;
 	c->soon = false;
+	above_step(c);
 	control_forgive_gap(c);
 	control_read_mail(c);
 	control_take_callers(c);
@@ -206,6 +208,7 @@ uint64_t control_next(const struct control *c)
 	if (c->again)
 		return c->now_ns;
 	due = c->keep_ns < due ? c->keep_ns : due;
+	due = above_next(c) < due ? above_next(c) : due;
 	if (c->box->announce && c->box->env.announce->next(c->box->announce) < due)
 		due = c->box->env.announce->next(c->box->announce);
 	return c->soon && c->now_ns + CONTROL_SOON_NS < due ? c->now_ns + CONTROL_SOON_NS : due;

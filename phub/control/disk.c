@@ -205,7 +205,7 @@ int disk_read_all(struct disk *d, int fd, void *to, uint64_t count, uint64_t at)
 	return 0;
 }
 
-int disk_lock(const char *dir, const char *who)
+int disk_lock(const char *dir, const char *who, int *lock)
 {
 	int at = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC), fd, rc;
 
@@ -220,6 +220,7 @@ int disk_lock(const char *dir, const char *who)
 	if (rc == 0) { /* `fd` stays open: a disk that does not answer is written until the process is gone */
 		if (ftruncate(fd, 0) == 0)
 			(void)!pwrite(fd, who, strlen(who), 0); /* a full disk: then it says nothing */
+		*lock = fd;
 		return 0;
 	}
 	close(fd);

@@ -74,10 +74,10 @@ int disk_read_all(struct disk *d, int fd, void *to, uint64_t count, uint64_t at)
 
 /*
  * On this machine, for this process alone: takes the lock of a directory, the file .phub.lock in it, until the process
- * ends. Over network mounts that can lock, for all their machines. 0, -EBUSY: another process has it, or why it cannot
- * be taken: -EOPNOTSUPP where the file system has no locks. The file then says `who`.
+ * ends or closes *lock. Over network mounts that can lock, for all their machines. 0, -EBUSY: another process has it,
+ * or why it cannot be taken: -EOPNOTSUPP where the file system has no locks. The file then says `who`.
  */
-int disk_lock(const char *dir, const char *who);
+int disk_lock(const char *dir, const char *who, int *lock);
 /* Has another process that lock? Then what it says there, of at most `bytes`. */
 bool disk_is_locked(const char *dir, char *who, size_t bytes);
 

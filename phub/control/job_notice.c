@@ -287,7 +287,7 @@ static void job_describe_round(const struct job *job, const struct mail *mail, c
 		return;
 	}
 	job_operator_describe(job, who, sizeof(who));
-	if (job->paused) {
+	if (job->paused || (!job->parent && job->control->above.doubt_ns)) {
 		snprintf(n->text, sizeof(n->text), "round %" PRIu64 " of %s is held: %s", mail->round, keys, who);
 		return;
 	}

@@ -37,7 +37,8 @@ void job_keep_reason(struct job *job, const char *reason)
 
 static void job_pause(struct job *job, bool paused)
 {
-	const struct mail mail = {.kind = MAIL_PAUSE, .value = paused};
+	bool doubt = !job->parent && job->control->above.doubt_ns;
+	const struct mail mail = {.kind = MAIL_PAUSE, .value = paused || doubt};
 
 	job->paused = paused;
 	if (job->state == JOB_RUNNING)
@@ -111,6 +112,11 @@ void job_operator_describe(const struct job *job, char *out, size_t bytes)
 	char lost[160];
 
 	out[0] = '\0';
+	if (!job->parent && job->control->above.doubt_ns) {
+		snprintf(out, bytes, "etcd is not heard, and another box may be the root '%s'",
+			job->control->config->root);
+		return;
+	}
 	if (!job->paused && !job->draining)
 		return;
 	job_describe_lost(job, lost, sizeof(lost));

@@ -424,7 +424,7 @@ static void job_go(struct job *job, const uint64_t *from)
 			members_await(g->store.shards[core], gone, NULL);
 	for (unsigned core = 0; core < g->spec.core_count; core++)
 		if (g->store.shards[core]) {
-			g->store.shards[core]->paused = job->paused;
+			g->store.shards[core]->paused = job->paused || (!job->parent && job->control->above.doubt_ns);
 			if (from && job->parent) {
 				hypers_begin(&g->store.shards[core]->hypers, job->hyper, true, job->groups);
 				lift_join(g->store.shards[core], from, job->control->now_ns);

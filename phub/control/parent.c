@@ -45,6 +45,7 @@ struct parent {
 	struct control *control;
 	enum parent_state state;
 	struct box_call *call; /* NULL: there is none */
+	bool met;              /* one was welcome: who is elsewhere may be known from it */
 	uint64_t retry_ns, backoff_ns;
 	char why[ERR_TEXT_MAX]; /* the last try failed; "": it did not */
 	uint32_t generation;    /* whose table is told or agreed on */
@@ -164,6 +165,7 @@ static int parent_dial(struct parent *p, struct err *e)
 	const struct call_target target = {
 		.what = "uplink",
 		.below = p->job->ranks,
+		.root = above->place.epoch,
 		.host = above->place.at.host,
 		.port = above->place.at.port,
 		.tls = above->place.tls,
@@ -229,16 +231,43 @@ void parent_anew(struct job *job)
 		parent_hang_up(job->parent);
 }
 
-void parent_moved(struct job *job)
+void parent_moved(struct job *job, const char *other)
 {
 	struct parent *p = job->parent;
 
-	if (!p || job->state != JOB_FORMING || p->state >= PARENT_STARTED)
+	if (!p || job->state == JOB_ENDING)
+		return;
+	if (other && (job->state != JOB_FORMING || p->state >= PARENT_STARTED)) {
+		job_fail(job, PHUB__ERROR_CODE__ERROR_LOST, -1,
+			"%s, and no more the one that it was with. The job ends here, and goes on there from its "
+			"checkpoint, where both have the same checkpoint_targets",
+			other);
+		return;
+	}
+	if (job->state != JOB_FORMING || p->state >= PARENT_STARTED)
 		return;
 	parent_hang_up(p);
 	p->retry_ns = job->control->now_ns;
 	p->backoff_ns = 0;
 	job->control->again = true;
+}
+
+void parent_promoted(struct job *job)
+{
+	struct parent *p = job->parent;
+
+	if (!p || job->state == JOB_ENDING)
+		return;
+	if (job->state != JOB_FORMING || p->met) {
+		job_fail(job, PHUB__ERROR_CODE__ERROR_LOST, -1,
+			"its box became the root '%s', in place of the box above. The job ends, and goes on here from "
+			"its checkpoint, where both had the same checkpoint_targets",
+			job->control->config->root);
+		return;
+	}
+	parent_forget(job);
+	if (job->reference)
+		job_try_start(job);
 }
 
 /* Is it worth another try, in a job that forms? What it says itself is meant, but that it has no time now. */
@@ -640,8 +669,10 @@ static int parent_advance(struct parent *p, bool welcomed, struct err *e)
 	struct job *job = p->job;
 	int rc = 0;
 
-	if (p->state == PARENT_DIALLING && welcomed)
+	if (p->state == PARENT_DIALLING && welcomed) {
 		p->state = PARENT_TELLING;
+		p->met = true;
+	}
 	if (p->state == PARENT_DIALLING || job->state == JOB_ENDING)
 		return 0;
 	if (p->state == PARENT_CONNECTING) {

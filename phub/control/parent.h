@@ -51,8 +51,11 @@ void parent_begin(struct job *job);
 void parent_changed(struct job *job);
 /* The table that was told is nobody's any more: all is begun anew. */
 void parent_anew(struct job *job);
-/* The box above is elsewhere: as long as the job forms it is tried there. A job without one is allowed. */
-void parent_moved(struct job *job);
+/* The box above is elsewhere: as long as the job forms it is tried there. `other`: it is another root, as this says,
+ * and a job that is with the old one ends. A job without a box above is allowed. */
+void parent_moved(struct job *job, const char *other);
+/* This box is the root now: a job that waits for one above goes on without, others end. Likewise. */
+void parent_promoted(struct job *job);
 /* Has it started the generation that is next here? */
 bool parent_has_started(const struct job *job);
 

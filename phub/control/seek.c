@@ -12,15 +12,16 @@
 #include "phub/base/clock.h"
 #include "phub/control/above.h"
 #include "phub/control/box.h"
+#include "phub/control/campaign.h"
 #include "phub/control/config_values.h"
 #include "transport/etcd_text.h"
 #include "transport/roster.h"
 
 #define SEEK_NS NS_PER_S
 
-void seek_init(struct seek *s, struct box *box, struct etcd *etcd, const char *self)
+void seek_init(struct seek *s, struct box *box, struct etcd *etcd, const char *self, struct campaign *campaign)
 {
-	*s = (struct seek){.box = box, .etcd = etcd, .self = self};
+	*s = (struct seek){.box = box, .etcd = etcd, .self = self, .campaign = campaign};
 }
 
 static bool seek_is_wanted(const struct seek *s)
@@ -31,12 +32,14 @@ static bool seek_is_wanted(const struct seek *s)
 static void seek_ask(struct seek *s, uint64_t now_ns)
 {
 	const struct config *config = s->box->config;
-	char box[ETCD_KEY_BYTES];
-	struct etcd_op op = {.key = box, .value = ETCD_READ};
-	bool fits = roster_box_key(config->etcd_prefix, config->uplink_name, box, sizeof(box));
+	char root[ETCD_KEY_BYTES], box[ETCD_KEY_BYTES];
+	const struct etcd_op ops[2] = {{.key = root, .value = ETCD_READ}, {.key = box, .value = ETCD_READ}};
+	bool fits = roster_root_key(config->etcd_prefix, config->uplink_name, root, sizeof(root)) &&
+		    roster_box_key(config->etcd_prefix, config->uplink_name, box, sizeof(box));
 
+	s->asked_ns = now_ns;
 	s->due_ns = now_ns + SEEK_NS;
-	etcd_begin(s->etcd, &s->call, "/v3/kv/txn", fits ? etcd_text_txn(&op, 1) : NULL, now_ns);
+	etcd_begin(s->etcd, &s->call, "/v3/kv/txn", fits ? etcd_text_txn(ops, s->campaign ? 1 : 2) : NULL, now_ns);
 }
 
 /* "host:port", as a box has written it. */
@@ -47,32 +50,66 @@ static bool seek_read_place(const char *name, const char *address, bool tls, str
 	return value_read_address(address, &out->at) == 0 && out->at.host[0] && out->at.port;
 }
 
+static void seek_on_root(struct seek *s, const struct etcd_item *item)
+{
+	struct roster_root root;
+
+	if (!item->value || item->created <= 0 || roster_read_root(item->value, &root) < 0 ||
+		!seek_read_place(root.box, root.address, root.tls, &s->root))
+		return;
+	s->rooted = true;
+	s->root.epoch = (uint64_t)item->created;
+	s->lease = item->lease;
+}
+
 static void seek_on_item(void *arg, const struct etcd_item *item)
 {
 	struct seek *s = arg;
-	struct above_place place;
+	const struct config *config = s->box->config;
+	char root[ETCD_KEY_BYTES];
 	struct roster_item is;
 
-	if (roster_read(s->box->config->etcd_prefix, item, &is) < 0 || is.gone || is.kind != ROSTER_BOX)
+	if (roster_root_key(config->etcd_prefix, config->uplink_name, root, sizeof(root)) &&
+		strcmp(item->key, root) == 0) {
+		seek_on_root(s, item);
 		return;
-	if (strcmp(is.box.name, s->self) == 0 || !seek_read_place(is.box.name, is.box.address, is.box.tls, &place))
+	}
+	if (roster_read(config->etcd_prefix, item, &is) < 0 || is.gone || is.kind != ROSTER_BOX)
 		return;
-	s->known = true;
-	above_found(&s->box->control, &place);
+	if (strcmp(is.box.name, s->self) != 0)
+		s->known = seek_read_place(is.box.name, is.box.address, is.box.tls, &s->place);
+}
+
+/* A root that is none any more is not replaced by a box of its name. */
+static void seek_conclude(struct seek *s)
+{
+	struct control *c = &s->box->control;
+	char why[ERR_TEXT_MAX] = "";
+
+	if (s->campaign)
+		campaign_seen(s->campaign, s->rooted ? s->lease : 0, &s->root, s->asked_ns);
+	if (above_is_root(c) || (s->rooted && s->campaign && campaign_is_its(s->campaign, s->lease)))
+		return;
+	if (s->rooted)
+		above_found(c, &s->root);
+	else if (s->known && !c->above.place.epoch)
+		above_found(c, &s->place);
+	else
+		snprintf(why, sizeof(why),
+			s->campaign ? "no box is the root '%s' in etcd" : "etcd knows no root and no other box '%s'",
+			c->config->uplink_name);
+	above_missed(c, why);
 }
 
 static void seek_heard(struct seek *s)
 {
-	struct control *c = &s->box->control;
-	char why[ERR_TEXT_MAX] = "";
 	struct err e = s->call.why;
 
-	s->known = false;
+	s->known = s->rooted = false;
 	if (s->call.state == ETCD_FAILED || etcd_text_read_txn(s->call.answer, s->call.bytes, seek_on_item, s, &e) < 0)
-		snprintf(why, sizeof(why), "%s", e.text);
-	else if (!s->known)
-		snprintf(why, sizeof(why), "no other box '%s' is announced in etcd", s->box->config->uplink_name);
-	above_missed(c, why);
+		above_missed(&s->box->control, e.text);
+	else
+		seek_conclude(s);
 }
 
 void seek_step(struct seek *s, uint64_t now_ns)

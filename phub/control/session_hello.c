@@ -6,9 +6,11 @@
 #include "phub/control/session.h"
 
 #include <errno.h>
+#include <inttypes.h>
 #include <string.h>
 
 #include "phub/base/log.h"
+#include "phub/control/above.h"
 #include "phub/control/job.h"
 #include "transport/rate.h"
 
@@ -152,6 +154,25 @@ static bool session_check_keys(struct session *s)
 	return false;
 }
 
+/* Is it this root that a box below looks for? It asks etcd again when it was not. False when it was refused. */
+static bool session_check_root(struct session *s, const Phub__Hello *hello)
+{
+	const struct control *c = s->control;
+	char above[340];
+
+	if (!hello->below || hello->peer || !hello->root || hello->root == c->above.epoch)
+		return true;
+	if (c->above.epoch)
+		session_refuse(s, PHUB__ERROR_CODE__ERROR_BUSY,
+			"the root of epoch %" PRIu64 " is looked for, and this one is of epoch %" PRIu64, hello->root,
+			c->above.epoch);
+	else
+		session_refuse(s, PHUB__ERROR_CODE__ERROR_BUSY,
+			"the root of epoch %" PRIu64 " is looked for, and this box is no root; above it is %s",
+			hello->root, c->above.there ? above_name(c, above, sizeof(above)) : "none");
+	return false;
+}
+
 /* Is what Hello says possible at all? False when it was refused. */
 static bool session_check_hello(struct session *s, const Phub__Hello *hello)
 {
@@ -194,7 +215,7 @@ static bool session_check_hello(struct session *s, const Phub__Hello *hello)
 
 void session_hear_hello(struct session *s, const Phub__Hello *hello)
 {
-	if (!session_check_tls(s, hello) || !session_check_hello(s, hello))
+	if (!session_check_tls(s, hello) || !session_check_hello(s, hello) || !session_check_root(s, hello))
 		return;
 	s->admin = hello->admin;
 	s->encrypt = hello->encrypt && !hello->admin;

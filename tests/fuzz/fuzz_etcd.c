@@ -44,13 +44,23 @@ static void fuzz_write_back(const char *key, const struct roster_item *is)
 	struct roster_item again;
 
 	fuzz_require(value != NULL);
-	fuzz_require(roster_read("/phub", &(struct etcd_item){key, value}, &again) == 0);
+	fuzz_require(roster_read("/phub", &(struct etcd_item){.key = key, .value = value}, &again) == 0);
 	fuzz_require(again.kind == is->kind);
 	if (is->kind == ROSTER_BOX)
 		fuzz_require(strcmp(again.box.address, is->box.address) == 0 && again.box.since == is->box.since);
 	else
 		fuzz_require(memcmp(&again.job, &is->job, sizeof(again.job)) == 0);
 	free(value);
+}
+
+static void fuzz_check_root(const char *value)
+{
+	struct roster_root root;
+
+	if (!value || roster_read_root(value, &root) < 0)
+		return;
+	fuzz_require(roster_name_valid(root.box));
+	fuzz_printable(root.address, sizeof(root.address));
 }
 
 static void fuzz_on_item(void *arg, const struct etcd_item *item)
@@ -60,6 +70,7 @@ static void fuzz_on_item(void *arg, const struct etcd_item *item)
 
 	fuzz_require(strlen(item->key) < ETCD_KEY_BYTES);
 	fuzz_require(!item->value || strlen(item->value) < ETCD_VALUE_BYTES);
+	fuzz_check_root(item->value);
 	if (roster_read("/phub", item, &is) < 0)
 		return;
 	if (!is.gone && is.kind == ROSTER_BOX)
@@ -76,13 +87,14 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	struct etcd_news news;
 	char token[64], why[64];
 	int64_t lease, ttl;
+	bool won;
 	struct err e = {0};
 	const char *text = (const char *)data + 1;
 
 	if (size == 0)
 		return 0;
 	size--;
-	switch (data[0] % 7) {
+	switch (data[0] % 8) {
 	case 0:
 		if (etcd_text_read_range(text, size, fuzz_on_item, &roster, &page, &e) == 0)
 			fuzz_require(page.revision > 0 && strlen(page.last) < sizeof(page.last));
@@ -104,6 +116,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	case 5:
 		if (etcd_text_read_token(text, size, token, sizeof(token), &e) == 0)
 			fuzz_require(strlen(token) < sizeof(token) && !strpbrk(token, "\r\n"));
+		break;
+	case 6:
+		if (etcd_text_read_claim(text, size, &won, &lease, fuzz_on_item, &roster, &e) == 0)
+			fuzz_require(lease > 0);
 		break;
 	default:
 		fuzz_require(etcd_text_read_error(text, size, why, sizeof(why)) > 0);

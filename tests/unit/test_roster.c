@@ -188,7 +188,7 @@ static void test_values(void **state)
 	(void)state;
 	assert_true(roster_box_key("/phub", "b1", key, sizeof(key)));
 	assert_string_equal(key, "/phub/boxes/b1");
-	assert_int_equal(roster_read("/phub", &(struct etcd_item){key, value}, &is), 0);
+	assert_int_equal(roster_read("/phub", &(struct etcd_item){.key = key, .value = value}, &is), 0);
 	free(value);
 	assert_int_equal(is.kind, ROSTER_BOX);
 	assert_false(is.gone);
@@ -204,7 +204,7 @@ static void test_values(void **state)
 	assert_int_equal(is.box.since, box.since);
 	value = roster_write_job(&job);
 	assert_true(roster_job_key("/phub", "train", "b1", key, sizeof(key)));
-	assert_int_equal(roster_read("/phub", &(struct etcd_item){key, value}, &is), 0);
+	assert_int_equal(roster_read("/phub", &(struct etcd_item){.key = key, .value = value}, &is), 0);
 	free(value);
 	assert_int_equal(is.kind, ROSTER_JOB);
 	assert_string_equal(is.job.name, "train");
@@ -213,14 +213,64 @@ static void test_values(void **state)
 	assert_int_equal(is.job.workers, 4);
 	assert_int_equal(is.job.world, 8);
 	assert_int_equal(is.job.round, job.round);
-	assert_int_equal(roster_read("/phub", &(struct etcd_item){key, NULL}, &is), 0);
+	assert_int_equal(roster_read("/phub", &(struct etcd_item){.key = key, .value = NULL}, &is), 0);
 	assert_true(is.gone);
 	assert_string_equal(is.job.name, "train");
 }
 
+static void on_root(void *arg, const struct etcd_item *item)
+{
+	*(struct etcd_item *)arg = (struct etcd_item){.created = item->created, .lease = item->lease};
+}
+
+/* A root's key: what is asked, and what either answer says. */
+static void test_claim(void **state)
+{
+	static const char won[] =
+		"{\"header\":{\"revision\":\"12\"},\"succeeded\":true,\"responses\":[{\"response_put\":{}}]}";
+	static const char lost[] =
+		"{\"header\":{\"revision\":\"13\"},\"responses\":[{\"response_range\":{\"kvs\":[{\"key\":\"YQ==\","
+		"\"create_revision\":\"12\",\"lease\":\"-9\",\"value\":\"e30=\"}]}}]}";
+	const struct roster_root root = {.box = "b1", .address = "10.0.0.1:7077", .tls = true};
+	struct roster_root read = {.box = ""};
+	struct etcd_item item = {.created = 0};
+	char key[ETCD_KEY_BYTES], *value = roster_write_root(&root), *text;
+	int64_t revision = 0;
+	bool is_won = false;
+	struct err e;
+
+	(void)state;
+	assert_true(roster_root_key("/phub", "top", key, sizeof(key)));
+	assert_string_equal(key, "/phub/roots/top");
+	assert_int_equal(roster_read_root(value, &read), 0);
+	assert_string_equal(read.box, "b1");
+	assert_string_equal(read.address, "10.0.0.1:7077");
+	assert_true(read.tls);
+	free(value);
+	assert_int_equal(roster_read_root("{\"box\":\"b1\"}", &read), -EINVAL);
+	assert_int_equal(roster_read_root("{\"box\":\"b/1\",\"address\":\"h:1\"}", &read), -EINVAL);
+	assert_int_equal(roster_read_root("[]", &read), -EINVAL);
+	assert_int_equal(roster_read_root("", &read), -EINVAL);
+	text = etcd_text_claim("a", "{}", 7);
+	assert_string_equal(text,
+		"{\"compare\":[{\"key\":\"YQ==\",\"target\":\"CREATE\",\"result\":\"EQUAL\",\"createRevision\":\"0\"}],"
+		"\"success\":[{\"requestPut\":{\"key\":\"YQ==\",\"value\":\"e30=\",\"lease\":\"7\"}}],"
+		"\"failure\":[{\"requestRange\":{\"key\":\"YQ==\"}}]}");
+	free(text);
+	assert_int_equal(etcd_text_read_claim(won, strlen(won), &is_won, &revision, on_root, &item, &e), 0);
+	assert_true(is_won);
+	assert_int_equal(revision, 12);
+	assert_int_equal(item.created, 0);
+	assert_int_equal(etcd_text_read_claim(lost, strlen(lost), &is_won, &revision, on_root, &item, &e), 0);
+	assert_false(is_won);
+	assert_int_equal(item.created, 12);
+	assert_int_equal(item.lease, -9);
+	assert_int_equal(etcd_text_read_claim("{}", 2, &is_won, &revision, on_root, &item, &e), -EPROTO);
+}
+
 static int read_at(const char *key, const char *value, struct roster_item *is)
 {
-	return roster_read("/phub", &(struct etcd_item){key, value}, is);
+	return roster_read("/phub", &(struct etcd_item){.key = key, .value = value}, is);
 }
 
 static void test_strange_values(void **state)
@@ -355,6 +405,7 @@ int main(void)
 		cmocka_unit_test(test_watch),
 		cmocka_unit_test(test_leases),
 		cmocka_unit_test(test_values),
+		cmocka_unit_test(test_claim),
 		cmocka_unit_test(test_strange_values),
 		cmocka_unit_test(test_list),
 		cmocka_unit_test(test_choice),

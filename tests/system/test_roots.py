@@ -1,0 +1,272 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
+"""
+Boxes that stand for a root in a real etcd of this test's own: one of them is it, and when that is killed, stopped or cut off from etcd,
+another is promoted. Real boxes, real workers; what they end with is what a run ends with that nobody disturbed.
+"""
+import contextlib
+import json
+import re
+import select
+import signal
+import socket
+import struct
+import subprocess
+import tempfile
+import threading
+import time
+
+import raw
+import rig
+from rig import Box, Worker, check, holds
+from test_etcd import ETCD, Etcd, announced, boxes, until
+
+KEYS = "a:50000,b:70000,c:100"
+ROUNDS = 300
+ASSOCIATION = "[[0,1],[2]]"
+FAST = {"lost_ms": 3000, "warn_ms": 1500}
+
+
+def flat(**more):
+    """The weights that three workers at one box end with."""
+    box = Box(cores=2)
+    workers = rig.job(box.url("flat"), 3, keys=KEYS, rounds=ROUNDS, settle=True, transport="tcp", **more)
+    digests = {worker.good()["settled"] for worker in workers}
+    box.stop()
+    check(len(digests) == 1, f"{digests}")
+    return digests.pop()
+
+
+def begin(boxes_of_ranks, job="spread", **more):
+    """Three workers that go on with the box, at these boxes."""
+    given = {"keys": KEYS, "rounds": ROUNDS, "settle": True, "transport": "tcp", "pause_us": 15000, "resume_ms": 120000,
+             "timeout_ms": 120000, **more}
+    return [Worker(box.url(job), rank, 3, **given) for rank, box in enumerate(boxes_of_ranks)]
+
+
+def settled(workers, wants):
+    digests = {worker.good()["settled"] for worker in workers}
+    check(digests == {wants}, f"{digests} instead of {wants}")
+
+
+class Racks:
+    """Two boxes that stand for the root 'top', of which the first is it, and two below whoever that is; the first may have its own
+    way to etcd."""
+
+    def __init__(self, etcd, folder=None, wire=None, **options):
+        keeps = {"checkpoint_targets": folder, "checkpoint_every": 10} if folder else {}
+        options = {**FAST, **options}
+        self.one = announced("one", wire or etcd, root="top", **keeps, **options)
+        self.epochs = [self.promoted(self.one)]
+        self.two = announced("two", etcd, root="top", **keeps, **options)
+        self.a, self.b = (announced(name, etcd, uplink="etcd:top", **options) for name in ("a", "b"))
+
+    @staticmethod
+    def promoted(box):
+        """Its epoch."""
+        return int(re.search(r"of epoch (\d+)", box.logged("this box is the root 'top' now"))[1])
+
+    def moved(self, *below):
+        """The second one is the root, and they know it."""
+        self.epochs.append(self.promoted(self.two))
+        check(self.epochs[1] > self.epochs[0], f"epochs: {self.epochs}")
+        for box in below:
+            holds(box.logged(f"the root 'top' is box 'two' at {self.two.address} now"), f"of epoch {self.epochs[1]}")
+
+    def stop(self, *without):
+        for box in (self.a, self.b, self.one, self.two):
+            if box not in without:
+                box.stop()
+
+
+def root_dies():
+    """The root is killed: another is promoted, and the job goes on there from the checkpoint, to the bits of a run without that"""
+    etcd = Etcd()
+    more = {"optimizer": "adam", "reduce": "mean", "reproducible": True}
+    wants = flat(**more, association=ASSOCIATION)
+    for lost in ("fail", "shrink"):
+        with tempfile.TemporaryDirectory() as folder:
+            racks = Racks(etcd, folder)
+            until(lambda: boxes(etcd)["one"]["uplink"] == "", "the root has nothing above it")
+            check(boxes(etcd)["two"]["uplink"] == "etcd:top", "who stands for it has it above it")
+            workers = begin([racks.a, racks.a, racks.b], **more, lost=lost)
+            racks.one.logged("checkpoint before round")
+            racks.one.kill()
+            racks.one.wait()
+            racks.moved(racks.a, racks.b)
+            settled(workers, wants)
+            racks.two.logged("goes on from its checkpoint before round")
+            racks.stop(racks.one)
+
+
+def root_ends():
+    """A root that ends in good order leaves its place at once, and is below the new one when it comes again"""
+    etcd = Etcd()
+    more = {"optimizer": "adam", "reduce": "mean"}
+    wants = flat(**more)
+    with tempfile.TemporaryDirectory() as folder:
+        racks = Racks(etcd, folder, etcd_ttl_ms=60000)  # nobody waits for the lease to run out
+        workers = begin([racks.a, racks.b, racks.b], **more)
+        racks.one.logged("checkpoint before round")
+        racks.one.stop()
+        racks.moved(racks.a, racks.b)
+        again = announced("one", etcd, root="top", checkpoint_targets=folder, **FAST)
+        again.logged(f"the root 'top' is box 'two' at {racks.two.address} now")
+        settled(workers, wants)
+        # It serves as any box below: workers may come to it.
+        settled(begin([again, racks.a, racks.two], job="three", **more), wants)
+        again.stop()
+        racks.stop(racks.one)
+
+
+class Wire:
+    """A way to etcd that can be cut: nothing gets through any more, either way, and nobody is told."""
+
+    def __init__(self, port):
+        self.port, self.cut, self.pairs = port, False, []
+        self.server = socket.create_server(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{self.server.getsockname()[1]}"
+        threading.Thread(target=self.carry, daemon=True).start()
+
+    def carry(self):
+        ways = {}
+        while True:
+            if self.cut:
+                select.select([], [], [], 0.05)
+                continue
+            for ready in select.select([self.server, *ways], [], [], 0.05)[0]:
+                if self.cut:
+                    break
+                if ready is not self.server and ready not in ways:
+                    continue  # the other end of its pair was at its end
+                if ready is self.server:
+                    near, far = self.server.accept()[0], socket.create_connection(("127.0.0.1", self.port))
+                    ways[near], ways[far] = far, near
+                    continue
+                data = b""
+                with contextlib.suppress(OSError):
+                    data = ready.recv(65536)
+                    ways[ready].sendall(data)
+                if not data:
+                    other = ways.pop(ready)
+                    ways.pop(other, None)
+                    ready.close()
+                    other.close()
+
+
+def round_of(worker):
+    """That of the last word of it."""
+    with worker.out.changed:
+        told = [json.loads(line) for line in worker.out.lines]
+    return [event["round"] for event in told if event["event"] == "progress"][-1]
+
+
+def cut_off():
+    """A root that is cut off from etcd holds its jobs before another is promoted, and they end with the name of that one"""
+    etcd = Etcd()
+    more = {"optimizer": "adam", "reduce": "mean", "lost": "shrink"}
+    wants = flat(**more)
+    wire = Wire(etcd.port)
+    racks = Racks(etcd, wire=wire, etcd_ttl_ms=6000)  # a quarter of that, or more, is between the two
+    workers = begin([racks.one, racks.a, racks.b], **more, report_ms=1, pause_us=40000)
+    for worker in workers:
+        worker.event("progress")
+    wire.cut = True
+    racks.one.logged("another may be the root 'top' soon: its jobs are held until it is known")
+    racks.moved(racks.a, racks.b)
+    for worker in workers:
+        stale = worker.event("stale")
+        holds(stale["error"], "the root 'top'", f"box 'two' at {racks.two.address}")
+        check(stale["exchange_us"] > 500000, f"rounds were committed until another was the root: {stale}")
+    wire.cut = False
+    racks.one.logged(f"this box is the root 'top' no more .*box 'two' at {racks.two.address} is, of epoch {racks.epochs[1]}")
+    settled(workers, wants)
+    racks.stop()
+
+
+def stopped():
+    """A root that stood still for longer than its lease is none when it goes on, whatever it has in its hands: with its checkpoints
+    locked by it nobody goes on from them before, and then all do"""
+    etcd = Etcd()
+    more = {"optimizer": "adam", "reduce": "mean", "reproducible": True}
+    wants = flat(**more, association=ASSOCIATION)
+    for keeps in (True, False):
+        with tempfile.TemporaryDirectory() as folder:
+            racks = Racks(etcd, folder if keeps else None)
+            workers = begin([racks.a, racks.a, racks.b], **more, lost="shrink", report_ms=1)
+            for worker in workers:
+                worker.event("progress")
+            if keeps:
+                racks.one.logged("checkpoint before round")
+            racks.one.kill(signal.SIGSTOP)
+            try:
+                if keeps:
+                    racks.two.logged("to be the root 'top', and waits for its checkpoints: .*is another phubd's")
+                else:
+                    racks.moved(racks.a, racks.b)
+                    racks.two.logged("job 'spread' starts")
+            finally:
+                racks.one.kill(signal.SIGCONT)
+            racks.one.logged("this box is the root 'top' no more")
+            if keeps:
+                racks.moved(racks.a, racks.b)
+            racks.one.logged(f"the root 'top' is box 'two' at {racks.two.address} now")
+            settled(workers, wants)
+            if keeps:
+                racks.two.logged("goes on from its checkpoint before round")
+            racks.stop()
+
+
+def etcd_away():
+    """Without etcd for longer than the lease, and with nobody promoted meanwhile, jobs are held and go on: no worker notices"""
+    etcd = Etcd()
+    more = {"optimizer": "adam", "reduce": "mean"}
+    wants = flat(**more)
+    racks = Racks(etcd, etcd_ttl_ms=8000)
+    workers = begin([racks.one, racks.a, racks.b], **more, rounds="until-told", report_ms=1)
+    for worker in workers:
+        worker.event("progress")
+    etcd.kill()
+    racks.one.logged("its jobs are held until it is known")
+    held = round_of(workers[0])
+    etcd.start()
+    racks.one.logged("this box is the root 'top' still, of epoch [0-9]+: its jobs go on")
+    until(lambda: round_of(workers[0]) > held + 1, "rounds go on")
+    workers[0].tell()
+    for worker in workers:
+        check(worker.good()["resumed"] == 0, "it was lost")
+    racks.stop()
+
+
+def wrong_root():
+    """A box answers to the root's epoch alone that it is of"""
+    etcd = Etcd()
+    racks = Racks(etcd)
+    for box, asked, said in ((racks.one, racks.epochs[0] - 1, f"and this one is of epoch {racks.epochs[0]}"),
+                             (racks.two, racks.epochs[0], f"and this box is no root; above it is {racks.one.address}")):
+        holds(box.logged("the root 'top'"), "")
+        control = raw.Control(box.address, "raw", 0, 2)
+        epoch = struct.unpack("<d", struct.pack("<Q", asked))[0]  # a fixed64, as raw.encode() writes them
+        control.send(raw.HELLO, (1, 1), (2, 1), (3, "raw bytes"), (4, "raw"), (6, 2), (7, control.nonce), (13, True), (16, epoch))
+        error = control.expect(raw.ERROR)
+        holds(error[2][0].decode(), f"the root of epoch {asked} is looked for", said)
+    racks.stop()
+
+
+def wrong_options():
+    """What cannot be meant is said, with what to do"""
+    for options, said in ((("root=top",), "uplink: 'etcd:top' without etcd"),
+                          (("root=top", "uplink=10.0.0.1:7077", "etcd=h"), "root: 'top' is above this box .* uplink is '10.0.0.1:7077'"),
+                          (("root=top", "box=top", "etcd=h"), "a root has another name than its boxes"),
+                          (("root=a/b", "etcd=h"), "uplink: 'etcd:a/b'; allowed: etcd:NAME"),
+                          (("root=top", "etcd=h", "hierarchy=sharded"), "hierarchy: the box at the top chooses it")):
+        words = [word for option in options for word in ("-o", option)]
+        done = subprocess.run([rig.PHUBD, *words, "--check-config"], capture_output=True, text=True, env=rig.QUIET)
+        check(done.returncode == 1, f"{options}: {done.returncode}")
+        holds(done.stderr, said)
+
+
+CASES = [root_dies, root_ends, cut_off, stopped, etcd_away, wrong_root, wrong_options]
+
+if __name__ == "__main__":
+    rig.run(CASES, None if ETCD else "etcd is not there (apt install etcd-server)")
