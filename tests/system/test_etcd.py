@@ -428,7 +428,7 @@ def uplink_by_name():
         keeps = {"checkpoint_targets": folder, "checkpoint_every": 10}
         below = [announced(name, etcd, uplink="etcd:top") for name in ("a", "b")]
         workers = spread([below[0], below[0], below[1]])
-        below[0].logged("waits for the box above .*no other box 'top' is announced in etcd")
+        below[0].logged("waits for the box above .*etcd knows no root and no other box 'top'")
         top = announced("top", etcd, **keeps)
         top.logged("checkpoint before round")
         top.kill()
