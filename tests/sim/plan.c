@@ -299,16 +299,6 @@ void world_plan_rooted(struct world_plan *plan)
 	plan->below_part = world_draw(&r, 0, 2) ? PART_NEVER : PART_BRIEF;
 	plan->below_parts = 2;
 	plan->below_steps = 300;
-	if (world_draw(&r, 0, 2))
-		return;
-	/* A third of the jobs go on without a box below that dies, or is cut off, too. */
-	plan->lost = LOST_SHRINK;
-	plan->values = ORACLE_INTEGERS;
-	plan->in_step = true;
-	plan->resume = true;
-	plan->below_part = (enum world_part)world_draw(&r, PART_DEATH, PART_BRIEF);
-	plan->return_max_ns = 1000000ull * world_draw(&r, 0, 2000);
-	plan->wait_ms = 3000;
 }
 
 void world_plan_resumed(struct world_plan *plan)

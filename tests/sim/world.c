@@ -490,7 +490,8 @@ static unsigned world_fate(struct world *w)
 	struct err e = {0};
 	int rank = -1;
 
-	if (w->plan->deaths + w->result->died == 0 || (!job && w->result->died + w->result->box_died == 0))
+	if (fate_due(&w->fate) == UINT64_MAX &&
+		(w->plan->deaths + w->result->died == 0 || (!job && w->result->died + w->result->box_died == 0)))
 		return 0;
 	for (unsigned i = 0; i < w->plan->workers; i++) {
 		if (!job && !comes)
