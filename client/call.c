@@ -46,6 +46,9 @@ static int call_settle(struct settings *s, const struct call_target *target, str
 	s->url.port = target->port;
 	s->world = target->below ? target->below : 1;
 	s->encrypt = target->encrypt;
+	s->transport = target->transport ? strdup(target->transport) : NULL;
+	if (target->transport && !s->transport)
+		return err_set(e, -ENOMEM, "no memory for a transport's name");
 	if (target->secret) {
 		s->secret = calloc(1, target->secret_bytes + 1);
 		if (!s->secret)

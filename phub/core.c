@@ -205,6 +205,22 @@ static void core_link(struct core *core, const struct mail *mail)
 	core_tell(core, &refused);
 }
 
+/* One that is not taken is control's again. */
+static void core_uplink(struct core *core, const struct mail *mail)
+{
+	int rc = uplink_open(core, mail);
+	struct mail refused = *mail;
+
+	if (rc == 0)
+		return;
+	refused.kind = MAIL_UPLINK_ENDED;
+	refused.job = mail->shard->spec->id;
+	refused.generation = mail->shard->spec->generation;
+	refused.value = rc;
+	refused.text[0] = '\0';
+	core_tell(core, &refused);
+}
+
 static void core_hyper(struct core *core, const struct mail *mail)
 {
 	struct mail taken = *mail;
@@ -324,7 +340,7 @@ static void core_read(struct core *core, const struct mail *mail, uint64_t now_n
 		core_who(core, mail);
 		break;
 	case MAIL_UPLINK:
-		uplink_open(core, mail);
+		core_uplink(core, mail);
 		break;
 	case MAIL_UPLINK_END:
 		if (mail->value)

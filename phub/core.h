@@ -44,7 +44,7 @@ struct core {
 	struct core_config config;
 	struct queue *queues[CORE_QUEUES_MAX];
 	unsigned queue_count;
-	struct queue *uplinks; /* whose connections lead to standbys (uplink.h); NULL: there is no such queue */
+	struct queue *uplinks; /* whose connections lead to other boxes (uplink.h); NULL: there is no such queue */
 	struct mailbox *inbox;
 	struct shard *shards; /* list */
 	struct fair fair;

@@ -48,7 +48,9 @@ static bool detach_drain(struct shard *shard, uint64_t now_ns)
 		if (!link->conn)
 			continue;
 		left = true;
-		if (!link->finished && !link->queue->lossy && link->reply_count == 0 && !uplink_waits(shard, link))
+		/* Where messages overtake each other, the last word waits until all before it are there. */
+		if (!link->finished && !link->queue->lossy && link->reply_count == 0 &&
+			(!link->queue->unordered || link->sends == 0) && !uplink_waits(shard, link))
 			link->finished = reply_finish(link) == 0;
 	}
 	return left;

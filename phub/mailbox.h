@@ -69,7 +69,8 @@ enum mail_kind {
 	/* Nothing of the core refers to `snapshot` any more. `value`: 0, or -ESTALE (too late), -ECANCELED. */
 	MAIL_SNAPPED,
 	MAIL_UPLINK_WHOLE, /* by its `detail`th connection all of `shard` is at the standby */
-	/* That connection has ended: `value` is the negative errno or 0, `text` what the transport said, or "". */
+	/* That connection has ended: `value` is the negative errno or 0, `text` what the transport said, or "". `conn`,
+	   unless NULL, was not taken, and is control's again. */
 	MAIL_UPLINK_ENDED,
 	MAIL_DRAINED, /* `shard` has committed all that it was to (members.drain) */
 	MAIL_REHOMED, /* nothing of the core refers to what it had before, or, with `rehome` NULL, to members.from */

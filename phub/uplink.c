@@ -244,7 +244,7 @@ static int uplink_take_keys(struct uplink *up)
 	return rc < 0 ? rc : 0;
 }
 
-void uplink_open(struct core *core, const struct mail *mail)
+int uplink_open(struct core *core, const struct mail *mail)
 {
 	struct uplink *up = &mail->shard->uplinks[mail->rank];
 	int rc;
@@ -256,13 +256,8 @@ void uplink_open(struct core *core, const struct mail *mail)
 	rc = uplink_take_keys(up);
 	if (rc == 0)
 		rc = core->uplinks->ops->adopt(core->uplinks, mail->conn, &up->spec->conn);
-	if (rc < 0) {
-		mail->conn->transport->ops->abandon(mail->conn->transport, mail->conn);
-		up->end_error = rc;
-		up->end_text[0] = '\0';
-		uplink_tell_end(up);
-		return;
-	}
+	if (rc < 0)
+		return rc;
 	up->queue = core->uplinks;
 	up->conn = mail->conn;
 	up->conn->user = up;
@@ -271,6 +266,7 @@ void uplink_open(struct core *core, const struct mail *mail)
 	up->line_first = 0;
 	up->use->began(up);
 	uplink_pump(up);
+	return 0;
 }
 
 bool uplink_waits(const struct shard *shard, const struct link *link)

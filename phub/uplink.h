@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * An uplink is a connection of a shard to a core of another box, which the core dials like a worker: it polls it in a
- * queue of its own, of a transport that loses nothing. This file carries: what a chunk has for the other box stands in
- * a line, a chunk at most once, and goes as far as credit and connection let it; each message is answered by a RESULT
- * of its chunk and round. What the messages are is the business of who uses it (struct uplink_use): lift.h, to the
- * box above; replica.h, to a standby.
+ * An uplink is a connection of a shard to a core of another box, where it is what a worker's is: control makes it, and
+ * the core polls it in a queue of its own, of a transport that loses nothing. This file carries: what a chunk has for
+ * the other box stands in a line, a chunk at most once, and goes as far as credit and connection let it; each message
+ * is answered by a RESULT of its chunk and round. What the messages are is the business of who uses it (struct
+ * uplink_use): lift.h, to the box above; replica.h, to a standby.
  *
  * In a job that is encrypted (transport/crypt.h) all of that is, too: what is sent lies sealed in memory of its own as
  * long as the queue reads it, and a RESULT counts only with the trailer that the other box alone can make: nobody on
@@ -123,9 +123,9 @@ struct uplink {
 
 /*
  * MAIL_UPLINK: takes the connection into the core's queue for uplinks. However it ends, MAIL_UPLINK_ENDED is told once,
- * unless the shard goes home before.
+ * unless the shard goes home before. Less than 0: it was not taken, is control's again, and nothing was told.
  */
-void uplink_open(struct core *core, const struct mail *mail);
+int uplink_open(struct core *core, const struct mail *mail);
 /* MAIL_UPLINK_END: ends the connection of this uplink with this serial, if it is there still. */
 void uplink_close(struct shard *shard, uint32_t number, uint64_t serial);
 /* The shard goes home: the connections end, and nobody is told or answered. */

@@ -29,7 +29,8 @@ struct call_target {
 	const char *job;
 	const void *secret; /* secret_bytes; NULL: the job has none */
 	size_t secret_bytes;
-	bool encrypt; /* the job's payloads are encrypted */
+	bool encrypt;          /* the job's payloads are encrypted */
+	const char *transport; /* by which data connections will be made; NULL: not said */
 	/* Called by step() with what the other box says, from the Welcome on, and with an Error at any time. It does
 	 * not close the call. */
 	void (*hear)(void *arg, const Phub__Control *message);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The worker's end of how connections over datagrams come about: see datagram_internal.h. By whoever drives the handle,
- * who owns the queue too.
+ * who owns the queue too; or, apart, by control.
  */
 #include "transport/datagram_internal.h"
 
@@ -247,8 +247,12 @@ int datagram_established(struct transport *head, struct conn *conn, struct err *
 		else
 			rc = datagram_take_signal(c, &heard, e);
 	}
-	if (c->state == DATAGRAM_ADMITTED)
+	if (c->state == DATAGRAM_ADMITTED) {
+		/* From here on it may be another thread's: no signal finds it any more. */
+		if (c->transport->apart)
+			list_remove(&c->link);
 		return 0;
+	}
 	if (c->state == DATAGRAM_CLOSED)
 		return err_set(e, c->error, "%s: the connection to %s has failed: %s", head->ops->name, conn->peer,
 			strerror(-c->error));

@@ -87,7 +87,8 @@ struct datagram_watch {
 struct datagram_conn {
 	struct conn conn;
 	struct datagram *transport;
-	struct list_link link; /* strangers, complete, asked; worker: dialled, until it is freed */
+	/* Of strangers, complete, asked; worker: of dialled, until it is freed or, apart, handed over. */
+	struct list_link link;
 	enum datagram_state state;
 	bool is_box;
 	bool gone;        /* the peer has said that it is */
@@ -122,6 +123,7 @@ struct datagram {
 	uint64_t handshake_ns;
 	struct datagram_port *first; /* box: opened by listen() for the first queue */
 	bool listens;
+	bool apart;     /* see transport_config */
 	char host[256]; /* box: that its ports are opened for */
 	uint16_t port;  /* box: that is dialled */
 	unsigned queue_count;

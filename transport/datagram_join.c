@@ -18,7 +18,8 @@
 
 struct signal *datagram_say(const struct datagram_conn *c, enum datagram_signal type)
 {
-	struct signal begun = {.session = c->session, .core = c->core, .number = c->number};
+	struct signal begun = {
+		.session = c->session, .core = c->core, .number = c->number, .carrier = c->spec ? c->spec->carrier : 0};
 
 	*signal_write(&begun, 1) = (uint8_t)type;
 	return signal_list_add(&c->transport->said, &begun);

@@ -30,6 +30,7 @@ int datagram_open(const struct datagram_class *class, void *owner, const struct 
 	t->owner = owner;
 	t->conns_max = config->queue_conns_max ? config->queue_conns_max : DATAGRAM_QUEUE_CONNS;
 	t->send_bytes_max = config->send_bytes_max;
+	t->apart = config->apart;
 	t->handshake_ns = (config->handshake_ms ? config->handshake_ms : DATAGRAM_HANDSHAKE_MS) * NS_PER_MS;
 	list_init(&t->strangers);
 	list_init(&t->complete);

@@ -111,6 +111,7 @@ struct conn_spec {
 	 * but not within some seconds. 0: never. What is not polled meanwhile does not count.
 	 */
 	uint64_t silent_ns;
+	uint64_t carrier; /* worker: the caller's word for the session that carries its handshake (signal.carrier) */
 };
 
 /* The public head of a connection; each transport's own struct begins with it. */
@@ -281,7 +282,8 @@ struct hello {
 struct signal {
 	uint64_t session;
 	uint32_t core;
-	uint32_t number; /* the worker's, one for each connection that it ever began */
+	uint32_t number;  /* the worker's, one for each connection that it ever began */
+	uint64_t carrier; /* from a worker's transport: of the connection's spec; not carried */
 	uint32_t length;
 	uint8_t bytes[SIGNAL_BYTES_MAX];
 };
@@ -306,6 +308,7 @@ struct transport_config {
 	unsigned queue_count;   /* dpdk: queues that will be made, at most; 0: one */
 	const int *queue_nodes; /* dpdk: [queue_count] as queue_create() will be told; NULL: not known */
 	unsigned handshake_ms;  /* a stranger that has not proved itself by then is dropped; 0: default */
+	bool apart;             /* worker: queues are of other threads than the one that connects */
 	struct rate *rate;      /* tcp, box: of those that come, by their addresses; outlives it. NULL: any */
 };
 
@@ -344,6 +347,13 @@ struct transport_ops {
 	/*
 	 * Worker: begins to connect to core `core` of session `session`; `key` (PROOF_KEY bytes) is the session's.
 	 * `spec` outlives the connection; NULL: it will be abandoned, this is to see whether anybody listens.
+	 *
+	 * A worker's connect(), established() and abandon() are called by the owner of the queue. Where the transport
+	 * was opened `apart`, as a box does that is a worker of others, they are the control thread's, like admit() and
+	 * abandon() at a box: from connect() on the connection is control's, and when established() has returned 0 it
+	 * may be handed over, once, to the owner of spec->queue, who adopts it, and drops it at the end; one that
+	 * adopt() refuses goes back. What the peer still says of it by signals is then no longer looked at: its end
+	 * is seen by the queue, or told by the session.
 	 */
 	int (*connect)(struct transport *t, const char *address, uint64_t session, uint32_t core, const uint8_t *key,
 		const struct conn_spec *spec, struct conn **out, struct err *e);

@@ -406,11 +406,21 @@ static void admin_fill_load(const struct control *c, unsigned core, Phub__CoreIn
 	}
 }
 
+/* A core's queues one after the other, that of its uplinks last. NULL: there are no more. */
+static const struct queue *admin_queue(const struct box *box, unsigned core, unsigned index)
+{
+	if (index < box->transport_count)
+		return box->queues[core][index];
+	return index == box->transport_count ? box->uplinks[core] : NULL;
+}
+
 static void admin_fill_work(const struct box *box, unsigned core, Phub__Work *work)
 {
+	const struct queue *q;
+
 	phub__work__init(work);
-	for (unsigned i = 0; i < box->transport_count; i++) {
-		const struct queue_counters *n = &box->queues[core][i]->counters;
+	for (unsigned i = 0; (q = admin_queue(box, core, i)); i++) {
+		const struct queue_counters *n = &q->counters;
 
 		work->messages += stats_read(&n->messages);
 		work->posts += stats_read(&n->posts);
@@ -442,6 +452,7 @@ static void admin_fill_device(const struct queue *q, struct admin_core *out)
 static void admin_fill_datagrams(const struct box *box, unsigned core, struct admin_core *out)
 {
 	Phub__Datagrams *d = &out->datagrams;
+	const struct queue *q;
 
 	phub__datagrams__init(d);
 	for (unsigned why = 0; why < RELIABLE_DROPS; why++) {
@@ -451,12 +462,12 @@ static void admin_fill_datagrams(const struct box *box, unsigned core, struct ad
 	}
 	d->dropped = out->pointers;
 	d->n_dropped = RELIABLE_DROPS;
-	for (unsigned i = 0; i < box->transport_count; i++) {
-		const struct reliable_counters *n = box->queues[core][i]->datagrams;
+	for (unsigned i = 0; (q = admin_queue(box, core, i)); i++) {
+		const struct reliable_counters *n = q->datagrams;
 
 		if (!n)
 			continue;
-		admin_fill_device(box->queues[core][i], out);
+		admin_fill_device(q, out);
 		d->sent += stats_read(&n->sent);
 		d->sent_bytes += stats_read(&n->sent_bytes);
 		d->came += stats_read(&n->came);

@@ -504,16 +504,21 @@ static int box_create_core(struct box *box, unsigned index, struct err *e)
 /* By what the shards reach the standby, or the box above, or those beside: it must lose nothing. */
 static int box_open_uplink(struct box *box, struct err *e)
 {
+	static const char *const names[] = {[CONFIG_UPLINK_TCP] = "tcp", [CONFIG_UPLINK_UDP] = "udp"};
 	const struct config *config = box->config;
 	bool spread = config->uplink[0] || config_exchanges(config);
-	const struct transport_ops *ops = box->env.transports ? box->env.transports[0] : transport_find("tcp");
+	const char *name = names[spread ? config->uplink_transport : CONFIG_UPLINK_TCP];
+	const struct transport_ops *ops = box->env.transports ? box->env.transports[0] : transport_find(name);
 	const struct transport_config transport = {
 		.queue_conns_max = config->jobs_max * (spread ? CONFIG_CORES_MAX : 1),
 		.congestion = config->congestion[0] ? config->congestion : NULL,
 		.interface = config->interface[0] ? config->interface : NULL,
 		.loop = box->env.loop,
+		.handshake_ms = (unsigned)config->handshake_ms,
+		.datagram_mtu = (unsigned)config->datagram_mtu,
 		.queue_count = box->core_count,
 		.queue_nodes = box->core_node,
+		.apart = true,
 	};
 
 	if ((!config->standby[0] && !spread) || !box->env.calls)

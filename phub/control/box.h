@@ -77,7 +77,7 @@ struct box {
 	struct placement_core placement[CONFIG_CORES_MAX]; /* with the load of live jobs */
 	struct post posts[CONFIG_CORES_MAX];               /* mail to each core */
 	struct queue *queues[CONFIG_CORES_MAX][CONFIG_TRANSPORTS_MAX];
-	/* To the standby: a transport that only connects, and a queue of it for each core; NULL where there is none. */
+	/* To other boxes: a transport that only connects, and a queue of it for each core; NULL where there is none. */
 	struct transport *uplink;
 	struct queue *uplinks[CONFIG_CORES_MAX];
 	struct racks racks;            /* as read anew; no boxes: as the config has it */

@@ -37,14 +37,69 @@ const struct config_secret *box_call_secret(const struct job *job)
 	return listed ? &listed->secret : &config->create_secret;
 }
 
+/* For the transport of uplinks, as it is: it judges. */
+static void box_call_hear_signal(struct box_call *call, const Phub__Signal *m)
+{
+	struct transport *t = call->control->box->uplink;
+	struct signal signal = {.core = m->core, .number = m->number, .length = (uint32_t)m->data.len};
+	const uint8_t *key;
+	uint32_t cores;
+
+	if (!t || !t->ops->signal_give || m->data.len > sizeof(signal.bytes))
+		return;
+	calls_ops(call->control)->session(call->peer, &signal.session, &key, &cores);
+	if (m->data.len > 0) /* else data is NULL */
+		memcpy(signal.bytes, m->data.data, m->data.len);
+	t->ops->signal_give(t, &signal);
+}
+
 static void box_call_hear(void *arg, const Phub__Control *message)
 {
 	struct box_call *call = arg;
 
 	if (message->message_case == PHUB__CONTROL__MESSAGE_LEFT)
 		call->left = true;
-	if (!call->parted)
+	if (message->message_case == PHUB__CONTROL__MESSAGE_LEFT ||
+		message->message_case == PHUB__CONTROL__MESSAGE_ERROR)
+		call->told = true;
+	if (message->message_case == PHUB__CONTROL__MESSAGE_SIGNAL)
+		box_call_hear_signal(call, message->signal);
+	else if (!call->parted)
 		call->hear(call->arg, message);
+}
+
+static struct box_call *box_call_find(const struct control *c, uint64_t number)
+{
+	struct box_call *call = c->calls_open;
+
+	while (call && call->number != number)
+		call = call->other;
+	return call;
+}
+
+/* What the transport of uplinks has to say to those of other boxes. Where the call is over nobody listens. */
+static void box_calls_carry(struct control *c)
+{
+	struct transport *t = c->box->uplink;
+	Phub__Control control = PHUB__CONTROL__INIT;
+	Phub__Signal out = PHUB__SIGNAL__INIT;
+	struct signal signal;
+
+	if (!t || !t->ops->signal_take)
+		return;
+	control.message_case = PHUB__CONTROL__MESSAGE_SIGNAL;
+	control.signal = &out;
+	while (t->ops->signal_take(t, &signal) == 0) {
+		struct box_call *call = box_call_find(c, signal.carrier);
+
+		out.core = signal.core;
+		out.number = signal.number;
+		out.data.data = signal.bytes;
+		out.data.len = signal.length;
+		if (call)
+			box_call_say(c, call, &control); /* what finds no room: the dial ends in time, and says so */
+	}
+	c->soon = c->soon || t->soon;
 }
 
 int box_call_open(struct control *c, const struct call_target *target, struct box_call **out, struct err *e)
@@ -58,16 +113,23 @@ int box_call_open(struct control *c, const struct call_target *target, struct bo
 	call->hear = target->hear;
 	call->arg = target->arg;
 	call->fd = -1;
+	call->control = c;
+	call->number = ++c->call_last;
 	own.hear = box_call_hear;
 	own.arg = call;
+	own.transport = c->box->uplink->ops->name;
 	rc = calls_ops(c)->open(c->box->env.calls_arg, &own, &call->peer, e);
 	if (rc < 0) {
 		free(call);
 		return rc;
 	}
+	call->other = c->calls_open;
+	c->calls_open = call;
 	*out = call;
 	return 0;
 }
+
+static void box_uplinks_cut(struct box_uplinks *u);
 
 /* What comes wakes control; what cannot go out is tried again soon. */
 static void box_call_watch(struct control *c, struct box_call *call)
@@ -88,6 +150,8 @@ int box_call_step(struct control *c, struct box_call *call, struct err *e)
 
 	if (rc >= 0)
 		box_call_watch(c, call);
+	else if (!call->told && call->uplinks)
+		box_uplinks_cut(call->uplinks);
 	return rc;
 }
 
@@ -188,8 +252,15 @@ const char *box_call_trim(const char *text)
 
 void box_call_hang_up(struct control *c, struct box_call *call)
 {
+	struct box_call **at = &c->calls_open;
+
 	if (!call)
 		return;
+	while (*at != call)
+		at = &(*at)->other;
+	*at = call->other;
+	if (call->uplinks)
+		call->uplinks->call = NULL;
 	calls_ops(c)->close(call->peer);
 	free(call);
 }
@@ -198,6 +269,7 @@ void box_calls_step(struct control *c)
 {
 	struct box_call **at = &c->calls;
 
+	box_calls_carry(c);
 	while (*at) {
 		struct box_call *call = *at;
 		struct err e;
@@ -240,6 +312,8 @@ int box_dial_begin(struct control *c, const struct box_call *call, struct box_di
 	memcpy(dial->key, key, sizeof(dial->key));
 	dial->spec.conn.key = dial->key;
 	dial->spec.conn.queue = c->box->uplinks[dial->core];
+	dial->spec.conn.carrier = call->number;
+	dial->spec.conn.silent_ns = c->config->lost_ms * NS_PER_MS;
 	dial->up = false;
 	return t->ops->connect(t, address, session, dial->there, dial->key, &dial->spec.conn, &dial->conn, e);
 }
@@ -342,7 +416,7 @@ static int box_uplinks_fill(const struct job *job, const struct box_call *call, 
 			.window = place->window,
 			.job = place->job,
 			.rank = place->rank,
-			.seal = SEAL_GMAC},
+			.seal = job->generation->spec.seal},
 		.job = place->job,
 		.generation = place->generation,
 		.epoch = place->epoch,
@@ -374,7 +448,7 @@ static unsigned box_uplinks_core(const struct job *job, uint32_t way)
 	return 0;
 }
 
-int box_uplinks_begin(const struct job *job, const struct box_call *call, const struct box_place *place, uint32_t first,
+int box_uplinks_begin(const struct job *job, struct box_call *call, const struct box_place *place, uint32_t first,
 	unsigned cores, bool whole, struct box_uplinks *u, struct err *e)
 {
 	int rc = 0;
@@ -385,6 +459,9 @@ int box_uplinks_begin(const struct job *job, const struct box_call *call, const 
 	if (!u->dials)
 		return err_set(e, -ENOMEM, "no memory for connections to it");
 	u->count = cores;
+	u->job = job;
+	u->call = call;
+	call->uplinks = u;
 	for (unsigned core = 0; rc == 0 && core < cores; core++) {
 		struct box_dial *dial = &u->dials[core];
 
@@ -460,8 +537,17 @@ uint64_t box_uplinks_bytes(const struct job *job, const struct box_uplinks *u)
 	return bytes;
 }
 
+/* Nobody is at their other end any more. */
+static void box_uplinks_cut(struct box_uplinks *u)
+{
+	if (u->job->generation)
+		box_dials_drop(u->job->control, u->job->generation, u->dials, u->count, u->serial, false);
+}
+
 void box_uplinks_forget(struct box_uplinks *u)
 {
+	if (u->call)
+		u->call->uplinks = NULL;
 	for (unsigned i = 0; i < u->count; i++) {
 		struct conn *conn = u->dials[i].conn;
 

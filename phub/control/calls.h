@@ -15,6 +15,7 @@
 #include "phub/uplink.h"
 #include "transport/call.h"
 
+struct box_uplinks;
 struct config_secret;
 struct generation;
 struct job;
@@ -23,20 +24,26 @@ struct table;
 
 /* A session. It may outlive its job until the other box has said Left. */
 struct box_call {
-	struct box_call *next; /* of control->calls: those that only wait for Left */
+	struct box_call *next;  /* of control->calls: those that only wait for Left */
+	struct box_call *other; /* of control->calls_open: all */
+	struct control *control;
+	uint64_t number; /* by which signals of data connections find it (transport.h, carrier); none has 0 */
 	struct call_peer *peer;
 	void (*hear)(void *arg, const Phub__Control *message);
 	void *arg;
-	bool parted; /* one of these: nobody hears it any more */
+	struct box_uplinks *uplinks; /* that it carries; NULL: none */
+	bool parted;                 /* one of these: nobody hears it any more */
+	bool told;                   /* why it will end: what is owed by uplinks may come yet */
 	bool left;
 	uint64_t until_ns;
 	int fd; /* that control's epoll knows */
 };
 
-/* Sets out to `target`, whose secret is the job's, and whose hear() and arg are called as it says until
- * box_call_part(). 0, or as call_ops.open() with the reason in `e`. */
+/* Sets out to `target`, whose secret is the job's, whose transport is that of uplinks, and whose hear() and arg are
+ * called as it says until box_call_part(). 0, or as call_ops.open() with the reason in `e`. */
 int box_call_open(struct control *c, const struct call_target *target, struct box_call **out, struct err *e);
-/* As call_ops.step(); what comes wakes control, and what cannot go out is tried again soon. */
+/* As call_ops.step(); what comes wakes control, and what cannot go out is tried again soon. When the other box was lost
+ * without a word, its uplinks end, too: not all transports see that by themselves, and cores would wait for answers. */
 int box_call_step(struct control *c, struct box_call *call, struct err *e);
 int box_call_say(struct control *c, struct box_call *call, const Phub__Control *message);
 /* As many keys of the table as should be unsent now; *said: how many were. 0, -EAGAIN, -ENOMEM. */
@@ -51,7 +58,7 @@ void box_call_part(struct control *c, struct box_call *call, Phub__Leave *leave)
 const char *box_call_trim(const char *text);
 /* NULL is allowed. */
 void box_call_hang_up(struct control *c, struct box_call *call);
-/* Those that wait for Left. */
+/* Signals of data connections that are being made, and those that wait for Left. */
 void box_calls_step(struct control *c);
 /* The box goes down: they are closed. */
 void box_calls_fini(struct control *c);
@@ -93,6 +100,8 @@ struct box_place {
 };
 
 struct box_uplinks {
+	const struct job *job;
+	struct box_call *call;  /* that carries them; NULL: none does any more */
 	struct box_dial *dials; /* [count] one for each core there */
 	unsigned count;
 	uint32_t first; /* the spec's way to its core 0 */
@@ -105,7 +114,7 @@ struct box_uplinks {
  * Begins to make those of the job's generation, by its ways from `first` on, to `cores` cores there. `whole`: each core
  * there has the same chunks of the job as one core here; else those of its way alone. 0, or why not, in `e`.
  */
-int box_uplinks_begin(const struct job *job, const struct box_call *call, const struct box_place *place, uint32_t first,
+int box_uplinks_begin(const struct job *job, struct box_call *call, const struct box_place *place, uint32_t first,
 	unsigned cores, bool whole, struct box_uplinks *u, struct err *e);
 /* 0 when they are with their cores; -EAGAIN. One that cannot be made counts as one that ended. */
 int box_uplinks_give(const struct job *job, struct box_uplinks *u, struct err *e);

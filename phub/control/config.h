@@ -30,6 +30,7 @@
 #define CONFIG_NAME_BYTES        64u /* of boxes and roots, in etcd */
 
 enum config_pushes { CONFIG_PUSHES_SLOTS, CONFIG_PUSHES_FIXED };
+enum config_uplink { CONFIG_UPLINK_TCP, CONFIG_UPLINK_UDP };
 enum config_poll { CONFIG_POLL_ADAPTIVE, CONFIG_POLL_BUSY };
 enum config_create { CONFIG_CREATE_SAME_UID, CONFIG_CREATE_SECRET, CONFIG_CREATE_NEVER };
 enum config_seal { CONFIG_SEAL_GMAC, CONFIG_SEAL_CRC, CONFIG_SEAL_NONE };
@@ -117,6 +118,7 @@ struct config {
 	struct config_listen uplink_at;            /* where it is, */
 	bool uplink_tls;                           /* and by TLS */
 	enum dtype uplink_type;                    /* of sums that go there */
+	enum config_uplink uplink_transport;       /* and what they go by */
 	enum config_hierarchy hierarchy;           /* of jobs whose top box this is, but where their entry has one */
 	char advertise[320];                       /* "": where others come from and listen says */
 	struct config_listen advertise_at;         /* after config_finish() */

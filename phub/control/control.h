@@ -77,6 +77,8 @@ struct control {
 	struct keeper *keepers;         /* of jobs that are over, whose disks are not done (keeper.h) */
 	struct above above;             /* the box that is above this one, if there is one */
 	struct box_call *calls;         /* sessions with other boxes, for jobs that are over (calls.h) */
+	struct box_call *calls_open;    /* all of these */
+	uint64_t call_last;             /* number */
 };
 
 /* Does all that can be done now. Returns whether it should be called again at once. */

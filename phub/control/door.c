@@ -18,8 +18,8 @@ enum { DOOR_HELLOS = 64 }; /* of one transport in one step */
 
 #define DOOR_AGAIN_NS 50000000ull
 
-/* Boxes speak with each other through what loses nothing, and maps nothing. */
-static bool door_is_plain(const struct box *box, const struct hello *hello)
+/* Boxes speak with each other through what loses nothing, and maps nothing; a mirror in the order of what is said. */
+static bool door_is_plain(const struct box *box, const struct hello *hello, bool mirror)
 {
 	unsigned number = 0;
 	const struct queue *q;
@@ -27,7 +27,7 @@ static bool door_is_plain(const struct box *box, const struct hello *hello)
 	while (box->transports[number].transport != hello->conn->transport)
 		number++;
 	q = box->queues[hello->core][number];
-	return !q->lossy && !q->unordered && q->hold_max != UINT_MAX;
+	return !q->lossy && !(mirror && q->unordered) && q->hold_max != UINT_MAX;
 }
 
 /* 0 with the link it is for, or a positive errno for the refusal. */
@@ -49,7 +49,7 @@ static int door_check(
 		return ERANGE;
 	if (picked[0] && strcmp(picked, hello->conn->transport->ops->name) != 0)
 		return EPROTOTYPE;
-	if ((s->job->mirror || s->below) && !door_is_plain(c->box, hello))
+	if ((s->job->mirror || s->below) && !door_is_plain(c->box, hello, s->job->mirror))
 		return EPROTOTYPE;
 	*link = generation_link(g, s->rank, hello->core);
 	if ((*link)->serial > 0 && !(*link)->fresh && !hello->conn->transport->ops->reconnects)

@@ -298,6 +298,8 @@ void job_mail(struct control *c, const struct mail *mail)
 		return;
 	case MAIL_UPLINK_WHOLE:
 	case MAIL_UPLINK_ENDED:
+		if (mail->conn)
+			mail->conn->transport->ops->abandon(mail->conn->transport, mail->conn);
 		if (job && job->peers)
 			peers_mail(job, mail);
 		else if (job && job->parent)

@@ -80,7 +80,8 @@ void job_hear_table(struct session *s, const Phub__Job *message)
 	s->table_ns = c->now_ns;
 	if (!job_has_transport(c->box, s->table->transport)) {
 		session_refuse(s, PHUB__ERROR_CODE__ERROR_UNSUPPORTED,
-			"the box does not offer transport %s; see its transports option", s->table->transport);
+			"the box does not offer transport %s%s; see its transports option", s->table->transport,
+			s->below ? " (uplink_transport of the one below)" : "");
 		return;
 	}
 	if (job_seal_is_weak(c->config, s->table->spec.seal)) {

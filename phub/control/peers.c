@@ -47,8 +47,7 @@ int peers_admit(struct session *s)
 	t->told = 0;
 	s->rank = t->slot;
 	s->job = job;
-	snprintf(job->members[t->slot].transport, sizeof(job->members[t->slot].transport), "%s",
-		job->control->box->uplink ? job->control->box->uplink->ops->name : "");
+	memcpy(job->members[t->slot].transport, s->peer_transport, sizeof(s->peer_transport));
 	job->control->again = true;
 	log_info("job '%s': %s lifts chunks to this box", job->name, t->name);
 	return 0;

@@ -164,11 +164,11 @@ DPDK_XDP = Way("dpdk_xdp", "a box with XDP's sockets on a veth pair of its own",
     "transports": "dpdk", "dpdk_ports": "net_af_xdp0,iface=x0@10.85.0.1/24"})
 
 
-def box_on(listen=f"{address(BOX)}:0", **options):
+def box_on(listen=f"{address(BOX)}:0", node=BOX, **options):
     """A box, and the network as it was at first."""
     net().faults()
     options = {"cores": 2, "lost_ms": 10000, "warn_ms": 9000, **_way[-1].box, **options}
-    return Box(listen=listen, prefix=net().inside(BOX), env=SECRET, create="secret", create_secret_env="PHUB_SECRET",
+    return Box(listen=listen, prefix=net().inside(node), env=SECRET, create="secret", create_secret_env="PHUB_SECRET",
                admin_secret_env="PHUB_ADMIN_SECRET", **options)
 
 
@@ -211,9 +211,9 @@ def rate(worker):
     return (told[-1]["round"] - told[0]["round"]) * 1000 / span if span else 0
 
 
-def datagrams(box):
+def datagrams(box, node=BOX):
     """The box's counters of all cores, those of drops by reason."""
-    shown = subprocess.run([*net().inside(BOX), BUILD / "phub", "jobs", "--json", box.address], capture_output=True, text=True,
+    shown = subprocess.run([*net().inside(node), BUILD / "phub", "jobs", "--json", box.address], capture_output=True, text=True,
                            env={**QUIET, **SECRET})
     check(shown.returncode == 0, f"phub jobs: {shown.stderr}")
     sums = collections.Counter()
@@ -589,6 +589,38 @@ def deaf():
     box.stop()
 
 
+def racks():
+    """a box below the other, its sums and workers by datagrams: sums at each loss as without it, sent again; and one that hears none is named"""
+    for mtu in (1500, 9000):
+        for node in range(NODES):
+            net().link(node, "mtu", str(mtu))
+        root = box_on(transports="tcp,udp", lost_ms=LOST_MS, warn_ms=1500)
+        below = box_on(f"{address(1)}:0", node=1, uplink=root.address, uplink_transport="udp", lost_ms=LOST_MS, warn_ms=1500)
+        digests, rounds = set(), 4
+        for percent in (0, 1, 5):
+            net().faults(loss=percent)
+            before = datagrams(below, 1)
+            name = f"loss-{percent}"
+            workers = [Worker(box.url(name), rank, 4, prefix=net().inside(node), env=SECRET, transport="udp", keys=resnet18(16), rounds=rounds)
+                       for rank, (box, node) in enumerate(((root, 2), (root, 3), (below, 4), (below, 4)))]
+            digests.update(worker.good(60)["digest"] for worker in workers)
+            moved = datagrams(below, 1)
+            moved.subtract(before)
+            say(f"MTU {mtu}, {percent} % loss: the box below sent {moved['sent']} datagrams, {moved['resent']} again")
+            check(moved["resent"] > 0 or not percent, "nothing was sent again")
+        net().faults()
+        check(len(digests) == 1, f"the sums differ: {digests}")
+        workers = [Worker(box.url("deaf"), rank, 2, prefix=net().inside(node), env=SECRET, transport=transport, keys=KEYS, report_ms=1, rounds="until-told")
+                   for rank, (box, node, transport) in enumerate(((root, 2, "tcp"), (below, 1, "udp")))]
+        goes_on(*workers)
+        began = time.monotonic()
+        net().tell("deaf", BOX)
+        failed_in_time([workers[1]], began, LOST_MS / 1000 + 6, "core 0 to its core 0 ended: UDP comes through no more|core 1 to its core 1 ended: UDP comes through no more")
+        net().tell("hear", BOX)
+        below.stop()
+        root.stop()
+
+
 def box_killed():
     """workers whose box is killed hear so in time; so they do when it is told to end, which it does in good order"""
     for number in (signal.SIGKILL, signal.SIGTERM):
@@ -698,6 +730,6 @@ def why_not():
     return None
 
 
-run([loss_1500, loss_9000, shallow, disorder, stopped, cables, strangers, flood, worker_killed, worker_gone, outlived, deaf, box_killed, beside, six,
+run([loss_1500, loss_9000, shallow, disorder, stopped, cables, strangers, flood, worker_killed, worker_gone, outlived, deaf, racks, box_killed, beside, six,
      *DPDK_BOX.cases(lossy, disorder, cables, strangers, flood), *DPDK_WORKER.cases(lossy, stopped, worker_killed, outlived, both, misplaced),
      *DPDK_ALL.cases(lossy, outlived), *DPDK_MEMIF.cases(stopped_once), *DPDK_XDP.cases(xdp)], why_not())

@@ -48,6 +48,11 @@ static int script_send(struct queue *q, struct conn *c, const struct wire_header
 	assert_true(s->sent_count < STAND_SENT_MAX);
 	s->payloads[s->sent_count] = payload;
 	s->sent[s->sent_count++] = *h;
+	if (cookie && s->unacknowledged) {
+		assert_true(s->kept_count < STAND_EVENTS_MAX);
+		s->kept[s->kept_count++] = (struct event){.type = EVENT_SENT, .conn = c, .cookie = cookie};
+		return 0;
+	}
 	if (cookie && s->event_count < STAND_EVENTS_MAX)
 		s->events[s->event_count++] = (struct event){.type = EVENT_SENT, .conn = c, .cookie = cookie};
 	return 0;

@@ -24,6 +24,10 @@ struct script {
 	const uint8_t *payloads[STAND_SENT_MAX];
 	unsigned sent_count;
 	unsigned released; /* slots */
+	/* EVENT_SENT does not come by itself: these wait for the test. */
+	bool unacknowledged;
+	struct event kept[STAND_EVENTS_MAX];
+	unsigned kept_count;
 };
 
 struct stand {

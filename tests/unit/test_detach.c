@@ -64,6 +64,31 @@ static void test_committed_results_go_out_first(void **state)
 	stand_close(s);
 }
 
+/* Where messages overtake each other, none may be behind the last word: it is said when all are there. */
+static void test_nothing_is_behind_the_last_word(void **state)
+{
+	for (unsigned unordered = 0; unordered < 2; unordered++) {
+		struct stand *s = stand_bereaved(3, false);
+
+		s->script.queue.unordered = unordered;
+		s->script.unacknowledged = true;
+		s->script.room[1] = UINT_MAX;
+		stand_event(s, 1, EVENT_WRITABLE);
+		stand_steps(s, 3);
+		assert_int_equal(stand_sent(s, 1, WIRE_RESULT, 1), 3);
+		assert_int_equal(stand_sent(s, 1, WIRE_CREDIT, 1), !unordered);
+		for (unsigned i = 0; i < 3; i++)
+			s->script.events[s->script.event_count++] = s->script.kept[i];
+		stand_steps(s, 3);
+		assert_int_equal(stand_sent(s, 1, WIRE_CREDIT, 1), 1);
+		stand_event(s, 1, EVENT_CLOSED);
+		stand_steps(s, 2);
+		assert_true(stand_is_home(s));
+		stand_close(s);
+	}
+	(void)state;
+}
+
 static void test_who_reads_nothing_holds_nobody_up(void **state)
 {
 	struct stand *s = stand_bereaved(3, false);
@@ -305,6 +330,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_committed_results_go_out_first),
+		cmocka_unit_test(test_nothing_is_behind_the_last_word),
 		cmocka_unit_test(test_who_reads_nothing_holds_nobody_up),
 		cmocka_unit_test(test_a_drain_is_cut_short),
 		cmocka_unit_test(test_a_core_that_stops_drains_no_longer),

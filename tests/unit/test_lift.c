@@ -221,7 +221,7 @@ static void place_connect(struct place *p, unsigned to)
 		.rank = 100 * to + rack_slot(to, p->number)};
 	for (uint32_t at = 0; at < up->chunk_count; at++)
 		lift_place(up, at, up->chunks[at].local);
-	uplink_open(&p->core, &mail);
+	assert_int_equal(uplink_open(&p->core, &mail), 0);
 }
 
 static void fill_as(struct bench *b, uint32_t slot, uint32_t rank, uint64_t round, bool rounds)

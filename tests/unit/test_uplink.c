@@ -144,7 +144,7 @@ static void standby_connect(struct standby *s)
 	s->sent_count = 0;
 	s->acked = 0;
 	standby_take_keys(s);
-	uplink_open(&s->core, &mail);
+	assert_int_equal(uplink_open(&s->core, &mail), 0);
 }
 
 static struct event *standby_event(struct standby *s, enum event_type type)
