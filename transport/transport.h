@@ -63,6 +63,14 @@ struct sink {
 	uint32_t bytes;
 };
 
+/* Memory that payloads and sinks lie in. */
+struct conn_memory {
+	void *base;
+	uint64_t bytes;
+};
+
+#define CONN_MEMORY_MAX 2
+
 /* Memory of a device, as another device can reach it. */
 struct dmabuf {
 	int fd;
@@ -111,6 +119,12 @@ struct conn_spec {
 	 * but not within some seconds. 0: never. What is not polled meanwhile does not count.
 	 */
 	uint64_t silent_ns;
+	/*
+	 * Worker, one-sided and apart (transport_config): its payloads and sinks lie in this memory, and not in what
+	 * mem_register() knows. It is registered from connect() on for as long as a connection is there that names it.
+	 */
+	struct conn_memory memory[CONN_MEMORY_MAX];
+	uint32_t memory_count;
 	uint64_t carrier; /* worker: the caller's word for the session that carries its handshake (signal.carrier) */
 };
 
@@ -256,8 +270,8 @@ struct queue {
 	bool unordered;    /* box: messages of a connection come in any order, once each (datagrams) */
 	/*
 	 * The device moves payloads by itself: those of a worker, and its sinks, lie in memory that mem_register() was
-	 * given, the box's in spec->result; and a WIRE_RESULT answers the last message of its chunk that came on its
-	 * connection, once. send() says -EINVAL to anything else.
+	 * given, or spec->memory, the box's in spec->result; and a WIRE_RESULT answers the last message of its chunk
+	 * that came on its connection, once. send() says -EINVAL to anything else.
 	 */
 	bool one_sided;
 	struct queue_counters counters;

@@ -733,7 +733,7 @@ static void verbs_release(struct queue *head, void *slot)
  * Which of a worker's rails led nowhere. Where the box alone noticed (then it is dropped although it is open), those on
  * which something is still unanswered are suspected, if others have nothing.
  */
-static void verbs_shun(struct verbs_conn *c)
+static void verbs_shun_all(const struct verbs_conn *c)
 {
 	bool known = false;
 
@@ -743,7 +743,7 @@ static void verbs_shun(struct verbs_conn *c)
 		const struct verbs_rail *r = &c->rails[i];
 
 		if (known ? r->led_nowhere : c->state == VERBS_OPEN && c->rail_count > 1 && r->done != r->rung)
-			c->verbs->shunned_ns[r->device_index][r->peer_port] = clock_now_ns();
+			verbs_shun(c->verbs, r);
 	}
 }
 
@@ -754,7 +754,7 @@ static void verbs_drop(struct queue *head, struct conn *conn)
 
 	verbs_bell_ring(c, c->deaf ? c->error : verbs_is_broken(c) ? -ECONNRESET : 0);
 	if (!c->is_box)
-		verbs_shun(c);
+		verbs_shun_all(c);
 	c->state = VERBS_CLOSED;
 	for (uint32_t i = 0; i < c->rail_count; i++)
 		verbs_hash_remove(q, &c->rails[i]);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The worker's end of how connections come about: see verbs_signal.h. Which ports they take is rails.h's. By whoever
- * drives the handle.
+ * drives the handle; or, apart, by control.
  */
 #include "transport/verbs_signal.h"
 
@@ -72,6 +72,10 @@ int verbs_connect(struct transport *head, const char *address, uint64_t session,
 	snprintf(c->conn.peer, sizeof(c->conn.peer), "%.*s", (int)strcspn(address, "/"), address);
 	handshake_begin_worker(&c->handshake, session, core, key);
 	list_append(&v->dialled, &c->list);
+	if (verbs_memory_get(c, e) < 0) {
+		verbs_conn_undo(c, NULL);
+		return e->code;
+	}
 	s = spec ? verbs_say(v, c, VERBS_DIAL) : NULL;
 	if (s)
 		memcpy(signal_write(s, strlen(c->conn.peer)), c->conn.peer, strlen(c->conn.peer));
@@ -87,15 +91,17 @@ static void verbs_find_shunned(const struct verbs *v, uint32_t count, bool shunn
 
 	for (uint32_t i = 0; i < v->device_count; i++) {
 		for (uint32_t k = 0; k < count; k++) {
-			newest_ns = v->shunned_ns[i][k] > newest_ns ? v->shunned_ns[i][k] : newest_ns;
-			all = all && v->shunned_ns[i][k] >= since_ns;
+			uint64_t at_ns = atomic_load_explicit(&v->shunned_ns[i][k], memory_order_relaxed);
+
+			newest_ns = at_ns > newest_ns ? at_ns : newest_ns;
+			all = all && at_ns >= since_ns;
 		}
 	}
 	if (all)
 		since_ns = newest_ns - VERBS_SHUN_LAST_NS;
 	for (uint32_t i = 0; i < v->device_count; i++)
 		for (uint32_t k = 0; k < count; k++)
-			shunned[i][k] = v->shunned_ns[i][k] >= since_ns;
+			shunned[i][k] = atomic_load_explicit(&v->shunned_ns[i][k], memory_order_relaxed) >= since_ns;
 }
 
 /* Which ports its rails connect: see rails.h. */
@@ -153,7 +159,7 @@ static uint32_t verbs_leave_out(struct verbs_conn *c, const int errors[VERBS_RAI
 		struct verbs_rail *r = &c->rails[i];
 
 		if (errors[i] < 0) {
-			c->verbs->shunned_ns[r->device_index][r->peer_port] = clock_now_ns();
+			verbs_shun(c->verbs, r);
 			continue;
 		}
 		if (kept != i) {
@@ -180,7 +186,10 @@ static int verbs_take_ways(struct verbs_conn *c, struct err *e)
 		return err_set(e, rc, "verbs: %s does not answer: %s", c->conn.peer, strerror(-rc));
 	rc = 0;
 	for (uint32_t i = 0; rc == 0 && i < c->rail_count; i++) {
-		rc = verbs_device_use(c->verbs, c->rails[i].device_index, e);
+		if (c->verbs->apart)
+			rc = verbs_memory_cover(c, c->rails[i].device_index, e);
+		else
+			rc = verbs_device_use(c->verbs, c->rails[i].device_index, e);
 		if (rc == 0)
 			rc = verbs_rail_create(c, &c->rails[i], c->rails[i].device_index, e);
 	}
@@ -238,7 +247,7 @@ static int verbs_take_signal(struct verbs_conn *c, const struct signal *s, struc
 
 		for (uint32_t i = 0; i < c->rail_count; i++)
 			if (dead >> i & 1)
-				c->verbs->shunned_ns[c->rails[i].device_index][c->rails[i].peer_port] = clock_now_ns();
+				verbs_shun(c->verbs, &c->rails[i]);
 		c->gone = true;
 		return err_set(e, code ? -code : -ECONNREFUSED, "verbs: %s takes no data connection: %s", c->conn.peer,
 			strerror(code ? code : ECONNREFUSED));

@@ -30,6 +30,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "phub/base/clock.h"
 #include "phub/base/list.h"
 #include "phub/base/mem.h"
 #include "transport/handshake.h"
@@ -242,8 +243,10 @@ struct verbs_conn {
 	enum verbs_state state;
 	bool is_box;
 	const struct conn_spec *spec;
-	struct verbs_pool *pool;     /* box */
-	struct verbs_region *result; /* box */
+	struct verbs_pool *pool;                      /* box */
+	struct verbs_region *result;                  /* box */
+	struct verbs_region *memory[CONN_MEMORY_MAX]; /* worker apart: [memory_count] */
+	uint32_t memory_count;
 	struct verbs_rail rails[VERBS_RAILS_MAX];
 	uint32_t rail_count;
 	/*
@@ -332,7 +335,7 @@ struct verbs_queue {
 	struct verbs_recv *strays; /* messages whose connection is not adopted yet, newest first */
 	struct verbs_recv *stray_bells;
 	struct list_link dirty, report, tails, idle, pools;
-	_Atomic(struct verbs_conn *) graves; /* connections that control gave up after they were admitted */
+	_Atomic(struct verbs_conn *) graves; /* connections that control gave up when the queue knew of them */
 	uint64_t now_ns;
 };
 
@@ -342,15 +345,14 @@ struct verbs_region {
 	uintptr_t from, to;
 	int access;
 	struct ibv_mr *mr[VERBS_DEVICES_MAX]; /* NULL where no connection takes that port */
-	unsigned uses;                        /* box: connections; 0: dead, control frees it; under verbs.lock */
-	bool foreign;                         /* memory of a device that the processor does not touch */
+	unsigned uses; /* box, and worker apart: connections; 0: dead, control frees it; under verbs.lock */
+	bool foreign;  /* memory of a device that the processor does not touch */
 };
 
 struct verbs {
 	struct transport transport;
 	struct verbs_device devices[VERBS_DEVICES_MAX];
 	unsigned device_count;
-	struct verbs_queue *queue;        /* worker: the one */
 	int queue_node[VERBS_QUEUES_MAX]; /* by number: a box's core has the queue of its own */
 	unsigned queue_count;             /* that were made */
 	/* Cores put what control gets: never on the way of a chunk. */
@@ -367,7 +369,8 @@ struct verbs {
 	unsigned path_threads;     /* that look for ways; under `lock` */
 	pthread_cond_t path_ended; /* one less */
 	/* Worker: when a pair of ports, its own and the box's, led nowhere; 0: it never did. */
-	uint64_t shunned_ns[VERBS_DEVICES_MAX][VERBS_DEVICES_MAX];
+	_Atomic(uint64_t) shunned_ns[VERBS_DEVICES_MAX][VERBS_DEVICES_MAX]; /* relaxed: apart, cores say so, too */
+	bool apart;                                                         /* see transport_config */
 	unsigned queue_conns_max, send_bytes_max;
 	uint64_t slots_bytes, slots_bytes_max; /* box: see transport_config */
 	bool fixed;                            /* box: workers write their pushes */
@@ -379,6 +382,12 @@ struct verbs {
 
 extern const struct queue_ops verbs_queue_ops;
 
+/* Worker: this rail led nowhere. */
+static inline void verbs_shun(struct verbs *v, const struct verbs_rail *r)
+{
+	atomic_store_explicit(&v->shunned_ns[r->device_index][r->peer_port], clock_now_ns(), memory_order_relaxed);
+}
+
 /* ---- verbs_setup.c ---- */
 
 /* Gives room for `cqes` more completions at the queue's port. 0 or -ENOSPC. */
@@ -389,6 +398,9 @@ struct verbs_region *verbs_region_get(struct verbs *v, void *addr, size_t bytes,
 int verbs_region_cover(struct verbs *v, struct verbs_region *r, uint32_t device_index, struct err *e);
 /* Worker: its connections take this device from now on, and all its memory is registered there. Likewise. */
 int verbs_device_use(struct verbs *v, uint32_t device_index, struct err *e);
+/* Worker apart: the memory of this connection, and at this device. Likewise. */
+int verbs_memory_get(struct verbs_conn *c, struct err *e);
+int verbs_memory_cover(const struct verbs_conn *c, uint32_t device_index, struct err *e);
 void verbs_region_put(struct verbs *v, struct verbs_region *r);
 /* Control: frees those that nobody uses any more. */
 void verbs_regions_reap(struct verbs *v);

@@ -330,6 +330,31 @@ int verbs_admit(struct transport *head, struct conn *conn, const struct conn_spe
 
 /* ---- the end of what was not adopted ---- */
 
+/* What came by its pairs may lie with the core already: that frees it, and then the connection. */
+static void verbs_send_to_grave(struct verbs_conn *c, struct verbs_queue *q)
+{
+	list_remove(&c->list);
+	verbs_path_forsake(c);
+	for (uint32_t i = 0; i < VERBS_RAILS_MAX; i++)
+		verbs_rail_destroy(&c->rails[i], NULL);
+	c->next_grave = atomic_load_explicit(&q->graves, memory_order_relaxed);
+	while (!atomic_compare_exchange_weak_explicit(
+		&q->graves, &c->next_grave, c, memory_order_release, memory_order_relaxed))
+		;
+}
+
+static void verbs_abandon_dialled(struct verbs *v, struct verbs_conn *c, struct verbs_queue *q)
+{
+	if ((c->state == VERBS_DIALLED || c->state == VERBS_SHAKING) && c->spec)
+		verbs_say_gone(v, c, ECONNRESET);
+	else if (c->state == VERBS_ADMITTED)
+		verbs_bell_ring(c, 0);
+	if (v->apart && q)
+		verbs_send_to_grave(c, q);
+	else
+		verbs_conn_undo(c, q);
+}
+
 void verbs_abandon(struct transport *head, struct conn *conn)
 {
 	struct verbs *v = (struct verbs *)head;
@@ -338,11 +363,7 @@ void verbs_abandon(struct transport *head, struct conn *conn)
 
 	assert(!conn->queue);
 	if (!c->is_box) {
-		if ((c->state == VERBS_DIALLED || c->state == VERBS_SHAKING) && c->spec)
-			verbs_say_gone(v, c, ECONNRESET);
-		else if (c->state == VERBS_ADMITTED)
-			verbs_bell_ring(c, 0);
-		verbs_conn_undo(c, q);
+		verbs_abandon_dialled(v, c, q);
 		return;
 	}
 	if (c->state != VERBS_ADMITTED) {
@@ -350,14 +371,8 @@ void verbs_abandon(struct transport *head, struct conn *conn)
 		verbs_conn_undo(c, NULL);
 		return;
 	}
-	/* Its messages may lie with the core already: that frees them, and then the connection. */
 	verbs_bell_ring(c, 0);
-	for (uint32_t i = 0; i < c->rail_count; i++)
-		verbs_rail_destroy(&c->rails[i], NULL);
-	c->next_grave = atomic_load_explicit(&q->graves, memory_order_relaxed);
-	while (!atomic_compare_exchange_weak_explicit(
-		&q->graves, &c->next_grave, c, memory_order_release, memory_order_relaxed))
-		;
+	verbs_send_to_grave(c, q);
 }
 
 void verbs_join_fini(struct verbs *v)

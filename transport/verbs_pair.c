@@ -293,6 +293,8 @@ void verbs_conn_free(struct verbs_conn *c)
 		verbs_pool_put(c);
 	if (c->result)
 		verbs_region_put(c->verbs, c->result);
+	for (uint32_t i = 0; i < c->memory_count; i++)
+		verbs_region_put(c->verbs, c->memory[i]);
 	mem_region_destroy(&c->fixed);
 	free(c->fixed_at);
 	free(c->rail_of);

@@ -134,6 +134,29 @@ void verbs_region_put(struct verbs *v, struct verbs_region *r)
 	pthread_mutex_unlock(&v->lock);
 }
 
+int verbs_memory_get(struct verbs_conn *c, struct err *e)
+{
+	const struct conn_spec *spec = c->spec;
+
+	for (uint32_t i = 0; spec && i < spec->memory_count; i++) {
+		c->memory[i] = verbs_region_get(c->verbs, spec->memory[i].base, spec->memory[i].bytes,
+			IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE, e);
+		if (!c->memory[i])
+			return e->code;
+		c->memory_count++;
+	}
+	return 0;
+}
+
+int verbs_memory_cover(const struct verbs_conn *c, uint32_t device_index, struct err *e)
+{
+	int rc = 0;
+
+	for (uint32_t i = 0; rc == 0 && i < c->memory_count; i++)
+		rc = verbs_region_cover(c->verbs, c->memory[i], device_index, e);
+	return rc;
+}
+
 void verbs_regions_reap(struct verbs *v)
 {
 	struct verbs_region **at = &v->regions, *dead = NULL;
@@ -427,8 +450,6 @@ static int verbs_queue_create(struct transport *head, int node, struct queue **o
 		verbs_queue_free(q);
 		return rc;
 	}
-	if (!v->queue)
-		v->queue = q;
 	if (v->queue_count < VERBS_QUEUES_MAX) {
 		v->queue_node[v->queue_count] = node;
 		verbs_log_ports(v, v->queue_count++);
@@ -446,8 +467,6 @@ static void verbs_queue_destroy(struct transport *head, struct queue *queue)
 	verbs_bury(q);
 	verbs_pools_leave(q);
 	verbs_pools_reap(v);
-	if (v->queue == q)
-		v->queue = NULL;
 	verbs_queue_free(q);
 }
 
@@ -490,6 +509,7 @@ static int verbs_open(const struct transport_config *config, struct transport **
 	v->queue_conns_max = config->queue_conns_max ? config->queue_conns_max : VERBS_CONNS;
 	v->send_bytes_max = config->send_bytes_max ? config->send_bytes_max : VERBS_SEND_BYTES;
 	v->fixed = config->rdma_fixed;
+	v->apart = config->apart;
 	v->handshake_ns = (config->handshake_ms ? config->handshake_ms : VERBS_HANDSHAKE_MS) * NS_PER_MS;
 	pthread_mutex_init(&v->lock, NULL);
 	pthread_cond_init(&v->path_ended, NULL);

@@ -14,15 +14,24 @@
 
 struct signal *verbs_say(struct verbs *v, const struct verbs_conn *c, enum verbs_signal type)
 {
-	struct signal begun = {.session = c->session, .core = c->core, .number = c->number};
+	struct signal begun = {
+		.session = c->session, .core = c->core, .number = c->number, .carrier = c->spec ? c->spec->carrier : 0};
 
 	*signal_write(&begun, 1) = (uint8_t)type;
 	return signal_list_add(&v->said, &begun);
 }
 
+/* Who accepts nobody is asked for signals in each step. */
 int verbs_signal_take(struct transport *head, struct signal *out)
 {
-	return signal_list_take(&((struct verbs *)head)->said, out);
+	struct verbs *v = (struct verbs *)head;
+
+	if (v->apart) {
+		verbs_regions_reap(v);
+		for (unsigned i = 0; i < v->device_count; i++)
+			verbs_device_listen(&v->devices[i]);
+	}
+	return signal_list_take(&v->said, out);
 }
 
 void verbs_say_gone(struct verbs *v, const struct verbs_conn *c, int error)

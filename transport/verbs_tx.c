@@ -21,15 +21,22 @@ static bool verbs_rail_full(const struct verbs_rail *r)
 	return r->tail - r->reclaimed >= VERBS_SEND_SLOTS || r->tail - r->reported >= VERBS_SEND_SLOTS;
 }
 
-/* The worker's memory that holds all of this, or NULL. They are few. */
-static const struct verbs_region *verbs_region_of(const struct verbs *v, const void *addr, uint32_t bytes)
+static bool verbs_region_holds(const struct verbs_region *r, uintptr_t from, uint32_t bytes)
 {
-	uintptr_t from = (uintptr_t)addr;
+	return from >= r->from && from < r->to && bytes <= r->to - from;
+}
 
-	for (const struct verbs_region *r = v->regions; r; r = r->next)
-		if (from >= r->from && from < r->to && bytes <= r->to - from)
-			return r;
-	return NULL;
+/* The worker's memory that holds all of this, or NULL. They are few; apart, the list is not for this thread. */
+static const struct verbs_region *verbs_region_of(const struct verbs_conn *c, const void *addr, uint32_t bytes)
+{
+	const struct verbs_region *r = c->verbs->apart ? NULL : c->verbs->regions;
+
+	for (uint32_t i = 0; i < c->memory_count; i++)
+		if (verbs_region_holds(c->memory[i], (uintptr_t)addr, bytes))
+			return c->memory[i];
+	while (r && !verbs_region_holds(r, (uintptr_t)addr, bytes))
+		r = r->next;
+	return r;
 }
 
 /* Prepares message `r->tail`: one work request, its pieces, whether it is to tell of its end. */
@@ -93,10 +100,10 @@ static int verbs_send_push(
 	struct ibv_send_wr *wr;
 
 	if (h->length)
-		from = verbs_region_of(c->verbs, payload, h->length);
+		from = verbs_region_of(c, payload, h->length);
 	small = small && !(from && from->foreign); /* what goes inline is copied by the processor */
 	if (sink->addr)
-		to = verbs_region_of(c->verbs, sink->addr, sink->bytes);
+		to = verbs_region_of(c, sink->addr, sink->bytes);
 	if ((h->length && !small && !from) || (sink->addr && !to))
 		return -EINVAL;
 	wire_encode(h, trailer);

@@ -340,10 +340,12 @@ static int box_listen(struct box *box, struct err *e)
 
 static bool box_wants(const struct config *config, const char *transport)
 {
+	const char *uplink = config_uplink_name(config);
+
 	for (unsigned i = 0; i < config->transport_count; i++)
 		if (strcmp(config->transports[i], transport) == 0)
 			return true;
-	return false;
+	return uplink && strcmp(uplink, transport) == 0;
 }
 
 /* RDMA ports are there or not, whoever uses them. */
@@ -504,15 +506,17 @@ static int box_create_core(struct box *box, unsigned index, struct err *e)
 /* By what the shards reach the standby, or the box above, or those beside: it must lose nothing. */
 static int box_open_uplink(struct box *box, struct err *e)
 {
-	static const char *const names[] = {[CONFIG_UPLINK_TCP] = "tcp", [CONFIG_UPLINK_UDP] = "udp"};
 	const struct config *config = box->config;
 	bool spread = config->uplink[0] || config_exchanges(config);
-	const char *name = names[spread ? config->uplink_transport : CONFIG_UPLINK_TCP];
-	const struct transport_ops *ops = box->env.transports ? box->env.transports[0] : transport_find(name);
+	const char *name = config_uplink_name(config);
+	const struct transport_ops *ops = name && box->env.transports ? box->env.transports[0] : NULL;
 	const struct transport_config transport = {
 		.queue_conns_max = config->jobs_max * (spread ? CONFIG_CORES_MAX : 1),
 		.congestion = config->congestion[0] ? config->congestion : NULL,
 		.interface = config->interface[0] ? config->interface : NULL,
+		.rdma = config->rdma[0] ? config->rdma : NULL,
+		.rdma_dscp = (unsigned)config->rdma_dscp,
+		.pinned_bytes = config->memory_max,
 		.loop = box->env.loop,
 		.handshake_ms = (unsigned)config->handshake_ms,
 		.datagram_mtu = (unsigned)config->datagram_mtu,
@@ -521,8 +525,12 @@ static int box_open_uplink(struct box *box, struct err *e)
 		.apart = true,
 	};
 
-	if ((!config->standby[0] && !spread) || !box->env.calls)
+	if (!name || !box->env.calls)
 		return 0;
+	if (!ops)
+		ops = transport_find(name);
+	if (!ops)
+		return err_set(e, -ENOTSUP, "uplink_transport: %s is not built in", name);
 	return ops->open(&transport, &box->uplink, e);
 }
 

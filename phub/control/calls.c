@@ -394,6 +394,21 @@ bool box_dials_are_out(const struct box_dial *dials, unsigned count)
 
 /* ---- uplinks ---- */
 
+/* Results come straight into the job's, and sums, if it lifts any, lie in a row. */
+static void box_uplinks_name_memory(const struct generation *g, const struct uplink *up, struct conn_spec *spec)
+{
+	const struct uplink_chunk *last = up->chunk_count > 0 ? &up->chunks[up->chunk_count - 1] : NULL;
+
+	spec->memory[0] = (struct conn_memory){g->store.result.base, g->store.result.bytes};
+	spec->memory_count = 1;
+	if (last) {
+		uint8_t *first = (uint8_t *)up->chunks[0].lift;
+		uint8_t *end = (uint8_t *)(last->lift + up->shard->chunks[last->local].elements);
+
+		spec->memory[spec->memory_count++] = (struct conn_memory){first, (uint64_t)(end - first)};
+	}
+}
+
 /* To one core there; of no chunks: nothing. `whole`: also of those that it may yet be the home of. */
 static int box_uplinks_fill(const struct job *job, const struct box_call *call, const struct box_place *place,
 	bool whole, struct box_dial *dial, struct err *e)
@@ -424,6 +439,7 @@ static int box_uplinks_fill(const struct job *job, const struct box_call *call, 
 	};
 	if (!spans || !sinks)
 		return err_set(e, -ENOMEM, "no memory for a connection to it");
+	/* Those of other ways, too: both ends spread all of them over rails (verbs). */
 	for (uint32_t at = 0; at < count; at++) {
 		uint32_t local = whole ? at : up->chunks[at].local;
 		uint32_t bytes = shard->chunks[local].elements * (uint32_t)sizeof(float);
@@ -434,6 +450,7 @@ static int box_uplinks_fill(const struct job *job, const struct box_call *call, 
 	for (uint32_t at = 0; at < lifted; at++)
 		lift_place(up, at, whole ? up->chunks[at].local : at);
 	dial->spec.conn.payload_max = largest;
+	box_uplinks_name_memory(job->generation, up, &dial->spec.conn);
 	return box_dial_begin(job->control, call, dial, e);
 }
 

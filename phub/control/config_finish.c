@@ -353,6 +353,16 @@ static int config_check_standby(struct config *config, struct err *e)
 	return 0;
 }
 
+const char *config_uplink_name(const struct config *config)
+{
+	static const char *const names[] = {
+		[CONFIG_UPLINK_TCP] = "tcp", [CONFIG_UPLINK_UDP] = "udp", [CONFIG_UPLINK_VERBS] = "verbs"};
+
+	if (config->uplink[0] || config_exchanges(config))
+		return names[config->uplink_transport];
+	return config->standby[0] ? names[CONFIG_UPLINK_TCP] : NULL;
+}
+
 bool config_exchanges(const struct config *config)
 {
 	bool some = config->hierarchy != CONFIG_HIERARCHY_TREE;

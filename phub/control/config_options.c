@@ -127,7 +127,7 @@ const struct option option_table[] = {
 		"what sums are sent to the box above as: half of the bytes, and less exact, by f16 and bf16; the same "
 		"at "
 		"all boxes of a job"},
-	{"uplink_transport", OPTION_CHOICE, FIELD(uplink_transport), 0, 0, {"tcp", "udp", NULL}, "tcp",
+	{"uplink_transport", OPTION_CHOICE, FIELD(uplink_transport), 0, 0, {"tcp", "udp", "verbs", NULL}, "tcp",
 		"what sums go by to the box above, and to others of sharded and chain, which must have it among their "
 		"transports; whatever their workers and this one's come by. To a standby it is tcp"},
 	{"hierarchy", OPTION_CHOICE, FIELD(hierarchy), 0, 0, {"tree", "sharded", "chain", "auto", NULL}, "tree",

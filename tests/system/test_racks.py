@@ -122,63 +122,6 @@ def shared_memory():
     rack.stop()
 
 
-def over(transport):
-    """Options of boxes that speak so with each other; their workers come by tcp."""
-    return {"transports": f"tcp,{transport}", "uplink_transport": transport}
-
-
-def datagrams(box):
-    """How many this box sent, and how many came."""
-    out = subprocess.run([PHUB, "jobs", "--json", box.address], check=True, capture_output=True, text=True, timeout=rig.DEADLINE_S, env=rig.QUIET).stdout
-    told = [line["datagrams"] for line in map(json.loads, out.splitlines()) if "datagrams" in line]
-    return sum(each["sent"] for each in told), sum(each["came"] for each in told)
-
-
-def udp():
-    """boxes that speak by datagrams: a tree, sharded and chain, as one box for all; and each box by what it likes"""
-    tree = Rack(**over("udp"))
-    for job, more in [("sum", {"optimizer": "none"}), ("half", {"optimizer": "none", "dtype": "bf16"}), ("adam", {"optimizer": "adam", "reduce": "mean"})]:
-        digests = {worker.good()["digest"] for worker in tree.workers(job, **more)}
-        check(digests == {flat(5, **more)}, f"tree, {job}: {digests}")
-    for worker in tree.workers("together", optimizer="momentum", barrier=True, schedule=3, tables=2):
-        worker.good()
-    for box in (tree.root, tree.a, tree.b):
-        sent, came = datagrams(box)
-        check(sent > 100 and came > 100, f"{box.name}: {sent} datagrams sent, {came} came")
-    tree.stop()
-    for hierarchy in ("sharded", "chain"):
-        for mixed in (False, True):
-            rack = Beside(hierarchy, **over("udp"), root={"uplink_transport": "tcp"} if mixed else {})
-            for job, more in [("sum", {"optimizer": "none"}), ("same", {"optimizer": "momentum", "reproducible": True})]:
-                digests = {worker.good()["digest"] for worker in rack.workers(job, **more)}
-                check(digests == {flat(6, **more)}, f"{hierarchy}, {job}: {digests}")
-            check(min(datagrams(rack.a)) > 100, "no datagrams")
-            rack.stop()
-
-
-def udp_lost():
-    """by datagrams, too: a box that is killed, a worker that is killed, and a box above that has none"""
-    rack = Rack(lost_ms=3000, warn_ms=1500, **over("udp"))
-    workers = rack.training(optimizer="adam")
-    workers[4].kill()
-    for worker in workers[:4]:
-        bad(worker, r"rank 4 \(.*was lost")
-    workers = rack.training(job="again", optimizer="adam")
-    rack.a.kill()
-    bad(workers[3], r"box 127.0.0.1:\d+ \(ranks 0-2, 4\) was lost")
-    for worker in (workers[2], workers[4]):
-        bad(worker, rf"box above \(uplink {rack.a.address}\) was lost")
-    rack.b.stop()
-    below = rig.Box(name="below", cores=1, uplink=rack.root.address, **over("udp"))
-    rack.root.stop()
-    root = rig.Box(name="root", cores=2, listen=rack.root.address, transports="tcp")
-    workers = [rig.Worker(box.url("none"), rank=rank, world=2, keys=KEYS, rounds=5, transport="tcp") for rank, box in enumerate((root, below))]
-    bad(workers[1], r"the box does not offer transport udp \(uplink_transport of the one below\); see its transports option.*told by box " + root.address)
-    workers[0].kill()
-    below.stop()
-    root.stop()
-
-
 def together():
     """barriers, learning rates that change, and new key tables go through all boxes"""
     rack = Rack()
@@ -874,7 +817,7 @@ def measured():
         check(len(path.read_text().splitlines()) == len(lines), path.read_text())
 
 
-CASES = [summed, half, shared_memory, udp, udp_lost, together, jobs_beside, later, lost_worker, lost_box, outlives_workers, outlives_box, moves, stopped, root_comes_again, siblings, asks_again, stalls, partition, refused, seen, exchanged, only_sums, shares, same_bits, same_bits_flat, association_told, by_job, auto, auto_blind, lost_beside, unreachable, measured]
+CASES = [summed, half, shared_memory, together, jobs_beside, later, lost_worker, lost_box, outlives_workers, outlives_box, moves, stopped, root_comes_again, siblings, asks_again, stalls, partition, refused, seen, exchanged, only_sums, shares, same_bits, same_bits_flat, association_told, by_job, auto, auto_blind, lost_beside, unreachable, measured]
 
 if __name__ == "__main__":
     rig.run(CASES, None if PHUB.exists() else f"{PHUB} is not there (make)")

@@ -1,0 +1,131 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
+"""What boxes of one job speak with each other (uplink_transport), where test_racks.py's speak tcp. Real boxes, real workers.
+vm: -m 2048 -- verbs
+vm: -m 2048 -w 4 -- verbs"""
+import json
+import pathlib
+import subprocess
+
+import rig
+from rig import check
+from test_racks import KEYS, PHUB, Beside, Rack, bad, census, flat, until
+
+
+def over(transport):
+    """Options of boxes that speak so with each other; their workers come by tcp."""
+    return {"transports": f"tcp,{transport}", "uplink_transport": transport}
+
+
+def rdma_packets():
+    """How many all RDMA devices sent; None where they do not count so. Skips where there are none."""
+    ports = [path.parent for path in pathlib.Path("/sys/class/infiniband").glob("*/ports/1/state") if "ACTIVE" in path.read_text()]
+    if not ports:
+        raise rig.Skip("no RDMA device here")
+    counters = [port / "hw_counters/sent_pkts" for port in ports]
+    return sum(int(counter.read_text()) for counter in counters) if all(counter.exists() for counter in counters) else None
+
+
+def datagrams(box):
+    """How many this box sent, and how many came."""
+    out = subprocess.run([PHUB, "jobs", "--json", box.address], check=True, capture_output=True, text=True, timeout=rig.DEADLINE_S, env=rig.QUIET).stdout
+    told = [line["datagrams"] for line in map(json.loads, out.splitlines()) if "datagrams" in line]
+    return sum(each["sent"] for each in told), sum(each["came"] for each in told)
+
+
+def udp():
+    """boxes that speak by datagrams: a tree, sharded and chain, as one box for all; and each box by what it likes"""
+    tree = Rack(**over("udp"))
+    for job, more in [("sum", {"optimizer": "none"}), ("half", {"optimizer": "none", "dtype": "bf16"}), ("adam", {"optimizer": "adam", "reduce": "mean"})]:
+        digests = {worker.good()["digest"] for worker in tree.workers(job, **more)}
+        check(digests == {flat(5, **more)}, f"tree, {job}: {digests}")
+    for worker in tree.workers("together", optimizer="momentum", barrier=True, schedule=3, tables=2):
+        worker.good()
+    for box in (tree.root, tree.a, tree.b):
+        sent, came = datagrams(box)
+        check(sent > 100 and came > 100, f"{box.name}: {sent} datagrams sent, {came} came")
+    tree.stop()
+    for hierarchy in ("sharded", "chain"):
+        for mixed in (False, True):
+            rack = Beside(hierarchy, **over("udp"), root={"uplink_transport": "tcp"} if mixed else {})
+            for job, more in [("sum", {"optimizer": "none"}), ("same", {"optimizer": "momentum", "reproducible": True})]:
+                digests = {worker.good()["digest"] for worker in rack.workers(job, **more)}
+                check(digests == {flat(6, **more)}, f"{hierarchy}, {job}: {digests}")
+            check(min(datagrams(rack.a)) > 100, "no datagrams")
+            rack.stop()
+
+
+def udp_lost():
+    """by datagrams, too: a box that is killed, a worker that is killed, and a box above that has none"""
+    rack = Rack(lost_ms=3000, warn_ms=1500, **over("udp"))
+    workers = rack.training(optimizer="adam")
+    workers[4].kill()
+    for worker in workers[:4]:
+        bad(worker, r"rank 4 \(.*was lost")
+    workers = rack.training(job="again", optimizer="adam")
+    rack.a.kill()
+    bad(workers[3], r"box 127.0.0.1:\d+ \(ranks 0-2, 4\) was lost")
+    for worker in (workers[2], workers[4]):
+        bad(worker, rf"box above \(uplink {rack.a.address}\) was lost")
+    rack.b.stop()
+    below = rig.Box(name="below", cores=1, uplink=rack.root.address, **over("udp"))
+    rack.root.stop()
+    root = rig.Box(name="root", cores=2, listen=rack.root.address, transports="tcp")
+    workers = [rig.Worker(box.url("none"), rank=rank, world=2, keys=KEYS, rounds=5, transport="tcp") for rank, box in enumerate((root, below))]
+    bad(workers[1], r"the box does not offer transport udp \(uplink_transport of the one below\); see its transports option.*told by box " + root.address)
+    workers[0].kill()
+    below.stop()
+    root.stop()
+
+
+PATIENT = {"handshake_ms": 60000, "lost_ms": 60000, "warn_ms": 30000}  # of many processes on the one CPU of a virtual machine
+
+
+def verbs():
+    """boxes that speak verbs, their workers tcp: a tree, sharded and chain, as one box for all"""
+    rdma_packets()
+    for hierarchy in ("tree", "sharded", "chain"):
+        rack = Rack(**over("verbs"), **PATIENT) if hierarchy == "tree" else Beside(hierarchy, **over("verbs"), **PATIENT)
+        before = rdma_packets()
+        for job, more in [("sum", {"optimizer": "none", "rounds": 5}), ("half", {"optimizer": "none", "dtype": "bf16", "rounds": 5}),
+                          ("adam", {"optimizer": "adam", "reduce": "mean", "keys": "a:300000", "rounds": 3})]:
+            digests = {worker.good()["digest"] for worker in rack.workers(job, **more)}
+            check(digests == {flat(len(rack.boxes), **more)}, f"{hierarchy}, {job}: {digests}")
+        for worker in rack.workers("together", optimizer="momentum", barrier=True, schedule=3, tables=2, rounds=4):
+            worker.good()
+        sent = rdma_packets()
+        check(sent is None or sent - before > 1000, f"{hierarchy}: devices sent {sent} packets, {before} before")
+        rack.stop()
+
+
+def verbs_lost():
+    """over verbs: with shrink a box below that is killed is gone, and comes again; when the one above is killed its workers are told"""
+    rdma_packets()
+    rack = Rack(**over("verbs"), **PATIENT)
+    begin = census(rack, "shrink")
+    workers = [begin(rank) for rank in range(5)]
+    for worker in workers:
+        until(worker, 31)
+    old = rack.b
+    old.kill()
+    for rank in (2, 4):
+        bad(workers[rank], rf"box {old.address} ended the session")
+    for rank in (0, 1, 3):
+        until(workers[rank], 0b01011)
+    rack.b = rig.Box(name="b", uplink=rack.a.address, cores=1, **over("verbs"), **PATIENT)
+    rack.boxes[2] = rack.boxes[4] = rack.b
+    workers[2], workers[4] = begin(2), begin(4)
+    for worker in workers:
+        until(worker, 31)
+    rack.a.kill()
+    for rank in (2, 4):
+        bad(workers[rank], rf"box above \(uplink {rack.a.address}\) was lost")
+    until(workers[3], 0b01000)
+    workers[3].tell()
+    workers[3].good()
+    rack.b.stop()
+    rack.root.stop()
+
+
+if __name__ == "__main__":
+    rig.run([udp, udp_lost, verbs, verbs_lost], None if PHUB.exists() else f"{PHUB} is not there (make)")
