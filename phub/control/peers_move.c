@@ -147,6 +147,11 @@ static int move_take(struct job *job, struct peers_move *m, struct err *e)
 	m->rounds = calloc(count, sizeof(*m->rounds));
 	if (!m->home || !m->ways || !m->rounds)
 		return err_set(e, -ENOMEM, "no memory for other homes of %u chunks", count);
+	if (job->control->box->uplink->ops->mem_register) /* its sums would lie where its NIC does not reach */
+		return err_set(e, -EOPNOTSUPP,
+			"not where boxes speak %s (uplink_transport), whose connections know what memory they send "
+			"from",
+			job->control->box->uplink->ops->name);
 	rc = peers_plan_homes(job, m->home, m->ways, e);
 	for (uint32_t i = 0; rc == 0 && i < count; i++) {
 		bool moves = m->home[i] != p->home[i];
