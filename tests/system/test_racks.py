@@ -6,13 +6,11 @@ import pathlib
 import re
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 
 import rig
 from rig import check, holds
-
 
 PHUB = rig.BUILD / "phub"
 KEYS = "a:50000,b:70000,c:100"
