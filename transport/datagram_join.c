@@ -326,8 +326,9 @@ void datagram_signal_give(struct transport *head, const struct signal *in)
 	struct datagram_conn *c = datagram_find(&t->dialled, in);
 	uint8_t type = *signal_read(&reader, 1);
 
-	if (c) {
-		datagram_hear_dialled(c, in);
+	if (c) { /* by the session that it is of, and no other */
+		if (!c->spec || c->spec->carrier == in->carrier)
+			datagram_hear_dialled(c, in);
 		return;
 	}
 	if (reader.broken || !t->listens)

@@ -146,6 +146,7 @@ static int verbs_take_nonce(struct verbs_conn *c, struct signal_reader *in, stru
 	verbs_choose_ports(c, ports, count);
 	verbs_name_peer(c, 0);
 	rc = verbs_path_begin(c);
+	rc = rc == -EAGAIN ? -EBUSY : rc; /* no thread for it; the nonce does not come again */
 	return rc < 0 ? err_set(e, rc, "verbs: the way to %s cannot be looked for: %s", c->conn.peer, strerror(-rc))
 		      : 0;
 }

@@ -196,8 +196,9 @@ void verbs_signal_give(struct transport *head, const struct signal *in)
 	struct verbs_conn *c = verbs_find_in(&v->dialled, in);
 	uint8_t type = *signal_read(&reader, 1);
 
-	if (c) {
-		(void)signal_list_add(&c->heard, in);
+	if (c) { /* by the session that it is of, and no other */
+		if (!c->spec || c->spec->carrier == in->carrier)
+			(void)signal_list_add(&c->heard, in);
 		return;
 	}
 	if (reader.broken || !v->address[0])
@@ -337,6 +338,12 @@ static void verbs_send_to_grave(struct verbs_conn *c, struct verbs_queue *q)
 	verbs_path_forsake(c);
 	for (uint32_t i = 0; i < VERBS_RAILS_MAX; i++)
 		verbs_rail_destroy(&c->rails[i], NULL);
+	/* No pair reaches it any more, and what is mapped there next must not be taken for it. */
+	if (c->result)
+		verbs_region_put(c->verbs, c->result);
+	c->result = NULL;
+	while (c->memory_count > 0)
+		verbs_region_put(c->verbs, c->memory[--c->memory_count]);
 	c->next_grave = atomic_load_explicit(&q->graves, memory_order_relaxed);
 	while (!atomic_compare_exchange_weak_explicit(
 		&q->graves, &c->next_grave, c, memory_order_release, memory_order_relaxed))

@@ -4,6 +4,7 @@
  */
 #include "phub/control/above.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -92,10 +93,16 @@ uint64_t above_next(const struct control *c)
 int above_assume(struct control *c, uint64_t epoch, uint64_t until_ns, struct err *e)
 {
 	struct above *a = &c->above;
-	int rc = c->box->locks.count ? 0 : box_take_targets(c->box, e);
+	bool had = c->box->locks.count > 0;
+	int rc = had ? 0 : box_take_targets(c->box, e);
 
 	if (rc < 0)
 		return rc;
+	if (clock_now_ns() >= until_ns) {
+		if (!had)
+			box_give_targets(c->box);
+		return err_set(e, -EAGAIN, "to lock checkpoint_targets took longer than the lease in etcd lasts");
+	}
 	a->there = a->known = false;
 	a->epoch = epoch;
 	a->until_ns = until_ns;
@@ -122,7 +129,7 @@ void above_renew(struct control *c, uint64_t until_ns)
 void above_depose(struct control *c, const struct above_place *by, const char *why)
 {
 	struct above *a = &c->above;
-	char box[420] = "another box may be";
+	char box[420] = "no box is known to be";
 
 	if (by)
 		snprintf(box, sizeof(box), "box '%s' at %s:%u is, of epoch %" PRIu64, by->box, by->at.host, by->at.port,
@@ -138,6 +145,11 @@ void above_depose(struct control *c, const struct above_place *by, const char *w
 				"its box is the root '%s' no more (%s), and %s. The job goes on there from its "
 				"checkpoint, where both have the same checkpoint_targets",
 				c->config->root, why, box);
+}
+
+bool above_holds(const struct job *job)
+{
+	return job->control->above.doubt_ns && !job->parent && !job->mirror && job->state == JOB_RUNNING;
 }
 
 /* ---- where the box above is ---- */

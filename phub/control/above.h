@@ -8,8 +8,9 @@
  * Who is below a root calls it by its epoch (Hello.root), and no other box answers to that. A root commits no round
  * beyond its lease: while it has not heard for so long that it still holds it, it is in doubt, and its jobs are held
  * (pushes are taken, nothing is committed); when it hears that another is the root they end, with an error that names
- * that one; when it hears that none is, they go on. As a job starts with all its ranks alone, all of them have
- * left the one root when it starts at the other, and what that has committed and they have not seen is nobody's.
+ * that one, or that none is; when it hears that it is the root still, they go on. As a job starts with all its ranks
+ * alone, all of them have left the one root when it starts at the other, and what that has committed and they have not
+ * seen is nobody's.
  *
  * Control thread; nothing blocks, but what takes checkpoint targets (box.h).
  */
@@ -67,6 +68,8 @@ void above_doubt(struct control *c, const char *why);
 /* It is not any more, for this reason; jobs whose root it was end. `by`: the one that is; NULL: not known. */
 void above_depose(struct control *c, const struct above_place *by, const char *why);
 bool above_is_root(const struct control *c);
+/* Is the job held, as its box is in doubt? */
+bool above_holds(const struct job *job);
 
 /* "10.0.0.1:7077", or "etcd:NAME" while it is not known where that is. Returns `out`. */
 const char *above_name(const struct control *c, char *out, size_t bytes);

@@ -345,6 +345,7 @@ static int admin_fill_job(const struct job *job, struct admin_job *out, uint32_t
 	out->info.state = admin_text(job->paused        ? "paused"
 				     : job->draining    ? "draining"
 				     : peers_moves(job) ? "rebalancing"
+				     : above_holds(job) ? "held"
 							: job_state_name(job->state));
 	if (job->generation && job->state == JOB_RUNNING) {
 		admin_fill_generation(job, &out->info);

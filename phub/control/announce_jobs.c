@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "phub/control/above.h"
 #include "phub/control/control.h"
 #include "phub/control/generation.h"
 #include "phub/control/job.h"
@@ -59,10 +60,11 @@ static struct announce_job *announce_add(struct announce_jobs *a, const char *na
 
 static void announce_describe(const struct job *job, struct roster_job *out)
 {
-	const char *state = job->mirror     ? "mirror"
-			    : job->paused   ? "paused"
-			    : job->draining ? "draining"
-					    : job_state_name(job->state);
+	const char *state = job->mirror        ? "mirror"
+			    : job->paused      ? "paused"
+			    : job->draining    ? "draining"
+			    : above_holds(job) ? "held"
+					       : job_state_name(job->state);
 
 	*out = (struct roster_job){.world = job->ranks, .round = job->rounds};
 	snprintf(out->state, sizeof(out->state), "%s", state);

@@ -424,13 +424,29 @@ int box_take_targets(struct box *box, struct err *e)
 	const struct config *config = box->config;
 	struct checkpoint_place place = {.parity = (unsigned)config->checkpoint_parity};
 	char text[sizeof(config->checkpoint_targets)];
+	struct err why = {.code = 0};
 	int rc;
 
 	if (!config->checkpoint_targets[0])
 		return 0;
 	memcpy(text, config->checkpoint_targets, sizeof(text));
 	rc = checkpoint_list_targets(&place, text);
-	return rc < 0 ? rc : box_lock_targets(&place, box, 0, e);
+	if (rc < 0)
+		return err_set(e, rc, "checkpoint_targets: there is no memory to look at them");
+	rc = checkpoint_lock_targets(&place, box->listener_count ? box->listeners[0].bound : "", &box->locks, &why);
+	if (rc == -EBUSY)
+		return err_set(e, rc,
+			"another box, it may be the root before this one, has the locks of checkpoint_targets until "
+			"its "
+			"process ends: %s",
+			why.text);
+	if (rc > (int)place.parity) { /* they alone keep a root out that does not know yet that it is none */
+		checkpoint_unlock_targets(&box->locks);
+		return err_set(e, -ENOLCK,
+			"%d of %u checkpoint_targets cannot be locked, and another root may write there: %s", rc,
+			place.target_count, why.text);
+	}
+	return rc < 0 ? err_set(e, rc, "checkpoint_targets: %s", why.text) : 0;
 }
 
 void box_give_targets(struct box *box)

@@ -6,6 +6,7 @@
 #include "phub/control/calls.h"
 
 #include <errno.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -41,7 +42,8 @@ const struct config_secret *box_call_secret(const struct job *job)
 static void box_call_hear_signal(struct box_call *call, const Phub__Signal *m)
 {
 	struct transport *t = call->control->box->uplink;
-	struct signal signal = {.core = m->core, .number = m->number, .length = (uint32_t)m->data.len};
+	struct signal signal = {
+		.core = m->core, .number = m->number, .carrier = call->number, .length = (uint32_t)m->data.len};
 	const uint8_t *key;
 	uint32_t cores;
 
@@ -477,6 +479,7 @@ int box_uplinks_begin(const struct job *job, struct box_call *call, const struct
 		return err_set(e, -ENOMEM, "no memory for connections to it");
 	u->count = cores;
 	u->job = job;
+	u->begun_ns = job->control->now_ns;
 	u->call = call;
 	call->uplinks = u;
 	for (unsigned core = 0; rc == 0 && core < cores; core++) {
@@ -499,12 +502,17 @@ static void box_uplinks_end(const struct job *job, struct box_uplinks *u, const 
 
 int box_uplinks_give(const struct job *job, struct box_uplinks *u, struct err *e)
 {
+	const struct config *config = job->control->config;
 	int rc;
 
-	if (u->ended_ns)
+	if (u->ended_ns || job->generation->detaching) /* cores have let go of its shards, or are about to */
 		return -EAGAIN;
 	rc = box_dials_give(job->control, job->generation, u->dials, u->count, u->serial + 1, e);
 	u->serial += rc == 0;
+	/* Some transports have no clock at this end, and what they said may have found no room. */
+	if (rc == -EAGAIN && job->control->now_ns - u->begun_ns > (config->handshake_ms + config->lost_ms) * NS_PER_MS)
+		rc = err_set(e, -ETIMEDOUT, "its data connections were not made within %" PRIu64 " ms",
+			config->handshake_ms + config->lost_ms);
 	job->control->soon = job->control->soon || rc == -EAGAIN;
 	if (rc == 0 || rc == -EAGAIN)
 		return rc;

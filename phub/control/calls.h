@@ -106,6 +106,7 @@ struct box_uplinks {
 	unsigned count;
 	uint32_t first; /* the spec's way to its core 0 */
 	uint64_t serial;
+	uint64_t begun_ns; /* they are dialled since then */
 	uint64_t ended_ns; /* one of them ended; 0: none has */
 	char why[MAIL_TEXT_BYTES + 64];
 };

@@ -61,6 +61,7 @@ static void campaign_assume(struct campaign *g)
 		g->told = false;
 		return;
 	}
+	c->above.known = false; /* who was the root is none by etcd: jobs here wait for this box */
 	above_missed(c, e.text);
 	if (!g->told)
 		log_warn("this box is to be the root '%s', and waits for its checkpoints: %s", c->config->root, e.text);

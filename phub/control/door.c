@@ -51,6 +51,10 @@ static int door_check(
 		return EPROTOTYPE;
 	if ((s->job->mirror || s->below) && !door_is_plain(c->box, hello, s->job->mirror))
 		return EPROTOTYPE;
+	/* Places that are fixed are as large as what workers push: a box's sums may be larger. */
+	if (s->below && c->config->rdma_pushes == CONFIG_PUSHES_FIXED &&
+		strcmp(hello->conn->transport->ops->name, "verbs") == 0)
+		return EPROTOTYPE;
 	*link = generation_link(g, s->rank, hello->core);
 	if ((*link)->serial > 0 && !(*link)->fresh && !hello->conn->transport->ops->reconnects)
 		return EALREADY;

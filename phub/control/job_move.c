@@ -236,7 +236,7 @@ static void job_move_set_shard(struct job *job, unsigned core, const uint64_t *l
 	hypers_copy(&shard->hypers, &job->takes->generation->store.shards[core]->hypers);
 	for (uint32_t rank = 0; rank < job->world; rank++)
 		shard->links[rank].moved = true;
-	shard->paused = job->paused;
+	shard->paused = job->paused || job->control->above.doubt_ns;
 	job_move_exclude(job, shard, level);
 }
 

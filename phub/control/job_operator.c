@@ -112,8 +112,8 @@ void job_operator_describe(const struct job *job, char *out, size_t bytes)
 	char lost[160];
 
 	out[0] = '\0';
-	if (!job->parent && job->control->above.doubt_ns) {
-		snprintf(out, bytes, "etcd is not heard, and another box may be the root '%s'",
+	if (!job->parent && !job->mirror && job->control->above.doubt_ns) {
+		snprintf(out, bytes, "this box's lease in etcd may be over, and another box may be the root '%s'",
 			job->control->config->root);
 		return;
 	}

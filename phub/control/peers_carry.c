@@ -165,9 +165,9 @@ static int carry_add(struct job *job, unsigned from, const Phub__Carry *c)
 	uint64_t bytes, left;
 	uint8_t *array;
 
-	if (m->number != c->number || m->stage < MOVE_HELD || m->stage > MOVE_CARRIES || !m->memory.regions ||
-		c->chunk >= carry_count(job) || p->home[c->chunk] != from || m->home[c->chunk] != p->self ||
-		job->generation->spec.optimizer == OPTIMIZER_NONE)
+	if (from == p->self || m->number != c->number || m->stage < MOVE_HELD || m->stage > MOVE_CARRIES ||
+		!m->memory.regions || c->chunk >= carry_count(job) || p->home[c->chunk] != from ||
+		m->home[c->chunk] != p->self || job->generation->spec.optimizer == OPTIMIZER_NONE)
 		return -EPROTO;
 	to = carry_place(job, c->chunk);
 	bytes = c->weights || !c->last ? carry_bytes(job, c->chunk, p->self) : 0;

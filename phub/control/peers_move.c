@@ -214,6 +214,10 @@ static int move_check(const struct job *job, struct err *e)
 	if (job->state != JOB_RUNNING || job->left > 0)
 		return err_set(e, -EBUSY, "job '%s' %s", job->name,
 			job->left > 0 ? "is about to end" : "does not run yet; try again in a moment");
+	for (unsigned i = 0; i < p->count; i++)
+		if (p->each[i].target && !peers_call(job, i))
+			return err_set(e, -EBUSY, "job '%s' is not under way at %s yet; try again in a moment",
+				job->name, p->each[i].name);
 	for (uint32_t i = 0; i < job->ranks; i++)
 		if (job->generation->spec.lost == LOST_WAIT && job_is_lost(job, i))
 			return err_set(e, -EBUSY,
@@ -285,7 +289,8 @@ static void move_hear_hold(struct job *job, const Phub__Rehome *said)
 	}
 	for (unsigned i = 0; i < p->count; i++)
 		p->boxes[i].rate_bytes_s = said->rates[i] ? (double)said->rates[i] : 1;
-	if (move_create(job, said->number, &e) < 0) {
+	if ((job->draining ? err_set(&e, -EBUSY, "the operator of this box drains the job")
+			   : move_create(job, said->number, &e)) < 0) {
 		p->move = calloc(1, sizeof(*p->move)); /* until the top box says that all go on */
 		if (!p->move) {
 			job_fail(job, PHUB__ERROR_CODE__ERROR_LIMIT, -1, "%s", e.text);
@@ -460,6 +465,15 @@ void peers_move_rehomed(struct job *job, const struct mail *mail)
 
 /* ---- what the top box says, and hears ---- */
 
+/* No chunk stops before a round that this box has lifted already. */
+static bool move_is_ahead(const struct job *job, const uint64_t *rounds)
+{
+	for (uint32_t i = 0; rounds && i < carry_count(job); i++)
+		if (rounds[i] < job->peers->move->rounds[i])
+			return false;
+	return rounds != NULL;
+}
+
 /* Each step comes when this box has said that it is done with the one before. */
 static bool move_obey(struct job *job, Phub__RehomeStep step, const uint64_t *rounds)
 {
@@ -469,8 +483,8 @@ static bool move_obey(struct job *job, Phub__RehomeStep step, const uint64_t *ro
 		move_cancel(job);
 	else if (step == PHUB__REHOME_STEP__REHOME_GO && stage == MOVE_SWITCHED)
 		move_go(job);
-	else if (step == PHUB__REHOME_STEP__REHOME_STOP && stage == MOVE_HELD && rounds && job->change &&
-		 job->change->firm)
+	else if (step == PHUB__REHOME_STEP__REHOME_STOP && stage == MOVE_HELD && job->change && job->change->firm &&
+		 move_is_ahead(job, rounds))
 		move_stop(job, rounds);
 	else if (step == PHUB__REHOME_STEP__REHOME_SWITCH && stage == MOVE_CARRIED)
 		move_switch(job);

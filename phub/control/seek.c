@@ -26,7 +26,8 @@ void seek_init(struct seek *s, struct box *box, struct etcd *etcd, const char *s
 
 static bool seek_is_wanted(const struct seek *s)
 {
-	return s->box->config->uplink_name[0] && !s->box->control.stopping;
+	/* Before it knows by what name it is announced itself, it might find itself. */
+	return s->box->config->uplink_name[0] && s->self[0] && !s->box->control.stopping;
 }
 
 static void seek_ask(struct seek *s, uint64_t now_ns)
@@ -54,10 +55,12 @@ static void seek_on_root(struct seek *s, const struct etcd_item *item)
 {
 	struct roster_root root;
 
-	if (!item->value || item->created <= 0 || roster_read_root(item->value, &root) < 0 ||
+	s->strange = true;
+	if (!item->value || item->created <= 0 || item->lease == 0 || roster_read_root(item->value, &root) < 0 ||
 		!seek_read_place(root.box, root.address, root.tls, &s->root))
 		return;
 	s->rooted = true;
+	s->strange = false;
 	s->root.epoch = (uint64_t)item->created;
 	s->lease = item->lease;
 }
@@ -94,6 +97,12 @@ static void seek_conclude(struct seek *s)
 		above_found(c, &s->root);
 	else if (s->known && !c->above.place.epoch)
 		above_found(c, &s->place);
+	else if (s->strange)
+		snprintf(why, sizeof(why),
+			"the key of the root '%s' in etcd is of no box, as it is under no lease or holds something "
+			"else: "
+			"remove it there (etcdctl del %s/roots/%s)",
+			c->config->uplink_name, c->config->etcd_prefix, c->config->uplink_name);
 	else
 		snprintf(why, sizeof(why),
 			s->campaign ? "no box is the root '%s' in etcd" : "etcd knows no root and no other box '%s'",
@@ -105,7 +114,7 @@ static void seek_heard(struct seek *s)
 {
 	struct err e = s->call.why;
 
-	s->known = s->rooted = false;
+	s->known = s->rooted = s->strange = false;
 	if (s->call.state == ETCD_FAILED || etcd_text_read_txn(s->call.answer, s->call.bytes, seek_on_item, s, &e) < 0)
 		above_missed(&s->box->control, e.text);
 	else

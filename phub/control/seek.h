@@ -26,6 +26,7 @@ struct seek {
 	uint64_t asked_ns;
 	/* By the answer that is being read: */
 	bool rooted, known;
+	bool strange; /* the root's key is there, and not as a box writes it */
 	struct above_place root, place;
 	int64_t lease; /* of the root */
 };

@@ -161,7 +161,7 @@ void session_write_welcome(struct session *s, const uint8_t mac[PROOF_MAC])
 	welcome.sibling = (char *)(uintptr_t)config->sibling;
 	welcome.chunk_bytes = (uint32_t)config->chunk_bytes;
 	welcome.unmapped = session_is_unmapped(s);
-	if (welcome.unmapped)
+	if (welcome.unmapped && s->stream->peer_is_local)
 		log_info(
 			"job '%s' rank %u comes to a job that began without shared memory for it: it has the choice of "
 			"the other transports",

@@ -1,5 +1,6 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
+# waits: for leases that run out
 """
 Boxes that stand for a root in a real etcd of this test's own: one of them is it, and when that is killed, stopped or cut off from etcd,
 another is promoted. Real boxes, real workers; what they end with is what a run ends with that nobody disturbed.

@@ -264,6 +264,7 @@ static void world_job(struct world *w, unsigned i, const char *name, enum job_st
 	struct job *job = &w->jobs[i];
 
 	*job = (struct job){.state = state, .rounds = rounds, .ranks = 4, .world = 4};
+	job->control = &w->box.control;
 	job->members = w->members[i];
 	snprintf(job->name, sizeof(job->name), "%s", name);
 	job->next = w->box.control.jobs;
