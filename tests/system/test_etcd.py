@@ -382,7 +382,7 @@ def workers_find_none():
     """No box, no etcd, no rights: an error in the time to connect that says which."""
     etcd = Etcd()
     began = time.monotonic()
-    Worker(f"phub+etcd://127.0.0.1:{etcd.port}/job", timeout_ms=1500).failed("ECONNREFUSED", "no box .* is announced under /phub")
+    Worker(f"phub+etcd://127.0.0.1:{etcd.port}/job", timeout_ms=4000).failed("ECONNREFUSED", "no box .* is announced under /phub")
     Worker(f"phub+etcd://127.0.0.1:{rig.free_port()}/job", timeout_ms=1500).failed(("ECONNREFUSED", "ETIMEDOUT"), "etcd http://127")
     check(time.monotonic() - began < 10, "it took longer than it may")
     Worker("phub+etcd:///job", timeout_ms=1500).failed("EINVAL", "PHUB_ETCD is not set")

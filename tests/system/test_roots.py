@@ -5,6 +5,7 @@
 Boxes that stand for a root in a real etcd of this test's own: one of them is it, and when that is killed, stopped or cut off from etcd,
 another is promoted. Real boxes, real workers; what they end with is what a run ends with that nobody disturbed.
 """
+import base64
 import contextlib
 import json
 import re
@@ -254,6 +255,26 @@ def wrong_root():
     racks.stop()
 
 
+def strange_key():
+    """A root's key that no box wrote is told as that, and once it is removed one of the boxes is the root"""
+    etcd = Etcd()
+
+    def text(word):
+        return base64.b64encode(word.encode()).decode()
+
+    etcd.call("kv/put", key=text("/phub/roots/top"), value=text("me"))
+    box, below = announced("one", etcd, root="top"), announced("a", etcd, uplink="etcd:top")
+    workers = begin([box, below, below], rounds=1)
+    for where in (box, below):
+        where.logged(r"waits for the box above .*the key of the root 'top' in etcd is of no box, .*etcdctl del /phub/roots/top\)")
+    etcd.call("kv/deleterange", key=text("/phub/roots/top"))
+    Racks.promoted(box)
+    for worker in workers:
+        worker.good()
+    below.stop()
+    box.stop()
+
+
 def wrong_options():
     """What cannot be meant is said, with what to do"""
     for options, said in ((("root=top",), "uplink: 'etcd:top' without etcd"),
@@ -267,7 +288,7 @@ def wrong_options():
         holds(done.stderr, said)
 
 
-CASES = [root_dies, root_ends, cut_off, stopped, etcd_away, wrong_root, wrong_options]
+CASES = [root_dies, root_ends, cut_off, stopped, etcd_away, wrong_root, strange_key, wrong_options]
 
 if __name__ == "__main__":
     rig.run(CASES, None if ETCD else "etcd is not there (apt install etcd-server)")
