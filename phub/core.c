@@ -402,21 +402,27 @@ static void core_tell_ends(struct core *core, struct shard *shard)
 	}
 }
 
-/* Tells control that the round which it was told of last is not waited for any more. */
-static void core_report_end(struct core *core, struct shard *shard)
+static struct mail core_stall_mail(
+	const struct core *core, struct shard *shard, const struct chunk *chunk, uint64_t round)
 {
-	const struct chunk *chunk = &shard->chunks[shard->stalled_chunk];
-	const struct mail mail = {
+	return (struct mail){
 		.kind = MAIL_STALLED,
 		.core = core->config.index,
 		.shard = shard,
 		.job = shard->spec->id,
 		.generation = shard->spec->generation,
 		.chunk = chunk->index,
-		.round = shard->stalled_round,
-		.value = -1,
+		.round = round,
 	};
+}
 
+/* Tells control that the round which it was told of last is not waited for any more. */
+static void core_report_end(struct core *core, struct shard *shard)
+{
+	const struct chunk *chunk = &shard->chunks[shard->stalled_chunk];
+	struct mail mail = core_stall_mail(core, shard, chunk, shard->stalled_round);
+
+	mail.value = -1;
 	if (chunk->round != shard->stalled_round)
 		shard->stalled_owed = mailbox_send(core->config.control, &mail) < 0;
 }
@@ -434,15 +440,7 @@ static void core_report_stall(struct core *core, struct shard *shard, uint64_t n
 	chunk = &shard->chunks[shard->open_oldest];
 	if (now_ns < chunk->opened_ns + CORE_STALL_NS || now_ns < shard->stalled_told_ns + CORE_STALL_NS)
 		return;
-	mail = (struct mail){
-		.kind = MAIL_STALLED,
-		.core = core->config.index,
-		.shard = shard,
-		.job = shard->spec->id,
-		.generation = shard->spec->generation,
-		.chunk = chunk->index,
-		.round = chunk->round,
-	};
+	mail = core_stall_mail(core, shard, chunk, chunk->round);
 	core_list_missing(shard, chunk, &mail);
 	if (mailbox_send(core->config.control, &mail) < 0)
 		return;

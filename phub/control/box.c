@@ -436,9 +436,7 @@ int box_take_targets(struct box *box, struct err *e)
 	rc = checkpoint_lock_targets(&place, box->listener_count ? box->listeners[0].bound : "", &box->locks, &why);
 	if (rc == -EBUSY)
 		return err_set(e, rc,
-			"another box, it may be the root before this one, has the locks of checkpoint_targets until "
-			"its "
-			"process ends: %s",
+			"another box, which may be the root before this one, has the locks of checkpoint_targets: %s",
 			why.text);
 	if (rc > (int)place.parity) { /* they alone keep a root out that does not know yet that it is none */
 		checkpoint_unlock_targets(&box->locks);
