@@ -4,11 +4,7 @@
 round in each way, before it is measured. Passes when each prediction is within 20 %, and the way that the model chooses (tree,
 sharded or chain), which a box with hierarchy: auto takes as well, within 10 % of the best measured one.
 
-     host   host   box          host   box             a namespace each, and one for each switch; 10.99.0.1, 10.99.0.2, ...
-       |      |     |             |     |              tbf of a host's or box's rate, each way
-     [ switch of rack 0 ]   [ switch of rack 1 ]  ...
-               |                      |                tbf of the uplink's rate, each way
-     [                 switch                   ]
+The racks are those of racks_net.py, a worker on each host, with boxes' links of a rate of their own, each way.
 
 Usage: model_check.py            measures; writes $OUT/model.md, and model.jsonl with one line for every run
        model_check.py --report   writes model.md anew from model.jsonl
@@ -32,14 +28,15 @@ import time
 
 import rack
 import report
-from rack import LINK, NETWORK, address, holder, told
-from racks import PORT, Crew, read_events
+from rack import told
+from racks import read_events
+from racks_net import PORT, Crew, Shape, address, racks_of
 from run import commit
-from systems import BUILD, CONTROL, CPUS, OUT, SET_UP, Failure, asked, cpus_busy, forget, make_ready, run_program
+from systems import BUILD, CPUS, OUT, Failure, asked, cpus_busy, forget, make_ready, run_program
 
 MARKS = ("<!-- model: from here on made by `tests/bench/model_check.py --readme` -->", "<!-- model: to here -->")
 WAYS = ("flat", "tree", "sharded", "chain")
-BURST, QUEUE_MS = 32 << 10, 50
+BURST = 32 << 10
 NEAR, GOOD = 0.20, 0.10  # a prediction is right within this, and a choice
 RUN_S, ROUNDS = 2.0, (4, 20)  # of a run, by the prediction
 WORKER = BUILD / "tests/system/worker"
@@ -79,116 +76,82 @@ def say(text):
 
 # ---- the racks ----
 
-SWITCHED = """
-ip -n {core} link add name {port} type veth peer name {link} netns {switch}
-ip -n {core} link set {port} master bridge up
-ip -n {switch} link set {link} master bridge up
-"""
+def shape(case):
+    uplinks = tuple((case.box + case.host * workers) / case.over for workers in case.workers)
+    return Shape(case.workers, case.host, uplinks=uplinks, box=case.box, burst=BURST)
 
 
-class Places:
-    """The namespaces and links: first a box for each rack, then the hosts, a worker on each."""
-
-    def __init__(self, names, case):
-        self.names, self.case, self.count = names, case, len(case.workers)
-        self.core = f"{names}-core"
-        self.rack_of = [*range(self.count), *(number for number, workers in enumerate(case.workers) for _ in range(workers))]
-        self.hosts = range(self.count, len(self.rack_of))
-
-    def uplink(self, number):
-        return (self.case.box + self.case.host * self.case.workers[number]) / self.case.over
-
-    def name(self, place):
-        return f"{self.names}-place{place}"
-
-    def switch(self, number):
-        return f"{self.names}-switch{number}"
-
-    def enter(self, place):
-        return ["nsenter", f"--net=/run/netns/{self.name(place)}", "--"]
-
-    def build(self, keep_fd):
-        limits = {name: (CONTROL.parent / f"tcp_{name}").read_text().strip() for name in ("rmem", "wmem")}
-        script = rack.SWITCH.format(switch=self.core)
-        for number in range(self.count):
-            script += rack.SWITCH.format(switch=self.switch(number))
-            script += SWITCHED.format(core=self.core, port=f"port{number}", link=LINK, switch=self.switch(number))
-            script += self.shape(self.core, f"port{number}", self.uplink(number)) + self.shape(self.switch(number), LINK, self.uplink(number))
-        for place, number in enumerate(self.rack_of):
-            mbit = self.case.box if place < self.count else self.case.host
-            script += rack.MEMBER.format(name=self.name(place), switch=self.switch(number), port=f"port{place}", link=LINK,
-                                         address=address(place), network=NETWORK)
-            script += self.shape(self.switch(number), f"port{place}", mbit) + self.shape(self.name(place), LINK, mbit)
-        done = subprocess.run(["sh", "-ec", script], capture_output=True, text=True, pass_fds=[keep_fd])
-        if done.returncode:
-            raise Failure(f"no racks: {done.stderr.strip()}")
-        for place in range(len(self.rack_of)):
-            told(*self.enter(place), "sh", "-ec", SET_UP.format(**limits))
-
-    @staticmethod
-    def shape(name, device, mbit):
-        return f"tc -n {name} qdisc replace dev {device} root tbf rate {round(mbit * 1e3)}kbit burst {BURST} latency {QUEUE_MS}ms\n"
-
-    def describe(self):
-        """The rack file."""
-        text = "racks:\n"
-        for number in range(self.count):
-            text += f"  - name: r{number}\n    uplink: {round(self.uplink(number) * 1e3)}Kbit\n    boxes:\n"
-            text += f"      - {{name: b{number}, address: '{address(number)}:{PORT}', rate: {self.case.box}Mbit}}\n    hosts:\n"
-            text += "".join(f"      - {{name: h{place}, rate: {self.case.host}Mbit}}\n" for place in self.hosts if self.rack_of[place] == number)
-        return text
+def describe_racks(case):
+    """The rack file."""
+    text, racks = "racks:\n", shape(case)
+    for number, workers in enumerate(case.workers):
+        text += f"  - name: r{number}\n    uplink: {round(racks.uplink_mbit(number) * 1e3)}Kbit\n    boxes:\n"
+        text += f"      - {{name: b{number}, address: '{address(number)}:{PORT}', rate: {case.box}Mbit}}\n    hosts:\n"
+        text += "".join(f"      - {{name: r{number}h{local}, rate: {case.host}Mbit}}\n" for local in range(workers))
+    return text
 
 
 # ---- one run ----
 
-def start_boxes(crew, places, way):
-    """As options say; auto, as the rack file does."""
-    if way == "auto":
-        for number in range(places.count):
-            crew.box(number, "-o", f"racks={RACK_FILE}", *([] if number else ["-o", "hierarchy=auto"]))
-        return
-    crew.box(0, *([] if way == "flat" else ["-o", f"hierarchy={way}"]))
-    for number in range(1, places.count if way != "flat" else 1):
-        crew.box(number, "-o", f"uplink={address(0)}:{PORT}")
-
-
-def measure(places, way, rounds):
+def measure(racks, case, way, rounds):
     """How long a round takes, in ms, and what the top box has logged."""
-    crew, size = Crew(places), places.case.bytes
-    try:
-        start_boxes(crew, places, way)
-        workers = [crew.start(place, WORKER, f"url=phub://{address(0 if way == 'flat' else places.rack_of[place])}:{PORT}/model", f"rank={rank}",
-                              f"world={len(places.hosts)}", f"keys=a:{size // 4}", f"rounds={rounds}", "transport=tcp", "optimizer=none")
-                   for rank, place in enumerate(places.hosts)]
+    with Crew(racks) as crew:
+        if way == "auto":  # as the rack file says
+            for number in range(racks.shape.count):
+                crew.box(number, "-o", f"racks={RACK_FILE}", *([] if number else ["-o", "hierarchy=auto"]))
+            homes = range(racks.shape.count)
+        else:
+            homes = crew.boxes(way)
+        workers = [crew.start(racks.worker(number, local), WORKER, f"url=phub://{address(homes[number])}:{PORT}/model", f"rank={rank}",
+                              f"world={racks.shape.world}", f"keys=a:{case.bytes // 4}", f"rounds={rounds}", "transport=tcp", "optimizer=none")
+                   for rank, (number, local) in enumerate(racks.shape.places())]
         for worker in workers:
             read_events(worker, "started")
         began = time.monotonic()
-        ends = [read_events(worker, "end") for worker in workers]
+        ends = [read_events(worker, "end")[0] for worker in workers]
         took = time.monotonic() - began
-    finally:
-        crew.close()
     if any(event["wrong"] or event["rounds"] != rounds for event in ends):
         raise Failure(f"{way}: wrong sums, or not all rounds: {ends}")
     return took / rounds * 1e3, crew.processes[0].stderr.read().decode()
 
 
-def check_choice(places, choice):
+def check_choice(racks, case, choice):
     """Does a box with hierarchy: auto take what phub topo says?"""
-    log = measure(places, "auto", ROUNDS[0])[1]
+    log = measure(racks, case, "auto", ROUNDS[0])[1]
     found = re.search(r"hierarchy auto takes (\w+): .*", log)
     if not found or found[1] != choice:
         raise Failure(f"phub topo chooses {choice}, and the box {found[0] if found else log}")
-    say(f"{places.case.name}, {found[0]}")
+    say(f"{case.name}, {found[0]}")
 
 
-def predict(places):
+def predict(case):
     """{way: what phub topo says of it}"""
     model = OUT / "model.csv"
-    RACK_FILE.write_text(places.describe())
-    model.write_text(f"name,shape\na,{places.case.bytes // 4}\n")
+    RACK_FILE.write_text(describe_racks(case))
+    model.write_text(f"name,shape\na,{case.bytes // 4}\n")
     lines = told(BUILD / "phub", "topo", "--racks", RACK_FILE, "--model", model, "--json").splitlines()
     found = [line for line in map(json.loads, lines) if line.get("topo") == "prediction"]
     return {line["way"]: line for line in found}
+
+
+def measure_case(racks, case, predicted, runs, note):
+    trouble = 0
+    for run in range(runs):
+        for way in WAYS:
+            rounds = max(ROUNDS[0], min(ROUNDS[1], round(RUN_S * 1e3 / predicted[way]["predicted_ms"])))
+            try:
+                ms, _ = measure(racks, case, way, rounds)
+                note(case=case.name, run=run, measured=way, round_ms=ms, rounds=rounds)
+                say(f"{case.name}, {way}: {ms:.0f} ms a round, predicted {predicted[way]['predicted_ms']:.0f}")
+            except Failure as failure:
+                say(f"FAILED: {failure}")
+                trouble += 1
+    try:
+        check_choice(racks, case, next(way for way in WAYS if predicted[way]["choice"]))
+    except Failure as failure:
+        say(f"FAILED: {failure}")
+        trouble += 1
+    return trouble
 
 
 def measure_all(which, runs):
@@ -202,28 +165,11 @@ def measure_all(which, runs):
         note(bench="conditions", runs=runs, rows=which, busy=cpus_busy(), cpu=report.cpu_name(), commit=commit(),
              date=time.strftime("%Y-%m-%d", time.gmtime()))
         for case in CASES[which]:
-            names = f"phub-model-{os.getpid()}"
-            with holder(names) as keep_fd:
-                places = Places(names, case)
-                predicted = predict(places)
-                for way, line in predicted.items():
-                    note(case=case.name, predicted=way, **line)
-                places.build(keep_fd)
-                for run in range(runs):
-                    for way in WAYS:
-                        rounds = max(ROUNDS[0], min(ROUNDS[1], round(RUN_S * 1e3 / predicted[way]["predicted_ms"])))
-                        try:
-                            ms, _ = measure(places, way, rounds)
-                            note(case=case.name, run=run, measured=way, round_ms=ms, rounds=rounds)
-                            say(f"{case.name}, {way}: {ms:.0f} ms a round, predicted {predicted[way]['predicted_ms']:.0f}")
-                        except Failure as failure:
-                            say(f"FAILED: {failure}")
-                            trouble += 1
-                try:
-                    check_choice(places, next(way for way in WAYS if predicted[way]["choice"]))
-                except Failure as failure:
-                    say(f"FAILED: {failure}")
-                    trouble += 1
+            predicted = predict(case)
+            for way, line in predicted.items():
+                note(case=case.name, predicted=way, **line)
+            with racks_of(shape(case), "model") as racks:
+                trouble += measure_case(racks, case, predicted, runs, note)
     return trouble
 
 

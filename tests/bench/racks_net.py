@@ -32,7 +32,7 @@ from rack import LINK, holder, tbf_bytes, told
 from systems import BUILD, CONTROL, SET_UP, Failure, end
 
 NETWORK, PREFIX, PORT = "10.99.0.0/16", 16, 7077
-BURST, QUEUE_MS = 128 << 10, 50  # GSO packets of 64 KiB pass whole; and how long a packet may wait for a link
+QUEUE_MS = 50  # how long a packet may wait for a link
 SECRET = {**os.environ, "RACKS_SECRET": "of the racks", "PHUB_SECRET": "of the racks"}
 RACK = """
 ip netns add {rack}
@@ -47,12 +47,15 @@ ip -n {rack} link set {link} master bridge up
 @dataclasses.dataclass(frozen=True)
 class Shape:
     """`workers` of each rack; `mbit` of a worker's link, each way. An uplink has the rate of `uplink_workers` such links (the rack's
-    own workers where 0), over `oversubscribed`; or, where `uplinks` gives them, these rates in Mbit/s."""
+    own workers where 0), over `oversubscribed`; or, where `uplinks` gives them, these rates in Mbit/s. A box has a link for each
+    worker of its rack, and one for the uplink: it limits nobody; or one of `box` Mbit/s. `burst`: bytes that pass a link at once."""
     workers: tuple
     mbit: float
     oversubscribed: float = 1
     uplink_workers: int = 0
     uplinks: tuple = ()
+    box: float = 0
+    burst: int = 128 << 10  # GSO packets of 64 KiB pass whole
 
     @property
     def count(self):
@@ -66,8 +69,7 @@ class Shape:
         return self.uplinks[number] if self.uplinks else (self.uplink_workers or self.workers[number]) * self.mbit / self.oversubscribed
 
     def box_mbit(self, number):
-        """A box has a link for each worker of its rack, and one for the uplink: it limits nobody."""
-        return self.workers[number] * self.mbit + self.uplink_mbit(number)
+        return self.box or self.workers[number] * self.mbit + self.uplink_mbit(number)
 
     def places(self):
         """(rack, worker there) of each rank."""
@@ -119,10 +121,9 @@ class Racks:
                 self._limit(self.worker(number, local), LINK, mbit)
                 self._limit(self.rack(number), f"port{local}", mbit)
 
-    @staticmethod
-    def _limit(namespace, device, mbit):
-        told("tc", "-n", namespace, "qdisc", "replace", "dev", device, "root", "tbf", "rate", f"{round(mbit * 1000)}kbit", "burst", BURST,
-             "latency", f"{QUEUE_MS}ms")
+    def _limit(self, namespace, device, mbit):
+        told("tc", "-n", namespace, "qdisc", "replace", "dev", device, "root", "tbf", "rate", f"{round(mbit * 1000)}kbit", "burst",
+             self.shape.burst, "latency", f"{QUEUE_MS}ms")
 
     def counters(self):
         """[bytes out and in of each rack's uplink], with the headers of all segments: see rack.py."""
