@@ -294,7 +294,9 @@ CUDA_STAND_IN := $(BUILD)/tests/suite/libcuda.so.1
 TEST_HELPERS := $(filter-out $(TEST_SRC) tests/suite/cuda_stand_in.c,$(wildcard tests/unit/*.c tests/suite/*.c))
 TEST_PROGRAMS := $(TEST_SRC:%.c=$(BUILD)/%)
 BENCH_PROGRAMS := $(BUILD)/tests/bench/dpdk_cycles
-SYSTEM_PROGRAMS := $(BUILD)/tests/system/worker $(BUILD)/tests/system/segment $(BUILD)/tests/system/slow_disk.so
+PRELOADS := $(BUILD)/tests/system/slow_disk.so $(BUILD)/tests/system/suspended.so
+SYSTEM_PROGRAMS := $(BUILD)/tests/system/worker $(BUILD)/tests/system/segment \
+	$(PRELOADS)
 SIM_SRC := $(wildcard tests/sim/*.c)
 # What comes in by DPDK's ports can be fuzzed only where there is DPDK.
 FUZZ_SRC := $(filter-out $(if $(HAVE_DPDK),,tests/fuzz/fuzz_dpdk.c),$(wildcard tests/fuzz/fuzz_*.c))
@@ -333,7 +335,7 @@ $(BUILD)/tests/system/segment: $(call objects,tests/system/segment.c)
 	$(call say,LINK,$@)
 	$(Q)$(CC) $(PROJECT_LDFLAGS) -o $@ $^
 
-$(BUILD)/tests/system/slow_disk.so: $(call objects,tests/system/slow_disk.c)
+$(PRELOADS): $(BUILD)/tests/system/%.so: $(BUILD)/obj/tests/system/%.o
 	@mkdir -p $(@D)
 	$(call say,LINK,$@)
 	$(Q)$(CC) -shared $(PROJECT_LDFLAGS) -o $@ $^

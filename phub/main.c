@@ -290,7 +290,8 @@ static int main_run(const struct config *config)
 	struct box_env env = {.plant_leak = MAIN_PLANT_LEAK,
 		.calls = &client_call_ops,
 		.calls_arg = &client,
-		.announce = &announce_etcd};
+		.announce = &announce_etcd,
+		.lease_clock = clock_outside_ns};
 	char text[1024] = "";
 	struct box *box;
 	struct err e;

@@ -17,6 +17,11 @@ uint64_t clock_now_ns(void)
 	return clock_read_ns(CLOCK_MONOTONIC);
 }
 
+uint64_t clock_outside_ns(void)
+{
+	return clock_read_ns(CLOCK_BOOTTIME);
+}
+
 uint64_t clock_thread_cpu_ns(void)
 {
 	return clock_read_ns(CLOCK_THREAD_CPUTIME_ID);

@@ -16,6 +16,12 @@
 
 uint64_t clock_now_ns(void);
 
+/*
+ * The time of those outside, with what this machine was suspended for (CLOCK_BOOTTIME; the one above stands still
+ * then): what another gives for some time, a lease, is counted by it. Not to be compared with the above. Likewise.
+ */
+uint64_t clock_outside_ns(void);
+
 /* CPU time of the calling thread: what other programs take away does not count. */
 uint64_t clock_thread_cpu_ns(void);
 

@@ -31,6 +31,11 @@ bool above_is_root(const struct control *c)
 	return c->above.epoch != 0;
 }
 
+uint64_t above_lease_now_ns(const struct control *c)
+{
+	return c->box->env.lease_clock ? c->box->env.lease_clock() : c->now_ns;
+}
+
 /* ---- whether this box is the root ---- */
 
 /* Nothing is committed meanwhile, in jobs that end here. */
@@ -74,7 +79,7 @@ void above_step(struct control *c)
 
 	if (a->there && c->box->locks.count > 0 && c->config->root[0] && !above_keeps(c))
 		box_give_targets(c->box);
-	if (!a->epoch || c->now_ns < a->until_ns)
+	if (!a->epoch || above_lease_now_ns(c) < a->until_ns)
 		return;
 	if (!a->doubt_ns) {
 		above_doubt(c, "etcd was not heard for nearly the time of this box's lease");
@@ -87,7 +92,13 @@ void above_step(struct control *c)
 
 uint64_t above_next(const struct control *c)
 {
-	return c->above.epoch && !c->above.doubt_ns ? c->above.until_ns : CLOCK_NEVER;
+	const struct above *a = &c->above;
+	uint64_t now_ns;
+
+	if (!a->epoch || a->doubt_ns)
+		return CLOCK_NEVER;
+	now_ns = above_lease_now_ns(c);
+	return a->until_ns > now_ns ? c->now_ns + (a->until_ns - now_ns) : c->now_ns;
 }
 
 int above_assume(struct control *c, uint64_t epoch, uint64_t until_ns, struct err *e)
@@ -98,7 +109,7 @@ int above_assume(struct control *c, uint64_t epoch, uint64_t until_ns, struct er
 
 	if (rc < 0)
 		return rc;
-	if (clock_now_ns() >= until_ns) {
+	if (above_lease_now_ns(c) >= until_ns) {
 		if (!had)
 			box_give_targets(c->box);
 		return err_set(e, -EAGAIN, "to lock checkpoint_targets took longer than the lease in etcd lasts");
@@ -118,7 +129,7 @@ void above_renew(struct control *c, uint64_t until_ns)
 	struct above *a = &c->above;
 
 	a->until_ns = until_ns > a->until_ns ? until_ns : a->until_ns;
-	if (!a->doubt_ns || c->now_ns >= a->until_ns)
+	if (!a->doubt_ns || above_lease_now_ns(c) >= a->until_ns)
 		return;
 	log_info("this box is the root '%s' still, of epoch %" PRIu64 ": its jobs go on, after %.1f s", c->config->root,
 		a->epoch, (double)(c->now_ns - a->doubt_ns) / 1e9);

@@ -41,13 +41,16 @@ struct above {
 	bool known; /* and it is known where: */
 	struct above_place place;
 	uint64_t epoch;         /* of this box, as root; 0: it is none by etcd */
-	uint64_t until_ns;      /* then: it is that for so long at least */
+	uint64_t until_ns;      /* then: it is that for so long at least, by above_lease_now_ns() */
 	uint64_t doubt_ns;      /* then: since when it does not know; 0: it does */
 	char why[ERR_TEXT_MAX]; /* why it is not known; "": etcd was not asked yet */
 };
 
 /* As the options say: to be called before any job comes. */
 void above_init(struct control *c);
+
+/* By the clock that counts leases: it goes on while this machine is suspended, where control's own stands still. */
+uint64_t above_lease_now_ns(const struct control *c);
 
 /* First of all in each step: is this box the root still? */
 void above_step(struct control *c);
@@ -59,7 +62,8 @@ void above_found(struct control *c, const struct above_place *place);
 /* It does not say where: what it said before holds. */
 void above_missed(struct control *c, const char *why);
 
-/* Etcd says that this box is the root, until then at least. 0, or -EBUSY: another box has its checkpoint targets. */
+/* Etcd says that this box is the root, until then (of the lease's clock) at least. 0, or -EBUSY: another box has its
+ * checkpoint targets. */
 int above_assume(struct control *c, uint64_t epoch, uint64_t until_ns, struct err *e);
 /* Likewise, of one that is it: for longer. */
 void above_renew(struct control *c, uint64_t until_ns);

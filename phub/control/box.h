@@ -44,6 +44,8 @@ struct box_env {
 	void *calls_arg;
 	const struct announce_ops
 		*announce; /* how the box is announced (announce.h), where options say so; NULL: not */
+	/* By which leases are counted (clock_outside_ns()); NULL: time is what each step is given. Any thread. */
+	uint64_t (*lease_clock)(void);
 	bool by_hand;      /* cores are stepped by the caller: not pinned, the machine is not looked at; no threads */
 	struct disk *disk; /* of checkpoints; NULL: the machine's */
 	bool plant_leak;   /* for tests: see core.h */

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * One call at a time. What the lease is worth is counted from when it was asked for, on this box's clock; etcd counts
- * from later on. A claim whose answer was lost is found out by the next look at the key, which names the lease.
+ * One call at a time. What the lease is worth is counted from when it was asked for, on this box's clock of leases;
+ * etcd counts from later on. A claim whose answer was lost is found out by the next look at the key, which names the
+ * lease.
  */
 #include "phub/control/campaign.h"
 
@@ -31,6 +32,11 @@ bool campaign_is_its(const struct campaign *g, int64_t lease)
 	return lease != 0 && lease == g->lease;
 }
 
+static bool campaign_is_over(const struct campaign *g)
+{
+	return above_lease_now_ns(&g->box->control) >= g->until_ns;
+}
+
 /* ---- the root's key is ours, or not ---- */
 
 static void campaign_lose(struct campaign *g, const struct above_place *by, const char *why)
@@ -54,7 +60,7 @@ static void campaign_assume(struct campaign *g)
 	struct control *c = &g->box->control;
 	struct err e;
 
-	if (!g->epoch || above_is_root(c) || g->now_ns < g->assume_ns || g->now_ns >= g->until_ns)
+	if (!g->epoch || above_is_root(c) || g->now_ns < g->assume_ns || campaign_is_over(g))
 		return;
 	g->assume_ns = g->now_ns + CAMPAIGN_ASSUME_NS;
 	if (above_assume(c, g->epoch, g->until_ns, &e) == 0) {
@@ -95,6 +101,7 @@ static void campaign_begin(struct campaign *g, enum campaign_doing doing, const 
 {
 	g->doing = doing;
 	g->began_ns = g->now_ns;
+	g->lease_began_ns = above_lease_now_ns(&g->box->control);
 	etcd_begin(g->etcd, &g->call, path, request, g->now_ns);
 }
 
@@ -118,6 +125,12 @@ static bool campaign_may_claim(const struct campaign *g)
 	return g->vacant && !g->epoch && g->address[0] && !above_is_root(&g->box->control);
 }
 
+/* When the lease is to be kept alive: at once where this machine was suspended for longer than it lasts. */
+static uint64_t campaign_keep_ns(const struct campaign *g)
+{
+	return campaign_is_over(g) ? 0 : g->keep_ns;
+}
+
 static void campaign_choose(struct campaign *g)
 {
 	if (g->stopping) {
@@ -128,7 +141,7 @@ static void campaign_choose(struct campaign *g)
 	} else if (!g->lease && campaign_may_claim(g)) {
 		campaign_begin(g, CAMPAIGN_GRANTING, "/v3/lease/grant",
 			etcd_text_grant((int64_t)((g->box->config->etcd_ttl_ms + 999) / 1000)));
-	} else if (g->lease && g->now_ns >= g->keep_ns) {
+	} else if (g->lease && g->now_ns >= campaign_keep_ns(g)) {
 		campaign_begin(g, CAMPAIGN_KEEPING, "/v3/lease/keepalive", etcd_text_lease(g->lease));
 	} else if (g->lease && campaign_may_claim(g)) {
 		campaign_claim(g);
@@ -139,7 +152,7 @@ static void campaign_choose(struct campaign *g)
 
 static void campaign_renew(struct campaign *g)
 {
-	g->until_ns = g->began_ns + g->ttl_ns - g->ttl_ns / CAMPAIGN_MARGIN;
+	g->until_ns = g->lease_began_ns + g->ttl_ns - g->ttl_ns / CAMPAIGN_MARGIN;
 	g->keep_ns = g->began_ns + g->ttl_ns / 3;
 	if (g->epoch && above_is_root(&g->box->control))
 		above_renew(&g->box->control, g->until_ns);
@@ -228,8 +241,8 @@ void campaign_step(struct campaign *g, uint64_t now_ns)
 
 uint64_t campaign_next(const struct campaign *g)
 {
-	bool waits = g->epoch && !above_is_root(&g->box->control) && g->now_ns < g->until_ns;
-	uint64_t due = g->lease ? g->keep_ns : CLOCK_NEVER;
+	bool waits = g->epoch && !above_is_root(&g->box->control) && !campaign_is_over(g);
+	uint64_t due = g->lease ? campaign_keep_ns(g) : CLOCK_NEVER;
 
 	if (g->doing != CAMPAIGN_NOTHING)
 		return waits ? g->assume_ns : CLOCK_NEVER;

@@ -34,8 +34,9 @@ struct campaign {
 	uint64_t epoch;             /* the key is ours, by this revision; 0: it is not */
 	uint64_t won_ns;            /* since then */
 	bool vacant;                /* it was nobody's when it was looked at last */
-	uint64_t now_ns, began_ns;  /* the call that is under way */
-	uint64_t ttl_ns, until_ns;  /* the lease lasts for so long at least */
+	uint64_t now_ns, began_ns;  /* the call that is under way, */
+	uint64_t lease_began_ns;    /* by the clock of leases (above_lease_now_ns()), */
+	uint64_t ttl_ns, until_ns;  /* by which the lease lasts for so long at least */
 	uint64_t keep_ns, retry_ns, assume_ns;
 	bool told; /* that it waits for checkpoint targets */
 	bool stopping;

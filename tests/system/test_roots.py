@@ -8,6 +8,7 @@ another is promoted. Real boxes, real workers; what they end with is what a run 
 import base64
 import contextlib
 import json
+import pathlib
 import re
 import select
 import signal
@@ -23,6 +24,7 @@ import rig
 from rig import Box, Worker, check, holds
 from test_etcd import ETCD, Etcd, announced, boxes, until
 
+SUSPENDED = rig.BUILD / "tests/system/suspended.so"
 KEYS = "a:50000,b:70000,c:100"
 ROUNDS = 300
 ASSOCIATION = "[[0,1],[2]]"
@@ -240,6 +242,34 @@ def etcd_away():
     racks.stop()
 
 
+def suspended():
+    """A root whose machine was suspended for longer than its lease holds its jobs as soon as it goes on, and until etcd has said that
+    it is the root still"""
+    etcd = Etcd()
+    wire = Wire(etcd.port)
+    with tempfile.TemporaryDirectory() as folder:
+        slept = pathlib.Path(folder) / "slept"  # then its clock has gone on, by more than the lease
+        box = announced("one", wire, root="top", etcd_ttl_ms=600000, env={"LD_PRELOAD": SUSPENDED, "PHUB_TEST_SUSPENDED": slept}, **FAST)
+        Racks.promoted(box)
+        workers = begin([box] * 3, rounds="until-told", report_ms=1)
+        for worker in workers:
+            worker.event("progress")
+        wire.cut = True
+        slept.touch()
+        box.logged("its jobs are held until it is known")
+        time.sleep(0.5)  # what was on its way has come
+        held = round_of(workers[0])
+        time.sleep(0.5)
+        check(round_of(workers[0]) == held, "rounds are committed")
+        wire.cut = False
+        box.logged("this box is the root 'top' still, of epoch [0-9]+: its jobs go on")
+        until(lambda: round_of(workers[0]) > held + 1, "rounds go on")
+        workers[0].tell()
+        for worker in workers:
+            check(worker.good()["resumed"] == 0, "it was lost")
+        box.stop()
+
+
 def wrong_root():
     """A box answers to the root's epoch alone that it is of"""
     etcd = Etcd()
@@ -288,7 +318,7 @@ def wrong_options():
         holds(done.stderr, said)
 
 
-CASES = [root_dies, root_ends, cut_off, stopped, etcd_away, wrong_root, strange_key, wrong_options]
+CASES = [root_dies, root_ends, cut_off, stopped, etcd_away, suspended, wrong_root, strange_key, wrong_options]
 
 if __name__ == "__main__":
     rig.run(CASES, None if ETCD else "etcd is not there (apt install etcd-server)")

@@ -19,6 +19,21 @@ static void test_now_never_goes_back(void **state)
 	}
 }
 
+/* Nor does the other, and while nothing is suspended it goes as the first does. */
+static void test_outside_goes_on(void **state)
+{
+	uint64_t begin_ns = clock_now_ns(), first_ns = clock_outside_ns(), last_ns = first_ns;
+
+	(void)state;
+	while (last_ns < first_ns + 20 * NS_PER_MS) {
+		uint64_t now_ns = clock_outside_ns();
+
+		assert_true(now_ns >= last_ns);
+		last_ns = now_ns;
+	}
+	assert_true(clock_now_ns() - begin_ns >= 20 * NS_PER_MS);
+}
+
 /* Counts what this thread computes, and no time in which it sleeps. */
 static void test_thread_cpu(void **state)
 {
@@ -64,6 +79,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_now_never_goes_back),
+		cmocka_unit_test(test_outside_goes_on),
 		cmocka_unit_test(test_thread_cpu),
 		cmocka_unit_test(test_deadline),
 		cmocka_unit_test(test_timeout),
