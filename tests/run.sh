@@ -13,7 +13,8 @@
 #
 # Lines in the head of a test say how it must be run:
 #   alone: WHY     nothing else may run beside it
-#   waits: WHY     it hardly computes: such tests run beside the others, one after another, and take no CPU's place
+#   waits: WHY     it hardly computes: such tests run beside the others, two at a time, and take no CPU's place
+#   parts: WORD... it takes long: a run for each word, which is its argument, as NAME-WORD, and none of the whole
 #   machines: WHY  it starts virtual machines by itself: it runs when their kernel is there
 #   vm: OPTIONS    it needs RDMA devices. It runs as it is where one is active, else in a virtual machine made with these
 #                  options, those of tests/vm/run.sh; as rdma/NAME
@@ -196,7 +197,7 @@ add_machines() { # NAME COMMAND...
 for_rdma=()
 
 add_test() { # NAME SOURCE COMMAND...
-	local name=$1 where=beside lines i
+	local name=$1 where=beside lines parts i
 
 	grep -qE '^[ */#]*alone: ' <(head -20 "$2") && where=alone
 	grep -qE '^[ */#]*waits: ' <(head -20 "$2") && where=waits
@@ -205,8 +206,12 @@ add_test() { # NAME SOURCE COMMAND...
 		return
 	fi
 	mapfile -t lines < <(sed -n '1,20s/^[ */#]*vm: //p' "$2")
+	read -ra parts < <(sed -n '1,20s/^[ */#]*parts: //p' "$2")
 	shift 2
-	if ((${#lines[@]} == 0)) || [[ ${lines[0]} == *"-- "* ]]; then
+	for ((i = 0; i < ${#parts[@]}; i++)); do
+		add $where "$name-${parts[i]}" "$@" "${parts[i]}"
+	done
+	if ((${#parts[@]} == 0)) && { ((${#lines[@]} == 0)) || [[ ${lines[0]} == *"-- "* ]]; }; then
 		add $where "$name" "$@"
 	fi
 	for ((i = 0; i < ${#lines[@]}; i++)); do
@@ -268,7 +273,7 @@ done
 
 # The kernel takes one of the places and, being nice, of the CPUs what the tests leave.
 ((${#for_rdma[@]})) && [[ -n $VM ]] && beside=(kernel "${beside[@]}")
-run_all 1 "${waits[@]}" &
+run_all 2 "${waits[@]}" &
 run_all "$TEST_JOBS" "${beside[@]}"
 wait $!
 if ((${#for_rdma[@]})); then
@@ -277,7 +282,7 @@ if ((${#for_rdma[@]})); then
 		eval "$line"
 	done
 fi
-run_all "$TEST_JOBS" "${in_machines[@]}"
+run_all $((TEST_JOBS + 1)) "${in_machines[@]}" # each sleeps for a quarter of its time
 run_all 1 "${alone[@]}"
 
 cat /dev/null "$LOGS"/*.counts | awk '{ p += $1; f += $2; s += $3 }

@@ -2,9 +2,10 @@
 /*
  * Whole exchanges through a whole box: the public calls of libphub on loop, tcp, udp, shm and verbs, served by 1, 2 and
  * 4 cores. Here box cores, control, progress threads and callers meet in one process, so it is what sanitizers should
- * see. A new transport gets a row in the table below. Run some rows, one, or some cases of it, with `test_exchange
- * shm`, `test_exchange shm-2` and `test_exchange shm-2 '*broadcast*'`.
+ * see. A new transport gets a row in the table below, and a word in the line of parts. Run some rows, one, or some
+ * cases of it, with `test_exchange shm`, `test_exchange shm-2` and `test_exchange shm-2 '*broadcast*'`.
  *
+ * parts: loop tcp udp shm
  * vm: -m 2048 -- verbs-2
  * vm: -m 2048 -- verbs-1
  * vm: -m 2048 -- verbs-4

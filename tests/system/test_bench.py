@@ -21,7 +21,6 @@ from rig import Skip, check
 sys.path.insert(0, str(rig.ROOT / "tests/bench"))
 import dpdk  # noqa: E402
 import rack_report  # noqa: E402
-import racks_report  # noqa: E402
 import report  # noqa: E402
 
 RUN = rig.ROOT / "tests/bench/run.py"
@@ -320,32 +319,6 @@ def dpdk_cycles():
     check(len(cycles) == 4 and min(cycles.values()) > 0, f"{cycles}")
 
 
-def racks_tables():
-    """racks.py's tables: what links allow, the best way beside the others, and a step on several racks beside one, run by run"""
-    near = (lambda found, want: abs(found - want) < 1e-6 * want)
-    frame = 1514 / 1448  # 2 racks of 2 workers of 100 Mbit/s: 1 MB takes 80 ms on a worker's link, 40 on an uplink at 1:1
-    for way, over, want in (("flat", 1, 80), ("flat", 8, 640), ("tree", 1, 80), ("tree", 8, 320), ("chain", 8, 320), ("Gloo", 1, 120), ("Gloo", 8, 480)):
-        check(near(racks_report.floor_ms(way, 2, 2, 100, over, 1_000_000), want * frame), f"{way}, {over}:1: not {want} ms and headers")
-    check(near(racks_report.floor_ms("tree", 8, 2, 100, 4, 1_000_000), 7 * 160 * frame) and racks_report.models("sharded", 8, 2, 3) == 1.75, "8 racks")
-    about = {"cpus": 2, "cpu": "-", "kernel": "-", "busy": 0, "load": 0, "commit": "-", "date": "-", "rows": "quick", "runs": 2, "workers": 2, "mbit": 100,
-             "bytes": 1_000_000}
-    lines = [{"section": "conditions", **about}, {"section": "end", "seconds": 1, "failures": 0}]
-    for run, slower in enumerate((1, 2)):
-        lines += [{"section": "exchange", "run": run, "racks": 2, "oversubscribed": 4, "system": system, "round_ms": ms * slower, "bytes": 1_000_000,
-                   "busy": 0.5, "out": [1.05e6, 1.05e6], "in": [2.1e6, 1e6], "is_peer": system == "Gloo", "how": "-", "recipe": "-"}
-                  for system, ms in (("flat", 330), ("tree", 170), ("chain", 166), ("Gloo", 249))]
-        lines += [{"section": "train", "run": run, "model": "alexnet", "racks": racks, "oversubscribed": 1, "chunk": 0, "step_ms": ms * slower,
-                   "exchange_ms": 1, "compute_ms": 1, "busy": 0.5} for racks, ms in ((1, 100), (4, 110))]
-    records = racks_report.Records(lines)
-    check(racks_report.best_way(records, racks=2, oversubscribed=4) == "chain", "the best way")
-    text = "\n".join(racks_report.exchange_text(records) + racks_report.train_text(records))
-    for row in ("| 2 | flat | 2.10 (2) | 1.05 (2) |", "| 2 | 4:1 | Gloo | 374 (249 to 498) | 251, a ring | 1.50x (1.50 to 1.50) | 1.50x | 0.50 |",
-                "| 2 | 4:1 | chain | 249 (166 to 332) | 167 | - | - | 0.50 |", "| AlexNet | 4 | 15.1 | 10.0 (-26.7 to 46.7) | 165 |"):
-        check(row in text, f"{row} is not in {text}")
-    for marks in (racks_report.MARKS, racks_report.TRAIN_MARKS):
-        check(all((report.ROOT / "README.md").read_text().count(mark) == 1 for mark in marks), f"README has no place for {marks}")
-
-
 def lines_of_text():
     """what can be pasted is not cut at a hyphen"""
     text = report.fill("x" * 115 + " `make bench-rack`, and so on")
@@ -367,5 +340,6 @@ if __name__ == "__main__":
     reason = None
     if any(name in rig.PHUBD.read_bytes() for name in (b"__asan_", b"__tsan_", b"__ubsan_")) if rig.PHUBD.exists() else False:
         reason = "a sanitizer's build: nothing to measure"
-    rig.run([beside_peers, wrong_sums, no_peers, interrupted, rack, rack_killed, verdict_of_speed, verdict_of_cpu, verdict_of_kernels,
-             nothing_measured, verdict_of_rack, busy_machine, readme, dpdk_tables, dpdk_cycles, racks_tables, lines_of_text, forgets], reason)
+    rig.run([beside_peers, wrong_sums, no_peers, interrupted, rack, rack_killed, verdict_of_speed, verdict_of_cpu,
+             verdict_of_kernels, nothing_measured, verdict_of_rack, busy_machine, readme, dpdk_tables, dpdk_cycles, lines_of_text,
+             forgets], reason)
