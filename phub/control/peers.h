@@ -81,6 +81,12 @@ static inline bool peers_is_top(const struct peers *p)
 	return p->self == 0;
 }
 
+/* Has this box a part in each round of the chunk: as its home, or with a sum that it lifts? */
+static inline bool peers_take_part(const struct peers *p, unsigned number, uint32_t chunk)
+{
+	return ways_has_sum(p->kind, p->boxes, p->count, p->home[chunk], number);
+}
+
 /* Which it lifts to, whatever chunk it is about; chain: one of them. */
 static inline bool peers_is_target(const struct peers *p, unsigned number)
 {

@@ -17,7 +17,7 @@ enum {
 	CARRY_STEP_BYTES = 8 << 20,    /* that are copied or carried before control looks at others */
 };
 
-static struct chunk *carry_chunk(const struct job *job, uint32_t index)
+struct chunk *carry_chunk(const struct job *job, uint32_t index)
 {
 	return chunk_find(job->generation->store.shards[job->generation->core_of_chunk[index]], index);
 }

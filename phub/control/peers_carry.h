@@ -21,6 +21,7 @@ enum move_stage {
 	MOVE_SWITCHES, /* cores take it */
 	MOVE_SWITCHED,
 	MOVE_RESUMES, /* cores go on */
+	MOVE_RESUMED, /* ..., or keep what they have; the top box may not know it of all */
 };
 
 struct peers_move {
@@ -30,7 +31,7 @@ struct peers_move {
 	uint16_t *home, *ways; /* [chunk_count] */
 	struct generation_ways memory;
 	uint32_t slots[WAYS_BOXES_MAX], slot_count;
-	uint64_t *rounds;       /* [chunk_count] this box's; the top box: the furthest of all */
+	uint64_t *rounds;       /* [chunk_count] this box's; the top box: the furthest of all; 0 where none counts */
 	unsigned cores_left;    /* that are not done with the stage */
 	uint32_t at;            /* chunks before that are copied, or carried away */
 	uint64_t sent;          /* bytes of that one that are */
@@ -44,6 +45,8 @@ struct peers_move {
 	unsigned said;                     /* boxes that are done with the stage: so many, */
 	uint64_t who[WAYS_BOXES_MAX / 64]; /* and these */
 	bool refused;
+	bool given_up;                      /* they keep their homes */
+	uint64_t late[WAYS_BOXES_MAX / 64]; /* then: these had not held, and may say it yet */
 };
 
 static inline uint32_t carry_count(const struct job *job)
@@ -51,6 +54,7 @@ static inline uint32_t carry_count(const struct job *job)
 	return job->generation->spec.plan.chunk_count;
 }
 
+struct chunk *carry_chunk(const struct job *job, uint32_t index);
 /* The place of a chunk in the layout that is about to be. */
 struct rehome_chunk *carry_place(const struct job *job, uint32_t index);
 

@@ -6,10 +6,12 @@
  * phub/rehome.h what cores do):
  *
  *      top box     Hold -------- Stop ----------- Switch ------------- Go
- *      each box         Held           Carried             Switched
+ *      each box         Held           Carried             Switched         Resumed
  *
- * Until Stop a box may refuse, for it has no memory: then all go on with the homes that they had. A box that is lost
- * ends the job, as at any time (peers.h): there is no chunk with two homes, or none. Workers see a pause.
+ * Until Stop a box may refuse, for it has no memory, and all must hold in time: else all go on with the homes that they
+ * had. The next change, and the next key table, wait until all have said Resumed. A box that is lost ends the job, as
+ * at any time (peers.h), and so does one that says what it cannot: there is no chunk with two homes, or none. Workers
+ * see a pause.
  *
  * Control thread; nothing blocks. Memory: each box has what follows from homes twice, while that lasts; messages in
  * flight are bounded by the session's.
@@ -26,13 +28,14 @@
 
 /*
  * The operator says so, at the top box. 0 with what is begun in `said`, or that there is nothing to do; -EINVAL (no job
- * whose homes can move, or not this box's to say), -EBUSY (not now) or -ENOMEM with what to do in `e`.
+ * whose homes can move, or not this box's to say), -EBUSY (not now: it is paused, drains, is held, waits for a worker,
+ * does not run or is not under way at all boxes yet, or moves already) or -ENOMEM with what to do in `e`.
  */
 int peers_move_begin(struct job *job, char *said, size_t said_bytes, struct err *e);
 /* Are homes of it about to change? */
 bool peers_moves(const struct job *job);
 
-/* Rehome, at the top box, of one below. */
+/* Rehome, at the top box, of one below: refused where it is not next, or holds before rounds at which it cannot be. */
 void peers_move_hear(struct session *s, const Phub__Rehome *m);
 /* What else the box above says. */
 void peers_move_obey(struct job *job, const Phub__Control *m);

@@ -94,6 +94,20 @@ def moved():
         shards.stop()
 
 
+def again():
+    """one rebalance right after the other, as soon as the top box takes it: no box is still at the one before, and weights stay those of one box"""
+    with tempfile.TemporaryDirectory() as where:
+        shards = Shards(where)
+        crew = shards.crew("again", optimizer="adam")
+        for turn in range(12):
+            shards.rates("100Mbit", "100Mbit", "100Mbit" if turn % 2 else "20Mbit")
+            rebalance(shards.boxes[0], "again", r"get other homes$")
+        crew[0].tell()
+        results = [worker.good() for worker in crew]
+        check({r["digest"] for r in results} == {flat(3, optimizer="adam", rounds=results[0]["rounds"])}, "other sums than of one box")
+        shards.stop()
+
+
 def refused():
     """rebalance where no homes can move, at a box that is not the top one, or not now: refused, by name, and the job goes on"""
     with tempfile.TemporaryDirectory() as where:
@@ -164,7 +178,7 @@ def broken():
         shards.boxes[0].stop()
 
 
-CASES = [moved, refused, no_room, broken]
+CASES = [moved, again, refused, no_room, broken]
 
 if __name__ == "__main__":
     rig.run(CASES, None if PHUB.exists() else f"{PHUB} is not there (make)")
