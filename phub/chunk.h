@@ -277,11 +277,14 @@ struct shard {
 	bool failure_untold; /* control's mailbox was full: told at a later tick */
 	struct mail failure;
 	enum shard_stage stage;
-	uint64_t drain_until_ns; /* SHARD_DRAINING */
-	uint32_t sweep_at;       /* the chunk that link_sweep() looks at next... */
-	uint32_t sweep_left;     /* ...and how many; 0: links that ended have nothing out any more */
-	uint32_t sums_used;      /* SHARD_CLOSING: accumulators in use, of the chunks swept so far */
-	struct shard *next;      /* of the core */
+	/* SHARD_DRAINING: */
+	uint64_t drain_until_ns;
+	uint64_t drain_more_ns; /* so long from the last reply that went out, of which there were... */
+	uint64_t drain_sends;   /* ...so many when that was looked at; 0: no longer than until then */
+	uint32_t sweep_at;      /* the chunk that link_sweep() looks at next... */
+	uint32_t sweep_left;    /* ...and how many; 0: links that ended have nothing out any more */
+	uint32_t sums_used;     /* SHARD_CLOSING: accumulators in use, of the chunks swept so far */
+	struct shard *next;     /* of the core */
 	struct shard_counters counters;
 };
 

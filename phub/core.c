@@ -148,11 +148,11 @@ int core_balance(const struct shard *shard, struct err *e)
 }
 
 /* A mail that shortens a detachment may come when the shard is home: then it names what is perhaps no shard at all. */
-static void core_detach(const struct core *core, struct shard *named, uint64_t drain_ns, uint64_t now_ns)
+static void core_detach(const struct core *core, const struct mail *mail, uint64_t now_ns)
 {
 	for (struct shard *shard = core->shards; shard; shard = shard->next)
-		if (shard == named)
-			detach_begin(shard, drain_ns, now_ns);
+		if (shard == mail->shard)
+			detach_begin(shard, (uint64_t)mail->value, mail->detail != 0, now_ns);
 }
 
 static void core_detached(struct core *core, struct shard *shard)
@@ -308,7 +308,7 @@ static void core_read(struct core *core, const struct mail *mail, uint64_t now_n
 		core_attach(core, mail->shard);
 		break;
 	case MAIL_DETACH:
-		core_detach(core, mail->shard, (uint64_t)mail->value, now_ns);
+		core_detach(core, mail, now_ns);
 		break;
 	case MAIL_LINK:
 		core_link(core, mail);
@@ -482,7 +482,7 @@ static bool core_tend(struct core *core, struct shard *shard, uint64_t now_ns)
 		return more;
 	}
 	if (core->stopping)
-		detach_begin(shard, 0, now_ns);
+		detach_begin(shard, 0, false, now_ns);
 	snapshot_end(shard);
 	snapshot_step(shard);
 	more = detach_step(shard, now_ns) || shard->snapshot;

@@ -22,7 +22,7 @@ static void detach_close(struct shard *shard)
 	shard->sums_used = 0;
 }
 
-void detach_begin(struct shard *shard, uint64_t drain_ns, uint64_t now_ns)
+void detach_begin(struct shard *shard, uint64_t drain_ns, bool patient, uint64_t now_ns)
 {
 	uint64_t until_ns = now_ns + drain_ns;
 
@@ -30,9 +30,22 @@ void detach_begin(struct shard *shard, uint64_t drain_ns, uint64_t now_ns)
 	if (shard->stage == SHARD_LIVE) {
 		shard->stage = SHARD_DRAINING;
 		shard->drain_until_ns = until_ns;
+		shard->drain_more_ns = patient ? drain_ns : 0;
+		shard->drain_sends = shard->counters.sends_done;
 	}
+	if (!patient)
+		shard->drain_more_ns = 0;
 	if (until_ns < shard->drain_until_ns)
 		shard->drain_until_ns = until_ns;
+}
+
+/* Who reads slowly reads. */
+static void detach_extend(struct shard *shard, uint64_t now_ns)
+{
+	if (!shard->drain_more_ns || shard->counters.sends_done == shard->drain_sends)
+		return;
+	shard->drain_sends = shard->counters.sends_done;
+	shard->drain_until_ns = now_ns + shard->drain_more_ns;
 }
 
 /* Is anybody left who may get something? */
@@ -40,6 +53,7 @@ static bool detach_drain(struct shard *shard, uint64_t now_ns)
 {
 	bool left = false;
 
+	detach_extend(shard, now_ns);
 	if (now_ns >= shard->drain_until_ns)
 		return false;
 	for (uint32_t rank = 0; rank < shard->spec->world; rank++) {

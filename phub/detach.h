@@ -13,10 +13,10 @@
 #include "phub/chunk.h"
 
 /*
- * From now on pushes are dropped and nothing is committed. Replies go on until `drain_ns` from now; 0: the connections
- * end at once. Again: only ever sooner.
+ * From now on pushes are dropped and nothing is committed. Replies go on until `drain_ns` from now, or, `patient`, from
+ * when the last of them went out; 0: the connections end at once. Again: only ever sooner.
  */
-void detach_begin(struct shard *shard, uint64_t drain_ns, uint64_t now_ns);
+void detach_begin(struct shard *shard, uint64_t drain_ns, bool patient, uint64_t now_ns);
 
 /*
  * At tick: goes on by a bounded amount. Returns whether more can be done at this very time; when it cannot, and the

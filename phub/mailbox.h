@@ -29,7 +29,8 @@ enum mail_kind {
 	/* Control -> core. */
 	MAIL_ATTACH, /* `shard` is the core's from now on */
 	/* Send `shard` back with MAIL_DETACHED. Nothing more is committed; results of rounds that are still go out for
-	 * `value` nanoseconds at most, then its links end. A second one may shorten that. */
+	 * `value` nanoseconds at most (`detail` 1: as long as one goes out in each such time), then its links end. A
+	 * second one may shorten that. */
 	MAIL_DETACH,
 	/* `rank` is reached through `conn`, the `detail`th it has there: for the core's queue number `value`, with
 	   `spec` */

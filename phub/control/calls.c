@@ -549,17 +549,41 @@ int box_uplinks_check(const struct job *job, const struct box_uplinks *u, struct
 	return err_set(e, -ECONNRESET, "%s", u->why);
 }
 
+bool box_uplinks_carry(const struct box_uplinks *u, uint32_t way)
+{
+	return way >= u->first && way - u->first < u->count && u->dials[way - u->first].out;
+}
+
+/* NULL: it has none. */
+static const struct uplink_counters *box_uplinks_counters(const struct job *job, const struct box_dial *dial)
+{
+	const struct shard *shard = job->generation ? job->generation->store.shards[dial->core] : NULL;
+
+	return shard && dial->spec.conn.chunk_count > 0 ? &shard->uplinks[dial->number].counters : NULL;
+}
+
 uint64_t box_uplinks_bytes(const struct job *job, const struct box_uplinks *u)
 {
 	uint64_t bytes = 0;
 
-	for (unsigned i = 0; i < u->count && job->generation; i++) {
-		const struct shard *shard = job->generation->store.shards[u->dials[i].core];
+	for (unsigned i = 0; i < u->count; i++) {
+		const struct uplink_counters *n = box_uplinks_counters(job, &u->dials[i]);
 
-		if (shard && u->dials[i].spec.conn.chunk_count > 0)
-			bytes += stats_read(&shard->uplinks[u->dials[i].number].counters.bytes);
+		bytes += n ? stats_read(&n->bytes) : 0;
 	}
 	return bytes;
+}
+
+uint64_t box_uplinks_results(const struct job *job, const struct box_uplinks *u)
+{
+	uint64_t results = 0;
+
+	for (unsigned i = 0; i < u->count; i++) {
+		const struct uplink_counters *n = box_uplinks_counters(job, &u->dials[i]);
+
+		results += n ? stats_read(&n->results) : 0;
+	}
+	return results;
 }
 
 /* Nobody is at their other end any more. */

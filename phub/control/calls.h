@@ -123,8 +123,11 @@ int box_uplinks_give(const struct job *job, struct box_uplinks *u, struct err *e
 bool box_uplinks_hear(const struct job *job, struct box_uplinks *u, const struct mail *mail);
 /* One ended, and nothing has explained it in time: -ECONNRESET with what is known in `e`. Else 0. */
 int box_uplinks_check(const struct job *job, const struct box_uplinks *u, struct err *e);
-/* Bytes of payload sent. */
+/* Has a core the connection of this way, and told no end of it? */
+bool box_uplinks_carry(const struct box_uplinks *u, uint32_t way);
+/* Bytes of payload sent; results that came. */
 uint64_t box_uplinks_bytes(const struct job *job, const struct box_uplinks *u);
+uint64_t box_uplinks_results(const struct job *job, const struct box_uplinks *u);
 /* No shard of theirs is with a core. They can be begun anew. */
 void box_uplinks_forget(struct box_uplinks *u);
 

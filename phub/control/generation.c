@@ -632,15 +632,18 @@ void generation_unlink(struct generation *g, struct box *box, uint32_t rank)
 	}
 }
 
-void generation_detach(struct generation *g, struct box *box, uint64_t drain_ns)
+void generation_detach(struct generation *g, struct box *box, uint64_t drain_ns, bool patient)
 {
 	if (g->attached == 0 || g->hurried || (g->detaching && drain_ns > 0))
 		return;
 	g->detaching = true;
 	g->hurried = drain_ns == 0;
 	for (unsigned core = 0; core < g->spec.core_count; core++) {
-		struct mail mail = {
-			.kind = MAIL_DETACH, .core = core, .shard = g->store.shards[core], .value = (int64_t)drain_ns};
+		struct mail mail = {.kind = MAIL_DETACH,
+			.core = core,
+			.shard = g->store.shards[core],
+			.value = (int64_t)drain_ns,
+			.detail = patient};
 
 		if (mail.shard)
 			post_send(&box->posts[core], &mail);

@@ -90,9 +90,9 @@ void generation_unlink(struct generation *g, struct box *box, uint32_t rank);
 
 /*
  * Calls the shards back. They come by MAIL_DETACHED: when the results of committed rounds have reached all who still
- * read, and after drain_ns at the latest. Again with 0: at once.
+ * read, and after drain_ns at the latest, or, `patient`, when none went out for so long. Again with 0: at once.
  */
-void generation_detach(struct generation *g, struct box *box, uint64_t drain_ns);
+void generation_detach(struct generation *g, struct box *box, uint64_t drain_ns, bool patient);
 
 /* When no shard is with a core. NULL is allowed. */
 void generation_destroy(struct generation *g, struct box *box);

@@ -173,7 +173,8 @@ int job_join(struct session *s)
 	return 0;
 }
 
-void job_end(struct job *job, uint64_t drain_ns)
+/* `patient`: as detach_begin() has it. */
+static void job_over(struct job *job, uint64_t drain_ns, bool patient)
 {
 	if (job->state == JOB_ENDING)
 		return;
@@ -189,15 +190,20 @@ void job_end(struct job *job, uint64_t drain_ns)
 		standby_end(job->generation, job->control->stopping ? STANDBY_KEEPS
 					     : job->bereaved        ? STANDBY_WAITS
 								    : STANDBY_FORGETS);
-		generation_detach(job->generation, job->control->box, drain_ns);
+		generation_detach(job->generation, job->control->box, drain_ns, patient);
 	}
 	log_info(job->mirror ? "job '%s': the copy of it that was kept here is over" : "job '%s' ended", job->name);
+}
+
+void job_end(struct job *job, uint64_t drain_ns)
+{
+	job_over(job, drain_ns, false);
 }
 
 void job_hurry(struct job *job)
 {
 	if (job->state == JOB_ENDING && job->generation)
-		generation_detach(job->generation, job->control->box, 0);
+		generation_detach(job->generation, job->control->box, 0, false);
 }
 
 /*
@@ -313,7 +319,8 @@ static void job_conclude(struct job *job, const struct member *last)
 	job->finished = finished;
 	if (finished)
 		job_keep_finished(job);
-	job_end(job, job->peers ? JOB_DRAIN_NS : 0); /* boxes beside may not have all results yet */
+	/* Boxes beside may not have all results yet, and get them by links that are slow. */
+	job_over(job, job->peers ? JOB_DRAIN_NS : 0, true);
 }
 
 /*

@@ -165,7 +165,7 @@ void job_move_take(struct job *job)
 	job->takes = mirror;
 	mirror->mirror->taker = job;
 	job_move_tell_box(mirror);
-	generation_detach(mirror->generation, job->control->box, 0);
+	generation_detach(mirror->generation, job->control->box, 0, false);
 }
 
 void job_move_taken(struct job *mirror)

@@ -233,30 +233,68 @@ static bool job_is_missing(const struct mail *mail, uint32_t rank)
 	return (mail->missing[rank / 64] >> (rank % 64)) & 1;
 }
 
-/* A round waits for a rank that has left: it would wait for ever. True when the job has failed by it. */
-static bool job_check_left(struct job *job, const struct mail *mail, const char *keys)
+/* Of those who are missing the first who has left; job->world: none has. */
+static uint32_t job_find_left(const struct job *job, const struct mail *mail)
 {
-	bool left = false;
-	const char *next;
+	uint32_t i = 0;
+
+	while (i < job->world && !(job->members[i].left && job_is_missing(mail, i)))
+		i++;
+	return i;
+}
+
+/* The round would wait for ever. */
+static void job_fail_left(struct job *job, const struct mail *mail, int rank, const char *who)
+{
+	char keys[160];
+
+	job_chunk_keys(job, mail->chunk, UINT32_MAX, keys, sizeof(keys));
+	job_fail(job, PHUB__ERROR_CODE__ERROR_LOST, rank,
+		"round %" PRIu64 " of %s waits for %s, which has left; all ranks must do the same rounds", mail->round,
+		keys, who);
+}
+
+/* Who is missing from it? Asked by a session, or, 0, because a rank has left. */
+static void job_ask(struct job *job, uint32_t chunk, uint64_t round, uint32_t rank, uint64_t session)
+{
+	const struct generation *g = job->generation;
+	const struct mail mail = {.kind = MAIL_WHO,
+		.core = g->core_of_chunk[chunk],
+		.shard = g->store.shards[g->core_of_chunk[chunk]],
+		.job = g->spec.id,
+		.generation = g->spec.generation,
+		.rank = rank,
+		.chunk = chunk,
+		.round = round,
+		.detail = session};
+
+	post_send(&job->control->box->posts[mail.core], &mail);
+}
+
+/*
+ * A round waits for one that has left. What the core tells of a stall may be older than what has come since: the last
+ * push of that rank, its results, and that it left. So the core is asked once more, and what it tells now counts. True
+ * when the job has failed.
+ */
+static bool job_check_left(struct job *job, const struct mail *mail)
+{
+	if (job->left > 0 || job->peers) {
+		if (job_find_left(job, mail) < job->world)
+			job_ask(job, mail->chunk, mail->round, 0, 0);
+		if (peers_next_is_done(job, mail->chunk))
+			job_fail_left(job, mail, -1, peers_next(job, mail->chunk));
+	}
+	return job->state == JOB_ENDING;
+}
+
+/* What it tells now. */
+static void job_answered_left(struct job *job, const struct mail *mail)
+{
+	uint32_t left = job_find_left(job, mail);
 	char who[240];
 
-	for (uint32_t i = 0; i < job->world; i++) {
-		const struct member *m = &job->members[i];
-
-		if (!m->left || !job_is_missing(mail, i))
-			continue;
-		job_fail(job, PHUB__ERROR_CODE__ERROR_LOST, (int)i,
-			"round %" PRIu64 " of %s waits for %s, which has left; all ranks must do the same rounds",
-			mail->round, keys, job_member_name(job, i, who, sizeof(who)));
-		return true;
-	}
-	next = peers_next(job, mail->chunk, &left);
-	if (!next || !left)
-		return false;
-	job_fail(job, PHUB__ERROR_CODE__ERROR_LOST, -1,
-		"round %" PRIu64 " of %s waits for %s, which has left; all ranks must do the same rounds", mail->round,
-		keys, next);
-	return true;
+	if (job->state == JOB_RUNNING && mail->value > 0 && left < job->world)
+		job_fail_left(job, mail, (int)left, job_member_name(job, left, who, sizeof(who)));
 }
 
 /* "rank 2 (127.0.0.1:4242, silent for 2.1 s)" for one, a list for more. */
@@ -277,8 +315,7 @@ static void job_describe_missing(const struct job *job, const struct job_missing
 static void job_describe_round(const struct job *job, const struct mail *mail, const char *keys, struct job_notice *n)
 {
 	char who[CONFIG_HOST_BYTES + JOB_REASON_BYTES + 224];
-	bool left = false;
-	const char *next = peers_next(job, mail->chunk, &left);
+	const char *next = peers_next(job, mail->chunk);
 
 	*n = (struct job_notice){.about = PHUB__ABOUT__ABOUT_ROUND, .round = mail->round, .chunk = mail->chunk};
 	if (mail->value < 0) {
@@ -317,9 +354,9 @@ void job_stalled(struct job *job, const struct mail *mail)
 			job->waiting_ns = 0;
 		return;
 	}
-	job_chunk_keys(job, mail->chunk, UINT32_MAX, keys, sizeof(keys));
-	if ((job->left > 0 || job->peers) && job_check_left(job, mail, keys))
+	if (job_check_left(job, mail))
 		return;
+	job_chunk_keys(job, mail->chunk, UINT32_MAX, keys, sizeof(keys));
 	job_describe_round(job, mail, keys, &n);
 	snprintf(job->waiting, sizeof(job->waiting), "%.*s", (int)sizeof(job->waiting) - 1, n.text);
 	job->waiting_ns = job->control->now_ns;
@@ -339,25 +376,12 @@ void job_stalled(struct job *job, const struct mail *mail)
 /* Passes the question on to the chunk's core. False: there is nobody to ask. */
 static bool job_ask_core(struct session *s, const Phub__Who *message)
 {
-	const struct generation *g = s->job->generation;
-	struct mail mail = {
-		.kind = MAIL_WHO,
-		.rank = s->rank,
-		.chunk = message->chunk,
-		.round = message->round,
-		.detail = s->id,
-	};
-
-	if (s->job->state != JOB_RUNNING || message->chunk >= g->spec.plan.chunk_count)
+	if (s->job->state != JOB_RUNNING || message->chunk >= s->job->generation->spec.plan.chunk_count)
 		return false;
 	if (s->asked)
 		return true; /* one at a time: the answer to the first is on its way */
-	mail.core = g->core_of_chunk[message->chunk];
-	mail.shard = g->store.shards[mail.core];
-	mail.job = g->spec.id;
-	mail.generation = g->spec.generation;
 	s->asked = true;
-	post_send(&s->control->box->posts[mail.core], &mail);
+	job_ask(s->job, message->chunk, message->round, s->rank, s->id);
 	return true;
 }
 
@@ -388,6 +412,8 @@ void job_missing(struct control *c, struct job *job, const struct mail *mail)
 	struct job_notice n;
 	char keys[160];
 
+	if (job && mail->detail == 0)
+		job_answered_left(job, mail);
 	if (!s)
 		return;
 	s->asked = false;

@@ -643,5 +643,5 @@ void job_try_start(struct job *job)
 	}
 	job->state = JOB_REKEYING;
 	standby_end(job->generation, STANDBY_FORGETS);
-	generation_detach(job->generation, c->box, 0);
+	generation_detach(job->generation, c->box, 0, false);
 }

@@ -456,17 +456,39 @@ bool peers_have_own(const struct job *job, uint32_t but)
 	return false;
 }
 
-const char *peers_next(const struct job *job, uint32_t chunk, bool *left)
+static struct peer *peers_find_next(const struct job *job, uint32_t chunk)
 {
-	const struct peers *p = job->peers;
-	const struct peer *t;
+	struct peers *p = job->peers;
 
 	if (!p || !p->home || !job->generation || chunk >= job->generation->spec.plan.chunk_count ||
 		p->home[chunk] == p->self)
 		return NULL;
-	t = &p->each[ways_next(p->kind, p->count, p->home[chunk], p->self)];
-	*left = t->left;
-	return t->name;
+	return &p->each[ways_next(p->kind, p->count, p->home[chunk], p->self)];
+}
+
+const char *peers_next(const struct job *job, uint32_t chunk)
+{
+	const struct peer *t = peers_find_next(job, chunk);
+
+	return t ? t->name : NULL;
+}
+
+bool peers_next_is_done(const struct job *job, uint32_t chunk)
+{
+	struct peer *t = peers_find_next(job, chunk);
+	const struct control *c = job->control;
+	uint64_t results;
+
+	if (!t || !t->left)
+		return false;
+	if (!box_uplinks_carry(&t->uplinks, spec_way(&job->generation->spec, chunk)))
+		return true;
+	results = box_uplinks_results(job, &t->uplinks);
+	if (!t->results_ns || results != t->results) {
+		t->results = results;
+		t->results_ns = c->now_ns ? c->now_ns : 1;
+	}
+	return c->now_ns - t->results_ns > JOB_DRAIN_NS + c->config->lost_ms * NS_PER_MS;
 }
 
 struct box_call *peers_call(const struct job *job, unsigned number)

@@ -46,6 +46,8 @@ struct peer {
 	struct session *session;           /* by which it says so; NULL: not yet, or it is below us */
 	uint32_t told;                     /* the generation that it was told of */
 	bool left;                         /* it is done with the job */
+	uint64_t results;                  /* that it had sent by uplinks when it was last heard of by them... */
+	uint64_t results_ns;               /* ...after it left; 0: that was not looked at */
 	bool dropped;                      /* its session ended without a word: lost_ns */
 	/* We lift to it: */
 	bool target;
@@ -177,8 +179,14 @@ bool peers_ask(const struct job *job);
 bool peers_stand_for_all(const struct job *job, uint32_t member);
 /* Without this member: has the box still somebody of its own in the job, whose pushes it lifts? */
 bool peers_have_own(const struct job *job, uint32_t but);
-/* "box 10.0.2.1:7077", to which this chunk's sums go, or NULL; *left: it has left. */
-const char *peers_next(const struct job *job, uint32_t chunk, bool *left);
+/* "box 10.0.2.1:7077", to which this chunk's sums go, or NULL. */
+const char *peers_next(const struct job *job, uint32_t chunk);
+/*
+ * Has it left, and owes this box nothing any more? Leave overtakes results, which a slow link may bring long after it:
+ * so not while the uplink of the chunk is there, over which they come, unless nothing at all does for so long that that
+ * box must be gone.
+ */
+bool peers_next_is_done(const struct job *job, uint32_t chunk);
 unsigned peers_count(const struct job *job);
 /* One of them, by its number, of which the first is the top box. */
 void peers_describe(const struct job *job, unsigned number, struct peers_report *out);

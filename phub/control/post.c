@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The overflow of a core's mailbox. It is bounded by what control can owe a core: an attach, a detach, a link per
- * worker, a table per version in flight and a question per worker of each job.
+ * worker, a table per version in flight, a question per worker of each job and one for each stall that a core tells.
  */
 #include "phub/control/post.h"
 

@@ -10,11 +10,15 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include <cmocka.h>
 
+#include "phub/base/clock.h"
 #include "phub/control/job.h"
+#include "phub/control/job_below.h"
+#include "phub/control/peers.h"
 #include "phub/control/session.h"
 
 static void crew_open(struct rig *rig, struct actor *a, uint32_t world, unsigned cores)
@@ -35,40 +39,139 @@ static void crew_close(struct rig *rig, struct actor *a, uint32_t world)
 	rig_close(rig);
 }
 
-/* Also of many ranks, one that has left is blamed only when it is the one that is missing. */
+/* A job that only hears what cores tell, and asks the one that it has. */
+struct told {
+	struct member members[70];
+	struct config config;
+	struct control control;
+	struct box box;
+	struct chunk_span span;
+	struct table table;
+	uint16_t core_of_chunk, way;
+	struct shard shard, *shards[1];
+	struct generation generation;
+	struct job job;
+};
+
+static struct told *told_open(void)
+{
+	struct told *t = calloc(1, sizeof(*t));
+
+	t->control = (struct control){.config = &t->config, .box = &t->box, .job_count = 1, .now_ns = 1};
+	t->job = (struct job){.control = &t->control,
+		.state = JOB_RUNNING,
+		.id = 7,
+		.ranks = 70,
+		.world = 70,
+		.members = t->members,
+		.generation = &t->generation};
+	t->control.jobs = &t->job;
+	t->shards[0] = &t->shard;
+	t->generation.detaching = true;
+	t->generation.table = &t->table;
+	t->generation.core_of_chunk = &t->core_of_chunk;
+	t->generation.store.shards = t->shards;
+	t->generation.spec.id = 7;
+	t->generation.spec.way_of_chunk = &t->way;
+	t->generation.spec.plan.chunk_count = 1;
+	t->generation.spec.plan.chunks = &t->span;
+	assert_int_equal(mailbox_create(4, &t->box.posts[0].inbox), 0);
+	return t;
+}
+
+static void told_close(struct told *t)
+{
+	mailbox_destroy(t->box.posts[0].inbox);
+	free(t);
+}
+
+/* Also of many ranks, one that has left is blamed only when it is the one that is missing, and still is when the core
+ * is asked again: what that told may be from before its last push. */
 static void test_stall_blames_who_is_missing(void **state)
 {
-	struct member members[70] = {{0}};
-	struct config config = {0};
-	struct control c = {.config = &config, .job_count = 1, .now_ns = 1};
-	struct generation g = {.detaching = true};
-	struct job job = {
-		.control = &c, .state = JOB_RUNNING, .id = 7, .ranks = 70, .world = 70, .members = members, .left = 1};
-	struct mail mail = {.kind = MAIL_STALLED, .job = 7, .round = 3, .value = 1, .missing[1] = 1 << 5};
+	struct mail mail = {.kind = MAIL_STALLED, .job = 7, .round = 3, .value = 1, .missing[1] = 1 << 5}, asked;
+	struct told *t = told_open();
+	struct job *job = &t->job;
 
 	(void)state;
-	c.jobs = &job;
-	job.generation = &g;
-	members[68].left = true;
-	job_mail(&c, &mail); /* rank 69 is missing, and connected */
-	assert_int_equal(job.state, JOB_RUNNING);
-	assert_non_null(strstr(job.waiting, "waits for rank 69"));
+	job->left = 1;
+	t->members[68].left = true;
+	job_mail(&t->control, &mail); /* rank 69 is missing, and connected */
+	assert_int_equal(job->state, JOB_RUNNING);
+	assert_non_null(strstr(job->waiting, "waits for rank 69"));
+	assert_int_equal(mailbox_receive(t->box.posts[0].inbox, &asked), -EAGAIN);
 	mail.value = 3;
 	mail.missing[1] = 7 << 3;
-	members[68].left = false;
-	job_mail(&c, &mail);
-	assert_non_null(strstr(job.waiting, "waits for ranks 67-69"));
+	t->members[68].left = false;
+	job_mail(&t->control, &mail);
+	assert_non_null(strstr(job->waiting, "waits for ranks 67-69"));
 	mail.value = -1; /* another one is over, and then this one: nothing is waited for any more */
 	mail.round = 2;
-	job_mail(&c, &mail);
-	assert_int_not_equal(job.waiting_ns, 0);
+	job_mail(&t->control, &mail);
+	assert_int_not_equal(job->waiting_ns, 0);
 	mail.round = 3;
-	job_mail(&c, &mail);
-	assert_int_equal(job.waiting_ns, 0);
-	mail.value = 3;
-	members[68].left = true;
-	job_mail(&c, &mail);
-	assert_int_equal(job.state, JOB_ENDING);
+	job_mail(&t->control, &mail);
+	assert_int_equal(job->waiting_ns, 0);
+	t->members[68].left = true;
+	for (int i = 0; i < 3; i++) {
+		mail.value = 3;
+		job_mail(&t->control, &mail);
+		assert_int_equal(job->state, JOB_RUNNING);
+		assert_int_equal(mailbox_receive(t->box.posts[0].inbox, &asked), 0);
+		assert_int_equal(asked.kind, MAIL_WHO);
+		assert_int_equal(asked.round, 3);
+		asked.kind = MAIL_MISSING;
+		asked.value = i ? 2 : -1; /* it is complete by now; or others are missing; or it is still that one */
+		asked.missing[1] = i == 2 ? 7 << 3 : 5 << 3;
+		job_mail(&t->control, &asked);
+		assert_int_equal(job->state, i == 2 ? JOB_ENDING : JOB_RUNNING);
+	}
+	told_close(t);
+}
+
+/*
+ * The box at which a chunk ends has left the job, as its workers have, and still owes results to this one. Not as soon
+ * as its uplink has ended, or when nothing comes for so long that it must be gone: then a round waits for ever.
+ */
+static void test_who_left_may_owe_results(void **state)
+{
+	(void)state;
+	for (int gone = 0; gone < 2; gone++) {
+		const struct mail ended = {.kind = MAIL_UPLINK_ENDED, .job = 7, .value = -ESHUTDOWN};
+		struct mail mail = {.kind = MAIL_STALLED, .job = 7, .round = 3};
+		struct peers *p = calloc(1, sizeof(*p) + 2 * sizeof(p->each[0]));
+		struct told *t = told_open();
+		struct uplink up = {.chunk_count = 1, .shard = &t->shard};
+		struct box_dial dial = {.out = true, .spec.conn.chunk_count = 1};
+		uint16_t home = 1;
+
+		*p = (struct peers){.job = &t->job, .kind = WAYS_SHARDED, .count = 2, .home = &home};
+		p->each[1] = (struct peer){.all = p,
+			.name = "box 10.0.2.1:7077",
+			.slot = JOB_AT_OTHER,
+			.left = true,
+			.target = true,
+			.uplinks = {.dials = &dial, .count = 1}};
+		t->job.peers = p;
+		t->shard.uplinks = &up;
+		t->config.lost_ms = 10000;
+		for (int i = 0; i < 60; i++) { /* one a second */
+			t->control.now_ns += NS_PER_S;
+			up.counters.results += i % 14 == 0;
+			job_mail(&t->control, &mail);
+			assert_int_equal(t->job.state, JOB_RUNNING);
+		}
+		assert_non_null(strstr(t->job.waiting, "waits for box 10.0.2.1:7077, to which its sum goes"));
+		if (gone)
+			t->control.now_ns += 16 * NS_PER_S;
+		else
+			job_mail(&t->control, &ended);
+		job_mail(&t->control, &mail);
+		assert_int_equal(t->job.state, JOB_ENDING);
+		t->job.peers = NULL;
+		free(p);
+		told_close(t);
+	}
 }
 
 /* What a core tells of an open round, in a world of more ranks than a word has bits. */
@@ -277,6 +380,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_stall_blames_who_is_missing),
+		cmocka_unit_test(test_who_left_may_owe_results),
 		cmocka_unit_test(test_a_newcomer_is_the_last),
 		cmocka_unit_test(test_a_core_names_all_who_are_missing),
 		cmocka_unit_test(test_who_is_missing),

@@ -18,7 +18,7 @@
 /* ---- draining ---- */
 
 /* Rank 0 has its results and dies; rank 1 has room for none yet. */
-static struct stand *stand_bereaved(unsigned chunks, bool lossy)
+static struct stand *stand_drains(unsigned chunks, bool lossy, bool patient)
 {
 	struct stand *s = stand_open(chunks, 0, lossy);
 
@@ -31,12 +31,17 @@ static struct stand *stand_bereaved(unsigned chunks, bool lossy)
 	assert_int_equal(stand_sent(s, 0, WIRE_RESULT, 1), chunks);
 	assert_int_equal(stand_sent(s, 1, WIRE_RESULT, 1), 0);
 	stand_mail(s, (struct mail){.kind = MAIL_UNLINK, .rank = 0});
-	stand_mail(s, (struct mail){.kind = MAIL_DETACH, .value = (int64_t)DRAIN_NS});
+	stand_mail(s, (struct mail){.kind = MAIL_DETACH, .value = (int64_t)DRAIN_NS, .detail = patient});
 	stand_steps(s, 2);
 	assert_true(s->script.dropped[0]);
 	assert_false(s->script.dropped[1]);
 	assert_false(stand_is_home(s));
 	return s;
+}
+
+static struct stand *stand_bereaved(unsigned chunks, bool lossy)
+{
+	return stand_drains(chunks, lossy, false);
 }
 
 static void test_committed_results_go_out_first(void **state)
@@ -102,6 +107,31 @@ static void test_who_reads_nothing_holds_nobody_up(void **state)
 	assert_true(s->script.dropped[1]);
 	assert_true(stand_is_home(s));
 	stand_close(s);
+}
+
+/* With patience all go out, however slowly; then who reads nothing holds nobody up, nor does a box that goes down. */
+static void test_who_reads_slowly_gets_all(void **state)
+{
+	(void)state;
+	for (int hurried = 0; hurried < 2; hurried++) {
+		struct stand *s = stand_drains(4, false, true);
+
+		for (unsigned i = 0; i < 3; i++) {
+			s->now += DRAIN_NS - 100;
+			s->script.room[1] = 1;
+			stand_event(s, 1, EVENT_WRITABLE);
+			stand_steps(s, 3);
+			assert_int_equal(stand_sent(s, 1, WIRE_RESULT, 1), i + 1);
+			assert_false(stand_is_home(s));
+		}
+		s->now += hurried ? 0 : DRAIN_NS;
+		if (hurried)
+			stand_mail(s, (struct mail){.kind = MAIL_DETACH});
+		stand_steps(s, 2);
+		assert_true(s->script.dropped[1]);
+		assert_true(stand_is_home(s));
+		stand_close(s);
+	}
 }
 
 /* The box goes down: a second mail shortens the first, and one more finds the shard gone. */
@@ -332,6 +362,7 @@ int main(void)
 		cmocka_unit_test(test_committed_results_go_out_first),
 		cmocka_unit_test(test_nothing_is_behind_the_last_word),
 		cmocka_unit_test(test_who_reads_nothing_holds_nobody_up),
+		cmocka_unit_test(test_who_reads_slowly_gets_all),
 		cmocka_unit_test(test_a_drain_is_cut_short),
 		cmocka_unit_test(test_a_core_that_stops_drains_no_longer),
 		cmocka_unit_test(test_a_drain_commits_nothing),
