@@ -20,6 +20,8 @@
 #include "phub/members.h"
 
 #define BELOW_RANKS_TOLD 64u
+#define BELOW_SPARE      4u         /* places for boxes that come while the job runs */
+#define BELOW_CHUNK_MAX  (1u << 20) /* of 16 bits each: as fp32 it has room in a message */
 
 /* ---- names ---- */
 
@@ -171,6 +173,21 @@ static uint32_t below_vacancy(const struct job *job)
 		emptied = emptied == JOB_AT_OTHER ? i : emptied;
 	}
 	return emptied;
+}
+
+void job_below_keep_places(struct job *job, bool again)
+{
+	const struct table *t = job->reference;
+	uint32_t boxes = job_below_count(job), absent = 0, wanted = boxes + BELOW_SPARE;
+
+	if ((boxes == 0 && !again) || t->spec.lost == LOST_FAIL || job->control->config->standby[0] ||
+		t->chunk_bytes > BELOW_CHUNK_MAX || job_below_check(&t->spec, NULL) < 0)
+		return;
+	for (uint32_t i = 0; i < job->ranks; i++)
+		absent += !job->members[i].session;
+	wanted = absent < wanted ? absent : wanted;
+	while (job->world - job->ranks < wanted && job_below_append(job) != JOB_AT_OTHER)
+		continue;
 }
 
 static void below_swap(struct job *job, uint32_t a, uint32_t b)
@@ -519,6 +536,10 @@ void job_below_gather(struct session *s, const Phub__Gather *message)
 		below_gather_on(s, message);
 		return;
 	}
+	/* Its ranks changed while the checkpoint is read. The Start will name the Gather before this one, by which the
+	 * box sees that it is not of those whom it has (parent.c), and calls again. */
+	if (job_is_box(job, place) && job->state == JOB_LOADING)
+		return;
 	if (!job_is_box(job, place) || job->state != JOB_FORMING) {
 		session_refuse(s, PHUB__ERROR_CODE__ERROR_PROTOCOL, "a gathering of ranks %s",
 			job_is_box(job, place) ? "when the job does not form" : "by a worker");

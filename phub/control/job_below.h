@@ -54,6 +54,9 @@ void job_below_copy_reason(const struct job *job, char *out, size_t bytes, const
 uint32_t job_below_append(struct job *job);
 /* Before the first start: boxes by the first of their ranks, however they came, so that sums are made in one order. */
 void job_below_sort(struct job *job);
+/* Before the first start of a job whose ranks may come and go: they may come with more boxes below than there are now,
+ * for which there is no place once it runs. `again`: it ran before, and none of those may be here yet. */
+void job_below_keep_places(struct job *job, bool again);
 /* It is gone before the start: so are its ranks. */
 void job_below_vacate(struct job *job, uint32_t member);
 /* The ranks that are in a table here or below, or take part by one, in `ranks` [job->ranks]; returns how many. */

@@ -478,6 +478,8 @@ void job_start(struct job *job)
 		job_below_sort(job);
 		rc = peers_found(job, &e);
 	}
+	if (rc == 0 && job->started == 0 && !job->peers)
+		job_below_keep_places(job, false);
 	if (rc == 0)
 		rc = generation_create(job, &g, &e);
 	if (rc == -ENOMEM && job_await_room(job))
@@ -526,7 +528,7 @@ void job_begin_tick(struct job *job)
 	uint64_t now_ns = job->control->now_ns, last_ns = 0;
 	bool again = false;
 
-	if (job->generation || job->moves || job_is_spread(job) || job->tabled == 0 || job->tabled != job->present ||
+	if (job->generation || job->moves || job->parent || job->tabled == 0 || job->tabled != job->present ||
 		job->mismatch.code || job->reference->spec.lost != LOST_SHRINK)
 		return;
 	for (uint32_t i = 0; i < job->world; i++) {
@@ -547,6 +549,7 @@ void job_begin_tick(struct job *job)
 		m->gone = true;
 		m->gone_ns = now_ns;
 	}
+	job_below_keep_places(job, true);
 	job_try_start(job);
 }
 

@@ -289,8 +289,8 @@ static void test_shrinks(void **state)
 	expect_members(&s.worker, 1, 3, 0);
 	box_comes(&s, 3, &shrinks, two, 2);
 	assert_int_equal(the_job(&s)->state, JOB_RUNNING);
-	assert_int_equal(the_job(&s)->world, WORLD + 1); /* in the place of the one before */
-	expect_members(&s.worker, 3, 1, 0);              /* rank 2 is nowhere */
+	assert_false(the_job(&s)->members[WORLD].gone); /* in the place of the one before */
+	expect_members(&s.worker, 3, 1, 0);             /* rank 2 is nowhere */
 	assert_int_equal(job_count_somewhere(the_job(&s)), 3);
 	/* So it may come here, and then not there. */
 	worker_join(&s.rig, &s.other, 4, 2);
@@ -460,7 +460,6 @@ static void test_emptied_place(void **state)
 	actor_table(&s.box, &waits, 1, ELEMENTS);
 	rig_wait(&s.rig, 10);
 	assert_int_equal(the_job(&s)->state, JOB_RUNNING);
-	assert_int_equal(the_job(&s)->world, WORLD + 1);
 	assert_false(the_job(&s)->members[WORLD].gone);
 	assert_int_equal(job_count_somewhere(the_job(&s)), WORLD);
 	actor_hang_up(&late);
@@ -653,6 +652,113 @@ static void test_not_spread(void **state)
 	}
 }
 
+/* ---- it comes again ---- */
+
+static const struct rig_job again = {.generation = 1, .lost = LOST_SHRINK, .resumes = true};
+
+static void wait_alive(struct scene *s, unsigned ms)
+{
+	struct actor *all[] = {&s->worker, &s->box, &s->other};
+
+	for (unsigned waited = 0; waited < ms; waited += 500) {
+		rig_wait(&s->rig, 500);
+		for (unsigned i = 0; i < 3; i++)
+			if (all[i]->rig)
+				actor_heartbeat(all[i]);
+	}
+}
+
+/* A job that ran before begins without those who have not come again, of whom no box has said anything yet: they are
+ * let in when they come with boxes of theirs. */
+static void test_places_for_later(void **state)
+{
+	const uint32_t some[] = {2, 3}, one[] = {1};
+	struct scene s = {.rig = {0}};
+
+	(void)state;
+	rig_open(&s.rig, 2, NULL);
+	worker_join(&s.rig, &s.worker, 1, 0);
+	actor_table(&s.worker, &again, 1, ELEMENTS);
+	wait_alive(&s, 11000);
+	assert_int_equal(the_job(&s)->state, JOB_RUNNING);
+	box_comes(&s, 2, &again, some, 2);
+	assert_int_equal(job_count_somewhere(the_job(&s)), WORLD - 1);
+	box_join(&s.rig, &s.other, 3);
+	actor_gather(&s.other, one, 1, 1, 0);
+	actor_table(&s.other, &again, 1, ELEMENTS);
+	rig_wait(&s.rig, 10);
+	assert_int_equal(job_count_somewhere(the_job(&s)), WORLD);
+	scene_close(&s);
+}
+
+/* Ranks of a box that was lost come again with more boxes than there were: there is a place for each. */
+static void test_places_for_more(void **state)
+{
+	const uint32_t one[] = {1}, two[] = {2}, three[] = {3};
+	const uint32_t *ranks[] = {one, two, three};
+	struct actor more[3];
+	struct scene s;
+
+	(void)state;
+	scene_start_as(&s, &shrinks);
+	actor_hang_up(&s.box);
+	rig_wait(&s.rig, 10);
+	for (unsigned i = 0; i < 3; i++) {
+		memset(&more[i], 0, sizeof(more[i]));
+		box_join(&s.rig, &more[i], 3 + i);
+		actor_gather(&more[i], ranks[i], 1, 1, 0);
+		actor_table(&more[i], &shrinks, 1, ELEMENTS);
+		rig_wait(&s.rig, 10);
+	}
+	assert_int_equal(job_count_somewhere(the_job(&s)), WORLD);
+	for (unsigned i = 0; i < 3; i++)
+		actor_hang_up(&more[i]);
+	scene_close(&s);
+}
+
+/* So it does where some have come with a box, and others have not. */
+static void test_begins_without_some(void **state)
+{
+	const uint32_t one[] = {2}, more[] = {2, 3};
+	struct scene s;
+
+	(void)state;
+	scene_open(&s);
+	actor_gather(&s.box, one, 1, 1, 0);
+	actor_table(&s.box, &again, 1, ELEMENTS);
+	actor_table(&s.worker, &again, 1, ELEMENTS);
+	wait_alive(&s, 9000);
+	assert_int_equal(the_job(&s)->state, JOB_FORMING);
+	wait_alive(&s, 2000);
+	assert_int_equal(the_job(&s)->state, JOB_RUNNING);
+	assert_int_equal(job_count_somewhere(the_job(&s)), 2);
+	actor_gather(&s.box, more, 2, 2, 0);
+	worker_join(&s.rig, &s.other, 4, 1);
+	actor_table(&s.other, &again, 1, ELEMENTS);
+	rig_wait(&s.rig, 10);
+	assert_int_equal(job_count_somewhere(the_job(&s)), WORLD);
+	scene_close(&s);
+}
+
+/* Ranks of a box change while the job reads its checkpoint: the box sees that by the Start, and what it said is not
+ * wrong. */
+static void test_gathers_late(void **state)
+{
+	Phub__Gather gather = PHUB__GATHER__INIT;
+	struct scene s;
+
+	(void)state;
+	scene_start(&s);
+	gather.number = 3;
+	s.rig.box->control.jobs->state = JOB_LOADING;
+	job_below_gather(the_job(&s)->members[WORLD].session, &gather);
+	s.rig.box->control.jobs->state = JOB_RUNNING;
+	actor_hear(&s.box);
+	assert_int_equal(s.box.error_code, 0);
+	assert_int_equal(the_job(&s)->members[WORLD].gathered, 2);
+	scene_close(&s);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -675,6 +781,10 @@ int main(void)
 		cmocka_unit_test(test_no_box),
 		cmocka_unit_test(test_wrong_gatherings),
 		cmocka_unit_test(test_not_spread),
+		cmocka_unit_test(test_places_for_later),
+		cmocka_unit_test(test_places_for_more),
+		cmocka_unit_test(test_begins_without_some),
+		cmocka_unit_test(test_gathers_late),
 	};
 
 	return cmocka_run_group_tests_name("below", tests, NULL, NULL);
