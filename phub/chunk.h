@@ -33,6 +33,7 @@
 
 struct crypt;
 struct kernels;
+struct lease;
 struct sealing;
 struct shard;
 struct snapshot;
@@ -228,10 +229,12 @@ struct coef_cache {
 
 struct shard {
 	const struct spec *spec;
-	uint32_t epoch; /* of the membership */
-	bool holds;     /* the membership changes: nothing is committed (members.h) */
-	uint8_t plant;  /* enum shard_plant */
-	bool paused;    /* the operator holds it: pushes are taken, nothing is committed */
+	uint32_t epoch;      /* of the membership */
+	bool holds;          /* the membership changes: nothing is committed (members.h) */
+	uint8_t plant;       /* enum shard_plant */
+	bool paused;         /* the operator holds it: pushes are taken, nothing is committed */
+	bool leased;         /* so it is, too, when its box's lease is over; set by control, before a core has it */
+	struct lease *lease; /* leased: the core's; else NULL */
 	/* The job is drained, or stops for its chunks to get other homes: [plan.chunk_count] the first round that is
 	 * not committed any more; control's memory, each entry its chunk's core's. NULL: it is not. */
 	uint64_t *stops;

@@ -7,6 +7,7 @@
 #include "aggregation/kernels.h"
 #include "phub/association.h"
 #include "phub/base/stats.h"
+#include "phub/lease.h"
 #include "phub/lift.h"
 #include "phub/link.h"
 #include "phub/members.h"
@@ -21,11 +22,19 @@
 #include <limits.h>
 #include <string.h>
 
+bool commit_is_late(const struct shard *shard)
+{
+	if (!shard->lease || !lease_is_over(shard->lease))
+		return false;
+	shard->lease->missed = true;
+	return true;
+}
+
 int commit_ready(const struct chunk *chunk, const struct shard *shard)
 {
 	const struct optimizer_hyper *hyper;
 
-	if (shard->holds || shard->paused || chunk->lifted ||
+	if (shard->holds || shard->paused || chunk->lifted || commit_is_late(shard) ||
 		(shard->stops && chunk->round >= shard->stops[chunk->index]))
 		return -EAGAIN;
 	if (chunk->sends > 0 && !spec_rows(shard->spec))

@@ -13,6 +13,8 @@ uint32_t commit_enough(const struct chunk *chunk, const struct shard *shard);
 /* Counts anew who is needed for the round that is collected. */
 void commit_count_needed(struct chunk *chunk, const struct shard *shard);
 
+/* Is the lease over under which this shard commits? What waits for it is tried again when it is renewed. */
+bool commit_is_late(const struct shard *shard);
 /* What the commit of a complete round needs besides the payloads: 0, or -EAGAIN (it comes), or -ESTALE (it never does).
  */
 int commit_ready(const struct chunk *chunk, const struct shard *shard);

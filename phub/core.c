@@ -45,6 +45,7 @@ int core_create(const struct core_config *config, struct core **out, struct err 
 	if (!core)
 		return err_set(e, -ENOMEM, "core %u: no memory", config->index);
 	*core = (struct core){.config = *config, .epoll_fd = -1, .nap_ns = CORE_NAP_NS};
+	core->lease.clock = config->clock;
 	if (core->config.spin_ns == 0)
 		core->config.spin_ns = CORE_SPIN_NS;
 	rc = mailbox_create(CORE_MAIL_MAX, &core->inbox);
@@ -110,6 +111,7 @@ static void core_attach(struct core *core, struct shard *shard)
 {
 	shard->trace = &core->trace;
 	shard->plant = (uint8_t)core->config.plant;
+	shard->lease = shard->leased ? &core->lease : NULL;
 	fair_join(core, shard);
 	if (core->config.plant_leak)
 		stats_add(&shard->counters.slots_kept, 1);
@@ -492,11 +494,21 @@ static bool core_tend(struct core *core, struct shard *shard, uint64_t now_ns)
 	return true;
 }
 
+/* The lease was over for some commits, and control has renewed it without having held the jobs. */
+static void core_renewed(struct core *core)
+{
+	core->lease.missed = false;
+	for (struct shard *shard = core->shards; shard; shard = shard->next)
+		shard->retry_due = shard->retry_due || shard->leased;
+}
+
 static unsigned core_tick(struct core *core, uint64_t now_ns)
 {
 	unsigned handled = core_mail(core, now_ns);
 	struct shard *next;
 
+	if (core->lease.missed && !lease_is_over(&core->lease))
+		core_renewed(core);
 	for (struct shard *shard = core->shards; shard; shard = next) {
 		next = shard->next;
 		if (shard->failure_untold)
@@ -518,6 +530,7 @@ unsigned core_step(struct core *core, uint64_t now_ns)
 	unsigned handled = 0;
 	bool stirred = false, idle;
 
+	core->lease.step_ns = now_ns;
 	for (unsigned i = 0; i < core->queue_count; i++) {
 		struct queue *queue = core->queues[i];
 		unsigned count = queue->ops->poll(queue, now_ns, core->events, CORE_BATCH);

@@ -13,6 +13,7 @@
 #include "phub/base/err.h"
 #include "phub/base/trace.h"
 #include "phub/chunk.h"
+#include "phub/lease.h"
 #include "phub/mailbox.h"
 #include "transport/transport.h"
 
@@ -30,6 +31,7 @@ struct core_config {
 	uint64_t spin_ns;        /* adaptive: poll and yield this long before sleeping; 0: default 50 us */
 	struct mailbox *control; /* where this core's mail to control goes */
 	unsigned trace_events;   /* size of the trace ring; 0: none */
+	uint64_t (*clock)(void); /* of core.lease; NULL: the time of its steps */
 	enum shard_plant plant;
 	bool plant_leak; /* for tests: a slot of every shard is lost, so that the books cannot balance */
 };
@@ -48,6 +50,7 @@ struct core {
 	struct mailbox *inbox;
 	struct shard *shards; /* list */
 	struct fair fair;
+	struct lease lease;   /* shards that are `leased` commit while it lasts */
 	struct link *touched; /* links to be looked after at the end of the batch */
 	uint64_t tick_ns;
 	unsigned untold; /* ended links that did not fit into control's mailbox */

@@ -51,7 +51,7 @@ static int stepwise_ready(const struct chunk *chunk, const struct shard *shard, 
 {
 	const struct optimizer_hyper *hyper;
 
-	if (shard->holds || shard->paused)
+	if (shard->holds || shard->paused || commit_is_late(shard))
 		return -EAGAIN;
 	return hypers_get(&shard->hypers, rank, chunk->arrivals[rank].hyper, chunk->group, &hyper);
 }

@@ -59,6 +59,15 @@ static bool above_keeps(const struct control *c)
 	return keeps;
 }
 
+/* Cores look at it before each commit: they may run before control does, when all of the box stood still. */
+static void above_tell_cores(const struct control *c)
+{
+	uint64_t until_ns = c->above.epoch && !c->above.doubt_ns ? c->above.until_ns : 0;
+
+	for (unsigned i = 0; i < c->box->core_count; i++)
+		lease_extend(&c->box->cores[i]->lease, until_ns);
+}
+
 void above_doubt(struct control *c, const char *why)
 {
 	struct above *a = &c->above;
@@ -67,6 +76,7 @@ void above_doubt(struct control *c, const char *why)
 		return;
 	a->doubt_ns = c->now_ns;
 	a->until_ns = 0;
+	above_tell_cores(c);
 	above_hold(c, true);
 	log_warn(
 		"%s, and another may be the root '%s' soon: its jobs are held until it is known", why, c->config->root);
@@ -118,6 +128,7 @@ int above_assume(struct control *c, uint64_t epoch, uint64_t until_ns, struct er
 	a->epoch = epoch;
 	a->until_ns = until_ns;
 	a->doubt_ns = 0;
+	above_tell_cores(c);
 	log_info("this box is the root '%s' now, of epoch %" PRIu64, c->config->root, epoch);
 	for (struct job *job = c->jobs; job; job = job->next)
 		parent_promoted(job);
@@ -129,11 +140,14 @@ void above_renew(struct control *c, uint64_t until_ns)
 	struct above *a = &c->above;
 
 	a->until_ns = until_ns > a->until_ns ? until_ns : a->until_ns;
-	if (!a->doubt_ns || above_lease_now_ns(c) >= a->until_ns)
+	if (!a->doubt_ns || above_lease_now_ns(c) >= a->until_ns) {
+		above_tell_cores(c);
 		return;
+	}
 	log_info("this box is the root '%s' still, of epoch %" PRIu64 ": its jobs go on, after %.1f s", c->config->root,
 		a->epoch, (double)(c->now_ns - a->doubt_ns) / 1e9);
 	a->doubt_ns = 0;
+	above_tell_cores(c);
 	above_hold(c, false);
 }
 
@@ -149,6 +163,7 @@ void above_depose(struct control *c, const struct above_place *by, const char *w
 	a->there = true;
 	a->known = false;
 	a->epoch = a->until_ns = a->doubt_ns = 0;
+	above_tell_cores(c);
 	above_missed(c, "");
 	for (struct job *job = c->jobs; job; job = job->next)
 		if (!job->parent && !job->mirror && (job->reference || job->generation))

@@ -427,7 +427,7 @@ int box_take_targets(struct box *box, struct err *e)
 	struct err why = {.code = 0};
 	int rc;
 
-	if (!config->checkpoint_targets[0])
+	if (!config->checkpoint_targets[0] || box->env.disk) /* one that is not the machine's has no locks */
 		return 0;
 	memcpy(text, config->checkpoint_targets, sizeof(text));
 	rc = checkpoint_list_targets(&place, text);
@@ -491,6 +491,7 @@ static int box_create_core(struct box *box, unsigned index, struct err *e)
 		.poll = config->poll == CONFIG_POLL_BUSY ? CORE_BUSY : CORE_ADAPTIVE,
 		.spin_ns = config->spin_us * 1000,
 		.control = box->control.mail,
+		.clock = box->env.lease_clock,
 		.plant = (enum shard_plant)box->env.plant,
 		.plant_leak = box->env.plant_leak,
 	};

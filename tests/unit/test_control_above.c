@@ -5,6 +5,7 @@
  */
 #include "tests/unit/control_rig.h"
 
+#include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -439,6 +440,52 @@ static void test_rank_is_above(void **state)
 	scene_close(&s);
 }
 
+/* ---- this box is the root ---- */
+
+static void expect_lease(const struct rig *rig, uint64_t until_ns)
+{
+	for (unsigned i = 0; i < rig->box->core_count; i++)
+		assert_int_equal(rig->box->cores[i]->lease.until_ns, until_ns);
+}
+
+/* Whatever becomes of its lease, cores know it, and jobs that start under it are theirs to hold. */
+static void test_cores_know_the_lease(void **state)
+{
+	static const char *const settings[] = {"root=top", "etcd=http://127.0.0.1:2379", "etcd_ttl_ms=4000", NULL};
+	struct scene s = {.rig = {0}};
+	struct control *c;
+	struct err e;
+
+	(void)state;
+	rig_open(&s.rig, 2, settings);
+	c = &s.rig.box->control;
+	expect_lease(&s.rig, 0);
+	assert_int_equal(above_assume(c, 7, s.rig.now_ns, &e), -EAGAIN);
+	expect_lease(&s.rig, 0);
+	assert_int_equal(above_assume(c, 7, s.rig.now_ns + 1000000000, &e), 0);
+	expect_lease(&s.rig, s.rig.now_ns + 1000000000);
+	above_renew(c, s.rig.now_ns + 2000000000);
+	expect_lease(&s.rig, s.rig.now_ns + 2000000000);
+	rig_wait(&s.rig, 2500); /* in doubt */
+	expect_lease(&s.rig, 0);
+	above_renew(c, s.rig.now_ns + 1000000000);
+	expect_lease(&s.rig, s.rig.now_ns + 1000000000);
+	actor_dial(&s.rig, &s.worker[0], 1);
+	assert_true(actor_join(&s.worker[0], "alone", 0, 1, NULL));
+	actor_table(&s.worker[0], &plain, KEYS, ELEMENTS);
+	rig_wait(&s.rig, 10);
+	assert_int_equal(the_job(&s)->state, JOB_RUNNING);
+	assert_true(the_job(&s)->generation->store.shards[0]->leased);
+	above_doubt(c, "it is a test");
+	expect_lease(&s.rig, 0);
+	above_renew(c, s.rig.now_ns + 1000000000);
+	above_depose(c, NULL, "it is a test");
+	expect_lease(&s.rig, 0);
+	actor_hang_up(&s.worker[0]);
+	rig_wait(&s.rig, 6000);
+	rig_close(&s.rig);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -447,6 +494,7 @@ int main(void)
 		cmocka_unit_test(test_starts_too_early),
 		cmocka_unit_test(test_joins_twice),
 		cmocka_unit_test(test_rank_is_above),
+		cmocka_unit_test(test_cores_know_the_lease),
 	};
 
 	return cmocka_run_group_tests_name("above", tests, NULL, NULL);
