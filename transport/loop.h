@@ -137,7 +137,10 @@ void loop_net_delay(struct loop_net *net, unsigned a, unsigned b, uint64_t min_n
  */
 void loop_net_partition(struct loop_net *net, unsigned a, unsigned b, bool on);
 
-/* The same for streams alone: what passes on them waits. */
+/* The same of one way alone: nothing of `from` comes to `to`, which `from` hears as before. */
+void loop_net_deafen(struct loop_net *net, unsigned from, unsigned to, bool on);
+
+/* As loop_net_partition(), for streams alone: what passes on them waits. */
 void loop_net_partition_streams(struct loop_net *net, unsigned a, unsigned b, bool on);
 
 /*

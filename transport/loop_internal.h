@@ -121,6 +121,7 @@ struct loop_port {
 struct loop_pair {
 	uint64_t delay_min_ns, delay_max_ns;
 	bool own_delay, lossy, cut, streams_cut;
+	bool deaf[2]; /* the smaller number hears nothing of the other; the larger one */
 };
 
 enum { LOOP_SIZE_CLASSES = 17 }; /* 64 bytes .. 4 MiB */

@@ -322,12 +322,13 @@ static bool loop_link_stopped(struct loop_item *item)
 {
 	struct loop_link *link = item->link;
 	struct loop_net *net = link->net;
+	unsigned to = link->ends[item->to].host->endpoint, from = link->ends[!item->to].host->endpoint;
 	const struct loop_pair *pair;
 
 	if (item->kind == LOOP_READ || item->kind == LOOP_SENT)
 		return false;
-	pair = loop_pair(net, link->ends[0].host->endpoint, link->ends[1].host->endpoint);
-	if (!pair->cut && !(pair->streams_cut && link->class->streams))
+	pair = loop_pair(net, from, to);
+	if (!pair->cut && !pair->deaf[to > from] && !(pair->streams_cut && link->class->streams))
 		return false;
 	if (item->kind == LOOP_DATAGRAM || (link->lossy && item->kind == LOOP_MESSAGE)) {
 		net->stats.dropped++;

@@ -279,6 +279,17 @@ void loop_net_partition(struct loop_net *net, unsigned a, unsigned b, bool on)
 		loop_net_unpark(net, pair);
 }
 
+void loop_net_deafen(struct loop_net *net, unsigned from, unsigned to, bool on)
+{
+	struct loop_pair *pair = loop_pair(net, from, to);
+
+	if (net->trace)
+		fprintf(net->trace, "%12" PRIu64 " %u>%u %s\n", net->now, from, to, on ? "cut" : "healed");
+	pair->deaf[to > from] = on;
+	if (!on)
+		loop_net_unpark(net, pair);
+}
+
 void loop_net_partition_streams(struct loop_net *net, unsigned a, unsigned b, bool on)
 {
 	struct loop_pair *pair = loop_pair(net, a, b);

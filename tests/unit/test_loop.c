@@ -441,6 +441,33 @@ static void a_partition_delays_what_is_reliable(void **state)
 	world_destroy(w);
 }
 
+static void one_way_alone_may_be_cut(void **state)
+{
+	const struct loop_plan plan = {.seed = 9, .delay_min_ns = 10, .delay_max_ns = 50};
+	struct world *w = world_create(&plan);
+	struct event events[WORLD_EVENTS];
+
+	(void)state;
+	loop_net_deafen(w->net, 0, 1, true); /* the worker hears nothing */
+	assert_int_equal(world_push(w, 0, 1, NULL), 0);
+	w->worker_queue->ops->flush(w->worker_queue);
+	world_settle(w);
+	assert_int_equal(world_poll(w, w->box_queue, events), 1);
+	loop_net_deafen(w->net, 1, 0, true);
+	assert_int_equal(world_push(w, 1, 1, NULL), 0);
+	w->worker_queue->ops->flush(w->worker_queue);
+	world_settle(w);
+	assert_int_equal(world_poll(w, w->box_queue, events), 0);
+	loop_net_deafen(w->net, 0, 1, false); /* the other one is not healed by that */
+	world_settle(w);
+	assert_int_equal(world_poll(w, w->box_queue, events), 0);
+	loop_net_deafen(w->net, 1, 0, false);
+	world_settle(w);
+	assert_int_equal(world_poll(w, w->box_queue, events), 1);
+	assert_int_equal(events[0].header.chunk, 1);
+	world_destroy(w);
+}
+
 static void a_partition_loses_what_is_lossy(void **state)
 {
 	const struct loop_plan plan = {.seed = 9, .lossy = true};
@@ -593,6 +620,7 @@ int main(void)
 		cmocka_unit_test(nothing_is_read_after_drop),
 		cmocka_unit_test(slots_end_at_hold_max_and_poison_shows_late_readers),
 		cmocka_unit_test(a_partition_delays_what_is_reliable),
+		cmocka_unit_test(one_way_alone_may_be_cut),
 		cmocka_unit_test(a_partition_loses_what_is_lossy),
 		cmocka_unit_test(a_death_is_seen_after_what_was_on_the_way),
 		cmocka_unit_test(the_dead_connect_to_nobody_and_the_revived_do),
