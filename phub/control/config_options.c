@@ -134,7 +134,7 @@ const struct option option_table[] = {
 		"of jobs that have boxes below this one, the top box: tree, all chunks end here; sharded, each ends at "
 		"one of the boxes, to which the others send it; chain, likewise, and it passes from box to box on its "
 		"way; auto, the one of these that the job's bytes are soonest done by, over links as the rack file "
-		"has them"},
+		"has them, and tree where the job has checkpoints, which others have not"},
 	{"advertise", OPTION_STRING, FIELD(advertise), 0, 0, {NULL}, "",
 		"host:port by which other boxes of sharded and chain reach this one; empty: where it listens first, "
 		"loopback aside, or, where that is at all addresses, at the one that it calls the box above from"},

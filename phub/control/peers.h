@@ -127,8 +127,11 @@ int peers_take_cores(struct job *job, const uint8_t *cores, size_t count, struct
 
 /* ---- peers_choose.c: by the rack file ---- */
 
-/* The top box, of a job that starts at `count` boxes, this one among them: which way has the shortest rounds? Says so
- * in the log and in job->hierarchy_why. 0, or -ENOMEM, or what is wrong with the table, in `e`. */
+/* The top box, of a job that starts: would it have checkpoints here, which only a tree has? */
+bool peers_loses_checkpoints(const struct job *job);
+/* The top box, of a job that starts at `count` boxes, this one among them: which way has the shortest rounds? A tree
+ * where others would cost it its checkpoints. Says so in the log and in job->hierarchy_why. 0, or -ENOMEM, or what is
+ * wrong with the table, in `e`. */
 int peers_choose(struct job *job, unsigned count, enum ways_kind *kind, struct err *e);
 /* The top box: what its boxes are given homes by, as the rack file has it now. Chunks keep their homes. */
 void peers_take_rates(struct peers *p);

@@ -144,12 +144,23 @@ static int peers_plan_chunks(const struct job *job, uint32_t **bytes, uint32_t *
 	return *bytes && *lifts ? 0 : err_set(e, -ENOMEM, "no memory to choose a hierarchy of %u chunks", *count);
 }
 
-static void peers_tell_choice(struct job *job, const struct cost_net *net, const struct cost costs[WAYS_COUNT])
+bool peers_loses_checkpoints(const struct job *job)
+{
+	return job->control->config->checkpoint_targets[0] && job->reference->spec.optimizer != OPTIMIZER_NONE;
+}
+
+static void peers_tell_choice(
+	struct job *job, const struct cost_net *net, const struct cost costs[WAYS_COUNT], enum ways_kind taken)
 {
 	char *why = job->hierarchy_why;
-	size_t bytes = sizeof(job->hierarchy_why), at;
+	size_t bytes = sizeof(job->hierarchy_why), at = 0;
 
-	cost_write_choice(net, costs, WAYS_TREE, why, bytes);
+	if (taken != cost_choose(costs, WAYS_TREE))
+		at = (size_t)snprintf(why, bytes,
+			"tree, for its checkpoints: sharded and chained jobs have none (its entry in jobs may ask for "
+			"one); "
+			"else ");
+	cost_write_choice(net, costs, WAYS_TREE, why + at, bytes - at);
 	at = strlen(why);
 	if (!net->racks)
 		snprintf(why + at, bytes - at, " (without a rack file all links are taken to have 10 Gbit/s)");
@@ -176,8 +187,8 @@ int peers_choose(struct job *job, unsigned count, enum ways_kind *kind, struct e
 		peers_fill_net(job, racks, self, found);
 		rc = cost_ways(&net, &what, 0, costs, e);
 		if (rc == 0) {
-			*kind = cost_choose(costs, WAYS_TREE);
-			peers_tell_choice(job, &net, costs);
+			*kind = peers_loses_checkpoints(job) ? WAYS_TREE : cost_choose(costs, WAYS_TREE);
+			peers_tell_choice(job, &net, costs, *kind);
 		}
 	}
 	free(bytes);

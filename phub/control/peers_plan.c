@@ -152,6 +152,11 @@ int peers_found(struct job *job, struct err *e)
 	if (rc < 0)
 		return rc;
 	log_info("job '%s': %u boxes exchange, %s, on %u cores each", job->name, count, ways_name(p->kind), p->cores);
+	if (peers_loses_checkpoints(job))
+		log_warn("job '%s' has no checkpoints: its weights are at %u boxes, none of which has all; hierarchy: "
+			 "tree, "
+			 "or auto, in its entry of jobs gives it some",
+			job->name, count);
 	return 0;
 }
 

@@ -666,6 +666,27 @@ def auto_blind():
         process.kill()
 
 
+def auto_keeps():
+    """a job that has checkpoints is a tree by hierarchy: auto, which says why; one that is told to be sharded has none, which the log says"""
+    with tempfile.TemporaryDirectory() as where:
+        root = rig.Box(name="root", cores=1, hierarchy="auto", checkpoint_targets=where, config="jobs:\n  - {name: told, hierarchy: sharded}\n")
+        below = [rig.Box(name=f"below{i}", cores=1, uplink=root.address, listen=f"127.0.0.{i + 2}:0") for i in range(2)]
+        for job, optimizer, hierarchy, why in (("keeps", "adam", None, "^tree, for its checkpoints: .*; else (sharded|chain): .* ms a round beside tree "),
+                                               ("sums", "none", ("sharded", "chain"), "^(sharded|chain): "), ("told", "adam", ("sharded",), "^$")):
+            crew = [rig.Worker(box.url(job), rank=rank, world=3, keys=KEYS, rounds=1000000, report_ms=100, transport="tcp", optimizer=optimizer)
+                    for rank, box in enumerate((root, *below))]
+            crew[0].event("progress")
+            found = jobs(root, job)
+            check(found.get("hierarchy") in (hierarchy or (None,)), f"{found}")
+            holds(found.get("hierarchy_why") or "", why)
+            for process in crew:
+                process.kill()
+        root.logged("job 'told' has no checkpoints: its weights are at 3 boxes")
+        check("'sums' has no checkpoints" not in root.err.text(), root.err.text())
+        for process in (*below, root):
+            process.kill()
+
+
 def lost_beside():
     """of boxes that exchange one is killed, or a worker: all are told which one"""
     for hierarchy in ("sharded", "chain"):
@@ -735,7 +756,7 @@ def measured():
         check(len(path.read_text().splitlines()) == len(lines), path.read_text())
 
 
-CASES = [summed, half, shared_memory, together, jobs_beside, later, lost_worker, lost_box, outlives_workers, outlives_box, moves, stopped, root_comes_again, siblings, asks_again, stalls, refused, seen, exchanged, only_sums, shares, same_bits, same_bits_flat, association_told, by_job, auto, auto_blind, lost_beside, unreachable, measured]
+CASES = [summed, half, shared_memory, together, jobs_beside, later, lost_worker, lost_box, outlives_workers, outlives_box, moves, stopped, root_comes_again, siblings, asks_again, stalls, refused, seen, exchanged, only_sums, shares, same_bits, same_bits_flat, association_told, by_job, auto, auto_blind, auto_keeps, lost_beside, unreachable, measured]
 
 if __name__ == "__main__":
     rig.run(CASES, None if PHUB.exists() else f"{PHUB} is not there (make)")
