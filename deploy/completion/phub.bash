@@ -67,7 +67,7 @@ _phub_words() { # COMMAND SUBCOMMAND WORD
 		*) words='ls verify restore export rm --help' ;;
 		esac
 		;;
-	jobs | top) words='pause resume drain evict rebalance --reason --workers --watch --interval --count --json --help' ;;
+	jobs | top) words='pause resume drain evict rebalance --reason --no-wait --workers --watch --interval --count --json --help' ;;
 	boxes) words='--etcd --prefix --racks --watch --interval --timeout --json --help' ;;
 	doctor) words='--quiet --json --help' ;;
 	topo)

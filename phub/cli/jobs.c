@@ -16,9 +16,10 @@
 #include "phub/cli/args.h"
 #include "phub/cli/cli.h"
 #include "phub/cli/output.h"
+#include "phub/cli/rebalance.h"
 
 struct jobs_options {
-	bool json, watch, workers;
+	bool json, watch, workers, no_wait;
 	uint64_t interval_ms, count;
 	const char *address;
 	const char *verb, *job, *reason; /* NULL verb: only asks */
@@ -159,7 +160,7 @@ static json_t *jobs_json(const Phub__JobInfo *job)
 		json_array_append_new(missing, json_integer(job->missing[i]));
 	return json_pack(
 		"{s:s, s:i, s:s, s:I, s:I, s:I, s:s, s:s, s:f, s:f, s:I, s:o, s:o, s:s, s:I, s:i, s:i, s:I, s:I, s:I,"
-		" s:s, s:i, s:o, s:I, s:I, s:I, s:o, s:o*, s:o*, s:o*, s:o*, s:s*, s:s*, s:o*, s:s*}",
+		" s:s, s:i, s:o, s:I, s:I, s:I, s:o, s:o*, s:o*, s:o*, s:o*, s:s*, s:s*, s:o*, s:s*, s:o*}",
 		"job", job->name, "world", (int)job->world, "state", job->state, "keys", (json_int_t)job->keys,
 		"chunks", (json_int_t)job->chunks, "bytes", (json_int_t)job->bytes, "optimizer", job->optimizer, "sync",
 		job->sync, "rounds_per_s", job->rounds_per_s, "gb_per_s", job->gb_per_s, "rounds",
@@ -173,7 +174,8 @@ static json_t *jobs_json(const Phub__JobInfo *job)
 		jobs_json_dropped(job->dropped, job->n_dropped), "below", jobs_json_below(job), "above",
 		jobs_json_above(job->above), "hierarchy", job->n_beside ? job->hierarchy : NULL, "hierarchy_why",
 		job->hierarchy_why && *job->hierarchy_why ? job->hierarchy_why : NULL, "beside", jobs_json_beside(job),
-		"association", job->association && *job->association ? job->association : NULL);
+		"association", job->association && *job->association ? job->association : NULL, "rebalance",
+		rebalance_json(job->rebalance));
 }
 
 /* NULL: an older box does not tell. */
@@ -348,6 +350,7 @@ static void jobs_print_boxes(const Phub__JobInfo *job)
 		printf("%s: hierarchy auto took %s\n", job->name, job->hierarchy_why);
 	for (size_t i = 0; i < job->n_beside; i++)
 		jobs_print_beside(job, job->beside[i]);
+	rebalance_print(job->name, job->rebalance);
 	if (job->n_beside)
 		return;
 	if (job->above && *job->above->why)
@@ -475,13 +478,17 @@ static int jobs_operate(const struct jobs_options *o)
 	const char *arguments[] = {o->job, o->reason ? o->reason : ""};
 	struct admin_answer answer;
 	struct err e;
+	uint32_t awaited;
 	bool ok = true;
 
 	if (admin_tell(o->address, o->verb, arguments, 2, 5000, &answer, &e) < 0) {
 		output_error("%s", e.text);
 		return CLI_FAILED;
 	}
-	if (o->json)
+	awaited = o->no_wait ? 0 : answer.reply->rebalance;
+	if (o->json && awaited)
+		; /* one object, at the end */
+	else if (o->json)
 		ok = output_json(json_pack("{s:s, s:s, s:s, s:s, s:s*}", "box", o->address, "job", o->job, "command",
 			o->verb, "reason", arguments[1], "said", *answer.reply->said ? answer.reply->said : NULL));
 	else
@@ -492,6 +499,8 @@ static int jobs_operate(const struct jobs_options *o)
 			: strcmp(o->verb, "resume") == 0 ? "goes on"
 							 : "paused");
 	admin_answer_fini(&answer);
+	if (awaited)
+		return rebalance_await(o->address, o->job, awaited, o->json);
 	return ok ? CLI_DONE : CLI_FAILED;
 }
 
@@ -511,6 +520,8 @@ static int jobs_read_words(const struct args_usage *usage, const struct args_wor
 		return args_wrong(usage, "evict needs --reason, which its workers are told");
 	if (o->reason && o->verb && strcmp(o->verb, "rebalance") == 0)
 		return args_wrong(usage, "--reason does not go with rebalance: its workers only wait for a moment");
+	if (o->no_wait && (!o->verb || strcmp(o->verb, "rebalance") != 0))
+		return args_wrong(usage, "--no-wait belongs to rebalance");
 	if (o->reason && !o->verb)
 		return args_wrong(usage, "--reason belongs to pause, resume, drain and evict");
 	if (o->verb) {
@@ -554,6 +565,8 @@ static int jobs_main(int argc, char **argv, const char *command, struct jobs_opt
 		{"count", "N", "stop watching after N looks", ARGS_NUMBER, &o->count, 1, UINT32_MAX, NULL},
 		{"reason", "TEXT", "why, for its workers: with pause, resume, drain, evict (which needs it)", ARGS_TEXT,
 			&o->reason, 0, 0, NULL},
+		{"no-wait", NULL, "with rebalance: says what is begun, and not how it ends", ARGS_FLAG, &o->no_wait, 0,
+			0, NULL},
 		{"json", NULL, "one JSON object a line: the box, its cores, its jobs", ARGS_FLAG, &o->json, 0, 0, NULL},
 		{.name = NULL},
 	};
@@ -573,7 +586,8 @@ static int jobs_main(int argc, char **argv, const char *command, struct jobs_opt
 			"rounds\n"
 			"that are open are done, evict at once; its workers hear the reason. rebalance, at the top box "
 			"of a\n"
-			"sharded job, gives its chunks the homes that the rack file names now.\n",
+			"sharded job, gives its chunks the homes that the rack file names now, and says when they have "
+			"them.\n",
 		.examples = "  phub jobs\n  phub jobs --json box1:7077\n  phub jobs evict mnist --reason 'over its "
 			    "time'\n  phub top --interval 500\n",
 		.words_max = 3,

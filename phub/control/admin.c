@@ -17,6 +17,7 @@
 #include "phub/control/parent.h"
 #include "phub/control/job_below.h"
 #include "phub/control/peers_move.h"
+#include "phub/control/peers_outcome.h"
 #include "phub/control/standby.h"
 #include "transport/datagram.h"
 #include "transport/reliable.h"
@@ -46,6 +47,9 @@ struct admin_job {
 	char *association;
 	Phub__BesideInfo *beside;
 	Phub__BesideInfo **beside_pointers;
+	Phub__RebalanceInfo rebalance;
+	Phub__RebalanceFlow *flows;
+	Phub__RebalanceFlow **flow_pointers;
 	Phub__AboveInfo above;
 	char above_box[340];
 	Phub__CheckpointInfo checkpoint;
@@ -322,6 +326,52 @@ static int admin_fill_beside(const struct job *job, struct admin_job *out)
 	return 0;
 }
 
+/* "10.0.2.1:7077"; of the top box, which this is, "". */
+static char *admin_peer(const struct peers *p, unsigned number)
+{
+	return admin_text(number == 0 ? "" : p->each[number].name + 4);
+}
+
+static int admin_fill_rebalance(const struct job *job, struct admin_job *out)
+{
+	const struct peers *p = job->peers;
+	const struct peers_outcome *o = p ? p->outcome : NULL;
+	Phub__RebalanceInfo *info = &out->rebalance;
+	const char *waits_for;
+
+	if (!o)
+		return 0;
+	phub__rebalance_info__init(info);
+	out->flows = calloc(o->flow_count, sizeof(*out->flows));
+	out->flow_pointers = calloc(o->flow_count, sizeof(*out->flow_pointers));
+	if (!out->flows || !out->flow_pointers)
+		return -1;
+	for (unsigned i = 0; i < o->flow_count; i++) {
+		Phub__RebalanceFlow *flow = &out->flows[i];
+
+		phub__rebalance_flow__init(flow);
+		flow->from = admin_peer(p, o->flows[i].from);
+		flow->to = admin_peer(p, o->flows[i].to);
+		flow->chunks = o->flows[i].chunks;
+		flow->bytes = o->flows[i].bytes;
+		out->flow_pointers[i] = flow;
+	}
+	info->flows = out->flow_pointers;
+	info->n_flows = o->flow_count;
+	info->number = o->number;
+	info->stage = admin_text(peers_outcome_stage(p));
+	info->why = admin_text(o->why);
+	info->chunks = o->chunks;
+	info->bytes = o->bytes;
+	info->carried = o->carried;
+	info->waited_ms = ((o->ended_ns ? o->ended_ns : job->control->now_ns) - o->begun_ns) / NS_PER_MS;
+	info->done = peers_outcome_done(p, &waits_for);
+	info->boxes = p->count;
+	info->waits_for = admin_text(waits_for ? waits_for : "");
+	out->info.rebalance = info;
+	return 0;
+}
+
 static int admin_fill_job(const struct job *job, struct admin_job *out, uint32_t *workers_left)
 {
 	phub__job_info__init(&out->info);
@@ -336,7 +386,7 @@ static int admin_fill_job(const struct job *job, struct admin_job *out, uint32_t
 	out->association = job_below_association(job);
 	if (!out->association || !out->workers || !out->pointers || !out->missing || !out->lost ||
 		!out->lost_pointers || !out->below || !out->below_pointers || !out->ranks ||
-		admin_fill_beside(job, out) < 0)
+		admin_fill_beside(job, out) < 0 || admin_fill_rebalance(job, out) < 0)
 		return -1;
 	out->info.name = admin_text(job->name);
 	out->info.association = admin_text(out->association);
@@ -535,6 +585,8 @@ static void admin_free(struct admin_reply *r)
 		free(r->jobs[i].association);
 		free(r->jobs[i].beside);
 		free(r->jobs[i].beside_pointers);
+		free(r->jobs[i].flows);
+		free(r->jobs[i].flow_pointers);
 	}
 	free(r->jobs);
 	free(r->job_pointers);
@@ -564,7 +616,7 @@ void admin_answer(struct session *s, const Phub__AdminRequest *request)
 	if (operates && request->n_arguments != 2)
 		r.reply.error = admin_text("give a job, and a reason or an empty one");
 	else if (operates && job_operate(c, request->command, request->arguments[0], request->arguments[1], said,
-				     sizeof(said), &e) < 0)
+				     sizeof(said), &r.reply.rebalance, &e) < 0)
 		r.reply.error = e.text;
 	else if (!jobs && !operates && strcmp(request->command, "status") != 0)
 		r.reply.error =

@@ -399,9 +399,10 @@ void job_members_stop(struct job *job, const uint64_t *rounds);
 
 /* Is this a command about one job? */
 bool job_operator_knows(const char *command);
-/* Does it. 0, with what there is to tell in `said`, or -EINVAL, -ENOENT, -EBUSY or -ENOMEM with what to do in `e`. */
+/* Does it. 0, with what there is to tell in `said` and, of a rebalance, its number (peers_move.h), or -EINVAL, -ENOENT,
+ * -EBUSY or -ENOMEM with what to do in `e`. */
 int job_operate(struct control *c, const char *command, const char *name, const char *reason, char *said,
-	size_t said_bytes, struct err *e);
+	size_t said_bytes, uint32_t *number, struct err *e);
 /* Begins what is due. */
 void job_operator_tick(struct job *job);
 /* A core has drained. */

@@ -141,7 +141,7 @@ static int job_operate_mirror(struct job *job, const char *command, const char *
 }
 
 int job_operate(struct control *c, const char *command, const char *name, const char *reason, char *said,
-	size_t said_bytes, struct err *e)
+	size_t said_bytes, uint32_t *number, struct err *e)
 {
 	struct job *job = job_find(c, name);
 	bool pause = strcmp(command, "pause") == 0, resume = strcmp(command, "resume") == 0;
@@ -152,7 +152,7 @@ int job_operate(struct control *c, const char *command, const char *name, const 
 	if (!job)
 		return err_set(e, -ENOENT, "no job '%.63s' is here; see phub jobs", name);
 	if (strcmp(command, "rebalance") == 0)
-		return peers_move_begin(job, said, said_bytes, e);
+		return peers_move_begin(job, said, said_bytes, number, e);
 	if (!pause && !resume && !drain && !reason[0])
 		return err_set(e, -EINVAL, "evict needs a reason, which its workers are told");
 	if (resume && !job->paused)

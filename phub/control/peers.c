@@ -420,6 +420,7 @@ void peers_forget(struct job *job)
 		box_uplinks_forget(&p->each[i].uplinks);
 	}
 	peers_move_forget(p);
+	free(p->outcome);
 	free(p->home);
 	free(p->ways);
 	free(p->boxes);

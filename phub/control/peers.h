@@ -32,6 +32,7 @@ struct session;
 struct spec;
 
 struct peers_move;
+struct peers_outcome;
 
 enum peer_state { PEER_DIALLING, PEER_WAITING, PEER_CONNECTING, PEER_LIFTING };
 
@@ -73,8 +74,9 @@ struct peers {
 	uint16_t *home; /* [plan.chunk_count] */
 	uint16_t *ways; /* [plan.chunk_count] */
 	struct ways_box *boxes;
-	struct peers_move *move; /* homes are to be others (peers_move.h); NULL: they are not */
-	uint32_t moves;          /* how often they were to be, so far */
+	struct peers_move *move;       /* homes are to be others (peers_move.h); NULL: they are not */
+	uint32_t moves;                /* how often they were to be, so far */
+	struct peers_outcome *outcome; /* of the last time; NULL: there was none, or this is not the top box */
 	struct peer each[];
 };
 

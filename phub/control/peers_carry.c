@@ -36,12 +36,12 @@ static bool carry_has_weights(const struct job *job, uint32_t index, unsigned bo
 	return carry_chunk(job, index)->dtype == DTYPE_F32 && job->peers->boxes[box].workers > 0;
 }
 
-/* Bytes of all arrays that a chunk carries to this box. */
-static uint64_t carry_bytes(const struct job *job, uint32_t index, unsigned box)
+uint64_t carry_bytes(const struct job *job, uint32_t index, unsigned box)
 {
-	unsigned arrays = optimizer_state_count(job->generation->spec.optimizer) + !carry_has_weights(job, index, box);
+	enum optimizer_kind optimizer = job->generation->spec.optimizer;
+	unsigned arrays = optimizer_state_count(optimizer) + !carry_has_weights(job, index, box);
 
-	return (uint64_t)carry_chunk(job, index)->elements * sizeof(float) * arrays;
+	return optimizer == OPTIMIZER_NONE ? 0 : (uint64_t)carry_chunk(job, index)->elements * sizeof(float) * arrays;
 }
 
 /* What is at `offset` of them, and how much of that array there is from there on. */

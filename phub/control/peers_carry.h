@@ -54,6 +54,8 @@ static inline uint32_t carry_count(const struct job *job)
 	return job->generation->spec.plan.chunk_count;
 }
 
+/* Of weights and optimizer state that go with it to this box. */
+uint64_t carry_bytes(const struct job *job, uint32_t index, unsigned box);
 struct chunk *carry_chunk(const struct job *job, uint32_t index);
 /* The place of a chunk in the layout that is about to be. */
 struct rehome_chunk *carry_place(const struct job *job, uint32_t index);

@@ -19,6 +19,7 @@
 #include "phub/control/job.h"
 #include "phub/control/job_below.h"
 #include "phub/control/parent.h"
+#include "phub/control/peers_outcome.h"
 #include "phub/control/peers_steps.h"
 #include "phub/control/session.h"
 #include "phub/members.h"
@@ -200,7 +201,7 @@ static int move_tell_hold(struct job *job)
 	return 0;
 }
 
-int peers_move_begin(struct job *job, char *said, size_t said_bytes, struct err *e)
+int peers_move_begin(struct job *job, char *said, size_t said_bytes, uint32_t *number, struct err *e)
 {
 	struct peers *p = job->peers;
 	struct peers_move *m;
@@ -208,6 +209,8 @@ int peers_move_begin(struct job *job, char *said, size_t said_bytes, struct err 
 
 	if (rc < 0)
 		return rc;
+	if (number)
+		*number = 0;
 	peers_take_rates(p);
 	rc = peers_steps_create(job, p->moves + 1, e);
 	if (rc < 0)
@@ -219,11 +222,13 @@ int peers_move_begin(struct job *job, char *said, size_t said_bytes, struct err 
 			carry_count(job));
 		return 0;
 	}
-	if (move_tell_hold(job) < 0) {
+	if (peers_outcome_begin(job) < 0 || move_tell_hold(job) < 0) {
 		peers_steps_free(job->generation, p);
 		return err_set(e, -ENOMEM, "no memory for other homes of its chunks");
 	}
 	p->moves++;
+	if (number)
+		*number = p->moves;
 	snprintf(said, said_bytes, "%u of %u chunks, %" PRIu64 " of %" PRIu64 " bytes, get other homes", m->moved,
 		carry_count(job), m->moved_bytes, job->generation->spec.plan.payload_bytes);
 	log_info("job '%s': the operator says rebalance: %s", job->name, said);
@@ -313,7 +318,7 @@ void peers_move_obey(struct job *job, const Phub__Control *control)
 /* ---- what others say, to the top box ---- */
 
 /* They keep their homes. Who has not said yet that it holds may be about to. */
-static void move_give_up(struct job *job)
+static void move_give_up(struct job *job, const char *why)
 {
 	struct peers_move *m = job->peers->move;
 	Phub__Rehome said = PHUB__REHOME__INIT;
@@ -322,6 +327,8 @@ static void move_give_up(struct job *job)
 		if (!members_have(m->who, i))
 			members_add(m->late, i);
 	m->given_up = true;
+	log_warn("job '%s': its chunks keep their homes: %s", job->name, why);
+	peers_outcome_end(job->peers, why);
 	said.step = PHUB__REHOME_STEP__REHOME_GO;
 	move_tell(job, &said);
 	if (job->state == JOB_RUNNING)
@@ -335,6 +342,7 @@ static void move_next(struct job *job)
 	Phub__Rehome said = PHUB__REHOME__INIT;
 
 	if (m->stage == MOVE_RESUMED) {
+		peers_outcome_end(job->peers, NULL);
 		move_end(job);
 		return;
 	}
@@ -342,7 +350,9 @@ static void move_next(struct job *job)
 	if (m->stage == MOVE_HELD && !m->refused && move_say_rounds(job, MOVE_EVERY, m->rounds, &said))
 		said.step = PHUB__REHOME_STEP__REHOME_STOP;
 	if (m->stage == MOVE_HELD && said.step == PHUB__REHOME_STEP__REHOME_GO) {
-		move_give_up(job);
+		move_give_up(job, m->refused ? m->why
+					     : "the rounds of its keys are too far apart for a message, or the top box "
+					       "has no memory");
 		return;
 	}
 	move_tell(job, &said);
@@ -440,9 +450,9 @@ void peers_move_hear(struct session *s, const Phub__Rehome *m)
 		session_refuse(s, PHUB__ERROR_CODE__ERROR_PROTOCOL, "no homes are to be others, or not so");
 		return;
 	}
-	if (m->step == PHUB__REHOME_STEP__REHOME_REFUSED) {
+	if (m->step == PHUB__REHOME_STEP__REHOME_REFUSED && !job->peers->move->why[0]) {
 		job_below_copy_reason(job, why, sizeof(why), m->why);
-		log_warn("job '%s': box %s cannot have other homes for its chunks: %s", job->name,
+		snprintf(job->peers->move->why, sizeof(why), "box %.90s cannot have others: %.400s",
 			job->members[s->rank].peer, why);
 	}
 	rounds = move_read_rounds(job, m);
@@ -460,16 +470,17 @@ static void move_check_held(struct job *job)
 	uint64_t lost_ns = job->control->config->lost_ms * NS_PER_MS;
 	uint64_t bound_ns = lost_ns / 2 < MOVE_HOLD_NS ? lost_ns / 2 : MOVE_HOLD_NS;
 	bool late = job->control->now_ns - m->begun_ns > bound_ns;
+	char why[ERR_TEXT_MAX];
 
 	for (unsigned i = 0; m->stage <= MOVE_HELD && i < p->count; i++) {
 		if (members_have(m->who, i) || !(late || p->each[i].left))
 			continue;
 		if (p->each[i].left)
-			log_warn("job '%s': its chunks keep their homes: %s has left it", job->name, p->each[i].name);
+			snprintf(why, sizeof(why), "%s has left the job", p->each[i].name);
 		else
-			log_warn("job '%s': its chunks keep their homes: %s has not held its rounds within %.1f s",
-				job->name, p->each[i].name, (double)bound_ns / 1e9);
-		move_give_up(job);
+			snprintf(why, sizeof(why), "%s has not held its rounds within %.1f s", p->each[i].name,
+				(double)bound_ns / 1e9);
+		move_give_up(job, why);
 		return;
 	}
 }

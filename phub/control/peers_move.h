@@ -27,11 +27,12 @@
 #include "phub/control/peers.h"
 
 /*
- * The operator says so, at the top box. 0 with what is begun in `said`, or that there is nothing to do; -EINVAL (no job
+ * The operator says so, at the top box. 0 with what is begun in `said` and its number in *number (NULL is allowed), or
+ * with 0 there that there is nothing to do; -EINVAL (no job
  * whose homes can move, or not this box's to say), -EBUSY (not now: it is paused, drains, is held, waits for a worker,
  * does not run or is not under way at all boxes yet, or moves already) or -ENOMEM with what to do in `e`.
  */
-int peers_move_begin(struct job *job, char *said, size_t said_bytes, struct err *e);
+int peers_move_begin(struct job *job, char *said, size_t said_bytes, uint32_t *number, struct err *e);
 /* Are homes of it about to change? */
 bool peers_moves(const struct job *job);
 

@@ -136,6 +136,7 @@ def wrong_usage():
             (["jobs", "a:1", "b:2"], "one word too many"),
             (["jobs", "evict", "mnist"], "needs --reason"),
             (["jobs", "pause"], "needs the name of a job"),
+            (["jobs", "drain", "mnist", "--no-wait"], "--no-wait belongs to rebalance"),
             (["jobs", "--reason", "x"], "--reason belongs to"),
             (["models", "-x"], "two dashes"),
             (["models", "nothing"], "resnet-50"),

@@ -1,7 +1,9 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
 """phub jobs rebalance: chunks of a sharded job that runs get other homes. Real boxes, real workers."""
+import json
 import pathlib
+import re
 import signal
 import subprocess
 import tempfile
@@ -12,13 +14,30 @@ from rig import check, holds
 from test_racks import KEYS, PHUB, bad, flat, jobs, rack_file
 
 
+def run(box, job, *words):
+    return subprocess.run([PHUB, "jobs", "rebalance", job, box.address, *words], capture_output=True, text=True, timeout=rig.DEADLINE_S, env=rig.QUIET)
+
+
 def rebalance(box, job, *patterns, status=0):
-    """What `phub jobs rebalance` says; status 0: waits until the job goes on."""
-    ran = subprocess.run([PHUB, "jobs", "rebalance", job, box.address], capture_output=True, text=True, timeout=rig.DEADLINE_S, env=rig.QUIET)
+    """What `phub jobs rebalance` says, which waits until the job goes on."""
+    ran = run(box, job)
     check(ran.returncode == status, f"{ran}")
     holds(ran.stdout if status == 0 else ran.stderr, *patterns)
+    check(status != 0 or jobs(box, job)["state"] == "running", f"{job}: it is rebalancing still")
+
+
+def told(box, job, status=0):
+    """What it says to scripts."""
+    ran = run(box, job, "--json")
+    check(ran.returncode == status, f"{ran}")
+    said = json.loads(ran.stdout)
+    check((said["job"], said["command"], said["box"]) == (job, "rebalance", box.address), f"{said}")
+    return said["rebalance"]
+
+
+def await_running(box, job):
     deadline = time.monotonic() + rig.DEADLINE_S
-    while status == 0 and jobs(box, job)["state"] == "rebalancing":
+    while jobs(box, job)["state"] != "running":
         check(time.monotonic() < deadline, f"{job}: it is rebalancing still")
         time.sleep(0.02)
 
@@ -75,7 +94,8 @@ def moved():
             before = jobs(top, job)["beside"]
             for uplinks in (["100Mbit", "100Mbit", "20Mbit"], ["20Mbit", "100Mbit", "100Mbit"], ["100Mbit"] * 3):
                 shards.rates(*uplinks)
-                rebalance(top, job, rf"^{job}: \d+ of \d+ chunks, \d+ of \d+ bytes, get other homes$")
+                rebalance(top, job, rf"(?m)^{job}: \d+ of \d+ chunks, \d+ of \d+ bytes, get other homes$", r"(?m) chunks, .*B, from (the top box|box|1)",
+                          rf"(?m)^{job}: \d+ chunks have moved, with .*B of weights and state; its workers waited for \d+ ms at most$")
                 for worker in crew:
                     worker.event("progress")
                 found = [jobs(box, job) for box in shards.boxes]
@@ -101,7 +121,7 @@ def again():
         crew = shards.crew("again", optimizer="adam")
         for turn in range(12):
             shards.rates("100Mbit", "100Mbit", "100Mbit" if turn % 2 else "20Mbit")
-            rebalance(shards.boxes[0], "again", r"get other homes$")
+            rebalance(shards.boxes[0], "again", r"chunks have moved")
         crew[0].tell()
         results = [worker.good() for worker in crew]
         check({r["digest"] for r in results} == {flat(3, optimizer="adam", rounds=results[0]["rounds"])}, "other sums than of one box")
@@ -130,6 +150,50 @@ def refused():
         shards.stop()
 
 
+def outcome():
+    """how it ended, for people and scripts: what went from where to where; a box that does not stop in time is named, and all go on; or the job is over"""
+    with tempfile.TemporaryDirectory() as where:
+        shards = Shards(where, lost_ms=16000)
+        top = shards.boxes[0]
+        crew = shards.crew("told", optimizer="adam", wait_ms=60000)
+        shards.rates("100Mbit", "100Mbit", "20Mbit")
+        before = jobs(top, "told")["beside"]
+        found = told(top, "told")
+        after = jobs(top, "told")["beside"]
+        check(found["stage"] == "moved" and found["number"] == 1 and found["done"] == found["boxes"] == 3 and not found["why"] + found["waits_for"], f"{found}")
+        check(sum(f["chunks"] for f in found["flows"]) == found["chunks"] and sum(f["bytes"] for f in found["flows"]) == found["bytes"] > 0, f"{found}")
+        check(found["carried"] == 2 * found["bytes"], f"{found}: not Adam's two arrays")
+        for i, box in enumerate(shards.boxes):
+            name = box.address if i else ""
+            came = sum(f["bytes"] * ((f["to"] == name) - (f["from"] == name)) for f in found["flows"])
+            check(after[i]["home_bytes"] - before[i]["home_bytes"] == came, f"box {i}: {found}")
+        said = json.loads(run(top, "told", "--json").stdout)
+        check("nothing to do" in said["said"] and "rebalance" not in said, f"{said}")
+        shards.rates(*["100Mbit"] * 3)
+        shards.boxes[2].kill(signal.SIGSTOP)
+        rebalance(top, "told", rf"goes on, and its chunks keep their homes: box {shards.boxes[2].address} has not held its rounds within 5.0 s", status=1)
+        rebalance(top, "told", r"job 'told' is being rebalanced", status=1)
+        shards.boxes[2].kill(signal.SIGCONT)
+        await_running(top, "told")
+        check([b["homes"] for b in jobs(top, "told")["beside"]] == [b["homes"] for b in after], "homes moved")
+        rebalance(top, "told", "chunks have moved")
+        for worker in crew:
+            worker.event("progress")
+        shards.rates("20Mbit", "100Mbit", "100Mbit")
+        shards.boxes[1].kill(signal.SIGSTOP)
+        waits = rig.Process("rebalance", [PHUB, "jobs", "rebalance", "told", top.address])
+        waits.out.find(lambda line: "get other homes" in line)
+        text = subprocess.run([PHUB, "jobs", top.address], check=True, capture_output=True, text=True, env=rig.QUIET).stdout
+        check("told: is rebalanced: holding, " in text or "its chunks keep their homes" in top.err.text(), text)
+        subprocess.run([PHUB, "jobs", "evict", "told", top.address, "--reason", "it is over"], check=True, capture_output=True, env=rig.QUIET)
+        shards.boxes[1].kill(signal.SIGCONT)
+        check(waits.wait() == 1, f"{waits.out.text()}")
+        holds(waits.err.text(), r"job 'told' ended while its chunks were to get other homes|its chunks keep their homes")
+        for worker in crew:
+            bad(worker, "it is over")
+        shards.stop()
+
+
 def no_room():
     """a box has no memory to have its chunks twice: it says so at both boxes, and the job goes on with the homes that it had"""
     with tempfile.TemporaryDirectory() as where:
@@ -145,8 +209,11 @@ def no_room():
         rack_file(path, ports, ["20Mbit", "100Mbit"])
         boxes[0].kill(signal.SIGHUP)
         boxes[0].logged("the rack file is read anew")
-        rebalance(boxes[0], "tight", r"get other homes$")
-        boxes[0].logged(rf"job 'tight': box {boxes[1].address} cannot have other homes for its chunks: it needs \d+ bytes more")
+        why = rf"box {boxes[1].address} cannot have others: it needs \d+ bytes more while its chunks get other homes, and \d+ are available"
+        rebalance(boxes[0], "tight", rf"job 'tight' goes on, and its chunks keep their homes: {why}", status=1)
+        boxes[0].logged(rf"job 'tight': its chunks keep their homes: {why}")
+        found = told(boxes[0], "tight", status=1)
+        check(found["stage"] == "kept" and re.match(why, found["why"]) and found["number"] == 2, f"{found}")
         boxes[1].logged(r"job 'tight': its chunks keep their homes: it needs \d+ bytes more while its chunks get other homes, and \d+ are available \(memory_max\)")
         for worker in crew:
             worker.event("progress")
@@ -165,12 +232,14 @@ def broken():
         crew = shards.crew("broken", optimizer="adam", wait_ms=60000)
         shards.rates("100Mbit", "20Mbit", "100Mbit")
         shards.boxes[2].kill(signal.SIGSTOP)
-        ran = subprocess.run([PHUB, "jobs", "rebalance", "broken", shards.boxes[0].address], capture_output=True, text=True, env=rig.QUIET)
-        check(ran.returncode == 0, f"{ran}")
+        ran = run(shards.boxes[0], "broken", "--no-wait")
+        check(ran.returncode == 0 and ran.stdout.endswith("get other homes\n"), f"{ran}")
         check(jobs(shards.boxes[0], "broken")["state"] == "rebalancing", "it goes on without box 2")
         for verb in ("rebalance", "pause", "drain"):
             ran = subprocess.run([PHUB, "jobs", verb, "broken", shards.boxes[0].address], capture_output=True, text=True, env=rig.QUIET)
             check(ran.returncode == 1 and "is being rebalanced" in ran.stderr, f"{ran}")
+        found = jobs(shards.boxes[0], "broken")["rebalance"]
+        check(found["number"] == 1 and found["stage"] in ("holding", "kept") and found["boxes"] == 3, f"{found}")
         shards.boxes[2].kill(signal.SIGKILL)
         for worker in crew[:2]:
             bad(worker, rf"box {shards.boxes[2].address}( \(rank 2\)|, to which chunks of it are lifted,)? was lost")
@@ -178,7 +247,7 @@ def broken():
         shards.boxes[0].stop()
 
 
-CASES = [moved, again, refused, no_room, broken]
+CASES = [moved, again, outcome, refused, no_room, broken]
 
 if __name__ == "__main__":
     rig.run(CASES, None if PHUB.exists() else f"{PHUB} is not there (make)")

@@ -381,9 +381,9 @@ static void test_evict(void **state)
 	(void)state;
 	standby_open(&s, &mirror_plain, NULL);
 	standby_mirror(&s);
-	assert_int_equal(job_operate(&s.rig.box->control, "pause", "job", "", NULL, 0, &e), -EBUSY);
-	assert_int_equal(job_operate(&s.rig.box->control, "evict", "job", "", NULL, 0, &e), -EINVAL);
-	assert_int_equal(job_operate(&s.rig.box->control, "evict", "job", "no room", NULL, 0, &e), 0);
+	assert_int_equal(job_operate(&s.rig.box->control, "pause", "job", "", NULL, 0, NULL, &e), -EBUSY);
+	assert_int_equal(job_operate(&s.rig.box->control, "evict", "job", "", NULL, 0, NULL, &e), -EINVAL);
+	assert_int_equal(job_operate(&s.rig.box->control, "evict", "job", "no room", NULL, 0, NULL, &e), 0);
 	actor_expect(&s.box.a, ERROR_OF(OPERATOR), "no room");
 	feed_close(&s.box);
 	standby_close(&s);

@@ -213,7 +213,7 @@ static void test_paused_moves(void **state)
 	assert_string_equal(job->reason, "a switch? is changed");
 	for (unsigned core = 0; core < MIRROR_CORES; core++)
 		assert_true(job->generation->store.shards[core]->paused);
-	assert_int_equal(job_operate(&s.rig.box->control, "resume", "job", "", NULL, 0, &e), 0);
+	assert_int_equal(job_operate(&s.rig.box->control, "resume", "job", "", NULL, 0, NULL, &e), 0);
 	rig_wait(&s.rig, 1);
 	standby_check_next(&s, 0);
 	standby_close_moved(&s);

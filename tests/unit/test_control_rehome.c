@@ -19,6 +19,7 @@
 #include "phub/control/job_below.h"
 #include "phub/control/peers_carry.h"
 #include "phub/control/peers_move.h"
+#include "phub/control/peers_outcome.h"
 #include "transport/call.h"
 
 #define ERROR_OF(name) PHUB__ERROR_CODE__ERROR_##name
@@ -110,6 +111,7 @@ struct scene {
 	struct rig rig;
 	struct actor worker, box[BOXES]; /* of which the first is not there: it is the top box */
 	char said[200];
+	uint32_t number;
 	struct err e;
 };
 
@@ -204,7 +206,7 @@ static int scene_rebalance(struct scene *s, double slower)
 
 	for (unsigned i = 0; job->peers && i < BOXES; i++)
 		job->peers->boxes[i].rate_bytes_s = i + 1 < BOXES ? 1e9 : 1e9 / slower;
-	return job_operate(&s->rig.box->control, "rebalance", "wide", "", s->said, sizeof(s->said), &s->e);
+	return job_operate(&s->rig.box->control, "rebalance", "wide", "", s->said, sizeof(s->said), &s->number, &s->e);
 }
 
 static void expect_error(struct scene *s, int rc, int wanted, const char *text)
@@ -219,11 +221,13 @@ static void box_say(struct scene *s, unsigned box, Phub__RehomeStep step, uint32
 	uint64_t rounds[KEYS] = {0};
 	Phub__Control control = PHUB__CONTROL__INIT;
 	Phub__Rehome m = PHUB__REHOME__INIT;
+	char why[] = "it has no room";
 
 	m.step = step;
 	m.number = number;
 	m.rounds = rounds;
 	m.n_rounds = step == STEP(HELD) ? KEYS : 0;
+	m.why = why;
 	m.rounds_from = round;
 	control.message_case = PHUB__CONTROL__MESSAGE_REHOME;
 	control.rehome = &m;
@@ -252,6 +256,42 @@ static void expect_step(struct scene *s, Phub__RehomeStep step, uint32_t number)
 static const char *state_of(const struct scene *s)
 {
 	return peers_moves(the_job(s)) ? "moves" : job_state_name(the_job(s)->state);
+}
+
+/* How it ended, as the operator hears it. */
+static void expect_outcome(const struct scene *s, uint32_t number, const char *stage, const char *why)
+{
+	const struct peers *p = the_job(s)->peers;
+	const struct peers_outcome *o = p->outcome;
+	uint32_t chunks = 0;
+	uint64_t bytes = 0;
+
+	assert_non_null(o);
+	assert_int_equal(s->number, number);
+	assert_int_equal(o->number, number);
+	assert_string_equal(peers_outcome_stage(p), stage);
+	if (!strstr(o->why, why))
+		fail_msg("'%s' is not in '%s'", why, o->why);
+	assert_true(o->ended_ns >= o->begun_ns);
+	for (unsigned i = 0; i < o->flow_count; i++) {
+		assert_true(o->flows[i].from != o->flows[i].to);
+		chunks += o->flows[i].chunks;
+		bytes += o->flows[i].bytes;
+	}
+	assert_true(chunks > 0);
+	assert_int_equal(chunks, o->chunks);
+	assert_int_equal(bytes, o->bytes);
+}
+
+/* How far it is. */
+static void expect_stage(const struct scene *s, const char *stage, unsigned done, const char *waits_for)
+{
+	const struct peers *p = the_job(s)->peers;
+	const char *box;
+
+	assert_string_equal(peers_outcome_stage(p), stage);
+	assert_int_equal(peers_outcome_done(p, &box), done);
+	assert_string_equal(box ? box : "", waits_for);
 }
 
 /* Up to Go, which both have heard, and the top box has gone on. */
@@ -287,11 +327,15 @@ static void test_moves(void **state)
 		expect_error(&s, scene_rebalance(&s, 1), -EBUSY, "is being rebalanced");
 		box_say(&s, 2, STEP(RESUMED), number, 0);
 		assert_string_equal(state_of(&s), "moves");
+		expect_stage(&s, "resuming", 2, "box 10.9.9.9:7101");
 		expect_error(&s, scene_rebalance(&s, 1), -EBUSY, "is being rebalanced");
 		box_say(&s, 1, STEP(RESUMED), number, 0);
 		assert_string_equal(state_of(&s), "running");
+		expect_outcome(&s, number, "moved", "");
+		assert_int_equal(the_job(&s)->peers->outcome->carried, 0); /* there is no optimizer */
 	}
 	assert_int_equal(scene_rebalance(&s, 10), 0);
+	assert_int_equal(s.number, 0);
 	assert_non_null(strstr(s.said, "nothing to do"));
 	scene_close(&s);
 }
@@ -335,7 +379,9 @@ static void test_refused_by_one(void **state)
 	expect_step(&s, STEP(GO), 1);
 	boxes_say(&s, STEP(RESUMED), 1);
 	assert_string_equal(state_of(&s), "running");
+	expect_outcome(&s, 1, "kept", "box 10.9.9.9:7101 cannot have others: it has no room");
 	assert_int_equal(scene_rebalance(&s, 10), 0);
+	expect_stage(&s, "holding", 0, "the top box");
 	scene_move(&s, 2);
 	boxes_say(&s, STEP(RESUMED), 2);
 	assert_string_equal(state_of(&s), "running");
@@ -356,6 +402,7 @@ static void test_too_late(void **state)
 		expect_step(&s, STEP(HOLD), 1);
 		rig_wait(&s.rig, 300);
 		expect_step(&s, STEP(GO), 1);
+		expect_outcome(&s, 1, "kept", "box 10.9.9.9:7102 has not held its rounds within 4.0 s");
 		for (unsigned i = 0; i < says; i++)
 			box_say(&s, 2, STEP(HELD), 1, 1);
 		if (says == 2) {
@@ -391,6 +438,7 @@ static void test_too_late_itself(void **state)
 	expect_step(&s, STEP(HOLD), 1);
 	rig_wait(&s.rig, 4100);
 	expect_step(&s, STEP(GO), 1);
+	expect_outcome(&s, 1, "kept", "the top box has not held its rounds within 4.0 s");
 	boxes_say(&s, STEP(RESUMED), 1);
 	assert_string_equal(state_of(&s), "running");
 	assert_int_equal(scene_rebalance(&s, 10), 0); /* waits for the hold of the one before */
@@ -566,6 +614,7 @@ static void test_leaves(void **state)
 	box_say(&s, 1, STEP(HELD), 1, 1);
 	assert_int_equal(actor_hear(&s.box[1]), PHUB__CONTROL__MESSAGE_REHOME);
 	assert_int_equal(s.box[1].last->rehome->step, STEP(GO));
+	expect_outcome(&s, 1, "kept", "box 10.9.9.9:7102 has left the job");
 	the_job(&s)->peers->each[2].left = false;
 	scene_close(&s);
 }
@@ -653,6 +702,9 @@ static void test_carries(void **state)
 	expect_step(&s, STEP(GO), 1);
 	boxes_say(&s, STEP(RESUMED), 1);
 	assert_string_equal(state_of(&s), "running");
+	expect_outcome(&s, 1, "moved", "");
+	/* Momentum alone: box 2 has the weights, of which its workers get each round. */
+	assert_int_equal(the_job(&s)->peers->outcome->carried, the_job(&s)->peers->outcome->bytes);
 	/* And back. */
 	assert_int_equal(scene_rebalance(&s, 1), 0);
 	for (unsigned i = 1; i < BOXES; i++)
@@ -679,7 +731,7 @@ static void test_carries(void **state)
 
 static int operate(struct scene *s, const char *command)
 {
-	return job_operate(&s->rig.box->control, command, "wide", "", s->said, sizeof(s->said), &s->e);
+	return job_operate(&s->rig.box->control, command, "wide", "", s->said, sizeof(s->said), &s->number, &s->e);
 }
 
 static void test_not_now(void **state)
@@ -741,7 +793,8 @@ static void test_no_homes(void **state)
 	s.rig.config.memory_max = s.rig.box->control.memory_used + 1000;
 	expect_error(&s, scene_rebalance(&s, 10), -ENOMEM, "and 1000 are available (memory_max)");
 	assert_string_equal(state_of(&s), "running");
-	expect_error(&s, job_operate(&s.rig.box->control, "rebalance", "none", "", s.said, sizeof(s.said), &s.e),
+	expect_error(&s,
+		job_operate(&s.rig.box->control, "rebalance", "none", "", s.said, sizeof(s.said), &s.number, &s.e),
 		-ENOENT, "no job 'none' is here");
 	scene_close(&s);
 }

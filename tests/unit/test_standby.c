@@ -438,11 +438,11 @@ static void test_paused(void **state)
 	begin(&rig, a, &summed, NULL);
 	mirror(&rig);
 	assert_false(state_said()->paused);
-	assert_int_equal(job_operate(&rig.box->control, "pause", "demo", "a switch is changed", NULL, 0, &e), 0);
+	assert_int_equal(job_operate(&rig.box->control, "pause", "demo", "a switch is changed", NULL, 0, NULL, &e), 0);
 	there_turns();
 	assert_true(state_said()->paused);
 	assert_string_equal(state_said()->reason, "a switch is changed");
-	assert_int_equal(job_operate(&rig.box->control, "resume", "demo", "", NULL, 0, &e), 0);
+	assert_int_equal(job_operate(&rig.box->control, "resume", "demo", "", NULL, 0, NULL, &e), 0);
 	there_turns();
 	assert_false(state_said()->paused);
 	finish(&rig, a);
@@ -480,7 +480,7 @@ static void test_draining(void **state)
 	(void)state;
 	begin(&rig, a, &summed, NULL);
 	mirror(&rig);
-	assert_int_equal(job_operate(&rig.box->control, "drain", "demo", "a rack is moved", NULL, 0, &e), 0);
+	assert_int_equal(job_operate(&rig.box->control, "drain", "demo", "a rack is moved", NULL, 0, NULL, &e), 0);
 	assert_true(state_said()->draining);
 	assert_string_equal(state_said()->reason, "a rack is moved");
 	there_turns();
