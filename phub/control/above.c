@@ -247,8 +247,11 @@ static unsigned above_listener(const struct control *c)
 	return 0;
 }
 
-bool above_is_out_of_reach(const struct control *c)
+/* Has nobody to call it but its own host? */
+static bool above_is_leaf(const struct control *c)
 {
+	if (c->config->hostbox_fd)
+		return true;
 	return above_is_loopback(c->config->listen[above_listener(c)].host) && !c->config->advertise[0] &&
 	       !above_is_loopback(c->above.place.at.host);
 }
@@ -261,6 +264,8 @@ void above_tell_address(const struct job *job, Phub__Gather *gather)
 	const struct config_listen *at = &config->advertise_at;
 	unsigned listener = above_listener(job->control);
 
+	gather->cores = parent_cores(job);
+	gather->leaf = above_is_leaf(job->control);
 	if (!at->port) {
 		const char *bound =
 			listener < box->listener_count ? strrchr(box->listeners[listener].bound, ':') : NULL;
@@ -270,8 +275,7 @@ void above_tell_address(const struct job *job, Phub__Gather *gather)
 	} else {
 		gather->port = at->port;
 	}
-	if (!above_is_any(at->host))
+	if (!above_is_any(at->host) && !gather->leaf)
 		gather->host = (char *)(uintptr_t)at->host;
 	gather->tls = config->tls == CONFIG_TLS_REQUIRE;
-	gather->cores = parent_cores(job);
 }

@@ -78,9 +78,8 @@ bool above_holds(const struct job *job);
 /* "10.0.0.1:7077", or "etcd:NAME" while it is not known where that is. Returns `out`. */
 const char *above_name(const struct control *c, char *out, size_t bytes);
 
-/* Where other boxes of the job reach this one. */
+/* Where other boxes of the job reach this one. A leaf, which they do not: a host's own box (hostbox.h), and one that
+ * listens on loopback alone where the box above is on another host. */
 void above_tell_address(const struct job *job, Phub__Gather *gather);
-/* Can only this host reach it, and is the box above on another? */
-bool above_is_out_of_reach(const struct control *c);
 
 #endif

@@ -57,6 +57,7 @@ struct member {
 	char host[CONFIG_HOST_BYTES];
 	uint16_t port;
 	bool deep; /* of a box below: others are below it */
+	bool leaf; /* likewise: no other box calls it */
 	bool tls;
 	unsigned cores;
 	bool quit;  /* gone: it left */

@@ -61,7 +61,7 @@ bool job_stands_for(const struct job *job, uint32_t member, uint32_t rank)
 {
 	const struct member *m = &job->members[rank];
 
-	return m->elsewhere && (m->at == member || peers_stand_for_all(job, member));
+	return m->elsewhere && (m->at == member || peers_stand_for(job, member, rank));
 }
 
 uint32_t job_member_rank(const struct job *job, uint32_t member)
@@ -315,6 +315,7 @@ static void below_take_address(struct member *m, const struct session *s, const 
 	m->tls = message->tls;
 	m->cores = message->cores;
 	m->deep = message->deep;
+	m->leaf = message->leaf;
 	job_below_copy(m->host, sizeof(m->host), message->host);
 	if (!m->host[0])
 		below_read_host(s->stream->peer, m->host, sizeof(m->host));

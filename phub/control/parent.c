@@ -485,7 +485,6 @@ bool parent_has_started(const struct job *job)
 /* It starts: likewise here. 0, or why not. */
 static int parent_start(struct parent *p, struct err *e)
 {
-	const struct config *config = p->control->config;
 	const Phub__Start *m = p->start.said;
 	struct job *job = p->job;
 
@@ -511,12 +510,6 @@ static int parent_start(struct parent *p, struct err *e)
 		job_below_settle(job);
 		job_below_sort(job);
 	}
-	if (m->exchange && above_is_out_of_reach(p->control))
-		return err_set(e, -ENOTSUP,
-			"it is the top of a job that is sharded or a chain, whose boxes call each other, and this one "
-			"listens on loopback alone%s; let the job be a tree there (hierarchy), or give this host a box "
-			"of your own with an address for others",
-			config->hostbox_fd ? " (hostbox=auto)" : "");
 	if (m->exchange && peers_join(job, m->exchange, e) < 0)
 		return e->code;
 	job_try_start(job);

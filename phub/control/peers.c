@@ -435,11 +435,12 @@ bool peers_ask(const struct job *job)
 	return job->peers && !peers_is_top(job->peers);
 }
 
-bool peers_stand_for_all(const struct job *job, uint32_t member)
+bool peers_stand_for(const struct job *job, uint32_t member, uint32_t rank)
 {
 	const struct peers *p = job->peers;
 
-	return p && p->kind == WAYS_CHAIN && peers_is_top(p) && p->each[p->count - 1].slot == member;
+	return p && p->kind == WAYS_CHAIN && peers_is_top(p) && p->each[p->count - 1].slot == member &&
+	       peers_box_of(p, rank) > 0;
 }
 
 bool peers_have_own(const struct job *job, uint32_t but)

@@ -180,8 +180,12 @@ void peers_forget(struct job *job);
 
 /* Is the top box another, which has to agree to versions of the hyper-parameters? */
 bool peers_ask(const struct job *job);
-/* Do all ranks that are not here come by this box? */
-bool peers_stand_for_all(const struct job *job, uint32_t member);
+/* Does this rank, which is not here, come by this box, as do all of a chain's? */
+bool peers_stand_for(const struct job *job, uint32_t member, uint32_t rank);
+/* At the top box: of which of them a rank is; 0: of the top box, or of a host's own box below that. */
+unsigned peers_box_of(const struct peers *p, uint32_t rank);
+/* Does this box below the top box take part in exchanges? Not one that no other can call. */
+bool peers_may_take(const struct job *job, uint32_t member);
 /* Without this member: has the box still somebody of its own in the job, whose pushes it lifts? */
 bool peers_have_own(const struct job *job, uint32_t but);
 /* "box 10.0.2.1:7077", to which this chunk's sums go, or NULL. */

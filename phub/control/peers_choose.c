@@ -97,6 +97,8 @@ static unsigned peers_count_workers(const struct job *job, uint32_t member)
 
 		workers += member == JOB_AT_OTHER ? !m->elsewhere : m->elsewhere && m->at == member;
 	}
+	for (uint32_t i = job->ranks; member == JOB_AT_OTHER && i < job->world; i++)
+		workers += job->members[i].session && !peers_may_take(job, i); /* a host's sum is as one gradient */
 	return workers;
 }
 
@@ -111,7 +113,7 @@ static void peers_fill_net(const struct job *job, const struct racks *racks, uns
 		const struct member *m = &job->members[i];
 		unsigned at = net->count;
 
-		if (!m->session)
+		if (!peers_may_take(job, i))
 			continue;
 		net->box_of[at] = peers_find_box(racks, m->host, m->port);
 		cost_take_box(racks, net->box_of[at], at, peers_count_workers(job, i), &net->boxes[at]);

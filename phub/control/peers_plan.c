@@ -57,8 +57,7 @@ static void peers_name(struct peer *t)
 	snprintf(t->name, sizeof(t->name), strchr(t->host, ':') ? "box [%s]:%u" : "box %s:%u", t->host, t->port);
 }
 
-/* At the top box: of which of them a rank is. */
-static unsigned peers_box_of(const struct peers *p, uint32_t rank)
+unsigned peers_box_of(const struct peers *p, uint32_t rank)
 {
 	const struct member *m = &p->job->members[rank];
 
@@ -66,6 +65,11 @@ static unsigned peers_box_of(const struct peers *p, uint32_t rank)
 		if (p->each[i].slot == m->at)
 			return i;
 	return 0;
+}
+
+bool peers_may_take(const struct job *job, uint32_t member)
+{
+	return job->members[member].session && !job->members[member].leaf;
 }
 
 static enum config_hierarchy peers_hierarchy(const struct job *job)
@@ -88,7 +92,7 @@ static int peers_take_below(struct peers *p, struct err *e)
 		const struct member *m = &job->members[i];
 		struct peer *t = &p->each[number];
 
-		if (!m->session)
+		if (!peers_may_take(job, i))
 			continue;
 		if (!m->port)
 			return err_set(e, -EPROTO, "box %s does not say where others reach it", m->peer);
@@ -130,7 +134,7 @@ int peers_found(struct job *job, struct err *e)
 	int rc;
 
 	for (uint32_t i = job->ranks; i < job->world; i++) {
-		if (!job->members[i].session)
+		if (!peers_may_take(job, i))
 			continue;
 		cores = job->members[i].cores < cores ? job->members[i].cores : cores;
 		count++;
@@ -151,7 +155,8 @@ int peers_found(struct job *job, struct err *e)
 	rc = peers_take_below(p, e);
 	if (rc < 0)
 		return rc;
-	log_info("job '%s': %u boxes exchange, %s, on %u cores each", job->name, count, ways_name(p->kind), p->cores);
+	log_info("job '%s': %u boxes exchange, %s, on %u core%s each", job->name, count, ways_name(p->kind), p->cores,
+		p->cores == 1 ? "" : "s");
 	if (peers_loses_checkpoints(job))
 		log_warn("job '%s' has no checkpoints: its weights are at %u boxes, none of which has all; hierarchy: "
 			 "tree, "
@@ -168,7 +173,7 @@ int peers_say(const struct job *job, uint32_t member, Phub__Start *start)
 	Phub__Exchange *said;
 	bool whole = true;
 
-	if (!p || !peers_is_top(p))
+	if (!p || !peers_is_top(p) || !peers_may_take(job, member))
 		return 0;
 	said = calloc(1, sizeof(*said));
 	if (!said)
@@ -305,8 +310,8 @@ int peers_join(struct job *job, const Phub__Exchange *said, struct err *e)
 		peers_name(t);
 		p->boxes[i].workers = (unsigned)box->n_ranks;
 	}
-	log_info(
-		"job '%s': %u boxes exchange, %s, on %u cores each", job->name, p->count, ways_name(p->kind), p->cores);
+	log_info("job '%s': %u boxes exchange, %s, on %u core%s each", job->name, p->count, ways_name(p->kind),
+		p->cores, p->cores == 1 ? "" : "s");
 	return peers_give_places(p, said, e);
 }
 

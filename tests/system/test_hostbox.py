@@ -42,9 +42,10 @@ class Site:
         sanitizers = {f"{name}_OPTIONS": f"{os.environ.get(f'{name}_OPTIONS', '')}:log_path={FOLDER.name}/sanitizer" for name in ("ASAN", "LSAN", "TSAN", "UBSAN")}
         return {**sanitizers, "PHUB_PHUBD": str(rig.PHUBD), "PHUB_HOSTBOX_NAME": f"{self.mark}{host}", "XDG_RUNTIME_DIR": "", "TMPDIR": FOLDER.name, **more}
 
-    def worker(self, host, rank, world, job="demo", env=None, query="?hostbox=auto", **more):
+    def worker(self, host, rank, world, job="demo", env=None, query="?hostbox=auto", at=None, **more):
+        """`at`: the box above the host's; the root where it is not given."""
         given = {"keys": KEYS, "rounds": 20, **more}
-        return rig.Worker(self.root.url(job) + query, rank=rank, world=world, env=self.env(host, **(env or {})), **given)
+        return rig.Worker((at or self.root).url(job) + query, rank=rank, world=world, env=self.env(host, **(env or {})), **given)
 
     def workers(self, hosts, **more):
         return [self.worker(host, rank, len(hosts), **more) for rank, host in enumerate(hosts)]
@@ -422,19 +423,39 @@ def sealed():
 
 
 def sharded():
-    """a top box of jobs that are sharded: boxes that others cannot call are refused with what to do, and fine where all are on one host"""
-    site = Site(hierarchy="sharded")
-    digests = {worker.good()["digest"] for worker in site.workers(["one", "one", "two"], optimizer="adam")}
-    check(digests == {flat(3, optimizer="adam")}, f"{digests}")
-    site.ends()
+    """racks of hosts, sharded, chain and as the cost model chooses: host boxes are the home of nothing, whichever rack they are in, and nobody has to call them"""
+    for hierarchy, ways in (("sharded", ["sharded"]), ("chain", ["chain"]), ("auto", ["tree", "sharded", "chain", None])):
+        site = Site(hierarchy=hierarchy, cores=2)
+        other = rig.Box(name="other", cores=2, uplink=site.root.address, listen="127.0.0.2:0")
+        for job, more in (("adam", {"optimizer": "adam"}), ("tables", {"optimizer": "momentum", "barrier": True, "schedule": 3, "tables": 2})):
+            workers = [site.worker("one", 0, 5, job=job, **more), site.worker("one", 1, 5, job=job, **more), site.worker("two", 2, 5, job=job, **more),
+                       site.worker("two", 3, 5, job=job, at=other, **more), rig.Worker(other.url(job), rank=4, world=5, **{"keys": KEYS, "rounds": 20, **more})]
+            digests = {worker.good()["digest"] for worker in workers}
+            check(job == "tables" or digests == {flat(5, **more)}, f"{hierarchy}, {job}: {digests}")
+        workers = [site.worker("one", 0, 3, job="long", rounds=1000000, report_ms=50, pause_us=2000), site.worker("two", 1, 3, job="long", at=other, rounds=1000000, pause_us=2000),
+                   rig.Worker(other.url("long"), rank=2, world=3, keys=KEYS, rounds=1000000, pause_us=2000)]
+        workers[0].event("progress")
+        found = jobs(site.root.address, "long")
+        check(len(found["below"]) == 2 and len(found.get("beside", [])) in ((2,) if hierarchy != "auto" else (0, 2)) and found.get("hierarchy") in ways, f"{hierarchy}: {found}")
+        workers[0].kill()
+        for worker in workers[1:]:
+            bad(worker, r"rank 0 .*was lost")
+        other.stop()
+        site.ends()
     if os.geteuid() != 0:
         raise rig.Skip("needs root, for a network namespace")
     _, enter = rig.namespace("other")
-    rig.do(*enter, "ip", "address", "add", "10.99.99.1/32", "dev", "lo")
+    for last in (1, 2):
+        rig.do(*enter, "ip", "address", "add", f"10.99.99.{last}/32", "dev", "lo")
     site = Site(hierarchy="sharded", listen="10.99.99.1:0", create="secret", create_secret_env="WORD", env={"WORD": "x" * 20}, prefix=enter)
-    for worker in [rig.Worker(site.root.url("demo") + "?hostbox=auto", rank=rank, world=2, keys=KEYS, rounds=5, prefix=enter,
-                              env=site.env("one", PHUB_SECRET="x" * 20)) for rank in range(2)]:
-        bad(worker, r"cannot take part at the box above.* this one listens on loopback alone \(hostbox=auto\); let the job be a tree there")
+    other = rig.Box(name="other", cores=1, uplink=site.root.address, listen="10.99.99.2:0", create="secret", create_secret_env="WORD", env={"WORD": "x" * 20}, prefix=enter)
+    common = {"keys": KEYS, "rounds": 5, "prefix": enter, "world": 3}
+    for worker in [*(rig.Worker(site.root.url("demo") + "?hostbox=auto", rank=rank, env=site.env("one", PHUB_SECRET="x" * 20), **common) for rank in range(2)),
+                   rig.Worker(other.url("demo"), rank=2, env={"PHUB_SECRET": "x" * 20}, **common)]:
+        worker.good()
+    other.logged("job 'demo': 2 boxes exchange, sharded, on 1 core each")
+    site.root.logged(r"box 10\.99\.99\.\d:\d+ \(ranks 0, 1\) left")  # by the address that it calls from, not by one that means nothing here
+    other.stop()
     site.ends()
 
 
