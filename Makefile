@@ -288,7 +288,7 @@ $(eval $(call layer,transport,$(GEN_OBJ)))
 # A test_*.c is a program; other .c files beside them are shared helpers. fuzz_*.c are programs of libFuzzer; here they
 # only replay their corpus.
 
-TEST_SRC := $(filter-out $(if $(HAVE_CURL),,tests/unit/test_etcd.c tests/unit/test_announce.c), \
+TEST_SRC := $(filter-out $(if $(HAVE_CURL),,tests/unit/test_etcd.c tests/unit/test_announce.c tests/unit/test_campaign.c), \
 	$(wildcard tests/unit/test_*.c tests/suite/test_*.c))
 CUDA_STAND_IN := $(BUILD)/tests/suite/libcuda.so.1
 TEST_HELPERS := $(filter-out $(TEST_SRC) tests/suite/cuda_stand_in.c,$(wildcard tests/unit/*.c tests/suite/*.c))

@@ -87,8 +87,9 @@ void above_step(struct control *c)
 	struct above *a = &c->above;
 	char why[128];
 
-	if (a->there && c->box->locks.count > 0 && c->config->root[0] && !above_keeps(c))
-		box_give_targets(c->box);
+	targets_step(&c->box->targets, c->now_ns);
+	if (!a->epoch && !a->assumes && c->box->targets.wanted && !above_keeps(c))
+		targets_give(&c->box->targets);
 	if (!a->epoch || above_lease_now_ns(c) < a->until_ns)
 		return;
 	if (!a->doubt_ns) {
@@ -114,17 +115,14 @@ uint64_t above_next(const struct control *c)
 int above_assume(struct control *c, uint64_t epoch, uint64_t until_ns, struct err *e)
 {
 	struct above *a = &c->above;
-	bool had = c->box->locks.count > 0;
-	int rc = had ? 0 : box_take_targets(c->box, e);
+	int rc = targets_take(&c->box->targets, c->now_ns, e);
 
+	a->assumes = true;
 	if (rc < 0)
 		return rc;
-	if (above_lease_now_ns(c) >= until_ns) {
-		if (!had)
-			box_give_targets(c->box);
-		return err_set(e, -EAGAIN, "to lock checkpoint_targets took longer than the lease in etcd lasts");
-	}
-	a->there = a->known = false;
+	if (above_lease_now_ns(c) >= until_ns)
+		return err_set(e, -EAGAIN, "its lease in etcd is over");
+	a->assumes = a->there = a->known = false;
 	a->epoch = epoch;
 	a->until_ns = until_ns;
 	a->doubt_ns = 0;
@@ -133,6 +131,12 @@ int above_assume(struct control *c, uint64_t epoch, uint64_t until_ns, struct er
 	for (struct job *job = c->jobs; job; job = job->next)
 		parent_promoted(job);
 	return 0;
+}
+
+void above_decline(struct control *c)
+{
+	c->above.assumes = false;
+	c->again = true; /* what it has is given back */
 }
 
 void above_renew(struct control *c, uint64_t until_ns)

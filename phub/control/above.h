@@ -12,7 +12,7 @@
  * alone, all of them have left the one root when it starts at the other, and what that has committed and they have not
  * seen is nobody's.
  *
- * Control thread; nothing blocks, but what takes checkpoint targets (box.h).
+ * Control thread; nothing blocks.
  */
 #ifndef PHUB_CONTROL_ABOVE_H
 #define PHUB_CONTROL_ABOVE_H
@@ -42,6 +42,7 @@ struct above {
 	struct above_place place;
 	uint64_t epoch;         /* of this box, as root; 0: it is none by etcd */
 	uint64_t until_ns;      /* then: it is that for so long at least, by above_lease_now_ns() */
+	bool assumes;           /* it is to be the root, and wants its checkpoint targets for that */
 	uint64_t doubt_ns;      /* then: since when it does not know; 0: it does */
 	char why[ERR_TEXT_MAX]; /* why it is not known; "": etcd was not asked yet */
 };
@@ -62,9 +63,13 @@ void above_found(struct control *c, const struct above_place *place);
 /* It does not say where: what it said before holds. */
 void above_missed(struct control *c, const char *why);
 
-/* Etcd says that this box is the root, until then (of the lease's clock) at least. 0, or -EBUSY: another box has its
- * checkpoint targets. */
+/*
+ * Etcd says that this box is the root, until then (of the lease's clock) at least. 0: it is; else it is none yet, and
+ * this is to be called again: -EAGAIN (a checkpoint target has not answered), -EBUSY, -ENOLCK as targets_take() has
+ * them, with a text. Decline: it will not be called again.
+ */
 int above_assume(struct control *c, uint64_t epoch, uint64_t until_ns, struct err *e);
+void above_decline(struct control *c);
 /* Likewise, of one that is it: for longer. */
 void above_renew(struct control *c, uint64_t until_ns);
 /* It may not be any more, for this reason: it is in doubt from now on. One that is none is none. */

@@ -419,39 +419,6 @@ static int box_lock_targets(const struct checkpoint_place *place, struct box *bo
 	return rc < 0 ? err_set(e, rc, "checkpoint_targets: %s", why.text) : 0;
 }
 
-int box_take_targets(struct box *box, struct err *e)
-{
-	const struct config *config = box->config;
-	struct checkpoint_place place = {.parity = (unsigned)config->checkpoint_parity};
-	char text[sizeof(config->checkpoint_targets)];
-	struct err why = {.code = 0};
-	int rc;
-
-	if (!config->checkpoint_targets[0] || box->env.disk) /* one that is not the machine's has no locks */
-		return 0;
-	memcpy(text, config->checkpoint_targets, sizeof(text));
-	rc = checkpoint_list_targets(&place, text);
-	if (rc < 0)
-		return err_set(e, rc, "checkpoint_targets: there is no memory to look at them");
-	rc = checkpoint_lock_targets(&place, box->listener_count ? box->listeners[0].bound : "", &box->locks, &why);
-	if (rc == -EBUSY)
-		return err_set(e, rc,
-			"another box, which may be the root before this one, has the locks of checkpoint_targets: %s",
-			why.text);
-	if (rc > (int)place.parity) { /* they alone keep a root out that does not know yet that it is none */
-		checkpoint_unlock_targets(&box->locks);
-		return err_set(e, -ENOLCK,
-			"%d of %u checkpoint_targets cannot be locked, and another root may write there: %s", rc,
-			place.target_count, why.text);
-	}
-	return rc < 0 ? err_set(e, rc, "checkpoint_targets: %s", why.text) : 0;
-}
-
-void box_give_targets(struct box *box)
-{
-	checkpoint_unlock_targets(&box->locks);
-}
-
 int box_check_targets(const struct config *config, struct box *box, bool strict, struct err *e)
 {
 	struct checkpoint_place place = {.parity = (unsigned)config->checkpoint_parity};
@@ -478,6 +445,21 @@ int box_check_targets(const struct config *config, struct box *box, bool strict,
 			 "others",
 			why.text, rc, place.target_count);
 	return strict || config->root[0] ? 0 : box_lock_targets(&place, box, rc > 0 ? rc : 0, e);
+}
+
+/* Of one that stands for a root: they are taken when it is that. */
+static int box_name_targets(struct box *box, struct err *e)
+{
+	const struct config *config = box->config;
+	const char *who = box->listener_count ? box->listeners[0].bound : "";
+
+	/* Disks that are not the machine's have no locks, but those that come with them. */
+	if (!config->root[0] || !config->checkpoint_targets[0] || (box->env.disk && !box->env.target_locks))
+		return 0;
+	if (targets_init(&box->targets, config->checkpoint_targets, (unsigned)config->checkpoint_parity, who,
+		    box->env.target_locks, box->env.target_locks_arg, box->env.by_hand) < 0)
+		return err_set(e, -ENOMEM, "no memory for checkpoint_targets");
+	return 0;
 }
 
 /* ---- cores ---- */
@@ -581,6 +563,7 @@ static void box_free(struct box *box)
 		close(box->listeners[i].fd);
 	if (box->announce)
 		box->env.announce->close(box->announce);
+	targets_fini(&box->targets);
 	racks_fini(&box->racks);
 	stream_tls_close(box->tls);
 	rate_destroy(box->control.rate);
@@ -627,6 +610,8 @@ int box_create(const struct config *config, const struct box_env *env, uint64_t 
 		box_tell_pin(box);
 	if (rc == 0)
 		rc = box_listen(box, e);
+	if (rc == 0)
+		rc = box_name_targets(box, e);
 	if (rc == 0)
 		rc = box_place_cores(box, e);
 	if (rc == 0)

@@ -15,6 +15,7 @@
 #include "phub/control/config.h"
 #include "phub/control/control.h"
 #include "phub/control/post.h"
+#include "phub/control/targets.h"
 #include "phub/core.h"
 #include "topology/placement.h"
 #include "transport/stream.h"
@@ -46,6 +47,8 @@ struct box_env {
 		*announce; /* how the box is announced (announce.h), where options say so; NULL: not */
 	/* By which leases are counted (clock_outside_ns()); NULL: time is what each step is given. Any thread. */
 	uint64_t (*lease_clock)(void);
+	const struct targets_ops *target_locks; /* of checkpoint targets (targets.h); NULL: the machine's */
+	void *target_locks_arg;
 	bool by_hand;      /* cores are stepped by the caller: not pinned, the machine is not looked at; no threads */
 	struct disk *disk; /* of checkpoints; NULL: the machine's */
 	bool plant_leak;   /* for tests: see core.h */
@@ -82,12 +85,14 @@ struct box {
 	/* To other boxes: a transport that only connects, and a queue of it for each core; NULL where there is none. */
 	struct transport *uplink;
 	struct queue *uplinks[CONFIG_CORES_MAX];
-	struct racks racks;            /* as read anew; no boxes: as the config has it */
-	unsigned racks_box;            /* which of them this is */
-	struct stream_tls *tls;        /* of control sessions, or NULL */
-	struct announce *announce;     /* NULL: it is not announced */
-	struct checkpoint_locks locks; /* of its checkpoint targets */
-	char exposed[480];             /* what is plain at a public address, and what to do; "": none of that */
+	struct racks racks;        /* as read anew; no boxes: as the config has it */
+	unsigned racks_box;        /* which of them this is */
+	struct stream_tls *tls;    /* of control sessions, or NULL */
+	struct announce *announce; /* NULL: it is not announced */
+	struct checkpoint_locks
+		locks;          /* of its checkpoint targets, from the start on; or, where it stands for a root, */
+	struct targets targets; /* while it is that */
+	char exposed[480];      /* what is plain at a public address, and what to do; "": none of that */
 	unsigned listener_count;
 	struct box_listener listeners[CONFIG_LISTEN_MAX];
 	unsigned transport_count;
@@ -110,20 +115,12 @@ int box_check(const struct config *config, struct err *e);
 /*
  * Can checkpoints be written where the options say, by this process as it is now: to be asked once it is the user that
  * it becomes. `strict`: to all of the targets, and no more is asked: a box that runs may have them. Else it is for a
- * start: some may fail that parity makes up for, which is logged, and they are locked for this process until it ends.
+ * start: some may fail that parity makes up for, which is logged, and they are locked for this process until it ends,
+ * but by a box that stands for a root (targets.h).
  * A full disk fails no start: what it has may be gone on from. Blocks on disks. `box`: that starts, or NULL. 0 or a
  * negative errno with what to do in `e`; -EBUSY: another box has them.
  */
 int box_check_targets(const struct config *config, struct box *box, bool strict, struct err *e);
-
-/*
- * A box that stands for a root (config->root) has the targets while it is the root, and not from its start on: that two
- * boxes have the same ones is meant there. Take: 0, or -EBUSY while another box has them, with a text; whatever else
- * keeps them from being locked is logged. Blocks as long as the targets' file systems do. Give: nothing here writes
- * there any more.
- */
-int box_take_targets(struct box *box, struct err *e);
-void box_give_targets(struct box *box);
 
 /*
  * Turns control and every core once. Does not block. Returns whether something is left to be done at this very time.

@@ -19,8 +19,10 @@
 #include "transport/roster.h"
 
 #define CAMPAIGN_RETRY_NS  (500 * NS_PER_MS)
-#define CAMPAIGN_ASSUME_NS (250 * NS_PER_MS) /* between two looks whether the checkpoint targets are free */
+#define CAMPAIGN_ASSUME_NS (250 * NS_PER_MS) /* between two looks whether the checkpoint targets are free... */
+#define CAMPAIGN_SOON_NS   (10 * NS_PER_MS)  /* ...and in the first second, in which disks that are well answer */
 #define CAMPAIGN_MARGIN    4                 /* of the lease's time: the last part is not used */
+#define CAMPAIGN_PATIENCE  3                 /* lease's times: so long checkpoint targets are waited for */
 
 void campaign_init(struct campaign *g, struct box *box, struct etcd *etcd, const char *self, const char *address)
 {
@@ -44,14 +46,31 @@ static void campaign_lose(struct campaign *g, const struct above_place *by, cons
 	g->epoch = 0;
 	if (above_is_root(&g->box->control))
 		above_depose(&g->box->control, by, why);
+	else
+		above_decline(&g->box->control);
 }
 
 /* Who is the root instead is seen at the next look. */
 static void campaign_forget_lease(struct campaign *g)
 {
 	g->lease = 0;
+	g->yields = false;
 	g->until_ns = 0;
 	above_doubt(&g->box->control, "this box's lease in etcd is over");
+}
+
+/* Another box may be able to. */
+static void campaign_yield(struct campaign *g, const char *why)
+{
+	uint64_t pause_ns = CAMPAIGN_PATIENCE * g->ttl_ns;
+
+	log_warn("this box does not become the root '%s', as it has waited for its checkpoints for %.0f s, and does "
+		 "not stand for it for as long, so that another box may be: %s",
+		g->box->config->root, (double)(g->now_ns - g->won_ns) / 1e9, why);
+	above_decline(&g->box->control);
+	g->epoch = 0;
+	g->yields = true;
+	g->claim_ns = g->now_ns + pause_ns;
 }
 
 /* It is this box, and has to have the checkpoints before it is anything. */
@@ -59,19 +78,24 @@ static void campaign_assume(struct campaign *g)
 {
 	struct control *c = &g->box->control;
 	struct err e;
+	bool fresh = g->now_ns < g->won_ns + NS_PER_S;
+	int rc;
 
 	if (!g->epoch || above_is_root(c) || g->now_ns < g->assume_ns || campaign_is_over(g))
 		return;
-	g->assume_ns = g->now_ns + CAMPAIGN_ASSUME_NS;
-	if (above_assume(c, g->epoch, g->until_ns, &e) == 0) {
-		g->told = false;
+	rc = above_assume(c, g->epoch, g->until_ns, &e);
+	g->told = g->told && rc < 0;
+	if (rc == 0)
 		return;
-	}
+	g->assume_ns = g->now_ns + (fresh && rc == -EAGAIN ? CAMPAIGN_SOON_NS : CAMPAIGN_ASSUME_NS);
 	c->above.known = false; /* who was the root is none by etcd: jobs here wait for this box */
 	above_missed(c, e.text);
-	if (!g->told)
+	if (g->now_ns - g->won_ns >= CAMPAIGN_PATIENCE * g->ttl_ns) {
+		campaign_yield(g, e.text);
+	} else if (!g->told && !(fresh && rc == -EAGAIN)) {
 		log_warn("this box is to be the root '%s', and waits for its checkpoints: %s", c->config->root, e.text);
-	g->told = true;
+		g->told = true;
+	}
 }
 
 static void campaign_win(struct campaign *g, uint64_t epoch)
@@ -80,6 +104,7 @@ static void campaign_win(struct campaign *g, uint64_t epoch)
 	g->epoch = epoch;
 	g->won_ns = g->now_ns;
 	g->assume_ns = 0;
+	g->told = false;
 	campaign_assume(g);
 }
 
@@ -88,6 +113,8 @@ void campaign_seen(struct campaign *g, int64_t lease, const struct above_place *
 	bool its = campaign_is_its(g, lease);
 
 	g->vacant = lease == 0;
+	if (its && g->yields)
+		return;
 	if (its && root->epoch != g->epoch)
 		campaign_win(g, root->epoch);
 	else if (!its && g->epoch && asked_ns >= g->won_ns)
@@ -122,7 +149,7 @@ static void campaign_claim(struct campaign *g)
 
 static bool campaign_may_claim(const struct campaign *g)
 {
-	return g->vacant && !g->epoch && g->address[0] && !above_is_root(&g->box->control);
+	return g->vacant && !g->epoch && g->address[0] && !above_is_root(&g->box->control) && g->now_ns >= g->claim_ns;
 }
 
 /* When the lease is to be kept alive: at once where this machine was suspended for longer than it lasts. */
@@ -138,6 +165,8 @@ static void campaign_choose(struct campaign *g)
 			campaign_begin(g, CAMPAIGN_REVOKING, "/v3/lease/revoke", etcd_text_lease(g->lease));
 	} else if (g->now_ns < g->retry_ns) {
 		return;
+	} else if (g->yields) {
+		campaign_begin(g, CAMPAIGN_REVOKING, "/v3/lease/revoke", etcd_text_lease(g->lease));
 	} else if (!g->lease && campaign_may_claim(g)) {
 		campaign_begin(g, CAMPAIGN_GRANTING, "/v3/lease/grant",
 			etcd_text_grant((int64_t)((g->box->config->etcd_ttl_ms + 999) / 1000)));
@@ -205,6 +234,17 @@ static int campaign_heard_claim(struct campaign *g, struct err *e)
 	return 0;
 }
 
+/* Not heard, it is asked for again, until that is over by itself; but by a box that goes down. */
+static int campaign_heard_revoke(struct campaign *g)
+{
+	if (g->call.state == ETCD_FAILED && g->call.status != ETCD_NOT_FOUND && !g->stopping)
+		return g->call.why.code;
+	g->lease = 0;
+	g->yields = false;
+	g->until_ns = 0;
+	return 0;
+}
+
 static void campaign_heard(struct campaign *g)
 {
 	enum campaign_doing doing = g->doing;
@@ -213,7 +253,7 @@ static void campaign_heard(struct campaign *g)
 
 	g->doing = CAMPAIGN_NOTHING;
 	if (doing == CAMPAIGN_REVOKING) {
-		g->lease = 0;
+		rc = campaign_heard_revoke(g);
 	} else if (g->call.state == ETCD_FAILED) {
 		if (g->call.status == ETCD_NOT_FOUND)
 			campaign_forget_lease(g);
@@ -242,7 +282,7 @@ void campaign_step(struct campaign *g, uint64_t now_ns)
 uint64_t campaign_next(const struct campaign *g)
 {
 	bool waits = g->epoch && !above_is_root(&g->box->control) && !campaign_is_over(g);
-	uint64_t due = g->lease ? campaign_keep_ns(g) : CLOCK_NEVER;
+	uint64_t due = !g->lease ? CLOCK_NEVER : g->yields ? 0 : campaign_keep_ns(g);
 
 	if (g->doing != CAMPAIGN_NOTHING)
 		return waits ? g->assume_ns : CLOCK_NEVER;

@@ -2,8 +2,9 @@
 /*
  * A box stands for a root (config->root) in etcd: it has a lease, which it keeps alive, and when nobody is that root it
  * puts the root's key there under it, which one box alone can. The key goes with the lease: when the box has died, or
- * is cut off, another's turn comes. Tells above.h whether this box is the root. Part of what announces the box
- * (announce.c), whose etcd it shares. Control thread; nothing blocks, but above_assume().
+ * is cut off, another's turn comes; and likewise, when it has the key and cannot have its checkpoint targets, by three
+ * times the lease's time. Tells above.h whether this box is the root. Part of what announces the box (announce.c),
+ * whose etcd it shares. Control thread; nothing blocks.
  */
 #ifndef PHUB_CONTROL_CAMPAIGN_H
 #define PHUB_CONTROL_CAMPAIGN_H
@@ -38,7 +39,9 @@ struct campaign {
 	uint64_t lease_began_ns;    /* by the clock of leases (above_lease_now_ns()), */
 	uint64_t ttl_ns, until_ns;  /* by which the lease lasts for so long at least */
 	uint64_t keep_ns, retry_ns, assume_ns;
-	bool told; /* that it waits for checkpoint targets */
+	bool told;         /* that it waits for checkpoint targets */
+	bool yields;       /* ...which it cannot have: the lease is given back, so that another box has its turn */
+	uint64_t claim_ns; /* it does not stand before */
 	bool stopping;
 };
 

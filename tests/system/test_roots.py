@@ -22,9 +22,9 @@ import time
 import raw
 import rig
 from rig import Box, Worker, check, holds
-from test_etcd import ETCD, Etcd, announced, boxes, until
+from test_etcd import ETCD, PHUB, Etcd, announced, boxes, until
 
-SUSPENDED = rig.BUILD / "tests/system/suspended.so"
+SLOW, SUSPENDED = (rig.BUILD / "tests/system" / name for name in ("slow_disk.so", "suspended.so"))
 KEYS = "a:50000,b:70000,c:100"
 ROUNDS = 300
 ASSOCIATION = "[[0,1],[2]]"
@@ -270,6 +270,32 @@ def suspended():
         box.stop()
 
 
+def hung_target():
+    """A box that is to be the root and whose checkpoint target does not answer goes on with all else, and gives its place to another"""
+    etcd = Etcd()
+    with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as disk:
+        shut = pathlib.Path(folder) / "shut"
+        shut.touch()
+        keeps = {"checkpoint_targets": disk, "checkpoint_every": 10, **FAST}
+        two = announced("two", etcd, root="top", env={"LD_PRELOAD": SLOW, "PHUB_TEST_SLOW_LOCK": shut}, **keeps)
+        two.logged("slow disk: a lock waits")
+        two.logged(f"to be the root 'top', and waits for its checkpoints: of checkpoint_targets {disk} has not answered for ")
+        subprocess.run([PHUB, "jobs", two.address], check=True, capture_output=True, timeout=rig.DEADLINE_S, env=rig.QUIET)
+        three = announced("three", etcd, root="top", **keeps)
+        two.logged(f"does not become the root 'top', .*: of checkpoint_targets {disk} has not answered for [0-9.]+ s: see that")
+        Racks.promoted(three)
+        two.logged(f"the root 'top' is box 'three' at {three.address} now")
+        for worker in begin([two, three, three], job="below", rounds=20):
+            worker.good()
+        shut.unlink()  # the lock comes, which nobody wants any more
+        three.kill()
+        three.wait()
+        Racks.promoted(two)
+        for worker in begin([two] * 3, job="after", rounds=20):
+            worker.good()
+        two.stop()
+
+
 def wrong_root():
     """A box answers to the root's epoch alone that it is of"""
     etcd = Etcd()
@@ -318,7 +344,7 @@ def wrong_options():
         holds(done.stderr, said)
 
 
-CASES = [root_dies, root_ends, cut_off, stopped, etcd_away, suspended, wrong_root, strange_key, wrong_options]
+CASES = [root_dies, root_ends, cut_off, stopped, etcd_away, suspended, hung_target, wrong_root, strange_key, wrong_options]
 
 if __name__ == "__main__":
     rig.run(CASES, None if ETCD else "etcd is not there (apt install etcd-server)")

@@ -1,0 +1,326 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A task is a call to a disk that may never return. Whoever comes last to it, its thread or control, has what is in it
+ * and frees it.
+ */
+#include "phub/control/targets.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "phub/base/log.h"
+
+enum target_state { TARGET_RUNS, TARGET_OVER, TARGET_LEFT };
+
+struct target_task {
+	const struct targets_ops *ops;
+	void *arg;
+	_Atomic int state; /* exchanged by both sides: what the other did before is seen then */
+	bool gives;        /* `lock` back, in place of taking it */
+	int lock, rc;
+	char who[128];
+	char dir[];
+};
+
+struct target {
+	struct target_task *task; /* NULL: there is none */
+	bool has;
+	int lock;
+	bool heard, told; /* since it is wanted: of a try, with `rc`; that it is done without */
+	int rc;
+	uint64_t retry_ns;
+};
+
+static int targets_lock_dir(void *arg, const char *dir, const char *who, int *lock)
+{
+	(void)arg;
+	return disk_lock(dir, who, lock);
+}
+
+static void targets_unlock_dir(void *arg, int lock)
+{
+	(void)arg;
+	close(lock);
+}
+
+/* ---- tasks ---- */
+
+static void target_drop(struct target_task *task)
+{
+	if (!task->gives && task->rc == 0)
+		task->ops->unlock(task->arg, task->lock);
+	free(task);
+}
+
+static void *target_run(void *arg)
+{
+	struct target_task *task = arg;
+
+	task->rc = 0;
+	if (task->gives)
+		task->ops->unlock(task->arg, task->lock);
+	else
+		task->rc = task->ops->lock(task->arg, task->dir, task->who, &task->lock);
+	if (atomic_exchange_explicit(&task->state, TARGET_OVER, memory_order_acq_rel) == TARGET_LEFT)
+		target_drop(task);
+	return NULL;
+}
+
+/* A thread that nobody waits for, and that takes no signals. 0 or a negative errno. */
+static int target_spawn(struct target_task *task)
+{
+	sigset_t all, before;
+	pthread_t thread;
+	int rc;
+
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &before);
+	rc = -pthread_create(&thread, NULL, target_run, task);
+	pthread_sigmask(SIG_SETMASK, &before, NULL);
+	if (rc == 0)
+		pthread_detach(thread);
+	return rc;
+}
+
+/* Takes the target's lock, or, with what it has, gives it back. */
+static void target_begin(struct targets *t, unsigned index, bool gives)
+{
+	struct target *target = &t->targets[index];
+	const char *dir = t->place.targets[index];
+	struct target_task *task = calloc(1, sizeof(*task) + strlen(dir) + 1);
+	int rc = task ? 0 : -ENOMEM;
+
+	if (task) {
+		task->ops = t->ops;
+		task->arg = t->arg;
+		task->gives = gives;
+		task->lock = target->lock;
+		memcpy(task->who, t->who, sizeof(task->who));
+		memcpy(task->dir, dir, strlen(dir) + 1);
+		target->task = task;
+		if (t->by_hand)
+			target_run(task);
+		else
+			rc = target_spawn(task);
+	}
+	if (rc == 0)
+		return;
+	free(task);
+	target->task = NULL;
+	if (gives) {
+		t->ops->unlock(t->arg, target->lock);
+	} else {
+		target->heard = true;
+		target->rc = rc;
+	}
+}
+
+/* What has ended: what was taken is kept, or was wanted once. */
+static void targets_hear(struct targets *t)
+{
+	for (unsigned i = 0; i < t->place.target_count; i++) {
+		struct target *target = &t->targets[i];
+		struct target_task *task = target->task;
+
+		if (!task || atomic_load_explicit(&task->state, memory_order_acquire) != TARGET_OVER)
+			continue;
+		target->task = NULL;
+		if (!task->gives) {
+			target->heard = true;
+			target->rc = task->rc;
+			target->has = task->rc == 0;
+			target->lock = task->lock;
+		}
+		free(task);
+		if (target->has && !t->wanted) {
+			target->has = false;
+			target_begin(t, i, true);
+		}
+	}
+}
+
+static void targets_ask(struct targets *t)
+{
+	for (unsigned i = 0; i < t->place.target_count; i++) {
+		struct target *target = &t->targets[i];
+
+		if (target->has || target->task || t->now_ns < target->retry_ns)
+			continue;
+		target->retry_ns = t->now_ns + (t->held ? TARGETS_LATE_NS : TARGETS_RETRY_NS);
+		target_begin(t, i, false);
+	}
+}
+
+/* ---- whether they are enough ---- */
+
+struct targets_count {
+	unsigned lacking, silent, failed; /* the latter two, of the first */
+	unsigned busy, first_silent, first_failed;
+	bool is_busy;
+};
+
+static struct targets_count targets_count(const struct targets *t)
+{
+	struct targets_count n = {.lacking = 0};
+
+	for (unsigned i = t->place.target_count; i-- > 0;) { /* the first is seen last */
+		const struct target *target = &t->targets[i];
+
+		if (target->has)
+			continue;
+		n.lacking++;
+		if (!target->heard) {
+			n.silent++;
+			n.first_silent = i;
+		} else if (target->rc == -EBUSY) {
+			n.is_busy = true;
+			n.busy = i;
+		} else {
+			n.failed++;
+			n.first_failed = i;
+		}
+	}
+	return n;
+}
+
+static int targets_tell(const struct targets *t, const struct targets_count *n, struct err *e)
+{
+	const char *dir;
+
+	if (n->is_busy) {
+		dir = t->place.targets[n->busy];
+		return err_set(e, -EBUSY,
+			"of checkpoint_targets %s is another phubd's, which runs (it has locked %s/.phub.lock): it "
+			"may be the root before this one; if it is not on its way down, stop it",
+			dir, dir);
+	}
+	if (n->failed > t->place.parity) { /* they alone keep a root out that does not know yet that it is none */
+		dir = t->place.targets[n->first_failed];
+		return err_set(e, -ENOLCK,
+			"%u of %u checkpoint_targets cannot be locked, and another root may write there: %s (%s); see "
+			"that it is mounted, with locks, and writable",
+			n->failed, t->place.target_count, dir, strerror(-t->targets[n->first_failed].rc));
+	}
+	return err_set(e, -EAGAIN,
+		"of checkpoint_targets %s has not answered for %.1f s: see that its disk or server is up, or unmount "
+		"it",
+		t->place.targets[n->first_silent], (double)(t->now_ns - t->since_ns) / 1e9);
+}
+
+static void targets_tell_lacking(struct targets *t)
+{
+	for (unsigned i = 0; i < t->place.target_count; i++) {
+		struct target *target = &t->targets[i];
+
+		if (target->has)
+			continue;
+		target->told = true;
+		log_warn("checkpoint_targets: %s is not locked against another box (%s); parity makes up for it, and "
+			 "it is tried again",
+			t->place.targets[i], target->heard ? strerror(-target->rc) : "it does not answer");
+	}
+}
+
+int targets_take(struct targets *t, uint64_t now_ns, struct err *e)
+{
+	struct targets_count n;
+
+	t->now_ns = now_ns;
+	for (unsigned i = 0; i < t->place.target_count && !t->wanted; i++) {
+		t->targets[i].heard = t->targets[i].told = false;
+		t->targets[i].retry_ns = 0;
+	}
+	t->since_ns = t->wanted ? t->since_ns : now_ns;
+	t->wanted = true;
+	if (t->held)
+		return 0;
+	targets_hear(t);
+	targets_ask(t);
+	targets_hear(t); /* by hand */
+	n = targets_count(t);
+	if (n.is_busy || n.lacking > t->place.parity || (n.silent > 0 && now_ns < t->since_ns + TARGETS_SLOW_NS))
+		return targets_tell(t, &n, e);
+	targets_tell_lacking(t);
+	t->held = true;
+	return 0;
+}
+
+/* ---- afterwards ---- */
+
+bool targets_has(const struct targets *t)
+{
+	for (unsigned i = 0; i < t->place.target_count; i++)
+		if (t->targets[i].has)
+			return true;
+	return false;
+}
+
+void targets_step(struct targets *t, uint64_t now_ns)
+{
+	t->now_ns = now_ns;
+	targets_hear(t);
+	if (!t->held)
+		return;
+	targets_ask(t);
+	for (unsigned i = 0; i < t->place.target_count; i++) {
+		struct target *target = &t->targets[i];
+
+		if (!target->told || !target->has)
+			continue;
+		target->told = false;
+		log_info("checkpoint_targets: %s is locked, too", t->place.targets[i]);
+	}
+}
+
+void targets_give(struct targets *t)
+{
+	t->wanted = t->held = false;
+	for (unsigned i = 0; i < t->place.target_count; i++) {
+		struct target *target = &t->targets[i];
+
+		if (!target->has)
+			continue;
+		target->has = false;
+		target_begin(t, i, true);
+	}
+	targets_hear(t);
+}
+
+/* ---- life ---- */
+
+int targets_init(struct targets *t, const char *list, unsigned parity, const char *who, const struct targets_ops *ops,
+	void *arg, bool by_hand)
+{
+	static const struct targets_ops dirs = {.lock = targets_lock_dir, .unlock = targets_unlock_dir};
+
+	*t = (struct targets){.ops = ops ? ops : &dirs, .arg = arg, .by_hand = by_hand, .place = {.parity = parity}};
+	snprintf(t->who, sizeof(t->who), "%s", who);
+	t->text = strdup(list);
+	if (t->text && checkpoint_list_targets(&t->place, t->text) == 0)
+		t->targets = calloc(t->place.target_count, sizeof(*t->targets));
+	if (t->targets)
+		return 0;
+	free(t->text);
+	*t = (struct targets){.ops = NULL};
+	return -ENOMEM;
+}
+
+void targets_fini(struct targets *t)
+{
+	targets_give(t);
+	for (unsigned i = 0; i < t->place.target_count; i++) {
+		struct target_task *task = t->targets[i].task;
+
+		if (task && atomic_exchange_explicit(&task->state, TARGET_LEFT, memory_order_acq_rel) == TARGET_OVER)
+			target_drop(task);
+	}
+	free(t->targets);
+	free(t->text);
+	*t = (struct targets){.ops = NULL};
+}

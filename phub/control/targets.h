@@ -1,0 +1,67 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The locks of a box's checkpoint targets, where it has them not from its start on but while it is a root: that two
+ * boxes have the same targets is meant there. Disks are waited for in threads, one for each target, as the mount of a
+ * server that is gone answers nobody, and can be waited for by nobody else. A thread that hangs stays, one for each
+ * target at most; what it gets when nobody wants it any more is given back. Control thread; nothing blocks.
+ */
+#ifndef PHUB_CONTROL_TARGETS_H
+#define PHUB_CONTROL_TARGETS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "phub/base/clock.h"
+#include "phub/base/err.h"
+#include "phub/control/checkpoint.h"
+
+#define TARGETS_RETRY_NS (250 * NS_PER_MS) /* from one try of a target that cannot be locked to the next */
+#define TARGETS_SLOW_NS  (2 * NS_PER_S)    /* a target that does not answer for so long is done without, by parity */
+#define TARGETS_LATE_NS  (10 * NS_PER_S)   /* between tries of one that was done without */
+
+/* How they are locked. `arg` and all that it leads to outlive the process's threads. Any thread; both may block. */
+struct targets_ops {
+	/* As disk_lock(). */
+	int (*lock)(void *arg, const char *dir, const char *who, int *lock);
+	void (*unlock)(void *arg, int lock);
+};
+
+struct target;
+
+struct targets {
+	const struct targets_ops *ops;
+	void *arg;
+	bool by_hand; /* there are no threads: control does it */
+	char *text, who[128];
+	struct checkpoint_place place;
+	struct target *targets; /* [place.target_count] */
+	bool wanted;            /* since: */
+	uint64_t since_ns;
+	bool held; /* all of them, or all but so many as parity makes up for */
+	uint64_t now_ns;
+};
+
+/*
+ * Of directories with commas between them. `who`: where this box can be asked, for others to see. `ops` NULL: as
+ * disk_lock() does. By hand: there are no threads, and what it calls does not block. 0 or -ENOMEM.
+ */
+int targets_init(struct targets *t, const char *list, unsigned parity, const char *who, const struct targets_ops *ops,
+	void *arg, bool by_hand);
+
+/*
+ * Wants them. To be called again and again until it is 0: they are locked for this process; those that are not, as many
+ * as parity makes up for, are told in the log. -EAGAIN: some have not answered yet; -EBUSY: another box has one; or
+ * -ENOLCK: more than parity makes up for cannot be locked. With a text in `e` that names the first of them and says
+ * what to do. What can be locked is, meanwhile, and the others are tried anew.
+ */
+int targets_take(struct targets *t, uint64_t now_ns, struct err *e);
+/* Does not want them any more: they are given back, in any state; nothing here writes there any more. */
+void targets_give(struct targets *t);
+/* Has some of them? */
+bool targets_has(const struct targets *t);
+/* To be called now and then: takes those that came late, gives back those that came too late. */
+void targets_step(struct targets *t, uint64_t now_ns);
+/* Gives them back; threads that hang keep what they need. One that was zeroed is allowed. */
+void targets_fini(struct targets *t);
+
+#endif
