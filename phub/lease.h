@@ -17,9 +17,9 @@ struct lease {
 	/* Written by control, on a line of its own; read by the core, relaxed: nothing else is ordered by it. */
 	_Alignas(64) uint64_t until_ns; /* 0: not at all */
 	/* The core's: */
-	_Alignas(64) uint64_t (*clock)(void); /* of until_ns; NULL: steps are given the time */
-	uint64_t step_ns;                     /* of this step */
-	bool missed;                          /* a commit waits, for it came too late */
+	_Alignas(64) uint64_t step_ns; /* of this step */
+	uint64_t (*clock)(void);       /* of until_ns; NULL: steps are given the time */
+	bool missed;                   /* a commit waits, for it came too late */
 };
 
 /* Control thread. */
