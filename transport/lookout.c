@@ -46,7 +46,7 @@ static void lookout_on_event(void *arg, const struct etcd_item *item)
 	lookout_put(l, &l->roster, &is);
 }
 
-/* Tells of what was and is not, then of what is: a box before its jobs. */
+/* Tells of what was and is not, then of what is: a box before its jobs, and what it is the root of. */
 static void lookout_compare(struct lookout *l)
 {
 	for (unsigned i = 0; i < l->roster.job_count; i++) {
@@ -61,8 +61,16 @@ static void lookout_compare(struct lookout *l)
 		if (!roster_find_box(&l->listing, item.box.name))
 			lookout_tell(l, &item);
 	}
+	for (unsigned i = 0; i < l->roster.root_count; i++) {
+		struct roster_item item = {.kind = ROSTER_ROOT, .gone = true, .root = l->roster.roots[i]};
+
+		if (!roster_find_root(&l->listing, item.root.name))
+			lookout_tell(l, &item);
+	}
 	for (unsigned i = 0; i < l->listing.box_count; i++)
 		lookout_tell(l, &(struct roster_item){.kind = ROSTER_BOX, .box = l->listing.boxes[i]});
+	for (unsigned i = 0; i < l->listing.root_count; i++)
+		lookout_tell(l, &(struct roster_item){.kind = ROSTER_ROOT, .root = l->listing.roots[i]});
 	for (unsigned i = 0; i < l->listing.job_count; i++)
 		lookout_tell(l, &(struct roster_item){.kind = ROSTER_JOB, .job = l->listing.jobs[i]});
 }

@@ -90,9 +90,10 @@ static char *roster_write(json_t *object)
 
 char *roster_write_box(const struct roster_box *b)
 {
-	return roster_write(json_pack("{s:s, s:s, s:s, s:s, s:o, s:s, s:i, s:b, s:I}", "address", b->address, "host",
-		b->host, "rack", b->rack, "uplink", b->uplink, "transports", roster_write_list(b->transports),
-		"version", b->version, "cores", (int)b->cores, "tls", (int)b->tls, "since", (json_int_t)b->since));
+	return roster_write(json_pack("{s:s, s:s, s:s, s:s, s:o, s:s, s:i, s:b, s:I, s:s}", "address", b->address,
+		"host", b->host, "rack", b->rack, "uplink", b->uplink, "transports", roster_write_list(b->transports),
+		"version", b->version, "cores", (int)b->cores, "tls", (int)b->tls, "since", (json_int_t)b->since,
+		"root", b->root));
 }
 
 char *roster_write_job(const struct roster_job *j)
@@ -103,7 +104,8 @@ char *roster_write_job(const struct roster_job *j)
 
 char *roster_write_root(const struct roster_root *r)
 {
-	return roster_write(json_pack("{s:s, s:s, s:b}", "box", r->box, "address", r->address, "tls", (int)r->tls));
+	return roster_write(json_pack("{s:s, s:s, s:b, s:I}", "box", r->box, "address", r->address, "tls", (int)r->tls,
+		"since", (json_int_t)r->since));
 }
 
 /* What does not fit, or is no text of ours, is left out. */
@@ -148,6 +150,7 @@ static int roster_read_box(const json_t *v, struct roster_box *out)
 	roster_read_text(json_object_get(v, "host"), out->host, sizeof(out->host));
 	roster_read_text(json_object_get(v, "rack"), out->rack, sizeof(out->rack));
 	roster_read_text(json_object_get(v, "uplink"), out->uplink, sizeof(out->uplink));
+	roster_read_text(json_object_get(v, "root"), out->root, sizeof(out->root));
 	roster_read_text(json_object_get(v, "version"), out->version, sizeof(out->version));
 	roster_read_list(json_object_get(v, "transports"), out->transports, sizeof(out->transports));
 	out->cores = (uint32_t)roster_read_number(json_object_get(v, "cores"), UINT32_MAX);
@@ -156,15 +159,22 @@ static int roster_read_box(const json_t *v, struct roster_box *out)
 	return roster_is_word(out->address, sizeof(out->address), "/") ? 0 : -EINVAL;
 }
 
-int roster_read_root(const char *value, struct roster_root *out)
+static int roster_read_holder(const json_t *v, struct roster_root *out)
 {
-	json_t *v = json_loads(value, 0, NULL);
-
 	roster_read_text(json_object_get(v, "box"), out->box, sizeof(out->box));
 	roster_read_text(json_object_get(v, "address"), out->address, sizeof(out->address));
 	out->tls = json_is_true(json_object_get(v, "tls"));
-	json_decref(v);
+	out->since = (int64_t)roster_read_number(json_object_get(v, "since"), UINT32_MAX);
 	return roster_name_valid(out->box) && roster_is_word(out->address, sizeof(out->address), "/") ? 0 : -EINVAL;
+}
+
+int roster_read_root(const char *value, struct roster_root *out)
+{
+	json_t *v = json_loads(value, 0, NULL);
+	int rc = roster_read_holder(v, out);
+
+	json_decref(v);
+	return rc;
 }
 
 static void roster_read_job(const json_t *v, struct roster_job *out)
@@ -177,7 +187,7 @@ static void roster_read_job(const json_t *v, struct roster_job *out)
 
 static int roster_read_key(const char *prefix, const char *key, struct roster_item *out)
 {
-	static const char boxes[] = "/boxes/", jobs[] = "/jobs/";
+	static const char boxes[] = "/boxes/", jobs[] = "/jobs/", roots[] = "/roots/";
 	size_t length = strlen(prefix);
 	const char *slash, *end = key + strlen(key);
 
@@ -187,6 +197,10 @@ static int roster_read_key(const char *prefix, const char *key, struct roster_it
 	if (strncmp(key, boxes, strlen(boxes)) == 0) {
 		out->kind = ROSTER_BOX;
 		return roster_take_name(key + strlen(boxes), end, out->box.name) ? 0 : -EINVAL;
+	}
+	if (strncmp(key, roots, strlen(roots)) == 0) {
+		out->kind = ROSTER_ROOT;
+		return roster_take_name(key + strlen(roots), end, out->root.name) ? 0 : -EINVAL;
 	}
 	if (strncmp(key, jobs, strlen(jobs)) != 0)
 		return -EINVAL;
@@ -205,6 +219,7 @@ int roster_read(const char *prefix, const struct etcd_item *item, struct roster_
 
 	memset(out, 0, sizeof(*out));
 	rc = roster_read_key(prefix, item->key, out);
+	out->root.epoch = item->created > 0 ? (uint64_t)item->created : 0;
 	out->gone = !item->value;
 	if (rc < 0 || out->gone)
 		return rc;
@@ -213,6 +228,8 @@ int roster_read(const char *prefix, const struct etcd_item *item, struct roster_
 		rc = -EINVAL;
 	else if (out->kind == ROSTER_BOX)
 		rc = roster_read_box(value, &out->box);
+	else if (out->kind == ROSTER_ROOT)
+		rc = roster_read_holder(value, &out->root);
 	else
 		roster_read_job(value, &out->job);
 	json_decref(value);
@@ -273,6 +290,22 @@ const struct roster_job *roster_find_job(const struct roster *r, const char *nam
 	return at < r->job_count && roster_compare(&r->jobs[at], name, box) == 0 ? &r->jobs[at] : NULL;
 }
 
+static unsigned roster_root_at(const struct roster *r, const char *name)
+{
+	unsigned at = 0;
+
+	while (at < r->root_count && strcmp(r->roots[at].name, name) < 0)
+		at++;
+	return at;
+}
+
+const struct roster_root *roster_find_root(const struct roster *r, const char *name)
+{
+	unsigned at = roster_root_at(r, name);
+
+	return at < r->root_count && strcmp(r->roots[at].name, name) == 0 ? &r->roots[at] : NULL;
+}
+
 static bool roster_is_loopback(const char *address)
 {
 	return strncmp(address, "127.", 4) == 0 || strncmp(address, "[::1]", 5) == 0 ||
@@ -326,6 +359,25 @@ static void roster_close_hole(void *list, unsigned *count, unsigned at, size_t s
 	memmove(bytes + at * size, bytes + (at + 1) * size, (*count - at) * size);
 }
 
+static int roster_put_root(struct roster *r, const struct roster_item *item)
+{
+	unsigned at = roster_root_at(r, item->root.name);
+	bool known = roster_find_root(r, item->root.name) != NULL;
+	int rc = 0;
+
+	if (item->gone) {
+		if (known)
+			roster_close_hole(r->roots, &r->root_count, at, sizeof(*r->roots));
+		return 0;
+	}
+	if (!known)
+		rc = roster_open_hole(
+			(void **)&r->roots, &r->root_count, &r->root_room, ROSTER_ROOTS_MAX, at, sizeof(*r->roots));
+	if (rc == 0)
+		r->roots[at] = item->root;
+	return rc;
+}
+
 int roster_put(struct roster *r, const struct roster_item *item)
 {
 	bool box = item->kind == ROSTER_BOX;
@@ -334,6 +386,8 @@ int roster_put(struct roster *r, const struct roster_item *item)
 			 : roster_find_job(r, item->job.name, item->job.box) != NULL;
 	int rc = 0;
 
+	if (item->kind == ROSTER_ROOT)
+		return roster_put_root(r, item);
 	if (item->gone) {
 		if (known && box)
 			roster_close_hole(r->boxes, &r->box_count, at, sizeof(*r->boxes));
@@ -360,5 +414,6 @@ void roster_fini(struct roster *r)
 {
 	free(r->boxes);
 	free(r->jobs);
+	free(r->roots);
 	*r = (struct roster){.boxes = NULL};
 }

@@ -5,7 +5,7 @@
  *
  *      PREFIX/boxes/BOX        {"address": "10.0.0.1:7077", "host": "n1", "rack": "r0", "transports": ["tcp", "shm"],
  * ...} PREFIX/jobs/JOB/BOX     {"state": "running", "workers": 4, "world": 8, "round": 1200}
- *      PREFIX/roots/ROOT       {"box": "a", "address": "10.0.0.1:7077", "tls": false}
+ *      PREFIX/roots/ROOT       {"box": "a", "address": "10.0.0.1:7077", "tls": false, "since": 1764000000}
  *
  * Writes such values and reads them. Whoever may write there can have put anything: what is read has bounds, and no
  * characters but printable ASCII. Pure; any thread.
@@ -25,6 +25,7 @@
 #define ROSTER_PREFIX        "/phub" /* unless told otherwise */
 #define ROSTER_BOXES_MAX     4096u
 #define ROSTER_JOBS_MAX      65536u /* at all boxes */
+#define ROSTER_ROOTS_MAX     1024u
 
 struct roster_box {
 	char name[ROSTER_NAME_BYTES];
@@ -35,8 +36,9 @@ struct roster_box {
 	char transports[ROSTER_NAME_BYTES]; /* "tcp, shm" */
 	char version[ROSTER_NAME_BYTES];
 	uint32_t cores;
-	bool tls;      /* it needs TLS */
-	int64_t since; /* Unix time of its start; 0: not told */
+	char root[ROSTER_NAME_BYTES]; /* that it stands for */
+	bool tls;                     /* it needs TLS */
+	int64_t since;                /* Unix time of its start; 0: not told */
 };
 
 /* A job at one of its boxes. */
@@ -48,11 +50,14 @@ struct roster_job {
 	uint64_t round;
 };
 
-/* The box that is a root. */
+/* The box that is a root, of which the key tells the first two. */
 struct roster_root {
+	char name[ROSTER_NAME_BYTES];
+	uint64_t epoch;
 	char box[ROSTER_NAME_BYTES];
 	char address[ROSTER_ADDRESS_BYTES];
 	bool tls;
+	int64_t since; /* Unix time by that box's clock; 0: not told */
 };
 
 /* May these bytes name a box, or a job? 1 to 63 printable ASCII characters, no space, no slash. */
@@ -65,12 +70,12 @@ bool roster_box_key(const char *prefix, const char *box, char *out, size_t bytes
 bool roster_job_key(const char *prefix, const char *job, const char *box, char *out, size_t bytes);
 bool roster_root_key(const char *prefix, const char *root, char *out, size_t bytes);
 char *roster_write_root(const struct roster_root *root);
-/* A value. 0, or -EINVAL. */
+/* A value; what the key tells is left as it is. 0, or -EINVAL. */
 int roster_read_root(const char *value, struct roster_root *out);
 char *roster_write_box(const struct roster_box *box);
 char *roster_write_job(const struct roster_job *job);
 
-enum roster_kind { ROSTER_BOX, ROSTER_JOB };
+enum roster_kind { ROSTER_BOX, ROSTER_JOB, ROSTER_ROOT };
 
 /* What a key and its value say. */
 struct roster_item {
@@ -78,6 +83,7 @@ struct roster_item {
 	bool gone;             /* then only names are known */
 	struct roster_box box; /* by kind */
 	struct roster_job job;
+	struct roster_root root;
 };
 
 /* 0, or -EINVAL: it is no such key, or its value is none that a box writes. */
@@ -87,7 +93,8 @@ int roster_read(const char *prefix, const struct etcd_item *item, struct roster_
 struct roster {
 	struct roster_box *boxes;
 	struct roster_job *jobs;
-	unsigned box_count, box_room, job_count, job_room;
+	struct roster_root *roots;
+	unsigned box_count, box_room, job_count, job_room, root_count, root_room;
 };
 
 /* 0, -ENOSPC (the bounds above) or -ENOMEM. */
@@ -100,6 +107,7 @@ const struct roster_box *roster_find_box(const struct roster *r, const char *nam
  * that it could reach; those at loopback addresses serve their own hosts alone.
  */
 const struct roster_box *roster_choose(const struct roster *r, const char *host, const char *rack, const char *job);
+const struct roster_root *roster_find_root(const struct roster *r, const char *name);
 const struct roster_job *roster_find_job(const struct roster *r, const char *name, const char *box);
 void roster_fini(struct roster *r);
 

@@ -228,17 +228,17 @@ int boxes_run(int argc, char **argv)
 			50, 3600000, NULL},
 		{"timeout", "MS", "who does not answer for so long is not up (2000)", ARGS_NUMBER, &o.timeout_ms, 50,
 			3600000, NULL},
-		{"json", NULL, "one JSON object a line: a box with its jobs, or a change", ARGS_FLAG, &o.json, 0, 0,
-			NULL},
+		{"json", NULL, "one JSON object a line: a box with its jobs, a root, or a change", ARGS_FLAG, &o.json,
+			0, 0, NULL},
 		{.name = NULL},
 	};
 	const struct args_usage usage = {
 		.command = "phub boxes",
 		.about = "Says which boxes are up, where, since when, and with which jobs: those that have announced "
 			 "themselves\n"
-			 "to etcd (phubd's option etcd), or those of a rack file, each of which is called as `phub "
-			 "jobs` "
-			 "does.\n"
+			 "to etcd (phubd's option etcd), with who is the root of which name and who stands for it, or "
+			 "those\n"
+			 "of a rack file, each of which is called as `phub jobs` does.\n"
 			 "etcd's secret is in PHUB_ETCD_SECRET or the file PHUB_ETCD_SECRET_FILE (user:password, or a "
 			 "token),\n"
 			 "the authorities of https in PHUB_ETCD_CA; of the boxes' own see `phub jobs --help`.\n"

@@ -29,10 +29,10 @@ static json_t *boxes_json_job(const struct roster_job *j)
 
 static json_t *boxes_json_box(const struct roster_box *b, json_t *jobs)
 {
-	return json_pack("{s:s, s:s, s:s, s:s, s:s, s:s, s:s, s:I, s:b, s:I, s:b, s:o*}", "box", b->name, "address",
-		b->address, "host", b->host, "rack", b->rack, "uplink", b->uplink, "transports", b->transports,
-		"version", b->version, "cores", (json_int_t)b->cores, "tls", (int)b->tls, "since", (json_int_t)b->since,
-		"up", 1, "jobs", jobs);
+	return json_pack("{s:s, s:s, s:s, s:s, s:s, s:s, s:s, s:s, s:I, s:b, s:I, s:b, s:o*}", "box", b->name,
+		"address", b->address, "host", b->host, "rack", b->rack, "uplink", b->uplink, "root", b->root,
+		"transports", b->transports, "version", b->version, "cores", (json_int_t)b->cores, "tls", (int)b->tls,
+		"since", (json_int_t)b->since, "up", 1, "jobs", jobs);
 }
 
 /* ---- once ---- */
@@ -56,22 +56,107 @@ static json_t *boxes_jobs_of(const struct roster *r, const struct roster_box *bo
 	return jobs;
 }
 
-static void boxes_row(struct output_table *t, const struct roster_box *b, const char *jobs)
+/* "-": not told. Returns `out`. */
+static const char *boxes_date(int64_t unix_time, char out[32])
 {
-	time_t since = (time_t)b->since;
-	char text[32] = "-";
+	time_t since = (time_t)unix_time;
 	struct tm tm;
 
-	if (b->since && localtime_r(&since, &tm))
-		strftime(text, sizeof(text), "%Y-%m-%d %H:%M:%S", &tm);
+	snprintf(out, 32, "-");
+	if (unix_time && localtime_r(&since, &tm))
+		strftime(out, 32, "%Y-%m-%d %H:%M:%S", &tm);
+	return out;
+}
+
+static void boxes_row(struct output_table *t, const struct roster_box *b, const char *jobs)
+{
+	char text[32];
+
 	output_cell(t, "%s", b->name);
 	output_cell(t, "%s", b->address);
 	output_cell(t, "%s", b->rack[0] ? b->rack : "-");
 	output_cell(t, "%s", b->uplink[0] ? b->uplink : "-");
 	output_cell(t, "%" PRIu32, b->cores);
 	output_cell(t, "%s", b->transports);
-	output_cell(t, "%s", text);
+	output_cell(t, "%s", boxes_date(b->since, text));
 	output_cell(t, "%s", jobs);
+}
+
+/* ---- roots ---- */
+
+/* `root` NULL: no box is it. */
+static json_t *boxes_json_root(const char *name, const struct roster_root *root, json_t *stands)
+{
+	return json_pack("{s:s, s:s, s:s, s:I, s:I, s:o*}", "root", name, "at", root ? root->box : "", "address",
+		root ? root->address : "", "epoch", root ? (json_int_t)root->epoch : 0, "since",
+		root ? (json_int_t)root->since : 0, "stands", stands);
+}
+
+/* Who stands for it, the one that is it among them. */
+static json_t *boxes_stand(const struct roster *r, const char *root, char *text, size_t bytes)
+{
+	json_t *stand = json_array();
+	size_t at = 0;
+
+	snprintf(text, bytes, "-");
+	for (unsigned i = 0; i < r->box_count; i++) {
+		if (strcmp(r->boxes[i].root, root) != 0)
+			continue;
+		json_array_append_new(stand, json_string(r->boxes[i].name));
+		if (at < bytes)
+			at += (size_t)snprintf(text + at, bytes - at, "%s%s", at ? ", " : "", r->boxes[i].name);
+	}
+	return stand;
+}
+
+/* Prints what is known of it. */
+static bool boxes_root(const struct boxes_options *o, const struct roster *r, const char *name, struct output_table *t)
+{
+	const struct roster_root *root = roster_find_root(r, name);
+	char stand[400], since[32];
+	json_t *list = boxes_stand(r, name, stand, sizeof(stand));
+
+	if (o->json)
+		return output_json(boxes_json_root(name, root, list));
+	json_decref(list);
+	output_cell(t, "%s", name);
+	output_cell(t, "%s", root ? root->box : "NONE");
+	output_cell(t, "%s", root ? root->address : "-");
+	output_cell(t, "%s", boxes_date(root ? root->since : 0, since));
+	output_cell(t, "%" PRIu64, root ? root->epoch : 0);
+	output_cell(t, "%s", stand);
+	return true;
+}
+
+/* Does a box before this one stand for the same, or is there a box that is it? Then it was told of. */
+static bool boxes_told_root(const struct roster *r, unsigned index)
+{
+	for (unsigned i = 0; i < index; i++)
+		if (strcmp(r->boxes[i].root, r->boxes[index].root) == 0)
+			return true;
+	return !r->boxes[index].root[0] || roster_find_root(r, r->boxes[index].root);
+}
+
+/* Those that a box is, then those that none is, though one stands for them. */
+static bool boxes_print_roots(const struct boxes_options *o, const struct roster *r)
+{
+	struct output_table t = {
+		.heads = {"root", "box", "address", "root since", "epoch", "stand for it"}, .align = "llllrl"};
+	bool any = r->root_count > 0, ok = true;
+
+	for (unsigned i = 0; i < r->root_count; i++)
+		ok = boxes_root(o, r, r->roots[i].name, &t) && ok;
+	for (unsigned i = 0; i < r->box_count; i++) {
+		if (boxes_told_root(r, i))
+			continue;
+		any = true;
+		ok = boxes_root(o, r, r->boxes[i].root, &t) && ok;
+	}
+	if (any && !o->json) {
+		printf("\n");
+		output_table_print(&t);
+	}
+	return ok;
 }
 
 static int boxes_print(const struct boxes_options *o, const struct lookout *l)
@@ -97,6 +182,7 @@ static int boxes_print(const struct boxes_options *o, const struct lookout *l)
 		output_table_print(&t);
 	else if (!o->json)
 		printf("no boxes under %s at %s\n", o->prefix, etcd_url(l->etcd));
+	ok = boxes_print_roots(o, r) && ok;
 	if (l->left_out)
 		output_note("there are more boxes or jobs than fit here; the others are left out");
 	return ok ? CLI_DONE : CLI_FAILED;
@@ -145,12 +231,30 @@ static void boxes_job_changed(struct boxes_watch *w, const struct roster_job *is
 	}
 }
 
+static void boxes_root_changed(struct boxes_watch *w, const struct roster_root *is, bool gone)
+{
+	const struct roster_root *was = roster_find_root(&w->lookout.roster, is->name);
+	char clock[16];
+
+	if (gone ? !was : was && memcmp(was, is, sizeof(*is)) == 0)
+		return;
+	if (w->o->json)
+		(void)output_json(boxes_json_root(is->name, gone ? NULL : is, NULL));
+	else if (gone)
+		printf("%sroot %s: no box is it\n", boxes_clock(w->o, clock), is->name);
+	else
+		printf("%sroot %s is box %s at %s, of epoch %" PRIu64 "\n", boxes_clock(w->o, clock), is->name, is->box,
+			is->address, is->epoch);
+}
+
 static void boxes_changed(void *arg, const struct roster_item *item)
 {
 	struct boxes_watch *w = arg;
 
 	if (item->kind == ROSTER_BOX)
 		boxes_box_changed(w, &item->box, item->gone);
+	else if (item->kind == ROSTER_ROOT)
+		boxes_root_changed(w, &item->root, item->gone);
 	else
 		boxes_job_changed(w, &item->job, item->gone);
 	fflush(stdout);

@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "client/url.h"
 #include "phub/base/clock.h"
@@ -15,7 +16,7 @@
 #include "phub/cli/doctor.h"
 #include "transport/stream.h"
 
-enum { BOX_ASKS = 5, BOX_TIMEOUT_MS = 3000, BOX_SILENT_MS = 2000, BOX_WITHOUT_MS = 2000 };
+enum { BOX_ASKS = 5, BOX_TIMEOUT_MS = 3000, BOX_SILENT_MS = 2000, BOX_WITHOUT_MS = 2000, BOX_ROOT_ASKS = 20 };
 
 /* A data port speaks first: a nonce. 0, or a negative errno. */
 static int box_try_port(const struct url *url)
@@ -188,6 +189,97 @@ static void box_check_jobs(struct doctor *d, const Phub__AdminReply *reply)
 	}
 }
 
+/* ---- the root that it stands for ---- */
+
+static void box_say_etcd(struct doctor *d, const Phub__RootInfo *root)
+{
+	static const char cure[] = "look at etcd, at that box's options etcd and etcd_secret_file, and at its log";
+
+	if (!root->heard)
+		doctor_say(d, "etcd", DOCTOR_FAIL, cure, "etcd has told the box nothing yet%s%s",
+			*root->why ? ": " : "", root->why);
+	else if (root->heard_ms > BOX_SILENT_MS)
+		doctor_say(d, "etcd", root->epoch && root->held ? DOCTOR_FAIL : DOCTOR_WARN, cure,
+			"etcd has told the box nothing for %.1f s%s%s", (double)root->heard_ms / 1e3,
+			*root->why ? ": " : "", root->why);
+	else
+		doctor_say(d, "etcd", DOCTOR_OK, NULL, "it answers the box, %.1f s ago", (double)root->heard_ms / 1e3);
+}
+
+static void box_say_root(struct doctor *d, const Phub__RootInfo *root)
+{
+	if (root->epoch && root->held)
+		doctor_say(d, "root", DOCTOR_WARN, "see what is said of etcd",
+			"the box is the root '%s', of epoch %" PRIu64
+			", and does not know whether it still is: its jobs are held",
+			root->name, root->epoch);
+	else if (root->epoch)
+		doctor_say(d, "root", DOCTOR_OK, NULL, "the box is the root '%s', of epoch %" PRIu64, root->name,
+			root->epoch);
+	else if (*root->box)
+		doctor_say(d, "root", DOCTOR_OK, NULL, "the box stands for the root '%s', which is box '%s' at %s",
+			root->name, root->box, root->address);
+	else
+		doctor_say(d, "root", DOCTOR_WARN, "see what is said of etcd, and that box's log",
+			"the box stands for the root '%s', and knows of no box that is it%s%s", root->name,
+			*root->why ? ": " : "", root->why);
+}
+
+static void box_say_targets(struct doctor *d, const Phub__RootInfo *root)
+{
+	uint32_t away = root->failed + root->silent;
+
+	if (root->targets == 0)
+		doctor_say(d, "targets", DOCTOR_WARN, "the same checkpoint_targets at all that stand for it",
+			"jobs of the root '%s' have no checkpoints to go on from at another", root->name);
+	else if (away > 0)
+		doctor_say(d, "targets", away > root->parity ? DOCTOR_FAIL : DOCTOR_WARN,
+			"see that it is mounted there, with locks, and that its server is up",
+			"%" PRIu32 " of %" PRIu32 " checkpoint_targets cannot be locked by the box%s: %s", away,
+			root->targets, away > root->parity ? ", which can be no root without" : "", root->target_why);
+	else if (root->epoch)
+		doctor_say(d, "targets", DOCTOR_OK, NULL, "%" PRIu32 " of %" PRIu32 " checkpoint_targets are its own",
+			root->locked, root->targets);
+	else if (root->taken > 0)
+		doctor_say(d, "targets", DOCTOR_OK, NULL,
+			"the box can lock its %" PRIu32 " checkpoint_targets, of which another, the root, has %" PRIu32
+			" now",
+			root->targets, root->taken);
+	else
+		doctor_say(d, "targets", *root->box ? DOCTOR_WARN : DOCTOR_OK,
+			*root->box ? "the same checkpoint_targets at all that stand for it, on a mount that all have"
+				   : NULL,
+			"the box can lock its %" PRIu32 " checkpoint_targets%s", root->targets,
+			*root->box ? ", and the root has not: are these the same directories?" : "");
+}
+
+/* Whether its targets can be locked is tried when it is asked, and takes a moment. */
+static void box_check_root(struct doctor *d, const char *address)
+{
+	static const struct timespec pause = {.tv_nsec = 100 * 1000000};
+	struct admin_answer answer;
+	bool again = true;
+	struct err e;
+
+	for (int i = 0; again; i++) {
+		if (admin_ask(address, "root", BOX_TIMEOUT_MS, &answer, &e) < 0) {
+			doctor_say(d, "root", DOCTOR_WARN, NULL, "%s", e.text);
+			return;
+		}
+		again = answer.reply->root && answer.reply->root->silent > 0 && i < BOX_ROOT_ASKS;
+		if (again) {
+			admin_answer_fini(&answer);
+			nanosleep(&pause, NULL);
+		}
+	}
+	if (answer.reply->root) {
+		box_say_etcd(d, answer.reply->root);
+		box_say_root(d, answer.reply->root);
+		box_say_targets(d, answer.reply->root);
+	}
+	admin_answer_fini(&answer);
+}
+
 static void box_say_answer(struct doctor *d, const char *address, const struct admin_answer *answer, uint64_t best_ns)
 {
 	char datagrams[400];
@@ -260,5 +352,7 @@ void doctor_check_box(struct doctor *d, const char *address, bool named)
 	box_say_answer(d, address, &answer, best_ns);
 	box_check_transports(d, address, &answer);
 	box_check_jobs(d, answer.reply);
+	if (answer.reply->root)
+		box_check_root(d, address);
 	admin_answer_fini(&answer);
 }

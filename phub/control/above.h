@@ -44,6 +44,7 @@ struct above {
 	uint64_t until_ns;      /* then: it is that for so long at least, by above_lease_now_ns() */
 	bool assumes;           /* it is to be the root, and wants its checkpoint targets for that */
 	uint64_t doubt_ns;      /* then: since when it does not know; 0: it does */
+	uint64_t heard_ns;      /* when etcd has said who is the root, or where the box above is; 0: never */
 	char why[ERR_TEXT_MAX]; /* why it is not known; "": etcd was not asked yet */
 };
 

@@ -76,6 +76,9 @@ struct admin_reply {
 	Phub__CoreInfo **core_pointers;
 	struct admin_dropped dropped;
 	uint32_t workers_left;
+	Phub__RootInfo root;
+	char root_address[340];
+	struct targets_report targets;
 };
 
 static char *admin_text(const char *text)
@@ -571,6 +574,37 @@ static void admin_fill_all_drops(const struct control *c, struct admin_reply *r)
 	r->reply.n_dropped = DROP_COUNT;
 }
 
+/* Of a box that stands for a root. */
+static void admin_fill_root(const struct control *c, struct admin_reply *r)
+{
+	const struct above *a = &c->above;
+	Phub__RootInfo *root = &r->root;
+
+	if (!c->config->root[0])
+		return;
+	phub__root_info__init(root);
+	root->name = admin_text(c->config->root);
+	root->epoch = a->epoch;
+	root->held = a->doubt_ns != 0;
+	root->why = admin_text(a->epoch ? "" : a->why);
+	root->heard = a->heard_ns != 0;
+	root->heard_ms = root->heard ? (c->now_ns - a->heard_ns) / NS_PER_MS : 0;
+	if (!a->epoch && a->known) {
+		root->box = admin_text(a->place.box);
+		root->address = admin_text(above_name(c, r->root_address, sizeof(r->root_address)));
+	}
+	targets_describe(&c->box->targets, &r->targets);
+	root->targets = r->targets.count;
+	root->locked = r->targets.locked;
+	root->free = r->targets.free;
+	root->taken = r->targets.taken;
+	root->failed = r->targets.failed;
+	root->silent = r->targets.silent;
+	root->target_why = r->targets.why;
+	root->parity = (uint32_t)c->config->checkpoint_parity;
+	r->reply.root = root;
+}
+
 static void admin_free(struct admin_reply *r)
 {
 	for (size_t i = 0; r->jobs && i < r->reply.n_jobs; i++) {
@@ -599,7 +633,8 @@ void admin_answer(struct session *s, const Phub__AdminRequest *request)
 	struct control *c = s->control;
 	struct admin_reply r = {.reply = PHUB__ADMIN_REPLY__INIT, .workers_left = ADMIN_WORKERS_MAX};
 	Phub__Control control = PHUB__CONTROL__INIT;
-	bool jobs = strcmp(request->command, "jobs") == 0, operates = job_operator_knows(request->command);
+	bool jobs = strcmp(request->command, "jobs") == 0, root = strcmp(request->command, "root") == 0;
+	bool operates = job_operator_knows(request->command);
 	char said[ADMIN_SAID_BYTES] = "";
 	struct err e;
 
@@ -618,11 +653,14 @@ void admin_answer(struct session *s, const Phub__AdminRequest *request)
 	else if (operates && job_operate(c, request->command, request->arguments[0], request->arguments[1], said,
 				     sizeof(said), &r.reply.rebalance, &e) < 0)
 		r.reply.error = e.text;
-	else if (!jobs && !operates && strcmp(request->command, "status") != 0)
-		r.reply.error =
-			admin_text("unknown command; allowed: jobs, status, pause, resume, drain, evict, rebalance");
+	else if (!jobs && !root && !operates && strcmp(request->command, "status") != 0)
+		r.reply.error = admin_text(
+			"unknown command; allowed: jobs, status, root, pause, resume, drain, evict, rebalance");
 	else if (admin_fill_cores(c, &r) < 0 || (jobs && admin_fill_jobs(c, request, &r) < 0))
 		session_refuse(s, PHUB__ERROR_CODE__ERROR_LIMIT, "the box has no memory to answer");
+	if (root)
+		targets_look(&c->box->targets, c->now_ns);
+	admin_fill_root(c, &r);
 	r.reply.said = said;
 	control.message_case = PHUB__CONTROL__MESSAGE_ADMIN_REPLY;
 	control.admin_reply = &r.reply;

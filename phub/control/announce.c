@@ -134,6 +134,7 @@ static char *announce_value(const struct announce *a)
 			? config->rack
 			: config->racks.racks[config->racks.boxes[config->racks_box].rack].name);
 	snprintf(told.uplink, sizeof(told.uplink), "%s", a->root ? "" : config->uplink);
+	memcpy(told.root, config->root, sizeof(told.root));
 	snprintf(told.version, sizeof(told.version), "%s", ADMIN_VERSION);
 	for (unsigned i = 0; i < config->transport_count && at < sizeof(told.transports); i++)
 		at += (size_t)snprintf(told.transports + at, sizeof(told.transports) - at, "%s%s", i ? ", " : "",

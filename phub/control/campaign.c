@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "phub/base/clock.h"
 #include "phub/base/log.h"
@@ -139,6 +140,7 @@ static void campaign_claim(struct campaign *g)
 	char key[ETCD_KEY_BYTES], *value;
 	bool fits = roster_root_key(config->etcd_prefix, config->root, key, sizeof(key));
 
+	self.since = (int64_t)time(NULL);
 	snprintf(self.box, sizeof(self.box), "%s", g->self);
 	snprintf(self.address, sizeof(self.address), "%s", g->address);
 	value = roster_write_root(&self);

@@ -89,6 +89,7 @@ static void seek_conclude(struct seek *s)
 	struct control *c = &s->box->control;
 	char why[ERR_TEXT_MAX] = "";
 
+	c->above.heard_ns = c->now_ns;
 	if (s->campaign)
 		campaign_seen(s->campaign, s->rooted ? s->lease : 0, &s->root, s->asked_ns);
 	if (above_is_root(c) || (s->rooted && s->campaign && campaign_is_its(s->campaign, s->lease)))

@@ -23,6 +23,7 @@ struct target_task {
 	void *arg;
 	_Atomic int state; /* exchanged by both sides: what the other did before is seen then */
 	bool gives;        /* `lock` back, in place of taking it */
+	bool looks;        /* only whether it can be taken */
 	int lock, rc;
 	char who[128];
 	char dir[];
@@ -35,7 +36,12 @@ struct target {
 	bool heard, told; /* since it is wanted: of a try, with `rc`; that it is done without */
 	int rc;
 	uint64_t retry_ns;
+	bool looked; /* at look_ns, and it came to look_rc */
+	int look_rc;
+	uint64_t look_ns;
 };
+
+enum target_doing { TARGET_TAKES, TARGET_GIVES, TARGET_LOOKS };
 
 static int targets_lock_dir(void *arg, const char *dir, const char *who, int *lock)
 {
@@ -53,7 +59,7 @@ static void targets_unlock_dir(void *arg, int lock)
 
 static void target_drop(struct target_task *task)
 {
-	if (!task->gives && task->rc == 0)
+	if (!task->gives && !task->looks && task->rc == 0)
 		task->ops->unlock(task->arg, task->lock);
 	free(task);
 }
@@ -67,6 +73,8 @@ static void *target_run(void *arg)
 		task->ops->unlock(task->arg, task->lock);
 	else
 		task->rc = task->ops->lock(task->arg, task->dir, task->who, &task->lock);
+	if (task->looks && task->rc == 0)
+		task->ops->unlock(task->arg, task->lock);
 	if (atomic_exchange_explicit(&task->state, TARGET_OVER, memory_order_acq_rel) == TARGET_LEFT)
 		target_drop(task);
 	return NULL;
@@ -88,8 +96,8 @@ static int target_spawn(struct target_task *task)
 	return rc;
 }
 
-/* Takes the target's lock, or, with what it has, gives it back. */
-static void target_begin(struct targets *t, unsigned index, bool gives)
+/* Takes the target's lock, or gives back what it has, or looks. */
+static void target_begin(struct targets *t, unsigned index, enum target_doing doing)
 {
 	struct target *target = &t->targets[index];
 	const char *dir = t->place.targets[index];
@@ -99,7 +107,8 @@ static void target_begin(struct targets *t, unsigned index, bool gives)
 	if (task) {
 		task->ops = t->ops;
 		task->arg = t->arg;
-		task->gives = gives;
+		task->gives = doing == TARGET_GIVES;
+		task->looks = doing == TARGET_LOOKS;
 		task->lock = target->lock;
 		memcpy(task->who, t->who, sizeof(task->who));
 		memcpy(task->dir, dir, strlen(dir) + 1);
@@ -113,9 +122,9 @@ static void target_begin(struct targets *t, unsigned index, bool gives)
 		return;
 	free(task);
 	target->task = NULL;
-	if (gives) {
+	if (doing == TARGET_GIVES) {
 		t->ops->unlock(t->arg, target->lock);
-	} else {
+	} else if (doing == TARGET_TAKES) {
 		target->heard = true;
 		target->rc = rc;
 	}
@@ -131,7 +140,10 @@ static void targets_hear(struct targets *t)
 		if (!task || atomic_load_explicit(&task->state, memory_order_acquire) != TARGET_OVER)
 			continue;
 		target->task = NULL;
-		if (!task->gives) {
+		if (task->looks) {
+			target->looked = true;
+			target->look_rc = task->rc;
+		} else if (!task->gives) {
 			target->heard = true;
 			target->rc = task->rc;
 			target->has = task->rc == 0;
@@ -140,7 +152,7 @@ static void targets_hear(struct targets *t)
 		free(task);
 		if (target->has && !t->wanted) {
 			target->has = false;
-			target_begin(t, i, true);
+			target_begin(t, i, TARGET_GIVES);
 		}
 	}
 }
@@ -153,7 +165,7 @@ static void targets_ask(struct targets *t)
 		if (target->has || target->task || t->now_ns < target->retry_ns)
 			continue;
 		target->retry_ns = t->now_ns + (t->held ? TARGETS_LATE_NS : TARGETS_RETRY_NS);
-		target_begin(t, i, false);
+		target_begin(t, i, TARGET_TAKES);
 	}
 }
 
@@ -287,9 +299,47 @@ void targets_give(struct targets *t)
 		if (!target->has)
 			continue;
 		target->has = false;
-		target_begin(t, i, true);
+		target_begin(t, i, TARGET_GIVES);
 	}
 	targets_hear(t);
+}
+
+/* ---- how they are ---- */
+
+void targets_look(struct targets *t, uint64_t now_ns)
+{
+	t->now_ns = now_ns;
+	targets_hear(t);
+	for (unsigned i = 0; i < t->place.target_count && !t->wanted; i++) {
+		struct target *target = &t->targets[i];
+
+		if (target->task || (target->looked && now_ns < target->look_ns + TARGETS_LOOK_NS))
+			continue;
+		target->looked = false;
+		target->look_ns = now_ns;
+		target_begin(t, i, TARGET_LOOKS);
+	}
+	targets_hear(t); /* by hand */
+}
+
+void targets_describe(const struct targets *t, struct targets_report *out)
+{
+	*out = (struct targets_report){.count = t->place.target_count};
+	for (unsigned i = 0; i < t->place.target_count; i++) {
+		const struct target *target = &t->targets[i];
+		bool heard = t->wanted ? target->heard : target->looked;
+		int rc = t->wanted ? target->rc : target->look_rc;
+		bool well = target->has || (heard && (rc == 0 || rc == -EBUSY));
+
+		out->locked += target->has;
+		out->free += !target->has && heard && rc == 0;
+		out->taken += !target->has && heard && rc == -EBUSY;
+		out->failed += !well && heard;
+		out->silent += !well && !heard;
+		if (!well && !out->why[0])
+			snprintf(out->why, sizeof(out->why), "%s: %s", t->place.targets[i],
+				heard ? strerror(-rc) : "it does not answer");
+	}
 }
 
 /* ---- life ---- */

@@ -18,6 +18,7 @@
 #define TARGETS_RETRY_NS (250 * NS_PER_MS) /* from one try of a target that cannot be locked to the next */
 #define TARGETS_SLOW_NS  (2 * NS_PER_S)    /* a target that does not answer for so long is done without, by parity */
 #define TARGETS_LATE_NS  (10 * NS_PER_S)   /* between tries of one that was done without */
+#define TARGETS_LOOK_NS  (5 * NS_PER_S)    /* what was seen of one is true for so long */
 
 /* How they are locked. `arg` and all that it leads to outlive the process's threads. Any thread; both may block. */
 struct targets_ops {
@@ -59,6 +60,20 @@ int targets_take(struct targets *t, uint64_t now_ns, struct err *e);
 void targets_give(struct targets *t);
 /* Has some of them? */
 bool targets_has(const struct targets *t);
+/* How they are, each one thing of these. */
+struct targets_report {
+	unsigned count;
+	unsigned locked;        /* by this process */
+	unsigned free;          /* ...as they could be; when it was looked (targets_look()) */
+	unsigned taken;         /* by another box */
+	unsigned failed;        /* they cannot be locked */
+	unsigned silent;        /* they have not answered */
+	char why[ERR_TEXT_MAX]; /* the first that failed or is silent, and why; "": there is none */
+};
+
+/* While they are not wanted: begins to try whether they could be locked, each for a moment. Told when it is known. */
+void targets_look(struct targets *t, uint64_t now_ns);
+void targets_describe(const struct targets *t, struct targets_report *out);
 /* To be called now and then: takes those that came late, gives back those that came too late. */
 void targets_step(struct targets *t, uint64_t now_ns);
 /* Gives them back; threads that hang keep what they need. One that was zeroed is allowed. */

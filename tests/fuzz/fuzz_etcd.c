@@ -35,12 +35,15 @@ static void fuzz_check_box(const struct roster_box *box)
 	fuzz_printable(box->rack, sizeof(box->rack));
 	fuzz_printable(box->uplink, sizeof(box->uplink));
 	fuzz_printable(box->transports, sizeof(box->transports));
+	fuzz_printable(box->root, sizeof(box->root));
 	fuzz_printable(box->version, sizeof(box->version));
 }
 
 static void fuzz_write_back(const char *key, const struct roster_item *is)
 {
-	char *value = is->kind == ROSTER_BOX ? roster_write_box(&is->box) : roster_write_job(&is->job);
+	char *value = is->kind == ROSTER_BOX    ? roster_write_box(&is->box)
+		      : is->kind == ROSTER_ROOT ? roster_write_root(&is->root)
+						: roster_write_job(&is->job);
 	struct roster_item again;
 
 	fuzz_require(value != NULL);
@@ -48,6 +51,8 @@ static void fuzz_write_back(const char *key, const struct roster_item *is)
 	fuzz_require(again.kind == is->kind);
 	if (is->kind == ROSTER_BOX)
 		fuzz_require(strcmp(again.box.address, is->box.address) == 0 && again.box.since == is->box.since);
+	else if (is->kind == ROSTER_ROOT)
+		fuzz_require(strcmp(again.root.box, is->root.box) == 0 && again.root.since == is->root.since);
 	else
 		fuzz_require(memcmp(&again.job, &is->job, sizeof(again.job)) == 0);
 	free(value);

@@ -87,7 +87,13 @@ def phub(*words, status=0, env=None):
 def boxes(etcd, env=None):
     """What it says there is, by name."""
     out, _ = phub("--etcd", etcd.url, "--json", env=env)
-    return {box["box"]: box for box in map(json.loads, out.splitlines())}
+    return {box["box"]: box for box in map(json.loads, out.splitlines()) if "box" in box}
+
+
+def roots(etcd):
+    """Likewise, the roots."""
+    out, _ = phub("--etcd", etcd.url, "--json")
+    return {root["root"]: root for root in map(json.loads, out.splitlines()) if "box" not in root}
 
 
 def announced(name, etcd, **options):

@@ -21,8 +21,8 @@ import time
 
 import raw
 import rig
-from rig import Box, Worker, check, holds
-from test_etcd import ETCD, PHUB, Etcd, announced, boxes, until
+from rig import Box, Process, Worker, check, holds
+from test_etcd import ETCD, PHUB, Etcd, announced, boxes, phub as phub_boxes, roots, until
 
 SLOW, SUSPENDED = (rig.BUILD / "tests/system" / name for name in ("slow_disk.so", "suspended.so"))
 KEYS = "a:50000,b:70000,c:100"
@@ -296,6 +296,66 @@ def hung_target():
         two.stop()
 
 
+def findings(box, status=0):
+    """Of phub doctor about it: state and text of each check."""
+    done = subprocess.run([PHUB, "doctor", box.address, "--json"], capture_output=True, text=True, timeout=rig.DEADLINE_S, env=rig.QUIET)
+    check(status in (None, done.returncode), f"phub doctor: {done.returncode} instead of {status}: {done.stdout} {done.stderr}")
+    found = [json.loads(line) for line in done.stdout.splitlines()]
+    return {one["check"]: (one["state"], one["text"]) for one in found if one["check"] in ("etcd", "root", "targets")}
+
+
+def told():
+    """phub boxes says who is the root and who stands for it, and phub doctor how it is with a box that does"""
+    etcd = Etcd()
+    with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as disk, tempfile.TemporaryDirectory() as other:
+        shut = pathlib.Path(folder) / "shut"
+        hangs = {"LD_PRELOAD": SLOW, "PHUB_TEST_SLOW_LOCK": shut}
+        began = time.time()
+        one = announced("one", etcd, root="top", checkpoint_targets=disk, **FAST)
+        epoch = Racks.promoted(one)
+        two = announced("two", etcd, root="top", checkpoint_targets=disk, env=hangs, **FAST)
+        three = announced("three", etcd, root="top", checkpoint_targets=other, **FAST)
+        told = until(lambda: len((r := roots(etcd)["top"])["stands"]) == 3 and r, "who stands for it")
+        check((told["at"], told["address"], told["epoch"]) == ("one", one.address, epoch), f"{told}")
+        check(began - 600 < told["since"] < time.time() + 600 and told["stands"] == ["one", "three", "two"], f"{told}")
+        out, _ = phub_boxes("--etcd", etcd.url)
+        holds(out, r"root +box +address +root since +epoch +stand for it", rf"top +one +{one.address} +20\S+ \S+ +{epoch} +one, three, two")
+        two.logged("the root 'top' is box 'one'")
+        three.logged("the root 'top' is box 'one'")
+
+        seen = findings(one)
+        check([seen[what][0] for what in ("etcd", "root", "targets")] == ["ok"] * 3, f"{seen}")
+        holds(seen["root"][1], f"the box is the root 'top', of epoch {epoch}")
+        holds(seen["targets"][1], "1 of 1 checkpoint_targets are its own")
+        seen = findings(two)
+        check(seen["root"] == ("ok", f"the box stands for the root 'top', which is box 'one' at {one.address}"), f"{seen}")
+        holds(seen["targets"][1], "can lock its 1 checkpoint_targets, of which another, the root, has 1 now")
+        check(findings(three)["targets"][0] == "warn", "three has other targets")
+        shut.touch()
+        time.sleep(5)  # what was seen before is true for so long
+        seen = findings(two, status=1)
+        check(seen["targets"] == ("fail", f"1 of 1 checkpoint_targets cannot be locked by the box, which can be no root without: "
+                                  f"{disk}: it does not answer"), f"{seen}")
+        shut.unlink()
+
+        watch = Process("watch", [PHUB, "boxes", "--etcd", etcd.url, "--watch", "--json"])
+        watch.out.find(lambda line: '"root":"top","at":"one"' in line)
+        for box in (three, one):
+            box.kill()
+            box.wait()
+        check(watch.out.find(lambda line: '"root":"top","at":""' in line), "the watch says that no box is it")
+        check(watch.out.find(lambda line: '"root":"top","at":"two"' in line), "the watch says that another is it")
+        watch.kill()
+        Racks.promoted(two)
+        etcd.kill()
+        two.logged("its jobs are held until it is known")
+        until(lambda: (seen := findings(two, status=None))["etcd"][0] == "fail" and seen["root"][0] == "warn", "doctor says so")
+        etcd.start()
+        two.logged("the root 'top' still")
+        two.stop()
+        until(lambda: roots(etcd) == {}, "the root is gone with its box")
+
+
 def wrong_root():
     """A box answers to the root's epoch alone that it is of"""
     etcd = Etcd()
@@ -344,7 +404,7 @@ def wrong_options():
         holds(done.stderr, said)
 
 
-CASES = [root_dies, root_ends, cut_off, stopped, etcd_away, suspended, hung_target, wrong_root, strange_key, wrong_options]
+CASES = [root_dies, root_ends, cut_off, stopped, etcd_away, suspended, hung_target, told, wrong_root, strange_key, wrong_options]
 
 if __name__ == "__main__":
     rig.run(CASES, None if ETCD else "etcd is not there (apt install etcd-server)")

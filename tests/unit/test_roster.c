@@ -179,6 +179,7 @@ static void test_values(void **state)
 		.transports = "tcp, shm, verbs",
 		.version = "0.1.0",
 		.cores = 8,
+		.root = "top",
 		.tls = true,
 		.since = 1795527628};
 	const struct roster_job job = {.state = "running", .workers = 4, .world = 8, .round = 123456789012};
@@ -199,6 +200,7 @@ static void test_values(void **state)
 	assert_string_equal(is.box.uplink, box.uplink);
 	assert_string_equal(is.box.transports, box.transports);
 	assert_string_equal(is.box.version, box.version);
+	assert_string_equal(is.box.root, box.root);
 	assert_int_equal(is.box.cores, 8);
 	assert_true(is.box.tls);
 	assert_int_equal(is.box.since, box.since);
@@ -231,8 +233,9 @@ static void test_claim(void **state)
 	static const char lost[] =
 		"{\"header\":{\"revision\":\"13\"},\"responses\":[{\"response_range\":{\"kvs\":[{\"key\":\"YQ==\","
 		"\"create_revision\":\"12\",\"lease\":\"-9\",\"value\":\"e30=\"}]}}]}";
-	const struct roster_root root = {.box = "b1", .address = "10.0.0.1:7077", .tls = true};
+	const struct roster_root root = {.box = "b1", .address = "10.0.0.1:7077", .tls = true, .since = 1795527628};
 	struct roster_root read = {.box = ""};
+	struct roster_item is;
 	struct etcd_item item = {.created = 0};
 	char key[ETCD_KEY_BYTES], *value = roster_write_root(&root), *text;
 	int64_t revision = 0;
@@ -246,6 +249,17 @@ static void test_claim(void **state)
 	assert_string_equal(read.box, "b1");
 	assert_string_equal(read.address, "10.0.0.1:7077");
 	assert_true(read.tls);
+	assert_int_equal(read.since, root.since);
+	assert_int_equal(roster_read("/phub", &(struct etcd_item){.key = key, .value = value, .created = 12}, &is), 0);
+	assert_int_equal(is.kind, ROSTER_ROOT);
+	assert_string_equal(is.root.name, "top");
+	assert_string_equal(is.root.box, "b1");
+	assert_int_equal(is.root.epoch, 12);
+	assert_int_equal(roster_read("/phub", &(struct etcd_item){.key = key, .value = "me"}, &is), -EINVAL);
+	assert_int_equal(
+		roster_read("/phub", &(struct etcd_item){.key = "/phub/roots/a/b", .value = value}, &is), -EINVAL);
+	assert_int_equal(roster_read("/phub", &(struct etcd_item){.key = key}, &is), 0);
+	assert_true(is.gone);
 	free(value);
 	assert_int_equal(roster_read_root("{\"box\":\"b1\"}", &read), -EINVAL);
 	assert_int_equal(roster_read_root("{\"box\":\"b/1\",\"address\":\"h:1\"}", &read), -EINVAL);
@@ -315,6 +329,7 @@ static void put(struct roster *r, enum roster_kind kind, const char *name, const
 
 	snprintf(item.box.name, sizeof(item.box.name), "%s", name);
 	snprintf(item.job.name, sizeof(item.job.name), "%s", name);
+	snprintf(item.root.name, sizeof(item.root.name), "%s", name);
 	snprintf(item.job.box, sizeof(item.job.box), "%s", box);
 	assert_int_equal(roster_put(r, &item), wanted);
 }
@@ -351,6 +366,20 @@ static void test_list(void **state)
 	}
 	put(&r, ROSTER_BOX, "one more", "", false, -ENOSPC);
 	assert_int_equal(r.box_count, ROSTER_BOXES_MAX);
+	put(&r, ROSTER_ROOT, "s", "", false, 0);
+	put(&r, ROSTER_ROOT, "r", "", false, 0);
+	put(&r, ROSTER_ROOT, "r", "", false, 0);
+	put(&r, ROSTER_ROOT, "q", "", true, 0);
+	assert_int_equal(r.root_count, 2);
+	assert_string_equal(r.roots[0].name, "r");
+	put(&r, ROSTER_ROOT, "r", "", true, 0);
+	assert_null(roster_find_root(&r, "r"));
+	assert_non_null(roster_find_root(&r, "s"));
+	for (unsigned i = r.root_count; i < ROSTER_ROOTS_MAX; i++) {
+		snprintf(name, sizeof(name), "root%u", i);
+		put(&r, ROSTER_ROOT, name, "", false, 0);
+	}
+	put(&r, ROSTER_ROOT, "one more", "", false, -ENOSPC);
 	roster_fini(&r);
 }
 

@@ -302,6 +302,52 @@ static void test_refused(void **state)
 	assert_int_equal(disks_are_locked(), 0);
 }
 
+static void expect_report(
+	const struct targets *t, unsigned locked, unsigned free_ones, unsigned taken, unsigned failed, unsigned silent)
+{
+	struct targets_report r;
+
+	targets_describe(t, &r);
+	assert_int_equal(r.count, 3);
+	assert_int_equal(r.locked, locked);
+	assert_int_equal(r.free, free_ones);
+	assert_int_equal(r.taken, taken);
+	assert_int_equal(r.failed, failed);
+	assert_int_equal(r.silent, silent);
+	assert_int_equal(r.why[0] != '\0', failed + silent > 0);
+}
+
+/* One who asks hears whether they could be locked, while nobody wants them, and nothing stays locked by that. */
+static void test_looks(void **state)
+{
+	struct targets_report r = {.silent = 9};
+	struct targets t;
+	struct err e;
+
+	(void)state;
+	open_targets(&t, 0, false);
+	expect_report(&t, 0, 0, 0, 0, 3);
+	disks_set(0, false, -EBUSY);
+	disks_set(1, true, 0);
+	until((targets_look(&t, NS_PER_S), targets_describe(&t, &r), r.silent == 1));
+	expect_report(&t, 0, 1, 1, 0, 1);
+	assert_string_equal(r.why, "1: it does not answer");
+	disks_set(1, false, -EIO);
+	until((targets_look(&t, NS_PER_S), targets_describe(&t, &r), r.silent == 0));
+	expect_report(&t, 0, 1, 1, 1, 0);
+	assert_string_equal(r.why, "1: Input/output error");
+	assert_int_equal(disks_asked(2), 1); /* it is true for a while */
+	disks_set(0, false, 0);
+	disks_set(1, false, 0);
+	until((targets_look(&t, NS_PER_S + TARGETS_LOOK_NS), targets_describe(&t, &r), r.free == 3));
+	assert_int_equal(disks_are_locked(), 0);
+	until(targets_take(&t, 10 * NS_PER_S, &e) == 0);
+	targets_look(&t, 20 * NS_PER_S);
+	expect_report(&t, 3, 0, 0, 0, 0);
+	targets_fini(&t);
+	until(disks_are_locked() == 0);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -311,6 +357,7 @@ int main(void)
 		cmocka_unit_test_setup_teardown(test_hangs_at_the_end, begin, end),
 		cmocka_unit_test_setup_teardown(test_parity, begin, end),
 		cmocka_unit_test_setup_teardown(test_refused, begin, end),
+		cmocka_unit_test_setup_teardown(test_looks, begin, end),
 	};
 
 	return cmocka_run_group_tests_name("targets", tests, NULL, NULL);
