@@ -541,9 +541,13 @@ void job_below_gather(struct session *s, const Phub__Gather *message)
 	 * box sees that it is not of those whom it has (parent.c), and calls again. */
 	if (job_is_box(job, place) && job->state == JOB_LOADING)
 		return;
-	if (!job_is_box(job, place) || job->state != JOB_FORMING) {
-		session_refuse(s, PHUB__ERROR_CODE__ERROR_PROTOCOL, "a gathering of ranks %s",
-			job_is_box(job, place) ? "when the job does not form" : "by a worker");
+	if (!job_is_box(job, place)) {
+		session_refuse(s, PHUB__ERROR_CODE__ERROR_PROTOCOL, "a gathering of ranks by a worker");
+		return;
+	}
+	if (job->state != JOB_FORMING) {
+		session_refuse(
+			s, PHUB__ERROR_CODE__ERROR_LOST, "ranks came or went as it started; start the job again");
 		return;
 	}
 	if (!below_agrees(job, place, (unsigned)message->type))

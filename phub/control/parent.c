@@ -121,13 +121,6 @@ static void parent_hear_start(struct parent *p, const Phub__Start *m)
 		.said = parent_copy_start(m)};
 }
 
-static void parent_hear_error(struct parent *p, const Phub__Error *m)
-{
-	p->code = m->code;
-	p->rank = m->rank;
-	job_below_copy_reason(p->job, p->text, sizeof(p->text), m->text);
-}
-
 static void parent_hear(void *arg, const Phub__Control *m)
 {
 	struct parent *p = arg;
@@ -137,7 +130,9 @@ static void parent_hear(void *arg, const Phub__Control *m)
 		parent_hear_start(p, m->start);
 		break;
 	case PHUB__CONTROL__MESSAGE_ERROR:
-		parent_hear_error(p, m->error);
+		p->code = m->error->code;
+		p->rank = m->error->rank;
+		job_below_copy_reason(p->job, p->text, sizeof(p->text), m->error->text);
 		break;
 	case PHUB__CONTROL__MESSAGE_BARRIER_DONE:
 		p->barrier_done = m->barrier_done->id;
@@ -176,7 +171,7 @@ static int parent_dial(struct parent *p, struct err *e)
 		.arg = p,
 	};
 
-	p->code = 0;
+	p->code = p->own_code = 0;
 	p->state = PARENT_DIALLING;
 	if (!above->known)
 		return err_set(e, -EAGAIN, "%s", above->why[0] ? above->why : "etcd was not asked yet");
@@ -225,10 +220,18 @@ static void parent_hang_up(struct parent *p)
 	p->start.here = false;
 }
 
+/* The box above, which may have started it, hears why this one has not. */
+static void parent_withdraw(struct parent *p, const char *why)
+{
+	parent_blame(p->job, PHUB__ERROR_CODE__ERROR_LOST, -1, why);
+	parent_end(p->job);
+	parent_hang_up(p);
+}
+
 void parent_anew(struct job *job)
 {
 	if (job->parent && job->parent->state < PARENT_STARTED)
-		parent_hang_up(job->parent);
+		parent_withdraw(job->parent, "ranks went as it started; start the job again");
 }
 
 void parent_moved(struct job *job, const char *other)
@@ -312,13 +315,14 @@ static void parent_broke(struct parent *p, int rc, const char *text)
 		return;
 	}
 	p->backoff_ns = p->backoff_ns ? 2 * p->backoff_ns : PARENT_BACKOFF_NS;
-	if (p->backoff_ns > PARENT_BACKOFF_MAX_NS)
-		p->backoff_ns = PARENT_BACKOFF_MAX_NS;
+	p->backoff_ns = p->backoff_ns > PARENT_BACKOFF_MAX_NS ? PARENT_BACKOFF_MAX_NS : p->backoff_ns;
 	p->retry_ns = p->control->now_ns + p->backoff_ns;
 	snprintf(p->why, sizeof(p->why), "%s", text);
 	if (news)
 		log_warn("job '%s' waits for the box above (uplink %s): %s; tried again until it answers", p->job->name,
 			above_name(p->control, box, sizeof(box)), text);
+	if (rc == -EOWNERDEAD)
+		parent_withdraw(p, text);
 	parent_hang_up(p);
 }
 

@@ -157,6 +157,8 @@ static void peer_hear(void *arg, const Phub__Control *m)
 		peer_hear_start(t, m->start);
 		break;
 	case PHUB__CONTROL__MESSAGE_ERROR:
+		if (t->lost_ns && m->error->code == PHUB__ERROR_CODE__ERROR_BUSY)
+			break; /* no news of it */
 		t->code = m->error->code;
 		t->rank = m->error->rank;
 		job_below_copy_reason(job, t->why, sizeof(t->why), m->error->text);
@@ -192,6 +194,7 @@ static int peer_dial(struct peer *t, struct err *e)
 	};
 
 	t->code = 0;
+	t->dialled_ns = p->job->control->now_ns;
 	return box_call_open(p->job->control, &target, &t->call, e);
 }
 
@@ -203,7 +206,7 @@ static void peer_broke(struct peer *t, const char *text)
 
 	box_call_hang_up(c, t->call);
 	t->call = NULL;
-	if (!t->code || !t->why[0])
+	if ((!t->code && !t->lost_ns) || !t->why[0])
 		snprintf(t->why, sizeof(t->why), "%s", box_call_trim(text));
 	if (t->state == PEER_DIALLING && busy && c->now_ns - t->since_ns < c->config->lost_ms * NS_PER_MS) {
 		t->backoff_ns = t->backoff_ns ? 2 * t->backoff_ns : PEERS_BACKOFF_NS;
@@ -212,6 +215,7 @@ static void peer_broke(struct peer *t, const char *text)
 		t->code = 0;
 		return;
 	}
+	t->code = busy ? 0 : t->code; /* that it may be tried again is no reason */
 	if (!t->lost_ns)
 		t->lost_ns = c->now_ns ? c->now_ns : 1;
 }
@@ -271,6 +275,19 @@ static int peer_advance(struct peer *t, struct err *e)
 	return box_uplinks_check(job, &t->uplinks, e);
 }
 
+/* Its session goes on. As box_call_step(); who says nothing from the beginning is lost as one that says nothing later
+ * on. */
+static int peer_step(struct peer *t, struct err *e)
+{
+	struct control *c = t->all->job->control;
+	int rc = box_call_step(c, t->call, e);
+
+	if (rc == 0 && t->state == PEER_DIALLING && c->now_ns - t->dialled_ns >= c->config->lost_ms * NS_PER_MS)
+		return err_set(
+			e, -ETIMEDOUT, "it has not answered for %.1f s", (double)(c->now_ns - t->dialled_ns) / 1e9);
+	return rc;
+}
+
 static void peer_move(struct peer *t)
 {
 	struct job *job = t->all->job;
@@ -291,7 +308,7 @@ static void peer_move(struct peer *t)
 		if (!t->call)
 			rc = peer_dial(t, &e);
 		if (rc == 0)
-			rc = box_call_step(c, t->call, &e);
+			rc = peer_step(t, &e);
 		if (t->left || job->state == JOB_ENDING)
 			return;
 		if (rc > 0 && t->state == PEER_DIALLING) {

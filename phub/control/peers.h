@@ -58,8 +58,9 @@ struct peer {
 	struct box_place place; /* generation 0: it has not said any */
 	struct box_uplinks uplinks;
 	uint64_t retry_ns, backoff_ns;
-	uint64_t since_ns; /* it is tried, in this generation */
-	uint64_t lost_ns;  /* 0: it is not */
+	uint64_t since_ns;   /* it is tried, in this generation, */
+	uint64_t dialled_ns; /* the last time */
+	uint64_t lost_ns;    /* 0: it is not */
 	char why[ERR_TEXT_MAX];
 	uint32_t code; /* of its Error; 0: it said none */
 	int32_t rank;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A box below, against a box above that the test plays: its session is a table of functions here, and its data
- * connections are let in by nobody. What it says of a start is checked before cores hear of it.
+ * A box below, against a box above that the test plays, and one beside it that says nothing: their sessions are a table
+ * of functions here, and data connections are let in by nobody. What it says of a start is checked before cores hear of
+ * it.
  */
 #include "tests/unit/control_rig.h"
 
@@ -14,16 +15,18 @@
 
 #include <cmocka.h>
 
+#include "phub/base/crc.h"
 #include "phub/control/job.h"
 #include "phub/control/job_below.h"
 #include "phub/members.h"
+#include "topology/ways.h"
 #include "transport/call.h"
 
 #define ERROR_OF(name) PHUB__ERROR_CODE__ERROR_##name
 
 enum { ABOVE_HOST = 9, ABOVE_JOB = 77, WORLD = 4, KEYS = 3, ELEMENTS = 8192 };
 
-/* The played box. */
+/* The played boxes. */
 static struct call_peer {
 	unsigned opened, closed;
 	void (*hear)(void *arg, const Phub__Control *message);
@@ -36,27 +39,29 @@ static struct call_peer {
 	struct rig *rig;
 	struct transport *transport;
 	char address[128];
-} above;
+	char left[200]; /* the error of its Leave */
+} above, beside;
 
 static int upper_open(void *ctx, const struct call_target *target, struct call_peer **out, struct err *e)
 {
+	struct call_peer *p = target->peer ? &beside : &above;
+
 	(void)ctx;
 	(void)e;
 	assert_string_equal(target->what, "uplink");
 	assert_int_equal(target->below, WORLD);
-	above.opened++;
-	above.hear = target->hear;
-	above.arg = target->arg;
-	*out = &above;
+	p->opened++;
+	p->hear = target->hear;
+	p->arg = target->arg;
+	*out = p;
 	return 0;
 }
 
 static int upper_step(struct call_peer *p, uint64_t now_ns, struct err *e)
 {
-	(void)p;
 	(void)now_ns;
 	(void)e;
-	return 1;
+	return p != &beside;
 }
 
 static int upper_say(struct call_peer *p, const Phub__Control *m)
@@ -72,6 +77,9 @@ static int upper_say(struct call_peer *p, const Phub__Control *m)
 		break;
 	case PHUB__CONTROL__MESSAGE_KEYS:
 		p->keys += (uint32_t)m->keys->n_keys;
+		break;
+	case PHUB__CONTROL__MESSAGE_LEAVE:
+		snprintf(p->left, sizeof(p->left), "%s", m->leave->error ? m->leave->error->text : "");
 		break;
 	default:
 		break;
@@ -120,6 +128,8 @@ static const struct call_ops upper_ops = {
 struct said {
 	Phub__Start start;
 	Phub__Exchange exchange;
+	Phub__ExchangeBox boxes[3], *each[3];
+	uint32_t ranks[WORLD];
 	Phub__Hypers hypers, *groups[2];
 	uint8_t cores[64];
 	uint64_t rounds[8];
@@ -157,6 +167,42 @@ static void said_join(struct said *s)
 	s->start.n_groups = 1;
 }
 
+/* It starts a sharded job of three boxes: rank 3 is there, the first two are here, rank 2 is beside. */
+static void said_exchange(struct said *s)
+{
+	static const uint32_t order[WORLD] = {3, 0, 1, 2};
+	static const size_t at[] = {0, 1, 3, 4};
+	struct ways_box ways[3];
+	uint32_t bytes[KEYS];
+	uint16_t home[KEYS];
+	struct err e;
+
+	said_init(s);
+	memcpy(s->ranks, order, sizeof(order));
+	phub__exchange__init(&s->exchange);
+	for (unsigned i = 0; i < 3; i++) {
+		phub__exchange_box__init(&s->boxes[i]);
+		s->each[i] = &s->boxes[i];
+		s->boxes[i].host = (char *)(uintptr_t) "10.1.1.2";
+		s->boxes[i].port = 7077;
+		s->boxes[i].rate = 1;
+		s->boxes[i].ranks = s->ranks + at[i];
+		s->boxes[i].n_ranks = at[i + 1] - at[i];
+		ways[i] = (struct ways_box){.workers = (unsigned)s->boxes[i].n_ranks, .rate_bytes_s = 1};
+	}
+	for (unsigned i = 0; i < KEYS; i++)
+		bytes[i] = ELEMENTS * sizeof(float);
+	assert_int_equal(ways_homes(WAYS_SHARDED, ways, 3, 0, bytes, KEYS, home, &e), 0);
+	s->exchange.hierarchy = PHUB__HIERARCHY__HIERARCHY_SHARDED;
+	s->exchange.number = 7;
+	s->exchange.cores = 1;
+	s->exchange.box = 1;
+	s->exchange.homes = crc_32c(0, home, sizeof(home));
+	s->exchange.boxes = s->each;
+	s->exchange.n_boxes = 3;
+	s->start.exchange = &s->exchange;
+}
+
 static void upper_start(struct said *s)
 {
 	Phub__Control control = PHUB__CONTROL__INIT;
@@ -179,12 +225,13 @@ static const struct rig_job shrinks = {.generation = 1, .lost = LOST_SHRINK};
 
 static void scene_open(struct scene *s)
 {
-	static const char *const settings[] = {"uplink=10.1.1.1:7077", NULL};
+	static const char *const settings[] = {"uplink=10.1.1.1:7077", "advertise=10.1.1.3:7077", NULL};
 	struct transport_config config = {.queue_conns_max = 8};
 	struct err e = {0};
 
 	memset(s, 0, sizeof(*s));
 	memset(&above, 0, sizeof(above));
+	memset(&beside, 0, sizeof(beside));
 	rig_calls = &upper_ops;
 	rig_open(&s->rig, 2, settings);
 	above.rig = &s->rig;
@@ -219,6 +266,7 @@ static void scene_close(struct scene *s)
 	assert_true(box_balanced(s->rig.box));
 	box_destroy(s->rig.box, s->rig.now_ns);
 	assert_int_equal(above.opened, above.closed);
+	assert_int_equal(beside.opened, beside.closed);
 	transport_loop.close(above.transport);
 	loop_stream_unlisten(s->rig.listener);
 	loop_net_destroy(s->rig.net);
@@ -350,7 +398,7 @@ static void test_wrong_starts(void **state)
 	}
 }
 
-/* It starts with ranks that have changed since: it is called again, and workers wait. */
+/* It starts with ranks that have changed since: it hears that, and is called again, and workers wait. */
 static void test_starts_too_early(void **state)
 {
 	struct said said;
@@ -363,6 +411,7 @@ static void test_starts_too_early(void **state)
 	said.start.gathered++;
 	upper_start(&said);
 	assert_int_equal(the_job(&s)->state, JOB_FORMING);
+	assert_non_null(strstr(above.left, "ranks came or went as it started"));
 	above.keys = 0;
 	rig_wait(&s.rig, 300);
 	assert_int_equal(above.opened, 2);
@@ -371,6 +420,59 @@ static void test_starts_too_early(void **state)
 	upper_start(&said);
 	expect(&s.worker[0], 0, "");
 	assert_int_equal(the_job(&s)->state, JOB_RUNNING);
+	scene_close(&s);
+}
+
+/* Who has sent its table goes, and the box above may have started the job by that: it hears why it does not run here.
+ */
+static void test_goes_too_early(void **state)
+{
+	struct scene s;
+
+	(void)state;
+	scene_open(&s);
+	scene_tell(&s, &plain);
+	for (unsigned i = 0; i < 2; i++)
+		actor_hang_up(&s.worker[i]);
+	rig_wait(&s.rig, 10);
+	assert_non_null(strstr(above.left, "ranks went as it started"));
+	scene_close(&s);
+}
+
+/* ---- a box beside ---- */
+
+static void beat(struct scene *s, unsigned seconds)
+{
+	for (unsigned i = 0; i < seconds && s->worker[1].error_code == 0; i++) {
+		rig_wait(&s->rig, 1000);
+		for (unsigned k = 0; k < 2; k++) {
+			if (s->worker[k].rig && s->worker[k].stream)
+				actor_heartbeat(&s->worker[k]);
+			actor_hear(&s->worker[k]);
+		}
+	}
+}
+
+/* It takes a connection, and says nothing by it: it is lost like one that says nothing any more. */
+static void test_beside_is_silent(void **state)
+{
+	struct said said;
+	struct scene s;
+
+	(void)state;
+	scene_open(&s);
+	scene_tell(&s, &plain);
+	said_exchange(&said);
+	upper_start(&said);
+	expect(&s.worker[1], 0, "");
+	assert_int_equal(the_job(&s)->state, JOB_RUNNING);
+	assert_int_equal(beside.opened, 1);
+	beat(&s, 9);
+	expect(&s.worker[1], 0, "");
+	beat(&s, 4);
+	expect(&s.worker[1], ERROR_OF(LOST),
+		"box 10.1.1.2:7077, to which chunks of it are lifted, cannot be reached from here: it has not answered "
+		"for 1");
 	scene_close(&s);
 }
 
@@ -492,6 +594,8 @@ int main(void)
 		cmocka_unit_test(test_joins),
 		cmocka_unit_test(test_wrong_starts),
 		cmocka_unit_test(test_starts_too_early),
+		cmocka_unit_test(test_goes_too_early),
+		cmocka_unit_test(test_beside_is_silent),
 		cmocka_unit_test(test_joins_twice),
 		cmocka_unit_test(test_rank_is_above),
 		cmocka_unit_test(test_cores_know_the_lease),
