@@ -208,7 +208,10 @@ enum shard_plant {
 	SHARD_PLANT_UNSYNCED,  /* a file gets its name before its bytes are on disk */
 	SHARD_PLANT_UNCHECKED, /* what is read is not compared with its checksum */
 	SHARD_PLANT_HASTY,     /* a job goes on a round too early */
-	SHARD_PLANT_UNMENDED,  /* not of shards either: a standby that was lost once is not tried again */
+	/* Not of shards either: */
+	SHARD_PLANT_UNMENDED,  /* a standby that was lost once is not tried again */
+	SHARD_PLANT_IMPATIENT, /* on the way to a chunk's home no box waits for the sum of the one before */
+	SHARD_PLANT_MUTE,      /* a box that has lost one beside leaves the top box without a word of it */
 	SHARD_PLANT_COUNT,
 };
 

@@ -733,7 +733,7 @@ void parent_blame(struct job *job, Phub__ErrorCode code, int rank, const char *t
 {
 	struct parent *p = job->parent;
 
-	if (!p)
+	if (!p || (job->peers && p->control->box->env.plant == SHARD_PLANT_MUTE))
 		return;
 	p->own_code = code;
 	p->own_rank = rank;

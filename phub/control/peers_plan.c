@@ -425,6 +425,7 @@ bool peers_await(const struct job *job)
 	const struct generation *g = job->generation;
 	uint32_t count = g->spec.plan.chunk_count;
 	uint64_t *from = p ? calloc(count, sizeof(*from)) : NULL;
+	bool hasty = job->control->box->env.plant == SHARD_PLANT_IMPATIENT;
 
 	for (unsigned i = 0; from && i < p->count; i++) {
 		uint64_t slot[MAIL_RANK_WORDS] = {0};
@@ -433,7 +434,8 @@ bool peers_await(const struct job *job)
 			continue;
 		members_add(slot, p->each[i].slot);
 		for (uint32_t chunk = 0; chunk < count; chunk++)
-			from[chunk] = ways_is_below(p->kind, p->boxes, p->count, p->home[chunk], i, p->self)
+			from[chunk] = ways_is_below(p->kind, p->boxes, p->count, p->home[chunk], i, p->self) &&
+						      (!hasty || p->home[chunk] == p->self)
 					      ? 0
 					      : MEMBERS_NEVER;
 		for (unsigned core = 0; core < g->spec.core_count; core++)

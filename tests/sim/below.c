@@ -153,6 +153,7 @@ int below_configure(struct world *w, struct err *e)
 		return 0;
 	b->count = plan->below;
 	b->random = plan->seed * 77 + 5;
+	homes_init(w);
 	snprintf(text, sizeof(text), "hierarchy=%s", world_hierarchies[plan->hierarchy]);
 	rc = config_set(&w->config, text, e);
 	if (rc == 0)
@@ -337,7 +338,7 @@ static void below_return(struct world *w, struct below_box *box)
 /* ---- what happens ---- */
 
 /* Before that a worker tries to reach its box for as long as its caller has patience. */
-static bool below_all_started(const struct world *w)
+bool below_all_started(const struct world *w)
 {
 	for (unsigned rank = 0; rank < w->plan->workers; rank++)
 		if (!worker_is_gone(&w->workers[rank]) && w->workers[rank].phub->session.state < SESSION_STARTED)
@@ -381,6 +382,8 @@ static unsigned below_fate(struct world *w, uint64_t now_ns)
 		below_heal(w);
 		return 1;
 	}
+	if (w->plan->homes)
+		return homes_step(w, now_ns);
 	return w->plan->below_part && below_strike(w, now_ns);
 }
 
@@ -409,7 +412,7 @@ static uint64_t below_due_of(const struct below_box *box)
 
 uint64_t below_due(struct world *w)
 {
-	uint64_t due = w->below.cut ? w->below.heals_ns : UINT64_MAX;
+	uint64_t due = w->below.cut ? w->below.heals_ns : homes_due(w);
 
 	for (unsigned i = 0; i < w->below.count; i++) {
 		uint64_t of_box = below_due_of(&w->below.boxes[i]);
@@ -452,6 +455,8 @@ static bool below_excuses_loss(const struct world *w, const char *text)
 /* Does it name a box that was struck, or the one above it, as who is there no more? */
 bool below_excuses(const struct world *w, const char *text)
 {
+	if (w->plan->homes)
+		return homes_excuses(w, text);
 	if (below_excuses_loss(w, text))
 		return true;
 	for (unsigned i = 0; i < w->below.count; i++) {
@@ -474,6 +479,7 @@ bool below_excuses(const struct world *w, const char *text)
 const char *below_settled(struct world *w)
 {
 	below_heal(w);
+	homes_heal(w);
 	for (unsigned i = 0; i < w->below.count; i++) {
 		const struct below_box *box = &w->below.boxes[i];
 
@@ -490,6 +496,7 @@ void below_tell(const struct world *w)
 	struct world_result *result = w->result;
 
 	result->below = w->below.count > 0;
+	result->homes = w->plan->homes;
 	result->several = w->below.count > 1;
 	for (unsigned i = 0; i < w->below.count; i++)
 		if (w->below.boxes[i].above)

@@ -69,6 +69,8 @@ void below_house(struct world *w, const struct worker *me);
 /* Which run of the job begins, or goes on, now? */
 uint64_t below_run(struct world *w);
 
+/* Have all workers that live been started? */
+bool below_all_started(const struct world *w);
 /* Did it come too early, or to a box that the job has no place for yet? */
 bool below_disturbs(const struct worker *me, const char *text);
 /* May a worker's session end with these words? */

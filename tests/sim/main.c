@@ -59,6 +59,7 @@ enum sim_kind {
 	KIND_STANDBY,
 	KIND_SPREAD,
 	KIND_RACKS,
+	KIND_HOMES,
 	KIND_ROOTED,
 	KIND_DURABLE,
 	KIND_RESUMED,
@@ -72,13 +73,14 @@ static const struct {
 	unsigned share;   /* among mixed ones */
 	void (*change)(struct world_plan *plan);
 } sim_kinds[KIND_COUNT] = {
-	[KIND_PLAIN] = {"plain", 4, NULL},
+	[KIND_PLAIN] = {"plain", 3, NULL},
 	[KIND_ELASTIC] = {"elastic", 4, world_plan_elastic},
 	[KIND_STEPWISE] = {"stepwise", 2, world_plan_stepwise},
 	[KIND_QUORUM] = {"quorum", 3, world_plan_quorum},
 	[KIND_STANDBY] = {"standby", 3, world_plan_standby},
 	[KIND_SPREAD] = {"spread", 2, world_plan_spread},
-	[KIND_RACKS] = {"racks", 4, world_plan_racks},
+	[KIND_RACKS] = {"racks", 3, world_plan_racks},
+	[KIND_HOMES] = {"homes", 2, world_plan_homes},
 	[KIND_ROOTED] = {"rooted", 2, world_plan_rooted},
 	[KIND_DURABLE] = {"durable", 2, world_plan_durable},
 	[KIND_RESUMED] = {"resumed", 2, world_plan_resumed},
@@ -102,8 +104,8 @@ static const char *const sim_plants[] = {
 
 static const char usage[] =
 	"usage: sim [--seeds N] [--from S] [--seed S [--trace]] [--datagrams] [--encrypted] [--guest]\n"
-	"           [--plain | --elastic | --stepwise | --quorum | --standby | --spread | --racks | --rooted |\n"
-	"            --durable | --resumed | --mangled]\n"
+	"           [--plain | --elastic | --stepwise | --quorum | --standby | --spread | --racks | --homes |\n"
+	"            --rooted | --durable | --resumed | --mangled]\n"
 	"           [--plant stale|swapped|doubled] [--bug N | --planted]\n";
 
 struct arguments {
@@ -393,6 +395,10 @@ static unsigned sim_check_bugs(void)
 		[SHARD_PLANT_UNCHECKED] = {"a checkpoint is read without its checksums", 100, KIND_DURABLE, 300, 0},
 		[SHARD_PLANT_UNMENDED] = {"a standby that was lost once is not tried again", 100, KIND_STANDBY, 0, 0},
 		[SHARD_PLANT_HASTY] = {"a job goes on a round too early", 100, KIND_DURABLE, 100, 0},
+		[SHARD_PLANT_IMPATIENT] = {"of a chain a box does not wait for the sum of the one before", 100,
+			KIND_HOMES, 0, 0},
+		[SHARD_PLANT_MUTE] = {"a box that has lost one beside leaves without a word of it", 400, KIND_HOMES, 0,
+			0},
 	};
 	unsigned missed = 0;
 
@@ -499,6 +505,9 @@ static void sim_add(struct world_result *sum, const struct world_result *result)
 	sum->resumed += result->resumed;
 	sum->roots += result->roots;
 	sum->whole += result->whole;
+	sum->homes += result->homes;
+	sum->homes_died += result->homes_died;
+	sum->homes_cut += result->homes_cut;
 	sum->moves += result->moves;
 	sum->box_died += result->box_died;
 	sum->restored += result->restored;
@@ -540,6 +549,8 @@ static void sim_tell(const struct arguments *a, const struct world_result *sum, 
 	       "racks "
 	       "were cut off, %u of them healed; %u such roots died; workers went on after a box %u times\n",
 		sum->below, sum->several, sum->deep, sum->parted, sum->cut, sum->healed, sum->roots, sum->resumed);
+	printf("sim: in %u of these worlds boxes exchange; %u of them died, and %u times they were cut off\n",
+		sum->homes, sum->homes_died, sum->homes_cut);
 	printf("sim: %u boxes died; after that %u jobs went on from a checkpoint and %u began anew; %llu checkpoints, "
 	       "%u harmed disks, %llu calls of theirs failed, %llu files were torn, %llu names undone\n",
 		sum->box_died, sum->restored, sum->anew, (unsigned long long)sum->kept, sum->harmed,

@@ -249,6 +249,47 @@ void world_plan_racks(struct world_plan *plan)
 	plan->deaths = world_draw(&r, 0, 2) ? 0 : plan->deaths;
 }
 
+/* Somebody at each box below. The first key has chunks for all of them. */
+static void world_plan_exchange(struct world_plan *plan, uint64_t *r)
+{
+	unsigned first;
+
+	plan->homes = true;
+	plan->hierarchy = world_draw(r, 1, 2);
+	plan->below = world_draw(r, 1, 3);
+	plan->workers = world_draw(r, plan->below + 1, WORLD_WORKERS_MAX);
+	plan->mortal %= plan->workers;
+	for (unsigned rank = 0; rank < plan->workers; rank++)
+		plan->at[rank] = world_draw(r, 0, plan->below);
+	first = world_draw(r, 0, plan->workers - 1);
+	for (unsigned i = 0; i < plan->below; i++) {
+		plan->boxes[i].cores = world_draw(r, 1, 3);
+		plan->at[(first + i) % plan->workers] = i + 1;
+	}
+	plan->elements[0] = world_draw(r, 3000, 8000);
+}
+
+void world_plan_homes(struct world_plan *plan)
+{
+	uint64_t r = plan->seed * 0x9e3779b97f4a7c15ull + 61;
+	static const unsigned steps[] = {20, 100, 400};
+
+	world_plan_several(plan);
+	plan->values = ORACLE_INTEGERS;
+	world_plan_exchange(plan, &r);
+	plan->below_part = world_draw(&r, 0, 4) ? (enum world_part)world_draw(&r, PART_DEATH, PART_BRIEF) : PART_NEVER;
+	plan->below_parts = world_draw(&r, 1, 3);
+	plan->below_steps = steps[world_draw(&r, 0, 2)];
+	plan->mourned = plan->mourned && (plan->below_part == PART_NEVER || plan->below_part == PART_BRIEF);
+	world_plan_spread_elastic(plan);
+	if (plan->lost != LOST_FAIL || world_draw(&r, 0, 3))
+		return;
+	world_plan_vary(plan, &r);
+	plan->values = ORACLE_INTEGERS;
+	plan->in_step = true;
+	plan->deaths = 1;
+}
+
 static void world_plan_disk(struct world_plan *plan, uint64_t *r)
 {
 	plan->disk = (struct storage_plan){.seed = plan->seed, .targets = 1};
@@ -416,7 +457,7 @@ static void world_plan_print_boxes(const struct world_plan *p, FILE *out)
 		[PART_ANY] = "die or are cut off",
 		[PART_BRIEF] = "are cut off briefly"};
 
-	fprintf(out, ", %u boxes below, %s:", p->below, world_hierarchies[p->hierarchy]);
+	fprintf(out, ", %u boxes below%s, %s:", p->below, p->homes ? ", homes" : "", world_hierarchies[p->hierarchy]);
 	for (unsigned i = 0; i < p->below; i++)
 		fprintf(out, " %u below %u (sibling %u, %u cores)", i + 1, p->boxes[i].above, p->boxes[i].sibling,
 			p->boxes[i].cores);

@@ -699,6 +699,8 @@ static uint64_t worker_limit_ns(const struct worker *me)
 		return WORKER_PATIENCE_NS;
 	if (me->state == WORKER_RESUMING)
 		return worker_resume_ms(plan) * 1000000ull;
+	if (me->state == WORKER_RUNNING && plan->homes)
+		return homes_wait_ns(me->world);
 	return WORKER_WAIT_NS;
 }
 

@@ -11,6 +11,7 @@
 #include "tests/sim/below.h"
 #include "tests/sim/census.h"
 #include "tests/sim/fate.h"
+#include "tests/sim/homes.h"
 #include "tests/sim/outage.h"
 #include "tests/sim/replay.h"
 #include "tests/sim/twin.h"
@@ -77,6 +78,7 @@ struct world {
 	unsigned box_host; /* where that is */
 	struct twin twin;
 	struct below below;
+	struct homes homes;
 	struct worker workers[WORLD_WORKERS_MAX];
 	struct history histories[WORLD_KEYS_MAX];
 	struct census census;

@@ -107,6 +107,8 @@ struct world_plan {
 	/* While rounds run, one turn in below_steps, something befalls one of them; at most so often. */
 	enum world_part below_part;
 	unsigned below_steps, below_parts;
+	/* All of them exchange, sharded or a chain, and any of them may be struck, the root, too (homes.h). */
+	bool homes;
 	bool resume;     /* workers go to the sibling of a box that dies, or come again to theirs */
 	unsigned guests; /* workers of a second job; 0: there is none */
 	enum world_plant plant;
@@ -136,6 +138,8 @@ struct world_result {
 	unsigned mangled;      /* workers whose sessions ended by that */
 	unsigned guests;       /* worlds with a second job, */
 	uint64_t guest_rounds; /* results of its keys, over all its workers */
+	/* Worlds with boxes that exchange; such boxes that died; so often they were cut off. */
+	unsigned homes, homes_died, homes_cut;
 	struct storage_stats disk;
 	struct loop_stats net;
 	char text[512]; /* why it failed */
@@ -193,7 +197,9 @@ void world_plan_standby(struct world_plan *plan);
 /* The same one with a second box below the first, and workers at both; or with several of them. */
 void world_plan_spread(struct world_plan *plan);
 void world_plan_racks(struct world_plan *plan);
-/* ... of which the root dies, and goes on from its checkpoints. */
+/* ... which are the homes of its chunks. */
+void world_plan_homes(struct world_plan *plan);
+/* The same one with several boxes of which the root dies, and goes on from its checkpoints. */
 void world_plan_rooted(struct world_plan *plan);
 /* The same one with control sessions that go wrong. */
 void world_plan_mangled(struct world_plan *plan);
