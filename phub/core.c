@@ -82,9 +82,10 @@ int core_add_queue(struct core *core, struct queue *queue)
 	return 0;
 }
 
-void core_set_uplinks(struct core *core, struct queue *queue)
+void core_add_uplinks(struct core *core, struct queue *queue)
 {
-	core->uplinks = queue;
+	assert(core->uplink_count < CORE_UPLINKS_MAX);
+	core->uplinks[core->uplink_count++] = queue;
 }
 
 void core_destroy(struct core *core)
@@ -210,7 +211,7 @@ static void core_link(struct core *core, const struct mail *mail)
 /* One that is not taken is control's again. */
 static void core_uplink(struct core *core, const struct mail *mail)
 {
-	int rc = uplink_open(core, mail);
+	int rc = uplink_open(mail);
 	struct mail refused = *mail;
 
 	if (rc == 0)
@@ -540,9 +541,9 @@ unsigned core_step(struct core *core, uint64_t now_ns)
 		handled += count;
 		stirred |= queue->stirred;
 	}
-	if (core->uplinks) {
-		handled += uplink_poll(core, now_ns);
-		stirred |= core->uplinks->stirred;
+	for (unsigned i = 0; i < core->uplink_count; i++) {
+		handled += uplink_poll(core, core->uplinks[i], now_ns);
+		stirred |= core->uplinks[i]->stirred;
 	}
 	idle = handled == 0;
 	stats_add(&core->counters.polls, 1);
@@ -553,8 +554,8 @@ unsigned core_step(struct core *core, uint64_t now_ns)
 	fair_step(core, idle);
 	for (unsigned i = 0; i < core->queue_count; i++)
 		core->queues[i]->ops->flush(core->queues[i]);
-	if (core->uplinks)
-		core->uplinks->ops->flush(core->uplinks);
+	for (unsigned i = 0; i < core->uplink_count; i++)
+		core->uplinks[i]->ops->flush(core->uplinks[i]);
 	/* A queue that can wake nobody has something to do, if only for another core: no time to sleep. */
 	return handled + stirred;
 }
@@ -580,12 +581,12 @@ static int core_arm(struct core *core)
 			return rc;
 		fd = core->queues[i]->ops->arm(core->queues[i]);
 	}
-	if (fd >= 0 && core->uplinks) {
+	for (unsigned i = 0; fd >= 0 && i < core->uplink_count; i++) {
 		int rc = core_watch(core, fd);
 
 		if (rc < 0)
 			return rc;
-		fd = core->uplinks->ops->arm(core->uplinks);
+		fd = core->uplinks[i]->ops->arm(core->uplinks[i]);
 	}
 	return fd < 0 ? fd : core_watch(core, fd);
 }
@@ -602,12 +603,13 @@ static void core_nap(struct core *core)
 
 static void core_sleep(struct core *core)
 {
-	struct epoll_event events[CORE_QUEUES_MAX + 2];
+	struct epoll_event events[CORE_QUEUES_MAX + CORE_UPLINKS_MAX + 1];
 	int rc = core->blind ? -ENOTSUP : core_arm(core);
 
 	if (rc == 0) {
 		stats_add(&core->counters.sleeps, 1);
-		epoll_wait(core->epoll_fd, events, CORE_QUEUES_MAX + 2, core->fair.dry ? 1 : CORE_SLEEP_MS);
+		epoll_wait(core->epoll_fd, events, CORE_QUEUES_MAX + CORE_UPLINKS_MAX + 1,
+			core->fair.dry ? 1 : CORE_SLEEP_MS);
 	} else if (rc == -ENOTSUP) {
 		core->blind = true;
 		core_nap(core);

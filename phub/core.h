@@ -17,10 +17,11 @@
 #include "phub/mailbox.h"
 #include "transport/transport.h"
 
-#define CORE_QUEUES_MAX 8
-#define CORE_BATCH      64            /* events per poll */
-#define CORE_STALL_NS   1000000000ull /* a round that is open this long is told to control, once as often */
-#define CORE_TICK_NS    1000000ull    /* mail is read at least this often under load */
+#define CORE_QUEUES_MAX  8
+#define CORE_UPLINKS_MAX 2
+#define CORE_BATCH       64            /* events per poll */
+#define CORE_STALL_NS    1000000000ull /* a round that is open this long is told to control, once as often */
+#define CORE_TICK_NS     1000000ull    /* mail is read at least this often under load */
 
 enum core_poll { CORE_BUSY, CORE_ADAPTIVE };
 
@@ -46,7 +47,8 @@ struct core {
 	struct core_config config;
 	struct queue *queues[CORE_QUEUES_MAX];
 	unsigned queue_count;
-	struct queue *uplinks; /* whose connections lead to other boxes (uplink.h); NULL: there is no such queue */
+	struct queue *uplinks[CORE_UPLINKS_MAX]; /* whose connections lead to other boxes (uplink.h) */
+	unsigned uplink_count;
 	struct mailbox *inbox;
 	struct shard *shards; /* list */
 	struct fair fair;
@@ -68,8 +70,8 @@ struct core {
 /* Control thread, before the core runs. The queues are made and destroyed by the caller. 0 or a negative errno. */
 int core_create(const struct core_config *config, struct core **out, struct err *e);
 int core_add_queue(struct core *core, struct queue *queue);
-/* Likewise, of a transport that was opened to connect, the queue of its uplinks. */
-void core_set_uplinks(struct core *core, struct queue *queue);
+/* Likewise, of a transport that was opened to connect, a queue of its uplinks; CORE_UPLINKS_MAX of them at most. */
+void core_add_uplinks(struct core *core, struct queue *queue);
 /* After core_run() returned (or the last step). All shards were detached. */
 void core_destroy(struct core *core);
 

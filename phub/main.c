@@ -233,12 +233,7 @@ static void main_say_ready(const char *text)
  */
 static bool main_drops_first(const struct config *config)
 {
-	const char *uplink = config_uplink_name(config);
-
-	for (unsigned i = 0; i < config->transport_count; i++)
-		if (strcmp(config->transports[i], "verbs") == 0)
-			return true;
-	return uplink && strcmp(uplink, "verbs") == 0;
+	return config_uses(config, "verbs");
 }
 
 static int main_open(const struct config *config, const struct box_env *env, struct box **box, struct err *e)

@@ -244,9 +244,10 @@ static int uplink_take_keys(struct uplink *up)
 	return rc < 0 ? rc : 0;
 }
 
-int uplink_open(struct core *core, const struct mail *mail)
+int uplink_open(const struct mail *mail)
 {
 	struct uplink *up = &mail->shard->uplinks[mail->rank];
+	struct queue *queue = mail->uplink->conn.queue;
 	int rc;
 
 	up->spec = mail->uplink;
@@ -255,10 +256,10 @@ int uplink_open(struct core *core, const struct mail *mail)
 	up->end_untold = false;
 	rc = uplink_take_keys(up);
 	if (rc == 0)
-		rc = core->uplinks->ops->adopt(core->uplinks, mail->conn, &up->spec->conn);
+		rc = queue->ops->adopt(queue, mail->conn, &up->spec->conn);
 	if (rc < 0)
 		return rc;
-	up->queue = core->uplinks;
+	up->queue = queue;
 	up->conn = mail->conn;
 	up->conn->user = up;
 	up->seq = 0;
@@ -383,9 +384,8 @@ static const char *uplink_why(const struct event *e, int rc)
 	return rc == -EBADMSG ? "an answer was forged or changed on its way, or said again" : NULL;
 }
 
-unsigned uplink_poll(struct core *core, uint64_t now_ns)
+unsigned uplink_poll(struct core *core, struct queue *queue, uint64_t now_ns)
 {
-	struct queue *queue = core->uplinks;
 	unsigned count = queue->ops->poll(queue, now_ns, core->events, CORE_BATCH);
 
 	for (unsigned i = 0; i < count; i++) {

@@ -122,10 +122,11 @@ struct uplink {
 };
 
 /*
- * MAIL_UPLINK: takes the connection into the core's queue for uplinks. However it ends, MAIL_UPLINK_ENDED is told once,
- * unless the shard goes home before. Less than 0: it was not taken, is control's again, and nothing was told.
+ * MAIL_UPLINK: takes the connection into the queue that it names, of this core's for uplinks. However it ends,
+ * MAIL_UPLINK_ENDED is told once, unless the shard goes home before. Less than 0: it was not taken, is control's again,
+ * and nothing was told.
  */
-int uplink_open(struct core *core, const struct mail *mail);
+int uplink_open(const struct mail *mail);
 /* MAIL_UPLINK_END: ends the connection of this uplink with this serial, if it is there still. */
 void uplink_close(struct shard *shard, uint32_t number, uint64_t serial);
 /* The shard goes home: the connections end, and nobody is told or answered. */
@@ -133,8 +134,8 @@ void uplink_drop(struct shard *shard);
 /* The same, before it does, where the job goes on at the standby: nothing is committed any more that is not there. */
 void uplink_leave(struct shard *shard);
 
-/* Polls the queue of uplinks, and does what came. Returns the events. */
-unsigned uplink_poll(struct core *core, uint64_t now_ns);
+/* Polls a queue of uplinks, and does what came. Returns the events. */
+unsigned uplink_poll(struct core *core, struct queue *queue, uint64_t now_ns);
 
 /* At tick, of a shard with uplinks: what was not told, and their uses' steps. Returns whether more can be done at once.
  */

@@ -122,8 +122,8 @@ static json_t *jobs_json_above(const Phub__AboveInfo *a)
 {
 	if (!a)
 		return NULL;
-	return json_pack(
-		"{s:s, s:s, s:I, s:s}", "box", a->box, "state", a->state, "bytes", (json_int_t)a->bytes, "why", a->why);
+	return json_pack("{s:s, s:s, s:I, s:s, s:s, s:s}", "box", a->box, "state", a->state, "bytes",
+		(json_int_t)a->bytes, "why", a->why, "transport", a->transport, "transport_why", a->transport_why);
 }
 
 /* NULL: it takes part in no exchange. */
@@ -135,9 +135,10 @@ static json_t *jobs_json_beside(const Phub__JobInfo *job)
 		const Phub__BesideInfo *b = job->beside[i];
 
 		json_array_append_new(
-			beside, json_pack("{s:s, s:s, s:I, s:s, s:b, s:I, s:I}", "box", b->box, "state", b->state,
-					"bytes", (json_int_t)b->bytes, "why", b->why, "lifts", b->lifts, "homes",
-					(json_int_t)b->homes, "home_bytes", (json_int_t)b->home_bytes));
+			beside, json_pack("{s:s, s:s, s:I, s:s, s:b, s:I, s:I, s:s, s:s}", "box", b->box, "state",
+					b->state, "bytes", (json_int_t)b->bytes, "why", b->why, "lifts", b->lifts,
+					"homes", (json_int_t)b->homes, "home_bytes", (json_int_t)b->home_bytes,
+					"transport", b->transport, "transport_why", b->transport_why));
 	}
 	return beside;
 }
@@ -312,11 +313,18 @@ static void jobs_print_standby(const Phub__JobInfo *job)
 			job->standby, *job->standby_why ? ": " : "", job->standby_why);
 }
 
+/* " by tcp (why not by a better one)", or "". */
+static const char *jobs_write_by(const char *by, const char *why, char *out, size_t bytes)
+{
+	snprintf(out, bytes, *by ? " by %s%s%s%s" : "", by, *why ? " (" : "", why, *why ? ")" : "");
+	return out;
+}
+
 /* A box with which it exchanges; of itself nothing. */
 static void jobs_print_beside(const Phub__JobInfo *job, const Phub__BesideInfo *b)
 {
 	const char *box = *b->box ? b->box : "this one, the top box";
-	char text[32];
+	char text[32], by[240];
 
 	if (strcmp(b->state, "here") == 0)
 		printf("%s: %s, %zu boxes: %" PRIu64 " of %" PRIu64 " chunks end at this one\n", job->name,
@@ -325,8 +333,9 @@ static void jobs_print_beside(const Phub__JobInfo *job, const Phub__BesideInfo *
 		printf("%s: box %s, where %" PRIu64 " chunks end, cannot be reached: %s\n", job->name, box, b->homes,
 			b->why);
 	else if (*b->state)
-		printf("%s: box %s is beside, where %" PRIu64 " chunks end: %s, %s sent%s\n", job->name, box, b->homes,
-			b->state, output_bytes(b->bytes, text), b->lifts ? "; it sends here" : "");
+		printf("%s: box %s is beside, where %" PRIu64 " chunks end: %s%s, %s sent%s\n", job->name, box,
+			b->homes, b->state, jobs_write_by(b->transport, b->transport_why, by, sizeof(by)),
+			output_bytes(b->bytes, text), b->lifts ? "; it sends here" : "");
 	else if (b->lifts)
 		printf("%s: box %s is beside, where %" PRIu64 " chunks end: it sends here\n", job->name, box, b->homes);
 }
@@ -334,7 +343,7 @@ static void jobs_print_beside(const Phub__JobInfo *job, const Phub__BesideInfo *
 /* Boxes below it in this job, and the one above, or those beside it. */
 static void jobs_print_boxes(const Phub__JobInfo *job)
 {
-	char ranks[160], text[32];
+	char ranks[160], text[32], by[240];
 
 	for (size_t i = 0; i < job->n_below; i++) {
 		const Phub__BelowInfo *b = job->below[i];
@@ -357,7 +366,8 @@ static void jobs_print_boxes(const Phub__JobInfo *job)
 		printf("%s: box %s above (uplink) cannot be reached: %s\n", job->name, job->above->box,
 			job->above->why);
 	else if (job->above)
-		printf("%s: box %s is above (uplink), %s, %s sent\n", job->name, job->above->box, job->above->state,
+		printf("%s: box %s is above (uplink), %s%s, %s sent\n", job->name, job->above->box, job->above->state,
+			jobs_write_by(job->above->transport, job->above->transport_why, by, sizeof(by)),
 			output_bytes(job->above->bytes, text));
 }
 

@@ -254,6 +254,8 @@ static void admin_fill_boxes(const struct job *job, struct admin_job *out, uint3
 	out->above.state = admin_text(parent_state_name(above.state));
 	out->above.bytes = above.bytes;
 	out->above.why = admin_text(above.why);
+	out->above.transport = admin_text(above.by);
+	out->above.transport_why = admin_text(above.by_why);
 	out->info.above = &out->above;
 }
 
@@ -318,6 +320,8 @@ static int admin_fill_beside(const struct job *job, struct admin_job *out)
 		b->state = admin_text(report.state);
 		b->bytes = report.bytes;
 		b->why = admin_text(report.why);
+		b->transport = admin_text(report.by);
+		b->transport_why = admin_text(report.by_why);
 		b->lifts = report.lifts;
 		b->homes = report.homes;
 		b->home_bytes = report.home_bytes;
@@ -460,12 +464,13 @@ static void admin_fill_load(const struct control *c, unsigned core, Phub__CoreIn
 	}
 }
 
-/* A core's queues one after the other, that of its uplinks last. NULL: there are no more. */
+/* A core's queues one after the other, those of its uplinks last. NULL: there are no more. */
 static const struct queue *admin_queue(const struct box *box, unsigned core, unsigned index)
 {
 	if (index < box->transport_count)
 		return box->queues[core][index];
-	return index == box->transport_count ? box->uplinks[core] : NULL;
+	index -= box->transport_count;
+	return index < box->outlets.count ? box->outlets.each[index].queues[core] : NULL;
 }
 
 static void admin_fill_work(const struct box *box, unsigned core, Phub__Work *work)

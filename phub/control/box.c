@@ -338,16 +338,6 @@ static int box_listen(struct box *box, struct err *e)
 	return 0;
 }
 
-static bool box_wants(const struct config *config, const char *transport)
-{
-	const char *uplink = config_uplink_name(config);
-
-	for (unsigned i = 0; i < config->transport_count; i++)
-		if (strcmp(config->transports[i], transport) == 0)
-			return true;
-	return uplink && strcmp(uplink, transport) == 0;
-}
-
 /* RDMA ports are there or not, whoever uses them. */
 static int box_check_rdma(const struct config *config, struct err *e)
 {
@@ -362,7 +352,7 @@ static int box_check_rdma(const struct config *config, struct err *e)
 	struct transport *t;
 	int rc;
 
-	if (!ops || !box_wants(config, "verbs"))
+	if (!ops || !config_uses(config, "verbs"))
 		return 0;
 	rc = ops->open(&transport, &t, e);
 	if (rc == 0)
@@ -405,7 +395,7 @@ int box_check(const struct config *config, struct err *e)
 		box_tell_names(config);
 	if (rc == 0)
 		rc = box_check_rdma(config, e);
-	return rc == 0 && box_wants(config, "dpdk") ? dpdk_check(config->dpdk_ports, e) : rc;
+	return rc == 0 && config_uses(config, "dpdk") ? dpdk_check(config->dpdk_ports, e) : rc;
 }
 
 /* Those that cannot be written are away: the others of the list keep a box with the same list from these, too. */
@@ -492,43 +482,7 @@ static int box_create_core(struct box *box, unsigned index, struct err *e)
 		if (rc < 0)
 			return err_set(e, rc, "core %u cannot poll %u queues", index, box->transport_count);
 	}
-	if (!box->uplink)
-		return 0;
-	rc = box->uplink->ops->queue_create(box->uplink, box->core_node[index], &box->uplinks[index], e);
-	if (rc == 0)
-		core_set_uplinks(box->cores[index], box->uplinks[index]);
-	return rc;
-}
-
-/* By what the shards reach the standby, or the box above, or those beside: it must lose nothing. */
-static int box_open_uplink(struct box *box, struct err *e)
-{
-	const struct config *config = box->config;
-	bool spread = config->uplink[0] || config_exchanges(config);
-	const char *name = config_uplink_name(config);
-	const struct transport_ops *ops = name && box->env.transports ? box->env.transports[0] : NULL;
-	const struct transport_config transport = {
-		.queue_conns_max = config->jobs_max * (spread ? CONFIG_CORES_MAX : 1),
-		.congestion = config->congestion[0] ? config->congestion : NULL,
-		.interface = config->interface[0] ? config->interface : NULL,
-		.rdma = config->rdma[0] ? config->rdma : NULL,
-		.rdma_dscp = (unsigned)config->rdma_dscp,
-		.pinned_bytes = config->memory_max,
-		.loop = box->env.loop,
-		.handshake_ms = (unsigned)config->handshake_ms,
-		.datagram_mtu = (unsigned)config->datagram_mtu,
-		.queue_count = box->core_count,
-		.queue_nodes = box->core_node,
-		.apart = true,
-	};
-
-	if (!name || !box->env.calls)
-		return 0;
-	if (!ops)
-		ops = transport_find(name);
-	if (!ops)
-		return err_set(e, -ENOTSUP, "uplink_transport: %s is not built in", name);
-	return ops->open(&transport, &box->uplink, e);
+	return outlets_queue(box, index, e);
 }
 
 static int box_create_cores(struct box *box, struct err *e)
@@ -549,16 +503,14 @@ static void box_free(struct box *box)
 			if (box->queues[i][t])
 				box->transports[t].transport->ops->queue_destroy(
 					box->transports[t].transport, box->queues[i][t]);
-		if (box->uplinks[i])
-			box->uplink->ops->queue_destroy(box->uplink, box->uplinks[i]);
+		outlets_close_queues(box, i);
 		if (box->cores[i])
 			core_destroy(box->cores[i]);
 		post_fini(&box->posts[i]);
 	}
 	for (unsigned i = 0; i < box->transport_count; i++)
 		box->transports[i].transport->ops->close(box->transports[i].transport);
-	if (box->uplink)
-		box->uplink->ops->close(box->uplink);
+	outlets_close(box);
 	for (unsigned i = 0; i < box->listener_count; i++)
 		close(box->listeners[i].fd);
 	if (box->announce)
@@ -617,7 +569,7 @@ int box_create(const struct config *config, const struct box_env *env, uint64_t 
 	if (rc == 0)
 		rc = box_open_transports(box, e);
 	if (rc == 0)
-		rc = box_open_uplink(box, e);
+		rc = outlets_open(box, e);
 	if (rc == 0)
 		rc = box_create_cores(box, e);
 	if (rc == 0 && env->announce && config->etcd[0])

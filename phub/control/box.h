@@ -14,6 +14,7 @@
 #include "phub/control/checkpoint.h"
 #include "phub/control/config.h"
 #include "phub/control/control.h"
+#include "phub/control/outlet.h"
 #include "phub/control/post.h"
 #include "phub/control/targets.h"
 #include "phub/core.h"
@@ -82,9 +83,7 @@ struct box {
 	struct placement_core placement[CONFIG_CORES_MAX]; /* with the load of live jobs */
 	struct post posts[CONFIG_CORES_MAX];               /* mail to each core */
 	struct queue *queues[CONFIG_CORES_MAX][CONFIG_TRANSPORTS_MAX];
-	/* To other boxes: a transport that only connects, and a queue of it for each core; NULL where there is none. */
-	struct transport *uplink;
-	struct queue *uplinks[CONFIG_CORES_MAX];
+	struct outlets outlets;    /* to other boxes */
 	struct racks racks;        /* as read anew; no boxes: as the config has it */
 	unsigned racks_box;        /* which of them this is */
 	struct stream_tls *tls;    /* of control sessions, or NULL */

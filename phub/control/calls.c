@@ -13,15 +13,17 @@
 #include <sys/epoll.h>
 
 #include "phub/base/clock.h"
+#include "phub/base/log.h"
 #include "phub/base/stats.h"
 #include "phub/control/box.h"
 #include "phub/control/generation.h"
 #include "phub/control/job.h"
 #include "phub/lift.h"
 
-#define CALLS_LEAVE_NS  2000000000ull
-#define CALLS_REASON_NS NS_PER_S /* so long after an uplink has ended sessions may still say why */
-#define CALLS_KEYS      256u     /* in a message */
+#define CALLS_LEAVE_NS      2000000000ull
+#define CALLS_REASON_NS     NS_PER_S /* so long after an uplink has ended sessions may still say why */
+#define CALLS_ADDRESS_BYTES 400
+#define CALLS_KEYS          256u /* in a message */
 
 static const struct call_ops *calls_ops(const struct control *c)
 {
@@ -41,7 +43,7 @@ const struct config_secret *box_call_secret(const struct job *job)
 /* For the transport of uplinks, as it is: it judges. */
 static void box_call_hear_signal(struct box_call *call, const Phub__Signal *m)
 {
-	struct transport *t = call->control->box->uplink;
+	struct transport *t = call->by ? call->by->transport : NULL;
 	struct signal signal = {
 		.core = m->core, .number = m->number, .carrier = call->number, .length = (uint32_t)m->data.len};
 	const uint8_t *key;
@@ -79,15 +81,14 @@ static struct box_call *box_call_find(const struct control *c, uint64_t number)
 	return call;
 }
 
-/* What the transport of uplinks has to say to those of other boxes. Where the call is over nobody listens. */
-static void box_calls_carry(struct control *c)
+/* What a transport of uplinks has to say to those of other boxes. Where the call is over nobody listens. */
+static void box_calls_carry(struct control *c, struct transport *t)
 {
-	struct transport *t = c->box->uplink;
 	Phub__Control control = PHUB__CONTROL__INIT;
 	Phub__Signal out = PHUB__SIGNAL__INIT;
 	struct signal signal;
 
-	if (!t || !t->ops->signal_take)
+	if (!t->ops->signal_take)
 		return;
 	control.message_case = PHUB__CONTROL__MESSAGE_SIGNAL;
 	control.signal = &out;
@@ -119,7 +120,10 @@ int box_call_open(struct control *c, const struct call_target *target, struct bo
 	call->number = ++c->call_last;
 	own.hear = box_call_hear;
 	own.arg = call;
-	own.transport = c->box->uplink->ops->name;
+	own.transport = outlets_name(&c->box->outlets);
+	if (target->below)
+		snprintf(call->who, sizeof(call->who), "job '%s': the uplink to box %s:%u", target->job, target->host,
+			target->port);
 	rc = calls_ops(c)->open(c->box->env.calls_arg, &own, &call->peer, e);
 	if (rc < 0) {
 		free(call);
@@ -146,10 +150,46 @@ static void box_call_watch(struct control *c, struct box_call *call)
 	c->soon = c->soon || write;
 }
 
+int box_call_reaches(const struct box_call *call, struct transport *t, struct err *e)
+{
+	const struct call_ops *ops = calls_ops(call->control);
+	char address[CALLS_ADDRESS_BYTES];
+	uint64_t session;
+	const uint8_t *key;
+	struct conn *conn;
+	uint32_t cores;
+	int rc = ops->address(call->peer, t->ops->name, address, sizeof(address), e);
+
+	if (rc < 0)
+		return err_set(e, rc, "%s is not among that box's transports", t->ops->name);
+	ops->session(call->peer, &session, &key, &cores);
+	rc = t->ops->connect(t, address, session, 0, key, NULL, &conn, e);
+	if (rc == 0)
+		t->ops->abandon(t, conn);
+	return rc;
+}
+
+/* It is welcome there. */
+static void box_call_choose(struct box_call *call)
+{
+	const struct box *box = call->control->box;
+
+	call->by = outlet_choose(box, call, call->by_why, sizeof(call->by_why));
+	if (call->who[0] && box->config->uplink_transport == CONFIG_UPLINK_AUTO)
+		log_info("%s goes by %s%s%s", call->who, box_call_by(call), call->by_why[0] ? ": " : "", call->by_why);
+}
+
+const char *box_call_by(const struct box_call *call)
+{
+	return call && call->by ? call->by->transport->ops->name : "";
+}
+
 int box_call_step(struct control *c, struct box_call *call, struct err *e)
 {
 	int rc = calls_ops(c)->step(call->peer, c->now_ns, e);
 
+	if (rc > 0 && !call->by)
+		box_call_choose(call);
 	if (rc >= 0)
 		box_call_watch(c, call);
 	else if (!call->told && call->uplinks)
@@ -271,7 +311,8 @@ void box_calls_step(struct control *c)
 {
 	struct box_call **at = &c->calls;
 
-	box_calls_carry(c);
+	for (unsigned i = 0; i < c->box->outlets.count; i++)
+		box_calls_carry(c, c->box->outlets.each[i].transport);
 	while (*at) {
 		struct box_call *call = *at;
 		struct err e;
@@ -299,10 +340,10 @@ void box_calls_fini(struct control *c)
 
 int box_dial_begin(struct control *c, const struct box_call *call, struct box_dial *dial, struct err *e)
 {
-	struct transport *t = c->box->uplink;
+	struct transport *t = call->by->transport;
 	uint64_t session;
 	const uint8_t *key;
-	char address[400];
+	char address[CALLS_ADDRESS_BYTES];
 	uint32_t cores;
 	int rc = calls_ops(c)->address(call->peer, t->ops->name, address, sizeof(address), e);
 
@@ -313,7 +354,7 @@ int box_dial_begin(struct control *c, const struct box_call *call, struct box_di
 		return err_set(e, -EPROTO, "it names core %u, and has %u", dial->there, cores);
 	memcpy(dial->key, key, sizeof(dial->key));
 	dial->spec.conn.key = dial->key;
-	dial->spec.conn.queue = c->box->uplinks[dial->core];
+	dial->spec.conn.queue = call->by->queues[dial->core];
 	dial->spec.conn.carrier = call->number;
 	dial->spec.conn.silent_ns = c->config->lost_ms * NS_PER_MS;
 	dial->up = false;

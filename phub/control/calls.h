@@ -29,6 +29,9 @@ struct box_call {
 	struct control *control;
 	uint64_t number; /* by which signals of data connections find it (transport.h, carrier); none has 0 */
 	struct call_peer *peer;
+	const struct outlet *by; /* its connections are made by this one (outlet.h); NULL: it was not welcome yet */
+	char by_why[160];        /* ...and not by a better one; "": there is none */
+	char who[SPEC_NAME_BYTES + CONFIG_HOST_BYTES + 48];
 	void (*hear)(void *arg, const Phub__Control *message);
 	void *arg;
 	struct box_uplinks *uplinks; /* that it carries; NULL: none */
@@ -39,12 +42,16 @@ struct box_call {
 	int fd; /* that control's epoll knows */
 };
 
-/* Sets out to `target`, whose secret is the job's, whose transport is that of uplinks, and whose hear() and arg are
+/* Sets out to `target`, whose secret is the job's, whose transport is one of the outlets, and whose hear() and arg are
  * called as it says until box_call_part(). 0, or as call_ops.open() with the reason in `e`. */
 int box_call_open(struct control *c, const struct call_target *target, struct box_call **out, struct err *e);
 /* As call_ops.step(); what comes wakes control, and what cannot go out is tried again soon. When the other box was lost
  * without a word, its uplinks end, too: not all transports see that by themselves, and cores would wait for answers. */
 int box_call_step(struct control *c, struct box_call *call, struct err *e);
+/* Could that box be reached by this transport, as far as is known before it is tried? 0, or why not. It is welcome. */
+int box_call_reaches(const struct box_call *call, struct transport *t, struct err *e);
+/* The name of the transport that its connections are made by; "": not known yet. NULL is allowed. */
+const char *box_call_by(const struct box_call *call);
 int box_call_say(struct control *c, struct box_call *call, const Phub__Control *message);
 /* As many keys of the table as should be unsent now; *said: how many were. 0, -EAGAIN, -ENOMEM. */
 int box_call_say_keys(

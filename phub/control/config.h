@@ -30,7 +30,7 @@
 #define CONFIG_NAME_BYTES        64u /* of boxes and roots, in etcd */
 
 enum config_pushes { CONFIG_PUSHES_SLOTS, CONFIG_PUSHES_FIXED };
-enum config_uplink { CONFIG_UPLINK_TCP, CONFIG_UPLINK_UDP, CONFIG_UPLINK_VERBS };
+enum config_uplink { CONFIG_UPLINK_AUTO, CONFIG_UPLINK_TCP, CONFIG_UPLINK_UDP, CONFIG_UPLINK_VERBS };
 enum config_poll { CONFIG_POLL_ADAPTIVE, CONFIG_POLL_BUSY };
 enum config_create { CONFIG_CREATE_SAME_UID, CONFIG_CREATE_SECRET, CONFIG_CREATE_NEVER };
 enum config_seal { CONFIG_SEAL_GMAC, CONFIG_SEAL_CRC, CONFIG_SEAL_NONE };
@@ -78,8 +78,11 @@ struct config;
 
 /* May jobs at several boxes be sharded or chains, of which this is the top box? */
 bool config_exchanges(const struct config *config);
-/* The transport that its cores reach other boxes by; a standby takes tcp. NULL: they reach none. */
-const char *config_uplink_name(const struct config *config);
+/* The transports that its cores reach other boxes by, the best first; a standby takes tcp. How many of `names`; 0: they
+ * reach none. */
+unsigned config_uplink_names(const struct config *config, const char **names, unsigned max);
+/* Is it among its transports, or those? */
+bool config_uses(const struct config *config, const char *transport);
 
 struct config {
 	char file[CONFIG_PATH_BYTES];       /* the last that was read; "": none */

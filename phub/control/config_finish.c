@@ -353,14 +353,40 @@ static int config_check_standby(struct config *config, struct err *e)
 	return 0;
 }
 
-const char *config_uplink_name(const struct config *config)
+static bool config_takes(const struct config *config, const char *transport)
 {
-	static const char *const names[] = {
-		[CONFIG_UPLINK_TCP] = "tcp", [CONFIG_UPLINK_UDP] = "udp", [CONFIG_UPLINK_VERBS] = "verbs"};
+	for (unsigned i = 0; i < config->transport_count; i++)
+		if (strcmp(config->transports[i], transport) == 0)
+			return true;
+	return false;
+}
 
-	if (config->uplink[0] || config_exchanges(config))
-		return names[config->uplink_transport];
-	return config->standby[0] ? names[CONFIG_UPLINK_TCP] : NULL;
+unsigned config_uplink_names(const struct config *config, const char **names, unsigned max)
+{
+	static const char *const each[] = {
+		[CONFIG_UPLINK_TCP] = "tcp", [CONFIG_UPLINK_UDP] = "udp", [CONFIG_UPLINK_VERBS] = "verbs"};
+	bool spread = config->uplink[0] || config_exchanges(config);
+	enum config_uplink wanted = spread ? config->uplink_transport : CONFIG_UPLINK_TCP;
+	unsigned count = 0;
+
+	if (!spread && !config->standby[0])
+		return 0;
+	if (wanted == CONFIG_UPLINK_AUTO && count < max && config_takes(config, "verbs"))
+		names[count++] = each[CONFIG_UPLINK_VERBS];
+	if (count < max)
+		names[count++] = each[wanted == CONFIG_UPLINK_AUTO ? CONFIG_UPLINK_TCP : wanted];
+	return count;
+}
+
+bool config_uses(const struct config *config, const char *transport)
+{
+	const char *names[2];
+	unsigned count = config_uplink_names(config, names, 2);
+
+	for (unsigned i = 0; i < count; i++)
+		if (strcmp(names[i], transport) == 0)
+			return true;
+	return config_takes(config, transport);
 }
 
 bool config_exchanges(const struct config *config)

@@ -127,9 +127,11 @@ const struct option option_table[] = {
 		"what sums are sent to the box above as: half of the bytes, and less exact, by f16 and bf16; the same "
 		"at "
 		"all boxes of a job"},
-	{"uplink_transport", OPTION_CHOICE, FIELD(uplink_transport), 0, 0, {"tcp", "udp", "verbs", NULL}, "tcp",
+	{"uplink_transport", OPTION_CHOICE, FIELD(uplink_transport), 0, 0, {"auto", "tcp", "udp", "verbs", NULL},
+		"auto",
 		"what sums go by to the box above, and to others of sharded and chain, which must have it among their "
-		"transports; whatever their workers and this one's come by. To a standby it is tcp"},
+		"transports; whatever their workers and this one's come by: auto, verbs where both boxes have that, "
+		"and RDMA ports in one network, else tcp. To a standby it is tcp"},
 	{"hierarchy", OPTION_CHOICE, FIELD(hierarchy), 0, 0, {"tree", "sharded", "chain", "auto", NULL}, "tree",
 		"of jobs that have boxes below this one, the top box: tree, all chunks end here; sharded, each ends at "
 		"one of the boxes, to which the others send it; chain, likewise, and it passes from box to box on its "

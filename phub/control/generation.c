@@ -85,7 +85,7 @@ static bool generation_has_standby(const struct generation *g, const struct job 
 {
 	const struct box *box = job->control->box;
 
-	return box->uplink && box->config->standby[0] && !job->mirror && !job_is_spread(job) &&
+	return box->outlets.count > 0 && box->config->standby[0] && !job->mirror && !job_is_spread(job) &&
 	       !spec_stepwise(&g->spec) && generation_fits_sums(g);
 }
 

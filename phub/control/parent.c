@@ -343,7 +343,7 @@ static int parent_say_job(struct parent *p)
 		job.generation = p->generation;
 		job.groups = each;
 		job.n_groups = t->spec.group_count;
-		job.transport = (char *)(uintptr_t)p->control->box->uplink->ops->name;
+		job.transport = (char *)(uintptr_t)box_call_by(p->call);
 		control.message_case = PHUB__CONTROL__MESSAGE_JOB;
 		control.job = &job;
 		rc = box_call_say(p->control, p->call, &control);
@@ -788,6 +788,10 @@ bool parent_describe(const struct job *job, struct parent_report *out)
 
 	if (!p)
 		return false;
-	*out = (struct parent_report){.state = p->state, .why = p->why, .bytes = box_uplinks_bytes(job, &p->uplinks)};
+	*out = (struct parent_report){.state = p->state,
+		.why = p->why,
+		.by = box_call_by(p->call),
+		.by_why = p->call ? p->call->by_why : "",
+		.bytes = box_uplinks_bytes(job, &p->uplinks)};
 	return true;
 }

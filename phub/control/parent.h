@@ -37,8 +37,10 @@ enum parent_state { PARENT_DIALLING, PARENT_TELLING, PARENT_STARTED, PARENT_CONN
 
 struct parent_report {
 	enum parent_state state;
-	uint64_t bytes;  /* sent up in this generation */
-	const char *why; /* why the last try to reach it failed; "": it did not */
+	uint64_t bytes;     /* sent up in this generation */
+	const char *why;    /* why the last try to reach it failed; "": it did not */
+	const char *by;     /* the transport of its uplinks, or "" ... */
+	const char *by_why; /* ...and why it is no better one, or "" */
 };
 
 /* On how many cores of this box the job can be. */

@@ -535,6 +535,8 @@ void peers_describe(const struct job *job, unsigned number, struct peers_report 
 			 : t->target       ? states[t->state]
 					   : "",
 		.why = t->target && t->state == PEER_DIALLING ? t->why : "",
+		.by = box_call_by(t->target ? peer_call(t) : NULL),
+		.by_why = t->target && peer_call(t) ? peer_call(t)->by_why : "",
 		.bytes = box_uplinks_bytes(job, &t->uplinks),
 		.lifts = t->slot != JOB_AT_OTHER && peers_is_source(p, number),
 	};

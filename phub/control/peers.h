@@ -106,13 +106,14 @@ static inline bool peers_is_source(const struct peers *p, unsigned number)
 
 /* One of them, for `phub jobs`. */
 struct peers_report {
-	const char *box;     /* host:port */
-	const char *state;   /* here, dialling, waiting, connecting, lifting or left; "": nothing is lifted to it */
-	const char *why;     /* the last try to reach it failed; "": it did not */
-	uint64_t bytes;      /* lifted to it, in this generation */
-	bool lifts;          /* it lifts to this one */
-	uint32_t homes;      /* chunks that end there... */
-	uint64_t home_bytes; /* ...and their bytes */
+	const char *box;         /* host:port */
+	const char *state;       /* here, dialling, waiting, connecting, lifting or left; "": nothing is lifted to it */
+	const char *why;         /* the last try to reach it failed; "": it did not */
+	const char *by, *by_why; /* as in parent_report */
+	uint64_t bytes;          /* lifted to it, in this generation */
+	bool lifts;              /* it lifts to this one */
+	uint32_t homes;          /* chunks that end there... */
+	uint64_t home_bytes;     /* ...and their bytes */
 };
 
 /* ---- peers_plan.c: who takes part, and what goes where ---- */

@@ -36,9 +36,22 @@ void peers_move_forget(struct peers *p)
 	peers_steps_free(NULL, p);
 }
 
+/* The transport whose connections to others know what memory they send from; NULL: none does. */
+static const char *steps_find_registered(const struct job *job)
+{
+	for (unsigned i = 0; i < job->peers->count; i++) {
+		const struct box_call *call = peers_call(job, i);
+
+		if (call && call->by && call->by->transport->ops->mem_register)
+			return box_call_by(call);
+	}
+	return NULL;
+}
+
 static int steps_take(struct job *job, struct peers_move *m, struct err *e)
 {
 	const struct peers *p = job->peers;
+	const char *registered = steps_find_registered(job);
 	uint32_t count = carry_count(job);
 	int rc;
 
@@ -47,11 +60,11 @@ static int steps_take(struct job *job, struct peers_move *m, struct err *e)
 	m->rounds = calloc(count, sizeof(*m->rounds));
 	if (!m->home || !m->ways || !m->rounds)
 		return err_set(e, -ENOMEM, "no memory for other homes of %u chunks", count);
-	if (job->control->box->uplink->ops->mem_register) /* its sums would lie where its NIC does not reach */
+	if (registered) /* its sums would lie where its NIC does not reach */
 		return err_set(e, -EOPNOTSUPP,
 			"not where boxes speak %s (uplink_transport), whose connections know what memory they send "
 			"from",
-			job->control->box->uplink->ops->name);
+			registered);
 	rc = peers_plan_homes(job, m->home, m->ways, e);
 	for (uint32_t i = 0; rc == 0 && i < count; i++) {
 		bool moves = m->home[i] != p->home[i];

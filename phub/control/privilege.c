@@ -62,21 +62,10 @@ int privilege_check(const struct config *config, struct err *e)
 	return rc;
 }
 
-static bool privilege_takes(const struct config *config, const char *transport)
-{
-	const char *uplink = config_uplink_name(config);
-
-	for (unsigned k = 0; k < config->transport_count; k++)
-		if (strcmp(transport, config->transports[k]) == 0)
-			return true;
-	return uplink && strcmp(transport, uplink) == 0;
-}
-
 static bool privilege_wants(const struct config *config, unsigned capability)
 {
 	for (size_t i = 0; i < sizeof(privilege_needs) / sizeof(privilege_needs[0]); i++)
-		if (privilege_needs[i].capability == capability &&
-			privilege_takes(config, privilege_needs[i].transport))
+		if (privilege_needs[i].capability == capability && config_uses(config, privilege_needs[i].transport))
 			return true;
 	return false;
 }

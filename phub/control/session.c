@@ -230,7 +230,7 @@ static void session_hear_signal(struct session *s, const Phub__Signal *m)
 	for (unsigned i = 0; i < box->transport_count; i++) {
 		struct transport *t = box->transports[i].transport;
 
-		if (t->ops->signal_give && strcmp(t->ops->name, picked) == 0)
+		if (t->ops->signal_give && (strcmp(t->ops->name, picked) == 0 || (s->peer && !picked[0])))
 			t->ops->signal_give(t, &signal);
 	}
 }

@@ -54,7 +54,8 @@ struct session {
 	bool admin, mirror, moves, below;
 	uint32_t peer; /* with `below`: it is beside this one in an exchange (peers.h); 0: below it */
 	uint64_t exchange;
-	char peer_transport[TABLE_TRANSPORT_BYTES]; /* with `peer`: by which it will lift chunks to this one */
+	char peer_transport[TABLE_TRANSPORT_BYTES]; /* with `peer`: by which it will lift chunks to this one; "": it
+						       chooses yet */
 	bool encrypt;
 	uint32_t rank, world;
 	uint8_t client_nonce[PROOF_NONCE], box_nonce[PROOF_NONCE];

@@ -224,7 +224,7 @@ void session_hear_hello(struct session *s, const Phub__Hello *hello)
 	s->below = hello->below;
 	s->peer = hello->peer;
 	s->exchange = hello->exchange;
-	if (s->peer && hello->n_transports > 0)
+	if (s->peer && hello->n_transports == 1) /* else the one by which its connections come */
 		snprintf(s->peer_transport, sizeof(s->peer_transport), "%s", hello->transports[0]);
 	s->rank = hello->rank;
 	s->world = hello->world;

@@ -156,7 +156,7 @@ void session_write_welcome(struct session *s, const uint8_t mac[PROOF_MAC])
 	welcome.lost_ms = (uint32_t)config->lost_ms;
 	welcome.addresses = pointers;
 	welcome.cores = box->core_count;
-	if (box->uplink)
+	if (box->outlets.count > 0)
 		welcome.standby = (char *)(uintptr_t)config->standby_told;
 	welcome.sibling = (char *)(uintptr_t)config->sibling;
 	welcome.chunk_bytes = (uint32_t)config->chunk_bytes;

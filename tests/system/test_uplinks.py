@@ -1,15 +1,15 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
 """What boxes of one job speak with each other (uplink_transport), where test_racks.py's speak tcp. Real boxes, real workers.
-vm: -m 2048 -- verbs
+vm: -m 2048 -- verbs chosen_verbs
 vm: -m 2048 -w 4 -- verbs"""
 import json
 import pathlib
 import subprocess
 
 import rig
-from rig import check
-from test_racks import KEYS, PHUB, Beside, Rack, bad, census, flat, until
+from rig import check, holds
+from test_racks import KEYS, PHUB, Beside, Rack, bad, census, flat, jobs, until
 
 
 def over(transport):
@@ -17,9 +17,13 @@ def over(transport):
     return {"transports": f"tcp,{transport}", "uplink_transport": transport}
 
 
+def rdma_ports():
+    return [path.parent for path in pathlib.Path("/sys/class/infiniband").glob("*/ports/1/state") if "ACTIVE" in path.read_text()]
+
+
 def rdma_packets():
     """How many all RDMA devices sent; None where they do not count so. Skips where there are none."""
-    ports = [path.parent for path in pathlib.Path("/sys/class/infiniband").glob("*/ports/1/state") if "ACTIVE" in path.read_text()]
+    ports = rdma_ports()
     if not ports:
         raise rig.Skip("no RDMA device here")
     counters = [port / "hw_counters/sent_pkts" for port in ports]
@@ -78,6 +82,52 @@ def udp_lost():
     root.stop()
 
 
+def chosen():
+    """auto: tcp where this box or the other has no verbs among its transports, and the log and phub jobs say why; a wish that cannot be fulfilled says what to do"""
+    root = rig.Box(name="root", cores=1)
+    below = rig.Box(name="below", cores=1, uplink=root.address)
+    workers = [rig.Worker(box.url("auto"), rank=rank, world=2, keys=KEYS, rounds=1000000, report_ms=100, transport="tcp") for rank, box in enumerate((root, below))]
+    for worker in workers:
+        worker.event("progress")
+    below.logged(rf"job 'auto': the uplink to box {root.address} goes by tcp: verbs is not among this box's transports")
+    above = jobs(below, "auto")["above"]
+    check((above["transport"], above["transport_why"]) == ("tcp", "verbs is not among this box's transports"), f"{above}")
+    text = subprocess.run([PHUB, "jobs", below.address], check=True, capture_output=True, text=True, timeout=rig.DEADLINE_S, env=rig.QUIET).stdout
+    holds(text, rf"box {root.address} is above \(uplink\), lifting by tcp \(verbs is not among this box's transports\), ")
+    for worker in workers:
+        worker.kill()
+    below.stop()
+    root.stop()
+    if not rdma_ports():
+        options = ["listen=127.0.0.1:0", "transports=tcp", "uplink_transport=verbs", "uplink=127.0.0.1:1"]
+        done = subprocess.run([rig.PHUBD] + [word for option in options for word in ("-o", option)], capture_output=True, text=True, timeout=rig.DEADLINE_S,
+                              env=rig.QUIET, check=False)
+        check(done.returncode == 1, f"{done}")
+        holds(done.stderr, r"uplink_transport: verbs: (this host has no RDMA device; choose transport tcp|not built|.*libibverbs)")
+
+
+def chosen_verbs():
+    """auto over RDMA ports: verbs where both have it, sharded and in a tree, and tcp where the other has it not; one that has to be by verbs is an error"""
+    rdma_packets()
+    both = {"transports": "tcp,verbs", **PATIENT}
+    for hierarchy in ("tree", "sharded"):
+        rack = Rack(**both) if hierarchy == "tree" else Beside(hierarchy, **both)
+        before = rdma_packets()
+        digests = {worker.good()["digest"] for worker in rack.workers("auto", optimizer="none", rounds=5)}
+        check(digests == {flat(len(rack.boxes), optimizer="none", rounds=5)}, f"{hierarchy}: {digests}")
+        rack.a.logged(rf"the uplink to box {rack.root.address} goes by verbs\n")
+        sent = rdma_packets()
+        check(sent is None or sent - before > 100, f"{hierarchy}: devices sent {sent} packets, {before} before")
+        rack.stop()
+    root = rig.Box(name="root", cores=1, **PATIENT)
+    below = rig.Box(name="below", cores=1, uplink=root.address, **both)
+    for worker in [rig.Worker(box.url("none"), rank=rank, world=2, keys=KEYS, rounds=5, transport="tcp") for rank, box in enumerate((root, below))]:
+        worker.good()
+    below.logged(rf"the uplink to box {root.address} goes by tcp: verbs is not among that box's transports")
+    below.stop()
+    root.stop()
+
+
 PATIENT = {"handshake_ms": 60000, "lost_ms": 60000, "warn_ms": 30000}  # of many processes on the one CPU of a virtual machine
 
 
@@ -128,4 +178,4 @@ def verbs_lost():
 
 
 if __name__ == "__main__":
-    rig.run([udp, udp_lost, verbs, verbs_lost], None if PHUB.exists() else f"{PHUB} is not there (make)")
+    rig.run([udp, udp_lost, chosen, chosen_verbs, verbs, verbs_lost], None if PHUB.exists() else f"{PHUB} is not there (make)")

@@ -200,7 +200,8 @@ static void place_open(struct rack *r, unsigned number)
 		members_await(b->shard, (const uint64_t[]){UINT64_C(1) << rack_slot(number, other)}, from);
 	}
 	p->core.config.control = b->control;
-	p->core.uplinks = &p->queue;
+	p->core.uplinks[0] = &p->queue;
+	p->core.uplink_count = 1;
 	p->queue.ops = &up_ops;
 }
 
@@ -214,14 +215,16 @@ static void place_connect(struct place *p, unsigned to)
 		.uplink = &p->specs[way],
 		.rank = way};
 
-	p->specs[way] = (struct uplink_spec){
-		.conn = {.window = 64, .chunk_count = CHUNKS, .sinks = p->rack->shape.sinks ? p->sinks[way] : NULL},
+	p->specs[way] = (struct uplink_spec){.conn = {.queue = &p->queue,
+						     .window = 64,
+						     .chunk_count = CHUNKS,
+						     .sinks = p->rack->shape.sinks ? p->sinks[way] : NULL},
 		.job = JOB,
 		.epoch = 1,
 		.rank = 100 * to + rack_slot(to, p->number)};
 	for (uint32_t at = 0; at < up->chunk_count; at++)
 		lift_place(up, at, up->chunks[at].local);
-	assert_int_equal(uplink_open(&p->core, &mail), 0);
+	assert_int_equal(uplink_open(&mail), 0);
 }
 
 static void fill_as(struct bench *b, uint32_t slot, uint32_t rank, uint64_t round, bool rounds)
@@ -337,7 +340,7 @@ static void place_answer(struct place *p, unsigned below, const struct sent *sen
 		memcpy(sinks[sent->header.chunk].addr, sent->payload, sent->header.length);
 		e->payload = sinks[sent->header.chunk].addr;
 	}
-	uplink_poll(&to->core, ++p->rack->now);
+	uplink_poll(&to->core, to->core.uplinks[0], ++p->rack->now);
 }
 
 /* What this box sent down arrives. Results of its own workers are those of the one box. */
@@ -383,7 +386,7 @@ static void rack_carry_up(struct rack *r)
 	e = place_event(&r->places[m.from], m.to, EVENT_SENT);
 	e->cookie = m.cookie;
 	if (rack_random(r, 2)) /* before the result, or with it */
-		uplink_poll(&r->places[m.from].core, ++r->now);
+		uplink_poll(&r->places[m.from].core, &r->places[m.from].queue, ++r->now);
 }
 
 static void rack_settle(struct rack *r)
@@ -397,7 +400,7 @@ static void rack_settle(struct rack *r)
 		for (unsigned i = 0; i < BOXES; i++) {
 			moved = moved || r->places[i].b->fake.sent_count > 0 || r->places[i].event_count > 0;
 			place_carry_down(&r->places[i]);
-			uplink_poll(&r->places[i].core, ++r->now);
+			uplink_poll(&r->places[i].core, &r->places[i].queue, ++r->now);
 		}
 	}
 }
@@ -679,7 +682,7 @@ static void test_no_room(void **state)
 	assert_int_equal(r->pending_count, 0);
 	p->room = 1;
 	place_event(p, 0, EVENT_WRITABLE);
-	uplink_poll(&p->core, 1);
+	uplink_poll(&p->core, p->core.uplinks[0], 1);
 	assert_int_equal(r->pending_count, 1);
 	rack_drop(r);
 }
@@ -692,7 +695,7 @@ static void test_after_the_end(void **state)
 
 	(void)state;
 	place_event(p, 0, EVENT_CLOSED)->error = -ECONNRESET;
-	uplink_poll(&p->core, 1);
+	uplink_poll(&p->core, p->core.uplinks[0], 1);
 	assert_true(p->dropped);
 	assert_int_equal(bench_mail(p->b).kind, MAIL_UPLINK_ENDED);
 	push_third(r);
@@ -722,7 +725,7 @@ static void test_wrong_results(void **state)
 			.length = p->b->shard->chunks[0].bytes - (wrong == 5 ? 4 : 0)};
 		e->payload = p->b->data[0];
 		event_whole(e);
-		uplink_poll(&p->core, 1);
+		uplink_poll(&p->core, p->core.uplinks[0], 1);
 		assert_true(p->dropped);
 		mail = bench_mail(p->b);
 		assert_int_equal(mail.kind, MAIL_UPLINK_ENDED);

@@ -107,8 +107,9 @@ static struct standby *standby_new(struct bench *b)
 	s->b = b;
 	s->queue.ops = &standby_ops;
 	s->room = UINT_MAX;
-	s->core.uplinks = &s->queue;
-	s->spec = (struct uplink_spec){.conn = {.window = STANDBY_SENT},
+	s->core.uplinks[0] = &s->queue;
+	s->core.uplink_count = 1;
+	s->spec = (struct uplink_spec){.conn = {.queue = &s->queue, .window = STANDBY_SENT},
 		.job = STANDBY_JOB,
 		.generation = STANDBY_GENERATION,
 		.epoch = STANDBY_EPOCH};
@@ -144,7 +145,7 @@ static void standby_connect(struct standby *s)
 	s->sent_count = 0;
 	s->acked = 0;
 	standby_take_keys(s);
-	assert_int_equal(uplink_open(&s->core, &mail), 0);
+	assert_int_equal(uplink_open(&mail), 0);
 }
 
 static struct event *standby_event(struct standby *s, enum event_type type)
@@ -191,7 +192,7 @@ static void standby_go(struct standby *s)
 	for (unsigned i = 0; s->sealer && i < s->event_count; i++)
 		if (!s->events[i].payload && s->events[i].header.type == WIRE_RESULT)
 			standby_seal(s, i);
-	uplink_poll(&s->core, ++s->b->now);
+	uplink_poll(&s->core, &s->queue, ++s->b->now);
 }
 
 /* Acknowledges all that came, and what comes because of that. */

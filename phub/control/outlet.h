@@ -1,0 +1,51 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Outlets: the transports by which this box's cores reach other boxes (uplink.h), each with a queue of its own for each
+ * core. Which of them a call's connections are made by (calls.h) is as uplink_transport says; `auto` takes the first
+ * that leads there: verbs, where both boxes have it among their transports and RDMA ports in one network, else tcp. Not
+ * shm, which boxes do not map for each other; udp and verbs may also be asked for by name, and then it is that or none.
+ * Control thread, but for the queues.
+ */
+#ifndef PHUB_CONTROL_OUTLET_H
+#define PHUB_CONTROL_OUTLET_H
+
+#include <stddef.h>
+
+#include "phub/base/err.h"
+#include "phub/control/config.h"
+#include "transport/transport.h"
+
+#define OUTLET_MAX 2u
+
+struct box;
+struct box_call;
+
+struct outlet {
+	struct transport *transport;
+	struct queue *queues[CONFIG_CORES_MAX];
+};
+
+struct outlets {
+	unsigned count;                 /* 0: this box reaches no other */
+	struct outlet each[OUTLET_MAX]; /* the best first */
+	char lacks[120];                /* auto: what this box lacks for a better one; "": nothing */
+};
+
+/* Opens what the config wants. 0, or a negative errno with what to do in `e`; outlets_close() is due all the same. */
+int outlets_open(struct box *box, struct err *e);
+/* The queues of this core, which is made. 0, or as queue_create(). */
+int outlets_queue(struct box *box, unsigned core, struct err *e);
+/* No core runs. The queues of one, and, when all of these are destroyed, the outlets. */
+void outlets_close_queues(struct box *box, unsigned core);
+void outlets_close(struct box *box);
+
+/* The best that leads to the box of this call, which is welcome there, or the last one: whether that does is seen when
+ * it is dialled. `why` (bytes long): what is wrong with better ones, or "". */
+const struct outlet *outlet_choose(const struct box *box, const struct box_call *call, char *why, size_t bytes);
+/* What Hello says, when that is not known yet: its transport, or NULL, one of several. */
+static inline const char *outlets_name(const struct outlets *o)
+{
+	return o->count == 1 ? o->each[0].transport->ops->name : NULL;
+}
+
+#endif
