@@ -13,7 +13,10 @@
 
 #include <yaml.h>
 
+#include "phub/base/suggest.h"
+
 #define RACKS_FILE_MAX (4u << 20)
+#define RACKS_STOPS    " \t/,=\"'" /* what no name has */
 
 struct racks_file {
 	yaml_document_t document;
@@ -36,10 +39,19 @@ struct racks_unit {
 	double factor;
 };
 
-static const struct racks_unit racks_rates[] = {
-	{"Tbit", 1e12 / 8}, {"Gbit", 1e9 / 8}, {"Mbit", 1e6 / 8}, {"Kbit", 1e3 / 8}, {NULL, 0}};
-static const struct racks_unit racks_times[] = {{"s", 1}, {"ms", 1e-3}, {"us", 1e-6}, {"ns", 1e-9}, {NULL, 0}};
-static const struct racks_unit racks_plain[] = {{"", 1}, {NULL, 0}};
+/* What a number may be, in bytes a second, seconds, or as it is. */
+struct racks_range {
+	struct racks_unit units[5];
+	double least, most;
+	const char *allowed;
+};
+
+static const struct racks_range racks_rates = {
+	{{"Tbit", 1e12 / 8}, {"Gbit", 1e9 / 8}, {"Mbit", 1e6 / 8}, {"Kbit", 1e3 / 8}}, 1e3 / 8, 1e15 / 8,
+	"like 100Gbit or 500Mbit (units: Kbit, Mbit, Gbit, Tbit), 1Kbit to 1000Tbit"};
+static const struct racks_range racks_times = {{{"s", 1}, {"ms", 1e-3}, {"us", 1e-6}, {"ns", 1e-9}}, 1e-9, 1e3,
+	"like 20us or 1.5ms (units: ns, us, ms, s), 1ns to 1000s; leave it away where it is not known"};
+static const struct racks_range racks_ratios = {{{"", 1}}, 1e-3, 1e5, "a number from 0.001 to 100000, like 4 for 4:1"};
 
 enum { KEY_TOP_LATENCY, KEY_TOP_RACKS, KEY_TOP_COUNT };
 static const struct racks_key racks_top_keys[] = {{"latency", RACKS_TIME, false}, {"racks", RACKS_LIST, true}};
@@ -94,6 +106,25 @@ static int racks_wrong(struct racks_file *f, const yaml_node_t *node, const char
 		allowed);
 }
 
+static int racks_no_key(
+	struct racks_file *f, const yaml_node_t *key, const char *what, const struct racks_key *keys, unsigned count)
+{
+	const char *name = racks_scalar(key);
+	struct suggest near = {.word = name ? name : ""};
+	char all[160] = "";
+	size_t at = 0;
+
+	for (unsigned i = 0; i < count && at < sizeof(all); i++) {
+		suggest_offer(&near, keys[i].name);
+		at += (size_t)snprintf(all + at, sizeof(all) - at, "%s%s", i ? ", " : "", keys[i].name);
+	}
+	if (near.best)
+		return err_set(f->e, -EINVAL, "%s:%u: %s has no key '%.64s'; did you mean %s?", f->name,
+			racks_line(key), what, name, near.best);
+	return err_set(f->e, -EINVAL, "%s:%u: %s has no key '%.64s'; allowed: %s", f->name, racks_line(key), what,
+		name ? name : "(a list or mapping)", all);
+}
+
 /* The value of each key of a mapping that is here. */
 static int racks_keys(struct racks_file *f, const yaml_node_t *map, const char *what, const struct racks_key *keys,
 	unsigned count, const yaml_node_t *values[RACKS_KEYS_MAX])
@@ -110,8 +141,7 @@ static int racks_keys(struct racks_file *f, const yaml_node_t *map, const char *
 		while (i < count && (!name || strcmp(keys[i].name, name) != 0))
 			i++;
 		if (i == count)
-			return err_set(f->e, -EINVAL, "%s:%u: %s has no key '%.64s'", f->name, racks_line(key), what,
-				name ? name : "(a list or mapping)");
+			return racks_no_key(f, key, what, keys, count);
 		if (values[i])
 			return err_set(f->e, -EINVAL, "%s:%u: %s is given twice, first in line %u", f->name,
 				racks_line(key), name, racks_line(values[i]));
@@ -145,38 +175,41 @@ static int racks_take_name(struct racks_file *f, const yaml_node_t *node, const 
 	const char *text = racks_scalar(node);
 	size_t bytes = text ? strlen(text) : 0;
 
-	if (bytes == 0 || bytes >= RACKS_NAME_BYTES || strpbrk(text, " \t/,=\"'"))
+	if (bytes == 0 || bytes >= RACKS_NAME_BYTES || strpbrk(text, RACKS_STOPS))
 		return racks_wrong(f, node, key, "1 to 63 characters without spaces, commas, slashes, quotes and =");
 	memcpy(out, text, bytes + 1);
 	return 0;
 }
 
-/* A number above 0 with one of these units. */
-static int racks_take_number(struct racks_file *f, const yaml_node_t *node, const char *key,
-	const struct racks_unit *units, const char *allowed, double *out)
+/* A number with one of its units. */
+static int racks_take_number(
+	struct racks_file *f, const yaml_node_t *node, const char *key, const struct racks_range *range, double *out)
 {
 	const char *text = racks_scalar(node);
 	char *end = NULL;
 	double value = text && *text ? strtod(text, &end) : 0;
 
-	for (; end && value > 0 && value < 1e18 && units->name; units++) {
-		if (strcmp(units->name, end) != 0)
+	for (const struct racks_unit *unit = range->units; end && unit->name; unit++) {
+		if (strcmp(unit->name, end) != 0)
 			continue;
-		*out = value * units->factor;
+		value *= unit->factor;
+		/* With a grain of room, as 1ns is no number of this machine. */
+		if (!(value >= range->least * 0.999999 && value <= range->most * 1.000001))
+			break;
+		*out = value;
 		return 0;
 	}
-	return racks_wrong(f, node, key, allowed);
+	return racks_wrong(f, node, key, range->allowed);
 }
 
 static int racks_take_rate(struct racks_file *f, const yaml_node_t *node, const char *key, double *out)
 {
-	return racks_take_number(
-		f, node, key, racks_rates, "like 100Gbit or 500Mbit (units: Kbit, Mbit, Gbit, Tbit)", out);
+	return racks_take_number(f, node, key, &racks_rates, out);
 }
 
 static int racks_take_time(struct racks_file *f, const yaml_node_t *node, const char *key, double *out)
 {
-	return racks_take_number(f, node, key, racks_times, "like 20us or 1.5ms (units: ns, us, ms, s)", out);
+	return racks_take_number(f, node, key, &racks_times, out);
 }
 
 static int racks_take_count(struct racks_file *f, const yaml_node_t *node, const char *key, unsigned max, unsigned *out)
@@ -207,7 +240,8 @@ static int racks_take_address(struct racks_file *f, const yaml_node_t *node, str
 	} else if (bytes > 0 && memchr(text, ':', bytes)) {
 		return racks_wrong(f, node, "address", allowed);
 	}
-	if (bytes == 0 || bytes >= RACKS_HOST_BYTES || !end || *end || port < 1 || port > UINT16_MAX)
+	if (bytes == 0 || bytes >= RACKS_HOST_BYTES || strcspn(text, RACKS_STOPS) < bytes || !end || *end || port < 1 ||
+		port > UINT16_MAX)
 		return racks_wrong(f, node, "address", allowed);
 	memcpy(box->host, text, bytes);
 	box->host[bytes] = '\0';
@@ -218,12 +252,13 @@ static int racks_take_address(struct racks_file *f, const yaml_node_t *node, str
 /* ---- what the file has ---- */
 
 /* Room for one more of a list. */
-static int racks_grow(struct racks_file *f, void *list, unsigned count, unsigned max, size_t bytes, const char *what)
+static int racks_grow(struct racks_file *f, const yaml_node_t *node, void *list, unsigned count, unsigned max,
+	size_t bytes, const char *what)
 {
 	void *more;
 
 	if (count >= max)
-		return err_set(f->e, -EINVAL, "%s: more than %u %s", f->name, max, what);
+		return err_set(f->e, -EINVAL, "%s:%u: more than %u %s", f->name, racks_line(node), max, what);
 	memcpy(&more, list, sizeof(more));
 	more = realloc(more, (count + 1) * bytes);
 	if (!more)
@@ -241,7 +276,7 @@ static int racks_take_box(struct racks_file *f, const yaml_node_t *node, unsigne
 	int rc = racks_keys(f, node, "a box", racks_box_keys, KEY_BOX_COUNT, v);
 
 	if (rc == 0)
-		rc = racks_grow(f, &r->boxes, r->box_count, RACKS_MAX, sizeof(*r->boxes), "boxes");
+		rc = racks_grow(f, node, &r->boxes, r->box_count, RACKS_MAX, sizeof(*r->boxes), "boxes");
 	if (rc < 0)
 		return rc;
 	box = &r->boxes[r->box_count++];
@@ -266,7 +301,7 @@ static int racks_take_host(struct racks_file *f, const yaml_node_t *node, unsign
 	int rc = racks_keys(f, node, "a host", racks_host_keys, KEY_HOST_COUNT, v);
 
 	if (rc == 0)
-		rc = racks_grow(f, &r->hosts, r->host_count, RACKS_HOSTS_MAX, sizeof(*r->hosts), "hosts");
+		rc = racks_grow(f, node, &r->hosts, r->host_count, RACKS_HOSTS_MAX, sizeof(*r->hosts), "hosts");
 	if (rc < 0)
 		return rc;
 	host = &r->hosts[r->host_count++];
@@ -305,8 +340,7 @@ static int racks_take_uplink(struct racks_file *f, const yaml_node_t *v[RACKS_KE
 		return racks_take_rate(f, v[KEY_RACK_UPLINK], "uplink", uplink);
 	if (!v[KEY_RACK_OVER])
 		return 0;
-	rc = racks_take_number(
-		f, v[KEY_RACK_OVER], "oversubscription", racks_plain, "a number above 0, like 4", &ratio);
+	rc = racks_take_number(f, v[KEY_RACK_OVER], "oversubscription", &racks_ratios, &ratio);
 	if (rc == 0)
 		*uplink = racks_links(f->racks, rack) / ratio;
 	return rc;
@@ -320,7 +354,7 @@ static int racks_take_rack(struct racks_file *f, const yaml_node_t *node, unsign
 	int rc = racks_keys(f, node, "a rack", racks_rack_keys, KEY_RACK_COUNT, v);
 
 	if (rc == 0)
-		rc = racks_grow(f, &r->racks, r->rack_count, RACKS_MAX, sizeof(*r->racks), "racks");
+		rc = racks_grow(f, node, &r->racks, r->rack_count, RACKS_MAX, sizeof(*r->racks), "racks");
 	if (rc < 0)
 		return rc;
 	rack = r->rack_count++;
@@ -431,7 +465,7 @@ static int racks_take_all(struct racks_file *f)
 	int rc;
 
 	if (!root)
-		return err_set(f->e, -EINVAL, "%s: the file is empty; it has a list 'racks'", f->name);
+		return err_set(f->e, -EINVAL, "%s: the file is empty; it needs a list 'racks'", f->name);
 	rc = racks_keys(f, root, "the file", racks_top_keys, KEY_TOP_COUNT, v);
 	if (rc == 0 && v[KEY_TOP_LATENCY])
 		rc = racks_take_time(f, v[KEY_TOP_LATENCY], "latency", &f->racks->latency_s);
@@ -444,6 +478,24 @@ static int racks_take_all(struct racks_file *f)
 	if (rc == 0)
 		rc = racks_check_siblings(f, v[KEY_TOP_RACKS]);
 	return rc == 0 ? racks_check_uplinks(f) : rc;
+}
+
+/* Behind the first document. */
+static int racks_check_rest(struct racks_file *f, yaml_parser_t *parser)
+{
+	yaml_document_t more;
+	const yaml_node_t *root;
+	int rc = 0;
+
+	if (!yaml_parser_load(parser, &more))
+		return err_set(f->e, -EINVAL, "%s:%zu: %s", f->name, parser->problem_mark.line + 1,
+			parser->problem ? parser->problem : "no YAML");
+	root = yaml_document_get_root_node(&more);
+	if (root)
+		rc = err_set(f->e, -EINVAL, "%s:%u: a second document begins; all racks belong into the first", f->name,
+			racks_line(root));
+	yaml_document_delete(&more);
+	return rc;
 }
 
 int racks_parse(const char *text, size_t bytes, const char *name, struct racks *out, struct err *e)
@@ -461,6 +513,8 @@ int racks_parse(const char *text, size_t bytes, const char *name, struct racks *
 			parser.problem ? parser.problem : "no YAML");
 	if (rc == 0) {
 		rc = racks_take_all(&f);
+		if (rc == 0)
+			rc = racks_check_rest(&f, &parser);
 		yaml_document_delete(&f.document);
 	}
 	yaml_parser_delete(&parser);

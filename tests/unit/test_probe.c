@@ -191,7 +191,7 @@ static void test_round_trip(void **state)
 	struct rack racks[] = {{.name = "r0", .uplink_bytes_s = 123456789, .latency_s = 12.34567e-6},
 		{.name = "-odd:#\\\x01{[&*!|>%@`", .uplink_bytes_s = 1.25e11}};
 	struct rack_box boxes[] = {
-		{.name = "null", .host = "::1", .port = 7077, .rate_bytes_s = 0.125, .cores = 8, .sibling = 1},
+		{.name = "null", .host = "::1", .port = 7077, .rate_bytes_s = 125.5, .cores = 8, .sibling = 1},
 		{.name = "~",
 			.host = "b.example",
 			.port = 65535,

@@ -103,7 +103,16 @@ static void test_bad(void **state)
 	replaced("latency: 50us", "latency: 50", "bad:1: latency: '50' is not understood; allowed: like 20us");
 	replaced("latency: 50us", "latency: -50us", "bad:1: latency");
 	replaced("latency: 50us", "latency: [50us]", "bad:1: latency: '(a list or mapping)'");
-	replaced("latency: 50us", "delay: 50us", "bad:1: the file has no key 'delay'");
+	replaced("latency: 50us", "latency: 0us",
+		"bad:1: latency: '0us' is not understood; allowed: like 20us or 1.5ms");
+	replaced("latency: 50us", "delay: 50us", "bad:1: the file has no key 'delay'; allowed: latency, racks");
+	replaced("latency: 50us", "latncy: 50us", "bad:1: the file has no key 'latncy'; did you mean latency?");
+	replaced("50Gbit", "1e-9Kbit", "bad:4: uplink: '1e-9Kbit' is not understood");
+	replaced("50Gbit", "1001Tbit", "bad:4: uplink");
+	replaced("oversubscription: 4", "oversubscription: 4:1", "bad:16: oversubscription: '4:1'");
+	replaced("oversubscription: 4", "oversubscription: 1e-9", "bad:16: oversubscription");
+	replaced("10.0.0.1:7077", "'10.0.0.1 b:7077'", "bad:8: address");
+	replaced("10.0.0.1:7077", "'a,b:7077'", "bad:8: address");
 	replaced("50Gbit", "50GB", "bad:4: uplink: '50GB' is not understood; allowed: like 100Gbit");
 	replaced("50Gbit", "0Gbit", "bad:4: uplink");
 	replaced("50Gbit", "nanGbit", "bad:4: uplink");
@@ -136,6 +145,47 @@ static void test_bad(void **state)
 	replaced("      - {name: box1, address: '[::1]:7078', rate: 10Gbit}\n", "      - box1\n",
 		"bad:18: a box is no mapping");
 	replaced("latency: 50us\n", "latency: [50us\n", "bad:2: ");
+}
+
+/* The file that is good, and more behind it. */
+static void test_second_document(void **state)
+{
+	static const char *const more[] = {"---\nracks: []\n", "---\na: [\n", "...\n", "---\n"};
+	static const char *const says[] = {
+		"a second document begins", "did not find", NULL, "a second document begins"};
+	char text[2 * sizeof(good)];
+	struct racks r;
+	struct err e = {0};
+
+	(void)state;
+	for (unsigned i = 0; i < sizeof(more) / sizeof(*more); i++) {
+		int length = snprintf(text, sizeof(text), "%s%s", good, more[i]);
+
+		assert_int_equal(racks_parse(text, (size_t)length, "f", &r, &e), says[i] ? -EINVAL : 0);
+		if (says[i])
+			assert_non_null(strstr(e.text, says[i]));
+		else
+			racks_fini(&r);
+	}
+}
+
+static void test_too_many(void **state)
+{
+	char *text = malloc(64u << 10);
+	struct racks r;
+	struct err e = {0};
+	size_t at = 0;
+
+	(void)state;
+	assert_non_null(text);
+	at += (size_t)sprintf(text + at, "racks:\n");
+	for (unsigned i = 0; i <= RACKS_MAX; i++)
+		at += (size_t)sprintf(text + at,
+			"  - {name: r%u, uplink: 1Gbit, boxes: [{name: b%u, address: 'h%u:1', rate: 1Gbit}]}\n", i, i,
+			i);
+	assert_int_equal(racks_parse(text, at, "f", &r, &e), -EINVAL);
+	assert_non_null(strstr(e.text, "f:258: more than 256 racks"));
+	free(text);
 }
 
 static void test_whole_files(void **state)
@@ -173,6 +223,8 @@ int main(void)
 		cmocka_unit_test(test_good),
 		cmocka_unit_test(test_least),
 		cmocka_unit_test(test_bad),
+		cmocka_unit_test(test_second_document),
+		cmocka_unit_test(test_too_many),
 		cmocka_unit_test(test_whole_files),
 		cmocka_unit_test(test_read),
 	};
