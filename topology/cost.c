@@ -58,19 +58,29 @@ static double cost_uplink(const struct cost_net *net, unsigned rack)
 	return cost_has_rack(net, rack) ? net->racks->racks[rack].uplink_bytes_s : 0;
 }
 
-/* Of the slowest worker there, where several share a host's links; 0: the file does not say. */
+/* What each of those who share a host's link has of it. */
+static double cost_host_rate(const struct cost_net *net, int host)
+{
+	const struct rack_host *h = host == RACKS_NONE ? NULL : &net->racks->hosts[host];
+
+	return h ? h->rate_bytes_s / (net->host_sums ? 1 : h->workers) : 0;
+}
+
+/* Where the slowest worker there is; RACKS_NONE: the file does not say. */
+static int cost_slowest_host(const struct cost_net *net, unsigned rack)
+{
+	int slowest = RACKS_NONE;
+
+	for (unsigned i = 0; cost_has_rack(net, rack) && i < net->racks->host_count; i++)
+		if (net->racks->hosts[i].rack == rack &&
+			(slowest == RACKS_NONE || cost_host_rate(net, (int)i) < cost_host_rate(net, slowest)))
+			slowest = (int)i;
+	return slowest;
+}
+
 static double cost_worker_rate(const struct cost_net *net, unsigned rack)
 {
-	double slowest = 0;
-
-	for (unsigned i = 0; cost_has_rack(net, rack) && i < net->racks->host_count; i++) {
-		const struct rack_host *host = &net->racks->hosts[i];
-		double rate = host->rate_bytes_s / host->workers;
-
-		if (host->rack == rack && (slowest <= 0 || rate < slowest))
-			slowest = rate;
-	}
-	return slowest;
+	return cost_host_rate(net, cost_slowest_host(net, rack));
 }
 
 void cost_take_box(const struct racks *racks, int box_of, unsigned number, unsigned workers, struct ways_box *out)
@@ -214,9 +224,11 @@ static void cost_find_limit(const struct cost_count *c, struct cost *out)
 		const struct ways_box *box = &c->net->boxes[i];
 		const struct cost_sides worker = {.out = {.bytes = c->model, .meet = {c->model, 1}}};
 
+		int host = box->workers ? cost_slowest_host(c->net, box->rack) : RACKS_NONE;
+
 		cost_take_link(c, &c->boxes[i], box->rate_bytes_s, COST_BOX, i, out);
-		if (box->workers)
-			cost_take_link(c, &worker, cost_worker_rate(c->net, box->rack), COST_WORKERS, box->rack, out);
+		if (host != RACKS_NONE)
+			cost_take_link(c, &worker, cost_host_rate(c->net, host), COST_HOST, (unsigned)host, out);
 	}
 }
 
@@ -355,12 +367,18 @@ enum ways_kind cost_choose(const struct cost costs[WAYS_COUNT], enum ways_kind f
 	return first;
 }
 
+const char *cost_ms(double seconds, char out[COST_MS_BYTES])
+{
+	snprintf(out, COST_MS_BYTES, seconds >= 1 ? "%.0f" : "%.4g", seconds * 1e3);
+	return out;
+}
+
 void cost_write_limit(const struct cost_net *net, const struct cost *cost, char *out, size_t bytes)
 {
 	if (cost->limit == COST_UPLINK)
 		snprintf(out, bytes, "the uplink of %s", net->racks->racks[cost->index].name);
-	else if (cost->limit == COST_WORKERS)
-		snprintf(out, bytes, "a worker's link in %s", net->racks->racks[cost->index].name);
+	else if (cost->limit == COST_HOST)
+		snprintf(out, bytes, "the link of host %s", net->racks->hosts[cost->index].name);
 	else if (net->racks && net->box_of[cost->index] != RACKS_NONE)
 		snprintf(out, bytes, "the link of %s", net->racks->boxes[net->box_of[cost->index]].name);
 	else if (net->names)
@@ -373,18 +391,23 @@ void cost_write_choice(
 	const struct cost_net *net, const struct cost costs[WAYS_COUNT], enum ways_kind first, char *out, size_t bytes)
 {
 	enum ways_kind choice = cost_choose(costs, first);
-	char limit[COST_LIMIT_BYTES];
+	char limit[COST_LIMIT_BYTES], other[COST_LIMIT_BYTES], ms[COST_MS_BYTES];
 	size_t at = (size_t)snprintf(
-		out, bytes, "%s: %.4g ms a round beside", ways_name(choice), costs[choice].round_s * 1e3);
+		out, bytes, "%s: %s ms a round beside", ways_name(choice), cost_ms(costs[choice].round_s, ms));
 	unsigned told = 0;
 
+	cost_write_limit(net, &costs[choice], limit, sizeof(limit));
 	for (unsigned kind = first; kind < WAYS_COUNT; kind++) {
+		bool same;
+
 		if (kind == choice || at >= bytes)
 			continue;
-		at += (size_t)snprintf(out + at, bytes - at, "%s %s %.4g", told++ ? "," : "",
-			ways_name((enum ways_kind)kind), costs[kind].round_s * 1e3);
+		cost_write_limit(net, &costs[kind], other, sizeof(other));
+		same = strcmp(limit, other) == 0;
+		at += (size_t)snprintf(out + at, bytes - at, "%s %s %s%s%s%s", told++ ? "," : "",
+			ways_name((enum ways_kind)kind), cost_ms(costs[kind].round_s, ms), same ? "" : " (",
+			same ? "" : other, same ? "" : ")");
 	}
-	cost_write_limit(net, &costs[choice], limit, sizeof(limit));
 	if (at < bytes)
 		snprintf(out + at, bytes - at, "; %s limits", limit);
 }

@@ -47,6 +47,7 @@ struct cost_net {
 	const int *box_of; /* [box_count] which of the file's each is, or RACKS_NONE */
 	unsigned box_count;
 	const char *const *names; /* [box_count] for messages, of those that the file does not have; NULL: by number */
+	bool host_sums;           /* the workers of a host are summed there, so that its link carries one gradient */
 };
 
 struct cost_job {
@@ -58,13 +59,13 @@ struct cost_job {
 
 #define COST_LIMIT_BYTES 128
 
-enum cost_link { COST_BOX, COST_UPLINK, COST_WORKERS };
+enum cost_link { COST_BOX, COST_UPLINK, COST_HOST };
 
 struct cost {
 	double round_s; /* the sum of the parts: */
 	double busy_s, lag_s, fill_s;
 	enum cost_link limit; /* the link with the largest busy_s + lag_s, */
-	unsigned index;       /* which box of the net, or rack of the file, has it, */
+	unsigned index;       /* which box of the net, or rack or host of the file, has it, */
 	bool in;              /* in this direction, */
 	unsigned senders;     /* so many meet there, */
 	uint64_t bytes;       /* with this payload */
@@ -91,9 +92,14 @@ int cost_ways(const struct cost_net *net, const struct cost_job *job, unsigned r
 /* The best from `first` on: a box that chooses has its workers already, and so begins with tree. */
 enum ways_kind cost_choose(const struct cost costs[WAYS_COUNT], enum ways_kind first);
 
+#define COST_MS_BYTES 32
+/* In ms, with four digits or all before the point. Returns `out`. */
+const char *cost_ms(double seconds, char out[COST_MS_BYTES]);
+
 /* "the uplink of r0"; COST_LIMIT_BYTES hold any, whose names have up to 95. */
 void cost_write_limit(const struct cost_net *net, const struct cost *cost, char *out, size_t bytes);
-/* "chain: 412 ms a round beside tree 1144 and sharded 625, the uplink of r0 limits" */
+/* "chain: 412 ms a round beside tree 1144 (the uplink of r0), sharded 625; the link of b1 limits", which is not told of
+ * a way twice. */
 void cost_write_choice(
 	const struct cost_net *net, const struct cost costs[WAYS_COUNT], enum ways_kind first, char *out, size_t bytes);
 

@@ -71,7 +71,7 @@ _phub_words() { # COMMAND SUBCOMMAND WORD
 	boxes) words='--etcd --prefix --racks --watch --interval --timeout --json --help' ;;
 	doctor) words='--quiet --json --help' ;;
 	topo)
-		words='probe --model --cores --chunk --racks --hierarchy --root --lift --svg --json --help'
+		words='probe --model --cores --chunk --racks --hierarchy --root --lift --hostbox --svg --json --help'
 		[[ $2 != probe ]] || words='--serve --limit --boxes --hosts --racks --port --seconds --streams --out --force --token-file --json --help'
 		;;
 	plan)

@@ -125,6 +125,18 @@ void output_table_print(struct output_table *t)
 	fflush(stdout);
 }
 
+const char *output_rate(double bytes_s, char text[32])
+{
+	static const char *const units[] = {"Kbit", "Mbit", "Gbit", "Tbit"};
+	double value = bytes_s * 8 / 1e3;
+	unsigned unit = 0;
+
+	for (; value >= 999.95 && unit < 3; unit++)
+		value /= 1e3;
+	snprintf(text, 32, "%.4g %s", value, units[unit]);
+	return text;
+}
+
 const char *output_bytes(uint64_t bytes, char text[32])
 {
 	static const char *const binary[] = {"B", "KiB", "MiB", "GiB", "TiB"};

@@ -38,6 +38,9 @@ void output_table_print(struct output_table *t);
 /* "100.0 MB", "32 KiB" when it is a whole number of those, as people say it. */
 const char *output_bytes(uint64_t bytes, char text[32]);
 
+/* "25 Gbit", "47.56 Mbit": of a link, as rack files have it. */
+const char *output_rate(double bytes_s, char text[32]);
+
 /* A bar on stderr when that is a terminal, else nothing. `done` of `total`; drawn at most ten times a second. */
 struct output_progress {
 	const char *label;

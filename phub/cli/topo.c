@@ -128,8 +128,8 @@ static void topo_print_plan(const struct topo *t, const struct model *m, double 
 		.heads = {"core", "cpu", "node", "nic", "rdma", "chunks", "bytes"}, .align = "rrrllrr"};
 	char text[32];
 
-	printf("\n%s: %zu tensors, %s in chunks of %" PRIu64 " bytes on %" PRIu64 " cores\n", m->name, m->count,
-		output_bytes(model_bytes(m), text), t->chunk_bytes, t->cores);
+	printf("\n%s: %zu tensors, %s in chunks of %" PRIu64 " bytes on %" PRIu64 " core%s\n", m->name, m->count,
+		output_bytes(model_bytes(m), text), t->chunk_bytes, t->cores, t->cores == 1 ? "" : "s");
 	for (unsigned i = 0; i < t->cores; i++) {
 		const struct placement_core *c = &t->placed[i];
 
@@ -229,10 +229,12 @@ static int topo_check_racks(const struct args_usage *usage, const struct topo *t
 
 	if (r->path && t->cores)
 		return args_wrong(usage, "--cores is of this machine; those of boxes are in the rack file");
-	if (!r->path && (r->root || r->way != TOPO_UNSAID || r->lift != TOPO_UNSAID))
-		return args_wrong(usage, "--hierarchy, --root and --lift belong to --racks FILE");
-	if (!t->model && (r->root || r->way != TOPO_UNSAID || r->lift != TOPO_UNSAID))
-		return args_wrong(usage, "--hierarchy, --root and --lift belong to --model NAME");
+	bool some = r->root || r->way != TOPO_UNSAID || r->lift != TOPO_UNSAID || r->hostbox;
+
+	if (!r->path && some)
+		return args_wrong(usage, "--hierarchy, --root, --lift and --hostbox belong to --racks FILE");
+	if (!t->model && some)
+		return args_wrong(usage, "--hierarchy, --root, --lift and --hostbox belong to --model NAME");
 	return ARGS_GO_ON;
 }
 
@@ -253,6 +255,8 @@ static int topo_run_with(struct topo *t, int argc, char **argv)
 		{"root", "BOX", "that flat and tree end at (the first)", ARGS_TEXT, &t->racks.root, 0, 0, NULL},
 		{"lift", "TYPE", "of sums between boxes: f32, f16 or bf16 (f32)", ARGS_CHOICE, &t->racks.lift, 0, 0,
 			topo_lifts},
+		{"hostbox", NULL, "each host's workers are summed there first (?hostbox=auto)", ARGS_FLAG,
+			&t->racks.hostbox, 0, 0, NULL},
 		{"svg", "FILE", "a picture of it", ARGS_TEXT, &t->racks.svg, 0, 0, NULL},
 		{"sysfs", "DIR", NULL, ARGS_TEXT, &t->sysfs, 0, 0, NULL},
 		{"json", NULL, "one JSON object a line", ARGS_FLAG, &t->json, 0, 0, NULL},

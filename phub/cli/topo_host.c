@@ -109,8 +109,8 @@ static void topo_print_nics(const struct host *h)
 		const struct host_nic *nic = &h->nics[i];
 
 		output_cell(&nics, "%s", nic->name);
-		output_cell(&nics, "%d", nic->node);
-		output_cell(&nics, "%.1f", nic->speed_mbit / 1000.0);
+		output_cell(&nics, nic->node < 0 ? "-" : "%d", nic->node);
+		topo_cell_mbit(&nics, nic->speed_mbit);
 		output_cell(&nics, "%s%s", nic->up ? "up" : "down", nic->physical ? "" : ", virtual");
 		output_cell(&nics, "%s", nic->pci.address[0] ? nic->pci.address : "-");
 		topo_cell_mbit(&nics, nic->pci.path_mbit);
@@ -134,8 +134,9 @@ static void topo_print_nodes(const struct host *h)
 {
 	char text[32];
 
-	printf("%u CPUs on %u NUMA nodes, last-level cache %s, huge pages %" PRIu64 " free of %" PRIu64 "\n",
-		h->cpu_count, h->node_count, output_bytes(h->llc_bytes, text), h->huge_2m_free, h->huge_2m_total);
+	printf("%u CPU%s on %u NUMA node%s, last-level cache %s, huge pages %" PRIu64 " free of %" PRIu64 "\n",
+		h->cpu_count, h->cpu_count == 1 ? "" : "s", h->node_count, h->node_count == 1 ? "" : "s",
+		output_bytes(h->llc_bytes, text), h->huge_2m_free, h->huge_2m_total);
 	for (unsigned n = 0; n < h->node_count; n++) {
 		printf("node %d: %s, CPUs", h->nodes[n].id, output_bytes(h->nodes[n].memory_bytes, text));
 		for (unsigned c = 0; c < h->cpu_count; c++) {

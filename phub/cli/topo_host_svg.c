@@ -112,8 +112,8 @@ static void draw_nic(struct draw *d, unsigned index, unsigned x, unsigned y)
 	svg_text(d->file, x + 8, y + 30, "small", text);
 	if (!d->model || !d->nics[index].cores)
 		return;
-	snprintf(text, sizeof(text), "%u cores, %" PRIu32 " chunks, %s", d->nics[index].cores, d->nics[index].chunks,
-		output_bytes(d->nics[index].bytes, bytes));
+	snprintf(text, sizeof(text), "%u core%s, %" PRIu32 " chunks, %s", d->nics[index].cores,
+		d->nics[index].cores == 1 ? "" : "s", d->nics[index].chunks, output_bytes(d->nics[index].bytes, bytes));
 	svg_text(d->file, x + 8, y + 42, "small", text);
 	draw_bar(d, x + 4, y + DRAW_DEVICE_HIGH - 15, DRAW_DEVICE - 18, d->nics[index].bytes, d->nic_most);
 }
@@ -299,8 +299,9 @@ static void draw_texts(struct draw *d, unsigned height)
 	}
 	for (unsigned i = 0; i < d->t->cores; i++)
 		bytes += d->t->placed[i].bytes;
-	snprintf(text, sizeof(text), "%s, %s in chunks of %s on %" PRIu64 " cores of a box", d->model,
-		output_bytes(bytes, one), output_bytes(d->t->chunk_bytes, (char[32]){0}), d->t->cores);
+	snprintf(text, sizeof(text), "%s, %s in chunks of %s on %" PRIu64 " core%s of a box", d->model,
+		output_bytes(bytes, one), output_bytes(d->t->chunk_bytes, (char[32]){0}), d->t->cores,
+		d->t->cores == 1 ? "" : "s");
 	svg_text(d->file, DRAW_GAP, 48, "name", text);
 	svg_text(d->file, DRAW_GAP, height - 30, "small",
 		"Orange: cores that a box here picks, and what each sums of one worker's gradient.");

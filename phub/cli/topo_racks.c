@@ -23,9 +23,17 @@ double topo_racks_seconds(const struct ways_load *load, double rate_bytes_s)
 	return rate_bytes_s > 0 ? (double)most / rate_bytes_s : 0;
 }
 
+/* Gradients that leave it for each of its workers', or of its own box's sum. */
+static unsigned topo_racks_streams(const struct topo_racks *t, const struct rack_host *host)
+{
+	return t->options->hostbox ? 1 : host->workers;
+}
+
 struct ways_load topo_racks_host(const struct topo_racks *t, const struct rack_host *host)
 {
-	return (struct ways_load){t->bytes * host->workers, t->bytes * host->workers};
+	uint64_t bytes = t->bytes * topo_racks_streams(t, host);
+
+	return (struct ways_load){bytes, bytes};
 }
 
 /* ---- what is counted ---- */
@@ -36,8 +44,10 @@ static int topo_racks_pick(struct topo_racks *t, struct err *e)
 
 	for (unsigned i = 0; i < r->box_count; i++) {
 		const struct rack_box *box = &r->boxes[i];
-		unsigned workers = racks_workers(r, box->rack);
+		unsigned workers = 0;
 
+		for (unsigned host = 0; host < r->host_count; host++)
+			workers += r->hosts[host].rack == box->rack ? topo_racks_streams(t, &r->hosts[host]) : 0;
 		if (i > 0 && r->boxes[i - 1].rack == box->rack)
 			continue;
 		t->box_of_way[t->way_boxes] = (int)i;
@@ -143,7 +153,7 @@ static int topo_racks_count_way(struct topo_racks *t, enum ways_kind kind, unsig
 
 static struct cost_net topo_racks_net(const struct topo_racks *t)
 {
-	return (struct cost_net){&t->racks, t->boxes, t->box_of_way, t->way_boxes, NULL};
+	return (struct cost_net){&t->racks, t->boxes, t->box_of_way, t->way_boxes, NULL, t->options->hostbox};
 }
 
 static int topo_racks_predict(
@@ -209,9 +219,18 @@ static int topo_racks_count(struct topo_racks *t, struct err *e)
 
 /* ---- text ---- */
 
-static double topo_racks_gbit(double bytes_s)
+static void topo_racks_cell_rate(struct output_table *table, double bytes_s)
 {
-	return bytes_s * 8 / 1e9;
+	char text[32];
+
+	output_cell(table, "%s", bytes_s > 0 ? output_rate(bytes_s, text) : "-");
+}
+
+static void topo_racks_cell_ms(struct output_table *table, double seconds)
+{
+	char text[COST_MS_BYTES];
+
+	output_cell(table, "%s", cost_ms(seconds, text));
 }
 
 static void topo_racks_cell_time(struct output_table *table, double seconds)
@@ -225,9 +244,9 @@ static void topo_racks_cell_time(struct output_table *table, double seconds)
 static void topo_racks_print_file(const struct topo_racks *t)
 {
 	struct output_table racks = {
-		.heads = {"rack", "uplink Gbit/s", "latency", "boxes", "hosts", "workers"}, .align = "lrrrrr"};
+		.heads = {"rack", "uplink", "latency", "boxes", "hosts", "workers"}, .align = "lrrrrr"};
 	struct output_table boxes = {
-		.heads = {"box", "rack", "address", "Gbit/s", "cores", "sibling"}, .align = "lllrrl"};
+		.heads = {"box", "rack", "address", "rate", "cores", "sibling"}, .align = "lllrrl"};
 	const struct racks *r = &t->racks;
 	unsigned workers = 0;
 
@@ -239,8 +258,7 @@ static void topo_racks_print_file(const struct topo_racks *t)
 		for (unsigned host = 0; host < r->host_count; host++)
 			hosts += r->hosts[host].rack == i;
 		output_cell(&racks, "%s", r->racks[i].name);
-		output_cell(&racks, r->racks[i].uplink_bytes_s > 0 ? "%.4g" : "-",
-			topo_racks_gbit(r->racks[i].uplink_bytes_s));
+		topo_racks_cell_rate(&racks, r->racks[i].uplink_bytes_s);
 		topo_racks_cell_time(&racks, r->racks[i].latency_s);
 		output_cell(&racks, "%u", own);
 		output_cell(&racks, "%u", hosts);
@@ -253,11 +271,13 @@ static void topo_racks_print_file(const struct topo_racks *t)
 		output_cell(&boxes, "%s", box->name);
 		output_cell(&boxes, "%s", r->racks[box->rack].name);
 		output_cell(&boxes, strchr(box->host, ':') ? "[%s]:%u" : "%s:%u", box->host, box->port);
-		output_cell(&boxes, "%.4g", topo_racks_gbit(box->rate_bytes_s));
+		topo_racks_cell_rate(&boxes, box->rate_bytes_s);
 		output_cell(&boxes, box->cores ? "%u" : "-", box->cores);
 		output_cell(&boxes, "%s", box->sibling == RACKS_NONE ? "-" : r->boxes[box->sibling].name);
 	}
-	printf("%u racks, %u boxes, %u hosts with %u workers", r->rack_count, r->box_count, r->host_count, workers);
+	printf("%u rack%s, %u box%s, %u host%s with %u worker%s", r->rack_count, r->rack_count == 1 ? "" : "s",
+		r->box_count, r->box_count == 1 ? "" : "es", r->host_count, r->host_count == 1 ? "" : "s", workers,
+		workers == 1 ? "" : "s");
 	if (r->latency_s > 0)
 		printf("; %.4g us from rack to rack", r->latency_s * 1e6);
 	puts("");
@@ -279,27 +299,26 @@ static void topo_racks_cell_loads(const struct topo_racks *t, struct output_tabl
 
 static void topo_racks_print_traffic(const struct topo_racks *t)
 {
-	struct output_table table = {
-		.heads = {"link", "Gbit/s", "flat", "tree", "sharded", "chain"}, .align = "lrrrrr"};
+	struct output_table table = {.heads = {"link", "rate", "flat", "tree", "sharded", "chain"}, .align = "lrrrrr"};
 	const struct racks *r = &t->racks;
 	char text[32];
 
-	printf("\n%s: %s a worker, in %u chunks. MB that a round moves each way, the larger of both:\n", t->model,
-		output_bytes(t->bytes, text), t->chunk_count);
+	printf("\n%s: %s a worker, in %u chunks%s. MB that a round moves each way, the larger of both:\n", t->model,
+		output_bytes(t->bytes, text), t->chunk_count, t->options->hostbox ? ", summed at each host first" : "");
 	for (unsigned i = 0; i < r->rack_count && r->rack_count > 1; i++) {
 		output_cell(&table, "uplink %s", r->racks[i].name);
-		output_cell(&table, "%.4g", topo_racks_gbit(r->racks[i].uplink_bytes_s));
+		topo_racks_cell_rate(&table, r->racks[i].uplink_bytes_s);
 		topo_racks_cell_loads(t, &table, true, i);
 	}
 	for (unsigned i = 0; i < t->way_boxes; i++) {
 		output_cell(&table, "box %s", r->boxes[t->box_of_way[i]].name);
-		output_cell(&table, "%.4g", topo_racks_gbit(t->boxes[i].rate_bytes_s));
+		topo_racks_cell_rate(&table, t->boxes[i].rate_bytes_s);
 		topo_racks_cell_loads(t, &table, false, i);
 	}
 	output_cell(&table, "links alone, ms");
 	output_cell(&table, " ");
 	for (unsigned kind = 0; kind < WAYS_COUNT; kind++)
-		output_cell(&table, "%.4g", t->traffic[kind].seconds * 1e3);
+		topo_racks_cell_ms(&table, t->traffic[kind].seconds);
 	output_table_print(&table);
 	for (unsigned kind = 0; kind < WAYS_COUNT; kind++)
 		printf("%s waits for %s%s", ways_name((enum ways_kind)kind), t->traffic[kind].slowest,
@@ -320,10 +339,10 @@ static void topo_racks_print_prediction(const struct topo_racks *t)
 		const struct cost *c = &t->costs[kind];
 
 		output_cell(&table, "%s", ways_name((enum ways_kind)kind));
-		output_cell(&table, "%.4g", c->round_s * 1e3);
-		output_cell(&table, "%.4g", c->busy_s * 1e3);
-		output_cell(&table, "%.4g", c->lag_s * 1e3);
-		output_cell(&table, "%.4g", c->fill_s * 1e3);
+		topo_racks_cell_ms(&table, c->round_s);
+		topo_racks_cell_ms(&table, c->busy_s);
+		topo_racks_cell_ms(&table, c->lag_s);
+		topo_racks_cell_ms(&table, c->fill_s);
 		cost_write_limit(&net, c, text, sizeof(text));
 		output_cell(&table, "%s, %s", text, c->in ? "in" : "out");
 		output_cell(&table, "%u", c->senders);

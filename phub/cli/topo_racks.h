@@ -21,6 +21,7 @@ struct topo_racks_options {
 	int way;           /* enum ways_kind, of the picture and of the homes */
 	int lift;          /* enum dtype of sums between boxes */
 	uint64_t chunk_bytes;
+	bool hostbox; /* each host's workers are summed there, by a box of its own */
 	bool json;
 };
 

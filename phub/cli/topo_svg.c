@@ -4,6 +4,8 @@
  * link is busy, beside the busiest.
  */
 #include "phub/cli/topo_racks.h"
+
+#include "phub/cli/output.h"
 #include "phub/cli/svg.h"
 
 #include <math.h>
@@ -45,17 +47,17 @@ static void svg_link(
 	struct svg *s, unsigned x, unsigned top, unsigned bottom, double rate, const struct ways_load *load)
 {
 	double seconds = load ? topo_racks_seconds(load, rate) : 0;
-	char colour[8], text[120];
+	char colour[8], text[120], part[32];
 
 	svg_colour(s, seconds, colour);
 	fprintf(s->file, "<line x1=\"%u\" y1=\"%u\" x2=\"%u\" y2=\"%u\" stroke=\"%s\" stroke-width=\"%.1f\"/>\n", x,
 		top, x, bottom, colour, svg_width(s, seconds));
-	snprintf(text, sizeof(text), "%.4g Gbit/s", rate * 8 / 1e9);
+	snprintf(text, sizeof(text), "%s/s", output_rate(rate, part));
 	svg_text(s->file, x + 10, bottom - 16, "small", text);
 	if (!load || !s->traffic)
 		return;
-	snprintf(text, sizeof(text), "%.1f up, %.1f down MB, %.3g ms", (double)load->out / 1e6, (double)load->in / 1e6,
-		seconds * 1e3);
+	snprintf(text, sizeof(text), "%.1f up, %.1f down MB, %s ms", (double)load->out / 1e6, (double)load->in / 1e6,
+		cost_ms(seconds, part));
 	svg_text(s->file, x + 10, bottom - 4, "small", text);
 }
 
@@ -71,26 +73,27 @@ static int svg_part(const struct topo_racks *t, unsigned box)
 static void svg_box(struct svg *s, unsigned index, unsigned x, unsigned y)
 {
 	const struct rack_box *box = &s->t->racks.boxes[index];
-	int part = svg_part(s->t, index);
-	char text[160], colour[8] = "#888888";
-	double seconds = part >= 0 && s->traffic ? topo_racks_seconds(&s->traffic->boxes[part], box->rate_bytes_s) : 0;
+	int number = svg_part(s->t, index);
+	char text[160], part[32], colour[8] = "#888888";
+	double seconds =
+		number >= 0 && s->traffic ? topo_racks_seconds(&s->traffic->boxes[number], box->rate_bytes_s) : 0;
 
-	if (part >= 0)
+	if (number >= 0)
 		svg_colour(s, seconds, colour);
 	svg_rect(
 		s->file, x, y, SVG_RACK_WIDTH - 24, SVG_BOX_ROWS - 8, "#fff7e6", colour, svg_width(s, seconds) / 2 + 1);
-	snprintf(text, sizeof(text), "%s  %.4g Gbit/s%s", box->name, box->rate_bytes_s * 8 / 1e9,
-		part < 0 ? "  (spare)" : "");
+	snprintf(text, sizeof(text), "%s  %s/s%s", box->name, output_rate(box->rate_bytes_s, part),
+		number < 0 ? "  (spare)" : "");
 	svg_text(s->file, x + 8, y + 16, "name", text);
-	if (s->traffic && part >= 0) {
-		snprintf(text, sizeof(text), "%.1f in, %.1f out MB, %.3g ms", (double)s->traffic->boxes[part].in / 1e6,
-			(double)s->traffic->boxes[part].out / 1e6, seconds * 1e3);
+	if (s->traffic && number >= 0) {
+		snprintf(text, sizeof(text), "%.1f in, %.1f out MB, %s ms", (double)s->traffic->boxes[number].in / 1e6,
+			(double)s->traffic->boxes[number].out / 1e6, cost_ms(seconds, part));
 		svg_text(s->file, x + 8, y + 31, "small", text);
-		snprintf(text, sizeof(text), "home of %u chunks: %.1f MB", s->t->homes[part].chunks,
-			(double)s->t->homes[part].bytes / 1e6);
+		snprintf(text, sizeof(text), "home of %u chunks: %.1f MB", s->t->homes[number].chunks,
+			(double)s->t->homes[number].bytes / 1e6);
 		if (box->cores)
 			snprintf(text + strlen(text), sizeof(text) - strlen(text), ", %.1f a core",
-				(double)s->t->homes[part].core_most / 1e6);
+				(double)s->t->homes[number].core_most / 1e6);
 		svg_text(s->file, x + 8, y + 45, "small", text);
 	} else {
 		snprintf(text, sizeof(text), "%.60s:%u", box->host, box->port);
@@ -102,17 +105,19 @@ static void svg_host(struct svg *s, const struct rack_host *host, unsigned x, un
 {
 	struct ways_load load = topo_racks_host(s->t, host);
 	double seconds = s->traffic ? topo_racks_seconds(&load, host->rate_bytes_s) : 0;
-	char text[160], colour[8];
+	char text[160], rate[32], part[32], colour[8];
 
+	output_rate(host->rate_bytes_s, rate);
 	svg_colour(s, seconds, colour);
 	svg_rect(s->file, x, y, SVG_RACK_WIDTH - 24, SVG_ROW - 8, "#f4f8ff", colour, svg_width(s, seconds) / 2 + 1);
-	snprintf(text, sizeof(text), "%s  %u worker%s", host->name, host->workers, host->workers == 1 ? "" : "s");
+	snprintf(text, sizeof(text), "%s  %u worker%s%s", host->name, host->workers, host->workers == 1 ? "" : "s",
+		s->t->options->hostbox ? ", summed here" : "");
 	svg_text(s->file, x + 8, y + 16, "name", text);
 	if (s->traffic)
-		snprintf(text, sizeof(text), "%.4g Gbit/s: %.1f MB each way, %.3g ms", host->rate_bytes_s * 8 / 1e9,
-			(double)load.out / 1e6, seconds * 1e3);
+		snprintf(text, sizeof(text), "%s/s: %.1f MB each way, %s ms", rate, (double)load.out / 1e6,
+			cost_ms(seconds, part));
 	else
-		snprintf(text, sizeof(text), "%.4g Gbit/s", host->rate_bytes_s * 8 / 1e9);
+		snprintf(text, sizeof(text), "%s/s", rate);
 	svg_text(s->file, x + 8, y + 30, "small", text);
 }
 
@@ -164,15 +169,15 @@ static void svg_head(struct svg *s)
 static void svg_legend(struct svg *s)
 {
 	unsigned y = s->height - SVG_LEGEND + 24;
-	char text[240];
+	char text[240], part[32];
 
 	if (!s->traffic) {
 		svg_text(s->file, SVG_GAP, y, "name", s->t->options->path);
 		return;
 	}
-	snprintf(text, sizeof(text), "%s, %.1f MB a worker, %s: what one round moves. Links alone need %.4g ms: %s.",
+	snprintf(text, sizeof(text), "%s, %.1f MB a worker, %s: what one round moves. Links alone need %s ms: %s.",
 		s->t->model, (double)s->t->bytes / 1e6, ways_name((enum ways_kind)s->t->options->way),
-		s->traffic->seconds * 1e3, s->traffic->slowest);
+		cost_ms(s->traffic->seconds, part), s->traffic->slowest);
 	svg_text(s->file, SVG_GAP, y, "name", text);
 	svg_text(s->file, SVG_GAP, y + 18, "small",
 		"Wide and red: the link that the round waits for; thin and blue: idle.");

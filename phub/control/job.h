@@ -103,7 +103,7 @@ struct job {
 	uint32_t left;          /* in good order */
 	uint64_t created_ns;
 
-	char hierarchy_why[400]; /* at the top box, of hierarchy: auto: which, and why; "": it is not, or has not begun
+	char hierarchy_why[512]; /* at the top box, of hierarchy: auto: which, and why; "": it is not, or has not begun
 				  */
 
 	struct table *reference; /* the next table: the first that came */

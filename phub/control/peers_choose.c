@@ -183,7 +183,7 @@ int peers_choose(struct job *job, unsigned count, enum ways_kind *kind, struct e
 		       : err_set(e, -ENOMEM, "no memory to choose a hierarchy of %u boxes", count);
 
 	if (rc == 0) {
-		const struct cost_net net = {racks, found->boxes, found->box_of, count, found->name_of};
+		const struct cost_net net = {racks, found->boxes, found->box_of, count, found->name_of, false};
 		const struct cost_job what = {bytes, lifts, chunks, (uint32_t)job->control->config->window};
 
 		peers_fill_net(job, racks, self, found);

@@ -155,6 +155,8 @@ def wrong_usage():
             (["topo", "--root", "b"], "belong to --racks"),
             (["topo", "--hierarchy", "star"], "flat, tree, sharded, chain"),
             (["topo", "--hierarchy", "tree"], "belong to --racks"),
+            (["topo", "--hostbox", "--model", "resnet-50"], "belong to --racks"),
+            (["topo", "--hostbox", "--racks", "x"], "belong to --model"),
             (["topo", "--hierarchy", "chain", "--model", "resnet-50"], "belong to --racks"),
             (["topo", "--lift", "f32", "--model", "resnet-50"], "belong to --racks"),
             (["topo", "--racks", "x", "--hierarchy", "tree"], "belong to --model"),
@@ -651,10 +653,10 @@ def racks():
         path, picture = pathlib.Path(where) / "racks.yaml", pathlib.Path(where) / "racks.svg"
         path.write_text(RACKS)
         out, _ = phub("topo", "--racks", path)
-        holds(out, "2 racks, 3 boxes, 3 hosts with 5 workers", r"r1 +37\.5 +- +1 +2 +3", r"b1 +r1 +10\.0\.1\.1:7077 +100 +- +b0")
+        holds(out, "2 racks, 3 boxes, 3 hosts with 5 workers", r"r1 +37\.5 Gbit +- +1 +2 +3", r"b1 +r1 +10\.0\.1\.1:7077 +100 Gbit +- +b0")
         out, _ = phub("topo", "--racks", path, "--model", "resnet-50", "--hierarchy", "sharded", "--svg", picture)
         holds(out, "sharded waits for host h0", r"b0 +\d+ +52\d{6} +4 +\d{8}")
-        holds(out, r"tree +69\.\d+ +69\.\d+ +0 +0\.0\d+ +a worker's link in r0, out +1", "hierarchy: auto takes tree: 69.\\d+ ms a round beside sharded 69")
+        holds(out, r"tree +69\.\d+ +69\.\d+ +0 +0\.0\d+ +the link of host h0, out +1", "hierarchy: auto takes tree: 69.\\d+ ms a round beside sharded 69")
         root = xml.etree.ElementTree.parse(picture).getroot()
         words = [node.text for node in root.iter("{http://www.w3.org/2000/svg}text")]
         check(any(word.startswith("h<2") for word in words) and any("(spare)" in word for word in words), f"{words}")
@@ -666,7 +668,15 @@ def racks():
         ways = {one["way"]: one for one in found if one["topo"] == "prediction"}
         check(list(ways) == ["flat", "tree", "sharded", "chain"] and [way for way, one in ways.items() if one["choice"]] == ["tree"], f"{ways}")
         check(all(abs(one["predicted_ms"] - one["busy_ms"] - one["lag_ms"] - one["fill_ms"]) < 1e-3 for one in ways.values()), f"{ways}")
-        check("a worker's link in r0 limits" in ways["tree"]["why"], f"{ways}")
+        check("the link of host h0 limits" in ways["tree"]["why"], f"{ways}")
+        out, _ = phub("topo", "--racks", path, "--model", "resnet-50", "--hostbox", "--svg", picture)
+        holds(out, "summed at each host first", r"box b0 +100 Gbit +306\.7 +204\.5", "the link of host h0 limits|the uplink of r\\d limits|the link of b\\d limits")
+        holds(picture.read_text(), "h0  2 workers, summed here")
+        path.write_text(RACKS.replace("rate: 25Gbit", "rate: 800Kbit").replace("rate: 100Gbit", "rate: 2Mbit").replace("40Gbit", "1Mbit"))
+        out, _ = phub("topo", "--racks", path, "--model", "resnet-50", "--svg", picture)
+        holds(out, r"r0 +1 Mbit ", r"b0 +r0 +10\.0\.0\.1:7077 +2 Mbit", r"tree +\d{7} +\d{7} ", r"auto takes \w+: \d{7} ms a round beside (\w+ \d{7}( \(the [\w ]+\))?(, )?)+; the ")
+        check("e+0" not in out + picture.read_text(), out)
+        path.write_text(RACKS)
         check(sum(one["chunks"] for one in found if one["topo"] == "home") == tree["chunks"], f"{found}")
         holds(phub("topo", "--racks", path, "--model", "resnet-50", "--root", "spare", status=1)[1], "it is not that")
         holds(phub("topo", "--racks", path, "--svg", "/nonexistent/x.svg", status=1)[1], "cannot write /nonexistent/x.svg")

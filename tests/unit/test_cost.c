@@ -44,7 +44,7 @@ static void fill(unsigned count, unsigned workers, double uplink, double box, do
 	}
 	for (unsigned i = 0; i < CHUNKS; i++)
 		chunk_bytes[i] = CHUNK_BYTES;
-	net = (struct cost_net){&racks, boxes, box_of, count, NULL};
+	net = (struct cost_net){&racks, boxes, box_of, count, NULL, false};
 	job = (struct cost_job){chunk_bytes, NULL, CHUNKS, COST_WINDOW};
 }
 
@@ -172,7 +172,7 @@ static void test_never_faster(void **state)
 		host[count - 1].rate_bytes_s = 2 * MBIT; /* for two workers */
 		for (unsigned kind = 0; kind < WAYS_COUNT; kind++)
 			assert_true(predict()[kind].round_s > before[kind].round_s);
-		assert_int_equal(predict()[WAYS_CHAIN].limit, COST_WORKERS);
+		assert_int_equal(predict()[WAYS_CHAIN].limit, COST_HOST);
 		assert_int_equal(predict()[WAYS_CHAIN].index, count - 1);
 	}
 }
