@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * phub boxes: what it is asked, and the boxes of a rack file, each called in turn.
+ * phub boxes: what it is asked, and the boxes of a rack file, all called at once, each by a thread: those of a rack
+ * that is cut off cost one timeout, and not one each.
  */
 #include "phub/cli/boxes.h"
 
 #include <errno.h>
 #include <inttypes.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -23,6 +25,16 @@
 struct boxes_look {
 	bool known, up;
 	char why[ERR_TEXT_MAX]; /* not up, or up and tells nothing */
+	char jobs[400];         /* "train 4/8, eval 1/1" */
+};
+
+struct boxes_ask {
+	const struct boxes_options *o;
+	const struct rack_box *box;
+	struct boxes_look look;
+	json_t *list; /* its jobs */
+	pthread_t thread;
+	bool started;
 };
 
 static volatile sig_atomic_t boxes_signalled;
@@ -54,36 +66,50 @@ static void boxes_write_address(const struct rack_box *box, char *out, size_t by
 	snprintf(out, bytes, strchr(box->host, ':') ? "[%s]:%u" : "%s:%u", box->host, box->port);
 }
 
-/* A box that refuses us is up. Its jobs, as "train 4/8, eval 1/1"; JSON: a list. */
-static void boxes_call(const struct boxes_options *o, const struct rack_box *box, struct boxes_look *look, char *jobs,
-	size_t bytes, json_t **list)
+/* A box that refuses us is up. */
+static void *boxes_call(void *arg)
 {
+	struct boxes_ask *ask = arg;
 	char address[RACKS_HOST_BYTES + 16];
 	struct admin_answer answer;
 	size_t at = 0;
 	struct err e;
 	int rc;
 
-	jobs[0] = '\0';
-	*list = json_array();
-	boxes_write_address(box, address, sizeof(address));
-	rc = admin_ask(address, "jobs", (int)o->timeout_ms, &answer, &e);
-	*look = (struct boxes_look){.known = true, .up = rc == 0 || rc == -EACCES || rc == -EBUSY};
+	boxes_write_address(ask->box, address, sizeof(address));
+	rc = admin_ask(address, "jobs", (int)ask->o->timeout_ms, &answer, &e);
+	ask->look = (struct boxes_look){.known = true, .up = rc == 0 || rc == -EACCES || rc == -EBUSY};
 	if (rc < 0) {
-		snprintf(look->why, sizeof(look->why), "%s", e.text);
-		return;
+		snprintf(ask->look.why, sizeof(ask->look.why), "%s", e.text);
+		return NULL;
 	}
 	for (size_t i = 0; i < answer.reply->n_jobs; i++) {
 		const Phub__JobInfo *job = answer.reply->jobs[i];
 
-		json_array_append_new(*list, json_pack("{s:s, s:s, s:I, s:I, s:I}", "job", job->name, "state",
-						     job->state, "workers", (json_int_t)job->n_workers, "world",
-						     (json_int_t)job->world, "round", (json_int_t)job->rounds));
-		if (at < bytes)
-			at += (size_t)snprintf(jobs + at, bytes - at, "%s%s %zu/%" PRIu32, i ? ", " : "", job->name,
-				job->n_workers, job->world);
+		json_array_append_new(ask->list, json_pack("{s:s, s:s, s:I, s:I, s:I}", "job", job->name, "state",
+							 job->state, "workers", (json_int_t)job->n_workers, "world",
+							 (json_int_t)job->world, "round", (json_int_t)job->rounds));
+		if (at < sizeof(ask->look.jobs))
+			at += (size_t)snprintf(ask->look.jobs + at, sizeof(ask->look.jobs) - at, "%s%s %zu/%" PRIu32,
+				i ? ", " : "", job->name, job->n_workers, job->world);
 	}
 	admin_answer_fini(&answer);
+	return NULL;
+}
+
+static void boxes_call_all(const struct boxes_options *o, const struct racks *racks, struct boxes_ask *asks)
+{
+	for (unsigned i = 0; i < racks->box_count; i++) {
+		struct boxes_ask *ask = &asks[i];
+
+		*ask = (struct boxes_ask){.o = o, .box = &racks->boxes[i], .list = json_array()};
+		ask->started = pthread_create(&ask->thread, NULL, boxes_call, ask) == 0;
+		if (!ask->started)
+			boxes_call(ask);
+	}
+	for (unsigned i = 0; i < racks->box_count; i++)
+		if (asks[i].started)
+			pthread_join(asks[i].thread, NULL);
 }
 
 static bool boxes_print_json(
@@ -96,8 +122,8 @@ static bool boxes_print_json(
 		racks->racks[box->rack].name, "up", (int)look->up, "why", look->why, "jobs", jobs));
 }
 
-static void boxes_print_row(struct output_table *t, const struct racks *racks, const struct rack_box *box,
-	const struct boxes_look *look, const char *jobs)
+static void boxes_print_row(
+	struct output_table *t, const struct racks *racks, const struct rack_box *box, const struct boxes_look *look)
 {
 	char address[RACKS_HOST_BYTES + 16];
 
@@ -106,29 +132,25 @@ static void boxes_print_row(struct output_table *t, const struct racks *racks, c
 	output_cell(t, "%s", address);
 	output_cell(t, "%s", racks->racks[box->rack].name);
 	output_cell(t, "%s", look->up ? "up" : "NOT UP");
-	output_cell(t, "%s", look->why[0] ? look->why : jobs[0] ? jobs : "no jobs");
+	output_cell(t, "%s", look->why[0] ? look->why : look->jobs[0] ? look->jobs : "no jobs");
 }
 
-/* Calls all of them. Returns how many are not up, or -1: output failed. */
-static int boxes_look_once(const struct boxes_options *o, const struct racks *racks)
+/* Returns how many are not up, or -1: output failed. */
+static int boxes_look_once(const struct boxes_options *o, const struct racks *racks, struct boxes_ask *asks)
 {
 	struct output_table t = {.heads = {"box", "address", "rack", "state", "jobs"}, .align = "lllll"};
 	int down = 0;
 	bool ok = true;
 
+	boxes_call_all(o, racks, asks);
 	for (unsigned i = 0; i < racks->box_count; i++) {
-		struct boxes_look look;
-		char jobs[400];
-		json_t *list;
-
-		boxes_call(o, &racks->boxes[i], &look, jobs, sizeof(jobs), &list);
-		down += !look.up;
+		down += !asks[i].look.up;
 		if (o->json) {
-			ok = boxes_print_json(racks, &racks->boxes[i], &look, list) && ok;
+			ok = boxes_print_json(racks, asks[i].box, &asks[i].look, asks[i].list) && ok;
 			continue;
 		}
-		json_decref(list);
-		boxes_print_row(&t, racks, &racks->boxes[i], &look, jobs);
+		json_decref(asks[i].list);
+		boxes_print_row(&t, racks, asks[i].box, &asks[i].look);
 	}
 	if (!o->json)
 		output_table_print(&t);
@@ -136,32 +158,41 @@ static int boxes_look_once(const struct boxes_options *o, const struct racks *ra
 	return ok ? down : -1;
 }
 
-/* Only what is another than it was. */
-static void boxes_watch_racks(const struct boxes_options *o, const struct racks *racks, struct boxes_look *looks)
+/* Only what is another than it was, or all that is known first. */
+static void boxes_print_change(const struct boxes_options *o, const struct racks *racks, const struct boxes_ask *ask,
+	const struct boxes_look *was)
+{
+	const struct boxes_look *is = &ask->look;
+	bool turned = !was->known || was->up != is->up;
+	char clock[16];
+
+	if (!turned && strcmp(was->jobs, is->jobs) == 0)
+		return;
+	if (o->json)
+		(void)boxes_print_json(racks, ask->box, is, json_incref(ask->list));
+	else if (turned)
+		printf("%sbox %s (rack %s) is %s%s%s\n", boxes_clock(o, clock), ask->box->name,
+			racks->racks[ask->box->rack].name, is->up ? "up" : "NOT UP",
+			is->why[0] || is->jobs[0] ? ": " : "", is->why[0] ? is->why : is->jobs);
+	else if (is->up)
+		printf("%sbox %s: %s\n", boxes_clock(o, clock), ask->box->name, is->jobs[0] ? is->jobs : "no jobs");
+}
+
+static void boxes_watch_racks(
+	const struct boxes_options *o, const struct racks *racks, struct boxes_ask *asks, struct boxes_look *looks)
 {
 	struct timespec pause = {
 		.tv_sec = (time_t)(o->interval_ms / 1000), .tv_nsec = (long)(o->interval_ms % 1000) * 1000000};
 
 	while (!boxes_stopped()) {
-		for (unsigned i = 0; i < racks->box_count && !boxes_stopped(); i++) {
-			struct boxes_look look;
-			char jobs[400], clock[16];
-			json_t *list;
-
-			boxes_call(o, &racks->boxes[i], &look, jobs, sizeof(jobs), &list);
-			if (looks[i].known && looks[i].up == look.up) {
-				json_decref(list);
-			} else if (o->json) {
-				(void)boxes_print_json(racks, &racks->boxes[i], &look, list);
-			} else {
-				json_decref(list);
-				printf("%sbox %s (rack %s) is %s%s%s\n", boxes_clock(o, clock), racks->boxes[i].name,
-					racks->racks[racks->boxes[i].rack].name, look.up ? "up" : "NOT UP",
-					look.why[0] ? ": " : "", look.why);
-			}
-			looks[i] = look;
-			fflush(stdout);
+		boxes_call_all(o, racks, asks);
+		for (unsigned i = 0; i < racks->box_count; i++) {
+			if (!boxes_stopped())
+				boxes_print_change(o, racks, &asks[i], &looks[i]);
+			json_decref(asks[i].list);
+			looks[i] = asks[i].look;
 		}
+		fflush(stdout);
 		nanosleep(&pause, NULL);
 	}
 }
@@ -169,6 +200,7 @@ static void boxes_watch_racks(const struct boxes_options *o, const struct racks 
 int boxes_of_racks(const struct boxes_options *o)
 {
 	struct boxes_look *looks;
+	struct boxes_ask *asks;
 	struct racks racks;
 	struct err e;
 	int down = 0;
@@ -178,15 +210,17 @@ int boxes_of_racks(const struct boxes_options *o)
 		return CLI_FAILED;
 	}
 	looks = calloc(racks.box_count + 1, sizeof(*looks));
-	if (!looks) {
+	asks = calloc(racks.box_count + 1, sizeof(*asks));
+	if (!looks || !asks) {
 		output_error("no memory");
 		down = -1;
 	} else if (o->watch) {
-		boxes_watch_racks(o, &racks, looks);
+		boxes_watch_racks(o, &racks, asks, looks);
 	} else {
-		down = boxes_look_once(o, &racks);
+		down = boxes_look_once(o, &racks, asks);
 	}
 	free(looks);
+	free(asks);
 	racks_fini(&racks);
 	return down == 0 ? CLI_DONE : CLI_FAILED;
 }
