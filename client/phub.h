@@ -201,7 +201,7 @@ PHUB_API int phub_launched(int *rank, int *world);
  * there by the end of phub_start(). The first worker on the host starts it (a phubd: PHUB_PHUBD, or beside this library
  * or the program, or in PATH; on PHUB_HOSTBOX_CORES cores, 1), the others find it, and it ends two seconds after the
  * last of them has closed or died. Such a job is one at several boxes: BSP, and no quorum, resume_ms,
- * encryption, interface, or transport but shm and tcp (-ENOTSUP); the box in the URL writes no checkpoints of it.
+ * encryption, interface, or transport but shm and tcp (-ENOTSUP); checkpoints are those of the box in the URL.
  * Workers with different PHUB_HOSTBOX_NAME have different such boxes.
  *
  * phub+etcd://host[:port][,...]/job (phubs+etcd://: the box by TLS) asks etcd for the boxes that are announced there

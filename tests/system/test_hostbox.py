@@ -242,6 +242,21 @@ def box_killed():
     site.ends()
 
 
+def kept():
+    """the box in the URL writes checkpoints of what hosts' boxes sum, and a job that comes again after all was killed goes on from the last"""
+    with tempfile.TemporaryDirectory() as folder:
+        site = Site(checkpoint_targets=folder, checkpoint_every=5)
+        workers = site.training(["one", "one", "two"], optimizer="adam", pause_us=2000)
+        site.root.logged("job 'demo': checkpoint before round .* written")
+        for worker in workers:
+            worker.kill()
+        site.root.logged("job 'demo' ended|rank . was lost")
+        for worker in [admitted(lambda rank=rank, host=host: site.worker(host, rank, 3, optimizer="adam", rounds=3)) for rank, host in enumerate(["one", "one", "two"])]:
+            worker.good()
+        site.root.logged("job 'demo' goes on from its checkpoint before round")
+        site.ends()
+
+
 def outlived():
     """with lost=shrink a worker is killed, and then a host's whole box: the others go on without, and come back to all when others take their places"""
     site = Site(lost_ms=3000, warn_ms=1500)
@@ -614,5 +629,5 @@ def pytorch():
 
 
 if __name__ == "__main__":
-    rig.run([summed, once, uneven, rush, beside, first_killed, all_killed, box_killed, outlived, missing, silent, confined, wrapped, no_root, refused, secret, sealed, sharded, squatter, stranger, stale, brief, by_hand, apart,
+    rig.run([summed, once, uneven, rush, beside, first_killed, all_killed, box_killed, kept, outlived, missing, silent, confined, wrapped, no_root, refused, secret, sealed, sharded, squatter, stranger, stale, brief, by_hand, apart,
              python, pytorch])
