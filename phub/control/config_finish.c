@@ -427,26 +427,26 @@ static int config_check_hierarchy(const struct config *config, struct err *e)
 	return config_at(config, "hierarchy", config->uplink[0] ? "uplink" : "standby", e);
 }
 
-/* "etcd:NAME". */
+/* "etcd:NAME", of which a box that stands for a root was told NAME. */
 static int config_check_uplink_name(struct config *config, struct err *e)
 {
 	const char *name = config->uplink + strlen(CONFIG_UPLINK_ETCD);
+	const char *option = config->root[0] ? "root" : "uplink", *value = config->root[0] ? name : config->uplink;
 
 	if (!config->etcd[0])
-		err_set(e, -EINVAL, "uplink: '%.80s' without etcd; set etcd to its URLs, or uplink to host:port",
-			config->uplink);
+		err_set(e, -EINVAL, "%s: '%.80s' without etcd; set etcd to its URLs%s", option, value,
+			config->root[0] ? "" : ", or uplink to host:port");
 	else if (!config_job_name_valid(name))
 		err_set(e, -EINVAL,
-			"uplink: '%.80s'; allowed: etcd:NAME, of 1 to 63 printable characters without / and spaces",
-			config->uplink);
+			"%s: '%.80s'; allowed: %sNAME, of 1 to 63 printable characters without / and spaces", option,
+			value, config->root[0] ? "" : CONFIG_UPLINK_ETCD);
 	else if (strcmp(name, config->box) == 0)
 		err_set(e, -EINVAL,
-			"uplink: '%.80s' is this box itself; name the one above; a root has another name than its "
-			"boxes",
-			config->uplink);
+			"%s: '%.80s' is this box itself; name the one above; a root has another name than its boxes",
+			option, value);
 	else
 		return snprintf(config->uplink_name, sizeof(config->uplink_name), "%s", name) < 0 ? -EINVAL : 0;
-	return config_at(config, "uplink", "etcd", e);
+	return config_at(config, option, "etcd", e);
 }
 
 /* Where the box above is. */

@@ -574,11 +574,14 @@ void job_below_gather(struct session *s, const Phub__Gather *message)
 		}
 		if (job->members[rank].session || job->members[rank].elsewhere) {
 			job_fail(job, PHUB__ERROR_CODE__ERROR_TAKEN, (int)rank,
-				"rank %u is at box %s and at %s; give every worker its own rank", rank,
+				"rank %u is at box %s and at %s; give every worker its own rank%s", rank,
 				job->members[place].peer,
 				job->members[rank].session
 					? job->members[rank].peer
-					: job_member_name(job, job->members[rank].at, box, sizeof(box)));
+					: job_member_name(job, job->members[rank].at, box, sizeof(box)),
+				job->parent ? ", or, if uplinks lead from box to box in a circle, one of these boxes "
+					      "no uplink"
+					    : "");
 			return;
 		}
 		job->members[rank] = (struct member){.gone = true, .elsewhere = true, .at = place};

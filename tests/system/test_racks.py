@@ -425,6 +425,11 @@ def refused():
     for worker in workers:
         bad(worker, "key 'a'.*10[01]")
     rack.stop()
+    ports = [rig.free_port() for _ in range(3)]
+    circle = [rig.Box(name=f"circle{i}", cores=1, listen=f"127.0.0.1:{port}", uplink=f"127.0.0.1:{ports[i - 1]}") for i, port in enumerate(ports)]
+    bad(rig.Worker(circle[0].url("round"), rank=0, world=2, keys=KEYS, rounds=5, transport="tcp"), "rank 0 is at box .* own rank, or, if uplinks lead from box to box in a circle")
+    for box in circle:
+        box.stop()
 
 
 def seen():

@@ -393,10 +393,10 @@ def strange_key():
 
 def wrong_options():
     """What cannot be meant is said, with what to do"""
-    for options, said in ((("root=top",), "uplink: 'etcd:top' without etcd"),
+    for options, said in ((("root=top",), "root: 'top' without etcd; set etcd to its URLs$"),
                           (("root=top", "uplink=10.0.0.1:7077", "etcd=h"), "root: 'top' is above this box .* uplink is '10.0.0.1:7077'"),
                           (("root=top", "box=top", "etcd=h"), "a root has another name than its boxes"),
-                          (("root=a/b", "etcd=h"), "uplink: 'etcd:a/b'; allowed: etcd:NAME"),
+                          (("root=a/b", "etcd=h"), "root: 'a/b'; allowed: NAME, of 1 to 63"),
                           (("root=top", "etcd=h", "hierarchy=sharded"), "hierarchy: the box at the top chooses it")):
         words = [word for option in options for word in ("-o", option)]
         done = subprocess.run([rig.PHUBD, *words, "--check-config"], capture_output=True, text=True, env=rig.QUIET)
