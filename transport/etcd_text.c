@@ -147,14 +147,19 @@ char *etcd_text_txn(const struct etcd_op *ops, unsigned count)
 	return text_write(json_pack("{s:o}", "success", list));
 }
 
-char *etcd_text_claim(const char *key, const char *value, int64_t lease)
+char *etcd_text_claim(const char *key, const char *value, int64_t lease, const char *last, int64_t unless_since)
 {
 	const struct etcd_op put = {.key = key, .value = value, .lease = lease},
-			     read = {.key = key, .value = ETCD_READ};
+			     read = {.key = key, .value = ETCD_READ}, leave = {.key = last, .value = value};
+	json_t *compare = json_pack("[{s:o, s:s, s:s, s:s}]", "key", text_encode_string(key), "target", "CREATE",
+		"result", "EQUAL", "createRevision", "0");
 
-	return text_write(json_pack("{s:[{s:o, s:s, s:s, s:s}], s:[o], s:[o]}", "compare", "key",
-		text_encode_string(key), "target", "CREATE", "result", "EQUAL", "createRevision", "0", "success",
-		text_op(&put), "failure", text_op(&read)));
+	if (unless_since)
+		json_array_append_new(
+			compare, json_pack("{s:o, s:s, s:s, s:o}", "key", text_encode_string(last), "target", "MOD",
+					 "result", "EQUAL", "modRevision", text_number(unless_since)));
+	return text_write(json_pack("{s:o, s:[o, o], s:[o]}", "compare", compare, "success", text_op(&put),
+		text_op(&leave), "failure", text_op(&read)));
 }
 
 char *etcd_text_range(const char *prefix, const char *from, unsigned limit, int64_t revision)

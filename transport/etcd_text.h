@@ -41,8 +41,11 @@ char *etcd_text_grant(int64_t ttl_s);
 char *etcd_text_lease(int64_t lease); /* keepalive and revoke */
 /* All of them, in this order, whatever was there. */
 char *etcd_text_txn(const struct etcd_op *ops, unsigned count);
-/* Puts it where there is no such key, else reads that. */
-char *etcd_text_claim(const char *key, const char *value, int64_t lease);
+/*
+ * Puts it where there is no such key, and with it the same under `last`, which stays when the lease ends; else reads
+ * the key. `unless_since`: nobody may have put `last` after that revision; 0: whoever has.
+ */
+char *etcd_text_claim(const char *key, const char *value, int64_t lease, const char *last, int64_t unless_since);
 /* Keys that begin with `prefix`, from `from` on (NULL: from its first), `limit` of them; as of `revision`, 0: now. */
 char *etcd_text_range(const char *prefix, const char *from, unsigned limit, int64_t revision);
 /* What becomes of keys that begin with `prefix` after `revision`. */

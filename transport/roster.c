@@ -51,6 +51,11 @@ bool roster_root_key(const char *prefix, const char *root, char *out, size_t byt
 	return snprintf(out, bytes, "%s/roots/%s", prefix, root) < (int)bytes;
 }
 
+bool roster_rooted_key(const char *prefix, const char *root, char *out, size_t bytes)
+{
+	return snprintf(out, bytes, "%s/rooted/%s", prefix, root) < (int)bytes;
+}
+
 /* Takes [from, to) when it is a name. */
 static bool roster_take_name(const char *from, const char *to, char out[ROSTER_NAME_BYTES])
 {
@@ -104,8 +109,8 @@ char *roster_write_job(const struct roster_job *j)
 
 char *roster_write_root(const struct roster_root *r)
 {
-	return roster_write(json_pack("{s:s, s:s, s:b, s:I}", "box", r->box, "address", r->address, "tls", (int)r->tls,
-		"since", (json_int_t)r->since));
+	return roster_write(json_pack("{s:s, s:s, s:b, s:I, s:I}", "box", r->box, "address", r->address, "tls",
+		(int)r->tls, "since", (json_int_t)r->since, "epoch", (json_int_t)r->epoch));
 }
 
 /* What does not fit, or is no text of ours, is left out. */
@@ -159,8 +164,13 @@ static int roster_read_box(const json_t *v, struct roster_box *out)
 	return roster_is_word(out->address, sizeof(out->address), "/") ? 0 : -EINVAL;
 }
 
-static int roster_read_holder(const json_t *v, struct roster_root *out)
+/* An epoch is the revision of some key before this one: none is from later on. */
+static int roster_read_holder(const json_t *v, int64_t created, struct roster_root *out)
 {
+	uint64_t made = created > 0 ? (uint64_t)created : 0, epoch;
+
+	epoch = roster_read_number(json_object_get(v, "epoch"), INT64_MAX);
+	out->epoch = epoch && epoch < made ? epoch : made;
 	roster_read_text(json_object_get(v, "box"), out->box, sizeof(out->box));
 	roster_read_text(json_object_get(v, "address"), out->address, sizeof(out->address));
 	out->tls = json_is_true(json_object_get(v, "tls"));
@@ -168,10 +178,10 @@ static int roster_read_holder(const json_t *v, struct roster_root *out)
 	return roster_name_valid(out->box) && roster_is_word(out->address, sizeof(out->address), "/") ? 0 : -EINVAL;
 }
 
-int roster_read_root(const char *value, struct roster_root *out)
+int roster_read_root(const char *value, int64_t created, struct roster_root *out)
 {
 	json_t *v = json_loads(value, 0, NULL);
-	int rc = roster_read_holder(v, out);
+	int rc = roster_read_holder(v, created, out);
 
 	json_decref(v);
 	return rc;
@@ -219,7 +229,6 @@ int roster_read(const char *prefix, const struct etcd_item *item, struct roster_
 
 	memset(out, 0, sizeof(*out));
 	rc = roster_read_key(prefix, item->key, out);
-	out->root.epoch = item->created > 0 ? (uint64_t)item->created : 0;
 	out->gone = !item->value;
 	if (rc < 0 || out->gone)
 		return rc;
@@ -229,7 +238,7 @@ int roster_read(const char *prefix, const struct etcd_item *item, struct roster_
 	else if (out->kind == ROSTER_BOX)
 		rc = roster_read_box(value, &out->box);
 	else if (out->kind == ROSTER_ROOT)
-		rc = roster_read_holder(value, &out->root);
+		rc = roster_read_holder(value, item->created, &out->root);
 	else
 		roster_read_job(value, &out->job);
 	json_decref(value);

@@ -6,6 +6,7 @@
  *      PREFIX/boxes/BOX        {"address": "10.0.0.1:7077", "host": "n1", "rack": "r0", "transports": ["tcp", "shm"],
  * ...} PREFIX/jobs/JOB/BOX     {"state": "running", "workers": 4, "world": 8, "round": 1200}
  *      PREFIX/roots/ROOT       {"box": "a", "address": "10.0.0.1:7077", "tls": false, "since": 1764000000}
+ *      PREFIX/rooted/ROOT      likewise, of the last that was it, under no lease
  *
  * Writes such values and reads them. Whoever may write there can have put anything: what is read has bounds, and no
  * characters but printable ASCII. Pure; any thread.
@@ -50,10 +51,11 @@ struct roster_job {
 	uint64_t round;
 };
 
-/* The box that is a root, of which the key tells the first two. */
+/* The box that is a root, of which the key tells the name. */
 struct roster_root {
 	char name[ROSTER_NAME_BYTES];
-	uint64_t epoch;
+	uint64_t epoch; /* as it is told, of one that went on after its key was gone for a time; else the key's revision
+			 */
 	char box[ROSTER_NAME_BYTES];
 	char address[ROSTER_ADDRESS_BYTES];
 	bool tls;
@@ -69,9 +71,10 @@ bool roster_prefix_valid(const char *prefix);
 bool roster_box_key(const char *prefix, const char *box, char *out, size_t bytes);
 bool roster_job_key(const char *prefix, const char *job, const char *box, char *out, size_t bytes);
 bool roster_root_key(const char *prefix, const char *root, char *out, size_t bytes);
+bool roster_rooted_key(const char *prefix, const char *root, char *out, size_t bytes);
 char *roster_write_root(const struct roster_root *root);
-/* A value; what the key tells is left as it is. 0, or -EINVAL. */
-int roster_read_root(const char *value, struct roster_root *out);
+/* A value under a key that this revision made; the name is left as it is. 0, or -EINVAL. */
+int roster_read_root(const char *value, int64_t created, struct roster_root *out);
 char *roster_write_box(const struct roster_box *box);
 char *roster_write_job(const struct roster_job *job);
 

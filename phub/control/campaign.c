@@ -45,16 +45,18 @@ static bool campaign_is_over(const struct campaign *g)
 static void campaign_lose(struct campaign *g, const struct above_place *by, const char *why)
 {
 	g->epoch = 0;
+	g->lapsed = false;
 	if (above_is_root(&g->box->control))
 		above_depose(&g->box->control, by, why);
 	else
 		above_decline(&g->box->control);
 }
 
-/* Who is the root instead is seen at the next look. */
+/* Who is the root instead, if anyone is, is seen at the next look. */
 static void campaign_forget_lease(struct campaign *g)
 {
 	g->lease = 0;
+	g->lapsed = g->epoch && above_is_root(&g->box->control);
 	g->yields = false;
 	g->until_ns = 0;
 	above_doubt(&g->box->control, "this box's lease in etcd is over");
@@ -99,25 +101,41 @@ static void campaign_assume(struct campaign *g)
 	}
 }
 
-static void campaign_win(struct campaign *g, uint64_t epoch)
+static void campaign_win(struct campaign *g, uint64_t epoch, uint64_t created)
 {
 	g->vacant = false;
 	g->epoch = epoch;
+	g->created = created;
 	g->won_ns = g->now_ns;
 	g->assume_ns = 0;
 	g->told = false;
 	campaign_assume(g);
 }
 
-void campaign_seen(struct campaign *g, int64_t lease, const struct above_place *root, uint64_t asked_ns)
+/* The key is this root's again, and was nobody's meanwhile. */
+static void campaign_regain(struct campaign *g, uint64_t created)
 {
-	bool its = campaign_is_its(g, lease);
+	g->vacant = g->lapsed = false;
+	g->created = created;
+	g->won_ns = g->now_ns;
+	log_info("etcd: this box has the key of the root '%s' again, which nobody had meanwhile", g->box->config->root);
+	above_renew(&g->box->control, g->until_ns);
+}
+
+void campaign_seen(
+	struct campaign *g, int64_t lease, const struct above_place *root, uint64_t created, uint64_t asked_ns)
+{
+	bool its = campaign_is_its(g, lease), root_is = above_is_root(&g->box->control);
 
 	g->vacant = lease == 0;
 	if (its && g->yields)
 		return;
 	if (its && root->epoch != g->epoch)
-		campaign_win(g, root->epoch);
+		campaign_win(g, root->epoch, created);
+	else if (its && g->lapsed)
+		campaign_regain(g, created);
+	else if (g->vacant && root_is && g->box->control.above.doubt_ns)
+		return; /* the lease's end is heard of next, or was, and the key is claimed (campaign_may_claim()) */
 	else if (!its && g->epoch && asked_ns >= g->won_ns)
 		campaign_lose(
 			g, lease ? root : NULL, g->lease ? "its key in etcd was removed" : "its lease in etcd ran out");
@@ -136,22 +154,26 @@ static void campaign_begin(struct campaign *g, enum campaign_doing doing, const 
 static void campaign_claim(struct campaign *g)
 {
 	const struct config *config = g->box->config;
-	struct roster_root self = {.tls = config->tls == CONFIG_TLS_REQUIRE};
-	char key[ETCD_KEY_BYTES], *value;
-	bool fits = roster_root_key(config->etcd_prefix, config->root, key, sizeof(key));
+	struct roster_root self = {.tls = config->tls == CONFIG_TLS_REQUIRE, .epoch = g->lapsed ? g->epoch : 0};
+	char key[ETCD_KEY_BYTES], last[ETCD_KEY_BYTES], *value;
+	bool fits = roster_root_key(config->etcd_prefix, config->root, key, sizeof(key)) &&
+		    roster_rooted_key(config->etcd_prefix, config->root, last, sizeof(last));
+	int64_t since = g->lapsed ? (int64_t)g->created : 0;
 
 	self.since = (int64_t)time(NULL);
 	snprintf(self.box, sizeof(self.box), "%s", g->self);
 	snprintf(self.address, sizeof(self.address), "%s", g->address);
 	value = roster_write_root(&self);
-	campaign_begin(
-		g, CAMPAIGN_CLAIMING, "/v3/kv/txn", fits && value ? etcd_text_claim(key, value, g->lease) : NULL);
+	campaign_begin(g, CAMPAIGN_CLAIMING, "/v3/kv/txn",
+		fits && value ? etcd_text_claim(key, value, g->lease, last, since) : NULL);
 	free(value);
 }
 
 static bool campaign_may_claim(const struct campaign *g)
 {
-	return g->vacant && !g->epoch && g->address[0] && !above_is_root(&g->box->control) && g->now_ns >= g->claim_ns;
+	bool root = above_is_root(&g->box->control);
+
+	return g->vacant && g->address[0] && (g->lapsed || (!g->epoch && !root && g->now_ns >= g->claim_ns));
 }
 
 /* When the lease is to be kept alive: at once where this machine was suspended for longer than it lasts. */
@@ -185,7 +207,7 @@ static void campaign_renew(struct campaign *g)
 {
 	g->until_ns = g->lease_began_ns + g->ttl_ns - g->ttl_ns / CAMPAIGN_MARGIN;
 	g->keep_ns = g->began_ns + g->ttl_ns / 3;
-	if (g->epoch && above_is_root(&g->box->control))
+	if (g->epoch && !g->lapsed && above_is_root(&g->box->control))
 		above_renew(&g->box->control, g->until_ns);
 }
 
@@ -231,8 +253,12 @@ static int campaign_heard_claim(struct campaign *g, struct err *e)
 	if (rc < 0)
 		return rc;
 	g->vacant = false;
-	if (won)
-		campaign_win(g, (uint64_t)revision);
+	if (won && g->lapsed)
+		campaign_regain(g, (uint64_t)revision);
+	else if (won)
+		campaign_win(g, (uint64_t)revision, (uint64_t)revision);
+	else if (g->lapsed)
+		campaign_lose(g, NULL, "its lease in etcd ran out, and another box was the root since");
 	return 0;
 }
 
@@ -277,8 +303,11 @@ void campaign_step(struct campaign *g, uint64_t now_ns)
 	if (g->doing != CAMPAIGN_NOTHING && g->call.state != ETCD_RUNNING)
 		campaign_heard(g);
 	campaign_assume(g);
-	if (g->doing == CAMPAIGN_NOTHING)
-		campaign_choose(g);
+	if (g->doing != CAMPAIGN_NOTHING)
+		return;
+	if (g->lapsed && !above_is_root(&g->box->control)) /* it was in doubt for too long */
+		campaign_lose(g, NULL, "");
+	campaign_choose(g);
 }
 
 uint64_t campaign_next(const struct campaign *g)

@@ -3,7 +3,9 @@
  * A box stands for a root (config->root) in etcd: it has a lease, which it keeps alive, and when nobody is that root it
  * puts the root's key there under it, which one box alone can. The key goes with the lease: when the box has died, or
  * is cut off, another's turn comes; and likewise, when it has the key and cannot have its checkpoint targets, by three
- * times the lease's time. Tells above.h whether this box is the root. Part of what announces the box (announce.c),
+ * times the lease's time. A root whose lease ran out, and that comes to etcd while nobody is the root, goes on if
+ * nobody was since, which a key without a lease tells: in the same epoch, as its jobs are held meanwhile, and nothing
+ * was committed anywhere. Tells above.h whether this box is the root. Part of what announces the box (announce.c),
  * whose etcd it shares. Control thread; nothing blocks.
  */
 #ifndef PHUB_CONTROL_CAMPAIGN_H
@@ -32,7 +34,9 @@ struct campaign {
 	enum campaign_doing doing;
 	const char *self, *address; /* as the box is announced; "": not yet */
 	int64_t lease;              /* 0: there is none */
-	uint64_t epoch;             /* the key is ours, by this revision; 0: it is not */
+	uint64_t epoch;             /* this box is the root, or will be with its checkpoints; 0: it is not */
+	uint64_t created;           /* then: the revision that made the key, the last time */
+	bool lapsed;                /* then: the key is gone with its lease, and is to be ours again before anyone's */
 	uint64_t won_ns;            /* since then */
 	bool vacant;                /* it was nobody's when it was looked at last */
 	uint64_t now_ns, began_ns;  /* the call that is under way, */
@@ -51,8 +55,10 @@ void campaign_init(struct campaign *g, struct box *box, struct etcd *etcd, const
 void campaign_step(struct campaign *g, uint64_t now_ns);
 /* When it is due, if etcd does not answer before. */
 uint64_t campaign_next(const struct campaign *g);
-/* Etcd was asked then, and the key was there, under this lease, with that box; lease 0: it was not. */
-void campaign_seen(struct campaign *g, int64_t lease, const struct above_place *root, uint64_t asked_ns);
+/* Etcd was asked then, and the key was there, under this lease, with that box, by this revision; lease 0: it was not.
+ */
+void campaign_seen(
+	struct campaign *g, int64_t lease, const struct above_place *root, uint64_t created, uint64_t asked_ns);
 /* Is that its own lease? */
 bool campaign_is_its(const struct campaign *g, int64_t lease);
 /* The box goes down: the lease is given back. */

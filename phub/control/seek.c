@@ -56,12 +56,14 @@ static void seek_on_root(struct seek *s, const struct etcd_item *item)
 	struct roster_root root;
 
 	s->strange = true;
-	if (!item->value || item->created <= 0 || item->lease == 0 || roster_read_root(item->value, &root) < 0 ||
+	if (!item->value || item->created <= 0 || item->lease == 0 ||
+		roster_read_root(item->value, item->created, &root) < 0 ||
 		!seek_read_place(root.box, root.address, root.tls, &s->root))
 		return;
 	s->rooted = true;
 	s->strange = false;
-	s->root.epoch = (uint64_t)item->created;
+	s->root.epoch = root.epoch;
+	s->created = (uint64_t)item->created;
 	s->lease = item->lease;
 }
 
@@ -91,7 +93,7 @@ static void seek_conclude(struct seek *s)
 
 	c->above.heard_ns = c->now_ns;
 	if (s->campaign)
-		campaign_seen(s->campaign, s->rooted ? s->lease : 0, &s->root, s->asked_ns);
+		campaign_seen(s->campaign, s->rooted ? s->lease : 0, &s->root, s->created, s->asked_ns);
 	if (above_is_root(c) || (s->rooted && s->campaign && campaign_is_its(s->campaign, s->lease)))
 		return;
 	if (s->rooted)

@@ -28,7 +28,8 @@ struct seek {
 	bool rooted, known;
 	bool strange; /* the root's key is there, and not as a box writes it */
 	struct above_place root, place;
-	int64_t lease; /* of the root */
+	int64_t lease;    /* of the root */
+	uint64_t created; /* its key, by this revision */
 };
 
 /* `self` and `campaign` outlive it. */

@@ -188,6 +188,37 @@ def cut_off():
     racks.stop()
 
 
+def comes_back():
+    """A root whose lease ran out while it was cut off, and that finds that nobody was the root since, goes on: no worker notices"""
+    etcd = Etcd()
+    wire = Wire(etcd.port)
+    with tempfile.TemporaryDirectory() as folder:
+        one = announced("one", wire, root="top", checkpoint_targets=folder, etcd_ttl_ms=10000, **FAST)
+        epoch = Racks.promoted(one)
+        below = announced("a", etcd, uplink="etcd:top", **FAST)
+        workers = begin([one, below, below], optimizer="adam", reduce="mean", rounds="until-told", report_ms=1)
+        for worker in workers:
+            worker.event("progress")
+        for _ in range(2):
+            wire.cut = True
+            seen = len(one.err.lines)
+            one.logged("its jobs are held until it is known")
+            until(lambda: roots(etcd) == {}, "its key is gone")
+            held = round_of(workers[0])
+            wire.cut = False
+            check(one.err.find(lambda line: f"the root 'top' still, of epoch {epoch}: its jobs go on" in line, seen), "it never went on")
+            until(lambda: round_of(workers[0]) > held + 1, "rounds go on")
+            check(roots(etcd)["top"]["epoch"] == epoch, "others see another epoch")
+        later = announced("later", etcd, uplink="etcd:top", **FAST)  # who comes now finds it likewise
+        for worker in begin([later, below, one], job="other", rounds=5):
+            worker.good()
+        workers[0].tell()
+        for worker in workers:
+            check(worker.good()["resumed"] == 0, "it was lost")
+        for box in (later, below, one):
+            box.stop()
+
+
 def stopped():
     """A root that stood still for longer than its lease is none when it goes on, whatever it has in its hands: with its checkpoints
     locked by it nobody goes on from them before, and then all do"""
@@ -404,7 +435,7 @@ def wrong_options():
         holds(done.stderr, said)
 
 
-CASES = [root_dies, root_ends, cut_off, stopped, etcd_away, suspended, hung_target, told, wrong_root, strange_key, wrong_options]
+CASES = [root_dies, root_ends, cut_off, comes_back, stopped, etcd_away, suspended, hung_target, told, wrong_root, strange_key, wrong_options]
 
 if __name__ == "__main__":
     rig.run(CASES, None if ETCD else "etcd is not there (apt install etcd-server)")

@@ -31,6 +31,9 @@ struct world {
 	unsigned grants, keeps, claims, revokes; /* so far; by the first, the lease */
 	bool mute;                               /* nobody answers */
 	bool lost;                               /* the lease is over */
+	bool unanswered;                         /* claims are heard, and their answers lost */
+	bool taken;                              /* another was the root since */
+	char claim[1024];                        /* the last */
 	int target;                              /* what locking it comes to */
 	unsigned locked, given;
 	char answer[128], log[8192];
@@ -84,8 +87,10 @@ static void world_answer(void *arg, const struct etcd_rig_request *request, stru
 		snprintf(w->answer, sizeof(w->answer), "{\"result\":{\"ID\":\"%u\",\"TTL\":\"%d\"}}", w->grants,
 			w->lost ? 0 : TTL_S);
 	} else if (strcmp(request->path, "/v3/kv/txn") == 0) {
-		snprintf(w->answer, sizeof(w->answer), "{\"header\":{\"revision\":\"%u\"},\"succeeded\":true}",
-			100 + ++w->claims);
+		out->status = w->unanswered ? 0 : 200;
+		snprintf(w->claim, sizeof(w->claim), "%s", request->body);
+		snprintf(w->answer, sizeof(w->answer), "{\"header\":{\"revision\":\"%u\"},\"succeeded\":%s}",
+			100 + ++w->claims, w->taken ? "false" : "true");
 	}
 }
 
@@ -187,7 +192,7 @@ static bool world_is_root(const struct world *w)
 /* It has been seen that the key is nobody's, or has this lease and epoch. */
 static void world_see(struct world *w, int64_t lease, uint64_t epoch)
 {
-	campaign_seen(&w->campaign, lease, &(struct above_place){.epoch = epoch, .box = "another"}, w->now_ns);
+	campaign_seen(&w->campaign, lease, &(struct above_place){.epoch = epoch, .box = "another"}, epoch, w->now_ns);
 }
 
 /* ---- tests ---- */
@@ -233,13 +238,115 @@ static void test_suspended(void **state)
 	assert_non_null(strstr(w->log, "its jobs are held until it is known"));
 	world_until(w, w->keeps > keeps && c->above.doubt_ns == 0);
 	assert_non_null(strstr(w->log, "this box is the root 'top' still, of epoch 101: its jobs go on"));
-	/* Etcd has forgotten it meanwhile. */
+}
+
+/* Its lease is over, as it was cut off from etcd for longer. */
+static void world_lapse(struct world *w)
+{
+	world_see(w, 0, 0);
+	world_until(w, world_is_root(w));
+	assert_null(strstr(w->claim, "MOD"));
 	w->lost = true;
-	suspended_ns += TTL_S * NS_PER_S;
+	world_until(w, w->campaign.lapsed);
+	assert_true(w->box.control.above.doubt_ns != 0);
+}
+
+/* Nobody is the root, and nobody was since: it goes on, in its epoch. */
+static void test_goes_on(void **state)
+{
+	struct world *w = *state;
+	struct control *c = &w->box.control;
+
+	world_lapse(w);
 	world_pass(w, 1000);
 	assert_true(c->above.doubt_ns != 0);
+	assert_int_equal(w->grants, 1); /* whose the key is was not seen yet */
 	world_see(w, 0, 0);
+	world_until(w, w->claims == 2);
+	world_until(w, c->above.doubt_ns == 0);
+	assert_non_null(strstr(w->claim, "\"target\":\"MOD\",\"result\":\"EQUAL\",\"modRevision\":\"101\""));
+	assert_int_equal(c->above.epoch, 101);
+	assert_int_equal(w->locked - w->given, 1);
+	assert_non_null(strstr(w->log, "this box is the root 'top' still, of epoch 101: its jobs go on"));
+	world_pass(w, 10 * TTL_S * 1000);
+	campaign_seen(&w->campaign, 2, &(struct above_place){.epoch = 101}, 102, w->now_ns);
+	assert_true(world_is_root(w) && c->above.doubt_ns == 0);
+	/* Once more: nobody since the last time. */
+	w->lost = true;
+	world_until(w, w->campaign.lapsed);
+	world_see(w, 0, 0);
+	world_until(w, w->claims == 3);
+	assert_non_null(strstr(w->claim, "\"modRevision\":\"102\""));
+}
+
+/* The key was seen to be gone before the lease's end was heard of; and the answer to the claim is lost. */
+static void test_goes_on_unheard(void **state)
+{
+	struct world *w = *state;
+	struct control *c = &w->box.control;
+
+	world_see(w, 0, 0);
+	world_until(w, world_is_root(w));
+	w->mute = true;
+	world_until(w, c->above.doubt_ns != 0);
+	world_see(w, 0, 0);
+	assert_true(world_is_root(w));
+	w->lost = true;
+	w->mute = false;
+	w->unanswered = true;
+	world_until(w, w->claims > 1);
+	world_pass(w, 1000);
+	assert_true(c->above.doubt_ns != 0);
+	w->unanswered = false;
+	campaign_seen(&w->campaign, w->campaign.lease, &(struct above_place){.epoch = 101}, 150, w->now_ns);
+	assert_int_equal(w->campaign.created, 150);
+	world_until(w, c->above.doubt_ns == 0);
+	assert_int_equal(c->above.epoch, 101);
+}
+
+/* Another was it since, and is none any more: what that has committed is not here. */
+static void test_was_replaced(void **state)
+{
+	struct world *w = *state;
+
+	world_lapse(w);
+	w->taken = true;
+	world_see(w, 0, 0);
+	world_until(w, !world_is_root(w));
+	assert_int_equal(w->claims, 2);
+	assert_non_null(strstr(
+		w->log, "the root 'top' no more (its lease in etcd ran out, and another box was the root since)"));
+	w->taken = false;
+	world_see(w, 0, 0);
+	world_until(w, world_is_root(w));
+	assert_int_equal(w->box.control.above.epoch, 103);
+	assert_null(strstr(w->claim, "MOD"));
+}
+
+/* Another is it. */
+static void test_is_replaced(void **state)
+{
+	struct world *w = *state;
+
+	world_lapse(w);
+	world_see(w, 99, 500);
 	assert_false(world_is_root(w));
+	world_pass(w, 1000);
+	assert_int_equal(w->claims, 1);
+}
+
+/* It has waited for too long: its jobs have ended, and it stands anew. */
+static void test_too_late(void **state)
+{
+	struct world *w = *state;
+
+	world_lapse(w);
+	world_pass(w, 2 * TTL_S * 1000 + 100);
+	assert_false(world_is_root(w));
+	world_see(w, 0, 0);
+	world_until(w, world_is_root(w));
+	assert_null(strstr(w->claim, "MOD"));
+	assert_int_equal(w->box.control.above.epoch, 102);
 }
 
 /* It cannot be the root without its checkpoints: another has its turn, and then it stands again. */
@@ -328,6 +435,11 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_setup_teardown(test_wins, world_open, world_close),
 		cmocka_unit_test_setup_teardown(test_suspended, world_open, world_close),
+		cmocka_unit_test_setup_teardown(test_goes_on, world_open, world_close),
+		cmocka_unit_test_setup_teardown(test_goes_on_unheard, world_open, world_close),
+		cmocka_unit_test_setup_teardown(test_was_replaced, world_open, world_close),
+		cmocka_unit_test_setup_teardown(test_is_replaced, world_open, world_close),
+		cmocka_unit_test_setup_teardown(test_too_late, world_open, world_close),
 		cmocka_unit_test_setup_teardown(test_gives_up, world_open, world_close),
 		cmocka_unit_test_setup_teardown(test_gives_up_unheard, world_open, world_close),
 		cmocka_unit_test_setup_teardown(test_loses_before, world_open, world_close),

@@ -225,6 +225,24 @@ static void on_root(void *arg, const struct etcd_item *item)
 	*(struct etcd_item *)arg = (struct etcd_item){.created = item->created, .lease = item->lease};
 }
 
+/* What a root's key holds may be anything. */
+static void test_root_values(void **state)
+{
+	static const char again[] = "{\"box\":\"b1\",\"address\":\"h:1\",\"epoch\":7}";
+	struct roster_root read = {.box = ""};
+
+	(void)state;
+	/* Of one that went on: no epoch is from later than its key. */
+	assert_int_equal(roster_read_root(again, 9, &read), 0);
+	assert_int_equal(read.epoch, 7);
+	assert_int_equal(roster_read_root(again, 5, &read), 0);
+	assert_int_equal(read.epoch, 5);
+	assert_int_equal(roster_read_root("{\"box\":\"b1\"}", 1, &read), -EINVAL);
+	assert_int_equal(roster_read_root("{\"box\":\"b/1\",\"address\":\"h:1\"}", 1, &read), -EINVAL);
+	assert_int_equal(roster_read_root("[]", 1, &read), -EINVAL);
+	assert_int_equal(roster_read_root("", 1, &read), -EINVAL);
+}
+
 /* A root's key: what is asked, and what either answer says. */
 static void test_claim(void **state)
 {
@@ -245,7 +263,8 @@ static void test_claim(void **state)
 	(void)state;
 	assert_true(roster_root_key("/phub", "top", key, sizeof(key)));
 	assert_string_equal(key, "/phub/roots/top");
-	assert_int_equal(roster_read_root(value, &read), 0);
+	assert_int_equal(roster_read_root(value, 9, &read), 0);
+	assert_int_equal(read.epoch, 9);
 	assert_string_equal(read.box, "b1");
 	assert_string_equal(read.address, "10.0.0.1:7077");
 	assert_true(read.tls);
@@ -261,14 +280,21 @@ static void test_claim(void **state)
 	assert_int_equal(roster_read("/phub", &(struct etcd_item){.key = key}, &is), 0);
 	assert_true(is.gone);
 	free(value);
-	assert_int_equal(roster_read_root("{\"box\":\"b1\"}", &read), -EINVAL);
-	assert_int_equal(roster_read_root("{\"box\":\"b/1\",\"address\":\"h:1\"}", &read), -EINVAL);
-	assert_int_equal(roster_read_root("[]", &read), -EINVAL);
-	assert_int_equal(roster_read_root("", &read), -EINVAL);
-	text = etcd_text_claim("a", "{}", 7);
+	assert_true(roster_rooted_key("/phub", "top", key, sizeof(key)));
+	assert_string_equal(key, "/phub/rooted/top");
+	text = etcd_text_claim("a", "{}", 7, "b", 0);
 	assert_string_equal(text,
 		"{\"compare\":[{\"key\":\"YQ==\",\"target\":\"CREATE\",\"result\":\"EQUAL\",\"createRevision\":\"0\"}],"
-		"\"success\":[{\"requestPut\":{\"key\":\"YQ==\",\"value\":\"e30=\",\"lease\":\"7\"}}],"
+		"\"success\":[{\"requestPut\":{\"key\":\"YQ==\",\"value\":\"e30=\",\"lease\":\"7\"}},"
+		"{\"requestPut\":{\"key\":\"Yg==\",\"value\":\"e30=\",\"lease\":\"0\"}}],"
+		"\"failure\":[{\"requestRange\":{\"key\":\"YQ==\"}}]}");
+	free(text);
+	text = etcd_text_claim("a", "{}", 7, "b", 5);
+	assert_string_equal(text,
+		"{\"compare\":[{\"key\":\"YQ==\",\"target\":\"CREATE\",\"result\":\"EQUAL\",\"createRevision\":\"0\"},"
+		"{\"key\":\"Yg==\",\"target\":\"MOD\",\"result\":\"EQUAL\",\"modRevision\":\"5\"}],"
+		"\"success\":[{\"requestPut\":{\"key\":\"YQ==\",\"value\":\"e30=\",\"lease\":\"7\"}},"
+		"{\"requestPut\":{\"key\":\"Yg==\",\"value\":\"e30=\",\"lease\":\"0\"}}],"
 		"\"failure\":[{\"requestRange\":{\"key\":\"YQ==\"}}]}");
 	free(text);
 	assert_int_equal(etcd_text_read_claim(won, strlen(won), &is_won, &revision, on_root, &item, &e), 0);
@@ -434,6 +460,7 @@ int main(void)
 		cmocka_unit_test(test_watch),
 		cmocka_unit_test(test_leases),
 		cmocka_unit_test(test_values),
+		cmocka_unit_test(test_root_values),
 		cmocka_unit_test(test_claim),
 		cmocka_unit_test(test_strange_values),
 		cmocka_unit_test(test_list),
