@@ -80,6 +80,7 @@ static int call_open(void *ctx, const struct call_target *target, struct call_pe
 	p->session.peer = target->peer;
 	p->session.exchange = target->exchange;
 	p->session.root = target->root;
+	p->session.root_least = target->least;
 	*out = p;
 	return 0;
 }
@@ -111,6 +112,11 @@ static void call_session(const struct call_peer *p, uint64_t *session, const uin
 	*cores = p->session.cores;
 }
 
+static uint64_t call_root(const struct call_peer *p)
+{
+	return p->session.root_told;
+}
+
 static int call_address(const struct call_peer *p, const char *transport, char *out, size_t bytes, struct err *e)
 {
 	if (client_session_address(&p->session, transport, out, bytes) == 0)
@@ -138,6 +144,7 @@ const struct call_ops client_call_ops = {
 	.step = call_step,
 	.say = call_say,
 	.session = call_session,
+	.root = call_root,
 	.address = call_address,
 	.fd = call_fd,
 	.close = call_close,

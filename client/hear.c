@@ -222,6 +222,7 @@ static void hear_welcome(struct client_session *s, const Phub__Welcome *welcome,
 	s->unmapped = welcome->unmapped;
 	s->id = welcome->session;
 	s->cores = welcome->cores;
+	s->root_told = welcome->root;
 	s->chunk_bytes = welcome->chunk_bytes;
 	s->lost_ns = hear_ms(welcome->lost_ms, HEAR_LOST_MS);
 	s->heartbeat_every_ns = hear_ms(welcome->heartbeat_ms, HEAR_HEARTBEAT_MS) / 2;

@@ -57,6 +57,7 @@ int client_say_hello(struct client_session *s)
 	hello.peer = s->peer;
 	hello.exchange = s->exchange;
 	hello.root = s->root;
+	hello.root_least = s->root_least;
 	control.message_case = PHUB__CONTROL__MESSAGE_HELLO;
 	control.hello = &hello;
 	return client_say(s, &control);

@@ -96,7 +96,8 @@ struct client_session {
 	bool below;    /* it takes part there for workers; else it mirrors their job there */
 	uint32_t peer; /* with `below`, as Hello has them */
 	uint64_t exchange;
-	uint64_t root;
+	uint64_t root, root_least;
+	uint64_t root_told; /* as it says in its Welcome */
 
 	struct transport *carries; /* whose signals go with this session, or NULL */
 	struct {

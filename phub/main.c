@@ -27,6 +27,7 @@
 #include "phub/control/config.h"
 #include "phub/control/hostbox.h"
 #include "phub/control/privilege.h"
+#include "phub/control/promotion.h"
 
 #define MAIN_VERSION "0.1.0"
 
@@ -254,7 +255,7 @@ static int main_open(const struct config *config, const struct box_env *env, str
 	if (!first)
 		rc = privilege_drop(config, text, sizeof(text), e);
 	if (rc == 0)
-		rc = box_check_targets(config, *box, false, e);
+		rc = promotion_open(*box, e);
 	if (rc < 0) {
 		box_destroy(*box, clock_now_ns());
 		return rc;

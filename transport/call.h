@@ -23,6 +23,7 @@ struct call_target {
 	uint32_t peer; /* with `below`: 1 + our number among boxes that exchange, of which it is one; 0: it is above */
 	uint64_t exchange; /* with `peer`: the number of the exchange */
 	uint64_t root;     /* with `below`: it is the root of this epoch, and no other (above.h); 0: never mind */
+	uint64_t least;    /* likewise: it is a root of this epoch, or a later one */
 	const char *host;
 	uint16_t port;
 	bool tls; /* as phubs:// says; PHUB_TLS_CA and PHUB_TLS_PIN are looked at as by workers, and also ask for it */
@@ -48,6 +49,8 @@ struct call_ops {
 	int (*say)(struct call_peer *p, const Phub__Control *message);
 	/* Once welcome: what data connections are made with. `key`: PROOF_KEY bytes, which stay put until close(). */
 	void (*session)(const struct call_peer *p, uint64_t *session, const uint8_t **key, uint32_t *cores);
+	/* Once welcome: the epoch of the root that it says it is; 0: it is below another. */
+	uint64_t (*root)(const struct call_peer *p);
 	/* Where it serves this transport, as connect() takes it. 0, or -ENOTSUP with what it offers in `e`. */
 	int (*address)(const struct call_peer *p, const char *transport, char *out, size_t bytes, struct err *e);
 	/* The fd to wait on, or -1; *write: also until it is writable. */

@@ -69,6 +69,7 @@ _phub_words() { # COMMAND SUBCOMMAND WORD
 		;;
 	jobs | top) words='pause resume drain evict rebalance --reason --no-wait --workers --watch --interval --count --json --help' ;;
 	boxes) words='--etcd --prefix --racks --watch --interval --timeout --json --help' ;;
+	promote) words='--timeout --json --help' ;;
 	doctor) words='--quiet --json --help' ;;
 	topo)
 		words='probe --model --cores --chunk --racks --hierarchy --root --lift --hostbox --svg --json --help'
@@ -80,9 +81,9 @@ _phub_words() { # COMMAND SUBCOMMAND WORD
 			--latency-us --compute-ms --sweep --calibrate --runs --phubd --json --help'
 		;;
 	models) words='--json --help' ;;
-	help) words='bench boxes jobs top checkpoint doctor topo plan models' ;;
+	help) words='bench boxes jobs top promote checkpoint doctor topo plan models' ;;
 	version) ;;
-	*) words='bench boxes jobs top checkpoint doctor topo plan models version help --help --version' ;;
+	*) words='bench boxes jobs top promote checkpoint doctor topo plan models version help --help --version' ;;
 	esac
 	compgen -W "$words" -- "$3"
 	[[ $1 != models || $3 == -* ]] || _phub_models "$3"

@@ -43,6 +43,7 @@ int jobs_run(int argc, char **argv);
 int models_run(int argc, char **argv);
 int plan_run(int argc, char **argv);
 int probe_run(int argc, char **argv);
+int promote_run(int argc, char **argv);
 int top_run(int argc, char **argv);
 int topo_run(int argc, char **argv);
 int version_run(int argc, char **argv);

@@ -404,6 +404,9 @@ static void jobs_print(const struct jobs_options *o, const Phub__AdminReply *rep
 
 	printf("box %s, version %s, up %" PRIu64 " s, %zu %s\n", o->address, reply->version, reply->uptime_s,
 		reply->n_cores, reply->n_cores == 1 ? "core" : "cores");
+	if (reply->promotion)
+		printf("it is the root, of epoch %" PRIu64 ", at %s: promoted by %s\n", reply->promotion->epoch,
+			reply->promotion->address, reply->promotion->by);
 	if (reply->exposed && *reply->exposed)
 		printf("WITHOUT PROTECTION: %s\n", reply->exposed);
 	for (size_t i = 0; i < reply->n_jobs; i++) {

@@ -16,14 +16,15 @@
 #include "phub/control/control.h"
 #include "phub/control/job.h"
 #include "phub/control/parent.h"
+#include "transport/call.h"
 
 void above_init(struct control *c)
 {
 	const struct config *config = c->config;
 
 	c->above = (struct above){.there = config->uplink[0], .known = config->uplink[0] && !config->uplink_name[0]};
-	c->above.place.at = config->uplink_at;
-	c->above.place.tls = config->uplink_tls;
+	c->above.place.at = config->uplinks[0].at;
+	c->above.place.tls = config->uplinks[0].tls;
 }
 
 bool above_is_root(const struct control *c)
@@ -34,6 +35,20 @@ bool above_is_root(const struct control *c)
 uint64_t above_lease_now_ns(const struct control *c)
 {
 	return c->box->env.lease_clock ? c->box->env.lease_clock() : c->now_ns;
+}
+
+uint64_t above_epoch(const struct control *c)
+{
+	return c->above.epoch ? c->above.epoch : !c->above.there && !c->config->root[0];
+}
+
+const char *above_root_name(const struct control *c, char out[ABOVE_ROOT_BYTES])
+{
+	if (c->config->root[0])
+		snprintf(out, ABOVE_ROOT_BYTES, "the root '%s'", c->config->root);
+	else
+		snprintf(out, ABOVE_ROOT_BYTES, "the root");
+	return out;
 }
 
 /* ---- whether this box is the root ---- */
@@ -90,6 +105,8 @@ void above_step(struct control *c)
 	targets_step(&c->box->targets, c->now_ns);
 	if (!a->epoch && !a->assumes && c->box->targets.wanted && !above_keeps(c))
 		targets_give(&c->box->targets);
+	if (a->there && c->box->locks.count > 0 && !above_keeps(c))
+		checkpoint_unlock_targets(&c->box->locks);
 	if (!a->epoch || above_lease_now_ns(c) < a->until_ns)
 		return;
 	if (!a->doubt_ns) {
@@ -158,12 +175,16 @@ void above_renew(struct control *c, uint64_t until_ns)
 void above_depose(struct control *c, const struct above_place *by, const char *why)
 {
 	struct above *a = &c->above;
-	char box[420] = "no box is known to be";
+	char box[420] = "no box is known to be", root[ABOVE_ROOT_BYTES];
 
-	if (by)
+	above_root_name(c, root);
+	if (by && by->box[0])
 		snprintf(box, sizeof(box), "box '%s' at %s:%u is, of epoch %" PRIu64, by->box, by->at.host, by->at.port,
 			by->epoch);
-	log_warn("this box is the root '%s' no more (%s); %s", c->config->root, why, box);
+	else if (by)
+		snprintf(box, sizeof(box), "the box at %s:%u is, of epoch %" PRIu64, by->at.host, by->at.port,
+			by->epoch);
+	log_warn("this box is %s no more (%s); %s", root, why, box);
 	a->there = true;
 	a->known = false;
 	a->epoch = a->until_ns = a->doubt_ns = 0;
@@ -172,9 +193,9 @@ void above_depose(struct control *c, const struct above_place *by, const char *w
 	for (struct job *job = c->jobs; job; job = job->next)
 		if (!job->parent && !job->mirror && (job->reference || job->generation))
 			job_fail(job, PHUB__ERROR_CODE__ERROR_LOST, -1,
-				"its box is the root '%s' no more (%s), and %s. The job goes on there from its "
-				"checkpoint, where both have the same checkpoint_targets",
-				c->config->root, why, box);
+				"its box is %s no more (%s), and %s. The job goes on there from its checkpoint, where "
+				"both have the same checkpoint_targets",
+				root, why, box);
 }
 
 bool above_holds(const struct job *job)
@@ -182,13 +203,170 @@ bool above_holds(const struct job *job)
 	return job->control->above.doubt_ns && !job->parent && !job->mirror && job->state == JOB_RUNNING;
 }
 
-/* ---- where the box above is ---- */
+/* ---- a root without etcd ---- */
 
 static bool above_is_at(const struct above *a, const struct above_place *place)
 {
 	return a->known && a->place.epoch == place->epoch && a->place.at.port == place->at.port &&
 	       a->place.tls == place->tls && strcmp(a->place.at.host, place->at.host) == 0;
 }
+
+void above_begin(struct control *c, uint64_t epoch)
+{
+	struct above *a = &c->above;
+
+	a->there = a->known = false;
+	a->epoch = a->seen = epoch;
+	a->until_ns = CLOCK_NEVER;
+	a->doubt_ns = 0;
+}
+
+void above_promote(struct control *c, uint64_t epoch, const char *by)
+{
+	unsigned count = 0;
+
+	for (struct job *job = c->jobs; job; job = job->next)
+		count += job->state != JOB_ENDING;
+	above_begin(c, epoch);
+	log_warn("this box is the root now, of epoch %" PRIu64 ": promoted by %s; it has %u job%s", epoch, by, count,
+		count == 1 ? "" : "s");
+	for (struct job *job = c->jobs; job; job = job->next)
+		parent_promoted(job);
+}
+
+/* Places that options or the rack file name, beside this box itself. */
+static unsigned above_place_count(const struct control *c)
+{
+	unsigned self;
+
+	return c->config->racks_uplink ? box_racks(c->box, &self)->box_count - 1 : c->config->uplink_count;
+}
+
+static struct above_place above_place(const struct control *c, unsigned number)
+{
+	const struct config *config = c->config;
+	struct above_place place = {.tls = config->uplinks[0].tls};
+	const struct rack_box *box;
+	unsigned self;
+
+	if (number >= above_place_count(c)) {
+		place = c->above.named;
+		place.epoch = 0;
+	} else if (config->racks_uplink) {
+		box = &box_racks(c->box, &self)->boxes[number];
+		box += number >= self;
+		snprintf(place.box, sizeof(place.box), "%s", box->name);
+		snprintf(place.at.host, sizeof(place.at.host), "%s", box->host);
+		place.at.port = box->port;
+	} else {
+		place.at = config->uplinks[number].at;
+		place.tls = config->uplinks[number].tls;
+	}
+	return place;
+}
+
+/* Those, and the one that the checkpoint targets name. */
+static unsigned above_choices(const struct control *c)
+{
+	return above_place_count(c) + (c->above.named.epoch > 0);
+}
+
+unsigned above_target(const struct control *c, struct call_target *target)
+{
+	const struct above *a = &c->above;
+	bool first = a->at == 0 && above_place_count(c) > 0;
+
+	target->host = a->place.at.host;
+	target->port = a->place.at.port;
+	target->tls = a->place.tls;
+	target->root = a->place.epoch;
+	if (!c->config->uplink_name[0] && above_choices(c) > 1)
+		target->least = first || a->seen ? a->seen : 1;
+	return a->at;
+}
+
+/* What each said of this turn. */
+static void above_note(struct above *a, const char *why)
+{
+	const struct config_listen *at = &a->place.at;
+	size_t length = a->failed > 0 ? strlen(a->why) : 0;
+
+	snprintf(a->why + length, sizeof(a->why) - length,
+		strchr(at->host, ':') ? "%s[%s]:%u: %.150s" : "%s%s:%u: %.150s", length ? "; " : "", at->host, at->port,
+		why);
+}
+
+bool above_failed(struct control *c, unsigned at, const char **why)
+{
+	struct above *a = &c->above;
+	unsigned count = above_choices(c);
+
+	if (c->config->uplink_name[0] || count < 2)
+		return false;
+	if (at != a->at) /* another job was faster */
+		return true;
+	above_note(a, *why);
+	a->at = (at + 1) % count;
+	a->place = above_place(c, a->at);
+	if (++a->failed < count)
+		return true;
+	a->failed = 0;
+	*why = a->why;
+	return false;
+}
+
+int above_welcomed(struct job *job, uint64_t epoch, struct err *e)
+{
+	struct control *c = job->control;
+	struct above *a = &c->above;
+	uint64_t seen = a->seen;
+	char is[340], text[420];
+
+	if (c->config->uplink_name[0])
+		return 0;
+	a->failed = 0;
+	above_name(c, is, sizeof(is));
+	if (epoch && epoch < seen)
+		return err_set(e, -ESTALE,
+			"it is the root of epoch %" PRIu64 ", and one of epoch %" PRIu64
+			" was promoted since: it is to be started again, with the same checkpoint_targets as that",
+			epoch, seen);
+	if (epoch <= seen)
+		return 0;
+	a->seen = epoch;
+	snprintf(text, sizeof(text), "the root is the box at %s now, of epoch %" PRIu64, is, epoch);
+	if (seen || epoch > 1)
+		log_info("uplink: %s", text);
+	for (struct job *other = c->jobs; seen && other; other = other->next)
+		if (other != job)
+			parent_moved(other, text);
+	return 0;
+}
+
+void above_follow(struct control *c, const struct above_place *place)
+{
+	struct above *a = &c->above;
+	bool news = place->epoch > a->seen;
+	bool moves = !above_is_at(a, &(struct above_place){.at = place->at, .tls = place->tls});
+	char is[340], text[500];
+
+	a->there = a->known = true;
+	a->named = *place;
+	a->seen = news ? place->epoch : a->seen;
+	a->failed = 0;
+	if (moves) {
+		a->at = above_place_count(c);
+		a->place = above_place(c, a->at);
+	}
+	above_name(c, is, sizeof(is));
+	snprintf(text, sizeof(text), "the root is box '%s' at %s now, of epoch %" PRIu64, place->box, is, place->epoch);
+	if (news || moves)
+		log_warn("%s, as checkpoint_targets say: this one is below it", text);
+	for (struct job *job = c->jobs; moves && job; job = job->next)
+		parent_moved(job, news ? text : NULL);
+}
+
+/* ---- where the box above is ---- */
 
 void above_found(struct control *c, const struct above_place *place)
 {

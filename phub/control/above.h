@@ -12,6 +12,11 @@
  * alone, all of them have left the one root when it starts at the other, and what that has committed and they have not
  * seen is nobody's.
  *
+ * Without etcd there may be several places in `uplink`, or the boxes of the rack file: the first is called until it
+ * does not answer, then the next. All but the first answer only where they are the root, which an operator has promoted
+ * (promotion.h), of an epoch as high as any that was heard of here: who says Welcome tells it (Welcome.root), and is
+ * told the least that is wanted (Hello.least). Epoch 1 is that of a box that nobody promoted.
+ *
  * Control thread; nothing blocks.
  */
 #ifndef PHUB_CONTROL_ABOVE_H
@@ -25,6 +30,7 @@
 #include "phub/control/config.h"
 #include "transport/control.pb-c.h"
 
+struct call_target;
 struct control;
 struct job;
 
@@ -46,6 +52,12 @@ struct above {
 	uint64_t doubt_ns;      /* then: since when it does not know; 0: it does */
 	uint64_t heard_ns;      /* when etcd has said who is the root, or where the box above is; 0: never */
 	char why[ERR_TEXT_MAX]; /* why it is not known; "": etcd was not asked yet */
+
+	/* Without etcd: */
+	unsigned at;              /* which of the places it may be at `place` is */
+	unsigned failed;          /* so many were called in vain, one after the other */
+	uint64_t seen;            /* the highest epoch of a root that was heard of; 0: of none */
+	struct above_place named; /* the root, by the checkpoint targets; of epoch 0: they name none */
 };
 
 /* As the options say: to be called before any job comes. */
@@ -78,8 +90,29 @@ void above_doubt(struct control *c, const char *why);
 /* It is not any more, for this reason; jobs whose root it was end. `by`: the one that is; NULL: not known. */
 void above_depose(struct control *c, const struct above_place *by, const char *why);
 bool above_is_root(const struct control *c);
+/* The epoch of this box as the root that no box is above of: 1 where nobody promoted it; 0: it is below another. */
+uint64_t above_epoch(const struct control *c);
 /* Is the job held, as its box is in doubt? */
 bool above_holds(const struct job *job);
+
+/* An operator made this box the root, of this epoch: jobs that wait for the one above go on here, others end. */
+void above_promote(struct control *c, uint64_t epoch, const char *by);
+/* The checkpoint targets say that this box is the root: nobody is here yet. */
+void above_begin(struct control *c, uint64_t epoch);
+/* They say that another is: it is called first from now on. */
+void above_follow(struct control *c, const struct above_place *place);
+
+/* Whom to call: fills what says where, and which epochs are wanted. Returns which of the places it is. */
+unsigned above_target(const struct control *c, struct call_target *target);
+/* That one cannot be reached, or does not let us in, as *why says. True: it is the next one's turn, at once; else *why
+ * is what all of them said, until the next such call. */
+bool above_failed(struct control *c, unsigned at, const char **why);
+/* It lets `job` in, as the root of this epoch, 0: it is none. 0, or -ESTALE: another one has been the root since. */
+int above_welcomed(struct job *job, uint64_t epoch, struct err *e);
+
+/* "the root 'NAME'", or "the root" where etcd does not know it. Returns `out`. */
+#define ABOVE_ROOT_BYTES (CONFIG_NAME_BYTES + 16)
+const char *above_root_name(const struct control *c, char out[ABOVE_ROOT_BYTES]);
 
 /* "10.0.0.1:7077", or "etcd:NAME" while it is not known where that is. Returns `out`. */
 const char *above_name(const struct control *c, char *out, size_t bytes);

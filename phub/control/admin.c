@@ -15,6 +15,8 @@
 #include "phub/control/job_mirror.h"
 #include "phub/control/session.h"
 #include "phub/control/parent.h"
+#include "phub/control/promotion.h"
+#include "phub/control/root_file.h"
 #include "phub/control/job_below.h"
 #include "phub/control/peers_move.h"
 #include "phub/control/peers_outcome.h"
@@ -75,6 +77,8 @@ struct admin_reply {
 	struct admin_core *cores;
 	Phub__CoreInfo **core_pointers;
 	struct admin_dropped dropped;
+	Phub__Promotion promotion;
+	char **promotion_jobs;
 	uint32_t workers_left;
 	Phub__RootInfo root;
 	char root_address[340];
@@ -627,10 +631,56 @@ static void admin_free(struct admin_reply *r)
 		free(r->jobs[i].flows);
 		free(r->jobs[i].flow_pointers);
 	}
+	free(r->promotion_jobs);
 	free(r->jobs);
 	free(r->job_pointers);
 	free(r->cores);
 	free(r->core_pointers);
+}
+
+/* That this box is the root since an operator said so, or, with a state, that it is about to be. */
+static int admin_fill_promotion(const struct control *c, const char *state, struct admin_reply *r)
+{
+	const struct root_file *file = promotion_file(c);
+
+	if (!state && (!file || !above_is_root(c)))
+		return 0;
+	phub__promotion__init(&r->promotion);
+	r->promotion_jobs = calloc(c->job_count + 1, sizeof(*r->promotion_jobs));
+	if (!r->promotion_jobs)
+		return -1;
+	r->promotion.state = admin_text(state ? state : "");
+	r->promotion.epoch = above_epoch(c);
+	if (file && above_is_root(c)) {
+		r->promotion.address = admin_text(file->address);
+		r->promotion.by = admin_text(file->by);
+		r->promotion.written_ms = file->written_ms;
+	}
+	r->promotion.jobs = r->promotion_jobs;
+	for (const struct job *job = c->jobs; job && r->promotion.n_jobs < c->job_count; job = job->next)
+		if (job->state != JOB_ENDING)
+			r->promotion_jobs[r->promotion.n_jobs++] = admin_text(job->name);
+	r->reply.promotion = &r->promotion;
+	return 0;
+}
+
+/* Arguments: who asks, where this box was called, and "again" when that was asked before. */
+static void admin_promote(struct session *s, const Phub__AdminRequest *request, struct admin_reply *r, struct err *e)
+{
+	static const char *const states[] = {
+		[PROMOTION_BEGUN] = "begun", [PROMOTION_DONE] = "done", [PROMOTION_ROOT] = "root"};
+	enum promotion_state state;
+	char who[160];
+
+	if (request->n_arguments != 3) {
+		r->reply.error = admin_text("give who asks, where the box was called, and whether it is asked again");
+		return;
+	}
+	snprintf(who, sizeof(who), "%.64s (%s)", request->arguments[0], s->stream->peer);
+	if (promotion_ask(s->control, who, request->arguments[1], request->arguments[2][0] != '\0', &state, e) < 0)
+		r->reply.error = e->text;
+	else if (admin_fill_promotion(s->control, states[state], r) < 0)
+		r->reply.error = admin_text("the box has no memory to answer");
 }
 
 void admin_answer(struct session *s, const Phub__AdminRequest *request)
@@ -640,6 +690,7 @@ void admin_answer(struct session *s, const Phub__AdminRequest *request)
 	Phub__Control control = PHUB__CONTROL__INIT;
 	bool jobs = strcmp(request->command, "jobs") == 0, root = strcmp(request->command, "root") == 0;
 	bool operates = job_operator_knows(request->command);
+	bool promotes = strcmp(request->command, "promote") == 0;
 	char said[ADMIN_SAID_BYTES] = "";
 	struct err e;
 
@@ -658,10 +709,13 @@ void admin_answer(struct session *s, const Phub__AdminRequest *request)
 	else if (operates && job_operate(c, request->command, request->arguments[0], request->arguments[1], said,
 				     sizeof(said), &r.reply.rebalance, &e) < 0)
 		r.reply.error = e.text;
+	else if (promotes)
+		admin_promote(s, request, &r, &e);
 	else if (!jobs && !root && !operates && strcmp(request->command, "status") != 0)
-		r.reply.error = admin_text(
-			"unknown command; allowed: jobs, status, root, pause, resume, drain, evict, rebalance");
-	else if (admin_fill_cores(c, &r) < 0 || (jobs && admin_fill_jobs(c, request, &r) < 0))
+		r.reply.error = admin_text("unknown command; allowed: jobs, status, root, pause, resume, drain, evict, "
+					   "rebalance, promote");
+	else if (admin_fill_cores(c, &r) < 0 || (jobs && admin_fill_jobs(c, request, &r) < 0) ||
+		 admin_fill_promotion(c, NULL, &r) < 0)
 		session_refuse(s, PHUB__ERROR_CODE__ERROR_LIMIT, "the box has no memory to answer");
 	if (root)
 		targets_look(&c->box->targets, c->now_ns);

@@ -133,7 +133,7 @@ static char *announce_value(const struct announce *a)
 		config->rack[0] || config->racks.box_count == 0
 			? config->rack
 			: config->racks.racks[config->racks.boxes[config->racks_box].rack].name);
-	snprintf(told.uplink, sizeof(told.uplink), "%s", a->root ? "" : config->uplink);
+	snprintf(told.uplink, sizeof(told.uplink), "%.300s", a->root ? "" : config->uplink);
 	memcpy(told.root, config->root, sizeof(told.root));
 	snprintf(told.version, sizeof(told.version), "%s", ADMIN_VERSION);
 	for (unsigned i = 0; i < config->transport_count && at < sizeof(told.transports); i++)

@@ -16,6 +16,7 @@
 #include "phub/control/announce.h"
 #include "phub/control/checkpoint.h"
 #include "phub/control/exposure.h"
+#include "phub/control/promotion.h"
 #include "transport/rate.h"
 #include "topology/discover.h"
 #include "topology/pick.h"
@@ -364,9 +365,9 @@ static int box_check_rdma(const struct config *config, struct err *e)
  * its name from workers that have resolved it, or wait for it. */
 static void box_tell_names(const struct config *config)
 {
-	if (config->uplink[0] && !config->hostbox_fd && stream_host_is_loopback(config->uplink_at.host) < 0)
+	if (config->uplink_count && !config->hostbox_fd && stream_host_is_loopback(config->uplinks[0].at.host) < 0)
 		log_warn("uplink: '%s'%s does not resolve to an address: jobs wait for the box above until it does",
-			config->uplink_at.host, config->racks_uplink ? ", the first box of the rack file," : "");
+			config->uplinks[0].at.host, config->racks_uplink ? ", the first box of the rack file," : "");
 	if (config->standby[0] && stream_host_is_loopback(config->standby_at.host) < 0)
 		log_warn("standby: '%s' does not resolve to an address: jobs run WITHOUT a standby until it does",
 			config->standby_at.host);
@@ -434,7 +435,7 @@ int box_check_targets(const struct config *config, struct box *box, bool strict,
 		log_warn("checkpoint_targets: %s (%d of %u). Parity makes up for it: checkpoints are written to the "
 			 "others",
 			why.text, rc, place.target_count);
-	return strict || config->root[0] ? 0 : box_lock_targets(&place, box, rc > 0 ? rc : 0, e);
+	return strict || !box || config->root[0] ? 0 : box_lock_targets(&place, box, rc > 0 ? rc : 0, e);
 }
 
 /* Of one that stands for a root: they are taken when it is that. */
@@ -498,6 +499,7 @@ static int box_create_cores(struct box *box, struct err *e)
 
 static void box_free(struct box *box)
 {
+	promotion_close(box);
 	for (unsigned i = 0; i < box->core_count; i++) {
 		for (unsigned t = 0; t < box->transport_count; t++)
 			if (box->queues[i][t])

@@ -26,6 +26,7 @@ struct announce;
 struct announce_ops;
 struct disk;
 struct kernels;
+struct promotion;
 struct call_ops;
 struct stream_tls;
 
@@ -89,9 +90,11 @@ struct box {
 	struct stream_tls *tls;    /* of control sessions, or NULL */
 	struct announce *announce; /* NULL: it is not announced */
 	struct checkpoint_locks
-		locks;          /* of its checkpoint targets, from the start on; or, where it stands for a root, */
-	struct targets targets; /* while it is that */
-	char exposed[480];      /* what is plain at a public address, and what to do; "": none of that */
+		locks;               /* of its checkpoint targets, from the start on; or, where it stands for a root, */
+	struct targets targets;      /* while it is that */
+	struct promotion *promotion; /* NULL: an operator cannot promote it */
+	struct err ended;            /* why it goes down by itself; code 0: it does not */
+	char exposed[480];           /* what is plain at a public address, and what to do; "": none of that */
 	unsigned listener_count;
 	struct box_listener listeners[CONFIG_LISTEN_MAX];
 	unsigned transport_count;
@@ -114,10 +117,10 @@ int box_check(const struct config *config, struct err *e);
 /*
  * Can checkpoints be written where the options say, by this process as it is now: to be asked once it is the user that
  * it becomes. `strict`: to all of the targets, and no more is asked: a box that runs may have them. Else it is for a
- * start: some may fail that parity makes up for, which is logged, and they are locked for this process until it ends,
- * but by a box that stands for a root (targets.h).
- * A full disk fails no start: what it has may be gone on from. Blocks on disks. `box`: that starts, or NULL. 0 or a
- * negative errno with what to do in `e`; -EBUSY: another box has them.
+ * start: some may fail that parity makes up for, which is logged, and they are locked for `box` until it ends, but by
+ * one that stands for a root (targets.h).
+ * A full disk fails no start: what it has may be gone on from. Blocks on disks. `box`: that starts, or NULL: nothing is
+ * locked. 0 or a negative errno with what to do in `e`; -EBUSY: another box has them.
  */
 int box_check_targets(const struct config *config, struct box *box, bool strict, struct err *e);
 
@@ -134,7 +137,8 @@ uint64_t box_next(const struct box *box);
 /*
  * Runs cores in threads of their own and control in this one until `stop_fd` is readable, then goes down in good order.
  * Afterwards no thread is left. 0 or a negative errno. `hup_fd`: a signalfd of SIGHUP, or -1. When a process sent that,
- * the certificate is read anew (box_reload()); when the kernel did, whose terminal was closed, the box goes down.
+ * the certificate is read anew (box_reload()); when the kernel did, whose terminal was closed, the box goes down. So it
+ * does when box->ended says why, which is then the error.
  */
 int box_run(struct box *box, int stop_fd, int hup_fd, struct err *e);
 

@@ -212,6 +212,8 @@ int box_run(struct box *box, int stop_fd, int hup_fd, struct err *e)
 		box_loop(box, &threads, &orders);
 	else
 		box_stop_cores(box, &threads);
+	if (rc == 0 && box->ended.code)
+		rc = err_set(e, box->ended.code, "%s", box->ended.text);
 	hostbox_close(orders.hostbox);
 	if (box->control.epoll_fd >= 0)
 		close(box->control.epoll_fd);

@@ -197,6 +197,11 @@ int box_call_step(struct control *c, struct box_call *call, struct err *e)
 	return rc;
 }
 
+uint64_t box_call_root(const struct control *c, const struct box_call *call)
+{
+	return calls_ops(c)->root(call->peer);
+}
+
 int box_call_say(struct control *c, struct box_call *call, const Phub__Control *message)
 {
 	int rc = calls_ops(c)->say(call->peer, message);

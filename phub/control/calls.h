@@ -53,6 +53,8 @@ int box_call_reaches(const struct box_call *call, struct transport *t, struct er
 /* The name of the transport that its connections are made by; "": not known yet. NULL is allowed. */
 const char *box_call_by(const struct box_call *call);
 int box_call_say(struct control *c, struct box_call *call, const Phub__Control *message);
+/* Once we are welcome: the epoch of the root that it is; 0: another is above it. */
+uint64_t box_call_root(const struct control *c, const struct box_call *call);
 /* As many keys of the table as should be unsent now; *said: how many were. 0, -EAGAIN, -ENOMEM. */
 int box_call_say_keys(
 	struct control *c, struct box_call *call, const struct table *t, uint32_t generation, uint32_t *said);

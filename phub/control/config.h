@@ -28,6 +28,7 @@
 #define CONFIG_SECRET_BYTES_GOOD 16u /* fewer are warned of where others may overhear */
 #define CONFIG_PATH_BYTES        4096u
 #define CONFIG_NAME_BYTES        64u /* of boxes and roots, in etcd */
+#define CONFIG_UPLINKS_MAX       8u
 
 enum config_pushes { CONFIG_PUSHES_SLOTS, CONFIG_PUSHES_FIXED };
 enum config_uplink { CONFIG_UPLINK_AUTO, CONFIG_UPLINK_TCP, CONFIG_UPLINK_UDP, CONFIG_UPLINK_VERBS };
@@ -51,6 +52,12 @@ enum { CONFIG_HIERARCHY_BOX = 0 };
 struct config_listen {
 	char host[CONFIG_HOST_BYTES]; /* without brackets */
 	uint16_t port;                /* 0: a free one */
+};
+
+/* Another box. */
+struct config_box {
+	struct config_listen at;
+	bool tls; /* by TLS */
 };
 
 /* Where a secret comes from, and, after config_finish(), what it is. */
@@ -78,6 +85,8 @@ struct config;
 
 /* May jobs at several boxes be sharded or chains, of which this is the top box? */
 bool config_exchanges(const struct config *config);
+/* The transports that boxes of a tree speak with each other, the best first. How many of `names`. */
+unsigned config_ways_up(const struct config *config, const char **names, unsigned max);
 /* The transports that its cores reach other boxes by, the best first; a standby takes tcp. How many of `names`; 0: they
  * reach none. */
 unsigned config_uplink_names(const struct config *config, const char **names, unsigned max);
@@ -118,21 +127,21 @@ struct config {
 	bool standby_tls;                          /* and by TLS; */
 	char standby_told[320];                    /* and what workers are told: "" or host:port */
 	char root[CONFIG_NAME_BYTES];              /* that it stands for; "": none */
-	char uplink[320];                          /* "": there is no box above */
+	char uplink[640];                          /* "": there is no box above */
 	char uplink_name[CONFIG_NAME_BYTES];       /* after config_finish(): of a box that etcd knows; "": none, but */
-	struct config_listen uplink_at;            /* where it is, */
-	bool uplink_tls;                           /* and by TLS */
-	enum dtype uplink_type;                    /* of sums that go there */
-	enum config_uplink uplink_transport;       /* and what they go by */
-	enum config_hierarchy hierarchy;           /* of jobs whose top box this is, but where their entry has one */
-	char advertise[320];                       /* "": where others come from and listen says */
-	struct config_listen advertise_at;         /* after config_finish() */
-	char racks_file[CONFIG_PATH_BYTES];        /* "": none */
-	char box[RACKS_NAME_BYTES];                /* "": the one whose address is this box's */
-	struct racks racks;                        /* after config_finish(): what the file says; no boxes: none */
-	unsigned racks_box;                        /* which of them this is */
-	bool racks_uplink;                         /* uplink is the first of them, for nobody named another */
-	char etcd[1024];                           /* "": none */
+	struct config_box uplinks[CONFIG_UPLINKS_MAX]; /* where it may be, first of all the first, */
+	unsigned uplink_count;                         /* so many; 0 where etcd knows */
+	enum dtype uplink_type;                        /* of sums that go there */
+	enum config_uplink uplink_transport;           /* and what they go by */
+	enum config_hierarchy hierarchy;    /* of jobs whose top box this is, but where their entry has one */
+	char advertise[320];                /* "": where others come from and listen says */
+	struct config_listen advertise_at;  /* after config_finish() */
+	char racks_file[CONFIG_PATH_BYTES]; /* "": none */
+	char box[RACKS_NAME_BYTES];         /* "": the one whose address is this box's */
+	struct racks racks;                 /* after config_finish(): what the file says; no boxes: none */
+	unsigned racks_box;                 /* which of them this is */
+	bool racks_uplink;                  /* uplink is the first of them, for nobody named another */
+	char etcd[1024];                    /* "": none */
 	char etcd_prefix[128];
 	uint64_t etcd_ttl_ms;
 	struct config_secret etcd_secret;
@@ -180,6 +189,9 @@ int config_finish(struct config *config, struct err *e);
 
 /* "box r1b of rack r1 in FILE; the box above is 10.0.0.1:7077", or "" without a rack file. */
 void config_describe_racks(const struct config *config, char *out, size_t bytes);
+
+/* Is that where this box says that it is? */
+bool config_is_here(const struct config *config, const char *host, uint16_t port);
 
 /* Every option with help and value, as YAML that config_load() takes. */
 void config_dump(const struct config *config, FILE *out);

@@ -300,7 +300,7 @@ static int config_check_other(const struct config *config, const char *option, c
 		/* A name that has no address now is warned of when the box starts. */
 		if (strcmp(own->host, at->host) != 0 && stream_host_is_heard(own->host, at->host) != 1)
 			continue;
-		err_set(e, -EINVAL, "%s: '%.80s' is this box itself, which listens there; name another box", option,
+		err_set(e, -EADDRINUSE, "%s: '%.80s' is this box itself, which listens there; name another box", option,
 			text);
 		return config_at(config, option, "listen", e);
 	}
@@ -361,21 +361,28 @@ static bool config_takes(const struct config *config, const char *transport)
 	return false;
 }
 
-unsigned config_uplink_names(const struct config *config, const char **names, unsigned max)
+unsigned config_ways_up(const struct config *config, const char **names, unsigned max)
 {
 	static const char *const each[] = {
 		[CONFIG_UPLINK_TCP] = "tcp", [CONFIG_UPLINK_UDP] = "udp", [CONFIG_UPLINK_VERBS] = "verbs"};
-	bool spread = config->uplink[0] || config_exchanges(config);
-	enum config_uplink wanted = spread ? config->uplink_transport : CONFIG_UPLINK_TCP;
+	enum config_uplink wanted = config->uplink_transport;
 	unsigned count = 0;
 
-	if (!spread && !config->standby[0])
-		return 0;
 	if (wanted == CONFIG_UPLINK_AUTO && count < max && config_takes(config, "verbs"))
 		names[count++] = each[CONFIG_UPLINK_VERBS];
 	if (count < max)
 		names[count++] = each[wanted == CONFIG_UPLINK_AUTO ? CONFIG_UPLINK_TCP : wanted];
 	return count;
+}
+
+unsigned config_uplink_names(const struct config *config, const char **names, unsigned max)
+{
+	if (config->uplink[0] || config_exchanges(config))
+		return config_ways_up(config, names, max);
+	if (!config->standby[0] || max == 0)
+		return 0;
+	names[0] = "tcp";
+	return 1;
 }
 
 bool config_uses(const struct config *config, const char *transport)
@@ -449,12 +456,40 @@ static int config_check_uplink_name(struct config *config, struct err *e)
 	return config_at(config, option, "etcd", e);
 }
 
+/* One of a list: what else than the first is this box itself is left out, so that all may have the same list. */
+static int config_take_uplink(struct config *config, const char *item, struct err *e)
+{
+	struct config_box *box = &config->uplinks[config->uplink_count];
+	const char *plain;
+	int rc;
+
+	if (config->uplink_count == CONFIG_UPLINKS_MAX) {
+		err_set(e, -E2BIG, "uplink: more than %u boxes", CONFIG_UPLINKS_MAX);
+		return config_at(config, "uplink", "uplink", e);
+	}
+	rc = config_read_box(config, "uplink", item, &box->at, &box->tls, &plain, e);
+	if (rc == -EADDRINUSE && config->uplink_count > 0)
+		return 0;
+	config->uplink_count += rc == 0;
+	return rc;
+}
+
+static int config_read_uplinks(struct config *config, struct err *e)
+{
+	char text[sizeof(config->uplink)], *rest = text, *item;
+	int rc = 0;
+
+	memcpy(text, config->uplink, sizeof(text));
+	while (rc == 0 && (item = strsep(&rest, ",")))
+		rc = config_take_uplink(config, item + strspn(item, " "), e);
+	return rc;
+}
+
 /* Where the box above is. */
 static int config_check_uplink(struct config *config, struct err *e)
 {
-	const char *plain;
-
 	config->uplink_name[0] = '\0';
+	config->uplink_count = 0;
 	if (!config->uplink[0])
 		return 0;
 	if (config->standby[0]) {
@@ -465,7 +500,7 @@ static int config_check_uplink(struct config *config, struct err *e)
 	}
 	if (strncmp(config->uplink, CONFIG_UPLINK_ETCD, strlen(CONFIG_UPLINK_ETCD)) == 0)
 		return config_check_uplink_name(config, e);
-	return config_read_box(config, "uplink", config->uplink, &config->uplink_at, &config->uplink_tls, &plain, e);
+	return config_read_uplinks(config, e);
 }
 
 /* Names become parts of etcd's keys. */

@@ -113,11 +113,13 @@ const struct option option_table[] = {
 		"on its way there; empty for none"},
 	{"standby_advertise", OPTION_STRING, FIELD(standby_advertise), 0, 0, {NULL}, "",
 		"host:port by which workers reach the standby, where it is another than the box's"},
-	{"uplink", OPTION_STRING, FIELD(uplink), 0, 0, {NULL}, "",
+	{"uplink", OPTION_LIST, FIELD(uplink), 0, 0, {NULL}, "",
 		"the box above, as host:port, or phubs://host:port where control sessions are to be TLS, or etcd:NAME, "
 		"as it is announced there, wherever it is then: this one sums what its workers push and takes part "
 		"there with the sum, in each job, whose world is counted over all boxes; with the same secrets; empty "
-		"for none"},
+		"for none. Behind the first, with commas, those that an operator may promote in its place (phub "
+		"promote), which are called in turn when it does not answer; this box itself is left out. Who is in "
+		"that list, and the first, have the same checkpoint_targets"},
 	{"root", OPTION_STRING, FIELD(root), 0, 0, {NULL}, "",
 		"the name of a root that this box stands for, with others, in etcd: one of them is it, and when that "
 		"one dies another is, a lease (etcd_ttl_ms) later, and goes on from its checkpoints where "
@@ -142,7 +144,8 @@ const struct option option_table[] = {
 		"loopback aside, or, where that is at all addresses, at the one that it calls the box above from"},
 	{"racks", OPTION_FILE, FIELD(racks_file), 0, 0, {NULL}, "",
 		"the rack file, which says what boxes there are, in which racks, and what links them (phub topo "
-		"--racks): by it a box without uplink has the file's first box above it, unless it is that itself, "
+		"--racks): by it a box without uplink has the file's first box above it, unless it is that itself, or "
+		"the one of the others that was promoted in its place, "
 		"and homes of chunks are chosen; an uplink that is set comes before the file's. Empty for none"},
 	{"box", OPTION_STRING, FIELD(box), 0, 0, {NULL}, "",
 		"the name of this box in the rack file and in etcd; empty: of the one in the file whose address is "

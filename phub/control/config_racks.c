@@ -34,18 +34,17 @@ static void config_box_names(const struct racks *r, char *out, size_t bytes)
 	}
 }
 
-/* Is it where this box says that it is? */
-static bool config_box_is_here(const struct config *config, const struct rack_box *box)
+bool config_is_here(const struct config *config, const char *host, uint16_t port)
 {
 	if (config->advertise[0])
-		return config->advertise_at.port == box->port &&
-		       (strcasecmp(config->advertise_at.host, box->host) == 0 ||
-			       stream_host_is_heard(config->advertise_at.host, box->host) == 1);
+		return config->advertise_at.port == port &&
+		       (strcasecmp(config->advertise_at.host, host) == 0 ||
+			       stream_host_is_heard(config->advertise_at.host, host) == 1);
 	for (unsigned i = 0; i < config->listen_count; i++) {
 		const struct config_listen *own = &config->listen[i];
 
-		if (own->port == box->port &&
-			(strcasecmp(own->host, box->host) == 0 || stream_host_is_heard(own->host, box->host) == 1))
+		if (own->port == port &&
+			(strcasecmp(own->host, host) == 0 || stream_host_is_heard(own->host, host) == 1))
 			return true;
 	}
 	return false;
@@ -61,7 +60,8 @@ static int config_find_here(struct config *config, struct err *e)
 	for (unsigned i = 0; i < r->box_count; i++) {
 		const struct rack_box *box = &r->boxes[i];
 
-		if (config->box[0] ? strcmp(box->name, config->box) != 0 : !config_box_is_here(config, box))
+		if (config->box[0] ? strcmp(box->name, config->box) != 0
+				   : !config_is_here(config, box->host, box->port))
 			continue;
 		if (found) {
 			err_set(e, -EINVAL,
@@ -126,7 +126,7 @@ void config_describe_racks(const struct config *config, char *out, size_t bytes)
 {
 	const struct racks *r = &config->racks;
 	const struct rack_box *box = &r->boxes[config->racks_box];
-	char above[360] = "no box is above it", sibling[sizeof(config->sibling) + 40] = "";
+	char above[sizeof(config->uplink) + 60] = "no box is above it", sibling[sizeof(config->sibling) + 40] = "";
 
 	out[0] = '\0';
 	if (r->box_count == 0)

@@ -18,6 +18,7 @@
 #include "phub/control/job.h"
 #include "phub/control/job_mirror.h"
 #include "phub/control/parent.h"
+#include "phub/control/promotion.h"
 #include "phub/control/session.h"
 #include "transport/control.pb-c.h"
 #include "transport/rate.h"
@@ -187,6 +188,7 @@ bool control_step(struct control *c, uint64_t now_ns)
 		box_calls_step(c);
 	}
 	job_move_step(c);
+	promotion_step(c);
 	if (c->box->announce)
 		c->box->env.announce->step(c->box->announce, now_ns);
 	if (due)
@@ -209,6 +211,7 @@ uint64_t control_next(const struct control *c)
 		return c->now_ns;
 	due = c->keep_ns < due ? c->keep_ns : due;
 	due = above_next(c) < due ? above_next(c) : due;
+	due = promotion_next(c) < due ? promotion_next(c) : due;
 	if (c->box->announce && c->box->env.announce->next(c->box->announce) < due)
 		due = c->box->env.announce->next(c->box->announce);
 	return c->soon && c->now_ns + CONTROL_SOON_NS < due ? c->now_ns + CONTROL_SOON_NS : due;

@@ -426,7 +426,7 @@ static void job_go(struct job *job, const uint64_t *from)
 	for (unsigned core = 0; core < g->spec.core_count; core++)
 		if (g->store.shards[core]) {
 			g->store.shards[core]->paused = job->paused || (!job->parent && job->control->above.doubt_ns);
-			g->store.shards[core]->leased = !job->parent && above_is_root(job->control);
+			g->store.shards[core]->leased = !job->parent && job->control->config->root[0];
 			if (from && job->parent) {
 				hypers_begin(&g->store.shards[core]->hypers, job->hyper, true, job->groups);
 				lift_join(g->store.shards[core], from, job->control->now_ns);

@@ -14,7 +14,7 @@
 static int outlet_open(struct box *box, const char *name, struct transport **out, struct err *e)
 {
 	const struct config *config = box->config;
-	bool spread = config->uplink[0] || config_exchanges(config);
+	bool spread = !config->standby[0];
 	const struct transport_ops *ops = box->env.transports ? box->env.transports[0] : transport_find(name);
 	const struct transport_config transport = {
 		.queue_conns_max = config->jobs_max * (spread ? CONFIG_CORES_MAX : 1),
@@ -39,11 +39,9 @@ static int outlet_open(struct box *box, const char *name, struct transport **out
 	return rc < 0 ? err_set(e, rc, "uplink_transport: %s", why.text) : 0;
 }
 
-int outlets_open(struct box *box, struct err *e)
+static int outlets_take(struct box *box, const char *const *names, unsigned count, struct err *e)
 {
-	const char *names[OUTLET_MAX];
 	struct outlets *o = &box->outlets;
-	unsigned count = box->env.calls ? config_uplink_names(box->config, names, OUTLET_MAX) : 0;
 
 	if (count > 1 && box->env.transports) /* there is one */
 		count = 1;
@@ -62,6 +60,27 @@ int outlets_open(struct box *box, struct err *e)
 	if (count > 0 && box->config->uplink_transport == CONFIG_UPLINK_AUTO && !config_uses(box->config, "verbs"))
 		snprintf(o->lacks, sizeof(o->lacks), "verbs is not among this box's transports");
 	return 0;
+}
+
+int outlets_open(struct box *box, struct err *e)
+{
+	const char *names[OUTLET_MAX];
+	unsigned count = box->env.calls ? config_uplink_names(box->config, names, OUTLET_MAX) : 0;
+
+	return outlets_take(box, names, count, e);
+}
+
+int outlets_open_up(struct box *box, struct err *e)
+{
+	const char *names[OUTLET_MAX];
+	int rc;
+
+	if (box->outlets.count > 0)
+		return 0;
+	rc = outlets_take(box, names, config_ways_up(box->config, names, OUTLET_MAX), e);
+	for (unsigned i = 0; rc == 0 && i < box->core_count; i++)
+		rc = outlets_queue(box, i, e);
+	return rc;
 }
 
 int outlets_queue(struct box *box, unsigned core, struct err *e)

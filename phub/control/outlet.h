@@ -33,6 +33,9 @@ struct outlets {
 
 /* Opens what the config wants. 0, or a negative errno with what to do in `e`; outlets_close() is due all the same. */
 int outlets_open(struct box *box, struct err *e);
+/* The box is below another one, which its options do not say: likewise, with the queues of all cores, which do not run
+ * yet. Nothing, where it has outlets. */
+int outlets_open_up(struct box *box, struct err *e);
 /* The queues of this core, which is made. 0, or as queue_create(). */
 int outlets_queue(struct box *box, unsigned core, struct err *e);
 /* No core runs. The queues of one, and, when all of these are destroyed, the outlets. */

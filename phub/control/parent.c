@@ -19,12 +19,14 @@
 #include "phub/control/job.h"
 #include "phub/control/job_below.h"
 #include "phub/control/peers_move.h"
+#include "phub/control/unpack.h"
 #include "phub/lift.h"
 #include "phub/members.h"
 
 #define PARENT_BACKOFF_NS     200000000ull
 #define PARENT_BACKOFF_MAX_NS 5000000000ull
-#define PARENT_HYPERS_MAX     64u /* versions that wait for room in the session */
+#define PARENT_NEXT_NS        20000000ull /* where there is another that it may be */
+#define PARENT_HYPERS_MAX     64u         /* versions that wait for room in the session */
 #define PARENT_WINDOW_MAX     (1u << 20)
 
 /* Of its Start. */
@@ -46,6 +48,7 @@ struct parent {
 	enum parent_state state;
 	struct box_call *call; /* NULL: there is none */
 	bool met;              /* one was welcome: who is elsewhere may be known from it */
+	unsigned at;           /* which of the boxes that it may be is called (above.h) */
 	uint64_t retry_ns, backoff_ns;
 	char why[ERR_TEXT_MAX]; /* the last try failed; "": it did not */
 	uint32_t generation;    /* whose table is told or agreed on */
@@ -94,21 +97,6 @@ static void parent_forget_start(struct parent *p)
 	p->start.said = NULL;
 }
 
-/* NULL: there was no memory. */
-static Phub__Start *parent_copy_start(const Phub__Start *m)
-{
-	size_t bytes = phub__start__get_packed_size(m);
-	uint8_t *packed = malloc(bytes + 1);
-	Phub__Start *copy = NULL;
-
-	if (packed) {
-		phub__start__pack(m, packed);
-		copy = phub__start__unpack(NULL, bytes, packed);
-	}
-	free(packed);
-	return copy;
-}
-
 static void parent_hear_start(struct parent *p, const Phub__Start *m)
 {
 	parent_forget_start(p);
@@ -118,7 +106,7 @@ static void parent_hear_start(struct parent *p, const Phub__Start *m)
 			.epoch = m->epoch,
 			.window = m->window,
 			.rank = m->rank},
-		.said = parent_copy_start(m)};
+		.said = unpack_copy_start(m)};
 }
 
 static void parent_hear(void *arg, const Phub__Control *m)
@@ -157,13 +145,9 @@ static int parent_dial(struct parent *p, struct err *e)
 {
 	const struct above *above = &p->control->above;
 	const struct config_secret *secret = box_call_secret(p->job);
-	const struct call_target target = {
+	struct call_target target = {
 		.what = "uplink",
 		.below = p->job->ranks,
-		.root = above->place.epoch,
-		.host = above->place.at.host,
-		.port = above->place.at.port,
-		.tls = above->place.tls,
 		.job = p->job->name,
 		.secret = secret->bytes,
 		.secret_bytes = secret->length,
@@ -175,6 +159,7 @@ static int parent_dial(struct parent *p, struct err *e)
 	p->state = PARENT_DIALLING;
 	if (!above->known)
 		return err_set(e, -EAGAIN, "%s", above->why[0] ? above->why : "etcd was not asked yet");
+	p->at = above_target(p->control, &target);
 	return box_call_open(p->control, &target, &p->call, e);
 }
 
@@ -263,9 +248,9 @@ void parent_promoted(struct job *job)
 		return;
 	if (job->state != JOB_FORMING || p->met) {
 		job_fail(job, PHUB__ERROR_CODE__ERROR_LOST, -1,
-			"its box became the root '%s', in place of the box above. The job ends, and goes on here from "
-			"its checkpoint, where both had the same checkpoint_targets",
-			job->control->config->root);
+			"its box became %s, in place of the box above. The job ends, and goes on here from its "
+			"checkpoint, where both had the same checkpoint_targets",
+			above_root_name(job->control, (char[ABOVE_ROOT_BYTES]){""}));
 		return;
 	}
 	parent_forget(job);
@@ -306,7 +291,7 @@ static void parent_fail(struct parent *p, int rc, const char *text)
 
 static void parent_broke(struct parent *p, int rc, const char *text)
 {
-	bool news = strcmp(p->why, box_call_trim(text)) != 0;
+	bool news;
 	char box[340];
 
 	text = box_call_trim(text);
@@ -314,6 +299,12 @@ static void parent_broke(struct parent *p, int rc, const char *text)
 		parent_fail(p, rc, text);
 		return;
 	}
+	if (above_failed(p->control, p->at, &text)) {
+		p->retry_ns = p->control->now_ns + PARENT_NEXT_NS;
+		parent_hang_up(p);
+		return;
+	}
+	news = strcmp(p->why, text) != 0;
 	p->backoff_ns = p->backoff_ns ? 2 * p->backoff_ns : PARENT_BACKOFF_NS;
 	p->backoff_ns = p->backoff_ns > PARENT_BACKOFF_MAX_NS ? PARENT_BACKOFF_MAX_NS : p->backoff_ns;
 	p->retry_ns = p->control->now_ns + p->backoff_ns;
@@ -667,6 +658,9 @@ static int parent_advance(struct parent *p, bool welcomed, struct err *e)
 	int rc = 0;
 
 	if (p->state == PARENT_DIALLING && welcomed) {
+		rc = above_welcomed(job, box_call_root(p->control, p->call), e);
+		if (rc < 0)
+			return rc;
 		p->state = PARENT_TELLING;
 		p->met = true;
 	}

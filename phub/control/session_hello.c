@@ -154,22 +154,25 @@ static bool session_check_keys(struct session *s)
 	return false;
 }
 
-/* Is it this root that a box below looks for? It asks etcd again when it was not. False when it was refused. */
+/* Is it this root that a box below looks for? It asks elsewhere, or etcd again, when it was not. False when it was
+ * refused. */
 static bool session_check_root(struct session *s, const Phub__Hello *hello)
 {
 	const struct control *c = s->control;
+	uint64_t epoch = above_epoch(c), wanted = hello->root ? hello->root : hello->root_least;
+	const char *later = hello->root ? "" : " or a later one";
 	char above[340];
 
-	if (!hello->below || hello->peer || !hello->root || hello->root == c->above.epoch)
+	if (!hello->below || hello->peer || (hello->root ? hello->root == c->above.epoch : epoch >= wanted))
 		return true;
-	if (c->above.epoch)
+	if (epoch)
 		session_refuse(s, PHUB__ERROR_CODE__ERROR_BUSY,
-			"the root of epoch %" PRIu64 " is looked for, and this one is of epoch %" PRIu64, hello->root,
-			c->above.epoch);
+			"the root of epoch %" PRIu64 "%s is looked for, and this one is of epoch %" PRIu64, wanted,
+			later, epoch);
 	else
 		session_refuse(s, PHUB__ERROR_CODE__ERROR_BUSY,
-			"the root of epoch %" PRIu64 " is looked for, and this box is no root; above it is %s",
-			hello->root, c->above.there ? above_name(c, above, sizeof(above)) : "none");
+			"the root of epoch %" PRIu64 "%s is looked for, and this box is no root; above it is %s",
+			wanted, later, c->above.there ? above_name(c, above, sizeof(above)) : "none");
 	return false;
 }
 

@@ -41,3 +41,17 @@ void unpack_free(Phub__Control *message)
 
 	phub__control__free_unpacked(message, &allocator);
 }
+
+Phub__Start *unpack_copy_start(const Phub__Start *m)
+{
+	size_t bytes = phub__start__get_packed_size(m);
+	uint8_t *packed = malloc(bytes + 1);
+	Phub__Start *copy = NULL;
+
+	if (packed) {
+		phub__start__pack(m, packed);
+		copy = phub__start__unpack(NULL, bytes, packed);
+	}
+	free(packed);
+	return copy;
+}

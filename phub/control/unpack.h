@@ -17,4 +17,7 @@
 Phub__Control *unpack_control(const uint8_t *frame, size_t bytes);
 void unpack_free(Phub__Control *message);
 
+/* One of its own, for phub__start__free_unpacked(); NULL: there was no memory. */
+Phub__Start *unpack_copy_start(const Phub__Start *m);
+
 #endif

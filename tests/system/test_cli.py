@@ -691,7 +691,7 @@ def manuals_and_completion():
     completion = (rig.ROOT / "deploy/completion/phub.bash").read_text()
     for words in (["bench", "exchange"], ["bench", "aggregation"], ["bench", "kernels"], ["bench", "train"], ["jobs"], ["doctor"],
                   ["topo"], ["topo", "probe"], ["plan"], ["models"], ["checkpoint", "ls"], ["checkpoint", "verify"],
-                  ["checkpoint", "restore"], ["checkpoint", "export"], ["checkpoint", "rm"], ["boxes"]):
+                  ["checkpoint", "restore"], ["checkpoint", "export"], ["checkpoint", "rm"], ["boxes"], ["promote"]):
         out, _ = phub(*words, "--help")
         for option in re.findall(r"^  --([\w-]+)", out, re.M):
             check(option == "help" or f"Fl -{option}" in manual, f"phub.1 lacks --{option} of {' '.join(words)}")

@@ -483,7 +483,7 @@ static void test_admin(void **state)
 	admin_ask(&admin, "shutdown");
 	actor_hear(&admin);
 	assert_string_equal(admin.last->admin_reply->error,
-		"unknown command; allowed: jobs, status, root, pause, resume, drain, evict, rebalance");
+		"unknown command; allowed: jobs, status, root, pause, resume, drain, evict, rebalance, promote");
 	actor_hang_up(&admin);
 	loop_net_host(rig.net, 2)->remote = true;
 	actor_dial(&rig, &admin, 2);
