@@ -272,7 +272,11 @@ struct shard {
 	struct fair_share share;
 	struct coef_cache coef;
 	struct sealing *sealing; /* NULL: the job is not encrypted */
-	struct uplink *uplinks;  /* to other boxes: the standby, if it has one, then those above (spec.way_count) */
+	/* spec.rehomes: [chunk_count] each of lift_bytes, the sum that is sent of a chunk, whatever way that takes;
+	 * else they lie with the ways. NULL */
+	uint8_t *lifts;
+	uint64_t lift_bytes;
+	struct uplink *uplinks; /* to other boxes: the standby, if it has one, then those above (spec.way_count) */
 	uint32_t uplink_count;
 	struct uplink *replica;    /* the first of them; NULL: the job is not mirrored */
 	struct snapshot *snapshot; /* that is being taken (snapshot.h), or NULL */

@@ -20,14 +20,13 @@ static void rehome_chunk_apply(struct chunk *chunk, const struct shard *shard, c
 	chunk->way_at = to->way_at;
 	chunk->weight = to->weight;
 	memcpy(chunk->state, to->state, sizeof(chunk->state));
-	if (to->comes) {
+	if (to->comes)
 		chunk->steps = to->steps;
-		chunk->weights = chunk->weights || to->weights;
-		if (chunk->round < to->round)
-			stats_set(&chunk->round, to->round);
-	}
+	chunk->weights = chunk->weights || to->weights;
+	if (chunk->round < to->round)
+		stats_set(&chunk->round, to->round);
 	for (uint32_t i = 0; i < r->slot_count; i++)
-		chunk->arrivals[r->slots[i]].from = to->way == SPEC_HOME ? 0 : MEMBERS_NEVER;
+		chunk->arrivals[r->slots[i]].from = to->below ? 0 : MEMBERS_NEVER;
 	commit_count_needed(chunk, shard);
 }
 

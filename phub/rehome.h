@@ -23,12 +23,13 @@ struct rehome_chunk {
 	uint16_t way; /* as in struct chunk */
 	uint32_t way_at;
 	float *weight, *state[OPTIMIZER_STATE_MAX];
+	bool below;     /* `slots` lift it to this box */
+	bool weights;   /* it has first weights */
+	uint64_t round; /* that it collects: so far nobody may have pushed it here */
 	/* Of one whose home this becomes; control's until it is applied. */
 	bool comes;
 	uint64_t got;   /* bytes of it that have come */
-	bool weights;   /* it has first weights */
 	uint64_t steps; /* optimizer steps taken, where its home was */
-	uint64_t round; /* that it collects: so far nobody may have pushed it here */
 };
 
 struct rehome_way {
@@ -41,7 +42,7 @@ struct rehome_way {
 struct rehome {
 	struct rehome_chunk *chunks; /* [shard->chunk_count] */
 	struct rehome_way *ways;     /* [spec.way_count] */
-	const uint32_t *slots;       /* [slot_count] contributors that lift what ends here; control's */
+	const uint32_t *slots;       /* [slot_count] contributors that lift to this box; control's */
 	uint32_t slot_count;
 };
 

@@ -157,6 +157,11 @@ static void store_place_sealing(
 		*shard->sealing = s;
 }
 
+static uint64_t store_lift_bytes(const struct share *share)
+{
+	return store_align((uint64_t)share->elements_max * sizeof(float), STORE_ALIGN);
+}
+
 /* Equal buffers are counted at once: there may be as many as chunks times ranks, and the control thread counts them. */
 static void store_place_buffers(
 	const struct spec *spec, const struct share *share, struct cursor *at, struct shard *shard)
@@ -169,6 +174,10 @@ static void store_place_buffers(
 	uint64_t map_bytes = store_align(parts_map_words(share->bytes_max) * sizeof(uint64_t), STORE_ALIGN);
 	uint8_t *map = spec_parts(spec) ? store_take(at, share->chunk_count * map_bytes, STORE_ALIGN) : NULL;
 
+	if (spec->rehomes) {
+		shard->lift_bytes = store_lift_bytes(share);
+		shard->lifts = store_take(at, share->chunk_count * shard->lift_bytes, STORE_CHUNK_ALIGN);
+	}
 	if (!at->base)
 		return;
 	for (uint32_t i = 0; i < share->chunk_count; i++)
@@ -226,14 +235,15 @@ static void store_place_chunk(
 	memcpy(chunk->state, state, sizeof(state));
 }
 
-/* One uplink of so many chunks: a buffer for what is sent of each, and for what is sealed. */
+/* One uplink of so many chunks: a buffer for what is sent of each, unless the shard has them, and for what is sealed.
+ */
 static void store_place_uplink(
 	const struct spec *spec, const struct share *share, uint32_t chunks, struct cursor *at, struct uplink *up)
 {
 	struct uplink_chunk *each = store_take(at, chunks * sizeof(*each), STORE_ALIGN);
 	uint32_t *line = store_take(at, chunks * sizeof(*line), STORE_ALIGN);
-	uint64_t lift_bytes = store_align((uint64_t)share->elements_max * sizeof(float), STORE_ALIGN);
-	uint8_t *lift = store_take(at, chunks * lift_bytes, STORE_CHUNK_ALIGN);
+	uint64_t lift_bytes = store_lift_bytes(share);
+	uint8_t *lift = spec->rehomes ? NULL : store_take(at, chunks * lift_bytes, STORE_CHUNK_ALIGN);
 	uint64_t sealed_bytes = lift_bytes + WIRE_TRAILER_BYTES;
 	uint8_t *sealed = spec->encrypt ? store_take(at, chunks * sealed_bytes, STORE_ALIGN) : NULL;
 
@@ -241,7 +251,7 @@ static void store_place_uplink(
 		return;
 	*up = (struct uplink){.chunk_count = chunks, .chunks = each, .line = line};
 	for (uint32_t i = 0; i < chunks; i++)
-		each[i] = (struct uplink_chunk){.lift = (float *)(void *)(lift + i * lift_bytes),
+		each[i] = (struct uplink_chunk){.lift = lift ? (float *)(void *)(lift + i * lift_bytes) : NULL,
 			.sealed = sealed ? sealed + i * sealed_bytes : NULL};
 }
 
@@ -343,7 +353,7 @@ static void store_place(const struct spec *spec, const struct share *share, stru
 /* ---- what follows from homes that may change ---- */
 
 static void store_rehome_chunk(
-	const struct spec *spec, struct rehome *r, uint32_t local, uint16_t way, const struct chunk *chunk)
+	const struct spec *spec, struct rehome *r, uint32_t local, uint16_t way, const struct shard *shard)
 {
 	struct rehome_chunk *to = &r->chunks[local];
 	struct rehome_way *up;
@@ -351,12 +361,13 @@ static void store_rehome_chunk(
 	to->way = way;
 	if (way == SPEC_HOME) {
 		if (!to->weight && spec->optimizer != OPTIMIZER_NONE)
-			to->weight = (float *)(void *)chunk->result;
+			to->weight = (float *)(void *)shard->chunks[local].result;
 		return;
 	}
 	up = &r->ways[way];
 	to->way_at = up->chunk_count++;
 	up->chunks[to->way_at].local = local;
+	up->chunks[to->way_at].lift = (float *)(void *)(shard->lifts + local * shard->lift_bytes);
 	up->chunks[to->way_at].index = local; /* boxes that exchange have the same chunks on a core */
 }
 
@@ -387,7 +398,7 @@ static void store_place_ways(const struct spec *spec, const uint16_t *ways, cons
 			store_place_home(spec, i, at, &one.weight, one.state);
 		if (r) {
 			chunks[local] = one;
-			store_rehome_chunk(spec, r, local, ways[i], &shard->chunks[local]);
+			store_rehome_chunk(spec, r, local, ways[i], shard);
 		}
 		local++;
 	}

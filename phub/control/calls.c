@@ -442,14 +442,19 @@ bool box_dials_are_out(const struct box_dial *dials, unsigned count)
 
 /* ---- uplinks ---- */
 
-/* Results come straight into the job's, and sums, if it lifts any, lie in a row. */
+/* Results come straight into the job's, and sums, if it lifts any, lie in a row: those of this way, or, where chunks
+ * may take others later, of all. */
 static void box_uplinks_name_memory(const struct generation *g, const struct uplink *up, struct conn_spec *spec)
 {
+	const struct shard *shard = up->shard;
 	const struct uplink_chunk *last = up->chunk_count > 0 ? &up->chunks[up->chunk_count - 1] : NULL;
 
 	spec->memory[0] = (struct conn_memory){g->store.result.base, g->store.result.bytes};
 	spec->memory_count = 1;
-	if (last) {
+	if (shard->lifts)
+		spec->memory[spec->memory_count++] =
+			(struct conn_memory){shard->lifts, shard->chunk_count * shard->lift_bytes};
+	else if (last) {
 		uint8_t *first = (uint8_t *)up->chunks[0].lift;
 		uint8_t *end = (uint8_t *)(last->lift + up->shard->chunks[last->local].elements);
 

@@ -41,7 +41,7 @@ static int door_check(
 
 	if (c->stopping)
 		return ESHUTDOWN;
-	if (!s || s->job->state != JOB_RUNNING)
+	if (!s || s->carries || s->job->state != JOB_RUNNING)
 		return ENOENT;
 	if (proof_data(s->key, hello->nonce, hello->session, hello->core, mac) < 0 || !proof_equal(mac, hello->mac))
 		return EACCES;

@@ -31,6 +31,16 @@ static int peers_refuse(struct session *s, Phub__ErrorCode code, int rc, const c
 	return rc;
 }
 
+/* It lifts nothing to this box: what belongs to chunks may come by it. */
+static int peers_admit_route(struct session *s, struct job *job, struct peer *t)
+{
+	t->session = s;
+	s->carries = true;
+	s->rank = 0;
+	s->job = job;
+	return 0;
+}
+
 int peers_admit(struct session *s)
 {
 	struct job *job = job_find(s->control, s->name);
@@ -40,6 +50,8 @@ int peers_admit(struct session *s)
 	if (!p || p->number != s->exchange || job->state == JOB_FORMING)
 		return peers_refuse(s, PHUB__ERROR_CODE__ERROR_BUSY, -EBUSY,
 			"it does not run here yet with the box that calls; it may try again in a moment");
+	if (t && t != &p->each[p->self] && !peers_is_source(p, s->peer - 1) && !t->session)
+		return peers_admit_route(s, job, t);
 	if (!t || t->slot == JOB_AT_OTHER || !job_is_box(job, t->slot) || job->members[t->slot].session || t->session)
 		return peers_refuse(s, PHUB__ERROR_CODE__ERROR_TAKEN, -EADDRINUSE,
 			"no box of that number lifts chunks to this one, or another does");
@@ -121,7 +133,8 @@ void peers_hear(struct session *s, const Phub__Control *m)
 		t = peers_part(s);
 		session_write_left(s);
 		session_flush(s);
-		peers_hear_end(job, t, m->leave->error);
+		if (m->leave->error || !s->carries)
+			peers_hear_end(job, t, m->leave->error);
 		break;
 	default:
 		session_refuse(s, PHUB__ERROR_CODE__ERROR_PROTOCOL, "message %d is not for a box beside to send",
@@ -358,8 +371,8 @@ void peers_step(struct job *job)
 	for (unsigned i = 0; i < p->count && job->state != JOB_ENDING; i++) {
 		struct peer *t = &p->each[i];
 
-		if (t->session && job->state == JOB_RUNNING && t->told != job->generation->spec.generation &&
-			t->session->state == SESSION_MEMBER) {
+		if (t->session && !t->session->carries && job->state == JOB_RUNNING &&
+			t->told != job->generation->spec.generation && t->session->state == SESSION_MEMBER) {
 			t->told = job->generation->spec.generation;
 			job_write_beside(job, t->slot, t->session);
 		}

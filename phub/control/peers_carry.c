@@ -10,6 +10,7 @@
 #include "phub/control/calls.h"
 #include "phub/control/job_below.h"
 #include "phub/control/peers_move.h"
+#include "phub/control/peers_routes.h"
 #include "phub/control/session.h"
 
 enum {
@@ -33,7 +34,7 @@ struct rehome_chunk *carry_place(const struct job *job, uint32_t index)
 /* Where the new home has sums of its own of each round, and weights are the results of these, it has them. */
 static bool carry_has_weights(const struct job *job, uint32_t index, unsigned box)
 {
-	return carry_chunk(job, index)->dtype == DTYPE_F32 && job->peers->boxes[box].workers > 0;
+	return carry_chunk(job, index)->dtype == DTYPE_F32 && peers_take_part(job->peers, box, index);
 }
 
 uint64_t carry_bytes(const struct job *job, uint32_t index, unsigned box)
@@ -111,7 +112,7 @@ static int carry_one(struct job *job, uint64_t *bytes)
 	struct box_call *call;
 
 	if (p->home[m->at] == p->self && to != p->self) {
-		call = peers_call(job, to);
+		call = peers_route(job, to);
 		*bytes += CARRY_PIECE_BYTES;
 		return call ? carry_piece(job, call, m->at, to) : -EAGAIN;
 	}
@@ -145,11 +146,12 @@ bool carry_step(struct job *job)
 	return m->at == carry_count(job) && m->awaited == 0;
 }
 
-/* Of which of the boxes is this session? */
 unsigned carry_from(const struct session *s)
 {
 	const struct peers *p = s->job->peers;
 
+	if (s->peer)
+		return s->peer - 1;
 	for (unsigned i = 0; i < p->count; i++)
 		if (i != p->self && p->each[i].slot == s->rank)
 			return i;
@@ -195,7 +197,7 @@ void peers_move_take(struct session *s, const Phub__Carry *c)
 {
 	struct job *job = s->job;
 
-	if (job_is_box(job, s->rank) && peers_moves(job) && job->state == JOB_RUNNING &&
+	if ((s->peer || job_is_box(job, s->rank)) && peers_moves(job) && job->state == JOB_RUNNING &&
 		carry_add(job, carry_from(s), c) == 0)
 		return;
 	session_refuse(s, PHUB__ERROR_CODE__ERROR_PROTOCOL,

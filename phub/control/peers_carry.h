@@ -24,6 +24,8 @@ enum move_stage {
 	MOVE_RESUMED, /* ..., or keep what they have; the top box may not know it of all */
 };
 
+struct peers_route;
+
 struct peers_move {
 	enum move_stage stage;
 	uint32_t number;
@@ -31,6 +33,8 @@ struct peers_move {
 	uint16_t *home, *ways; /* [chunk_count] */
 	struct generation_ways memory;
 	uint32_t slots[WAYS_BOXES_MAX], slot_count;
+	struct peers_route *routes; /* [route_count] (peers_routes.h) */
+	unsigned route_count;
 	uint64_t *rounds;       /* [chunk_count] this box's; the top box: the furthest of all; 0 where none counts */
 	unsigned cores_left;    /* that are not done with the stage */
 	uint32_t at;            /* chunks before that are copied, or carried away */
@@ -63,7 +67,7 @@ struct rehome_chunk *carry_place(const struct job *job, uint32_t index);
 /* Copies and carries some. True when all that goes is gone, and all that comes is here. May fail the job. */
 bool carry_step(struct job *job);
 
-/* Of which of the boxes is this session, at which it lifts to this one? This one: of none. */
+/* Of which of the boxes is this session? This one: of none. */
 unsigned carry_from(const struct session *s);
 
 #endif

@@ -147,18 +147,14 @@ static int move_check(const struct job *job, struct err *e)
 
 	if (!p)
 		return err_set(e, -EINVAL,
-			"job '%s' has %s: only a sharded one has homes of chunks at several boxes, which rebalance "
+			"job '%s' has %s: only a sharded or chained one has homes of chunks at several boxes, which "
+			"rebalance "
 			"gives "
 			"them anew",
 			job->name, job_is_spread(job) ? "a tree of boxes" : "all of its workers at this box");
-	if (p->kind != WAYS_SHARDED)
-		return err_set(e, -EINVAL,
-			"job '%s' is a chain, whose chunks keep their homes while it runs; its next key table, or the "
-			"next job, goes by the rack file",
-			job->name);
 	if (!peers_is_top(p))
 		return err_set(e, -EINVAL,
-			"job '%s' is sharded, and its top box, which has the rack file, says so: ask %s", job->name,
+			"the homes of job '%s' are its top box's to choose, which has the rack file: ask %s", job->name,
 			p->each[0].name);
 	if (p->move)
 		return err_set(e, -EBUSY, "job '%s' is being rebalanced; see phub jobs", job->name);

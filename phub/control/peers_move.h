@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Chunks of a job that runs get other homes: `phub jobs rebalance`, at the top box of a sharded job, after the rack
- * file there was read anew. All boxes stop before the same round of each chunk; old homes carry weights and optimizer
- * state to new ones; all switch, and only when all have does any box go on (transport/control.proto has the messages,
- * phub/rehome.h what cores do):
+ * Chunks of a job that runs get other homes: `phub jobs rebalance`, at the top box of a sharded or chained job, after
+ * the rack file there was read anew. All boxes stop before the same round of each chunk; old homes carry weights and
+ * optimizer state to new ones; all switch, and only when all have does any box go on (transport/control.proto has the
+ * messages, phub/rehome.h what cores do):
  *
  *      top box     Hold -------- Stop ----------- Switch ------------- Go
  *      each box         Held           Carried             Switched         Resumed

@@ -414,7 +414,7 @@ int peers_place(struct job *job, struct spec *spec, struct err *e)
 	if (rc == 0)
 		peers_set_ways(p, count, p->home, p->ways);
 	spec->way_of_chunk = p->ways;
-	spec->rehomes = p->kind == WAYS_SHARDED;
+	spec->rehomes = true;
 	spec->way_count = p->cores * (p->kind == WAYS_CHAIN ? 1 : p->count - 1);
 	return rc;
 }

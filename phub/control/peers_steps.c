@@ -7,12 +7,14 @@
 #include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "phub/base/log.h"
 #include "phub/control/box.h"
 #include "phub/control/peers_move.h"
+#include "phub/control/peers_routes.h"
 #include "phub/members.h"
 
 /* ---- what is to be ---- */
@@ -24,6 +26,7 @@ void peers_steps_free(struct generation *g, struct peers *p)
 	p->move = NULL;
 	if (!m)
 		return;
+	peers_routes_end(p->job->control, m);
 	generation_drop_ways(g, p->job->control->box, &m->memory);
 	free(m->rounds);
 	free(m->home);
@@ -36,22 +39,9 @@ void peers_move_forget(struct peers *p)
 	peers_steps_free(NULL, p);
 }
 
-/* The transport whose connections to others know what memory they send from; NULL: none does. */
-static const char *steps_find_registered(const struct job *job)
-{
-	for (unsigned i = 0; i < job->peers->count; i++) {
-		const struct box_call *call = peers_call(job, i);
-
-		if (call && call->by && call->by->transport->ops->mem_register)
-			return box_call_by(call);
-	}
-	return NULL;
-}
-
 static int steps_take(struct job *job, struct peers_move *m, struct err *e)
 {
 	const struct peers *p = job->peers;
-	const char *registered = steps_find_registered(job);
 	uint32_t count = carry_count(job);
 	int rc;
 
@@ -60,11 +50,6 @@ static int steps_take(struct job *job, struct peers_move *m, struct err *e)
 	m->rounds = calloc(count, sizeof(*m->rounds));
 	if (!m->home || !m->ways || !m->rounds)
 		return err_set(e, -ENOMEM, "no memory for other homes of %u chunks", count);
-	if (registered) /* its sums would lie where its NIC does not reach */
-		return err_set(e, -EOPNOTSUPP,
-			"not where boxes speak %s (uplink_transport), whose connections know what memory they send "
-			"from",
-			registered);
 	rc = peers_plan_homes(job, m->home, m->ways, e);
 	for (uint32_t i = 0; rc == 0 && i < count; i++) {
 		bool moves = m->home[i] != p->home[i];
@@ -74,9 +59,9 @@ static int steps_take(struct job *job, struct peers_move *m, struct err *e)
 		m->awaited += moves && m->home[i] == p->self && job->generation->spec.optimizer != OPTIMIZER_NONE;
 	}
 	for (unsigned i = 0; i < p->count; i++)
-		if (i != p->self && ways_has_sum(p->kind, p->boxes, p->count, p->self, i))
+		if (peers_is_source(p, i) && (p->kind == WAYS_CHAIN || p->boxes[i].workers > 0))
 			m->slots[m->slot_count++] = p->each[i].slot;
-	return rc;
+	return rc < 0 ? rc : peers_routes_take(job, e);
 }
 
 int peers_steps_create(struct job *job, uint32_t number, struct err *e)
@@ -103,7 +88,17 @@ int peers_steps_create(struct job *job, uint32_t number, struct err *e)
 static void steps_hold(struct job *job)
 {
 	const struct peers *p = job->peers;
+	struct err e;
+	int rc = peers_routes_step(job, &e);
 
+	if (rc < 0 && rc != -EAGAIN) {
+		snprintf(p->move->why, sizeof(p->move->why), "%s", e.text);
+		p->move->stage = MOVE_HELD;
+		peers_routes_end(job->control, p->move);
+		peers_move_done(job, PHUB__REHOME_STEP__REHOME_REFUSED);
+	}
+	if (rc < 0)
+		return;
 	if (job->state != JOB_RUNNING || job->change || job->next_change)
 		return;
 	for (unsigned i = 0; i < p->count; i++)
@@ -154,6 +149,7 @@ static void steps_cancel(struct job *job)
 	bool held = m->stage == MOVE_HELD && job->change && job->change->firm;
 
 	m->stage = MOVE_RESUMED;
+	peers_routes_end(job->control, m);
 	if (held)
 		job_members_stop(job, NULL);
 	log_info("job '%s' goes on: its chunks keep their homes", job->name);
@@ -174,17 +170,31 @@ bool peers_move_stopped(struct job *job)
 
 /* ---- switch and go ---- */
 
+/* Do others lift chunks of this home to this box? */
+static bool steps_is_end(const struct peers *p, unsigned home)
+{
+	unsigned before = p->self > 0 ? p->self - 1 : p->count - 1;
+
+	if (p->kind != WAYS_CHAIN)
+		return home == p->self;
+	return ways_is_below(p->kind, p->boxes, p->count, home, before, p->self);
+}
+
 static void steps_switch(struct job *job)
 {
-	struct peers_move *m = job->peers->move;
+	const struct peers *p = job->peers;
+	struct peers_move *m = p->move;
 	const struct generation *g = job->generation;
 
+	peers_routes_end(job->control, m);
 	for (uint32_t i = 0; i < carry_count(job); i++) {
 		struct rehome_chunk *to = carry_place(job, i);
 
 		/* Where nothing is carried, too. */
-		to->comes = job->peers->home[i] != job->peers->self && m->home[i] == job->peers->self;
-		to->weights = to->weights || g->spec.optimizer == OPTIMIZER_NONE;
+		to->comes = p->home[i] != p->self && m->home[i] == p->self;
+		to->below = steps_is_end(p, m->home[i]);
+		/* The first round is the first weights. */
+		to->weights = to->weights || g->spec.optimizer == OPTIMIZER_NONE || job->stops[i] > 0;
 		to->round = job->stops[i];
 	}
 	m->stage = MOVE_SWITCHES;
@@ -287,9 +297,15 @@ bool peers_steps_obey(struct job *job, Phub__RehomeStep step, const uint64_t *ro
 void peers_steps_go_on(struct job *job)
 {
 	struct peers_move *m = job->peers->move;
+	struct err e;
+	int rc = 0;
 
 	if (m->stage == MOVE_WAITS)
 		steps_hold(job);
+	else
+		rc = peers_routes_step(job, &e);
+	if (rc < 0 && rc != -EAGAIN)
+		job_fail(job, PHUB__ERROR_CODE__ERROR_LOST, -1, "%s. The job ends here; look at that box", e.text);
 	if (job->state == JOB_RUNNING && m->stage == MOVE_CARRIES && carry_step(job)) {
 		m->stage = MOVE_CARRIED;
 		peers_move_done(job, PHUB__REHOME_STEP__REHOME_CARRIED);

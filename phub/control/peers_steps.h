@@ -10,7 +10,7 @@
 #include "phub/control/peers_carry.h"
 
 /* What there is to be: job->peers->move, by the rates that are known. 0, or with the reason in `e`, and nothing left,
- * -ENOMEM or -EOPNOTSUPP (boxes speak a transport by which homes cannot move). */
+ * -ENOMEM. */
 int peers_steps_create(struct job *job, uint32_t number, struct err *e);
 /* It is over, or never was. NULL `g`: its generation is gone, and what was counted with it. */
 void peers_steps_free(struct generation *g, struct peers *p);

@@ -215,6 +215,10 @@ static void session_hear_signal(struct session *s, const Phub__Signal *m)
 	struct signal signal = {
 		.session = s->id, .core = m->core, .number = m->number, .length = (uint32_t)m->data.len};
 
+	if (s->carries) {
+		session_refuse(s, PHUB__ERROR_CODE__ERROR_PROTOCOL, "a signal of a box that lifts nothing to this one");
+		return;
+	}
 	if (m->data.len > sizeof(signal.bytes)) {
 		session_refuse(s, PHUB__ERROR_CODE__ERROR_PROTOCOL, "a signal of %zu bytes", m->data.len);
 		return;

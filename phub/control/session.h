@@ -52,6 +52,7 @@ struct session {
 	/* From Hello. */
 	char name[SPEC_NAME_BYTES]; /* of the job */
 	bool admin, mirror, moves, below;
+	bool carries;  /* with `peer`: it lifts nothing here, and carries what belongs to chunks (peers_routes.h) */
 	uint32_t peer; /* with `below`: it is beside this one in an exchange (peers.h); 0: below it */
 	uint64_t exchange;
 	char peer_transport[TABLE_TRANSPORT_BYTES]; /* with `peer`: by which it will lift chunks to this one; "": it
