@@ -4,6 +4,7 @@
 vm: -m 2048 -- verbs"""
 import json
 import pathlib
+import random
 import re
 import signal
 import subprocess
@@ -12,7 +13,7 @@ import time
 
 import rig
 from rig import check, holds
-from test_racks import KEYS, PHUB, bad, flat, jobs, rack_file
+from test_racks import KEYS, PHUB, bad, flat, jobs, rack_file, until
 from test_uplinks import PATIENT, over, rdma_packets
 
 
@@ -287,7 +288,85 @@ def broken():
         shards.boxes[0].stop()
 
 
-CASES = [moved, again, outcome, verbs, refused, no_room, broken]
+def begun(box, job):
+    """The command, as soon as it has said what is begun."""
+    command = rig.Process("rebalance", [PHUB, "jobs", "rebalance", job, box.address])
+    check(command.out.find(lambda line: "get other homes" in line), f"{command.out.text()} {command.err.text()}")
+    return command
+
+
+def killed():
+    """a box is killed, at whatever stage homes are: all others hear which it was, and nobody ever had other weights of a round than those of one box"""
+    seed = random.SystemRandom().randrange(1 << 32)
+    rig.say(f"seed {seed}")
+    dice = random.Random(seed)
+    flats = {}
+    with tempfile.TemporaryDirectory() as where:
+        for turn in range(9):
+            shards = Shards(where, config="jobs:\n  - {name: line, hierarchy: chain}\n", lost_ms=20000)
+            job, more = dice.choice(("line", "shards")), {"optimizer": "adam", "keys": "a:300000,b:300000", "wait_ms": 60000}
+            victim, other = shards.boxes[turn % 3], shards.boxes[(turn + 1) % 3]
+            crew = shards.crew(job, **more)
+            shards.rates("100Mbit", "20Mbit", "100Mbit")
+            if turn % 4 == 0 and other is not shards.boxes[0]:  # then nothing goes on before it does
+                other.kill(signal.SIGSTOP)
+            command = begun(shards.boxes[0], job)
+            time.sleep(dice.uniform(0, 0.05))
+            victim.kill(signal.SIGKILL)
+            other.kill(signal.SIGCONT)
+            results = [worker.result() for worker in crew]
+            for worker, result in zip(crew, results):
+                check(worker.wait() == 1 and result["wrong"] == 0, f"{result}")
+                if worker is not crew[turn % 3]:
+                    holds(json.dumps(result), re.escape(victim.address))
+                rounds = result["rounds"]
+                if rounds > 0:
+                    flats.setdefault(rounds, flat(3, **{**more, "rounds": rounds}) if rounds not in flats else None)
+                    check(result["digest"] == flats[rounds], f"rank {result['rank']} had other weights than one box, after {rounds} rounds")
+            check(command.wait() in (0, 1), f"{command.err.text()}")
+            for box in shards.boxes[::-1]:
+                if box is not victim:
+                    box.stop()
+
+
+def bereaved():
+    """a worker is killed while homes move: with each policy the job does what it does otherwise, and the homes are everywhere the same"""
+    with tempfile.TemporaryDirectory() as where:
+        for turn, lost in enumerate(("fail", "shrink", "wait") * 2):
+            shards = Shards(where, config="jobs:\n  - {name: line, hierarchy: chain}\n", lost_ms=20000)
+            top, job, at = shards.boxes[0], "line" if turn % 2 else "shards", (0, 1, 1, 2)
+            more = {"census": True, "lost": lost, "report_ms": 1, "wait_ms": 60000}
+            crew = shards.crew(job, at, **more)
+            shards.rates("100Mbit", "20Mbit", "100Mbit")
+            if turn < 3:
+                shards.boxes[2].kill(signal.SIGSTOP)
+            command = begun(top, job)
+            crew[2].kill()
+            crew[2].wait()
+            shards.boxes[2].kill(signal.SIGCONT)
+            if lost == "fail":
+                for rank in (0, 1, 3):
+                    bad(crew[rank], "rank 2")
+                check(command.wait() in (0, 1), f"{command.err.text()}")
+            else:
+                if lost == "wait":
+                    crew[2] = rig.Worker(shards.boxes[1].url(job), rank=2, world=4, **{"keys": KEYS, "transport": "tcp", "rounds": "until-told", **more})
+                check(command.wait() in (0, 1), f"{command.err.text()}")
+                whole = 0b1111 if lost == "wait" else 0b1011
+                for rank in range(4):
+                    if whole >> rank & 1:
+                        until(crew[rank], whole)
+                found = [[b["homes"] for b in jobs(box, job)["beside"]] for box in shards.boxes]
+                check(found[0] == found[1] == found[2], f"{found}")
+                crew[0].tell()
+                for rank in range(4):
+                    if whole >> rank & 1:
+                        crew[rank].good()
+            for box in shards.boxes[::-1]:
+                box.stop()
+
+
+CASES = [moved, again, outcome, verbs, refused, no_room, broken, killed, bereaved]
 
 if __name__ == "__main__":
     rig.run(CASES, None if PHUB.exists() else f"{PHUB} is not there (make)")
