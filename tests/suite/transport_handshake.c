@@ -193,6 +193,33 @@ static void a_worker_may_be_gone_when_it_is_refused(void **state)
 	rig_destroy(rig);
 }
 
+/* A worker of several boxes: what one of them says by its session is nothing for a connection to another, whatever
+ * numbers it names. */
+static void a_dial_hears_its_own_session_alone(void **state)
+{
+	struct rig *rig = rig_create(*state, &usual);
+	struct lane *lane = first_lane(rig, 1);
+	struct err e = {0};
+
+	if (!rig->ops->signal_take) { /* nothing of its handshake goes by a session */
+		rig_destroy(rig);
+		skip();
+	}
+	lane->worker_spec.carrier = 5;
+	rig->carrier = 6;
+	rig_connect(rig, lane, rig_key());
+	for (unsigned i = 0; i < 200; i++) {
+		accept_nobody(rig, 1);
+		assert_int_equal(rig->ops->established(lane->transport, lane->worker, &e), -EAGAIN);
+	}
+	rig->ops->abandon(lane->transport, lane->worker);
+	lane->worker = NULL;
+	rig->carrier = 5;
+	rig_admit(rig, lane);
+	assert_int_equal(rig_established(rig, lane), 0);
+	rig_destroy(rig);
+}
+
 static void a_silent_stranger_is_dropped(void **state)
 {
 	const struct rig_options options = {.handshake_ms = 1000};
@@ -310,6 +337,7 @@ const struct CMUnitTest transport_handshake_cases[] = {
 	cmocka_unit_test(a_worker_that_gives_up_is_forgotten),
 	cmocka_unit_test(a_worker_may_be_gone_when_it_is_admitted),
 	cmocka_unit_test(a_worker_may_be_gone_when_it_is_refused),
+	cmocka_unit_test(a_dial_hears_its_own_session_alone),
 	cmocka_unit_test(a_silent_stranger_is_dropped),
 	cmocka_unit_test(an_admitted_connection_may_be_abandoned),
 	cmocka_unit_test(strangers_end_with_their_transport),

@@ -51,10 +51,12 @@ static void rig_carry(struct rig *rig)
 	for (i = 0; i < RIG_ENDS; i++)
 		while (rig->workers[i] && rig->ops->signal_take(rig->workers[i], &signal) == 0)
 			rig->ops->signal_give(rig->box, &signal);
-	while (rig->ops->signal_take(rig->box, &signal) == 0)
+	while (rig->ops->signal_take(rig->box, &signal) == 0) {
+		signal.carrier = rig->carrier;
 		for (i = 0; i < RIG_ENDS; i++)
 			if (rig->workers[i])
 				rig->ops->signal_give(rig->workers[i], &signal);
+	}
 }
 
 void rig_rest(struct rig *rig)

@@ -107,6 +107,7 @@ struct rig {
 	uint32_t payload_max;
 	uint64_t skew_ns; /* added to the clock that the transport is told */
 	uint64_t deadline_ns;
+	uint64_t carrier; /* of the session that brings workers what the box signals */
 	char address[RIG_ADDRESS];
 };
 

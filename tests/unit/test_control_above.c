@@ -504,6 +504,31 @@ static void test_joins_twice(void **state)
 	scene_close(&s);
 }
 
+/* Its data connections are let in by nobody, and not refused: they are not waited for for ever. */
+static void test_dial_ends_in_time(void **state)
+{
+	const unsigned patience_ms = 5000 + 10000; /* handshake_ms and lost_ms */
+	struct said said;
+	struct scene s;
+
+	(void)state;
+	scene_open(&s);
+	scene_tell(&s, &plain);
+	said_init(&said);
+	upper_start(&said);
+	assert_int_equal(the_job(&s)->state, JOB_RUNNING);
+	for (unsigned waited = 0; waited < patience_ms + 2000; waited += 500) {
+		for (unsigned i = 0; i < 2; i++)
+			actor_heartbeat(&s.worker[i]);
+		if (waited == patience_ms - 500)
+			expect(&s.worker[0], 0, "");
+		rig_wait(&s.rig, 500);
+	}
+	for (unsigned i = 0; i < 2; i++)
+		expect(&s.worker[i], ERROR_OF(LOST), "its data connections were not made within 15000 ms");
+	scene_close(&s);
+}
+
 /* ---- who is above ---- */
 
 static void box_comes(struct scene *s, uint32_t rank)
@@ -604,6 +629,7 @@ int main(void)
 		cmocka_unit_test(test_goes_too_early),
 		cmocka_unit_test(test_beside_is_silent),
 		cmocka_unit_test(test_joins_twice),
+		cmocka_unit_test(test_dial_ends_in_time),
 		cmocka_unit_test(test_rank_is_above),
 		cmocka_unit_test(test_cores_know_the_lease),
 	};

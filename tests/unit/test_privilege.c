@@ -35,7 +35,7 @@ static uint64_t status_of(const char *name)
 }
 
 /* 0, or which of the checks failed. */
-static int child(const char *user, const char *transport, uint64_t kept, const char *words)
+static int child(const char *user, const char *transport, const char *uplink, uint64_t kept, const char *words)
 {
 	struct config config;
 	char text[512];
@@ -45,6 +45,10 @@ static int child(const char *user, const char *transport, uint64_t kept, const c
 	snprintf(config.user, sizeof(config.user), "%s", user);
 	snprintf(config.transports[0], sizeof(config.transports[0]), "%s", transport);
 	config.transport_count = 1;
+	if (uplink) {
+		snprintf(config.uplink, sizeof(config.uplink), "10.0.0.1:7077");
+		config.uplink_transport = strcmp(uplink, "verbs") == 0 ? CONFIG_UPLINK_VERBS : CONFIG_UPLINK_UDP;
+	}
 	if (privilege_drop(&config, text, sizeof(text), &e) < 0)
 		return 1;
 	if (!strstr(text, words))
@@ -58,13 +62,13 @@ static int child(const char *user, const char *transport, uint64_t kept, const c
 	return 0;
 }
 
-static void try_child(const char *user, const char *transport, uint64_t kept, const char *words)
+static void try_child(const char *user, const char *transport, const char *uplink, uint64_t kept, const char *words)
 {
 	pid_t pid = fork();
 	int status;
 
 	if (pid == 0)
-		_exit(child(user, transport, kept, words));
+		_exit(child(user, transport, uplink, kept, words));
 	assert_int_equal(waitpid(pid, &status, 0), pid);
 	assert_int_equal(status, 0);
 }
@@ -74,11 +78,14 @@ static void test_kept(void **state)
 	(void)state;
 	if (geteuid() != 0)
 		skip();
-	try_child("nobody", "tcp", 0, "user nobody");
-	try_child("nobody", "udp", 0, "no capabilities");
-	try_child("nobody", "verbs", BIT(CAP_IPC_LOCK), "ipc_lock");
-	try_child("nobody", "dpdk", BIT(CAP_IPC_LOCK) | BIT(CAP_NET_RAW) | BIT(CAP_NET_ADMIN), "net_raw");
-	try_child("", "tcp", UINT64_MAX, "all that root may");
+	try_child("nobody", "tcp", NULL, 0, "user nobody");
+	try_child("nobody", "udp", NULL, 0, "no capabilities");
+	try_child("nobody", "verbs", NULL, BIT(CAP_IPC_LOCK), "ipc_lock");
+	try_child("nobody", "dpdk", NULL, BIT(CAP_IPC_LOCK) | BIT(CAP_NET_RAW) | BIT(CAP_NET_ADMIN), "net_raw");
+	try_child("", "tcp", NULL, UINT64_MAX, "all that root may");
+	/* By which workers come, and by which other boxes are reached. */
+	try_child("nobody", "tcp", "udp", 0, "no capabilities");
+	try_child("nobody", "tcp", "verbs", BIT(CAP_IPC_LOCK), "ipc_lock");
 }
 
 int main(void)
