@@ -45,6 +45,11 @@ struct cost_count {
 	uint64_t *lifts, *results; /* [from * box_count + to] */
 };
 
+double cost_payload(void)
+{
+	return plan_wire_efficiency(PLAN_TCP, COST_MTU, PLAN_FRAME_BYTES, 1e12);
+}
+
 /* ---- the net ---- */
 
 static bool cost_has_rack(const struct cost_net *net, unsigned rack)

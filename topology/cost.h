@@ -57,6 +57,9 @@ struct cost_job {
 	uint32_t window; /* chunks that a connection may have in flight */
 };
 
+/* The part of what is on a link that is payload of TCP. */
+double cost_payload(void);
+
 #define COST_LIMIT_BYTES 128
 
 enum cost_link { COST_BOX, COST_UPLINK, COST_HOST };

@@ -18,6 +18,7 @@
 #include "phub/cli/args.h"
 #include "phub/cli/cli.h"
 #include "phub/cli/output.h"
+#include "topology/cost.h"
 
 struct probe_command {
 	const char *boxes, *hosts, *old, *out, *token_file, *serve;
@@ -137,9 +138,11 @@ static double probe_round(double value)
 	return strtod(text, NULL);
 }
 
-static double probe_round_rate(double bytes_s)
+/* Rack files have rates of links, as they are sold: the cost model takes headers off, which what was measured has not.
+ */
+static double probe_round_rate(double payload_bytes_s)
 {
-	return probe_round(bytes_s * 8) / 8;
+	return probe_round(payload_bytes_s / cost_payload() * 8) / 8;
 }
 
 /* The numbers of racks that were measured. */
@@ -315,7 +318,8 @@ static const char *probe_note_rack(void *arg, unsigned rack)
 	for (unsigned i = 0; i < p->count; i++)
 		links += p->rack[i] == rack ? probe_rate(p, i) : 0;
 	if (p->rack_count > 1)
-		at = (size_t)snprintf(c->note, bytes, "uplink: %.4g Gbit/s out, %.4g in, all of the rack at once%s\n",
+		at = (size_t)snprintf(c->note, bytes,
+			"uplink: payload of %.4g Gbit/s out, %.4g in, all of the rack at once%s\n",
 			probe_gbit(p->out[rack]), probe_gbit(p->in[rack]),
 			uplink > 0.9 * links ? ": as much as its links, so it may be faster"
 			: p->rack_count == 2 ? "; of two racks the slower uplink is seen at both"
@@ -337,7 +341,7 @@ static const char *probe_note_member(struct probe_command *c, int member)
 	m = &p->members[member];
 	for (unsigned i = 0; i < p->count; i++)
 		others += i != (unsigned)member && p->rack[i] == p->rack[member];
-	snprintf(c->note, sizeof(c->note), "to one %.4g, from one %.4g, to all %.4g, from all %.4g Gbit/s%s",
+	snprintf(c->note, sizeof(c->note), "payload to one %.4g, from one %.4g, to all %.4g, from all %.4g Gbit/s%s",
 		probe_gbit(probe_out(&p->facts, (unsigned)member)), probe_gbit(probe_in(&p->facts, (unsigned)member)),
 		probe_gbit(m->fan_out), probe_gbit(m->fan_in),
 		others ? "" : "; alone in its rack, so that its link may be faster than the uplink that is seen");
@@ -369,8 +373,8 @@ static int probe_print_file(struct probe_command *c, FILE *out)
 
 	strftime(when, sizeof(when), "%Y-%m-%d %H:%M:%S UTC", gmtime_r(&now, &utc));
 	snprintf(head, sizeof(head),
-		"Measured by phub topo probe, %s: payload over TCP (cubic), %u stream%s a pair, %.3g s a run.\nRacks: "
-		"%s",
+		"Measured by phub topo probe, %s: TCP (cubic), %u stream%s a pair, %.3g s a run.\n"
+		"Rates: the payload that came, with the headers of packets of 1500 bytes.\nRacks: %s",
 		when, p->streams, p->streams == 1 ? "" : "s", (double)p->measure_ns / 1e9,
 		p->given    ? "those of an older file."
 		: p->by < 0 ? "nothing separates the members, so there is one."
@@ -398,7 +402,10 @@ static int probe_write_file(struct probe_command *c, struct err *e)
 	file = fd < 0 ? NULL : fdopen(fd, "w");
 	if (!file)
 		return err_set(e, -errno, "cannot write %s: %s", path, strerror(errno));
+	errno = 0;
 	rc = probe_print_file(c, file);
+	if (rc == -EIO && errno)
+		rc = -errno;
 	if (rc == 0 && fsync(fd) < 0)
 		rc = -errno;
 	fclose(file);

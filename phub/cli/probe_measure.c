@@ -76,7 +76,8 @@ static int measure_answer(struct probe *p, unsigned from, unsigned to, struct pr
 	if (rc < 0)
 		return measure_lost(p, from, rc, e);
 	if (m->type == PROBE_FAILED)
-		return err_set(e, -EIO, "%s to %s: %s", p->members[from].name, p->members[to].name, m->host);
+		return err_set(e, -EIO, "%s to %s: %s; does the probe at %s run still?", p->members[from].name,
+			p->members[to].name, m->host, p->members[to].host);
 	return m->type == PROBE_RESULT ? 0 : measure_lost(p, from, -EPROTO, e);
 }
 

@@ -64,6 +64,7 @@ void session_refuse(struct session *s, Phub__ErrorCode code, const char *format,
 	static struct log_limit limit;
 	char text[ERR_TEXT_MAX], who[160];
 	char more[LOG_QUIET_BYTES];
+	bool again = s->peer && code == PHUB__ERROR_CODE__ERROR_BUSY; /* boxes of an exchange start at the same time */
 	uint64_t quiet;
 	int at = 0;
 	va_list args;
@@ -77,9 +78,11 @@ void session_refuse(struct session *s, Phub__ErrorCode code, const char *format,
 	va_end(args);
 	session_who(s, who, sizeof(who));
 	/* A member's job logs it. */
-	if (!s->job && log_limit_pass(&limit, c->now_ns, 1000000000ull, &quiet))
+	if (again)
+		log_debug("%s refused: %s", who, text);
+	else if (!s->job && log_limit_pass(&limit, c->now_ns, 1000000000ull, &quiet))
 		log_warn("%s refused: %s%s", who, text, log_quiet(quiet, more));
-	if (!s->proved)
+	if (!s->proved && !again)
 		c->strangers_refused++;
 	session_write_error(s, code, s->job ? (int)s->rank : -1, text);
 	session_part(s, text + at);

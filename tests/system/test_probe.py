@@ -86,8 +86,8 @@ def hosts(names="bd"):
 
 
 def near(mbit, bytes_per_s):
-    """Payload on a link of this rate: of 1514 bytes 1448 are it."""
-    return abs(bytes_per_s * 8e-6 / (mbit * 1448 / 1514) - 1) < 0.15
+    """Of a link of this rate: what tbf counts of a frame of Ethernet is 24 bytes less than the wire has."""
+    return abs(bytes_per_s * 8e-6 / (mbit * 1538 / 1514) - 1) < 0.15
 
 
 def lines(out):
