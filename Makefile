@@ -558,7 +558,7 @@ endif
 	install -m 755 deploy/dpdk-host.sh deploy/dpdk-host-show.sh deploy/slurm/phub.sbatch $(DESTDIR)$(EXAMPLES)
 	install -d $(DESTDIR)$(EXAMPLES)/k8s
 	install -m 644 $(wildcard deploy/k8s/*.yaml) $(DESTDIR)$(EXAMPLES)/k8s
-	install -m 644 deploy/phubd.yaml deploy/systemd/dpdk.conf deploy/dpdk.md deploy/roce.md deploy/security.md $(DESTDIR)$(EXAMPLES)
+	install -m 644 deploy/phubd.yaml deploy/racks.yaml deploy/systemd/dpdk.conf deploy/dpdk.md deploy/roce.md deploy/security.md $(DESTDIR)$(EXAMPLES)
 	$(if $(wildcard deploy/completion/phub.bash),install -D -m 644 deploy/completion/phub.bash \
 		$(DESTDIR)$(PREFIX)/share/bash-completion/completions/phub)
 ifeq ($(DESTDIR),)

@@ -680,6 +680,7 @@ def racks():
         check(sum(one["chunks"] for one in found if one["topo"] == "home") == tree["chunks"], f"{found}")
         holds(phub("topo", "--racks", path, "--model", "resnet-50", "--root", "spare", status=1)[1], "it is not that")
         holds(phub("topo", "--racks", path, "--svg", "/nonexistent/x.svg", status=1)[1], "cannot write /nonexistent/x.svg")
+        holds(phub("topo", "--racks", rig.ROOT / "deploy/racks.yaml", "--model", "resnet-50", "--hostbox")[0], "2 racks, 2 boxes, 4 hosts with 32 workers")
         path.write_text(RACKS.replace("uplink: 40Gbit", "uplink: fast"))
         holds(phub("topo", "--racks", path, status=1)[1], "racks.yaml:4: uplink: 'fast' is not understood; allowed: like 100Gbit")
         holds(phub("topo", "--racks", where, status=1)[1], "cannot be read: Is a directory")

@@ -171,16 +171,17 @@ static void test_second_document(void **state)
 
 static void test_too_many(void **state)
 {
-	char *text = malloc(64u << 10);
+	const size_t room = 64u << 10;
+	char *text = malloc(room);
 	struct racks r;
 	struct err e = {0};
 	size_t at = 0;
 
 	(void)state;
 	assert_non_null(text);
-	at += (size_t)sprintf(text + at, "racks:\n");
+	at += (size_t)snprintf(text, room, "racks:\n");
 	for (unsigned i = 0; i <= RACKS_MAX; i++)
-		at += (size_t)sprintf(text + at,
+		at += (size_t)snprintf(text + at, room - at,
 			"  - {name: r%u, uplink: 1Gbit, boxes: [{name: b%u, address: 'h%u:1', rate: 1Gbit}]}\n", i, i,
 			i);
 	assert_int_equal(racks_parse(text, at, "f", &r, &e), -EINVAL);
