@@ -348,7 +348,7 @@ void above_follow(struct control *c, const struct above_place *place)
 	struct above *a = &c->above;
 	bool news = place->epoch > a->seen;
 	bool moves = !above_is_at(a, &(struct above_place){.at = place->at, .tls = place->tls});
-	char is[340], text[500];
+	char box[CONFIG_NAME_BYTES + 8] = "the box", is[340], text[500];
 
 	a->there = a->known = true;
 	a->named = *place;
@@ -359,7 +359,9 @@ void above_follow(struct control *c, const struct above_place *place)
 		a->place = above_place(c, a->at);
 	}
 	above_name(c, is, sizeof(is));
-	snprintf(text, sizeof(text), "the root is box '%s' at %s now, of epoch %" PRIu64, place->box, is, place->epoch);
+	if (place->box[0])
+		snprintf(box, sizeof(box), "box '%s'", place->box);
+	snprintf(text, sizeof(text), "the root is %s at %s now, of epoch %" PRIu64, box, is, place->epoch);
 	if (news || moves)
 		log_warn("%s, as checkpoint_targets say: this one is below it", text);
 	for (struct job *job = c->jobs; moves && job; job = job->next)

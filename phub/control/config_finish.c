@@ -468,7 +468,8 @@ static int config_take_uplink(struct config *config, const char *item, struct er
 		return config_at(config, "uplink", "uplink", e);
 	}
 	rc = config_read_box(config, "uplink", item, &box->at, &box->tls, &plain, e);
-	if (rc == -EADDRINUSE && config->uplink_count > 0)
+	if (config->uplink_count > 0 &&
+		(rc == -EADDRINUSE || (rc == 0 && config_is_here(config, box->at.host, box->at.port))))
 		return 0;
 	config->uplink_count += rc == 0;
 	return rc;

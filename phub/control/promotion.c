@@ -491,6 +491,10 @@ static int promotion_be_below(struct box *box, const struct root_file *file, str
 	int rc = promotion_read_place(file, &place, e);
 
 	checkpoint_unlock_targets(&box->locks);
+	if (rc == -EDESTADDRREQ && box->config->uplink[0]) {
+		log_warn("%s; it may be there", e->text);
+		return 0;
+	}
 	if (rc == 0 && box->config->standby[0])
 		rc = err_set(e, -ENOTSUP,
 			"checkpoint_targets say that the box at %s is the root, of epoch %" PRIu64

@@ -40,15 +40,15 @@ enum promotion_state {
  * where it is this box; one that is none any more is below it from now on. A box without targets, or with `root` in
  * etcd, is what its options say, and its targets are as box_check_targets() has them. 0 or a negative errno with what
  * to do in `e`: -EBUSY (another box has the locks, and is not known to be the root), -EBADMSG (a file is damaged),
- * -EDESTADDRREQ (another is the root, and its address is none).
+ * -EDESTADDRREQ (another is the root, and nothing says where), -ENOTSUP (likewise, and this one has a standby).
  */
 int promotion_open(struct box *box, struct err *e);
 
 /*
  * The operator's command, who `who` is, that reached this box at `typed` ("host:port", ""). `again`: only how it is. 0
- * with how it is in *state, or a refusal: -EPERM (etcd decides; a host's own box; no checkpoint targets), -EBUSY (the
- * box above is up; the locks are taken), -EDESTADDRREQ (where do others reach it?), -EINPROGRESS (another's is under
- * way), -ENOENT (`again`, and nothing was asked for), or what the disks say.
+ * with how it is in *state, where another's is under way how that is, or a refusal: -EPERM (etcd decides; a host's own
+ * box; no checkpoint targets), -EBUSY (the box above is up; the locks are taken), -EDESTADDRREQ (where do others reach
+ * it?), -ENOENT (`again`, and nothing was asked for), -ESHUTDOWN, or what the disks say.
  */
 int promotion_ask(
 	struct control *c, const char *who, const char *typed, bool again, enum promotion_state *state, struct err *e);

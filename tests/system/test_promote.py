@@ -33,6 +33,25 @@ def says(folder):
     return dict(line.split(" ", 1) for line in text.splitlines())
 
 
+def write(folder, epoch, address):
+    """As a box writes it (phub/control/root_file.h)."""
+    text = f"phub root 1\nepoch {epoch}\naddress {address}\ntls 0\nbox \nby a test\nwritten_ms 1\n"
+    crc = 0xffffffff
+    for byte in text.encode():
+        crc ^= byte
+        for _ in range(8):
+            crc = crc >> 1 ^ (0x82f63b78 if crc & 1 else 0)
+    (pathlib.Path(folder) / ".phub.root").write_text(f"{text}crc {crc ^ 0xffffffff:08x}\n")
+
+
+def starts_not(*options):
+    """What it says then."""
+    words = [rig.PHUBD, "-o", "listen=127.0.0.1:0", *(word for option in options for word in ("-o", option))]
+    done = subprocess.run(words, capture_output=True, text=True, env=rig.QUIET, timeout=rig.DEADLINE_S)
+    check(done.returncode == 1, f"{done}")
+    return done.stderr
+
+
 class Racks:
     """A root, a second box that may take its place, and one that only knows where both are."""
 
@@ -229,18 +248,23 @@ def damaged():
         file = pathlib.Path(folder) / ".phub.root"
         file.write_text("phub root 1\nepoch 9\n")
         holds(promote(racks.two, status=1), f"{file} is damaged")
-        words = [rig.PHUBD, "-o", "listen=127.0.0.1:0", "-o", f"checkpoint_targets={folder}"]
-        done = subprocess.run(words, capture_output=True, text=True, env=rig.QUIET, timeout=rig.DEADLINE_S)
-        check(done.returncode == 1, f"{done}")
-        holds(done.stderr, f"{file} is damaged, which says which box is the root; .* remove it")
+        keeps = f"checkpoint_targets={folder}"
+        holds(starts_not(keeps), f"{file} is damaged, which says which box is the root; .* remove it")
         file.unlink()
         promote(racks.two)
         # Who has the locks, and is not named there: another box's directory by mistake.
         file.unlink()
-        done = subprocess.run(words, capture_output=True, text=True, env=rig.QUIET, timeout=rig.DEADLINE_S)
-        check(done.returncode == 1, f"{done}")
-        holds(done.stderr, "is another phubd's, which runs")
+        holds(starts_not(keeps), "is another phubd's, which runs")
         racks.stop(racks.one)
+        # Another is the root, and nothing says where; or this one cannot be below it.
+        write(folder, 5, "-")
+        holds(starts_not(keeps), "another box is the root, of epoch 5, and not where; set uplink to that one")
+        box = Box(checkpoint_targets=folder, uplink=f"127.0.0.1:{rig.free_port()}")
+        box.logged("and not where; set uplink to that one; it may be there")
+        write(folder, 6, "127.0.0.1:9")
+        box.logged("the root is the box at 127.0.0.1:9 now, of epoch 6, as checkpoint_targets say")
+        box.stop()
+        holds(starts_not(keeps, "standby=127.0.0.1:9"), "which a box with a standby cannot be: take standby away")
 
 
 CASES = [root_dies, lives, comes_again, deposed, strays, rack_file_finds_it, refused, damaged]

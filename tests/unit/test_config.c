@@ -415,6 +415,32 @@ static void test_racks(void **state)
 	unlink(path);
 }
 
+/* A list of places that the box above may be at: this box itself may be in it, but at the first. */
+static void test_uplinks(void **state)
+{
+	struct config config;
+	struct err e;
+
+	(void)state;
+	config_init(&config);
+	assert_int_equal(
+		parse(&config,
+			"listen: '127.0.0.1:7077'\nadvertise: 'me.example:1'\n"
+			"uplink: ['10.0.0.1:7077', 'phubs://[::2]:9', '127.0.0.1:7077', 'me.example:1', a:5]\n",
+			&e),
+		0);
+	assert_int_equal(config_finish(&config, &e), 0);
+	assert_int_equal(config.uplink_count, 3);
+	assert_string_equal(config.uplinks[1].at.host, "::2");
+	assert_true(!config.uplinks[0].tls && config.uplinks[1].tls && !config.uplinks[2].tls);
+	assert_int_equal(config.uplinks[2].at.port, 5);
+	config_fini(&config);
+	expect_finish("uplink: ['127.0.0.1:7077', 'a:1']\n", "uplink: '127.0.0.1:7077' is this box itself");
+	expect_finish("uplink: 'a:1, b'\n", "uplink: 'b' is not understood; allowed: host:port");
+	expect_finish("uplink: 'a:1,'\n", "uplink: '' is not understood; allowed: host:port");
+	expect_finish("uplink: a:1,a:2,a:3,a:4,a:5,a:6,a:7,a:8,a:9\n", "phubd.yaml:1: uplink: more than 8 boxes");
+}
+
 /* What is registered at start where nobody says: small on a small machine, bounded on a large one. */
 static void test_slots(void **state)
 {
@@ -481,6 +507,7 @@ int main(void)
 		cmocka_unit_test(test_dump_is_read_back),
 		cmocka_unit_test(test_finish),
 		cmocka_unit_test(test_racks),
+		cmocka_unit_test(test_uplinks),
 		cmocka_unit_test(test_slots),
 		cmocka_unit_test(test_secret_files),
 		cmocka_unit_test(test_names),

@@ -7,6 +7,7 @@
 #include "tests/unit/control_rig.h"
 
 #include <errno.h>
+#include <inttypes.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -18,6 +19,8 @@
 #include "phub/base/crc.h"
 #include "phub/control/job.h"
 #include "phub/control/job_below.h"
+#include "phub/control/parent.h"
+#include "phub/control/promotion.h"
 #include "phub/members.h"
 #include "topology/ways.h"
 #include "transport/call.h"
@@ -40,6 +43,11 @@ static struct call_peer {
 	struct transport *transport;
 	char address[128];
 	char left[200]; /* the error of its Leave */
+	/* Of several: */
+	char called[400];  /* "HOST>=LEAST ", one after the other */
+	char answers[400]; /* hosts that do; "": all */
+	bool silent;       /* this one does not */
+	uint64_t root;     /* its epoch */
 } above, beside;
 
 static int upper_open(void *ctx, const struct call_target *target, struct call_peer **out, struct err *e)
@@ -50,6 +58,9 @@ static int upper_open(void *ctx, const struct call_target *target, struct call_p
 	(void)e;
 	assert_string_equal(target->what, "uplink");
 	assert_int_equal(target->below, WORLD);
+	snprintf(p->called + strlen(p->called), sizeof(p->called) - strlen(p->called), "%s>=%" PRIu64 " ", target->host,
+		target->least);
+	p->silent = p->answers[0] && !strstr(p->answers, target->host);
 	p->opened++;
 	p->hear = target->hear;
 	p->arg = target->arg;
@@ -60,7 +71,8 @@ static int upper_open(void *ctx, const struct call_target *target, struct call_p
 static int upper_step(struct call_peer *p, uint64_t now_ns, struct err *e)
 {
 	(void)now_ns;
-	(void)e;
+	if (p->silent)
+		return err_set(e, -ECONNREFUSED, "nobody is there");
 	return p != &beside;
 }
 
@@ -116,8 +128,7 @@ static void upper_close(struct call_peer *p)
 
 static uint64_t upper_root(const struct call_peer *p)
 {
-	(void)p;
-	return 1;
+	return p->root;
 }
 
 static const struct call_ops upper_ops = {
@@ -230,15 +241,16 @@ struct scene {
 static const struct rig_job plain = {.generation = 1};
 static const struct rig_job shrinks = {.generation = 1, .lost = LOST_SHRINK};
 
-static void scene_open(struct scene *s)
+static void scene_open_below(struct scene *s, const char *uplink)
 {
-	static const char *const settings[] = {"uplink=10.1.1.1:7077", "advertise=10.1.1.3:7077", NULL};
+	const char *const settings[] = {uplink, "advertise=10.1.1.9:7077", NULL};
 	struct transport_config config = {.queue_conns_max = 8};
 	struct err e = {0};
 
 	memset(s, 0, sizeof(*s));
 	memset(&above, 0, sizeof(above));
 	memset(&beside, 0, sizeof(beside));
+	above.root = 1;
 	rig_calls = &upper_ops;
 	rig_open(&s->rig, 2, settings);
 	above.rig = &s->rig;
@@ -249,6 +261,11 @@ static void scene_open(struct scene *s)
 		actor_dial(&s->rig, &s->worker[i], i + 1);
 		assert_true(actor_join(&s->worker[i], "wide", i, WORLD, NULL));
 	}
+}
+
+static void scene_open(struct scene *s)
+{
+	scene_open_below(s, "uplink=10.1.1.1:7077");
 }
 
 /* Both have sent their tables, and the box above has all that it starts by. */
@@ -620,6 +637,93 @@ static void test_cores_know_the_lease(void **state)
 	rig_close(&s.rig);
 }
 
+/* ---- several that may be the root ---- */
+
+static const char *waits_for(struct scene *s)
+{
+	static struct parent_report report;
+
+	assert_true(parent_describe(the_job(s), &report));
+	assert_int_equal(report.state, PARENT_DIALLING);
+	return report.why;
+}
+
+static void expect_called(const char *called)
+{
+	assert_string_equal(above.called, called);
+	above.called[0] = '\0';
+}
+
+/* They are called in turn, at once, and all of them again after a while; all but the first only as a root, and none
+ * with a lower epoch than was heard of. */
+static void test_turns(void **state)
+{
+	struct scene s;
+
+	(void)state;
+	scene_open_below(&s, "uplink=10.1.1.1:7077, phub://10.1.1.2:7078,10.1.1.9:7077,10.1.1.4:7077");
+	snprintf(above.answers, sizeof(above.answers), "nobody");
+	for (uint32_t i = 0; i < 2; i++)
+		actor_table(&s.worker[i], &plain, KEYS, ELEMENTS);
+	rig_wait(&s.rig, 100);
+	expect_called("10.1.1.1>=0 10.1.1.2>=1 10.1.1.4>=1 ");
+	assert_string_equal(waits_for(&s), "10.1.1.1:7077: nobody is there; 10.1.1.2:7078: nobody is there; "
+					   "10.1.1.4:7077: nobody is there");
+	snprintf(above.answers, sizeof(above.answers), "10.1.1.2");
+	above.root = 3;
+	rig_wait(&s.rig, 300);
+	expect_called("10.1.1.1>=0 10.1.1.2>=1 ");
+	assert_int_equal(above.keys, KEYS);
+	snprintf(above.answers, sizeof(above.answers), "10.1.1.4");
+	above.silent = true;
+	above.root = 4;
+	rig_wait(&s.rig, 1000);
+	expect_called("10.1.1.4>=3 ");
+	assert_int_equal(s.rig.box->control.above.seen, 4);
+	scene_close(&s);
+}
+
+/* Where there is but one place, whoever is there is followed, also below another; but no root of a lower epoch. */
+static void test_stale_root(void **state)
+{
+	struct scene s;
+
+	(void)state;
+	scene_open(&s);
+	above.root = 3;
+	for (uint32_t i = 0; i < 2; i++)
+		actor_table(&s.worker[i], &plain, KEYS, ELEMENTS);
+	rig_wait(&s.rig, 100);
+	assert_int_equal(above.keys, KEYS);
+	snprintf(above.answers, sizeof(above.answers), "nobody");
+	above.silent = true;
+	rig_wait(&s.rig, 100);
+	above.answers[0] = '\0';
+	above.root = 2;
+	rig_wait(&s.rig, 1000);
+	assert_non_null(strstr(waits_for(&s), "it is the root of epoch 2, and one of epoch 3 was promoted since"));
+	above.root = 0;
+	rig_wait(&s.rig, 6000);
+	assert_int_equal(above.keys, KEYS);
+	scene_close(&s);
+}
+
+/* What it is asked while no etcd and no targets are there, and how its epoch is told. */
+static void test_promotes_nobody(void **state)
+{
+	enum promotion_state how;
+	struct scene s;
+	struct err e;
+
+	(void)state;
+	scene_open(&s);
+	assert_int_equal(above_epoch(&s.rig.box->control), 0);
+	assert_int_equal(promotion_ask(&s.rig.box->control, "me", "", false, &how, &e), -EPERM);
+	assert_non_null(strstr(e.text, "it has no checkpoint_targets"));
+	assert_null(promotion_file(&s.rig.box->control));
+	scene_close(&s);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -632,6 +736,9 @@ int main(void)
 		cmocka_unit_test(test_dial_ends_in_time),
 		cmocka_unit_test(test_rank_is_above),
 		cmocka_unit_test(test_cores_know_the_lease),
+		cmocka_unit_test(test_turns),
+		cmocka_unit_test(test_stale_root),
+		cmocka_unit_test(test_promotes_nobody),
 	};
 
 	return cmocka_run_group_tests_name("above", tests, NULL, NULL);
