@@ -145,7 +145,7 @@ static void members_stop(struct shard *shard, const struct members *m)
 		if (members_stepwise(chunk, shard))
 			continue;
 		if (shard->stops_firm) {
-			shard->stop_left += chunk->round < *stop && chunk->needed > 0;
+			shard->stop_left += chunk->round < *stop && (chunk->needed > 0 || chunk_is_up(chunk));
 			continue;
 		}
 		for (uint64_t round = chunk->round; round < *stop; round++)

@@ -565,6 +565,7 @@ void generation_have_ways(struct job *job, const uint16_t *ways, struct generati
 	struct generation_ways old = {g->store.ways, generation_ways_bytes(g, g->spec.way_of_chunk)};
 
 	g->store.ways = w->regions;
+	g->store.bytes += w->memory - old.memory;
 	g->spec.way_of_chunk = ways;
 	*w = (struct generation_ways){.regions = NULL};
 	generation_drop_ways(g, job->control->box, &old);

@@ -38,6 +38,8 @@ static void test_moves(void **state)
 		rehome_say(&s, 1, STEP(RESUMED), number, 0);
 		assert_string_equal(rehome_state(&s), "running");
 		rehome_expect_outcome(&s, number, "moved", "");
+		assert_int_equal(
+			rehome_job(&s)->generation->store.bytes, store_bytes(&rehome_job(&s)->generation->spec));
 		assert_int_equal(rehome_job(&s)->peers->outcome->carried, 0); /* there is no optimizer */
 	}
 	assert_int_equal(rehome_begin(&s, 10), 0);

@@ -592,6 +592,42 @@ static void test_lost_when_lifted(void **state)
 	rack_drop(r);
 }
 
+/* A box stops where all others do (members.firm). It is not there before what it has lifted is answered, though its
+ * only worker is lost meanwhile, and nobody needs the answer any more. */
+static void test_stops_when_lifted(void **state)
+{
+	const struct shape shape = {.plan = PLAN_TREE};
+	struct rack *r = rack_open(&shape);
+	struct shard *shard = r->places[1].b->shard;
+	uint64_t stops[CHUNKS], rounds[CHUNKS];
+	struct members stop = {.epoch = 1, .drain = true, .firm = true, .rounds = stops, .from = stops};
+	struct members lose = {.epoch = 2, .repair = true, .rounds = rounds, .from = rounds, .lost = {1}};
+
+	(void)state;
+	rack_round(r, 1, true);
+	for (unsigned box = 0; box < BOXES; box++)
+		for (uint32_t slot = 0; slot < rack_workers[box]; slot++) {
+			fill(r->places[box].b, slot, rack_rank(box, slot), 2);
+			rack_push(r, box, slot, 0, WIRE_PUSH, 2);
+		}
+	stop.epoch = shard->epoch;
+	lose.epoch = shard->epoch + 1;
+	members_hold(shard, &stop);
+	assert_int_equal(stops[0], 3);
+	assert_int_equal(stops[1], 2);
+	members_go(shard, &stop, ++r->now);
+	assert_int_equal(shard->stop_left, 1);
+	members_hold(shard, &lose);
+	members_go(shard, &lose, ++r->now);
+	assert_int_equal(shard->chunks[0].needed, 0);
+	assert_int_equal(shard->stop_left, 1);
+	flat_push(r, 2, false);
+	rack_settle(r);
+	assert_int_equal(shard->chunks[0].round, 3);
+	assert_int_equal(shard->stop_left, 0);
+	rack_drop(r);
+}
+
 /* Small integers are the same in all of these types. */
 static void test_types(void **state)
 {
@@ -777,6 +813,7 @@ int main(void)
 		cmocka_unit_test(test_same_as_one_box),
 		cmocka_unit_test(test_changes),
 		cmocka_unit_test(test_lost_when_lifted),
+		cmocka_unit_test(test_stops_when_lifted),
 		cmocka_unit_test(test_types),
 		cmocka_unit_test(test_association),
 		cmocka_unit_test(test_lifted),
