@@ -7,6 +7,7 @@
 #include <errno.h>
 #include <string.h>
 
+#include "phub/control/box.h"
 #include "phub/control/calls.h"
 #include "phub/control/job_below.h"
 #include "phub/control/peers_move.h"
@@ -180,7 +181,8 @@ static int carry_add(struct job *job, unsigned from, const Phub__Carry *c)
 		array = carry_array(job, c->chunk, p->self, to->got, to->weight, to->state, &left);
 		if (c->data.len > left)
 			return -EPROTO;
-		memcpy(array, c->data.data, c->data.len);
+		if (job->control->box->env.plant != SHARD_PLANT_UNCARRIED)
+			memcpy(array, c->data.data, c->data.len);
 	}
 	to->got += c->data.len;
 	if (c->last) {

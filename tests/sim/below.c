@@ -176,6 +176,8 @@ void below_prepare(struct world *w, struct box_env *root)
 {
 	if (!w->plan->below || !w->plan->hierarchy)
 		return;
+	if (w->plan->homes)
+		homes_write_racks(w);
 	w->below.root = (struct client_env){.dial = below_dial_root,
 		.now = below_now_root,
 		.ctx = w,

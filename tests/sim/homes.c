@@ -6,8 +6,10 @@
 
 #include "phub/control/job.h"
 #include "phub/control/job_below.h"
+#include "phub/control/peers_move.h"
 #include "tests/sim/worker.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -163,6 +165,67 @@ static void homes_die(struct world *w, unsigned number, uint64_t now_ns)
 	w->result->homes_died++;
 }
 
+/* ---- other homes ---- */
+
+enum { HOMES_REBALANCE_TURNS = 15, HOMES_MOVING_TURNS = 4, HOMES_RATES = 8 };
+
+static double homes_rate(struct world *w)
+{
+	return 1e8 * (1 + homes_draw(w, HOMES_RATES));
+}
+
+void homes_write_racks(struct world *w)
+{
+	struct err e = {0};
+	char text[1024] = "racks:\n";
+
+	for (unsigned i = 0; i < homes_count(w); i++) {
+		size_t at = strlen(text);
+
+		snprintf(text + at, sizeof(text) - at,
+			"  - name: r%u\n    uplink: 1Gbit\n    boxes:\n"
+			"      - {name: b%u, address: '%s:%d', rate: 1Gbit}\n",
+			i, i, homes_name(w, i), WORLD_CONTROL_PORT);
+	}
+	if (racks_parse(text, strlen(text), "racks", &w->config.racks, &e) < 0)
+		world_fail(w, "rack file: %s", e.text);
+}
+
+/* The rack file has other rates. */
+static bool homes_rebalance(struct world *w, struct job *job)
+{
+	struct racks *racks = &w->config.racks;
+	struct err e = {0};
+	char said[200];
+	int rc;
+
+	for (unsigned i = 0; i < racks->box_count; i++) {
+		racks->boxes[i].rate_bytes_s = homes_rate(w);
+		racks->racks[i].uplink_bytes_s = racks->boxes[i].rate_bytes_s;
+	}
+	rc = peers_move_begin(job, said, sizeof(said), NULL, &e);
+	if (rc < 0 && rc != -EBUSY)
+		world_fail(w, "rebalance: %s", e.text);
+	return rc == 0 && peers_moves(job);
+}
+
+static unsigned homes_move(struct world *w)
+{
+	struct homes *h = &w->homes;
+	struct job *job = world_job(w);
+	bool moves = job && peers_moves(job);
+
+	w->result->homes_moved += h->moves && !moves && job && job->state == JOB_RUNNING;
+	h->moves = moves;
+	if (moves || !job || job->state != JOB_RUNNING || !job->peers || h->rebalances == w->plan->rebalances ||
+		homes_draw(w, HOMES_REBALANCE_TURNS))
+		return 0;
+	h->moves = homes_rebalance(w, job);
+	h->rebalances += h->moves;
+	w->result->homes_moves += h->moves;
+	return 1;
+}
+
 /* ---- what happens ---- */
 
 static unsigned homes_strike(struct world *w, uint64_t now_ns)
@@ -172,7 +235,7 @@ static unsigned homes_strike(struct world *w, uint64_t now_ns)
 	bool dies = plan->below_part == PART_DEATH || plan->below_part == PART_ANY;
 
 	if (h->parts == plan->below_parts || h->from || h->dead || (h->parts == 0 && !below_all_started(w)) ||
-		homes_draw(w, plan->below_steps))
+		homes_draw(w, h->moves ? (unsigned)HOMES_MOVING_TURNS : plan->below_steps))
 		return 0;
 	h->parts++;
 	if (plan->below_part == PART_ANY)
@@ -215,7 +278,9 @@ unsigned homes_step(struct world *w, uint64_t now_ns)
 		homes_heal(w);
 		return 1;
 	}
-	return w->plan->below_part ? homes_strike(w, now_ns) : 0;
+	if (w->plan->below_part && homes_strike(w, now_ns))
+		return 1;
+	return w->plan->rebalances ? homes_move(w) : 0;
 }
 
 uint64_t homes_due(const struct world *w)

@@ -3,8 +3,9 @@
  * What befalls boxes that exchange (phub/control/peers.h): the root of a world and those right below it (below.h), each
  * of which is the home of some chunks. Any of them dies, the root, too; nothing passes between some of them, both ways
  * or one, or what is on its way is lost. A cut that is shorter than the silence that boxes bear must not be felt. With
- * a box its chunks' homes are lost: the job ends everywhere, soon, with an error that names the box. Boxes have numbers
- * as plans have them: 0 is the root.
+ * a box its chunks' homes are lost: the job ends everywhere, soon, with an error that names the box. Of sharded jobs
+ * the operator says rebalance, in whose midst these things happen as well: who has a result has that of all others.
+ * Boxes have numbers as plans have them: 0 is the root.
  */
 #ifndef PHUB_TESTS_SIM_HOMES_H
 #define PHUB_TESTS_SIM_HOMES_H
@@ -21,15 +22,19 @@ struct homes {
 	uint32_t from, to;
 	bool both;
 	uint64_t heals_ns;
-	uint64_t short_ns; /* cuts that are not to be felt, together */
-	uint32_t dead;     /* for good */
-	uint32_t named;    /* that errors may name, for what befell them */
-	uint32_t broke;    /* of these, whose data connections broke: what they owed is lost, and they may have left */
-	unsigned last;     /* that died, in the job, of which nobody is to be left by then: */
-	uint64_t ends_ns;  /* 0: none did */
+	uint64_t short_ns;   /* cuts that are not to be felt, together */
+	unsigned rebalances; /* so often the operator has said so, */
+	bool moves;          /* and chunks are about to get other homes */
+	uint32_t dead;       /* for good */
+	uint32_t named;      /* that errors may name, for what befell them */
+	uint32_t broke;   /* of these, whose data connections broke: what they owed is lost, and they may have left */
+	unsigned last;    /* that died, in the job, of which nobody is to be left by then: */
+	uint64_t ends_ns; /* 0: none did */
 };
 
 void homes_init(struct world *w);
+/* Before the root is made: its rack file, by which it gives homes to chunks. */
+void homes_write_racks(struct world *w);
 
 /* What happens to them now. Returns how much. */
 unsigned homes_step(struct world *w, uint64_t now_ns);

@@ -397,6 +397,8 @@ static unsigned sim_check_bugs(void)
 		[SHARD_PLANT_HASTY] = {"a job goes on a round too early", 100, KIND_DURABLE, 100, 0},
 		[SHARD_PLANT_IMPATIENT] = {"of a chain a box does not wait for the sum of the one before", 100,
 			KIND_HOMES, 0, 0},
+		[SHARD_PLANT_UNCARRIED] = {"a chunk's next home does not take what it had at the one before", 400,
+			KIND_HOMES, 0, 0},
 		[SHARD_PLANT_MUTE] = {"a box that has lost one beside leaves without a word of it", 400, KIND_HOMES, 0,
 			0},
 	};
@@ -508,6 +510,8 @@ static void sim_add(struct world_result *sum, const struct world_result *result)
 	sum->homes += result->homes;
 	sum->homes_died += result->homes_died;
 	sum->homes_cut += result->homes_cut;
+	sum->homes_moves += result->homes_moves;
+	sum->homes_moved += result->homes_moved;
 	sum->moves += result->moves;
 	sum->box_died += result->box_died;
 	sum->restored += result->restored;
@@ -549,8 +553,9 @@ static void sim_tell(const struct arguments *a, const struct world_result *sum, 
 	       "racks "
 	       "were cut off, %u of them healed; %u such roots died; workers went on after a box %u times\n",
 		sum->below, sum->several, sum->deep, sum->parted, sum->cut, sum->healed, sum->roots, sum->resumed);
-	printf("sim: in %u of these worlds boxes exchange; %u of them died, and %u times they were cut off\n",
-		sum->homes, sum->homes_died, sum->homes_cut);
+	printf("sim: in %u of these worlds boxes exchange; %u of them died, and %u times they were cut off; %u "
+	       "changes of homes began, %u were done\n",
+		sum->homes, sum->homes_died, sum->homes_cut, sum->homes_moves, sum->homes_moved);
 	printf("sim: %u boxes died; after that %u jobs went on from a checkpoint and %u began anew; %llu checkpoints, "
 	       "%u harmed disks, %llu calls of theirs failed, %llu files were torn, %llu names undone\n",
 		sum->box_died, sum->restored, sum->anew, (unsigned long long)sum->kept, sum->harmed,

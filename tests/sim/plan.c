@@ -282,6 +282,8 @@ void world_plan_homes(struct world_plan *plan)
 	plan->below_steps = steps[world_draw(&r, 0, 2)];
 	plan->mourned = plan->mourned && (plan->below_part == PART_NEVER || plan->below_part == PART_BRIEF);
 	world_plan_spread_elastic(plan);
+	if (plan->hierarchy == 1 && world_draw(&r, 0, 1))
+		plan->rebalances = world_draw(&r, 1, 3);
 	if (plan->lost != LOST_FAIL || world_draw(&r, 0, 3))
 		return;
 	world_plan_vary(plan, &r);
@@ -466,6 +468,8 @@ static void world_plan_print_boxes(const struct world_plan *p, FILE *out)
 		fprintf(out, " %u", p->at[rank]);
 	if (p->below_part)
 		fprintf(out, ", up to %u %s, one turn in %u", p->below_parts, parts[p->below_part], p->below_steps);
+	if (p->rebalances)
+		fprintf(out, ", rebalanced up to %u times", p->rebalances);
 	if (p->resume)
 		fputs(", workers come again", out);
 }

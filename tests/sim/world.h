@@ -109,8 +109,9 @@ struct world_plan {
 	unsigned below_steps, below_parts;
 	/* All of them exchange, sharded or a chain, and any of them may be struck, the root, too (homes.h). */
 	bool homes;
-	bool resume;     /* workers go to the sibling of a box that dies, or come again to theirs */
-	unsigned guests; /* workers of a second job; 0: there is none */
+	unsigned rebalances; /* so often, at most, they are to be other chunks' */
+	bool resume;         /* workers go to the sibling of a box that dies, or come again to theirs */
+	unsigned guests;     /* workers of a second job; 0: there is none */
 	enum world_plant plant;
 	enum shard_plant bug; /* of the box */
 };
@@ -140,6 +141,7 @@ struct world_result {
 	uint64_t guest_rounds; /* results of its keys, over all its workers */
 	/* Worlds with boxes that exchange; such boxes that died; so often they were cut off. */
 	unsigned homes, homes_died, homes_cut;
+	unsigned homes_moves, homes_moved; /* changes of homes that began, that were done */
 	struct storage_stats disk;
 	struct loop_stats net;
 	char text[512]; /* why it failed */
