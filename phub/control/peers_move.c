@@ -273,6 +273,9 @@ static void move_hear_hold(struct job *job, const Phub__Rehome *said)
 		job_fail(job, PHUB__ERROR_CODE__ERROR_PROTOCOL, -1,
 			"the top box has other homes for its chunks than this one would choose; "
 			"install the same release at both");
+	else if (p->move->moved == 0)
+		job_fail(job, PHUB__ERROR_CODE__ERROR_PROTOCOL, -1,
+			"the top box wants other homes for its chunks, and names those that they have");
 	job->control->again = true;
 }
 

@@ -1,7 +1,8 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
 """phub jobs rebalance: chunks of a sharded or chained job that runs get other homes. Real boxes, real workers.
-vm: -m 2048 -- verbs"""
+vm: -m 2048 -- verbs
+"""
 import json
 import pathlib
 import random

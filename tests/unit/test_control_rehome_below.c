@@ -1,0 +1,500 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A box below the top one of a chain of three changes homes as it is told (peers_move.h), against boxes that the test
+ * plays: what it answers, what it refuses, and what it ends the job for; and a box that carries to it and lifts
+ * nothing.
+ */
+#include "tests/unit/control_rig.h"
+
+#include <errno.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "phub/base/crc.h"
+#include "phub/control/job.h"
+#include "phub/control/job_below.h"
+#include "phub/control/peers_carry.h"
+#include "phub/control/peers_move.h"
+#include "transport/call.h"
+
+#define ERROR_OF(name) PHUB__ERROR_CODE__ERROR_##name
+#define STEP(name)     PHUB__REHOME_STEP__REHOME_##name
+
+enum { BOXES = 3, SELF = 1, WORLD = 3, KEYS = 12, ELEMENTS = 8192, EXCHANGE = 4711 };
+
+/* ---- the boxes that it calls: the one above, and the next in the chain ---- */
+
+static struct call_peer {
+	void (*hear)(void *arg, const Phub__Control *message);
+	void *arg;
+	bool full;
+	uint32_t gathered;
+	/* The last Rehome that it said. */
+	unsigned said;
+	Phub__RehomeStep step;
+	uint32_t number;
+	uint64_t round;
+	char why[400];
+	uint8_t key[PROOF_KEY];
+} above, beside;
+static unsigned opened, closed;
+
+static int played_open(void *ctx, const struct call_target *target, struct call_peer **out, struct err *e)
+{
+	(void)ctx;
+	(void)e;
+	*out = target->peer ? &beside : &above;
+	(*out)->hear = target->hear;
+	(*out)->arg = target->arg;
+	opened++;
+	return 0;
+}
+
+static int played_step(struct call_peer *p, uint64_t now_ns, struct err *e)
+{
+	(void)p;
+	(void)now_ns;
+	(void)e;
+	return 1;
+}
+
+static int played_say(struct call_peer *p, const Phub__Control *m)
+{
+	if (p->full)
+		return -EAGAIN;
+	if (m->message_case == PHUB__CONTROL__MESSAGE_GATHER)
+		p->gathered = m->gather->number;
+	if (m->message_case != PHUB__CONTROL__MESSAGE_REHOME)
+		return 0;
+	p->said++;
+	p->step = m->rehome->step;
+	p->number = m->rehome->number;
+	p->round = m->rehome->n_rounds ? m->rehome->rounds[0] + m->rehome->rounds_from : 0;
+	snprintf(p->why, sizeof(p->why), "%s", m->rehome->why);
+	return 0;
+}
+
+static void played_session(const struct call_peer *p, uint64_t *session, const uint8_t **key, uint32_t *cores)
+{
+	*session = 5;
+	*key = p->key;
+	*cores = 1;
+}
+
+static uint64_t played_root(const struct call_peer *p)
+{
+	(void)p;
+	return 0;
+}
+
+static int played_address(const struct call_peer *p, const char *transport, char *out, size_t bytes, struct err *e)
+{
+	(void)p;
+	(void)transport;
+	(void)out;
+	(void)bytes;
+	return err_set(e, -ENOTSUP, "it is played");
+}
+
+static int played_fd(const struct call_peer *p, bool *write)
+{
+	(void)p;
+	*write = false;
+	return -1;
+}
+
+static void played_close(struct call_peer *p)
+{
+	(void)p;
+	closed++;
+}
+
+static const struct call_ops played_ops = {
+	.open = played_open,
+	.step = played_step,
+	.say = played_say,
+	.session = played_session,
+	.root = played_root,
+	.address = played_address,
+	.fd = played_fd,
+	.close = played_close,
+};
+
+/* ---- a job of three, of which the second is here ---- */
+
+struct scene {
+	struct rig rig;
+	struct actor worker, box;
+};
+
+static struct job *the_job(const struct scene *s)
+{
+	assert_non_null(s->rig.box->control.jobs);
+	return s->rig.box->control.jobs;
+}
+
+static void tell(struct scene *s, const Phub__Control *control)
+{
+	above.hear(above.arg, control);
+	rig_wait(&s->rig, 20);
+}
+
+/* Of so many chunks of one size, by these rates. */
+static uint32_t homes_of(const double rates[BOXES])
+{
+	struct ways_box boxes[BOXES] = {{0}};
+	uint32_t bytes[KEYS];
+	uint16_t home[KEYS];
+	struct err e;
+
+	for (unsigned i = 0; i < KEYS; i++)
+		bytes[i] = ELEMENTS * sizeof(float);
+	for (unsigned i = 0; i < BOXES; i++)
+		boxes[i] = (struct ways_box){.workers = 1, .rate_bytes_s = rates[i]};
+	assert_int_equal(ways_homes(WAYS_CHAIN, boxes, BOXES, 0, bytes, KEYS, home, &e), 0);
+	return crc_32c(0, home, sizeof(home));
+}
+
+static void scene_start(struct scene *s)
+{
+	static const double rates[BOXES] = {100, 100, 100};
+	Phub__Control control = PHUB__CONTROL__INIT;
+	Phub__Start start = PHUB__START__INIT;
+	Phub__Exchange exchange = PHUB__EXCHANGE__INIT;
+	Phub__ExchangeBox boxes[BOXES], *each[BOXES];
+	uint8_t cores[KEYS] = {0};
+	char hosts[BOXES][16] = {"", "10.9.9.1", "10.9.9.2"};
+	uint32_t ranks[BOXES] = {0, 1, 2};
+
+	for (unsigned i = 0; i < BOXES; i++) {
+		phub__exchange_box__init(&boxes[i]);
+		boxes[i].host = hosts[i];
+		boxes[i].port = i ? 7100 + i : 0;
+		boxes[i].ranks = &ranks[i];
+		boxes[i].n_ranks = 1;
+		boxes[i].rate = 100;
+		each[i] = &boxes[i];
+	}
+	exchange.hierarchy = PHUB__HIERARCHY__HIERARCHY_CHAIN;
+	exchange.number = EXCHANGE;
+	exchange.boxes = each;
+	exchange.n_boxes = BOXES;
+	exchange.box = SELF;
+	exchange.cores = 1;
+	exchange.homes = homes_of(rates);
+	start.job = 7;
+	start.generation = 1;
+	start.epoch = 3;
+	start.window = 8;
+	start.rank = WORLD;
+	start.gathered = above.gathered;
+	start.core_of_chunk.data = cores;
+	start.core_of_chunk.len = KEYS;
+	start.exchange = &exchange;
+	control.message_case = PHUB__CONTROL__MESSAGE_START;
+	control.start = &start;
+	tell(s, &control);
+}
+
+static void scene_open(struct scene *s)
+{
+	static const char *const settings[] = {"uplink=10.9.9.9:7077", NULL};
+
+	memset(s, 0, sizeof(*s));
+	memset(&above, 0, sizeof(above));
+	memset(&beside, 0, sizeof(beside));
+	opened = closed = 0;
+	rig_calls = &played_ops;
+	rig_open(&s->rig, 1, settings);
+	actor_dial(&s->rig, &s->worker, 1);
+	assert_true(actor_join(&s->worker, "wide", 1, WORLD, NULL));
+	actor_table(&s->worker, NULL, KEYS, ELEMENTS);
+	rig_wait(&s->rig, 20);
+	scene_start(s);
+	actor_hear(&s->worker);
+	assert_string_equal(s->worker.error, "");
+	assert_int_equal(the_job(s)->state, JOB_RUNNING);
+	assert_true(the_job(s)->peers->each[2].target);
+	the_job(s)->peers->each[2].state = PEER_LIFTING; /* as if connections of cores were made */
+}
+
+static void scene_close(struct scene *s)
+{
+	actor_hang_up(&s->worker);
+	if (s->box.rig)
+		actor_hang_up(&s->box);
+	rig_wait(&s->rig, 6000);
+	assert_null(s->rig.box->control.jobs);
+	assert_int_equal(s->rig.box->control.memory_used, 0);
+	assert_int_equal(opened, closed);
+	assert_true(box_balanced(s->rig.box));
+	rig_close(&s->rig);
+	rig_calls = NULL;
+}
+
+static void expect(struct actor *a, int code, const char *text)
+{
+	actor_hear(a);
+	if (!strstr(a->error, text))
+		fail_msg("'%s' is not in '%s'", text, a->error);
+	assert_int_equal(a->error_code, code);
+}
+
+/* ---- what the top box says ---- */
+
+/* The last one's link is slower now; of every second number as fast as the others. */
+static void tell_hold(struct scene *s, uint32_t number, unsigned boxes, uint32_t wrong)
+{
+	const double rates[BOXES] = {100, 100, number % 2 ? 10 : 100};
+	uint64_t said[BOXES] = {100, 100, number % 2 ? 10 : 100};
+	Phub__Control control = PHUB__CONTROL__INIT;
+	Phub__Rehome m = PHUB__REHOME__INIT;
+
+	m.step = STEP(HOLD);
+	m.number = number;
+	m.rates = said;
+	m.n_rates = boxes;
+	m.homes = homes_of(rates) + wrong;
+	control.message_case = PHUB__CONTROL__MESSAGE_REHOME;
+	control.rehome = &m;
+	tell(s, &control);
+}
+
+static void tell_step(struct scene *s, Phub__RehomeStep step, uint32_t number, uint64_t round)
+{
+	uint64_t rounds[KEYS] = {0};
+	Phub__Control control = PHUB__CONTROL__INIT;
+	Phub__Rehome m = PHUB__REHOME__INIT;
+
+	m.step = step;
+	m.number = number;
+	m.rounds = rounds;
+	m.n_rounds = step == STEP(STOP) ? KEYS : 0;
+	m.rounds_from = round;
+	control.message_case = PHUB__CONTROL__MESSAGE_REHOME;
+	control.rehome = &m;
+	tell(s, &control);
+}
+
+static void expect_said(Phub__RehomeStep step, uint32_t number, unsigned said)
+{
+	assert_int_equal(above.step, step);
+	assert_int_equal(above.number, number);
+	assert_int_equal(above.said, said);
+}
+
+/* ---- all as it should be ---- */
+
+static void test_moves(void **state)
+{
+	struct scene s;
+
+	(void)state;
+	scene_open(&s);
+	for (unsigned number = 1; number < 3; number++) {
+		tell_hold(&s, number, BOXES, 0);
+		expect_said(STEP(HELD), number, 4 * number - 3);
+		assert_int_equal(above.round, 1);
+		tell_step(&s, STEP(STOP), number, 1);
+		expect_said(STEP(CARRIED), number, 4 * number - 2);
+		tell_step(&s, STEP(SWITCH), number, 0);
+		expect_said(STEP(SWITCHED), number, 4 * number - 1);
+		above.full = true; /* it goes on, and cannot say so yet */
+		tell_step(&s, STEP(GO), number, 0);
+		assert_true(peers_moves(the_job(&s)));
+		above.full = false;
+		rig_wait(&s.rig, 50);
+		expect_said(STEP(RESUMED), number, 4 * number);
+		assert_false(peers_moves(the_job(&s)));
+	}
+	expect(&s.worker, 0, "");
+	scene_close(&s);
+}
+
+/* The top box gives it up: this one goes on as it was, and says that, too. */
+static void test_given_up(void **state)
+{
+	struct scene s;
+
+	(void)state;
+	scene_open(&s);
+	tell_hold(&s, 1, BOXES, 0);
+	tell_step(&s, STEP(GO), 1, 0);
+	expect_said(STEP(RESUMED), 1, 2);
+	assert_false(peers_moves(the_job(&s)));
+	assert_null(the_job(&s)->change);
+	/* Before it has held: it says nothing else, and its cores go on as soon as they do. */
+	s.rig.cores_rest = true;
+	tell_hold(&s, 3, BOXES, 0);
+	tell_step(&s, STEP(GO), 3, 0);
+	expect_said(STEP(RESUMED), 3, 3);
+	s.rig.cores_rest = false;
+	rig_wait(&s.rig, 20);
+	assert_null(the_job(&s)->change);
+	tell_hold(&s, 5, BOXES, 0);
+	expect_said(STEP(HELD), 5, 4);
+	scene_close(&s);
+}
+
+/* ---- it refuses ---- */
+
+static void test_refuses(void **state)
+{
+	static const char *const words[] = {"the operator of this box drains the job",
+		"the operator of this box paused the job", "it does not run here yet",
+		"bytes more while its chunks get other homes, and 0 are available"};
+	struct scene s;
+
+	(void)state;
+	for (unsigned i = 0; i < 4; i++) {
+		uint64_t memory;
+
+		scene_open(&s);
+		memory = s.rig.config.memory_max;
+		the_job(&s)->draining = i == 0;
+		the_job(&s)->paused = i == 1;
+		the_job(&s)->state = i == 2 ? JOB_REKEYING : JOB_RUNNING;
+		if (i == 3)
+			s.rig.config.memory_max = s.rig.box->control.memory_used;
+		tell_hold(&s, 1, BOXES, 0);
+		expect_said(STEP(REFUSED), 1, 1);
+		if (!strstr(above.why, words[i]))
+			fail_msg("'%s' is not in '%s'", words[i], above.why);
+		the_job(&s)->draining = the_job(&s)->paused = false;
+		the_job(&s)->state = JOB_RUNNING;
+		s.rig.config.memory_max = memory;
+		tell_step(&s, STEP(GO), 1, 0);
+		expect_said(STEP(RESUMED), 1, 2);
+		assert_false(peers_moves(the_job(&s)));
+		tell_hold(&s, 3, BOXES, 0);
+		expect_said(STEP(HELD), 3, 3);
+		scene_close(&s);
+	}
+}
+
+/* ---- what the top box cannot say ---- */
+
+static void test_wrong(void **state)
+{
+	enum { TWICE, COUNT, HOMES, SAME, NUMBER, EARLY, BEHIND, SWITCH_EARLY, GO_LATE, UNASKED, CASES };
+	static const char *const words[CASES] = {
+		[TWICE] = "and 3 exchange; it has not done with the ones before",
+		[COUNT] = "other homes for the chunks of 2 boxes, and 3 exchange",
+		[HOMES] = "the top box has other homes for its chunks than this one would choose",
+		[SAME] = "the top box wants other homes for its chunks, and names those that they have",
+	};
+	struct scene s;
+
+	(void)state;
+	for (int i = 0; i < CASES; i++) {
+		scene_open(&s);
+		s.rig.cores_rest = i == EARLY; /* it has not held */
+		if (i != UNASKED)
+			tell_hold(&s, i == SAME ? 2 : 1, i == COUNT ? 2 : BOXES, i == HOMES);
+		if (i == TWICE)
+			tell_hold(&s, 2, BOXES, 0);
+		else if (i == GO_LATE)
+			tell_step(&s, STEP(STOP), 1, 1);
+		if (i == SWITCH_EARLY)
+			tell_step(&s, STEP(SWITCH), 1, 0);
+		else if (i == GO_LATE || i == UNASKED)
+			tell_step(&s, STEP(GO), 1, 0);
+		else if (i > SAME)
+			tell_step(&s, STEP(STOP), i == NUMBER ? 2 : 1, i == BEHIND ? 0 : 1);
+		s.rig.cores_rest = false;
+		expect(&s.worker, ERROR_OF(PROTOCOL),
+			words[i] ? words[i] : "of a change of homes, which this box is not at");
+		scene_close(&s);
+	}
+}
+
+/* ---- a box that carries, and lifts nothing ---- */
+
+static void box_come(struct scene *s, struct actor *a, uint32_t number)
+{
+	static uint8_t nonce[PROOF_NONCE] = {1, 2, 3};
+	Phub__Control control = PHUB__CONTROL__INIT;
+	Phub__Hello hello = PHUB__HELLO__INIT;
+
+	actor_dial(&s->rig, a, 5);
+	hello.version = hello.version_min = WIRE_VERSION;
+	hello.software = (char *)(uintptr_t) "rig";
+	hello.job = (char *)(uintptr_t) "wide";
+	hello.world = WORLD;
+	hello.nonce.data = nonce;
+	hello.nonce.len = sizeof(nonce);
+	hello.below = true;
+	hello.peer = number + 1;
+	hello.exchange = EXCHANGE;
+	control.message_case = PHUB__CONTROL__MESSAGE_HELLO;
+	control.hello = &hello;
+	actor_say(a, &control);
+	assert_int_equal(actor_hear(a), PHUB__CONTROL__MESSAGE_CHALLENGE);
+	actor_prove(a, "wide", 0, WORLD, NULL);
+}
+
+static void test_carrier(void **state)
+{
+	Phub__Control signal = PHUB__CONTROL__INIT, carry = PHUB__CONTROL__INIT;
+	Phub__Signal m = PHUB__SIGNAL__INIT;
+	Phub__Carry c = PHUB__CARRY__INIT;
+	struct actor other;
+	struct conn *conn;
+	struct scene s;
+
+	(void)state;
+	signal.message_case = PHUB__CONTROL__MESSAGE_SIGNAL;
+	signal.signal = &m;
+	carry.message_case = PHUB__CONTROL__MESSAGE_CARRY;
+	carry.carry = &c;
+	scene_open(&s);
+	box_come(&s, &s.box, 2);
+	assert_true(actor_welcomed(&s.box));
+	box_come(&s, &other, 2); /* one is enough */
+	assert_false(actor_welcomed(&other));
+	expect(&other, ERROR_OF(TAKEN), "no box of that number lifts chunks to this one, or another does");
+	actor_hang_up(&other);
+	box_come(&s, &other, SELF);
+	assert_false(actor_welcomed(&other));
+	actor_hang_up(&other);
+	assert_true(actor_connect(&s.box, 0, s.box.key, &conn) < 0);
+	if (conn)
+		transport_loop.abandon(s.box.transport, conn);
+	/* It leaves, and may come again; the job is as before. */
+	actor_leave(&s.box);
+	assert_int_equal(actor_hear(&s.box), PHUB__CONTROL__MESSAGE_LEFT);
+	assert_false(the_job(&s)->peers->each[2].left);
+	actor_hang_up(&s.box);
+	box_come(&s, &s.box, 2);
+	assert_true(actor_welcomed(&s.box));
+	actor_say(&s.box, &signal);
+	expect(&s.box, ERROR_OF(PROTOCOL), "a signal of a box that lifts nothing to this one");
+	rig_wait(&s.rig, 1200);
+	expect(&s.worker, ERROR_OF(LOST), "box 10.9.9.2:7102");
+	scene_close(&s);
+	scene_open(&s);
+	box_come(&s, &s.box, 2);
+	assert_true(actor_welcomed(&s.box));
+	actor_say(&s.box, &carry);
+	expect(&s.box, ERROR_OF(PROTOCOL), "it carries chunk 0 here, whose next home this is not, or not so");
+	scene_close(&s);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_moves),
+		cmocka_unit_test(test_given_up),
+		cmocka_unit_test(test_refuses),
+		cmocka_unit_test(test_wrong),
+		cmocka_unit_test(test_carrier),
+	};
+
+	return cmocka_run_group_tests_name("control_rehome_below", tests, NULL, NULL);
+}
