@@ -141,7 +141,7 @@ int url_parse(const char *text, struct url *out, struct err *e)
 		return url_bad(e, "", "it is missing");
 	url.tls = strncmp(text, URL_SCHEME_TLS, strlen(URL_SCHEME_TLS)) == 0;
 	if (!url.tls && strncmp(text, URL_SCHEME, strlen(URL_SCHEME)) != 0)
-		return url_bad(e, text, "it does not begin with phub:// or phubs://");
+		return url_bad(e, text, "it does not begin with phub://, phubs:// or phub+etcd://");
 	authority = text + strlen(url.tls ? URL_SCHEME_TLS : URL_SCHEME);
 	slash = strchr(authority, '/');
 	if (!slash)

@@ -50,7 +50,8 @@ static int admin_sleep(struct admin_session *s, short events)
 
 	if (now_ns >= s->deadline_ns)
 		return err_set(s->e, -ETIMEDOUT,
-			"the box at %s took the connection but does not answer; is it a phubd?", s->address);
+			"the box at %s took the connection but does not answer; is it a phubd, and does it run?",
+			s->address);
 	poll(&fd, 1, clock_timeout_ms(now_ns, s->deadline_ns));
 	return 0;
 }
