@@ -349,7 +349,7 @@ static void core_read(struct core *core, const struct mail *mail, uint64_t now_n
 		if (mail->value)
 			uplink_leave(mail->shard);
 		else
-			uplink_close(mail->shard, mail->rank, mail->detail);
+			uplink_close(mail->shard, mail->rank, mail->detail, mail->broken);
 		break;
 	case MAIL_REHOME:
 		core_rehome(core, mail, now_ns);

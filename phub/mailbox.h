@@ -47,9 +47,9 @@ enum mail_kind {
 	/* `conn`, the `detail`th of uplink number `rank` of `shard`, leads to a core of another box (phub/uplink.h);
 	   with `uplink` */
 	MAIL_UPLINK,
-	/* The `detail`th connection of that uplink is to end, if it is there still. `value` 1: the standby goes on
-	   with the job. Whatever connection there is ends, nothing is committed any more, and who waits is answered
-	   there. */
+	/* The `detail`th connection of that uplink is to end, if it is there still (`broken`: the other end says that
+	   it broke). `value` 1: the standby goes on with the job. Whatever connection there is ends, nothing is
+	   committed any more, and who waits is answered there. */
 	MAIL_UPLINK_END,
 	/* `shard`, which has stopped, is laid out anew after `rehome` (phub/rehome.h). Answered by MAIL_REHOMED. NULL:
 	 * it goes on, and forgets where it stopped. */
@@ -71,7 +71,7 @@ enum mail_kind {
 	MAIL_SNAPPED,
 	MAIL_UPLINK_WHOLE, /* by its `detail`th connection all of `shard` is at the standby */
 	/* That connection has ended: `value` is the negative errno or 0, `text` what the transport said, or "". `conn`,
-	   unless NULL, was not taken, and is control's again. */
+	   unless NULL, was not taken, and is control's again. `broken`: another may be made in its place. */
 	MAIL_UPLINK_ENDED,
 	MAIL_DRAINED, /* `shard` has committed all that it was to (members.drain) */
 	MAIL_REHOMED, /* nothing of the core refers to what it had before, or, with `rehome` NULL, to members.from */

@@ -33,44 +33,60 @@ static void uplink_tell_end(struct uplink *up)
 	struct mail mail = uplink_mail(up, MAIL_UPLINK_ENDED);
 
 	mail.value = up->end_error;
+	mail.broken = up->broken;
 	memcpy(mail.text, up->end_text, sizeof(mail.text));
 	up->end_untold = mailbox_send(up->shard->control, &mail) < 0;
 }
 
 /* ---- the end ---- */
 
-/* Nothing is out any more. `answer`: who waits gets the results. */
-static void uplink_forget(struct uplink *up, bool answer)
+/* No connection has anything of it. */
+static void uplink_clear(struct uplink *up)
 {
 	up->line_count = 0;
-	up->out = 0;
 	stats_add(&up->counters.results, up->counters.messages - up->counters.results);
 	for (uint32_t i = 0; i < up->chunk_count; i++) {
 		up->chunks[i].lies = 0;
 		up->chunks[i].lined = false;
 		up->chunks[i].again = false;
+		up->chunks[i].next = 0;
 		up->chunks[i].sends = 0;
 		up->chunks[i].results = 0;
 	}
+}
+
+/* Nothing is out any more. `answer`: who waits gets the results. */
+static void uplink_forget(struct uplink *up, bool answer)
+{
+	up->out = 0;
+	up->broken = false;
+	uplink_clear(up);
 	up->use->forget(up, answer);
 }
 
-static void uplink_end(struct uplink *up, int error, const char *why)
+/* `broken`: the way to the other box did. */
+static void uplink_end(struct uplink *up, int error, const char *why, bool broken)
 {
+	bool again = broken && up->use->repeats && !up->shard->failed && up->conn->transport->ops->reconnects;
+
 	snprintf(up->end_text, sizeof(up->end_text), "%s", why ? why : "");
 	up->end_error = error;
 	up->queue->ops->drop(up->queue, up->conn);
 	up->conn = NULL;
-	uplink_forget(up, true);
+	if (again)
+		uplink_clear(up);
+	else
+		uplink_forget(up, true);
+	up->broken = again;
 	uplink_tell_end(up);
 }
 
-void uplink_close(struct shard *shard, uint32_t number, uint64_t serial)
+void uplink_close(struct shard *shard, uint32_t number, uint64_t serial, bool broken)
 {
 	struct uplink *up = &shard->uplinks[number];
 
 	if (number < shard->uplink_count && up->conn && up->serial == serial)
-		uplink_end(up, 0, NULL);
+		uplink_end(up, broken ? -ECONNRESET : 0, NULL, broken);
 }
 
 void uplink_drop(struct shard *shard)
@@ -79,9 +95,10 @@ void uplink_drop(struct shard *shard)
 		struct uplink *up = &shard->uplinks[i];
 
 		up->end_untold = false;
-		if (!up->conn)
+		if (!up->conn && !up->broken)
 			continue;
-		up->queue->ops->drop(up->queue, up->conn);
+		if (up->conn)
+			up->queue->ops->drop(up->queue, up->conn);
 		up->conn = NULL;
 		uplink_forget(up, false);
 	}
@@ -222,7 +239,7 @@ bool uplink_step(struct shard *shard)
 		if (up->end_untold)
 			uplink_tell_end(up);
 		if (up->conn && up->spoilt)
-			uplink_end(up, up->spoilt, "libcrypto encrypts nothing");
+			uplink_end(up, up->spoilt, "libcrypto encrypts nothing", false);
 		more = (up->conn && up->use->step(up)) || more;
 	}
 	return more;
@@ -252,7 +269,8 @@ int uplink_open(const struct mail *mail)
 
 	up->spec = mail->uplink;
 	up->serial = mail->detail;
-	up->epoch = up->spec->epoch;
+	if (!up->broken || wire_after(up->spec->epoch, up->epoch)) /* it may have risen since the start */
+		up->epoch = up->spec->epoch;
 	up->end_untold = false;
 	rc = uplink_take_keys(up);
 	if (rc == 0)
@@ -264,8 +282,12 @@ int uplink_open(const struct mail *mail)
 	up->conn->user = up;
 	up->seq = 0;
 	up->credit = up->spec->conn.window;
-	up->line_first = 0;
+	up->line_first = up->broken ? up->line_first : 0;
 	up->use->began(up);
+	for (uint32_t at = 0; up->broken && at < up->chunk_count; at++)
+		if (up->chunks[at].stage == UPLINK_OUT)
+			uplink_line(up, at);
+	up->broken = false;
 	uplink_pump(up);
 	return 0;
 }
@@ -275,6 +297,8 @@ bool uplink_waits(const struct shard *shard, const struct link *link)
 	for (uint32_t i = 0; i < shard->uplink_count; i++) {
 		const struct uplink *up = &shard->uplinks[i];
 
+		if (up->broken) /* it is not made anew in a job that ends */
+			continue;
 		if (up == shard->replica && up->out > 0)
 			return true;
 		for (uint32_t at = 0; up->out > 0 && at < up->chunk_count; at++)
@@ -394,7 +418,8 @@ unsigned uplink_poll(struct core *core, struct queue *queue, uint64_t now_ns)
 
 		if (rc == 0)
 			continue;
-		uplink_end(conn->user, rc, uplink_why(&core->events[i], rc));
+		uplink_end(conn->user, rc, uplink_why(&core->events[i], rc),
+			core->events[i].type == EVENT_CLOSED && core->events[i].broken);
 		for (unsigned later = i + 1; later < count; later++)
 			if (core->events[later].conn == conn)
 				core->events[later].conn = NULL; /* it is gone, and its slots with it */

@@ -14,6 +14,9 @@
  * of open rounds: sums that are not answered are sent again, as a worker does with its pushes. One that was committed
  * there before has a RESULT on its way, and its repetition is dropped as such.
  *
+ * Where the transport can (transport_ops.reconnects), a connection that breaks is made anew by control, as a worker's
+ * is, and sums that were on their way go once more: the other box drops what it has, and answers what it had answered.
+ *
  * Owning core only; nothing blocks, allocates or logs.
  */
 #ifndef PHUB_UPLINK_H
@@ -91,7 +94,9 @@ struct uplink_use {
 	void (*forget)(struct uplink *up, bool answer);
 	/* At tick, while there is a connection. Returns whether more can be done at once. */
 	bool (*step)(struct uplink *up);
-	bool repeats; /* what is out is sent again when the other box's epoch rises: messages of one a chunk */
+	/* What is out is sent again when the other box's epoch rises, or by another connection: messages of one a chunk
+	 */
+	bool repeats;
 };
 
 struct uplink {
@@ -111,6 +116,7 @@ struct uplink {
 	uint32_t *line;              /* [chunk_count] ring of those with messages to be sent, each at most once */
 	uint32_t line_first, line_count;
 	uint32_t out;    /* chunks that are lifted */
+	bool broken;     /* its connection broke: what is out waits for another */
 	bool end_untold; /* control's mailbox was full: told at a later tick */
 	int end_error;
 	char end_text[MAIL_TEXT_BYTES];
@@ -127,8 +133,9 @@ struct uplink {
  * and nothing was told.
  */
 int uplink_open(const struct mail *mail);
-/* MAIL_UPLINK_END: ends the connection of this uplink with this serial, if it is there still. */
-void uplink_close(struct shard *shard, uint32_t number, uint64_t serial);
+/* MAIL_UPLINK_END: ends the connection of this uplink with this serial, if it is there still. `broken`: the other end
+ * says that it broke. */
+void uplink_close(struct shard *shard, uint32_t number, uint64_t serial, bool broken);
 /* The shard goes home: the connections end, and nobody is told or answered. */
 void uplink_drop(struct shard *shard);
 /* The same, before it does, where the job goes on at the standby: nothing is committed any more that is not there. */

@@ -23,7 +23,8 @@
 #define CALLS_LEAVE_NS      2000000000ull
 #define CALLS_REASON_NS     NS_PER_S /* so long after an uplink has ended sessions may still say why */
 #define CALLS_ADDRESS_BYTES 400
-#define CALLS_KEYS          256u /* in a message */
+#define CALLS_MEND_NS       200000000ull /* one that broke is tried again so often */
+#define CALLS_KEYS          256u         /* in a message */
 
 static const struct call_ops *calls_ops(const struct control *c)
 {
@@ -366,6 +367,21 @@ int box_dial_begin(struct control *c, const struct box_call *call, struct box_di
 	return t->ops->connect(t, address, session, dial->there, dial->key, &dial->spec.conn, &dial->conn, e);
 }
 
+static void box_dial_give(struct control *c, const struct generation *g, struct box_dial *d, uint64_t serial)
+{
+	const struct mail mail = {.kind = MAIL_UPLINK,
+		.core = d->core,
+		.shard = g->store.shards[d->core],
+		.conn = d->conn,
+		.uplink = &d->spec,
+		.rank = d->number,
+		.detail = serial};
+
+	d->conn = NULL;
+	d->out = true;
+	post_send(&c->box->posts[d->core], &mail);
+}
+
 int box_dials_give(struct control *c, const struct generation *g, struct box_dial *dials, unsigned count,
 	uint64_t serial, struct err *e)
 {
@@ -385,22 +401,9 @@ int box_dials_give(struct control *c, const struct generation *g, struct box_dia
 	}
 	if (!all)
 		return -EAGAIN;
-	for (unsigned i = 0; i < count; i++) {
-		struct box_dial *d = &dials[i];
-		const struct mail mail = {.kind = MAIL_UPLINK,
-			.core = d->core,
-			.shard = g->store.shards[d->core],
-			.conn = d->conn,
-			.uplink = &d->spec,
-			.rank = d->number,
-			.detail = serial};
-
-		if (!d->conn)
-			continue;
-		d->conn = NULL;
-		d->out = true;
-		post_send(&c->box->posts[d->core], &mail);
-	}
+	for (unsigned i = 0; i < count; i++)
+		if (dials[i].conn)
+			box_dial_give(c, g, &dials[i], serial);
 	return 0;
 }
 
@@ -581,6 +584,16 @@ bool box_uplinks_hear(const struct job *job, struct box_uplinks *u, const struct
 	dial->out = false;
 	if (u->ended_ns)
 		return true;
+	if (mail->broken) {
+		log_warn("job '%s': the uplink of core %u to core %u of the box above, or beside, broke: %s; it is "
+			 "made anew within %.1f s",
+			job->name, dial->core, dial->there, mail->text[0] ? mail->text : strerror((int)-mail->value),
+			(double)job->control->config->lost_ms / 1e3);
+		dial->broken_ns = job->control->now_ns ? job->control->now_ns : 1;
+		dial->retry_ns = job->control->now_ns;
+		job->control->again = true;
+		return true;
+	}
 	snprintf(why, sizeof(why), "the uplink of core %u to its core %u ended: %s", dial->core, dial->there,
 		mail->text[0] ? mail->text : strerror((int)-mail->value));
 	box_uplinks_end(job, u, why);
@@ -593,8 +606,74 @@ static bool box_uplinks_are_over(const struct job *job)
 	return job->tabled > 0 && job->tabled == job_live(job);
 }
 
-int box_uplinks_check(const struct job *job, const struct box_uplinks *u, struct err *e)
+void box_uplinks_hear_broken(const struct job *job, const struct box_uplinks *u, uint32_t core)
 {
+	const struct generation *g = job->generation;
+
+	for (unsigned i = 0; g && !g->detaching && i < u->count; i++) {
+		const struct box_dial *d = &u->dials[i];
+		const struct mail mail = {.kind = MAIL_UPLINK_END,
+			.core = d->core,
+			.shard = g->store.shards[d->core],
+			.rank = d->number,
+			.detail = u->serial,
+			.broken = true};
+
+		if (d->there == core && d->out)
+			post_send(&job->control->box->posts[d->core], &mail);
+	}
+}
+
+/* One that broke. 0: it is with its core again; -EAGAIN; or why not, this time. */
+static int box_dial_mend(struct job *job, struct box_uplinks *u, struct box_dial *d, struct err *e)
+{
+	struct control *c = job->control;
+	int rc;
+
+	if (!d->conn && c->now_ns < d->retry_ns)
+		return -EAGAIN;
+	rc = d->conn ? 0 : box_dial_begin(c, u->call, d, e);
+	if (rc == 0)
+		rc = d->conn->transport->ops->established(d->conn->transport, d->conn, e);
+	if (rc == 0) {
+		box_dial_give(c, job->generation, d, u->serial);
+		d->broken_ns = 0;
+		job->reconnects++;
+		log_info("job '%s': the uplink of core %u to core %u was made anew", job->name, d->core, d->there);
+	} else if (rc != -EAGAIN && d->conn) {
+		d->conn->transport->ops->abandon(d->conn->transport, d->conn);
+		d->conn = NULL;
+	}
+	if (rc < 0 && !d->conn)
+		d->retry_ns = c->now_ns + CALLS_MEND_NS;
+	return rc;
+}
+
+static void box_uplinks_mend(struct job *job, struct box_uplinks *u)
+{
+	const struct config *config = job->control->config;
+
+	for (unsigned i = 0; !u->ended_ns && u->call && !job->generation->detaching && i < u->count; i++) {
+		struct box_dial *d = &u->dials[i];
+		struct err e = {.text = "it does not answer"};
+		char why[sizeof(u->why)];
+		int rc;
+
+		if (!d->broken_ns)
+			continue;
+		rc = box_dial_mend(job, u, d, &e);
+		job->control->soon = job->control->soon || rc < 0;
+		if (rc == 0 || job->control->now_ns - d->broken_ns <= config->lost_ms * NS_PER_MS)
+			continue;
+		snprintf(why, sizeof(why), "the uplink of core %u to its core %u broke, and was not made anew: %s",
+			d->core, d->there, e.text);
+		box_uplinks_end(job, u, why);
+	}
+}
+
+int box_uplinks_check(struct job *job, struct box_uplinks *u, struct err *e)
+{
+	box_uplinks_mend(job, u);
 	if (!u->ended_ns || box_uplinks_are_over(job) || job->control->now_ns - u->ended_ns <= CALLS_REASON_NS)
 		return 0;
 	return err_set(e, -ECONNRESET, "%s", u->why);

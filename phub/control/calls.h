@@ -86,6 +86,8 @@ struct box_dial {
 	struct conn *conn;    /* that is being made, and no core has yet */
 	bool up;              /* it is made */
 	bool out;             /* a core has it */
+	uint64_t broken_ns;   /* it broke then, and is to be made anew; 0: not so */
+	uint64_t retry_ns;    /* ...which is tried again then */
 };
 
 /* Begins to connect; spec.conn is filled in but for key and queue. 0, or -EPROTO (no such core there), -ENOTSUP (no
@@ -130,8 +132,14 @@ int box_uplinks_begin(const struct job *job, struct box_call *call, const struct
 int box_uplinks_give(const struct job *job, struct box_uplinks *u, struct err *e);
 /* MAIL_UPLINK_ENDED: false when it is not about these. */
 bool box_uplinks_hear(const struct job *job, struct box_uplinks *u, const struct mail *mail);
-/* One ended, and nothing has explained it in time: -ECONNRESET with what is known in `e`. Else 0. */
-int box_uplinks_check(const struct job *job, const struct box_uplinks *u, struct err *e);
+/* The other box says that the connection to this core of it broke. */
+void box_uplinks_hear_broken(const struct job *job, const struct box_uplinks *u, uint32_t core);
+/*
+ * To be called again and again, as long as the session lives: connections that broke are made anew, for lost_ms at
+ * most, where their transport can. One ended for good, and nothing has explained it in time: -ECONNRESET with what is
+ * known in `e`. Else 0.
+ */
+int box_uplinks_check(struct job *job, struct box_uplinks *u, struct err *e);
 /* Has a core the connection of this way, and told no end of it? */
 bool box_uplinks_carry(const struct box_uplinks *u, uint32_t way);
 /* Bytes of payload sent; results that came. */

@@ -142,7 +142,7 @@ static void job_link_broken(struct job *job, const struct mail *mail, const char
 	log_warn("job '%s' %s: its %s connection to core %u broke: %s; it has %.1f s to connect again", job->name,
 		job_member_name(job, mail->rank, who, sizeof(who)), m->transport, mail->core, text,
 		(double)job->control->config->lost_ms / 1e3);
-	session_write_broken(m->session, mail->core, text);
+	session_write_broken(m->session ? m->session : peers_find_session(job, mail->rank), mail->core, text);
 }
 
 /* What the worker says of its own end is true for the worker alone: it ends nothing. */
@@ -188,7 +188,9 @@ static void job_link_closed(struct job *job, const struct mail *mail)
 
 	char who[240];
 
-	if (job->state != JOB_RUNNING || m->left || !m->session)
+	if (job->state != JOB_RUNNING || m->left)
+		return;
+	if (!m->session && !(mail->broken && peers_find_session(job, mail->rank)))
 		return;
 	if (mail->detail != link->serial)
 		return; /* another has taken its place */

@@ -134,6 +134,9 @@ static void parent_hear(void *arg, const Phub__Control *m)
 	case PHUB__CONTROL__MESSAGE_NOTICE:
 		job_pass_notice(p->job, m->notice);
 		break;
+	case PHUB__CONTROL__MESSAGE_BROKEN:
+		box_uplinks_hear_broken(p->job, peers_uplinks(p->job, &p->uplinks), m->broken->core);
+		break;
 	default:
 		peers_move_obey(p->job, m);
 	}

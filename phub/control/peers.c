@@ -85,6 +85,14 @@ const char *peers_session_name(const struct session *s)
 	return peers_of(s)->name;
 }
 
+struct session *peers_find_session(const struct job *job, uint32_t member)
+{
+	for (unsigned i = 0; job->peers && i < job->peers->count; i++)
+		if (job->peers->each[i].slot == member)
+			return job->peers->each[i].session;
+	return NULL;
+}
+
 void peers_lost(struct session *s, const char *why)
 {
 	struct job *job = s->job;
@@ -181,6 +189,9 @@ static void peer_hear(void *arg, const Phub__Control *m)
 		break;
 	case PHUB__CONTROL__MESSAGE_NOTICE:
 		job_pass_notice(job, m->notice);
+		break;
+	case PHUB__CONTROL__MESSAGE_BROKEN:
+		box_uplinks_hear_broken(job, &t->uplinks, m->broken->core);
 		break;
 	default:
 		break;
@@ -352,6 +363,11 @@ void peers_connect(struct job *job)
 			t->place = parent_place_there(job);
 	}
 	job->control->again = true;
+}
+
+const struct box_uplinks *peers_uplinks(const struct job *job, const struct box_uplinks *mine)
+{
+	return job->peers ? &job->peers->each[0].uplinks : mine;
 }
 
 bool peers_mail(struct job *job, const struct mail *mail)

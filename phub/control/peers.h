@@ -164,9 +164,13 @@ int peers_admit(struct session *s);
 void peers_hear(struct session *s, const Phub__Control *message);
 /* "box host:port". */
 const char *peers_session_name(const struct session *s);
+/* By which its session is told of a connection of it; NULL: it has none. */
+struct session *peers_find_session(const struct job *job, uint32_t member);
 /* Its session is gone. It no longer belongs to the job. */
 void peers_lost(struct session *s, const char *why);
 
+/* Those to the box above: of one that exchanges its own, else `mine`. */
+const struct box_uplinks *peers_uplinks(const struct job *job, const struct box_uplinks *mine);
 /* MAIL_UPLINK_ENDED: false when it is not of these. */
 bool peers_mail(struct job *job, const struct mail *mail);
 /* Moves all of the job on. */

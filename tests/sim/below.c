@@ -361,6 +361,10 @@ static bool below_strike(struct world *w, uint64_t now_ns)
 	if (!box->box)
 		return false;
 	b->parts++;
+	if (oracle_random(&b->random) % 4 == 0) { /* its uplinks break: others are made, and nobody hears of it */
+		loop_net_break(w->net, box->host, box->above ? box->above->host : WORLD_BOX_HOST);
+		return true;
+	}
 	if (plan->below_part == PART_DEATH || (plan->below_part == PART_ANY && oracle_random(&b->random) % 2))
 		below_die(w, box, now_ns);
 	else
@@ -472,7 +476,8 @@ bool below_excuses(const struct world *w, const char *text)
 			continue;
 		if (strstr(text, above) ||
 			(strstr(text, name) && (strstr(text, " was lost: ") || strstr(text, "it counts as lost") ||
-						       strstr(text, " ended the session"))))
+						       strstr(text, " ended the session") ||
+						       strstr(text, "cannot be reached from here"))))
 			return true;
 	}
 	return false;

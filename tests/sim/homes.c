@@ -115,13 +115,13 @@ static void homes_cut(struct world *w, uint64_t now_ns)
 	homes_separate(w, true);
 }
 
-/* What is on its way between two of them is lost, and no more comes on these connections. */
+/* What is on its way between two of them is lost, and no more comes on these connections: others are made, and nobody
+ * hears of it, but who waits for results of one that is done. */
 static void homes_break(struct world *w)
 {
 	unsigned count = homes_count(w), one = homes_draw(w, count);
 	unsigned other = (one + 1 + homes_draw(w, count - 1)) % count;
 
-	w->homes.named |= 1u << one | 1u << other;
 	w->homes.broke |= 1u << one | 1u << other;
 	loop_net_break(w->net, homes_host(w, one), homes_host(w, other));
 }
@@ -244,7 +244,7 @@ static unsigned homes_strike(struct world *w, uint64_t now_ns)
 		homes_die(w, homes_draw(w, homes_count(w)), now_ns);
 		return 1;
 	}
-	if (plan->below_part != PART_BRIEF && homes_draw(w, 6) == 0)
+	if (plan->below_part != PART_BRIEF && homes_draw(w, 3) == 0)
 		homes_break(w);
 	else
 		homes_cut(w, now_ns);

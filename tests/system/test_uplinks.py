@@ -1,11 +1,12 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
 """What boxes of one job speak with each other (uplink_transport), where test_racks.py's speak tcp. Real boxes, real workers.
-vm: -m 2048 -- verbs chosen_verbs
-vm: -m 2048 -w 4 -- verbs"""
+vm: -m 2048 -t 240 -- verbs
+vm: -m 2048 -t 300 -w 4 -- verbs"""
 import json
 import pathlib
 import subprocess
+import time
 
 import rig
 from rig import check, holds
@@ -115,7 +116,7 @@ def chosen_verbs():
         before = rdma_packets()
         digests = {worker.good()["digest"] for worker in rack.workers("auto", optimizer="none", rounds=5)}
         check(digests == {flat(len(rack.boxes), optimizer="none", rounds=5)}, f"{hierarchy}: {digests}")
-        rack.a.logged(rf"the uplink to box {rack.root.address} goes by verbs\n")
+        rack.a.logged(rf"the uplink to box {rack.root.address} goes by verbs$")
         sent = rdma_packets()
         check(sent is None or sent - before > 100, f"{hierarchy}: devices sent {sent} packets, {before} before")
         rack.stop()
@@ -177,5 +178,47 @@ def verbs_lost():
     rack.root.stop()
 
 
+def cable(up):
+    """That of the box below: plugged in, it carries something when the kernel has worked that off."""
+    subprocess.run(["ip", "link", "set", "b2", "up" if up else "down"], check=True, timeout=rig.DEADLINE_S)
+    while up and " state UP " not in subprocess.run(["ip", "link", "show", "n2"], check=True, capture_output=True, text=True, timeout=rig.DEADLINE_S).stdout:
+        time.sleep(0.01)
+
+
+def verbs_broken():
+    """a cable between boxes that is out for longer than the devices try: connections are made anew, and every sum is right; one that stays out ends the job, in words"""
+    rdma_packets()
+    if not pathlib.Path("/sys/class/infiniband/node2").exists():
+        raise rig.Skip("no two devices with a cable each here")
+    for hierarchy, lost_ms in (("tree", 20000), ("sharded", 20000), ("tree", 6000)):
+        options = {"cores": 1, "lost_ms": lost_ms, "warn_ms": lost_ms // 2, "handshake_ms": 60000, **over("verbs")}
+        root = rig.Box(name="root", rdma="node1", hierarchy=hierarchy, **options)
+        below = rig.Box(name="below", rdma="node2", uplink=root.address, listen="127.0.0.2:0", **options)
+        workers = [rig.Worker(box.url("cable"), rank=rank, world=2, keys=KEYS, optimizer="momentum", transport="tcp", rounds="until-told", report_ms=20,
+                              wait_ms=60000) for rank, box in enumerate((root, below))]
+        for worker in workers:
+            worker.event("progress")
+        cable(False)
+        if lost_ms == 6000:
+            for worker in workers:
+                bad(worker, "uplink of core 0 to its core 0 broke, and was not made anew|was lost: its verbs connection to core 0 broke: ")
+            cable(True)
+        else:
+            time.sleep(4.5)
+            cable(True)
+            below.logged(r"job 'cable': the uplink of core 0 to core 0 of the box above, or beside, broke: ")
+            below.logged(r"job 'cable': the uplink of core 0 to core 0 was made anew")
+            for worker in workers:
+                with worker.out.changed:
+                    worker.seen = len(worker.out.lines)
+            for worker in workers:
+                worker.event("progress")
+            workers[0].tell()
+            for worker in workers:
+                worker.good()
+        below.stop()
+        root.stop()
+
+
 if __name__ == "__main__":
-    rig.run([udp, udp_lost, chosen, chosen_verbs, verbs, verbs_lost], None if PHUB.exists() else f"{PHUB} is not there (make)")
+    rig.run([udp, udp_lost, chosen, chosen_verbs, verbs, verbs_lost, verbs_broken], None if PHUB.exists() else f"{PHUB} is not there (make)")

@@ -609,10 +609,10 @@ static void test_break(void **state)
 	standby_mirror(s);
 	assert_int_equal(bench_mail(b).kind, MAIL_UPLINK_WHOLE);
 	assert_int_equal(s->sent[0].round, 3);
-	uplink_close(b->shard, 0, s->serial - 1);
+	uplink_close(b->shard, 0, s->serial - 1, false);
 	assert_false(s->dropped); /* of the one before */
 	bench_push_all(b, 3, 0, false);
-	uplink_close(b->shard, 0, s->serial);
+	uplink_close(b->shard, 0, s->serial, false);
 	assert_true(s->dropped);
 	assert_int_equal(b->fake.sent_count, 2);
 	assert_int_equal(bench_mail(b).kind, MAIL_UPLINK_ENDED);
