@@ -117,6 +117,12 @@ static uint64_t call_root(const struct call_peer *p)
 	return p->session.root_told;
 }
 
+static const char *call_sibling(const struct call_peer *p, uint16_t *port)
+{
+	*port = p->session.sibling.port;
+	return *p->session.sibling.host ? p->session.sibling.host : NULL;
+}
+
 static int call_address(const struct call_peer *p, const char *transport, char *out, size_t bytes, struct err *e)
 {
 	if (client_session_address(&p->session, transport, out, bytes) == 0)
@@ -145,6 +151,7 @@ const struct call_ops client_call_ops = {
 	.say = call_say,
 	.session = call_session,
 	.root = call_root,
+	.sibling = call_sibling,
 	.address = call_address,
 	.fd = call_fd,
 	.close = call_close,

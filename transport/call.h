@@ -51,6 +51,8 @@ struct call_ops {
 	void (*session)(const struct call_peer *p, uint64_t *session, const uint8_t **key, uint32_t *cores);
 	/* Once welcome: the epoch of the root that it says it is; 0: it is below another. */
 	uint64_t (*root)(const struct call_peer *p);
+	/* Likewise: the box that may let us in when it has died, NULL: it named none; and where that listens. */
+	const char *(*sibling)(const struct call_peer *p, uint16_t *port);
 	/* Where it serves this transport, as connect() takes it. 0, or -ENOTSUP with what it offers in `e`. */
 	int (*address)(const struct call_peer *p, const char *transport, char *out, size_t bytes, struct err *e);
 	/* The fd to wait on, or -1; *write: also until it is writable. */

@@ -242,6 +242,12 @@ static unsigned above_place_count(const struct control *c)
 	return c->config->racks_uplink ? box_racks(c->box, &self)->box_count - 1 : c->config->uplink_count;
 }
 
+/* Those, and the one that the checkpoint targets name. */
+static unsigned above_roots(const struct control *c)
+{
+	return above_place_count(c) + (c->above.named.epoch > 0);
+}
+
 static struct above_place above_place(const struct control *c, unsigned number)
 {
 	const struct config *config = c->config;
@@ -249,7 +255,10 @@ static struct above_place above_place(const struct control *c, unsigned number)
 	const struct rack_box *box;
 	unsigned self;
 
-	if (number >= above_place_count(c)) {
+	if (number >= above_roots(c)) {
+		place.at = c->above.sibling.at;
+		place.tls = c->above.sibling.tls;
+	} else if (number >= above_place_count(c)) {
 		place = c->above.named;
 		place.epoch = 0;
 	} else if (config->racks_uplink) {
@@ -265,10 +274,10 @@ static struct above_place above_place(const struct control *c, unsigned number)
 	return place;
 }
 
-/* Those, and the one that the checkpoint targets name. */
+/* Those, and the sibling of one that let us in. */
 static unsigned above_choices(const struct control *c)
 {
-	return above_place_count(c) + (c->above.named.epoch > 0);
+	return above_roots(c) + (c->above.sibling.at.host[0] != '\0');
 }
 
 unsigned above_target(const struct control *c, struct call_target *target)
@@ -280,7 +289,7 @@ unsigned above_target(const struct control *c, struct call_target *target)
 	target->port = a->place.at.port;
 	target->tls = a->place.tls;
 	target->root = a->place.epoch;
-	if (!c->config->uplink_name[0] && above_choices(c) > 1)
+	if (!c->config->uplink_name[0] && above_roots(c) > 1 && a->at < above_roots(c))
 		target->least = first || a->seen ? a->seen : 1;
 	return a->at;
 }
@@ -326,6 +335,9 @@ int above_welcomed(struct job *job, uint64_t epoch, struct err *e)
 		return 0;
 	a->failed = 0;
 	above_name(c, is, sizeof(is));
+	if (a->at >= above_roots(c))
+		log_warn("job '%s' takes part at %s, the sibling of the box above (uplink %s), which does not answer",
+			job->name, is, c->config->uplink);
 	if (epoch && epoch < seen)
 		return err_set(e, -ESTALE,
 			"it is the root of epoch %" PRIu64 ", and one of epoch %" PRIu64
@@ -341,6 +353,20 @@ int above_welcomed(struct job *job, uint64_t epoch, struct err *e)
 		if (other != job)
 			parent_moved(other, text);
 	return 0;
+}
+
+void above_take_sibling(struct control *c, const char *host, uint16_t port)
+{
+	struct above *a = &c->above;
+	struct config_box *s = &a->sibling;
+
+	if (c->config->uplink_name[0] || a->at >= above_roots(c)) /* who is at the sibling keeps both */
+		return;
+	*s = (struct config_box){.tls = a->place.tls};
+	if (!host || strlen(host) >= sizeof(s->at.host) || config_is_here(c->config, host, port))
+		return;
+	memcpy(s->at.host, host, strlen(host) + 1);
+	s->at.port = port;
 }
 
 void above_follow(struct control *c, const struct above_place *place)

@@ -17,6 +17,9 @@
  * (promotion.h), of an epoch as high as any that was heard of here: who says Welcome tells it (Welcome.root), and is
  * told the least that is wanted (Hello.least). Epoch 1 is that of a box that nobody promoted.
  *
+ * A box above that let us in may have named its sibling (racks): that is called, too, when it does not answer, as its
+ * workers do; below which root it is, is its own matter.
+ *
  * Control thread; nothing blocks.
  */
 #ifndef PHUB_CONTROL_ABOVE_H
@@ -54,10 +57,11 @@ struct above {
 	char why[ERR_TEXT_MAX]; /* why it is not known; "": etcd was not asked yet */
 
 	/* Without etcd: */
-	unsigned at;              /* which of the places it may be at `place` is */
-	unsigned failed;          /* so many were called in vain, one after the other */
-	uint64_t seen;            /* the highest epoch of a root that was heard of; 0: of none */
-	struct above_place named; /* the root, by the checkpoint targets; of epoch 0: they name none */
+	unsigned at;               /* which of the places it may be at `place` is */
+	unsigned failed;           /* so many were called in vain, one after the other */
+	uint64_t seen;             /* the highest epoch of a root that was heard of; 0: of none */
+	struct above_place named;  /* the root, by the checkpoint targets; of epoch 0: they name none */
+	struct config_box sibling; /* of the box above, as that has said; host "": it has none, or is root by etcd */
 };
 
 /* As the options say: to be called before any job comes. */
@@ -109,6 +113,8 @@ unsigned above_target(const struct control *c, struct call_target *target);
 bool above_failed(struct control *c, unsigned at, const char **why);
 /* It lets `job` in, as the root of this epoch, 0: it is none. 0, or -ESTALE: another one has been the root since. */
 int above_welcomed(struct job *job, uint64_t epoch, struct err *e);
+/* And its sibling listens there; NULL: it has none. */
+void above_take_sibling(struct control *c, const char *host, uint16_t port);
 
 /* "the root 'NAME'", or "the root" where etcd does not know it. Returns `out`. */
 #define ABOVE_ROOT_BYTES (CONFIG_NAME_BYTES + 16)

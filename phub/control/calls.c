@@ -203,6 +203,11 @@ uint64_t box_call_root(const struct control *c, const struct box_call *call)
 	return calls_ops(c)->root(call->peer);
 }
 
+const char *box_call_sibling(const struct control *c, const struct box_call *call, uint16_t *port)
+{
+	return calls_ops(c)->sibling(call->peer, port);
+}
+
 int box_call_say(struct control *c, struct box_call *call, const Phub__Control *message)
 {
 	int rc = calls_ops(c)->say(call->peer, message);

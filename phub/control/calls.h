@@ -55,6 +55,8 @@ const char *box_call_by(const struct box_call *call);
 int box_call_say(struct control *c, struct box_call *call, const Phub__Control *message);
 /* Once we are welcome: the epoch of the root that it is; 0: another is above it. */
 uint64_t box_call_root(const struct control *c, const struct box_call *call);
+/* Likewise: where to go when it has died; NULL: it named nobody. */
+const char *box_call_sibling(const struct control *c, const struct box_call *call, uint16_t *port);
 /* As many keys of the table as should be unsent now; *said: how many were. 0, -EAGAIN, -ENOMEM. */
 int box_call_say_keys(
 	struct control *c, struct box_call *call, const struct table *t, uint32_t generation, uint32_t *said);

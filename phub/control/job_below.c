@@ -175,13 +175,26 @@ static uint32_t below_vacancy(const struct job *job)
 	return emptied;
 }
 
+/* Of a box that may die, and whose boxes below come here then? */
+static bool below_is_sibling(const struct job *job)
+{
+	unsigned self;
+	const struct racks *racks = box_racks(job->control->box, &self);
+
+	for (unsigned i = 0; racks && i < racks->box_count; i++)
+		if (racks->boxes[i].sibling == (int)self)
+			return true;
+	return false;
+}
+
 void job_below_keep_places(struct job *job, bool again)
 {
 	const struct table *t = job->reference;
 	uint32_t boxes = job_below_count(job), absent = 0, wanted = boxes + BELOW_SPARE;
 
-	if ((boxes == 0 && !again) || t->spec.lost == LOST_FAIL || job->control->config->standby[0] ||
-		t->chunk_bytes > BELOW_CHUNK_MAX || job_below_check(&t->spec, NULL) < 0)
+	if ((boxes == 0 && !again && !below_is_sibling(job)) || t->spec.lost == LOST_FAIL ||
+		job->control->config->standby[0] || t->chunk_bytes > BELOW_CHUNK_MAX ||
+		job_below_check(&t->spec, NULL) < 0)
 		return;
 	for (uint32_t i = 0; i < job->ranks; i++)
 		absent += !job->members[i].session;

@@ -346,6 +346,27 @@ def siblings():
         rack.root.stop()
 
 
+def sibling_of_above():
+    """a box between two others dies: the one below it, whose workers are well, goes to its sibling, with them as the same ranks"""
+    for lost in ("shrink", "wait"):
+        rack = Siblings("b", lost_ms=3000, warn_ms=1500)
+        host = rig.Box(name="host", cores=1, uplink=rack.a.address, lost_ms=3000, warn_ms=1500)
+        rack.boxes = [rack.root, host, host, rack.b if lost == "wait" else rack.root]  # or b has nobody of the job before
+        begin = census(rack, lost)
+        workers = [begin(rank, resume_ms=30000, optimizer="none") for rank in range(4)]
+        for worker in workers:
+            until(worker, 15)
+        rack.a.kill()
+        for worker in workers:
+            until(worker, 15)
+        host.logged(rf"job 'live' takes part at {rack.b.address}, the sibling of the box above \(uplink {rack.a.address}\), which does not answer")
+        workers[0].tell()
+        for worker in workers:
+            worker.good()
+        for box in (host, rack.b, rack.root):
+            box.stop()
+
+
 def admitted(begin):
     """Until boxes know that its rank is lost, a worker is told that it is at another box, and asks again by itself."""
     worker = begin()
@@ -763,7 +784,7 @@ def measured():
         check(len(path.read_text().splitlines()) == len(lines), path.read_text())
 
 
-CASES = [summed, half, shared_memory, together, jobs_beside, later, lost_worker, lost_box, outlives_workers, outlives_box, moves, stopped, root_comes_again, siblings, asks_again, stalls, refused, seen, exchanged, only_sums, shares, same_bits, same_bits_flat, association_told, by_job, auto, auto_blind, auto_keeps, lost_beside, unreachable, measured]
+CASES = [summed, half, shared_memory, together, jobs_beside, later, lost_worker, lost_box, outlives_workers, outlives_box, moves, stopped, root_comes_again, siblings, sibling_of_above, asks_again, stalls, refused, seen, exchanged, only_sums, shares, same_bits, same_bits_flat, association_told, by_job, auto, auto_blind, auto_keeps, lost_beside, unreachable, measured]
 
 if __name__ == "__main__":
     rig.run(CASES, None if PHUB.exists() else f"{PHUB} is not there (make)")

@@ -50,6 +50,8 @@ static struct call_peer {
 	uint64_t root;     /* its epoch */
 } above, beside;
 
+static const char *upper_names; /* whom it says to be its sibling; NULL: nobody */
+
 static int upper_open(void *ctx, const struct call_target *target, struct call_peer **out, struct err *e)
 {
 	struct call_peer *p = target->peer ? &beside : &above;
@@ -131,12 +133,20 @@ static uint64_t upper_root(const struct call_peer *p)
 	return p->root;
 }
 
+static const char *upper_sibling(const struct call_peer *p, uint16_t *port)
+{
+	(void)p;
+	*port = 7077;
+	return upper_names;
+}
+
 static const struct call_ops upper_ops = {
 	.open = upper_open,
 	.step = upper_step,
 	.say = upper_say,
 	.session = upper_session,
 	.root = upper_root,
+	.sibling = upper_sibling,
 	.address = upper_address,
 	.fd = upper_fd,
 	.close = upper_close,
@@ -593,6 +603,31 @@ static void test_rank_is_above(void **state)
 
 /* ---- this box is the root ---- */
 
+/* The one above names its sibling, and dies: that is called, and the two in turn; not where it is this box itself. */
+static void test_sibling(void **state)
+{
+	static const char *const named[] = {"10.1.1.7", "10.1.1.9", NULL};
+	struct scene s;
+
+	(void)state;
+	for (unsigned i = 0; i < 3; i++) {
+		upper_names = named[i];
+		scene_open(&s);
+		scene_tell(&s, &plain);
+		assert_string_equal(above.called, "10.1.1.1>=0 ");
+		snprintf(above.answers, sizeof(above.answers), "none");
+		above.silent = true;
+		above.called[0] = '\0';
+		rig_wait(&s.rig, 2000);
+		assert_memory_equal(above.called, i == 0 ? "10.1.1.7>=0 10.1.1.1>=0 " : "10.1.1.1>=0 10.1.1.1>=0 ", 24);
+		assert_null(strstr(above.called, "10.1.1.9"));
+		above.answers[0] = '\0';
+		above.silent = false;
+		scene_close(&s);
+	}
+	upper_names = NULL;
+}
+
 static void expect_lease(const struct rig *rig, uint64_t until_ns)
 {
 	for (unsigned i = 0; i < rig->box->core_count; i++)
@@ -735,6 +770,7 @@ int main(void)
 		cmocka_unit_test(test_joins_twice),
 		cmocka_unit_test(test_dial_ends_in_time),
 		cmocka_unit_test(test_rank_is_above),
+		cmocka_unit_test(test_sibling),
 		cmocka_unit_test(test_cores_know_the_lease),
 		cmocka_unit_test(test_turns),
 		cmocka_unit_test(test_stale_root),
