@@ -58,6 +58,13 @@ static struct announce_job *announce_add(struct announce_jobs *a, const char *na
 	return job;
 }
 
+/* Those here, and those of a host whose own box is below this one: that is not announced itself. */
+static bool announce_counts(const struct job *job, const struct member *m)
+{
+	return m->session ||
+	       (m->elsewhere && m->at < job->world && job->members[m->at].session && job->members[m->at].leaf);
+}
+
 static void announce_describe(const struct job *job, struct roster_job *out)
 {
 	const char *state = job->mirror        ? "mirror"
@@ -69,7 +76,7 @@ static void announce_describe(const struct job *job, struct roster_job *out)
 	*out = (struct roster_job){.world = job->ranks, .round = job->rounds};
 	snprintf(out->state, sizeof(out->state), "%s", state);
 	for (uint32_t i = 0; i < job->ranks; i++)
-		out->workers += job->members[i].session != NULL;
+		out->workers += announce_counts(job, &job->members[i]);
 	if (job->generation && job->state == JOB_RUNNING)
 		out->round += generation_sums(job->generation).rounds / job->generation->spec.plan.chunk_count;
 }

@@ -393,6 +393,22 @@ def workers_find_a_box():
         box.stop()
 
 
+def hosts_boxes():
+    """Workers that come by a box of their own host, which is not announced, are told of at the box that this goes to."""
+    etcd = Etcd()
+    top = announced("top", etcd)
+    low = announced("low", etcd, uplink=top.address)
+    name = f"test-etcd-{os.getpid()}"
+    workers = [Worker(box.url("hosted") + "?hostbox=auto", rank=rank, world=3, keys="a:1000", rounds="until-told", optimizer="none", pause_us=5000,
+                      env={"PHUB_PHUBD": str(rig.PHUBD), "PHUB_HOSTBOX_NAME": name}) for rank, box in enumerate((top, top, low))]
+    until(lambda: {key: [job["workers"] for job in box["jobs"]] for key, box in boxes(etcd).items()} == {"top": [2], "low": [1]}, "2 and 1 of 3 workers")
+    workers[0].tell()
+    for worker in workers:
+        worker.good()
+    low.stop()
+    top.stop()
+
+
 def workers_find_none():
     """No box, no etcd, no rights: an error in the time to connect that says which."""
     etcd = Etcd()
@@ -474,7 +490,7 @@ def wrong_words():
 
 
 CASES = [appear_and_go, watch, killed_in_mid_run, data_lost, stopped_box, never_there, deaf_etcd, passwords, https, token_ages, by_rack_file,
-         workers_find_a_box, workers_find_none, uplink_by_name, wrong_words]
+         workers_find_a_box, hosts_boxes, workers_find_none, uplink_by_name, wrong_words]
 
 if __name__ == "__main__":
     rig.run(CASES, None if ETCD else "etcd is not there (apt install etcd-server)")
