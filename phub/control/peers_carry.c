@@ -32,10 +32,12 @@ struct rehome_chunk *carry_place(const struct job *job, uint32_t index)
 	return &r->chunks[chunk_local(job->generation->store.shards[core], carry_chunk(job, index))];
 }
 
-/* Where the new home has sums of its own of each round, and weights are the results of these, it has them. */
+/* Where the new home has workers, and so sums of its own in each round, and weights are the results of these, it has
+ * them. One of a chain that only passes on what comes may do so since the last change of homes, and no round after it.
+ */
 static bool carry_has_weights(const struct job *job, uint32_t index, unsigned box)
 {
-	return carry_chunk(job, index)->dtype == DTYPE_F32 && peers_take_part(job->peers, box, index);
+	return carry_chunk(job, index)->dtype == DTYPE_F32 && job->peers->boxes[box].workers > 0;
 }
 
 uint64_t carry_bytes(const struct job *job, uint32_t index, unsigned box)

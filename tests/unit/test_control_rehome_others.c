@@ -291,6 +291,31 @@ static void test_chain(void **state)
 	rehome_close(&s);
 }
 
+/* A box without workers may have passed on no round since it came to do that: weights are carried to it. */
+static void test_chain_passes_on(void **state)
+{
+	struct rehome_scene s;
+	uint32_t seen = 0;
+	struct job *job;
+	uint64_t bytes;
+
+	(void)state;
+	chain_hold(&s);
+	job = rehome_job(&s);
+	for (uint32_t at = 0; at < REHOME_KEYS; at++) {
+		if (job->peers->home[at] != 2) /* what goes there passes box 1 */
+			continue;
+		bytes = carry_bytes(job, at, 1);
+		job->peers->boxes[1].workers = 0;
+		assert_true(peers_take_part(job->peers, 1, at));
+		assert_int_equal(carry_bytes(job, at, 1), bytes + carry_chunk(job, at)->elements * sizeof(float));
+		job->peers->boxes[1].workers = 1;
+		seen++;
+	}
+	assert_true(seen > 0);
+	rehome_close(&s);
+}
+
 /* It cannot be reached, or refuses: all keep their homes. */
 static void test_chain_unreached(void **state)
 {
@@ -363,6 +388,7 @@ int main(void)
 		cmocka_unit_test(test_wrong_carries),
 		cmocka_unit_test(test_carries),
 		cmocka_unit_test(test_chain),
+		cmocka_unit_test(test_chain_passes_on),
 		cmocka_unit_test(test_chain_unreached),
 		cmocka_unit_test(test_chain_lost),
 	};
