@@ -3,8 +3,8 @@
  * What befalls boxes that exchange (phub/control/peers.h): the root of a world and those right below it (below.h), each
  * of which is the home of some chunks. Any of them dies, the root, too; nothing passes between some of them, both ways
  * or one, or what is on its way is lost. A cut that is shorter than the silence that boxes bear must not be felt. With
- * a box its chunks' homes are lost: the job ends everywhere, soon, with an error that names the box. Of sharded jobs
- * the operator says rebalance, in whose midst these things happen as well: who has a result has that of all others.
+ * a box its chunks' homes are lost: the job ends everywhere, soon, with an error that names the box. The operator
+ * says rebalance, in whose midst these things happen as well: who has a result has that of all others.
  * Boxes have numbers as plans have them: 0 is the root.
  */
 #ifndef PHUB_TESTS_SIM_HOMES_H

@@ -282,7 +282,7 @@ void world_plan_homes(struct world_plan *plan)
 	plan->below_steps = steps[world_draw(&r, 0, 2)];
 	plan->mourned = plan->mourned && (plan->below_part == PART_NEVER || plan->below_part == PART_BRIEF);
 	world_plan_spread_elastic(plan);
-	if (plan->hierarchy == 1 && world_draw(&r, 0, 1))
+	if (world_draw(&r, 0, 1))
 		plan->rebalances = world_draw(&r, 1, 3);
 	if (plan->lost != LOST_FAIL || world_draw(&r, 0, 3))
 		return;
