@@ -96,7 +96,8 @@ void above_depose(struct control *c, const struct above_place *by, const char *w
 bool above_is_root(const struct control *c);
 /* The epoch of this box as the root that no box is above of: 1 where nobody promoted it; 0: it is below another. */
 uint64_t above_epoch(const struct control *c);
-/* Is the job held, as its box is in doubt? */
+#define ABOVE_DOUBTS "this box may not be the root any more, and lets nobody in until it knows; it is asked again"
+/* Is the job held, as its box is in doubt? Nobody is let in then: another root may have gone on with it. */
 bool above_holds(const struct job *job);
 
 /* An operator made this box the root, of this epoch: jobs that wait for the one above go on here, others end. */

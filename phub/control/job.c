@@ -12,6 +12,7 @@
 
 #include "phub/base/clock.h"
 #include "phub/base/log.h"
+#include "phub/control/above.h"
 #include "phub/control/box.h"
 #include "phub/control/job_below.h"
 #include "phub/control/job_mirror.h"
@@ -146,6 +147,10 @@ int job_join(struct session *s)
 		session_refuse(s, PHUB__ERROR_CODE__ERROR_MISMATCH, "job '%s' has a world of %u, rank %u says %u",
 			s->name, job->ranks, s->rank, s->world);
 		return -EBADMSG;
+	}
+	if (above_holds(job)) {
+		session_refuse(s, PHUB__ERROR_CODE__ERROR_BUSY, "job '%s': " ABOVE_DOUBTS, s->name);
+		return -EBUSY;
 	}
 	m = &job->members[s->rank];
 	if (m->elsewhere && !job_below_admits(job, s->rank)) {

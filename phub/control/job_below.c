@@ -12,6 +12,7 @@
 
 #include "phub/base/log.h"
 #include "phub/base/ranks.h"
+#include "phub/control/above.h"
 #include "phub/control/box.h"
 #include "phub/control/generation.h"
 #include "phub/control/parent.h"
@@ -20,6 +21,7 @@
 #include "phub/members.h"
 
 #define BELOW_RANKS_TOLD 64u
+#define BELOW_CIRCLE     ", or, if uplinks lead from box to box in a circle, one of these boxes no uplink"
 #define BELOW_SPARE      4u         /* places for boxes that come while the job runs */
 #define BELOW_CHUNK_MAX  (1u << 20) /* of 16 bits each: as fp32 it has room in a message */
 
@@ -190,15 +192,13 @@ static bool below_is_sibling(const struct job *job)
 void job_below_keep_places(struct job *job, bool again)
 {
 	const struct table *t = job->reference;
-	uint32_t boxes = job_below_count(job), absent = 0, wanted = boxes + BELOW_SPARE;
+	uint32_t boxes = job_below_count(job), wanted = boxes + BELOW_SPARE;
 
 	if ((boxes == 0 && !again && !below_is_sibling(job)) || t->spec.lost == LOST_FAIL ||
 		job->control->config->standby[0] || t->chunk_bytes > BELOW_CHUNK_MAX ||
 		job_below_check(&t->spec, NULL) < 0)
 		return;
-	for (uint32_t i = 0; i < job->ranks; i++)
-		absent += !job->members[i].session;
-	wanted = absent < wanted ? absent : wanted;
+	wanted = job->ranks < wanted ? job->ranks : wanted; /* each has one of them */
 	while (job->world - job->ranks < wanted && job_below_append(job) != JOB_AT_OTHER)
 		continue;
 }
@@ -261,6 +261,8 @@ int job_below_join(struct session *s)
 			s->world);
 		return -EBADMSG;
 	}
+	if (above_holds(job))
+		return below_refuse(s, PHUB__ERROR_CODE__ERROR_BUSY, -EBUSY, ABOVE_DOUBTS);
 	place = job->state == JOB_RUNNING ? below_vacancy(job) : JOB_AT_OTHER;
 	if (place == JOB_AT_OTHER && (job->state != JOB_FORMING || job->moves))
 		return below_refuse(s, PHUB__ERROR_CODE__ERROR_BUSY, -EBUSY,
@@ -328,6 +330,8 @@ static void below_take_address(struct member *m, const struct session *s, const 
 	m->tls = message->tls;
 	m->cores = message->cores;
 	m->deep = message->deep;
+	m->resumes = message->resumes;
+	m->waits_ns = s->control->now_ns; /* for others, since the last of its ranks came */
 	m->leaf = message->leaf;
 	job_below_copy(m->host, sizeof(m->host), message->host);
 	if (!m->host[0])
@@ -428,6 +432,27 @@ static void below_move(struct session *s, const Phub__Gather *message)
 		job_members_spread(job, lost, came, s);
 	parent_changed(job);
 	job_below_review(job);
+}
+
+/* Is it a job whose ranks may be lost and come again? Before its first table nobody knows. */
+static bool below_may_come(const struct job *job)
+{
+	const struct spec *spec = job->generation  ? &job->generation->spec
+				  : job->reference ? &job->reference->spec
+						   : NULL;
+
+	return spec && spec->lost != LOST_FAIL && !job->peers;
+}
+
+/* Its rank is somebody else's: where ranks may come again that one may be lost, and this box not have heard of it yet,
+ * so that the box below is to ask again. */
+static void below_refuse_rank(struct session *s, uint32_t rank, const char *where)
+{
+	bool may_come = below_may_come(s->job);
+
+	session_refuse(s, may_come ? PHUB__ERROR_CODE__ERROR_BUSY : PHUB__ERROR_CODE__ERROR_TAKEN,
+		"rank %u is at %s%s; give every worker its own rank%s", rank, where,
+		may_come ? ", and not lost there as far as is known here" : "", s->job->parent ? BELOW_CIRCLE : "");
 }
 
 static void below_gather_on(struct session *s, const Phub__Gather *message)
@@ -541,6 +566,36 @@ void job_below_hear_members(struct job *job, const Phub__Members *m)
 
 /* ---- whom it has, before the start ---- */
 
+/* Before the start: this rank is at that box. False when it is not, and the box was refused, or the job has failed. */
+static bool below_claim(struct session *s, uint32_t rank)
+{
+	struct job *job = s->job;
+	struct member *m = &job->members[rank < job->ranks ? rank : 0];
+	const char *where;
+	char box[200];
+
+	if (rank >= job->ranks) {
+		session_refuse(s, PHUB__ERROR_CODE__ERROR_PROTOCOL, "a gathering of rank %u of %u", rank, job->ranks);
+		return false;
+	}
+	if (m->elsewhere && m->at == JOB_AT_OTHER && !m->absent) {
+		below_refuse_rank(s, rank, "a box above this one, or below that");
+		return false;
+	}
+	if (m->session || (m->elsewhere && m->at != JOB_AT_OTHER)) {
+		where = m->session ? m->peer : job_member_name(job, m->at, box, sizeof(box));
+		if (below_may_come(job))
+			below_refuse_rank(s, rank, where);
+		else
+			job_fail(job, PHUB__ERROR_CODE__ERROR_TAKEN, (int)rank,
+				"rank %u is at box %s and at %s; give every worker its own rank%s", rank,
+				job->members[s->rank].peer, where, job->parent ? BELOW_CIRCLE : "");
+		return false;
+	}
+	*m = (struct member){.gone = true, .elsewhere = true, .at = s->rank};
+	return true;
+}
+
 void job_below_gather(struct session *s, const Phub__Gather *message)
 {
 	struct job *job = s->job;
@@ -571,33 +626,8 @@ void job_below_gather(struct session *s, const Phub__Gather *message)
 	job->members[place].gathered = message->number;
 	below_take_address(&job->members[place], s, message);
 	for (size_t i = 0; i < message->n_ranks && job->state == JOB_FORMING; i++) {
-		uint32_t rank = message->ranks[i];
-		char box[200];
-
-		if (rank >= job->ranks) {
-			session_refuse(
-				s, PHUB__ERROR_CODE__ERROR_PROTOCOL, "a gathering of rank %u of %u", rank, job->ranks);
+		if (!below_claim(s, message->ranks[i]))
 			return;
-		}
-		if (job->members[rank].elsewhere && job->members[rank].at == JOB_AT_OTHER) {
-			session_refuse(s, PHUB__ERROR_CODE__ERROR_TAKEN,
-				"rank %u is at a box above this one, or below that; give every worker its own rank",
-				rank);
-			return;
-		}
-		if (job->members[rank].session || job->members[rank].elsewhere) {
-			job_fail(job, PHUB__ERROR_CODE__ERROR_TAKEN, (int)rank,
-				"rank %u is at box %s and at %s; give every worker its own rank%s", rank,
-				job->members[place].peer,
-				job->members[rank].session
-					? job->members[rank].peer
-					: job_member_name(job, job->members[rank].at, box, sizeof(box)),
-				job->parent ? ", or, if uplinks lead from box to box in a circle, one of these boxes "
-					      "no uplink"
-					    : "");
-			return;
-		}
-		job->members[rank] = (struct member){.gone = true, .elsewhere = true, .at = place};
 	}
 	parent_changed(job);
 	job_try_start(job);
@@ -658,6 +688,14 @@ uint32_t job_below_gathered(const struct job *job, uint32_t *ranks)
 			ranks[count++] = i;
 	}
 	return count;
+}
+
+bool job_below_resumes(const struct job *job)
+{
+	for (uint32_t i = 0; i < job->world; i++)
+		if (job->members[i].tabled && job->members[i].resumes)
+			return true;
+	return false;
 }
 
 void job_below_settle(struct job *job)

@@ -62,6 +62,8 @@ void job_below_keep_places(struct job *job, bool again);
 void job_below_vacate(struct job *job, uint32_t member);
 /* The ranks that are in a table here or below, or take part by one, in `ranks` [job->ranks]; returns how many. */
 uint32_t job_below_gathered(const struct job *job, uint32_t *ranks);
+/* Was any of the ranks here or below in it when it ran before? */
+bool job_below_resumes(const struct job *job);
 /* The job starts: who has not been gathered here is at a box above, or below that. */
 void job_below_settle(struct job *job);
 /* Can a job with these options be at several boxes? 0, or -ENOTSUP with what cannot in `e`. */

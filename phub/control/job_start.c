@@ -106,7 +106,7 @@ static void job_take_table(struct session *s)
 		return;
 	}
 	m->tabled = true;
-	m->resumes = s->table->resumes;
+	m->resumes = m->resumes || s->table->resumes;
 	m->waits_ns = s->control->now_ns;
 	memcpy(m->transport, s->table->transport, sizeof(m->transport));
 	job->tabled++;

@@ -362,6 +362,7 @@ static int parent_say_gather(struct parent *p)
 		gather.type = (Phub__Dtype)p->job->lift;
 		gather.deep = job_below_count(p->job) > 0;
 		gather.after = p->job->after;
+		gather.resumes = job_below_resumes(p->job);
 		above_tell_address(p->job, &gather);
 		control.message_case = PHUB__CONTROL__MESSAGE_GATHER;
 		control.gather = &gather;
@@ -507,6 +508,9 @@ static int parent_start(struct parent *p, struct err *e)
 	if (job->started == 0) {
 		job_below_settle(job);
 		job_below_sort(job);
+		if (!m->exchange &&
+			(m->joined || job_below_resumes(job))) /* it may run without some, who may come here */
+			job_below_keep_places(job, true);
 	}
 	if (m->exchange && peers_join(job, m->exchange, e) < 0)
 		return e->code;

@@ -36,6 +36,7 @@ static struct call_peer {
 	void *arg;
 	uint32_t gathered; /* the number of the last Gather */
 	uint32_t ranks;    /* that it named */
+	bool resumes;      /* they were in the job before, as it said */
 	uint32_t keys;     /* told of the newest table */
 	uint32_t generation;
 	uint8_t key[PROOF_KEY];
@@ -84,6 +85,7 @@ static int upper_say(struct call_peer *p, const Phub__Control *m)
 	case PHUB__CONTROL__MESSAGE_GATHER:
 		p->gathered = m->gather->number;
 		p->ranks = (uint32_t)m->gather->n_ranks;
+		p->resumes = m->gather->resumes;
 		break;
 	case PHUB__CONTROL__MESSAGE_JOB:
 		p->generation = m->job->generation;
@@ -250,6 +252,7 @@ struct scene {
 
 static const struct rig_job plain = {.generation = 1};
 static const struct rig_job shrinks = {.generation = 1, .lost = LOST_SHRINK};
+static const struct rig_job again = {.generation = 1, .lost = LOST_SHRINK, .resumes = true};
 
 static void scene_open_below(struct scene *s, const char *uplink)
 {
@@ -285,6 +288,7 @@ static void scene_tell(struct scene *s, const struct rig_job *job)
 		actor_table(&s->worker[i], job, KEYS, ELEMENTS);
 	rig_wait(&s->rig, 10);
 	assert_int_equal(above.ranks, 2);
+	assert_int_equal(above.resumes, job->resumes);
 	assert_int_equal(above.keys, KEYS);
 }
 
@@ -510,6 +514,22 @@ static void test_beside_is_silent(void **state)
 	scene_close(&s);
 }
 
+/* A job that comes again may start without some of its ranks, who may come to this box with boxes of theirs. */
+static void test_places_for_later(void **state)
+{
+	struct said said;
+	struct scene s;
+
+	(void)state;
+	scene_open(&s);
+	scene_tell(&s, &again);
+	said_init(&said);
+	upper_start(&said);
+	assert_int_equal(the_job(&s)->state, JOB_RUNNING);
+	assert_int_equal(the_job(&s)->world, WORLD + WORLD);
+	scene_close(&s);
+}
+
 /* A table that replaces the first one starts among those who are in it: nobody is let in by that. */
 static void test_joins_twice(void **state)
 {
@@ -568,8 +588,8 @@ static void box_comes(struct scene *s, uint32_t rank)
 	rig_wait(&s->rig, 10);
 }
 
-/* A box below says that it has a rank which is at the box above, before the job starts here and after: it is refused,
- * and the job does not notice. */
+/* A box below says that it has a rank which is at the box above: before the job starts here it is to ask again, as that
+ * rank may be lost there; after that it is refused. The job does not notice. */
 static void test_rank_is_above(void **state)
 {
 	struct said said;
@@ -585,7 +605,7 @@ static void test_rank_is_above(void **state)
 	assert_int_equal(the_job(&s)->state, JOB_FORMING); /* the second one's table has not come */
 	assert_int_equal(the_job(&s)->members[2].at, JOB_AT_OTHER);
 	box_comes(&s, 2);
-	expect(&s.box, ERROR_OF(TAKEN), "rank 2 is at a box above this one, or below that");
+	expect(&s.box, ERROR_OF(BUSY), "rank 2 is at a box above this one, or below that");
 	actor_hang_up(&s.box);
 	actor_table(&s.worker[1], &shrinks, KEYS, ELEMENTS);
 	rig_wait(&s.rig, 10);
@@ -664,6 +684,13 @@ static void test_cores_know_the_lease(void **state)
 	assert_true(the_job(&s)->generation->store.shards[0]->leased);
 	above_doubt(c, "it is a test");
 	expect_lease(&s.rig, 0);
+	for (unsigned below = 0; below < 2; below++) { /* another root may have gone on with it */
+		actor_dial(&s.rig, &s.worker[1], 2 + below);
+		s.worker[1].below = below;
+		assert_false(actor_join(&s.worker[1], "alone", 0, 1, NULL));
+		expect(&s.worker[1], ERROR_OF(BUSY), "lets nobody in until it knows");
+		actor_hang_up(&s.worker[1]);
+	}
 	above_renew(c, s.rig.now_ns + 1000000000);
 	above_depose(c, NULL, "it is a test");
 	expect_lease(&s.rig, 0);
@@ -767,6 +794,7 @@ int main(void)
 		cmocka_unit_test(test_starts_too_early),
 		cmocka_unit_test(test_goes_too_early),
 		cmocka_unit_test(test_beside_is_silent),
+		cmocka_unit_test(test_places_for_later),
 		cmocka_unit_test(test_joins_twice),
 		cmocka_unit_test(test_dial_ends_in_time),
 		cmocka_unit_test(test_rank_is_above),

@@ -719,14 +719,20 @@ static void test_places_for_more(void **state)
 /* So it does where some have come with a box, and others have not. */
 static void test_begins_without_some(void **state)
 {
-	const uint32_t one[] = {2}, more[] = {2, 3};
+	uint32_t one[] = {2};
+	const uint32_t more[] = {2, 3};
+	Phub__Gather gather = PHUB__GATHER__INIT;
 	struct scene s;
 
 	(void)state;
 	scene_open(&s);
-	actor_gather(&s.box, one, 1, 1, 0);
-	actor_table(&s.box, &again, 1, ELEMENTS);
-	actor_table(&s.worker, &again, 1, ELEMENTS);
+	gather.number = 1;
+	gather.ranks = one;
+	gather.n_ranks = 1;
+	gather.resumes = true; /* those of the box were in it */
+	job_below_gather(the_job(&s)->members[WORLD].session, &gather);
+	actor_table(&s.box, &shrinks, 1, ELEMENTS);
+	actor_table(&s.worker, &shrinks, 1, ELEMENTS);
 	wait_alive(&s, 9000);
 	assert_int_equal(the_job(&s)->state, JOB_FORMING);
 	wait_alive(&s, 2000);
@@ -734,7 +740,7 @@ static void test_begins_without_some(void **state)
 	assert_int_equal(job_count_somewhere(the_job(&s)), 2);
 	actor_gather(&s.box, more, 2, 2, 0);
 	worker_join(&s.rig, &s.other, 4, 1);
-	actor_table(&s.other, &again, 1, ELEMENTS);
+	actor_table(&s.other, &shrinks, 1, ELEMENTS);
 	rig_wait(&s.rig, 10);
 	assert_int_equal(job_count_somewhere(the_job(&s)), WORLD);
 	scene_close(&s);
