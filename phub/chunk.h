@@ -204,6 +204,7 @@ enum shard_plant {
 	SHARD_PLANT_UNREPEATED, /* it is not sent again when the membership changes above */
 	SHARD_PLANT_MISCOUNTED, /* it counts as many gradients as contributors, be these boxes */
 	SHARD_PLANT_ALONE,      /* where the uplink ends, it is taken for the result */
+	SHARD_PLANT_BEYOND,     /* rounds are committed beyond the lease of a root */
 	/* Not of shards: of their checkpoints. */
 	SHARD_PLANT_UNSYNCED,  /* a file gets its name before its bytes are on disk */
 	SHARD_PLANT_UNCHECKED, /* what is read is not compared with its checksum */

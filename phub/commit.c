@@ -24,7 +24,7 @@
 
 bool commit_is_late(const struct shard *shard)
 {
-	if (!shard->lease || !lease_is_over(shard->lease))
+	if (!shard->lease || !lease_is_over(shard->lease) || shard->plant == SHARD_PLANT_BEYOND)
 		return false;
 	shard->lease->missed = true;
 	return true;

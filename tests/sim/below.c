@@ -63,8 +63,13 @@ uint64_t below_run(struct world *w)
 	const struct job *job = world_job(w);
 
 	if (job)
-		w->below.run = (uint64_t)w->outage.deaths << 32 | job->id;
+		w->below.run = (world_plan_leases(w->plan) ? w->leases.epoch : w->outage.deaths) << 32 | job->id;
 	return w->below.run;
+}
+
+uint64_t below_run_of(const struct worker *me)
+{
+	return world_plan_leases(me->world->plan) ? lease_run(me) : below_run(me->world);
 }
 
 /* ---- making them ---- */
@@ -130,7 +135,10 @@ static int below_configure_one(struct below_box *box, unsigned cores, struct err
 		rc = below_set(&box->config, "lost_ms", "", BELOW_LOST_MS, e);
 	if (rc == 0) /* at another port, others are no other names of this box, and nobody has to look them up */
 		rc = below_set(&box->config, "listen", "127.0.0.1", 1, e);
-	if (rc == 0)
+	if (rc == 0 && world_plan_leases(plan) && !box->above)
+		rc = box == below_number(box->world, plan->heir) ? lease_configure_root(box->world, &box->config, e)
+								 : lease_configure_below(box->world, &box->config, e);
+	else if (rc == 0)
 		rc = below_set(&box->config, "uplink", below_name(box->above), WORLD_CONTROL_PORT, e);
 	if (rc == 0)
 		rc = below_set(&box->config, "advertise", box->name, WORLD_CONTROL_PORT, e);
@@ -158,6 +166,8 @@ int below_configure(struct world *w, struct err *e)
 	rc = config_set(&w->config, text, e);
 	if (rc == 0)
 		rc = below_set(&w->config, "lost_ms", "", BELOW_LOST_MS, e);
+	if (rc == 0 && world_plan_leases(plan))
+		rc = lease_configure_root(w, &w->config, e);
 	for (unsigned i = 0; rc == 0 && i < b->count; i++) {
 		struct below_box *box = &b->boxes[i];
 
@@ -174,7 +184,7 @@ int below_configure(struct world *w, struct err *e)
 
 void below_prepare(struct world *w, struct box_env *root)
 {
-	if (!w->plan->below || !w->plan->hierarchy)
+	if (!w->plan->below || (!w->plan->hierarchy && !world_plan_leases(w->plan)))
 		return;
 	if (w->plan->homes)
 		homes_write_racks(w);
@@ -241,8 +251,18 @@ void below_close(struct world *w)
 
 static void below_separate(struct world *w, unsigned inside, unsigned outside, bool on)
 {
-	loop_net_partition(w->net, inside, outside, on);
-	loop_net_partition_streams(w->net, inside, outside, on);
+	if (w->below.way == BELOW_BOTH)
+		loop_net_partition(w->net, inside, outside, on);
+	else if (w->below.way == BELOW_DEAF)
+		loop_net_deafen(w->net, outside, inside, on);
+	else
+		loop_net_deafen(w->net, inside, outside, on);
+}
+
+/* Between a host, on that side of the cut, and another one, on the other side. */
+static void below_part_hosts(struct world *w, unsigned host, bool inside, unsigned other, bool on)
+{
+	below_separate(w, inside ? host : other, inside ? other : host, on);
 }
 
 /* Between this host, on that side of the cut, and all on the other side. */
@@ -251,13 +271,13 @@ static void below_part_host(struct world *w, unsigned host, bool inside, bool on
 	const struct below *b = &w->below;
 
 	if (inside)
-		below_separate(w, host, WORLD_BOX_HOST, on);
+		below_part_hosts(w, host, inside, WORLD_BOX_HOST, on);
 	for (unsigned i = 0; i < b->count; i++)
 		if (below_is_under(&b->boxes[i], b->cut) != inside)
-			below_separate(w, host, b->boxes[i].host, on);
+			below_part_hosts(w, host, inside, b->boxes[i].host, on);
 	for (unsigned rank = 0; rank < w->plan->workers; rank++)
 		if (w->workers[rank].host && below_is_under(w->workers[rank].rack, b->cut) != inside)
-			below_separate(w, host, w->workers[rank].host->endpoint, on);
+			below_part_hosts(w, host, inside, w->workers[rank].host->endpoint, on);
 }
 
 static void below_part(struct world *w, bool on)
@@ -274,6 +294,14 @@ static void below_part(struct world *w, bool on)
 
 void below_house(struct world *w, const struct worker *me)
 {
+	/* An earlier life at this host may have been in another rack. */
+	for (unsigned host = 0; w->below.cut && host < w->plan->net.hosts; host++) {
+		if (host == me->host->endpoint)
+			continue;
+		loop_net_partition(w->net, host, me->host->endpoint, false);
+		loop_net_deafen(w->net, host, me->host->endpoint, false);
+		loop_net_deafen(w->net, me->host->endpoint, host, false);
+	}
 	if (w->below.cut)
 		below_part_host(w, me->host->endpoint, below_is_under(me->rack, w->below.cut), true);
 }
@@ -295,6 +323,8 @@ static void below_cut(struct world *w, struct below_box *box, uint64_t now_ns)
 	uint64_t ns = 1000000ull * (1 + oracle_random(&b->random) % until[length]);
 
 	b->cut = box;
+	b->way = w->plan->one_way ? (enum below_way)(oracle_random(&b->random) % 3) : BELOW_BOTH;
+	w->result->one_way += b->way != BELOW_BOTH;
 	b->heals_ns = now_ns + ns;
 	box->struck = box->struck || ns > 1000000ull * BELOW_SHORT_MS;
 	below_part(w, true);
@@ -402,7 +432,7 @@ unsigned below_step(struct world *w, uint64_t now_ns)
 	below_run(w);
 	for (unsigned i = 0; i < w->below.count; i++)
 		if (w->below.boxes[i].box)
-			work += box_step(w->below.boxes[i].box, now_ns);
+			work += lease_turn(w, w->below.boxes[i].box, now_ns);
 	return work + below_fate(w, now_ns);
 }
 
@@ -410,6 +440,8 @@ static uint64_t below_due_of(const struct below_box *box)
 {
 	if (!box->box)
 		return box->returns_ns ? box->returns_ns : UINT64_MAX;
+	if (lease_rests(box->world, box->box))
+		return UINT64_MAX;
 	for (unsigned i = 0; i < box->box->core_count; i++)
 		for (unsigned j = 0; j < box->box->cores[i]->queue_count; j++)
 			box->box->cores[i]->queues[j]->ops->arm(box->box->cores[i]->queues[j]);

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The boxes below a world's first one, which is their root: each lifts to that, or to another of them, and has workers
- * of its own. Boxes die, and come again or do not; racks are cut off from all others, and are not any more: a cut that
- * is shorter than the silence that boxes bear must not be felt, and after a longer one nobody may have another result
- * of a round than others had. Workers die with their box, or go to its sibling. What they get is judged where it comes
- * (worker.c).
+ * of its own. Boxes die, and come again or do not; racks are cut off from all others, both ways or one, and are not any
+ * more: a cut that is shorter than the silence that boxes bear must not be felt, and after a longer one nobody may have
+ * another result of a round than others had. Workers die with their box, or go to its sibling. What they get is judged
+ * where it comes (worker.c).
  */
 #ifndef PHUB_TESTS_SIM_BELOW_H
 #define PHUB_TESTS_SIM_BELOW_H
@@ -18,9 +18,16 @@
 #include "tests/sim/world.h"
 #include "transport/loop.h"
 
-enum { BELOW_HOST = 50 /* the first of them */ };
+enum { BELOW_HOST = 80 /* the first of them: behind those of all lives of workers */ };
 
 struct worker;
+
+/* Which way a cut is. */
+enum below_way {
+	BELOW_BOTH,
+	BELOW_DEAF, /* the rack hears nothing of the others, who hear it; */
+	BELOW_MUTE, /* or they nothing of it */
+};
 
 struct below_box {
 	struct world *world;
@@ -44,6 +51,7 @@ struct below {
 	uint64_t random;
 	unsigned parts;              /* so often something befell them */
 	const struct below_box *cut; /* its rack, and those below it, hear nothing of all others; NULL: none is */
+	enum below_way way;          /* ... which way */
 	uint64_t heals_ns;
 	uint64_t run; /* of the root's job, the last that was seen */
 };
@@ -68,6 +76,8 @@ struct below_box *below_choose(struct world *w, unsigned rank, unsigned life);
 void below_house(struct world *w, const struct worker *me);
 /* Which run of the job begins, or goes on, now? */
 uint64_t below_run(struct world *w);
+/* And that a worker begins in. */
+uint64_t below_run_of(const struct worker *me);
 
 /* Have all workers that live been started? */
 bool below_all_started(const struct world *w);

@@ -63,8 +63,8 @@ static void outage_judge(struct world *w)
 	const struct world_plan *plan = w->plan;
 	uint64_t now_ns = loop_net_now(w->net);
 
-	if (w->trace || !plan->disk.bytes_max || plan->disk.targets > 1 || plan->disk.fail > 0 || o->warned > 0 ||
-		o->deaths > 0 || storage_stats(o->storage)->refused == 0)
+	if (w->trace || w->leases.upsets > 0 || !plan->disk.bytes_max || plan->disk.targets > 1 ||
+		plan->disk.fail > 0 || o->warned > 0 || o->deaths > 0 || storage_stats(o->storage)->refused == 0)
 		return;
 	o->refused_ns = o->refused_ns ? o->refused_ns : now_ns;
 	if (now_ns > o->refused_ns + 5 * CONTROL_TICK_NS)
@@ -112,7 +112,8 @@ static bool outage_loses(const struct world *w)
 	const struct outage *o = &w->outage;
 	unsigned there = (unsigned)__builtin_popcount(o->holders & ~o->hidden);
 
-	return w->plan->deaths > 0 && (w->plan->disk.fail_read > 0 || there < w->plan->disk.targets - w->plan->parity);
+	return (w->plan->deaths > 0 || world_plan_leases(w->plan)) &&
+	       (w->plan->disk.fail_read > 0 || there < w->plan->disk.targets - w->plan->parity);
 }
 
 /* Were there more targets, hidden or with a read that failed, than parity makes up for? */

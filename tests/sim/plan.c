@@ -188,6 +188,7 @@ static void world_plan_several(struct world_plan *plan)
 		plan->reproducible = plan->reproducible && plan->dtypes[k] == DTYPE_F32;
 	plan->net.lossy = false; /* boxes speak by what loses nothing */
 	plan->net.corrupt = 0;
+	plan->net.hosts = WORLD_HOSTS;
 	plan->datagrams = false;
 }
 
@@ -242,6 +243,7 @@ void world_plan_racks(struct world_plan *plan)
 	plan->below_part = world_draw(&r, 0, 3) ? (enum world_part)world_draw(&r, PART_DEATH, PART_BRIEF) : PART_NEVER;
 	plan->below_parts = world_draw(&r, 1, 3);
 	plan->below_steps = steps[world_draw(&r, 0, 2)];
+	plan->one_way = world_draw(&r, 0, 1);
 	world_plan_spread_elastic(plan);
 	if (plan->lost == LOST_FAIL)
 		return;
@@ -330,6 +332,30 @@ void world_plan_durable(struct world_plan *plan)
 	plan->leaves = world_draw(&r, 0, 7) == 0;
 }
 
+/* In two of three of these worlds ranks die and come, too, before, while and after the root is away. */
+static void world_plan_rooted_elastic(struct world_plan *plan)
+{
+	uint64_t r = plan->seed * 0x9e3779b97f4a7c15ull + 59; /* apart: the others stay what they were */
+
+	plan->lost = (enum spec_lost)world_draw(&r, LOST_FAIL, LOST_WAIT);
+	if (plan->lost == LOST_FAIL)
+		return;
+	world_plan_vary(plan, &r);
+	plan->rounds = world_draw(&r, 4, 12);
+	plan->slow = plan->workers;
+	plan->slow_ns = 1000000ull * world_draw(&r, 20, 300);
+	plan->every = world_draw(&r, 1, 3);
+	plan->values = ORACLE_INTEGERS;
+	plan->deaths = world_draw(&r, 0, 1) ? world_draw(&r, 1, 3) : 0;
+	plan->return_max_ns = 1000000ull * (world_draw(&r, 0, 1) ? world_draw(&r, 0, 20) : world_draw(&r, 20, 2000));
+	plan->wait_ms = world_draw(&r, 500, 3000);
+	plan->in_step = true; /* else two that come at once, at two boxes, may wait for each other */
+	plan->lockstep = plan->optimizer != OPTIMIZER_NONE && world_draw(&r, 0, 2) == 0;
+	if (world_draw(&r, 0, 1))
+		plan->below_part = (enum world_part)world_draw(&r, PART_DEATH, PART_BRIEF);
+	plan->resume = world_draw(&r, 0, 1);
+}
+
 void world_plan_rooted(struct world_plan *plan)
 {
 	uint64_t r = plan->seed * 0x9e3779b97f4a7c15ull + 53;
@@ -342,6 +368,34 @@ void world_plan_rooted(struct world_plan *plan)
 	plan->below_part = world_draw(&r, 0, 2) ? PART_NEVER : PART_BRIEF;
 	plan->below_parts = 2;
 	plan->below_steps = 300;
+	plan->one_way = world_draw(&r, 0, 1);
+	world_plan_rooted_elastic(plan);
+}
+
+void world_plan_leased(struct world_plan *plan)
+{
+	uint64_t r = plan->seed * 0x9e3779b97f4a7c15ull + 61;
+	unsigned tops = 0, at;
+
+	world_plan_rooted(plan);
+	plan->hierarchy = 0;
+	plan->upsets = world_draw(&r, 1, 3);
+	plan->upset_steps = world_draw(&r, 50, 1000);
+	plan->ttl_ms = 1000 * world_draw(&r, 2, 5);
+	plan->box_deaths = world_draw(&r, 0, 2) ? 0 : 1;
+	if (world_draw(&r, 0, 1))
+		return;
+	/* Another one has no part in the root's disks: where that is the root the job begins anew. */
+	plan->disk = (struct storage_plan){.targets = 0};
+	plan->box_deaths = 0;
+	plan->harms = 0;
+	plan->resume = true;
+	for (unsigned i = 0; i < plan->below; i++)
+		tops += plan->boxes[i].above == 0;
+	at = world_draw(&r, 1, tops);
+	for (unsigned i = 0; at > 0; i++)
+		if (plan->boxes[i].above == 0 && --at == 0)
+			plan->heir = i + 1;
 }
 
 void world_plan_resumed(struct world_plan *plan)
@@ -470,8 +524,13 @@ static void world_plan_print_boxes(const struct world_plan *p, FILE *out)
 		fprintf(out, ", up to %u %s, one turn in %u", p->below_parts, parts[p->below_part], p->below_steps);
 	if (p->rebalances)
 		fprintf(out, ", rebalanced up to %u times", p->rebalances);
+	if (p->below_part && p->one_way)
+		fputs(", also of one way", out);
 	if (p->resume)
 		fputs(", workers come again", out);
+	if (world_plan_leases(p))
+		fprintf(out, ", the root has a lease of %.0f s, up to %u upsets, one turn in %u, heir %u",
+			(double)p->ttl_ms / 1e3, p->upsets, p->upset_steps, p->heir);
 }
 
 void world_plan_print(const struct world_plan *p, FILE *out)

@@ -400,7 +400,7 @@ static unsigned worker_collect(struct worker *me)
 		}
 		worker_plant(me, k);
 		worker_pause(me);
-		if (world_plan_dies(plan) && plan->optimizer != OPTIMIZER_NONE && me->keys[k].round == 0)
+		if (world_plan_repeats(plan) && plan->optimizer != OPTIMIZER_NONE && me->keys[k].round == 0)
 			worker_come_up(me, k);
 		if (plan->sync != SYNC_BSP && me->keys[k].round > 0)
 			worker_record(me, k);
@@ -489,13 +489,13 @@ static unsigned worker_run_rounds(struct worker *me)
 		worker_die(me);
 		return 1;
 	}
-	if (slowest >= last && world_plan_dies(w->plan) && !outage_is_over(w)) {
+	if (slowest >= last && world_plan_repeats(w->plan) && !outage_is_over(w)) {
 		if (!w->plan->leaves)
 			return work; /* others may want it once more */
 		w->outage.left = true;
 	}
 	/* The root may be dead already, which they do not know who are at boxes below. */
-	if (slowest >= last && w->plan->below && w->outage.deaths > 0)
+	if (slowest >= last && w->plan->below && w->outage.deaths + w->leases.upsets > 0)
 		w->outage.left = true;
 	if (slowest >= last) {
 		client_leave_begin(me->phub);
@@ -566,7 +566,7 @@ static void worker_begin(struct worker *me)
 	uint32_t count;
 
 	me->state = WORKER_RUNNING;
-	me->run = me->world->plan->below ? below_run(me->world) : (uint64_t)me->box << 32 | me->phub->session.start.job;
+	me->run = me->world->plan->below ? below_run_of(me) : (uint64_t)me->box << 32 | me->phub->session.start.job;
 	me->record->begun = true;
 	me->record->begun_ns = loop_net_now(me->world->net);
 	for (unsigned k = 0; k < me->world->plan->key_count && world_plan_varies(me->world->plan); k++) {
@@ -604,21 +604,22 @@ static bool worker_is_wrong(struct worker *me, int code, const char *text)
 	return true;
 }
 
-/* Is somebody named whom its job waits for? */
+/* Is somebody named whom its job waits for, or its own box dead? */
 static bool worker_names_absent(const struct worker *me, const char *text)
 {
 	const char *named = strstr(text, "waits for rank");
 	const struct world *w = me->world;
+	bool found = me->rack && !me->rack->box;
 
 	named = named ? named + strcspn(named, "0123456789") : NULL;
 	for (unsigned rank = 0; named && rank < w->plan->workers; rank++) {
 		const struct worker *other = &w->workers[rank];
 
-		if ((worker_is_gone(other) || other->state == WORKER_JOINING || other->state == WORKER_RESUMING) &&
-			fate_lists(named, rank))
-			return true;
+		found = found ||
+			((worker_is_gone(other) || other->state == WORKER_JOINING || other->state == WORKER_RESUMING) &&
+				fate_lists(named, rank));
 	}
-	return false;
+	return found;
 }
 
 /* Has the box said who is missing, or had the time for it? Shortly before a call ends it is asked. */

@@ -12,6 +12,7 @@
 #include "tests/sim/census.h"
 #include "tests/sim/fate.h"
 #include "tests/sim/homes.h"
+#include "tests/sim/lease.h"
 #include "tests/sim/outage.h"
 #include "tests/sim/replay.h"
 #include "tests/sim/twin.h"
@@ -79,6 +80,7 @@ struct world {
 	struct twin twin;
 	struct below below;
 	struct homes homes;
+	struct leases leases;
 	struct worker workers[WORLD_WORKERS_MAX];
 	struct history histories[WORLD_KEYS_MAX];
 	struct census census;

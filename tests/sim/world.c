@@ -226,6 +226,7 @@ static int world_configure(struct world *w, struct err *e)
 		rc = twin_configure(w, e);
 	if (rc == 0)
 		rc = below_configure(w, e);
+	lease_init(w);
 	return rc == 0 ? config_finish(&w->config, e) : rc;
 }
 
@@ -373,7 +374,7 @@ static void world_arm(struct world *w)
 /* Moves time to whatever comes next. False when nothing will ever come. */
 static bool world_advance(struct world *w)
 {
-	uint64_t next, due = w->box ? box_next(w->box) : UINT64_MAX;
+	uint64_t next, due = w->box && !lease_rests(w, w->box) ? box_next(w->box) : UINT64_MAX;
 	const struct worker *me;
 
 	world_arm(w);
@@ -383,6 +384,8 @@ static bool world_advance(struct world *w)
 	due = twin_due(w);
 	next = due < next ? due : next;
 	due = below_due(w);
+	next = due < next ? due : next;
+	due = lease_due(w);
 	next = due < next ? due : next;
 	due = fate_due(&w->fate);
 	next = due < next ? due : next;
@@ -454,7 +457,9 @@ static void world_break(struct world *w)
 
 struct job *world_job(const struct world *w)
 {
-	struct job *job = w->box ? w->box->control.jobs : NULL;
+	uint64_t epoch;
+	struct box *box = world_plan_leases(w->plan) ? lease_root(w, &epoch) : w->box;
+	struct job *job = box ? box->control.jobs : NULL;
 
 	while (job && (job->state == JOB_ENDING || job->started == 0 || strcmp(job->name, w->job) != 0))
 		job = job->next;
@@ -540,11 +545,11 @@ static void world_hear_guest(struct world *w)
 
 static void world_turn(struct world *w)
 {
-	uint64_t deadline_ns = world_plan_dies(w->plan) && w->plan->deaths ? WORLD_AGAIN_NS : WORLD_DEADLINE_NS;
+	uint64_t deadline_ns = world_plan_repeats(w->plan) ? WORLD_AGAIN_NS : WORLD_DEADLINE_NS;
 
 	for (unsigned steps = 0; !w->failed; steps++) {
 		uint64_t now_ns = loop_net_now(w->net);
-		unsigned work = w->box ? box_step(w->box, now_ns) : 0;
+		unsigned work = w->box ? lease_turn(w, w->box, now_ns) : 0;
 		struct worker *me;
 
 		world_weigh_all(w);
@@ -556,6 +561,7 @@ static void world_turn(struct world *w)
 		work += world_fate(w);
 		work += twin_step(w, now_ns);
 		work += below_step(w, now_ns);
+		work += lease_step(w, now_ns);
 		work += outage_step(w);
 		world_break(w);
 		if (work == 0 && !world_advance(w))
@@ -578,11 +584,12 @@ static void world_settle(struct world *w)
 {
 	fate_end(&w->fate);
 	world_heal(w);
+	lease_heal(w);
 	for (unsigned i = 0; i < 40000 && !world_is_settled(w) && !w->failed; i++) {
 		uint64_t now_ns = loop_net_now(w->net);
-		unsigned work = w->box ? box_step(w->box, now_ns) : outage_step(w);
+		unsigned work = w->box ? lease_turn(w, w->box, now_ns) : outage_step(w);
 
-		work += twin_step(w, now_ns) + below_step(w, now_ns);
+		work += twin_step(w, now_ns) + below_step(w, now_ns) + lease_step(w, now_ns);
 		if (work == 0 && !world_advance(w))
 			break;
 	}

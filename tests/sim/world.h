@@ -19,8 +19,9 @@
 #include "transport/loop.h"
 
 #define WORLD_WORKERS_MAX 8
-#define WORLD_GUESTS_MAX  3 /* workers of the second job */
-#define WORLD_BELOW_MAX   4 /* boxes below the first */
+#define WORLD_GUESTS_MAX  3  /* workers of the second job */
+#define WORLD_BELOW_MAX   4  /* boxes below the first */
+#define WORLD_HOSTS       96 /* where there are any */
 #define WORLD_KEYS_MAX    24
 #define WORLD_ROUNDS_MAX  16
 #define WORLD_CHUNK_BYTES 4096
@@ -110,8 +111,14 @@ struct world_plan {
 	/* All of them exchange, sharded or a chain, and any of them may be struck, the root, too (homes.h). */
 	bool homes;
 	unsigned rebalances; /* so often, at most, they are to be other chunks' */
+	bool one_way;        /* cuts may be of one way alone */
 	bool resume;         /* workers go to the sibling of a box that dies, or come again to theirs */
-	unsigned guests;     /* workers of a second job; 0: there is none */
+	/* The root is that by a lease (lease.h): so often, one turn in so many, it stands still or is cut off from
+	 * etcd; 0: it is the root for good. */
+	unsigned upsets, upset_steps;
+	uint64_t ttl_ms;
+	unsigned heir;   /* the box below that stands for the root, too; 0: none does */
+	unsigned guests; /* workers of a second job; 0: there is none */
 	enum world_plant plant;
 	enum shard_plant bug; /* of the box */
 };
@@ -127,11 +134,14 @@ struct world_result {
 	unsigned struck, whole;     /* worlds with two boxes of which one was struck; that had a whole copy then */
 	unsigned below, deep;       /* worlds with boxes below the root; three and more; three levels */
 	unsigned several;
-	unsigned parted, cut; /* boxes below that died; racks that were cut off */
-	unsigned healed;      /* cuts that did */
-	unsigned resumed;     /* workers that went on after their box was lost */
-	unsigned roots;       /* roots with boxes below that died */
-	uint64_t moves;       /* of workers, to the standby */
+	unsigned parted, cut;        /* boxes below that died; racks that were cut off */
+	unsigned one_way;            /* of one way alone, of these */
+	unsigned healed;             /* cuts that did */
+	unsigned resumed;            /* workers that went on after their box was lost */
+	unsigned roots;              /* roots with boxes below that died */
+	unsigned upset, outrun;      /* roots by a lease that were upset; for longer than that lasts */
+	unsigned promoted, regained; /* roots anew after that; roots that were it still */
+	uint64_t moves;              /* of workers, to the standby */
 	unsigned box_died;
 	unsigned restored, anew; /* jobs that went on from a checkpoint, or did not, after that */
 	uint64_t kept;           /* checkpoints written */
@@ -171,6 +181,18 @@ static inline bool world_plan_resumes(const struct world_plan *plan)
 	return world_plan_dies(plan) || plan->resume;
 }
 
+/* Is the root that by a lease? */
+static inline bool world_plan_leases(const struct world_plan *plan)
+{
+	return plan->upsets > 0;
+}
+
+/* May the job come again, so that all must do once more what some have done? */
+static inline bool world_plan_repeats(const struct world_plan *plan)
+{
+	return world_plan_dies(plan) || world_plan_leases(plan);
+}
+
 /* Has its box a second job? Not where what befalls the box, or control sessions, would befall that as well. */
 static inline bool world_plan_shares(const struct world_plan *plan)
 {
@@ -203,6 +225,8 @@ void world_plan_racks(struct world_plan *plan);
 void world_plan_homes(struct world_plan *plan);
 /* The same one with several boxes of which the root dies, and goes on from its checkpoints. */
 void world_plan_rooted(struct world_plan *plan);
+/* ... or is the root by a lease. */
+void world_plan_leased(struct world_plan *plan);
 /* The same one with control sessions that go wrong. */
 void world_plan_mangled(struct world_plan *plan);
 /* The same one with a box that dies, and checkpoints. */
