@@ -303,6 +303,7 @@ static unsigned tcp_conn_report(struct tcp_conn *c, struct event *events, unsign
 		c->close_owed = false;
 		tcp_event_fill(&events[n], EVENT_CLOSED, c);
 		events[n].why = NULL;
+		events[n].broken = false; /* what breaks over tcp takes the session along */
 		events[n++].error = c->error;
 	}
 	list_remove(&c->report);

@@ -225,6 +225,7 @@ unsigned tcp_rig_poll(struct tcp_rig *rig, struct queue *q, unsigned timeout_ms)
 
 	do {
 		q->ops->flush(q);
+		memset(rig->events, 1, sizeof(rig->events)); /* what an event leaves out is anything */
 		n = q->ops->poll(q, clock_now_ns(), rig->events, TCP_RIG_EVENTS);
 	} while (n == 0 && clock_now_ns() < end);
 	return n;
@@ -245,6 +246,8 @@ void tcp_rig_expect_none(struct tcp_rig *rig, struct queue *q)
 void tcp_rig_expect_closed(struct tcp_rig *rig, struct queue *q, struct conn *c, int error)
 {
 	struct event event = tcp_rig_expect(rig, q, EVENT_CLOSED);
+
+	assert_false(event.broken);
 	struct wire_header h = tcp_rig_header(WIRE_PULL, 0, 0, 0);
 
 	assert_ptr_equal(event.conn, c);
