@@ -93,6 +93,13 @@ static uint64_t played_root(const struct call_peer *p)
 	return 0;
 }
 
+static const char *played_sibling(const struct call_peer *p, uint16_t *port)
+{
+	(void)p;
+	(void)port;
+	return NULL;
+}
+
 static int played_address(const struct call_peer *p, const char *transport, char *out, size_t bytes, struct err *e)
 {
 	(void)p;
@@ -121,6 +128,7 @@ static const struct call_ops played_ops = {
 	.say = played_say,
 	.session = played_session,
 	.root = played_root,
+	.sibling = played_sibling,
 	.address = played_address,
 	.fd = played_fd,
 	.close = played_close,
