@@ -170,12 +170,23 @@ int box_call_reaches(const struct box_call *call, struct transport *t, struct er
 	return rc;
 }
 
+static bool box_call_offers(const struct box_call *call, const char *transport)
+{
+	char address[CALLS_ADDRESS_BYTES];
+	struct err e;
+
+	return calls_ops(call->control)->address(call->peer, transport, address, sizeof(address), &e) == 0;
+}
+
 /* It is welcome there. */
 static void box_call_choose(struct box_call *call)
 {
 	const struct box *box = call->control->box;
 
 	call->by = outlet_choose(box, call, call->by_why, sizeof(call->by_why));
+	call->offer = box_call_by(call);
+	if (strcmp(call->offer, "udp") == 0 && !box_call_offers(call, "udp") && box_call_offers(call, "dpdk"))
+		call->offer = "dpdk";
 	if (call->who[0] && box->config->uplink_transport == CONFIG_UPLINK_AUTO)
 		log_info("%s goes by %s%s%s", call->who, box_call_by(call), call->by_why[0] ? ": " : "", call->by_why);
 }
@@ -356,7 +367,7 @@ int box_dial_begin(struct control *c, const struct box_call *call, struct box_di
 	const uint8_t *key;
 	char address[CALLS_ADDRESS_BYTES];
 	uint32_t cores;
-	int rc = calls_ops(c)->address(call->peer, t->ops->name, address, sizeof(address), e);
+	int rc = calls_ops(c)->address(call->peer, call->offer, address, sizeof(address), e);
 
 	if (rc < 0)
 		return rc;

@@ -30,6 +30,7 @@ struct box_call {
 	uint64_t number; /* by which signals of data connections find it (transport.h, carrier); none has 0 */
 	struct call_peer *peer;
 	const struct outlet *by; /* its connections are made by this one (outlet.h); NULL: it was not welcome yet */
+	const char *offer;       /* the other box's name of that: udp and dpdk have the same packets */
 	char by_why[160];        /* ...and not by a better one; "": there is none */
 	char who[SPEC_NAME_BYTES + CONFIG_HOST_BYTES + 48];
 	void (*hear)(void *arg, const Phub__Control *message);

@@ -10,6 +10,7 @@
 #define PHUB_CONTROL_OUTLET_H
 
 #include <stddef.h>
+#include <string.h>
 
 #include "phub/base/err.h"
 #include "phub/control/config.h"
@@ -45,10 +46,13 @@ void outlets_close(struct box *box);
 /* The best that leads to the box of this call, which is welcome there, or the last one: whether that does is seen when
  * it is dialled. `why` (bytes long): what is wrong with better ones, or "". */
 const struct outlet *outlet_choose(const struct box *box, const struct box_call *call, char *why, size_t bytes);
-/* What Hello says, when that is not known yet: its transport, or NULL, one of several. */
+/* What Hello says, when that is not known yet: its transport, or NULL, one of several, as udp, which may be dpdk there.
+ */
 static inline const char *outlets_name(const struct outlets *o)
 {
-	return o->count == 1 ? o->each[0].transport->ops->name : NULL;
+	const char *name = o->count == 1 ? o->each[0].transport->ops->name : NULL;
+
+	return name && strcmp(name, "udp") != 0 ? name : NULL;
 }
 
 #endif

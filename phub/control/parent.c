@@ -337,7 +337,7 @@ static int parent_say_job(struct parent *p)
 		job.generation = p->generation;
 		job.groups = each;
 		job.n_groups = t->spec.group_count;
-		job.transport = (char *)(uintptr_t)box_call_by(p->call);
+		job.transport = (char *)(uintptr_t)p->call->offer;
 		control.message_case = PHUB__CONTROL__MESSAGE_JOB;
 		control.job = &job;
 		rc = box_call_say(p->control, p->call, &control);

@@ -621,6 +621,23 @@ def racks():
         root.stop()
 
 
+def racks_dpdk():
+    """a box below one that drives its port without the kernel sends its sums there by udp, and they are those of a box on udp"""
+    if not PLUGIN.exists():
+        raise Skip("this build has no DPDK")
+    digests = set()
+    for hierarchy in ("tree", "sharded"):
+        for options in ({"transports": "tcp,udp"}, DPDK):
+            root = box_on(hierarchy=hierarchy, lost_ms=LOST_MS, warn_ms=1500, **options)
+            below = box_on(f"{address(1)}:0", node=1, transports="tcp,udp", uplink=root.address, uplink_transport="udp", lost_ms=LOST_MS, warn_ms=1500)
+            workers = [Worker(box.url("mixed"), rank, 3, prefix=net().inside(node), env=SECRET, transport="udp", keys=resnet18(8), rounds=3)
+                       for rank, (box, node) in enumerate(((root, 2), (below, 3), (below, 3)))]
+            digests.update(worker.good(60)["digest"] for worker in workers)
+            below.stop()
+            root.stop()
+    check(len(digests) == 1, f"the sums differ: {digests}")
+
+
 def box_killed():
     """workers whose box is killed hear so in time; so they do when it is told to end, which it does in good order"""
     for number in (signal.SIGKILL, signal.SIGTERM):
@@ -730,6 +747,6 @@ def why_not():
     return None
 
 
-run([loss_1500, loss_9000, shallow, disorder, stopped, cables, strangers, flood, worker_killed, worker_gone, outlived, deaf, racks, box_killed, beside, six,
+run([loss_1500, loss_9000, shallow, disorder, stopped, cables, strangers, flood, worker_killed, worker_gone, outlived, deaf, racks, racks_dpdk, box_killed, beside, six,
      *DPDK_BOX.cases(lossy, disorder, cables, strangers, flood), *DPDK_WORKER.cases(lossy, stopped, worker_killed, outlived, both, misplaced),
      *DPDK_ALL.cases(lossy, outlived), *DPDK_MEMIF.cases(stopped_once), *DPDK_XDP.cases(xdp)], why_not())
