@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 #include "phub/base/clock.h"
 #include "phub/base/log.h"
@@ -355,6 +356,16 @@ int above_welcomed(struct job *job, uint64_t epoch, struct err *e)
 	return 0;
 }
 
+/* By what the options say: nothing is looked up, which would block. */
+static bool above_is_here(const struct config *config, const char *host, uint16_t port)
+{
+	bool here = config->advertise_at.port == port && strcasecmp(config->advertise_at.host, host) == 0;
+
+	for (unsigned i = 0; i < config->listen_count; i++)
+		here = here || (config->listen[i].port == port && strcasecmp(config->listen[i].host, host) == 0);
+	return here;
+}
+
 void above_take_sibling(struct control *c, const char *host, uint16_t port)
 {
 	struct above *a = &c->above;
@@ -363,7 +374,7 @@ void above_take_sibling(struct control *c, const char *host, uint16_t port)
 	if (c->config->uplink_name[0] || a->at >= above_roots(c)) /* who is at the sibling keeps both */
 		return;
 	*s = (struct config_box){.tls = a->place.tls};
-	if (!host || strlen(host) >= sizeof(s->at.host) || config_is_here(c->config, host, port))
+	if (!host || strlen(host) >= sizeof(s->at.host) || above_is_here(c->config, host, port))
 		return;
 	memcpy(s->at.host, host, strlen(host) + 1);
 	s->at.port = port;
