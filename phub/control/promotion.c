@@ -319,9 +319,11 @@ static void promotion_reap(struct control *c)
 	pthread_join(t->thread, NULL);
 	p->task = NULL;
 	p->look_ns = c->now_ns + PROMOTION_LOOK_NS;
-	if (t->claims)
+	if (c->stopping) /* what it has written holds when it is started again */
+		checkpoint_unlock_targets(&t->locks);
+	else if (t->claims)
 		promotion_claimed(c, t);
-	else if (!c->stopping)
+	else
 		promotion_looked(c, t);
 	free(t);
 }
