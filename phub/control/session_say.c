@@ -164,7 +164,8 @@ void session_write_welcome(struct session *s, const uint8_t mac[PROOF_MAC])
 		welcome.standby = (char *)(uintptr_t)config->standby_told;
 	welcome.sibling = (char *)(uintptr_t)config->sibling;
 	welcome.chunk_bytes = (uint32_t)config->chunk_bytes;
-	welcome.root = above_epoch(s->control);
+	if (s->below)
+		welcome.root = above_epoch(s->control);
 	welcome.unmapped = session_is_unmapped(s);
 	if (welcome.unmapped && s->stream->peer_is_local)
 		log_info(
