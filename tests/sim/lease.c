@@ -83,9 +83,11 @@ uint64_t lease_run(const struct worker *me)
 		if (!job->parent)
 			return box->control.above.epoch << 32 | job->id;
 		id = parent_place_there(job).job;
-		if (!at || !at->above)
+		if (box->control.above.place.epoch)
 			return box->control.above.place.epoch << 32 | id;
-		at = at->above;
+		host = below_endpoint(
+			w, box->control.above.place.at.host); /* it may be at the sibling of the one above */
+		at = host == WORLD_BOX_HOST ? NULL : &w->below.boxes[host - BELOW_HOST];
 	}
 }
 
