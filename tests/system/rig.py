@@ -354,6 +354,8 @@ def run(cases, skip_all=None):
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     atexit.register(end_processes)
     wanted = [case for case in cases if not sys.argv[1:] or any(word in case.__name__ for word in sys.argv[1:])]
+    if not wanted:
+        sys.exit(f"{' '.join(sys.argv[1:])}: no such case; there are {', '.join(case.__name__ for case in cases)}")
     print(f"1..{len(wanted)}", flush=True)
     for number, case in enumerate(wanted, 1):
         name = (case.__doc__ or case.__name__).strip().split("\n")[0].rstrip(".")

@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What boxes of one job speak with each other (uplink_transport), where test_racks.py's speak tcp. Real boxes, real workers.
 vm: -m 2048 -t 240 -- verbs
-vm: -m 2048 -t 300 -w 4 -- verbs"""
+vm: -m 2048 -t 300 -w 4 -- verbs
+"""
 import json
 import pathlib
 import subprocess
