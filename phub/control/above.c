@@ -14,6 +14,7 @@
 #include "phub/base/clock.h"
 #include "phub/base/log.h"
 #include "phub/control/box.h"
+#include "phub/control/calls.h"
 #include "phub/control/control.h"
 #include "phub/control/job.h"
 #include "phub/control/parent.h"
@@ -325,11 +326,37 @@ bool above_failed(struct control *c, unsigned at, const char **why)
 	return false;
 }
 
-int above_welcomed(struct job *job, uint64_t epoch, struct err *e)
+/* By what the options say: nothing is looked up, which would block. */
+static bool above_is_here(const struct config *config, const char *host, uint16_t port)
+{
+	bool here = config->advertise_at.port == port && strcasecmp(config->advertise_at.host, host) == 0;
+
+	for (unsigned i = 0; i < config->listen_count; i++)
+		here = here || (config->listen[i].port == port && strcasecmp(config->listen[i].host, host) == 0);
+	return here;
+}
+
+static void above_take_sibling(struct control *c, const struct box_call *call)
+{
+	struct above *a = &c->above;
+	struct config_box *s = &a->sibling;
+	uint16_t port;
+	const char *host = box_call_sibling(c, call, &port);
+
+	if (a->at >= above_roots(c)) /* who is at the sibling keeps both */
+		return;
+	*s = (struct config_box){.tls = a->place.tls};
+	if (!host || strlen(host) >= sizeof(s->at.host) || above_is_here(c->config, host, port))
+		return;
+	memcpy(s->at.host, host, strlen(host) + 1);
+	s->at.port = port;
+}
+
+int above_welcomed(struct job *job, const struct box_call *call, struct err *e)
 {
 	struct control *c = job->control;
 	struct above *a = &c->above;
-	uint64_t seen = a->seen;
+	uint64_t seen = a->seen, epoch = box_call_root(c, call);
 	char is[340], text[420];
 
 	if (c->config->uplink_name[0])
@@ -344,6 +371,7 @@ int above_welcomed(struct job *job, uint64_t epoch, struct err *e)
 			"it is the root of epoch %" PRIu64 ", and one of epoch %" PRIu64
 			" was promoted since: it is to be started again, with the same checkpoint_targets as that",
 			epoch, seen);
+	above_take_sibling(c, call);
 	if (epoch <= seen)
 		return 0;
 	a->seen = epoch;
@@ -354,30 +382,6 @@ int above_welcomed(struct job *job, uint64_t epoch, struct err *e)
 		if (other != job)
 			parent_moved(other, text);
 	return 0;
-}
-
-/* By what the options say: nothing is looked up, which would block. */
-static bool above_is_here(const struct config *config, const char *host, uint16_t port)
-{
-	bool here = config->advertise_at.port == port && strcasecmp(config->advertise_at.host, host) == 0;
-
-	for (unsigned i = 0; i < config->listen_count; i++)
-		here = here || (config->listen[i].port == port && strcasecmp(config->listen[i].host, host) == 0);
-	return here;
-}
-
-void above_take_sibling(struct control *c, const char *host, uint16_t port)
-{
-	struct above *a = &c->above;
-	struct config_box *s = &a->sibling;
-
-	if (c->config->uplink_name[0] || a->at >= above_roots(c)) /* who is at the sibling keeps both */
-		return;
-	*s = (struct config_box){.tls = a->place.tls};
-	if (!host || strlen(host) >= sizeof(s->at.host) || above_is_here(c->config, host, port))
-		return;
-	memcpy(s->at.host, host, strlen(host) + 1);
-	s->at.port = port;
 }
 
 void above_follow(struct control *c, const struct above_place *place)

@@ -33,6 +33,7 @@
 #include "phub/control/config.h"
 #include "transport/control.pb-c.h"
 
+struct box_call;
 struct call_target;
 struct control;
 struct job;
@@ -112,10 +113,8 @@ unsigned above_target(const struct control *c, struct call_target *target);
 /* That one cannot be reached, or does not let us in, as *why says. True: it is the next one's turn, at once; else *why
  * is what all of them said, until the next such call. */
 bool above_failed(struct control *c, unsigned at, const char **why);
-/* It lets `job` in, as the root of this epoch, 0: it is none. 0, or -ESTALE: another one has been the root since. */
-int above_welcomed(struct job *job, uint64_t epoch, struct err *e);
-/* And its sibling listens there; NULL: it has none. */
-void above_take_sibling(struct control *c, const char *host, uint16_t port);
+/* It lets `job` in, and may be a root and name its sibling. 0, or -ESTALE: another one has been the root since. */
+int above_welcomed(struct job *job, const struct box_call *call, struct err *e);
 
 /* "the root 'NAME'", or "the root" where etcd does not know it. Returns `out`. */
 #define ABOVE_ROOT_BYTES (CONFIG_NAME_BYTES + 16)

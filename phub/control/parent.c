@@ -662,16 +662,12 @@ void parent_mail(struct job *job, const struct mail *mail)
 static int parent_advance(struct parent *p, bool welcomed, struct err *e)
 {
 	struct job *job = p->job;
-	const char *sibling;
-	uint16_t port;
 	int rc = 0;
 
 	if (p->state == PARENT_DIALLING && welcomed) {
-		rc = above_welcomed(job, box_call_root(p->control, p->call), e);
+		rc = above_welcomed(job, p->call, e);
 		if (rc < 0)
 			return rc;
-		sibling = box_call_sibling(p->control, p->call, &port);
-		above_take_sibling(p->control, sibling, port);
 		p->state = PARENT_TELLING;
 		p->met = true;
 	}

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A box below, against a box above that the test plays, and one beside it that says nothing: their sessions are a table
- * of functions here, and data connections are let in by nobody. What it says of a start is checked before cores hear of
- * it.
+ * A box below: what the box above says of a start is checked before cores hear of it; whom it calls, and when it is the
+ * root itself.
  */
-#include "tests/unit/control_rig.h"
+#include "tests/unit/above_rig.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -24,307 +23,6 @@
 #include "phub/members.h"
 #include "topology/ways.h"
 #include "transport/call.h"
-
-#define ERROR_OF(name) PHUB__ERROR_CODE__ERROR_##name
-
-enum { ABOVE_HOST = 9, ABOVE_JOB = 77, WORLD = 4, KEYS = 3, ELEMENTS = 8192 };
-
-/* The played boxes. */
-static struct call_peer {
-	unsigned opened, closed;
-	void (*hear)(void *arg, const Phub__Control *message);
-	void *arg;
-	uint32_t gathered; /* the number of the last Gather */
-	uint32_t ranks;    /* that it named */
-	bool resumes;      /* they were in the job before, as it said */
-	uint32_t keys;     /* told of the newest table */
-	uint32_t generation;
-	uint8_t key[PROOF_KEY];
-	struct rig *rig;
-	struct transport *transport;
-	char address[128];
-	char left[200]; /* the error of its Leave */
-	/* Of several: */
-	char called[400];  /* "HOST>=LEAST ", one after the other */
-	char answers[400]; /* hosts that do; "": all */
-	bool silent;       /* this one does not */
-	uint64_t root;     /* its epoch */
-} above, beside;
-
-static const char *upper_names; /* whom it says to be its sibling; NULL: nobody */
-
-static int upper_open(void *ctx, const struct call_target *target, struct call_peer **out, struct err *e)
-{
-	struct call_peer *p = target->peer ? &beside : &above;
-
-	(void)ctx;
-	(void)e;
-	assert_string_equal(target->what, "uplink");
-	assert_int_equal(target->below, WORLD);
-	snprintf(p->called + strlen(p->called), sizeof(p->called) - strlen(p->called), "%s>=%" PRIu64 " ", target->host,
-		target->least);
-	p->silent = p->answers[0] && !strstr(p->answers, target->host);
-	p->opened++;
-	p->hear = target->hear;
-	p->arg = target->arg;
-	*out = p;
-	return 0;
-}
-
-static int upper_step(struct call_peer *p, uint64_t now_ns, struct err *e)
-{
-	(void)now_ns;
-	if (p->silent)
-		return err_set(e, -ECONNREFUSED, "nobody is there");
-	return p != &beside;
-}
-
-static int upper_say(struct call_peer *p, const Phub__Control *m)
-{
-	switch (m->message_case) {
-	case PHUB__CONTROL__MESSAGE_GATHER:
-		p->gathered = m->gather->number;
-		p->ranks = (uint32_t)m->gather->n_ranks;
-		p->resumes = m->gather->resumes;
-		break;
-	case PHUB__CONTROL__MESSAGE_JOB:
-		p->generation = m->job->generation;
-		p->keys = 0;
-		break;
-	case PHUB__CONTROL__MESSAGE_KEYS:
-		p->keys += (uint32_t)m->keys->n_keys;
-		break;
-	case PHUB__CONTROL__MESSAGE_LEAVE:
-		snprintf(p->left, sizeof(p->left), "%s", m->leave->error ? m->leave->error->text : "");
-		break;
-	default:
-		break;
-	}
-	return 0;
-}
-
-static void upper_session(const struct call_peer *p, uint64_t *session, const uint8_t **key, uint32_t *cores)
-{
-	*session = 5;
-	*key = p->key;
-	*cores = 1;
-}
-
-static int upper_address(const struct call_peer *p, const char *transport, char *out, size_t bytes, struct err *e)
-{
-	(void)e;
-	assert_string_equal(transport, "loop");
-	snprintf(out, bytes, "%s", p->address);
-	return 0;
-}
-
-static int upper_fd(const struct call_peer *p, bool *write)
-{
-	(void)p;
-	*write = false;
-	return -1;
-}
-
-static void upper_close(struct call_peer *p)
-{
-	p->closed++;
-}
-
-static uint64_t upper_root(const struct call_peer *p)
-{
-	return p->root;
-}
-
-static const char *upper_sibling(const struct call_peer *p, uint16_t *port)
-{
-	(void)p;
-	*port = 7077;
-	return upper_names;
-}
-
-static const struct call_ops upper_ops = {
-	.open = upper_open,
-	.step = upper_step,
-	.say = upper_say,
-	.session = upper_session,
-	.root = upper_root,
-	.sibling = upper_sibling,
-	.address = upper_address,
-	.fd = upper_fd,
-	.close = upper_close,
-};
-
-/* What it says of the start; each case makes one thing of it wrong. */
-struct said {
-	Phub__Start start;
-	Phub__Exchange exchange;
-	Phub__ExchangeBox boxes[3], *each[3];
-	uint32_t ranks[WORLD];
-	Phub__Hypers hypers, *groups[2];
-	uint8_t cores[64];
-	uint64_t rounds[8];
-};
-
-/* Each key of the table is a chunk. */
-static void said_init(struct said *s)
-{
-	memset(s, 0, sizeof(*s));
-	phub__start__init(&s->start);
-	phub__exchange__init(&s->exchange);
-	phub__hypers__init(&s->hypers);
-	s->groups[0] = s->groups[1] = &s->hypers;
-	s->start.job = ABOVE_JOB;
-	s->start.generation = above.generation;
-	s->start.epoch = 3;
-	s->start.window = 8;
-	s->start.rank = WORLD;
-	s->start.gathered = above.gathered;
-	s->start.core_of_chunk.data = s->cores;
-	s->start.core_of_chunk.len = KEYS;
-}
-
-/* It lets the box into a job that is in round 8. */
-static void said_join(struct said *s)
-{
-	said_init(s);
-	s->start.joined = true;
-	s->start.generation = 5;
-	s->start.gathered = 0;
-	s->start.rounds = s->rounds;
-	s->start.n_rounds = 1;
-	s->rounds[0] = 8;
-	s->start.groups = s->groups;
-	s->start.n_groups = 1;
-}
-
-/* It starts a sharded job of three boxes: rank 3 is there, the first two are here, rank 2 is beside. */
-static void said_exchange(struct said *s)
-{
-	static const uint32_t order[WORLD] = {3, 0, 1, 2};
-	static const size_t at[] = {0, 1, 3, 4};
-	struct ways_box ways[3];
-	uint32_t bytes[KEYS];
-	uint16_t home[KEYS];
-	struct err e;
-
-	said_init(s);
-	memcpy(s->ranks, order, sizeof(order));
-	phub__exchange__init(&s->exchange);
-	for (unsigned i = 0; i < 3; i++) {
-		phub__exchange_box__init(&s->boxes[i]);
-		s->each[i] = &s->boxes[i];
-		s->boxes[i].host = (char *)(uintptr_t) "10.1.1.2";
-		s->boxes[i].port = 7077;
-		s->boxes[i].rate = 1;
-		s->boxes[i].ranks = s->ranks + at[i];
-		s->boxes[i].n_ranks = at[i + 1] - at[i];
-		ways[i] = (struct ways_box){.workers = (unsigned)s->boxes[i].n_ranks, .rate_bytes_s = 1};
-	}
-	for (unsigned i = 0; i < KEYS; i++)
-		bytes[i] = ELEMENTS * sizeof(float);
-	assert_int_equal(ways_homes(WAYS_SHARDED, ways, 3, 0, bytes, KEYS, home, &e), 0);
-	s->exchange.hierarchy = PHUB__HIERARCHY__HIERARCHY_SHARDED;
-	s->exchange.number = 7;
-	s->exchange.cores = 1;
-	s->exchange.box = 1;
-	s->exchange.homes = crc_32c(0, home, sizeof(home));
-	s->exchange.boxes = s->each;
-	s->exchange.n_boxes = 3;
-	s->start.exchange = &s->exchange;
-}
-
-static void upper_start(struct said *s)
-{
-	Phub__Control control = PHUB__CONTROL__INIT;
-
-	control.message_case = PHUB__CONTROL__MESSAGE_START;
-	control.start = &s->start;
-	above.hear(above.arg, &control);
-	rig_wait(above.rig, 10);
-}
-
-/* ---- a job of four, of which two workers are here ---- */
-
-struct scene {
-	struct rig rig;
-	struct actor worker[2], box;
-};
-
-static const struct rig_job plain = {.generation = 1};
-static const struct rig_job shrinks = {.generation = 1, .lost = LOST_SHRINK};
-static const struct rig_job again = {.generation = 1, .lost = LOST_SHRINK, .resumes = true};
-
-static void scene_open_below(struct scene *s, const char *uplink)
-{
-	const char *const settings[] = {uplink, "advertise=10.1.1.9:7077", NULL};
-	struct transport_config config = {.queue_conns_max = 8};
-	struct err e = {0};
-
-	memset(s, 0, sizeof(*s));
-	memset(&above, 0, sizeof(above));
-	memset(&beside, 0, sizeof(beside));
-	above.root = 1;
-	rig_calls = &upper_ops;
-	rig_open(&s->rig, 2, settings);
-	above.rig = &s->rig;
-	config.loop = loop_net_host(s->rig.net, ABOVE_HOST);
-	assert_int_equal(transport_loop.open(&config, &above.transport, &e), 0);
-	assert_int_equal(transport_loop.listen(above.transport, "", above.address, sizeof(above.address), &e), 0);
-	for (uint32_t i = 0; i < 2; i++) {
-		actor_dial(&s->rig, &s->worker[i], i + 1);
-		assert_true(actor_join(&s->worker[i], "wide", i, WORLD, NULL));
-	}
-}
-
-static void scene_open(struct scene *s)
-{
-	scene_open_below(s, "uplink=10.1.1.1:7077");
-}
-
-/* Both have sent their tables, and the box above has all that it starts by. */
-static void scene_tell(struct scene *s, const struct rig_job *job)
-{
-	for (uint32_t i = 0; i < 2; i++)
-		actor_table(&s->worker[i], job, KEYS, ELEMENTS);
-	rig_wait(&s->rig, 10);
-	assert_int_equal(above.ranks, 2);
-	assert_int_equal(above.resumes, job->resumes);
-	assert_int_equal(above.keys, KEYS);
-}
-
-static void scene_close(struct scene *s)
-{
-	for (unsigned i = 0; i < 2; i++)
-		actor_hang_up(&s->worker[i]);
-	if (s->box.rig)
-		actor_hang_up(&s->box);
-	rig_wait(&s->rig, 6000);
-	assert_null(s->rig.box->control.jobs);
-	assert_int_equal(s->rig.box->control.memory_used, 0);
-	assert_true(box_balanced(s->rig.box));
-	box_destroy(s->rig.box, s->rig.now_ns);
-	assert_int_equal(above.opened, above.closed);
-	assert_int_equal(beside.opened, beside.closed);
-	transport_loop.close(above.transport);
-	loop_stream_unlisten(s->rig.listener);
-	loop_net_destroy(s->rig.net);
-	config_fini(&s->rig.config);
-	rig_calls = NULL;
-}
-
-static void expect(struct actor *a, int code, const char *text)
-{
-	actor_hear(a);
-	if (!strstr(a->error, text))
-		fail_msg("'%s' is not in '%s'", text, a->error);
-	assert_int_equal(a->error_code, code);
-}
-
-static const struct job *the_job(const struct scene *s)
-{
-	assert_non_null(s->rig.box->control.jobs);
-	return s->rig.box->control.jobs;
-}
 
 /* ---- starts ---- */
 
@@ -623,31 +321,6 @@ static void test_rank_is_above(void **state)
 
 /* ---- this box is the root ---- */
 
-/* The one above names its sibling, and dies: that is called, and the two in turn; not where it is this box itself. */
-static void test_sibling(void **state)
-{
-	static const char *const named[] = {"10.1.1.7", "10.1.1.9", NULL};
-	struct scene s;
-
-	(void)state;
-	for (unsigned i = 0; i < 3; i++) {
-		upper_names = named[i];
-		scene_open(&s);
-		scene_tell(&s, &plain);
-		assert_string_equal(above.called, "10.1.1.1>=0 ");
-		snprintf(above.answers, sizeof(above.answers), "none");
-		above.silent = true;
-		above.called[0] = '\0';
-		rig_wait(&s.rig, 2000);
-		assert_memory_equal(above.called, i == 0 ? "10.1.1.7>=0 10.1.1.1>=0 " : "10.1.1.1>=0 10.1.1.1>=0 ", 24);
-		assert_null(strstr(above.called, "10.1.1.9"));
-		above.answers[0] = '\0';
-		above.silent = false;
-		scene_close(&s);
-	}
-	upper_names = NULL;
-}
-
 static void expect_lease(const struct rig *rig, uint64_t until_ns)
 {
 	for (unsigned i = 0; i < rig->box->core_count; i++)
@@ -786,6 +459,31 @@ static void test_promotes_nobody(void **state)
 	scene_close(&s);
 }
 
+/* The one above names its sibling, and dies: that is called, and the two in turn; not where it is this box itself. */
+static void test_sibling(void **state)
+{
+	static const char *const named[] = {"10.1.1.7", "10.1.1.9", NULL};
+	struct scene s;
+
+	(void)state;
+	for (unsigned i = 0; i < 3; i++) {
+		upper_names = named[i];
+		scene_open(&s);
+		scene_tell(&s, &plain);
+		assert_string_equal(above.called, "10.1.1.1>=0 ");
+		snprintf(above.answers, sizeof(above.answers), "none");
+		above.silent = true;
+		above.called[0] = '\0';
+		rig_wait(&s.rig, 2000);
+		assert_memory_equal(above.called, i == 0 ? "10.1.1.7>=0 10.1.1.1>=0 " : "10.1.1.1>=0 10.1.1.1>=0 ", 24);
+		assert_null(strstr(above.called, "10.1.1.9"));
+		above.answers[0] = '\0';
+		above.silent = false;
+		scene_close(&s);
+	}
+	upper_names = NULL;
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -798,11 +496,11 @@ int main(void)
 		cmocka_unit_test(test_joins_twice),
 		cmocka_unit_test(test_dial_ends_in_time),
 		cmocka_unit_test(test_rank_is_above),
-		cmocka_unit_test(test_sibling),
 		cmocka_unit_test(test_cores_know_the_lease),
 		cmocka_unit_test(test_turns),
 		cmocka_unit_test(test_stale_root),
 		cmocka_unit_test(test_promotes_nobody),
+		cmocka_unit_test(test_sibling),
 	};
 
 	return cmocka_run_group_tests_name("above", tests, NULL, NULL);
