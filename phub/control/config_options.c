@@ -117,9 +117,9 @@ const struct option option_table[] = {
 		"the box above, as host:port, or phubs://host:port where control sessions are to be TLS, or etcd:NAME, "
 		"as it is announced there, wherever it is then: this one sums what its workers push and takes part "
 		"there with the sum, in each job, whose world is counted over all boxes; with the same secrets; empty "
-		"for none. Behind the first, with commas, those that an operator may promote in its place (phub "
-		"promote), which are called in turn when it does not answer; this box itself is left out. Who is in "
-		"that list, and the first, have the same checkpoint_targets"},
+		"for none. More, behind commas: boxes that phub promote may make the root in its place, which are "
+		"called in turn when it does not answer (this box is left out); all of them have the same "
+		"checkpoint_targets"},
 	{"root", OPTION_STRING, FIELD(root), 0, 0, {NULL}, "",
 		"the name of a root that this box stands for, with others, in etcd: one of them is it, and when that "
 		"one dies another is, a lease (etcd_ttl_ms) later, and goes on from its checkpoints where "
@@ -131,8 +131,10 @@ const struct option option_table[] = {
 		"all boxes of a job"},
 	{"uplink_transport", OPTION_CHOICE, FIELD(uplink_transport), 0, 0, {"auto", "tcp", "udp", "verbs", NULL},
 		"auto",
-		"what sums go by to the box above, and to others of sharded and chain, which must have it among their "
-		"transports; whatever their workers and this one's come by: auto, verbs where both boxes have that, "
+		"what sums go by to the box above, and to others of sharded and chain, which must have it, or dpdk for "
+		"udp, "
+		"among their transports; whatever their workers and this one's come by: auto, verbs where both boxes "
+		"have that, "
 		"and RDMA ports in one network, else tcp. To a standby it is tcp"},
 	{"hierarchy", OPTION_CHOICE, FIELD(hierarchy), 0, 0, {"tree", "sharded", "chain", "auto", NULL}, "tree",
 		"of jobs that have boxes below this one, the top box: tree, all chunks end here; sharded, each ends at "
