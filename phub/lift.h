@@ -18,6 +18,22 @@
  * What came from below is given back when it is in the sum, so that no credit waits for the box above. The box above
  * may be the chunk's home, which runs the optimizer, or lift it further. Which uplink a chunk takes (spec.way_of_chunk)
  * is fixed for a key table; all chunks of one uplink are of one core above, and here.
+ *
+ * Sums are made in fp32, and rounded to nearest as spec.lift once on each link that they go up. What comes down is of
+ * the job's own type, and so are first weights on their way up: no bit of these changes. A link adds to a sum s an
+ * error of at most half of the last of the type's bits, or of its smallest step:
+ *
+ *      f32     0
+ *      f16     2^-11 |s|, or 2^-25 where that is more;   infinity from 65520 on (65504 is the largest number)
+ *      bf16    2^-8 |s|, or 2^-134 where that is more;   infinity from 0x1.ffp127 on (fp32: 0x1.ffffffp127)
+ *
+ * So the sum that its home makes of a round differs from the exact one by what all the links add that sums went up,
+ * and fp32's own rounding: 2^-24 of the sum of all magnitudes for each gradient; a mean by that over the number of
+ * gradients, and 2^-23 of itself. With at most L links between a worker and the home that is about L 2^-11 or L 2^-8 of
+ * the sum of all magnitudes. test_lift.c holds trees, shards and chains against this. A job whose own type is f16 or
+ * bf16 has its results rounded to that besides. Infinity stays that, or becomes NaN, whatever is added further up, and
+ * spec.nan does not see it: that looks at what workers push.
+ *
  * Owning core only; nothing blocks, allocates or logs.
  */
 #ifndef PHUB_LIFT_H

@@ -126,9 +126,10 @@ const struct option option_table[] = {
 		"checkpoint_targets are the same; as long as it is not this one it is above this one, as with uplink: "
 		"etcd:NAME. Empty for none"},
 	{"uplink_type", OPTION_CHOICE, FIELD(uplink_type), 0, 0, {"f32", "f16", "bf16", NULL}, "f32",
-		"what sums are sent to the box above as: half of the bytes, and less exact, by f16 and bf16; the same "
-		"at "
-		"all boxes of a job"},
+		"what sums are sent to the box above as: f16 and bf16 are half of the bytes, and round a sum once on "
+		"each link up, by at most 2^-11 and 2^-8 of it; f16 by 2^-25 where that is more, and to infinity from "
+		"65520 on, for which nan does not look; results come down in the job's own type; the same at all "
+		"boxes of a job"},
 	{"uplink_transport", OPTION_CHOICE, FIELD(uplink_transport), 0, 0, {"auto", "tcp", "udp", "verbs", NULL},
 		"auto",
 		"what sums go by to the box above, and to others of sharded and chain, which must have it, or dpdk for "

@@ -8,6 +8,7 @@
 
 #include <errno.h>
 #include <limits.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -165,21 +166,40 @@ static void place_connect(struct place *p, unsigned to)
 	assert_int_equal(uplink_open(&mail), 0);
 }
 
-static void fill_as(struct bench *b, uint32_t slot, uint32_t rank, uint64_t round, bool rounds)
+/* Box and Muller's, of two numbers that the key is mixed to (splitmix64). */
+static double normal_of(uint64_t key)
+{
+	double uniform[2];
+
+	for (unsigned i = 0; i < 2; i++) {
+		uint64_t z = (2 * key + i + 1) * UINT64_C(0x9e3779b97f4a7c15);
+
+		z = (z ^ z >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
+		z = (z ^ z >> 27) * UINT64_C(0x94d049bb133111eb);
+		uniform[i] = ((double)((z ^ z >> 31) >> 11) + 0.5) * 0x1p-53;
+	}
+	return sqrt(-2 * log(uniform[0])) * cos(2 * M_PI * uniform[1]);
+}
+
+static void fill_as(struct bench *b, uint32_t slot, uint32_t rank, uint64_t round, const struct shape *s)
 {
 	float plain[CHUNK_ELEMENTS];
 
 	for (uint32_t i = 0; i < b->elements; i++) {
 		uint64_t number = rank * 7919 + round * 104729 + i * 31;
 
-		plain[i] = rounds ? 1 / (float)(3 + number % 1009) : (float)(number % 13) - 5;
+		if (s->scale > 0)
+			plain[i] = (float)(s->scale *
+					   normal_of(((s->seed * 64 + round) * 64 + rank) * CHUNK_ELEMENTS + i));
+		else
+			plain[i] = s->rounds ? 1 / (float)(3 + number % 1009) : (float)(number % 13) - 5;
 	}
 	convert_from_f32(b->data[slot], b->dtype, plain, b->elements);
 }
 
 void fill(struct bench *b, uint32_t slot, uint32_t rank, uint64_t round)
 {
-	fill_as(b, slot, rank, round, false);
+	fill_as(b, slot, rank, round, &(struct shape){0});
 }
 
 struct rack *rack_open(const struct shape *shape)
@@ -281,6 +301,52 @@ static void place_answer(struct place *p, unsigned below, const struct sent *sen
 	uplink_poll(&to->core, to->core.uplinks[0], ++p->rack->now);
 }
 
+/* What a link up may add to this sum: lift.h. */
+static double link_error(enum dtype lift, double sum)
+{
+	if (lift == DTYPE_F16)
+		return fmax(0x1p-11 * sum, 0x1p-25);
+	return lift == DTYPE_BF16 ? 0x1p-8 * sum : 0;
+}
+
+/* The exact result of this element, and how far one may be from it that has gone the chunk's ways to its home. */
+static double rack_bound(const struct rack *r, unsigned chunk, uint32_t element, double *bound)
+{
+	double sum[BOXES] = {0}, error[BOXES] = {0}, magnitudes = 0;
+	uint32_t world = r->flat->spec.world;
+	unsigned home = rack_home(&r->shape, chunk);
+	double scale = r->shape.mean ? 1.0 / world : 1;
+
+	for (unsigned i = 1; i <= BOXES; i++) { /* each before that above it */
+		unsigned box = (home + i) % BOXES, next = rack_next(&r->shape, box, chunk);
+
+		for (uint32_t slot = 0; slot < rack_workers[box]; slot++) {
+			double g = (double)r->flat->data[rack_rank(box, slot)][element];
+
+			sum[box] += g;
+			magnitudes += fabs(g);
+		}
+		if (box == home)
+			continue;
+		sum[next] += sum[box];
+		error[next] += error[box] + link_error(r->shape.lift, fabs(sum[box]) + error[box]);
+	}
+	*bound = (error[home] + 0x1p-24 * world * magnitudes) * scale + 0x1p-23 * fabs(sum[home]) * scale;
+	return sum[home] * scale;
+}
+
+static void rack_check(struct rack *r, unsigned chunk, const float *result)
+{
+	for (uint32_t i = 0; i < r->flat->elements; i++) {
+		double bound, exact = rack_bound(r, chunk, i, &bound), error = fabs((double)result[i] - exact);
+
+		if (!(error <= bound))
+			fail_msg("chunk %u, element %u: %a, and %a exactly: %.3f of what is allowed", chunk, i,
+				(double)result[i], exact, error / bound);
+		r->worst = fmax(r->worst, error / bound);
+	}
+}
+
 /* What this box sent down arrives. Results of its own workers are those of the one box. */
 static void place_carry_down(struct place *p)
 {
@@ -298,7 +364,10 @@ static void place_carry_down(struct place *p)
 			const struct chunk *flat = &p->rack->flat->shard->chunks[sent.header.chunk];
 
 			assert_int_equal(sent.header.round + 1, flat->round);
-			assert_memory_equal(sent.payload, flat->result, flat->bytes);
+			if (p->rack->bounded)
+				rack_check(p->rack, sent.header.chunk, sent.payload);
+			else
+				assert_memory_equal(sent.payload, flat->result, flat->bytes);
 			p->got[sent.header.chunk]++;
 		}
 		if (sent.cookie)
@@ -369,7 +438,7 @@ uint32_t rack_rank(unsigned box, uint32_t slot)
 void flat_push(struct rack *r, uint64_t round, bool broadcast)
 {
 	for (uint32_t rank = 0; rank < r->flat->spec.world; rank++)
-		fill_as(r->flat, rank, rank, round, r->shape.rounds);
+		fill_as(r->flat, rank, rank, round, &r->shape);
 	for (unsigned chunk = 0; chunk < CHUNKS; chunk++) {
 		r->flat->chunk = &r->flat->shard->chunks[chunk];
 		for (uint32_t rank = 0; rank < r->flat->spec.world; rank++)
@@ -400,12 +469,13 @@ void rack_round(struct rack *r, uint64_t round, bool broadcast)
 	bool done[BOXES][BENCH_WORLD_MAX][CHUNKS] = {0};
 	unsigned left = 0;
 
+	r->bounded = r->shape.scale > 0 && !broadcast;
 	flat_push(r, round, broadcast);
 	for (unsigned box = 0; box < BOXES; box++) {
 		memset(r->places[box].got, 0, sizeof(r->places[box].got));
 		left += rack_workers[box] * CHUNKS;
 		for (uint32_t slot = 0; slot < rack_workers[box]; slot++)
-			fill_as(r->places[box].b, slot, rack_rank(box, slot), round, r->shape.rounds);
+			fill_as(r->places[box].b, slot, rack_rank(box, slot), round, &r->shape);
 	}
 	while (left > 0) {
 		unsigned box = (unsigned)rack_random(r, BOXES), chunk = (unsigned)rack_random(r, CHUNKS);

@@ -24,6 +24,7 @@ struct shape {
 	enum dtype dtype, lift;
 	bool mean, reproducible, sinks;
 	bool rounds;  /* numbers whose sum depends on the order */
+	double scale; /* not 0: normals, of this deviation; their sums are held against the bound that lift.h states */
 	bool changes; /* now and then the membership of a box does, in mid-round */
 	unsigned hold_max;
 	uint64_t seed;
@@ -65,6 +66,8 @@ struct rack {
 	struct message pending[PENDING];
 	unsigned pending_count;
 	uint64_t random, now;
+	bool bounded; /* this round */
+	double worst; /* of what the bound allows, the largest part that was seen */
 };
 
 /* Its contributor that `box` is at `at`. */

@@ -16,6 +16,7 @@
 
 #include <errno.h>
 #include <limits.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -163,6 +164,62 @@ static void test_types(void **state)
 			.seed = i};
 
 		run(&shape);
+	}
+}
+
+/* Sums that are rounded on their way are as near to exact ones as lift.h says, and not much nearer. */
+static void test_bound(void **state)
+{
+	/* The first of f16's are below its normal ones. */
+	static const double scales[][5] = {{1e-6, 1e-4, 1, 100, 3000}, {1e-30, 1e-4, 1, 1e5, 1e30}};
+
+	(void)state;
+	for (unsigned i = 0; i < 2 * 5 * PLAN_COUNT * 4; i++) {
+		const struct shape shape = {.plan = (enum plan)(i % PLAN_COUNT),
+			.lift = i / 3 % 2 ? DTYPE_BF16 : DTYPE_F16,
+			.scale = scales[i / 3 % 2][i / 6 % 5],
+			.mean = i / 30 % 2,
+			.sinks = i / 60 % 2,
+			.hold_max = i / 30 % 2 ? 8 : 0,
+			.seed = i};
+		struct rack *r = rack_open(&shape);
+
+		for (uint64_t round = 1; round <= 1 + ROUNDS; round++)
+			rack_round(r, round, round == 1);
+		if (r->worst < 0.5)
+			fail_msg("plan %u, %s, numbers of %g: no error above %.3f of what is allowed", shape.plan,
+				dtype_name(shape.lift), shape.scale, r->worst);
+		rack_close(r);
+	}
+}
+
+/* From where on sums go up as infinity, and below that as the largest number. */
+static void test_overflow(void **state)
+{
+	static const struct {
+		enum dtype lift;
+		float most, half_step; /* the largest number, and what is infinite when it is added */
+		uint16_t bits;
+	} types[] = {{DTYPE_F16, 65504, 16, 0x7bff}, {DTYPE_BF16, 0x1.fep127f, 0x1p119f, 0x7f7f}};
+
+	(void)state;
+	for (unsigned i = 0; i < 2; i++) {
+		const struct shape shape = {.plan = PLAN_TREE, .lift = types[i].lift};
+		struct rack *r = rack_open(&shape);
+		struct place *p = &r->places[2];
+		const uint16_t *sum;
+
+		memset(p->b->data, 0, sizeof(p->b->data));
+		p->b->data[0][0] = p->b->data[0][1] = types[i].most;
+		p->b->data[1][0] = nextafterf(types[i].most + types[i].half_step, 0) - types[i].most;
+		p->b->data[1][1] = types[i].half_step;
+		for (uint32_t slot = 0; slot < rack_workers[2]; slot++)
+			rack_push(r, 2, slot, 0, WIRE_PUSH, 1);
+		assert_int_equal(r->pending_count, 1);
+		sum = r->pending[0].payload;
+		assert_int_equal(sum[0], types[i].bits);
+		assert_int_equal(sum[1], types[i].bits + 1);
+		rack_drop(r);
 	}
 }
 
@@ -336,6 +393,8 @@ int main(void)
 		cmocka_unit_test(test_lost_when_lifted),
 		cmocka_unit_test(test_stops_when_lifted),
 		cmocka_unit_test(test_types),
+		cmocka_unit_test(test_bound),
+		cmocka_unit_test(test_overflow),
 		cmocka_unit_test(test_association),
 		cmocka_unit_test(test_lifted),
 		cmocka_unit_test(test_no_room),
