@@ -110,6 +110,17 @@ def speeds(records):
                    f"{records.busy('exchange', system=system, **shape).median:.2f}"]
 
 
+def speed_ups(records):
+    """Of the best way over flat and the peers, run by run."""
+    for racks, over in records.shapes():
+        shape = {"racks": racks, "oversubscribed": over}
+        best = best_way(records, **shape)
+        found = [records.ratios("exchange", "round_ms", {"system": other, **shape}, {"system": best, **shape}) for other in ("flat", *PEERS)]
+        if best:
+            yield [str(racks), f"{over}:1", best,
+                   *(f"{times(one.median)} ({one.min:.2f} to {one.max:.2f})" if one else "-" for one in found)]
+
+
 def peers_text(records):
     lines = {}
     for line in records.of("exchange"):
@@ -133,6 +144,8 @@ def exchange_text(records):
                      "busiest link carries what it must, and behind it how many times the best way's that is; a peer's is that of a ring of all "
                      "workers, rack by rack. CPUs: all that were busy meanwhile, whoever used them."), "",
             *as_table(["racks", "uplinks", "way", "ms a round", "links allow", "beside the best way", "as links allow it", "CPUs busy"], "rrlrrrrr", speeds(records)),
+            "", "Speed-up of the best way, medians of the ratios within runs (smallest to largest):", "",
+            *as_table(["racks", "uplinks", "best way", "over flat", *(f"over {peer}'s" for peer in PEERS)], "rrlrrr", speed_ups(records)),
             *peers_text(records)]
 
 
