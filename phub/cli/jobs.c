@@ -316,7 +316,8 @@ static void jobs_print_standby(const Phub__JobInfo *job)
 /* " by tcp (why not by a better one)", or "". */
 static const char *jobs_write_by(const char *by, const char *why, char *out, size_t bytes)
 {
-	snprintf(out, bytes, *by ? " by %s%s%s%s" : "", by, *why ? " (" : "", why, *why ? ")" : "");
+	snprintf(out, bytes, "%s%s%s%s%s", *by ? " by " : "", by, *by && *why ? " (" : "", *by ? why : "",
+		*by && *why ? ")" : "");
 	return out;
 }
 

@@ -307,10 +307,15 @@ static void above_note(struct above *a, const char *why)
 		why);
 }
 
-bool above_failed(struct control *c, unsigned at, const char **why)
+bool above_at_sibling(const struct control *c)
+{
+	return !c->config->uplink_name[0] && c->above.at > 0 && c->above.at >= above_roots(c);
+}
+
+bool above_failed(struct control *c, unsigned at, bool answered, const char **why)
 {
 	struct above *a = &c->above;
-	unsigned count = above_choices(c);
+	unsigned count = answered && !above_at_sibling(c) ? above_roots(c) : above_choices(c);
 
 	if (c->config->uplink_name[0] || count < 2)
 		return false;
@@ -326,10 +331,16 @@ bool above_failed(struct control *c, unsigned at, const char **why)
 	return false;
 }
 
-/* By what the options say: nothing is looked up, which would block. */
-static bool above_is_here(const struct config *config, const char *host, uint16_t port)
+/* By what the options and the rack file say: nothing is looked up, which would block. */
+static bool above_is_here(const struct control *c, const char *host, uint16_t port)
 {
+	const struct config *config = c->config;
 	bool here = config->advertise_at.port == port && strcasecmp(config->advertise_at.host, host) == 0;
+	unsigned self;
+	const struct racks *racks = box_racks(c->box, &self);
+
+	if (racks)
+		here = here || (racks->boxes[self].port == port && strcasecmp(racks->boxes[self].host, host) == 0);
 
 	for (unsigned i = 0; i < config->listen_count; i++)
 		here = here || (config->listen[i].port == port && strcasecmp(config->listen[i].host, host) == 0);
@@ -343,10 +354,10 @@ static void above_take_sibling(struct control *c, const struct box_call *call)
 	uint16_t port;
 	const char *host = box_call_sibling(c, call, &port);
 
-	if (a->at >= above_roots(c)) /* who is at the sibling keeps both */
+	if (above_at_sibling(c)) /* which keeps both */
 		return;
 	*s = (struct config_box){.tls = a->place.tls};
-	if (!host || strlen(host) >= sizeof(s->at.host) || above_is_here(c->config, host, port))
+	if (!host || strlen(host) >= sizeof(s->at.host) || above_is_here(c, host, port))
 		return;
 	memcpy(s->at.host, host, strlen(host) + 1);
 	s->at.port = port;
@@ -361,17 +372,17 @@ int above_welcomed(struct job *job, const struct box_call *call, struct err *e)
 
 	if (c->config->uplink_name[0])
 		return 0;
-	a->failed = 0;
 	above_name(c, is, sizeof(is));
-	if (a->at >= above_roots(c))
-		log_warn("job '%s' takes part at %s, the sibling of the box above (uplink %s), which does not answer",
-			job->name, is, c->config->uplink);
 	if (epoch && epoch < seen)
 		return err_set(e, -ESTALE,
 			"it is the root of epoch %" PRIu64 ", and one of epoch %" PRIu64
 			" was promoted since: it is to be started again, with the same checkpoint_targets as that",
 			epoch, seen);
+	a->failed = 0;
 	above_take_sibling(c, call);
+	if (above_at_sibling(c))
+		log_warn("job '%s' takes part at %s, the sibling of the box above, which does not answer", job->name,
+			is);
 	if (epoch <= seen)
 		return 0;
 	a->seen = epoch;

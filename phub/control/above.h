@@ -111,8 +111,10 @@ void above_follow(struct control *c, const struct above_place *place);
 /* Whom to call: fills what says where, and which epochs are wanted. Returns which of the places it is. */
 unsigned above_target(const struct control *c, struct call_target *target);
 /* That one cannot be reached, or does not let us in, as *why says. True: it is the next one's turn, at once; else *why
- * is what all of them said, until the next such call. */
-bool above_failed(struct control *c, unsigned at, const char **why);
+ * is what all of them said, until the next such call. `answered`: it is there, and its sibling no way round it. */
+bool above_failed(struct control *c, unsigned at, bool answered, const char **why);
+/* Is it the sibling of the box above that is called? */
+bool above_at_sibling(const struct control *c);
 /* It lets `job` in, and may be a root and name its sibling. 0, or -ESTALE: another one has been the root since. */
 int above_welcomed(struct job *job, const struct box_call *call, struct err *e);
 

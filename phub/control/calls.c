@@ -681,7 +681,7 @@ static void box_uplinks_mend(struct job *job, struct box_uplinks *u)
 		job->control->soon = job->control->soon || rc < 0;
 		if (rc == 0 || job->control->now_ns - d->broken_ns <= config->lost_ms * NS_PER_MS)
 			continue;
-		snprintf(why, sizeof(why), "the uplink of core %u to its core %u broke, and was not made anew: %s",
+		snprintf(why, sizeof(why), "the uplink of core %u to its core %u broke, and was not made anew: %.100s",
 			d->core, d->there, e.text);
 		box_uplinks_end(job, u, why);
 	}

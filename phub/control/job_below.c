@@ -242,6 +242,13 @@ static int below_refuse(struct session *s, Phub__ErrorCode code, int rc, const c
 	return rc;
 }
 
+static bool below_seeks(const struct job *job)
+{
+	struct parent_report above;
+
+	return above_at_sibling(job->control) && parent_describe(job, &above) && above.state == PARENT_DIALLING;
+}
+
 int job_below_join(struct session *s)
 {
 	struct job *job = job_find(s->control, s->name);
@@ -263,6 +270,9 @@ int job_below_join(struct session *s)
 	}
 	if (above_holds(job))
 		return below_refuse(s, PHUB__ERROR_CODE__ERROR_BUSY, -EBUSY, ABOVE_DOUBTS);
+	if (below_seeks(job)) /* or two boxes may be at each other, each for the other's box above that died */
+		return below_refuse(s, PHUB__ERROR_CODE__ERROR_BUSY, -EBUSY,
+			"its box has lost the one above it, and waits itself to be let in by that one's sibling");
 	place = job->state == JOB_RUNNING ? below_vacancy(job) : JOB_AT_OTHER;
 	if (place == JOB_AT_OTHER && (job->state != JOB_FORMING || job->moves))
 		return below_refuse(s, PHUB__ERROR_CODE__ERROR_BUSY, -EBUSY,
@@ -296,7 +306,7 @@ void job_below_vacate(struct job *job, uint32_t member)
 /* Sums are of one type in a job: this box's, where there is one above, or that of the first below. False: it failed. */
 static bool below_agrees(struct job *job, uint32_t place, unsigned type)
 {
-	bool settled = job->control->config->uplink[0];
+	bool settled = job->control->above.there || job->control->config->root[0];
 
 	for (uint32_t i = job->ranks; i < job->world; i++)
 		settled = settled || (i != place && job->members[i].gathered > 0);

@@ -136,11 +136,12 @@ static bool job_lacks_above(const struct parent_report *above)
 static bool job_describe_above(const struct job *job, struct job_notice *n)
 {
 	struct parent_report above;
+	char box[340];
 
 	if (job->state != JOB_FORMING || !parent_describe(job, &above) || above.state >= PARENT_STARTED)
 		return false;
 	snprintf(n->text, sizeof(n->text), "all %u ranks of job '%s' are here, and the box above (uplink %s) %s%.300s",
-		job->ranks, job->name, job->control->config->uplink,
+		job->ranks, job->name, above_name(job->control, box, sizeof(box)),
 		job_lacks_above(&above) ? "is not there: " : "has not started it",
 		job_lacks_above(&above) ? above.why : "");
 	return true;

@@ -302,7 +302,7 @@ static void parent_broke(struct parent *p, int rc, const char *text)
 		parent_fail(p, rc, text);
 		return;
 	}
-	if (above_failed(p->control, p->at, &text)) {
+	if (above_failed(p->control, p->at, p->code && p->code != PHUB__ERROR_CODE__ERROR_SHUTDOWN, &text)) {
 		p->retry_ns = p->control->now_ns + PARENT_NEXT_NS;
 		parent_hang_up(p);
 		return;

@@ -243,20 +243,21 @@ static bool promotion_run(struct control *c, bool claims)
 
 /* ---- another box is the root ---- */
 
-/* It was this one. Without a way up it can only end, and is below that one when it comes again. */
+/* It was this one. Without a way up it can only end, and is below that one when it comes again; not with a standby,
+ * which promotion_be_below() says then. */
 static void promotion_lose(struct control *c, const struct above_place *by)
 {
 	struct box *box = c->box;
 
 	above_depose(c, by, "an operator has promoted another");
-	if (box->outlets.count > 0) {
+	if (box->outlets.count > 0 && !box->config->standby[0]) {
 		above_follow(c, by);
 		return;
 	}
 	err_set(&box->ended, -EOWNERDEAD,
 		"an operator has promoted the box at %s:%u, of epoch %" PRIu64
-		", to be the root in place of this one, which ends; when it is started again it is below that",
-		by->at.host, by->at.port, by->epoch);
+		", to be the root in place of this one, which ends; when it is started again%s it is below that",
+		by->at.host, by->at.port, by->epoch, box->config->standby[0] ? ", without a standby," : "");
 	control_stop(c);
 }
 
@@ -412,6 +413,10 @@ static int promotion_begin(struct control *c, const char *who, const char *typed
 	struct root_file claim = {.tls = c->config->tls == CONFIG_TLS_REQUIRE};
 	int rc = promotion_check_above(c, e);
 
+	if (rc == 0 && c->box->locks.count > 0)
+		rc = err_set(e, -EBUSY,
+			"it was the root before, and its last checkpoints are still being written; try again in a "
+			"moment");
 	if (rc == 0)
 		rc = promotion_find_address(c->box, typed, claim.address, sizeof(claim.address), e);
 	if (rc < 0)

@@ -359,7 +359,7 @@ def sibling_of_above():
         rack.a.kill()
         for worker in workers:
             until(worker, 15)
-        host.logged(rf"job 'live' takes part at {rack.b.address}, the sibling of the box above \(uplink {rack.a.address}\), which does not answer")
+        host.logged(rf"job 'live' takes part at {rack.b.address}, the sibling of the box above, which does not answer")
         workers[0].tell()
         for worker in workers:
             worker.good()
