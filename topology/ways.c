@@ -98,38 +98,53 @@ bool ways_has_sum(enum ways_kind kind, const struct ways_box *boxes, unsigned bo
 	}
 }
 
-/* So many bytes go from one box, or its rack, to another. */
+static void ways_add_out(struct ways_load *load, uint64_t bytes, unsigned chunks)
+{
+	load->out += bytes;
+	load->chunks_out += chunks;
+}
+
+static void ways_add_in(struct ways_load *load, uint64_t bytes, unsigned chunks)
+{
+	load->in += bytes;
+	load->chunks_in += chunks;
+}
+
+/* As much comes in as goes out. */
+static void ways_add_both(struct ways_load *load, uint64_t bytes, unsigned chunks)
+{
+	ways_add_out(load, bytes, chunks);
+	ways_add_in(load, bytes, chunks);
+}
+
+/* A chunk of so many bytes goes from one box, or its rack, to another. */
 static void ways_move(const struct ways *w, unsigned from, unsigned to, uint64_t bytes, struct ways_load *boxes,
 	struct ways_load *uplinks)
 {
 	unsigned here = w->boxes[from].rack, there = w->boxes[to].rack;
 
-	if (boxes)
-		boxes[from].out += bytes;
-	if (boxes)
-		boxes[to].in += bytes;
+	if (boxes) {
+		ways_add_out(&boxes[from], bytes, 1);
+		ways_add_in(&boxes[to], bytes, 1);
+	}
 	if (!uplinks || here == there)
 		return;
-	uplinks[here].out += bytes;
-	uplinks[there].in += bytes;
+	ways_add_out(&uplinks[here], bytes, 1);
+	ways_add_in(&uplinks[there], bytes, 1);
 }
 
 /* Its workers push to the one box there is, in whatever rack. */
 static void ways_add_flat(
 	const struct ways *w, unsigned box, uint64_t bytes, struct ways_load *boxes, struct ways_load *uplinks)
 {
-	unsigned here = w->boxes[box].rack, there = w->boxes[w->root].rack;
+	unsigned here = w->boxes[box].rack, there = w->boxes[w->root].rack, workers = w->boxes[box].workers;
 
-	if (boxes) {
-		boxes[w->root].in += bytes;
-		boxes[w->root].out += bytes;
-	}
+	if (boxes)
+		ways_add_both(&boxes[w->root], bytes, workers);
 	if (!uplinks || here == there)
 		return;
-	uplinks[here].out += bytes;
-	uplinks[here].in += bytes;
-	uplinks[there].out += bytes;
-	uplinks[there].in += bytes;
+	ways_add_both(&uplinks[here], bytes, workers);
+	ways_add_both(&uplinks[there], bytes, workers);
 }
 
 void ways_add_loads(const struct ways *w, const uint32_t *chunk_bytes, const uint32_t *lift_bytes,
@@ -146,10 +161,8 @@ void ways_add_loads(const struct ways *w, const uint32_t *chunk_bytes, const uin
 				ways_add_flat(w, box, pushed, boxes, uplinks);
 				continue;
 			}
-			if (boxes) {
-				boxes[box].in += pushed;
-				boxes[box].out += pushed;
-			}
+			if (boxes)
+				ways_add_both(&boxes[box], pushed, w->boxes[box].workers);
 			if (next == box || !ways_has_sum(w->kind, w->boxes, w->box_count, w->home[i], box))
 				continue;
 			ways_move(w, box, next, lift, boxes, uplinks);

@@ -44,9 +44,13 @@ struct ways {
 	const uint16_t *home; /* [chunk_count] index of a box */
 };
 
-/* Bytes of payload that one round moves over a link, each way. */
+/*
+ * Bytes of payload that one round moves over a link, each way, and in how many chunks: of each worker, of each box's
+ * sum, of each result that one gets. A chunk that crosses for three workers counts three times.
+ */
 struct ways_load {
 	uint64_t out, in;
+	uint64_t chunks_out, chunks_in;
 };
 
 const char *ways_name(enum ways_kind kind);

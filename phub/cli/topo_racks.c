@@ -31,9 +31,9 @@ static unsigned topo_racks_streams(const struct topo_racks *t, const struct rack
 
 struct ways_load topo_racks_host(const struct topo_racks *t, const struct rack_host *host)
 {
-	uint64_t bytes = t->bytes * topo_racks_streams(t, host);
+	uint64_t streams = topo_racks_streams(t, host), bytes = t->bytes * streams, chunks = t->chunk_count * streams;
 
-	return (struct ways_load){bytes, bytes};
+	return (struct ways_load){bytes, bytes, chunks, chunks};
 }
 
 /* ---- what is counted ---- */
@@ -325,6 +325,33 @@ static void topo_racks_print_traffic(const struct topo_racks *t)
 			kind + 1 < WAYS_COUNT ? "; " : "\n");
 }
 
+static void topo_racks_cell_chunks(const struct topo_racks *t, struct output_table *table, bool uplink, unsigned index)
+{
+	for (unsigned kind = 0; kind < WAYS_COUNT; kind++) {
+		const struct topo_traffic *n = &t->traffic[kind];
+		const struct ways_load *load = uplink ? &n->uplinks[index] : &n->boxes[index];
+
+		output_cell(table, "%" PRIu64 "/%" PRIu64, load->chunks_out, load->chunks_in);
+	}
+}
+
+static void topo_racks_print_chunks(const struct topo_racks *t)
+{
+	struct output_table table = {.heads = {"link", "flat", "tree", "sharded", "chain"}, .align = "lrrrr"};
+	const struct racks *r = &t->racks;
+
+	puts("\nChunks that a round moves, out/in, one for each worker or sum that they are of:");
+	for (unsigned i = 0; i < r->rack_count && r->rack_count > 1; i++) {
+		output_cell(&table, "uplink %s", r->racks[i].name);
+		topo_racks_cell_chunks(t, &table, true, i);
+	}
+	for (unsigned i = 0; i < t->way_boxes; i++) {
+		output_cell(&table, "box %s", r->boxes[t->box_of_way[i]].name);
+		topo_racks_cell_chunks(t, &table, false, i);
+	}
+	output_table_print(&table);
+}
+
 static void topo_racks_print_prediction(const struct topo_racks *t)
 {
 	struct output_table table = {
@@ -399,8 +426,9 @@ static bool topo_racks_json_file(const struct topo_racks *t)
 
 static json_t *topo_racks_json_load(const char *name, const struct ways_load *load, double rate)
 {
-	return json_pack("{s:s, s:I, s:I, s:f}", "name", name, "out", (json_int_t)load->out, "in", (json_int_t)load->in,
-		"s", topo_racks_seconds(load, rate));
+	return json_pack("{s:s, s:I, s:I, s:I, s:I, s:f}", "name", name, "out", (json_int_t)load->out, "in",
+		(json_int_t)load->in, "chunks_out", (json_int_t)load->chunks_out, "chunks_in",
+		(json_int_t)load->chunks_in, "s", topo_racks_seconds(load, rate));
 }
 
 static bool topo_racks_json_prediction(const struct topo_racks *t)
@@ -463,6 +491,7 @@ static int topo_racks_print(const struct topo_racks *t, struct err *e)
 	topo_racks_print_file(t);
 	if (t->options->model) {
 		topo_racks_print_traffic(t);
+		topo_racks_print_chunks(t);
 		topo_racks_print_prediction(t);
 		topo_racks_print_homes(t);
 	}

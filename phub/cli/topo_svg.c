@@ -8,6 +8,7 @@
 #include "phub/cli/output.h"
 #include "phub/cli/svg.h"
 
+#include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -15,9 +16,9 @@
 enum {
 	SVG_RACK_WIDTH = 270,
 	SVG_GAP = 24,
-	SVG_ROW = 46,
+	SVG_ROW = 60,
 	SVG_HEAD = 120,    /* down to the racks' tops */
-	SVG_BOX_ROWS = 62, /* of a box */
+	SVG_BOX_ROWS = 76, /* of a box */
 	SVG_LEGEND = 70,
 };
 
@@ -53,9 +54,11 @@ static void svg_link(
 	fprintf(s->file, "<line x1=\"%u\" y1=\"%u\" x2=\"%u\" y2=\"%u\" stroke=\"%s\" stroke-width=\"%.1f\"/>\n", x,
 		top, x, bottom, colour, svg_width(s, seconds));
 	snprintf(text, sizeof(text), "%s/s", output_rate(rate, part));
-	svg_text(s->file, x + 10, bottom - 16, "small", text);
+	svg_text(s->file, x + 10, bottom - 28, "small", text);
 	if (!load || !s->traffic)
 		return;
+	snprintf(text, sizeof(text), "chunks: %" PRIu64 " up, %" PRIu64 " down", load->chunks_out, load->chunks_in);
+	svg_text(s->file, x + 10, bottom - 16, "small", text);
 	snprintf(text, sizeof(text), "%.1f up, %.1f down MB, %s ms", (double)load->out / 1e6, (double)load->in / 1e6,
 		cost_ms(seconds, part));
 	svg_text(s->file, x + 10, bottom - 4, "small", text);
@@ -89,12 +92,15 @@ static void svg_box(struct svg *s, unsigned index, unsigned x, unsigned y)
 		snprintf(text, sizeof(text), "%.1f in, %.1f out MB, %s ms", (double)s->traffic->boxes[number].in / 1e6,
 			(double)s->traffic->boxes[number].out / 1e6, cost_ms(seconds, part));
 		svg_text(s->file, x + 8, y + 31, "small", text);
+		snprintf(text, sizeof(text), "chunks: %" PRIu64 " in, %" PRIu64 " out",
+			s->traffic->boxes[number].chunks_in, s->traffic->boxes[number].chunks_out);
+		svg_text(s->file, x + 8, y + 45, "small", text);
 		snprintf(text, sizeof(text), "home of %u chunks: %.1f MB", s->t->homes[number].chunks,
 			(double)s->t->homes[number].bytes / 1e6);
 		if (box->cores)
 			snprintf(text + strlen(text), sizeof(text) - strlen(text), ", %.1f a core",
 				(double)s->t->homes[number].core_most / 1e6);
-		svg_text(s->file, x + 8, y + 45, "small", text);
+		svg_text(s->file, x + 8, y + 59, "small", text);
 	} else {
 		snprintf(text, sizeof(text), "%.60s:%u", box->host, box->port);
 		svg_text(s->file, x + 8, y + 31, "small", text);
@@ -119,6 +125,10 @@ static void svg_host(struct svg *s, const struct rack_host *host, unsigned x, un
 	else
 		snprintf(text, sizeof(text), "%s/s", rate);
 	svg_text(s->file, x + 8, y + 30, "small", text);
+	if (!s->traffic)
+		return;
+	snprintf(text, sizeof(text), "chunks: %" PRIu64 " each way", load.chunks_out);
+	svg_text(s->file, x + 8, y + 44, "small", text);
 }
 
 /* Rows that rack `i` takes; draws it when x is not 0. */

@@ -665,6 +665,12 @@ def racks():
         whole = 102228128
         check(tree["bytes"] == whole and [(up["out"], up["in"]) for up in tree["uplinks"]] ==
               [(whole // 2, whole), (whole, whole // 2)], f"{tree}")
+        flat, chunks = next(one for one in found if one["topo"] == "traffic" and one["way"] == "flat"), tree["chunks"]
+        check([(up["chunks_out"], up["chunks_in"]) for up in tree["uplinks"]] == 2 * [(chunks, chunks)], f"{tree}")
+        check([up["chunks_out"] for up in flat["uplinks"]] == 2 * [2 * chunks] and flat["boxes"][1]["chunks_in"] == 5 * chunks, f"{flat}")
+        holds(phub("topo", "--racks", path, "--model", "resnet-50", "--root", "b1", "--svg", picture)[0],
+              rf"uplink r0 +{2 * chunks}/{2 * chunks} +{chunks}/{chunks} +\d+/\d+ ", rf"box b1 +{5 * chunks}/{5 * chunks} +{4 * chunks}/{4 * chunks} ")
+        holds(picture.read_text(), f"chunks: {chunks} up, {chunks} down", f"chunks: {4 * chunks} in, {4 * chunks} out", f"chunks: {2 * chunks} each way")
         ways = {one["way"]: one for one in found if one["topo"] == "prediction"}
         check(list(ways) == ["flat", "tree", "sharded", "chain"] and [way for way, one in ways.items() if one["choice"]] == ["tree"], f"{ways}")
         check(all(abs(one["predicted_ms"] - one["busy_ms"] - one["lag_ms"] - one["fill_ms"]) < 1e-3 for one in ways.values()), f"{ways}")

@@ -122,7 +122,7 @@ static void test_bytes(void **state)
 		assert_int_equal(costs[WAYS_SHARDED].bytes, costs[WAYS_CHAIN].bytes);
 		for (unsigned kind = 0; kind < WAYS_COUNT; kind++) {
 			const struct ways w = {(enum ways_kind)kind, 0, count, boxes, CHUNKS, home};
-			struct ways_load uplinks[RACKS_MAX] = {{0, 0}};
+			struct ways_load uplinks[RACKS_MAX] = {{0}};
 			uint64_t most = 0;
 			struct err e;
 

@@ -132,6 +132,11 @@ static void test_uplinks(void **state)
 
 				assert_true(uplinks[i].out <= expected + slack && uplinks[i].out + slack >= expected);
 				assert_true(uplinks[i].in <= expected + slack && uplinks[i].in + slack >= expected);
+				/* Chunks are all of one size. */
+				assert_int_equal(uplinks[i].out, uplinks[i].chunks_out * CHUNK_BYTES);
+				assert_int_equal(uplinks[i].in, uplinks[i].chunks_in * CHUNK_BYTES);
+				assert_int_equal(links[i].out, links[i].chunks_out * CHUNK_BYTES);
+				assert_int_equal(links[i].in, links[i].chunks_in * CHUNK_BYTES);
 				/* The box carries its own workers' besides. */
 				if (kind != WAYS_FLAT)
 					assert_int_equal(links[i].in, uplinks[i].in + n * m);
@@ -161,6 +166,9 @@ static void test_lifts_and_neighbours(void **state)
 	assert_int_equal(uplinks[1].in, uplinks[0].out);
 	assert_int_equal(uplinks[1].out, uplinks[0].in);
 	assert_int_equal(links[2].out, (uint64_t)CHUNKS * CHUNK_BYTES * 4 + (uint64_t)CHUNKS * CHUNK_BYTES / 2);
+	assert_int_equal(uplinks[0].chunks_out, CHUNKS); /* of half as many bytes */
+	assert_int_equal(uplinks[0].chunks_in, CHUNKS);
+	assert_int_equal(links[2].chunks_out, CHUNKS * (4 + 1));
 	ways_add_loads(&w, chunk_bytes, lifts, NULL, NULL);
 }
 
