@@ -6,6 +6,7 @@
 #include "phub/control/promotion.h"
 
 #include <ctype.h>
+#include <arpa/inet.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <pthread.h>
@@ -98,6 +99,18 @@ static bool promotion_find_listener(const struct box *box, bool loopback, char *
 	return false;
 }
 
+/* A port that it was called by, and not one that something before it has mapped to its own: started again, it must know
+ * itself by that. */
+static bool promotion_listens_on(const struct box *box, uint16_t port)
+{
+	struct config_listen at;
+
+	for (unsigned i = 0; i < box->listener_count; i++)
+		if (value_read_address(box->listeners[i].bound, &at) == 0 && at.port == port)
+			return true;
+	return false;
+}
+
 /* Where others reach it: 0 or -EDESTADDRREQ. */
 static int promotion_find_address(const struct box *box, const char *typed, char *out, size_t bytes, struct err *e)
 {
@@ -111,8 +124,8 @@ static int promotion_find_address(const struct box *box, const char *typed, char
 		promotion_write_address(own->host, own->port, out, bytes);
 	else if (promotion_find_listener(box, false, out, bytes))
 		return 0;
-	else if (value_read_address(typed, &at) == 0 && at.port && !promotion_is_any(at.host) &&
-		 !promotion_is_loopback(at.host))
+	else if (value_read_address(typed, &at) == 0 && promotion_listens_on(box, at.port) &&
+		 !promotion_is_any(at.host) && !promotion_is_loopback(at.host))
 		promotion_write_address(at.host, at.port, out, bytes);
 	else if (!promotion_find_listener(box, true, out, bytes))
 		return err_set(e, -EDESTADDRREQ,
@@ -121,8 +134,15 @@ static int promotion_find_address(const struct box *box, const char *typed, char
 	return 0;
 }
 
-/* Does the file mean this box? */
-static bool promotion_is_own(const struct box *box, const struct root_file *file)
+static bool promotion_is_numeric(const char *host)
+{
+	struct in6_addr address;
+
+	return inet_pton(AF_INET, host, &address) == 1 || inet_pton(AF_INET6, host, &address) == 1;
+}
+
+/* Does the file mean this box? `looks_up`: a host's name in it may be looked up, which blocks. */
+static bool promotion_is_own(const struct box *box, const struct root_file *file, bool looks_up)
 {
 	const char *name = promotion_name(box->config);
 	char own[320];
@@ -132,7 +152,8 @@ static bool promotion_is_own(const struct box *box, const struct root_file *file
 		return strcmp(name, file->box) == 0;
 	if (promotion_find_address(box, "", own, sizeof(own), NULL) == 0 && strcmp(own, file->address) == 0)
 		return true;
-	return value_read_address(file->address, &at) == 0 && config_is_here(box->config, at.host, at.port);
+	return value_read_address(file->address, &at) == 0 && (looks_up || promotion_is_numeric(at.host)) &&
+	       config_is_here(box->config, at.host, at.port);
 }
 
 /* 0 or -EDESTADDRREQ. */
@@ -270,7 +291,7 @@ static void promotion_heed(struct control *c, const struct root_file *file)
 	if (file->epoch == p->file.epoch && strcmp(file->address, p->file.address) == 0)
 		return;
 	p->file = *file;
-	if (file->epoch < c->above.seen || file->epoch <= c->above.epoch || promotion_is_own(c->box, file))
+	if (file->epoch < c->above.seen || file->epoch <= c->above.epoch || promotion_is_own(c->box, file, false))
 		return;
 	if (promotion_read_place(file, &place, &e) < 0)
 		log_error("%s", e.text);
@@ -529,7 +550,7 @@ static int promotion_settle(struct box *box, int rc, struct err *e)
 		return rc < 0 ? rc : err_set(e, read, "checkpoint_targets: %s", why.text);
 	if (read > 0)
 		log_warn("checkpoint_targets: %s; the other targets say who is the root", why.text);
-	if (p->file.epoch && !promotion_is_own(box, &p->file))
+	if (p->file.epoch && !promotion_is_own(box, &p->file, true))
 		return promotion_be_below(box, &p->file, e);
 	return rc < 0 || !p->file.epoch ? rc : promotion_be_root(box, &place, e);
 }
