@@ -335,6 +335,8 @@ static void tcp_queue_ask(struct tcp_queue *q)
 
 static bool tcp_queue_must_ask(const struct tcp_queue *q)
 {
+	if (q->conns == 0) /* nothing can come: a core's second way up, mostly */
+		return false;
 	if (q->ready_count == 0)
 		return true;
 	if (q->ready_count == q->conns && q->blocked_count == 0)

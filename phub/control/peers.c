@@ -96,9 +96,11 @@ struct session *peers_find_session(const struct job *job, uint32_t member)
 void peers_lost(struct session *s, const char *why)
 {
 	struct job *job = s->job;
+	bool route = s->carries && s->state != SESSION_DONE; /* which was not refused */
 	struct peer *t = peers_part(s);
 
-	if (t->left || t->lost_ns)
+	/* Whose route it is sees that itself, and where it needs it says so; else the rebalance was given up. */
+	if (route || t->left || t->lost_ns)
 		return;
 	/* It may have ended the job before it had a word for us, and the top box says why. */
 	t->dropped = true;

@@ -218,7 +218,12 @@ int peers_move_begin(struct job *job, char *said, size_t said_bytes, uint32_t *n
 			carry_count(job));
 		return 0;
 	}
-	if (peers_outcome_begin(job) < 0 || move_tell_hold(job) < 0) {
+	rc = peers_outcome_begin(job);
+	if (rc < 0 || move_tell_hold(job) < 0) {
+		if (rc == 0) {
+			peers_outcome_end(p, "there was no memory for it");
+			p->moves++;
+		}
 		peers_steps_free(job->generation, p);
 		return err_set(e, -ENOMEM, "no memory for other homes of its chunks");
 	}

@@ -10,8 +10,8 @@
  *
  * Until Stop a box may refuse, for it has no memory, and all must hold in time: else all go on with the homes that they
  * had. The next change, and the next key table, wait until all have said Resumed. A box that is lost ends the job, as
- * at any time (peers.h), and so does one that says what it cannot: there is no chunk with two homes, or none. Workers
- * see a pause.
+ * at any time (peers.h), and so does one that says what it cannot, or a route between two (peers_routes.h) that breaks
+ * once it was made: there is no chunk with two homes, or none. Workers see a pause; they push keys in one order.
  *
  * Control thread; nothing blocks. Memory: each box has what follows from homes twice, while that lasts; messages in
  * flight are bounded by the session's.
@@ -28,9 +28,9 @@
 
 /*
  * The operator says so, at the top box. 0 with what is begun in `said` and its number in *number (NULL is allowed), or
- * with 0 there that there is nothing to do; -EINVAL (no job
- * whose homes can move, or not this box's to say), -EBUSY (not now: it is paused, drains, is held, waits for a worker,
- * does not run or is not under way at all boxes yet, or moves already) or -ENOMEM with what to do in `e`.
+ * with 0 there that there is nothing to do; -EINVAL (no job whose homes can move, or not this box's to say), -EBUSY
+ * (not now: it is paused, drains, is held, waits for a worker, does not run or is not under way at all boxes yet, or
+ * moves already) or -ENOMEM with what to do in `e`.
  */
 int peers_move_begin(struct job *job, char *said, size_t said_bytes, uint32_t *number, struct err *e);
 /* Are homes of it about to change? */

@@ -479,6 +479,12 @@ static void test_carrier(void **state)
 	assert_int_equal(actor_hear(&s.box), PHUB__CONTROL__MESSAGE_LEFT);
 	assert_false(the_job(&s)->peers->each[2].left);
 	actor_hang_up(&s.box);
+	/* Likewise where it goes without a word: it gave the rebalance up before it knew that it was let in. */
+	box_come(&s, &s.box, 2);
+	assert_true(actor_welcomed(&s.box));
+	actor_hang_up(&s.box);
+	rig_wait(&s.rig, 1200);
+	assert_int_equal(the_job(&s)->state, JOB_RUNNING);
 	box_come(&s, &s.box, 2);
 	assert_true(actor_welcomed(&s.box));
 	actor_say(&s.box, &signal);
