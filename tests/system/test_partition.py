@@ -1,12 +1,16 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
 # waits: for boxes that are cut off to be missed
-"""A rack that is cut off from the others in mid-run, in network namespaces. Real boxes, real workers."""
+"""Racks in network namespaces: one is cut off from the others in mid-run, or a box dies. Real boxes, real workers."""
+import contextlib
 import json
+import pathlib
 import subprocess
 import sys
+import tempfile
 
 import rig
+import test_roots
 from rig import check
 from test_racks import PHUB, bad, until
 
@@ -15,35 +19,71 @@ import rack as namespaces  # noqa: E402
 import racks_net  # noqa: E402
 
 
+KEEPS = {"checkpoint_every": 10, "admin_secret_env": "RACKS_SECRET"}
+TRAINS = {"optimizer": "adam", "reduce": "mean", "reproducible": True}
+
+
 class Apart:
     """Three racks in network namespaces: the root with one worker, and two boxes below it with two each."""
 
-    def __init__(self, racks):
+    def __init__(self, racks, hierarchy=None, rack_file=None, keeps=None):
+        """`keeps`: the checkpoint target of the first two, of which the second may be promoted."""
         def box(number, **more):
+            more = {**more, **({"racks": rack_file} if rack_file else {}), **(KEEPS if keeps else {})}
+            if keeps and number < 2:
+                more["checkpoint_targets"] = keeps
             return rig.Box(name=f"box{number}", prefix=racks.enter(racks.worker(number, "box")), env=racks_net.SECRET, create="secret",
                            create_secret_env="RACKS_SECRET", transports="tcp", cores=1, lost_ms=3000, warn_ms=1500,
                            listen=f"{racks_net.address(number)}:{racks_net.PORT}", **more)
 
         self.racks, self.places = racks, racks.shape.places()
-        self.root = box(0)
-        self.boxes = [self.root] + [box(number, uplink=self.root.address) for number in (1, 2)]
+        self.root = box(0, **({"hierarchy": hierarchy} if hierarchy else {}))
+        self.boxes = [self.root] + [box(number, **({} if rack_file else {"uplink": self.root.address + (f",{other}" if keeps else "")}))
+                                    for number, other in ((1, f"{racks_net.address(2)}:{racks_net.PORT}"), (2, f"{racks_net.address(1)}:{racks_net.PORT}"))]
 
     def census(self, lost):
         """As census(), of workers in their racks. They tell every round."""
-        def begin(rank):
+        def begin(rank, **more):
             number, local = self.places[rank]
             return rig.Worker(self.boxes[number].url("apart"), rank=rank, world=len(self.places), env=racks_net.SECRET, keys="a:5000,b:700",
                               prefix=self.racks.enter(self.racks.worker(number, local)), transport="tcp", census=True, lost=lost,
-                              rounds="until-told", report_ms=1, pause_us=3000, wait_ms=60000)
+                              rounds="until-told", report_ms=1, pause_us=3000, wait_ms=60000, **more)
         return begin
+
+    def run(self, lost, **more):
+        """Five workers, of which each has had ten rounds."""
+        begin = self.census(lost)
+        workers = [begin(rank, **more) for rank in range(5)]
+        for worker in workers:
+            while worker.event("progress")["round"] < 10:
+                pass
+        return workers
 
     def uplink(self, number, state):
         """Of a rack: down, nothing passes, and nobody is told."""
         subprocess.run(["ip", "-n", self.racks.switch, "link", "set", f"port{number}", state], check=True, timeout=rig.DEADLINE_S)
 
+    def deafen(self, number):
+        """What goes to a rack is lost, and what comes from it passes."""
+        tbf = ("tbf", "rate", "1kbit", "burst", "40", "latency", "1ms")  # larger packets are dropped
+        subprocess.run(["tc", "-n", self.racks.switch, "qdisc", "replace", "dev", f"port{number}", "root", *tbf], check=True,
+                       timeout=rig.DEADLINE_S)
+
+    def names(self, *numbers):
+        return "|".join(self.boxes[number].address.replace(".", r"\.") for number in numbers)
+
     def stop(self):
         for box in reversed(self.boxes):
             box.stop()
+
+
+@contextlib.contextmanager
+def three(tag):
+    reason = namespaces.why_not()
+    if reason:
+        raise rig.Skip(reason)
+    with racks_net.racks_of(racks_net.Shape(workers=(1, 2, 2), mbit=1000), tag) as racks:
+        yield racks
 
 
 def same_rounds(workers, at_least):
@@ -58,17 +98,10 @@ def same_rounds(workers, at_least):
 
 def partition():
     """a rack's uplink is cut: both sides name the box that is not there, no round has two results, and healed, its workers may come again"""
-    reason = namespaces.why_not()
-    if reason:
-        raise rig.Skip(reason)
     for lost in ("fail", "shrink"):
-        with racks_net.racks_of(racks_net.Shape(workers=(1, 2, 2), mbit=1000), lost) as racks:
+        with three(lost) as racks:
             apart = Apart(racks)
-            begin = apart.census(lost)
-            workers = [begin(rank) for rank in range(5)]
-            for worker in workers:
-                while worker.event("progress")["round"] < 10:
-                    pass
+            begin, workers = apart.census(lost), apart.run(lost)
             apart.uplink(1, "down")
             for rank in (1, 2):
                 bad(workers[rank], rf"box above \(uplink {apart.root.address}\) was lost: ")
@@ -92,7 +125,95 @@ def partition():
             apart.stop()
 
 
-CASES = [partition]
+def one_way():
+    """what goes to a rack is lost on its uplink, what comes from it passes: within lost_ms all are told which box it is about"""
+    for hierarchy in ("tree", "sharded"):
+        with three(hierarchy) as racks:
+            apart = Apart(racks, hierarchy)
+            workers = apart.run("fail")
+            apart.deafen(1)
+            for rank in (1, 2):
+                bad(workers[rank], rf"({apart.names(0, 2)}).* was lost")
+            for rank in (0, 3, 4):
+                bad(workers[rank], apart.names(1))
+            same_rounds(workers, 10)
+            apart.stop()
+
+
+def exchanged():
+    """boxes exchange, and a rack's uplink is cut: the job ends at all, each names a box on the other side, and no round has two results"""
+    for hierarchy in ("sharded", "chain"):
+        with three(hierarchy) as racks:
+            apart = Apart(racks, hierarchy)
+            workers = apart.run("fail")
+            apart.uplink(1, "down")
+            for rank in (1, 2):
+                bad(workers[rank], rf"({apart.names(0, 2)}).* was lost")
+            for rank in (0, 3, 4):
+                bad(workers[rank], rf"({apart.names(1)}).* was lost")
+            same_rounds(workers, 10)
+            apart.stop()
+
+
+def home_lost():
+    """the box that is the home of some chunks is killed: the job ends at the others with its name"""
+    for hierarchy in ("sharded", "chain"):
+        with three(hierarchy) as racks:
+            apart = Apart(racks, hierarchy)
+            workers = apart.run("fail")
+            apart.boxes[1].kill()
+            for rank in (0, 3, 4):
+                bad(workers[rank], rf"({apart.names(1)}).* was lost")
+            same_rounds(workers, 10)
+            for box in (apart.boxes[2], apart.root):
+                box.stop()
+
+
+def sibling():
+    """a rack's box is killed: its workers go to its sibling in another rack, as the rack file says, and all go on"""
+    with three("sibling") as racks, tempfile.TemporaryDirectory() as where:
+        path = pathlib.Path(where) / "racks.yaml"
+        path.write_text("racks:\n" + "".join(
+            f"  - name: r{n}\n    uplink: 1Gbit\n    boxes:\n      - {{name: b{n}, address: '{racks_net.address(n)}:{racks_net.PORT}', rate: 1Gbit"
+            f"{', sibling: b2' if n == 1 else ''}}}\n" for n in range(3)))
+        apart = Apart(racks, rack_file=path)
+        workers = apart.run("shrink", resume_ms=30000)
+        apart.boxes[1].kill()
+        for rank in (1, 2):
+            workers[rank].event("stale")
+        for worker in workers:
+            until(worker, 31)
+        workers[0].tell()
+        for worker in workers:
+            worker.good()
+        same_rounds(workers, 10)
+        for box in (apart.boxes[2], apart.root):
+            box.stop()
+
+
+def promoted():
+    """the root is killed, and an operator in another rack promotes the box there: the jobs go on to the bits of a run without that"""
+    with three("promoted") as racks, tempfile.TemporaryDirectory() as folder:
+        apart = Apart(racks, keeps=folder)
+        workers = []
+        for rank, (number, local) in enumerate(((1, 0), (1, 1), (2, 0))):
+            workers.append(rig.Worker(apart.boxes[number].url("spread"), rank=rank, world=3, prefix=racks.enter(racks.worker(number, local)),
+                                      env=racks_net.SECRET, keys=test_roots.KEYS, rounds=test_roots.ROUNDS, settle=True, transport="tcp",
+                                      pause_us=15000, resume_ms=60000, timeout_ms=60000, **TRAINS))
+        apart.root.logged("checkpoint before round")
+        apart.root.kill()
+        apart.root.wait()
+        done = subprocess.run([*racks.enter(racks.worker(1, 0)), PHUB, "promote", "--json", apart.boxes[1].address], capture_output=True, text=True,
+                              timeout=rig.DEADLINE_S, check=False,
+                              env={**racks_net.SECRET, "PHUB_ADMIN_SECRET": racks_net.SECRET["PHUB_SECRET"]})
+        check(done.returncode == 0 and json.loads(done.stdout)["state"] == "promoted", f"{done}")
+        test_roots.settled(workers, test_roots.flat(**TRAINS, association=test_roots.ASSOCIATION))
+        apart.boxes[2].logged(f"the root is the box at {apart.boxes[1].address} now, of epoch 2")
+        for box in (apart.boxes[2], apart.boxes[1]):
+            box.stop()
+
+
+CASES = [partition, one_way, exchanged, home_lost, sibling, promoted]
 
 if __name__ == "__main__":
     rig.run(CASES, None if PHUB.exists() else f"{PHUB} is not there (make)")
