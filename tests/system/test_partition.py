@@ -125,48 +125,39 @@ def partition():
             apart.stop()
 
 
+def struck(hierarchy, strike, alive=True, heard=r"({}).* was lost"):
+    """A rack is struck: the job ends at all, each names a box on the other side, and no round has two results. `alive`: that rack, too.
+    `heard`: of its box, by the others."""
+    with three(hierarchy) as racks:
+        apart = Apart(racks, hierarchy)
+        this, others = apart.names(1), apart.names(0, 2)
+        workers = apart.run("fail")
+        strike(apart)
+        for rank in (0, 3, 4):
+            bad(workers[rank], heard.format(this))
+        for rank in (1, 2) if alive else ():
+            bad(workers[rank], rf"({others}).* was lost")
+        same_rounds(workers, 10)
+        apart.stop()
+
+
 def one_way():
     """what goes to a rack is lost on its uplink, what comes from it passes: within lost_ms all are told which box it is about"""
     for hierarchy in ("tree", "sharded"):
-        with three(hierarchy) as racks:
-            apart = Apart(racks, hierarchy)
-            workers = apart.run("fail")
-            apart.deafen(1)
-            for rank in (1, 2):
-                bad(workers[rank], rf"({apart.names(0, 2)}).* was lost")
-            for rank in (0, 3, 4):
-                bad(workers[rank], apart.names(1))
-            same_rounds(workers, 10)
-            apart.stop()
+        # It may be the deaf one that first misses another, and says so to all: then it stands there as who told it.
+        struck(hierarchy, lambda apart: apart.deafen(1), heard="({})")
 
 
 def exchanged():
     """boxes exchange, and a rack's uplink is cut: the job ends at all, each names a box on the other side, and no round has two results"""
     for hierarchy in ("sharded", "chain"):
-        with three(hierarchy) as racks:
-            apart = Apart(racks, hierarchy)
-            workers = apart.run("fail")
-            apart.uplink(1, "down")
-            for rank in (1, 2):
-                bad(workers[rank], rf"({apart.names(0, 2)}).* was lost")
-            for rank in (0, 3, 4):
-                bad(workers[rank], rf"({apart.names(1)}).* was lost")
-            same_rounds(workers, 10)
-            apart.stop()
+        struck(hierarchy, lambda apart: apart.uplink(1, "down"))
 
 
 def home_lost():
     """the box that is the home of some chunks is killed: the job ends at the others with its name"""
     for hierarchy in ("sharded", "chain"):
-        with three(hierarchy) as racks:
-            apart = Apart(racks, hierarchy)
-            workers = apart.run("fail")
-            apart.boxes[1].kill()
-            for rank in (0, 3, 4):
-                bad(workers[rank], rf"({apart.names(1)}).* was lost")
-            same_rounds(workers, 10)
-            for box in (apart.boxes[2], apart.root):
-                box.stop()
+        struck(hierarchy, lambda apart: apart.boxes.pop(1).kill(), alive=False)
 
 
 def sibling():
