@@ -88,13 +88,6 @@ static int upper_address(const struct call_peer *p, const char *transport, char 
 	return 0;
 }
 
-static int upper_fd(const struct call_peer *p, bool *write)
-{
-	(void)p;
-	*write = false;
-	return -1;
-}
-
 static void upper_close(struct call_peer *p)
 {
 	p->closed++;
@@ -120,7 +113,7 @@ static const struct call_ops upper_ops = {
 	.root = upper_root,
 	.sibling = upper_sibling,
 	.address = upper_address,
-	.fd = upper_fd,
+	.fd = rig_call_fd,
 	.close = upper_close,
 };
 

@@ -21,6 +21,7 @@
 enum { RIG_BOX_HOST = 0, RIG_PORT = 7077, RIG_CLIENTS_MAX = 16 };
 
 struct call_ops;
+struct call_peer;
 
 struct rig {
 	struct loop_net *net;
@@ -68,6 +69,9 @@ struct rig_job {
 
 /* The client's half of the box's sessions with its standby, of the next box; NULL: none. */
 extern const struct call_ops *rig_calls;
+/* Of such: there is nothing to wait on; and nobody listens for data connections. */
+int rig_call_fd(const struct call_peer *p, bool *write);
+int rig_call_address(const struct call_peer *p, const char *transport, char *out, size_t bytes, struct err *e);
 
 /* A box with `cores` cores; `settings` are "key=value" ended by NULL, over the defaults, or NULL. */
 void rig_open(struct rig *rig, unsigned cores, const char *const *settings);

@@ -49,22 +49,6 @@ static void played_session(const struct call_peer *p, uint64_t *session, const u
 	*cores = 1;
 }
 
-static int played_address(const struct call_peer *p, const char *transport, char *out, size_t bytes, struct err *e)
-{
-	(void)p;
-	(void)transport;
-	(void)out;
-	(void)bytes;
-	return err_set(e, -ENOTSUP, "it is played");
-}
-
-static int played_fd(const struct call_peer *p, bool *write)
-{
-	(void)p;
-	*write = false;
-	return -1;
-}
-
 static void played_close(struct call_peer *p)
 {
 	(void)p;
@@ -76,8 +60,8 @@ static const struct call_ops played_ops = {
 	.step = played_step,
 	.say = played_say,
 	.session = played_session,
-	.address = played_address,
-	.fd = played_fd,
+	.address = rig_call_address,
+	.fd = rig_call_fd,
 	.close = played_close,
 };
 

@@ -100,22 +100,6 @@ static const char *played_sibling(const struct call_peer *p, uint16_t *port)
 	return NULL;
 }
 
-static int played_address(const struct call_peer *p, const char *transport, char *out, size_t bytes, struct err *e)
-{
-	(void)p;
-	(void)transport;
-	(void)out;
-	(void)bytes;
-	return err_set(e, -ENOTSUP, "it is played");
-}
-
-static int played_fd(const struct call_peer *p, bool *write)
-{
-	(void)p;
-	*write = false;
-	return -1;
-}
-
 static void played_close(struct call_peer *p)
 {
 	(void)p;
@@ -129,8 +113,8 @@ static const struct call_ops played_ops = {
 	.session = played_session,
 	.root = played_root,
 	.sibling = played_sibling,
-	.address = played_address,
-	.fd = played_fd,
+	.address = rig_call_address,
+	.fd = rig_call_fd,
 	.close = played_close,
 };
 

@@ -112,13 +112,6 @@ static int there_address(const struct call_peer *p, const char *transport, char 
 	return 0;
 }
 
-static int there_fd(const struct call_peer *p, bool *write)
-{
-	(void)p;
-	*write = false;
-	return -1;
-}
-
 static void there_close(struct call_peer *p)
 {
 	p->closed++;
@@ -130,7 +123,7 @@ static const struct call_ops there_ops = {
 	.say = there_say,
 	.session = there_session,
 	.address = there_address,
-	.fd = there_fd,
+	.fd = rig_call_fd,
 	.close = there_close,
 };
 
