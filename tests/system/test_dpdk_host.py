@@ -8,12 +8,12 @@ import contextlib
 import json
 import os
 import pathlib
+import select
 import shutil
 import subprocess
 import sys
 import tempfile
 import threading
-import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 import rig  # noqa: E402
@@ -128,19 +128,16 @@ class Host:
 
 
 class Kernel(threading.Thread):
-    """Answers what is written into the tree: drivers come and go, and there are `pages` huge pages at most."""
+    """Answers what is written into the tree: drivers come and go. What is only written there is a pipe: a file might be read half written."""
 
-    def __init__(self, host, home, pages=1 << 20, takes=True):
+    def __init__(self, host, home, takes=True):
         super().__init__(daemon=True)
-        self.host, self.home, self.pages, self.takes, self.over = host, home, pages, takes, False
-
-    def take(self, name):
-        """What was written into a file since; it is empty then."""
-        path = self.host.path(name)
-        text = path.read_text().strip() if path.is_file() else ""
-        if text:
-            path.write_text("")
-        return text
+        self.host, self.home, self.takes, self.over = host, home, takes, False
+        self.pipes = {}
+        for path in [*host.path(DRIVERS).glob("*/bind"), *host.path(DRIVERS).glob("*/unbind"), host.path("sys/bus/pci/drivers_probe")]:
+            path.unlink()
+            os.mkfifo(path)
+            self.pipes[path] = os.open(path, os.O_RDWR | os.O_NONBLOCK)
 
     def probe(self, pci, driver=""):
         link = self.host.path(f"{DEVICES}/{pci}/driver")
@@ -148,19 +145,22 @@ class Kernel(threading.Thread):
         if self.takes and not link.is_symlink():
             os.symlink(self.host.path(f"{DRIVERS}/{driver or override or self.home[pci]}"), link)
 
+    def answer(self, path, pci):
+        if path.name == "unbind":
+            self.host.path(f"{DEVICES}/{pci}/driver").unlink()
+        else:
+            self.probe(pci, path.parent.name if path.name == "bind" else "")
+
     def run(self):
+        said = dict.fromkeys(self.pipes, "")
         while not self.over:
-            for driver in ("i40e", "ixgbe", "ice", "vfio-pci"):
-                pci = self.take(f"{DRIVERS}/{driver}/unbind")
-                if pci:
-                    self.host.path(f"{DEVICES}/{pci}/driver").unlink()
-                pci = self.take(f"{DRIVERS}/{driver}/bind")
-                if pci:
-                    self.probe(pci, driver)
-            pci = self.take("sys/bus/pci/drivers_probe")
-            if pci:
-                self.probe(pci)
-            time.sleep(0.002)
+            readable, _, _ = select.select(self.pipes.values(), [], [], 0.05)
+            for path in [p for p, fd in self.pipes.items() if fd in readable]:
+                *lines, said[path] = (said[path] + os.read(self.pipes[path], 4096).decode()).split("\n")
+                for line in lines:
+                    self.answer(path, line)
+        for fd in self.pipes.values():
+            os.close(fd)
 
 
 @contextlib.contextmanager
