@@ -144,10 +144,11 @@ POLICY_PORTS = each(struct("protocol port", protocol=one_of("TCP", "UDP"), port=
 KINDS = {
     "ConfigMap": ("v1", struct("data", data=mapping(text))),
     "Service": ("v1", struct("spec", spec=struct(
-        "selector ports", clusterIP=one_of("None"), publishNotReadyAddresses=switch, selector=LABELS,
+        "selector ports", clusterIP=one_of("None"), publishNotReadyAddresses=switch, internalTrafficPolicy=one_of("Local", "Cluster"), selector=LABELS,
         ports=each(struct("name port targetPort", name=name, port=port, targetPort=name, protocol=one_of("TCP", "UDP")))))),
     "StatefulSet": ("apps/v1", struct("spec", spec=struct("serviceName replicas selector template", serviceName=name, replicas=number, selector=SELECTOR,
                                                           template=TEMPLATE))),
+    "DaemonSet": ("apps/v1", struct("spec", spec=struct("selector template", selector=SELECTOR, template=TEMPLATE))),
     "Job": ("batch/v1", struct("spec", spec=struct("template", completionMode=one_of("Indexed"), completions=number, parallelism=number,
                                                    backoffLimit=number, template=TEMPLATE))),
     "NetworkPolicy": ("networking.k8s.io/v1", struct("spec", spec=struct(
@@ -216,16 +217,16 @@ def check_job(where, spec):
 
 
 def check_references(objects, known):
-    templates = [(where, d["spec"]["template"]) for where, d in objects if d["kind"] in ("StatefulSet", "Job")]
+    templates = [(where, d["spec"]["template"]) for where, d in objects if d["kind"] in ("StatefulSet", "DaemonSet", "Job")]
     services = {d["metadata"]["name"]: d["spec"] for _, d in objects if d["kind"] == "Service"}
     for where, template in templates:
         check_pod(where, template, known)
     for where, document in objects:
         spec = document.get("spec", {})
-        if document["kind"] == "StatefulSet":
+        if document["kind"] in ("StatefulSet", "DaemonSet"):
             if not selects(spec["selector"]["matchLabels"], spec["template"]["metadata"]["labels"]):
                 complain(where, "its selector does not fit the labels of its template")
-            if spec["serviceName"] not in services:
+            if document["kind"] == "StatefulSet" and spec["serviceName"] not in services:
                 complain(where, f"there is no Service '{spec['serviceName']}'")
         elif document["kind"] == "Job":
             check_job(where, spec)

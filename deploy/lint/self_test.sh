@@ -167,6 +167,9 @@ manifest "lacks 'limits'" '/limits:/d'
 manifest "the limit not below it" 's/limits: {cpu: "4"/limits: {cpu: 500m/'
 manifest "runAsNonRoot: False" 's/runAsNonRoot: true/runAsNonRoot: false/'
 manifest "tag that is not latest" 's/phub-box:0.1.0/phub-box:latest/'
+manifest "its selector does not fit" '/^  selector:/,/template:/s/component: node-box/component: box/' nodes
+manifest "no pod that it selects has a port 'data-9'" 's/targetPort: data-3/targetPort: data-9/' nodes
+manifest "allowed: Local, Cluster" 's/internalTrafficPolicy: Local/internalTrafficPolicy: local/' nodes
 manifest "no Service 'phub-bax'" 's/serviceName: phub-box/serviceName: phub-bax/'
 manifest "secret 'phub-secrets' is neither" 's/secretName: phub-secret/secretName: phub-secrets/'
 manifest "mounts 'configs', which is no volume" 's/name: config, mountPath/name: configs, mountPath/'

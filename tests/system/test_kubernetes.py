@@ -24,7 +24,10 @@ else:
 
 
 def objects(file):
-    return {document["kind"]: document for document in yaml.safe_load_all((rig.ROOT / "deploy/k8s" / file).read_text())}
+    """By kind, those with its name."""
+    documents = list(yaml.safe_load_all((rig.ROOT / "deploy/k8s" / file).read_text()))
+    name = documents[0]["metadata"]["name"]
+    return {document["kind"]: document for document in documents if document["metadata"]["name"] == name}
 
 
 def container(document):
@@ -32,23 +35,26 @@ def container(document):
 
 
 class Pod:
-    """The box, with files of its own where the pod has volumes, and a free port."""
+    """A box, with files of its own where the pod has volumes, and a free port; `above`: what its uplink names."""
 
-    def __init__(self):
+    def __init__(self, file="box.yaml", above=None):
+        self.above = above
         self.secret = pathlib.Path(FOLDER.name, "secret")
-        self.secret.write_text("0123456789abcdef0123456789abcdef\n")
-        self.secret.chmod(0o440)  # the volume's defaultMode
+        if not above:
+            self.secret.unlink(missing_ok=True)
+            self.secret.write_text("0123456789abcdef0123456789abcdef\n")
+            self.secret.chmod(0o440)  # the volume's defaultMode
         self.port = str(rig.free_port())
-        self.objects = objects("box.yaml")
+        self.objects = objects(file)
         text = self.objects["ConfigMap"]["data"]["phubd.yaml"]
-        self.config = pathlib.Path(FOLDER.name, "phubd.yaml")
-        self.config.write_text(self.mend(text).replace("data_ports: 7100-7131", "data_ports: any").replace("memory_max: 12GiB", "memory_max: 64MiB"))
-        self.container = container(self.objects["StatefulSet"])
+        self.config = pathlib.Path(FOLDER.name, f"phubd-{self.port}.yaml")
+        self.config.write_text(re.sub("data_ports: [0-9-]+", "data_ports: any", re.sub("memory_max: [0-9]+GiB", "memory_max: 64MiB", self.mend(text))))
+        self.container = container(self.objects.get("StatefulSet") or self.objects["DaemonSet"])
         check(all(self.mend(text) != text for text in (text, *self.container["args"]) if "/" in text), "a path or a port has another name")
 
     def mend(self, text):
-        return (text.replace("/run/phub/secret", str(self.secret)).replace("/etc/phub/phubd.yaml", str(pathlib.Path(FOLDER.name, "phubd.yaml")))
-                .replace("7077", self.port))
+        text = (text.replace("/run/phub/secret", str(self.secret)).replace("/etc/phub/phubd.yaml", str(self.config)).replace("7077", self.port))
+        return text.replace("uplink: phub-box", f"uplink: 127.0.0.1:{self.above.port}") if self.above else text
 
     def begin(self):
         self.process = rig.Process("phubd", [rig.PHUBD, *map(self.mend, self.container["args"])])
@@ -70,22 +76,46 @@ def boxed():
     check(pod.process.wait(pod.objects["StatefulSet"]["spec"]["template"]["spec"]["terminationGracePeriodSeconds"]) == 0, pod.process.err.text())
 
 
-def workers():
-    """the command of workers.yaml, in as many processes as it has pods, with the index that Kubernetes sets"""
-    pod = Pod()
-    pod.begin()
+def run_workers(url, boxes):
+    """The command of workers.yaml, in as many processes as it has pods, with the index that Kubernetes sets; `boxes` in turns."""
     job = objects("workers.yaml")["Job"]
     one = container(job)
-    environment = {env["name"]: pod.mend(env["value"]) for env in one["env"]}
+    environment = {env["name"]: boxes[0].mend(env["value"]) for env in one["env"]}
     check(environment["PHUB_URL"] == "phub://phub-box/demo", "the URL names another Service")
-    environment.update(PHUB_URL=f"phub://127.0.0.1:{pod.port}/demo", PHUB_LIBRARY=str(rig.BUILD / "libphub.so.0"), PYTHONPATH=str(rig.ROOT / "client/python"))
-    running = [rig.Process(f"pod {i}", [PROGRAMS.get(word, word) for word in one["command"]], env={**environment, "JOB_COMPLETION_INDEX": str(i)})
+    environment.update(PHUB_LIBRARY=str(rig.BUILD / "libphub.so.0"), PYTHONPATH=str(rig.ROOT / "client/python"))
+    running = [rig.Process(f"pod {i}", [PROGRAMS.get(word, word) for word in one["command"]],
+                           env={**environment, "JOB_COMPLETION_INDEX": str(i), "PHUB_URL": url.format(boxes[i % len(boxes)].port)})
                for i in range(job["spec"]["completions"])]
     for i, process in enumerate(running):
         check(process.wait() == 0, process.err.text())
         check(process.out.text() == f"rank {i} of {len(running)} got {float(len(running))}", process.out.text())
+
+
+def end(pod):
     pod.process.kill(15)
     check(pod.process.wait() == 0, pod.process.err.text())
+
+
+def workers():
+    """the command of workers.yaml, in as many processes as it has pods, with the index that Kubernetes sets"""
+    pod = Pod()
+    pod.begin()
+    run_workers("phub://127.0.0.1:{}/demo", [pod])
+    end(pod)
+
+
+def nodes():
+    """boxes of two nodes by nodes.yaml, below the one of box.yaml: workers of either node get what all have pushed"""
+    top = Pod()
+    top.begin()
+    below = [Pod("nodes.yaml", above=top) for _ in range(2)]
+    for pod in below:
+        pod.begin()
+    run_workers("phub://127.0.0.1:{}/demo", below)
+    for pod in below:
+        check("uplink" in pod.config.read_text() and "demo" in pod.process.err.text(), pod.process.err.text())
+        end(pod)
+    end(top)
 
 
 def allowed():
@@ -100,6 +130,13 @@ def allowed():
     check(container(box["StatefulSet"])["ports"][0]["containerPort"] == control and box["Service"]["spec"]["ports"][0]["port"] == control, "the port of the Service")
     cpus, cores = int(container(box["StatefulSet"])["resources"]["limits"]["cpu"]), config["cores"]
     check(cores <= cpus, f"{cores} cores on {cpus} CPUs")
+    node = objects("nodes.yaml")
+    config = yaml.safe_load(node["ConfigMap"]["data"]["phubd.yaml"])
+    first, last = map(int, config["data_ports"].split("-"))
+    check(node["NetworkPolicy"]["spec"]["egress"][0]["ports"] == wanted, "egress of a node's box")
+    check(node["NetworkPolicy"]["spec"]["ingress"][0]["ports"] == [wanted[0], {**wanted[1], "port": first, "endPort": last}], "ingress of a node's box")
+    ports = [p["port"] for p in node["Service"]["spec"]["ports"]]
+    check(ports == [control, *range(first, last + 1)] == [p["containerPort"] for p in container(node["DaemonSet"])["ports"]], f"ports of its Service: {ports}")
 
 
 def packages_of(file):
@@ -132,4 +169,4 @@ def image():
 
 
 if __name__ == "__main__":
-    rig.run([boxed, workers, allowed, image], WHY)
+    rig.run([boxed, workers, nodes, allowed, image], WHY)
