@@ -236,8 +236,9 @@ def ran_on(c, end, target):
     """The line about the machine. `busy`: CPUs that others used; older files have the load average instead."""
     busy = c.get("busy", c["load"])
     warning = " Other programs kept the CPUs busy meanwhile: these numbers say little." if busy > c["cpus"] / 2 else ""
+    options = (f" RUNS={c['runs']}" if c.get("runs", 5) != 5 else "") + (f" ROWS={c['rows']}" if c["rows"] != "quick" else "")
     return (f"{c['cpus']} CPUs ({c['cpu']}), Linux {c['kernel']}, {busy:.2f} CPUs busy before the start, commit {c['commit']}, "
-            f"{c['date']}; `make {target}{'' if c['rows'] == 'quick' else ' ROWS=' + c['rows']}`, {end.get('seconds', 0)} s."
+            f"{c['date']}; `make {target}{options}`, {end.get('seconds', 0)} s."
             f"{warning}")
 
 
