@@ -125,6 +125,11 @@ class Racks:
         told("tc", "-n", namespace, "qdisc", "replace", "dev", device, "root", "tbf", "rate", f"{round(mbit * 1000)}kbit", "burst",
              self.shape.burst, "latency", f"{QUEUE_MS}ms")
 
+    def degrade(self, number, mbit):
+        """From now on the uplink of this rack carries no more, each way."""
+        self._limit(self.rack(number), LINK, mbit)
+        self._limit(self.switch, f"port{number}", mbit)
+
     def counters(self):
         """[bytes out and in of each rack's uplink], with the headers of all segments: see rack.py."""
         down = tbf_bytes(self.switch)

@@ -5,21 +5,23 @@
 import contextlib
 import json
 import pathlib
+import signal
 import subprocess
 import sys
 import tempfile
+import time
 
 import rig
 import test_roots
 from rig import check
-from test_racks import PHUB, bad, until
+from test_racks import PHUB, bad, flat, until
 
 sys.path.insert(0, str(rig.ROOT / "tests/bench"))
 import rack as namespaces  # noqa: E402
 import racks_net  # noqa: E402
 
 
-KEEPS = {"checkpoint_every": 10, "admin_secret_env": "RACKS_SECRET"}
+KEEPS = {"checkpoint_every": 10}
 TRAINS = {"optimizer": "adam", "reduce": "mean", "reproducible": True}
 
 
@@ -33,7 +35,7 @@ class Apart:
             if keeps and number < 2:
                 more["checkpoint_targets"] = keeps
             return rig.Box(name=f"box{number}", prefix=racks.enter(racks.worker(number, "box")), env=racks_net.SECRET, create="secret",
-                           create_secret_env="RACKS_SECRET", transports="tcp", cores=1, lost_ms=3000, warn_ms=1500,
+                           create_secret_env="RACKS_SECRET", admin_secret_env="RACKS_SECRET", transports="tcp", cores=1, lost_ms=3000, warn_ms=1500,
                            listen=f"{racks_net.address(number)}:{racks_net.PORT}", **more)
 
         self.racks, self.places = racks, racks.shape.places()
@@ -58,6 +60,13 @@ class Apart:
             while worker.event("progress")["round"] < 10:
                 pass
         return workers
+
+    def ask(self, *words):
+        """What `phub` says to an operator on a host of the second rack."""
+        done = subprocess.run([*self.racks.enter(self.racks.worker(1, 0)), PHUB, *words], capture_output=True, text=True, check=False,
+                              timeout=rig.DEADLINE_S, env={**racks_net.SECRET, "PHUB_ADMIN_SECRET": racks_net.SECRET["PHUB_SECRET"]})
+        check(done.returncode == 0, f"{words}: {done}")
+        return done.stdout
 
     def uplink(self, number, state):
         """Of a rack: down, nothing passes, and nobody is told."""
@@ -160,13 +169,80 @@ def home_lost():
         struck(hierarchy, lambda apart: apart.boxes.pop(1).kill(), alive=False)
 
 
+def stalled():
+    """a box stands still, in the middle, at the top, as a home: within lost_ms all are told its name; when it goes on, what it says matters to nobody"""
+    for hierarchy, number in (("tree", 1), ("tree", 0), ("chain", 1)):
+        with three(f"stalled-{hierarchy}-{number}") as racks:
+            apart = Apart(racks, hierarchy)
+            workers = apart.run("fail")
+            box = apart.boxes[number]
+            box.kill(signal.SIGSTOP)
+            for rank, (rack, _) in enumerate(apart.places):
+                said = rf"box {box.address} has been silent for 3" if rack == number else rf"{apart.names(number)}.* was lost"
+                bad(workers[rank], said)
+            box.kill(signal.SIGCONT)
+            same_rounds(workers, 10)
+            workers = apart.run("fail")  # the job anew, by all of them
+            workers[0].tell()
+            for worker in workers:
+                worker.good()
+            apart.stop()
+
+
+def write_rack_file(path, uplinks, siblings=()):
+    """Of the three racks, with these rates of their uplinks."""
+    path.write_text("racks:\n" + "".join(
+        f"  - name: r{n}\n    uplink: {uplink}\n    boxes:\n      - {{name: b{n}, address: '{racks_net.address(n)}:{racks_net.PORT}', rate: 1Gbit"
+        f"{f', sibling: {siblings[n]}' if n in siblings else ''}}}\n" for n, uplink in enumerate(uplinks)))
+
+
+def degraded():
+    """a rack's uplink gets slow, and the rack file says so: `phub jobs rebalance` takes homes away from there, less crosses it, and weights stay right"""
+    keys = "a:50000,b:70000"
+    with three("degraded") as racks, tempfile.TemporaryDirectory() as where:
+        path = pathlib.Path(where) / "racks.yaml"
+        write_rack_file(path, ["1Gbit"] * 3)
+        apart = Apart(racks, "sharded", rack_file=path)
+        workers = [rig.Worker(apart.boxes[number].url("apart"), rank=rank, world=5, env=racks_net.SECRET, keys=keys, transport="tcp", optimizer="adam",
+                              prefix=racks.enter(racks.worker(number, local)), rounds="until-told", report_ms=1, wait_ms=60000)
+                   for rank, (number, local) in enumerate(apart.places)]
+
+        def reached(round_):
+            """The round that is over by now, when this one is."""
+            deadline = time.monotonic() + rig.DEADLINE_S
+            while (now := json.loads(workers[3].out.lines[-1])["round"]) < round_:
+                check(time.monotonic() < deadline, f"round {now} in {rig.DEADLINE_S} s")
+                time.sleep(0.01)
+            return now
+
+        def models_a_round():
+            """What goes up and down the third rack's uplink."""
+            first, before = reached(reached(0) + 10), sum(racks.counters()[2])
+            last, after = reached(first + 40), sum(racks.counters()[2])
+            return (after - before) / (last - first) / (120000 * 4)
+
+        workers[3].event("progress")
+        even = models_a_round()
+        racks.degrade(2, 50)
+        write_rack_file(path, ["1Gbit", "1Gbit", "50Mbit"])
+        apart.root.kill(signal.SIGHUP)
+        apart.root.logged("the rack file is read anew")
+        said = apart.ask("jobs", "rebalance", "apart", apart.root.address)
+        check("chunks have moved" in said, said)
+        less = models_a_round()
+        # 2 (K-1)/K models each way where homes are even, one each way where none is there.
+        check(2.5 < even < 3.2 and 1.9 < less < 2.3, f"{even:.2f} models crossed its uplink in a round, then {less:.2f}")
+        workers[0].tell()
+        results = [worker.good() for worker in workers]
+        check({r["digest"] for r in results} == {flat(5, keys=keys, optimizer="adam", rounds=results[0]["rounds"])}, "other weights than of one box")
+        apart.stop()
+
+
 def sibling():
     """a rack's box is killed: its workers go to its sibling in another rack, as the rack file says, and all go on"""
     with three("sibling") as racks, tempfile.TemporaryDirectory() as where:
         path = pathlib.Path(where) / "racks.yaml"
-        path.write_text("racks:\n" + "".join(
-            f"  - name: r{n}\n    uplink: 1Gbit\n    boxes:\n      - {{name: b{n}, address: '{racks_net.address(n)}:{racks_net.PORT}', rate: 1Gbit"
-            f"{', sibling: b2' if n == 1 else ''}}}\n" for n in range(3)))
+        write_rack_file(path, ["1Gbit"] * 3, {1: "b2"})
         apart = Apart(racks, rack_file=path)
         workers = apart.run("shrink", resume_ms=30000)
         apart.boxes[1].kill()
@@ -194,17 +270,15 @@ def promoted():
         apart.root.logged("checkpoint before round")
         apart.root.kill()
         apart.root.wait()
-        done = subprocess.run([*racks.enter(racks.worker(1, 0)), PHUB, "promote", "--json", apart.boxes[1].address], capture_output=True, text=True,
-                              timeout=rig.DEADLINE_S, check=False,
-                              env={**racks_net.SECRET, "PHUB_ADMIN_SECRET": racks_net.SECRET["PHUB_SECRET"]})
-        check(done.returncode == 0 and json.loads(done.stdout)["state"] == "promoted", f"{done}")
+        said = apart.ask("promote", "--json", apart.boxes[1].address)
+        check(json.loads(said)["state"] == "promoted", said)
         test_roots.settled(workers, test_roots.flat(**TRAINS, association=test_roots.ASSOCIATION))
         apart.boxes[2].logged(f"the root is the box at {apart.boxes[1].address} now, of epoch 2")
         for box in (apart.boxes[2], apart.boxes[1]):
             box.stop()
 
 
-CASES = [partition, one_way, exchanged, home_lost, sibling, promoted]
+CASES = [partition, one_way, exchanged, home_lost, stalled, degraded, sibling, promoted]
 
 if __name__ == "__main__":
     rig.run(CASES, None if PHUB.exists() else f"{PHUB} is not there (make)")
