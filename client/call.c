@@ -125,6 +125,8 @@ static const char *call_sibling(const struct call_peer *p, uint16_t *port)
 
 static int call_address(const struct call_peer *p, const char *transport, char *out, size_t bytes, struct err *e)
 {
+	if (p->session.unmapped && strcmp(transport, "shm") == 0)
+		return err_set(e, -EBUSY, "the job runs there, and began without shared memory for boxes");
 	if (client_session_address(&p->session, transport, out, bytes) == 0)
 		return 0;
 	return err_set(e, -ENOTSUP, "box %s does not offer transport %s, by which boxes reach it; see its transports",

@@ -252,8 +252,9 @@ struct shard {
 	unsigned core;
 	uint32_t chunk_count;
 	struct chunk *chunks;
-	struct span *spans; /* [chunk_count], for conn_spec */
-	struct link *links; /* [world] */
+	struct span *spans;      /* [chunk_count], for conn_spec */
+	struct span *lift_spans; /* likewise, of connections to and from boxes */
+	struct link *links;      /* [world] */
 	struct hypers hypers;
 	float **sums;    /* pool of accumulators, last in first out so that they stay in cache */
 	uint64_t **maps; /* that go with them; NULL when the job takes no parts */

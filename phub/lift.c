@@ -32,7 +32,7 @@ static void lift_release(struct chunk *chunk, struct shard *shard)
 }
 
 /* Returns what the message is. */
-static enum wire_type lift_write_lift(
+static enum wire_type lift_write_sum(
 	const struct chunk *chunk, struct shard *shard, const struct sum_args *sum, float *lift)
 {
 	struct sum_args args = *sum;
@@ -56,7 +56,8 @@ void lift_round(struct chunk *chunk, struct shard *shard, const struct sum_args 
 	struct uplink *up = &shard->uplinks[(shard->replica != NULL) + chunk->way];
 	struct uplink_chunk *u = &up->chunks[chunk->way_at];
 
-	u->type = (uint8_t)lift_write_lift(chunk, shard, sum, u->lift);
+	u->sum = uplink_room(up, chunk->way_at);
+	u->type = (uint8_t)lift_write_sum(chunk, shard, sum, (float *)(uintptr_t)u->sum);
 	u->gradients = u->type == WIRE_PUSH ? chunk->gradients : u->type == WIRE_INIT;
 	if (u->type == WIRE_PUSH && shard->plant == SHARD_PLANT_MISCOUNTED)
 		u->gradients = chunk->arrived;
@@ -100,7 +101,7 @@ static const void *lift_write(const struct uplink *up, uint32_t at, struct wire_
 		h->length = chunk->elements * (uint32_t)dtype_size(up->shard->spec->lift);
 	else
 		h->length = h->type == WIRE_INIT ? chunk->bytes : 0;
-	return h->length > 0 ? u->lift : NULL;
+	return h->length > 0 ? u->sum : NULL;
 }
 
 /* The transport has put it where it belongs, unless it has no sinks. */
@@ -144,7 +145,7 @@ static void lift_forget(struct uplink *up, bool answer)
 		u->stage = UPLINK_READY;
 		if (!answer || !out || up->shard->plant != SHARD_PLANT_ALONE || chunk->dtype != up->shard->spec->lift)
 			continue;
-		memcpy(chunk->result, u->lift, chunk->bytes);
+		memcpy(chunk->result, u->sum, chunk->bytes);
 		commit_land(chunk, up->shard);
 	}
 }

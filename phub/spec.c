@@ -137,3 +137,11 @@ const char *spec_hyper_differs(
 	}
 	return NULL;
 }
+
+uint32_t spec_lift_scale(const struct spec *s)
+{
+	for (uint32_t i = 0; i < s->plan.chunk_count; i++)
+		if (dtype_size(s->lift) > chunking_dtype_bytes(s->plan.chunks[i].dtype))
+			return 2;
+	return 1;
+}

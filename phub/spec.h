@@ -80,6 +80,9 @@ static inline bool spec_is_box(const struct spec *s, uint32_t contributor)
 	return contributor >= s->world - s->boxes;
 }
 
+/* Sums between boxes, in memory that both map: a chunk has so many times the room that it has among the workers'. */
+uint32_t spec_lift_scale(const struct spec *s);
+
 /* The uplink that this chunk's sums take, or SPEC_HOME. */
 static inline uint16_t spec_way(const struct spec *s, uint32_t chunk)
 {

@@ -115,6 +115,7 @@ static void store_place_tables(
 
 	shard->chunks = store_take(at, chunks * sizeof(struct chunk), STORE_ALIGN);
 	shard->spans = store_take(at, chunks * sizeof(struct span), STORE_ALIGN);
+	shard->lift_spans = store_take(at, chunks * sizeof(struct span), STORE_ALIGN);
 	shard->links = store_take(at, world * sizeof(struct link), STORE_ALIGN);
 	shard->sums = store_take(at, chunks * sizeof(float *), STORE_ALIGN);
 	shard->stages = store_take(at, store_stages(spec, share) * sizeof(uint8_t *), STORE_ALIGN);
@@ -315,7 +316,7 @@ static void store_place(const struct spec *spec, const struct share *share, stru
 {
 	struct shard counted = {0};
 	struct shard *shard = store_take(at, sizeof(*shard), STORE_ALIGN);
-	uint32_t local = 0;
+	uint32_t local = 0, scale = spec_lift_scale(spec);
 
 	if (!shard)
 		shard = &counted;
@@ -327,6 +328,9 @@ static void store_place(const struct spec *spec, const struct share *share, stru
 		if (at->base)
 			shard->spans[local] = (struct span){
 				.offset = spec->plan.chunks[i].offset, .bytes = spec->plan.chunks[i].bytes};
+		if (at->base)
+			shard->lift_spans[local] = (struct span){.offset = spec->plan.chunks[i].offset * scale,
+				.bytes = spec->plan.chunks[i].bytes * scale};
 		if (at->base && shard->sealing)
 			shard->sealing->spans[local] = (struct span){.offset = spec->plan.chunks[i].offset,
 				.bytes = spec->plan.chunks[i].bytes + WIRE_TRAILER_BYTES};

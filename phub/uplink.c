@@ -128,6 +128,16 @@ static int uplink_seal(struct uplink *up, struct uplink_chunk *u, struct wire_he
 	return rc;
 }
 
+/* What was made before there was a connection lies elsewhere. */
+static const void *uplink_map(struct uplink *up, uint32_t at, const void *payload, uint32_t bytes)
+{
+	void *room = uplink_room(up, at);
+
+	if (payload && payload != room)
+		memcpy(room, payload, bytes);
+	return payload ? room : NULL;
+}
+
 static int uplink_send(struct uplink *up, uint32_t at)
 {
 	struct uplink_chunk *u = &up->chunks[at];
@@ -144,6 +154,8 @@ static int uplink_send(struct uplink *up, uint32_t at)
 	const void *payload = up->use->write(up, at, &h);
 	int rc = up->sealer ? uplink_seal(up, u, &h, &payload) : 0;
 
+	if (rc == 0 && up->conn->push)
+		payload = uplink_map(up, at, payload, h.length);
 	if (rc == 0)
 		rc = up->queue->ops->send(up->queue, up->conn, &h, payload, u);
 	if (rc < 0)

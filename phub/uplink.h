@@ -52,7 +52,8 @@ enum uplink_stage {
 struct uplink_chunk {
 	uint32_t local;     /* its place in the shard */
 	uint32_t index;     /* in the shard of the other box: that headers name */
-	float *lift;        /* [elements] the sum that is sent */
+	float *lift;        /* [elements] the sum that is sent... */
+	const void *sum;    /* ...which lies there, or where the other box reads it (uplink_room()) */
 	uint8_t *sealed;    /* encrypted: the message that is sent, as it goes over the wire */
 	uint64_t opened;    /* encrypted: the counter of its last result */
 	uint64_t round;     /* UPLINK_OUT: that the messages name */
@@ -152,6 +153,18 @@ bool uplink_step(struct shard *shard);
 
 /* `count` messages of the chunk are made: it goes to the end of the line, and is lifted until they are answered. */
 void uplink_queue(struct uplink *up, uint32_t at, uint8_t count);
+/*
+ * Where the sum of this chunk is made: `lift`, or, where the memory that the other box reads is mapped, there. It stays
+ * as it is until the round is answered.
+ */
+static inline float *uplink_room(const struct uplink *up, uint32_t at)
+{
+	const struct uplink_chunk *u = &up->chunks[at];
+
+	if (!up->conn || !up->conn->push)
+		return u->lift;
+	return (float *)(void *)((uint8_t *)up->conn->push + up->spec->conn.spans[u->index].offset);
+}
 /* Mail to control about this connection. */
 struct mail uplink_mail(const struct uplink *up, enum mail_kind kind);
 

@@ -53,7 +53,8 @@ struct call_ops {
 	uint64_t (*root)(const struct call_peer *p);
 	/* Likewise: the box that may let us in when it has died, NULL: it named none; and where that listens. */
 	const char *(*sibling)(const struct call_peer *p, uint16_t *port);
-	/* Where it serves this transport, as connect() takes it. 0, or -ENOTSUP with what it offers in `e`. */
+	/* Where it serves this transport, as connect() takes it. 0, or -ENOTSUP with what it offers in `e`, or -EBUSY:
+	 * it does, but not for a job that runs there already. */
 	int (*address)(const struct call_peer *p, const char *transport, char *out, size_t bytes, struct err *e);
 	/* The fd to wait on, or -1; *write: also until it is writable. */
 	int (*fd)(const struct call_peer *p, bool *write);

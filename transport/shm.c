@@ -138,6 +138,7 @@ static int shm_adopt(struct queue *head, struct conn *conn, const struct conn_sp
 		return rc;
 	c->spans = spec->spans;
 	c->chunk_count = spec->chunk_count;
+	c->shorter = spec->shorter;
 	c->stage = SHM_OPEN;
 	c->index = q->conn_count;
 	conn->queue = head;
@@ -269,7 +270,7 @@ static int shm_conn_take(struct shm_conn *c, struct event *ev)
 	}
 	ev->payload = NULL;
 	ev->slot = NULL;
-	if (!shm_ring_chunk_ok(&ev->header, c->spans, c->chunk_count)) {
+	if (!shm_ring_chunk_ok(&ev->header, c->spans, c->chunk_count, c->shorter)) {
 		shm_conn_fail(c, -EPROTO);
 		return 0;
 	}
@@ -413,7 +414,7 @@ static bool shm_conn_placed(
 	uint64_t at = (uint64_t)((uintptr_t)payload - (uintptr_t)c->out), slot;
 
 	*place = 0;
-	if (!shm_ring_chunk_ok(header, c->spans, c->chunk_count))
+	if (!shm_ring_chunk_ok(header, c->spans, c->chunk_count, c->shorter))
 		return false;
 	if (header->length == 0)
 		return true;

@@ -42,6 +42,7 @@ struct shm_transport {
 	unsigned queue_conns_max;
 	uint64_t handshake_ns;
 	unsigned queue_count;
+	bool apart;
 	int epoll;                 /* the listener, strangers, and a worker's connections under way */
 	int listener;              /* -1: none */
 	uint64_t listen_again_ns;  /* listening rests until then, for want of descriptors; 0: it does not */
@@ -50,7 +51,8 @@ struct shm_transport {
 	unsigned stranger_count;   /* in both */
 	/*
 	 * The box's regions that a worker has mapped, each once for all of its connections. They stay until the
-	 * transport is closed: the user's gradients may lie there, and outlive the connections.
+	 * transport is closed: the user's gradients may lie there, and outlive the connections. None where the
+	 * transport is `apart`: then they are each connection's own, which another thread may end.
 	 */
 	struct shm_map maps[SHM_MAPS_MAX];
 	unsigned map_count;
@@ -79,6 +81,7 @@ struct shm_conn {
 	bool blocked; /* a send() said -EAGAIN and EVENT_WRITABLE has not followed */
 	const struct span *spans;
 	uint32_t chunk_count;
+	bool shorter;      /* conn_spec's */
 	const uint8_t *in; /* where the peer's payloads lie: box: the push region, worker: the result region */
 	uint64_t in_bytes;
 	const uint8_t *out; /* where ours lie */
@@ -96,6 +99,7 @@ struct shm_conn {
 	int bell_out;             /* rung by us: box: the pipe's write end, worker: the eventfd */
 	int bell_keep;            /* box: the pipe's read end, so that ringing a dead worker raises no SIGPIPE */
 	struct mem_region memory; /* the rings */
+	struct mem_region own[2]; /* worker, apart: the push and the result region; else none */
 	uint32_t capacity;
 	struct handshake hands;
 	uint32_t core;                   /* worker: for messages */

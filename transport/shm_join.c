@@ -92,7 +92,20 @@ int shm_connect(struct transport *head, const char *address, uint64_t session, u
 	return 0;
 }
 
-/* Maps a region of the box, or finds it mapped by an earlier connection. `fd` stays the caller's. */
+/* Maps a region of the box. `fd` stays the caller's, who closes it; the mapping stays. */
+static int shm_map(int fd, uint64_t bytes, bool writable, struct mem_region *out, struct err *e)
+{
+	int rc = mem_region_attach(fd, bytes, writable, out, e);
+
+	if (rc < 0)
+		return rc;
+	out->fd = -1;
+	/* Where shared memory may have huge pages at all, it must be asked for. */
+	(void)madvise(out->base, out->bytes, MADV_HUGEPAGE);
+	return 0;
+}
+
+/* The same, or finds it mapped by an earlier connection. */
 static int shm_map_get(
 	struct shm_transport *t, int fd, uint64_t bytes, bool writable, struct mem_region **out, struct err *e)
 {
@@ -111,13 +124,9 @@ static int shm_map_get(
 	if (t->map_count == SHM_MAPS_MAX)
 		return err_set(e, -ENOSPC, "shm: %u regions are mapped; reconnecting further needs a new transport",
 			t->map_count);
-	rc = mem_region_attach(fd, bytes, writable, &map->region, e);
+	rc = shm_map(fd, bytes, writable, &map->region, e);
 	if (rc < 0)
 		return rc;
-	/* The caller closes it; the mapping stays. */
-	map->region.fd = -1;
-	/* Where shared memory may have huge pages at all, it must be asked for. */
-	(void)madvise(map->region.base, map->region.bytes, MADV_HUGEPAGE);
 	map->dev = st.st_dev;
 	map->ino = st.st_ino;
 	map->writable = writable;
@@ -133,13 +142,26 @@ void shm_join_close(struct shm_transport *t)
 	t->map_count = 0;
 }
 
+/* One of the two regions: push or result. */
+static int shm_conn_map_region(struct shm_transport *t, struct shm_conn *c, const struct shm_parcel *p, bool push,
+	struct mem_region **out, struct err *e)
+{
+	int fd = p->fds[push ? SHM_FD_PUSH : SHM_FD_RESULT];
+	uint64_t bytes = push ? p->push_bytes : p->result_bytes;
+
+	if (!t->apart)
+		return shm_map_get(t, fd, bytes, push, out, e);
+	*out = &c->own[!push];
+	return shm_map(fd, bytes, push, *out, e);
+}
+
 static int shm_conn_map(struct shm_transport *t, struct shm_conn *c, struct shm_parcel *p, struct err *e)
 {
 	struct mem_region *push, *result;
-	int rc = shm_map_get(t, p->fds[SHM_FD_PUSH], p->push_bytes, true, &push, e);
+	int rc = shm_conn_map_region(t, c, p, true, &push, e);
 
 	if (rc == 0)
-		rc = shm_map_get(t, p->fds[SHM_FD_RESULT], p->result_bytes, false, &result, e);
+		rc = shm_conn_map_region(t, c, p, false, &result, e);
 	if (rc == 0)
 		rc = mem_region_attach(p->fds[SHM_FD_RING], p->ring_bytes, true, &c->memory, e);
 	if (rc < 0)

@@ -146,13 +146,16 @@ bool shm_ring_peer_said_bye(const struct shm_ring *r);
  * Is this message about a chunk that exists, as long as the chunk is? With shm_ring_find() the whole bound of what a
  * peer can make this end read.
  */
-static inline bool shm_ring_chunk_ok(const struct wire_header *header, const struct span *spans, uint32_t chunk_count)
+static inline bool shm_ring_chunk_ok(
+	const struct wire_header *header, const struct span *spans, uint32_t chunk_count, bool shorter)
 {
 	if (header->type == WIRE_CREDIT)
 		return true;
 	if (header->chunk >= chunk_count)
 		return false;
-	return header->length == 0 || header->length == spans[header->chunk].bytes;
+	if (header->length == 0 || header->length == spans[header->chunk].bytes)
+		return true;
+	return shorter && header->length < spans[header->chunk].bytes;
 }
 
 /*

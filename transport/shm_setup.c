@@ -43,7 +43,7 @@ struct shm_conn *shm_conn_create(struct shm_transport *t, int socket, bool box)
 	c->box = box;
 	c->socket = socket;
 	c->bell_in = c->bell_out = c->bell_keep = -1;
-	c->memory.fd = -1;
+	c->memory.fd = c->own[0].fd = c->own[1].fd = -1;
 	return c;
 }
 
@@ -66,6 +66,8 @@ void shm_conn_free(struct shm_conn *c)
 	shm_close_fd(&c->bell_out);
 	shm_close_fd(&c->bell_keep);
 	mem_region_destroy(&c->memory);
+	mem_region_destroy(&c->own[0]);
+	mem_region_destroy(&c->own[1]);
 	explicit_bzero(&c->hands, sizeof(c->hands));
 	free(c->cookies);
 	free(c);
@@ -173,6 +175,7 @@ static int shm_open_transport(const struct transport_config *config, struct tran
 	}
 	t->head.ops = &transport_shm;
 	t->listener = -1;
+	t->apart = config->apart;
 	t->queue_conns_max = config->queue_conns_max ? config->queue_conns_max : SHM_QUEUE_CONNS;
 	t->handshake_ns = (config->handshake_ms ? config->handshake_ms : SHM_HANDSHAKE_MS) * NS_PER_MS;
 	TAILQ_INIT(&t->strangers);

@@ -71,6 +71,10 @@ int sock_split(const char *address, char *host, uint16_t *port);
 /* Is it 127.0.0.0/8 or ::1? */
 bool sock_is_loopback(const struct sockaddr *address);
 
+/* Is the other end of this connection on this host, as far as addresses tell? Who calls an address of his own host does
+ * so from that one, but for loopback, which has many. */
+bool sock_peer_is_here(int fd);
+
 /* Is it an address (or ""), for which no name has to be looked up? Never blocks. */
 bool sock_host_is_numeric(const char *host);
 

@@ -88,6 +88,24 @@ bool sock_is_loopback(const struct sockaddr *address)
 	return address->sa_family == AF_INET6 && IN6_IS_ADDR_LOOPBACK(&in6->sin6_addr);
 }
 
+bool sock_peer_is_here(int fd)
+{
+	struct sockaddr_storage us = {0}, them = {0};
+	socklen_t us_bytes = sizeof(us), them_bytes = sizeof(them);
+	uint8_t ours[16], theirs[16];
+
+	if (getsockname(fd, (struct sockaddr *)&us, &us_bytes) < 0 ||
+		getpeername(fd, (struct sockaddr *)&them, &them_bytes) < 0)
+		return false;
+	if (us.ss_family != AF_INET && us.ss_family != AF_INET6)
+		return false;
+	if (sock_is_loopback((struct sockaddr *)&us) && sock_is_loopback((struct sockaddr *)&them))
+		return true;
+	sock_source(&us, ours);
+	sock_source(&them, theirs);
+	return memcmp(ours, theirs, sizeof(ours)) == 0;
+}
+
 enum { LOOPBACK_IFINDEX = 1 }; /* in every network namespace */
 
 /* What the kernel's table of TCP sockets (sock_diag) says of one of them. */

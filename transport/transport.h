@@ -90,7 +90,9 @@ struct conn_spec {
 	 * (datagrams that no key seals) is dropped and counted.
 	 */
 	uint32_t payload_max;
-	uint32_t window;           /* messages the worker may have in flight at first (a credit) */
+	bool shorter;    /* a payload may be shorter than its span (sums between boxes); else, where it is mapped, it is
+			    not */
+	uint32_t window; /* messages the worker may have in flight at first (a credit) */
 	struct mem_region *push;   /* box: memory the worker writes its pushes to, when it is mapped; else NULL */
 	uint64_t slot_offset;      /* box: where in `push` the slots of this connection lie: */
 	uint32_t slot_count;       /* so many, 0: none */
@@ -136,7 +138,8 @@ struct conn {
 	/*
 	 * Worker: start of the mapped push and result region, or NULL when payloads are sent from anywhere. Set when
 	 * established() returns 0, the same for all connections that were given the same regions; they stay mapped
-	 * until the transport's close(), so that what lies there outlives the connections.
+	 * until the transport's close(), so that what lies there outlives the connections. Where the transport was
+	 * opened `apart`, each connection maps them for itself, until it is dropped or abandoned.
 	 */
 	void *push;
 	const void *result;

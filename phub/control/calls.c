@@ -19,6 +19,7 @@
 #include "phub/control/generation.h"
 #include "phub/control/job.h"
 #include "phub/lift.h"
+#include "transport/sock.h"
 
 #define CALLS_LEAVE_NS      2000000000ull
 #define CALLS_REASON_NS     NS_PER_S /* so long after an uplink has ended sessions may still say why */
@@ -151,6 +152,14 @@ static void box_call_watch(struct control *c, struct box_call *call)
 	c->soon = c->soon || write;
 }
 
+bool box_call_is_here(const struct box_call *call)
+{
+	bool write;
+	int fd = calls_ops(call->control)->fd(call->peer, &write);
+
+	return fd >= 0 && sock_peer_is_here(fd);
+}
+
 int box_call_reaches(const struct box_call *call, struct transport *t, struct err *e)
 {
 	const struct call_ops *ops = calls_ops(call->control);
@@ -162,7 +171,7 @@ int box_call_reaches(const struct box_call *call, struct transport *t, struct er
 	int rc = ops->address(call->peer, t->ops->name, address, sizeof(address), e);
 
 	if (rc < 0)
-		return err_set(e, rc, "%s is not among that box's transports", t->ops->name);
+		return rc == -EBUSY ? rc : err_set(e, rc, "%s is not among that box's transports", t->ops->name);
 	ops->session(call->peer, &session, &key, &cores);
 	rc = t->ops->connect(t, address, session, 0, key, NULL, &conn, e);
 	if (rc == 0)
@@ -500,6 +509,7 @@ static int box_uplinks_fill(const struct job *job, const struct box_call *call, 
 		.conn = {.chunk_count = count,
 			.spans = spans,
 			.sinks = sinks,
+			.shorter = true,
 			.window = place->window,
 			.job = place->job,
 			.rank = place->rank,
@@ -516,7 +526,7 @@ static int box_uplinks_fill(const struct job *job, const struct box_call *call, 
 		uint32_t local = whole ? at : up->chunks[at].local;
 		uint32_t bytes = shard->chunks[local].elements * (uint32_t)sizeof(float);
 
-		spans[at] = shard->spans[local];
+		spans[at] = shard->lift_spans[local];
 		largest = bytes > largest ? bytes : largest;
 	}
 	for (uint32_t at = 0; at < lifted; at++)
@@ -535,6 +545,33 @@ static unsigned box_uplinks_core(const struct job *job, uint32_t way)
 		if (spec_way(spec, i) == way)
 			return spec->core_of_chunk[i];
 	return 0;
+}
+
+/*
+ * The other box has no memory to share with this one, or this one cannot map it: where nobody has asked for that, they
+ * are made by another transport. 0: they are being made; or *e as it was.
+ */
+static int box_uplinks_detour(const struct job *job, struct box_uplinks *u, struct err *e)
+{
+	struct box_call *call = u->call;
+	int rc = e->code;
+
+	if (job->control->config->uplink_transport != CONFIG_UPLINK_AUTO || strcmp(box_call_by(call), "shm") != 0)
+		return rc;
+	snprintf(call->unmapped, sizeof(call->unmapped), "%.*s", (int)sizeof(call->unmapped) - 1, e->text);
+	box_call_choose(call);
+	u->begun_ns = job->control->now_ns;
+	rc = 0;
+	for (unsigned i = 0; rc == 0 && i < u->count; i++) {
+		struct box_dial *d = &u->dials[i];
+
+		if (d->conn)
+			d->conn->transport->ops->abandon(d->conn->transport, d->conn);
+		d->conn = NULL;
+		if (d->spec.conn.chunk_count > 0)
+			rc = box_dial_begin(job->control, call, d, e);
+	}
+	return rc;
 }
 
 int box_uplinks_begin(const struct job *job, struct box_call *call, const struct box_place *place, uint32_t first,
@@ -583,6 +620,8 @@ int box_uplinks_give(const struct job *job, struct box_uplinks *u, struct err *e
 	if (rc == -EAGAIN && job->control->now_ns - u->begun_ns > (config->handshake_ms + config->lost_ms) * NS_PER_MS)
 		rc = err_set(e, -ETIMEDOUT, "its data connections were not made within %" PRIu64 " ms",
 			config->handshake_ms + config->lost_ms);
+	if (rc < 0 && rc != -EAGAIN && box_uplinks_detour(job, u, e) == 0)
+		rc = -EAGAIN;
 	job->control->soon = job->control->soon || rc == -EAGAIN;
 	if (rc == 0 || rc == -EAGAIN)
 		return rc;

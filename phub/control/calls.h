@@ -32,6 +32,7 @@ struct box_call {
 	const struct outlet *by; /* its connections are made by this one (outlet.h); NULL: it was not welcome yet */
 	const char *offer;       /* the other box's name of that: udp and dpdk have the same packets */
 	char by_why[160];        /* ...and not by a better one; "": there is none */
+	char unmapped[160];      /* why shared memory was tried and does not do; "": it was not, or it does */
 	char who[SPEC_NAME_BYTES + CONFIG_HOST_BYTES + 48];
 	void (*hear)(void *arg, const Phub__Control *message);
 	void *arg;
@@ -49,6 +50,8 @@ int box_call_open(struct control *c, const struct call_target *target, struct bo
 /* As call_ops.step(); what comes wakes control, and what cannot go out is tried again soon. When the other box was lost
  * without a word, its uplinks end, too: not all transports see that by themselves, and cores would wait for answers. */
 int box_call_step(struct control *c, struct box_call *call, struct err *e);
+/* Is that box on this host, as far as addresses tell? */
+bool box_call_is_here(const struct box_call *call);
 /* Could that box be reached by this transport, as far as is known before it is tried? 0, or why not. It is welcome. */
 int box_call_reaches(const struct box_call *call, struct transport *t, struct err *e);
 /* The name of the transport that its connections are made by; "": not known yet. NULL is allowed. */

@@ -363,11 +363,15 @@ static bool config_takes(const struct config *config, const char *transport)
 
 unsigned config_ways_up(const struct config *config, const char **names, unsigned max)
 {
-	static const char *const each[] = {
-		[CONFIG_UPLINK_TCP] = "tcp", [CONFIG_UPLINK_UDP] = "udp", [CONFIG_UPLINK_VERBS] = "verbs"};
+	static const char *const each[] = {[CONFIG_UPLINK_SHM] = "shm",
+		[CONFIG_UPLINK_TCP] = "tcp",
+		[CONFIG_UPLINK_UDP] = "udp",
+		[CONFIG_UPLINK_VERBS] = "verbs"};
 	enum config_uplink wanted = config->uplink_transport;
 	unsigned count = 0;
 
+	if (wanted == CONFIG_UPLINK_AUTO && count < max && config_takes(config, "shm"))
+		names[count++] = each[CONFIG_UPLINK_SHM];
 	if (wanted == CONFIG_UPLINK_AUTO && count < max && config_takes(config, "verbs"))
 		names[count++] = each[CONFIG_UPLINK_VERBS];
 	if (count < max)

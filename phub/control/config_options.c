@@ -130,13 +130,14 @@ const struct option option_table[] = {
 		"each link up, by at most 2^-11 and 2^-8 of it; f16 by 2^-25 where that is more, and to infinity from "
 		"65520 on, for which nan does not look; results come down in the job's own type; the same at all "
 		"boxes of a job"},
-	{"uplink_transport", OPTION_CHOICE, FIELD(uplink_transport), 0, 0, {"auto", "tcp", "udp", "verbs", NULL},
+	{"uplink_transport", OPTION_CHOICE, FIELD(uplink_transport), 0, 0, {"auto", "shm", "tcp", "udp", "verbs", NULL},
 		"auto",
 		"what sums go by to the box above, and to others of sharded and chain, which must have it, or dpdk for "
 		"udp, "
-		"among their transports; whatever their workers and this one's come by: auto, verbs where both boxes "
-		"have that, "
-		"and RDMA ports in one network, else tcp. To a standby it is tcp"},
+		"among their transports; whatever their workers and this one's come by: auto, shm where both boxes "
+		"have "
+		"that and are one user's on one host, verbs where both have that, and RDMA ports in one network, else "
+		"tcp. To a standby it is tcp"},
 	{"hierarchy", OPTION_CHOICE, FIELD(hierarchy), 0, 0, {"tree", "sharded", "chain", "auto", NULL}, "tree",
 		"of jobs that have boxes below this one, the top box: tree, all chunks end here; sharded, each ends at "
 		"one of the boxes, to which the others send it; chain, likewise, and it passes from box to box on its "

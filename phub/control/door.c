@@ -18,7 +18,7 @@ enum { DOOR_HELLOS = 64 }; /* of one transport in one step */
 
 #define DOOR_AGAIN_NS 50000000ull
 
-/* Boxes speak with each other through what loses nothing, and maps nothing; a mirror in the order of what is said. */
+/* Boxes speak with each other through what loses nothing; a mirror in the order of what is said, and maps nothing. */
 static bool door_is_plain(const struct box *box, const struct hello *hello, bool mirror)
 {
 	unsigned number = 0;
@@ -27,7 +27,7 @@ static bool door_is_plain(const struct box *box, const struct hello *hello, bool
 	while (box->transports[number].transport != hello->conn->transport)
 		number++;
 	q = box->queues[hello->core][number];
-	return !q->lossy && !(mirror && q->unordered) && q->hold_max != UINT_MAX;
+	return !q->lossy && !(mirror && (q->unordered || q->hold_max == UINT_MAX));
 }
 
 /* 0 with the link it is for, or a positive errno for the refusal. */
@@ -47,8 +47,8 @@ static int door_check(
 		return EACCES;
 	if (hello->core >= g->spec.core_count || !g->store.shards[hello->core])
 		return ERANGE;
-	if (picked[0] && strcmp(picked, hello->conn->transport->ops->name) != 0)
-		return EPROTOTYPE;
+	if (picked[0] && !s->below && strcmp(picked, hello->conn->transport->ops->name) != 0)
+		return EPROTOTYPE; /* a box may find that what it has picked does not do */
 	if ((s->job->mirror || s->below) && !door_is_plain(c->box, hello, s->job->mirror))
 		return EPROTOTYPE;
 	/* Places that are fixed are as large as what workers push: a box's sums may be larger. */
@@ -137,6 +137,12 @@ static void door_open(struct control *c, unsigned number, const struct hello *he
 	link->spec.queue = c->box->queues[hello->core][number];
 	link->spec.job = job->id;
 	link->spec.rank = s->rank;
+	if (generation_map(job, s->rank, hello->conn->transport->ops->name, &e) < 0) {
+		log_warn("job '%s': %s cannot come by shared memory: %s", job->name, hello->conn->peer, e.text);
+		link->tried_ns = 0; /* it comes by another way at once */
+		door_refuse(c, hello, ENOMEM);
+		return;
+	}
 	if (hello->conn->transport->ops->admit(hello->conn->transport, hello->conn, &link->spec, &e) < 0) {
 		log_warn("job '%s' rank %u: data connection to core %u not admitted: %s", job->name, s->rank,
 			hello->core, e.text);
@@ -147,7 +153,7 @@ static void door_open(struct control *c, unsigned number, const struct hello *he
 	link->fresh = false;
 	link->ended_ns = 0;
 	door_link(c, s->rank, job, hello->core, hello->conn);
-	if (!job->members[s->rank].transport[0])
+	if (!job->members[s->rank].transport[0] || s->below)
 		strncpy(job->members[s->rank].transport, hello->conn->transport->ops->name, TABLE_TRANSPORT_BYTES - 1);
 }
 

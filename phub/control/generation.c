@@ -109,18 +109,25 @@ static int generation_spread(struct generation *g, struct job *job, struct err *
 	return job->peers ? peers_place(job, &g->spec, e) : 0;
 }
 
+static uint64_t generation_pages(uint64_t bytes)
+{
+	return (bytes + GENERATION_PAGE - 1) / GENERATION_PAGE * GENERATION_PAGE;
+}
+
 /* Where slots begin in the memory that a worker maps. */
 static uint64_t generation_slot_offset(const struct generation *g, uint32_t core)
 {
-	uint64_t region = (g->spec.plan.region_bytes + GENERATION_PAGE - 1) / GENERATION_PAGE * GENERATION_PAGE;
+	uint64_t region = generation_pages(g->spec.plan.region_bytes);
 
 	return region + (uint64_t)core * g->slot_count * g->slot_bytes;
 }
 
-/* What a worker maps to write to. */
-static uint64_t generation_push_bytes(const struct generation *g)
+/* What a worker, or a box below or beside, maps to write to. */
+static uint64_t generation_push_bytes(const struct generation *g, uint32_t rank)
 {
-	return generation_slot_offset(g, g->spec.core_count);
+	if (spec_is_box(&g->spec, rank))
+		return generation_pages(g->spec.plan.region_bytes * spec_lift_scale(&g->spec));
+	return generation_pages(generation_slot_offset(g, g->spec.core_count));
 }
 
 /*
@@ -129,11 +136,12 @@ static uint64_t generation_push_bytes(const struct generation *g)
  */
 static void generation_choose_slots(struct generation *g)
 {
+	uint32_t scale = g->spec.boxes > 0 ? spec_lift_scale(&g->spec) : 1; /* a link's largest payload */
 	uint64_t fit;
 
 	for (uint32_t i = 0; i < g->spec.plan.chunk_count; i++)
-		if (g->chunk_bytes[i] > g->slot_bytes)
-			g->slot_bytes = g->chunk_bytes[i];
+		if (g->chunk_bytes[i] * scale > g->slot_bytes)
+			g->slot_bytes = g->chunk_bytes[i] * scale;
 	g->slot_bytes = (g->slot_bytes + GENERATION_LINE - 1) / GENERATION_LINE * GENERATION_LINE;
 	fit = g->spec.plan.region_bytes / GENERATION_SLOTS_SHARE / g->slot_bytes / g->spec.core_count;
 	if (fit >= GENERATION_SLOTS_MIN)
@@ -230,13 +238,16 @@ static int generation_place(struct generation *g, const struct job *job, struct 
 	return 0;
 }
 
-static unsigned generation_mapped_count(const struct job *job)
+/* What all that are mapped take; UINT64_MAX: more than can be. */
+static uint64_t generation_mapped_bytes(const struct generation *g, const struct job *job)
 {
-	unsigned count = 0;
+	uint64_t bytes = 0;
 
 	for (uint32_t rank = 0; rank < job->world; rank++)
-		count += generation_is_mapped(job->members[rank].transport);
-	return count;
+		if (generation_is_mapped(job->members[rank].transport) &&
+			__builtin_add_overflow(bytes, generation_push_bytes(g, rank), &bytes))
+			return UINT64_MAX;
+	return bytes;
 }
 
 /* What control itself keeps of it: many small keys with long names are more than their gradients. */
@@ -284,12 +295,10 @@ static int generation_admit(struct generation *g, const struct job *job, struct 
 {
 	struct control *c = job->control;
 	const struct config_job *listed = config_find_job(c->config, job->name);
-	uint64_t limit = c->config->memory_max, need = store_bytes(&g->spec), maps, room;
-	uint64_t region = (generation_push_bytes(g) + GENERATION_PAGE - 1) / GENERATION_PAGE * GENERATION_PAGE;
+	uint64_t limit = c->config->memory_max, need = store_bytes(&g->spec), room;
 
 	if (need == UINT64_MAX || __builtin_add_overflow(need, g->reserved, &need) ||
-		__builtin_mul_overflow(region, generation_mapped_count(job), &maps) ||
-		__builtin_add_overflow(need, maps, &need) ||
+		__builtin_add_overflow(need, generation_mapped_bytes(g, job), &need) ||
 		__builtin_add_overflow(need, generation_table_bytes(g, job), &need))
 		need = UINT64_MAX;
 	room = limit - c->memory_used;
@@ -320,27 +329,70 @@ static struct store_config generation_store(const struct job *job, bool shared)
 	};
 }
 
+/*
+ * Never reserved huge pages: a worker could punch a hole, take the last free page, and the box would die.
+ */
+static int generation_take_push(struct generation *g, uint32_t rank, struct err *e)
+{
+	int rc = mem_region_create(generation_push_bytes(g, rank), MEM_SHARED, MEM_NODE_ANY, &g->pushes[rank], e);
+
+	if (rc == 0 && mem_region_seal(&g->pushes[rank], false) < 0)
+		rc = err_set(e, -EPERM, "cannot seal the memory of rank %u", rank);
+	return rc;
+}
+
+int generation_map(struct job *job, uint32_t rank, const char *transport, struct err *e)
+{
+	struct generation *g = job->generation;
+	struct control *c = job->control;
+	uint64_t bytes = generation_push_bytes(g, rank);
+	int rc;
+
+	if (!generation_is_mapped(transport) || g->pushes[rank].base || !spec_is_box(&g->spec, rank))
+		return 0;
+	if (bytes > c->config->memory_max - c->memory_used)
+		return err_set(e, -ENOMEM,
+			"needs %" PRIu64 " bytes in the box and %" PRIu64 " are available (memory_max %" PRIu64
+			"); raise memory_max, or set uplink_transport: tcp there",
+			bytes, c->config->memory_max - c->memory_used, c->config->memory_max);
+	rc = generation_take_push(g, rank, e);
+	if (rc < 0)
+		return rc;
+	c->memory_used += bytes;
+	g->memory += bytes;
+	for (uint32_t core = 0; core < g->spec.core_count; core++)
+		generation_link(g, rank, core)->spec.push = &g->pushes[rank];
+	return 0;
+}
+
+/* May others than its workers map its results: boxes beside, which have not said yet? */
+static bool generation_may_be_mapped(const struct job *job)
+{
+	const struct box *box = job->control->box;
+	bool may = false;
+
+	for (unsigned i = 0; job->peers && i < box->transport_count; i++)
+		may = may || generation_is_mapped(box->transports[i].transport->ops->name);
+	return may;
+}
+
 static int generation_take(struct generation *g, const struct job *job, struct err *e)
 {
-	unsigned mapped = generation_mapped_count(job);
-	const struct store_config config = generation_store(job, mapped > 0);
+	bool mapped = generation_mapped_bytes(g, job) > 0 || generation_may_be_mapped(job);
+	const struct store_config config = generation_store(job, mapped);
 	int rc = store_create(&g->spec, &config, &g->store, e);
 
 	if (rc < 0)
 		return rc;
 	/* From here on nobody else can map the results for writing; our own mapping stays as it is. */
-	if (mapped > 0 && mem_region_seal(&g->store.result, true) < 0)
+	if (mapped && mem_region_seal(&g->store.result, true) < 0)
 		return err_set(e, -EPERM, "cannot seal the memory of its results");
 	for (uint32_t rank = 0; rank < job->world; rank++) {
 		if (!generation_is_mapped(job->members[rank].transport))
 			continue;
-		/* Never reserved huge pages: a worker could punch a hole, take the last free page, and the box would
-		 * die. */
-		rc = mem_region_create(generation_push_bytes(g), MEM_SHARED, MEM_NODE_ANY, &g->pushes[rank], e);
+		rc = generation_take_push(g, rank, e);
 		if (rc < 0)
 			return rc;
-		if (mem_region_seal(&g->pushes[rank], false) < 0)
-			return err_set(e, -EPERM, "cannot seal the memory of rank %u", rank);
 	}
 	return 0;
 }
@@ -430,16 +482,20 @@ static void generation_fill_links(struct generation *g, const struct job *job)
 		}
 		for (uint32_t rank = 0; rank < job->world; rank++) {
 			struct generation_link *link = generation_link(g, rank, core);
+			bool box = spec_is_box(&g->spec, rank);
 
 			link->sealed = g->spec.encrypt && !g->pushes[rank].base;
 			link->spec = (struct conn_spec){
 				.chunk_count = shard->chunk_count,
-				.spans = link->sealed ? shard->sealing->spans : shard->spans,
+				.spans = link->sealed ? shard->sealing->spans
+					 : box        ? shard->lift_spans
+						      : shard->spans,
+				.shorter = box,
 				.payload_max = largest + (link->sealed ? WIRE_TRAILER_BYTES : 0),
 				.window = window,
 				.push = g->pushes[rank].base ? &g->pushes[rank] : NULL,
 				.slot_offset = generation_slot_offset(g, core),
-				.slot_count = g->slot_count,
+				.slot_count = box ? 0 : g->slot_count,
 				.slot_bytes = g->slot_bytes,
 				.result = &g->store.result,
 				.group = shard,

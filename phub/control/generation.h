@@ -71,6 +71,17 @@ int generation_create(struct job *job, struct generation **out, struct err *e);
 /* A mirror's job goes on here, and takes what was reserved for it. */
 void generation_give_reserved(struct generation *g, struct box *box);
 
+/* Are its results in memory that others can map? */
+static inline bool generation_is_shared(const struct generation *g)
+{
+	return g->store.result.fd >= 0;
+}
+/*
+ * A box comes by this transport, of which nothing was known when the generation was made: what it maps, where it maps
+ * anything, is taken and counted. 0, or -ENOMEM.
+ */
+int generation_map(struct job *job, uint32_t rank, const char *transport, struct err *e);
+
 /* Takes and counts it. 0, or -ENOMEM. */
 int generation_take_ways(struct job *job, const uint16_t *ways, struct generation_ways *out, struct err *e);
 /* The shards have it: frees what they had before. `ways` are the generation's from now on. */

@@ -537,7 +537,8 @@ void job_members_join(struct session *s)
 			s, PHUB__ERROR_CODE__ERROR_MISMATCH, "%s; the job runs, and who comes must fit it", e.text);
 		return;
 	}
-	if (strcmp(s->table->transport, "shm") == 0 && !job->generation->pushes[s->rank].base) {
+	if (strcmp(s->table->transport, "shm") == 0 && !job->generation->pushes[s->rank].base &&
+		!(s->below && generation_is_shared(job->generation))) {
 		session_refuse(s, PHUB__ERROR_CODE__ERROR_UNSUPPORTED,
 			"rank %u of job '%s' began without shared memory, and has none in the box; name another "
 			"transport, or none",

@@ -116,15 +116,27 @@ void outlets_close(struct box *box)
 const struct outlet *outlet_choose(const struct box *box, const struct box_call *call, char *why, size_t bytes)
 {
 	const struct outlets *o = &box->outlets;
-	unsigned i = 0;
+	bool here = box_call_is_here(call);
 
 	snprintf(why, bytes, "%s", o->lacks);
-	for (; i + 1 < o->count; i++) {
+	for (unsigned i = 0; i + 1 < o->count; i++) {
+		struct transport *t = o->each[i].transport;
+		bool mapped = strcmp(t->ops->name, "shm") == 0;
 		struct err e;
 
-		if (box_call_reaches(call, o->each[i].transport, &e) == 0)
-			break;
-		snprintf(why, bytes, "%.*s", (int)bytes - 1, e.text);
+		if (mapped && !here) /* an address there may be somebody else's here */
+			continue;
+		if (mapped && call->unmapped[0]) {
+			snprintf(why, bytes, "%.*s", (int)bytes - 1, call->unmapped);
+			continue;
+		}
+		if (box_call_reaches(call, t, &e) < 0) {
+			snprintf(why, bytes, "%.*s", (int)bytes - 1, e.text);
+			continue;
+		}
+		if (mapped)
+			why[0] = '\0';
+		return &o->each[i];
 	}
-	return &o->each[i];
+	return &o->each[o->count - 1];
 }

@@ -2,8 +2,9 @@
 /*
  * Outlets: the transports by which this box's cores reach other boxes (uplink.h), each with a queue of its own for each
  * core. Which of them a call's connections are made by (calls.h) is as uplink_transport says; `auto` takes the first
- * that leads there: verbs, where both boxes have it among their transports and RDMA ports in one network, else tcp. Not
- * shm, which boxes do not map for each other; udp and verbs may also be asked for by name, and then it is that or none.
+ * that leads there: shm, where both boxes have it among their transports and are one user's on one host; verbs, where
+ * both have that, and RDMA ports in one network; else tcp. Each, and udp, may also be asked for by name, and then it is
+ * that or none.
  * Control thread, but for the queues.
  */
 #ifndef PHUB_CONTROL_OUTLET_H
@@ -16,7 +17,7 @@
 #include "phub/control/config.h"
 #include "transport/transport.h"
 
-#define OUTLET_MAX 2u
+#define OUTLET_MAX 3u
 
 struct box;
 struct box_call;

@@ -129,8 +129,11 @@ static bool session_is_unmapped(const struct session *s)
 {
 	const struct job *job = s->job;
 
-	return job && s->rank < job->ranks && !job->mirror && job->state == JOB_RUNNING && job->members[s->rank].gone &&
-	       !job->generation->pushes[s->rank].base;
+	if (!job || job->mirror || job->state != JOB_RUNNING)
+		return false;
+	if (s->below)
+		return !generation_is_shared(job->generation);
+	return s->rank < job->ranks && job->members[s->rank].gone && !job->generation->pushes[s->rank].base;
 }
 
 void session_write_welcome(struct session *s, const uint8_t mac[PROOF_MAC])

@@ -115,7 +115,7 @@ static void fuzz_take(struct fuzz *f)
 	if (rc < 0)
 		return;
 	fuzz_require(header.type >= WIRE_PUSH && header.type <= WIRE_CREDIT && header.length <= WIRE_PAYLOAD_MAX);
-	if (!shm_ring_chunk_ok(&header, fuzz_spans, FUZZ_CHUNKS) || header.length == 0)
+	if (!shm_ring_chunk_ok(&header, fuzz_spans, FUZZ_CHUNKS, false) || header.length == 0)
 		return;
 	if (shm_ring_find(&fuzz_slots, &header, fuzz_spans, place, &offset) < 0)
 		return;

@@ -147,10 +147,11 @@ class Process:
 
 
 class Box(Process):
-    """A phubd on loopback with a port of its own; options as listen="127.0.0.1:0"."""
+    """A phubd on loopback with a port of its own; options as listen="127.0.0.1:0". Boxes speak tcp with each other where nothing else is
+    asked for, as if they were on several hosts."""
 
     def __init__(self, config=None, env=None, prefix=(), name="phubd", program=PHUBD, **options):
-        options = {"listen": "127.0.0.1:0", "data_ports": "any", **options}
+        options = {"listen": "127.0.0.1:0", "data_ports": "any", "uplink_transport": "tcp", **options}
         if config is not None:
             config_file = tempfile.NamedTemporaryFile("w", suffix=".yaml", delete=False)
             config_file.write(config)

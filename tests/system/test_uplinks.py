@@ -1,6 +1,6 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""What boxes of one job speak with each other (uplink_transport), where test_racks.py's speak tcp. Real boxes, real workers.
+"""What boxes of one job speak with each other (uplink_transport), where those of other tests speak tcp. Real boxes, real workers.
 vm: -m 2048 -t 240 -- verbs
 vm: -m 2048 -t 300 -w 4 -- verbs
 """
@@ -37,6 +37,64 @@ def datagrams(box):
     out = subprocess.run([PHUB, "jobs", "--json", box.address], check=True, capture_output=True, text=True, timeout=rig.DEADLINE_S, env=rig.QUIET).stdout
     told = [line["datagrams"] for line in map(json.loads, out.splitlines()) if "datagrams" in line]
     return sum(each["sent"] for each in told), sum(each["came"] for each in told)
+
+
+def lifts_by(box, job):
+    """What a job's sums go by from this box."""
+    told = jobs(box, job)
+    return {b["transport"] for b in told.get("beside", []) if b.get("transport")} or {told["above"]["transport"]}
+
+
+def shm():
+    """boxes on one host that read each other's memory: a tree, sharded and chain, as one box for all, whatever workers come by and sums go up as"""
+    for hierarchy in ("tree", "sharded", "chain"):
+        for options in ({}, {"uplink_type": "bf16"}):
+            rack = Rack(**over("shm"), **options) if hierarchy == "tree" else Beside(hierarchy, **over("shm"), **options)
+            for job, more in [("sum", {"optimizer": "none"}), ("half", {"optimizer": "none", "dtype": "bf16"}), ("adam", {"optimizer": "adam", "reduce": "mean"}),
+                              ("same", {"optimizer": "momentum", "transport": "shm"}), ("mapped", {"optimizer": "none", "dtype": "f16", "transport": "shm"}),
+                              ("large", {"optimizer": "none", "keys": "a:900000,b:700000,c:100", "chunk_bytes": 1 << 20, "rounds": 5})]:
+                if options and "optimizer" in more and more["optimizer"] != "none":
+                    continue
+                digests = {worker.good()["digest"] for worker in rack.workers(job, **more)}
+                check(digests == {flat(len(rack.boxes), **{**more, "transport": "tcp"})}, f"{hierarchy}, {options}, {job}: {digests}")
+            for worker in rack.workers("together", optimizer="momentum", barrier=True, schedule=3, tables=2):
+                worker.good()
+            workers = rack.training(job="told", optimizer="adam")
+            check(lifts_by(rack.a, "told") == {"shm"}, f"{lifts_by(rack.a, 'told')}")
+            for worker in workers:
+                worker.kill()
+            rack.stop()
+
+
+def shm_lost():
+    """likewise: with shrink a box below that is killed is gone, and comes again; when the one above is killed its workers are told at once"""
+    rack = Rack(**over("shm"))
+    begin = census(rack, "shrink")
+    workers = [begin(rank) for rank in range(5)]
+    for worker in workers:
+        until(worker, 31)
+    for turn in range(3):
+        old = rack.b
+        old.kill()
+        for rank in (2, 4):
+            bad(workers[rank], rf"box {old.address} ended the session")
+        for rank in (0, 1, 3):
+            until(workers[rank], 0b01011)
+        rack.b = rig.Box(name="b", uplink=rack.a.address, cores=1, **over("shm"))
+        rack.boxes[2] = rack.boxes[4] = rack.b
+        workers[2], workers[4] = begin(2), begin(4)
+        for worker in workers:
+            until(worker, 31)
+    maps = [line for line in pathlib.Path(f"/proc/{rack.a.pid}/maps").read_text().splitlines() if "memfd:" in line]
+    check(len(maps) < 40, f"{len(maps)} mappings after 3 boxes have come and gone")
+    rack.a.kill()
+    for rank in (2, 4):
+        bad(workers[rank], rf"box above \(uplink {rack.a.address}\) was lost")
+    until(workers[3], 0b01000)
+    workers[3].tell()
+    workers[3].good()
+    rack.b.stop()
+    rack.root.stop()
 
 
 def udp():
@@ -85,21 +143,74 @@ def udp_lost():
 
 
 def chosen():
-    """auto: tcp where this box or the other has no verbs among its transports, and the log and phub jobs say why; a wish that cannot be fulfilled says what to do"""
+    """auto: shm on one host, else tcp where a box has no verbs among its transports; log and phub jobs say why"""
+    for above, below_has, by, why in (("tcp,shm", "tcp,shm", "shm", ""), ("tcp,shm", "tcp", "tcp", "verbs is not among this box's transports"),
+                                      ("tcp", "tcp,shm", "tcp", "shm is not among that box's transports")):
+        root = rig.Box(name="root", cores=1, transports=above)
+        below = rig.Box(name="below", cores=1, uplink=root.address, transports=below_has, uplink_transport="auto")
+        workers = [rig.Worker(box.url("auto"), rank=rank, world=2, keys=KEYS, rounds="until-told", report_ms=100, transport="tcp", wait_ms=60000)
+                   for rank, box in enumerate((root, below))]
+        for worker in workers:
+            worker.event("progress")
+        below.logged(rf"job 'auto': the uplink to box {root.address} goes by {by}{': ' + why if why else '$'}")
+        told = jobs(below, "auto")["above"]
+        check((told["transport"], told["transport_why"]) == (by, why), f"{told}")
+        text = subprocess.run([PHUB, "jobs", below.address], check=True, capture_output=True, text=True, timeout=rig.DEADLINE_S, env=rig.QUIET).stdout
+        reason = rf" \({why}\)" if why else ""
+        holds(text, rf"box {root.address} is above \(uplink\), lifting by {by}{reason}, ")
+        workers[0].tell()
+        for worker in workers:
+            worker.good()
+        below.stop()
+        root.stop()
+
+
+def shm_late():
+    """a box that comes to a job that runs, and began without shared memory: by auto it speaks tcp, and says why; where it has to be shm it is refused"""
     root = rig.Box(name="root", cores=1)
     below = rig.Box(name="below", cores=1, uplink=root.address)
-    workers = [rig.Worker(box.url("auto"), rank=rank, world=2, keys=KEYS, rounds=1000000, report_ms=100, transport="tcp") for rank, box in enumerate((root, below))]
+    given = {"keys": KEYS, "transport": "tcp", "rounds": "until-told", "report_ms": 20, "wait_ms": 60000, "lost": "shrink", "check": False}
+    workers = [rig.Worker(box.url("late"), rank=rank, world=2, **given) for rank, box in enumerate((root, below))]
     for worker in workers:
         worker.event("progress")
-    below.logged(rf"job 'auto': the uplink to box {root.address} goes by tcp: verbs is not among this box's transports")
-    above = jobs(below, "auto")["above"]
-    check((above["transport"], above["transport_why"]) == ("tcp", "verbs is not among this box's transports"), f"{above}")
-    text = subprocess.run([PHUB, "jobs", below.address], check=True, capture_output=True, text=True, timeout=rig.DEADLINE_S, env=rig.QUIET).stdout
-    holds(text, rf"box {root.address} is above \(uplink\), lifting by tcp \(verbs is not among this box's transports\), ")
+    below.kill()
+    bad(workers[1], rf"box {below.address} ended the session")
+    root.logged(r"job 'late' box .* was lost: ")
+    below = rig.Box(name="below", cores=1, uplink=root.address, uplink_transport="shm")
+    bad(rig.Worker(below.url("late"), rank=1, world=2, **given), "began without shared memory, and has none in the box")
+    below.stop()
+    below = rig.Box(name="below", cores=1, uplink=root.address, uplink_transport="auto")
+    workers[1] = rig.Worker(below.url("late"), rank=1, world=2, **given)
+    workers[1].event("progress")
+    below.logged("goes by tcp: the job runs there, and began without shared memory for boxes")
+    workers[0].tell()
     for worker in workers:
-        worker.kill()
+        worker.good()
     below.stop()
     root.stop()
+
+
+def shm_full():
+    """a box has no memory to be read and written by another: by auto they speak tcp, and say why; where it has to be shm the job ends with what to do"""
+    for way in ("auto", "shm"):
+        root = rig.Box(name="root", cores=1, hierarchy="sharded", uplink_transport=way)
+        below = rig.Box(name="below", cores=1, uplink=root.address, listen="127.0.0.2:0", memory_max="32MiB", uplink_transport=way)
+        keys, more = "a:2000000", {"optimizer": "adam", "rounds": 5}
+        workers = [rig.Worker(box.url("tight"), rank=rank, world=2, keys=keys, transport="tcp", **more) for rank, box in enumerate((root, below))]
+        below.logged("cannot come by shared memory: needs .*; raise memory_max, or set uplink_transport: tcp there")
+        if way == "auto":
+            digests = {worker.good()["digest"] for worker in workers}
+            check(digests == {flat(2, keys=keys, **more)}, f"{digests}")
+            root.logged(rf"job 'tight': the uplink to box {below.address} goes by tcp: shm: ")
+        else:
+            for worker in workers:
+                bad(worker, r"box 127.0.0.[12]:\d+(, to which chunks of it are lifted,)? was lost: ")
+        below.stop()
+        root.stop()
+
+
+def wished():
+    """a wish that cannot be fulfilled says what to do"""
     if not rdma_ports():
         options = ["listen=127.0.0.1:0", "transports=tcp", "uplink_transport=verbs", "uplink=127.0.0.1:1"]
         done = subprocess.run([rig.PHUBD] + [word for option in options for word in ("-o", option)], capture_output=True, text=True, timeout=rig.DEADLINE_S,
@@ -111,7 +222,7 @@ def chosen():
 def chosen_verbs():
     """auto over RDMA ports: verbs where both have it, sharded and in a tree, and tcp where the other has it not; one that has to be by verbs is an error"""
     rdma_packets()
-    both = {"transports": "tcp,verbs", **PATIENT}
+    both = {"transports": "tcp,verbs", "uplink_transport": "auto", **PATIENT}
     for hierarchy in ("tree", "sharded"):
         rack = Rack(**both) if hierarchy == "tree" else Beside(hierarchy, **both)
         before = rdma_packets()
@@ -222,4 +333,4 @@ def verbs_broken():
 
 
 if __name__ == "__main__":
-    rig.run([udp, udp_lost, chosen, chosen_verbs, verbs, verbs_lost, verbs_broken], None if PHUB.exists() else f"{PHUB} is not there (make)")
+    rig.run([shm, shm_lost, shm_late, shm_full, udp, udp_lost, chosen, wished, chosen_verbs, verbs, verbs_lost, verbs_broken], None if PHUB.exists() else f"{PHUB} is not there (make)")

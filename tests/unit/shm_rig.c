@@ -80,9 +80,9 @@ struct conn *shm_box_take(struct shm_box *b, uint64_t session)
 	return hello.conn;
 }
 
-void shm_worker_open(struct shm_worker *w, const char *address, uint64_t session)
+static void shm_rig_open(struct shm_worker *w, const char *address, uint64_t session, bool apart)
 {
-	struct transport_config config = {.queue_conns_max = 8};
+	struct transport_config config = {.queue_conns_max = 8, .apart = apart};
 	struct err e = {0};
 
 	memset(w, 0, sizeof(*w));
@@ -92,6 +92,17 @@ void shm_worker_open(struct shm_worker *w, const char *address, uint64_t session
 	REQUIRE(transport_shm.open(&config, &w->t, &e) == 0);
 	REQUIRE(transport_shm.queue_create(w->t, MEM_NODE_ANY, &w->q, &e) == 0);
 	REQUIRE(transport_shm.connect(w->t, address, session, 3, shm_rig_key, NULL, &w->c, &e) == 0);
+}
+
+void shm_worker_open(struct shm_worker *w, const char *address, uint64_t session)
+{
+	shm_rig_open(w, address, session, false);
+}
+
+void shm_worker_open_apart(struct shm_worker *w, const char *address, uint64_t session)
+{
+	shm_rig_open(w, address, session, true);
+	w->spec.shorter = true;
 }
 
 int shm_worker_established(struct shm_worker *w)

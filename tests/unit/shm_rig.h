@@ -56,6 +56,8 @@ struct conn *shm_box_take(struct shm_box *b, uint64_t session);
 
 /* Opens a transport and a queue, and begins to connect. */
 void shm_worker_open(struct shm_worker *w, const char *address, uint64_t session);
+/* The same, as a box does that is a worker of another. */
+void shm_worker_open_apart(struct shm_worker *w, const char *address, uint64_t session);
 /* Waits (5 s) until established() says something; returns it. */
 int shm_worker_established(struct shm_worker *w);
 /* Waits until it is welcomed, and adopts. */

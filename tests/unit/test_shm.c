@@ -318,6 +318,56 @@ static void send_refuses_payloads_out_of_place(void **state)
 	both_close(&b, &w, c);
 }
 
+/*
+ * What boxes are to each other: payloads may be shorter than their spans, either way, and no longer; and each
+ * connection maps the regions for itself, for as long as it is there.
+ */
+static void boxes_send_shorter_payloads(void **state)
+{
+	struct wire_header header = shm_rig_push_header(1, 1);
+	struct shm_worker w;
+	struct shm_box b;
+	struct conn *c, *other, *first;
+	struct event e;
+
+	(void)state;
+	shm_box_open(&b, 8);
+	b.spec.shorter = true;
+	shm_worker_open_apart(&w, b.address, 1);
+	c = shm_rig_meet(&b, &w, 1);
+	assert_int_equal(b.q->ops->adopt(b.q, c, &b.spec), 0);
+	shm_worker_adopt(&w);
+	first = w.c;
+	header.length /= 2;
+	memset(shm_rig_push_at(&w, 1), 7, header.length);
+	assert_int_equal(w.q->ops->send(w.q, w.c, &header, shm_rig_push_at(&w, 1), NULL), 0);
+	w.q->ops->flush(w.q);
+	e = shm_rig_await(b.q);
+	assert_int_equal(e.header.length, SHM_RIG_CHUNK_BYTES / 2);
+	assert_int_equal(((const uint8_t *)e.payload)[header.length - 1], 7);
+	b.q->ops->release(b.q, e.slot);
+	header = shm_rig_result_header(1, 1);
+	header.length -= 4;
+	assert_int_equal(b.q->ops->send(b.q, c, &header, b.result.base, NULL), 0);
+	b.q->ops->flush(b.q);
+	assert_int_equal(shm_rig_await(w.q).header.length, SHM_RIG_CHUNK_BYTES - 4);
+	header = shm_rig_push_header(1, 2);
+	header.length += 4;
+	assert_int_equal(w.q->ops->send(w.q, w.c, &header, shm_rig_push_at(&w, 1), NULL), -EINVAL);
+
+	w.c = NULL;
+	other = shm_rig_meet(&b, &w, 2);
+	assert_ptr_not_equal(w.c->push, first->push);
+	assert_ptr_not_equal(w.c->result, first->result);
+	transport_shm.abandon(w.t, w.c);
+	transport_shm.abandon(b.t, other);
+	w.c = first;
+	header = shm_rig_push_header(1, 2);
+	memset(shm_rig_push_at(&w, 1), 8, header.length); /* it is mapped still */
+	assert_int_equal(w.q->ops->send(w.q, w.c, &header, shm_rig_push_at(&w, 1), NULL), 0);
+	both_close(&b, &w, c);
+}
+
 /* A batch goes on where the last one ended, so that nobody waits for others' floods. */
 static void connections_take_turns(void **state)
 {
@@ -506,6 +556,7 @@ int main(void)
 		cmocka_unit_test(a_full_ring_says_so_and_when_there_is_room),
 		cmocka_unit_test(unpolled_completions_are_bounded),
 		cmocka_unit_test(send_refuses_payloads_out_of_place),
+		cmocka_unit_test(boxes_send_shorter_payloads),
 		cmocka_unit_test(connections_take_turns),
 		cmocka_unit_test(an_end_in_good_order_comes_after_what_was_sent),
 		cmocka_unit_test(ends_are_noticed_without_a_clock),

@@ -3,6 +3,7 @@
  * The tcp transport's cold half: addresses, strangers (silent, slow, hostile, too many, late), refusals, the worker's
  * side of a box that misbehaves, and running out of file descriptors.
  */
+#include <arpa/inet.h>
 #include <errno.h>
 #include <netinet/in.h>
 #include <poll.h>
@@ -171,6 +172,42 @@ static void test_hosts(void **state)
 		exchange_one("", "[::1]");
 	}
 	close(fd);
+}
+
+/* Both ends of a connection to `host`, of which the other one is bound to `from`. */
+static bool is_here(const char *host, const char *from)
+{
+	struct sockaddr_in to = {.sin_family = AF_INET}, own = {.sin_family = AF_INET};
+	socklen_t bytes = sizeof(to);
+	int listener = socket(AF_INET, SOCK_STREAM, 0), fd = socket(AF_INET, SOCK_STREAM, 0);
+	bool here;
+
+	inet_pton(AF_INET, host, &to.sin_addr);
+	inet_pton(AF_INET, from, &own.sin_addr);
+	assert_int_equal(bind(listener, (struct sockaddr *)&to, bytes), 0);
+	assert_int_equal(listen(listener, 1), 0);
+	assert_int_equal(getsockname(listener, (struct sockaddr *)&to, &bytes), 0);
+	assert_int_equal(bind(fd, (struct sockaddr *)&own, sizeof(own)), 0);
+	assert_int_equal(connect(fd, (struct sockaddr *)&to, bytes), 0);
+	here = sock_peer_is_here(fd);
+	close(fd);
+	close(listener);
+	return here;
+}
+
+/* Loopback is here whatever its addresses; what is no connection of the internet is nowhere. */
+static void test_here(void **state)
+{
+	int pair[2];
+
+	(void)state;
+	assert_true(is_here("127.0.0.1", "0.0.0.0"));
+	assert_true(is_here("127.0.0.2", "127.0.0.3"));
+	assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, pair), 0);
+	assert_false(sock_peer_is_here(pair[0]));
+	assert_false(sock_peer_is_here(-1));
+	close(pair[0]);
+	close(pair[1]);
 }
 
 static void test_configuration(void **state)
@@ -658,6 +695,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_ports),
 		cmocka_unit_test(test_hosts),
+		cmocka_unit_test(test_here),
 		cmocka_unit_test(test_configuration),
 		cmocka_unit_test(test_connect_errors),
 		cmocka_unit_test(test_stranger_talks_nonsense),
