@@ -6,7 +6,8 @@
 #
 # Usage: tests/run.sh [WORD...] [-WORD...]    only programs whose name holds one of the words, and none of those with a minus
 # Reads BUILD, SEEDS, SEEDS_FROM (the first of them: 1), ARM_RUN, VM, TEST_TIMEOUT (seconds per program), TEST_JOBS (how many
-# compute at the same time: as many as there are CPUs) from the environment.
+# compute at the same time: as many as there are CPUs), AHEAD (a process group that stands still where a test must be alone)
+# from the environment.
 #
 # A program says how it went by its exit status: 0, 77 (skipped; its last line is the reason), anything else failed.
 # One that speaks cmocka or TAP is counted by cases, others as one.
@@ -283,7 +284,9 @@ if ((${#for_rdma[@]})); then
 	done
 fi
 run_all $((TEST_JOBS + 1)) "${in_machines[@]}" # each sleeps for a quarter of its time
+[[ -z ${AHEAD-} ]] || kill -STOP -- "-$AHEAD"
 run_all 1 "${alone[@]}"
+[[ -z ${AHEAD-} ]] || kill -CONT -- "-$AHEAD"
 
 cat /dev/null "$LOGS"/*.counts | awk '{ p += $1; f += $2; s += $3 }
 	END { print p + 0 " passed, " f + 0 " failed, " s + 0 " skipped"; exit f != 0 }'

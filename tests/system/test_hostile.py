@@ -1,5 +1,6 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
+# waits: for strangers' time to run out
 """Bytes that no worker sends, on every port: what is malformed ends its connection, what a member forges ends its job with
 its rank named, and a job that runs beside it all never notices.
 

@@ -1,5 +1,6 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
+# waits: for boxes that are gone to be missed
 """
 phub promote: the root of boxes without etcd is killed, and an operator makes another the root. Real boxes, real workers; what they
 end with is what a run ends with that nobody disturbed.

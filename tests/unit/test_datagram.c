@@ -2,6 +2,8 @@
 /*
  * Connections over datagrams, by udp on loopback: which datagrams come through, ways that are silent, and what
  * strangers send. Calls of sendmmsg() go through here, to lose what is too large for a way.
+ *
+ * waits: for ways that are silent
  */
 #include <arpa/inet.h>
 #include <errno.h>
