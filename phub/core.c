@@ -208,11 +208,12 @@ static void core_link(struct core *core, const struct mail *mail)
 	core_tell(core, &refused);
 }
 
-/* One that is not taken is control's again. */
+/* One that is not taken is control's again; in place of one that broke there may be another. */
 static void core_uplink(struct core *core, const struct mail *mail)
 {
 	int rc = uplink_open(mail);
 	struct mail refused = *mail;
+	const struct uplink *up = &mail->shard->uplinks[mail->rank];
 
 	if (rc == 0)
 		return;
@@ -220,6 +221,7 @@ static void core_uplink(struct core *core, const struct mail *mail)
 	refused.job = mail->shard->spec->id;
 	refused.generation = mail->shard->spec->generation;
 	refused.value = rc;
+	refused.broken = up->broken;
 	refused.text[0] = '\0';
 	core_tell(core, &refused);
 }

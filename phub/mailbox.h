@@ -71,7 +71,8 @@ enum mail_kind {
 	MAIL_SNAPPED,
 	MAIL_UPLINK_WHOLE, /* by its `detail`th connection all of `shard` is at the standby */
 	/* That connection has ended: `value` is the negative errno or 0, `text` what the transport said, or "". `conn`,
-	   unless NULL, was not taken, and is control's again. `broken`: another may be made in its place. */
+	   unless NULL, was not taken, and is control's again. `broken`: another may be made in its place. `answered`: a
+	   result came by it. */
 	MAIL_UPLINK_ENDED,
 	MAIL_DRAINED, /* `shard` has committed all that it was to (members.drain) */
 	MAIL_REHOMED, /* nothing of the core refers to what it had before, or, with `rehome` NULL, to members.from */
@@ -100,6 +101,7 @@ struct mail {
 	int64_t value;
 	uint64_t detail;
 	bool broken;
+	bool answered;
 	bool sealed; /* MAIL_LINK: what goes over it is encrypted, and pushes with `key` */
 	union {
 		uint64_t missing[MAIL_RANK_WORDS]; /* rank r: bit r % 64 of word r / 64 */

@@ -34,6 +34,7 @@ static void uplink_tell_end(struct uplink *up)
 
 	mail.value = up->end_error;
 	mail.broken = up->broken;
+	mail.answered = up->answered;
 	memcpy(mail.text, up->end_text, sizeof(mail.text));
 	up->end_untold = mailbox_send(up->shard->control, &mail) < 0;
 }
@@ -73,6 +74,7 @@ static void uplink_end(struct uplink *up, int error, const char *why, bool broke
 	up->end_error = error;
 	up->queue->ops->drop(up->queue, up->conn);
 	up->conn = NULL;
+	up->answered = up->counters.results != up->answers;
 	if (again)
 		uplink_clear(up);
 	else
@@ -294,6 +296,7 @@ int uplink_open(const struct mail *mail)
 	up->conn->user = up;
 	up->seq = 0;
 	up->credit = up->spec->conn.window;
+	up->answers = up->counters.results;
 	up->line_first = up->broken ? up->line_first : 0;
 	up->use->began(up);
 	for (uint32_t at = 0; up->broken && at < up->chunk_count; at++)

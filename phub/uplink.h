@@ -118,10 +118,12 @@ struct uplink {
 	uint32_t line_first, line_count;
 	uint32_t out;    /* chunks that are lifted */
 	bool broken;     /* its connection broke: what is out waits for another */
+	bool answered;   /* by the one that ended last a result had come */
 	bool end_untold; /* control's mailbox was full: told at a later tick */
 	int end_error;
 	char end_text[MAIL_TEXT_BYTES];
 	struct uplink_counters counters;
+	uint64_t answers; /* so many of the results were there when the connection came */
 	/* Of a replica. */
 	uint32_t absent;   /* chunks that the standby does not have */
 	uint32_t image_at; /* where to look for the next of these */

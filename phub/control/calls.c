@@ -607,6 +607,12 @@ static void box_uplinks_end(const struct job *job, struct box_uplinks *u, const 
 	snprintf(u->why, sizeof(u->why), "%.*s", (int)sizeof(u->why) - 1, why);
 }
 
+/* So long until a connection that does not come is given up. */
+static uint64_t box_uplinks_patience_ns(const struct job *job)
+{
+	return (job->control->config->handshake_ms + job->control->config->lost_ms) * NS_PER_MS;
+}
+
 int box_uplinks_give(const struct job *job, struct box_uplinks *u, struct err *e)
 {
 	const struct config *config = job->control->config;
@@ -617,7 +623,7 @@ int box_uplinks_give(const struct job *job, struct box_uplinks *u, struct err *e
 	rc = box_dials_give(job->control, job->generation, u->dials, u->count, u->serial + 1, e);
 	u->serial += rc == 0;
 	/* Some transports have no clock at this end, and what they said may have found no room. */
-	if (rc == -EAGAIN && job->control->now_ns - u->begun_ns > (config->handshake_ms + config->lost_ms) * NS_PER_MS)
+	if (rc == -EAGAIN && job->control->now_ns - u->begun_ns > box_uplinks_patience_ns(job))
 		rc = err_set(e, -ETIMEDOUT, "its data connections were not made within %" PRIu64 " ms",
 			config->handshake_ms + config->lost_ms);
 	if (rc < 0 && rc != -EAGAIN && box_uplinks_detour(job, u, e) == 0)
@@ -627,6 +633,28 @@ int box_uplinks_give(const struct job *job, struct box_uplinks *u, struct err *e
 		return rc;
 	box_uplinks_end(job, u, e->text);
 	return -EAGAIN;
+}
+
+/* False: it has broken for too long. */
+static bool box_dial_break(const struct job *job, struct box_dial *d, const struct mail *mail)
+{
+	const struct control *c = job->control;
+	uint64_t now_ns = c->now_ns ? c->now_ns : 1;
+
+	/* A sum that waits for others above may have no result for hours, by a connection that is sound. */
+	if (!d->broken_ns || mail->answered || now_ns - d->made_ns > box_uplinks_patience_ns(job))
+		d->broken_ns = now_ns;
+	else if (now_ns - d->broken_ns > c->config->lost_ms * NS_PER_MS)
+		return false;
+	log_warn("job '%s': the uplink of core %u to core %u of the box above, or beside, %s: %s; it is made anew "
+		 "within %.1f s",
+		job->name, d->core, d->there, mail->conn ? "was not taken" : "broke",
+		mail->text[0] ? mail->text : strerror((int)-mail->value),
+		(double)(d->broken_ns + c->config->lost_ms * NS_PER_MS - now_ns) / 1e9);
+	d->broken = true;
+	d->retry_ns = now_ns;
+	job->control->again = true;
+	return true;
 }
 
 bool box_uplinks_hear(const struct job *job, struct box_uplinks *u, const struct mail *mail)
@@ -639,17 +667,10 @@ bool box_uplinks_hear(const struct job *job, struct box_uplinks *u, const struct
 	dial->out = false;
 	if (u->ended_ns)
 		return true;
-	if (mail->broken) {
-		log_warn("job '%s': the uplink of core %u to core %u of the box above, or beside, broke: %s; it is "
-			 "made anew within %.1f s",
-			job->name, dial->core, dial->there, mail->text[0] ? mail->text : strerror((int)-mail->value),
-			(double)job->control->config->lost_ms / 1e3);
-		dial->broken_ns = job->control->now_ns ? job->control->now_ns : 1;
-		dial->retry_ns = job->control->now_ns;
-		job->control->again = true;
+	if (mail->broken && box_dial_break(job, dial, mail))
 		return true;
-	}
-	snprintf(why, sizeof(why), "the uplink of core %u to its core %u ended: %s", dial->core, dial->there,
+	snprintf(why, sizeof(why), "the uplink of core %u to its core %u %s: %s", dial->core, dial->there,
+		mail->broken ? "broke again and again, and no result came between" : "ended",
 		mail->text[0] ? mail->text : strerror((int)-mail->value));
 	box_uplinks_end(job, u, why);
 	return true;
@@ -692,7 +713,8 @@ static int box_dial_mend(struct job *job, struct box_uplinks *u, struct box_dial
 		rc = d->conn->transport->ops->established(d->conn->transport, d->conn, e);
 	if (rc == 0) {
 		box_dial_give(c, job->generation, d, u->serial);
-		d->broken_ns = 0;
+		d->broken = false;
+		d->made_ns = c->now_ns;
 		job->reconnects++;
 		log_info("job '%s': the uplink of core %u to core %u was made anew", job->name, d->core, d->there);
 	} else if (rc != -EAGAIN && d->conn) {
@@ -714,7 +736,7 @@ static void box_uplinks_mend(struct job *job, struct box_uplinks *u)
 		char why[sizeof(u->why)];
 		int rc;
 
-		if (!d->broken_ns)
+		if (!d->broken)
 			continue;
 		rc = box_dial_mend(job, u, d, &e);
 		job->control->soon = job->control->soon || rc < 0;

@@ -92,8 +92,10 @@ struct box_dial {
 	struct conn *conn;    /* that is being made, and no core has yet */
 	bool up;              /* it is made */
 	bool out;             /* a core has it */
-	uint64_t broken_ns;   /* it broke then, and is to be made anew; 0: not so */
-	uint64_t retry_ns;    /* ...which is tried again then */
+	bool broken;          /* it is to be made anew, */
+	uint64_t retry_ns;    /* which is tried again then */
+	uint64_t broken_ns;   /* it broke then, as all did that were made in its place; 0: not so */
+	uint64_t made_ns;     /* the last of these was made */
 };
 
 /* Begins to connect; spec.conn is filled in but for key and queue. 0, or -EPROTO (no such core there), -ENOTSUP (no
@@ -125,7 +127,7 @@ struct box_uplinks {
 	uint64_t serial;
 	uint64_t begun_ns; /* they are dialled since then */
 	uint64_t ended_ns; /* one of them ended; 0: none has */
-	char why[MAIL_TEXT_BYTES + 64];
+	char why[MAIL_TEXT_BYTES + 112];
 };
 
 /*
@@ -141,9 +143,10 @@ bool box_uplinks_hear(const struct job *job, struct box_uplinks *u, const struct
 /* The other box says that the connection to this core of it broke. */
 void box_uplinks_hear_broken(const struct job *job, const struct box_uplinks *u, uint32_t core);
 /*
- * To be called again and again, as long as the session lives: connections that broke are made anew, for lost_ms at
- * most, where their transport can. One ended for good, and nothing has explained it in time: -ECONNRESET with what is
- * known in `e`. Else 0.
+ * To be called again and again, as long as the session lives: connections that broke are made anew, where their
+ * transport can, for lost_ms at most from the first break on: another one counts only when it has brought a result, or
+ * held for as long as it takes to give up one that is made. One ended for good, and nothing has explained it in time:
+ * -ECONNRESET with what is known in `e`. Else 0.
  */
 int box_uplinks_check(struct job *job, struct box_uplinks *u, struct err *e);
 /* Has a core the connection of this way, and told no end of it? */

@@ -144,7 +144,7 @@ static void place_open(struct rack *r, unsigned number)
 	p->queue.ops = &up_ops;
 }
 
-static void place_connect(struct place *p, unsigned to)
+void place_connect(struct place *p, unsigned to)
 {
 	uint16_t way = rack_way(p->number, to);
 	struct uplink *up = &p->b->shard->uplinks[way];

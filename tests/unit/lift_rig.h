@@ -74,6 +74,8 @@ struct rack {
 uint32_t rack_slot(unsigned at, unsigned box);
 /* A worker's numbers of a round, whose sums are exact. */
 void fill(struct bench *b, uint32_t slot, uint32_t rank, uint64_t round);
+/* Its way to that box has a connection, as at the beginning. */
+void place_connect(struct place *p, unsigned to);
 /* Freed by one of the two below it, which fail the test unless books balance. */
 struct rack *rack_open(const struct shape *shape);
 void rack_close(struct rack *r);

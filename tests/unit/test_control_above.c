@@ -274,6 +274,115 @@ static void test_dial_ends_in_time(void **state)
 	scene_close(&s);
 }
 
+/* The box above lets its connection in, and takes it into its queue. */
+static struct conn *upper_adopt(struct scene *s, struct queue *queue)
+{
+	struct hello hello;
+	struct err e;
+
+	rig_wait(&s->rig, 10);
+	if (above.transport->ops->accept(above.transport, s->rig.now_ns, &hello) < 0)
+		return NULL;
+	assert_int_equal(above.transport->ops->admit(above.transport, hello.conn, NULL, &e), 0);
+	assert_int_equal(queue->ops->adopt(queue, hello.conn, NULL), 0);
+	rig_wait(&s->rig, 10);
+	return hello.conn;
+}
+
+/* For so long its connection is made, and breaks at once. */
+static void upper_flaps(struct scene *s, struct queue *queue, struct conn **conn, unsigned seconds)
+{
+	struct event events[4];
+
+	for (unsigned i = 0; i < 2 * seconds && *conn; i++) {
+		loop_net_break(s->rig.net, ABOVE_HOST, RIG_BOX_HOST);
+		queue->ops->poll(queue, s->rig.now_ns, events, 4);
+		queue->ops->drop(queue, *conn);
+		*conn = upper_adopt(s, queue);
+		rig_wait(&s->rig, 480);
+		for (unsigned k = 0; k < 2; k++)
+			actor_heartbeat(&s->worker[k]);
+	}
+}
+
+/* One that is made anew, and breaks at once, is so for lost_ms from the first time on; but when it has held for long,
+ * it is the first time again. */
+static void test_breaks_again_and_again(void **state)
+{
+	struct queue *queue;
+	struct said said;
+	struct conn *conn;
+	struct scene s;
+	struct err e;
+
+	(void)state;
+	scene_open(&s);
+	scene_tell(&s, &plain);
+	said_init(&said);
+	upper_start(&said);
+	assert_int_equal(above.transport->ops->queue_create(above.transport, MEM_NODE_ANY, &queue, &e), 0);
+	conn = upper_adopt(&s, queue);
+	assert_non_null(conn);
+	upper_flaps(&s, queue, &conn, 8);
+	beat(&s, 16);
+	upper_flaps(&s, queue, &conn, 8);
+	expect(&s.worker[0], 0, "");
+	assert_int_equal(the_job(&s)->reconnects, 32);
+	upper_flaps(&s, queue, &conn, 4);
+	beat(&s, 3); /* it might have said why */
+	for (unsigned i = 0; i < 2; i++)
+		expect(&s.worker[i], ERROR_OF(LOST),
+			"box above (uplink 10.1.1.1:7077) was lost: the uplink of core 0 to its core 0 broke again "
+			"and again, and no result came between: ");
+	if (conn)
+		queue->ops->drop(queue, conn);
+	above.transport->ops->queue_destroy(above.transport, queue);
+	scene_close(&s);
+}
+
+static int refuse(struct queue *q, struct conn *c, const struct conn_spec *spec)
+{
+	(void)q;
+	(void)c;
+	(void)spec;
+	return -ENOMEM;
+}
+
+/* A core that does not take the one that was made anew is given another. */
+static void test_is_not_taken(void **state)
+{
+	const struct queue_ops *ops;
+	struct queue_ops refusing;
+	struct queue *queue, *up;
+	struct said said;
+	struct conn *conn;
+	struct scene s;
+	struct err e;
+
+	(void)state;
+	scene_open(&s);
+	scene_tell(&s, &plain);
+	said_init(&said);
+	upper_start(&said);
+	assert_int_equal(above.transport->ops->queue_create(above.transport, MEM_NODE_ANY, &queue, &e), 0);
+	conn = upper_adopt(&s, queue);
+	up = s.rig.box->cores[0]->uplinks[0];
+	ops = up->ops;
+	refusing = *ops;
+	refusing.adopt = refuse;
+	up->ops = &refusing;
+	upper_flaps(&s, queue, &conn, 1);
+	up->ops = ops;
+	upper_flaps(&s, queue, &conn, 1);
+	beat(&s, 12);
+	expect(&s.worker[0], 0, "");
+	assert_int_equal(the_job(&s)->state, JOB_RUNNING);
+	if (conn)
+		queue->ops->drop(queue, conn);
+	above.transport->ops->queue_destroy(above.transport, queue);
+	scene_close(&s);
+}
+
 /* ---- who is above ---- */
 
 static void box_comes(struct scene *s, uint32_t rank)
@@ -495,6 +604,8 @@ int main(void)
 		cmocka_unit_test(test_places_for_later),
 		cmocka_unit_test(test_joins_twice),
 		cmocka_unit_test(test_dial_ends_in_time),
+		cmocka_unit_test(test_breaks_again_and_again),
+		cmocka_unit_test(test_is_not_taken),
 		cmocka_unit_test(test_rank_is_above),
 		cmocka_unit_test(test_cores_know_the_lease),
 		cmocka_unit_test(test_turns),

@@ -13,6 +13,7 @@
 #include "phub/receive.h"
 #include "tests/unit/cmocka_shim.h"
 #include "tests/unit/lift_rig.h"
+#include "transport/transport.h"
 
 #include <errno.h>
 #include <limits.h>
@@ -319,6 +320,42 @@ static void test_after_the_end(void **state)
 	rack_drop(r);
 }
 
+/* A connection that breaks says whether a result came by it: only then another has all the time again. */
+static void test_breaks(void **state)
+{
+	struct transport reconnects = {.ops = &transport_loop};
+	struct rack *r = rack_open(&plain);
+	struct place *p = push_third(r);
+
+	(void)state;
+	for (unsigned turn = 0; turn < 3; turn++) {
+		struct event *e;
+		struct mail mail;
+
+		p->conns[0].transport = &reconnects;
+		if (turn == 1) {
+			e = place_event(p, 0, EVENT_MESSAGE);
+			e->header = (struct wire_header){.type = WIRE_RESULT,
+				.job = JOB,
+				.epoch = 1,
+				.round = 1,
+				.length = p->b->shard->chunks[0].bytes};
+			e->payload = p->b->data[0];
+			event_whole(e);
+		}
+		e = place_event(p, 0, EVENT_CLOSED);
+		e->error = -ECONNRESET;
+		e->broken = true;
+		uplink_poll(&p->core, p->core.uplinks[0], 1);
+		mail = bench_mail(p->b);
+		assert_int_equal(mail.kind, MAIL_UPLINK_ENDED);
+		assert_true(mail.broken);
+		assert_int_equal(mail.answered, turn == 1);
+		place_connect(p, 0);
+	}
+	rack_drop(r);
+}
+
 /* What no box above says ends the connection, and control hears which; nobody below is answered. */
 static void test_wrong_results(void **state)
 {
@@ -399,6 +436,7 @@ int main(void)
 		cmocka_unit_test(test_lifted),
 		cmocka_unit_test(test_no_room),
 		cmocka_unit_test(test_after_the_end),
+		cmocka_unit_test(test_breaks),
 		cmocka_unit_test(test_wrong_results),
 		cmocka_unit_test(test_wrong_pushes),
 	};
