@@ -26,6 +26,12 @@ static const char *rebalance_box(const char *box)
 	return *box ? box : "the top box";
 }
 
+/* So many there are; a box of an older release says all, and not how many. */
+static size_t rebalance_flows(const Phub__RebalanceInfo *info)
+{
+	return info->flow_count > info->n_flows ? info->flow_count : info->n_flows;
+}
+
 json_t *rebalance_json(const Phub__RebalanceInfo *info)
 {
 	json_t *flows;
@@ -37,11 +43,11 @@ json_t *rebalance_json(const Phub__RebalanceInfo *info)
 		json_array_append_new(flows, json_pack("{s:s, s:s, s:I, s:I}", "from", info->flows[i]->from, "to",
 						     info->flows[i]->to, "chunks", (json_int_t)info->flows[i]->chunks,
 						     "bytes", (json_int_t)info->flows[i]->bytes));
-	return json_pack("{s:i, s:s, s:s, s:I, s:I, s:I, s:o, s:I, s:i, s:i, s:s}", "number", (int)info->number,
+	return json_pack("{s:i, s:s, s:s, s:I, s:I, s:I, s:o, s:I, s:I, s:i, s:i, s:s}", "number", (int)info->number,
 		"stage", info->stage, "why", info->why, "chunks", (json_int_t)info->chunks, "bytes",
-		(json_int_t)info->bytes, "carried", (json_int_t)info->carried, "flows", flows, "waited_ms",
-		(json_int_t)info->waited_ms, "done", (int)info->done, "boxes", (int)info->boxes, "waits_for",
-		info->waits_for);
+		(json_int_t)info->bytes, "carried", (json_int_t)info->carried, "flows", flows, "flow_count",
+		(json_int_t)rebalance_flows(info), "waited_ms", (json_int_t)info->waited_ms, "done", (int)info->done,
+		"boxes", (int)info->boxes, "waits_for", info->waits_for);
 }
 
 void rebalance_print(const char *job, const Phub__RebalanceInfo *info)
@@ -57,16 +63,18 @@ void rebalance_print(const char *job, const Phub__RebalanceInfo *info)
 
 static void rebalance_print_moved(const char *job, const Phub__RebalanceInfo *info)
 {
+	size_t all = rebalance_flows(info), shown = info->n_flows < REBALANCE_FLOWS ? info->n_flows : REBALANCE_FLOWS;
 	char text[32];
 
-	for (size_t i = 0; i < info->n_flows && i < REBALANCE_FLOWS; i++) {
+	for (size_t i = 0; i < shown; i++) {
 		const Phub__RebalanceFlow *flow = info->flows[i];
 
 		printf("%s: %" PRIu64 " chunks, %s, from %s to %s\n", job, flow->chunks,
 			output_bytes(flow->bytes, text), rebalance_box(flow->from), rebalance_box(flow->to));
 	}
-	if (info->n_flows > REBALANCE_FLOWS)
-		printf("%s: and %zu more ways; --json has all\n", job, info->n_flows - REBALANCE_FLOWS);
+	if (all > shown)
+		printf("%s: and %zu more; --json has %s\n", job, all - shown,
+			all > info->n_flows ? "what the box says of them" : "all");
 	printf("%s: %" PRIu64 " chunks have moved, with %s of weights and state", job, info->chunks,
 		output_bytes(info->carried, text));
 	printf("; its workers waited for %" PRIu64 " ms at most\n", info->waited_ms);

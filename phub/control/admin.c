@@ -26,6 +26,7 @@
 
 #define ADMIN_DEVICE_MAX  64    /* counters of what moves datagrams */
 #define ADMIN_WORKERS_MAX 4096u /* in one reply: at about 150 bytes each they fit a frame */
+#define ADMIN_FLOWS_MAX   1024u /* likewise, of changes of homes */
 #define ADMIN_SAID_BYTES  200u
 #define ADMIN_WAITING_NS  3000000000ull /* older news of a round that does not close are none */
 
@@ -79,7 +80,7 @@ struct admin_reply {
 	struct admin_dropped dropped;
 	Phub__Promotion promotion;
 	char **promotion_jobs;
-	uint32_t workers_left;
+	uint32_t workers_left, flows_left;
 	Phub__RootInfo root;
 	char root_address[340];
 	struct targets_report targets;
@@ -343,21 +344,24 @@ static char *admin_peer(const struct peers *p, unsigned number)
 	return admin_text(number == 0 ? "" : p->each[number].name + 4);
 }
 
-static int admin_fill_rebalance(const struct job *job, struct admin_job *out)
+static int admin_fill_rebalance(const struct job *job, struct admin_job *out, uint32_t *left)
 {
 	const struct peers *p = job->peers;
 	const struct peers_outcome *o = p ? p->outcome : NULL;
 	Phub__RebalanceInfo *info = &out->rebalance;
 	const char *waits_for;
+	unsigned count;
 
 	if (!o)
 		return 0;
+	count = o->flow_count < *left ? o->flow_count : *left;
+	*left -= count;
 	phub__rebalance_info__init(info);
-	out->flows = calloc(o->flow_count, sizeof(*out->flows));
-	out->flow_pointers = calloc(o->flow_count, sizeof(*out->flow_pointers));
+	out->flows = calloc(count + 1, sizeof(*out->flows));
+	out->flow_pointers = calloc(count + 1, sizeof(*out->flow_pointers));
 	if (!out->flows || !out->flow_pointers)
 		return -1;
-	for (unsigned i = 0; i < o->flow_count; i++) {
+	for (unsigned i = 0; i < count; i++) {
 		Phub__RebalanceFlow *flow = &out->flows[i];
 
 		phub__rebalance_flow__init(flow);
@@ -368,7 +372,8 @@ static int admin_fill_rebalance(const struct job *job, struct admin_job *out)
 		out->flow_pointers[i] = flow;
 	}
 	info->flows = out->flow_pointers;
-	info->n_flows = o->flow_count;
+	info->n_flows = count;
+	info->flow_count = o->flow_count;
 	info->number = o->number;
 	info->stage = admin_text(peers_outcome_stage(p));
 	info->why = admin_text(o->why);
@@ -383,7 +388,7 @@ static int admin_fill_rebalance(const struct job *job, struct admin_job *out)
 	return 0;
 }
 
-static int admin_fill_job(const struct job *job, struct admin_job *out, uint32_t *workers_left)
+static int admin_fill_job(const struct job *job, struct admin_job *out, struct admin_reply *r)
 {
 	phub__job_info__init(&out->info);
 	out->workers = calloc(job->world, sizeof(*out->workers));
@@ -397,7 +402,7 @@ static int admin_fill_job(const struct job *job, struct admin_job *out, uint32_t
 	out->association = job_below_association(job);
 	if (!out->association || !out->workers || !out->pointers || !out->missing || !out->lost ||
 		!out->lost_pointers || !out->below || !out->below_pointers || !out->ranks ||
-		admin_fill_beside(job, out) < 0 || admin_fill_rebalance(job, out) < 0)
+		admin_fill_beside(job, out) < 0 || admin_fill_rebalance(job, out, &r->flows_left) < 0)
 		return -1;
 	out->info.name = admin_text(job->name);
 	out->info.association = admin_text(out->association);
@@ -412,9 +417,9 @@ static int admin_fill_job(const struct job *job, struct admin_job *out, uint32_t
 		admin_fill_generation(job, &out->info);
 		admin_fill_standby(job, &out->info);
 	}
-	admin_fill_workers(job, out, workers_left);
-	admin_fill_lost(job, out, workers_left);
-	admin_fill_boxes(job, out, workers_left);
+	admin_fill_workers(job, out, &r->workers_left);
+	admin_fill_lost(job, out, &r->workers_left);
+	admin_fill_boxes(job, out, &r->workers_left);
 	admin_fill_waiting(job, out);
 	admin_fill_drops(job, out);
 	if (job_keep_describe(job, &out->checkpoint))
@@ -446,7 +451,7 @@ static int admin_fill_jobs(const struct control *c, const Phub__AdminRequest *re
 			continue;
 		r->job_pointers[count] = &r->jobs[count].info;
 		r->reply.n_jobs = count + 1;
-		if (admin_fill_job(job, &r->jobs[count++], &r->workers_left) < 0)
+		if (admin_fill_job(job, &r->jobs[count++], r) < 0)
 			return -1;
 	}
 	r->reply.jobs = r->job_pointers;
@@ -686,7 +691,8 @@ static void admin_promote(struct session *s, const Phub__AdminRequest *request, 
 void admin_answer(struct session *s, const Phub__AdminRequest *request)
 {
 	struct control *c = s->control;
-	struct admin_reply r = {.reply = PHUB__ADMIN_REPLY__INIT, .workers_left = ADMIN_WORKERS_MAX};
+	struct admin_reply r = {
+		.reply = PHUB__ADMIN_REPLY__INIT, .workers_left = ADMIN_WORKERS_MAX, .flows_left = ADMIN_FLOWS_MAX};
 	Phub__Control control = PHUB__CONTROL__INIT;
 	bool jobs = strcmp(request->command, "jobs") == 0, root = strcmp(request->command, "root") == 0;
 	bool operates = job_operator_knows(request->command);

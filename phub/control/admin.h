@@ -13,7 +13,7 @@ struct session;
 
 /*
  * Answers "jobs" (with names as arguments: those alone) and "status" (cores alone); others get an error that says what
- * is allowed. What does not fit a frame is left out: workers first.
+ * is allowed. What does not fit a frame is left out: workers and the flows of rebalances, beyond so many of all jobs.
  */
 void admin_answer(struct session *s, const Phub__AdminRequest *request);
 

@@ -278,6 +278,17 @@ bool actor_join_admin(struct actor *c, const char *secret)
 	return actor_prove_and_hear(c, "", 0, 0, secret);
 }
 
+void actor_ask(struct actor *a, const char *command)
+{
+	Phub__Control control = PHUB__CONTROL__INIT;
+	Phub__AdminRequest request = PHUB__ADMIN_REQUEST__INIT;
+
+	request.command = (char *)(uintptr_t)command;
+	control.message_case = PHUB__CONTROL__MESSAGE_ADMIN_REQUEST;
+	control.admin_request = &request;
+	actor_say(a, &control);
+}
+
 void actor_job(struct actor *c, const struct rig_job *job, uint32_t key_count)
 {
 	Phub__Control control = PHUB__CONTROL__INIT;

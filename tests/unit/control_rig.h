@@ -98,6 +98,8 @@ bool actor_join(struct actor *c, const char *job, uint32_t rank, uint32_t world,
 void actor_prove(struct actor *c, const char *job, uint32_t rank, uint32_t world, const char *secret);
 bool actor_welcomed(struct actor *c);
 bool actor_join_admin(struct actor *c, const char *secret);
+/* The administrator's command. */
+void actor_ask(struct actor *a, const char *command);
 void actor_job(struct actor *c, const struct rig_job *job, uint32_t key_count);
 /* Keys `first`..: names k0, k1, ... with `elements` each. */
 void actor_keys(struct actor *c, uint32_t generation, uint32_t first, uint32_t count, uint64_t elements);

@@ -48,6 +48,37 @@ static void test_moves(void **state)
 	rehome_close(&s);
 }
 
+/* So many boxes that what goes from each to each other does not fit a reply: it has the first ones, and says how many.
+ */
+static void test_many_flows(void **state)
+{
+	const unsigned count = 20000;
+	const Phub__RebalanceInfo *info;
+	struct peers_outcome *o;
+	struct rehome_scene s;
+	struct actor admin;
+
+	(void)state;
+	rehome_open(&s, &rehome_summed, "sharded");
+	assert_int_equal(rehome_begin(&s, 10), 0);
+	o = realloc(rehome_job(&s)->peers->outcome, sizeof(*o) + count * sizeof(o->flows[0]));
+	assert_non_null(o);
+	rehome_job(&s)->peers->outcome = o;
+	for (o->flow_count = 0; o->flow_count < count; o->flow_count++)
+		o->flows[o->flow_count] = (struct peers_flow){.from = 1, .to = 2, .chunks = 1, .bytes = 4};
+	actor_dial(&s.rig, &admin, 9);
+	assert_true(actor_join_admin(&admin, NULL));
+	actor_ask(&admin, "jobs");
+	assert_int_equal(actor_hear(&admin), PHUB__CONTROL__MESSAGE_ADMIN_REPLY);
+	assert_int_equal(admin.last->admin_reply->n_jobs, 1);
+	info = admin.last->admin_reply->jobs[0]->rebalance;
+	assert_int_equal(info->flow_count, count);
+	assert_int_equal(info->n_flows, 1024);
+	assert_string_equal(info->flows[1023]->to, "10.9.9.9:7102");
+	actor_hang_up(&admin);
+	rehome_close(&s);
+}
+
 /* Their next tables are not begun with before all go on. */
 static void test_tables_wait(void **state)
 {
@@ -281,6 +312,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_moves),
+		cmocka_unit_test(test_many_flows),
 		cmocka_unit_test(test_tables_wait),
 		cmocka_unit_test(test_refused_by_one),
 		cmocka_unit_test(test_too_late),

@@ -441,17 +441,6 @@ static void test_signals(void **state)
 	rig_close(&rig);
 }
 
-static void admin_ask(struct actor *a, const char *command)
-{
-	Phub__Control control = PHUB__CONTROL__INIT;
-	Phub__AdminRequest request = PHUB__ADMIN_REQUEST__INIT;
-
-	request.command = (char *)(uintptr_t)command;
-	control.message_case = PHUB__CONTROL__MESSAGE_ADMIN_REQUEST;
-	control.admin_request = &request;
-	actor_say(a, &control);
-}
-
 static void test_admin(void **state)
 {
 	static const char *const settings[] = {"admin_secret_env=PHUB_TEST_SECRET", NULL};
@@ -465,7 +454,7 @@ static void test_admin(void **state)
 	assert_true(actor_join(&a, "demo", 1, 3, NULL));
 	actor_dial(&rig, &admin, 2);
 	assert_true(actor_join_admin(&admin, NULL));
-	admin_ask(&admin, "jobs");
+	actor_ask(&admin, "jobs");
 	assert_int_equal(actor_hear(&admin), PHUB__CONTROL__MESSAGE_ADMIN_REPLY);
 	const Phub__AdminReply *reply = admin.last->admin_reply;
 	assert_int_equal(reply->n_cores, 2);
@@ -480,7 +469,7 @@ static void test_admin(void **state)
 	assert_int_equal(reply->jobs[0]->n_missing, 2);
 	assert_int_equal(reply->jobs[0]->missing[1], 2);
 	assert_string_equal(reply->jobs[0]->waiting, "1 of 3 ranks joined, 0 sent their keys");
-	admin_ask(&admin, "shutdown");
+	actor_ask(&admin, "shutdown");
 	actor_hear(&admin);
 	assert_string_equal(admin.last->admin_reply->error,
 		"unknown command; allowed: jobs, status, root, pause, resume, drain, evict, rebalance, promote");
