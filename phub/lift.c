@@ -125,6 +125,8 @@ static void lift_began(struct uplink *up)
 {
 	struct sink *sinks = up->spec->conn.sinks;
 
+	if (sinks) /* of chunks that take other ways now */
+		memset(sinks, 0, up->spec->conn.chunk_count * sizeof(*sinks));
 	for (uint32_t at = 0; at < up->chunk_count; at++) {
 		const struct uplink_chunk *u = &up->chunks[at];
 		const struct chunk *chunk = &up->shard->chunks[u->local];

@@ -38,11 +38,8 @@ static void rehome_uplink_apply(struct uplink *up, const struct rehome_way *way)
 	up->line = way->line;
 	up->line_first = 0;
 	up->line_count = 0;
-	if (!up->conn)
-		return;
-	for (uint32_t i = 0; up->spec->conn.sinks && i < up->spec->conn.chunk_count; i++)
-		up->spec->conn.sinks[i] = (struct sink){0};
-	up->use->began(up);
+	if (up->conn)
+		up->use->began(up);
 }
 
 void rehome_apply(struct shard *shard, const struct rehome *r)

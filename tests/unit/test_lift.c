@@ -356,6 +356,33 @@ static void test_breaks(void **state)
 	rack_drop(r);
 }
 
+/* Homes moved while there was no connection: by the next one nothing lands in chunks that have other ways now. */
+static void test_sinks(void **state)
+{
+	const struct shape shape = {.plan = PLAN_SHARDED, .sinks = true};
+	struct rack *r = rack_open(&shape);
+	struct place *p = &r->places[2];
+	const struct uplink *up = &p->b->shard->uplinks[0];
+	unsigned others = 0;
+
+	(void)state;
+	place_event(p, 0, EVENT_CLOSED)->error = -ECONNRESET;
+	uplink_poll(&p->core, p->core.uplinks[0], 1);
+	for (unsigned i = 0; i < CHUNKS; i++)
+		p->sinks[0][i] = (struct sink){p->b->shard->chunks[i].result, p->b->shard->chunks[i].bytes};
+	place_connect(p, 0);
+	for (unsigned i = 0; i < CHUNKS; i++) {
+		bool own = p->b->shard->chunks[i].way == 0;
+
+		assert_true(p->sinks[0][i].addr == (own ? p->b->shard->chunks[i].result : NULL));
+		assert_int_equal(p->sinks[0][i].bytes, own ? p->b->shard->chunks[i].bytes : 0);
+		others += !own;
+	}
+	assert_int_equal(up->chunk_count + others, CHUNKS);
+	assert_true(others > 0 && up->chunk_count > 0);
+	rack_drop(r);
+}
+
 /* What no box above says ends the connection, and control hears which; nobody below is answered. */
 static void test_wrong_results(void **state)
 {
@@ -437,6 +464,7 @@ int main(void)
 		cmocka_unit_test(test_no_room),
 		cmocka_unit_test(test_after_the_end),
 		cmocka_unit_test(test_breaks),
+		cmocka_unit_test(test_sinks),
 		cmocka_unit_test(test_wrong_results),
 		cmocka_unit_test(test_wrong_pushes),
 	};
