@@ -34,6 +34,10 @@ static int peers_refuse(struct session *s, Phub__ErrorCode code, int rc, const c
 /* It lifts nothing to this box: what belongs to chunks may come by it. */
 static int peers_admit_route(struct session *s, struct job *job, struct peer *t)
 {
+	if (t->session)
+		return peers_refuse(s, PHUB__ERROR_CODE__ERROR_BUSY, -EBUSY,
+			"the session by which that box carried to this one before has not ended; it may try again in a "
+			"moment");
 	t->session = s;
 	s->carries = true;
 	s->rank = 0;
@@ -50,7 +54,7 @@ int peers_admit(struct session *s)
 	if (!p || p->number != s->exchange || job->state == JOB_FORMING)
 		return peers_refuse(s, PHUB__ERROR_CODE__ERROR_BUSY, -EBUSY,
 			"it does not run here yet with the box that calls; it may try again in a moment");
-	if (t && t != &p->each[p->self] && !peers_is_source(p, s->peer - 1) && !t->session)
+	if (t && t != &p->each[p->self] && !peers_is_source(p, s->peer - 1))
 		return peers_admit_route(s, job, t);
 	if (!t || t->slot == JOB_AT_OTHER || !job_is_box(job, t->slot) || job->members[t->slot].session || t->session)
 		return peers_refuse(s, PHUB__ERROR_CODE__ERROR_TAKEN, -EADDRINUSE,

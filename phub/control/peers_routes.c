@@ -14,11 +14,15 @@
 #include "phub/control/parent.h"
 #include "phub/control/peers_carry.h"
 
+#define ROUTE_BACKOFF_NS 20000000ull /* from one try to the next, where the other box is busy */
+
 struct peers_route {
 	const struct job *job;
 	unsigned box;          /* to which */
 	struct box_call *call; /* NULL: there is none yet */
 	bool there;
+	int code;                   /* of the error that it ended with; 0: none */
+	uint64_t retry_ns;          /* it is tried again then */
 	char refused[ERR_TEXT_MAX]; /* why, by that box; "": it has not */
 };
 
@@ -26,8 +30,10 @@ static void route_hear(void *arg, const Phub__Control *m)
 {
 	struct peers_route *r = arg;
 
-	if (m->message_case == PHUB__CONTROL__MESSAGE_ERROR)
-		job_below_copy_reason(r->job, r->refused, sizeof(r->refused), m->error->text);
+	if (m->message_case != PHUB__CONTROL__MESSAGE_ERROR)
+		return;
+	r->code = m->error->code;
+	job_below_copy_reason(r->job, r->refused, sizeof(r->refused), m->error->text);
 }
 
 /* To the top box each other has a session anyway. */
@@ -83,15 +89,30 @@ static int route_dial(struct job *job, struct peers_route *r, struct err *e)
 	return box_call_open(job->control, &target, &r->call, e);
 }
 
+/* The other box has not done with the last change yet: the top box waits for who holds, for so long as it does. */
+static void route_wait(struct job *job, struct peers_route *r)
+{
+	box_call_hang_up(job->control, r->call);
+	*r = (struct peers_route){.job = r->job, .box = r->box, .retry_ns = job->control->now_ns + ROUTE_BACKOFF_NS};
+}
+
 /* 0, -EAGAIN, or why not. */
 static int route_step(struct job *job, struct peers_route *r, struct err *e)
 {
 	const char *name = job->peers->each[r->box].name;
 	struct err why = {.code = 0};
-	int rc = r->call ? 0 : route_dial(job, r, &why);
+	int rc = 0;
 
+	if (job->control->now_ns < r->retry_ns)
+		return -EAGAIN;
+	if (!r->call)
+		rc = route_dial(job, r, &why);
 	if (rc == 0)
 		rc = box_call_step(job->control, r->call, &why);
+	if (r->code == PHUB__ERROR_CODE__ERROR_BUSY && !r->there) {
+		route_wait(job, r);
+		return -EAGAIN;
+	}
 	if (rc < 0 || r->refused[0])
 		return err_set(e, rc < 0 ? rc : -EPROTO, "%s, to which weights and state would go, %s: %.300s", name,
 			r->there ? "was lost" : "cannot be reached from here",

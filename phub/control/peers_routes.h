@@ -3,7 +3,7 @@
  * Sessions for a change of homes (peers_move.h) alone: in a chain a box lifts to the next one, but what belongs to a
  * chunk goes from its old home straight to the new one, whichever that is. They are made before a box holds, and end
  * when all has been carried. At their other end nothing is lifted by them: data connections are refused.
- * Control thread; nothing blocks.
+ * A box that has not done with the last one of them is busy, and asked again. Control thread; nothing blocks.
  */
 #ifndef PHUB_CONTROL_PEERS_ROUTES_H
 #define PHUB_CONTROL_PEERS_ROUTES_H

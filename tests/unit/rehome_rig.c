@@ -30,7 +30,20 @@ static int played_open(void *ctx, const struct call_target *target, struct call_
 
 static int played_step(struct call_peer *p, uint64_t now_ns, struct err *e)
 {
+	Phub__Control control = PHUB__CONTROL__INIT;
+	Phub__Error error = PHUB__ERROR__INIT;
+	char text[] = "job 'wide': the session before has not ended";
+
 	(void)now_ns;
+	if (p->busy) {
+		p->busy--;
+		error.code = ERROR_OF(BUSY);
+		error.text = text;
+		control.message_case = PHUB__CONTROL__MESSAGE_ERROR;
+		control.error = &error;
+		p->hear(p->arg, &control);
+		return err_set(e, -EBUSY, "%s", text);
+	}
 	return p->lost ? err_set(e, p->lost, "box 10.9.9.9:1 cannot be reached: its cable is out") : 1;
 }
 

@@ -24,6 +24,7 @@ enum { REHOME_BOXES = 3, REHOME_WORLD = 3, REHOME_KEYS = 12, REHOME_ELEMENTS = 8
 struct call_peer {
 	bool full; /* it has no room for more */
 	int lost;  /* a negative errno: it cannot be reached, or no longer */
+	int busy;  /* so often it refuses, for it has not done with the session before */
 	uint32_t carried;
 	void (*hear)(void *arg, const Phub__Control *message);
 	void *arg;

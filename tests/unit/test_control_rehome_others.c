@@ -358,6 +358,24 @@ static void test_chain_unreached(void **state)
 	}
 }
 
+/* It has not done with the session of the change before this one: it is asked again. */
+static void test_chain_busy(void **state)
+{
+	struct rehome_scene s;
+
+	(void)state;
+	rehome_open(&s, &rehome_trained, "chain");
+	rehome_played[2].busy = 3;
+	assert_int_equal(rehome_begin(&s, 0.1), 0);
+	for (unsigned i = 1; i < REHOME_BOXES; i++)
+		rehome_say(&s, i, STEP(HELD), 1, 0);
+	rig_wait(&s.rig, 200);
+	assert_int_equal(rehome_played[2].busy, 0);
+	rehome_expect_step(&s, STEP(STOP), 1);
+	assert_true(rehome_played[2].carried > 0);
+	rehome_close(&s);
+}
+
 /* It is lost while all wait for what goes there: the job ends, and the error names it. */
 static void test_chain_lost(void **state)
 {
@@ -390,6 +408,7 @@ int main(void)
 		cmocka_unit_test(test_chain),
 		cmocka_unit_test(test_chain_passes_on),
 		cmocka_unit_test(test_chain_unreached),
+		cmocka_unit_test(test_chain_busy),
 		cmocka_unit_test(test_chain_lost),
 	};
 
