@@ -54,6 +54,8 @@ int box_call_step(struct control *c, struct box_call *call, struct err *e);
 bool box_call_is_here(const struct box_call *call);
 /* Could that box be reached by this transport, as far as is known before it is tried? 0, or why not. It is welcome. */
 int box_call_reaches(const struct box_call *call, struct transport *t, struct err *e);
+/* Chooses by what its connections are made, as it is welcome there; once more where that cannot be. */
+void box_call_choose(struct box_call *call);
 /* The name of the transport that its connections are made by; "": not known yet. NULL is allowed. */
 const char *box_call_by(const struct box_call *call);
 int box_call_say(struct control *c, struct box_call *call, const Phub__Control *message);
@@ -101,6 +103,8 @@ struct box_dial {
 /* Begins to connect; spec.conn is filled in but for key and queue. 0, or -EPROTO (no such core there), -ENOTSUP (no
  * such transport), or as transport_ops.connect() with the reason in `e`. */
 int box_dial_begin(struct control *c, const struct box_call *call, struct box_dial *dial, struct err *e);
+/* One that is made goes to its core, by this serial. */
+void box_dial_give(struct control *c, const struct generation *g, struct box_dial *d, uint64_t serial);
 /* 0 when all that were begun are made: then they are with their cores, by this serial. -EAGAIN, or why not. */
 int box_dials_give(struct control *c, const struct generation *g, struct box_dial *dials, unsigned count,
 	uint64_t serial, struct err *e);
@@ -154,6 +158,8 @@ bool box_uplinks_carry(const struct box_uplinks *u, uint32_t way);
 /* Bytes of payload sent; results that came. */
 uint64_t box_uplinks_bytes(const struct job *job, const struct box_uplinks *u);
 uint64_t box_uplinks_results(const struct job *job, const struct box_uplinks *u);
+/* Nobody is at their other end any more: they end. */
+void box_uplinks_cut(struct box_uplinks *u);
 /* No shard of theirs is with a core. They can be begun anew. */
 void box_uplinks_forget(struct box_uplinks *u);
 
