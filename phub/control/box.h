@@ -90,8 +90,8 @@ struct box {
 	struct stream_tls *tls;    /* of control sessions, or NULL */
 	struct announce *announce; /* NULL: it is not announced */
 	struct checkpoint_locks
-		locks;               /* of its checkpoint targets, from the start on; or, where it stands for a root, */
-	struct targets targets;      /* while it is that */
+		locks;          /* of its checkpoint targets, as long as none is above it (promotion.h); or, where */
+	struct targets targets; /* it stands for a root in etcd, while it is that */
 	struct promotion *promotion; /* NULL: an operator cannot promote it */
 	struct err ended;            /* why it goes down by itself; code 0: it does not */
 	char exposed[480];           /* what is plain at a public address, and what to do; "": none of that */
@@ -117,8 +117,9 @@ int box_check(const struct config *config, struct err *e);
 /*
  * Can checkpoints be written where the options say, by this process as it is now: to be asked once it is the user that
  * it becomes. `strict`: to all of the targets, and no more is asked: a box that runs may have them. Else it is for a
- * start: some may fail that parity makes up for, which is logged, and they are locked for `box` until it ends, but by
- * one that stands for a root (targets.h).
+ * start: some may fail that parity makes up for, which is logged, and they are locked for `box` until it ends, or is
+ * below another, but not by one that stands for a root in etcd (targets.h). Of those that cannot be locked, for another
+ * reason than that another box has them, the log warns.
  * A full disk fails no start: what it has may be gone on from. Blocks on disks. `box`: that starts, or NULL: nothing is
  * locked. 0 or a negative errno with what to do in `e`; -EBUSY: another box has them.
  */

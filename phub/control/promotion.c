@@ -501,9 +501,13 @@ static void promotion_say_when(const struct root_file *file, char *out, size_t b
 static int promotion_be_root(struct box *box, const struct checkpoint_place *place, struct err *e)
 {
 	const struct root_file *file = &box->promotion->file;
-	int rc = box->locks.count > 0 ? 0 : promotion_lock(place, promotion_self(box), &box->locks, e);
 	char when[40];
+	int rc = 0;
 
+	if (box->locks.count + place->parity < place->target_count) { /* where nobody was promoted some may do */
+		checkpoint_unlock_targets(&box->locks);
+		rc = promotion_lock(place, promotion_self(box), &box->locks, e);
+	}
 	if (rc < 0)
 		return rc;
 	promotion_say_when(file, when, sizeof(when));
@@ -558,12 +562,10 @@ static int promotion_settle(struct box *box, int rc, struct err *e)
 int promotion_open(struct box *box, struct err *e)
 {
 	const struct config *config = box->config;
-	bool below = box->control.above.there;
-	int rc;
+	int rc = box_check_targets(config, box->control.above.there ? NULL : box, false, e);
 
 	if (!config->checkpoint_targets[0] || config->root[0] || config->uplink_name[0] || config->hostbox_fd)
-		return box_check_targets(config, box, false, e);
-	rc = box_check_targets(config, below ? NULL : box, false, e);
+		return rc;
 	if (rc < 0 && rc != -EBUSY)
 		return rc;
 	box->promotion = calloc(1, sizeof(*box->promotion));

@@ -37,10 +37,13 @@ enum promotion_state {
 
 /*
  * At start, once the process is the user that it stays: looks who is the root, by the targets, and takes their locks
- * where it is this box; one that is none any more is below it from now on. A box without targets, or with `root` in
- * etcd, is what its options say, and its targets are as box_check_targets() has them. 0 or a negative errno with what
- * to do in `e`: -EBUSY (another box has the locks, and is not known to be the root), -EBADMSG (a file is damaged),
- * -EDESTADDRREQ (another is the root, and nothing says where), -ENOTSUP (likewise, and this one has a standby).
+ * where it is this box: all but as many as parity makes up for. Where nobody was promoted yet, those that can be had: a
+ * file system may have no locks, of which the log warns, and on which nobody is promoted. One that is no root any more
+ * is below it from now on. A box without targets, or with `root` or its uplink in etcd, is what its options say, and
+ * its targets are as box_check_targets() has them; below another it locks none, as it writes no checkpoints. 0 or a
+ * negative errno with what to do in `e`: -EBUSY (another box has the locks, and is not known to be the root), -ENOLCK
+ * (it was promoted, and too many cannot be locked), -EBADMSG (a file is damaged), -EDESTADDRREQ (another is the root,
+ * and nothing says where), -ENOTSUP (likewise, and this one has a standby).
  */
 int promotion_open(struct box *box, struct err *e);
 

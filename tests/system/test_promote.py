@@ -268,7 +268,36 @@ def damaged():
         holds(starts_not(keeps, "standby=127.0.0.1:9"), "which a box with a standby cannot be: take standby away")
 
 
-CASES = [root_dies, lives, comes_again, deposed, strays, rack_file_finds_it, refused, damaged]
+def unlocked():
+    """Where targets cannot be locked a first root starts with a warning, and one that was promoted only with the locks that promotion
+    asks for; a box whose uplink is in etcd needs none"""
+    with tempfile.TemporaryDirectory() as folder:
+        targets = [pathlib.Path(folder) / str(i) for i in range(3)]
+        for target in targets:
+            target.mkdir()
+        for target in targets[:2]:
+            (target / ".phub.lock").mkdir()
+        place = f"127.0.0.1:{rig.free_port()}"
+        keeps = {"checkpoint_targets": ",".join(map(str, targets)), "checkpoint_parity": 1, "listen": place}
+        box = Box(**keeps)
+        box.logged("see that no other box has its checkpoints there")
+        box.stop()
+        for target in targets:
+            write(target, 3, place)
+        holds(starts_not(*(f"{key}={value}" for key, value in keeps.items())), "2 of 3 checkpoint_targets cannot be locked")
+        (targets[0] / ".phub.lock").rmdir()
+        box = Box(**keeps)
+        box.logged("this box is the root, of epoch 3")
+        box.stop()
+        (targets[2] / ".phub.root").unlink()
+        root = Box(checkpoint_targets=targets[2])
+        below = Box(box="below", etcd="http://127.0.0.1:1", uplink="etcd:top", checkpoint_targets=targets[2])
+        holds(starts_not(f"checkpoint_targets={targets[2]}"), "is another phubd's, which runs")
+        below.stop()
+        root.stop()
+
+
+CASES = [root_dies, lives, comes_again, deposed, strays, rack_file_finds_it, refused, damaged, unlocked]
 
 if __name__ == "__main__":
     rig.run(CASES)
