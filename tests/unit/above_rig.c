@@ -46,7 +46,7 @@ static int upper_step(struct call_peer *p, uint64_t now_ns, struct err *e)
 	(void)now_ns;
 	if (p->silent)
 		return err_set(e, -ECONNREFUSED, "nobody is there");
-	return p != &beside;
+	return p != &beside && !p->undecided;
 }
 
 static int upper_say(struct call_peer *p, const Phub__Control *m)
@@ -204,6 +204,12 @@ const struct rig_job again = {.generation = 1, .lost = LOST_SHRINK, .resumes = t
 void scene_open_below(struct scene *s, const char *uplink)
 {
 	const char *const settings[] = {uplink, "advertise=10.1.1.9:7077", NULL};
+
+	scene_open_with(s, settings);
+}
+
+void scene_open_with(struct scene *s, const char *const *settings)
+{
 	struct transport_config config = {.queue_conns_max = 8};
 	struct err e = {0};
 

@@ -34,6 +34,7 @@ struct call_peer {
 	char called[400];  /* "HOST>=LEAST ", one after the other */
 	char answers[400]; /* hosts that do; "": all */
 	bool silent;       /* this one does not */
+	bool undecided;    /* they let nobody in yet */
 	uint64_t root;     /* its epoch */
 };
 
@@ -67,6 +68,7 @@ void said_join(struct said *s);
 /* It starts a sharded job of three boxes: rank 3 is there, the first two are here, rank 2 is beside. */
 void said_exchange(struct said *s);
 void upper_start(struct said *s);
+void scene_open_with(struct scene *s, const char *const *settings);
 void scene_open_below(struct scene *s, const char *uplink);
 void scene_open(struct scene *s);
 /* Both have sent their tables, and the box above has all that it starts by. */

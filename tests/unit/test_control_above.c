@@ -11,7 +11,9 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -593,6 +595,70 @@ static void test_sibling(void **state)
 	upper_names = NULL;
 }
 
+/* The rack file alone says where this box is called, as where it listens at all addresses: it is its own sibling. */
+static void test_sibling_by_racks(void **state)
+{
+	static const char file[] = "racks:\n"
+				   "  - {name: r0, uplink: 1Gbit, boxes: [{name: b0, address: '10.1.1.1:7077', rate: "
+				   "1Gbit}]}\n"
+				   "  - {name: r1, uplink: 1Gbit, boxes: [{name: b1, address: '10.1.1.9:7077', rate: "
+				   "1Gbit}]}\n";
+	char path[] = "/tmp/phub-racks-XXXXXX", racks[64];
+	const char *settings[] = {"uplink=10.1.1.1:7077", racks, "box=b1", NULL};
+	int fd = mkstemp(path);
+	struct scene s;
+
+	(void)state;
+	assert_true(fd >= 0);
+	assert_int_equal(write(fd, file, sizeof(file) - 1), sizeof(file) - 1);
+	close(fd);
+	snprintf(racks, sizeof(racks), "racks=%s", path);
+	upper_names = "10.1.1.9";
+	scene_open_with(&s, settings);
+	scene_tell(&s, &plain);
+	snprintf(above.answers, sizeof(above.answers), "none");
+	above.silent = true;
+	above.called[0] = '\0';
+	rig_wait(&s.rig, 2000);
+	assert_memory_equal(above.called, "10.1.1.1>=0 10.1.1.1>=0 ", 24);
+	assert_null(strstr(above.called, "10.1.1.9"));
+	above.answers[0] = '\0';
+	above.silent = false;
+	scene_close(&s);
+	upper_names = NULL;
+	unlink(path);
+}
+
+/* The boxes above two of them die together, and each is the sibling of the other's: none lets the other in while it
+ * waits itself to be let in. */
+static void test_both_above_die(void **state)
+{
+	struct scene s;
+
+	(void)state;
+	upper_names = "10.1.1.7";
+	scene_open(&s);
+	scene_tell(&s, &plain);
+	snprintf(above.answers, sizeof(above.answers), "10.1.1.7");
+	above.undecided = true;
+	above.silent = true;
+	rig_wait(&s.rig, 500);
+	assert_true(above_at_sibling(&s.rig.box->control));
+	assert_string_equal(waits_for(&s), "");
+	actor_dial(&s.rig, &s.box, 5);
+	s.box.below = true;
+	assert_false(actor_join(&s.box, "wide", 0, WORLD, NULL));
+	expect(&s.box, ERROR_OF(BUSY),
+		"has lost the one above it, and waits itself to be let in by that one's sibling");
+	above.undecided = false;
+	rig_wait(&s.rig, 500);
+	actor_hang_up(&s.box);
+	box_comes(&s, 3);
+	assert_int_equal(s.box.error_code, 0);
+	scene_close(&s);
+	upper_names = NULL;
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -612,6 +678,8 @@ int main(void)
 		cmocka_unit_test(test_stale_root),
 		cmocka_unit_test(test_promotes_nobody),
 		cmocka_unit_test(test_sibling),
+		cmocka_unit_test(test_sibling_by_racks),
+		cmocka_unit_test(test_both_above_die),
 	};
 
 	return cmocka_run_group_tests_name("above", tests, NULL, NULL);
