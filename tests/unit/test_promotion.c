@@ -1,0 +1,154 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What an operator's promotion takes for a box's address, and that nothing of it blocks on names. */
+#include "phub/control/promotion.h"
+
+#include "tests/unit/cmocka_shim.h"
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "aggregation/dispatch.h"
+#include "phub/base/clock.h"
+#include "phub/control/box.h"
+#include "phub/control/disk.h"
+#include "phub/control/root_file.h"
+
+/* Names that were looked up, by whatever the box is made of. */
+static unsigned looked_up;
+
+int getaddrinfo(const char *host, const char *service, const struct addrinfo *hints, struct addrinfo **out)
+{
+	int (*real)(const char *, const char *, const struct addrinfo *, struct addrinfo **);
+
+	*(void **)&real = dlsym(RTLD_NEXT, "getaddrinfo");
+	looked_up++;
+	return real(host, service, hints, out);
+}
+
+/* A box at all addresses, with another above it, and targets. */
+struct scene {
+	struct config config;
+	struct box *box;
+	char folder[32], secret[64];
+	unsigned port;
+};
+
+static void scene_open(struct scene *s)
+{
+	char targets[64], secret[96], text[64], at_all[64];
+	const char *settings[] = {
+		"cores=1", at_all, "transports=tcp", "uplink=127.0.0.1:9", "create=secret", secret, targets};
+	struct box_env env = {.by_hand = true};
+	struct sockaddr_in at = {.sin_family = AF_INET};
+	socklen_t length = sizeof(at);
+	int fd = socket(AF_INET, SOCK_STREAM, 0);
+	FILE *file;
+	struct err e;
+
+	memset(s, 0, sizeof(*s));
+	assert_int_equal(bind(fd, (struct sockaddr *)&at, sizeof(at)), 0);
+	assert_int_equal(getsockname(fd, (struct sockaddr *)&at, &length), 0);
+	close(fd);
+	s->port = ntohs(at.sin_port);
+	snprintf(at_all, sizeof(at_all), "listen=0.0.0.0:%u", s->port);
+	snprintf(s->folder, sizeof(s->folder), "/tmp/phub-promote-XXXXXX");
+	assert_non_null(mkdtemp(s->folder));
+	snprintf(s->secret, sizeof(s->secret), "%s/secret", s->folder);
+	file = fopen(s->secret, "w");
+	assert_non_null(file);
+	assert_int_equal(fchmod(fileno(file), 0600), 0);
+	fprintf(file, "0123456789abcdef");
+	fclose(file);
+	snprintf(secret, sizeof(secret), "create_secret_file=%s", s->secret);
+	snprintf(targets, sizeof(targets), "checkpoint_targets=%s", s->folder);
+	config_init(&s->config);
+	for (unsigned i = 0; i < sizeof(settings) / sizeof(settings[0]); i++)
+		if (config_set(&s->config, settings[i], &e) < 0)
+			fail_msg("%s", e.text);
+	if (config_finish(&s->config, &e) < 0)
+		fail_msg("%s", e.text);
+	assert_int_equal(dispatch_from_env(&env.kernels, text, sizeof(text)), 0);
+	if (box_create(&s->config, &env, clock_now_ns(), &s->box, &e) < 0 || promotion_open(s->box, &e) < 0)
+		fail_msg("%s", e.text);
+}
+
+static void scene_close(struct scene *s)
+{
+	static const char *const files[] = {"secret", ".phub.root", ".phub.lock"};
+	char path[64];
+
+	box_destroy(s->box, clock_now_ns());
+	config_fini(&s->config);
+	for (unsigned i = 0; i < sizeof(files) / sizeof(files[0]); i++) {
+		snprintf(path, sizeof(path), "%s/%s", s->folder, files[i]);
+		unlink(path);
+	}
+	assert_int_equal(rmdir(s->folder), 0);
+}
+
+/* By the address that the operator typed it is reached, unless its port is not this box's own: something before it has
+ * mapped that, and started again it would not know itself by it. */
+static void test_mapped_ports(void **state)
+{
+	enum promotion_state how;
+	struct scene s;
+	char typed[64];
+	struct err e;
+
+	(void)state;
+	scene_open(&s);
+	snprintf(typed, sizeof(typed), "10.1.1.1:%u", s.port == 7077 ? 7078 : 7077);
+	assert_int_equal(promotion_ask(&s.box->control, "me", typed, false, &how, &e), -EDESTADDRREQ);
+	assert_non_null(strstr(e.text, "listens at all addresses; name it by"));
+	snprintf(typed, sizeof(typed), "10.1.1.1:%u", s.port);
+	assert_int_equal(promotion_ask(&s.box->control, "me", typed, false, &how, &e), 0);
+	assert_int_equal(how, PROMOTION_BEGUN);
+	scene_close(&s);
+}
+
+/* The targets name a host, which may be this one: the control thread does not ask. */
+static void test_looks_nothing_up(void **state)
+{
+	static const struct timespec pause = {.tv_nsec = 1000000};
+	struct root_file file = {.epoch = 5, .written_ms = 1};
+	struct checkpoint_place place = {.target_count = 1};
+	struct control *c;
+	struct scene s;
+	struct err e;
+
+	(void)state;
+	scene_open(&s);
+	c = &s.box->control;
+	place.targets[0] = s.folder;
+	snprintf(file.address, sizeof(file.address), "localhost:%u", s.port);
+	snprintf(file.by, sizeof(file.by), "a test");
+	assert_int_equal(root_file_write(&place, &file, &e), 0);
+	looked_up = 0;
+	for (unsigned i = 0; i < 5000 && !(promotion_file(c) && promotion_file(c)->epoch == 5); i++) {
+		c->now_ns = clock_now_ns();
+		promotion_step(c);
+		nanosleep(&pause, NULL);
+	}
+	assert_non_null(promotion_file(c));
+	assert_int_equal(promotion_file(c)->epoch, 5);
+	assert_int_equal(looked_up, 0);
+	scene_close(&s);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_mapped_ports),
+		cmocka_unit_test(test_looks_nothing_up),
+	};
+
+	return cmocka_run_group_tests_name("promotion", tests, NULL, NULL);
+}
