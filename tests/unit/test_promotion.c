@@ -105,7 +105,7 @@ static void test_mapped_ports(void **state)
 
 	(void)state;
 	scene_open(&s);
-	snprintf(typed, sizeof(typed), "10.1.1.1:%u", s.port == 7077 ? 7078 : 7077);
+	snprintf(typed, sizeof(typed), "10.1.1.1:%u", s.port == 7077 ? 7078u : 7077u);
 	assert_int_equal(promotion_ask(&s.box->control, "me", typed, false, &how, &e), -EDESTADDRREQ);
 	assert_non_null(strstr(e.text, "listens at all addresses; name it by"));
 	snprintf(typed, sizeof(typed), "10.1.1.1:%u", s.port);
