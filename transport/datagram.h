@@ -132,6 +132,9 @@ void datagram_close(struct transport *t);
 int datagram_signal_take(struct transport *t, struct signal *out);
 void datagram_signal_give(struct transport *t, const struct signal *in);
 
+/* As datagram_open() was given it. */
+void *datagram_owner(const struct transport *t);
+
 /* Of a queue that sends datagrams, what its port has counted, as datagram_port_ops.count() has it. Any thread. */
 const char *datagram_count(const struct queue *q, unsigned index, uint64_t *value);
 

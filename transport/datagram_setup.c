@@ -40,6 +40,11 @@ int datagram_open(const struct datagram_class *class, void *owner, const struct 
 	return 0;
 }
 
+void *datagram_owner(const struct transport *head)
+{
+	return ((const struct datagram *)head)->owner;
+}
+
 struct datagram_address datagram_address_of(const struct sockaddr_storage *from)
 {
 	const struct sockaddr_in *in = (const void *)from;

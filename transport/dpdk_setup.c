@@ -21,7 +21,14 @@ struct dpdk {
 	struct dpdk_nic *nics[DPDK_PORTS_MAX];
 	struct dpdk_facts facts[DPDK_PORTS_MAX];
 	unsigned nic_count;
-	uint32_t datagram_max; /* 0: the link's */
+	unsigned queue_count, users; /* of each transport; transports */
+	uint32_t datagram_max;       /* 0: the link's */
+};
+
+/* What one transport has of the ports: the datagram_class' owner. */
+struct dpdk_share {
+	struct dpdk *dpdk;
+	unsigned first; /* of its queues, among those of the ports */
 };
 
 /* A queue's ports on all devices, as one. */
@@ -208,9 +215,11 @@ static int bundle_open(const struct dpdk *d, unsigned queue_index, int node, con
 static int dpdk_port_open(
 	void *owner, unsigned queue_index, int node, const char *host, struct datagram_port **out, struct err *e)
 {
-	struct dpdk *d = owner;
-	int rc = d->nic_count == 1 ? d->plugin->port_open(d->nics[0], queue_index, node, host, out, e)
-				   : bundle_open(d, queue_index, node, host, out, e);
+	const struct dpdk_share *share = owner;
+	struct dpdk *d = share->dpdk;
+	unsigned index = share->first + queue_index;
+	int rc = d->nic_count == 1 ? d->plugin->port_open(d->nics[0], index, node, host, out, e)
+				   : bundle_open(d, index, node, host, out, e);
 
 	if (rc == 0 && d->datagram_max && d->datagram_max < (*out)->datagram_max)
 		(*out)->datagram_max = d->datagram_max;
@@ -220,7 +229,7 @@ static int dpdk_port_open(
 static int dpdk_route(
 	void *owner, const struct datagram_address *peer, struct datagram_address *own, uint32_t *datagram_max)
 {
-	struct dpdk *d = owner;
+	struct dpdk *d = ((const struct dpdk_share *)owner)->dpdk;
 	uint16_t port = own->port;
 	int index = dpdk_toward(d, &peer->ip);
 	int rc = index < 0 ? index : d->plugin->route(d->nics[index], peer, own, datagram_max);
@@ -249,7 +258,7 @@ static const char *dpdk_no_way(int code)
 
 static void dpdk_memory_end(void *owner, void *base)
 {
-	struct dpdk *d = owner;
+	struct dpdk *d = ((const struct dpdk_share *)owner)->dpdk;
 
 	for (unsigned i = 0; i < d->nic_count; i++)
 		d->plugin->memory_end(d->nics[i], base);
@@ -257,7 +266,7 @@ static void dpdk_memory_end(void *owner, void *base)
 
 static bool dpdk_memory_use(void *owner, void *base, size_t bytes, bool huge)
 {
-	struct dpdk *d = owner;
+	struct dpdk *d = ((const struct dpdk_share *)owner)->dpdk;
 	unsigned took = 0;
 
 	while (took < d->nic_count && d->plugin->memory_use(d->nics[took], base, bytes, huge))
@@ -269,7 +278,7 @@ static bool dpdk_memory_use(void *owner, void *base, size_t bytes, bool huge)
 
 static int dpdk_name(void *owner, unsigned index, struct in6_addr *out)
 {
-	const struct dpdk *d = owner;
+	const struct dpdk *d = ((const struct dpdk_share *)owner)->dpdk;
 
 	if (index >= d->nic_count)
 		return -ENOENT;
@@ -277,13 +286,20 @@ static int dpdk_name(void *owner, unsigned index, struct in6_addr *out)
 	return 0;
 }
 
-static void dpdk_fini(void *owner)
+static void dpdk_destroy(struct dpdk *d)
 {
-	struct dpdk *d = owner;
-
 	while (d->nic_count > 0)
 		d->plugin->close(d->nics[--d->nic_count]);
 	free(d);
+}
+
+static void dpdk_fini(void *owner)
+{
+	struct dpdk_share *share = owner;
+
+	if (--share->dpdk->users == 0)
+		dpdk_destroy(share->dpdk);
+	free(share);
 }
 
 static const struct datagram_class dpdk_class = {
@@ -447,14 +463,18 @@ static int dpdk_choose_ports(struct dpdk_nic_config *config, struct err *e)
 		first, last, config->queues);
 }
 
-static int dpdk_open(const struct transport_config *config, struct transport **out, struct err *e)
+/* Opens the ports that the configuration names, with queues for all that will share them. */
+static int dpdk_create(const struct transport_config *config, struct dpdk **out, struct err *e)
 {
+	unsigned sets = config->queue_sets ? config->queue_sets : 1,
+		 count = config->queue_count ? config->queue_count : 1;
 	struct dpdk_spec specs[DPDK_PORTS_MAX];
+	int nodes[DPDK_QUEUES_MAX];
 	struct dpdk_nic_config nic = {
 		.all = specs,
 		.eal = config->dpdk_eal,
-		.queues = config->queue_count ? config->queue_count : 1,
-		.nodes = config->queue_count ? config->queue_nodes : NULL,
+		.queues = count * sets,
+		.nodes = config->queue_count ? nodes : NULL,
 		.port_first = config->port_first,
 		.port_last = config->port_last,
 		.quiet = config->quiet,
@@ -470,9 +490,12 @@ static int dpdk_open(const struct transport_config *config, struct transport **o
 		nic.port_first = specs[0].port;
 		nic.port_last = 0;
 	}
+	for (unsigned i = 0; i < nic.queues && i < DPDK_QUEUES_MAX; i++)
+		nodes[i] = config->queue_nodes ? config->queue_nodes[i % count] : MEM_NODE_ANY;
 	d = calloc(1, sizeof(*d));
 	if (!d)
 		return err_set(e, -ENOMEM, "dpdk: no memory for the transport");
+	d->queue_count = count;
 	if (config->datagram_mtu > DPDK_UDP_HEADERS)
 		d->datagram_max = config->datagram_mtu - DPDK_UDP_HEADERS;
 	rc = dpdk_load(&d->plugin, e);
@@ -480,10 +503,34 @@ static int dpdk_open(const struct transport_config *config, struct transport **o
 		rc = dpdk_choose_ports(&nic, e);
 	if (rc == 0)
 		rc = dpdk_open_nics(d, &nic, config->quiet, e);
-	if (rc == 0)
-		rc = datagram_open(&dpdk_class, d, config, out, e);
 	if (rc < 0)
-		dpdk_fini(d);
+		dpdk_destroy(d);
+	else
+		*out = d;
+	return rc;
+}
+
+static int dpdk_open(const struct transport_config *config, struct transport **out, struct err *e)
+{
+	struct dpdk_share *share = calloc(1, sizeof(*share));
+	int rc = 0;
+
+	if (!share)
+		return err_set(e, -ENOMEM, "dpdk: no memory for the transport");
+	if (config->beside) {
+		share->dpdk = ((const struct dpdk_share *)datagram_owner(config->beside))->dpdk;
+		share->first = share->dpdk->users * share->dpdk->queue_count;
+	} else {
+		rc = dpdk_create(config, &share->dpdk, e);
+	}
+	if (rc == 0)
+		rc = datagram_open(&dpdk_class, share, config, out, e);
+	if (rc == 0)
+		share->dpdk->users++;
+	else if (share->dpdk && share->dpdk->users == 0)
+		dpdk_destroy(share->dpdk);
+	if (rc < 0)
+		free(share);
 	return rc;
 }
 

@@ -323,6 +323,10 @@ struct transport_config {
 	const char *dpdk_ports; /* dpdk: DEVICE[@ADDRESS/PREFIX,...][;...] (dpdk.h) */
 	const char *dpdk_eal;   /* dpdk: more arguments for EAL, separated by blanks; NULL: none */
 	unsigned queue_count;   /* dpdk: queues that will be made, at most; 0: one */
+	unsigned queue_sets;    /* dpdk: of this transport and of others that have it `beside` them; 0: this one */
+	/* dpdk: one that has the same ports: they are shared, with queues of its own on them. NULL:
+	 * the ports are opened. */
+	struct transport *beside;
 	const int *queue_nodes; /* dpdk: [queue_count] as queue_create() will be told; NULL: not known */
 	unsigned handshake_ms;  /* a stranger that has not proved itself by then is dropped; 0: default */
 	bool apart;             /* worker: queues are of other threads than the one that connects */

@@ -132,6 +132,7 @@ static int box_open_transport(struct box *box, const struct transport_ops *ops, 
 		.dpdk_ports = config->dpdk_ports[0] ? config->dpdk_ports : NULL,
 		.dpdk_eal = config->dpdk_eal[0] ? config->dpdk_eal : NULL,
 		.queue_count = box->core_count,
+		.queue_sets = config->uplink_transport == CONFIG_UPLINK_DPDK ? 2 : 1,
 		.queue_nodes = box->core_node,
 	};
 	int rc;

@@ -182,12 +182,17 @@ static bool box_call_offers(const struct box_call *call, const char *transport)
 
 void box_call_choose(struct box_call *call)
 {
+	static const char *const twins[] = {"udp", "dpdk"};
 	const struct box *box = call->control->box;
 
 	call->by = outlet_choose(box, call, call->by_why, sizeof(call->by_why));
 	call->offer = box_call_by(call);
-	if (strcmp(call->offer, "udp") == 0 && !box_call_offers(call, "udp") && box_call_offers(call, "dpdk"))
-		call->offer = "dpdk";
+	for (unsigned i = 0; i < 2; i++) /* they have the same packets */
+		if (strcmp(call->offer, twins[i]) == 0 && !box_call_offers(call, twins[i]) &&
+			box_call_offers(call, twins[1 - i])) {
+			call->offer = twins[1 - i];
+			break;
+		}
 	if (call->who[0] && box->config->uplink_transport == CONFIG_UPLINK_AUTO)
 		log_info("%s goes by %s%s%s", call->who, box_call_by(call), call->by_why[0] ? ": " : "", call->by_why);
 }

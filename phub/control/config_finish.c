@@ -363,7 +363,8 @@ static bool config_takes(const struct config *config, const char *transport)
 
 unsigned config_ways_up(const struct config *config, const char **names, unsigned max)
 {
-	static const char *const each[] = {[CONFIG_UPLINK_SHM] = "shm",
+	static const char *const each[] = {[CONFIG_UPLINK_DPDK] = "dpdk",
+		[CONFIG_UPLINK_SHM] = "shm",
 		[CONFIG_UPLINK_TCP] = "tcp",
 		[CONFIG_UPLINK_UDP] = "udp",
 		[CONFIG_UPLINK_VERBS] = "verbs"};
@@ -391,8 +392,8 @@ unsigned config_uplink_names(const struct config *config, const char **names, un
 
 bool config_uses(const struct config *config, const char *transport)
 {
-	const char *names[2];
-	unsigned count = config_uplink_names(config, names, 2);
+	const char *names[4];
+	unsigned count = config_uplink_names(config, names, 4);
 
 	for (unsigned i = 0; i < count; i++)
 		if (strcmp(names[i], transport) == 0)

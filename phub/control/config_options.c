@@ -37,7 +37,8 @@ const struct option option_table[] = {
 		"32nd of memory_max, 4 MiB to 1 GiB. When they are taken it registers more, within memory_max"},
 	{"data_ports", OPTION_PORTS, FIELD(port_first), 0, 0, {NULL}, "7100-7131",
 		"ports that data connections over tcp, udp and dpdk may be listened on: of tcp one for each address of "
-		"listen, of udp and dpdk as many as cores, each; a firewall opens these and those of listen"},
+		"listen, of udp and dpdk as many as cores, each, and of dpdk twice that where uplink_transport is "
+		"dpdk; a firewall opens these and those of listen"},
 	{"datagram_mtu", OPTION_NUMBER, FIELD(datagram_mtu), 1280, 65535, {NULL}, "65535",
 		"bytes of the largest IP packet that transports udp and dpdk send, where a way carries more; what "
 		"comes "
@@ -130,10 +131,10 @@ const struct option option_table[] = {
 		"each link up, by at most 2^-11 and 2^-8 of it; f16 by 2^-25 where that is more, and to infinity from "
 		"65520 on, for which nan does not look; results come down in the job's own type; the same at all "
 		"boxes of a job"},
-	{"uplink_transport", OPTION_CHOICE, FIELD(uplink_transport), 0, 0, {"auto", "shm", "tcp", "udp", "verbs", NULL},
-		"auto",
+	{"uplink_transport", OPTION_CHOICE, FIELD(uplink_transport), 0, 0,
+		{"auto", "dpdk", "shm", "tcp", "udp", "verbs", NULL}, "auto",
 		"what sums go by to the box above, and to others of sharded and chain, which must have it, or dpdk for "
-		"udp, "
+		"udp and udp for dpdk, "
 		"among their transports; whatever their workers and this one's come by: auto, shm where both boxes "
 		"have "
 		"that and are one user's on one host, verbs where both have that, and RDMA ports in one network, else "

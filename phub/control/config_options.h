@@ -35,7 +35,7 @@ struct option {
 	size_t offset; /* of the field in the struct it belongs to */
 	size_t bytes;  /* of the field */
 	uint64_t min, max;
-	const char *choices[6]; /* OPTION_CHOICE: NULL-terminated, in the order of its enum */
+	const char *choices[7]; /* OPTION_CHOICE: NULL-terminated, in the order of its enum */
 	const char *fallback;   /* the default, as text */
 	const char *help;
 };

@@ -11,6 +11,15 @@
 #include "phub/control/box.h"
 #include "phub/control/calls.h"
 
+/* What workers come by, where the ports of it are to be shared. NULL: they are not. */
+static struct transport *outlet_beside(const struct box *box, const char *name)
+{
+	for (unsigned i = 0; strcmp(name, "dpdk") == 0 && i < box->transport_count; i++)
+		if (strcmp(box->transports[i].transport->ops->name, name) == 0)
+			return box->transports[i].transport;
+	return NULL;
+}
+
 static int outlet_open(struct box *box, const char *name, struct transport **out, struct err *e)
 {
 	const struct config *config = box->config;
@@ -26,6 +35,11 @@ static int outlet_open(struct box *box, const char *name, struct transport **out
 		.loop = box->env.loop,
 		.handshake_ms = (unsigned)config->handshake_ms,
 		.datagram_mtu = (unsigned)config->datagram_mtu,
+		.port_first = config->port_first,
+		.port_last = config->port_last,
+		.dpdk_ports = config->dpdk_ports[0] ? config->dpdk_ports : NULL,
+		.dpdk_eal = config->dpdk_eal[0] ? config->dpdk_eal : NULL,
+		.beside = outlet_beside(box, name),
 		.queue_count = box->core_count,
 		.queue_nodes = box->core_node,
 		.apart = true,

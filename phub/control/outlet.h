@@ -3,8 +3,8 @@
  * Outlets: the transports by which this box's cores reach other boxes (uplink.h), each with a queue of its own for each
  * core. Which of them a call's connections are made by (calls.h) is as uplink_transport says; `auto` takes the first
  * that leads there: shm, where both boxes have it among their transports and are one user's on one host; verbs, where
- * both have that, and RDMA ports in one network; else tcp. Each, and udp, may also be asked for by name, and then it is
- * that or none.
+ * both have that, and RDMA ports in one network; else tcp. Each, and udp and dpdk, may also be asked for by name, and
+ * then it is that or none. By dpdk, the ports are those that workers come by, with a second queue of each core.
  * Control thread, but for the queues.
  */
 #ifndef PHUB_CONTROL_OUTLET_H
@@ -47,13 +47,13 @@ void outlets_close(struct box *box);
 /* The best that leads to the box of this call, which is welcome there, or the last one: whether that does is seen when
  * it is dialled. `why` (bytes long): what is wrong with better ones, or "". */
 const struct outlet *outlet_choose(const struct box *box, const struct box_call *call, char *why, size_t bytes);
-/* What Hello says, when that is not known yet: its transport, or NULL, one of several, as udp, which may be dpdk there.
- */
+/* What Hello says, when that is not known yet: its transport, or NULL, one of several, as udp, which may be dpdk there,
+ * and the reverse. */
 static inline const char *outlets_name(const struct outlets *o)
 {
 	const char *name = o->count == 1 ? o->each[0].transport->ops->name : NULL;
 
-	return name && strcmp(name, "udp") != 0 ? name : NULL;
+	return name && strcmp(name, "udp") != 0 && strcmp(name, "dpdk") != 0 ? name : NULL;
 }
 
 #endif

@@ -211,13 +211,18 @@ def rate(worker):
     return (told[-1]["round"] - told[0]["round"]) * 1000 / span if span else 0
 
 
-def datagrams(box, node=BOX):
-    """The box's counters of all cores, those of drops by reason."""
-    shown = subprocess.run([*net().inside(node), BUILD / "phub", "jobs", "--json", box.address], capture_output=True, text=True,
+def jobs_at(box, node, *words):
+    """What `phub jobs` says."""
+    shown = subprocess.run([*net().inside(node), BUILD / "phub", "jobs", *words, box.address], capture_output=True, text=True,
                            env={**QUIET, **SECRET})
     check(shown.returncode == 0, f"phub jobs: {shown.stderr}")
+    return shown.stdout
+
+
+def datagrams(box, node=BOX):
+    """The box's counters of all cores, those of drops by reason."""
     sums = collections.Counter()
-    for line in map(json.loads, shown.stdout.splitlines()):
+    for line in map(json.loads, jobs_at(box, node, "--json").splitlines()):
         for name, value in line.get("datagrams", {}).items():
             sums.update(value if name == "dropped" else {} if isinstance(value, dict) else {name: value})
     return sums
@@ -638,6 +643,49 @@ def racks_dpdk():
     check(len(digests) == 1, f"the sums differ: {digests}")
 
 
+def racks_by_dpdk():
+    """a box that drives its port without the kernel sends its sums by that, too: to one that does likewise or is on udp, at each loss as without it"""
+    if not PLUGIN.exists():
+        raise Skip("this build has no DPDK")
+    patient = {"lost_ms": LOST_MS, "warn_ms": 1500}
+    given, digests = {"keys": resnet18(8), "rounds": 4}, set()
+    for hierarchy in ("tree", "sharded"):
+        for options in ({**DPDK, "uplink_transport": "dpdk"}, {"transports": "tcp,udp", "uplink_transport": "udp"}):
+            root = box_on(hierarchy=hierarchy, **patient, **options)
+            below = box_on(f"{address(1)}:0", node=1, uplink=root.address, uplink_transport="dpdk", **patient, **DPDK)
+            for percent in (0, 2):
+                net().faults(loss=percent)
+                before = datagrams(below, 1)
+                workers = [Worker(box.url(f"loss-{percent}"), rank, 3, prefix=net().inside(node), env=SECRET, transport="udp", **given)
+                           for rank, (box, node) in enumerate(((root, 2), (below, 3), (below, 4)))]
+                digests.update(worker.good(60)["digest"] for worker in workers)
+                moved = datagrams(below, 1)
+                moved.subtract(before)
+                say(f"{hierarchy}, root on {options['transports']}, {percent} % loss: the box below sent {moved['sent']} datagrams, {moved['resent']} again")
+                check(moved["resent"] > 0 or not percent, "nothing was sent again")
+            net().faults()
+            if hierarchy == "tree":
+                workers = [Worker(box.url("killed"), rank, 2, prefix=net().inside(node), env=SECRET, transport="udp", keys=KEYS, report_ms=1,
+                                  rounds="until-told") for rank, (box, node) in enumerate(((root, 2), (below, 3)))]
+                goes_on(*workers)
+                holds(jobs_at(below, 1), rf"box {root.address} is above \(uplink\), lifting by dpdk, ")
+                began = time.monotonic()
+                root.kill()
+                failed_in_time([workers[1]], began, LOST_MS / 1000 + 3, "box above .* was lost")
+                workers[0].kill()
+            below.stop()
+            if hierarchy != "tree":
+                root.stop()
+    root = box_on(**patient, **DPDK)
+    below = box_on(f"{address(1)}:0", node=1, uplink=root.address, uplink_transport="dpdk", **patient, **{**DPDK, "transports": "tcp"})  # for that alone
+    workers = [Worker(box.url("alone"), rank, 3, prefix=net().inside(node), env=SECRET, transport=transport, **given)
+               for rank, (box, node, transport) in enumerate(((root, 2, "udp"), (below, 3, "tcp"), (below, 4, "tcp")))]
+    digests.update(worker.good(60)["digest"] for worker in workers)
+    below.stop()
+    root.stop()
+    check(len(digests) == 1, f"the sums differ: {digests}")
+
+
 def box_killed():
     """workers whose box is killed hear so in time; so they do when it is told to end, which it does in good order"""
     for number in (signal.SIGKILL, signal.SIGTERM):
@@ -747,6 +795,6 @@ def why_not():
     return None
 
 
-run([loss_1500, loss_9000, shallow, disorder, stopped, cables, strangers, flood, worker_killed, worker_gone, outlived, deaf, racks, racks_dpdk, box_killed, beside, six,
+run([loss_1500, loss_9000, shallow, disorder, stopped, cables, strangers, flood, worker_killed, worker_gone, outlived, deaf, racks, racks_dpdk, racks_by_dpdk, box_killed, beside, six,
      *DPDK_BOX.cases(lossy, disorder, cables, strangers, flood), *DPDK_WORKER.cases(lossy, stopped, worker_killed, outlived, both, misplaced),
      *DPDK_ALL.cases(lossy, outlived), *DPDK_MEMIF.cases(stopped_once), *DPDK_XDP.cases(xdp)], why_not())
