@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What an operator's promotion takes for a box's address, and that nothing of it blocks on names. */
+/* What an operator's promotion takes for a box's address, what it refuses, and that nothing of it blocks on names. */
 #include "phub/control/promotion.h"
 
 #include "tests/unit/cmocka_shim.h"
@@ -17,7 +17,9 @@
 
 #include "aggregation/dispatch.h"
 #include "phub/base/clock.h"
+#include "phub/control/above.h"
 #include "phub/control/box.h"
+#include "phub/control/control.h"
 #include "phub/control/disk.h"
 #include "phub/control/root_file.h"
 
@@ -143,11 +145,102 @@ static void test_looks_nothing_up(void **state)
 	scene_close(&s);
 }
 
+/* Steps of control, until no task is under way and none is wanted. */
+static void scene_settle(struct scene *s)
+{
+	static const struct timespec pause = {.tv_nsec = 1000000};
+	struct control *c = &s->box->control;
+	enum promotion_state how;
+	struct err e;
+
+	for (unsigned i = 0; i < 5000; i++) {
+		c->now_ns = clock_now_ns();
+		promotion_step(c);
+		if (c->stopping ? promotion_next(c) == CLOCK_NEVER
+				: promotion_ask(c, "me", "", true, &how, &e) < 0 || how != PROMOTION_BEGUN)
+			return;
+		nanosleep(&pause, NULL);
+	}
+	fail_msg("a promotion does not end");
+}
+
+/* Nobody was promoted: what is asked again says so, and what went wrong last. */
+static void test_refusals(void **state)
+{
+	enum promotion_state how;
+	struct control *c;
+	struct scene s;
+	char typed[64], lock[64];
+	struct err e;
+
+	(void)state;
+	scene_open(&s);
+	c = &s.box->control;
+	snprintf(typed, sizeof(typed), "10.1.1.1:%u", s.port);
+	assert_int_equal(promotion_ask(c, "me", typed, true, &how, &e), -ENOENT);
+	assert_non_null(strstr(e.text, "promote it again"));
+
+	s.config.hostbox_fd = 1;
+	assert_int_equal(promotion_ask(c, "me", typed, false, &how, &e), -EPERM);
+	assert_non_null(strstr(e.text, "this is the box of a host"));
+	s.config.hostbox_fd = 0;
+
+	snprintf(lock, sizeof(lock), "%s/.phub.lock", s.folder);
+	unlink(lock);
+	assert_int_equal(mkdir(lock, 0700), 0); /* no process locks that */
+	assert_int_equal(promotion_ask(c, "me", typed, false, &how, &e), 0);
+	scene_settle(&s);
+	assert_int_equal(promotion_ask(c, "me", typed, true, &how, &e), -ENOLCK);
+	assert_non_null(strstr(e.text, "1 of 1 checkpoint_targets cannot be locked"));
+	assert_false(above_is_root(c));
+	assert_null(promotion_file(c));
+	assert_int_equal(rmdir(lock), 0);
+
+	control_stop(c);
+	assert_int_equal(promotion_ask(c, "me", typed, false, &how, &e), -ESHUTDOWN);
+	assert_int_equal(promotion_ask(c, "me", typed, true, &how, &e), -ESHUTDOWN);
+	scene_close(&s);
+}
+
+/* It goes down while its thread claims: it is not the root any more, and leaves no lock behind; what was written holds.
+ */
+static void test_goes_down_claiming(void **state)
+{
+	struct checkpoint_place place = {.target_count = 1};
+	enum promotion_state how;
+	struct root_file file;
+	struct control *c;
+	struct scene s;
+	char typed[64], who[64];
+	struct err e;
+
+	(void)state;
+	scene_open(&s);
+	c = &s.box->control;
+	snprintf(typed, sizeof(typed), "10.1.1.1:%u", s.port);
+	assert_int_equal(promotion_ask(c, "me", typed, false, &how, &e), 0);
+	c->now_ns = clock_now_ns();
+	promotion_step(c);
+	control_stop(c);
+	assert_int_not_equal(promotion_next(c), CLOCK_NEVER); /* its task is under way */
+	scene_settle(&s);
+	assert_false(above_is_root(c));
+	assert_int_equal(s.box->locks.count, 0);
+	assert_false(disk_is_locked(s.folder, who, sizeof(who)));
+	place.targets[0] = s.folder;
+	assert_int_equal(root_file_read(&place, &file, &e), 0);
+	assert_int_equal(file.epoch, 2);
+	assert_string_equal(file.address, typed);
+	scene_close(&s);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_mapped_ports),
 		cmocka_unit_test(test_looks_nothing_up),
+		cmocka_unit_test(test_refusals),
+		cmocka_unit_test(test_goes_down_claiming),
 	};
 
 	return cmocka_run_group_tests_name("promotion", tests, NULL, NULL);
