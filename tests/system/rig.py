@@ -267,10 +267,10 @@ def outlives(begin, lost, victim=1, world=3):
         for worker in others:
             until(worker, everyone & ~(1 << victim))
     else:
-        time.sleep(1)
-        was = [len(worker.out.lines) for worker in others]
-        time.sleep(0.5)
-        check(was == [len(worker.out.lines) for worker in others], "the job did not wait")
+        deadline, was = time.monotonic() + DEADLINE_S, None  # what had begun goes on without it, and then nothing
+        while was != (was := [len(worker.out.lines) for worker in others]):
+            check(time.monotonic() < deadline, "the job did not wait")
+            time.sleep(0.5)
     workers[victim] = begin(victim, **arguments)
     for worker in workers:
         with worker.out.changed:
