@@ -66,6 +66,16 @@ static void boxes_write_address(const struct rack_box *box, char *out, size_t by
 	snprintf(out, bytes, strchr(box->host, ':') ? "[%s]:%u" : "%s:%u", box->host, box->port);
 }
 
+/* Its workers: those at the box itself and those of the boxes below it. */
+static size_t boxes_count_workers(const Phub__JobInfo *job)
+{
+	size_t count = job->n_workers;
+
+	for (size_t i = 0; i < job->n_below; i++)
+		count += job->below[i]->n_ranks;
+	return count;
+}
+
 /* A box that refuses us is up. */
 static void *boxes_call(void *arg)
 {
@@ -85,13 +95,14 @@ static void *boxes_call(void *arg)
 	}
 	for (size_t i = 0; i < answer.reply->n_jobs; i++) {
 		const Phub__JobInfo *job = answer.reply->jobs[i];
+		size_t workers = boxes_count_workers(job);
 
 		json_array_append_new(ask->list, json_pack("{s:s, s:s, s:I, s:I, s:I}", "job", job->name, "state",
-							 job->state, "workers", (json_int_t)job->n_workers, "world",
+							 job->state, "workers", (json_int_t)workers, "world",
 							 (json_int_t)job->world, "round", (json_int_t)job->rounds));
 		if (at < sizeof(ask->look.jobs))
 			at += (size_t)snprintf(ask->look.jobs + at, sizeof(ask->look.jobs) - at, "%s%s %zu/%" PRIu32,
-				i ? ", " : "", job->name, job->n_workers, job->world);
+				i ? ", " : "", job->name, workers, job->world);
 	}
 	admin_answer_fini(&answer);
 	return NULL;

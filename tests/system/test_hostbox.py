@@ -140,6 +140,10 @@ def once():
     site = Site()
     workers = site.training(["one", "one", "two", "two"], optimizer="none", pause_us=5000)
     check(sorted(below["ranks"] for below in jobs(site.root.address, "demo")["below"]) == [[0, 1], [2, 3]], "the root has others")
+    file = pathlib.Path(FOLDER.name) / "once.yaml"
+    file.write_text(f"racks:\n  - name: r0\n    boxes:\n      - {{name: root, address: '{site.root.address}', rate: 10Gbit}}\n")
+    seen = subprocess.run([PHUB, "boxes", "--racks", file], check=True, capture_output=True, text=True, timeout=rig.DEADLINE_S, env=rig.QUIET).stdout
+    holds(seen, r"root .* up +demo 4/4")
     for host in ("one", "two"):
         address, _ = site.address(host)
         found = jobs(address, "demo")
