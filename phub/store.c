@@ -311,6 +311,15 @@ static void store_place_uplinks(
 	shard->uplink_count = count;
 }
 
+/* Of what goes up as a sum, or as the chunk itself: first weights; and what comes down. */
+static struct span store_lift_span(const struct spec *spec, const struct chunk_span *chunk, uint32_t scale)
+{
+	uint32_t elements = chunk->bytes / chunking_dtype_bytes(chunk->dtype);
+	uint32_t sum = elements * (uint32_t)dtype_size(spec->lift);
+
+	return (struct span){.offset = chunk->offset * scale, .bytes = sum > chunk->bytes ? sum : chunk->bytes};
+}
+
 /* Places (or, with at->base NULL, counts) all that one core owns; the shard itself comes first. */
 static void store_place(const struct spec *spec, const struct share *share, struct cursor *at, uint8_t *result)
 {
@@ -329,8 +338,7 @@ static void store_place(const struct spec *spec, const struct share *share, stru
 			shard->spans[local] = (struct span){
 				.offset = spec->plan.chunks[i].offset, .bytes = spec->plan.chunks[i].bytes};
 		if (at->base)
-			shard->lift_spans[local] = (struct span){.offset = spec->plan.chunks[i].offset * scale,
-				.bytes = spec->plan.chunks[i].bytes * scale};
+			shard->lift_spans[local] = store_lift_span(spec, &spec->plan.chunks[i], scale);
 		if (at->base && shard->sealing)
 			shard->sealing->spans[local] = (struct span){.offset = spec->plan.chunks[i].offset,
 				.bytes = spec->plan.chunks[i].bytes + WIRE_TRAILER_BYTES};

@@ -90,9 +90,8 @@ struct conn_spec {
 	 * (datagrams that no key seals) is dropped and counted.
 	 */
 	uint32_t payload_max;
-	bool shorter;    /* a payload may be shorter than its span (sums between boxes); else, where it is mapped, it is
-			    not */
-	uint32_t window; /* messages the worker may have in flight at first (a credit) */
+	bool shorter;              /* where it is mapped, a payload may be shorter than its span: sums between boxes */
+	uint32_t window;           /* messages the worker may have in flight at first (a credit) */
 	struct mem_region *push;   /* box: memory the worker writes its pushes to, when it is mapped; else NULL */
 	uint64_t slot_offset;      /* box: where in `push` the slots of this connection lie: */
 	uint32_t slot_count;       /* so many, 0: none */
@@ -323,14 +322,13 @@ struct transport_config {
 	const char *dpdk_ports; /* dpdk: DEVICE[@ADDRESS/PREFIX,...][;...] (dpdk.h) */
 	const char *dpdk_eal;   /* dpdk: more arguments for EAL, separated by blanks; NULL: none */
 	unsigned queue_count;   /* dpdk: queues that will be made, at most; 0: one */
-	unsigned queue_sets;    /* dpdk: of this transport and of others that have it `beside` them; 0: this one */
-	/* dpdk: one that has the same ports: they are shared, with queues of its own on them. NULL:
-	 * the ports are opened. */
-	struct transport *beside;
 	const int *queue_nodes; /* dpdk: [queue_count] as queue_create() will be told; NULL: not known */
-	unsigned handshake_ms;  /* a stranger that has not proved itself by then is dropped; 0: default */
-	bool apart;             /* worker: queues are of other threads than the one that connects */
-	struct rate *rate;      /* tcp, box: of those that come, by their addresses; outlives it. NULL: any */
+	/* dpdk: another one, whose ports it shares, each with queues of its own on them; NULL: it opens them. */
+	struct transport *beside;
+	unsigned queue_sets;   /* dpdk: so many transports will share its ports, itself among them; 0: one */
+	unsigned handshake_ms; /* a stranger that has not proved itself by then is dropped; 0: default */
+	bool apart;            /* worker: queues are of other threads than the one that connects */
+	struct rate *rate;     /* tcp, box: of those that come, by their addresses; outlives it. NULL: any */
 };
 
 /* The cold table: control thread only; may allocate; none blocks. */

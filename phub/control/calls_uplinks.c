@@ -76,10 +76,9 @@ static int box_uplinks_fill(const struct job *job, const struct box_call *call, 
 	/* Those of other ways, too: both ends spread all of them over rails (verbs). */
 	for (uint32_t at = 0; at < count; at++) {
 		uint32_t local = whole ? at : up->chunks[at].local;
-		uint32_t bytes = shard->chunks[local].elements * (uint32_t)sizeof(float);
 
 		spans[at] = shard->lift_spans[local];
-		largest = bytes > largest ? bytes : largest;
+		largest = spans[at].bytes > largest ? spans[at].bytes : largest;
 	}
 	for (uint32_t at = 0; at < lifted; at++)
 		lift_place(up, at, whole ? up->chunks[at].local : at);
@@ -101,7 +100,7 @@ static unsigned box_uplinks_core(const struct job *job, uint32_t way)
 
 /*
  * The other box has no memory to share with this one, or this one cannot map it: where nobody has asked for that, they
- * are made by another transport. 0: they are being made; or *e as it was.
+ * are made by another transport. 0: they are being made; or why not, in `e`.
  */
 static int box_uplinks_detour(const struct job *job, struct box_uplinks *u, struct err *e)
 {

@@ -345,11 +345,14 @@ int generation_map(struct job *job, uint32_t rank, const char *transport, struct
 {
 	struct generation *g = job->generation;
 	struct control *c = job->control;
-	uint64_t bytes = generation_push_bytes(g, rank);
+	uint64_t bytes;
 	int rc;
 
 	if (!generation_is_mapped(transport) || g->pushes[rank].base || !spec_is_box(&g->spec, rank))
 		return 0;
+	if (!generation_is_shared(g))
+		return err_set(e, -ENOTSUP, "the job began without shared memory for boxes");
+	bytes = generation_push_bytes(g, rank);
 	if (bytes > c->config->memory_max - c->memory_used)
 		return err_set(e, -ENOMEM,
 			"needs %" PRIu64 " bytes in the box and %" PRIu64 " are available (memory_max %" PRIu64
@@ -475,9 +478,8 @@ static void generation_fill_links(struct generation *g, const struct job *job)
 		if (!shard)
 			continue;
 		for (uint32_t i = 0; i < shard->chunk_count; i++) {
-			uint32_t bytes = shard->spans[i].bytes, lifted = shard->chunks[i].elements * sizeof(float);
+			uint32_t bytes = g->spec.boxes > 0 ? shard->lift_spans[i].bytes : shard->spans[i].bytes;
 
-			bytes = g->spec.boxes > 0 && lifted > bytes ? lifted : bytes;
 			largest = bytes > largest ? bytes : largest;
 		}
 		for (uint32_t rank = 0; rank < job->world; rank++) {

@@ -78,7 +78,7 @@ static inline bool generation_is_shared(const struct generation *g)
 }
 /*
  * A box comes by this transport, of which nothing was known when the generation was made: what it maps, where it maps
- * anything, is taken and counted. 0, or -ENOMEM.
+ * anything, is taken and counted. 0, -ENOTSUP (its results are in memory that nobody else can map), or -ENOMEM.
  */
 int generation_map(struct job *job, uint32_t rank, const char *transport, struct err *e);
 

@@ -170,7 +170,7 @@ void session_write_welcome(struct session *s, const uint8_t mac[PROOF_MAC])
 	if (s->below)
 		welcome.root = above_epoch(s->control);
 	welcome.unmapped = session_is_unmapped(s);
-	if (welcome.unmapped && s->stream->peer_is_local)
+	if (welcome.unmapped && !s->below && s->stream->peer_is_local) /* a box says itself what it goes by */
 		log_info(
 			"job '%s' rank %u comes to a job that began without shared memory for it: it has the choice of "
 			"the other transports",

@@ -45,6 +45,11 @@ def lifts_by(box, job):
     return {b["transport"] for b in told.get("beside", []) if b.get("transport")} or {told["above"]["transport"]}
 
 
+def mapped(box):
+    """How much memory that processes share it has mapped, its own and others'."""
+    return sum("memfd:" in line for line in pathlib.Path(f"/proc/{box.pid}/maps").read_text().splitlines())
+
+
 def shm():
     """boxes on one host that read each other's memory: a tree, sharded and chain, as one box for all, whatever workers come by and sums go up as"""
     for hierarchy in ("tree", "sharded", "chain"):
@@ -52,6 +57,7 @@ def shm():
             rack = Rack(**over("shm"), **options) if hierarchy == "tree" else Beside(hierarchy, **over("shm"), **options)
             for job, more in [("sum", {"optimizer": "none"}), ("half", {"optimizer": "none", "dtype": "bf16"}), ("adam", {"optimizer": "adam", "reduce": "mean"}),
                               ("same", {"optimizer": "momentum", "transport": "shm"}), ("mapped", {"optimizer": "none", "dtype": "f16", "transport": "shm"}),
+                              ("slots", {"optimizer": "none", "dtype": "f16", "transport": "shm", "keys": "a:6000000", "rounds": 2}),
                               ("large", {"optimizer": "none", "keys": "a:900000,b:700000,c:100", "chunk_bytes": 1 << 20, "rounds": 5})]:
                 if options and "optimizer" in more and more["optimizer"] != "none":
                     continue
@@ -61,32 +67,41 @@ def shm():
                 worker.good()
             workers = rack.training(job="told", optimizer="adam")
             check(lifts_by(rack.a, "told") == {"shm"}, f"{lifts_by(rack.a, 'told')}")
+            check(mapped(rack.a) > 0, "it has mapped nothing")
             for worker in workers:
                 worker.kill()
+            for box in (rack.root, rack.a, rack.b):
+                deadline = time.monotonic() + rig.DEADLINE_S
+                while mapped(box) > 0:
+                    check(time.monotonic() < deadline, f"{box.name} has {mapped(box)} mappings of jobs that are over")
+                    time.sleep(0.05)
             rack.stop()
 
 
-def shm_lost():
-    """likewise: with shrink a box below that is killed is gone, and comes again; when the one above is killed its workers are told at once"""
-    rack = Rack(**over("shm"))
+def comes_again(options, turns=1):
+    """With shrink a box below that is killed is gone, and comes again, so many times. Its rack, and the workers, of which all are there."""
+    rack = Rack(**options)
     begin = census(rack, "shrink")
     workers = [begin(rank) for rank in range(5)]
     for worker in workers:
         until(worker, 31)
-    for turn in range(3):
+    for _ in range(turns):
         old = rack.b
         old.kill()
         for rank in (2, 4):
             bad(workers[rank], rf"box {old.address} ended the session")
         for rank in (0, 1, 3):
             until(workers[rank], 0b01011)
-        rack.b = rig.Box(name="b", uplink=rack.a.address, cores=1, **over("shm"))
+        rack.b = rig.Box(name="b", uplink=rack.a.address, cores=1, **options)
         rack.boxes[2] = rack.boxes[4] = rack.b
         workers[2], workers[4] = begin(2), begin(4)
         for worker in workers:
             until(worker, 31)
-    maps = [line for line in pathlib.Path(f"/proc/{rack.a.pid}/maps").read_text().splitlines() if "memfd:" in line]
-    check(len(maps) < 40, f"{len(maps)} mappings after 3 boxes have come and gone")
+    return rack, workers
+
+
+def above_dies(rack, workers):
+    """The box in the middle is killed: workers below are told, and the root goes on with its own."""
     rack.a.kill()
     for rank in (2, 4):
         bad(workers[rank], rf"box above \(uplink {rack.a.address}\) was lost")
@@ -95,6 +110,55 @@ def shm_lost():
     workers[3].good()
     rack.b.stop()
     rack.root.stop()
+
+
+def shm_lost():
+    """likewise: with shrink a box below that is killed is gone, and comes again; when the one above is killed its workers are told at once"""
+    above_dies(*comes_again(over("shm"), turns=3))
+
+
+def shm_late():
+    """a box that comes to a job that runs, and began without shared memory: by auto it speaks tcp, and says why; where it has to be shm it is refused"""
+    root = rig.Box(name="root", cores=1)
+    below = rig.Box(name="below", cores=1, uplink=root.address)
+    given = {"keys": KEYS, "transport": "tcp", "rounds": "until-told", "report_ms": 20, "wait_ms": 60000, "lost": "shrink", "check": False}
+    workers = [rig.Worker(box.url("late"), rank=rank, world=2, **given) for rank, box in enumerate((root, below))]
+    for worker in workers:
+        worker.event("progress")
+    below.kill()
+    bad(workers[1], rf"box {below.address} ended the session")
+    root.logged(r"job 'late' box .* was lost: ")
+    below = rig.Box(name="below", cores=1, uplink=root.address, uplink_transport="shm")
+    bad(rig.Worker(below.url("late"), rank=1, world=2, **given), "began without shared memory, and has none in the box")
+    below.stop()
+    below = rig.Box(name="below", cores=1, uplink=root.address, uplink_transport="auto")
+    workers[1] = rig.Worker(below.url("late"), rank=1, world=2, **given)
+    workers[1].event("progress")
+    below.logged("goes by tcp: the job runs there, and began without shared memory for boxes")
+    workers[0].tell()
+    for worker in workers:
+        worker.good()
+    below.stop()
+    root.stop()
+
+
+def shm_full():
+    """a box has no memory to be read and written by another: by auto they speak tcp, and say why; where it has to be shm the job ends with what to do"""
+    for way in ("auto", "shm"):
+        root = rig.Box(name="root", cores=1, hierarchy="sharded", uplink_transport=way)
+        below = rig.Box(name="below", cores=1, uplink=root.address, listen="127.0.0.2:0", memory_max="32MiB", uplink_transport=way)
+        keys, more = "a:2000000", {"optimizer": "adam", "rounds": 5}
+        workers = [rig.Worker(box.url("tight"), rank=rank, world=2, keys=keys, transport="tcp", **more) for rank, box in enumerate((root, below))]
+        below.logged("cannot come by shared memory: needs .*; raise memory_max, or set uplink_transport: tcp there")
+        if way == "auto":
+            digests = {worker.good()["digest"] for worker in workers}
+            check(digests == {flat(2, keys=keys, **more)}, f"{digests}")
+            root.logged(rf"job 'tight': the uplink to box {below.address} goes by tcp: shm: ")
+        else:
+            for worker in workers:
+                bad(worker, r"box 127.0.0.[12]:\d+(, to which chunks of it are lifted,)? was lost: ")
+        below.stop()
+        root.stop()
 
 
 def udp():
@@ -165,50 +229,6 @@ def chosen():
         root.stop()
 
 
-def shm_late():
-    """a box that comes to a job that runs, and began without shared memory: by auto it speaks tcp, and says why; where it has to be shm it is refused"""
-    root = rig.Box(name="root", cores=1)
-    below = rig.Box(name="below", cores=1, uplink=root.address)
-    given = {"keys": KEYS, "transport": "tcp", "rounds": "until-told", "report_ms": 20, "wait_ms": 60000, "lost": "shrink", "check": False}
-    workers = [rig.Worker(box.url("late"), rank=rank, world=2, **given) for rank, box in enumerate((root, below))]
-    for worker in workers:
-        worker.event("progress")
-    below.kill()
-    bad(workers[1], rf"box {below.address} ended the session")
-    root.logged(r"job 'late' box .* was lost: ")
-    below = rig.Box(name="below", cores=1, uplink=root.address, uplink_transport="shm")
-    bad(rig.Worker(below.url("late"), rank=1, world=2, **given), "began without shared memory, and has none in the box")
-    below.stop()
-    below = rig.Box(name="below", cores=1, uplink=root.address, uplink_transport="auto")
-    workers[1] = rig.Worker(below.url("late"), rank=1, world=2, **given)
-    workers[1].event("progress")
-    below.logged("goes by tcp: the job runs there, and began without shared memory for boxes")
-    workers[0].tell()
-    for worker in workers:
-        worker.good()
-    below.stop()
-    root.stop()
-
-
-def shm_full():
-    """a box has no memory to be read and written by another: by auto they speak tcp, and say why; where it has to be shm the job ends with what to do"""
-    for way in ("auto", "shm"):
-        root = rig.Box(name="root", cores=1, hierarchy="sharded", uplink_transport=way)
-        below = rig.Box(name="below", cores=1, uplink=root.address, listen="127.0.0.2:0", memory_max="32MiB", uplink_transport=way)
-        keys, more = "a:2000000", {"optimizer": "adam", "rounds": 5}
-        workers = [rig.Worker(box.url("tight"), rank=rank, world=2, keys=keys, transport="tcp", **more) for rank, box in enumerate((root, below))]
-        below.logged("cannot come by shared memory: needs .*; raise memory_max, or set uplink_transport: tcp there")
-        if way == "auto":
-            digests = {worker.good()["digest"] for worker in workers}
-            check(digests == {flat(2, keys=keys, **more)}, f"{digests}")
-            root.logged(rf"job 'tight': the uplink to box {below.address} goes by tcp: shm: ")
-        else:
-            for worker in workers:
-                bad(worker, r"box 127.0.0.[12]:\d+(, to which chunks of it are lifted,)? was lost: ")
-        below.stop()
-        root.stop()
-
-
 def wished():
     """a wish that cannot be fulfilled says what to do"""
     if not rdma_ports():
@@ -264,30 +284,7 @@ def verbs():
 def verbs_lost():
     """over verbs: with shrink a box below that is killed is gone, and comes again; when the one above is killed its workers are told"""
     rdma_packets()
-    rack = Rack(**over("verbs"), **PATIENT)
-    begin = census(rack, "shrink")
-    workers = [begin(rank) for rank in range(5)]
-    for worker in workers:
-        until(worker, 31)
-    old = rack.b
-    old.kill()
-    for rank in (2, 4):
-        bad(workers[rank], rf"box {old.address} ended the session")
-    for rank in (0, 1, 3):
-        until(workers[rank], 0b01011)
-    rack.b = rig.Box(name="b", uplink=rack.a.address, cores=1, **over("verbs"), **PATIENT)
-    rack.boxes[2] = rack.boxes[4] = rack.b
-    workers[2], workers[4] = begin(2), begin(4)
-    for worker in workers:
-        until(worker, 31)
-    rack.a.kill()
-    for rank in (2, 4):
-        bad(workers[rank], rf"box above \(uplink {rack.a.address}\) was lost")
-    until(workers[3], 0b01000)
-    workers[3].tell()
-    workers[3].good()
-    rack.b.stop()
-    rack.root.stop()
+    above_dies(*comes_again({**over("verbs"), **PATIENT}))
 
 
 def cable(up):

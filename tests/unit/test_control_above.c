@@ -307,23 +307,30 @@ static void upper_flaps(struct scene *s, struct queue *queue, struct conn **conn
 	}
 }
 
+/* The job runs, lifted by a connection to a queue there. */
+static struct conn *upper_carries(struct scene *s, struct queue **queue)
+{
+	struct said said;
+	struct err e;
+
+	scene_open(s);
+	scene_tell(s, &plain);
+	said_init(&said);
+	upper_start(&said);
+	assert_int_equal(above.transport->ops->queue_create(above.transport, MEM_NODE_ANY, queue, &e), 0);
+	return upper_adopt(s, *queue);
+}
+
 /* One that is made anew, and breaks at once, is so for lost_ms from the first time on; but when it has held for long,
  * it is the first time again. */
 static void test_breaks_again_and_again(void **state)
 {
 	struct queue *queue;
-	struct said said;
 	struct conn *conn;
 	struct scene s;
-	struct err e;
 
 	(void)state;
-	scene_open(&s);
-	scene_tell(&s, &plain);
-	said_init(&said);
-	upper_start(&said);
-	assert_int_equal(above.transport->ops->queue_create(above.transport, MEM_NODE_ANY, &queue, &e), 0);
-	conn = upper_adopt(&s, queue);
+	conn = upper_carries(&s, &queue);
 	assert_non_null(conn);
 	upper_flaps(&s, queue, &conn, 8);
 	beat(&s, 16);
@@ -356,18 +363,11 @@ static void test_is_not_taken(void **state)
 	const struct queue_ops *ops;
 	struct queue_ops refusing;
 	struct queue *queue, *up;
-	struct said said;
 	struct conn *conn;
 	struct scene s;
-	struct err e;
 
 	(void)state;
-	scene_open(&s);
-	scene_tell(&s, &plain);
-	said_init(&said);
-	upper_start(&said);
-	assert_int_equal(above.transport->ops->queue_create(above.transport, MEM_NODE_ANY, &queue, &e), 0);
-	conn = upper_adopt(&s, queue);
+	conn = upper_carries(&s, &queue);
 	up = s.rig.box->cores[0]->uplinks[0];
 	ops = up->ops;
 	refusing = *ops;
