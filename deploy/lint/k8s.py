@@ -216,6 +216,17 @@ def check_job(where, spec):
         complain(where, "a Job needs restartPolicy OnFailure or Never")
 
 
+def check_config(where, config, services):
+    """The boxes that a box's configuration names are Services here, at ports that these have. What else phubd takes, phubd knows."""
+    settings = yaml.safe_load(config) or {}
+    boxes = [settings[key] for key in ("uplink", "standby") if settings.get(key)]
+    for box in (one.strip() for listed in boxes for one in (listed if isinstance(listed, list) else str(listed).split(","))):
+        host, _, at = str(box).rpartition(":")
+        service = services.get(host.rpartition("/")[2].split(".")[0])
+        if not service or at not in [str(p["port"]) for p in service["ports"]]:
+            complain(where, f"'{box}' is no Service here with a port of its own, like phub-box:7077")
+
+
 def check_references(objects, known):
     templates = [(where, d["spec"]["template"]) for where, d in objects if d["kind"] in ("StatefulSet", "DaemonSet", "Job")]
     services = {d["metadata"]["name"]: d["spec"] for _, d in objects if d["kind"] == "Service"}
@@ -228,6 +239,8 @@ def check_references(objects, known):
                 complain(where, "its selector does not fit the labels of its template")
             if document["kind"] == "StatefulSet" and spec["serviceName"] not in services:
                 complain(where, f"there is no Service '{spec['serviceName']}'")
+        elif document["kind"] == "ConfigMap" and "phubd.yaml" in document["data"]:
+            check_config(where, document["data"]["phubd.yaml"], services)
         elif document["kind"] == "Job":
             check_job(where, spec)
         elif document["kind"] == "Service":

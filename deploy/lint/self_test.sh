@@ -175,6 +175,8 @@ manifest "secret 'phub-secrets' is neither" 's/secretName: phub-secret/secretNam
 manifest "mounts 'configs', which is no volume" 's/name: config, mountPath/name: configs, mountPath/'
 manifest "no pod that it selects has a port 'kontrol'" 's/targetPort: control/targetPort: kontrol/'
 manifest "no pod here has the labels" '/- podSelector/,/matchLabels/s/component: worker/component: workers/'
+manifest "'phub-box' is no Service here with a port" 's/uplink: phub-box:7077/uplink: phub-box/' nodes
+manifest "'phub-bax:7077' is no Service here" 's/uplink: phub-box:7077/uplink: phub-bax:7077/' nodes
 manifest "and WORLD_SIZE \[4\] the same" 's/completions: 4/completions: 5/' workers
 
 echo "lint self-test: $((count - failed)) passed, $failed failed"

@@ -53,8 +53,10 @@ class Pod:
         check(all(self.mend(text) != text for text in (text, *self.container["args"]) if "/" in text), "a path or a port has another name")
 
     def mend(self, text):
-        text = (text.replace("/run/phub/secret", str(self.secret)).replace("/etc/phub/phubd.yaml", str(self.config)).replace("7077", self.port))
-        return text.replace("uplink: phub-box", f"uplink: 127.0.0.1:{self.above.port}") if self.above else text
+        """Files and ports of this host, and the address of the box above in place of the Service's name and port."""
+        if self.above:
+            text = text.replace("phub-box:7077", f"127.0.0.1:{self.above.port}")
+        return text.replace("/run/phub/secret", str(self.secret)).replace("/etc/phub/phubd.yaml", str(self.config)).replace("7077", self.port)
 
     def begin(self):
         self.process = rig.Process("phubd", [rig.PHUBD, *map(self.mend, self.container["args"])])
@@ -63,6 +65,16 @@ class Pod:
     def probe(self, name):
         words = [PROGRAMS.get(word, self.mend(word)) for word in self.container[name]["exec"]["command"]]
         return subprocess.run(words, capture_output=True, text=True, timeout=self.container[name]["timeoutSeconds"], check=False, env=rig.QUIET).returncode
+
+
+def configured():
+    """phubd takes each ConfigMap as it is applied: but for where the secret lies, and memory that this machine may lack"""
+    pods = [Pod(), Pod("nodes.yaml")]
+    for pod in pods:
+        text = pod.objects["ConfigMap"]["data"]["phubd.yaml"]
+        pod.config.write_text(re.sub("memory_max: [0-9]+GiB", "memory_max: 64MiB", text.replace("/run/phub/secret", str(pod.secret))))
+        done = subprocess.run([rig.PHUBD, *map(pod.mend, pod.container["args"]), "--check-config"], capture_output=True, text=True, timeout=60, check=False, env=rig.QUIET)
+        check(done.returncode == 0, done.stderr)
 
 
 def boxed():
@@ -169,4 +181,4 @@ def image():
 
 
 if __name__ == "__main__":
-    rig.run([boxed, workers, nodes, allowed, image], WHY)
+    rig.run([configured, boxed, workers, nodes, allowed, image], WHY)
