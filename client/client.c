@@ -213,7 +213,7 @@ static bool client_resume_step(phub_t *p, uint64_t now_ns)
 	if (client_is_new(p) && p->session.state >= SESSION_JOINED && p->session.state < SESSION_OVER)
 		p->resume_until_ns = 0;
 	if (p->resume_until_ns && now_ns >= p->resume_until_ns && p->session.state != SESSION_OVER)
-		client_session_fail(&p->session, p->loss.code, "%.200s; it was not back within %.1f s%s%.200s%s",
+		client_session_fail(&p->session, p->loss.code, "%.170s; it was not back within %.1f s%s%.270s%s",
 			client_loss(p), (double)p->settings.resume_ms / 1e3,
 			*client_hindrance(p) ? ", and said last: " : "", client_hindrance(p),
 			p->session.state == SESSION_STARTING ? "; ranks that had left before do not come again" : "");

@@ -21,9 +21,13 @@
 #include "topology/racks.h"
 #include "transport/roster.h"
 
+#define BOXES_ADVICE_BYTES 900
+
 /* What a call of a box of the file came to. */
 struct boxes_look {
 	bool known, up;
+	bool told;              /* it says how it is: */
+	bool root, promotable;  /* it is the root; it may be made that */
 	char why[ERR_TEXT_MAX]; /* not up, or up and tells nothing */
 	char jobs[400];         /* "train 4/8, eval 1/1" */
 };
@@ -93,6 +97,9 @@ static void *boxes_call(void *arg)
 		snprintf(ask->look.why, sizeof(ask->look.why), "%s", e.text);
 		return NULL;
 	}
+	ask->look.told = true;
+	ask->look.root = answer.reply->epoch > 0;
+	ask->look.promotable = answer.reply->promotable;
 	for (size_t i = 0; i < answer.reply->n_jobs; i++) {
 		const Phub__JobInfo *job = answer.reply->jobs[i];
 		size_t workers = boxes_count_workers(job);
@@ -129,8 +136,9 @@ static bool boxes_print_json(
 	char address[RACKS_HOST_BYTES + 16];
 
 	boxes_write_address(box, address, sizeof(address));
-	return output_json(json_pack("{s:s, s:s, s:s, s:b, s:s, s:o}", "box", box->name, "address", address, "rack",
-		racks->racks[box->rack].name, "up", (int)look->up, "why", look->why, "jobs", jobs));
+	return output_json(json_pack("{s:s, s:s, s:s, s:b, s:s, s:b, s:b, s:o}", "box", box->name, "address", address,
+		"rack", racks->racks[box->rack].name, "up", (int)look->up, "why", look->why, "root", (int)look->root,
+		"promotable", (int)look->promotable, "jobs", jobs));
 }
 
 static void boxes_print_row(
@@ -146,10 +154,53 @@ static void boxes_print_row(
 	output_cell(t, "%s", look->why[0] ? look->why : look->jobs[0] ? look->jobs : "no jobs");
 }
 
+/* One that is up and does not say how it is may be it. */
+static bool boxes_lack_root(const struct racks *racks, const struct boxes_ask *asks)
+{
+	bool down = false, told = false, root = false;
+
+	for (unsigned i = 0; i < racks->box_count; i++) {
+		const struct boxes_look *look = &asks[i].look;
+
+		down = down || !look->up;
+		told = told || look->told;
+		root = root || look->root || (look->up && !look->told);
+	}
+	return down && told && !root;
+}
+
+/* What an operator may do where the root may be one that is not up; "": nothing is known. */
+static void boxes_advise(const struct racks *racks, const struct boxes_ask *asks, char *out, size_t bytes)
+{
+	char first[RACKS_HOST_BYTES + 16] = "", others[400] = "", address[RACKS_HOST_BYTES + 16];
+	size_t at = 0;
+
+	out[0] = '\0';
+	if (!boxes_lack_root(racks, asks))
+		return;
+	for (unsigned i = 0; i < racks->box_count; i++) {
+		boxes_write_address(asks[i].box, address, sizeof(address));
+		if (asks[i].look.promotable && !first[0])
+			memcpy(first, address, sizeof(first));
+		else if (asks[i].look.promotable && at + strlen(address) + 8 < sizeof(others))
+			at += (size_t)snprintf(others + at, sizeof(others) - at, "%s%s", at ? ", " : " (or ", address);
+	}
+	if (first[0])
+		snprintf(out, bytes,
+			"no box that is up is the root; if it is dead, `phub promote %s`%s%s makes another box the "
+			"root",
+			first, others, at ? ")" : "");
+	else
+		snprintf(out, bytes,
+			"no box that is up is the root, and none could be promoted (phub promote), as none has "
+			"checkpoint_targets: start it again");
+}
+
 /* Returns how many are not up, or -1: output failed. */
 static int boxes_look_once(const struct boxes_options *o, const struct racks *racks, struct boxes_ask *asks)
 {
 	struct output_table t = {.heads = {"box", "address", "rack", "state", "jobs"}, .align = "lllll"};
+	char advice[BOXES_ADVICE_BYTES];
 	int down = 0;
 	bool ok = true;
 
@@ -163,8 +214,11 @@ static int boxes_look_once(const struct boxes_options *o, const struct racks *ra
 		json_decref(asks[i].list);
 		boxes_print_row(&t, racks, asks[i].box, &asks[i].look);
 	}
+	boxes_advise(racks, asks, advice, sizeof(advice));
 	if (!o->json)
 		output_table_print(&t);
+	if (!o->json && advice[0])
+		puts(advice);
 	fflush(stdout);
 	return ok ? down : -1;
 }
@@ -192,6 +246,7 @@ static void boxes_print_change(const struct boxes_options *o, const struct racks
 static void boxes_watch_racks(
 	const struct boxes_options *o, const struct racks *racks, struct boxes_ask *asks, struct boxes_look *looks)
 {
+	char advice[BOXES_ADVICE_BYTES], told[BOXES_ADVICE_BYTES] = "", clock[16];
 	struct timespec pause = {
 		.tv_sec = (time_t)(o->interval_ms / 1000), .tv_nsec = (long)(o->interval_ms % 1000) * 1000000};
 
@@ -203,6 +258,10 @@ static void boxes_watch_racks(
 			json_decref(asks[i].list);
 			looks[i] = asks[i].look;
 		}
+		boxes_advise(racks, asks, advice, sizeof(advice));
+		if (!o->json && advice[0] && strcmp(advice, told) != 0 && !boxes_stopped())
+			printf("%s%s\n", boxes_clock(o, clock), advice);
+		memcpy(told, advice, sizeof(told));
 		fflush(stdout);
 		nanosleep(&pause, NULL);
 	}

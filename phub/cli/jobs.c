@@ -122,8 +122,9 @@ static json_t *jobs_json_above(const Phub__AboveInfo *a)
 {
 	if (!a)
 		return NULL;
-	return json_pack("{s:s, s:s, s:I, s:s, s:s, s:s}", "box", a->box, "state", a->state, "bytes",
-		(json_int_t)a->bytes, "why", a->why, "transport", a->transport, "transport_why", a->transport_why);
+	return json_pack("{s:s, s:s, s:I, s:s, s:s, s:s, s:s}", "box", a->box, "state", a->state, "bytes",
+		(json_int_t)a->bytes, "why", a->why, "transport", a->transport, "transport_why", a->transport_why,
+		"advice", a->advice);
 }
 
 /* NULL: it takes part in no exchange. */
@@ -363,6 +364,8 @@ static void jobs_print_boxes(const Phub__JobInfo *job)
 	rebalance_print(job->name, job->rebalance);
 	if (job->n_beside)
 		return;
+	if (job->above && *job->above->advice)
+		printf("%s: WAITS for the root: %s\n", job->name, job->above->advice);
 	if (job->above && *job->above->why)
 		printf("%s: box %s above (uplink) cannot be reached: %s\n", job->name, job->above->box,
 			job->above->why);

@@ -296,6 +296,112 @@ unsigned above_target(const struct control *c, struct call_target *target)
 	return a->at;
 }
 
+/* ---- when the root may be dead ---- */
+
+bool above_is_promotable(const struct control *c)
+{
+	return c->box->promotion && !above_epoch(c);
+}
+
+bool above_reaches(const struct control *c)
+{
+	struct parent_report above;
+
+	for (const struct job *job = c->jobs; job; job = job->next)
+		if (job->state != JOB_ENDING && parent_describe(job, &above) && above.state != PARENT_DIALLING)
+			return true;
+	return false;
+}
+
+/* As an operator calls it. */
+static void above_write_self(const struct control *c, char *out, size_t bytes)
+{
+	const struct config_listen *at = &c->config->advertise_at;
+	const char *bound = c->box->listener_count > 0 ? c->box->listeners[0].bound : "";
+	unsigned self;
+	const struct racks *racks = box_racks(c->box, &self);
+	const char *host = racks ? racks->boxes[self].host : at->host;
+	unsigned port = racks ? racks->boxes[self].port : at->port;
+
+	if (host[0])
+		snprintf(out, bytes, strchr(host, ':') ? "[%s]:%u" : "%s:%u", host, port);
+	else
+		snprintf(out, bytes, "%s%s", bound[0] == '*' ? "HOST" : "", bound + (bound[0] == '*'));
+}
+
+void above_hear(struct control *c, unsigned at, const Phub__Error *error)
+{
+	struct above *a = &c->above;
+	size_t length = strlen(a->heirs);
+	char box[340];
+
+	if (at != a->at || at >= above_roots(c))
+		return;
+	a->reaches = a->reaches || error->reaches;
+	above_name(c, box, sizeof(box));
+	if (error->promotable && length + strlen(box) + 3 <= sizeof(a->heirs))
+		snprintf(a->heirs + length, sizeof(a->heirs) - length, "%s, ", box);
+}
+
+/* Of all that may be promoted: this one first. False: none is known. */
+static bool above_write_heirs(const struct control *c, char *out, size_t bytes)
+{
+	const char *heirs = c->above.heirs;
+	char self[340] = "";
+	size_t first = strcspn(heirs, ","), length = strlen(heirs);
+
+	if (above_is_promotable(c))
+		above_write_self(c, self, sizeof(self));
+	else
+		snprintf(self, sizeof(self), "%.*s", (int)first, heirs);
+	if (!above_is_promotable(c) && length > 0)
+		heirs += first + 2;
+	length = strlen(heirs);
+	snprintf(out, bytes, length ? "`phub promote %s` (or %.*s)" : "`phub promote %s`", self,
+		length ? (int)length - 2 : 0, heirs);
+	return self[0] != '\0';
+}
+
+/* After a turn in which nobody was the root. */
+static void above_conclude(struct control *c)
+{
+	struct above *a = &c->above;
+	char heirs[ERR_TEXT_MAX - 120], was[ERR_TEXT_MAX];
+
+	memcpy(was, a->advice, sizeof(was));
+	a->advice[0] = '\0';
+	if (!c->config->uplink_name[0] && !c->config->hostbox_fd && !a->reaches && !above_reaches(c)) {
+		if (above_write_heirs(c, heirs, sizeof(heirs)))
+			snprintf(a->advice, sizeof(a->advice), "if the root is dead, %s makes another box the root",
+				heirs);
+		else if (above_roots(c) > 1)
+			snprintf(a->advice, sizeof(a->advice),
+				"if the root is dead, start it again: no box that answers could be promoted (phub "
+				"promote), as none has checkpoint_targets");
+	}
+	if (a->advice[0] && strcmp(a->advice, was) != 0)
+		log_warn("jobs here wait for the root: %s", a->advice);
+	a->heirs[0] = '\0';
+	a->reaches = false;
+}
+
+const char *above_advise(const struct control *c, char *out, size_t bytes)
+{
+	char self[340] = "BOX";
+
+	out[0] = '\0';
+	if (c->config->uplink_name[0] || c->config->hostbox_fd || !c->above.seen)
+		return out;
+	if (above_is_promotable(c))
+		above_write_self(c, self, sizeof(self));
+	else if (above_roots(c) < 2)
+		return out;
+	snprintf(out, bytes, "; if it is dead, `phub promote %s` makes another box the root", self);
+	return out;
+}
+
+/* ---- who is called ---- */
+
 /* What each said of this turn. */
 static void above_note(struct above *a, const char *why)
 {
@@ -317,8 +423,12 @@ bool above_failed(struct control *c, unsigned at, bool answered, const char **wh
 	struct above *a = &c->above;
 	unsigned count = answered && !above_at_sibling(c) ? above_roots(c) : above_choices(c);
 
-	if (c->config->uplink_name[0] || count < 2)
+	if (c->config->uplink_name[0])
 		return false;
+	if (count < 2) {
+		above_conclude(c);
+		return false;
+	}
 	if (at != a->at) /* another job was faster */
 		return true;
 	above_note(a, *why);
@@ -327,6 +437,7 @@ bool above_failed(struct control *c, unsigned at, bool answered, const char **wh
 	if (++a->failed < count)
 		return true;
 	a->failed = 0;
+	above_conclude(c);
 	*why = a->why;
 	return false;
 }
@@ -379,6 +490,8 @@ int above_welcomed(struct job *job, const struct box_call *call, struct err *e)
 			" was promoted since: it is to be started again, with the same checkpoint_targets as that",
 			epoch, seen);
 	a->failed = 0;
+	a->heirs[0] = a->advice[0] = '\0';
+	a->reaches = false;
 	above_take_sibling(c, call);
 	if (above_at_sibling(c))
 		log_warn("job '%s' takes part at %s, the sibling of the box above, which does not answer", job->name,

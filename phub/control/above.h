@@ -62,6 +62,9 @@ struct above {
 	unsigned failed;           /* so many were called in vain, one after the other */
 	uint64_t seen;             /* the highest epoch of a root that was heard of; 0: of none */
 	struct above_place named;  /* the root, by the checkpoint targets; of epoch 0: they name none */
+	char heirs[160];           /* who said in this turn that it may be promoted, "10.0.1.1:7077, " each */
+	bool reaches;              /* one of them is with the box above it, which is up */
+	char advice[ERR_TEXT_MAX]; /* what an operator may do, by the last turn; "": nothing is known, or to be done */
 	struct config_box sibling; /* of the box above, as that has said; host "": it has none, or is root by etcd */
 };
 
@@ -101,6 +104,14 @@ uint64_t above_epoch(const struct control *c);
 /* Is the job held, as its box is in doubt? Nobody is let in then: another root may have gone on with it. */
 bool above_holds(const struct job *job);
 
+/* May an operator make it the root (phub promote)? */
+bool above_is_promotable(const struct control *c);
+/* Is the box above up, as a job here is with it? */
+bool above_reaches(const struct control *c);
+/* "; `phub promote BOX` makes another box the root, if ..." where jobs were with a root that no etcd decides upon,
+ * which may be dead; or "". Returns `out`. */
+const char *above_advise(const struct control *c, char *out, size_t bytes);
+
 /* An operator made this box the root, of this epoch: jobs that wait for the one above go on here, others end. */
 void above_promote(struct control *c, uint64_t epoch, const char *by);
 /* The checkpoint targets say that this box is the root: nobody is here yet. */
@@ -110,6 +121,8 @@ void above_follow(struct control *c, const struct above_place *place);
 
 /* Whom to call: fills what says where, and which epochs are wanted. Returns which of the places it is. */
 unsigned above_target(const struct control *c, struct call_target *target);
+/* That one says no more than this, before it is known to have failed: who is no root says what is known there. */
+void above_hear(struct control *c, unsigned at, const Phub__Error *error);
 /* That one cannot be reached, or does not let us in, as *why says. True: it is the next one's turn, at once; else *why
  * is what all of them said, until the next such call. `answered`: it is there, and its sibling no way round it. */
 bool above_failed(struct control *c, unsigned at, bool answered, const char **why);

@@ -259,6 +259,7 @@ static void admin_fill_boxes(const struct job *job, struct admin_job *out, uint3
 	out->above.state = admin_text(parent_state_name(above.state));
 	out->above.bytes = above.bytes;
 	out->above.why = admin_text(above.why);
+	out->above.advice = admin_text(above.state == PARENT_DIALLING ? above.advice : "");
 	out->above.transport = admin_text(above.by);
 	out->above.transport_why = admin_text(above.by_why);
 	out->info.above = &out->above;
@@ -704,6 +705,8 @@ void admin_answer(struct session *s, const Phub__AdminRequest *request)
 	r.reply.uptime_s = (c->now_ns - c->started_ns) / NS_PER_S;
 	r.reply.strangers_refused = c->strangers_refused;
 	r.reply.exposed = admin_text(c->box->exposed);
+	r.reply.epoch = above_epoch(c);
+	r.reply.promotable = above_is_promotable(c);
 	r.reply.strangers_limited = c->strangers_limited;
 	for (unsigned i = 0; i < c->box->transport_count; i++)
 		r.reply.strangers_refused += c->box->transports[i].transport->strangers_refused;

@@ -132,18 +132,25 @@ static bool job_lacks_above(const struct parent_report *above)
 	return above->state == PARENT_DIALLING && above->why[0];
 }
 
+/* What an operator may do comes first: a worker keeps the beginning of it. */
+static const char *job_write_lack(const struct parent_report *above, char out[ERR_TEXT_MAX])
+{
+	snprintf(out, ERR_TEXT_MAX, "is not there: %.240s%s%.240s", above->advice, above->advice[0] ? "; " : "",
+		above->why);
+	return out;
+}
+
 /* All ranks are here: then it is the box above that is waited for. False: it is not. */
 static bool job_describe_above(const struct job *job, struct job_notice *n)
 {
 	struct parent_report above;
-	char box[340];
+	char box[340], lack[ERR_TEXT_MAX];
 
 	if (job->state != JOB_FORMING || !parent_describe(job, &above) || above.state >= PARENT_STARTED)
 		return false;
-	snprintf(n->text, sizeof(n->text), "all %u ranks of job '%s' are here, and the box above (uplink %s) %s%.300s",
+	snprintf(n->text, sizeof(n->text), "all %u ranks of job '%s' are here, and the box above (uplink %s) %s",
 		job->ranks, job->name, above_name(job->control, box, sizeof(box)),
-		job_lacks_above(&above) ? "is not there: " : "has not started it",
-		job_lacks_above(&above) ? above.why : "");
+		job_lacks_above(&above) ? job_write_lack(&above, lack) : "has not started it");
 	return true;
 }
 
@@ -151,7 +158,7 @@ static bool job_describe_above(const struct job *job, struct job_notice *n)
 static bool job_describe_start(const struct job *job, struct job_notice *n)
 {
 	struct parent_report above = {.why = ""};
-	char ranks[160], joined[64] = "", box[ERR_TEXT_MAX] = "";
+	char ranks[160], joined[64] = "", lack[ERR_TEXT_MAX], box[ERR_TEXT_MAX + 32] = "";
 	uint32_t here = 0;
 
 	*n = (struct job_notice){
@@ -168,7 +175,7 @@ static bool job_describe_start(const struct job *job, struct job_notice *n)
 		return job_describe_above(job, n);
 	job_list_ranks(&n->missing, ranks, sizeof(ranks));
 	if (parent_describe(job, &above) && job_lacks_above(&above))
-		snprintf(box, sizeof(box), "; the box above (uplink) is not there: %.300s", above.why);
+		snprintf(box, sizeof(box), "; the box above (uplink) %s", job_write_lack(&above, lack));
 	if (here > 0)
 		snprintf(joined, sizeof(joined), "; %u of them joined but sent no keys", here);
 	snprintf(n->text, sizeof(n->text), "job '%s' waits to start for rank%s %s of %u%s%s%s%s", job->name,

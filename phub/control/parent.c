@@ -121,6 +121,7 @@ static void parent_hear(void *arg, const Phub__Control *m)
 		p->code = m->error->code;
 		p->rank = m->error->rank;
 		job_below_copy_reason(p->job, p->text, sizeof(p->text), m->error->text);
+		above_hear(p->control, p->at, m->error);
 		break;
 	case PHUB__CONTROL__MESSAGE_BARRIER_DONE:
 		p->barrier_done = m->barrier_done->id;
@@ -277,7 +278,7 @@ static void parent_fail(struct parent *p, int rc, const char *text)
 			       : rc == -EACCES || rc == -ENOENT || rc == -EINVAL ? PHUB__ERROR_CODE__ERROR_DENIED
 										 : PHUB__ERROR_CODE__ERROR_LOST;
 	struct job *job = p->job;
-	char box[340];
+	char box[340], advice[ERR_TEXT_MAX];
 
 	parent_hang_up(p);
 	above_name(p->control, box, sizeof(box));
@@ -288,8 +289,8 @@ static void parent_fail(struct parent *p, int rc, const char *text)
 	else if (job->state == JOB_FORMING)
 		job_fail(job, code, -1, "it cannot take part at the box above (uplink %s): %s", box, text);
 	else
-		job_fail(job, code, -1, "the box above (uplink %s) was lost: %s. The job ends here; look at that box",
-			box, text);
+		job_fail(job, code, -1, "the box above (uplink %s) was lost: %s. The job ends here; look at that box%s",
+			box, text, above_advise(p->control, advice, sizeof(advice)));
 }
 
 static void parent_broke(struct parent *p, int rc, const char *text)
@@ -791,6 +792,7 @@ bool parent_describe(const struct job *job, struct parent_report *out)
 		return false;
 	*out = (struct parent_report){.state = p->state,
 		.why = p->why,
+		.advice = p->why[0] ? p->control->above.advice : "",
 		.by = box_call_by(p->call),
 		.by_why = p->call ? p->call->by_why : "",
 		.bytes = box_uplinks_bytes(job, &p->uplinks)};

@@ -39,6 +39,7 @@ struct parent_report {
 	enum parent_state state;
 	uint64_t bytes;     /* sent up in this generation */
 	const char *why;    /* why the last try to reach it failed; "": it did not */
+	const char *advice; /* ...and what an operator may do about it; "": that is not known */
 	const char *by;     /* the transport of its uplinks, or "" ... */
 	const char *by_why; /* ...and why it is no better one, or "" */
 };

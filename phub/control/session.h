@@ -55,6 +55,8 @@ struct session {
 	bool carries;  /* with `peer`: it lifts nothing here, and carries what belongs to chunks (peers_routes.h) */
 	uint32_t peer; /* with `below`: it is beside this one in an exchange (peers.h); 0: below it */
 	uint64_t exchange;
+	uint64_t root, root_least;                  /* with `below`: the epochs of the root that it looks for */
+	bool astray;                                /* this one is not that */
 	char peer_transport[TABLE_TRANSPORT_BYTES]; /* with `peer`: by which it will lift chunks to this one; "": it
 						       chooses yet */
 	bool encrypt;

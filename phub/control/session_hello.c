@@ -154,26 +154,43 @@ static bool session_check_keys(struct session *s)
 	return false;
 }
 
-/* Is it this root that a box below looks for? It asks elsewhere, or etcd again, when it was not. False when it was
- * refused. */
-static bool session_check_root(struct session *s, const Phub__Hello *hello)
+/* A box that looks for a root has come to one that is not it: it asks elsewhere, or etcd again, whatever else may be
+ * wrong here. */
+static bool session_is_astray(const struct session *s)
 {
 	const struct control *c = s->control;
-	uint64_t epoch = above_epoch(c), wanted = hello->root ? hello->root : hello->root_least;
-	const char *later = hello->root ? "" : " or a later one";
+
+	return s->root ? s->root != c->above.epoch : above_epoch(c) < s->root_least;
+}
+
+/* Has proved its secret: it is none of the strangers. */
+static void session_prove(struct session *s)
+{
+	s->proved = true;
+	s->control->stranger_count--;
+	rate_give_back(s->control->rate, s->stream->source_known ? s->stream->source : NULL);
+}
+
+/* What is said of who is above is known: by etcd, or by a job that is there. */
+static void session_turn_away(struct session *s)
+{
+	const struct control *c = s->control;
+	uint64_t epoch = above_epoch(c), wanted = s->root ? s->root : s->root_least;
+	const char *later = s->root ? "" : " or a later one";
+	bool etcd = c->config->uplink_name[0] && c->above.known;
 	char above[340];
 
-	if (!hello->below || hello->peer || (hello->root ? hello->root == c->above.epoch : epoch >= wanted))
-		return true;
+	session_prove(s);
+	above_name(c, above, sizeof(above));
 	if (epoch)
 		session_refuse(s, PHUB__ERROR_CODE__ERROR_BUSY,
 			"the root of epoch %" PRIu64 "%s is looked for, and this one is of epoch %" PRIu64, wanted,
 			later, epoch);
+	else if (etcd || above_reaches(c))
+		session_refuse(s, PHUB__ERROR_CODE__ERROR_BUSY, "it is no root, and is below %s%s", above,
+			etcd ? " by etcd" : ", which is up");
 	else
-		session_refuse(s, PHUB__ERROR_CODE__ERROR_BUSY,
-			"the root of epoch %" PRIu64 "%s is looked for, and this box is no root; above it is %s",
-			wanted, later, c->above.there ? above_name(c, above, sizeof(above)) : "none");
-	return false;
+		session_refuse(s, PHUB__ERROR_CODE__ERROR_BUSY, "it is no root");
 }
 
 /* Is what Hello says possible at all? False when it was refused. */
@@ -218,7 +235,7 @@ static bool session_check_hello(struct session *s, const Phub__Hello *hello)
 
 void session_hear_hello(struct session *s, const Phub__Hello *hello)
 {
-	if (!session_check_tls(s, hello) || !session_check_hello(s, hello) || !session_check_root(s, hello))
+	if (!session_check_tls(s, hello) || !session_check_hello(s, hello))
 		return;
 	s->admin = hello->admin;
 	s->encrypt = hello->encrypt && !hello->admin;
@@ -227,6 +244,9 @@ void session_hear_hello(struct session *s, const Phub__Hello *hello)
 	s->below = hello->below;
 	s->peer = hello->peer;
 	s->exchange = hello->exchange;
+	s->root = hello->below && !hello->peer ? hello->root : 0;
+	s->root_least = hello->below && !hello->peer ? hello->root_least : 0;
+	s->astray = session_is_astray(s);
 	if (s->peer && hello->n_transports == 1) /* else the one by which its connections come */
 		snprintf(s->peer_transport, sizeof(s->peer_transport), "%s", hello->transports[0]);
 	s->rank = hello->rank;
@@ -296,12 +316,15 @@ void session_hear_proof(struct session *s, const Phub__Proof *proof)
 		session_refuse_proof(s, rc);
 		return;
 	}
+	s->astray = session_is_astray(s);
+	if (s->astray) {
+		session_turn_away(s);
+		return;
+	}
 	if (!s->admin && job_join(s) < 0)
 		return; /* refused by it */
 	s->state = s->admin ? SESSION_ADMIN : SESSION_MEMBER;
-	s->proved = true;
 	s->reader.bytes_max = 0;
-	s->control->stranger_count--;
-	rate_give_back(s->control->rate, s->stream->source_known ? s->stream->source : NULL);
+	session_prove(s);
 	session_write_welcome(s, mac);
 }

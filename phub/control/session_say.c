@@ -51,6 +51,8 @@ void session_write_error(struct session *s, Phub__ErrorCode code, int rank, cons
 	error.code = code;
 	error.rank = rank;
 	error.text = (char *)(uintptr_t)text;
+	error.promotable = s->astray && s->proved && above_is_promotable(s->control);
+	error.reaches = s->astray && s->proved && above_reaches(s->control);
 	control.message_case = PHUB__CONTROL__MESSAGE_ERROR;
 	control.error = &error;
 	session_write(s, &control);
@@ -65,6 +67,7 @@ void session_refuse(struct session *s, Phub__ErrorCode code, const char *format,
 	char text[ERR_TEXT_MAX], who[160];
 	char more[LOG_QUIET_BYTES];
 	bool again = s->peer && code == PHUB__ERROR_CODE__ERROR_BUSY; /* boxes of an exchange start at the same time */
+	bool asks = s->astray && s->proved && !above_epoch(c);        /* who is no root is asked again and again */
 	uint64_t quiet;
 	int at = 0;
 	va_list args;
@@ -78,13 +81,13 @@ void session_refuse(struct session *s, Phub__ErrorCode code, const char *format,
 	va_end(args);
 	session_who(s, who, sizeof(who));
 	/* A member's job logs it. */
-	if (again)
+	if (again || asks)
 		log_debug("%s refused: %s", who, text);
 	else if (!s->job && log_limit_pass(&limit, c->now_ns, 1000000000ull, &quiet))
 		log_warn("%s refused: %s%s", who, text, log_quiet(quiet, more));
 	if (!s->proved && !again)
 		c->strangers_refused++;
-	session_write_error(s, code, s->job ? (int)s->rank : -1, text);
+	session_write_error(s, s->astray ? PHUB__ERROR_CODE__ERROR_BUSY : code, s->job ? (int)s->rank : -1, text);
 	session_part(s, text + at);
 }
 

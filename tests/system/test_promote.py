@@ -219,6 +219,48 @@ def rack_file_finds_it():
             box.stop()
 
 
+def told():
+    """An operator hears of the root's death what to type, and at which boxes: by the log of those that wait, by phub jobs and phub boxes,
+    and by what workers hear; and boxes do not take each other for strangers, nor for the root"""
+    with tempfile.TemporaryDirectory() as folder:
+        path, ports = pathlib.Path(folder) / "racks.yaml", [rig.free_port() for _ in range(4)]
+        rack_file(path, ports, ["10Gbit"] * 4)
+
+        def start(i):
+            keeps = {"checkpoint_targets": folder, "checkpoint_every": 10} if i != 2 else {}
+            return Box(name=f"b{i}", racks=path, listen=f"127.0.0.{i + 1}:{ports[i]}", **keeps, **FAST)
+
+        def looks(*words, status=0):
+            done = subprocess.run([PHUB, *words], capture_output=True, text=True, timeout=rig.DEADLINE_S, env=rig.QUIET)
+            check(done.returncode == status, f"{done}")
+            return done.stdout
+
+        boxes = [start(i) for i in range(4)]
+        check("promote" not in looks("boxes", "--racks", path), "all of them are up")
+        workers = begin(boxes[1:], **MORE, resume_ms=6000)
+        boxes[0].logged("checkpoint before round")
+        boxes[0].kill()
+        boxes[0].wait()
+        one, two, three = (box.address for box in boxes[1:])
+        holds(boxes[1].logged("jobs here wait for the root"), f"if the root is dead, `phub promote {one}` \\(or {three}\\) makes another box the root")
+        holds(boxes[2].logged("jobs here wait for the root"), f"`phub promote {one}` \\(or {three}\\)")
+        holds(boxes[3].logged("jobs here wait for the root"), f"`phub promote {three}` \\(or {one}\\)")
+        holds(looks("jobs", two), f"spread: WAITS for the root: if the root is dead, `phub promote {one}`")
+        holds(looks("jobs", "--json", two), '"advice": ?"if the root is dead', '"strangers_refused": ?0')
+        holds(looks("boxes", "--racks", path, status=1), "b0 .* NOT UP", f"\nno box that is up is the root; if it is dead, `phub promote {one}` \\(or {three}\\)")
+        seen = [json.loads(line) for line in looks("boxes", "--racks", path, "--json", status=1).splitlines()]
+        check([(box["root"], box["promotable"]) for box in seen] == [(False, False), (False, True), (False, False), (False, True)], f"{seen}")
+        for worker in workers:
+            worker.failed("EOWNERDEAD", f"if the root is dead, `phub promote ({one}|{three})` .* makes another box the root")
+        for box in boxes[1:]:
+            text = box.err.text()
+            check("stranger" not in text and "above it is" not in text, text)
+        promote(boxes[3])
+        check(f"promote" not in looks("boxes", "--racks", path, status=1), "there is a root")
+        for box in boxes[1:]:
+            box.stop()
+
+
 def refused():
     """What cannot be promoted says why, and what to do; with exit code 1, and 2 for wrong usage"""
     with tempfile.TemporaryDirectory() as folder:
@@ -297,7 +339,7 @@ def unlocked():
         root.stop()
 
 
-CASES = [root_dies, lives, comes_again, deposed, strays, rack_file_finds_it, refused, damaged, unlocked]
+CASES = [root_dies, lives, comes_again, deposed, strays, rack_file_finds_it, told, refused, damaged, unlocked]
 
 if __name__ == "__main__":
     rig.run(CASES)

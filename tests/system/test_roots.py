@@ -391,14 +391,15 @@ def wrong_root():
     """A box answers to the root's epoch alone that it is of"""
     etcd = Etcd()
     racks = Racks(etcd)
-    for box, asked, said in ((racks.one, racks.epochs[0] - 1, f"and this one is of epoch {racks.epochs[0]}"),
-                             (racks.two, racks.epochs[0], f"and this box is no root; above it is {racks.one.address}")):
+    for box, asked, said in ((racks.one, racks.epochs[0] - 1, f"the root of epoch {racks.epochs[0] - 1} is looked for, and this one is of epoch {racks.epochs[0]}"),
+                             (racks.two, racks.epochs[0], f"it is no root, and is below {racks.one.address} by etcd")):
         holds(box.logged("the root 'top'"), "")
         control = raw.Control(box.address, "raw", 0, 2)
         epoch = struct.unpack("<d", struct.pack("<Q", asked))[0]  # a fixed64, as raw.encode() writes them
         control.send(raw.HELLO, (1, 1), (2, 1), (3, "raw bytes"), (4, "raw"), (6, 2), (7, control.nonce), (13, True), (16, epoch))
+        control.prove()
         error = control.expect(raw.ERROR)
-        holds(error[2][0].decode(), f"the root of epoch {asked} is looked for", said)
+        holds(error[2][0].decode(), said)
     racks.stop()
 
 

@@ -35,6 +35,8 @@ static int upper_open(void *ctx, const struct call_target *target, struct call_p
 		target->least);
 	p->silent = p->answers[0] && !strstr(p->answers, target->host);
 	p->opened++;
+	p->promotable = strstr(p->heirs, target->host) != NULL;
+	p->reaches = strstr(p->knows, target->host) != NULL;
 	p->hear = target->hear;
 	p->arg = target->arg;
 	*out = p;
@@ -43,7 +45,20 @@ static int upper_open(void *ctx, const struct call_target *target, struct call_p
 
 static int upper_step(struct call_peer *p, uint64_t now_ns, struct err *e)
 {
+	Phub__Control control = PHUB__CONTROL__INIT;
+	Phub__Error error = PHUB__ERROR__INIT;
+
 	(void)now_ns;
+	if (p->silent && (p->promotable || p->reaches)) {
+		error.code = PHUB__ERROR_CODE__ERROR_BUSY;
+		error.text = (char *)(uintptr_t) "it is no root";
+		error.promotable = p->promotable;
+		error.reaches = p->reaches;
+		control.message_case = PHUB__CONTROL__MESSAGE_ERROR;
+		control.error = &error;
+		p->hear(p->arg, &control);
+		return err_set(e, -EBUSY, "it is no root");
+	}
 	if (p->silent)
 		return err_set(e, -ECONNREFUSED, "nobody is there");
 	return p != &beside && !p->undecided;

@@ -33,9 +33,12 @@ struct call_peer {
 	/* Of several: */
 	char called[400];  /* "HOST>=LEAST ", one after the other */
 	char answers[400]; /* hosts that do; "": all */
+	char heirs[400];   /* who of those that do not say that they may be promoted, */
+	char knows[400];   /* and that they are with the box above them */
 	bool silent;       /* this one does not */
-	bool undecided;    /* they let nobody in yet */
-	uint64_t root;     /* its epoch */
+	bool promotable, reaches;
+	bool undecided; /* they let nobody in yet */
+	uint64_t root;  /* its epoch */
 };
 
 extern struct call_peer above, beside;

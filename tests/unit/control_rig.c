@@ -215,6 +215,7 @@ void actor_hello(struct actor *c, const char *job, uint32_t rank, uint32_t world
 	hello.mirror = c->mirror;
 	hello.moves = c->moves;
 	hello.below = c->below;
+	hello.root_least = c->least;
 	hello.encrypt = c->encrypt;
 	hello.admin = job == NULL;
 	if (!job)

@@ -53,6 +53,7 @@ struct actor {
 	struct transport *transport;
 	/* What its Hello says; after actor_dial() */
 	bool mirror, moves, encrypt, below;
+	uint64_t least;         /* the epoch of the root that it looks for, with `below` */
 	const uint8_t *channel; /* what the proof says of it over TLS; NULL: the truth */
 };
 

@@ -529,6 +529,52 @@ static void test_turns(void **state)
 	scene_close(&s);
 }
 
+/* When nobody that is called is the root, it is known who may be made it, but where one of them is with the root. */
+static void test_advice(void **state)
+{
+	static const struct {
+		const char *uplink, *heirs, *knows, *advice;
+	} cases[] = {
+		{"10.1.1.1:7077,10.1.1.2:7077,10.1.1.4:7077", "10.1.1.2,10.1.1.4", "",
+			"if the root is dead, `phub promote 10.1.1.2:7077` (or 10.1.1.4:7077) makes another box the "
+			"root"},
+		{"10.1.1.1:7077,10.1.1.2:7077,10.1.1.4:7077", "10.1.1.4", "",
+			"if the root is dead, `phub promote 10.1.1.4:7077` makes another box the root"},
+		{"10.1.1.1:7077,10.1.1.2:7077,10.1.1.4:7077", "10.1.1.2", "10.1.1.4", ""},
+		{"10.1.1.1:7077,10.1.1.2:7077", "", "",
+			"if the root is dead, start it again: no box that answers could be promoted (phub promote), "
+			"as none has checkpoint_targets"},
+		{"10.1.1.1:7077", "", "", ""},
+	};
+	char uplink[128];
+	struct scene s;
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		const char *advice;
+
+		snprintf(uplink, sizeof(uplink), "uplink=%s", cases[i].uplink);
+		scene_open_below(&s, uplink);
+		snprintf(above.answers, sizeof(above.answers), "nobody");
+		snprintf(above.heirs, sizeof(above.heirs), "%s", cases[i].heirs);
+		snprintf(above.knows, sizeof(above.knows), "%s", cases[i].knows);
+		for (uint32_t k = 0; k < 2; k++)
+			actor_table(&s.worker[k], &plain, KEYS, ELEMENTS);
+		for (unsigned turn = 0; turn < 2; turn++) { /* the same, without a trace of the turn before */
+			struct parent_report report;
+
+			rig_wait(&s.rig, turn ? 1000 : 100);
+			assert_true(parent_describe(the_job(&s), &report));
+			advice = report.advice;
+			assert_string_equal(advice, cases[i].advice);
+		}
+		above.answers[0] = '\0'; /* it is there again */
+		rig_wait(&s.rig, 6000);
+		assert_string_equal(s.rig.box->control.above.advice, "");
+		scene_close(&s);
+	}
+}
+
 /* Where there is but one place, whoever is there is followed, also below another; but no root of a lower epoch. */
 static void test_stale_root(void **state)
 {
@@ -675,6 +721,7 @@ int main(void)
 		cmocka_unit_test(test_rank_is_above),
 		cmocka_unit_test(test_cores_know_the_lease),
 		cmocka_unit_test(test_turns),
+		cmocka_unit_test(test_advice),
 		cmocka_unit_test(test_stale_root),
 		cmocka_unit_test(test_promotes_nobody),
 		cmocka_unit_test(test_sibling),

@@ -178,6 +178,44 @@ static void test_secret(void **state)
 	rig_close(&rig);
 }
 
+/* A box that looks for the root, and has the secret, is no stranger where it does not find it; whatever else is wrong
+ * there, it is to look elsewhere. */
+static void test_looks_for_root(void **state)
+{
+	static const char *const settings[] = {
+		"create=secret", "create_secret_env=PHUB_TEST_SECRET", "uplink=127.0.0.1:9", NULL};
+	static const char *const ours[] = {"uplink=127.0.0.1:9", NULL};
+	static const struct {
+		const char *const *settings;
+		const char *secret, *words;
+		uint64_t least, strangers;
+	} cases[] = {
+		{settings, "open sesame", "it is no root", 1, 0},
+		{settings, "open barley", "have different secrets", 1, 1},
+		{ours, NULL, "only the box's own user over loopback may create one", 1, 1},
+		{NULL, NULL, "the root of epoch 2 or a later one is looked for, and this one is of epoch 1", 2, 0},
+	};
+	struct rig rig;
+	struct actor a;
+
+	(void)state;
+	setenv("PHUB_TEST_SECRET", "open sesame", 1);
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		rig_open(&rig, 1, cases[i].settings);
+		loop_net_host(rig.net, 2)->remote = cases[i].settings == ours;
+		actor_dial(&rig, &a, 2);
+		a.below = true;
+		a.least = cases[i].least;
+		assert_false(actor_join(&a, "demo", 0, 2, cases[i].secret));
+		expect_error(&a, ERROR_OF(BUSY), cases[i].words);
+		assert_null(strstr(a.error, "127.0.0.1:9")); /* which it does not know to be the root */
+		actor_hang_up(&a);
+		assert_int_equal(rig.box->control.strangers_refused, cases[i].strangers);
+		assert_int_equal(rig.box->control.stranger_count, 0);
+		rig_close(&rig);
+	}
+}
+
 static void test_strangers_from_elsewhere(void **state)
 {
 	struct rig rig;
@@ -511,6 +549,7 @@ int main(void)
 		cmocka_unit_test(test_taken_and_world),
 		cmocka_unit_test(test_place_of_the_dead),
 		cmocka_unit_test(test_secret),
+		cmocka_unit_test(test_looks_for_root),
 		cmocka_unit_test(test_strangers_from_elsewhere),
 		cmocka_unit_test(test_out_of_order),
 		cmocka_unit_test(test_rubbish),
