@@ -5,7 +5,11 @@
 #include "topology/ways.h"
 
 #include <errno.h>
+#include <math.h>
 #include <stdlib.h>
+#include <string.h>
+
+#define WAYS_TURNS 8u /* one, and where sizes are odd another; the bound is for none that was seen */
 
 struct ways_item {
 	uint32_t bytes, chunk;
@@ -40,32 +44,60 @@ static int ways_compare(const void *a, const void *b)
 	return x->chunk < y->chunk ? -1 : 1;
 }
 
-static void ways_place(
-	const struct ways_box *boxes, unsigned box_count, const struct ways_item *items, uint32_t count, uint16_t *home)
+/* Largest first. NULL: no memory. */
+static struct ways_item *ways_order_create(const uint32_t *chunk_bytes, uint32_t count, struct err *e)
 {
-	uint64_t bytes[WAYS_BOXES_MAX] = {0};
+	struct ways_item *items = malloc(count * sizeof(*items));
 
-	for (uint32_t i = 0; i < count; i++) {
-		unsigned best = 0;
-		double soonest = 0;
-
-		for (unsigned box = 0; box < box_count; box++) {
-			double done = (double)(bytes[box] + items[i].bytes) / boxes[box].rate_bytes_s;
-
-			if (box > 0 && done >= soonest)
-				continue;
-			best = box;
-			soonest = done;
-		}
-		bytes[best] += items[i].bytes;
-		home[items[i].chunk] = (uint16_t)best;
+	if (!items) {
+		err_set(e, -ENOMEM, "no memory for the homes of %u chunks", count);
+		return NULL;
 	}
+	for (uint32_t i = 0; i < count; i++)
+		items[i] = (struct ways_item){chunk_bytes[i], i};
+	qsort(items, count, sizeof(*items), ways_compare);
+	return items;
+}
+
+/*
+ * The boxes with what they are the home of so far. Boxes of one job, maybe of different makes, must all come to the
+ * same homes: so nothing is added to a product here, which one compiler would round before and another would not.
+ */
+struct ways_shares {
+	const struct ways_box *boxes;
+	unsigned count;
+	uint64_t bytes[WAYS_BOXES_MAX];
+	bool gives[WAYS_BOXES_MAX]; /* it gets nothing */
+};
+
+/* When this box is done with so many bytes. */
+static double ways_done(const struct ways_shares *s, unsigned box, uint64_t bytes)
+{
+	return (double)bytes / s->boxes[box].rate_bytes_s;
+}
+
+/* That would be done with another chunk soonest, and when; s->count: all give. */
+static unsigned ways_find_soonest(const struct ways_shares *s, uint32_t bytes, double *soonest)
+{
+	unsigned best = s->count;
+
+	for (unsigned box = 0; box < s->count; box++) {
+		double done = ways_done(s, box, s->bytes[box] + bytes);
+
+		if (s->gives[box] || (best < s->count && done >= *soonest))
+			continue;
+		best = box;
+		*soonest = done;
+	}
+	return best;
 }
 
 int ways_homes(enum ways_kind kind, const struct ways_box *boxes, unsigned box_count, unsigned root,
 	const uint32_t *chunk_bytes, uint32_t chunk_count, uint16_t *home, struct err *e)
 {
+	struct ways_shares shares = {.boxes = boxes, .count = box_count};
 	struct ways_item *items;
+	double soonest = 0;
 	int rc = ways_check(boxes, box_count, root, e);
 
 	if (rc < 0)
@@ -75,16 +107,131 @@ int ways_homes(enum ways_kind kind, const struct ways_box *boxes, unsigned box_c
 			home[i] = (uint16_t)root;
 		return 0;
 	}
-	items = malloc(chunk_count * sizeof(*items));
+	items = ways_order_create(chunk_bytes, chunk_count, e);
 	if (!items)
-		return err_set(e, -ENOMEM, "no memory for the homes of %u chunks", chunk_count);
-	for (uint32_t i = 0; i < chunk_count; i++)
-		items[i] = (struct ways_item){chunk_bytes[i], i};
-	qsort(items, chunk_count, sizeof(*items), ways_compare);
-	ways_place(boxes, box_count, items, chunk_count, home);
+		return -ENOMEM;
+	for (uint32_t i = 0; i < chunk_count; i++) {
+		unsigned best = ways_find_soonest(&shares, items[i].bytes, &soonest);
+
+		shares.bytes[best] += items[i].bytes;
+		home[items[i].chunk] = (uint16_t)best;
+	}
 	free(items);
 	return 0;
 }
+
+/* ---- from the homes that they have ---- */
+
+static void ways_give(struct ways_shares *s, const struct ways_item *item, unsigned to, uint16_t *home)
+{
+	s->bytes[home[item->chunk]] -= item->bytes;
+	s->bytes[to] += item->bytes;
+	home[item->chunk] = (uint16_t)to;
+}
+
+/*
+ * Who has more than its share, of which all are done at `even`, by the largest chunk or more, gives what is beyond it:
+ * the largest chunks first, each to where it is done sooner than its home is now. False: nobody gave any.
+ */
+static bool ways_shift(
+	struct ways_shares *s, const struct ways_item *items, uint32_t count, double even, uint16_t *home)
+{
+	uint32_t kept[WAYS_BOXES_MAX]; /* of so many bytes, or more, none goes: those that take only get fuller */
+	double soonest = 0;
+	bool given = false;
+
+	for (unsigned box = 0; box < s->count; box++) {
+		s->gives[box] = count > 0 && s->bytes[box] >= items[0].bytes &&
+				ways_done(s, box, s->bytes[box] - items[0].bytes) >= even;
+		kept[box] = UINT32_MAX;
+	}
+	for (uint32_t i = 0; i < count; i++) {
+		unsigned box = home[items[i].chunk], to;
+
+		if (!s->gives[box] || items[i].bytes >= kept[box] ||
+			ways_done(s, box, s->bytes[box] - items[i].bytes) < even)
+			continue;
+		to = ways_find_soonest(s, items[i].bytes, &soonest);
+		if (to == s->count || soonest >= ways_done(s, box, s->bytes[box])) {
+			kept[box] = items[i].bytes;
+			continue;
+		}
+		ways_give(s, &items[i], to, home);
+		given = true;
+	}
+	memset(s->gives, 0, sizeof(s->gives));
+	return given;
+}
+
+/* The box that is done last gives the chunk without which it, and with which another, are done soonest; if that is
+ * worth it. False: none is. */
+static bool ways_settle(struct ways_shares *s, const struct ways_item *items, uint32_t count, uint16_t *home)
+{
+	unsigned last = 0, best_to = 0;
+	const struct ways_item *best = NULL;
+	uint32_t seen = 0; /* so large; 0: none */
+	double least;
+
+	for (unsigned box = 1; box < s->count; box++)
+		if (ways_done(s, box, s->bytes[box]) > ways_done(s, last, s->bytes[last]))
+			last = box;
+	least = ways_done(s, last, s->bytes[last]) * (1 - WAYS_WORTH);
+	for (uint32_t i = 0; i < count; i++) {
+		double without, with = 0;
+		unsigned to;
+
+		if (home[items[i].chunk] != last || items[i].bytes == seen)
+			continue;
+		seen = items[i].bytes;
+		without = ways_done(s, last, s->bytes[last] - seen);
+		s->gives[last] = true;
+		to = ways_find_soonest(s, seen, &with);
+		s->gives[last] = false;
+		if (to == s->count || fmax(with, without) >= least)
+			continue;
+		least = fmax(with, without);
+		best = &items[i];
+		best_to = to;
+	}
+	if (best)
+		ways_give(s, best, best_to, home);
+	return best != NULL;
+}
+
+int ways_rehome(const struct ways_box *boxes, unsigned box_count, const uint32_t *chunk_bytes, uint32_t chunk_count,
+	uint16_t *home, struct err *e)
+{
+	struct ways_shares shares = {.boxes = boxes, .count = box_count};
+	struct ways_item *items;
+	uint64_t bytes = 0;
+	double rates = 0;
+	bool moved = true;
+	int rc = ways_check(boxes, box_count, 0, e);
+
+	if (rc < 0)
+		return rc;
+	for (uint32_t i = 0; i < chunk_count; i++) {
+		if (home[i] >= box_count)
+			return err_set(e, -EINVAL, "box %u is the home of chunk %u; there are %u boxes", home[i], i,
+				box_count);
+		shares.bytes[home[i]] += chunk_bytes[i];
+		bytes += chunk_bytes[i];
+	}
+	for (unsigned i = 0; i < box_count; i++)
+		rates += boxes[i].rate_bytes_s;
+	items = ways_order_create(chunk_bytes, chunk_count, e);
+	if (!items)
+		return -ENOMEM;
+	for (unsigned turn = 0; turn < WAYS_TURNS && moved; turn++) {
+		moved = ways_shift(&shares, items, chunk_count, (double)bytes / rates, home);
+		for (unsigned i = 0; i < box_count && ways_settle(&shares, items, chunk_count, home); i++)
+			moved = true;
+	}
+	free(items);
+	return 0;
+}
+
+/* ---- what moves ---- */
 
 bool ways_has_sum(enum ways_kind kind, const struct ways_box *boxes, unsigned box_count, unsigned home, unsigned box)
 {

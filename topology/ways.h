@@ -14,7 +14,7 @@
  * chain: the same homes; a chunk passes from box to box, each adding its share. The same bytes, and no box has more
  * than one below it, at the price of K - 1 hops each way.
  *
- * Pure. Any thread; nothing allocates but ways_homes().
+ * Pure. Any thread; nothing allocates but ways_homes() and ways_rehome().
  */
 #ifndef PHUB_TOPOLOGY_WAYS_H
 #define PHUB_TOPOLOGY_WAYS_H
@@ -25,6 +25,7 @@
 #include "phub/base/err.h"
 
 #define WAYS_BOXES_MAX 256u
+#define WAYS_WORTH     0.01 /* of the time of all */
 
 enum ways_kind { WAYS_FLAT, WAYS_TREE, WAYS_SHARDED, WAYS_CHAIN, WAYS_COUNT };
 
@@ -63,6 +64,16 @@ const char *ways_name(enum ways_kind kind);
  */
 int ways_homes(enum ways_kind kind, const struct ways_box *boxes, unsigned box_count, unsigned root,
 	const uint32_t *chunk_bytes, uint32_t chunk_count, uint16_t *home, struct err *e);
+
+/*
+ * sharded, chain: other homes for chunks that have some, by other rates, with as few bytes to carry as that takes. A
+ * box with more than its share, by a chunk at least, gives what is beyond it to those with less, the largest chunks
+ * first, each to where it would be done soonest. What less than a chunk is beyond it goes where all are done sooner by
+ * WAYS_WORTH or more. Homes that ways_homes() chose by these rates stay as they are. 0, -EINVAL (as above, or a home
+ * that is none) or -ENOMEM, and nothing is changed.
+ */
+int ways_rehome(const struct ways_box *boxes, unsigned box_count, const uint32_t *chunk_bytes, uint32_t chunk_count,
+	uint16_t *home, struct err *e);
 
 /* The next box on the way from `box` to `home`; `home` itself: the end of the way. Flat: the root. */
 static inline unsigned ways_next(enum ways_kind kind, unsigned box_count, unsigned home, unsigned box)

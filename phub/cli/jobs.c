@@ -603,9 +603,9 @@ static int jobs_main(int argc, char **argv, const char *command, struct jobs_opt
 			"rounds\n"
 			"that are open are done, evict at once; its workers hear the reason. rebalance, at the top box "
 			"of a\n"
-			"sharded or chained job, gives its chunks the homes that the rack file names now, and waits "
-			"until\n"
-			"they have them.\n",
+			"sharded or chained job, moves as few of its chunks as it takes to share them out by the "
+			"rates\n"
+			"that the rack file has now, and waits until they have moved.\n",
 		.examples = "  phub jobs\n  phub jobs --json box1:7077\n  phub jobs evict mnist --reason 'over its "
 			    "time'\n  phub top --interval 500\n",
 		.words_max = 3,

@@ -147,7 +147,8 @@ void peers_take_rates(struct peers *p);
 int peers_place(struct job *job, struct spec *spec, struct err *e);
 /* Shards that no core has yet: each chunk waits for those that lift it. False: no memory. */
 bool peers_await(const struct job *job);
-/* Homes of its generation's chunks by the rates that are known now, into home[] and ways[]. 0, -ENOMEM. */
+/* Homes of its generation's chunks by the rates that are known now, from those that they have, into home[] and ways[].
+ * 0, -ENOMEM. */
 int peers_plan_homes(const struct job *job, uint16_t *home, uint16_t *ways, struct err *e);
 
 /* ---- peers.c: sessions and uplinks ---- */

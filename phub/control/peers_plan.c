@@ -384,8 +384,10 @@ int peers_plan_homes(const struct job *job, uint16_t *home, uint16_t *ways, stru
 	const struct peers *p = job->peers;
 	const struct generation *g = job->generation;
 	uint32_t count = g->spec.plan.chunk_count;
-	int rc = ways_homes(p->kind, p->boxes, p->count, 0, g->chunk_bytes, count, home, e);
+	int rc;
 
+	memcpy(home, p->home, count * sizeof(*home));
+	rc = ways_rehome(p->boxes, p->count, g->chunk_bytes, count, home, e);
 	if (rc == 0)
 		peers_set_ways(p, count, home, ways);
 	return rc;

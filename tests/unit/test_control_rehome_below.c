@@ -137,19 +137,24 @@ static void tell(struct scene *s, const Phub__Control *control)
 	rig_wait(&s->rig, 20);
 }
 
-/* Of so many chunks of one size, by these rates. */
-static uint32_t homes_of(const double rates[BOXES])
+/* Of so many chunks of one size, by these rates: at the start, or of those that the job has. */
+static uint32_t homes_of(const double rates[BOXES], const struct job *job)
 {
 	struct ways_box boxes[BOXES] = {{0}};
 	uint32_t bytes[KEYS];
 	uint16_t home[KEYS];
 	struct err e;
 
+	if (job)
+		memcpy(home, job->peers->home, sizeof(home));
+
 	for (unsigned i = 0; i < KEYS; i++)
 		bytes[i] = ELEMENTS * sizeof(float);
 	for (unsigned i = 0; i < BOXES; i++)
 		boxes[i] = (struct ways_box){.workers = 1, .rate_bytes_s = rates[i]};
-	assert_int_equal(ways_homes(WAYS_CHAIN, boxes, BOXES, 0, bytes, KEYS, home, &e), 0);
+	assert_int_equal(job ? ways_rehome(boxes, BOXES, bytes, KEYS, home, &e)
+			     : ways_homes(WAYS_CHAIN, boxes, BOXES, 0, bytes, KEYS, home, &e),
+		0);
 	return crc_32c(0, home, sizeof(home));
 }
 
@@ -179,7 +184,7 @@ static void scene_start(struct scene *s)
 	exchange.n_boxes = BOXES;
 	exchange.box = SELF;
 	exchange.cores = 1;
-	exchange.homes = homes_of(rates);
+	exchange.homes = homes_of(rates, NULL);
 	start.job = 7;
 	start.generation = 1;
 	start.epoch = 3;
@@ -252,7 +257,7 @@ static void tell_hold(struct scene *s, uint32_t number, unsigned boxes, uint32_t
 	m.number = number;
 	m.rates = said;
 	m.n_rates = boxes;
-	m.homes = homes_of(rates) + wrong;
+	m.homes = homes_of(rates, the_job(s)) + wrong;
 	control.message_case = PHUB__CONTROL__MESSAGE_REHOME;
 	control.rehome = &m;
 	tell(s, &control);
