@@ -47,7 +47,7 @@ struct racks_range {
 };
 
 static const struct racks_range racks_rates = {
-	{{"Tbit", 1e12 / 8}, {"Gbit", 1e9 / 8}, {"Mbit", 1e6 / 8}, {"Kbit", 1e3 / 8}}, 1e3 / 8, 1e15 / 8,
+	{{"Tbit", 1e12 / 8}, {"Gbit", 1e9 / 8}, {"Mbit", 1e6 / 8}, {"Kbit", 1e3 / 8}}, RACKS_RATE_MIN, RACKS_RATE_MAX,
 	"like 100Gbit or 500Mbit (units: Kbit, Mbit, Gbit, Tbit), 1Kbit to 1000Tbit"};
 static const struct racks_range racks_times = {{{"s", 1}, {"ms", 1e-3}, {"us", 1e-6}, {"ns", 1e-9}}, 1e-9, 1e3,
 	"like 20us or 1.5ms (units: ns, us, ms, s), 1ns to 1000s; leave it away where it is not known"};

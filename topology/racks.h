@@ -33,6 +33,8 @@
 #define RACKS_MAX        256u /* racks, and boxes */
 #define RACKS_HOSTS_MAX  4096u
 #define RACKS_NONE       (-1)
+#define RACKS_RATE_MIN   125.0  /* bytes a second: 1Kbit, */
+#define RACKS_RATE_MAX   125e12 /* and 1000Tbit */
 
 struct rack {
 	char name[RACKS_NAME_BYTES];
@@ -85,7 +87,8 @@ struct racks_notes {
 	void *arg;
 };
 
-/* Writes what racks_parse() would read so; names are quoted as needed. 0, or -EIO when `out` failed. */
+/* Writes what racks_parse() would read so; names are quoted as needed. 0, -ERANGE with nothing written when it would
+ * not read a rate of it, or -EIO when `out` failed. */
 int racks_write(const struct racks *r, const struct racks_notes *notes, FILE *out);
 
 /* Index of the box with this name, or RACKS_NONE. */

@@ -5,6 +5,7 @@
 #include "topology/racks.h"
 
 #include <errno.h>
+#include <stdbool.h>
 #include <string.h>
 
 /* Plain where YAML cannot take it for something else, else in quotes. */
@@ -110,11 +111,31 @@ static void racks_put_rack(const struct racks *r, unsigned rack, const struct ra
 	}
 }
 
+static bool racks_has_rate(double bytes_s)
+{
+	return bytes_s >= RACKS_RATE_MIN && bytes_s <= RACKS_RATE_MAX;
+}
+
+static bool racks_have_rates(const struct racks *r)
+{
+	bool all = true;
+
+	for (unsigned i = 0; i < r->rack_count; i++)
+		all = all && (r->racks[i].uplink_bytes_s <= 0 || racks_has_rate(r->racks[i].uplink_bytes_s));
+	for (unsigned i = 0; i < r->box_count; i++)
+		all = all && racks_has_rate(r->boxes[i].rate_bytes_s);
+	for (unsigned i = 0; i < r->host_count; i++)
+		all = all && racks_has_rate(r->hosts[i].rate_bytes_s);
+	return all;
+}
+
 int racks_write(const struct racks *r, const struct racks_notes *notes, FILE *out)
 {
 	static const struct racks_notes none;
 	const struct racks_notes *n = notes ? notes : &none;
 
+	if (!racks_have_rates(r))
+		return -ERANGE;
 	racks_put_note(out, "", n->head);
 	racks_put_time(out, "latency", r->latency_s);
 	fputs("racks:\n", out);

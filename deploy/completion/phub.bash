@@ -73,7 +73,7 @@ _phub_words() { # COMMAND SUBCOMMAND WORD
 	doctor) words='--quiet --json --help' ;;
 	topo)
 		words='probe --model --cores --chunk --racks --hierarchy --root --lift --hostbox --svg --json --help'
-		[[ $2 != probe ]] || words='--serve --limit --boxes --hosts --racks --port --seconds --streams --out --force --token-file --json --help'
+		[[ $2 != probe ]] || words='--serve --limit --boxes --hosts --racks --port --seconds --streams --out --force --keep --token-file --json --help'
 		;;
 	plan)
 		words='--workers --model --bytes --keys --dtype --optimizer --chunk --transport --nics --link --worker-link --mtu

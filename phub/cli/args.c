@@ -103,6 +103,18 @@ static int args_set_ms(const struct args_usage *u, const struct args_option *o, 
 	return ARGS_GO_ON;
 }
 
+static int args_set_seconds(const struct args_usage *u, const struct args_option *o, const char *text)
+{
+	static const struct args_unit units[] = {{"", 1e9}, {"s", 1e9}, {"ms", 1e6}, {NULL, 0}};
+	double ns;
+
+	if (args_read_decimal(text, units, &ns) < 0 || ns < (double)o->min * 1e6 || ns > (double)o->max * 1e6)
+		return args_wrong(u, "--%s %s: allowed are seconds from %g to %g, like 1.5 or 300ms", o->name, text,
+			(double)o->min / 1e3, (double)o->max / 1e3);
+	*(uint64_t *)o->target = (uint64_t)(ns + 0.5);
+	return ARGS_GO_ON;
+}
+
 static int args_set_number(const struct args_usage *u, const struct args_option *o, const char *text)
 {
 	const char *end = text;
@@ -183,6 +195,8 @@ static int args_set(const struct args_usage *u, const struct args_option *o, con
 		return args_set_number(u, o, text);
 	case ARGS_MS:
 		return args_set_ms(u, o, text);
+	case ARGS_SECONDS:
+		return args_set_seconds(u, o, text);
 	case ARGS_LIST:
 		return args_set_list(u, o, text);
 	case ARGS_CHOICE:

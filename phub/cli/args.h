@@ -13,15 +13,16 @@
 enum { ARGS_LIST_MAX = 32, ARGS_WORDS_MAX = 32 };
 
 enum args_type {
-	ARGS_FLAG,   /* bool: takes no value */
-	ARGS_TEXT,   /* const char * */
-	ARGS_TEXTS,  /* struct args_texts: may be given more than once */
-	ARGS_NUMBER, /* uint64_t, min..max */
-	ARGS_BYTES,  /* uint64_t, min..max: "100MB", "64KiB", "4096" */
-	ARGS_POWER,  /* uint64_t, min..max: bytes, a power of two */
-	ARGS_MS,     /* uint64_t, nanoseconds: milliseconds above 0 to max, "6.496", "120ms", "0.5s" */
-	ARGS_CHOICE, /* int: index in choices */
-	ARGS_LIST,   /* struct args_list: numbers with commas, each min..max */
+	ARGS_FLAG,    /* bool: takes no value */
+	ARGS_TEXT,    /* const char * */
+	ARGS_TEXTS,   /* struct args_texts: may be given more than once */
+	ARGS_NUMBER,  /* uint64_t, min..max */
+	ARGS_BYTES,   /* uint64_t, min..max: "100MB", "64KiB", "4096" */
+	ARGS_POWER,   /* uint64_t, min..max: bytes, a power of two */
+	ARGS_MS,      /* uint64_t, nanoseconds: milliseconds above 0 to max, "6.496", "120ms", "0.5s" */
+	ARGS_SECONDS, /* uint64_t, nanoseconds: seconds, min..max in milliseconds, "1", "0.5s", "300ms" */
+	ARGS_CHOICE,  /* int: index in choices */
+	ARGS_LIST,    /* struct args_list: numbers with commas, each min..max */
 };
 
 struct args_list {

@@ -23,7 +23,7 @@
 struct probe_command {
 	const char *boxes, *hosts, *old, *out, *token_file, *serve;
 	uint64_t port, seconds, limit_s, streams;
-	bool force, json;
+	bool force, keep, json;
 	struct probe p;
 	struct racks racks; /* what is written */
 	int member_of_box[RACKS_MAX], member_of_host[RACKS_HOSTS_MAX];
@@ -435,6 +435,28 @@ static int probe_tell(struct probe_command *c, struct err *e)
 	return probe_print_file(c, stdout) < 0 ? err_set(e, -EIO, "cannot write the rack file") : 0;
 }
 
+/* By the probes that are there. */
+static int probe_ask(struct probe_command *c, struct err *e)
+{
+	struct probe *p = &c->p;
+	int rc;
+
+	output_note("%u members, about %.0f s", p->count,
+		(double)probe_runs(p) * ((double)(p->measure_ns + p->warm_ns) / 1e9 + 0.3));
+	rc = probe_measure(p, e);
+	if (rc == 0 && !c->old)
+		rc = probe_make_racks(c, e);
+	if (rc == 0 && c->old)
+		probe_find_old_members(c);
+	if (rc == 0)
+		rc = probe_check_racks(c, e);
+	if (rc == 0) {
+		probe_fill_racks(c);
+		rc = probe_tell(c, e);
+	}
+	return rc;
+}
+
 static int probe_go(struct probe_command *c, struct err *e)
 {
 	struct probe *p = &c->p;
@@ -448,22 +470,10 @@ static int probe_go(struct probe_command *c, struct err *e)
 		rc = err_set(e, -EEXIST, "%s is there already; --force writes it anew", c->out);
 	if (rc == 0) {
 		rc = probe_open(p, e);
-		if (rc == 0) {
-			output_note("%u members, about %.0f s", p->count,
-				(double)probe_runs(p) * ((double)(p->measure_ns + p->warm_ns) / 1e9 + 0.3));
-			rc = probe_measure(p, e);
-		}
-		probe_close(p, rc == 0);
-	}
-	if (rc == 0 && !c->old)
-		rc = probe_make_racks(c, e);
-	if (rc == 0 && c->old)
-		probe_find_old_members(c);
-	if (rc == 0)
-		rc = probe_check_racks(c, e);
-	if (rc == 0) {
-		probe_fill_racks(c);
-		rc = probe_tell(c, e);
+		if (rc == 0)
+			rc = probe_ask(c, e);
+		/* What failed is asked again: they wait for that. */
+		probe_close(p, rc == 0 && !c->keep);
 	}
 	racks_fini(&c->racks);
 	return rc;
@@ -486,9 +496,9 @@ static int probe_serve_at(struct probe_command *c, struct err *e)
 
 static int probe_check(const struct args_usage *usage, const struct probe_command *c)
 {
-	if (c->serve && (c->boxes || c->hosts || c->old || c->out))
-		return args_wrong(
-			usage, "--serve waits for one who asks; --boxes, --hosts, --racks and --out are for that one");
+	if (c->serve && (c->boxes || c->hosts || c->old || c->out || c->keep))
+		return args_wrong(usage,
+			"--serve waits for one who asks; --boxes, --hosts, --racks, --out and --keep are for that one");
 	if (!c->serve && !c->boxes == !c->old)
 		return args_wrong(usage, "--serve on each host, then --boxes LIST or --racks FILE on one");
 	return ARGS_GO_ON;
@@ -497,7 +507,8 @@ static int probe_check(const struct args_usage *usage, const struct probe_comman
 static int probe_run_with(struct probe_command *c, int argc, char **argv)
 {
 	const struct args_option options[] = {
-		{"serve", "[HOST:]PORT", "be a probe there, until told to end", ARGS_TEXT, &c->serve, 0, 0, NULL},
+		{"serve", "[HOST:]PORT", "be a probe there, until a run has ended well", ARGS_TEXT, &c->serve, 0, 0,
+			NULL},
 		{"limit", "S", "with --serve: end after so many seconds (3600)", ARGS_NUMBER, &c->limit_s, 1, 86400,
 			NULL},
 		{"boxes", "LIST", "[NAME=]HOST:PORT of each box, with commas", ARGS_TEXT, &c->boxes, 0, 0, NULL},
@@ -505,12 +516,13 @@ static int probe_run_with(struct probe_command *c, int argc, char **argv)
 		{"racks", "FILE", "instead of --boxes: measure those of this file anew", ARGS_TEXT, &c->old, 0, 0,
 			NULL},
 		{"port", "PORT", "of the probes (7079)", ARGS_NUMBER, &c->port, 1, UINT16_MAX, NULL},
-		{"seconds", "S", "a run measures, after half as long to warm up (1s)", ARGS_MS, &c->seconds, 0,
-			PROBE_SECONDS_MAX * 1000, NULL},
+		{"seconds", "S", "a run measures, after half as long to warm up (1)", ARGS_SECONDS, &c->seconds,
+			PROBE_MS_MIN, PROBE_SECONDS_MAX * 1000, NULL},
 		{"streams", "N", "of a pair (as many as fill the first one: 1, 2 or 4)", ARGS_NUMBER, &c->streams, 1,
 			16, NULL},
 		{"out", "FILE", "the rack file; without, it is printed", ARGS_TEXT, &c->out, 0, 0, NULL},
 		{"force", NULL, "write it even if it is there", ARGS_FLAG, &c->force, 0, 0, NULL},
+		{"keep", NULL, "let the probes go on after it, for another run", ARGS_FLAG, &c->keep, 0, 0, NULL},
 		{"token-file", "FILE", "with the token that all probes know (PHUB_PROBE_TOKEN)", ARGS_TEXT,
 			&c->token_file, 0, 0, NULL},
 		{"json", NULL, "one JSON object a line", ARGS_FLAG, &c->json, 0, 0, NULL},
@@ -520,8 +532,9 @@ static int probe_run_with(struct probe_command *c, int argc, char **argv)
 		.command = "phub topo probe",
 		.about =
 			"Measures latency and bandwidth between boxes and hosts, tells their racks apart, and writes a "
-			"rack file.\nOn each of them a probe serves (by ssh, srun, pdsh); then one is asked, anywhere. "
-			"All know a token.\nLinks are filled meanwhile: not beside jobs.\n",
+			"rack file.\nOn each of them a probe serves (by ssh, srun, pdsh); then one is asked, anywhere, "
+			"and ends them when all went well.\nAll know a token. Links are filled meanwhile: not beside "
+			"jobs.\n",
 		.examples = "  phub topo probe --serve 7079\n"
 			    "  phub topo probe --boxes box0=10.0.0.1:7077,box1=10.0.1.1:7077 --hosts 10.0.0.2,10.0.1.2 "
 			    "--out racks.yaml\n",

@@ -48,8 +48,8 @@ struct probe_flow {
 
 /* Connects to all probes. 0, or the error of the first that is not there. Blocks. */
 int probe_open(struct probe *p, struct err *e);
-/* Tells them to end, when all went well, and hangs up. */
-void probe_close(struct probe *p, bool done);
+/* Tells them to end, when that is wanted, and hangs up. */
+void probe_close(struct probe *p, bool end);
 /* How many runs, and how long they take at least. */
 uint64_t probe_runs(const struct probe *p);
 /* Latencies, rates alone and together, fans; then racks, and their uplinks. */

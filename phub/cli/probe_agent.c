@@ -249,6 +249,24 @@ static bool agent_is_sane(const struct probe_message *m)
 	       m->warm_ns <= PROBE_SECONDS_MAX * NS_PER_S;
 }
 
+/* One who asked has what it wanted. */
+static void agent_end(int fd)
+{
+	struct sockaddr_storage peer = {.ss_family = AF_UNSPEC};
+	socklen_t bytes = sizeof(peer);
+	char who[SOCK_HOST_BYTES + 10] = "one who asked", *port;
+
+	if (getpeername(fd, (struct sockaddr *)&peer, &bytes) == 0) {
+		sock_format(&peer, who, sizeof(who));
+		port = strrchr(who, ':');
+		if (port)
+			*port = '\0';
+	}
+	printf("probe ends: %s has measured; with --keep it would let probes go on\n", who);
+	fflush(stdout);
+	agent.done = true;
+}
+
 static void agent_control(int fd)
 {
 	struct agent_control *c = calloc(1, sizeof(*c));
@@ -275,7 +293,7 @@ static void agent_control(int fd)
 			agent_forget(c);
 		rc = probe_send(fd, &answer, agent_deadline(0));
 		if (m.type == PROBE_DONE)
-			agent.done = true;
+			agent_end(fd);
 	}
 	if (c)
 		agent_forget(c);

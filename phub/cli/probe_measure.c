@@ -53,7 +53,7 @@ int probe_open(struct probe *p, struct err *e)
 	return 0;
 }
 
-void probe_close(struct probe *p, bool done)
+void probe_close(struct probe *p, bool end)
 {
 	for (unsigned i = 0; i < p->count; i++) {
 		struct probe_message m = {.type = PROBE_DONE};
@@ -61,7 +61,7 @@ void probe_close(struct probe *p, bool done)
 
 		if (p->members[i].fd < 0)
 			continue;
-		if (done && probe_send(p->members[i].fd, &m, deadline_ns) == 0)
+		if (end && probe_send(p->members[i].fd, &m, deadline_ns) == 0)
 			probe_receive(p->members[i].fd, &m, deadline_ns);
 		close(p->members[i].fd);
 		p->members[i].fd = -1;
@@ -89,6 +89,16 @@ static int measure_ask(struct probe *p, unsigned from, unsigned to, struct probe
 	snprintf(m->host, sizeof(m->host), "%s", p->members[to].host);
 	rc = probe_send(p->members[from].fd, m, measure_deadline(p));
 	return rc < 0 ? measure_lost(p, from, rc, e) : measure_answer(p, from, to, m, e);
+}
+
+/* A rate that no rack file has is none. */
+static int measure_nothing(const struct probe *p, const char *from, const char *to, struct err *e)
+{
+	return err_set(e, -EIO,
+		"nothing came from %s to %s in %.3g s, or less than 1 Kbit/s: see whether their link carries full "
+		"packets, "
+		"or measure for longer, by --seconds",
+		from, to, (double)p->measure_ns / 1e9);
 }
 
 /* All flows at once. */
@@ -148,12 +158,12 @@ static int measure_streams(struct probe *p, struct err *e)
 
 		if (rc < 0)
 			return rc;
-		if (flow.rate > 1 && flow.rate > best * MEASURE_MORE) {
+		if (flow.rate >= RACKS_RATE_MIN && flow.rate > best * MEASURE_MORE) {
 			best = flow.rate;
 			p->streams = streams;
 		}
 	}
-	return p->streams ? 0 : err_set(e, -EIO, "nothing came from %s to %s", p->members[0].name, p->members[1].name);
+	return p->streams ? 0 : measure_nothing(p, p->members[0].name, p->members[1].name, e);
 }
 
 static int measure_alone(struct probe *p, struct err *e)
@@ -168,6 +178,8 @@ static int measure_alone(struct probe *p, struct err *e)
 				continue;
 			rc = measure_run(p, &flow, 1, p->streams, e);
 			p->facts.alone[i][j] = flow.rate;
+			if (rc == 0 && flow.rate < RACKS_RATE_MIN)
+				rc = measure_nothing(p, p->members[i].name, p->members[j].name, e);
 		}
 	return rc;
 }
@@ -253,6 +265,8 @@ static int measure_uplink(struct probe *p, unsigned rack, bool out, double *sum,
 {
 	unsigned own[PROBE_MEMBERS_MAX], others[PROBE_MEMBERS_MAX], own_count = 0, other_count = 0, count;
 	struct probe_flow flows[PROBE_MEMBERS_MAX];
+	char name[RACKS_NAME_BYTES + 16];
+	int rc;
 
 	for (unsigned i = 0; i < p->count; i++) {
 		if (p->rack[i] == rack)
@@ -266,7 +280,12 @@ static int measure_uplink(struct probe *p, unsigned rack, bool out, double *sum,
 
 		flows[i] = (struct probe_flow){.from = out ? near : far, .to = out ? far : near};
 	}
-	return measure_sum(p, flows, count, sum, e);
+	rc = measure_sum(p, flows, count, sum, e);
+	if (rc == 0 && *sum < RACKS_RATE_MIN) {
+		snprintf(name, sizeof(name), "the rack of %s", p->members[own[0]].name);
+		rc = measure_nothing(p, out ? name : "the others", out ? "the others" : name, e);
+	}
+	return rc;
 }
 
 static void measure_split(struct probe *p)

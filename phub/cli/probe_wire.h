@@ -18,6 +18,7 @@ enum {
 	PROBE_TOKEN_MIN = 8, /* bytes */
 	PROBE_TOKEN_MAX = 256,
 	PROBE_STREAMS_MAX = 128, /* that one probe sends at a time */
+	PROBE_MS_MIN = 100,      /* of a run: in less, a burst or a pause is all there is */
 	PROBE_SECONDS_MAX = 60,
 	PROBE_ANSWER_S = 10, /* that an answer may take beyond what is measured */
 	PROBE_PINGS_MAX = 10000,

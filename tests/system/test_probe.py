@@ -71,7 +71,7 @@ class Net:
         return probes
 
     def probe(self, *words, status=0, env=TOKEN):
-        done = subprocess.run([*self.enter["a"], PHUB, "topo", "probe", "--port", str(PORT), "--seconds", "0.4s", *map(str, words)], env=env,
+        done = subprocess.run([*self.enter["a"], PHUB, "topo", "probe", "--port", str(PORT), "--seconds", "0.4", *map(str, words)], env=env,
                               capture_output=True, text=True, timeout=2 * rig.DEADLINE_S, check=False)
         check(done.returncode == status, f"{words}: {done.returncode}: {done.stdout}{done.stderr}")
         return done.stdout, done.stderr
@@ -103,6 +103,7 @@ def two_racks():
         out, _ = net.probe("--boxes", boxes(), "--hosts", hosts(), "--out", path, "--json")
         for probe in probes:
             check(probe.wait() == 0, f"{probe.err.text()}")
+            check(f"probe ends: {address('a')} has measured" in probe.out.text(), probe.out.text())
         found = lines(out)
         check({line["name"]: line["rack"] for line in found if line["probe"] == "member"} == {"a": "r0", "b": "r0", "c": "r1", "d": "r1"}, out)
         text = path.read_text()
@@ -131,10 +132,26 @@ def two_racks():
 def one_rack():
     """hosts of one switch: nothing separates them by rates, and no file of two racks comes out"""
     net = Net()
-    net.serve("ab")
+    probes = net.serve("ab")
     out, _ = net.probe("--boxes", boxes("ab"), "--streams", 1)
     holds(out, "rates together: cannot tell", "rates alone: cannot tell", "nothing separates them", r"\n  - name: r0\n")
     check("r1" not in out, out)
+    check(all(probe.wait() == 0 for probe in probes), "a probe was not told to end")
+
+
+def again():
+    """probes wait for another run when one fails, be it at its very end, and with --keep; which one of them ends says who asked"""
+    net = Net()
+    probes = net.serve("ab")
+    words = ("--boxes", boxes("ab"), "--streams", 1, "--seconds", "100ms")
+    _, err = net.probe(*words, "--out", "/nowhere/racks.yaml", status=1)
+    holds(err, "cannot write /nowhere/racks.yaml")
+    out, _ = net.probe(*words, "--keep")
+    holds(out, "0.1 s a run")
+    check(all(probe.running() and "ends" not in probe.out.text() for probe in probes), "a probe ended")
+    net.probe(*words)
+    for probe in probes:
+        check(probe.wait() == 0 and f"probe ends: {address('a')} has measured" in probe.out.text(), probe.out.text())
 
 
 def refused():
@@ -157,6 +174,11 @@ def refused():
         holds(err, "'x/y' cannot be the name of a box or host")
         _, err = net.probe("--boxes", boxes("aa"), "--out", path, status=1)
         holds(err, "there are two of the name a")
+        for seconds in ("0", "0.09", "61", "1e1", "2m"):
+            _, err = net.probe("--boxes", boxes("ab"), "--out", path, "--seconds", seconds, status=2)
+            holds(err, rf"--seconds {seconds}: allowed are seconds from 0.1 to 60, like 1.5 or 300ms")
+        _, err = net.probe("--serve", PORT, "--keep", status=2)
+        holds(err, "--serve waits for one who asks")
         check(not os.listdir(where), f"{os.listdir(where)}")
 
 
@@ -183,4 +205,4 @@ def interrupted():
 
 
 if __name__ == "__main__":
-    rig.run([two_racks, one_rack, refused, interrupted], skip_all=rig.why_no(Net))
+    rig.run([two_racks, one_rack, again, refused, interrupted], skip_all=rig.why_no(Net))

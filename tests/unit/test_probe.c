@@ -7,6 +7,7 @@
 
 #include "tests/unit/cmocka_shim.h"
 
+#include <errno.h>
 #include <math.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -235,14 +236,53 @@ static void test_round_trip(void **state)
 static void test_write_to_a_full_disk(void **state)
 {
 	struct rack rack = {.name = "r"};
-	struct rack_box box = {.name = "b", .host = "h", .port = 1, .rate_bytes_s = 1, .sibling = RACKS_NONE};
+	struct rack_box box = {.name = "b", .host = "h", .port = 1, .rate_bytes_s = 1e9, .sibling = RACKS_NONE};
 	struct racks r = {&rack, &box, NULL, 1, 1, 0, 0};
 	FILE *full = fopen("/dev/full", "we");
 	(void)state;
 
 	assert_non_null(full);
-	assert_true(racks_write(&r, NULL, full) < 0);
+	assert_int_equal(racks_write(&r, NULL, full), -EIO);
 	fclose(full);
+}
+
+/* No file that racks_parse() would refuse: the least and the most of a rate are read back, what is beyond is not
+ * written. */
+static void test_write_what_can_be_read(void **state)
+{
+	const double good[] = {RACKS_RATE_MIN, RACKS_RATE_MAX},
+		     bad[] = {0, 1, 0.999 * RACKS_RATE_MIN, 1.001 * RACKS_RATE_MAX};
+	struct rack rack = {.name = "r"};
+	struct rack_box box = {.name = "b", .host = "h", .port = 1, .sibling = RACKS_NONE};
+	struct rack_host host = {.name = "h", .workers = 1};
+	struct racks r = {&rack, &box, &host, 1, 1, 1, 0}, back;
+	struct err e = {.text = ""};
+	(void)state;
+
+	for (unsigned i = 0; i < 2; i++) {
+		char *text = NULL;
+
+		rack.uplink_bytes_s = box.rate_bytes_s = host.rate_bytes_s = good[i];
+		written(&r, NULL, &text);
+		if (racks_parse(text, strlen(text), "written", &back, &e) < 0)
+			fail_msg("%s in\n%s", e.text, text);
+		free(text);
+		racks_fini(&back);
+	}
+	for (unsigned i = 0; i < 3 * 4; i++) {
+		char *text = NULL;
+		size_t bytes = 0;
+		FILE *file = open_memstream(&text, &bytes);
+
+		assert_non_null(file);
+		rack.uplink_bytes_s = i % 3 == 0 && bad[i / 3] > 0 ? bad[i / 3] : 1e9; /* 0: it has none */
+		box.rate_bytes_s = i % 3 == 1 ? bad[i / 3] : 1e9;
+		host.rate_bytes_s = i % 3 == 2 ? bad[i / 3] : 1e9;
+		assert_int_equal(racks_write(&r, NULL, file), i == 0 ? 0 : -ERANGE);
+		fclose(file);
+		assert_int_equal(bytes > 0, i == 0);
+		free(text);
+	}
 }
 
 int main(void)
@@ -256,6 +296,7 @@ int main(void)
 		cmocka_unit_test(test_spread),
 		cmocka_unit_test(test_round_trip),
 		cmocka_unit_test(test_write_to_a_full_disk),
+		cmocka_unit_test(test_write_what_can_be_read),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
