@@ -270,7 +270,7 @@ void chunk_forget(struct chunk *chunk, const struct link *link)
 
 void chunk_answer_again(struct chunk *chunk, struct link *link, uint64_t round)
 {
-	const struct arrival *a = &chunk->arrivals[link->rank];
+	struct arrival *a = &chunk->arrivals[link->rank];
 	bool own = spec_rows(link->shard->spec) && chunk->weights;
 	bool lost = link->queue->lossy || (link->again && a->answered != (uint8_t)link->serial);
 
@@ -278,8 +278,10 @@ void chunk_answer_again(struct chunk *chunk, struct link *link, uint64_t round)
 		return;
 	if (own && a->from == round + 1)
 		return; /* comes to a job that has failed meanwhile: what its row has is of who was here before it */
-	if (a->state == ARRIVAL_NONE && !a->owed && !a->due && a->sends == 0)
-		reply_result(chunk, link);
+	if (a->state != ARRIVAL_NONE || a->owed || a->due || a->sends > 0)
+		return;
+	a->round = round; /* it may have come for that one, and have had no part in it */
+	reply_result(chunk, link);
 }
 
 /*

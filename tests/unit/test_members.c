@@ -427,6 +427,27 @@ static void test_ssp_fails_before_a_visit(void **state)
 	bench_close(b);
 }
 
+/* Likewise of bsp, where all have the same: the newcomer gets what it asks for, by the round of that. */
+static void test_bsp_fails_before_a_visit(void **state)
+{
+	struct bench *b = bench_new();
+
+	(void)state;
+	bench_open_sgd(b, 3);
+	b->fake.queue.lossy = true;
+	change(b, 1 << 2, 0, 0);
+	bench_push(b, 0, WIRE_PUSH, 1, 0, false);
+	bench_push(b, 1, WIRE_PUSH, 1, 0, false);
+	bench_complete(b);
+	change(b, 0, 1 << 2, 2);
+	b->shard->failed = true;
+	chunk_answer_again(b->chunk, &b->shard->links[2], 1);
+	assert_int_equal(b->fake.sent_count, 1);
+	assert_int_equal(b->fake.sent[0].header.round, 1);
+	bench_complete(b);
+	bench_close(b);
+}
+
 /* async: nobody waits, and what was owed to the one that is gone is forgotten. */
 static void test_async_goes_on(void **state)
 {
@@ -563,6 +584,7 @@ int main(void)
 		cmocka_unit_test(test_ssp_shrinks),
 		cmocka_unit_test(test_ssp_waits_for_another),
 		cmocka_unit_test(test_ssp_fails_before_a_visit),
+		cmocka_unit_test(test_bsp_fails_before_a_visit),
 		cmocka_unit_test(test_async_goes_on),
 		cmocka_unit_test(test_push_while_held_is_parked),
 		cmocka_unit_test(test_parked_push_is_forgotten),
