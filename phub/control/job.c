@@ -314,6 +314,17 @@ const char *job_advice(const struct job *job, char *out, size_t bytes)
 	return out;
 }
 
+/* A box beside has its connection to make anew, by which it gets results that it lacks: it has the time that this may
+ * take. */
+static void job_conclude_late(struct job *job)
+{
+	for (uint32_t i = 0; i < job->world; i++)
+		job->members[i].left = job->members[i].left || !job_is_box(job, i);
+	job->concludes = true;
+	job->concludes_ns = job->control->now_ns;
+	job->whole_ns = 0;
+}
+
 /* `last` leaves, and with it the job ends. Those whose places became free before took no part in its end. */
 static void job_conclude(struct job *job, const struct member *last)
 {
@@ -324,8 +335,25 @@ static void job_conclude(struct job *job, const struct member *last)
 	job->finished = finished;
 	if (finished)
 		job_keep_finished(job);
-	/* Boxes beside may not have all results yet, and get them by links that are slow. */
-	job_over(job, job->peers ? JOB_DRAIN_NS : 0, true);
+	if (job->state == JOB_RUNNING && job->peers && job_owes_beside(job))
+		job_conclude_late(job);
+	else /* boxes beside may not have all results yet, and get them by links that are slow */
+		job_over(job, job->peers ? JOB_DRAIN_NS : 0, true);
+}
+
+void job_conclude_tick(struct job *job)
+{
+	uint64_t now_ns = job->control->now_ns;
+
+	if (job->state != JOB_RUNNING)
+		return;
+	if (job_owes_beside(job))
+		job->whole_ns = 0;
+	else if (job->whole_ns == 0)
+		job->whole_ns = now_ns;
+	if (now_ns - job->concludes_ns >= job->control->config->lost_ms * NS_PER_MS ||
+		(job->whole_ns && now_ns - job->whole_ns >= JOB_ASKED_NS))
+		job_over(job, JOB_DRAIN_NS, true);
 }
 
 /*

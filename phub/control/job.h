@@ -25,6 +25,7 @@ struct session;
 #define JOB_SAMPLES           4u /* for rates: over the last seconds */
 #define JOB_SAMPLE_NS         1000000000ull
 #define JOB_NOTICE_NS         1000000000ull /* who is missing is told this often */
+#define JOB_ASKED_NS          300000000ull  /* who is connected again has asked for what it lacks */
 #define JOB_DRAIN_NS          5000000000ull /* results go out so long after a job has failed, or lost_ms if less */
 #define JOB_ROOM_NS           5000000000ull /* a start waits so long for memory of jobs that end */
 #define JOB_REASON_BYTES      200u
@@ -154,6 +155,9 @@ struct job {
 	struct parent *parent; /* the box above has a part in it (parent.h); NULL: there is none */
 	struct peers *peers;   /* it takes part in an exchange of boxes (peers.h); NULL: it does not */
 	bool finished;         /* all say that the training is */
+	bool concludes;        /* all that were here have left, and boxes beside are owed results (job_conclude()): */
+	uint64_t concludes_ns; /* since then, */
+	uint64_t whole_ns;     /* and since then they are all connected; 0: not all */
 	enum dtype lift;       /* of sums from box to box */
 
 	/* Standby (job_mirror.h). */
@@ -198,6 +202,8 @@ void job_lost(struct session *s, const char *why);
 /* It leaves in good order; the job ends with its last one, and is finished if all that were in it until then said so.
  */
 void job_leave(struct session *s);
+/* In each tick, where it ends with that. */
+void job_conclude_tick(struct job *job);
 /*
  * Ends the job: every rank gets the Error, and, for JOB_DRAIN_NS at most, the results of rounds that were committed.
  * `rank`: whose fault, -1 for nobody's.
@@ -425,6 +431,8 @@ void job_pass_notice(struct job *job, const Phub__Notice *notice);
 void job_tell_silent(struct session *s, uint64_t silent_ms);
 void job_tell_heard(struct session *s);
 void job_tick(struct job *job);
+/* Has the connection of a box beside broken, which that makes anew, and asks for the results that it lacks? */
+bool job_owes_beside(const struct job *job);
 void job_stalled(struct job *job, const struct mail *mail);
 /* A rank asks who is missing from what it waits for. */
 void job_hear_who(struct session *s, const Phub__Who *message);

@@ -477,6 +477,17 @@ static void job_check_links(struct job *job)
 	}
 }
 
+bool job_owes_beside(const struct job *job)
+{
+	uint32_t core;
+
+	for (uint32_t i = 0; i < job->world; i++)
+		if (job_is_box(job, i) && !job->members[i].left && peers_find_session(job, i) &&
+			job_link_ended(job, i, &core))
+			return true;
+	return false;
+}
+
 static void job_sample(struct job *job)
 {
 	const struct control *c = job->control;
@@ -499,6 +510,8 @@ void job_tick(struct job *job)
 	}
 	if (job->moves)
 		job_move_tick(job);
+	if (job->concludes)
+		job_conclude_tick(job);
 	if (job->state == JOB_RUNNING) {
 		job_sample(job);
 		job_check_links(job);
