@@ -213,6 +213,7 @@ enum shard_plant {
 	SHARD_PLANT_UNMENDED,  /* a standby that was lost once is not tried again */
 	SHARD_PLANT_IMPATIENT, /* on the way to a chunk's home no box waits for the sum of the one before */
 	SHARD_PLANT_MUTE,      /* a box that has lost one beside leaves the top box without a word of it */
+	SHARD_PLANT_UNLOCKED,  /* a box is promoted to be the root without the locks of its targets */
 	SHARD_PLANT_UNCARRIED, /* a chunk's next home does not take what it had at the one before */
 	SHARD_PLANT_COUNT,
 };

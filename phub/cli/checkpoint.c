@@ -445,6 +445,7 @@ static bool checkpoint_rm_each(struct checkpoint_tool *t, const struct checkpoin
 static bool checkpoint_rm_is_idle(const struct checkpoint_rm *r)
 {
 	const struct checkpoint_tool *t = &r->tool;
+	struct disk *disk = checkpoint_disk(&t->place);
 	struct admin_answer answer;
 	const char *target = NULL;
 	char who[128], text[sizeof(who) + 16];
@@ -452,7 +453,7 @@ static bool checkpoint_rm_is_idle(const struct checkpoint_rm *r)
 	struct err e;
 
 	for (unsigned i = 0; i < t->place.target_count && !target; i++)
-		if (disk_is_locked(t->place.targets[i], who, sizeof(who)))
+		if (disk->ops->is_locked(disk, t->place.targets[i], who, sizeof(who)))
 			target = t->place.targets[i];
 	if (!target || r->force)
 		return true;

@@ -413,7 +413,8 @@ static int box_lock_targets(const struct checkpoint_place *place, struct box *bo
 
 int box_check_targets(const struct config *config, struct box *box, bool strict, struct err *e)
 {
-	struct checkpoint_place place = {.parity = (unsigned)config->checkpoint_parity};
+	struct checkpoint_place place = {
+		.parity = (unsigned)config->checkpoint_parity, .disk = box ? box->env.disk : NULL};
 	char text[sizeof(config->checkpoint_targets)];
 	bool full;
 	struct err why = {.code = 0};
@@ -436,7 +437,9 @@ int box_check_targets(const struct config *config, struct box *box, bool strict,
 		log_warn("checkpoint_targets: %s (%d of %u). Parity makes up for it: checkpoints are written to the "
 			 "others",
 			why.text, rc, place.target_count);
-	return strict || !box || config->root[0] ? 0 : box_lock_targets(&place, box, rc > 0 ? rc : 0, e);
+	if (!box || box->control.above.there || config->root[0])
+		return 0;
+	return box_lock_targets(&place, box, rc > 0 ? rc : 0, e);
 }
 
 /* Of one that stands for a root: they are taken when it is that. */
@@ -445,11 +448,10 @@ static int box_name_targets(struct box *box, struct err *e)
 	const struct config *config = box->config;
 	const char *who = box->listener_count ? box->listeners[0].bound : "";
 
-	/* Disks that are not the machine's have no locks, but those that come with them. */
-	if (!config->root[0] || !config->checkpoint_targets[0] || (box->env.disk && !box->env.target_locks))
+	if (!config->root[0] || !config->checkpoint_targets[0])
 		return 0;
 	if (targets_init(&box->targets, config->checkpoint_targets, (unsigned)config->checkpoint_parity, who,
-		    box->env.target_locks, box->env.target_locks_arg, box->env.by_hand) < 0)
+		    box->env.disk, box->env.by_hand) < 0)
 		return err_set(e, -ENOMEM, "no memory for checkpoint_targets");
 	return 0;
 }

@@ -49,10 +49,8 @@ struct box_env {
 		*announce; /* how the box is announced (announce.h), where options say so; NULL: not */
 	/* By which leases are counted (clock_outside_ns()); NULL: time is what each step is given. Any thread. */
 	uint64_t (*lease_clock)(void);
-	const struct targets_ops *target_locks; /* of checkpoint targets (targets.h); NULL: the machine's */
-	void *target_locks_arg;
 	bool by_hand;      /* cores are stepped by the caller: not pinned, the machine is not looked at; no threads */
-	struct disk *disk; /* of checkpoints; NULL: the machine's */
+	struct disk *disk; /* of checkpoints, which outlives the box's threads; NULL: the machine's */
 	bool plant_leak;   /* for tests: see core.h */
 	unsigned plant;    /* for tests: enum shard_plant */
 };
@@ -120,8 +118,9 @@ int box_check(const struct config *config, struct err *e);
  * start: some may fail that parity makes up for, which is logged, and they are locked for `box` until it ends, or is
  * below another, but not by one that stands for a root in etcd (targets.h). Of those that cannot be locked, for another
  * reason than that another box has them, the log warns.
- * A full disk fails no start: what it has may be gone on from. Blocks on disks. `box`: that starts, or NULL: nothing is
- * locked. 0 or a negative errno with what to do in `e`; -EBUSY: another box has them.
+ * A full disk fails no start: what it has may be gone on from. Blocks on disks. `box`: that starts, on whose disk they
+ * are, or NULL: the machine's, and nothing is locked. 0 or a negative errno with what to do in `e`; -EBUSY: another box
+ * has them.
  */
 int box_check_targets(const struct config *config, struct box *box, bool strict, struct err *e);
 

@@ -72,12 +72,13 @@ int checkpoint_check_count(unsigned target_count, unsigned parity, struct err *e
  */
 int checkpoint_try_targets(const struct checkpoint_place *place, struct err *e);
 /*
- * Takes the targets for this process until it ends (disk_lock()), or until they are given back: two boxes would remove
+ * Takes the targets for this process until it ends (disk.h), or until they are given back: two boxes would remove
  * each other's checkpoints. 0; how many could not be locked, for another reason than that somebody has them, with the
  * first in `e`; or -EBUSY with the target that another box has, and what to do: then none is. `who`: where this box can
  * be asked, for others to see.
  */
 struct checkpoint_locks {
+	struct disk *disk;
 	int fds[CHECKPOINT_TARGETS_MAX];
 	unsigned count;
 };

@@ -144,15 +144,15 @@ static int prune_write_mark(struct disk *disk, int dir, const struct prune_mark 
 {
 	char text[PRUNE_MARK_BYTES];
 	size_t bytes = prune_put_mark(m, text);
-	ssize_t wrote;
 	int fd, rc;
 
 	disk->ops->remove(disk, dir, prune_mark_part);
 	fd = disk->ops->make_file(disk, dir, prune_mark_part, false);
 	if (fd < 0)
 		return fd;
-	wrote = disk->ops->write(disk, fd, text, bytes, 0);
-	rc = wrote == (ssize_t)bytes ? disk->ops->sync(disk, fd) : -EIO;
+	rc = disk_write_all(disk, fd, text, bytes, 0);
+	if (rc == 0)
+		rc = disk->ops->sync(disk, fd);
 	disk->ops->close(disk, fd);
 	if (rc == 0)
 		rc = disk->ops->rename(disk, dir, prune_mark_part, prune_mark);

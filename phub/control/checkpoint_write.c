@@ -90,14 +90,11 @@ static int write_try_bytes(struct disk *disk, int fd)
 {
 	static const uint8_t zeros[4096];
 	int rc = disk->ops->reserve(disk, fd, sizeof(zeros));
-	ssize_t wrote;
 
 	if (rc < 0 && rc != -EOPNOTSUPP)
 		return rc;
-	wrote = disk->ops->write(disk, fd, zeros, sizeof(zeros), 0);
-	if (wrote != sizeof(zeros))
-		return wrote < 0 ? (int)wrote : -ENOSPC;
-	return disk->ops->sync(disk, fd);
+	rc = disk_write_all(disk, fd, zeros, sizeof(zeros), 0);
+	return rc < 0 ? rc : disk->ops->sync(disk, fd);
 }
 
 static int write_try_target(struct disk *disk, const char *target)
@@ -146,18 +143,19 @@ int checkpoint_try_targets(const struct checkpoint_place *place, struct err *e)
 void checkpoint_unlock_targets(struct checkpoint_locks *locks)
 {
 	for (unsigned i = 0; i < locks->count; i++)
-		close(locks->fds[i]);
+		locks->disk->ops->unlock(locks->disk, locks->fds[i]);
 	locks->count = 0;
 }
 
 int checkpoint_lock_targets(
 	const struct checkpoint_place *place, const char *who, struct checkpoint_locks *out, struct err *e)
 {
+	struct disk *disk = checkpoint_disk(place);
 	int unlocked = 0, rc;
 
-	out->count = 0;
+	*out = (struct checkpoint_locks){.disk = disk};
 	for (unsigned i = 0; i < place->target_count; i++) {
-		rc = disk_lock(place->targets[i], who, &out->fds[out->count]);
+		rc = disk->ops->lock(disk, place->targets[i], who, &out->fds[out->count]);
 		out->count += rc == 0;
 		if (rc == -EBUSY) {
 			checkpoint_unlock_targets(out);

@@ -172,6 +172,50 @@ static void disk_close(struct disk *d, int fd)
 	close(fd);
 }
 
+static int disk_lock(struct disk *d, const char *dir, const char *who, int *lock)
+{
+	int at = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC), fd, rc;
+
+	(void)d;
+	if (at < 0)
+		return -errno;
+	/* Not the directory itself: over NFS a lock takes a file that is open for writing. */
+	fd = disk_result(openat(at, ".phub.lock", O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600));
+	close(at);
+	if (fd < 0)
+		return fd;
+	rc = disk_result(flock(fd, LOCK_EX | LOCK_NB));
+	if (rc == 0) { /* `fd` stays open: a disk that does not answer is written until the process is gone */
+		if (ftruncate(fd, 0) == 0)
+			(void)!pwrite(fd, who, strlen(who), 0); /* a full disk: then it says nothing */
+		*lock = fd;
+		return 0;
+	}
+	close(fd);
+	return rc == -EWOULDBLOCK ? -EBUSY : rc == -ENOSYS || rc == -ENOLCK || rc == -EINVAL ? -EOPNOTSUPP : rc;
+}
+
+static void disk_unlock(struct disk *d, int lock)
+{
+	disk_close(d, lock);
+}
+
+static bool disk_is_locked(struct disk *d, const char *dir, char *who, size_t bytes)
+{
+	int at = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	int fd = at < 0 ? -1 : openat(at, ".phub.lock", O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
+	bool locked = fd >= 0 && flock(fd, LOCK_SH | LOCK_NB) < 0 && errno == EWOULDBLOCK;
+	ssize_t got = locked ? pread(fd, who, bytes - 1, 0) : 0;
+
+	(void)d;
+	who[got > 0 ? got : 0] = '\0';
+	if (fd >= 0)
+		close(fd);
+	if (at >= 0)
+		close(at);
+	return locked;
+}
+
 static uint64_t disk_now_ms(struct disk *d)
 {
 	struct timespec now;
@@ -205,41 +249,20 @@ int disk_read_all(struct disk *d, int fd, void *to, uint64_t count, uint64_t at)
 	return 0;
 }
 
-int disk_lock(const char *dir, const char *who, int *lock)
+int disk_write_all(struct disk *d, int fd, const void *from, uint64_t count, uint64_t at)
 {
-	int at = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC), fd, rc;
+	const uint8_t *p = from;
 
-	if (at < 0)
-		return -errno;
-	/* Not the directory itself: over NFS a lock takes a file that is open for writing. */
-	fd = disk_result(openat(at, ".phub.lock", O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600));
-	close(at);
-	if (fd < 0)
-		return fd;
-	rc = disk_result(flock(fd, LOCK_EX | LOCK_NB));
-	if (rc == 0) { /* `fd` stays open: a disk that does not answer is written until the process is gone */
-		if (ftruncate(fd, 0) == 0)
-			(void)!pwrite(fd, who, strlen(who), 0); /* a full disk: then it says nothing */
-		*lock = fd;
-		return 0;
+	while (count > 0) {
+		ssize_t put = d->ops->write(d, fd, p, count, at);
+
+		if (put <= 0)
+			return put < 0 ? (int)put : -ENOSPC;
+		p += put;
+		count -= (uint64_t)put;
+		at += (uint64_t)put;
 	}
-	close(fd);
-	return rc == -EWOULDBLOCK ? -EBUSY : rc == -ENOSYS || rc == -ENOLCK || rc == -EINVAL ? -EOPNOTSUPP : rc;
-}
-
-bool disk_is_locked(const char *dir, char *who, size_t bytes)
-{
-	int at = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	int fd = at < 0 ? -1 : openat(at, ".phub.lock", O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
-	bool locked = fd >= 0 && flock(fd, LOCK_SH | LOCK_NB) < 0 && errno == EWOULDBLOCK;
-	ssize_t got = locked ? pread(fd, who, bytes - 1, 0) : 0;
-
-	who[got > 0 ? got : 0] = '\0';
-	if (fd >= 0)
-		close(fd);
-	if (at >= 0)
-		close(at);
-	return locked;
+	return 0;
 }
 
 struct disk *disk_machine(void)
@@ -263,6 +286,9 @@ struct disk *disk_machine(void)
 		.stat = disk_stat,
 		.list = disk_list,
 		.close = disk_close,
+		.lock = disk_lock,
+		.unlock = disk_unlock,
+		.is_locked = disk_is_locked,
 		.now_ms = disk_now_ms,
 		.random = disk_random,
 	};

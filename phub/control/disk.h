@@ -59,6 +59,15 @@ struct disk_ops {
 	/* Each name in a directory, in any order, until `take` returns something else than 0: that is returned. */
 	int (*list)(struct disk *d, int fd, int (*take)(void *arg, const char *name), void *arg);
 	void (*close)(struct disk *d, int fd);
+	/*
+	 * For this process alone: the lock of a directory, the file .phub.lock in it, until the process ends or gives
+	 * *lock back. Over network mounts that can lock, for all their machines. -EBUSY: another process has it;
+	 * -EOPNOTSUPP: the file system has no locks. The file then says `who`.
+	 */
+	int (*lock)(struct disk *d, const char *dir, const char *who, int *lock);
+	void (*unlock)(struct disk *d, int lock);
+	/* Has another process that lock? Then what it says there, of at most `bytes`. */
+	bool (*is_locked)(struct disk *d, const char *dir, char *who, size_t bytes);
 	/* Milliseconds of Unix time, and 64 bits that nobody had before. */
 	uint64_t (*now_ms)(struct disk *d);
 	int (*random)(struct disk *d, uint64_t *out);
@@ -72,14 +81,8 @@ struct disk {
 /* All of it: 0, -EBADMSG when the file ends before, or as read() has it. */
 int disk_read_all(struct disk *d, int fd, void *to, uint64_t count, uint64_t at);
 
-/*
- * On this machine, for this process alone: takes the lock of a directory, the file .phub.lock in it, until the process
- * ends or closes *lock. Over network mounts that can lock, for all their machines. 0, -EBUSY: another process has it,
- * or why it cannot be taken: -EOPNOTSUPP where the file system has no locks. The file then says `who`.
- */
-int disk_lock(const char *dir, const char *who, int *lock);
-/* Has another process that lock? Then what it says there, of at most `bytes`. */
-bool disk_is_locked(const char *dir, char *who, size_t bytes);
+/* All of it: 0, -ENOSPC when there is room for no more of it, or as write() has it. */
+int disk_write_all(struct disk *d, int fd, const void *from, uint64_t count, uint64_t at);
 
 /* The machine's own. */
 struct disk *disk_machine(void);

@@ -33,13 +33,17 @@
 #define PROMOTION_END_NS        NS_PER_S /* the box goes down: a disk has so long */
 
 struct promotion_task {
-	pthread_t thread;
+	pthread_t thread; /* a box by hand has none: it is over as soon as it has begun */
 	_Atomic bool over;
-	bool claims; /* else it only looks */
+	bool claims;   /* else it only looks */
+	bool unlocked; /* for tests: SHARD_PLANT_UNLOCKED */
 	struct checkpoint_place place;
 	char targets[PROMOTION_TARGETS_BYTES]; /* place.targets point into it */
 	char self[BOX_ADDRESS_BYTES];
-	uint64_t least;             /* claims: no epoch below this one */
+	uint64_t least;        /* claims: no epoch below this one */
+	struct root_file mine; /* looks: what a root that was promoted has written; epoch 0: it is none */
+	int mended;            /* ...targets that had it not; or why one cannot get it, as `unmended` says */
+	struct err unmended;
 	struct root_file was, file; /* claims: what was there, and what is written */
 	struct checkpoint_locks locks;
 	int result;
@@ -50,10 +54,12 @@ struct promotion {
 	struct promotion_task *task; /* NULL: none is under way */
 	uint64_t begun_ns, look_ns;
 	struct root_file file; /* as read or written last; epoch 0: there is none */
-	bool wanted;           /* by the operator, who is not answered yet */
+	bool wanted;           /* by the operator, who is not answered yet, */
+	bool heeds;            /* or by what the targets say */
 	struct root_file claim;
 	struct err failed; /* the last claim; code 0: it did not */
-	int look_failed;   /* likewise of looks, told once */
+	int look_failed;   /* likewise of looks, told once; */
+	int mend_failed;   /* and of a root's, that mend what targets say */
 };
 
 /* ---- what a box is called ---- */
@@ -174,10 +180,11 @@ static int promotion_read_place(const struct root_file *file, struct above_place
 /* Another box has them: which? */
 static void promotion_tell_holder(const struct checkpoint_place *place, struct err *e)
 {
+	struct disk *disk = checkpoint_disk(place);
 	char who[BOX_ADDRESS_BYTES] = "";
 
 	for (unsigned i = 0; i < place->target_count; i++)
-		if (disk_is_locked(place->targets[i], who, sizeof(who)))
+		if (disk->ops->is_locked(disk, place->targets[i], who, sizeof(who)))
 			break;
 	if (who[0])
 		err_set(e, e->code,
@@ -202,25 +209,47 @@ static int promotion_lock(
 		rc, place->target_count, e->text);
 }
 
+/* What an earlier claim has left, which failed at the very end, names the box already; others heed that. */
+static bool promotion_names(const struct root_file *was, const struct root_file *claim, uint64_t least)
+{
+	return was->epoch && was->epoch >= least && strcmp(was->address, claim->address) == 0 &&
+	       strcmp(was->box, claim->box) == 0;
+}
+
 static int promotion_claim(struct promotion_task *t)
 {
 	struct disk *disk = checkpoint_disk(&t->place);
-	int rc = promotion_lock(&t->place, t->self, &t->locks, &t->why);
+	int rc = t->unlocked ? 0 : promotion_lock(&t->place, t->self, &t->locks, &t->why);
 
 	if (rc == 0)
 		rc = root_file_read(&t->place, &t->was, &t->why);
 	if (rc < 0)
 		return rc;
+	if (promotion_names(&t->was, &t->file, t->least)) {
+		t->file = t->was;
+		return root_file_renew(&t->place, &t->file, &t->why);
+	}
 	t->file.epoch = 1 + (t->was.epoch > t->least ? t->was.epoch : t->least);
 	t->file.written_ms = disk->ops->now_ms(disk);
 	return root_file_write(&t->place, &t->file, &t->why);
+}
+
+static int promotion_look(struct promotion_task *t)
+{
+	int rc = root_file_read(&t->place, &t->file, &t->why);
+
+	if (!t->mine.epoch || (rc >= 0 && t->file.epoch > t->mine.epoch))
+		return rc;
+	t->mended = root_file_mend(&t->place, &t->mine, &t->unmended);
+	t->file = t->mine;
+	return rc;
 }
 
 static void *promotion_thread(void *arg)
 {
 	struct promotion_task *t = arg;
 
-	t->result = t->claims ? promotion_claim(t) : root_file_read(&t->place, &t->file, &t->why);
+	t->result = t->claims ? promotion_claim(t) : promotion_look(t);
 	if (t->claims && t->result < 0)
 		checkpoint_unlock_targets(&t->locks);
 	atomic_store_explicit(&t->over, true, memory_order_release);
@@ -228,6 +257,13 @@ static void *promotion_thread(void *arg)
 }
 
 /* ---- tasks: control ---- */
+
+/* It is over. */
+static void promotion_join(const struct box *box, const struct promotion_task *t)
+{
+	if (!box->env.by_hand)
+		pthread_join(t->thread, NULL);
+}
 
 static void promotion_name_targets(
 	const struct box *box, char text[PROMOTION_TARGETS_BYTES], struct checkpoint_place *out)
@@ -248,12 +284,17 @@ static bool promotion_run(struct control *c, bool claims)
 	if (!t)
 		return false;
 	t->claims = claims;
+	t->unlocked = c->box->env.plant == SHARD_PLANT_UNLOCKED;
 	t->least = c->above.seen > 1 ? c->above.seen : 1;
+	if (c->above.epoch && c->above.epoch == p->file.epoch && c->box->locks.count > 0)
+		t->mine = p->file;
 	if (claims)
 		t->file = p->claim;
 	snprintf(t->self, sizeof(t->self), "%s", promotion_self(c->box));
 	promotion_name_targets(c->box, t->targets, &t->place);
-	if (pthread_create(&t->thread, NULL, promotion_thread, t) != 0) {
+	if (c->box->env.by_hand) {
+		promotion_thread(t);
+	} else if (pthread_create(&t->thread, NULL, promotion_thread, t) != 0) {
 		free(t);
 		return false;
 	}
@@ -282,16 +323,28 @@ static void promotion_lose(struct control *c, const struct above_place *by)
 	control_stop(c);
 }
 
+/* It is this box, which is it not, as a disk failed while that was written: so it would be if it came again. */
+static void promotion_heed_own(struct promotion *p, const struct root_file *file)
+{
+	p->claim = *file;
+	p->wanted = p->heeds = true;
+}
+
 static void promotion_heed(struct control *c, const struct root_file *file)
 {
 	struct promotion *p = c->box->promotion;
+	bool news = file->epoch != p->file.epoch || strcmp(file->address, p->file.address) != 0;
 	struct above_place place;
 	struct err e;
 
-	if (file->epoch == p->file.epoch && strcmp(file->address, p->file.address) == 0)
-		return;
 	p->file = *file;
-	if (file->epoch < c->above.seen || file->epoch <= c->above.epoch || promotion_is_own(c->box, file, false))
+	if (file->epoch < c->above.seen || file->epoch <= c->above.epoch)
+		return;
+	if (promotion_is_own(c->box, file, false)) {
+		promotion_heed_own(p, file);
+		return;
+	}
+	if (!news)
 		return;
 	if (promotion_read_place(file, &place, &e) < 0)
 		log_error("%s", e.text);
@@ -310,6 +363,11 @@ static void promotion_looked(struct control *c, const struct promotion_task *t)
 	if (t->result < 0 && t->result != p->look_failed)
 		log_warn("whether this box's root was replaced cannot be seen: %s", t->why.text);
 	p->look_failed = t->result;
+	if (t->mended > 0)
+		log_info("%d of checkpoint_targets did not say that this box is the root, and do again", t->mended);
+	else if (t->mended < 0 && t->mended != p->mend_failed)
+		log_warn("checkpoint_targets: %s; the others say that this box is the root", t->unmended.text);
+	p->mend_failed = t->mended;
 	if (t->result >= 0)
 		promotion_heed(c, &t->file);
 }
@@ -318,9 +376,15 @@ static void promotion_claimed(struct control *c, struct promotion_task *t)
 {
 	struct promotion *p = c->box->promotion;
 
-	p->wanted = false;
+	bool told = p->heeds && p->failed.code == t->result;
+
+	if (t->result < 0 && !p->heeds)
+		p->look_ns = c->now_ns; /* some targets may say already that it is it */
+	p->wanted = p->heeds = false;
 	if (t->result < 0) {
 		p->failed = t->why;
+		if (told)
+			return;
 		log_warn("this box was not promoted to be the root, as %s wanted: %s", p->claim.by, t->why.text);
 		return;
 	}
@@ -338,7 +402,7 @@ static void promotion_reap(struct control *c)
 
 	if (!t || !atomic_load_explicit(&t->over, memory_order_acquire))
 		return;
-	pthread_join(t->thread, NULL);
+	promotion_join(c->box, t);
 	p->task = NULL;
 	p->look_ns = c->now_ns + PROMOTION_LOOK_NS;
 	if (c->stopping) /* what it has written holds when it is started again */
@@ -449,6 +513,7 @@ static int promotion_begin(struct control *c, const char *who, const char *typed
 	log_info("%s promotes this box to be the root, at %s", claim.by, claim.address);
 	p->claim = claim;
 	p->wanted = true;
+	p->heeds = false;
 	p->failed = (struct err){.code = 0};
 	c->again = true;
 	return 0;
@@ -562,7 +627,7 @@ static int promotion_settle(struct box *box, int rc, struct err *e)
 int promotion_open(struct box *box, struct err *e)
 {
 	const struct config *config = box->config;
-	int rc = box_check_targets(config, box->control.above.there ? NULL : box, false, e);
+	int rc = box_check_targets(config, box, false, e);
 
 	if (!config->checkpoint_targets[0] || config->root[0] || config->uplink_name[0] || config->hostbox_fd)
 		return rc;
@@ -585,7 +650,7 @@ void promotion_close(struct box *box)
 	while (p->task && !atomic_load_explicit(&p->task->over, memory_order_acquire) && clock_now_ns() < until_ns)
 		nanosleep(&pause, NULL);
 	if (p->task && atomic_load_explicit(&p->task->over, memory_order_acquire)) {
-		pthread_join(p->task->thread, NULL);
+		promotion_join(box, p->task);
 		checkpoint_unlock_targets(&p->task->locks);
 		free(p->task);
 	}

@@ -6,7 +6,8 @@
  * also when it comes again. Who has the targets looks there: at start, and every two seconds, on a thread of its own,
  * as disks may stand still. A root that finds a higher epoch there than its own is none any more: it goes below that
  * one, at once, or, where it was started without a way up, when it is started again; until then it ends. Others find
- * the new root by the list of their uplink.
+ * the new root by the list of their uplink. Disks may fail in the midst of that, and are replaced: a box that the
+ * targets name, and that is not the root, becomes it, and the root writes its word to targets that lack it.
  *
  * That no two roots commit rounds of one job does not hang on the locks alone: a job starts with all its ranks, and
  * these have left the one root when it starts at the other.

@@ -120,7 +120,6 @@ static int root_file_read_target(struct disk *disk, const char *target, struct r
 static int root_file_put(struct disk *disk, int dir, const char *text, size_t length)
 {
 	int fd = disk->ops->make_file(disk, dir, ROOT_FILE_PART, false), rc = 0;
-	ssize_t put;
 
 	if (fd == -EEXIST) { /* of one who died over it: whoever has the locks is alone here */
 		rc = disk->ops->remove(disk, dir, ROOT_FILE_PART);
@@ -128,8 +127,9 @@ static int root_file_put(struct disk *disk, int dir, const char *text, size_t le
 	}
 	if (fd < 0)
 		return fd;
-	put = disk->ops->write(disk, fd, text, length, 0);
-	rc = put < 0 ? (int)put : put < (ssize_t)length ? -ENOSPC : disk->ops->sync(disk, fd);
+	rc = disk_write_all(disk, fd, text, length, 0);
+	if (rc == 0)
+		rc = disk->ops->sync(disk, fd);
 	disk->ops->close(disk, fd);
 	if (rc < 0)
 		disk->ops->remove(disk, dir, ROOT_FILE_PART);
@@ -210,13 +210,15 @@ static unsigned root_file_put_all(
 	return failed;
 }
 
-int root_file_write(const struct checkpoint_place *place, const struct root_file *file, struct err *e)
+/* To all of them but `spare`. */
+static int root_file_write_most(
+	const struct checkpoint_place *place, const struct root_file *file, unsigned spare, struct err *e)
 {
 	struct disk *disk = checkpoint_disk(place);
 	int dirs[CHECKPOINT_TARGETS_MAX], rc;
 	struct err first = {.code = 0};
 	unsigned failed = root_file_put_all(place, file, dirs, &first);
-	bool enough = failed <= root_file_spare(place, true);
+	bool enough = failed <= spare;
 
 	for (unsigned i = 0; i < place->target_count; i++) {
 		if (dirs[i] < 0)
@@ -229,5 +231,42 @@ int root_file_write(const struct checkpoint_place *place, const struct root_file
 	}
 	if (failed)
 		*e = first;
-	return failed > root_file_spare(place, true) ? first.code : (int)failed;
+	return failed > spare ? first.code : (int)failed;
+}
+
+int root_file_write(const struct checkpoint_place *place, const struct root_file *file, struct err *e)
+{
+	return root_file_write_most(place, file, root_file_spare(place, true), e);
+}
+
+int root_file_renew(const struct checkpoint_place *place, const struct root_file *file, struct err *e)
+{
+	return root_file_write_most(place, file, root_file_spare(place, false), e);
+}
+
+int root_file_mend(const struct checkpoint_place *place, const struct root_file *file, struct err *e)
+{
+	struct disk *disk = checkpoint_disk(place);
+	char text[ROOT_FILE_BYTES];
+	size_t length = root_file_print(file, text);
+	struct root_file is;
+	int mended = 0, failed = 0;
+
+	for (unsigned i = 0; i < place->target_count; i++) {
+		int rc = root_file_read_target(disk, place->targets[i], &is), dir;
+
+		if ((rc < 0 && rc != -EBADMSG) || (rc == 0 && is.epoch >= file->epoch))
+			continue;
+		dir = disk->ops->open_dir(disk, -1, place->targets[i]);
+		rc = dir < 0 ? dir : root_file_put(disk, dir, text, length);
+		if (rc == 0)
+			rc = root_file_name_it(disk, dir);
+		if (dir >= 0)
+			disk->ops->close(disk, dir);
+		mended += rc == 0;
+		if (rc < 0 && failed == 0)
+			failed = err_set(e, rc, "%s/" ROOT_FILE_NAME " cannot be written anew: %s", place->targets[i],
+				strerror(-rc));
+	}
+	return failed ? failed : mended;
 }

@@ -43,4 +43,17 @@ int root_file_read(const struct checkpoint_place *place, struct root_file *out, 
  */
 int root_file_write(const struct checkpoint_place *place, const struct root_file *file, struct err *e);
 
+/*
+ * Once more what some say already, by the box that it names, as writing it failed at the very end: those may lose it
+ * with their power. As above, but that it may lack in as many targets as readers bear.
+ */
+int root_file_renew(const struct checkpoint_place *place, const struct root_file *file, struct err *e);
+
+/*
+ * For the root that it names, which has the locks, now and then: targets that are there and say less, as a disk was
+ * replaced or a file is damaged, get it, that readers find it when the others are gone. How many did, or why the first
+ * of them cannot be written.
+ */
+int root_file_mend(const struct checkpoint_place *place, const struct root_file *file, struct err *e);
+
 #endif

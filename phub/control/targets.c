@@ -19,8 +19,7 @@
 enum target_state { TARGET_RUNS, TARGET_OVER, TARGET_LEFT };
 
 struct target_task {
-	const struct targets_ops *ops;
-	void *arg;
+	struct disk *disk;
 	_Atomic int state; /* exchanged by both sides: what the other did before is seen then */
 	bool gives;        /* `lock` back, in place of taking it */
 	bool looks;        /* only whether it can be taken */
@@ -43,24 +42,12 @@ struct target {
 
 enum target_doing { TARGET_TAKES, TARGET_GIVES, TARGET_LOOKS };
 
-static int targets_lock_dir(void *arg, const char *dir, const char *who, int *lock)
-{
-	(void)arg;
-	return disk_lock(dir, who, lock);
-}
-
-static void targets_unlock_dir(void *arg, int lock)
-{
-	(void)arg;
-	close(lock);
-}
-
 /* ---- tasks ---- */
 
 static void target_drop(struct target_task *task)
 {
 	if (!task->gives && !task->looks && task->rc == 0)
-		task->ops->unlock(task->arg, task->lock);
+		task->disk->ops->unlock(task->disk, task->lock);
 	free(task);
 }
 
@@ -70,11 +57,11 @@ static void *target_run(void *arg)
 
 	task->rc = 0;
 	if (task->gives)
-		task->ops->unlock(task->arg, task->lock);
+		task->disk->ops->unlock(task->disk, task->lock);
 	else
-		task->rc = task->ops->lock(task->arg, task->dir, task->who, &task->lock);
+		task->rc = task->disk->ops->lock(task->disk, task->dir, task->who, &task->lock);
 	if (task->looks && task->rc == 0)
-		task->ops->unlock(task->arg, task->lock);
+		task->disk->ops->unlock(task->disk, task->lock);
 	if (atomic_exchange_explicit(&task->state, TARGET_OVER, memory_order_acq_rel) == TARGET_LEFT)
 		target_drop(task);
 	return NULL;
@@ -105,8 +92,7 @@ static void target_begin(struct targets *t, unsigned index, enum target_doing do
 	int rc = task ? 0 : -ENOMEM;
 
 	if (task) {
-		task->ops = t->ops;
-		task->arg = t->arg;
+		task->disk = t->disk;
 		task->gives = doing == TARGET_GIVES;
 		task->looks = doing == TARGET_LOOKS;
 		task->lock = target->lock;
@@ -123,7 +109,7 @@ static void target_begin(struct targets *t, unsigned index, enum target_doing do
 	free(task);
 	target->task = NULL;
 	if (doing == TARGET_GIVES) {
-		t->ops->unlock(t->arg, target->lock);
+		t->disk->ops->unlock(t->disk, target->lock);
 	} else if (doing == TARGET_TAKES) {
 		target->heard = true;
 		target->rc = rc;
@@ -344,12 +330,10 @@ void targets_describe(const struct targets *t, struct targets_report *out)
 
 /* ---- life ---- */
 
-int targets_init(struct targets *t, const char *list, unsigned parity, const char *who, const struct targets_ops *ops,
-	void *arg, bool by_hand)
+int targets_init(struct targets *t, const char *list, unsigned parity, const char *who, struct disk *disk, bool by_hand)
 {
-	static const struct targets_ops dirs = {.lock = targets_lock_dir, .unlock = targets_unlock_dir};
-
-	*t = (struct targets){.ops = ops ? ops : &dirs, .arg = arg, .by_hand = by_hand, .place = {.parity = parity}};
+	*t = (struct targets){.by_hand = by_hand, .place = {.parity = parity, .disk = disk}};
+	t->disk = checkpoint_disk(&t->place);
 	snprintf(t->who, sizeof(t->who), "%s", who);
 	t->text = strdup(list);
 	if (t->text && checkpoint_list_targets(&t->place, t->text) == 0)
@@ -357,7 +341,7 @@ int targets_init(struct targets *t, const char *list, unsigned parity, const cha
 	if (t->targets)
 		return 0;
 	free(t->text);
-	*t = (struct targets){.ops = NULL};
+	*t = (struct targets){.disk = NULL};
 	return -ENOMEM;
 }
 
@@ -372,5 +356,5 @@ void targets_fini(struct targets *t)
 	}
 	free(t->targets);
 	free(t->text);
-	*t = (struct targets){.ops = NULL};
+	*t = (struct targets){.disk = NULL};
 }

@@ -20,18 +20,11 @@
 #define TARGETS_LATE_NS  (10 * NS_PER_S)   /* between tries of one that was done without */
 #define TARGETS_LOOK_NS  (5 * NS_PER_S)    /* what was seen of one is true for so long */
 
-/* How they are locked. `arg` and all that it leads to outlive the process's threads. Any thread; both may block. */
-struct targets_ops {
-	/* As disk_lock(). */
-	int (*lock)(void *arg, const char *dir, const char *who, int *lock);
-	void (*unlock)(void *arg, int lock);
-};
-
+struct disk;
 struct target;
 
 struct targets {
-	const struct targets_ops *ops;
-	void *arg;
+	struct disk *disk;
 	bool by_hand; /* there are no threads: control does it */
 	char *text, who[128];
 	struct checkpoint_place place;
@@ -43,11 +36,12 @@ struct targets {
 };
 
 /*
- * Of directories with commas between them. `who`: where this box can be asked, for others to see. `ops` NULL: as
- * disk_lock() does. By hand: there are no threads, and what it calls does not block. 0 or -ENOMEM.
+ * Of directories with commas between them, on a disk (NULL: the machine's) that, with all that it leads to, outlives
+ * the process's threads. `who`: where this box can be asked, for others to see. By hand: there are no threads, and what
+ * it calls does not block. 0 or -ENOMEM.
  */
-int targets_init(struct targets *t, const char *list, unsigned parity, const char *who, const struct targets_ops *ops,
-	void *arg, bool by_hand);
+int targets_init(
+	struct targets *t, const char *list, unsigned parity, const char *who, struct disk *disk, bool by_hand);
 
 /*
  * Wants them. To be called again and again until it is 0: they are locked for this process; those that are not, as many

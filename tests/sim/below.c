@@ -18,6 +18,8 @@ enum {
 	BELOW_LONG_MS = 12000,
 };
 
+#define BELOW_BEGUN_NS 1000000000ull /* one that does not start is started again */
+
 /* ---- who is where ---- */
 
 unsigned below_endpoint(const struct world *w, const char *name)
@@ -69,6 +71,8 @@ uint64_t below_run(struct world *w)
 
 uint64_t below_run_of(const struct worker *me)
 {
+	if (world_plan_promotes(me->world->plan))
+		return promote_run(me);
 	return world_plan_leases(me->world->plan) ? lease_run(me) : below_run(me->world);
 }
 
@@ -117,6 +121,14 @@ static int below_set(struct config *config, const char *name, const char *host, 
 	return config_set(config, text, e);
 }
 
+static int below_set_lift(struct config *config, const struct world_plan *plan, struct err *e)
+{
+	char text[32];
+
+	snprintf(text, sizeof(text), "uplink_type=%s", world_plan_lift(plan));
+	return config_set(config, text, e);
+}
+
 static const char *below_name(const struct below_box *box)
 {
 	return box ? box->name : "box";
@@ -130,6 +142,8 @@ static int below_configure_one(struct below_box *box, unsigned cores, struct err
 	config_init(&box->config);
 	rc = below_set(&box->config, "cores", "", cores, e);
 	if (rc == 0)
+		rc = below_set_lift(&box->config, plan, e);
+	if (rc == 0)
 		rc = below_set(&box->config, "window", "", plan->window, e);
 	if (rc == 0)
 		rc = below_set(&box->config, "lost_ms", "", BELOW_LOST_MS, e);
@@ -138,6 +152,8 @@ static int below_configure_one(struct below_box *box, unsigned cores, struct err
 	if (rc == 0 && world_plan_leases(plan) && !box->above)
 		rc = box == below_number(box->world, plan->heir) ? lease_configure_root(box->world, &box->config, e)
 								 : lease_configure_below(box->world, &box->config, e);
+	else if (rc == 0 && world_plan_promotes(plan) && !box->above)
+		rc = promote_configure_below(box->world, &box->config, box, e);
 	else if (rc == 0)
 		rc = below_set(&box->config, "uplink", below_name(box->above), WORLD_CONTROL_PORT, e);
 	if (rc == 0)
@@ -165,9 +181,13 @@ int below_configure(struct world *w, struct err *e)
 	snprintf(text, sizeof(text), "hierarchy=%s", world_hierarchies[plan->hierarchy]);
 	rc = config_set(&w->config, text, e);
 	if (rc == 0)
+		rc = below_set_lift(&w->config, plan, e);
+	if (rc == 0)
 		rc = below_set(&w->config, "lost_ms", "", BELOW_LOST_MS, e);
 	if (rc == 0 && world_plan_leases(plan))
 		rc = lease_configure_root(w, &w->config, e);
+	if (rc == 0 && world_plan_promotes(plan))
+		rc = promote_configure_root(w, &w->config, e);
 	for (unsigned i = 0; rc == 0 && i < b->count; i++) {
 		struct below_box *box = &b->boxes[i];
 
@@ -184,7 +204,7 @@ int below_configure(struct world *w, struct err *e)
 
 void below_prepare(struct world *w, struct box_env *root)
 {
-	if (!w->plan->below || (!w->plan->hierarchy && !world_plan_leases(w->plan)))
+	if (!w->plan->below || (!w->plan->hierarchy && !world_plan_leases(w->plan) && !world_plan_promotes(w->plan)))
 		return;
 	if (w->plan->homes)
 		homes_write_racks(w);
@@ -201,9 +221,12 @@ static int below_start(struct below_box *box, struct err *e)
 {
 	struct world *w = box->world;
 	int rc = loop_stream_listen(loop_net_host(w->net, box->host), WORLD_CONTROL_PORT, &box->listener);
+	int number = promote_number(w, box);
 
 	box->returns_ns = 0;
-	return rc == 0 ? box_create(&box->config, &box->env, loop_net_now(w->net), &box->box, e) : rc;
+	if (rc == 0)
+		rc = box_create(&box->config, &box->env, loop_net_now(w->net), &box->box, e);
+	return rc == 0 && number >= 0 ? promote_begin(w, (unsigned)number, box->box, e) : rc;
 }
 
 int below_open(struct world *w, const struct box_env *root, struct err *e)
@@ -221,7 +244,7 @@ int below_open(struct world *w, const struct box_env *root, struct err *e)
 			.config.loop = loop_net_host(w->net, box->host)};
 		box->env = *root;
 		box->env.loop = loop_net_host(w->net, box->host);
-		box->env.disk = NULL;
+		box->env.disk = promote_number(w, box) >= 0 ? promote_disk(w, 1) : NULL;
 		box->env.accept = below_accept;
 		box->env.accept_arg = box;
 		box->env.calls = &client_call_ops;
@@ -333,6 +356,29 @@ static void below_cut(struct world *w, struct below_box *box, uint64_t now_ns)
 
 /* ---- deaths ---- */
 
+static void below_bury(struct world *w, struct below_box *box)
+{
+	int number = promote_number(w, box);
+
+	loop_net_kill(w->net, box->host);
+	if (number >= 0)
+		storage_fail_after(w->outage.storage, (unsigned)number, 0);
+	box_destroy(box->box, loop_net_now(w->net));
+	loop_stream_unlisten(box->listener);
+	box->box = NULL;
+	box->listener = NULL;
+	if (number >= 0)
+		promote_bury(w, (unsigned)number);
+}
+
+void below_kill(struct world *w, struct below_box *box, uint64_t away_ns)
+{
+	below_bury(w, box);
+	box->struck = true;
+	box->returns_ns = loop_net_now(w->net) + 1 + away_ns;
+	w->result->parted++;
+}
+
 /* Its workers die with it, as in a rack without power, where there is nobody to whom they could go. */
 static void below_die(struct world *w, struct below_box *box, uint64_t now_ns)
 {
@@ -347,15 +393,10 @@ static void below_die(struct world *w, struct below_box *box, uint64_t now_ns)
 		fate_lose(&w->fate, rank, now_ns);
 		w->result->died++;
 	}
-	loop_net_kill(w->net, box->host);
-	box_destroy(box->box, now_ns);
-	loop_stream_unlisten(box->listener);
-	box->box = NULL;
-	box->listener = NULL;
-	box->struck = true;
-	if (goes_on && (!w->plan->resume || oracle_random(&w->below.random) % 2))
+	below_kill(w, box, 0);
+	box->returns_ns = 0;
+	if (promote_number(w, box) >= 0 || (goes_on && (!w->plan->resume || oracle_random(&w->below.random) % 2)))
 		box->returns_ns = now_ns + 1 + oracle_random(&w->below.random) % (w->plan->return_max_ns + 1);
-	w->result->parted++;
 }
 
 static void below_return(struct world *w, struct below_box *box)
@@ -363,7 +404,11 @@ static void below_return(struct world *w, struct below_box *box)
 	struct err e = {0};
 
 	loop_net_revive(w->net, box->host);
-	if (below_start(box, &e) < 0)
+	if (below_start(box, &e) == 0)
+		return;
+	if (box->box && promote_number(w, box) >= 0)
+		below_kill(w, box, BELOW_BEGUN_NS);
+	else
 		world_fail(w, "no box below in its place: %s", e.text);
 }
 

@@ -63,6 +63,9 @@ void below_prepare(struct world *w, struct box_env *root);
 int below_open(struct world *w, const struct box_env *root, struct err *e);
 void below_close(struct world *w);
 
+/* One dies, and is there again after so long. */
+void below_kill(struct world *w, struct below_box *box, uint64_t away_ns);
+
 /* What happens to them, and what they do. Returns how much. */
 unsigned below_step(struct world *w, uint64_t now_ns);
 /* When they have something to do by themselves; UINT64_MAX: never. */

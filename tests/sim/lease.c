@@ -209,8 +209,12 @@ static void lease_claim(struct world *w, int number, uint64_t now_ns)
 	l->epoch = ++l->revision;
 	lease_extend_key(w, now_ns);
 	w->result->promoted += l->epoch > 8;
-	if (above_assume(c, l->epoch, l->until_ns[number], &e) < 0)
+	if (above_assume(c, l->epoch, l->until_ns[number], &e) == 0)
+		return;
+	if (!w->outage.hidden && !(w->outage.storage && storage_has_failed(w->outage.storage, 0)))
 		world_fail(w, "a box is to be the root, and is not: %s", e.text);
+	above_decline(c); /* it stands for it again, when its disks are there */
+	l->holder = -1;
 }
 
 /* One that may be the root hears what etcd has. */

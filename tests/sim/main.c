@@ -44,7 +44,7 @@ int getaddrinfo(const char *host, const char *service, const struct addrinfo *hi
 	memcpy(&real, &found, sizeof(real));
 	numeric.ai_flags |= AI_NUMERICHOST;
 	rc = real(host, service, &numeric, out);
-	if (rc != EAI_NONAME || sim_mangles)
+	if (rc != EAI_NONAME || sim_mangles || world_starts)
 		return rc;
 	fprintf(stderr, "sim: the address of '%s' is asked for\n", host);
 	abort();
@@ -62,6 +62,7 @@ enum sim_kind {
 	KIND_HOMES,
 	KIND_ROOTED,
 	KIND_LEASED,
+	KIND_PROMOTED,
 	KIND_DURABLE,
 	KIND_RESUMED,
 	KIND_MANGLED,
@@ -84,6 +85,7 @@ static const struct {
 	[KIND_HOMES] = {"homes", 2, world_plan_homes},
 	[KIND_ROOTED] = {"rooted", 2, world_plan_rooted},
 	[KIND_LEASED] = {"leased", 2, world_plan_leased},
+	[KIND_PROMOTED] = {"promoted", 2, world_plan_promoted},
 	[KIND_DURABLE] = {"durable", 2, world_plan_durable},
 	[KIND_RESUMED] = {"resumed", 2, world_plan_resumed},
 	[KIND_MANGLED] = {"mangled", 2, world_plan_mangled},
@@ -107,7 +109,7 @@ static const char *const sim_plants[] = {
 static const char usage[] =
 	"usage: sim [--seeds N] [--from S] [--seed S [--trace]] [--datagrams] [--encrypted] [--guest]\n"
 	"           [--plain | --elastic | --stepwise | --quorum | --standby | --spread | --racks | --homes |\n"
-	"            --rooted | --leased | --durable | --resumed | --mangled]\n"
+	"            --rooted | --leased | --promoted | --durable | --resumed | --mangled]\n"
 	"           [--plant stale|swapped|doubled] [--bug N | --planted]\n";
 
 struct arguments {
@@ -404,6 +406,7 @@ static unsigned sim_check_bugs(void)
 			KIND_HOMES, 0, 0},
 		[SHARD_PLANT_MUTE] = {"a box that has lost one beside leaves without a word of it", 400, KIND_HOMES, 0,
 			0},
+		[SHARD_PLANT_UNLOCKED] = {"a box is promoted while another is the root", 100, KIND_PROMOTED, 0, 0},
 	};
 	unsigned missed = 0;
 
@@ -514,6 +517,8 @@ static void sim_add(struct world_result *sum, const struct world_result *result)
 	sum->outrun += result->outrun;
 	sum->promoted += result->promoted;
 	sum->regained += result->regained;
+	sum->promotions += result->promotions;
+	sum->refused += result->refused;
 	sum->whole += result->whole;
 	sum->homes += result->homes;
 	sum->homes_died += result->homes_died;
@@ -569,6 +574,8 @@ static void sim_tell(const struct arguments *a, const struct world_result *sum, 
 	printf("sim: %u roots by a lease stood still or did not hear of etcd, %u for longer than it lasted; after that "
 	       "%u times one was the root anew, and %u times one was it still\n",
 		sum->upset, sum->outrun, sum->promoted, sum->regained);
+	printf("sim: an operator promoted %u boxes to be the root, and was refused %u times\n", sum->promotions,
+		sum->refused);
 	printf("sim: %u boxes died; after that %u jobs went on from a checkpoint and %u began anew; %llu checkpoints, "
 	       "%u harmed disks, %llu calls of theirs failed, %llu files were torn, %llu names undone\n",
 		sum->box_died, sum->restored, sum->anew, (unsigned long long)sum->kept, sum->harmed,

@@ -19,6 +19,7 @@ enum {
 };
 
 #define OUTAGE_STILL_NS 5000000000ull
+#define OUTAGE_BEGUN_NS 1000000000ull /* one that does not start is started again */
 
 static unsigned outage_draw(struct world *w, unsigned count)
 {
@@ -26,10 +27,10 @@ static unsigned outage_draw(struct world *w, unsigned count)
 }
 
 /* In most lives of a box it is a call of a disk at which it dies, so that none is spared. */
-static void outage_schedule(struct world *w)
+static void outage_schedule(struct world *w, unsigned number)
 {
 	if (w->outage.deaths < w->plan->box_deaths && outage_draw(w, w->plan->deaths > 0 ? 2 : 3))
-		storage_fail_after(w->outage.storage, outage_draw(w, OUTAGE_CALLS * w->plan->disk.targets));
+		storage_fail_after(w->outage.storage, number, outage_draw(w, OUTAGE_CALLS * w->plan->disk.targets));
 }
 
 /* What the box says of its disks, where nobody else listens. */
@@ -52,7 +53,8 @@ int outage_init(struct world *w)
 		return -ENOMEM;
 	if (!w->trace)
 		log_set_sink(outage_hear, o);
-	outage_schedule(w);
+	if (!world_plan_promotes(w->plan)) /* else when there is a root */
+		outage_schedule(w, 0);
 	return 0;
 }
 
@@ -131,7 +133,10 @@ bool outage_excuses(const struct world *w, const char *text)
 		return true;                                           /* others gave up before */
 	if (strstr(text, "cannot be looked into") && outage_blinds(w)) /* before any checkpoint, too */
 		return true;
-	if (w->outage.left && strstr(text, "ranks that had left before do not come again"))
+	if (promote_excuses(w, text))
+		return true;
+	if (w->outage.left && (strstr(text, "ranks that had left before do not come again") ||
+				      strstr(text, "only rank 0 brings first weights"))) /* others are done */
 		return true;
 	if (!w->outage.lost && !outage_loses(w))
 		return false;
@@ -161,6 +166,14 @@ static void outage_note_loss(struct world *w)
 	o->lost = o->lost || w->plan->disk.fail_read > 0 || there < w->plan->disk.targets - w->plan->parity;
 }
 
+/* All targets are there. */
+static void outage_show(struct world *w)
+{
+	for (unsigned i = 0; i < w->plan->disk.targets; i++)
+		storage_hide(w->outage.storage, i, false);
+	w->outage.hidden = 0;
+}
+
 static void outage_harm(struct world *w)
 {
 	struct outage *o = &w->outage;
@@ -168,9 +181,7 @@ static void outage_harm(struct world *w)
 	unsigned how = outage_draw(w, 6);
 
 	if (o->hidden && outage_draw(w, 2)) {
-		for (unsigned i = 0; i < w->plan->disk.targets; i++)
-			storage_hide(o->storage, i, false);
-		o->hidden = 0;
+		outage_show(w);
 		return;
 	}
 	if (o->harms == w->plan->harms || !outage_may_harm(w, target))
@@ -229,13 +240,13 @@ static bool outage_heals(struct world *w)
 	return w->plan->deaths > 0 && loop_net_now(w->net) > o->results_ns + OUTAGE_STILL_NS;
 }
 
-static bool outage_strikes(struct world *w)
+static bool outage_strikes(struct world *w, unsigned number)
 {
-	bool failed = storage_has_failed(w->outage.storage);
+	bool failed = storage_has_failed(w->outage.storage, number);
 
 	if (outage_heals(w) || !outage_may_kill(w)) {
 		if (failed)
-			storage_resume(w->outage.storage);
+			storage_resume(w->outage.storage, number);
 		return false;
 	}
 	/* Most of those whose workers die, too, live until there is something to go on from. */
@@ -243,21 +254,6 @@ static bool outage_strikes(struct world *w)
 		outage_draw(w, OUTAGE_SPARED))
 		return false;
 	return failed || outage_draw(w, outage_turns(w)) == 0;
-}
-
-static void outage_kill(struct world *w)
-{
-	struct outage *o = &w->outage;
-
-	loop_net_kill(w->net, WORLD_BOX_HOST);
-	storage_fail_after(o->storage, 0);
-	box_destroy(w->box, loop_net_now(w->net));
-	loop_stream_unlisten(w->listener);
-	w->box = NULL;
-	w->listener = NULL;
-	o->deaths++;
-	o->returns_ns = loop_net_now(w->net) + oracle_random(&o->random) % (w->plan->away_max_ns + 1);
-	w->result->box_died++;
 }
 
 /* Files of the newest are gone because one after it was written, which nobody saw before the box died? Then that is it.
@@ -278,22 +274,59 @@ static void outage_note_newer(struct world *w)
 	}
 }
 
-static void outage_return(struct world *w)
+/* The first box's process is gone. */
+static void outage_bury(struct world *w, uint64_t away_ns)
+{
+	loop_net_kill(w->net, WORLD_BOX_HOST);
+	storage_fail_after(w->outage.storage, 0, 0);
+	box_destroy(w->box, loop_net_now(w->net));
+	loop_stream_unlisten(w->listener);
+	w->box = NULL;
+	w->listener = NULL;
+	w->outage.returns_ns = loop_net_now(w->net) + away_ns;
+	promote_bury(w, 0);
+}
+
+static void outage_kill(struct world *w, unsigned number)
 {
 	struct outage *o = &w->outage;
+	uint64_t away_ns = oracle_random(&o->random) % (w->plan->away_max_ns + 1);
+
+	if (number == 0)
+		outage_bury(w, away_ns);
+	else
+		below_kill(w, &w->below.boxes[w->plan->heir - 1], away_ns);
+	o->deaths++;
+	w->result->box_died++;
+	outage_note_newer(w);
+}
+
+void outage_meet(struct world *w, unsigned number)
+{
+	struct outage *o = &w->outage;
+
+	o->job = 0;
+	o->refused_reads = storage_stats(o->storage)->refused_reads;
+	outage_schedule(w, number);
+}
+
+static void outage_return(struct world *w)
+{
 	struct err e = {0};
 
-	storage_restore(o->storage);
-	outage_note_newer(w);
 	for (unsigned i = outage_draw(w, 3); i > 0; i--)
 		outage_harm(w);
 	outage_note_loss(w);
 	loop_net_revive(w->net, WORLD_BOX_HOST);
-	if (world_open_box(w, &e) < 0)
+	if (world_open_box(w, &e) == 0) {
+		if (!world_plan_promotes(w->plan)) /* else it may not be the root */
+			outage_meet(w, 0);
+	} else if (world_plan_promotes(w->plan)) { /* its disks are seen to */
+		outage_show(w);
+		outage_bury(w, OUTAGE_BEGUN_NS);
+	} else {
 		world_fail(w, "no box in its place: %s", e.text);
-	o->job = 0;
-	o->refused_reads = storage_stats(o->storage)->refused_reads;
-	outage_schedule(w);
+	}
 }
 
 /* ---- what is seen of checkpoints ---- */
@@ -383,28 +416,43 @@ static void outage_watch(struct world *w)
 	o->kept = kept;
 }
 
+/* The box that may die now, or has: the root, or one that is about to be it. -1: there is none. */
+static int outage_victim(const struct world *w)
+{
+	if (!world_plan_promotes(w->plan))
+		return w->box ? 0 : -1;
+	for (unsigned i = 0; i < PROMOTE_BOXES; i++)
+		if (storage_has_failed(w->outage.storage, i))
+			return (int)i;
+	return promote_root_number(w);
+}
+
 unsigned outage_step(struct world *w)
 {
 	struct outage *o = &w->outage;
 	uint64_t now_ns = loop_net_now(w->net);
+	unsigned work;
+	int victim;
 
 	if (!o->storage)
 		return 0;
 	storage_advance(o->storage, now_ns);
-	if (!w->box && now_ns < o->returns_ns)
-		return 0;
-	if (!w->box) {
+	work = promote_step(w, now_ns);
+	if (!w->box && now_ns >= o->returns_ns) {
 		outage_return(w);
 		return 1;
 	}
-	if (!storage_has_failed(o->storage)) /* else what it did last is nothing that anybody saw */
+	victim = outage_victim(w);
+	if (victim < 0)
+		return work;
+	if (!storage_has_failed(o->storage, (unsigned)victim)) /* else what it did last is nothing that anybody saw */
 		outage_watch(w);
 	if (outage_draw(w, OUTAGE_HARM_TURNS) == 0)
 		outage_harm(w);
 	if (o->job == 0 && o->deaths > 0) /* a box that is back has not read it yet */
 		outage_note_loss(w);
-	if (!outage_strikes(w))
-		return 0;
-	outage_kill(w);
+	if (!outage_strikes(w, (unsigned)victim))
+		return work;
+	outage_kill(w, (unsigned)victim);
 	return 1;
 }

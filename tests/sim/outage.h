@@ -20,8 +20,8 @@ struct outage {
 	unsigned deaths, harms, hidings;
 	uint64_t results, results_ns; /* that workers had, and since when they have got no more */
 	unsigned warned;              /* lines in which the box says that it has no checkpoint, or not all of it */
-	uint64_t returns_ns;          /* of a box that is dead */
-	uint32_t job;                 /* of this box, that runs: what it began with was looked at; 0: none was */
+	uint64_t returns_ns;          /* of the first box, when it is dead */
+	uint32_t job;                 /* of the root, that runs: what it began with was looked at; 0: none was */
 	uint64_t refused_reads;       /* when the box came, or the job began */
 	uint64_t kept;                /* by this job */
 	uint64_t newest;              /* round of the newest checkpoint that was called written; 0: none was */
@@ -40,6 +40,9 @@ void outage_fini(struct world *w);
 /* What befalls box and disks now. Returns how much. When that is due by itself; UINT64_MAX: never. */
 unsigned outage_step(struct world *w);
 uint64_t outage_due(const struct world *w);
+
+/* Another box is the root, of those with these disks (promote.h), or the same one again: its job is looked at anew. */
+void outage_meet(struct world *w, unsigned number);
 
 /* No box dies any more: all workers have all that they want. */
 bool outage_is_over(const struct world *w);

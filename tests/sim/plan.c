@@ -372,10 +372,37 @@ void world_plan_rooted(struct world_plan *plan)
 	world_plan_rooted_elastic(plan);
 }
 
+/* One of the boxes right below the root. */
+static unsigned world_draw_heir(const struct world_plan *plan, uint64_t *r)
+{
+	unsigned tops = 0, at;
+
+	for (unsigned i = 0; i < plan->below; i++)
+		tops += plan->boxes[i].above == 0;
+	at = world_draw(r, 1, tops);
+	for (unsigned i = 0;; i++)
+		if (plan->boxes[i].above == 0 && --at == 0)
+			return i + 1;
+}
+
+void world_plan_promoted(struct world_plan *plan)
+{
+	uint64_t r = plan->seed * 0x9e3779b97f4a7c15ull + 67;
+
+	world_plan_rooted(plan);
+	plan->hierarchy = 0;
+	plan->promotes = true;
+	plan->resume = true;
+	plan->heir = world_draw_heir(plan, &r);
+	plan->boxes[plan->heir - 1].sibling = 0;
+	plan->cruel = false; /* else the disks may forget who was promoted */
+	plan->box_deaths = world_draw(&r, 1, 3);
+	plan->away_max_ns = 1000000ull * (world_draw(&r, 0, 3) ? world_draw(&r, 1000, 12000) : world_draw(&r, 0, 20));
+}
+
 void world_plan_leased(struct world_plan *plan)
 {
 	uint64_t r = plan->seed * 0x9e3779b97f4a7c15ull + 61;
-	unsigned tops = 0, at;
 
 	world_plan_rooted(plan);
 	plan->hierarchy = 0;
@@ -390,12 +417,7 @@ void world_plan_leased(struct world_plan *plan)
 	plan->box_deaths = 0;
 	plan->harms = 0;
 	plan->resume = true;
-	for (unsigned i = 0; i < plan->below; i++)
-		tops += plan->boxes[i].above == 0;
-	at = world_draw(&r, 1, tops);
-	for (unsigned i = 0; at > 0; i++)
-		if (plan->boxes[i].above == 0 && --at == 0)
-			plan->heir = i + 1;
+	plan->heir = world_draw_heir(plan, &r);
 }
 
 void world_plan_resumed(struct world_plan *plan)
@@ -506,6 +528,14 @@ void world_plan_draw(uint64_t seed, struct world_plan *plan)
 		world_plan_invite(plan);
 }
 
+const char *world_plan_lift(const struct world_plan *plan)
+{
+	static const char *const types[] = {"f32", "f32", "f16", "bf16"};
+	uint64_t r = plan->seed * 0x9e3779b97f4a7c15ull + 71;
+
+	return plan->values == ORACLE_INTEGERS ? types[world_draw(&r, 0, 3)] : types[0];
+}
+
 static void world_plan_print_boxes(const struct world_plan *p, FILE *out)
 {
 	static const char *const parts[] = {[PART_DEATH] = "die",
@@ -517,7 +547,7 @@ static void world_plan_print_boxes(const struct world_plan *p, FILE *out)
 	for (unsigned i = 0; i < p->below; i++)
 		fprintf(out, " %u below %u (sibling %u, %u cores)", i + 1, p->boxes[i].above, p->boxes[i].sibling,
 			p->boxes[i].cores);
-	fputs("; ranks at", out);
+	fprintf(out, ", sums as %s; ranks at", world_plan_lift(p));
 	for (unsigned rank = 0; rank < p->workers; rank++)
 		fprintf(out, " %u", p->at[rank]);
 	if (p->below_part)
@@ -528,6 +558,8 @@ static void world_plan_print_boxes(const struct world_plan *p, FILE *out)
 		fputs(", also of one way", out);
 	if (p->resume)
 		fputs(", workers come again", out);
+	if (p->promotes)
+		fprintf(out, ", an operator promotes its heir %u", p->heir);
 	if (world_plan_leases(p))
 		fprintf(out, ", the root has a lease of %.0f s, up to %u upsets, one turn in %u, heir %u",
 			(double)p->ttl_ms / 1e3, p->upsets, p->upset_steps, p->heir);

@@ -3,6 +3,7 @@
 #include "tests/sim/storage.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -13,22 +14,28 @@
 
 static bool storage_chance(struct storage *s, double p)
 {
-	return p > 0 && (double)(oracle_random(&s->random) >> 11) * 0x1p-53 < p;
+	return p > 0 && !s->calm && (double)(oracle_random(&s->random) >> 11) * 0x1p-53 < p;
 }
 
 enum storage_kind { STORAGE_READS, STORAGE_WRITES, STORAGE_ASKS };
 
-/* Each call passes by here: 0, or why it fails. */
-static int storage_call(struct storage *s, int target, enum storage_kind kind)
+static struct mount *mount_of(struct disk *d)
 {
+	return (struct mount *)d;
+}
+
+/* Each call passes by here: 0, or why it fails. */
+static int storage_call(struct mount *m, int target, enum storage_kind kind)
+{
+	struct storage *s = m->storage;
 	double fail = kind == STORAGE_READS ? s->plan.fail_read : kind == STORAGE_WRITES ? s->plan.fail : 0;
 
 	s->stats.calls++;
-	if (s->left == 0)
-		s->failed = true;
-	else if (s->left != UINT64_MAX)
-		s->left--;
-	if (s->failed || (target >= 0 && s->hidden >> target & 1))
+	if (m->left == 0)
+		m->failed = true;
+	else if (m->left != UINT64_MAX)
+		m->left--;
+	if (m->failed || (target >= 0 && s->hidden >> target & 1))
 		return -EIO;
 	if (!storage_chance(s, fail))
 		return 0;
@@ -53,17 +60,15 @@ static int storage_room(struct storage *s, const struct node *n, uint64_t bytes)
 
 /* ---- calls ---- */
 
-static struct storage *storage_of(struct disk *d)
+static int storage_open(struct mount *m, struct node *n)
 {
-	return (struct storage *)d;
-}
+	struct storage *s = m->storage;
 
-static int storage_open(struct storage *s, struct node *n)
-{
 	for (int i = 0; i < STORAGE_FDS; i++) {
 		if (s->fds[i])
 			continue;
 		s->fds[i] = n;
+		s->openers[i] = m->number;
 		return i;
 	}
 	return -EMFILE;
@@ -95,29 +100,32 @@ static int storage_target(const struct storage *s, int at)
 
 static int storage_open_dir(struct disk *d, int at, const char *name)
 {
-	struct storage *s = storage_of(d);
-	int rc = storage_call(s, storage_target(s, at), STORAGE_READS);
+	struct mount *m = mount_of(d);
+	struct storage *s = m->storage;
+	int rc = storage_call(m, storage_target(s, at), STORAGE_READS);
 	struct node *n = rc == 0 ? storage_at(s, at, name) : NULL;
 
 	if (rc < 0)
 		return rc;
-	return !n ? -ENOENT : !n->is_dir ? -ENOTDIR : storage_open(s, n);
+	return !n ? -ENOENT : !n->is_dir ? -ENOTDIR : storage_open(m, n);
 }
 
 static int storage_open_file(struct disk *d, int at, const char *name)
 {
-	struct storage *s = storage_of(d);
-	int rc = storage_call(s, storage_target(s, at), STORAGE_READS);
+	struct mount *m = mount_of(d);
+	struct storage *s = m->storage;
+	int rc = storage_call(m, storage_target(s, at), STORAGE_READS);
 	struct node *n = rc == 0 ? storage_at(s, at, name) : NULL;
 
 	if (rc < 0)
 		return rc;
-	return n ? storage_open(s, n) : -ENOENT;
+	return n ? storage_open(m, n) : -ENOENT;
 }
 
-static int storage_make(struct storage *s, int at, const char *name, bool is_dir, struct node **out)
+static int storage_make(struct mount *m, int at, const char *name, bool is_dir, struct node **out)
 {
-	int rc = storage_call(s, storage_target(s, at), STORAGE_WRITES);
+	struct storage *s = m->storage;
+	int rc = storage_call(m, storage_target(s, at), STORAGE_WRITES);
 
 	if (rc == 0 && storage_at(s, at, name))
 		rc = -EEXIST;
@@ -128,7 +136,8 @@ static int storage_make(struct storage *s, int at, const char *name, bool is_dir
 	if (rc < 0)
 		return rc;
 	*out = storage_node(s, s->fds[at]->target, is_dir);
-	storage_change(s->fds[at], "", name, *out);
+	(*out)->writer = m->number;
+	storage_change(m, s->fds[at], "", name, *out);
 	return 0;
 }
 
@@ -136,26 +145,28 @@ static int storage_make_dir(struct disk *d, int at, const char *name)
 {
 	struct node *n;
 
-	return storage_make(storage_of(d), at, name, true, &n);
+	return storage_make(mount_of(d), at, name, true, &n);
 }
 
 static int storage_make_file(struct disk *d, int at, const char *name, bool direct)
 {
-	struct storage *s = storage_of(d);
+	struct mount *m = mount_of(d);
+	struct storage *s = m->storage;
 	struct node *n;
-	int rc = direct && s->plan.buffered ? -EINVAL : storage_make(s, at, name, false, &n);
+	int rc = direct && s->plan.buffered ? -EINVAL : storage_make(m, at, name, false, &n);
 
 	if (rc < 0)
 		return rc;
 	n->direct = direct;
-	return storage_open(s, n);
+	return storage_open(m, n);
 }
 
 static int storage_reserve(struct disk *d, int fd, uint64_t bytes)
 {
-	struct storage *s = storage_of(d);
+	struct mount *m = mount_of(d);
+	struct storage *s = m->storage;
 	struct node *n = s->fds[fd];
-	int rc = storage_call(s, storage_target(s, fd), STORAGE_WRITES);
+	int rc = storage_call(m, storage_target(s, fd), STORAGE_WRITES);
 
 	if (rc == 0 && s->plan.buffered && oracle_random(&s->random) % 2)
 		rc = -EOPNOTSUPP;
@@ -163,14 +174,16 @@ static int storage_reserve(struct disk *d, int fd, uint64_t bytes)
 		rc = storage_room(s, n, bytes);
 	if (rc == 0 && bytes > n->now.count)
 		storage_resize(&n->now, bytes);
+	n->writer = rc == 0 ? m->number : n->writer;
 	return rc;
 }
 
 static ssize_t storage_read(struct disk *d, int fd, void *to, size_t count, uint64_t at)
 {
-	struct storage *s = storage_of(d);
+	struct mount *m = mount_of(d);
+	struct storage *s = m->storage;
 	const struct node *n = s->fds[fd];
-	int rc = storage_call(s, storage_target(s, fd), STORAGE_READS);
+	int rc = storage_call(m, storage_target(s, fd), STORAGE_READS);
 
 	if (rc < 0)
 		return rc;
@@ -185,9 +198,10 @@ static ssize_t storage_read(struct disk *d, int fd, void *to, size_t count, uint
 
 static ssize_t storage_write(struct disk *d, int fd, const void *from, size_t count, uint64_t at)
 {
-	struct storage *s = storage_of(d);
+	struct mount *m = mount_of(d);
+	struct storage *s = m->storage;
 	struct node *n = s->fds[fd];
-	int rc = storage_call(s, storage_target(s, fd), STORAGE_WRITES);
+	int rc = storage_call(m, storage_target(s, fd), STORAGE_WRITES);
 
 	if (rc == 0 && n->direct && (at % STORAGE_BLOCK || count % STORAGE_BLOCK))
 		rc = -EINVAL;
@@ -200,14 +214,16 @@ static ssize_t storage_write(struct disk *d, int fd, const void *from, size_t co
 	if (at + count > n->now.count)
 		storage_resize(&n->now, at + count);
 	memcpy(n->now.at + at, from, count);
+	n->writer = m->number;
 	n->changed_s = d->ops->now_ms(d) / 1000;
 	return (ssize_t)count;
 }
 
 static int storage_buffer(struct disk *d, int fd)
 {
-	struct storage *s = storage_of(d);
-	int rc = storage_call(s, storage_target(s, fd), STORAGE_ASKS);
+	struct mount *m = mount_of(d);
+	struct storage *s = m->storage;
+	int rc = storage_call(m, storage_target(s, fd), STORAGE_ASKS);
 
 	if (rc == 0)
 		s->fds[fd]->direct = false;
@@ -230,9 +246,10 @@ static void storage_read_ahead(struct disk *d, int fd)
 
 static int storage_sync(struct disk *d, int fd)
 {
-	struct storage *s = storage_of(d);
+	struct mount *m = mount_of(d);
+	struct storage *s = m->storage;
 	struct node *n = s->fds[fd];
-	int rc = storage_call(s, storage_target(s, fd), STORAGE_WRITES);
+	int rc = storage_call(m, storage_target(s, fd), STORAGE_WRITES);
 
 	if (rc < 0)
 		return rc;
@@ -243,9 +260,10 @@ static int storage_sync(struct disk *d, int fd)
 
 static int storage_sync_dir(struct disk *d, int fd)
 {
-	struct storage *s = storage_of(d);
+	struct mount *m = mount_of(d);
+	struct storage *s = m->storage;
 	struct node *n = s->fds[fd];
-	int rc = storage_call(s, storage_target(s, fd), STORAGE_WRITES);
+	int rc = storage_call(m, storage_target(s, fd), STORAGE_WRITES);
 
 	if (rc < 0)
 		return rc;
@@ -257,21 +275,23 @@ static int storage_sync_dir(struct disk *d, int fd)
 
 static int storage_rename(struct disk *d, int at, const char *from, const char *to)
 {
-	struct storage *s = storage_of(d);
-	int rc = storage_call(s, storage_target(s, at), STORAGE_WRITES);
+	struct mount *m = mount_of(d);
+	struct storage *s = m->storage;
+	int rc = storage_call(m, storage_target(s, at), STORAGE_WRITES);
 	struct node *n = rc == 0 ? storage_at(s, at, from) : NULL;
 
 	if (rc < 0)
 		return rc;
 	if (!n)
 		return -ENOENT;
-	storage_change(s->fds[at], from, to, n);
+	storage_change(m, s->fds[at], from, to, n);
 	return 0;
 }
 
-static int storage_unlink(struct storage *s, int at, const char *name, bool is_dir)
+static int storage_unlink(struct mount *m, int at, const char *name, bool is_dir)
 {
-	int rc = storage_call(s, storage_target(s, at), STORAGE_WRITES);
+	struct storage *s = m->storage;
+	int rc = storage_call(m, storage_target(s, at), STORAGE_WRITES);
 	struct node *n = rc == 0 ? storage_at(s, at, name) : NULL;
 
 	if (rc < 0)
@@ -282,24 +302,25 @@ static int storage_unlink(struct storage *s, int at, const char *name, bool is_d
 		return is_dir ? -ENOTDIR : -EISDIR;
 	if (is_dir && n->names->count > 0)
 		return -ENOTEMPTY;
-	storage_change(s->fds[at], name, "", n);
+	storage_change(m, s->fds[at], name, "", n);
 	return 0;
 }
 
 static int storage_remove(struct disk *d, int at, const char *name)
 {
-	return storage_unlink(storage_of(d), at, name, false);
+	return storage_unlink(mount_of(d), at, name, false);
 }
 
 static int storage_remove_dir(struct disk *d, int at, const char *name)
 {
-	return storage_unlink(storage_of(d), at, name, true);
+	return storage_unlink(mount_of(d), at, name, true);
 }
 
 static int storage_stat(struct disk *d, int at, const char *name, struct disk_stat *out)
 {
-	struct storage *s = storage_of(d);
-	int rc = storage_call(s, storage_target(s, at), STORAGE_READS);
+	struct mount *m = mount_of(d);
+	struct storage *s = m->storage;
+	int rc = storage_call(m, storage_target(s, at), STORAGE_READS);
 	struct node *n = rc == 0 ? storage_at(s, at, name) : NULL;
 
 	if (rc < 0)
@@ -316,9 +337,10 @@ static int storage_stat(struct disk *d, int at, const char *name, struct disk_st
 
 static int storage_list(struct disk *d, int fd, int (*take)(void *arg, const char *name), void *arg)
 {
-	struct storage *s = storage_of(d);
+	struct mount *m = mount_of(d);
+	struct storage *s = m->storage;
 	const struct node *n = s->fds[fd];
-	int rc = storage_call(s, storage_target(s, fd), STORAGE_READS);
+	int rc = storage_call(m, storage_target(s, fd), STORAGE_READS);
 
 	for (unsigned i = 0; rc == 0 && i < n->names->count; i++)
 		rc = take(arg, n->names->at[i].name);
@@ -327,20 +349,52 @@ static int storage_list(struct disk *d, int fd, int (*take)(void *arg, const cha
 
 static void storage_close(struct disk *d, int fd)
 {
-	struct storage *s = storage_of(d);
+	struct mount *m = mount_of(d);
+	struct storage *s = m->storage;
 
 	s->fds[fd] = NULL;
 	storage_sweep(s);
 }
 
+static int storage_lock(struct disk *d, const char *dir, const char *who, int *lock)
+{
+	struct mount *m = mount_of(d);
+	struct storage *s = m->storage;
+	const struct node *n = storage_root(s, dir);
+
+	if (m->failed || !n)
+		return -EIO;
+	if (s->locks[n->target].held)
+		return -EBUSY;
+	s->locks[n->target] = (struct lock){.held = true, .mount = m->number};
+	snprintf(s->locks[n->target].who, sizeof(s->locks[n->target].who), "%s", who);
+	*lock = (int)n->target;
+	return 0;
+}
+
+static void storage_unlock(struct disk *d, int lock)
+{
+	mount_of(d)->storage->locks[lock].held = false;
+}
+
+static bool storage_is_locked(struct disk *d, const char *dir, char *who, size_t bytes)
+{
+	const struct storage *s = mount_of(d)->storage;
+	const struct node *n = storage_root(s, dir);
+	bool held = n && s->locks[n->target].held;
+
+	snprintf(who, bytes, "%s", held ? s->locks[n->target].who : "");
+	return held;
+}
+
 static uint64_t storage_now_ms(struct disk *d)
 {
-	return (uint64_t)STORAGE_EPOCH_S * 1000 + storage_of(d)->now_ns / 1000000;
+	return (uint64_t)STORAGE_EPOCH_S * 1000 + mount_of(d)->storage->now_ns / 1000000;
 }
 
 static int storage_random(struct disk *d, uint64_t *out)
 {
-	*out = oracle_random(&storage_of(d)->random);
+	*out = oracle_random(&mount_of(d)->storage->random);
 	return 0;
 }
 
@@ -363,6 +417,9 @@ static const struct disk_ops storage_ops = {
 	.stat = storage_stat,
 	.list = storage_list,
 	.close = storage_close,
+	.lock = storage_lock,
+	.unlock = storage_unlock,
+	.is_locked = storage_is_locked,
 	.now_ms = storage_now_ms,
 	.random = storage_random,
 };
@@ -375,10 +432,11 @@ struct storage *storage_create(const struct storage_plan *plan)
 
 	if (!s)
 		return NULL;
-	s->disk = (struct disk){.ops = &storage_ops, .serial = true};
+	for (unsigned i = 0; i < STORAGE_MOUNTS; i++)
+		s->mounts[i] = (struct mount){
+			.disk = {.ops = &storage_ops, .serial = true}, .storage = s, .number = i, .left = UINT64_MAX};
 	s->plan = *plan;
 	s->random = plan->seed * 77 + 3;
-	s->left = UINT64_MAX;
 	for (unsigned i = 0; i < plan->targets; i++)
 		s->roots[i] = storage_node(s, i, true);
 	return s;
@@ -395,9 +453,9 @@ void storage_destroy(struct storage *s)
 	free(s);
 }
 
-struct disk *storage_disk(struct storage *s)
+struct disk *storage_disk(struct storage *s, unsigned mount)
 {
-	return &s->disk;
+	return &s->mounts[mount].disk;
 }
 
 const struct storage_stats *storage_stats(const struct storage *s)
@@ -410,13 +468,18 @@ void storage_advance(struct storage *s, uint64_t now_ns)
 	s->now_ns = now_ns;
 }
 
-void storage_fail_after(struct storage *s, uint64_t calls)
+void storage_fail_after(struct storage *s, unsigned mount, uint64_t calls)
 {
-	s->left = calls;
-	s->failed = s->failed || calls == 0;
+	s->mounts[mount].left = calls;
+	s->mounts[mount].failed = s->mounts[mount].failed || calls == 0;
 }
 
-bool storage_has_failed(const struct storage *s)
+bool storage_has_failed(const struct storage *s, unsigned mount)
 {
-	return s->failed;
+	return s->mounts[mount].failed;
+}
+
+void storage_calm(struct storage *s, bool calm)
+{
+	s->calm = calm;
 }

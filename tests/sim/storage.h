@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A disk in memory for checkpoints in simulation (phub/control/disk.h): directories "/0", "/1", ..., each a disk of its
- * own, that a seed lets fail. What was not synced when the power fails is lost, kept or torn. One thread.
+ * own, that a seed lets fail, and that several machines may have mounted. What one of them has not synced when its
+ * power fails is lost, kept or torn. One thread.
  */
 #ifndef PHUB_TESTS_SIM_STORAGE_H
 #define PHUB_TESTS_SIM_STORAGE_H
@@ -12,6 +13,7 @@
 #include "phub/control/disk.h"
 
 #define STORAGE_TARGETS_MAX 6
+#define STORAGE_MOUNTS      2 /* machines that have it mounted */
 
 struct storage;
 
@@ -37,19 +39,25 @@ struct storage_stats {
 struct storage *storage_create(const struct storage_plan *plan);
 void storage_destroy(struct storage *s);
 
-struct disk *storage_disk(struct storage *s);
+/* Of a machine that has mounted it. It outlives that. */
+struct disk *storage_disk(struct storage *s, unsigned mount);
 const struct storage_stats *storage_stats(const struct storage *s);
 
 /* The time of day follows the net's. */
 void storage_advance(struct storage *s, uint64_t now_ns);
 
-/* The power fails at the call after so many: from there on all fail, and nothing changes. 0: at once. */
-void storage_fail_after(struct storage *s, uint64_t calls);
-bool storage_has_failed(const struct storage *s);
-/* It is there again: what nobody synced is what chance left of it, and no descriptor is open. */
-void storage_restore(struct storage *s);
+/* The power of a machine fails at its call after so many: from there on all its calls fail, and change nothing. 0: at
+ * once. */
+void storage_fail_after(struct storage *s, unsigned mount, uint64_t calls);
+bool storage_has_failed(const struct storage *s, unsigned mount);
+/* It is there again: what it had not synced is what chance left of it, no descriptor of it is open, and it has no lock.
+ */
+void storage_restore(struct storage *s, unsigned mount);
 /* It was not the power: nothing was lost but the calls that failed. */
-void storage_resume(struct storage *s);
+void storage_resume(struct storage *s, unsigned mount);
+
+/* For a while no call fails by chance. */
+void storage_calm(struct storage *s, bool calm);
 
 /* Some bits in one of a target's files that have their names turn over. Returns whether there was such a file. */
 bool storage_rot(struct storage *s, unsigned target);

@@ -19,7 +19,7 @@ struct node *storage_node(struct storage *s, unsigned target, bool is_dir)
 	s->nodes = n;
 	n->target = target;
 	n->is_dir = is_dir;
-	n->changed_s = s->disk.ops->now_ms(&s->disk) / 1000;
+	n->changed_s = s->mounts[0].disk.ops->now_ms(&s->mounts[0].disk) / 1000;
 	if (is_dir) {
 		n->names = calloc(1, sizeof(*n->names));
 		n->safe_names = calloc(1, sizeof(*n->safe_names));
@@ -135,13 +135,13 @@ static void storage_apply(struct names *names, const struct change *c)
 		storage_name(names, c->to, c->node);
 }
 
-void storage_change(struct node *dir, const char *from, const char *to, struct node *n)
+void storage_change(const struct mount *m, struct node *dir, const char *from, const char *to, struct node *n)
 {
 	struct change *c = &dir->changes[dir->change_count++];
 
 	if (dir->change_count > STORAGE_ENTRIES)
 		abort();
-	*c = (struct change){.node = n};
+	*c = (struct change){.node = n, .writer = m->number};
 	snprintf(c->from, sizeof(c->from), "%s", from);
 	snprintf(c->to, sizeof(c->to), "%s", to);
 	storage_apply(dir->names, c);
@@ -201,47 +201,64 @@ static void storage_tear(struct storage *s, struct node *n)
 		memcpy(n->safe.at, n->now.at, n->now.count);
 }
 
-/* Of the names that nobody synced the first some stay, or any. */
-static void storage_undo(struct storage *s, struct node *n)
+/* Of the names that this mount has changed, and nobody synced, the first some stay, or any. */
+static void storage_undo(struct storage *s, unsigned mount, struct node *n)
 {
 	bool prefix = oracle_random(&s->random) % 2;
 	unsigned first = (unsigned)(oracle_random(&s->random) % (n->change_count + 1));
+	unsigned others = 0;
 
 	for (unsigned i = 0; i < n->change_count; i++) {
 		bool kept = prefix ? i < first : oracle_random(&s->random) % 2;
 
+		if (n->changes[i].writer != mount) {
+			n->changes[others++] = n->changes[i];
+			continue;
+		}
 		if (kept)
 			storage_apply(n->safe_names, &n->changes[i]);
 		s->stats.undone += !kept;
 	}
+	n->change_count = others;
 	*n->names = *n->safe_names;
-	n->change_count = 0;
+	for (unsigned i = 0; i < others; i++)
+		storage_apply(n->names, &n->changes[i]);
 }
 
-void storage_restore(struct storage *s)
+void storage_restore(struct storage *s, unsigned mount)
 {
-	memset(s->fds, 0, sizeof(s->fds));
-	storage_resume(s);
+	for (unsigned i = 0; i < STORAGE_FDS; i++)
+		if (s->openers[i] == mount)
+			s->fds[i] = NULL;
+	for (unsigned i = 0; i < s->plan.targets; i++)
+		if (s->locks[i].mount == mount)
+			s->locks[i].held = false;
+	s->mounts[mount].failed = false;
+	storage_resume(s, mount);
 	for (struct node *n = s->nodes; n; n = n->next) {
 		if (n->is_dir)
-			storage_undo(s, n);
-		else
+			storage_undo(s, mount, n);
+		else if (n->writer == mount)
 			storage_tear(s, n);
 	}
 	storage_sweep(s);
 }
 
-void storage_resume(struct storage *s)
+void storage_resume(struct storage *s, unsigned mount)
 {
-	s->failed = false;
-	s->left = UINT64_MAX;
+	s->stats.refused_reads += s->mounts[mount].failed; /* as far as anybody knows */
+	s->mounts[mount].failed = false;
+	s->mounts[mount].left = UINT64_MAX;
 }
 
 static struct node *storage_job(const struct storage *s, unsigned target)
 {
 	const struct names *names = s->roots[target]->names;
 
-	return names->count ? names->at[0].node : NULL;
+	for (unsigned i = 0; i < names->count; i++)
+		if (names->at[i].node->is_dir)
+			return names->at[i].node;
+	return NULL;
 }
 
 /* Is it a file of a checkpoint, whose name it has? */

@@ -28,6 +28,7 @@ struct entry {
 struct change {
 	char from[STORAGE_NAME], to[STORAGE_NAME];
 	struct node *node;
+	unsigned writer; /* the mount by which it was made */
 };
 
 struct names {
@@ -43,6 +44,7 @@ struct bytes {
 struct node {
 	struct node *next;
 	unsigned target;
+	unsigned writer; /* of a file: the mount by which it was written last */
 	bool is_dir, direct, marked;
 	uint64_t changed_s;
 	struct bytes now, safe;           /* of a file */
@@ -51,17 +53,33 @@ struct node {
 	unsigned change_count;
 };
 
+/* A machine's way to it. */
+struct mount {
+	struct disk disk; /* first of all: it is known by it */
+	struct storage *storage;
+	unsigned number;
+	uint64_t left; /* calls until the machine's power fails; UINT64_MAX: it does not */
+	bool failed;
+};
+
+struct lock {
+	bool held;
+	unsigned mount;
+	char who[64];
+};
+
 struct storage {
-	struct disk disk;
+	struct mount mounts[STORAGE_MOUNTS];
 	struct storage_plan plan;
 	struct storage_stats stats;
 	uint64_t random, now_ns;
-	uint64_t left; /* calls until the power fails; UINT64_MAX: it does not */
-	bool failed;
 	uint32_t hidden;
+	bool calm;
 	struct node *nodes;
 	struct node *roots[STORAGE_TARGETS_MAX];
 	struct node *fds[STORAGE_FDS];
+	unsigned openers[STORAGE_FDS]; /* by which mount */
+	struct lock locks[STORAGE_TARGETS_MAX];
 };
 
 /* A new one, which no directory has yet; and its end. */
@@ -71,8 +89,8 @@ void storage_free(struct node *n);
 void storage_sweep(struct storage *s);
 /* NULL: nothing has this name. */
 struct entry *storage_find(const struct names *names, const char *name);
-/* What programs see from now on: "" stands for no name. */
-void storage_change(struct node *dir, const char *from, const char *to, struct node *n);
+/* What programs see from now on, by what one of them does: "" stands for no name. */
+void storage_change(const struct mount *m, struct node *dir, const char *from, const char *to, struct node *n);
 /* What is new is zero. */
 void storage_resize(struct bytes *b, uint64_t count);
 /* Bytes of all files of a target. */

@@ -14,6 +14,7 @@
 #include "tests/sim/homes.h"
 #include "tests/sim/lease.h"
 #include "tests/sim/outage.h"
+#include "tests/sim/promote.h"
 #include "tests/sim/replay.h"
 #include "tests/sim/twin.h"
 #include "tests/sim/world.h"
@@ -81,6 +82,7 @@ struct world {
 	struct below below;
 	struct homes homes;
 	struct leases leases;
+	struct promotions promotions;
 	struct worker workers[WORLD_WORKERS_MAX];
 	struct history histories[WORLD_KEYS_MAX];
 	struct census census;
@@ -114,6 +116,8 @@ const struct transport_ops *const *world_transports(const struct world *w);
 /* The job that runs, or NULL. */
 struct job *world_job(const struct world *w);
 int world_open_box(struct world *w, struct err *e);
+/* A box has checkpoint targets, as the plan says. */
+int world_configure_targets(const struct world_plan *plan, struct config *config, struct err *e);
 
 /* It has all results that it wants. */
 bool worker_is_finished(const struct worker *me);

@@ -36,6 +36,8 @@ const struct transport_ops *const *world_transports(const struct world *w)
 	return w->plan->datagrams ? datagrams : messages;
 }
 
+bool world_starts;
+
 void world_fail(struct world *w, const char *format, ...)
 {
 	va_list arguments;
@@ -180,30 +182,29 @@ static int world_accept(void *arg, struct stream **out)
 	return loop_stream_accept(((struct world *)arg)->listener, out);
 }
 
-static int world_set(struct world *w, const char *name, uint64_t value, struct err *e)
+static int world_set(struct config *config, const char *name, uint64_t value, struct err *e)
 {
 	char text[64];
 
 	snprintf(text, sizeof(text), "%s=%llu", name, (unsigned long long)value);
-	return config_set(&w->config, text, e);
+	return config_set(config, text, e);
 }
 
-static int world_configure_targets(struct world *w, struct err *e)
+int world_configure_targets(const struct world_plan *plan, struct config *config, struct err *e)
 {
-	const struct world_plan *plan = w->plan;
 	char targets[] = "checkpoint_targets=/0,/1,/2,/3,/4,/5"; /* STORAGE_TARGETS_MAX */
 	int rc;
 
 	targets[strlen(targets) - 3 * (STORAGE_TARGETS_MAX - plan->disk.targets)] = '\0';
-	rc = config_set(&w->config, targets, e);
+	rc = config_set(config, targets, e);
 	if (rc == 0)
-		rc = world_set(w, "checkpoint_parity", plan->parity, e);
+		rc = world_set(config, "checkpoint_parity", plan->parity, e);
 	if (rc == 0)
-		rc = world_set(w, "checkpoint_keep", plan->keep, e);
+		rc = world_set(config, "checkpoint_keep", plan->keep, e);
 	if (rc == 0)
-		rc = world_set(w, "checkpoint_every", plan->every, e);
+		rc = world_set(config, "checkpoint_every", plan->every, e);
 	if (rc == 0 && plan->rate)
-		rc = world_set(w, "checkpoint_rate", plan->rate, e);
+		rc = world_set(config, "checkpoint_rate", plan->rate, e);
 	return rc;
 }
 
@@ -213,21 +214,27 @@ static int world_configure(struct world *w, struct err *e)
 	int rc;
 
 	config_init(&w->config);
-	rc = world_set(w, "cores", w->plan->cores, e);
+	rc = world_set(&w->config, "cores", w->plan->cores, e);
 	if (rc == 0)
-		rc = world_set(w, "window", w->plan->window, e);
+		rc = world_set(&w->config, "window", w->plan->window, e);
 	if (w->plan->encrypt)
 		setenv("PHUB_SIM_SECRET", WORLD_SECRET, 1);
 	for (const char *const *more = encrypted; rc == 0 && w->plan->encrypt && *more; more++)
 		rc = config_set(&w->config, *more, e);
 	if (rc == 0 && world_plan_dies(w->plan))
-		rc = world_configure_targets(w, e);
+		rc = world_configure_targets(w->plan, &w->config, e);
 	if (rc == 0)
 		rc = twin_configure(w, e);
 	if (rc == 0)
 		rc = below_configure(w, e);
 	lease_init(w);
-	return rc == 0 ? config_finish(&w->config, e) : rc;
+	promote_init(w);
+	if (rc == 0)
+		rc = config_finish(&w->config, e);
+	if (rc == 0 && world_plan_promotes(w->plan)) /* as a rack file would say */
+		snprintf(w->config.sibling, sizeof(w->config.sibling), "%s:%d", w->below.boxes[w->plan->heir - 1].name,
+			WORLD_CONTROL_PORT);
+	return rc;
 }
 
 int world_open_box(struct world *w, struct err *e)
@@ -239,7 +246,7 @@ int world_open_box(struct world *w, struct err *e)
 		.accept = world_accept,
 		.accept_arg = w,
 		.by_hand = true,
-		.disk = w->outage.storage ? storage_disk(w->outage.storage) : NULL,
+		.disk = w->outage.storage ? storage_disk(w->outage.storage, 0) : NULL,
 		.plant = w->plan->bug,
 	};
 	char text[64];
@@ -252,6 +259,8 @@ int world_open_box(struct world *w, struct err *e)
 		rc = dispatch_from_env(&env.kernels, text, sizeof(text));
 	if (rc == 0)
 		rc = box_create(&w->config, &env, loop_net_now(w->net), &w->box, e);
+	if (rc == 0 && world_plan_promotes(w->plan))
+		rc = promote_begin(w, 0, w->box, e);
 	if (rc == 0 && w->outage.deaths == 0)
 		rc = below_open(w, &env, e);
 	for (unsigned core = 0; rc == 0 && w->plan->sync != SYNC_BSP && core < w->box->core_count; core++)
@@ -325,7 +334,9 @@ static int world_open(struct world *w, struct err *e)
 		log_set_sink(world_log, w);
 	if (w->plan->deaths || (w->plan->below && world_plan_varies(w->plan)))
 		loop_net_relies(w->net, world_relies, w);
+	world_starts = true;
 	rc = world_configure(w, e);
+	world_starts = false;
 	if (rc == 0)
 		rc = outage_init(w);
 	if (rc == 0)
@@ -388,6 +399,8 @@ static bool world_advance(struct world *w)
 	due = lease_due(w);
 	next = due < next ? due : next;
 	due = fate_due(&w->fate);
+	next = due < next ? due : next;
+	due = promote_due(w);
 	next = due < next ? due : next;
 	due = outage_due(w);
 	next = due < next ? due : next;
@@ -458,7 +471,9 @@ static void world_break(struct world *w)
 struct job *world_job(const struct world *w)
 {
 	uint64_t epoch;
-	struct box *box = world_plan_leases(w->plan) ? lease_root(w, &epoch) : w->box;
+	struct box *box = world_plan_leases(w->plan)     ? lease_root(w, &epoch)
+			  : world_plan_promotes(w->plan) ? promote_root(w, &epoch)
+							 : w->box;
 	struct job *job = box ? box->control.jobs : NULL;
 
 	while (job && (job->state == JOB_ENDING || job->started == 0 || strcmp(job->name, w->job) != 0))
@@ -585,6 +600,7 @@ static void world_settle(struct world *w)
 	fate_end(&w->fate);
 	world_heal(w);
 	lease_heal(w);
+	promote_heal(w);
 	for (unsigned i = 0; i < 40000 && !world_is_settled(w) && !w->failed; i++) {
 		uint64_t now_ns = loop_net_now(w->net);
 		unsigned work = w->box ? lease_turn(w, w->box, now_ns) : outage_step(w);

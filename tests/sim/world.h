@@ -117,7 +117,8 @@ struct world_plan {
 	 * etcd; 0: it is the root for good. */
 	unsigned upsets, upset_steps;
 	uint64_t ttl_ms;
-	unsigned heir;   /* the box below that stands for the root, too; 0: none does */
+	unsigned heir;   /* the box below that stands for the root, too, or may be promoted; 0: none does */
+	bool promotes;   /* an operator does that (promote.h) */
 	unsigned guests; /* workers of a second job; 0: there is none */
 	enum world_plant plant;
 	enum shard_plant bug; /* of the box */
@@ -141,6 +142,8 @@ struct world_result {
 	unsigned roots;              /* roots with boxes below that died */
 	unsigned upset, outrun;      /* roots by a lease that were upset; for longer than that lasts */
 	unsigned promoted, regained; /* roots anew after that; roots that were it still */
+	unsigned promotions;         /* by an operator; */
+	unsigned refused;            /* ...or not */
 	uint64_t moves;              /* of workers, to the standby */
 	unsigned box_died;
 	unsigned restored, anew; /* jobs that went on from a checkpoint, or did not, after that */
@@ -187,6 +190,12 @@ static inline bool world_plan_leases(const struct world_plan *plan)
 	return plan->upsets > 0;
 }
 
+/* Is another box the root when an operator says so? */
+static inline bool world_plan_promotes(const struct world_plan *plan)
+{
+	return plan->promotes;
+}
+
 /* May the job come again, so that all must do once more what some have done? */
 static inline bool world_plan_repeats(const struct world_plan *plan)
 {
@@ -198,6 +207,10 @@ static inline bool world_plan_shares(const struct world_plan *plan)
 {
 	return plan->guests > 0 && !world_plan_dies(plan) && !world_plan_twins(plan) && !plan->mangled;
 }
+
+/* As what boxes send sums to each other (uplink_type): in any of these types these are exact, where they are of small
+ * integers. */
+const char *world_plan_lift(const struct world_plan *plan);
 
 /* The schedule: every round another learning rate, or none. */
 struct optimizer_hyper world_plan_hyper(const struct world_plan *plan, uint64_t round);
@@ -227,6 +240,8 @@ void world_plan_homes(struct world_plan *plan);
 void world_plan_rooted(struct world_plan *plan);
 /* ... or is the root by a lease. */
 void world_plan_leased(struct world_plan *plan);
+/* ... or is promoted by an operator. */
+void world_plan_promoted(struct world_plan *plan);
 /* The same one with control sessions that go wrong. */
 void world_plan_mangled(struct world_plan *plan);
 /* The same one with a box that dies, and checkpoints. */
@@ -234,6 +249,9 @@ void world_plan_durable(struct world_plan *plan);
 /* ... and workers that do as well. */
 void world_plan_resumed(struct world_plan *plan);
 void world_plan_print(const struct world_plan *plan, FILE *out);
+
+/* A box starts now: it may look names up, and finds no addresses. */
+extern bool world_starts;
 
 /* Runs it. 0, or -1 with the reason in result->text. `trace`: NULL or where every message is told. */
 int world_run(const struct world_plan *plan, FILE *trace, struct world_result *result);

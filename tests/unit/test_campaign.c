@@ -22,6 +22,7 @@
 enum { TTL_S = 6, PATIENCE_S = 3 * TTL_S };
 
 struct world {
+	struct disk disk; /* first of all: it is known by it */
 	struct etcd_rig rig;
 	struct etcd *etcd;
 	struct config config;
@@ -47,9 +48,9 @@ static uint64_t world_lease_clock(void)
 	return the_world->now_ns + suspended_ns;
 }
 
-static int world_lock(void *arg, const char *dir, const char *who, int *lock)
+static int world_lock(struct disk *disk, const char *dir, const char *who, int *lock)
 {
-	struct world *w = arg;
+	struct world *w = (struct world *)disk;
 
 	(void)who;
 	if (strcmp(dir, "/away") == 0)
@@ -59,15 +60,15 @@ static int world_lock(void *arg, const char *dir, const char *who, int *lock)
 	return w->target;
 }
 
-static void world_unlock(void *arg, int lock)
+static void world_unlock(struct disk *disk, int lock)
 {
-	struct world *w = arg;
+	struct world *w = (struct world *)disk;
 
 	assert_int_equal(lock, 1);
 	w->given++;
 }
 
-static const struct targets_ops world_locks = {.lock = world_lock, .unlock = world_unlock};
+static const struct disk_ops world_locks = {.lock = world_lock, .unlock = world_unlock};
 
 static void world_answer(void *arg, const struct etcd_rig_request *request, struct etcd_rig_answer *out)
 {
@@ -119,6 +120,7 @@ static int world_open(void **state)
 
 	assert_non_null(w);
 	*state = the_world = w;
+	w->disk.ops = &world_locks;
 	suspended_ns = 0;
 	etcd_rig_init(&w->rig);
 	w->rig.answer = world_answer;
@@ -131,7 +133,7 @@ static int world_open(void **state)
 	w->box.config = w->box.control.config = &w->config;
 	w->box.control.box = &w->box;
 	w->box.env.lease_clock = world_lease_clock;
-	assert_int_equal(targets_init(&w->box.targets, "/disk", 0, "here", &world_locks, w, true), 0);
+	assert_int_equal(targets_init(&w->box.targets, "/disk", 0, "here", &w->disk, true), 0);
 	log_set_sink(world_on_log, w);
 	log_set_level(LOG_LEVEL_INFO);
 	assert_int_equal(etcd_config_read(w->rig.url, NULL, NULL, &at, &e), 0);
@@ -404,7 +406,7 @@ static void test_loses_before(void **state)
 	struct world *w = *state;
 
 	targets_fini(&w->box.targets);
-	assert_int_equal(targets_init(&w->box.targets, "/disk,/away", 0, "here", &world_locks, w, true), 0);
+	assert_int_equal(targets_init(&w->box.targets, "/disk,/away", 0, "here", &w->disk, true), 0);
 	world_see(w, 0, 0);
 	world_until(w, w->campaign.told);
 	assert_non_null(strstr(w->log, "/away is another phubd's"));

@@ -48,7 +48,7 @@ static void scene_open(struct scene *s)
 	char targets[64], secret[96], text[64], at_all[64];
 	const char *settings[] = {
 		"cores=1", at_all, "transports=tcp", "uplink=127.0.0.1:9", "create=secret", secret, targets};
-	struct box_env env = {.by_hand = true};
+	struct box_env env = {.by_hand = false}; /* its tasks have threads */
 	struct sockaddr_in at = {.sin_family = AF_INET};
 	socklen_t length = sizeof(at);
 	int fd = socket(AF_INET, SOCK_STREAM, 0);
@@ -207,6 +207,7 @@ static void test_refusals(void **state)
 static void test_goes_down_claiming(void **state)
 {
 	struct checkpoint_place place = {.target_count = 1};
+	struct disk *disk = disk_machine();
 	enum promotion_state how;
 	struct root_file file;
 	struct control *c;
@@ -226,11 +227,73 @@ static void test_goes_down_claiming(void **state)
 	scene_settle(&s);
 	assert_false(above_is_root(c));
 	assert_int_equal(s.box->locks.count, 0);
-	assert_false(disk_is_locked(s.folder, who, sizeof(who)));
+	assert_false(disk->ops->is_locked(disk, s.folder, who, sizeof(who)));
 	place.targets[0] = s.folder;
 	assert_int_equal(root_file_read(&place, &file, &e), 0);
 	assert_int_equal(file.epoch, 2);
 	assert_string_equal(file.address, typed);
+	scene_close(&s);
+}
+
+/* Its disk was replaced, in a box that is the root: what says so is there again. */
+static void test_mends(void **state)
+{
+	static const struct timespec pause = {.tv_nsec = 1000000};
+	struct checkpoint_place place = {.target_count = 1};
+	struct root_file file = {.epoch = 0};
+	enum promotion_state how;
+	struct control *c;
+	struct scene s;
+	char typed[64], path[64];
+	struct err e;
+
+	(void)state;
+	scene_open(&s);
+	c = &s.box->control;
+	snprintf(typed, sizeof(typed), "10.1.1.1:%u", s.port);
+	snprintf(path, sizeof(path), "%s/.phub.root", s.folder);
+	place.targets[0] = s.folder;
+	assert_int_equal(promotion_ask(c, "me", typed, false, &how, &e), 0);
+	scene_settle(&s);
+	assert_true(above_is_root(c));
+	assert_int_equal(unlink(path), 0);
+	for (unsigned i = 0; i < 5000 && access(path, F_OK) < 0; i++) {
+		c->now_ns += NS_PER_S;
+		promotion_step(c);
+		nanosleep(&pause, NULL);
+	}
+	assert_int_equal(root_file_read(&place, &file, &e), 0);
+	assert_int_equal(file.epoch, 2);
+	assert_string_equal(file.address, typed);
+	scene_close(&s);
+}
+
+/* A disk failed as it was promoted, and that was written nevertheless: it is the root, as it would be if it came again.
+ */
+static void test_heeds_itself(void **state)
+{
+	static const struct timespec pause = {.tv_nsec = 1000000};
+	struct root_file file = {.epoch = 5, .written_ms = 1};
+	struct checkpoint_place place = {.target_count = 1};
+	struct control *c;
+	struct scene s;
+	struct err e;
+
+	(void)state;
+	scene_open(&s);
+	c = &s.box->control;
+	place.targets[0] = s.folder;
+	snprintf(file.address, sizeof(file.address), "127.0.0.1:%u", s.port);
+	snprintf(file.by, sizeof(file.by), "a test");
+	assert_int_equal(root_file_write(&place, &file, &e), 0);
+	for (unsigned i = 0; i < 5000 && !above_is_root(c); i++) {
+		c->now_ns = clock_now_ns();
+		promotion_step(c);
+		nanosleep(&pause, NULL);
+	}
+	assert_true(above_is_root(c));
+	assert_int_equal(c->above.epoch, 5);
+	assert_int_equal(s.box->locks.count, 1);
 	scene_close(&s);
 }
 
@@ -241,6 +304,8 @@ int main(void)
 		cmocka_unit_test(test_looks_nothing_up),
 		cmocka_unit_test(test_refusals),
 		cmocka_unit_test(test_goes_down_claiming),
+		cmocka_unit_test(test_mends),
+		cmocka_unit_test(test_heeds_itself),
 	};
 
 	return cmocka_run_group_tests_name("promotion", tests, NULL, NULL);

@@ -279,11 +279,57 @@ static void test_few(void **state)
 	r.place.targets[1] = "/nowhere/at/all";
 	assert_int_equal(root_file_write(&r.place, &file, &e), -ENOENT);
 	assert_false(is_there(&r, 0, ROOT_FILE_NAME));
+	assert_int_equal(root_file_renew(&r.place, &file, &e), 1); /* of what readers have found, that is enough */
+	assert_true(is_there(&r, 0, ROOT_FILE_NAME));
+	r.place.parity = 0;
+	assert_int_equal(root_file_renew(&r.place, &file, &e), -ENOENT);
+	r.place.parity = 1;
 	r.place.targets[1] = r.paths[1];
 	spill(path_of(&r, 0, ROOT_FILE_NAME ".part", (char[200]){""}), "of one who died over it", 23);
 	assert_int_equal(root_file_write(&r.place, &file, &e), 0);
 	for (unsigned i = 0; i < 2; i++)
 		assert_true(is_there(&r, i, ROOT_FILE_NAME));
+	checkpoint_rig_close(&r);
+}
+
+/* A disk was replaced, another's file is damaged: the root's word is there again; where one cannot be written, and
+ * where one is not there, the others have it. */
+static void test_mended(void **state)
+{
+	struct root_file file = two, is;
+	struct checkpoint_rig r;
+	struct faulty f;
+	char path[200];
+	struct err e;
+
+	(void)state;
+	checkpoint_rig_open(&r, QUICK, 3, 1, "j");
+	file.epoch = 3;
+	assert_int_equal(root_file_write(&r.place, &file, &e), 0);
+	assert_int_equal(root_file_mend(&r.place, &file, &e), 0);
+	assert_int_equal(unlink(path_of(&r, 0, ROOT_FILE_NAME, path)), 0);
+	put(&r, 1, 2);
+	spill(path_of(&r, 2, ROOT_FILE_NAME, path), "phub", 4);
+	assert_int_equal(root_file_mend(&r.place, &file, &e), 3);
+	assert_int_equal(epoch_of(&r, 0), 3);
+	r.place.target_count = 1;
+	assert_int_equal(root_file_read(&r.place, &is, &e), 0);
+	assert_int_equal(is.epoch, 3);
+	assert_string_equal(is.address, file.address);
+	r.place.target_count = 3;
+
+	assert_int_equal(unlink(path_of(&r, 0, ROOT_FILE_NAME, path)), 0);
+	assert_int_equal(unlink(path_of(&r, 1, ROOT_FILE_NAME, path)), 0);
+	f = faulty_open(&r, 0, -ENOSPC);
+	f.disk.ops = &f.ops;
+	r.place.disk = &f.disk;
+	assert_int_equal(root_file_mend(&r.place, &file, &e), -ENOSPC);
+	assert_non_null(strstr(e.text, "/d0/.phub.root cannot be written anew: No space left"));
+	assert_false(is_there(&r, 0, ROOT_FILE_NAME));
+	assert_true(is_there(&r, 1, ROOT_FILE_NAME));
+	r.place.disk = NULL;
+	r.place.targets[0] = "/nowhere/at/all";
+	assert_int_equal(root_file_mend(&r.place, &file, &e), 0);
 	checkpoint_rig_close(&r);
 }
 
@@ -295,6 +341,7 @@ int main(void)
 		cmocka_unit_test(test_targets_differ),
 		cmocka_unit_test(test_full),
 		cmocka_unit_test(test_few),
+		cmocka_unit_test(test_mended),
 	};
 
 	return cmocka_run_group_tests_name("root_file", tests, NULL, NULL);

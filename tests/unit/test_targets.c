@@ -20,6 +20,7 @@ enum { DISKS = 3, HANG_S = 60 };
 
 /* Directories "0", "1", "2". */
 struct disks {
+	struct disk own; /* first of all: it is known by it */
 	pthread_mutex_t mutex;
 	pthread_cond_t changed;
 	struct {
@@ -33,9 +34,9 @@ struct disks {
 
 static struct disks disks;
 
-static int disks_lock(void *arg, const char *dir, const char *who, int *lock)
+static int disks_lock(struct disk *disk, const char *dir, const char *who, int *lock)
 {
-	struct disks *d = arg;
+	struct disks *d = (struct disks *)disk;
 	int i = dir[0] - '0', rc;
 
 	pthread_mutex_lock(&d->mutex);
@@ -54,16 +55,16 @@ static int disks_lock(void *arg, const char *dir, const char *who, int *lock)
 	return rc;
 }
 
-static void disks_unlock(void *arg, int lock)
+static void disks_unlock(struct disk *disk, int lock)
 {
-	struct disks *d = arg;
+	struct disks *d = (struct disks *)disk;
 
 	pthread_mutex_lock(&d->mutex);
 	d->disk[lock - 100].given++;
 	pthread_mutex_unlock(&d->mutex);
 }
 
-static const struct targets_ops ops = {.lock = disks_lock, .unlock = disks_unlock};
+static const struct disk_ops ops = {.lock = disks_lock, .unlock = disks_unlock};
 
 static void disks_set(int i, bool hangs, int rc)
 {
@@ -118,6 +119,7 @@ static int begin(void **state)
 {
 	(void)state;
 	memset(&disks, 0, sizeof(disks));
+	disks.own.ops = &ops;
 	pthread_mutex_init(&disks.mutex, NULL);
 	pthread_cond_init(&disks.changed, NULL);
 	log_set_sink(on_log, NULL);
@@ -135,7 +137,7 @@ static int end(void **state)
 
 static void open_targets(struct targets *t, unsigned parity, bool by_hand)
 {
-	assert_int_equal(targets_init(t, "0,1,2", parity, "this box", &ops, &disks, by_hand), 0);
+	assert_int_equal(targets_init(t, "0,1,2", parity, "this box", &disks.own, by_hand), 0);
 }
 
 /* Bounded: threads take real time. */
@@ -178,8 +180,8 @@ static void test_real_locks(void **state)
 
 	(void)state;
 	assert_non_null(mkdtemp(dir));
-	assert_int_equal(targets_init(&one, dir, 0, "one", NULL, NULL, false), 0);
-	assert_int_equal(targets_init(&two, dir, 0, "two", NULL, NULL, true), 0);
+	assert_int_equal(targets_init(&one, dir, 0, "one", NULL, false), 0);
+	assert_int_equal(targets_init(&two, dir, 0, "two", NULL, true), 0);
 	until(targets_take(&one, NS_PER_S, &e) == 0);
 	assert_int_equal(targets_take(&two, NS_PER_S, &e), -EBUSY);
 	assert_non_null(strstr(e.text, dir));
