@@ -312,7 +312,7 @@ bool uplink_waits(const struct shard *shard, const struct link *link)
 	for (uint32_t i = 0; i < shard->uplink_count; i++) {
 		const struct uplink *up = &shard->uplinks[i];
 
-		if (up->broken) /* it is not made anew in a job that ends */
+		if (!up->conn) /* it is not made anew in a job that ends, also where rounds were complete since then */
 			continue;
 		if (up == shard->replica && up->out > 0)
 			return true;

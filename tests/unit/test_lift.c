@@ -317,6 +317,7 @@ static void test_after_the_end(void **state)
 	assert_int_equal(r->pending_count, 0);
 	assert_true(p->b->shard->chunks[0].lifted);
 	assert_int_equal(p->b->fake.sent_count, 0);
+	assert_false(uplink_waits(p->b->shard, &p->b->shard->links[0])); /* who drains has nothing to wait for */
 	rack_drop(r);
 }
 
