@@ -31,7 +31,7 @@ const char *job_state_name(enum job_state state)
 struct job *job_find(struct control *c, const char *name)
 {
 	for (struct job *job = c->jobs; job; job = job->next)
-		if (job->state != JOB_ENDING && !job->mirror && strcmp(job->name, name) == 0)
+		if (job->state != JOB_ENDING && !job->concludes && !job->mirror && strcmp(job->name, name) == 0)
 			return job;
 	return NULL;
 }
@@ -314,28 +314,29 @@ const char *job_advice(const struct job *job, char *out, size_t bytes)
 	return out;
 }
 
-/* A box beside has its connection to make anew, by which it gets results that it lacks: it has the time that this may
- * take. */
+/*
+ * A box beside may lack results, as its connection broke: it has the time to make that anew, and a moment to ask for
+ * them. Who comes meanwhile finds no job of this name.
+ */
 static void job_conclude_late(struct job *job)
 {
 	for (uint32_t i = 0; i < job->world; i++)
 		job->members[i].left = job->members[i].left || !job_is_box(job, i);
 	job->concludes = true;
-	job->concludes_ns = job->control->now_ns;
-	job->whole_ns = 0;
+	job->concludes_ns = job->whole_ns = job->control->now_ns;
 }
 
 /* `last` leaves, and with it the job ends. Those whose places became free before took no part in its end. */
 static void job_conclude(struct job *job, const struct member *last)
 {
-	bool finished = last->finished;
+	bool finished = last->finished, broken;
 
 	for (uint32_t i = 0; i < job->world; i++)
 		finished = finished && (!job->members[i].left || job->members[i].finished);
 	job->finished = finished;
 	if (finished)
 		job_keep_finished(job);
-	if (job->state == JOB_RUNNING && job->peers && job_owes_beside(job))
+	if (job->state == JOB_RUNNING && job->peers && job_serves_beside(job, &broken) && broken)
 		job_conclude_late(job);
 	else /* boxes beside may not have all results yet, and get them by links that are slow */
 		job_over(job, job->peers ? JOB_DRAIN_NS : 0, true);
@@ -344,14 +345,16 @@ static void job_conclude(struct job *job, const struct member *last)
 void job_conclude_tick(struct job *job)
 {
 	uint64_t now_ns = job->control->now_ns;
+	bool broken, serves;
 
 	if (job->state != JOB_RUNNING)
 		return;
-	if (job_owes_beside(job))
+	serves = job_serves_beside(job, &broken);
+	if (broken)
 		job->whole_ns = 0;
 	else if (job->whole_ns == 0)
 		job->whole_ns = now_ns;
-	if (now_ns - job->concludes_ns >= job->control->config->lost_ms * NS_PER_MS ||
+	if (!serves || now_ns - job->concludes_ns >= job->control->config->lost_ms * NS_PER_MS ||
 		(job->whole_ns && now_ns - job->whole_ns >= JOB_ASKED_NS))
 		job_over(job, JOB_DRAIN_NS, true);
 }

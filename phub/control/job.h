@@ -431,8 +431,9 @@ void job_pass_notice(struct job *job, const Phub__Notice *notice);
 void job_tell_silent(struct session *s, uint64_t silent_ms);
 void job_tell_heard(struct session *s);
 void job_tick(struct job *job);
-/* Has the connection of a box beside broken, which that makes anew, and asks for the results that it lacks? */
-bool job_owes_beside(const struct job *job);
+/* Are there boxes beside that get results here, and have not left? Has the connection of one *broken, which it makes
+ * anew? */
+bool job_serves_beside(const struct job *job, bool *broken);
 void job_stalled(struct job *job, const struct mail *mail);
 /* A rank asks who is missing from what it waits for. */
 void job_hear_who(struct session *s, const Phub__Who *message);

@@ -193,10 +193,10 @@ void job_below_keep_places(struct job *job, bool again)
 {
 	const struct table *t = job->reference;
 	uint32_t boxes = job_below_count(job), wanted = boxes + BELOW_SPARE;
+	bool alone = boxes == 0 && !again && !job->parent && !above_is_root(job->control) && !below_is_sibling(job);
 
-	if ((boxes == 0 && !again && !below_is_sibling(job)) || t->spec.lost == LOST_FAIL ||
-		job->control->config->standby[0] || t->chunk_bytes > BELOW_CHUNK_MAX ||
-		job_below_check(&t->spec, NULL) < 0)
+	if (alone || t->spec.lost == LOST_FAIL || job->control->config->standby[0] ||
+		t->chunk_bytes > BELOW_CHUNK_MAX || job_below_check(&t->spec, NULL) < 0)
 		return;
 	wanted = job->ranks < wanted ? job->ranks : wanted; /* each has one of them */
 	while (job->world - job->ranks < wanted && job_below_append(job) != JOB_AT_OTHER)

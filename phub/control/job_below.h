@@ -55,8 +55,8 @@ uint32_t job_below_append(struct job *job);
 /* Before the first start: boxes by the first of their ranks, however they came, so that sums are made in one order. */
 void job_below_sort(struct job *job);
 /* Before the first start of a job whose ranks may come and go: they may come with more boxes below than there are now,
- * for which there is no place once it runs; also where there is none now, and this box is the sibling of one that may
- * die. `again`: it ran before, and none of those may be here yet. */
+ * for which there is no place once it runs; also where there is none now, and this box has one above, is a root that
+ * was promoted, or the sibling of one that may die. `again`: it ran before, and none of those may be here yet. */
 void job_below_keep_places(struct job *job, bool again);
 /* It is gone before the start: so are its ranks. */
 void job_below_vacate(struct job *job, uint32_t member);

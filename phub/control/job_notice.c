@@ -477,15 +477,19 @@ static void job_check_links(struct job *job)
 	}
 }
 
-bool job_owes_beside(const struct job *job)
+bool job_serves_beside(const struct job *job, bool *broken)
 {
+	bool serves = false;
 	uint32_t core;
 
-	for (uint32_t i = 0; i < job->world; i++)
-		if (job_is_box(job, i) && !job->members[i].left && peers_find_session(job, i) &&
-			job_link_ended(job, i, &core))
-			return true;
-	return false;
+	*broken = false;
+	for (uint32_t i = 0; i < job->world; i++) {
+		if (!job_is_box(job, i) || job->members[i].left || !peers_find_session(job, i))
+			continue;
+		serves = true;
+		*broken = *broken || job_link_ended(job, i, &core);
+	}
+	return serves;
 }
 
 static void job_sample(struct job *job)

@@ -157,7 +157,7 @@ static void promote_ask(struct world *w, int number, bool again, uint64_t now_ns
 	w->result->promotions += rc == 0 && state == PROMOTION_DONE;
 	w->result->refused += rc < 0;
 	p->hindered = p->hindered || (rc < 0 && rc != -EBUSY);
-	if (rc < 0 && rc != -EBUSY && !promote_hinders(w, number))
+	if (rc < 0 && rc != -EBUSY && rc != -EIO && !promote_hinders(w, number)) /* EIO: its power was about to fail */
 		world_fail(w, "the operator hears from a box: %s", e.text);
 	if (rc == 0 && state != PROMOTION_BEGUN && !above_epoch(c))
 		world_fail(w, "the operator hears that a box is the root that is none");
