@@ -69,14 +69,14 @@ static void rebalance_print_moved(const char *job, const Phub__RebalanceInfo *in
 	for (size_t i = 0; i < shown; i++) {
 		const Phub__RebalanceFlow *flow = info->flows[i];
 
-		printf("%s: %" PRIu64 " chunks, %s, from %s to %s\n", job, flow->chunks,
+		printf("%s: %" PRIu64 " chunk%s, %s, from %s to %s\n", job, flow->chunks, flow->chunks == 1 ? "" : "s",
 			output_bytes(flow->bytes, text), rebalance_box(flow->from), rebalance_box(flow->to));
 	}
 	if (all > shown)
 		printf("%s: and %zu more; --json has %s\n", job, all - shown,
 			all > info->n_flows ? "what the box says of them" : "all");
-	printf("%s: %" PRIu64 " chunks have moved, with %s of weights and state", job, info->chunks,
-		output_bytes(info->carried, text));
+	printf("%s: %" PRIu64 " %s moved, with %s of weights and state", job, info->chunks,
+		info->chunks == 1 ? "chunk has" : "chunks have", output_bytes(info->carried, text));
 	printf("; its workers waited for %" PRIu64 " ms at most\n", info->waited_ms);
 }
 

@@ -197,6 +197,19 @@ static int move_tell_hold(struct job *job)
 	return 0;
 }
 
+static void move_say_nothing(const struct job *job, char *said, size_t bytes)
+{
+	unsigned self;
+
+	if (box_racks(job->control->box, &self))
+		snprintf(said, bytes, "nothing to do: by the rack file each of its %u chunks has its home",
+			carry_count(job));
+	else
+		snprintf(said, bytes,
+			"nothing to do: all boxes count the same here, for there is no rack file with their rates; "
+			"set racks");
+}
+
 int peers_move_begin(struct job *job, char *said, size_t said_bytes, uint32_t *number, struct err *e)
 {
 	struct peers *p = job->peers;
@@ -214,8 +227,7 @@ int peers_move_begin(struct job *job, char *said, size_t said_bytes, uint32_t *n
 	m = p->move;
 	if (m->moved == 0) {
 		peers_steps_free(job->generation, p);
-		snprintf(said, said_bytes, "nothing to do: by the rack file each of its %u chunks has its home",
-			carry_count(job));
+		move_say_nothing(job, said, said_bytes);
 		return 0;
 	}
 	rc = peers_outcome_begin(job);
@@ -230,8 +242,9 @@ int peers_move_begin(struct job *job, char *said, size_t said_bytes, uint32_t *n
 	p->moves++;
 	if (number)
 		*number = p->moves;
-	snprintf(said, said_bytes, "%u of %u chunks, %" PRIu64 " of %" PRIu64 " bytes, get other homes", m->moved,
-		carry_count(job), m->moved_bytes, job->generation->spec.plan.payload_bytes);
+	snprintf(said, said_bytes, "%u of %u chunks, %" PRIu64 " of %" PRIu64 " bytes, %s", m->moved, carry_count(job),
+		m->moved_bytes, job->generation->spec.plan.payload_bytes,
+		m->moved == 1 ? "gets another home" : "get other homes");
 	log_info("job '%s': the operator says rebalance: %s", job->name, said);
 	job->control->again = true;
 	return 0;

@@ -112,8 +112,8 @@ def moved():
             before = jobs(top, job)["beside"]
             for uplinks in (["100Mbit", "100Mbit", "20Mbit"], ["20Mbit", "100Mbit", "100Mbit"], ["100Mbit"] * 3):
                 shards.rates(*uplinks)
-                rebalance(top, job, rf"(?m)^{job}: \d+ of \d+ chunks, \d+ of \d+ bytes, get other homes$", r"(?m) chunks, .*B, from (the top box|box|1)",
-                          rf"(?m)^{job}: \d+ chunks have moved, with .*B of weights and state; its workers waited for \d+ ms at most$")
+                rebalance(top, job, rf"(?m)^{job}: \d+ of \d+ chunks, \d+ of \d+ bytes, (get other homes|gets another home)$", r"(?m) chunks?, .*B, from (the top box|box|1)",
+                          rf"(?m)^{job}: (1 chunk has|\d+ chunks have) moved, with .*B of weights and state; its workers waited for \d+ ms at most$")
                 for worker in crew:
                     worker.event("progress")
                 found = [jobs(box, job) for box in shards.boxes]

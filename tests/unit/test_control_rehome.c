@@ -44,7 +44,12 @@ static void test_moves(void **state)
 	}
 	assert_int_equal(rehome_begin(&s, 10), 0);
 	assert_int_equal(s.number, 0);
-	assert_non_null(strstr(s.said, "nothing to do"));
+	assert_non_null(strstr(s.said, "nothing to do: all boxes count the same here, for there is no rack file"));
+	assert_int_equal(rehome_begin(&s, 4), 0);
+	assert_string_equal(s.said, "1 of 12 chunks, 32768 of 393216 bytes, gets another home");
+	rehome_move(&s, 4);
+	rehome_say_all(&s, STEP(RESUMED), 4);
+	assert_string_equal(rehome_state(&s), "running");
 	rehome_close(&s);
 }
 
