@@ -26,6 +26,7 @@ struct cost_side {
 	uint64_t bytes;         /* of payload */
 	struct cost_flows meet; /* of these, shares of the same sums; */
 	struct cost_flows part; /* shares of one box that go to several homes */
+	unsigned back;          /* boxes whose results come by it */
 };
 
 struct cost_sides {
@@ -146,6 +147,7 @@ static void cost_send(struct cost_side *up, struct cost_side *down, uint64_t sha
 	up->part.bytes += shares;
 	up->part.count++;
 	down->bytes += results;
+	down->back++;
 }
 
 static void cost_add_lift(struct cost_count *c, unsigned from, unsigned to)
@@ -196,6 +198,14 @@ static double cost_lag(const struct cost_count *c, const struct cost_flows *flow
 	return flows->count > 1 ? ahead * (flows->count - 1) / (rate * c->efficiency) : 0;
 }
 
+/* A box sends for itself. */
+static unsigned cost_senders(const struct cost_side *side)
+{
+	unsigned senders = side->meet.count ? side->meet.count : side->back;
+
+	return senders ? senders : 1;
+}
+
 /* A link and what it carries each way: is it the one that takes longest? */
 static void cost_take_link(const struct cost_count *c, const struct cost_sides *sides, double rate, enum cost_link link,
 	unsigned index, struct cost *out)
@@ -217,7 +227,7 @@ static void cost_take_link(const struct cost_count *c, const struct cost_sides *
 		.limit = link,
 		.index = index,
 		.in = in,
-		.senders = more->meet.count,
+		.senders = cost_senders(more),
 		.bytes = more->bytes};
 }
 

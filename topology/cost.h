@@ -70,7 +70,7 @@ struct cost {
 	enum cost_link limit; /* the link with the largest busy_s + lag_s, */
 	unsigned index;       /* which box of the net, or rack or host of the file, has it, */
 	bool in;              /* in this direction, */
-	unsigned senders;     /* so many meet there, */
+	unsigned senders;     /* so many's shares meet there, or, where it carries results alone, so many send these, */
 	uint64_t bytes;       /* with this payload */
 };
 

@@ -137,6 +137,32 @@ static void test_bytes(void **state)
 	}
 }
 
+/* A link that carries a rack's sum up and its results down has one sender each way, or as many as there are homes. */
+static void test_senders_of_results(void **state)
+{
+	static uint32_t lifts[CHUNKS];
+	const struct cost *costs;
+
+	(void)state;
+	for (unsigned slow = 1; slow < 3; slow++) {
+		fill(3, 2, 500, 1000, 500);
+		rack[slow].uplink_bytes_s = 20 * MBIT;
+		costs = predict();
+		assert_int_equal(costs[WAYS_TREE].limit, COST_UPLINK);
+		assert_int_equal(costs[WAYS_TREE].index, slow);
+		assert_int_equal(costs[WAYS_TREE].senders, 1);
+	}
+	/* Sums go up as half of their bytes, and a rack that is the home of nothing gets results from both that are. */
+	for (unsigned i = 0; i < CHUNKS; i++)
+		lifts[i] = CHUNK_BYTES / 2;
+	job.lift_bytes = lifts;
+	rack[2].uplink_bytes_s = 0.001 * MBIT;
+	costs = predict();
+	assert_true(costs[WAYS_SHARDED].in);
+	assert_int_equal(costs[WAYS_SHARDED].index, 2);
+	assert_int_equal(costs[WAYS_SHARDED].senders, 2);
+}
+
 static void test_one_box(void **state)
 {
 	const struct cost *costs;
@@ -266,6 +292,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_by_hand),
 		cmocka_unit_test(test_bytes),
+		cmocka_unit_test(test_senders_of_results),
 		cmocka_unit_test(test_one_box),
 		cmocka_unit_test(test_never_faster),
 		cmocka_unit_test(test_window),
