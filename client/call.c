@@ -17,6 +17,7 @@ enum { CALL_BACKLOG_BYTES = 256 << 10 };
 struct call_peer {
 	struct settings settings;
 	struct client_session session;
+	char own_host[256], own_name[64];
 };
 
 /* Likewise for workers: whoever names something to know the box by wants TLS. */
@@ -81,6 +82,11 @@ static int call_open(void *ctx, const struct call_target *target, struct call_pe
 	p->session.exchange = target->exchange;
 	p->session.root = target->root;
 	p->session.root_least = target->least;
+	snprintf(p->own_host, sizeof(p->own_host), "%s", target->own_host ? target->own_host : "");
+	snprintf(p->own_name, sizeof(p->own_name), "%s", target->own_name ? target->own_name : "");
+	p->session.own_host = p->own_host;
+	p->session.own_name = p->own_name;
+	p->session.own_port = target->own_port;
 	*out = p;
 	return 0;
 }

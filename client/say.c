@@ -58,6 +58,11 @@ int client_say_hello(struct client_session *s)
 	hello.exchange = s->exchange;
 	hello.root = s->root;
 	hello.root_least = s->root_least;
+	if (s->below) {
+		hello.host = (char *)(uintptr_t)s->own_host;
+		hello.port = s->own_port;
+		hello.name = (char *)(uintptr_t)s->own_name;
+	}
 	control.message_case = PHUB__CONTROL__MESSAGE_HELLO;
 	control.hello = &hello;
 	return client_say(s, &control);

@@ -97,6 +97,8 @@ struct client_session {
 	uint32_t peer; /* with `below`, as Hello has them */
 	uint64_t exchange;
 	uint64_t root, root_least;
+	const char *own_host, *own_name; /* likewise; "", or NULL, as no call is below: none */
+	uint16_t own_port;
 	uint64_t root_told; /* as it says in its Welcome */
 
 	struct transport *carries; /* whose signals go with this session, or NULL */

@@ -26,6 +26,9 @@ struct call_target {
 	uint64_t least;    /* likewise: it is a root of this epoch, or a later one */
 	const char *host;
 	uint16_t port;
+	/* With `below`: where others reach us, and our name, for messages there; "": it sees the host, or none. */
+	const char *own_host, *own_name;
+	uint16_t own_port;
 	bool tls; /* as phubs:// says; PHUB_TLS_CA and PHUB_TLS_PIN are looked at as by workers, and also ask for it */
 	const char *job;
 	const void *secret; /* secret_bytes; NULL: the job has none */

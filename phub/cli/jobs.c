@@ -112,8 +112,8 @@ static json_t *jobs_json_below(const Phub__JobInfo *job)
 		for (size_t k = 0; k < b->n_ranks; k++)
 			json_array_append_new(ranks, json_integer(b->ranks[k]));
 		json_array_append_new(
-			below, json_pack("{s:s, s:o, s:I, s:I}", "peer", b->peer, "ranks", ranks, "pushes",
-				       (json_int_t)b->pushes, "silent_ms", (json_int_t)b->silent_ms));
+			below, json_pack("{s:s, s:s, s:o, s:I, s:I}", "peer", b->peer, "name", b->name, "ranks", ranks,
+				       "pushes", (json_int_t)b->pushes, "silent_ms", (json_int_t)b->silent_ms));
 	}
 	return below;
 }
@@ -122,9 +122,9 @@ static json_t *jobs_json_above(const Phub__AboveInfo *a)
 {
 	if (!a)
 		return NULL;
-	return json_pack("{s:s, s:s, s:I, s:s, s:s, s:s, s:s}", "box", a->box, "state", a->state, "bytes",
-		(json_int_t)a->bytes, "why", a->why, "transport", a->transport, "transport_why", a->transport_why,
-		"advice", a->advice);
+	return json_pack("{s:s, s:s, s:s, s:I, s:s, s:s, s:s, s:s}", "box", a->box, "name", a->name, "state", a->state,
+		"bytes", (json_int_t)a->bytes, "why", a->why, "transport", a->transport, "transport_why",
+		a->transport_why, "advice", a->advice);
 }
 
 /* NULL: it takes part in no exchange. */
@@ -135,11 +135,11 @@ static json_t *jobs_json_beside(const Phub__JobInfo *job)
 	for (size_t i = 0; i < job->n_beside; i++) {
 		const Phub__BesideInfo *b = job->beside[i];
 
-		json_array_append_new(
-			beside, json_pack("{s:s, s:s, s:I, s:s, s:b, s:I, s:I, s:s, s:s}", "box", b->box, "state",
-					b->state, "bytes", (json_int_t)b->bytes, "why", b->why, "lifts", b->lifts,
-					"homes", (json_int_t)b->homes, "home_bytes", (json_int_t)b->home_bytes,
-					"transport", b->transport, "transport_why", b->transport_why));
+		json_array_append_new(beside,
+			json_pack("{s:s, s:s, s:s, s:I, s:s, s:b, s:I, s:I, s:s, s:s}", "box", b->box, "name", b->name,
+				"state", b->state, "bytes", (json_int_t)b->bytes, "why", b->why, "lifts", b->lifts,
+				"homes", (json_int_t)b->homes, "home_bytes", (json_int_t)b->home_bytes, "transport",
+				b->transport, "transport_why", b->transport_why));
 	}
 	return beside;
 }
@@ -322,11 +322,18 @@ static const char *jobs_write_by(const char *by, const char *why, char *out, siz
 	return out;
 }
 
+/* "'B' at 10.0.2.1:7077", or the address alone. */
+static const char *jobs_write_box(const char *name, const char *address, char *out, size_t bytes)
+{
+	snprintf(out, bytes, *name ? "'%s' at %s" : "%s%s", name, address);
+	return out;
+}
+
 /* A box with which it exchanges; of itself nothing. */
 static void jobs_print_beside(const Phub__JobInfo *job, const Phub__BesideInfo *b)
 {
-	const char *box = *b->box ? b->box : "this one, the top box";
-	char text[32], by[240];
+	char text[32], by[240], name[400];
+	const char *box = *b->box ? jobs_write_box(b->name, b->box, name, sizeof(name)) : "this one, the top box";
 
 	if (strcmp(b->state, "here") == 0)
 		printf("%s: %s, %zu boxes: %" PRIu64 " of %" PRIu64 " chunks end at this one\n", job->name,
@@ -345,13 +352,14 @@ static void jobs_print_beside(const Phub__JobInfo *job, const Phub__BesideInfo *
 /* Boxes below it in this job, and the one above, or those beside it. */
 static void jobs_print_boxes(const Phub__JobInfo *job)
 {
-	char ranks[160], text[32], by[240];
+	char ranks[160], text[32], by[240], box[400];
 
 	for (size_t i = 0; i < job->n_below; i++) {
 		const Phub__BelowInfo *b = job->below[i];
 
 		ranks_write(b->ranks, b->n_ranks, b->n_ranks, ranks, sizeof(ranks));
-		printf("%s: box %s is below, with rank%s %s\n", job->name, b->peer, b->n_ranks == 1 ? "" : "s",
+		printf("%s: box %s is below, with rank%s %s\n", job->name,
+			jobs_write_box(b->name, b->peer, box, sizeof(box)), b->n_ranks == 1 ? "" : "s",
 			b->n_ranks ? ranks : "of nobody yet");
 	}
 	if (job->association && *job->association)
@@ -366,11 +374,12 @@ static void jobs_print_boxes(const Phub__JobInfo *job)
 		return;
 	if (job->above && *job->above->advice)
 		printf("%s: WAITS for the root: %s\n", job->name, job->above->advice);
+	if (job->above)
+		jobs_write_box(job->above->name, job->above->box, box, sizeof(box));
 	if (job->above && *job->above->why)
-		printf("%s: box %s above (uplink) cannot be reached: %s\n", job->name, job->above->box,
-			job->above->why);
+		printf("%s: box %s above (uplink) cannot be reached: %s\n", job->name, box, job->above->why);
 	else if (job->above)
-		printf("%s: box %s is above (uplink), %s%s, %s sent\n", job->name, job->above->box, job->above->state,
+		printf("%s: box %s is above (uplink), %s%s, %s sent\n", job->name, box, job->above->state,
 			jobs_write_by(job->above->transport, job->above->transport_why, by, sizeof(by)),
 			output_bytes(job->above->bytes, text));
 }

@@ -605,26 +605,38 @@ static bool above_is_leaf(const struct control *c)
 	       !above_is_loopback(c->above.place.at.host);
 }
 
-/* Without a host: at the address that it calls from. */
-void above_tell_address(const struct job *job, Phub__Gather *gather)
+struct above_own above_own(const struct control *c)
 {
-	const struct config *config = job->control->config;
-	const struct box *box = job->control->box;
+	const struct config *config = c->config;
+	const struct box *box = c->box;
 	const struct config_listen *at = &config->advertise_at;
-	unsigned listener = above_listener(job->control);
+	unsigned listener = above_listener(c), self;
+	const struct racks *racks = box_racks(box, &self);
+	struct above_own own = {.host = "",
+		.port = at->port,
+		.name = racks ? racks->boxes[self].name : config->box,
+		.leaf = above_is_leaf(c)};
 
-	gather->cores = parent_cores(job);
-	gather->leaf = above_is_leaf(job->control);
 	if (!at->port) {
 		const char *bound =
 			listener < box->listener_count ? strrchr(box->listeners[listener].bound, ':') : NULL;
 
 		at = &config->listen[listener];
-		gather->port = bound ? (uint32_t)strtoul(bound + 1, NULL, 10) : at->port;
-	} else {
-		gather->port = at->port;
+		own.port = bound ? (uint16_t)strtoul(bound + 1, NULL, 10) : at->port;
 	}
-	if (!above_is_any(at->host) && !gather->leaf)
-		gather->host = (char *)(uintptr_t)at->host;
-	gather->tls = config->tls == CONFIG_TLS_REQUIRE;
+	if (!above_is_any(at->host) && !own.leaf)
+		own.host = at->host;
+	return own;
+}
+
+void above_tell_address(const struct job *job, Phub__Gather *gather)
+{
+	struct above_own own = above_own(job->control);
+
+	gather->cores = parent_cores(job);
+	gather->leaf = own.leaf;
+	gather->host = (char *)(uintptr_t)own.host;
+	gather->port = own.port;
+	gather->name = (char *)(uintptr_t)own.name;
+	gather->tls = job->control->config->tls == CONFIG_TLS_REQUIRE;
 }

@@ -138,8 +138,16 @@ const char *above_root_name(const struct control *c, char out[ABOVE_ROOT_BYTES])
 /* "10.0.0.1:7077", or "etcd:NAME" while it is not known where that is. Returns `out`. */
 const char *above_name(const struct control *c, char *out, size_t bytes);
 
-/* Where other boxes of the job reach this one. A leaf, which they do not: a host's own box (hostbox.h), and one that
+/* Where other boxes reach this one, and its name. A leaf, which they do not: a host's own box (hostbox.h), and one that
  * listens on loopback alone where the box above is on another host. */
+struct above_own {
+	const char *host; /* "": at the address that it calls from */
+	uint16_t port;
+	const char *name; /* "": none */
+	bool leaf;
+};
+struct above_own above_own(const struct control *c);
+/* Likewise, to the box above, for this job. */
 void above_tell_address(const struct job *job, Phub__Gather *gather);
 
 #endif

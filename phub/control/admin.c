@@ -242,6 +242,7 @@ static void admin_fill_boxes(const struct job *job, struct admin_job *out, uint3
 		--*left;
 		phub__below_info__init(b);
 		b->peer = admin_text(job->members[i].peer);
+		b->name = admin_text(job->members[i].name);
 		b->pushes = admin_pushes(job, i);
 		b->silent_ms = (c->now_ns - job->members[i].session->heard_ns) / NS_PER_MS;
 		b->ranks = ranks;
@@ -256,6 +257,9 @@ static void admin_fill_boxes(const struct job *job, struct admin_job *out, uint3
 	phub__above_info__init(&out->above);
 	above_name(c, out->above_box, sizeof(out->above_box));
 	out->above.box = out->above_box;
+	out->above.name = admin_text(names_find(c, c->above.place.at.host, c->above.place.at.port));
+	if (!*out->above.name)
+		out->above.name = admin_text(c->above.place.box);
 	out->above.state = admin_text(parent_state_name(above.state));
 	out->above.bytes = above.bytes;
 	out->above.why = admin_text(above.why);
@@ -323,6 +327,7 @@ static int admin_fill_beside(const struct job *job, struct admin_job *out)
 		peers_describe(job, i, &report);
 		phub__beside_info__init(b);
 		b->box = admin_text(report.box);
+		b->name = admin_text(report.name);
 		b->state = admin_text(report.state);
 		b->bytes = report.bytes;
 		b->why = admin_text(report.why);
@@ -342,7 +347,7 @@ static int admin_fill_beside(const struct job *job, struct admin_job *out)
 /* "10.0.2.1:7077"; of the top box, which this is, "". */
 static char *admin_peer(const struct peers *p, unsigned number)
 {
-	return admin_text(number == 0 ? "" : p->each[number].name + 4);
+	return admin_text(p->each[number].address);
 }
 
 static int admin_fill_rebalance(const struct job *job, struct admin_job *out, uint32_t *left)

@@ -13,9 +13,11 @@
 
 #include "phub/base/clock.h"
 #include "phub/base/log.h"
+#include "phub/control/above.h"
 #include "phub/control/box.h"
 #include "phub/control/generation.h"
 #include "phub/control/job.h"
+#include "phub/control/names.h"
 #include "transport/sock.h"
 
 #define CALLS_LEAVE_NS      2000000000ull
@@ -102,6 +104,15 @@ static void box_calls_carry(struct control *c, struct transport *t)
 	c->soon = c->soon || t->soon;
 }
 
+static void box_call_name(const struct control *c, const struct call_target *target, struct box_call *call)
+{
+	char address[CONFIG_HOST_BYTES + 16], box[NAMES_TEXT_BYTES];
+
+	names_write_address(target->host, target->port, address, sizeof(address));
+	snprintf(call->who, sizeof(call->who), "job '%s': the uplink to box %s", target->job,
+		names_write(names_find(c, target->host, target->port), address, box, sizeof(box)));
+}
+
 int box_call_open(struct control *c, const struct call_target *target, struct box_call **out, struct err *e)
 {
 	struct box_call *call = calloc(1, sizeof(*call));
@@ -118,9 +129,14 @@ int box_call_open(struct control *c, const struct call_target *target, struct bo
 	own.hear = box_call_hear;
 	own.arg = call;
 	own.transport = outlets_name(&c->box->outlets);
-	if (target->below)
-		snprintf(call->who, sizeof(call->who), "job '%s': the uplink to box %s:%u", target->job, target->host,
-			target->port);
+	if (target->below) {
+		struct above_own self = above_own(c);
+
+		own.own_host = self.host;
+		own.own_port = self.port;
+		own.own_name = self.name;
+		box_call_name(c, target, call);
+	}
 	rc = calls_ops(c)->open(c->box->env.calls_arg, &own, &call->peer, e);
 	if (rc < 0) {
 		free(call);

@@ -12,6 +12,7 @@
 
 #include "phub/base/err.h"
 #include "phub/control/control.h"
+#include "phub/control/names.h"
 #include "phub/uplink.h"
 #include "transport/call.h"
 
@@ -33,7 +34,7 @@ struct box_call {
 	const char *offer;       /* the other box's name of that: udp and dpdk have the same packets */
 	char by_why[160];        /* ...and not by a better one; "": there is none */
 	char unmapped[160];      /* why shared memory was tried and does not do; "": it was not, or it does */
-	char who[SPEC_NAME_BYTES + CONFIG_HOST_BYTES + 48];
+	char who[SPEC_NAME_BYTES + NAMES_TEXT_BYTES + 48];
 	void (*hear)(void *arg, const Phub__Control *message);
 	void *arg;
 	struct box_uplinks *uplinks; /* that it carries; NULL: none */

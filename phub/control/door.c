@@ -12,6 +12,7 @@
 #include "phub/base/log.h"
 #include "phub/control/box.h"
 #include "phub/control/job.h"
+#include "phub/control/job_below.h"
 #include "phub/control/session.h"
 
 enum { DOOR_HELLOS = 64 }; /* of one transport in one step */
@@ -110,12 +111,13 @@ static void door_replace(struct control *c, const struct session *s, struct gene
 	struct job *job = s->job;
 	struct mail mail = {
 		.kind = MAIL_UNLINK, .core = core, .shard = job->generation->store.shards[core], .rank = s->rank};
+	char who[240];
 
 	post_send(&c->box->posts[core], &mail);
 	link->ended_ns = 0;
 	job->reconnects++;
 	job->members[s->rank].link_renewed = true;
-	log_info("job '%s' rank %u (%s): connected to core %u again", job->name, s->rank, job->members[s->rank].peer,
+	log_info("job '%s' %s: connected to core %u again", job->name, job_member_name(job, s->rank, who, sizeof(who)),
 		core);
 }
 
@@ -123,6 +125,7 @@ static void door_open(struct control *c, unsigned number, const struct hello *he
 {
 	struct generation_link *link = NULL;
 	struct session *s = NULL;
+	char who[240];
 	struct job *job;
 	struct err e;
 	int code = door_check(c, hello, &s, &link);
@@ -144,8 +147,8 @@ static void door_open(struct control *c, unsigned number, const struct hello *he
 		return;
 	}
 	if (hello->conn->transport->ops->admit(hello->conn->transport, hello->conn, &link->spec, &e) < 0) {
-		log_warn("job '%s' rank %u: data connection to core %u not admitted: %s", job->name, s->rank,
-			hello->core, e.text);
+		log_warn("job '%s' %s: data connection to core %u not admitted: %s", job->name,
+			job_member_word(job, s->rank, who, sizeof(who)), hello->core, e.text);
 		return;
 	}
 	if (link->serial++ > 0 && !link->fresh)

@@ -401,7 +401,9 @@ void job_lost(struct session *s, const char *why)
 		return;
 	}
 	if (job->state == JOB_FORMING) {
-		log_info("job '%s' %s is gone before the start: %s", job->name,
+		/* One that was refused will not do better by itself. */
+		log_write(s->state == SESSION_DONE ? LOG_LEVEL_WARN : LOG_LEVEL_INFO,
+			"job '%s' %s is gone before the start: %s", job->name,
 			job_member_name(job, s->rank, name, sizeof(name)), why);
 		job_vacate(job, s->rank);
 		return;

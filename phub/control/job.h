@@ -13,6 +13,7 @@
 #include "phub/base/err.h"
 #include "phub/control/control.h"
 #include "phub/control/generation.h"
+#include "phub/control/names.h"
 #include "phub/control/table.h"
 #include "phub/spec.h"
 #include "transport/control.pb-c.h"
@@ -76,7 +77,9 @@ struct member {
 	uint32_t link_core;
 	int link_error;
 	char link_text[MAIL_TEXT_BYTES]; /* what its transport said of it, or "" */
-	char peer[80];
+	char peer[NAMES_ADDRESS_BYTES]; /* whom its session is with: of a worker the port, too, that it happens to have;
+					   of a box below where others reach it */
+	char name[CONFIG_NAME_BYTES];   /* of a box below (names.h) */
 	char transport[TABLE_TRANSPORT_BYTES];
 };
 

@@ -14,13 +14,15 @@ static void job_open_barrier(struct job *job)
 {
 	uint32_t first = job_first_live(job);
 	uint64_t id = job->members[first].barrier;
+	char who[240], other[240];
 
 	for (uint32_t i = first + 1; i < job->world; i++) {
 		if (job_is_let_go(job, i) || job->members[i].barrier == id)
 			continue;
 		job_fail(job, PHUB__ERROR_CODE__ERROR_MISMATCH, (int)i,
-			"rank %u is at its barrier %llu and rank %u at its %llu; all ranks must make the same calls",
-			first, (unsigned long long)id, i, (unsigned long long)job->members[i].barrier);
+			"%s is at its barrier %llu and %s at its %llu; all ranks must make the same calls",
+			job_member_word(job, first, who, sizeof(who)), (unsigned long long)id,
+			job_member_word(job, i, other, sizeof(other)), (unsigned long long)job->members[i].barrier);
 		return;
 	}
 	if (!standby_barrier(job, id) || !parent_barrier(job, id))
@@ -51,6 +53,7 @@ void job_hear_barrier(struct session *s, uint64_t id)
 {
 	struct job *job = s->job;
 	struct member *m = &job->members[s->rank];
+	char who[240];
 
 	if (m->waits || id <= m->barrier) {
 		session_refuse(s, PHUB__ERROR_CODE__ERROR_PROTOCOL, "barrier %llu after barrier %llu",
@@ -59,17 +62,17 @@ void job_hear_barrier(struct session *s, uint64_t id)
 	}
 	if (job_is_spread(job) && !job->generation) {
 		job_fail(job, PHUB__ERROR_CODE__ERROR_UNSUPPORTED, (int)s->rank,
-			"rank %u waits at a barrier before the job has started: not yet in jobs whose workers are at "
+			"%s waits at a barrier before the job has started: not yet in jobs whose workers are at "
 			"several boxes",
-			s->rank);
+			job_member_word(job, s->rank, who, sizeof(who)));
 		return;
 	}
 	m->waits = true;
 	m->barrier = id;
 	m->waits_ns = s->control->now_ns;
 	if (job->left > 0) {
-		job_fail(job, PHUB__ERROR_CODE__ERROR_LOST, -1, "rank %u waits at a barrier, and others have left",
-			s->rank);
+		job_fail(job, PHUB__ERROR_CODE__ERROR_LOST, -1, "%s waits at a barrier, and others have left",
+			job_member_word(job, s->rank, who, sizeof(who)));
 		return;
 	}
 	job_barrier_recount(job);

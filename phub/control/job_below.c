@@ -41,10 +41,19 @@ static void below_list(const struct job *job, uint32_t member, char *out, size_t
 	ranks_write(ranks, known, count, out, bytes);
 }
 
+const char *job_box_name(const struct job *job, uint32_t member, char *out, size_t bytes)
+{
+	const struct member *m = &job->members[member];
+	char box[NAMES_TEXT_BYTES];
+
+	snprintf(out, bytes, "box %s", names_write(m->name, m->peer, box, sizeof(box)));
+	return out;
+}
+
 const char *job_member_name(const struct job *job, uint32_t member, char *out, size_t bytes)
 {
 	const struct member *m = &job->members[member < job->world ? member : 0];
-	char ranks[120];
+	char ranks[120], box[NAMES_TEXT_BYTES];
 
 	if (member == JOB_AT_OTHER) {
 		snprintf(out, bytes, "another box");
@@ -55,7 +64,19 @@ const char *job_member_name(const struct job *job, uint32_t member, char *out, s
 		return out;
 	}
 	below_list(job, member, ranks, sizeof(ranks));
-	snprintf(out, bytes, "box %s (rank%s %s)", m->peer, strpbrk(ranks, ",-") ? "s" : "", ranks[0] ? ranks : "none");
+	if (ranks[0])
+		snprintf(out, bytes, "%s (rank%s %s)", job_box_name(job, member, box, sizeof(box)),
+			strpbrk(ranks, ",-") ? "s" : "", ranks);
+	else /* it has none, or has not said yet */
+		job_box_name(job, member, out, bytes);
+	return out;
+}
+
+const char *job_member_word(const struct job *job, uint32_t member, char *out, size_t bytes)
+{
+	if (job_is_box(job, member))
+		return job_member_name(job, member, out, bytes);
+	snprintf(out, bytes, "rank %u", member);
 	return out;
 }
 
@@ -249,6 +270,13 @@ static bool below_seeks(const struct job *job)
 	return above_at_sibling(job->control) && parent_describe(job, &above) && above.state == PARENT_DIALLING;
 }
 
+/* What messages call it. */
+static void below_name(struct member *m, const struct names_box *box)
+{
+	memcpy(m->peer, box->address, sizeof(m->peer));
+	memcpy(m->name, box->name, sizeof(m->name));
+}
+
 int job_below_join(struct session *s)
 {
 	struct job *job = job_find(s->control, s->name);
@@ -285,11 +313,10 @@ int job_below_join(struct session *s)
 	*m = (struct member){.session = s,
 		.gone = job->state == JOB_RUNNING,
 		.gone_ns = m->elsewhere ? s->control->now_ns : m->gone_ns};
-	memcpy(m->peer, s->stream->peer, sizeof(m->peer));
+	below_name(m, &s->box);
 	s->rank = place;
 	s->job = job;
 	job->present++;
-	log_info("job '%s': box %s takes part, for workers below it", job->name, s->stream->peer);
 	return 0;
 }
 
@@ -303,51 +330,51 @@ void job_below_vacate(struct job *job, uint32_t member)
 
 /* ---- whom it has ---- */
 
+/* "box HOST:PORT", of this one. */
+static const char *below_own_name(const struct session *s, char *out, size_t bytes)
+{
+	char own[NAMES_TEXT_BYTES];
+
+	snprintf(out, bytes, "box %s", names_own(s, own, sizeof(own)));
+	return out;
+}
+
 /* Sums are of one type in a job: this box's, where there is one above, or that of the first below. False: it failed. */
 static bool below_agrees(struct job *job, uint32_t place, unsigned type)
 {
 	bool settled = job->control->above.there || job->control->config->root[0];
+	char box[NAMES_TEXT_BYTES], first[NAMES_TEXT_BYTES];
+	uint32_t other = job->world; /* that has said so before */
 
 	for (uint32_t i = job->ranks; i < job->world; i++)
-		settled = settled || (i != place && job->members[i].gathered > 0);
-	if (!settled && dtype_valid(type))
+		if (i != place && job->members[i].gathered > 0)
+			other = i;
+	if (!settled && other == job->world && dtype_valid(type))
 		job->lift = (enum dtype)type;
 	if (job->lift == type)
 		return true;
 	job_fail(job, PHUB__ERROR_CODE__ERROR_MISMATCH, -1,
-		"box %s sends its sums as %s, and other boxes of the job as %s; set uplink_type alike at all of them",
-		job->members[place].peer, chunking_dtype_name((uint8_t)type), chunking_dtype_name(job->lift));
+		"%s sends its sums as %s, and %s as %s; set uplink_type alike at all of them",
+		job_box_name(job, place, box, sizeof(box)), chunking_dtype_name((uint8_t)type),
+		other == job->world ? below_own_name(job->members[place].session, first, sizeof(first))
+				    : job_box_name(job, other, first, sizeof(first)),
+		chunking_dtype_name(job->lift));
 	return false;
 }
 
-/* The host of "10.0.0.3:5512" or "[::1]:5512". */
-static void below_read_host(const char *peer, char *out, size_t bytes)
-{
-	const char *end = strrchr(peer, ':');
-	size_t length = end ? (size_t)(end - peer) : strlen(peer);
-
-	if (length >= 2 && peer[0] == '[' && peer[length - 1] == ']') {
-		peer++;
-		length -= 2;
-	}
-	snprintf(out, bytes, "%.*s", (int)length, peer);
-}
-
 /* Where others reach it: as it says, or at the address that it calls from. So it is called, too. */
-static void below_take_address(struct member *m, const struct session *s, const Phub__Gather *message)
+static void below_take_address(struct member *m, struct session *s, const Phub__Gather *message)
 {
-	m->port = message->port <= UINT16_MAX ? (uint16_t)message->port : 0;
 	m->tls = message->tls;
 	m->cores = message->cores;
 	m->deep = message->deep;
 	m->resumes = message->resumes;
 	m->waits_ns = s->control->now_ns; /* for others, since the last of its ranks came */
 	m->leaf = message->leaf;
-	job_below_copy(m->host, sizeof(m->host), message->host);
-	if (!m->host[0])
-		below_read_host(s->stream->peer, m->host, sizeof(m->host));
-	if (m->port)
-		snprintf(m->peer, sizeof(m->peer), strchr(m->host, ':') ? "[%.64s]:%u" : "%.64s:%u", m->host, m->port);
+	names_take(s->control, s->stream->peer, message->host, message->port, message->name, &s->box);
+	memcpy(m->host, s->box.host, sizeof(m->host));
+	m->port = s->box.port;
+	below_name(m, &s->box);
 }
 
 /* ---- whom it has, in a job that runs ---- */
@@ -465,16 +492,27 @@ static void below_refuse_rank(struct session *s, uint32_t rank, const char *wher
 		may_come ? ", and not lost there as far as is known here" : "", s->job->parent ? BELOW_CIRCLE : "");
 }
 
+/* It has said who it is, and whom it has. */
+static void below_tell(const struct session *s)
+{
+	char who[NAMES_TEXT_BYTES + 200];
+
+	log_info("job '%s': %s takes part", s->name, job_member_name(s->job, s->rank, who, sizeof(who)));
+}
+
 static void below_gather_on(struct session *s, const Phub__Gather *message)
 {
 	struct job *job = s->job;
 	struct member *m = &job->members[s->rank];
-	char box[200];
+	bool first = m->gathered == 0;
+	char box[NAMES_TEXT_BYTES + 200];
 
+	below_take_address(m, s, message);
 	if (job->lift != (enum dtype)message->type) {
 		session_refuse(s, PHUB__ERROR_CODE__ERROR_MISMATCH,
-			"it sends its sums as %s, and the job has them as %s; set uplink_type alike at all boxes",
-			chunking_dtype_name((uint8_t)message->type), chunking_dtype_name(job->lift));
+			"%s sends its sums as %s, and the job has them as %s; set uplink_type alike at all boxes",
+			job_box_name(job, s->rank, box, sizeof(box)), chunking_dtype_name((uint8_t)message->type),
+			chunking_dtype_name(job->lift));
 		return;
 	}
 	for (size_t i = 0; i < message->n_ranks; i++) {
@@ -496,8 +534,9 @@ static void below_gather_on(struct session *s, const Phub__Gather *message)
 		return;
 	}
 	m->gathered = message->number;
-	below_take_address(m, s, message);
 	below_move(s, message);
+	if (first && s->job)
+		below_tell(s);
 }
 
 bool job_below_admits(struct job *job, uint32_t rank)
@@ -582,7 +621,7 @@ static bool below_claim(struct session *s, uint32_t rank)
 	struct job *job = s->job;
 	struct member *m = &job->members[rank < job->ranks ? rank : 0];
 	const char *where;
-	char box[200];
+	char box[NAMES_TEXT_BYTES + 200], here[NAMES_TEXT_BYTES];
 
 	if (rank >= job->ranks) {
 		session_refuse(s, PHUB__ERROR_CODE__ERROR_PROTOCOL, "a gathering of rank %u of %u", rank, job->ranks);
@@ -598,8 +637,8 @@ static bool below_claim(struct session *s, uint32_t rank)
 			below_refuse_rank(s, rank, where);
 		else
 			job_fail(job, PHUB__ERROR_CODE__ERROR_TAKEN, (int)rank,
-				"rank %u is at box %s and at %s; give every worker its own rank%s", rank,
-				job->members[s->rank].peer, where, job->parent ? BELOW_CIRCLE : "");
+				"rank %u is at %s and at %s; give every worker its own rank%s", rank,
+				job_box_name(job, s->rank, here, sizeof(here)), where, job->parent ? BELOW_CIRCLE : "");
 		return false;
 	}
 	*m = (struct member){.gone = true, .elsewhere = true, .at = s->rank};
@@ -610,6 +649,7 @@ void job_below_gather(struct session *s, const Phub__Gather *message)
 {
 	struct job *job = s->job;
 	uint32_t place = s->rank;
+	bool first;
 
 	if (job_is_box(job, place) && job->state == JOB_RUNNING && job->generation->spec.lost != LOST_FAIL) {
 		below_gather_on(s, message);
@@ -628,17 +668,20 @@ void job_below_gather(struct session *s, const Phub__Gather *message)
 			s, PHUB__ERROR_CODE__ERROR_LOST, "ranks came or went as it started; start the job again");
 		return;
 	}
+	first = job->members[place].gathered == 0;
+	below_take_address(&job->members[place], s, message);
 	if (!below_agrees(job, place, (unsigned)message->type))
 		return;
 	for (uint32_t i = 0; i < job->ranks; i++)
 		if (job->members[i].elsewhere && job->members[i].at == place)
 			job->members[i] = (struct member){0};
 	job->members[place].gathered = message->number;
-	below_take_address(&job->members[place], s, message);
 	for (size_t i = 0; i < message->n_ranks && job->state == JOB_FORMING; i++) {
 		if (!below_claim(s, message->ranks[i]))
 			return;
 	}
+	if (first)
+		below_tell(s);
 	parent_changed(job);
 	job_try_start(job);
 }
@@ -665,7 +708,7 @@ void job_below_fails(struct session *s, const Phub__Leave *leave)
 {
 	const Phub__Error *error = leave->error;
 	struct job *job = s->job;
-	char text[ERR_TEXT_MAX];
+	char text[ERR_TEXT_MAX], box[NAMES_TEXT_BYTES];
 
 	job_below_copy(text, sizeof(text), error->text);
 	if (job->state == JOB_RUNNING && job->generation->spec.lost != LOST_FAIL &&
@@ -681,7 +724,8 @@ void job_below_fails(struct session *s, const Phub__Leave *leave)
 	}
 	job_fail(job, error->code ? (Phub__ErrorCode)error->code : PHUB__ERROR_CODE__ERROR_LOST,
 		error->rank >= 0 && (uint32_t)error->rank < job->ranks ? error->rank : -1,
-		strstr(text, JOB_TOLD) ? "%s" : "%s" JOB_TOLD "%s)", text, job->members[s->rank].peer);
+		strstr(text, JOB_TOLD) ? "%s" : "%s" JOB_TOLD "%s)", text,
+		names_write(job->members[s->rank].name, job->members[s->rank].peer, box, sizeof(box)));
 }
 
 uint32_t job_below_gathered(const struct job *job, uint32_t *ranks)

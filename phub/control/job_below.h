@@ -68,8 +68,12 @@ bool job_below_resumes(const struct job *job);
 void job_below_settle(struct job *job);
 /* Can a job with these options be at several boxes? 0, or -ENOTSUP with what cannot in `e`. */
 int job_below_check(const struct spec *spec, struct err *e);
-/* "rank 3 (10.0.0.3:5512)", or "box 10.0.1.1:4431 (ranks 4-7)". Returns `out`. */
+/* "box 10.0.1.1:7077", or "box 'B' at 10.0.1.1:7077" (names.h), of one below. Returns `out`. */
+const char *job_box_name(const struct job *job, uint32_t member, char *out, size_t bytes);
+/* "rank 3 (10.0.0.3:5512)", or "box 10.0.1.1:7077 (ranks 4-7)". Returns `out`. */
 const char *job_member_name(const struct job *job, uint32_t member, char *out, size_t bytes);
+/* "rank 3", or of a box as above: its place among the members is nobody's rank. Returns `out`. */
+const char *job_member_word(const struct job *job, uint32_t member, char *out, size_t bytes);
 /* Boxes below that are there. */
 uint32_t job_below_count(const struct job *job);
 /* The order in which this box makes the job's reproducible sums, as a worker may give it to one box alone

@@ -12,6 +12,7 @@
 
 #include "phub/base/log.h"
 #include "phub/control/box.h"
+#include "phub/control/job_below.h"
 #include "phub/control/parent.h"
 #include "phub/control/peers.h"
 #include "phub/control/session.h"
@@ -150,6 +151,7 @@ static struct hyper_pending *job_hyper_pending(struct job *job, uint32_t rank, c
 static bool job_hyper_equal(struct job *job, const struct hyper_pending *p, uint32_t rank, const Phub__Hyper *message)
 {
 	double in_first, in_other;
+	char who[240], first[240];
 
 	for (uint32_t i = 0; i < p->table->group_count; i++) {
 		struct optimizer_hyper other;
@@ -160,9 +162,10 @@ static bool job_hyper_equal(struct job *job, const struct hyper_pending *p, uint
 		if (!name)
 			continue;
 		job_fail(job, PHUB__ERROR_CODE__ERROR_MISMATCH, (int)rank,
-			"%s of parameter group %u differs: rank %u says %.9g, rank %u says %.9g; all ranks must set "
+			"%s of parameter group %u differs: %s says %.9g, %s says %.9g; all ranks must set "
 			"equal values before the same round",
-			name, i, p->first, in_first, rank, in_other);
+			name, i, job_member_word(job, p->first, first, sizeof(first)), in_first,
+			job_member_word(job, rank, who, sizeof(who)), in_other);
 		return false;
 	}
 	return true;
@@ -171,12 +174,13 @@ static bool job_hyper_equal(struct job *job, const struct hyper_pending *p, uint
 static void job_hyper_collect(struct job *job, uint32_t rank, const Phub__Hyper *message)
 {
 	struct hyper_pending *p = job_hyper_pending(job, rank, message);
+	char who[240];
 
 	if (!p) {
 		job_fail(job, PHUB__ERROR_CODE__ERROR_LIMIT, (int)rank,
-			"rank %u has changed its hyper-parameters %u times more than another; all ranks must change "
+			"%s has changed its hyper-parameters %u times more than another; all ranks must change "
 			"them together",
-			rank, JOB_HYPER_PENDING_MAX);
+			job_member_word(job, rank, who, sizeof(who)), JOB_HYPER_PENDING_MAX);
 		return;
 	}
 	if (!job_hyper_equal(job, p, rank, message))
@@ -313,6 +317,7 @@ void job_hear_hyper(struct session *s, const Phub__Hyper *message)
 	struct job *job = s->job;
 	struct member *m = &job->members[s->rank];
 	struct hyper_table *table;
+	char who[240];
 	struct err e;
 	int rc;
 
@@ -326,7 +331,8 @@ void job_hear_hyper(struct session *s, const Phub__Hyper *message)
 		return;
 	}
 	if (rc < 0) {
-		job_fail(job, PHUB__ERROR_CODE__ERROR_UNSUPPORTED, (int)s->rank, "rank %u: %s", s->rank, e.text);
+		job_fail(job, PHUB__ERROR_CODE__ERROR_UNSUPPORTED, (int)s->rank, "%s: %s",
+			job_member_word(job, s->rank, who, sizeof(who)), e.text);
 		return;
 	}
 	m->hyper++;

@@ -65,15 +65,14 @@ static void job_failed_nan(struct job *job, const struct mail *mail)
 {
 	const struct generation *g = job->generation;
 	uint32_t at = UINT32_MAX;
-	char keys[160];
+	char keys[160], who[240];
 
 	if (mail->chunk < g->spec.plan.chunk_count)
 		at = (uint32_t)mail->detail * chunking_dtype_bytes(g->spec.plan.chunks[mail->chunk].dtype);
 	job_chunk_keys(job, mail->chunk, at, keys, sizeof(keys));
 	job_fail(job, PHUB__ERROR_CODE__ERROR_NAN, (int)mail->rank,
-		"rank %u (%s) pushed NaN or infinity: element %" PRIu64 " of %s in round %" PRIu64
-		", and the nan policy is fail",
-		mail->rank, job->members[mail->rank].peer,
+		"%s pushed NaN or infinity: element %" PRIu64 " of %s in round %" PRIu64 ", and the nan policy is fail",
+		job_member_name(job, mail->rank, who, sizeof(who)),
 		at == UINT32_MAX ? mail->detail : job_key_element(g, mail, at), keys, mail->round);
 }
 
@@ -152,7 +151,7 @@ void job_hear_broken(struct session *s, uint32_t core, const char *text)
 	struct job *job = s->job;
 	struct member *m = &job->members[s->rank];
 	struct generation_link *link;
-	char more[LOG_QUIET_BYTES];
+	char more[LOG_QUIET_BYTES], who[240];
 	uint64_t quiet;
 
 	if (job->state != JOB_RUNNING || core >= job->generation->spec.core_count)
@@ -170,10 +169,9 @@ void job_hear_broken(struct session *s, uint32_t core, const char *text)
 	for (char *at = m->link_text; *at; at++)
 		*at = isprint((unsigned char)*at) ? *at : '?';
 	if (log_limit_pass(&limit, job->control->now_ns, 100000000ull, &quiet))
-		log_warn("job '%s' rank %u (%s) says that its %s connection to core %u broke: %s; it has %.1f s to "
-			 "connect "
+		log_warn("job '%s' %s says that its %s connection to core %u broke: %s; it has %.1f s to connect "
 			 "again%s",
-			job->name, s->rank, m->peer, m->transport, core, m->link_text,
+			job->name, job_member_name(job, s->rank, who, sizeof(who)), m->transport, core, m->link_text,
 			(double)job->control->config->lost_ms / 1e3, log_quiet(quiet, more));
 }
 
@@ -194,8 +192,8 @@ static void job_link_closed(struct job *job, const struct mail *mail)
 		return;
 	if (mail->detail != link->serial)
 		return; /* another has taken its place */
-	log_debug("job '%s' rank %u (%s): connection to core %u closed: %s", job->name, mail->rank, m->peer, mail->core,
-		error ? text : "orderly");
+	log_debug("job '%s' %s: connection to core %u closed: %s", job->name,
+		job_member_name(job, mail->rank, who, sizeof(who)), mail->core, error ? text : "orderly");
 	if (job_is_protocol(error) && !mail->broken) {
 		job_blame(job, PHUB__ERROR_CODE__ERROR_PROTOCOL, mail->rank,
 			"%s sent core %u what no worker may send (%s); its connection was closed",
@@ -270,6 +268,7 @@ static void job_hyper_refused(struct job *job, const struct mail *mail)
 void job_mail(struct control *c, const struct mail *mail)
 {
 	struct job *job = job_of(c, mail);
+	char who[240];
 
 	switch (mail->kind) {
 	case MAIL_HYPER_TAKEN:
@@ -284,8 +283,8 @@ void job_mail(struct control *c, const struct mail *mail)
 		if (job && job->state == JOB_RUNNING && mail->rank < job->world &&
 			generation_link(job->generation, mail->rank, mail->core)->serial == mail->detail)
 			job_fail(job, PHUB__ERROR_CODE__ERROR_LIMIT, (int)mail->rank,
-				"core %u cannot take the connection of rank %u (%s): %s", mail->core, mail->rank,
-				job->members[mail->rank].peer, strerror((int)-mail->value));
+				"core %u cannot take the connection of %s: %s", mail->core,
+				job_member_name(job, mail->rank, who, sizeof(who)), strerror((int)-mail->value));
 		return;
 	case MAIL_DETACHED:
 		if (job)

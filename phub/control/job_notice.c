@@ -144,12 +144,12 @@ static const char *job_write_lack(const struct parent_report *above, char out[ER
 static bool job_describe_above(const struct job *job, struct job_notice *n)
 {
 	struct parent_report above;
-	char box[340], lack[ERR_TEXT_MAX];
+	char box[NAMES_TEXT_BYTES], lack[ERR_TEXT_MAX];
 
 	if (job->state != JOB_FORMING || !parent_describe(job, &above) || above.state >= PARENT_STARTED)
 		return false;
 	snprintf(n->text, sizeof(n->text), "all %u ranks of job '%s' are here, and the box above (uplink %s) %s",
-		job->ranks, job->name, above_name(job->control, box, sizeof(box)),
+		job->ranks, job->name, names_above(job->control, box, sizeof(box)),
 		job_lacks_above(&above) ? job_write_lack(&above, lack) : "has not started it");
 	return true;
 }

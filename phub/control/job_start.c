@@ -53,11 +53,27 @@ bool job_seal_is_weak(const struct config *config, enum seal_kind seal)
 	return seal > SEAL_GMAC + config->datagram_seal;
 }
 
+static void job_refuse_transport(struct session *s)
+{
+	char own[NAMES_TEXT_BYTES], box[NAMES_TEXT_BYTES];
+
+	if (s->below)
+		session_refuse(s, PHUB__ERROR_CODE__ERROR_UNSUPPORTED,
+			"box %s does not offer transport %s, which %s asks for (uplink_transport); see transports at "
+			"the one and uplink_transport at the other",
+			names_own(s, own, sizeof(own)), s->table->transport,
+			job_box_name(s->job, s->rank, box, sizeof(box)));
+	else
+		session_refuse(s, PHUB__ERROR_CODE__ERROR_UNSUPPORTED,
+			"the box does not offer transport %s; see its transports option", s->table->transport);
+}
+
 void job_hear_table(struct session *s, const Phub__Job *message)
 {
 	struct control *c = s->control;
 	struct job *job = s->job;
 	struct member *m = &job->members[s->rank];
+	char who[240];
 	struct err e;
 	int rc;
 
@@ -79,9 +95,7 @@ void job_hear_table(struct session *s, const Phub__Job *message)
 	s->table->spec.encrypt = s->encrypt;
 	s->table_ns = c->now_ns;
 	if (!job_has_transport(c->box, s->table->transport)) {
-		session_refuse(s, PHUB__ERROR_CODE__ERROR_UNSUPPORTED,
-			"the box does not offer transport %s%s; see its transports option", s->table->transport,
-			s->below ? " (uplink_transport of the one below)" : "");
+		job_refuse_transport(s);
 		return;
 	}
 	if (job_seal_is_weak(c->config, s->table->spec.seal)) {
@@ -91,7 +105,8 @@ void job_hear_table(struct session *s, const Phub__Job *message)
 		return;
 	}
 	if (job->left > 0 && !m->gone)
-		job_fail(job, PHUB__ERROR_CODE__ERROR_LOST, -1, "rank %u starts anew, and others have left", s->rank);
+		job_fail(job, PHUB__ERROR_CODE__ERROR_LOST, -1, "%s starts anew, and others have left",
+			job_member_word(job, s->rank, who, sizeof(who)));
 }
 
 /* The session's table is whole: it is the reference, or is compared with it. */
@@ -270,6 +285,7 @@ void job_write_joined(struct job *job, uint32_t rank, const uint64_t *from)
 	Phub__Hypers groups[SPEC_GROUPS_MAX], *each[SPEC_GROUPS_MAX];
 	Phub__Start start = PHUB__START__INIT;
 	uint32_t version;
+	char who[240];
 
 	table_hypers(job_hyper_newest(job, &version), g->spec.group_count, groups, each);
 	start.joined = true;
@@ -285,7 +301,8 @@ void job_write_joined(struct job *job, uint32_t rank, const uint64_t *from)
 		start.rounds = rounds;
 		job_write_start(job->members[rank].session, g, cores, &start);
 	} else if (cores) {
-		job_fail(job, PHUB__ERROR_CODE__ERROR_LIMIT, -1, "no memory in the box for rank %u", rank);
+		job_fail(job, PHUB__ERROR_CODE__ERROR_LIMIT, -1, "no memory in the box for %s",
+			job_member_word(job, rank, who, sizeof(who)));
 	}
 	free(cores);
 	free(rounds);

@@ -278,10 +278,10 @@ static void parent_fail(struct parent *p, int rc, const char *text)
 			       : rc == -EACCES || rc == -ENOENT || rc == -EINVAL ? PHUB__ERROR_CODE__ERROR_DENIED
 										 : PHUB__ERROR_CODE__ERROR_LOST;
 	struct job *job = p->job;
-	char box[340], advice[ERR_TEXT_MAX];
+	char box[NAMES_TEXT_BYTES], advice[ERR_TEXT_MAX];
 
 	parent_hang_up(p);
-	above_name(p->control, box, sizeof(box));
+	names_above(p->control, box, sizeof(box));
 	if (p->code && strstr(p->text, JOB_TOLD)) /* by another box, to that one */
 		job_fail(job, code, p->rank, "%s", p->text);
 	else if (p->code)
@@ -296,7 +296,7 @@ static void parent_fail(struct parent *p, int rc, const char *text)
 static void parent_broke(struct parent *p, int rc, const char *text)
 {
 	bool news;
-	char box[340];
+	char box[NAMES_TEXT_BYTES];
 
 	text = box_call_trim(text);
 	if (!parent_may_retry(p, rc)) {
@@ -315,7 +315,7 @@ static void parent_broke(struct parent *p, int rc, const char *text)
 	snprintf(p->why, sizeof(p->why), "%s", text);
 	if (news)
 		log_warn("job '%s' waits for the box above (uplink %s): %s; tried again until it answers", p->job->name,
-			above_name(p->control, box, sizeof(box)), text);
+			names_above(p->control, box, sizeof(box)), text);
 	if (rc == -EOWNERDEAD)
 		parent_withdraw(p, text);
 	parent_hang_up(p);

@@ -564,7 +564,8 @@ void peers_describe(const struct job *job, unsigned number, struct peers_report 
 	const struct peer *t = &p->each[number];
 
 	*out = (struct peers_report){
-		.box = number == 0 && peers_is_top(p) ? "" : t->name + 4,
+		.box = t->address,
+		.name = number == 0 && peers_is_top(p) ? "" : names_find(job->control, t->host, t->port),
 		.state = number == p->self ? "here"
 			 : t->left         ? "left"
 			 : t->target       ? states[t->state]

@@ -42,14 +42,15 @@ struct peer {
 	char host[CONFIG_HOST_BYTES];
 	uint16_t port;
 	bool tls;
-	char name[CONFIG_HOST_BYTES + 16]; /* "box host:port" */
-	uint32_t slot;                     /* the member by which it lifts to us; JOB_AT_OTHER: it does not */
-	struct session *session;           /* by which it says so; NULL: not yet, or it is below us */
-	uint32_t told;                     /* the generation that it was told of */
-	bool left;                         /* it is done with the job */
-	uint64_t results;                  /* that it had sent by uplinks when it was last heard of by them... */
-	uint64_t results_ns;               /* ...after it left; 0: that was not looked at */
-	bool dropped;                      /* its session ended without a word: lost_ns */
+	char address[CONFIG_HOST_BYTES + 16]; /* "host:port"; "" of the top box, which this is */
+	char name[NAMES_TEXT_BYTES + 4];      /* "box 'B' at host:port" (names.h) */
+	uint32_t slot;                        /* the member by which it lifts to us; JOB_AT_OTHER: it does not */
+	struct session *session;              /* by which it says so; NULL: not yet, or it is below us */
+	uint32_t told;                        /* the generation that it was told of */
+	bool left;                            /* it is done with the job */
+	uint64_t results;                     /* that it had sent by uplinks when it was last heard of by them... */
+	uint64_t results_ns;                  /* ...after it left; 0: that was not looked at */
+	bool dropped;                         /* its session ended without a word: lost_ns */
 	/* We lift to it: */
 	bool target;
 	uint32_t first; /* the way to its core 0 */
@@ -106,7 +107,8 @@ static inline bool peers_is_source(const struct peers *p, unsigned number)
 
 /* One of them, for `phub jobs`. */
 struct peers_report {
-	const char *box;         /* host:port */
+	const char *box;         /* host:port; "": the top box, which this is */
+	const char *name;        /* in the rack file; "": none */
 	const char *state;       /* here, dialling, waiting, connecting, lifting or left; "": nothing is lifted to it */
 	const char *why;         /* the last try to reach it failed; "": it did not */
 	const char *by, *by_why; /* as in parent_report */

@@ -4,17 +4,16 @@
  */
 #include "phub/control/peers.h"
 
-#include <arpa/inet.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <strings.h>
 
 #include "phub/base/log.h"
 #include "phub/control/box.h"
 #include "phub/control/job.h"
 #include "phub/control/job_below.h"
+#include "phub/control/names.h"
 #include "phub/control/table.h"
 #include "topology/cost.h"
 
@@ -22,31 +21,10 @@
 struct peers_net {
 	struct ways_box boxes[WAYS_BOXES_MAX];
 	int box_of[WAYS_BOXES_MAX]; /* the file's, or RACKS_NONE */
-	char names[WAYS_BOXES_MAX][96];
+	char names[WAYS_BOXES_MAX][CONFIG_NAME_BYTES + NAMES_ADDRESS_BYTES + 16];
 	const char *name_of[WAYS_BOXES_MAX];
 	unsigned count;
 };
-
-/* Are these one address, however it is written? Names are compared as such: a box that asked for each would wait. */
-static bool peers_is_host(const char *a, const char *b)
-{
-	static const char mapped[] = "::ffff:";
-	struct in6_addr x, y;
-
-	a += strncasecmp(a, mapped, strlen(mapped)) == 0 ? strlen(mapped) : 0;
-	b += strncasecmp(b, mapped, strlen(mapped)) == 0 ? strlen(mapped) : 0;
-	if (inet_pton(AF_INET6, a, &x) == 1 && inet_pton(AF_INET6, b, &y) == 1)
-		return memcmp(&x, &y, sizeof(x)) == 0;
-	return strcasecmp(a, b) == 0;
-}
-
-static int peers_find_box(const struct racks *racks, const char *host, uint16_t port)
-{
-	for (unsigned i = 0; racks && i < racks->box_count; i++)
-		if (racks->boxes[i].port == port && peers_is_host(racks->boxes[i].host, host))
-			return (int)i;
-	return RACKS_NONE;
-}
 
 /* One that is not in the file is taken to be as well linked as this one. */
 static void peers_take_stranger(const struct racks *racks, unsigned self, struct ways_box *box)
@@ -69,7 +47,7 @@ void peers_take_rates(struct peers *p)
 
 	for (unsigned i = 0; racks && i < p->count; i++) {
 		const struct peer *t = &p->each[i];
-		int at = i == 0 ? (int)self : peers_find_box(racks, t->host, t->port);
+		int at = i == 0 ? (int)self : names_find_box(racks, t->host, t->port);
 		struct ways_box box;
 
 		cost_take_box(racks, at, i, p->boxes[i].workers, &box);
@@ -104,6 +82,8 @@ static unsigned peers_count_workers(const struct job *job, uint32_t member)
 
 static void peers_fill_net(const struct job *job, const struct racks *racks, unsigned self, struct peers_net *net)
 {
+	char box[NAMES_TEXT_BYTES];
+
 	net->box_of[0] = racks ? (int)self : RACKS_NONE;
 	cost_take_box(racks, net->box_of[0], 0, peers_count_workers(job, JOB_AT_OTHER), &net->boxes[0]);
 	snprintf(net->names[0], sizeof(net->names[0]), "this box");
@@ -115,11 +95,11 @@ static void peers_fill_net(const struct job *job, const struct racks *racks, uns
 
 		if (!peers_may_take(job, i))
 			continue;
-		net->box_of[at] = peers_find_box(racks, m->host, m->port);
+		net->box_of[at] = names_find_box(racks, m->host, m->port);
 		cost_take_box(racks, net->box_of[at], at, peers_count_workers(job, i), &net->boxes[at]);
 		if (net->box_of[at] == RACKS_NONE)
 			peers_take_stranger(racks, self, &net->boxes[at]);
-		snprintf(net->names[at], sizeof(net->names[at]), "box %s", m->peer);
+		snprintf(net->names[at], sizeof(net->names[at]), "%s", job_box_name(job, i, box, sizeof(box)));
 		net->name_of[at] = net->names[at];
 		net->count++;
 	}

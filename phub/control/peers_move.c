@@ -459,7 +459,7 @@ static void move_hear_step(struct session *s, const Phub__Rehome *said, const ui
 void peers_move_hear(struct session *s, const Phub__Rehome *m)
 {
 	struct job *job = s->job;
-	char why[ERR_TEXT_MAX];
+	char why[ERR_TEXT_MAX], box[NAMES_TEXT_BYTES];
 	uint64_t *rounds;
 
 	if (!job_is_box(job, s->rank) || !peers_moves(job) || !peers_is_top(job->peers) || job->state != JOB_RUNNING ||
@@ -469,8 +469,8 @@ void peers_move_hear(struct session *s, const Phub__Rehome *m)
 	}
 	if (m->step == PHUB__REHOME_STEP__REHOME_REFUSED && !job->peers->move->why[0]) {
 		job_below_copy_reason(job, why, sizeof(why), m->why);
-		snprintf(job->peers->move->why, sizeof(why), "box %.90s cannot have others: %.400s",
-			job->members[s->rank].peer, why);
+		snprintf(job->peers->move->why, sizeof(why), "%.160s cannot have others: %.320s",
+			job_box_name(job, s->rank, box, sizeof(box)), why);
 	}
 	rounds = move_read_rounds(job, m);
 	move_hear_step(s, m, rounds);

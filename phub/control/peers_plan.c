@@ -54,7 +54,11 @@ static struct peers *peers_create(
 
 static void peers_name(struct peer *t)
 {
-	snprintf(t->name, sizeof(t->name), strchr(t->host, ':') ? "box [%s]:%u" : "box %s:%u", t->host, t->port);
+	const struct control *c = t->all->job->control;
+
+	names_write_address(t->host, t->port, t->address, sizeof(t->address));
+	memcpy(t->name, "box ", 4);
+	names_write(names_find(c, t->host, t->port), t->address, t->name + 4, sizeof(t->name) - 4);
 }
 
 unsigned peers_box_of(const struct peers *p, uint32_t rank)
@@ -257,7 +261,9 @@ static int peers_give_places(struct peers *p, const Phub__Exchange *said, struct
 		t->slot = job_below_append(job);
 		if (t->slot == UINT32_MAX)
 			return err_set(e, -ENOMEM, "no room for %u boxes in it", p->count);
-		snprintf(job->members[t->slot].peer, sizeof(job->members[t->slot].peer), "%.79s", t->name + 4);
+		snprintf(job->members[t->slot].peer, sizeof(job->members[t->slot].peer), "%.79s", t->address);
+		snprintf(job->members[t->slot].name, sizeof(job->members[t->slot].name), "%s",
+			names_find(job->control, t->host, t->port));
 		before = t->slot;
 	}
 	for (unsigned i = 0; i < p->count; i++) {

@@ -38,14 +38,19 @@ enum {
 
 const char *session_who(const struct session *s, char *out, size_t bytes)
 {
+	char box[NAMES_TEXT_BYTES];
+
 	if (s->state == SESSION_AWAIT_HELLO)
 		snprintf(out, bytes, "stranger %s", s->stream->peer);
 	else if (s->admin)
 		snprintf(out, bytes, "administrator %s", s->stream->peer);
 	else if (s->mirror)
 		snprintf(out, bytes, "box of job '%s' (%s)", s->name, s->stream->peer);
+	else if (s->peer && s->job)
+		snprintf(out, bytes, "job '%s' %s beside", s->name, peers_session_name(s));
 	else if (s->below)
-		snprintf(out, bytes, "job '%s' box %s (%s)", s->name, s->peer ? "beside" : "below", s->stream->peer);
+		snprintf(out, bytes, "job '%s' box %s %s", s->name,
+			names_write(s->box.name, s->box.address, box, sizeof(box)), s->peer ? "beside" : "below");
 	else
 		snprintf(out, bytes, "job '%s' rank %u (%s)", s->name, s->rank, s->stream->peer);
 	return out;
@@ -462,14 +467,13 @@ void session_flush(struct session *s)
 static void session_lose_silent(struct session *s, uint64_t silent_ms)
 {
 	const char *what = s->mirror ? "the mirroring box" : "this worker";
-	char text[400], why[64], rank[32] = "", box[sizeof(s->job->members->peer) + 8];
+	char text[ERR_TEXT_MAX], why[64], rank[32] = "", box[NAMES_TEXT_BYTES];
 
 	/* By its name: it passes this on to workers, and boxes, below it. */
 	if (s->peer && s->job) {
 		what = peers_session_name(s);
 	} else if (s->below && s->job) {
-		snprintf(box, sizeof(box), "box %s", s->job->members[s->rank].peer);
-		what = box;
+		what = job_box_name(s->job, s->rank, box, sizeof(box));
 	}
 	if (!s->below)
 		snprintf(rank, sizeof(rank), " rank %u", s->rank);
@@ -477,7 +481,7 @@ static void session_lose_silent(struct session *s, uint64_t silent_ms)
 		"job '%s'%s: nothing was heard of %s for %.1f s: it was stopped or starved, or its network broke; it "
 		"counts as lost",
 		s->name, rank, what, (double)silent_ms / 1e3);
-	session_write_error(s, PHUB__ERROR_CODE__ERROR_LOST, (int)s->rank, text);
+	session_write_error(s, PHUB__ERROR_CODE__ERROR_LOST, s->below ? -1 : (int)s->rank, text);
 	snprintf(why, sizeof(why), "it was silent for %.1f s", (double)silent_ms / 1e3);
 	session_part(s, why);
 }

@@ -12,6 +12,7 @@
 
 #include "phub/control/config.h"
 #include "phub/control/control.h"
+#include "phub/control/names.h"
 #include "phub/control/table.h"
 #include "transport/control.pb-c.h"
 #include "transport/proof.h"
@@ -52,8 +53,9 @@ struct session {
 	/* From Hello. */
 	char name[SPEC_NAME_BYTES]; /* of the job */
 	bool admin, mirror, moves, below;
-	bool carries;  /* with `peer`: it lifts nothing here, and carries what belongs to chunks (peers_routes.h) */
-	uint32_t peer; /* with `below`: it is beside this one in an exchange (peers.h); 0: below it */
+	bool carries; /* with `peer`: it lifts nothing here, and carries what belongs to chunks (peers_routes.h) */
+	struct names_box box; /* with `below`: where others reach it */
+	uint32_t peer;        /* with `below`: it is beside this one in an exchange (peers.h); 0: below it */
 	uint64_t exchange;
 	uint64_t root, root_least;                  /* with `below`: the epochs of the root that it looks for */
 	bool astray;                                /* this one is not that */
@@ -99,7 +101,7 @@ struct session *session_find(struct control *c, uint64_t id);
 /* Is it this user, or root, on this very host? */
 bool session_is_ours(const struct session *s);
 
-/* "job 'mnist' rank 2 (127.0.0.1:4242)", for logs. */
+/* "job 'mnist' rank 2 (127.0.0.1:4242)", "job 'mnist' box 10.0.2.1:7077 below", for logs. */
 const char *session_who(const struct session *s, char *out, size_t bytes);
 
 /* Counts its table's memory anew; -ENOMEM when tables that are coming in take too much. */

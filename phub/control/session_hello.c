@@ -242,6 +242,8 @@ void session_hear_hello(struct session *s, const Phub__Hello *hello)
 	s->mirror = hello->mirror;
 	s->moves = hello->moves;
 	s->below = hello->below;
+	if (s->below)
+		names_take(s->control, s->stream->peer, hello->host, hello->port, hello->name, &s->box);
 	s->peer = hello->peer;
 	s->exchange = hello->exchange;
 	s->root = hello->below && !hello->peer ? hello->root : 0;

@@ -74,6 +74,9 @@ void session_refuse(struct session *s, Phub__ErrorCode code, const char *format,
 
 	if (s->job && s->mirror)
 		at = snprintf(text, sizeof(text), "mirror of job '%s': ", s->name);
+	else if (s->job &&
+		 s->below) /* whose place among the members is nobody's rank; whose name `format` has, if it must */
+		at = snprintf(text, sizeof(text), "job '%s': ", s->name);
 	else if (s->job)
 		at = snprintf(text, sizeof(text), "job '%s' rank %u: ", s->name, s->rank);
 	va_start(args, format);
@@ -87,7 +90,8 @@ void session_refuse(struct session *s, Phub__ErrorCode code, const char *format,
 		log_warn("%s refused: %s%s", who, text, log_quiet(quiet, more));
 	if (!s->proved && !again)
 		c->strangers_refused++;
-	session_write_error(s, s->astray ? PHUB__ERROR_CODE__ERROR_BUSY : code, s->job ? (int)s->rank : -1, text);
+	session_write_error(
+		s, s->astray ? PHUB__ERROR_CODE__ERROR_BUSY : code, s->job && !s->below ? (int)s->rank : -1, text);
 	session_part(s, text + at);
 }
 

@@ -104,7 +104,8 @@ def half():
     other = rig.Box(name="other", cores=1, uplink=rack.root.address)
     workers = [rig.Worker(box.url("mixed"), rank=rank, world=2, keys=KEYS, rounds=5, transport="tcp") for rank, box in enumerate((rack.a, other))]
     for worker in workers:
-        bad(worker, "sends its sums as (f32|bf16), and other boxes of the job as (f32|bf16); set uplink_type alike")
+        bad(worker, rf"box ({rack.a.address} sends its sums as bf16, and box {other.address} as f32|{other.address} sends its sums as f32, and box "
+                    rf"{rack.a.address} as bf16); set uplink_type alike")
     other.stop()
     rack.stop()
 
@@ -145,7 +146,7 @@ def later():
     done = subprocess.run([PHUB, "doctor", below.address], capture_output=True, text=True, timeout=rig.DEADLINE_S, env=rig.QUIET, check=False)
     holds(done.stdout, rf"warn .*job late: box 127.0.0.1:{port} above \(uplink\) cannot be reached: .*refused")
     root = rig.Box(name="root", cores=2, listen=f"127.0.0.1:{port}")
-    root.logged("box .* takes part")
+    root.logged(rf"job 'late': box {below.address} \(rank 1\) takes part")
     second = rig.Worker(root.url("late"), rank=0, world=2, keys=KEYS, rounds=5, transport="tcp")
     first.good()
     second.good()
@@ -333,7 +334,14 @@ def siblings():
         workers = [begin(rank, resume_ms=30000, optimizer="none") for rank in range(4)]
         for worker in workers:
             until(worker, 15)
+        rack.root.logged(rf"job 'live': box 'a' at {rack.a.address} \(rank.* takes part")
+        text = subprocess.run([PHUB, "jobs", rack.root.address], check=True, capture_output=True, text=True, timeout=rig.DEADLINE_S, env=rig.QUIET).stdout
+        holds(text, rf"live: box 'a' at {rack.a.address} is below, with ranks 1, 2")
+        text = subprocess.run([PHUB, "jobs", rack.a.address], check=True, capture_output=True, text=True, timeout=rig.DEADLINE_S, env=rig.QUIET).stdout
+        holds(text, rf"live: box 'root' at {rack.root.address} is above \(uplink\), lifting")
+        check([(b["name"], b["peer"]) for b in jobs(rack.root, "live")["below"]][:1] == [("a", rack.a.address)], "names and addresses, for scripts")
         rack.a.kill()
+        rack.root.logged(rf"box 'a' at {rack.a.address} \(ranks 1, 2\) was lost: ")
         for rank in (1, 2):
             holds(workers[rank].event("stale")["error"], rf"the box was lost: box {rack.a.address} ended the session")
         for worker in workers:

@@ -182,7 +182,7 @@ def refused():
         rebalance(top, "none", r"no job 'none' is here", status=1)
         rebalance(top, "tree", r"job 'tree' has a tree of boxes: only a sharded or chained one", status=1)
         rebalance(top, "flat", r"job 'flat' has all of its workers at this box: only a sharded or chained one", status=1)
-        rebalance(shards.boxes[1], "shards", rf"the homes of job 'shards' are its top box's to choose, which has the rack file: ask box {top.address}", status=1)
+        rebalance(shards.boxes[1], "shards", rf"the homes of job 'shards' are its top box's to choose, which has the rack file: ask box 'b0' at {top.address}", status=1)
         subprocess.run([PHUB, "jobs", "pause", "shards", top.address], check=True, capture_output=True, env=rig.QUIET)
         rebalance(top, "shards", r"job 'shards' is paused; resume it first", status=1)
         subprocess.run([PHUB, "jobs", "resume", "shards", top.address], check=True, capture_output=True, env=rig.QUIET)
@@ -215,7 +215,7 @@ def outcome():
         check("nothing to do" in said["said"] and "rebalance" not in said, f"{said}")
         shards.rates(*["100Mbit"] * 3)
         shards.boxes[2].kill(signal.SIGSTOP)
-        rebalance(top, "told", rf"goes on, and its chunks keep their homes: box {shards.boxes[2].address} has not held its rounds within 5.0 s", status=1)
+        rebalance(top, "told", rf"goes on, and its chunks keep their homes: box 'b2' at {shards.boxes[2].address} has not held its rounds within 5.0 s", status=1)
         rebalance(top, "told", r"job 'told' is being rebalanced", status=1)
         shards.boxes[2].kill(signal.SIGCONT)
         await_running(top, "told")
@@ -253,7 +253,7 @@ def no_room():
         rack_file(path, ports, ["20Mbit", "100Mbit"])
         boxes[0].kill(signal.SIGHUP)
         boxes[0].logged("the rack file is read anew")
-        why = rf"box {boxes[1].address} cannot have others: it needs \d+ bytes more while its chunks get other homes, and \d+ are available"
+        why = rf"box 'b1' at {boxes[1].address} cannot have others: it needs \d+ bytes more while its chunks get other homes, and \d+ are available"
         rebalance(boxes[0], "tight", rf"job 'tight' goes on, and its chunks keep their homes: {why}", status=1)
         boxes[0].logged(rf"job 'tight': its chunks keep their homes: {why}")
         found = told(boxes[0], "tight", status=1)
@@ -286,7 +286,7 @@ def broken():
         check(found["number"] == 1 and found["stage"] in ("holding", "kept") and found["boxes"] == 3, f"{found}")
         shards.boxes[2].kill(signal.SIGKILL)
         for worker in crew[:2]:
-            bad(worker, rf"box {shards.boxes[2].address}( \(rank 2\)|, to which chunks of it are lifted,)? was lost")
+            bad(worker, rf"box 'b2' at {shards.boxes[2].address}( \(rank 2\)|, to which chunks of it are lifted,)? was lost")
         shards.boxes[1].stop()
         shards.boxes[0].stop()
 

@@ -200,7 +200,9 @@ def udp_lost():
     rack.root.stop()
     root = rig.Box(name="root", cores=2, listen=rack.root.address, transports="tcp")
     workers = [rig.Worker(box.url("none"), rank=rank, world=2, keys=KEYS, rounds=5, transport="tcp") for rank, box in enumerate((root, below))]
-    bad(workers[1], r"the box does not offer transport udp \(uplink_transport of the one below\); see its transports option.*told by box " + root.address)
+    refused = rf"box {root.address} does not offer transport udp, which box {below.address} asks for \(uplink_transport\); see transports at the one"
+    bad(workers[1], rf"job none rank 1: box {below.address}: {refused}.* \(told by box {root.address}\)")
+    root.logged(rf" warn .*'none' box {below.address} \(rank 1\) is gone before the start: {refused}")
     workers[0].kill()
     below.stop()
     root.stop()

@@ -216,6 +216,9 @@ void actor_hello(struct actor *c, const char *job, uint32_t rank, uint32_t world
 	hello.moves = c->moves;
 	hello.below = c->below;
 	hello.root_least = c->least;
+	hello.host = (char *)(uintptr_t)(c->at ? c->at : "");
+	hello.port = c->at ? 7077 : 0;
+	hello.name = (char *)(uintptr_t)(c->name ? c->name : "");
 	hello.encrypt = c->encrypt;
 	hello.admin = job == NULL;
 	if (!job)
@@ -413,6 +416,9 @@ void actor_gather(struct actor *c, const uint32_t *ranks, size_t count, uint32_t
 	gather.ranks = (uint32_t *)(uintptr_t)ranks;
 	gather.n_ranks = count;
 	gather.number = number;
+	gather.host = (char *)(uintptr_t)(c->at ? c->at : "");
+	gather.port = c->at ? 7077 : 0;
+	gather.name = (char *)(uintptr_t)(c->name ? c->name : "");
 	gather.type = (Phub__Dtype)type;
 	control.message_case = PHUB__CONTROL__MESSAGE_GATHER;
 	control.gather = &gather;

@@ -53,7 +53,9 @@ struct actor {
 	struct transport *transport;
 	/* What its Hello says; after actor_dial() */
 	bool mirror, moves, encrypt, below;
-	uint64_t least;         /* the epoch of the root that it looks for, with `below` */
+	uint64_t least;        /* the epoch of the root that it looks for, with `below` */
+	const char *at, *name; /* with `below`: where it listens, port 7077, and its name; likewise in its Gather; NULL:
+				  not said */
 	const uint8_t *channel; /* what the proof says of it over TLS; NULL: the truth */
 };
 

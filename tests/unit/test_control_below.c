@@ -32,8 +32,11 @@ struct scene {
 
 static void box_join(struct rig *rig, struct actor *a, unsigned host)
 {
+	static const char *const at[] = {"10.0.0.0", "10.0.0.1", "10.0.0.2", "10.0.0.3"};
+
 	actor_dial(rig, a, host);
 	a->below = true;
+	a->at = at[host % 4];
 	assert_true(actor_join(a, "wide", 0, WORLD, NULL));
 }
 
@@ -202,7 +205,7 @@ static void test_silent(void **state)
 		actor_heartbeat(&s.worker);
 		actor_hear(&s.box);
 	}
-	expect(&s.box, ERROR_OF(LOST), "nothing was heard of box loop:2 for ");
+	expect(&s.box, ERROR_OF(LOST), "nothing was heard of box 10.0.0.2:7077 for ");
 	expect(&s.worker, ERROR_OF(LOST), "(ranks 1-3) was lost: it was silent for ");
 	scene_close(&s);
 }
@@ -588,20 +591,20 @@ static void test_wrong_gatherings(void **state)
 	scene_close(&s);
 	scene_open(&s);
 	actor_gather(&s.box, here, 1, 1, 0);
-	expect(&s.box, ERROR_OF(TAKEN), "rank 0 is at box");
+	expect(&s.box, ERROR_OF(TAKEN), "rank 0 is at box 10.0.0.2:7077 and at loop:1");
 	expect(&s.worker, ERROR_OF(TAKEN), "give every worker its own rank");
 	scene_close(&s);
 	scene_open(&s);
 	box_join(&s.rig, &s.other, 3);
 	actor_gather(&s.box, mine, 1, 1, 0);
 	actor_gather(&s.other, mine, 1, 1, 0);
-	expect(&s.other, ERROR_OF(TAKEN), "rank 1 is at box");
+	expect(&s.other, ERROR_OF(TAKEN), "rank 1 is at box 10.0.0.3:7077 and at box 10.0.0.2:7077 (rank 1)");
 	scene_close(&s);
 	scene_open(&s);
 	box_join(&s.rig, &s.other, 3);
 	actor_gather(&s.box, mine, 1, 1, DTYPE_BF16);
 	actor_gather(&s.other, NULL, 0, 1, DTYPE_F32);
-	expect(&s.other, ERROR_OF(MISMATCH), "sends its sums as f32, and other boxes of the job as bf16");
+	expect(&s.other, ERROR_OF(MISMATCH), "box 10.0.0.3:7077 sends its sums as f32, and box 10.0.0.2:7077 as bf16");
 	scene_close(&s);
 	scene_open(&s);
 	actor_gather(&s.box, NULL, 0, 1, 77);

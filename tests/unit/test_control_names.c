@@ -1,0 +1,131 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What messages call a box below: its name and where others reach it, whatever its connection comes from.
+ */
+#include "tests/unit/control_rig.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "phub/control/job.h"
+#include "phub/control/job_below.h"
+
+#define ERROR_OF(name) PHUB__ERROR_CODE__ERROR_##name
+
+enum { WORLD = 4, ELEMENTS = 3000 };
+
+/* The worker is rank 0. */
+struct scene {
+	struct rig rig;
+	struct actor worker, box;
+};
+
+/* `at` NULL: the box does not say where it is. */
+static void scene_open(struct scene *s, const char *at, const char *name)
+{
+	memset(s, 0, sizeof(*s));
+	rig_open(&s->rig, 2, NULL);
+	actor_dial(&s->rig, &s->worker, 1);
+	assert_true(actor_join(&s->worker, "wide", 0, WORLD, NULL));
+	actor_dial(&s->rig, &s->box, 2);
+	s->box.below = true;
+	s->box.at = at;
+	s->box.name = name;
+	assert_true(actor_join(&s->box, "wide", 0, WORLD, NULL));
+}
+
+static void scene_close(struct scene *s)
+{
+	actor_hang_up(&s->worker);
+	actor_hang_up(&s->box);
+	rig_wait(&s->rig, 6000);
+	assert_null(s->rig.box->control.jobs);
+	rig_close(&s->rig);
+}
+
+static void expect(struct actor *a, int code, const char *text)
+{
+	actor_hear(a);
+	assert_int_equal(a->error_code, code);
+	if (!strstr(a->error, text))
+		fail_msg("'%s' is not in '%s'", text, a->error);
+}
+
+static void expect_name(struct scene *s, const char *name)
+{
+	char text[300];
+
+	assert_non_null(s->rig.box->control.jobs);
+	assert_string_equal(job_member_name(s->rig.box->control.jobs, WORLD, text, sizeof(text)), name);
+}
+
+/* A refusal is about a box: its place among the members is nobody's rank. */
+static void test_refused(void **state)
+{
+	const struct rig_job other = {.generation = 1, .transport = "pigeon"};
+	const uint32_t ranks[] = {1, 2, 3};
+	struct scene s;
+
+	(void)state;
+	scene_open(&s, "10.0.0.2", "B");
+	expect_name(&s, "box 'B' at 10.0.0.2:7077"); /* before its Gather */
+	actor_gather(&s.box, ranks, 3, 1, 0);
+	actor_table(&s.box, &other, 1, ELEMENTS);
+	expect(&s.box, ERROR_OF(UNSUPPORTED),
+		"does not offer transport pigeon, which box 'B' at 10.0.0.2:7077 asks for");
+	assert_null(strstr(s.box.error, "rank"));
+	assert_int_equal(s.box.error_rank, -1);
+	scene_close(&s);
+}
+
+/* Nor is it in what a job fails by. */
+static void test_differs(void **state)
+{
+	const struct rig_job job = {.generation = 1};
+	const uint32_t ranks[] = {1, 2, 3};
+	struct scene s;
+
+	(void)state;
+	scene_open(&s, "10.0.0.2", NULL);
+	actor_gather(&s.box, ranks, 3, 1, 0);
+	actor_table(&s.box, &job, 1, ELEMENTS);
+	actor_table(&s.worker, &job, 1, ELEMENTS);
+	rig_wait(&s.rig, 10);
+	actor_barrier(&s.worker, 2);
+	actor_barrier(&s.box, 1);
+	expect(&s.worker, ERROR_OF(MISMATCH),
+		"rank 0 is at its barrier 2 and box 10.0.0.2:7077 (ranks 1-3) at its 1; all ranks");
+	scene_close(&s);
+}
+
+/* One of an older release says where it is with its Gather alone; until then it is known by its host. */
+static void test_older(void **state)
+{
+	const uint32_t ranks[] = {2, 3};
+	struct scene s;
+
+	(void)state;
+	scene_open(&s, NULL, NULL);
+	expect_name(&s, "box loop");
+	s.box.at = "fd77::2";
+	s.box.name = "B\n";
+	actor_gather(&s.box, ranks, 2, 1, 0);
+	rig_wait(&s.rig, 10);
+	expect_name(&s, "box 'B?' at [fd77::2]:7077 (ranks 2, 3)");
+	scene_close(&s);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_refused),
+		cmocka_unit_test(test_differs),
+		cmocka_unit_test(test_older),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
