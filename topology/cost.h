@@ -8,9 +8,9 @@
  *             shares it; links of boxes, uplinks, and links of workers, of which the slowest counts
  *      lag    where n senders' shares of the same sums meet on that link, some get ahead (a flow that is there already
  *             has a full queue's worth more than one that comes), by COST_LAG of what each sends, but no further than
- *             the window lets them; what is behind comes when the others are done, and its results go out last, to n -
- * 1 others. Likewise where one box's shares for several homes (sharded) leave by that link: a home waits for the last
- * of those who send to it, each of whom serves some other home first
+ *             the window lets them; what is behind comes when the others are done, and its results go out last, to
+ *             all others but one. Likewise where one box's shares for several homes (sharded) leave by that link: a
+ *             home waits for the last of those who send to it, each of whom serves some other home first
  *
  *      fill   a chunk is stored and forwarded whole at each box: the longest way of one, up and down, each hop at the
  *             rate of its slowest link, with its latency

@@ -272,6 +272,10 @@ static void call_try_next(struct etcd_call *call, int status, int code, const ch
 
 /* ---- how a try ended ---- */
 
+#define ETCD_WANTS_USER                                                                                       \
+	"; it wants a user and a password: give a file with user:password (a box: etcd_secret_file; others: " \
+	"PHUB_ETCD_SECRET_FILE)"
+
 static void call_heard_token(struct etcd_call *call)
 {
 	struct etcd *etcd = call->etcd;
@@ -288,11 +292,12 @@ static void call_heard_token(struct etcd_call *call)
 static void call_refused(struct etcd_call *call, long http)
 {
 	struct etcd *etcd = call->etcd;
-	char why[200], text[400];
+	char why[200], text[560];
 	int status = etcd_text_read_error(call->answer ? call->answer : "", call->bytes, why, sizeof(why));
 
-	snprintf(text, sizeof(text), "%s%s%s%s (HTTP %ld)", call->logs_in ? "user '" : "",
-		call->logs_in ? etcd->config.user : "", call->logs_in ? "': " : "", why, http);
+	snprintf(text, sizeof(text), "%s%s%s%s (HTTP %ld)%s", call->logs_in ? "user '" : "",
+		call->logs_in ? etcd->config.user : "", call->logs_in ? "': " : "", why, http,
+		strstr(why, "user name is empty") ? ETCD_WANTS_USER : "");
 	if (call->logs_in && status == ETCD_PRECONDITION) {
 		call->logged_in = true; /* it wants no password of anybody */
 		call_try(call);

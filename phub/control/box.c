@@ -374,6 +374,22 @@ static void box_tell_names(const struct config *config)
 			config->standby_at.host);
 }
 
+/* Nor is this one: who has the authority may be started later. Jobs say it, too, each by itself. */
+static void box_tell_trust(const struct config *config)
+{
+	const char *ca = getenv("PHUB_TLS_CA"), *pin = getenv("PHUB_TLS_PIN");
+	bool asks = config->standby[0] && config->standby_tls;
+
+	for (unsigned i = 0; i < config->uplink_count; i++)
+		asks = asks || config->uplinks[i].tls;
+	if (asks && !(ca && *ca) && !(pin && *pin))
+		log_warn("%s: phubs:// needs to know the other box: set PHUB_TLS_CA in the environment of phubd to a "
+			 "file with "
+			 "the authority of its certificate, or PHUB_TLS_PIN to its SHA-256; jobs do not get there "
+			 "until then",
+			config->standby[0] ? "standby" : "uplink");
+}
+
 int box_check(const struct config *config, struct err *e)
 {
 	const char *interface = config->interface[0] ? config->interface : NULL;
@@ -393,8 +409,10 @@ int box_check(const struct config *config, struct err *e)
 			err_set(e, rc, "listen: %s: %s", config->listen[i].host[0] ? config->listen[i].host : "*",
 				why.text);
 	}
-	if (rc == 0)
+	if (rc == 0) {
 		box_tell_names(config);
+		box_tell_trust(config);
+	}
 	if (rc == 0)
 		rc = box_check_rdma(config, e);
 	return rc == 0 && config_uses(config, "dpdk") ? dpdk_check(config->dpdk_ports, e) : rc;
