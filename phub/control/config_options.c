@@ -65,7 +65,8 @@ const struct option option_table[] = {
 		"for measurements: how results that workers map are written; auto streams those of rounds larger than "
 		"a core's second-level cache past the caches"},
 	{"chunk_bytes", OPTION_POWER, FIELD(chunk_bytes), CHUNKING_CHUNK_BYTES_MIN, CHUNKING_CHUNK_BYTES_MAX, {NULL},
-		"32KiB", "unit of transfer and summation of jobs that do not name their own"},
+		"32KiB",
+		"unit of transfer and summation of jobs that do not name their own; alike at all boxes of such a job"},
 	{"window", OPTION_NUMBER, FIELD(window), 2, 4096, {NULL}, "64", "chunks that a connection may have in flight"},
 	{"congestion", OPTION_STRING, FIELD(congestion), 0, 0, {NULL}, "cubic",
 		"congestion control of data connections over tcp"},

@@ -228,6 +228,9 @@ void job_hear_table(struct session *s, const Phub__Job *message);
 /* Adds them to the session's table, or refuses the session. True when that is whole. */
 bool job_add_keys(struct session *s, const Phub__Keys *message);
 void job_hear_keys(struct session *s, const Phub__Keys *message);
+/* As table_compare(): of two members. */
+int job_compare_tables(const struct job *job, const struct table *a, uint32_t of_a, const struct table *b,
+	uint32_t of_b, struct err *e);
 /* What an errno of tables and generations is on the wire. */
 Phub__ErrorCode job_code(int error);
 /* The key of an encrypted generation's results, for this session, into `start` by way of `wrapped`

@@ -531,8 +531,7 @@ void job_members_join(struct session *s)
 		return;
 	}
 	s->table->spec.generation = job->generation->spec.generation; /* it cannot know */
-	if (table_compare(job->generation->table, job_first_live(job), s->table, job_member_rank(job, s->rank), &e) <
-		0) {
+	if (job_compare_tables(job, job->generation->table, job_first_live(job), s->table, s->rank, &e) < 0) {
 		session_refuse(
 			s, PHUB__ERROR_CODE__ERROR_MISMATCH, "%s; the job runs, and who comes must fit it", e.text);
 		return;

@@ -154,8 +154,8 @@ void job_move_take(struct job *job)
 			mirror ? "is not whole" : "is gone");
 		return;
 	}
-	if (table_compare(mirror->generation->table, job_first_live(job), job->reference, job->reference_rank, &e) <
-		0) {
+	if (job_compare_tables(
+		    job, mirror->generation->table, job_first_live(job), job->reference, job->reference_rank, &e) < 0) {
 		job_fail(job, PHUB__ERROR_CODE__ERROR_MISMATCH, (int)job->reference_rank,
 			"it cannot go on here with what its workers say now, and said otherwise at their box: %s",
 			e.text);

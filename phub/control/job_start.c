@@ -109,6 +109,27 @@ void job_hear_table(struct session *s, const Phub__Job *message)
 			job_member_word(job, s->rank, who, sizeof(who)));
 }
 
+int job_compare_tables(const struct job *job, const struct table *a, uint32_t of_a, const struct table *b,
+	uint32_t of_b, struct err *e)
+{
+	const struct table *const tables[] = {a, b};
+	const uint32_t of[] = {of_a, of_b};
+	char boxes[2][NAMES_TEXT_BYTES];
+	struct table_side sides[2];
+
+	for (unsigned i = 0; i < 2; i++) {
+		const struct session *s = job->members[of[i]].session;
+		char own[NAMES_TEXT_BYTES];
+
+		if (job_is_box(job, of[i]))
+			job_box_name(job, of[i], boxes[i], sizeof(boxes[i]));
+		else
+			snprintf(boxes[i], sizeof(boxes[i]), "box %.300s", s ? names_own(s, own, sizeof(own)) : "here");
+		sides[i] = (struct table_side){tables[i], job_member_rank(job, of[i]), boxes[i]};
+	}
+	return table_compare(&sides[0], &sides[1], e);
+}
+
 /* The session's table is whole: it is the reference, or is compared with it. */
 static void job_take_table(struct session *s)
 {
@@ -133,8 +154,8 @@ static void job_take_table(struct session *s)
 		s->table_counted = 0;
 		parent_begin(job);
 	} else {
-		if (!job->mismatch.code && table_compare(job->reference, job_member_rank(job, job->reference_rank),
-						   s->table, job_member_rank(job, s->rank), &job->mismatch) < 0)
+		if (!job->mismatch.code && job_compare_tables(job, job->reference, job->reference_rank, s->table,
+						   s->rank, &job->mismatch) < 0)
 			job->mismatch_ns = s->control->now_ns;
 		session_drop_table(s);
 	}

@@ -117,7 +117,7 @@ const char *names_own(const struct session *s, char *out, size_t bytes)
 		names_write_address(told->host, told->port, address, sizeof(address));
 	else if (fd >= 0 && getsockname(fd, (struct sockaddr *)&here, &length) == 0)
 		sock_format(&here, address, sizeof(address));
-	else
-		snprintf(address, sizeof(address), "above");
+	else /* it came by no socket */
+		names_write_address(c->config->listen[0].host, c->config->listen[0].port, address, sizeof(address));
 	return names_write(racks ? racks->boxes[self].name : c->config->box, address, out, bytes);
 }

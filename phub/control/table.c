@@ -101,6 +101,7 @@ int table_create(const Phub__Job *job, uint32_t world, uint32_t chunk_bytes, uin
 	t->wait_ms = job->wait_ms;
 	t->resumes = job->resumes;
 	t->chunk_bytes = job->chunk_bytes ? job->chunk_bytes : chunk_bytes;
+	t->chunk_default = job->chunk_default || job->chunk_bytes == 0;
 	t->key_count = job->key_count;
 	rc = table_check(t, job, keys_max, e);
 	if (rc == 0)
@@ -302,6 +303,7 @@ void table_job(const struct table *t, Phub__Job *out)
 	out->wait_ms = t->wait_ms;
 	out->seal = (Phub__Seal)(s->seal - SEAL_GMAC);
 	out->chunk_bytes = t->chunk_bytes;
+	out->chunk_default = t->chunk_default;
 	out->key_count = t->key_have;
 }
 

@@ -21,8 +21,9 @@
 struct table {
 	struct spec spec; /* all that Job says; name, world and plan are the job's to fill in */
 	uint32_t chunk_bytes;
-	uint32_t wait_ms; /* for a replacement of a rank that was lost; 0: the box's default */
-	bool resumes;     /* its rank was in the job when that ran before; not compared */
+	bool chunk_default; /* which its rank has not named: the option of the box that it came to; not compared */
+	uint32_t wait_ms;   /* for a replacement of a rank that was lost; 0: the box's default */
+	bool resumes;       /* its rank was in the job when that ran before; not compared */
 	char transport[TABLE_TRANSPORT_BYTES];
 	struct association *association; /* the spec's; NULL: none */
 	char *association_text;          /* of it, in its one form */
@@ -66,9 +67,16 @@ uint64_t table_bytes(const struct table *t);
 
 const char *table_key_name(const struct table *t, uint32_t key);
 
+/* Whose table it is, for messages. */
+struct table_side {
+	const struct table *table;
+	uint32_t rank;
+	const char *box; /* "box 10.0.0.1:7077": whose option it has where it names none */
+};
+
 /* 0 when two complete tables say the same, else -EBADMSG with the first key or option that differs, and both values, in
  * `e`. */
-int table_compare(const struct table *a, uint32_t rank_a, const struct table *b, uint32_t rank_b, struct err *e);
+int table_compare(const struct table_side *a, const struct table_side *b, struct err *e);
 
 /* What a job says otherwise than its checkpoint does, and may: the first of `count`, as words. */
 #define TABLE_CHANGES_TOLD 8u

@@ -166,15 +166,38 @@ static int table_compare_keys(const struct table_pair *p, struct err *e)
 		more ? p->who_a : p->who_b, more ? p->a->key_count : p->b->key_count);
 }
 
-int table_compare(const struct table *a, uint32_t rank_a, const struct table *b, uint32_t rank_b, struct err *e)
+static void table_write_chunks(const struct table_side *s, char *out, size_t bytes)
+{
+	if (s->table->chunk_default)
+		snprintf(out, bytes, "%s has %u (rank %u names none)", s->box, s->table->chunk_bytes, s->rank);
+	else
+		snprintf(out, bytes, "rank %u says %u", s->rank, s->table->chunk_bytes);
+}
+
+/* It is an option of boxes, too, where nobody names one. */
+static int table_compare_chunks(const struct table_side *a, const struct table_side *b, struct err *e)
+{
+	char in_a[200], in_b[200];
+
+	if (a->table->chunk_bytes == b->table->chunk_bytes || (!a->table->chunk_default && !b->table->chunk_default))
+		return 0;
+	table_write_chunks(a, in_a, sizeof(in_a));
+	table_write_chunks(b, in_b, sizeof(in_b));
+	return err_set(e, -EBADMSG,
+		"chunk_bytes differs: %s, %s; set it alike at the boxes, or let all workers name one", in_a, in_b);
+}
+
+int table_compare(const struct table_side *a, const struct table_side *b, struct err *e)
 {
 	char who_a[20], who_b[20];
-	const struct table_pair p = {.a = a, .b = b, .who_a = who_a, .who_b = who_b};
+	const struct table_pair p = {.a = a->table, .b = b->table, .who_a = who_a, .who_b = who_b};
 	int rc;
 
-	snprintf(who_a, sizeof(who_a), "rank %u", rank_a);
-	snprintf(who_b, sizeof(who_b), "rank %u", rank_b);
-	rc = table_compare_options(&p, e);
+	snprintf(who_a, sizeof(who_a), "rank %u", a->rank);
+	snprintf(who_b, sizeof(who_b), "rank %u", b->rank);
+	rc = table_compare_chunks(a, b, e);
+	if (rc == 0)
+		rc = table_compare_options(&p, e);
 	if (rc == 0)
 		rc = table_compare_groups(&p, e);
 	return rc < 0 ? rc : table_compare_keys(&p, e);

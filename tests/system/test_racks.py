@@ -107,6 +107,14 @@ def half():
         bad(worker, rf"box ({rack.a.address} sends its sums as bf16, and box {other.address} as f32|{other.address} sends its sums as f32, and box "
                     rf"{rack.a.address} as bf16); set uplink_type alike")
     other.stop()
+    other = rig.Box(name="other", cores=1, uplink=rack.root.address, chunk_bytes="64KiB")
+    pair = (rack.root, other)
+    for worker in [rig.Worker(box.url("sizes"), rank=rank, world=2, keys=KEYS, rounds=5, transport="tcp") for rank, box in enumerate(pair)]:
+        one, two = rf"box {rack.root.address} has 32768 \(rank 0 names none\)", rf"box {other.address} has 65536 \(rank 1 names none\)"
+        bad(worker, rf"chunk_bytes differs: ({one}, {two}|{two}, {one}); set it alike at the boxes, or let all workers name one", "EBADMSG")
+    for worker in [rig.Worker(box.url("sizes"), rank=rank, world=2, keys=KEYS, rounds=5, transport="tcp", chunk_bytes=16384) for rank, box in enumerate(pair)]:
+        worker.good()
+    other.stop()
     rack.stop()
 
 

@@ -221,7 +221,10 @@ static void test_mismatch(void **state)
 		{{.generation = 1, .optimizer = 2, .lr = 0.5}, {.generation = 1, .optimizer = 2, .lr = 0.25}, {3, 3},
 			{7, 7}, "lr of parameter group 0 differs: rank 0 says 0.5, rank 1 says 0.25"},
 		{{.generation = 1, .chunk_bytes = 4096}, {.generation = 1}, {3, 3}, {7, 7},
-			"chunk_bytes differs: rank 0 says 4096, rank 1 says 32768"},
+			"chunk_bytes differs: rank 0 says 4096, box 127.0.0.1:7077 has 32768 (rank 1 names none); set "
+			"it alike"},
+		{{.generation = 1, .chunk_bytes = 4096}, {.generation = 1, .chunk_bytes = 8192}, {3, 3}, {7, 7},
+			"chunk_bytes differs: rank 0 says 4096, rank 1 says 8192"},
 		{{.generation = 1, .seal = 1}, {.generation = 1}, {3, 3}, {7, 7},
 			"seal differs: rank 0 says crc, rank 1 says gmac"},
 	};
