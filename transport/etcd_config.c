@@ -15,6 +15,7 @@
 static int etcd_read_url(const char *text, size_t length, struct etcd_config *out, struct err *e)
 {
 	size_t scheme = strncmp(text, "http://", 7) == 0 ? 7 : strncmp(text, "https://", 8) == 0 ? 8 : 0;
+	int typed = length < 80 ? (int)length : 80; /* of it, in errors */
 	char *url;
 
 	if (out->url_count == ETCD_URLS_MAX)
@@ -33,9 +34,11 @@ static int etcd_read_url(const char *text, size_t length, struct etcd_config *ou
 	for (const char *p = strstr(url, "://") + 3; *p; p++)
 		if (!isalnum((unsigned char)*p) && !strchr(".-_:[]", *p))
 			return err_set(e, -EINVAL,
-				"'%.80s' is not understood; allowed: http://host:port or https://host:port", url);
-	if (strstr(url, "://")[3] == '\0')
-		return err_set(e, -EINVAL, "'%.80s' has no host", url);
+				"'%.*s' is not understood; allowed: http://host:port or https://host:port", typed,
+				text);
+	if (strstr(url, "://")[3] == '\0' || strstr(url, "://")[3] == ':')
+		return err_set(
+			e, -EINVAL, "'%.*s' has no host; write http://host:port or https://host:port", typed, text);
 	return 0;
 }
 

@@ -623,7 +623,7 @@ static void test_options(void **state)
 	assert_int_equal(announce_check(&config, &e), 0);
 	assert_int_equal(config_set(&config, "etcd=ftp://a:1", &e), 0);
 	assert_int_equal(announce_check(&config, &e), -EINVAL);
-	assert_non_null(strstr(e.text, "etcd: 'http://ftp://a:1' is not understood"));
+	assert_non_null(strstr(e.text, "etcd: 'ftp://a:1' is not understood"));
 	config_fini(&config);
 }
 

@@ -145,9 +145,13 @@ static void test_config_errors(void **state)
 	(void)state;
 	expect_bad("", NULL, "no URL");
 	expect_bad(" , ", NULL, "no URL");
-	expect_bad("http://", NULL, "has no host");
-	expect_bad("ftp://h", NULL, "not understood");
-	expect_bad("http://h/path", NULL, "not understood");
+	expect_bad("http://", NULL, "'http://' has no host");
+	expect_bad("/", NULL, "'/' has no host");
+	expect_bad("https://:2379", NULL, "'https://:2379' has no host");
+	/* What was typed, and nothing before or behind it. */
+	expect_bad("ftp://h", NULL, "'ftp://h' is not understood; allowed: http://host:port");
+	expect_bad("http://h/path", NULL, "'http://h/path' is not understood");
+	expect_bad("http://h:1, a?/,http://g", NULL, "'a?/' is not understood");
 	for (int i = 0; i < 9; i++)
 		strncat(many, "h:1,", sizeof(many) - strlen(many) - 1);
 	expect_bad(many, NULL, "more than 8 URLs");
