@@ -465,11 +465,57 @@ static int option_read_value(const struct option *o, void *base, const char *tex
 	return -EINVAL;
 }
 
+/* Without blanks around it, and quotes: its length. */
+static size_t option_trim(const char **item, size_t length)
+{
+	const char *p = *item;
+
+	for (; length > 0 && *p == ' '; length--)
+		p++;
+	while (length > 0 && p[length - 1] == ' ')
+		length--;
+	if (length >= 2 && (*p == '\'' || *p == '"') && p[length - 1] == *p) {
+		p++;
+		length -= 2;
+	}
+	*item = p;
+	return length;
+}
+
+/*
+ * A list as YAML has it in one line, and as config_dump() writes it: "a,b" of "['a', b]". Returns `out`, or the text
+ * itself where it is no such list, as an address like [::1]:7077 is none.
+ */
+static const char *option_unwrap(const char *text, char *out, size_t bytes)
+{
+	size_t length = strlen(text), at = 0;
+	const char *end, *item = text + 1;
+
+	if (length < 2 || length >= bytes || text[0] != '[' || text[length - 1] != ']')
+		return text;
+	end = text + length - 1;
+	while (item < end) {
+		size_t whole = strcspn(item, ",");
+		const char *plain = item;
+
+		whole = whole < (size_t)(end - item) ? whole : (size_t)(end - item);
+		length = option_trim(&plain, whole);
+		memcpy(out + at, plain, length);
+		at += length;
+		item += whole;
+		if (item < end)
+			out[at++] = *item++;
+	}
+	out[at] = '\0';
+	return out;
+}
+
 int option_read(const struct option *o, void *base, const char *text, struct err *e)
 {
 	struct err why = {.code = 0};
-	char allowed[256];
-	int rc = option_read_value(o, base, text, &why);
+	char allowed[256], list[OPTION_TEXT_BYTES];
+	const char *plain = option_is_list(o) ? option_unwrap(text, list, sizeof(list)) : text;
+	int rc = option_read_value(o, base, plain, &why);
 
 	if (rc == 0)
 		return 0;

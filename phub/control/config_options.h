@@ -48,7 +48,8 @@ extern const unsigned option_job_count;
 /* By name, or NULL. */
 const struct option *option_find(const struct option *table, unsigned count, const char *name);
 
-/* Reads `text` into the field of `base`. 0, or -EINVAL with "NAME: 'text' is ...; allowed: ..." in `e`. */
+/* Reads `text` into the field of `base`; a list with commas, or as YAML has it, in brackets. 0, or -EINVAL with "NAME:
+ * 'text' is ...; allowed: ..." in `e`. */
 int option_read(const struct option *option, void *base, const char *text, struct err *e);
 
 /* Writes the field's value as option_read() takes it. */

@@ -231,6 +231,8 @@ int value_read_transports(struct config *config, const char *text, struct err *w
 	int rc;
 
 	while ((rc = value_next_item(&text, item, sizeof(item))) > 0) {
+		if (strpbrk(item, "[]"))
+			return err_set(why, -EINVAL, "a bracket without the other");
 		if (!value_is_transport(item))
 			return err_set(why, -EINVAL, "this build has no transport '%s'", item);
 		for (unsigned i = 0; i < count; i++)

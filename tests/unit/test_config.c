@@ -221,6 +221,29 @@ static void test_set(void **state)
 	config_init(&config);
 	assert_int_equal(config_set(&config, "listen=[::1]:0, 127.0.0.1:0", &e), 0);
 	assert_int_equal(config.listen_count, 2);
+	/* As config_dump() writes it. */
+	assert_int_equal(config_set(&config, "listen=['[::1]:0', \"a:1\" , b:2]", &e), 0);
+	assert_int_equal(config.listen_count, 3);
+	assert_string_equal(config.listen[0].host, "::1");
+	assert_string_equal(config.listen[1].host, "a");
+	assert_int_equal(config.listen[2].port, 2);
+	assert_int_equal(config_set(&config, "listen=[[::1]:7]", &e), 0);
+	assert_int_equal(config.listen[0].port, 7);
+	assert_int_equal(config_set(&config, "transports=[udp,shm, 'tcp']", &e), 0);
+	assert_int_equal(config.transport_count, 3);
+	assert_string_equal(config.transports[2], "tcp");
+	assert_int_equal(config_set(&config, "etcd=[http://a:1, 'b:2']", &e), 0);
+	assert_string_equal(config.etcd, "http://a:1,b:2");
+	assert_int_equal(config_set(&config, "uplink=[::1]:7077", &e), 0);
+	assert_string_equal(config.uplink, "[::1]:7077");
+	assert_int_equal(config_set(&config, "uplink=[]", &e), 0);
+	assert_string_equal(config.uplink, "");
+	assert_int_equal(config_set(&config, "transports=[]", &e), -EINVAL);
+	assert_int_equal(config_set(&config, "transports=[tcp, rfc1149]", &e), -EINVAL);
+	assert_non_null(strstr(
+		e.text, "transports: '[tcp, rfc1149]' is not understood: this build has no transport 'rfc1149'"));
+	assert_int_equal(config_set(&config, "transports=[tcp, shm", &e), -EINVAL);
+	assert_non_null(strstr(e.text, "a bracket without the other; allowed: tcp, shm"));
 	assert_int_equal(config_set(&config, "cores=[0,1]", &e), 0);
 	assert_int_equal(config.core_count, 2);
 	assert_int_equal(config_set(&config, "cores=3", &e), 0);
