@@ -244,10 +244,28 @@ const struct racks *box_racks(const struct box *box, unsigned *self)
 	return anew->box_count ? anew : first->box_count ? first : NULL;
 }
 
+/* By its name; and where it listens, as it must at start when its options name it not. RACKS_NONE is logged. */
+static int box_find_self(const struct config *config, const struct racks *racks)
+{
+	const char *name = config->racks.boxes[config->racks_box].name;
+	int self = racks_find_box(racks, name);
+	const struct rack_box *own = self == RACKS_NONE ? NULL : &racks->boxes[self];
+
+	if (!own) {
+		log_error("SIGHUP: %s has no box '%s' any more, which this one is; what was read before stays",
+			config->racks_file, name);
+	} else if (!config->box[0] && !config_is_here(config, own->host, own->port)) {
+		log_error("SIGHUP: %s has box '%s', which this one is, at %s:%u, where it does not listen; what was "
+			  "read before stays",
+			config->racks_file, name, own->host, own->port);
+		self = RACKS_NONE;
+	}
+	return self;
+}
+
 static void box_reload_racks(struct box *box)
 {
 	const struct config *config = box->config;
-	const char *name = config->racks.boxes[config->racks_box].name;
 	struct racks racks;
 	struct err e;
 	int self;
@@ -256,10 +274,8 @@ static void box_reload_racks(struct box *box)
 		log_error("SIGHUP: %s; the rack file that was read before stays", e.text);
 		return;
 	}
-	self = racks_find_box(&racks, name);
+	self = box_find_self(config, &racks);
 	if (self == RACKS_NONE) {
-		log_error("SIGHUP: %s has no box '%s' any more, which this one is; what was read before stays",
-			config->racks_file, name);
 		racks_fini(&racks);
 		return;
 	}

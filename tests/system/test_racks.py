@@ -688,6 +688,8 @@ def auto():
 
         path.write_text("racks: nonsense\n")
         reload(r"racks.yaml:1: racks is no list; the rack file that was read before stays")
+        rack_file(path, [ports[3], *ports[1:3]], ["10Gbit"] * 3)
+        reload(f"has box 'b0', which this one is, at 127.0.0.1:{ports[3]}, where it does not listen; what was read before stays")
         rack_file(path, ports[:2], ["10Gbit"] * 2)
         reload("read anew: 2 racks, 2 boxes")
         stranger = rig.Box(name="stranger", cores=1, uplink=boxes[0].address, listen=f"127.0.0.4:{ports[3]}")
