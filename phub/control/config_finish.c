@@ -427,7 +427,11 @@ static int config_check_hierarchy(const struct config *config, struct err *e)
 {
 	if (!config_exchanges(config) || (!config->uplink[0] && !config->standby[0]))
 		return 0;
-	if (config->uplink[0])
+	if (config->root[0])
+		err_set(e, -EINVAL,
+			"hierarchy: jobs of a root that etcd decides upon (root) are trees; leave hierarchy, or root, "
+			"away");
+	else if (config->uplink[0])
 		err_set(e, -EINVAL,
 			"hierarchy: the box at the top chooses it, and this one has another above it "
 			"(%s); set it there alone",
