@@ -406,6 +406,15 @@ static void box_tell_trust(const struct config *config)
 			config->standby[0] ? "standby" : "uplink");
 }
 
+/* A job that ends with its root begins anew then, which is hardly meant. */
+static void box_tell_root(const struct config *config)
+{
+	if (config->root[0] && !config->checkpoint_targets[0])
+		log_warn("root: '%s' without checkpoint_targets: when the root dies, its jobs begin anew at the next "
+			 "one; set the same checkpoint_targets at all that stand for it, on a mount that all have",
+			config->root);
+}
+
 int box_check(const struct config *config, struct err *e)
 {
 	const char *interface = config->interface[0] ? config->interface : NULL;
@@ -428,6 +437,7 @@ int box_check(const struct config *config, struct err *e)
 	if (rc == 0) {
 		box_tell_names(config);
 		box_tell_trust(config);
+		box_tell_root(config);
 	}
 	if (rc == 0)
 		rc = box_check_rdma(config, e);
@@ -618,8 +628,10 @@ int box_create(const struct config *config, const struct box_env *env, uint64_t 
 		return rc;
 	}
 	box_tell_exposed(box);
-	if (!env->by_hand)
+	if (!env->by_hand) {
 		box_tell_names(config);
+		box_tell_root(config);
+	}
 	*out = box;
 	return 0;
 }
