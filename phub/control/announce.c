@@ -202,9 +202,27 @@ static void announce_forget_lease(struct announce *a)
 	announce_jobs_forget(&a->jobs);
 }
 
+/* Of a root it is the lease that they depend on, and campaign.h tells when that is over. */
+static void announce_say_jobs(const struct announce *a, char *out, size_t bytes)
+{
+	const struct control *c = &a->box->control;
+	uint64_t now_ns;
+
+	snprintf(out, bytes, "its jobs go on");
+	if (!above_is_root(c))
+		return;
+	now_ns = above_lease_now_ns(c);
+	if (c->above.doubt_ns || c->above.until_ns <= now_ns)
+		snprintf(out, bytes, "its jobs are held, as it may be the root no more");
+	else
+		snprintf(out, bytes,
+			"its jobs go on for %.1f s, for which its lease as the root lasts, and are held then",
+			(double)(c->above.until_ns - now_ns) / 1e9);
+}
+
 static void announce_failed(struct announce *a, int status, const char *why)
 {
-	char more[LOG_QUIET_BYTES], age[64] = "";
+	char more[LOG_QUIET_BYTES], age[64] = "", jobs[128];
 	uint64_t quiet = 0;
 
 	/* What is there will be written again: etcd may come back as it was some time ago. */
@@ -223,8 +241,9 @@ static void announce_failed(struct announce *a, int status, const char *why)
 		a->down_ns = a->heard_ns ? a->heard_ns : a->now_ns;
 	a->down_status = status;
 	a->up = false;
-	log_warn("this box is not announced%s: %s; its jobs go on, and it is tried again%s", age, why,
-		log_quiet(quiet, more));
+	announce_say_jobs(a, jobs, sizeof(jobs));
+	log_warn(
+		"this box is not announced%s: %s; %s, and it is tried again%s", age, why, jobs, log_quiet(quiet, more));
 }
 
 /* Another box that has this name would take its place again and again. */

@@ -258,10 +258,12 @@ def etcd_away():
     more = {"optimizer": "adam", "reduce": "mean"}
     wants = flat(**more)
     racks = Racks(etcd, etcd_ttl_ms=8000)
+    racks.one.logged("root: 'top' without checkpoint_targets: when the root dies, its jobs begin anew")
     workers = begin([racks.one, racks.a, racks.b], **more, rounds="until-told", report_ms=1)
     for worker in workers:
         worker.event("progress")
     etcd.kill()
+    holds(racks.one.logged("this box is not announced"), r"its jobs (go on for [\d.]+ s, for which its lease as the root lasts, and are held then|are held)")
     racks.one.logged("its jobs are held until it is known")
     held = round_of(workers[0])
     etcd.start()
@@ -429,7 +431,7 @@ def wrong_options():
                           (("root=top", "uplink=10.0.0.1:7077", "etcd=h"), "root: 'top' is above this box .* uplink is '10.0.0.1:7077'"),
                           (("root=top", "box=top", "etcd=h"), "a root has another name than its boxes"),
                           (("root=a/b", "etcd=h"), "root: 'a/b'; allowed: NAME, of 1 to 63"),
-                          (("root=top", "etcd=h", "hierarchy=sharded"), "hierarchy: the box at the top chooses it")):
+                          (("root=top", "etcd=h", "hierarchy=sharded"), "hierarchy: jobs of a root .* are trees; leave hierarchy, or root, away")):
         words = [word for option in options for word in ("-o", option)]
         done = subprocess.run([rig.PHUBD, *words, "--check-config"], capture_output=True, text=True, env=rig.QUIET)
         check(done.returncode == 1, f"{options}: {done.returncode}")
