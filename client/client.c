@@ -105,6 +105,12 @@ static const char *client_loss(const phub_t *p)
 												: text;
 }
 
+/* What it was: a box that has ended the job, and says why, is there. */
+static const char *client_lost(const phub_t *p)
+{
+	return p->loss.code == -EOWNERDEAD ? "job" : "box";
+}
+
 /* May another session do better? The box is gone, or has ended the job because a worker was lost. */
 static bool client_may_resume(const phub_t *p, int code)
 {
@@ -170,9 +176,8 @@ static void client_begin_again(phub_t *p, uint64_t now_ns)
 		p->loss = p->session.failure;
 		p->resume_until_ns = now_ns + p->settings.resume_ms * NS_PER_MS;
 		if (!is_new)
-			err_set(&p->stale, -ESTALE,
-				"%s: the box was lost: %s. Reconnecting; phub_resume() waits for it", p->session.who,
-				client_loss(p));
+			err_set(&p->stale, -ESTALE, "%s: the %s was lost: %s. Reconnecting; phub_resume() waits for it",
+				p->session.who, client_lost(p), client_loss(p));
 		p->refusal = (struct err){0};
 	} else {
 		p->refusal = p->session.failure;
@@ -206,9 +211,9 @@ static bool client_resume_step(phub_t *p, uint64_t now_ns)
 	if (p->resume_until_ns && p->running && !p->catches_up) {
 		p->resume_until_ns = 0;
 		err_set(&p->stale, -ESTALE,
-			"%s: the box was lost (%s) and is there again: phub_resume(), then phub_broadcast() for the "
+			"%s: the %s was lost (%s) and is there again: phub_resume(), then phub_broadcast() for the "
 			"weights, and go on from phub_round()",
-			p->session.who, client_loss(p));
+			p->session.who, client_lost(p), client_loss(p));
 	}
 	if (client_is_new(p) && p->session.state >= SESSION_JOINED && p->session.state < SESSION_OVER)
 		p->resume_until_ns = 0;

@@ -79,9 +79,20 @@ int client_hear_errno(uint32_t code)
 	}
 }
 
+/* The box has ended the job because something was lost, and says what to look at: what to do then, where this worker
+ * does not resume by itself, and the box, an older one, has not said it. */
+static const char *hear_advice(const struct client_session *s, const Phub__Error *error, const char *text)
+{
+	const char *ends = strstr(text, "The job ends here");
+
+	if (error->code != PHUB__ERROR_CODE__ERROR_LOST || s->settings->resume_ms || !ends)
+		return "";
+	return strstr(ends, "look at that") && !strstr(ends, "start ") ? ", then start the job again" : "";
+}
+
 static void hear_error(struct client_session *s, const Phub__Error *error, uint64_t now_ns)
 {
-	const char *subject, *why;
+	const char *subject, *why, *advice;
 	char text[400];
 
 	if (s->state == SESSION_LEAVING) {
@@ -97,12 +108,14 @@ static void hear_error(struct client_session *s, const Phub__Error *error, uint6
 		return;
 	}
 	why = client_session_trim(s, *text ? text : "refused without a reason", &subject);
+	advice = hear_advice(s, error, text);
 	if (error->code == PHUB__ERROR_CODE__ERROR_NO_JOB && s->state < SESSION_JOINED && *s->other.host)
 		client_session_retry(s, now_ns, client_hear_errno(error->code), why);
 	else if (s->state == SESSION_STARTED)
-		client_session_doom(s, now_ns, client_hear_errno(error->code), "box %s: %s%s", s->box, subject, why);
+		client_session_doom(
+			s, now_ns, client_hear_errno(error->code), "box %s: %s%s%s", s->box, subject, why, advice);
 	else
-		client_session_fail(s, client_hear_errno(error->code), "box %s: %s%s", s->box, subject, why);
+		client_session_fail(s, client_hear_errno(error->code), "box %s: %s%s%s", s->box, subject, why, advice);
 }
 
 /* ---- joining ---- */

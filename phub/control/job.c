@@ -300,17 +300,19 @@ static void job_vacate(struct job *job, uint32_t rank)
 		parent_changed(job);
 }
 
-const char *job_advice(const struct job *job, char *out, size_t bytes)
+const char *job_advice(const struct job *job, uint32_t member, char *out, size_t bytes)
 {
 	const char *there = job->control->config->standby_told;
 
-	if (standby_is_able(job))
+	if (job_is_box(job, member))
+		snprintf(out, bytes, "The job ends here; look at that box");
+	else if (standby_is_able(job))
 		snprintf(out, bytes,
-			"Its standby %s had all of it: its workers may have gone on there (phub jobs %s). If not, look "
-			"at that worker, then start all of them again",
+			"The job ends here. Its standby %s had all of it: its workers may have gone on there (phub "
+			"jobs %s). If not, look at that worker",
 			there, there);
 	else
-		snprintf(out, bytes, "Look at that worker, then start all of them again");
+		snprintf(out, bytes, "The job ends here; look at that worker");
 	return out;
 }
 
@@ -424,10 +426,9 @@ void job_lost(struct session *s, const char *why)
 		job->control->now_ns - m->link_ended_ns < 2 * job->control->config->lost_ms * NS_PER_MS)
 		snprintf(before, sizeof(before), "; before that its %s connection to core %u broke: %s", m->transport,
 			m->link_core, m->link_text);
-	job_fail(job, PHUB__ERROR_CODE__ERROR_LOST, (int)s->rank, "%s was lost: %s%s. The job ends here. %s",
+	job_fail(job, PHUB__ERROR_CODE__ERROR_LOST, (int)s->rank, "%s was lost: %s%s. %s",
 		job_member_name(job, s->rank, name, sizeof(name)), why, before,
-		job_is_box(job, s->rank) ? "Look at that box, then start the job again"
-					 : job_advice(job, advice, sizeof(advice)));
+		job_advice(job, s->rank, advice, sizeof(advice)));
 }
 
 /* Does any rank wait for all others? Then nobody may leave. */

@@ -422,9 +422,9 @@ void job_operator_tick(struct job *job);
 void job_drained(struct job *job);
 /* It drains, and no round is open in any core. */
 void job_end_drained(struct job *job);
-/* "Look at that worker, then start all of them again", or, where a standby has the whole job, where they may have gone.
- */
-const char *job_advice(const struct job *job, char *out, size_t bytes);
+/* "The job ends here; look at that worker", or box, or, where a standby has the whole job, where they may have gone.
+ * What workers do then they add themselves: some resume. Returns `out`. */
+const char *job_advice(const struct job *job, uint32_t member, char *out, size_t bytes);
 /* Keeps why it is paused, drained or ended, as what may go to logs and terminals. */
 void job_keep_reason(struct job *job, const char *reason);
 /* "the operator paused it: REASON", or "" when it goes on. */

@@ -150,7 +150,8 @@ static void job_members_held(struct job *job)
 	/* Only rank 0 brings them, and another in its place cannot tell which of a key's chunks have theirs. */
 	if (m->weightless > 0 && job_members_root(job, m)) {
 		job_fail(job, PHUB__ERROR_CODE__ERROR_LOST, 0,
-			"rank 0 (%s) was lost before it had sent all first weights; start all of them again",
+			"rank 0 (%s) was lost before it had sent all first weights. The job ends here; look at that "
+			"worker",
 			job->members[0].elsewhere ? "at another box" : job->members[0].peer);
 		return;
 	}
@@ -485,9 +486,9 @@ void job_members_tick(struct job *job)
 			now_ns - member->gone_ns < job_wait_ns(job))
 			continue;
 		job_fail(job, PHUB__ERROR_CODE__ERROR_LOST, (int)i,
-			"%s was lost, and no other took its place in %.0f s. The job ends here. %s",
+			"%s was lost, and no other took its place in %.0f s. %s",
 			job_member_name(job, i, who, sizeof(who)), (double)job_wait_ns(job) / 1e9,
-			job_advice(job, advice, sizeof(advice)));
+			job_advice(job, i, advice, sizeof(advice)));
 		return;
 	}
 }

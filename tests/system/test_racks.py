@@ -177,9 +177,19 @@ def lost_box():
     rack = Rack(lost_ms=3000, warn_ms=1500)
     workers = rack.training(optimizer="adam")
     rack.a.kill()
-    bad(workers[3], r"box 127.0.0.1:\d+ \(ranks 0-2, 4\) was lost")
+    bad(workers[3], rf"box {rack.a.address} \(ranks 0-2, 4\) was lost: [^.]*\. The job ends here; look at that box, then start the job again\"")
     for worker in (workers[2], workers[4]):
-        bad(worker, rf"box above \(uplink {rack.a.address}\) was lost")
+        bad(worker, rf"box above \(uplink {rack.a.address}\) was lost: .*look at that box, then start the job again\"")
+    rack.b.stop()
+    rack.root.stop()
+    rack = Rack(lost_ms=3000, warn_ms=1500)  # or they resume, and are not told to do both
+    workers = rack.training(optimizer="adam", resume_ms=60000)
+    rack.a.kill()
+    said = workers[3].event("stale")["error"]
+    holds(said, rf"the job was lost: box {rack.root.address}: box {rack.a.address} \(ranks 0-2, 4\) was lost: [^.]*\. The job ends here; look at that box\. "
+                r"Reconnecting; phub_resume\(\) waits for it")
+    for worker in workers:
+        worker.kill()
     rack.b.stop()
     rack.root.stop()
 
