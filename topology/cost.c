@@ -61,6 +61,8 @@ static bool cost_has_rack(const struct cost_net *net, unsigned rack)
 /* 0: it has none that would limit. */
 static double cost_uplink(const struct cost_net *net, unsigned rack)
 {
+	if (rack >= cost_no_rack(0))
+		return net->boxes[rack - cost_no_rack(0)].uplink_bytes_s;
 	return cost_has_rack(net, rack) ? net->racks->racks[rack].uplink_bytes_s : 0;
 }
 
@@ -91,16 +93,26 @@ static double cost_worker_rate(const struct cost_net *net, unsigned rack)
 
 void cost_take_box(const struct racks *racks, int box_of, unsigned number, unsigned workers, struct ways_box *out)
 {
-	*out = (struct ways_box){cost_no_rack(number), workers, COST_RATE_BYTES_S};
+	*out = (struct ways_box){cost_no_rack(number), workers, COST_RATE_BYTES_S, 0};
 	if (!racks || box_of == RACKS_NONE)
 		return;
 	out->rack = racks->boxes[box_of].rack;
 	out->rate_bytes_s = racks->boxes[box_of].rate_bytes_s;
 }
 
+void cost_take_stranger(const struct racks *racks, int like, unsigned number, unsigned workers, struct ways_box *out)
+{
+	cost_take_box(racks, like, number, workers, out);
+	if (!racks || like == RACKS_NONE)
+		return;
+	out->uplink_bytes_s = racks->racks[out->rack].uplink_bytes_s;
+	out->rack = cost_no_rack(number);
+}
+
 double cost_home_rate(const struct racks *racks, const struct ways_box *box)
 {
-	double uplink = racks && box->rack < racks->rack_count ? racks->racks[box->rack].uplink_bytes_s : 0;
+	bool known = racks && box->rack < racks->rack_count;
+	double uplink = known ? racks->racks[box->rack].uplink_bytes_s : box->uplink_bytes_s;
 
 	return uplink > 0 && uplink < box->rate_bytes_s ? uplink : box->rate_bytes_s;
 }
@@ -241,6 +253,9 @@ static void cost_find_limit(const struct cost_count *c, struct cost *out)
 
 		int host = box->workers ? cost_slowest_host(c->net, box->rack) : RACKS_NONE;
 
+		if (box->rack == cost_no_rack(i))
+			cost_take_link(
+				c, &c->uplinks[box->rack], cost_uplink(c->net, box->rack), COST_UPLINK, box->rack, out);
 		cost_take_link(c, &c->boxes[i], box->rate_bytes_s, COST_BOX, i, out);
 		if (host != RACKS_NONE)
 			cost_take_link(c, &worker, cost_host_rate(c->net, host), COST_HOST, (unsigned)host, out);
@@ -388,18 +403,29 @@ const char *cost_ms(double seconds, char out[COST_MS_BYTES])
 	return out;
 }
 
+static void cost_write_box(const struct cost_net *net, unsigned box, char *out, size_t bytes)
+{
+	if (net->racks && net->box_of[box] != RACKS_NONE)
+		snprintf(out, bytes, "%s", net->racks->boxes[net->box_of[box]].name);
+	else if (net->names)
+		snprintf(out, bytes, "%s%s", net->names[box], net->racks ? " (not in the rack file)" : "");
+	else
+		snprintf(out, bytes, "box %u", box);
+}
+
 void cost_write_limit(const struct cost_net *net, const struct cost *cost, char *out, size_t bytes)
 {
-	if (cost->limit == COST_UPLINK)
+	bool uplink = cost->limit == COST_UPLINK;
+	char box[COST_LIMIT_BYTES];
+
+	if (uplink && cost_has_rack(net, cost->index)) {
 		snprintf(out, bytes, "the uplink of %s", net->racks->racks[cost->index].name);
-	else if (cost->limit == COST_HOST)
+	} else if (cost->limit == COST_HOST) {
 		snprintf(out, bytes, "the link of host %s", net->racks->hosts[cost->index].name);
-	else if (net->racks && net->box_of[cost->index] != RACKS_NONE)
-		snprintf(out, bytes, "the link of %s", net->racks->boxes[net->box_of[cost->index]].name);
-	else if (net->names)
-		snprintf(out, bytes, "the link of %s", net->names[cost->index]);
-	else
-		snprintf(out, bytes, "the link of box %u", cost->index);
+	} else {
+		cost_write_box(net, uplink ? cost->index - cost_no_rack(0) : cost->index, box, sizeof(box));
+		snprintf(out, bytes, "the %s of %s", uplink ? "uplink" : "link", box);
+	}
 }
 
 void cost_write_choice(

@@ -60,7 +60,7 @@ struct cost_job {
 /* The part of what is on a link that is payload of TCP. */
 double cost_payload(void);
 
-#define COST_LIMIT_BYTES 128
+#define COST_LIMIT_BYTES 200
 
 enum cost_link { COST_BOX, COST_UPLINK, COST_HOST };
 
@@ -68,7 +68,7 @@ struct cost {
 	double round_s; /* the sum of the parts: */
 	double busy_s, lag_s, fill_s;
 	enum cost_link limit; /* the link with the largest busy_s + lag_s, */
-	unsigned index;       /* which box of the net, or rack or host of the file, has it, */
+	unsigned index;       /* which box of the net, host of the file, or rack (as in ways_box) has it, */
 	bool in;              /* in this direction, */
 	unsigned senders;     /* so many's shares meet there, or, where it carries results alone, so many send these, */
 	uint64_t bytes;       /* with this payload */
@@ -82,6 +82,9 @@ static inline unsigned cost_no_rack(unsigned box)
 
 /* Fills a box of a net: with the file's rates, or the default ones. */
 void cost_take_box(const struct racks *racks, int box_of, unsigned number, unsigned workers, struct ways_box *out);
+/* Likewise one that the file does not have, as if it were linked as well as one that it has: in a rack of its own with
+ * such an uplink. Without a file as above. */
+void cost_take_stranger(const struct racks *racks, int like, unsigned number, unsigned workers, struct ways_box *out);
 /* Bytes a second that a box is to be given homes by: of its links, or of its rack's uplink where that has less. */
 double cost_home_rate(const struct racks *racks, const struct ways_box *box);
 
@@ -99,7 +102,8 @@ enum ways_kind cost_choose(const struct cost costs[WAYS_COUNT], enum ways_kind f
 /* In ms, with four digits or all before the point. Returns `out`. */
 const char *cost_ms(double seconds, char out[COST_MS_BYTES]);
 
-/* "the uplink of r0"; COST_LIMIT_BYTES hold any, whose names have up to 95. */
+/* "the uplink of r0", "the link of box 10.0.0.4:7077 (not in the rack file)"; COST_LIMIT_BYTES hold any, whose names
+ * have up to 159. */
 void cost_write_limit(const struct cost_net *net, const struct cost *cost, char *out, size_t bytes);
 /* "chain: 412 ms a round beside tree 1144 (the uplink of r0), sharded 625; the link of b1 limits", which is not told of
  * a way twice. */

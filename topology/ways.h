@@ -33,7 +33,8 @@ enum ways_kind { WAYS_FLAT, WAYS_TREE, WAYS_SHARDED, WAYS_CHAIN, WAYS_COUNT };
 struct ways_box {
 	unsigned rack;
 	unsigned workers;
-	double rate_bytes_s; /* of its links */
+	double rate_bytes_s;   /* of its links */
+	double uplink_bytes_s; /* of its rack's, where that is in no rack file; 0: it does not limit */
 };
 
 struct ways {

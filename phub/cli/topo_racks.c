@@ -51,7 +51,7 @@ static int topo_racks_pick(struct topo_racks *t, struct err *e)
 		if (i > 0 && r->boxes[i - 1].rack == box->rack)
 			continue;
 		t->box_of_way[t->way_boxes] = (int)i;
-		t->boxes[t->way_boxes++] = (struct ways_box){box->rack, workers, box->rate_bytes_s};
+		t->boxes[t->way_boxes++] = (struct ways_box){box->rack, workers, box->rate_bytes_s, 0};
 	}
 	if (t->options->model && r->host_count == 0)
 		return err_set(e, -EINVAL, "%s has no hosts, and so no workers that would train %s", t->options->path,

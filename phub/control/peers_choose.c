@@ -26,15 +26,10 @@ struct peers_net {
 	unsigned count;
 };
 
-/* One that is not in the file is taken to be as well linked as this one. */
-static void peers_take_stranger(const struct racks *racks, unsigned self, struct ways_box *box)
+static void peers_warn_stranger(const struct job *job, const char *name)
 {
-	struct ways_box own;
-
-	if (!racks)
-		return;
-	cost_take_box(racks, (int)self, 0, 0, &own);
-	box->rate_bytes_s = cost_home_rate(racks, &own);
+	log_warn("job '%s': %s has no entry in %s, by that address: it is taken to have links like this box's",
+		job->name, name, job->control->config->racks_file);
 }
 
 /* ---- rates ---- */
@@ -50,12 +45,11 @@ void peers_take_rates(struct peers *p)
 		int at = i == 0 ? (int)self : names_find_box(racks, t->host, t->port);
 		struct ways_box box;
 
-		cost_take_box(racks, at, i, p->boxes[i].workers, &box);
 		if (at == RACKS_NONE) {
-			peers_take_stranger(racks, self, &box);
-			log_warn(
-				"job '%s': %s has no entry in %s, by that address: it is taken to have this box's rate",
-				job->name, t->name, job->control->config->racks_file);
+			cost_take_stranger(racks, (int)self, i, p->boxes[i].workers, &box);
+			peers_warn_stranger(job, t->name);
+		} else {
+			cost_take_box(racks, at, i, p->boxes[i].workers, &box);
 		}
 		p->boxes[i].rate_bytes_s = cost_home_rate(racks, &box);
 		/* As whole bytes: that is what others hear, who must come to the same homes. */
@@ -96,9 +90,10 @@ static void peers_fill_net(const struct job *job, const struct racks *racks, uns
 		if (!peers_may_take(job, i))
 			continue;
 		net->box_of[at] = names_find_box(racks, m->host, m->port);
-		cost_take_box(racks, net->box_of[at], at, peers_count_workers(job, i), &net->boxes[at]);
 		if (net->box_of[at] == RACKS_NONE)
-			peers_take_stranger(racks, self, &net->boxes[at]);
+			cost_take_stranger(racks, (int)self, at, peers_count_workers(job, i), &net->boxes[at]);
+		else
+			cost_take_box(racks, net->box_of[at], at, peers_count_workers(job, i), &net->boxes[at]);
 		snprintf(net->names[at], sizeof(net->names[at]), "%s", job_box_name(job, i, box, sizeof(box)));
 		net->name_of[at] = net->names[at];
 		net->count++;
@@ -171,6 +166,9 @@ int peers_choose(struct job *job, unsigned count, enum ways_kind *kind, struct e
 		if (rc == 0) {
 			*kind = peers_loses_checkpoints(job) ? WAYS_TREE : cost_choose(costs, WAYS_TREE);
 			peers_tell_choice(job, &net, costs, *kind);
+			for (unsigned i = 0; *kind == WAYS_TREE && racks && i < count; i++) /* else rates are taken */
+				if (found->box_of[i] == RACKS_NONE)
+					peers_warn_stranger(job, found->names[i]);
 		}
 	}
 	free(bytes);

@@ -644,9 +644,8 @@ def auto():
                          config=None if i else "jobs:\n  - {name: sharded, hierarchy: sharded}\n") for i in range(3)]
         boxes[2].logged(rf"box b2 of rack r2 in {path}; the box above is 127.0.0.1:{ports[0]}, the first of the file")
 
-        def run(job, more=(), **given):
-            crew = [rig.Worker(box.url(job), rank=rank, world=3 + len(more), keys=KEYS, transport="tcp", optimizer="adam", **given)
-                    for rank, box in enumerate([*boxes, *more])]
+        def run(job, at=boxes, **given):
+            crew = [rig.Worker(box.url(job), rank=rank, world=len(at), keys=KEYS, transport="tcp", optimizer="adam", **given) for rank, box in enumerate(at)]
             if "report_ms" not in given:
                 check({worker.good()["digest"] for worker in crew} == {flat(len(crew), optimizer="adam")}, f"{job}: other sums than of one box")
                 return None
@@ -700,12 +699,15 @@ def auto():
         reload(r"racks.yaml:1: racks is no list; the rack file that was read before stays")
         rack_file(path, [ports[3], *ports[1:3]], ["10Gbit"] * 3)
         reload(f"has box 'b0', which this one is, at 127.0.0.1:{ports[3]}, where it does not listen; what was read before stays")
-        rack_file(path, ports[:2], ["10Gbit"] * 2)
+        # A box that is not in the file: as if in a rack of its own, with an uplink like the top box's.
+        rack_file(path, ports[:2], ["100Mbit"] * 2)
         reload("read anew: 2 racks, 2 boxes")
         stranger = rig.Box(name="stranger", cores=1, uplink=boxes[0].address, listen=f"127.0.0.4:{ports[3]}")
-        found = run("four", more=[stranger], **forever)
-        check(found["hierarchy_why"], f"{found}")
-        boxes[0].logged(rf"job 'four': box 127.0.0.4:{ports[3]} has no entry in ")
+        for job, at in (("four", [*boxes, stranger]), ("pair", [boxes[0], stranger])):
+            found = run(job, at, **forever)
+            holds(found["hierarchy_why"], r"; the uplink of (r\d|box 127\.0\.0\.[34]:\d+ \(not in the rack file\)) limits$")
+            boxes[0].logged(rf"job '{job}': box 127.0.0.4:{ports[3]} has no entry in ")
+        holds(found["hierarchy_why"], r"^tree: .*; the uplink of r0 limits$")
         for box in (stranger, *boxes[::-1]):
             box.stop()
 

@@ -258,6 +258,36 @@ static void test_no_file(void **state)
 	net.names = NULL;
 }
 
+/* A box that the file does not have costs what one of its racks would: pushes in its rack do not cross its uplink. */
+static void test_stranger(void **state)
+{
+	struct cost known[WAYS_COUNT];
+	char text[COST_LIMIT_BYTES];
+
+	(void)state;
+	for (unsigned count = 2; count < 5; count++) {
+		fill(count, 4, 40, 1000, 1000);
+		memcpy(known, predict(), sizeof(known));
+		for (unsigned i = 1; i < count; i++) {
+			box_of[i] = RACKS_NONE;
+			cost_take_stranger(&racks, 0, i, 4, &boxes[i]);
+			near(cost_home_rate(&racks, &boxes[i]), 40 * MBIT, "homes of a stranger");
+		}
+		for (unsigned kind = 0; kind < WAYS_COUNT; kind++)
+			near(predict()[kind].round_s, known[kind].round_s, ways_name((enum ways_kind)kind));
+		cost_write_limit(&net, &predict()[WAYS_TREE], text, sizeof(text));
+		assert_string_equal(text, "the uplink of r0");
+	}
+	net.names = (const char *const[]){"this box", "box 10.0.0.2:7077", "box 10.0.0.3:7077", "box 10.0.0.4:7077"};
+	cost_write_limit(&net, &(struct cost){.limit = COST_UPLINK, .index = cost_no_rack(1)}, text, sizeof(text));
+	assert_string_equal(text, "the uplink of box 10.0.0.2:7077 (not in the rack file)");
+	net.names = NULL;
+	cost_take_stranger(&racks, RACKS_NONE, 2, 4, &boxes[2]);
+	near(cost_home_rate(&racks, &boxes[2]), COST_RATE_BYTES_S, "like none of the file's");
+	cost_take_stranger(NULL, 0, 2, 4, &boxes[2]);
+	near(cost_home_rate(NULL, &boxes[2]), COST_RATE_BYTES_S, "no file");
+}
+
 /* Of ways that are as good the simpler one. */
 static void test_choice(void **state)
 {
@@ -298,6 +328,7 @@ int main(void)
 		cmocka_unit_test(test_window),
 		cmocka_unit_test(test_degraded),
 		cmocka_unit_test(test_no_file),
+		cmocka_unit_test(test_stranger),
 		cmocka_unit_test(test_choice),
 		cmocka_unit_test(test_refusals),
 	};
