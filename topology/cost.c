@@ -428,6 +428,19 @@ void cost_write_limit(const struct cost_net *net, const struct cost *cost, char 
 	}
 }
 
+/* Than another, as it would be told. */
+static bool cost_is_slower(const struct cost costs[WAYS_COUNT], enum ways_kind first, enum ways_kind choice)
+{
+	char mine[COST_MS_BYTES], other[COST_MS_BYTES];
+	bool slower = false;
+
+	cost_ms(costs[choice].round_s, mine);
+	for (unsigned kind = first; kind < WAYS_COUNT; kind++)
+		slower = slower || (costs[kind].round_s < costs[choice].round_s &&
+					   strcmp(cost_ms(costs[kind].round_s, other), mine) != 0);
+	return slower;
+}
+
 void cost_write_choice(
 	const struct cost_net *net, const struct cost costs[WAYS_COUNT], enum ways_kind first, char *out, size_t bytes)
 {
@@ -449,6 +462,9 @@ void cost_write_choice(
 			ways_name((enum ways_kind)kind), cost_ms(costs[kind].round_s, ms), same ? "" : " (",
 			same ? "" : other, same ? "" : ")");
 	}
+	if (at < bytes && cost_is_slower(costs, first, choice))
+		at += (size_t)snprintf(out + at, bytes - at,
+			" (less than %.0f %% is no difference, and the simpler wins)", COST_SAME * 100);
 	if (at < bytes)
 		snprintf(out + at, bytes - at, "; %s limits", limit);
 }

@@ -106,7 +106,7 @@ const char *cost_ms(double seconds, char out[COST_MS_BYTES]);
  * have up to 159. */
 void cost_write_limit(const struct cost_net *net, const struct cost *cost, char *out, size_t bytes);
 /* "chain: 412 ms a round beside tree 1144 (the uplink of r0), sharded 625; the link of b1 limits", which is not told of
- * a way twice. */
+ * a way twice; and before that, where another is shorter by less than COST_SAME, that this counts as equal. */
 void cost_write_choice(
 	const struct cost_net *net, const struct cost costs[WAYS_COUNT], enum ways_kind first, char *out, size_t bytes);
 

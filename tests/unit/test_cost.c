@@ -292,9 +292,21 @@ static void test_stranger(void **state)
 static void test_choice(void **state)
 {
 	struct cost costs[WAYS_COUNT] = {{.round_s = 0.5}, {.round_s = 1.02}, {.round_s = 1.0}, {.round_s = 1.1}};
+	char text[400];
 
 	(void)state;
+	fill(3, 1, 40, 100, 50);
 	assert_int_equal(cost_choose(costs, WAYS_TREE), WAYS_TREE);
+	cost_write_choice(&net, costs, WAYS_TREE, text, sizeof(text));
+	assert_string_equal(text,
+		"tree: 1020 ms a round beside sharded 1000, chain 1100 (less than 3 % is no difference, and "
+		"the simpler wins); the link of b0 limits");
+	costs[WAYS_TREE].round_s = 1.00001; /* told as 1000, as the other is */
+	cost_write_choice(&net, costs, WAYS_TREE, text, sizeof(text));
+	assert_string_equal(text, "tree: 1000 ms a round beside sharded 1000, chain 1100; the link of b0 limits");
+	costs[WAYS_TREE].round_s = 0.99;
+	cost_write_choice(&net, costs, WAYS_TREE, text, sizeof(text));
+	assert_string_equal(text, "tree: 990 ms a round beside sharded 1000, chain 1100; the link of b0 limits");
 	assert_int_equal(cost_choose(costs, WAYS_FLAT), WAYS_FLAT);
 	costs[WAYS_TREE].round_s = 1.05;
 	assert_int_equal(cost_choose(costs, WAYS_TREE), WAYS_SHARDED);
