@@ -560,7 +560,8 @@ endif
 	install -m 644 $(wildcard deploy/k8s/*.yaml) $(DESTDIR)$(EXAMPLES)/k8s
 	install -m 644 deploy/phubd.yaml deploy/racks.yaml deploy/systemd/dpdk.conf deploy/dpdk.md deploy/roce.md deploy/security.md $(DESTDIR)$(EXAMPLES)
 	$(if $(wildcard deploy/completion/phub.bash),install -D -m 644 deploy/completion/phub.bash \
-		$(DESTDIR)$(PREFIX)/share/bash-completion/completions/phub)
+		$(DESTDIR)$(PREFIX)/share/bash-completion/completions/phub && \
+		ln -sf phub $(DESTDIR)$(PREFIX)/share/bash-completion/completions/phubd)
 ifeq ($(DESTDIR),)
 	@PATH=$$PATH:/usr/sbin:/sbin; ldconfig 2>/dev/null || true; ldconfig -p | grep -q ' $(PREFIX)/lib/libphub' || \
 		echo "note: the loader does not look into $(PREFIX)/lib; export LD_LIBRARY_PATH=$(PREFIX)/lib" >&2
@@ -573,7 +574,7 @@ endif
 uninstall: ## remove what install put under DESTDIR and PREFIX
 	rm -f $(addprefix $(DESTDIR)$(PREFIX)/,bin/phubd bin/phub $(addprefix lib/,$(notdir $(SHARED)) libphub.so.$(SOVERSION) \
 		libphub.so libphub-dpdk.so libphub-etcd.so libphub.a pkgconfig/phub.pc systemd/system/$(notdir $(UNIT))) include/phub.h \
-		$(foreach m,$(MAN),share/man/man$(subst .,,$(suffix $m))/$(notdir $m)) share/bash-completion/completions/phub)
+		$(foreach m,$(MAN),share/man/man$(subst .,,$(suffix $m))/$(notdir $m)) $(addprefix share/bash-completion/completions/,phub phubd))
 	rm -rf $(DESTDIR)$(PREFIX)/share/doc/phub
 	@$(if $(DESTDIR),:,PATH=$$PATH:/usr/sbin:/sbin; ldconfig 2>/dev/null || true)
 

@@ -1,35 +1,141 @@
 # SPDX-License-Identifier: Apache-2.0
 # shellcheck shell=bash
 #
-# Completion of the phub command for bash: source it, or install it as
-# /usr/share/bash-completion/completions/phub.
+# Completion of the commands phub and phubd for bash: source it, or install it as phub and as phubd in
+# /usr/share/bash-completion/completions.
 
-_phub_models() {
-	compgen -W "$(phub models 2>/dev/null | awk 'NR > 1 { print $1 }')" -- "$1"
+# NAME (phub or phubd) beside the command that is being typed: it knows its own options and models.
+_phub_program() { # NAME
+	local typed=${COMP_WORDS[0]/#\~\//$HOME/}
+
+	if [[ $typed == */* ]]; then
+		echo "${typed%/*}/$1"
+	else
+		echo "$1"
+	fi
+}
+
+# What is being typed, the word before it, and what stands before that where "=" is between, which is a word of its own.
+_phub_look() { # sets word, before, owner
+	local at=$((COMP_CWORD - 1))
+
+	word=${COMP_WORDS[COMP_CWORD]}
+	owner=''
+	if [[ $word == = || ${COMP_WORDS[at]} == = ]]; then
+		[[ $word == = ]] || at=$((at - 1))
+		[[ $word != = ]] || word=''
+		owner=${COMP_WORDS[at - 1]}
+	fi
+	before=${COMP_WORDS[at]}
+}
+
+_phub_models() { # WORD
+	compgen -W "$("$(_phub_program phub)" models 2>/dev/null | awk 'NR > 1 { print $1 }')" -- "$1"
 	compgen -f -X '!*.csv' -- "$1"
 }
 
-# The values of an option, or nothing when anything goes.
-_phub_values() { # OPTION WORD
+# ---- options of phubd, as --dump-config tells them ----
+
+# KEY and what is allowed, a line each: words with blanks between them, FILE, or nothing when anything goes.
+_phubd_keys() {
+	"$(_phub_program phubd)" --dump-config 2>/dev/null | awk '
+		/^# Allowed: / {
+			allowed = substr($0, 12)
+			sub(/\. Default: .*$/, "", allowed)
+			sub(/, each once$/, "", allowed)
+			if (allowed ~ /^a path /)
+				allowed = "FILE"
+			else if (allowed ~ /^[a-z0-9-]+(, [a-z0-9-]+)+$/)
+				gsub(/,/, "", allowed)
+			else
+				allowed = ""
+		}
+		/^[a-z_]+:/ && !/^jobs:/ { sub(/:.*/, ""); print $0 "\t" allowed }'
+}
+
+# Of several with commas between them, as transports has them, the last.
+_phubd_values() { # KEY WORD
+	local allowed begun=''
+
+	allowed=$(_phubd_keys | awk -F '\t' -v key="$1" '$1 == key { print $2 }')
+	[[ $2 != *,* ]] || begun=${2%,*},
+	if [[ $allowed == FILE ]]; then
+		compgen -f -- "$2"
+	else
+		compgen -P "$begun" -W "$allowed" -- "${2##*,}"
+	fi
+}
+
+# KEY=, for -o and --set.
+_phubd_settings() { # WORD
+	compgen -S = -W "$(_phubd_keys | cut -f 1)" -- "$1"
+}
+
+_phubd_words() { # BEFORE OWNER WORD
+	if [[ $2 == -o ]]; then
+		_phubd_values "$1" "$3"
+	elif [[ $1 == -o ]]; then
+		_phubd_settings "$3"
+	elif [[ $1 == --config ]]; then
+		compgen -f -- "$3"
+	elif [[ $1 == --* && $1 != --@(dump-config|check-config|version|help) ]]; then
+		_phubd_values "${1#--}" "$3"
+	else
+		compgen -W "--config -o --dump-config --check-config --version --help $(_phubd_keys | sed 's/^/--/; s/\t.*//')" -- "$3"
+	fi
+}
+
+_phubd() {
+	local word before owner
+
+	_phub_look
+	[[ $before != -o ]] || compopt -o nospace 2>/dev/null
+	mapfile -t COMPREPLY < <(_phubd_words "$before" "$owner" "$word")
+}
+
+# ---- phub ----
+
+_phub_is_flag() { # OPTION COMMAND
 	case $1 in
-	--transport) compgen -W 'shm tcp udp verbs dpdk loop' -- "$2" ;;
+	--calibrate | --encrypt | --force | --fused | --help | --here | --hostbox | --json | --keep | --no-wait | --once | --quick) ;;
+	--quiet | --reproducible | --separate | --watch | --weights | --yes) ;;
+	--workers) [[ $2 == jobs || $2 == top ]] ;;
+	*) return 1 ;;
+	esac
+}
+
+# The values of an option that has some; nothing when anything goes.
+_phub_values() { # OPTION WORD COMMAND SUBCOMMAND
+	local transports='shm tcp udp verbs dpdk'
+
+	case $1 in
+	--transport)
+		[[ $4 != exchange ]] || transports+=' loop'
+		[[ $4 != train ]] || transports+=' auto'
+		compgen -W "$transports" -- "$2"
+		;;
 	--optimizer) compgen -W 'none sgd momentum nesterov adagrad adam adamw' -- "$2" ;;
 	--mode) compgen -W 'zero-copy copy' -- "$2" ;;
 	--check) compgen -W 'first-last all' -- "$2" ;;
-	--dtype) compgen -W 'f32 f16 bf16' -- "$2" ;;
+	--dtype | --lift) compgen -W 'f32 f16 bf16' -- "$2" ;;
+	--hierarchy) compgen -W 'flat tree sharded chain' -- "$2" ;;
 	--seal) compgen -W 'gmac crc none' -- "$2" ;;
 	--poll) compgen -W 'busy adaptive' -- "$2" ;;
 	--how) compgen -W 'tall wide all' -- "$2" ;;
 	--adds) compgen -W 'held arriving all' -- "$2" ;;
-	--stores) compgen -W "cached streamed $([[ ${COMP_WORDS[2]} == kernels ]] && echo auto || echo all)" -- "$2" ;;
+	--stores) compgen -W "cached streamed $([[ $4 == kernels ]] && echo auto || echo all)" -- "$2" ;;
+	--kernel)
+		compgen -W "$(echo {sum,store,add,{find,zero}_nonfinite}_{f32,f16,bf16} \
+			step_{sgd,momentum,nesterov,adagrad,adam,adamw}{,_f16,_bf16})" -- "$2"
+		;;
 	--compute) compgen -W 'sleep spin' -- "$2" ;;
 	--schedule) compgen -W 'all serial backward fifo priority' -- "$2" ;;
 	--trace) compgen -f -X '!*.csv' -- "$2" ;;
 	--isa) compgen -W 'auto all base avx2 avx512 neon' -- "$2" ;;
 	--model) _phub_models "$2" ;;
+	--set) _phubd_settings "$2" ;;
 	--worker-netns) compgen -W "$(ip netns list 2>/dev/null | awk '{ print $1 }')" -- "$2" ;;
-	--phubd | --config | --racks | --kernels | --costs | --timeline | --to) compgen -f -- "$2" ;;
-	*) return 1 ;;
+	--phubd | --config | --racks | --kernels | --costs | --timeline | --to | --out | --svg | --token-file) compgen -f -- "$2" ;;
 	esac
 }
 
@@ -91,11 +197,20 @@ _phub_words() { # COMMAND SUBCOMMAND WORD
 }
 
 _phub() {
-	local word=${COMP_WORDS[COMP_CWORD]} before=${COMP_WORDS[COMP_CWORD - 1]} command='' sub=''
+	local word before owner command='' sub=''
 
+	_phub_look
 	((COMP_CWORD > 1)) && command=${COMP_WORDS[1]}
 	((COMP_CWORD > 2)) && sub=${COMP_WORDS[2]}
-	mapfile -t COMPREPLY < <(_phub_values "$before" "$word" || _phub_words "$command" "$sub" "$word")
+	[[ $before != --set ]] || compopt -o nospace 2>/dev/null
+	if [[ $owner == --set ]]; then
+		mapfile -t COMPREPLY < <(_phubd_values "$before" "$word")
+	elif [[ $before == --?* ]] && ! _phub_is_flag "$before" "$command"; then
+		mapfile -t COMPREPLY < <(_phub_values "$before" "$word" "$command" "$sub")
+	else
+		mapfile -t COMPREPLY < <(_phub_words "$command" "$sub" "$word")
+	fi
 }
 
 complete -F _phub phub
+complete -F _phubd phubd

@@ -692,17 +692,15 @@ def racks():
         holds(phub("topo", "--racks", where, status=1)[1], "cannot be read: Is a directory")
 
 
-def manuals_and_completion():
-    """Every option of --help stands in the manual page and in the completion."""
+def manuals():
+    """Every option of --help stands in the manual page."""
     manual = (rig.ROOT / "deploy/man/phub.1").read_text()
-    completion = (rig.ROOT / "deploy/completion/phub.bash").read_text()
     for words in (["bench", "exchange"], ["bench", "aggregation"], ["bench", "kernels"], ["bench", "train"], ["jobs"], ["doctor"],
                   ["topo"], ["topo", "probe"], ["plan"], ["models"], ["checkpoint", "ls"], ["checkpoint", "verify"],
                   ["checkpoint", "restore"], ["checkpoint", "export"], ["checkpoint", "rm"], ["boxes"], ["promote"]):
         out, _ = phub(*words, "--help")
         for option in re.findall(r"^  --([\w-]+)", out, re.M):
             check(option == "help" or f"Fl -{option}" in manual, f"phub.1 lacks --{option} of {' '.join(words)}")
-            check(f"--{option}" in completion, f"phub.bash lacks --{option} of {' '.join(words)}")
     options = subprocess.run([rig.PHUBD, "--dump-config"], capture_output=True, text=True, check=True).stdout
     manual = (rig.ROOT / "deploy/man/phubd.8").read_text()
     told = {}  # name: help, range and default, as the program says them
@@ -723,7 +721,7 @@ CASES = [help_everywhere, wrong_usage, failures_say_what_to_do, not_a_box, box_t
          exchange_table, exchange_listen, exchange_stores, exchange_optimizers, exchange_planted, exchange_jobs, exchange_resnet,
          exchange_csv, exchange_in_namespaces, exchange_pinned, exchange_interrupted, exchange_worker_dies, exchange_box_dies,
          exchange_parent_dies, kernels_contract, seals_contract, aggregation_contract, jobs_of_a_box, doctor, good_callers, stalled,
-         wrong_admin_secret, topo_and_models, racks, manuals_and_completion]
+         wrong_admin_secret, topo_and_models, racks, manuals]
 
 if __name__ == "__main__":
     rig.run(CASES, None if PHUB.exists() else f"{PHUB} is not there (make)")
