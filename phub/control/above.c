@@ -332,15 +332,18 @@ static void above_write_self(const struct control *c, char *out, size_t bytes)
 void above_hear(struct control *c, unsigned at, const Phub__Error *error)
 {
 	struct above *a = &c->above;
-	size_t length = strlen(a->heirs);
+	size_t length = strlen(a->heirs), more;
 	char box[340];
 
 	if (at != a->at || at >= above_roots(c))
 		return;
 	a->reaches = a->reaches || error->reaches;
 	above_name(c, box, sizeof(box));
-	if (error->promotable && length + strlen(box) + 3 <= sizeof(a->heirs))
-		snprintf(a->heirs + length, sizeof(a->heirs) - length, "%s, ", box);
+	more = strlen(box);
+	if (error->promotable && length + more + sizeof(", ") <= sizeof(a->heirs)) {
+		memcpy(a->heirs + length, box, more);
+		memcpy(a->heirs + length + more, ", ", sizeof(", "));
+	}
 }
 
 /* Of all that may be promoted: this one first. False: none is known. */
