@@ -103,8 +103,8 @@ char *roster_write_box(const struct roster_box *b)
 
 char *roster_write_job(const struct roster_job *j)
 {
-	return roster_write(json_pack("{s:s, s:I, s:I, s:I}", "state", j->state, "workers", (json_int_t)j->workers,
-		"world", (json_int_t)j->world, "round", (json_int_t)j->round));
+	return roster_write(json_pack("{s:s, s:I, s:I, s:I, s:I}", "state", j->state, "workers", (json_int_t)j->workers,
+		"known", (json_int_t)j->known, "world", (json_int_t)j->world, "round", (json_int_t)j->round));
 }
 
 char *roster_write_root(const struct roster_root *r)
@@ -191,6 +191,9 @@ static void roster_read_job(const json_t *v, struct roster_job *out)
 {
 	roster_read_text(json_object_get(v, "state"), out->state, sizeof(out->state));
 	out->workers = (uint32_t)roster_read_number(json_object_get(v, "workers"), UINT32_MAX);
+	out->known = (uint32_t)roster_read_number(json_object_get(v, "known"), UINT32_MAX);
+	if (out->known < out->workers) /* a box of an older release tells of its own alone */
+		out->known = out->workers;
 	out->world = (uint32_t)roster_read_number(json_object_get(v, "world"), UINT32_MAX);
 	out->round = roster_read_number(json_object_get(v, "round"), INT64_MAX);
 }

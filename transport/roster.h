@@ -4,7 +4,7 @@
  * one for each root that boxes stand for, under a lease that the one which is it keeps alive:
  *
  *      PREFIX/boxes/BOX        {"address": "10.0.0.1:7077", "host": "n1", "rack": "r0", "transports": ["tcp", "shm"],
- * ...} PREFIX/jobs/JOB/BOX     {"state": "running", "workers": 4, "world": 8, "round": 1200}
+ * ...} PREFIX/jobs/JOB/BOX     {"state": "running", "workers": 4, "known": 8, "world": 8, "round": 1200}
  *      PREFIX/roots/ROOT       {"box": "a", "address": "10.0.0.1:7077", "tls": false, "since": 1764000000}
  *      PREFIX/rooted/ROOT      likewise, of the last that was it, under no lease
  *
@@ -47,7 +47,7 @@ struct roster_job {
 	char name[ROSTER_NAME_BYTES];
 	char box[ROSTER_NAME_BYTES];
 	char state[ROSTER_NAME_BYTES];
-	uint32_t workers, world; /* at this box; of all boxes */
+	uint32_t workers, known, world; /* at this box; that this box knows at all boxes; that are to be there */
 	uint64_t round;
 };
 

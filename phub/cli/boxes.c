@@ -70,6 +70,17 @@ static void boxes_write_address(const struct rack_box *box, char *out, size_t by
 	snprintf(out, bytes, strchr(box->host, ':') ? "[%s]:%u" : "%s:%u", box->host, box->port);
 }
 
+const char *boxes_workers(uint64_t here, uint64_t known, uint64_t world, bool low, char out[BOXES_WORKERS_BYTES])
+{
+	if (low)
+		snprintf(out, BOXES_WORKERS_BYTES, "%" PRIu64 " of %" PRIu64 " here", here, world);
+	else if (known > here)
+		snprintf(out, BOXES_WORKERS_BYTES, "%" PRIu64 "/%" PRIu64 " (%" PRIu64 " here)", known, world, here);
+	else
+		snprintf(out, BOXES_WORKERS_BYTES, "%" PRIu64 "/%" PRIu64, here, world);
+	return out;
+}
+
 /* Its workers: those at the box itself and those of the boxes below it. */
 static size_t boxes_count_workers(const Phub__JobInfo *job)
 {
@@ -102,14 +113,18 @@ static void *boxes_call(void *arg)
 	ask->look.promotable = answer.reply->promotable;
 	for (size_t i = 0; i < answer.reply->n_jobs; i++) {
 		const Phub__JobInfo *job = answer.reply->jobs[i];
-		size_t workers = boxes_count_workers(job);
+		size_t workers = boxes_count_workers(job), known = job->n_workers + job->elsewhere;
+		char text[BOXES_WORKERS_BYTES];
 
-		json_array_append_new(ask->list, json_pack("{s:s, s:s, s:I, s:I, s:I}", "job", job->name, "state",
-							 job->state, "workers", (json_int_t)workers, "world",
-							 (json_int_t)job->world, "round", (json_int_t)job->rounds));
+		json_array_append_new(
+			ask->list, json_pack("{s:s, s:s, s:I, s:I, s:I, s:I}", "job", job->name, "state", job->state,
+					   "workers", (json_int_t)workers, "known", (json_int_t)known, "world",
+					   (json_int_t)job->world, "round", (json_int_t)job->rounds));
 		if (at < sizeof(ask->look.jobs))
-			at += (size_t)snprintf(ask->look.jobs + at, sizeof(ask->look.jobs) - at, "%s%s %zu/%" PRIu32,
-				i ? ", " : "", job->name, workers, job->world);
+			at += (size_t)snprintf(ask->look.jobs + at, sizeof(ask->look.jobs) - at, "%s%s %s",
+				i ? ", " : "", job->name,
+				boxes_workers(job->n_workers, known, job->world,
+					job->above && strcmp(job->state, "forming") == 0, text));
 	}
 	admin_answer_fini(&answer);
 	return NULL;

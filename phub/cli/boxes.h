@@ -21,6 +21,11 @@ const char *boxes_clock(const struct boxes_options *o, char out[16]);
 /* Has Ctrl-C been pressed, or has who reads gone? */
 bool boxes_stopped(void);
 
+/* How many workers of a job are there, as `phub jobs` has it: "4/8" where all that the box knows of are at it, "8/8 (4
+ * here)"; "4 of 8 here" while it is `low`, a box that the one above has not told of the others. Returns `out`. */
+#define BOXES_WORKERS_BYTES 80u
+const char *boxes_workers(uint64_t here, uint64_t known, uint64_t world, bool low, char out[BOXES_WORKERS_BYTES]);
+
 /* Exit codes. */
 int boxes_of_etcd(const struct boxes_options *o);
 int boxes_of_racks(const struct boxes_options *o);

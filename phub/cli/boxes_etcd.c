@@ -23,8 +23,9 @@ struct boxes_watch {
 
 static json_t *boxes_json_job(const struct roster_job *j)
 {
-	return json_pack("{s:s, s:s, s:I, s:I, s:I}", "job", j->name, "state", j->state, "workers",
-		(json_int_t)j->workers, "world", (json_int_t)j->world, "round", (json_int_t)j->round);
+	return json_pack("{s:s, s:s, s:I, s:I, s:I, s:I}", "job", j->name, "state", j->state, "workers",
+		(json_int_t)j->workers, "known", (json_int_t)j->known, "world", (json_int_t)j->world, "round",
+		(json_int_t)j->round);
 }
 
 static json_t *boxes_json_box(const struct roster_box *b, json_t *jobs)
@@ -45,13 +46,15 @@ static json_t *boxes_jobs_of(const struct roster *r, const struct roster_box *bo
 	snprintf(text, bytes, "no jobs");
 	for (unsigned i = 0; i < r->job_count; i++) {
 		const struct roster_job *j = &r->jobs[i];
+		bool low = box->uplink[0] && strcmp(j->state, "forming") == 0;
+		char workers[BOXES_WORKERS_BYTES];
 
 		if (strcmp(j->box, box->name) != 0)
 			continue;
 		json_array_append_new(jobs, boxes_json_job(j));
 		if (at < bytes)
-			at += (size_t)snprintf(text + at, bytes - at, "%s%s %" PRIu32 "/%" PRIu32, at ? ", " : "",
-				j->name, j->workers, j->world);
+			at += (size_t)snprintf(text + at, bytes - at, "%s%s %s", at ? ", " : "", j->name,
+				boxes_workers(j->workers, j->known, j->world, low, workers));
 	}
 	return jobs;
 }

@@ -75,8 +75,12 @@ static void announce_describe(const struct job *job, struct roster_job *out)
 
 	*out = (struct roster_job){.world = job->ranks, .round = job->rounds};
 	snprintf(out->state, sizeof(out->state), "%s", state);
-	for (uint32_t i = 0; i < job->ranks; i++)
-		out->workers += announce_counts(job, &job->members[i]);
+	for (uint32_t i = 0; i < job->ranks; i++) {
+		const struct member *m = &job->members[i];
+
+		out->workers += announce_counts(job, m);
+		out->known += m->session || (m->elsewhere && !job_is_lost(job, i));
+	}
 	if (job->generation && job->state == JOB_RUNNING)
 		out->round += generation_sums(job->generation).rounds / job->generation->spec.plan.chunk_count;
 }
@@ -109,7 +113,7 @@ void announce_jobs_look(struct announce_jobs *a, const struct control *c)
 static bool announce_differs(const struct announce_job *j)
 {
 	return strcmp(j->now.state, j->told.state) != 0 || j->now.workers != j->told.workers ||
-	       j->now.world != j->told.world;
+	       j->now.known != j->told.known || j->now.world != j->told.world;
 }
 
 static bool announce_is_due(const struct announce_jobs *a, const struct announce_job *j, uint64_t now_ns)

@@ -402,6 +402,8 @@ def hosts_boxes():
     workers = [Worker(box.url("hosted") + "?hostbox=auto", rank=rank, world=3, keys="a:1000", rounds="until-told", optimizer="none", pause_us=5000,
                       env={"PHUB_PHUBD": str(rig.PHUBD), "PHUB_HOSTBOX_NAME": name}) for rank, box in enumerate((top, top, low))]
     until(lambda: {key: [job["workers"] for job in box["jobs"]] for key, box in boxes(etcd).items()} == {"top": [2], "low": [1]}, "2 and 1 of 3 workers")
+    until(lambda: all(job["known"] == 3 for box in boxes(etcd).values() for job in box["jobs"]), "both know of 3")
+    holds(phub("--etcd", etcd.url)[0], r"top .* hosted 3/3 \(2 here\)", r"low .* hosted 3/3 \(1 here\)")
     workers[0].tell()
     for worker in workers:
         worker.good()

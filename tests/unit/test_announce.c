@@ -328,6 +328,7 @@ static void test_box_and_jobs(void **state)
 	world_job(w, 1, "over", JOB_ENDING, 17);
 	world_job(w, 2, "eval", JOB_FORMING, 0);
 	w->members[0][1].session = w->members[0][2].session = (struct session *)(void *)w;
+	w->members[0][3].elsewhere = true;
 	world_pass(w, 1200);
 	world_look(w, &r);
 	assert_int_equal(r.job_count, 2);
@@ -335,6 +336,7 @@ static void test_box_and_jobs(void **state)
 	assert_non_null(job);
 	assert_string_equal(job->state, "running");
 	assert_int_equal(job->workers, 2);
+	assert_int_equal(job->known, 3);
 	assert_int_equal(job->world, 4);
 	assert_int_equal(job->round, 17);
 	roster_fini(&r);

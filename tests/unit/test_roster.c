@@ -182,7 +182,7 @@ static void test_values(void **state)
 		.root = "top",
 		.tls = true,
 		.since = 1795527628};
-	const struct roster_job job = {.state = "running", .workers = 4, .world = 8, .round = 123456789012};
+	const struct roster_job job = {.state = "running", .workers = 4, .known = 6, .world = 8, .round = 123456789012};
 	struct roster_item is;
 	char *value = roster_write_box(&box), key[ETCD_KEY_BYTES];
 
@@ -213,6 +213,7 @@ static void test_values(void **state)
 	assert_string_equal(is.job.box, "b1");
 	assert_string_equal(is.job.state, "running");
 	assert_int_equal(is.job.workers, 4);
+	assert_int_equal(is.job.known, 6);
 	assert_int_equal(is.job.world, 8);
 	assert_int_equal(is.job.round, job.round);
 	assert_int_equal(roster_read("/phub", &(struct etcd_item){.key = key, .value = NULL}, &is), 0);
