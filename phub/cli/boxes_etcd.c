@@ -87,12 +87,20 @@ static void boxes_row(struct output_table *t, const struct roster_box *b, const 
 
 /* ---- roots ---- */
 
-/* `root` NULL: no box is it. */
-static json_t *boxes_json_root(const char *name, const struct roster_root *root, json_t *stands)
+/* The box that has the root's key tells that it has none above it when it has its checkpoints, too. */
+static bool boxes_serves(const struct roster *r, const struct roster_root *root)
 {
-	return json_pack("{s:s, s:s, s:s, s:I, s:I, s:o*}", "root", name, "at", root ? root->box : "", "address",
+	const struct roster_box *box = root ? roster_find_box(r, root->box) : NULL;
+
+	return root && (!box || !box->uplink[0]);
+}
+
+/* `root` NULL: no box is it. */
+static json_t *boxes_json_root(const char *name, const struct roster_root *root, bool serves, json_t *stands)
+{
+	return json_pack("{s:s, s:s, s:s, s:I, s:I, s:b, s:o*}", "root", name, "at", root ? root->box : "", "address",
 		root ? root->address : "", "epoch", root ? (json_int_t)root->epoch : 0, "since",
-		root ? (json_int_t)root->since : 0, "stands", stands);
+		root ? (json_int_t)root->since : 0, "serves", (int)serves, "stands", stands);
 }
 
 /* Who stands for it, the one that is it among them. */
@@ -116,14 +124,15 @@ static json_t *boxes_stand(const struct roster *r, const char *root, char *text,
 static bool boxes_root(const struct boxes_options *o, const struct roster *r, const char *name, struct output_table *t)
 {
 	const struct roster_root *root = roster_find_root(r, name);
+	bool serves = boxes_serves(r, root);
 	char stand[400], since[32];
 	json_t *list = boxes_stand(r, name, stand, sizeof(stand));
 
 	if (o->json)
-		return output_json(boxes_json_root(name, root, list));
+		return output_json(boxes_json_root(name, root, serves, list));
 	json_decref(list);
 	output_cell(t, "%s", name);
-	output_cell(t, "%s", root ? root->box : "NONE");
+	output_cell(t, "%s%s", root ? root->box : "NONE", root && !serves ? " (waits)" : "");
 	output_cell(t, "%s", root ? root->address : "-");
 	output_cell(t, "%s", boxes_date(root ? root->since : 0, since));
 	output_cell(t, "%" PRIu64, root ? root->epoch : 0);
@@ -159,6 +168,11 @@ static bool boxes_print_roots(const struct boxes_options *o, const struct roster
 		printf("\n");
 		output_table_print(&t);
 	}
+	for (unsigned i = 0; i < r->root_count && !o->json; i++)
+		if (!boxes_serves(r, &r->roots[i]))
+			printf("%s has the key of root %s, and waits for its checkpoints: its log says whose they "
+			       "are\n",
+				r->roots[i].box, r->roots[i].name);
 	return ok;
 }
 
@@ -242,7 +256,8 @@ static void boxes_root_changed(struct boxes_watch *w, const struct roster_root *
 	if (gone ? !was : was && memcmp(was, is, sizeof(*is)) == 0)
 		return;
 	if (w->o->json)
-		(void)output_json(boxes_json_root(is->name, gone ? NULL : is, NULL));
+		(void)output_json(boxes_json_root(
+			is->name, gone ? NULL : is, !gone && boxes_serves(&w->lookout.roster, is), NULL));
 	else if (gone)
 		printf("%sroot %s: no box is it\n", boxes_clock(w->o, clock), is->name);
 	else

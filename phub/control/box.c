@@ -490,8 +490,12 @@ int box_check_targets(const struct config *config, struct box *box, bool strict,
 static int box_name_targets(struct box *box, struct err *e)
 {
 	const struct config *config = box->config;
-	const char *who = box->listener_count ? box->listeners[0].bound : "";
+	const char *bound = box->listener_count ? box->listeners[0].bound : "";
+	char who[TARGETS_WHO_BYTES], host[65] = "";
 
+	if (bound[0] == '*') /* others have to know where that is */
+		gethostname(host, sizeof(host) - 1);
+	snprintf(who, sizeof(who), "%s%.50s, process %ld", host, bound + (host[0] != '\0'), (long)getpid());
 	if (!config->root[0] || !config->checkpoint_targets[0])
 		return 0;
 	if (targets_init(&box->targets, config->checkpoint_targets, (unsigned)config->checkpoint_parity, who,

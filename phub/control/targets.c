@@ -24,7 +24,7 @@ struct target_task {
 	bool gives;        /* `lock` back, in place of taking it */
 	bool looks;        /* only whether it can be taken */
 	int lock, rc;
-	char who[128];
+	char who[TARGETS_WHO_BYTES]; /* for the lock, and then, where another has it, who that is; "": not told */
 	char dir[];
 };
 
@@ -32,7 +32,8 @@ struct target {
 	struct target_task *task; /* NULL: there is none */
 	bool has;
 	int lock;
-	bool heard, told; /* since it is wanted: of a try, with `rc`; that it is done without */
+	char holder[TARGETS_WHO_BYTES]; /* where rc is -EBUSY */
+	bool heard, told;               /* since it is wanted: of a try, with `rc`; that it is done without */
 	int rc;
 	uint64_t retry_ns;
 	bool looked; /* at look_ns, and it came to look_rc */
@@ -62,6 +63,8 @@ static void *target_run(void *arg)
 		task->rc = task->disk->ops->lock(task->disk, task->dir, task->who, &task->lock);
 	if (task->looks && task->rc == 0)
 		task->disk->ops->unlock(task->disk, task->lock);
+	if (task->rc == -EBUSY)
+		task->disk->ops->is_locked(task->disk, task->dir, task->who, sizeof(task->who));
 	if (atomic_exchange_explicit(&task->state, TARGET_OVER, memory_order_acq_rel) == TARGET_LEFT)
 		target_drop(task);
 	return NULL;
@@ -134,6 +137,7 @@ static void targets_hear(struct targets *t)
 			target->rc = task->rc;
 			target->has = task->rc == 0;
 			target->lock = task->lock;
+			memcpy(target->holder, task->who, sizeof(target->holder));
 		}
 		free(task);
 		if (target->has && !t->wanted) {
@@ -189,14 +193,16 @@ static struct targets_count targets_count(const struct targets *t)
 
 static int targets_tell(const struct targets *t, const struct targets_count *n, struct err *e)
 {
-	const char *dir;
+	const char *dir, *who;
 
 	if (n->is_busy) {
 		dir = t->place.targets[n->busy];
+		who = t->targets[n->busy].holder;
 		return err_set(e, -EBUSY,
-			"of checkpoint_targets %s is another phubd's, which runs (it has locked %s/.phub.lock): it "
-			"may be the root before this one; if it is not on its way down, stop it",
-			dir, dir);
+			"of checkpoint_targets %s is another phubd's, which runs (%s%s has locked %s/.phub.lock): it "
+			"may be the root before this one; if it is not on its way down, stop it, by kill -9 where it "
+			"hangs",
+			dir, *who ? "the box at " : "it", who, dir);
 	}
 	if (n->failed > t->place.parity) { /* they alone keep a root out that does not know yet that it is none */
 		dir = t->place.targets[n->first_failed];

@@ -20,13 +20,15 @@
 #define TARGETS_LATE_NS  (10 * NS_PER_S)   /* between tries of one that was done without */
 #define TARGETS_LOOK_NS  (5 * NS_PER_S)    /* what was seen of one is true for so long */
 
+#define TARGETS_WHO_BYTES 128
+
 struct disk;
 struct target;
 
 struct targets {
 	struct disk *disk;
 	bool by_hand; /* there are no threads: control does it */
-	char *text, who[128];
+	char *text, who[TARGETS_WHO_BYTES];
 	struct checkpoint_place place;
 	struct target *targets; /* [place.target_count] */
 	bool wanted;            /* since: */

@@ -236,7 +236,11 @@ def stopped():
             racks.one.kill(signal.SIGSTOP)
             try:
                 if keeps:
-                    racks.two.logged("to be the root 'top', and waits for its checkpoints: .*is another phubd's")
+                    line = racks.two.logged("to be the root 'top', and waits for its checkpoints: .*is another phubd's")
+                    holds(line, rf"the box at {racks.one.address}, process {racks.one.pid} has locked .*stop it, by kill -9 where it hangs")
+                    seen = phub_boxes("--etcd", etcd.url)[0]
+                    holds(seen, rf"top +two \(waits\) +{racks.two.address} ", "two has the key of root top, and waits for its checkpoints")
+                    check(not roots(etcd)["top"]["serves"], "it waits")
                 else:
                     racks.moved(racks.a, racks.b)
                     racks.two.logged("job 'spread' starts")
