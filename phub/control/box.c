@@ -634,6 +634,7 @@ int box_create(const struct config *config, const struct box_env *env, uint64_t 
 	box_tell_exposed(box);
 	if (!env->by_hand) {
 		box_tell_names(config);
+		box_tell_trust(config);
 		box_tell_root(config);
 	}
 	*out = box;

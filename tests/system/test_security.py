@@ -394,7 +394,9 @@ def boxes():
     below[0].logged("box 127.0.0.1:[0-9]+ lifts chunks to this box")
     other = Box(name="other", uplink=f"phubs://{top.address}", env={**env, "SECRET": "open"}, **shared)
     Worker(other.url("spread"), 0, 2, env={"PHUB_SECRET": "open", "PHUB_TLS_CA": str(cert)}, transport="tcp").failed("EACCES", "have different secrets")
-    for box in (other, *below, top):
+    blind = Box(name="blind", uplink=f"phubs://{top.address}", env={"SECRET": "sesame"}, **shared)
+    blind.logged("uplink: phubs:// needs to know the other box: set PHUB_TLS_CA")
+    for box in (blind, other, *below, top):
         box.stop()
 
 
