@@ -96,8 +96,10 @@ def of_phubd():
     asked = [[PHUBD, "--"], [PHUBD, "-o", ""], [*setting, ""]]
     wanted = [{"--config", "--dump-config", "--check-config", "--version", "--help", *(f"--{key}" for key in allowed)}, keys, keys]
     for key, words in allowed.items():
-        asked += [[PHUBD, f"--{key}", ""], [PHUBD, f"--{key}", "="], [PHUBD, "-o", key, "="], [*setting, key, "="]]
-        wanted += 4 * [files if words.startswith("a path") else choices.get(key, set())]
+        due = files if words.startswith("a path") else choices.get(key, set())
+        forms = [[PHUBD, "-o", key, "="], [PHUBD, f"--{key}", ""], [PHUBD, f"--{key}", "="], [*setting, key, "="]]
+        asked += forms if key in choices else forms[:1]
+        wanted += len(asked[len(wanted):]) * [due]
     asked += [[PHUBD, "-o", "hierarchy", "=", "sh"], [PHUBD, "-o", "transports", "=", "udp,t"], [PHUBD, "--config", "phubd"],
               [PHUBD, "--dump-config", "--tls_c"], [PHUBD, "--config", "phubd.yaml", "-o", "poll", "=", "b"]]
     wanted += [{"sharded"}, {"udp,tcp"}, {"phubd.yaml"}, {"--tls_cert"}, {"busy"}]
