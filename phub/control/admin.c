@@ -274,13 +274,17 @@ static void admin_fill_waiting(const struct job *job, struct admin_job *out)
 	bool fresh = job->waiting_ns && job->control->now_ns - job->waiting_ns < ADMIN_WAITING_NS;
 	char *text = out->waiting;
 	size_t bytes = sizeof(out->waiting), at;
+	char below[400];
 
 	job_operator_describe(job, text, bytes);
+	job_describe_paused_below(job, below, sizeof(below));
 	at = strlen(text);
 	if (at > 0 && fresh && job->draining)
 		snprintf(text + at, bytes - at, "; %s", job->waiting);
 	else if (at == 0 && fresh)
 		snprintf(text, bytes, "%s", job->waiting);
+	else if (at == 0 && below[0])
+		snprintf(text, bytes, "%s", below);
 	else if (at == 0 && job->mismatch.code)
 		snprintf(text, bytes, "%.390s", job->mismatch.text);
 	else if (at == 0 && job->state == JOB_FORMING)

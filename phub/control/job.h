@@ -31,6 +31,7 @@ struct session;
 #define JOB_ROOM_NS           5000000000ull /* a start waits so long for memory of jobs that end */
 #define JOB_REASON_BYTES      200u
 #define JOB_ADVICE_BYTES      800u
+#define JOB_PAUSED_BYTES      160u
 #define JOB_BESIDE_MAX        8u   /* jobs at once beside one that the operator listed, under its entry */
 #define JOB_HYPER_PENDING_MAX 256u /* versions of which some ranks have not sent theirs */
 #define JOB_HYPER_SENT_MAX    64u  /* versions on their way to cores: above that its ranks are not read */
@@ -80,6 +81,7 @@ struct member {
 	char peer[NAMES_ADDRESS_BYTES]; /* whom its session is with: of a worker the port, too, that it happens to have;
 					   of a box below where others reach it */
 	char name[CONFIG_NAME_BYTES];   /* of a box below (names.h) */
+	char paused[JOB_PAUSED_BYTES];  /* likewise: by whom the job is paused there, and why; "": it is not */
 	char transport[TABLE_TRANSPORT_BYTES];
 };
 
@@ -150,6 +152,7 @@ struct job {
 	bool kept;             /* some of its name may be on disk that it neither wrote nor went on from */
 	/* What the operator wants of it (job_operator.c). */
 	bool paused, draining;
+	bool paused_told; /* to the box above */
 	char reason[JOB_REASON_BYTES];
 	uint64_t drain_ns;   /* when it begins to, of a job that came here while it drained; 0: it has */
 	uint64_t *stops;     /* of the shards that drain */
@@ -177,6 +180,7 @@ struct job {
 	uint64_t noticed_ns; /* when who is missing was told */
 	char waiting[400];   /* what the oldest open round waits for */
 	uint64_t waiting_ns; /* 0: that is over */
+	bool waiting_above;  /* the box above has said so */
 	uint64_t waiting_round;
 	uint32_t waiting_chunk;
 	struct job_sample samples[JOB_SAMPLES];
@@ -427,6 +431,10 @@ void job_end_drained(struct job *job);
 const char *job_advice(const struct job *job, uint32_t member, char *out, size_t bytes);
 /* Keeps why it is paused, drained or ended, as what may go to logs and terminals. */
 void job_keep_reason(struct job *job, const char *reason);
+/* A box below says that its operator paused the job there, or that it goes on. */
+void job_hear_paused(struct session *s, const Phub__Heartbeat *message);
+/* "it is paused at box 10.0.2.1:7077 (ranks 2, 3): the box's operator paused it: REASON"; "": it is not. */
+void job_describe_paused_below(const struct job *job, char *out, size_t bytes);
 /* "the operator paused it: REASON", or "" when it goes on. */
 void job_operator_describe(const struct job *job, char *out, size_t bytes);
 

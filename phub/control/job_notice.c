@@ -89,17 +89,6 @@ static void job_notice_all(struct job *job, uint32_t except, const struct job_no
 			job_write_notice(job->members[i].session, n);
 }
 
-void job_pass_notice(struct job *job, const Phub__Notice *notice)
-{
-	Phub__Control control = PHUB__CONTROL__INIT;
-
-	control.message_case = PHUB__CONTROL__MESSAGE_NOTICE;
-	control.notice = (Phub__Notice *)(uintptr_t)notice;
-	for (uint32_t i = 0; i < job->world && job->state != JOB_ENDING; i++)
-		if (job->members[i].session)
-			session_write(job->members[i].session, &control);
-}
-
 void job_tell_silent(struct session *s, uint64_t silent_ms)
 {
 	struct job *job = s->job;
@@ -305,11 +294,27 @@ static void job_answered_left(struct job *job, const struct mail *mail)
 		job_fail_left(job, mail, (int)left, job_member_name(job, left, who, sizeof(who)));
 }
 
-/* "rank 2 (127.0.0.1:4242, silent for 2.1 s)" for one, a list for more. */
+/* The box below at which all of them are; JOB_AT_OTHER: there is none. */
+static uint32_t job_find_box_of(const struct job *job, const struct job_missing *missing)
+{
+	uint32_t at = JOB_AT_OTHER;
+
+	for (uint32_t i = 0; i < missing->known; i++) {
+		const struct member *m = &job->members[missing->ranks[i]];
+
+		if (!m->elsewhere || m->absent || (i > 0 && m->at != at))
+			return JOB_AT_OTHER;
+		at = m->at;
+	}
+	return at;
+}
+
+/* "rank 2 (127.0.0.1:4242, heard of 2.1 s ago)" for one, a list for more, and the box at which they are. */
 static void job_describe_missing(const struct job *job, const struct job_missing *missing, char *out, size_t bytes)
 {
 	const struct session *s = missing->known == 1 ? job->members[missing->ranks[0]].session : NULL;
-	char ranks[160];
+	uint32_t box = job_find_box_of(job, missing);
+	char ranks[160], name[NAMES_TEXT_BYTES], heard[64] = "";
 
 	if (missing->count == 1 && s) {
 		snprintf(out, bytes, "rank %u (%s, heard of %.1f s ago)", missing->ranks[0], s->stream->peer,
@@ -317,12 +322,22 @@ static void job_describe_missing(const struct job *job, const struct job_missing
 		return;
 	}
 	job_list_ranks(missing, ranks, sizeof(ranks));
-	snprintf(out, bytes, "rank%s %s", missing->count == 1 ? "" : "s", ranks);
+	if (box == JOB_AT_OTHER) {
+		snprintf(out, bytes, "rank%s %s", missing->count == 1 ? "" : "s", ranks);
+		return;
+	}
+	s = job->members[box].session;
+	if (s)
+		snprintf(heard, sizeof(heard), ", heard of %.1f s ago",
+			(double)(job->control->now_ns - s->heard_ns) / 1e9);
+	snprintf(out, bytes, "rank%s %s (at %s%s%s%s)", missing->count == 1 ? "" : "s", ranks,
+		job_box_name(job, box, name, sizeof(name)), heard, job->members[box].paused[0] ? "; there " : "",
+		job->members[box].paused);
 }
 
 static void job_describe_round(const struct job *job, const struct mail *mail, const char *keys, struct job_notice *n)
 {
-	char who[CONFIG_HOST_BYTES + JOB_REASON_BYTES + 224];
+	char who[NAMES_TEXT_BYTES + JOB_REASON_BYTES + JOB_PAUSED_BYTES + 224];
 	const char *next = peers_next(job, mail->chunk);
 
 	*n = (struct job_notice){.about = PHUB__ABOUT__ABOUT_ROUND, .round = mail->round, .chunk = mail->chunk};
@@ -350,6 +365,72 @@ static void job_describe_round(const struct job *job, const struct mail *mail, c
 	snprintf(n->text, sizeof(n->text), "round %" PRIu64 " of %s waits for %s", mail->round, keys, who);
 }
 
+/* Is it here or below, so that this box knows more of it than the one above? */
+static bool job_knows(const struct job *job, uint32_t rank)
+{
+	const struct member *m = &job->members[rank];
+
+	return m->session || (m->elsewhere && m->at != JOB_AT_OTHER);
+}
+
+static void job_keep_waiting(struct job *job, const struct job_notice *n, bool above)
+{
+	snprintf(job->waiting, sizeof(job->waiting), "%.*s", (int)sizeof(job->waiting) - 1, n->text);
+	job->waiting_ns = job->control->now_ns;
+	job->waiting_round = n->round;
+	job->waiting_chunk = n->chunk;
+	job->waiting_above = above;
+}
+
+/* What the box above tells of a round, in this one's words where it is about those here. False: it is about none. */
+static bool job_take_notice(struct job *job, const Phub__Notice *m, struct job_notice *n)
+{
+	char who[NAMES_TEXT_BYTES + JOB_REASON_BYTES + JOB_PAUSED_BYTES + 224], keys[160];
+	bool knows = true;
+
+	*n = (struct job_notice){.about = m->about, .round = m->round, .chunk = m->chunk};
+	if (m->about != PHUB__ABOUT__ABOUT_ROUND || job->state != JOB_RUNNING || m->n_missing == 0 ||
+		m->n_missing > JOB_MISSING_MAX || m->chunk >= job->generation->spec.plan.chunk_count)
+		return false;
+	for (size_t i = 0; i < m->n_missing; i++) {
+		if (m->missing[i] >= job->ranks)
+			return false;
+		knows = knows && job_knows(job, m->missing[i]);
+		n->missing.ranks[n->missing.known++] = m->missing[i];
+	}
+	n->missing.count = m->missing_count > n->missing.known ? m->missing_count : n->missing.known;
+	job_chunk_keys(job, m->chunk, UINT32_MAX, keys, sizeof(keys));
+	job_describe_missing(job, &n->missing, who, sizeof(who));
+	if (job->paused) {
+		job_operator_describe(job, who, sizeof(who));
+		snprintf(n->text, sizeof(n->text), "round %" PRIu64 " of %s is held: %s", m->round, keys, who);
+	} else if (knows)
+		snprintf(n->text, sizeof(n->text), "round %" PRIu64 " of %s waits for %s", m->round, keys, who);
+	else
+		job_below_copy(n->text, sizeof(n->text), m->text);
+	return true;
+}
+
+void job_pass_notice(struct job *job, const Phub__Notice *notice)
+{
+	bool own = job->waiting_ns && !job->waiting_above && job->control->now_ns - job->waiting_ns < 2 * JOB_NOTICE_NS;
+	Phub__Control control = PHUB__CONTROL__INIT;
+	Phub__Notice mine;
+	struct job_notice n;
+
+	control.message_case = PHUB__CONTROL__MESSAGE_NOTICE;
+	control.notice = (Phub__Notice *)(uintptr_t)notice;
+	if (job_take_notice(job, notice, &n)) {
+		mine = job_fill_notice(&n);
+		control.notice = &mine;
+		if (!own) /* which says more: who of those at this box it is */
+			job_keep_waiting(job, &n, true);
+	}
+	for (uint32_t i = 0; i < job->world && job->state != JOB_ENDING; i++)
+		if (job->members[i].session)
+			session_write(job->members[i].session, &control);
+}
+
 void job_stalled(struct job *job, const struct mail *mail)
 {
 	Phub__Control control = PHUB__CONTROL__INIT;
@@ -366,10 +447,7 @@ void job_stalled(struct job *job, const struct mail *mail)
 		return;
 	job_chunk_keys(job, mail->chunk, UINT32_MAX, keys, sizeof(keys));
 	job_describe_round(job, mail, keys, &n);
-	snprintf(job->waiting, sizeof(job->waiting), "%.*s", (int)sizeof(job->waiting) - 1, n.text);
-	job->waiting_ns = job->control->now_ns;
-	job->waiting_round = mail->round;
-	job->waiting_chunk = mail->chunk;
+	job_keep_waiting(job, &n, false);
 	log_debug("job '%s': %s", job->name, n.text);
 	job_notice_all(job, UINT32_MAX, &n);
 	control.message_case = PHUB__CONTROL__MESSAGE_NOTICE;

@@ -12,8 +12,12 @@
 #include "phub/base/log.h"
 #include "phub/base/ranks.h"
 #include "phub/control/box.h"
+#include "phub/control/calls.h"
+#include "phub/control/job_below.h"
 #include "phub/control/job_mirror.h"
+#include "phub/control/parent.h"
 #include "phub/control/peers_move.h"
+#include "phub/control/session.h"
 #include "phub/control/standby.h"
 
 #define JOB_LOST_MAX 16u /* ranks that are named */
@@ -93,8 +97,61 @@ static void job_drain(struct job *job)
 		job_end_drained(job);
 }
 
+/* ---- over several boxes ---- */
+
+void job_hear_paused(struct session *s, const Phub__Heartbeat *message)
+{
+	struct job *job = s->job;
+	struct member *m = &job->members[s->rank];
+	char who[240];
+
+	job_member_name(job, s->rank, who, sizeof(who));
+	m->paused[0] = '\0';
+	if (message->paused > 1)
+		job_below_copy(m->paused, sizeof(m->paused), message->why && *message->why ? message->why : "paused");
+	log_info("job '%s': at %s %s", job->name, who, m->paused[0] ? m->paused : "it goes on");
+}
+
+void job_describe_paused_below(const struct job *job, char *out, size_t bytes)
+{
+	char who[240];
+
+	out[0] = '\0';
+	for (uint32_t i = job->ranks; !out[0] && i < job->world; i++)
+		if (job->members[i].session && job->members[i].paused[0])
+			snprintf(out, bytes, "it is paused at %s: %s", job_member_name(job, i, who, sizeof(who)),
+				job->members[i].paused);
+}
+
+/* The box above, where rounds wait for those here, hears that they will not come. One of an older release does not
+ * understand it, and answers as any other heartbeat. */
+static void job_tell_paused(struct job *job)
+{
+	Phub__Control control = PHUB__CONTROL__INIT;
+	Phub__Heartbeat heartbeat = PHUB__HEARTBEAT__INIT;
+	struct box_call *call = parent_call(job);
+	char why[JOB_REASON_BYTES + 400];
+
+	if (!call)
+		return;
+	if (job->paused)
+		job_operator_describe(job, why, sizeof(why));
+	else
+		job_describe_paused_below(job, why, sizeof(why));
+	if ((why[0] != '\0') == job->paused_told)
+		return;
+	heartbeat.paused = why[0] ? 2 : 1;
+	heartbeat.why = why;
+	control.message_case = PHUB__CONTROL__MESSAGE_HEARTBEAT;
+	control.heartbeat = &heartbeat;
+	if (box_call_say(job->control, call, &control) == 0)
+		job->paused_told = why[0] != '\0';
+}
+
 void job_operator_tick(struct job *job)
 {
+	if (job->state == JOB_RUNNING)
+		job_tell_paused(job);
 	if (job->state != JOB_RUNNING || !job->drain_ns || job->control->now_ns < job->drain_ns)
 		return;
 	job->drain_ns = 0;

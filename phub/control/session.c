@@ -270,6 +270,8 @@ static void session_hear_member(struct session *s, const Phub__Control *m)
 		break;
 	case PHUB__CONTROL__MESSAGE_HEARTBEAT:
 		session_write_heartbeat(s, m->heartbeat->stamp);
+		if (s->below && m->heartbeat->paused)
+			job_hear_paused(s, m->heartbeat);
 		break;
 	case PHUB__CONTROL__MESSAGE_GATHER:
 		job_below_gather(s, m->gather);

@@ -450,6 +450,47 @@ def stalls():
         rack.stop()
 
 
+def waiting(box, job, *patterns):
+    """Until `phub jobs` says there what the job waits for, by all of these."""
+    deadline = time.monotonic() + rig.DEADLINE_S
+    while not all(re.search(pattern, said := jobs(box, job)["waiting"]) for pattern in patterns):
+        check(time.monotonic() < deadline, f"{box.name}: {said}")
+        time.sleep(0.05)
+
+
+def awaited():
+    """a worker stands still: each box says where it is; its job is paused at one box: those above say where, and by whom, and that it goes on"""
+    rack = Rack(lost_ms=60000, warn_ms=1500)
+    workers = rack.training(job="still", optimizer="adam", wait_ms=60000)
+    workers[4].kill(signal.SIGSTOP)
+    waiting(rack.root, "still", rf"^round \d+ of key .* waits for ranks 0-2, 4 \(at box {rack.a.address}, heard of \d+\.\d s ago\)$")
+    waiting(rack.b, "still", r"waits for rank 4 \(127.0.0.1:\d+, heard of \d+\.\d s ago\)$")
+    workers[4].kill(signal.SIGCONT)
+    for worker in workers:
+        worker.kill()
+    workers = [rig.Worker(box.url("pair"), rank=rank, world=2, keys=KEYS, transport="tcp", rounds="until-told", report_ms=20, wait_ms=60000)
+               for rank, box in enumerate((rack.root, rack.a))]
+    for worker in workers:
+        worker.event("progress")
+    workers[1].kill(signal.SIGSTOP)  # nothing is open at its own box
+    waiting(rack.root, "pair", rf"waits for rank 1 \(at box {rack.a.address}, heard of ")
+    waiting(rack.a, "pair", r"waits for rank 1 \(127.0.0.1:\d+, heard of ")
+    workers[1].kill(signal.SIGCONT)
+    subprocess.run([PHUB, "jobs", "pause", "pair", rack.a.address, "--reason", "a new switch"], check=True, capture_output=True, env=rig.QUIET)
+    said = "the box's operator paused it: a new switch"
+    rack.root.logged(rf"job 'pair': at box {rack.a.address} \(rank 1\) {said}")
+    waiting(rack.root, "pair", rf"^round .* waits for rank 1 \(at box {rack.a.address}, heard of .* s ago; there {said}\)$")
+    subprocess.run([PHUB, "jobs", "resume", "pair", rack.a.address], check=True, capture_output=True, env=rig.QUIET)
+    rack.root.logged(rf"job 'pair': at box {rack.a.address} \(rank 1\) it goes on")
+    for worker in workers:
+        worker.seen = len(worker.out.lines)
+        worker.event("progress")
+    workers[0].tell()
+    for worker in workers:
+        worker.good()
+    rack.stop()
+
+
 def refused():
     """what is not done over several boxes yet ends with what that is; so do two workers of one rank, and tables that differ"""
     rack = Rack(lost_ms=3000, warn_ms=1500)
@@ -704,7 +745,7 @@ def measured():
         check(len(path.read_text().splitlines()) == len(lines), path.read_text())
 
 
-CASES = [summed, half, shared_memory, together, jobs_beside, later, lost_worker, lost_box, outlives_workers, outlives_box, moves, stopped, root_comes_again, siblings, sibling_of_above, asks_again, stalls, refused, seen, exchanged, only_sums, shares, same_bits, same_bits_flat, association_told, by_job, lost_beside, unreachable, measured]
+CASES = [summed, half, shared_memory, together, jobs_beside, later, lost_worker, lost_box, outlives_workers, outlives_box, moves, stopped, root_comes_again, siblings, sibling_of_above, asks_again, stalls, awaited, refused, seen, exchanged, only_sums, shares, same_bits, same_bits_flat, association_told, by_job, lost_beside, unreachable, measured]
 
 if __name__ == "__main__":
     rig.run(CASES, None if PHUB.exists() else f"{PHUB} is not there (make)")

@@ -430,6 +430,49 @@ static void test_rank_is_above(void **state)
 	scene_close(&s);
 }
 
+/* Whom a round waits for at the box above, this one tells in its own words where that is here; what it cannot be about
+ * is passed on as it came. */
+static void test_notices(void **state)
+{
+	static const struct {
+		uint32_t chunk, rank;
+		const char *passed, *kept;
+	} cases[] = {
+		{KEYS, 1, "it says so", ""},
+		{0, WORLD, "it says so", ""},
+		{0, 2, "it says so", "it says so"},
+		{0, 1, "round 8 of key 'k0' waits for rank 1 (loop:", "round 8 of key 'k0' waits for rank 1 (loop:"},
+	};
+	char text[] = "it says so";
+	struct said said;
+	struct scene s;
+
+	(void)state;
+	scene_open(&s);
+	scene_tell(&s, &plain);
+	said_join(&said);
+	upper_start(&said);
+	for (unsigned i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		struct job *job = s.rig.box->control.jobs;
+		uint32_t rank = cases[i].rank;
+		Phub__Notice notice = PHUB__NOTICE__INIT;
+
+		notice.round = 8;
+		notice.chunk = cases[i].chunk;
+		notice.missing = &rank;
+		notice.n_missing = notice.missing_count = 1;
+		notice.text = text;
+		job_pass_notice(job, &notice);
+		rig_wait(&s.rig, 10);
+		actor_hear(&s.worker[0]);
+		assert_non_null(strstr(s.worker[0].notice, cases[i].passed));
+		assert_int_equal(s.worker[0].missing[0], cases[i].rank);
+		assert_true(strncmp(job->waiting, cases[i].kept, strlen(cases[i].kept)) == 0);
+		assert_true(cases[i].kept[0] || !job->waiting[0]);
+	}
+	scene_close(&s);
+}
+
 /* ---- this box is the root ---- */
 
 static void expect_lease(const struct rig *rig, uint64_t until_ns)
@@ -719,6 +762,7 @@ int main(void)
 		cmocka_unit_test(test_breaks_again_and_again),
 		cmocka_unit_test(test_is_not_taken),
 		cmocka_unit_test(test_rank_is_above),
+		cmocka_unit_test(test_notices),
 		cmocka_unit_test(test_cores_know_the_lease),
 		cmocka_unit_test(test_turns),
 		cmocka_unit_test(test_advice),

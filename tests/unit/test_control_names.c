@@ -119,12 +119,50 @@ static void test_older(void **state)
 	scene_close(&s);
 }
 
+static void say_paused(struct scene *s, unsigned paused, const char *why)
+{
+	Phub__Control control = PHUB__CONTROL__INIT;
+	Phub__Heartbeat heartbeat = PHUB__HEARTBEAT__INIT;
+
+	heartbeat.paused = paused;
+	heartbeat.why = (char *)(uintptr_t)why;
+	control.message_case = PHUB__CONTROL__MESSAGE_HEARTBEAT;
+	control.heartbeat = &heartbeat;
+	actor_say(&s->box, &control);
+	rig_wait(&s->rig, 10);
+}
+
+/* It is paused there: that is kept, made safe, until it says that it goes on; other heartbeats say nothing of it. */
+static void test_paused(void **state)
+{
+	const uint32_t ranks[] = {1, 2, 3};
+	char text[300];
+	struct scene s;
+
+	(void)state;
+	scene_open(&s, "10.0.0.2", "B");
+	actor_gather(&s.box, ranks, 3, 1, 0);
+	for (unsigned i = 0; i < 2; i++) {
+		say_paused(&s, 2, i ? "" : "somebody\npaused it");
+		say_paused(&s, 0, "");
+		job_describe_paused_below(s.rig.box->control.jobs, text, sizeof(text));
+		assert_string_equal(
+			text, i ? "it is paused at box 'B' at 10.0.0.2:7077 (ranks 1-3): paused"
+				: "it is paused at box 'B' at 10.0.0.2:7077 (ranks 1-3): somebody?paused it");
+		say_paused(&s, 1, "");
+		job_describe_paused_below(s.rig.box->control.jobs, text, sizeof(text));
+		assert_string_equal(text, "");
+	}
+	scene_close(&s);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_refused),
 		cmocka_unit_test(test_differs),
 		cmocka_unit_test(test_older),
+		cmocka_unit_test(test_paused),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
