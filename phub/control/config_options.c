@@ -85,7 +85,9 @@ const struct option option_table[] = {
 		"a worker that is silent for so long is named to the others"},
 	{"lost_ms", OPTION_NUMBER, FIELD(lost_ms), 20, 3600000, {NULL}, "10000",
 		"a worker that is silent for so long is lost, and its job ends; results that are complete still go "
-		"out, for as long again but 5 s at most. A data connection that broke (RDMA) has so long to be made "
+		"out, for as long again but 5 s at most. Workers of a sharded or chained job whose sums are with a box "
+		"that was lost wait for its results so long, and hear why the job ended then. A data connection that "
+		"broke (RDMA) has so long to be made "
 		"anew"},
 	{"wait_ms", OPTION_NUMBER, FIELD(wait_ms), 100, 86400000, {NULL}, "300000",
 		"a job that waits for another worker in place of one that was lost does so for this long, when it "
