@@ -20,7 +20,7 @@
 #define TARGETS_LATE_NS  (10 * NS_PER_S)   /* between tries of one that was done without */
 #define TARGETS_LOOK_NS  (5 * NS_PER_S)    /* what was seen of one is true for so long */
 
-#define TARGETS_WHO_BYTES 128
+#define TARGETS_WHO_BYTES 160
 
 struct disk;
 struct target;
