@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
+#include <unistd.h>
 
 #include "phub/base/clock.h"
 #include "phub/base/log.h"
@@ -213,10 +214,19 @@ static bool above_is_at(const struct above *a, const struct above_place *place)
 	       a->place.tls == place->tls && strcmp(a->place.at.host, place->at.host) == 0;
 }
 
+/* Who is called next is called as the first, and what there was to do is done. */
+static void above_start_over(struct above *a)
+{
+	a->failed = 0;
+	a->reaches = false;
+	a->heirs[0] = a->advice[0] = '\0';
+}
+
 void above_begin(struct control *c, uint64_t epoch)
 {
 	struct above *a = &c->above;
 
+	above_start_over(a);
 	a->there = a->known = false;
 	a->epoch = a->seen = epoch;
 	a->until_ns = CLOCK_NEVER;
@@ -318,15 +328,29 @@ static void above_write_self(const struct control *c, char *out, size_t bytes)
 {
 	const struct config_listen *at = &c->config->advertise_at;
 	const char *bound = c->box->listener_count > 0 ? c->box->listeners[0].bound : "";
+	char name[65] = "";
 	unsigned self;
 	const struct racks *racks = box_racks(c->box, &self);
 	const char *host = racks ? racks->boxes[self].host : at->host;
 	unsigned port = racks ? racks->boxes[self].port : at->port;
 
+	if (bound[0] == '*') /* by its name others may know where that is */
+		gethostname(name, sizeof(name) - 1);
 	if (host[0])
 		snprintf(out, bytes, strchr(host, ':') ? "[%s]:%u" : "%s:%u", host, port);
 	else
-		snprintf(out, bytes, "%s%s", bound[0] == '*' ? "HOST" : "", bound + (bound[0] == '*'));
+		snprintf(out, bytes, "%s%s", name, bound + (name[0] != '\0'));
+}
+
+/* The box that the checkpoint targets name may be one of the others, too. */
+static bool above_has_heir(const struct above *a, const char *box)
+{
+	size_t bytes = strlen(box);
+
+	for (const char *at = a->heirs; *at; at += strcspn(at, " ") + 1)
+		if (strncmp(at, box, bytes) == 0 && at[bytes] == ',')
+			return true;
+	return false;
 }
 
 void above_hear(struct control *c, unsigned at, const Phub__Error *error)
@@ -340,7 +364,7 @@ void above_hear(struct control *c, unsigned at, const Phub__Error *error)
 	a->reaches = a->reaches || error->reaches;
 	above_name(c, box, sizeof(box));
 	more = strlen(box);
-	if (error->promotable && length + more + sizeof(", ") <= sizeof(a->heirs)) {
+	if (error->promotable && !above_has_heir(a, box) && length + more + sizeof(", ") <= sizeof(a->heirs)) {
 		memcpy(a->heirs + length, box, more);
 		memcpy(a->heirs + length + more, ", ", sizeof(", "));
 	}
@@ -492,9 +516,7 @@ int above_welcomed(struct job *job, const struct box_call *call, struct err *e)
 			"it is the root of epoch %" PRIu64 ", and one of epoch %" PRIu64
 			" was promoted since: it is to be started again, with the same checkpoint_targets as that",
 			epoch, seen);
-	a->failed = 0;
-	a->heirs[0] = a->advice[0] = '\0';
-	a->reaches = false;
+	above_start_over(a);
 	above_take_sibling(c, call);
 	if (above_at_sibling(c))
 		log_warn("job '%s' takes part at %s, the sibling of the box above, which does not answer", job->name,
@@ -521,7 +543,7 @@ void above_follow(struct control *c, const struct above_place *place)
 	a->there = a->known = true;
 	a->named = *place;
 	a->seen = news ? place->epoch : a->seen;
-	a->failed = 0;
+	above_start_over(a);
 	if (moves) {
 		a->at = above_place_count(c);
 		a->place = above_place(c, a->at);

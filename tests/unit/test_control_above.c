@@ -583,6 +583,11 @@ static void test_advice(void **state)
 			"root"},
 		{"10.1.1.1:7077,10.1.1.2:7077,10.1.1.4:7077", "10.1.1.4", "",
 			"if the root is dead, `phub promote 10.1.1.4:7077` makes another box the root"},
+		{"10.1.1.1:7077,110.1.1.4:7077,10.1.1.4:7077", "110.1.1.4,10.1.1.4", "",
+			"if the root is dead, `phub promote 110.1.1.4:7077` (or 10.1.1.4:7077) makes another box the "
+			"root"},
+		{"10.1.1.1:7077,10.1.1.2:7077,10.1.1.2:7077", "10.1.1.2", "",
+			"if the root is dead, `phub promote 10.1.1.2:7077` makes another box the root"},
 		{"10.1.1.1:7077,10.1.1.2:7077,10.1.1.4:7077", "10.1.1.2", "10.1.1.4", ""},
 		{"10.1.1.1:7077,10.1.1.2:7077", "", "",
 			"if the root is dead, start it again: no box that answers could be promoted (phub promote), "
