@@ -123,7 +123,7 @@ flags_of = $(if $(filter aggregation/%,$(1)),$(KERNEL_CFLAGS)) \
 	$(if $(filter fuzzer,$(SAN)),$(if $(filter aggregation/kernels_%,$(1)),-fno-sanitize=all)) \
 	$(if $(filter aggregation/kernels_avx2.c,$(1)),-mavx2 -mf16c) \
 	$(if $(filter aggregation/kernels_avx512.c,$(1)),-mavx512f -mavx512bw -mavx512vl -mavx512dq -mf16c) \
-	$(if $(filter tests/system/%,$(1)),-ffp-contract=off) \
+	$(if $(filter client/scout/% tests/system/%,$(1)),-ffp-contract=off) \
 	$(if $(filter client/example.c,$(1)),-Iclient) \
 	$(if $(filter $(SRC_dpdk) tests/fuzz/fuzz_dpdk.c,$(1)),$(DPDK_CFLAGS))
 
@@ -141,10 +141,10 @@ SRC_dpdk := $(addprefix transport/,dpdk.c dpdk_arp.c dpdk_eal.c dpdk_init.c dpdk
 SRC_transport := $(filter-out $(if $(HAVE_VERBS),,transport/verbs%) $(if $(HAVE_CURL),,transport/curl.c transport/etcd.c) $(SRC_dpdk),$(wildcard transport/*.c))
 SRC_box := $(filter-out phub/main.c,$(wildcard phub/*.c))
 SRC_control := $(wildcard phub/control/*.c)
-SRC_client := $(filter-out $(EXAMPLE),$(wildcard client/*.c))
+SRC_client := $(filter-out $(EXAMPLE),$(wildcard client/*.c client/scout/*.c))
 SRC_cli := $(wildcard phub/cli/*.c)
 
-SOURCES := */*.c phub/base/*.c phub/control/*.c phub/cli/*.c tests/unit/*.c tests/suite/*.c
+SOURCES := */*.c phub/base/*.c phub/control/*.c phub/cli/*.c client/scout/*.c tests/unit/*.c tests/suite/*.c
 
 # Tests can do with fewer while others are in the works: make build/tests/unit/test_model LAYERS='base topology'.
 LAYERS ?= base aggregation topology transport box control client cli
