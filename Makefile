@@ -144,7 +144,7 @@ SRC_control := $(wildcard phub/control/*.c)
 SRC_client := $(filter-out $(EXAMPLE),$(wildcard client/*.c client/scout/*.c))
 SRC_cli := $(wildcard phub/cli/*.c)
 
-SOURCES := */*.c phub/base/*.c phub/control/*.c phub/cli/*.c client/scout/*.c tests/unit/*.c tests/suite/*.c
+SOURCES := */*.c phub/base/*.c phub/control/*.c phub/cli/*.c client/scout/*.c tests/unit/*.c tests/suite/*.c tests/bench/*.c
 
 # Tests can do with fewer while others are in the works: make build/tests/unit/test_model LAYERS='base topology'.
 LAYERS ?= base aggregation topology transport box control client cli
@@ -293,6 +293,7 @@ TEST_SRC := $(filter-out $(if $(HAVE_CURL),,tests/unit/test_etcd.c tests/unit/te
 CUDA_STAND_IN := $(BUILD)/tests/suite/libcuda.so.1
 TEST_HELPERS := $(filter-out $(TEST_SRC) tests/suite/cuda_stand_in.c,$(wildcard tests/unit/*.c tests/suite/*.c))
 TEST_PROGRAMS := $(TEST_SRC:%.c=$(BUILD)/%)
+SKEW_SRC := $(wildcard tests/bench/skew_*.c)
 BENCH_PROGRAMS := $(BUILD)/tests/bench/dpdk_cycles
 PRELOADS := $(BUILD)/tests/system/slow_disk.so $(BUILD)/tests/system/suspended.so
 SYSTEM_PROGRAMS := $(BUILD)/tests/system/worker $(BUILD)/tests/system/segment \
@@ -303,14 +304,14 @@ FUZZ_SRC := $(filter-out $(if $(HAVE_DPDK),,tests/fuzz/fuzz_dpdk.c),$(wildcard t
 REPLAY_PROGRAMS := $(FUZZ_SRC:tests/fuzz/fuzz_%.c=$(BUILD)/tests/fuzz/replay_%)
 FUZZ_PROGRAMS := $(FUZZ_SRC:%.c=$(BUILD)/%)
 TEST_ARCHIVES := $(call archives,test $(LAYERS))
-SRC_test := $(TEST_HELPERS)
+SRC_test := $(TEST_HELPERS) $(SKEW_SRC)
 $(eval $(call layer,test))
 
 # Plugins are found where programs are.
 $(TEST_PROGRAMS): $(BUILD)/%: $(BUILD)/obj/%.o $(TEST_ARCHIVES)
 	@mkdir -p $(@D)
 	$(call say,LINK,$@)
-	$(Q)$(link) -Wl,-rpath,'$$ORIGIN/../..' -lcmocka $(LIBS) -lm
+	$(Q)$(link) -Wl,-rpath,'$$ORIGIN/../..' -lcmocka $(LIBS) -lz -lm
 
 # What a datagram costs, for tests/bench/dpdk.py.
 $(BENCH_PROGRAMS): $(BUILD)/obj/tests/bench/dpdk_cycles.o $(call archives,transport base)
