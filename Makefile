@@ -117,13 +117,16 @@ PROJECT_CFLAGS := $(BASE_CFLAGS) $(WARNINGS) $(WERROR) -I. -I$(BUILD)/gen -D_GNU
 PROJECT_LDFLAGS := -pthread -Wl,--gc-sections -Wl,--as-needed $(SAN_$(SAN)) $(LDFLAGS)
 
 # Kernels: no contraction, or compilers fuse multiply and add and the bits differ from the scalar specification.
-# They decode nothing, so fuzzers do without their checks, which take clang 40 s for kernels_avx2.c alone.
+# They decode nothing, so fuzzers do without their checks, which take clang 40 s for kernels_avx2.c alone. Sanitizers do
+# without those of the study's: training would take 50 times as long, all of it in one block of memory.
 KERNEL_CFLAGS := $(if $(SAN),,-O3) -ffp-contract=off
 flags_of = $(if $(filter aggregation/%,$(1)),$(KERNEL_CFLAGS)) \
 	$(if $(filter fuzzer,$(SAN)),$(if $(filter aggregation/kernels_%,$(1)),-fno-sanitize=all)) \
 	$(if $(filter aggregation/kernels_avx2.c,$(1)),-mavx2 -mf16c) \
 	$(if $(filter aggregation/kernels_avx512.c,$(1)),-mavx512f -mavx512bw -mavx512vl -mavx512dq -mf16c) \
 	$(if $(filter client/scout/% tests/system/%,$(1)),-ffp-contract=off) \
+	$(if $(filter tests/bench/skew_%,$(1)),$(KERNEL_CFLAGS)) \
+	$(if $(SAN),$(if $(filter tests/bench/skew_kernels.c,$(1)),-O3 -fno-sanitize=all)) \
 	$(if $(filter client/example.c,$(1)),-Iclient) \
 	$(if $(filter $(SRC_dpdk) tests/fuzz/fuzz_dpdk.c,$(1)),$(DPDK_CFLAGS))
 
