@@ -296,8 +296,10 @@ TEST_SRC := $(filter-out $(if $(HAVE_CURL),,tests/unit/test_etcd.c tests/unit/te
 CUDA_STAND_IN := $(BUILD)/tests/suite/libcuda.so.1
 TEST_HELPERS := $(filter-out $(TEST_SRC) tests/suite/cuda_stand_in.c,$(wildcard tests/unit/*.c tests/suite/*.c))
 TEST_PROGRAMS := $(TEST_SRC:%.c=$(BUILD)/%)
-SKEW_SRC := $(wildcard tests/bench/skew_*.c)
-BENCH_PROGRAMS := $(BUILD)/tests/bench/dpdk_cycles
+BENCH_CYCLES := $(BUILD)/tests/bench/dpdk_cycles
+SKEW_STUDY := $(BUILD)/tests/bench/skew_study
+SKEW_SRC := $(filter-out tests/bench/skew_study.c,$(wildcard tests/bench/skew_*.c))
+BENCH_PROGRAMS := $(BENCH_CYCLES) $(SKEW_STUDY)
 PRELOADS := $(BUILD)/tests/system/slow_disk.so $(BUILD)/tests/system/suspended.so
 SYSTEM_PROGRAMS := $(BUILD)/tests/system/worker $(BUILD)/tests/system/segment \
 	$(PRELOADS)
@@ -317,10 +319,16 @@ $(TEST_PROGRAMS): $(BUILD)/%: $(BUILD)/obj/%.o $(TEST_ARCHIVES)
 	$(Q)$(link) -Wl,-rpath,'$$ORIGIN/../..' -lcmocka $(LIBS) -lz -lm
 
 # What a datagram costs, for tests/bench/dpdk.py.
-$(BENCH_PROGRAMS): $(BUILD)/obj/tests/bench/dpdk_cycles.o $(call archives,transport base)
+$(BENCH_CYCLES): $(BUILD)/obj/tests/bench/dpdk_cycles.o $(call archives,transport base)
 	@mkdir -p $(@D)
 	$(call say,LINK,$@)
 	$(Q)$(link) -Wl,-rpath,'$$ORIGIN/../..' $(LIBS) -lm
+
+# Runs of the study on skewed sites.
+$(SKEW_STUDY): $(BUILD)/obj/tests/bench/skew_study.o $(call archives,test base)
+	@mkdir -p $(@D)
+	$(call say,LINK,$@)
+	$(Q)$(link) -lz -lm
 
 # What test_exchange loads in place of CUDA's driver.
 $(CUDA_STAND_IN): $(call objects,tests/suite/cuda_stand_in.c)
@@ -491,7 +499,7 @@ bench-verbs: deps-vm ## the exchange over RDMA beside perftest, into BUILD/verbs
 
 .PHONY: bench-dpdk
 bench-dpdk: deps-bench ## the exchange over DPDK beside testpmd and the kernel, into BUILD/dpdk.md: minutes (root; RUNS=5, QUICK=1)
-	@$(MAKE) --no-print-directory all $(BENCH_PROGRAMS)
+	@$(MAKE) --no-print-directory all $(BENCH_CYCLES)
 	@BUILD='$(BUILD)' RUNS='$(RUNS)' tests/bench/dpdk.py
 
 .PHONY: bench-checkpoint
@@ -511,7 +519,7 @@ bench-neighbours: ## what a flooding or stopped job costs another on its core, i
 
 .PHONY: bench-encrypt
 bench-encrypt: deps-bench ## what encryption costs on each transport, into BUILD/encrypt.md: minutes (root for dpdk; RUNS=5, QUICK=1)
-	@$(MAKE) --no-print-directory all $(BENCH_PROGRAMS)
+	@$(MAKE) --no-print-directory all $(BENCH_CYCLES)
 	@BUILD='$(BUILD)' RUNS='$(RUNS)' tests/bench/encrypt.py
 
 .PHONY: bench-readme

@@ -1,0 +1,326 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Runs of the study on skewed sites, a line of JSON each:
+ *
+ *     skew_study --algorithm fedavg --norm group --skew 100 --seeds 1-3 --on test
+ *
+ * Parameters are fixed on --on valid (the default), never on test.
+ */
+#include <getopt.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "phub/base/clock.h"
+#include "tests/bench/skew_train.h"
+
+static const char usage[] = "usage: skew_study [OPTION...]\n"
+			    "  --algorithm bsp|fedavg   (bsp)\n"
+			    "  --norm none|batch|group  (group)\n"
+			    "  --sites K                (5)\n"
+			    "  --skew PERCENT           by label (0)\n"
+			    "  --dirichlet ALPHA        instead of by label\n"
+			    "  --sizes A,B,...          of the sites, in any unit (all alike)\n"
+			    "  --drift STEP:PERCENT,... skew by label from a step on\n"
+			    "  --weighted               sites count by their samples\n"
+			    "  --period STEPS           fedavg's (20)\n"
+			    "  --steps N                (1500)\n"
+			    "  --batch N                (20)\n"
+			    "  --rate R                 (0.05)\n"
+			    "  --side 14|28             of the images (14)\n"
+			    "  --train N                images to train on (20000)\n"
+			    "  --valid N                images to validate on (5000)\n"
+			    "  --seeds A[-B]            a run for each (1)\n"
+			    "  --on valid|test          what is scored (valid)\n";
+
+struct study {
+	struct skew_train_config train;
+	struct skew_data_config data;
+	double sizes[SKEW_SITES_MAX];
+	unsigned size_count;
+	uint64_t seed_first, seed_last;
+	bool on_test;
+};
+
+static const char *const algorithms[] = {"bsp", "fedavg"}, *const norms[] = {"none", "batch", "group"};
+
+__attribute__((noreturn)) static void study_refuse(const char *option, const char *value)
+{
+	fprintf(stderr, "skew_study: --%s %s\n%s", option, value, usage);
+	exit(2);
+}
+
+static double study_number(const char *option, const char *text, char **end)
+{
+	double value = strtod(text, end);
+
+	if (*end == text || !isfinite(value) || value < 0 || value > 1e9)
+		study_refuse(option, text);
+	return value;
+}
+
+static double study_real(const char *option, const char *text)
+{
+	char *end;
+	double value = study_number(option, text, &end);
+
+	if (*end)
+		study_refuse(option, text);
+	return value;
+}
+
+static unsigned study_whole(const char *option, const char *text)
+{
+	double value = study_real(option, text);
+
+	if (value != floor(value))
+		study_refuse(option, text);
+	return (unsigned)value;
+}
+
+static unsigned study_word(const char *option, const char *text, const char *const *words, unsigned count)
+{
+	for (unsigned i = 0; i < count; i++)
+		if (strcmp(text, words[i]) == 0)
+			return i;
+	study_refuse(option, text);
+}
+
+static void study_take_sizes(struct study *s, const char *text)
+{
+	const char *at = text;
+
+	for (char *end = NULL; s->size_count < SKEW_SITES_MAX; at = end + 1) {
+		s->sizes[s->size_count++] = study_number("sizes", at, &end);
+		if (*end == 0)
+			return;
+		if (*end != ',')
+			break;
+	}
+	study_refuse("sizes", text);
+}
+
+static void study_take_drift(struct study *s, const char *text)
+{
+	struct skew_train_config *t = &s->train;
+	const char *at = text;
+
+	for (char *end = NULL; t->phase_count < SKEW_PHASES_MAX; at = end + 1) {
+		struct skew_phase *phase = &t->phases[t->phase_count++];
+
+		phase->step = (unsigned)study_number("drift", at, &end);
+		if (*end != ':')
+			break;
+		phase->percent = study_number("drift", end + 1, &end);
+		if (*end == 0)
+			return;
+		if (*end != ',')
+			break;
+	}
+	study_refuse("drift", text);
+}
+
+static void study_take_seeds(struct study *s, const char *text)
+{
+	char *end;
+
+	s->seed_first = s->seed_last = (uint64_t)study_number("seeds", text, &end);
+	if (*end == '-')
+		s->seed_last = (uint64_t)study_number("seeds", end + 1, &end);
+	if (*end || s->seed_last < s->seed_first)
+		study_refuse("seeds", text);
+}
+
+enum {
+	ALGORITHM,
+	NORM,
+	SITES,
+	SKEW,
+	DIRICHLET,
+	SIZES,
+	DRIFT,
+	WEIGHTED,
+	PERIOD,
+	STEPS,
+	BATCH,
+	RATE,
+	SIDE,
+	TRAIN,
+	VALID,
+	SEEDS,
+	ON,
+};
+
+static const struct option options[] = {
+	{"algorithm", required_argument, NULL, ALGORITHM},
+	{"norm", required_argument, NULL, NORM},
+	{"sites", required_argument, NULL, SITES},
+	{"skew", required_argument, NULL, SKEW},
+	{"dirichlet", required_argument, NULL, DIRICHLET},
+	{"sizes", required_argument, NULL, SIZES},
+	{"drift", required_argument, NULL, DRIFT},
+	{"weighted", no_argument, NULL, WEIGHTED},
+	{"period", required_argument, NULL, PERIOD},
+	{"steps", required_argument, NULL, STEPS},
+	{"batch", required_argument, NULL, BATCH},
+	{"rate", required_argument, NULL, RATE},
+	{"side", required_argument, NULL, SIDE},
+	{"train", required_argument, NULL, TRAIN},
+	{"valid", required_argument, NULL, VALID},
+	{"seeds", required_argument, NULL, SEEDS},
+	{"on", required_argument, NULL, ON},
+	{NULL, 0, NULL, 0},
+};
+
+static void study_take(struct study *s, int option, const char *text)
+{
+	static const char *const sets[] = {"valid", "test"};
+	const char *name = options[option].name;
+	struct skew_train_config *t = &s->train;
+	unsigned *wholes[] = {
+		[SITES] = &t->split.sites,
+		[PERIOD] = &t->period,
+		[STEPS] = &t->steps,
+		[BATCH] = &t->batch,
+		[SIDE] = &s->data.side,
+		[TRAIN] = &s->data.train_count,
+		[VALID] = &s->data.valid_count,
+	};
+
+	switch (option) {
+	case ALGORITHM:
+		t->algorithm = (enum skew_algorithm)study_word(name, text, algorithms, 2);
+		break;
+	case NORM:
+		t->norm = (enum skew_norm)study_word(name, text, norms, 3);
+		break;
+	case SKEW:
+		t->split.percent = study_real(name, text);
+		break;
+	case DIRICHLET:
+		t->split.kind = SKEW_BY_DIRICHLET;
+		t->split.alpha = study_real(name, text);
+		break;
+	case SIZES:
+		study_take_sizes(s, text);
+		break;
+	case DRIFT:
+		study_take_drift(s, text);
+		break;
+	case WEIGHTED:
+		t->weighted = true;
+		break;
+	case RATE:
+		t->rate = study_real(name, text);
+		break;
+	case SEEDS:
+		study_take_seeds(s, text);
+		break;
+	case ON:
+		s->on_test = study_word(name, text, sets, 2);
+		break;
+	default:
+		*wholes[option] = study_whole(name, text);
+	}
+}
+
+static void study_read(struct study *s, int argc, char **argv)
+{
+	int option;
+
+	while ((option = getopt_long(argc, argv, "", options, NULL)) >= 0) {
+		if (option == '?') {
+			fputs(usage, stderr);
+			exit(2);
+		}
+		study_take(s, option, optarg);
+	}
+	if (optind < argc)
+		study_refuse("", argv[optind]);
+	if (s->size_count > 0 && s->size_count != s->train.split.sites)
+		study_refuse("sizes", "must be as many as there are sites");
+	if (s->size_count > 0)
+		s->train.split.sizes = s->sizes;
+}
+
+/* JSON has no word for a loss that is not finite. */
+static void print_loss(const char *name, double loss)
+{
+	if (isfinite(loss))
+		printf("\"%s\":%.5f,", name, loss);
+	else
+		printf("\"%s\":null,", name);
+}
+
+static void study_print(const struct study *s, const struct skew_result *r, double seconds)
+{
+	const struct skew_train_config *t = &s->train;
+
+	printf("{\"study\":\"run\",\"algorithm\":\"%s\",\"norm\":\"%s\",\"sites\":%u,", algorithms[t->algorithm],
+		norms[t->norm], t->split.sites);
+	if (t->split.kind == SKEW_BY_DIRICHLET)
+		printf("\"dirichlet\":%g,", t->split.alpha);
+	else
+		printf("\"skew\":%g,", t->split.percent);
+	for (unsigned i = 0; i < t->phase_count; i++)
+		printf("%s{\"step\":%u,\"skew\":%g}%s", i ? "," : "\"drift\":[", t->phases[i].step,
+			t->phases[i].percent, i + 1 == t->phase_count ? "]," : "");
+	printf("\"period\":%u,\"steps\":%u,\"batch\":%u,\"rate\":%g,\"side\":%u,\"train\":%u,\"seed\":%" PRIu64 ",",
+		t->algorithm == SKEW_FEDAVG ? t->period : 1, t->steps, t->batch, t->rate, s->data.side,
+		s->data.train_count, t->split.seed);
+	printf("\"on\":\"%s\",\"accuracy\":%.4f,", s->on_test ? "test" : "valid",
+		(double)r->score.correct / r->score.count);
+	print_loss("loss", r->score.loss / r->score.count);
+	print_loss("training_loss", r->training_loss);
+	printf("\"bytes\":%" PRIu64 ",\"hash\":\"%016" PRIx64 "\",\"seconds\":%.2f}\n", r->bytes, r->hash, seconds);
+	fflush(stdout);
+}
+
+static int study_run(struct study *s, const struct skew_data *data)
+{
+	const struct skew_set *set = s->on_test ? &data->test : &data->valid;
+	struct err e;
+
+	for (uint64_t seed = s->seed_first; seed <= s->seed_last; seed++) {
+		const uint64_t start_ns = clock_now_ns();
+		struct skew_result result;
+
+		s->train.split.seed = seed;
+		if (skew_train(&s->train, data, set, &result, &e) < 0) {
+			fprintf(stderr, "skew_study: %s\n", e.text);
+			return 1;
+		}
+		study_print(s, &result, (double)(clock_now_ns() - start_ns) / 1e9);
+	}
+	return 0;
+}
+
+int main(int argc, char **argv)
+{
+	struct study study = {
+		.train = skew_train_defaults(),
+		.data = {.side = 14, .train_count = 20000, .valid_count = 5000},
+		.seed_first = 1,
+		.seed_last = 1,
+	};
+	struct skew_data data;
+	struct err e;
+	int status;
+
+	study.train.norm = SKEW_NORM_GROUP;
+	study_read(&study, argc, argv);
+	if (skew_data_load(&study.data, &data, &e) < 0) {
+		fprintf(stderr, "skew_study: %s\n", e.text);
+		return 1;
+	}
+	if (!study.on_test && data.valid.count == 0) {
+		fprintf(stderr, "skew_study: --valid 0 leaves nothing to score on: use --on test\n");
+		status = 2;
+	} else {
+		status = study_run(&study, &data);
+	}
+	skew_data_fini(&data);
+	return status;
+}
