@@ -24,17 +24,19 @@
  *   SITE_LOCAL  v = m v + (g + c w); w -= rate v. Every theta steps says share (w - a), a the last common weights, and
  *               w = a = outer(a, S), see outer.h. Momentum stays local. Theta: a whole number >= 1, Iter_local.
  *               (McMahan et al., AISTATS'17.) With OUTER_BOX it says share (a - w) and the answer is not S but w.
- *   SITE_DGC    g' = share g, scaled down so that its norm over all tensors is at most clip / sqrt(sites); v = m v +
- * g'; r += v. Says of each tensor the ceil(theta n) elements of r that are largest by magnitude (of equals the first),
- * never a zero, and v = 0 there. w -= rate (S + c w). 0 < theta <= 1; in stage s = 0, 1, 2, 3 of the warm-up, `warmup`
- * steps each, at least 4^-(s+1). (Lin et al., ICLR'18, algorithms 1 and 4, sections 3.1 to 3.3.) NaN is largest.
+ *   SITE_DGC    g' = share g, scaled down so that its norm over all tensors is at most clip / sqrt(sites).
+ *               v = m v + g'; r += v. Says of each tensor the ceil(theta n) elements of r that are largest by
+ *               magnitude (of equals the first; NaN is largest), never a zero, and v = 0 there. w -= rate (S + c w).
+ *               0 < theta <= 1; in stage s = 0, 1, 2, 3 of the warm-up, `warmup` steps each, at least 4^-(s+1).
+ *               (Lin et al., ICLR'18, algorithms 1 and 4, sections 3.1 to 3.3.)
  *
  * The ledger: what was said plus the residual r is all updates (share g; u; share (w - a); v), bit-exact where these
  * are integers and every sum fits fp32, else within 1 ulp of the residual (local: of the weight) per update, also when
  * theta, share or the number of sites change between any two calls. What is said takes r as it is and leaves 0, so no
  * rounding is in between.
  *
- * Joining: the caller writes the others' weights into the tensors, between two exchanges, then site_join(). Leaving:
+ * Joining: the caller writes the others' weights into the tensors, between two exchanges, then site_join(); of BSP
+ * their momentum, too, into site->velocity, or steps would differ from then on. Leaving:
  * site_flush() before the last exchange, and all of the residual is said in it. Of a site that goes without, the
  * residual is lost: the others never had it, and their weights stay as consistent as before. The shares of those that
  * stay change by site_set_share(); what they hold in r (BSP, Gaia, DGC) or v (DGC) keeps the share that it was made

@@ -1,0 +1,155 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * SkewScout's controller (Hsieh et al., ICML'20, section 5): which theta sites with skewed data talk with. It watches
+ * what talking costs, and what it costs not to: the accuracy that a site's model loses on another site's data.
+ *
+ *      every config.period steps, a window:
+ *          scout_host(scout, site)            the site whose data this site's model is tried on: it travels there
+ *          ... each site tries its model at home and away, on samples of training data ...
+ *          scout_observe(scout, reports, sites, &decision)
+ *          site_set_theta(site, decision.theta) at all sites
+ *
+ * It is a state machine that each site has one of. All are given the same reports in the same order (they come summed,
+ * in slots of a key, by the exchange), so all decide the same, bit by bit, and nobody coordinates. All chance comes of
+ * config.seed. Pure arithmetic: no I/O, clock, thread or memory of its own; a scout belongs to one thread at a time,
+ * and nothing here blocks.
+ *
+ * Thetas stand in a grid, the tightest first: the one that talks most, and loses least. After a window at theta:
+ *
+ *      AL     accuracy at home less accuracy away, the mean of the sites that reported
+ *      C      bytes that sites have sent in the window for each step, the mean of sites
+ *      cost   lambda_loss max(0, AL - sigma) + lambda_bytes C / model_bytes
+ *
+ * The latest cost of each theta is remembered; for config.memory windows, where data drift: then it is tried anew.
+ * Policies look at it and at those of the thetas beside it:
+ *
+ *      SCOUT_HILL        where AL is above sigma, and what the tighter one beside costs is not known, that is tried;
+ *                        the looser one where AL is not, or the tighter one is dearer: the other could be no cheaper.
+ *                        When nothing is to be tried, the cheapest of the three, of equals the one it is at
+ *      SCOUT_STOCHASTIC  one beside is drawn; it moves there where that is not known, else with the probability
+ *                        1 / (1 + exp((its cost - the cost here) / temperature))
+ *      SCOUT_ANNEALING   one beside is drawn; it moves there where that is not known or cheaper, else with the
+ *                        probability exp((the cost here - its cost) / T), T = temperature cooling^window
+ *      SCOUT_REPLAY      window i has theta schedule[i], the last one from the schedule's end on: a recorded run
+ *      SCOUT_FIXED       the first theta of the grid
+ *
+ * Reports are not believed when they cannot be true (accuracies outside 0 .. 1, or NaN; no samples: so does a site say
+ * that it has none, or did not report). When fewer than half of the sites are left, a window says nothing: theta is the
+ * loosest one that has held sigma in a window, after config.patience such windows in a row the tightest, until one says
+ * something again; what was remembered stays.
+ */
+#ifndef PHUB_CLIENT_SCOUT_SCOUT_H
+#define PHUB_CLIENT_SCOUT_SCOUT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "phub/base/err.h"
+
+enum scout_policy {
+	SCOUT_FIXED = 0,
+	SCOUT_REPLAY = 1,
+	SCOUT_HILL = 2,
+	SCOUT_STOCHASTIC = 3,
+	SCOUT_ANNEALING = 4,
+};
+
+#define SCOUT_POLICY_COUNT 5
+#define SCOUT_THETAS_MAX   64u
+#define SCOUT_SITES_MAX    4096u
+#define SCOUT_SCHEDULE_MAX 1024u
+#define SCOUT_REASON_BYTES 160u
+
+struct scout_config {
+	enum scout_policy policy;
+	double thetas[SCOUT_THETAS_MAX];     /* no two alike */
+	unsigned theta_count;                /* 1 .. SCOUT_THETAS_MAX */
+	unsigned first;                      /* the one that it begins with */
+	double schedule[SCOUT_SCHEDULE_MAX]; /* SCOUT_REPLAY: any thetas */
+	unsigned schedule_count;
+	uint32_t period;      /* steps in a window, above 0 */
+	uint64_t model_bytes; /* of one model, above 0 */
+	double lambda_loss;   /* >= 0 */
+	double lambda_bytes;  /* >= 0 */
+	double sigma;         /* loss that is borne, 0 .. 1 */
+	double temperature;   /* above 0; annealing: of the first window */
+	double cooling;       /* 0 < cooling <= 1 */
+	uint32_t memory;      /* windows that a cost is known for; 0: for ever, as in the paper */
+	unsigned patience;    /* windows that say nothing, until theta is the tightest; above 0 */
+	uint64_t seed;
+};
+
+/* What one site says of a window. */
+struct scout_report {
+	double home, away; /* accuracies of its model, 0 .. 1: on its own data, and where it travelled to */
+	uint64_t samples;  /* away; 0: it does not say anything of accuracies */
+	uint64_t bytes;    /* that it has sent in exchanges of the window */
+};
+
+enum scout_action {
+	SCOUT_STAYS = 0,
+	SCOUT_TIGHTENS = 1,
+	SCOUT_LOOSENS = 2,
+	SCOUT_FALLS_BACK = 3, /* too few reports: the loosest theta that was safe, or the tightest */
+};
+
+struct scout_decision {
+	uint64_t window; /* that was observed, from 0 on */
+	double theta;    /* from now on */
+	unsigned index;  /* in the grid; SCOUT_REPLAY: in the schedule */
+	enum scout_action action;
+	unsigned believed; /* reports */
+	double loss;       /* AL; NaN: it is not known */
+	double bytes;      /* C */
+	double cost;       /* of the theta that it was at; NaN likewise */
+	char reason[SCOUT_REASON_BYTES];
+};
+
+/* Others read; only the functions below write. */
+struct scout {
+	struct scout_config config;
+	uint64_t window;                  /* that is next */
+	unsigned index;                   /* in the grid */
+	unsigned silent;                  /* windows in a row that said nothing */
+	bool held[SCOUT_THETAS_MAX];      /* sigma, when it was last tried */
+	uint64_t tried[SCOUT_THETAS_MAX]; /* how many windows there were when it was tried last; 0: it was not */
+	double cost[SCOUT_THETAS_MAX];    /* then */
+	uint64_t random;
+	uint64_t bytes;        /* in exchanges, of all sites, so far; */
+	uint64_t bytes_travel; /* and of models that travelled */
+};
+
+/* The paper's own: every 500 steps, lambda_loss 50, lambda_bytes 1, sigma 0.05; hill climbing. Without thetas. */
+void scout_defaults(struct scout_config *config);
+
+/* 0; -EINVAL with the reason in `e`: a value outside its limits above. */
+int scout_init(struct scout *scout, const struct scout_config *config, struct err *e);
+
+double scout_theta(const struct scout *scout);
+
+/*
+ * Where does the model of `site`, of `sites` (2 or more), travel in this window? Never to itself; all travel by the
+ * same distance, which chance draws for each window, so that each site has one guest.
+ */
+unsigned scout_host(const struct scout *scout, unsigned site, unsigned sites);
+
+/* A window is over: reports[site] of all `sites`, of which each model but those of silent sites has travelled. 0; or
+ * -EINVAL: no sites, or more than SCOUT_SITES_MAX, and nothing has changed. */
+int scout_observe(
+	struct scout *scout, const struct scout_report *reports, unsigned sites, struct scout_decision *decision);
+
+/* What a scout is between two windows, for a checkpoint: little-endian, with a version and a CRC32C. */
+#define SCOUT_SAVED_BYTES (64u + 16u * SCOUT_THETAS_MAX)
+
+void scout_save(const struct scout *scout, uint8_t out[SCOUT_SAVED_BYTES]);
+
+/* Into one that was made with the same configuration. 0; -EBADMSG (not whole) or -EINVAL (of another configuration),
+ * with the reason in `e`, and it is as it was. */
+int scout_load(struct scout *scout, const uint8_t *in, size_t bytes, struct err *e);
+
+/* "fixed", "replay", "hill", "stochastic", "annealing"; "stays", "tightens", "loosens", "falls back"; "invalid". */
+const char *scout_policy_name(enum scout_policy policy);
+const char *scout_action_name(enum scout_action action);
+
+#endif

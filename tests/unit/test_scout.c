@@ -1,0 +1,402 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The controller of theta: what it takes for a better one, what it makes of bad reports, and that all decide the same.
+ */
+#include "client/scout/scout.h"
+
+#include "tests/unit/cmocka_shim.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { SITES = 5, THETAS = 6 };
+
+/* A made-up world: the looser, the fewer bytes and the more loss, the more so the more skew. */
+static const double grid[THETAS] = {1, 2, 5, 10, 20, 50};
+
+static double loss_at(double theta, double skew)
+{
+	return fmin(0.9, skew * 0.01 * theta);
+}
+
+static uint64_t bytes_at(double theta, const struct scout_config *c)
+{
+	return (uint64_t)((double)c->model_bytes * c->period / theta);
+}
+
+static struct scout_config config_of(enum scout_policy policy)
+{
+	struct scout_config c;
+
+	scout_defaults(&c);
+	c.policy = policy;
+	memcpy(c.thetas, grid, sizeof(grid));
+	c.theta_count = THETAS;
+	c.first = 2;
+	c.model_bytes = 1000;
+	c.seed = 7;
+	return c;
+}
+
+static void scout_of(struct scout *s, enum scout_policy policy)
+{
+	struct scout_config c = config_of(policy);
+	struct err e;
+
+	assert_int_equal(scout_init(s, &c, &e), 0);
+}
+
+static struct scout_decision window(struct scout *s, double skew)
+{
+	struct scout_report reports[SITES];
+	struct scout_decision decision;
+	double theta = scout_theta(s);
+
+	for (unsigned i = 0; i < SITES; i++)
+		reports[i] = (struct scout_report){.home = 0.95,
+			.away = 0.95 - loss_at(theta, skew),
+			.samples = 100,
+			.bytes = bytes_at(theta, &s->config)};
+	assert_int_equal(scout_observe(s, reports, SITES, &decision), 0);
+	return decision;
+}
+
+static double cost_at(double theta, double skew)
+{
+	return 50 * fmax(0, loss_at(theta, skew) - 0.05) + 1 / theta;
+}
+
+static unsigned cheapest(double skew)
+{
+	unsigned best = 0;
+
+	for (unsigned i = 1; i < THETAS; i++)
+		best = cost_at(grid[i], skew) < cost_at(grid[best], skew) ? i : best;
+	return best;
+}
+
+static void test_costs(void **state)
+{
+	struct scout_decision d;
+	struct scout s;
+
+	(void)state;
+	scout_of(&s, SCOUT_HILL);
+	d = window(&s, 2); /* at theta 5: loses 0.1 */
+	assert_float_equal(d.loss, 0.1, 1e-12);
+	assert_float_equal(d.bytes, 200, 1e-12);
+	assert_float_equal(d.cost, 50 * 0.05 + 0.2, 1e-9);
+	assert_int_equal(d.believed, SITES);
+	assert_int_equal(d.action, SCOUT_TIGHTENS);
+	assert_non_null(strstr(d.reason, "what theta 2 costs is not known yet"));
+	assert_true(d.theta == 2 && scout_theta(&s) == 2);
+	assert_int_equal(s.bytes, SITES * 100000);
+	assert_int_equal(s.bytes_travel, SITES * 1000);
+}
+
+/* It finds the cheapest of any skew, and stays there. */
+static void test_climbs(void **state)
+{
+	static const double skews[] = {0.07, 2, 0, 10, 0.4};
+	struct scout s;
+
+	(void)state;
+	for (unsigned i = 0; i < sizeof(skews) / sizeof(skews[0]); i++) {
+		scout_of(&s, SCOUT_HILL);
+		for (unsigned k = 0; k < 20; k++)
+			window(&s, skews[i]);
+		for (unsigned k = 0; k < 3; k++) {
+			assert_int_equal(s.index, cheapest(skews[i]));
+			assert_int_equal(window(&s, skews[i]).action, SCOUT_STAYS);
+		}
+	}
+}
+
+/* The data drift: what a theta cost once is forgotten, so that it finds the next cheapest, and is there most of the
+ * time. */
+static void test_drift(void **state)
+{
+	static const double skews[] = {0.07, 2, 0, 10, 0.4};
+	struct scout_config c = config_of(SCOUT_HILL);
+	struct scout s;
+	struct err e;
+
+	(void)state;
+	c.memory = 10;
+	assert_int_equal(scout_init(&s, &c, &e), 0);
+	for (unsigned i = 0; i < sizeof(skews) / sizeof(skews[0]); i++) {
+		unsigned there = 0;
+
+		for (unsigned k = 0; k < 60; k++)
+			window(&s, skews[i]);
+		for (unsigned k = 0; k < 60; k++) {
+			there += s.index == cheapest(skews[i]);
+			window(&s, skews[i]);
+		}
+		assert_true(there >= 40);
+	}
+}
+
+/* Annealing ends at the cheapest; while it is hot it moves to dearer ones as often as its odds say. */
+static void test_wanders(void **state)
+{
+	struct scout_decision d;
+	unsigned dearer = 0, looked = 0;
+	struct scout s;
+
+	(void)state;
+	scout_of(&s, SCOUT_ANNEALING);
+	for (unsigned i = 0; i < 300; i++)
+		d = window(&s, 1);
+	assert_int_equal(s.index, cheapest(1));
+	assert_int_equal(d.action, SCOUT_STAYS);
+
+	scout_of(&s, SCOUT_STOCHASTIC);
+	s.config.theta_count = 2;
+	s.config.first = s.index = 0;
+	s.config.lambda_loss = 0;
+	for (unsigned i = 0; i < 20000; i++) { /* costs 1 and 1/2 */
+		unsigned before = s.index;
+
+		d = window(&s, 0);
+		looked += before == 1;
+		dearer += before == 1 && s.index == 0;
+	}
+	assert_true(looked > 8000);
+	assert_float_equal((double)dearer / looked, 1 / (1 + exp(0.5)), 0.02);
+}
+
+/* All that have the same reports decide the same; by another seed others. */
+static void test_replicas(void **state)
+{
+	enum scout_policy policies[] = {SCOUT_HILL, SCOUT_STOCHASTIC, SCOUT_ANNEALING};
+	unsigned differ = 0;
+
+	(void)state;
+	for (unsigned p = 0; p < 3; p++) {
+		struct scout one, other, third;
+		struct scout_config c = config_of(policies[p]);
+		struct err e;
+
+		c.temperature = 5;
+		assert_int_equal(scout_init(&one, &c, &e), 0);
+		assert_int_equal(scout_init(&other, &c, &e), 0);
+		c.seed = 8;
+		assert_int_equal(scout_init(&third, &c, &e), 0);
+		for (unsigned i = 0; i < 100; i++) {
+			struct scout_decision a = window(&one, i % 7), b = window(&other, i % 7);
+
+			assert_memory_equal(&a, &b, sizeof(a));
+			assert_int_equal(scout_host(&one, 0, SITES), scout_host(&other, 0, SITES));
+			window(&third, i % 7);
+			differ += one.index != third.index;
+		}
+	}
+	assert_true(differ > 20);
+}
+
+/* The authors' trace, window by window, whatever is reported; and fixed is fixed. */
+static void test_replay(void **state)
+{
+	static const double trace[] = {
+		.30, .15, .10, .05, .05, .10, .10, .05, .05, .05, .05, .10, .10, .15, .15, .20, .25, .30};
+	struct scout_config c = config_of(SCOUT_REPLAY);
+	struct scout_decision d;
+	struct scout s;
+	struct err e;
+
+	(void)state;
+	memcpy(c.schedule, trace, sizeof(trace));
+	c.schedule_count = 18;
+	c.thetas[0] = 0;
+	assert_int_equal(scout_init(&s, &c, &e), 0);
+	for (unsigned i = 0; i < 25; i++) {
+		assert_true(scout_theta(&s) == trace[i < 18 ? i : 17]);
+		d = window(&s, 3);
+		assert_true(d.theta == scout_theta(&s));
+		if (i == 0)
+			assert_int_equal(d.action, SCOUT_TIGHTENS);
+		if (i == 16)
+			assert_int_equal(d.action, SCOUT_LOOSENS);
+	}
+	scout_of(&s, SCOUT_FIXED);
+	for (unsigned i = 0; i < 10; i++)
+		assert_int_equal(window(&s, 10).action, SCOUT_STAYS);
+	assert_true(scout_theta(&s) == 5);
+}
+
+/* Each has one guest, and none its own model; the distance changes. */
+static void test_travels(void **state)
+{
+	unsigned moved = 0, last = 0;
+	struct scout s;
+
+	(void)state;
+	scout_of(&s, SCOUT_HILL);
+	for (unsigned sites = 2; sites <= 12; sites++) {
+		for (s.window = 0; s.window < 50; s.window++) {
+			unsigned guests = 0;
+
+			for (unsigned i = 0; i < sites; i++) {
+				unsigned host = scout_host(&s, i, sites);
+
+				assert_true(host < sites && host != i);
+				guests |= 1u << host;
+			}
+			assert_int_equal(guests, (1u << sites) - 1);
+			moved += sites > 3 && scout_host(&s, 0, sites) != last;
+			last = scout_host(&s, 0, sites);
+		}
+	}
+	assert_true(moved > 200);
+}
+
+/* What cannot be true is no report; of too few it goes to what was safe, then to what is safest, and comes back. */
+static void test_bad_reports(void **state)
+{
+	struct scout_report bad[SITES];
+	struct scout_decision d;
+	struct scout s;
+	unsigned safe;
+
+	(void)state;
+	scout_of(&s, SCOUT_HILL);
+	for (unsigned i = 0; i < 30; i++)
+		window(&s, 0.4);
+	safe = s.index;
+	assert_true(safe > 0 && s.held[safe]);
+	for (unsigned i = 0; i < SITES; i++)
+		bad[i] = (struct scout_report){.home = 0.9, .away = 0.9, .samples = 10, .bytes = 1};
+	bad[0].home = NAN;
+	bad[1].away = -0.1;
+	assert_int_equal(scout_observe(&s, bad, SITES, &d), 0);
+	assert_int_equal(d.believed, 3);
+	assert_float_equal(d.loss, 0, 1e-12);
+	assert_int_not_equal(d.action, SCOUT_FALLS_BACK);
+
+	scout_of(&s, SCOUT_HILL);
+	for (unsigned i = 0; i < 30; i++)
+		window(&s, 0.4);
+	bad[2].away = 1.5;
+	for (unsigned i = 1; i <= 4; i++) {
+		assert_int_equal(scout_observe(&s, bad, SITES, &d), 0);
+		assert_int_equal(d.believed, 2);
+		assert_true(isnan(d.loss) && isnan(d.cost));
+		assert_int_equal(d.action, SCOUT_FALLS_BACK);
+		assert_int_equal(s.index, i < s.config.patience ? safe : 0);
+		assert_non_null(strstr(d.reason, i < s.config.patience ? "that was safe" : "the tightest theta"));
+	}
+	for (unsigned i = 0; i < 30; i++)
+		d = window(&s, 0.4);
+	assert_int_equal(s.index, safe);
+	assert_int_equal(s.silent, 0);
+	for (unsigned i = 0; i < SITES; i++)
+		bad[i] = (struct scout_report){.home = 1, .away = 1, .samples = 0};
+	assert_int_equal(scout_observe(&s, bad, SITES, &d), 0); /* no site has said anything */
+	assert_int_equal(d.believed, 0);
+	assert_int_equal(d.action, SCOUT_FALLS_BACK);
+	assert_int_equal(scout_observe(&s, bad, 0, &d), -EINVAL);
+	assert_int_equal(scout_observe(&s, bad, SCOUT_SITES_MAX + 1, &d), -EINVAL);
+}
+
+/* A run that was interrupted at any window ends as one that was not; what is not whole is not taken. */
+static void test_saved(void **state)
+{
+	uint8_t saved[SCOUT_SAVED_BYTES];
+	struct scout_config c = config_of(SCOUT_STOCHASTIC);
+	struct scout one, other;
+	struct err e;
+
+	(void)state;
+	assert_int_equal(scout_init(&one, &c, &e), 0);
+	for (unsigned i = 0; i < 40; i++) {
+		struct scout_decision a, b;
+
+		assert_int_equal(scout_init(&other, &c, &e), 0);
+		scout_save(&one, saved);
+		assert_int_equal(scout_load(&other, saved, sizeof(saved), &e), 0);
+		a = window(&one, i % 5);
+		b = window(&other, i % 5);
+		assert_memory_equal(&a, &b, sizeof(a));
+		assert_int_equal(one.bytes, other.bytes);
+	}
+	for (unsigned bit = 0; bit < 8 * sizeof(saved); bit += 7) {
+		saved[bit / 8] ^= (uint8_t)(1u << bit % 8);
+		assert_int_equal(scout_load(&other, saved, sizeof(saved), &e), -EBADMSG);
+		saved[bit / 8] ^= (uint8_t)(1u << bit % 8);
+	}
+	assert_int_equal(scout_load(&other, saved, sizeof(saved) - 1, &e), -EBADMSG);
+	c.sigma = 0.06;
+	assert_int_equal(scout_init(&other, &c, &e), 0);
+	assert_int_equal(scout_load(&other, saved, sizeof(saved), &e), -EINVAL);
+	assert_non_null(strstr(e.text, "another configuration"));
+	assert_int_equal(other.window, 0);
+}
+
+static void expect(struct scout_config c, const char *reason)
+{
+	struct scout s;
+	struct err e;
+
+	assert_int_equal(scout_init(&s, &c, &e), -EINVAL);
+	if (!strstr(e.text, reason))
+		fail_msg("'%s' instead of '%s'", e.text, reason);
+}
+
+#define EXPECT(change, reason)                                 \
+	do {                                                   \
+		struct scout_config c = config_of(SCOUT_HILL); \
+		change;                                        \
+		expect(c, reason);                             \
+	} while (0)
+
+static void test_limits(void **state)
+{
+	(void)state;
+	EXPECT(c.policy = (enum scout_policy)SCOUT_POLICY_COUNT, "policy 5 does not exist");
+	EXPECT(c.theta_count = 0, "a grid of 0 thetas");
+	EXPECT(c.theta_count = SCOUT_THETAS_MAX + 1, "a grid of 65 thetas");
+	EXPECT(c.first = THETAS, "begins with number 6");
+	EXPECT(c.thetas[1] = NAN, "theta 1 of the grid is not a number");
+	EXPECT(c.thetas[1] = 1, "theta 1 is in the grid twice");
+	EXPECT(c.period = 0, "period is 0");
+	EXPECT(c.model_bytes = 0, "model_bytes is 0");
+	EXPECT(c.lambda_loss = -1, "lambda_loss is -1");
+	EXPECT(c.lambda_bytes = INFINITY, "lambda_bytes is inf");
+	EXPECT(c.sigma = 1.1, "sigma is 1.1");
+	EXPECT(c.sigma = NAN, "sigma is nan");
+	EXPECT(c.temperature = 0, "temperature is 0");
+	EXPECT(c.cooling = 1.5, "cooling is 1.5");
+	EXPECT(c.patience = 0, "patience is 0");
+	EXPECT(c.policy = SCOUT_REPLAY, "a schedule of 0 thetas");
+	EXPECT((c.policy = SCOUT_REPLAY, c.schedule_count = 1, c.schedule[0] = NAN), "theta 0 of the schedule");
+}
+
+static void test_names(void **state)
+{
+	(void)state;
+	assert_string_equal(scout_policy_name(SCOUT_ANNEALING), "annealing");
+	assert_string_equal(scout_policy_name((enum scout_policy)9), "invalid");
+	assert_string_equal(scout_action_name(SCOUT_FALLS_BACK), "falls back");
+	assert_string_equal(scout_action_name((enum scout_action)9), "invalid");
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_costs),
+		cmocka_unit_test(test_climbs),
+		cmocka_unit_test(test_drift),
+		cmocka_unit_test(test_wanders),
+		cmocka_unit_test(test_replicas),
+		cmocka_unit_test(test_replay),
+		cmocka_unit_test(test_travels),
+		cmocka_unit_test(test_bad_reports),
+		cmocka_unit_test(test_saved),
+		cmocka_unit_test(test_limits),
+		cmocka_unit_test(test_names),
+	};
+
+	return cmocka_run_group_tests_name("scout", tests, NULL, NULL);
+}
