@@ -325,7 +325,7 @@ $(BENCH_CYCLES): $(BUILD)/obj/tests/bench/dpdk_cycles.o $(call archives,transpor
 	$(Q)$(link) -Wl,-rpath,'$$ORIGIN/../..' $(LIBS) -lm
 
 # Runs of the study on skewed sites.
-$(SKEW_STUDY): $(BUILD)/obj/tests/bench/skew_study.o $(call archives,test base)
+$(SKEW_STUDY): $(BUILD)/obj/tests/bench/skew_study.o $(call archives,test client aggregation base)
 	@mkdir -p $(@D)
 	$(call say,LINK,$@)
 	$(Q)$(link) -lz -lm

@@ -2,7 +2,8 @@
 /*
  * Runs of the study on skewed sites, a line of JSON each:
  *
- *     skew_study --algorithm fedavg --norm group --skew 100 --seeds 1-3 --on test
+ *     skew_study --algorithm local --theta 20 --norm group --skew 100 --seeds 1-3 --on test
+ *     skew_study --algorithm gaia --policy hill --thetas 0,0.02,0.05,0.1,0.2,0.3 --theta 0.1 --skew 60
  *
  * Parameters are fixed on --on valid (the default), never on test.
  */
@@ -17,7 +18,13 @@
 #include "tests/bench/skew_train.h"
 
 static const char usage[] = "usage: skew_study [OPTION...]\n"
-			    "  --algorithm bsp|fedavg   (bsp)\n"
+			    "  --algorithm bsp|gaia|local|dgc  (bsp)\n"
+			    "  --theta T                (1; gaia .1, local 20, dgc .001)\n"
+			    "  --policy fixed|replay|hill|stochastic|annealing\n"
+			    "                           sets theta meanwhile; a line for each window, too\n"
+			    "  --thetas A,B,...         its grid, the tightest first; replay: its schedule\n"
+			    "  --period STEPS           of its windows (500)\n"
+			    "  --sigma LOSS             that it bears (0.05)\n"
 			    "  --norm none|batch|group  (group)\n"
 			    "  --sites K                (5)\n"
 			    "  --skew PERCENT           by label (0)\n"
@@ -25,7 +32,6 @@ static const char usage[] = "usage: skew_study [OPTION...]\n"
 			    "  --sizes A,B,...          of the sites, in any unit (all alike)\n"
 			    "  --drift STEP:PERCENT,... skew by label from a step on\n"
 			    "  --weighted               sites count by their samples\n"
-			    "  --period STEPS           fedavg's (20)\n"
 			    "  --steps N                (1500)\n"
 			    "  --batch N                (20)\n"
 			    "  --rate R                 (0.05)\n"
@@ -37,6 +43,8 @@ static const char usage[] = "usage: skew_study [OPTION...]\n"
 
 struct study {
 	struct skew_train_config train;
+	struct scout_config scout;
+	bool scouts, theta_given;
 	struct skew_data_config data;
 	double sizes[SKEW_SITES_MAX];
 	unsigned size_count;
@@ -44,7 +52,7 @@ struct study {
 	bool on_test;
 };
 
-static const char *const algorithms[] = {"bsp", "fedavg"}, *const norms[] = {"none", "batch", "group"};
+static const char *const algorithms[] = {"bsp", "gaia", "local", "dgc"}, *const norms[] = {"none", "batch", "group"};
 
 __attribute__((noreturn)) static void study_refuse(const char *option, const char *value)
 {
@@ -133,8 +141,28 @@ static void study_take_seeds(struct study *s, const char *text)
 		study_refuse("seeds", text);
 }
 
+static void study_take_thetas(struct study *s, const char *text)
+{
+	struct scout_config *c = &s->scout;
+	const char *at = text;
+
+	for (char *end = NULL; c->theta_count < SCOUT_THETAS_MAX; at = end + 1) {
+		c->thetas[c->theta_count++] = study_number("thetas", at, &end);
+		if (*end == 0)
+			return;
+		if (*end != ',')
+			break;
+	}
+	study_refuse("thetas", text);
+}
+
 enum {
 	ALGORITHM,
+	THETA,
+	POLICY,
+	THETAS,
+	PERIOD,
+	SIGMA,
 	NORM,
 	SITES,
 	SKEW,
@@ -142,7 +170,6 @@ enum {
 	SIZES,
 	DRIFT,
 	WEIGHTED,
-	PERIOD,
 	STEPS,
 	BATCH,
 	RATE,
@@ -155,6 +182,11 @@ enum {
 
 static const struct option options[] = {
 	{"algorithm", required_argument, NULL, ALGORITHM},
+	{"theta", required_argument, NULL, THETA},
+	{"policy", required_argument, NULL, POLICY},
+	{"thetas", required_argument, NULL, THETAS},
+	{"period", required_argument, NULL, PERIOD},
+	{"sigma", required_argument, NULL, SIGMA},
 	{"norm", required_argument, NULL, NORM},
 	{"sites", required_argument, NULL, SITES},
 	{"skew", required_argument, NULL, SKEW},
@@ -162,7 +194,6 @@ static const struct option options[] = {
 	{"sizes", required_argument, NULL, SIZES},
 	{"drift", required_argument, NULL, DRIFT},
 	{"weighted", no_argument, NULL, WEIGHTED},
-	{"period", required_argument, NULL, PERIOD},
 	{"steps", required_argument, NULL, STEPS},
 	{"batch", required_argument, NULL, BATCH},
 	{"rate", required_argument, NULL, RATE},
@@ -174,14 +205,34 @@ static const struct option options[] = {
 	{NULL, 0, NULL, 0},
 };
 
+/* JSON has no word for a loss that is not finite. */
+static void print_loss(const char *name, double loss)
+{
+	if (isfinite(loss))
+		printf("\"%s\":%.5f,", name, loss);
+	else
+		printf("\"%s\":null,", name);
+}
+
+static void study_tell(void *context, const struct scout_decision *d)
+{
+	(void)context;
+	printf("{\"study\":\"window\",\"window\":%" PRIu64 ",\"theta\":%g,\"action\":\"%s\",\"believed\":%u,",
+		d->window, d->theta, scout_action_name(d->action), d->believed);
+	print_loss("loss", d->loss);
+	print_loss("cost", d->cost);
+	printf("\"bytes\":%.1f,\"reason\":\"%s\"}\n", d->bytes, d->reason);
+}
+
 static void study_take(struct study *s, int option, const char *text)
 {
 	static const char *const sets[] = {"valid", "test"};
+	static const char *const policies[] = {"fixed", "replay", "hill", "stochastic", "annealing"};
 	const char *name = options[option].name;
 	struct skew_train_config *t = &s->train;
 	unsigned *wholes[] = {
 		[SITES] = &t->split.sites,
-		[PERIOD] = &t->period,
+		[PERIOD] = &s->scout.period,
 		[STEPS] = &t->steps,
 		[BATCH] = &t->batch,
 		[SIDE] = &s->data.side,
@@ -191,7 +242,21 @@ static void study_take(struct study *s, int option, const char *text)
 
 	switch (option) {
 	case ALGORITHM:
-		t->algorithm = (enum skew_algorithm)study_word(name, text, algorithms, 2);
+		t->algorithm = (enum site_algorithm)study_word(name, text, algorithms, SITE_ALGORITHM_COUNT);
+		break;
+	case THETA:
+		t->theta = study_real(name, text);
+		s->theta_given = true;
+		break;
+	case POLICY:
+		s->scout.policy = (enum scout_policy)study_word(name, text, policies, SCOUT_POLICY_COUNT);
+		s->scouts = true;
+		break;
+	case THETAS:
+		study_take_thetas(s, text);
+		break;
+	case SIGMA:
+		s->scout.sigma = study_real(name, text);
 		break;
 	case NORM:
 		t->norm = (enum skew_norm)study_word(name, text, norms, 3);
@@ -226,6 +291,24 @@ static void study_take(struct study *s, int option, const char *text)
 	}
 }
 
+static void study_set_scout(struct study *s)
+{
+	struct scout_config *c = &s->scout;
+
+	if (c->theta_count == 0)
+		study_refuse("thetas", "must say which there are");
+	if (c->policy == SCOUT_REPLAY) {
+		memcpy(c->schedule, c->thetas, c->theta_count * sizeof(*c->thetas));
+		c->schedule_count = c->theta_count;
+		c->theta_count = 1;
+	}
+	while (c->policy != SCOUT_REPLAY && c->thetas[c->first] != s->train.theta)
+		if (++c->first == c->theta_count)
+			study_refuse("thetas", "do not have the one that it begins with (--theta)");
+	s->train.scout = c;
+	s->train.tell = study_tell;
+}
+
 static void study_read(struct study *s, int argc, char **argv)
 {
 	int option;
@@ -243,15 +326,10 @@ static void study_read(struct study *s, int argc, char **argv)
 		study_refuse("sizes", "must be as many as there are sites");
 	if (s->size_count > 0)
 		s->train.split.sizes = s->sizes;
-}
-
-/* JSON has no word for a loss that is not finite. */
-static void print_loss(const char *name, double loss)
-{
-	if (isfinite(loss))
-		printf("\"%s\":%.5f,", name, loss);
-	else
-		printf("\"%s\":null,", name);
+	if (!s->theta_given)
+		s->train.theta = (const double[]){1, 0.1, 20, 0.001}[s->train.algorithm];
+	if (s->scouts)
+		study_set_scout(s);
 }
 
 static void study_print(const struct study *s, const struct skew_result *r, double seconds)
@@ -267,14 +345,17 @@ static void study_print(const struct study *s, const struct skew_result *r, doub
 	for (unsigned i = 0; i < t->phase_count; i++)
 		printf("%s{\"step\":%u,\"skew\":%g}%s", i ? "," : "\"drift\":[", t->phases[i].step,
 			t->phases[i].percent, i + 1 == t->phase_count ? "]," : "");
-	printf("\"period\":%u,\"steps\":%u,\"batch\":%u,\"rate\":%g,\"side\":%u,\"train\":%u,\"seed\":%" PRIu64 ",",
-		t->algorithm == SKEW_FEDAVG ? t->period : 1, t->steps, t->batch, t->rate, s->data.side,
-		s->data.train_count, t->split.seed);
+	if (t->scout)
+		printf("\"policy\":\"%s\",", scout_policy_name(t->scout->policy));
+	printf("\"theta\":%g,\"steps\":%u,\"batch\":%u,\"rate\":%g,\"side\":%u,\"train\":%u,\"seed\":%" PRIu64 ",",
+		r->theta, t->steps, t->batch, t->rate, s->data.side, s->data.train_count, t->split.seed);
 	printf("\"on\":\"%s\",\"accuracy\":%.4f,", s->on_test ? "test" : "valid",
 		(double)r->score.correct / r->score.count);
 	print_loss("loss", r->score.loss / r->score.count);
 	print_loss("training_loss", r->training_loss);
-	printf("\"bytes\":%" PRIu64 ",\"hash\":\"%016" PRIx64 "\",\"seconds\":%.2f}\n", r->bytes, r->hash, seconds);
+	printf("\"bytes\":%" PRIu64 ",\"bytes_wire\":%" PRIu64 ",\"bytes_travel\":%" PRIu64 ",\"exchanges\":%" PRIu64
+	       ",\"hash\":\"%016" PRIx64 "\",\"seconds\":%.2f}\n",
+		r->bytes, r->bytes_wire, r->bytes_travel, r->exchanges, r->hash, seconds);
 	fflush(stdout);
 }
 
@@ -288,6 +369,7 @@ static int study_run(struct study *s, const struct skew_data *data)
 		struct skew_result result;
 
 		s->train.split.seed = seed;
+		s->scout.seed = seed;
 		if (skew_train(&s->train, data, set, &result, &e) < 0) {
 			fprintf(stderr, "skew_study: %s\n", e.text);
 			return 1;
@@ -310,6 +392,7 @@ int main(int argc, char **argv)
 	int status;
 
 	study.train.norm = SKEW_NORM_GROUP;
+	scout_defaults(&study.scout);
 	study_read(&study, argc, argv);
 	if (skew_data_load(&study.data, &data, &e) < 0) {
 		fprintf(stderr, "skew_study: %s\n", e.text);

@@ -9,10 +9,17 @@
 #include <stdlib.h>
 #include <string.h>
 
-struct site {
+#include "aggregation/sparse.h"
+#include "tests/bench/skew_random.h"
+
+/* One of the sites. */
+struct place {
 	struct skew_feed feed;
-	float *weights, *velocity, *gradient;
-	double share; /* of an average; 0 for a site without samples */
+	struct site site;
+	float *weights, *gradient;
+	const float *gradients[SKEW_TENSORS_MAX]; /* of it, by tensor */
+	double share;                             /* of an average; 0 for a site without samples */
+	uint64_t told;                            /* bytes, by the last window */
 };
 
 struct train {
@@ -20,19 +27,26 @@ struct train {
 	const struct skew_data *data;
 	struct skew_model model;
 	struct skew_scratch *scratch;
-	struct site sites[SKEW_SITES_MAX];
-	unsigned phase; /* how many of the phases have begun */
-	float *mean;    /* of gradients or weights */
+	struct place sites[SKEW_SITES_MAX];
+	struct scout scout; /* where there is one */
+	unsigned phase;     /* how many of the phases have begun */
+	float *mean;        /* of gradients or weights */
+	float *sum, *said;  /* of a tensor */
+	uint8_t *coded;     /* likewise, room to code it in */
 	float *memory;
-	uint32_t *samples;      /* of a batch */
+	uint32_t *samples;      /* of a batch, or a probe */
 	struct skew_score late; /* of batches in the last tenth */
-	uint64_t bytes;
 };
 
 struct skew_train_config skew_train_defaults(void)
 {
 	return (struct skew_train_config){
-		.period = 20,
+		.algorithm = SITE_BSP,
+		.theta = 1,
+		.outer = {.kind = OUTER_AVERAGE},
+		.clip = 1,
+		.warmup = 100,
+		.probe = 400,
 		.steps = 1500,
 		.batch = 20,
 		.rate = 0.05,
@@ -50,8 +64,12 @@ static int train_check(const struct skew_train_config *c, struct err *e)
 	if (c->steps == 0 || c->batch == 0 || c->batch > SKEW_BATCH_MAX)
 		return err_set(e, -EINVAL, "%u steps of batch %u: use at least one step, and 1 to %d samples", c->steps,
 			c->batch, SKEW_BATCH_MAX);
-	if (c->algorithm == SKEW_FEDAVG && c->period == 0)
-		return err_set(e, -EINVAL, "a period of 0 steps: use at least 1");
+	if (c->scout && c->probe == 0)
+		return err_set(e, -EINVAL, "a probe of no samples");
+	for (unsigned i = 0; c->scout && i < c->scout->theta_count && i < SCOUT_THETAS_MAX; i++)
+		if (!site_theta_valid(c->algorithm, c->scout->thetas[i]))
+			return err_set(e, -EINVAL, "theta %g is none of %s's", c->scout->thetas[i],
+				site_algorithm_name(c->algorithm));
 	for (unsigned i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++)
 		if (!(numbers[i] >= 0 && isfinite(numbers[i])))
 			return err_set(
@@ -123,105 +141,208 @@ static int train_drift(struct train *t, unsigned step, struct err *e)
 
 /* ---- begin and end ---- */
 
-static int train_open(struct train *t, struct err *e)
+/* As a box would: in chunks of 32 KiB, each in the shorter form, with a header. */
+static uint64_t train_wire(void *context, const float *values, uint32_t elements)
+{
+	enum { CHUNK = 8192, HEADER = 40 };
+	const struct train *t = context;
+	uint64_t bytes = 0;
+
+	for (uint32_t at = 0; at < elements; at += CHUNK) {
+		const uint32_t count = elements - at < CHUNK ? elements - at : CHUNK;
+		const size_t coded = sparse_encode(t->coded, values + at, DTYPE_F32, count);
+
+		bytes += HEADER + (coded ? coded : count * sizeof(float));
+	}
+	return bytes;
+}
+
+static int train_settle(struct train *t, unsigned k, struct err *e)
+{
+	const struct skew_train_config *c = t->config;
+	struct place *place = &t->sites[k];
+	struct site_tensor tensors[SKEW_TENSORS_MAX];
+	const struct site_config config = {.algorithm = c->algorithm,
+		.tensors = tensors,
+		.tensor_count = t->model.tensor_count,
+		.theta = c->scout ? scout_theta(&t->scout) : c->theta,
+		.share = place->share,
+		.sites = c->split.sites,
+		.momentum = c->momentum,
+		.weight_decay = c->decay,
+		.rate_first = c->rate,
+		.outer = c->outer,
+		.clip = c->clip,
+		.warmup = c->warmup,
+		.wire = train_wire,
+		.wire_context = t};
+
+	for (unsigned i = 0; i < t->model.tensor_count; i++) {
+		const struct skew_tensor *tensor = &t->model.tensors[i];
+
+		tensors[i] = (struct site_tensor){place->weights + tensor->offset, tensor->elements, tensor->trained};
+		place->gradients[i] = place->gradient + tensor->offset;
+	}
+	return site_init(&place->site, &config, e);
+}
+
+static int train_room(struct train *t, struct err *e)
 {
 	const unsigned sites = t->config->split.sites;
-	size_t floats;
-	int rc = skew_model_init(&t->model, t->config->norm, t->data->train.side, e);
+	const size_t floats = t->model.elements;
+	const unsigned batch = t->config->batch, samples = batch > t->config->probe ? batch : t->config->probe;
 
-	if (rc < 0)
-		return rc;
-	rc = train_deal(t, t->config->split.percent, true, e); /* checks the number of sites too */
-	if (rc < 0)
-		return rc;
-	floats = t->model.elements;
-	t->scratch = skew_scratch_create(&t->model, t->config->batch);
-	t->samples = calloc(t->config->batch, sizeof(*t->samples));
-	t->memory = calloc((3 * sites + 1) * floats, sizeof(*t->memory));
-	if (!t->scratch || !t->samples || !t->memory)
+	t->scratch = skew_scratch_create(&t->model, batch);
+	t->samples = calloc(samples, sizeof(*t->samples));
+	t->memory = calloc((2 * sites + 3) * floats, sizeof(*t->memory));
+	t->coded = malloc(floats * sizeof(float));
+	if (!t->scratch || !t->samples || !t->memory || !t->coded)
 		return err_set(e, -ENOMEM, "no memory for %u sites", sites);
 	t->mean = t->memory;
+	t->sum = t->memory + floats;
+	t->said = t->memory + 2 * floats;
 	for (unsigned k = 0; k < sites; k++) {
-		t->sites[k].weights = t->memory + (3 * k + 1) * floats;
-		t->sites[k].velocity = t->memory + (3 * k + 2) * floats;
-		t->sites[k].gradient = t->memory + (3 * k + 3) * floats;
+		t->sites[k].weights = t->memory + (2 * k + 3) * floats;
+		t->sites[k].gradient = t->memory + (2 * k + 4) * floats;
 		skew_model_seed(&t->model, t->config->split.seed, t->sites[k].weights);
 	}
 	return 0;
 }
 
+static int train_open(struct train *t, struct err *e)
+{
+	int rc = skew_model_init(&t->model, t->config->norm, t->data->train.side, e);
+
+	if (rc == 0)
+		rc = train_deal(t, t->config->split.percent, true, e); /* checks the number of sites too */
+	if (rc == 0 && t->config->scout) {
+		struct scout_config scout = *t->config->scout;
+
+		scout.model_bytes = t->model.elements * sizeof(float);
+		rc = scout_init(&t->scout, &scout, e);
+	}
+	if (rc == 0)
+		rc = train_room(t, e);
+	for (unsigned k = 0; rc == 0 && k < t->config->split.sites; k++)
+		rc = train_settle(t, k, e);
+	return rc;
+}
+
 static void train_close(struct train *t)
 {
-	for (unsigned k = 0; k < SKEW_SITES_MAX; k++)
+	for (unsigned k = 0; k < SKEW_SITES_MAX; k++) {
 		skew_feed_fini(&t->sites[k].feed);
+		site_fini(&t->sites[k].site);
+	}
 	skew_scratch_destroy(t->scratch);
 	free(t->samples);
+	free(t->coded);
 	free(t->memory);
 }
 
 /* ---- a step ---- */
 
-/* t->mean becomes the mean over sites, by their shares, of the first `count` of their weights or gradients. */
-static void train_average(struct train *t, bool of_weights, uint32_t count)
+/* t->mean becomes the mean of the sites' weights, by their shares. */
+static void train_average(struct train *t)
 {
-	memset(t->mean, 0, count * sizeof(float));
+	memset(t->mean, 0, t->model.elements * sizeof(float));
 	for (unsigned k = 0; k < t->config->split.sites; k++) {
-		const float *values = of_weights ? t->sites[k].weights : t->sites[k].gradient;
 		const float share = (float)t->sites[k].share;
 
-		for (uint32_t i = 0; share > 0 && i < count; i++)
-			t->mean[i] += share * values[i];
+		for (uint32_t i = 0; share > 0 && i < t->model.elements; i++)
+			t->mean[i] += share * t->sites[k].weights[i];
 	}
 }
 
-/* velocity = momentum * velocity + gradient + decay * weights; weights -= rate * velocity */
-static void train_descend(const struct train *t, const float *gradient, double rate, float *velocity, float *weights)
-{
-	const float momentum = (float)t->config->momentum, decay = (float)t->config->decay, by = (float)rate;
-
-	for (uint32_t i = 0; i < t->model.trained; i++) {
-		velocity[i] = momentum * velocity[i] + (gradient[i] + decay * weights[i]);
-		weights[i] -= by * velocity[i];
-	}
-}
-
-/* A gradient for each site that has samples. */
-static void train_gradients(struct train *t, unsigned step)
+/* A gradient for each site that has samples, and what it makes of that. */
+static int train_step(struct train *t, unsigned step, double rate)
 {
 	struct skew_score unused = {0};
 	const bool late = step >= t->config->steps - (t->config->steps + 9) / 10;
+	int rc = 0;
 
-	for (unsigned k = 0; k < t->config->split.sites; k++) {
-		struct site *site = &t->sites[k];
+	for (unsigned k = 0; rc == 0 && k < t->config->split.sites; k++) {
+		struct place *place = &t->sites[k];
+		const bool any = skew_feed_next(&place->feed, t->config->batch, t->samples) > 0;
 
-		if (skew_feed_next(&site->feed, t->config->batch, t->samples) > 0)
-			skew_model_gradient(&t->model, t->scratch, site->weights, &t->data->train, t->samples,
-				t->config->batch, site->gradient, late ? &t->late : &unused);
+		if (any)
+			skew_model_gradient(&t->model, t->scratch, place->weights, &t->data->train, t->samples,
+				t->config->batch, place->gradient, late ? &t->late : &unused);
+		rc = site_step(&place->site, any ? place->gradients : NULL, rate);
 	}
+	return rc;
 }
 
-static void train_step_bsp(struct train *t, double rate)
+/* What all say of a tensor is summed, and all hear it. */
+static int train_exchange_tensor(struct train *t, unsigned tensor)
 {
-	const uint32_t trained = t->model.trained;
+	const uint32_t elements = t->model.tensors[tensor].elements;
+	int rc = 0;
 
-	train_average(t, false, trained);
-	train_descend(t, t->mean, rate, t->sites[0].velocity, t->sites[0].weights);
-	for (unsigned k = 1; k < t->config->split.sites; k++)
-		memcpy(t->sites[k].weights, t->sites[0].weights, trained * sizeof(float));
-	t->bytes += trained * sizeof(float);
+	memset(t->sum, 0, elements * sizeof(float));
+	for (unsigned k = 0; rc == 0 && k < t->config->split.sites; k++) {
+		rc = site_offer(&t->sites[k].site, tensor, t->said);
+		for (uint32_t i = 0; rc == 0 && i < elements; i++)
+			t->sum[i] += t->said[i];
+	}
+	for (unsigned k = 0; rc == 0 && k < t->config->split.sites; k++)
+		rc = site_accept(&t->sites[k].site, tensor, t->sum);
+	return rc;
 }
 
-static void train_step_fedavg(struct train *t, double rate, unsigned step)
+static int train_exchange(struct train *t)
 {
-	for (unsigned k = 0; k < t->config->split.sites; k++)
-		if (t->sites[k].feed.count > 0)
-			train_descend(t, t->sites[k].gradient, rate, t->sites[k].velocity, t->sites[k].weights);
-	if ((step + 1) % t->config->period)
-		return;
-	train_average(t, true, t->model.elements);
-	for (unsigned k = 0; k < t->config->split.sites; k++)
-		memcpy(t->sites[k].weights, t->mean, t->model.elements * sizeof(float));
-	t->bytes += t->model.elements * sizeof(float);
+	int rc = 0;
+
+	for (unsigned i = 0; rc == 0 && i < t->model.tensor_count && site_due(&t->sites[0].site); i++)
+		if (site_exchanges(&t->sites[0].site, i))
+			rc = train_exchange_tensor(t, i);
+	return rc;
+}
+
+/* ---- windows of the controller ---- */
+
+/* How a site's model does on `count` samples of the one at `host`. */
+static double train_try(struct train *t, unsigned site, unsigned host, unsigned count)
+{
+	const struct skew_feed *feed = &t->sites[host].feed;
+	struct skew_score score = {0};
+	struct skew_random r;
+
+	skew_random_init(&r, t->config->split.seed, SKEW_PROBE, t->scout.window * SKEW_SITES_MAX + host);
+	for (unsigned i = 0; i < count; i++)
+		t->samples[i] = feed->order[skew_random_below(&r, feed->count)];
+	skew_model_evaluate(&t->model, t->scratch, t->sites[site].weights, &t->data->train, t->samples, count, &score);
+	return (double)score.correct / score.count;
+}
+
+static int train_window(struct train *t, unsigned step)
+{
+	struct scout_report reports[SKEW_SITES_MAX];
+	const unsigned sites = t->config->split.sites;
+	struct scout_decision decision;
+	int rc;
+
+	if (!t->config->scout || (step + 1) % t->scout.config.period)
+		return 0;
+	for (unsigned k = 0; k < sites; k++) {
+		const unsigned host = sites > 1 ? scout_host(&t->scout, k, sites) : k;
+		const bool both = t->sites[k].feed.count > 0 && t->sites[host].feed.count > 0;
+
+		reports[k] = (struct scout_report){.bytes = t->sites[k].site.counts.bytes_paper - t->sites[k].told};
+		t->sites[k].told += reports[k].bytes;
+		if (!both)
+			continue;
+		reports[k].home = train_try(t, k, k, t->config->probe);
+		reports[k].away = train_try(t, k, host, t->config->probe);
+		reports[k].samples = t->config->probe;
+	}
+	rc = scout_observe(&t->scout, reports, sites, &decision);
+	for (unsigned k = 0; rc == 0 && k < sites; k++)
+		rc = site_set_theta(&t->sites[k].site, decision.theta);
+	if (rc == 0 && t->config->tell)
+		t->config->tell(t->config->context, &decision);
+	return rc;
 }
 
 static int train_steps(struct train *t, struct err *e)
@@ -234,11 +355,13 @@ static int train_steps(struct train *t, struct err *e)
 
 		if (rc < 0)
 			return rc;
-		train_gradients(t, step);
-		if (c->algorithm == SKEW_BSP)
-			train_step_bsp(t, rate);
-		else
-			train_step_fedavg(t, rate, step);
+		rc = train_step(t, step, rate);
+		if (rc == 0)
+			rc = train_window(t, step);
+		if (rc == 0)
+			rc = train_exchange(t);
+		if (rc < 0)
+			return err_set(e, rc, "step %u of a site: %s", step, strerror(-rc));
 	}
 	return 0;
 }
@@ -253,6 +376,22 @@ static uint64_t train_hash(const struct train *t)
 	return hash;
 }
 
+static void train_count(const struct train *t, struct skew_result *result)
+{
+	const unsigned sites = t->config->split.sites;
+
+	*result = (struct skew_result){.training_loss = t->late.loss / t->late.count,
+		.exchanges = t->sites[0].site.counts.exchanges,
+		.theta = t->sites[0].site.config.theta,
+		.bytes_travel = t->scout.bytes_travel / sites};
+	for (unsigned k = 0; k < sites; k++) {
+		result->bytes += t->sites[k].site.counts.bytes_paper;
+		result->bytes_wire += t->sites[k].site.counts.bytes_wire;
+	}
+	result->bytes /= sites;
+	result->bytes_wire /= sites;
+}
+
 int skew_train(const struct skew_train_config *config, const struct skew_data *data, const struct skew_set *set,
 	struct skew_result *result, struct err *e)
 {
@@ -265,8 +404,8 @@ int skew_train(const struct skew_train_config *config, const struct skew_data *d
 	if (rc == 0)
 		rc = train_steps(&t, e);
 	if (rc == 0) {
-		*result = (struct skew_result){.bytes = t.bytes, .training_loss = t.late.loss / t.late.count};
-		train_average(&t, true, t.model.elements);
+		train_count(&t, result);
+		train_average(&t);
 		skew_model_evaluate(&t.model, t.scratch, t.mean, set, NULL, set->count, &result->score);
 		result->hash = train_hash(&t);
 	}

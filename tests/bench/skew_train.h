@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * One run of the study: sites with partitions of their own train one model together, in one process and one thread, and
- * the averaged model is scored. BSP and FedAvg, whose arithmetic is short enough to stand here.
+ * the averaged model is scored. What a site does, says and hears is the library's (client/scout/site.h), and so is the
+ * controller that may set theta meanwhile (client/scout/scout.h); the sum over sites is a loop here, where else a box
+ * is.
  *
  * Gradients are means, over a batch and over sites (the prototype of SkewScout summed those of sites): so all
  * algorithms learn at the same effective rate. A run follows from its configuration bit for bit.
@@ -12,17 +14,12 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "client/scout/scout.h"
+#include "client/scout/site.h"
 #include "phub/base/err.h"
 #include "tests/bench/skew_data.h"
 #include "tests/bench/skew_model.h"
 #include "tests/bench/skew_partition.h"
-
-/*
- * BSP: every step, one momentum step on the mean of gradients; running statistics stay with their site.
- * FedAvg: sites step by themselves, and every `period` steps weights and running statistics are averaged; momentum
- * stays.
- */
-enum skew_algorithm { SKEW_BSP, SKEW_FEDAVG };
 
 enum { SKEW_PHASES_MAX = 8 };
 
@@ -33,32 +30,50 @@ struct skew_phase {
 };
 
 struct skew_train_config {
-	enum skew_algorithm algorithm;
+	enum site_algorithm algorithm;
+	double theta; /* as the algorithm has it; local: steps between averages */
 	enum skew_norm norm;
-	unsigned period; /* FedAvg: steps between averages, at least 1 */
 	unsigned steps, batch;
 	double rate, momentum, decay;       /* decay: of weights */
 	double late;                        /* from this part of the steps on, the rate is a tenth; 1: never */
+	struct outer_config outer;          /* local */
+	double clip;                        /* dgc */
+	uint32_t warmup;                    /* dgc: steps in a stage */
 	bool weighted;                      /* sites count by their samples; else all that have any are alike */
 	struct skew_partition_config split; /* its seed is the run's */
 	struct skew_phase phases[SKEW_PHASES_MAX];
 	unsigned phase_count; /* 0: split.percent all the time; steps must rise */
+	/*
+	 * NULL: theta stays. Else it sets theta from its grid; at the end of each of its periods, before an exchange
+	 * that is due then, each site's model is tried on `probe` samples at home and at scout_host(), the same for all
+	 * who are tried there. `tell`, if any, hears each decision. model_bytes is set here.
+	 */
+	const struct scout_config *scout;
+	unsigned probe;
+	void (*tell)(void *context, const struct scout_decision *decision);
+	void *context;
 };
 
-/* What the pilot used: K=5, batch 20, 1,500 steps, SGD 0.9, decay 5e-4, rate 0.05, a tenth of it after 75 %. */
+/* What the pilot used: K=5, batch 20, 1,500 steps, SGD 0.9, decay 5e-4, rate 0.05, a tenth of it after 75 %; theta 1,
+ * DGC's clipping 1 and stages of 100 steps; probes of 400. */
 struct skew_train_config skew_train_defaults(void);
 
 struct skew_result {
 	struct skew_score score; /* of the averaged model */
 	double training_loss;    /* nats, mean over the last tenth of the steps, all sites */
-	uint64_t bytes;          /* that one site sent: 4 for each weight or gradient, whatever came back */
-	uint64_t hash;           /* FNV-1a of the averaged weights */
+	uint64_t bytes;          /* that one site sent, the mean: as the papers count them; whatever came back */
+	uint64_t bytes_wire;     /* likewise, as chunks coded by aggregation/sparse.h where that is shorter */
+	uint64_t bytes_travel;   /* likewise, of models that travelled */
+	uint64_t exchanges;
+	double theta;  /* at the end */
+	uint64_t hash; /* FNV-1a of the averaged weights */
 };
 
 /*
  * Trains on `data->train` and scores on `set`. Computes for seconds; any thread. 0; -EINVAL with the reason in `e`: no
- * steps, a batch beyond 1 .. SKEW_BATCH_MAX, a period of 0, a number that is not finite or below 0, phases that do not
- * rise, what skew_partition_init() refuses, sites that all have nothing; -ENOMEM.
+ * steps, a batch beyond 1 .. SKEW_BATCH_MAX, a probe that is not, a rate, momentum, decay or late that is not finite or
+ * below 0, phases that do not rise, what skew_partition_init(), site_init() or scout_init() refuse, sites that all have
+ * nothing, a grid with a theta that the algorithm cannot have; -ENOMEM.
  */
 int skew_train(const struct skew_train_config *config, const struct skew_data *data, const struct skew_set *set,
 	struct skew_result *result, struct err *e);

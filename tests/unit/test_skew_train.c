@@ -55,7 +55,7 @@ static int drop_data(void **state)
 	return 0;
 }
 
-static struct skew_train_config small(enum skew_algorithm algorithm, enum skew_norm norm)
+static struct skew_train_config small(enum site_algorithm algorithm, enum skew_norm norm)
 {
 	struct skew_train_config config = skew_train_defaults();
 
@@ -63,7 +63,7 @@ static struct skew_train_config small(enum skew_algorithm algorithm, enum skew_n
 	config.norm = norm;
 	config.steps = 12;
 	config.batch = 10;
-	config.period = 4;
+	config.theta = algorithm == SITE_BSP ? 1 : algorithm == SITE_LOCAL ? 4 : algorithm == SITE_GAIA ? 0.1 : 0.01;
 	config.split.sites = 3;
 	config.split.percent = 60;
 	config.split.seed = 5;
@@ -95,10 +95,11 @@ static double accuracy(const struct skew_result *result)
 static void test_fashion(void **state)
 {
 	static const struct {
-		enum skew_algorithm algorithm;
+		enum site_algorithm algorithm;
 		enum skew_norm norm;
-	} cases[] = {{SKEW_BSP, SKEW_NORM_NONE}, {SKEW_BSP, SKEW_NORM_BATCH}, {SKEW_BSP, SKEW_NORM_GROUP},
-		{SKEW_FEDAVG, SKEW_NORM_GROUP}};
+		double theta;
+	} cases[] = {{SITE_BSP, SKEW_NORM_NONE, 1}, {SITE_BSP, SKEW_NORM_BATCH, 1}, {SITE_BSP, SKEW_NORM_GROUP, 1},
+		{SITE_LOCAL, SKEW_NORM_GROUP, 5}, {SITE_GAIA, SKEW_NORM_GROUP, 0.1}};
 	const struct skew_data_config small_data = {.side = 14, .train_count = 2000, .valid_count = 1000};
 	struct skew_data data;
 	struct err e = {0};
@@ -108,7 +109,7 @@ static void test_fashion(void **state)
 		printf("%s\n", e.text);
 		skip();
 	}
-	for (unsigned i = 0; i < 4; i++) {
+	for (unsigned i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
 		struct skew_train_config config = skew_train_defaults();
 		struct skew_result result;
 
@@ -116,7 +117,7 @@ static void test_fashion(void **state)
 		config.norm = cases[i].norm;
 		config.split.sites = 2;
 		config.steps = 90;
-		config.period = 5;
+		config.theta = cases[i].theta;
 		if (skew_train(&config, &data, &data.valid, &result, &e) < 0)
 			fail_msg("%s", e.text);
 		if (accuracy(&result) < 0.74)
@@ -128,7 +129,7 @@ static void test_fashion(void **state)
 /* Patterns are learnt by sites that each know some of them, and not by one that knows them alone. */
 static void test_together(void **state)
 {
-	struct skew_train_config config = small(SKEW_BSP, SKEW_NORM_GROUP);
+	struct skew_train_config config = small(SITE_BSP, SKEW_NORM_GROUP);
 
 	(void)state;
 	config.steps = 60;
@@ -139,8 +140,8 @@ static void test_together(void **state)
 
 		assert_true(accuracy(&bsp) > 0.9);
 	}
-	config.algorithm = SKEW_FEDAVG;
-	config.period = 1000; /* never averaged but at the end */
+	config.algorithm = SITE_LOCAL;
+	config.theta = 1000; /* never averaged but at the end */
 	{
 		const struct skew_result apart = run(&config);
 
@@ -155,8 +156,8 @@ static void test_together(void **state)
 static void test_repeats(void **state)
 {
 	(void)state;
-	for (unsigned i = 0; i < 6; i++) {
-		struct skew_train_config config = small(i / 3 ? SKEW_FEDAVG : SKEW_BSP, (enum skew_norm)(i % 3));
+	for (unsigned i = 0; i < 12; i++) {
+		struct skew_train_config config = small((enum site_algorithm)(i / 3), (enum skew_norm)(i % 3));
 		const struct skew_result a = run(&config), b = run(&config);
 		struct skew_result other;
 
@@ -167,38 +168,97 @@ static void test_repeats(void **state)
 	}
 }
 
-/* One site needs nobody: then both algorithms are plain SGD, bit for bit, whatever the period. */
+/* One site needs nobody: then BSP and who never talks are plain SGD, bit for bit. */
 static void test_alone(void **state)
 {
 	(void)state;
 	for (unsigned norm = 0; norm < 3; norm++) {
-		struct skew_train_config config = small(SKEW_BSP, (enum skew_norm)norm);
+		struct skew_train_config config = small(SITE_BSP, (enum skew_norm)norm);
 		struct skew_result bsp;
 
 		config.split.sites = 1;
 		bsp = run(&config);
-		config.algorithm = SKEW_FEDAVG;
-		for (config.period = 1; config.period < 6; config.period += 4) {
-			const struct skew_result fedavg = run(&config);
-
-			assert_true(fedavg.hash == bsp.hash);
-		}
+		config.algorithm = SITE_LOCAL;
+		config.theta = config.steps + 1;
+		assert_true(run(&config).hash == bsp.hash);
 	}
 }
 
 static void test_bytes(void **state)
 {
-	struct skew_train_config config = small(SKEW_BSP, SKEW_NORM_BATCH);
+	struct skew_train_config config = small(SITE_BSP, SKEW_NORM_BATCH);
 	struct skew_result result = run(&config);
 
 	(void)state;
 	assert_int_equal(result.bytes, 12 * 4 * 7738);
-	config.algorithm = SKEW_FEDAVG;
+	assert_int_equal(result.exchanges, 12);
+	assert_true(result.bytes_wire >= result.bytes);
+	config.algorithm = SITE_LOCAL;
+	config.theta = 4;
 	result = run(&config);
 	assert_int_equal(result.bytes, 3 * 4 * 7834); /* with running statistics */
-	config.period = 5;
+	config.theta = 5;
 	result = run(&config);
 	assert_int_equal(result.bytes, 2 * 4 * 7834);
+	config.algorithm = SITE_DGC;
+	config.theta = 0.01;
+	config.warmup = 0;
+	result = run(&config);
+	assert_int_equal(result.bytes % 12, 0);
+	assert_in_range(result.bytes, 12 * 12 * 70, 12 * 12 * 100); /* 1 % of each tensor, rounded up */
+	assert_true(result.bytes_wire < 12 * 4 * 7738 / 4);
+}
+
+/* ---- the controller ---- */
+
+struct windows {
+	struct scout_decision decisions[8];
+	unsigned count;
+};
+
+static void note(void *context, const struct scout_decision *decision)
+{
+	struct windows *w = context;
+
+	w->decisions[w->count++] = *decision;
+}
+
+/* Off, or fixed, it changes nothing, bit for bit; a schedule is followed; of what it sets theta to the sites hear. */
+static void test_scouted(void **state)
+{
+	struct skew_train_config config = small(SITE_LOCAL, SKEW_NORM_GROUP);
+	const struct skew_result alone = run(&config);
+	struct scout_config scout;
+	struct windows seen = {.count = 0};
+	struct skew_result result;
+
+	(void)state;
+	scout_defaults(&scout);
+	scout.policy = SCOUT_FIXED;
+	scout.thetas[0] = 4;
+	scout.theta_count = 1;
+	scout.period = 4;
+	config.scout = &scout;
+	config.probe = 30;
+	config.tell = note;
+	config.context = &seen;
+	result = run(&config);
+	assert_true(result.hash == alone.hash && result.bytes == alone.bytes);
+	assert_int_equal(result.bytes_travel, 3 * 4 * 7738);
+	assert_int_equal(seen.count, 3);
+	for (unsigned i = 0; i < 3; i++) {
+		assert_int_equal(seen.decisions[i].believed, 3);
+		assert_true(seen.decisions[i].loss >= -1 && seen.decisions[i].loss <= 1);
+	}
+	seen.count = 0;
+	scout.policy = SCOUT_REPLAY;
+	scout.schedule[0] = 4;
+	scout.schedule[1] = 1;
+	scout.schedule_count = 2;
+	result = run(&config);
+	assert_true(result.theta == 1);
+	assert_int_equal(result.exchanges, 9); /* at step 4, and each after that */
+	assert_true(run(&config).hash == result.hash);
 }
 
 /* ---- unequal sites ---- */
@@ -210,7 +270,7 @@ static void test_empty_site(void **state)
 
 	(void)state;
 	for (unsigned i = 0; i < 4; i++) {
-		struct skew_train_config config = small(i / 2 ? SKEW_FEDAVG : SKEW_BSP, SKEW_NORM_GROUP);
+		struct skew_train_config config = small(i / 2 ? SITE_LOCAL : SITE_BSP, SKEW_NORM_GROUP);
 		struct skew_result two, three;
 
 		config.weighted = i % 2;
@@ -228,7 +288,7 @@ static void test_empty_site(void **state)
 static void test_weighted(void **state)
 {
 	static const double sizes[] = {1, 3};
-	struct skew_train_config config = small(SKEW_FEDAVG, SKEW_NORM_GROUP), weighted;
+	struct skew_train_config config = small(SITE_LOCAL, SKEW_NORM_GROUP), weighted;
 
 	(void)state;
 	config.split.percent = 0;
@@ -244,7 +304,7 @@ static void test_weighted(void **state)
 
 static void test_drift(void **state)
 {
-	struct skew_train_config config = small(SKEW_BSP, SKEW_NORM_GROUP), drifts;
+	struct skew_train_config config = small(SITE_BSP, SKEW_NORM_GROUP), drifts;
 	const struct skew_result still = run(&config);
 
 	(void)state;
@@ -279,11 +339,14 @@ static void refused(const struct skew_train_config *config, const struct skew_da
 
 static void test_refused(void **state)
 {
-	const struct skew_train_config good = small(SKEW_FEDAVG, SKEW_NORM_GROUP);
+	const struct skew_train_config good = small(SITE_LOCAL, SKEW_NORM_GROUP);
 	struct skew_train_config c = good;
 	struct skew_data nothing = made;
+	struct scout_config scout;
 
 	(void)state;
+	scout_defaults(&scout);
+	scout.theta_count = 1;
 	c.steps = 0;
 	refused(&c, &made, "at least one step");
 	c = good;
@@ -292,8 +355,18 @@ static void test_refused(void **state)
 	c.batch = SKEW_BATCH_MAX + 1;
 	refused(&c, &made, "1 to 1024 samples");
 	c = good;
-	c.period = 0;
-	refused(&c, &made, "a period of 0");
+	c.theta = 0.5;
+	refused(&c, &made, "theta");
+	c = good;
+	c.probe = 0;
+	c.scout = &scout;
+	refused(&c, &made, "a probe of no samples");
+	c.probe = 10;
+	scout.thetas[0] = 0.5;
+	refused(&c, &made, "theta 0.5 is none of local's");
+	scout.thetas[0] = 4;
+	scout.sigma = 2;
+	refused(&c, &made, "sigma is 2");
 	for (int i = 0; i < 4; i++) {
 		c = good;
 		*(double *[]){&c.rate, &c.momentum, &c.decay, &c.late}[i] = i % 2 ? NAN : -1;
@@ -326,6 +399,7 @@ int main(void)
 		cmocka_unit_test(test_repeats),
 		cmocka_unit_test(test_alone),
 		cmocka_unit_test(test_bytes),
+		cmocka_unit_test(test_scouted),
 		cmocka_unit_test(test_empty_site),
 		cmocka_unit_test(test_weighted),
 		cmocka_unit_test(test_drift),
