@@ -233,7 +233,8 @@ static void boxes_job_changed(struct boxes_watch *w, const struct roster_job *is
 	char clock[16];
 
 	if (gone ? !was
-		 : was && strcmp(was->state, is->state) == 0 && was->workers == is->workers && was->world == is->world)
+		 : was && strcmp(was->state, is->state) == 0 && was->workers == is->workers &&
+				was->known == is->known && was->world == is->world)
 		return;
 	if (w->o->json) {
 		told = gone ? json_pack("{s:s, s:s}", "job", is->name, "state", "gone") : boxes_json_job(is);
@@ -243,8 +244,11 @@ static void boxes_job_changed(struct boxes_watch *w, const struct roster_job *is
 	} else if (gone) {
 		printf("%sjob %s is gone from box %s\n", boxes_clock(w->o, clock), is->name, is->box);
 	} else {
-		printf("%sjob %s at box %s: %s, %" PRIu32 " of %" PRIu32 " workers\n", boxes_clock(w->o, clock),
-			is->name, is->box, is->state, is->workers, is->world);
+		printf("%sjob %s at box %s: %s, %" PRIu32 " of %" PRIu32 " workers", boxes_clock(w->o, clock), is->name,
+			is->box, is->state, is->known, is->world);
+		if (is->known > is->workers)
+			printf(", %" PRIu32 " there", is->workers);
+		printf("\n");
 	}
 }
 

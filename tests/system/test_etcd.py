@@ -398,12 +398,16 @@ def hosts_boxes():
     etcd = Etcd()
     top = announced("top", etcd)
     low = announced("low", etcd, uplink=top.address)
+    looks = Process("phub boxes", [PHUB, "boxes", "--etcd", etcd.url, "--watch"])
     name = f"test-etcd-{os.getpid()}"
     workers = [Worker(box.url("hosted") + "?hostbox=auto", rank=rank, world=3, keys="a:1000", rounds="until-told", optimizer="none", pause_us=5000,
                       env={"PHUB_PHUBD": str(rig.PHUBD), "PHUB_HOSTBOX_NAME": name}) for rank, box in enumerate((top, top, low))]
     until(lambda: {key: [job["workers"] for job in box["jobs"]] for key, box in boxes(etcd).items()} == {"top": [2], "low": [1]}, "2 and 1 of 3 workers")
     until(lambda: all(job["known"] == 3 for box in boxes(etcd).values() for job in box["jobs"]), "both know of 3")
     holds(phub("--etcd", etcd.url)[0], r"top .* hosted 3/3 \(2 here\)", r"low .* hosted 3/3 \(1 here\)")
+    for box, here in (("top", 2), ("low", 1)):
+        check(looks.out.find(lambda line, told=f"job hosted at box {box}: running, 3 of 3 workers, {here} there": told in line), looks.out.text())
+    looks.kill(signal.SIGTERM)
     workers[0].tell()
     for worker in workers:
         worker.good()
