@@ -443,21 +443,6 @@ static int config_check_hierarchy(const struct config *config, struct err *e)
 	return config_at(config, "hierarchy", config->uplink[0] ? "uplink" : "standby", e);
 }
 
-/* Boxes that exchange lift to each other: by a transport that one has not among its own nobody reaches it. */
-static int config_check_ways(const struct config *config, struct err *e)
-{
-	const char *names[1];
-
-	if (!config_exchanges(config) || config->uplink_transport == CONFIG_UPLINK_AUTO ||
-		config_ways_up(config, names, 1) == 0 || config_takes(config, names[0]))
-		return 0;
-	err_set(e, -EINVAL,
-		"uplink_transport: %s is how boxes of sharded and chained jobs come here, too, and it is not among "
-		"transports; add it there, at all of these boxes",
-		names[0]);
-	return config_at(config, "uplink_transport", "transports", e);
-}
-
 /* "etcd:NAME", of which a box that stands for a root was told NAME. */
 static int config_check_uplink_name(struct config *config, struct err *e)
 {
@@ -591,8 +576,6 @@ int config_finish(struct config *config, struct err *e)
 		rc = config_check_uplink(config, e);
 	if (rc == 0)
 		rc = config_check_hierarchy(config, e);
-	if (rc == 0)
-		rc = config_check_ways(config, e);
 	if (rc < 0)
 		return rc;
 	if (config->tls != CONFIG_TLS_OFF && (!config->tls_cert[0] || !config->tls_key[0])) {

@@ -324,9 +324,6 @@ static void test_finish(void **state)
 		"job 'a' has no secret; give it a secret_file");
 	expect_finish("standby: 'box2:7077'\n", NULL);
 	expect_finish("standby: 'phubs://[::1]:7077'\nstandby_advertise: 'box2.example:7077'\n", NULL);
-	expect_finish("hierarchy: sharded\nuplink_transport: udp\n",
-		"uplink_transport: udp is how boxes of sharded and chained jobs come here, too");
-	expect_finish("hierarchy: sharded\nuplink_transport: udp\ntransports: [tcp, udp]\n", NULL);
 	expect_finish("standby: box2\n", "standby: 'box2' is not understood; allowed: host:port or phubs://host:port");
 	expect_finish("standby: '*:7077'\n", "is not understood");
 	expect_finish("standby: 'box2:0'\n", "is not understood");
