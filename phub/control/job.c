@@ -31,7 +31,7 @@ const char *job_state_name(enum job_state state)
 struct job *job_find(struct control *c, const char *name)
 {
 	for (struct job *job = c->jobs; job; job = job->next)
-		if (job->state != JOB_ENDING && !job->concludes && !job->mirror && strcmp(job->name, name) == 0)
+		if (job->state != JOB_ENDING && !job->concludes_ns && !job->mirror && strcmp(job->name, name) == 0)
 			return job;
 	return NULL;
 }
@@ -324,8 +324,8 @@ static void job_conclude_late(struct job *job)
 {
 	for (uint32_t i = 0; i < job->world; i++)
 		job->members[i].left = job->members[i].left || !job_is_box(job, i);
-	job->concludes = true;
-	job->concludes_ns = job->whole_ns = job->control->now_ns;
+	job->concludes_ns = job->control->now_ns ? job->control->now_ns : 1;
+	job->whole_ns = 0; /* a connection is broken */
 }
 
 /* `last` leaves, and with it the job ends. Those whose places became free before took no part in its end. */

@@ -161,8 +161,7 @@ struct job {
 	struct parent *parent; /* the box above has a part in it (parent.h); NULL: there is none */
 	struct peers *peers;   /* it takes part in an exchange of boxes (peers.h); NULL: it does not */
 	bool finished;         /* all say that the training is */
-	bool concludes;        /* all that were here have left, and boxes beside are owed results (job_conclude()): */
-	uint64_t concludes_ns; /* since then, */
+	uint64_t concludes_ns; /* all that were here have left, and boxes beside are owed results; 0: not so */
 	uint64_t whole_ns;     /* and since then they are all connected; 0: not all */
 	enum dtype lift;       /* of sums from box to box */
 

@@ -592,7 +592,7 @@ void job_tick(struct job *job)
 	}
 	if (job->moves)
 		job_move_tick(job);
-	if (job->concludes)
+	if (job->concludes_ns)
 		job_conclude_tick(job);
 	if (job->state == JOB_RUNNING) {
 		job_sample(job);

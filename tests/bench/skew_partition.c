@@ -58,6 +58,15 @@ static void deal_classes(struct deal *d, uint32_t by_label)
 		d->home[i] = (uint8_t)(d->labels[d->order[i]] % d->config->sites);
 }
 
+/* To the first site from *at on that has room left. */
+static void deal_to(struct deal *d, uint32_t i, uint32_t *quotas, unsigned *at)
+{
+	while (quotas[*at] == 0)
+		++*at;
+	d->home[i] = (uint8_t)*at;
+	quotas[*at]--;
+}
+
 /* The same in a row by site and class, cut by quotas. */
 static void deal_classes_cut(struct deal *d, uint32_t by_label, uint32_t *quotas)
 {
@@ -67,12 +76,8 @@ static void deal_classes_cut(struct deal *d, uint32_t by_label, uint32_t *quotas
 	for (unsigned site = 0; site < sites; site++) {
 		for (unsigned class = site; class < SKEW_CLASSES; class += sites) {
 			for (uint32_t i = 0; i < by_label; i++) {
-				if (d->labels[d->order[i]] != class)
-					continue;
-				while (quotas[at] == 0)
-					at++;
-				d->home[i] = (uint8_t)at;
-				quotas[at]--;
+				if (d->labels[d->order[i]] == class)
+					deal_to(d, i, quotas, &at);
 			}
 		}
 	}
@@ -155,12 +160,8 @@ static void deal_by_dirichlet(struct deal *d)
 		deal_proportions(d, proportions);
 		deal_quotas(proportions, d->config->sites, members, quotas);
 		for (uint32_t i = 0; i < d->count; i++) {
-			if (d->labels[d->order[i]] != class)
-				continue;
-			while (quotas[at] == 0)
-				at++;
-			d->home[i] = (uint8_t)at;
-			quotas[at]--;
+			if (d->labels[d->order[i]] == class)
+				deal_to(d, i, quotas, &at);
 		}
 	}
 }

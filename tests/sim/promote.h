@@ -14,6 +14,7 @@
 
 #include "phub/control/box.h"
 #include "phub/control/config.h"
+#include "tests/sim/world.h"
 
 struct below_box;
 struct world;
@@ -39,7 +40,7 @@ struct promotions {
 	uint64_t patience_ns;           /* of the operator, with that */
 	bool hindered;                  /* disks kept a box from being promoted, or from coming again */
 	int asked;                      /* the box that was, and has not answered; -1: none */
-	struct promote_run runs[1 + 4 /* WORLD_BELOW_MAX */];
+	struct promote_run runs[1 + WORLD_BELOW_MAX];
 };
 
 /* Before a box is configured further: the first one, or one below the root. */

@@ -96,6 +96,28 @@ static void scene_close(struct scene *s)
 	assert_int_equal(rmdir(s->folder), 0);
 }
 
+/* Control's part at this time, and a moment for the thread. */
+static void scene_turn(struct scene *s, uint64_t now_ns)
+{
+	static const struct timespec pause = {.tv_nsec = 1000000};
+
+	s->box->control.now_ns = now_ns;
+	promotion_step(&s->box->control);
+	nanosleep(&pause, NULL);
+}
+
+/* The targets name this address, as of epoch 5. */
+static void scene_name_root(struct scene *s, const char *host)
+{
+	struct root_file file = {.epoch = 5, .written_ms = 1};
+	struct checkpoint_place place = {.target_count = 1, .targets = {s->folder}};
+	struct err e;
+
+	snprintf(file.address, sizeof(file.address), "%s:%u", host, s->port);
+	snprintf(file.by, sizeof(file.by), "a test");
+	assert_int_equal(root_file_write(&place, &file, &e), 0);
+}
+
 /* By the address that the operator typed it is reached, unless its port is not this box's own: something before it has
  * mapped that, and started again it would not know itself by it. */
 static void test_mapped_ports(void **state)
@@ -119,25 +141,16 @@ static void test_mapped_ports(void **state)
 /* The targets name a host, which may be this one: the control thread does not ask. */
 static void test_looks_nothing_up(void **state)
 {
-	static const struct timespec pause = {.tv_nsec = 1000000};
-	struct root_file file = {.epoch = 5, .written_ms = 1};
-	struct checkpoint_place place = {.target_count = 1};
 	struct control *c;
 	struct scene s;
-	struct err e;
 
 	(void)state;
 	scene_open(&s);
 	c = &s.box->control;
-	place.targets[0] = s.folder;
-	snprintf(file.address, sizeof(file.address), "localhost:%u", s.port);
-	snprintf(file.by, sizeof(file.by), "a test");
-	assert_int_equal(root_file_write(&place, &file, &e), 0);
+	scene_name_root(&s, "localhost");
 	looked_up = 0;
 	for (unsigned i = 0; i < 5000 && !(promotion_file(c) && promotion_file(c)->epoch == 5); i++) {
-		c->now_ns = clock_now_ns();
-		promotion_step(c);
-		nanosleep(&pause, NULL);
+		scene_turn(&s, clock_now_ns());
 	}
 	assert_non_null(promotion_file(c));
 	assert_int_equal(promotion_file(c)->epoch, 5);
@@ -148,18 +161,15 @@ static void test_looks_nothing_up(void **state)
 /* Steps of control, until no task is under way and none is wanted. */
 static void scene_settle(struct scene *s)
 {
-	static const struct timespec pause = {.tv_nsec = 1000000};
 	struct control *c = &s->box->control;
 	enum promotion_state how;
 	struct err e;
 
 	for (unsigned i = 0; i < 5000; i++) {
-		c->now_ns = clock_now_ns();
-		promotion_step(c);
+		scene_turn(s, clock_now_ns());
 		if (c->stopping ? promotion_next(c) == CLOCK_NEVER
 				: promotion_ask(c, "me", "", true, &how, &e) < 0 || how != PROMOTION_BEGUN)
 			return;
-		nanosleep(&pause, NULL);
 	}
 	fail_msg("a promotion does not end");
 }
@@ -238,7 +248,6 @@ static void test_goes_down_claiming(void **state)
 /* Its disk was replaced, in a box that is the root: what says so is there again. */
 static void test_mends(void **state)
 {
-	static const struct timespec pause = {.tv_nsec = 1000000};
 	struct checkpoint_place place = {.target_count = 1};
 	struct root_file file = {.epoch = 0};
 	enum promotion_state how;
@@ -258,9 +267,7 @@ static void test_mends(void **state)
 	assert_true(above_is_root(c));
 	assert_int_equal(unlink(path), 0);
 	for (unsigned i = 0; i < 5000 && access(path, F_OK) < 0; i++) {
-		c->now_ns += NS_PER_S;
-		promotion_step(c);
-		nanosleep(&pause, NULL);
+		scene_turn(&s, c->now_ns + NS_PER_S);
 	}
 	assert_int_equal(root_file_read(&place, &file, &e), 0);
 	assert_int_equal(file.epoch, 2);
@@ -272,24 +279,15 @@ static void test_mends(void **state)
  */
 static void test_heeds_itself(void **state)
 {
-	static const struct timespec pause = {.tv_nsec = 1000000};
-	struct root_file file = {.epoch = 5, .written_ms = 1};
-	struct checkpoint_place place = {.target_count = 1};
 	struct control *c;
 	struct scene s;
-	struct err e;
 
 	(void)state;
 	scene_open(&s);
 	c = &s.box->control;
-	place.targets[0] = s.folder;
-	snprintf(file.address, sizeof(file.address), "127.0.0.1:%u", s.port);
-	snprintf(file.by, sizeof(file.by), "a test");
-	assert_int_equal(root_file_write(&place, &file, &e), 0);
+	scene_name_root(&s, "127.0.0.1");
 	for (unsigned i = 0; i < 5000 && !above_is_root(c); i++) {
-		c->now_ns = clock_now_ns();
-		promotion_step(c);
-		nanosleep(&pause, NULL);
+		scene_turn(&s, clock_now_ns());
 	}
 	assert_true(above_is_root(c));
 	assert_int_equal(c->above.epoch, 5);
