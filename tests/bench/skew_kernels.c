@@ -2,7 +2,8 @@
 /*
  * Loops that a compiler vectorizes over channels: a vector holds different sums, never parts of one.
  *
- * The matrix product is nine tenths of a run. It is compiled for AVX2 too and chosen by what the CPU has.
+ * The matrix product is half of a run, what is below it a fifth. All is compiled for AVX2 too, without its fused
+ * multiply-add, and chosen by what the CPU has.
  */
 #include "tests/bench/skew_kernels.h"
 
@@ -11,10 +12,22 @@
 
 enum {
 	LANES = SKEW_LANES,
-	ROWS = 3, /* of c at once: 6 registers of AVX2 hold 3 x 16 sums; with 4 rows gcc 12 spills some */
+	WIDTH = 8, /* of a register of AVX2 */
+	VECTORS = LANES / WIDTH,
+	ROWS = 5, /* of c at once: 10 registers hold sums, enough for the time that an addition takes; measured beside
+		     3, 4 */
 };
 
+/* A type of the compiler's: of arrays of floats gcc 12 keeps some sums in memory. */
+typedef float vector __attribute__((vector_size(WIDTH * sizeof(float)), aligned(sizeof(float)), may_alias));
+
 #define INLINE static inline __attribute__((always_inline))
+
+#if defined(__x86_64__) && !defined(__clang__)
+#define FOR_EACH_CPU __attribute__((target_clones("avx2", "default")))
+#else
+#define FOR_EACH_CPU
+#endif
 
 /* ---- the matrix product ---- */
 
@@ -25,31 +38,42 @@ INLINE void gemm_tile(const struct skew_gemm *g, unsigned i, unsigned j, const u
 	float *c = g->c + (size_t)i * g->n + j;
 	const size_t n = g->n, a_row = g->a_row, a_step = g->a_step;
 	const unsigned k = g->k;
-	float sums[ROWS][LANES];
+	vector sums[ROWS][VECTORS];
 
 	for (unsigned r = 0; r < rows; r++)
-		for (unsigned l = 0; l < LANES; l++)
-			sums[r][l] = g->add ? c[r * n + l] : 0;
-	/* In this order of loops gcc 12 keeps the sums in registers; with rows outside it does not, and is 4 times as
-	 * slow. */
+		for (unsigned v = 0; v < VECTORS; v++)
+			sums[r][v] = g->add ? ((const vector *)(c + r * n))[v] : (vector){0};
 	for (unsigned p = 0; p < k; p++, a += a_step, b += n)
-		for (unsigned l = 0; l < LANES; l++)
-			for (unsigned r = 0; r < rows; r++)
-				sums[r][l] += a[r * a_row] * b[l];
+		for (unsigned r = 0; r < rows; r++)
+			for (unsigned v = 0; v < VECTORS; v++)
+				sums[r][v] += a[r * a_row] * ((const vector *)b)[v];
 	for (unsigned r = 0; r < rows; r++)
-		for (unsigned l = 0; l < LANES; l++)
-			c[r * n + l] = sums[r][l];
+		for (unsigned v = 0; v < VECTORS; v++)
+			((vector *)(c + r * n))[v] = sums[r][v];
 }
 
 INLINE void gemm_tiles(const struct skew_gemm *g)
 {
-	for (unsigned j = 0; j < g->n; j += LANES) {
-		unsigned i = 0;
+	const unsigned whole = g->m / ROWS * ROWS;
 
-		for (; i + ROWS <= g->m; i += ROWS)
+	for (unsigned j = 0; j < g->n; j += LANES) {
+		for (unsigned i = 0; i < whole; i += ROWS)
 			gemm_tile(g, i, j, ROWS);
-		for (; i < g->m; i++)
-			gemm_tile(g, i, j, 1);
+		switch (g->m - whole) {
+		case 4:
+			gemm_tile(g, whole, j, 4);
+			break;
+		case 3:
+			gemm_tile(g, whole, j, 3);
+			break;
+		case 2:
+			gemm_tile(g, whole, j, 2);
+			break;
+		case 1:
+			gemm_tile(g, whole, j, 1);
+			break;
+		default:;
+		}
 	}
 }
 
@@ -94,7 +118,7 @@ void skew_surroundings(const struct skew_shape *shape, const float *padded, floa
 	}
 }
 
-void skew_surroundings_back(const struct skew_shape *shape, const float *col, float *padded)
+FOR_EACH_CPU void skew_surroundings_back(const struct skew_shape *shape, const float *col, float *padded)
 {
 	const size_t side = shape->side, line = (side + 2) * shape->channels, three = 3 * (size_t)shape->channels;
 
@@ -118,7 +142,7 @@ struct pool_at {
 	size_t four[4], out;
 };
 
-static struct pool_at pool_at(const struct skew_shape *shape, bool padded, unsigned image, unsigned y, unsigned x)
+INLINE struct pool_at pool_at(const struct skew_shape *shape, bool padded, unsigned image, unsigned y, unsigned x)
 {
 	const size_t side = shape->side, channels = shape->channels, half = side / 2, border = padded ? 1 : 0;
 	const size_t out_side = half + 2 * border;
@@ -146,7 +170,7 @@ INLINE float kept(float value, bool keep)
 	return value;
 }
 
-static void pool_pixel(const float *x, const struct pool_at *at, unsigned channels, float *out)
+INLINE void pool_pixel(const float *x, const struct pool_at *at, unsigned channels, float *out)
 {
 	const float *a = x + at->four[0], *b = x + at->four[1], *c = x + at->four[2], *d = x + at->four[3];
 	float *restrict o = out + at->out;
@@ -155,7 +179,7 @@ static void pool_pixel(const float *x, const struct pool_at *at, unsigned channe
 		o[i] = larger(larger(larger(a[i], b[i]), larger(c[i], d[i])), 0);
 }
 
-static void pool_pixel_back(const float *x, const struct pool_at *at, unsigned channels, const float *d_out, float *d_x)
+INLINE void pool_pixel_back(const float *x, const struct pool_at *at, unsigned channels, const float *d_out, float *d_x)
 {
 	const float *a = x + at->four[0], *b = x + at->four[1], *c = x + at->four[2], *d = x + at->four[3];
 	float *restrict d_a = d_x + at->four[0], *restrict d_b = d_x + at->four[1], *restrict d_c = d_x + at->four[2],
@@ -174,7 +198,7 @@ static void pool_pixel_back(const float *x, const struct pool_at *at, unsigned c
 	}
 }
 
-void skew_pool(const struct skew_shape *shape, const float *x, bool padded, float *out)
+FOR_EACH_CPU void skew_pool(const struct skew_shape *shape, const float *x, bool padded, float *out)
 {
 	for (unsigned image = 0; image < shape->images; image++) {
 		for (unsigned y = 0; y < shape->side / 2; y++) {
@@ -187,7 +211,8 @@ void skew_pool(const struct skew_shape *shape, const float *x, bool padded, floa
 	}
 }
 
-void skew_pool_back(const struct skew_shape *shape, const float *x, bool padded, const float *d_out, float *d_x)
+FOR_EACH_CPU void skew_pool_back(
+	const struct skew_shape *shape, const float *x, bool padded, const float *d_out, float *d_x)
 {
 	if (shape->side % 2)
 		memset(d_x, 0, sizeof(float) * shape->images * shape->side * shape->side * shape->channels);
@@ -204,7 +229,7 @@ void skew_pool_back(const struct skew_shape *shape, const float *x, bool padded,
 
 /* ---- by channel ---- */
 
-void skew_column_sums(const float *x, size_t rows, unsigned channels, float *sums)
+FOR_EACH_CPU void skew_column_sums(const float *x, size_t rows, unsigned channels, float *sums)
 {
 	for (unsigned base = 0; base < channels; base += LANES) {
 		float s[LANES] = {0};
@@ -216,7 +241,7 @@ void skew_column_sums(const float *x, size_t rows, unsigned channels, float *sum
 	}
 }
 
-void skew_column_squares(const float *x, size_t rows, unsigned channels, const float *mean, float *sums)
+FOR_EACH_CPU void skew_column_squares(const float *x, size_t rows, unsigned channels, const float *mean, float *sums)
 {
 	for (unsigned base = 0; base < channels; base += LANES) {
 		float s[LANES] = {0}, m[LANES];
@@ -233,7 +258,7 @@ void skew_column_squares(const float *x, size_t rows, unsigned channels, const f
 	}
 }
 
-void skew_column_products(
+FOR_EACH_CPU void skew_column_products(
 	const float *d, const float *x, size_t rows, unsigned channels, const float *mean, float *sums)
 {
 	for (unsigned base = 0; base < channels; base += LANES) {
@@ -247,7 +272,8 @@ void skew_column_products(
 	}
 }
 
-void skew_affine(const float *x, size_t rows, unsigned channels, const float *scale, const float *shift, float *out)
+FOR_EACH_CPU void skew_affine(
+	const float *x, size_t rows, unsigned channels, const float *scale, const float *shift, float *out)
 {
 	for (unsigned base = 0; base < channels; base += LANES) {
 		float a[LANES], b[LANES];
@@ -260,7 +286,7 @@ void skew_affine(const float *x, size_t rows, unsigned channels, const float *sc
 	}
 }
 
-void skew_affine_back(
+FOR_EACH_CPU void skew_affine_back(
 	float *d, const float *x, size_t rows, unsigned channels, const float *p, const float *q, const float *r)
 {
 	for (unsigned base = 0; base < channels; base += LANES) {
