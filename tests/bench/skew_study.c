@@ -25,6 +25,9 @@ static const char usage[] = "usage: skew_study [OPTION...]\n"
 			    "  --thetas A,B,...         its grid, the tightest first; replay: its schedule\n"
 			    "  --period STEPS           of its windows (500)\n"
 			    "  --sigma LOSS             that it bears (0.05)\n"
+			    "  --rival fda|qsr|adacomm  decides when local averages; --theta is its parameter\n"
+			    "  --base STEPS             qsr: the least (1)\n"
+			    "  --every STEPS            adacomm: between its looks at the loss (100)\n"
 			    "  --norm none|batch|group  (group)\n"
 			    "  --sites K                (5)\n"
 			    "  --skew PERCENT           by label (0)\n"
@@ -44,7 +47,8 @@ static const char usage[] = "usage: skew_study [OPTION...]\n"
 struct study {
 	struct skew_train_config train;
 	struct scout_config scout;
-	bool scouts, theta_given;
+	struct rival_config rival;
+	bool scouts, rivals, theta_given;
 	struct skew_data_config data;
 	double sizes[SKEW_SITES_MAX];
 	unsigned size_count;
@@ -163,6 +167,9 @@ enum {
 	THETAS,
 	PERIOD,
 	SIGMA,
+	RIVAL,
+	BASE,
+	EVERY,
 	NORM,
 	SITES,
 	SKEW,
@@ -187,6 +194,9 @@ static const struct option options[] = {
 	{"thetas", required_argument, NULL, THETAS},
 	{"period", required_argument, NULL, PERIOD},
 	{"sigma", required_argument, NULL, SIGMA},
+	{"rival", required_argument, NULL, RIVAL},
+	{"base", required_argument, NULL, BASE},
+	{"every", required_argument, NULL, EVERY},
 	{"norm", required_argument, NULL, NORM},
 	{"sites", required_argument, NULL, SITES},
 	{"skew", required_argument, NULL, SKEW},
@@ -224,15 +234,43 @@ static void study_tell(void *context, const struct scout_decision *d)
 	printf("\"bytes\":%.1f,\"reason\":\"%s\"}\n", d->bytes, d->reason);
 }
 
+/* Of what sets theta, or decides when to average. Is it such an option? */
+static bool study_take_controller(struct study *s, int option, const char *text)
+{
+	static const char *const policies[] = {"fixed", "replay", "hill", "stochastic", "annealing"};
+	static const char *const rivals[] = {"fda", "qsr", "adacomm"};
+	const char *name = options[option].name;
+
+	switch (option) {
+	case POLICY:
+		s->scout.policy = (enum scout_policy)study_word(name, text, policies, SCOUT_POLICY_COUNT);
+		s->scouts = true;
+		return true;
+	case THETAS:
+		study_take_thetas(s, text);
+		return true;
+	case SIGMA:
+		s->scout.sigma = study_real(name, text);
+		return true;
+	case RIVAL:
+		s->rival.kind = (enum rival_kind)study_word(name, text, rivals, 3);
+		s->rivals = true;
+		return true;
+	default:
+		return false;
+	}
+}
+
 static void study_take(struct study *s, int option, const char *text)
 {
 	static const char *const sets[] = {"valid", "test"};
-	static const char *const policies[] = {"fixed", "replay", "hill", "stochastic", "annealing"};
 	const char *name = options[option].name;
 	struct skew_train_config *t = &s->train;
 	unsigned *wholes[] = {
 		[SITES] = &t->split.sites,
 		[PERIOD] = &s->scout.period,
+		[BASE] = &s->rival.base,
+		[EVERY] = &s->rival.every,
 		[STEPS] = &t->steps,
 		[BATCH] = &t->batch,
 		[SIDE] = &s->data.side,
@@ -240,6 +278,8 @@ static void study_take(struct study *s, int option, const char *text)
 		[VALID] = &s->data.valid_count,
 	};
 
+	if (study_take_controller(s, option, text))
+		return;
 	switch (option) {
 	case ALGORITHM:
 		t->algorithm = (enum site_algorithm)study_word(name, text, algorithms, SITE_ALGORITHM_COUNT);
@@ -247,16 +287,6 @@ static void study_take(struct study *s, int option, const char *text)
 	case THETA:
 		t->theta = study_real(name, text);
 		s->theta_given = true;
-		break;
-	case POLICY:
-		s->scout.policy = (enum scout_policy)study_word(name, text, policies, SCOUT_POLICY_COUNT);
-		s->scouts = true;
-		break;
-	case THETAS:
-		study_take_thetas(s, text);
-		break;
-	case SIGMA:
-		s->scout.sigma = study_real(name, text);
 		break;
 	case NORM:
 		t->norm = (enum skew_norm)study_word(name, text, norms, 3);
@@ -330,6 +360,11 @@ static void study_read(struct study *s, int argc, char **argv)
 		s->train.theta = (const double[]){1, 0.1, 20, 0.001}[s->train.algorithm];
 	if (s->scouts)
 		study_set_scout(s);
+	if (s->rivals) {
+		s->rival.theta = s->train.theta;
+		s->train.theta = 1;
+		s->train.rival = &s->rival;
+	}
 }
 
 static void study_print(const struct study *s, const struct skew_result *r, double seconds)
@@ -347,6 +382,9 @@ static void study_print(const struct study *s, const struct skew_result *r, doub
 			t->phases[i].percent, i + 1 == t->phase_count ? "]," : "");
 	if (t->scout)
 		printf("\"policy\":\"%s\",", scout_policy_name(t->scout->policy));
+	if (t->rival)
+		printf("\"rival\":\"%s\",\"base\":%u,\"every\":%u,", rival_name(t->rival->kind), t->rival->base,
+			t->rival->every);
 	printf("\"theta\":%g,\"steps\":%u,\"batch\":%u,\"rate\":%g,\"side\":%u,\"train\":%u,\"seed\":%" PRIu64 ",",
 		r->theta, t->steps, t->batch, t->rate, s->data.side, s->data.train_count, t->split.seed);
 	printf("\"on\":\"%s\",\"accuracy\":%.4f,", s->on_test ? "test" : "valid",
@@ -384,6 +422,7 @@ int main(int argc, char **argv)
 	struct study study = {
 		.train = skew_train_defaults(),
 		.data = {.side = 14, .train_count = 20000, .valid_count = 5000},
+		.rival = {.base = 1, .every = 100},
 		.seed_first = 1,
 		.seed_last = 1,
 	};

@@ -29,13 +29,15 @@ struct train {
 	struct skew_scratch *scratch;
 	struct place sites[SKEW_SITES_MAX];
 	struct scout scout; /* where there is one */
+	struct rival rival; /* likewise */
 	unsigned phase;     /* how many of the phases have begun */
 	float *mean;        /* of gradients or weights */
 	float *sum, *said;  /* of a tensor */
 	uint8_t *coded;     /* likewise, room to code it in */
 	float *memory;
-	uint32_t *samples;      /* of a batch, or a probe */
-	struct skew_score late; /* of batches in the last tenth */
+	uint32_t *samples;       /* of a batch, or a probe */
+	struct skew_score batch; /* of this step's batches */
+	struct skew_score late;  /* of those in the last tenth */
 };
 
 struct skew_train_config skew_train_defaults(void)
@@ -70,6 +72,8 @@ static int train_check(const struct skew_train_config *c, struct err *e)
 		if (!site_theta_valid(c->algorithm, c->scout->thetas[i]))
 			return err_set(e, -EINVAL, "theta %g is none of %s's", c->scout->thetas[i],
 				site_algorithm_name(c->algorithm));
+	if (c->rival && (c->scout || c->algorithm != SITE_LOCAL))
+		return err_set(e, -EINVAL, "a rival decides when local SGD averages: no other algorithm, and no scout");
 	for (unsigned i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++)
 		if (!(numbers[i] >= 0 && isfinite(numbers[i])))
 			return err_set(
@@ -225,6 +229,13 @@ static int train_open(struct train *t, struct err *e)
 		rc = train_room(t, e);
 	for (unsigned k = 0; rc == 0 && k < t->config->split.sites; k++)
 		rc = train_settle(t, k, e);
+	if (rc == 0 && t->config->rival) {
+		struct rival_config rival = *t->config->rival;
+
+		rival.elements = t->model.trained;
+		rival.seed = t->config->split.seed;
+		rc = rival_init(&t->rival, &rival, t->sites[0].weights, e);
+	}
 	return rc;
 }
 
@@ -234,6 +245,7 @@ static void train_close(struct train *t)
 		skew_feed_fini(&t->sites[k].feed);
 		site_fini(&t->sites[k].site);
 	}
+	rival_fini(&t->rival);
 	skew_scratch_destroy(t->scratch);
 	free(t->samples);
 	free(t->coded);
@@ -257,20 +269,40 @@ static void train_average(struct train *t)
 /* A gradient for each site that has samples, and what it makes of that. */
 static int train_step(struct train *t, unsigned step, double rate)
 {
-	struct skew_score unused = {0};
-	const bool late = step >= t->config->steps - (t->config->steps + 9) / 10;
 	int rc = 0;
 
+	t->batch = (struct skew_score){0};
 	for (unsigned k = 0; rc == 0 && k < t->config->split.sites; k++) {
 		struct place *place = &t->sites[k];
 		const bool any = skew_feed_next(&place->feed, t->config->batch, t->samples) > 0;
 
 		if (any)
 			skew_model_gradient(&t->model, t->scratch, place->weights, &t->data->train, t->samples,
-				t->config->batch, place->gradient, late ? &t->late : &unused);
+				t->config->batch, place->gradient, &t->batch);
 		rc = site_step(&place->site, any ? place->gradients : NULL, rate);
 	}
+	if (step >= t->config->steps - (t->config->steps + 9) / 10) {
+		t->late.loss += t->batch.loss;
+		t->late.count += t->batch.count;
+	}
 	return rc;
+}
+
+/* Is it time to talk? */
+static bool train_due(struct train *t, unsigned step, double rate)
+{
+	struct rival_news news = {.rate = rate, .loss = t->batch.loss / t->batch.count};
+
+	if (!t->config->rival)
+		return site_due(&t->sites[0].site);
+	for (unsigned k = 0; k < t->config->split.sites; k++) {
+		double state[2];
+
+		rival_state(&t->rival, t->sites[k].weights, state);
+		news.state[0] += t->sites[k].share * state[0];
+		news.state[1] += t->sites[k].share * state[1];
+	}
+	return rival_step(&t->rival, &news) || step + 1 == t->config->steps;
 }
 
 /* What all say of a tensor is summed, and all hear it. */
@@ -294,9 +326,11 @@ static int train_exchange(struct train *t)
 {
 	int rc = 0;
 
-	for (unsigned i = 0; rc == 0 && i < t->model.tensor_count && site_due(&t->sites[0].site); i++)
+	for (unsigned i = 0; rc == 0 && i < t->model.tensor_count; i++)
 		if (site_exchanges(&t->sites[0].site, i))
 			rc = train_exchange_tensor(t, i);
+	if (rc == 0 && t->config->rival)
+		rival_averaged(&t->rival, t->sites[0].weights);
 	return rc;
 }
 
@@ -358,7 +392,7 @@ static int train_steps(struct train *t, struct err *e)
 		rc = train_step(t, step, rate);
 		if (rc == 0)
 			rc = train_window(t, step);
-		if (rc == 0)
+		if (rc == 0 && train_due(t, step, rate))
 			rc = train_exchange(t);
 		if (rc < 0)
 			return err_set(e, rc, "step %u of a site: %s", step, strerror(-rc));
@@ -382,14 +416,14 @@ static void train_count(const struct train *t, struct skew_result *result)
 
 	*result = (struct skew_result){.training_loss = t->late.loss / t->late.count,
 		.exchanges = t->sites[0].site.counts.exchanges,
-		.theta = t->sites[0].site.config.theta,
+		.theta = t->config->rival ? t->rival.config.theta : t->sites[0].site.config.theta,
 		.bytes_travel = t->scout.bytes_travel / sites};
 	for (unsigned k = 0; k < sites; k++) {
 		result->bytes += t->sites[k].site.counts.bytes_paper;
 		result->bytes_wire += t->sites[k].site.counts.bytes_wire;
 	}
-	result->bytes /= sites;
-	result->bytes_wire /= sites;
+	result->bytes = result->bytes / sites + t->rival.bytes;
+	result->bytes_wire = result->bytes_wire / sites + t->rival.bytes;
 }
 
 int skew_train(const struct skew_train_config *config, const struct skew_data *data, const struct skew_set *set,

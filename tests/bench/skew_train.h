@@ -20,6 +20,7 @@
 #include "tests/bench/skew_data.h"
 #include "tests/bench/skew_model.h"
 #include "tests/bench/skew_partition.h"
+#include "tests/bench/skew_rivals.h"
 
 enum { SKEW_PHASES_MAX = 8 };
 
@@ -52,6 +53,9 @@ struct skew_train_config {
 	unsigned probe;
 	void (*tell)(void *context, const struct scout_decision *decision);
 	void *context;
+	/* NULL, or the rule by which local SGD averages in place of theta, and once more at the end. elements and seed
+	 * are set here. */
+	const struct rival_config *rival;
 };
 
 /* What the pilot used: K=5, batch 20, 1,500 steps, SGD 0.9, decay 5e-4, rate 0.05, a tenth of it after 75 %; theta 1,
@@ -61,11 +65,13 @@ struct skew_train_config skew_train_defaults(void);
 struct skew_result {
 	struct skew_score score; /* of the averaged model */
 	double training_loss;    /* nats, mean over the last tenth of the steps, all sites */
-	uint64_t bytes;          /* that one site sent, the mean: as the papers count them; whatever came back */
-	uint64_t bytes_wire;     /* likewise, as chunks coded by aggregation/sparse.h where that is shorter */
-	uint64_t bytes_travel;   /* likewise, of models that travelled */
+	uint64_t bytes; /* that one site sent, the mean: as the papers count them, a rival's rule included; whatever
+			 * came back
+			 */
+	uint64_t bytes_wire;   /* likewise, as chunks coded by aggregation/sparse.h where that is shorter */
+	uint64_t bytes_travel; /* likewise, of models that travelled */
 	uint64_t exchanges;
-	double theta;  /* at the end */
+	double theta;  /* at the end; the rival's */
 	uint64_t hash; /* FNV-1a of the averaged weights */
 };
 
@@ -73,7 +79,8 @@ struct skew_result {
  * Trains on `data->train` and scores on `set`. Computes for seconds; any thread. 0; -EINVAL with the reason in `e`: no
  * steps, a batch beyond 1 .. SKEW_BATCH_MAX, a probe that is not, a rate, momentum, decay or late that is not finite or
  * below 0, phases that do not rise, what skew_partition_init(), site_init() or scout_init() refuse, sites that all have
- * nothing, a grid with a theta that the algorithm cannot have; -ENOMEM.
+ * nothing, a grid with a theta that the algorithm cannot have, a rival of a scout or of another algorithm than local,
+ * what rival_init() refuses; -ENOMEM.
  */
 int skew_train(const struct skew_train_config *config, const struct skew_data *data, const struct skew_set *set,
 	struct skew_result *result, struct err *e);

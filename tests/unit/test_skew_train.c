@@ -261,6 +261,49 @@ static void test_scouted(void **state)
 	assert_true(run(&config).hash == result.hash);
 }
 
+/* ---- rivals ---- */
+
+/* A rule that comes to a fixed period is local SGD with it, bit for bit, and for what it costs to follow the rule. */
+static void test_rivals(void **state)
+{
+	static const struct {
+		struct rival_config rival;
+		double theta;
+		unsigned bytes;
+	} cases[] = {
+		{{RIVAL_FDA, 1e-20, .base = 1, .every = 1}, 1, 12 * 8}, /* two floats a step */
+		{{RIVAL_FDA, 1e9, .base = 1, .every = 1}, 12, 12 * 8},  /* only at the end */
+		{{RIVAL_QSR, 0.1, .base = 1, .every = 1}, 4, 0},
+		{{RIVAL_QSR, 0.1, .base = 6, .every = 1}, 6, 0},
+		{{RIVAL_ADACOMM, 4, .base = 1, .every = 100}, 4, 4},
+	};
+
+	(void)state;
+	for (unsigned i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		struct skew_train_config config = small(SITE_LOCAL, SKEW_NORM_BATCH);
+		struct skew_result fixed, ruled;
+
+		config.late = 1;
+		config.theta = cases[i].theta;
+		fixed = run(&config);
+		config.rival = &cases[i].rival;
+		ruled = run(&config);
+		assert_true(ruled.hash == fixed.hash);
+		assert_int_equal(ruled.exchanges, fixed.exchanges);
+		assert_int_equal(ruled.bytes, fixed.bytes + cases[i].bytes);
+		assert_true(ruled.theta == cases[i].rival.theta);
+	}
+	{
+		/* From step 10 on the rate is a tenth, and a round a hundred times as long: 4, 8, 12, and the end. */
+		struct skew_train_config config = small(SITE_LOCAL, SKEW_NORM_GROUP);
+
+		config.rival = &cases[2].rival;
+		config.late = 0.5;
+		config.steps = 20;
+		assert_int_equal(run(&config).exchanges, 4);
+	}
+}
+
 /* ---- unequal sites ---- */
 
 /* A site without samples changes nothing, as if it were not there. */
@@ -385,6 +428,12 @@ static void test_refused(void **state)
 	c.split.alpha = 1;
 	refused(&c, &made, "not by Dirichlet");
 	c = good;
+	c.rival = &(struct rival_config){RIVAL_QSR, .theta = 1};
+	refused(&c, &made, "every of 0");
+	c.algorithm = SITE_BSP;
+	c.theta = 1;
+	refused(&c, &made, "a rival decides");
+	c = good;
 	c.split.sites = 0;
 	refused(&c, &made, "use 1 to 64");
 	nothing.train.count = 0;
@@ -400,6 +449,7 @@ int main(void)
 		cmocka_unit_test(test_alone),
 		cmocka_unit_test(test_bytes),
 		cmocka_unit_test(test_scouted),
+		cmocka_unit_test(test_rivals),
 		cmocka_unit_test(test_empty_site),
 		cmocka_unit_test(test_weighted),
 		cmocka_unit_test(test_drift),
