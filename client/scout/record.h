@@ -1,0 +1,82 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The decision log of a run: lines of JSON, one for the run, one for each window, one for the end, as `phub scout`
+ * reads them. Here they are formatted, into the caller's memory. Pure; any thread; never blocks.
+ *
+ * Numbers are written so that reading them gives the same bits; NaN and infinities, for which JSON has no word, are
+ * null. A seed above 2^53 is text of digits. Text that is not UTF-8 has U+FFFD where it is not. Readers ignore fields
+ * that they do not know.
+ */
+#ifndef PHUB_CLIENT_SCOUT_RECORD_H
+#define PHUB_CLIENT_SCOUT_RECORD_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "client/scout/scout.h"
+#include "client/scout/site.h"
+
+#define RECORD_VERSION 1
+
+/* The first line. Zeroed is a start; `scout` is needed: of a run whose theta stays, SCOUT_FIXED and that theta. */
+struct record_run {
+	enum site_algorithm algorithm;
+	const struct scout_config *scout; /* policy, thetas, period, model_bytes, seed and what costs weigh */
+	unsigned sites, rank;
+	const char *job;            /* NULL: left out */
+	const char *const *tensors; /* names; NULL: left out */
+	unsigned tensor_count;
+	const double *shadow; /* thetas that are counted beside the run's own; NULL: none */
+	unsigned shadow_count;
+};
+
+/* What a site would have sent at another theta. */
+struct record_shadow {
+	double theta;
+	double bytes; /* in this window */
+};
+
+/* A window's line. record_decision_init() makes all that may be unknown so. */
+struct record_decision {
+	uint64_t t;                     /* steps of the run so far */
+	double theta;                   /* of the window that is over */
+	struct scout_decision decision; /* what followed of it */
+	uint64_t samples;               /* that the reports which were believed count */
+	unsigned sites;                 /* that were asked */
+	double low, high;               /* where AL is likely to be; NaN: not known */
+	const double *r;                /* [tensor_count] mean over the window's exchanges; NULL: left out */
+	unsigned tensor_count;
+	double bytes, bytes_travel;    /* sent in the window, mean of sites: in exchanges; of models that travelled */
+	double bytes_total, bytes_bsp; /* since the start: all of both; what BSP would have sent */
+	double train_loss;             /* of the window, nats; NaN: not known */
+	double accuracy, score_loss;   /* of the averaged model; both NaN: left out */
+	const struct record_shadow *shadow; /* NULL: left out */
+	unsigned shadow_count;
+};
+
+/* The last line. */
+struct record_end {
+	uint64_t t;
+	double bytes, bytes_travel, bytes_wire; /* mean of sites; NaN: not known, as all that follows may be */
+	double theta, accuracy, loss, seconds;
+};
+
+/* Unknown: the interval, bytes_bsp, the training loss and the score. The rest is 0. */
+void record_decision_init(struct record_decision *decision);
+
+/*
+ * Each writes a line with its newline and a NUL behind it to out[room], as far as that goes, and returns how long the
+ * line is: from `room` on it was too long, and what is in `out` is no line. `out` may be NULL when room is 0.
+ */
+size_t record_run(const struct record_run *run, char *out, size_t room);
+size_t record_decision(const struct record_decision *decision, char *out, size_t room);
+size_t record_end(const struct record_end *end, char *out, size_t room);
+
+/* What is enough for one number, as it is written in a line; the NUL included. */
+#define RECORD_NUMBER_BYTES 32u
+
+/* The shortest decimal that reads back as the same double, whatever the locale; or "null". */
+void record_number(double value, char out[RECORD_NUMBER_BYTES]);
+
+#endif
