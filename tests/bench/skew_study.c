@@ -7,6 +7,7 @@
  *
  * Parameters are fixed on --on valid (the default), never on test.
  */
+#include <errno.h>
 #include <getopt.h>
 #include <inttypes.h>
 #include <math.h>
@@ -42,7 +43,9 @@ static const char usage[] = "usage: skew_study [OPTION...]\n"
 			    "  --train N                images to train on (20000)\n"
 			    "  --valid N                images to validate on (5000)\n"
 			    "  --seeds A[-B]            a run for each (1)\n"
-			    "  --on valid|test          what is scored (valid)\n";
+			    "  --on valid|test          what is scored (valid)\n"
+			    "  --log FILE               the decision log of the run, for phub scout\n"
+			    "  --shadow A,B,...         what these thetas would have sent goes there too\n";
 
 struct study {
 	struct skew_train_config train;
@@ -54,6 +57,8 @@ struct study {
 	unsigned size_count;
 	uint64_t seed_first, seed_last;
 	bool on_test;
+	const char *log_path;
+	struct skew_log log;
 };
 
 static const char *const algorithms[] = {"bsp", "gaia", "local", "dgc"}, *const norms[] = {"none", "batch", "group"};
@@ -145,19 +150,20 @@ static void study_take_seeds(struct study *s, const char *text)
 		study_refuse("seeds", text);
 }
 
-static void study_take_thetas(struct study *s, const char *text)
+/* To `out`, room for SCOUT_THETAS_MAX. */
+static unsigned study_take_thetas(const char *option, const char *text, double *out)
 {
-	struct scout_config *c = &s->scout;
 	const char *at = text;
+	unsigned count = 0;
 
-	for (char *end = NULL; c->theta_count < SCOUT_THETAS_MAX; at = end + 1) {
-		c->thetas[c->theta_count++] = study_number("thetas", at, &end);
+	for (char *end = NULL; count < SCOUT_THETAS_MAX; at = end + 1) {
+		out[count++] = study_number(option, at, &end);
 		if (*end == 0)
-			return;
+			return count;
 		if (*end != ',')
 			break;
 	}
-	study_refuse("thetas", text);
+	study_refuse(option, text);
 }
 
 enum {
@@ -185,6 +191,8 @@ enum {
 	VALID,
 	SEEDS,
 	ON,
+	LOG,
+	SHADOW,
 };
 
 static const struct option options[] = {
@@ -212,6 +220,8 @@ static const struct option options[] = {
 	{"valid", required_argument, NULL, VALID},
 	{"seeds", required_argument, NULL, SEEDS},
 	{"on", required_argument, NULL, ON},
+	{"log", required_argument, NULL, LOG},
+	{"shadow", required_argument, NULL, SHADOW},
 	{NULL, 0, NULL, 0},
 };
 
@@ -247,7 +257,13 @@ static bool study_take_controller(struct study *s, int option, const char *text)
 		s->scouts = true;
 		return true;
 	case THETAS:
-		study_take_thetas(s, text);
+		s->scout.theta_count = study_take_thetas(name, text, s->scout.thetas);
+		return true;
+	case SHADOW:
+		s->log.theta_count = study_take_thetas(name, text, s->log.thetas);
+		return true;
+	case LOG:
+		s->log_path = text;
 		return true;
 	case SIGMA:
 		s->scout.sigma = study_real(name, text);
@@ -358,6 +374,10 @@ static void study_read(struct study *s, int argc, char **argv)
 		s->train.split.sizes = s->sizes;
 	if (!s->theta_given)
 		s->train.theta = (const double[]){1, 0.1, 20, 0.001}[s->train.algorithm];
+	if (s->log_path && s->seed_first != s->seed_last)
+		study_refuse("log", "is of one run: --seeds has several");
+	if (s->log.theta_count > 0 && !s->log_path)
+		study_refuse("shadow", "needs --log");
 	if (s->scouts)
 		study_set_scout(s);
 	if (s->rivals) {
@@ -397,6 +417,34 @@ static void study_print(const struct study *s, const struct skew_result *r, doub
 	fflush(stdout);
 }
 
+static int study_open_log(struct study *s)
+{
+	s->log.file = fopen(s->log_path, "we");
+	if (!s->log.file) {
+		fprintf(stderr, "skew_study: cannot write %s: %s\n", s->log_path, strerror(errno));
+		return -1;
+	}
+	s->train.log = &s->log;
+	return 0;
+}
+
+static int study_close_log(struct study *s, const struct skew_result *r, double seconds)
+{
+	skew_log_end(&s->log, &(struct record_end){.t = s->train.steps,
+				      .bytes = (double)r->bytes,
+				      .bytes_travel = (double)r->bytes_travel,
+				      .bytes_wire = (double)r->bytes_wire,
+				      .theta = r->theta,
+				      .accuracy = (double)r->score.correct / r->score.count,
+				      .loss = r->score.loss / r->score.count,
+				      .seconds = seconds});
+	if (fclose(s->log.file) != 0) {
+		fprintf(stderr, "skew_study: cannot write %s: %s\n", s->log_path, strerror(errno));
+		return -1;
+	}
+	return 0;
+}
+
 static int study_run(struct study *s, const struct skew_data *data)
 {
 	const struct skew_set *set = s->on_test ? &data->test : &data->valid;
@@ -408,11 +456,15 @@ static int study_run(struct study *s, const struct skew_data *data)
 
 		s->train.split.seed = seed;
 		s->scout.seed = seed;
+		if (s->log_path && study_open_log(s) < 0)
+			return 1;
 		if (skew_train(&s->train, data, set, &result, &e) < 0) {
 			fprintf(stderr, "skew_study: %s\n", e.text);
 			return 1;
 		}
 		study_print(s, &result, (double)(clock_now_ns() - start_ns) / 1e9);
+		if (s->log_path && study_close_log(s, &result, (double)(clock_now_ns() - start_ns) / 1e9) < 0)
+			return 1;
 	}
 	return 0;
 }

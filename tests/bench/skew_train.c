@@ -38,6 +38,7 @@ struct train {
 	uint32_t *samples;       /* of a batch, or a probe */
 	struct skew_score batch; /* of this step's batches */
 	struct skew_score late;  /* of those in the last tenth */
+	const struct skew_set *set;
 };
 
 struct skew_train_config skew_train_defaults(void)
@@ -213,6 +214,28 @@ static int train_room(struct train *t, struct err *e)
 	return 0;
 }
 
+/* Of a run without a scout: as one whose theta is fixed. */
+static int train_tell_run(struct train *t, struct err *e)
+{
+	const struct skew_train_config *c = t->config;
+	const struct site *sites[SKEW_SITES_MAX];
+	struct scout_config scout;
+
+	scout_defaults(&scout);
+	scout.policy = SCOUT_FIXED;
+	scout.thetas[0] = c->theta;
+	scout.theta_count = 1;
+	scout.seed = c->split.seed;
+	if (c->scout)
+		scout = *c->scout;
+	scout.model_bytes = t->model.elements * sizeof(float);
+	for (unsigned k = 0; k < c->split.sites; k++)
+		sites[k] = &t->sites[k].site;
+	return skew_log_begin(c->log,
+		&(struct record_run){.algorithm = c->algorithm, .scout = &scout, .sites = c->split.sites}, &t->model,
+		sites, e);
+}
+
 static int train_open(struct train *t, struct err *e)
 {
 	int rc = skew_model_init(&t->model, t->config->norm, t->data->train.side, e);
@@ -236,7 +259,7 @@ static int train_open(struct train *t, struct err *e)
 		rival.seed = t->config->split.seed;
 		rc = rival_init(&t->rival, &rival, t->sites[0].weights, e);
 	}
-	return rc;
+	return rc == 0 && t->config->log ? train_tell_run(t, e) : rc;
 }
 
 static void train_close(struct train *t)
@@ -246,6 +269,8 @@ static void train_close(struct train *t)
 		site_fini(&t->sites[k].site);
 	}
 	rival_fini(&t->rival);
+	if (t->config->log)
+		skew_log_fini(t->config->log);
 	skew_scratch_destroy(t->scratch);
 	free(t->samples);
 	free(t->coded);
@@ -280,7 +305,11 @@ static int train_step(struct train *t, unsigned step, double rate)
 			skew_model_gradient(&t->model, t->scratch, place->weights, &t->data->train, t->samples,
 				t->config->batch, place->gradient, &t->batch);
 		rc = site_step(&place->site, any ? place->gradients : NULL, rate);
+		if (t->config->log)
+			skew_log_step(t->config->log, k, &place->site, any ? place->gradients : NULL);
 	}
+	if (t->config->log)
+		skew_log_loss(t->config->log, t->batch.loss, t->batch.count);
 	if (step >= t->config->steps - (t->config->steps + 9) / 10) {
 		t->late.loss += t->batch.loss;
 		t->late.count += t->batch.count;
@@ -316,7 +345,11 @@ static int train_exchange_tensor(struct train *t, unsigned tensor)
 		rc = site_offer(&t->sites[k].site, tensor, t->said);
 		for (uint32_t i = 0; rc == 0 && i < elements; i++)
 			t->sum[i] += t->said[i];
+		if (t->config->log)
+			skew_log_said(t->config->log, tensor, t->said, elements, t->sites[k].share);
 	}
+	if (t->config->log)
+		skew_log_heard(t->config->log, tensor, t->sum, elements);
 	for (unsigned k = 0; rc == 0 && k < t->config->split.sites; k++)
 		rc = site_accept(&t->sites[k].site, tensor, t->sum);
 	return rc;
@@ -350,8 +383,25 @@ static double train_try(struct train *t, unsigned site, unsigned host, unsigned 
 	return (double)score.correct / score.count;
 }
 
+static void train_tell_window(struct train *t, unsigned step, double theta, const struct scout_decision *decision)
+{
+	const unsigned sites = t->config->split.sites;
+	struct skew_log_window window = {.step = step + 1, .theta = theta, .decision = decision};
+	struct skew_score score = {0};
+
+	train_average(t);
+	skew_model_evaluate(&t->model, t->scratch, t->mean, t->set, NULL, t->set->count, &score);
+	window.samples = (uint64_t)decision->believed * t->config->probe;
+	window.bytes = (double)t->scout.bytes / sites;
+	window.bytes_travel = (double)t->scout.bytes_travel / sites;
+	window.accuracy = (double)score.correct / score.count;
+	window.loss = score.loss / score.count;
+	skew_log_window(t->config->log, &window);
+}
+
 static int train_window(struct train *t, unsigned step)
 {
+	const double theta = t->config->scout ? scout_theta(&t->scout) : 0;
 	struct scout_report reports[SKEW_SITES_MAX];
 	const unsigned sites = t->config->split.sites;
 	struct scout_decision decision;
@@ -376,6 +426,8 @@ static int train_window(struct train *t, unsigned step)
 		rc = site_set_theta(&t->sites[k].site, decision.theta);
 	if (rc == 0 && t->config->tell)
 		t->config->tell(t->config->context, &decision);
+	if (rc == 0 && t->config->log)
+		train_tell_window(t, step, theta, &decision);
 	return rc;
 }
 
@@ -429,7 +481,7 @@ static void train_count(const struct train *t, struct skew_result *result)
 int skew_train(const struct skew_train_config *config, const struct skew_data *data, const struct skew_set *set,
 	struct skew_result *result, struct err *e)
 {
-	struct train t = {.config = config, .data = data};
+	struct train t = {.config = config, .data = data, .set = set};
 	int rc = train_check(config, e);
 
 	if (rc < 0)

@@ -18,6 +18,7 @@
 #include "client/scout/site.h"
 #include "phub/base/err.h"
 #include "tests/bench/skew_data.h"
+#include "tests/bench/skew_log.h"
 #include "tests/bench/skew_model.h"
 #include "tests/bench/skew_partition.h"
 #include "tests/bench/skew_rivals.h"
@@ -56,6 +57,7 @@ struct skew_train_config {
 	/* NULL, or the rule by which local SGD averages in place of theta, and once more at the end. elements and seed
 	 * are set here. */
 	const struct rival_config *rival;
+	struct skew_log *log; /* NULL, or where the run is told, with the averaged model's score at each window */
 };
 
 /* What the pilot used: K=5, batch 20, 1,500 steps, SGD 0.9, decay 5e-4, rate 0.05, a tenth of it after 75 %; theta 1,
@@ -80,7 +82,7 @@ struct skew_result {
  * steps, a batch beyond 1 .. SKEW_BATCH_MAX, a probe that is not, a rate, momentum, decay or late that is not finite or
  * below 0, phases that do not rise, what skew_partition_init(), site_init() or scout_init() refuse, sites that all have
  * nothing, a grid with a theta that the algorithm cannot have, a rival of a scout or of another algorithm than local,
- * what rival_init() refuses; -ENOMEM.
+ * what rival_init() and skew_log_begin() refuse; -ENOMEM.
  */
 int skew_train(const struct skew_train_config *config, const struct skew_data *data, const struct skew_set *set,
 	struct skew_result *result, struct err *e);

@@ -261,6 +261,51 @@ static void test_scouted(void **state)
 	assert_true(run(&config).hash == result.hash);
 }
 
+/* A log changes nothing; it has a line for the run and one for each window, in which shadows of local SGD are exact. */
+static void test_logged(void **state)
+{
+	struct skew_train_config config = small(SITE_LOCAL, SKEW_NORM_GROUP);
+	const struct skew_result alone = run(&config);
+	struct skew_log log = {.thetas = {4, 1}, .theta_count = 2};
+	const char *shadows = "\"shadow\":[{\"theta\":4,\"bytes\":30952},{\"theta\":1,\"bytes\":123808}]}\n";
+	char *text = NULL, *at;
+	struct scout_config scout;
+	size_t bytes = 0;
+
+	(void)state;
+	scout_defaults(&scout);
+	scout.policy = SCOUT_FIXED;
+	scout.thetas[0] = 4;
+	scout.theta_count = 1;
+	scout.period = 4;
+	config.scout = &scout;
+	config.probe = 30;
+	config.log = &log;
+	log.file = open_memstream(&text, &bytes);
+	assert_non_null(log.file);
+	assert_true(run(&config).hash == alone.hash);
+	assert_int_equal(fclose(log.file), 0);
+	assert_non_null(strstr(text, "\"shadow\":[4,1]}\n"));
+	at = text;
+	for (unsigned i = 0; i < 3; i++) {
+		at = strstr(at, "\"shadow\":[{");
+		assert_non_null(at);
+		assert_int_equal(strncmp(at, shadows, strlen(shadows)), 0);
+		at++;
+	}
+	free(text);
+	log.theta_count = 1;
+	log.thetas[0] = 0.5;
+	log.file = stderr;
+	{
+		struct skew_result result;
+		struct err e = {0};
+
+		assert_int_equal(skew_train(&config, &made, &made.valid, &result, &e), -EINVAL);
+		assert_non_null(strstr(e.text, "shadow: local cannot have a theta of 0.5"));
+	}
+}
+
 /* ---- rivals ---- */
 
 /* A rule that comes to a fixed period is local SGD with it, bit for bit, and for what it costs to follow the rule. */
@@ -449,6 +494,7 @@ int main(void)
 		cmocka_unit_test(test_alone),
 		cmocka_unit_test(test_bytes),
 		cmocka_unit_test(test_scouted),
+		cmocka_unit_test(test_logged),
 		cmocka_unit_test(test_rivals),
 		cmocka_unit_test(test_empty_site),
 		cmocka_unit_test(test_weighted),
