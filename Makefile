@@ -522,6 +522,17 @@ bench-encrypt: deps-bench ## what encryption costs on each transport, into BUILD
 	@$(MAKE) --no-print-directory all $(BENCH_CYCLES)
 	@BUILD='$(BUILD)' RUNS='$(RUNS)' tests/bench/encrypt.py
 
+STUDY = BUILD='$(BUILD)' tests/bench/study.py $(STUDY_OPTIONS)
+
+.PHONY: study study-full
+study: deps-bench ## the findings on sites with skewed labels, a PASS or FAIL each, into BUILD/study/report.md: 15 minutes on two idle CPUs (STUDY_OPTIONS='--lines R1,R6 --on valid --jobs 1 --plot')
+	@$(MAKE) --no-print-directory $(SKEW_STUDY)
+	@$(STUDY)
+
+study-full: deps-bench ## all of its cells, seeds 1 to 10: days; what was run is not run again
+	@$(MAKE) --no-print-directory $(SKEW_STUDY)
+	@$(STUDY) --full
+
 .PHONY: bench-readme
 bench-readme: bench ## the same, and its tables into README.md
 	@BUILD='$(BUILD)' tests/bench/run.py --readme

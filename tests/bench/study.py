@@ -1,0 +1,606 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
+"""How often should sites with skewed labels talk? The findings of SkewScout (Hsieh et al., ICML'20) on Fashion-MNIST, a PASS or
+FAIL for each, and what controllers save beside the best fixed theta and beside others' rules (tests/bench/skew_rivals.h).
+
+Usage: study.py             the quick grid: one seed, three where a line hangs on few points
+       study.py --full      K = 2, 5, 10, every skew, norm and Dirichlet, seeds 1 to 10: days
+       --lines R1,R6        only these lines, and the cells that they need
+       --on valid           on the validation images and seeds 100 (--full: 100 to 102), where parameters are fixed
+       --jobs N             processes at a time (as many as there are CPUs)
+       --program FILE       instead of BUILD/tests/bench/skew_study
+       --plot               study.png, too (matplotlib)
+
+Environment: BUILD  where skew_study is (build). Results go to BUILD/study: report.md, and cache/ with what each run printed, by
+its arguments and the program's hash, so that a study that was interrupted goes on.
+
+A run is a process of skew_study and follows from its arguments bit for bit. `Points` are percentage points of accuracy of the
+averaged model, `lost` those below BSP with the same norm, sites, skew and seed. Bytes are what a site sends, as the papers count
+them, models that travel to be probed and what a rule asks for included. The oracle is the theta of a grid with the fewest bytes
+among those that lose at most 1.0 points; BSP is in each grid. Numbers are medians of seeds, with the least and the most.
+
+Exit status: 0; 1: a line FAILs; 2: a run went wrong.
+"""
+import argparse
+import concurrent.futures
+import dataclasses
+import hashlib
+import json
+import os
+import pathlib
+import statistics
+import subprocess
+import sys
+import threading
+import typing
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+STEPS, PERIOD, SIGMA = 1500, 100, 0.05
+WITHIN = 1.0  # points that the oracle may lose
+EQUAL = 0.25  # points within which accuracies are alike
+SKEWS = (0, 20, 40, 60, 80, 100)
+GRIDS = {"local": (1, 2, 5, 10, 20, 50, 100), "gaia": (0, 0.02, 0.05, 0.1, 0.2, 0.3)}  # of controllers, the tightest first
+QUICK_GRIDS = {"local": (2, 5, 10, 20, 50), "gaia": (0.02, 0.05, 0.1, 0.2)}  # of the oracle; BSP is in it, too
+USUAL = {"local": 20, "gaia": 0.1, "dgc": 0.001}
+# Of rivals; the ranges, and AdaComm's steps between looks, were found on seed 100, --on valid, at 60 % skew.
+RIVALS = {"fda": (0.3, 1, 3, 10), "qsr": (0.11, 0.16, 0.24), "adacomm": (20, 50, 100)}
+EVERY = 300
+TRACE = (0.30, 0.15, 0.10, 0.05, 0.05, 0.10, 0.10, 0.05, 0.05, 0.05, 0.05, 0.10, 0.10, 0.15, 0.15, 0.20, 0.25, 0.30)
+DRIFT = ((0, 0), (500, 100), (1000, 20))  # from a step on, percent
+
+
+class Failure(Exception):
+    pass
+
+
+def say(text):
+    print(f"study: {text}", file=sys.stderr, flush=True)
+
+
+# ---- cells and runs ----
+
+@dataclasses.dataclass(frozen=True)
+class Cell:
+    """One of the study's points, without its seed."""
+    algorithm: str = "bsp"
+    theta: typing.Optional[float] = None
+    skew: float = 0
+    norm: str = "group"
+    sites: int = 5
+    dirichlet: typing.Optional[float] = None
+    drift: bool = False
+    policy: typing.Optional[str] = None
+    rival: typing.Optional[str] = None
+
+    def words(self):
+        """Arguments of skew_study."""
+        words = ["--algorithm", self.algorithm, "--norm", self.norm, "--sites", self.sites, "--steps", STEPS]
+        if self.theta is not None:
+            words += ["--theta", self.theta]
+        words += ["--dirichlet", self.dirichlet] if self.dirichlet else ["--skew", self.skew]
+        if self.drift:
+            words += ["--drift", ",".join(f"{step}:{percent}" for step, percent in DRIFT)]
+        if self.policy == "replay":
+            words += ["--policy", "replay", "--thetas", ",".join(map(str, TRACE)), "--period", STEPS // len(TRACE)]
+        elif self.policy:
+            words += ["--policy", self.policy, "--thetas", ",".join(map(str, GRIDS[self.algorithm])), "--period", PERIOD,
+                      "--sigma", SIGMA]
+        if self.rival:
+            words += ["--rival", self.rival, "--every", EVERY]
+        return [str(word) for word in words]
+
+    def bsp(self):
+        """What it is measured by."""
+        return dataclasses.replace(self, algorithm="bsp", theta=None, policy=None, rival=None)
+
+    def name(self):
+        where = f"Dirichlet {self.dirichlet}" if self.dirichlet else "drift" if self.drift else f"{self.skew} %"
+        what = self.policy if self.policy == "replay" else f"{self.policy} over {self.algorithm}" if self.policy else \
+            self.rival or self.algorithm
+        theta = f" {self.theta:g}" if self.theta is not None and not self.policy else ""
+        return f"{what}{theta}, {where}, {self.norm}, K={self.sites}"
+
+
+class Run:
+    """What skew_study printed of one."""
+
+    def __init__(self, text):
+        lines = [json.loads(line) for line in text.splitlines()]
+        self.windows = [line for line in lines if line["study"] == "window"]
+        self.end = next(line for line in lines if line["study"] == "run")
+        self.points = 100 * self.end["accuracy"]
+        self.bytes = self.end["bytes"] + self.end["bytes_travel"]
+
+
+class Results:
+    """{cell: {seed: Run}}; cells that were not run have none."""
+
+    def __init__(self, runs):
+        self.runs = runs
+
+    def has(self, cell):
+        return bool(self.runs.get(cell))
+
+    def all(self, cell):
+        return list(self.runs.get(cell, {}).values())
+
+    def pairs(self, cell, beside):
+        """Runs of both with the same seed."""
+        of, others = self.runs.get(cell, {}), self.runs.get(beside, {})
+        return [(of[seed], others[seed]) for seed in sorted(of) if seed in others]
+
+    def lost(self, cell, beside=None):
+        return Spread([b.points - a.points for a, b in self.pairs(cell, beside or cell.bsp())])
+
+    def saved(self, cell):
+        return Spread([b.bytes / max(a.bytes, 1) for a, b in self.pairs(cell, cell.bsp())])
+
+    def bytes(self, cell):
+        return Spread([run.bytes for run in self.all(cell)])
+
+    def points(self, cell):
+        return Spread([run.points for run in self.all(cell)])
+
+    def oracle(self, cells):
+        """Of those that lose little, the cell with the fewest bytes."""
+        good = [cell for cell in cells if self.has(cell) and self.lost(cell).median <= WITHIN]
+        return min(good, key=lambda cell: self.bytes(cell).median, default=None)
+
+
+class Spread:
+    def __init__(self, values):
+        if not values:
+            raise Failure("a line asks for a cell that was not run")
+        self.median, self.least, self.most = statistics.median(values), min(values), max(values)
+
+    def __format__(self, form):
+        text = format(self.median, form)
+        return text if self.least == self.most else f"{text} ({self.least:{form}} to {self.most:{form}})"
+
+
+def spearman(xs, ys):
+    """Rank correlation; of equals the mean rank. None: one of them is constant."""
+    def ranks(values):
+        return [sum(v < value for v in values) + (sum(v == value for v in values) - 1) / 2 for value in values]
+    if len(set(xs)) < 2 or len(set(ys)) < 2:
+        return None
+    return statistics.correlation(ranks(xs), ranks(ys))
+
+
+def settled(run, first):
+    """(theta, AL): in windows of the second half, the theta that most of them were at, of equals the later, and its median AL."""
+    thetas = [first] + [window["theta"] for window in run.windows[:-1]]  # a window says which theta is next
+    half = [(theta, window["loss"]) for theta, window in zip(thetas, run.windows)][len(run.windows) // 2:]
+    theta = max(reversed([theta for theta, _ in half]), key=[theta for theta, _ in half].count)
+    losses = [loss for at, loss in half if at == theta and loss is not None]
+    return theta, statistics.median(losses) if losses else float("inf")
+
+
+# ---- lines ----
+
+class Line:
+    """`ok`: True, False, or None where there is no mark."""
+
+    def __init__(self, name, ok, text, more=()):
+        self.name, self.ok, self.text, self.more = name, ok, text, list(more)
+
+    def __str__(self):
+        mark = {True: "PASS", False: "FAIL", None: "----"}[self.ok]
+        return "\n".join([f"{mark} {self.name}: {self.text}", *(f"       {line}" for line in self.more)])
+
+
+class Grid:
+    """Which cells there are, for K sites."""
+
+    def __init__(self, full=False, sites=5):
+        self.full, self.sites = full, sites
+
+    def cell(self, algorithm="bsp", theta=None, skew=0, **more):
+        return Cell(algorithm, theta, skew, sites=more.pop("sites", self.sites), **more)
+
+    def usual(self, algorithm, skew):
+        return self.cell(algorithm, USUAL[algorithm], skew)
+
+    def fixed(self, algorithm, skew):
+        """Among which the oracle chooses, the tightest first."""
+        tried = GRIDS[algorithm][1:] if self.full else QUICK_GRIDS[algorithm]
+        return [self.cell(skew=skew), *(self.cell(algorithm, theta, skew) for theta in tried)]
+
+    def scouted(self, policy, algorithm, skew):
+        return self.cell(algorithm, USUAL[algorithm], skew, policy=policy)
+
+    def rivals(self, rival, skew):
+        return [self.cell("local", theta, skew, rival=rival) for theta in RIVALS[rival]]
+
+
+def corner_cells(grid):
+    return [grid.cell(skew=skew, norm=norm) for skew in (0, 100) for norm in ("group", "batch")] + \
+        [grid.usual(algorithm, skew) for algorithm in ("gaia", "local", "dgc") for skew in (0, 100)]
+
+
+def line_r1(grid, results):
+    more, ok = [], True
+    for algorithm in ("gaia", "local"):
+        cell = grid.usual(algorithm, 0)
+        lost, saved = results.lost(cell), results.saved(cell)
+        ok = ok and lost.median <= 1.5 and saved.median >= 10
+        more.append(f"{cell.name()}: {lost:.2f} points lost, {saved:.1f}x fewer bytes")
+    return Line("R1", ok, "IID, Gaia and FedAvg lose at most 1.5 points at 10x fewer bytes", more)
+
+
+def line_r2(grid, results):
+    more, ok = [], True
+    for algorithm in ("gaia", "local", "dgc"):
+        cell = grid.usual(algorithm, 100)
+        lost = results.lost(cell)
+        ok = ok and lost.median >= 5
+        more.append(f"{cell.name()}: {lost:.2f} points lost, {results.saved(cell):.1f}x fewer bytes")
+    return Line("R2", ok, "at 100 % skew Gaia, FedAvg and DGC lose 5 points or more", more)
+
+
+def line_norm(grid, results, name, norm, most, least, text):
+    cell, even = grid.cell(skew=100, norm=norm), grid.cell(norm=norm)
+    lost = results.lost(cell, even)
+    return Line(name, least <= lost.median <= most, text,
+                [f"{results.points(even):.2f} IID, {results.points(cell):.2f} at 100 %: {lost:.2f} points lost"])
+
+
+def line_r3(grid, results):
+    return line_norm(grid, results, "R3", "batch", 100, 15, "BSP with batch normalization loses 15 points or more at 100 % skew")
+
+
+def line_r4(grid, results):
+    return line_norm(grid, results, "R4", "group", 1, -100, "BSP with group normalization loses at most 1 point at 100 % skew")
+
+
+def r5_cells(grid):
+    return [cell for algorithm in GRIDS for skew in SKEWS for cell in grid.fixed(algorithm, skew)]
+
+
+def line_r5(grid, results):
+    more, ok = [], True
+    for algorithm in GRIDS:
+        lost = [results.lost(grid.usual(algorithm, skew)).median for skew in SKEWS]
+        tight = []  # places of the oracle in the grid, from the loosest
+        for skew in SKEWS:
+            cells = grid.fixed(algorithm, skew)
+            tight.append(-cells.index(results.oracle(cells)))
+        for what, values in (("points lost", lost), ("tightness needed", tight)):
+            rank = spearman(SKEWS, values)
+            ok = ok and rank is not None and rank >= 0.9
+            shown = ", ".join(f"{value:.2f}" for value in values) if values is lost else ", ".join(
+                "BSP" if place == 0 else f"{grid.fixed(algorithm, 0)[-place].theta:g}" for place in tight)
+            more.append(f"{algorithm}, {what}, at {SKEWS} %: {shown}; Spearman {'undefined' if rank is None else f'{rank:.2f}'}")
+    return Line("R5", ok, "loss and the theta needed are monotone in skew (Spearman of .9 or more)", more)
+
+
+def r6_cells(grid):
+    return [cell for algorithm in GRIDS for skew in SKEWS for cell in (grid.scouted("hill", algorithm, skew), grid.cell(skew=skew))]
+
+
+def line_r6(grid, results):
+    more, ok = [], True
+    for algorithm in GRIDS:
+        for skew in SKEWS:
+            cell = grid.scouted("hill", algorithm, skew)
+            found = [settled(run, cell.theta) for run in results.all(cell)]
+            loss, saved = Spread([al for _, al in found]), results.saved(cell)
+            good = loss.median <= SIGMA and (skew != 20 or saved.median >= 20)
+            ok = ok and good
+            more.append(f"{'     ' if good else 'loses'} {cell.name()}: AL {loss:.3f} at theta "
+                        f"{'/'.join(sorted({f'{theta:g}' for theta, _ in found}))}, {saved:.1f}x fewer bytes, "
+                        f"{results.lost(cell):.2f} points lost")
+    return Line("R6", ok, f"the faithful controller stays within its sigma ({SIGMA}) at every skew, and saves 20x at 20 %", more)
+
+
+def r7_cells(grid):
+    return [cell for skew in ((20, 100) if grid.full else (100,))
+            for cell in (grid.cell(skew=skew, sites=2), grid.cell("gaia", skew=skew, sites=2, policy="replay"))]
+
+
+def line_r7(grid, results):
+    return Line("R7", None, f"the authors' trace of 18 thetas, {STEPS // len(TRACE)} steps each, Gaia, K=2",
+                [f"{cell.name()}: {results.lost(cell):.2f} points lost, {results.saved(cell):.1f}x fewer bytes"
+                 for cell in r7_cells(grid) if cell.policy])
+
+
+# ---- beyond the paper ----
+
+BETTER = "scout+"
+
+
+def late_bytes(run):
+    """From 20 % of the run on; of travel, the part of the windows that is late."""
+    late = run.windows[len(run.windows) // 5:]
+    return sum(window["bytes"] for window in late) * STEPS / len(run.windows) + \
+        run.end["bytes_travel"] * len(late) / len(run.windows)
+
+
+def b1_cells(grid):
+    return r5_cells(grid) + [grid.scouted(BETTER, algorithm, skew) for algorithm in GRIDS for skew in SKEWS[1:5]]
+
+
+def line_b1(grid, results):
+    more, ok = [], True
+    for algorithm in GRIDS:
+        for skew in SKEWS[1:5]:
+            cell, oracle = grid.scouted(BETTER, algorithm, skew), results.oracle(grid.fixed(algorithm, skew))
+            lost, best = results.lost(cell), results.bytes(oracle).median
+            late = Spread([late_bytes(run) / (0.8 * best) for run in results.all(cell)])
+            whole = Spread([run.bytes / best for run in results.all(cell)])
+            good = lost.median <= WITHIN and late.median <= 1.5
+            ok = ok and good
+            more.append(f"{'     ' if good else 'loses'} {cell.name()}: {late:.2f} times the bytes of {oracle.name()} from 20 % on, "
+                        f"{whole:.2f} of the whole run, {lost:.2f} points lost")
+    return Line("B1", ok, f"{BETTER} needs at most 1.5 times the oracle's bytes and loses at most 1.0 points at 20 to 80 %", more)
+
+
+def b2_cells(grid):
+    return [grid.cell(skew=100), *(grid.scouted(BETTER, algorithm, 100) for algorithm in GRIDS)]
+
+
+def line_b2(grid, results):
+    more, ok = [], True
+    for algorithm in GRIDS:
+        cell = grid.scouted(BETTER, algorithm, 100)
+        lost, saved = results.lost(cell), results.saved(cell)
+        said = all(any("no theta" in window["reason"] for window in run.windows) for run in results.all(cell))
+        good = said or (lost.median <= WITHIN and saved.median > 1)
+        ok = ok and good
+        more.append(f"{'     ' if good else 'loses'} {cell.name()}: {saved:.2f}x fewer bytes, {lost:.2f} points lost"
+                    f"{', and says that no theta would do' if said else ''}")
+    return Line("B2", ok, f"at 100 % {BETTER} beats BSP in bytes, or says that it cannot", more)
+
+
+def b3_cells(grid):
+    return [cell for skew in SKEWS for cell in
+            (grid.cell(skew=skew), grid.scouted(BETTER, "local", skew), *(c for rival in RIVALS for c in grid.rivals(rival, skew)))]
+
+
+def cheapest(results, cells, points):
+    """The fewest bytes among cells that are about as accurate."""
+    return min((results.bytes(cell).median for cell in cells if results.points(cell).median >= points - EQUAL), default=None)
+
+
+def line_b3(grid, results):
+    more, ok = [], True
+    for rival in RIVALS:
+        wins, told = 0, []
+        for skew in SKEWS:
+            cell = grid.scouted(BETTER, "local", skew)
+            own = results.bytes(cell).median
+            theirs = cheapest(results, grid.rivals(rival, skew), results.points(cell).median)
+            win = results.lost(cell).median <= WITHIN if theirs is None else own < theirs
+            wins += win
+            told.append(f"{skew} % {'wins' if win else 'loses'} "
+                        f"({'none as accurate' if theirs is None else f'{theirs / own:.2f} times the bytes'})")
+        ok = ok and wins >= 4
+        more.append(f"{rival}: {wins} of {len(SKEWS)}: {'; '.join(told)}")
+    return Line("B3", ok, f"{BETTER} beats FDA, QSR and AdaComm, each with its best theta of a grid at each skew, on bytes at equal "
+                          f"accuracy in at least 4 of {len(SKEWS)} skews", more)
+
+
+def b4_cells(grid):
+    return [grid.cell("local", USUAL["local"], drift=True, policy=BETTER), grid.cell(drift=True)]
+
+
+def windows_back(run, grid):
+    """After each drift, windows until theta is within a place of the grid of the one that the phase ends with."""
+    places = [grid.index(window["theta"]) for window in run.windows]
+    starts = [step * len(places) // STEPS for step, _ in DRIFT] + [len(places)]
+    found = []
+    for begin, end in list(zip(starts, starts[1:]))[1:]:
+        goal = statistics.median_low(places[(begin + end) // 2:end])
+        found.append(next(i for i in range(begin, end) if abs(places[i] - goal) <= 1) - begin + 1)
+    return found
+
+
+def line_b4(grid, results):
+    cell = b4_cells(grid)[0]
+    found = [windows_back(run, GRIDS["local"]) for run in results.all(cell)]
+    return Line("B4", all(count <= 5 for of in found for count in of), f"{BETTER} is back within 5 windows after drift",
+                [f"{cell.name()}: windows after each change, a run each: {found}; {results.lost(cell):.2f} points lost, "
+                 f"{results.saved(cell):.1f}x fewer bytes"])
+
+
+def rivals_cells(grid):
+    return r5_cells(grid) + [cell for skew in SKEWS for rival in RIVALS for cell in grid.rivals(rival, skew)]
+
+
+def line_rivals(grid, results):
+    more = []
+    for skew in SKEWS:
+        best = [(rival, results.oracle([grid.cell(skew=skew), *grid.rivals(rival, skew)])) for rival in RIVALS]
+        best += [(algorithm, results.oracle(grid.fixed(algorithm, skew))) for algorithm in GRIDS]
+        more.append(f"{skew} %: " + ", ".join(
+            f"{name} {'BSP' if cell == cell.bsp() else f'{cell.theta:g}'}: {results.saved(cell):.1f}x" for name, cell in best))
+    return Line("rivals", None, f"what each saves with its best theta that loses at most {WITHIN} points", more)
+
+
+LINES = {
+    "R1": (corner_cells, line_r1), "R2": (corner_cells, line_r2), "R3": (corner_cells, line_r3), "R4": (corner_cells, line_r4),
+    "R5": (r5_cells, line_r5), "R6": (r6_cells, line_r6), "R7": (r7_cells, line_r7), "rivals": (rivals_cells, line_rivals),
+    "B1": (b1_cells, line_b1), "B2": (b2_cells, line_b2), "B3": (b3_cells, line_b3), "B4": (b4_cells, line_b4),
+}
+
+
+def judge(name, grid, results):
+    """Without the program that knows a policy, and so without its cells, there is no mark."""
+    cells, line = LINES[name]
+    missing = [cell for cell in cells(grid) if not results.has(cell)]
+    if missing and all(cell.policy == BETTER for cell in missing):
+        return Line(name, None, f"left out: skew_study does not know the policy {BETTER}; {len(missing)} cells")
+    found = line(grid, results)
+    if grid.sites != 5:
+        found.name, found.more, found.ok = f"{name} K={grid.sites}", [*found.more, "marks are for K=5"], None
+    return found
+
+
+# ---- running ----
+
+def others(grid):
+    """Cells of --full that no line asks for: other norms, Dirichlet."""
+    places = [{"skew": skew} for skew in SKEWS] + [{"dirichlet": alpha} for alpha in (0.1, 0.5, 1)]
+    norms = ("none", "batch", "group")
+    return [grid.cell(algorithm, USUAL.get(algorithm), norm=norm, **place)
+            for algorithm in ("bsp", "gaia", "local", "dgc") for norm in norms for place in places] + \
+        [grid.cell(algorithm, USUAL[algorithm], policy="hill", **place) for algorithm in GRIDS for place in places[len(SKEWS):]]
+
+
+def plan(grids, names, options):
+    """[(cell, seed)], each once."""
+    wanted = {}
+    for grid in grids:
+        of_lines = [cell for name in names for cell in LINES[name][0](grid)]
+        corners = set(corner_cells(grid))
+        for cell in of_lines + (others(grid) if grid.full and len(names) == len(LINES) else []):
+            if options.on == "valid":
+                seeds = range(100, 103) if grid.full else (100,)
+            else:
+                seeds = range(1, 11) if grid.full else (1, 2, 3) if cell in corners else (1,)
+            wanted.update({(cell, seed): None for seed in seeds})
+    return list(wanted)
+
+
+def yield_to_others():
+    os.setpriority(os.PRIO_PROCESS, 0, max(os.getpriority(os.PRIO_PROCESS, 0), 10))
+
+
+class Runner:
+    """Runs cells, or reads what they printed when they ran before."""
+
+    def __init__(self, program, folder, on, jobs):
+        self.program, self.folder, self.on, self.jobs = program, folder / "cache", on, jobs
+        self.hash = hashlib.sha256(program.read_bytes()).hexdigest()
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.lock, self.done, self.ran = threading.Lock(), 0, 0
+
+    def knows(self, policy):
+        usage = subprocess.run([self.program, "--help"], capture_output=True, text=True)
+        return policy in usage.stdout + usage.stderr
+
+    def path(self, words):
+        return self.folder / (hashlib.sha256(json.dumps([self.hash, words]).encode()).hexdigest()[:32] + ".jsonl")
+
+    def run(self, cell, seed):
+        words = [*cell.words(), "--seeds", str(seed), "--on", self.on]
+        path = self.path(words)
+        if not path.exists():
+            done = subprocess.run([self.program, *words], stdin=subprocess.DEVNULL, capture_output=True, text=True,
+                                  preexec_fn=yield_to_others)
+            if done.returncode:
+                raise Failure(f"{self.program} {' '.join(words)}: {done.stderr.strip()[-500:]}")
+            partial = path.with_suffix(f".{os.getpid()}")
+            partial.write_text(done.stdout)
+            partial.rename(path)
+            self.ran += 1
+        return Run(path.read_text())
+
+    def all(self, wanted):
+        """{cell: {seed: Run}}"""
+        found = {}
+
+        def one(cell, seed):
+            run = self.run(cell, seed)
+            with self.lock:
+                found.setdefault(cell, {})[seed] = run
+                self.done += 1
+                if sys.stderr.isatty():
+                    print(f"\r{self.done} of {len(wanted)}, {self.ran} now ", end="", file=sys.stderr, flush=True)
+                elif self.done % 10 == 0 or self.done == len(wanted):
+                    say(f"{self.done} of {len(wanted)}, {self.ran} now")
+
+        with concurrent.futures.ThreadPoolExecutor(self.jobs) as pool:
+            futures = [pool.submit(one, *each) for each in wanted]
+            try:
+                for future in concurrent.futures.as_completed(futures):
+                    future.result()
+            except BaseException:
+                pool.shutdown(cancel_futures=True)
+                raise
+        return found
+
+
+# ---- report ----
+
+def table(results):
+    lines = ["| cell | seeds | points | lost | fewer bytes | MB a site |", "|---|---|---|---|---|---|"]
+    for cell in sorted(results.runs, key=lambda cell: (cell.sites, cell.norm, cell.drift, cell.dirichlet or 0, cell.skew, cell.name())):
+        beside = f"{results.lost(cell):.2f} | {results.saved(cell):.1f}x" if results.pairs(cell, cell.bsp()) else "| "
+        lines.append(f"| {cell.name()} | {len(results.all(cell))} | {results.points(cell):.2f} | {beside} | "
+                     f"{results.bytes(cell).median / 1e6:.3f} |")
+    return lines
+
+
+def plot(results, path):
+    try:
+        import matplotlib
+        matplotlib.use("Agg")
+        from matplotlib import pyplot
+    except ImportError:
+        say("no matplotlib: study.png left out (deploy/deps.sh bench)")
+        return
+    figure, axes = pyplot.subplots(2, 3, figsize=(15, 9), sharex=True)
+    for axis, skew in zip(axes.flat, SKEWS):
+        kinds = {}
+        for cell in results.runs:
+            if (cell.skew, cell.norm, cell.sites) == (skew, "group", 5) and not (cell.dirichlet or cell.drift):
+                kinds.setdefault(cell.policy and f"{cell.policy}, {cell.algorithm}" or cell.rival or cell.algorithm, []).append(
+                    (results.bytes(cell).median / 1e6, results.points(cell).median))
+        for kind, points in sorted(kinds.items()):
+            axis.plot(*zip(*sorted(points)), marker="o", label=kind)
+        axis.set(title=f"{skew} % skew", xscale="log", xlabel="MB a site", ylabel="accuracy, %")
+    axes.flat[0].legend()
+    figure.tight_layout()
+    figure.savefig(path)
+
+
+def report(lines, results, options, program_hash):
+    cells, runs = len(results.runs), sum(len(of) for of in results.runs.values())
+    return "\n".join(["# The study on skewed sites", "",
+                      f"{'Full' if options.full else 'Quick'} grid, scored on the {options.on} images; {cells} cells, {runs} runs of "
+                      f"{STEPS} steps; skew_study {program_hash[:12]}.", "", "```", *map(str, lines), "```", "", *table(results), ""])
+
+
+def arguments(words):
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n", 1)[0])
+    parser.add_argument("--full", action="store_true")
+    parser.add_argument("--lines", default=",".join(LINES))
+    parser.add_argument("--on", choices=("valid", "test"), default="test")
+    parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)))
+    build = ROOT / os.environ.get("BUILD", "build")
+    parser.add_argument("--program", type=pathlib.Path, default=build / "tests/bench/skew_study")
+    parser.add_argument("--plot", action="store_true")
+    options = parser.parse_args(words)
+    options.lines, options.folder = options.lines.split(","), build / "study"
+    for name in options.lines:
+        if name not in LINES:
+            parser.error(f"no line {name}: there are {', '.join(LINES)}")
+    return options
+
+
+def main(words):
+    options = arguments(words)
+    runner = Runner(options.program, options.folder, options.on, options.jobs)
+    grids = [Grid(True, sites) for sites in (5, 2, 10)] if options.full else [Grid()]
+    wanted = plan(grids, options.lines, options)
+    if not runner.knows(BETTER):
+        left = [each for each in wanted if each[0].policy == BETTER]
+        say(f"{len(left)} runs are left out: skew_study does not know the policy {BETTER}")
+        wanted = [each for each in wanted if each[0].policy != BETTER]
+    results = Results(runner.all(wanted))
+    lines = [judge(name, grid, results) for grid in grids for name in options.lines]
+    print(*lines, sep="\n")
+    (options.folder / "report.md").write_text(report(lines, results, options, runner.hash))
+    if options.plot:
+        plot(results, options.folder / "study.png")
+    say(f"{options.folder / 'report.md'}")
+    return 1 if any(line.ok is False for line in lines) else 0
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except Failure as failure:
+        say(failure)
+        sys.exit(2)

@@ -1,0 +1,287 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
+"""tests/bench/study.py without its hours: that it judges canned numbers as it says, that each line can FAIL, that runs are kept
+and an interrupted study goes on, and that it understands what skew_study prints."""
+import contextlib
+import io
+import json
+import math
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+import rig
+from rig import Skip, check
+
+sys.path.insert(0, str(rig.ROOT / "tests/bench"))
+import study  # noqa: E402
+
+SCRIPT = rig.ROOT / "tests/bench/study.py"
+PROGRAM = rig.BUILD / "tests/bench/skew_study"
+BSP_BYTES = 1500 * 30000
+# Stands in for skew_study: one that talks less is worse, batch normalization is much worse with skew. Notes each call.
+FAKE = """#!/bin/sh
+accuracy=0.88
+case "$*" in
+--help) exit 2 ;;
+*"--seeds BROKEN "*) echo "it broke" >&2 && exit 1 ;;
+*"--norm batch"*"--skew 100 "*) accuracy=BATCH ;;
+esac
+echo "$*" >>FOLDER/calls
+echo '{"study":"run","accuracy":'$accuracy',"bytes":1000,"bytes_travel":0}'
+"""
+
+
+# ---- canned numbers, by which every line passes ----
+
+def points(cell):
+    """A world in which every claim holds."""
+    if cell.algorithm == "bsp":
+        return 70 if cell.norm == "batch" and cell.skew == 100 else 88
+    if cell.policy:
+        return 87.5
+    if cell.rival:
+        return 88 - cell.skew / 100
+    if cell.algorithm == "dgc":
+        return 88 - cell.skew / 10
+    return 88 - cell.skew / 100 * (1.5 * math.log2(cell.theta) if cell.algorithm == "local" else 60 * cell.theta)
+
+
+def sent(cell):
+    if cell.algorithm == "bsp":
+        return BSP_BYTES
+    if cell.policy == study.BETTER:
+        return BSP_BYTES / 100 if cell.skew < 100 else BSP_BYTES / 2
+    if cell.policy or cell.rival:
+        return BSP_BYTES / 25
+    return BSP_BYTES / (cell.theta if cell.algorithm == "local" else 1 + 200 * cell.theta if cell.algorithm == "gaia" else 100)
+
+
+def windows(cell):
+    if not cell.policy or cell.policy == "replay":
+        return []
+    thetas = study.GRIDS[cell.algorithm]
+    places = [0] * 5 + [3, 2, 1, 1, 0] + [1, 2, 3, 3, 3] if cell.drift else [2] * 15
+    return [{"study": "window", "theta": thetas[place], "loss": 0.04, "bytes": sent(cell) / study.STEPS, "reason": "it is so"}
+            for place in places]
+
+
+def told(cell, **changed):
+    end = {"study": "run", "accuracy": points(cell) / 100, "bytes": sent(cell), "bytes_travel": 0, **changed}
+    return "\n".join(map(json.dumps, [*windows(cell), end]))
+
+
+def world(change=lambda cell, seed: {}, policies=("hill", "replay", study.BETTER)):
+    """Results of the quick grid. `change` plants other numbers."""
+    wanted = study.plan([study.Grid()], list(study.LINES), study.arguments([]))
+    runs = {}
+    for cell, seed in wanted:
+        if not cell.policy or cell.policy in policies:
+            runs.setdefault(cell, {})[seed] = study.Run(told(cell, **change(cell, seed)))
+    return study.Results(runs)
+
+
+def marks(results):
+    return {name: study.judge(name, study.Grid(), results).ok for name in study.LINES}
+
+
+GOOD = {**dict.fromkeys(study.LINES, True), "R7": None, "rivals": None}
+
+
+def every_line_passes():
+    found = {name: study.judge(name, study.Grid(), world()) for name in study.LINES}
+    for name, line in found.items():
+        check(line.ok is GOOD[name], f"{line}")
+        check(line.more and str(line).startswith(("PASS " if GOOD[name] else "---- ") + name), str(line))
+
+
+def each_line_can_fail():
+    hill, better = (lambda cell: cell.policy == "hill"), (lambda cell: cell.policy == study.BETTER and cell.algorithm == "local")
+    plants = {
+        "R1": lambda cell, seed: cell == study.Grid().usual("gaia", 0) and {"accuracy": 0.8649},
+        "R2": lambda cell, seed: cell == study.Grid().usual("dgc", 100) and {"accuracy": 0.8301},
+        "R3": lambda cell, seed: cell.norm == "batch" and cell.skew == 100 and {"accuracy": 0.7301},
+        "R4": lambda cell, seed: cell == study.Cell(skew=100) and {"accuracy": 0.8699},
+        "R5": lambda cell, seed: cell == study.Grid().usual("local", 0) and {"accuracy": 0.84},
+        "R6": lambda cell, seed: hill(cell) and cell.skew == 20 and {"bytes_travel": sent(cell)},
+        "B1": lambda cell, seed: better(cell) and cell.skew == 40 and {"accuracy": 0.8699},
+        "B2": lambda cell, seed: better(cell) and cell.skew == 100 and {"bytes": BSP_BYTES},
+        "B3": lambda cell, seed: better(cell) and cell.skew in (0, 20, 40) and {"bytes": BSP_BYTES / 25},
+    }
+    for name, plant in plants.items():
+        found = marks(world(lambda cell, seed, plant=plant: plant(cell, seed) or {}))
+        check(found[name] is False, f"{name} passes with {found}")
+
+
+def windows_can_fail_lines():
+    results = world()
+    for cell, runs in results.runs.items():
+        for run in runs.values():
+            if cell.policy == "hill" and cell.skew == 80:
+                for window in run.windows[8:]:
+                    window["loss"] = 0.051
+            if cell.drift and cell.policy:
+                for window in run.windows[5:9]:
+                    window["theta"] = 100
+                run.windows[9]["theta"] = 100
+                for window in run.windows[10:]:
+                    window["theta"] = 1
+                run.windows[14]["theta"] = run.windows[13]["theta"] = run.windows[12]["theta"] = 50
+    found = marks(results)
+    check(found["R6"] is False, "a controller above its sigma passes")
+    results = world()
+    late = results.runs[study.Grid().scouted(study.BETTER, "gaia", 60)][1]
+    for window in late.windows[3:]:
+        window["bytes"] *= 100
+    check(marks(results)["B1"] is False, "one that sends much from 20 % on passes")
+
+
+def median_of_seeds_counts():
+    def plant(seeds):
+        return lambda cell, seed: {"accuracy": 0.8} if cell == study.Cell(skew=100) and seed in seeds else {}
+    check(marks(world(plant((2,))))["R4"] is True, "one bad seed of three is no median")
+    check(marks(world(plant((1, 3))))["R4"] is False, "two bad seeds of three are")
+
+
+def no_mark_without_the_policy():
+    results = world(policies=("hill", "replay"))
+    line = study.judge("B3", study.Grid(), results)
+    check(line.ok is None and "does not know the policy scout+" in line.text, str(line))
+    check(marks(results)["R6"] is True, "the others are judged")
+    # Any other cell that is not there is no excuse.
+    del results.runs[study.Grid().rivals("fda", 20)[0]]
+    try:
+        study.judge("B3", study.Grid(), results)
+    except study.Failure:
+        return
+    raise AssertionError("judged without a rival's cell")
+
+
+def numbers_by_hand():
+    check(study.spearman((1, 2, 3), (5, 6, 9)) == 1, "in order")
+    check(abs(study.spearman((1, 2, 3), (5, 9, 6)) - 0.5) < 1e-12, "two in the wrong order")
+    check(abs(study.spearman((1, 2, 3), (5, 5, 9)) - math.sqrt(0.75)) < 1e-12, "equals share a rank")
+    check(study.spearman((1, 2, 3), (4, 4, 4)) is None, "a constant")
+    check(f"{study.Spread([3, 1, 2]):.1f}" == "2.0 (1.0 to 3.0)" and f"{study.Spread([2, 2]):.1f}" == "2.0", "spreads")
+    run = study.Run("\n".join(map(json.dumps, [
+        *({"study": "window", "theta": theta, "loss": loss} for theta, loss in
+          ((10, .5), (5, .4), (5, .3), (10, .01), (5, .2), (5, .1))),
+        {"study": "run", "accuracy": .5, "bytes": 3, "bytes_travel": 4}])))
+    # The second half was at 5, 10 and 5: what a window says is the next one's.
+    theta, loss = study.settled(run, 20)
+    check((theta, round(loss, 6)) == (5, 0.055), f"settled at {theta} with {loss}")
+    check((run.points, run.bytes) == (50, 7), f"{run.points}, {run.bytes}")
+
+
+def oracle():
+    results, grid = world(), study.Grid()
+    found = [results.oracle(grid.fixed("local", skew)).theta for skew in study.SKEWS]
+    check(found == [50, 10, 2, 2, None, None], f"{found}")  # 1.5 log2(theta) skew <= 1
+
+
+def grid():
+    options = study.arguments([])
+    wanted = study.plan([study.Grid()], list(study.LINES), options)
+    check(len(set(wanted)) == len(wanted) <= 180, f"{len(wanted)} runs in the quick grid")
+    full = study.plan([study.Grid(True, sites) for sites in (5, 2, 10)], list(study.LINES), options)
+    check({seed for _, seed in full} == set(range(1, 11)) and {cell.sites for cell, _ in full} == {2, 5, 10}, "the full grid")
+    check({cell.dirichlet for cell, _ in full} == {None, 0.1, 0.5, 1}, "with Dirichlet")
+    valid = study.plan([study.Grid(True)], ["R1"], study.arguments(["--on", "valid"]))
+    check({seed for _, seed in valid} == {100, 101, 102}, "other seeds to fix parameters on")
+
+
+# ---- as a process ----
+
+class Fake:
+    """A skew_study that is ours, and the study of it."""
+
+    def __init__(self, folder):
+        self.folder = pathlib.Path(folder)
+        self.write()
+
+    def write(self, batch=0.7, broken=0):
+        path = self.folder / "skew_study"
+        path.write_text(FAKE.replace("FOLDER", str(self.folder)).replace("BATCH", str(batch)).replace("BROKEN", str(broken)))
+        path.chmod(0o755)
+
+    def calls(self):
+        path = self.folder / "calls"
+        found = path.read_text().splitlines() if path.exists() else []
+        path.unlink(missing_ok=True)
+        return found
+
+    def study(self, *words, status=0):
+        done = subprocess.run([SCRIPT, "--program", self.folder / "skew_study", *words], capture_output=True, text=True,
+                              stdin=subprocess.DEVNULL, env={**rig.QUIET, "BUILD": str(self.folder)}, timeout=rig.DEADLINE_S)
+        check(done.returncode == status, f"exit code {done.returncode}, not {status}: {done.stdout[-500:]}{done.stderr[-1500:]}")
+        return done.stdout, done.stderr
+
+
+def process():
+    with tempfile.TemporaryDirectory() as folder:
+        fake = Fake(folder)
+        out, _ = fake.study("--lines", "R3,R4")
+        check("PASS R3" in out and "PASS R4" in out and "88.00 IID, 70.00 at 100 %: 18.00 points lost" in out, out)
+        calls = fake.calls()
+        check(len(set(calls)) == len(calls) == 30 and all("--on test" in call for call in calls), f"{len(calls)} runs")
+        text = (fake.folder / "study/report.md").read_text()
+        check("PASS R3" in text and "| bsp, 100 %, batch, K=5 | 3 | 70.00 | 0.00 | 1.0x | 0.001 |" in text, text)
+        out, _ = fake.study("--lines", "R3")
+        check("PASS R3" in out and not fake.calls(), "what was run is not run again")
+        fake.write(batch=0.74)  # another program
+        out, _ = fake.study("--lines", "R3", status=1)
+        check("FAIL R3" in out and "14.00 points lost" in out and len(fake.calls()) == 30, out)
+
+
+def interrupted():
+    with tempfile.TemporaryDirectory() as folder:
+        fake = Fake(folder)
+        cell = study.Cell(skew=100)
+        runner = study.Runner(fake.folder / "skew_study", fake.folder / "study", "test", 1)
+        runner.run(cell, 2)
+        check(len(fake.calls()) == 1, "it ran")
+        fake.study("--lines", "R3")
+        check(len(fake.calls()) == 29, "the study goes on where it was left")
+
+
+def broken():
+    with tempfile.TemporaryDirectory() as folder:
+        fake = Fake(folder)
+        fake.write(broken=2)
+        _, err = fake.study("--lines", "R3", status=2)
+        check("it broke" in err and "--seeds 2" in err, err)
+        _, err = fake.study("--lines", "R9", status=2)
+        check("no line R9" in err, err)
+
+
+def skew_study():
+    if not pathlib.Path(os.environ.get("FASHION_MNIST", "/usr/share/datasets/fashion-mnist")).is_dir():
+        raise Skip("no data (Debian: apt install dataset-fashion-mnist)")
+    steps, period = study.STEPS, study.PERIOD
+    study.STEPS, study.PERIOD = 18, 6
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            runner = study.Runner(PROGRAM, pathlib.Path(folder), "valid", 2)
+            check(runner.knows("hill") and not runner.knows("magic"), "policies that there are")
+            grid = study.Grid(sites=2)
+            cells = [grid.cell(skew=100), grid.usual("gaia", 100), grid.scouted("hill", "local", 100), study.r7_cells(grid)[1],
+                     grid.cell("local", dirichlet=0.5), grid.cell(drift=False, norm="batch"),
+                     *(grid.rivals(rival, 20)[0] for rival in study.RIVALS)]
+            with contextlib.redirect_stderr(io.StringIO()):
+                results = study.Results(runner.all([(cell, 1) for cell in cells]))
+            for cell in cells:
+                run = results.all(cell)[0]
+                check(0 < run.points < 100, f"{cell.name()}: {run.end}")
+                check(len(run.windows) == (18 if cell.policy == "replay" else 3 if cell.policy else 0), f"{cell.name()}")
+            check(study.settled(results.all(cells[2])[0], 20)[0] in study.GRIDS["local"], "a theta of the grid")
+            check("| hill over local, 100 %, group, K=2 |" in "\n".join(study.table(results)), "the table")
+    finally:
+        study.STEPS, study.PERIOD = steps, period
+
+
+if __name__ == "__main__":
+    cases = [every_line_passes, each_line_can_fail, windows_can_fail_lines, median_of_seeds_counts, no_mark_without_the_policy,
+             numbers_by_hand, oracle, grid, process, interrupted, broken, skew_study]
+    rig.run(cases, None if PROGRAM.exists() else f"{PROGRAM} is not there (make test-programs)")
