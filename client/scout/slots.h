@@ -1,0 +1,56 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What sites tell each other beside tensors, in a key of its own whose sum all hear: a slot for each rank, and at the
+ * end what one of them, whom all know, brings those who come. Whoever is not there leaves zeros. Pure; any thread.
+ */
+#ifndef PHUB_CLIENT_SCOUT_SLOTS_H
+#define PHUB_CLIENT_SCOUT_SLOTS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "client/scout/report.h"
+#include "client/scout/scout.h"
+
+enum slot_flag {
+	SLOT_HERE = 1,
+	SLOT_HELLO = 2,   /* it does not know where the others are: it wants their weights */
+	SLOT_HAS = 4,     /* weights of its own, that others may begin with */
+	SLOT_PENDING = 8, /* an exchange is due, of which this round is not the one */
+	SLOT_WINDOW = 16, /* and that one ends a window */
+	SLOT_FLAGS = 31,
+};
+
+struct slot {
+	unsigned flags; /* 0: nobody is there */
+	uint64_t steps, exchanges, samples;
+	uint32_t check; /* of the weights that it sends in this round */
+};
+
+/* What who comes needs beside weights. */
+struct slots_news {
+	double theta;
+	uint64_t window; /* the step that it began after */
+	uint8_t scout[SCOUT_SAVED_BYTES];
+};
+
+#define SLOT_FLOATS ((uint32_t)(1 + 4 * SCOUT_WORD_FLOATS + SCOUT_REPORT_FLOATS))
+#define NEWS_FLOATS ((uint32_t)(2 * SCOUT_WORD_FLOATS + SCOUT_BYTES_FLOATS(SCOUT_SAVED_BYTES)))
+
+static inline uint32_t slots_floats(uint32_t world)
+{
+	return world * SLOT_FLOATS + NEWS_FLOATS;
+}
+
+/* Into floats that are all zero; the report of a rank may be written by two, each some of its fields. */
+void slots_put(float *slots, uint32_t rank, const struct slot *slot);
+void slots_put_report(float *slots, uint32_t rank, const struct scout_report *report);
+void slots_put_news(float *slots, uint32_t world, const struct slots_news *news);
+
+/* Of a sum. What cannot be true is as if nobody were there, a report that says nothing, or false. */
+void slots_get(const float *slots, uint32_t rank, struct slot *slot);
+void slots_get_report(const float *slots, uint32_t rank, struct scout_report *report);
+bool slots_get_news(const float *slots, uint32_t world, struct slots_news *news);
+
+#endif
