@@ -299,6 +299,40 @@ int site_join(struct site *site, uint64_t steps)
 	return 0;
 }
 
+static float site_common_of(const struct site *site, unsigned t, uint32_t i)
+{
+	size_t at = site->offset[t] + i;
+	float w = site->tensors[t].weights[i];
+
+	if (site->config.algorithm == SITE_LOCAL)
+		return site->anchor[at];
+	return site->config.algorithm == SITE_GAIA && site->tensors[t].trained ? w - site->residual[at] : w;
+}
+
+void site_common(const struct site *site, unsigned t, float *out)
+{
+	for (uint32_t i = 0; i < site->tensors[t].elements; i++)
+		out[i] = site_common_of(site, t, i);
+}
+
+int site_rebase(struct site *site, unsigned t, const float *common)
+{
+	if (site_busy(site))
+		return -EBUSY;
+	if (t >= site->config.tensor_count)
+		return -EINVAL;
+	for (uint32_t i = 0; i < site->tensors[t].elements; i++) {
+		float own = site_common_of(site, t, i), *w = &site->tensors[t].weights[i];
+
+		if (common[i] == own) /* where a rounding would still move the weight */
+			continue;
+		*w = common[i] + (*w - own);
+		if (site->config.algorithm == SITE_LOCAL)
+			site->anchor[site->offset[t] + i] = common[i];
+	}
+	return 0;
+}
+
 double site_residual_square(const struct site *site, unsigned t)
 {
 	double square = 0;

@@ -188,6 +188,16 @@ int site_flush(struct site *site);
  */
 int site_join(struct site *site, uint64_t steps);
 
+/*
+ * What tensor `t` has in common with those of the other sites, to `out`: its weights without what this site has moved
+ * by itself and not said yet (Gaia, local). Others hold the same: the same bits, but for Gaia, whose roundings differ.
+ */
+void site_common(const struct site *site, unsigned t, float *out);
+
+/* The others have these common weights, and not its own: tensor `t` has them now, and what this site has moved by
+ * itself on top. 0; -EBUSY as site_step(); -EINVAL: there is no such tensor. */
+int site_rebase(struct site *site, unsigned t, const float *common);
+
 /* The squared norm of what is still to be said of tensor `t`, in float64: 0 for one that does not exist. */
 double site_residual_square(const struct site *site, unsigned t);
 

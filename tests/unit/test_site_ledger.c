@@ -4,6 +4,7 @@
  * shares and the number of sites do on the way. Exact on whole numbers; else within 1 ulp an update of a float64
  * ledger.
  */
+#include <errno.h>
 #include <inttypes.h>
 #include <math.h>
 #include <setjmp.h>
@@ -172,11 +173,43 @@ static void test_real(void **state)
 	}
 }
 
+/* Where the others have other common weights, what a site has moved by itself stays on top; alike, no bit moves. */
+static void test_rebase(void **state)
+{
+	(void)state;
+
+	for (int algorithm = 0; algorithm < SITE_ALGORITHM_COUNT; algorithm++) {
+		const struct site_config config = config_of(algorithm, true);
+		float common[60], moved[60], before[60];
+		struct site_rig rig;
+		struct site *site = &rig.sites[0];
+
+		rig_init(&rig, 2, &config, NULL, 3);
+		rig_step(&rig, 0, true, 1);
+		memcpy(before, rig.weights[0], sizeof(before));
+		site_common(site, 0, common);
+		assert_int_equal(site_rebase(site, 0, common), 0);
+		assert_memory_equal(rig.weights[0], before, sizeof(before));
+		for (unsigned i = 0; i < 60; i++)
+			moved[i] = common[i] + (float)i;
+		assert_int_equal(site_rebase(site, 0, moved), 0);
+		for (unsigned i = 0; i < 60; i++)
+			assert_true(rig.weights[0][i] == before[i] + (float)i);
+		site_common(site, 0, common);
+		assert_memory_equal(common, moved, sizeof(common));
+		assert_int_equal(site_rebase(site, RIG_TENSORS, moved), -EINVAL);
+		assert_int_equal(site_offer(site, 0, before), 0);
+		assert_int_equal(site_rebase(site, 0, moved), -EBUSY);
+		rig_fini(&rig);
+	}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_whole),
 		cmocka_unit_test(test_real),
+		cmocka_unit_test(test_rebase),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
