@@ -3,6 +3,8 @@
  * The public calls. Each checks its arguments, takes the lock, does one step of client.h, and waits if it is to wait;
  * errors become the calling thread's phub_error(). Any thread.
  */
+#include "client/api.h"
+
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -27,6 +29,11 @@ static _Thread_local struct err api_error;
 const char *phub_error(void)
 {
 	return api_error.text;
+}
+
+struct err *api_last_error(void)
+{
+	return &api_error;
 }
 
 /* ---- entering and leaving ---- */

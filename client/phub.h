@@ -374,6 +374,246 @@ struct phub_stats {
 };
 PHUB_API int phub_stats(phub_t *p, struct phub_stats *stats);
 
+/*
+ * ---- Sites with skewed data ----
+ *
+ * Sites (racks, hospitals, regions) train one model, each on data of its own that others never see, and pay for every
+ * byte between them. A site takes its optimizer's steps by itself, and says to the others what its algorithm has it
+ * say, how much of it theta decides; a scout may set theta by what talking costs, and what it costs not to (SkewScout:
+ * Hsieh et al., ICML'20). Only models, gradients and aggregates leave a site.
+ *
+ *      phub_connect -> phub_site_open -> phub_site_tensor ... -> phub_site_start
+ *           -> { phub_site_step } -> phub_leave -> phub_site_close -> phub_close
+ *
+ * The job is the site's alone: in BSP, without quorum, of sums and no optimizer (but see PHUB_OUTER_BOX); its keys are
+ * made here, and no other call on the phub_t begins rounds. All sites say the same of the algorithm, of its tensors,
+ * and of the scout, and take the same number of steps. A site belongs to one thread at a time; time limits, errors and
+ * phub_error() are as above.
+ */
+enum phub_site_algorithm {
+	PHUB_SITE_BSP = 0,  /* the mean gradient, each step. Theta is 1 */
+	PHUB_SITE_GAIA = 1, /* what has changed a weight by more than its part theta (Hsieh et al., NSDI'17); >= 0 */
+	PHUB_SITE_LOCAL =
+		2, /* the mean of weights, every theta steps (FedAvg, McMahan et al., AISTATS'17); whole, >= 1 */
+	PHUB_SITE_DGC = 3, /* the part theta of each gradient that is largest (Lin et al., ICLR'18); 0 < theta <= 1 */
+};
+
+/* Of PHUB_SITE_LOCAL: what becomes of the mean of what sites have moved, d: a step from the last common weights. */
+enum phub_site_outer {
+	PHUB_OUTER_AVERAGE = 0, /* d itself: FedAvg */
+	/* The box's optimizer takes -d for a gradient: PHUB_NESTEROV with lr .7 and momentum .9 is DiLoCo (Douillard et
+	 * al., 2023). The job has that optimizer, and PHUB_MEAN; sites count alike; all tensors are trained; no scout.
+	 */
+	PHUB_OUTER_BOX = 1,
+	PHUB_OUTER_MOMENTUM = 2, /* FedAvgM (Hsu et al., 2019) */
+	PHUB_OUTER_NESTEROV = 3, /* DiLoCo's step, at each site */
+	PHUB_OUTER_ADAGRAD = 4,  /* FedAdagrad, FedAdam, FedYogi (Reddi et al., ICLR'21) */
+	PHUB_OUTER_ADAM = 5,
+	PHUB_OUTER_YOGI = 6,
+};
+
+enum phub_scout_policy {
+	PHUB_SCOUT_FIXED = 0,      /* the first theta of the grid: bit for bit as without a scout */
+	PHUB_SCOUT_REPLAY = 1,     /* a recorded schedule, a theta for each window */
+	PHUB_SCOUT_HILL = 2,       /* hill climbing */
+	PHUB_SCOUT_STOCHASTIC = 3, /* stochastic hill climbing */
+	PHUB_SCOUT_ANNEALING = 4,  /* simulated annealing */
+};
+
+/* After a window at a theta its cost is lambda_loss max(0, AL - sigma) + lambda_bytes C / model_bytes: AL is what
+ * accuracy models lose on other sites' data, C the bytes that a site says a step, both means over sites. */
+struct phub_scout_options {
+	size_t size; /* set by phub_scout_options_init() */
+	enum phub_scout_policy policy;
+	const double *thetas; /* [theta_count] 1 to 64, no two alike, the one that talks most first */
+	unsigned theta_count;
+	unsigned first;         /* index of the one to begin with */
+	const double *schedule; /* [schedule_count] PHUB_SCOUT_REPLAY: 1 to 1024; the last one from its end on */
+	unsigned schedule_count;
+	uint32_t period;      /* steps in a window; 500 */
+	uint64_t model_bytes; /* of one model; 0 in a site's options: its tensors' */
+	double lambda_loss;   /* 50 */
+	double lambda_bytes;  /* 1 */
+	double sigma;         /* loss that is borne; 0.05 */
+	double temperature;   /* of the last two policies; 1 */
+	double cooling;       /* annealing: of a window; 0.9 */
+	uint32_t memory;      /* windows that a cost is known for; 0: for ever */
+	unsigned patience;    /* windows that say too little, until theta is the tightest; 3 */
+	uint64_t seed;        /* all chance comes of it */
+};
+
+/* What a site says of a window. Reports that cannot be true are not believed. */
+struct phub_scout_report {
+	size_t size;       /* sizeof(struct phub_scout_report) in each */
+	double home, away; /* accuracies of its model, 0 .. 1: on its own data, and where it travelled to */
+	uint64_t samples;  /* away; 0: it says nothing of accuracies */
+	uint64_t bytes;    /* that it has said in the window */
+};
+
+enum phub_scout_action {
+	PHUB_SCOUT_STAYS = 0,
+	PHUB_SCOUT_TIGHTENS = 1,
+	PHUB_SCOUT_LOOSENS = 2,
+	PHUB_SCOUT_FALLS_BACK = 3, /* too few reports: the loosest theta that was safe, after `patience` the tightest */
+};
+
+struct phub_scout_decision {
+	size_t size;     /* the caller's sizeof */
+	uint64_t window; /* that was observed, from 0 on */
+	double theta;    /* from now on */
+	unsigned index;  /* of it in the grid; PHUB_SCOUT_REPLAY: in the schedule */
+	enum phub_scout_action action;
+	unsigned believed; /* reports */
+	double loss;       /* AL; NaN: not known */
+	double bytes;      /* C */
+	double cost;       /* of the theta that it was at; NaN likewise */
+	char reason[160];
+};
+
+typedef struct phub_scout phub_scout_t;
+
+/* The paper's: hill climbing, and the numbers above. Without thetas. */
+PHUB_API void phub_scout_options_init(struct phub_scout_options *options);
+
+/*
+ * A scout by itself, for those with a transport of their own: no connection, thread or clock. Each site has one, all
+ * are given the same reports in the same order, and decide the same, bit by bit. One thread at a time. -EINVAL names a
+ * value outside its limits.
+ */
+PHUB_API int phub_scout_create(const struct phub_scout_options *options, phub_scout_t **out);
+PHUB_API void phub_scout_destroy(phub_scout_t *scout);
+
+/* In force; NaN for NULL. */
+PHUB_API double phub_scout_theta(const phub_scout_t *scout);
+
+/* To which site the model of `site`, of `sites` (2 or more), travels in this window. -EINVAL: no such site. */
+PHUB_API int phub_scout_host(const phub_scout_t *scout, unsigned site, unsigned sites);
+
+/*
+ * A window in three steps. observe: it is over, and reports[site] is what each said; again, before it is applied:
+ * instead of the last. decide: what follows of it; nothing has changed yet. apply: what was decided is in force, and
+ * the next window begins. -EINVAL: no sites, or more than 4096; -ENODATA: what comes before was not done.
+ */
+PHUB_API int phub_scout_observe(phub_scout_t *scout, const struct phub_scout_report *reports, unsigned sites);
+PHUB_API int phub_scout_decide(phub_scout_t *scout, struct phub_scout_decision *decision);
+PHUB_API int phub_scout_apply(phub_scout_t *scout);
+
+/* What it is between two windows, for a checkpoint: returns how many bytes that is; out NULL: only that. -ENOSPC. */
+PHUB_API int phub_scout_save(const phub_scout_t *scout, void *out, size_t bytes);
+/* Into one with the same options. -EBADMSG: not whole; -EINVAL: of other options; and it is as it was. */
+PHUB_API int phub_scout_load(phub_scout_t *scout, const void *in, size_t bytes);
+
+/* How a model did on samples of one site: aggregates alone. */
+struct phub_score {
+	uint64_t samples;
+	uint64_t correct; /* of them */
+	double loss;      /* sum over them, nats */
+};
+
+/*
+ * The caller's: tries a model, weights[t] for each tensor, on a sample of this site's training data. The sample follows
+ * from `draw`: of one draw it is the same, so that models are compared on the same. It is called by phub_site_step()
+ * and phub_site_wait(), in their thread. Anything but 0: the report of that model says nothing.
+ */
+typedef int phub_evaluate(void *context, const float *const *weights, uint64_t draw, struct phub_score *score);
+
+struct phub_site_options {
+	size_t size;                        /* set by phub_site_options_init() */
+	enum phub_site_algorithm algorithm; /* PHUB_SITE_LOCAL */
+	double theta;                       /* NaN: the paper's: 1, 0.1, 20, 0.001; with a scout its own */
+	double momentum;                    /* of the site's SGD, from 0 to below 1; 0.9 */
+	double weight_decay;                /* 0 */
+	double rate_first;                  /* GAIA: the learning rate that theta is for; theta falls with it; 0.1 */
+	enum phub_site_outer outer;         /* LOCAL */
+	double outer_rate, outer_beta1, outer_beta2, outer_tau; /* NaN: the paper's */
+	double clip;                                            /* DGC: norm of a mean gradient at most; 0: any; 0 */
+	uint32_t warmup;                        /* DGC: steps in each of four stages of a looser theta; 0: none; 0 */
+	uint64_t samples;                       /* of this site; 0: it has none, and counts for nothing; 1 */
+	bool weighted;                          /* sites count by their samples; else all that have any are alike */
+	const struct phub_scout_options *scout; /* NULL: theta stays */
+	phub_evaluate *evaluate; /* NULL: this site's reports, and those of models that come here, say nothing */
+	void *context;           /* evaluate()'s */
+};
+
+typedef struct phub_site phub_site_t;
+
+PHUB_API void phub_site_options_init(struct phub_site_options *options);
+
+/*
+ * A site on `p`, connected and without keys, which outlives it. -EINVAL names an option, of the site or of the job,
+ * that cannot be; -ENOTSUP: not with PHUB_OUTER_BOX; -EBUSY: it has keys, or was started.
+ */
+PHUB_API int phub_site_open(phub_t *p, const struct phub_site_options *options, phub_site_t **out);
+
+/*
+ * Names the next tensor: `elements` weights, which are the caller's, stay where they are, and are written only by the
+ * calls below. What is not `trained` has no gradients (running statistics: the model writes them): PHUB_SITE_LOCAL
+ * averages it, with the others it stays at its site. Returns its index: 0, 1, ... Errors are phub_key()'s.
+ */
+PHUB_API int phub_site_tensor(phub_site_t *site, const char *name, float *weights, uint32_t elements, bool trained);
+
+/*
+ * Collective: phub_start(), and then all begin alike: with rank 0's weights; where the job runs already, with the
+ * others' weights, step number, theta and scout. -ETIMEDOUT: call again to go on waiting. -EINVAL: no tensors.
+ */
+PHUB_API int phub_site_start(phub_site_t *site, int timeout_ms);
+
+/*
+ * A mini-batch: its mean gradient, gradients[t] for each trained tensor; NULL: this site had no samples. `rate` is the
+ * same at all sites. Then, where theta asks for it, the exchange: 0 when it is over, or none was due. -ETIMEDOUT: the
+ * step is made, and the exchange on its way: phub_site_wait() goes on waiting. -EBUSY: it still is on its way: nothing
+ * was done. -ESTALE: phub_site_resume(). The session's end otherwise: weights are whole, and what was not said yet is
+ * still to be said, by nobody.
+ *
+ * With a scout a window ends with the first exchange that is due when its period is over, at the end of an interval of
+ * PHUB_SITE_LOCAL. Just before it each site's model travels to phub_scout_host(), and is tried there and at home, on
+ * the sample that all have who are tried there; reports come with the exchange, and theta holds from its end on. Who
+ * waits for others meanwhile waits for their evaluate().
+ *
+ * A worker that is lost (options.lost) is out of the mean from the next exchange on; in the one it was lost in, its
+ * part is missing. Where somebody comes while models travel they set out anew; of the model of who came in a window its
+ * report says nothing.
+ */
+PHUB_API int phub_site_step(phub_site_t *site, const float *const *gradients, double rate, int timeout_ms);
+PHUB_API int phub_site_wait(phub_site_t *site, int timeout_ms);
+
+/*
+ * After -ESTALE (phub_options.resume_ms): phub_resume(), and all go on from the weights of one that has been in the
+ * most exchanges. What no exchange has taken is still to be said, once. -ETIMEDOUT: call again; 0 at once when nothing
+ * was lost. A box of PHUB_OUTER_BOX goes on as phub_resume() says.
+ */
+PHUB_API int phub_site_resume(phub_site_t *site, int timeout_ms);
+
+/* From the next exchange on: this site's samples. -EBUSY as phub_site_step(). */
+PHUB_API int phub_site_set_samples(phub_site_t *site, uint64_t samples);
+
+/* From the next step on, at all sites after the same step. -EINVAL: the algorithm cannot have it, or a scout sets it;
+ * -EBUSY as phub_site_step(). */
+PHUB_API int phub_site_set_theta(phub_site_t *site, double theta);
+
+/* Before the last step of a site that leaves: its exchange says all that is left to say, where it is due. -EBUSY. */
+PHUB_API int phub_site_flush(phub_site_t *site);
+
+struct phub_site_state {
+	size_t size;    /* the caller's sizeof */
+	uint64_t steps; /* of the run: for who came later, the others' */
+	uint64_t exchanges;
+	double theta, share;   /* its part in the mean; all parts sum to 1 */
+	unsigned sites;        /* in the last exchange */
+	uint64_t values;       /* that it has said */
+	uint64_t bytes;        /* of these, as the papers count: 4 a value, 8 an index */
+	uint64_t bytes_travel; /* of its model, likewise */
+	uint64_t bytes_wire;   /* payload that it has pushed, of all kinds */
+	uint64_t windows;      /* that a scout has decided on */
+};
+PHUB_API int phub_site_state(phub_site_t *site, struct phub_site_state *state);
+
+/* The scout's last decision. -ENODATA: there is none yet. */
+PHUB_API int phub_site_decision(phub_site_t *site, struct phub_scout_decision *decision);
+
+/* Frees it; NULL is allowed. With an exchange on its way it leaves the job first, unfinished. Before phub_close(). */
+PHUB_API void phub_site_close(phub_site_t *site);
+
 #ifdef __cplusplus
 }
 #endif

@@ -1,0 +1,334 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Rounds begin and land here; what is in those of a kind stands in course_sync.c and course_window.c.
+ */
+#include "client/scout/course.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "client/api.h"
+#include "client/handle.h"
+#include "phub/base/clock.h"
+
+enum { COURSE_PRIORITY_MAX = 65535 };
+
+/* ---- memory ---- */
+
+/* Numbers and pointers first, then floats. */
+static int course_memory(struct phub_site *s, struct err *e)
+{
+	size_t all = s->site.elements, slots = slots_floats(s->world), floats, head;
+	uint32_t largest = 0;
+
+	for (unsigned t = 0; t < s->config.tensor_count; t++)
+		largest = s->tensors[t].elements > largest ? s->tensors[t].elements : largest;
+	floats = 3 * all + largest + 2 * slots;
+	head = s->world * (sizeof(*s->reports) + sizeof(*s->present_samples)) +
+	       s->config.tensor_count * sizeof(*s->model) + s->world * sizeof(*s->present);
+	s->block = all < PTRDIFF_MAX / 8 / sizeof(float) ? calloc(1, head + floats * sizeof(float)) : NULL;
+	if (!s->block)
+		return err_set(e, -ENOMEM, "%s: no memory for %zu floats of a site", s->phub->session.who, floats);
+	s->reports = s->block;
+	s->present_samples = (uint64_t *)(s->reports + s->world);
+	s->model = (const float **)(s->present_samples + s->world);
+	s->present = (uint32_t *)(s->model + s->config.tensor_count);
+	s->offers = (float *)(s->present + s->world);
+	s->sums = s->offers + all;
+	s->scratch = s->sums + all;
+	s->zeros = s->scratch + all;
+	s->slots_out = s->zeros + largest;
+	s->slots_in = s->slots_out + slots;
+	return 0;
+}
+
+int course_init(struct phub_site *s, struct err *e)
+{
+	int rc;
+
+	s->config.tensors = s->tensors;
+	if (s->scouted) {
+		uint64_t bytes = 0;
+
+		for (unsigned t = 0; t < s->config.tensor_count; t++)
+			bytes += (uint64_t)s->tensors[t].elements * SITE_VALUE_BYTES;
+		if (s->scout_config.model_bytes == 0)
+			s->scout_config.model_bytes = bytes;
+		rc = scout_init(&s->scout, &s->scout_config, e);
+		if (rc < 0)
+			return rc;
+		s->config.theta = scout_theta(&s->scout);
+	}
+	rc = site_init(&s->site, &s->config, e);
+	if (rc == 0)
+		rc = course_memory(s, e);
+	if (rc < 0)
+		site_fini(&s->site);
+	return rc;
+}
+
+void course_fini(struct phub_site *s)
+{
+	site_fini(&s->site);
+	free(s->block);
+	s->block = NULL;
+}
+
+float *course_at(const struct phub_site *s, float *array, unsigned t)
+{
+	return array + s->site.offset[t];
+}
+
+/* ---- who is there ---- */
+
+/* Of those that have samples, or by these; where nobody has any all are alike. */
+static double course_share(const struct phub_site *s)
+{
+	uint64_t total = 0, mine = 0;
+	unsigned with_any = 0;
+
+	for (unsigned i = 0; i < s->present_count; i++) {
+		total += s->present_samples[i];
+		with_any += s->present_samples[i] > 0;
+		mine = s->present[i] == s->rank ? s->present_samples[i] : mine;
+	}
+	if (total == 0)
+		return 1.0 / s->present_count;
+	return s->weighted ? (double)mine / (double)total : (mine > 0) / (double)with_any;
+}
+
+void course_count(struct phub_site *s)
+{
+	s->present_count = 0;
+	for (uint32_t rank = 0; rank < s->world; rank++) {
+		struct slot slot;
+
+		slots_get(s->slots_in, rank, &slot);
+		if (!(slot.flags & SLOT_HERE) || slot.flags & SLOT_HELLO)
+			continue;
+		s->present[s->present_count] = rank;
+		s->present_samples[s->present_count++] = slot.samples;
+	}
+	if (s->present_count > 0)
+		site_set_share(&s->site, course_share(s), s->present_count);
+}
+
+static bool course_heard_hello(const struct phub_site *s)
+{
+	struct slot slot;
+
+	for (uint32_t rank = 0; rank < s->world; rank++) {
+		slots_get(s->slots_in, rank, &slot);
+		if (slot.flags & SLOT_HELLO)
+			return true;
+	}
+	return false;
+}
+
+/* ---- rounds ---- */
+
+int course_push(struct phub_site *s, unsigned t, const float *from)
+{
+	int priority = t < COURSE_PRIORITY_MAX ? (int)t : COURSE_PRIORITY_MAX;
+
+	return phub_push_pull(s->phub, (int)t, from, course_at(s, s->sums, t), priority);
+}
+
+static int course_hello_begin(struct phub_site *s)
+{
+	int rc = 0;
+
+	for (unsigned t = 0; t < s->config.tensor_count && rc == 0; t++)
+		rc = course_push(s, t, s->zeros);
+	return rc;
+}
+
+static void course_offer(struct phub_site *s)
+{
+	uint64_t before = s->site.counts.bytes_paper;
+
+	for (unsigned t = 0; t < s->config.tensor_count; t++)
+		if (site_exchanges(&s->site, t))
+			site_offer(&s->site, t, course_at(s, s->offers, t));
+	s->offered = true;
+	s->offered_bytes = s->site.counts.bytes_paper - before;
+}
+
+static int course_exchange_begin(struct phub_site *s)
+{
+	int rc = 0;
+
+	if (s->window.open && !s->window.tried)
+		window_try(s);
+	if (!s->offered)
+		course_offer(s);
+	for (unsigned t = 0; t < s->config.tensor_count && rc == 0; t++)
+		rc = course_push(s, t, site_exchanges(&s->site, t) ? course_at(s, s->offers, t) : s->zeros);
+	return rc;
+}
+
+static void course_exchange_land(struct phub_site *s)
+{
+	for (unsigned t = 0; t < s->config.tensor_count; t++)
+		if (site_exchanges(&s->site, t))
+			site_accept(&s->site, t, course_at(s, s->sums, t));
+	s->exchanges++;
+	s->offered = s->pending = false;
+	if (s->at_box)
+		return;
+	if (s->window.open)
+		window_land(s);
+	course_count(s);
+}
+
+void course_withdraw(struct phub_site *s)
+{
+	if (!s->offered)
+		return;
+	for (unsigned t = 0; t < s->config.tensor_count; t++)
+		if (site_exchanges(&s->site, t))
+			site_withdraw(&s->site, t, course_at(s, s->offers, t));
+	s->offered = false;
+	s->window.told += s->offered_bytes; /* theta is not to blame for what is said twice */
+}
+
+enum course_kind course_next(const struct phub_site *s)
+{
+	if (s->at_box && s->hello)
+		return COURSE_FETCH;
+	if (s->hello)
+		return COURSE_HELLO;
+	if (s->sync)
+		return COURSE_SYNC;
+	if (!s->pending)
+		return COURSE_REST;
+	return s->window.open && s->window.travelled < s->window.travels ? COURSE_TRAVEL : COURSE_EXCHANGE;
+}
+
+static unsigned course_flags(const struct phub_site *s, enum course_kind kind)
+{
+	return SLOT_HERE | (kind == COURSE_HELLO ? SLOT_HELLO : 0) | (s->has ? SLOT_HAS : 0) |
+	       (s->pending && kind != COURSE_EXCHANGE ? SLOT_PENDING : 0) |
+	       (s->pending && s->window.open && kind != COURSE_EXCHANGE ? SLOT_WINDOW : 0);
+}
+
+static int course_begin(struct phub_site *s, enum course_kind kind)
+{
+	struct slot own = {.flags = course_flags(s, kind),
+		.steps = s->site.counts.steps,
+		.exchanges = s->exchanges,
+		.samples = s->samples};
+	int rc;
+
+	memset(s->slots_out, 0, slots_floats(s->world) * sizeof(float));
+	if (kind == COURSE_FETCH)
+		rc = course_fetch_begin(s);
+	else if (kind == COURSE_HELLO)
+		rc = course_hello_begin(s);
+	else if (kind == COURSE_SYNC)
+		rc = course_sync_begin(s, &own);
+	else if (kind == COURSE_TRAVEL)
+		rc = window_travel_begin(s);
+	else
+		rc = course_exchange_begin(s);
+	if (rc < 0)
+		return rc;
+	s->flight = kind;
+	if (s->slots_key < 0)
+		return 0;
+	slots_put(s->slots_out, s->rank, &own);
+	if (kind == COURSE_EXCHANGE && s->window.open)
+		window_put(s);
+	return phub_push_pull(s->phub, s->slots_key, s->slots_out, s->slots_in, 0);
+}
+
+static int course_land(struct phub_site *s)
+{
+	enum course_kind kind = s->flight;
+	bool heard = s->slots_key >= 0 && course_heard_hello(s);
+
+	s->flight = COURSE_REST;
+	if (kind == COURSE_FETCH)
+		return course_fetch_land(s);
+	if (kind == COURSE_EXCHANGE)
+		course_exchange_land(s);
+	if (kind == COURSE_TRAVEL && !heard)
+		window_travel_land(s);
+	if (kind == COURSE_SYNC && !heard)
+		course_sync_land(s);
+	if (kind == COURSE_HELLO) {
+		s->hello = false;
+		s->takes = true;
+	}
+	if (heard)
+		course_summon(s);
+	return 0;
+}
+
+/* Of what was on its way nothing comes any more. */
+static int course_hurt(struct phub_site *s, int rc)
+{
+	if (rc == -ETIMEDOUT)
+		return rc;
+	s->flight = COURSE_REST;
+	if (rc == -ESTALE) {
+		s->stale = true;
+		return rc;
+	}
+	course_withdraw(s);
+	s->ended = *api_last_error();
+	s->ended.code = rc;
+	return rc;
+}
+
+int course_run(struct phub_site *s, uint64_t deadline_ns)
+{
+	int rc = 0;
+
+	for (;;) {
+		enum course_kind kind = course_next(s);
+
+		if (s->flight != COURSE_REST) {
+			rc = phub_wait(
+				s->phub, PHUB_ALL, clock_timeout_ms(s->phub->env.now(s->phub->env.ctx), deadline_ns));
+			if (rc == 0)
+				rc = course_land(s);
+		} else if (kind != COURSE_REST) {
+			rc = course_begin(s, kind);
+		} else {
+			return 0;
+		}
+		if (rc < 0)
+			return course_hurt(s, rc);
+	}
+}
+
+/* ---- steps ---- */
+
+void course_step(struct phub_site *s)
+{
+	if (!site_due(&s->site))
+		return;
+	s->pending = true;
+	if (s->scouted && s->site.counts.steps - s->window.began >= s->scout.config.period)
+		window_begin(s);
+}
+
+int course_start(struct phub_site *s)
+{
+	int64_t round = phub_round(s->phub, s->at_box ? 0 : s->slots_key);
+
+	if (round < 0 && !s->at_box)
+		return (int)round;
+	s->takes = s->sync = !s->at_box && round <= 1; /* of a job that begins all know that */
+	s->hello = !s->sync;
+	return 0;
+}
+
+void course_resumed(struct phub_site *s)
+{
+	s->stale = false;
+	s->hello = true;
+	s->takes = s->sync = false;
+}

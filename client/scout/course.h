@@ -1,0 +1,157 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The course of a site at a job: which round of its keys comes next, what goes into it, and what is made of its sum.
+ *
+ * All keys go in step: each round is one of every key, and all sites are in the same. So whoever comes to a job that
+ * runs can take part in whatever round the others are at, by zeros, and learns from its sum what the next one is. A
+ * round is of one of these kinds:
+ *
+ *      exchange    what each site says of each tensor
+ *      travel      one site's model, zeros of the others: sites that are in the last exchange take turns
+ *      hello       zeros: of who comes, or comes back, while the others are in a round of any kind
+ *      sync        the common weights of one site, zeros of the others: after a round in which somebody said hello, and
+ *                  at first; more rounds where there is more that all have in common (momentum, an outer state). Those
+ *                  who said hello take it. They believe it by its check sum, and say hello again where it is wrong: so
+ *                  whoever sends may die
+ *
+ * Beside the tensors the sum of each round brings what all say of themselves (slots.h). Everybody sees the same sums,
+ * and what follows from them is the same at all. Where the box has the common weights (PHUB_OUTER_BOX), rounds are
+ * exchanges, and who comes fetches the weights.
+ *
+ * Blocks where it says so; the site's thread.
+ */
+#ifndef PHUB_CLIENT_SCOUT_COURSE_H
+#define PHUB_CLIENT_SCOUT_COURSE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "client/phub.h"
+#include "client/scout/scout.h"
+#include "client/scout/site.h"
+#include "client/scout/slots.h"
+#include "phub/base/err.h"
+
+enum course_kind {
+	COURSE_REST = 0, /* none: the site trains by itself */
+	COURSE_EXCHANGE,
+	COURSE_TRAVEL,
+	COURSE_HELLO,
+	COURSE_SYNC,
+	COURSE_FETCH, /* where the box has the weights */
+};
+
+/* What is tried at the end of a window. */
+struct window {
+	bool open;                 /* the exchange that is due ends one */
+	bool strange;              /* this site came in it: its model is the others' */
+	bool tried;                /* models were, and reports are these: */
+	struct scout_report home;  /* of this site's model; */
+	struct scout_report guest; /* of the one that came here */
+	bool hosts;                /* one did */
+	uint32_t guest_rank;
+	unsigned travelled, travels; /* rounds */
+	uint64_t began;              /* the step that the window began after */
+	uint64_t told;               /* bytes, by the windows before */
+};
+
+struct phub_site {
+	/* Of the options; the same from phub_site_start() on. */
+	phub_t *phub;
+	uint32_t rank, world;
+	bool at_box; /* PHUB_OUTER_BOX */
+	bool may_lose;
+	bool weighted, scouted;
+	struct site_config config;
+	struct scout_config scout_config;
+	phub_evaluate *evaluate;
+	void *context;
+	struct site_tensor *tensors; /* [config.tensor_count] each of the key of its number */
+	int slots_key;               /* -1: none */
+	bool named, started;         /* all keys; phub_start() is done */
+
+	struct site site;
+	struct scout scout;
+	struct scout_decision decision;
+	uint64_t windows; /* that it has seen */
+	uint64_t samples;
+	uint64_t exchanges, bytes_travel;
+
+	/* Where it is. */
+	struct err ended;        /* the session, in this thread's words; code 0: it lives */
+	bool stale;              /* the box was lost: phub_site_resume() */
+	enum course_kind flight; /* the round on its way */
+	bool hello;              /* the next one is to say so, or to fetch weights */
+	bool has;                /* weights that others may begin with */
+	bool sync;               /* the next one is the stage `stage` of a sync, in which `root` sends */
+	bool takes, damaged;     /* this site takes part as who said hello; not all that came was right */
+	unsigned stage;
+	uint32_t root;
+	bool pending; /* an exchange is due */
+	bool offered; /* and all of it was, with no sum yet; so many bytes: */
+	uint64_t offered_bytes;
+	uint32_t *present; /* [present_count] ranks, of the last exchange or sync, in rising order */
+	uint64_t *present_samples;
+	struct scout_report *reports; /* [world] */
+	const float **model;          /* [tensor_count] that is tried */
+	unsigned present_count;
+	struct window window;
+
+	/* Floats of all tensors each, at the places of struct site; */
+	float *offers, *sums, *scratch;
+	float *zeros;                /* as many as the largest tensor has */
+	float *slots_out, *slots_in; /* [slots_floats(world)] */
+	void *block;
+};
+
+/* Memory and state behind the key table, before phub_start(). 0, -EINVAL, -ENOMEM with the reason in `e`. */
+int course_init(struct phub_site *s, struct err *e);
+void course_fini(struct phub_site *s);
+
+/* After phub_start(): says where the course begins. 0, or an error of phub_round(). */
+int course_start(struct phub_site *s);
+
+/* A step was made: is an exchange due, and does it end a window? */
+void course_step(struct phub_site *s);
+
+/* What the next round is; COURSE_REST: there is none. */
+enum course_kind course_next(const struct phub_site *s);
+
+/* Goes on until it rests. Blocks until the deadline. Errors of phub_push_pull() and phub_wait(): the round is still on
+ * its way with -ETIMEDOUT; with others it is not, and the session has ended, or is to be resumed. */
+int course_run(struct phub_site *s, uint64_t deadline_ns);
+
+/* The box is there again. */
+void course_resumed(struct phub_site *s);
+
+/* ---- course_sync.c ---- */
+
+int course_sync_begin(struct phub_site *s, struct slot *own);
+void course_sync_land(struct phub_site *s);
+/* Somebody has said hello in the round that has landed. */
+void course_summon(struct phub_site *s);
+int course_fetch_begin(struct phub_site *s);
+int course_fetch_land(struct phub_site *s);
+
+/* ---- course_window.c ---- */
+
+void window_begin(struct phub_site *s);
+int window_travel_begin(struct phub_site *s);
+void window_travel_land(struct phub_site *s);
+/* Tries models; calls evaluate(). */
+void window_try(struct phub_site *s);
+void window_put(struct phub_site *s);
+/* The reports are here: decides. */
+void window_land(struct phub_site *s);
+
+/* ---- shared by these ---- */
+
+float *course_at(const struct phub_site *s, float *array, unsigned t);
+/* A round of a tensor's key, with a priority by its place. */
+int course_push(struct phub_site *s, unsigned t, const float *from);
+/* Who is there, by the slots that have landed, and what this site's part is. */
+void course_count(struct phub_site *s);
+/* What was offered is still to be said. */
+void course_withdraw(struct phub_site *s);
+
+#endif

@@ -1,0 +1,214 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * How those who come get what the others have: the common weights first, with all that goes by number, then what else
+ * is alike at all sites.
+ */
+#include <errno.h>
+#include <math.h>
+#include <string.h>
+
+#include "client/handle.h"
+#include "client/scout/course.h"
+#include "phub/base/crc.h"
+
+/* ---- what is sent ---- */
+
+/* What all sites have alike beside the weights; NULL: no more. */
+static float *sync_array(const struct phub_site *s, unsigned stage)
+{
+	if (stage > OUTER_STATE_MAX)
+		return NULL;
+	if (s->config.algorithm == SITE_BSP)
+		return stage == 1 ? s->site.velocity : NULL;
+	return s->site.outer[stage - 1];
+}
+
+/* Of floats as they are in a sum: 0 has no sign there, and a NaN may have other bits. */
+static uint32_t sync_check(const float *values, size_t count)
+{
+	uint32_t crc = 0;
+
+	for (size_t i = 0; i < count; i++) {
+		uint32_t bits = 0;
+
+		if (isnan(values[i]))
+			bits = 0x7fc00000;
+		else if (values[i] != 0)
+			memcpy(&bits, &values[i], sizeof(bits));
+		crc = crc_32c(crc, &bits, sizeof(bits));
+	}
+	return crc;
+}
+
+static void sync_news(const struct phub_site *s)
+{
+	struct slots_news news = {.theta = s->site.config.theta, .window = s->window.began};
+
+	if (s->scouted)
+		scout_save(&s->scout, news.scout);
+	slots_put_news(s->slots_out, s->world, &news);
+}
+
+int course_sync_begin(struct phub_site *s, struct slot *own)
+{
+	bool sends = s->root == s->rank;
+	const float *array = s->stage > 0 ? sync_array(s, s->stage) : NULL;
+	int rc = 0;
+
+	for (unsigned t = 0; t < s->config.tensor_count && sends; t++) {
+		float *out = course_at(s, s->scratch, t);
+
+		if (array)
+			memcpy(out, array + s->site.offset[t], s->tensors[t].elements * sizeof(*out));
+		else
+			site_common(&s->site, t, out);
+	}
+	if (sends)
+		own->check = sync_check(s->scratch, s->site.elements);
+	if (sends && s->stage == 0)
+		sync_news(s);
+	for (unsigned t = 0; t < s->config.tensor_count && rc == 0; t++)
+		rc = course_push(s, t, sends ? course_at(s, s->scratch, t) : s->zeros);
+	return rc;
+}
+
+/* ---- what is taken ---- */
+
+/* Of who was at the last exchange: an offer of which the sender has the sum has been said, another is still to be. */
+static void sync_settle(struct phub_site *s, const struct slot *root)
+{
+	for (unsigned t = 0; t < s->config.tensor_count && s->offered && root->exchanges > s->exchanges; t++)
+		if (site_exchanges(&s->site, t))
+			site_accept(&s->site, t, course_at(s, s->offers, t));
+	if (root->exchanges > s->exchanges)
+		s->offered = s->pending = s->window.open = false;
+	course_withdraw(s);
+}
+
+static void sync_take_weights(struct phub_site *s, const struct slot *root)
+{
+	sync_settle(s, root);
+	for (unsigned t = 0; t < s->config.tensor_count; t++) {
+		const float *common = course_at(s, s->sums, t);
+
+		if (!s->has)
+			memcpy(s->tensors[t].weights, common, s->tensors[t].elements * sizeof(*common));
+		else if (site_exchanges(&s->site, t))
+			site_rebase(&s->site, t, common);
+	}
+	if (!s->has) {
+		site_join(&s->site, root->steps);
+		s->pending = root->flags & SLOT_PENDING;
+		s->window.open = root->flags & SLOT_WINDOW;
+		s->window.strange = root->flags & SLOT_HAS; /* else all begin */
+	}
+	s->exchanges = root->exchanges;
+}
+
+/* Theta, the window and the scout. False: they are none. */
+static bool sync_take_news(struct phub_site *s)
+{
+	struct slots_news news;
+	struct err e;
+
+	if (!slots_get_news(s->slots_in, s->world, &news) || site_set_theta(&s->site, news.theta) < 0)
+		return false;
+	s->window.began = news.window;
+	return !s->scouted || scout_load(&s->scout, news.scout, sizeof(news.scout), &e) == 0;
+}
+
+static void sync_take(struct phub_site *s)
+{
+	struct slot root;
+
+	slots_get(s->slots_in, s->root, &root);
+	if (!(root.flags & SLOT_HERE) || root.check != sync_check(s->sums, s->site.elements)) {
+		s->damaged = true; /* it is lost, or was in the middle of this round */
+		return;
+	}
+	if (s->stage == 0) {
+		sync_take_weights(s, &root);
+		if (!sync_take_news(s))
+			s->damaged = true;
+		return;
+	}
+	memcpy(sync_array(s, s->stage), s->sums, s->site.elements * sizeof(float));
+}
+
+void course_sync_land(struct phub_site *s)
+{
+	if (s->takes)
+		sync_take(s);
+	s->stage++;
+	if (sync_array(s, s->stage))
+		return;
+	s->sync = false;
+	course_count(s);
+	if (s->pending && s->window.open) /* those who are there now have other hosts */
+		window_begin(s);
+	if (!s->takes)
+		return;
+	s->takes = false;
+	s->hello = s->damaged;
+	s->has = s->has || !s->damaged;
+}
+
+void course_summon(struct phub_site *s)
+{
+	struct slot best = {0};
+
+	s->sync = true;
+	s->stage = 0;
+	s->damaged = false;
+	for (uint32_t rank = 0; rank < s->world; rank++) {
+		struct slot slot;
+		bool more;
+
+		slots_get(s->slots_in, rank, &slot);
+		more = (slot.flags & SLOT_HAS) != (best.flags & SLOT_HAS) ? (slot.flags & SLOT_HAS) != 0
+									  : slot.exchanges > best.exchanges;
+		if (slot.flags && (!best.flags || more)) {
+			best = slot;
+			s->root = rank;
+		}
+	}
+}
+
+/* ---- where the box has the weights ---- */
+
+int course_fetch_begin(struct phub_site *s)
+{
+	int rc = 0;
+
+	for (unsigned t = 0; t < s->config.tensor_count && rc == 0; t++) {
+		site_common(&s->site, t, course_at(s, s->sums, t));
+		rc = phub_broadcast(s->phub, (int)t, course_at(s, s->sums, t), 0);
+	}
+	return rc;
+}
+
+int course_fetch_land(struct phub_site *s)
+{
+	int64_t round = phub_round(s->phub, 0);
+	uint64_t exchanges = round > 0 ? (uint64_t)round - 1 : 0;
+
+	if (round < 0)
+		return (int)round;
+	if (exchanges > s->exchanges)
+		s->pending = false;
+	course_withdraw(s);
+	for (unsigned t = 0; t < s->config.tensor_count; t++) {
+		const float *common = course_at(s, s->sums, t);
+
+		if (s->has)
+			site_rebase(&s->site, t, common);
+		else
+			memcpy(s->tensors[t].weights, common, s->tensors[t].elements * sizeof(*common));
+	}
+	if (!s->has)
+		site_join(&s->site, exchanges * (uint64_t)s->site.config.theta);
+	s->exchanges = exchanges;
+	s->has = true;
+	s->hello = false;
+	return 0;
+}

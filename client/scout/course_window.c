@@ -1,0 +1,147 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The end of a window: models travel, are tried, reports come with the exchange, and the scout decides.
+ */
+#include <errno.h>
+#include <math.h>
+#include <string.h>
+
+#include "client/handle.h"
+#include "client/scout/course.h"
+
+/* ---- where models go ---- */
+
+/* Alone, a site is its own host. */
+static uint32_t window_host(const struct phub_site *s, unsigned place)
+{
+	return s->present[s->present_count > 1 ? scout_host(&s->scout, place, s->present_count) : place];
+}
+
+void window_begin(struct phub_site *s)
+{
+	struct window *w = &s->window;
+
+	w->open = true;
+	w->tried = w->hosts = false;
+	w->travelled = 0;
+	w->travels = s->present_count > 1 ? s->present_count : 0;
+}
+
+/* Where no one can be lost alone nobody else has to push anything. */
+int window_travel_begin(struct phub_site *s)
+{
+	uint32_t rank = s->present[s->window.travelled];
+	int rc = 0;
+
+	for (unsigned t = 0; t < s->config.tensor_count && rc == 0; t++) {
+		float *sum = course_at(s, s->sums, t);
+
+		if (s->may_lose)
+			rc = course_push(s, t, rank == s->rank ? s->tensors[t].weights : s->zeros);
+		else
+			rc = phub_broadcast(s->phub, (int)t, rank == s->rank ? s->tensors[t].weights : sum, rank);
+	}
+	return rc;
+}
+
+void window_travel_land(struct phub_site *s)
+{
+	unsigned place = s->window.travelled++;
+
+	if (s->present[place] == s->rank)
+		s->bytes_travel += s->site.elements * SITE_VALUE_BYTES;
+	if (window_host(s, place) != s->rank)
+		return;
+	memcpy(s->scratch, s->sums, s->site.elements * sizeof(float));
+	s->window.hosts = true;
+	s->window.guest_rank = s->present[place];
+}
+
+/* ---- what is tried ---- */
+
+static uint64_t window_mix(uint64_t x)
+{
+	x += 0x9e3779b97f4a7c15ull;
+	x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9ull;
+	x = (x ^ x >> 27) * 0x94d049bb133111ebull;
+	return x ^ x >> 31;
+}
+
+/* One for all who are tried here in this window. */
+static uint64_t window_draw(const struct phub_site *s)
+{
+	return window_mix(s->scout.config.seed ^ window_mix(s->scout.window ^ window_mix(s->rank)));
+}
+
+/* Accuracy, and of how many samples; NaN and 0: that is not known. `array`: all tensors', or NULL: this site's own. */
+static double window_score(struct phub_site *s, float *array, uint64_t *samples)
+{
+	struct phub_score score = {0};
+	bool good;
+
+	for (unsigned t = 0; t < s->config.tensor_count; t++)
+		s->model[t] = array ? course_at(s, array, t) : s->tensors[t].weights;
+	good = s->samples > 0 && s->evaluate && s->evaluate(s->context, s->model, window_draw(s), &score) == 0 &&
+	       score.samples > 0;
+	*samples = good ? score.samples : 0;
+	return good ? (double)score.correct / (double)score.samples : NAN;
+}
+
+/* A window that lasted longer than a period counts for what it said in one. */
+static uint64_t window_bytes(const struct phub_site *s)
+{
+	uint64_t bytes = s->site.counts.bytes_paper - s->window.told;
+	uint64_t steps = s->site.counts.steps - s->window.began, period = s->scout.config.period;
+
+	return steps == period ? bytes : (uint64_t)((double)bytes * (double)period / (double)steps);
+}
+
+void window_try(struct phub_site *s)
+{
+	struct window *w = &s->window;
+	uint64_t samples;
+
+	w->tried = true;
+	w->home = (struct scout_report){.home = window_score(s, NULL, &samples)};
+	w->guest = (struct scout_report){0};
+	if (w->strange)
+		w->home.home = NAN; /* nothing is said of what it would lose */
+	if (s->present_count <= 1) {
+		w->home.away = w->home.home;
+		w->home.samples = samples;
+	}
+	if (w->hosts)
+		w->guest.away = window_score(s, s->scratch, &w->guest.samples);
+}
+
+/* ---- what is said of it ---- */
+
+void window_put(struct phub_site *s)
+{
+	struct window *w = &s->window;
+
+	w->home.bytes = window_bytes(s);
+	slots_put_report(s->slots_out, s->rank, &w->home);
+	if (w->hosts)
+		slots_put_report(s->slots_out, w->guest_rank, &w->guest);
+}
+
+void window_land(struct phub_site *s)
+{
+	struct window *w = &s->window;
+
+	for (unsigned i = 0; i < s->present_count; i++) {
+		struct slot slot;
+
+		slots_get(s->slots_in, s->present[i], &slot);
+		slots_get_report(s->slots_in, s->present[i], &s->reports[i]);
+		if (!(slot.flags & SLOT_HERE)) /* lost meanwhile: what its host says of it is not enough */
+			s->reports[i] = (struct scout_report){0};
+	}
+	w->open = w->tried = w->strange = false;
+	w->told = s->site.counts.bytes_paper;
+	w->began = s->site.counts.steps;
+	scout_observe(&s->scout, s->reports, s->present_count, &s->decision);
+	s->windows++;
+	site_set_theta(&s->site, s->decision.theta);
+}

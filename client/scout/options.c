@@ -1,0 +1,165 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Public enums have the values of those in here, as the assertions say.
+ */
+#include "client/scout/options.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <math.h>
+#include <string.h>
+
+enum { OPTIONS_SIZE_MAX = 4096 };
+
+static_assert((int)PHUB_SITE_BSP == SITE_BSP && (int)PHUB_SITE_GAIA == SITE_GAIA &&
+		      (int)PHUB_SITE_LOCAL == SITE_LOCAL && (int)PHUB_SITE_DGC == SITE_DGC,
+	"algorithms");
+static_assert((int)PHUB_OUTER_AVERAGE == OUTER_AVERAGE && (int)PHUB_OUTER_BOX == OUTER_BOX &&
+		      (int)PHUB_OUTER_MOMENTUM == OUTER_MOMENTUM && (int)PHUB_OUTER_NESTEROV == OUTER_NESTEROV &&
+		      (int)PHUB_OUTER_ADAGRAD == OUTER_ADAGRAD && (int)PHUB_OUTER_ADAM == OUTER_ADAM &&
+		      (int)PHUB_OUTER_YOGI == OUTER_YOGI,
+	"outer optimizers");
+static_assert((int)PHUB_SCOUT_FIXED == SCOUT_FIXED && (int)PHUB_SCOUT_REPLAY == SCOUT_REPLAY &&
+		      (int)PHUB_SCOUT_HILL == SCOUT_HILL && (int)PHUB_SCOUT_STOCHASTIC == SCOUT_STOCHASTIC &&
+		      (int)PHUB_SCOUT_ANNEALING == SCOUT_ANNEALING,
+	"policies");
+static_assert((int)PHUB_SCOUT_STAYS == SCOUT_STAYS && (int)PHUB_SCOUT_TIGHTENS == SCOUT_TIGHTENS &&
+		      (int)PHUB_SCOUT_LOOSENS == SCOUT_LOOSENS && (int)PHUB_SCOUT_FALLS_BACK == SCOUT_FALLS_BACK,
+	"actions");
+static_assert(sizeof(((struct phub_scout_decision *)NULL)->reason) == SCOUT_REASON_BYTES, "reasons");
+
+static int options_copy(void *own, size_t own_size, const void *given, size_t size, const char *what, struct err *e)
+{
+	if (!given || size < sizeof(size_t) || size > OPTIONS_SIZE_MAX)
+		return err_set(e, -EINVAL, "%s: fill the struct with its init function first", what);
+	memcpy(own, given, size < own_size ? size : own_size);
+	*(size_t *)own = own_size;
+	return 0;
+}
+
+/* ---- a scout's ---- */
+
+void phub_scout_options_init(struct phub_scout_options *options)
+{
+	struct scout_config c;
+
+	scout_defaults(&c);
+	*options = (struct phub_scout_options){.size = sizeof(*options),
+		.policy = (enum phub_scout_policy)c.policy,
+		.period = c.period,
+		.lambda_loss = c.lambda_loss,
+		.lambda_bytes = c.lambda_bytes,
+		.sigma = c.sigma,
+		.temperature = c.temperature,
+		.cooling = c.cooling,
+		.memory = c.memory,
+		.patience = c.patience};
+}
+
+/* Arrays of the caller's that fit; the rest scout_init() looks at. */
+static int options_numbers(
+	double *to, const double *from, unsigned count, unsigned max, const char *what, struct err *e)
+{
+	if (count > max || (count > 0 && !from))
+		return err_set(e, -EINVAL, "scout: %u %s; at most %u, with their place", count, what, max);
+	if (count > 0)
+		memcpy(to, from, count * sizeof(*to));
+	return 0;
+}
+
+int options_scout(const struct phub_scout_options *given, struct scout_config *config, struct err *e)
+{
+	struct phub_scout_options own;
+	int rc;
+
+	phub_scout_options_init(&own);
+	rc = options_copy(&own, sizeof(own), given, given ? given->size : 0, "scout", e);
+	if (rc < 0)
+		return rc;
+	*config = (struct scout_config){.policy = (enum scout_policy)own.policy,
+		.theta_count = own.theta_count,
+		.first = own.first,
+		.schedule_count = own.schedule_count,
+		.period = own.period,
+		.model_bytes = own.model_bytes,
+		.lambda_loss = own.lambda_loss,
+		.lambda_bytes = own.lambda_bytes,
+		.sigma = own.sigma,
+		.temperature = own.temperature,
+		.cooling = own.cooling,
+		.memory = own.memory,
+		.patience = own.patience,
+		.seed = own.seed};
+	rc = options_numbers(config->thetas, own.thetas, own.theta_count, SCOUT_THETAS_MAX, "thetas", e);
+	if (rc == 0)
+		rc = options_numbers(config->schedule, own.schedule, own.schedule_count, SCOUT_SCHEDULE_MAX,
+			"thetas in a schedule", e);
+	return rc;
+}
+
+int options_tell(const struct scout_decision *d, struct phub_scout_decision *out, struct err *e)
+{
+	struct phub_scout_decision own = {.window = d->window,
+		.theta = d->theta,
+		.index = d->index,
+		.action = (enum phub_scout_action)d->action,
+		.believed = d->believed,
+		.loss = d->loss,
+		.bytes = d->bytes,
+		.cost = d->cost};
+
+	if (!out || out->size < sizeof(size_t) || out->size > OPTIONS_SIZE_MAX)
+		return err_set(e, -EINVAL, "scout: phub_scout_decision.size must be the struct's");
+	memcpy(own.reason, d->reason, sizeof(own.reason));
+	own.size = out->size;
+	memcpy(out, &own, own.size < sizeof(own) ? own.size : sizeof(own));
+	return 0;
+}
+
+/* ---- a site's ---- */
+
+void phub_site_options_init(struct phub_site_options *options)
+{
+	*options = (struct phub_site_options){.size = sizeof(*options),
+		.algorithm = PHUB_SITE_LOCAL,
+		.theta = NAN,
+		.momentum = 0.9,
+		.rate_first = 0.1,
+		.outer_rate = NAN,
+		.outer_beta1 = NAN,
+		.outer_beta2 = NAN,
+		.outer_tau = NAN,
+		.samples = 1};
+}
+
+int options_site(const struct phub_site_options *given, struct phub_site_options *own, struct err *e)
+{
+	phub_site_options_init(own);
+	if (!given)
+		return 0;
+	return options_copy(own, sizeof(*own), given, given->size, "site", e);
+}
+
+void options_site_config(const struct phub_site_options *own, struct site_config *config)
+{
+	static const double thetas[SITE_ALGORITHM_COUNT] = {1, 0.1, 20, 0.001};
+	struct outer_config outer = {.kind = (enum outer_kind)own->outer};
+	bool usual = isnan(own->theta) && (unsigned)own->algorithm < SITE_ALGORITHM_COUNT;
+
+	if ((unsigned)own->outer < OUTER_COUNT)
+		outer = outer_defaults(outer.kind);
+	outer.rate = isnan(own->outer_rate) ? outer.rate : own->outer_rate;
+	outer.beta1 = isnan(own->outer_beta1) ? outer.beta1 : own->outer_beta1;
+	outer.beta2 = isnan(own->outer_beta2) ? outer.beta2 : own->outer_beta2;
+	outer.tau = isnan(own->outer_tau) ? outer.tau : own->outer_tau;
+	*config = (struct site_config){.algorithm = (enum site_algorithm)own->algorithm,
+		.theta = usual ? thetas[own->algorithm] : own->theta,
+		.share = 1,
+		.sites = 1,
+		.momentum = own->momentum,
+		.weight_decay = own->weight_decay,
+		.rate_first = own->rate_first,
+		.outer = outer,
+		.clip = own->clip,
+		.warmup = own->warmup};
+}

@@ -1,0 +1,374 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The public calls of a site at a job: what they are given is checked here, and the rest is its course's.
+ */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "client/api.h"
+#include "client/handle.h"
+#include "client/scout/course.h"
+#include "client/scout/options.h"
+#include "phub/base/clock.h"
+
+#define SITES_SLOTS_KEY "phub.sites"
+
+/* ---- opening ---- */
+
+static const char *sites_who(const struct phub_site *s)
+{
+	return s->phub->session.who;
+}
+
+/* Can this job be a site's? */
+static int sites_check_job(const phub_t *p, bool at_box, struct err *e)
+{
+	const struct settings *job = &p->settings;
+
+	if (p->frozen || p->running || p->keyring.count > 0)
+		return err_set(
+			e, -EBUSY, "%s: a site makes the keys of its job by itself, and it has some", p->session.who);
+	if (job->sync != PHUB_BSP || job->quorum > 0)
+		return err_set(e, -EINVAL, "%s: a site's job is BSP without quorum: all exchanges are of all sites",
+			p->session.who);
+	if (at_box && (job->optimizer == PHUB_NONE || job->reduce != PHUB_MEAN))
+		return err_set(e, -EINVAL, "%s: with PHUB_OUTER_BOX the job has an optimizer and takes the mean",
+			p->session.who);
+	if (!at_box && (job->optimizer != PHUB_NONE || job->reduce != PHUB_SUM))
+		return err_set(e, -EINVAL,
+			"%s: a site's job has no optimizer and takes the sum: sites step by themselves",
+			p->session.who);
+	return 0;
+}
+
+static int sites_check_thetas(const struct phub_site *s, struct err *e)
+{
+	const struct scout_config *c = &s->scout_config;
+	enum site_algorithm algorithm = s->config.algorithm;
+
+	for (unsigned i = 0; i < c->theta_count; i++)
+		if (!site_theta_valid(algorithm, c->thetas[i]))
+			return err_set(e, -EINVAL, "%s: %s cannot have a theta of %g, which is in the scout's grid",
+				sites_who(s), site_algorithm_name(algorithm), c->thetas[i]);
+	for (unsigned i = 0; i < c->schedule_count; i++)
+		if (!site_theta_valid(algorithm, c->schedule[i]))
+			return err_set(e, -EINVAL, "%s: %s cannot have a theta of %g, which is in the scout's schedule",
+				sites_who(s), site_algorithm_name(algorithm), c->schedule[i]);
+	return 0;
+}
+
+/* Of two things one is wrong early, what else there is site_init() and scout_init() say at the start. */
+static int sites_settle(struct phub_site *s, const struct phub_site_options *o, struct err *e)
+{
+	int rc = 0;
+
+	s->samples = o->samples;
+	s->weighted = o->weighted;
+	s->evaluate = o->evaluate;
+	s->context = o->context;
+	options_site_config(o, &s->config);
+	s->at_box = o->algorithm == PHUB_SITE_LOCAL && o->outer == PHUB_OUTER_BOX;
+	s->may_lose = s->phub->settings.lost != PHUB_LOST_FAIL;
+	if (s->at_box && (o->scout || o->weighted))
+		return err_set(e, -ENOTSUP,
+			"%s: the box's optimizer takes a mean, and gradients alone: PHUB_OUTER_NESTEROV and the like "
+			"go with weights and a scout",
+			sites_who(s));
+	rc = sites_check_job(s->phub, s->at_box, e);
+	if (rc == 0 && o->scout) {
+		s->scouted = true;
+		rc = options_scout(o->scout, &s->scout_config, e);
+		if (rc == 0)
+			rc = sites_check_thetas(s, e);
+	}
+	if (rc == 0 && !o->scout && !site_theta_valid(s->config.algorithm, s->config.theta))
+		rc = err_set(e, -EINVAL, "%s: %s cannot have a theta of %g", sites_who(s),
+			site_algorithm_name(s->config.algorithm), s->config.theta);
+	return rc;
+}
+
+int phub_site_open(phub_t *p, const struct phub_site_options *options, phub_site_t **out)
+{
+	struct phub_site_options own;
+	struct err *e = api_last_error();
+	int rc = options_site(options, &own, e);
+	phub_site_t *s;
+
+	if (rc < 0)
+		return rc;
+	if (!p || !out)
+		return err_set(
+			e, -EINVAL, "phub_site_open() needs a handle of phub_connect(), and a place for its own");
+	s = calloc(1, sizeof(*s));
+	if (!s)
+		return err_set(e, -ENOMEM, "%s: no memory for a site", p->session.who);
+	s->phub = p;
+	s->rank = p->settings.rank;
+	s->world = p->settings.world;
+	s->slots_key = -1;
+	rc = sites_settle(s, &own, e);
+	if (rc < 0) {
+		free(s);
+		return rc;
+	}
+	*out = s;
+	return 0;
+}
+
+static bool sites_has_room(struct phub_site *s)
+{
+	unsigned count = s->config.tensor_count;
+	struct site_tensor *more;
+
+	if (count & (count - 1)) /* room is doubled */
+		return true;
+	more = realloc(s->tensors, (count ? 2 * count : 1) * sizeof(*s->tensors));
+	if (!more)
+		return false;
+	s->tensors = more;
+	return true;
+}
+
+int phub_site_tensor(phub_site_t *s, const char *name, float *weights, uint32_t elements, bool trained)
+{
+	struct err *e = api_last_error();
+	int key;
+
+	if (!s || !weights)
+		return err_set(e, -EINVAL, "phub_site_tensor() needs a site, and weights");
+	if (s->named)
+		return err_set(
+			e, -EBUSY, "%s: tensor '%.100s' comes after phub_site_start()", sites_who(s), name ? name : "");
+	if (s->at_box && !trained)
+		return err_set(e, -ENOTSUP,
+			"%s: tensor '%.100s' has no gradients, and the box's optimizer takes nothing else",
+			sites_who(s), name ? name : "");
+	if (s->config.tensor_count == SITE_TENSORS_MAX)
+		return err_set(e, -EINVAL, "%s: a site has at most %u tensors", sites_who(s), SITE_TENSORS_MAX);
+	if (!sites_has_room(s))
+		return err_set(e, -ENOMEM, "%s: no memory for tensor '%.100s'", sites_who(s), name ? name : "");
+	key = phub_key(s->phub, name, PHUB_F32, elements, 0, 0);
+	if (key < 0)
+		return key;
+	s->tensors[s->config.tensor_count++] = (struct site_tensor){weights, elements, trained};
+	return key;
+}
+
+/* ---- the course ---- */
+
+static int sites_refuse(const phub_site_t *s)
+{
+	struct err *e = api_last_error();
+
+	if (!s)
+		return err_set(e, -EINVAL, "the site is NULL; phub_site_open() makes one");
+	if (s->ended.code)
+		return err_set(e, s->ended.code, "%s", s->ended.text);
+	return err_set(e, -ESTALE, "%s: the box was lost; call phub_site_resume()", sites_who(s));
+}
+
+/* 0: it is at rest, and may be changed. */
+static int sites_rests(const phub_site_t *s)
+{
+	if (!s || s->ended.code || s->stale)
+		return sites_refuse(s);
+	if (!s->started)
+		return err_set(api_last_error(), -EINVAL, "%s: phub_site_start() has not been completed", sites_who(s));
+	if (s->flight != COURSE_REST || course_next(s) != COURSE_REST)
+		return err_set(
+			api_last_error(), -EBUSY, "%s: an exchange is on its way; call phub_site_wait()", sites_who(s));
+	return 0;
+}
+
+static int sites_deadline(const phub_site_t *s, int timeout_ms, uint64_t *deadline_ns)
+{
+	int ms = timeout_ms == PHUB_TIMEOUT_DEFAULT ? s->phub->settings.timeout_ms : timeout_ms;
+
+	if (ms < 0)
+		return err_set(api_last_error(), -EINVAL, "%s: a timeout of %d ms; 0 or more, or PHUB_TIMEOUT_DEFAULT",
+			sites_who(s), timeout_ms);
+	*deadline_ns = clock_deadline_ns(s->phub->env.now(s->phub->env.ctx), ms);
+	return 0;
+}
+
+static int sites_left_ms(const phub_site_t *s, uint64_t deadline_ns)
+{
+	return clock_timeout_ms(s->phub->env.now(s->phub->env.ctx), deadline_ns);
+}
+
+static int sites_name(phub_site_t *s)
+{
+	int rc;
+
+	if (s->config.tensor_count == 0)
+		return err_set(
+			api_last_error(), -EINVAL, "%s: a site without tensors; call phub_site_tensor()", sites_who(s));
+	rc = course_init(s, api_last_error());
+	if (rc < 0)
+		return rc;
+	if (!s->at_box)
+		rc = s->slots_key =
+			phub_key(s->phub, SITES_SLOTS_KEY, PHUB_F32, slots_floats(s->world), 0, PHUB_KEY_ALONE);
+	s->named = rc >= 0;
+	if (rc < 0)
+		course_fini(s);
+	return rc < 0 ? rc : 0;
+}
+
+int phub_site_start(phub_site_t *s, int timeout_ms)
+{
+	uint64_t deadline_ns;
+	int rc;
+
+	if (!s || s->ended.code || s->stale)
+		return sites_refuse(s);
+	rc = sites_deadline(s, timeout_ms, &deadline_ns);
+	if (rc == 0 && !s->named)
+		rc = sites_name(s);
+	if (rc == 0 && !s->started) {
+		rc = phub_start(s->phub, sites_left_ms(s, deadline_ns));
+		if (rc == 0)
+			rc = course_start(s);
+		s->started = rc == 0;
+	}
+	return rc == 0 ? course_run(s, deadline_ns) : rc;
+}
+
+int phub_site_step(phub_site_t *s, const float *const *gradients, double rate, int timeout_ms)
+{
+	uint64_t deadline_ns;
+	int rc = sites_rests(s);
+
+	if (rc == 0)
+		rc = sites_deadline(s, timeout_ms, &deadline_ns);
+	if (rc < 0)
+		return rc;
+	rc = site_step(&s->site, gradients, rate);
+	if (rc < 0)
+		return err_set(api_last_error(), rc,
+			"%s: a step with a rate of %g; it needs to be 0 or more, and a gradient for each trained "
+			"tensor",
+			sites_who(s), rate);
+	course_step(s);
+	return course_run(s, deadline_ns);
+}
+
+int phub_site_wait(phub_site_t *s, int timeout_ms)
+{
+	uint64_t deadline_ns;
+	int rc;
+
+	if (!s || s->ended.code || s->stale)
+		return sites_refuse(s);
+	if (!s->started)
+		return sites_rests(s);
+	rc = sites_deadline(s, timeout_ms, &deadline_ns);
+	return rc == 0 ? course_run(s, deadline_ns) : rc;
+}
+
+int phub_site_resume(phub_site_t *s, int timeout_ms)
+{
+	uint64_t deadline_ns;
+	int rc;
+
+	if (!s || s->ended.code)
+		return sites_refuse(s);
+	if (!s->started)
+		return sites_rests(s);
+	rc = sites_deadline(s, timeout_ms, &deadline_ns);
+	if (rc == 0 && s->stale) {
+		rc = phub_resume(s->phub, sites_left_ms(s, deadline_ns));
+		if (rc == 0)
+			course_resumed(s);
+	}
+	return rc == 0 ? course_run(s, deadline_ns) : rc;
+}
+
+/* ---- changes ---- */
+
+int phub_site_set_samples(phub_site_t *s, uint64_t samples)
+{
+	int rc = sites_rests(s);
+
+	if (rc == 0)
+		s->samples = samples;
+	return rc;
+}
+
+int phub_site_set_theta(phub_site_t *s, double theta)
+{
+	int rc = sites_rests(s);
+
+	if (rc == 0 && s->scouted)
+		rc = err_set(api_last_error(), -EINVAL, "%s: the scout sets theta", sites_who(s));
+	if (rc == 0 && site_set_theta(&s->site, theta) < 0)
+		rc = err_set(api_last_error(), -EINVAL, "%s: %s cannot have a theta of %g", sites_who(s),
+			site_algorithm_name(s->config.algorithm), theta);
+	return rc;
+}
+
+/* Local SGD says all in each exchange, and has it when the others have theirs. */
+int phub_site_flush(phub_site_t *s)
+{
+	int rc = sites_rests(s);
+
+	if (rc == 0 && s->config.algorithm != SITE_LOCAL)
+		rc = site_flush(&s->site);
+	return rc;
+}
+
+/* ---- what it knows ---- */
+
+int phub_site_state(phub_site_t *s, struct phub_site_state *state)
+{
+	struct phub_stats stats = {.size = sizeof(stats)};
+	struct phub_site_state now;
+	struct err *e = api_last_error();
+	int rc;
+
+	if (!s || !state || state->size < sizeof(size_t) || state->size > 4096)
+		return err_set(e, -EINVAL, "phub_site_state() needs a site, and a struct with its size");
+	rc = phub_stats(s->phub, &stats);
+	if (rc < 0)
+		return rc;
+	now = (struct phub_site_state){.size = state->size,
+		.steps = s->site.counts.steps,
+		.exchanges = s->exchanges,
+		.theta = s->named ? s->site.config.theta : s->config.theta,
+		.share = s->named ? s->site.config.share : s->config.share,
+		.sites = s->present_count,
+		.values = s->site.counts.values,
+		.bytes = s->site.counts.bytes_paper,
+		.bytes_travel = s->bytes_travel,
+		.bytes_wire = stats.pushed_bytes,
+		.windows = s->windows};
+	if (s->at_box) {
+		rc = phub_present(s->phub);
+		now.sites = rc > 0 ? (unsigned)rc : 0;
+		now.share = rc > 0 ? 1.0 / rc : 0;
+	}
+	memcpy(state, &now, now.size < sizeof(now) ? now.size : sizeof(now));
+	return rc < 0 ? rc : 0;
+}
+
+int phub_site_decision(phub_site_t *s, struct phub_scout_decision *decision)
+{
+	if (!s)
+		return sites_refuse(s);
+	if (s->windows == 0)
+		return err_set(api_last_error(), -ENODATA, "%s: nothing was decided yet", sites_who(s));
+	return options_tell(&s->decision, decision, api_last_error());
+}
+
+void phub_site_close(phub_site_t *s)
+{
+	if (!s)
+		return;
+	if (s->flight != COURSE_REST || s->ended.code) /* then nothing touches its memory any more */
+		phub_leave_unfinished(s->phub, 0);
+	if (s->named)
+		course_fini(s);
+	free(s->tensors);
+	free(s);
+}

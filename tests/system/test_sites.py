@@ -1,0 +1,255 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
+"""Sites with skewed data at a box: the same bits as a loop in one process, whoever dies, comes late, lies, or is lost with the box."""
+import json
+import random
+import time
+
+import rig
+from rig import check, holds
+
+SKEWED = rig.BUILD / "tests/system/skewed"
+WORLD = 3
+BOX_LOST = -116
+GRID = {"local": {"thetas": "1,2,5,10", "first": 2, "period": 10}, "gaia": {"thetas": ".02,.05,.1,.2", "first": 2, "period": 10}}
+ALGORITHMS = {"bsp": {}, "gaia": {"theta": .1}, "local": {"theta": 7}, "dgc": {"theta": .05, "clip": 1, "warmup": 10}}
+
+
+def words(arguments):
+    return [f"{name}={value}" for name, value in arguments.items()]
+
+
+class Site(rig.Process):
+    def __init__(self, box, job, rank, world=WORLD, **arguments):
+        super().__init__(f"{job}.{rank}", [SKEWED, box.url(job), f"rank={rank}", f"world={world}", *words(arguments)])
+        self.rank = rank
+
+    def lines(self, event=None):
+        return [line for line in map(json.loads, self.out.lines) if event in (None, line["event"])]
+
+    def until(self, wanted):
+        """Waits for the first line of which `wanted` is true."""
+        found = self.out.find(lambda text: (line := json.loads(text)) and wanted(line) and line)
+        check(found, f"{self.name}: the line never came: {self.err.text()}")
+        return found[1]
+
+    def end(self):
+        """Its last line, of a run that went well."""
+        check(self.wait() == 0, f"{self.name} failed: {self.err.text()} {self.out.lines[-1:]}")
+        return self.lines("end")[0]
+
+
+def sites(box, job, world=WORLD, **arguments):
+    """One of each rank; an argument may be a function of the rank."""
+    return [Site(box, job, rank, world, **{name: value(rank) if callable(value) else value for name, value in arguments.items()})
+            for rank in range(world)]
+
+
+def loop(world=WORLD, **arguments):
+    """What each of the sites has in the end when their sum is a loop in one process."""
+    process = rig.Process("loop", [SKEWED, "loop", f"world={world}", *words(arguments)])
+    check(process.wait() == 0, f"the loop failed: {process.err.text()}")
+    return [json.loads(line) for line in process.out.lines]
+
+
+def same(ends, wants, *more):
+    for end, want in zip(ends, wants, strict=True):
+        for name in ("hash", "theta", "windows", *more):
+            check(end[name] == want[name], f"rank {end['rank']}: {name} is {end[name]}, and {want[name]} in one process: {end}")
+
+
+def as_loop(box, job, world=WORLD, **arguments):
+    ends = [site.end() for site in sites(box, job, world, **arguments)]
+    options = {name: value for name, value in arguments.items() if name not in ("lost", "lazy_ms", "transport")}
+    same(ends, loop(world, **options), "bytes")
+    return ends
+
+
+def algorithms():
+    """each algorithm, over shared memory and tcp, as a loop bit for bit"""
+    box = rig.Box()
+    for name, options in ALGORITHMS.items():
+        for transport in ("shm", "tcp"):
+            as_loop(box, f"{name}-{transport}", algorithm=name, transport=transport, **options)
+    as_loop(box, "five", 5, algorithm="local", theta=4)
+    as_loop(box, "alone", 1, algorithm="local", theta=4)
+    box.stop()
+
+
+def outer_optimizers():
+    """FedAvgM, DiLoCo, FedAdagrad, FedAdam and FedYogi as a loop; the box's Nesterov near the sites' own"""
+    box = rig.Box()
+    for outer in ("momentum", "nesterov", "adagrad", "adam", "yogi"):
+        ends = as_loop(box, outer, algorithm="local", theta=5, outer=outer)
+        if outer == "nesterov":
+            diloco = ends
+    ends = [site.end() for site in sites(box, "box", algorithm="local", theta=5, outer="box")]
+    for end, want in zip(ends, diloco, strict=True):
+        check(end["exchanges"] == 20 and abs(end["distance"] - want["distance"]) < 1e-4, f"{end} is not near {want}")
+    check(len({end["trained"] for end in ends}) == 1, "weights differ after an exchange")
+    box.stop()
+
+
+def weights_of_sites():
+    """sites that count by their samples, one without any, and theta that changes in the middle"""
+    box = rig.Box()
+    ends = as_loop(box, "weighted", algorithm="local", theta=5, weighted=1, samples="3,0,5")
+    check([end["share"] for end in ends] == [0.375, 0, 0.625], f"shares: {ends}")
+    ends = as_loop(box, "alike", algorithm="gaia", theta=.2, samples="3,0,5")
+    check([end["share"] for end in ends] == [0.5, 0, 0.5], f"shares: {ends}")
+    as_loop(box, "turns", algorithm="local", theta=10, theta_at=40, theta_then=3)
+    box.stop()
+
+
+def leavers():
+    """before they leave sites say all that is left: then all have the same weights"""
+    box = rig.Box()
+    for flush in (0, 1):
+        ends = [site.end() for site in sites(box, f"flush{flush}", algorithm="gaia", theta=.3, steps=50, flush=flush)]
+        spread = max(end["distance"] for end in ends) - min(end["distance"] for end in ends)
+        check((spread < 1e-5) == bool(flush), f"flush={flush}: the distances are {spread} apart")
+    box.stop()
+
+
+def scouts():
+    """each policy decides at the box as in a loop, over Gaia and local SGD, and models travel"""
+    box = rig.Box()
+    for policy in ("hill", "stochastic", "annealing"):
+        for name, grid in GRID.items():
+            ends = as_loop(box, f"{policy}-{name}", algorithm=name, policy=policy, **grid)
+            check(all(end["bytes_travel"] == end["windows"] * 1300 * 4 for end in ends), f"bytes that travelled: {ends}")
+    first = as_loop(box, "stays", algorithm="local", policy="hill", **GRID["local"])
+    lazy = as_loop(box, "lazy", algorithm="local", policy="hill", lazy_ms=1, lost="shrink", **GRID["local"])
+    check([end["hash"] for end in first] == [end["hash"] for end in lazy], "it matters whether workers may be lost")
+    box.stop()
+
+
+def off():
+    """a scout whose policy is fixed gives the bits of none"""
+    box = rig.Box()
+    for name, theta in (("local", 5), ("gaia", .1)):
+        without = [site.end() for site in sites(box, f"{name}-off", algorithm=name, theta=theta)]
+        fixed = [site.end() for site in sites(box, f"{name}-on", algorithm=name, policy="fixed", **GRID[name])]
+        check(all(end["windows"] >= 9 and end["bytes_travel"] > 0 for end in fixed), f"nothing was tried: {fixed}")
+        for with_scout, end in zip(fixed, without, strict=True):
+            check(with_scout["hash"] == end["hash"] and with_scout["bytes"] == end["bytes"], f"{with_scout} is not {end}")
+    box.stop()
+
+
+def bad_reports():
+    """reports that are missing or cannot be true: the loosest safe theta, then the tightest; and as in a loop"""
+    box = rig.Box()
+    for kind in ("lies", "fails"):
+        ends = as_loop(box, kind, algorithm="local", policy="hill", steps=80, **{kind: 3}, **GRID["local"])
+        check(all(end["action"] == 3 and end["theta"] == 1 for end in ends), f"it did not fall back: {ends[0]}")
+        holds(ends[0]["reason"], "of 3 sites 0 have said", "in 8 windows in a row", "the tightest theta, until they do")
+    one = as_loop(box, "one", algorithm="local", policy="hill", steps=80, fails=1, samples="1,1,0", **GRID["local"])
+    check(all(end["action"] == 3 and end["theta"] == 1 for end in one), f"one of three was enough: {one[0]}")
+    box.stop()
+
+
+def killed(name, victim, lost="shrink", **arguments):
+    """One is killed at step 40, and comes again: all go on alike."""
+    box = rig.Box()
+    options = {"algorithm": name, "lost": lost, "steps": 150, "pause_ms": 4, "verbose": 1, **arguments}
+    running = sites(box, name, **options, die_at=lambda rank: 40 if rank == victim else 0)
+    running[victim].wait()
+    rest = [site for site in running if site.rank != victim]
+    if lost == "shrink":
+        for site in rest:
+            line = site.until(lambda line: line["event"] == "exchange" and line["sites"] == WORLD - 1)
+            check(line["share"] == 0.5 and 40 < line["steps"] <= 60, f"the shares of those left: {line}")
+    running[victim] = Site(box, name, victim, **options)
+    began = running[victim].until(lambda line: line["event"] == "start")
+    check(began["steps"] >= 40 and abs(began["share"] - 1 / 3) < 1e-9 and began["sites"] == WORLD, f"it began with {began}")
+    for site in rest:
+        site.until(lambda line: line["event"] == "exchange" and line["steps"] >= began["steps"] and line["sites"] == WORLD)
+    ends = [site.end() for site in running]
+    check(len({(end["steps"], end["exchanges"], end["theta"]) for end in ends}) == 1, f"they are not alike: {ends}")
+    last = [max((line for line in site.lines("exchange")), key=lambda line: line["exchanges"]) for site in running]
+    if name == "gaia":  # each has its own residual, and had its own roundings
+        check(max(end["distance"] for end in ends) - min(end["distance"] for end in ends) < 0.05, f"they differ: {ends}")
+    else:
+        check(len({line["trained"] for line in last}) == 1, f"their weights differ: {last}")
+    box.stop()
+
+
+def lost_sites():
+    """one that is killed is out of the mean, the next of its rank has the others' weights and step"""
+    for name, options in ALGORITHMS.items():
+        killed(name, 2, **options)
+        killed(name, 0, **options)
+    killed("local", 1, outer="adam", theta=7)
+    killed("local", 1, outer="box", theta=7)
+    killed("local", 1, lost="wait", theta=7)
+
+
+def lost_sites_of_scouts():
+    """the same with scouts, which decide alike after it"""
+    killed("local", 2, **GRID["local"])
+    killed("gaia", 0, **GRID["gaia"])
+
+
+def lost_on_the_way():
+    """one is killed while models are tried: the others go on, and decide alike"""
+    box = rig.Box()
+    for name, grid in GRID.items():
+        options = {"algorithm": name, "lost": "shrink", **grid}
+        running = sites(box, name, **options, die_try=lambda rank: 4 if rank == 1 else 0)
+        ends = [running[rank].end() for rank in (0, 2)]
+        running[1].wait()
+        check(all(end["sites"] == 2 and end["share"] == 0.5 and end["windows"] >= 5 for end in ends), f"{ends}")
+        check(len({(end["theta"], end["reason"], end["exchanges"]) for end in ends}) == 1, f"they are not alike: {ends}")
+    box.stop()
+
+
+def lost_box():
+    """a box that is killed and started again: nothing is lost, and nothing counts twice: the bits of a loop"""
+    seed = random.randrange(1 << 32)
+    rig.say(f"seed {seed}")
+    random.seed(seed)
+    cases = [(name, options) for name, options in ALGORITHMS.items()] + [("local", GRID["local"]), ("local", {"theta": 5, "outer": "yogi"})]
+    for name, options in cases:
+        address = f"127.0.0.1:{rig.free_port()}"
+        box = rig.Box(listen=address)
+        arguments = {"algorithm": name, "steps": 150, **options}
+        running = sites(box, name, resume_ms=30000, pause_ms=2, **arguments)
+        for _ in range(2):
+            running[0].until(lambda line: line["event"] == "start")
+            time.sleep(random.uniform(0.02, 0.3))
+            box.kill()
+            box.wait()
+            box = rig.Box(listen=address)
+        ends = [site.end() for site in running]
+        wants = loop(**arguments)
+        check(any(site.lines("stale") for site in running), "nobody saw it")
+        if name == "gaia":
+            for end, want in zip(ends, loop_distances(box, arguments), strict=True):
+                check(abs(end["distance"] - want) < 1e-3, f"{end} is not near {want}")
+        else:
+            same(ends, wants)
+        box.stop()
+
+
+def loop_distances(box, arguments):
+    """Of Gaia, whose roundings differ: how a run that loses nothing ends."""
+    return [site.end()["distance"] for site in sites(box, "whole", **arguments)]
+
+
+def refused():
+    """sites that do not fit their job, or each other"""
+    box = rig.Box()
+    for arguments, why in (({"algorithm": "bsp", "theta": 2}, "bsp cannot have a theta of 2"),
+                           ({"algorithm": "gaia", "thetas": "-1"}, "gaia cannot have a theta of -1, which is in the scout's grid"),
+                           ({"algorithm": "local", "thetas": "1", "policy": "replay"}, "a schedule of 0 thetas"),
+                           ({"algorithm": "local", "outer": "box", "weighted": 1}, "the box's optimizer takes a mean"),
+                           ({"algorithm": "dgc", "clip": -1}, "clipped to -1")):
+        site = Site(box, "bad", 0, 1, **arguments)
+        check(site.wait() == 1, f"{arguments} was taken")
+        holds(site.err.text(), why)
+    box.stop()
+
+
+if __name__ == "__main__":
+    rig.run([algorithms, outer_optimizers, weights_of_sites, leavers, scouts, off, bad_reports, lost_sites, lost_sites_of_scouts, lost_on_the_way,
+             lost_box, refused])

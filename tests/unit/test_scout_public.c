@@ -1,0 +1,323 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The public calls of scouts, and of sites before they are at a job: each error of the contract, and that what is
+ * decided is in force only once it is applied. Sites at a box: tests/system/test_sites.py.
+ */
+#include "client/phub.h"
+
+#include "tests/unit/cmocka_shim.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "client/client.h"
+#include "tests/unit/fake_box.h"
+
+enum { SITES = 3 };
+
+static const double grid[] = {1, 2, 5, 10};
+
+static struct phub_scout_options options_of(enum phub_scout_policy policy)
+{
+	struct phub_scout_options o;
+
+	phub_scout_options_init(&o);
+	o.policy = policy;
+	o.thetas = grid;
+	o.theta_count = 4;
+	o.first = 2;
+	o.model_bytes = 1000;
+	return o;
+}
+
+static phub_scout_t *scout_of(enum phub_scout_policy policy)
+{
+	const struct phub_scout_options o = options_of(policy);
+	phub_scout_t *scout;
+
+	assert_int_equal(phub_scout_create(&o, &scout), 0);
+	return scout;
+}
+
+static void tell(phub_scout_t *scout, double loss)
+{
+	struct phub_scout_report reports[SITES];
+
+	for (unsigned i = 0; i < SITES; i++)
+		reports[i] = (struct phub_scout_report){sizeof(reports[i]), 0.9, 0.9 - loss, 100, 50000};
+	assert_int_equal(phub_scout_observe(scout, reports, SITES), 0);
+}
+
+static void test_three_steps(void **state)
+{
+	struct phub_scout_decision d = {.size = sizeof(d)}, again = d;
+	phub_scout_t *scout = scout_of(PHUB_SCOUT_HILL);
+
+	(void)state;
+	assert_int_equal(phub_scout_decide(scout, &d), -ENODATA);
+	assert_int_equal(phub_scout_apply(scout), -ENODATA);
+	tell(scout, 0);
+	assert_int_equal(phub_scout_apply(scout), -ENODATA);
+	tell(scout, 0.3); /* instead */
+	assert_int_equal(phub_scout_decide(scout, &d), 0);
+	assert_int_equal(phub_scout_decide(scout, &again), 0);
+	assert_memory_equal(&d, &again, sizeof(d));
+	assert_int_equal(d.action, PHUB_SCOUT_TIGHTENS);
+	assert_true(d.theta == 2 && phub_scout_theta(scout) == 5);
+	assert_true(fabs(d.loss - 0.3) < 1e-12);
+	assert_int_equal(d.believed, SITES);
+	assert_string_equal(d.reason, "what theta 2 costs is not known yet");
+	assert_int_equal(phub_scout_apply(scout), 0);
+	assert_true(phub_scout_theta(scout) == 2);
+	assert_int_equal(phub_scout_apply(scout), -ENODATA);
+	assert_int_equal(phub_scout_decide(scout, &d), -ENODATA);
+	phub_scout_destroy(scout);
+	phub_scout_destroy(NULL);
+}
+
+/* A caller whose structs are shorter, or longer, than those here. */
+static void test_sizes(void **state)
+{
+	struct {
+		struct phub_scout_report report;
+		double more;
+	} longer[2] = {{{sizeof(longer[0]), 0.9, 0.9, 100, 7}, 1}, {{sizeof(longer[0]), 0.9, 0.5, 100, 9}, 1}};
+	struct phub_scout_decision d = {.size = offsetof(struct phub_scout_decision, index), .index = 77};
+	struct phub_scout_options o = options_of(PHUB_SCOUT_FIXED);
+	phub_scout_t *scout;
+
+	(void)state;
+	o.size = offsetof(struct phub_scout_options, sigma);
+	o.sigma = NAN; /* not read */
+	assert_int_equal(phub_scout_create(&o, &scout), 0);
+	assert_int_equal(phub_scout_observe(scout, &longer[0].report, 2), 0);
+	assert_int_equal(phub_scout_decide(scout, &d), 0);
+	assert_true(d.theta == 5);
+	assert_int_equal(d.index, 77);
+	d.size = sizeof(d);
+	assert_int_equal(phub_scout_decide(scout, &d), 0);
+	assert_true(fabs(d.loss - 0.2) < 1e-12);
+	d.size = 3;
+	assert_int_equal(phub_scout_decide(scout, &d), -EINVAL);
+	assert_int_equal(phub_scout_decide(scout, NULL), -EINVAL);
+	longer[0].report.size = 3;
+	assert_int_equal(phub_scout_observe(scout, &longer[0].report, 2), -EINVAL);
+	phub_scout_destroy(scout);
+}
+
+static void test_saved(void **state)
+{
+	struct phub_scout_options other = options_of(PHUB_SCOUT_HILL);
+	phub_scout_t *scout = scout_of(PHUB_SCOUT_HILL), *later = scout_of(PHUB_SCOUT_HILL), *strange;
+	struct phub_scout_decision d = {.size = sizeof(d)};
+	int bytes = phub_scout_save(scout, NULL, 0);
+	uint8_t *saved;
+
+	(void)state;
+	assert_true(bytes > 0);
+	saved = malloc((size_t)bytes);
+	assert_non_null(saved);
+	tell(scout, 0.3);
+	assert_int_equal(phub_scout_decide(scout, &d), 0);
+	assert_int_equal(phub_scout_apply(scout), 0);
+	assert_int_equal(phub_scout_save(scout, saved, (size_t)bytes - 1), -ENOSPC);
+	assert_int_equal(phub_scout_save(scout, saved, (size_t)bytes), bytes);
+	assert_int_equal(phub_scout_load(later, saved, (size_t)bytes), 0);
+	assert_true(phub_scout_theta(later) == 2);
+	other.sigma = 0.5;
+	assert_int_equal(phub_scout_create(&other, &strange), 0);
+	assert_int_equal(phub_scout_load(strange, saved, (size_t)bytes), -EINVAL);
+	saved[9] ^= 1;
+	assert_int_equal(phub_scout_load(later, saved, (size_t)bytes), -EBADMSG);
+	assert_true(phub_scout_theta(later) == 2 && phub_scout_theta(strange) == 5);
+	assert_int_equal(phub_scout_load(later, NULL, 0), -EINVAL);
+	assert_int_equal(phub_scout_save(NULL, NULL, 0), -EINVAL);
+	free(saved);
+	phub_scout_destroy(scout);
+	phub_scout_destroy(later);
+	phub_scout_destroy(strange);
+}
+
+static void test_scout_errors(void **state)
+{
+	struct phub_scout_report report = {.size = sizeof(report)};
+	struct phub_scout_options o = options_of(PHUB_SCOUT_REPLAY);
+	phub_scout_t *scout = scout_of(PHUB_SCOUT_HILL), *none;
+
+	(void)state;
+	assert_int_equal(phub_scout_create(NULL, &none), -EINVAL);
+	assert_int_equal(phub_scout_create(&o, NULL), -EINVAL);
+	assert_int_equal(phub_scout_create(&o, &none), -EINVAL); /* no schedule */
+	assert_non_null(strstr(phub_error(), "schedule"));
+	o.schedule_count = 1025;
+	o.schedule = grid;
+	assert_int_equal(phub_scout_create(&o, &none), -EINVAL);
+	o = options_of(PHUB_SCOUT_HILL);
+	o.thetas = NULL;
+	assert_int_equal(phub_scout_create(&o, &none), -EINVAL);
+	assert_true(isnan(phub_scout_theta(NULL)));
+	assert_int_equal(phub_scout_host(scout, 0, 1), -EINVAL);
+	assert_int_equal(phub_scout_host(scout, 2, 2), -EINVAL);
+	assert_int_equal(phub_scout_host(scout, 0, 2), 1);
+	assert_int_equal(phub_scout_observe(scout, &report, 0), -EINVAL);
+	assert_int_equal(phub_scout_observe(scout, NULL, 1), -EINVAL);
+	assert_int_equal(phub_scout_observe(scout, &report, 4097), -EINVAL);
+	phub_scout_destroy(scout);
+}
+
+/* ---- sites ---- */
+
+struct rig {
+	struct loop_net *net;
+	struct fake_site site;
+	phub_t *phub;
+};
+
+/* On its way to a box that is not there. */
+static void rig_open(struct rig *r, const struct phub_options *options)
+{
+	struct loop_plan plan = {.seed = 1, .hosts = 2, .delay_min_ns = 1000, .delay_max_ns = 5000};
+	struct err e;
+
+	r->net = loop_net_create(&plan);
+	fake_site_init(&r->site, r->net, 1, 0);
+	assert_int_equal(client_open("phub://box/demo", options, &r->site.env, &r->phub, &e), 0);
+}
+
+static void rig_close(struct rig *r)
+{
+	phub_close(r->phub);
+	loop_net_destroy(r->net);
+}
+
+/* What a job with these options says to a site with those. */
+static int opened(const struct phub_options *job, const struct phub_site_options *options)
+{
+	phub_site_t *site = NULL;
+	struct rig r;
+	int rc;
+
+	rig_open(&r, job);
+	rc = phub_site_open(r.phub, options, &site);
+	assert_true((rc == 0) == (site != NULL));
+	phub_site_close(site);
+	rig_close(&r);
+	return rc;
+}
+
+static void test_jobs(void **state)
+{
+	struct phub_options job;
+	struct phub_site_options site;
+
+	(void)state;
+	phub_options_init(&job);
+	phub_site_options_init(&site);
+	assert_int_equal(opened(&job, &site), 0);
+	assert_int_equal(opened(&job, NULL), 0);
+	job.reduce = PHUB_MEAN;
+	assert_int_equal(opened(&job, &site), -EINVAL);
+	site.outer = PHUB_OUTER_BOX;
+	assert_int_equal(opened(&job, &site), -EINVAL); /* no optimizer */
+	job.optimizer = PHUB_NESTEROV;
+	assert_int_equal(opened(&job, &site), 0);
+	site.weighted = true;
+	assert_int_equal(opened(&job, &site), -ENOTSUP);
+	site.weighted = false;
+	site.outer = PHUB_OUTER_AVERAGE;
+	assert_int_equal(opened(&job, &site), -EINVAL);
+	job.sync = PHUB_ASYNC;
+	assert_int_equal(opened(&job, &site), -EINVAL);
+}
+
+static void test_site_options(void **state)
+{
+	struct phub_scout_options scout = options_of(PHUB_SCOUT_HILL);
+	const double bad[] = {1, 2.5};
+	struct phub_site_options o;
+
+	(void)state;
+	phub_site_options_init(&o);
+	for (unsigned i = 0; i < 4; i++) {
+		o.algorithm = (enum phub_site_algorithm)i;
+		assert_int_equal(opened(NULL, &o), 0); /* each with its paper's theta */
+	}
+	o.algorithm = (enum phub_site_algorithm)4;
+	assert_int_equal(opened(NULL, &o), -EINVAL);
+	o.algorithm = PHUB_SITE_LOCAL;
+	o.theta = 0;
+	assert_int_equal(opened(NULL, &o), -EINVAL);
+	o.scout = &scout;
+	assert_int_equal(opened(NULL, &o), 0); /* it has the thetas */
+	scout.thetas = bad;
+	scout.theta_count = 2;
+	scout.first = 0;
+	assert_int_equal(opened(NULL, &o), -EINVAL);
+	assert_non_null(strstr(phub_error(), "2.5"));
+	scout.thetas = grid;
+	scout.policy = PHUB_SCOUT_REPLAY;
+	scout.schedule = bad;
+	scout.schedule_count = 2;
+	assert_int_equal(opened(NULL, &o), -EINVAL);
+	scout.size = 1;
+	assert_int_equal(opened(NULL, &o), -EINVAL);
+	o.scout = NULL;
+	o.size = 5000;
+	assert_int_equal(opened(NULL, &o), -EINVAL);
+}
+
+static void test_tensors(void **state)
+{
+	const float *gradients[2] = {NULL, NULL};
+	float weights[4] = {0};
+	struct phub_site_state told = {.size = sizeof(told)};
+	struct phub_scout_decision decision = {.size = sizeof(decision)};
+	phub_site_t *site, *second;
+	struct rig r;
+
+	(void)state;
+	rig_open(&r, NULL);
+	assert_int_equal(phub_site_open(NULL, NULL, &site), -EINVAL);
+	assert_int_equal(phub_site_open(r.phub, NULL, NULL), -EINVAL);
+	assert_int_equal(phub_site_open(r.phub, NULL, &site), 0);
+	assert_int_equal(phub_site_start(site, 0), -EINVAL);
+	assert_int_equal(phub_site_tensor(site, "a", weights, 3, true), 0);
+	assert_int_equal(phub_site_tensor(site, "a", weights, 3, true), -EINVAL);
+	assert_int_equal(phub_site_tensor(site, "b", weights, 0, true), -EINVAL);
+	assert_int_equal(phub_site_tensor(site, "b", NULL, 3, true), -EINVAL);
+	assert_int_equal(phub_site_tensor(site, "b", weights + 3, 1, false), 1);
+	assert_int_equal(phub_site_open(r.phub, NULL, &second), -EBUSY);
+	assert_int_equal(phub_site_step(site, gradients, 0.1, 0), -EINVAL);
+	assert_int_equal(phub_site_wait(site, 0), -EINVAL);
+	assert_int_equal(phub_site_resume(site, 0), -EINVAL);
+	assert_int_equal(phub_site_flush(site), -EINVAL);
+	assert_int_equal(phub_site_set_theta(site, 5), -EINVAL);
+	assert_int_equal(phub_site_set_samples(site, 5), -EINVAL);
+	assert_int_equal(phub_site_decision(site, &decision), -ENODATA);
+	assert_int_equal(phub_site_state(site, &told), 0);
+	assert_true(told.theta == 20 && told.steps == 0);
+	told.size = 1;
+	assert_int_equal(phub_site_state(site, &told), -EINVAL);
+	assert_int_equal(phub_site_start(site, -7), -EINVAL);
+	assert_int_equal(phub_site_step(NULL, gradients, 0.1, 0), -EINVAL);
+	phub_site_close(site);
+	phub_site_close(NULL);
+	rig_close(&r);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_three_steps),
+		cmocka_unit_test(test_sizes),
+		cmocka_unit_test(test_saved),
+		cmocka_unit_test(test_scout_errors),
+		cmocka_unit_test(test_jobs),
+		cmocka_unit_test(test_site_options),
+		cmocka_unit_test(test_tensors),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
