@@ -12,6 +12,8 @@
  *   DGC         is exact but for zeros in the accumulators, which are never said: how many there are depends on theta;
  *   Gaia        is an estimate at thetas that are not the run's: the weights that say what is significant, and the
  *               gradients, are those that the run's theta has led to. It is exact where they do not depend on theta.
+ *               Beside real runs of the study (1,500 steps, K=5, T0 .1; shadows of .02, .05, .2, .3) it had .85, .95,
+ *               1.05 and 1.05 times their bytes at 20 % skew, and .42, .76, 1.12 and 1.61 times at 100 %.
  *
  * At the run's own theta, while that stays, and exchanges when site_due() says so, all are exact: the same elements.
  *

@@ -129,6 +129,7 @@ _phub_values() { # OPTION WORD COMMAND SUBCOMMAND
 			step_{sgd,momentum,nesterov,adagrad,adam,adamw}{,_f16,_bf16})" -- "$2"
 		;;
 	--compute) compgen -W 'sleep spin' -- "$2" ;;
+	--policy) compgen -W 'fixed replay hill stochastic annealing' -- "$2" ;;
 	--schedule) compgen -W 'all serial backward fifo priority' -- "$2" ;;
 	--trace) compgen -f -X '!*.csv' -- "$2" ;;
 	--isa) compgen -W 'auto all base avx2 avx512 neon' -- "$2" ;;
@@ -186,14 +187,24 @@ _phub_words() { # COMMAND SUBCOMMAND WORD
 			--frame --pcie --cache-lines --memory-bandwidth --cores --core-gbps --kernels --costs --here --cpus
 			--latency-us --compute-ms --sweep --calibrate --runs --phubd --json --help'
 		;;
+	scout)
+		case $2 in
+		compare) words='--json --help' ;;
+		explain) words='--at --json --help' ;;
+		plot) words='--out --help' ;;
+		dry-run) words='--policy --thetas --first --sigma --lambda-loss --lambda-bytes --seed --json --help' ;;
+		*) words='compare explain plot dry-run --help' ;;
+		esac
+		;;
 	models) words='--json --help' ;;
-	help) words='bench boxes jobs top promote checkpoint doctor topo plan models' ;;
+	help) words='bench boxes jobs top promote checkpoint scout doctor topo plan models' ;;
 	version) ;;
-	*) words='bench boxes jobs top promote checkpoint doctor topo plan models version help --help --version' ;;
+	*) words='bench boxes jobs top promote checkpoint scout doctor topo plan models version help --help --version' ;;
 	esac
 	compgen -W "$words" -- "$3"
 	[[ $1 != models || $3 == -* ]] || _phub_models "$3"
 	[[ $1 != checkpoint || -z $2 || $3 == -* ]] || compgen -d -- "$3"
+	[[ $1 != scout || -z $2 || $3 == -* ]] || compgen -f -- "$3"
 }
 
 _phub() {

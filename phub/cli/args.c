@@ -152,6 +152,35 @@ static int args_set_list(const struct args_usage *u, const struct args_option *o
 	return ARGS_GO_ON;
 }
 
+static int args_set_reals(const struct args_usage *u, const struct args_option *o, const char *text)
+{
+	struct args_reals list = {0};
+	const char *at = text;
+
+	for (;;) {
+		char *end;
+		double number = strtod(at, &end);
+
+		/* strtod() takes signs, blanks, hexadecimals and infinities too. */
+		if (list.count == ARGS_REALS_MAX || end == at || !isdigit((unsigned char)*at) || !isfinite(number) ||
+			memchr(at, 'x', (size_t)(end - at)) || (*end && *end != ',') || (*end && o->type == ARGS_REAL))
+			break;
+		list.at[list.count++] = number;
+		at = end + 1;
+		if (*end)
+			continue;
+		if (o->type == ARGS_REAL)
+			*(double *)o->target = number;
+		else
+			*(struct args_reals *)o->target = list;
+		return ARGS_GO_ON;
+	}
+	if (o->type == ARGS_REAL)
+		return args_wrong(u, "--%s %s: allowed is a number from 0 on, like 0.05", o->name, text);
+	return args_wrong(
+		u, "--%s %s: allowed are up to %d numbers from 0 on, like 0,0.05,0.1", o->name, text, ARGS_REALS_MAX);
+}
+
 static int args_set_choice(const struct args_usage *u, const struct args_option *o, const char *text)
 {
 	struct suggest near = {.word = text};
@@ -199,6 +228,9 @@ static int args_set(const struct args_usage *u, const struct args_option *o, con
 		return args_set_seconds(u, o, text);
 	case ARGS_LIST:
 		return args_set_list(u, o, text);
+	case ARGS_REAL:
+	case ARGS_REALS:
+		return args_set_reals(u, o, text);
 	case ARGS_CHOICE:
 		return args_set_choice(u, o, text);
 	}

@@ -10,7 +10,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { ARGS_LIST_MAX = 32, ARGS_WORDS_MAX = 32 };
+enum { ARGS_LIST_MAX = 32, ARGS_WORDS_MAX = 64, ARGS_REALS_MAX = 64 };
 
 enum args_type {
 	ARGS_FLAG,    /* bool: takes no value */
@@ -23,11 +23,18 @@ enum args_type {
 	ARGS_SECONDS, /* uint64_t, nanoseconds: seconds, min..max in milliseconds, "1", "0.5s", "300ms" */
 	ARGS_CHOICE,  /* int: index in choices */
 	ARGS_LIST,    /* struct args_list: numbers with commas, each min..max */
+	ARGS_REAL,    /* double: a number from 0 on, "0.05" */
+	ARGS_REALS,   /* struct args_reals: such numbers with commas */
 };
 
 struct args_list {
 	unsigned count;
 	uint64_t at[ARGS_LIST_MAX];
+};
+
+struct args_reals {
+	unsigned count;
+	double at[ARGS_REALS_MAX];
 };
 
 struct args_texts {

@@ -44,6 +44,7 @@ int models_run(int argc, char **argv);
 int plan_run(int argc, char **argv);
 int probe_run(int argc, char **argv);
 int promote_run(int argc, char **argv);
+int scout_run(int argc, char **argv);
 int top_run(int argc, char **argv);
 int topo_run(int argc, char **argv);
 int version_run(int argc, char **argv);

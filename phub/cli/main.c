@@ -21,6 +21,7 @@ static const struct cli_command main_commands[] = {
 	{"boxes", "which boxes are up, by etcd or a rack file", boxes_run},
 	{"promote", "make a box the root, in place of one that has died", promote_run},
 	{"checkpoint", "list, verify, restore and export what a box has kept of its jobs", checkpoint_run},
+	{"scout", "sites with skewed data: how often they should talk, and why", scout_run},
 	{"doctor", "check this machine, and a box, and say what to type", doctor_run},
 	{"topo", "the hardware here, and which core would own what of a model", topo_run},
 	{"plan", "on paper: which resource of a box limits, and at what rate", plan_run},

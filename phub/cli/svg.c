@@ -5,7 +5,6 @@
 #include "phub/cli/svg.h"
 
 #include <errno.h>
-#include <stdbool.h>
 #include <string.h>
 
 FILE *svg_open(const char *path, unsigned width, unsigned height, struct err *e)
@@ -36,9 +35,9 @@ int svg_close(FILE *file, const char *path, struct err *e)
 	return 0;
 }
 
-void svg_text(FILE *file, unsigned x, unsigned y, const char *class, const char *text)
+/* Control characters have no place in XML, not even escaped. */
+static void svg_escape(FILE *file, const char *text)
 {
-	fprintf(file, "<text x=\"%u\" y=\"%u\" class=\"%s\">", x, y, class);
 	for (; *text; text++) {
 		if (*text == '<')
 			fputs("&lt;", file);
@@ -47,9 +46,46 @@ void svg_text(FILE *file, unsigned x, unsigned y, const char *class, const char 
 		else if (*text == '>')
 			fputs("&gt;", file);
 		else
-			fputc(*text, file);
+			fputc((unsigned char)*text < 0x20 ? ' ' : *text, file);
 	}
+}
+
+void svg_text(FILE *file, unsigned x, unsigned y, const char *class, const char *text)
+{
+	fprintf(file, "<text x=\"%u\" y=\"%u\" class=\"%s\">", x, y, class);
+	svg_escape(file, text);
 	fputs("</text>\n", file);
+}
+
+void svg_label(FILE *file, double x, double y, const char *class, const char *anchor, bool up, const char *text)
+{
+	fprintf(file, "<text x=\"%.1f\" y=\"%.1f\" class=\"%s\" text-anchor=\"%s\"", x, y, class, anchor);
+	if (up)
+		fprintf(file, " transform=\"rotate(-90 %.1f %.1f)\"", x, y);
+	fputc('>', file);
+	svg_escape(file, text);
+	fputs("</text>\n", file);
+}
+
+void svg_line(
+	FILE *file, double x1, double y1, double x2, double y2, const char *stroke, double width, const char *dash)
+{
+	fprintf(file, "<line x1=\"%.1f\" y1=\"%.1f\" x2=\"%.1f\" y2=\"%.1f\" stroke=\"%s\" stroke-width=\"%.1f\"", x1,
+		y1, x2, y2, stroke, width);
+	if (dash)
+		fprintf(file, " stroke-dasharray=\"%s\"", dash);
+	fputs("/>\n", file);
+}
+
+void svg_block(FILE *file, double x, double y, double width, double height, const char *fill)
+{
+	fprintf(file, "<rect x=\"%.2f\" y=\"%.2f\" width=\"%.2f\" height=\"%.2f\" fill=\"%s\"/>\n", x, y, width, height,
+		fill);
+}
+
+void svg_dot(FILE *file, double x, double y, double radius, const char *fill)
+{
+	fprintf(file, "<circle cx=\"%.1f\" cy=\"%.1f\" r=\"%.1f\" fill=\"%s\"/>\n", x, y, radius, fill);
 }
 
 void svg_rect(FILE *file, unsigned x, unsigned y, unsigned width, unsigned height, const char *fill, const char *stroke,

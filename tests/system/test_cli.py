@@ -697,7 +697,8 @@ def manuals():
     manual = (rig.ROOT / "deploy/man/phub.1").read_text()
     for words in (["bench", "exchange"], ["bench", "aggregation"], ["bench", "kernels"], ["bench", "train"], ["jobs"], ["doctor"],
                   ["topo"], ["topo", "probe"], ["plan"], ["models"], ["checkpoint", "ls"], ["checkpoint", "verify"],
-                  ["checkpoint", "restore"], ["checkpoint", "export"], ["checkpoint", "rm"], ["boxes"], ["promote"]):
+                  ["checkpoint", "restore"], ["checkpoint", "export"], ["checkpoint", "rm"], ["boxes"], ["promote"],
+                  ["scout", "compare"], ["scout", "explain"], ["scout", "plot"], ["scout", "dry-run"]):
         out, _ = phub(*words, "--help")
         for option in re.findall(r"^  --([\w-]+)", out, re.M):
             check(option == "help" or f"Fl -{option}" in manual, f"phub.1 lacks --{option} of {' '.join(words)}")

@@ -10,7 +10,8 @@ from rig import check
 PHUB, PHUBD = str(rig.BUILD / "phub"), str(rig.PHUBD)
 COMMANDS = (["bench", "exchange"], ["bench", "aggregation"], ["bench", "kernels"], ["bench", "seals"], ["bench", "train"], ["jobs"], ["top"],
             ["doctor"], ["topo"], ["topo", "probe"], ["plan"], ["models"], ["checkpoint", "ls"], ["checkpoint", "verify"],
-            ["checkpoint", "restore"], ["checkpoint", "export"], ["checkpoint", "rm"], ["boxes"], ["promote"])
+            ["checkpoint", "restore"], ["checkpoint", "export"], ["checkpoint", "rm"], ["boxes"], ["promote"],
+            ["scout", "compare"], ["scout", "explain"], ["scout", "plot"], ["scout", "dry-run"])
 
 CHOOSE = ("NAME", "WHICH", "HOW", "WAY", "TYPE")  # what --help calls values of which there may be few
 

@@ -1,0 +1,13 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What the subcommands of phub scout are; each has a file of its own.
+ */
+#ifndef PHUB_CLI_SCOUT_H
+#define PHUB_CLI_SCOUT_H
+
+int scout_compare_run(int argc, char **argv);
+int scout_dry_run_run(int argc, char **argv);
+int scout_explain_run(int argc, char **argv);
+int scout_plot_run(int argc, char **argv);
+
+#endif

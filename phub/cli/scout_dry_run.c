@@ -1,0 +1,285 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * phub scout dry-run: what another policy would have decided on what a run has seen. A window's losses and bytes are
+ * known for the theta that the run was at; where the other policy would have been elsewhere, the last window at that
+ * theta stands in, and where there is none, it sees nothing.
+ */
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "phub/cli/args.h"
+#include "phub/cli/cli.h"
+#include "phub/cli/output.h"
+#include "phub/cli/scout.h"
+#include "phub/cli/scout_log.h"
+
+struct dry_options {
+	int policy; /* -1: the run's */
+	struct args_reals thetas;
+	double first, sigma, lambda_loss, lambda_bytes; /* NaN: the run's */
+	uint64_t seed;                                  /* UINT64_MAX: likewise */
+	bool json;
+};
+
+/* Where the numbers of a window come from. */
+enum dry_source { DRY_SEEN, DRY_EARLIER, DRY_UNKNOWN };
+
+struct dry_window {
+	enum dry_source source;
+	double loss;  /* AL */
+	double bytes; /* in the window, mean of sites; NaN: not known */
+	bool shadow;  /* these are a shadow's */
+	unsigned believed;
+};
+
+struct dry_sums {
+	double bytes;                    /* in exchanges, where they are known */
+	unsigned seen, earlier, unknown; /* windows */
+	unsigned blind;                  /* of which not even bytes are known */
+};
+
+static const char *const dry_policies[] = {"fixed", "replay", "hill", "stochastic", "annealing", NULL};
+
+/* ---- what it would have seen ---- */
+
+static double dry_shadow(const json_t *w, double theta)
+{
+	const json_t *shadow = json_object_get(w, "shadow");
+
+	for (unsigned i = 0; i < json_array_size(shadow); i++)
+		if (scout_log_number(json_array_get(shadow, i), "theta") == theta)
+			return scout_log_number(json_array_get(shadow, i), "bytes");
+	return NAN;
+}
+
+static struct dry_window dry_look(const struct scout_log *log, unsigned window, double theta)
+{
+	const json_t *own = scout_log_window(log, window);
+	struct dry_window seen = {.source = DRY_UNKNOWN, .loss = NAN, .bytes = dry_shadow(own, theta)};
+
+	seen.shadow = !isnan(seen.bytes);
+	for (int at = (int)window; at >= 0; at--) {
+		const json_t *w = scout_log_window(log, (unsigned)at);
+
+		if (scout_log_number(w, "theta") != theta)
+			continue;
+		seen.source = at == (int)window ? DRY_SEEN : DRY_EARLIER;
+		seen.loss = scout_log_number(w, "AL");
+		seen.believed = (unsigned)scout_log_number(w, "believed");
+		if (!seen.shadow || seen.source == DRY_SEEN) {
+			seen.bytes = scout_log_number(w, "bytes");
+			seen.shadow = false;
+		}
+		break;
+	}
+	return seen;
+}
+
+/* Reports whose means are these. Without a loss they say nothing. */
+static unsigned dry_reports(const struct scout_log *log, const struct dry_window *seen, struct scout_report *reports)
+{
+	double all = scout_log_number(log->run, "sites");
+	unsigned sites = all < SCOUT_SITES_MAX ? (unsigned)all : SCOUT_SITES_MAX;
+	uint64_t bytes = seen->bytes >= 0 && seen->bytes < 1e15 ? (uint64_t)(seen->bytes * sites + 0.5) : 0;
+
+	for (unsigned k = 0; k < sites; k++) {
+		reports[k] = (struct scout_report){.bytes = bytes / sites + (k < bytes % sites)};
+		if (k >= seen->believed || isnan(seen->loss))
+			continue;
+		reports[k].samples = 1;
+		reports[k].home = fmax(seen->loss, 0);
+		reports[k].away = fmax(-seen->loss, 0);
+	}
+	return sites;
+}
+
+/* ---- printing ---- */
+
+static const char *const dry_sources[] = {"seen", "earlier", "unknown"};
+
+static bool dry_json(const json_t *w, double theta, const struct dry_window *seen, const struct scout_decision *d)
+{
+	return output_json(json_pack("{s:s, s:f, s:f, s:f, s:f, s:f, s:s, s:o, s:o, s:b, s:s, s:s}", "scout", "dry-run",
+		"t", scout_log_number(w, "t"), "ran", scout_log_number(w, "theta"), "ran_next",
+		scout_log_number(w, "next"), "theta", theta, "next", d->theta, "known", dry_sources[seen->source], "AL",
+		isnan(seen->loss) ? json_null() : json_real(seen->loss), "bytes",
+		isnan(seen->bytes) ? json_null() : json_real(seen->bytes), "shadow", seen->shadow, "action",
+		scout_action_name(d->action), "reason", d->reason));
+}
+
+static void dry_row(struct output_table *table, const json_t *w, double theta, const struct dry_window *seen,
+	const struct scout_decision *d)
+{
+	char text[32];
+
+	output_cell(table, "%.0f", scout_log_number(w, "t"));
+	output_cell(table, "%g", scout_log_number(w, "theta"));
+	output_cell(table, "%g", theta);
+	output_cell(table, "%s", dry_sources[seen->source]);
+	if (isnan(seen->loss))
+		output_cell(table, "-");
+	else
+		output_cell(table, "%.1f", 100 * seen->loss);
+	output_cell(table, "%s%s", isnan(seen->bytes) ? "-" : output_bytes((uint64_t)seen->bytes, text),
+		seen->shadow ? " (shadow)" : "");
+	output_cell(table, "%s", scout_action_name(d->action));
+	output_cell(table, "%g", d->theta);
+	output_cell(table, "%s", d->reason);
+}
+
+static void dry_conclude(const struct scout_log *log, const struct scout *scout, const struct dry_sums *sums)
+{
+	double sent = 0;
+	char would[32], did[32];
+
+	for (unsigned i = 0; i < log->count; i++)
+		sent += scout_log_number(scout_log_window(log, i), "bytes");
+	printf("\n%s instead of %s: theta %g at the end. Of %u windows %u were seen at the theta that it would have "
+	       "had, in %u an "
+	       "earlier one stands in,\nand in %u nothing is known of the accuracy there: it was never tried.\n",
+		scout_policy_name(scout->config.policy), scout_log_text(log->run, "policy"), scout_theta(scout),
+		log->count, sums->seen, sums->earlier, sums->unknown);
+	if (sums->blind)
+		printf("What it would have sent is not known in %u windows: the run had no shadow of that theta.\n",
+			sums->blind);
+	else
+		printf("It would have sent %s a site in exchanges; the run sent %s.\n",
+			output_bytes((uint64_t)sums->bytes, would), output_bytes((uint64_t)sent, did));
+}
+
+/* ---- the run ---- */
+
+static void dry_count(struct dry_sums *sums, const struct dry_window *seen)
+{
+	sums->seen += seen->source == DRY_SEEN;
+	sums->earlier += seen->source == DRY_EARLIER;
+	sums->unknown += seen->source == DRY_UNKNOWN;
+	sums->blind += isnan(seen->bytes);
+	sums->bytes += isnan(seen->bytes) ? 0 : seen->bytes;
+}
+
+static int dry_go(const struct scout_log *log, struct scout *scout, bool json)
+{
+	struct output_table table = {
+		.heads = {"step", "ran", "would be", "known", "AL points", "bytes", "action", "next", "reason"},
+		.align = "rrrlrrlrl"};
+	static struct scout_report reports[SCOUT_SITES_MAX];
+	struct dry_sums sums = {0};
+	bool good = true;
+
+	for (unsigned i = 0; i < log->count; i++) {
+		double theta = scout_theta(scout);
+		struct dry_window seen = dry_look(log, i, theta);
+		struct scout_decision decision;
+
+		scout_observe(scout, reports, dry_reports(log, &seen, reports), &decision);
+		dry_count(&sums, &seen);
+		if (json)
+			good = dry_json(scout_log_window(log, i), theta, &seen, &decision) && good;
+		else
+			dry_row(&table, scout_log_window(log, i), theta, &seen, &decision);
+	}
+	if (!json) {
+		output_table_print(&table);
+		dry_conclude(log, scout, &sums);
+	}
+	return good ? CLI_DONE : CLI_FAILED;
+}
+
+static int dry_config(const struct args_usage *usage, const struct dry_options *o, struct scout_config *c)
+{
+	unsigned at = 0;
+
+	if (o->policy >= 0)
+		c->policy = (enum scout_policy)o->policy;
+	if (o->thetas.count > 0) {
+		double first = c->thetas[c->first];
+
+		memcpy(c->thetas, o->thetas.at, o->thetas.count * sizeof(double));
+		c->theta_count = o->thetas.count;
+		for (c->first = 0; c->first + 1 < c->theta_count && c->thetas[c->first] != first;)
+			c->first++;
+	}
+	if (c->policy == SCOUT_REPLAY && (o->policy >= 0 || c->schedule_count == 0)) {
+		memcpy(c->schedule, c->thetas, c->theta_count * sizeof(double));
+		c->schedule_count = c->theta_count;
+	}
+	while (!isnan(o->first) && at < c->theta_count && c->thetas[at] != o->first)
+		at++;
+	if (at == c->theta_count)
+		return args_wrong(usage, "--first %g: is none of the thetas", o->first);
+	c->first = isnan(o->first) ? c->first : at;
+	c->sigma = isnan(o->sigma) ? c->sigma : o->sigma;
+	c->lambda_loss = isnan(o->lambda_loss) ? c->lambda_loss : o->lambda_loss;
+	c->lambda_bytes = isnan(o->lambda_bytes) ? c->lambda_bytes : o->lambda_bytes;
+	c->seed = o->seed == UINT64_MAX ? c->seed : o->seed;
+	return ARGS_GO_ON;
+}
+
+static int dry_open(const struct args_usage *usage, const struct dry_options *o, const char *path)
+{
+	struct scout_config config;
+	struct scout_log log;
+	struct scout scout;
+	struct err e = {0};
+	int rc;
+
+	if (!scout_log_open(path, &log))
+		return CLI_FAILED;
+	rc = scout_log_config(&log, &config, &e) < 0 ? CLI_FAILED : dry_config(usage, o, &config);
+	if (rc == ARGS_GO_ON && scout_init(&scout, &config, &e) < 0)
+		rc = args_wrong(usage, "%s", e.text);
+	else if (rc == CLI_FAILED)
+		output_error("%s", e.text);
+	if (rc == ARGS_GO_ON && log.count == 0) {
+		output_error("%s: no decision in it: the run had no scout, or no window has ended yet", path);
+		rc = CLI_FAILED;
+	}
+	rc = rc == ARGS_GO_ON ? dry_go(&log, &scout, o->json) : rc;
+	scout_log_free(&log);
+	return rc;
+}
+
+int scout_dry_run_run(int argc, char **argv)
+{
+	struct dry_options o = {
+		.policy = -1, .first = NAN, .sigma = NAN, .lambda_loss = NAN, .lambda_bytes = NAN, .seed = UINT64_MAX};
+	const struct args_option options[] = {
+		{"policy", "NAME", "fixed, replay, hill, stochastic or annealing (the run's)", ARGS_CHOICE, &o.policy,
+			0, 0, dry_policies},
+		{"thetas", "A,B,...", "its grid, the tightest first; replay: its schedule (the run's)", ARGS_REALS,
+			&o.thetas, 0, 0, NULL},
+		{"first", "THETA", "that it begins with (the run's)", ARGS_REAL, &o.first, 0, 0, NULL},
+		{"sigma", "LOSS", "accuracy that may be lost, 0 to 1 (the run's)", ARGS_REAL, &o.sigma, 0, 0, NULL},
+		{"lambda-loss", "L", "what accuracy that is lost beyond it costs (the run's)", ARGS_REAL,
+			&o.lambda_loss, 0, 0, NULL},
+		{"lambda-bytes", "L", "what a model's worth of bytes a step costs (the run's)", ARGS_REAL,
+			&o.lambda_bytes, 0, 0, NULL},
+		{"seed", "N", "of its chances (the run's)", ARGS_NUMBER, &o.seed, 0, UINT64_MAX - 1, NULL},
+		{"json", NULL, "a line of JSON for each window", ARGS_FLAG, &o.json, 0, 0, NULL},
+		{.name = NULL},
+	};
+	const struct args_usage usage = {.command = "phub scout dry-run",
+		.words = "LOG",
+		.about = "What another policy, or other parameters, would have decided on what a run has seen. A run "
+			 "sees the\n"
+			 "theta that it is at, and no other: where it would have been elsewhere, the last window at "
+			 "that\n"
+			 "theta stands in (earlier), or nothing is known (unknown); bytes come from shadows, where the "
+			 "log\n"
+			 "has them. It is a hint of what to run next, and no measurement.\n",
+		.examples = "  phub scout dry-run run.jsonl --policy annealing --sigma 0.02\n",
+		.words_max = 1,
+		.options = options};
+	struct args_words words;
+	int rc = args_parse(&usage, argc, argv, &words);
+
+	if (rc != ARGS_GO_ON)
+		return rc;
+	if (words.count == 0)
+		return args_wrong(&usage, "which log?");
+	return dry_open(&usage, &o, words.at[0]);
+}

@@ -1,0 +1,350 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * phub scout explain: why theta changed, in words, from what the log says was seen.
+ */
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "phub/cli/args.h"
+#include "phub/cli/cli.h"
+#include "phub/cli/output.h"
+#include "phub/cli/scout.h"
+#include "phub/cli/scout_log.h"
+
+struct explain {
+	struct scout_log log;
+	struct scout_config config;
+	bool costs; /* the log says what they weigh */
+};
+
+static double explain_number(const struct explain *x, unsigned window, const char *field)
+{
+	return scout_log_number(scout_log_window(&x->log, window), field);
+}
+
+/* Of accuracy, in points; "unknown". */
+static const char *explain_points(double loss, char text[32])
+{
+	if (isnan(loss))
+		snprintf(text, 32, "unknown");
+	else
+		snprintf(text, 32, "%.1f points", 100 * loss);
+	return text;
+}
+
+static const char *explain_bytes(double bytes, char text[32])
+{
+	if (bytes >= 0 && bytes < 1e18)
+		return output_bytes((uint64_t)bytes, text);
+	snprintf(text, 32, "unknown");
+	return text;
+}
+
+/* ---- one window ---- */
+
+static void explain_what(const struct explain *x, unsigned i)
+{
+	const json_t *w = scout_log_window(&x->log, i);
+	double from = i ? explain_number(x, i - 1, "t") : 0, theta = scout_log_number(w, "theta"),
+	       next = scout_log_number(w, "next");
+
+	printf("%s, step %.0f (steps %.0f to %.0f, at theta %g): it %s", x->log.name, scout_log_number(w, "t"),
+		from + 1, scout_log_number(w, "t"), theta,
+		*scout_log_text(w, "action") ? scout_log_text(w, "action") : "decides");
+	if (next == theta)
+		printf(", and theta is %g from here on too.\n", next);
+	else
+		printf(", to theta %g.\n", next);
+	printf("  why     %s\n", *scout_log_text(w, "reason") ? scout_log_text(w, "reason") : "the log does not say");
+}
+
+static void explain_seen(const struct explain *x, unsigned i)
+{
+	const json_t *w = scout_log_window(&x->log, i);
+	double loss = scout_log_number(w, "AL"), low = scout_log_element(w, "interval", 0),
+	       high = scout_log_element(w, "interval", 1);
+	char text[32];
+
+	printf("  seen    accuracy lost on other sites' data: %s", explain_points(loss, text));
+	if (!isnan(low) && !isnan(high))
+		printf(" (between %.1f and %.1f)", 100 * low, 100 * high);
+	if (x->costs && !isnan(loss))
+		printf(", %s the %.1f that are borne", loss > x->config.sigma ? "above" : "within",
+			100 * x->config.sigma);
+	printf("; %.0f of %.0f sites believed", scout_log_number(w, "believed"), scout_log_number(w, "sites"));
+	if (scout_log_number(w, "n") > 0)
+		printf(", %.0f samples", scout_log_number(w, "n"));
+	puts("");
+	if (!isnan(scout_log_number(w, "train_loss")))
+		printf("          training loss %.4f nats", scout_log_number(w, "train_loss"));
+	if (!isnan(scout_log_number(json_object_get(w, "score"), "accuracy")))
+		printf("; the averaged model has %.2f %% right",
+			100 * scout_log_number(json_object_get(w, "score"), "accuracy"));
+	if (!isnan(scout_log_number(w, "train_loss")))
+		puts("");
+}
+
+static void explain_sent(const struct explain *x, unsigned i)
+{
+	const json_t *w = scout_log_window(&x->log, i);
+	double total = scout_log_number(w, "bytes_total"), bsp = scout_log_number(w, "bytes_bsp");
+	char sent[32], travelled[32], all[32];
+
+	printf("  sent    %s a site in exchanges, %s in models that travelled",
+		explain_bytes(scout_log_number(w, "bytes"), sent),
+		explain_bytes(scout_log_number(w, "bytes_travel"), travelled));
+	if (total > 0)
+		printf("; %s since the start", explain_bytes(total, all));
+	if (total > 0 && bsp > 0)
+		printf(", %.1f times fewer than BSP", bsp / total);
+	puts("");
+}
+
+static void explain_cost(const struct explain *x, unsigned i)
+{
+	const json_t *w = scout_log_window(&x->log, i);
+	double cost = scout_log_number(w, "cost"), loss = scout_log_number(w, "AL"),
+	       steps = scout_log_number(w, "t") - (i ? explain_number(x, i - 1, "t") : 0);
+	const struct scout_config *c = &x->config;
+
+	if (isnan(cost)) {
+		puts("  cost    unknown: too few reports could be believed");
+		return;
+	}
+	printf("  cost    %.4g", cost);
+	if (x->costs && !isnan(loss))
+		printf(" = %g max(0, %.4f - %g) + %g of %.4g models a step", c->lambda_loss, loss, c->sigma,
+			c->lambda_bytes, scout_log_number(w, "bytes") / steps / (double)c->model_bytes);
+	puts("");
+}
+
+/* The window before `i`, or `i` itself, in which a theta was last tried and its cost known; -1: none. */
+static int explain_tried(const struct explain *x, unsigned i, double theta)
+{
+	for (int at = (int)i; at >= 0; at--)
+		if (explain_number(x, (unsigned)at, "theta") == theta &&
+			!isnan(explain_number(x, (unsigned)at, "cost")))
+			return at;
+	return -1;
+}
+
+static void explain_others(const struct explain *x, unsigned i)
+{
+	const json_t *w = scout_log_window(&x->log, i);
+	char text[32];
+
+	for (unsigned g = 0; g < x->config.theta_count; g++) {
+		double theta = x->config.thetas[g];
+		int at = explain_tried(x, i, theta);
+
+		printf("  %s theta %-7g ", g ? "       " : "thetas ", theta);
+		if (at < 0) {
+			puts("not tried");
+			continue;
+		}
+		printf("cost %.4g, lost %s, at step %.0f%s%s\n", explain_number(x, (unsigned)at, "cost"),
+			explain_points(explain_number(x, (unsigned)at, "AL"), text),
+			explain_number(x, (unsigned)at, "t"),
+			theta == scout_log_number(w, "theta") ? "  <- was here" : "",
+			theta == scout_log_number(w, "next") ? "  <- goes here" : "");
+	}
+}
+
+static void explain_alignment(const struct explain *x, unsigned i)
+{
+	const json_t *w = scout_log_window(&x->log, i);
+	unsigned count = scout_log_elements(w, "r"), least = 0;
+	double sum = 0, sites = scout_log_number(x->log.run, "sites");
+	const char *name;
+	unsigned known = 0;
+
+	for (unsigned t = 0; t < count; t++) {
+		double r = scout_log_element(w, "r", t);
+
+		if (isnan(r))
+			continue;
+		if (known == 0 || r < scout_log_element(w, "r", least))
+			least = t;
+		sum += r;
+		known++;
+	}
+	if (known == 0)
+		return;
+	name = json_string_value(json_array_get(json_object_get(x->log.run, "tensors"), least));
+	printf("  r       %.3f, the mean of %u tensors; least in %s: %.3f. 1 is sites that agree, %.3f (1/K) what they "
+	       "have by "
+	       "chance\n",
+		sum / known, known, name ? name : "a tensor without a name", scout_log_element(w, "r", least),
+		1 / sites);
+}
+
+static void explain_shadow(const struct explain *x, unsigned i)
+{
+	const json_t *shadow = json_object_get(scout_log_window(&x->log, i), "shadow");
+	char text[32];
+
+	for (unsigned s = 0; s < json_array_size(shadow); s++) {
+		const json_t *one = json_array_get(shadow, s);
+
+		printf("%s theta %g: %s", s ? ";" : "  shadow  would have sent in this window, a site, at",
+			scout_log_number(one, "theta"), explain_bytes(scout_log_number(one, "bytes"), text));
+	}
+	if (json_array_size(shadow) > 0)
+		puts("");
+}
+
+static void explain_window(const struct explain *x, unsigned i)
+{
+	explain_what(x, i);
+	explain_seen(x, i);
+	explain_sent(x, i);
+	explain_cost(x, i);
+	explain_others(x, i);
+	explain_alignment(x, i);
+	explain_shadow(x, i);
+}
+
+/* ---- all changes ---- */
+
+static bool explain_changes(const struct explain *x, unsigned i)
+{
+	return explain_number(x, i, "theta") != explain_number(x, i, "next") ||
+	       strcmp(scout_log_text(scout_log_window(&x->log, i), "action"), "falls back") == 0;
+}
+
+static void explain_summary(const struct explain *x)
+{
+	struct output_table table = {.heads = {"step", "theta", "to", "action", "AL points", "cost", "bytes", "reason"},
+		.align = "rrrlrrrl"};
+	struct scout_log_total total = scout_log_total(&x->log);
+	unsigned changes = 0;
+	char text[32];
+
+	for (unsigned i = 0; i < x->log.count; i++) {
+		const json_t *w = scout_log_window(&x->log, i);
+
+		if (!explain_changes(x, i))
+			continue;
+		changes++;
+		output_cell(&table, "%.0f", scout_log_number(w, "t"));
+		output_cell(&table, "%g", scout_log_number(w, "theta"));
+		output_cell(&table, "%g", scout_log_number(w, "next"));
+		output_cell(&table, "%s", scout_log_text(w, "action"));
+		output_cell(&table, "%.1f", 100 * scout_log_number(w, "AL"));
+		output_cell(&table, "%.4g", scout_log_number(w, "cost"));
+		output_cell(&table, "%s", explain_bytes(scout_log_number(w, "bytes"), text));
+		output_cell(&table, "%s", scout_log_text(w, "reason"));
+	}
+	printf("%s: %s, policy %s, %.0f sites; %u windows, theta changed in %u.\n", x->log.name,
+		scout_log_text(x->log.run, "algorithm"), scout_log_text(x->log.run, "policy"),
+		scout_log_number(x->log.run, "sites"), x->log.count, changes);
+	if (changes)
+		output_table_print(&table);
+	printf("%s at step %" PRIu64 ", theta %g", x->log.end ? "It ended" : "The log ends", total.t, total.theta);
+	if (!isnan(scout_log_saving(&total)))
+		printf(", with %.1f times fewer bytes than BSP", scout_log_saving(&total));
+	if (!isnan(total.accuracy))
+		printf(", %.2f %% right", 100 * total.accuracy);
+	puts(". --at STEP says more of one window.");
+}
+
+/* ---- which ---- */
+
+/* The window that step `at` belongs to; -1: none. */
+static int explain_find(const struct explain *x, uint64_t at)
+{
+	for (unsigned i = 0; i < x->log.count; i++)
+		if (explain_number(x, i, "t") >= (double)at)
+			return (int)i;
+	return -1;
+}
+
+static bool explain_json(const struct explain *x, unsigned i)
+{
+	json_t *line = json_deep_copy(scout_log_window(&x->log, i)), *tried = json_array();
+
+	for (unsigned g = 0; tried && g < x->config.theta_count; g++) {
+		int at = explain_tried(x, i, x->config.thetas[g]);
+
+		if (at >= 0)
+			json_array_append_new(
+				tried, json_pack("{s:f, s:f, s:f, s:O}", "theta", x->config.thetas[g], "t",
+					       explain_number(x, (unsigned)at, "t"), "cost",
+					       explain_number(x, (unsigned)at, "cost"), "AL",
+					       json_object_get(scout_log_window(&x->log, (unsigned)at), "AL")));
+	}
+	if (line && tried) {
+		json_object_set_new(line, "log", json_string(x->log.path));
+		json_object_set(line, "tried", tried);
+	}
+	json_decref(tried);
+	return output_json(line);
+}
+
+static int explain_print(struct explain *x, bool one, uint64_t at, bool json)
+{
+	int window = one ? explain_find(x, at) : 0;
+	bool good = true;
+
+	if (x->log.count == 0) {
+		output_error("%s: no decision in it: the run had no scout, or no window has ended yet", x->log.path);
+		return CLI_FAILED;
+	}
+	if (window < 0) {
+		output_error("%s: no window has step %" PRIu64 "; the last one ends with step %.0f", x->log.path, at,
+			explain_number(x, x->log.count - 1, "t"));
+		return CLI_FAILED;
+	}
+	if (!json && one)
+		explain_window(x, (unsigned)window);
+	else if (!json)
+		explain_summary(x);
+	else if (one)
+		good = explain_json(x, (unsigned)window);
+	for (unsigned i = 0; json && !one && i < x->log.count; i++)
+		if (explain_changes(x, i))
+			good = explain_json(x, i) && good;
+	return good ? CLI_DONE : CLI_FAILED;
+}
+
+int scout_explain_run(int argc, char **argv)
+{
+	uint64_t at = UINT64_MAX;
+	bool json = false;
+	const struct args_option options[] = {
+		{"at", "STEP", "all that is known of the window that this step belongs to", ARGS_NUMBER, &at, 0,
+			UINT64_MAX - 1, NULL},
+		{"json", NULL, "a line of JSON for each decision that it speaks of", ARGS_FLAG, &json, 0, 0, NULL},
+		{.name = NULL},
+	};
+	const struct args_usage usage = {.command = "phub scout explain",
+		.words = "LOG",
+		.about = "Why theta changed, from the decision log of a run: all changes, or with --at one window: "
+			 "what was\n"
+			 "seen, what was sent, what each theta has cost when it was last tried. - is standard input.\n",
+		.examples = "  phub scout explain run.jsonl --at 1500\n",
+		.words_max = 1,
+		.options = options};
+	struct args_words words;
+	struct err e = {0};
+	struct explain x = {0};
+	int rc = args_parse(&usage, argc, argv, &words);
+
+	if (rc != ARGS_GO_ON)
+		return rc;
+	if (words.count == 0)
+		return args_wrong(&usage, "which log?");
+	if (!scout_log_open(words.at[0], &x.log))
+		return CLI_FAILED;
+	x.costs = !isnan(scout_log_number(x.log.run, "sigma"));
+	if (scout_log_config(&x.log, &x.config, &e) < 0) {
+		output_error("%s", e.text);
+		rc = CLI_FAILED;
+	} else {
+		rc = explain_print(&x, at != UINT64_MAX, at, json);
+	}
+	scout_log_free(&x.log);
+	return rc;
+}

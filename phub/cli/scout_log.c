@@ -1,0 +1,329 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Decision logs, line by line; and sums of what they say.
+ */
+#include "phub/cli/scout_log.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "phub/cli/output.h"
+
+/* ---- fields ---- */
+
+double scout_log_number(const json_t *line, const char *field)
+{
+	const json_t *value = json_object_get(line, field);
+
+	return json_is_number(value) ? json_number_value(value) : NAN;
+}
+
+const char *scout_log_text(const json_t *line, const char *field)
+{
+	const char *text = json_string_value(json_object_get(line, field));
+
+	return text ? text : "";
+}
+
+double scout_log_element(const json_t *line, const char *field, unsigned i)
+{
+	const json_t *value = json_array_get(json_object_get(line, field), i);
+
+	return json_is_number(value) ? json_number_value(value) : NAN;
+}
+
+unsigned scout_log_elements(const json_t *line, const char *field)
+{
+	return (unsigned)json_array_size(json_object_get(line, field));
+}
+
+const json_t *scout_log_window(const struct scout_log *log, unsigned i)
+{
+	return json_array_get(log->windows, i);
+}
+
+/* ---- reading ---- */
+
+static int log_take_run(struct scout_log *log, json_t *line, struct err *e)
+{
+	double version = scout_log_number(line, "version");
+
+	if (log->run)
+		return err_set(e, -EBADMSG, "a second run begins; a log is of one");
+	if (!(version >= 1 && version < 2))
+		return err_set(e, -EBADMSG, "a log of version %g; this phub reads version 1", version);
+	if (!(scout_log_number(line, "sites") >= 1) || !(scout_log_number(line, "model_bytes") >= 1))
+		return err_set(e, -EBADMSG, "the run does not say its sites and model_bytes");
+	log->run = json_incref(line);
+	return 0;
+}
+
+static int log_take_window(struct scout_log *log, json_t *line, struct err *e)
+{
+	const json_t *last = log->count ? scout_log_window(log, log->count - 1) : NULL;
+	double t = scout_log_number(line, "t");
+
+	if (!log->run || log->end)
+		return err_set(e, -EBADMSG, "a decision outside of a run");
+	if (!(t >= 0 && t < 1e15) || isnan(scout_log_number(line, "theta")) || isnan(scout_log_number(line, "next")))
+		return err_set(e, -EBADMSG, "a decision without t, theta or next");
+	if (last && t <= scout_log_number(last, "t"))
+		return err_set(e, -EBADMSG, "step %g comes after step %g", t, scout_log_number(last, "t"));
+	if (log->count == SCOUT_LOG_WINDOWS_MAX)
+		return err_set(e, -EBADMSG, "more than %d windows", SCOUT_LOG_WINDOWS_MAX);
+	if (json_array_append(log->windows, line) < 0)
+		return err_set(e, -ENOMEM, "out of memory");
+	log->count++;
+	return 0;
+}
+
+static int log_take(struct scout_log *log, json_t *line, struct err *e)
+{
+	const char *kind = scout_log_text(line, "scout");
+
+	if (strcmp(kind, "run") == 0)
+		return log_take_run(log, line, e);
+	if (strcmp(kind, "decision") == 0)
+		return log_take_window(log, line, e);
+	if (strcmp(kind, "end") != 0)
+		return 0;
+	if (!log->run || log->end)
+		return err_set(e, -EBADMSG, "an end outside of a run");
+	log->end = json_incref(line);
+	return 0;
+}
+
+/* Sets *bad where the line is no JSON: an error, unless it is the last. */
+static int log_parse(struct scout_log *log, const char *text, size_t length, bool *bad, struct err *e)
+{
+	json_error_t why;
+	json_t *line = json_loadb(text, length, 0, &why);
+	int rc;
+
+	*bad = !line;
+	if (!line)
+		return err_set(e, -EBADMSG, "%s", why.text);
+	rc = log_take(log, line, e);
+	json_decref(line);
+	return rc;
+}
+
+static int log_read_lines(struct scout_log *log, FILE *file, struct err *e)
+{
+	unsigned number = 0, bad_line = 0;
+	struct err inner = {0};
+	char *text = NULL;
+	size_t room = 0;
+	ssize_t length;
+	int rc = 0;
+
+	while (rc == 0 && (length = getline(&text, &room, file)) >= 0) {
+		bool bad;
+
+		number++;
+		if (length == 1 && text[0] == '\n')
+			continue;
+		if (bad_line) /* it was not the last */
+			rc = -EBADMSG;
+		else if (length > SCOUT_LOG_LINE_MAX)
+			rc = err_set(&inner, -EBADMSG, "%zd bytes; a line has at most %d", length, SCOUT_LOG_LINE_MAX);
+		else
+			rc = log_parse(log, text, (size_t)length, &bad, &inner);
+		if (rc == -EBADMSG && !bad_line && length <= SCOUT_LOG_LINE_MAX && bad) {
+			bad_line = number;
+			rc = 0;
+		}
+	}
+	free(text);
+	if (rc < 0)
+		return err_set(e, rc, "line %u: %s", bad_line ? bad_line : number, inner.text);
+	if (ferror(file))
+		return err_set(e, -EIO, "%s", strerror(errno ? errno : EIO));
+	log->cut = bad_line > 0;
+	return log->run ? 0 : err_set(e, -EBADMSG, "no line {\"scout\":\"run\", ...}: is it a scout's decision log?");
+}
+
+static void log_name(struct scout_log *log)
+{
+	const char *job = scout_log_text(log->run, "job"), *slash = strrchr(log->path, '/');
+	const char *file = slash ? slash + 1 : log->path;
+	size_t length = strlen(file);
+
+	if (length > 6 && strcmp(file + length - 6, ".jsonl") == 0)
+		length -= 6;
+	if (length > 1 || *file != '-')
+		snprintf(log->name, sizeof(log->name), "%.*s", (int)(length < 60 ? length : 60), file);
+	else
+		snprintf(log->name, sizeof(log->name), "%s", *job ? job : "-");
+}
+
+int scout_log_read(const char *path, struct scout_log *out, struct err *e)
+{
+	bool standard = strcmp(path, "-") == 0;
+	FILE *file = standard ? stdin : fopen(path, "re");
+	struct err inner = {0};
+	int rc;
+
+	*out = (struct scout_log){.path = path, .windows = json_array()};
+	if (!file)
+		rc = err_set(&inner, -errno, "%s", strerror(errno));
+	else
+		rc = out->windows ? log_read_lines(out, file, &inner) : err_set(&inner, -ENOMEM, "out of memory");
+	if (file && !standard)
+		fclose(file);
+	if (rc < 0) {
+		scout_log_free(out);
+		return err_set(e, rc, "%s: %s", path, inner.text);
+	}
+	log_name(out);
+	return 0;
+}
+
+void scout_log_free(struct scout_log *log)
+{
+	json_decref(log->run);
+	json_decref(log->windows);
+	json_decref(log->end);
+	*log = (struct scout_log){0};
+}
+
+bool scout_log_open(const char *path, struct scout_log *out)
+{
+	struct err e = {0};
+
+	if (scout_log_read(path, out, &e) < 0) {
+		output_error("%s", e.text);
+		return false;
+	}
+	if (out->cut)
+		output_note("%s: its last line is not whole, and was left out: the run may still be going on", path);
+	return true;
+}
+
+/* ---- sums ---- */
+
+struct scout_log_total scout_log_total(const struct scout_log *log)
+{
+	const json_t *last = log->count ? scout_log_window(log, log->count - 1) : NULL, *end = log->end;
+	const json_t *score = json_object_get(last, "score");
+	struct scout_log_total total = {
+		.wire = scout_log_number(end, "bytes_wire"), .seconds = scout_log_number(end, "seconds")};
+	double t = scout_log_number(end ? end : last, "t"), bsp = scout_log_number(last, "bytes_bsp");
+
+	total.t = isnan(t) ? 0 : (uint64_t)t;
+	total.theta = scout_log_number(end, "theta");
+	total.bytes = scout_log_number(end, "bytes");
+	total.travel = scout_log_number(end, "bytes_travel");
+	total.accuracy = scout_log_number(end, "accuracy");
+	total.loss = scout_log_number(end, "loss");
+	if (!end) {
+		total.theta = last ? scout_log_number(last, "next") : scout_log_number(log->run, "first");
+		total.accuracy = scout_log_number(score, "accuracy");
+		total.loss = scout_log_number(score, "loss");
+		total.bytes = total.travel = 0;
+	}
+	for (unsigned i = 0; !end && i < log->count; i++) {
+		total.bytes += scout_log_number(scout_log_window(log, i), "bytes");
+		total.travel += scout_log_number(scout_log_window(log, i), "bytes_travel");
+	}
+	total.bsp = scout_log_number(log->run, "model_bytes") * (double)total.t;
+	if (last && isfinite(bsp))
+		total.bsp = bsp / scout_log_number(last, "t") * (double)total.t;
+	return total;
+}
+
+/* Without travel where the log does not know it: it has none. */
+static double log_sent(const struct scout_log_total *total)
+{
+	return total->bytes + (isnan(total->travel) ? 0 : total->travel);
+}
+
+double scout_log_saving(const struct scout_log_total *total)
+{
+	double sent = log_sent(total);
+
+	return sent > 0 ? total->bsp / sent : NAN;
+}
+
+bool scout_log_on_front(const struct scout_log_total *totals, unsigned count, unsigned which)
+{
+	const struct scout_log_total *own = &totals[which];
+
+	if (isnan(own->accuracy) || isnan(log_sent(own)))
+		return false;
+	for (unsigned i = 0; i < count; i++) {
+		double sent = log_sent(&totals[i]);
+
+		if (sent <= log_sent(own) && totals[i].accuracy >= own->accuracy &&
+			(sent < log_sent(own) || totals[i].accuracy > own->accuracy))
+			return false;
+	}
+	return true;
+}
+
+/* ---- the controller's configuration ---- */
+
+static unsigned log_reals(const json_t *line, const char *field, double *out, unsigned most)
+{
+	unsigned count = scout_log_elements(line, field);
+
+	for (unsigned i = 0; i < count && i < most; i++)
+		out[i] = scout_log_element(line, field, i);
+	return count;
+}
+
+static void log_real(const struct scout_log *log, const char *field, double *out)
+{
+	double value = scout_log_number(log->run, field);
+
+	*out = isnan(value) ? *out : value;
+}
+
+static int log_policy(const char *name, enum scout_policy *out)
+{
+	for (unsigned i = 0; i < SCOUT_POLICY_COUNT; i++) {
+		if (strcmp(name, scout_policy_name((enum scout_policy)i)) == 0) {
+			*out = (enum scout_policy)i;
+			return 0;
+		}
+	}
+	return -EINVAL;
+}
+
+int scout_log_config(const struct scout_log *log, struct scout_config *out, struct err *e)
+{
+	double first = scout_log_number(log->run, "first"), whole[] = {500, 0, 0, 3, 1};
+	static const char *const names[] = {"period", "memory", "seed", "patience", "model_bytes"};
+
+	scout_defaults(out);
+	if (log_policy(scout_log_text(log->run, "policy"), &out->policy) < 0)
+		out->policy = SCOUT_HILL;
+	out->theta_count = log_reals(log->run, "thetas", out->thetas, SCOUT_THETAS_MAX);
+	out->schedule_count = log_reals(log->run, "schedule", out->schedule, SCOUT_SCHEDULE_MAX);
+	if (out->theta_count == 0 || out->theta_count > SCOUT_THETAS_MAX || out->schedule_count > SCOUT_SCHEDULE_MAX)
+		return err_set(e, -EBADMSG, "%s: a grid of %u thetas and a schedule of %u; allowed are 1 to %u, and %u",
+			log->path, out->theta_count, out->schedule_count, SCOUT_THETAS_MAX, SCOUT_SCHEDULE_MAX);
+	for (out->first = 0; out->first + 1 < out->theta_count && out->thetas[out->first] != first;)
+		out->first++;
+	log_real(log, "lambda_loss", &out->lambda_loss);
+	log_real(log, "lambda_bytes", &out->lambda_bytes);
+	log_real(log, "sigma", &out->sigma);
+	log_real(log, "temperature", &out->temperature);
+	log_real(log, "cooling", &out->cooling);
+	for (unsigned i = 0; i < 5; i++) {
+		log_real(log, names[i], &whole[i]);
+		if (!(whole[i] >= 0 && whole[i] <= (i == 4 ? 1e15 : i == 2 ? 9007199254740992.0 : 4294967295.0)))
+			return err_set(e, -EBADMSG, "%s: %s is %g", log->path, names[i], whole[i]);
+	}
+	out->period = (uint32_t)whole[0];
+	out->memory = (uint32_t)whole[1];
+	/* One beyond 2^53 is text. */
+	out->seed = whole[2] > 0 ? (uint64_t)whole[2] : strtoull(scout_log_text(log->run, "seed"), NULL, 10);
+	out->patience = (unsigned)whole[3];
+	out->model_bytes = (uint64_t)whole[4];
+	return 0;
+}

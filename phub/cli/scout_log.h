@@ -1,0 +1,66 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Reads the decision logs of scouts (client/scout/record.h has their format) for the subcommands of phub scout. What a
+ * log does not know is NaN here. Blocks on the file.
+ */
+#ifndef PHUB_CLI_SCOUT_LOG_H
+#define PHUB_CLI_SCOUT_LOG_H
+
+#include <jansson.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "client/scout/scout.h"
+#include "phub/base/err.h"
+
+enum { SCOUT_LOG_LINE_MAX = 16 << 20, SCOUT_LOG_WINDOWS_MAX = 1000000 };
+
+struct scout_log {
+	const char *path;
+	char name[64];   /* short: the job's, or the file's */
+	json_t *run;     /* the first line */
+	json_t *windows; /* an array of decisions, in order */
+	json_t *end;     /* NULL: the run has not ended, or was cut off */
+	unsigned count;  /* of windows */
+	bool cut;        /* the last line was not whole: it is not here */
+};
+
+/*
+ * 0, and scout_log_free() ends it; lines of others are passed over. With the reason in `e`: an errno of the file;
+ * -EBADMSG: a line that is not JSON, but for the last; no first line of a run, or of a version that is not known here;
+ * decisions that lack t, theta or next, or go back in time. "-" is standard input.
+ */
+int scout_log_read(const char *path, struct scout_log *out, struct err *e);
+void scout_log_free(struct scout_log *log);
+
+/* Reads one, prints why not, and tells of a cut. */
+bool scout_log_open(const char *path, struct scout_log *out);
+
+const json_t *scout_log_window(const struct scout_log *log, unsigned i);
+
+/* NaN for what is absent, null or no number; "" likewise for text. */
+double scout_log_number(const json_t *line, const char *field);
+const char *scout_log_text(const json_t *line, const char *field);
+double scout_log_element(const json_t *line, const char *field, unsigned i);
+unsigned scout_log_elements(const json_t *line, const char *field);
+
+/* Of the whole run, by its last line, or by its windows where it has not ended. */
+struct scout_log_total {
+	uint64_t t;
+	double bytes, travel; /* mean of sites */
+	double bsp;           /* what BSP would have sent */
+	double wire, theta, accuracy, loss, seconds;
+};
+
+struct scout_log_total scout_log_total(const struct scout_log *log);
+
+/* How many times fewer than BSP; NaN where that is not known. */
+double scout_log_saving(const struct scout_log_total *total);
+
+/* On the Pareto front of bytes and accuracy: no other one sent no more and was as good, and better in one. */
+bool scout_log_on_front(const struct scout_log_total *totals, unsigned count, unsigned which);
+
+/* The controller's configuration that the run had, as far as the line says; the paper's otherwise. 0; -EBADMSG. */
+int scout_log_config(const struct scout_log *log, struct scout_config *out, struct err *e);
+
+#endif

@@ -1,0 +1,551 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * phub scout plot: pictures of runs. The panels stand below each other, in one SVG; a PNG is made of that by
+ * rsvg-convert.
+ */
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "phub/cli/args.h"
+#include "phub/cli/chart.h"
+#include "phub/cli/cli.h"
+#include "phub/cli/output.h"
+#include "phub/cli/scout.h"
+#include "phub/cli/scout_log.h"
+#include "phub/cli/svg.h"
+
+enum {
+	PLOT_WIDTH = 800,
+	PLOT_LEFT = 110,
+	PLOT_RIGHT = 190, /* the legend's */
+	PLOT_PANEL = 200, /* a frame's height */
+	PLOT_ABOVE = 44,
+	PLOT_BELOW = 56,
+	PLOT_ROW = 16,      /* of a heat map, and of a legend */
+	PLOT_ROWS_MAX = 40, /* of a heat map */
+	PLOT_COLUMNS_MAX = 2000,
+	PLOT_EXIT_NO_PROGRAM = 127,
+};
+
+struct plot {
+	FILE *file;
+	const struct scout_log *logs;
+	unsigned count;
+	double thetas[ARGS_REALS_MAX]; /* all there are, rising */
+	unsigned theta_count;
+	double y; /* where the next panel begins */
+};
+
+/* ---- what there is to be seen ---- */
+
+static double plot_number(const struct scout_log *log, unsigned window, const char *field)
+{
+	return scout_log_number(scout_log_window(log, window), field);
+}
+
+static double plot_score(const struct scout_log *log, unsigned window)
+{
+	return scout_log_number(json_object_get(scout_log_window(log, window), "score"), "loss");
+}
+
+static bool plot_has(const struct plot *p, const char *field)
+{
+	for (unsigned l = 0; l < p->count; l++)
+		for (unsigned i = 0; i < p->logs[l].count; i++)
+			if (!isnan(plot_number(&p->logs[l], i, field)))
+				return true;
+	return false;
+}
+
+static bool plot_has_loss(const struct plot *p)
+{
+	for (unsigned l = 0; l < p->count; l++)
+		for (unsigned i = 0; i < p->logs[l].count; i++)
+			if (!isnan(plot_score(&p->logs[l], i)))
+				return true;
+	return plot_has(p, "train_loss");
+}
+
+static bool plot_has_r(const struct scout_log *log)
+{
+	for (unsigned i = 0; i < log->count; i++)
+		for (unsigned t = 0; t < scout_log_elements(scout_log_window(log, i), "r"); t++)
+			if (!isnan(scout_log_element(scout_log_window(log, i), "r", t)))
+				return true;
+	return false;
+}
+
+static unsigned plot_accuracies(const struct plot *p)
+{
+	unsigned count = 0;
+
+	for (unsigned l = 0; l < p->count; l++) {
+		struct scout_log_total total = scout_log_total(&p->logs[l]);
+
+		count += !isnan(total.accuracy) && total.bytes > 0;
+	}
+	return count;
+}
+
+static void plot_add_theta(struct plot *p, double theta)
+{
+	unsigned at = 0;
+
+	while (at < p->theta_count && p->thetas[at] < theta)
+		at++;
+	if (isnan(theta) || p->theta_count == ARGS_REALS_MAX || (at < p->theta_count && p->thetas[at] == theta))
+		return;
+	memmove(p->thetas + at + 1, p->thetas + at, (p->theta_count - at) * sizeof(double));
+	p->thetas[at] = theta;
+	p->theta_count++;
+}
+
+static void plot_find_thetas(struct plot *p)
+{
+	for (unsigned l = 0; l < p->count; l++) {
+		const struct scout_log *log = &p->logs[l];
+
+		for (unsigned i = 0; log->count > 0 && i < scout_log_elements(log->run, "thetas"); i++)
+			plot_add_theta(p, scout_log_element(log->run, "thetas", i));
+		for (unsigned i = 0; i < log->count; i++)
+			plot_add_theta(p, plot_number(log, i, "theta"));
+	}
+}
+
+/* ---- panels ---- */
+
+static struct chart plot_begin(struct plot *p, double height)
+{
+	struct chart c;
+
+	chart_init(&c, p->file, PLOT_LEFT, p->y + PLOT_ABOVE, PLOT_WIDTH - PLOT_LEFT - PLOT_RIGHT, height);
+	p->y += PLOT_ABOVE + height + PLOT_BELOW;
+	return c;
+}
+
+static void plot_name(const struct chart *c, unsigned row, const char *colour, const char *dash, const char *name)
+{
+	double x = c->x + c->width + 16, y = c->y + 6 + row * PLOT_ROW;
+	char text[32];
+
+	/* By bytes: a name that is cut in the middle of a character is cut before it. */
+	snprintf(text, sizeof(text), "%s", name);
+	for (size_t at = strlen(text); at == sizeof(text) - 1 && at > 0 && (text[at - 1] & 0x80); at--)
+		text[at - 1] = '\0';
+	svg_line(c->file, x, y, x + 22, y, colour, 2, dash);
+	svg_label(c->file, x + 28, y + 3.5, "small", "start", false, text);
+}
+
+/* Names of the logs, as many as there is room for. */
+static unsigned plot_legend(const struct plot *p, const struct chart *c, unsigned reserved)
+{
+	unsigned most = (unsigned)(c->height / PLOT_ROW) - reserved, row = 0;
+
+	for (unsigned l = 0; l < p->count && row < most; l++)
+		if (p->logs[l].count > 0)
+			plot_name(c, row++, chart_colour(l), NULL, p->logs[l].name);
+	return row;
+}
+
+static double plot_place(const struct plot *p, double theta)
+{
+	for (unsigned i = 0; i < p->theta_count; i++)
+		if (p->thetas[i] == theta)
+			return i;
+	return NAN;
+}
+
+static void plot_theta(struct plot *p)
+{
+	struct chart c = plot_begin(p, PLOT_PANEL);
+	unsigned every = 1 + p->theta_count / 14;
+
+	chart_widen(&c, 0, 0);
+	for (unsigned l = 0; l < p->count; l++)
+		for (unsigned i = 0; i < p->logs[l].count; i++)
+			chart_widen(&c, plot_number(&p->logs[l], i, "t"), NAN);
+	chart_settle(&c);
+	c.y_low = -0.5;
+	c.y_high = p->theta_count - 0.5;
+	chart_frame(&c, "Theta", "step", "theta", false);
+	for (unsigned i = 0; i < p->theta_count; i += every) {
+		char text[32];
+
+		snprintf(text, sizeof(text), "%g", p->thetas[i]);
+		chart_tick_y(&c, i, text);
+	}
+	for (unsigned l = 0; l < p->count; l++) {
+		double from = 0, shift = p->count > 1 ? 0.08 * (l - (p->count - 1) / 2.0) : 0, last = NAN;
+
+		for (unsigned i = 0; i < p->logs[l].count; i++) {
+			double t = plot_number(&p->logs[l], i, "t");
+			double at =
+				plot_place(p, plot_number(&p->logs[l], i, "theta")) + fmin(fmax(shift, -0.35), 0.35);
+
+			chart_segment(&c, from, last, from, at, chart_colour(l), NULL);
+			chart_segment(&c, from, at, t, at, chart_colour(l), NULL);
+			from = t;
+			last = at;
+		}
+	}
+	plot_legend(p, &c, 0);
+}
+
+static void plot_loss_of_accuracy(struct plot *p)
+{
+	struct chart c = plot_begin(p, PLOT_PANEL);
+	double sigma = scout_log_number(p->logs[0].run, "sigma");
+	unsigned row;
+
+	chart_widen(&c, 0, 0);
+	chart_widen(&c, NAN, 100 * sigma);
+	for (unsigned l = 0; l < p->count; l++) {
+		for (unsigned i = 0; i < p->logs[l].count; i++) {
+			const json_t *w = scout_log_window(&p->logs[l], i);
+
+			chart_widen(&c, scout_log_number(w, "t"), 100 * scout_log_number(w, "AL"));
+			chart_widen(&c, NAN, 100 * scout_log_element(w, "interval", 0));
+			chart_widen(&c, NAN, 100 * scout_log_element(w, "interval", 1));
+		}
+	}
+	chart_settle(&c);
+	chart_frame(&c, "Accuracy lost on other sites' data (AL)", "step", "points of accuracy", true);
+	chart_segment(&c, c.x_low, 100 * sigma, c.x_high, 100 * sigma, "#888888", "5 4");
+	for (unsigned l = 0; l < p->count; l++) {
+		double from = NAN, last = NAN;
+
+		for (unsigned i = 0; i < p->logs[l].count; i++) {
+			const json_t *w = scout_log_window(&p->logs[l], i);
+			double t = scout_log_number(w, "t"), loss = 100 * scout_log_number(w, "AL");
+
+			chart_segment(&c, from, last, t, loss, chart_colour(l), NULL);
+			chart_segment(&c, t, 100 * scout_log_element(w, "interval", 0), t,
+				100 * scout_log_element(w, "interval", 1), chart_colour(l), NULL);
+			if (!isnan(loss))
+				svg_dot(c.file, chart_at_x(&c, t), chart_at_y(&c, loss), 2.5, chart_colour(l));
+			from = t;
+			last = loss;
+		}
+	}
+	row = plot_legend(p, &c, 1);
+	if (!isnan(sigma))
+		plot_name(&c, row, "#888888", "5 4", "sigma: what is borne");
+}
+
+static void plot_losses(struct plot *p)
+{
+	struct chart c = plot_begin(p, PLOT_PANEL);
+	unsigned row;
+
+	chart_widen(&c, 0, NAN);
+	for (unsigned l = 0; l < p->count; l++) {
+		for (unsigned i = 0; i < p->logs[l].count; i++) {
+			chart_widen(&c, plot_number(&p->logs[l], i, "t"), plot_number(&p->logs[l], i, "train_loss"));
+			chart_widen(&c, NAN, plot_score(&p->logs[l], i));
+		}
+	}
+	chart_settle(&c);
+	chart_frame(&c, "Loss", "step", "nats", true);
+	for (unsigned l = 0; l < p->count; l++) {
+		double from = NAN, trained = NAN, scored = NAN;
+
+		for (unsigned i = 0; i < p->logs[l].count; i++) {
+			double t = plot_number(&p->logs[l], i, "t"), now = plot_number(&p->logs[l], i, "train_loss"),
+			       score = plot_score(&p->logs[l], i);
+
+			chart_segment(&c, from, trained, t, now, chart_colour(l), NULL);
+			chart_segment(&c, from, scored, t, score, chart_colour(l), "5 4");
+			from = t;
+			trained = now;
+			scored = score;
+		}
+	}
+	row = plot_legend(p, &c, 3) + 1;
+	plot_name(&c, row, "#666666", NULL, "in training, at the sites");
+	plot_name(&c, row + 1, "#666666", "5 4", "averaged model, held out");
+}
+
+/* The scale beside a heat map, with 1/K marked. */
+static void plot_scale(const struct chart *c, double sites)
+{
+	enum { STEPS = 40 };
+	double x = c->x + c->width + 24, height = fmin(c->height, 140);
+	char text[48], colour[8];
+
+	for (unsigned i = 0; i < STEPS; i++) {
+		chart_heat(1 - (i + 0.5) / STEPS, colour);
+		svg_block(c->file, x, c->y + height * i / STEPS, 14, height / STEPS + 0.3, colour);
+	}
+	svg_label(c->file, x + 20, c->y + 8, "small", "start", false, "1: sites agree");
+	if (1 / sites > 0.1 && 1 / sites < 0.85) {
+		double y = c->y + height * (1 - 1 / sites);
+
+		snprintf(text, sizeof(text), "%.2f: by chance (1/K)", 1 / sites);
+		svg_line(c->file, x - 3, y, x + 17, y, "#222222", 1, NULL);
+		svg_label(c->file, x + 20, y + 3.5, "small", "start", false, text);
+	}
+	svg_label(c->file, x + 20, c->y + height, "small", "start", false, "0: they cancel out");
+}
+
+static void plot_heat_row(const struct plot *p, const struct chart *c, const struct scout_log *log, unsigned t)
+{
+	const char *name = json_string_value(json_array_get(json_object_get(log->run, "tensors"), t));
+	double from = 0, y = c->y + t * PLOT_ROW;
+	unsigned every = 1 + log->count / PLOT_COLUMNS_MAX;
+	char text[20];
+
+	snprintf(text, sizeof(text), "%s", name ? name : "");
+	if (!name)
+		snprintf(text, sizeof(text), "tensor %u", t);
+	svg_label(p->file, c->x - 7, y + PLOT_ROW / 2.0 + 3.5, "small", "end", false, text);
+	for (unsigned i = 0; i < log->count; i += every) {
+		double r = scout_log_element(scout_log_window(log, i), "r", t), to = plot_number(log, i, "t");
+		char colour[8] = "#dddddd";
+
+		if (!isnan(r))
+			chart_heat(r, colour);
+		svg_block(p->file, chart_at_x(c, from), y, chart_at_x(c, to) - chart_at_x(c, from) + 0.3, PLOT_ROW - 1,
+			colour);
+		from = to;
+	}
+}
+
+static void plot_heat(struct plot *p, const struct scout_log *log)
+{
+	unsigned rows = 0;
+	struct chart c;
+	char title[128];
+
+	for (unsigned i = 0; i < log->count; i++) {
+		unsigned count = scout_log_elements(scout_log_window(log, i), "r");
+
+		rows = count > rows ? count : rows;
+	}
+	rows = rows < PLOT_ROWS_MAX ? rows : PLOT_ROWS_MAX;
+	c = plot_begin(p, fmax(rows * PLOT_ROW, 60));
+	chart_widen(&c, 0, 0);
+	chart_widen(&c, plot_number(log, log->count - 1, "t"), 1);
+	chart_settle(&c);
+	snprintf(title, sizeof(title), "Alignment r of what sites say, per tensor: %s", log->name);
+	chart_frame(&c, title, "step", "", false);
+	for (unsigned t = 0; t < rows; t++)
+		plot_heat_row(p, &c, log, t);
+	plot_scale(&c, scout_log_number(log->run, "sites"));
+}
+
+static double plot_sent(const struct scout_log_total *total)
+{
+	return total->bytes + (isnan(total->travel) ? 0 : total->travel);
+}
+
+/* From left to right along the front: as good as the best that sent no more. */
+static void plot_front_line(const struct plot *p, const struct chart *c, const struct scout_log_total *totals)
+{
+	double x = NAN, y = NAN;
+
+	for (;;) {
+		int next = -1;
+
+		for (unsigned l = 0; l < p->count; l++)
+			if (scout_log_on_front(totals, p->count, l) && (isnan(x) || plot_sent(&totals[l]) > x) &&
+				(next < 0 || plot_sent(&totals[l]) < plot_sent(&totals[next])))
+				next = (int)l;
+		if (next < 0)
+			return;
+		chart_segment(c, x, y, plot_sent(&totals[next]), y, "#888888", "5 4");
+		chart_segment(c, plot_sent(&totals[next]), y, plot_sent(&totals[next]), 100 * totals[next].accuracy,
+			"#888888", "5 4");
+		x = plot_sent(&totals[next]);
+		y = 100 * totals[next].accuracy;
+	}
+}
+
+/* Where colours come again, other shapes. */
+static void plot_mark(const struct chart *c, unsigned log, double x, double y)
+{
+	const char *colour = chart_colour(log);
+	unsigned shape = log / CHART_COLOURS % 3;
+
+	if (shape == 1) {
+		svg_block(c->file, x - 4, y - 4, 8, 8, colour);
+		return;
+	}
+	svg_dot(c->file, x, y, 5, colour);
+	if (shape == 2)
+		svg_dot(c->file, x, y, 2.5, "#ffffff");
+}
+
+static void plot_front(struct plot *p)
+{
+	struct scout_log_total totals[ARGS_WORDS_MAX];
+	struct chart c = plot_begin(p, fmax(PLOT_PANEL, (p->count + 2) * PLOT_ROW));
+	unsigned row = 0;
+
+	c.x_log = true;
+	c.x_unit = CHART_BYTES;
+	for (unsigned l = 0; l < p->count; l++) {
+		totals[l] = scout_log_total(&p->logs[l]);
+		if (plot_sent(&totals[l]) > 0)
+			chart_widen(&c, plot_sent(&totals[l]), 100 * totals[l].accuracy);
+	}
+	chart_settle(&c);
+	chart_frame(&c, "Bytes against accuracy", "sent by a site in the run, models that travelled included",
+		"accuracy, %", true);
+	plot_front_line(p, &c, totals);
+	for (unsigned l = 0; l < p->count; l++) {
+		double x, y;
+
+		if (isnan(totals[l].accuracy) || !(plot_sent(&totals[l]) > 0))
+			continue;
+		x = chart_at_x(&c, plot_sent(&totals[l]));
+		y = chart_at_y(&c, 100 * totals[l].accuracy);
+		plot_mark(&c, l, x, y);
+		plot_mark(&c, l, c.x + c.width + 27, c.y + 6 + row * PLOT_ROW);
+		svg_label(c.file, c.x + c.width + 44, c.y + 9.5 + row * PLOT_ROW, "small", "start", false,
+			p->logs[l].name);
+		row++;
+	}
+	plot_name(&c, row, "#888888", "5 4", "Pareto front of these");
+}
+
+/* ---- the picture ---- */
+
+static double plot_height(const struct plot *p)
+{
+	double height = 0, panel = PLOT_ABOVE + PLOT_PANEL + PLOT_BELOW;
+
+	height += (p->theta_count > 0 ? panel : 0) + (plot_has(p, "AL") ? panel : 0) + (plot_has_loss(p) ? panel : 0);
+	for (unsigned l = 0; l < p->count; l++) {
+		unsigned rows = scout_log_elements(scout_log_window(&p->logs[l], 0), "r");
+
+		if (plot_has_r(&p->logs[l]))
+			height += PLOT_ABOVE + PLOT_BELOW +
+				  fmax((rows < PLOT_ROWS_MAX ? rows : PLOT_ROWS_MAX) * PLOT_ROW, 60);
+	}
+	if (plot_accuracies(p) > 1)
+		height += PLOT_ABOVE + PLOT_BELOW + fmax(PLOT_PANEL, (p->count + 2) * PLOT_ROW);
+	return height;
+}
+
+static int plot_draw(struct plot *p, const char *path, struct err *e)
+{
+	double height;
+
+	plot_find_thetas(p);
+	height = plot_height(p);
+	if (height <= 0)
+		return err_set(
+			e, -ENODATA, "nothing to be drawn: no windows, and no two runs of which the accuracy is known");
+	p->file = svg_open(path, PLOT_WIDTH, (unsigned)height, e);
+	if (!p->file)
+		return e->code;
+	if (p->theta_count > 0)
+		plot_theta(p);
+	if (plot_has(p, "AL"))
+		plot_loss_of_accuracy(p);
+	if (plot_has_loss(p))
+		plot_losses(p);
+	if (plot_accuracies(p) > 1)
+		plot_front(p);
+	for (unsigned l = 0; l < p->count; l++)
+		if (plot_has_r(&p->logs[l]))
+			plot_heat(p, &p->logs[l]);
+	return svg_close(p->file, path, e);
+}
+
+/* Twice the pixels: 800 is little in print. */
+static int plot_convert(const char *svg, const char *png, struct err *e)
+{
+	const char *const argv[] = {"rsvg-convert", "--zoom", "2", "--output", png, svg, NULL};
+	int status = 0;
+	pid_t pid;
+
+	fflush(NULL);
+	pid = fork();
+	if (pid < 0)
+		return err_set(e, -errno, "could not fork: %s", strerror(errno));
+	if (pid == 0) {
+		execvp(argv[0], (char *const *)(uintptr_t)argv);
+		_exit(PLOT_EXIT_NO_PROGRAM);
+	}
+	while (waitpid(pid, &status, 0) < 0 && errno == EINTR)
+		;
+	if (WIFEXITED(status) && WEXITSTATUS(status) == PLOT_EXIT_NO_PROGRAM)
+		return err_set(e, -ENOENT, "a PNG needs rsvg-convert: apt install librsvg2-bin, or write an .svg");
+	if (!WIFEXITED(status) || WEXITSTATUS(status))
+		return err_set(e, -EIO, "rsvg-convert could not write %s; its own message says why", png);
+	return 0;
+}
+
+static int plot_write(struct plot *p, const char *out, struct err *e)
+{
+	size_t length = strlen(out);
+	char path[4096];
+	int rc;
+
+	if (length < 4 || strcmp(out + length - 4, ".png") != 0)
+		return plot_draw(p, out, e);
+	snprintf(path, sizeof(path), "%.4000s.%d.svg", out, (int)getpid());
+	rc = plot_draw(p, path, e);
+	if (rc == 0)
+		rc = plot_convert(path, out, e);
+	unlink(path);
+	return rc;
+}
+
+static bool plot_is_picture(const char *out)
+{
+	size_t length = strlen(out);
+
+	return length > 4 && length < 4000 &&
+	       (strcmp(out + length - 4, ".svg") == 0 || strcmp(out + length - 4, ".png") == 0);
+}
+
+int scout_plot_run(int argc, char **argv)
+{
+	const char *out = NULL;
+	const struct args_option options[] = {
+		{"out", "FILE", "the picture: FILE.svg, or FILE.png, which needs rsvg-convert (librsvg2-bin)",
+			ARGS_TEXT, &out, 0, 0, NULL},
+		{.name = NULL},
+	};
+	const struct args_usage usage = {.command = "phub scout plot",
+		.words = "LOG...",
+		.about = "A picture of runs, by their decision logs: theta, accuracy lost on other sites' data and "
+			 "losses over\n"
+			 "time; of several, bytes against accuracy with the Pareto front; the alignment r of each "
+			 "tensor.\n"
+			 "What the logs do not know is left out. - is standard input.\n",
+		.examples = "  phub scout plot --out run.svg run.jsonl\n"
+			    "  phub scout plot --out all.png bsp.jsonl hill.jsonl local-*.jsonl\n",
+		.words_max = ARGS_WORDS_MAX,
+		.options = options};
+	struct scout_log logs[ARGS_WORDS_MAX];
+	struct plot p = {.logs = logs};
+	struct args_words words;
+	struct err e = {0};
+	int rc = args_parse(&usage, argc, argv, &words);
+
+	if (rc != ARGS_GO_ON)
+		return rc;
+	if (words.count == 0)
+		return args_wrong(&usage, "which logs?");
+	if (!out || !plot_is_picture(out))
+		return args_wrong(&usage, "--out %s: a picture is FILE.svg or FILE.png", out ? out : "is missing");
+	while (p.count < words.count && scout_log_open(words.at[p.count], &logs[p.count]))
+		p.count++;
+	rc = CLI_FAILED;
+	if (p.count == words.count) {
+		rc = plot_write(&p, out, &e) < 0 ? CLI_FAILED : CLI_DONE;
+		if (rc == CLI_FAILED)
+			output_error("%s", e.text);
+	}
+	for (unsigned i = 0; i < p.count; i++)
+		scout_log_free(&logs[i]);
+	return rc;
+}
