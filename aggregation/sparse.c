@@ -287,6 +287,12 @@ static float sparse_value(const uint8_t *value, enum dtype dtype)
 	return dtype == DTYPE_F16 ? convert_f16_to_f32(half) : convert_bf16_to_f32(half);
 }
 
+const void *sparse_values(const void *in, size_t *count)
+{
+	*count = sparse_get32(in);
+	return (const uint8_t *)in + SPARSE_HEAD_BYTES;
+}
+
 void sparse_add(float *acc, const void *in, enum dtype dtype, size_t count)
 {
 	size_t values = sparse_get32(in), size = dtype_size(dtype);

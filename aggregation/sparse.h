@@ -39,6 +39,9 @@ size_t sparse_encode(void *out, const void *src, enum dtype dtype, size_t count)
  */
 int sparse_check(const void *in, size_t bytes, enum dtype dtype, size_t count, size_t *values);
 
+/* Where the values of a coded chunk lie, and how many there are. `in` has passed sparse_check(). */
+const void *sparse_values(const void *in, size_t *count);
+
 /* acc[i] += the coded chunk's i-th element, converted to fp32, where it has one. `in` has passed sparse_check(). */
 void sparse_add(float *acc, const void *in, enum dtype dtype, size_t count);
 

@@ -453,6 +453,7 @@ int phub_key(phub_t *p, const char *name, enum phub_dtype dtype, uint64_t elemen
 		.dtype = (unsigned)dtype > UINT8_MAX ? UINT8_MAX : (uint8_t)dtype,
 		.group = (uint16_t)group,
 		.alone = flags & PHUB_KEY_ALONE,
+		.sparse = flags & PHUB_KEY_SPARSE,
 	};
 	const char *shown = name ? name : "";
 	int rc = api_enter_alive(p);
@@ -465,7 +466,7 @@ int phub_key(phub_t *p, const char *name, enum phub_dtype dtype, uint64_t elemen
 	else if (group >= p->settings.group_count)
 		rc = err_set(&api_error, -EINVAL, "%s: key '%.100s' is of parameter group %u; the options have %u",
 			p->session.who, shown, group, p->settings.group_count);
-	else if (flags & ~PHUB_KEY_ALONE)
+	else if (flags & ~(PHUB_KEY_ALONE | PHUB_KEY_SPARSE))
 		rc = err_set(
 			&api_error, -EINVAL, "%s: key '%.100s' has unknown flags 0x%x", p->session.who, shown, flags);
 	else if (keyring_find(&p->keyring, shown) >= 0)

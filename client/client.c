@@ -762,6 +762,8 @@ void client_stats(const phub_t *p, struct phub_stats *stats)
 		.copied_bytes = before->copied_bytes + x->copied_bytes + x->group.copied_bytes,
 		.pushes = before->pushes + x->group.pushes,
 		.results = before->results + x->results,
+		.coded_pushes = before->coded_pushes + x->group.coded,
+		.coded_results = before->coded_results + x->coded_results,
 		.rounds = before->rounds + x->rounds,
 		.resent = before->resent + x->group.resent,
 		.wait_ns = p->wait_ns,

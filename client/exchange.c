@@ -38,19 +38,6 @@ enum {
 	EXCHANGE_LOOK_US = 20, /* copies from and to a GPU are asked so often for their end, by whoever sleeps */
 };
 
-static uint8_t *exchange_push_base(const struct exchange *x, const struct flight *f)
-{
-	return x->mapped ? f->lane->push : x->keyring->arena;
-}
-
-/* Where the library's copy of a result lies. */
-static const uint8_t *exchange_result_base(const struct exchange *x, const struct flight *f)
-{
-	if (x->mapped)
-		return f->lane->result + x->result_offset;
-	return f->apart ? x->keyring->results : x->keyring->arena;
-}
-
 /* The part of the key that lies in the chunk: where in either, and how long. */
 struct exchange_part {
 	uint64_t in_key, in_region;
@@ -182,7 +169,7 @@ static int exchange_broken(struct exchange *x, const struct lane *lane, const ch
 
 /* ---- results ---- */
 
-static void exchange_copy(struct exchange *x, uint8_t *to, const uint8_t *from, uint64_t bytes)
+void exchange_copy(struct exchange *x, uint8_t *to, const uint8_t *from, uint64_t bytes)
 {
 	if (x->keyring->plan.region_bytes >= EXCHANGE_COLD_BYTES)
 		copy_cold(to, from, bytes);
@@ -245,7 +232,7 @@ static const uint8_t *exchange_find_result(const struct exchange *x, const struc
 /* Opens a result, at *from: then that is where it is. 0 or -EBADMSG. */
 static int exchange_open(struct exchange *x, struct flight *f, const struct wire_header *header, const uint8_t **from)
 {
-	uint8_t *into = x->group.lossy ? NULL : f->into;
+	uint8_t *into = x->group.lossy ? NULL : header->coded ? f->landing : f->into;
 	int rc = *from ? sealed_result(&x->sealed, f, header, (uint8_t *)(uintptr_t)*from, into) : -EBADMSG;
 
 	if (!x->group.lossy)
@@ -258,6 +245,7 @@ static int exchange_open(struct exchange *x, struct flight *f, const struct wire
 static int exchange_take_result(struct exchange *x, struct lane *lane, const struct event *event)
 {
 	const struct wire_header *h = &event->header;
+	uint32_t trailer = x->encrypted ? WIRE_TRAILER_BYTES : 0;
 	const struct chunk_span *span;
 	const uint8_t *from;
 	struct flight *f;
@@ -269,7 +257,7 @@ static int exchange_take_result(struct exchange *x, struct lane *lane, const str
 	if (f->state != FLIGHT_SENT || h->round != f->round)
 		return exchange_broken(x, lane, "a result of a round that is not open");
 	from = exchange_find_result(x, f, event);
-	if (h->length != span->bytes + (x->encrypted ? WIRE_TRAILER_BYTES : 0) || (x->group.lossy && !from))
+	if (!coded_fits(x, f, h, trailer) || (x->group.lossy && !from))
 		return exchange_broken(x, lane, "a result of another length than its chunk");
 	if (x->mapped && from != exchange_result_base(x, f) + span->offset)
 		return exchange_broken(x, lane, "a result that lies elsewhere than agreed");
@@ -277,13 +265,16 @@ static int exchange_take_result(struct exchange *x, struct lane *lane, const str
 		x->dropped += x->group.lossy;
 		return x->group.lossy ? 0 : -EBADMSG;
 	}
+	if (coded_result(x, f, h, h->length - trailer, &from) < 0)
+		return exchange_broken(x, lane, "a result that is malformed as it is coded");
 	f->ahead = x->quorum ? h->hyper : 0;
 	lane_answered(lane, f);
 	if (from)
 		exchange_deliver(x, f, from);
 	lane->sinks[f->local].addr = NULL;
 	x->results++;
-	x->pulled_bytes += span->bytes;
+	x->coded_results += h->coded;
+	x->pulled_bytes += h->length - trailer;
 	f->state = FLIGHT_LANDED;
 	exchange_settle_flight(x, f);
 	return 0;
@@ -408,6 +399,7 @@ static unsigned exchange_poll(struct exchange *x, uint64_t now_ns)
 /* The payload is where the transport takes it from. */
 static void exchange_queue(struct exchange *x, struct flight *f, uint64_t now_ns)
 {
+	coded_push(x, f);
 	f->state = FLIGHT_QUEUED;
 	lane_push(f->lane, f);
 	x->sent_ns = now_ns;
@@ -547,7 +539,10 @@ static void exchange_aim(struct exchange *x, struct flight *f)
 		into = base && (f->type != WIRE_INIT || f->apart || f->delivers) ? base + span->offset : NULL;
 	}
 	f->into = into;
-	sink->addr = x->encrypted ? sealed_place(&x->sealed, &x->keyring->plan, span) : into;
+	if (x->encrypted)
+		sink->addr = sealed_place(&x->sealed, &x->keyring->plan, span);
+	else
+		sink->addr = into && f->landing ? f->landing : into;
 }
 
 static void exchange_place(struct exchange *x, struct flight *f, const struct key *key, const struct exchange_round *r)
@@ -644,8 +639,8 @@ static void exchange_open_key(struct exchange *x, struct key *key, const struct 
 {
 	const struct flight *first = &x->flights[key->chunk_first];
 	bool in_place = first->span->key_count == 1 && !x->mapped && !exchange_overlaps(key, r);
-	/* Who encrypts reads and writes it, not a device. */
-	bool anywhere = x->group.queue->anywhere || x->encrypted, reached = !x->encrypted;
+	/* Who encrypts or codes reads and writes it, not a device. */
+	bool anywhere = x->group.queue->anywhere || x->encrypted, reached = !x->encrypted && !first->code;
 	bool src_there = r->src_device ? reached && r->src_range && r->src_range->direct : r->src_range || anywhere;
 	bool dst_there = r->dst_device ? reached && r->dst_range && r->dst_range->direct : r->dst_range || anywhere;
 
@@ -677,7 +672,7 @@ static uint16_t exchange_priority(int priority)
 }
 
 /* The library's memory too is registered where the transport wants that, once something of it is used. */
-static int exchange_register(struct exchange *x, uint8_t *memory, bool *known, struct err *e)
+int exchange_register(struct exchange *x, uint8_t *memory, bool *known, struct err *e)
 {
 	const struct transport_ops *ops = x->transport->ops;
 	int rc;
@@ -730,69 +725,5 @@ int exchange_begin(struct exchange *x, const struct exchange_round *r, struct er
 	}
 	devices_flush(&x->devices);
 	exchange_flush(x);
-	return 0;
-}
-
-/* ---- memory ---- */
-
-/* From now on results of this chunk land elsewhere; those that are here already move there. */
-static void exchange_set_apart(struct exchange *x, struct flight *f)
-{
-	const struct chunk_span *span = f->span;
-	bool landed = false;
-
-	for (uint32_t i = 0; i < span->key_count; i++)
-		landed = landed || x->keyring->keys[span->key_first + i].landed;
-	if (landed && !f->apart && !x->mapped)
-		exchange_copy(x, x->keyring->results + span->offset, x->keyring->arena + span->offset, span->bytes);
-	f->apart = true;
-}
-
-int exchange_give(struct exchange *x, uint32_t index, void **push, const void **result, struct err *e)
-{
-	struct key *key = &x->keyring->keys[index];
-	struct flight *first = &x->flights[key->chunk_first];
-	int rc = 0;
-
-	for (uint32_t i = 0; i < key->chunk_count; i++) {
-		if (first[i].state != FLIGHT_IDLE)
-			return err_set(e, -EBUSY,
-				"%s: key '%s' shares a chunk whose round is in flight; wait for it first", x->who,
-				key->name);
-	}
-	if (!x->mapped) {
-		rc = keyring_take_arena(x->keyring, e);
-		if (rc == 0)
-			rc = keyring_take_results(x->keyring, e);
-		if (rc == 0)
-			rc = exchange_register(x, x->keyring->arena, &x->arena_known, e);
-		if (rc == 0)
-			rc = exchange_register(x, x->keyring->results, &x->results_known, e);
-	}
-	if (rc < 0)
-		return rc;
-	key->apart = true;
-	for (uint32_t i = 0; i < key->chunk_count; i++)
-		exchange_set_apart(x, &first[i]);
-	if (push)
-		*push = exchange_push_base(x, first) + key->offset;
-	if (result)
-		*result = exchange_result_base(x, first) + key->offset;
-	return 0;
-}
-
-int exchange_copy_result(struct exchange *x, uint32_t index, void *dst, struct device *device, struct err *e)
-{
-	const struct key *key = &x->keyring->keys[index];
-	const uint8_t *from = exchange_result_base(x, &x->flights[key->chunk_first]) + key->offset;
-
-	if (device) {
-		devices_pin(&x->devices, device, exchange_result_base(x, &x->flights[key->chunk_first]),
-			x->keyring->plan.region_bytes, x->mapped);
-		x->copied_bytes += key->bytes;
-		return device_store_now(device, dst, from, key->bytes, e);
-	}
-	if (dst != from)
-		exchange_copy(x, dst, from, key->bytes);
 	return 0;
 }

@@ -10,6 +10,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "client/coded.h"
 #include "client/device.h"
 #include "client/keyring.h"
 #include "client/lane.h"
@@ -41,6 +42,7 @@ struct exchange {
 	bool mapped;                     /* the transport maps memory of the box: payloads lie there and nowhere else */
 	bool encrypted;                  /* what leaves the host: then it is not mapped, and goes through `sealed` */
 	struct sealed sealed;
+	struct coded coded; /* where keys are sparse */
 	uint64_t result_offset;
 	uint32_t hyper;         /* version of the hyper-parameters that new rounds want */
 	uint32_t open_keys;     /* keys with a round in flight */
@@ -54,7 +56,7 @@ struct exchange {
 	uint64_t lost_ns;       /* since when a lane is lost or finished; 0: none is */
 	const char *who;        /* "job demo rank 0" */
 
-	uint64_t copied_bytes, pulled_bytes, results, rounds, dropped;
+	uint64_t copied_bytes, pulled_bytes, results, coded_results, rounds, dropped;
 };
 
 /* What a round is begun with. */
@@ -149,6 +151,25 @@ int exchange_give(struct exchange *x, uint32_t key, void **push, const void **re
 
 /* Copies the key's last result, which `landed`, to dst, memory of `device` or, NULL, the host's. 0 or -EIO. */
 int exchange_copy_result(struct exchange *x, uint32_t key, void *dst, struct device *device, struct err *e);
+
+/* Where the library's own copies of a chunk's push and of its result lie, less its offset. */
+static inline uint8_t *exchange_push_base(const struct exchange *x, const struct flight *f)
+{
+	return x->mapped ? f->lane->push : x->keyring->arena;
+}
+
+static inline const uint8_t *exchange_result_base(const struct exchange *x, const struct flight *f)
+{
+	if (x->mapped)
+		return f->lane->result + x->result_offset;
+	return f->apart ? x->keyring->results : x->keyring->arena;
+}
+
+/* The library's own memory, registered where the transport wants that: 0, or its error. *known: it is. */
+int exchange_register(struct exchange *x, uint8_t *memory, bool *known, struct err *e);
+
+/* Copies and counts, past the caches where much is exchanged. */
+void exchange_copy(struct exchange *x, uint8_t *to, const uint8_t *from, uint64_t bytes);
 
 /* Has the key a round in flight? */
 bool exchange_is_open(const struct exchange *x, const struct key *key);

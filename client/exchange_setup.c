@@ -181,11 +181,16 @@ static bool setup_encrypts(const struct client_session *s, const struct transpor
 }
 
 /* Memory that a device moves is registered with it. */
-static int setup_seal(struct exchange *x, struct client_session *s, struct err *e)
+static int setup_memory(struct exchange *x, struct client_session *s, struct err *e)
 {
 	const struct transport_ops *ops = x->transport->ops;
 	int rc;
 
+	if (x->coded.memory && ops->mem_register) {
+		rc = ops->mem_register(x->transport, x->coded.memory, x->coded.bytes, NULL, e);
+		if (rc < 0)
+			return rc;
+	}
 	if (!x->encrypted)
 		return 0;
 	x->sealed.counter = &s->sealed;
@@ -233,9 +238,11 @@ int exchange_init(struct exchange *x, struct keyring *keyring, struct client_ses
 		rc = setup_flights(x, session, counts, e);
 	free(counts);
 	if (rc == 0)
+		rc = coded_open(&x->coded, &keyring->plan, x->flights, e);
+	if (rc == 0)
 		rc = setup_connect(x, session, ops, e);
 	if (rc == 0)
-		rc = setup_seal(x, session, e);
+		rc = setup_memory(x, session, e);
 	return rc;
 }
 
@@ -606,6 +613,7 @@ struct transport *exchange_detach(struct exchange *x)
 	if (x->group.queue)
 		x->transport->ops->queue_destroy(x->transport, x->group.queue);
 	sealed_close(&x->sealed);
+	coded_close(&x->coded);
 	free(x->lanes);
 	free(x->flights);
 	memset(x, 0, sizeof(*x));

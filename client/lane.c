@@ -306,6 +306,11 @@ static bool lane_may_send(struct lane *lane, uint64_t now_ns)
 	return true;
 }
 
+static uint32_t lane_payload_bytes(const struct lane *lane, const struct flight *f)
+{
+	return f->coded ? f->coded : lane->spans[f->local].bytes;
+}
+
 static void lane_sent(struct lane *lane, struct flight *f, uint64_t now_ns)
 {
 	struct lane_group *group = lane->group;
@@ -317,7 +322,8 @@ static void lane_sent(struct lane *lane, struct flight *f, uint64_t now_ns)
 		f->state = FLIGHT_SENT;
 		f->tries = 0;
 		group->pushes++;
-		group->pushed_bytes += f->type == WIRE_PULL ? 0 : lane->spans[f->local].bytes;
+		group->pushed_bytes += f->type == WIRE_PULL ? 0 : lane_payload_bytes(lane, f);
+		group->coded += f->coded > 0;
 		if (group->lossy)
 			lane_list_add(lane, f);
 	}
@@ -370,7 +376,7 @@ static int lane_send(struct lane *lane, struct flight *f, uint64_t now_ns)
 	const uint8_t *from = payload ? f->payload : NULL;
 	struct wire_header header = {
 		.type = (enum wire_type)f->type,
-		.length = payload ? lane->spans[f->local].bytes : 0,
+		.length = payload ? lane_payload_bytes(lane, f) : 0,
 		.job = group->job,
 		.generation = group->generation,
 		.epoch = lane->epoch,
@@ -381,6 +387,7 @@ static int lane_send(struct lane *lane, struct flight *f, uint64_t now_ns)
 		.count = payload ? 1 : 0,
 		.seq = lane->seq + 1,
 		.priority = f->priority,
+		.coded = f->coded > 0,
 	};
 	void *cookie = payload && group->cookies ? f : NULL;
 	int rc = payload && lane->sealed ? sealed_push(lane, f, &header, &from) : 0;

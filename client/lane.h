@@ -44,10 +44,13 @@ struct flight {
 	uint32_t hyper;                /* version of the hyper-parameters that the round wants */
 	uint32_t sends;                /* the transport reads the payload for so many sends */
 	uint32_t copies;               /* from or to a GPU, under way */
-	uint32_t cell;                 /* sealed: of the lane that the push lies in, from 1; 0: in none */
-	uint32_t cell_epoch;           /* that it was sealed with */
-	uint64_t version;              /* sealed: the counter of its last result */
-	uint8_t *into;                 /* sealed: where its result is opened to; NULL: nobody wants it */
+	uint8_t *code;       /* sparse: where its push is coded; NULL: it goes as it is, and so comes its result */
+	uint8_t *landing;    /* sparse: where its result comes to, to be decoded from there */
+	uint32_t coded;      /* bytes of the push as it is coded, at `payload`; 0: it goes as it is */
+	uint32_t cell;       /* sealed: of the lane that the push lies in, from 1; 0: in none */
+	uint32_t cell_epoch; /* that it was sealed with */
+	uint64_t version;    /* sealed: the counter of its last result */
+	uint8_t *into;       /* sealed, sparse: where its result is opened or decoded to; NULL: nobody wants it */
 	uint16_t priority;
 	uint8_t state;         /* enum flight_state */
 	uint8_t type;          /* enum wire_type */
@@ -83,7 +86,7 @@ struct lane_group {
 	bool lossy;   /* pushes may get lost: they are sent again */
 	bool cookies; /* payloads lie in memory whose every reader must be known */
 	bool unflushed;
-	uint64_t pushed_bytes, copied_bytes, pushes, resent;
+	uint64_t pushed_bytes, copied_bytes, pushes, coded, resent;
 };
 
 struct lane {

@@ -223,7 +223,20 @@ PHUB_API int phub_present(phub_t *p);
 PHUB_API const char *phub_transport(phub_t *p);
 
 /* Flags of phub_key(). */
-#define PHUB_KEY_ALONE 1u /* never in one chunk with other keys: may be exchanged without them */
+#define PHUB_KEY_ALONE  1u /* never in one chunk with other keys: may be exchanged without them */
+/*
+ * Many elements of its gradients are zero, and these need not travel: a chunk goes as the elements that are not zero
+ * and a bitmap of them, or the gaps between them, each way for itself where that is shorter than the chunk as it is.
+ * Nothing is lost: -0, NaN and infinity are elements like others, and sums are the same bits, but that one of -0 alone
+ * is 0. src and dst stay arrays of all elements. Never in one chunk with keys that are not sparse.
+ *
+ * Over shared memory nothing is coded, as nothing travels; all else carries it: tcp, udp, dpdk, verbs (there a sparse
+ * key's memory of a GPU goes through the host's), to a box and between boxes. What is broadcast goes to the box as it
+ * is. Results are coded alike: sums, and with BSP the weights, should most of them be zero; those of SSP, ASYNC and a
+ * quorum are not. phub_stats counts the bytes that did travel. Coding a chunk reads it twice: keys without many
+ * zeros do not want this.
+ */
+#define PHUB_KEY_SPARSE 2u
 
 /*
  * Names the next key: `elements` (> 0) of `dtype` in parameter group `group`. All workers name the same keys in the
@@ -354,7 +367,7 @@ PHUB_API int phub_progress(phub_t *p);
 /* An fd that is readable when phub_progress() has work; the handle's own. */
 PHUB_API int phub_fd(phub_t *p);
 
-/* Counters since phub_connect(). Bytes are payload, without headers. */
+/* Counters since phub_connect(). Bytes are payload as it travelled (PHUB_KEY_SPARSE), without headers. */
 struct phub_stats {
 	size_t size; /* the caller's sizeof(struct phub_stats) */
 	uint64_t pushed_bytes, pulled_bytes;
@@ -370,7 +383,8 @@ struct phub_stats {
 	uint64_t reconnects; /* connections to the box that broke and were made anew */
 	/* Over udp and dpdk: datagrams, those that were sent again, and what came and was dropped, repeats as well. */
 	uint64_t datagrams, datagrams_resent, datagrams_dropped;
-	uint64_t moves; /* to the standby of a box that was lost */
+	uint64_t moves;                       /* to the standby of a box that was lost */
+	uint64_t coded_pushes, coded_results; /* among pushes and results: PHUB_KEY_SPARSE */
 };
 PHUB_API int phub_stats(phub_t *p, struct phub_stats *stats);
 

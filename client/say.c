@@ -211,6 +211,7 @@ static int client_say_batch(struct client_session *s, struct say_batch *batch)
 		key->dtype = (Phub__Dtype)shape->dtype;
 		key->group = shape->group;
 		key->alone = shape->alone;
+		key->sparse = shape->sparse;
 		batch->pointers[count] = key;
 	}
 	keys.generation = s->generation;

@@ -5,6 +5,7 @@
 #include "phub/association.h"
 
 #include "aggregation/kernels.h"
+#include "phub/coding.h"
 #include "phub/parts.h"
 
 #include <assert.h>
@@ -252,6 +253,8 @@ void association_fold(struct chunk *chunk, struct shard *shard)
 	uint32_t level = 0;
 
 	assert(!chunk->sum);
+	if (chunk->sparse)
+		coding_begin(chunk, shard);
 	if (!a) {
 		fold_ranks(chunk, shard);
 		return;

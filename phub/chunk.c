@@ -7,7 +7,9 @@
 
 #include "phub/base/stats.h"
 #include "aggregation/kernels.h"
+#include "aggregation/sparse.h"
 #include "phub/association.h"
+#include "phub/coding.h"
 #include "phub/commit.h"
 #include "phub/link.h"
 #include "phub/members.h"
@@ -97,27 +99,34 @@ static void chunk_hold(struct arrival *a, const struct contribution *c, const vo
 	stats_add(&c->link->shard->counters.slots_kept, 1);
 }
 
-static void chunk_stage(
-	struct chunk *chunk, struct shard *shard, struct arrival *a, const void *payload, enum dtype dtype)
+static void chunk_stage(struct chunk *chunk, const struct contribution *c, const void *payload, enum dtype dtype)
 {
+	struct shard *shard = c->link->shard;
+	struct arrival *a = &chunk->arrivals[c->link->rank];
 	uint8_t *stage;
 
 	assert(shard->stage_free > 0); /* admission counted one for every early payload */
 	stage = shard->stages[--shard->stage_free];
-	memcpy(stage, payload, chunk->elements * dtype_size(dtype));
+	if (c->header->coded)
+		sparse_decode(stage, payload, dtype, chunk->elements);
+	else
+		memcpy(stage, payload, chunk->elements * dtype_size(dtype));
 	a->state = ARRIVAL_STAGED;
 	a->payload = stage;
 	stats_add(&shard->counters.staged, 1);
 }
 
-static void chunk_sum(
-	struct chunk *chunk, struct shard *shard, struct arrival *a, const void *payload, enum dtype dtype)
+static void chunk_sum(struct chunk *chunk, const struct contribution *c, const void *payload, enum dtype dtype)
 {
-	if (dtype == (enum dtype)chunk->dtype)
+	struct shard *shard = c->link->shard;
+
+	if (c->header->coded)
+		sparse_add(chunk->sum, payload, dtype, chunk->elements);
+	else if (dtype == (enum dtype)chunk->dtype)
 		parts_sum(chunk, shard, payload, 0, chunk->bytes);
 	else
 		parts_sum_as(chunk, shard, payload, dtype);
-	a->state = ARRIVAL_SUMMED;
+	chunk->arrivals[c->link->rank].state = ARRIVAL_SUMMED;
 	chunk->summed++;
 	stats_add(&shard->counters.added, 1);
 }
@@ -139,14 +148,14 @@ static int chunk_absorb(struct chunk *chunk, const struct contribution *c, const
 		a->state = ARRIVAL_EMPTY;
 		return 0;
 	}
-	if (dtype == (enum dtype)chunk->dtype && chunk_may_hold(c->link, slot)) {
+	if (dtype == (enum dtype)chunk->dtype && !c->header->coded && chunk_may_hold(c->link, slot)) {
 		chunk_hold(a, c, payload);
 		return 1;
 	}
 	if (shard->spec->reproducible && chunk_waits(chunk, shard, c->link->rank))
-		chunk_stage(chunk, shard, a, payload, dtype);
+		chunk_stage(chunk, c, payload, dtype);
 	else
-		chunk_sum(chunk, shard, a, payload, dtype);
+		chunk_sum(chunk, c, payload, dtype);
 	return 0;
 }
 
@@ -158,6 +167,8 @@ const void *chunk_clean(struct chunk *chunk, const struct contribution *c)
 	size_t size, elements;
 	ptrdiff_t at;
 
+	if (c->header->coded)
+		return coding_clean(chunk, c);
 	if (c->header->type != WIRE_PUSH || shard->spec->nan == NAN_PASS || spec_is_box(shard->spec, c->link->rank))
 		return c->payload; /* of a sum the box below has looked at what is in it */
 	size = dtype_size(dtype);
@@ -211,7 +222,8 @@ static int chunk_complete(struct chunk *chunk, const struct contribution *c, con
 		commit_park(chunk, shard);
 		return kept;
 	}
-	if (chunk_payload_dtype(chunk, shard->spec, c->link->rank, c->header->type) != (enum dtype)chunk->dtype) {
+	if (c->header->coded ||
+		chunk_payload_dtype(chunk, shard->spec, c->link->rank, c->header->type) != (enum dtype)chunk->dtype) {
 		chunk_absorb(chunk, c, payload, NULL);
 		commit_round(chunk, shard);
 		return 0;
@@ -260,8 +272,9 @@ void chunk_forget(struct chunk *chunk, const struct link *link)
 		chunk->parked = false;
 		shard->parked_count--;
 	}
-	if (chunk->arrived > 0 || chunk->sum)
-		return; /* others have come, or parts of theirs */
+	if (chunk->arrived > 0 || (chunk->sum && !chunk->sparse))
+		return;              /* others have come, or parts of theirs */
+	parts_release(chunk, shard); /* a sparse one's is there from the beginning */
 	chunk_close(chunk, shard);
 	chunk->kind = ROUND_OPEN;
 }
@@ -339,6 +352,8 @@ static void chunk_begin(struct chunk *chunk, const struct contribution *c)
 		chunk_open(chunk, c->link->shard, c->now_ns);
 		chunk->kind = c->header->type == WIRE_PUSH ? ROUND_GRADIENT : ROUND_BROADCAST;
 		chunk->hyper = c->header->hyper;
+		if (chunk->sparse && chunk->kind == ROUND_GRADIENT && !association_folds(chunk, c->link->shard->spec))
+			coding_begin(chunk, c->link->shard);
 	}
 	a->priority = c->header->priority;
 	a->hyper = c->header->hyper;

@@ -95,13 +95,17 @@ struct chunk {
 	uint32_t hyper;  /* the version that this round wants */
 	bool weights;    /* has first weights, or needs none */
 	bool parked;     /* all have come, but the commit lacks something */
+	bool sparse;     /* its zeros need not travel (coding.h) */
 	bool lifted; /* what was committed goes to the standby: answers and the next commit wait (replica.h); or the sum
 			is on its way to the box above (lift.h) */
 	uint16_t way;          /* the uplink that its sums take, or SPEC_HOME... */
 	uint32_t way_at;       /* ...and its place among the chunks of that */
 	uint32_t newer, older; /* neighbours in the shard's list of open chunks, by age; CHUNK_NONE at the ends */
-	float *sum;      /* fp32 accumulator, from the shard's pool while payloads or parts are in it; else NULL */
-	uint64_t *map;   /* with `sum`, where parts may come: which of its blocks have values (parts.h) */
+	float *sum;    /* fp32 accumulator, from the shard's pool while payloads or parts are in it; else NULL */
+	uint64_t *map; /* with `sum`, where parts may come: which of its blocks have values (parts.h) */
+	/* Sparse: where its result lies coded, or NULL: it always goes plain; and the bytes of that (coding.h). */
+	uint8_t *coded;
+	uint32_t coded_bytes;
 	uint8_t *result; /* in the job's result region; row r of stepwise jobs is at r * plan.region_bytes */
 	float *weight;   /* master weights; the result itself when that is fp32 and bsp; NULL without optimizer */
 	float *state[OPTIMIZER_STATE_MAX];
@@ -136,6 +140,7 @@ struct link {
 	bool end_untold;      /* control's mailbox was full: the end of the connection is told at a later tick */
 	bool end_broken;
 	int end_error;
+	uint32_t end_chunk;
 	char end_text[MAIL_TEXT_BYTES];
 	uint64_t *replies; /* heap of (priority, local chunk) that could not be sent yet */
 	uint32_t reply_count;
@@ -180,8 +185,9 @@ struct shard_counters { /* read by control with relaxed loads */
 	uint64_t rounds; /* chunk rounds committed, or steps taken */
 	uint64_t replies;
 	uint64_t parked;
-	uint64_t held, staged, added; /* payloads by what became of them */
-	uint64_t nonfinite;           /* elements zeroed */
+	uint64_t held, staged, added;         /* payloads by what became of them */
+	uint64_t coded_pushes, coded_replies; /* that came and went coded (coding.h) */
+	uint64_t nonfinite;                   /* elements zeroed */
 	uint64_t slots_kept, slots_released;
 	uint64_t sends, sends_done; /* with a cookie; done: completed or dropped with their link */
 	uint64_t dropped[DROP_COUNT];

@@ -7,6 +7,7 @@
 #include "aggregation/kernels.h"
 #include "phub/association.h"
 #include "phub/base/stats.h"
+#include "phub/coding.h"
 #include "phub/lease.h"
 #include "phub/lift.h"
 #include "phub/link.h"
@@ -299,6 +300,7 @@ void commit_round(struct chunk *chunk, struct shard *shard)
 		sum.src_count = commit_gather(chunk, shard);
 	sum.acc = chunk->sum;
 	assert(!chunk->sum || chunk->stored == chunk->bytes); /* each payload in it is all there */
+	coding_renew(chunk);
 	if (chunk->way != SPEC_HOME) {
 		lift_round(chunk, shard, &sum);
 		return;

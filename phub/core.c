@@ -394,6 +394,7 @@ static void core_tell_ends(struct core *core, struct shard *shard)
 			.job = shard->spec->id,
 			.generation = shard->spec->generation,
 			.rank = rank,
+			.chunk = link->end_chunk,
 			.value = link->end_error,
 			.detail = link->serial,
 			.broken = link->end_broken,

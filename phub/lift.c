@@ -5,6 +5,8 @@
 #include "phub/lift.h"
 
 #include "aggregation/kernels.h"
+#include "aggregation/sparse.h"
+#include "phub/coding.h"
 #include "phub/commit.h"
 #include "phub/link.h"
 #include "phub/members.h"
@@ -51,6 +53,16 @@ static enum wire_type lift_write_sum(
 	return WIRE_INIT;
 }
 
+/* Nobody reads what is coded where the other box maps the sum. */
+static void lift_code(const struct uplink *up, struct uplink_chunk *u)
+{
+	const struct chunk *chunk = &up->shard->chunks[u->local];
+
+	u->coded_bytes = 0;
+	if (chunk->sparse && u->type == WIRE_PUSH && !(up->conn && up->conn->push))
+		u->coded_bytes = (uint32_t)sparse_encode(u->code, u->sum, up->shard->spec->lift, chunk->elements);
+}
+
 void lift_round(struct chunk *chunk, struct shard *shard, const struct sum_args *sum)
 {
 	struct uplink *up = &shard->uplinks[(shard->replica != NULL) + chunk->way];
@@ -63,6 +75,7 @@ void lift_round(struct chunk *chunk, struct shard *shard, const struct sum_args 
 		u->gradients = chunk->arrived;
 	u->hyper = chunk->hyper;
 	u->round = chunk->round;
+	lift_code(up, u);
 	lift_release(chunk, shard);
 	uplink_queue(up, chunk->way_at, 1);
 }
@@ -101,14 +114,21 @@ static const void *lift_write(const struct uplink *up, uint32_t at, struct wire_
 		h->length = chunk->elements * (uint32_t)dtype_size(up->shard->spec->lift);
 	else
 		h->length = h->type == WIRE_INIT ? chunk->bytes : 0;
+	if (u->coded_bytes > 0 && h->type == WIRE_PUSH && !up->conn->push) {
+		h->length = u->coded_bytes;
+		h->coded = true;
+		return u->code;
+	}
 	return h->length > 0 ? u->sum : NULL;
 }
 
 /* The transport has put it where it belongs, unless it has no sinks. */
 static int lift_take(struct uplink *up, uint32_t at, const struct event *e)
 {
-	const struct chunk *chunk = &up->shard->chunks[up->chunks[at].local];
+	struct chunk *chunk = &up->shard->chunks[up->chunks[at].local];
 
+	if (e->header.coded)
+		return coding_land(chunk, &e->header, e->payload);
 	if (e->header.length != chunk->bytes)
 		return -EPROTO;
 	if (e->payload && e->payload != chunk->result)
@@ -132,7 +152,7 @@ static void lift_began(struct uplink *up)
 		const struct chunk *chunk = &up->shard->chunks[u->local];
 
 		if (sinks)
-			sinks[u->index] = (struct sink){chunk->result, chunk->bytes};
+			sinks[u->index] = (struct sink){chunk->coded ? chunk->coded : chunk->result, chunk->bytes};
 	}
 }
 

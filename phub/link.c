@@ -117,7 +117,7 @@ void link_close(struct link *link)
 	 * Mapped memory stays until the shard is detached: what lies there still counts. Parts that came stay in their
 	 * sums, which are never committed: the rest of them does not come, by this connection or another (parts.c).
 	 */
-	if (link->queue->hold_max != UINT_MAX)
+	if (!link_is_mapped(link))
 		link_forget_held(link);
 	if (!out && link->held == 0)
 		return;
@@ -137,7 +137,7 @@ void link_release(struct link *link, void *slot)
 
 uint32_t link_credit(const struct link *link)
 {
-	uint32_t held = link->queue->hold_max == UINT_MAX ? 0 : link->held;
+	uint32_t held = link_is_mapped(link) ? 0 : link->held;
 	uint32_t room = link->window - held, share = fair_window(link);
 	uint32_t limit = link->seq_max + (share < room ? share : room);
 

@@ -6,6 +6,8 @@
 #ifndef PHUB_LINK_H
 #define PHUB_LINK_H
 
+#include <limits.h>
+
 #include "phub/chunk.h"
 
 /*
@@ -25,6 +27,12 @@ void link_close(struct link *link);
  * must not stop its neighbours on the core. Returns whether chunks are left.
  */
 bool link_sweep(struct shard *shard);
+
+/* Do its worker and this box have the same memory? Then payloads lie there as they are, and may change at any time. */
+static inline bool link_is_mapped(const struct link *link)
+{
+	return link->queue->hold_max == UINT_MAX;
+}
 
 /* Gives a held slot back and renews the worker's credit. */
 void link_release(struct link *link, void *slot);

@@ -10,6 +10,7 @@
 #include "aggregation/convert.h"
 #include "aggregation/optimizer.h"
 #include "phub/base/stats.h"
+#include "phub/coding.h"
 #include "phub/reply.h"
 #include "phub/stepwise.h"
 
@@ -20,6 +21,9 @@ int mirror_spec(struct spec *spec)
 {
 	if (chunking_widen(&spec->plan) < 0)
 		return -EMSGSIZE;
+	for (uint32_t i = 0; i < spec->plan.chunk_count; i++)
+		spec->plan.chunks[i].sparse = false; /* what comes are sums and images */
+	spec->plan.sparse_bytes = 0;
 	spec->mirror = true;
 	spec->world = 1;
 	/* All that has been done with what came from the workers before it was summed. */
@@ -122,6 +126,7 @@ void mirror_restore(struct chunk *chunk, struct shard *shard, const struct chunk
 		memcpy(chunk->state[i], mirror->state[i], bytes);
 	if (!spec_rows(spec) && (const void *)chunk->weight != chunk->result)
 		convert_from_f32(chunk->result, (enum dtype)chunk->dtype, from, chunk->elements);
+	coding_renew(chunk);
 	chunk->weights = true;
 	chunk->steps = mirror->steps;
 	chunk->round = mirror->round;

@@ -111,7 +111,7 @@ static void parts_mix(
 	}
 }
 
-static void parts_take(struct chunk *chunk, struct shard *shard, bool whole)
+void parts_take(struct chunk *chunk, struct shard *shard, bool whole)
 {
 	assert(shard->sum_free > 0); /* one for every chunk */
 	shard->sum_free--;

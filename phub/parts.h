@@ -34,6 +34,9 @@ int parts_check(const struct chunk *chunk, const struct contribution *c);
  * the last contribution commits. */
 void parts_add(struct chunk *chunk, const struct contribution *c, const void *payload);
 
+/* Takes an accumulator for the chunk, which has none. `whole`: what is put there first has all values. */
+void parts_take(struct chunk *chunk, struct shard *shard, bool whole);
+
 /*
  * Adds so many bytes at this offset of a payload to the chunk's accumulator, and takes that when there is none yet.
  * What is broadcast is only put there.

@@ -7,6 +7,7 @@
 
 #include "phub/base/stats.h"
 #include "phub/chunk.h"
+#include "phub/coding.h"
 #include "phub/core.h"
 #include "phub/link.h"
 #include "phub/mirror.h"
@@ -26,8 +27,9 @@ static void receive_touch(struct core *core, struct link *link)
 	core->touched = link;
 }
 
-/* Ends a connection and tells control why (NULL: the error says it); control decides what that means for the job. */
-static void receive_end(struct core *core, struct link *link, int error, bool broken, const char *why)
+/* Ends a connection and tells control why (NULL: the error, and the chunk, say it); control decides what that means for
+ * the job. */
+static void receive_end(struct core *core, struct link *link, int error, bool broken, const char *why, uint32_t chunk)
 {
 	struct mail mail = {
 		.kind = MAIL_LINK_CLOSED,
@@ -36,6 +38,7 @@ static void receive_end(struct core *core, struct link *link, int error, bool br
 		.job = link->shard->spec->id,
 		.generation = link->shard->spec->generation,
 		.rank = link->rank,
+		.chunk = chunk,
 		.value = error,
 		.detail = link->serial,
 		.broken = broken,
@@ -48,6 +51,7 @@ static void receive_end(struct core *core, struct link *link, int error, bool br
 		link->end_untold = true;
 		link->end_broken = broken;
 		link->end_error = error;
+		link->end_chunk = chunk;
 		memcpy(link->end_text, mail.text, sizeof(link->end_text));
 		core->untold++;
 	}
@@ -62,7 +66,8 @@ static bool receive_is_whole(
 
 	if (h->type == WIRE_PULL)
 		return h->length == 0 && h->count == 0;
-	if (h->length != chunk->elements * (uint32_t)dtype_size(dtype) + trailer)
+	if (h->coded ? !coding_takes(chunk, link, h, trailer)
+		     : h->length != chunk->elements * (uint32_t)dtype_size(dtype) + trailer)
 		return false;
 	return h->count == 1 || (h->type == WIRE_PUSH && h->count > 1 && spec_is_box(spec, link->rank));
 }
@@ -149,8 +154,8 @@ static int receive_add(struct link *link, const struct event *e, uint64_t now_ns
 }
 
 /*
- * Returns 1 when the payload's slot is kept, 0 when it may go, -EPROTO, -ENOENT or -EBADMSG to end the connection. A
- * message in parts is counted once, with its last one.
+ * Returns 1 when the payload's slot is kept, 0 when it may go, -EPROTO, -ENOENT, -EBADMSG or -EILSEQ to end the
+ * connection. A message in parts is counted once, with its last one.
  */
 static int receive_message(struct link *link, struct event *e, uint64_t now_ns)
 {
@@ -176,6 +181,12 @@ static int receive_message(struct link *link, struct event *e, uint64_t now_ns)
 		if (rc <= 0)
 			return rc;
 	}
+	if (e->header.coded) {
+		rc = coding_check(&shard->chunks[e->header.chunk], link, e->payload, e->bytes);
+		if (rc < 0)
+			return rc;
+		stats_add(&shard->counters.coded_pushes, 1);
+	}
 	return receive_add(link, e, now_ns);
 }
 
@@ -183,13 +194,16 @@ static int receive_message(struct link *link, struct event *e, uint64_t now_ns)
  * The connection ends for what came over it. What was changed on the way is not its worker's fault: it may connect
  * again, where it can.
  */
-static void receive_spoilt(struct core *core, struct link *link, int rc)
+static void receive_spoilt(struct core *core, struct link *link, int rc, uint32_t local)
 {
+	/* The job's number of the chunk, where the message named one. */
+	uint32_t chunk = rc == -EILSEQ ? link->shard->chunks[local].index : CHUNK_NONE;
+
 	if (rc != -EBADMSG)
-		receive_end(core, link, rc, false, NULL);
+		receive_end(core, link, rc, false, NULL, chunk);
 	else
 		receive_end(core, link, rc, link->conn->transport->ops->reconnects,
-			"a push was forged or changed on its way, or said again");
+			"a push was forged or changed on its way, or said again", chunk);
 }
 
 /* Returns false when the event ended its connection. */
@@ -213,11 +227,11 @@ static bool receive_event(struct core *core, struct queue *queue, struct event *
 		reply_writable(link);
 		break;
 	case EVENT_CLOSED:
-		receive_end(core, link, e->error, e->broken, e->why);
+		receive_end(core, link, e->error, e->broken, e->why, CHUNK_NONE);
 		return false;
 	}
 	if (rc < 0) {
-		receive_spoilt(core, link, rc);
+		receive_spoilt(core, link, rc, e->header.chunk);
 		return false;
 	}
 	receive_touch(core, link);

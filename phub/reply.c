@@ -6,6 +6,7 @@
 #include "phub/reply.h"
 
 #include "phub/base/stats.h"
+#include "phub/coding.h"
 #include "phub/link.h"
 #include "phub/sealing.h"
 #include "phub/mirror.h"
@@ -64,7 +65,7 @@ static int reply_send(struct chunk *chunk, struct link *link)
 	struct shard *shard = link->shard;
 	struct arrival *a = &chunk->arrivals[link->rank];
 	bool rows = spec_rows(shard->spec);
-	const uint8_t *payload = rows ? stepwise_row(chunk, shard, link->rank) : chunk->result;
+	const uint8_t *payload;
 	struct wire_header h;
 	int rc = 0;
 
@@ -77,8 +78,9 @@ static int reply_send(struct chunk *chunk, struct link *link)
 	h.hyper = shard->spec->quorum ? a->ahead : a->hyper;
 	h.count = 1;
 	h.priority = a->priority;
+	payload = rows ? stepwise_row(chunk, shard, link->rank) : coding_result(chunk, link, &h);
 	if (link->sealed) {
-		payload = sealing_result(chunk, link, &h, &rc);
+		payload = sealing_result(chunk, link, &h, payload, &rc);
 		if (rc == -EIO)
 			chunk_fail(chunk, link, SHARD_FAIL_SEALING, h.round, 0);
 		if (!payload)
@@ -93,6 +95,7 @@ static int reply_send(struct chunk *chunk, struct link *link)
 	link->sends++;
 	stats_add(&shard->counters.sends, 1);
 	stats_add(&shard->counters.replies, 1);
+	stats_add(&shard->counters.coded_replies, h.coded);
 	link->credit_told = h.credit;
 	link->credit_due = false;
 	return 0;

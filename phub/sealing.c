@@ -84,25 +84,31 @@ static uint8_t *sealing_place(const struct chunk *chunk, const struct shard *sha
 	return chunk->result + trailers + row * s->row_bytes;
 }
 
-const uint8_t *sealing_result(const struct chunk *chunk, const struct link *link, struct wire_header *header, int *rc)
+const uint8_t *sealing_result(
+	const struct chunk *chunk, const struct link *link, struct wire_header *header, const uint8_t *plain, int *rc)
 {
 	struct shard *shard = link->shard;
 	struct sealing *s = shard->sealing;
 	bool own = spec_rows(shard->spec);
 	uint32_t row = own ? link->rank : 0, local = chunk_local(shard, chunk);
-	const uint8_t *plain = own ? stepwise_row(chunk, shard, row) : chunk->result;
 	uint8_t *to = sealing_place(chunk, shard, row);
 	uint8_t *is_sealed = &s->rows[(uint64_t)local * shard->spec->world + row];
 	struct wire_header bound;
 
-	header->length = chunk->answer_bytes + WIRE_TRAILER_BYTES;
-	bound = crypt_result(header, own);
-	if (!shard->spec->mirror && (own ? *is_sealed : s->sealed[local] == header->round + 1))
+	if (!shard->spec->mirror && !own && s->sealed[local] == header->round + 1) {
+		header->length = s->lengths[local] + WIRE_TRAILER_BYTES;
+		header->coded = s->lengths[local] < chunk->answer_bytes;
 		return to;
+	}
+	header->length += WIRE_TRAILER_BYTES;
+	if (!shard->spec->mirror && own && *is_sealed)
+		return to;
+	bound = crypt_result(header, own);
 	*rc = !own && sealing_is_read(chunk, shard) ? -EAGAIN : sealing_seal(shard, &bound, plain, to);
 	if (*rc < 0)
 		return NULL;
 	*is_sealed = true;
 	s->sealed[local] = header->round + 1;
+	s->lengths[local] = header->length - WIRE_TRAILER_BYTES;
 	return to;
 }

@@ -25,6 +25,7 @@ struct sealing {
 	 * each chunk before it in the plan, and a row further for each rank. */
 	uint64_t offset, row_bytes;
 	uint64_t *sealed;   /* [chunk_count] 1 + the round whose result is sealed; 0: none */
+	uint32_t *lengths;  /* [chunk_count] and the length of that: a coded one is shorter (coding.h) */
 	uint8_t *rows;      /* [chunk_count][world] is the rank's row sealed as it is now? */
 	uint64_t *opened;   /* [chunk_count][world] the highest counter */
 	struct span *spans; /* [chunk_count] for conn_spec: with trailers */
@@ -49,9 +50,10 @@ int sealing_open(struct link *link, struct event *event);
 void sealing_renew(const struct chunk *chunk, const struct link *link);
 
 /*
- * Where the result that `header` is about lies sealed; header->length becomes its own. NULL, and it is due again when
- * the chunk's replies are sent (-EAGAIN), or never (-EIO): `rc`.
+ * Where the result at `plain` that `header` is about lies sealed; header->length becomes its own. NULL, and it is due
+ * again when the chunk's replies are sent (-EAGAIN), or never (-EIO): `rc`.
  */
-const uint8_t *sealing_result(const struct chunk *chunk, const struct link *link, struct wire_header *header, int *rc);
+const uint8_t *sealing_result(
+	const struct chunk *chunk, const struct link *link, struct wire_header *header, const uint8_t *plain, int *rc);
 
 #endif

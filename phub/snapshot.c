@@ -10,6 +10,7 @@
 #include "aggregation/convert.h"
 #include "aggregation/optimizer.h"
 #include "phub/base/clock.h"
+#include "phub/coding.h"
 #include "phub/commit.h"
 #include "phub/mailbox.h"
 #include "phub/stepwise.h"
@@ -96,6 +97,7 @@ void snapshot_restore(struct chunk *chunk, struct shard *shard, const void *byte
 		memcpy(chunk->state[i], (const uint8_t *)bytes + (i + 1) * size, size);
 	if (!spec_rows(spec) && (const void *)chunk->weight != chunk->result)
 		convert_from_f32(chunk->result, (enum dtype)chunk->dtype, chunk->weight, chunk->elements);
+	coding_renew(chunk);
 	chunk->weights = true;
 	chunk->steps = steps;
 	chunk->round = before;

@@ -97,11 +97,12 @@ static inline bool spec_rows(const struct spec *s)
 
 /*
  * Can pushes be summed in the parts that they come in? Where each is a step, waits for its turn, may come too late,
- * may be a sum already, or has to be opened, it comes whole.
+ * may be a sum already, has to be opened, or may be coded (coding.h), it comes whole.
  */
 static inline bool spec_parts(const struct spec *s)
 {
-	return s->sync == SYNC_BSP && !s->reproducible && !s->quorum && !s->encrypt && !s->mirror && s->boxes == 0;
+	return s->sync == SYNC_BSP && !s->reproducible && !s->quorum && !s->encrypt && !s->mirror && s->boxes == 0 &&
+	       s->plan.sparse_bytes == 0;
 }
 
 /*

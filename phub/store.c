@@ -11,6 +11,7 @@
 
 #include "phub/association.h"
 #include "phub/base/cpu.h"
+#include "phub/coding.h"
 #include "phub/lift.h"
 #include "phub/parts.h"
 #include "phub/rehome.h"
@@ -150,6 +151,7 @@ static void store_place_sealing(
 		return;
 	/* All zero, as the region comes. */
 	s.sealed = store_take(at, chunks * sizeof(*s.sealed), STORE_ALIGN);
+	s.lengths = store_take(at, chunks * sizeof(*s.lengths), STORE_ALIGN);
 	s.opened = store_take(at, chunks * spec->world * sizeof(*s.opened), STORE_ALIGN);
 	s.rows = store_take(at, chunks * spec->world, STORE_ALIGN);
 	s.spans = store_take(at, chunks * sizeof(*s.spans), STORE_ALIGN);
@@ -158,9 +160,16 @@ static void store_place_sealing(
 		*shard->sealing = s;
 }
 
+/* Of a chunk's sum that is sent. */
 static uint64_t store_lift_bytes(const struct share *share)
 {
 	return store_align((uint64_t)share->elements_max * sizeof(float), STORE_ALIGN);
+}
+
+/* Likewise, and behind it of the same sum as it is coded, where any is. */
+static uint64_t store_lift_room(const struct spec *spec, const struct share *share)
+{
+	return store_lift_bytes(share) << (spec->plan.sparse_bytes > 0);
 }
 
 /* Equal buffers are counted at once: there may be as many as chunks times ranks, and the control thread counts them. */
@@ -176,7 +185,7 @@ static void store_place_buffers(
 	uint8_t *map = spec_parts(spec) ? store_take(at, share->chunk_count * map_bytes, STORE_ALIGN) : NULL;
 
 	if (spec->rehomes) {
-		shard->lift_bytes = store_lift_bytes(share);
+		shard->lift_bytes = store_lift_room(spec, share);
 		shard->lifts = store_take(at, share->chunk_count * shard->lift_bytes, STORE_CHUNK_ALIGN);
 	}
 	if (!at->base)
@@ -203,8 +212,8 @@ static void store_place_home(const struct spec *spec, uint32_t index, struct cur
 		state[i] = store_take(at, floats, STORE_ALIGN);
 }
 
-static void store_place_chunk(
-	const struct spec *spec, uint32_t index, struct cursor *at, struct chunk *chunk, uint8_t *result)
+static void store_place_chunk(const struct spec *spec, uint32_t index, struct cursor *at, struct chunk *chunk,
+	uint8_t *result, uint8_t *coded)
 {
 	const struct chunk_span *span = &spec->plan.chunks[index];
 	struct arrival *arrivals = store_take(at, spec->world * sizeof(struct arrival), STORE_ALIGN);
@@ -224,6 +233,8 @@ static void store_place_chunk(
 		.group = span->group,
 		.dtype = span->dtype,
 		.weights = spec->optimizer == OPTIMIZER_NONE,
+		.sparse = span->sparse,
+		.coded = coded,
 		.older = CHUNK_NONE,
 		.newer = CHUNK_NONE,
 		.needed = spec->world,
@@ -233,6 +244,7 @@ static void store_place_chunk(
 	};
 	if (steps && spec->optimizer != OPTIMIZER_NONE)
 		chunk->weight = weight ? weight : (float *)(void *)chunk->result;
+	coding_renew(chunk);
 	memcpy(chunk->state, state, sizeof(state));
 }
 
@@ -243,9 +255,9 @@ static void store_place_uplink(
 {
 	struct uplink_chunk *each = store_take(at, chunks * sizeof(*each), STORE_ALIGN);
 	uint32_t *line = store_take(at, chunks * sizeof(*line), STORE_ALIGN);
-	uint64_t lift_bytes = store_lift_bytes(share);
+	uint64_t lift_bytes = store_lift_room(spec, share), code_at = store_lift_bytes(share);
 	uint8_t *lift = spec->rehomes ? NULL : store_take(at, chunks * lift_bytes, STORE_CHUNK_ALIGN);
-	uint64_t sealed_bytes = lift_bytes + WIRE_TRAILER_BYTES;
+	uint64_t sealed_bytes = store_lift_bytes(share) + WIRE_TRAILER_BYTES;
 	uint8_t *sealed = spec->encrypt ? store_take(at, chunks * sealed_bytes, STORE_ALIGN) : NULL;
 
 	if (!at->base)
@@ -253,6 +265,7 @@ static void store_place_uplink(
 	*up = (struct uplink){.chunk_count = chunks, .chunks = each, .line = line};
 	for (uint32_t i = 0; i < chunks; i++)
 		each[i] = (struct uplink_chunk){.lift = lift ? (float *)(void *)(lift + i * lift_bytes) : NULL,
+			.code = lift && code_at < lift_bytes ? lift + i * lift_bytes + code_at : NULL,
 			.sealed = sealed ? sealed + i * sealed_bytes : NULL};
 }
 
@@ -326,12 +339,15 @@ static void store_place(const struct spec *spec, const struct share *share, stru
 	struct shard counted = {0};
 	struct shard *shard = store_take(at, sizeof(*shard), STORE_ALIGN);
 	uint32_t local = 0, scale = spec_lift_scale(spec);
+	uint64_t coded = store_row_bytes(spec) + sealing_bytes(spec), codes;
+	bool codes_any = coding_bytes(spec) > 0;
 
 	if (!shard)
 		shard = &counted;
 	store_place_tables(spec, share, at, shard);
 	store_place_sealing(spec, share, at, shard);
-	for (uint32_t i = 0; i < spec->plan.chunk_count; i++) {
+	for (uint32_t i = 0; i < spec->plan.chunk_count; i++, coded += codes) {
+		codes = codes_any ? chunking_sparse_bytes(&spec->plan.chunks[i]) : 0;
 		if (spec->core_of_chunk[i] != share->core)
 			continue;
 		if (at->base)
@@ -342,7 +358,8 @@ static void store_place(const struct spec *spec, const struct share *share, stru
 		if (at->base && shard->sealing)
 			shard->sealing->spans[local] = (struct span){.offset = spec->plan.chunks[i].offset,
 				.bytes = spec->plan.chunks[i].bytes + WIRE_TRAILER_BYTES};
-		store_place_chunk(spec, i, at, at->base ? &shard->chunks[local] : NULL, result);
+		store_place_chunk(spec, i, at, at->base ? &shard->chunks[local] : NULL, result,
+			codes > 0 && result ? result + coded : NULL);
 		local++;
 	}
 	store_place_buffers(spec, share, at, shard);
@@ -380,6 +397,7 @@ static void store_rehome_chunk(
 	to->way_at = up->chunk_count++;
 	up->chunks[to->way_at].local = local;
 	up->chunks[to->way_at].lift = (float *)(void *)(shard->lifts + local * shard->lift_bytes);
+	up->chunks[to->way_at].code = shard->lifts + local * shard->lift_bytes + shard->lift_bytes / 2;
 	up->chunks[to->way_at].index = local; /* boxes that exchange have the same chunks on a core */
 }
 
@@ -458,13 +476,15 @@ static uint64_t store_private_bytes(const struct spec *spec, const struct share 
 	return at.used;
 }
 
-/* Results, and behind them what is sealed of them. */
+/* Results, and behind them what is sealed of them, and what is coded. */
 static uint64_t store_result_bytes(const struct spec *spec)
 {
 	uint64_t bytes = store_row_bytes(spec);
 
-	return __builtin_add_overflow(bytes, sealing_bytes(spec), &bytes) || bytes > UINT64_MAX / 2 ? UINT64_MAX / 2
-												    : bytes;
+	if (__builtin_add_overflow(bytes, sealing_bytes(spec), &bytes) ||
+		__builtin_add_overflow(bytes, coding_bytes(spec), &bytes) || bytes > UINT64_MAX / 2)
+		return UINT64_MAX / 2;
+	return bytes;
 }
 
 uint64_t store_bytes(const struct spec *spec)

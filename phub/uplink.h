@@ -50,24 +50,26 @@ enum uplink_stage {
 
 /* What is on its way of one chunk. */
 struct uplink_chunk {
-	uint32_t local;     /* its place in the shard */
-	uint32_t index;     /* in the shard of the other box: that headers name */
-	float *lift;        /* [elements] the sum that is sent... */
-	const void *sum;    /* ...which lies there, or where the other box reads it (uplink_room()) */
-	uint8_t *sealed;    /* encrypted: the message that is sent, as it goes over the wire */
-	uint64_t opened;    /* encrypted: the counter of its last result */
-	uint64_t round;     /* UPLINK_OUT: that the messages name */
-	uint64_t there;     /* the round that the other box collects, when all that was sent is acknowledged */
-	uint32_t gradients; /* in the sum */
-	uint32_t hyper;     /* that the messages name */
-	uint8_t stage;      /* enum uplink_stage */
-	uint8_t next, end;  /* messages of it that are to be sent: the replica's arrays, or the sum as 0 of 1 */
-	uint8_t lies;       /* encrypted: 1 + the message that lies in `sealed`; 0: none */
-	uint8_t sends;      /* that the queue still reads from */
-	uint8_t results;    /* that are not acknowledged */
-	uint8_t type;       /* of a lift: enum wire_type of the message */
-	bool lined;         /* it has a place in the line */
-	bool again;         /* what was sent of it is sent once more, and answered once */
+	uint32_t local;       /* its place in the shard */
+	uint32_t index;       /* in the shard of the other box: that headers name */
+	float *lift;          /* [elements] the sum that is sent... */
+	const void *sum;      /* ...which lies there, or where the other box reads it (uplink_room()) */
+	uint8_t *code;        /* of a sparse chunk: room for the sum as it is coded, */
+	uint32_t coded_bytes; /* so many; 0: it goes as it is */
+	uint8_t *sealed;      /* encrypted: the message that is sent, as it goes over the wire */
+	uint64_t opened;      /* encrypted: the counter of its last result */
+	uint64_t round;       /* UPLINK_OUT: that the messages name */
+	uint64_t there;       /* the round that the other box collects, when all that was sent is acknowledged */
+	uint32_t gradients;   /* in the sum */
+	uint32_t hyper;       /* that the messages name */
+	uint8_t stage;        /* enum uplink_stage */
+	uint8_t next, end;    /* messages of it that are to be sent: the replica's arrays, or the sum as 0 of 1 */
+	uint8_t lies;         /* encrypted: 1 + the message that lies in `sealed`; 0: none */
+	uint8_t sends;        /* that the queue still reads from */
+	uint8_t results;      /* that are not acknowledged */
+	uint8_t type;         /* of a lift: enum wire_type of the message */
+	bool lined;           /* it has a place in the line */
+	bool again;           /* what was sent of it is sent once more, and answered once */
 	/* Of a replica. */
 	bool had;     /* the standby had it at some time */
 	bool image;   /* what is out are arrays */

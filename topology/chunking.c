@@ -20,6 +20,7 @@ struct chunking_walk {
 	uint32_t open_bytes; /* bytes in the chunk that smaller keys may still join; 0: none is open */
 	uint16_t open_group;
 	uint8_t open_dtype;
+	bool open_sparse;
 };
 
 uint32_t chunking_dtype_bytes(uint8_t dtype)
@@ -108,6 +109,7 @@ static void chunking_start(
 				.key_count = 1,
 				.group = key->group,
 				.dtype = key->dtype,
+				.sparse = key->sparse,
 			};
 			left -= piece;
 		}
@@ -119,6 +121,7 @@ static void chunking_start(
 		walk->open_bytes = (uint32_t)bytes;
 		walk->open_dtype = key->dtype;
 		walk->open_group = key->group;
+		walk->open_sparse = key->sparse;
 	}
 }
 
@@ -130,7 +133,8 @@ static int chunking_walk_key(struct chunking_walk *walk, const struct chunk_key 
 
 	uint64_t bytes = key->elements * chunking_dtype_bytes(key->dtype);
 	bool joins = walk->open_bytes > 0 && !key->alone && key->dtype == walk->open_dtype &&
-		     key->group == walk->open_group && bytes <= walk->chunk_bytes - walk->open_bytes;
+		     key->group == walk->open_group && key->sparse == walk->open_sparse &&
+		     bytes <= walk->chunk_bytes - walk->open_bytes;
 
 	if (joins) {
 		chunking_join(walk, index, (uint32_t)bytes);
@@ -204,6 +208,8 @@ int chunking_plan(
 		assert(rc == 0 && "the second walk sees what the first one checked");
 	}
 	assert(walk.chunk_count == plan.chunk_count);
+	for (uint32_t i = 0; i < plan.chunk_count; i++)
+		plan.sparse_bytes += chunking_sparse_bytes(&plan.chunks[i]);
 	*out = plan;
 	return 0;
 }
@@ -241,6 +247,11 @@ int chunking_widen(struct chunk_plan *plan)
 	}
 	plan->region_bytes = chunking_align(end);
 	return 0;
+}
+
+uint64_t chunking_sparse_bytes(const struct chunk_span *span)
+{
+	return span->sparse ? chunking_align(span->bytes) : 0;
 }
 
 uint32_t chunking_key_chunk_count(const struct chunk_plan *plan, uint64_t elements, uint8_t dtype)

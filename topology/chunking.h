@@ -5,7 +5,8 @@
  *  1. Keys keep their order. A key is contiguous in the region; every chunk is contiguous and starts 64-byte aligned.
  *  2. A key of at least chunk_bytes, or an `alone` one, starts a chunk, is cut into pieces of chunk_bytes, and its tail
  *     is a chunk of its own: nothing else shares those chunks.
- *  3. A smaller key joins the open chunk when dtype and group are equal and it fits entirely, else it opens the next.
+ *  3. A smaller key joins the open chunk when it is sparse or not as that is, dtype and group are equal and it fits
+ *     entirely, else it opens the next.
  */
 #ifndef PHUB_TOPOLOGY_CHUNKING_H
 #define PHUB_TOPOLOGY_CHUNKING_H
@@ -34,6 +35,7 @@ struct chunk_key {
 	uint8_t dtype;     /* enum chunk_dtype */
 	uint16_t group;    /* parameter group: keys of different groups never share a chunk */
 	bool alone;        /* never shares a chunk with another key */
+	bool sparse;       /* its zeros need not travel: never shares a chunk with a key whose zeros do */
 };
 
 /* One chunk: `bytes` of the region at `offset`, holding keys key_first .. key_first + key_count - 1 (whole, or a piece
@@ -45,6 +47,7 @@ struct chunk_span {
 	uint32_t key_count;
 	uint16_t group;
 	uint8_t dtype;
+	bool sparse; /* as its keys */
 };
 
 /* What a plan will need, known before any memory is taken. */
@@ -60,6 +63,7 @@ struct chunk_plan {
 	uint32_t *key_chunk;       /* key_count: the first chunk that holds the key */
 	uint64_t region_bytes;
 	uint64_t payload_bytes;
+	uint64_t sparse_bytes; /* of the sparse chunks, each rounded up to 64; 0: there are none */
 	uint32_t chunk_count;
 	uint32_t key_count;
 	uint32_t chunk_bytes;
@@ -89,6 +93,9 @@ void chunking_plan_fini(struct chunk_plan *plan);
 /* The same chunks of the same elements, with payloads of fp32. 0, or -EMSGSIZE and nothing is changed: a chunk would
  * have more than CHUNKING_CHUNK_BYTES_MAX. */
 int chunking_widen(struct chunk_plan *plan);
+
+/* What a sparse chunk adds to chunk_plan.sparse_bytes; another: 0. */
+uint64_t chunking_sparse_bytes(const struct chunk_span *span);
 
 /* How many consecutive chunks, from key_chunk[key] on, hold the key of `elements` elements and `dtype`. */
 uint32_t chunking_key_chunk_count(const struct chunk_plan *plan, uint64_t elements, uint8_t dtype);

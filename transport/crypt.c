@@ -195,7 +195,7 @@ static void crypt_nonce(uint32_t core, uint64_t counter, uint8_t out[CRYPT_NONCE
 /* All of a header that is not the transport's. */
 static void crypt_bind(const struct wire_header *h, uint8_t out[CRYPT_BOUND_BYTES])
 {
-	le_put32(out, h->type);
+	le_put32(out, h->type | (uint32_t)h->coded << 8);
 	le_put32(out + 4, h->length);
 	le_put32(out + 8, h->job);
 	le_put32(out + 12, h->generation);

@@ -324,7 +324,7 @@ static int loop_message_sink(const struct loop_conn *c, const struct loop_item *
 	event->payload = sink->addr;
 	if (!sink->addr)
 		return 1;
-	if (sink->bytes != item->bytes)
+	if (!sink_fits(sink, &event->header))
 		return -EPROTO;
 	memcpy(sink->addr, item->buf->bytes, item->bytes);
 	return 1;

@@ -92,7 +92,8 @@ static bool reliable_place_fits(
 
 static bool reliable_same(const struct wire_header *a, const struct wire_header *b)
 {
-	return a->type == b->type && a->length == b->length && a->chunk == b->chunk && a->round == b->round;
+	return a->type == b->type && a->length == b->length && a->chunk == b->chunk && a->round == b->round &&
+	       a->coded == b->coded;
 }
 
 /* The first fragment of a message. 0, or -EPROTO: it does not fit what the worker awaits. */
@@ -100,7 +101,7 @@ static int reliable_begin(struct reliable_conn *c, struct reliable_open *o, cons
 {
 	const struct sink *sink = c->spec->sinks && h->type == WIRE_RESULT ? &c->spec->sinks[h->chunk] : NULL;
 
-	if (sink && sink->addr && sink->bytes != h->length)
+	if (sink && sink->addr && !sink_fits(sink, h))
 		return -EPROTO;
 	o->header = *h;
 	o->fragments = h->length ? (h->length + c->fragment - 1) / c->fragment : 1;

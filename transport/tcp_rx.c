@@ -22,7 +22,7 @@ static int tcp_rx_aim(struct tcp_rx *rx, const struct conn_spec *spec)
 	if (rx->header.chunk >= spec->chunk_count)
 		return -EPROTO;
 	sink = &spec->sinks[rx->header.chunk];
-	if (sink->addr && sink->bytes != rx->header.length)
+	if (sink->addr && !sink_fits(sink, &rx->header))
 		return -EPROTO;
 	rx->sink = sink->addr;
 	return 0;
@@ -32,7 +32,7 @@ void tcp_rx_aim_again(struct tcp_rx *rx, const struct conn_spec *spec)
 {
 	const struct sink *sink = rx->header.chunk < spec->chunk_count ? &spec->sinks[rx->header.chunk] : NULL;
 
-	if (!sink || sink->addr != rx->sink || sink->bytes != rx->header.length)
+	if (!sink || sink->addr != rx->sink || !sink_fits(sink, &rx->header))
 		rx->sink = NULL;
 }
 

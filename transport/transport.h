@@ -63,6 +63,12 @@ struct sink {
 	uint32_t bytes;
 };
 
+/* Has the result the length that the sink awaits? One that is coded is shorter. */
+static inline bool sink_fits(const struct sink *sink, const struct wire_header *h)
+{
+	return h->length == sink->bytes || (h->coded && h->length < sink->bytes);
+}
+
 /* Memory that payloads and sinks lie in. */
 struct conn_memory {
 	void *base;
@@ -170,9 +176,9 @@ struct event {
 	 * EVENT_MESSAGE: header.length bytes, valid until the next poll(), or, with a slot, until release(). At a
 	 * worker it is the sink's address when the payload was put there, and NULL when the sink had none, or got
 	 * another while the payload came: then the bytes were thrown away, and the header still counts. A result whose
-	 * length is not its sink's ends the connection with -EPROTO. NULL also when the length is 0. Mapped memory
-	 * (shm) may change while it is read: read each byte once. All other is the receiver's to write to, too, as long
-	 * as it is valid: what is encrypted is opened where it lies.
+	 * length does not fit its sink (sink_fits()) ends the connection with -EPROTO. NULL also when the length is 0.
+	 * Mapped memory (shm) may change while it is read: read each byte once. All other is the receiver's to write
+	 * to, too, as long as it is valid: what is encrypted is opened where it lies.
 	 */
 	const void *payload;
 	/*

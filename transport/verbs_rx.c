@@ -126,7 +126,7 @@ static int verbs_parse_spelled(
 		return 0;
 	if (h->chunk >= c->spec->chunk_count || !c->asked[h->chunk].open)
 		return verbs_broken(q, c, "a result that nobody asked for");
-	if (h->length != c->spec->sinks[h->chunk].bytes)
+	if (!sink_fits(&c->spec->sinks[h->chunk], h))
 		return verbs_broken(q, c, "a result of another length than its chunk");
 	return 0;
 }

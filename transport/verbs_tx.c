@@ -164,14 +164,14 @@ static struct ibv_send_wr *verbs_spell(
 }
 
 static void verbs_write_to(struct verbs_conn *c, struct verbs_rail *r, struct ibv_send_wr *wr,
-	const struct verbs_asked *asked, const void *payload)
+	const struct verbs_asked *asked, const void *payload, uint32_t bytes)
 {
 	if (asked->bytes == 0)
 		return;
-	verbs_piece(wr, payload, asked->bytes, c->result->mr[r->device_index]->lkey);
+	verbs_piece(wr, payload, bytes, c->result->mr[r->device_index]->lkey);
 	wr->wr.rdma.remote_addr = asked->addr;
 	wr->wr.rdma.rkey = asked->rkey;
-	if (asked->bytes <= r->inline_max)
+	if (bytes <= r->inline_max)
 		wr->send_flags |= IBV_SEND_INLINE;
 }
 
@@ -188,12 +188,12 @@ static int verbs_send_result(
 	if (verbs_derives(c, asked, h)) {
 		wr = verbs_prepare(r, 0, IBV_WR_RDMA_WRITE_WITH_IMM,
 			(c->chunk_bits < 32 ? h->credit << c->chunk_bits : 0) | h->chunk);
-		verbs_write_to(c, r, wr, asked, payload);
+		verbs_write_to(c, r, wr, asked, payload, asked->bytes);
 		verbs_prepare(r, 1, 0, 0)->opcode = 0;
 		c->order_out++;
-	} else if (asked->bytes == h->length && h->length > 0) {
+	} else if (h->length > 0 && (asked->bytes == h->length || (h->coded && h->length < asked->bytes))) {
 		wr = verbs_prepare(r, 0, IBV_WR_RDMA_WRITE, 0);
-		verbs_write_to(c, r, wr, asked, payload);
+		verbs_write_to(c, r, wr, asked, payload, h->length);
 		wr = verbs_spell(c, r, 1, h);
 	} else {
 		/* Nowhere to write it to: the worker judges. */

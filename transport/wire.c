@@ -29,7 +29,7 @@ enum wire_offset {
 	AT_COUNT = 44,
 	AT_SEQ = 48,
 	AT_CREDIT = 52,
-	AT_RESERVED = 56, /* 8 bytes, zero */
+	AT_CODED = 56, /* 1 byte, 0 or 1; zeros in the 7 behind it */
 };
 
 void wire_encode(const struct wire_header *header, uint8_t out[WIRE_HEADER_BYTES])
@@ -49,7 +49,7 @@ void wire_encode(const struct wire_header *header, uint8_t out[WIRE_HEADER_BYTES
 	le_put32(out + AT_COUNT, header->count);
 	le_put32(out + AT_SEQ, header->seq);
 	le_put32(out + AT_CREDIT, header->credit);
-	le_put64(out + AT_RESERVED, 0);
+	le_put64(out + AT_CODED, header->coded);
 }
 
 static int wire_check_length(uint8_t type, uint32_t length)
@@ -70,19 +70,26 @@ static int wire_check_length(uint8_t type, uint32_t length)
 	}
 }
 
+static bool wire_may_code(uint8_t type, uint32_t length)
+{
+	return (type == WIRE_PUSH || type == WIRE_RESULT) && length > 0;
+}
+
 int wire_decode(const uint8_t in[WIRE_HEADER_BYTES], struct wire_header *out)
 {
 	uint32_t rank = le_get32(in + AT_RANK);
 	uint32_t count = le_get32(in + AT_COUNT);
 	int rc;
 
-	if (le_get32(in + AT_MAGIC) != WIRE_MAGIC || le_get64(in + AT_RESERVED) != 0)
+	if (le_get32(in + AT_MAGIC) != WIRE_MAGIC || le_get64(in + AT_CODED) > 1)
 		return -EPROTO;
 	if (in[AT_VERSION] != WIRE_VERSION)
 		return -EPROTONOSUPPORT;
 	rc = wire_check_length(in[AT_TYPE], le_get32(in + AT_LENGTH));
 	if (rc < 0)
 		return rc;
+	if (in[AT_CODED] && !wire_may_code(in[AT_TYPE], le_get32(in + AT_LENGTH)))
+		return -EBADMSG;
 	if (rank >= WIRE_WORLD_MAX || count > WIRE_WORLD_MAX)
 		return -ERANGE;
 
@@ -99,6 +106,7 @@ int wire_decode(const uint8_t in[WIRE_HEADER_BYTES], struct wire_header *out)
 	out->seq = le_get32(in + AT_SEQ);
 	out->credit = le_get32(in + AT_CREDIT);
 	out->priority = le_get16(in + AT_PRIORITY);
+	out->coded = in[AT_CODED];
 	return 0;
 }
 

@@ -59,6 +59,9 @@ struct wire_header {
 	uint32_t seq;      /* worker -> box, and in datagrams: this is the seq-th message of its connection, from 1 */
 	uint32_t credit;   /* box -> worker: messages up to this seq may be sent (cumulative) */
 	uint16_t priority; /* lower goes first */
+	/* WIRE_PUSH, WIRE_RESULT: the payload is not the chunk's elements as they are but a coding of them, which is
+	 * shorter (aggregation/sparse.h); only of a chunk whose keys have agreed to that. */
+	bool coded;
 };
 
 /* Writes the 64 bytes of `header` to `out`. The caller vouches for the fields. */
@@ -66,7 +69,7 @@ void wire_encode(const struct wire_header *header, uint8_t out[WIRE_HEADER_BYTES
 
 /*
  * Reads 64 untrusted bytes. Returns 0, or -EPROTO (not our magic, or a reserved field is not zero),
- * -EPROTONOSUPPORT (another version), -EBADMSG (unknown type, or a length that the type forbids),
+ * -EPROTONOSUPPORT (another version), -EBADMSG (unknown type, or a length or coding that the type forbids),
  * -EMSGSIZE (length above WIRE_PAYLOAD_MAX), -ERANGE (rank or count beyond what any job has).
  * `out` is written only on success. Says nothing about whether job, chunk or round exist: that is
  * for receive.c, which knows the connection.

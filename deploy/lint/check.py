@@ -44,7 +44,7 @@ MAY_INCLUDE = {
 }
 # The client converts and encodes what it sends, but sums nothing. phubd joins the box to the client's half of its sessions
 # with its standby.
-EXCEPTIONS = {"client": re.compile(r"aggregation/(convert|codec\w*)\.h$"), "main": re.compile(r"client/(call|env)\.h$")}
+EXCEPTIONS = {"client": re.compile(r"aggregation/(convert|codec\w*|sparse)\.h$"), "main": re.compile(r"client/(call|env)\.h$")}
 
 # Foreign headers with one place to be included from.
 HEADERS = [

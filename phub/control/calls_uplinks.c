@@ -36,7 +36,8 @@ static void box_uplinks_name_memory(const struct generation *g, const struct upl
 			(struct conn_memory){shard->lifts, shard->chunk_count * shard->lift_bytes};
 	else if (last) {
 		uint8_t *first = (uint8_t *)up->chunks[0].lift;
-		uint8_t *end = (uint8_t *)(last->lift + up->shard->chunks[last->local].elements);
+		uint32_t elements = up->shard->chunks[last->local].elements;
+		uint8_t *end = (last->code ? last->code : (uint8_t *)last->lift) + elements * sizeof(float);
 
 		spec->memory[spec->memory_count++] = (struct conn_memory){first, (uint64_t)(end - first)};
 	}

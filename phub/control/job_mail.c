@@ -129,7 +129,7 @@ static void job_failed(struct job *job, const struct mail *mail)
 static bool job_is_protocol(int error)
 {
 	return error == -EPROTO || error == -EBADMSG || error == -EMSGSIZE || error == -ERANGE ||
-	       error == -EPROTONOSUPPORT || error == -ENOENT;
+	       error == -EPROTONOSUPPORT || error == -ENOENT || error == -EILSEQ;
 }
 
 /* The worker can make it anew, and is told in case it has not noticed. */
@@ -180,11 +180,11 @@ static void job_link_closed(struct job *job, const struct mail *mail)
 	struct generation_link *link = generation_link(job->generation, mail->rank, mail->core);
 	struct member *m = &job->members[mail->rank];
 	int error = (int)mail->value;
+	char who[240], keys[160], malformed[200];
 	const char *text = mail->text[0]      ? mail->text
 			   : error == -ENOENT ? "a chunk beyond the job's"
+			   : error == -EILSEQ ? malformed
 					      : strerror(-error);
-
-	char who[240];
 
 	if (job->state != JOB_RUNNING || m->left)
 		return;
@@ -192,6 +192,8 @@ static void job_link_closed(struct job *job, const struct mail *mail)
 		return;
 	if (mail->detail != link->serial)
 		return; /* another has taken its place */
+	job_chunk_keys(job, mail->chunk, UINT32_MAX, keys, sizeof(keys));
+	snprintf(malformed, sizeof(malformed), "a malformed coding of %s", keys);
 	log_debug("job '%s' %s: connection to core %u closed: %s", job->name,
 		job_member_name(job, mail->rank, who, sizeof(who)), mail->core, error ? text : "orderly");
 	if (job_is_protocol(error) && !mail->broken) {
@@ -210,7 +212,7 @@ static void job_link_closed(struct job *job, const struct mail *mail)
 	m->link_ended_ns = job->control->now_ns;
 	m->link_core = mail->core;
 	m->link_error = error;
-	snprintf(m->link_text, sizeof(m->link_text), "%s", error ? text : "");
+	snprintf(m->link_text, sizeof(m->link_text), "%.120s", error ? text : "");
 }
 
 static void job_detached(struct job *job, const struct mail *mail)

@@ -238,6 +238,7 @@ static int table_add_key(struct table *t, const Phub__Key *key, struct err *e)
 		.dtype = (uint8_t)key->dtype,
 		.group = (uint16_t)key->group,
 		.alone = key->alone,
+		.sparse = key->sparse,
 	};
 	t->name_at[t->key_have] = (uint32_t)t->name_bytes;
 	memcpy(t->names + t->name_bytes, key->name, bytes);
@@ -318,6 +319,7 @@ void table_keys(const struct table *t, uint32_t first, uint32_t count, Phub__Key
 		out[i].dtype = (Phub__Dtype)key->dtype;
 		out[i].group = key->group;
 		out[i].alone = key->alone;
+		out[i].sparse = key->sparse;
 		each[i] = &out[i];
 	}
 }

@@ -148,6 +148,9 @@ static int table_compare_key(const struct table_pair *p, uint32_t i, struct err 
 	if (ka->alone != kb->alone)
 		return err_set(e, -EBADMSG, "key '%.100s' (%u) differs: it is exchanged alone at %s, and not at %s",
 			name, i, ka->alone ? p->who_a : p->who_b, ka->alone ? p->who_b : p->who_a);
+	if (ka->sparse != kb->sparse)
+		return err_set(e, -EBADMSG, "key '%.100s' (%u) differs: it is sparse at %s, and not at %s", name, i,
+			ka->sparse ? p->who_a : p->who_b, ka->sparse ? p->who_b : p->who_a);
 	return 0;
 }
 

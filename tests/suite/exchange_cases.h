@@ -15,6 +15,8 @@ extern const struct CMUnitTest exchange_sum_cases[];
 extern const size_t exchange_sum_count;
 extern const struct CMUnitTest exchange_step_cases[];
 extern const size_t exchange_step_count;
+extern const struct CMUnitTest exchange_sparse_cases[];
+extern const size_t exchange_sparse_count;
 /* On one row of every transport. */
 extern const struct CMUnitTest exchange_memory_cases[];
 extern const size_t exchange_memory_count;

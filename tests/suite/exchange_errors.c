@@ -93,7 +93,7 @@ static void bad_keys_script(struct member *me)
 	EXPECT_RC(me, phub_key(me->phub, "typed", (enum phub_dtype)3, 1, 0, 0), -EINVAL);
 	EXPECT_TEXT(me, "'typed'");
 	EXPECT_RC(me, phub_key(me->phub, "", PHUB_F32, 1, 0, 0), -EINVAL);
-	EXPECT_RC(me, phub_key(me->phub, "flagged", PHUB_F32, 1, 0, 2), -EINVAL);
+	EXPECT_RC(me, phub_key(me->phub, "flagged", PHUB_F32, 1, 0, 4), -EINVAL);
 	error_keys(me);
 	EXPECT_RC(me, phub_push(me->phub, 0, "", 0), -EINVAL); /* not started */
 	EXPECT_RC(me, phub_start(me->phub, PHUB_TIMEOUT_DEFAULT), 0);

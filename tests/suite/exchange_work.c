@@ -2,6 +2,7 @@
 /* The serial run: one key, one rank after the other, scalar arithmetic. */
 #include "tests/suite/exchange_work.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -22,14 +23,39 @@ size_t work_bytes(const struct work *w, unsigned key)
 	return w->keys[key].elements * dtype_size(w->keys[key].dtype);
 }
 
-/* Whole numbers, or numbers of 24 bits over 16 powers of two. */
-static float work_value(const struct work *w, uint32_t salt, uint32_t index)
+/* One in so many elements of a sparse key is not zero; 0: none is. */
+static uint32_t work_density(uint64_t round, unsigned key)
 {
-	uint32_t bits = work_mix(salt + index * 0x9e3779b9u);
+	static const uint32_t one_in[] = {1, 10, 1000, 0};
 
+	return one_in[(round + key) % 4];
+}
+
+static float work_sparse_value(const struct work *w, unsigned key, uint64_t round, uint32_t bits, float value)
+{
+	uint32_t one_in = work_density(round, key);
+
+	if (one_in == 0 || bits % one_in != 0)
+		return 0;
+	if (w->optimizer == PHUB_NONE && bits % 7000 == 0)
+		return NAN;
+	return value == 0 || bits % 300 == 0 ? -0.0f : value;
+}
+
+/* Whole numbers, or numbers of 24 bits over 16 powers of two. */
+static float work_dense_value(const struct work *w, uint32_t bits)
+{
 	if (w->values == VALUES_INTEGERS)
 		return (float)(bits % 13) - 6;
 	return ((float)(bits >> 8) - 0x1p23f) * (1.0f / (float)(1u << (bits & 15)));
+}
+
+static float work_value(const struct work *w, unsigned key, uint64_t round, uint32_t salt, uint32_t index)
+{
+	uint32_t bits = work_mix(salt + index * 0x9e3779b9u);
+	float value = work_dense_value(w, bits);
+
+	return w->sparse >> key & 1 ? work_sparse_value(w, key, round, work_mix(bits), value) : value;
 }
 
 void work_fill(const struct work *w, unsigned rank, uint64_t round, unsigned key, void *out)
@@ -39,7 +65,7 @@ void work_fill(const struct work *w, unsigned rank, uint64_t round, unsigned key
 
 	if (shape->dtype == DTYPE_F32) {
 		for (uint32_t i = 0; i < shape->elements; i++)
-			((float *)out)[i] = work_value(w, salt, i);
+			((float *)out)[i] = work_value(w, key, round, salt, i);
 		return;
 	}
 	for (uint32_t i = 0; i < shape->elements; i += WORK_BLOCK) {
@@ -47,7 +73,7 @@ void work_fill(const struct work *w, unsigned rank, uint64_t round, unsigned key
 		float block[WORK_BLOCK];
 
 		for (uint32_t k = 0; k < count; k++)
-			block[k] = work_value(w, salt, i + k);
+			block[k] = work_value(w, key, round, salt, i + k);
 		convert_from_f32((uint16_t *)out + i, shape->dtype, block, count);
 	}
 }
@@ -131,10 +157,14 @@ static void serial_fini(struct serial *s)
 
 static void serial_add(struct serial *s, unsigned rank, uint64_t round)
 {
+	bool sparse = s->work->sparse >> s->key & 1;
+
+	if (rank == 0)
+		memset(s->sum, 0, s->elements * sizeof(*s->sum));
 	work_fill(s->work, rank, round, s->key, s->payload);
 	convert_to_f32(s->gradient, s->payload, s->dtype, s->elements);
 	for (uint32_t i = 0; i < s->elements; i++)
-		s->sum[i] = rank == 0 ? s->gradient[i] : s->sum[i] + s->gradient[i];
+		s->sum[i] = rank == 0 && !sparse ? s->gradient[i] : s->sum[i] + s->gradient[i];
 }
 
 static void serial_round(struct serial *s, uint64_t round, void *out)

@@ -57,6 +57,9 @@ struct work {
 	bool scheduled;       /* another learning rate every round */
 	bool mean, reproducible;
 	unsigned chunk_bytes;
+	/* Bits of keys that are PHUB_KEY_SPARSE: of their elements all, a tenth, a thousandth or none are not zero, by
+	 * round; also -0, and, without an optimizer, NaN. Their sums begin with 0. */
+	unsigned sparse;
 };
 
 /* Hyper-parameters of a group in a round: every group has its own learning rate and weight decay. */

@@ -89,7 +89,8 @@ void worker_start(struct worker *worker, const struct ledger *ledger)
 		snprintf(name, sizeof(name), "layer%u.weight", k);
 		EXPECT_RC(me,
 			phub_key(me->phub, name, (enum phub_dtype)w->keys[k].dtype, w->keys[k].elements,
-				w->keys[k].group, w->keys[k].alone ? PHUB_KEY_ALONE : 0),
+				w->keys[k].group,
+				(w->keys[k].alone ? PHUB_KEY_ALONE : 0) | (w->sparse >> k & 1 ? PHUB_KEY_SPARSE : 0)),
 			(int)k);
 	}
 	EXPECT_RC(me, phub_start(me->phub, PHUB_TIMEOUT_DEFAULT), 0);

@@ -96,8 +96,9 @@ static void scene_add(struct CMUnitTest *cases, size_t *at, const struct CMUnitT
 
 static int run_scene(const struct scene *scene)
 {
-	size_t most = exchange_sum_count + exchange_step_count + exchange_memory_count + exchange_life_count +
-		      exchange_error_count + exchange_device_count + exchange_rdma_count + exchange_thread_count;
+	size_t most = exchange_sum_count + exchange_step_count + exchange_sparse_count + exchange_memory_count +
+		      exchange_life_count + exchange_error_count + exchange_device_count + exchange_rdma_count +
+		      exchange_thread_count;
 	struct CMUnitTest *cases = calloc(most, sizeof(*cases));
 	size_t count = 0;
 	int failed;
@@ -106,6 +107,7 @@ static int run_scene(const struct scene *scene)
 		return 1;
 	scene_add(cases, &count, exchange_sum_cases, exchange_sum_count);
 	scene_add(cases, &count, exchange_step_cases, exchange_step_count);
+	scene_add(cases, &count, exchange_sparse_cases, exchange_sparse_count);
 	if (scene->core_cases) {
 		scene_add(cases, &count, exchange_memory_cases, exchange_memory_count);
 		scene_add(cases, &count, exchange_life_cases, exchange_life_count);

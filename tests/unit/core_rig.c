@@ -123,13 +123,8 @@ static void stand_encrypt(struct stand *s, const uint8_t *data_key)
 		assert_int_equal(crypt_create(true, &s->shard->links[rank].opener, NULL), 0);
 }
 
-struct stand *stand_open(uint32_t chunks, unsigned hold_max, bool lossy)
-{
-	return stand_open_encrypted(chunks, hold_max, lossy, NULL, NULL);
-}
-
-struct stand *stand_open_encrypted(uint32_t chunks, unsigned hold_max, bool lossy, const uint8_t data_key[PROOF_KEY],
-	uint8_t (*push_keys)[PROOF_KEY])
+static struct stand *stand_make(uint32_t chunks, unsigned hold_max, bool lossy, bool sparse,
+	const uint8_t data_key[PROOF_KEY], uint8_t (*push_keys)[PROOF_KEY])
 {
 	static const int node = -1;
 	struct stand *s = calloc(1, sizeof(*s));
@@ -142,7 +137,8 @@ struct stand *stand_open_encrypted(uint32_t chunks, unsigned hold_max, bool loss
 	s->keys = calloc(chunks, sizeof(*s->keys));
 	s->core_of_chunk = calloc(chunks, sizeof(*s->core_of_chunk));
 	for (uint32_t i = 0; i < chunks; i++)
-		s->keys[i] = (struct chunk_key){.elements = STAND_ELEMENTS, .dtype = DTYPE_F32, .alone = true};
+		s->keys[i] = (struct chunk_key){
+			.elements = STAND_ELEMENTS, .dtype = DTYPE_F32, .alone = true, .sparse = sparse};
 	s->spec.world = STAND_WORLD;
 	s->spec.core_count = 1;
 	s->spec.core_of_chunk = s->core_of_chunk;
@@ -173,6 +169,22 @@ struct stand *stand_open_encrypted(uint32_t chunks, unsigned hold_max, bool loss
 	}
 	core_step(s->core, s->now);
 	return s;
+}
+
+struct stand *stand_open(uint32_t chunks, unsigned hold_max, bool lossy)
+{
+	return stand_make(chunks, hold_max, lossy, false, NULL, NULL);
+}
+
+struct stand *stand_open_sparse(uint32_t chunks, unsigned hold_max)
+{
+	return stand_make(chunks, hold_max, false, true, NULL, NULL);
+}
+
+struct stand *stand_open_encrypted(uint32_t chunks, unsigned hold_max, bool lossy, const uint8_t data_key[PROOF_KEY],
+	uint8_t (*push_keys)[PROOF_KEY])
+{
+	return stand_make(chunks, hold_max, lossy, false, data_key, push_keys);
 }
 
 void stand_close(struct stand *s)

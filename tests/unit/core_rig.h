@@ -49,6 +49,8 @@ struct stand {
 
 /* Job 7, generation 3, epoch 1: `chunks` chunks that are summed; both workers are connected, with a window of 8. */
 struct stand *stand_open(uint32_t chunks, unsigned hold_max, bool lossy);
+/* The same, of keys that are sparse. */
+struct stand *stand_open_sparse(uint32_t chunks, unsigned hold_max);
 /* The same, and what goes over the links is encrypted: results with `data_key`, pushes with push_keys[rank]. */
 struct stand *stand_open_encrypted(uint32_t chunks, unsigned hold_max, bool lossy, const uint8_t data_key[PROOF_KEY],
 	uint8_t (*push_keys)[PROOF_KEY]);

@@ -335,7 +335,8 @@ static void fake_hear_keys(struct fake_box *b, struct fake_worker *w, const Phub
 		w->keys[w->keys_here++] = (struct chunk_key){.elements = keys->keys[i]->elements,
 			.dtype = (uint8_t)keys->keys[i]->dtype,
 			.group = (uint16_t)keys->keys[i]->group,
-			.alone = keys->keys[i]->alone};
+			.alone = keys->keys[i]->alone,
+			.sparse = keys->keys[i]->sparse};
 	}
 	w->tabled = w->keys_here == w->key_count;
 	if (w->tabled)

@@ -28,7 +28,7 @@ static struct chunk_key key_f32(uint64_t bytes)
  * holds one dtype and group. */
 static void check_plan(const struct chunk_key *keys, const struct chunk_plan *plan)
 {
-	uint64_t payload = 0;
+	uint64_t payload = 0, sparse = 0;
 	uint64_t end = 0;
 	uint32_t key = 0;
 	uint64_t key_done = 0; /* bytes of `key` that earlier chunks cover */
@@ -49,6 +49,7 @@ static void check_plan(const struct chunk_key *keys, const struct chunk_plan *pl
 
 			assert_int_equal(chunk->dtype, keys[key].dtype);
 			assert_int_equal(chunk->group, keys[key].group);
+			assert_int_equal(chunk->sparse, keys[key].sparse);
 			assert_true(plan->key_offset[key] + key_done == at);
 			if (key_done == 0)
 				assert_int_equal(plan->key_chunk[key], c);
@@ -65,10 +66,13 @@ static void check_plan(const struct chunk_key *keys, const struct chunk_plan *pl
 			}
 		}
 		assert_true(at == chunk->offset + chunk->bytes);
+		sparse += chunking_sparse_bytes(chunk);
+		assert_int_equal(chunking_sparse_bytes(chunk), chunk->sparse ? (chunk->bytes + 63) / 64 * 64 : 0);
 		end = at;
 	}
 	assert_int_equal(key, plan->key_count);
 	assert_true(payload == plan->payload_bytes);
+	assert_true(sparse == plan->sparse_bytes);
 	assert_true(plan->region_bytes >= end && plan->region_bytes - end < CHUNKING_ALIGN_BYTES);
 	assert_true(plan->region_bytes % CHUNKING_ALIGN_BYTES == 0);
 }
@@ -280,6 +284,7 @@ static void test_random_plans(void **state)
 				.dtype = (uint8_t)(random_next(&seed) % kinds),
 				.group = (uint16_t)(random_next(&seed) % kinds),
 				.alone = random_next(&seed) % 16 == 0,
+				.sparse = random_next(&seed) % 4 == 0,
 			};
 		}
 

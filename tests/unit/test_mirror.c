@@ -443,8 +443,8 @@ static void test_moved_late(void **state)
 
 static void test_wide_plan(void **state)
 {
-	const struct chunk_key keys[] = {{100, CHUNK_F16, 0, false}, {200, CHUNK_F16, 0, false},
-		{5000, CHUNK_BF16, 1, false}, {7, CHUNK_F32, 1, false}};
+	const struct chunk_key keys[] = {{100, CHUNK_F16, 0, false, false}, {200, CHUNK_F16, 0, false, false},
+		{5000, CHUNK_BF16, 1, false, true}, {7, CHUNK_F32, 1, false, true}};
 	struct spec spec = {.world = 4, .nan = NAN_FAIL, .reproducible = true, .lost = LOST_WAIT};
 	struct chunk_plan narrow;
 	struct err e;
@@ -455,9 +455,11 @@ static void test_wide_plan(void **state)
 	assert_int_equal(mirror_spec(&spec), 0);
 	assert_true(spec.mirror && spec.world == 1 && !spec.reproducible && spec.nan == NAN_PASS);
 	assert_int_equal(spec.plan.chunk_count, narrow.chunk_count);
+	assert_true(narrow.sparse_bytes > 0 && spec.plan.sparse_bytes == 0);
 	for (uint32_t i = 0; i < narrow.chunk_count; i++) {
 		const struct chunk_span *chunk = &spec.plan.chunks[i];
 
+		assert_false(chunk->sparse);
 		assert_int_equal(
 			chunk->bytes / 4, narrow.chunks[i].bytes / chunking_dtype_bytes(narrow.chunks[i].dtype));
 		assert_true(chunk->offset % 64 == 0 && chunk->offset + chunk->bytes <= spec.plan.region_bytes);
@@ -471,7 +473,7 @@ static void test_wide_plan(void **state)
 	chunking_plan_fini(&narrow);
 	/* Halves that fit the wire, and would not as fp32. */
 	assert_int_equal(
-		chunking_plan(&(struct chunk_key){2 << 20, CHUNK_F16, 0, false}, 1, 2 << 20, &spec.plan, &e), 0);
+		chunking_plan(&(struct chunk_key){2 << 20, CHUNK_F16, 0, false, false}, 1, 2 << 20, &spec.plan, &e), 0);
 	assert_int_equal(mirror_spec(&spec), -EMSGSIZE);
 	assert_int_equal(spec.plan.chunks[0].dtype, CHUNK_F16);
 	chunking_plan_fini(&spec.plan);

@@ -53,6 +53,7 @@ static void assert_headers_equal(const struct wire_header *a, const struct wire_
 	assert_int_equal(a->seq, b->seq);
 	assert_int_equal(a->credit, b->credit);
 	assert_int_equal(a->priority, b->priority);
+	assert_int_equal(a->coded, b->coded);
 }
 
 static void test_bytes(void **state)
@@ -95,6 +96,9 @@ static void test_head_errors(void **state)
 		bytes[at] = 0x80;
 		assert_refused(bytes, -EPROTO);
 	}
+	memcpy(bytes, sample_bytes, sizeof(bytes));
+	bytes[56] = 2; /* 1: it is coded */
+	assert_refused(bytes, -EPROTO);
 	for (int version = 0; version < 256; version++) {
 		memcpy(bytes, sample_bytes, sizeof(bytes));
 		bytes[4] = (uint8_t)version;
@@ -133,6 +137,32 @@ static void test_type_and_length(void **state)
 		h.length = UINT32_MAX;
 		assert_int_equal(decode(h), payload ? -EMSGSIZE : -EBADMSG);
 	}
+}
+
+/* Of what has a payload, and is summed or is a result. */
+static void test_coded(void **state)
+{
+	uint8_t bytes[WIRE_HEADER_BYTES], expected[WIRE_HEADER_BYTES];
+	struct wire_header h = sample, back;
+
+	(void)state;
+	h.coded = true;
+	wire_encode(&h, bytes);
+	memcpy(expected, sample_bytes, sizeof(expected));
+	expected[56] = 1;
+	assert_memory_equal(bytes, expected, sizeof(bytes));
+	assert_int_equal(wire_decode(bytes, &back), 0);
+	assert_headers_equal(&back, &h);
+	for (unsigned type = WIRE_PUSH; type <= WIRE_CREDIT; type++) {
+		bool payload = type == WIRE_PUSH || type == WIRE_INIT || type == WIRE_RESULT;
+
+		h.type = (enum wire_type)type;
+		h.length = payload ? 100 : 0;
+		assert_int_equal(decode(h), type == WIRE_PUSH || type == WIRE_RESULT ? 0 : -EBADMSG);
+	}
+	h.type = WIRE_RESULT;
+	h.length = 0;
+	assert_int_equal(decode(h), -EBADMSG);
 }
 
 static void test_ranges(void **state)
@@ -457,6 +487,7 @@ int main(void)
 		cmocka_unit_test(test_bytes),
 		cmocka_unit_test(test_head_errors),
 		cmocka_unit_test(test_type_and_length),
+		cmocka_unit_test(test_coded),
 		cmocka_unit_test(test_ranges),
 		cmocka_unit_test(test_random_bytes),
 		cmocka_unit_test(test_after),

@@ -21,6 +21,7 @@ NAN_POLICIES = {"pass": 0, "zero": 1, "fail": 2}
 SEALS = {"gmac": 0, "crc": 1, "none": 2}
 LOST_POLICIES = {"fail": 0, "shrink": 1, "wait": 2}
 KEY_ALONE = 1
+KEY_SPARSE = 2
 TIMEOUT_MAX_MS = 2**31 - 1
 ALL = -1
 
@@ -120,6 +121,8 @@ class Stats(ctypes.Structure):
             "datagrams_resent",
             "datagrams_dropped",
             "moves",
+            "coded_pushes",
+            "coded_results",
         )
     ]
 

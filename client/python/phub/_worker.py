@@ -15,7 +15,7 @@ import weakref
 from typing import Any, Dict, List, Optional, Tuple
 
 from . import _library as library
-from ._library import ALL, F16, F32, KEY_ALONE, Hyper, Options, Stats, check, lib, milliseconds
+from ._library import ALL, F16, F32, KEY_ALONE, KEY_SPARSE, Hyper, Options, Stats, check, lib, milliseconds
 
 _TURN_S = 0.25  # the longest that a signal of Python waits
 _LEAVE_S = 5.0  # at the end of a process that did not leave by itself
@@ -275,9 +275,14 @@ class Worker:
 
     # ---- keys and memory ----
 
-    def key(self, name: str, elements: int, dtype: int = F32, group: int = 0, alone: bool = False) -> int:
-        """Names the next key, as no other is named, and returns its index. `alone`: it may be exchanged without its neighbours."""
-        flags = KEY_ALONE if alone else 0
+    def key(
+        self, name: str, elements: int, dtype: int = F32, group: int = 0, alone: bool = False, sparse: bool = False
+    ) -> int:
+        """
+        Names the next key, as no other is named, and returns its index. `alone`: it may be exchanged without its
+        neighbours. `sparse`: zeros of it need not travel (PHUB_KEY_SPARSE in phub.h).
+        """
+        flags = (KEY_ALONE if alone else 0) | (KEY_SPARSE if sparse else 0)
         return check(lib.phub_key(self._p(), name.encode(), dtype, elements, group, flags))
 
     def start(self, timeout: Optional[float] = None) -> None:
