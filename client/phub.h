@@ -547,6 +547,9 @@ struct phub_site_options {
 	const struct phub_scout_options *scout; /* NULL: theta stays */
 	phub_evaluate *evaluate; /* NULL: this site's reports, and those of models that come here, say nothing */
 	void *context;           /* evaluate()'s */
+	/* Rank 0 writes the scout's decisions to this file, lines of JSON; NULL: PHUB_SCOUT_LOG, else it does not. It
+	 * is begun anew with the run, and gone on with by who comes to one. */
+	const char *log;
 };
 
 typedef struct phub_site phub_site_t;
@@ -555,7 +558,7 @@ PHUB_API void phub_site_options_init(struct phub_site_options *options);
 
 /*
  * A site on `p`, connected and without keys, which outlives it. -EINVAL names an option, of the site or of the job,
- * that cannot be; -ENOTSUP: not with PHUB_OUTER_BOX; -EBUSY: it has keys, or was started.
+ * that cannot be; -ENOTSUP: not with PHUB_OUTER_BOX; -EBUSY: it has keys, or was started; errors of open(2): the log.
  */
 PHUB_API int phub_site_open(phub_t *p, const struct phub_site_options *options, phub_site_t **out);
 

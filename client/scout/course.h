@@ -68,7 +68,10 @@ struct phub_site {
 	void *context;
 	struct site_tensor *tensors; /* [config.tensor_count] each of the key of its number */
 	int slots_key;               /* -1: none */
-	bool named, started;         /* all keys; phub_start() is done */
+	bool named, started, begun;  /* all keys; phub_start() is done; phub_site_start() is */
+
+	int log;                            /* where decisions are written; -1: nowhere */
+	double logged_bytes, logged_travel; /* mean of sites */
 
 	struct site site;
 	struct scout scout;
@@ -143,6 +146,16 @@ void window_try(struct phub_site *s);
 void window_put(struct phub_site *s);
 /* The reports are here: decides. */
 void window_land(struct phub_site *s);
+
+/* ---- course_log.c ---- */
+
+/* Where decisions go, if this site writes them. 0, or an error of open(2) with the reason in `e`. */
+int course_log_open(struct phub_site *s, const char *path, struct err *e);
+void course_log_close(struct phub_site *s);
+/* The run begins, or goes on; a window was decided on, which had begun at this theta. What cannot be
+ * written is not: the training goes on. */
+void course_log_run(struct phub_site *s);
+void course_log_decision(struct phub_site *s, double theta);
 
 /* ---- shared by these ---- */
 

@@ -143,5 +143,6 @@ void window_land(struct phub_site *s)
 	w->began = s->site.counts.steps;
 	scout_observe(&s->scout, s->reports, s->present_count, &s->decision);
 	s->windows++;
+	course_log_decision(s, s->site.config.theta);
 	site_set_theta(&s->site, s->decision.theta);
 }

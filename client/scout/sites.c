@@ -107,7 +107,10 @@ int phub_site_open(phub_t *p, const struct phub_site_options *options, phub_site
 	s->rank = p->settings.rank;
 	s->world = p->settings.world;
 	s->slots_key = -1;
+	s->log = -1;
 	rc = sites_settle(s, &own, e);
+	if (rc == 0 && s->scouted && s->rank == 0)
+		rc = course_log_open(s, own.log, e);
 	if (rc < 0) {
 		free(s);
 		return rc;
@@ -232,7 +235,12 @@ int phub_site_start(phub_site_t *s, int timeout_ms)
 			rc = course_start(s);
 		s->started = rc == 0;
 	}
-	return rc == 0 ? course_run(s, deadline_ns) : rc;
+	if (rc == 0)
+		rc = course_run(s, deadline_ns);
+	if (rc == 0 && !s->begun)
+		course_log_run(s);
+	s->begun = s->begun || rc == 0;
+	return rc;
 }
 
 int phub_site_step(phub_site_t *s, const float *const *gradients, double rate, int timeout_ms)
@@ -367,6 +375,7 @@ void phub_site_close(phub_site_t *s)
 		return;
 	if (s->flight != COURSE_REST || s->ended.code) /* then nothing touches its memory any more */
 		phub_leave_unfinished(s->phub, 0);
+	course_log_close(s);
 	if (s->named)
 		course_fini(s);
 	free(s->tensors);

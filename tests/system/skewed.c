@@ -449,6 +449,8 @@ static bool take_job(struct skewed *run, const char *name, const char *value)
 		run->job.world = (int)(run->world = number);
 	else if (strcmp(name, "lost") == 0)
 		run->job.lost = (enum phub_lost)pick(value, lost, 3);
+	else if (strcmp(name, "log") == 0)
+		run->options.log = value;
 	else if (strcmp(name, "transport") == 0)
 		run->job.transport = value;
 	else if (strcmp(name, "resume_ms") == 0)

@@ -2,7 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sites with skewed data at a box: the same bits as a loop in one process, whoever dies, comes late, lies, or is lost with the box."""
 import json
+import pathlib
 import random
+import tempfile
 import time
 
 import rig
@@ -136,6 +138,26 @@ def off():
     box.stop()
 
 
+def log():
+    """rank 0's decision log has what was decided, begins anew with a run, and says where it cannot be"""
+    box = rig.Box()
+    with tempfile.TemporaryDirectory() as folder:
+        for job in ("first", "second"):
+            path = pathlib.Path(folder, "log")
+            ends = [site.end() for site in sites(box, job, algorithm="local", log=path, **GRID["local"])]
+            lines = [json.loads(line) for line in path.read_text().splitlines()]
+            check([line["scout"] for line in lines] == ["run"] + ["decision"] * ends[0]["windows"] + ["end"], f"lines: {lines}")
+            check(lines[0]["job"] == job and lines[0]["tensors"] == ["weight", "bias", "statistics", "phub.sites"][:3], f"{lines[0]}")
+            last = lines[-2]
+            check(last["next"] == ends[0]["theta"] and last["reason"] == ends[0]["reason"] and last["believed"] == 3, f"{last}")
+            check(last["bytes_travel"] == 5200 and lines[-1]["bytes"] == ends[0]["bytes"], f"{lines[-2:]}")
+            check(all(a["next"] == b["theta"] for a, b in zip(lines[1:-1], lines[2:-1])), "thetas do not follow each other")
+        site = Site(box, "nowhere", 0, 1, algorithm="local", log=f"{folder}/none/log", **GRID["local"])
+        check(site.wait() == 1, "a log that cannot be was taken")
+        holds(site.err.text(), "no decision log can be written to", "No such file")
+    box.stop()
+
+
 def bad_reports():
     """reports that are missing or cannot be true: the loosest safe theta, then the tightest; and as in a loop"""
     box = rig.Box()
@@ -251,5 +273,5 @@ def refused():
 
 
 if __name__ == "__main__":
-    rig.run([algorithms, outer_optimizers, weights_of_sites, leavers, scouts, off, bad_reports, lost_sites, lost_sites_of_scouts, lost_on_the_way,
+    rig.run([algorithms, outer_optimizers, weights_of_sites, leavers, scouts, off, log, bad_reports, lost_sites, lost_sites_of_scouts, lost_on_the_way,
              lost_box, refused])

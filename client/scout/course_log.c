@@ -1,0 +1,127 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Rank 0's decision log: record.h has the lines, this their numbers and the file.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "client/handle.h"
+#include "client/scout/course.h"
+#include "client/scout/record.h"
+
+int course_log_open(struct phub_site *s, const char *path, struct err *e)
+{
+	const char *wanted = path ? path : getenv("PHUB_SCOUT_LOG");
+
+	if (!wanted || !*wanted)
+		return 0;
+	s->log = open(wanted, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+	if (s->log < 0)
+		return err_set(e, -errno, "%s: no decision log can be written to %.200s: %s", s->phub->session.who,
+			wanted, strerror(errno));
+	return 0;
+}
+
+static void log_write(int log, const char *line, size_t bytes)
+{
+	while (bytes > 0) {
+		ssize_t done = write(log, line, bytes);
+
+		if (done < 0 && errno == EINTR)
+			continue;
+		if (done <= 0)
+			return;
+		line += done;
+		bytes -= (size_t)done;
+	}
+}
+
+void course_log_run(struct phub_site *s)
+{
+	struct record_run run = {.algorithm = s->config.algorithm,
+		.scout = &s->scout.config,
+		.sites = s->world,
+		.rank = s->rank,
+		.job = s->phub->settings.url.job,
+		.tensor_count = s->config.tensor_count};
+	const char **names;
+	size_t bytes;
+	char *line;
+
+	if (s->log < 0 || (s->site.counts.steps == 0 && ftruncate(s->log, 0) < 0))
+		return;
+	names = calloc(s->config.tensor_count, sizeof(*names));
+	for (unsigned t = 0; names && t < s->config.tensor_count; t++)
+		names[t] = s->phub->keyring.keys[t].name;
+	run.tensors = names;
+	bytes = record_run(&run, NULL, 0);
+	line = malloc(bytes + 1);
+	if (line) {
+		record_run(&run, line, bytes + 1);
+		log_write(s->log, line, bytes);
+	}
+	free(line);
+	free(names);
+}
+
+void course_log_decision(struct phub_site *s, double theta)
+{
+	struct record_decision d;
+	char line[2048];
+	size_t bytes;
+
+	if (s->log < 0)
+		return;
+	record_decision_init(&d);
+	d.t = s->site.counts.steps;
+	d.theta = theta;
+	d.decision = s->decision;
+	d.sites = s->present_count;
+	d.bytes_travel = s->present_count > 1 ? (double)s->scout.config.model_bytes : 0;
+	for (unsigned i = 0; i < s->present_count; i++) {
+		d.samples += s->reports[i].samples;
+		d.bytes += (double)s->reports[i].bytes / s->present_count;
+	}
+	s->logged_bytes += d.bytes;
+	s->logged_travel += d.bytes_travel;
+	d.bytes_total = s->logged_bytes + s->logged_travel;
+	d.bytes_bsp = (double)s->scout.config.model_bytes * (double)d.t;
+	bytes = record_decision(&d, line, sizeof(line));
+	if (bytes < sizeof(line))
+		log_write(s->log, line, bytes);
+}
+
+static void log_end(struct phub_site *s)
+{
+	struct phub_stats stats = {.size = sizeof(stats)};
+	struct record_end end = {.t = s->site.counts.steps,
+		.bytes = (double)s->site.counts.bytes_paper,
+		.bytes_travel = (double)s->bytes_travel,
+		.bytes_wire = NAN,
+		.theta = s->site.config.theta,
+		.accuracy = NAN,
+		.loss = NAN,
+		.seconds = NAN};
+	char line[1024];
+	size_t bytes;
+
+	if (s->phub->forked == false && phub_stats(s->phub, &stats) == 0)
+		end.bytes_wire = (double)stats.pushed_bytes;
+	bytes = record_end(&end, line, sizeof(line));
+	if (bytes < sizeof(line))
+		log_write(s->log, line, bytes);
+}
+
+void course_log_close(struct phub_site *s)
+{
+	if (s->log < 0)
+		return;
+	if (s->begun)
+		log_end(s);
+	close(s->log);
+	s->log = -1;
+}
