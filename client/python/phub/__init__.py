@@ -15,7 +15,8 @@ or, with the names that Horovod's and BytePS's users know, rank and world from t
     print(phub.rank(), phub.size())
 
 Without a URL, $PHUB_URL is taken. With ?hostbox=auto behind it the workers of each host are summed there first, by a box
-that the first of them starts. phub.torch has the two lines for PyTorch.
+that the first of them starts. phub.torch has the two lines for PyTorch. phub.Site and phub.torch.Site train on data that is
+skewed from site to site, and say as little as that bears.
 
 Errors of the library are phub.Error (a RuntimeError) with the library's text, and the errno as `code`;
 phub.TimeoutError, which is also Python's own, names who is missing. Wrong arguments are ValueError and TypeError.
@@ -43,6 +44,7 @@ import threading
 from typing import Any, Optional, Tuple
 
 from ._library import ALL, BF16, F16, F32, VERSION as __version__, Error, Hyper, StaleError, TimeoutError, check, lib
+from ._scout import Decision, Report, Scout, Site
 from ._worker import Worker, hyper
 
 __all__ = [
@@ -51,6 +53,10 @@ __all__ = [
     "Worker",
     "hyper",
     "Hyper",
+    "Site",
+    "Scout",
+    "Report",
+    "Decision",
     "init",
     "is_initialized",
     "rank",

@@ -12,6 +12,10 @@ or the optimizer in the box, which needs no process group:
     import phub.torch
     optimizer = phub.torch.DistributedOptimizer(model, "nesterov", "phub://127.0.0.1/job", lr=0.1)
 
+or sites that train by themselves, each on data that is skewed, and talk now and then:
+
+    site = phub.torch.Site(model, "phub://127.0.0.1/job", algorithm="local", theta=20)
+
 How fast would that be? phub.torch.record_trace() writes down what `phub bench train` replays.
 
 Rank and world come from the process group or the launcher (torchrun, mpirun, srun). Without a URL, $PHUB_URL is taken.
@@ -30,10 +34,11 @@ from . import _ddp, connect, job_url
 from ._library import ALL, F32
 from ._optimizer import DistributedOptimizer
 from ._record import record_trace
+from ._sites import Site, classification
 from ._tensors import DTYPES, check_place, launched, nbytes_of
 from ._worker import Worker
 
-__all__ = ["attach", "detach", "broadcast_parameters", "record_trace", "steps", "DistributedOptimizer"]
+__all__ = ["attach", "detach", "broadcast_parameters", "record_trace", "steps", "DistributedOptimizer", "Site", "classification"]
 
 _hooks: "weakref.WeakKeyDictionary[Any, _ddp.Hook]" = weakref.WeakKeyDictionary()
 _broadcasts = itertools.count()

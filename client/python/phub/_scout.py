@@ -1,0 +1,397 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Scout and Site: what phub.h has for sites with skewed data, which is the place to read about them.
+
+Nothing here knows of numpy or torch: weights and gradients are addresses, whose memory the caller keeps.
+"""
+
+import ctypes
+import errno
+import math
+import re
+import time
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence
+
+from . import _library as library
+from ._library import check, lib, milliseconds
+from ._worker import _TURN_S, Worker, _choice, _encoded
+
+ALGORITHMS = {"bsp": 0, "gaia": 1, "local": 2, "dgc": 3}
+OUTERS = {"average": 0, "box": 1, "momentum": 2, "nesterov": 3, "adagrad": 4, "adam": 5, "yogi": 6}
+POLICIES = {"fixed": 0, "replay": 1, "hill": 2, "stochastic": 3, "annealing": 4}
+ACTIONS = ("stays", "tightens", "loosens", "falls back")
+
+_D, _U, _U32, _U64 = ctypes.c_double, ctypes.c_uint, ctypes.c_uint32, ctypes.c_uint64
+_FLOATS = ctypes.POINTER(ctypes.c_void_p)
+
+
+class _ScoutOptions(ctypes.Structure):
+    """struct phub_scout_options."""
+
+    _fields_ = [
+        ("size", ctypes.c_size_t),
+        ("policy", ctypes.c_int),
+        ("thetas", ctypes.POINTER(_D)),
+        ("theta_count", _U),
+        ("first", _U),
+        ("schedule", ctypes.POINTER(_D)),
+        ("schedule_count", _U),
+        ("period", _U32),
+        ("model_bytes", _U64),
+        ("lambda_loss", _D),
+        ("lambda_bytes", _D),
+        ("sigma", _D),
+        ("temperature", _D),
+        ("cooling", _D),
+        ("memory", _U32),
+        ("patience", _U),
+        ("seed", _U64),
+    ]
+
+
+class _Report(ctypes.Structure):
+    """struct phub_scout_report."""
+
+    _fields_ = [("size", ctypes.c_size_t), ("home", _D), ("away", _D), ("samples", _U64), ("bytes", _U64)]
+
+
+class _Decision(ctypes.Structure):
+    """struct phub_scout_decision."""
+
+    _fields_ = [
+        ("size", ctypes.c_size_t),
+        ("window", _U64),
+        ("theta", _D),
+        ("index", _U),
+        ("action", ctypes.c_int),
+        ("believed", _U),
+        ("loss", _D),
+        ("bytes", _D),
+        ("cost", _D),
+        ("reason", ctypes.c_char * 160),
+    ]
+
+
+class _Score(ctypes.Structure):
+    """struct phub_score."""
+
+    _fields_ = [("samples", _U64), ("correct", _U64), ("loss", _D)]
+
+
+_EVALUATE = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, _FLOATS, _U64, ctypes.POINTER(_Score))
+
+
+class _SiteOptions(ctypes.Structure):
+    """struct phub_site_options."""
+
+    _fields_ = [
+        ("size", ctypes.c_size_t),
+        ("algorithm", ctypes.c_int),
+        ("theta", _D),
+        ("momentum", _D),
+        ("weight_decay", _D),
+        ("rate_first", _D),
+        ("outer", ctypes.c_int),
+        ("outer_rate", _D),
+        ("outer_beta1", _D),
+        ("outer_beta2", _D),
+        ("outer_tau", _D),
+        ("clip", _D),
+        ("warmup", _U32),
+        ("samples", _U64),
+        ("weighted", ctypes.c_bool),
+        ("scout", ctypes.POINTER(_ScoutOptions)),
+        ("evaluate", _EVALUATE),
+        ("context", ctypes.c_void_p),
+        ("log", ctypes.c_char_p),
+    ]
+
+
+class _State(ctypes.Structure):
+    """struct phub_site_state."""
+
+    _fields_ = [
+        ("size", ctypes.c_size_t),
+        ("steps", _U64),
+        ("exchanges", _U64),
+        ("theta", _D),
+        ("share", _D),
+        ("sites", _U),
+        ("values", _U64),
+        ("bytes", _U64),
+        ("bytes_travel", _U64),
+        ("bytes_wire", _U64),
+        ("windows", _U64),
+    ]
+
+
+_P, _I = ctypes.c_void_p, ctypes.c_int
+for _name, _result, _arguments in (
+    ("phub_scout_options_init", None, [ctypes.POINTER(_ScoutOptions)]),
+    ("phub_scout_create", _I, [ctypes.POINTER(_ScoutOptions), ctypes.POINTER(_P)]),
+    ("phub_scout_destroy", None, [_P]),
+    ("phub_scout_theta", _D, [_P]),
+    ("phub_scout_host", _I, [_P, _U, _U]),
+    ("phub_scout_observe", _I, [_P, ctypes.POINTER(_Report), _U]),
+    ("phub_scout_decide", _I, [_P, ctypes.POINTER(_Decision)]),
+    ("phub_scout_apply", _I, [_P]),
+    ("phub_scout_save", _I, [_P, ctypes.c_char_p, ctypes.c_size_t]),
+    ("phub_scout_load", _I, [_P, ctypes.c_char_p, ctypes.c_size_t]),
+    ("phub_site_options_init", None, [ctypes.POINTER(_SiteOptions)]),
+    ("phub_site_open", _I, [_P, ctypes.POINTER(_SiteOptions), ctypes.POINTER(_P)]),
+    ("phub_site_tensor", _I, [_P, ctypes.c_char_p, _P, _U32, ctypes.c_bool]),
+    ("phub_site_start", _I, [_P, _I]),
+    ("phub_site_step", _I, [_P, _FLOATS, _D, _I]),
+    ("phub_site_wait", _I, [_P, _I]),
+    ("phub_site_resume", _I, [_P, _I]),
+    ("phub_site_set_samples", _I, [_P, _U64]),
+    ("phub_site_set_theta", _I, [_P, _D]),
+    ("phub_site_flush", _I, [_P]),
+    ("phub_site_state", _I, [_P, ctypes.POINTER(_State)]),
+    ("phub_site_decision", _I, [_P, ctypes.POINTER(_Decision)]),
+    ("phub_site_close", None, [_P]),
+):
+    getattr(lib, _name).restype = _result
+    getattr(lib, _name).argtypes = _arguments
+
+
+class Report(NamedTuple):
+    """What a site says of a window: accuracies of its model at home and away, 0 .. 1, of how many samples away (0: it says
+    nothing of them), and the bytes that it has said."""
+
+    home: float
+    away: float
+    samples: int
+    bytes: int
+
+
+class Decision(NamedTuple):
+    """What a scout has decided, as struct phub_scout_decision has it; `loss` and `cost` are NaN where they are not known."""
+
+    window: int
+    theta: float
+    index: int
+    action: str
+    believed: int
+    loss: float
+    bytes: float
+    cost: float
+    reason: str
+
+
+def _decided(d: _Decision) -> Decision:
+    reason = d.reason.decode("utf-8", "replace")
+    return Decision(d.window, d.theta, d.index, ACTIONS[d.action], d.believed, d.loss, d.bytes, d.cost, reason)
+
+
+def _numbers(values: Sequence[float]) -> Any:
+    return (_D * len(values))(*values)
+
+
+def _set(options: Any, values: Mapping[str, Any], what: str) -> None:
+    for name, value in values.items():
+        if name not in dict(options._fields_) or name == "size":
+            raise TypeError(f"unknown option {name!r} of a {what}")
+        setattr(options, name, value)
+
+
+def _scout_options(policy: str = "hill", thetas: Sequence[float] = (), schedule: Sequence[float] = (), first: Optional[float] = None,
+                   **values: Any) -> _ScoutOptions:
+    options = _ScoutOptions()
+    lib.phub_scout_options_init(ctypes.byref(options))
+    options.policy = _choice("policy", POLICIES, policy)
+    options.thetas, options.theta_count = _numbers(thetas), len(thetas)
+    options.schedule, options.schedule_count = _numbers(schedule), len(schedule)
+    if first is not None:
+        if first not in thetas:
+            raise ValueError(f"first: {first} is not in the grid of thetas")
+        options.first = list(thetas).index(first)
+    _set(options, values, "scout")
+    return options
+
+
+class Scout:
+    """SkewScout's controller by itself, without a connection: for those with a transport of their own.
+
+    `thetas`: the grid, the one that talks most first; `first`: the one to begin with. `policy`: fixed, replay (of `schedule`),
+    hill, stochastic or annealing. `model_bytes` and the other options are those of struct phub_scout_options. All sites give
+    theirs the same reports in the same order, and decide the same.
+    """
+
+    def __init__(self, thetas: Sequence[float], *, model_bytes: int, policy: str = "hill", **options: Any):
+        self._handle = ctypes.c_void_p()
+        own = _scout_options(policy, thetas, model_bytes=model_bytes, **options)
+        check(lib.phub_scout_create(ctypes.byref(own), ctypes.byref(self._handle)))
+
+    def __del__(self) -> None:
+        handle, self._handle = getattr(self, "_handle", None), ctypes.c_void_p()
+        if handle:
+            lib.phub_scout_destroy(handle)
+
+    @property
+    def theta(self) -> float:
+        """In force."""
+        return lib.phub_scout_theta(self._handle)
+
+    def host(self, site: int, sites: int) -> int:
+        """To which site the model of `site` travels in this window."""
+        return check(lib.phub_scout_host(self._handle, site, sites))
+
+    def observe(self, reports: Sequence[Report]) -> None:
+        """A window is over, and this is what each site said; a Report, or a tuple of its four. Again: instead of the last."""
+        own = (_Report * len(reports))(*((ctypes.sizeof(_Report), *report) for report in reports))
+        check(lib.phub_scout_observe(self._handle, own, len(reports)))
+
+    def decide(self) -> Decision:
+        """What follows of that; nothing has changed yet."""
+        decision = _Decision(size=ctypes.sizeof(_Decision))
+        check(lib.phub_scout_decide(self._handle, ctypes.byref(decision)))
+        return _decided(decision)
+
+    def apply(self) -> None:
+        """What was decided is in force."""
+        check(lib.phub_scout_apply(self._handle))
+
+    def save(self) -> bytes:
+        """What it is between two windows, for a checkpoint."""
+        out = ctypes.create_string_buffer(check(lib.phub_scout_save(self._handle, None, 0)))
+        check(lib.phub_scout_save(self._handle, out, len(out)))
+        return out.raw
+
+    def load(self, state: bytes) -> None:
+        """What another with the same options had saved."""
+        check(lib.phub_scout_load(self._handle, state, len(state)))
+
+
+class Site:
+    """A site on a worker's job, which is its alone: tensor() names the weights, start() joins the others, step() trains.
+
+    `algorithm`: bsp, gaia, local or dgc. `theta`: None: the paper's. `outer`: of local: average, box, momentum, nesterov,
+    adagrad, adam or yogi. `scout`: options of a Scout, with `thetas`: it sets theta. `evaluate(weights, draw)` tries a model,
+    whose tensors lie at the addresses `weights`, on a sample of this site's training data that follows from `draw`, and
+    returns (samples, correct, loss): sums alone. What it raises step() raises when the exchange is over; that report says
+    nothing. `log`: rank 0 writes decisions there. The other options are those of struct phub_site_options in phub.h.
+    """
+
+    def __init__(
+        self,
+        worker: Worker,
+        algorithm: str = "local",
+        theta: Optional[float] = None,
+        *,
+        outer: str = "average",
+        scout: Optional[Mapping[str, Any]] = None,
+        evaluate: Optional[Callable[[List[int], int], Any]] = None,
+        log: Optional[str] = None,
+        **options: Any,
+    ):
+        self._handle = ctypes.c_void_p()
+        self._worker = worker
+        self._evaluate, self._raised = evaluate, None
+        self._trained: List[bool] = []
+        own = _SiteOptions()
+        lib.phub_site_options_init(ctypes.byref(own))
+        own.algorithm = _choice("algorithm", ALGORITHMS, algorithm)
+        own.theta = math.nan if theta is None else theta
+        own.outer = _choice("outer", OUTERS, outer)
+        own.log = _encoded(log)
+        _set(own, options, "site")
+        if scout is not None:
+            self._scout = _scout_options(**scout)
+            own.scout = ctypes.pointer(self._scout)
+        self._callback = _EVALUATE(self._tried) if evaluate is not None else _EVALUATE()
+        own.evaluate = self._callback
+        check(lib.phub_site_open(worker._p(), ctypes.byref(own), ctypes.byref(self._handle)))
+
+    def _tried(self, context: Any, weights: Any, draw: int, score: Any) -> int:
+        try:
+            samples, correct, loss = self._evaluate([weights[t] for t in range(len(self._trained))], draw)
+            score[0].samples, score[0].correct, score[0].loss = int(samples), int(correct), float(loss)
+        except BaseException as e:  # noqa: B902 - raised where Python called
+            self._raised = e
+            return -1
+        return 0
+
+    def _p(self) -> ctypes.c_void_p:
+        if not self._handle:
+            raise ValueError("this site is closed")
+        self._worker._p()
+        return self._handle
+
+    def _patiently(self, timeout: Optional[float], call: Any, again: Any = None) -> None:
+        """In short turns, so that signals of Python are heard. `again`: what is called from the second turn on."""
+        seconds = self._worker._timeout if timeout is None else timeout
+        deadline = time.monotonic() + seconds
+        while True:
+            left = deadline - time.monotonic()
+            rc = call(milliseconds(min(left, _TURN_S)))
+            call = again or call
+            if rc != -errno.ETIMEDOUT or left <= _TURN_S:
+                break
+        raised, self._raised = self._raised, None
+        try:
+            check(rc)
+        except library.TimeoutError as e:
+            self._raised = raised
+            raise library.TimeoutError(e.code, re.sub(r" \(after \d+ ms\)$", "", str(e)) + f" (after {seconds:g} s)") from None
+        if raised is not None:
+            raise raised
+
+    def tensor(self, name: str, address: int, elements: int, trained: bool = True) -> int:
+        """Names the next tensor: float32 weights at `address`, which stay there, and are written by the calls below."""
+        index = check(lib.phub_site_tensor(self._p(), name.encode(), address, elements, trained))
+        self._trained.append(trained)
+        return index
+
+    def start(self, timeout: Optional[float] = None) -> None:
+        """Collective: joins the others. All have rank 0's weights, or those of a job that runs."""
+        self._patiently(timeout, lambda ms: lib.phub_site_start(self._p(), ms))
+
+    def step(self, gradients: Optional[Sequence[Optional[int]]], rate: float, timeout: Optional[float] = None) -> None:
+        """A mini-batch: addresses of the mean gradients, one for each tensor (of those not trained None); None: this site had
+        no samples. Then the exchange, where one is due. TimeoutError: it is on its way, and wait() goes on."""
+        own = None
+        if gradients is not None:
+            if len(gradients) != len(self._trained):
+                raise ValueError(f"{len(gradients)} gradients for {len(self._trained)} tensors")
+            own = (ctypes.c_void_p * len(gradients))(*gradients)
+        self._patiently(timeout, lambda ms: lib.phub_site_step(self._p(), own, rate, ms), lambda ms: lib.phub_site_wait(self._p(), ms))
+
+    def wait(self, timeout: Optional[float] = None) -> None:
+        """Goes on waiting for the exchange."""
+        self._patiently(timeout, lambda ms: lib.phub_site_wait(self._p(), ms))
+
+    def resume(self, timeout: Optional[float] = None) -> None:
+        """After a StaleError: waits until the box is there again, and all go on. Nothing that was learned is lost."""
+        self._patiently(timeout, lambda ms: lib.phub_site_resume(self._p(), ms))
+
+    def set_samples(self, samples: int) -> None:
+        """How many this site has, from the next exchange on."""
+        check(lib.phub_site_set_samples(self._p(), samples))
+
+    def set_theta(self, theta: float) -> None:
+        """From the next step on, at all sites after the same step."""
+        check(lib.phub_site_set_theta(self._p(), theta))
+
+    def flush(self) -> None:
+        """Before the last step of a site that leaves: its exchange says all that is left to say."""
+        check(lib.phub_site_flush(self._p()))
+
+    @property
+    def state(self) -> Dict[str, Any]:
+        """struct phub_site_state: steps, exchanges, theta, share, sites, values, bytes, bytes_travel, bytes_wire, windows."""
+        state = _State(size=ctypes.sizeof(_State))
+        check(lib.phub_site_state(self._p(), ctypes.byref(state)))
+        return {name: getattr(state, name) for name, _ in _State._fields_ if name != "size"}
+
+    @property
+    def decision(self) -> Optional[Decision]:
+        """The scout's last one; None: there is none yet."""
+        decision = _Decision(size=ctypes.sizeof(_Decision))
+        rc = lib.phub_site_decision(self._p(), ctypes.byref(decision))
+        return None if rc == -errno.ENODATA else _decided(decision) if check(rc) == 0 else None
+
+    def close(self) -> None:
+        """Frees it, before the worker is closed; with an exchange on its way it leaves the job first. Again is fine."""
+        handle, self._handle = self._handle, ctypes.c_void_p()
+        if handle and self._worker._handle:
+            lib.phub_site_close(handle)

@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: Apache-2.0
+"""phub.torch.Site: a PyTorch model as a site with skewed data."""
+
+import errno
+from typing import Any, Callable, Dict, List, Optional, Tuple
+
+import torch
+
+from . import connect
+from ._library import Error, StaleError, milliseconds
+from ._scout import Decision
+from ._scout import Site as Bare
+from ._tensors import check_place, launched, view
+
+_OF_SITE = ("momentum", "weight_decay", "rate_first", "outer_rate", "outer_beta1", "outer_beta2", "outer_tau", "clip", "warmup",
+            "samples", "weighted")  # fmt: skip
+
+
+def classification(inputs: torch.Tensor, labels: torch.Tensor, count: int = 400) -> Callable[[torch.nn.Module, int], Tuple[int, int, float]]:
+    """An evaluate() for Site: tries a classifier on `count` of this site's training samples, drawn as the scout has it."""
+
+    def evaluate(model: torch.nn.Module, draw: int) -> Tuple[int, int, float]:
+        generator = torch.Generator().manual_seed(draw & (2**63 - 1))
+        chosen = torch.randint(len(labels), (count,), generator=generator)
+        out = model(inputs[chosen])
+        loss = torch.nn.functional.cross_entropy(out, labels[chosen], reduction="sum")
+        return count, int((out.argmax(1) == labels[chosen]).sum()), float(loss)
+
+    return evaluate
+
+
+class Site:
+    """A model that trains at this site, on data of its own, together with those of the others.
+
+        site = phub.torch.Site(model, url, algorithm="local", theta=20)
+        for x, y in batches:
+            model.zero_grad()
+            loss(model(x), y).backward()
+            site.step(0.05)                 # the learning rate, the same at all sites
+        site.close()
+
+    step() is the optimizer too: SGD with `momentum` (0.9) and `weight_decay` (0). With `scout=dict(thetas=[...])` theta follows
+    what the skew costs: `evaluate(model, draw)` tries a model, this site's or one that came here, on a sample of this
+    site's training data that follows from `draw`, and returns (samples, correct, loss), sums; classification() makes one.
+    It runs in eval mode and without gradients, with the weights to be tried in the model. Options are those of phub.Site and
+    phub.connect(), rank and world as in DistributedOptimizer.
+
+    The constructor is collective: all begin with rank 0's weights. Parameters that require gradients are trained; buffers
+    (running statistics) of floats go with the model where the algorithm averages weights, and where it travels; others
+    are each site's own. float32 on the CPU. With resume=SECONDS a step that loses the box waits for it and goes on.
+    """
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        url: Optional[str] = None,
+        *,
+        algorithm: str = "local",
+        theta: Optional[float] = None,
+        outer: str = "average",
+        scout: Optional[Dict[str, Any]] = None,
+        evaluate: Optional[Callable[[torch.nn.Module, int], Tuple[int, int, float]]] = None,
+        log: Optional[str] = None,
+        **options: Any,
+    ):
+        own = {name: options.pop(name) for name in _OF_SITE if name in options}
+        self.model = model
+        self._evaluate = evaluate
+        self._patience = milliseconds(options.get("resume") or 0, "resume") / 1e3 + 1
+        self._tensors: List[Tuple[torch.Tensor, bool]] = []
+        named = self._named()
+        self.worker = connect(url, **launched(options))
+        self._site: Optional[Bare] = None
+        try:
+            self._site = Bare(self.worker, algorithm, theta, outer=outer, scout=scout, evaluate=evaluate and self._try, log=log, **own)
+            for name, tensor, trained in named:
+                self._site.tensor(name, tensor.data_ptr(), tensor.numel(), trained)
+                self._tensors.append((tensor, trained))
+            self._resumed(self._site.start)
+        except BaseException:
+            self._abandon()
+            raise
+        self._touch()
+
+    def _named(self) -> List[Tuple[str, torch.Tensor, bool]]:
+        """What is exchanged: trained parameters, then buffers of floats."""
+        found = [(n, p, True) for n, p in self.model.named_parameters() if p.requires_grad and p.numel() > 0]
+        found += [(n, b, False) for n, b in self.model.named_buffers() if b.is_floating_point() and b.numel() > 0]
+        for name, tensor, _ in found:
+            check_place(tensor, name)
+            if tensor.dtype != torch.float32 or not tensor.is_contiguous():
+                raise Error(errno.ENOTSUP, f"{name} is {tensor.dtype}: a site's tensors are contiguous and float32")
+        return found
+
+    def _touch(self) -> None:
+        """Autograd learns that the weights were written to."""
+        with torch.no_grad():
+            for tensor, _ in self._tensors:
+                tensor.detach().view(-1)[:0].zero_()
+
+    @torch.no_grad()
+    def _try(self, weights: List[int], draw: int) -> Tuple[int, int, float]:
+        """evaluate() with these weights in the model, which gets its own back."""
+        guests = [(t, t.detach().clone(), a) for (t, _), a in zip(self._tensors, weights) if a != t.data_ptr()]
+        training = self.model.training
+        try:
+            for tensor, _, address in guests:
+                tensor.copy_(view(address, tensor.numel(), tensor.dtype).view(tensor.shape))
+            self.model.eval()
+            return self._evaluate(self.model, draw)
+        finally:
+            self.model.train(training)
+            for tensor, before, _ in guests:
+                tensor.copy_(before)
+
+    def _resumed(self, call: Callable[[], None]) -> None:
+        """The call, and where it loses the box, the rest of it when that is there again."""
+        while True:
+            try:
+                return call()
+            except StaleError:
+                call = lambda: self._site.resume(self._patience)  # noqa: E731
+
+    def step(self, rate: float, timeout: Optional[float] = None) -> None:
+        """A step along the gradients of the parameters (None: zeros; all None: this site had no samples), and the exchange
+        where one is due."""
+        gradients: Optional[List[Optional[int]]] = []
+        held = []  # what the call reads
+        for tensor, trained in self._tensors:
+            if not trained:
+                gradients.append(None)
+                continue
+            gradient = torch.zeros_like(tensor) if tensor.grad is None else tensor.grad.to_dense() if tensor.grad.is_sparse else tensor.grad
+            held.append(gradient.detach().contiguous())
+            gradients.append(held[-1].data_ptr())
+        if all(tensor.grad is None for tensor, _ in self._tensors):
+            gradients = None
+        try:
+            self._resumed(lambda: self._site.step(gradients, rate, timeout))
+        finally:
+            self._touch()
+
+    def flush(self) -> None:
+        """Before the last step: its exchange says all that is left to say."""
+        self._site.flush()
+
+    def set_samples(self, samples: int) -> None:
+        self._site.set_samples(samples)
+
+    def set_theta(self, theta: float) -> None:
+        self._site.set_theta(theta)
+
+    @property
+    def state(self) -> Dict[str, Any]:
+        """phub.Site.state: steps, theta, share, bytes and so on."""
+        return self._site.state
+
+    @property
+    def decision(self) -> Optional[Decision]:
+        """The scout's last one, if any."""
+        return self._site.decision
+
+    def _abandon(self) -> None:
+        if self._site is not None:
+            self._site.close()
+        self.worker.close()
+
+    def close(self) -> None:
+        """Leaves the job; the model keeps its weights. Again is fine."""
+        if self.worker.closed:
+            return
+        try:
+            self.worker.leave()
+        finally:
+            self._abandon()

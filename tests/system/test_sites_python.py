@@ -1,0 +1,401 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
+"""phub.Scout, phub.Site and phub.torch.Site: as torch itself where that can do it, errors, and a scout that travels.
+
+This process only forks: whatever computes runs in workers, so that no thread of torch is lost at a fork.
+"""
+
+import errno
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+import python_rig as rig
+from python_rig import raises, workers
+
+try:
+    import torch
+except ImportError as e:
+    rig.skip(f"{e} (Debian: apt install python3-torch, and run /usr/bin/python3)")
+
+import numpy
+
+import phub
+import phub.torch
+
+torch.set_num_threads(1)
+WORLD = 3
+GRID = [1, 2, 5, 10]
+
+
+def connect(box, job, rank, world=WORLD, **options):
+    return phub.connect(box.url(job), rank=rank, world=world, reproducible=True, **options)
+
+
+# ---- scouts ----
+
+
+def test_scout(box):
+    scout = phub.Scout(GRID, model_bytes=1000, first=5, seed=3)
+    assert scout.theta == 5 and scout.host(0, 2) == 1 and scout.host(2, 7) not in (2, 7)
+    with raises(phub.Error, "phub_scout_observe()"):
+        scout.decide()
+    with raises(phub.Error, "phub_scout_decide()"):
+        scout.apply()
+    scout.observe([phub.Report(0.9, 0.5, 100, 100000)] * 3)
+    decision = scout.decide()
+    assert (decision.theta, decision.action, decision.believed) == (2, "tightens", 3) and abs(decision.loss - 0.4) < 1e-12
+    assert scout.theta == 5
+    scout.apply()
+    assert scout.theta == 2
+    later = phub.Scout(GRID, model_bytes=1000, first=5, seed=3)
+    later.load(scout.save())
+    for report in ((0.9, 0.9, 100, 1), (float("nan"), 0.9, 100, 1), (0.9, 0.1, 0, 1)):
+        for each in (scout, later):
+            each.observe([report] * 3)
+            last = each.decide()
+            each.apply()
+        assert scout.theta == later.theta
+    assert last.action == "falls back" and last.loss != last.loss and "0 have said" in last.reason
+    with raises(phub.Error, "not whole"):
+        later.load(b"nothing")
+    with raises(phub.Error, "in the grid twice"):
+        phub.Scout([1, 1], model_bytes=1)
+    with raises(ValueError, "not in the grid"):
+        phub.Scout(GRID, model_bytes=1, first=3)
+    with raises(ValueError, "replay"):
+        phub.Scout(GRID, model_bytes=1, policy="best")
+    with raises(TypeError, "nonsense"):
+        phub.Scout(GRID, model_bytes=1, nonsense=1)
+
+
+# ---- sites over addresses ----
+
+
+def gradient_of(weights, rank, step):
+    return (weights - (rank + 1) + 0.1 * step).astype(numpy.float32)
+
+
+def average(rank, box):
+    """Local SGD by numpy's own hand, of all ranks at once; and this one at the box."""
+    reference = [numpy.zeros(50, numpy.float32) for _ in range(WORLD)]
+    weights, momentum = numpy.full(50, rank, numpy.float32), [0] * WORLD
+    with connect(box, "average", rank) as worker:
+        site = phub.Site(worker, "local", 4, momentum=0.5)
+        site.tensor("w", weights.ctypes.data, 50)
+        site.start()
+        for step in range(20):
+            gradient = gradient_of(weights, rank, step)
+            site.step([gradient.ctypes.data], 0.1)
+            for k in range(WORLD):
+                momentum[k] = 0.5 * momentum[k] + gradient_of(reference[k], k, step)
+                reference[k] = reference[k] - 0.1 * momentum[k]
+            if step % 4 == 3:
+                reference = [sum(reference) / WORLD] * WORLD
+        state = site.state
+        site.close()
+        site.close()
+    assert numpy.abs(weights - reference[rank]).max() < 1e-5, (weights, reference)
+    assert (state["steps"], state["exchanges"], state["bytes"], state["sites"]) == (20, 5, 5 * 200, WORLD), state
+    assert abs(state["share"] - 1 / 3) < 1e-12
+    return weights.tobytes()
+
+
+def test_average(box):
+    assert len(set(workers(WORLD, average, box))) == 1
+
+
+def errors(rank, box):
+    weights = numpy.zeros(8, numpy.float32)
+    gradient = numpy.ones(8, numpy.float32)
+    with connect(box, "errors", rank, 2) as worker:
+        site = phub.Site(worker, "gaia", scout={"thetas": [0.1], "policy": "fixed"})
+        site.tensor("w", weights.ctypes.data, 8)
+        with raises(phub.Error, "has not been completed"):
+            site.step([gradient.ctypes.data], 0.1)
+        site.start()
+        with raises(phub.Error, "the scout sets theta"):
+            site.set_theta(0.2)
+        with raises(phub.Error, "rate of -1"):
+            site.step([gradient.ctypes.data], -1)
+        with raises(phub.Error, "a gradient for each"):
+            site.step([None], 0.1)
+        with raises(ValueError, "2 gradients for 1"):
+            site.step([None, None], 0.1)
+        assert site.decision is None
+        if rank == 1:
+            time.sleep(1)
+        else:
+            try:
+                site.step([gradient.ctypes.data], 0.1, timeout=0.3)
+                raise AssertionError("rank 1 was not waited for")
+            except phub.TimeoutError as e:
+                assert "rank" in str(e) and "after 0.3 s" in str(e), e
+            for call in (lambda: site.step([gradient.ctypes.data], 0.1), site.flush, lambda: site.set_samples(3)):
+                try:
+                    call()
+                    raise AssertionError("it was taken while an exchange was on its way")
+                except phub.Error as e:
+                    assert e.code == errno.EBUSY, e
+            site.wait()
+        if rank == 1:
+            site.step([gradient.ctypes.data], 0.1)
+        assert numpy.all(weights < -0.09), weights
+        assert site.state["steps"] == 1
+        site.close()
+        with raises(ValueError, "closed"):
+            site.wait()
+    with connect(box, f"bad{rank}", 0, 1) as worker:
+        with raises(phub.Error, "cannot have a theta of 0.5"):
+            phub.Site(worker, "local", 0.5)
+        with raises(TypeError, "speed"):
+            phub.Site(worker, speed=3)
+        with raises(ValueError, "outer"):
+            phub.Site(worker, outer="space")
+
+
+def test_errors(box):
+    workers(2, errors, box)
+
+
+def leaves(rank, box):
+    """With an exchange on its way: memory is the caller's again, and the others are told."""
+    weights = numpy.zeros(100000, numpy.float32)
+    worker = connect(box, "leaves", rank, 2)
+    site = phub.Site(worker, "bsp")
+    site.tensor("w", weights.ctypes.data, 100000)
+    site.start()
+    if rank == 0:
+        with raises(phub.TimeoutError):
+            site.step([weights.ctypes.data], 0.1, timeout=0.1)
+        site.close()
+    else:
+        time.sleep(0.3)
+        with raises(phub.Error, "rank 0"):
+            for _ in range(3):
+                site.step([weights.ctypes.data], 0.1, timeout=5)
+        site.close()
+    worker.close()
+
+
+def test_leaves(box):
+    workers(2, leaves, box)
+
+
+# ---- models ----
+
+
+def make_net(seed, norm=True):
+    torch.manual_seed(seed)
+    layers = [torch.nn.Linear(9, 32), torch.nn.BatchNorm1d(32) if norm else torch.nn.Identity(), torch.nn.ReLU(), torch.nn.Linear(32, 3)]
+    return torch.nn.Sequential(*layers)
+
+
+def data_of(rank, count=300):
+    """Mostly of one class."""
+    generator = torch.Generator().manual_seed(rank)
+    labels = torch.where(torch.rand(count, generator=generator) < 0.8, torch.tensor(rank % 3), torch.randint(3, (count,), generator=generator))
+    inputs = torch.randn(count, 9, generator=generator) + 2 * torch.nn.functional.one_hot(labels, 3).repeat(1, 3).float()
+    return inputs, labels
+
+
+def batch(data, step, size=10):
+    return tuple(part[step * size % 300 :][:size] for part in data)
+
+
+def bytes_of(model):
+    return b"".join(p.detach().numpy().tobytes() for p in model.state_dict().values())
+
+
+def as_sgd(rank, box):
+    """BSP without norms is torch.optim.SGD on the mean gradient."""
+    net, reference = make_net(rank, False), make_net(0, False)
+    optimizer = torch.optim.SGD(reference.parameters(), lr=0.1, momentum=0.9, weight_decay=0.001)
+    site = phub.torch.Site(net, box.url("sgd"), algorithm="bsp", weight_decay=0.001, rank=rank, world=WORLD)
+    for step in range(20):
+        x, y = batch(data_of(rank), step)
+        net.zero_grad()
+        torch.nn.functional.cross_entropy(net(x), y).backward()
+        site.step(0.1)
+        optimizer.zero_grad()
+        sum(torch.nn.functional.cross_entropy(reference(x), y) for x, y in (batch(data_of(k), step) for k in range(WORLD))).div(WORLD).backward()
+        optimizer.step()
+    site.close()
+    site.close()
+    for ours, theirs in zip(net.parameters(), reference.parameters()):
+        assert torch.allclose(ours, theirs, atol=1e-5), (ours - theirs).abs().max()
+    return bytes_of(net)
+
+
+def test_as_sgd(box):
+    assert len(set(workers(WORLD, as_sgd, box))) == 1
+
+
+def scouted(rank, box, algorithm, thetas, log):
+    net = make_net(rank)
+    data = data_of(rank)
+    tried = []
+
+    def evaluate(model, draw):
+        assert not model.training and not torch.is_grad_enabled()
+        tried.append((draw, bytes_of(model)))
+        return phub.torch.classification(*data, count=50)(model, draw)
+
+    site = phub.torch.Site(net, box.url(f"scout-{algorithm}"), algorithm=algorithm, scout=dict(thetas=thetas, first=thetas[2], period=10, seed=4),
+                           evaluate=evaluate, log=log, rank=rank, world=WORLD)
+    for step in range(60):
+        x, y = batch(data, step)
+        net.zero_grad()
+        torch.nn.functional.cross_entropy(net(x), y).backward()
+        site.step(0.05)
+        assert net.training
+    state, decision = site.state, site.decision
+    if algorithm == "gaia":
+        site.flush()
+    site.close()
+    assert state["windows"] >= 5 and len(tried) == 2 * state["windows"], (state, len(tried))
+    assert all(home[0] == guest[0] and home[1] != guest[1] for home, guest in zip(tried[::2], tried[1::2])), "home and guest are one"
+    assert state["bytes_travel"] == state["windows"] * 4 * sum(t.numel() for t in net.state_dict().values() if t.is_floating_point())
+    return state["theta"], state["windows"], decision, [guest[1] for guest in tried[1::2]], [home[1] for home in tried[::2]]
+
+
+def test_scouted(box):
+    for algorithm, thetas in (("local", GRID), ("gaia", [0.02, 0.05, 0.1, 0.2])):
+        with tempfile.TemporaryDirectory() as folder:
+            log = f"{folder}/log"
+            ended = workers(WORLD, scouted, box, algorithm, thetas, log)
+            lines = [json.loads(line) for line in pathlib.Path(log).read_text().splitlines()]
+        assert len({repr(end[:3]) for end in ended}) == 1, ended
+        assert [line["scout"] for line in lines] == ["run"] + ["decision"] * ended[0][1] + ["end"], lines
+        for window in range(ended[0][1]):  # each model has been somewhere else
+            assert sorted(end[3][window] for end in ended) == sorted(end[4][window] for end in ended), f"window {window}"
+
+
+def fails(rank, box):
+    """What evaluate() raises comes out of the step, after the exchange; the next ones go on."""
+    net = make_net(0)
+    calls = []
+
+    def evaluate(model, draw):
+        calls.append(draw)
+        if rank == 1 and len(calls) == 1:
+            raise KeyError("lost the data")
+        return 10, 5, 1.0
+
+    site = phub.torch.Site(net, box.url("fails"), scout=dict(thetas=[2], period=2), evaluate=evaluate, rank=rank, world=WORLD)
+    for step in range(4):
+        x, y = batch(data_of(rank), step)
+        torch.nn.functional.cross_entropy(net(x), y).backward()
+        if step == 1 and rank == 1:
+            with raises(KeyError, "lost the data"):
+                site.step(0.05)
+        else:
+            site.step(0.05)
+    decision = site.decision
+    assert site.state["windows"] == 2 and decision.believed == WORLD and decision.loss == 0, decision
+    site.close()
+
+
+def test_fails(box):
+    workers(WORLD, fails, box)
+
+
+def without_samples(rank, box):
+    net = make_net(rank, False)
+    site = phub.torch.Site(net, box.url("without"), theta=5, samples=0 if rank == 2 else 7, weighted=True, rank=rank, world=WORLD)
+    for step in range(10):
+        net.zero_grad(set_to_none=True)
+        if rank != 2:
+            x, y = batch(data_of(rank), step)
+            torch.nn.functional.cross_entropy(net(x), y).backward()
+        site.step(0.05)
+    share = site.state["share"]
+    site.close()
+    return share, bytes_of(net)
+
+
+def test_without_samples(box):
+    ended = workers(WORLD, without_samples, box)
+    assert [share for share, _ in ended] == [0.5, 0.5, 0] and len({weights for _, weights in ended}) == 1
+
+
+def test_refused(box):
+    def halves(rank):
+        with raises(phub.Error, "contiguous and float32"):
+            phub.torch.Site(make_net(0).half(), box.url("half"), rank=0, world=1)
+
+    workers(1, halves)
+
+
+def resumed(rank, url, began):
+    net = make_net(rank)
+    site = phub.torch.Site(net, url, theta=3, rank=rank, world=WORLD, resume=30, reproducible=True)
+    began[rank] = 1
+    for step in range(90):
+        x, y = batch(data_of(rank), step)
+        net.zero_grad()
+        torch.nn.functional.cross_entropy(net(x), y).backward()
+        site.step(0.05)
+        time.sleep(0.005)
+    steps = site.state["steps"]
+    site.close()
+    return steps, bytes_of(net)
+
+
+def replace(pid, command, began):
+    """Kills the box when all are at it, and becomes another at the same address."""
+    while not all(began):
+        time.sleep(0.01)
+    time.sleep(0.2)
+    os.kill(pid, signal.SIGKILL)
+    while pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z":
+        time.sleep(0.01)
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    os.dup2(1, 2)
+    os.execv(command[0], command)
+
+
+def test_resumed(_):
+    """A box that is killed and started again is not seen in the weights."""
+    ends = []
+    for kills in (False, True):
+        port = rig.free_port()
+        command = [str(rig.PHUBD), "--listen", f"127.0.0.1:{port}", "-o", "data_ports=any"]
+        began = rig.fork.Array("i", WORLD)
+        box = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        assert "listening" in box.stdout.readline()
+        other = rig.fork.Process(target=replace, args=(box.pid, command, began))
+        if kills:
+            other.start()
+        try:
+            ends.append(workers(WORLD, resumed, f"phub://127.0.0.1:{port}/resumed", began))
+        finally:
+            box.kill()
+            box.wait()
+            box.stdout.close()
+            if kills:
+                other.terminate()
+                other.join()
+    assert ends[0] == ends[1], [[end[0] for end in run] for run in ends]
+
+
+def test_example(box):
+    if not pathlib.Path("/usr/share/datasets/fashion-mnist/train-images-idx3-ubyte.gz").exists():
+        return "no Fashion-MNIST here (deploy/deps.sh demo)"
+    command = ["/usr/bin/python3", rig.ROOT / "deploy/demo/sites.py", "--url", box.url("example"), "--steps", "20", "--policy", "hill", "--period", "10"]
+    sites = [subprocess.Popen(command, env={**os.environ, "RANK": str(rank), "WORLD_SIZE": "2"}, stdout=subprocess.PIPE, text=True) for rank in (0, 1)]
+    out = [site.communicate(timeout=rig.RESULT_S)[0] for site in sites]
+    assert [site.returncode for site in sites] == [0, 0], out
+    assert "step 10: loss" in out[0] and "times less than a gradient a step" in out[0] and out[1] == "", out
+    return None
+
+
+if __name__ == "__main__":
+    sys.stdout.flush()
+    rig.run([test_scout, test_average, test_errors, test_leaves, test_as_sgd, test_scouted, test_fails, test_without_samples, test_refused,
+             test_resumed, test_example], rig.Box())
