@@ -130,13 +130,14 @@ _phub_values() { # OPTION WORD COMMAND SUBCOMMAND
 		;;
 	--compute) compgen -W 'sleep spin' -- "$2" ;;
 	--policy) compgen -W 'fixed replay hill stochastic annealing' -- "$2" ;;
+	--algorithm) compgen -W 'bsp gaia local dgc' -- "$2" ;;
 	--schedule) compgen -W 'all serial backward fifo priority' -- "$2" ;;
 	--trace) compgen -f -X '!*.csv' -- "$2" ;;
 	--isa) compgen -W 'auto all base avx2 avx512 neon' -- "$2" ;;
 	--model) _phub_models "$2" ;;
 	--set) _phubd_settings "$2" ;;
 	--worker-netns) compgen -W "$(ip netns list 2>/dev/null | awk '{ print $1 }')" -- "$2" ;;
-	--phubd | --config | --racks | --kernels | --costs | --timeline | --to | --out | --svg | --token-file) compgen -f -- "$2" ;;
+	--phubd | --config | --racks | --kernels | --costs | --timeline | --to | --out | --svg | --token-file | --secret-file) compgen -f -- "$2" ;;
 	esac
 }
 
@@ -189,11 +190,19 @@ _phub_words() { # COMMAND SUBCOMMAND WORD
 		;;
 	scout)
 		case $2 in
+		run)
+			words='--sites --out --algorithm --policy --thetas --theta --period --sigma --seed --shadow --box --job --phubd
+				--set --json --help'
+			;;
+		advise)
+			words='--listen --sites --model-bytes --thetas --theta --policy --period --sigma --lambda-loss --lambda-bytes
+				--seed --wait --secret-file --out --json --help'
+			;;
 		compare) words='--json --help' ;;
 		explain) words='--at --json --help' ;;
 		plot) words='--out --help' ;;
 		dry-run) words='--policy --thetas --first --sigma --lambda-loss --lambda-bytes --seed --json --help' ;;
-		*) words='compare explain plot dry-run --help' ;;
+		*) words='run compare explain plot dry-run advise --help' ;;
 		esac
 		;;
 	models) words='--json --help' ;;

@@ -9,10 +9,12 @@
 #include "phub/cli/cli.h"
 
 static const struct cli_command scout_commands[] = {
+	{"run", "a box, and processes of a command as its sites, with a decision log", scout_run_run},
 	{"compare", "runs beside each other: bytes, accuracy, and which are on the front", scout_compare_run},
 	{"explain", "why theta changed, in words", scout_explain_run},
 	{"plot", "pictures of runs: theta, loss, alignment, bytes against accuracy", scout_plot_run},
 	{"dry-run", "what another policy would have decided on what a run has seen", scout_dry_run_run},
+	{"advise", "a scout for torchft, Flower and others: sync_every over a socket", scout_advise_run},
 	{NULL, NULL, NULL},
 };
 

@@ -5,9 +5,11 @@
 #ifndef PHUB_CLI_SCOUT_H
 #define PHUB_CLI_SCOUT_H
 
+int scout_advise_run(int argc, char **argv);
 int scout_compare_run(int argc, char **argv);
 int scout_dry_run_run(int argc, char **argv);
 int scout_explain_run(int argc, char **argv);
 int scout_plot_run(int argc, char **argv);
+int scout_run_run(int argc, char **argv);
 
 #endif

@@ -698,7 +698,7 @@ def manuals():
     for words in (["bench", "exchange"], ["bench", "aggregation"], ["bench", "kernels"], ["bench", "train"], ["jobs"], ["doctor"],
                   ["topo"], ["topo", "probe"], ["plan"], ["models"], ["checkpoint", "ls"], ["checkpoint", "verify"],
                   ["checkpoint", "restore"], ["checkpoint", "export"], ["checkpoint", "rm"], ["boxes"], ["promote"],
-                  ["scout", "compare"], ["scout", "explain"], ["scout", "plot"], ["scout", "dry-run"]):
+                  ["scout", "compare"], ["scout", "explain"], ["scout", "plot"], ["scout", "dry-run"], ["scout", "run"], ["scout", "advise"]):
         out, _ = phub(*words, "--help")
         for option in re.findall(r"^  --([\w-]+)", out, re.M):
             check(option == "help" or f"Fl -{option}" in manual, f"phub.1 lacks --{option} of {' '.join(words)}")

@@ -11,7 +11,7 @@ PHUB, PHUBD = str(rig.BUILD / "phub"), str(rig.PHUBD)
 COMMANDS = (["bench", "exchange"], ["bench", "aggregation"], ["bench", "kernels"], ["bench", "seals"], ["bench", "train"], ["jobs"], ["top"],
             ["doctor"], ["topo"], ["topo", "probe"], ["plan"], ["models"], ["checkpoint", "ls"], ["checkpoint", "verify"],
             ["checkpoint", "restore"], ["checkpoint", "export"], ["checkpoint", "rm"], ["boxes"], ["promote"],
-            ["scout", "compare"], ["scout", "explain"], ["scout", "plot"], ["scout", "dry-run"])
+            ["scout", "compare"], ["scout", "explain"], ["scout", "plot"], ["scout", "dry-run"], ["scout", "run"], ["scout", "advise"])
 
 CHOOSE = ("NAME", "WHICH", "HOW", "WAY", "TYPE")  # what --help calls values of which there may be few
 

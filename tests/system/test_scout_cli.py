@@ -8,8 +8,14 @@ import json
 import os
 import pathlib
 import shutil
+import signal
+import socket
+import stat
 import subprocess
+import sys
 import tempfile
+import threading
+import time
 import xml.etree.ElementTree
 
 import rig
@@ -217,11 +223,261 @@ def wrong_words():
                        (["dry-run", hill(), "--first", "3"], "none of the thetas"), (["dry-run", hill(), "--sigma", "2"], "outside its limits"),
                        (["dry-run", hill(), "--thetas", "1,1"], "twice")):
         holds(phub(*words, status=2)[1], why)
-    for command in ("compare", "explain", "plot", "dry-run"):
+    for command in ("run", "compare", "explain", "plot", "dry-run", "advise"):
         holds(phub(command, "--help")[0], f"usage: phub scout {command}", "Exit codes")
+
+
+# ---- run ----
+
+
+def run_sites():
+    """run: processes with ranks, a box of their own, and what was given in their environment; then what came of it"""
+    script = """echo "$RANK of $WORLD_SIZE, $LOCAL_RANK of $LOCAL_WORLD_SIZE, $PHUB_URL"; echo "to stderr" >&2; printf 'no newline'
+                env | grep ^PHUB_SCOUT_ | sort >env$RANK; [ $RANK != 0 ] || cp "$0" "$PHUB_SCOUT_LOG" """
+    (FOLDER / "out.jsonl").write_text("stale")
+    out, err = phub("run", "--sites", 3, "--policy", "hill", "--thetas", "1,2.5,20", "--theta", "2.5", "--sigma", "0.02", "--seed", 7,
+                    "--period", 50, "--shadow", "1,0.1", "--algorithm", "local", "--out", "out.jsonl", "--", "sh", "-c", script, hill())
+    for k in range(3):
+        holds(out, rf"(^|\n)\[{k}\] {k} of 3, {k} of 3, phub://127.0.0.1:\d+/scout\n", rf"\n\[{k}\] no newline\n")
+        holds(err, rf"\[{k}\] to stderr")
+        check((FOLDER / f"env{k}").read_text().split("\n")[:-1] == [
+            "PHUB_SCOUT_ALGORITHM=local", f"PHUB_SCOUT_LOG={FOLDER}/out.jsonl", "PHUB_SCOUT_PERIOD=50", "PHUB_SCOUT_POLICY=hill", "PHUB_SCOUT_SEED=7",
+            "PHUB_SCOUT_SHADOW=1,0.1", "PHUB_SCOUT_SIGMA=0.02", "PHUB_SCOUT_THETA=2.5", "PHUB_SCOUT_THETAS=1,2.5,20"], (FOLDER / f"env{k}").read_text())
+    holds(out, r"\nout +local +hill +160 ")
+    out, _ = phub("run", "--sites", 1, "--box", "phub://nowhere:1/job", "--out", "out.jsonl", "--json", "--", "sh", "-c",
+                  'echo $PHUB_URL; env | grep -c ^PHUB_SCOUT_; cp "$0" "$PHUB_SCOUT_LOG"', hill())
+    check(out.startswith("[0] phub://nowhere:1/job\n[0] 1\n") and json.loads(out.splitlines()[-1])["ended"], out)
+
+
+def run_long_lines():
+    """run: a line that is longer than there is room goes in pieces, all of it"""
+    out, _ = phub("run", "--sites", 1, "--box", "phub://x/y", "--out", "out.jsonl", "--", sys.executable, "-c",
+                  f"print('x' * 20000); print(); import shutil, os; shutil.copy({str(hill())!r}, os.environ['PHUB_SCOUT_LOG'])")
+    rows = [line for line in out.splitlines() if line.startswith("[0]")]
+    check(sum(row.count("x") for row in rows) == 20000 and all(len(row) <= 4096 + 4 for row in rows) and rows[-1] == "[0] ", str(list(map(len, rows))))
+
+
+def run_that_fails():
+    """run: when one site fails all are ended, with what they have started, and it is said which and why"""
+    began = time.monotonic()
+    _, err = phub("run", "--sites", 3, "--", "sh", "-c", "echo $$ >pid$RANK; [ $RANK = 1 ] && sleep 0.3 && exit 3; sleep 97 & wait", status=1)
+    holds(err, "phub: site 1 ended with exit code 3")
+    check(time.monotonic() - began < 20, "waited for the others")
+    for k in (0, 2):
+        group = (FOLDER / f"pid{k}").read_text().strip()
+        until = time.monotonic() + rig.DEADLINE_S
+        while left := [p for p in pathlib.Path("/proc").glob("[0-9]*/stat") if group_of(p) == group]:
+            check(time.monotonic() < until, f"left behind of site {k}: {left}")
+            time.sleep(0.05)
+    _, err = phub("run", "--", "sh", "-c", "kill -9 $$", status=1)
+    holds(err, r"site \d was killed by signal 9 \(Killed\)")
+    _, err = phub("run", "--sites", 1, "--", "sh", "-c", "trap '' TERM; kill -TERM $PPID; while :; do sleep 1; done", status=1)
+    holds(err, "interrupted")  # and by SIGKILL, as it does not heed the other
+    _, err = phub("run", "--sites", 1, "--", "/nowhere/train", status=1)
+    holds(err, r"\[0\] /nowhere/train: No such file", "site 0 could not run the command")
+    holds(phub("run", "--", "true", status=1)[1], "none has written scout.jsonl")
+    holds(phub("run", "--phubd", "/nowhere/phubd", "--", "true", status=1)[1], "could not run /nowhere/phubd")
+    holds(phub("run", "--out", "/nowhere/x.jsonl", "--", "true", status=1)[1], "none has written")
+
+
+def group_of(path):
+    """Of a process that lives."""
+    try:
+        fields = path.read_text().rsplit(")", 1)[1].split()
+    except OSError:
+        return None
+    return None if fields[0] == "Z" else fields[2]
+
+
+def run_interrupted():
+    """run: SIGINT ends the sites and the box"""
+    process = subprocess.Popen([PHUB, "scout", "run", "--sites", "2", "--", "sh", "-c", "echo here; sleep 98"], stdout=subprocess.PIPE,
+                               stderr=subprocess.PIPE, text=True, env=rig.QUIET, cwd=FOLDER)
+    check(process.stdout.readline().endswith("here\n"), "no site")
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=rig.DEADLINE_S)
+    check(process.returncode == 1, f"exit code {process.returncode}")
+    holds(err, "interrupted")
+
+
+def run_wrong_words():
+    """run: what cannot be is refused"""
+    for words, why in (([], "stands behind --"), (["--sites", "0", "--", "x"], "allowed is 1 to 64"), (["--sites", "65", "--", "x"], "1 to 64"),
+                       (["--box", "host", "--", "x"], "a URL like phub://"), (["--box", "phub://a/b", "--set", "cores=1", "--", "x"], "another one"),
+                       (["--job", "a/b", "--", "x"], "allowed are letters"), (["--set", "cores", "--", "x"], "KEY=VALUE"),
+                       (["--policy", "hil", "--", "x"], "did you mean hill"), (["--thetas", "a", "--", "x"], "numbers from 0 on")):
+        holds(phub("run", *words, status=2)[1], why)
+
+
+# ---- advise ----
+
+
+class Advisor:
+    def __init__(self, *words, sites=2, listen=None):
+        self.path = listen or f"unix:{FOLDER}/advise"
+        self.process = subprocess.Popen([PHUB, "scout", "advise", "--listen", self.path, "--sites", str(sites), "--model-bytes", "1000", "--thetas",
+                                         "1,2,5,10", "--theta", "5", "--period", "100", *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                        text=True, env=rig.QUIET, cwd=FOLDER)
+        self.said = self.process.stdout.readline()
+        if not listen:
+            holds(self.said, "listen.*unix:")
+        else:
+            self.path = self.said.split()[-1]
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.process.send_signal(signal.SIGTERM)
+        self.out, self.err = self.process.communicate(timeout=rig.DEADLINE_S)
+        check(self.process.returncode == 0, f"exit code {self.process.returncode}: {self.err}")
+
+    def call(self):
+        host, port = self.path.rsplit(":", 1)
+        peer = socket.socket(socket.AF_UNIX if host == "unix" else socket.AF_INET)
+        peer.settimeout(rig.DEADLINE_S)
+        peer.connect(port if host == "unix" else (host, int(port)))
+        return peer
+
+    def ask(self, *lines):
+        """The answers to these lines, which come in as many."""
+        with self.call() as peer:
+            peer.sendall(b"".join((line if isinstance(line, bytes) else json.dumps(line).encode()) + b"\n" for line in lines))
+            with peer.makefile("rb") as answers:
+                return [json.loads(answers.readline() or b'{"closed":1}') for _ in lines]
+
+
+def report(site, step, away, **more):
+    return {"site": site, "step": step, "home": {"correct": 90, "samples": 100}, "away": {"correct": away, "samples": 100}, "bytes": 20000, **more}
+
+
+def advise():
+    """advise: all hear one decision when all have reported; who is late hears what holds; the log is one that explain reads"""
+    with Advisor("--out", "advise.jsonl") as a:
+        check(a.ask({"site": 0, "step": 0})[0]["sync_every"] == 5, "the first theta")
+        heard = []
+        waits = threading.Thread(target=lambda: heard.extend(a.ask(report(0, 100, 70))))
+        waits.start()
+        time.sleep(0.2)
+        check(not heard, "an answer before all have reported")
+        heard += a.ask(report(1, 100, 70))
+        waits.join()
+        check(len(heard) == 2 and heard[0] == heard[1] and heard[0]["sync_every"] == 2 and heard[0]["action"] == "tightens", str(heard))
+        check(a.ask(report(0, 100, 70))[0]["reason"] == "the window of this step is over", "late")
+        both = a.ask(report(0, 200, 89), report(1, 200, 89))
+        check(both[0] == both[1] and both[0]["window"] == 1, str(both))
+        mode = os.stat(FOLDER / "advise").st_mode
+        check(stat.S_ISSOCK(mode) and not mode & 0o077, f"{mode:o}")
+    check(not (FOLDER / "advise").exists(), "the socket is left behind")
+    holds(a.out, r"step 100: theta 5, then 2 \(tightens\)")
+    windows = [line for line in lines((FOLDER / "advise.jsonl").read_text()) if line["scout"] == "decision"]
+    check([w["t"] for w in windows] == [100, 200] and abs(windows[0]["AL"] - 0.2) < 1e-12 and windows[0]["bytes"] == 20000, str(windows))
+    holds(phub("explain", "advise.jsonl")[0], "advise: local, policy hill, 2 sites; 2 windows, theta changed in")
+
+
+def advise_waits():
+    """advise: who does not report is waited for so long, and then is silent; a site that asks again is one; gone ones do no harm"""
+    with Advisor("--wait", "0.5", "--json", sites=3) as a:
+        began = time.monotonic()
+        gone = a.call()
+        gone.sendall(json.dumps(report(2, 100, 80)).encode() + b"\n")
+        gone.close()
+        first = a.call()
+        first.sendall(json.dumps(report(0, 100, 10)).encode() + b"\n")
+        check(a.ask(report(0, 100, 80))[0]["action"] == "tightens", "of three two have reported")
+        check(0.3 < time.monotonic() - began < 20, f"{time.monotonic() - began} s")
+        first.close()
+        answer = a.ask({"site": 1, "step": 200, "bytes": 5})[0]
+        check(answer["action"] == "falls back", str(answer))
+    decisions = [line for line in lines(a.out) if line["scout"] == "decision"]
+    check(decisions[0]["believed"] == 2 and abs(decisions[0]["AL"] - 0.1) < 1e-12 and decisions[1]["AL"] is None, str(decisions))
+
+
+def advise_strangers():
+    """advise: lines that are no reports are refused and say why; long ones, many callers and lies do no harm to those who report"""
+    refused = [(b"", "no JSON"), (b"[]", "no object"), (b"{", "no JSON"), (b'{"site":2,"step":1}', "site: needs one of 0 to 1"),
+               (b'{"site":-1,"step":1}', "no whole number"), (b'{"site":0.5,"step":1}', "no whole number"), (b'{"site":0}', "step is missing"),
+               (b'{"site":0,"step":1,"home":3}', "home is not"), (b'{"site":0,"step":1,"away":{"correct":2,"samples":1}}', "more that is correct"),
+               (b'{"site":0,"step":1,"bytes":9007199254740993}', "no whole number"), (b'{"site":0,"site":1,"step":1}', "duplicate"),
+               (b'{"site":0,"step":1,"secret":' + b'"' + b"x" * 256 + b'"}', "secret is no text"), (b"[" * 3000, "no JSON"),
+               (b"\xff\x00", "no JSON"), (b"x" * 5000, "too long")]
+    with Advisor() as a:
+        for line, why in refused:
+            holds(a.ask(line)[0].get("error", "nothing"), why)
+        crowd = [a.call() for _ in range(40)]
+        check(any(peer.recv(1) == b"" for peer in crowd[-4:]), "there is no bound of callers")
+        for peer in crowd:
+            peer.close()
+        time.sleep(0.2)
+        for _ in range(50):
+            a.call().close()
+        time.sleep(0.2)
+        both = a.ask(report(0, 100, 70), report(1, 100, 70))
+        check(both[0]["sync_every"] == 2, str(both))
+    check(not a.err, a.err)
+
+
+def advise_secret():
+    """advise: with a secret only who says it is heard; without one nobody elsewhere is"""
+    (FOLDER / "secret").write_text("open sesame\n")
+    with Advisor("--secret-file", "secret", sites=1, listen="127.0.0.1:0") as a:
+        for line in (report(0, 100, 70), report(0, 100, 70, secret="open"), report(0, 100, 70, secret="open sesamee")):
+            check(a.ask(line)[0] == {"error": "this is not the secret"}, str(line))
+        check(a.ask(report(0, 100, 70, secret="open sesame"))[0]["sync_every"] == 2, "the secret")
+    given = ["--sites", "1", "--model-bytes", "1", "--thetas", "1"]
+    holds(phub("advise", "--listen", "0.0.0.0:0", *given, status=1)[1], "reached from elsewhere: give --secret-file")
+    for secret, why in (("/nowhere/secret", "cannot read"), ("empty", "is empty"), ("long", "less than 256")):
+        (FOLDER / "empty").write_text("\n")
+        (FOLDER / "long").write_text("x" * 300)
+        holds(phub("advise", "--listen", "127.0.0.1:0", "--secret-file", secret, *given, status=1)[1], why)
+
+
+def advise_sockets():
+    """advise: a socket that was left behind is taken over; one that is in use, and a file, are not"""
+    given = ["--sites", "1", "--model-bytes", "1", "--thetas", "1"]
+    with Advisor(sites=1):
+        holds(phub("advise", "--listen", f"unix:{FOLDER}/advise", *given, status=1)[1], "another one listens there")
+    left = socket.socket(socket.AF_UNIX)
+    left.bind(str(FOLDER / "advise"))
+    left.close()
+    with Advisor(sites=1) as a:
+        check(a.ask({"site": 0, "step": 0})[0]["sync_every"] == 5, "over a socket that was left")
+    (FOLDER / "file").write_text("mine")
+    holds(phub("advise", "--listen", f"unix:{FOLDER}/file", *given, status=1)[1], "Address already in use")
+    check((FOLDER / "file").read_text() == "mine", "a file was removed")
+    holds(phub("advise", "--listen", f"unix:{FOLDER}/" + "x" * 200, *given, status=1)[1], "a path has 1 to")
+    holds(phub("advise", "--listen", "127.0.0.1:0", "--out", "/nowhere/x", *given, status=1)[1], "cannot write /nowhere/x")
+
+
+def advise_wrong_words():
+    """advise: what cannot be is refused"""
+    given = ["--listen", "127.0.0.1:0", "--sites", "2", "--model-bytes", "1000"]
+    for words, why in (([], "needs --listen"), (given, "needs --listen.*--thetas"), ([*given, "--thetas", "1,2.5"], "2.5 is no whole number of steps"),
+                       ([*given, "--thetas", "1,2", "--theta", "3"], "none of --thetas"), ([*given, "--thetas", "1,1"], "twice"),
+                       ([*given, "--thetas", "1", "--sigma", "2"], "outside its limits"), ([*given, "--thetas", "1", "--sites", "0"], "allowed is 1 to")):
+        holds(phub("advise", *words, status=2)[1], why)
+
+
+def advise_python():
+    """phub.advise: asks, and says what was refused"""
+    script = """import sys; from phub import advise; a = sys.argv[1]
+one = {"step": 100, "home": {"correct": 9, "samples": 10}, "away": {"correct": 7, "samples": 10}, "bytes": 20000}
+assert advise.ask(a, {"site": 0, "step": 0})["sync_every"] == 5
+assert advise.ask(a, {"site": 0, **one}, {"site": 1, **one})["sync_every"] == 2
+try: advise.ask(a, {"site": 2, "step": 1})
+except ValueError as error: print(error)
+try: advise.ask(a + "x", {"site": 0, "step": 0})
+except OSError as error: print("nobody")"""
+    with Advisor() as a:
+        done = subprocess.run(["/usr/bin/python3", "-c", script, a.path], capture_output=True, text=True, timeout=rig.DEADLINE_S,
+                              env={**rig.QUIET, "PYTHONPATH": str(rig.ROOT / "client/python"), "PHUB_LIBRARY": str(rig.BUILD / "libphub.so.0.1.0")})
+    if "sanitizer" in done.stderr.lower():
+        raise rig.Skip("a library under a sanitizer cannot be loaded by Python")
+    check(done.stdout == "site: needs one of 0 to 1\nnobody\n" and done.returncode == 0, done.stdout + done.stderr)
 
 
 if __name__ == "__main__":
     os.environ["BUILD"] = str(rig.BUILD)
     rig.run([compare, explain, nothing_to_explain, dry_run_of_itself, dry_run_of_others, plot, names_in_pictures, cut_off, standard_input,
-             broken, strange, wrong_words], None if STUDY.exists() else f"{STUDY} is not there (make test-programs)")
+             broken, strange, wrong_words, run_sites, run_long_lines, run_that_fails, run_interrupted, run_wrong_words, advise, advise_waits,
+             advise_strangers, advise_secret, advise_sockets, advise_wrong_words, advise_python], None if STUDY.exists() else f"{STUDY} is not there (make test-programs)")

@@ -1,0 +1,597 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * phub scout advise: a scout for those who train by something else (torchft's LocalSGD and DiLoCo, Flower), and set
+ * sync_every themselves. Sites say how a window went, a line each; when all have, or time is up, each is told how many
+ * steps to make between two averages. One thread, one poll().
+ *
+ * Strangers that reach the socket are kept within bounds: callers, the length of a line, and the time it may take.
+ */
+#include <arpa/inet.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "client/scout/record.h"
+#include "client/scout/site.h"
+#include "client/url.h"
+#include "phub/base/clock.h"
+#include "phub/cli/advise_line.h"
+#include "phub/cli/args.h"
+#include "phub/cli/cli.h"
+#include "phub/cli/output.h"
+#include "phub/cli/scout.h"
+#include "transport/stream.h"
+
+enum {
+	ADVISE_SITES_MAX = 1024,
+	ADVISE_SPARE = 16, /* callers beside one for each site */
+	ADVISE_LINE_MS = 10000,
+	ADVISE_RECORD_BYTES = 8192,
+};
+
+static const char *const advise_policies[] = {"fixed", "replay", "hill", "stochastic", "annealing", NULL};
+
+struct advise_options {
+	const char *listen, *out, *secret_file;
+	uint64_t sites, period, model_bytes, seed, wait_ns;
+	int policy;
+	struct args_reals thetas;
+	double theta, sigma, lambda_loss, lambda_bytes;
+	bool json;
+};
+
+struct advise_caller {
+	int fd;          /* -1: none */
+	uint64_t end_ns; /* when it must have said something whole; CLOCK_NEVER: when it likes */
+	size_t have;
+	char line[ADVISE_LINE_MAX + 1];
+};
+
+struct advise_site {
+	bool here;  /* it has reported on this window */
+	int caller; /* who is to be told; -1: has gone */
+	struct scout_report report;
+};
+
+struct advise {
+	const struct advise_options *options;
+	char secret[ADVISE_SECRET_BYTES]; /* "": none is asked for */
+	struct scout scout;
+	struct scout_decision last; /* what is answered to who only asks */
+	uint64_t step, last_step;   /* of this window's reports, the most; of the last window's */
+	uint64_t end_ns;            /* of this window */
+	double total;               /* bytes that a site has sent, the mean */
+	unsigned waiting;
+	int fd;
+	FILE *log;
+	struct advise_site sites[ADVISE_SITES_MAX];
+	struct advise_caller *callers;
+	struct pollfd *ready;
+	unsigned room;
+};
+
+static volatile sig_atomic_t advise_ended;
+
+static void advise_on_signal(int number)
+{
+	(void)number;
+	advise_ended = 1;
+}
+
+/* ---- callers ---- */
+
+static void advise_drop(struct advise *a, unsigned caller)
+{
+	for (unsigned k = 0; k < a->options->sites; k++)
+		if (a->sites[k].caller == (int)caller)
+			a->sites[k].caller = -1;
+	close(a->callers[caller].fd);
+	a->callers[caller].fd = -1;
+	a->callers[caller].have = 0;
+}
+
+/* Who does not read what it asked for has gone. */
+static void advise_send(struct advise *a, unsigned caller, const char *text, size_t length)
+{
+	if (send(a->callers[caller].fd, text, length, MSG_NOSIGNAL | MSG_DONTWAIT) != (ssize_t)length)
+		advise_drop(a, caller);
+}
+
+static void advise_refuse(struct advise *a, unsigned caller, const char *text)
+{
+	char answer[ADVISE_ANSWER_BYTES];
+
+	advise_send(a, caller, answer, advise_line_error(text, answer));
+	if (a->callers[caller].fd >= 0)
+		advise_drop(a, caller);
+}
+
+static void advise_accept(struct advise *a)
+{
+	unsigned i = 0;
+	int fd = accept4(a->fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+
+	if (fd < 0)
+		return;
+	while (i < a->room && a->callers[i].fd >= 0)
+		i++;
+	if (i == a->room) { /* of those who are here none is put out for a stranger */
+		close(fd);
+		return;
+	}
+	a->callers[i] = (struct advise_caller){.fd = fd, .end_ns = clock_deadline_ns(clock_now_ns(), ADVISE_LINE_MS)};
+}
+
+/* ---- windows ---- */
+
+static void advise_record(struct advise *a, const struct scout_report *reports, double theta)
+{
+	const unsigned sites = (unsigned)a->options->sites;
+	char line[ADVISE_RECORD_BYTES] = "";
+	struct record_decision d;
+
+	record_decision_init(&d);
+	d.t = a->step;
+	d.theta = theta;
+	d.decision = a->last;
+	d.sites = sites;
+	for (unsigned k = 0; k < sites; k++) {
+		d.samples += reports[k].samples;
+		d.bytes += (double)reports[k].bytes / sites;
+		d.bytes_travel += reports[k].samples > 0 ? (double)a->options->model_bytes / sites : 0;
+	}
+	a->total += d.bytes + d.bytes_travel;
+	d.bytes_total = a->total;
+	d.bytes_bsp = (double)a->options->model_bytes * (double)a->step;
+	if (record_decision(&d, line, sizeof(line)) >= sizeof(line))
+		return;
+	if (a->log) {
+		fputs(line, a->log);
+		fflush(a->log);
+	}
+	if (a->options->json)
+		fputs(line, stdout);
+	else
+		printf("step %" PRIu64 ": theta %g, then %g (%s): %s\n", a->step, theta, a->last.theta,
+			scout_action_name(a->last.action), a->last.reason);
+	fflush(stdout);
+}
+
+static void advise_decide(struct advise *a)
+{
+	static struct scout_report reports[ADVISE_SITES_MAX];
+	const unsigned sites = (unsigned)a->options->sites;
+	double theta = scout_theta(&a->scout);
+	char answer[ADVISE_ANSWER_BYTES];
+	size_t length;
+
+	for (unsigned k = 0; k < sites; k++)
+		reports[k] = a->sites[k].here ? a->sites[k].report : (struct scout_report){.home = NAN, .away = NAN};
+	scout_observe(&a->scout, reports, sites, &a->last);
+	advise_record(a, reports, theta);
+	length = advise_line_answer(&a->last, answer);
+	for (unsigned k = 0; k < sites; k++) {
+		int caller = a->sites[k].caller;
+
+		if (a->sites[k].here && caller >= 0)
+			advise_send(a, (unsigned)caller, answer, length);
+		a->sites[k] = (struct advise_site){.caller = -1};
+	}
+	a->last_step = a->step;
+	a->step = 0;
+	a->waiting = 0;
+	a->end_ns = CLOCK_NEVER;
+}
+
+/* Whoever comes late, or asks before the first window, hears what holds. */
+static void advise_tell(struct advise *a, unsigned caller, const char *why)
+{
+	struct scout_decision now = a->last;
+	char answer[ADVISE_ANSWER_BYTES];
+
+	now.theta = scout_theta(&a->scout);
+	now.action = SCOUT_STAYS;
+	snprintf(now.reason, sizeof(now.reason), "%s", why);
+	advise_send(a, caller, answer, advise_line_answer(&now, answer));
+}
+
+static void advise_take(struct advise *a, unsigned caller, const struct advise_line *line)
+{
+	struct advise_site *site = &a->sites[line->site];
+
+	if (line->step == 0) {
+		advise_tell(a, caller, "no window was reported");
+	} else if (line->step <= a->last_step) {
+		advise_tell(a, caller, "the window of this step is over");
+	} else {
+		a->waiting += !site->here;
+		*site = (struct advise_site){.here = true, .caller = (int)caller, .report = line->report};
+		a->step = line->step > a->step ? line->step : a->step;
+		if (a->waiting == 1 && a->end_ns == CLOCK_NEVER)
+			a->end_ns = clock_now_ns() + a->options->wait_ns;
+		if (a->waiting == a->options->sites)
+			advise_decide(a);
+	}
+}
+
+/* As long for all that are wrong. */
+static bool advise_trusts(const struct advise *a, const char *secret)
+{
+	unsigned char wrong = 0;
+
+	for (unsigned i = 0; i < ADVISE_SECRET_BYTES; i++)
+		wrong |= (unsigned char)(a->secret[i] ^ secret[i]);
+	return !a->secret[0] || wrong == 0;
+}
+
+static void advise_hear(struct advise *a, unsigned caller, const char *text, size_t length)
+{
+	struct advise_line line;
+	struct err e = {0};
+
+	if (advise_line_parse(text, length, (unsigned)a->options->sites, &line, &e) < 0)
+		advise_refuse(a, caller, e.text);
+	else if (!advise_trusts(a, line.secret))
+		advise_refuse(a, caller, "this is not the secret");
+	else
+		advise_take(a, caller, &line);
+}
+
+static void advise_read(struct advise *a, unsigned caller)
+{
+	struct advise_caller *c = &a->callers[caller];
+	ssize_t got = recv(c->fd, c->line + c->have, sizeof(c->line) - c->have, 0);
+	char *end;
+
+	if (got < 0 && (errno == EAGAIN || errno == EINTR))
+		return;
+	if (got <= 0) {
+		advise_drop(a, caller);
+		return;
+	}
+	if (c->have == 0 && c->end_ns == CLOCK_NEVER)
+		c->end_ns = clock_deadline_ns(clock_now_ns(), ADVISE_LINE_MS);
+	c->have += (size_t)got;
+	while (c->fd >= 0 && (end = memchr(c->line, '\n', c->have))) {
+		size_t gone = (size_t)(end - c->line) + 1;
+		char text[ADVISE_LINE_MAX + 1];
+
+		memcpy(text, c->line, gone);
+		memmove(c->line, c->line + gone, c->have - gone);
+		c->have -= gone;
+		c->end_ns = c->have ? c->end_ns : CLOCK_NEVER;
+		advise_hear(a, caller, text, gone - 1);
+	}
+	if (c->fd >= 0 && c->have == sizeof(c->line))
+		advise_refuse(a, caller, "a line is too long");
+}
+
+/* ---- the loop ---- */
+
+static void advise_expire(struct advise *a, uint64_t now_ns, uint64_t *next_ns)
+{
+	if (a->end_ns <= now_ns)
+		advise_decide(a);
+	*next_ns = a->end_ns;
+	for (unsigned i = 0; i < a->room; i++) {
+		if (a->callers[i].fd < 0)
+			continue;
+		if (a->callers[i].end_ns <= now_ns)
+			advise_refuse(a, i, "a line took too long");
+		else if (a->callers[i].end_ns < *next_ns)
+			*next_ns = a->callers[i].end_ns;
+	}
+}
+
+static void advise_loop(struct advise *a)
+{
+	while (!advise_ended) {
+		uint64_t now_ns = clock_now_ns(), next_ns;
+
+		advise_expire(a, now_ns, &next_ns);
+		a->ready[a->room] = (struct pollfd){.fd = a->fd, .events = POLLIN};
+		for (unsigned i = 0; i < a->room; i++)
+			a->ready[i] = (struct pollfd){.fd = a->callers[i].fd, .events = POLLIN};
+		/* A second at most: a signal may come just before. */
+		if (next_ns > now_ns + NS_PER_S)
+			next_ns = now_ns + NS_PER_S;
+		if (poll(a->ready, a->room + 1, clock_timeout_ms(now_ns, next_ns)) <= 0)
+			continue;
+		for (unsigned i = 0; i < a->room; i++)
+			if (a->ready[i].revents && a->callers[i].fd >= 0 && a->callers[i].fd == a->ready[i].fd)
+				advise_read(a, i);
+		if (a->ready[a->room].revents)
+			advise_accept(a);
+	}
+}
+
+/* ---- the socket ---- */
+
+/* One that is left of a server that has gone is removed; one that still answers is not. */
+static int advise_listen_unix(struct advise *a, const char *path, struct err *e)
+{
+	struct sockaddr_un address = {.sun_family = AF_UNIX};
+	struct stat found;
+	mode_t mask;
+	int rc;
+
+	if (!path[0] || strlen(path) >= sizeof(address.sun_path))
+		return err_set(e, -EINVAL, "unix:%s: a path has 1 to %zu bytes", path, sizeof(address.sun_path) - 1);
+	memcpy(address.sun_path, path, strlen(path));
+	a->fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	if (a->fd < 0)
+		return err_set(e, -errno, "no socket: %s", strerror(errno));
+	if (connect(a->fd, (struct sockaddr *)&address, sizeof(address)) == 0)
+		return err_set(e, -EADDRINUSE, "unix:%s: another one listens there", path);
+	if (errno == ECONNREFUSED && lstat(path, &found) == 0 && S_ISSOCK(found.st_mode))
+		unlink(path);
+	mask = umask(0177);
+	rc = bind(a->fd, (struct sockaddr *)&address, sizeof(address));
+	umask(mask);
+	if (rc < 0 || listen(a->fd, SOMAXCONN) < 0)
+		return err_set(e, -errno, "unix:%s: %s", path, strerror(errno));
+	return 0;
+}
+
+/* HOST:PORT; port 0 is any that is free. */
+static int advise_parse(const char *where, struct url_box *box, struct err *e)
+{
+	size_t length = strlen(where);
+	bool any = length > 2 && strcmp(where + length - 2, ":0") == 0;
+	char text[URL_HOST_BYTES + 16];
+	int rc;
+
+	snprintf(text, sizeof(text), "%.*s", (int)(any ? length - 2 : length), where);
+	rc = url_parse_box(text, box, e);
+	if (rc == 0 && any)
+		box->port = 0;
+	return rc;
+}
+
+static int advise_listen(struct advise *a, char bound[128], struct err *e)
+{
+	const char *where = a->options->listen;
+	struct url_box box;
+	int rc, local;
+
+	if (strncmp(where, "unix:", 5) == 0) {
+		snprintf(bound, 128, "%s", where);
+		return advise_listen_unix(a, where + 5, e);
+	}
+	rc = advise_parse(where, &box, e);
+	local = rc == 0 ? stream_host_is_loopback(box.host) : 0;
+	if (rc == 0 && local != 1 && !a->secret[0])
+		return err_set(e, -EACCES,
+			"%s can be reached from elsewhere: give --secret-file, or listen on 127.0.0.1", where);
+	return rc < 0 ? rc : stream_listen_tcp(box.host, box.port, NULL, &a->fd, bound, 128, e);
+}
+
+static int advise_read_secret(struct advise *a, struct err *e)
+{
+	const char *path = a->options->secret_file;
+	FILE *file = path ? fopen(path, "re") : NULL;
+	size_t length;
+
+	if (!path)
+		return 0;
+	if (!file)
+		return err_set(e, -errno, "cannot read %s: %s", path, strerror(errno));
+	length = fread(a->secret, 1, sizeof(a->secret), file);
+	fclose(file);
+	if (length == sizeof(a->secret))
+		return err_set(e, -EINVAL, "%s: a secret has less than %d bytes", path, ADVISE_SECRET_BYTES);
+	a->secret[strcspn(a->secret, "\r\n")] = '\0';
+	memset(a->secret + strlen(a->secret), 0, sizeof(a->secret) - strlen(a->secret));
+	return a->secret[0] ? 0 : err_set(e, -EINVAL, "%s is empty", path);
+}
+
+/* ---- beginning and end ---- */
+
+static int advise_config(const struct advise_options *o, struct scout_config *c, struct err *e)
+{
+	scout_defaults(c);
+	c->policy = (enum scout_policy)o->policy;
+	c->period = (uint32_t)o->period;
+	c->model_bytes = o->model_bytes;
+	c->seed = o->seed;
+	c->sigma = o->sigma;
+	c->lambda_loss = o->lambda_loss;
+	c->lambda_bytes = o->lambda_bytes;
+	c->theta_count = o->thetas.count;
+	memcpy(c->thetas, o->thetas.at, o->thetas.count * sizeof(double));
+	for (unsigned i = 0; i < c->theta_count; i++)
+		if (!site_theta_valid(SITE_LOCAL, c->thetas[i]))
+			return err_set(e, -EINVAL, "--thetas: %g is no whole number of steps", c->thetas[i]);
+	if (c->policy == SCOUT_REPLAY) {
+		memcpy(c->schedule, c->thetas, sizeof(c->thetas));
+		c->schedule_count = c->theta_count;
+		c->theta_count = c->theta_count ? 1 : 0;
+	}
+	while (!isnan(o->theta) && c->first < c->theta_count && c->thetas[c->first] != o->theta)
+		c->first++;
+	if (c->first == c->theta_count && c->theta_count > 0)
+		return err_set(e, -EINVAL, "--theta %g: is none of --thetas", o->theta);
+	return 0;
+}
+
+static int advise_open_log(struct advise *a, struct err *e)
+{
+	char line[ADVISE_RECORD_BYTES] = "";
+
+	if (!a->options->out)
+		return 0;
+	a->log = fopen(a->options->out, "we");
+	if (!a->log)
+		return err_set(e, -errno, "cannot write %s: %s", a->options->out, strerror(errno));
+	record_run(&(struct record_run){.algorithm = SITE_LOCAL,
+			   .scout = &a->scout.config,
+			   .sites = (unsigned)a->options->sites,
+			   .job = "advise"},
+		line, sizeof(line));
+	fputs(line, a->log);
+	fflush(a->log);
+	return 0;
+}
+
+static int advise_close_log(struct advise *a)
+{
+	const double sites = (double)a->options->sites;
+	char line[ADVISE_RECORD_BYTES] = "";
+
+	if (!a->log)
+		return CLI_DONE;
+	record_end(&(struct record_end){.t = a->last_step,
+			   .bytes = (double)a->scout.bytes / sites,
+			   .bytes_travel = (double)a->scout.bytes_travel / sites,
+			   .bytes_wire = NAN,
+			   .theta = scout_theta(&a->scout),
+			   .accuracy = NAN,
+			   .loss = NAN,
+			   .seconds = NAN},
+		line, sizeof(line));
+	fputs(line, a->log);
+	if (fclose(a->log) == 0)
+		return CLI_DONE;
+	output_error("cannot write %s: %s", a->options->out, strerror(errno));
+	return CLI_FAILED;
+}
+
+static int advise_room(struct advise *a, struct err *e)
+{
+	a->room = (unsigned)a->options->sites + ADVISE_SPARE;
+	a->callers = calloc(a->room, sizeof(*a->callers));
+	a->ready = calloc(a->room + 1, sizeof(*a->ready));
+	if (!a->callers || !a->ready)
+		return err_set(e, -ENOMEM, "out of memory");
+	for (unsigned i = 0; i < a->room; i++)
+		a->callers[i].fd = -1;
+	for (unsigned k = 0; k < a->options->sites; k++)
+		a->sites[k].caller = -1;
+	a->end_ns = CLOCK_NEVER;
+	return 0;
+}
+
+static int advise_serve(struct advise *a)
+{
+	struct sigaction action = {.sa_handler = advise_on_signal};
+	char bound[128];
+	struct err e = {0};
+	bool open = false;
+	int rc = advise_read_secret(a, &e);
+
+	if (rc == 0)
+		rc = advise_room(a, &e);
+	if (rc == 0)
+		rc = advise_listen(a, bound, &e);
+	open = rc == 0;
+	if (rc == 0)
+		rc = advise_open_log(a, &e);
+	if (rc == 0) {
+		sigaction(SIGINT, &action, NULL);
+		sigaction(SIGTERM, &action, NULL);
+		if (a->options->json)
+			output_json(json_pack("{s:s, s:s}", "scout", "advise", "listen", bound));
+		else
+			printf("listening on %s\n", bound);
+		fflush(stdout);
+		advise_loop(a);
+	} else {
+		output_error("%s", e.text);
+	}
+	for (unsigned i = 0; a->callers && i < a->room; i++)
+		if (a->callers[i].fd >= 0)
+			close(a->callers[i].fd);
+	if (a->fd >= 0)
+		close(a->fd);
+	if (open && strncmp(a->options->listen, "unix:", 5) == 0)
+		unlink(a->options->listen + 5);
+	free(a->callers);
+	free(a->ready);
+	return rc < 0 ? CLI_FAILED : advise_close_log(a);
+}
+
+static int advise_open(const struct args_usage *usage, const struct advise_options *o)
+{
+	struct advise *a = calloc(1, sizeof(*a));
+	struct scout_config config;
+	struct err e = {0};
+	int rc = CLI_FAILED;
+
+	if (!a)
+		output_error("out of memory");
+	else if (advise_config(o, &config, &e) < 0 || scout_init(&a->scout, &config, &e) < 0)
+		rc = args_wrong(usage, "%s", e.text);
+	else {
+		a->options = o;
+		a->fd = -1;
+		rc = advise_serve(a);
+	}
+	free(a);
+	return rc;
+}
+
+int scout_advise_run(int argc, char **argv)
+{
+	struct advise_options o = {.policy = SCOUT_HILL,
+		.period = 500,
+		.wait_ns = 60 * NS_PER_S,
+		.theta = NAN,
+		.sigma = 0.05,
+		.lambda_loss = 50,
+		.lambda_bytes = 1};
+	const struct args_option options[] = {
+		{"listen", "ADDR", "127.0.0.1:PORT or unix:PATH; elsewhere only with a secret", ARGS_TEXT, &o.listen, 0,
+			0, NULL},
+		{"sites", "K", "that report", ARGS_NUMBER, &o.sites, 1, ADVISE_SITES_MAX, NULL},
+		{"model-bytes", "B", "of one model", ARGS_BYTES, &o.model_bytes, 1, UINT64_C(1) << 50, NULL},
+		{"thetas", "A,B,...", "steps between averages that there are, the fewest first", ARGS_REALS, &o.thetas,
+			0, 0, NULL},
+		{"theta", "THETA", "the one that it begins with (the first)", ARGS_REAL, &o.theta, 0, 0, NULL},
+		{"policy", "NAME", "fixed, replay, hill, stochastic or annealing (hill)", ARGS_CHOICE, &o.policy, 0, 0,
+			advise_policies},
+		{"period", "STEPS", "in a window (500)", ARGS_NUMBER, &o.period, 1, UINT32_MAX, NULL},
+		{"sigma", "LOSS", "accuracy that may be lost, 0 to 1 (0.05)", ARGS_REAL, &o.sigma, 0, 0, NULL},
+		{"lambda-loss", "L", "what accuracy that is lost beyond it costs (50)", ARGS_REAL, &o.lambda_loss, 0, 0,
+			NULL},
+		{"lambda-bytes", "L", "what a model's worth of bytes a step costs (1)", ARGS_REAL, &o.lambda_bytes, 0,
+			0, NULL},
+		{"seed", "N", "of its chances (0)", ARGS_NUMBER, &o.seed, 0, UINT64_MAX, NULL},
+		{"wait", "SECONDS", "for the others, when one has reported (60)", ARGS_SECONDS, &o.wait_ns, 10,
+			86400000, NULL},
+		{"secret-file", "FILE", "what sites must say, on its first line", ARGS_TEXT, &o.secret_file, 0, 0,
+			NULL},
+		{"out", "FILE", "the decision log", ARGS_TEXT, &o.out, 0, 0, NULL},
+		{"json", NULL, "decisions as lines of JSON", ARGS_FLAG, &o.json, 0, 0, NULL},
+		{.name = NULL},
+	};
+	const struct args_usage usage = {.command = "phub scout advise",
+		.about = "A scout for sites that train by something else, like torchft or Flower, and set sync_every "
+			 "themselves.\n"
+			 "Each says, a line of JSON at the end of each window of steps, how its model does at home and "
+			 "on\n"
+			 "another site's data, and hears, when all have, how many steps to make between averages:\n"
+			 "  {\"site\":0,\"step\":500,\"home\":{\"correct\":370,\"samples\":400},\n"
+			 "   \"away\":{\"correct\":331,\"samples\":400},\"bytes\":773800}\n"
+			 "  {\"sync_every\":10,\"theta\":10,\"window\":0,\"action\":\"tightens\",\"reason\":\"...\"}\n"
+			 "Step 0 only asks. It runs until SIGINT or SIGTERM. In Python: phub.advise.\n",
+		.examples = "  phub scout advise --listen unix:/run/user/1000/advise --sites 5 --model-bytes 45MB \\\n"
+			    "      --thetas 1,2,5,10,20,50 --theta 20 --out run.jsonl\n",
+		.options = options};
+	struct args_words words;
+	int rc = args_parse(&usage, argc, argv, &words);
+
+	if (rc != ARGS_GO_ON)
+		return rc;
+	if (!o.listen || !o.sites || !o.model_bytes || !o.thetas.count)
+		return args_wrong(&usage, "needs --listen, --sites, --model-bytes and --thetas");
+	return advise_open(&usage, &o);
+}

@@ -1,0 +1,289 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * One poll() over all that sites write; who has ended is asked for in between.
+ */
+#include "phub/cli/scout_crew.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "phub/base/clock.h"
+
+enum { CREW_POLL_MS = 100, CREW_GRACE_MS = 3000, CREW_NO_PROGRAM = 127 };
+
+static volatile sig_atomic_t crew_interrupted;
+
+static void crew_on_signal(int number)
+{
+	(void)number;
+	crew_interrupted = 1;
+}
+
+bool scout_crew_set(struct scout_crew *crew, const char *format, ...)
+{
+	va_list arguments;
+	int length;
+
+	if (crew->setting_count == SCOUT_CREW_SETTINGS_MAX)
+		return false;
+	va_start(arguments, format);
+	length = vsnprintf(crew->settings[crew->setting_count], SCOUT_CREW_SETTING_BYTES, format, arguments);
+	va_end(arguments);
+	if (length < 0 || length >= SCOUT_CREW_SETTING_BYTES)
+		return false;
+	crew->setting_count++;
+	return true;
+}
+
+/* ---- starting ---- */
+
+/* In the child, where all of it lives as long as the process: putenv() keeps what it is given. */
+static void crew_fill_environment(struct scout_crew *crew, unsigned site)
+{
+	static char own[4][48];
+
+	snprintf(own[0], sizeof(own[0]), "RANK=%u", site);
+	snprintf(own[1], sizeof(own[1]), "LOCAL_RANK=%u", site);
+	snprintf(own[2], sizeof(own[2]), "WORLD_SIZE=%u", crew->sites);
+	snprintf(own[3], sizeof(own[3]), "LOCAL_WORLD_SIZE=%u", crew->sites);
+	for (unsigned i = 0; i < 4; i++)
+		putenv(own[i]);
+	for (unsigned i = 0; i < crew->setting_count; i++)
+		putenv(crew->settings[i]);
+}
+
+/* In the child: never returns. */
+static void crew_exec(struct scout_crew *crew, unsigned site, const int fds[2][2], pid_t parent)
+{
+	int none = open("/dev/null", O_RDONLY | O_CLOEXEC);
+
+	setpgid(0, 0); /* with all that it starts it is one group, which is ended together */
+	signal(SIGPIPE, SIG_DFL);
+	signal(SIGINT, SIG_DFL);
+	signal(SIGTERM, SIG_DFL);
+	prctl(PR_SET_PDEATHSIG, SIGTERM);
+	crew_fill_environment(crew, site);
+	if (getppid() == parent && none >= 0 && dup2(none, STDIN_FILENO) >= 0 && dup2(fds[0][1], STDOUT_FILENO) >= 0 &&
+		dup2(fds[1][1], STDERR_FILENO) >= 0)
+		execvp(crew->command[0], (char *const *)(uintptr_t)crew->command);
+	dprintf(STDERR_FILENO, "%s: %s\n", crew->command[0], strerror(errno));
+	_exit(CREW_NO_PROGRAM);
+}
+
+static int crew_start(struct scout_crew *crew, unsigned site, struct err *e)
+{
+	struct scout_crew_site *own = &crew->at[site];
+	pid_t parent = getpid();
+	int fds[2][2];
+
+	if (pipe2(fds[0], O_CLOEXEC) < 0)
+		return err_set(e, -errno, "no pipe to site %u: %s", site, strerror(errno));
+	if (pipe2(fds[1], O_CLOEXEC) < 0) {
+		close(fds[0][0]);
+		close(fds[0][1]);
+		return err_set(e, -errno, "no pipe to site %u: %s", site, strerror(errno));
+	}
+	fflush(NULL);
+	own->pid = fork();
+	if (own->pid == 0)
+		crew_exec(crew, site, fds, parent);
+	for (unsigned i = 0; i < 2; i++) {
+		close(fds[i][1]);
+		fcntl(fds[i][0], F_SETFL, O_NONBLOCK);
+		own->streams[i] = (struct scout_crew_stream){.fd = fds[i][0], .error = i == 1};
+	}
+	if (own->pid > 0) {
+		setpgid(own->pid, own->pid); /* here too: whoever is first */
+		return 0;
+	}
+	own->pid = 0;
+	return err_set(e, -errno, "could not fork site %u: %s", site, strerror(errno));
+}
+
+/* ---- what they write ---- */
+
+static void crew_wipe(struct scout_crew *crew)
+{
+	if (crew->told)
+		fputs("\r\033[K", stderr);
+	crew->told = false;
+}
+
+static void crew_pass(struct scout_crew *crew, unsigned site, struct scout_crew_stream *s, size_t length)
+{
+	FILE *out = s->error ? stderr : stdout;
+
+	crew_wipe(crew);
+	fprintf(out, "[%u] %.*s\n", site, (int)length, s->line);
+	fflush(out);
+}
+
+/* Whole lines go; one that is longer than there is room goes in pieces. */
+static void crew_pass_lines(struct scout_crew *crew, unsigned site, struct scout_crew_stream *s, bool ended)
+{
+	for (;;) {
+		char *end = memchr(s->line, '\n', s->length);
+		size_t length = end ? (size_t)(end - s->line) : s->length, gone = end ? length + 1 : length;
+
+		if (!end && s->length < sizeof(s->line) && !(ended && s->length > 0))
+			return;
+		crew_pass(crew, site, s, length);
+		memmove(s->line, s->line + gone, s->length - gone);
+		s->length -= gone;
+	}
+}
+
+static void crew_read(struct scout_crew *crew, unsigned site, struct scout_crew_stream *s)
+{
+	ssize_t got = read(s->fd, s->line + s->length, sizeof(s->line) - s->length);
+
+	if (got < 0 && (errno == EAGAIN || errno == EINTR))
+		return;
+	if (got > 0)
+		s->length += (size_t)got;
+	crew_pass_lines(crew, site, s, got <= 0);
+	if (got > 0)
+		return;
+	close(s->fd);
+	s->fd = -1;
+}
+
+/* Waits a little for something to read. */
+static void crew_poll(struct scout_crew *crew, int timeout_ms)
+{
+	struct pollfd ready[2 * SCOUT_CREW_MAX];
+	struct scout_crew_stream *streams[2 * SCOUT_CREW_MAX];
+	unsigned sites[2 * SCOUT_CREW_MAX], count = 0;
+
+	for (unsigned k = 0; k < crew->sites; k++) {
+		for (unsigned i = 0; i < 2; i++) {
+			struct scout_crew_stream *s = &crew->at[k].streams[i];
+
+			if (s->fd < 0)
+				continue;
+			ready[count] = (struct pollfd){.fd = s->fd, .events = POLLIN};
+			streams[count] = s;
+			sites[count++] = k;
+		}
+	}
+	if (poll(ready, count, timeout_ms) <= 0)
+		return;
+	for (unsigned i = 0; i < count; i++)
+		if (ready[i].revents)
+			crew_read(crew, sites[i], streams[i]);
+}
+
+/* ---- watching ---- */
+
+static void crew_judge(unsigned site, int status, struct err *e)
+{
+	if (e->code)
+		return;
+	if (WIFSIGNALED(status))
+		err_set(e, -ECHILD, "site %u was killed by signal %d (%s)", site, WTERMSIG(status),
+			strsignal(WTERMSIG(status)));
+	else if (WEXITSTATUS(status) == CREW_NO_PROGRAM)
+		err_set(e, -ECHILD, "site %u could not run the command; its own message says why", site);
+	else if (WEXITSTATUS(status))
+		err_set(e, -ECHILD, "site %u ended with exit code %d; its own message says why", site,
+			WEXITSTATUS(status));
+}
+
+/* How many are left. The group of who has ended goes with it, while its number cannot be another's yet. */
+static unsigned crew_reap(struct scout_crew *crew, struct err *e)
+{
+	unsigned alive = 0;
+
+	for (unsigned k = 0; k < crew->sites; k++) {
+		siginfo_t ended = {.si_pid = 0};
+		pid_t pid = crew->at[k].pid;
+		int status = 0;
+
+		if (!pid)
+			continue;
+		if (waitid(P_PID, (id_t)pid, &ended, WEXITED | WNOHANG | WNOWAIT) < 0 || ended.si_pid != pid) {
+			alive++;
+			continue;
+		}
+		kill(-pid, SIGTERM);
+		waitpid(pid, &status, 0);
+		crew->at[k].pid = 0;
+		crew_judge(k, status, e);
+	}
+	return alive;
+}
+
+static void crew_signal(const struct scout_crew *crew, int number)
+{
+	for (unsigned k = 0; k < crew->sites; k++)
+		if (crew->at[k].pid)
+			kill(-crew->at[k].pid, number);
+}
+
+static void crew_tell(struct scout_crew *crew)
+{
+	char text[160] = "";
+
+	if (!crew->status || !isatty(STDERR_FILENO))
+		return;
+	crew->status(crew->context, text, sizeof(text));
+	if (!text[0])
+		return;
+	fprintf(stderr, "\r%.*s\033[K", (int)sizeof(text), text);
+	crew->told = true;
+}
+
+static void crew_await(struct scout_crew *crew, struct err *e)
+{
+	uint64_t end_ns = CLOCK_NEVER, drawn_ns = 0;
+
+	while (crew_reap(crew, e) > 0) {
+		crew_poll(crew, CREW_POLL_MS);
+		if (crew_interrupted && !e->code)
+			err_set(e, -EINTR, "interrupted");
+		if (!e->code && crew->check)
+			crew->check(crew->context, e);
+		if (e->code && end_ns == CLOCK_NEVER) {
+			end_ns = clock_deadline_ns(clock_now_ns(), CREW_GRACE_MS);
+			crew_signal(crew, SIGTERM);
+		} else if (clock_now_ns() > end_ns) {
+			crew_signal(crew, SIGKILL);
+		}
+		if (clock_now_ns() - drawn_ns > 200 * NS_PER_MS) {
+			drawn_ns = clock_now_ns();
+			crew_tell(crew);
+		}
+	}
+	/* What they have left in their pipes; a grandchild that holds one open is not waited for. */
+	for (unsigned i = 0; i < 64; i++)
+		crew_poll(crew, 0);
+	crew_wipe(crew);
+}
+
+int scout_crew_run(struct scout_crew *crew, struct err *e)
+{
+	struct sigaction action = {.sa_handler = crew_on_signal};
+
+	*e = (struct err){0};
+	sigaction(SIGINT, &action, NULL);
+	sigaction(SIGTERM, &action, NULL);
+	for (unsigned k = 0; k < crew->sites; k++)
+		crew->at[k].streams[0].fd = crew->at[k].streams[1].fd = -1;
+	for (unsigned k = 0; k < crew->sites && !e->code; k++)
+		crew_start(crew, k, e);
+	crew_await(crew, e);
+	for (unsigned k = 0; k < crew->sites; k++)
+		for (unsigned i = 0; i < 2; i++)
+			if (crew->at[k].streams[i].fd >= 0)
+				close(crew->at[k].streams[i].fd);
+	return e->code;
+}

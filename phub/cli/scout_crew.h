@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Processes of one command, a site each: started with an environment of their own, their output passed on line by line
+ * with the site's number before it, and all ended when one fails. Control thread; blocks.
+ */
+#ifndef PHUB_CLI_SCOUT_CREW_H
+#define PHUB_CLI_SCOUT_CREW_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <sys/types.h>
+
+#include "phub/base/err.h"
+
+enum { SCOUT_CREW_MAX = 64, SCOUT_CREW_LINE = 4096, SCOUT_CREW_SETTINGS_MAX = 32, SCOUT_CREW_SETTING_BYTES = 2048 };
+
+/* What a site has written, as far as its line goes. */
+struct scout_crew_stream {
+	int fd; /* -1: ended */
+	bool error;
+	size_t length;
+	char line[SCOUT_CREW_LINE];
+};
+
+struct scout_crew_site {
+	pid_t pid; /* 0: ended */
+	struct scout_crew_stream streams[2];
+};
+
+struct scout_crew {
+	const char *const *command;                                       /* NULL-terminated */
+	unsigned sites;                                                   /* 1 .. SCOUT_CREW_MAX */
+	char settings[SCOUT_CREW_SETTINGS_MAX][SCOUT_CREW_SETTING_BYTES]; /* of the environment: NAME=VALUE */
+	unsigned setting_count;
+	/* A line that tells how far they are, into text; called a few times a second where somebody looks. NULL: none
+	 */
+	void (*status)(void *context, char *text, size_t bytes);
+	/* Asked as often: an error ends all. NULL: none. */
+	int (*check)(void *context, struct err *e);
+	void *context;
+
+	struct scout_crew_site at[SCOUT_CREW_MAX];
+	bool told; /* a status is on the screen */
+};
+
+/* Beside RANK, LOCAL_RANK, WORLD_SIZE and LOCAL_WORLD_SIZE. Returns false when it is too long, or one too many. */
+bool scout_crew_set(struct scout_crew *crew, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/*
+ * Until all have ended. 0; or with the reason in `e`, when none is left: -ECHILD: a site failed, and the others were
+ * ended (SIGTERM, SIGKILL after three seconds); -EINTR: SIGINT or SIGTERM came; an error of check(); of the system.
+ */
+int scout_crew_run(struct scout_crew *crew, struct err *e);
+
+#endif
