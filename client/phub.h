@@ -481,7 +481,7 @@ struct phub_scout_decision {
 	double loss;       /* AL; NaN: not known */
 	double bytes;      /* C */
 	double cost;       /* of the theta that it was at; NaN likewise */
-	char reason[160];
+	char reason[240];
 };
 
 typedef struct phub_scout phub_scout_t;

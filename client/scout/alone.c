@@ -72,7 +72,7 @@ static struct scout_report alone_report(const struct phub_scout_report *given, s
 	struct phub_scout_report own = {0};
 
 	memcpy(&own, given, size < sizeof(own) ? size : sizeof(own));
-	return (struct scout_report){own.home, own.away, own.samples, own.bytes};
+	return (struct scout_report){.home = own.home, .away = own.away, .samples = own.samples, .bytes = own.bytes};
 }
 
 int phub_scout_observe(phub_scout_t *scout, const struct phub_scout_report *reports, unsigned sites)

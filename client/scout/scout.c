@@ -10,8 +10,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "phub/base/crc.h"
-
 /* ---- numbers ---- */
 
 static uint64_t scout_mix(uint64_t x)
@@ -34,24 +32,6 @@ static double scout_chance(struct scout *s)
 	return (double)(scout_draw(s) >> 11) * 0x1p-53;
 }
 
-/* e^x of x <= 0, with the same bits on each machine, which the C library's has not. Within 1e-12 of it. */
-static double scout_exp(double x)
-{
-	static const double ln2 = 0.693147180559945309;
-	double sum = 1, term = 1, rest;
-	int halvings;
-
-	if (!(x > -700))
-		return 0;
-	halvings = (int)(-x / ln2);
-	rest = x + halvings * ln2;
-	for (int i = 1; i < 20; i++) {
-		term = term * rest / i;
-		sum += term;
-	}
-	return ldexp(sum, -halvings);
-}
-
 /* ---- what it is made of ---- */
 
 void scout_defaults(struct scout_config *config)
@@ -64,6 +44,7 @@ void scout_defaults(struct scout_config *config)
 		.temperature = 1,
 		.cooling = 0.9,
 		.patience = 3};
+	plus_defaults(&config->plus);
 }
 
 static int scout_check_grid(const struct scout_config *config, struct err *e)
@@ -112,6 +93,12 @@ static int scout_check(const struct scout_config *config, struct err *e)
 		if (!numbers[i].good || !isfinite(numbers[i].value))
 			return err_set(
 				e, -EINVAL, "%s is %g, which is outside its limits", numbers[i].name, numbers[i].value);
+	if (config->policy == SCOUT_PLUS && config->theta_count <= SCOUT_THETAS_MAX) {
+		const char *wrong = plus_check(&config->plus, config->theta_count);
+
+		if (wrong)
+			return err_set(e, -EINVAL, "scout+: %s is outside its limits", wrong);
+	}
 	return scout_check_grid(config, e);
 }
 
@@ -121,7 +108,11 @@ int scout_init(struct scout *scout, const struct scout_config *config, struct er
 
 	if (rc < 0)
 		return rc;
-	*scout = (struct scout){.config = *config, .index = config->first, .random = scout_mix(config->seed)};
+	*scout = (struct scout){.config = *config,
+		.index = config->policy == SCOUT_PLUS ? 0 : config->first,
+		.random = scout_mix(config->seed)};
+	plus_init(&scout->plus);
+	scout->tries = config->policy == SCOUT_PLUS ? config->plus.tries : 0;
 	return 0;
 }
 
@@ -155,12 +146,13 @@ static bool scout_believes(const struct scout_report *report)
 static void scout_weigh(
 	struct scout *s, const struct scout_report *reports, unsigned sites, struct scout_decision *decision)
 {
+	const bool travels = s->config.policy != SCOUT_PLUS;
 	double loss = 0, bytes = 0;
 
 	for (unsigned i = 0; i < sites; i++) {
 		bytes += (double)reports[i].bytes;
 		s->bytes += reports[i].bytes;
-		s->bytes_travel += reports[i].samples > 0 ? s->config.model_bytes : 0;
+		s->bytes_travel += travels && reports[i].samples > 0 ? s->config.model_bytes : 0;
 		if (!scout_believes(&reports[i]))
 			continue;
 		loss += reports[i].home - reports[i].away;
@@ -246,7 +238,7 @@ static double scout_temperature(const struct scout *s)
 /* The probability of a move to one that costs so much more, or less. */
 static double scout_odds(const struct scout *s, double worse)
 {
-	double t = scout_temperature(s), e = scout_exp(-fabs(worse) / t);
+	double t = scout_temperature(s), e = exact_exp(-fabs(worse) / t);
 
 	if (s->config.policy == SCOUT_ANNEALING)
 		return worse < 0 ? 1 : e;
@@ -298,163 +290,195 @@ static unsigned scout_choose(struct scout *s, struct scout_decision *decision)
 		return scout_wander(s, decision);
 	case SCOUT_FIXED:
 	case SCOUT_REPLAY:
+	case SCOUT_PLUS:
 		break;
 	}
 	return scout_explain(
 		decision, s->index, s->config.policy == SCOUT_REPLAY ? "the schedule has it so" : "theta is fixed");
 }
 
+static enum scout_action scout_direction(unsigned from, unsigned to)
+{
+	if (from == to)
+		return SCOUT_STAYS;
+	return to < from ? SCOUT_TIGHTENS : SCOUT_LOOSENS;
+}
+
+/* The policies of the paper: by what models lose that travelled, and what was sent. */
+static unsigned scout_search(struct scout *s, struct scout_decision *decision, unsigned sites)
+{
+	const bool knows = !isnan(decision->loss), replays = s->config.policy == SCOUT_REPLAY;
+	unsigned next;
+
+	if (!knows && !replays && s->config.policy != SCOUT_FIXED)
+		return scout_fall_back(s, decision, sites);
+	s->silent = 0;
+	if (knows && !replays) {
+		s->tried[s->index] = s->window + 1;
+		s->cost[s->index] = decision->cost;
+		s->held[s->index] = decision->loss <= s->config.sigma;
+	}
+	next = scout_choose(s, decision);
+	decision->action = scout_direction(s->index, next);
+	return next;
+}
+
+/* ---- scout+ ---- */
+
+void scout_hear(struct scout *scout, double said, double heard, double squares, double rate)
+{
+	struct plus_window *now = &scout->now;
+
+	now->exchanges++;
+	now->said += said;
+	now->heard += heard;
+	now->sites = squares > 0 && isfinite(squares) ? 1 / squares : NAN;
+	now->rate = rate;
+}
+
+/* Means over those sites that say something which can be true. */
+static void scout_gather(struct scout *s, const struct scout_report *reports, unsigned sites)
+{
+	struct plus_window *now = &s->now;
+	unsigned trains = 0, tries = 0;
+
+	now->train = now->before = now->after = now->trained = now->tried = 0;
+	for (unsigned i = 0; i < sites; i++) {
+		const struct scout_report *r = &reports[i];
+
+		now->trained += (double)r->trained / sites;
+		now->tried += (double)r->tried / sites;
+		if (r->trained > 0 && isfinite(r->train)) {
+			trains++;
+			now->train += r->train;
+		}
+		if (r->tried > 0 && isfinite(r->before) && isfinite(r->after)) {
+			tries++;
+			now->before += r->before;
+			now->after += r->after;
+		}
+	}
+	now->train = trains ? now->train / trains : NAN;
+	now->before = 2 * tries >= sites ? now->before / tries : NAN;
+	now->after = 2 * tries >= sites ? now->after / tries : NAN;
+}
+
+static void scout_say_why(struct scout_decision *d, const struct plus_verdict *v, const struct plus *p)
+{
+	char *to = d->reason;
+	const size_t room = sizeof(d->reason);
+
+	switch (v->cause) {
+	case PLUS_FIRST:
+		snprintf(to, room, "measures how far sites pull apart: r is %.4g", v->r);
+		break;
+	case PLUS_MEASURED:
+		snprintf(to, room,
+			"sites pull apart %.3g times as much as the noise of a batch, which allows theta number %u",
+			p->pull, p->target);
+		break;
+	case PLUS_ON_ITS_WAY:
+		snprintf(to, room, "on its way to theta number %u, which the pull of %.3g allows", p->target, p->pull);
+		break;
+	case PLUS_THERE:
+		snprintf(to, room, "the pull of %.3g allows this theta, and nothing says that data have drifted",
+			p->pull);
+		break;
+	case PLUS_DRIFTED:
+		snprintf(to, room,
+			"what sites move, how it aligns, or what the mean model loses has left its level: data "
+			"have drifted, and it measures anew");
+		break;
+	case PLUS_GAINS:
+		snprintf(to, room, "probes: talking more would save a loss of %.3g, give or take %.2g", v->gain,
+			v->radius);
+		break;
+	case PLUS_WASTES:
+		snprintf(to, room, "probes: talking more would save a loss of but %.3g, give or take %.2g", v->gain,
+			v->radius);
+		break;
+	case PLUS_PROBE:
+		snprintf(to, room, "a probe, a window long");
+		break;
+	case PLUS_PROBE_OVER:
+		snprintf(to, room, "the probe is over; what probes gain is not certain yet; the pull is %.3g", p->pull);
+		break;
+	case PLUS_BLIND:
+		snprintf(to, room, "exchanges were not of finite numbers, for %u windows in a row", p->blind);
+		break;
+	case PLUS_APART:
+		snprintf(to, room,
+			"the mean model's loss is %.2f more than the sites' own: models have drifted apart, and it "
+			"measures anew",
+			v->gain);
+		break;
+	case PLUS_NORM:
+		snprintf(to, room,
+			"the mean model's loss is %.2f more than the sites' own although they talk at each step: batch "
+			"normalization by statistics that no site has? No theta mends that; group normalization does",
+			v->gain);
+		break;
+	}
+}
+
+static unsigned scout_follow(
+	struct scout *s, const struct scout_report *reports, unsigned sites, struct scout_decision *d)
+{
+	struct plus_verdict v;
+	unsigned next;
+
+	scout_gather(s, reports, sites);
+	s->now.steps = s->config.period;
+	s->now.bytes = d->bytes * s->config.period;
+	s->now.bytes_bsp = (double)s->config.model_bytes * s->config.period;
+	next = plus_next(&s->plus, &s->config.plus, &s->now, s->index, s->config.theta_count, s->config.patience, &v);
+	d->action = scout_direction(s->index, next);
+	if (v.cause == PLUS_BLIND)
+		d->action = SCOUT_FALLS_BACK;
+	if (v.cause == PLUS_NORM)
+		d->action = SCOUT_CANNOT;
+	if (v.cause == PLUS_NORM || v.cause == PLUS_APART)
+		v.gain = s->now.after - s->now.train;
+	scout_say_why(d, &v, &s->plus);
+	d->r = v.r;
+	d->pull = v.pull;
+	d->gain = v.gain;
+	d->radius = v.radius;
+	s->tries = d->tries = v.tries;
+	s->now = (struct plus_window){0};
+	return next;
+}
+
+/* ---- a window ---- */
+
+/* In the grid's direction, if it has one. */
+static enum scout_action scout_replayed(const struct scout *s, double before, double after)
+{
+	const bool rises = s->config.thetas[0] <= s->config.thetas[s->config.theta_count - 1];
+
+	if (before == after)
+		return SCOUT_STAYS;
+	return (after < before) == rises ? SCOUT_TIGHTENS : SCOUT_LOOSENS;
+}
+
 int scout_observe(
 	struct scout *scout, const struct scout_report *reports, unsigned sites, struct scout_decision *decision)
 {
-	bool searches = scout->config.policy != SCOUT_FIXED && scout->config.policy != SCOUT_REPLAY;
-	double before = scout_theta(scout);
-	unsigned next;
+	const bool replays = scout->config.policy == SCOUT_REPLAY;
+	const double before = scout_theta(scout);
 
 	if (sites == 0 || sites > SCOUT_SITES_MAX)
 		return -EINVAL;
-	*decision = (struct scout_decision){.window = scout->window};
+	*decision = (struct scout_decision){
+		.window = scout->window, .r = NAN, .pull = NAN, .gain = NAN, .radius = INFINITY};
 	scout_weigh(scout, reports, sites, decision);
-	if (isnan(decision->loss) && searches) {
-		next = scout_fall_back(scout, decision, sites);
-	} else {
-		scout->silent = 0;
-		if (!isnan(decision->loss) && scout->config.policy != SCOUT_REPLAY) {
-			scout->tried[scout->index] = scout->window + 1;
-			scout->cost[scout->index] = decision->cost;
-			scout->held[scout->index] = decision->loss <= scout->config.sigma;
-		}
-		next = scout_choose(scout, decision);
-	}
-	if (decision->action != SCOUT_FALLS_BACK && searches)
-		decision->action = next < scout->index   ? SCOUT_TIGHTENS
-				   : next > scout->index ? SCOUT_LOOSENS
-							 : SCOUT_STAYS;
-	scout->index = next;
+	scout->index = scout->config.policy == SCOUT_PLUS ? scout_follow(scout, reports, sites, decision)
+							  : scout_search(scout, decision, sites);
 	scout->window++;
 	decision->theta = scout_theta(scout);
-	decision->index = scout->config.policy == SCOUT_REPLAY ? scout_place(scout) : next;
-	if (scout->config.policy == SCOUT_REPLAY &&
-		decision->theta != before) /* in the grid's direction, if it has one */
-		decision->action =
-			(decision->theta < before) ==
-					(scout->config.thetas[0] <= scout->config.thetas[scout->config.theta_count - 1])
-				? SCOUT_TIGHTENS
-				: SCOUT_LOOSENS;
-	return 0;
-}
-
-/* ---- between two runs ---- */
-
-enum { SCOUT_VERSION = 1, SCOUT_HEAD_BYTES = 60 };
-
-static uint8_t *scout_put(uint8_t *at, uint64_t value)
-{
-	for (unsigned i = 0; i < 8; i++)
-		at[i] = (uint8_t)(value >> 8 * i);
-	return at + 8;
-}
-
-static const uint8_t *scout_take(const uint8_t *at, uint64_t *value)
-{
-	*value = 0;
-	for (unsigned i = 0; i < 8; i++)
-		*value |= (uint64_t)at[i] << 8 * i;
-	return at + 8;
-}
-
-static uint64_t scout_bits(double value)
-{
-	uint64_t bits;
-
-	memcpy(&bits, &value, sizeof(bits));
-	return bits;
-}
-
-/* Of the configuration that decisions hang on. */
-static uint32_t scout_fingerprint(const struct scout_config *c)
-{
-	const uint64_t values[] = {c->policy, c->theta_count, c->first, c->schedule_count, c->period, c->model_bytes,
-		scout_bits(c->lambda_loss), scout_bits(c->lambda_bytes), scout_bits(c->sigma),
-		scout_bits(c->temperature), scout_bits(c->cooling), c->memory, c->patience, c->seed};
-	uint8_t word[8];
-	uint32_t crc = 0;
-
-	for (unsigned i = 0; i < sizeof(values) / sizeof(values[0]); i++) {
-		scout_put(word, values[i]);
-		crc = crc_32c(crc, word, sizeof(word));
-	}
-	for (unsigned i = 0; i < c->theta_count; i++) {
-		scout_put(word, scout_bits(c->thetas[i]));
-		crc = crc_32c(crc, word, sizeof(word));
-	}
-	for (unsigned i = 0; c->policy == SCOUT_REPLAY && i < c->schedule_count; i++) {
-		scout_put(word, scout_bits(c->schedule[i]));
-		crc = crc_32c(crc, word, sizeof(word));
-	}
-	return crc;
-}
-
-void scout_save(const struct scout *scout, uint8_t out[SCOUT_SAVED_BYTES])
-{
-	uint8_t *at = out, check[8];
-
-	memset(out, 0, SCOUT_SAVED_BYTES);
-	at = scout_put(at, SCOUT_VERSION | (uint64_t)scout_fingerprint(&scout->config) << 32);
-	at = scout_put(at, scout->window);
-	at = scout_put(at, scout->index | (uint64_t)scout->silent << 32);
-	at = scout_put(at, scout->random);
-	at = scout_put(at, scout->bytes);
-	scout_put(at, scout->bytes_travel);
-	at = out + SCOUT_HEAD_BYTES + 4;
-	for (unsigned i = 0; i < SCOUT_THETAS_MAX; i++) {
-		at = scout_put(at, scout->tried[i] << 1 | scout->held[i]);
-		at = scout_put(at, scout_bits(scout->cost[i]));
-	}
-	scout_put(check, crc_32c(crc_32c(0, out, SCOUT_HEAD_BYTES), out + SCOUT_HEAD_BYTES + 4, 16 * SCOUT_THETAS_MAX));
-	memcpy(out + SCOUT_HEAD_BYTES, check, 4);
-}
-
-static bool scout_is_whole(const uint8_t *in, size_t bytes)
-{
-	uint8_t check[8];
-
-	if (bytes != SCOUT_SAVED_BYTES || in[0] != SCOUT_VERSION)
-		return false;
-	scout_put(check, crc_32c(crc_32c(0, in, SCOUT_HEAD_BYTES), in + SCOUT_HEAD_BYTES + 4, 16 * SCOUT_THETAS_MAX));
-	return memcmp(check, in + SCOUT_HEAD_BYTES, 4) == 0;
-}
-
-int scout_load(struct scout *scout, const uint8_t *in, size_t bytes, struct err *e)
-{
-	struct scout loaded = {.config = scout->config};
-	const uint8_t *at = in;
-	uint64_t word;
-
-	if (!scout_is_whole(in, bytes))
-		return err_set(e, -EBADMSG, "the scout's state is not whole, or of another version");
-	at = scout_take(at, &word);
-	if (word >> 32 != scout_fingerprint(&scout->config))
-		return err_set(e, -EINVAL, "the scout's state is that of another configuration");
-	at = scout_take(at, &loaded.window);
-	at = scout_take(at, &word);
-	loaded.index = (unsigned)(word & UINT32_MAX);
-	loaded.silent = (unsigned)(word >> 32);
-	at = scout_take(at, &loaded.random);
-	at = scout_take(at, &loaded.bytes);
-	scout_take(at, &loaded.bytes_travel);
-	if (loaded.index >= loaded.config.theta_count)
-		return err_set(e, -EBADMSG, "the scout's state has theta %u of a grid of %u", loaded.index,
-			loaded.config.theta_count);
-	at = in + SCOUT_HEAD_BYTES + 4;
-	for (unsigned i = 0; i < SCOUT_THETAS_MAX; i++) {
-		at = scout_take(at, &word);
-		loaded.tried[i] = word >> 1;
-		loaded.held[i] = word & 1;
-		at = scout_take(at, &word);
-		memcpy(&loaded.cost[i], &word, sizeof(word));
-	}
-	*scout = loaded;
+	decision->index = replays ? scout_place(scout) : scout->index;
+	if (replays)
+		decision->action = scout_replayed(scout, before, decision->theta);
 	return 0;
 }
 
@@ -462,14 +486,15 @@ int scout_load(struct scout *scout, const uint8_t *in, size_t bytes, struct err 
 
 const char *scout_policy_name(enum scout_policy policy)
 {
-	static const char *const names[SCOUT_POLICY_COUNT] = {"fixed", "replay", "hill", "stochastic", "annealing"};
+	static const char *const names[SCOUT_POLICY_COUNT] = {
+		"fixed", "replay", "hill", "stochastic", "annealing", "scout+"};
 
 	return (unsigned)policy < SCOUT_POLICY_COUNT ? names[policy] : "invalid";
 }
 
 const char *scout_action_name(enum scout_action action)
 {
-	static const char *const names[] = {"stays", "tightens", "loosens", "falls back"};
+	static const char *const names[] = {"stays", "tightens", "loosens", "falls back", "cannot"};
 
 	return (unsigned)action < sizeof(names) / sizeof(names[0]) ? names[action] : "invalid";
 }

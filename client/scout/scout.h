@@ -32,6 +32,8 @@
  *                        probability exp((the cost here - its cost) / T), T = temperature cooling^window
  *      SCOUT_REPLAY      window i has theta schedule[i], the last one from the schedule's end on: a recorded run
  *      SCOUT_FIXED       the first theta of the grid
+ *      SCOUT_PLUS        does without models that travel, and without cost: see plus.h. It wants scout_hear() after
+ * each exchange, and takes from reports what it has use for
  *
  * Reports are not believed when they cannot be true (accuracies outside 0 .. 1, or NaN; no samples: so does a site say
  * that it has none, or did not report). When fewer than half of the sites are left, a window says nothing: theta is the
@@ -45,6 +47,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "client/scout/plus.h"
 #include "phub/base/err.h"
 
 enum scout_policy {
@@ -53,13 +56,14 @@ enum scout_policy {
 	SCOUT_HILL = 2,
 	SCOUT_STOCHASTIC = 3,
 	SCOUT_ANNEALING = 4,
+	SCOUT_PLUS = 5,
 };
 
-#define SCOUT_POLICY_COUNT 5
+#define SCOUT_POLICY_COUNT 6
 #define SCOUT_THETAS_MAX   64u
 #define SCOUT_SITES_MAX    4096u
 #define SCOUT_SCHEDULE_MAX 1024u
-#define SCOUT_REASON_BYTES 160u
+#define SCOUT_REASON_BYTES 240u
 
 struct scout_config {
 	enum scout_policy policy;
@@ -78,6 +82,7 @@ struct scout_config {
 	uint32_t memory;      /* windows that a cost is known for; 0: for ever, as in the paper */
 	unsigned patience;    /* windows that say nothing, until theta is the tightest; above 0 */
 	uint64_t seed;
+	struct plus_config plus; /* SCOUT_PLUS */
 };
 
 /* What one site says of a window. */
@@ -85,6 +90,11 @@ struct scout_report {
 	double home, away; /* accuracies of its model, 0 .. 1: on its own data, and where it travelled to */
 	uint64_t samples;  /* away; 0: it does not say anything of accuracies */
 	uint64_t bytes;    /* that it has sent in exchanges of the window */
+	/* SCOUT_PLUS. Losses are means over samples, in nats or any unit: */
+	uint64_t trained;     /* samples in the window; 0: it says nothing of `train` */
+	double train;         /* of its own model on them, as it was trained */
+	uint64_t tried;       /* samples of the same draw each time; 0: it says nothing of these: */
+	double before, after; /* of the mean model, after the last exchange of the window before, and of this one */
 };
 
 enum scout_action {
@@ -92,6 +102,7 @@ enum scout_action {
 	SCOUT_TIGHTENS = 1,
 	SCOUT_LOOSENS = 2,
 	SCOUT_FALLS_BACK = 3, /* too few reports: the loosest theta that was safe, or the tightest */
+	SCOUT_CANNOT = 4,     /* no theta will mend what it sees; the tightest */
 };
 
 struct scout_decision {
@@ -103,6 +114,10 @@ struct scout_decision {
 	double loss;       /* AL; NaN: it is not known */
 	double bytes;      /* C */
 	double cost;       /* of the theta that it was at; NaN likewise */
+	/* SCOUT_PLUS: */
+	double r, pull;      /* NaN: not known */
+	double gain, radius; /* loss that talking more would save, and its interval's half; NaN, infinite: not known */
+	uint32_t tries;      /* samples that each site may try the mean model on at the end of the next window */
 	char reason[SCOUT_REASON_BYTES];
 };
 
@@ -118,6 +133,10 @@ struct scout {
 	uint64_t random;
 	uint64_t bytes;        /* in exchanges, of all sites, so far; */
 	uint64_t bytes_travel; /* and of models that travelled */
+	/* SCOUT_PLUS: */
+	struct plus plus;
+	struct plus_window now; /* what was heard since the last window */
+	uint32_t tries;         /* as decision.tries; before the first window config.plus.tries */
 };
 
 /* The paper's own: every 500 steps, lambda_loss 50, lambda_bytes 1, sigma 0.05; hill climbing. Without thetas. */
@@ -134,13 +153,22 @@ double scout_theta(const struct scout *scout);
  */
 unsigned scout_host(const struct scout *scout, unsigned site, unsigned sites);
 
+/*
+ * SCOUT_PLUS: an exchange is over, of which all know these sums over all tensors that are trained, in float64 and with
+ * the same bits: `said`, share_k ||d_k||^2 of all sites, with d_k what site k has said over its share; `heard`, the
+ * square of the sum's norm; `squares`, share_k^2 of all sites. `rate` is that of learning. What cannot be true is heard
+ * as that. Others ignore it.
+ */
+void scout_hear(struct scout *scout, double said, double heard, double squares, double rate);
+
 /* A window is over: reports[site] of all `sites`, of which each model but those of silent sites has travelled. 0; or
  * -EINVAL: no sites, or more than SCOUT_SITES_MAX, and nothing has changed. */
 int scout_observe(
 	struct scout *scout, const struct scout_report *reports, unsigned sites, struct scout_decision *decision);
 
 /* What a scout is between two windows, for a checkpoint: little-endian, with a version and a CRC32C. */
-#define SCOUT_SAVED_BYTES (64u + 16u * SCOUT_THETAS_MAX)
+#define SCOUT_SAVED_WORDS (8u + 2u * SCOUT_THETAS_MAX + 36u)
+#define SCOUT_SAVED_BYTES (8u * SCOUT_SAVED_WORDS)
 
 void scout_save(const struct scout *scout, uint8_t out[SCOUT_SAVED_BYTES]);
 
@@ -148,7 +176,8 @@ void scout_save(const struct scout *scout, uint8_t out[SCOUT_SAVED_BYTES]);
  * with the reason in `e`, and it is as it was. */
 int scout_load(struct scout *scout, const uint8_t *in, size_t bytes, struct err *e);
 
-/* "fixed", "replay", "hill", "stochastic", "annealing"; "stays", "tightens", "loosens", "falls back"; "invalid". */
+/* "fixed", "replay", "hill", "stochastic", "annealing", "scout+"; "stays", "tightens", "loosens", "falls back",
+ * "cannot"; "invalid". */
 const char *scout_policy_name(enum scout_policy policy);
 const char *scout_action_name(enum scout_action action);
 

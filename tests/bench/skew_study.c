@@ -21,7 +21,7 @@
 static const char usage[] = "usage: skew_study [OPTION...]\n"
 			    "  --algorithm bsp|gaia|local|dgc  (bsp)\n"
 			    "  --theta T                (1; gaia .1, local 20, dgc .001)\n"
-			    "  --policy fixed|replay|hill|stochastic|annealing\n"
+			    "  --policy fixed|replay|hill|stochastic|annealing|scout+\n"
 			    "                           sets theta meanwhile; a line for each window, too\n"
 			    "  --thetas A,B,...         its grid, the tightest first; replay: its schedule\n"
 			    "  --period STEPS           of its windows (500)\n"
@@ -241,13 +241,17 @@ static void study_tell(void *context, const struct scout_decision *d)
 		d->window, d->theta, scout_action_name(d->action), d->believed);
 	print_loss("loss", d->loss);
 	print_loss("cost", d->cost);
+	print_loss("r", d->r);
+	print_loss("pull", d->pull);
+	print_loss("gain", d->gain);
+	print_loss("radius", d->radius);
 	printf("\"bytes\":%.1f,\"reason\":\"%s\"}\n", d->bytes, d->reason);
 }
 
 /* Of what sets theta, or decides when to average. Is it such an option? */
 static bool study_take_controller(struct study *s, int option, const char *text)
 {
-	static const char *const policies[] = {"fixed", "replay", "hill", "stochastic", "annealing"};
+	static const char *const policies[] = {"fixed", "replay", "hill", "stochastic", "annealing", "scout+"};
 	static const char *const rivals[] = {"fda", "qsr", "adacomm"};
 	const char *name = options[option].name;
 
@@ -411,6 +415,7 @@ static void study_print(const struct study *s, const struct skew_result *r, doub
 		(double)r->score.correct / r->score.count);
 	print_loss("loss", r->score.loss / r->score.count);
 	print_loss("training_loss", r->training_loss);
+	printf("\"bytes_early\":%" PRIu64 ",", r->bytes_early);
 	printf("\"bytes\":%" PRIu64 ",\"bytes_wire\":%" PRIu64 ",\"bytes_travel\":%" PRIu64 ",\"exchanges\":%" PRIu64
 	       ",\"hash\":\"%016" PRIx64 "\",\"seconds\":%.2f}\n",
 		r->bytes, r->bytes_wire, r->bytes_travel, r->exchanges, r->hash, seconds);

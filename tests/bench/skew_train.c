@@ -20,6 +20,8 @@ struct place {
 	const float *gradients[SKEW_TENSORS_MAX]; /* of it, by tensor */
 	double share;                             /* of an average; 0 for a site without samples */
 	uint64_t told;                            /* bytes, by the last window */
+	struct skew_score batches;                /* since then */
+	double level;                             /* loss in the last try; NaN: there is none */
 };
 
 struct train {
@@ -35,9 +37,11 @@ struct train {
 	float *sum, *said;  /* of a tensor */
 	uint8_t *coded;     /* likewise, room to code it in */
 	float *memory;
-	uint32_t *samples;       /* of a batch, or a probe */
-	struct skew_score batch; /* of this step's batches */
-	struct skew_score late;  /* of those in the last tenth */
+	uint32_t *samples;                /* of a batch, or a probe */
+	struct skew_score batch;          /* of this step's batches */
+	struct skew_score late;           /* of those in the last tenth */
+	double said_square, heard_square; /* in this exchange: see scout_hear() */
+	uint64_t early;                   /* bytes in the first fifth of the steps */
 	const struct skew_set *set;
 };
 
@@ -88,6 +92,11 @@ static int train_check(const struct skew_train_config *c, struct err *e)
 			return err_set(e, -EINVAL, "phase %u begins at step %u, not after the one before", i,
 				c->phases[i].step);
 	return 0;
+}
+
+static bool train_is_plus(const struct train *t)
+{
+	return t->config->scout && t->config->scout->policy == SCOUT_PLUS;
 }
 
 /* ---- who holds what ---- */
@@ -195,7 +204,11 @@ static int train_room(struct train *t, struct err *e)
 {
 	const unsigned sites = t->config->split.sites;
 	const size_t floats = t->model.elements;
-	const unsigned batch = t->config->batch, samples = batch > t->config->probe ? batch : t->config->probe;
+	const unsigned batch = t->config->batch, probe = t->config->probe;
+	unsigned samples = batch > probe ? batch : probe;
+
+	if (train_is_plus(t) && samples < t->scout.config.plus.tries)
+		samples = t->scout.config.plus.tries;
 
 	t->scratch = skew_scratch_create(&t->model, batch);
 	t->samples = calloc(samples, sizeof(*t->samples));
@@ -209,6 +222,7 @@ static int train_room(struct train *t, struct err *e)
 	for (unsigned k = 0; k < sites; k++) {
 		t->sites[k].weights = t->memory + (2 * k + 3) * floats;
 		t->sites[k].gradient = t->memory + (2 * k + 4) * floats;
+		t->sites[k].level = NAN;
 		skew_model_seed(&t->model, t->config->split.seed, t->sites[k].weights);
 	}
 	return 0;
@@ -246,6 +260,10 @@ static int train_open(struct train *t, struct err *e)
 		struct scout_config scout = *t->config->scout;
 
 		scout.model_bytes = t->model.elements * sizeof(float);
+		if (train_is_plus(t))
+			rc = plus_needs(&scout.plus, t->config->algorithm, scout.thetas, scout.theta_count);
+		if (rc < 0)
+			return err_set(e, rc, "scout+ is not for %s yet", site_algorithm_name(t->config->algorithm));
 		rc = scout_init(&t->scout, &scout, e);
 	}
 	if (rc == 0)
@@ -291,6 +309,13 @@ static void train_average(struct train *t)
 	}
 }
 
+static void train_add(struct skew_score *to, const struct skew_score *score)
+{
+	to->count += score->count;
+	to->correct += score->correct;
+	to->loss += score->loss;
+}
+
 /* A gradient for each site that has samples, and what it makes of that. */
 static int train_step(struct train *t, unsigned step, double rate)
 {
@@ -300,20 +325,21 @@ static int train_step(struct train *t, unsigned step, double rate)
 	for (unsigned k = 0; rc == 0 && k < t->config->split.sites; k++) {
 		struct place *place = &t->sites[k];
 		const bool any = skew_feed_next(&place->feed, t->config->batch, t->samples) > 0;
+		struct skew_score score = {0};
 
 		if (any)
 			skew_model_gradient(&t->model, t->scratch, place->weights, &t->data->train, t->samples,
-				t->config->batch, place->gradient, &t->batch);
+				t->config->batch, place->gradient, &score);
+		train_add(&t->batch, &score);
+		train_add(&place->batches, &score);
 		rc = site_step(&place->site, any ? place->gradients : NULL, rate);
 		if (t->config->log)
 			skew_log_step(t->config->log, k, &place->site, any ? place->gradients : NULL);
 	}
 	if (t->config->log)
 		skew_log_loss(t->config->log, t->batch.loss, t->batch.count);
-	if (step >= t->config->steps - (t->config->steps + 9) / 10) {
-		t->late.loss += t->batch.loss;
-		t->late.count += t->batch.count;
-	}
+	if (step >= t->config->steps - (t->config->steps + 9) / 10)
+		train_add(&t->late, &t->batch);
 	return rc;
 }
 
@@ -334,10 +360,20 @@ static bool train_due(struct train *t, unsigned step, double rate)
 	return rival_step(&t->rival, &news) || step + 1 == t->config->steps;
 }
 
+static double train_square(const float *values, uint32_t count)
+{
+	double square = 0;
+
+	for (uint32_t i = 0; i < count; i++)
+		square += (double)values[i] * values[i];
+	return square;
+}
+
 /* What all say of a tensor is summed, and all hear it. */
 static int train_exchange_tensor(struct train *t, unsigned tensor)
 {
 	const uint32_t elements = t->model.tensors[tensor].elements;
+	const bool listens = train_is_plus(t) && t->model.tensors[tensor].trained;
 	int rc = 0;
 
 	memset(t->sum, 0, elements * sizeof(float));
@@ -347,40 +383,50 @@ static int train_exchange_tensor(struct train *t, unsigned tensor)
 			t->sum[i] += t->said[i];
 		if (t->config->log)
 			skew_log_said(t->config->log, tensor, t->said, elements, t->sites[k].share);
+		if (listens && t->sites[k].share > 0)
+			t->said_square += train_square(t->said, elements) / t->sites[k].share;
 	}
 	if (t->config->log)
 		skew_log_heard(t->config->log, tensor, t->sum, elements);
+	if (listens)
+		t->heard_square += train_square(t->sum, elements);
 	for (unsigned k = 0; rc == 0 && k < t->config->split.sites; k++)
 		rc = site_accept(&t->sites[k].site, tensor, t->sum);
 	return rc;
 }
 
-static int train_exchange(struct train *t)
+static int train_exchange(struct train *t, double rate)
 {
+	double squares = 0;
 	int rc = 0;
 
+	t->said_square = t->heard_square = 0;
 	for (unsigned i = 0; rc == 0 && i < t->model.tensor_count; i++)
 		if (site_exchanges(&t->sites[0].site, i))
 			rc = train_exchange_tensor(t, i);
 	if (rc == 0 && t->config->rival)
 		rival_averaged(&t->rival, t->sites[0].weights);
+	for (unsigned k = 0; k < t->config->split.sites; k++)
+		squares += t->sites[k].share * t->sites[k].share;
+	if (train_is_plus(t))
+		scout_hear(&t->scout, t->said_square, t->heard_square, squares, rate);
 	return rc;
 }
 
 /* ---- windows of the controller ---- */
 
-/* How a site's model does on `count` samples of the one at `host`. */
-static double train_try(struct train *t, unsigned site, unsigned host, unsigned count)
+/* How a site's model does on `count` samples of the one at `host`, the same for one `draw`. */
+static struct skew_score train_try(struct train *t, unsigned site, unsigned host, unsigned count, uint64_t draw)
 {
 	const struct skew_feed *feed = &t->sites[host].feed;
 	struct skew_score score = {0};
 	struct skew_random r;
 
-	skew_random_init(&r, t->config->split.seed, SKEW_PROBE, t->scout.window * SKEW_SITES_MAX + host);
+	skew_random_init(&r, t->config->split.seed, SKEW_PROBE, draw * SKEW_SITES_MAX + host);
 	for (unsigned i = 0; i < count; i++)
 		t->samples[i] = feed->order[skew_random_below(&r, feed->count)];
 	skew_model_evaluate(&t->model, t->scratch, t->sites[site].weights, &t->data->train, t->samples, count, &score);
-	return (double)score.correct / score.count;
+	return score;
 }
 
 static void train_tell_window(struct train *t, unsigned step, double theta, const struct scout_decision *decision)
@@ -399,27 +445,53 @@ static void train_tell_window(struct train *t, unsigned step, double theta, cons
 	skew_log_window(t->config->log, &window);
 }
 
-static int train_window(struct train *t, unsigned step)
+/* The paper's: the model travels. */
+static void train_report(struct train *t, unsigned k, struct scout_report *report)
 {
-	const double theta = t->config->scout ? scout_theta(&t->scout) : 0;
-	struct scout_report reports[SKEW_SITES_MAX];
+	const unsigned sites = t->config->split.sites, host = sites > 1 ? scout_host(&t->scout, k, sites) : k;
+	const unsigned probe = t->config->probe;
+
+	if (t->sites[k].feed.count == 0 || t->sites[host].feed.count == 0)
+		return;
+	report->home = (double)train_try(t, k, k, probe, t->scout.window).correct / probe;
+	report->away = (double)train_try(t, k, host, probe, t->scout.window).correct / probe;
+	report->samples = probe;
+}
+
+/* That of scout+: how it trains, and how the mean model does at home, where there has just been one. */
+static void train_report_plus(struct train *t, unsigned k, bool mean, struct scout_report *report)
+{
+	struct place *place = &t->sites[k];
+
+	report->trained = place->batches.count;
+	report->train = place->batches.loss / place->batches.count;
+	place->batches = (struct skew_score){0};
+	if (mean && t->scout.tries > 0 && place->feed.count > 0) {
+		report->tried = t->scout.tries;
+		report->before = place->level;
+		report->after = train_try(t, k, k, t->scout.tries, 0).loss / t->scout.tries;
+	}
+	place->level = report->tried ? report->after : NAN;
+}
+
+/* `mean`: an exchange has just been. */
+static int train_window(struct train *t, unsigned step, bool mean)
+{
+	const double theta = scout_theta(&t->scout);
+	struct scout_report reports[SKEW_SITES_MAX] = {0};
 	const unsigned sites = t->config->split.sites;
 	struct scout_decision decision;
 	int rc;
 
-	if (!t->config->scout || (step + 1) % t->scout.config.period)
+	if ((step + 1) % t->scout.config.period)
 		return 0;
 	for (unsigned k = 0; k < sites; k++) {
-		const unsigned host = sites > 1 ? scout_host(&t->scout, k, sites) : k;
-		const bool both = t->sites[k].feed.count > 0 && t->sites[host].feed.count > 0;
-
 		reports[k] = (struct scout_report){.bytes = t->sites[k].site.counts.bytes_paper - t->sites[k].told};
 		t->sites[k].told += reports[k].bytes;
-		if (!both)
-			continue;
-		reports[k].home = train_try(t, k, k, t->config->probe);
-		reports[k].away = train_try(t, k, host, t->config->probe);
-		reports[k].samples = t->config->probe;
+		if (train_is_plus(t))
+			train_report_plus(t, k, mean, &reports[k]);
+		else
+			train_report(t, k, &reports[k]);
 	}
 	rc = scout_observe(&t->scout, reports, sites, &decision);
 	for (unsigned k = 0; rc == 0 && k < sites; k++)
@@ -428,6 +500,34 @@ static int train_window(struct train *t, unsigned step)
 		t->config->tell(t->config->context, &decision);
 	if (rc == 0 && t->config->log)
 		train_tell_window(t, step, theta, &decision);
+	return rc;
+}
+
+/* That one site has sent so far, the mean. */
+static uint64_t train_bytes(const struct train *t)
+{
+	uint64_t bytes = 0;
+
+	for (unsigned k = 0; k < t->config->split.sites; k++)
+		bytes += t->sites[k].site.counts.bytes_paper;
+	return bytes / t->config->split.sites + t->rival.bytes;
+}
+
+/* Models of the paper's windows are tried before an exchange that is due then, scout+'s after it. */
+static int train_talk(struct train *t, unsigned step, double rate)
+{
+	bool due;
+	int rc = 0;
+
+	if (t->config->scout && !train_is_plus(t))
+		rc = train_window(t, step, false);
+	due = rc == 0 && train_due(t, step, rate);
+	if (due)
+		rc = train_exchange(t, rate);
+	if (rc == 0 && train_is_plus(t))
+		rc = train_window(t, step, due);
+	if (step + 1 == t->config->steps / 5)
+		t->early = train_bytes(t);
 	return rc;
 }
 
@@ -443,9 +543,7 @@ static int train_steps(struct train *t, struct err *e)
 			return rc;
 		rc = train_step(t, step, rate);
 		if (rc == 0)
-			rc = train_window(t, step);
-		if (rc == 0 && train_due(t, step, rate))
-			rc = train_exchange(t);
+			rc = train_talk(t, step, rate);
 		if (rc < 0)
 			return err_set(e, rc, "step %u of a site: %s", step, strerror(-rc));
 	}
@@ -470,11 +568,10 @@ static void train_count(const struct train *t, struct skew_result *result)
 		.exchanges = t->sites[0].site.counts.exchanges,
 		.theta = t->config->rival ? t->rival.config.theta : t->sites[0].site.config.theta,
 		.bytes_travel = t->scout.bytes_travel / sites};
-	for (unsigned k = 0; k < sites; k++) {
-		result->bytes += t->sites[k].site.counts.bytes_paper;
+	for (unsigned k = 0; k < sites; k++)
 		result->bytes_wire += t->sites[k].site.counts.bytes_wire;
-	}
-	result->bytes = result->bytes / sites + t->rival.bytes;
+	result->bytes = train_bytes(t);
+	result->bytes_early = t->early;
 	result->bytes_wire = result->bytes_wire / sites + t->rival.bytes;
 }
 

@@ -70,6 +70,7 @@ struct skew_result {
 	uint64_t bytes; /* that one site sent, the mean: as the papers count them, a rival's rule included; whatever
 			 * came back
 			 */
+	uint64_t bytes_early;  /* of them in the first fifth of the steps */
 	uint64_t bytes_wire;   /* likewise, as chunks coded by aggregation/sparse.h where that is shorter */
 	uint64_t bytes_travel; /* likewise, of models that travelled */
 	uint64_t exchanges;

@@ -354,7 +354,7 @@ static void expect(struct scout_config c, const char *reason)
 static void test_limits(void **state)
 {
 	(void)state;
-	EXPECT(c.policy = (enum scout_policy)SCOUT_POLICY_COUNT, "policy 5 does not exist");
+	EXPECT(c.policy = (enum scout_policy)SCOUT_POLICY_COUNT, "policy 6 does not exist");
 	EXPECT(c.theta_count = 0, "a grid of 0 thetas");
 	EXPECT(c.theta_count = SCOUT_THETAS_MAX + 1, "a grid of 65 thetas");
 	EXPECT(c.first = THETAS, "begins with number 6");

@@ -1,0 +1,342 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What a window showed is judged first; then the phase says what it means.
+ */
+#include "client/scout/plus.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stddef.h>
+
+/*
+ * Measured with tests/bench/skew_study (K=5, group normalization, seeds 100 and 101): the loosest thetas within a point
+ * of BSP at 20, 40, 60, 80 and 100 % of skew by label, where the pull in steps 50 to 150 is 2.2, 7.5, 19, 35 and 60.
+ * Local SGD: 60, 20, 7, 2.5 and 2, so that theta times pull is 130, 150, 136, 87 and 120.
+ */
+static const double plus_reach_local = 120;
+
+/* Gaia: .25 at a pull of 2.2, .2 at 19, .02 at 60; what lies between is by the logarithms of both. */
+static const struct {
+	double theta, need;
+} plus_steps_gaia[] = {{0.01, 0.015}, {0.02, 0.0167}, {0.05, 0.022}, {0.1, 0.032}, {0.2, 0.051}, {0.3, 0.5}, {1, 10}};
+
+/* Windows at a new rate of learning that are not watched: the first has both rates, and models settle in the second. */
+enum { PLUS_CALM = 2 };
+
+void plus_defaults(struct plus_config *config)
+{
+	*config = (struct plus_config){.settle = 2,
+		.sigma = 0.02,
+		.alpha = 0.05,
+		.slack = 0.1,
+		.bound = 0.5,
+		.bytes_part = 0.02,
+		.work_part = 0.03,
+		.tries = 200,
+		.guard = 0.5};
+}
+
+static double plus_need_gaia(double theta)
+{
+	const unsigned last = sizeof(plus_steps_gaia) / sizeof(plus_steps_gaia[0]) - 1;
+	unsigned i = 0;
+	double part, from, to;
+
+	if (theta <= plus_steps_gaia[0].theta)
+		return plus_steps_gaia[0].need;
+	while (i + 1 < last && theta > plus_steps_gaia[i + 1].theta)
+		i++;
+	from = exact_log(plus_steps_gaia[i].need);
+	to = exact_log(plus_steps_gaia[i + 1].need);
+	part = exact_log(theta / plus_steps_gaia[i].theta) /
+	       exact_log(plus_steps_gaia[i + 1].theta / plus_steps_gaia[i].theta);
+	return exact_exp(from + part * (to - from));
+}
+
+int plus_needs(struct plus_config *config, enum site_algorithm algorithm, const double *thetas, unsigned count)
+{
+	if (algorithm == SITE_DGC)
+		return -ENOTSUP;
+	for (unsigned i = 0; i < count && i < PLUS_THETAS_MAX; i++) {
+		double need = algorithm == SITE_LOCAL  ? thetas[i] / plus_reach_local
+			      : algorithm == SITE_GAIA ? plus_need_gaia(thetas[i])
+						       : 0;
+
+		config->need[i] = i ? need : 0;
+	}
+	return 0;
+}
+
+const char *plus_check(const struct plus_config *c, unsigned count)
+{
+	const struct {
+		const char *name;
+		double value;
+		bool good;
+	} numbers[] = {
+		{"settle", c->settle, c->settle > 0},
+		{"sigma", c->sigma, c->sigma > 0},
+		{"alpha", c->alpha, c->alpha > 0 && c->alpha < 1},
+		{"slack", c->slack, c->slack > 0},
+		{"bound", c->bound, c->bound > 0},
+		{"bytes_part", c->bytes_part, c->bytes_part >= 0 && c->bytes_part <= 1},
+		{"work_part", c->work_part, c->work_part >= 0 && c->work_part <= 1},
+		{"guard", c->guard, c->guard > 0},
+		{"need of the first theta", c->need[0], c->need[0] == 0},
+	};
+
+	for (unsigned i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++)
+		if (!numbers[i].good || !isfinite(numbers[i].value))
+			return numbers[i].name;
+	for (unsigned i = 1; i < count; i++)
+		if (!(c->need[i] >= c->need[i - 1]))
+			return "need of a theta that is looser than one before";
+	return NULL;
+}
+
+void plus_init(struct plus *plus)
+{
+	*plus = (struct plus){.phase = PLUS_MEASURES, .pull = NAN, .ease = 1, .rate = NAN};
+}
+
+/* ---- what the window says ---- */
+
+/* NaN: nothing that can be true. */
+static double plus_alignment(const struct plus_window *w)
+{
+	if (w->exchanges == 0 || !(w->said > 0) || !isfinite(w->said) || !(w->heard >= 0) || !isfinite(w->heard))
+		return NAN;
+	return fmin(1, w->heard / w->said);
+}
+
+/* Some of the mean is the common gradient's, and chance may have r above 1 / K: then there is none to be seen. */
+static double plus_pull_of(double r, double sites)
+{
+	return r * sites < 1 ? 1 / (r * sites) - 1 : 0;
+}
+
+static unsigned plus_allowed(const struct plus *p, const struct plus_config *c, unsigned count)
+{
+	const double have = p->pull > 0 ? p->ease / p->pull : INFINITY;
+	unsigned index = 0;
+
+	while (index + 1 < count && c->need[index + 1] <= have)
+		index++;
+	return index;
+}
+
+static void plus_enter(struct plus *p, enum plus_phase phase)
+{
+	p->phase = phase;
+	p->windows = 0;
+	p->alignment = p->moves = p->loss = (struct watch){0};
+}
+
+static void plus_account(struct plus *p, const struct plus_window *w)
+{
+	p->bytes += w->bytes;
+	p->bytes_bsp += w->bytes_bsp;
+	p->bytes_probe += p->phase == PLUS_PROBES ? w->bytes : 0;
+	p->trained += w->trained > 0 ? w->trained : 0;
+	p->tried += w->tried > 0 ? w->tried : 0;
+}
+
+/* A sample that is tried is about a third of one that is trained on: forward, and not backward. */
+static uint32_t plus_tries(const struct plus *p, const struct plus_config *c)
+{
+	return p->tried + c->tries <= 3 * c->work_part * p->trained ? c->tries : 0;
+}
+
+static bool plus_may_probe(const struct plus *p, const struct plus_config *c, const struct plus_window *w)
+{
+	const double budget = c->bytes_part * (p->settled ? p->bytes : p->bytes_bsp);
+
+	return p->bytes_probe + w->bytes_bsp <= budget;
+}
+
+/* Does one of the series leave its level? */
+static bool plus_drifts(struct plus *p, const struct plus_config *c, const struct plus_window *w, double r)
+{
+	bool drifts = false;
+
+	if (w->rate != p->rate) {
+		p->alignment = p->moves = p->loss = (struct watch){0};
+		p->calm = PLUS_CALM;
+	}
+	if (p->calm > 0) {
+		p->calm--;
+		return false;
+	}
+	if (r > 0) {
+		drifts |= watch_add(&p->alignment, exact_log(r), c->slack, c->bound) != WATCH_QUIET;
+		drifts |= watch_add(&p->moves, exact_log(w->said / w->exchanges), c->slack, c->bound) != WATCH_QUIET;
+	}
+	if (w->after > 0 && isfinite(w->after))
+		drifts |= watch_add(&p->loss, exact_log(w->after), c->slack, c->bound) == WATCH_RISEN;
+	return drifts;
+}
+
+/* ---- phases: each returns the index that is next ---- */
+
+/* Half of the way that is left, rounded up; at once where it is tighter. */
+static unsigned plus_toward(const struct plus *p, unsigned index)
+{
+	return p->target > index ? index + (p->target - index + 1) / 2 : p->target;
+}
+
+static unsigned plus_go(struct plus *p, unsigned index, struct plus_verdict *v, enum plus_cause cause)
+{
+	const unsigned next = plus_toward(p, index);
+
+	v->cause = cause;
+	plus_enter(p, next == p->target ? PLUS_STAYS : PLUS_LOOSENS);
+	if (p->phase == PLUS_STAYS && !p->settled) {
+		p->settled = true;
+		p->bytes = p->bytes_probe = 0;
+	}
+	return next;
+}
+
+static void plus_take_pull(struct plus *p, double pull)
+{
+	p->measured++;
+	p->pull = p->measured == 1 ? pull : p->pull + (pull - p->pull) / p->measured;
+}
+
+static unsigned plus_measure(struct plus *p, const struct plus_config *c, const struct plus_window *w, double r,
+	unsigned count, struct plus_verdict *v)
+{
+	v->cause = PLUS_FIRST;
+	p->windows++;
+	if (p->windows > 1) /* momentum and models are of another theta before */
+		plus_take_pull(p, plus_pull_of(r, w->sites));
+	if (p->measured < c->settle)
+		return 0;
+	p->target = plus_allowed(p, c, count);
+	return plus_go(p, 0, v, PLUS_MEASURED);
+}
+
+static unsigned plus_measure_anew(struct plus *p, struct plus_verdict *v)
+{
+	v->cause = PLUS_DRIFTED;
+	p->measured = 0;
+	p->usual = p->probes = (struct sequence){0};
+	plus_enter(p, PLUS_MEASURES);
+	return 0;
+}
+
+static unsigned plus_stay(struct plus *p, const struct plus_config *c, const struct plus_window *w, double r,
+	unsigned index, unsigned count, struct plus_verdict *v)
+{
+	p->windows++;
+	if (plus_drifts(p, c, w, r))
+		return plus_measure_anew(p, v);
+	v->cause = PLUS_THERE;
+	if (isfinite(w->before) && isfinite(w->after))
+		sequence_add(&p->usual, w->before - w->after);
+	if (index == 0) { /* nothing is tighter: each window measures */
+		p->measured = p->measured < 8 ? p->measured : 7;
+		plus_take_pull(p, plus_pull_of(r, w->sites));
+		p->target = plus_allowed(p, c, count);
+		return p->target > 0 ? plus_go(p, 0, v, PLUS_MEASURED) : 0;
+	}
+	if (!plus_may_probe(p, c, w))
+		return index;
+	p->back = index;
+	v->cause = PLUS_PROBE;
+	p->phase = PLUS_PROBES; /* the watches wait */
+	return 0;
+}
+
+/* The interval of the difference is no wider than both. */
+static void plus_gain(const struct plus *p, const struct plus_config *c, struct plus_verdict *v)
+{
+	v->gain = p->probes.count && p->usual.count ? p->probes.mean - p->usual.mean : NAN;
+	v->radius = sequence_radius(&p->probes, c->alpha / 2, 16) + sequence_radius(&p->usual, c->alpha / 2, 64);
+}
+
+static unsigned plus_probe(struct plus *p, const struct plus_config *c, const struct plus_window *w, double r,
+	unsigned count, struct plus_verdict *v)
+{
+	if (isfinite(w->before) && isfinite(w->after))
+		sequence_add(&p->probes, w->before - w->after);
+	plus_gain(p, c, v);
+	p->measured = p->measured < 8 ? p->measured : 7;
+	plus_take_pull(p, plus_pull_of(r, w->sites));
+	p->phase = PLUS_STAYS;
+	v->cause = PLUS_PROBE_OVER;
+	if (v->gain - v->radius > c->sigma) {
+		p->ease /= 2;
+		v->cause = PLUS_GAINS;
+	} else if (v->gain + v->radius < c->sigma) {
+		p->ease *= 1.25;
+		v->cause = PLUS_WASTES;
+	}
+	if (v->cause != PLUS_PROBE_OVER)
+		p->usual = p->probes = (struct sequence){0};
+	p->target = plus_allowed(p, c, count);
+	if (p->target == p->back)
+		return p->back;
+	plus_enter(p, PLUS_STAYS);
+	return p->target < p->back ? p->target : p->back + 1;
+}
+
+/* Sites' own models do well on what they are trained on; the mean of them does not: for two tries in a row. */
+static bool plus_is_apart(struct plus *p, const struct plus_config *c, const struct plus_window *w)
+{
+	if (isnan(w->after))
+		return false;
+	p->apart = w->after - w->train > c->guard && w->after > 2 * w->train ? p->apart + 1 : 0;
+	return p->apart > 1;
+}
+
+/* It is the drift of models, which the tightest theta ends; or else what no theta mends. */
+static unsigned plus_part(struct plus *p, unsigned index, struct plus_verdict *v)
+{
+	if (index > 0) {
+		p->apart = 0;
+		plus_measure_anew(p, v);
+		v->cause = PLUS_APART;
+	} else {
+		v->cause = PLUS_NORM;
+	}
+	return 0;
+}
+
+unsigned plus_next(struct plus *p, const struct plus_config *c, const struct plus_window *w, unsigned index,
+	unsigned count, unsigned patience, struct plus_verdict *v)
+{
+	const double r = plus_alignment(w);
+	unsigned next = index;
+
+	*v = (struct plus_verdict){.r = r, .gain = NAN, .radius = INFINITY, .cause = PLUS_THERE};
+	plus_account(p, w);
+	if (isnan(r) && w->exchanges > 0) {
+		v->cause = PLUS_BLIND;
+		next = ++p->blind >= patience ? 0 : next;
+	} else if (w->exchanges > 0) {
+		p->blind = 0;
+		if (p->phase == PLUS_MEASURES)
+			next = plus_measure(p, c, w, r, count, v);
+		else if (p->phase == PLUS_LOOSENS)
+			next = plus_go(p, index, v, PLUS_ON_ITS_WAY);
+		else if (p->phase == PLUS_STAYS)
+			next = plus_stay(p, c, w, r, index, count, v);
+		else
+			next = plus_probe(p, c, w, r, count, v);
+	}
+	if (plus_is_apart(p, c, w))
+		next = plus_part(p, index, v);
+	v->pull = p->pull;
+	v->tries = plus_tries(p, c);
+	if (w->exchanges > 0)
+		p->rate = w->rate;
+	return next;
+}
+
+const char *plus_phase_name(enum plus_phase phase)
+{
+	static const char *const names[] = {"measures", "loosens", "stays", "probes"};
+
+	return (unsigned)phase < sizeof(names) / sizeof(names[0]) ? names[phase] : "invalid";
+}

@@ -1,0 +1,145 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The policy scout+: which theta is next, by what exchanges show for nothing, and by probes that are rare. scout.c
+ * calls it with each window. Pure arithmetic, the same bits on each machine; no memory of its own.
+ *
+ * Pull. With d_k what site k says over its share and S = sum share_k d_k, r = ||S||^2 / sum share_k ||d_k||^2 over all
+ * tensors. Where sites talk at each step, d_k is a gradient: the common one (soon small) plus the noise of its batch,
+ * of square n, plus the pull of its own data, of square s. With K sites of one weight r is then 1 / (K (1 + s/n)), so
+ *
+ *      pull = s / n = 1 / (K r) - 1
+ *
+ * is 0 for sites with one distribution, however many they are, and rises with skew; in the course of a run it falls by
+ * less than half. What talking rarely costs is that models drift along s, where the noise n would have moved them
+ * anyway: so theta may be as loose as
+ *
+ *      need(theta) <= 1 / pull
+ *
+ * with need() rising with looseness, of each algorithm (plus_needs()); `ease` is a factor to it, which probes correct.
+ *
+ * Course. It begins at the tightest theta, and measures the pull there (MEASURES: the first window is not counted, the
+ * next `settle` are). Then it loosens as far as the pull allows, in each window by half of the thetas that are left
+ * (LOOSENS), and stays (STAYS). There three series are watched by Page and Hinkley's test: log r, the log of what sites
+ * move in an exchange, and that of the mean model's loss. When one has left its level, data have drifted: theta is the
+ * tightest at once, and it measures anew. A rate of learning that changes is no drift: series begin anew.
+ *
+ * Probes. While it stays it goes tight for a window now and then (PROBES): the pull is measured again, and the loss of
+ * the mean model before and after, on the same samples, is beside that of the windows at theta: what all sites would
+ * gain by talking more. The means of both have intervals that may be looked at any time (sequence.h). Above `sigma` for
+ * sure: ease halves, and theta tightens. Below it for sure: ease grows by a quarter. Probes are paid out of a budget:
+ * 2 % of the bytes that were sent since it settled, and before, of what theta 1 of bsp would have sent; samples that
+ * models are tried on are at most 3 % of the computing. Without losses in the reports, and without probes, theta
+ * follows the pull alone.
+ *
+ * A guard stands beside all that: where sites' own losses (train) are small and the mean model's, tried on the same
+ * data, are not (beyond `guard`, and twice as large), models have drifted apart: it goes tight, and measures anew. When
+ * even the tightest theta does not help, models as they are evaluated are not those that were trained: batch
+ * normalization, whose running statistics are those of no site. It says so, and what would mend it, and theta stays
+ * the tightest.
+ */
+#ifndef PHUB_CLIENT_SCOUT_PLUS_H
+#define PHUB_CLIENT_SCOUT_PLUS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "client/scout/sequence.h"
+#include "client/scout/site.h"
+
+#define PLUS_THETAS_MAX 64u /* SCOUT_THETAS_MAX */
+
+struct plus_config {
+	double need[PLUS_THETAS_MAX]; /* of 1 / pull, by theta: 0 for the first, and rising; plus_needs() */
+	unsigned settle;              /* windows that a pull is measured in, above 0 */
+	double sigma;                 /* loss, in the unit of the reports, that talking more may be worth; above 0 */
+	double alpha;                 /* of the intervals, 0 .. 1 */
+	double slack, bound;          /* of the watches, in natural logarithms; above 0 */
+	double bytes_part;            /* of probes, 0 .. 1 */
+	double work_part;             /* of computing, likewise */
+	uint32_t tries;               /* samples that a site tries its models on in a window, when there is work left */
+	double guard;                 /* loss of the mean model beyond the sites' own that is no skew's; above 0 */
+};
+
+/* What a window showed. NaN: it is not known. */
+struct plus_window {
+	uint32_t steps;
+	unsigned exchanges;
+	double said, heard;    /* sums over exchanges, see above: sum share_k ||d_k||^2, and ||S||^2 */
+	double sites;          /* 1 / sum share_k^2: how many they are, counted by their weight */
+	double rate;           /* of learning, at the end */
+	double bytes;          /* that a site has sent, the mean */
+	double bytes_bsp;      /* that it would have sent in as many steps of bsp */
+	double train;          /* loss of sites' own models on their batches, the mean */
+	double before, after;  /* loss of the mean model on the same samples: as the window before ended, and now */
+	double trained, tried; /* samples of a site, the mean */
+};
+
+enum plus_phase { PLUS_MEASURES = 0, PLUS_LOOSENS = 1, PLUS_STAYS = 2, PLUS_PROBES = 3 };
+
+/* Why theta is what it is. */
+enum plus_cause {
+	PLUS_FIRST = 0,  /* measures from the start */
+	PLUS_MEASURED,   /* the pull is known, and allows this */
+	PLUS_ON_ITS_WAY, /* loosens */
+	PLUS_THERE,      /* nothing has changed */
+	PLUS_DRIFTED,    /* a series has left its level */
+	PLUS_GAINS,      /* a probe, or several, say that talking more is worth it */
+	PLUS_WASTES,     /* that it is not */
+	PLUS_PROBE,      /* a probe begins */
+	PLUS_PROBE_OVER, /* it has said nothing yet */
+	PLUS_BLIND,      /* nothing that can be true was heard */
+	PLUS_APART,      /* the mean model loses much more than sites' own */
+	PLUS_NORM,       /* see above: no theta will mend it */
+};
+
+/* Others read. All zeros is the state before the first window, but for ease: plus_init(). */
+struct plus {
+	enum plus_phase phase;
+	unsigned windows;  /* of the phase */
+	unsigned measured; /* pulls that the mean is of */
+	unsigned target;   /* index that the pull allows */
+	unsigned back;     /* index that a probe came from */
+	unsigned blind;    /* windows in a row */
+	unsigned calm;     /* windows that are not watched */
+	unsigned apart;    /* tries in a row that the guard is against */
+	bool settled;      /* has been, once */
+	double pull;       /* NaN: not measured */
+	double ease;
+	double rate; /* of the window before */
+	struct watch alignment, moves, loss;
+	struct sequence usual, probes;        /* what windows at theta, and those of probes, lowered the loss by */
+	double bytes, bytes_probe, bytes_bsp; /* since the start, or since it settled */
+	double trained, tried;
+};
+
+/* What plus_next() says beside the index. */
+struct plus_verdict {
+	enum plus_cause cause;
+	double r, pull;
+	double gain, radius; /* of probes beyond the usual; NaN, infinite: not known */
+	uint32_t tries;      /* samples that a site may try its models on at the end of the next window; 0: none */
+};
+
+/* The limits above, and the defaults for what they leave open: 2, .02, .05, .1, .5, .02, .03, 200, .5. */
+void plus_defaults(struct plus_config *config);
+
+/* config->need for a grid of an algorithm's thetas, the tightest first; as was measured, see plus.c. BSP: theta 1
+ * alone, which needs nothing. 0; -ENOTSUP: of DGC nothing was measured, and the caller may fill it by measurements. */
+int plus_needs(struct plus_config *config, enum site_algorithm algorithm, const double *thetas, unsigned count);
+
+/* NULL, or which of the numbers is outside its limits. */
+const char *plus_check(const struct plus_config *config, unsigned count);
+
+void plus_init(struct plus *plus);
+
+/*
+ * A window at theta `index`, of `count`, is over: returns the index that is next. `safe` is the loosest that has been
+ * stayed at: where a window says nothing theta is that, and the tightest after `patience` in a row.
+ */
+unsigned plus_next(struct plus *plus, const struct plus_config *config, const struct plus_window *window,
+	unsigned index, unsigned count, unsigned patience, struct plus_verdict *verdict);
+
+/* "measures", "loosens", "stays", "probes"; "invalid". */
+const char *plus_phase_name(enum plus_phase phase);
+
+#endif

@@ -1,0 +1,192 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A scout's state as bytes. One list of fields serves both ways: what is written is what is read.
+ */
+#include "client/scout/scout.h"
+
+#include <errno.h>
+#include <string.h>
+
+#include "phub/base/crc.h"
+
+enum { SAVED_VERSION = 2 };
+
+/* The list goes over words that are written, or read. */
+struct saved {
+	uint64_t words[SCOUT_SAVED_WORDS];
+	unsigned at;
+	bool reads;
+};
+
+static void saved_word(struct saved *s, uint64_t *word)
+{
+	if (s->reads)
+		*word = s->words[s->at];
+	else
+		s->words[s->at] = *word;
+	s->at++;
+}
+
+static void saved_whole(struct saved *s, unsigned *value)
+{
+	uint64_t word = *value;
+
+	saved_word(s, &word);
+	*value = (unsigned)word;
+}
+
+static void saved_truth(struct saved *s, bool *value)
+{
+	uint64_t word = *value;
+
+	saved_word(s, &word);
+	*value = word != 0;
+}
+
+static uint64_t saved_bits(double value)
+{
+	uint64_t bits;
+
+	memcpy(&bits, &value, sizeof(bits));
+	return bits;
+}
+
+static void saved_number(struct saved *s, double *value)
+{
+	uint64_t bits = saved_bits(*value);
+
+	saved_word(s, &bits);
+	memcpy(value, &bits, sizeof(bits));
+}
+
+static void saved_watch(struct saved *s, struct watch *w)
+{
+	saved_word(s, &w->count);
+	saved_number(s, &w->mean);
+	saved_number(s, &w->up);
+	saved_number(s, &w->down);
+}
+
+static void saved_sequence(struct saved *s, struct sequence *q)
+{
+	saved_word(s, &q->count);
+	saved_number(s, &q->mean);
+	saved_number(s, &q->spread);
+}
+
+static void saved_plus(struct saved *s, struct plus *p)
+{
+	unsigned phase = p->phase;
+
+	saved_whole(s, &phase);
+	p->phase = (enum plus_phase)phase;
+	saved_whole(s, &p->windows);
+	saved_whole(s, &p->measured);
+	saved_whole(s, &p->target);
+	saved_whole(s, &p->back);
+	saved_whole(s, &p->blind);
+	saved_whole(s, &p->calm);
+	saved_whole(s, &p->apart);
+	saved_truth(s, &p->settled);
+	saved_number(s, &p->pull);
+	saved_number(s, &p->ease);
+	saved_number(s, &p->rate);
+	saved_watch(s, &p->alignment);
+	saved_watch(s, &p->moves);
+	saved_watch(s, &p->loss);
+	saved_sequence(s, &p->usual);
+	saved_sequence(s, &p->probes);
+	saved_number(s, &p->bytes);
+	saved_number(s, &p->bytes_probe);
+	saved_number(s, &p->bytes_bsp);
+	saved_number(s, &p->trained);
+	saved_number(s, &p->tried);
+}
+
+/* Of the configuration that decisions hang on. */
+static uint32_t saved_fingerprint(const struct scout_config *c)
+{
+	const struct plus_config *p = &c->plus;
+	const uint64_t values[] = {c->policy, c->theta_count, c->first, c->schedule_count, c->period, c->model_bytes,
+		saved_bits(c->lambda_loss), saved_bits(c->lambda_bytes), saved_bits(c->sigma),
+		saved_bits(c->temperature), saved_bits(c->cooling), c->memory, c->patience, c->seed};
+	const uint64_t plus[] = {p->settle, saved_bits(p->sigma), saved_bits(p->alpha), saved_bits(p->slack),
+		saved_bits(p->bound), saved_bits(p->bytes_part), saved_bits(p->work_part), p->tries,
+		saved_bits(p->guard)};
+	const bool is_plus = c->policy == SCOUT_PLUS;
+	uint32_t crc = crc_32c(0, values, sizeof(values));
+
+	crc = crc_32c(crc, c->thetas, c->theta_count * sizeof(c->thetas[0]));
+	crc = crc_32c(crc, c->schedule, c->policy == SCOUT_REPLAY ? c->schedule_count * sizeof(c->schedule[0]) : 0);
+	crc = crc_32c(crc, plus, is_plus ? sizeof(plus) : 0);
+	return crc_32c(crc, p->need, is_plus ? c->theta_count * sizeof(p->need[0]) : 0);
+}
+
+/* The words of a scout; the last is their CRC. */
+static void saved_list(struct saved *s, struct scout *scout)
+{
+	uint64_t kind = SAVED_VERSION | (uint64_t)saved_fingerprint(&scout->config) << 32;
+
+	s->at = 0;
+	saved_word(s, &kind);
+	saved_word(s, &scout->window);
+	saved_whole(s, &scout->index);
+	saved_whole(s, &scout->silent);
+	saved_word(s, &scout->random);
+	saved_word(s, &scout->bytes);
+	saved_word(s, &scout->bytes_travel);
+	for (unsigned i = 0; i < SCOUT_THETAS_MAX; i++) {
+		uint64_t tried = scout->tried[i] << 1 | scout->held[i];
+
+		saved_word(s, &tried);
+		scout->tried[i] = tried >> 1;
+		scout->held[i] = tried & 1;
+		saved_number(s, &scout->cost[i]);
+	}
+	saved_plus(s, &scout->plus);
+	saved_whole(s, &scout->tries);
+}
+
+void scout_save(const struct scout *scout, uint8_t out[SCOUT_SAVED_BYTES])
+{
+	struct scout copy = *scout;
+	struct saved s = {.reads = false};
+	size_t bytes = sizeof(s.words) - sizeof(s.words[0]);
+
+	saved_list(&s, &copy);
+	for (unsigned i = 0; i < SCOUT_SAVED_WORDS; i++) {
+		if (i + 1 == SCOUT_SAVED_WORDS)
+			s.words[i] = crc_32c(0, out, bytes);
+		for (unsigned k = 0; k < 8; k++)
+			out[8 * i + k] = (uint8_t)(s.words[i] >> 8 * k);
+	}
+}
+
+static bool saved_take(struct saved *s, const uint8_t *in, size_t bytes)
+{
+	if (bytes != SCOUT_SAVED_BYTES)
+		return false;
+	for (unsigned i = 0; i < SCOUT_SAVED_WORDS; i++)
+		for (unsigned k = 0; k < 8; k++)
+			s->words[i] |= (uint64_t)in[8 * i + k] << 8 * k;
+	return (uint32_t)s->words[0] == SAVED_VERSION && s->words[SCOUT_SAVED_WORDS - 1] == crc_32c(0, in, bytes - 8);
+}
+
+int scout_load(struct scout *scout, const uint8_t *in, size_t bytes, struct err *e)
+{
+	struct scout loaded = *scout;
+	struct saved s = {.reads = true};
+
+	if (!saved_take(&s, in, bytes))
+		return err_set(e, -EBADMSG, "the scout's state is not whole, or of another version");
+	if (s.words[0] >> 32 != saved_fingerprint(&scout->config))
+		return err_set(e, -EINVAL, "the scout's state is that of another configuration");
+	saved_list(&s, &loaded);
+	if (loaded.index >= loaded.config.theta_count || loaded.plus.target >= loaded.config.theta_count ||
+		loaded.plus.back >= loaded.config.theta_count || (unsigned)loaded.plus.phase > PLUS_PROBES)
+		return err_set(e, -EBADMSG, "the scout's state has theta %u of a grid of %u", loaded.index,
+			loaded.config.theta_count);
+	loaded.now = (struct plus_window){0};
+	*scout = loaded;
+	return 0;
+}

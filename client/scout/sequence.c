@@ -1,0 +1,94 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Additions, multiplications, divisions and square roots alone, which IEEE 754 rounds alike everywhere.
+ */
+#include "client/scout/sequence.h"
+
+#include <math.h>
+
+static const double ln2 = 0.693147180559945309;
+
+double exact_exp(double x)
+{
+	double sum = 1, term = 1, rest;
+	int twos;
+
+	if (isnan(x))
+		return x;
+	if (x < -700)
+		return 0;
+	if (x > 700)
+		return INFINITY;
+	twos = (int)(x / ln2);
+	rest = x - twos * ln2;
+	for (int i = 1; i < 24; i++) {
+		term = term * rest / i;
+		sum += term;
+	}
+	return ldexp(sum, twos);
+}
+
+/* ln(2^e m) = e ln 2 + 2 atanh((m - 1) / (m + 1)), with m in sqrt(1/2) .. sqrt(2). */
+double exact_log(double x)
+{
+	int twos;
+	double m, q, square, power, sum = 0;
+
+	if (!(x > 0))
+		return x == 0 ? -INFINITY : NAN;
+	if (isinf(x))
+		return x;
+	m = frexp(x, &twos);
+	if (m < 0.70710678118654752) {
+		m *= 2;
+		twos--;
+	}
+	q = (m - 1) / (m + 1);
+	square = q * q;
+	power = q;
+	for (int i = 1; i < 32; i += 2) {
+		sum += power / i;
+		power *= square;
+	}
+	return twos * ln2 + 2 * sum;
+}
+
+void sequence_add(struct sequence *s, double x)
+{
+	const double before = x - s->mean;
+
+	s->count++;
+	s->mean += before / (double)s->count;
+	s->spread += before * (x - s->mean);
+}
+
+double sequence_deviation(const struct sequence *s)
+{
+	return s->count < 2 ? INFINITY : sqrt(s->spread / (double)(s->count - 1));
+}
+
+double sequence_radius(const struct sequence *s, double alpha, uint64_t best)
+{
+	const double t = (double)s->count, l = -2 * exact_log(alpha);
+	double rho, scaled;
+
+	if (s->count < SEQUENCE_LEAST)
+		return INFINITY;
+	rho = (l + exact_log(l) + 1) / (double)best; /* the square of the theorem's rho */
+	scaled = t * rho + 1;
+	return sequence_deviation(s) * sqrt(2 * scaled / (t * t * rho) * exact_log(sqrt(scaled) / alpha));
+}
+
+enum watch_alarm watch_add(struct watch *w, double x, double slack, double bound)
+{
+	double beyond;
+
+	w->count++;
+	w->mean += (x - w->mean) / (double)w->count;
+	beyond = x - w->mean;
+	w->up = fmax(0, w->up + beyond - slack);
+	w->down = fmax(0, w->down - beyond - slack);
+	if (w->up > bound)
+		return WATCH_RISEN;
+	return w->down > bound ? WATCH_FALLEN : WATCH_QUIET;
+}

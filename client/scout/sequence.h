@@ -1,0 +1,54 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Numbers that are looked at while they come in: a mean with an interval that holds at all times, and a watch for the
+ * moment at which a series leaves its level. The same numbers in the same order give the same bits on each machine. No
+ * I/O, clock or memory; one thread at a time.
+ */
+#ifndef PHUB_CLIENT_SCOUT_SEQUENCE_H
+#define PHUB_CLIENT_SCOUT_SEQUENCE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* e^x, and the natural logarithm of x > 0, which the C library does not give with the same bits everywhere. Within
+ * 1e-12 of them, relative to the result or to 1. exact_exp() is 0 below -700 and infinite above 700; exact_log() of 0
+ * is -infinity, of what is below 0 or NaN is NaN. */
+double exact_exp(double x);
+double exact_log(double x);
+
+/* Welford's mean and sum of squared deviations. All zeros: nothing yet. */
+struct sequence {
+	uint64_t count;
+	double mean, spread;
+};
+
+void sequence_add(struct sequence *s, double x);
+
+/* Infinite with fewer than two numbers. */
+double sequence_deviation(const struct sequence *s);
+
+/*
+ * With probability 1 - alpha, |mean - the true mean| is below this at all counts at once, so that one may look after
+ * each number and stop when one likes: an asymptotic confidence sequence (Waudby-Smith, Arbour, Sinha, Kennedy, Ramdas:
+ * Time-uniform central limit theory, Annals of Statistics 2024, theorem 2.2), narrowest at `best` numbers. Infinite
+ * below SEQUENCE_LEAST numbers, which the asymptotics ask for.
+ */
+#define SEQUENCE_LEAST 4u
+
+double sequence_radius(const struct sequence *s, double alpha, uint64_t best);
+
+/*
+ * Page and Hinkley's test, to both sides: has a series left the level that it had? Each number less the mean so far is
+ * added up, less `slack`; what that has risen from its least by more than `bound` raises the alarm. In units of the
+ * series. All zeros: nothing yet.
+ */
+struct watch {
+	uint64_t count;
+	double mean, up, down;
+};
+
+enum watch_alarm { WATCH_QUIET = 0, WATCH_RISEN = 1, WATCH_FALLEN = 2 };
+
+enum watch_alarm watch_add(struct watch *w, double x, double slack, double bound);
+
+#endif

@@ -1,0 +1,494 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * scout+ in worlds whose pull is known: where it goes, how soon it sees that they have changed, what it spends on
+ * probes, and what it makes of numbers that cannot be true; and the statistics that it stands on.
+ */
+#include <errno.h>
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "client/scout/plus.h"
+#include "client/scout/scout.h"
+
+enum { SITES = 5, PERIOD = 50, MODEL = 1000 };
+
+static const double grid[] = {1, 2, 5, 10, 20, 50, 100};
+
+#define THETAS (sizeof(grid) / sizeof(grid[0]))
+
+/* ---- chance, of the test's own ---- */
+
+static uint64_t seed;
+
+static double chance(void)
+{
+	seed = seed * 6364136223846793005u + 1442695040888963407u;
+	return (double)(seed >> 11) * 0x1p-53;
+}
+
+/* Mean 0 and deviation 1. */
+static double normal(void)
+{
+	double sum = -6;
+
+	for (unsigned i = 0; i < 12; i++)
+		sum += chance();
+	return sum;
+}
+
+/* ---- statistics ---- */
+
+static void test_exact(void **state)
+{
+	(void)state;
+	for (double x = -699; x < 700; x += 0.7310) {
+		if (fabs(exact_exp(x) / exp(x) - 1) > 1e-12)
+			fail_msg("e^%g: %.17g", x, exact_exp(x));
+	}
+	for (double x = 1e-300; x < 1e300; x *= 1.73) {
+		if (fabs(exact_log(x) - log(x)) > 1e-12 * fmax(1, fabs(log(x))))
+			fail_msg("log %g: %.17g", x, exact_log(x));
+	}
+	assert_true(exact_exp(-701) == 0 && isinf(exact_exp(701)) && isnan(exact_exp(NAN)));
+	assert_true(isinf(exact_log(0)) && isnan(exact_log(-1)) && isnan(exact_log(NAN)) && isinf(exact_log(INFINITY)));
+}
+
+static void test_sequence(void **state)
+{
+	struct sequence s = {0};
+
+	(void)state;
+	assert_true(isinf(sequence_deviation(&s)));
+	sequence_add(&s, 2);
+	assert_true(isinf(sequence_deviation(&s)) && isinf(sequence_radius(&s, 0.05, 16)));
+	sequence_add(&s, 4);
+	sequence_add(&s, 9);
+	assert_true(s.mean == 5 && fabs(sequence_deviation(&s) - sqrt(13)) < 1e-12);
+	assert_true(isinf(sequence_radius(&s, 0.05, 16)));
+	sequence_add(&s, 5);
+	assert_true(isfinite(sequence_radius(&s, 0.05, 16)));
+}
+
+/* Looked at after each of 500 numbers, the interval leaves out the true mean in no more than about alpha of 1,000 runs,
+ * and is not wide for nothing: three times what one look would need. */
+static void test_coverage(void **state)
+{
+	unsigned left_out = 0;
+
+	(void)state;
+	seed = 1;
+	for (unsigned run = 0; run < 1000; run++) {
+		struct sequence s = {0};
+		bool out = false;
+
+		for (unsigned i = 0; i < 500; i++) {
+			sequence_add(&s, 0.3 + normal());
+			out |= i >= 30 && fabs(s.mean - 0.3) > sequence_radius(&s, 0.05, 64);
+		}
+		left_out += out;
+		assert_true(sequence_radius(&s, 0.05, 64) < 3 * 1.96 / sqrt(500));
+	}
+	if (left_out > 60)
+		fail_msg("the mean was left out in %u of 1000 runs", left_out);
+}
+
+static void test_watch(void **state)
+{
+	(void)state;
+	seed = 2;
+	for (unsigned run = 0; run < 100; run++) {
+		struct watch w = {0};
+		unsigned after = 0;
+
+		for (unsigned i = 0; i < 300; i++)
+			if (watch_add(&w, 3 + 0.1 * normal(), 0.1, 0.7) != WATCH_QUIET)
+				fail_msg("run %u: an alarm after %u numbers", run, i);
+		while (watch_add(&w, (run & 1 ? 3.5 : 2.5) + 0.1 * normal(), 0.1, 0.7) == WATCH_QUIET)
+			after++;
+		assert_true(after < 5);
+		assert_int_equal(watch_add(&w, run & 1 ? 3.5 : 2.5, 0.1, 0.7), run & 1 ? WATCH_RISEN : WATCH_FALLEN);
+	}
+}
+
+/* ---- a world ---- */
+
+struct world {
+	struct plus_config config;
+	struct plus plus;
+	unsigned index;
+	double pull;  /* the true one */
+	double noise; /* of log r */
+	double rate;
+	double waste; /* loss that a window at any but the tightest theta leaves behind */
+	bool tells;   /* losses */
+	unsigned turns;
+	double bytes, bytes_probe;
+	struct plus_verdict verdict;
+};
+
+static void world_init(struct world *w, double pull)
+{
+	*w = (struct world){.pull = pull, .rate = 0.1};
+	plus_defaults(&w->config);
+	assert_int_equal(plus_needs(&w->config, SITE_LOCAL, grid, THETAS), 0);
+	assert_null(plus_check(&w->config, THETAS));
+	plus_init(&w->plus);
+}
+
+/* As gradients and noise are: r falls short of 1 / K by the pull, and less so the longer sites go alone. */
+static void world_show(struct world *w, struct plus_window *now)
+{
+	const double theta = grid[w->index], alone = w->pull / sqrt(theta);
+
+	*now = (struct plus_window){.steps = PERIOD,
+		.exchanges = theta > PERIOD ? 1 : (unsigned)(PERIOD / theta),
+		.sites = SITES,
+		.rate = w->rate,
+		.bytes = MODEL * PERIOD / theta,
+		.bytes_bsp = MODEL * PERIOD,
+		.train = NAN,
+		.before = NAN,
+		.after = NAN,
+		.trained = 20 * PERIOD};
+	now->said = (1 + w->pull) * theta * now->exchanges;
+	now->heard = now->said / (SITES * (1 + alone)) * exp(w->noise * normal());
+	if (w->tells) {
+		now->tried = w->verdict.tries;
+		now->after = 1 + 0.01 * normal();
+		now->before = now->after + (w->index == 0 ? w->waste : 0) + 0.002 * normal();
+	}
+}
+
+static unsigned world_turn(struct world *w)
+{
+	struct plus_window now;
+	const bool probes = w->plus.phase == PLUS_PROBES;
+
+	world_show(w, &now);
+	if (grid[w->index] > PERIOD && w->turns++ % 2)
+		now = (struct plus_window){.steps = PERIOD, .train = NAN, .before = NAN, .after = NAN};
+	w->bytes += now.bytes;
+	w->bytes_probe += probes ? now.bytes : 0;
+	w->index = plus_next(&w->plus, &w->config, &now, w->index, THETAS, 3, &w->verdict);
+	return w->index;
+}
+
+static unsigned world_settle(struct world *w)
+{
+	for (unsigned i = 0; i < 30; i++)
+		world_turn(w);
+	assert_int_equal(w->plus.phase, PLUS_STAYS);
+	return w->index;
+}
+
+/* It goes to the loosest theta that the pull allows: further, the less sites pull apart. */
+static void test_settles(void **state)
+{
+	static const double pulls[] = {0, 1, 4, 20, 50, 1000};
+	unsigned before = THETAS - 1;
+
+	(void)state;
+	for (unsigned i = 0; i < sizeof(pulls) / sizeof(pulls[0]); i++) {
+		struct world w;
+		unsigned at;
+
+		world_init(&w, pulls[i]);
+		at = world_settle(&w);
+		assert_true(at <= before);
+		assert_true(at == 0 || w.config.need[at] * pulls[i] <= 1.0001);
+		assert_true(at + 1 == THETAS || w.config.need[at + 1] * pulls[i] > 0.999);
+		assert_true(fabs(w.plus.pull - pulls[i]) <= 1e-9 * (1 + pulls[i]));
+		before = at;
+	}
+	assert_int_equal(before, 0);
+}
+
+/* Three windows at the tightest, then half of the way that is left in each. */
+static void test_course(void **state)
+{
+	static const unsigned course[] = {0, 0, 3, 5, 6, 6, 6, 6};
+	struct world w;
+
+	(void)state;
+	world_init(&w, 0);
+	for (unsigned i = 0; i < sizeof(course) / sizeof(course[0]); i++)
+		assert_int_equal(world_turn(&w), course[i]);
+	assert_int_equal(w.verdict.cause, PLUS_THERE);
+}
+
+/* Data drift: it is tight within two exchanges, and where it belongs within five more windows; to both sides. Noise
+ * alone, and another rate of learning, are no drift. */
+static void test_drift(void **state)
+{
+	(void)state;
+	seed = 3;
+	for (unsigned run = 0; run < 40; run++) {
+		const double from = run & 1 ? 0.1 : 40, to = run & 1 ? 40 : 1;
+		struct world w;
+		unsigned late = 0, at;
+
+		world_init(&w, from);
+		w.noise = 0.1;
+		at = world_settle(&w);
+		for (unsigned i = 0; i < 60; i++) {
+			w.rate = i < 30 ? 0.1 : 0.01;
+			if (world_turn(&w) != at)
+				fail_msg("run %u: theta moved in window %u, because of %u", run, i, w.verdict.cause);
+		}
+		w.pull = to;
+		while (w.index != 0 && w.plus.phase != PLUS_MEASURES && late < 10) {
+			world_turn(&w);
+			late++;
+		}
+		assert_true(late <= 4);
+		for (unsigned i = 0; i < 5; i++)
+			world_turn(&w);
+		assert_true(w.config.need[w.index] * to <= 1.3);
+		assert_true(w.index + 2 >= THETAS || w.config.need[w.index + 2] * to > 1);
+	}
+}
+
+/* Probes never cost more than their part of what was sent, nor trials more than theirs of the computing; and there are
+ * some. */
+static void test_budgets(void **state)
+{
+	struct world w;
+
+	(void)state;
+	seed = 4;
+	world_init(&w, 10);
+	w.tells = true;
+	world_settle(&w);
+	w.bytes = w.bytes_probe = 0;
+	for (unsigned i = 0; i < 20000; i++) {
+		world_turn(&w);
+		assert_true(w.plus.bytes_probe <= w.config.bytes_part * w.plus.bytes);
+		assert_true(w.plus.tried <= 3 * w.config.work_part * w.plus.trained);
+	}
+	assert_true(w.bytes_probe > w.config.bytes_part * w.bytes / 2);
+	assert_true(w.plus.tried > w.config.work_part * w.plus.trained);
+	w.config.bytes_part = 0;
+	for (unsigned i = 0; i < 1000; i++) {
+		world_turn(&w);
+		assert_int_not_equal(w.verdict.cause, PLUS_PROBE);
+	}
+}
+
+/* What probes find in the long run moves theta, although the pull is the same. */
+static void test_probes(void **state)
+{
+	(void)state;
+	for (unsigned run = 0; run < 2; run++) {
+		const bool wasteful = run == 0;
+		struct world w;
+		unsigned at, seen = 0;
+
+		seed = 5;
+		world_init(&w, 10);
+		w.tells = true;
+		w.waste = wasteful ? 0.1 : 0;
+		at = world_settle(&w);
+		for (unsigned i = 0; i < 30000 && !seen; i++) {
+			world_turn(&w);
+			seen = w.verdict.cause == (wasteful ? PLUS_GAINS : PLUS_WASTES);
+			assert_true(w.verdict.cause != (wasteful ? PLUS_WASTES : PLUS_GAINS));
+		}
+		assert_true(seen);
+		assert_true(wasteful ? w.plus.ease == 0.5 : w.plus.ease == 1.25);
+		assert_true(wasteful ? w.index < at : w.index >= at);
+	}
+}
+
+/* What cannot be true: theta stays, then it is the tightest; and the pull is as it was. */
+static void test_blind(void **state)
+{
+	const struct plus_window bad[] = {
+		{.exchanges = 1, .said = NAN, .heard = 1, .sites = 5},
+		{.exchanges = 1, .said = 0, .heard = 0, .sites = 5},
+		{.exchanges = 1, .said = 1, .heard = -1, .sites = 5},
+		{.exchanges = 1, .said = INFINITY, .heard = 1, .sites = 5},
+		{.exchanges = 1, .said = 1, .heard = NAN, .sites = 5},
+	};
+	struct world w;
+
+	(void)state;
+	for (unsigned i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+		unsigned at;
+
+		world_init(&w, 10);
+		at = world_settle(&w);
+		assert_true(at > 0);
+		for (unsigned k = 0; k < 3; k++) {
+			w.index = plus_next(&w.plus, &w.config, &bad[i], w.index, THETAS, 3, &w.verdict);
+			assert_int_equal(w.verdict.cause, PLUS_BLIND);
+			assert_int_equal(w.index, k < 2 ? at : 0);
+		}
+		assert_true(fabs(w.plus.pull - 10) < 1e-9);
+	}
+}
+
+/* A window without an exchange says nothing, and is no fault. */
+static void test_idle(void **state)
+{
+	const struct plus_window idle = {.steps = PERIOD, .train = NAN, .before = NAN, .after = NAN};
+	struct world w;
+
+	(void)state;
+	world_init(&w, 0);
+	world_settle(&w);
+	for (unsigned i = 0; i < 10; i++)
+		assert_int_equal(plus_next(&w.plus, &w.config, &idle, w.index, THETAS, 3, &w.verdict), w.index);
+	assert_int_equal(w.verdict.cause, PLUS_THERE);
+}
+
+static void test_norm(void **state)
+{
+	struct world w;
+	struct plus_window now;
+
+	(void)state;
+	world_init(&w, 50);
+	for (unsigned i = 0; i < 3; i++) {
+		world_show(&w, &now);
+		now.train = 0.1;
+		now.before = now.after = 1.5;
+		w.index = plus_next(&w.plus, &w.config, &now, w.index, THETAS, 3, &w.verdict);
+		assert_int_equal(w.index, 0);
+		assert_true((w.verdict.cause == PLUS_NORM) == (i > 0));
+	}
+	world_show(&w, &now);
+	now.train = 1.4;
+	now.before = now.after = 1.5;
+	plus_next(&w.plus, &w.config, &now, w.index, THETAS, 3, &w.verdict);
+	assert_int_not_equal(w.verdict.cause, PLUS_NORM);
+	world_init(&w, 4);
+	assert_true(world_settle(&w) > 0);
+	for (unsigned i = 0; i < 2; i++) {
+		world_show(&w, &now);
+		now.train = 0.1;
+		now.before = now.after = 1.5;
+		w.index = plus_next(&w.plus, &w.config, &now, w.index, THETAS, 3, &w.verdict);
+	}
+	assert_int_equal(w.verdict.cause, PLUS_APART);
+	assert_int_equal(w.index, 0);
+	assert_int_equal(w.plus.phase, PLUS_MEASURES);
+}
+
+static void test_limits(void **state)
+{
+	struct plus_config good, c;
+
+	(void)state;
+	plus_defaults(&good);
+	assert_int_equal(plus_needs(&good, SITE_DGC, grid, 3), -ENOTSUP);
+	assert_int_equal(plus_needs(&good, SITE_GAIA, (const double[]){0, 0.1, 0.2}, 3), 0);
+	assert_true(good.need[0] == 0 && fabs(good.need[1] - 0.032) < 1e-12 && fabs(good.need[2] - 0.051) < 1e-12);
+	assert_int_equal(plus_needs(&good, SITE_BSP, grid, 1), 0);
+	assert_int_equal(plus_needs(&good, SITE_GAIA, (const double[]){0, 0.0001, 0.25, 5}, 4), 0);
+	assert_true(good.need[1] > 0 && good.need[1] < good.need[2] && good.need[2] < 0.5 && good.need[3] > 10);
+	assert_null(plus_check(&good, 3));
+#define EXPECT(change, name)                                        \
+	do {                                                        \
+		c = good;                                           \
+		change;                                             \
+		assert_non_null(plus_check(&c, 3));                 \
+		assert_non_null(strstr(plus_check(&c, 3), (name))); \
+	} while (0)
+	EXPECT(c.settle = 0, "settle");
+	EXPECT(c.sigma = 0, "sigma");
+	EXPECT(c.alpha = 1, "alpha");
+	EXPECT(c.slack = NAN, "slack");
+	EXPECT(c.bound = 0, "bound");
+	EXPECT(c.bytes_part = 1.5, "bytes_part");
+	EXPECT(c.work_part = -1, "work_part");
+	EXPECT(c.guard = INFINITY, "guard");
+	EXPECT(c.need[0] = 1, "need of the first theta");
+	EXPECT(c.need[2] = 0, "need of a theta that is looser");
+#undef EXPECT
+	assert_string_equal(plus_phase_name(PLUS_PROBES), "probes");
+	assert_string_equal(plus_phase_name((enum plus_phase)9), "invalid");
+}
+
+/* ---- as a policy of a scout ---- */
+
+static void scout_turn(struct scout *s, double pull, struct scout_decision *d)
+{
+	struct scout_report reports[SITES];
+
+	for (unsigned i = 0; i < SITES; i++)
+		reports[i] = (struct scout_report){
+			.bytes = MODEL, .trained = 1000, .train = 0.5, .tried = s->tries, .before = 0.6, .after = 0.55};
+	reports[1].train = NAN;
+	reports[2].after = INFINITY;
+	for (unsigned i = 0; i < 3; i++)
+		scout_hear(s, 1 + pull, 1.0 / SITES, 1.0 / SITES, 0.1);
+	assert_int_equal(scout_observe(s, reports, SITES, d), 0);
+}
+
+static void test_scout(void **state)
+{
+	struct scout_config c;
+	struct scout one, other;
+	struct err e;
+
+	(void)state;
+	scout_defaults(&c);
+	c.policy = SCOUT_PLUS;
+	memcpy(c.thetas, grid, sizeof(grid));
+	c.theta_count = THETAS;
+	c.first = 3;
+	c.model_bytes = MODEL;
+	assert_int_equal(plus_needs(&c.plus, SITE_LOCAL, grid, THETAS), 0);
+	assert_int_equal(scout_init(&one, &c, &e), 0);
+	assert_true(scout_theta(&one) == 1);
+	for (unsigned i = 0; i < 60; i++) {
+		const double pull = i < 30 ? 2 : 60;
+		uint8_t saved[SCOUT_SAVED_BYTES];
+		struct scout_decision a, b;
+
+		assert_int_equal(scout_init(&other, &c, &e), 0);
+		scout_save(&one, saved);
+		assert_int_equal(scout_load(&other, saved, sizeof(saved), &e), 0);
+		scout_turn(&one, pull, &a);
+		scout_turn(&other, pull, &b);
+		assert_true(a.theta == b.theta && a.action == b.action && a.tries == b.tries);
+		assert_string_equal(a.reason, b.reason);
+		assert_true(a.r > 0 && a.reason[0]);
+		if (i == 29)
+			assert_true(a.theta == 50);
+		if (i == 30)
+			assert_true(a.theta == 1 && a.action == SCOUT_TIGHTENS);
+	}
+	assert_true(scout_theta(&one) == 2);
+	assert_int_equal(one.bytes_travel, 0);
+	c.plus.sigma = 0;
+	assert_int_equal(scout_init(&other, &c, &e), -EINVAL);
+	assert_non_null(strstr(e.text, "sigma"));
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_exact),
+		cmocka_unit_test(test_sequence),
+		cmocka_unit_test(test_coverage),
+		cmocka_unit_test(test_watch),
+		cmocka_unit_test(test_settles),
+		cmocka_unit_test(test_course),
+		cmocka_unit_test(test_drift),
+		cmocka_unit_test(test_budgets),
+		cmocka_unit_test(test_probes),
+		cmocka_unit_test(test_blind),
+		cmocka_unit_test(test_idle),
+		cmocka_unit_test(test_norm),
+		cmocka_unit_test(test_limits),
+		cmocka_unit_test(test_scout),
+	};
+
+	return cmocka_run_group_tests_name("plus", tests, NULL, NULL);
+}
