@@ -123,6 +123,15 @@ static bool job_members_root(const struct job *job, const struct members *m)
 	return false;
 }
 
+/* Does this change let it in? Who came since it began, for a rank that was lost or came before, is the next one's. */
+static bool job_members_lets_in(const struct job *job, uint32_t member)
+{
+	const struct members *next = job->next_change;
+
+	return job->members[member].joins && members_have(job->change->awaited, member) &&
+	       !(next && members_have(next->awaited, member));
+}
+
 /*
  * Who comes and was at another box may be in sums that were on their way from there when it was lost: it takes part in
  * rounds after these (job->after).
@@ -132,8 +141,7 @@ static void job_members_pass_over(const struct job *job, struct members *m)
 	bool moved = false;
 
 	for (uint32_t i = 0; i < job->world; i++)
-		moved = moved || (members_have(m->awaited, i) && job->members[i].joins &&
-					 (job->members[i].newcomer || job_is_box(job, i)));
+		moved = moved || (job_members_lets_in(job, i) && (job->members[i].newcomer || job_is_box(job, i)));
 	for (uint32_t i = 0; moved && i < job->generation->spec.plan.chunk_count; i++)
 		if (m->rounds[i] < job->after)
 			m->rounds[i] = job->after;
@@ -192,7 +200,7 @@ void job_members_resume(struct job *job)
 		return;
 	job_hyper_newest(job, &newest);
 	for (uint32_t i = 0; i < job->world; i++)
-		joins = joins || job->members[i].joins;
+		joins = joins || job_members_lets_in(job, i);
 	if (joins && newest < m->hyper && job_members_has_others(job))
 		return;
 	if (joins && newest < m->hyper) {
@@ -203,7 +211,7 @@ void job_members_resume(struct job *job)
 		return;
 	}
 	for (uint32_t i = 0; i < job->world; i++)
-		if (job->members[i].joins && members_have(m->awaited, i) && !spec_stepwise(&job->generation->spec))
+		if (job_members_lets_in(job, i) && !spec_stepwise(&job->generation->spec))
 			job->members[i].hyper = newest;
 	job->stays = false;
 	job->going = true;
@@ -316,7 +324,7 @@ static void job_members_welcome(struct job *job, struct members *m)
 	for (uint32_t i = 0; i < job->world && job->state == JOB_RUNNING; i++) {
 		struct member *member = &job->members[i];
 
-		if (!members_have(m->awaited, i) || !member->joins || !member->session)
+		if (!job_members_lets_in(job, i) || !member->session)
 			continue;
 		member->joins = false;
 		member->newcomer = false;

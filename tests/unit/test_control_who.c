@@ -376,6 +376,55 @@ static void test_a_newcomer_is_the_last(void **state)
 	}
 }
 
+/* Has it been told that it takes part? */
+static bool hears_joined(struct actor *c)
+{
+	return actor_hear(c) == PHUB__CONTROL__MESSAGE_START && c->last->start->joined;
+}
+
+/*
+ * Another comes while cores are at the change by which a rank is lost: the next change lets it in, whose rounds it then
+ * hears. Those of the first are not its own, and what it asked for by them the next would forget.
+ */
+static void test_comes_before_all_know_of_the_loss(void **state)
+{
+	const struct rig_job waits = {.generation = 1, .lost = LOST_WAIT};
+	struct actor a[3] = {{0}};
+	struct control *c;
+	struct job *job;
+	struct rig rig;
+
+	(void)state;
+	crew_open(&rig, a, 2, 1);
+	for (int i = 0; i < 2; i++)
+		actor_table(&a[i], &waits, 1, 1000);
+	rig_turn_control(&rig);
+	c = &rig.box->control;
+	job = c->jobs;
+	rig.cores_rest = true;
+	actor_hang_up(&a[1]);
+	rig_turn_control(&rig);
+	assert_non_null(job->change);
+	actor_dial(&rig, &a[2], 3);
+	assert_true(actor_join(&a[2], "demo", 1, 2, NULL));
+	actor_table(&a[2], &waits, 1, 1000);
+	rig_turn_control(&rig);
+	for (int change = 0; change < 2; change++) {
+		assert_int_equal(job->next_change != NULL, change == 0);
+		for (int step = 0; step < 2; step++) { /* hold, go */
+			assert_non_null(job->change);
+			assert_false(hears_joined(&a[2]));
+			core_step(rig.box->cores[0], rig.now_ns);
+			rig_turn_control(&rig);
+		}
+	}
+	assert_null(job->change);
+	assert_true(hears_joined(&a[2]));
+	rig.cores_rest = false;
+	a[1] = a[2];
+	crew_close(&rig, a, 2);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -386,6 +435,7 @@ int main(void)
 		cmocka_unit_test(test_who_is_missing),
 		cmocka_unit_test(test_who_is_bounded),
 		cmocka_unit_test(test_hyper_of_who_comes),
+		cmocka_unit_test(test_comes_before_all_know_of_the_loss),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
