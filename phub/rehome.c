@@ -11,7 +11,7 @@
 #include "phub/commit.h"
 #include "phub/members.h"
 
-static void rehome_chunk_apply(struct chunk *chunk, const struct shard *shard, const struct rehome *r)
+static void rehome_chunk_apply(struct chunk *chunk, struct shard *shard, const struct rehome *r)
 {
 	const struct rehome_chunk *to = &r->chunks[chunk_local(shard, chunk)];
 
@@ -28,6 +28,7 @@ static void rehome_chunk_apply(struct chunk *chunk, const struct shard *shard, c
 	for (uint32_t i = 0; i < r->slot_count; i++)
 		chunk->arrivals[r->slots[i]].from = to->below ? 0 : MEMBERS_NEVER;
 	commit_count_needed(chunk, shard);
+	commit_check(chunk, shard); /* all may have come, and others lack now; or none does, and it waits for resume */
 }
 
 static void rehome_uplink_apply(struct uplink *up, const struct rehome_way *way)
@@ -57,6 +58,10 @@ void rehome_resume(struct shard *shard, uint64_t now_ns)
 	shard->stops = NULL;
 	shard->stops_firm = false;
 	shard->stop_told = false;
+	/* Nobody here may have a part in the round of a chunk that had its home here. While the membership changes,
+	 * members_go() sees to that. */
+	for (uint32_t i = 0; i < shard->chunk_count && !shard->holds && !shard->failed; i++)
+		commit_skip(&shard->chunks[i], shard);
 	for (uint32_t i = shard->open_oldest; i != CHUNK_NONE && !shard->failed; i = next) {
 		next = shard->chunks[i].newer;
 		commit_check(&shard->chunks[i], shard);

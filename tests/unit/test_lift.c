@@ -10,6 +10,7 @@
 #include "phub/core.h"
 #include "phub/link.h"
 #include "phub/members.h"
+#include "phub/rehome.h"
 #include "phub/receive.h"
 #include "tests/unit/cmocka_shim.h"
 #include "tests/unit/lift_rig.h"
@@ -148,6 +149,76 @@ static void test_stops_when_lifted(void **state)
 	rack_settle(r);
 	assert_int_equal(shard->chunks[0].round, 3);
 	assert_int_equal(shard->stop_left, 0);
+	rack_drop(r);
+}
+
+/* As it is laid out. */
+static void take_homes(const struct shard *shard, struct rehome_chunk *chunks, struct rehome_way *ways)
+{
+	for (unsigned i = 0; i < CHUNKS; i++) {
+		const struct chunk *c = &shard->chunks[i];
+
+		chunks[i] = (struct rehome_chunk){.way = c->way,
+			.way_at = c->way_at,
+			.weight = c->weight,
+			.below = c->way == SPEC_HOME,
+			.round = c->round};
+	}
+	for (unsigned i = 0; i < shard->uplink_count; i++) {
+		const struct uplink *up = &shard->uplinks[i];
+
+		ways[i] = (struct rehome_way){up->chunks, up->line, up->chunk_count};
+	}
+}
+
+/*
+ * Chunks get other homes (rehome.h). One that was lifted, and of which all had come, has its home here now: it lacks
+ * the others. Of one that had its home here the open round lacks this box's only worker, in whose place another has
+ * come for the rounds after it. That did not matter before; now it would be a sum of nobody that this box had to lift,
+ * and all others would wait for that.
+ */
+static void test_other_homes(void **state)
+{
+	const struct shape shape = {.plan = PLAN_SHARDED};
+	struct rack *r = rack_open(&shape);
+	struct shard *shard = r->places[1].b->shard;
+	struct chunk *comes = &shard->chunks[0], *goes = &shard->chunks[1];
+	const uint32_t slots[] = {rack_slot(1, 0), rack_slot(1, 2)};
+	struct rehome_chunk chunks[CHUNKS];
+	struct rehome_way ways[BOXES];
+	const struct rehome homes = {.chunks = chunks, .ways = ways, .slots = slots, .slot_count = 2};
+	uint64_t stops[CHUNKS] = {2, 2, 2, 2, 2}, rounds[CHUNKS];
+	struct members lose = {.repair = true, .rounds = rounds, .from = rounds, .awaited = {1}};
+
+	(void)state;
+	rack_round(r, 1, true);
+	lose.epoch = shard->epoch; /* what others push is of it still */
+	members_hold(shard, &lose);
+	rounds[1]++;
+	members_go(shard, &lose, ++r->now);
+	shard->stops = stops;
+	fill(r->places[1].b, 0, rack_rank(1, 0), 2);
+	rack_push(r, 1, 0, 0, WIRE_PUSH, 2);
+	assert_true(comes->parked);
+	take_homes(shard, chunks, ways);
+	chunks[0].way = SPEC_HOME;
+	chunks[0].below = true;
+	chunks[1].way = comes->way;
+	chunks[1].below = false;
+	rehome_apply(shard, &homes);
+	assert_int_equal(comes->needed, 3);
+	assert_false(comes->parked);
+	assert_int_equal(shard->parked_count, 0);
+	assert_int_equal(goes->needed, 0);
+	shard->holds = true; /* the membership changes meanwhile: then that sees to it */
+	rehome_resume(shard, ++r->now);
+	assert_false(shard->failed);
+	shard->holds = false;
+	rehome_resume(shard, ++r->now);
+	assert_true(shard->failed);
+	assert_int_equal(shard->failure.value, SHARD_FAIL_ALONE);
+	assert_int_equal(shard->failure.chunk, goes->index);
+	assert_int_equal(shard->failure.round, 2);
 	rack_drop(r);
 }
 
@@ -457,6 +528,7 @@ int main(void)
 		cmocka_unit_test(test_changes),
 		cmocka_unit_test(test_lost_when_lifted),
 		cmocka_unit_test(test_stops_when_lifted),
+		cmocka_unit_test(test_other_homes),
 		cmocka_unit_test(test_types),
 		cmocka_unit_test(test_bound),
 		cmocka_unit_test(test_overflow),
