@@ -32,7 +32,7 @@ void fate_init(struct fate *f, const struct world_plan *plan);
 /* What the job is at: that decides how likely it is that somebody dies. */
 enum fate_time {
 	FATE_RUNS,
-	FATE_CHANGES, /* its membership does */
+	FATE_CHANGES, /* its membership does, or its chunks get other homes */
 	FATE_LACKS,   /* it has no box, or does not run there yet */
 };
 

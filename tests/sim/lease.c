@@ -12,6 +12,7 @@
 #include "phub/control/calls.h"
 #include "phub/control/job.h"
 #include "phub/control/parent.h"
+#include "tests/sim/rest.h"
 #include "tests/sim/worker.h"
 
 #define LEASE_ASK_NS (500 * NS_PER_MS) /* boxes ask etcd as often */
@@ -146,7 +147,7 @@ bool lease_turn(struct world *w, struct box *box, uint64_t now_ns)
 	bool again = false;
 
 	if (number < 0)
-		return box_step(box, now_ns);
+		return rest_turn(w, box, now_ns);
 	if (l->still == number)
 		return false;
 	if (l->woken != number || l->turns == 0)

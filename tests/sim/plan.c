@@ -70,6 +70,17 @@ void world_plan_guest(const struct world_plan *plan, struct world_plan *guest)
 	guest->breaks = 0;
 }
 
+/* In half of the worlds whose membership changes, and whose box lives; who comes may do so while it does. */
+static void world_plan_rest(struct world_plan *plan)
+{
+	uint64_t r = plan->seed * 0x9e3779b97f4a7c15ull + 73; /* apart */
+
+	if (world_plan_dies(plan) || world_draw(&r, 0, 1))
+		return;
+	plan->rest_ns = 1000ull * (world_draw(&r, 0, 1) ? world_draw(&r, 50, 500) : world_draw(&r, 500, 5000));
+	plan->return_max_ns = world_draw(&r, 0, 1) ? 2 * plan->rest_ns : plan->return_max_ns;
+}
+
 /* Sums do not depend on the order of arrival. */
 static void world_plan_vary(struct world_plan *plan, uint64_t *r)
 {
@@ -91,6 +102,7 @@ void world_plan_elastic(struct world_plan *plan)
 		plan->lost = LOST_FAIL;
 	plan->deaths = world_draw(&r, 1, 4);
 	plan->return_max_ns = 1000000ull * (world_draw(&r, 0, 1) ? world_draw(&r, 0, 20) : world_draw(&r, 20, 2000));
+	world_plan_rest(plan);
 	plan->wait_ms = world_draw(&r, 500, 3000);
 	/* The schedule of rates goes on where it is for who comes. */
 	plan->lockstep = plan->optimizer != OPTIMIZER_NONE && world_draw(&r, 0, 2) == 0;
@@ -169,6 +181,7 @@ static void world_plan_spread_elastic(struct world_plan *plan)
 	plan->values = ORACLE_INTEGERS;
 	plan->deaths = world_draw(&r, 0, 4);
 	plan->return_max_ns = 1000000ull * (world_draw(&r, 0, 1) ? world_draw(&r, 0, 20) : world_draw(&r, 20, 2000));
+	world_plan_rest(plan);
 	plan->wait_ms = world_draw(&r, 500, 3000);
 	plan->below_steps *= 1 + world_draw(&r, 0, 3);
 	plan->in_step = true; /* else two that come at once, at two boxes, may wait for each other */
@@ -585,6 +598,8 @@ void world_plan_print(const struct world_plan *p, FILE *out)
 			: p->lost == LOST_SHRINK ? "shrinks"
 						 : "fails",
 			p->wait_ms);
+	if (p->rest_ns)
+		fprintf(out, ", cores rest by %.2f ms", (double)p->rest_ns / 1e6);
 	if (p->quorum)
 		fprintf(out, ", quorum %u", p->quorum);
 	if (p->strike)

@@ -95,6 +95,7 @@ struct world {
 	unsigned deafened;      /* so often no bytes of a control session passed for a while */
 	unsigned cut, cut_host; /* endpoint that is cut off from a box, 0: none; until */
 	uint64_t heals_ns;
+	bool awake;           /* cores rest no more */
 	bool failed, overdue; /* it failed because something did not end in time */
 	FILE *trace;          /* NULL: it is not told */
 };

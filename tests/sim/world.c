@@ -6,7 +6,9 @@
 #include "phub/base/log.h"
 #include "phub/control/job.h"
 #include "phub/control/keeper.h"
+#include "phub/control/peers_move.h"
 #include "tests/sim/replay.h"
+#include "tests/sim/rest.h"
 #include "tests/sim/worker.h"
 
 #include <errno.h>
@@ -386,6 +388,7 @@ static void world_arm(struct world *w)
 static bool world_advance(struct world *w)
 {
 	uint64_t next, due = w->box && !lease_rests(w, w->box) ? box_next(w->box) : UINT64_MAX;
+	bool rests = rest_due(w) != UINT64_MAX; /* and what is due there, or soon, is not done */
 	const struct worker *me;
 
 	world_arm(w);
@@ -397,6 +400,8 @@ static bool world_advance(struct world *w)
 	due = below_due(w);
 	next = due < next ? due : next;
 	due = lease_due(w);
+	next = due < next ? due : next;
+	due = rest_due(w);
 	next = due < next ? due : next;
 	due = fate_due(&w->fate);
 	next = due < next ? due : next;
@@ -412,7 +417,7 @@ static bool world_advance(struct world *w)
 	}
 	if (next == UINT64_MAX)
 		return false;
-	if (next <= loop_net_now(w->net))
+	if (next <= loop_net_now(w->net) || (rests && next < loop_net_now(w->net) + 1000))
 		next = loop_net_now(w->net) + 1000;
 	loop_net_advance(w->net, next);
 	return true;
@@ -521,7 +526,7 @@ static unsigned world_fate(struct world *w)
 	if (job || comes)
 		rank = fate_strike(&w->fate, alive,
 			!job || job->state != JOB_RUNNING ? FATE_LACKS
-			: job->change                     ? FATE_CHANGES
+			: job->change || peers_moves(job) ? FATE_CHANGES
 							  : FATE_RUNS,
 			loop_net_now(w->net));
 	if (rank >= 0) {
@@ -601,6 +606,7 @@ static void world_settle(struct world *w)
 	world_heal(w);
 	lease_heal(w);
 	promote_heal(w);
+	w->awake = true;
 	for (unsigned i = 0; i < 40000 && !world_is_settled(w) && !w->failed; i++) {
 		uint64_t now_ns = loop_net_now(w->net);
 		unsigned work = w->box ? lease_turn(w, w->box, now_ns) : outage_step(w);

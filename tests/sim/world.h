@@ -80,6 +80,7 @@ struct world_plan {
 	unsigned deaths;        /* at most so many; none in a job that would end by it, and not come again */
 	uint64_t return_max_ns; /* from a death until another worker comes */
 	unsigned wait_ms;
+	uint64_t rest_ns; /* cores rest, for so long at least (rest.h); 0: they do not */
 	/* The box dies and is made anew, and its jobs have checkpoints on disks that fail (outage.h): targets > 0. */
 	unsigned box_deaths;
 	uint64_t away_max_ns; /* from a death until it is there again */
