@@ -133,6 +133,14 @@ static bool sites_has_room(struct phub_site *s)
 	return true;
 }
 
+/* What has many zeros: offers of these algorithms, and what others push where one's model travels as a sum. */
+static unsigned sites_flags(const struct phub_site *s)
+{
+	bool sparse = s->config.algorithm == SITE_GAIA || s->config.algorithm == SITE_DGC;
+
+	return sparse || (s->scouted && s->may_lose) ? PHUB_KEY_SPARSE : 0;
+}
+
 int phub_site_tensor(phub_site_t *s, const char *name, float *weights, uint32_t elements, bool trained)
 {
 	struct err *e = api_last_error();
@@ -151,7 +159,7 @@ int phub_site_tensor(phub_site_t *s, const char *name, float *weights, uint32_t 
 		return err_set(e, -EINVAL, "%s: a site has at most %u tensors", sites_who(s), SITE_TENSORS_MAX);
 	if (!sites_has_room(s))
 		return err_set(e, -ENOMEM, "%s: no memory for tensor '%.100s'", sites_who(s), name ? name : "");
-	key = phub_key(s->phub, name, PHUB_F32, elements, 0, 0);
+	key = phub_key(s->phub, name, PHUB_F32, elements, 0, sites_flags(s));
 	if (key < 0)
 		return key;
 	s->tensors[s->config.tensor_count++] = (struct site_tensor){weights, elements, trained};
@@ -211,8 +219,8 @@ static int sites_name(phub_site_t *s)
 	if (rc < 0)
 		return rc;
 	if (!s->at_box)
-		rc = s->slots_key =
-			phub_key(s->phub, SITES_SLOTS_KEY, PHUB_F32, slots_floats(s->world), 0, PHUB_KEY_ALONE);
+		rc = s->slots_key = phub_key(s->phub, SITES_SLOTS_KEY, PHUB_F32, slots_floats(s->world), 0,
+			PHUB_KEY_ALONE | PHUB_KEY_SPARSE);
 	s->named = rc >= 0;
 	if (rc < 0)
 		course_fini(s);

@@ -351,7 +351,8 @@ static int site_train(struct place *p, phub_site_t *site)
 			rc = phub_site_set_theta(site, run->theta_then);
 		if (run->flush && state.steps + 1 == run->steps)
 			rc = phub_site_flush(site);
-		nap(run->pause_ms);
+		/* Where one is awaited there is time for it to come, however slow this machine is. */
+		nap(state.sites > 0 && state.sites < run->world ? 20 * run->pause_ms : run->pause_ms);
 		place_learn(p, state.steps);
 		if (rc == 0)
 			rc = phub_site_step(site, run->samples[p->rank] ? p->gradients : NULL, rate_at(state.steps),

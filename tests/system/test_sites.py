@@ -138,6 +138,18 @@ def off():
     box.stop()
 
 
+def wire():
+    """zeros do not travel: of DGC, and of those whose turn it is not while models travel"""
+    box = rig.Box()
+    dense = [site.end()["bytes_wire"] for site in sites(box, "bsp", algorithm="bsp", transport="tcp")]
+    few = [site.end()["bytes_wire"] for site in sites(box, "dgc", transport="tcp", algorithm="dgc", **ALGORITHMS["dgc"])]
+    check(max(few) < 0.15 * min(dense), f"DGC: {few} bytes, a gradient a step: {dense}")
+    by_lost = [sum(site.end()["bytes_wire"] for site in sites(box, f"travel-{lost}", algorithm="local", transport="tcp", lost=lost, **GRID["local"]))
+               for lost in ("fail", "shrink")]
+    check(by_lost[1] < 1.02 * by_lost[0], f"models that travel as a sum, and as a broadcast: {by_lost[::-1]} bytes")
+    box.stop()
+
+
 def log():
     """rank 0's decision log has what was decided, begins anew with a run, and says where it cannot be"""
     box = rig.Box()
@@ -235,7 +247,7 @@ def lost_box():
         address = f"127.0.0.1:{rig.free_port()}"
         box = rig.Box(listen=address)
         arguments = {"algorithm": name, "steps": 150, **options}
-        running = sites(box, name, resume_ms=30000, pause_ms=2, **arguments)
+        running = sites(box, name, resume_ms=30000, pause_ms=8, **arguments)
         for _ in range(2):
             running[0].until(lambda line: line["event"] == "start")
             time.sleep(random.uniform(0.02, 0.3))
@@ -273,5 +285,5 @@ def refused():
 
 
 if __name__ == "__main__":
-    rig.run([algorithms, outer_optimizers, weights_of_sites, leavers, scouts, off, log, bad_reports, lost_sites, lost_sites_of_scouts, lost_on_the_way,
-             lost_box, refused])
+    rig.run([algorithms, outer_optimizers, weights_of_sites, leavers, scouts, off, wire, log, bad_reports, lost_sites, lost_sites_of_scouts,
+             lost_on_the_way, lost_box, refused])

@@ -129,7 +129,7 @@ def errors(rank, box):
             site.step([None, None], 0.1)
         assert site.decision is None
         if rank == 1:
-            time.sleep(1)
+            time.sleep(2)
         else:
             try:
                 site.step([gradient.ctypes.data], 0.1, timeout=0.3)
@@ -175,7 +175,7 @@ def leaves(rank, box):
             site.step([weights.ctypes.data], 0.1, timeout=0.1)
         site.close()
     else:
-        time.sleep(0.3)
+        time.sleep(1)
         with raises(phub.Error, "rank 0"):
             for _ in range(3):
                 site.step([weights.ctypes.data], 0.1, timeout=5)
@@ -341,7 +341,7 @@ def resumed(rank, url, began):
         net.zero_grad()
         torch.nn.functional.cross_entropy(net(x), y).backward()
         site.step(0.05)
-        time.sleep(0.005)
+        time.sleep(0.01)
     steps = site.state["steps"]
     site.close()
     return steps, bytes_of(net)
