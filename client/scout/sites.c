@@ -9,6 +9,7 @@
 #include "client/api.h"
 #include "client/handle.h"
 #include "client/scout/course.h"
+#include "client/scout/environment.h"
 #include "client/scout/options.h"
 #include "phub/base/clock.h"
 
@@ -91,10 +92,13 @@ static int sites_settle(struct phub_site *s, const struct phub_site_options *o, 
 int phub_site_open(phub_t *p, const struct phub_site_options *options, phub_site_t **out)
 {
 	struct phub_site_options own;
+	struct environment given;
 	struct err *e = api_last_error();
 	int rc = options_site(options, &own, e);
 	phub_site_t *s;
 
+	if (rc == 0)
+		rc = environment_apply(&own, &given, e);
 	if (rc < 0)
 		return rc;
 	if (!p || !out)

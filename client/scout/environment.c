@@ -1,0 +1,189 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Variables, one by one.
+ */
+#include "client/scout/environment.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <locale.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "client/scout/site.h"
+
+/* Of one that is empty nothing is said. */
+static const char *environment_text(const char *name)
+{
+	const char *text = getenv(name);
+
+	return text && *text ? text : NULL;
+}
+
+/* How many; 0: it is not set. A point is one whatever the locale. */
+static int environment_numbers(const char *name, double *out, unsigned most, struct err *e)
+{
+	const char *text = environment_text(name), *at = text;
+	locale_t plain = text ? newlocale(LC_NUMERIC_MASK, "C", (locale_t)0) : (locale_t)0;
+	unsigned count = 0;
+	bool good = plain != (locale_t)0;
+
+	while (good && at) {
+		char *end;
+		double value = strtod_l(at, &end, plain);
+
+		good = end != at && !isspace((unsigned char)*at) && isfinite(value) && (*end == ',' || !*end) &&
+		       count < most;
+		if (good)
+			out[count++] = value;
+		at = *end ? end + 1 : NULL;
+	}
+	if (plain)
+		freelocale(plain);
+	if (!text || good)
+		return (int)count;
+	return err_set(e, -EINVAL,
+		most > 1 ? "%s='%.100s'; allowed: up to %u numbers with commas between"
+			 : "%s='%.100s'; allowed: %u number",
+		name, text, most);
+}
+
+static int environment_whole(const char *name, uint64_t least, uint64_t most, uint64_t *out, struct err *e)
+{
+	const char *text = environment_text(name);
+	unsigned long long value;
+	char *end;
+
+	if (!text)
+		return 0;
+	errno = 0;
+	value = strtoull(text, &end, 10);
+	if (errno || *end || !isdigit((unsigned char)*text) || value < least || value > most)
+		return err_set(e, -EINVAL, "%s='%.64s'; allowed: %" PRIu64 " to %" PRIu64, name, text, least, most);
+	*out = value;
+	return 1;
+}
+
+/* The index of the name; -ENOENT: it is not set. */
+static int environment_name(
+	const char *name, const char *(*of)(unsigned), unsigned count, const char *allowed, struct err *e)
+{
+	const char *text = environment_text(name);
+
+	for (unsigned i = 0; text && i < count; i++)
+		if (strcmp(text, of(i)) == 0)
+			return (int)i;
+	return text ? err_set(e, -EINVAL, "%s='%.64s'; allowed: %s", name, text, allowed) : -ENOENT;
+}
+
+static const char *environment_algorithm(unsigned i)
+{
+	return site_algorithm_name((enum site_algorithm)i);
+}
+
+static const char *environment_policy(unsigned i)
+{
+	return scout_policy_name((enum scout_policy)i);
+}
+
+/* The program's own scout, or a new one. One without a size is for others to refuse. */
+static void environment_take_scout(struct phub_site_options *options, struct environment *room)
+{
+	const struct phub_scout_options *own = options->scout;
+	size_t size = own && own->size < sizeof(room->scout) ? own->size : sizeof(room->scout);
+
+	if (own && own->size < sizeof(own->size))
+		return;
+	phub_scout_options_init(&room->scout);
+	if (own)
+		memcpy(&room->scout, own, size);
+	room->scout.size = sizeof(room->scout);
+	options->scout = &room->scout;
+}
+
+/* Is a scout asked for, of which kind and with which thetas? */
+static int environment_scout(struct phub_site_options *options, struct environment *room, struct err *e)
+{
+	int policy = environment_name("PHUB_SCOUT_POLICY", environment_policy, SCOUT_POLICY_COUNT,
+		"fixed, replay, hill, stochastic, annealing", e);
+	int count = environment_numbers("PHUB_SCOUT_THETAS", room->thetas, SCOUT_THETAS_MAX, e);
+
+	if (policy < 0 && policy != -ENOENT)
+		return policy;
+	if (count < 0)
+		return count;
+	if (policy >= 0 || count > 0 || options->scout)
+		environment_take_scout(options, room);
+	if (options->scout != &room->scout)
+		return 0;
+	if (policy >= 0)
+		room->scout.policy = (enum phub_scout_policy)policy;
+	if (count > 0) {
+		room->scout.thetas = room->thetas;
+		room->scout.theta_count = (unsigned)count;
+		room->scout.first = 0;
+		room->scout.schedule = room->thetas;
+		room->scout.schedule_count = (unsigned)count;
+	}
+	/* A schedule may have a theta twice, a grid may not; it says nothing of a replay but where it begins. */
+	if (count > 0 && room->scout.policy == PHUB_SCOUT_REPLAY)
+		room->scout.theta_count = 1;
+	return 0;
+}
+
+static int environment_begin(struct phub_site_options *options, struct environment *room, struct err *e)
+{
+	struct phub_scout_options *scout = &room->scout;
+	double theta;
+	int rc = environment_numbers("PHUB_SCOUT_THETA", &theta, 1, e);
+
+	if (rc <= 0)
+		return rc;
+	options->theta = theta;
+	if (options->scout != scout || scout->policy == PHUB_SCOUT_REPLAY || !scout->thetas)
+		return 0;
+	for (unsigned i = 0; i < scout->theta_count; i++) {
+		if (scout->thetas[i] == theta) {
+			scout->first = i;
+			return 0;
+		}
+	}
+	return err_set(e, -EINVAL, "PHUB_SCOUT_THETA='%g'; allowed: one of the %u thetas of the scout", theta,
+		scout->theta_count);
+}
+
+static int environment_rest(struct environment *room, struct err *e)
+{
+	uint64_t period = room->scout.period;
+	int rc = environment_whole("PHUB_SCOUT_PERIOD", 1, UINT32_MAX, &period, e);
+
+	if (rc >= 0)
+		rc = environment_whole("PHUB_SCOUT_SEED", 0, UINT64_MAX, &room->scout.seed, e);
+	if (rc >= 0)
+		rc = environment_numbers("PHUB_SCOUT_SIGMA", &room->scout.sigma, 1, e);
+	room->scout.period = (uint32_t)period;
+	return rc < 0 ? rc : 0;
+}
+
+int environment_apply(struct phub_site_options *options, struct environment *room, struct err *e)
+{
+	int algorithm = environment_name(
+		"PHUB_SCOUT_ALGORITHM", environment_algorithm, SITE_ALGORITHM_COUNT, "bsp, gaia, local, dgc", e);
+	int rc;
+
+	*room = (struct environment){.scout = {.size = 0}};
+	if (algorithm < 0 && algorithm != -ENOENT)
+		return algorithm;
+	if (algorithm >= 0) {
+		options->algorithm = (enum phub_site_algorithm)algorithm;
+		options->theta = NAN; /* the program's is another algorithm's, perhaps */
+	}
+	rc = environment_scout(options, room, e);
+	if (rc == 0)
+		rc = environment_begin(options, room, e);
+	if (rc == 0)
+		rc = environment_rest(room, e);
+	return rc;
+}

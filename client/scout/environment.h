@@ -1,0 +1,33 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What the environment of a process says of its site, as `phub scout run` sets it. It comes before what the program
+ * itself says, so that one script trains in many ways:
+ *
+ *      PHUB_SCOUT_ALGORITHM   bsp, gaia, local, dgc
+ *      PHUB_SCOUT_THETA       the theta; of a scout: the one that it begins with
+ *      PHUB_SCOUT_POLICY      fixed, replay, hill, stochastic, annealing: a scout, with what the program says of one
+ *      PHUB_SCOUT_THETAS      likewise; its grid, numbers with commas between, or the schedule to replay
+ *      PHUB_SCOUT_PERIOD      of a scout, where there is one: steps in a window
+ *      PHUB_SCOUT_SIGMA       likewise: loss that is borne
+ *      PHUB_SCOUT_SEED        likewise
+ */
+#ifndef PHUB_CLIENT_SCOUT_ENVIRONMENT_H
+#define PHUB_CLIENT_SCOUT_ENVIRONMENT_H
+
+#include "client/phub.h"
+#include "client/scout/scout.h"
+#include "phub/base/err.h"
+
+/* What options point to, as long as they are used. */
+struct environment {
+	struct phub_scout_options scout;
+	double thetas[SCOUT_THETAS_MAX];
+};
+
+/*
+ * Into options of this library's size. Reads the environment, so no other thread may write it. 0; -EINVAL with the
+ * variable, what it is and what is allowed in `e`. What the values together make is for those who take the options.
+ */
+int environment_apply(struct phub_site_options *options, struct environment *room, struct err *e);
+
+#endif

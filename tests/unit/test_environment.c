@@ -1,0 +1,229 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the environment says of a site comes before what the program says, and what cannot be is named. */
+#include "client/scout/environment.h"
+
+#include "tests/unit/cmocka_shim.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char *const names[] = {"PHUB_SCOUT_ALGORITHM", "PHUB_SCOUT_THETA", "PHUB_SCOUT_POLICY",
+	"PHUB_SCOUT_THETAS", "PHUB_SCOUT_PERIOD", "PHUB_SCOUT_SIGMA", "PHUB_SCOUT_SEED"};
+
+static int clear(void **state)
+{
+	(void)state;
+	for (unsigned i = 0; i < sizeof(names) / sizeof(names[0]); i++)
+		unsetenv(names[i]);
+	return 0;
+}
+
+static struct phub_site_options options_of(const struct phub_scout_options *scout)
+{
+	struct phub_site_options o;
+
+	phub_site_options_init(&o);
+	o.theta = 7;
+	o.scout = scout;
+	return o;
+}
+
+static const double own_thetas[] = {1, 4};
+
+static struct phub_scout_options scout_of(void)
+{
+	struct phub_scout_options o;
+
+	phub_scout_options_init(&o);
+	o.policy = PHUB_SCOUT_STOCHASTIC;
+	o.thetas = own_thetas;
+	o.theta_count = 2;
+	o.first = 1;
+	o.lambda_loss = 3;
+	o.period = 11;
+	return o;
+}
+
+static void test_nothing_changes_nothing(void **state)
+{
+	struct phub_scout_options scout = scout_of();
+	struct phub_site_options o = options_of(NULL);
+	struct environment room;
+	struct err e;
+
+	(void)state;
+	setenv("PHUB_SCOUT_POLICY", "", 1);
+	setenv("PHUB_SCOUT_SIGMA", "0.2", 1); /* of a scout, and there is none */
+	assert_int_equal(environment_apply(&o, &room, &e), 0);
+	assert_true(o.theta == 7 && o.algorithm == PHUB_SITE_LOCAL && !o.scout);
+	clear(NULL);
+	o = options_of(&scout);
+	assert_int_equal(environment_apply(&o, &room, &e), 0);
+	assert_memory_equal(o.scout, &scout, sizeof(scout));
+}
+
+static void test_all_of_it(void **state)
+{
+	struct phub_site_options o = options_of(NULL);
+	struct environment room;
+	struct err e;
+
+	(void)state;
+	setenv("PHUB_SCOUT_ALGORITHM", "gaia", 1);
+	setenv("PHUB_SCOUT_POLICY", "annealing", 1);
+	setenv("PHUB_SCOUT_THETAS", "0,0.05,1e-1", 1);
+	setenv("PHUB_SCOUT_THETA", "0.05", 1);
+	setenv("PHUB_SCOUT_PERIOD", "50", 1);
+	setenv("PHUB_SCOUT_SIGMA", "0.02", 1);
+	setenv("PHUB_SCOUT_SEED", "18446744073709551615", 1);
+	assert_int_equal(environment_apply(&o, &room, &e), 0);
+	assert_int_equal(o.algorithm, PHUB_SITE_GAIA);
+	assert_non_null(o.scout);
+	assert_int_equal(o.scout->policy, PHUB_SCOUT_ANNEALING);
+	assert_int_equal(o.scout->theta_count, 3);
+	assert_true(o.scout->thetas[0] == 0 && o.scout->thetas[1] == 0.05 && o.scout->thetas[2] == 0.1);
+	assert_int_equal(o.scout->first, 1);
+	assert_int_equal(o.scout->period, 50);
+	assert_true(o.scout->sigma == 0.02 && o.scout->lambda_loss == 50);
+	assert_true(o.scout->seed == UINT64_MAX);
+}
+
+/* What it does not name is the program's. */
+static void test_beside_the_programs_own(void **state)
+{
+	struct phub_scout_options scout = scout_of();
+	struct phub_site_options o = options_of(&scout);
+	struct environment room;
+	struct err e;
+
+	(void)state;
+	setenv("PHUB_SCOUT_THETA", "1", 1);
+	assert_int_equal(environment_apply(&o, &room, &e), 0);
+	assert_ptr_not_equal(o.scout, &scout);
+	assert_int_equal(o.scout->policy, PHUB_SCOUT_STOCHASTIC);
+	assert_ptr_equal(o.scout->thetas, own_thetas);
+	assert_int_equal(o.scout->first, 0);
+	assert_true(o.scout->lambda_loss == 3 && o.scout->period == 11);
+	assert_int_equal(scout.first, 1);
+	setenv("PHUB_SCOUT_THETAS", "5,6", 1);
+	o = options_of(&scout);
+	assert_int_equal(environment_apply(&o, &room, &e), -EINVAL);
+	assert_string_equal(e.text, "PHUB_SCOUT_THETA='1'; allowed: one of the 2 thetas of the scout");
+	unsetenv("PHUB_SCOUT_THETA");
+	o = options_of(&scout);
+	assert_int_equal(environment_apply(&o, &room, &e), 0);
+	assert_int_equal(o.scout->first, 0);
+	assert_true(o.scout->thetas[1] == 6);
+}
+
+static void test_algorithm_and_theta_alone(void **state)
+{
+	struct phub_site_options o = options_of(NULL);
+	struct environment room;
+	struct err e;
+
+	(void)state;
+	setenv("PHUB_SCOUT_ALGORITHM", "dgc", 1);
+	assert_int_equal(environment_apply(&o, &room, &e), 0);
+	assert_true(isnan(o.theta)); /* the paper's: 7 was of another algorithm */
+	setenv("PHUB_SCOUT_THETA", "0.01", 1);
+	assert_int_equal(environment_apply(&o, &room, &e), 0);
+	assert_true(o.algorithm == PHUB_SITE_DGC && o.theta == 0.01 && !o.scout);
+}
+
+static void test_a_replay_has_a_schedule(void **state)
+{
+	struct phub_site_options o = options_of(NULL);
+	struct environment room;
+	struct err e;
+
+	(void)state;
+	setenv("PHUB_SCOUT_POLICY", "replay", 1);
+	setenv("PHUB_SCOUT_THETAS", "4,2,4", 1);
+	setenv("PHUB_SCOUT_THETA", "9", 1);
+	assert_int_equal(environment_apply(&o, &room, &e), 0);
+	assert_int_equal(o.scout->schedule_count, 3);
+	assert_true(o.scout->schedule[2] == 4);
+	assert_int_equal(o.scout->theta_count, 1);
+}
+
+/* Who says a scout without a size is refused where options are taken, as without an environment. */
+static void test_a_scout_without_a_size(void **state)
+{
+	struct phub_scout_options scout = scout_of();
+	struct phub_site_options o = options_of(&scout);
+	struct environment room;
+	struct err e;
+
+	(void)state;
+	scout.size = 0;
+	setenv("PHUB_SCOUT_PERIOD", "5", 1);
+	assert_int_equal(environment_apply(&o, &room, &e), 0);
+	assert_ptr_equal(o.scout, &scout);
+}
+
+static void test_what_cannot_be(void **state)
+{
+	static const struct {
+		const char *name, *value, *why;
+	} cases[] = {
+		{"PHUB_SCOUT_ALGORITHM", "fedavg", "PHUB_SCOUT_ALGORITHM='fedavg'; allowed: bsp, gaia, local, dgc"},
+		{"PHUB_SCOUT_POLICY", "climb",
+			"PHUB_SCOUT_POLICY='climb'; allowed: fixed, replay, hill, stochastic, annealing"},
+		{"PHUB_SCOUT_THETAS", "1,,2",
+			"PHUB_SCOUT_THETAS='1,,2'; allowed: up to 64 numbers with commas between"},
+		{"PHUB_SCOUT_THETAS", "1,2,", "allowed: up to 64"},
+		{"PHUB_SCOUT_THETAS", "1, 2", "allowed: up to 64"},
+		{"PHUB_SCOUT_THETAS", "inf", "allowed: up to 64"},
+		{"PHUB_SCOUT_THETA", "1,2", "PHUB_SCOUT_THETA='1,2'; allowed: 1 number"},
+		{"PHUB_SCOUT_THETA", "x", "allowed: 1 number"},
+		{"PHUB_SCOUT_PERIOD", "0", "PHUB_SCOUT_PERIOD='0'; allowed: 1 to 4294967295"},
+		{"PHUB_SCOUT_PERIOD", "4294967296", "allowed: 1 to"},
+		{"PHUB_SCOUT_SEED", "-1", "PHUB_SCOUT_SEED='-1'; allowed: 0 to"},
+		{"PHUB_SCOUT_SEED", "18446744073709551616", "allowed: 0 to"},
+		{"PHUB_SCOUT_SIGMA", "nan", "allowed: 1 number"},
+	};
+	char many[1024] = "1";
+
+	(void)state;
+	for (unsigned i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		struct phub_scout_options scout = scout_of();
+		struct phub_site_options o = options_of(&scout);
+		struct environment room;
+		struct err e = {0};
+
+		clear(NULL);
+		setenv(cases[i].name, cases[i].value, 1);
+		assert_int_equal(environment_apply(&o, &room, &e), -EINVAL);
+		if (!strstr(e.text, cases[i].why))
+			fail_msg("%s, not %s", e.text, cases[i].why);
+	}
+	clear(NULL);
+	for (unsigned i = 0; i < 64; i++)
+		memcpy(many + strlen(many), ",1", 3);
+	setenv("PHUB_SCOUT_THETAS", many, 1);
+	{
+		struct phub_site_options o = options_of(NULL);
+		struct environment room;
+		struct err e = {0};
+
+		assert_int_equal(environment_apply(&o, &room, &e), -EINVAL);
+	}
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test_setup_teardown(test_nothing_changes_nothing, clear, clear),
+		cmocka_unit_test_setup_teardown(test_all_of_it, clear, clear),
+		cmocka_unit_test_setup_teardown(test_beside_the_programs_own, clear, clear),
+		cmocka_unit_test_setup_teardown(test_algorithm_and_theta_alone, clear, clear),
+		cmocka_unit_test_setup_teardown(test_a_replay_has_a_schedule, clear, clear),
+		cmocka_unit_test_setup_teardown(test_a_scout_without_a_size, clear, clear),
+		cmocka_unit_test_setup_teardown(test_what_cannot_be, clear, clear),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
