@@ -62,14 +62,19 @@ int course_init(struct phub_site *s, struct err *e)
 	}
 	rc = site_init(&s->site, &s->config, e);
 	if (rc == 0)
+		rc = course_log_shadow(s, e);
+	if (rc == 0)
 		rc = course_memory(s, e);
-	if (rc < 0)
+	if (rc < 0) {
+		shadow_fini(&s->shadow);
 		site_fini(&s->site);
+	}
 	return rc;
 }
 
 void course_fini(struct phub_site *s)
 {
+	shadow_fini(&s->shadow);
 	site_fini(&s->site);
 	free(s->block);
 	s->block = NULL;

@@ -28,6 +28,7 @@
 
 #include "client/phub.h"
 #include "client/scout/scout.h"
+#include "client/scout/shadow.h"
 #include "client/scout/site.h"
 #include "client/scout/slots.h"
 #include "phub/base/err.h"
@@ -72,6 +73,8 @@ struct phub_site {
 
 	int log;                            /* where decisions are written; -1: nowhere */
 	double logged_bytes, logged_travel; /* mean of sites */
+	struct shadow shadow;               /* of this site, where there is a log; count 0: none */
+	uint64_t logged_shadow[SHADOW_THETAS_MAX];
 
 	struct site site;
 	struct scout scout;
@@ -152,6 +155,9 @@ void window_land(struct phub_site *s);
 /* Where decisions go, if this site writes them. 0, or an error of open(2) with the reason in `e`. */
 int course_log_open(struct phub_site *s, const char *path, struct err *e);
 void course_log_close(struct phub_site *s);
+/* Shadows, as PHUB_SCOUT_SHADOW asks for them where there is a log. 0, or an error of environment_shadow() or
+ * shadow_init(). */
+int course_log_shadow(struct phub_site *s, struct err *e);
 /* The run begins, or goes on; a window was decided on, which had begun at this theta. What cannot be
  * written is not: the training goes on. */
 void course_log_run(struct phub_site *s);

@@ -11,6 +11,7 @@
 
 #include "client/handle.h"
 #include "client/scout/course.h"
+#include "client/scout/environment.h"
 #include "client/scout/record.h"
 
 int course_log_open(struct phub_site *s, const char *path, struct err *e)
@@ -24,6 +25,14 @@ int course_log_open(struct phub_site *s, const char *path, struct err *e)
 		return err_set(e, -errno, "%s: no decision log can be written to %.200s: %s", s->phub->session.who,
 			wanted, strerror(errno));
 	return 0;
+}
+
+int course_log_shadow(struct phub_site *s, struct err *e)
+{
+	double thetas[SHADOW_THETAS_MAX];
+	int count = s->log < 0 ? 0 : environment_shadow(thetas, e);
+
+	return count > 0 ? shadow_init(&s->shadow, &s->site, thetas, (unsigned)count, e) : count;
 }
 
 static void log_write(int log, const char *line, size_t bytes)
@@ -47,7 +56,9 @@ void course_log_run(struct phub_site *s)
 		.sites = s->world,
 		.rank = s->rank,
 		.job = s->phub->settings.url.job,
-		.tensor_count = s->config.tensor_count};
+		.tensor_count = s->config.tensor_count,
+		.shadow = s->shadow.count > 0 ? s->shadow.theta : NULL,
+		.shadow_count = s->shadow.count};
 	const char **names;
 	size_t bytes;
 	char *line;
@@ -70,8 +81,9 @@ void course_log_run(struct phub_site *s)
 
 void course_log_decision(struct phub_site *s, double theta)
 {
+	struct record_shadow shadow[SHADOW_THETAS_MAX];
 	struct record_decision d;
-	char line[2048];
+	char line[8192];
 	size_t bytes;
 
 	if (s->log < 0)
@@ -90,6 +102,13 @@ void course_log_decision(struct phub_site *s, double theta)
 	s->logged_travel += d.bytes_travel;
 	d.bytes_total = s->logged_bytes + s->logged_travel;
 	d.bytes_bsp = (double)s->scout.config.model_bytes * (double)d.t;
+	for (unsigned i = 0; i < s->shadow.count; i++) {
+		shadow[i] =
+			(struct record_shadow){s->shadow.theta[i], (double)(s->shadow.bytes[i] - s->logged_shadow[i])};
+		s->logged_shadow[i] = s->shadow.bytes[i];
+	}
+	d.shadow = s->shadow.count > 0 ? shadow : NULL;
+	d.shadow_count = s->shadow.count;
 	bytes = record_decision(&d, line, sizeof(line));
 	if (bytes < sizeof(line))
 		log_write(s->log, line, bytes);

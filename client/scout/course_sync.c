@@ -98,6 +98,7 @@ static void sync_take_weights(struct phub_site *s, const struct slot *root)
 	}
 	if (!s->has) {
 		site_join(&s->site, root->steps);
+		shadow_join(&s->shadow);
 		s->pending = root->flags & SLOT_PENDING;
 		s->window.open = root->flags & SLOT_WINDOW;
 		s->window.strange = root->flags & SLOT_HAS; /* else all begin */
@@ -207,6 +208,7 @@ int course_fetch_land(struct phub_site *s)
 	}
 	if (!s->has)
 		site_join(&s->site, exchanges * (uint64_t)s->site.config.theta);
+	shadow_join(&s->shadow);
 	s->exchanges = exchanges;
 	s->has = true;
 	s->hello = false;

@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "client/scout/shadow.h"
 #include "client/scout/site.h"
 
 /* Of one that is empty nothing is said. */
@@ -186,4 +187,9 @@ int environment_apply(struct phub_site_options *options, struct environment *roo
 	if (rc == 0)
 		rc = environment_rest(room, e);
 	return rc;
+}
+
+int environment_shadow(double *out, struct err *e)
+{
+	return environment_numbers("PHUB_SCOUT_SHADOW", out, SHADOW_THETAS_MAX, e);
 }

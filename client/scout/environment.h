@@ -10,6 +10,7 @@
  *      PHUB_SCOUT_PERIOD      of a scout, where there is one: steps in a window
  *      PHUB_SCOUT_SIGMA       likewise: loss that is borne
  *      PHUB_SCOUT_SEED        likewise
+ *      PHUB_SCOUT_SHADOW      thetas, with commas between: what rank 0 would send at them goes into its decision log
  */
 #ifndef PHUB_CLIENT_SCOUT_ENVIRONMENT_H
 #define PHUB_CLIENT_SCOUT_ENVIRONMENT_H
@@ -29,5 +30,8 @@ struct environment {
  * variable, what it is and what is allowed in `e`. What the values together make is for those who take the options.
  */
 int environment_apply(struct phub_site_options *options, struct environment *room, struct err *e);
+
+/* How many thetas PHUB_SCOUT_SHADOW has, to out[SHADOW_THETAS_MAX]; 0: it is not set; -EINVAL as above. */
+int environment_shadow(double *out, struct err *e);
 
 #endif

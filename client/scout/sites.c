@@ -270,6 +270,7 @@ int phub_site_step(phub_site_t *s, const float *const *gradients, double rate, i
 			"%s: a step with a rate of %g; it needs to be 0 or more, and a gradient for each trained "
 			"tensor",
 			sites_who(s), rate);
+	shadow_step(&s->shadow, &s->site, gradients);
 	course_step(s);
 	return course_run(s, deadline_ns);
 }

@@ -23,6 +23,7 @@ from rig import check, holds
 
 PHUB = rig.BUILD / "phub"
 STUDY = rig.BUILD / "tests/bench/skew_study"
+SKEWED = rig.BUILD / "tests/system/skewed"
 SHORT = ["--steps", "160", "--batch", "10", "--train", "1500", "--valid", "500", "--sites", "3", "--skew", "80"]
 folder = tempfile.TemporaryDirectory()
 FOLDER = pathlib.Path(folder.name)
@@ -309,6 +310,30 @@ def run_wrong_words():
         holds(phub("run", *words, status=2)[1], why)
 
 
+def run_trains():
+    """run: sites of libphub do what is given, whatever they say themselves, and the log has their shadows"""
+    script = 'exec "$0" "$PHUB_URL" rank=$RANK world=$WORLD_SIZE algorithm=bsp steps=80'
+    out, _ = phub("run", "--sites", 3, "--algorithm", "local", "--policy", "hill", "--thetas", "1,2,5,10", "--theta", "5", "--period", 10,
+                  "--shadow", "1,2,5,10", "--out", "trained.jsonl", "--", "sh", "-c", script, SKEWED)
+    ends = [json.loads(line.split(" ", 1)[1]) for line in out.splitlines() if '"event":"end"' in line]
+    check(len(ends) == 3 and len({end["hash"] for end in ends}) == 1 and ends[0]["windows"] > 3, str(ends))
+    told = lines((FOLDER / "trained.jsonl").read_text())
+    check(told[0]["algorithm"] == "local" and told[0]["policy"] == "hill" and told[0]["first"] == 5 and told[0]["shadow"] == [1, 2, 5, 10], str(told[0]))
+    decisions = [line for line in told if line["scout"] == "decision"]
+    check(len(decisions) == ends[0]["windows"] and len({d["theta"] for d in decisions}) > 1, str(decisions))
+    model, last = told[0]["model_bytes"], decisions[-1]["t"]
+    for i, theta in enumerate(told[0]["shadow"]):
+        sent = sum(d["shadow"][i]["bytes"] for d in decisions)
+        check(sent == last // theta * model, f"theta {theta}: {sent} bytes in {last} steps")
+    holds(phub("explain", "trained.jsonl")[0], "trained: local, policy hill, 3 sites")
+    _, err = phub("run", "--sites", 1, "--algorithm", "local", "--policy", "hill", "--thetas", "1", "--shadow", "0.5", "--", "sh", "-c", script,
+                  SKEWED, status=1)
+    holds(err, "shadow: local cannot have a theta of 0.5")
+    _, err = phub("run", "--sites", 1, "--algorithm", "gaia", "--policy", "hill", "--thetas", "1", "--theta", "2", "--", "sh", "-c", script, SKEWED,
+                  status=1)
+    holds(err, "PHUB_SCOUT_THETA='2'; allowed: one of the 1 thetas")
+
+
 # ---- advise ----
 
 
@@ -479,5 +504,5 @@ except OSError as error: print("nobody")"""
 if __name__ == "__main__":
     os.environ["BUILD"] = str(rig.BUILD)
     rig.run([compare, explain, nothing_to_explain, dry_run_of_itself, dry_run_of_others, plot, names_in_pictures, cut_off, standard_input,
-             broken, strange, wrong_words, run_sites, run_long_lines, run_that_fails, run_interrupted, run_wrong_words, advise, advise_waits,
+             broken, strange, wrong_words, run_sites, run_trains, run_long_lines, run_that_fails, run_interrupted, run_wrong_words, advise, advise_waits,
              advise_strangers, advise_secret, advise_sockets, advise_wrong_words, advise_python], None if STUDY.exists() else f"{STUDY} is not there (make test-programs)")

@@ -213,6 +213,22 @@ static void test_what_cannot_be(void **state)
 	}
 }
 
+static void test_shadows(void **state)
+{
+	double thetas[64];
+	struct err e;
+
+	(void)state;
+	unsetenv("PHUB_SCOUT_SHADOW");
+	assert_int_equal(environment_shadow(thetas, &e), 0);
+	setenv("PHUB_SCOUT_SHADOW", "0.5,20", 1);
+	assert_int_equal(environment_shadow(thetas, &e), 2);
+	assert_true(thetas[0] == 0.5 && thetas[1] == 20);
+	setenv("PHUB_SCOUT_SHADOW", "a", 1);
+	assert_int_equal(environment_shadow(thetas, &e), -EINVAL);
+	unsetenv("PHUB_SCOUT_SHADOW");
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -223,6 +239,7 @@ int main(void)
 		cmocka_unit_test_setup_teardown(test_a_replay_has_a_schedule, clear, clear),
 		cmocka_unit_test_setup_teardown(test_a_scout_without_a_size, clear, clear),
 		cmocka_unit_test_setup_teardown(test_what_cannot_be, clear, clear),
+		cmocka_unit_test(test_shadows),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
