@@ -7,6 +7,8 @@ import itertools
 import json
 import os
 import pathlib
+import pty
+import select
 import shutil
 import signal
 import socket
@@ -290,6 +292,23 @@ def group_of(path):
     return None if fields[0] == "Z" else fields[2]
 
 
+def run_on_a_terminal():
+    """run: a terminal has a line that tells how far they are, and no trace of it behind what sites write"""
+    ours, theirs = pty.openpty()
+    script = 'head -3 "$0" >"$PHUB_SCOUT_LOG"; sleep 1; echo done >&2; cp "$0" "$PHUB_SCOUT_LOG"'
+    process = subprocess.Popen([PHUB, "scout", "run", "--sites", "1", "--box", "phub://x/y", "--out", "tty.jsonl", "--", "sh", "-c", script, hill()],
+                               stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=theirs, env=rig.QUIET, cwd=FOLDER)
+    os.close(theirs)
+    seen = b""
+    while process.poll() is None or select.select([ours], [], [], 0)[0]:
+        try:
+            seen += os.read(ours, 4096) if select.select([ours], [], [], 0.1)[0] else b""
+        except OSError:  # its end
+            break
+    check(process.wait() == 0, seen.decode())
+    holds(seen.decode(), r"\rstep 40, theta \d+, [\d.-]+ points lost elsewhere, [\d.]+ times fewer bytes than BSP\x1b\[K", r"\r\x1b\[K\[0\] done\r\n")
+
+
 def run_interrupted():
     """run: SIGINT ends the sites and the box"""
     process = subprocess.Popen([PHUB, "scout", "run", "--sites", "2", "--", "sh", "-c", "echo here; sleep 98"], stdout=subprocess.PIPE,
@@ -504,5 +523,5 @@ except OSError as error: print("nobody")"""
 if __name__ == "__main__":
     os.environ["BUILD"] = str(rig.BUILD)
     rig.run([compare, explain, nothing_to_explain, dry_run_of_itself, dry_run_of_others, plot, names_in_pictures, cut_off, standard_input,
-             broken, strange, wrong_words, run_sites, run_trains, run_long_lines, run_that_fails, run_interrupted, run_wrong_words, advise, advise_waits,
+             broken, strange, wrong_words, run_sites, run_trains, run_long_lines, run_that_fails, run_on_a_terminal, run_interrupted, run_wrong_words, advise, advise_waits,
              advise_strangers, advise_secret, advise_sockets, advise_wrong_words, advise_python], None if STUDY.exists() else f"{STUDY} is not there (make test-programs)")
