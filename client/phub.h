@@ -432,6 +432,13 @@ enum phub_scout_policy {
 	PHUB_SCOUT_HILL = 2,       /* hill climbing */
 	PHUB_SCOUT_STOCHASTIC = 3, /* stochastic hill climbing */
 	PHUB_SCOUT_ANNEALING = 4,  /* simulated annealing */
+	/*
+	 * scout+. No model travels: how far sites pull apart beyond the noise of their batches shows in the sums of
+	 * exchanges, and says how loose theta may be. It begins at the tightest theta, whatever `first`; notices when
+	 * data drift; is corrected by probes, of at most 2 % of the bytes and 3 % of the computing; and says when no
+	 * theta will help. For BSP, GAIA and LOCAL. README has how it is made, and what it was measured to do.
+	 */
+	PHUB_SCOUT_PLUS = 5,
 };
 
 /* After a window at a theta its cost is lambda_loss max(0, AL - sigma) + lambda_bytes C / model_bytes: AL is what
@@ -454,6 +461,10 @@ struct phub_scout_options {
 	uint32_t memory;      /* windows that a cost is known for; 0: for ever */
 	unsigned patience;    /* windows that say too little, until theta is the tightest; 3 */
 	uint64_t seed;        /* all chance comes of it */
+	/* PHUB_SCOUT_PLUS: */
+	enum phub_site_algorithm algorithm; /* whose thetas they are; a site's options say it themselves; LOCAL */
+	double gain; /* loss that talking more would have to save for theta to tighten, in the unit of reports; 0.02 */
+	uint32_t tries; /* samples that evaluate() is asked for; 200 */
 };
 
 /* What a site says of a window. Reports that cannot be true are not believed. */
@@ -462,6 +473,11 @@ struct phub_scout_report {
 	double home, away; /* accuracies of its model, 0 .. 1: on its own data, and where it travelled to */
 	uint64_t samples;  /* away; 0: it says nothing of accuracies */
 	uint64_t bytes;    /* that it has said in the window */
+	/* PHUB_SCOUT_PLUS; losses are means over samples: */
+	uint64_t trained;     /* samples in the window; 0: it says nothing of `train` */
+	double train;         /* of its own model on them, as it was trained */
+	uint64_t tried;       /* samples, always the same; 0: it says nothing of these: */
+	double before, after; /* of the mean model, as the window before this one began, and as it ended */
 };
 
 enum phub_scout_action {
@@ -469,6 +485,7 @@ enum phub_scout_action {
 	PHUB_SCOUT_TIGHTENS = 1,
 	PHUB_SCOUT_LOOSENS = 2,
 	PHUB_SCOUT_FALLS_BACK = 3, /* too few reports: the loosest theta that was safe, after `patience` the tightest */
+	PHUB_SCOUT_CANNOT = 4,     /* no theta will mend what it sees: the reason says what might; the tightest */
 };
 
 struct phub_scout_decision {
@@ -482,6 +499,11 @@ struct phub_scout_decision {
 	double bytes;      /* C */
 	double cost;       /* of the theta that it was at; NaN likewise */
 	char reason[240];
+	/* PHUB_SCOUT_PLUS: */
+	double r, pull; /* how sites align, and pull apart; NaN: not known */
+	double gain,
+		radius; /* loss that talking more would save, and half of its interval; NaN and infinity likewise */
+	uint32_t tries; /* samples that each site may try the mean model on after the next window; 0: none */
 };
 
 typedef struct phub_scout phub_scout_t;
@@ -504,6 +526,13 @@ PHUB_API double phub_scout_theta(const phub_scout_t *scout);
 PHUB_API int phub_scout_host(const phub_scout_t *scout, unsigned site, unsigned sites);
 
 /*
+ * PHUB_SCOUT_PLUS: after each exchange, with d_k what site k said over its share: `said`, the sum over sites of share_k
+ * ||d_k||^2, over all trained tensors, `heard`, ||sum share_k d_k||^2, and `squares`, the sum of share_k^2; in float64
+ * and with the same bits at all sites. `rate` is that of learning. -EINVAL: NULL.
+ */
+PHUB_API int phub_scout_hear(phub_scout_t *scout, double said, double heard, double squares, double rate);
+
+/*
  * A window in three steps. observe: it is over, and reports[site] is what each said; again, before it is applied:
  * instead of the last. decide: what follows of it; nothing has changed yet. apply: what was decided is in force, and
  * the next window begins. -EINVAL: no sites, or more than 4096; -ENODATA: what comes before was not done.
@@ -519,7 +548,7 @@ PHUB_API int phub_scout_load(phub_scout_t *scout, const void *in, size_t bytes);
 
 /* How a model did on samples of one site: aggregates alone. */
 struct phub_score {
-	uint64_t samples;
+	uint64_t samples; /* at the call: as many are asked for, 0: as you like; then: how many they were */
 	uint64_t correct; /* of them */
 	double loss;      /* sum over them, nats */
 };
@@ -585,7 +614,9 @@ PHUB_API int phub_site_start(phub_site_t *site, int timeout_ms);
  * With a scout a window ends with the first exchange that is due when its period is over, at the end of an interval of
  * PHUB_SITE_LOCAL. Just before it each site's model travels to phub_scout_host(), and is tried there and at home, on
  * the sample that all have who are tried there; reports come with the exchange, and theta holds from its end on. Who
- * waits for others meanwhile waits for their evaluate().
+ * waits for others meanwhile waits for their evaluate(). With PHUB_SCOUT_PLUS nothing travels: the mean model, which
+ * all have after the exchange that ends a window, is tried at home, where there is time for that (of GAIA a site's
+ * own).
  *
  * A worker that is lost (options.lost) is out of the mean from the next exchange on; in the one it was lost in, its
  * part is missing. Where somebody comes while models travel they set out anew; of the model of who came in a window its
@@ -593,6 +624,12 @@ PHUB_API int phub_site_start(phub_site_t *site, int timeout_ms);
  */
 PHUB_API int phub_site_step(phub_site_t *site, const float *const *gradients, double rate, int timeout_ms);
 PHUB_API int phub_site_wait(phub_site_t *site, int timeout_ms);
+
+/*
+ * PHUB_SCOUT_PLUS: what the mini-batch of the last or the next step lost as it was trained: `loss`, the sum over its
+ * `samples`. Without it no model is tried, and what no theta mends is not seen. -EINVAL: NULL.
+ */
+PHUB_API int phub_site_loss(phub_site_t *site, double loss, uint64_t samples);
 
 /*
  * After -ESTALE (phub_options.resume_ms): phub_resume(), and all go on from the weights of one that has been in the

@@ -72,7 +72,24 @@ static struct scout_report alone_report(const struct phub_scout_report *given, s
 	struct phub_scout_report own = {0};
 
 	memcpy(&own, given, size < sizeof(own) ? size : sizeof(own));
-	return (struct scout_report){.home = own.home, .away = own.away, .samples = own.samples, .bytes = own.bytes};
+	return (struct scout_report){.home = own.home,
+		.away = own.away,
+		.samples = own.samples,
+		.bytes = own.bytes,
+		.trained = own.trained,
+		.train = own.train,
+		.tried = own.tried,
+		.before = own.before,
+		.after = own.after};
+}
+
+int phub_scout_hear(phub_scout_t *scout, double said, double heard, double squares, double rate)
+{
+	if (!scout)
+		return alone_refuse(-EINVAL, "the handle is NULL");
+	scout_hear(&scout->scout, said, heard, squares, rate);
+	scout->stage = ALONE_OPEN;
+	return 0;
 }
 
 int phub_scout_observe(phub_scout_t *scout, const struct phub_scout_report *reports, unsigned sites)

@@ -5,6 +5,7 @@
 #include "client/scout/course.h"
 
 #include <errno.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -59,6 +60,7 @@ int course_init(struct phub_site *s, struct err *e)
 		if (rc < 0)
 			return rc;
 		s->config.theta = scout_theta(&s->scout);
+		s->window.levels[0] = s->window.levels[1] = NAN;
 	}
 	rc = site_init(&s->site, &s->config, e);
 	if (rc == 0)
@@ -85,18 +87,22 @@ float *course_at(const struct phub_site *s, float *array, unsigned t)
 	return array + s->site.offset[t];
 }
 
+bool course_plus(const struct phub_site *s)
+{
+	return s->scouted && s->scout.config.policy == SCOUT_PLUS;
+}
+
 /* ---- who is there ---- */
 
 /* Of those that have samples, or by these; where nobody has any all are alike. */
-static double course_share(const struct phub_site *s)
+static double course_share(const struct phub_site *s, unsigned place)
 {
-	uint64_t total = 0, mine = 0;
+	uint64_t total = 0, mine = s->present_samples[place];
 	unsigned with_any = 0;
 
 	for (unsigned i = 0; i < s->present_count; i++) {
 		total += s->present_samples[i];
 		with_any += s->present_samples[i] > 0;
-		mine = s->present[i] == s->rank ? s->present_samples[i] : mine;
 	}
 	if (total == 0)
 		return 1.0 / s->present_count;
@@ -105,6 +111,8 @@ static double course_share(const struct phub_site *s)
 
 void course_count(struct phub_site *s)
 {
+	double share = 0;
+
 	s->present_count = 0;
 	for (uint32_t rank = 0; rank < s->world; rank++) {
 		struct slot slot;
@@ -115,8 +123,10 @@ void course_count(struct phub_site *s)
 		s->present[s->present_count] = rank;
 		s->present_samples[s->present_count++] = slot.samples;
 	}
+	for (unsigned i = 0; i < s->present_count; i++)
+		share = s->present[i] == s->rank ? course_share(s, i) : share;
 	if (s->present_count > 0)
-		site_set_share(&s->site, course_share(s), s->present_count);
+		site_set_share(&s->site, share, s->present_count);
 }
 
 static bool course_heard_hello(const struct phub_site *s)
@@ -149,6 +159,36 @@ static int course_hello_begin(struct phub_site *s)
 	return rc;
 }
 
+/* Over the tensors that are trained: the same bits at all sites, of the same floats. */
+static double course_square(const struct phub_site *s, float *array)
+{
+	double square = 0;
+
+	for (unsigned t = 0; t < s->config.tensor_count; t++) {
+		const float *at = course_at(s, array, t);
+
+		for (uint32_t i = 0; s->tensors[t].trained && i < s->tensors[t].elements; i++)
+			square += (double)at[i] * at[i];
+	}
+	return square;
+}
+
+/* An exchange has landed: what it says of how sites align. Shares are those that its offers were made with. */
+static void course_hear(struct phub_site *s)
+{
+	double said = 0, squares = 0;
+
+	for (unsigned i = 0; i < s->present_count; i++) {
+		const double share = course_share(s, i);
+		struct slot slot;
+
+		slots_get(s->slots_in, s->present[i], &slot);
+		said += slot.said;
+		squares += share * share;
+	}
+	scout_hear(&s->scout, said, course_square(s, s->sums), squares, s->site.rate);
+}
+
 static void course_offer(struct phub_site *s)
 {
 	uint64_t before = s->site.counts.bytes_paper;
@@ -157,6 +197,7 @@ static void course_offer(struct phub_site *s)
 		if (site_exchanges(&s->site, t))
 			site_offer(&s->site, t, course_at(s, s->offers, t));
 	s->offered = true;
+	s->said = course_plus(s) && s->site.config.share > 0 ? course_square(s, s->offers) / s->site.config.share : 0;
 	s->offered_bytes = s->site.counts.bytes_paper - before;
 }
 
@@ -182,6 +223,8 @@ static void course_exchange_land(struct phub_site *s)
 	s->offered = s->pending = false;
 	if (s->at_box)
 		return;
+	if (course_plus(s))
+		course_hear(s);
 	if (s->window.open)
 		window_land(s);
 	course_count(s);
@@ -242,6 +285,7 @@ static int course_begin(struct phub_site *s, enum course_kind kind)
 	s->flight = kind;
 	if (s->slots_key < 0)
 		return 0;
+	own.said = kind == COURSE_EXCHANGE ? s->said : 0;
 	slots_put(s->slots_out, s->rank, &own);
 	if (kind == COURSE_EXCHANGE && s->window.open)
 		window_put(s);

@@ -54,6 +54,11 @@ struct window {
 	unsigned travelled, travels; /* rounds */
 	uint64_t began;              /* the step that the window began after */
 	uint64_t told;               /* bytes, by the windows before */
+	/* SCOUT_PLUS: */
+	double batches;         /* loss of mini-batches in the window, summed over */
+	uint64_t trained;       /* samples */
+	double levels[2];       /* of the mean model after the last two windows; NaN: not known */
+	uint64_t tried_samples; /* for the latter */
 };
 
 struct phub_site {
@@ -105,6 +110,7 @@ struct phub_site {
 
 	/* Floats of all tensors each, at the places of struct site; */
 	float *offers, *sums, *scratch;
+	double said;                 /* of the offers: see struct slot */
 	float *zeros;                /* as many as the largest tensor has */
 	float *slots_out, *slots_in; /* [slots_floats(world)] */
 	void *block;
@@ -164,6 +170,9 @@ void course_log_run(struct phub_site *s);
 void course_log_decision(struct phub_site *s, double theta);
 
 /* ---- shared by these ---- */
+
+/* Is the scout's policy scout+? Then no model travels: the sums of exchanges tell. */
+bool course_plus(const struct phub_site *s);
 
 float *course_at(const struct phub_site *s, float *array, unsigned t);
 /* A round of a tensor's key, with a priority by its place. */

@@ -24,7 +24,7 @@ void window_begin(struct phub_site *s)
 	w->open = true;
 	w->tried = w->hosts = false;
 	w->travelled = 0;
-	w->travels = s->present_count > 1 ? s->present_count : 0;
+	w->travels = s->present_count > 1 && !course_plus(s) ? s->present_count : 0;
 }
 
 /* Where no one can be lost alone nobody else has to push anything. */
@@ -67,24 +67,33 @@ static uint64_t window_mix(uint64_t x)
 	return x ^ x >> 31;
 }
 
-/* One for all who are tried here in this window. */
+/* One for all who are tried here in this window; scout+ compares from window to window, so there it is always one. */
 static uint64_t window_draw(const struct phub_site *s)
 {
-	return window_mix(s->scout.config.seed ^ window_mix(s->scout.window ^ window_mix(s->rank)));
+	const uint64_t window = course_plus(s) ? 0 : s->scout.window;
+
+	return window_mix(s->scout.config.seed ^ window_mix(window ^ window_mix(s->rank)));
 }
 
-/* Accuracy, and of how many samples; NaN and 0: that is not known. `array`: all tensors', or NULL: this site's own. */
-static double window_score(struct phub_site *s, float *array, uint64_t *samples)
+/* How a model does here; without samples where that is not known. `array`: all tensors', or NULL: this site's own. */
+static struct phub_score window_score(struct phub_site *s, float *array, uint64_t wanted)
 {
-	struct phub_score score = {0};
-	bool good;
+	struct phub_score score = {.samples = wanted};
 
 	for (unsigned t = 0; t < s->config.tensor_count; t++)
 		s->model[t] = array ? course_at(s, array, t) : s->tensors[t].weights;
-	good = s->samples > 0 && s->evaluate && s->evaluate(s->context, s->model, window_draw(s), &score) == 0 &&
-	       score.samples > 0;
-	*samples = good ? score.samples : 0;
-	return good ? (double)score.correct / (double)score.samples : NAN;
+	if (s->samples == 0 || !s->evaluate || s->evaluate(s->context, s->model, window_draw(s), &score) != 0)
+		score.samples = 0;
+	return score;
+}
+
+/* NaN: it is not known. */
+static double window_accuracy(struct phub_site *s, float *array, uint64_t *samples)
+{
+	const struct phub_score score = window_score(s, array, 0);
+
+	*samples = score.samples;
+	return score.samples > 0 ? (double)score.correct / (double)score.samples : NAN;
 }
 
 /* A window that lasted longer than a period counts for what it said in one. */
@@ -96,14 +105,43 @@ static uint64_t window_bytes(const struct phub_site *s)
 	return steps == period ? bytes : (uint64_t)((double)bytes * (double)period / (double)steps);
 }
 
+/* What scout+ asks for is known already: how the site trained, and what the window before made of the mean model. */
+static void window_tell(struct window *w)
+{
+	w->home = (struct scout_report){.trained = w->trained,
+		.train = w->trained > 0 ? w->batches / (double)w->trained : NAN,
+		.tried = isnan(w->levels[1]) ? 0 : w->tried_samples,
+		.before = w->levels[0],
+		.after = w->levels[1]};
+	w->batches = 0;
+	w->trained = 0;
+}
+
+/* After a window, with the mean model in place, where there is time for that. */
+static void window_level(struct phub_site *s)
+{
+	struct window *w = &s->window;
+	struct phub_score score = {0};
+
+	if (s->scout.tries > 0)
+		score = window_score(s, NULL, s->scout.tries);
+	w->levels[0] = w->levels[1];
+	w->levels[1] = score.samples > 0 ? score.loss / (double)score.samples : NAN;
+	w->tried_samples = score.samples;
+}
+
 void window_try(struct phub_site *s)
 {
 	struct window *w = &s->window;
 	uint64_t samples;
 
 	w->tried = true;
-	w->home = (struct scout_report){.home = window_score(s, NULL, &samples)};
 	w->guest = (struct scout_report){0};
+	if (course_plus(s)) {
+		window_tell(w);
+		return;
+	}
+	w->home = (struct scout_report){.home = window_accuracy(s, NULL, &samples)};
 	if (w->strange)
 		w->home.home = NAN; /* nothing is said of what it would lose */
 	if (s->present_count <= 1) {
@@ -111,7 +149,7 @@ void window_try(struct phub_site *s)
 		w->home.samples = samples;
 	}
 	if (w->hosts)
-		w->guest.away = window_score(s, s->scratch, &w->guest.samples);
+		w->guest.away = window_accuracy(s, s->scratch, &w->guest.samples);
 }
 
 /* ---- what is said of it ---- */
@@ -145,4 +183,6 @@ void window_land(struct phub_site *s)
 	s->windows++;
 	course_log_decision(s, s->site.config.theta);
 	site_set_theta(&s->site, s->decision.theta);
+	if (course_plus(s))
+		window_level(s);
 }

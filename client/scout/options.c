@@ -21,10 +21,11 @@ static_assert((int)PHUB_OUTER_AVERAGE == OUTER_AVERAGE && (int)PHUB_OUTER_BOX ==
 	"outer optimizers");
 static_assert((int)PHUB_SCOUT_FIXED == SCOUT_FIXED && (int)PHUB_SCOUT_REPLAY == SCOUT_REPLAY &&
 		      (int)PHUB_SCOUT_HILL == SCOUT_HILL && (int)PHUB_SCOUT_STOCHASTIC == SCOUT_STOCHASTIC &&
-		      (int)PHUB_SCOUT_ANNEALING == SCOUT_ANNEALING,
+		      (int)PHUB_SCOUT_ANNEALING == SCOUT_ANNEALING && (int)PHUB_SCOUT_PLUS == SCOUT_PLUS,
 	"policies");
 static_assert((int)PHUB_SCOUT_STAYS == SCOUT_STAYS && (int)PHUB_SCOUT_TIGHTENS == SCOUT_TIGHTENS &&
-		      (int)PHUB_SCOUT_LOOSENS == SCOUT_LOOSENS && (int)PHUB_SCOUT_FALLS_BACK == SCOUT_FALLS_BACK,
+		      (int)PHUB_SCOUT_LOOSENS == SCOUT_LOOSENS && (int)PHUB_SCOUT_FALLS_BACK == SCOUT_FALLS_BACK &&
+		      (int)PHUB_SCOUT_CANNOT == SCOUT_CANNOT,
 	"actions");
 static_assert(sizeof(((struct phub_scout_decision *)NULL)->reason) == SCOUT_REASON_BYTES, "reasons");
 
@@ -53,7 +54,10 @@ void phub_scout_options_init(struct phub_scout_options *options)
 		.temperature = c.temperature,
 		.cooling = c.cooling,
 		.memory = c.memory,
-		.patience = c.patience};
+		.patience = c.patience,
+		.algorithm = PHUB_SITE_LOCAL,
+		.gain = c.plus.sigma,
+		.tries = c.plus.tries};
 }
 
 /* Arrays of the caller's that fit; the rest scout_init() looks at. */
@@ -64,6 +68,15 @@ static int options_numbers(
 		return err_set(e, -EINVAL, "scout: %u %s; at most %u, with their place", count, what, max);
 	if (count > 0)
 		memcpy(to, from, count * sizeof(*to));
+	return 0;
+}
+
+int options_needs(struct scout_config *config, enum site_algorithm algorithm, struct err *e)
+{
+	if (config->policy == SCOUT_PLUS &&
+		plus_needs(&config->plus, algorithm, config->thetas, config->theta_count) < 0)
+		return err_set(e, -ENOTSUP, "scout+ does not know how far thetas of %s may go; take another policy",
+			site_algorithm_name(algorithm));
 	return 0;
 }
 
@@ -90,11 +103,14 @@ int options_scout(const struct phub_scout_options *given, struct scout_config *c
 		.memory = own.memory,
 		.patience = own.patience,
 		.seed = own.seed};
+	plus_defaults(&config->plus);
+	config->plus.sigma = own.gain;
+	config->plus.tries = own.tries;
 	rc = options_numbers(config->thetas, own.thetas, own.theta_count, SCOUT_THETAS_MAX, "thetas", e);
 	if (rc == 0)
 		rc = options_numbers(config->schedule, own.schedule, own.schedule_count, SCOUT_SCHEDULE_MAX,
 			"thetas in a schedule", e);
-	return rc;
+	return rc == 0 ? options_needs(config, (enum site_algorithm)own.algorithm, e) : rc;
 }
 
 int options_tell(const struct scout_decision *d, struct phub_scout_decision *out, struct err *e)
@@ -106,7 +122,12 @@ int options_tell(const struct scout_decision *d, struct phub_scout_decision *out
 		.believed = d->believed,
 		.loss = d->loss,
 		.bytes = d->bytes,
-		.cost = d->cost};
+		.cost = d->cost,
+		.r = d->r,
+		.pull = d->pull,
+		.gain = d->gain,
+		.radius = d->radius,
+		.tries = d->tries};
 
 	if (!out || out->size < sizeof(size_t) || out->size > OPTIONS_SIZE_MAX)
 		return err_set(e, -EINVAL, "scout: phub_scout_decision.size must be the struct's");

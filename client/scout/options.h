@@ -14,6 +14,9 @@
 int options_scout(const struct phub_scout_options *given, struct scout_config *config, struct err *e);
 int options_site(const struct phub_site_options *given, struct phub_site_options *own, struct err *e);
 
+/* How loose thetas of this algorithm may be, for SCOUT_PLUS. 0; -ENOTSUP. */
+int options_needs(struct scout_config *config, enum site_algorithm algorithm, struct err *e);
+
 /* Of own options, without tensors, share and sites. */
 void options_site_config(const struct phub_site_options *own, struct site_config *config);
 

@@ -225,6 +225,53 @@ static unsigned plus_measure_anew(struct plus *p, struct plus_verdict *v)
 	return 0;
 }
 
+/* The interval of the difference is no wider than both. */
+static void plus_gain(const struct plus *p, const struct plus_config *c, struct plus_verdict *v)
+{
+	v->gain = p->probes.count && p->usual.count ? p->probes.mean - p->usual.mean : NAN;
+	v->radius = sequence_radius(&p->probes, c->alpha / 2, 16) + sequence_radius(&p->usual, c->alpha / 2, 64);
+}
+
+/* What the window before did to the mean model's loss; of a probe, is it certain by now? */
+static void plus_learn(struct plus *p, const struct plus_config *c, const struct plus_window *w, struct plus_verdict *v)
+{
+	const double fell = w->before - w->after;
+
+	if (!isfinite(fell) || (p->last != PLUS_STAYS && p->last != PLUS_PROBES))
+		return;
+	sequence_add(p->last == PLUS_PROBES ? &p->probes : &p->usual, fell);
+	if (p->last != PLUS_PROBES)
+		return;
+	plus_gain(p, c, v);
+	if (v->gain - v->radius > c->sigma) {
+		p->ease /= 2;
+		v->cause = PLUS_GAINS;
+	} else if (v->gain + v->radius < c->sigma) {
+		p->ease *= 1.25;
+		v->cause = PLUS_WASTES;
+	}
+	if (v->cause != PLUS_THERE)
+		p->usual = p->probes = (struct sequence){0};
+}
+
+/* To the target where that is tighter, else one theta toward it. */
+static unsigned plus_turn(struct plus *p, unsigned index)
+{
+	plus_enter(p, PLUS_STAYS);
+	return p->target < index ? p->target : index + 1;
+}
+
+static unsigned plus_probe(struct plus *p, const struct plus_config *c, const struct plus_window *w, double r,
+	unsigned count, struct plus_verdict *v)
+{
+	v->cause = PLUS_PROBE_OVER;
+	p->measured = p->measured < 8 ? p->measured : 7;
+	plus_take_pull(p, plus_pull_of(r, w->sites));
+	p->target = plus_allowed(p, c, count);
+	p->phase = PLUS_STAYS;
+	return p->target == p->back ? p->back : plus_turn(p, p->back);
+}
+
 static unsigned plus_stay(struct plus *p, const struct plus_config *c, const struct plus_window *w, double r,
 	unsigned index, unsigned count, struct plus_verdict *v)
 {
@@ -232,8 +279,12 @@ static unsigned plus_stay(struct plus *p, const struct plus_config *c, const str
 	if (plus_drifts(p, c, w, r))
 		return plus_measure_anew(p, v);
 	v->cause = PLUS_THERE;
-	if (isfinite(w->before) && isfinite(w->after))
-		sequence_add(&p->usual, w->before - w->after);
+	plus_learn(p, c, w, v);
+	if (v->cause != PLUS_THERE) {
+		p->target = plus_allowed(p, c, count);
+		if (p->target != index)
+			return plus_turn(p, index);
+	}
 	if (index == 0) { /* nothing is tighter: each window measures */
 		p->measured = p->measured < 8 ? p->measured : 7;
 		plus_take_pull(p, plus_pull_of(r, w->sites));
@@ -246,39 +297,6 @@ static unsigned plus_stay(struct plus *p, const struct plus_config *c, const str
 	v->cause = PLUS_PROBE;
 	p->phase = PLUS_PROBES; /* the watches wait */
 	return 0;
-}
-
-/* The interval of the difference is no wider than both. */
-static void plus_gain(const struct plus *p, const struct plus_config *c, struct plus_verdict *v)
-{
-	v->gain = p->probes.count && p->usual.count ? p->probes.mean - p->usual.mean : NAN;
-	v->radius = sequence_radius(&p->probes, c->alpha / 2, 16) + sequence_radius(&p->usual, c->alpha / 2, 64);
-}
-
-static unsigned plus_probe(struct plus *p, const struct plus_config *c, const struct plus_window *w, double r,
-	unsigned count, struct plus_verdict *v)
-{
-	if (isfinite(w->before) && isfinite(w->after))
-		sequence_add(&p->probes, w->before - w->after);
-	plus_gain(p, c, v);
-	p->measured = p->measured < 8 ? p->measured : 7;
-	plus_take_pull(p, plus_pull_of(r, w->sites));
-	p->phase = PLUS_STAYS;
-	v->cause = PLUS_PROBE_OVER;
-	if (v->gain - v->radius > c->sigma) {
-		p->ease /= 2;
-		v->cause = PLUS_GAINS;
-	} else if (v->gain + v->radius < c->sigma) {
-		p->ease *= 1.25;
-		v->cause = PLUS_WASTES;
-	}
-	if (v->cause != PLUS_PROBE_OVER)
-		p->usual = p->probes = (struct sequence){0};
-	p->target = plus_allowed(p, c, count);
-	if (p->target == p->back)
-		return p->back;
-	plus_enter(p, PLUS_STAYS);
-	return p->target < p->back ? p->target : p->back + 1;
 }
 
 /* Sites' own models do well on what they are trained on; the mean of them does not: for two tries in a row. */
@@ -307,6 +325,7 @@ unsigned plus_next(struct plus *p, const struct plus_config *c, const struct plu
 	unsigned count, unsigned patience, struct plus_verdict *v)
 {
 	const double r = plus_alignment(w);
+	const enum plus_phase phase = p->phase;
 	unsigned next = index;
 
 	*v = (struct plus_verdict){.r = r, .gain = NAN, .radius = INFINITY, .cause = PLUS_THERE};
@@ -327,6 +346,7 @@ unsigned plus_next(struct plus *p, const struct plus_config *c, const struct plu
 	}
 	if (plus_is_apart(p, c, w))
 		next = plus_part(p, index, v);
+	p->last = phase;
 	v->pull = p->pull;
 	v->tries = plus_tries(p, c);
 	if (w->exchanges > 0)

@@ -64,13 +64,14 @@ struct plus_config {
 struct plus_window {
 	uint32_t steps;
 	unsigned exchanges;
-	double said, heard;    /* sums over exchanges, see above: sum share_k ||d_k||^2, and ||S||^2 */
-	double sites;          /* 1 / sum share_k^2: how many they are, counted by their weight */
-	double rate;           /* of learning, at the end */
-	double bytes;          /* that a site has sent, the mean */
-	double bytes_bsp;      /* that it would have sent in as many steps of bsp */
-	double train;          /* loss of sites' own models on their batches, the mean */
-	double before, after;  /* loss of the mean model on the same samples: as the window before ended, and now */
+	double said, heard; /* sums over exchanges, see above: sum share_k ||d_k||^2, and ||S||^2 */
+	double sites;       /* 1 / sum share_k^2: how many they are, counted by their weight */
+	double rate;        /* of learning, at the end */
+	double bytes;       /* that a site has sent, the mean */
+	double bytes_bsp;   /* that it would have sent in as many steps of bsp */
+	double train;       /* loss of sites' own models on their batches, the mean */
+	double before,
+		after; /* loss of the mean model on the same samples, as the window before this began, and ended */
 	double trained, tried; /* samples of a site, the mean */
 };
 
@@ -95,15 +96,16 @@ enum plus_cause {
 /* Others read. All zeros is the state before the first window, but for ease: plus_init(). */
 struct plus {
 	enum plus_phase phase;
-	unsigned windows;  /* of the phase */
-	unsigned measured; /* pulls that the mean is of */
-	unsigned target;   /* index that the pull allows */
-	unsigned back;     /* index that a probe came from */
-	unsigned blind;    /* windows in a row */
-	unsigned calm;     /* windows that are not watched */
-	unsigned apart;    /* tries in a row that the guard is against */
-	bool settled;      /* has been, once */
-	double pull;       /* NaN: not measured */
+	unsigned windows;     /* of the phase */
+	unsigned measured;    /* pulls that the mean is of */
+	unsigned target;      /* index that the pull allows */
+	unsigned back;        /* index that a probe came from */
+	unsigned blind;       /* windows in a row */
+	unsigned calm;        /* windows that are not watched */
+	enum plus_phase last; /* of the window before: what losses tell of */
+	unsigned apart;       /* tries in a row that the guard is against */
+	bool settled;         /* has been, once */
+	double pull;          /* NaN: not measured */
 	double ease;
 	double rate; /* of the window before */
 	struct watch alignment, moves, loss;

@@ -79,8 +79,9 @@ bool scout_bytes_unpack(const float *in, size_t bytes, uint8_t *out)
 
 void scout_report_pack(const struct scout_report *report, float out[SCOUT_REPORT_FLOATS])
 {
-	const uint64_t words[] = {
-		scout_word_of(report->home), scout_word_of(report->away), report->samples, report->bytes};
+	const uint64_t words[] = {scout_word_of(report->home), scout_word_of(report->away), report->samples,
+		report->bytes, report->trained, scout_word_of(report->train), report->tried,
+		scout_word_of(report->before), scout_word_of(report->after)};
 
 	for (unsigned i = 0; i < sizeof(words) / sizeof(words[0]); i++)
 		scout_word_pack(words[i], out + i * SCOUT_WORD_FLOATS);
@@ -100,4 +101,9 @@ void scout_report_unpack(const float in[SCOUT_REPORT_FLOATS], struct scout_repor
 	report->away = scout_word_double(words[1]);
 	report->samples = words[2];
 	report->bytes = words[3];
+	report->trained = words[4];
+	report->train = scout_word_double(words[5]);
+	report->tried = words[6];
+	report->before = scout_word_double(words[7]);
+	report->after = scout_word_double(words[8]);
 }

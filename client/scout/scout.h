@@ -91,10 +91,12 @@ struct scout_report {
 	uint64_t samples;  /* away; 0: it does not say anything of accuracies */
 	uint64_t bytes;    /* that it has sent in exchanges of the window */
 	/* SCOUT_PLUS. Losses are means over samples, in nats or any unit: */
-	uint64_t trained;     /* samples in the window; 0: it says nothing of `train` */
-	double train;         /* of its own model on them, as it was trained */
-	uint64_t tried;       /* samples of the same draw each time; 0: it says nothing of these: */
-	double before, after; /* of the mean model, after the last exchange of the window before, and of this one */
+	uint64_t trained; /* samples in the window; 0: it says nothing of `train` */
+	double train;     /* of its own model on them, as it was trained */
+	uint64_t tried;   /* samples of the same draw each time; 0: it says nothing of these: */
+	/* Of the mean model, as the window before this one began, and as it ended: just after its last exchange. A
+	 * report goes with an exchange, so it tells of what was before that. */
+	double before, after;
 };
 
 enum scout_action {
@@ -166,8 +168,8 @@ void scout_hear(struct scout *scout, double said, double heard, double squares, 
 int scout_observe(
 	struct scout *scout, const struct scout_report *reports, unsigned sites, struct scout_decision *decision);
 
-/* What a scout is between two windows, for a checkpoint: little-endian, with a version and a CRC32C. */
-#define SCOUT_SAVED_WORDS (8u + 2u * SCOUT_THETAS_MAX + 36u)
+/* What a scout is, for a checkpoint or a site that comes: little-endian, with a version and a CRC32C. */
+#define SCOUT_SAVED_WORDS (8u + 2u * SCOUT_THETAS_MAX + 42u)
 #define SCOUT_SAVED_BYTES (8u * SCOUT_SAVED_WORDS)
 
 void scout_save(const struct scout *scout, uint8_t out[SCOUT_SAVED_BYTES]);

@@ -80,6 +80,9 @@ static void saved_plus(struct saved *s, struct plus *p)
 
 	saved_whole(s, &phase);
 	p->phase = (enum plus_phase)phase;
+	phase = p->last;
+	saved_whole(s, &phase);
+	p->last = (enum plus_phase)phase;
 	saved_whole(s, &p->windows);
 	saved_whole(s, &p->measured);
 	saved_whole(s, &p->target);
@@ -145,6 +148,11 @@ static void saved_list(struct saved *s, struct scout *scout)
 	}
 	saved_plus(s, &scout->plus);
 	saved_whole(s, &scout->tries);
+	saved_whole(s, &scout->now.exchanges);
+	saved_number(s, &scout->now.said);
+	saved_number(s, &scout->now.heard);
+	saved_number(s, &scout->now.sites);
+	saved_number(s, &scout->now.rate);
 }
 
 void scout_save(const struct scout *scout, uint8_t out[SCOUT_SAVED_BYTES])
@@ -186,7 +194,6 @@ int scout_load(struct scout *scout, const uint8_t *in, size_t bytes, struct err 
 		loaded.plus.back >= loaded.config.theta_count || (unsigned)loaded.plus.phase > PLUS_PROBES)
 		return err_set(e, -EBADMSG, "the scout's state has theta %u of a grid of %u", loaded.index,
 			loaded.config.theta_count);
-	loaded.now = (struct plus_window){0};
 	*scout = loaded;
 	return 0;
 }

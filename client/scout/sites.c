@@ -82,6 +82,8 @@ static int sites_settle(struct phub_site *s, const struct phub_site_options *o, 
 		rc = options_scout(o->scout, &s->scout_config, e);
 		if (rc == 0)
 			rc = sites_check_thetas(s, e);
+		if (rc == 0)
+			rc = options_needs(&s->scout_config, s->config.algorithm, e);
 	}
 	if (rc == 0 && !o->scout && !site_theta_valid(s->config.algorithm, s->config.theta))
 		rc = err_set(e, -EINVAL, "%s: %s cannot have a theta of %g", sites_who(s),
@@ -273,6 +275,15 @@ int phub_site_step(phub_site_t *s, const float *const *gradients, double rate, i
 	shadow_step(&s->shadow, &s->site, gradients);
 	course_step(s);
 	return course_run(s, deadline_ns);
+}
+
+int phub_site_loss(phub_site_t *s, double loss, uint64_t samples)
+{
+	if (!s)
+		return sites_refuse(s);
+	s->window.batches += loss;
+	s->window.trained += samples;
+	return 0;
 }
 
 int phub_site_wait(phub_site_t *s, int timeout_ms)

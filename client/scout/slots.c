@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "client/scout/slots.h"
 
-/* In a slot: flags, four words, the report. */
-enum { SLOT_WORDS_AT = 1, SLOT_REPORT_AT = SLOT_WORDS_AT + 4 * (int)SCOUT_WORD_FLOATS };
+/* In a slot: flags, words, the report. */
+enum { SLOT_WORDS_AT = 1, SLOT_REPORT_AT = SLOT_WORDS_AT + (int)(SLOT_WORDS * SCOUT_WORD_FLOATS) };
 
 static const float *slots_of(const float *slots, uint32_t rank)
 {
@@ -11,11 +11,12 @@ static const float *slots_of(const float *slots, uint32_t rank)
 
 void slots_put(float *slots, uint32_t rank, const struct slot *slot)
 {
-	const uint64_t words[] = {slot->steps, slot->exchanges, slot->samples, slot->check};
+	const uint64_t words[SLOT_WORDS] = {
+		slot->steps, slot->exchanges, slot->samples, slot->check, scout_word_of(slot->said)};
 	float *at = slots + (size_t)rank * SLOT_FLOATS;
 
 	at[0] = (float)slot->flags;
-	for (unsigned i = 0; i < 4; i++)
+	for (unsigned i = 0; i < SLOT_WORDS; i++)
 		scout_word_pack(words[i], at + SLOT_WORDS_AT + (size_t)i * SCOUT_WORD_FLOATS);
 }
 
@@ -40,15 +41,16 @@ void slots_put_news(float *slots, uint32_t world, const struct slots_news *news)
 void slots_get(const float *slots, uint32_t rank, struct slot *slot)
 {
 	const float *at = slots_of(slots, rank);
-	uint64_t words[4];
+	uint64_t words[SLOT_WORDS];
 	bool good = at[0] >= 1 && at[0] <= SLOT_FLAGS && (float)(unsigned)at[0] == at[0];
 
-	for (unsigned i = 0; i < 4; i++)
+	for (unsigned i = 0; i < SLOT_WORDS; i++)
 		good = scout_word_unpack(at + SLOT_WORDS_AT + (size_t)i * SCOUT_WORD_FLOATS, &words[i]) && good;
 	*slot = (struct slot){0};
 	if (!good || !((unsigned)at[0] & SLOT_HERE))
 		return;
-	*slot = (struct slot){(unsigned)at[0], words[0], words[1], words[2], (uint32_t)words[3]};
+	*slot = (struct slot){
+		(unsigned)at[0], words[0], words[1], words[2], (uint32_t)words[3], scout_word_double(words[4])};
 }
 
 void slots_get_report(const float *slots, uint32_t rank, struct scout_report *report)

@@ -26,6 +26,7 @@ struct slot {
 	unsigned flags; /* 0: nobody is there */
 	uint64_t steps, exchanges, samples;
 	uint32_t check; /* of the weights that it sends in this round */
+	double said;    /* share ||d||^2 of what it says in it: see scout_hear() */
 };
 
 /* What who comes needs beside weights. */
@@ -35,7 +36,8 @@ struct slots_news {
 	uint8_t scout[SCOUT_SAVED_BYTES];
 };
 
-#define SLOT_FLOATS ((uint32_t)(1 + 4 * SCOUT_WORD_FLOATS + SCOUT_REPORT_FLOATS))
+#define SLOT_WORDS  5u
+#define SLOT_FLOATS ((uint32_t)(1 + SLOT_WORDS * SCOUT_WORD_FLOATS + SCOUT_REPORT_FLOATS))
 #define NEWS_FLOATS ((uint32_t)(2 * SCOUT_WORD_FLOATS + SCOUT_BYTES_FLOATS(SCOUT_SAVED_BYTES)))
 
 static inline uint32_t slots_floats(uint32_t world)

@@ -50,7 +50,7 @@ def main():
     parser.add_argument("--skew", type=float, default=60, help="percent (%(default)s)")
     parser.add_argument("--algorithm", choices=list(GRIDS), default="local", help="(%(default)s)")
     parser.add_argument("--theta", type=float, help="the paper's")
-    parser.add_argument("--policy", help="of a scout: hill, stochastic, annealing")
+    parser.add_argument("--policy", help="of a scout: hill, stochastic, annealing, scout+")
     parser.add_argument("--steps", type=int, default=600, help="(%(default)s)")
     parser.add_argument("--period", type=int, default=50, help="steps between decisions (%(default)s)")
     parser.add_argument("--log", help="for the scout's decisions, lines of JSON")
@@ -70,7 +70,9 @@ def main():
     for step in range(arguments.steps):
         chosen = torch.randint(len(labels), (20,))
         net.zero_grad()
-        F.cross_entropy(net(images[chosen]), labels[chosen]).backward()
+        loss = F.cross_entropy(net(images[chosen]), labels[chosen])
+        loss.backward()
+        site.lost(loss.item(), len(chosen))
         site.step(0.05 if step < 0.75 * arguments.steps else 0.005)
         if rank == 0 and site.state["windows"] > windows:
             windows, decision = site.state["windows"], site.decision

@@ -21,7 +21,7 @@ struct place {
 	double share;                             /* of an average; 0 for a site without samples */
 	uint64_t told;                            /* bytes, by the last window */
 	struct skew_score batches;                /* since then */
-	double level;                             /* loss in the last try; NaN: there is none */
+	double levels[2];                         /* losses of the mean model after the last two windows; NaN: none */
 };
 
 struct train {
@@ -222,7 +222,7 @@ static int train_room(struct train *t, struct err *e)
 	for (unsigned k = 0; k < sites; k++) {
 		t->sites[k].weights = t->memory + (2 * k + 3) * floats;
 		t->sites[k].gradient = t->memory + (2 * k + 4) * floats;
-		t->sites[k].level = NAN;
+		t->sites[k].levels[0] = t->sites[k].levels[1] = NAN;
 		skew_model_seed(&t->model, t->config->split.seed, t->sites[k].weights);
 	}
 	return 0;
@@ -458,20 +458,27 @@ static void train_report(struct train *t, unsigned k, struct scout_report *repor
 	report->samples = probe;
 }
 
-/* That of scout+: how it trains, and how the mean model does at home, where there has just been one. */
-static void train_report_plus(struct train *t, unsigned k, bool mean, struct scout_report *report)
+/* That of scout+: how it trains, and what the window before did to the mean model. */
+static void train_report_plus(struct place *place, uint32_t tries, struct scout_report *report)
 {
-	struct place *place = &t->sites[k];
-
 	report->trained = place->batches.count;
 	report->train = place->batches.loss / place->batches.count;
 	place->batches = (struct skew_score){0};
-	if (mean && t->scout.tries > 0 && place->feed.count > 0) {
-		report->tried = t->scout.tries;
-		report->before = place->level;
-		report->after = train_try(t, k, k, t->scout.tries, 0).loss / t->scout.tries;
-	}
-	place->level = report->tried ? report->after : NAN;
+	report->tried = isnan(place->levels[1]) ? 0 : tries;
+	report->before = place->levels[0];
+	report->after = place->levels[1];
+}
+
+/* After a window: how the mean model does at home, where there has just been one. */
+static void train_level(struct train *t, unsigned k, bool mean)
+{
+	struct place *place = &t->sites[k];
+	const uint32_t tries = t->scout.tries;
+
+	place->levels[0] = place->levels[1];
+	place->levels[1] = NAN;
+	if (mean && tries > 0 && place->feed.count > 0)
+		place->levels[1] = train_try(t, k, k, tries, 0).loss / tries;
 }
 
 /* `mean`: an exchange has just been. */
@@ -489,13 +496,16 @@ static int train_window(struct train *t, unsigned step, bool mean)
 		reports[k] = (struct scout_report){.bytes = t->sites[k].site.counts.bytes_paper - t->sites[k].told};
 		t->sites[k].told += reports[k].bytes;
 		if (train_is_plus(t))
-			train_report_plus(t, k, mean, &reports[k]);
+			train_report_plus(&t->sites[k], t->scout.config.plus.tries, &reports[k]);
 		else
 			train_report(t, k, &reports[k]);
 	}
 	rc = scout_observe(&t->scout, reports, sites, &decision);
-	for (unsigned k = 0; rc == 0 && k < sites; k++)
+	for (unsigned k = 0; rc == 0 && k < sites; k++) {
 		rc = site_set_theta(&t->sites[k].site, decision.theta);
+		if (train_is_plus(t))
+			train_level(t, k, mean);
+	}
 	if (rc == 0 && t->config->tell)
 		t->config->tell(t->config->context, &decision);
 	if (rc == 0 && t->config->log)

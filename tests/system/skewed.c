@@ -19,7 +19,7 @@
 #include "client/scout/scout.h"
 #include "client/scout/site.h"
 
-enum { TENSORS = 3, ELEMENTS = 1300, SITES_MAX = 8 };
+enum { TENSORS = 3, ELEMENTS = 1300, SITES_MAX = 8, BATCH = 500 };
 
 static const uint32_t sizes[TENSORS] = {1000, 290, 10}; /* the last one is not trained */
 
@@ -47,6 +47,9 @@ struct place {
 	struct site_tensor tensors[TENSORS];
 	struct site site;
 	uint64_t told, began;
+	double loss;               /* of the last mini-batch */
+	double batches, levels[2]; /* for scout+, as phub_site has them */
+	uint64_t trained;
 };
 
 static uint64_t mix(uint64_t x)
@@ -63,9 +66,11 @@ static float noise(uint64_t a, uint64_t b, uint64_t c)
 	return (float)((double)(mix(a ^ mix(b ^ mix(c))) >> 40) * 0x1p-23 - 1);
 }
 
+static float pull = 1; /* how far targets differ */
+
 static float target(unsigned rank, uint32_t i)
 {
-	return 3 * noise(7, 0, i) + 2 * noise(8, rank, i);
+	return 3 * noise(7, 0, i) + 2 * pull * noise(8, rank, i);
 }
 
 static void place_init(struct place *p, const struct skewed *run, unsigned rank, unsigned first)
@@ -86,6 +91,9 @@ static void place_learn(struct place *p, uint64_t step)
 {
 	for (uint32_t i = 0; i < ELEMENTS - sizes[TENSORS - 1]; i++)
 		p->gradient[i] = p->weights[i] - target(p->rank, i) + noise(step, p->rank, i);
+	p->loss = 0;
+	for (uint32_t i = 0; i < sizes[0]; i++)
+		p->loss += fabs((double)p->gradient[i]) * BATCH / sizes[0];
 	for (uint32_t i = ELEMENTS - sizes[TENSORS - 1]; i < ELEMENTS; i++) /* the model's own */
 		p->weights[i] = 0.9f * p->weights[i] + 0.1f * p->weights[i - 100];
 }
@@ -147,6 +155,11 @@ struct loop {
 	bool scouted;
 };
 
+static bool loop_is_plus(const struct loop *l)
+{
+	return l->scouted && l->scout.config.policy == SCOUT_PLUS;
+}
+
 static uint64_t loop_draw(const struct loop *l, unsigned host)
 {
 	return mix(l->scout.config.seed ^ mix(l->scout.window ^ mix(host)));
@@ -166,6 +179,32 @@ static double loop_try(struct loop *l, unsigned site, unsigned host, uint64_t *s
 	return rc == 0 ? (double)score.correct / (double)score.samples : NAN;
 }
 
+static void loop_report(struct place *p, uint64_t asked, struct scout_report *report)
+{
+	report->trained = p->trained;
+	report->train = p->batches / (double)p->trained;
+	report->tried = isnan(p->levels[1]) ? 0 : asked;
+	report->before = p->levels[0];
+	report->after = p->levels[1];
+	p->trained = 0;
+	p->batches = 0;
+}
+
+/* After a window: how the mean model does at home. */
+static void loop_level(struct loop *l, struct place *p)
+{
+	struct phub_score score = {0};
+	const float *weights[TENSORS];
+
+	for (unsigned t = 0; t < TENSORS; t++)
+		weights[t] = p->tensors[t].weights;
+	p->levels[0] = p->levels[1];
+	p->levels[1] = NAN;
+	if (l->scout.tries > 0 && l->run->samples[p->rank] > 0 &&
+		place_evaluate(p, weights, mix(l->scout.config.seed ^ mix(0 ^ mix(p->rank))), &score) == 0)
+		p->levels[1] = score.loss / (double)score.samples;
+}
+
 static void loop_window(struct loop *l, struct scout_report *reports)
 {
 	for (unsigned k = 0; k < l->run->world; k++) {
@@ -173,9 +212,12 @@ static void loop_window(struct loop *l, struct scout_report *reports)
 		uint64_t unused;
 
 		reports[k] = (struct scout_report){0};
+		if (loop_is_plus(l)) {
+			loop_report(p, l->scout.config.plus.tries, &reports[k]);
+			continue;
+		}
 		reports[k].home = loop_try(l, k, k, &unused);
 		reports[k].away = loop_try(l, k, scout_host(&l->scout, k, l->run->world), &reports[k].samples);
-		(void)p;
 	}
 }
 
@@ -195,22 +237,49 @@ static void loop_share(struct loop *l)
 			l->run->world);
 }
 
+static double loop_add(double square, const float *values, uint32_t count)
+{
+	for (uint32_t i = 0; i < count; i++)
+		square += (double)values[i] * values[i];
+	return square;
+}
+
+/* Of the sums, in the order in which a site adds them up: by tensors, then by ranks. */
+static void loop_hear(struct loop *l, const double *said, double heard, double rate)
+{
+	double all = 0, squares = 0;
+
+	for (unsigned k = 0; k < l->run->world; k++) {
+		const double share = l->places[k].site.config.share;
+
+		all += share > 0 ? said[k] / share : 0;
+		squares += share * share;
+	}
+	scout_hear(&l->scout, all, heard, squares, rate);
+}
+
 /* Sums by the order of ranks. */
-static void loop_exchange(struct loop *l)
+static void loop_exchange(struct loop *l, double rate)
 {
 	static float sum[ELEMENTS], said[ELEMENTS];
+	double squares[SITES_MAX] = {0}, heard = 0;
 
 	for (unsigned t = 0; t < TENSORS; t++) {
 		if (!site_exchanges(&l->places[0].site, t))
 			continue;
 		for (unsigned k = 0; k < l->run->world; k++) {
 			site_offer(&l->places[k].site, t, k ? said : sum);
+			squares[k] = l->places[0].tensors[t].trained ? loop_add(squares[k], k ? said : sum, sizes[t])
+								     : squares[k];
 			for (uint32_t i = 0; k > 0 && i < sizes[t]; i++)
 				sum[i] += said[i];
 		}
+		heard = l->places[0].tensors[t].trained ? loop_add(heard, sum, sizes[t]) : heard;
 		for (unsigned k = 0; k < l->run->world; k++)
 			site_accept(&l->places[k].site, t, sum);
 	}
+	if (loop_is_plus(l))
+		loop_hear(l, squares, heard, rate);
 }
 
 static void loop_decide(struct loop *l, struct scout_report *reports)
@@ -228,8 +297,11 @@ static void loop_decide(struct loop *l, struct scout_report *reports)
 		p->began = p->site.counts.steps;
 	}
 	scout_observe(&l->scout, reports, l->run->world, &decision);
-	for (unsigned k = 0; k < l->run->world; k++)
+	for (unsigned k = 0; k < l->run->world; k++) {
 		site_set_theta(&l->places[k].site, decision.theta);
+		if (loop_is_plus(l))
+			loop_level(l, &l->places[k]);
+	}
 }
 
 static int loop_run(const struct skewed *run)
@@ -244,6 +316,7 @@ static int loop_run(const struct skewed *run)
 
 		l.scouted = true;
 		options_scout(run->options.scout, &config, &e);
+		options_needs(&config, (enum site_algorithm)run->options.algorithm, &e);
 		config.model_bytes = ELEMENTS * sizeof(float);
 		rc = scout_init(&l.scout, &config, &e);
 	}
@@ -251,6 +324,7 @@ static int loop_run(const struct skewed *run)
 		struct site_config config;
 
 		place_init(&l.places[k], run, k, 0);
+		l.places[k].levels[0] = l.places[k].levels[1] = NAN;
 		options_site_config(&run->options, &config);
 		config.tensors = l.places[k].tensors;
 		config.tensor_count = TENSORS;
@@ -268,6 +342,8 @@ static int loop_run(const struct skewed *run)
 			if (step == run->theta_at && run->theta_at)
 				site_set_theta(&l.places[k].site, run->theta_then);
 			place_learn(&l.places[k], step);
+			l.places[k].batches += l.places[k].loss;
+			l.places[k].trained += BATCH;
 			site_step(&l.places[k].site, run->samples[k] ? l.places[k].gradients : NULL, rate_at(step));
 		}
 		if (!site_due(&l.places[0].site))
@@ -275,7 +351,7 @@ static int loop_run(const struct skewed *run)
 		window = l.scouted && step + 1 - l.places[0].began >= l.scout.config.period;
 		if (window)
 			loop_window(&l, reports);
-		loop_exchange(&l);
+		loop_exchange(&l, rate_at(step));
 		if (window)
 			loop_decide(&l, reports);
 	}
@@ -354,6 +430,8 @@ static int site_train(struct place *p, phub_site_t *site)
 		/* Where one is awaited there is time for it to come, however slow this machine is. */
 		nap(state.sites > 0 && state.sites < run->world ? 20 * run->pause_ms : run->pause_ms);
 		place_learn(p, state.steps);
+		if (rc == 0)
+			rc = phub_site_loss(site, p->loss, BATCH);
 		if (rc == 0)
 			rc = phub_site_step(site, run->samples[p->rank] ? p->gradients : NULL, rate_at(state.steps),
 				run->lazy_ms ? (int)run->lazy_ms : PHUB_TIMEOUT_DEFAULT);
@@ -465,7 +543,7 @@ static bool take_site(struct skewed *run, const char *name, const char *value)
 {
 	static const char *const algorithms[] = {"bsp", "gaia", "local", "dgc"};
 	static const char *const outers[] = {"average", "box", "momentum", "nesterov", "adagrad", "adam", "yogi"};
-	static const char *const policies[] = {"fixed", "replay", "hill", "stochastic", "annealing"};
+	static const char *const policies[] = {"fixed", "replay", "hill", "stochastic", "annealing", "scout+"};
 	struct phub_site_options *o = &run->options;
 	double number = strtod(value, NULL);
 
@@ -484,7 +562,7 @@ static bool take_site(struct skewed *run, const char *name, const char *value)
 	else if (strcmp(name, "samples") == 0)
 		take_samples(run, value);
 	else if (strcmp(name, "policy") == 0)
-		run->scout.policy = (enum phub_scout_policy)pick(value, policies, 5);
+		run->scout.policy = (enum phub_scout_policy)pick(value, policies, 6);
 	else if (strcmp(name, "thetas") == 0)
 		numbers(value, run->thetas, 8, &run->scout.theta_count);
 	else if (strcmp(name, "first") == 0)
@@ -511,7 +589,9 @@ static bool take_run(struct skewed *run, const char *name, const char *value)
 			return true;
 		}
 	}
-	if (strcmp(name, "theta_then") == 0)
+	if (strcmp(name, "pull") == 0)
+		pull = strtof(value, NULL);
+	else if (strcmp(name, "theta_then") == 0)
 		run->theta_then = strtod(value, NULL);
 	else if (strcmp(name, "flush") == 0)
 		run->flush = *value != '0';

@@ -126,6 +126,20 @@ def scouts():
     box.stop()
 
 
+def pulls():
+    """scout+ decides at the box as in a loop, from sums alone: nothing travels; alike sites loosen, and pulled ones do not"""
+    box = rig.Box()
+    for name, grid in GRID.items():
+        for pull in (0, 10):
+            more = {"policy": "scout+", "pull": pull, "steps": 140, **grid}
+            ends = as_loop(box, f"{name}-{pull}", algorithm=name, **more)
+            check(all(end["bytes_travel"] == 0 and end["windows"] > 5 for end in ends), f"{ends}")
+            tightest = float(grid["thetas"].split(",")[0])
+            check((ends[0]["theta"] > tightest) == (pull == 0), f"{name}, pull {pull}: theta {ends[0]['theta']}: {ends[0]['reason']}")
+    as_loop(box, "uneven", algorithm="local", policy="scout+", weighted=1, samples="3,0,5", **GRID["local"])
+    box.stop()
+
+
 def off():
     """a scout whose policy is fixed gives the bits of none"""
     box = rig.Box()
@@ -285,5 +299,5 @@ def refused():
 
 
 if __name__ == "__main__":
-    rig.run([algorithms, outer_optimizers, weights_of_sites, leavers, scouts, off, wire, log, bad_reports, lost_sites, lost_sites_of_scouts,
-             lost_on_the_way, lost_box, refused])
+    rig.run([algorithms, outer_optimizers, weights_of_sites, leavers, scouts, pulls, off, wire, log, bad_reports, lost_sites,
+             lost_sites_of_scouts, lost_on_the_way, lost_box, refused])

@@ -126,6 +126,7 @@ struct world {
 	double rate;
 	double waste; /* loss that a window at any but the tightest theta leaves behind */
 	bool tells;   /* losses */
+	bool was_tight;
 	unsigned turns;
 	double bytes, bytes_probe;
 	struct plus_verdict verdict;
@@ -157,11 +158,12 @@ static void world_show(struct world *w, struct plus_window *now)
 		.trained = 20 * PERIOD};
 	now->said = (1 + w->pull) * theta * now->exchanges;
 	now->heard = now->said / (SITES * (1 + alone)) * exp(w->noise * normal());
-	if (w->tells) {
+	if (w->tells) { /* of the window before */
 		now->tried = w->verdict.tries;
 		now->after = 1 + 0.01 * normal();
-		now->before = now->after + (w->index == 0 ? w->waste : 0) + 0.002 * normal();
+		now->before = now->after + (w->was_tight ? w->waste : 0) + 0.002 * normal();
 	}
+	w->was_tight = w->index == 0;
 }
 
 static unsigned world_turn(struct world *w)

@@ -46,7 +46,8 @@ static void tell(phub_scout_t *scout, double loss)
 	struct phub_scout_report reports[SITES];
 
 	for (unsigned i = 0; i < SITES; i++)
-		reports[i] = (struct phub_scout_report){sizeof(reports[i]), 0.9, 0.9 - loss, 100, 50000};
+		reports[i] = (struct phub_scout_report){
+			.size = sizeof(reports[i]), .home = 0.9, .away = 0.9 - loss, .samples = 100, .bytes = 50000};
 	assert_int_equal(phub_scout_observe(scout, reports, SITES), 0);
 }
 
@@ -83,7 +84,12 @@ static void test_sizes(void **state)
 	struct {
 		struct phub_scout_report report;
 		double more;
-	} longer[2] = {{{sizeof(longer[0]), 0.9, 0.9, 100, 7}, 1}, {{sizeof(longer[0]), 0.9, 0.5, 100, 9}, 1}};
+	} longer[2] = {
+		{.report = {.size = sizeof(longer[0]), .home = 0.9, .away = 0.9, .samples = 100, .bytes = 7},
+			.more = 1},
+		{.report = {.size = sizeof(longer[0]), .home = 0.9, .away = 0.5, .samples = 100, .bytes = 9},
+			.more = 1},
+	};
 	struct phub_scout_decision d = {.size = offsetof(struct phub_scout_decision, index), .index = 77};
 	struct phub_scout_options o = options_of(PHUB_SCOUT_FIXED);
 	phub_scout_t *scout;
@@ -307,6 +313,50 @@ static void test_tensors(void **state)
 	rig_close(&r);
 }
 
+/* scout+ by itself: from what it hears, to the same decision as another that was saved in the middle of a window. */
+static void test_plus(void **state)
+{
+	struct phub_scout_options o = options_of(PHUB_SCOUT_PLUS);
+	struct phub_scout_decision d = {.size = sizeof(d)}, other = d;
+	struct phub_scout_report reports[SITES];
+	phub_scout_t *one, *two;
+	char saved[4096];
+
+	(void)state;
+	for (unsigned i = 0; i < SITES; i++)
+		reports[i] = (struct phub_scout_report){.size = sizeof(reports[i]), .trained = 1000, .train = 0.5};
+	assert_int_equal(phub_scout_create(&o, &one), 0);
+	assert_int_equal(phub_scout_create(&o, &two), 0);
+	assert_int_equal(phub_scout_hear(NULL, 1, 1, 1, 1), -EINVAL);
+	for (unsigned window = 0; window < 12; window++) {
+		for (unsigned i = 0; i < 4; i++) {
+			assert_int_equal(phub_scout_hear(one, 1, 0.9 / SITES, 1.0 / SITES, 0.1), 0);
+			if (i == 1) {
+				assert_true(phub_scout_save(one, saved, sizeof(saved)) > 0);
+				assert_int_equal(phub_scout_load(two, saved, (size_t)phub_scout_save(one, NULL, 0)), 0);
+			}
+			if (i > 1)
+				assert_int_equal(phub_scout_hear(two, 1, 0.9 / SITES, 1.0 / SITES, 0.1), 0);
+		}
+		assert_int_equal(phub_scout_observe(one, reports, SITES), 0);
+		assert_int_equal(phub_scout_observe(two, reports, SITES), 0);
+		assert_int_equal(phub_scout_decide(one, &d), 0);
+		assert_int_equal(phub_scout_decide(two, &other), 0);
+		assert_true(d.theta == other.theta && d.tries == other.tries);
+		assert_memory_equal(&d.pull, &other.pull, sizeof(d.pull)); /* NaN at first */
+		assert_string_equal(d.reason, other.reason);
+		assert_int_equal(phub_scout_apply(one), 0);
+	}
+	assert_true(d.theta == o.thetas[o.theta_count - 1] && d.pull > 0.1 && d.pull < 0.12);
+	phub_scout_destroy(one);
+	phub_scout_destroy(two);
+	o.algorithm = PHUB_SITE_DGC;
+	assert_int_equal(phub_scout_create(&o, &one), -ENOTSUP);
+	o.algorithm = PHUB_SITE_LOCAL;
+	o.gain = 0;
+	assert_int_equal(phub_scout_create(&o, &one), -EINVAL);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -316,6 +366,7 @@ int main(void)
 		cmocka_unit_test(test_scout_errors),
 		cmocka_unit_test(test_jobs),
 		cmocka_unit_test(test_site_options),
+		cmocka_unit_test(test_plus),
 		cmocka_unit_test(test_tensors),
 	};
 

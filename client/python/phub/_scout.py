@@ -17,8 +17,8 @@ from ._worker import _TURN_S, Worker, _choice, _encoded
 
 ALGORITHMS = {"bsp": 0, "gaia": 1, "local": 2, "dgc": 3}
 OUTERS = {"average": 0, "box": 1, "momentum": 2, "nesterov": 3, "adagrad": 4, "adam": 5, "yogi": 6}
-POLICIES = {"fixed": 0, "replay": 1, "hill": 2, "stochastic": 3, "annealing": 4}
-ACTIONS = ("stays", "tightens", "loosens", "falls back")
+POLICIES = {"fixed": 0, "replay": 1, "hill": 2, "stochastic": 3, "annealing": 4, "scout+": 5}
+ACTIONS = ("stays", "tightens", "loosens", "falls back", "cannot")
 
 _D, _U, _U32, _U64 = ctypes.c_double, ctypes.c_uint, ctypes.c_uint32, ctypes.c_uint64
 _FLOATS = ctypes.POINTER(ctypes.c_void_p)
@@ -45,13 +45,27 @@ class _ScoutOptions(ctypes.Structure):
         ("memory", _U32),
         ("patience", _U),
         ("seed", _U64),
+        ("algorithm", ctypes.c_int),
+        ("gain", _D),
+        ("tries", _U32),
     ]
 
 
 class _Report(ctypes.Structure):
     """struct phub_scout_report."""
 
-    _fields_ = [("size", ctypes.c_size_t), ("home", _D), ("away", _D), ("samples", _U64), ("bytes", _U64)]
+    _fields_ = [
+        ("size", ctypes.c_size_t),
+        ("home", _D),
+        ("away", _D),
+        ("samples", _U64),
+        ("bytes", _U64),
+        ("trained", _U64),
+        ("train", _D),
+        ("tried", _U64),
+        ("before", _D),
+        ("after", _D),
+    ]
 
 
 class _Decision(ctypes.Structure):
@@ -67,7 +81,12 @@ class _Decision(ctypes.Structure):
         ("loss", _D),
         ("bytes", _D),
         ("cost", _D),
-        ("reason", ctypes.c_char * 160),
+        ("reason", ctypes.c_char * 240),
+        ("r", _D),
+        ("pull", _D),
+        ("gain", _D),
+        ("radius", _D),
+        ("tries", _U32),
     ]
 
 
@@ -131,6 +150,7 @@ for _name, _result, _arguments in (
     ("phub_scout_destroy", None, [_P]),
     ("phub_scout_theta", _D, [_P]),
     ("phub_scout_host", _I, [_P, _U, _U]),
+    ("phub_scout_hear", _I, [_P, _D, _D, _D, _D]),
     ("phub_scout_observe", _I, [_P, ctypes.POINTER(_Report), _U]),
     ("phub_scout_decide", _I, [_P, ctypes.POINTER(_Decision)]),
     ("phub_scout_apply", _I, [_P]),
@@ -141,6 +161,7 @@ for _name, _result, _arguments in (
     ("phub_site_tensor", _I, [_P, ctypes.c_char_p, _P, _U32, ctypes.c_bool]),
     ("phub_site_start", _I, [_P, _I]),
     ("phub_site_step", _I, [_P, _FLOATS, _D, _I]),
+    ("phub_site_loss", _I, [_P, _D, _U64]),
     ("phub_site_wait", _I, [_P, _I]),
     ("phub_site_resume", _I, [_P, _I]),
     ("phub_site_set_samples", _I, [_P, _U64]),
@@ -156,16 +177,22 @@ for _name, _result, _arguments in (
 
 class Report(NamedTuple):
     """What a site says of a window: accuracies of its model at home and away, 0 .. 1, of how many samples away (0: it says
-    nothing of them), and the bytes that it has said."""
+    nothing of them), and the bytes that it has said. For scout+ what it trained on, and lost on that; and what the mean model
+    lost at home, on how many samples, as the window before this one began, and as it ended."""
 
     home: float
     away: float
     samples: int
     bytes: int
+    trained: int = 0
+    train: float = math.nan
+    tried: int = 0
+    before: float = math.nan
+    after: float = math.nan
 
 
 class Decision(NamedTuple):
-    """What a scout has decided, as struct phub_scout_decision has it; `loss` and `cost` are NaN where they are not known."""
+    """What a scout has decided, as struct phub_scout_decision has it; what is not known is NaN, or an infinite `radius`."""
 
     window: int
     theta: float
@@ -176,11 +203,17 @@ class Decision(NamedTuple):
     bytes: float
     cost: float
     reason: str
+    r: float
+    pull: float
+    gain: float
+    radius: float
+    tries: int
 
 
 def _decided(d: _Decision) -> Decision:
     reason = d.reason.decode("utf-8", "replace")
-    return Decision(d.window, d.theta, d.index, ACTIONS[d.action], d.believed, d.loss, d.bytes, d.cost, reason)
+    return Decision(d.window, d.theta, d.index, ACTIONS[d.action], d.believed, d.loss, d.bytes, d.cost, reason, d.r, d.pull, d.gain,
+                    d.radius, d.tries)
 
 
 def _numbers(values: Sequence[float]) -> Any:
@@ -195,10 +228,11 @@ def _set(options: Any, values: Mapping[str, Any], what: str) -> None:
 
 
 def _scout_options(policy: str = "hill", thetas: Sequence[float] = (), schedule: Sequence[float] = (), first: Optional[float] = None,
-                   **values: Any) -> _ScoutOptions:
+                   algorithm: str = "local", **values: Any) -> _ScoutOptions:
     options = _ScoutOptions()
     lib.phub_scout_options_init(ctypes.byref(options))
     options.policy = _choice("policy", POLICIES, policy)
+    options.algorithm = _choice("algorithm", ALGORITHMS, algorithm)
     options.thetas, options.theta_count = _numbers(thetas), len(thetas)
     options.schedule, options.schedule_count = _numbers(schedule), len(schedule)
     if first is not None:
@@ -213,7 +247,7 @@ class Scout:
     """SkewScout's controller by itself, without a connection: for those with a transport of their own.
 
     `thetas`: the grid, the one that talks most first; `first`: the one to begin with. `policy`: fixed, replay (of `schedule`),
-    hill, stochastic or annealing. `model_bytes` and the other options are those of struct phub_scout_options. All sites give
+    hill, stochastic, annealing, or scout+ (of thetas of `algorithm`; hear() after each exchange). `model_bytes` and the other options are those of struct phub_scout_options. All sites give
     theirs the same reports in the same order, and decide the same.
     """
 
@@ -236,8 +270,12 @@ class Scout:
         """To which site the model of `site` travels in this window."""
         return check(lib.phub_scout_host(self._handle, site, sites))
 
+    def hear(self, said: float, heard: float, squares: float, rate: float) -> None:
+        """After each exchange, for scout+: what phub_scout_hear() in phub.h says."""
+        check(lib.phub_scout_hear(self._handle, said, heard, squares, rate))
+
     def observe(self, reports: Sequence[Report]) -> None:
-        """A window is over, and this is what each site said; a Report, or a tuple of its four. Again: instead of the last."""
+        """A window is over, and this is what each site said; a Report, or a tuple like one. Again: instead of the last."""
         own = (_Report * len(reports))(*((ctypes.sizeof(_Report), *report) for report in reports))
         check(lib.phub_scout_observe(self._handle, own, len(reports)))
 
@@ -355,6 +393,10 @@ class Site:
                 raise ValueError(f"{len(gradients)} gradients for {len(self._trained)} tensors")
             own = (ctypes.c_void_p * len(gradients))(*gradients)
         self._patiently(timeout, lambda ms: lib.phub_site_step(self._p(), own, rate, ms), lambda ms: lib.phub_site_wait(self._p(), ms))
+
+    def lost(self, loss: float, samples: int) -> None:
+        """What the mini-batch lost as it was trained, summed over its samples: scout+ wants to know."""
+        check(lib.phub_site_loss(self._p(), loss, samples))
 
     def wait(self, timeout: Optional[float] = None) -> None:
         """Goes on waiting for the exchange."""

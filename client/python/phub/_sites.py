@@ -40,7 +40,7 @@ class Site:
         site.close()
 
     step() is the optimizer too: SGD with `momentum` (0.9) and `weight_decay` (0). With `scout=dict(thetas=[...])` theta follows
-    what the skew costs: `evaluate(model, draw)` tries a model, this site's or one that came here, on a sample of this
+    what the skew costs (policy="scout+": what lost() is told, too): `evaluate(model, draw)` tries a model, this site's or one that came here, on a sample of this
     site's training data that follows from `draw`, and returns (samples, correct, loss), sums; classification() makes one.
     It runs in eval mode and without gradients, with the weights to be tried in the model. Options are those of phub.Site and
     phub.connect(), rank and world as in DistributedOptimizer.
@@ -120,6 +120,10 @@ class Site:
                 return call()
             except StaleError:
                 call = lambda: self._site.resume(self._patience)  # noqa: E731
+
+    def lost(self, loss: float, samples: int) -> None:
+        """For the scout+ policy, before step(): the mini-batch's mean loss, and how many samples it had."""
+        self._site.lost(float(loss) * samples, samples)
 
     def step(self, rate: float, timeout: Optional[float] = None) -> None:
         """A step along the gradients of the parameters (None: zeros; all None: this site had no samples), and the exchange
