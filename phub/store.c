@@ -166,10 +166,10 @@ static uint64_t store_lift_bytes(const struct share *share)
 	return store_align((uint64_t)share->elements_max * sizeof(float), STORE_ALIGN);
 }
 
-/* Likewise, and behind it of the same sum as it is coded, where any is. */
+/* Likewise, and behind it of the same sum as it is coded, where any is: to a standby none is. */
 static uint64_t store_lift_room(const struct spec *spec, const struct share *share)
 {
-	return store_lift_bytes(share) << (spec->plan.sparse_bytes > 0);
+	return store_lift_bytes(share) << (spec->plan.sparse_bytes > 0 && spec->way_count > 0);
 }
 
 /* Equal buffers are counted at once: there may be as many as chunks times ranks, and the control thread counts them. */

@@ -46,8 +46,7 @@ int census_init(
 	*c = (struct census){.plan = plan, .oracle = oracle};
 	for (unsigned k = 0; k < plan->key_count; k++) {
 		c->keys[k] = keys[k];
-		table[k] = (struct chunk_key){
-			.elements = plan->elements[k], .dtype = (uint8_t)plan->dtypes[k], .alone = plan->alone[k]};
+		table[k] = world_plan_key(plan, k);
 	}
 	if (chunking_plan(table, plan->key_count, WORLD_CHUNK_BYTES, &c->chunks, NULL) < 0)
 		return -ENOMEM;

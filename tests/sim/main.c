@@ -497,6 +497,7 @@ static void sim_add(struct world_result *sum, const struct world_result *result)
 	sum->rounds_checked += result->rounds_checked;
 	sum->owed += result->owed;
 	sum->reconnects += result->reconnects;
+	sum->coded += result->coded;
 	sum->died += result->died;
 	sum->came += result->came;
 	sum->ended += result->ended;
@@ -556,6 +557,8 @@ static void sim_tell(const struct arguments *a, const struct world_result *sum, 
 		(unsigned long long)sum->rounds_checked, sum->owed, (unsigned long long)sum->reconnects,
 		(unsigned long long)sum->net.sent, (unsigned long long)sum->net.dropped,
 		(unsigned long long)sum->net.duplicated, (unsigned long long)sum->net.reordered);
+	printf("sim: %llu pushes and results of sparse keys went without their zeros\n",
+		(unsigned long long)sum->coded);
 	printf("sim: %u workers died, %u came in their place, %u were told of the end; %llu rounds of chunks had a set "
 	       "of ranks, %llu too many; %llu pushes were late\n",
 		sum->died, sum->came, sum->ended, (unsigned long long)sum->judged, (unsigned long long)sum->given_up,

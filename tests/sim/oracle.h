@@ -23,6 +23,7 @@ struct oracle {
 	enum oracle_values values;
 	enum optimizer_kind optimizer;
 	bool mean;
+	uint32_t sparse; /* bits of keys of whose values some, most or all are 0, by round */
 };
 
 /* One key's state in the serial run. */

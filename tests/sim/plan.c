@@ -2,6 +2,7 @@
 /*
  * What a seed decides of a world.
  */
+#include "client/phub.h"
 #include "tests/sim/world.h"
 
 static uint32_t world_draw(uint64_t *random, uint32_t first, uint32_t last)
@@ -539,6 +540,23 @@ void world_plan_draw(uint64_t seed, struct world_plan *plan)
 	plan->encrypt = world_draw(&r, 0, 3) == 0;
 	if (world_draw(&r, 0, 1))
 		world_plan_invite(plan);
+	r = seed * 0x9e3779b97f4a7c15ull + 79; /* likewise */
+	if (world_draw(&r, 0, 2) == 0)
+		for (unsigned i = 0; i < WORLD_KEYS_MAX; i++)
+			plan->sparse[i] = world_draw(&r, 0, 1);
+}
+
+struct chunk_key world_plan_key(const struct world_plan *plan, unsigned k)
+{
+	return (struct chunk_key){.elements = plan->elements[k],
+		.dtype = (uint8_t)plan->dtypes[k],
+		.alone = plan->alone[k],
+		.sparse = plan->sparse[k]};
+}
+
+unsigned world_plan_key_flags(const struct world_plan *plan, unsigned k)
+{
+	return (plan->alone[k] ? PHUB_KEY_ALONE : 0) | (plan->sparse[k] ? PHUB_KEY_SPARSE : 0);
 }
 
 const char *world_plan_lift(const struct world_plan *plan)
@@ -617,6 +635,9 @@ void world_plan_print(const struct world_plan *p, FILE *out)
 		fprintf(out, ", %u slow by %.1f ms", p->slow, (double)p->slow_ns / 1e6);
 	if (p->encrypt)
 		fputs(", encrypted", out);
+	for (unsigned k = 0, said = 0; k < p->key_count; k++)
+		if (p->sparse[k])
+			fprintf(out, "%s %u", said++ ? "" : ", sparse keys:", k);
 	if (world_plan_dies(p))
 		fprintf(out,
 			", the box dies %u times for up to %.1f s%s; checkpoints every %u rounds, %u kept, in %u "

@@ -346,9 +346,7 @@ int64_t replay_core(struct replay *r, const struct trace *trace)
 	int64_t compared = 0;
 
 	for (unsigned k = 0; k < r->plan->key_count; k++)
-		keys[k] = (struct chunk_key){.elements = r->plan->elements[k],
-			.dtype = (uint8_t)r->plan->dtypes[k],
-			.alone = r->plan->alone[k]};
+		keys[k] = world_plan_key(r->plan, k);
 	if (chunking_plan(keys, r->plan->key_count, WORLD_CHUNK_BYTES, &plan, NULL) < 0)
 		compared = -1;
 	for (uint32_t chunk = 0; chunk < plan.chunk_count && compared >= 0; chunk++) {

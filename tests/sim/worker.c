@@ -151,11 +151,11 @@ static void worker_name_keys(struct worker *me)
 
 	for (unsigned k = 0; k < plan->key_count; k++) {
 		size_t bytes = plan->elements[k] * dtype_size(plan->dtypes[k]);
+		unsigned flags = world_plan_key_flags(plan, k);
 		char name[32];
 
 		snprintf(name, sizeof(name), "key%u", k);
-		if (phub_key(me->phub, name, (enum phub_dtype)plan->dtypes[k], plan->elements[k], 0,
-			    plan->alone[k] ? PHUB_KEY_ALONE : 0) != (int)k)
+		if (phub_key(me->phub, name, (enum phub_dtype)plan->dtypes[k], plan->elements[k], 0, flags) != (int)k)
 			world_fail(me->world, "rank %u: phub_key: %s", me->rank, phub_error());
 		if (!me->record->results[k])
 			me->record->results[k] = calloc(WORLD_ROUNDS_MAX, sizeof(void *));
@@ -438,16 +438,13 @@ static unsigned worker_push_one(struct worker *me)
 
 void worker_fini(struct worker *me)
 {
-	struct phub_stats stats = {.reconnects = 0};
 	struct world *w = me->world;
 
 	if (me->phub) {
-		client_stats(me->phub, &stats);
+		world_count_handle(w, me->phub);
 		client_close(me->phub);
 	}
 	me->phub = NULL;
-	w->result->reconnects += stats.reconnects;
-	w->result->moves += stats.moves;
 	for (unsigned k = 0; k < w->plan->key_count; k++) {
 		free(me->keys[k].push);
 		if (!w->plan->same)

@@ -106,6 +106,9 @@ unsigned world_endpoint(const struct world *w, const char *host);
 /* Who was cut off is no longer. */
 void world_heal(struct world *w);
 
+/* What a handle has counted, before it is closed. */
+void world_count_handle(struct world *w, const phub_t *phub);
+
 void world_fail(struct world *w, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 /* The same where something did not end in time: a wrong sum, if there is one, is the better reason. */

@@ -40,6 +40,16 @@ const struct transport_ops *const *world_transports(const struct world *w)
 
 bool world_starts;
 
+void world_count_handle(struct world *w, const phub_t *phub)
+{
+	struct phub_stats stats;
+
+	client_stats(phub, &stats);
+	w->result->reconnects += stats.reconnects;
+	w->result->moves += stats.moves;
+	w->result->coded += stats.coded_pushes + stats.coded_results;
+}
+
 void world_fail(struct world *w, const char *format, ...)
 {
 	va_list arguments;
@@ -102,6 +112,7 @@ static uint64_t world_job_bytes(const struct world *w)
 	bytes += 4 * states * elements + sums;
 	bytes += plan->reproducible ? 4 * most * chunks->chunk_count * (plan->workers - 1) : 0;
 	bytes += world_plan_twins(plan) ? sums * sealed : 0;
+	bytes += rows ? 0 : chunks->sparse_bytes;                                      /* results as they are coded */
 	cores = chunks->chunk_count < plan->cores ? chunks->chunk_count : plan->cores; /* that have one */
 	bytes += 4 * most * cores; /* to write the sum of one, in its own type */
 	bytes += cores *
@@ -739,6 +750,8 @@ static struct world *world_create(
 		.values = plan->values,
 		.optimizer = plan->optimizer,
 		.mean = plan->mean};
+	for (unsigned k = 0; k < plan->key_count; k++)
+		w->oracle.sparse |= (uint32_t)plan->sparse[k] << k;
 	return w;
 }
 

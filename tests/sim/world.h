@@ -54,6 +54,7 @@ struct world_plan {
 	uint32_t elements[WORLD_KEYS_MAX];
 	enum dtype dtypes[WORLD_KEYS_MAX];
 	bool alone[WORLD_KEYS_MAX];
+	bool sparse[WORLD_KEYS_MAX];
 	unsigned rounds;
 	unsigned window;
 	unsigned hold_max;
@@ -129,6 +130,7 @@ struct world_result {
 	uint64_t rounds_checked; /* results of keys, over all workers */
 	unsigned owed;           /* workers that lacked results when the mortal one died */
 	uint64_t reconnects;     /* connections that were made anew */
+	uint64_t coded;          /* pushes and results of sparse keys that went without their zeros */
 	uint64_t virtual_ns;
 	unsigned died, came, ended; /* workers: that died; in their place; that were told of the job's end */
 	uint64_t judged, given_up;  /* rounds of chunks that the census explained, or had too many explanations for */
@@ -160,6 +162,10 @@ struct world_result {
 	struct loop_stats net;
 	char text[512]; /* why it failed */
 };
+
+/* The keys of a plan as both ends name them. */
+struct chunk_key world_plan_key(const struct world_plan *plan, unsigned k);
+unsigned world_plan_key_flags(const struct world_plan *plan, unsigned k);
 
 /* Is the job one whose rounds do not always have all ranks? */
 static inline bool world_plan_varies(const struct world_plan *plan)

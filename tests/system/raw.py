@@ -217,7 +217,7 @@ class Control:
         return self
 
     def job(self, keys, **changed):
-        """A Job of an all-reduce over tcp, as libphub sends it, then its keys: (name, elements[, dtype])."""
+        """A Job of an all-reduce over tcp, as libphub sends it, then its keys: (name, elements[, dtype[, group[, sparse]]])."""
         fields = {"generation": (1, 1), "optimizer": (2, 0), "reduce": (3, 0), "sync": (4, 0), "nan": (7, 0),
                   "chunk_bytes": (8, 32768), "key_count": (9, len(keys)), "groups": (10, hypers()),
                   "transport": (11, "tcp"), "seal": (12, 0)}
@@ -229,7 +229,8 @@ class Control:
 
     def keys(self, keys, generation=1, first=0):
         self.send(KEYS, (1, generation), (2, first), *(
-            (3, encode((1, key[0]), (2, key[1]), (3, key[2] if len(key) > 2 else 0), (4, key[3] if len(key) > 3 else 0)))
+            (3, encode((1, key[0]), (2, key[1]), (3, key[2] if len(key) > 2 else 0), (4, key[3] if len(key) > 3 else 0),
+                        (6, key[4] if len(key) > 4 else 0)))
             for key in keys))
 
     def start(self):

@@ -140,13 +140,15 @@ static int worker_end(struct worker *w, int rc)
 	worker_print_text("errno", rc < 0 ? strerrorname_np(-rc) : "");
 	worker_print_text("error", error);
 	printf(",\"rounds\":%" PRIu64 ",\"wrong\":%" PRIu64 ",\"digest\":\"%016" PRIx64 "\",\"ms\":%" PRIu64
-	       ",\"pushed_bytes\":%" PRIu64 ",\"copied_bytes\":%" PRIu64 ",\"front_us\":%" PRIu64 ",\"all_us\":%" PRIu64
+	       ",\"pushed_bytes\":%" PRIu64 ",\"pulled_bytes\":%" PRIu64 ",\"copied_bytes\":%" PRIu64
+	       ",\"front_us\":%" PRIu64 ",\"all_us\":%" PRIu64
 	       ",\"open_behind\":%d,\"spoiled\":\"%g\",\"touched\":%" PRIu64 ",\"datagrams\":%" PRIu64
-	       ",\"datagrams_resent\":%" PRIu64 ",\"datagrams_dropped\":%" PRIu64
-	       ",\"resumed\":%u,\"settled\":\"%016" PRIx64 "\"}\n",
+	       ",\"datagrams_resent\":%" PRIu64 ",\"datagrams_dropped\":%" PRIu64 ",\"coded_pushes\":%" PRIu64
+	       ",\"coded_results\":%" PRIu64 ",\"resumed\":%u,\"settled\":\"%016" PRIx64 "\"}\n",
 		w->rounds, w->wrong, w->digest, worker_now_us() / 1000 - w->began_ms, stats.pushed_bytes,
-		stats.copied_bytes, w->front_us, w->all_us, w->open_behind, (double)w->spoiled, w->touched,
-		stats.datagrams, stats.datagrams_resent, stats.datagrams_dropped, w->resumed, w->settled);
+		stats.pulled_bytes, stats.copied_bytes, w->front_us, w->all_us, w->open_behind, (double)w->spoiled,
+		w->touched, stats.datagrams, stats.datagrams_resent, stats.datagrams_dropped, stats.coded_pushes,
+		stats.coded_results, w->resumed, w->settled);
 	fflush(stdout);
 	phub_close(w->phub);
 	return rc < 0 || w->wrong || w->touched ? 1 : 0;

@@ -44,6 +44,7 @@ struct worker_options {
 	unsigned key_count;
 	uint64_t rounds;    /* after the first weights; WORKER_NEVER: until standard input ends at some rank */
 	bool normals;       /* data are random normals, not small integers */
+	unsigned one_in;    /* of so many values of a gradient one is not zero; 0: all may be */
 	bool alloc;         /* exchange in phub_alloc()'s memory */
 	bool registered;    /* ...or in malloc'ed memory that phub_mem_register() knows */
 	bool check;         /* results are compared with what they must be */

@@ -49,13 +49,19 @@ void worker_integers(uint32_t rank, uint64_t round, float out[WORKER_PERIOD])
 		out[i] = data_value(false, rank, round, i);
 }
 
+/* Where gradients have many zeros. */
+static bool data_is_zero(const struct worker_options *o, uint32_t rank, uint64_t round, uint32_t at)
+{
+	return o->one_in && data_mix(~(((uint64_t)rank << 48) ^ (round << 16) ^ at)) % o->one_in != 0;
+}
+
 /* One period of a rank's gradient, as its type holds it. */
 static void data_period(const struct worker_options *o, enum phub_dtype dtype, uint32_t rank, uint64_t round, void *out)
 {
 	float values[WORKER_PERIOD];
 
 	for (uint32_t i = 0; i < WORKER_PERIOD; i++)
-		values[i] = data_value(o->normals, rank, round, i);
+		values[i] = data_is_zero(o, rank, round, i) ? 0 : data_value(o->normals, rank, round, i);
 	worker_narrow(dtype, values, out, WORKER_PERIOD);
 }
 

@@ -55,6 +55,7 @@ static const struct option option_table[] = {
 	{"dtype", OPTION_ENUM, AT(dtype), dtype_names},
 	{"rounds", OPTION_U64, AT(rounds), NULL},
 	{"normals", OPTION_BOOL, AT(normals), NULL},
+	{"one_in", OPTION_UNSIGNED, AT(one_in), NULL},
 	{"alloc", OPTION_BOOL, AT(alloc), NULL},
 	{"registered", OPTION_BOOL, AT(registered), NULL},
 	{"check", OPTION_BOOL, AT(check), NULL},
@@ -147,7 +148,7 @@ static bool option_set(const struct option *option, struct worker_options *o, co
 	return true;
 }
 
-/* "name:elements[:dtype][:alone]" */
+/* "name:elements[:dtype][:alone][:sparse]" */
 static bool option_key(struct worker_options *o, char *text)
 {
 	struct worker_key *key = &o->keys[o->key_count];
@@ -161,6 +162,8 @@ static bool option_key(struct worker_options *o, char *text)
 	while ((word = strtok_r(NULL, ":", &save))) {
 		if (strcmp(word, "alone") == 0)
 			key->flags |= PHUB_KEY_ALONE;
+		else if (strcmp(word, "sparse") == 0)
+			key->flags |= PHUB_KEY_SPARSE;
 		else if (option_name(dtype_names, word, strlen(word), &dtype))
 			key->dtype = (enum phub_dtype)dtype;
 		else
