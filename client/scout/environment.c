@@ -108,7 +108,7 @@ static void environment_take_scout(struct phub_site_options *options, struct env
 static int environment_scout(struct phub_site_options *options, struct environment *room, struct err *e)
 {
 	int policy = environment_name("PHUB_SCOUT_POLICY", environment_policy, SCOUT_POLICY_COUNT,
-		"fixed, replay, hill, stochastic, annealing", e);
+		"fixed, replay, hill, stochastic, annealing, scout+", e);
 	int count = environment_numbers("PHUB_SCOUT_THETAS", room->thetas, SCOUT_THETAS_MAX, e);
 
 	if (policy < 0 && policy != -ENOENT)

@@ -212,6 +212,8 @@ static int dry_config(const struct args_usage *usage, const struct dry_options *
 	if (at == c->theta_count)
 		return args_wrong(usage, "--first %g: is none of the thetas", o->first);
 	c->first = isnan(o->first) ? c->first : at;
+	if (c->policy == SCOUT_PLUS)
+		return args_wrong(usage, "scout+ decides by what exchanges show, which a log has not: say --policy");
 	c->sigma = isnan(o->sigma) ? c->sigma : o->sigma;
 	c->lambda_loss = isnan(o->lambda_loss) ? c->lambda_loss : o->lambda_loss;
 	c->lambda_bytes = isnan(o->lambda_bytes) ? c->lambda_bytes : o->lambda_bytes;

@@ -24,7 +24,7 @@
 enum { RUN_GIVEN_NOT = -1, RUN_LINE_MAX = 1 << 20 };
 
 static const char *const run_algorithms[] = {"bsp", "gaia", "local", "dgc", NULL};
-static const char *const run_policies[] = {"fixed", "replay", "hill", "stochastic", "annealing", NULL};
+static const char *const run_policies[] = {"fixed", "replay", "hill", "stochastic", "annealing", "scout+", NULL};
 
 struct run_options {
 	int algorithm, policy;
@@ -267,8 +267,8 @@ int scout_run_run(int argc, char **argv)
 			SCOUT_CREW_MAX, NULL},
 		{"out", "FILE", "the decision log (scout.jsonl)", ARGS_TEXT, &o.out, 0, 0, NULL},
 		{"algorithm", "NAME", "bsp, gaia, local or dgc", ARGS_CHOICE, &o.algorithm, 0, 0, run_algorithms},
-		{"policy", "NAME", "of the scout: fixed, replay, hill, stochastic or annealing", ARGS_CHOICE, &o.policy,
-			0, 0, run_policies},
+		{"policy", "NAME", "of the scout: fixed, replay, hill, stochastic, annealing or scout+", ARGS_CHOICE,
+			&o.policy, 0, 0, run_policies},
 		{"thetas", "A,B,...", "its grid, the tightest first; replay: its schedule", ARGS_REALS, &o.thetas, 0, 0,
 			NULL},
 		{"theta", "THETA", "the one that it begins with", ARGS_REAL, &o.theta, 0, 0, NULL},

@@ -134,6 +134,18 @@ def dry_run_of_others():
     check(seeds[0] == seeds[1] and len(set(seeds)) > 1, "chance does not come of the seed")
 
 
+def better():
+    """a log of scout+ is explained, compared and drawn; another policy may replay it, it itself may not"""
+    path = log_of("plus", "--algorithm", "local", "--policy", "scout+", "--thetas", "1,2,5,10,20", "--theta", "1", "--period", "20")
+    found = [line for line in lines(path.read_text()) if line["scout"] == "decision"]
+    check(len(found) == 8 and all(line["reason"] and line["bytes_travel"] == 0 for line in found), str(found))
+    holds(phub("explain", path)[0], "sites pull apart")
+    check(lines(phub("compare", "--json", path, hill())[0])[0]["bytes_travel"] == 0, "models of scout+ travelled")
+    phub("plot", path, "--out", "plus.svg")
+    holds(phub("dry-run", path, status=2)[1], "decides by what exchanges show", "say --policy")
+    phub("dry-run", path, "--policy", "fixed")
+
+
 def plot():
     """plot: whole SVG with its panels, and a PNG where there is rsvg-convert, with a word on it where there is none"""
     phub("plot", hill(), bsp(), "--out", "all.svg")
@@ -522,6 +534,6 @@ except OSError as error: print("nobody")"""
 
 if __name__ == "__main__":
     os.environ["BUILD"] = str(rig.BUILD)
-    rig.run([compare, explain, nothing_to_explain, dry_run_of_itself, dry_run_of_others, plot, names_in_pictures, cut_off, standard_input,
-             broken, strange, wrong_words, run_sites, run_trains, run_long_lines, run_that_fails, run_on_a_terminal, run_interrupted, run_wrong_words, advise, advise_waits,
+    rig.run([compare, explain, nothing_to_explain, dry_run_of_itself, dry_run_of_others, better, plot, names_in_pictures, cut_off,
+             standard_input, broken, strange, wrong_words, run_sites, run_trains, run_long_lines, run_that_fails, run_on_a_terminal, run_interrupted, run_wrong_words, advise, advise_waits,
              advise_strangers, advise_secret, advise_sockets, advise_wrong_words, advise_python], None if STUDY.exists() else f"{STUDY} is not there (make test-programs)")
