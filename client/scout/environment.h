@@ -5,7 +5,8 @@
  *
  *      PHUB_SCOUT_ALGORITHM   bsp, gaia, local, dgc
  *      PHUB_SCOUT_THETA       the theta; of a scout: the one that it begins with
- *      PHUB_SCOUT_POLICY      fixed, replay, hill, stochastic, annealing, scout+: a scout, with what the program says of one
+ *      PHUB_SCOUT_POLICY      fixed, replay, hill, stochastic, annealing, scout+: a scout, with the
+ *                             program's options of one
  *      PHUB_SCOUT_THETAS      likewise; its grid, numbers with commas between, or the schedule to replay
  *      PHUB_SCOUT_PERIOD      of a scout, where there is one: steps in a window
  *      PHUB_SCOUT_SIGMA       likewise: loss that is borne
