@@ -114,7 +114,8 @@ def verbs():
         raise rig.Skip("no RDMA device here")
     box = exchange.box = rig.Box(transports="tcp,verbs", cores=2)
     few(exchange("verbs", ":sparse"), 4 * ELEMENTS * ROUNDS)
-    all_bytes(exchange("verbs", ":sparse", one_in=0), 4 * ELEMENTS * ROUNDS)
+    for result in exchange("verbs", ":sparse", one_in=0):  # some of all values are zero by chance
+        check(result["coded_pushes"] > 0 and 0.9 < result["pushed_bytes"] / (4 * ELEMENTS * ROUNDS) < 1, f"{result}")
     all_bytes(exchange("verbs", "", registered=1, dtype="f32"), 4 * ELEMENTS * ROUNDS)
     box.stop()
 
