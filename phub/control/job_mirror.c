@@ -314,6 +314,7 @@ static void job_mirror_hear_mirror(struct session *s, const Phub__Mirror *messag
 		return;
 	}
 	s->table->spec.encrypt = s->encrypt;
+	s->table_ns = s->control->now_ns;
 	m->world = message->world;
 	if (message->box[0])
 		snprintf(m->box, sizeof(m->box), "%s", message->box);

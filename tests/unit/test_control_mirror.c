@@ -185,6 +185,28 @@ static void test_no_mirror(void **state)
 	standby_close(&s);
 }
 
+/* A box that is slow between the two halves of a key table is waited for. */
+static void test_slow_table(void **state)
+{
+	struct standby s;
+	struct actor a;
+
+	(void)state;
+	standby_open(&s, &mirror_plain, NULL);
+	s.rig.now_ns += 200 * NS_PER_S; /* the box has been up for some time */
+	rig_wait(&s.rig, 20);
+	actor_dial(&s.rig, &a, 9);
+	a.mirror = true;
+	assert_true(actor_join(&a, "job", 0, 1, NULL));
+	mirror_say_mirror(&a, &mirror_plain, s.g);
+	rig_wait(&s.rig, 1000);
+	mirror_say_keys(&a, &mirror_plain);
+	assert_int_equal(actor_hear(&a), PHUB__CONTROL__MESSAGE_START);
+	actor_hang_up(&a);
+	rig_wait(&s.rig, 20);
+	standby_close(&s);
+}
+
 /* ---- what no box says ---- */
 
 static void say_simple(struct actor *a, int what)
@@ -517,6 +539,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_no_move),
 		cmocka_unit_test(test_no_mirror),
+		cmocka_unit_test(test_slow_table),
 		cmocka_unit_test(test_listed),
 		cmocka_unit_test(test_hostile_sessions),
 		cmocka_unit_test(test_hostile_data),
