@@ -16,9 +16,10 @@ enum {
 	PATH_STACK_BYTES = 256 << 10,
 	/*
 	 * The kernel asks once, and gives up a second later: so one ARP packet that got lost would end a job. And it
-	 * does not even ask when somebody else's question for the same address is about to fail.
+	 * does not even ask when somebody else's question for the same address is about to fail. On a busy host an
+	 * answer may take seconds, too.
 	 */
-	PATH_TRIES = 3,
+	PATH_TRIES = 5,
 };
 
 /* One search. The thread's until it is `done`; then the connection's, or, when that is gone, the thread frees it. */
