@@ -62,15 +62,14 @@ static uint32_t oracle_one_in(const struct oracle *o, const struct oracle_key *k
 void oracle_fill(const struct oracle *o, const struct oracle_key *key, uint32_t rank, uint64_t round, void *out)
 {
 	uint64_t state = o->seed ^ (uint64_t)rank << 56 ^ round << 32 ^ key->index;
-
 	uint32_t one_in = oracle_one_in(o, key, round);
 
-	for (uint32_t i = 0; i < key->elements; i++) {
-		key->scratch[i] =
-			o->values == ORACLE_NORMALS ? oracle_normal(&state) : (float)(oracle_random(&state) % 13) - 6;
-		if (one_in != 1 && (one_in == 0 || oracle_random(&state) % one_in != 0))
+	for (uint32_t i = 0; i < key->elements; i++)
+		key->scratch[i] = o->values == ORACLE_NORMALS ? oracle_normal(&state)
+							      : (float)((int)(oracle_random(&state) % 13) - 6);
+	for (uint32_t i = 0; one_in != 1 && i < key->elements; i++)
+		if (one_in == 0 || (uint32_t)oracle_random(&state) % one_in != 0)
 			key->scratch[i] = 0;
-	}
 	convert_from_f32(out, key->dtype, key->scratch, key->elements);
 }
 

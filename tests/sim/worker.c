@@ -724,10 +724,11 @@ static void worker_judge(struct worker *me, enum worker_state before, uint64_t n
 
 static unsigned worker_do(struct worker *me, uint64_t now_ns)
 {
-	struct err e = {0};
 	unsigned work = 0;
+	struct err e;
 	int rc = 0;
 
+	e.text[0] = '\0'; /* not all of it, at each step */
 	if (!worker_is_gone(me) && me->phub->session.state < SESSION_JOINED)
 		me->box = me->world->outage.deaths; /* if any, it is this one that answers */
 	if (!worker_is_gone(me))
