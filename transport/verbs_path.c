@@ -14,12 +14,6 @@
 enum {
 	PATH_THREADS_MAX = 1024,
 	PATH_STACK_BYTES = 256 << 10,
-	/*
-	 * The kernel asks once, and gives up a second later: so one ARP packet that got lost would end a job. And it
-	 * does not even ask when somebody else's question for the same address is about to fail. On a busy host an
-	 * answer may take seconds, too.
-	 */
-	PATH_TRIES = 5,
 };
 
 /* One search. The thread's until it is `done`; then the connection's, or, when that is gone, the thread frees it. */
@@ -58,15 +52,32 @@ static uint32_t verbs_path_try(struct verbs_path *p)
 	return found;
 }
 
+/*
+ * The kernel asks once, and gives up a second later: so one ARP packet that got lost would end a job. And it does not
+ * even ask when somebody else's question for the same address is about to fail. On a busy host an answer may take
+ * seconds, too. So it is tried for three quarters of the time a handshake has, the rest of which is to say that there
+ * is no way.
+ */
+static void verbs_path_search(struct verbs_path *p)
+{
+	struct verbs *v = p->verbs;
+	uint64_t until_ns = clock_now_ns() + v->handshake_ns / 4 * 3;
+	bool forsaken = false;
+
+	while (!forsaken && verbs_path_try(p) == 0 && clock_now_ns() < until_ns) { /* one way is enough to go on */
+		pthread_mutex_lock(&v->lock);
+		forsaken = p->forsaken;
+		pthread_mutex_unlock(&v->lock);
+	}
+}
+
 static void *verbs_path_run(void *arg)
 {
 	struct verbs_path *p = arg;
 	struct verbs *v = p->verbs;
 	bool forsaken;
 
-	for (unsigned tries = 0; tries < PATH_TRIES; tries++)
-		if (verbs_path_try(p) > 0)
-			break; /* one way is enough to go on */
+	verbs_path_search(p);
 	pthread_mutex_lock(&v->lock);
 	p->done = true;
 	forsaken = p->forsaken;
