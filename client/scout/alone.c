@@ -32,7 +32,7 @@ int phub_scout_create(const struct phub_scout_options *options, phub_scout_t **o
 
 	if (!out)
 		return alone_refuse(-EINVAL, "phub_scout_create() needs a place for the handle");
-	rc = options_scout(options, &config, api_last_error());
+	rc = options_scout(options, NULL, &config, api_last_error());
 	if (rc < 0)
 		return rc;
 	scout = calloc(1, sizeof(*scout));

@@ -71,16 +71,24 @@ static int options_numbers(
 	return 0;
 }
 
-int options_needs(struct scout_config *config, enum site_algorithm algorithm, struct err *e)
+static int options_needs(struct scout_config *config, enum site_algorithm algorithm, struct err *e)
 {
-	if (config->policy == SCOUT_PLUS &&
-		plus_needs(&config->plus, algorithm, config->thetas, config->theta_count) < 0)
-		return err_set(e, -ENOTSUP, "scout+ does not know how far thetas of %s may go; take another policy",
+	int rc = config->policy == SCOUT_PLUS
+			 ? plus_needs(&config->plus, algorithm, config->thetas, config->theta_count)
+			 : 0;
+
+	if (rc == -ENOTSUP)
+		return err_set(e, rc, "scout+ does not know how far thetas of %s may go; take another policy",
 			site_algorithm_name(algorithm));
+	if (rc < 0)
+		return err_set(e, rc,
+			"scout+ measures at the theta that says all at each step: a grid of %s begins with %s",
+			site_algorithm_name(algorithm), algorithm == SITE_GAIA ? "0" : "1");
 	return 0;
 }
 
-int options_scout(const struct phub_scout_options *given, struct scout_config *config, struct err *e)
+int options_scout(const struct phub_scout_options *given, const enum site_algorithm *algorithm,
+	struct scout_config *config, struct err *e)
 {
 	struct phub_scout_options own;
 	int rc;
@@ -110,7 +118,9 @@ int options_scout(const struct phub_scout_options *given, struct scout_config *c
 	if (rc == 0)
 		rc = options_numbers(config->schedule, own.schedule, own.schedule_count, SCOUT_SCHEDULE_MAX,
 			"thetas in a schedule", e);
-	return rc == 0 ? options_needs(config, (enum site_algorithm)own.algorithm, e) : rc;
+	if (rc < 0)
+		return rc;
+	return options_needs(config, algorithm ? *algorithm : (enum site_algorithm)own.algorithm, e);
 }
 
 int options_tell(const struct scout_decision *d, struct phub_scout_decision *out, struct err *e)

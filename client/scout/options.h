@@ -10,12 +10,14 @@
 #include "client/scout/site.h"
 #include "phub/base/err.h"
 
-/* The caller's, whose size may be another library's, as this one's: what it lacks has its default. 0; -EINVAL. */
-int options_scout(const struct phub_scout_options *given, struct scout_config *config, struct err *e);
+/*
+ * The caller's, whose size may be another library's, as this one's: what it lacks has its default. A scout is of sites
+ * with `algorithm`; NULL: with the one that its options name. 0; -EINVAL; -ENOTSUP: SCOUT_PLUS does not know how loose
+ * thetas of that may be.
+ */
+int options_scout(const struct phub_scout_options *given, const enum site_algorithm *algorithm,
+	struct scout_config *config, struct err *e);
 int options_site(const struct phub_site_options *given, struct phub_site_options *own, struct err *e);
-
-/* How loose thetas of this algorithm may be, for SCOUT_PLUS. 0; -ENOTSUP. */
-int options_needs(struct scout_config *config, enum site_algorithm algorithm, struct err *e);
 
 /* Of own options, without tensors, share and sites. */
 void options_site_config(const struct phub_site_options *own, struct site_config *config);

@@ -10,12 +10,14 @@
  *      pull = s / n = 1 / (K r) - 1
  *
  * is 0 for sites with one distribution, however many they are, and rises with skew; in the course of a run it falls by
- * less than half. What talking rarely costs is that models drift along s, where the noise n would have moved them
+ * about half. The grid begins with the theta at which sites say all at each step: local SGD's 1, Gaia's 0. What talking
+ * rarely costs is that models drift along s, where the noise n would have moved them
  * anyway: so theta may be as loose as
  *
- *      need(theta) <= 1 / pull
+ *      need(theta) <= ease / (pull + own)
  *
- * with need() rising with looseness, of each algorithm (plus_needs()); `ease` is a factor to it, which probes correct.
+ * with need() rising with looseness, and `own`, what going alone costs sites that are alike, in units of pull; both of
+ * each algorithm (plus_needs()). `ease` is 1 until probes correct it.
  *
  * Course. It begins at the tightest theta, and measures the pull there (MEASURES: the first window is not counted, the
  * next `settle` are). Then it loosens as far as the pull allows, in each window by half of the thetas that are left
@@ -26,9 +28,9 @@
  * Probes. While it stays it goes tight for a window now and then (PROBES): the pull is measured again, and the loss of
  * the mean model before and after, on the same samples, is beside that of the windows at theta: what all sites would
  * gain by talking more. The means of both have intervals that may be looked at any time (sequence.h). Above `sigma` for
- * sure: ease halves, and theta tightens. Below it for sure: ease grows by a quarter. Probes are paid out of a budget:
- * 2 % of the bytes that were sent since it settled, and before, of what theta 1 of bsp would have sent; samples that
- * models are tried on are at most 3 % of the computing. Without losses in the reports, and without probes, theta
+ * sure: ease halves, and theta tightens. Below it for sure: ease grows by a quarter. Probes are paid out of a budget,
+ * 2 % of the bytes that were sent since it first settled, before which there are none; samples that models are tried on
+ * are at most 3 % of the computing. Without losses in the reports, and without probes, theta
  * follows the pull alone.
  *
  * A guard stands beside all that: where sites' own losses (train) are small and the mean model's, tried on the same
@@ -46,10 +48,11 @@
 #include "client/scout/sequence.h"
 #include "client/scout/site.h"
 
-#define PLUS_THETAS_MAX 64u /* SCOUT_THETAS_MAX */
+#define PLUS_THETAS_MAX 64u
 
 struct plus_config {
-	double need[PLUS_THETAS_MAX]; /* of 1 / pull, by theta: 0 for the first, and rising; plus_needs() */
+	double need[PLUS_THETAS_MAX]; /* by theta, see above: 0 for the first, and rising; plus_needs() */
+	double own;                   /* see above, 0 or more; plus_needs() */
 	unsigned settle;              /* windows that a pull is measured in, above 0 */
 	double sigma;                 /* loss, in the unit of the reports, that talking more may be worth; above 0 */
 	double alpha;                 /* of the intervals, 0 .. 1 */
@@ -62,7 +65,6 @@ struct plus_config {
 
 /* What a window showed. NaN: it is not known. */
 struct plus_window {
-	uint32_t steps;
 	unsigned exchanges;
 	double said, heard; /* sums over exchanges, see above: sum share_k ||d_k||^2, and ||S||^2 */
 	double sites;       /* 1 / sum share_k^2: how many they are, counted by their weight */
@@ -70,8 +72,8 @@ struct plus_window {
 	double bytes;       /* that a site has sent, the mean */
 	double bytes_bsp;   /* that it would have sent in as many steps of bsp */
 	double train;       /* loss of sites' own models on their batches, the mean */
-	double before,
-		after; /* loss of the mean model on the same samples, as the window before this began, and ended */
+	/* Loss of the mean model on the same samples, as the window before this one began, and as it ended: */
+	double before, after;
 	double trained, tried; /* samples of a site, the mean */
 };
 
@@ -79,7 +81,7 @@ enum plus_phase { PLUS_MEASURES = 0, PLUS_LOOSENS = 1, PLUS_STAYS = 2, PLUS_PROB
 
 /* Why theta is what it is. */
 enum plus_cause {
-	PLUS_FIRST = 0,  /* measures from the start */
+	PLUS_FIRST = 0,  /* it measures */
 	PLUS_MEASURED,   /* the pull is known, and allows this */
 	PLUS_ON_ITS_WAY, /* loosens */
 	PLUS_THERE,      /* nothing has changed */
@@ -93,7 +95,7 @@ enum plus_cause {
 	PLUS_NORM,       /* see above: no theta will mend it */
 };
 
-/* Others read. All zeros is the state before the first window, but for ease: plus_init(). */
+/* Others read. */
 struct plus {
 	enum plus_phase phase;
 	unsigned windows;     /* of the phase */
@@ -109,8 +111,8 @@ struct plus {
 	double ease;
 	double rate; /* of the window before */
 	struct watch alignment, moves, loss;
-	struct sequence usual, probes;        /* what windows at theta, and those of probes, lowered the loss by */
-	double bytes, bytes_probe, bytes_bsp; /* since the start, or since it settled */
+	struct sequence usual, probes; /* what windows at theta, and those of probes, lowered the loss by */
+	double bytes, bytes_probe;     /* since it first settled */
 	double trained, tried;
 };
 
@@ -125,8 +127,11 @@ struct plus_verdict {
 /* The limits above, and the defaults for what they leave open: 2, .02, .05, .1, .5, .02, .03, 200, .5. */
 void plus_defaults(struct plus_config *config);
 
-/* config->need for a grid of an algorithm's thetas, the tightest first; as was measured, see plus.c. BSP: theta 1
- * alone, which needs nothing. 0; -ENOTSUP: of DGC nothing was measured, and the caller may fill it by measurements. */
+/*
+ * config->need and ->own for a grid of an algorithm's thetas, as was measured, see plus.c. BSP: theta 1 alone, which
+ * needs nothing. 0; -EINVAL: the grid does not begin with the theta that says all at each step; -ENOTSUP: of DGC
+ * nothing was measured, and the caller may fill them by measurements.
+ */
 int plus_needs(struct plus_config *config, enum site_algorithm algorithm, const double *thetas, unsigned count);
 
 /* NULL, or which of the numbers is outside its limits. */
@@ -135,13 +140,11 @@ const char *plus_check(const struct plus_config *config, unsigned count);
 void plus_init(struct plus *plus);
 
 /*
- * A window at theta `index`, of `count`, is over: returns the index that is next. `safe` is the loosest that has been
- * stayed at: where a window says nothing theta is that, and the tightest after `patience` in a row.
+ * A window at theta `index`, of `count`, is over: returns the index that is next. Where what it heard cannot be true
+ * (numbers that are not finite, or a mean that is longer than those it is of) theta stays, and is the tightest after
+ * `patience` such windows in a row. Sums that are too large make theta tighter, not looser.
  */
 unsigned plus_next(struct plus *plus, const struct plus_config *config, const struct plus_window *window,
 	unsigned index, unsigned count, unsigned patience, struct plus_verdict *verdict);
-
-/* "measures", "loosens", "stays", "probes"; "invalid". */
-const char *plus_phase_name(enum plus_phase phase);
 
 #endif

@@ -336,23 +336,26 @@ void scout_hear(struct scout *scout, double said, double heard, double squares, 
 	now->rate = rate;
 }
 
-/* Means over those sites that say something which can be true. */
-static void scout_gather(struct scout *s, const struct scout_report *reports, unsigned sites)
+/* Means over those sites that say something which can be true. Returns how many do. */
+static unsigned scout_gather(struct scout *s, const struct scout_report *reports, unsigned sites)
 {
 	struct plus_window *now = &s->now;
-	unsigned trains = 0, tries = 0;
+	unsigned trains = 0, tries = 0, believed = 0;
 
 	now->train = now->before = now->after = now->trained = now->tried = 0;
 	for (unsigned i = 0; i < sites; i++) {
 		const struct scout_report *r = &reports[i];
+		const bool trained = r->trained > 0 && isfinite(r->train);
+		const bool tried = r->tried > 0 && isfinite(r->before) && isfinite(r->after);
 
 		now->trained += (double)r->trained / sites;
 		now->tried += (double)r->tried / sites;
-		if (r->trained > 0 && isfinite(r->train)) {
+		believed += trained || tried;
+		if (trained) {
 			trains++;
 			now->train += r->train;
 		}
-		if (r->tried > 0 && isfinite(r->before) && isfinite(r->after)) {
+		if (tried) {
 			tries++;
 			now->before += r->before;
 			now->after += r->after;
@@ -361,24 +364,26 @@ static void scout_gather(struct scout *s, const struct scout_report *reports, un
 	now->train = trains ? now->train / trains : NAN;
 	now->before = 2 * tries >= sites ? now->before / tries : NAN;
 	now->after = 2 * tries >= sites ? now->after / tries : NAN;
+	return believed;
 }
 
-static void scout_say_why(struct scout_decision *d, const struct plus_verdict *v, const struct plus *p)
+static void scout_say_why(const struct scout *s, const struct plus_verdict *v, struct scout_decision *d)
 {
-	char *to = d->reason;
+	const struct plus *p = &s->plus;
+	const double target = s->config.thetas[p->target];
 	const size_t room = sizeof(d->reason);
+	char *to = d->reason;
 
 	switch (v->cause) {
 	case PLUS_FIRST:
 		snprintf(to, room, "measures how far sites pull apart: r is %.4g", v->r);
 		break;
 	case PLUS_MEASURED:
-		snprintf(to, room,
-			"sites pull apart %.3g times as much as the noise of a batch, which allows theta number %u",
-			p->pull, p->target);
+		snprintf(to, room, "sites pull apart %.3g times as much as the noise of a batch, which allows theta %g",
+			p->pull, target);
 		break;
 	case PLUS_ON_ITS_WAY:
-		snprintf(to, room, "on its way to theta number %u, which the pull of %.3g allows", p->target, p->pull);
+		snprintf(to, room, "on its way to theta %g, which the pull of %.3g allows", target, p->pull);
 		break;
 	case PLUS_THERE:
 		snprintf(to, room, "the pull of %.3g allows this theta, and nothing says that data have drifted",
@@ -404,7 +409,7 @@ static void scout_say_why(struct scout_decision *d, const struct plus_verdict *v
 		snprintf(to, room, "the probe is over; what probes gain is not certain yet; the pull is %.3g", p->pull);
 		break;
 	case PLUS_BLIND:
-		snprintf(to, room, "exchanges were not of finite numbers, for %u windows in a row", p->blind);
+		snprintf(to, room, "what exchanges said cannot be true, for %u windows in a row", p->blind);
 		break;
 	case PLUS_APART:
 		snprintf(to, room,
@@ -427,8 +432,7 @@ static unsigned scout_follow(
 	struct plus_verdict v;
 	unsigned next;
 
-	scout_gather(s, reports, sites);
-	s->now.steps = s->config.period;
+	d->believed = scout_gather(s, reports, sites);
 	s->now.bytes = d->bytes * s->config.period;
 	s->now.bytes_bsp = (double)s->config.model_bytes * s->config.period;
 	next = plus_next(&s->plus, &s->config.plus, &s->now, s->index, s->config.theta_count, s->config.patience, &v);
@@ -439,7 +443,7 @@ static unsigned scout_follow(
 		d->action = SCOUT_CANNOT;
 	if (v.cause == PLUS_NORM || v.cause == PLUS_APART)
 		v.gain = s->now.after - s->now.train;
-	scout_say_why(d, &v, &s->plus);
+	scout_say_why(s, &v, d);
 	d->r = v.r;
 	d->pull = v.pull;
 	d->gain = v.gain;

@@ -60,7 +60,7 @@ enum scout_policy {
 };
 
 #define SCOUT_POLICY_COUNT 6
-#define SCOUT_THETAS_MAX   64u
+#define SCOUT_THETAS_MAX   PLUS_THETAS_MAX
 #define SCOUT_SITES_MAX    4096u
 #define SCOUT_SCHEDULE_MAX 1024u
 #define SCOUT_REASON_BYTES 240u
@@ -112,7 +112,7 @@ struct scout_decision {
 	double theta;    /* from now on */
 	unsigned index;  /* in the grid; SCOUT_REPLAY: in the schedule */
 	enum scout_action action;
-	unsigned believed; /* reports */
+	unsigned believed; /* reports; SCOUT_PLUS: that say how sites trained, or how the mean model does */
 	double loss;       /* AL; NaN: it is not known */
 	double bytes;      /* C */
 	double cost;       /* of the theta that it was at; NaN likewise */
@@ -169,7 +169,7 @@ int scout_observe(
 	struct scout *scout, const struct scout_report *reports, unsigned sites, struct scout_decision *decision);
 
 /* What a scout is, for a checkpoint or a site that comes: little-endian, with a version and a CRC32C. */
-#define SCOUT_SAVED_WORDS (8u + 2u * SCOUT_THETAS_MAX + 42u)
+#define SCOUT_SAVED_WORDS (8u + 2u * SCOUT_THETAS_MAX + 41u)
 #define SCOUT_SAVED_BYTES (8u * SCOUT_SAVED_WORDS)
 
 void scout_save(const struct scout *scout, uint8_t out[SCOUT_SAVED_BYTES]);

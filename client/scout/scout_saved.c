@@ -101,7 +101,6 @@ static void saved_plus(struct saved *s, struct plus *p)
 	saved_sequence(s, &p->probes);
 	saved_number(s, &p->bytes);
 	saved_number(s, &p->bytes_probe);
-	saved_number(s, &p->bytes_bsp);
 	saved_number(s, &p->trained);
 	saved_number(s, &p->tried);
 }
@@ -115,7 +114,7 @@ static uint32_t saved_fingerprint(const struct scout_config *c)
 		saved_bits(c->temperature), saved_bits(c->cooling), c->memory, c->patience, c->seed};
 	const uint64_t plus[] = {p->settle, saved_bits(p->sigma), saved_bits(p->alpha), saved_bits(p->slack),
 		saved_bits(p->bound), saved_bits(p->bytes_part), saved_bits(p->work_part), p->tries,
-		saved_bits(p->guard)};
+		saved_bits(p->guard), saved_bits(p->own)};
 	const bool is_plus = c->policy == SCOUT_PLUS;
 	uint32_t crc = crc_32c(0, values, sizeof(values));
 
@@ -191,7 +190,8 @@ int scout_load(struct scout *scout, const uint8_t *in, size_t bytes, struct err 
 		return err_set(e, -EINVAL, "the scout's state is that of another configuration");
 	saved_list(&s, &loaded);
 	if (loaded.index >= loaded.config.theta_count || loaded.plus.target >= loaded.config.theta_count ||
-		loaded.plus.back >= loaded.config.theta_count || (unsigned)loaded.plus.phase > PLUS_PROBES)
+		loaded.plus.back >= loaded.config.theta_count || (unsigned)loaded.plus.phase > PLUS_PROBES ||
+		(unsigned)loaded.plus.last > PLUS_PROBES)
 		return err_set(e, -EBADMSG, "the scout's state has theta %u of a grid of %u", loaded.index,
 			loaded.config.theta_count);
 	*scout = loaded;

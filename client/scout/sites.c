@@ -79,11 +79,9 @@ static int sites_settle(struct phub_site *s, const struct phub_site_options *o, 
 	rc = sites_check_job(s->phub, s->at_box, e);
 	if (rc == 0 && o->scout) {
 		s->scouted = true;
-		rc = options_scout(o->scout, &s->scout_config, e);
+		rc = options_scout(o->scout, &s->config.algorithm, &s->scout_config, e);
 		if (rc == 0)
 			rc = sites_check_thetas(s, e);
-		if (rc == 0)
-			rc = options_needs(&s->scout_config, s->config.algorithm, e);
 	}
 	if (rc == 0 && !o->scout && !site_theta_valid(s->config.algorithm, s->config.theta))
 		rc = err_set(e, -EINVAL, "%s: %s cannot have a theta of %g", sites_who(s),

@@ -19,7 +19,7 @@ import torch.nn.functional as F
 import phub
 import phub.torch
 
-GRIDS = {"bsp": [1], "gaia": [0.01, 0.02, 0.05, 0.1, 0.2, 0.3], "local": [1, 2, 5, 10, 20, 50, 100], "dgc": [0.1, 0.03, 0.01, 0.003, 0.001]}
+GRIDS = {"bsp": [1], "gaia": [0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3], "local": [1, 2, 5, 10, 20, 50, 100], "dgc": [0.1, 0.03, 0.01, 0.003, 0.001]}
 
 
 def make_net():

@@ -263,7 +263,8 @@ static int train_open(struct train *t, struct err *e)
 		if (train_is_plus(t))
 			rc = plus_needs(&scout.plus, t->config->algorithm, scout.thetas, scout.theta_count);
 		if (rc < 0)
-			return err_set(e, rc, "scout+ is not for %s yet", site_algorithm_name(t->config->algorithm));
+			return err_set(
+				e, rc, "scout+ has no such grid of %s", site_algorithm_name(t->config->algorithm));
 		rc = scout_init(&t->scout, &scout, e);
 	}
 	if (rc == 0)

@@ -312,11 +312,11 @@ static int loop_run(const struct skewed *run)
 
 	l.run = run;
 	if (run->options.scout) {
+		const enum site_algorithm algorithm = (enum site_algorithm)run->options.algorithm;
 		struct scout_config config;
 
 		l.scouted = true;
-		options_scout(run->options.scout, &config, &e);
-		options_needs(&config, (enum site_algorithm)run->options.algorithm, &e);
+		options_scout(run->options.scout, &algorithm, &config, &e);
 		config.model_bytes = ELEMENTS * sizeof(float);
 		rc = scout_init(&l.scout, &config, &e);
 	}

@@ -131,6 +131,7 @@ def pulls():
     box = rig.Box()
     for name, grid in GRID.items():
         for pull in (0, 10):
+            grid = {**grid, "thetas": grid["thetas"] if name == "local" else "0,.05,.1,.2"}
             more = {"policy": "scout+", "pull": pull, "steps": 140, **grid}
             ends = as_loop(box, f"{name}-{pull}", algorithm=name, **more)
             check(all(end["bytes_travel"] == 0 and end["windows"] > 5 for end in ends), f"{ends}")

@@ -15,7 +15,7 @@
 #include "client/scout/plus.h"
 #include "client/scout/scout.h"
 
-enum { SITES = 5, PERIOD = 50, MODEL = 1000 };
+enum { SITES = 5, PERIOD = 25, MODEL = 1000 };
 
 static const double grid[] = {1, 2, 5, 10, 20, 50, 100};
 
@@ -146,8 +146,7 @@ static void world_show(struct world *w, struct plus_window *now)
 {
 	const double theta = grid[w->index], alone = w->pull / sqrt(theta);
 
-	*now = (struct plus_window){.steps = PERIOD,
-		.exchanges = theta > PERIOD ? 1 : (unsigned)(PERIOD / theta),
+	*now = (struct plus_window){.exchanges = theta > PERIOD ? 1 : (unsigned)(PERIOD / theta),
 		.sites = SITES,
 		.rate = w->rate,
 		.bytes = MODEL * PERIOD / theta,
@@ -173,7 +172,7 @@ static unsigned world_turn(struct world *w)
 
 	world_show(w, &now);
 	if (grid[w->index] > PERIOD && w->turns++ % 2)
-		now = (struct plus_window){.steps = PERIOD, .train = NAN, .before = NAN, .after = NAN};
+		now = (struct plus_window){.train = NAN, .before = NAN, .after = NAN};
 	w->bytes += now.bytes;
 	w->bytes_probe += probes ? now.bytes : 0;
 	w->index = plus_next(&w->plus, &w->config, &now, w->index, THETAS, 3, &w->verdict);
@@ -202,8 +201,8 @@ static void test_settles(void **state)
 		world_init(&w, pulls[i]);
 		at = world_settle(&w);
 		assert_true(at <= before);
-		assert_true(at == 0 || w.config.need[at] * pulls[i] <= 1.0001);
-		assert_true(at + 1 == THETAS || w.config.need[at + 1] * pulls[i] > 0.999);
+		assert_true(at == 0 || w.config.need[at] * (pulls[i] + w.config.own) <= 1.0001);
+		assert_true(at + 1 == THETAS || w.config.need[at + 1] * (pulls[i] + w.config.own) > 0.999);
 		assert_true(fabs(w.plus.pull - pulls[i]) <= 1e-9 * (1 + pulls[i]));
 		before = at;
 	}
@@ -213,7 +212,7 @@ static void test_settles(void **state)
 /* Three windows at the tightest, then half of the way that is left in each. */
 static void test_course(void **state)
 {
-	static const unsigned course[] = {0, 0, 3, 5, 6, 6, 6, 6};
+	static const unsigned course[] = {0, 0, 3, 4, 5, 5, 5, 5};
 	struct world w;
 
 	(void)state;
@@ -230,7 +229,7 @@ static void test_drift(void **state)
 	(void)state;
 	seed = 3;
 	for (unsigned run = 0; run < 40; run++) {
-		const double from = run & 1 ? 0.1 : 40, to = run & 1 ? 40 : 1;
+		const double from = run & 1 ? 0 : 40, to = run & 1 ? 40 : 1;
 		struct world w;
 		unsigned late = 0, at;
 
@@ -250,8 +249,8 @@ static void test_drift(void **state)
 		assert_true(late <= 4);
 		for (unsigned i = 0; i < 5; i++)
 			world_turn(&w);
-		assert_true(w.config.need[w.index] * to <= 1.3);
-		assert_true(w.index + 2 >= THETAS || w.config.need[w.index + 2] * to > 1);
+		assert_true(w.config.need[w.index] * (to + w.config.own) <= 1.3);
+		assert_true(w.index + 2 >= THETAS || w.config.need[w.index + 2] * (to + w.config.own) > 1);
 	}
 }
 
@@ -315,6 +314,7 @@ static void test_blind(void **state)
 		{.exchanges = 1, .said = 1, .heard = -1, .sites = 5},
 		{.exchanges = 1, .said = INFINITY, .heard = 1, .sites = 5},
 		{.exchanges = 1, .said = 1, .heard = NAN, .sites = 5},
+		{.exchanges = 1, .said = 1, .heard = 1.01, .sites = 5}, /* somebody says less than it said */
 	};
 	struct world w;
 
@@ -337,7 +337,7 @@ static void test_blind(void **state)
 /* A window without an exchange says nothing, and is no fault. */
 static void test_idle(void **state)
 {
-	const struct plus_window idle = {.steps = PERIOD, .train = NAN, .before = NAN, .after = NAN};
+	const struct plus_window idle = {.train = NAN, .before = NAN, .after = NAN};
 	struct world w;
 
 	(void)state;
@@ -391,6 +391,10 @@ static void test_limits(void **state)
 	assert_int_equal(plus_needs(&good, SITE_GAIA, (const double[]){0, 0.1, 0.2}, 3), 0);
 	assert_true(good.need[0] == 0 && fabs(good.need[1] - 0.032) < 1e-12 && fabs(good.need[2] - 0.051) < 1e-12);
 	assert_int_equal(plus_needs(&good, SITE_BSP, grid, 1), 0);
+	assert_int_equal(plus_needs(&good, SITE_GAIA, grid, 3), -EINVAL);
+	assert_int_equal(plus_needs(&good, SITE_LOCAL, grid + 1, 3), -EINVAL);
+	assert_int_equal(plus_needs(&good, SITE_LOCAL, grid, 0), -EINVAL);
+	assert_int_equal(plus_needs(&good, (enum site_algorithm)9, grid, 3), -EINVAL);
 	assert_int_equal(plus_needs(&good, SITE_GAIA, (const double[]){0, 0.0001, 0.25, 5}, 4), 0);
 	assert_true(good.need[1] > 0 && good.need[1] < good.need[2] && good.need[2] < 0.5 && good.need[3] > 10);
 	assert_null(plus_check(&good, 3));
@@ -409,11 +413,10 @@ static void test_limits(void **state)
 	EXPECT(c.bytes_part = 1.5, "bytes_part");
 	EXPECT(c.work_part = -1, "work_part");
 	EXPECT(c.guard = INFINITY, "guard");
+	EXPECT(c.own = -1, "own");
 	EXPECT(c.need[0] = 1, "need of the first theta");
 	EXPECT(c.need[2] = 0, "need of a theta that is looser");
 #undef EXPECT
-	assert_string_equal(plus_phase_name(PLUS_PROBES), "probes");
-	assert_string_equal(plus_phase_name((enum plus_phase)9), "invalid");
 }
 
 /* ---- as a policy of a scout ---- */
@@ -449,7 +452,8 @@ static void test_scout(void **state)
 	assert_int_equal(scout_init(&one, &c, &e), 0);
 	assert_true(scout_theta(&one) == 1);
 	for (unsigned i = 0; i < 60; i++) {
-		const double pull = i < 30 ? 2 : 60;
+		const double pull = i < 30 ? 2 : 55;
+		const uint32_t tries = one.tries;
 		uint8_t saved[SCOUT_SAVED_BYTES];
 		struct scout_decision a, b;
 
@@ -461,8 +465,9 @@ static void test_scout(void **state)
 		assert_true(a.theta == b.theta && a.action == b.action && a.tries == b.tries);
 		assert_string_equal(a.reason, b.reason);
 		assert_true(a.r > 0 && a.reason[0]);
+		assert_int_equal(a.believed, tries > 0 ? SITES : SITES - 1); /* one of them told nothing else */
 		if (i == 29)
-			assert_true(a.theta == 50);
+			assert_true(a.theta == 20);
 		if (i == 30)
 			assert_true(a.theta == 1 && a.action == SCOUT_TIGHTENS);
 	}

@@ -352,6 +352,9 @@ static void test_plus(void **state)
 	phub_scout_destroy(two);
 	o.algorithm = PHUB_SITE_DGC;
 	assert_int_equal(phub_scout_create(&o, &one), -ENOTSUP);
+	o.algorithm = PHUB_SITE_GAIA;
+	assert_int_equal(phub_scout_create(&o, &one), -EINVAL);
+	assert_non_null(strstr(phub_error(), "a grid of gaia begins with 0"));
 	o.algorithm = PHUB_SITE_LOCAL;
 	o.gain = 0;
 	assert_int_equal(phub_scout_create(&o, &one), -EINVAL);
