@@ -233,6 +233,67 @@ static void broadcasts_and_halves_of_rounds_too(void **state)
 	device_run(*state, 2, PATIENCE, halves_script);
 }
 
+/* ---- sparse keys ---- */
+
+enum { SPARSE_KEYS = 4, SPARSE_EVERY = 50 };
+
+static void sparse_round(struct member *me, unsigned key, struct place src, struct place dst, unsigned round)
+{
+	unsigned elements = key ? SMALL : LARGE;
+
+	for (unsigned i = 0; i < elements; i++)
+		src.here[i] = i % SPARSE_EVERY ? 0 : device_value(me->rank, round, key, i);
+	EXPECT_RC(me, phub_push_pull(me->phub, (int)key, src.at, dst.at, 0), 0);
+}
+
+static void sparse_check(struct member *me, unsigned key, struct place dst, unsigned round)
+{
+	unsigned elements = key ? SMALL : LARGE, sum = me->world * (me->world + 1) / 2;
+
+	for (unsigned i = 0; i < elements; i++)
+		EXPECT(me, dst.here[i] == (i % SPARSE_EVERY ? 0 : (float)sum * device_value(0, round, key, i)));
+}
+
+/* A key with chunks of its own, then three in one; coding and decoding is the CPU's work, in the library's memory. */
+static void sparse_script(struct member *me)
+{
+	static const bool src_there[SPARSE_KEYS] = {true, true, false, true};
+	static const bool dst_there[SPARSE_KEYS] = {true, false, true, true};
+	static const char *const names[SPARSE_KEYS] = {"large", "to host", "from host", "within"};
+	bool mapped = me->crew->stage->scene->mapped;
+	struct phub_stats stats = {.size = sizeof(stats)};
+	struct place src[SPARSE_KEYS], dst[SPARSE_KEYS];
+
+	device_join(me);
+	for (unsigned k = 0; k < SPARSE_KEYS; k++) {
+		src[k] = device_take(me, src_there[k], k ? SMALL : LARGE);
+		dst[k] = device_take(me, dst_there[k], k ? SMALL : LARGE);
+		EXPECT_RC(me, phub_key(me->phub, names[k], PHUB_F32, k ? SMALL : LARGE, 0, PHUB_KEY_SPARSE), (int)k);
+	}
+	EXPECT_RC(me, phub_start(me->phub, PHUB_TIMEOUT_DEFAULT), 0);
+	for (unsigned round = 1; round <= ROUNDS; round++) {
+		for (unsigned k = 0; k < SPARSE_KEYS; k++)
+			sparse_round(me, k, src[k], dst[k], round);
+		EXPECT_RC(me, phub_wait(me->phub, PHUB_ALL, PHUB_TIMEOUT_DEFAULT), 0);
+		for (unsigned k = 0; k < SPARSE_KEYS; k++)
+			sparse_check(me, k, dst[k], round);
+	}
+	EXPECT_RC(me, phub_stats(me->phub, &stats), 0);
+	EXPECT(me, stats.coded_pushes == (mapped ? 0 : stats.pushes));
+	EXPECT(me, stats.coded_results == (mapped ? 0 : stats.results));
+	member_leave(me);
+	for (unsigned k = 0; k < SPARSE_KEYS; k++) {
+		device_give(src_there[k], src[k]);
+		device_give(dst_there[k], dst[k]);
+	}
+}
+
+static void sparse_keys_go_through_the_host(void **state)
+{
+	device_run(*state, 2, PATIENCE, sparse_script);
+	device_run(*state, 2, 0, sparse_script);
+}
+
 /* ---- the end ---- */
 
 /* The copies never end by themselves. When phub_leave() has returned none runs, and the memory may go. */
@@ -346,6 +407,7 @@ const struct CMUnitTest exchange_device_cases[] = {
 	cmocka_unit_test(copies_that_are_done_at_once_are_seen),
 	cmocka_unit_test(memory_of_no_context_uses_the_primary_one),
 	cmocka_unit_test(broadcasts_and_halves_of_rounds_too),
+	cmocka_unit_test(sparse_keys_go_through_the_host),
 	cmocka_unit_test(no_copy_runs_after_leaving),
 	cmocka_unit_test(a_copy_that_fails_ends_the_session),
 	cmocka_unit_test(registering_says_what_will_be_copied),

@@ -59,26 +59,9 @@ static void sparse_steps(void **state)
 
 /* ---- broadcasts between sums ---- */
 
-static void broadcast_script(struct member *me)
-{
-	struct worker worker;
-
-	worker_open(&worker, me, me->arg);
-	for (uint64_t round = 1; round <= worker.work->rounds; round++) {
-		worker_broadcast(&worker, (unsigned)round % me->world, round);
-		worker_round(&worker, round);
-	}
-	worker_close(&worker);
-}
-
 static void sparse_broadcasts(void **state)
 {
-	const struct work w = {.world = 3, .rounds = 4, .seed = 28, KEYS};
-	struct ledger ledger;
-
-	ledger_open(&ledger, &w);
-	crew_run(*state, w.world, broadcast_script, &ledger);
-	ledger_close(&ledger);
+	work_run_broadcasts(*state, &(struct work){.world = 3, .rounds = 4, .seed = 28, KEYS});
 }
 
 /* ---- each push a step ---- */

@@ -118,5 +118,7 @@ void worker_script(struct member *me);
 
 /* Opens a ledger, runs worker_script() on a crew, closes the ledger. */
 void work_run(struct stage *stage, const struct work *w);
+/* Likewise with sums alone, and a broadcast before each round, by one rank after the other, and after the last. */
+void work_run_broadcasts(struct stage *stage, const struct work *w);
 
 #endif

@@ -262,3 +262,25 @@ void work_run(struct stage *stage, const struct work *w)
 	crew_run(stage, w->world, worker_script, &ledger);
 	ledger_close(&ledger);
 }
+
+static void worker_broadcasts_script(struct member *me)
+{
+	struct worker worker;
+
+	worker_open(&worker, me, me->arg);
+	for (uint64_t round = 1; round <= worker.work->rounds; round++) {
+		worker_broadcast(&worker, (unsigned)round % me->world, round);
+		worker_round(&worker, round);
+	}
+	worker_broadcast(&worker, 0, worker.work->rounds + 1);
+	worker_close(&worker);
+}
+
+void work_run_broadcasts(struct stage *stage, const struct work *w)
+{
+	struct ledger ledger;
+
+	ledger_open(&ledger, w);
+	crew_run(stage, w->world, worker_broadcasts_script, &ledger);
+	ledger_close(&ledger);
+}
