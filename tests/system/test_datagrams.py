@@ -1,14 +1,11 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""Exchanges over datagrams between network namespaces, on a segment that loses, repeats, reorders and damages them (segment.c);
+"""Exchanges over datagrams between network namespaces, on a segment that loses, repeats, reorders and damages them (segment_rig.py);
 stopped processes and cables that are out; strangers on the same segment, who make datagrams, keep them and send them again.
 """
-import atexit
 import collections
 import contextlib
-import ctypes
 import json
-import os
 import pathlib
 import random
 import signal
@@ -20,244 +17,17 @@ import sys
 import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
-from rig import BUILD, QUIET, Box, Skip, Worker, check, do, holds, outlives, run, say  # noqa: E402
+from rig import BUILD, QUIET, Skip, Worker, check, do, holds, outlives, run, say  # noqa: E402
+from segment_rig import (BOX, DPDK, DPDK_ALL, DPDK_BOX, DPDK_MEMIF, DPDK_WORKER, DPDK_XDP, KEYS, NODES, PLUGIN, QUEUE, SECRET, STRANGER,  # noqa: E402
+                         address, box_on, datagrams, dpdk_port, ends_well, exchanging, four_workers, goes_on, job_on, jobs_at, net, passed,
+                         resnet18, way, why_not)
 
-SEGMENT = BUILD / "tests/system/segment"
-PLUGIN = BUILD / "libphub-dpdk.so"
-BOX, STRANGER = 0, 5  # nodes; those between are the workers'
-NODES = 6
-SECRET = {"PHUB_SECRET": "of this test", "PHUB_ADMIN_SECRET": "of its admin"}
-KEYS = "a:300000,b:70,c:90000"
 LOST_MS = 3000
 FLOOD_BYTES = 120
 FLOODED_LEAST = 0.5
-QUEUE = 10000  # frames that wait at a device: more than may be on their way
 DATA, ACK, PROBE, PROBED, END = range(1, 6)
 HEAD = struct.Struct("<BBHIQII16s")  # of every datagram, as in transport/wire.h
 OTHER = 1 << 63  # numbers of what is no DATA are above
-
-
-# ---- the network ----
-
-class Net:
-    """Namespaces with a device each, on one segment."""
-
-    def __init__(self):
-        self.seed = int.from_bytes(os.urandom(4), "little")
-        say(f"seed {self.seed}")
-        self.names = [f"phub-{os.getpid()}-{who}" for who in ("box", "w0", "w1", "w2", "w3", "stranger", "hub")]
-        atexit.register(self.end)
-        for name in self.names:
-            do("ip", "netns", "add", name)
-        hub = self.names[-1]
-        self.segment = subprocess.Popen(["ip", "netns", "exec", hub, SEGMENT, str(self.seed), *(f"t{i}" for i in range(NODES))],
-                                        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        check(self.segment.stdout.readline() == "ready\n", "there is no segment")
-        for i in range(NODES):
-            do("ip", "-n", hub, "link", "set", f"t{i}", "netns", self.names[i])
-            self.link(i, "name", "e0", "txqueuelen", str(QUEUE))
-            do("ip", "-n", self.names[i], "link", "set", "lo", "up")
-            do("ip", "-n", self.names[i], "addr", "add", f"{address(i)}/24", "dev", "e0")
-            self.up(i)
-
-    def up(self, node):
-        self.link(node, "up")
-        do("ip", "-n", self.names[node], "addr", "replace", f"fd83::{node + 1}/64", "dev", "e0", "nodad")
-
-    def end(self):
-        with contextlib.suppress(BrokenPipeError):
-            self.segment.stdin.close()
-        self.segment.wait(10)
-        for name in self.names:
-            subprocess.run(["ip", "netns", "delete", name], capture_output=True)
-
-    def tell(self, *words):
-        """Asks the segment for something; its answer."""
-        self.segment.stdin.write(" ".join(map(str, words)) + "\n")
-        self.segment.stdin.flush()
-        return self.segment.stdout.readline().strip()
-
-    def faults(self, **percents):
-        """What is done to frames from now on; what is not named is not done."""
-        for name in ("loss", "repeat", "reorder", "damage"):
-            check(self.tell(name, int(percents.get(name, 0) * 10000)) == "done", f"no {name}")
-
-    def count(self):
-        return json.loads(self.tell("count"))
-
-    def link(self, node, *words):
-        do("ip", "-n", self.names[node], "link", "set", "e0" if "name" not in words else f"t{node}", *words)
-
-    def inside(self, node):
-        return ("ip", "netns", "exec", self.names[node])
-
-    def socket(self, node, *kind):
-        """A socket in the node's namespace. Only this thread goes there and comes back."""
-        here = os.open("/proc/thread-self/ns/net", os.O_RDONLY)
-        there = os.open(f"/run/netns/{self.names[node]}", os.O_RDONLY)
-        try:
-            enter(there)
-            return socket.socket(*kind)
-        finally:
-            enter(here)
-            os.close(here)
-            os.close(there)
-
-
-def enter(namespace):
-    check(ctypes.CDLL(None, use_errno=True).setns(namespace, 0) == 0, "setns() failed")
-
-
-def address(node):
-    return f"10.83.0.{node + 1}"
-
-
-_net = []
-
-
-def net():
-    if not _net:
-        _net.append(Net())
-    return _net[0]
-
-
-# ---- boxes and jobs ----
-
-class Way:
-    """Who moves datagrams: a box's options, and what a worker of this rank asks for, (transport, environment)."""
-
-    def __init__(self, name, what, box, worker=lambda rank: ("udp", {})):
-        self.name, self.what, self.box, self.worker = name, what, box, worker
-
-    def cases(self, *cases):
-        return [self.case(case) for case in cases]
-
-    def case(self, case):
-        def same():
-            if not PLUGIN.exists():
-                raise Skip("this build has no DPDK")
-            _way.append(self)
-            try:
-                case()
-            finally:
-                _way.pop()
-        same.__name__ = f"{self.name}_{case.__name__}"
-        same.__doc__ = f"{self.what}: {case.__doc__}"
-        return same
-
-
-def dpdk_port(port):
-    """What a worker asks for that is on this one; its program is not where the plugin is."""
-    return "dpdk", {"PHUB_DPDK": port, "LD_LIBRARY_PATH": str(BUILD)}
-
-
-_way = [Way("udp", "sockets", {"transports": "udp"})]
-DPDK = {"transports": "dpdk", "dpdk_ports": "net_af_packet0,iface=e0"}
-DPDK_BOX = Way("dpdk", "a box on DPDK", DPDK)
-DPDK_WORKER = Way("dpdk_worker", "a box and a worker on DPDK", DPDK, lambda rank: dpdk_port("net_af_packet0,iface=e0") if
-                  rank == 1 else ("udp", {}))
-DPDK_ALL = Way("dpdk_all", "a box and all its workers on DPDK", DPDK, lambda rank: dpdk_port("net_af_packet0,iface=e0"))
-DPDK_MEMIF = Way("dpdk_memif", "a box and a worker with a memif between them, and one over tcp", {
-    "transports": "dpdk,tcp", "dpdk_ports": "net_memif0,role=server,socket=phub@10.84.0.1/24"}, lambda rank: dpdk_port(
-        "net_memif0,role=client,socket=phub@10.84.0.2/24") if rank == 0 else ("tcp", {}))
-DPDK_XDP = Way("dpdk_xdp", "a box with XDP's sockets on a veth pair of its own", {
-    "transports": "dpdk", "dpdk_ports": "net_af_xdp0,iface=x0@10.85.0.1/24"})
-
-
-def box_on(listen=f"{address(BOX)}:0", node=BOX, **options):
-    """A box, and the network as it was at first."""
-    net().faults()
-    options = {"cores": 2, "lost_ms": 10000, "warn_ms": 9000, **_way[-1].box, **options}
-    return Box(listen=listen, prefix=net().inside(node), env=SECRET, create="secret", create_secret_env="PHUB_SECRET",
-               admin_secret_env="PHUB_ADMIN_SECRET", **options)
-
-
-def job_on(box, name="job", nodes=(1, 2, 3, 4), transports=None, **arguments):
-    arguments = {"keys": KEYS, "report_ms": 1, "rounds": "until-told", "wait_ms": 30000, **arguments}
-    asks = [(transports[rank], {}) if transports else _way[-1].worker(rank) for rank in range(len(nodes))]
-    return [Worker(box.url(name), rank, len(nodes), prefix=net().inside(node), env={**SECRET, **asks[rank][1]},
-                   transport=asks[rank][0], **arguments) for rank, node in enumerate(nodes)]
-
-
-def exchanging(box, **arguments):
-    """Workers in mid-exchange."""
-    workers = job_on(box, **arguments)
-    for worker in workers:
-        worker.event("progress")
-    return workers
-
-
-def goes_on(*workers):
-    """All of these jobs report more rounds from now on."""
-    for worker in workers:
-        with worker.out.changed:
-            worker.seen = len(worker.out.lines)
-    for worker in workers:
-        worker.event("progress", 30)
-
-
-def ends_well(box, workers):
-    workers[0].tell()
-    digests = {worker.good()["digest"] for worker in workers}
-    check(len(digests) == 1, f"the workers hold different sums: {digests}")
-    if box:
-        box.stop()
-
-
-def rate(worker):
-    """Rounds per second, from the first one that was reported to the last."""
-    told = [event for event in map(json.loads, list(worker.out.lines)) if event["event"] == "progress"]
-    span = told[-1]["ms"] - told[0]["ms"] if told else 0
-    return (told[-1]["round"] - told[0]["round"]) * 1000 / span if span else 0
-
-
-def jobs_at(box, node, *words):
-    """What `phub jobs` says."""
-    shown = subprocess.run([*net().inside(node), BUILD / "phub", "jobs", *words, box.address], capture_output=True, text=True,
-                           env={**QUIET, **SECRET})
-    check(shown.returncode == 0, f"phub jobs: {shown.stderr}")
-    return shown.stdout
-
-
-def datagrams(box, node=BOX):
-    """The box's counters of all cores, those of drops by reason."""
-    sums = collections.Counter()
-    for line in map(json.loads, jobs_at(box, node, "--json").splitlines()):
-        for name, value in line.get("datagrams", {}).items():
-            sums.update(value if name == "dropped" else {} if isinstance(value, dict) else {name: value})
-    return sums
-
-
-def resnet18(width):
-    """The keys of ResNet-18, whose first convolution has `width` filters (64 in the original), in order."""
-    sizes = [3 * 49 * width, width, width]
-    inputs = width
-    for stage in range(4):
-        filters = width << stage
-        for block in range(2):
-            sizes += [9 * inputs * filters, filters, filters, 9 * filters * filters, filters, filters]
-            if inputs != filters:
-                sizes += [inputs * filters, filters, filters]
-            inputs = filters
-    return ",".join(f"k{i}:{size}" for i, size in enumerate([*sizes, 1000 * inputs, 1000]))
-
-
-def four_workers(box, keys, rounds, **arguments):
-    """Every sum is exact, and it ends in time; what the box and the segment counted meanwhile."""
-    before, frames = datagrams(box), net().count()
-    began = time.monotonic()
-    workers = job_on(box, f"resnet-{time.monotonic_ns()}", keys=keys, rounds=rounds, report_ms=1, **arguments)
-    results = [worker.good(60) for worker in workers]
-    digests = {result["digest"] for result in results}
-    check(len(digests) == 1, f"the workers hold different sums: {digests}")
-    moved = datagrams(box)
-    moved.subtract(before)
-    did = {name: value - frames[name] for name, value in net().count().items()}
-    say(f"{rate(workers[0]):.1f} rounds/s, {time.monotonic() - began:.1f} s in all; the box sent {moved['sent']}, "
-        f"{moved['resent']} again ({moved['lost']} found lost); workers " +
-        ", ".join(f"{result['datagrams']} and {result['datagrams_resent']}" for result in results) + f"; segment: {did}")
-    check(not did["loss"] or sum(result["datagrams_resent"] for result in results) > 0, "no worker sent anything again")
-    return moved, did
 
 
 # ---- cases: what networks do ----
@@ -356,6 +126,34 @@ def stopped_once():
         process.kill(signal.SIGCONT)
         goes_on(*workers)
     ends_well(box, workers)
+
+
+def sparse(nodes=(1, 2, 3)):
+    """a key of which one element in a hundred is not zero, with its zeros and without them; these also with loss, and encrypted"""
+    elements, rounds, box, counted = 300000, 10, box_on(), []
+    for number, (word, percent, env) in enumerate([("", 0, {}), (":sparse", 0, {}), (":sparse", 2, {}), (":sparse", 0, {"PHUB_ENCRYPT": "1"})]):
+        net().faults(loss=percent)
+        before = passed(box)
+        workers = job_on(box, f"sparse-{number}", nodes, keys=f"table:{elements}{word}", rounds=rounds, one_in=100, env=env)
+        results = [worker.good(60) for worker in workers]
+        moved = passed(box)
+        moved.subtract(before)
+        say(f"key 'table{word}', {percent} % loss, {env or 'plain'}: {dict(moved)} bytes")
+        check(all(bool(result["coded_pushes"]) == bool(result["coded_results"]) == bool(word) for result in results), f"{results}")
+        check(all(result["pushed_bytes"] < 0.016 * 4 * elements * rounds for result in results) or not word, f"{results}")
+        counted.append(moved)
+    over = sum(way().worker(rank)[0] != "tcp" for rank in range(len(nodes)))
+    check(counted[0]["box"] > 2 * over * 4 * elements * rounds, f"{counted[0]} bytes are fewer than were exchanged")
+    for name in counted[0]:
+        shares = [moved[name] / counted[0][name] for moved in counted[1:]]
+        check(max(shares) < 0.09, f"{name}: of a key whose zeros travel {shares}")  # sizes are tried at first
+    net().faults()
+    box.stop()
+
+
+def sparse_at_box():
+    """the same, of one worker at the box and another over a network"""
+    sparse((BOX, 1))
 
 
 def cables():
@@ -575,7 +373,7 @@ def outlived():
     box = box_on()  # who is killed is missed at once; who comes in its place may take seconds to start DPDK
     for lost, registered in (("shrink", True), ("wait", False)):
         def begin(rank, **arguments):
-            transport, env = _way[-1].worker(rank)
+            transport, env = way().worker(rank)
             return Worker(box.url(lost), rank, 3, prefix=net().inside(rank + 1), env={**SECRET, **env}, transport=transport, keys=KEYS,
                           registered=registered, **arguments)
         outlives(begin, lost)
@@ -648,7 +446,7 @@ def racks_by_dpdk():
     if not PLUGIN.exists():
         raise Skip("this build has no DPDK")
     patient = {"lost_ms": LOST_MS, "warn_ms": 1500}
-    given, digests = {"keys": resnet18(8), "rounds": 4}, set()
+    given, digests = {"keys": resnet18(8) + ",table:100000:sparse", "one_in": 100, "rounds": 4}, set()
     for hierarchy in ("tree", "sharded"):
         for options in ({**DPDK, "uplink_transport": "dpdk"}, {"transports": "tcp,udp", "uplink_transport": "udp"}):
             root = box_on(hierarchy=hierarchy, **patient, **options)
@@ -780,21 +578,6 @@ def xdp():
     do("ip", "-n", net().names[BOX], "link", "del", "x0")
 
 
-def why_not():
-    if os.geteuid() != 0:
-        return "only root makes namespaces"
-    if not SEGMENT.exists():
-        return f"{SEGMENT} is not there (make test-programs)"
-    if not os.access("/dev/net/tun", os.R_OK | os.W_OK):
-        return "there is no /dev/net/tun"
-    probe = f"phub-{os.getpid()}-probe"
-    done = subprocess.run(["ip", "netns", "add", probe], capture_output=True, text=True)
-    if done.returncode != 0:
-        return f"no namespaces here: {done.stderr.strip()}"
-    do("ip", "netns", "delete", probe)
-    return None
-
-
-run([loss_1500, loss_9000, shallow, disorder, stopped, cables, strangers, flood, worker_killed, worker_gone, outlived, deaf, racks, racks_dpdk, racks_by_dpdk, box_killed, beside, six,
-     *DPDK_BOX.cases(lossy, disorder, cables, strangers, flood), *DPDK_WORKER.cases(lossy, stopped, worker_killed, outlived, both, misplaced),
-     *DPDK_ALL.cases(lossy, outlived), *DPDK_MEMIF.cases(stopped_once), *DPDK_XDP.cases(xdp)], why_not())
+run([loss_1500, loss_9000, shallow, disorder, sparse, stopped, cables, strangers, flood, worker_killed, worker_gone, outlived, deaf, racks, racks_dpdk, racks_by_dpdk, box_killed, beside, six,
+     *DPDK_BOX.cases(lossy, disorder, sparse, cables, strangers, flood), *DPDK_WORKER.cases(lossy, stopped, worker_killed, outlived, both, misplaced),
+     *DPDK_ALL.cases(lossy, sparse, outlived), *DPDK_MEMIF.cases(stopped_once, sparse_at_box), *DPDK_XDP.cases(xdp)], why_not())

@@ -37,17 +37,23 @@ def all_bytes(results, dense_bytes):
         check(result["pushed_bytes"] == result["pulled_bytes"] == dense_bytes, f"{result}")
 
 
-def wire():
-    """tcp and udp: what passes a network of their own, counted by the kernel, with a sparse key and with the same one that is not"""
+def network():
+    """Words that enter a network of the caller's own, and a function that says how many bytes have passed there, as the kernel counts."""
     if os.geteuid() != 0:
         raise rig.Skip("needs root, for a network namespace")
     enter = rig.namespace("network")[1]
-    box = rig.Box(prefix=enter, transports="tcp,udp", cores=2)
 
     def passed():
         text = subprocess.run([*enter, "cat", "/proc/net/dev"], capture_output=True, text=True, check=True).stdout
         return int(next(line for line in text.splitlines() if line.strip().startswith("lo:")).split(":")[1].split()[0])
 
+    return enter, passed
+
+
+def wire():
+    """tcp and udp: what passes a network of their own, counted by the kernel, with a sparse key and with the same one that is not"""
+    enter, passed = network()
+    box = rig.Box(prefix=enter, transports="tcp,udp", cores=2)
     for transport in ("tcp", "udp"):
         counted = []
         for word in ("", ":sparse"):
@@ -93,6 +99,25 @@ def boxes():
             rack.stop()
 
 
+def uplink():
+    """a box codes the sums that it sends up, and the one above its results, where all workers push by shared memory: the kernel counts"""
+    enter, passed = network()
+    for by in ("tcp", "udp"):
+        root = rig.Box(prefix=enter, transports=by, cores=2)
+        rack = rig.Box(prefix=enter, transports=f"shm,{by}", uplink=root.address, uplink_transport=by, cores=2)
+        counted = []
+        for word in ("", ":sparse"):
+            before = passed()
+            all_bytes(exchange("shm", word, rack, enter), 4 * ELEMENTS * ROUNDS)
+            counted.append(passed() - before)
+        share = counted[1] / counted[0]
+        rig.say(f"{by}: {counted[0] / 1e6:.1f} MB between the boxes, and sparse {counted[1] / 1e6:.2f}: {share:.1%}")
+        check(counted[0] > 2 * 4 * ELEMENTS * ROUNDS, f"{counted[0]} bytes are fewer than were exchanged")
+        check(share < (0.05 if by == "tcp" else 0.1), f"{by}: {counted[1]} of {counted[0]} bytes")
+        rack.stop()
+        root.stop()
+
+
 def malformed():
     """a coded push that is none ends its connection, and all are told the rank and the key; other jobs go on"""
     box = rig.Box(cores=1)
@@ -121,4 +146,4 @@ def verbs():
 
 
 if __name__ == "__main__":
-    rig.run([wire, kinds, boxes, malformed, verbs])
+    rig.run([wire, kinds, boxes, uplink, malformed, verbs])
