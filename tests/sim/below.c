@@ -348,8 +348,12 @@ static void below_cut(struct world *w, struct below_box *box, uint64_t now_ns)
 	b->cut = box;
 	b->way = w->plan->one_way ? (enum below_way)(oracle_random(&b->random) % 3) : BELOW_BOTH;
 	w->result->one_way += b->way != BELOW_BOTH;
+	if (b->heals_ns == 0 || now_ns >= b->heals_ns + BELOW_LOST_MS * NS_PER_MS)
+		b->cuts_ns = now_ns;
 	b->heals_ns = now_ns + ns;
-	box->struck = box->struck || ns > 1000000ull * BELOW_SHORT_MS;
+	box->cut_ns = now_ns;
+	for (unsigned i = 0; b->heals_ns - b->cuts_ns > BELOW_SHORT_MS * NS_PER_MS && i < b->count; i++)
+		b->boxes[i].struck = b->boxes[i].struck || (b->boxes[i].cut_ns && b->boxes[i].cut_ns >= b->cuts_ns);
 	below_part(w, true);
 	w->result->cut++;
 }

@@ -41,6 +41,7 @@ struct below_box {
 	struct client_env client; /* as which it calls others */
 	struct loop_listener *listener;
 	uint64_t returns_ns; /* it is dead until then; 0: it is not dead, or for good */
+	uint64_t cut_ns;     /* it was cut off then, the last time */
 	bool struck;         /* it was, so that it was felt: it died, or was cut off for long */
 };
 
@@ -53,7 +54,8 @@ struct below {
 	const struct below_box *cut; /* its rack, and those below it, hear nothing of all others; NULL: none is */
 	enum below_way way;          /* ... which way */
 	uint64_t heals_ns;
-	uint64_t run; /* of the root's job, the last that was seen */
+	uint64_t cuts_ns; /* since then there was one cut after the other, too close for what they broke to be mended */
+	uint64_t run;     /* of the root's job, the last that was seen */
 };
 
 /* Before the root is made, whose configuration it is; and whenever it is made, for its environment. */

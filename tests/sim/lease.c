@@ -5,6 +5,7 @@
 #include "tests/sim/lease.h"
 
 #include <stdio.h>
+#include <string.h>
 
 #include "phub/base/clock.h"
 #include "phub/base/stats.h"
@@ -15,7 +16,8 @@
 #include "tests/sim/rest.h"
 #include "tests/sim/worker.h"
 
-#define LEASE_ASK_NS (500 * NS_PER_MS) /* boxes ask etcd as often */
+#define LEASE_PATIENCE_NS (30 * NS_PER_S)   /* so long workers try to get to their job again */
+#define LEASE_ASK_NS      (500 * NS_PER_MS) /* boxes ask etcd as often */
 
 enum { LEASE_TURNS = 40 /* a core may run so many turns before control does */ };
 
@@ -68,14 +70,12 @@ static const struct job *lease_job(const struct box *box, uint32_t id)
 	return job;
 }
 
-uint64_t lease_run(const struct worker *me)
+/* Of the job `id` at the first box, or one below: from box to box up to the root. 0: one of them is dead. */
+static uint64_t lease_run_at(const struct world *w, const struct below_box *at, uint32_t id)
 {
-	struct world *w = me->world;
-	uint32_t id = me->phub->session.start.job;
-	unsigned host = below_endpoint(w, me->phub->session.at.host);
-	const struct below_box *at = host == WORLD_BOX_HOST ? NULL : &w->below.boxes[host - BELOW_HOST];
-
 	for (;;) {
+		unsigned host;
+
 		const struct box *box = at ? at->box : w->box;
 		const struct job *job = lease_job(box, id);
 
@@ -90,6 +90,38 @@ uint64_t lease_run(const struct worker *me)
 			w, box->control.above.place.at.host); /* it may be at the sibling of the one above */
 		at = host == WORLD_BOX_HOST ? NULL : &w->below.boxes[host - BELOW_HOST];
 	}
+}
+
+static void lease_note_runs(struct world *w)
+{
+	for (unsigned i = 0; i < w->below.count; i++) {
+		const struct below_box *at = &w->below.boxes[i];
+		const struct job *job = at->box ? at->box->control.jobs : NULL;
+
+		for (; job; job = job->next) {
+			bool is_new = job->started && job->parent && job->id > w->leases.runs[i].job;
+			uint64_t run = is_new ? lease_run_at(w, at, job->id) : 0;
+
+			if (run) {
+				w->leases.runs[i].job = job->id;
+				w->leases.runs[i].run = run;
+			}
+		}
+		if (!at->box)
+			w->leases.runs[i].job = 0;
+	}
+}
+
+uint64_t lease_run(const struct worker *me)
+{
+	const struct world *w = me->world;
+	unsigned host = below_endpoint(w, me->phub->session.at.host);
+	const struct below_box *at = host == WORLD_BOX_HOST ? NULL : &w->below.boxes[host - BELOW_HOST];
+	uint64_t run = lease_run_at(w, at, me->phub->session.start.job);
+
+	if (run == 0 && at && w->leases.runs[host - BELOW_HOST].job == me->phub->session.start.job)
+		run = w->leases.runs[host - BELOW_HOST].run;
+	return run;
 }
 
 int lease_configure_below(const struct world *w, struct config *config, struct err *e)
@@ -214,6 +246,7 @@ static void lease_claim(struct world *w, int number, uint64_t now_ns)
 		return;
 	if (!w->outage.hidden && !(w->outage.storage && storage_has_failed(w->outage.storage, 0)))
 		world_fail(w, "a box is to be the root, and is not: %s", e.text);
+	l->shut = l->shut || w->outage.hidden;
 	above_decline(c); /* it stands for it again, when its disks are there */
 	l->holder = -1;
 }
@@ -305,7 +338,10 @@ static unsigned lease_upset(struct world *w, uint64_t now_ns)
 	l->upsets++;
 	l->until_well_ns = now_ns + ns;
 	w->result->upset++;
-	w->result->outrun += l->until_well_ns > l->expires_ns;
+	if (l->until_well_ns > l->expires_ns) {
+		w->result->outrun++;
+		l->outrun_ns = l->until_well_ns;
+	}
 	if (lease_draw(w, 3))
 		l->still = l->holder;
 	else
@@ -340,6 +376,7 @@ unsigned lease_step(struct world *w, uint64_t now_ns)
 
 	if (!world_plan_leases(w->plan))
 		return 0;
+	lease_note_runs(w);
 	work = lease_recover(w, now_ns);
 	if (l->woken >= 0 && l->turns > 0) /* cores are first: whoever brings it news is not heard yet */
 		return work;
@@ -362,6 +399,14 @@ uint64_t lease_due(const struct world *w)
 	if (lease_root(w, &epoch) && lease_hears(w, l->holder) && l->renew_ns < due)
 		due = l->renew_ns;
 	return due;
+}
+
+bool lease_excuses(const struct world *w, const char *text)
+{
+	const struct leases *l = &w->leases;
+	bool outrun = l->outrun_ns && loop_net_now(w->net) < l->outrun_ns + LEASE_PATIENCE_NS;
+
+	return (l->shut || outrun) && strstr(text, "it was not back within");
 }
 
 void lease_heal(struct world *w)

@@ -15,6 +15,7 @@
 
 #include "phub/control/box.h"
 #include "phub/control/config.h"
+#include "tests/sim/world.h"
 
 struct world;
 struct worker;
@@ -31,6 +32,15 @@ struct leases {
 	uint64_t renew_ns, ask_ns;
 	uint64_t until_ns[LEASE_BOXES]; /* as they were told last; 0: they were not */
 	unsigned upsets;
+	/* The newest job of each box below that knew of its root, and that one's run: also when boxes between are dead.
+	 */
+	struct {
+		uint32_t job;
+		uint64_t run;
+	} runs[WORLD_BELOW_MAX];
+	uint64_t
+		outrun_ns; /* a root that had stood still, or was deaf, for longer than its lease was well again then */
+	bool shut;         /* nobody could be the root, whose disks were away */
 	/* Under way. */
 	int still; /* it takes no steps; -1: none */
 	int deaf;  /* it hears nothing of etcd; -1: none */
@@ -52,6 +62,8 @@ bool lease_rests(const struct world *w, const struct box *box);
 /* What happens to leases and roots. Returns how much; and when that is due. */
 unsigned lease_step(struct world *w, uint64_t now_ns);
 uint64_t lease_due(const struct world *w);
+/* May it be because there was no root, for so long? */
+bool lease_excuses(const struct world *w, const char *text);
 /* Nothing is upset any more. */
 void lease_heal(struct world *w);
 

@@ -133,7 +133,7 @@ bool outage_excuses(const struct world *w, const char *text)
 		return true;                                           /* others gave up before */
 	if (strstr(text, "cannot be looked into") && outage_blinds(w)) /* before any checkpoint, too */
 		return true;
-	if (promote_excuses(w, text))
+	if (promote_excuses(w, text) || lease_excuses(w, text))
 		return true;
 	if (w->outage.left && (strstr(text, "ranks that had left before do not come again") ||
 				      strstr(text, "only rank 0 brings first weights"))) /* others are done */

@@ -226,6 +226,16 @@ void world_plan_spread(struct world_plan *plan)
 	world_plan_spread_elastic(plan);
 }
 
+/* Whoever loses this box goes to its sibling: that is itself not below it. */
+static void world_draw_sibling(struct world_plan *plan, unsigned box, uint64_t *r)
+{
+	unsigned sibling = world_draw(r, 0, plan->below), above = sibling;
+
+	while (above && above != box + 1)
+		above = plan->boxes[above - 1].above;
+	plan->boxes[box].sibling = above ? 0 : sibling;
+}
+
 /* Two boxes below the root, or more; in half of the worlds some below others. All have a sibling, for who needs one. */
 static void world_plan_tree(struct world_plan *plan, uint64_t *r)
 {
@@ -237,10 +247,9 @@ static void world_plan_tree(struct world_plan *plan, uint64_t *r)
 	for (unsigned i = 0; i < plan->below; i++) {
 		plan->boxes[i].above = deep ? world_draw(r, 0, i) : 0;
 		plan->boxes[i].cores = world_draw(r, 1, 3);
-		plan->boxes[i].sibling = world_draw(r, 0, plan->below);
-		if (plan->boxes[i].sibling == i + 1)
-			plan->boxes[i].sibling = 0;
 	}
+	for (unsigned i = 0; i < plan->below; i++)
+		world_draw_sibling(plan, i, r);
 	for (unsigned rank = 0; rank < plan->workers; rank++)
 		plan->at[rank] = world_draw(r, 0, plan->below);
 	plan->at[world_draw(r, 0, plan->workers - 1)] = plan->below; /* the last one has somebody */
