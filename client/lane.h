@@ -34,19 +34,19 @@ enum flight_state {
 struct flight {
 	uint64_t round;         /* the one that is open, or the next one */
 	uint32_t ahead;         /* the result is here: the box has closed so many rounds since (quorum) */
+	uint32_t hyper;         /* version of the hyper-parameters that the round wants */
 	const uint8_t *payload; /* of the push */
 	const uint8_t *src;     /* not NULL: the payload is still the caller's, to be copied when it is sent */
 	uint32_t slot;          /* of the lane that the payload lies in, from 1; 0: none */
+	uint32_t copies;        /* from or to a GPU, under way */
 	struct lane *lane;
 	const struct chunk_span *span; /* what of the job it is */
 	uint32_t local;                /* index among the lane's chunks */
 	uint32_t keys_in;              /* keys of the chunk that were pushed in this round */
-	uint32_t hyper;                /* version of the hyper-parameters that the round wants */
 	uint32_t sends;                /* the transport reads the payload for so many sends */
-	uint32_t copies;               /* from or to a GPU, under way */
+	uint32_t coded;                /* sparse: bytes of the push at `payload` as it is coded; 0: it goes as it is */
 	uint8_t *code;       /* sparse: where its push is coded; NULL: it goes as it is, and so comes its result */
 	uint8_t *landing;    /* sparse: where its result comes to, to be decoded from there */
-	uint32_t coded;      /* bytes of the push as it is coded, at `payload`; 0: it goes as it is */
 	uint32_t cell;       /* sealed: of the lane that the push lies in, from 1; 0: in none */
 	uint32_t cell_epoch; /* that it was sealed with */
 	uint64_t version;    /* sealed: the counter of its last result */

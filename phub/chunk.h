@@ -101,11 +101,10 @@ struct chunk {
 	uint16_t way;          /* the uplink that its sums take, or SPEC_HOME... */
 	uint32_t way_at;       /* ...and its place among the chunks of that */
 	uint32_t newer, older; /* neighbours in the shard's list of open chunks, by age; CHUNK_NONE at the ends */
-	float *sum;    /* fp32 accumulator, from the shard's pool while payloads or parts are in it; else NULL */
-	uint64_t *map; /* with `sum`, where parts may come: which of its blocks have values (parts.h) */
-	/* Sparse: where its result lies coded, or NULL: it always goes plain; and the bytes of that (coding.h). */
-	uint8_t *coded;
-	uint32_t coded_bytes;
+	uint32_t coded_bytes;  /* sparse: of the result, where it lies coded (coding.h) */
+	float *sum;      /* fp32 accumulator, from the shard's pool while payloads or parts are in it; else NULL */
+	uint64_t *map;   /* with `sum`, where parts may come: which of its blocks have values (parts.h) */
+	uint8_t *coded;  /* sparse: where its result lies coded; NULL: it always goes plain */
 	uint8_t *result; /* in the job's result region; row r of stepwise jobs is at r * plan.region_bytes */
 	float *weight;   /* master weights; the result itself when that is fp32 and bsp; NULL without optimizer */
 	float *state[OPTIMIZER_STATE_MAX];

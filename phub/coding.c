@@ -99,7 +99,7 @@ void coding_renew(struct chunk *chunk)
 const uint8_t *coding_result(struct chunk *chunk, const struct link *link, struct wire_header *header)
 {
 	/* While it is on its way from above, that lands where it would be coded. */
-	if (!chunk->coded || link_is_mapped(link) || chunk_is_up(chunk))
+	if (link_is_mapped(link) || chunk_is_up(chunk))
 		return chunk->result;
 	if (chunk->coded_bytes == CODING_UNKNOWN)
 		chunk->coded_bytes =

@@ -41,7 +41,7 @@ void coding_begin(struct chunk *chunk, struct shard *shard);
 /* The chunk's result is written anew: it does not lie coded any more. */
 void coding_renew(struct chunk *chunk);
 /*
- * What a reply over this link sends of the chunk's result: where it lies coded, and the header says so; or
+ * What a reply over this link sends of a result that may lie coded (chunk->coded): that, and the header says so; or
  * chunk->result.
  */
 const uint8_t *coding_result(struct chunk *chunk, const struct link *link, struct wire_header *header);

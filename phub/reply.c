@@ -78,7 +78,9 @@ static int reply_send(struct chunk *chunk, struct link *link)
 	h.hyper = shard->spec->quorum ? a->ahead : a->hyper;
 	h.count = 1;
 	h.priority = a->priority;
-	payload = rows ? stepwise_row(chunk, shard, link->rank) : coding_result(chunk, link, &h);
+	payload = rows ? stepwise_row(chunk, shard, link->rank) : chunk->result;
+	if (chunk->coded)
+		payload = coding_result(chunk, link, &h);
 	if (link->sealed) {
 		payload = sealing_result(chunk, link, &h, payload, &rc);
 		if (rc == -EIO)

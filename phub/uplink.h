@@ -54,14 +54,14 @@ struct uplink_chunk {
 	uint32_t index;       /* in the shard of the other box: that headers name */
 	float *lift;          /* [elements] the sum that is sent... */
 	const void *sum;      /* ...which lies there, or where the other box reads it (uplink_room()) */
-	uint8_t *code;        /* of a sparse chunk: room for the sum as it is coded, */
-	uint32_t coded_bytes; /* so many; 0: it goes as it is */
+	uint8_t *code;        /* of a sparse chunk: room for the sum as it is coded, in coded_bytes */
 	uint8_t *sealed;      /* encrypted: the message that is sent, as it goes over the wire */
 	uint64_t opened;      /* encrypted: the counter of its last result */
 	uint64_t round;       /* UPLINK_OUT: that the messages name */
 	uint64_t there;       /* the round that the other box collects, when all that was sent is acknowledged */
 	uint32_t gradients;   /* in the sum */
 	uint32_t hyper;       /* that the messages name */
+	uint32_t coded_bytes; /* 0: the sum goes as it is */
 	uint8_t stage;        /* enum uplink_stage */
 	uint8_t next, end;    /* messages of it that are to be sent: the replica's arrays, or the sum as 0 of 1 */
 	uint8_t lies;         /* encrypted: 1 + the message that lies in `sealed`; 0: none */
