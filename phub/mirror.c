@@ -37,7 +37,7 @@ int mirror_spec(struct spec *spec)
 
 bool mirror_takes(const struct chunk *chunk, const struct wire_header *h, uint32_t trailer)
 {
-	return h->type != WIRE_PULL && h->length == chunk->bytes + trailer && h->count > 0;
+	return h->type != WIRE_PULL && !h->coded && h->length == chunk->bytes + trailer && h->count > 0;
 }
 
 /* Which of the chunk's arrays is it? NULL: there is none such. */

@@ -23,7 +23,7 @@ int mirror_spec(struct spec *spec);
 
 /* Owning core: what came is no PUSH. 0, or -EPROTO. */
 int mirror_add(struct chunk *chunk, const struct contribution *c);
-/* May a message of a mirror have this length, with its trailer, and this count? */
+/* May a message of a mirror have this length, with its trailer, and this count? None is coded. */
 bool mirror_takes(const struct chunk *chunk, const struct wire_header *h, uint32_t trailer);
 /* One answer of the chunk went out from the link's heap: is another one due? */
 bool mirror_owes(struct arrival *a);

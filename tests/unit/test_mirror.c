@@ -318,6 +318,7 @@ static void test_sum_before_image(void **state)
 /* What no box sends. */
 static void test_hostile(void **state)
 {
+	struct wire_header sum = {.type = WIRE_PUSH, .count = 2};
 	static const struct message wrong[] = {
 		{WIRE_PULL, 4, 3, 0},                       /* of a worker */
 		{WIRE_PUSH, 5, 0, 2},                       /* from the future */
@@ -345,6 +346,10 @@ static void test_hostile(void **state)
 	/* Arrays of two images. */
 	assert_int_equal(tell_array(b, 5, 3, 0, values), 0);
 	assert_int_equal(tell_array(b, 6, 3, 1, others), -EPROTO);
+	sum.length = b->chunk->bytes;
+	assert_true(mirror_takes(b->chunk, &sum, 0));
+	sum.coded = true;
+	assert_false(mirror_takes(b->chunk, &sum, 0));
 	assert_int_equal(tell_array(b, 5, 4, 1, others), -EPROTO);
 	/* An old sum is dropped. */
 	assert_int_equal(tell_sum(b, 3, 0, 2, others), 0);
