@@ -179,14 +179,21 @@ enum shard_drop {
 /* In a word: "duplicate", "forged". */
 const char *shard_drop_name(enum shard_drop why);
 
+/* Payload of sparse chunks that went one way over links that map nothing (coding.h). */
+struct coding_tally {
+	uint64_t coded; /* messages that were */
+	uint64_t bytes; /* that travelled, of those and of plain ones, */
+	uint64_t whole; /* and of the elements that they say */
+};
+
 struct shard_counters { /* read by control with relaxed loads */
 	uint64_t messages, bytes;
 	uint64_t rounds; /* chunk rounds committed, or steps taken */
 	uint64_t replies;
 	uint64_t parked;
-	uint64_t held, staged, added;         /* payloads by what became of them */
-	uint64_t coded_pushes, coded_replies; /* that came and went coded (coding.h) */
-	uint64_t nonfinite;                   /* elements zeroed */
+	uint64_t held, staged, added; /* payloads by what became of them */
+	struct coding_tally sparse_pushes, sparse_replies;
+	uint64_t nonfinite; /* elements zeroed */
 	uint64_t slots_kept, slots_released;
 	uint64_t sends, sends_done; /* with a cookie; done: completed or dropped with their link */
 	uint64_t dropped[DROP_COUNT];

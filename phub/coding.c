@@ -30,11 +30,26 @@ bool coding_takes(const struct chunk *chunk, const struct link *link, const stru
 	       h->length < chunk->elements * (uint32_t)dtype_size(dtype) + trailer;
 }
 
-int coding_check(const struct chunk *chunk, const struct link *link, const void *payload, uint32_t bytes)
+static void coding_count(
+	struct coding_tally *tally, const struct link *link, bool coded, uint32_t bytes, uint32_t whole)
 {
-	enum dtype dtype = chunk_payload_dtype(chunk, link->shard->spec, link->rank, WIRE_PUSH);
+	if (link_is_mapped(link))
+		return;
+	stats_add(&tally->coded, coded);
+	stats_add(&tally->bytes, bytes);
+	stats_add(&tally->whole, whole);
+}
 
-	return sparse_check(payload, bytes, dtype, chunk->elements, NULL) < 0 ? -EILSEQ : 0;
+int coding_receive(const struct chunk *chunk, const struct link *link, const struct event *e)
+{
+	const struct wire_header *h = &e->header;
+	enum dtype dtype = chunk_payload_dtype(chunk, link->shard->spec, link->rank, h->type);
+	uint32_t whole = h->coded ? chunk->elements * (uint32_t)dtype_size(dtype) : e->bytes;
+
+	if (h->coded && sparse_check(e->payload, e->bytes, dtype, chunk->elements, NULL) < 0)
+		return -EILSEQ;
+	coding_count(&link->shard->counters.sparse_pushes, link, h->coded, e->bytes, whole);
+	return 0;
 }
 
 /* Zeroes what is not finite, in a copy. */
@@ -109,6 +124,12 @@ const uint8_t *coding_result(struct chunk *chunk, const struct link *link, struc
 	header->length = chunk->coded_bytes;
 	header->coded = true;
 	return chunk->coded;
+}
+
+void coding_sent(const struct chunk *chunk, const struct link *link, const struct wire_header *h)
+{
+	coding_count(&link->shard->counters.sparse_replies, link, h->coded,
+		h->length - (link->sealed ? WIRE_TRAILER_BYTES : 0), chunk->answer_bytes);
 }
 
 int coding_land(struct chunk *chunk, const struct wire_header *h, const void *payload)

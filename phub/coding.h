@@ -24,14 +24,15 @@
 #include <stdint.h>
 
 #include "phub/chunk.h"
+#include "transport/transport.h"
 
 /* Bytes of the result region for results that are coded, behind all else. */
 uint64_t coding_bytes(const struct spec *spec);
 
 /* May a message with this header, whose trailer has so many bytes, be coded? Its length is that of one, at least. */
 bool coding_takes(const struct chunk *chunk, const struct link *link, const struct wire_header *h, uint32_t trailer);
-/* Is a push's payload the coding of its chunk? 0, or -EILSEQ. */
-int coding_check(const struct chunk *chunk, const struct link *link, const void *payload, uint32_t bytes);
+/* A message of a sparse chunk, or a part of one, is counted. 0, or -EILSEQ: it is coded, and no coding of its chunk. */
+int coding_receive(const struct chunk *chunk, const struct link *link, const struct event *e);
 
 /* For chunk.c. As chunk_clean(), of a coded payload; a stepwise job's comes back plain. */
 const void *coding_clean(struct chunk *chunk, const struct contribution *c);
@@ -45,6 +46,8 @@ void coding_renew(struct chunk *chunk);
  * chunk->result.
  */
 const uint8_t *coding_result(struct chunk *chunk, const struct link *link, struct wire_header *header);
+/* A reply with this header, of a sparse chunk, has gone: it is counted. */
+void coding_sent(const struct chunk *chunk, const struct link *link, const struct wire_header *h);
 
 /* A result from above, which the transport put to chunk->coded or `payload` says where: the chunk's own now. 0, or
  * -EPROTO. */

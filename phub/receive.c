@@ -181,11 +181,10 @@ static int receive_message(struct link *link, struct event *e, uint64_t now_ns)
 		if (rc <= 0)
 			return rc;
 	}
-	if (e->header.coded) {
-		rc = coding_check(&shard->chunks[e->header.chunk], link, e->payload, e->bytes);
+	if (shard->chunks[e->header.chunk].sparse) { /* no other is coded: receive_is_whole() */
+		rc = coding_receive(&shard->chunks[e->header.chunk], link, e);
 		if (rc < 0)
 			return rc;
-		stats_add(&shard->counters.coded_pushes, 1);
 	}
 	return receive_add(link, e, now_ns);
 }

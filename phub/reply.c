@@ -97,7 +97,8 @@ static int reply_send(struct chunk *chunk, struct link *link)
 	link->sends++;
 	stats_add(&shard->counters.sends, 1);
 	stats_add(&shard->counters.replies, 1);
-	stats_add(&shard->counters.coded_replies, h.coded);
+	if (chunk->sparse)
+		coding_sent(chunk, link, &h);
 	link->credit_told = h.credit;
 	link->credit_due = false;
 	return 0;

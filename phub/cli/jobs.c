@@ -127,6 +127,21 @@ static json_t *jobs_json_above(const Phub__AboveInfo *a)
 		a->transport_why, "advice", a->advice);
 }
 
+static json_t *jobs_json_tally(const Phub__SparseInfo *s)
+{
+	return json_pack("{s:I, s:I, s:I}", "coded", (json_int_t)s->coded, "bytes", (json_int_t)s->bytes, "whole",
+		(json_int_t)s->whole);
+}
+
+/* NULL: no key is sparse, or an older box does not tell. */
+static json_t *jobs_json_sparse(const Phub__JobInfo *job)
+{
+	if (!job->sparse_pushes || !job->sparse_results)
+		return NULL;
+	return json_pack("{s:o, s:o}", "pushes", jobs_json_tally(job->sparse_pushes), "results",
+		jobs_json_tally(job->sparse_results));
+}
+
 /* NULL: it takes part in no exchange. */
 static json_t *jobs_json_beside(const Phub__JobInfo *job)
 {
@@ -162,7 +177,7 @@ static json_t *jobs_json(const Phub__JobInfo *job)
 		json_array_append_new(missing, json_integer(job->missing[i]));
 	return json_pack(
 		"{s:s, s:i, s:s, s:I, s:I, s:I, s:s, s:s, s:f, s:f, s:I, s:o, s:o, s:s, s:I, s:i, s:i, s:I, s:I, s:I,"
-		" s:s, s:i, s:o, s:I, s:I, s:I, s:o, s:o*, s:o*, s:o*, s:o*, s:s*, s:s*, s:o*, s:s*, s:o*}",
+		" s:s, s:i, s:o, s:I, s:I, s:I, s:o, s:o*, s:o*, s:o*, s:o*, s:o*, s:s*, s:s*, s:o*, s:s*, s:o*}",
 		"job", job->name, "world", (int)job->world, "state", job->state, "keys", (json_int_t)job->keys,
 		"chunks", (json_int_t)job->chunks, "bytes", (json_int_t)job->bytes, "optimizer", job->optimizer, "sync",
 		job->sync, "rounds_per_s", job->rounds_per_s, "gb_per_s", job->gb_per_s, "rounds",
@@ -172,9 +187,10 @@ static json_t *jobs_json(const Phub__JobInfo *job)
 		(json_int_t)job->share_waits, "policy", job->lost_policy ? job->lost_policy : "", "quorum",
 		(int)job->quorum, "lost", jobs_json_lost(job), "losses", (json_int_t)job->losses, "joins",
 		(json_int_t)job->joins, "late", (json_int_t)job->late, "checkpoint",
-		jobs_json_checkpoint(job->checkpoint), "standby", jobs_json_standby(job), "dropped",
-		jobs_json_dropped(job->dropped, job->n_dropped), "below", jobs_json_below(job), "above",
-		jobs_json_above(job->above), "hierarchy", job->n_beside ? job->hierarchy : NULL, "hierarchy_why",
+		jobs_json_checkpoint(job->checkpoint), "standby", jobs_json_standby(job), "sparse",
+		jobs_json_sparse(job), "dropped", jobs_json_dropped(job->dropped, job->n_dropped), "below",
+		jobs_json_below(job), "above", jobs_json_above(job->above), "hierarchy",
+		job->n_beside ? job->hierarchy : NULL, "hierarchy_why",
 		job->hierarchy_why && *job->hierarchy_why ? job->hierarchy_why : NULL, "beside", jobs_json_beside(job),
 		"association", job->association && *job->association ? job->association : NULL, "rebalance",
 		rebalance_json(job->rebalance));
@@ -384,6 +400,18 @@ static void jobs_print_boxes(const Phub__JobInfo *job)
 			output_bytes(job->above->bytes, text));
 }
 
+/* How much less its sparse keys send; over shared memory nothing of them is sent. */
+static void jobs_print_sparse(const Phub__JobInfo *job)
+{
+	const Phub__SparseInfo *up = job->sparse_pushes, *down = job->sparse_results;
+	char text[4][32];
+
+	if (up && down && up->whole + down->whole > 0)
+		printf("%s: sparse keys: %s of %s pushed travelled, %s of %s of results\n", job->name,
+			output_bytes(up->bytes, text[0]), output_bytes(up->whole, text[1]),
+			output_bytes(down->bytes, text[2]), output_bytes(down->whole, text[3]));
+}
+
 /* Of a job, or of all that there were. */
 static void jobs_print_dropped(const char *of, Phub__Dropped *const *rows, size_t count)
 {
@@ -458,6 +486,7 @@ static void jobs_print(const struct jobs_options *o, const Phub__AdminReply *rep
 			printf("%s: held back for %.1f s by its bandwidth of %" PRIu64 " bytes a second\n",
 				reply->jobs[i]->name, (double)reply->jobs[i]->quota_ms / 1e3,
 				reply->jobs[i]->bandwidth);
+		jobs_print_sparse(reply->jobs[i]);
 		jobs_print_standby(reply->jobs[i]);
 		jobs_print_boxes(reply->jobs[i]);
 		if (reply->jobs[i]->reconnects)

@@ -53,6 +53,7 @@ struct admin_job {
 	Phub__RebalanceInfo rebalance;
 	Phub__RebalanceFlow *flows;
 	Phub__RebalanceFlow **flow_pointers;
+	Phub__SparseInfo sparse_pushes, sparse_results;
 	Phub__AboveInfo above;
 	char above_box[340];
 	Phub__CheckpointInfo checkpoint;
@@ -122,16 +123,31 @@ static void admin_rates(const struct job *job, Phub__JobInfo *info)
 	info->gb_per_s = (double)(last->bytes - first->bytes) / 1e9 / seconds;
 }
 
-static void admin_fill_generation(const struct job *job, Phub__JobInfo *info)
+static Phub__SparseInfo *admin_fill_tally(const struct coding_tally *tally, Phub__SparseInfo *out)
 {
+	phub__sparse_info__init(out);
+	out->coded = tally->coded;
+	out->bytes = tally->bytes;
+	out->whole = tally->whole;
+	return out;
+}
+
+static void admin_fill_generation(const struct job *job, struct admin_job *out)
+{
+	const struct generation_sums sums = generation_sums(job->generation);
 	const struct spec *spec = &job->generation->spec;
+	Phub__JobInfo *info = &out->info;
 
 	info->keys = spec->plan.key_count;
 	info->chunks = spec->plan.chunk_count;
 	info->bytes = spec->plan.payload_bytes;
 	info->optimizer = admin_text(spec_optimizer_name(spec->optimizer));
 	info->sync = admin_text(spec_sync_name(spec->sync));
-	info->rounds = job->rounds + generation_sums(job->generation).rounds / spec->plan.chunk_count;
+	info->rounds = job->rounds + sums.rounds / spec->plan.chunk_count;
+	if (spec->plan.sparse_bytes > 0) {
+		info->sparse_pushes = admin_fill_tally(&sums.sparse_pushes, &out->sparse_pushes);
+		info->sparse_results = admin_fill_tally(&sums.sparse_replies, &out->sparse_results);
+	}
 	admin_rates(job, info);
 	info->weight = spec->weight;
 	info->bandwidth = spec->bandwidth;
@@ -424,7 +440,7 @@ static int admin_fill_job(const struct job *job, struct admin_job *out, struct a
 				     : above_holds(job) ? "held"
 							: job_state_name(job->state));
 	if (job->generation && job->state == JOB_RUNNING) {
-		admin_fill_generation(job, &out->info);
+		admin_fill_generation(job, out);
 		admin_fill_standby(job, &out->info);
 	}
 	admin_fill_workers(job, out, &r->workers_left);

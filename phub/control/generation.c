@@ -733,6 +733,13 @@ void generation_destroy(struct generation *g, struct box *box)
 	free(g);
 }
 
+static void generation_add_tally(struct coding_tally *sum, const struct coding_tally *t)
+{
+	sum->coded += stats_read(&t->coded);
+	sum->bytes += stats_read(&t->bytes);
+	sum->whole += stats_read(&t->whole);
+}
+
 struct generation_sums generation_sums(const struct generation *g)
 {
 	struct generation_sums sums = {0};
@@ -744,6 +751,8 @@ struct generation_sums generation_sums(const struct generation *g)
 			continue;
 		sums.bytes += stats_read(&shard->counters.bytes);
 		sums.rounds += stats_read(&shard->counters.rounds);
+		generation_add_tally(&sums.sparse_pushes, &shard->counters.sparse_pushes);
+		generation_add_tally(&sums.sparse_replies, &shard->counters.sparse_replies);
 	}
 	return sums;
 }

@@ -110,9 +110,10 @@ void generation_destroy(struct generation *g, struct box *box);
 
 struct generation_link *generation_link(struct generation *g, uint32_t rank, uint32_t core);
 
-/* Pushed bytes and committed chunk rounds, over all cores, so far. */
+/* Pushed bytes and committed chunk rounds, over all cores, so far; and what travelled of sparse keys. */
 struct generation_sums {
 	uint64_t bytes, rounds;
+	struct coding_tally sparse_pushes, sparse_replies;
 };
 struct generation_sums generation_sums(const struct generation *g);
 /* Adds the messages that its cores have dropped so far, by enum shard_drop. */

@@ -10,7 +10,7 @@ import subprocess
 import raw
 import rig
 from rig import check, holds
-from test_racks import Beside, Rack, flat
+from test_racks import PHUB, Beside, Rack, flat, jobs
 from test_uplinks import over, rdma_ports
 
 ELEMENTS, ROUNDS, WORLD, ONE_IN = 1000000, 5, 3, 100
@@ -118,6 +118,33 @@ def uplink():
         root.stop()
 
 
+def shown():
+    """phub jobs says how much of sparse keys travelled, and of a job that has none, or all of it in shared memory, nothing"""
+    box, elements, world, workers = rig.Box(transports="tcp,udp,shm", cores=2), 100000, 2, {}
+    for name, word, transport in (("few", ":sparse", "tcp"), ("all", ":sparse", "udp"), ("dense", "", "tcp"), ("near", ":sparse", "shm")):
+        workers[name] = rig.job(box.url(name), world, keys=f"table:{elements}{word},more:5000", rounds="until-told", report_ms=20, pause_us=1000,
+                                one_in=0 if name == "all" else ONE_IN, transport=transport)
+    for crew in workers.values():
+        for worker in crew:
+            worker.event("progress")
+    for name, least, most in (("few", 0.01, 0.03), ("all", 0.9, 1)):  # a few values are zero by chance
+        job = jobs(box, name)
+        pushes, results = job["sparse"]["pushes"], job["sparse"]["results"]
+        check(all(least < way["bytes"] / way["whole"] <= most for way in (pushes, results)), f"{job['sparse']}")
+        check(job["rounds"] <= pushes["whole"] / (4 * elements * world) <= job["rounds"] + 2, f"of {job['rounds']} rounds: {job['sparse']}")
+        check(pushes["coded"] > 0 < results["coded"], f"{job['sparse']}")
+    nothing = {"coded": 0, "bytes": 0, "whole": 0}
+    check("sparse" not in jobs(box, "dense") and jobs(box, "near")["sparse"] == {"pushes": nothing, "results": nothing}, "it names what does not travel")
+    out = subprocess.run([PHUB, "jobs", box.address], check=True, capture_output=True, text=True, timeout=rig.DEADLINE_S, env=rig.QUIET).stdout
+    holds(out, r"few: sparse keys: [0-9.]+ .B of [0-9.]+ .B pushed travelled, [0-9.]+ .B of [0-9.]+ .B of results\n", "all: sparse keys: ")
+    check("dense: sparse" not in out and "near: sparse" not in out, out)
+    for crew in workers.values():
+        crew[0].tell()
+        for worker in crew:
+            worker.good()
+    box.stop()
+
+
 def malformed():
     """a coded push that is none ends its connection, and all are told the rank and the key; other jobs go on"""
     box = rig.Box(cores=1)
@@ -146,4 +173,4 @@ def verbs():
 
 
 if __name__ == "__main__":
-    rig.run([wire, kinds, boxes, uplink, malformed, verbs])
+    rig.run([wire, kinds, boxes, uplink, shown, malformed, verbs])

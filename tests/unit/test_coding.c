@@ -62,10 +62,12 @@ static int push_coded(struct bench *b, uint32_t rank, uint64_t round)
 		.slot = code, /* which is never kept */
 		.now_ns = ++b->now,
 	};
+	struct event e;
 	int rc;
 
 	assert_true(bytes > 0);
-	assert_int_equal(coding_check(b->chunk, c.link, code, h.length), 0);
+	e = (struct event){.header = h, .payload = code, .bytes = h.length};
+	assert_int_equal(coding_receive(b->chunk, c.link, &e), 0);
 	assert_int_equal(link_count(c.link, h.seq), 0);
 	rc = chunk_add(b->chunk, &c);
 	memset(code, 0xff, sizeof(code)); /* nobody reads it any more */
@@ -181,6 +183,8 @@ static void check_reply(const struct bench *b, unsigned k, bool coded)
 static void test_results_go_coded_where_that_is_shorter(void **state)
 {
 	struct bench *b = sparse_bench();
+	const struct coding_tally *tally;
+	uint64_t bytes = 0;
 
 	(void)state;
 	bench_open(b, 2, 0);
@@ -194,9 +198,13 @@ static void test_results_go_coded_where_that_is_shorter(void **state)
 		check_reply(b, 0, few);
 		check_reply(b, 1, few);
 		assert_ptr_equal(b->fake.sent[0].payload, b->fake.sent[1].payload); /* made once */
+		bytes += 2 * b->fake.sent[0].header.length;
 		bench_complete(b);
 	}
-	assert_int_equal(b->shard->counters.coded_replies, 6);
+	tally = &b->shard->counters.sparse_replies;
+	assert_int_equal(tally->coded, 6);
+	assert_int_equal(tally->bytes, bytes);
+	assert_int_equal(tally->whole, 12 * b->chunk->bytes);
 	bench_close(b);
 }
 
@@ -212,6 +220,7 @@ static void test_results_that_are_mapped_are_plain(void **state)
 	check_sum(b);
 	check_reply(b, 0, false);
 	check_reply(b, 1, false);
+	assert_int_equal(b->shard->counters.sparse_replies.whole, 0);
 	bench_complete(b);
 	bench_close(b);
 }
@@ -393,7 +402,7 @@ static void test_what_is_malformed_ends_its_connection(void **state)
 		assert_false(s->script.dropped[0]);
 		assert_int_equal(s->script.released, 1);
 		assert_int_equal(s->shard->chunks[0].arrived, 0);
-		assert_int_equal(s->shard->counters.coded_pushes, 0);
+		assert_int_equal(s->shard->counters.sparse_pushes.coded, 0);
 		assert_int_equal(mailbox_receive(s->control, &mail), 0);
 		assert_int_equal(mail.kind, MAIL_LINK_CLOSED);
 		assert_int_equal(mail.rank, 1);
@@ -425,15 +434,21 @@ static void test_a_slot_is_given_back_at_once(void **state)
 {
 	struct stand *s = stand_open_sparse(1, 8);
 	const float *result = (const float *)(const void *)s->shard->chunks[0].result;
+	const struct coding_tally *tally = &s->shard->counters.sparse_pushes;
 	uint8_t code[STAND_ELEMENTS * sizeof(float)];
 
 	(void)state;
 	coded_message(s, code, true);
 	stand_steps(s, 1);
 	assert_int_equal(s->script.released, 1);
-	assert_int_equal(s->shard->counters.coded_pushes, 1);
-	assert_true(s->shard->counters.bytes < sizeof(s->data)); /* as it came */
+	assert_int_equal(tally->coded, 1);
+	assert_int_equal(tally->bytes, s->shard->counters.bytes);
+	assert_true(tally->bytes < tally->whole); /* as it came */
+	assert_int_equal(tally->whole, sizeof(s->data));
 	stand_push(s, 0, 0, false);
+	assert_int_equal(tally->coded, 1);
+	assert_int_equal(tally->bytes, s->shard->counters.bytes);
+	assert_int_equal(tally->whole, 2 * sizeof(s->data));
 	assert_true(result[3] == 2 && result[40] == -4 && result[0] == 0);
 	finish(s);
 }
