@@ -473,9 +473,10 @@ struct phub_scout_report {
 	double home, away; /* accuracies of its model, 0 .. 1: on its own data, and where it travelled to */
 	uint64_t samples;  /* away; 0: it says nothing of accuracies */
 	uint64_t bytes;    /* that it has said in the window */
-	/* PHUB_SCOUT_PLUS; losses are means over samples: */
-	uint64_t trained;     /* samples in the window; 0: it says nothing of `train` */
-	double train;         /* of its own model on them, as it was trained */
+	/* Losses are means over samples: */
+	uint64_t trained; /* samples in the window; 0: it says nothing of `train` */
+	double train;     /* of its own model on them, as it was trained */
+	/* PHUB_SCOUT_PLUS: */
 	uint64_t tried;       /* samples, always the same; 0: it says nothing of these: */
 	double before, after; /* of the mean model, as the window before this one began, and as it ended */
 };
@@ -499,11 +500,12 @@ struct phub_scout_decision {
 	double bytes;      /* C */
 	double cost;       /* of the theta that it was at; NaN likewise */
 	char reason[240];
-	/* PHUB_SCOUT_PLUS: */
-	double r, pull; /* how sites align, and pull apart; NaN: not known */
-	double gain,
-		radius; /* loss that talking more would save, and half of its interval; NaN and infinity likewise */
-	uint32_t tries; /* samples that each site may try the mean model on after the next window; 0: none */
+	double r; /* how sites have aligned: ||mean||^2 over the mean of ||d_k||^2 of what they said; NaN: not known */
+	double pull;    /* PHUB_SCOUT_PLUS: how they pull apart beyond the noise of batches; NaN likewise */
+	double gain;    /* PHUB_SCOUT_PLUS: loss that talking more would save, as far as probes say; NaN likewise */
+	double radius;  /* half of the interval of 95 % of `gain`, or else of `loss`; infinite: not known */
+	uint32_t tries; /* PHUB_SCOUT_PLUS: samples to try the mean model on after the next window, at most; 0: none */
+	double train;   /* loss of sites' own models on what they trained on, the mean of sites; NaN: not known */
 };
 
 typedef struct phub_scout phub_scout_t;
@@ -526,9 +528,9 @@ PHUB_API double phub_scout_theta(const phub_scout_t *scout);
 PHUB_API int phub_scout_host(const phub_scout_t *scout, unsigned site, unsigned sites);
 
 /*
- * PHUB_SCOUT_PLUS: after each exchange, with d_k what site k said over its share: `said`, the sum over sites of share_k
- * ||d_k||^2, over all trained tensors, `heard`, ||sum share_k d_k||^2, and `squares`, the sum of share_k^2; in float64
- * and with the same bits at all sites. `rate` is that of learning. -EINVAL: NULL.
+ * After each exchange, for PHUB_SCOUT_PLUS and for decision.r, with d_k what site k said over its share: `said`, the
+ * sum over sites of share_k ||d_k||^2, over all trained tensors, `heard`, ||sum share_k d_k||^2, and `squares`, the sum
+ * of share_k^2; in float64 and with the same bits at all sites. `rate` is that of learning. -EINVAL: NULL.
  */
 PHUB_API int phub_scout_hear(phub_scout_t *scout, double said, double heard, double squares, double rate);
 
@@ -626,8 +628,8 @@ PHUB_API int phub_site_step(phub_site_t *site, const float *const *gradients, do
 PHUB_API int phub_site_wait(phub_site_t *site, int timeout_ms);
 
 /*
- * PHUB_SCOUT_PLUS: what the mini-batch of the last or the next step lost as it was trained: `loss`, the sum over its
- * `samples`. Without it no model is tried, and what no theta mends is not seen. -EINVAL: NULL.
+ * What the mini-batch of the last or the next step lost as it was trained: `loss`, the sum over its `samples`. Without
+ * it PHUB_SCOUT_PLUS tries no model, and does not see what no theta mends. -EINVAL: NULL.
  */
 PHUB_API int phub_site_loss(phub_site_t *site, double loss, uint64_t samples);
 
@@ -664,6 +666,10 @@ PHUB_API int phub_site_state(phub_site_t *site, struct phub_site_state *state);
 
 /* The scout's last decision. -ENODATA: there is none yet. */
 PHUB_API int phub_site_decision(phub_site_t *site, struct phub_scout_decision *decision);
+
+/* How sites have aligned in the last window, r of decision.r for each tensor alone, to r[0 .. count]; NaN: not known.
+ * Returns how many tensors there are. -ENODATA as above; -EINVAL: NULL. */
+PHUB_API int phub_site_alignment(phub_site_t *site, double *r, unsigned count);
 
 /* Frees it; NULL is allowed. With an exchange on its way it leaves the job first, unfinished. Before phub_close(). */
 PHUB_API void phub_site_close(phub_site_t *site);

@@ -11,6 +11,7 @@
 
 #include "client/api.h"
 #include "client/handle.h"
+#include "client/scout/square.h"
 #include "phub/base/clock.h"
 
 enum { COURSE_PRIORITY_MAX = 65535 };
@@ -20,21 +21,25 @@ enum { COURSE_PRIORITY_MAX = 65535 };
 /* Numbers and pointers first, then floats. */
 static int course_memory(struct phub_site *s, struct err *e)
 {
-	size_t all = s->site.elements, slots = slots_floats(s->world), floats, head;
+	size_t all = s->site.elements, slots = course_slots(s), tensors = s->config.tensor_count, floats, head;
 	uint32_t largest = 0;
 
-	for (unsigned t = 0; t < s->config.tensor_count; t++)
+	for (unsigned t = 0; t < tensors; t++)
 		largest = s->tensors[t].elements > largest ? s->tensors[t].elements : largest;
 	floats = 3 * all + largest + 2 * slots;
 	head = s->world * (sizeof(*s->reports) + sizeof(*s->present_samples)) +
-	       s->config.tensor_count * sizeof(*s->model) + s->world * sizeof(*s->present);
+	       tensors * (sizeof(*s->model) + 4 * sizeof(double)) + s->world * sizeof(*s->present);
 	s->block = all < PTRDIFF_MAX / 8 / sizeof(float) ? calloc(1, head + floats * sizeof(float)) : NULL;
 	if (!s->block)
 		return err_set(e, -ENOMEM, "%s: no memory for %zu floats of a site", s->phub->session.who, floats);
 	s->reports = s->block;
 	s->present_samples = (uint64_t *)(s->reports + s->world);
 	s->model = (const float **)(s->present_samples + s->world);
-	s->present = (uint32_t *)(s->model + s->config.tensor_count);
+	s->offered_square = (double *)(s->model + tensors);
+	s->said_sum = s->offered_square + tensors;
+	s->heard_sum = s->said_sum + tensors;
+	s->r = s->heard_sum + tensors;
+	s->present = (uint32_t *)(s->r + tensors);
 	s->offers = (float *)(s->present + s->world);
 	s->sums = s->offers + all;
 	s->scratch = s->sums + all;
@@ -82,6 +87,11 @@ void course_fini(struct phub_site *s)
 	s->block = NULL;
 }
 
+uint32_t course_slots(const struct phub_site *s)
+{
+	return slots_floats(s->world, s->scouted ? s->config.tensor_count : 0);
+}
+
 float *course_at(const struct phub_site *s, float *array, unsigned t)
 {
 	return array + s->site.offset[t];
@@ -95,7 +105,7 @@ bool course_plus(const struct phub_site *s)
 /* ---- who is there ---- */
 
 /* Of those that have samples, or by these; where nobody has any all are alike. */
-static double course_share(const struct phub_site *s, unsigned place)
+double course_share(const struct phub_site *s, unsigned place)
 {
 	uint64_t total = 0, mine = s->present_samples[place];
 	unsigned with_any = 0;
@@ -159,45 +169,22 @@ static int course_hello_begin(struct phub_site *s)
 	return rc;
 }
 
-/* Over the tensors that are trained: the same bits at all sites, of the same floats. */
-static double course_square(const struct phub_site *s, float *array)
-{
-	double square = 0;
-
-	for (unsigned t = 0; t < s->config.tensor_count; t++) {
-		const float *at = course_at(s, array, t);
-
-		for (uint32_t i = 0; s->tensors[t].trained && i < s->tensors[t].elements; i++)
-			square += (double)at[i] * at[i];
-	}
-	return square;
-}
-
-/* An exchange has landed: what it says of how sites align. Shares are those that its offers were made with. */
-static void course_hear(struct phub_site *s)
-{
-	double said = 0, squares = 0;
-
-	for (unsigned i = 0; i < s->present_count; i++) {
-		const double share = course_share(s, i);
-		struct slot slot;
-
-		slots_get(s->slots_in, s->present[i], &slot);
-		said += slot.said;
-		squares += share * share;
-	}
-	scout_hear(&s->scout, said, course_square(s, s->sums), squares, s->site.rate);
-}
-
 static void course_offer(struct phub_site *s)
 {
+	const double share = s->site.config.share;
 	uint64_t before = s->site.counts.bytes_paper;
 
-	for (unsigned t = 0; t < s->config.tensor_count; t++)
-		if (site_exchanges(&s->site, t))
-			site_offer(&s->site, t, course_at(s, s->offers, t));
+	s->said = 0;
+	for (unsigned t = 0; t < s->config.tensor_count; t++) {
+		float *offer = course_at(s, s->offers, t);
+
+		if (!site_exchanges(&s->site, t))
+			continue;
+		site_offer(&s->site, t, offer);
+		s->offered_square[t] = s->scouted && share > 0 ? square_of(offer, s->tensors[t].elements) / share : 0;
+		s->said += s->tensors[t].trained ? s->offered_square[t] : 0;
+	}
 	s->offered = true;
-	s->said = course_plus(s) && s->site.config.share > 0 ? course_square(s, s->offers) / s->site.config.share : 0;
 	s->offered_bytes = s->site.counts.bytes_paper - before;
 }
 
@@ -223,8 +210,8 @@ static void course_exchange_land(struct phub_site *s)
 	s->offered = s->pending = false;
 	if (s->at_box)
 		return;
-	if (course_plus(s))
-		course_hear(s);
+	if (s->scouted)
+		window_hear(s);
 	if (s->window.open)
 		window_land(s);
 	course_count(s);
@@ -269,7 +256,7 @@ static int course_begin(struct phub_site *s, enum course_kind kind)
 		.samples = s->samples};
 	int rc;
 
-	memset(s->slots_out, 0, slots_floats(s->world) * sizeof(float));
+	memset(s->slots_out, 0, course_slots(s) * sizeof(float));
 	if (kind == COURSE_FETCH)
 		rc = course_fetch_begin(s);
 	else if (kind == COURSE_HELLO)
@@ -287,6 +274,8 @@ static int course_begin(struct phub_site *s, enum course_kind kind)
 		return 0;
 	own.said = kind == COURSE_EXCHANGE ? s->said : 0;
 	slots_put(s->slots_out, s->rank, &own);
+	for (unsigned t = 0; t < s->config.tensor_count && kind == COURSE_EXCHANGE && s->scouted; t++)
+		slots_put_said(s->slots_out, s->world, t, s->offered_square[t]);
 	if (kind == COURSE_EXCHANGE && s->window.open)
 		window_put(s);
 	return phub_push_pull(s->phub, s->slots_key, s->slots_out, s->slots_in, 0);

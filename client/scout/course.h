@@ -105,14 +105,18 @@ struct phub_site {
 	uint64_t *present_samples;
 	struct scout_report *reports; /* [world] */
 	const float **model;          /* [tensor_count] that is tried */
+	/* [tensor_count] each, of one that has a scout: squares as scout_hear() has them, of each tensor alone. */
+	double *offered_square;       /* of the offers: this site's part of `said` */
+	double *said_sum, *heard_sum; /* of this window's exchanges */
+	double *r;                    /* of the last window; NaN: not known */
 	unsigned present_count;
 	struct window window;
 
 	/* Floats of all tensors each, at the places of struct site; */
 	float *offers, *sums, *scratch;
-	double said;                 /* of the offers: see struct slot */
+	double said;                 /* of the offers, over all that are trained: see struct slot */
 	float *zeros;                /* as many as the largest tensor has */
-	float *slots_out, *slots_in; /* [slots_floats(world)] */
+	float *slots_out, *slots_in; /* [course_slots()] */
 	void *block;
 };
 
@@ -153,6 +157,8 @@ void window_travel_land(struct phub_site *s);
 /* Tries models; calls evaluate(). */
 void window_try(struct phub_site *s);
 void window_put(struct phub_site *s);
+/* An exchange has landed: what it says of how sites align. */
+void window_hear(struct phub_site *s);
 /* The reports are here: decides. */
 void window_land(struct phub_site *s);
 
@@ -171,10 +177,15 @@ void course_log_decision(struct phub_site *s, double theta);
 
 /* ---- shared by these ---- */
 
+/* Floats of the slots' key. */
+uint32_t course_slots(const struct phub_site *s);
+
 /* Is the scout's policy scout+? Then no model travels: the sums of exchanges tell. */
 bool course_plus(const struct phub_site *s);
 
 float *course_at(const struct phub_site *s, float *array, unsigned t);
+/* What the site of this place has of the whole, by the slots that have landed. */
+double course_share(const struct phub_site *s, unsigned place);
 /* A round of a tensor's key, with a priority by its place. */
 int course_push(struct phub_site *s, unsigned t, const float *from);
 /* Who is there, by the slots that have landed, and what this site's part is. */

@@ -79,12 +79,23 @@ void course_log_run(struct phub_site *s)
 	free(names);
 }
 
+/* As long as a site has tensors. */
+static void log_decision(int log, const struct record_decision *d)
+{
+	const size_t bytes = record_decision(d, NULL, 0);
+	char *line = malloc(bytes + 1);
+
+	if (line) {
+		record_decision(d, line, bytes + 1);
+		log_write(log, line, bytes);
+	}
+	free(line);
+}
+
 void course_log_decision(struct phub_site *s, double theta)
 {
 	struct record_shadow shadow[SHADOW_THETAS_MAX];
 	struct record_decision d;
-	char line[8192];
-	size_t bytes;
 
 	if (s->log < 0)
 		return;
@@ -93,7 +104,10 @@ void course_log_decision(struct phub_site *s, double theta)
 	d.theta = theta;
 	d.decision = s->decision;
 	d.sites = s->present_count;
-	d.bytes_travel = s->present_count > 1 ? (double)s->scout.config.model_bytes : 0;
+	d.r = s->r;
+	d.tensor_count = s->config.tensor_count;
+	d.train_loss = s->decision.seen.train;
+	d.bytes_travel = s->present_count > 1 && !course_plus(s) ? (double)s->scout.config.model_bytes : 0;
 	for (unsigned i = 0; i < s->present_count; i++) {
 		d.samples += s->reports[i].samples;
 		d.bytes += (double)s->reports[i].bytes / s->present_count;
@@ -109,9 +123,7 @@ void course_log_decision(struct phub_site *s, double theta)
 	}
 	d.shadow = s->shadow.count > 0 ? shadow : NULL;
 	d.shadow_count = s->shadow.count;
-	bytes = record_decision(&d, line, sizeof(line));
-	if (bytes < sizeof(line))
-		log_write(s->log, line, bytes);
+	log_decision(s->log, &d);
 }
 
 static void log_end(struct phub_site *s)

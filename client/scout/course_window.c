@@ -8,6 +8,7 @@
 
 #include "client/handle.h"
 #include "client/scout/course.h"
+#include "client/scout/square.h"
 
 /* ---- where models go ---- */
 
@@ -105,16 +106,21 @@ static uint64_t window_bytes(const struct phub_site *s)
 	return steps == period ? bytes : (uint64_t)((double)bytes * (double)period / (double)steps);
 }
 
-/* What scout+ asks for is known already: how the site trained, and what the window before made of the mean model. */
-static void window_tell(struct window *w)
+/* How the site has trained. */
+static void window_trained(struct window *w)
 {
-	w->home = (struct scout_report){.trained = w->trained,
-		.train = w->trained > 0 ? w->batches / (double)w->trained : NAN,
-		.tried = isnan(w->levels[1]) ? 0 : w->tried_samples,
-		.before = w->levels[0],
-		.after = w->levels[1]};
+	w->home = (struct scout_report){
+		.trained = w->trained, .train = w->trained > 0 ? w->batches / (double)w->trained : NAN};
 	w->batches = 0;
 	w->trained = 0;
+}
+
+/* What scout+ asks for is known already: what the window before made of the mean model. */
+static void window_tell(struct window *w)
+{
+	w->home.tried = isnan(w->levels[1]) ? 0 : w->tried_samples;
+	w->home.before = w->levels[0];
+	w->home.after = w->levels[1];
 }
 
 /* After a window, with the mean model in place, where there is time for that. */
@@ -137,11 +143,12 @@ void window_try(struct phub_site *s)
 
 	w->tried = true;
 	w->guest = (struct scout_report){0};
+	window_trained(w);
 	if (course_plus(s)) {
 		window_tell(w);
 		return;
 	}
-	w->home = (struct scout_report){.home = window_accuracy(s, NULL, &samples)};
+	w->home.home = window_accuracy(s, NULL, &samples);
 	if (w->strange)
 		w->home.home = NAN; /* nothing is said of what it would lose */
 	if (s->present_count <= 1) {
@@ -164,6 +171,38 @@ void window_put(struct phub_site *s)
 		slots_put_report(s->slots_out, w->guest_rank, &w->guest);
 }
 
+/* Shares are those that its offers were made with. */
+void window_hear(struct phub_site *s)
+{
+	double said = 0, heard = 0, squares = 0;
+
+	for (unsigned i = 0; i < s->present_count; i++) {
+		const double share = course_share(s, i);
+		struct slot slot;
+
+		slots_get(s->slots_in, s->present[i], &slot);
+		said += slot.said;
+		squares += share * share;
+	}
+	for (unsigned t = 0; t < s->config.tensor_count; t++) {
+		const double square =
+			site_exchanges(&s->site, t) ? square_of(course_at(s, s->sums, t), s->tensors[t].elements) : 0;
+
+		s->said_sum[t] += slots_get_said(s->slots_in, s->world, t);
+		s->heard_sum[t] += square;
+		heard += s->tensors[t].trained ? square : 0;
+	}
+	scout_hear(&s->scout, said, heard, squares, s->site.rate);
+}
+
+static void window_align(struct phub_site *s)
+{
+	for (unsigned t = 0; t < s->config.tensor_count; t++) {
+		s->r[t] = plus_alignment(s->said_sum[t], s->heard_sum[t]);
+		s->said_sum[t] = s->heard_sum[t] = 0;
+	}
+}
+
 void window_land(struct phub_site *s)
 {
 	struct window *w = &s->window;
@@ -181,6 +220,7 @@ void window_land(struct phub_site *s)
 	w->began = s->site.counts.steps;
 	scout_observe(&s->scout, s->reports, s->present_count, &s->decision);
 	s->windows++;
+	window_align(s);
 	course_log_decision(s, s->site.config.theta);
 	site_set_theta(&s->site, s->decision.theta);
 	if (course_plus(s))

@@ -137,7 +137,8 @@ int options_tell(const struct scout_decision *d, struct phub_scout_decision *out
 		.pull = d->pull,
 		.gain = d->gain,
 		.radius = d->radius,
-		.tries = d->tries};
+		.tries = d->tries,
+		.train = d->seen.train};
 
 	if (!out || out->size < sizeof(size_t) || out->size > OPTIONS_SIZE_MAX)
 		return err_set(e, -EINVAL, "scout: phub_scout_decision.size must be the struct's");

@@ -110,14 +110,11 @@ void plus_init(struct plus *plus)
 
 /* ---- what the window says ---- */
 
-/* NaN: nothing that can be true; a mean is no longer than what it is of, but for the rounding of its floats. */
-static double plus_alignment(const struct plus_window *w)
+double plus_alignment(double said, double heard)
 {
-	const double r = w->heard / w->said;
+	const double r = heard / said;
 
-	if (w->exchanges == 0 || !(w->said > 0) || !isfinite(w->said) || !(r >= 0 && r <= 1 + PLUS_ROUNDING))
-		return NAN;
-	return fmin(1, r);
+	return said > 0 && isfinite(said) && r >= 0 && r <= 1 + PLUS_ROUNDING ? fmin(1, r) : NAN;
 }
 
 /* Some of the mean is the common gradient's, and chance may have r above 1 / K: then there is none to be seen. */
@@ -332,7 +329,7 @@ static unsigned plus_part(struct plus *p, unsigned index, struct plus_verdict *v
 unsigned plus_next(struct plus *p, const struct plus_config *c, const struct plus_window *w, unsigned index,
 	unsigned count, unsigned patience, struct plus_verdict *v)
 {
-	const double r = plus_alignment(w);
+	const double r = plus_alignment(w->said, w->heard);
 	const enum plus_phase phase = p->phase;
 	unsigned next = index;
 
@@ -352,6 +349,8 @@ unsigned plus_next(struct plus *p, const struct plus_config *c, const struct plu
 		else
 			next = plus_probe(p, c, w, r, count, v);
 	}
+	if (isnan(v->gain))
+		plus_gain(p, c, v);
 	if (plus_is_apart(p, c, w))
 		next = plus_part(p, index, v);
 	p->last = phase;

@@ -124,6 +124,10 @@ struct plus_verdict {
 	uint32_t tries;      /* samples that a site may try its models on at the end of the next window; 0: none */
 };
 
+/* r of exchanges whose sums are these, `heard` being ||S||^2. NaN: they cannot be true: a mean is no longer than what
+ * it is of, but for the rounding of floats. */
+double plus_alignment(double said, double heard);
+
 /* The limits above, and the defaults for what they leave open: 2, .02, .05, .1, .5, .02, .03, 200, .5. */
 void plus_defaults(struct plus_config *config);
 

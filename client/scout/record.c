@@ -243,22 +243,32 @@ size_t record_run(const struct record_run *run, char *out, size_t room)
 
 void record_decision_init(struct record_decision *decision)
 {
-	*decision = (struct record_decision){
-		.low = NAN, .high = NAN, .bytes_bsp = NAN, .train_loss = NAN, .accuracy = NAN, .score_loss = NAN};
+	*decision = (struct record_decision){.decision = {.r = NAN, .pull = NAN, .gain = NAN, .radius = INFINITY},
+		.bytes_bsp = NAN,
+		.train_loss = NAN,
+		.accuracy = NAN,
+		.score_loss = NAN};
 }
 
-static void decision_interval(struct line *l, const struct record_decision *d)
+static void decision_interval(struct line *l, const struct scout_decision *d)
 {
-	field_name(l, "interval");
-	if (!isfinite(d->low) || !isfinite(d->high)) {
-		line_put(l, "null");
+	const double middle = isnan(d->gain) ? d->loss : d->gain, ends[] = {middle - d->radius, middle + d->radius};
+
+	if (isfinite(ends[0]) && isfinite(ends[1])) {
+		field_doubles(l, "interval", ends, 2);
 		return;
 	}
-	line_put(l, "[");
-	line_double(l, d->low);
-	line_put(l, ",");
-	line_double(l, d->high);
-	line_put(l, "]");
+	field_name(l, "interval");
+	line_put(l, "null");
+}
+
+/* Of scout+ alone. */
+static void decision_pull(struct line *l, const struct scout_decision *d)
+{
+	if (!isnan(d->pull))
+		field_double(l, "pull", d->pull);
+	if (!isnan(d->gain))
+		field_double(l, "gain", d->gain);
 }
 
 static void decision_shadow(struct line *l, const struct record_decision *d)
@@ -289,7 +299,9 @@ size_t record_decision(const struct record_decision *d, char *out, size_t room)
 	field_whole(&l, "believed", d->decision.believed);
 	field_whole(&l, "sites", d->sites);
 	field_double(&l, "AL", d->decision.loss);
-	decision_interval(&l, d);
+	decision_interval(&l, &d->decision);
+	decision_pull(&l, &d->decision);
+	field_double(&l, "r_all", d->decision.r);
 	if (d->r)
 		field_doubles(&l, "r", d->r, d->tensor_count);
 	field_double(&l, "bytes", d->bytes);

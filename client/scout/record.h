@@ -37,15 +37,15 @@ struct record_shadow {
 	double bytes; /* in this window */
 };
 
-/* A window's line. record_decision_init() makes all that may be unknown so. */
+/* A window's line. record_decision_init() makes all that may be unknown so. Its "interval" is that of "gain" where
+ * there is one, else of "AL". */
 struct record_decision {
 	uint64_t t;                     /* steps of the run so far */
 	double theta;                   /* of the window that is over */
 	struct scout_decision decision; /* what followed of it */
 	uint64_t samples;               /* that the reports which were believed count */
 	unsigned sites;                 /* that were asked */
-	double low, high;               /* where AL is likely to be; NaN: not known */
-	const double *r;                /* [tensor_count] mean over the window's exchanges; NULL: left out */
+	const double *r;                /* [tensor_count] over the window's exchanges; NULL: left out */
 	unsigned tensor_count;
 	double bytes, bytes_travel;    /* sent in the window, mean of sites: in exchanges; of models that travelled */
 	double bytes_total, bytes_bsp; /* since the start: all of both; what BSP would have sent */
@@ -62,7 +62,7 @@ struct record_end {
 	double theta, accuracy, loss, seconds;
 };
 
-/* Unknown: the interval, bytes_bsp, the training loss and the score. The rest is 0. */
+/* Unknown: how sites align, the interval, bytes_bsp, the training loss and the score. The rest is 0. */
 void record_decision_init(struct record_decision *decision);
 
 /*

@@ -10,6 +10,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#define SCOUT_NORMAL 1.959964 /* so many deviations to each side hold 95 % */
+
 /* ---- numbers ---- */
 
 static uint64_t scout_mix(uint64_t x)
@@ -142,12 +144,21 @@ static bool scout_believes(const struct scout_report *report)
 	return report->samples > 0 && report->home >= 0 && report->home <= 1 && report->away >= 0 && report->away <= 1;
 }
 
+/* The variance of a difference of two accuracies, each with a sample that is right and one that is not in addition. */
+static double scout_variance(const struct scout_report *report)
+{
+	const double n = (double)report->samples, home = (report->home * n + 1) / (n + 2),
+		     away = (report->away * n + 1) / (n + 2);
+
+	return (home * (1 - home) + away * (1 - away)) / (n + 2);
+}
+
 /* Loss, bytes and how many were believed; counts what was sent. */
 static void scout_weigh(
 	struct scout *s, const struct scout_report *reports, unsigned sites, struct scout_decision *decision)
 {
 	const bool travels = s->config.policy != SCOUT_PLUS;
-	double loss = 0, bytes = 0;
+	double loss = 0, variance = 0, bytes = 0;
 
 	for (unsigned i = 0; i < sites; i++) {
 		bytes += (double)reports[i].bytes;
@@ -156,6 +167,7 @@ static void scout_weigh(
 		if (!scout_believes(&reports[i]))
 			continue;
 		loss += reports[i].home - reports[i].away;
+		variance += scout_variance(&reports[i]);
 		decision->believed++;
 	}
 	decision->bytes = bytes / sites / s->config.period;
@@ -164,6 +176,8 @@ static void scout_weigh(
 			 s->config.lambda_bytes * decision->bytes / (double)s->config.model_bytes;
 	if (isnan(decision->loss))
 		decision->cost = NAN;
+	else if (travels)
+		decision->radius = SCOUT_NORMAL * sqrt(variance) / decision->believed;
 }
 
 static bool scout_knows(const struct scout *s, unsigned index)
@@ -370,7 +384,7 @@ static unsigned scout_gather(struct scout *s, const struct scout_report *reports
 static void scout_say_why(const struct scout *s, const struct plus_verdict *v, struct scout_decision *d)
 {
 	const struct plus *p = &s->plus;
-	const double target = s->config.thetas[p->target];
+	const double target = s->config.thetas[p->target], apart = s->now.after - s->now.train;
 	const size_t room = sizeof(d->reason);
 	char *to = d->reason;
 
@@ -415,41 +429,33 @@ static void scout_say_why(const struct scout *s, const struct plus_verdict *v, s
 		snprintf(to, room,
 			"the mean model's loss is %.2f more than the sites' own: models have drifted apart, and it "
 			"measures anew",
-			v->gain);
+			apart);
 		break;
 	case PLUS_NORM:
 		snprintf(to, room,
 			"the mean model's loss is %.2f more than the sites' own although they talk at each step: batch "
 			"normalization by statistics that no site has? No theta mends that; group normalization does",
-			v->gain);
+			apart);
 		break;
 	}
 }
 
-static unsigned scout_follow(
-	struct scout *s, const struct scout_report *reports, unsigned sites, struct scout_decision *d)
+static unsigned scout_follow(struct scout *s, struct scout_decision *d)
 {
 	struct plus_verdict v;
 	unsigned next;
 
-	d->believed = scout_gather(s, reports, sites);
-	s->now.bytes = d->bytes * s->config.period;
-	s->now.bytes_bsp = (double)s->config.model_bytes * s->config.period;
 	next = plus_next(&s->plus, &s->config.plus, &s->now, s->index, s->config.theta_count, s->config.patience, &v);
 	d->action = scout_direction(s->index, next);
 	if (v.cause == PLUS_BLIND)
 		d->action = SCOUT_FALLS_BACK;
 	if (v.cause == PLUS_NORM)
 		d->action = SCOUT_CANNOT;
-	if (v.cause == PLUS_NORM || v.cause == PLUS_APART)
-		v.gain = s->now.after - s->now.train;
 	scout_say_why(s, &v, d);
-	d->r = v.r;
 	d->pull = v.pull;
 	d->gain = v.gain;
 	d->radius = v.radius;
 	s->tries = d->tries = v.tries;
-	s->now = (struct plus_window){0};
 	return next;
 }
 
@@ -468,16 +474,23 @@ static enum scout_action scout_replayed(const struct scout *s, double before, do
 int scout_observe(
 	struct scout *scout, const struct scout_report *reports, unsigned sites, struct scout_decision *decision)
 {
-	const bool replays = scout->config.policy == SCOUT_REPLAY;
+	const bool replays = scout->config.policy == SCOUT_REPLAY, follows = scout->config.policy == SCOUT_PLUS;
 	const double before = scout_theta(scout);
+	unsigned told;
 
 	if (sites == 0 || sites > SCOUT_SITES_MAX)
 		return -EINVAL;
 	*decision = (struct scout_decision){
 		.window = scout->window, .r = NAN, .pull = NAN, .gain = NAN, .radius = INFINITY};
 	scout_weigh(scout, reports, sites, decision);
-	scout->index = scout->config.policy == SCOUT_PLUS ? scout_follow(scout, reports, sites, decision)
-							  : scout_search(scout, decision, sites);
+	told = scout_gather(scout, reports, sites);
+	scout->now.bytes = decision->bytes * scout->config.period;
+	scout->now.bytes_bsp = (double)scout->config.model_bytes * scout->config.period;
+	decision->believed = follows ? told : decision->believed;
+	decision->r = plus_alignment(scout->now.said, scout->now.heard);
+	decision->seen = scout->now;
+	scout->index = follows ? scout_follow(scout, decision) : scout_search(scout, decision, sites);
+	scout->now = (struct plus_window){0};
 	scout->window++;
 	decision->theta = scout_theta(scout);
 	decision->index = replays ? scout_place(scout) : scout->index;

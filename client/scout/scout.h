@@ -90,10 +90,11 @@ struct scout_report {
 	double home, away; /* accuracies of its model, 0 .. 1: on its own data, and where it travelled to */
 	uint64_t samples;  /* away; 0: it does not say anything of accuracies */
 	uint64_t bytes;    /* that it has sent in exchanges of the window */
-	/* SCOUT_PLUS. Losses are means over samples, in nats or any unit: */
+	/* Losses are means over samples, in nats or any unit: */
 	uint64_t trained; /* samples in the window; 0: it says nothing of `train` */
 	double train;     /* of its own model on them, as it was trained */
-	uint64_t tried;   /* samples of the same draw each time; 0: it says nothing of these: */
+	/* SCOUT_PLUS: */
+	uint64_t tried; /* samples of the same draw each time; 0: it says nothing of these: */
 	/* Of the mean model, as the window before this one began, and as it ended: just after its last exchange. A
 	 * report goes with an exchange, so it tells of what was before that. */
 	double before, after;
@@ -116,10 +117,15 @@ struct scout_decision {
 	double loss;       /* AL; NaN: it is not known */
 	double bytes;      /* C */
 	double cost;       /* of the theta that it was at; NaN likewise */
+	/* Half of AL's interval, of 95 %, by the samples of the reports, as if `home` had as many (Agresti and Caffo,
+	 * 2000); SCOUT_PLUS: of `gain`. Infinite: not known. */
+	double radius;
+	double r;                /* how sites have aligned, see plus.h; NaN: not known */
+	struct plus_window seen; /* what was heard, and means of what sites said of losses */
 	/* SCOUT_PLUS: */
-	double r, pull;      /* NaN: not known */
-	double gain, radius; /* loss that talking more would save, and its interval's half; NaN, infinite: not known */
-	uint32_t tries;      /* samples that each site may try the mean model on at the end of the next window */
+	double pull;    /* NaN: not known */
+	double gain;    /* loss that talking more would save, as far as probes say; NaN: not known */
+	uint32_t tries; /* samples that each site may try the mean model on at the end of the next window */
 	char reason[SCOUT_REASON_BYTES];
 };
 
@@ -133,12 +139,12 @@ struct scout {
 	uint64_t tried[SCOUT_THETAS_MAX]; /* how many windows there were when it was tried last; 0: it was not */
 	double cost[SCOUT_THETAS_MAX];    /* then */
 	uint64_t random;
-	uint64_t bytes;        /* in exchanges, of all sites, so far; */
-	uint64_t bytes_travel; /* and of models that travelled */
+	uint64_t bytes;         /* in exchanges, of all sites, so far; */
+	uint64_t bytes_travel;  /* and of models that travelled */
+	struct plus_window now; /* what was heard since the last window */
 	/* SCOUT_PLUS: */
 	struct plus plus;
-	struct plus_window now; /* what was heard since the last window */
-	uint32_t tries;         /* as decision.tries; before the first window config.plus.tries */
+	uint32_t tries; /* as decision.tries; before the first window config.plus.tries */
 };
 
 /* The paper's own: every 500 steps, lambda_loss 50, lambda_bytes 1, sigma 0.05; hill climbing. Without thetas. */
@@ -159,7 +165,7 @@ unsigned scout_host(const struct scout *scout, unsigned site, unsigned sites);
  * SCOUT_PLUS: an exchange is over, of which all know these sums over all tensors that are trained, in float64 and with
  * the same bits: `said`, share_k ||d_k||^2 of all sites, with d_k what site k has said over its share; `heard`, the
  * square of the sum's norm; `squares`, share_k^2 of all sites. `rate` is that of learning. What cannot be true is heard
- * as that. Others ignore it.
+ * as that. Other policies tell of it in `seen` alone.
  */
 void scout_hear(struct scout *scout, double said, double heard, double squares, double rate);
 

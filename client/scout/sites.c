@@ -223,8 +223,8 @@ static int sites_name(phub_site_t *s)
 	if (rc < 0)
 		return rc;
 	if (!s->at_box)
-		rc = s->slots_key = phub_key(s->phub, SITES_SLOTS_KEY, PHUB_F32, slots_floats(s->world), 0,
-			PHUB_KEY_ALONE | PHUB_KEY_SPARSE);
+		rc = s->slots_key = phub_key(
+			s->phub, SITES_SLOTS_KEY, PHUB_F32, course_slots(s), 0, PHUB_KEY_ALONE | PHUB_KEY_SPARSE);
 	s->named = rc >= 0;
 	if (rc < 0)
 		course_fini(s);
@@ -389,6 +389,19 @@ int phub_site_decision(phub_site_t *s, struct phub_scout_decision *decision)
 	if (s->windows == 0)
 		return err_set(api_last_error(), -ENODATA, "%s: nothing was decided yet", sites_who(s));
 	return options_tell(&s->decision, decision, api_last_error());
+}
+
+int phub_site_alignment(phub_site_t *s, double *r, unsigned count)
+{
+	if (!s)
+		return sites_refuse(s);
+	if (!r && count > 0)
+		return err_set(api_last_error(), -EINVAL, "%s: phub_site_alignment() needs a place", sites_who(s));
+	if (s->windows == 0)
+		return err_set(api_last_error(), -ENODATA, "%s: nothing was decided yet", sites_who(s));
+	for (unsigned t = 0; t < count && t < s->config.tensor_count; t++)
+		r[t] = s->r[t];
+	return (int)s->config.tensor_count;
 }
 
 void phub_site_close(phub_site_t *s)

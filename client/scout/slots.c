@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "client/scout/slots.h"
 
+#include <float.h>
+
 /* In a slot: flags, words, the report. */
 enum { SLOT_WORDS_AT = 1, SLOT_REPORT_AT = SLOT_WORDS_AT + (int)(SLOT_WORDS * SCOUT_WORD_FLOATS) };
 
@@ -38,6 +40,13 @@ void slots_put_news(float *slots, uint32_t world, const struct slots_news *news)
 	scout_bytes_pack(news->scout, sizeof(news->scout), at + (size_t)2 * SCOUT_WORD_FLOATS);
 }
 
+void slots_put_said(float *slots, uint32_t world, uint32_t tensor, double said)
+{
+	const double most = (double)FLT_MAX / world;
+
+	slots[slots_floats(world, tensor)] = said > 0 ? (float)(said < most ? said : most) : 0;
+}
+
 void slots_get(const float *slots, uint32_t rank, struct slot *slot)
 {
 	const float *at = slots_of(slots, rank);
@@ -67,4 +76,9 @@ bool slots_get_news(const float *slots, uint32_t world, struct slots_news *news)
 	good = scout_word_unpack(at + SCOUT_WORD_FLOATS, &news->window) && good;
 	news->theta = scout_word_double(theta);
 	return scout_bytes_unpack(at + (size_t)2 * SCOUT_WORD_FLOATS, sizeof(news->scout), news->scout) && good;
+}
+
+double slots_get_said(const float *slots, uint32_t world, uint32_t tensor)
+{
+	return slots[slots_floats(world, tensor)];
 }

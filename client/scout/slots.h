@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What sites tell each other beside tensors, in a key of its own whose sum all hear: a slot for each rank, and at the
- * end what one of them, whom all know, brings those who come. Whoever is not there leaves zeros. Pure; any thread.
+ * What sites tell each other beside tensors, in a key of its own whose sum all hear: a slot for each rank, then what
+ * one of them, whom all know, brings those who come, and at the end a float for each tensor, which is summed indeed.
+ * Whoever is not there leaves zeros. Pure; any thread.
  */
 #ifndef PHUB_CLIENT_SCOUT_SLOTS_H
 #define PHUB_CLIENT_SCOUT_SLOTS_H
@@ -40,19 +41,25 @@ struct slots_news {
 #define SLOT_FLOATS ((uint32_t)(1 + SLOT_WORDS * SCOUT_WORD_FLOATS + SCOUT_REPORT_FLOATS))
 #define NEWS_FLOATS ((uint32_t)(2 * SCOUT_WORD_FLOATS + SCOUT_BYTES_FLOATS(SCOUT_SAVED_BYTES)))
 
-static inline uint32_t slots_floats(uint32_t world)
+/* Of a job with a scout `tensors` are all of the site, else 0. */
+static inline uint32_t slots_floats(uint32_t world, uint32_t tensors)
 {
-	return world * SLOT_FLOATS + NEWS_FLOATS;
+	return world * SLOT_FLOATS + NEWS_FLOATS + tensors;
 }
 
 /* Into floats that are all zero; the report of a rank may be written by two, each some of its fields. */
 void slots_put(float *slots, uint32_t rank, const struct slot *slot);
 void slots_put_report(float *slots, uint32_t rank, const struct scout_report *report);
+/* Share ||d||^2 of what this rank says of a tensor. One float has not all its digits: it is to look at, and nothing is
+ * decided by it. What is no number, which a job may forbid, is said as 0: the tensor itself has it. */
+void slots_put_said(float *slots, uint32_t world, uint32_t tensor, double said);
 void slots_put_news(float *slots, uint32_t world, const struct slots_news *news);
 
 /* Of a sum. What cannot be true is as if nobody were there, a report that says nothing, or false. */
 void slots_get(const float *slots, uint32_t rank, struct slot *slot);
 void slots_get_report(const float *slots, uint32_t rank, struct scout_report *report);
 bool slots_get_news(const float *slots, uint32_t world, struct slots_news *news);
+/* Of all ranks. */
+double slots_get_said(const float *slots, uint32_t world, uint32_t tensor);
 
 #endif

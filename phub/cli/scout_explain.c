@@ -60,19 +60,47 @@ static void explain_what(const struct explain *x, unsigned i)
 	printf("  why     %s\n", *scout_log_text(w, "reason") ? scout_log_text(w, "reason") : "the log does not say");
 }
 
-static void explain_seen(const struct explain *x, unsigned i)
+static void explain_loss(const struct explain *x, const json_t *w)
 {
-	const json_t *w = scout_log_window(&x->log, i);
 	double loss = scout_log_number(w, "AL"), low = scout_log_element(w, "interval", 0),
 	       high = scout_log_element(w, "interval", 1);
 	char text[32];
 
-	printf("  seen    accuracy lost on other sites' data: %s", explain_points(loss, text));
+	printf("accuracy lost on other sites' data: %s", explain_points(loss, text));
 	if (!isnan(low) && !isnan(high))
 		printf(" (between %.1f and %.1f)", 100 * low, 100 * high);
 	if (x->costs && !isnan(loss))
 		printf(", %s the %.1f that are borne", loss > x->config.sigma ? "above" : "within",
 			100 * x->config.sigma);
+}
+
+/* What scout+ goes by. */
+static void explain_pull(const json_t *w)
+{
+	double r = scout_log_number(w, "r_all"), pull = scout_log_number(w, "pull"), gain = scout_log_number(w, "gain"),
+	       low = scout_log_element(w, "interval", 0), high = scout_log_element(w, "interval", 1);
+
+	if (isnan(r))
+		printf("how sites align is not known");
+	else
+		printf("sites align by r = %.4f", r);
+	if (!isnan(pull))
+		printf(", and pull apart %.3g times as much as the noise of a batch", pull);
+	if (!isnan(gain))
+		printf("; talking more would save a loss of %.4f", gain);
+	if (!isnan(gain) && !isnan(low) && !isnan(high))
+		printf(" (between %.4f and %.4f)", low, high);
+}
+
+static void explain_seen(const struct explain *x, unsigned i)
+{
+	const json_t *w = scout_log_window(&x->log, i);
+
+	printf("  seen    ");
+	if (x->config.policy == SCOUT_PLUS)
+		explain_pull(w);
+	else
+		explain_loss(x, w);
 	printf("; %.0f of %.0f sites believed", scout_log_number(w, "believed"), scout_log_number(w, "sites"));
 	if (scout_log_number(w, "n") > 0)
 		printf(", %.0f samples", scout_log_number(w, "n"));
@@ -109,6 +137,8 @@ static void explain_cost(const struct explain *x, unsigned i)
 	       steps = scout_log_number(w, "t") - (i ? explain_number(x, i - 1, "t") : 0);
 	const struct scout_config *c = &x->config;
 
+	if (x->config.policy == SCOUT_PLUS) /* it weighs none */
+		return;
 	if (isnan(cost)) {
 		puts("  cost    unknown: too few reports could be believed");
 		return;
@@ -120,20 +150,32 @@ static void explain_cost(const struct explain *x, unsigned i)
 	puts("");
 }
 
-/* The window before `i`, or `i` itself, in which a theta was last tried and its cost known; -1: none. */
+/* The window before `i`, or `i` itself, in which a theta was last tried, and what it costs known; -1: none. */
 static int explain_tried(const struct explain *x, unsigned i, double theta)
 {
 	for (int at = (int)i; at >= 0; at--)
 		if (explain_number(x, (unsigned)at, "theta") == theta &&
-			!isnan(explain_number(x, (unsigned)at, "cost")))
+			!isnan(explain_number(x, (unsigned)at, x->config.policy == SCOUT_PLUS ? "r_all" : "cost")))
 			return at;
 	return -1;
+}
+
+/* What it was like at a theta, in the window `at`. */
+static void explain_like(const struct explain *x, unsigned at)
+{
+	char text[32];
+
+	if (x->config.policy == SCOUT_PLUS)
+		printf("r %.4f, sent %s, at step %.0f", explain_number(x, at, "r_all"),
+			explain_bytes(explain_number(x, at, "bytes"), text), explain_number(x, at, "t"));
+	else
+		printf("cost %.4g, lost %s, at step %.0f", explain_number(x, at, "cost"),
+			explain_points(explain_number(x, at, "AL"), text), explain_number(x, at, "t"));
 }
 
 static void explain_others(const struct explain *x, unsigned i)
 {
 	const json_t *w = scout_log_window(&x->log, i);
-	char text[32];
 
 	for (unsigned g = 0; g < x->config.theta_count; g++) {
 		double theta = x->config.thetas[g];
@@ -144,10 +186,8 @@ static void explain_others(const struct explain *x, unsigned i)
 			puts("not tried");
 			continue;
 		}
-		printf("cost %.4g, lost %s, at step %.0f%s%s\n", explain_number(x, (unsigned)at, "cost"),
-			explain_points(explain_number(x, (unsigned)at, "AL"), text),
-			explain_number(x, (unsigned)at, "t"),
-			theta == scout_log_number(w, "theta") ? "  <- was here" : "",
+		explain_like(x, (unsigned)at);
+		printf("%s%s\n", theta == scout_log_number(w, "theta") ? "  <- was here" : "",
 			theta == scout_log_number(w, "next") ? "  <- goes here" : "");
 	}
 }
@@ -156,7 +196,7 @@ static void explain_alignment(const struct explain *x, unsigned i)
 {
 	const json_t *w = scout_log_window(&x->log, i);
 	unsigned count = scout_log_elements(w, "r"), least = 0;
-	double sum = 0, sites = scout_log_number(x->log.run, "sites");
+	double sum = 0, sites = scout_log_number(x->log.run, "sites"), all = scout_log_number(w, "r_all");
 	const char *name;
 	unsigned known = 0;
 
@@ -173,11 +213,10 @@ static void explain_alignment(const struct explain *x, unsigned i)
 	if (known == 0)
 		return;
 	name = json_string_value(json_array_get(json_object_get(x->log.run, "tensors"), least));
-	printf("  r       %.3f, the mean of %u tensors; least in %s: %.3f. 1 is sites that agree, %.3f (1/K) what they "
-	       "have by "
+	printf("  r       %.3f, %s %u tensors; least in %s: %.3f. 1 is sites that agree, %.3f (1/K) what they have by "
 	       "chance\n",
-		sum / known, known, name ? name : "a tensor without a name", scout_log_element(w, "r", least),
-		1 / sites);
+		isnan(all) ? sum / known : all, isnan(all) ? "the mean of" : "over all of", known,
+		name ? name : "a tensor without a name", scout_log_element(w, "r", least), 1 / sites);
 }
 
 static void explain_shadow(const struct explain *x, unsigned i)
@@ -214,9 +253,19 @@ static bool explain_changes(const struct explain *x, unsigned i)
 	       strcmp(scout_log_text(scout_log_window(&x->log, i), "action"), "falls back") == 0;
 }
 
+static void explain_cell(struct output_table *table, double value)
+{
+	if (isnan(value))
+		output_cell(table, "-");
+	else
+		output_cell(table, "%.4g", value);
+}
+
 static void explain_summary(const struct explain *x)
 {
-	struct output_table table = {.heads = {"step", "theta", "to", "action", "AL points", "cost", "bytes", "reason"},
+	const bool pulls = x->config.policy == SCOUT_PLUS;
+	struct output_table table = {.heads = {"step", "theta", "to", "action", pulls ? "r" : "AL points",
+					     pulls ? "pull" : "cost", "bytes", "reason"},
 		.align = "rrrlrrrl"};
 	struct scout_log_total total = scout_log_total(&x->log);
 	unsigned changes = 0;
@@ -232,8 +281,8 @@ static void explain_summary(const struct explain *x)
 		output_cell(&table, "%g", scout_log_number(w, "theta"));
 		output_cell(&table, "%g", scout_log_number(w, "next"));
 		output_cell(&table, "%s", scout_log_text(w, "action"));
-		output_cell(&table, "%.1f", 100 * scout_log_number(w, "AL"));
-		output_cell(&table, "%.4g", scout_log_number(w, "cost"));
+		explain_cell(&table, pulls ? scout_log_number(w, "r_all") : 100 * scout_log_number(w, "AL"));
+		explain_cell(&table, scout_log_number(w, pulls ? "pull" : "cost"));
 		output_cell(&table, "%s", explain_bytes(scout_log_number(w, "bytes"), text));
 		output_cell(&table, "%s", scout_log_text(w, "reason"));
 	}
@@ -261,6 +310,15 @@ static int explain_find(const struct explain *x, uint64_t at)
 	return -1;
 }
 
+static json_t *explain_tried_json(const struct explain *x, unsigned at)
+{
+	const json_t *w = scout_log_window(&x->log, at);
+
+	return json_pack("{s:O, s:O, s:O?, s:O?, s:O?}", "theta", json_object_get(w, "theta"), "t",
+		json_object_get(w, "t"), "cost", json_object_get(w, "cost"), "AL", json_object_get(w, "AL"), "r_all",
+		json_object_get(w, "r_all"));
+}
+
 static bool explain_json(const struct explain *x, unsigned i)
 {
 	json_t *line = json_deep_copy(scout_log_window(&x->log, i)), *tried = json_array();
@@ -269,11 +327,7 @@ static bool explain_json(const struct explain *x, unsigned i)
 		int at = explain_tried(x, i, x->config.thetas[g]);
 
 		if (at >= 0)
-			json_array_append_new(
-				tried, json_pack("{s:f, s:f, s:f, s:O}", "theta", x->config.thetas[g], "t",
-					       explain_number(x, (unsigned)at, "t"), "cost",
-					       explain_number(x, (unsigned)at, "cost"), "AL",
-					       json_object_get(scout_log_window(&x->log, (unsigned)at), "AL")));
+			json_array_append_new(tried, explain_tried_json(x, (unsigned)at));
 	}
 	if (line && tried) {
 		json_object_set_new(line, "log", json_string(x->log.path));

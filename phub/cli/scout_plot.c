@@ -71,13 +71,27 @@ static bool plot_has_loss(const struct plot *p)
 	return plot_has(p, "train_loss");
 }
 
-static bool plot_has_r(const struct scout_log *log)
+/* How many tensors there is an r of; 0: of none. */
+static unsigned plot_tensors(const struct scout_log *log)
 {
-	for (unsigned i = 0; i < log->count; i++)
-		for (unsigned t = 0; t < scout_log_elements(scout_log_window(log, i), "r"); t++)
-			if (!isnan(scout_log_element(scout_log_window(log, i), "r", t)))
-				return true;
-	return false;
+	unsigned most = 0;
+	bool any = false;
+
+	for (unsigned i = 0; i < log->count; i++) {
+		const unsigned count = scout_log_elements(scout_log_window(log, i), "r");
+
+		most = count > most ? count : most;
+		for (unsigned t = 0; t < count && !any; t++)
+			any = !isnan(scout_log_element(scout_log_window(log, i), "r", t));
+	}
+	return any ? most : 0;
+}
+
+static unsigned plot_rows(const struct scout_log *log)
+{
+	const unsigned tensors = plot_tensors(log);
+
+	return tensors < PLOT_ROWS_MAX ? tensors : PLOT_ROWS_MAX;
 }
 
 static unsigned plot_accuracies(const struct plot *p)
@@ -196,6 +210,12 @@ static void plot_theta(struct plot *p)
 	plot_legend(p, &c, 0);
 }
 
+/* In points; that of scout+ is not of accuracy. */
+static double plot_interval(const json_t *w, unsigned end)
+{
+	return isnan(scout_log_number(w, "gain")) ? 100 * scout_log_element(w, "interval", end) : NAN;
+}
+
 static void plot_loss_of_accuracy(struct plot *p)
 {
 	struct chart c = plot_begin(p, PLOT_PANEL);
@@ -209,8 +229,8 @@ static void plot_loss_of_accuracy(struct plot *p)
 			const json_t *w = scout_log_window(&p->logs[l], i);
 
 			chart_widen(&c, scout_log_number(w, "t"), 100 * scout_log_number(w, "AL"));
-			chart_widen(&c, NAN, 100 * scout_log_element(w, "interval", 0));
-			chart_widen(&c, NAN, 100 * scout_log_element(w, "interval", 1));
+			chart_widen(&c, NAN, plot_interval(w, 0));
+			chart_widen(&c, NAN, plot_interval(w, 1));
 		}
 	}
 	chart_settle(&c);
@@ -224,8 +244,7 @@ static void plot_loss_of_accuracy(struct plot *p)
 			double t = scout_log_number(w, "t"), loss = 100 * scout_log_number(w, "AL");
 
 			chart_segment(&c, from, last, t, loss, chart_colour(l), NULL);
-			chart_segment(&c, t, 100 * scout_log_element(w, "interval", 0), t,
-				100 * scout_log_element(w, "interval", 1), chart_colour(l), NULL);
+			chart_segment(&c, t, plot_interval(w, 0), t, plot_interval(w, 1), chart_colour(l), NULL);
 			if (!isnan(loss))
 				svg_dot(c.file, chart_at_x(&c, t), chart_at_y(&c, loss), 2.5, chart_colour(l));
 			from = t;
@@ -317,21 +336,16 @@ static void plot_heat_row(const struct plot *p, const struct chart *c, const str
 
 static void plot_heat(struct plot *p, const struct scout_log *log)
 {
-	unsigned rows = 0;
-	struct chart c;
-	char title[128];
+	const unsigned tensors = plot_tensors(log), rows = plot_rows(log);
+	struct chart c = plot_begin(p, fmax(rows * PLOT_ROW, 60));
+	char title[160], first[32] = "";
 
-	for (unsigned i = 0; i < log->count; i++) {
-		unsigned count = scout_log_elements(scout_log_window(log, i), "r");
-
-		rows = count > rows ? count : rows;
-	}
-	rows = rows < PLOT_ROWS_MAX ? rows : PLOT_ROWS_MAX;
-	c = plot_begin(p, fmax(rows * PLOT_ROW, 60));
+	if (rows < tensors)
+		snprintf(first, sizeof(first), " (the first %u of %u)", rows, tensors);
 	chart_widen(&c, 0, 0);
 	chart_widen(&c, plot_number(log, log->count - 1, "t"), 1);
 	chart_settle(&c);
-	snprintf(title, sizeof(title), "Alignment r of what sites say, per tensor: %s", log->name);
+	snprintf(title, sizeof(title), "Alignment r of what sites say, per tensor%s: %s", first, log->name);
 	chart_frame(&c, title, "step", "", false);
 	for (unsigned t = 0; t < rows; t++)
 		plot_heat_row(p, &c, log, t);
@@ -421,11 +435,9 @@ static double plot_height(const struct plot *p)
 
 	height += (p->theta_count > 0 ? panel : 0) + (plot_has(p, "AL") ? panel : 0) + (plot_has_loss(p) ? panel : 0);
 	for (unsigned l = 0; l < p->count; l++) {
-		unsigned rows = scout_log_elements(scout_log_window(&p->logs[l], 0), "r");
+		const unsigned rows = plot_rows(&p->logs[l]);
 
-		if (plot_has_r(&p->logs[l]))
-			height += PLOT_ABOVE + PLOT_BELOW +
-				  fmax((rows < PLOT_ROWS_MAX ? rows : PLOT_ROWS_MAX) * PLOT_ROW, 60);
+		height += rows > 0 ? PLOT_ABOVE + PLOT_BELOW + fmax(rows * PLOT_ROW, 60) : 0;
 	}
 	if (plot_accuracies(p) > 1)
 		height += PLOT_ABOVE + PLOT_BELOW + fmax(PLOT_PANEL, (p->count + 2) * PLOT_ROW);
@@ -453,7 +465,7 @@ static int plot_draw(struct plot *p, const char *path, struct err *e)
 	if (plot_accuracies(p) > 1)
 		plot_front(p);
 	for (unsigned l = 0; l < p->count; l++)
-		if (plot_has_r(&p->logs[l]))
+		if (plot_rows(&p->logs[l]) > 0)
 			plot_heat(p, &p->logs[l]);
 	return svg_close(p->file, path, e);
 }

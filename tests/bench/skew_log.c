@@ -7,6 +7,9 @@
 #include <math.h>
 #include <string.h>
 
+#include "client/scout/plus.h"
+#include "client/scout/square.h"
+
 enum { LOG_LINE = 1 << 16 };
 
 int skew_log_begin(struct skew_log *log, const struct record_run *run, const struct skew_model *model,
@@ -51,25 +54,16 @@ void skew_log_loss(struct skew_log *log, double loss, uint64_t samples)
 	log->samples += samples;
 }
 
-static double log_square(const float *values, uint32_t elements)
-{
-	double square = 0;
-
-	for (uint32_t i = 0; i < elements; i++)
-		square += (double)values[i] * values[i];
-	return square;
-}
-
 /* With d_k a site's own and p_k its share, it says p_k d_k: r = |sum p_k d_k|^2 / sum p_k |d_k|^2. */
 void skew_log_said(struct skew_log *log, unsigned tensor, const float *said, uint32_t elements, double share)
 {
 	if (share > 0)
-		log->said[tensor] += log_square(said, elements) / share;
+		log->said[tensor] += square_of(said, elements) / share;
 }
 
 void skew_log_heard(struct skew_log *log, unsigned tensor, const float *sum, uint32_t elements)
 {
-	log->heard[tensor] += log_square(sum, elements);
+	log->heard[tensor] += square_of(sum, elements);
 }
 
 static void log_shadows(struct skew_log *log, struct record_shadow *out)
@@ -93,7 +87,7 @@ void skew_log_window(struct skew_log *log, const struct skew_log_window *w)
 	struct record_decision d;
 
 	for (unsigned i = 0; i < log->tensors; i++)
-		r[i] = log->said[i] > 0 ? log->heard[i] / log->said[i] : NAN;
+		r[i] = plus_alignment(log->said[i], log->heard[i]);
 	log_shadows(log, shadow);
 	record_decision_init(&d);
 	d.t = w->step;

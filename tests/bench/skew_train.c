@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "aggregation/sparse.h"
+#include "client/scout/square.h"
 #include "tests/bench/skew_random.h"
 
 /* One of the sites. */
@@ -361,20 +362,17 @@ static bool train_due(struct train *t, unsigned step, double rate)
 	return rival_step(&t->rival, &news) || step + 1 == t->config->steps;
 }
 
-static double train_square(const float *values, uint32_t count)
+/* The paper's policies decide nothing by it, and a log tells of it. */
+static bool train_listens(const struct train *t)
 {
-	double square = 0;
-
-	for (uint32_t i = 0; i < count; i++)
-		square += (double)values[i] * values[i];
-	return square;
+	return train_is_plus(t) || (t->config->scout && t->config->log);
 }
 
 /* What all say of a tensor is summed, and all hear it. */
 static int train_exchange_tensor(struct train *t, unsigned tensor)
 {
 	const uint32_t elements = t->model.tensors[tensor].elements;
-	const bool listens = train_is_plus(t) && t->model.tensors[tensor].trained;
+	const bool listens = train_listens(t) && t->model.tensors[tensor].trained;
 	int rc = 0;
 
 	memset(t->sum, 0, elements * sizeof(float));
@@ -385,12 +383,12 @@ static int train_exchange_tensor(struct train *t, unsigned tensor)
 		if (t->config->log)
 			skew_log_said(t->config->log, tensor, t->said, elements, t->sites[k].share);
 		if (listens && t->sites[k].share > 0)
-			t->said_square += train_square(t->said, elements) / t->sites[k].share;
+			t->said_square += square_of(t->said, elements) / t->sites[k].share;
 	}
 	if (t->config->log)
 		skew_log_heard(t->config->log, tensor, t->sum, elements);
 	if (listens)
-		t->heard_square += train_square(t->sum, elements);
+		t->heard_square += square_of(t->sum, elements);
 	for (unsigned k = 0; rc == 0 && k < t->config->split.sites; k++)
 		rc = site_accept(&t->sites[k].site, tensor, t->sum);
 	return rc;
@@ -409,7 +407,7 @@ static int train_exchange(struct train *t, double rate)
 		rival_averaged(&t->rival, t->sites[0].weights);
 	for (unsigned k = 0; k < t->config->split.sites; k++)
 		squares += t->sites[k].share * t->sites[k].share;
-	if (train_is_plus(t))
+	if (train_listens(t))
 		scout_hear(&t->scout, t->said_square, t->heard_square, squares, rate);
 	return rc;
 }
@@ -459,12 +457,9 @@ static void train_report(struct train *t, unsigned k, struct scout_report *repor
 	report->samples = probe;
 }
 
-/* That of scout+: how it trains, and what the window before did to the mean model. */
-static void train_report_plus(struct place *place, uint32_t tries, struct scout_report *report)
+/* That of scout+: what the window before did to the mean model. */
+static void train_report_plus(const struct place *place, uint32_t tries, struct scout_report *report)
 {
-	report->trained = place->batches.count;
-	report->train = place->batches.loss / place->batches.count;
-	place->batches = (struct skew_score){0};
 	report->tried = isnan(place->levels[1]) ? 0 : tries;
 	report->before = place->levels[0];
 	report->after = place->levels[1];
@@ -494,10 +489,15 @@ static int train_window(struct train *t, unsigned step, bool mean)
 	if ((step + 1) % t->scout.config.period)
 		return 0;
 	for (unsigned k = 0; k < sites; k++) {
-		reports[k] = (struct scout_report){.bytes = t->sites[k].site.counts.bytes_paper - t->sites[k].told};
-		t->sites[k].told += reports[k].bytes;
+		struct place *place = &t->sites[k];
+
+		reports[k] = (struct scout_report){.bytes = place->site.counts.bytes_paper - place->told,
+			.trained = place->batches.count,
+			.train = place->batches.loss / place->batches.count};
+		place->told += reports[k].bytes;
+		place->batches = (struct skew_score){0};
 		if (train_is_plus(t))
-			train_report_plus(&t->sites[k], t->scout.config.plus.tries, &reports[k]);
+			train_report_plus(place, t->scout.config.plus.tries, &reports[k]);
 		else
 			train_report(t, k, &reports[k]);
 	}

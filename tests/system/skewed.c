@@ -18,6 +18,7 @@
 #include "client/scout/options.h"
 #include "client/scout/scout.h"
 #include "client/scout/site.h"
+#include "client/scout/square.h"
 
 enum { TENSORS = 3, ELEMENTS = 1300, SITES_MAX = 8, BATCH = 500 };
 
@@ -237,13 +238,6 @@ static void loop_share(struct loop *l)
 			l->run->world);
 }
 
-static double loop_add(double square, const float *values, uint32_t count)
-{
-	for (uint32_t i = 0; i < count; i++)
-		square += (double)values[i] * values[i];
-	return square;
-}
-
 /* Of the sums, in the order in which a site adds them up: by tensors, then by ranks. */
 static void loop_hear(struct loop *l, const double *said, double heard, double rate)
 {
@@ -252,7 +246,7 @@ static void loop_hear(struct loop *l, const double *said, double heard, double r
 	for (unsigned k = 0; k < l->run->world; k++) {
 		const double share = l->places[k].site.config.share;
 
-		all += share > 0 ? said[k] / share : 0;
+		all += said[k];
 		squares += share * share;
 	}
 	scout_hear(&l->scout, all, heard, squares, rate);
@@ -265,16 +259,19 @@ static void loop_exchange(struct loop *l, double rate)
 	double squares[SITES_MAX] = {0}, heard = 0;
 
 	for (unsigned t = 0; t < TENSORS; t++) {
+		const bool trained = l->places[0].tensors[t].trained;
+
 		if (!site_exchanges(&l->places[0].site, t))
 			continue;
 		for (unsigned k = 0; k < l->run->world; k++) {
+			const double share = l->places[k].site.config.share;
+
 			site_offer(&l->places[k].site, t, k ? said : sum);
-			squares[k] = l->places[0].tensors[t].trained ? loop_add(squares[k], k ? said : sum, sizes[t])
-								     : squares[k];
+			squares[k] += trained && share > 0 ? square_of(k ? said : sum, sizes[t]) / share : 0;
 			for (uint32_t i = 0; k > 0 && i < sizes[t]; i++)
 				sum[i] += said[i];
 		}
-		heard = l->places[0].tensors[t].trained ? loop_add(heard, sum, sizes[t]) : heard;
+		heard += trained ? square_of(sum, sizes[t]) : 0;
 		for (unsigned k = 0; k < l->run->world; k++)
 			site_accept(&l->places[k].site, t, sum);
 	}

@@ -99,7 +99,8 @@ def explain():
     out, _ = phub("explain", hill(), "--at", "70")
     w = windows[3]
     holds(out, r"^hill, step 80 \(steps 61 to 80, at theta", f"why +{w['reason']}", "3 of 3 sites believed, 1200 samples", "times fewer than BSP",
-          r"cost +[\d.e+-]+ = 50 max\(0, ", "<- was here", "not tried", r"r +[\d.]+, the mean of 8 tensors; least in (conv|norm|linear)",
+          r"points \(between -?\d+\.\d and \d+\.\d\), (above|within) the 5\.0 that are borne",
+          r"cost +[\d.e+-]+ = 50 max\(0, ", "<- was here", "not tried", r"r +[\d.]+, over all of 8 tensors; least in (conv|norm|linear)",
           "shadow +would have sent", r"theta 20: 31\.0 KB")
     told = lines(phub("explain", hill(), "--at", "70", "--json")[0])[0]
     check(told["t"] == 80 and told["reason"] == w["reason"] and any(t["theta"] == w["theta"] for t in told["tried"]), str(told))
@@ -139,7 +140,14 @@ def better():
     path = log_of("plus", "--algorithm", "local", "--policy", "scout+", "--thetas", "1,2,5,10,20", "--theta", "1", "--period", "20")
     found = [line for line in lines(path.read_text()) if line["scout"] == "decision"]
     check(len(found) == 8 and all(line["reason"] and line["bytes_travel"] == 0 for line in found), str(found))
-    holds(phub("explain", path)[0], "sites pull apart")
+    check(all(0 < line["r_all"] < 1 and len(line["r"]) == 8 for line in found), str(found))
+    holds(phub("explain", path)[0], "sites pull apart", r"\n *step +theta +to +action +r +pull +bytes")
+    out, _ = phub("explain", path, "--at", 150)
+    holds(out, f"seen +sites align by r = {found[-1]['r_all']:.4f}, and pull apart {found[-1]['pull']:.3g} times", r"theta 1 +r 0\.\d+, sent .*, at step",
+          r"r +[\d.]+, over all of 8 tensors")
+    check("cost" not in out, out)
+    told = lines(phub("explain", path, "--at", 150, "--json")[0])[0]
+    check({t["theta"] for t in told["tried"]} == {line["theta"] for line in found} and all(t["r_all"] for t in told["tried"]), str(told))
     check(lines(phub("compare", "--json", path, hill())[0])[0]["bytes_travel"] == 0, "models of scout+ travelled")
     phub("plot", path, "--out", "plus.svg")
     holds(phub("dry-run", path, status=2)[1], "decides by what exchanges show", "say --policy")
@@ -357,6 +365,13 @@ def run_trains():
         sent = sum(d["shadow"][i]["bytes"] for d in decisions)
         check(sent == last // theta * model, f"theta {theta}: {sent} bytes in {last} steps")
     holds(phub("explain", "trained.jsonl")[0], "trained: local, policy hill, 3 sites")
+    holds(phub("explain", "trained.jsonl", "--at", last)[0], r"points \(between -?\d+\.\d and \d+\.\d\)", r"training loss \d+\.\d+ nats",
+          r"r +0\.\d+, over all of 3 tensors; least in (weight|bias|statistics): 0\.\d+\. .* 0\.333 \(1/K\)")
+    phub("plot", "trained.jsonl", "--out", "trained.svg")
+    text = list(xml.etree.ElementTree.parse(FOLDER / "trained.svg").getroot().itertext())
+    check("Alignment r of what sites say, per tensor: trained" in text and {"weight", "bias", "statistics"} <= set(text), str(text))
+    check(len({block.get("fill") for block in xml.etree.ElementTree.parse(FOLDER / "trained.svg").iter() if block.tag.endswith("rect")}) > 6,
+          "a heat map of one colour")
     _, err = phub("run", "--sites", 1, "--algorithm", "local", "--policy", "hill", "--thetas", "1", "--shadow", "0.5", "--", "sh", "-c", script,
                   SKEWED, status=1)
     holds(err, "shadow: local cannot have a theta of 0.5")

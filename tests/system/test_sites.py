@@ -178,10 +178,36 @@ def log():
             last = lines[-2]
             check(last["next"] == ends[0]["theta"] and last["reason"] == ends[0]["reason"] and last["believed"] == 3, f"{last}")
             check(last["bytes_travel"] == 5200 and lines[-1]["bytes"] == ends[0]["bytes"], f"{lines[-2:]}")
+            for line in lines[1:-1]:  # how accuracies, tensors and losses were
+                low, high = line["interval"]
+                check(abs(low + high - 2 * line["AL"]) < 1e-9 and 0.02 < high - low < 0.3, f"{line}")
+                check(len(line["r"]) == 3 and all(0 < r <= 1 for r in line["r"]) and line["train_loss"] > 0, f"{line}")
+                check(min(line["r"][:2]) <= line["r_all"] <= max(line["r"][:2]), f"r of all that are trained: {line}")
             check(all(a["next"] == b["theta"] for a, b in zip(lines[1:-1], lines[2:-1])), "thetas do not follow each other")
         site = Site(box, "nowhere", 0, 1, algorithm="local", log=f"{folder}/none/log", **GRID["local"])
         check(site.wait() == 1, "a log that cannot be was taken")
         holds(site.err.text(), "no decision log can be written to", "No such file")
+    box.stop()
+
+
+def alignment():
+    """r of a tensor in a log is that of what sites have said of it, whatever their shares; what no exchange had is not known"""
+    box = rig.Box()
+    with tempfile.TemporaryDirectory() as folder:
+        path = pathlib.Path(folder, "log")
+
+        def decisions(job, world=WORLD, **arguments):
+            for site in sites(box, job, world, log=path, policy="scout+", period=10, **arguments):
+                site.end()
+            return [line for line in map(json.loads, path.read_text().splitlines()) if line["scout"] == "decision"]
+
+        alone = decisions("alone", 1, algorithm="local", thetas="1,2")
+        check(all(abs(r - 1) < 1e-6 for line in alone for r in [*line["r"], line["r_all"]]), f"one site does not agree with itself: {alone}")
+        for job, samples in (("alike", "1"), ("uneven", "3,0,5")):
+            far, near = (decisions(f"{job}-{pull}", algorithm="local", thetas="1", pull=pull, weighted=1, samples=samples)[-1] for pull in (10, 0))
+            check(all(f < n / 3 for f, n in zip(far["r"][:2], near["r"][:2])), f"r of sites that pull apart, and of others: {far} {near}")
+        gaia = decisions("gaia", algorithm="gaia", thetas="0,.1")
+        check(all(line["r"][2] is None and line["r"][0] and line["r"][1] for line in gaia), f"statistics of Gaia are not exchanged: {gaia}")
     box.stop()
 
 
@@ -300,5 +326,5 @@ def refused():
 
 
 if __name__ == "__main__":
-    rig.run([algorithms, outer_optimizers, weights_of_sites, leavers, scouts, pulls, off, wire, log, bad_reports, lost_sites,
+    rig.run([algorithms, outer_optimizers, weights_of_sites, leavers, scouts, pulls, off, wire, log, alignment, bad_reports, lost_sites,
              lost_sites_of_scouts, lost_on_the_way, lost_box, refused])

@@ -7,6 +7,7 @@ This process only forks: whatever computes runs in workers, so that no thread of
 
 import errno
 import json
+import math
 import os
 import pathlib
 import signal
@@ -251,17 +252,21 @@ def scouted(rank, box, algorithm, thetas, log):
     for step in range(60):
         x, y = batch(data, step)
         net.zero_grad()
-        torch.nn.functional.cross_entropy(net(x), y).backward()
+        loss = torch.nn.functional.cross_entropy(net(x), y)
+        loss.backward()
+        site.lost(loss, len(y))
+        assert step > 0 or site.alignment == {}
         site.step(0.05)
         assert net.training
-    state, decision = site.state, site.decision
+    state, decision, aligned = site.state, site.decision, site.alignment
     if algorithm == "gaia":
         site.flush()
     site.close()
     assert state["windows"] >= 5 and len(tried) == 2 * state["windows"], (state, len(tried))
     assert all(home[0] == guest[0] and home[1] != guest[1] for home, guest in zip(tried[::2], tried[1::2])), "home and guest are one"
     assert state["bytes_travel"] == state["windows"] * 4 * sum(t.numel() for t in net.state_dict().values() if t.is_floating_point())
-    return state["theta"], state["windows"], decision, [guest[1] for guest in tried[1::2]], [home[1] for home in tried[::2]]
+    assert decision.train > 0 and decision.radius > 0 and 0 < decision.r <= 1
+    return state["theta"], state["windows"], (decision, aligned), [guest[1] for guest in tried[1::2]], [home[1] for home in tried[::2]]
 
 
 def test_scouted(box):
@@ -272,6 +277,9 @@ def test_scouted(box):
             lines = [json.loads(line) for line in pathlib.Path(log).read_text().splitlines()]
         assert len({repr(end[:3]) for end in ended}) == 1, ended
         assert [line["scout"] for line in lines] == ["run"] + ["decision"] * ended[0][1] + ["end"], lines
+        decision, aligned = ended[0][2]
+        assert list(aligned) == lines[0]["tensors"] and [None if math.isnan(r) else r for r in aligned.values()] == lines[-2]["r"], (aligned, lines[-2])
+        assert (decision.train, decision.r) == (lines[-2]["train_loss"], lines[-2]["r_all"]), (decision, lines[-2])
         for window in range(ended[0][1]):  # each model has been somewhere else
             assert sorted(end[3][window] for end in ended) == sorted(end[4][window] for end in ended), f"window {window}"
 

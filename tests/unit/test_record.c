@@ -119,16 +119,46 @@ static void test_what_a_decision_does_not_know_is_null_or_absent(void **state)
 	(void)state;
 	record_decision_init(&d);
 	d.decision.loss = d.decision.cost = NAN;
-	d.low = 0.1;
+	d.decision.gain = 0.1;
 	j = parsed(line, record_decision(&d, line, sizeof(line)));
 	assert_true(json_is_null(json_object_get(j, "AL")));
-	assert_true(json_is_null(json_object_get(j, "interval"))); /* half of one is none */
+	assert_true(json_is_null(json_object_get(j, "interval"))); /* the other half is not known */
 	assert_true(json_is_null(json_object_get(j, "cost")));
 	assert_true(json_is_null(json_object_get(j, "bytes_bsp")));
 	assert_true(json_is_null(json_object_get(j, "train_loss")));
+	assert_true(json_is_null(json_object_get(j, "r_all")));
 	assert_null(json_object_get(j, "r"));
+	assert_null(json_object_get(j, "pull"));
 	assert_null(json_object_get(j, "score"));
 	assert_null(json_object_get(j, "shadow"));
+	json_decref(j);
+}
+
+static void assert_interval(const json_t *j, double low, double high)
+{
+	const json_t *interval = json_object_get(j, "interval");
+
+	assert_int_equal(json_array_size(interval), 2);
+	assert_true(json_number_value(json_array_get(interval, 0)) == low);
+	assert_true(json_number_value(json_array_get(interval, 1)) == high);
+}
+
+/* Of scout+ the interval is that of what talking more would save. */
+static void test_a_gain_has_the_interval(void **state)
+{
+	struct record_decision d;
+	char line[ROOM] = "";
+	json_t *j;
+
+	(void)state;
+	record_decision_init(&d);
+	d.decision.loss = 0.5;
+	d.decision.gain = 0.25;
+	d.decision.radius = 0.125;
+	d.decision.pull = 7;
+	j = parsed(line, record_decision(&d, line, sizeof(line)));
+	assert_interval(j, 0.125, 0.375);
+	assert_true(number_of(j, "gain") == 0.25 && number_of(j, "pull") == 7);
 	json_decref(j);
 }
 
@@ -150,11 +180,13 @@ static void test_a_decision_says_all_that_it_knows(void **state)
 		.believed = 4,
 		.loss = 0.031,
 		.cost = 1.25,
+		.radius = 0.041,
+		.r = 0.3,
+		.pull = NAN,
+		.gain = NAN,
 		.reason = "because"};
 	d.samples = 2000;
 	d.sites = 5;
-	d.low = -0.01;
-	d.high = 0.044;
 	d.r = r;
 	d.tensor_count = 2;
 	d.bytes = 123456;
@@ -172,7 +204,9 @@ static void test_a_decision_says_all_that_it_knows(void **state)
 	assert_int_equal(number_of(j, "n"), 2000);
 	assert_int_equal(number_of(j, "believed"), 4);
 	assert_true(number_of(j, "AL") == 0.031);
-	assert_true(json_number_value(json_array_get(json_object_get(j, "interval"), 1)) == 0.044);
+	assert_interval(j, 0.031 - 0.041, 0.031 + 0.041);
+	assert_true(number_of(j, "r_all") == 0.3);
+	assert_null(json_object_get(j, "gain"));
 	assert_true(json_is_null(json_array_get(json_object_get(j, "r"), 1)));
 	assert_true(number_of(j, "bytes_bsp") == 3e7);
 	assert_string_equal(text_of(j, "action"), "falls back");
@@ -323,6 +357,7 @@ int main(void)
 		cmocka_unit_test(test_a_run_has_what_its_decisions_hang_on),
 		cmocka_unit_test(test_a_replay_says_its_schedule),
 		cmocka_unit_test(test_what_a_decision_does_not_know_is_null_or_absent),
+		cmocka_unit_test(test_a_gain_has_the_interval),
 		cmocka_unit_test(test_a_decision_says_all_that_it_knows),
 		cmocka_unit_test(test_the_end),
 		cmocka_unit_test(test_numbers_are_exact),

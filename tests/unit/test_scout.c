@@ -95,6 +95,47 @@ static void test_costs(void **state)
 	assert_int_equal(s.bytes_travel, SITES * 1000);
 }
 
+static unsigned below_100(uint64_t *chance)
+{
+	*chance = *chance * 6364136223846793005u + 1442695040888963407u;
+	return (unsigned)(*chance >> 33) % 100;
+}
+
+/* The interval leaves out the true loss in no more than about 5 of 100 windows, and is no wider than it needs to be;
+ * what exchanges and losses were is told by each policy, and forgotten. */
+static void test_tells(void **state)
+{
+	struct scout_report reports[SITES];
+	struct scout_decision d;
+	uint64_t chance = 7;
+	unsigned out = 0;
+	struct scout s;
+
+	(void)state;
+	scout_of(&s, SCOUT_FIXED);
+	for (unsigned w = 0; w < 2000; w++) {
+		for (unsigned i = 0; i < SITES; i++) {
+			unsigned home = 0, away = 0;
+
+			for (unsigned k = 0; k < 100; k++) {
+				home += below_100(&chance) < 90;
+				away += below_100(&chance) < 80;
+			}
+			reports[i] = (struct scout_report){
+				.home = home / 100.0, .away = away / 100.0, .samples = 100, .trained = 10, .train = i};
+		}
+		scout_hear(&s, 2, 0.5, 0.2, 0.1);
+		assert_int_equal(scout_observe(&s, reports, SITES, &d), 0);
+		assert_true(d.r == 0.25 && d.seen.exchanges == 1 && d.seen.sites == 5 && d.seen.train == 2);
+		out += fabs(d.loss - 0.1) > d.radius;
+	}
+	assert_in_range(out, 50, 120);
+	assert_true(d.radius < 0.06);
+	reports[0].samples = reports[1].samples = reports[2].samples = 0;
+	assert_int_equal(scout_observe(&s, reports, SITES, &d), 0);
+	assert_true(isinf(d.radius) && isnan(d.r) && d.seen.exchanges == 0);
+}
+
 /* It finds the cheapest of any skew, and stays there. */
 static void test_climbs(void **state)
 {
@@ -386,6 +427,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_costs),
+		cmocka_unit_test(test_tells),
 		cmocka_unit_test(test_climbs),
 		cmocka_unit_test(test_drift),
 		cmocka_unit_test(test_wanders),

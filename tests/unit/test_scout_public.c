@@ -302,6 +302,9 @@ static void test_tensors(void **state)
 	assert_int_equal(phub_site_set_theta(site, 5), -EINVAL);
 	assert_int_equal(phub_site_set_samples(site, 5), -EINVAL);
 	assert_int_equal(phub_site_decision(site, &decision), -ENODATA);
+	assert_int_equal(phub_site_alignment(site, NULL, 0), -ENODATA);
+	assert_int_equal(phub_site_alignment(site, NULL, 1), -EINVAL);
+	assert_int_equal(phub_site_alignment(NULL, NULL, 0), -EINVAL);
 	assert_int_equal(phub_site_state(site, &told), 0);
 	assert_true(told.theta == 20 && told.steps == 0);
 	told.size = 1;
@@ -342,7 +345,8 @@ static void test_plus(void **state)
 		assert_int_equal(phub_scout_observe(two, reports, SITES), 0);
 		assert_int_equal(phub_scout_decide(one, &d), 0);
 		assert_int_equal(phub_scout_decide(two, &other), 0);
-		assert_true(d.theta == other.theta && d.tries == other.tries);
+		assert_true(d.theta == other.theta && d.tries == other.tries && d.train == 0.5);
+		assert_true(d.r == other.r && fabs(d.r - 0.9 / SITES) < 1e-12);
 		assert_memory_equal(&d.pull, &other.pull, sizeof(d.pull)); /* NaN at first */
 		assert_string_equal(d.reason, other.reason);
 		assert_int_equal(phub_scout_apply(one), 0);

@@ -7,7 +7,7 @@
 #include <math.h>
 #include <string.h>
 
-enum { WORLD = 4 };
+enum { WORLD = 4, TENSORS = 2 };
 
 static void sum_into(float *sum, const float *part, size_t count)
 {
@@ -91,13 +91,14 @@ static void test_report_of_two(void **state)
 
 static void test_slots(void **state)
 {
-	static float sum[WORLD * SLOT_FLOATS + NEWS_FLOATS], part[WORLD * SLOT_FLOATS + NEWS_FLOATS];
+	static float sum[WORLD * SLOT_FLOATS + NEWS_FLOATS + TENSORS],
+		part[WORLD * SLOT_FLOATS + NEWS_FLOATS + TENSORS];
 	struct slots_news news = {.theta = 0.1, .window = 500}, heard;
 	struct scout_report report;
 	struct slot slot;
 
 	(void)state;
-	assert_int_equal(slots_floats(WORLD), sizeof(sum) / sizeof(sum[0]));
+	assert_int_equal(slots_floats(WORLD, TENSORS), sizeof(sum) / sizeof(sum[0]));
 	memset(news.scout, 0xa5, sizeof(news.scout));
 	for (uint32_t rank = 0; rank < WORLD; rank++) {
 		const struct slot own = {SLOT_HERE | rank * SLOT_HELLO, 1000 + rank, UINT64_C(1) << 40, 7 * rank,
@@ -109,6 +110,7 @@ static void test_slots(void **state)
 		slots_put(part, rank, &own);
 		slots_put_report(part, rank, &(struct scout_report){.home = 0.5 + rank});
 		slots_put_report(part, (rank + 1) % WORLD, &(struct scout_report){.away = 0.25, .samples = 9});
+		slots_put_said(part, WORLD, 1, 0.5 + rank);
 		if (rank == 2)
 			slots_put_news(part, WORLD, &news);
 		sum_into(sum, part, sizeof(sum) / sizeof(sum[0]));
@@ -129,6 +131,7 @@ static void test_slots(void **state)
 	assert_true(heard.theta == 0.1);
 	assert_int_equal(heard.window, 500);
 	assert_memory_equal(heard.scout, news.scout, sizeof(news.scout));
+	assert_true(slots_get_said(sum, WORLD, 0) == 0 && slots_get_said(sum, WORLD, 1) == 0.5 + 2.5 + 3.5);
 	sum[WORLD * SLOT_FLOATS] = 0.5f;
 	assert_false(slots_get_news(sum, WORLD, &heard));
 	sum[3 * SLOT_FLOATS + 1] = -1;
@@ -139,6 +142,24 @@ static void test_slots(void **state)
 	assert_int_equal(slot.flags, 0);
 }
 
+/* Whatever is said of a tensor, a sum of it is a number, which a job that forbids others takes. */
+static void test_what_is_no_number_is_not_said(void **state)
+{
+	const double bad[] = {NAN, INFINITY, -INFINITY, -1, 1e300};
+	static float part[WORLD * SLOT_FLOATS + NEWS_FLOATS + TENSORS];
+	float sum;
+
+	(void)state;
+	for (unsigned i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+		slots_put_said(part, WORLD, 1, bad[i]);
+		sum = 0;
+		for (unsigned rank = 0; rank < WORLD; rank++)
+			sum += (float)slots_get_said(part, WORLD, 1);
+		assert_true(isfinite(sum) && sum >= 0);
+		assert_true((sum > 0) == (bad[i] > 1));
+	}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -147,6 +168,7 @@ int main(void)
 		cmocka_unit_test(test_bytes),
 		cmocka_unit_test(test_report_of_two),
 		cmocka_unit_test(test_slots),
+		cmocka_unit_test(test_what_is_no_number_is_not_said),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -87,6 +87,7 @@ class _Decision(ctypes.Structure):
         ("gain", _D),
         ("radius", _D),
         ("tries", _U32),
+        ("train", _D),
     ]
 
 
@@ -169,6 +170,7 @@ for _name, _result, _arguments in (
     ("phub_site_flush", _I, [_P]),
     ("phub_site_state", _I, [_P, ctypes.POINTER(_State)]),
     ("phub_site_decision", _I, [_P, ctypes.POINTER(_Decision)]),
+    ("phub_site_alignment", _I, [_P, ctypes.POINTER(_D), _U]),
     ("phub_site_close", None, [_P]),
 ):
     getattr(lib, _name).restype = _result
@@ -177,7 +179,7 @@ for _name, _result, _arguments in (
 
 class Report(NamedTuple):
     """What a site says of a window: accuracies of its model at home and away, 0 .. 1, of how many samples away (0: it says
-    nothing of them), and the bytes that it has said. For scout+ what it trained on, and lost on that; and what the mean model
+    nothing of them), and the bytes that it has said; what it trained on, and lost on that; and for scout+ what the mean model
     lost at home, on how many samples, as the window before this one began, and as it ended."""
 
     home: float
@@ -208,12 +210,13 @@ class Decision(NamedTuple):
     gain: float
     radius: float
     tries: int
+    train: float
 
 
 def _decided(d: _Decision) -> Decision:
     reason = d.reason.decode("utf-8", "replace")
     return Decision(d.window, d.theta, d.index, ACTIONS[d.action], d.believed, d.loss, d.bytes, d.cost, reason, d.r, d.pull, d.gain,
-                    d.radius, d.tries)
+                    d.radius, d.tries, d.train)
 
 
 def _numbers(values: Sequence[float]) -> Any:
@@ -271,7 +274,7 @@ class Scout:
         return check(lib.phub_scout_host(self._handle, site, sites))
 
     def hear(self, said: float, heard: float, squares: float, rate: float) -> None:
-        """After each exchange, for scout+: what phub_scout_hear() in phub.h says."""
+        """After each exchange, for scout+ and decision.r: what phub_scout_hear() in phub.h says."""
         check(lib.phub_scout_hear(self._handle, said, heard, squares, rate))
 
     def observe(self, reports: Sequence[Report]) -> None:
@@ -326,6 +329,7 @@ class Site:
         self._worker = worker
         self._evaluate, self._raised = evaluate, None
         self._trained: List[bool] = []
+        self._names: List[str] = []
         own = _SiteOptions()
         lib.phub_site_options_init(ctypes.byref(own))
         own.algorithm = _choice("algorithm", ALGORITHMS, algorithm)
@@ -378,6 +382,7 @@ class Site:
         """Names the next tensor: float32 weights at `address`, which stay there, and are written by the calls below."""
         index = check(lib.phub_site_tensor(self._p(), name.encode(), address, elements, trained))
         self._trained.append(trained)
+        self._names.append(name)
         return index
 
     def start(self, timeout: Optional[float] = None) -> None:
@@ -395,7 +400,7 @@ class Site:
         self._patiently(timeout, lambda ms: lib.phub_site_step(self._p(), own, rate, ms), lambda ms: lib.phub_site_wait(self._p(), ms))
 
     def lost(self, loss: float, samples: int) -> None:
-        """What the mini-batch lost as it was trained, summed over its samples: scout+ wants to know."""
+        """What the mini-batch lost as it was trained, summed over its samples: for decision.train, and scout+ wants to know."""
         check(lib.phub_site_loss(self._p(), loss, samples))
 
     def wait(self, timeout: Optional[float] = None) -> None:
@@ -431,6 +436,13 @@ class Site:
         decision = _Decision(size=ctypes.sizeof(_Decision))
         rc = lib.phub_site_decision(self._p(), ctypes.byref(decision))
         return None if rc == -errno.ENODATA else _decided(decision) if check(rc) == 0 else None
+
+    @property
+    def alignment(self) -> Dict[str, float]:
+        """r of the last window, of each tensor by its name; NaN: not known. Empty: there is none yet."""
+        r = (_D * len(self._names))()
+        rc = lib.phub_site_alignment(self._p(), r, len(r))
+        return {} if rc == -errno.ENODATA else dict(zip(self._names, r)) if check(rc) > 0 else {}
 
     def close(self) -> None:
         """Frees it, before the worker is closed; with an exchange on its way it leaves the job first. Again is fine."""

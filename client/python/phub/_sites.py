@@ -122,7 +122,7 @@ class Site:
                 call = lambda: self._site.resume(self._patience)  # noqa: E731
 
     def lost(self, loss: float, samples: int) -> None:
-        """For the scout+ policy, before step(): the mini-batch's mean loss, and how many samples it had."""
+        """Before step(), for decision.train, and scout+ wants to know: the mini-batch's mean loss, and how many samples it had."""
         self._site.lost(float(loss) * samples, samples)
 
     def step(self, rate: float, timeout: Optional[float] = None) -> None:
@@ -163,6 +163,11 @@ class Site:
     def decision(self) -> Optional[Decision]:
         """The scout's last one, if any."""
         return self._site.decision
+
+    @property
+    def alignment(self) -> Dict[str, float]:
+        """phub.Site.alignment: r of the last window by tensors' names."""
+        return self._site.alignment
 
     def _abandon(self) -> None:
         if self._site is not None:
