@@ -71,7 +71,7 @@ static int options_numbers(
 	return 0;
 }
 
-static int options_needs(struct scout_config *config, enum site_algorithm algorithm, struct err *e)
+int options_needs(struct scout_config *config, enum site_algorithm algorithm, struct err *e)
 {
 	int rc = config->policy == SCOUT_PLUS
 			 ? plus_needs(&config->plus, algorithm, config->thetas, config->theta_count)

@@ -203,6 +203,10 @@ static void run_costs(struct line *l, const struct scout_config *c)
 	field_double(l, "cooling", c->cooling);
 	field_whole(l, "memory", c->memory);
 	field_whole(l, "patience", c->patience);
+	if (c->policy == SCOUT_PLUS) {
+		field_double(l, "gain", c->plus.sigma);
+		field_whole(l, "tries", c->plus.tries);
+	}
 }
 
 size_t record_run(const struct record_run *run, char *out, size_t room)
@@ -271,6 +275,26 @@ static void decision_pull(struct line *l, const struct scout_decision *d)
 		field_double(l, "gain", d->gain);
 }
 
+/* What scout+ goes by: sums over exchanges, and means over sites. */
+static void decision_seen(struct line *l, const struct plus_window *seen)
+{
+	field_name(l, "seen");
+	line_put(l, "{");
+	l->more = false;
+	field_whole(l, "exchanges", seen->exchanges);
+	field_double(l, "said", seen->said);
+	field_double(l, "heard", seen->heard);
+	field_double(l, "sites", seen->sites);
+	field_double(l, "rate", seen->rate);
+	field_double(l, "trained", seen->trained);
+	field_double(l, "tried", seen->tried);
+	field_double(l, "train", seen->train);
+	field_double(l, "before", seen->before);
+	field_double(l, "after", seen->after);
+	line_put(l, "}");
+	l->more = true;
+}
+
 static void decision_shadow(struct line *l, const struct record_decision *d)
 {
 	field_name(l, "shadow");
@@ -320,6 +344,8 @@ size_t record_decision(const struct record_decision *d, char *out, size_t room)
 		field_double(&l, "loss", d->score_loss);
 		line_put(&l, "}");
 	}
+	if (d->decision.seen.exchanges > 0)
+		decision_seen(&l, &d->decision.seen);
 	if (d->shadow)
 		decision_shadow(&l, d);
 	return line_end(&l);

@@ -38,7 +38,8 @@ struct record_shadow {
 };
 
 /* A window's line. record_decision_init() makes all that may be unknown so. Its "interval" is that of "gain" where
- * there is one, else of "AL". */
+ * there is one, else of "AL"; "seen" is decision.seen, of a window in which exchanges were heard: what scout+ would
+ * want to know. */
 struct record_decision {
 	uint64_t t;                     /* steps of the run so far */
 	double theta;                   /* of the window that is over */

@@ -129,7 +129,7 @@ _phub_values() { # OPTION WORD COMMAND SUBCOMMAND
 			step_{sgd,momentum,nesterov,adagrad,adam,adamw}{,_f16,_bf16})" -- "$2"
 		;;
 	--compute) compgen -W 'sleep spin' -- "$2" ;;
-	--policy) compgen -W "fixed replay hill stochastic annealing$([[ $4 == run ]] && echo ' scout+')" -- "$2" ;;
+	--policy) compgen -W "fixed replay hill stochastic annealing$([[ $4 == advise ]] || echo ' scout+')" -- "$2" ;;
 	--algorithm) compgen -W 'bsp gaia local dgc' -- "$2" ;;
 	--schedule) compgen -W 'all serial backward fifo priority' -- "$2" ;;
 	--trace) compgen -f -X '!*.csv' -- "$2" ;;
@@ -201,7 +201,7 @@ _phub_words() { # COMMAND SUBCOMMAND WORD
 		compare) words='--json --help' ;;
 		explain) words='--at --json --help' ;;
 		plot) words='--out --help' ;;
-		dry-run) words='--policy --thetas --first --sigma --lambda-loss --lambda-bytes --seed --json --help' ;;
+		dry-run) words='--policy --thetas --first --sigma --gain --lambda-loss --lambda-bytes --seed --json --help' ;;
 		*) words='run compare explain plot dry-run advise --help' ;;
 		esac
 		;;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * phub scout dry-run: what another policy would have decided on what a run has seen. A window's losses and bytes are
- * known for the theta that the run was at; where the other policy would have been elsewhere, the last window at that
+ * phub scout dry-run: what another policy would have decided on what a run has seen. A window's losses, sums and bytes
+ * are known for the theta that the run was at; where the other policy would have been elsewhere, the last window at that
  * theta stands in, and where there is none, it sees nothing.
  */
 #include <errno.h>
@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "client/scout/options.h"
 #include "phub/cli/args.h"
 #include "phub/cli/cli.h"
 #include "phub/cli/output.h"
@@ -19,8 +20,8 @@
 struct dry_options {
 	int policy; /* -1: the run's */
 	struct args_reals thetas;
-	double first, sigma, lambda_loss, lambda_bytes; /* NaN: the run's */
-	uint64_t seed;                                  /* UINT64_MAX: likewise */
+	double first, sigma, gain, lambda_loss, lambda_bytes; /* NaN: the run's */
+	uint64_t seed;                                        /* UINT64_MAX: likewise */
 	bool json;
 };
 
@@ -33,15 +34,18 @@ struct dry_window {
 	double bytes; /* in the window, mean of sites; NaN: not known */
 	bool shadow;  /* these are a shadow's */
 	unsigned believed;
+	struct plus_window heard; /* what scout+ goes by; exchanges 0: it is not known */
 };
 
 struct dry_sums {
 	double bytes;                    /* in exchanges, where they are known */
 	unsigned seen, earlier, unknown; /* windows */
 	unsigned blind;                  /* of which not even bytes are known */
+	unsigned deaf;                   /* of which scout+ has not heard anything */
+	unsigned tried;                  /* of which it knows the mean model's losses */
 };
 
-static const char *const dry_policies[] = {"fixed", "replay", "hill", "stochastic", "annealing", NULL};
+static const char *const dry_policies[] = {"fixed", "replay", "hill", "stochastic", "annealing", "scout+", NULL};
 
 /* ---- what it would have seen ---- */
 
@@ -53,6 +57,25 @@ static double dry_shadow(const json_t *w, double theta)
 		if (scout_log_number(json_array_get(shadow, i), "theta") == theta)
 			return scout_log_number(json_array_get(shadow, i), "bytes");
 	return NAN;
+}
+
+static struct plus_window dry_heard(const json_t *w)
+{
+	const json_t *seen = json_object_get(w, "seen");
+	const double exchanges = scout_log_number(seen, "exchanges");
+
+	if (!(exchanges >= 1 && exchanges <= UINT32_MAX))
+		return (struct plus_window){0};
+	return (struct plus_window){.exchanges = (unsigned)exchanges,
+		.said = scout_log_number(seen, "said"),
+		.heard = scout_log_number(seen, "heard"),
+		.sites = scout_log_number(seen, "sites"),
+		.rate = scout_log_number(seen, "rate"),
+		.trained = scout_log_number(seen, "trained"),
+		.tried = scout_log_number(seen, "tried"),
+		.train = scout_log_number(seen, "train"),
+		.before = scout_log_number(seen, "before"),
+		.after = scout_log_number(seen, "after")};
 }
 
 static struct dry_window dry_look(const struct scout_log *log, unsigned window, double theta)
@@ -69,6 +92,7 @@ static struct dry_window dry_look(const struct scout_log *log, unsigned window, 
 		seen.source = at == (int)window ? DRY_SEEN : DRY_EARLIER;
 		seen.loss = scout_log_number(w, "AL");
 		seen.believed = (unsigned)scout_log_number(w, "believed");
+		seen.heard = dry_heard(w);
 		if (!seen.shadow || seen.source == DRY_SEEN) {
 			seen.bytes = scout_log_number(w, "bytes");
 			seen.shadow = false;
@@ -76,6 +100,11 @@ static struct dry_window dry_look(const struct scout_log *log, unsigned window, 
 		break;
 	}
 	return seen;
+}
+
+static uint64_t dry_count_of(double samples)
+{
+	return samples >= 0 && samples < 1e15 ? (uint64_t)(samples + 0.5) : 0;
 }
 
 /* Reports whose means are these. Without a loss they say nothing. */
@@ -86,7 +115,12 @@ static unsigned dry_reports(const struct scout_log *log, const struct dry_window
 	uint64_t bytes = seen->bytes >= 0 && seen->bytes < 1e15 ? (uint64_t)(seen->bytes * sites + 0.5) : 0;
 
 	for (unsigned k = 0; k < sites; k++) {
-		reports[k] = (struct scout_report){.bytes = bytes / sites + (k < bytes % sites)};
+		reports[k] = (struct scout_report){.bytes = bytes / sites + (k < bytes % sites),
+			.trained = dry_count_of(seen->heard.trained),
+			.train = seen->heard.train,
+			.tried = dry_count_of(seen->heard.tried),
+			.before = seen->heard.before,
+			.after = seen->heard.after};
 		if (k >= seen->believed || isnan(seen->loss))
 			continue;
 		reports[k].samples = 1;
@@ -102,27 +136,29 @@ static const char *const dry_sources[] = {"seen", "earlier", "unknown"};
 
 static bool dry_json(const json_t *w, double theta, const struct dry_window *seen, const struct scout_decision *d)
 {
-	return output_json(json_pack("{s:s, s:f, s:f, s:f, s:f, s:f, s:s, s:o, s:o, s:b, s:s, s:s}", "scout", "dry-run",
+	return output_json(json_pack("{s:s, s:f, s:f, s:f, s:f, s:f, s:s, s:o, s:o, s:o, s:b, s:s, s:s}", "scout", "dry-run",
 		"t", scout_log_number(w, "t"), "ran", scout_log_number(w, "theta"), "ran_next",
 		scout_log_number(w, "next"), "theta", theta, "next", d->theta, "known", dry_sources[seen->source], "AL",
-		isnan(seen->loss) ? json_null() : json_real(seen->loss), "bytes",
+		isnan(seen->loss) ? json_null() : json_real(seen->loss), "r",
+		isnan(d->r) ? json_null() : json_real(d->r), "bytes",
 		isnan(seen->bytes) ? json_null() : json_real(seen->bytes), "shadow", seen->shadow, "action",
 		scout_action_name(d->action), "reason", d->reason));
 }
 
 static void dry_row(struct output_table *table, const json_t *w, double theta, const struct dry_window *seen,
-	const struct scout_decision *d)
+	const struct scout_decision *d, bool pulls)
 {
+	const double value = pulls ? d->r : 100 * seen->loss;
 	char text[32];
 
 	output_cell(table, "%.0f", scout_log_number(w, "t"));
 	output_cell(table, "%g", scout_log_number(w, "theta"));
 	output_cell(table, "%g", theta);
 	output_cell(table, "%s", dry_sources[seen->source]);
-	if (isnan(seen->loss))
+	if (isnan(value))
 		output_cell(table, "-");
 	else
-		output_cell(table, "%.1f", 100 * seen->loss);
+		output_cell(table, pulls ? "%.4f" : "%.1f", value);
 	output_cell(table, "%s%s", isnan(seen->bytes) ? "-" : output_bytes((uint64_t)seen->bytes, text),
 		seen->shadow ? " (shadow)" : "");
 	output_cell(table, "%s", scout_action_name(d->action));
@@ -138,8 +174,7 @@ static void dry_conclude(const struct scout_log *log, const struct scout *scout,
 	for (unsigned i = 0; i < log->count; i++)
 		sent += scout_log_number(scout_log_window(log, i), "bytes");
 	printf("\n%s instead of %s: theta %g at the end. Of %u windows %u were seen at the theta that it would have "
-	       "had, in %u an "
-	       "earlier one stands in,\nand in %u nothing is known of the accuracy there: it was never tried.\n",
+	       "had, in %u an earlier one stands in,\nand in %u nothing is known of that theta: it was never tried.\n",
 		scout_policy_name(scout->config.policy), scout_log_text(log->run, "policy"), scout_theta(scout),
 		log->count, sums->seen, sums->earlier, sums->unknown);
 	if (sums->blind)
@@ -148,6 +183,12 @@ static void dry_conclude(const struct scout_log *log, const struct scout *scout,
 	else
 		printf("It would have sent %s a site in exchanges; the run sent %s.\n",
 			output_bytes((uint64_t)sums->bytes, would), output_bytes((uint64_t)sent, did));
+	if (scout->config.policy == SCOUT_PLUS && sums->deaf)
+		printf("It has heard no exchange in %u windows, and decided nothing in these: it measures at theta %g.\n",
+			sums->deaf, scout->config.thetas[0]);
+	if (scout->config.policy == SCOUT_PLUS && !sums->tried)
+		printf("The log has no losses of the mean model, of sites that have no scout+ or no evaluate(): so probes "
+		       "say nothing,\nand models that drift apart are not seen.\n");
 }
 
 /* ---- the run ---- */
@@ -158,13 +199,16 @@ static void dry_count(struct dry_sums *sums, const struct dry_window *seen)
 	sums->earlier += seen->source == DRY_EARLIER;
 	sums->unknown += seen->source == DRY_UNKNOWN;
 	sums->blind += isnan(seen->bytes);
+	sums->deaf += seen->heard.exchanges == 0;
+	sums->tried += seen->heard.tried > 0;
 	sums->bytes += isnan(seen->bytes) ? 0 : seen->bytes;
 }
 
 static int dry_go(const struct scout_log *log, struct scout *scout, bool json)
 {
-	struct output_table table = {
-		.heads = {"step", "ran", "would be", "known", "AL points", "bytes", "action", "next", "reason"},
+	const bool pulls = scout->config.policy == SCOUT_PLUS;
+	struct output_table table = {.heads = {"step", "ran", "would be", "known", pulls ? "r" : "AL points", "bytes",
+					     "action", "next", "reason"},
 		.align = "rrrlrrlrl"};
 	static struct scout_report reports[SCOUT_SITES_MAX];
 	struct dry_sums sums = {0};
@@ -175,12 +219,15 @@ static int dry_go(const struct scout_log *log, struct scout *scout, bool json)
 		struct dry_window seen = dry_look(log, i, theta);
 		struct scout_decision decision;
 
+		if (seen.heard.exchanges > 0)
+			scout_hear_all(scout, seen.heard.exchanges, seen.heard.said, seen.heard.heard,
+				1 / seen.heard.sites, seen.heard.rate);
 		scout_observe(scout, reports, dry_reports(log, &seen, reports), &decision);
 		dry_count(&sums, &seen);
 		if (json)
 			good = dry_json(scout_log_window(log, i), theta, &seen, &decision) && good;
 		else
-			dry_row(&table, scout_log_window(log, i), theta, &seen, &decision);
+			dry_row(&table, scout_log_window(log, i), theta, &seen, &decision, pulls);
 	}
 	if (!json) {
 		output_table_print(&table);
@@ -189,8 +236,22 @@ static int dry_go(const struct scout_log *log, struct scout *scout, bool json)
 	return good ? CLI_DONE : CLI_FAILED;
 }
 
-static int dry_config(const struct args_usage *usage, const struct dry_options *o, struct scout_config *c)
+/* A log from before there were sums in it, or of a run that has exchanged nothing. */
+static bool dry_hears(const struct scout_log *log)
 {
+	for (unsigned i = 0; i < log->count; i++)
+		if (dry_heard(scout_log_window(log, i)).exchanges > 0)
+			return true;
+	output_error("%s: scout+ decides by what exchanges show, and this log does not have it (\"seen\" in decisions): "
+		     "take another --policy",
+		log->path);
+	return false;
+}
+
+static int dry_config(const struct args_usage *usage, const struct dry_options *o, const struct scout_log *log,
+	struct scout_config *c)
+{
+	struct err e = {0};
 	unsigned at = 0;
 
 	if (o->policy >= 0)
@@ -212,8 +273,9 @@ static int dry_config(const struct args_usage *usage, const struct dry_options *
 	if (at == c->theta_count)
 		return args_wrong(usage, "--first %g: is none of the thetas", o->first);
 	c->first = isnan(o->first) ? c->first : at;
-	if (c->policy == SCOUT_PLUS)
-		return args_wrong(usage, "scout+ decides by what exchanges show, which a log has not: say --policy");
+	c->plus.sigma = isnan(o->gain) ? c->plus.sigma : o->gain;
+	if (options_needs(c, scout_log_algorithm(log), &e) < 0)
+		return args_wrong(usage, "%s", e.text);
 	c->sigma = isnan(o->sigma) ? c->sigma : o->sigma;
 	c->lambda_loss = isnan(o->lambda_loss) ? c->lambda_loss : o->lambda_loss;
 	c->lambda_bytes = isnan(o->lambda_bytes) ? c->lambda_bytes : o->lambda_bytes;
@@ -231,7 +293,7 @@ static int dry_open(const struct args_usage *usage, const struct dry_options *o,
 
 	if (!scout_log_open(path, &log))
 		return CLI_FAILED;
-	rc = scout_log_config(&log, &config, &e) < 0 ? CLI_FAILED : dry_config(usage, o, &config);
+	rc = scout_log_config(&log, &config, &e) < 0 ? CLI_FAILED : dry_config(usage, o, &log, &config);
 	if (rc == ARGS_GO_ON && scout_init(&scout, &config, &e) < 0)
 		rc = args_wrong(usage, "%s", e.text);
 	else if (rc == CLI_FAILED)
@@ -240,6 +302,8 @@ static int dry_open(const struct args_usage *usage, const struct dry_options *o,
 		output_error("%s: no decision in it: the run had no scout, or no window has ended yet", path);
 		rc = CLI_FAILED;
 	}
+	if (rc == ARGS_GO_ON && config.policy == SCOUT_PLUS && !dry_hears(&log))
+		rc = CLI_FAILED;
 	rc = rc == ARGS_GO_ON ? dry_go(&log, &scout, o->json) : rc;
 	scout_log_free(&log);
 	return rc;
@@ -248,14 +312,16 @@ static int dry_open(const struct args_usage *usage, const struct dry_options *o,
 int scout_dry_run_run(int argc, char **argv)
 {
 	struct dry_options o = {
-		.policy = -1, .first = NAN, .sigma = NAN, .lambda_loss = NAN, .lambda_bytes = NAN, .seed = UINT64_MAX};
+		.policy = -1, .first = NAN, .sigma = NAN, .gain = NAN, .lambda_loss = NAN, .lambda_bytes = NAN, .seed = UINT64_MAX};
 	const struct args_option options[] = {
-		{"policy", "NAME", "fixed, replay, hill, stochastic or annealing (the run's)", ARGS_CHOICE, &o.policy,
-			0, 0, dry_policies},
+		{"policy", "NAME", "fixed, replay, hill, stochastic, annealing or scout+ (the run's)", ARGS_CHOICE,
+			&o.policy, 0, 0, dry_policies},
 		{"thetas", "A,B,...", "its grid, the tightest first; replay: its schedule (the run's)", ARGS_REALS,
 			&o.thetas, 0, 0, NULL},
 		{"first", "THETA", "that it begins with (the run's)", ARGS_REAL, &o.first, 0, 0, NULL},
 		{"sigma", "LOSS", "accuracy that may be lost, 0 to 1 (the run's)", ARGS_REAL, &o.sigma, 0, 0, NULL},
+		{"gain", "LOSS", "scout+: loss that talking more would have to save (the run's)", ARGS_REAL, &o.gain, 0,
+			0, NULL},
 		{"lambda-loss", "L", "what accuracy that is lost beyond it costs (the run's)", ARGS_REAL,
 			&o.lambda_loss, 0, 0, NULL},
 		{"lambda-bytes", "L", "what a model's worth of bytes a step costs (the run's)", ARGS_REAL,
@@ -272,7 +338,8 @@ int scout_dry_run_run(int argc, char **argv)
 			 "that\n"
 			 "theta stands in (earlier), or nothing is known (unknown); bytes come from shadows, where the "
 			 "log\n"
-			 "has them. It is a hint of what to run next, and no measurement.\n",
+			 "has them. scout+ hears what the run's exchanges have shown. It is a hint of what to run next, "
+			 "and no\nmeasurement.\n",
 		.examples = "  phub scout dry-run run.jsonl --policy annealing --sigma 0.02\n",
 		.words_max = 1,
 		.options = options};

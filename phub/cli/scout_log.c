@@ -294,10 +294,20 @@ static int log_policy(const char *name, enum scout_policy *out)
 	return -EINVAL;
 }
 
+enum site_algorithm scout_log_algorithm(const struct scout_log *log)
+{
+	unsigned i = 0;
+
+	while (i < SITE_ALGORITHM_COUNT &&
+		strcmp(scout_log_text(log->run, "algorithm"), site_algorithm_name((enum site_algorithm)i)) != 0)
+		i++;
+	return (enum site_algorithm)i;
+}
+
 int scout_log_config(const struct scout_log *log, struct scout_config *out, struct err *e)
 {
-	double first = scout_log_number(log->run, "first"), whole[] = {500, 0, 0, 3, 1};
-	static const char *const names[] = {"period", "memory", "seed", "patience", "model_bytes"};
+	double first = scout_log_number(log->run, "first"), whole[] = {500, 0, 0, 3, 1, 200};
+	static const char *const names[] = {"period", "memory", "seed", "patience", "model_bytes", "tries"};
 
 	scout_defaults(out);
 	if (log_policy(scout_log_text(log->run, "policy"), &out->policy) < 0)
@@ -314,7 +324,8 @@ int scout_log_config(const struct scout_log *log, struct scout_config *out, stru
 	log_real(log, "sigma", &out->sigma);
 	log_real(log, "temperature", &out->temperature);
 	log_real(log, "cooling", &out->cooling);
-	for (unsigned i = 0; i < 5; i++) {
+	log_real(log, "gain", &out->plus.sigma);
+	for (unsigned i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
 		log_real(log, names[i], &whole[i]);
 		if (!(whole[i] >= 0 && whole[i] <= (i == 4 ? 1e15 : i == 2 ? 9007199254740992.0 : 4294967295.0)))
 			return err_set(e, -EBADMSG, "%s: %s is %g", log->path, names[i], whole[i]);
@@ -325,5 +336,6 @@ int scout_log_config(const struct scout_log *log, struct scout_config *out, stru
 	out->seed = whole[2] > 0 ? (uint64_t)whole[2] : strtoull(scout_log_text(log->run, "seed"), NULL, 10);
 	out->patience = (unsigned)whole[3];
 	out->model_bytes = (uint64_t)whole[4];
+	out->plus.tries = (uint32_t)whole[5];
 	return 0;
 }

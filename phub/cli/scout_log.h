@@ -11,6 +11,7 @@
 #include <stdint.h>
 
 #include "client/scout/scout.h"
+#include "client/scout/site.h"
 #include "phub/base/err.h"
 
 enum { SCOUT_LOG_LINE_MAX = 16 << 20, SCOUT_LOG_WINDOWS_MAX = 1000000 };
@@ -59,6 +60,9 @@ double scout_log_saving(const struct scout_log_total *total);
 
 /* On the Pareto front of bytes and accuracy: no other one sent no more and was as good, and better in one. */
 bool scout_log_on_front(const struct scout_log_total *totals, unsigned count, unsigned which);
+
+/* SITE_ALGORITHM_COUNT: one that is not known here. */
+enum site_algorithm scout_log_algorithm(const struct scout_log *log);
 
 /* The controller's configuration that the run had, as far as the line says; the paper's otherwise. 0; -EBADMSG. */
 int scout_log_config(const struct scout_log *log, struct scout_config *out, struct err *e);

@@ -136,7 +136,7 @@ def dry_run_of_others():
 
 
 def better():
-    """a log of scout+ is explained, compared and drawn; another policy may replay it, it itself may not"""
+    """a log of scout+ is explained, compared and drawn; dry-run decides as it did; what a log lacks for it is said"""
     path = log_of("plus", "--algorithm", "local", "--policy", "scout+", "--thetas", "1,2,5,10,20", "--theta", "1", "--period", "20")
     found = [line for line in lines(path.read_text()) if line["scout"] == "decision"]
     check(len(found) == 8 and all(line["reason"] and line["bytes_travel"] == 0 for line in found), str(found))
@@ -150,7 +150,17 @@ def better():
     check({t["theta"] for t in told["tried"]} == {line["theta"] for line in found} and all(t["r_all"] for t in told["tried"]), str(told))
     check(lines(phub("compare", "--json", path, hill())[0])[0]["bytes_travel"] == 0, "models of scout+ travelled")
     phub("plot", path, "--out", "plus.svg")
-    holds(phub("dry-run", path, status=2)[1], "decides by what exchanges show", "say --policy")
+    for line in lines(phub("dry-run", path, "--json")[0]):
+        check(line["known"] == "seen" and line["next"] == line["ran_next"] and line["r"] > 0, str(line))
+    check([line["reason"] for line in lines(phub("dry-run", path, "--json")[0])] == [line["reason"] for line in found], "other reasons")
+    out, _ = phub("dry-run", hill(), "--policy", "scout+")
+    holds(out, r"would be +known +r +bytes", r"heard no exchange in 3 windows, .* it measures at theta 1\.", "no losses of the mean model", "sites pull apart")
+    check("no losses of the mean model" not in phub("dry-run", path)[0], "they are there")
+    holds(phub("dry-run", hill(), "--policy", "scout+", "--thetas", "2,5", status=2)[1], "a grid of local begins with 1")
+    old = changed(path, "old", lambda own: [line.replace('"seen":', '"unseen":') for line in own])
+    holds(phub("dry-run", old, status=1)[1], "decides by what exchanges show, and this log does not have it", "take another --policy")
+    dgc = changed(path, "dgc", lambda own: [own[0].replace('"local"', '"dgc"')] + own[1:])
+    holds(phub("dry-run", dgc, status=2)[1], "does not know how far thetas of dgc")
     phub("dry-run", path, "--policy", "fixed")
 
 
