@@ -17,7 +17,8 @@
  */
 int options_scout(const struct phub_scout_options *given, const enum site_algorithm *algorithm,
 	struct scout_config *config, struct err *e);
-/* Of SCOUT_PLUS: how loose the thetas of config's grid may be; see plus_needs(), whose errors these are. Of others 0. */
+/* Of SCOUT_PLUS: how loose the thetas of config's grid may be; see plus_needs(), whose errors these are. Of others 0.
+ */
 int options_needs(struct scout_config *config, enum site_algorithm algorithm, struct err *e);
 int options_site(const struct phub_site_options *given, struct phub_site_options *own, struct err *e);
 

@@ -344,8 +344,7 @@ void scout_hear(struct scout *scout, double said, double heard, double squares, 
 	scout_hear_all(scout, 1, said, heard, squares, rate);
 }
 
-void scout_hear_all(
-	struct scout *scout, unsigned exchanges, double said, double heard, double squares, double rate)
+void scout_hear_all(struct scout *scout, unsigned exchanges, double said, double heard, double squares, double rate)
 {
 	struct plus_window *now = &scout->now;
 
@@ -429,7 +428,8 @@ static void scout_say_why(const struct scout *s, const struct plus_verdict *v, s
 		snprintf(to, room, "the probe is over; what probes gain is not certain yet; the pull is %.3g", p->pull);
 		break;
 	case PLUS_BLIND:
-		snprintf(to, room, "what exchanges said is missing, or cannot be true, for %u windows in a row", p->blind);
+		snprintf(to, room, "what exchanges said is missing, or cannot be true, for %u windows in a row",
+			p->blind);
 		break;
 	case PLUS_APART:
 		snprintf(to, room,

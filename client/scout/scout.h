@@ -169,8 +169,7 @@ unsigned scout_host(const struct scout *scout, unsigned site, unsigned sites);
  */
 void scout_hear(struct scout *scout, double said, double heard, double squares, double rate);
 /* As many at once: `said` and `heard` are sums over them. */
-void scout_hear_all(
-	struct scout *scout, unsigned exchanges, double said, double heard, double squares, double rate);
+void scout_hear_all(struct scout *scout, unsigned exchanges, double said, double heard, double squares, double rate);
 
 /* A window is over: reports[site] of all `sites`, of which each model but those of silent sites has travelled. 0; or
  * -EINVAL: no sites, or more than SCOUT_SITES_MAX, and nothing has changed. */

@@ -129,7 +129,7 @@ _phub_values() { # OPTION WORD COMMAND SUBCOMMAND
 			step_{sgd,momentum,nesterov,adagrad,adam,adamw}{,_f16,_bf16})" -- "$2"
 		;;
 	--compute) compgen -W 'sleep spin' -- "$2" ;;
-	--policy) compgen -W "fixed replay hill stochastic annealing$([[ $4 == advise ]] || echo ' scout+')" -- "$2" ;;
+	--policy) compgen -W "fixed replay hill stochastic annealing scout+" -- "$2" ;;
 	--algorithm) compgen -W 'bsp gaia local dgc' -- "$2" ;;
 	--schedule) compgen -W 'all serial backward fifo priority' -- "$2" ;;
 	--trace) compgen -f -X '!*.csv' -- "$2" ;;
@@ -195,8 +195,8 @@ _phub_words() { # COMMAND SUBCOMMAND WORD
 				--set --json --help'
 			;;
 		advise)
-			words='--listen --sites --model-bytes --thetas --theta --policy --period --sigma --lambda-loss --lambda-bytes
-				--seed --wait --secret-file --out --json --help'
+			words='--listen --sites --model-bytes --thetas --theta --policy --period --sigma --gain --lambda-loss
+				--lambda-bytes --seed --wait --secret-file --out --json --help'
 			;;
 		compare) words='--json --help' ;;
 		explain) words='--at --json --help' ;;

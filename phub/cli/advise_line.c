@@ -5,6 +5,7 @@
 #include "phub/cli/advise_line.h"
 
 #include <errno.h>
+#include <float.h>
 #include <jansson.h>
 #include <math.h>
 #include <stdio.h>
@@ -46,6 +47,87 @@ static int line_score(const json_t *line, const char *field, double *accuracy, u
 	return rc;
 }
 
+/* A number of at least `least`; `out` stays as it is where there is none. */
+static int line_real(const json_t *object, const char *field, double least, double *out, struct err *e)
+{
+	const json_t *value = json_object_get(object, field);
+
+	if (!value)
+		return 0;
+	if (!json_is_number(value) || !(json_number_value(value) >= least) || !isfinite(json_number_value(value)))
+		return err_set(e, -EBADMSG, "%s is no number%s", field, least == 0 ? " from 0 on" : "");
+	*out = json_number_value(value);
+	return 0;
+}
+
+/* {"loss":sum,"samples":n}: NaN of none. */
+static int line_loss(const json_t *line, const char *field, double *mean, uint64_t *samples, struct err *e)
+{
+	const json_t *loss = json_object_get(line, field);
+	double sum = NAN;
+	int rc;
+
+	*mean = NAN;
+	*samples = 0;
+	if (!loss || json_is_null(loss))
+		return 0;
+	if (!json_is_object(loss))
+		return err_set(e, -EBADMSG, "%s is not {\"loss\":L,\"samples\":N}", field);
+	rc = line_real(loss, "loss", -DBL_MAX, &sum, e);
+	if (rc == 0)
+		rc = line_count(loss, "samples", samples, e);
+	if (rc == 0 && isnan(sum) != (*samples == 0))
+		rc = err_set(e, -EBADMSG, "%s has a loss without samples, or samples without a loss", field);
+	if (rc == 0 && *samples > 0)
+		*mean = sum / (double)*samples;
+	return rc;
+}
+
+static int line_moves(const json_t *line, struct advise_line *out, struct err *e)
+{
+	const json_t *moves = json_object_get(line, "moves");
+	uint64_t exchanges = 0;
+	int rc;
+
+	if (!moves || json_is_null(moves))
+		return 0;
+	out->said = out->heard = NAN;
+	if (!json_is_object(moves))
+		return err_set(e, -EBADMSG, "moves is not {\"exchanges\":N,\"said\":X,\"heard\":Y}");
+	rc = line_count(moves, "exchanges", &exchanges, e);
+	if (rc == 0)
+		rc = line_real(moves, "said", 0, &out->said, e);
+	if (rc == 0)
+		rc = line_real(moves, "heard", 0, &out->heard, e);
+	if (rc == 0 && (exchanges > ADVISE_EXCHANGES_MAX || isnan(out->said) || isnan(out->heard)))
+		rc = err_set(
+			e, -EBADMSG, "moves: needs said, heard, and exchanges of at most %d", ADVISE_EXCHANGES_MAX);
+	out->exchanges = (unsigned)exchanges;
+	return rc;
+}
+
+/* What scout+ wants to know. */
+static int line_plus(const json_t *line, struct advise_line *out, struct err *e)
+{
+	struct scout_report *report = &out->report;
+	uint64_t earlier;
+	int rc = line_moves(line, out, e);
+
+	if (rc == 0)
+		rc = line_real(line, "weight", 0, &out->weight, e);
+	if (rc == 0 && out->weight == 0)
+		rc = err_set(e, -EBADMSG, "weight is 0: a site without one is not in the mean, and has not moved");
+	if (rc == 0)
+		rc = line_real(line, "rate", 0, &out->rate, e);
+	if (rc == 0)
+		rc = line_loss(line, "train", &report->train, &report->trained, e);
+	if (rc == 0)
+		rc = line_loss(line, "before", &report->before, &earlier, e);
+	if (rc == 0)
+		rc = line_loss(line, "after", &report->after, &report->tried, e);
+	return rc;
+}
+
 static int line_secret(const json_t *line, struct advise_line *out, struct err *e)
 {
 	const json_t *secret = json_object_get(line, "secret");
@@ -67,6 +149,8 @@ static int line_take(const json_t *line, unsigned sites, struct advise_line *out
 	if (!json_is_object(line))
 		return err_set(e, -EBADMSG, "no object");
 	out->step = UINT64_MAX;
+	out->weight = 1;
+	out->rate = NAN;
 	rc = line_count(line, "site", &site, e);
 	if (rc == 0 && site >= sites)
 		rc = err_set(e, -EBADMSG, "site: needs one of 0 to %u", sites - 1);
@@ -80,6 +164,8 @@ static int line_take(const json_t *line, unsigned sites, struct advise_line *out
 		rc = line_score(line, "home", &out->report.home, &home, e);
 	if (rc == 0)
 		rc = line_score(line, "away", &out->report.away, &away, e);
+	if (rc == 0)
+		rc = line_plus(line, out, e);
 	if (rc == 0)
 		rc = line_secret(line, out, e);
 	if (rc < 0)
@@ -121,9 +207,9 @@ static size_t line_write(json_t *json, char out[ADVISE_ANSWER_BYTES])
 
 size_t advise_line_answer(const struct scout_decision *d, char out[ADVISE_ANSWER_BYTES])
 {
-	return line_write(
-		json_pack("{s:I, s:f, s:I, s:s, s:s}", "sync_every", (json_int_t)d->theta, "theta", d->theta, "window",
-			(json_int_t)d->window, "action", scout_action_name(d->action), "reason", d->reason),
+	return line_write(json_pack("{s:I, s:f, s:I, s:I, s:s, s:s}", "sync_every", (json_int_t)d->theta, "theta",
+				  d->theta, "window", (json_int_t)d->window, "tries", (json_int_t)d->tries, "action",
+				  scout_action_name(d->action), "reason", d->reason),
 		out);
 }
 

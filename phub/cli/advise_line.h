@@ -4,8 +4,21 @@
  * these: nothing in one is believed before it was looked at here. Pure.
  *
  *      {"site":2,"step":1000,"home":{"correct":370,"samples":400},"away":{"correct":331,"samples":400},"bytes":30952}
- *      {"sync_every":10,"theta":10,"window":1,"action":"tightens","reason":"..."}
+ *      {"sync_every":10,"theta":10,"window":1,"tries":0,"action":"tightens","reason":"..."}
  *      {"error":"..."}
+ *
+ * For the policy scout+, with d what a site has moved since the last average, and S the mean of all d:
+ *
+ *      {"site":2,"step":1000,"bytes":30952,"moves":{"exchanges":50,"said":0.031,"heard":0.0041},"weight":12000,
+ *       "rate":0.05,"train":{"loss":301.5,"samples":1000},"before":{"loss":81.2,"samples":200},
+ *       "after":{"loss":80.1,"samples":200}}
+ *
+ *      moves       of the window's averages: how many, and the sums of ||d||^2 and of ||S||^2
+ *      weight      of this site in the mean, in any unit that sites share; 1
+ *      rate        of learning, at the end
+ *      train       loss of the site's own model on its batches, the sum over samples
+ *      before,     that of the mean model at home, always on the same samples, as the window before this one began, and
+ * as after       it ended: of what was tried because an answer had "tries" above 0, on at most as many samples
  */
 #ifndef PHUB_CLI_ADVISE_LINE_H
 #define PHUB_CLI_ADVISE_LINE_H
@@ -16,19 +29,28 @@
 #include "client/scout/scout.h"
 #include "phub/base/err.h"
 
-enum { ADVISE_LINE_MAX = 4096, ADVISE_SECRET_BYTES = 256, ADVISE_ANSWER_BYTES = 1024 };
+enum {
+	ADVISE_LINE_MAX = 4096,
+	ADVISE_SECRET_BYTES = 256,
+	ADVISE_ANSWER_BYTES = 1024,
+	ADVISE_EXCHANGES_MAX = 1000000000,
+};
 
 struct advise_line {
 	unsigned site;
 	uint64_t step;                    /* of the run; 0: only asks what theta is */
 	struct scout_report report;       /* without home or away, or with less than one sample, it says nothing */
+	unsigned exchanges;               /* 0: it says nothing of what it has moved: */
+	double said, heard;               /* 0 or more */
+	double weight;                    /* above 0 */
+	double rate;                      /* 0 or more; NaN: it was not said */
 	char secret[ADVISE_SECRET_BYTES]; /* "": none */
 };
 
 /*
  * 0; -EBADMSG with the reason in `e`: not one object of JSON; no site of `sites` or no step; a field of another kind, a
- * count that is negative, beyond 2^53, or of more correct ones than samples; a secret that is too long. Fields that are
- * not known are passed over.
+ * count that is negative, beyond 2^53, or of more correct ones than samples; a number that is outside its limits, or
+ * infinite; a secret that is too long. Fields that are not known are passed over.
  */
 int advise_line_parse(const char *text, size_t length, unsigned sites, struct advise_line *out, struct err *e);
 

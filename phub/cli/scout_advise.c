@@ -20,6 +20,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "client/scout/options.h"
 #include "client/scout/record.h"
 #include "client/scout/site.h"
 #include "client/url.h"
@@ -38,14 +39,14 @@ enum {
 	ADVISE_RECORD_BYTES = 8192,
 };
 
-static const char *const advise_policies[] = {"fixed", "replay", "hill", "stochastic", "annealing", NULL};
+static const char *const advise_policies[] = {"fixed", "replay", "hill", "stochastic", "annealing", "scout+", NULL};
 
 struct advise_options {
 	const char *listen, *out, *secret_file;
 	uint64_t sites, period, model_bytes, seed, wait_ns;
 	int policy;
 	struct args_reals thetas;
-	double theta, sigma, lambda_loss, lambda_bytes;
+	double theta, sigma, gain, lambda_loss, lambda_bytes;
 	bool json;
 };
 
@@ -59,7 +60,7 @@ struct advise_caller {
 struct advise_site {
 	bool here;  /* it has reported on this window */
 	int caller; /* who is to be told; -1: has gone */
-	struct scout_report report;
+	struct advise_line said;
 };
 
 struct advise {
@@ -70,6 +71,7 @@ struct advise {
 	uint64_t step, last_step;   /* of this window's reports, the most; of the last window's */
 	uint64_t end_ns;            /* of this window */
 	double total;               /* bytes that a site has sent, the mean */
+	double rate;                /* of learning, the last that was said */
 	unsigned waiting;
 	int fd;
 	FILE *log;
@@ -152,6 +154,7 @@ static void advise_record(struct advise *a, const struct scout_report *reports, 
 	a->total += d.bytes + d.bytes_travel;
 	d.bytes_total = a->total;
 	d.bytes_bsp = (double)a->options->model_bytes * (double)a->step;
+	d.train_loss = a->last.seen.train;
 	if (record_decision(&d, line, sizeof(line)) >= sizeof(line))
 		return;
 	if (a->log) {
@@ -166,6 +169,50 @@ static void advise_record(struct advise *a, const struct scout_report *reports, 
 	fflush(stdout);
 }
 
+/* By how far all have moved: for a middle one. */
+static int advise_compare(const void *a, const void *b)
+{
+	const struct advise_line *one = *(const struct advise_line *const *)a,
+				 *other = *(const struct advise_line *const *)b;
+
+	return (one->heard > other->heard) - (one->heard < other->heard);
+}
+
+/*
+ * What all say of their moves, as sums of exchanges. The mean has moved alike for all: whoever says otherwise lies, so
+ * it is what the middle one says. Where fewer than half say anything, scout+ hears what cannot be true.
+ */
+static void advise_listen_to_moves(struct advise *a)
+{
+	const struct advise_line *lines[ADVISE_SITES_MAX], *middle;
+	double weights = 0, said = 0, squares = 0;
+	unsigned count = 0;
+
+	for (unsigned k = 0; k < a->options->sites; k++) {
+		const struct advise_line *line = &a->sites[k].said;
+
+		if (!a->sites[k].here || line->exchanges == 0)
+			continue;
+		lines[count++] = line;
+		weights += line->weight;
+		a->rate = isnan(line->rate) ? a->rate : line->rate;
+	}
+	if (2 * count < a->options->sites || count == 0) {
+		if (a->scout.config.policy == SCOUT_PLUS)
+			scout_hear(&a->scout, NAN, NAN, NAN, a->rate);
+		return;
+	}
+	for (unsigned i = 0; i < count; i++) {
+		const double share = lines[i]->weight / weights;
+
+		said += share * lines[i]->said / lines[i]->exchanges;
+		squares += share * share;
+	}
+	qsort(lines, count, sizeof(*lines), advise_compare);
+	middle = lines[count / 2];
+	scout_hear_all(&a->scout, middle->exchanges, said * middle->exchanges, middle->heard, squares, a->rate);
+}
+
 static void advise_decide(struct advise *a)
 {
 	static struct scout_report reports[ADVISE_SITES_MAX];
@@ -175,7 +222,9 @@ static void advise_decide(struct advise *a)
 	size_t length;
 
 	for (unsigned k = 0; k < sites; k++)
-		reports[k] = a->sites[k].here ? a->sites[k].report : (struct scout_report){.home = NAN, .away = NAN};
+		reports[k] =
+			a->sites[k].here ? a->sites[k].said.report : (struct scout_report){.home = NAN, .away = NAN};
+	advise_listen_to_moves(a);
 	scout_observe(&a->scout, reports, sites, &a->last);
 	advise_record(a, reports, theta);
 	length = advise_line_answer(&a->last, answer);
@@ -200,6 +249,7 @@ static void advise_tell(struct advise *a, unsigned caller, const char *why)
 
 	now.theta = scout_theta(&a->scout);
 	now.action = SCOUT_STAYS;
+	now.tries = a->scout.tries;
 	snprintf(now.reason, sizeof(now.reason), "%s", why);
 	advise_send(a, caller, answer, advise_line_answer(&now, answer));
 }
@@ -214,7 +264,7 @@ static void advise_take(struct advise *a, unsigned caller, const struct advise_l
 		advise_tell(a, caller, "the window of this step is over");
 	} else {
 		a->waiting += !site->here;
-		*site = (struct advise_site){.here = true, .caller = (int)caller, .report = line->report};
+		*site = (struct advise_site){.here = true, .caller = (int)caller, .said = *line};
 		a->step = line->step > a->step ? line->step : a->step;
 		if (a->waiting == 1 && a->end_ns == CLOCK_NEVER)
 			a->end_ns = clock_now_ns() + a->options->wait_ns;
@@ -420,7 +470,8 @@ static int advise_config(const struct advise_options *o, struct scout_config *c,
 		c->first++;
 	if (c->first == c->theta_count && c->theta_count > 0)
 		return err_set(e, -EINVAL, "--theta %g: is none of --thetas", o->theta);
-	return 0;
+	c->plus.sigma = o->gain;
+	return options_needs(c, SITE_LOCAL, e);
 }
 
 static int advise_open_log(struct advise *a, struct err *e)
@@ -532,12 +583,26 @@ static int advise_open(const struct args_usage *usage, const struct advise_optio
 		rc = args_wrong(usage, "%s", e.text);
 	else {
 		a->options = o;
+		a->rate = NAN;
 		a->fd = -1;
 		rc = advise_serve(a);
 	}
 	free(a);
 	return rc;
 }
+
+static const char advise_about[] =
+	"A scout for sites that train by something else, like torchft or Flower, and set sync_every themselves.\n"
+	"Each says, a line of JSON at the end of each window of steps, how its model does at home and on another\n"
+	"site's data, and hears, when all have, how many steps to make between averages:\n"
+	"  {\"site\":0,\"step\":500,\"home\":{\"correct\":370,\"samples\":400},\n"
+	"   \"away\":{\"correct\":331,\"samples\":400},\"bytes\":773800}\n"
+	"  {\"sync_every\":10,\"theta\":10,\"window\":0,\"tries\":0,\"action\":\"tightens\",\"reason\":\"...\"}\n"
+	"With the policy scout+ no model travels; each says how far it, and the mean, have moved, and how they do:\n"
+	"  {\"site\":0,\"step\":500,\"moves\":{\"exchanges\":50,\"said\":0.031,\"heard\":0.0041},\"rate\":0.05,\n"
+	"   \"train\":{\"loss\":301.5,\"samples\":1000},\"bytes\":773800}\n"
+	"man phub says more of the fields. Step 0 only asks. It runs until SIGINT or SIGTERM. In Python: "
+	"phub.advise.\n";
 
 int scout_advise_run(int argc, char **argv)
 {
@@ -546,6 +611,7 @@ int scout_advise_run(int argc, char **argv)
 		.wait_ns = 60 * NS_PER_S,
 		.theta = NAN,
 		.sigma = 0.05,
+		.gain = 0.02,
 		.lambda_loss = 50,
 		.lambda_bytes = 1};
 	const struct args_option options[] = {
@@ -556,10 +622,12 @@ int scout_advise_run(int argc, char **argv)
 		{"thetas", "A,B,...", "steps between averages that there are, the fewest first", ARGS_REALS, &o.thetas,
 			0, 0, NULL},
 		{"theta", "THETA", "the one that it begins with (the first)", ARGS_REAL, &o.theta, 0, 0, NULL},
-		{"policy", "NAME", "fixed, replay, hill, stochastic or annealing (hill)", ARGS_CHOICE, &o.policy, 0, 0,
-			advise_policies},
+		{"policy", "NAME", "fixed, replay, hill, stochastic, annealing or scout+ (hill)", ARGS_CHOICE,
+			&o.policy, 0, 0, advise_policies},
 		{"period", "STEPS", "in a window (500)", ARGS_NUMBER, &o.period, 1, UINT32_MAX, NULL},
 		{"sigma", "LOSS", "accuracy that may be lost, 0 to 1 (0.05)", ARGS_REAL, &o.sigma, 0, 0, NULL},
+		{"gain", "LOSS", "scout+: loss that talking more would have to save (0.02)", ARGS_REAL, &o.gain, 0, 0,
+			NULL},
 		{"lambda-loss", "L", "what accuracy that is lost beyond it costs (50)", ARGS_REAL, &o.lambda_loss, 0, 0,
 			NULL},
 		{"lambda-bytes", "L", "what a model's worth of bytes a step costs (1)", ARGS_REAL, &o.lambda_bytes, 0,
@@ -574,15 +642,7 @@ int scout_advise_run(int argc, char **argv)
 		{.name = NULL},
 	};
 	const struct args_usage usage = {.command = "phub scout advise",
-		.about = "A scout for sites that train by something else, like torchft or Flower, and set sync_every "
-			 "themselves.\n"
-			 "Each says, a line of JSON at the end of each window of steps, how its model does at home and "
-			 "on\n"
-			 "another site's data, and hears, when all have, how many steps to make between averages:\n"
-			 "  {\"site\":0,\"step\":500,\"home\":{\"correct\":370,\"samples\":400},\n"
-			 "   \"away\":{\"correct\":331,\"samples\":400},\"bytes\":773800}\n"
-			 "  {\"sync_every\":10,\"theta\":10,\"window\":0,\"action\":\"tightens\",\"reason\":\"...\"}\n"
-			 "Step 0 only asks. It runs until SIGINT or SIGTERM. In Python: phub.advise.\n",
+		.about = advise_about,
 		.examples = "  phub scout advise --listen unix:/run/user/1000/advise --sites 5 --model-bytes 45MB \\\n"
 			    "      --thetas 1,2,5,10,20,50 --theta 20 --out run.jsonl\n",
 		.options = options};

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * phub scout dry-run: what another policy would have decided on what a run has seen. A window's losses, sums and bytes
- * are known for the theta that the run was at; where the other policy would have been elsewhere, the last window at that
- * theta stands in, and where there is none, it sees nothing.
+ * are known for the theta that the run was at; where the other policy would have been elsewhere, the last window at
+ * that theta stands in, and where there is none, it sees nothing.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -136,8 +136,8 @@ static const char *const dry_sources[] = {"seen", "earlier", "unknown"};
 
 static bool dry_json(const json_t *w, double theta, const struct dry_window *seen, const struct scout_decision *d)
 {
-	return output_json(json_pack("{s:s, s:f, s:f, s:f, s:f, s:f, s:s, s:o, s:o, s:o, s:b, s:s, s:s}", "scout", "dry-run",
-		"t", scout_log_number(w, "t"), "ran", scout_log_number(w, "theta"), "ran_next",
+	return output_json(json_pack("{s:s, s:f, s:f, s:f, s:f, s:f, s:s, s:o, s:o, s:o, s:b, s:s, s:s}", "scout",
+		"dry-run", "t", scout_log_number(w, "t"), "ran", scout_log_number(w, "theta"), "ran_next",
 		scout_log_number(w, "next"), "theta", theta, "next", d->theta, "known", dry_sources[seen->source], "AL",
 		isnan(seen->loss) ? json_null() : json_real(seen->loss), "r",
 		isnan(d->r) ? json_null() : json_real(d->r), "bytes",
@@ -184,10 +184,12 @@ static void dry_conclude(const struct scout_log *log, const struct scout *scout,
 		printf("It would have sent %s a site in exchanges; the run sent %s.\n",
 			output_bytes((uint64_t)sums->bytes, would), output_bytes((uint64_t)sent, did));
 	if (scout->config.policy == SCOUT_PLUS && sums->deaf)
-		printf("It has heard no exchange in %u windows, and decided nothing in these: it measures at theta %g.\n",
+		printf("It has heard no exchange in %u windows, and decided nothing in these: it measures at theta "
+		       "%g.\n",
 			sums->deaf, scout->config.thetas[0]);
 	if (scout->config.policy == SCOUT_PLUS && !sums->tried)
-		printf("The log has no losses of the mean model, of sites that have no scout+ or no evaluate(): so probes "
+		printf("The log has no losses of the mean model, of sites that have no scout+ or no evaluate(): so "
+		       "probes "
 		       "say nothing,\nand models that drift apart are not seen.\n");
 }
 
@@ -242,8 +244,9 @@ static bool dry_hears(const struct scout_log *log)
 	for (unsigned i = 0; i < log->count; i++)
 		if (dry_heard(scout_log_window(log, i)).exchanges > 0)
 			return true;
-	output_error("%s: scout+ decides by what exchanges show, and this log does not have it (\"seen\" in decisions): "
-		     "take another --policy",
+	output_error(
+		"%s: scout+ decides by what exchanges show, and this log does not have it (\"seen\" in decisions): "
+		"take another --policy",
 		log->path);
 	return false;
 }
@@ -311,8 +314,13 @@ static int dry_open(const struct args_usage *usage, const struct dry_options *o,
 
 int scout_dry_run_run(int argc, char **argv)
 {
-	struct dry_options o = {
-		.policy = -1, .first = NAN, .sigma = NAN, .gain = NAN, .lambda_loss = NAN, .lambda_bytes = NAN, .seed = UINT64_MAX};
+	struct dry_options o = {.policy = -1,
+		.first = NAN,
+		.sigma = NAN,
+		.gain = NAN,
+		.lambda_loss = NAN,
+		.lambda_bytes = NAN,
+		.seed = UINT64_MAX};
 	const struct args_option options[] = {
 		{"policy", "NAME", "fixed, replay, hill, stochastic, annealing or scout+ (the run's)", ARGS_CHOICE,
 			&o.policy, 0, 0, dry_policies},
@@ -332,14 +340,15 @@ int scout_dry_run_run(int argc, char **argv)
 	};
 	const struct args_usage usage = {.command = "phub scout dry-run",
 		.words = "LOG",
-		.about = "What another policy, or other parameters, would have decided on what a run has seen. A run "
-			 "sees the\n"
-			 "theta that it is at, and no other: where it would have been elsewhere, the last window at "
-			 "that\n"
-			 "theta stands in (earlier), or nothing is known (unknown); bytes come from shadows, where the "
-			 "log\n"
-			 "has them. scout+ hears what the run's exchanges have shown. It is a hint of what to run next, "
-			 "and no\nmeasurement.\n",
+		.about =
+			"What another policy, or other parameters, would have decided on what a run has seen. A run "
+			"sees the\n"
+			"theta that it is at, and no other: where it would have been elsewhere, the last window at "
+			"that\n"
+			"theta stands in (earlier), or nothing is known (unknown); bytes come from shadows, where the "
+			"log\n"
+			"has them. scout+ hears what the run's exchanges have shown. It is a hint of what to run next, "
+			"and no\nmeasurement.\n",
 		.examples = "  phub scout dry-run run.jsonl --policy annealing --sigma 0.02\n",
 		.words_max = 1,
 		.options = options};

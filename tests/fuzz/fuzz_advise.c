@@ -23,7 +23,17 @@ static void fuzz_answer(size_t length, const char *answer)
 	fuzz_require(answer[0] == '{' && memchr(answer, '\n', length) == answer + length - 1);
 }
 
-static void fuzz_decide(const struct scout_report *report)
+static void fuzz_plus(const struct advise_line *line)
+{
+	fuzz_require(line->exchanges <= ADVISE_EXCHANGES_MAX && line->weight > 0 && isfinite(line->weight));
+	fuzz_require(isnan(line->rate) || (line->rate >= 0 && isfinite(line->rate)));
+	if (line->exchanges > 0)
+		fuzz_require(line->said >= 0 && isfinite(line->said) && line->heard >= 0 && isfinite(line->heard));
+	fuzz_require(line->report.trained == 0 || isfinite(line->report.train));
+	fuzz_require(line->report.tried == 0 || isfinite(line->report.after));
+}
+
+static void fuzz_decide(const struct advise_line *line, enum scout_policy policy)
 {
 	struct scout_config config;
 	struct scout_decision decision;
@@ -32,12 +42,18 @@ static void fuzz_decide(const struct scout_report *report)
 	struct err e;
 
 	scout_defaults(&config);
+	config.policy = policy;
 	config.thetas[0] = 1;
 	config.thetas[1] = 20;
 	config.theta_count = 2;
 	config.model_bytes = 1000;
+	config.plus.need[1] = 0.1;
 	fuzz_require(scout_init(&scout, &config, &e) == 0);
-	fuzz_require(scout_observe(&scout, report, 1, &decision) == 0);
+	for (unsigned window = 0; window < 5; window++) {
+		if (line->exchanges > 0)
+			scout_hear_all(&scout, line->exchanges, line->said, line->heard, 1, line->rate);
+		fuzz_require(scout_observe(&scout, &line->report, 1, &decision) == 0);
+	}
 	fuzz_require(decision.theta == 1 || decision.theta == 20);
 	fuzz_answer(advise_line_answer(&decision, answer), answer);
 }
@@ -58,6 +74,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	if (line.report.samples > 0)
 		fuzz_require(line.report.home >= 0 && line.report.home <= 1 && line.report.away >= 0 &&
 			     line.report.away <= 1);
-	fuzz_decide(&line.report);
+	fuzz_plus(&line);
+	fuzz_decide(&line, SCOUT_HILL);
+	fuzz_decide(&line, SCOUT_PLUS);
 	return 0;
 }

@@ -155,7 +155,8 @@ def better():
     check([line["reason"] for line in lines(phub("dry-run", path, "--json")[0])] == [line["reason"] for line in found], "other reasons")
     out, _ = phub("dry-run", hill(), "--policy", "scout+")
     holds(out, r"would be +known +r +bytes", r"heard no exchange in 3 windows, .* it measures at theta 1\.", "no losses of the mean model", "sites pull apart")
-    check("no losses of the mean model" not in phub("dry-run", path)[0], "they are there")
+    tried = changed(path, "tried", lambda own: [line.replace('"tried":0', '"tried":200') for line in own])
+    check("no losses of the mean model" in phub("dry-run", path)[0] and "no losses" not in phub("dry-run", tried)[0], "what was tried")
     holds(phub("dry-run", hill(), "--policy", "scout+", "--thetas", "2,5", status=2)[1], "a grid of local begins with 1")
     old = changed(path, "old", lambda own: [line.replace('"seen":', '"unseen":') for line in own])
     holds(phub("dry-run", old, status=1)[1], "decides by what exchanges show, and this log does not have it", "take another --policy")
@@ -456,6 +457,35 @@ def advise():
     holds(phub("explain", "advise.jsonl")[0], "advise: local, policy hill, 2 sites; 2 windows, theta changed in")
 
 
+def moves(k, step, heard, **more):
+    return {"site": k, "step": step, "bytes": 20000, "moves": {"exchanges": 4, "said": 4, "heard": heard}, "weight": 1 + k, "rate": 0.05,
+            "train": {"loss": 50, "samples": 100}, **more}
+
+
+def advise_pulls():
+    """advise: scout+ sets theta by how far sites say that they have moved; dry-run of its log decides the same; silence leads back"""
+    squares = 5 / 9  # of shares 1/3 and 2/3
+    for pull, wanted in ((0.1, 10), (49, 2)):
+        with Advisor("--policy", "scout+", "--out", "pulls.jsonl", "--wait", "0.2") as a:
+            check(a.ask({"site": 0, "step": 0})[0]["sync_every"] == 1, "it begins at the tightest")
+            for window in range(1, 9):
+                level = {"loss": 100 - window, "samples": 200}
+                answer = a.ask(*(moves(k, 100 * window, 4 * squares / (1 + pull), before=level, after=level) for k in range(2)))[0]
+            check(answer["sync_every"] == wanted, f"pull {pull}: {answer}")
+            for window in range(9, 12):
+                answer = a.ask(moves(0, 100 * window, 1, moves=None) if window == 9 else {"site": 0, "step": 100 * window})[0]
+                check(answer["action"] == "falls back" and answer["sync_every"] == (wanted if window < 11 else 1), f"window {window}: {answer}")
+            holds(answer["reason"], "is missing, or cannot be true, for 3 windows")
+        told = [line for line in lines((FOLDER / "pulls.jsonl").read_text()) if line["scout"] == "decision"]
+        check(abs(told[3]["r_all"] * (1 + pull) / squares - 1) < 1e-9 and told[3]["train_loss"] == 0.5 and told[3]["seen"]["after"] == 0.48, str(told[3]))
+        again = lines(phub("dry-run", "pulls.jsonl", "--json")[0])
+        check([line["next"] for line in again] == [line["next"] for line in told], f"{again} of {told}")
+    with Advisor("--policy", "scout+", sites=3) as a:  # one of three says that the mean was longer, or was nothing
+        for window, lie in ((1, 1e300), (2, 0), (3, 1e300), (4, 0)):
+            answer = a.ask(*(moves(k, 100 * window, lie if k == 1 else 1.2, weight=1) for k in range(3)))[0]
+        check(answer["sync_every"] > 1, f"a lie was believed: {answer}")
+
+
 def advise_waits():
     """advise: who does not report is waited for so long, and then is silent; a site that asks again is one; gone ones do no harm"""
     with Advisor("--wait", "0.5", "--json", sites=3) as a:
@@ -481,6 +511,13 @@ def advise_strangers():
                (b'{"site":0,"step":1,"home":3}', "home is not"), (b'{"site":0,"step":1,"away":{"correct":2,"samples":1}}', "more that is correct"),
                (b'{"site":0,"step":1,"bytes":9007199254740993}', "no whole number"), (b'{"site":0,"site":1,"step":1}', "duplicate"),
                (b'{"site":0,"step":1,"secret":' + b'"' + b"x" * 256 + b'"}', "secret is no text"), (b"[" * 3000, "no JSON"),
+               (b'{"site":0,"step":1,"moves":3}', "moves is not"), (b'{"site":0,"step":1,"moves":{"exchanges":1,"said":1}}', "moves: needs said, heard"),
+               (b'{"site":0,"step":1,"moves":{"exchanges":1000000001,"said":1,"heard":1}}', "at most 1000000000"),
+               (b'{"site":0,"step":1,"moves":{"exchanges":1,"said":-1,"heard":1}}', "said is no number from 0 on"),
+               (b'{"site":0,"step":1,"moves":{"exchanges":1,"said":1,"heard":1e999}}', "no JSON|heard is no number"),
+               (b'{"site":0,"step":1,"weight":0}', "weight is 0"), (b'{"site":0,"step":1,"rate":"much"}', "rate is no number"),
+               (b'{"site":0,"step":1,"train":[]}', "train is not"), (b'{"site":0,"step":1,"train":{"loss":1}}', "a loss without samples"),
+               (b'{"site":0,"step":1,"after":{"samples":1}}', "samples without a loss"), (b'{"site":0,"step":1,"before":{"loss":"x"}}', "loss is no number"),
                (b"\xff\x00", "no JSON"), (b"x" * 5000, "too long")]
     with Advisor() as a:
         for line, why in refused:
@@ -535,7 +572,9 @@ def advise_wrong_words():
     given = ["--listen", "127.0.0.1:0", "--sites", "2", "--model-bytes", "1000"]
     for words, why in (([], "needs --listen"), (given, "needs --listen.*--thetas"), ([*given, "--thetas", "1,2.5"], "2.5 is no whole number of steps"),
                        ([*given, "--thetas", "1,2", "--theta", "3"], "none of --thetas"), ([*given, "--thetas", "1,1"], "twice"),
-                       ([*given, "--thetas", "1", "--sigma", "2"], "outside its limits"), ([*given, "--thetas", "1", "--sites", "0"], "allowed is 1 to")):
+                       ([*given, "--thetas", "1", "--sigma", "2"], "outside its limits"),
+                       ([*given, "--thetas", "2,5", "--policy", "scout+"], "a grid of local begins with 1"),
+                       ([*given, "--thetas", "1", "--policy", "scout+", "--gain", "0"], "scout\\+: sigma is outside"), ([*given, "--thetas", "1", "--sites", "0"], "allowed is 1 to")):
         holds(phub("advise", *words, status=2)[1], why)
 
 
@@ -548,17 +587,27 @@ assert advise.ask(a, {"site": 0, **one}, {"site": 1, **one})["sync_every"] == 2
 try: advise.ask(a, {"site": 2, "step": 1})
 except ValueError as error: print(error)
 try: advise.ask(a + "x", {"site": 0, "step": 0})
-except OSError as error: print("nobody")"""
-    with Advisor() as a:
+except OSError as error: print("nobody")
+sites = [advise.Window(k) for k in range(2)]
+for step in range(200, 700, 100):
+    for site in sites:
+        for _ in range(4): site.averaged(1.0, 0.45); site.lost(10.0, 20)
+    answer = advise.ask(a, *(site.report(step, 0.05, 1000) for site in sites))
+    for site in sites: site.tried(30.0, 60)"""
+    with Advisor("--out", "python.jsonl") as a:
         done = subprocess.run(["/usr/bin/python3", "-c", script, a.path], capture_output=True, text=True, timeout=rig.DEADLINE_S,
                               env={**rig.QUIET, "PYTHONPATH": str(rig.ROOT / "client/python"), "PHUB_LIBRARY": str(rig.BUILD / "libphub.so.0.1.0")})
     if "sanitizer" in done.stderr.lower():
         raise rig.Skip("a library under a sanitizer cannot be loaded by Python")
     check(done.stdout == "site: needs one of 0 to 1\nnobody\n" and done.returncode == 0, done.stdout + done.stderr)
+    seen = [line["seen"] for line in lines((FOLDER / "python.jsonl").read_text()) if line["scout"] == "decision" and "seen" in line]
+    wanted = {"exchanges": 4, "said": 4, "heard": 1.8, "sites": 2, "rate": 0.05, "trained": 80, "tried": 60, "train": 0.5, "before": 0.5, "after": 0.5}
+    check(len(seen) == 5 and {**seen[4], "heard": round(seen[4]["heard"], 9)} == wanted, f"{seen}")
+    check((seen[0]["tried"], seen[1]["after"], seen[1]["before"]) == (0, None, None), f"levels of windows that were none: {seen}")
 
 
 if __name__ == "__main__":
     os.environ["BUILD"] = str(rig.BUILD)
     rig.run([compare, explain, nothing_to_explain, dry_run_of_itself, dry_run_of_others, better, plot, names_in_pictures, cut_off,
-             standard_input, broken, strange, wrong_words, run_sites, run_trains, run_long_lines, run_that_fails, run_on_a_terminal, run_interrupted, run_wrong_words, advise, advise_waits,
+             standard_input, broken, strange, wrong_words, run_sites, run_trains, run_long_lines, run_that_fails, run_on_a_terminal, run_interrupted, run_wrong_words, advise, advise_pulls, advise_waits,
              advise_strangers, advise_secret, advise_sockets, advise_wrong_words, advise_python], None if STUDY.exists() else f"{STUDY} is not there (make test-programs)")

@@ -2,13 +2,49 @@
 """Advice on sync_every from `phub scout advise`, for training by something else: torchft's LocalSGD and DiLoCo, Flower."""
 import json
 import socket
-from typing import Any, Dict
+from typing import Any, Dict, List, Optional
+
+
+class Window:
+    """What a site says of a window of steps to `phub scout advise --policy scout+`: averaged() after each average, lost() after each
+    mini-batch; report() makes the line for ask(), and the next window begins. Where the answer has "tries" above 0, tried() then says
+    how the mean model does on as many samples of this site, always the same. `weight`: of this site in the mean."""
+
+    def __init__(self, site: int, weight: float = 1):
+        self.site, self.weight = site, weight
+        self._levels: List[Optional[Dict[str, Any]]] = [None, None]
+        self._begin()
+
+    def _begin(self) -> None:
+        self._exchanges, self._said, self._heard, self._loss, self._samples = 0, 0.0, 0.0, 0.0, 0
+
+    def averaged(self, said: float, heard: float) -> None:
+        """`said`: the squared norm of what this site has moved since the last average; `heard`: that of the mean of all these moves."""
+        self._exchanges, self._said, self._heard = self._exchanges + 1, self._said + said, self._heard + heard
+
+    def lost(self, loss: float, samples: int) -> None:
+        """Of a mini-batch, as it was trained: the sum over its samples."""
+        self._loss, self._samples = self._loss + loss, self._samples + samples
+
+    def tried(self, loss: float, samples: int) -> None:
+        """Of the mean model after the window that was reported last: the sum over samples."""
+        self._levels[1] = {"loss": loss, "samples": samples}
+
+    def report(self, step: int, rate: float, sent: int) -> Dict[str, Any]:
+        """For ask(): `rate` of learning, and the bytes that were `sent` in the window."""
+        said = {"site": self.site, "step": step, "bytes": sent, "weight": self.weight, "rate": rate, "before": self._levels[0],
+                "after": self._levels[1],
+                "moves": {"exchanges": self._exchanges, "said": self._said, "heard": self._heard} if self._exchanges else None,
+                "train": {"loss": self._loss, "samples": self._samples} if self._samples else None}
+        self._levels = [self._levels[1], None]
+        self._begin()
+        return said
 
 
 def ask(address: str, *reports: Dict[str, Any], secret: str = "", timeout: float = 600) -> Dict[str, Any]:
     """Says how a window went at one site or several ({"site": 0, "step": 500, "home": {"correct": 370, "samples": 400}, "away": {...},
     "bytes": B} each; {"site": 0, "step": 0} only asks), and waits for the answer, which is the same for all:
-    {"sync_every": N, "theta": ..., "window": ..., "action": ..., "reason": ...}. `address` is "unix:PATH" or "HOST:PORT".
+    {"sync_every": N, "theta": ..., "window": ..., "tries": ..., "action": ..., "reason": ...}. `address` is "unix:PATH" or "HOST:PORT".
     ValueError: a report was refused, and says why; OSError: nobody answers."""
     host, _, port = address.rpartition(":")
     with socket.socket(socket.AF_UNIX if host == "unix" else socket.AF_INET) as peer:
