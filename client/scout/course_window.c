@@ -9,6 +9,7 @@
 #include "client/handle.h"
 #include "client/scout/course.h"
 #include "client/scout/square.h"
+#include "phub/base/mix.h"
 
 /* ---- where models go ---- */
 
@@ -60,20 +61,12 @@ void window_travel_land(struct phub_site *s)
 
 /* ---- what is tried ---- */
 
-static uint64_t window_mix(uint64_t x)
-{
-	x += 0x9e3779b97f4a7c15ull;
-	x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9ull;
-	x = (x ^ x >> 27) * 0x94d049bb133111ebull;
-	return x ^ x >> 31;
-}
-
 /* One for all who are tried here in this window; scout+ compares from window to window, so there it is always one. */
 static uint64_t window_draw(const struct phub_site *s)
 {
 	const uint64_t window = course_plus(s) ? 0 : s->scout.window;
 
-	return window_mix(s->scout.config.seed ^ window_mix(window ^ window_mix(s->rank)));
+	return mix_64(s->scout.config.seed ^ mix_64(window ^ mix_64(s->rank)));
 }
 
 /* How a model does here; without samples where that is not known. `array`: all tensors', or NULL: this site's own. */

@@ -10,22 +10,16 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "phub/base/mix.h"
+
 #define SCOUT_NORMAL 1.959964 /* so many deviations to each side hold 95 % */
 
 /* ---- numbers ---- */
 
-static uint64_t scout_mix(uint64_t x)
-{
-	x += 0x9e3779b97f4a7c15ull;
-	x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9ull;
-	x = (x ^ x >> 27) * 0x94d049bb133111ebull;
-	return x ^ x >> 31;
-}
-
 static uint64_t scout_draw(struct scout *s)
 {
-	s->random += 0x9e3779b97f4a7c15ull;
-	return scout_mix(s->random);
+	s->random += MIX_STEP;
+	return mix_64(s->random);
 }
 
 /* 0 .. 1, without 1. */
@@ -112,7 +106,7 @@ int scout_init(struct scout *scout, const struct scout_config *config, struct er
 		return rc;
 	*scout = (struct scout){.config = *config,
 		.index = config->policy == SCOUT_PLUS ? 0 : config->first,
-		.random = scout_mix(config->seed)};
+		.random = mix_64(config->seed)};
 	plus_init(&scout->plus);
 	scout->tries = config->policy == SCOUT_PLUS ? config->plus.tries : 0;
 	return 0;
@@ -132,7 +126,7 @@ double scout_theta(const struct scout *scout)
 
 unsigned scout_host(const struct scout *scout, unsigned site, unsigned sites)
 {
-	uint64_t r = scout_mix(scout->config.seed ^ scout_mix(scout->window));
+	uint64_t r = mix_64(scout->config.seed ^ mix_64(scout->window));
 
 	return (unsigned)((site + 1 + r % (sites - 1)) % sites);
 }

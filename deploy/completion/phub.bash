@@ -129,7 +129,7 @@ _phub_values() { # OPTION WORD COMMAND SUBCOMMAND
 			step_{sgd,momentum,nesterov,adagrad,adam,adamw}{,_f16,_bf16})" -- "$2"
 		;;
 	--compute) compgen -W 'sleep spin' -- "$2" ;;
-	--policy) compgen -W "fixed replay hill stochastic annealing scout+" -- "$2" ;;
+	--policy) compgen -W 'fixed replay hill stochastic annealing scout+' -- "$2" ;;
 	--algorithm) compgen -W 'bsp gaia local dgc' -- "$2" ;;
 	--schedule) compgen -W 'all serial backward fifo priority' -- "$2" ;;
 	--trace) compgen -f -X '!*.csv' -- "$2" ;;

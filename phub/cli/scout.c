@@ -4,9 +4,15 @@
  */
 #include "phub/cli/scout.h"
 
+#include <assert.h>
 #include <stddef.h>
 
+#include "client/scout/scout.h"
 #include "phub/cli/cli.h"
+
+const char *const scout_policies[] = {"fixed", "replay", "hill", "stochastic", "annealing", "scout+", NULL};
+
+static_assert(sizeof(scout_policies) / sizeof(scout_policies[0]) == SCOUT_POLICY_COUNT + 1, "all policies");
 
 static const struct cli_command scout_commands[] = {
 	{"run", "a box, and processes of a command as its sites, with a decision log", scout_run_run},

@@ -39,8 +39,6 @@ enum {
 	ADVISE_RECORD_BYTES = 8192,
 };
 
-static const char *const advise_policies[] = {"fixed", "replay", "hill", "stochastic", "annealing", "scout+", NULL};
-
 struct advise_options {
 	const char *listen, *out, *secret_file;
 	uint64_t sites, period, model_bytes, seed, wait_ns;
@@ -623,7 +621,7 @@ int scout_advise_run(int argc, char **argv)
 			0, 0, NULL},
 		{"theta", "THETA", "the one that it begins with (the first)", ARGS_REAL, &o.theta, 0, 0, NULL},
 		{"policy", "NAME", "fixed, replay, hill, stochastic, annealing or scout+ (hill)", ARGS_CHOICE,
-			&o.policy, 0, 0, advise_policies},
+			&o.policy, 0, 0, scout_policies},
 		{"period", "STEPS", "in a window (500)", ARGS_NUMBER, &o.period, 1, UINT32_MAX, NULL},
 		{"sigma", "LOSS", "accuracy that may be lost, 0 to 1 (0.05)", ARGS_REAL, &o.sigma, 0, 0, NULL},
 		{"gain", "LOSS", "scout+: loss that talking more would have to save (0.02)", ARGS_REAL, &o.gain, 0, 0,

@@ -45,8 +45,6 @@ struct dry_sums {
 	unsigned tried;                  /* of which it knows the mean model's losses */
 };
 
-static const char *const dry_policies[] = {"fixed", "replay", "hill", "stochastic", "annealing", "scout+", NULL};
-
 /* ---- what it would have seen ---- */
 
 static double dry_shadow(const json_t *w, double theta)
@@ -323,7 +321,7 @@ int scout_dry_run_run(int argc, char **argv)
 		.seed = UINT64_MAX};
 	const struct args_option options[] = {
 		{"policy", "NAME", "fixed, replay, hill, stochastic, annealing or scout+ (the run's)", ARGS_CHOICE,
-			&o.policy, 0, 0, dry_policies},
+			&o.policy, 0, 0, scout_policies},
 		{"thetas", "A,B,...", "its grid, the tightest first; replay: its schedule (the run's)", ARGS_REALS,
 			&o.thetas, 0, 0, NULL},
 		{"first", "THETA", "that it begins with (the run's)", ARGS_REAL, &o.first, 0, 0, NULL},

@@ -24,7 +24,6 @@
 enum { RUN_GIVEN_NOT = -1, RUN_LINE_MAX = 1 << 20 };
 
 static const char *const run_algorithms[] = {"bsp", "gaia", "local", "dgc", NULL};
-static const char *const run_policies[] = {"fixed", "replay", "hill", "stochastic", "annealing", "scout+", NULL};
 
 struct run_options {
 	int algorithm, policy;
@@ -142,7 +141,7 @@ static bool run_set_all(struct run *run)
 	if (o->algorithm != RUN_GIVEN_NOT)
 		good = good && scout_crew_set(crew, "PHUB_SCOUT_ALGORITHM=%s", run_algorithms[o->algorithm]);
 	if (o->policy != RUN_GIVEN_NOT)
-		good = good && scout_crew_set(crew, "PHUB_SCOUT_POLICY=%s", run_policies[o->policy]);
+		good = good && scout_crew_set(crew, "PHUB_SCOUT_POLICY=%s", scout_policies[o->policy]);
 	if (o->period)
 		good = good && scout_crew_set(crew, "PHUB_SCOUT_PERIOD=%" PRIu64, o->period);
 	if (o->seed != UINT64_MAX)
@@ -161,8 +160,7 @@ static int run_conclude(const struct run_options *o)
 
 	if (access(o->out, R_OK) < 0) {
 		output_error("all sites have ended well, and none has written %s: the log is written by sites of "
-			     "libphub that "
-			     "have a scout, where PHUB_SCOUT_LOG says",
+			     "libphub that have a scout, where PHUB_SCOUT_LOG says",
 			o->out);
 		return CLI_FAILED;
 	}
@@ -268,7 +266,7 @@ int scout_run_run(int argc, char **argv)
 		{"out", "FILE", "the decision log (scout.jsonl)", ARGS_TEXT, &o.out, 0, 0, NULL},
 		{"algorithm", "NAME", "bsp, gaia, local or dgc", ARGS_CHOICE, &o.algorithm, 0, 0, run_algorithms},
 		{"policy", "NAME", "of the scout: fixed, replay, hill, stochastic, annealing or scout+", ARGS_CHOICE,
-			&o.policy, 0, 0, run_policies},
+			&o.policy, 0, 0, scout_policies},
 		{"thetas", "A,B,...", "its grid, the tightest first; replay: its schedule", ARGS_REALS, &o.thetas, 0, 0,
 			NULL},
 		{"theta", "THETA", "the one that it begins with", ARGS_REAL, &o.theta, 0, 0, NULL},

@@ -6,13 +6,11 @@
 
 #include <math.h>
 
+#include "phub/base/mix.h"
+
 uint64_t skew_random_next(struct skew_random *r)
 {
-	uint64_t z = r->state += 0x9e3779b97f4a7c15u;
-
-	z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
-	z = (z ^ z >> 27) * 0x94d049bb133111ebu;
-	return z ^ z >> 31;
+	return mix_next(&r->state);
 }
 
 /* Mixed twice: seeds, uses and indexes that are neighbours are strangers then. */

@@ -5,18 +5,20 @@
  * skewed.
  *
  *   RIVAL_FDA      averages when the variance of the sites' weights is above theta. With d_k what site k has moved
- * since the last average: each step, all sites' mean of |d_k|^2 and of <d_k, x> is formed, two floats that each site
- * sends, and the variance is at most mean |d_k|^2 - (mean <d_k, x>)^2. x is the unit vector along what the last two
- * averages differ by, a random one before there are two. (Federated Dynamic Averaging, the linear variant: Theologitis,
- * Frangias, Anestis, Samoladas, Deligiannakis, EDBT'25, arXiv 2405.20988: abstract and the authors' code were read.)
+ *                  since the last average: each step, all sites' mean of |d_k|^2 and of <d_k, x> is formed, two floats
+ *                  that each site sends, and the variance is at most mean |d_k|^2 - (mean <d_k, x>)^2. x is the unit
+ *                  vector along what the last two averages differ by, a random one before there are two. (Federated
+ *                  Dynamic Averaging, the linear variant: Theologitis, Frangias, Anestis, Samoladas, Deligiannakis,
+ *                  EDBT'25, arXiv 2405.20988: abstract and the authors' code were read.)
  *   RIVAL_QSR      averages every max(base, floor((theta / rate)^2)) steps, with the rate of the first step after an
  *                  average. (Quadratic Synchronization Rule: Gu, Lyu, Arora, Zhang, Huang, ICLR'24, arXiv 2310.14423:
  *                  abstract and formula were read.)
  *   RIVAL_ADACOMM  averages every tau steps, tau = theta at first. After the first average that is `every` steps or
- * more from the last such, with F the training loss of the new common weights, a float that each site sends, tau =
- * ceil(sqrt(F / F_0) theta) where that is less than tau, else ceil(tau / 2). F is taken from the next mini-batch of
- * each site. (AdaComm: Wang, Joshi, MLSys'19, arXiv 1810.08313: abstract read, rules remembered. Its factor for a
- * falling rate is left out: it would have tau rise, which the halving rule forbids.)
+ *                  more from the last such, with F the training loss of the new common weights, a float that each site
+ *                  sends, tau = ceil(sqrt(F / F_0) theta) where that is less than tau, else ceil(tau / 2). F is taken
+ *                  from the next mini-batch of each site. (AdaComm: Wang, Joshi, MLSys'19, arXiv 1810.08313: abstract
+ *                  read, rules remembered. Its factor for a falling rate is left out: it would have tau rise, which the
+ *                  halving rule forbids.)
  *
  * Pure arithmetic; one thread at a time, nothing blocks. The same calls give the same bits.
  */

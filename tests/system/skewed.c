@@ -19,6 +19,7 @@
 #include "client/scout/scout.h"
 #include "client/scout/site.h"
 #include "client/scout/square.h"
+#include "phub/base/mix.h"
 
 enum { TENSORS = 3, ELEMENTS = 1300, SITES_MAX = 8, BATCH = 500 };
 
@@ -53,18 +54,10 @@ struct place {
 	uint64_t trained;
 };
 
-static uint64_t mix(uint64_t x)
-{
-	x += 0x9e3779b97f4a7c15ull;
-	x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9ull;
-	x = (x ^ x >> 27) * 0x94d049bb133111ebull;
-	return x ^ x >> 31;
-}
-
 /* -1 .. 1 */
 static float noise(uint64_t a, uint64_t b, uint64_t c)
 {
-	return (float)((double)(mix(a ^ mix(b ^ mix(c))) >> 40) * 0x1p-23 - 1);
+	return (float)((double)(mix_64(a ^ mix_64(b ^ mix_64(c))) >> 40) * 0x1p-23 - 1);
 }
 
 static float pull = 1; /* how far targets differ */
@@ -110,7 +103,7 @@ static int place_evaluate(void *context, const float *const *weights, uint64_t d
 	if (p->run->fails >> p->rank & 1)
 		return -1;
 	for (unsigned i = 0; i < 200; i++) {
-		uint32_t at = (uint32_t)(mix(draw + i) % sizes[0]);
+		uint32_t at = (uint32_t)(mix_64(draw + i) % sizes[0]);
 		float wrong = fabsf(weights[0][at] - target(p->rank, at));
 
 		score->correct += wrong < 1;
@@ -163,7 +156,7 @@ static bool loop_is_plus(const struct loop *l)
 
 static uint64_t loop_draw(const struct loop *l, unsigned host)
 {
-	return mix(l->scout.config.seed ^ mix(l->scout.window ^ mix(host)));
+	return mix_64(l->scout.config.seed ^ mix_64(l->scout.window ^ mix_64(host)));
 }
 
 static double loop_try(struct loop *l, unsigned site, unsigned host, uint64_t *samples)
@@ -202,7 +195,7 @@ static void loop_level(struct loop *l, struct place *p)
 	p->levels[0] = p->levels[1];
 	p->levels[1] = NAN;
 	if (l->scout.tries > 0 && l->run->samples[p->rank] > 0 &&
-		place_evaluate(p, weights, mix(l->scout.config.seed ^ mix(0 ^ mix(p->rank))), &score) == 0)
+		place_evaluate(p, weights, mix_64(l->scout.config.seed ^ mix_64(0 ^ mix_64(p->rank))), &score) == 0)
 		p->levels[1] = score.loss / (double)score.samples;
 }
 

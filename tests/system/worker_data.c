@@ -9,14 +9,7 @@
 #include <math.h>
 #include <string.h>
 
-/* SplitMix64: any input, well mixed. */
-static uint64_t data_mix(uint64_t x)
-{
-	x += 0x9e3779b97f4a7c15ull;
-	x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
-	x = (x ^ (x >> 27)) * 0x94d049bb133111ebull;
-	return x ^ (x >> 31);
-}
+#include "phub/base/mix.h"
 
 unsigned worker_phase(unsigned key)
 {
@@ -31,14 +24,14 @@ size_t worker_dtype_bytes(enum phub_dtype dtype)
 /* Integers of -8 to 8: sums of eight are exact in every type. Or about normal: twelve uniforms. */
 static float data_value(bool normals, uint32_t rank, uint64_t round, uint32_t at)
 {
-	uint64_t seed = data_mix(((uint64_t)rank << 48) ^ (round << 16) ^ at);
+	uint64_t seed = mix_64(((uint64_t)rank << 48) ^ (round << 16) ^ at);
 	double sum = -6;
 
 	if (!normals)
 		return (float)((int)(seed % 17) - 8);
 	for (int i = 0; i < 12; i++) {
 		sum += (double)(seed >> 11) * 0x1p-53;
-		seed = data_mix(seed);
+		seed = mix_64(seed);
 	}
 	return (float)sum;
 }
@@ -52,7 +45,7 @@ void worker_integers(uint32_t rank, uint64_t round, float out[WORKER_PERIOD])
 /* Where gradients have many zeros. */
 static bool data_is_zero(const struct worker_options *o, uint32_t rank, uint64_t round, uint32_t at)
 {
-	return o->one_in && data_mix(~(((uint64_t)rank << 48) ^ (round << 16) ^ at)) % o->one_in != 0;
+	return o->one_in && mix_64(~(((uint64_t)rank << 48) ^ (round << 16) ^ at)) % o->one_in != 0;
 }
 
 /* One period of a rank's gradient, as its type holds it. */
@@ -143,7 +136,7 @@ void worker_oracle_init(struct worker_oracle *oracle, const struct worker_option
 	memset(oracle, 0, sizeof(*oracle));
 	oracle->options = options;
 	for (uint32_t i = 0; i < WORKER_PERIOD; i++) {
-		oracle->weight[i] = (float)((int)(data_mix(i) % 33) - 16) / 16; /* exact in every type */
+		oracle->weight[i] = (float)((int)(mix_64(i) % 33) - 16) / 16; /* exact in every type */
 		oracle->state[0][i] = accumulator;
 	}
 }

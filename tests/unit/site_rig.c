@@ -11,16 +11,14 @@
 
 #include <cmocka.h>
 
+#include "phub/base/mix.h"
+
 const uint32_t rig_elements[RIG_TENSORS] = {60, 7, 29};
 const size_t rig_offset[RIG_TENSORS] = {0, 60, 67};
 
 uint64_t rig_random(struct site_rig *rig)
 {
-	uint64_t z = rig->seed += 0x9e3779b97f4a7c15u;
-
-	z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
-	z = (z ^ z >> 27) * 0x94d049bb133111ebu;
-	return z ^ z >> 31;
+	return mix_next(&rig->seed);
 }
 
 float rig_whole(struct site_rig *rig)

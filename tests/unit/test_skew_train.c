@@ -223,21 +223,29 @@ static void note(void *context, const struct scout_decision *decision)
 	w->decisions[w->count++] = *decision;
 }
 
-/* Off, or fixed, it changes nothing, bit for bit; a schedule is followed; of what it sets theta to the sites hear. */
-static void test_scouted(void **state)
+/* A window each 4 steps, at theta 4. */
+static struct scout_config fixed_scout(void)
 {
-	struct skew_train_config config = small(SITE_LOCAL, SKEW_NORM_GROUP);
-	const struct skew_result alone = run(&config);
 	struct scout_config scout;
-	struct windows seen = {.count = 0};
-	struct skew_result result;
 
-	(void)state;
 	scout_defaults(&scout);
 	scout.policy = SCOUT_FIXED;
 	scout.thetas[0] = 4;
 	scout.theta_count = 1;
 	scout.period = 4;
+	return scout;
+}
+
+/* Off, or fixed, it changes nothing, bit for bit; a schedule is followed; of what it sets theta to the sites hear. */
+static void test_scouted(void **state)
+{
+	struct skew_train_config config = small(SITE_LOCAL, SKEW_NORM_GROUP);
+	const struct skew_result alone = run(&config);
+	struct scout_config scout = fixed_scout();
+	struct windows seen = {.count = 0};
+	struct skew_result result;
+
+	(void)state;
 	config.scout = &scout;
 	config.probe = 30;
 	config.tell = note;
@@ -269,15 +277,10 @@ static void test_logged(void **state)
 	struct skew_log log = {.thetas = {4, 1}, .theta_count = 2};
 	const char *shadows = "\"shadow\":[{\"theta\":4,\"bytes\":30952},{\"theta\":1,\"bytes\":123808}]}\n";
 	char *text = NULL, *at;
-	struct scout_config scout;
+	struct scout_config scout = fixed_scout();
 	size_t bytes = 0;
 
 	(void)state;
-	scout_defaults(&scout);
-	scout.policy = SCOUT_FIXED;
-	scout.thetas[0] = 4;
-	scout.theta_count = 1;
-	scout.period = 4;
 	config.scout = &scout;
 	config.probe = 30;
 	config.log = &log;
