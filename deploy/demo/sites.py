@@ -2,17 +2,22 @@
 # SPDX-License-Identifier: Apache-2.0
 """One of several sites that train a small CNN on Fashion-MNIST together, each with images of mostly its own classes.
 
-    build/phubd &
-    torchrun --nproc_per_node 5 deploy/demo/sites.py --skew 60                      # theta stays
-    torchrun --nproc_per_node 5 deploy/demo/sites.py --skew 60 --policy hill        # a scout sets it
+    build/phub scout run --sites 5 -- deploy/demo/sites.py --skew 60 --policy hill
 
-(Debian 12's torch 1.13 needs --redirects 1 --tee 1 before --nproc_per_node.) --skew is how many percent of the images are dealt
-out by class, the rest by turns. Rank 0 prints the accuracy of its model on the test set, and what was sent for it.
+starts a box and five of these, with a scout that sets theta. At a box that runs, by torchrun, and with a theta that stays:
+
+    build/phubd &
+    torchrun --redirects 1 --tee 1 --nproc_per_node 5 deploy/demo/sites.py --skew 60 --theta 20
+
+(Only Debian 12's torch 1.13 needs --redirects and --tee.) --skew is how many percent of the images are dealt out by class,
+the rest by turns. Rank 0 prints the accuracy of the mean of all sites' models on the test set, and what was sent for it.
 """
 
 import argparse
+import os
+import sys
 
-import train  # beside this file: it finds phub and the data
+import train as demo  # beside this file: it finds phub and the data
 import torch
 import torch.nn.functional as F
 
@@ -20,73 +25,178 @@ import phub
 import phub.torch
 
 GRIDS = {"bsp": [1], "gaia": [0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3], "local": [1, 2, 5, 10, 20, 50, 100], "dgc": [0.1, 0.03, 0.01, 0.003, 0.001]}
+POLICIES = ("fixed", "hill", "stochastic", "annealing", "scout+")
+NORMS = {"none": lambda channels: [], "batch": lambda channels: [torch.nn.BatchNorm2d(channels)],
+         "group": lambda channels: [torch.nn.GroupNorm(2, channels)]}  # fmt: skip
+PARTS = {"train": ("train", slice(20000)), "valid": ("train", slice(-5000, None)), "test": ("t10k", slice(None))}
+BATCH, RATE, LATE, DECAY = 20, 0.05, 0.75, 5e-4  # from the part LATE of the steps on the rate is a tenth
+STEPS = 1500
 
 
-def make_net():
-    torch.manual_seed(1)
-    return torch.nn.Sequential(torch.nn.Conv2d(1, 16, 3, padding=1), torch.nn.GroupNorm(2, 16), torch.nn.ReLU(), torch.nn.MaxPool2d(2),
-                               torch.nn.Conv2d(16, 32, 3, padding=1), torch.nn.GroupNorm(2, 32), torch.nn.ReLU(), torch.nn.MaxPool2d(2),
-                               torch.nn.Flatten(), torch.nn.Linear(32 * 9, 10))  # fmt: skip
+# ---- model and data ----
+
+
+def make_net(norm="group", seed=1):
+    """7.7 thousand weights, for images of 14x14. Group normalization looks at each image alone; batch normalization at who is in
+    a site's mini-batch, which differs from site to site with their classes."""
+    torch.manual_seed(seed)
+    layers, inputs = [], 1
+    for channels in (16, 32):
+        layers += [torch.nn.Conv2d(inputs, channels, 3, padding=1, bias=norm == "none"), *NORMS[norm](channels), torch.nn.ReLU(),
+                   torch.nn.MaxPool2d(2)]  # fmt: skip
+        inputs = channels
+    net = torch.nn.Sequential(*layers, torch.nn.Flatten(), torch.nn.Linear(inputs * 9, 10))
+    for layer in net:
+        if isinstance(layer, (torch.nn.Conv2d, torch.nn.Linear)):
+            gain = 2 if isinstance(layer, torch.nn.Conv2d) else 1  # a ReLU follows, which halves
+            torch.nn.init.normal_(layer.weight, std=(gain / layer.weight[0].numel()) ** 0.5)
+            if layer.bias is not None:
+                torch.nn.init.zeros_(layer.bias)
+    return net
 
 
 def read(part):
-    """Images of 14x14, and labels."""
-    images, labels = train.load(part)
-    return F.avg_pool2d(images.float() / 255, 2), labels
+    """Images of 14x14, whose pixels have a mean of 0 and a deviation of 1 over the training part, and labels."""
+    name, which = PARTS[part]
+    images, labels = demo.load(name)
+    return (F.avg_pool2d(images[which].float(), 2) - 72.87) / 84.21, labels[which]
 
 
-def deal(labels, rank, world, skew):
-    """Which images are this site's."""
-    generator = torch.Generator().manual_seed(7)
-    order = torch.randperm(len(labels), generator=generator)
-    by_label = torch.rand(len(labels), generator=generator) < skew / 100
-    owner = torch.where(by_label, labels % world, torch.arange(len(labels)) % world)
-    return order[owner[order] == rank]
+def deal(labels, rank, world, skew, seed=1):
+    """Which images are this site's: of a random order `skew` percent by class, c to site c mod `world`, and the rest by turns."""
+    order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(seed))
+    by_class = round(len(labels) * skew / 100)
+    owner = (torch.arange(len(labels)) - by_class) % world
+    owner[:by_class] = labels[order[:by_class]] % world
+    return order[owner == rank]
+
+
+def batches(count, seed):
+    """Indexes of mini-batches, for ever: epoch after epoch, each in a new order. A site without images has empty ones."""
+    generator, left = torch.Generator().manual_seed(seed), torch.empty(0, dtype=torch.int64)
+    while True:
+        while 0 < count and len(left) < BATCH:
+            left = torch.cat([left, torch.randperm(count, generator=generator)])
+        yield left[:BATCH]
+        left = left[BATCH:]
+
+
+# ---- training ----
+
+
+def open_site(net, images, labels, url=None, scout=None, **options):
+    """A site that begins to train: collective."""
+    return phub.torch.Site(net, url, scout=scout, evaluate=phub.torch.classification(images, labels), samples=len(labels), momentum=0.9,
+                           weight_decay=DECAY, rate_first=RATE, clip=1, warmup=100, **options)  # fmt: skip
+
+
+def train(site, net, images, labels, steps, seed, told):
+    """All steps; told(step, loss) after each."""
+    for step, chosen in zip(range(steps), batches(len(labels), seed)):
+        net.zero_grad(set_to_none=True)
+        loss = None
+        if len(chosen):
+            loss = F.cross_entropy(net(images[chosen]), labels[chosen])
+            loss.backward()
+            loss = loss.item()
+            site.lost(loss, len(chosen))
+        site.step(RATE if step < LATE * steps else RATE / 10)
+        told(step + 1, loss)
+
+
+def average(net, url=None, **options):
+    """The net becomes the mean of all sites', which is what the papers score. Collective, in a job of its own."""
+    tensors = [tensor for tensor in net.state_dict().values() if tensor.is_floating_point()]
+    with phub.connect(phub.job_url(url, "-mean"), reduce="mean", reproducible=True, **options) as worker:
+        mean = torch.from_numpy(worker.push_pull(torch.cat([tensor.flatten() for tensor in tensors]).numpy()))
+    for tensor, values in zip(tensors, mean.split([tensor.numel() for tensor in tensors])):
+        tensor.copy_(values.view(tensor.shape))
+
+
+@torch.no_grad()
+def score(net, images, labels):
+    """The share of images that the net names rightly."""
+    net.eval()
+    right = sum(int((net(x).argmax(1) == y).sum()) for x, y in zip(images.split(1000), labels.split(1000)))
+    net.train()
+    return right / len(labels)
+
+
+# ---- as a script ----
+
+
+def percent(text):
+    if not 0 <= float(text) <= 100:
+        raise argparse.ArgumentTypeError(f"{text}: allowed are 0 to 100")
+    return float(text)
+
+
+def arguments():
+    """What `phub scout run` was told is the default here, so that the grid fits."""
+    given = os.environ.get
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--url", help="of the job; $PHUB_URL, else phub://127.0.0.1/default")
+    parser.add_argument("--skew", type=percent, default=60, help="percent (%(default)s)")
+    parser.add_argument("--norm", choices=list(NORMS), default="group", help="normalization (%(default)s)")
+    parser.add_argument("--algorithm", choices=list(GRIDS), default=given("PHUB_SCOUT_ALGORITHM", "local"), help="(%(default)s)")
+    parser.add_argument("--theta", type=float, help="the paper's; with a policy, where it begins")
+    parser.add_argument("--policy", choices=POLICIES, default=given("PHUB_SCOUT_POLICY"), help="of a scout, which sets theta")
+    parser.add_argument("--period", type=int, default=50, help="steps between its decisions (%(default)s)")
+    parser.add_argument("--steps", type=int, default=STEPS, help="(%(default)s)")
+    parser.add_argument("--seed", type=int, default=1, help="of weights, images and their order (%(default)s)")
+    parser.add_argument("--log", help="for the scout's decisions, lines of JSON")
+    return parser.parse_args()
+
+
+def scout_of(a):
+    if not a.policy:
+        return None
+    grid = GRIDS[a.algorithm]
+    first = a.theta if a.theta is not None else grid[0] if a.policy == "scout+" else grid[len(grid) // 2]
+    return {"thetas": grid, "first": first, "policy": a.policy, "period": a.period, "seed": a.seed}
+
+
+def teller(site):
+    """What rank 0 says: each decision, or how far it is."""
+    windows = 0
+
+    def told(step, loss):
+        nonlocal windows
+        decision = site.decision if site.state["windows"] > windows else None
+        if decision:
+            windows = site.state["windows"]
+            lost = "" if decision.loss != decision.loss else f"{100 * decision.loss:.1f} points lost elsewhere; "
+            print(f"step {step}: {lost}{decision.action} at theta {decision.theta:g}: {decision.reason}", flush=True)
+        elif step % 100 == 0 and not windows:
+            print(f"step {step}: loss {'-' if loss is None else f'{loss:.3f}'}", flush=True)
+
+    return told
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
-    parser.add_argument("--url", help="of the job; $PHUB_URL")
-    parser.add_argument("--skew", type=float, default=60, help="percent (%(default)s)")
-    parser.add_argument("--algorithm", choices=list(GRIDS), default="local", help="(%(default)s)")
-    parser.add_argument("--theta", type=float, help="the paper's")
-    parser.add_argument("--policy", help="of a scout: hill, stochastic, annealing, scout+")
-    parser.add_argument("--steps", type=int, default=600, help="(%(default)s)")
-    parser.add_argument("--period", type=int, default=50, help="steps between decisions (%(default)s)")
-    parser.add_argument("--log", help="for the scout's decisions, lines of JSON")
-    arguments = parser.parse_args()
+    a = arguments()
     torch.set_num_threads(1)
     rank, world = phub.launched()
+    if rank == 0 and world == 1:
+        print("sites.py: one site alone; for several: phub scout run --sites 5 -- deploy/demo/sites.py", file=sys.stderr)
     images, labels = read("train")
-    mine = deal(labels, rank, world, arguments.skew)
+    mine = deal(labels, rank, world, a.skew, a.seed)
     images, labels = images[mine], labels[mine]
-
-    net = make_net()
-    grid = GRIDS[arguments.algorithm]
-    scout = dict(thetas=grid, first=grid[len(grid) // 2], policy=arguments.policy, period=arguments.period) if arguments.policy else None
-    site = phub.torch.Site(net, arguments.url, algorithm=arguments.algorithm, theta=arguments.theta, scout=scout, log=arguments.log,
-                           evaluate=phub.torch.classification(images, labels), weight_decay=5e-4, rate_first=0.05)
-    windows = 0
-    for step in range(arguments.steps):
-        chosen = torch.randint(len(labels), (20,))
-        net.zero_grad()
-        loss = F.cross_entropy(net(images[chosen]), labels[chosen])
-        loss.backward()
-        site.lost(loss.item(), len(chosen))
-        site.step(0.05 if step < 0.75 * arguments.steps else 0.005)
-        if rank == 0 and site.state["windows"] > windows:
-            windows, decision = site.state["windows"], site.decision
-            print(f"step {step + 1}: loss {decision.loss:.3f}, theta {decision.theta:g}: it {decision.action}: {decision.reason}", flush=True)
+    net = make_net(a.norm, a.seed)
+    site = open_site(net, images, labels, a.url, scout_of(a), algorithm=a.algorithm, theta=None if a.policy else a.theta, log=a.log)
+    train(site, net, images, labels, a.steps, a.seed * world + rank, teller(site) if rank == 0 else lambda step, loss: None)
     state = site.state
     site.close()
+    average(net, a.url)
     if rank == 0:
-        images, labels = read("t10k")
-        with torch.no_grad():
-            accuracy = float((net(images).argmax(1) == labels).float().mean())
-        model = 4 * sum(p.numel() for p in net.parameters())
+        model = 4 * sum(parameter.numel() for parameter in net.parameters())
         sent = state["bytes"] + state["bytes_travel"]
-        print(f"accuracy {100 * accuracy:.1f} %, {sent} bytes sent, {arguments.steps * model / max(sent, 1):.1f} times less than a gradient a step")
+        print(f"accuracy {100 * score(net, *read('test')):.1f} %, {sent} bytes sent, {a.steps * model / max(sent, 1):.1f} times less than a "
+              "gradient a step")
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except (RuntimeError, ValueError, TypeError, OSError, KeyboardInterrupt) as e:
+        sys.exit(f"sites.py: {str(e) or ('interrupted' if isinstance(e, KeyboardInterrupt) else type(e).__name__)}")

@@ -31,6 +31,7 @@ import phub.torch
 
 torch.set_num_threads(1)
 WORLD = 3
+EXAMPLE = rig.ROOT / "deploy/demo/sites.py"
 GRID = [1, 2, 5, 10]
 
 
@@ -392,18 +393,66 @@ def test_resumed(_):
     assert ends[0] == ends[1], [[end[0] for end in run] for run in ends]
 
 
+def no_data():
+    """Why the demo cannot run here, or None."""
+    there = pathlib.Path(os.environ.get("FASHION_MNIST", "/usr/share/datasets/fashion-mnist"), "train-images-idx3-ubyte.gz").exists()
+    return None if there else "no Fashion-MNIST here (deploy/deps.sh demo)"
+
+
 def test_example(box):
-    if not pathlib.Path("/usr/share/datasets/fashion-mnist/train-images-idx3-ubyte.gz").exists():
-        return "no Fashion-MNIST here (deploy/deps.sh demo)"
-    command = ["/usr/bin/python3", rig.ROOT / "deploy/demo/sites.py", "--url", box.url("example"), "--steps", "20", "--policy", "hill", "--period", "10"]
-    sites = [subprocess.Popen(command, env={**os.environ, "RANK": str(rank), "WORLD_SIZE": "2"}, stdout=subprocess.PIPE, text=True) for rank in (0, 1)]
-    out = [site.communicate(timeout=rig.RESULT_S)[0] for site in sites]
-    assert [site.returncode for site in sites] == [0, 0], out
-    assert "step 10: loss" in out[0] and "times less than a gradient a step" in out[0] and out[1] == "", out
+    """As its users start it: what they tell `phub scout run` chooses the script's grid."""
+    if no_data():
+        return no_data()
+    words = ["--steps", "20", "--period", "10", "--norm", "batch", "--seed", "3"]
+    with tempfile.TemporaryDirectory() as folder:
+        command = [rig.BUILD / "phub", "scout", "run", "--sites", "2", "--policy", "scout+", "--algorithm", "gaia", "--box", box.url("example"),
+                   "--out", f"{folder}/log", "--", EXAMPLE, *words]
+        done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=rig.RESULT_S)
+        lines = [json.loads(line) for line in pathlib.Path(folder, "log").read_text().splitlines()]
+    assert done.returncode == 0, done
+    assert "[0] step 10: stays at theta 0: " in done.stdout and "times less than a gradient a step" in done.stdout and "[1]" not in done.stdout, done
+    assert lines[0]["algorithm"] == "gaia" and lines[0]["thetas"][0] == 0 and lines[0]["seed"] == 3, lines[0]
+    names = lines[0]["tensors"]
+    assert len([name for name in names if "running" in name]) == 4, names  # batch normalization's
+
+
+def test_example_refuses(box):
+    """A line, and no traceback."""
+    if no_data():
+        return no_data()
+    for words, status, text in ((["--skew", "101"], 2, "101: allowed are 0 to 100"), (["--theta", "0.5"], 1, "cannot have a theta of 0.5"),
+                                (["--policy", "hill", "--theta", "3"], 1, "3.0 is not in the grid")):
+        done = subprocess.run([EXAMPLE, "--url", box.url("refused"), *words], capture_output=True, text=True, stdin=subprocess.DEVNULL,
+                              timeout=rig.RESULT_S)
+        assert done.returncode == status and text in done.stderr and "Traceback" not in done.stderr and not done.stdout, done
     return None
+
+
+def deals(rank):
+    """Each image at one site, as many by class as was asked for; a site without any trains on nothing."""
+    sys.path.insert(0, str(EXAMPLE.parent))
+    import sites
+
+    labels = torch.arange(1000) % 10
+    for world, skew in ((5, 0), (5, 60), (5, 100), (12, 100), (1, 50)):
+        parts = [sites.deal(labels, k, world, skew, seed=4) for k in range(world)]
+        assert torch.equal(torch.cat(parts).sort().values, torch.arange(1000)), (world, skew)
+        own = sum(int((labels[part] % world == k).sum()) for k, part in enumerate(parts))
+        wanted = 1000 * (skew / 100 + (1 - skew / 100) / min(world, 10))
+        assert abs(own - wanted) < 40, (world, skew, own)
+        assert not torch.equal(parts[0], sites.deal(labels, 0, world, skew, seed=5)), "the seed says nothing"
+    drawn = sites.batches(50, 1)
+    epochs = torch.cat([next(drawn) for _ in range(5)])  # of 20: two epochs
+    assert torch.equal(epochs.sort().values, torch.arange(50).repeat_interleave(2)), epochs
+    assert len(parts) == 1 and len(next(sites.batches(0, 1))) == 0
+    return None
+
+
+def test_example_deals(_):
+    return no_data() or workers(1, deals)[0]
 
 
 if __name__ == "__main__":
     sys.stdout.flush()
     rig.run([test_scout, test_average, test_errors, test_leaves, test_as_sgd, test_scouted, test_fails, test_without_samples, test_refused,
-             test_resumed, test_example], rig.Box())
+             test_resumed, test_example, test_example_refuses, test_example_deals], rig.Box())
