@@ -530,10 +530,14 @@ bench-encrypt: deps-bench ## what encryption costs on each transport, into BUILD
 
 STUDY = BUILD='$(BUILD)' tests/bench/study.py $(STUDY_OPTIONS)
 
-.PHONY: study study-full
+.PHONY: study study-full study-torch
 study: deps-bench ## the findings on sites with skewed labels, a PASS or FAIL each, into BUILD/study/report.md: 15 minutes on two idle CPUs (STUDY_OPTIONS='--lines R1,R6 --on valid --jobs 1 --plot')
 	@$(MAKE) --no-print-directory $(SKEW_STUDY)
 	@$(STUDY)
+
+study-torch: deps-bench ## its main cells by PyTorch processes at a box, beside the same in one process, into BUILD/study/torch.md: 20 runs of a minute of CPU (STUDY_OPTIONS='--seeds 1-3 --json')
+	@$(MAKE) --no-print-directory all $(SKEW_STUDY)
+	@$(STUDY) --torch
 
 study-full: deps-bench ## all of its cells, seeds 1 to 10: days; what was run is not run again
 	@$(MAKE) --no-print-directory $(SKEW_STUDY)

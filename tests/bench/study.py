@@ -5,34 +5,37 @@ FAIL for each, and what controllers save beside the best fixed theta and beside 
 
 Usage: study.py             the quick grid: one seed, three where a line hangs on few points
        study.py --full      K = 2, 5, 10, every skew, norm and Dirichlet, seeds 1 to 10: days
+       study.py --torch     the main cells by PyTorch processes at a box (study_torch.py), beside the same in one process; seed 1
        --lines R1,R6        only these lines, and the cells that they need
+       --seeds A-B          these instead
        --on valid           on the validation images and seeds 100 (--full: 100 to 102), where parameters are fixed
-       --jobs N             processes at a time (as many as there are CPUs)
+       --jobs N             runs of one process at a time (as many as there are CPUs)
        --program FILE       instead of BUILD/tests/bench/skew_study
        --plot               study.png, too (matplotlib)
+       --json               lines and runs as lines of JSON
 
-Environment: BUILD  where skew_study is (build). Results go to BUILD/study: report.md, and cache/ with what each run printed, by
-its arguments and the program's hash, so that a study that was interrupted goes on.
+Environment: BUILD  where skew_study is (build). Results go to BUILD/study: report.md or torch.md, and cache/ with what each run
+printed, by its arguments and the program's hash, so that a study that was interrupted goes on.
 
 A run is a process of skew_study and follows from its arguments bit for bit. `Points` are percentage points of accuracy of the
 averaged model, `lost` those below BSP with the same norm, sites, skew and seed. Bytes are what a site sends, as the papers count
 them, models that travel to be probed and what a rule asks for included. The oracle is the theta of a grid with the fewest bytes
 among those that lose at most 1.0 points; BSP is in each grid. Numbers are medians of seeds, with the least and the most.
 
-Exit status: 0; 1: a line FAILs; 2: a run went wrong.
+Exit status: 0; 1: a line FAILs; 2: a run went wrong; 130: interrupted.
 """
 import argparse
-import concurrent.futures
 import dataclasses
-import hashlib
 import json
 import os
 import pathlib
+import signal
 import statistics
 import subprocess
 import sys
-import threading
 import typing
+
+from study_runs import Failure, Runner, say
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 STEPS, SIGMA = 1500, 0.05
@@ -49,14 +52,6 @@ RIVALS = {"fda": (0.3, 1, 3, 10), "qsr": (0.11, 0.16, 0.24), "adacomm": (20, 50,
 EVERY = 300
 TRACE = (0.30, 0.15, 0.10, 0.05, 0.05, 0.10, 0.10, 0.05, 0.05, 0.05, 0.05, 0.10, 0.10, 0.15, 0.15, 0.20, 0.25, 0.30)
 DRIFT = ((0, 0), (500, 100), (1000, 20))  # from a step on, percent
-
-
-class Failure(Exception):
-    pass
-
-
-def say(text):
-    print(f"study: {text}", file=sys.stderr, flush=True)
 
 
 # ---- cells and runs ----
@@ -101,17 +96,6 @@ class Cell:
             self.rival or self.algorithm
         theta = f" {self.theta:g}" if self.theta is not None and not self.policy else ""
         return f"{what}{theta}, {where}, {self.norm}, K={self.sites}"
-
-
-class Run:
-    """What skew_study printed of one."""
-
-    def __init__(self, text):
-        lines = [json.loads(line) for line in text.splitlines()]
-        self.windows = [line for line in lines if line["study"] == "window"]
-        self.end = next(line for line in lines if line["study"] == "run")
-        self.points = 100 * self.end["accuracy"]
-        self.bytes = self.end["bytes"] + self.end["bytes_travel"]
 
 
 class Results:
@@ -437,6 +421,49 @@ def judge(name, grid, results):
     return found
 
 
+# ---- the same by PyTorch, through a box ----
+
+TORCH_LINES = ("R1", "R2", "R3", "R4")
+TORCH_SKEWS = (100, 0, 60)  # those first that lines hang on
+
+
+def torch_cells(grid):
+    """The main cells."""
+    return [grid.cell(skew=skew, norm="batch") for skew in (0, 100)] + \
+        [cell for skew in TORCH_SKEWS
+         for cell in (grid.cell(skew=skew), grid.usual("gaia", skew), grid.usual("local", skew), grid.usual("dgc", skew),
+                      grid.scouted("hill", "local", skew), grid.scouted(BETTER, "local", skew))]
+
+
+def beside_groups(cell):
+    """BSP with group normalization, by which all of these cells are measured."""
+    return dataclasses.replace(cell.bsp(), norm="group")
+
+
+def line_beside(name, grid, results, alone):
+    """What PyTorch's runs say, with what those of one process say of the same seeds."""
+    line, other = judge(name, grid, results), judge(name, grid, alone)
+    mark = {True: "PASS", False: "FAIL", None: "----"}[other.ok]
+    line.more += [f"in one process {mark}:", *(f"  {text}" for text in other.more)]
+    return line
+
+
+def torch_table(results, alone):
+    def of(found, cell):
+        beside = found.pairs(cell, beside_groups(cell))
+        lost, saved = found.lost(cell, beside_groups(cell)), Spread([b.bytes / max(a.bytes, 1) for a, b in beside])
+        return f"{found.points(cell):.2f} | {lost:.2f} | {saved:.1f}x"
+
+    lines = ["| cell | points | lost | fewer bytes | MB a site | MB at the box | fewer there | in one process: points | lost | fewer bytes |",
+             "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |"]
+    for cell in sorted(results.runs, key=lambda of: (of.skew, of.norm != "group")):
+        pairs = results.pairs(cell, beside_groups(cell))
+        lines.append(f"| {cell.name()} | {of(results, cell)} | {results.bytes(cell).median / 1e6:.3f} | "
+                     f"{statistics.median(run.box for run, _ in pairs) / 1e6:.3f} | "
+                     f"{Spread([b.box / a.box for a, b in pairs]):.1f}x | {of(alone, cell)} |")
+    return lines
+
+
 # ---- running ----
 
 def others(grid):
@@ -455,71 +482,14 @@ def plan(grids, names, options):
         of_lines = [cell for name in names for cell in LINES[name][0](grid)]
         corners = set(corner_cells(grid))
         for cell in of_lines + (others(grid) if grid.full and len(names) == len(LINES) else []):
-            if options.on == "valid":
+            if options.seeds:
+                seeds = options.seeds
+            elif options.on == "valid":
                 seeds = range(100, 103) if grid.full else (100,)
             else:
                 seeds = range(1, 11) if grid.full else (1, 2, 3) if cell in corners else (1,)
             wanted.update({(cell, seed): None for seed in seeds})
     return list(wanted)
-
-
-def yield_to_others():
-    os.setpriority(os.PRIO_PROCESS, 0, max(os.getpriority(os.PRIO_PROCESS, 0), 10))
-
-
-class Runner:
-    """Runs cells, or reads what they printed when they ran before."""
-
-    def __init__(self, program, folder, on, jobs):
-        self.program, self.folder, self.on, self.jobs = program, folder / "cache", on, jobs
-        self.hash = hashlib.sha256(program.read_bytes()).hexdigest()
-        self.folder.mkdir(parents=True, exist_ok=True)
-        self.lock, self.done, self.ran = threading.Lock(), 0, 0
-
-    def knows(self, policy):
-        usage = subprocess.run([self.program, "--help"], capture_output=True, text=True)
-        return policy in usage.stdout + usage.stderr
-
-    def path(self, words):
-        return self.folder / (hashlib.sha256(json.dumps([self.hash, words]).encode()).hexdigest()[:32] + ".jsonl")
-
-    def run(self, cell, seed):
-        words = [*cell.words(), "--seeds", str(seed), "--on", self.on]
-        path = self.path(words)
-        if not path.exists():
-            done = subprocess.run([self.program, *words], stdin=subprocess.DEVNULL, capture_output=True, text=True,
-                                  preexec_fn=yield_to_others)
-            if done.returncode:
-                raise Failure(f"{self.program} {' '.join(words)}: {done.stderr.strip()[-500:]}")
-            partial = path.with_suffix(f".{os.getpid()}")
-            partial.write_text(done.stdout)
-            partial.rename(path)
-            self.ran += 1
-        return Run(path.read_text())
-
-    def all(self, wanted):
-        """{cell: {seed: Run}}"""
-        found = {}
-
-        def one(cell, seed):
-            run = self.run(cell, seed)
-            with self.lock:
-                found.setdefault(cell, {})[seed] = run
-                self.done += 1
-                if sys.stderr.isatty():
-                    print(f"\r{self.done} of {len(wanted)}, {self.ran} now ", end="", file=sys.stderr, flush=True)
-                elif self.done % 10 == 0 or self.done == len(wanted):
-                    say(f"{self.done} of {len(wanted)}, {self.ran} now")
-
-        with concurrent.futures.ThreadPoolExecutor(self.jobs) as pool:
-            futures = [pool.submit(one, *each) for each in wanted]
-            try:
-                for future in concurrent.futures.as_completed(futures):
-                    future.result()
-            except BaseException:
-                pool.shutdown(cancel_futures=True)
-                raise
-        return found
 
 
 # ---- report ----
@@ -564,26 +534,75 @@ def report(lines, results, options, program_hash):
                       "```", *map(str, lines), "```", "", *table(results), ""])
 
 
+def torch_report(lines, results, alone, options, program_hash):
+    seeds = sorted({seed for runs in results.runs.values() for seed in runs})
+    return "\n".join(["# The study on skewed sites, by PyTorch through a box", "",
+                      f"`study.py --torch`, commit {commit()}, scored on the {options.on} images, seeds {', '.join(map(str, seeds))}; "
+                      f"{STEPS} steps; sources {program_hash[:12]}.", "", "```", *map(str, lines), "```", "", *torch_table(results, alone), ""])
+
+
+def commit():
+    done = subprocess.run(["git", "-C", ROOT, "describe", "--always", "--dirty"], capture_output=True, text=True)
+    return done.stdout.strip() or "unknown"
+
+
+def print_json(lines, trainers):
+    for line in lines:
+        print(json.dumps({"study": "line", "line": line.name, "ok": line.ok, "text": line.text, "more": line.more}))
+    for trainer, results in trainers.items():
+        for cell, runs in results.runs.items():
+            for seed, run in runs.items():
+                beside = results.runs.get(beside_groups(cell), {}).get(seed)
+                print(json.dumps({"study": "cell", "trainer": trainer, "cell": cell.name(), **dataclasses.asdict(cell), "seed": seed,
+                                  "points": run.points, "lost": beside and beside.points - run.points, "bytes": run.bytes,
+                                  "bytes_box": run.box, "saved": beside and beside.bytes / max(run.bytes, 1)}))
+
+
+def numbers(text):
+    first, _, last = text.partition("-")
+    return range(int(first), int(last or first) + 1)
+
+
 def arguments(words):
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n", 1)[0])
-    parser.add_argument("--full", action="store_true")
-    parser.add_argument("--lines", default=",".join(LINES))
+    parser.add_argument("--full", action="store_true", help="days")
+    parser.add_argument("--torch", action="store_true", help="the main cells by PyTorch processes at a box, too")
+    parser.add_argument("--lines", help=f"of {', '.join(LINES)}")
+    parser.add_argument("--seeds", type=numbers, metavar="A[-B]")
     parser.add_argument("--on", choices=("valid", "test"), default="test")
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)))
     build = ROOT / os.environ.get("BUILD", "build")
     parser.add_argument("--program", type=pathlib.Path, default=build / "tests/bench/skew_study")
-    parser.add_argument("--plot", action="store_true")
+    parser.add_argument("--plot", action="store_true", help="study.png, too")
+    parser.add_argument("--json", action="store_true")
     options = parser.parse_args(words)
-    options.lines, options.folder = options.lines.split(","), build / "study"
+    if options.torch and (options.full or options.plot):
+        parser.error("--torch has cells of its own: neither --full nor --plot")
+    known = TORCH_LINES if options.torch else tuple(LINES)
+    options.lines, options.folder = options.lines.split(",") if options.lines else known, build / "study"
     for name in options.lines:
-        if name not in LINES:
-            parser.error(f"no line {name}: there are {', '.join(LINES)}")
+        if name not in known:
+            parser.error(f"no line {name}: there are {', '.join(known)}")
     return options
 
 
-def main(words):
-    options = arguments(words)
-    runner = Runner(options.program, options.folder, options.on, options.jobs)
+def torch_study(options, runner):
+    """Lines, text, and what each trainer found."""
+    import study_torch
+
+    grid = Grid()
+    cells = torch_cells(grid) if options.lines == TORCH_LINES else corner_cells(grid)
+    wanted = [(cell, seed) for seed in options.seeds or ((100,) if options.on == "valid" else (1,)) for cell in cells]
+    say(f"{len(wanted)} runs of {grid.sites} PyTorch processes and a box, a minute of CPU each; then as many in one process")
+    torch = Runner(ROOT / "tests/bench/study_torch.py", options.folder, options.on, 1, study_torch.SOURCES, None)
+    results = Results(torch.all(wanted))
+    alone = Results(runner.all(wanted))
+    lines = [line_beside(name, grid, results, alone) for name in options.lines]
+    return lines, torch_report(lines, results, alone, options, torch.hash), {"torch": results, "alone": alone}
+
+
+def grid_study(options, runner):
+    """Likewise."""
     grids = [Grid(True, sites) for sites in (5, 2, 10)] if options.full else [Grid()]
     wanted = plan(grids, options.lines, options)
     if not runner.knows(BETTER):
@@ -592,17 +611,38 @@ def main(words):
         wanted = [each for each in wanted if each[0].policy != BETTER]
     results = Results(runner.all(wanted))
     lines = [judge(name, grid, results) for grid in grids for name in options.lines]
-    print(*lines, sep="\n")
-    (options.folder / "report.md").write_text(report(lines, results, options, runner.hash))
     if options.plot:
         plot(results, options.folder / "study.png")
-    say(f"{options.folder / 'report.md'}")
+    return lines, report(lines, results, options, runner.hash), {"alone": results}
+
+
+def main(words):
+    options = arguments(words)
+    runner = Runner(options.program, options.folder, options.on, options.jobs)
+    lines, text, trainers = (torch_study if options.torch else grid_study)(options, runner)
+    path = options.folder / ("torch.md" if options.torch else "report.md")
+    path.write_text(text)
+    if options.json:
+        print_json(lines, trainers)
+    else:
+        print(*lines, sep="\n")
+        if options.torch:
+            print("", *torch_table(trainers["torch"], trainers["alone"]), sep="\n")
+    say(f"{path}")
     return 1 if any(line.ok is False for line in lines) else 0
 
 
+def interrupt(*_):
+    raise KeyboardInterrupt
+
+
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, interrupt)
     try:
         sys.exit(main(sys.argv[1:]))
     except Failure as failure:
         say(failure)
         sys.exit(2)
+    except KeyboardInterrupt:
+        say("interrupted; what has run is kept, and the same command goes on from there")
+        sys.exit(130)

@@ -3,20 +3,26 @@
 """tests/bench/study.py without its hours: that it judges canned numbers as it says, that each line can FAIL, that runs are kept
 and an interrupted study goes on, and that it understands what skew_study prints."""
 import contextlib
+import importlib.util
 import io
 import json
 import math
 import os
 import pathlib
+import re
+import signal
 import subprocess
 import sys
 import tempfile
+import time
 
 import rig
 from rig import Skip, check
 
 sys.path.insert(0, str(rig.ROOT / "tests/bench"))
 import study  # noqa: E402
+import study_runs  # noqa: E402
+import study_torch  # noqa: E402
 
 SCRIPT = rig.ROOT / "tests/bench/study.py"
 PROGRAM = rig.BUILD / "tests/bench/skew_study"
@@ -27,6 +33,7 @@ accuracy=0.88
 case "$*" in
 --help) exit 2 ;;
 *"--seeds BROKEN "*) echo "it broke" >&2 && exit 1 ;;
+*"--seeds SLOW "*) echo "step 3 of 7" >&2 && echo $$ >FOLDER/slow && exec sleep 97 ;;
 *"--norm batch"*"--skew 100 "*) accuracy=BATCH ;;
 esac
 echo "$*" >>FOLDER/calls
@@ -80,7 +87,7 @@ def world(change=lambda cell, seed: {}, policies=("hill", "replay", study.BETTER
     runs = {}
     for cell, seed in wanted:
         if not cell.policy or cell.policy in policies:
-            runs.setdefault(cell, {})[seed] = study.Run(told(cell, **change(cell, seed)))
+            runs.setdefault(cell, {})[seed] = study_runs.Run(told(cell, **change(cell, seed)))
     return study.Results(runs)
 
 
@@ -158,7 +165,7 @@ def no_mark_without_the_policy():
     del results.runs[study.Grid().rivals("fda", 20)[0]]
     try:
         study.judge("B3", study.Grid(), results)
-    except study.Failure:
+    except study_runs.Failure:
         return
     raise AssertionError("judged without a rival's cell")
 
@@ -169,7 +176,7 @@ def numbers_by_hand():
     check(abs(study.spearman((1, 2, 3), (5, 5, 9)) - math.sqrt(0.75)) < 1e-12, "equals share a rank")
     check(study.spearman((1, 2, 3), (4, 4, 4)) is None, "a constant")
     check(f"{study.Spread([3, 1, 2]):.1f}" == "2.0 (1.0 to 3.0)" and f"{study.Spread([2, 2]):.1f}" == "2.0", "spreads")
-    run = study.Run("\n".join(map(json.dumps, [
+    run = study_runs.Run("\n".join(map(json.dumps, [
         *({"study": "window", "theta": theta, "loss": loss} for theta, loss in
           ((10, .5), (5, .4), (5, .3), (10, .01), (5, .2), (5, .1))),
         {"study": "run", "accuracy": .5, "bytes": 3, "bytes_travel": 4}])))
@@ -205,9 +212,10 @@ class Fake:
         self.folder = pathlib.Path(folder)
         self.write()
 
-    def write(self, batch=0.7, broken=0):
+    def write(self, batch=0.7, broken=0, slow=0):
         path = self.folder / "skew_study"
-        path.write_text(FAKE.replace("FOLDER", str(self.folder)).replace("BATCH", str(batch)).replace("BROKEN", str(broken)))
+        path.write_text(FAKE.replace("FOLDER", str(self.folder)).replace("BATCH", str(batch)).replace("BROKEN", str(broken))
+                        .replace("SLOW", str(slow)))
         path.chmod(0o755)
 
     def calls(self):
@@ -243,11 +251,57 @@ def interrupted():
     with tempfile.TemporaryDirectory() as folder:
         fake = Fake(folder)
         cell = study.Cell(skew=100)
-        runner = study.Runner(fake.folder / "skew_study", fake.folder / "study", "test", 1)
+        runner = study_runs.Runner(fake.folder / "skew_study", fake.folder / "study", "test", 1)
         runner.run(cell, 2)
         check(len(fake.calls()) == 1, "it ran")
         fake.study("--lines", "R3")
         check(len(fake.calls()) == 29, "the study goes on where it was left")
+
+
+def stopped():
+    """A signal ends what runs, keeps what has run, and says so."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        with tempfile.TemporaryDirectory() as folder:
+            fake = Fake(folder)
+            fake.write(slow=2)
+            process = subprocess.Popen([SCRIPT, "--program", fake.folder / "skew_study", "--lines", "R3", "--jobs", "1"], text=True,
+                                       stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                       env={**rig.QUIET, "BUILD": folder})
+            until = time.monotonic() + rig.DEADLINE_S
+            while not (fake.folder / "slow").exists() or not (fake.folder / "slow").read_text():
+                check(process.poll() is None and time.monotonic() < until, "it never came to the second seed")
+                time.sleep(0.05)
+            process.send_signal(number)
+            out, err = process.communicate(timeout=rig.DEADLINE_S)
+            check(process.returncode == 130 and "what has run is kept" in err and "Traceback" not in err and not out, f"{process.returncode}: {err}")
+            child = pathlib.Path("/proc", (fake.folder / "slow").read_text().strip(), "cmdline")
+            check(not child.exists() or b"97" not in child.read_bytes(), "what it had started runs on")
+            kept = list((fake.folder / "study/cache").iterdir())
+            check(len(kept) == 1 and kept[0].suffix == ".jsonl", f"{kept}")
+
+
+def progress():
+    """What runs, how far it says that it is, and when all will be over."""
+    with contextlib.redirect_stderr(io.StringIO()) as said:
+        shown = study_runs.Progress(4)
+        shown.bar = True
+        shown.at("bsp, 0 %")
+        shown.at("bsp, 0 %", "step 3 of 7")
+        check(said.getvalue().endswith("░ 0 of 4, 0 now  bsp, 0 %: step 3 of 7"), repr(said.getvalue()))
+        shown.began -= 60
+        shown.over("bsp, 0 %", True)
+        check("██████░" in said.getvalue() and said.getvalue().endswith("1 of 4, 1 now, about 3 min left  "), repr(said.getvalue()))
+
+
+def as_json():
+    with tempfile.TemporaryDirectory() as folder:
+        fake = Fake(folder)
+        out, _ = fake.study("--lines", "R3,R4", "--seeds", "4-5", "--json")
+        lines = [json.loads(line) for line in out.splitlines()]
+        check([line["line"] for line in lines if line["study"] == "line" and line["ok"]] == ["R3", "R4"], out)
+        batch = next(line for line in lines if line["study"] == "cell" and line["norm"] == "batch" and line["skew"] == 100 and line["seed"] == 5)
+        check(abs(batch["points"] - 70) < 1e-9 and abs(batch["lost"] - 18) < 1e-9 and batch["saved"] == 1, f"{batch}")
+        check(len(lines) == 2 + 20 and {line.get("seed") for line in lines[2:]} == {4, 5}, out)
 
 
 def broken():
@@ -258,6 +312,10 @@ def broken():
         check("it broke" in err and "--seeds 2" in err, err)
         _, err = fake.study("--lines", "R9", status=2)
         check("no line R9" in err, err)
+        _, err = fake.study("--torch", "--lines", "R5", status=2)
+        check("no line R5" in err and "R1, R2, R3, R4" in err, err)
+        _, err = fake.study("--torch", "--full", status=2)
+        check("neither --full" in err, err)
 
 
 def skew_study():
@@ -267,7 +325,7 @@ def skew_study():
     study.STEPS, study.PERIODS["hill"] = 18, 6
     try:
         with tempfile.TemporaryDirectory() as folder:
-            runner = study.Runner(PROGRAM, pathlib.Path(folder), "valid", 2)
+            runner = study_runs.Runner(PROGRAM, pathlib.Path(folder), "valid", 2)
             check(runner.knows("hill") and not runner.knows("magic"), "policies that there are")
             grid = study.Grid(sites=2)
             cells = [grid.cell(skew=100), grid.usual("gaia", 100), grid.scouted("hill", "local", 100), study.r7_cells(grid)[1],
@@ -285,7 +343,95 @@ def skew_study():
         study.STEPS, study.PERIODS["hill"] = steps, period
 
 
+# ---- PyTorch ----
+
+def torch_world(change=lambda cell, trainer: {}):
+    """(by PyTorch, in one process), in which every claim holds; a box gets a tenth more than papers count."""
+    found = []
+    for trainer in ("torch", "alone"):
+        box = {"bytes_box": lambda cell: sent(cell) * 1.1} if trainer == "torch" else {}
+        found.append(study.Results({cell: {seed: study_runs.Run(told(cell, **{name: of(cell) for name, of in box.items()}, **change(cell, trainer)))
+                                           for seed in (1, 2)} for cell in study.torch_cells(study.Grid())}))
+    return found
+
+
+def torch_lines():
+    """Both trainers are judged alike, side by side, and PyTorch's can fail alone."""
+    cells = study.torch_cells(study.Grid())
+    check(len(set(cells)) == len(cells) == 20 and set(study.corner_cells(study.Grid())) <= set(cells), f"{len(cells)} cells")
+    lines = [study.line_beside(name, study.Grid(), *torch_world()) for name in study.TORCH_LINES]
+    check(all(line.ok and "in one process PASS:" in line.more for line in lines), "\n".join(map(str, lines)))
+    plants = {
+        "R1": (study.Grid().usual("gaia", 0), 0.8649),
+        "R2": (study.Grid().usual("local", 100), 0.8301),
+        "R3": (study.Grid().cell(skew=100, norm="batch"), 0.7301),
+        "R4": (study.Grid().cell(skew=100), 0.8699),
+    }
+    for name, (bad, accuracy) in plants.items():
+        for trainer in ("torch", "alone"):
+            planted = torch_world(lambda cell, which: {"accuracy": accuracy} if (cell, which) == (bad, trainer) else {})
+            line = study.line_beside(name, study.Grid(), *planted)
+            check(line.ok is (trainer != "torch") and (f"in one process {'PASS' if line.ok is False else 'FAIL'}:" in line.more), str(line))
+
+
+def torch_rows():
+    """What is lost is lost against BSP with group normalization, and the box's bytes are those of the box."""
+    rows = study.torch_table(*torch_world())
+    check(len(rows) == 2 + 20, "\n".join(rows))
+    check("| bsp, 100 %, batch, K=5 | 70.00 | 18.00 | 1.0x | 45.000 | 49.500 | 1.0x | 70.00 | 18.00 | 1.0x |" in rows, "\n".join(rows))
+    check("| local 20, 60 %, group, K=5 | 84.11 | 3.89 | 20.0x | 2.250 | 2.475 | 20.0x | 84.11 | 3.89 | 20.0x |" in rows, "\n".join(rows))
+
+
+def torch_counts():
+    """A box that counts other bytes than its sites is a failure."""
+    study_torch.check_counts(7, 7)
+    try:
+        study_torch.check_counts(7, 8)
+    except study_torch.Failure as failure:
+        check("7 bytes" in str(failure) and "got 8" in str(failure), str(failure))
+        return
+    raise AssertionError("7 bytes are 8")
+
+
+def torch_site_fails():
+    """A site that ends is told, with its last words, and nothing waits for the others."""
+    needs_torch()
+    done = subprocess.run([study_torch.SOURCES[0], "--sites", "2", "--theta", "0.5", "--algorithm", "local", "--steps", "5"], capture_output=True,
+                          text=True, stdin=subprocess.DEVNULL, timeout=rig.DEADLINE_S)
+    check(done.returncode == 1 and "cannot have a theta of 0.5" in done.stderr and not done.stdout, f"{done}")
+
+
+def needs_torch():
+    if not importlib.util.find_spec("torch"):
+        raise Skip("no torch (Debian: apt install python3-torch, and run /usr/bin/python3)")
+    if not pathlib.Path(os.environ.get("FASHION_MNIST", "/usr/share/datasets/fashion-mnist")).is_dir():
+        raise Skip("no data (Debian: apt install dataset-fashion-mnist)")
+    if not study_torch.LIBRARY.exists() or re.search(rb"__(asan|tsan|ubsan)_\w", study_torch.LIBRARY.read_bytes()):
+        raise Skip("no library that can be loaded into Python")
+
+
+def torch_runs():
+    """Two processes of PyTorch at a box: they learn, and send what BSP sends, by the papers' count and by the box's."""
+    needs_torch()
+    steps, study.STEPS = study.STEPS, 100
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            runner = study_runs.Runner(study_torch.SOURCES[0], pathlib.Path(folder), "valid", 1, study_torch.SOURCES, None)
+            seen = []
+            run, ran = runner.run(study.Cell(sites=2, skew=60), 100, seen.append)
+            check(ran and seen and all(re.fullmatch("step (50|100) of 100", text) for text in seen), f"{seen}")
+            again, ran = runner.run(study.Cell(sites=2, skew=60), 100)
+            check(not ran and again.end == run.end, "what was run is not run again")
+    finally:
+        study.STEPS = steps
+    model = 4 * (9 * 16 + 2 * 16 + 16 * 9 * 32 + 2 * 32 + 32 * 9 * 10 + 10)
+    check(run.points > 50, f"{run.points} % are right")
+    check(run.bytes == 100 * model and run.end["bytes_early"] == 20 * model and run.end["exchanges"] == 100, f"{run.end}")
+    check(run.box == run.end["bytes_wire"] and 1 < run.box / run.bytes < 1.04, f"{run.end}")
+
+
 if __name__ == "__main__":
     cases = [every_line_passes, each_line_can_fail, windows_can_fail_lines, median_of_seeds_counts, no_mark_without_the_policy,
-             numbers_by_hand, oracle, grid, process, interrupted, broken, skew_study]
+             numbers_by_hand, oracle, grid, process, interrupted, stopped, progress, as_json, broken, skew_study, torch_lines, torch_rows,
+             torch_counts, torch_site_fails, torch_runs]
     rig.run(cases, None if PROGRAM.exists() else f"{PROGRAM} is not there (make test-programs)")
