@@ -85,10 +85,6 @@ class Runner:
         self.folder.mkdir(parents=True, exist_ok=True)
         self.processes, self.ended = set(), False
 
-    def knows(self, policy):
-        usage = subprocess.run([self.program, "--help"], capture_output=True, text=True)
-        return policy in usage.stdout + usage.stderr
-
     def path(self, words):
         return self.folder / (hashlib.sha256(json.dumps([self.hash, words]).encode()).hexdigest()[:32] + ".jsonl")
 
