@@ -165,6 +165,12 @@ struct phub_options {
 	 * cannot be chosen: `phub jobs` tells it.
 	 */
 	const char *association;
+	/*
+	 * The job is its box's alone: where that box has another above it (its option `uplink`), that one has no part
+	 * in it, all ranks of the world are at this one, and nothing of the job leaves the rack. So jobs of one name at
+	 * two such boxes have nothing to do with each other. false: its world is counted over all boxes.
+	 */
+	bool here;
 };
 
 PHUB_API void phub_options_init(struct phub_options *options);

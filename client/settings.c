@@ -273,6 +273,7 @@ static const char *settings_not_below(const struct settings *s)
 	const char *t = s->transport;
 
 	return s->url.other.host[0]  ? "a second box in the URL"
+	       : s->here             ? "here (it has no part above the host's box)"
 	       : s->sync != PHUB_BSP ? "sync ssp and async"
 	       : s->quorum           ? "a quorum"
 	       : s->resume_ms        ? "resume"
@@ -332,6 +333,7 @@ int settings_init(struct settings *s, const char *url, const struct phub_options
 		rc = settings_copy(&s->interface, o.interface, e);
 	if (rc == 0)
 		rc = settings_copy(&s->association, o.association, e);
+	s->here = o.here;
 	if (rc == 0)
 		rc = settings_take_hostbox(s, e);
 	if (rc == 0)

@@ -48,6 +48,7 @@ struct settings {
 	bool reproducible;
 	char *association; /* NULL: none */
 	bool encrypt;
+	bool here; /* at one box: what is above that has no part in it */
 	bool no_thread;
 	int timeout_ms;
 };

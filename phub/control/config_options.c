@@ -120,10 +120,10 @@ const struct option option_table[] = {
 	{"uplink", OPTION_LIST, FIELD(uplink), 0, 0, {NULL}, "",
 		"the box above, as host:port, or phubs://host:port where control sessions are to be TLS, or etcd:NAME, "
 		"as it is announced there, wherever it is then: this one sums what its workers push and takes part "
-		"there with the sum, in each job, whose world is counted over all boxes; with the same secrets; empty "
-		"for none. More, behind commas: boxes that phub promote may make the root in its place, which are "
-		"called in turn when it does not answer (this box is left out); all of them have the same "
-		"checkpoint_targets"},
+		"there with the sum, in each job, whose world is counted over all boxes, but for jobs whose workers "
+		"say that they are this box's alone (here, in phub.h); with the same secrets; empty for none. More, "
+		"behind commas: boxes that phub promote may make the root in its place, which are called in turn when "
+		"it does not answer (this box is left out); all of them have the same checkpoint_targets"},
 	{"root", OPTION_STRING, FIELD(root), 0, 0, {NULL}, "",
 		"the name of a root that this box stands for, with others, in etcd: one of them is it, and when that "
 		"one dies another is, a lease (etcd_ttl_ms) later, and goes on from its checkpoints where "

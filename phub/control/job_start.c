@@ -152,7 +152,8 @@ static void job_take_table(struct session *s)
 		job->reference_counted = s->table_counted;
 		s->table = NULL;
 		s->table_counted = 0;
-		parent_begin(job);
+		if (!job->reference->here)
+			parent_begin(job);
 	} else {
 		if (!job->mismatch.code && job_compare_tables(job, job->reference, job->reference_rank, s->table,
 						   s->rank, &job->mismatch) < 0)

@@ -100,6 +100,7 @@ int table_create(const Phub__Job *job, uint32_t world, uint32_t chunk_bytes, uin
 	table_fill_spec(job, world, &t->spec);
 	t->wait_ms = job->wait_ms;
 	t->resumes = job->resumes;
+	t->here = job->here;
 	t->chunk_bytes = job->chunk_bytes ? job->chunk_bytes : chunk_bytes;
 	t->chunk_default = job->chunk_default || job->chunk_bytes == 0;
 	t->key_count = job->key_count;
@@ -302,6 +303,7 @@ void table_job(const struct table *t, Phub__Job *out)
 	out->lost = (Phub__Lost)s->lost;
 	out->quorum = s->quorum;
 	out->wait_ms = t->wait_ms;
+	out->here = t->here;
 	out->seal = (Phub__Seal)(s->seal - SEAL_GMAC);
 	out->chunk_bytes = t->chunk_bytes;
 	out->chunk_default = t->chunk_default;

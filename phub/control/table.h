@@ -24,6 +24,7 @@ struct table {
 	bool chunk_default; /* which its rank has not named: the option of the box that it came to; not compared */
 	uint32_t wait_ms;   /* for a replacement of a rank that was lost; 0: the box's default */
 	bool resumes;       /* its rank was in the job when that ran before; not compared */
+	bool here;          /* the box above has no part in it */
 	char transport[TABLE_TRANSPORT_BYTES];
 	struct association *association; /* the spec's; NULL: none */
 	char *association_text;          /* of it, in its one form */

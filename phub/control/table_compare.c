@@ -45,7 +45,7 @@ static struct table_word table_association(const struct table *t)
 	return w;
 }
 
-enum { TABLE_OPTIONS = 15 };
+enum { TABLE_OPTIONS = 16 };
 
 /* The options in the order in which they are compared. */
 static void table_options(const struct table *t, struct table_word out[TABLE_OPTIONS])
@@ -67,6 +67,7 @@ static void table_options(const struct table *t, struct table_word out[TABLE_OPT
 	out[12] = table_number(t->wait_ms);
 	out[13] = table_text(s->encrypt ? "true" : "false");
 	out[14] = table_association(t);
+	out[15] = table_text(t->here ? "true" : "false");
 }
 
 /* What it is to a checkpoint: the chunks on disk depend on it, or a job that goes on from there may change it. */
@@ -89,6 +90,8 @@ static const struct table_option {
 	{"wait_ms", OPTION_MAY},
 	{"encrypt", OPTION_UNTOLD}, /* of what is on its way: a checkpoint does not know of it */
 	{"association", OPTION_MAY},
+	/* Nor of where its ranks are. */
+	{"here", OPTION_UNTOLD},
 };
 
 /* Whose tables, as messages say it. */

@@ -396,7 +396,7 @@ def refused():
     """what jobs at several boxes cannot have is refused by name, and so is a query that is not understood"""
     site = Site()
     for more, what in [({"sync": "ssp", "optimizer": "sgd"}, "sync ssp and async"), ({"quorum": 1, "optimizer": "sgd"}, "a quorum"), ({"resume_ms": 1000}, "resume"), ({"interface": "lo"}, "an interface"),
-                       ({"transport": "udp"}, "a transport other than shm and tcp"),
+                       ({"transport": "udp"}, "a transport other than shm and tcp"), ({"here": 1}, "here .it has no part above"),
                        ({"env": {"PHUB_ENCRYPT": "1", "PHUB_SECRET": "x" * 20}}, "encrypted data")]:
         site.worker("one", 0, 1, **more).failed("EOPNOTSUPP", f"hostbox=auto has a box of this host sum its workers.* do not go with {what}")
     for query in ("?hostbox=maybe", "?", "?hostbox=auto&x=1"):

@@ -520,6 +520,36 @@ def refused():
         box.stop()
 
 
+def here():
+    """jobs that are their box's alone: one name at three boxes, sums of each one's workers, nothing goes up; also what is not done over several"""
+    rack = Rack()
+    want = {world: flat(world, optimizer="none") for world in (1, 2)}
+    crews = {box: [rig.Worker(box.url("own"), rank=rank, world=world, here=1, keys=KEYS, rounds=20, transport="tcp", optimizer="none") for rank in range(world)]
+             for box, world in ((rack.root, 1), (rack.a, 2), (rack.b, 2))}
+    for crew in crews.values():
+        for worker in crew:
+            check(worker.good()["digest"] == want[len(crew)], f"{worker.name}")
+    worker = rig.Worker(rack.b.url("runs"), rank=0, world=1, here=1, keys=KEYS, rounds=1000000, report_ms=100, transport="tcp")
+    worker.event("progress")
+    found = jobs(rack.b, "runs")
+    check("above" not in found and found["state"] == "running", f"{found}")
+    worker.kill()
+    for worker in [rig.Worker(rack.b.url("ssp"), rank=rank, world=2, here=1, keys=KEYS, rounds=20, transport="tcp", sync="ssp", staleness=1, optimizer="sgd", check=0)
+                   for rank in range(2)]:
+        worker.good()
+    workers = [rig.Worker(rack.b.url("both"), rank=rank, world=2, here=rank, keys=KEYS, rounds=5, transport="tcp") for rank in range(2)]
+    for worker in workers:
+        bad(worker, "here differs: rank . says (true|false), rank . says (true|false)")
+    workers = [rig.Worker(box.url("twice"), rank=rank, world=2, here=1, keys=KEYS, rounds=5, transport="tcp") for rank, box in enumerate((rack.a, rack.b))]
+    for worker in workers:
+        worker.event("connected")
+    for rank, box in enumerate((rack.a, rack.b)):
+        check(jobs(box, "twice")["missing"] == [1 - rank], f"{jobs(box, 'twice')}")
+    for worker in workers:
+        worker.kill()
+    rack.stop()
+
+
 def seen():
     """phub jobs says which boxes are above and below, and whom they have"""
     rack = Rack()
@@ -745,7 +775,7 @@ def measured():
         check(len(path.read_text().splitlines()) == len(lines), path.read_text())
 
 
-CASES = [summed, half, shared_memory, together, jobs_beside, later, lost_worker, lost_box, outlives_workers, outlives_box, moves, stopped, root_comes_again, siblings, sibling_of_above, asks_again, stalls, awaited, refused, seen, exchanged, only_sums, shares, same_bits, same_bits_flat, association_told, by_job, lost_beside, unreachable, measured]
+CASES = [summed, half, shared_memory, together, jobs_beside, later, lost_worker, lost_box, outlives_workers, outlives_box, moves, stopped, root_comes_again, siblings, sibling_of_above, asks_again, stalls, awaited, refused, here, seen, exchanged, only_sums, shares, same_bits, same_bits_flat, association_told, by_job, lost_beside, unreachable, measured]
 
 if __name__ == "__main__":
     rig.run(CASES, None if PHUB.exists() else f"{PHUB} is not there (make)")

@@ -49,6 +49,7 @@ static const struct option option_table[] = {
 	{"resume_ms", OPTION_UNSIGNED, AT(phub.resume_ms), NULL},
 	{"reproducible", OPTION_BOOL, AT(phub.reproducible), NULL},
 	{"association", OPTION_TEXT, AT(phub.association), NULL},
+	{"here", OPTION_BOOL, AT(phub.here), NULL},
 	{"chunk_bytes", OPTION_UNSIGNED, AT(phub.chunk_bytes), NULL},
 	{"lr", OPTION_DOUBLE, AT(hyper.lr), NULL},
 	{"weight_decay", OPTION_DOUBLE, AT(hyper.weight_decay), NULL},

@@ -95,6 +95,7 @@ class Options(ctypes.Structure):
         ("encrypt", ctypes.c_bool),
         ("move_ms", ctypes.c_uint),
         ("association", ctypes.c_char_p),
+        ("here", ctypes.c_bool),
     ]
 
 

@@ -156,6 +156,7 @@ class Worker:
         staleness: int = 0,
         reproducible: bool = False,
         association: Optional[str] = None,
+        here: bool = False,
         nan: str = "pass",
         seal: str = "gmac",
         encrypt: bool = False,
@@ -189,6 +190,7 @@ class Worker:
         options.staleness = staleness
         options.reproducible = reproducible
         options.association = _encoded(association)
+        options.here = here
         options.nan = _choice("nan", library.NAN_POLICIES, nan)
         options.seal = _choice("seal", library.SEALS, seal)
         options.encrypt = encrypt
