@@ -301,7 +301,7 @@ SKEW_STUDY := $(BUILD)/tests/bench/skew_study
 SKEW_SRC := $(filter-out tests/bench/skew_study.c,$(wildcard tests/bench/skew_*.c))
 BENCH_PROGRAMS := $(BENCH_CYCLES) $(SKEW_STUDY)
 PRELOADS := $(BUILD)/tests/system/slow_disk.so $(BUILD)/tests/system/suspended.so
-SYSTEM_PROGRAMS := $(BUILD)/tests/system/worker $(BUILD)/tests/system/skewed $(BUILD)/tests/system/segment \
+SYSTEM_PROGRAMS := $(BUILD)/tests/system/worker $(BUILD)/tests/system/skewed $(BUILD)/tests/system/racked $(BUILD)/tests/system/segment \
 	$(PRELOADS)
 SIM_SRC := $(wildcard tests/sim/*.c)
 # What comes in by DPDK's ports can be fuzzed only where there is DPDK.
@@ -337,7 +337,9 @@ $(CUDA_STAND_IN): $(call objects,tests/suite/cuda_stand_in.c)
 	$(Q)$(CC) -shared -Wl,-soname,$(@F) $(PROJECT_LDFLAGS) -o $@ $^
 
 # A user's program: nothing but the public library, and its plugins where they are.
+$(BUILD)/tests/system/racked: $(call objects,tests/system/racked.c) $(BUILD)/libphub.a
 $(BUILD)/tests/system/worker: $(call objects,$(wildcard tests/system/worker*.c)) $(BUILD)/libphub.a
+$(BUILD)/tests/system/worker $(BUILD)/tests/system/racked:
 	@mkdir -p $(@D)
 	$(call say,LINK,$@)
 	$(Q)$(link) -Wl,-rpath,'$$ORIGIN/../..' $(CLIENT_LIBS) -lm

@@ -568,6 +568,29 @@ struct phub_score {
  */
 typedef int phub_evaluate(void *context, const float *const *weights, uint64_t draw, struct phub_score *score);
 
+typedef struct phub_site phub_site_t;
+
+/*
+ * Sites in sites: links are fast inside of a rack, and slow between racks. So a process may have two sites of the same
+ * weights, one `within` the other, each with a job, an algorithm, a theta and a scout of its own:
+ *
+ *      phub_connect (options.here) -> phub_site_open -> phub_site_tensor ... -> phub_site_start      within
+ *      phub_connect -> phub_site_open (options.within) -> phub_site_start                            around it
+ *           -> { phub_site_step of the one around }
+ *           -> phub_leave both -> phub_site_close, the one around first -> phub_close
+ *
+ * Ranks and world are each job's own. A step of the one around is a step of the one within, with its exchange, then,
+ * where the theta of the one around asks for it, the exchange of that: it is a PHUB_SITE_LOCAL, and says how far the
+ * weights have gone that the sites within have in common, which is all but what a site has moved by itself and not said
+ * within yet. What comes of it replaces them, at both, and what the site has moved stays on top. So at each of the two
+ * what was said plus what is still to be said is all updates. A box that goes up (its option `uplink`) sums what its
+ * workers say, so that a rack's link carries it once.
+ *
+ * Its tensors are those of the one within; momentum and the like it has none of. Samples, theta and flushes are each
+ * one's own, but the last step of phub_site_flush() says all that is left within, and phub_site_loss() tells both. A
+ * loss ends the job within for all of its rack. The racks that are left go on where the job around has
+ * PHUB_LOST_SHRINK; nobody comes to it who was not there as it began.
+ */
 struct phub_site_options {
 	size_t size;                        /* set by phub_site_options_init() */
 	enum phub_site_algorithm algorithm; /* PHUB_SITE_LOCAL */
@@ -587,37 +610,43 @@ struct phub_site_options {
 	/* Rank 0 writes the scout's decisions to this file, lines of JSON; NULL: PHUB_SCOUT_LOG, else it does not. It
 	 * is begun anew with the run, and gone on with by who comes to one. */
 	const char *log;
+	phub_site_t *within; /* NULL: none; see below */
+	/* The class of link that it talks over: 1 to 16 of a-z and 0-9. It is named in the decision log, and "rack"
+	 * has the environment's PHUB_SCOUT_RACK_THETA and so on instead of PHUB_SCOUT_THETA. NULL: none. */
+	const char *link;
 };
-
-typedef struct phub_site phub_site_t;
 
 PHUB_API void phub_site_options_init(struct phub_site_options *options);
 
 /*
  * A site on `p`, connected and without keys, which outlives it. -EINVAL names an option, of the site or of the job,
- * that cannot be; -ENOTSUP: not with PHUB_OUTER_BOX; -EBUSY: it has keys, or was started; errors of open(2): the log.
+ * that cannot be, or a site within that has not started; -ENOTSUP: not with PHUB_OUTER_BOX, or not with a site within:
+ * another algorithm, one more within that, jobs that may resume, wait or let somebody in, or have no progress thread;
+ * -EBUSY: it has keys, or was started, or another site is around the one within; errors of open(2): the log.
  */
 PHUB_API int phub_site_open(phub_t *p, const struct phub_site_options *options, phub_site_t **out);
 
 /*
  * Names the next tensor: `elements` weights, which are the caller's, stay where they are, and are written only by the
  * calls below. What is not `trained` has no gradients (running statistics: the model writes them): PHUB_SITE_LOCAL
- * averages it, with the others it stays at its site. Returns its index: 0, 1, ... Errors are phub_key()'s.
+ * averages it, with the others it stays at its site. Returns its index: 0, 1, ... Errors are phub_key()'s; -EINVAL:
+ * there is a site within, whose tensors it has.
  */
 PHUB_API int phub_site_tensor(phub_site_t *site, const char *name, float *weights, uint32_t elements, bool trained);
 
 /*
  * Collective: phub_start(), and then all begin alike: with rank 0's weights; where the job runs already, with the
- * others' weights, step number, theta and scout. -ETIMEDOUT: call again to go on waiting. -EINVAL: no tensors.
+ * others' weights, step number, theta and scout. -ETIMEDOUT: call again to go on waiting. -EINVAL: no tensors; or the
+ * site within was closed, which all calls but that of close say then. -ENOTSUP: with a site within, in a job that runs.
  */
 PHUB_API int phub_site_start(phub_site_t *site, int timeout_ms);
 
 /*
  * A mini-batch: its mean gradient, gradients[t] for each trained tensor; NULL: this site had no samples. `rate` is the
  * same at all sites. Then, where theta asks for it, the exchange: 0 when it is over, or none was due. -ETIMEDOUT: the
- * step is made, and the exchange on its way: phub_site_wait() goes on waiting. -EBUSY: it still is on its way: nothing
- * was done. -ESTALE: phub_site_resume(). The session's end otherwise: weights are whole, and what was not said yet is
- * still to be said, by nobody.
+ * step is made, and the exchange on its way: phub_site_wait() goes on waiting. -EBUSY: it still is on its way, or this
+ * site is within another, which steps: nothing was done. -ESTALE: phub_site_resume(). The session's end otherwise:
+ * weights are whole, and what was not said yet is still to be said, by nobody.
  *
  * With a scout a window ends with the first exchange that is due when its period is over, at the end of an interval of
  * PHUB_SITE_LOCAL. Just before it each site's model travels to phub_scout_host(), and is tried there and at home, on
@@ -667,6 +696,7 @@ struct phub_site_state {
 	uint64_t bytes_travel; /* of its model, likewise */
 	uint64_t bytes_wire;   /* payload that it has pushed, of all kinds */
 	uint64_t windows;      /* that a scout has decided on */
+	uint64_t bytes_within; /* as `bytes` and `bytes_travel` together, by the site within */
 };
 PHUB_API int phub_site_state(phub_site_t *site, struct phub_site_state *state);
 
@@ -677,7 +707,8 @@ PHUB_API int phub_site_decision(phub_site_t *site, struct phub_scout_decision *d
  * Returns how many tensors there are. -ENODATA as above; -EINVAL: NULL. */
 PHUB_API int phub_site_alignment(phub_site_t *site, double *r, unsigned count);
 
-/* Frees it; NULL is allowed. With an exchange on its way it leaves the job first, unfinished. Before phub_close(). */
+/* Frees it; NULL is allowed. With an exchange on its way it leaves the job first, unfinished. Before phub_close(), and
+ * before the one within it. */
 PHUB_API void phub_site_close(phub_site_t *site);
 
 #ifdef __cplusplus

@@ -92,6 +92,13 @@ uint32_t course_slots(const struct phub_site *s)
 	return slots_floats(s->world, s->scouted ? s->config.tensor_count : 0);
 }
 
+unsigned course_key_flags(const struct phub_site *s)
+{
+	bool sparse = s->config.algorithm == SITE_GAIA || s->config.algorithm == SITE_DGC;
+
+	return sparse || (s->scouted && s->may_lose) ? PHUB_KEY_SPARSE : 0;
+}
+
 float *course_at(const struct phub_site *s, float *array, unsigned t)
 {
 	return array + s->site.offset[t];
@@ -253,7 +260,8 @@ static int course_begin(struct phub_site *s, enum course_kind kind)
 	struct slot own = {.flags = course_flags(s, kind),
 		.steps = s->site.counts.steps,
 		.exchanges = s->exchanges,
-		.samples = s->samples};
+		.samples = s->samples,
+		.alike = s->within ? s->within->present_count : 1};
 	int rc;
 
 	memset(s->slots_out, 0, course_slots(s) * sizeof(float));

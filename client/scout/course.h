@@ -27,6 +27,7 @@
 #include <stdint.h>
 
 #include "client/phub.h"
+#include "client/scout/options.h"
 #include "client/scout/scout.h"
 #include "client/scout/shadow.h"
 #include "client/scout/site.h"
@@ -53,7 +54,7 @@ struct window {
 	uint32_t guest_rank;
 	unsigned travelled, travels; /* rounds */
 	uint64_t began;              /* the step that the window began after */
-	uint64_t told;               /* bytes, by the windows before */
+	uint64_t told, told_within;  /* bytes, by the windows before */
 	/* SCOUT_PLUS: */
 	double batches;         /* loss of mini-batches in the window, summed over */
 	uint64_t trained;       /* samples */
@@ -72,9 +73,18 @@ struct phub_site {
 	struct scout_config scout_config;
 	phub_evaluate *evaluate;
 	void *context;
-	struct site_tensor *tensors; /* [config.tensor_count] each of the key of its number */
-	int slots_key;               /* -1: none */
-	bool named, started, begun;  /* all keys; phub_start() is done; phub_site_start() is */
+	struct site_tensor *tensors;   /* [config.tensor_count] each of the key of its number */
+	char link[OPTIONS_LINK_BYTES]; /* "": none */
+
+	/* Sites in sites (within.h). */
+	struct phub_site *within; /* NULL: none, */
+	bool orphan;              /* as it was closed */
+	struct phub_site *around; /* NULL: none */
+	float *common;            /* all tensors: what the sites within have in common. NULL: none is within */
+	bool owes;                /* the step that the one within has made, at this rate: */
+	double rate;
+	int slots_key;              /* -1: none */
+	bool named, started, begun; /* all keys; phub_start() is done; phub_site_start() is */
 
 	int log;                            /* where decisions are written; -1: nowhere */
 	double logged_bytes, logged_travel; /* mean of sites */
@@ -119,6 +129,10 @@ struct phub_site {
 	float *slots_out, *slots_in; /* [course_slots()] */
 	void *block;
 };
+
+/* Of a tensor's key: it is sparse where there are many zeros, in offers of some algorithms, and in what others push
+ * where one's model travels as a sum. */
+unsigned course_key_flags(const struct phub_site *s);
 
 /* Memory and state behind the key table, before phub_start(). 0, -EINVAL, -ENOMEM with the reason in `e`. */
 int course_init(struct phub_site *s, struct err *e);

@@ -13,10 +13,11 @@
 #include "client/scout/course.h"
 #include "client/scout/environment.h"
 #include "client/scout/record.h"
+#include "client/scout/within.h"
 
 int course_log_open(struct phub_site *s, const char *path, struct err *e)
 {
-	const char *wanted = path ? path : getenv("PHUB_SCOUT_LOG");
+	const char *wanted = path ? path : environment_log(s->link);
 
 	if (!wanted || !*wanted)
 		return 0;
@@ -30,7 +31,7 @@ int course_log_open(struct phub_site *s, const char *path, struct err *e)
 int course_log_shadow(struct phub_site *s, struct err *e)
 {
 	double thetas[SHADOW_THETAS_MAX];
-	int count = s->log < 0 ? 0 : environment_shadow(thetas, e);
+	int count = s->log < 0 ? 0 : environment_shadow(s->link, thetas, e);
 
 	return count > 0 ? shadow_init(&s->shadow, &s->site, thetas, (unsigned)count, e) : count;
 }
@@ -58,7 +59,10 @@ void course_log_run(struct phub_site *s)
 		.job = s->phub->settings.url.job,
 		.tensor_count = s->config.tensor_count,
 		.shadow = s->shadow.count > 0 ? s->shadow.theta : NULL,
-		.shadow_count = s->shadow.count};
+		.shadow_count = s->shadow.count,
+		.link = *s->link ? s->link : NULL,
+		.within = s->within ? &s->within->site.config : NULL,
+		.within_link = s->within && *s->within->link ? s->within->link : NULL};
 	const char **names;
 	size_t bytes;
 	char *line;
@@ -100,6 +104,7 @@ void course_log_decision(struct phub_site *s, double theta)
 	if (s->log < 0)
 		return;
 	record_decision_init(&d);
+	d.bytes_within = s->within ? 0 : NAN;
 	d.t = s->site.counts.steps;
 	d.theta = theta;
 	d.decision = s->decision;
@@ -111,6 +116,7 @@ void course_log_decision(struct phub_site *s, double theta)
 	for (unsigned i = 0; i < s->present_count; i++) {
 		d.samples += s->reports[i].samples;
 		d.bytes += (double)s->reports[i].bytes / s->present_count;
+		d.bytes_within += (double)s->reports[i].within / s->present_count;
 	}
 	s->logged_bytes += d.bytes;
 	s->logged_travel += d.bytes_travel;
@@ -136,7 +142,8 @@ static void log_end(struct phub_site *s)
 		.theta = s->site.config.theta,
 		.accuracy = NAN,
 		.loss = NAN,
-		.seconds = NAN};
+		.seconds = NAN,
+		.bytes_within = (double)within_bytes(s)};
 	char line[1024];
 	size_t bytes;
 

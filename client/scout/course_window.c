@@ -9,6 +9,7 @@
 #include "client/handle.h"
 #include "client/scout/course.h"
 #include "client/scout/square.h"
+#include "client/scout/within.h"
 #include "phub/base/mix.h"
 
 /* ---- where models go ---- */
@@ -91,9 +92,8 @@ static double window_accuracy(struct phub_site *s, float *array, uint64_t *sampl
 }
 
 /* A window that lasted longer than a period counts for what it said in one. */
-static uint64_t window_bytes(const struct phub_site *s)
+static uint64_t window_bytes(const struct phub_site *s, uint64_t bytes)
 {
-	uint64_t bytes = s->site.counts.bytes_paper - s->window.told;
 	uint64_t steps = s->site.counts.steps - s->window.began, period = s->scout.config.period;
 
 	return steps == period ? bytes : (uint64_t)((double)bytes * (double)period / (double)steps);
@@ -158,7 +158,8 @@ void window_put(struct phub_site *s)
 {
 	struct window *w = &s->window;
 
-	w->home.bytes = window_bytes(s);
+	w->home.bytes = window_bytes(s, s->site.counts.bytes_paper - w->told);
+	w->home.within = window_bytes(s, within_bytes(s) - w->told_within);
 	slots_put_report(s->slots_out, s->rank, &w->home);
 	if (w->hosts)
 		slots_put_report(s->slots_out, w->guest_rank, &w->guest);
@@ -175,7 +176,7 @@ void window_hear(struct phub_site *s)
 
 		slots_get(s->slots_in, s->present[i], &slot);
 		said += slot.said;
-		squares += share * share;
+		squares += share * share * slot.alike; /* who says the same counts as one */
 	}
 	for (unsigned t = 0; t < s->config.tensor_count; t++) {
 		const double square =
@@ -210,6 +211,7 @@ void window_land(struct phub_site *s)
 	}
 	w->open = w->tried = w->strange = false;
 	w->told = s->site.counts.bytes_paper;
+	w->told_within = within_bytes(s);
 	w->began = s->site.counts.steps;
 	scout_observe(&s->scout, s->reports, s->present_count, &s->decision);
 	s->windows++;

@@ -9,24 +9,45 @@
 #include <inttypes.h>
 #include <locale.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "client/scout/shadow.h"
 #include "client/scout/site.h"
 
-/* Of one that is empty nothing is said. */
-static const char *environment_text(const char *name)
+enum { ENVIRONMENT_NAME_BYTES = 48 };
+
+/* What is read: the site's link, its word in the names of variables, and where an error goes. */
+struct reader {
+	const char *link; /* NULL or "": none */
+	struct err *e;
+};
+
+/* The variable's name, of which `what` is the end. Returns `out`. */
+static const char *reader_name(const struct reader *r, const char *what, char out[ENVIRONMENT_NAME_BYTES])
 {
-	const char *text = getenv(name);
+	snprintf(out, ENVIRONMENT_NAME_BYTES, "PHUB_SCOUT_%s%s%s", r->link ? r->link : "",
+		r->link && *r->link ? "_" : "", what);
+	for (char *c = out; *c; c++)
+		*c = *c >= 'a' && *c <= 'z' ? (char)(*c - 'a' + 'A') : *c;
+	return out;
+}
+
+/* Of one that is empty nothing is said. */
+static const char *reader_text(const struct reader *r, const char *what)
+{
+	char name[ENVIRONMENT_NAME_BYTES];
+	const char *text = getenv(reader_name(r, what, name));
 
 	return text && *text ? text : NULL;
 }
 
 /* How many; 0: it is not set. A point is one whatever the locale. */
-static int environment_numbers(const char *name, double *out, unsigned most, struct err *e)
+static int reader_numbers(const struct reader *r, const char *what, double *out, unsigned most)
 {
-	const char *text = environment_text(name), *at = text;
+	const char *text = reader_text(r, what), *at = text;
+	char name[ENVIRONMENT_NAME_BYTES];
 	locale_t plain = text ? newlocale(LC_NUMERIC_MASK, "C", (locale_t)0) : (locale_t)0;
 	unsigned count = 0;
 	bool good = plain != (locale_t)0;
@@ -45,15 +66,16 @@ static int environment_numbers(const char *name, double *out, unsigned most, str
 		freelocale(plain);
 	if (!text || good)
 		return (int)count;
-	return err_set(e, -EINVAL,
+	return err_set(r->e, -EINVAL,
 		most > 1 ? "%s='%.100s'; allowed: up to %u numbers with commas between"
 			 : "%s='%.100s'; allowed: %u number",
-		name, text, most);
+		reader_name(r, what, name), text, most);
 }
 
-static int environment_whole(const char *name, uint64_t least, uint64_t most, uint64_t *out, struct err *e)
+static int reader_whole(const struct reader *r, const char *what, uint64_t least, uint64_t most, uint64_t *out)
 {
-	const char *text = environment_text(name);
+	const char *text = reader_text(r, what);
+	char name[ENVIRONMENT_NAME_BYTES];
 	unsigned long long value;
 	char *end;
 
@@ -62,21 +84,24 @@ static int environment_whole(const char *name, uint64_t least, uint64_t most, ui
 	errno = 0;
 	value = strtoull(text, &end, 10);
 	if (errno || *end || !isdigit((unsigned char)*text) || value < least || value > most)
-		return err_set(e, -EINVAL, "%s='%.64s'; allowed: %" PRIu64 " to %" PRIu64, name, text, least, most);
+		return err_set(r->e, -EINVAL, "%s='%.64s'; allowed: %" PRIu64 " to %" PRIu64,
+			reader_name(r, what, name), text, least, most);
 	*out = value;
 	return 1;
 }
 
 /* The index of the name; -ENOENT: it is not set. */
-static int environment_name(
-	const char *name, const char *(*of)(unsigned), unsigned count, const char *allowed, struct err *e)
+static int reader_choice(
+	const struct reader *r, const char *what, const char *(*of)(unsigned), unsigned count, const char *allowed)
 {
-	const char *text = environment_text(name);
+	const char *text = reader_text(r, what);
+	char name[ENVIRONMENT_NAME_BYTES];
 
 	for (unsigned i = 0; text && i < count; i++)
 		if (strcmp(text, of(i)) == 0)
 			return (int)i;
-	return text ? err_set(e, -EINVAL, "%s='%.64s'; allowed: %s", name, text, allowed) : -ENOENT;
+	return text ? err_set(r->e, -EINVAL, "%s='%.64s'; allowed: %s", reader_name(r, what, name), text, allowed)
+		    : -ENOENT;
 }
 
 static const char *environment_algorithm(unsigned i)
@@ -105,11 +130,11 @@ static void environment_take_scout(struct phub_site_options *options, struct env
 }
 
 /* Is a scout asked for, of which kind and with which thetas? */
-static int environment_scout(struct phub_site_options *options, struct environment *room, struct err *e)
+static int environment_scout(const struct reader *r, struct phub_site_options *options, struct environment *room)
 {
-	int policy = environment_name("PHUB_SCOUT_POLICY", environment_policy, SCOUT_POLICY_COUNT,
-		"fixed, replay, hill, stochastic, annealing, scout+", e);
-	int count = environment_numbers("PHUB_SCOUT_THETAS", room->thetas, SCOUT_THETAS_MAX, e);
+	int policy = reader_choice(r, "POLICY", environment_policy, SCOUT_POLICY_COUNT,
+		"fixed, replay, hill, stochastic, annealing, scout+");
+	int count = reader_numbers(r, "THETAS", room->thetas, SCOUT_THETAS_MAX);
 
 	if (policy < 0 && policy != -ENOENT)
 		return policy;
@@ -134,11 +159,12 @@ static int environment_scout(struct phub_site_options *options, struct environme
 	return 0;
 }
 
-static int environment_begin(struct phub_site_options *options, struct environment *room, struct err *e)
+static int environment_begin(const struct reader *r, struct phub_site_options *options, struct environment *room)
 {
 	struct phub_scout_options *scout = &room->scout;
+	char name[ENVIRONMENT_NAME_BYTES];
 	double theta;
-	int rc = environment_numbers("PHUB_SCOUT_THETA", &theta, 1, e);
+	int rc = reader_numbers(r, "THETA", &theta, 1);
 
 	if (rc <= 0)
 		return rc;
@@ -151,27 +177,28 @@ static int environment_begin(struct phub_site_options *options, struct environme
 			return 0;
 		}
 	}
-	return err_set(e, -EINVAL, "PHUB_SCOUT_THETA='%g'; allowed: one of the %u thetas of the scout", theta,
-		scout->theta_count);
+	return err_set(r->e, -EINVAL, "%s='%g'; allowed: one of the %u thetas of the scout",
+		reader_name(r, "THETA", name), theta, scout->theta_count);
 }
 
-static int environment_rest(struct environment *room, struct err *e)
+static int environment_rest(const struct reader *r, struct environment *room)
 {
 	uint64_t period = room->scout.period;
-	int rc = environment_whole("PHUB_SCOUT_PERIOD", 1, UINT32_MAX, &period, e);
+	int rc = reader_whole(r, "PERIOD", 1, UINT32_MAX, &period);
 
 	if (rc >= 0)
-		rc = environment_whole("PHUB_SCOUT_SEED", 0, UINT64_MAX, &room->scout.seed, e);
+		rc = reader_whole(r, "SEED", 0, UINT64_MAX, &room->scout.seed);
 	if (rc >= 0)
-		rc = environment_numbers("PHUB_SCOUT_SIGMA", &room->scout.sigma, 1, e);
+		rc = reader_numbers(r, "SIGMA", &room->scout.sigma, 1);
 	room->scout.period = (uint32_t)period;
 	return rc < 0 ? rc : 0;
 }
 
 int environment_apply(struct phub_site_options *options, struct environment *room, struct err *e)
 {
-	int algorithm = environment_name(
-		"PHUB_SCOUT_ALGORITHM", environment_algorithm, SITE_ALGORITHM_COUNT, "bsp, gaia, local, dgc", e);
+	const struct reader r = {options->link, e};
+	int algorithm =
+		reader_choice(&r, "ALGORITHM", environment_algorithm, SITE_ALGORITHM_COUNT, "bsp, gaia, local, dgc");
 	int rc;
 
 	*room = (struct environment){.scout = {.size = 0}};
@@ -181,15 +208,24 @@ int environment_apply(struct phub_site_options *options, struct environment *roo
 		options->algorithm = (enum phub_site_algorithm)algorithm;
 		options->theta = NAN; /* the program's is another algorithm's, perhaps */
 	}
-	rc = environment_scout(options, room, e);
+	rc = environment_scout(&r, options, room);
 	if (rc == 0)
-		rc = environment_begin(options, room, e);
+		rc = environment_begin(&r, options, room);
 	if (rc == 0)
-		rc = environment_rest(room, e);
+		rc = environment_rest(&r, room);
 	return rc;
 }
 
-int environment_shadow(double *out, struct err *e)
+int environment_shadow(const char *link, double *out, struct err *e)
 {
-	return environment_numbers("PHUB_SCOUT_SHADOW", out, SHADOW_THETAS_MAX, e);
+	const struct reader r = {link, e};
+
+	return reader_numbers(&r, "SHADOW", out, SHADOW_THETAS_MAX);
+}
+
+const char *environment_log(const char *link)
+{
+	const struct reader r = {.link = link};
+
+	return reader_text(&r, "LOG");
 }

@@ -12,6 +12,10 @@
  *      PHUB_SCOUT_SIGMA       likewise: loss that is borne
  *      PHUB_SCOUT_SEED        likewise
  *      PHUB_SCOUT_SHADOW      thetas, with commas between: what rank 0 would send at them goes into its decision log
+ *      PHUB_SCOUT_LOG         its decision log, where the program says nothing of one
+ *
+ * So it speaks of a site that has no class of link. One whose link is "rack" has variables of its own instead:
+ * PHUB_SCOUT_RACK_ALGORITHM and so on.
  */
 #ifndef PHUB_CLIENT_SCOUT_ENVIRONMENT_H
 #define PHUB_CLIENT_SCOUT_ENVIRONMENT_H
@@ -32,7 +36,11 @@ struct environment {
  */
 int environment_apply(struct phub_site_options *options, struct environment *room, struct err *e);
 
-/* How many thetas PHUB_SCOUT_SHADOW has, to out[SHADOW_THETAS_MAX]; 0: it is not set; -EINVAL as above. */
-int environment_shadow(double *out, struct err *e);
+/* How many thetas PHUB_SCOUT_SHADOW has, to out[SHADOW_THETAS_MAX]; 0: it is not set; -EINVAL as above. `link`: NULL
+ * or "": none. */
+int environment_shadow(const char *link, double *out, struct err *e);
+
+/* PHUB_SCOUT_LOG; NULL: it is not set. */
+const char *environment_log(const char *link);
 
 #endif

@@ -164,12 +164,26 @@ void phub_site_options_init(struct phub_site_options *options)
 		.samples = 1};
 }
 
+/* A word that is part of the names of variables as well. */
+static bool options_link_valid(const char *link)
+{
+	size_t length = strspn(link, "abcdefghijklmnopqrstuvwxyz0123456789");
+
+	return length > 0 && length <= OPTIONS_LINK_MAX && !link[length];
+}
+
 int options_site(const struct phub_site_options *given, struct phub_site_options *own, struct err *e)
 {
+	int rc;
+
 	phub_site_options_init(own);
 	if (!given)
 		return 0;
-	return options_copy(own, sizeof(*own), given, given->size, "site", e);
+	rc = options_copy(own, sizeof(*own), given, given->size, "site", e);
+	if (rc == 0 && own->link && !options_link_valid(own->link))
+		return err_set(
+			e, -EINVAL, "site: link='%.32s'; allowed: 1 to %u of a-z and 0-9", own->link, OPTIONS_LINK_MAX);
+	return rc;
 }
 
 void options_site_config(const struct phub_site_options *own, struct site_config *config)

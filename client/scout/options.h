@@ -10,6 +10,9 @@
 #include "client/scout/site.h"
 #include "phub/base/err.h"
 
+#define OPTIONS_LINK_MAX   16u /* of the name of a class of links, */
+#define OPTIONS_LINK_BYTES (OPTIONS_LINK_MAX + 1)
+
 /*
  * The caller's, whose size may be another library's, as this one's: what it lacks has its default. A scout is of sites
  * with `algorithm`; NULL: with the one that its options name. 0; -EINVAL; -ENOTSUP: SCOUT_PLUS does not know how loose

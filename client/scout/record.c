@@ -209,6 +209,19 @@ static void run_costs(struct line *l, const struct scout_config *c)
 	}
 }
 
+static void run_within(struct line *l, const struct record_run *run)
+{
+	field_name(l, "within");
+	line_put(l, "{");
+	l->more = false;
+	field_text(l, "algorithm", site_algorithm_name(run->within->algorithm));
+	field_double(l, "theta", run->within->theta);
+	if (run->within_link)
+		field_text(l, "link", run->within_link);
+	line_put(l, "}");
+	l->more = true;
+}
+
 size_t record_run(const struct record_run *run, char *out, size_t room)
 {
 	const struct scout_config *c = run->scout;
@@ -231,6 +244,10 @@ size_t record_run(const struct record_run *run, char *out, size_t room)
 	run_costs(&l, c);
 	if (run->job)
 		field_text(&l, "job", run->job);
+	if (run->link)
+		field_text(&l, "link", run->link);
+	if (run->within)
+		run_within(&l, run);
 	if (run->tensors) {
 		field_name(&l, "tensors");
 		line_put(&l, "[");
@@ -249,6 +266,7 @@ void record_decision_init(struct record_decision *decision)
 {
 	*decision = (struct record_decision){.decision = {.r = NAN, .pull = NAN, .gain = NAN, .radius = INFINITY},
 		.bytes_bsp = NAN,
+		.bytes_within = NAN,
 		.train_loss = NAN,
 		.accuracy = NAN,
 		.score_loss = NAN};
@@ -332,6 +350,8 @@ size_t record_decision(const struct record_decision *d, char *out, size_t room)
 	field_double(&l, "bytes_travel", d->bytes_travel);
 	field_double(&l, "bytes_total", d->bytes_total);
 	field_double(&l, "bytes_bsp", d->bytes_bsp);
+	if (!isnan(d->bytes_within))
+		field_double(&l, "bytes_within", d->bytes_within);
 	field_double(&l, "cost", d->decision.cost);
 	field_text(&l, "action", scout_action_name(d->decision.action));
 	field_text(&l, "reason", d->decision.reason);
@@ -360,6 +380,8 @@ size_t record_end(const struct record_end *end, char *out, size_t room)
 	field_double(&l, "bytes", end->bytes);
 	field_double(&l, "bytes_travel", end->bytes_travel);
 	field_double(&l, "bytes_wire", end->bytes_wire);
+	if (end->bytes_within > 0)
+		field_double(&l, "bytes_within", end->bytes_within);
 	field_double(&l, "theta", end->theta);
 	field_double(&l, "accuracy", end->accuracy);
 	field_double(&l, "loss", end->loss);

@@ -29,6 +29,10 @@ struct record_run {
 	unsigned tensor_count;
 	const double *shadow; /* thetas that are counted beside the run's own; NULL: none */
 	unsigned shadow_count;
+	const char *link; /* the class of link that its sites talk over; NULL: left out */
+	/* Of the sites within its own; NULL: there are none: */
+	const struct site_config *within;
+	const char *within_link; /* NULL: left out */
 };
 
 /* What a site would have sent at another theta. */
@@ -50,6 +54,7 @@ struct record_decision {
 	unsigned tensor_count;
 	double bytes, bytes_travel;    /* sent in the window, mean of sites: in exchanges; of models that travelled */
 	double bytes_total, bytes_bsp; /* since the start: all of both; what BSP would have sent */
+	double bytes_within;           /* in the window, by the sites within: over other links; NaN: left out */
 	double train_loss;             /* of the window, nats; NaN: not known */
 	double accuracy, score_loss;   /* of the averaged model; both NaN: left out */
 	const struct record_shadow *shadow; /* NULL: left out */
@@ -61,9 +66,10 @@ struct record_end {
 	uint64_t t;
 	double bytes, bytes_travel, bytes_wire; /* mean of sites; NaN: not known, as all that follows may be */
 	double theta, accuracy, loss, seconds;
+	double bytes_within; /* as in a window's line, since the start; 0: left out */
 };
 
-/* Unknown: how sites align, the interval, bytes_bsp, the training loss and the score. The rest is 0. */
+/* Unknown: how sites align, the interval, bytes_bsp, bytes_within, the training loss and the score. The rest is 0. */
 void record_decision_init(struct record_decision *decision);
 
 /*

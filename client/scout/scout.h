@@ -90,6 +90,7 @@ struct scout_report {
 	double home, away; /* accuracies of its model, 0 .. 1: on its own data, and where it travelled to */
 	uint64_t samples;  /* away; 0: it does not say anything of accuracies */
 	uint64_t bytes;    /* that it has sent in exchanges of the window */
+	uint64_t within;   /* likewise, of the site within it, over another class of links */
 	/* Losses are means over samples, in nats or any unit: */
 	uint64_t trained; /* samples in the window; 0: it says nothing of `train` */
 	double train;     /* of its own model on them, as it was trained */

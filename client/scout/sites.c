@@ -3,6 +3,7 @@
  * The public calls of a site at a job: what they are given is checked here, and the rest is its course's.
  */
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -11,6 +12,7 @@
 #include "client/scout/course.h"
 #include "client/scout/environment.h"
 #include "client/scout/options.h"
+#include "client/scout/within.h"
 #include "phub/base/clock.h"
 
 #define SITES_SLOTS_KEY "phub.sites"
@@ -20,6 +22,41 @@
 static const char *sites_who(const struct phub_site *s)
 {
 	return s->phub->session.who;
+}
+
+/* Can it not go on? */
+static bool sites_broken(const phub_site_t *s)
+{
+	return !s || s->ended.code || s->stale || s->orphan || (s->within && s->within->ended.code);
+}
+
+static int sites_refuse(const phub_site_t *s)
+{
+	struct err *e = api_last_error();
+
+	if (!s)
+		return err_set(e, -EINVAL, "the site is NULL; phub_site_open() makes one");
+	if (s->ended.code)
+		return err_set(e, s->ended.code, "%s", s->ended.text);
+	if (s->orphan)
+		return err_set(
+			e, -EINVAL, "%s: the site within it was closed; close this one first, then that", sites_who(s));
+	if (s->within && s->within->ended.code)
+		return err_set(e, s->within->ended.code, "%s", s->within->ended.text);
+	return err_set(e, -ESTALE, "%s: the box was lost; call phub_site_resume()", sites_who(s));
+}
+
+/* 0: it is at rest, and may be changed. */
+static int sites_rests(const phub_site_t *s)
+{
+	if (sites_broken(s))
+		return sites_refuse(s);
+	if (!s->started)
+		return err_set(api_last_error(), -EINVAL, "%s: phub_site_start() has not been completed", sites_who(s));
+	if (s->flight != COURSE_REST || course_next(s) != COURSE_REST || s->owes)
+		return err_set(
+			api_last_error(), -EBUSY, "%s: an exchange is on its way; call phub_site_wait()", sites_who(s));
+	return 0;
 }
 
 /* Can this job be a site's? */
@@ -112,10 +149,17 @@ int phub_site_open(phub_t *p, const struct phub_site_options *options, phub_site
 	s->world = p->settings.world;
 	s->slots_key = -1;
 	s->log = -1;
+	if (own.link)
+		snprintf(s->link, sizeof(s->link), "%s", own.link);
 	rc = sites_settle(s, &own, e);
+	if (rc == 0 && own.within)
+		rc = sites_rests(own.within);
+	if (rc == 0 && own.within)
+		rc = within_open(s, own.within, e);
 	if (rc == 0 && s->scouted && s->rank == 0)
 		rc = course_log_open(s, own.log, e);
 	if (rc < 0) {
+		within_close(s);
 		free(s);
 		return rc;
 	}
@@ -137,14 +181,6 @@ static bool sites_has_room(struct phub_site *s)
 	return true;
 }
 
-/* What has many zeros: offers of these algorithms, and what others push where one's model travels as a sum. */
-static unsigned sites_flags(const struct phub_site *s)
-{
-	bool sparse = s->config.algorithm == SITE_GAIA || s->config.algorithm == SITE_DGC;
-
-	return sparse || (s->scouted && s->may_lose) ? PHUB_KEY_SPARSE : 0;
-}
-
 int phub_site_tensor(phub_site_t *s, const char *name, float *weights, uint32_t elements, bool trained)
 {
 	struct err *e = api_last_error();
@@ -155,6 +191,9 @@ int phub_site_tensor(phub_site_t *s, const char *name, float *weights, uint32_t 
 	if (s->named)
 		return err_set(
 			e, -EBUSY, "%s: tensor '%.100s' comes after phub_site_start()", sites_who(s), name ? name : "");
+	if (s->within || s->orphan)
+		return err_set(e, -EINVAL, "%s: its tensors are those of the site within it; leave '%.100s' away",
+			sites_who(s), name ? name : "");
 	if (s->at_box && !trained)
 		return err_set(e, -ENOTSUP,
 			"%s: tensor '%.100s' has no gradients, and the box's optimizer takes nothing else",
@@ -163,7 +202,7 @@ int phub_site_tensor(phub_site_t *s, const char *name, float *weights, uint32_t 
 		return err_set(e, -EINVAL, "%s: a site has at most %u tensors", sites_who(s), SITE_TENSORS_MAX);
 	if (!sites_has_room(s))
 		return err_set(e, -ENOMEM, "%s: no memory for tensor '%.100s'", sites_who(s), name ? name : "");
-	key = phub_key(s->phub, name, PHUB_F32, elements, 0, sites_flags(s));
+	key = phub_key(s->phub, name, PHUB_F32, elements, 0, course_key_flags(s));
 	if (key < 0)
 		return key;
 	s->tensors[s->config.tensor_count++] = (struct site_tensor){weights, elements, trained};
@@ -171,30 +210,6 @@ int phub_site_tensor(phub_site_t *s, const char *name, float *weights, uint32_t 
 }
 
 /* ---- the course ---- */
-
-static int sites_refuse(const phub_site_t *s)
-{
-	struct err *e = api_last_error();
-
-	if (!s)
-		return err_set(e, -EINVAL, "the site is NULL; phub_site_open() makes one");
-	if (s->ended.code)
-		return err_set(e, s->ended.code, "%s", s->ended.text);
-	return err_set(e, -ESTALE, "%s: the box was lost; call phub_site_resume()", sites_who(s));
-}
-
-/* 0: it is at rest, and may be changed. */
-static int sites_rests(const phub_site_t *s)
-{
-	if (!s || s->ended.code || s->stale)
-		return sites_refuse(s);
-	if (!s->started)
-		return err_set(api_last_error(), -EINVAL, "%s: phub_site_start() has not been completed", sites_who(s));
-	if (s->flight != COURSE_REST || course_next(s) != COURSE_REST)
-		return err_set(
-			api_last_error(), -EBUSY, "%s: an exchange is on its way; call phub_site_wait()", sites_who(s));
-	return 0;
-}
 
 static int sites_deadline(const phub_site_t *s, int timeout_ms, uint64_t *deadline_ns)
 {
@@ -216,6 +231,9 @@ static int sites_name(phub_site_t *s)
 {
 	int rc;
 
+	rc = s->within ? within_name(s, api_last_error()) : 0;
+	if (rc < 0)
+		return rc;
 	if (s->config.tensor_count == 0)
 		return err_set(
 			api_last_error(), -EINVAL, "%s: a site without tensors; call phub_site_tensor()", sites_who(s));
@@ -231,12 +249,38 @@ static int sites_name(phub_site_t *s)
 	return rc < 0 ? rc : 0;
 }
 
+/* What was common to the sites within as they stood still is replaced where a round has replaced it. */
+static int sites_run(phub_site_t *s, uint64_t deadline_ns)
+{
+	int rc;
+
+	if (!s->within || course_next(s) == COURSE_REST)
+		return course_run(s, deadline_ns);
+	within_take(s);
+	rc = course_run(s, deadline_ns);
+	within_give(s);
+	return rc;
+}
+
+/* Sites in sites begin together: who comes later would wait for its rack, and the rack's others for it. */
+static int sites_begin(phub_site_t *s)
+{
+	int rc = course_start(s);
+
+	if (rc < 0 || !s->within || !s->hello)
+		return rc;
+	rc = err_set(&s->ended, -ENOTSUP,
+		"%s: it runs already, and with a site within nobody comes to it later yet; start all of it again",
+		sites_who(s));
+	return err_set(api_last_error(), rc, "%s", s->ended.text);
+}
+
 int phub_site_start(phub_site_t *s, int timeout_ms)
 {
 	uint64_t deadline_ns;
 	int rc;
 
-	if (!s || s->ended.code || s->stale)
+	if (sites_broken(s))
 		return sites_refuse(s);
 	rc = sites_deadline(s, timeout_ms, &deadline_ns);
 	if (rc == 0 && !s->named)
@@ -244,27 +288,22 @@ int phub_site_start(phub_site_t *s, int timeout_ms)
 	if (rc == 0 && !s->started) {
 		rc = phub_start(s->phub, sites_left_ms(s, deadline_ns));
 		if (rc == 0)
-			rc = course_start(s);
+			rc = sites_begin(s);
 		s->started = rc == 0;
 	}
 	if (rc == 0)
-		rc = course_run(s, deadline_ns);
+		rc = sites_run(s, deadline_ns);
 	if (rc == 0 && !s->begun)
 		course_log_run(s);
 	s->begun = s->begun || rc == 0;
 	return rc;
 }
 
-int phub_site_step(phub_site_t *s, const float *const *gradients, double rate, int timeout_ms)
+/* The site's own part of a step. */
+static int sites_move(phub_site_t *s, const float *const *gradients, double rate)
 {
-	uint64_t deadline_ns;
-	int rc = sites_rests(s);
+	int rc = site_step(&s->site, gradients, rate);
 
-	if (rc == 0)
-		rc = sites_deadline(s, timeout_ms, &deadline_ns);
-	if (rc < 0)
-		return rc;
-	rc = site_step(&s->site, gradients, rate);
 	if (rc < 0)
 		return err_set(api_last_error(), rc,
 			"%s: a step with a rate of %g; it needs to be 0 or more, and a gradient for each trained "
@@ -272,15 +311,49 @@ int phub_site_step(phub_site_t *s, const float *const *gradients, double rate, i
 			sites_who(s), rate);
 	shadow_step(&s->shadow, &s->site, gradients);
 	course_step(s);
-	return course_run(s, deadline_ns);
+	return 0;
+}
+
+/* What is on its way; of sites in sites first that of the one within, then the step of the one around it. */
+static int sites_go_on(phub_site_t *s, uint64_t deadline_ns)
+{
+	int rc = s->within ? course_run(s->within, deadline_ns) : 0;
+
+	if (rc == 0 && s->owes) {
+		s->owes = false;
+		rc = sites_move(s, NULL, s->rate);
+	}
+	return rc == 0 ? sites_run(s, deadline_ns) : rc;
+}
+
+int phub_site_step(phub_site_t *s, const float *const *gradients, double rate, int timeout_ms)
+{
+	uint64_t deadline_ns;
+	int rc = sites_rests(s);
+
+	if (rc == 0 && s->around)
+		rc = err_set(api_last_error(), -EBUSY,
+			"%s: the site around it steps (%s); call phub_site_step() of that one", sites_who(s),
+			sites_who(s->around));
+	if (rc == 0)
+		rc = sites_deadline(s, timeout_ms, &deadline_ns);
+	if (rc == 0)
+		rc = sites_move(s->within ? s->within : s, gradients, rate);
+	if (rc < 0)
+		return rc;
+	s->owes = s->within;
+	s->rate = rate;
+	return sites_go_on(s, deadline_ns);
 }
 
 int phub_site_loss(phub_site_t *s, double loss, uint64_t samples)
 {
 	if (!s)
 		return sites_refuse(s);
-	s->window.batches += loss;
-	s->window.trained += samples;
+	for (; s; s = s->within) {
+		s->window.batches += loss;
+		s->window.trained += samples;
+	}
 	return 0;
 }
 
@@ -289,12 +362,12 @@ int phub_site_wait(phub_site_t *s, int timeout_ms)
 	uint64_t deadline_ns;
 	int rc;
 
-	if (!s || s->ended.code || s->stale)
+	if (sites_broken(s))
 		return sites_refuse(s);
 	if (!s->started)
 		return sites_rests(s);
 	rc = sites_deadline(s, timeout_ms, &deadline_ns);
-	return rc == 0 ? course_run(s, deadline_ns) : rc;
+	return rc == 0 ? sites_go_on(s, deadline_ns) : rc;
 }
 
 int phub_site_resume(phub_site_t *s, int timeout_ms)
@@ -302,7 +375,7 @@ int phub_site_resume(phub_site_t *s, int timeout_ms)
 	uint64_t deadline_ns;
 	int rc;
 
-	if (!s || s->ended.code)
+	if (!s || s->ended.code || s->orphan)
 		return sites_refuse(s);
 	if (!s->started)
 		return sites_rests(s);
@@ -312,7 +385,7 @@ int phub_site_resume(phub_site_t *s, int timeout_ms)
 		if (rc == 0)
 			course_resumed(s);
 	}
-	return rc == 0 ? course_run(s, deadline_ns) : rc;
+	return rc == 0 ? sites_go_on(s, deadline_ns) : rc;
 }
 
 /* ---- changes ---- */
@@ -343,6 +416,8 @@ int phub_site_flush(phub_site_t *s)
 {
 	int rc = sites_rests(s);
 
+	if (rc == 0 && s->within)
+		s = s->within;
 	if (rc == 0 && s->config.algorithm != SITE_LOCAL)
 		rc = site_flush(&s->site);
 	return rc;
@@ -372,7 +447,8 @@ int phub_site_state(phub_site_t *s, struct phub_site_state *state)
 		.bytes = s->site.counts.bytes_paper,
 		.bytes_travel = s->bytes_travel,
 		.bytes_wire = stats.pushed_bytes,
-		.windows = s->windows};
+		.windows = s->windows,
+		.bytes_within = within_bytes(s)};
 	if (s->at_box) {
 		rc = phub_present(s->phub);
 		now.sites = rc > 0 ? (unsigned)rc : 0;
@@ -413,6 +489,7 @@ void phub_site_close(phub_site_t *s)
 	course_log_close(s);
 	if (s->named)
 		course_fini(s);
+	within_close(s);
 	free(s->tensors);
 	free(s);
 }

@@ -114,11 +114,23 @@ static void explain_seen(const struct explain *x, unsigned i)
 		puts("");
 }
 
+/* "local at theta 1, over rack": the sites within those of the log. False: there are none. */
+static bool explain_within(const struct explain *x, char text[128])
+{
+	const json_t *within = json_object_get(x->log.run, "within");
+	const char *link = scout_log_text(within, "link");
+
+	if (within)
+		snprintf(text, 128, "%.16s, at theta %g%s%.32s", scout_log_text(within, "algorithm"),
+			scout_log_number(within, "theta"), *link ? ", over " : "", link);
+	return within != NULL;
+}
+
 static void explain_sent(const struct explain *x, unsigned i)
 {
 	const json_t *w = scout_log_window(&x->log, i);
 	double total = scout_log_number(w, "bytes_total"), bsp = scout_log_number(w, "bytes_bsp");
-	char sent[32], travelled[32], all[32];
+	char sent[32], travelled[32], all[32], text[128];
 
 	printf("  sent    %s a site in exchanges, %s in models that travelled",
 		explain_bytes(scout_log_number(w, "bytes"), sent),
@@ -128,6 +140,9 @@ static void explain_sent(const struct explain *x, unsigned i)
 	if (total > 0 && bsp > 0)
 		printf(", %.1f times fewer than BSP", bsp / total);
 	puts("");
+	if (explain_within(x, text) && scout_log_number(w, "bytes_within") >= 0)
+		printf("          %s a site in exchanges within: %s\n",
+			explain_bytes(scout_log_number(w, "bytes_within"), all), text);
 }
 
 static void explain_cost(const struct explain *x, unsigned i)
@@ -269,7 +284,7 @@ static void explain_summary(const struct explain *x)
 		.align = "rrrlrrrl"};
 	struct scout_log_total total = scout_log_total(&x->log);
 	unsigned changes = 0;
-	char text[32];
+	char text[32], within[128];
 
 	for (unsigned i = 0; i < x->log.count; i++) {
 		const json_t *w = scout_log_window(&x->log, i);
@@ -289,6 +304,8 @@ static void explain_summary(const struct explain *x)
 	printf("%s: %s, policy %s, %.0f sites; %u windows, theta changed in %u.\n", x->log.name,
 		scout_log_text(x->log.run, "algorithm"), scout_log_text(x->log.run, "policy"),
 		scout_log_number(x->log.run, "sites"), x->log.count, changes);
+	if (explain_within(x, within))
+		printf("Sites are within these: %s.\n", within);
 	if (changes)
 		output_table_print(&table);
 	printf("%s at step %" PRIu64 ", theta %g", x->log.end ? "It ended" : "The log ends", total.t, total.theta);

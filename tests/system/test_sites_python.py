@@ -192,6 +192,72 @@ def test_leaves(box):
 # ---- models ----
 
 
+def nested(rank, box):
+    """Racks of one site each, and theta 3 across them; a mistake is refused, and says what to do."""
+    weights, gradient = numpy.full(8, rank, numpy.float32), numpy.full(8, rank + 1, numpy.float32)
+    with connect(box, "nested", rank, 2) as across, connect(box, f"rack{rank}", 0, 1, here=True) as rack, connect(box, f"third{rank}", 0, 1) as third:
+        inner = phub.Site(rack, "local", 1, momentum=0, link="rack")
+        inner.tensor("w", weights.ctypes.data, 8)
+        with raises(phub.Error, "has not been completed"):
+            phub.Site(across, theta=3, within=inner)
+        inner.start()
+        for algorithm in ("gaia", "bsp", "dgc"):
+            with raises(phub.Error, "PHUB_SITE_LOCAL alone says what sites within have moved"):
+                phub.Site(across, algorithm, within=inner)
+        with raises(phub.Error, "link='Rack'; allowed: 1 to 16 of a-z and 0-9"):
+            phub.Site(across, within=inner, link="Rack")
+        for link in ("", "a" * 17, "ra ck"):
+            with raises(phub.Error, "allowed: 1 to 16"):
+                phub.Site(across, within=inner, link=link)
+        site = phub.Site(across, theta=3, within=inner, link="across")
+        with raises(phub.Error, "has one around it already"):
+            phub.Site(third, within=inner)
+        with raises(phub.Error, "the site around it steps"):
+            inner.step([gradient.ctypes.data], 1)
+        with raises(phub.Error, "its tensors are those of the site within it; leave 'v' away"):
+            site.tensor("v", weights.ctypes.data, 8)
+        site.start()
+        with raises(phub.Error, "has one within itself; there are two classes"):
+            phub.Site(third, within=site)
+        assert numpy.all(weights == 0), weights  # rank 0's
+        with raises(phub.Error, "rate of -1"):
+            site.step([gradient.ctypes.data], -1)
+        for _ in range(6):
+            site.step([gradient.ctypes.data], 1)
+        assert numpy.all(weights == -9), weights  # 6 steps of 1.5 in the mean
+        state = site.state
+        assert (state["exchanges"], state["bytes"], state["bytes_within"], inner.state["bytes"]) == (2, 64, 192, 192), state
+        site.step([gradient.ctypes.data], 1)
+        site.flush()
+        assert numpy.all(weights == -9 - gradient), weights  # on top of what they have in common
+        inner.close()
+        for call in (site.wait, lambda: site.step([gradient.ctypes.data], 1), site.flush, lambda: site.set_theta(2)):
+            with raises(phub.Error, "the site within it was closed; close this one first, then that"):
+                call()
+        site.close()
+    for options, inside, why in (({"resume": 1}, {}, "neither of the two jobs resumes"), ({}, {"resume": 1}, "neither of the two jobs resumes"),
+                                 ({"lost": "wait"}, {}, "nobody comes to them later"), ({}, {"lost": "shrink"}, "nobody comes to them later")):
+        with connect(box, f"refused{rank}", 0, 1, **options) as across, connect(box, f"inside{rank}", 0, 1, **inside) as rack:
+            inner = phub.Site(rack, "local", 1)
+            inner.tensor("w", weights.ctypes.data, 8)
+            inner.start()
+            with raises(phub.Error, why):
+                phub.Site(across, within=inner)
+            inner.close()
+    box_options = {"optimizer": "nesterov", "reduce": "mean"}
+    with connect(box, f"refused{rank}", 0, 1, **box_options) as across, connect(box, f"inside{rank}", 0, 1) as rack:
+        inner = phub.Site(rack, "local", 1)
+        inner.tensor("w", weights.ctypes.data, 8)
+        inner.start()
+        with raises(phub.Error, "with PHUB_OUTER_BOX weights are the box's; take PHUB_OUTER_NESTEROV"):
+            phub.Site(across, outer="box", within=inner)
+        inner.close()
+
+
+def test_nested(box):
+    workers(2, nested, box)
+
+
 def make_net(seed, norm=True):
     torch.manual_seed(seed)
     layers = [torch.nn.Linear(9, 32), torch.nn.BatchNorm1d(32) if norm else torch.nn.Identity(), torch.nn.ReLU(), torch.nn.Linear(32, 3)]
@@ -236,6 +302,39 @@ def as_sgd(rank, box):
 
 def test_as_sgd(box):
     assert len(set(workers(WORLD, as_sgd, box))) == 1
+
+
+def in_racks(rank, box):
+    """Two racks of two: tight inside, loose across; torch computes the same."""
+    net, nets = make_net(rank, False), [make_net(0, False) for _ in range(4)]
+    site = phub.torch.Site(net, box.url("racks"), theta=4, rank=rank, world=4, link="across",
+                           within={"url": box.url(f"torch-rack{rank // 2}"), "rank": rank % 2, "world": 2, "theta": 1, "momentum": 0.5, "link": "rack"})
+    optimizers = [torch.optim.SGD(n.parameters(), lr=0.1, momentum=0.5) for n in nets]
+    for step in range(8):
+        x, y = batch(data_of(rank), step)
+        net.zero_grad()
+        torch.nn.functional.cross_entropy(net(x), y).backward()
+        site.step(0.1)
+        for k in range(4):
+            x, y = batch(data_of(k), step)
+            optimizers[k].zero_grad()
+            torch.nn.functional.cross_entropy(nets[k](x), y).backward()
+            optimizers[k].step()
+        with torch.no_grad():
+            for group in ([0, 1], [2, 3], *([[0, 1, 2, 3]] if step % 4 == 3 else [])):
+                for parameters in zip(*(nets[k].parameters() for k in group)):
+                    mean = sum(parameters) / len(group)
+                    for p in parameters:
+                        p.copy_(mean)
+    assert site.state["exchanges"] == 2 and site.inner.state["exchanges"] == 8
+    site.close()
+    for ours, theirs in zip(net.parameters(), nets[rank].parameters()):
+        assert torch.allclose(ours, theirs, atol=1e-5), (ours - theirs).abs().max()
+    return bytes_of(net)
+
+
+def test_in_racks(box):
+    assert len(set(workers(4, in_racks, box))) == 1
 
 
 def scouted(rank, box, algorithm, thetas, log):
@@ -454,5 +553,5 @@ def test_example_deals(_):
 
 if __name__ == "__main__":
     sys.stdout.flush()
-    rig.run([test_scout, test_average, test_errors, test_leaves, test_as_sgd, test_scouted, test_fails, test_without_samples, test_refused,
-             test_resumed, test_example, test_example_refuses, test_example_deals], rig.Box())
+    rig.run([test_scout, test_average, test_errors, test_nested, test_leaves, test_as_sgd, test_in_racks, test_scouted, test_fails,
+             test_without_samples, test_refused, test_resumed, test_example, test_example_refuses, test_example_deals], rig.Box())

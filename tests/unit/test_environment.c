@@ -213,6 +213,42 @@ static void test_what_cannot_be(void **state)
 	}
 }
 
+/* A class of links has variables of its own, and hears of no others. */
+static void test_links(void **state)
+{
+	struct phub_site_options o = options_of(NULL);
+	struct environment room;
+	struct err e;
+	double theta;
+
+	(void)state;
+	setenv("PHUB_SCOUT_THETA", "3", 1);
+	setenv("PHUB_SCOUT_RACK2_THETA", "5", 1);
+	o.link = "rack2";
+	assert_int_equal(environment_apply(&o, &room, &e), 0);
+	assert_true(o.theta == 5);
+	o.link = "across";
+	o.theta = 7;
+	assert_int_equal(environment_apply(&o, &room, &e), 0);
+	assert_true(o.theta == 7);
+	o.link = NULL;
+	assert_int_equal(environment_apply(&o, &room, &e), 0);
+	assert_true(o.theta == 3);
+	setenv("PHUB_SCOUT_RACK2_THETA", "x", 1);
+	o.link = "rack2";
+	assert_int_equal(environment_apply(&o, &room, &e), -EINVAL);
+	assert_non_null(strstr(e.text, "PHUB_SCOUT_RACK2_THETA='x'"));
+	setenv("PHUB_SCOUT_RACK2_SHADOW", "9", 1);
+	setenv("PHUB_SCOUT_RACK2_LOG", "here.jsonl", 1);
+	assert_int_equal(environment_shadow("rack2", &theta, &e), 1);
+	assert_true(theta == 9);
+	assert_string_equal(environment_log("rack2"), "here.jsonl");
+	assert_null(environment_log("rack"));
+	unsetenv("PHUB_SCOUT_RACK2_THETA");
+	unsetenv("PHUB_SCOUT_RACK2_SHADOW");
+	unsetenv("PHUB_SCOUT_RACK2_LOG");
+}
+
 static void test_shadows(void **state)
 {
 	double thetas[64];
@@ -220,12 +256,12 @@ static void test_shadows(void **state)
 
 	(void)state;
 	unsetenv("PHUB_SCOUT_SHADOW");
-	assert_int_equal(environment_shadow(thetas, &e), 0);
+	assert_int_equal(environment_shadow(NULL, thetas, &e), 0);
 	setenv("PHUB_SCOUT_SHADOW", "0.5,20", 1);
-	assert_int_equal(environment_shadow(thetas, &e), 2);
+	assert_int_equal(environment_shadow(NULL, thetas, &e), 2);
 	assert_true(thetas[0] == 0.5 && thetas[1] == 20);
 	setenv("PHUB_SCOUT_SHADOW", "a", 1);
-	assert_int_equal(environment_shadow(thetas, &e), -EINVAL);
+	assert_int_equal(environment_shadow(NULL, thetas, &e), -EINVAL);
 	unsetenv("PHUB_SCOUT_SHADOW");
 }
 
@@ -233,6 +269,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_setup_teardown(test_nothing_changes_nothing, clear, clear),
+		cmocka_unit_test_setup_teardown(test_links, clear, clear),
 		cmocka_unit_test_setup_teardown(test_all_of_it, clear, clear),
 		cmocka_unit_test_setup_teardown(test_beside_the_programs_own, clear, clear),
 		cmocka_unit_test_setup_teardown(test_algorithm_and_theta_alone, clear, clear),

@@ -70,7 +70,7 @@ static void test_bytes(void **state)
 /* Whoever owns the model and whoever has tried it each write their part. */
 static void test_report_of_two(void **state)
 {
-	const struct scout_report owner = {.home = 0.9, .bytes = UINT64_C(123456789012345)};
+	const struct scout_report owner = {.home = 0.9, .bytes = UINT64_C(123456789012345), .within = 77};
 	const struct scout_report host = {.away = 1.0 / 3, .samples = 400};
 	float sum[SCOUT_REPORT_FLOATS], part[SCOUT_REPORT_FLOATS];
 	struct scout_report both;
@@ -83,6 +83,7 @@ static void test_report_of_two(void **state)
 	assert_true(both.home == owner.home && both.away == host.away);
 	assert_int_equal(both.samples, 400);
 	assert_int_equal(both.bytes, owner.bytes);
+	assert_int_equal(both.within, 77);
 	sum[0] = NAN;
 	scout_report_unpack(sum, &both);
 	assert_int_equal(both.samples, 0);
@@ -102,7 +103,7 @@ static void test_slots(void **state)
 	memset(news.scout, 0xa5, sizeof(news.scout));
 	for (uint32_t rank = 0; rank < WORLD; rank++) {
 		const struct slot own = {SLOT_HERE | rank * SLOT_HELLO, 1000 + rank, UINT64_C(1) << 40, 7 * rank,
-			UINT32_MAX - rank, 1.5 + rank};
+			UINT32_MAX - rank, 1.5 + rank, 2 + rank};
 
 		memset(part, 0, sizeof(part));
 		if (rank == 1)
@@ -124,6 +125,7 @@ static void test_slots(void **state)
 	assert_int_equal(slot.samples, 21);
 	assert_int_equal(slot.check, UINT32_MAX - 3);
 	assert_true(slot.said == 4.5);
+	assert_int_equal(slot.alike, 5);
 	slots_get_report(sum, 3, &report);
 	assert_true(report.home == 3.5 && report.away == 0.25);
 	assert_int_equal(report.samples, 9);

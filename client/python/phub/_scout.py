@@ -123,6 +123,8 @@ class _SiteOptions(ctypes.Structure):
         ("evaluate", _EVALUATE),
         ("context", ctypes.c_void_p),
         ("log", ctypes.c_char_p),
+        ("within", ctypes.c_void_p),
+        ("link", ctypes.c_char_p),
     ]
 
 
@@ -141,6 +143,7 @@ class _State(ctypes.Structure):
         ("bytes_travel", _U64),
         ("bytes_wire", _U64),
         ("windows", _U64),
+        ("bytes_within", _U64),
     ]
 
 
@@ -310,7 +313,9 @@ class Site:
     adagrad, adam or yogi. `scout`: options of a Scout, with `thetas`: it sets theta. `evaluate(weights, draw)` tries a model,
     whose tensors lie at the addresses `weights`, on a sample of this site's training data that follows from `draw`, and
     returns (samples, correct, loss): sums alone. What it raises step() raises when the exchange is over; that report says
-    nothing. `log`: rank 0 writes decisions there. The other options are those of struct phub_site_options in phub.h.
+    nothing. `log`: rank 0 writes decisions there. `within`: a Site that was started on another worker, of a rack, say: this one
+    has its weights, steps for it, exchanges what the sites within have in common, and is closed before it. `link`: the class of
+    link that it talks over. The other options are those of struct phub_site_options in phub.h.
     """
 
     def __init__(
@@ -323,19 +328,23 @@ class Site:
         scout: Optional[Mapping[str, Any]] = None,
         evaluate: Optional[Callable[[List[int], int], Any]] = None,
         log: Optional[str] = None,
+        within: Optional["Site"] = None,
+        link: Optional[str] = None,
         **options: Any,
     ):
         self._handle = ctypes.c_void_p()
-        self._worker = worker
+        self._worker, self._within = worker, within
         self._evaluate, self._raised = evaluate, None
-        self._trained: List[bool] = []
-        self._names: List[str] = []
+        self._trained: List[bool] = list(within._trained) if within is not None else []
+        self._names: List[str] = list(within._names) if within is not None else []
         own = _SiteOptions()
         lib.phub_site_options_init(ctypes.byref(own))
         own.algorithm = _choice("algorithm", ALGORITHMS, algorithm)
         own.theta = math.nan if theta is None else theta
         own.outer = _choice("outer", OUTERS, outer)
         own.log = _encoded(log)
+        own.within = within._p() if within is not None else None
+        own.link = _encoded(link)
         _set(own, options, "site")
         if scout is not None:
             self._scout = _scout_options(**scout)
@@ -370,6 +379,8 @@ class Site:
             if rc != -errno.ETIMEDOUT or left <= _TURN_S:
                 break
         raised, self._raised = self._raised, None
+        if raised is None and self._within is not None:
+            raised, self._within._raised = self._within._raised, None
         try:
             check(rc)
         except library.TimeoutError as e:
@@ -425,7 +436,8 @@ class Site:
 
     @property
     def state(self) -> Dict[str, Any]:
-        """struct phub_site_state: steps, exchanges, theta, share, sites, values, bytes, bytes_travel, bytes_wire, windows."""
+        """struct phub_site_state: steps, exchanges, theta, share, sites, values, bytes, bytes_travel, bytes_wire, windows,
+        bytes_within."""
         state = _State(size=ctypes.sizeof(_State))
         check(lib.phub_site_state(self._p(), ctypes.byref(state)))
         return {name: getattr(state, name) for name, _ in _State._fields_ if name != "size"}

@@ -11,9 +11,10 @@ from ._library import Error, StaleError, milliseconds
 from ._scout import Decision
 from ._scout import Site as Bare
 from ._tensors import check_place, launched, view
+from ._worker import Worker
 
 _OF_SITE = ("momentum", "weight_decay", "rate_first", "outer_rate", "outer_beta1", "outer_beta2", "outer_tau", "clip", "warmup",
-            "samples", "weighted")  # fmt: skip
+            "samples", "weighted", "link")  # fmt: skip
 
 
 def classification(inputs: torch.Tensor, labels: torch.Tensor, count: int = 400) -> Callable[[torch.nn.Module, int], Tuple[int, int, float]]:
@@ -47,7 +48,12 @@ class Site:
 
     The constructor is collective: all begin with rank 0's weights. Parameters that require gradients are trained; buffers
     (running statistics) of floats go with the model where the algorithm averages weights, and where it travels; others
-    are each site's own. float32 on the CPU. With resume=SECONDS a step that loses the box waits for it and goes on.
+    are each site's own.
+
+    `within`: options of a site inside of this one, at a job of its own that is its box's alone (phub.h: sites in sites):
+    within=dict(url="phub://box/rack", rank=r, world=n, algorithm="local", theta=1) talks tightly in a rack, and this one, with
+    theta=20, over its uplink. Its momentum and weight_decay are those of the steps; `inner` is that phub.Site.
+     float32 on the CPU. With resume=SECONDS a step that loses the box waits for it and goes on.
     """
 
     def __init__(
@@ -61,6 +67,7 @@ class Site:
         scout: Optional[Dict[str, Any]] = None,
         evaluate: Optional[Callable[[torch.nn.Module, int], Tuple[int, int, float]]] = None,
         log: Optional[str] = None,
+        within: Optional[Dict[str, Any]] = None,
         **options: Any,
     ):
         own = {name: options.pop(name) for name in _OF_SITE if name in options}
@@ -69,13 +76,18 @@ class Site:
         self._patience = milliseconds(options.get("resume") or 0, "resume") / 1e3 + 1
         self._tensors: List[Tuple[torch.Tensor, bool]] = []
         named = self._named()
-        self.worker = connect(url, **launched(options))
+        self._tensors = [(tensor, trained) for _, tensor, trained in named]
+        self._inner_worker: Optional[Worker] = None
+        self.inner: Optional[Bare] = None
         self._site: Optional[Bare] = None
+        self.worker = connect(url, **launched(options))
         try:
-            self._site = Bare(self.worker, algorithm, theta, outer=outer, scout=scout, evaluate=evaluate and self._try, log=log, **own)
-            for name, tensor, trained in named:
+            if within is not None:
+                self._open_inner(dict(within), named)
+            self._site = Bare(self.worker, algorithm, theta, outer=outer, scout=scout, evaluate=evaluate and self._try, log=log,
+                              within=self.inner, **own)  # fmt: skip
+            for name, tensor, trained in named if within is None else ():
                 self._site.tensor(name, tensor.data_ptr(), tensor.numel(), trained)
-                self._tensors.append((tensor, trained))
             self._resumed(self._site.start)
         except BaseException:
             self._abandon()
@@ -91,6 +103,15 @@ class Site:
             if tensor.dtype != torch.float32 or not tensor.is_contiguous():
                 raise Error(errno.ENOTSUP, f"{name} is {tensor.dtype}: a site's tensors are contiguous and float32")
         return found
+
+    def _open_inner(self, within: Dict[str, Any], named: List[Tuple[str, torch.Tensor, bool]]) -> None:
+        own = {name: within.pop(name) for name in ("algorithm", "theta", "outer", "scout", "log", *_OF_SITE) if name in within}
+        evaluate = self._try if self._evaluate and "scout" in own else None
+        self._inner_worker = connect(within.pop("url", None), here=True, **launched(within))
+        self.inner = Bare(self._inner_worker, evaluate=evaluate, **own)
+        for name, tensor, trained in named:
+            self.inner.tensor(name, tensor.data_ptr(), tensor.numel(), trained)
+        self.inner.start()
 
     def _touch(self) -> None:
         """Autograd learns that the weights were written to."""
@@ -170,9 +191,12 @@ class Site:
         return self._site.alignment
 
     def _abandon(self) -> None:
-        if self._site is not None:
-            self._site.close()
+        for site in (self._site, self.inner):
+            if site is not None:
+                site.close()
         self.worker.close()
+        if self._inner_worker is not None:
+            self._inner_worker.close()
 
     def close(self) -> None:
         """Leaves the job; the model keeps its weights. Again is fine."""
@@ -180,5 +204,7 @@ class Site:
             return
         try:
             self.worker.leave()
+            if self._inner_worker is not None:
+                self._inner_worker.leave()
         finally:
             self._abandon()

@@ -1,0 +1,179 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
+"""Sites in sites: racks that talk tightly inside, over their own box, and loosely across, over its uplink. Real boxes, real workers."""
+import json
+import pathlib
+import subprocess
+import tempfile
+
+import rig
+from rig import check, holds
+
+RACKED = rig.BUILD / "tests/system/racked"
+PHUB = rig.BUILD / "phub"
+MODEL = 50000 * 4
+
+
+class Racks:
+    """Two racks with a box each, below a root, or exchanging with each other, and two workers in each."""
+
+    def __init__(self, hierarchy="tree", **options):
+        self.top = rig.Box(name="top", cores=1, hierarchy=hierarchy, **options)
+        racks = [{}, {}] if hierarchy == "tree" else [{"listen": "127.0.0.2:0"}]
+        self.racks = [rig.Box(name=f"rack{i}", cores=1, uplink=self.top.address, **more, **options) for i, more in enumerate(racks)]
+        if hierarchy != "tree":
+            self.racks.insert(0, self.top)
+
+    def workers(self, job="across", transport="tcp", **more):
+        words = [f"{name}={value}" for name, value in {"transport": transport, **more}.items()]
+        return [Worker(f"{job}.{rank}", [RACKED, self.racks[rank // 2].url("inside-" + job), self.racks[rank // 2].url(job), f"rank={rank}", *words])
+                for rank in range(4)]
+
+    def stop(self):
+        for box in {*self.racks} - {self.top}:
+            box.stop()
+        self.top.stop()
+
+
+class Worker(rig.Process):
+    def lines(self, event):
+        return [line for line in map(json.loads, self.out.lines) if line["event"] == event]
+
+    def until(self, event):
+        found = self.out.find(lambda text: (line := json.loads(text)) and line["event"] == event and line)
+        check(found, f"{self.name}: {event} never came: {self.err.text()}")
+        return found[1]
+
+    def end(self):
+        check(self.wait() == 0, f"{self.name} failed: {self.err.text()} {self.out.lines[-1:]}")
+        return self.lines("end")[0]
+
+
+def plain(**more):
+    """What each worker has in the end, computed without sites."""
+    done = subprocess.run([RACKED, "plain", "plain", *(f"{name}={value}" for name, value in more.items())], check=True, capture_output=True, text=True,
+                          timeout=rig.DEADLINE_S)
+    return [json.loads(line)["hash"] for line in done.stdout.splitlines()]
+
+
+def jobs(box):
+    out = subprocess.run([PHUB, "jobs", "--json", box.address], check=True, capture_output=True, text=True, timeout=rig.DEADLINE_S, env=rig.QUIET).stdout
+    return {job["job"]: job for job in map(json.loads, out.splitlines()) if "job" in job}
+
+
+def as_plain(racks, job, transport="tcp", **more):
+    lazy = {name: more.pop(name) for name in ("lazy_ms", "lost") if name in more}
+    ends = [worker.end() for worker in racks.workers(job, transport, **lazy, **more)]
+    check([end["hash"] for end in ends] == plain(**more), f"{job}: {[end['hash'] for end in ends]} and plainly {plain(**more)}")
+    return ends
+
+
+def computed():
+    """bit for bit what a plain loop computes, whatever the two thetas, also when they change in the middle, over a tree and an exchange"""
+    for hierarchy in ("tree", "sharded", "chain"):
+        racks = Racks(hierarchy)
+        ends = as_plain(racks, "each", rack_theta=1, theta=10)
+        check(len({end["hash"] for end in ends}) == 1, f"after an exchange across all have the same weights: {ends}")
+        check(all(end["exchanges"] == 4 and end["rack_exchanges"] == 40 and end["sites"] == 4 and end["rack_sites"] == 2 for end in ends), f"{ends}")
+        check(all(end["bytes"] == 4 * MODEL and end["bytes_within"] == end["rack_bytes"] == 40 * MODEL for end in ends), f"{ends}")
+        as_plain(racks, "turns", "shm", rack_theta=2, theta=5, theta_at=15, theta_then=3, rack_then=4, steps=43)
+        if hierarchy == "tree":
+            as_plain(racks, "alone", rack_theta=3, theta=1)  # across more often than inside: what is common moves late
+            as_plain(racks, "lazy", rack_theta=1, theta=4, lazy_ms=1, lost="shrink")
+        racks.stop()
+
+
+def equal():
+    """each algorithm inside, and momentum across: all have the same weights after an exchange across, of Gaia but for what is unsaid"""
+    racks = Racks()
+    for name, more in (("bsp", {}), ("dgc", {"rack_theta": .1}), ("local", {"rack_theta": 2}), ("gaia", {"rack_theta": 0})):
+        for outer in ("average", "nesterov"):
+            ends = [worker.end() for worker in racks.workers(f"{name}-{outer}", rack_algorithm=name, theta=10, outer=outer, **more)]
+            check(len({end["hash"] for end in ends}) == 1 and ends[0]["exchanges"] == 4, f"{name}, {outer}: {ends}")
+    ends = [worker.end() for worker in racks.workers("some", rack_algorithm="gaia", rack_theta=.5, theta=10)]
+    check(0 < ends[0]["rack_bytes"] < 40 * MODEL and ends[0]["bytes"] == 4 * MODEL, f"{ends}")
+    racks.stop()
+
+
+def uplinks():
+    """a rack's uplink carries one model every theta steps, not one a step, nor one for each worker; what is said inside stays there"""
+    racks = Racks()
+    for theta in (5, 20):
+        workers = racks.workers(f"each{theta}", rack_theta=1, theta=theta, steps=100, hold=1)
+        for worker in workers:
+            worker.until("trained")
+        for box in racks.racks:
+            found = jobs(box)
+            across, inside = found[f"each{theta}"], found[f"inside-each{theta}"]
+            rate = across["above"]["bytes"] / 100 / (MODEL / theta)
+            check(1 <= rate < 1.3, f"theta {theta}: {rate:.2f} models went up every theta steps: {across}")
+            check("above" not in inside and inside["rounds"] >= 100, f"{inside}")
+        check(f"inside-each{theta}" not in jobs(racks.top), f"{jobs(racks.top)}")
+        for worker in workers:
+            worker.kill()
+    racks.stop()
+
+
+def logged():
+    """the decision log says both classes of link, and the bytes of each; environment variables are those of the class"""
+    racks = Racks()
+    with tempfile.TemporaryDirectory() as folder:
+        log = pathlib.Path(folder) / "across.jsonl"
+        ends = [worker.end() for worker in racks.workers("log", rack_theta=1, thetas="2,4,10", period=10, steps=60, log=log)]
+        lines = [json.loads(line) for line in log.read_text().splitlines()]
+        check(lines[0]["link"] == "across" and lines[0]["within"] == {"algorithm": "local", "theta": 1, "link": "rack"}, f"{lines[0]}")
+        windows = [line for line in lines if line["scout"] == "decision"]
+        check(len(windows) == ends[0]["windows"] >= 4 and all(line["bytes_within"] == 10 * MODEL for line in windows), f"{windows}")
+        check(lines[-1]["bytes_within"] == ends[0]["bytes_within"] == 60 * MODEL and lines[-1]["bytes"] == ends[0]["bytes"], f"{lines[-1]}")
+        out = subprocess.run([PHUB, "scout", "explain", log, "--at", str(windows[1]["t"])], check=True, capture_output=True, text=True, env=rig.QUIET).stdout
+        holds(out, r"2\.0 MB a site in exchanges within: local, at theta 1, over rack\n")
+        out = subprocess.run([PHUB, "scout", "explain", log], check=True, capture_output=True, text=True, env=rig.QUIET).stdout
+        holds(out, r"Sites are within these: local, at theta 1, over rack\.\n")
+    words = [f"rank={rank}" for rank in range(4)]
+    workers = []
+    for rank, word in enumerate(words):
+        env = {**rig.QUIET, "PHUB_SCOUT_RACK_THETA": "2", "PHUB_SCOUT_ACROSS_THETA": "8", "PHUB_SCOUT_THETA": "3"}
+        box = racks.racks[rank // 2]
+        workers.append(Worker(f"env.{rank}", [RACKED, box.url("inside-env"), box.url("env"), word, "transport=tcp"], env=env))
+    ends = [worker.end() for worker in workers]
+    check(all(end["exchanges"] == 5 and end["rack_exchanges"] == 20 for end in ends), f"{ends}")
+    racks.stop()
+
+
+def lost():
+    """a worker dies: the rest of its rack ends, and says who it was; the other rack goes on where the job across shrinks, else ends too"""
+    for policy in ("shrink", "fail"):
+        racks = Racks(lost_ms=3000, warn_ms=1500)
+        workers = racks.workers("dies", rack_theta=1, theta=5, steps=300, lost=policy)
+        workers[0].until("exchange")
+        workers[1].kill()
+        check(workers[0].wait() == 1 and "rank 1 " in workers[0].lines("end")[0]["error"], f"{workers[0].out.lines[-1:]}")
+        ends = [worker.wait() for worker in workers[2:]]
+        check(ends == ([0, 0] if policy == "shrink" else [1, 1]), f"{policy}: {ends} {workers[2].out.lines[-1:]}")
+        if policy == "shrink":
+            check(len({worker.lines("end")[0]["hash"] for worker in workers[2:]}) == 1 and workers[2].lines("end")[0]["sites"] == 2, f"{workers[2].out.lines[-1:]}")
+        racks.stop()
+
+
+def late():
+    """who comes to a job across that runs is turned away, and told to start all of it again"""
+    racks = Racks(lost_ms=3000, warn_ms=1500)
+    workers = racks.workers("late", rack_theta=1, theta=5, steps=100000, lost="shrink")
+    workers[2].until("exchange")
+    for worker in workers[:2]:
+        worker.kill()
+    workers[2].out.find(lambda text: json.loads(text)["sites"] == 2)
+    again = racks.workers("late", rack_theta=1, theta=5, lost="shrink")[:2]
+    for worker in again:
+        check(worker.wait() == 1, f"{worker.out.lines}")
+        holds(worker.err.text(), "it runs already, and with a site within nobody comes to it later yet; start all of it again")
+    for worker in racks.workers("idle", no_thread=1):
+        check(worker.wait() == 1, f"{worker.out.lines}")
+        holds(worker.err.text(), "both want the progress thread; leave no_thread false")
+    racks.stop()
+
+
+CASES = [computed, equal, uplinks, logged, lost, late]
+
+if __name__ == "__main__":
+    rig.run(CASES, None if RACKED.exists() else f"{RACKED} is not there (make test-programs)")
