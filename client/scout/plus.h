@@ -53,10 +53,11 @@
 struct plus_config {
 	double need[PLUS_THETAS_MAX]; /* by theta, see above: 0 for the first, and rising; plus_needs() */
 	double own;                   /* see above, 0 or more; plus_needs() */
+	double slack_moves;           /* as slack, of how far sites move; plus_needs() */
 	unsigned settle;              /* windows that a pull is measured in, above 0 */
 	double sigma;                 /* loss, in the unit of the reports, that talking more may be worth; above 0 */
 	double alpha;                 /* of the intervals, 0 .. 1 */
-	double slack, bound;          /* of the watches, in natural logarithms; above 0 */
+	double slack, bound;          /* of the watches' other series, and of all, in natural logarithms; above 0 */
 	double bytes_part;            /* of probes, 0 .. 1 */
 	double work_part;             /* of computing, likewise */
 	uint32_t tries;               /* samples that a site tries its models on in a window, when there is work left */

@@ -114,7 +114,7 @@ static uint32_t saved_fingerprint(const struct scout_config *c)
 		saved_bits(c->temperature), saved_bits(c->cooling), c->memory, c->patience, c->seed};
 	const uint64_t plus[] = {p->settle, saved_bits(p->sigma), saved_bits(p->alpha), saved_bits(p->slack),
 		saved_bits(p->bound), saved_bits(p->bytes_part), saved_bits(p->work_part), p->tries,
-		saved_bits(p->guard), saved_bits(p->own)};
+		saved_bits(p->guard), saved_bits(p->own), saved_bits(p->slack_moves)};
 	const bool is_plus = c->policy == SCOUT_PLUS;
 	uint32_t crc = crc_32c(0, values, sizeof(values));
 

@@ -124,6 +124,7 @@ struct world {
 	double pull;  /* the true one */
 	double noise; /* of log r */
 	double rate;
+	double moves; /* factor to how far sites move; 0: 1 */
 	double waste; /* loss that a window at any but the tightest theta leaves behind */
 	bool tells;   /* losses */
 	bool was_tight;
@@ -155,7 +156,7 @@ static void world_show(struct world *w, struct plus_window *now)
 		.before = NAN,
 		.after = NAN,
 		.trained = 20 * PERIOD};
-	now->said = (1 + w->pull) * theta * now->exchanges;
+	now->said = (1 + w->pull) * theta * now->exchanges * (w->moves > 0 ? w->moves : 1);
 	now->heard = now->said / (SITES * (1 + alone)) * exp(w->noise * normal());
 	if (w->tells) { /* of the window before */
 		now->tried = w->verdict.tries;
@@ -251,6 +252,35 @@ static void test_drift(void **state)
 			world_turn(&w);
 		assert_true(w.config.need[w.index] * (to + w.config.own) <= 1.3);
 		assert_true(w.index + 2 >= THETAS || w.config.need[w.index + 2] * (to + w.config.own) > 1);
+	}
+}
+
+/* What Gaia keeps back fills up, as it was measured (plus.c): that is no drift, as it would be in local SGD. Data that
+ * do drift move it 2.6 times as far, at once. */
+static void test_fills(void **state)
+{
+	static const double said[] = {
+		-2.5, -2.28, -2.13, -1.93, -1.87, -1.8, -1.74, -1.66, -1.59, -1.72, -1.72, -1.67, -1.56};
+	struct plus_config gaia;
+
+	(void)state;
+	assert_int_equal(plus_needs(&gaia, SITE_GAIA, (const double[]){0, 0.1, 0.2}, 3), 0);
+	for (unsigned run = 0; run < 2; run++) {
+		struct world w;
+		unsigned at = 0, i = 0;
+
+		world_init(&w, 20);
+		if (run == 0)
+			w.config.slack_moves = gaia.slack_moves;
+		while (w.plus.phase != PLUS_STAYS)
+			at = world_turn(&w);
+		for (; i < sizeof(said) / sizeof(said[0]) && w.index == at; i++) {
+			w.moves = exp(said[i]);
+			world_turn(&w);
+		}
+		assert_true((w.index == at) == (run == 0));
+		w.moves *= 2.6;
+		assert_int_equal(run == 0 ? world_turn(&w) : 0, 0);
 	}
 }
 
@@ -409,6 +439,7 @@ static void test_limits(void **state)
 	EXPECT(c.sigma = 0, "sigma");
 	EXPECT(c.alpha = 1, "alpha");
 	EXPECT(c.slack = NAN, "slack");
+	EXPECT(c.slack_moves = 0, "slack_moves");
 	EXPECT(c.bound = 0, "bound");
 	EXPECT(c.bytes_part = 1.5, "bytes_part");
 	EXPECT(c.work_part = -1, "work_part");
@@ -488,6 +519,7 @@ int main(void)
 		cmocka_unit_test(test_settles),
 		cmocka_unit_test(test_course),
 		cmocka_unit_test(test_drift),
+		cmocka_unit_test(test_fills),
 		cmocka_unit_test(test_budgets),
 		cmocka_unit_test(test_probes),
 		cmocka_unit_test(test_blind),
