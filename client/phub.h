@@ -447,8 +447,20 @@ enum phub_scout_policy {
 	PHUB_SCOUT_PLUS = 5,
 };
 
-/* After a window at a theta its cost is lambda_loss max(0, AL - sigma) + lambda_bytes C / model_bytes: AL is what
- * accuracy models lose on other sites' data, C the bytes that a site says a step, both means over sites. */
+/* What a scout weighs talking in. */
+enum phub_scout_unit {
+	PHUB_SCOUT_BYTES = 0,
+	/* latency an exchange, however little it says, and bytes / rate: so that Gaia's few bytes at each step are not
+	 * as cheap as local SGD's, which are as many, and go at once */
+	PHUB_SCOUT_SECONDS = 1,
+	PHUB_SCOUT_MONEY = 2, /* bytes by their price */
+};
+
+/*
+ * After a window at a theta its cost is lambda_loss max(0, AL - sigma) + lambda_bytes C / CM: AL is what accuracy
+ * models lose on other sites' data, C what a site spends on exchanges a step, both means over sites, and CM what one
+ * model in one exchange costs; in `unit`. With sites in sites C is the sum of what is spent on both classes of links.
+ */
 struct phub_scout_options {
 	size_t size; /* set by phub_scout_options_init() */
 	enum phub_scout_policy policy;
@@ -471,6 +483,12 @@ struct phub_scout_options {
 	enum phub_site_algorithm algorithm; /* whose thetas they are; a site's options say it themselves; LOCAL */
 	double gain; /* loss that talking more would have to save for theta to tighten, in the unit of reports; 0.02 */
 	uint32_t tries; /* samples that evaluate() is asked for; 200 */
+	/* What a class of links costs: bytes a second, seconds an exchange, the price of 10^9 bytes; 0. SECONDS wants
+	 * `rate`, MONEY `price`. The last three are of the links of sites within. PHUB_SCOUT_PLUS reports cost, and
+	 * does not look at it. */
+	enum phub_scout_unit unit; /* PHUB_SCOUT_BYTES */
+	double rate, latency, price;
+	double rate_within, latency_within, price_within;
 };
 
 /* What a site says of a window. Reports that cannot be true are not believed. */
@@ -485,6 +503,9 @@ struct phub_scout_report {
 	/* PHUB_SCOUT_PLUS: */
 	uint64_t tried;       /* samples, always the same; 0: it says nothing of these: */
 	double before, after; /* of the mean model, as the window before this one began, and as it ended */
+	/* For costs: */
+	uint64_t within;                    /* bytes, likewise, said by the site within */
+	double exchanges, exchanges_within; /* in the window */
 };
 
 enum phub_scout_action {
@@ -503,7 +524,7 @@ struct phub_scout_decision {
 	enum phub_scout_action action;
 	unsigned believed; /* reports */
 	double loss;       /* AL; NaN: not known */
-	double bytes;      /* C */
+	double bytes;      /* that a site has said a step, the mean of sites */
 	double cost;       /* of the theta that it was at; NaN likewise */
 	char reason[240];
 	double r; /* how sites have aligned: ||mean||^2 over the mean of ||d_k||^2 of what they said; NaN: not known */
@@ -512,6 +533,7 @@ struct phub_scout_decision {
 	double radius;  /* half of the interval of 95 % of `gain`, or else of `loss`; infinite: not known */
 	uint32_t tries; /* PHUB_SCOUT_PLUS: samples to try the mean model on after the next window, at most; 0: none */
 	double train;   /* loss of sites' own models on what they trained on, the mean of sites; NaN: not known */
+	double spent;   /* C, in the scout's unit */
 };
 
 typedef struct phub_scout phub_scout_t;

@@ -80,7 +80,10 @@ static struct scout_report alone_report(const struct phub_scout_report *given, s
 		.train = own.train,
 		.tried = own.tried,
 		.before = own.before,
-		.after = own.after};
+		.after = own.after,
+		.within = own.within,
+		.exchanges = own.exchanges,
+		.exchanges_within = own.exchanges_within};
 }
 
 int phub_scout_hear(phub_scout_t *scout, double said, double heard, double squares, double rate)

@@ -52,9 +52,10 @@ struct window {
 	struct scout_report guest; /* of the one that came here */
 	bool hosts;                /* one did */
 	uint32_t guest_rank;
-	unsigned travelled, travels; /* rounds */
-	uint64_t began;              /* the step that the window began after */
-	uint64_t told, told_within;  /* bytes, by the windows before */
+	unsigned travelled, travels;          /* rounds */
+	uint64_t began;                       /* the step that the window began after */
+	uint64_t told, told_within;           /* bytes, by the windows before; */
+	uint64_t exchanges, exchanges_within; /* likewise */
 	/* SCOUT_PLUS: */
 	double batches;         /* loss of mini-batches in the window, summed over */
 	uint64_t trained;       /* samples */

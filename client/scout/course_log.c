@@ -108,6 +108,7 @@ void course_log_decision(struct phub_site *s, double theta)
 	d.t = s->site.counts.steps;
 	d.theta = theta;
 	d.decision = s->decision;
+	d.unit = s->scout.config.price.unit;
 	d.sites = s->present_count;
 	d.r = s->r;
 	d.tensor_count = s->config.tensor_count;

@@ -91,6 +91,14 @@ static double window_accuracy(struct phub_site *s, float *array, uint64_t *sampl
 	return score.samples > 0 ? (double)score.correct / (double)score.samples : NAN;
 }
 
+/* So many of a window that lasted longer than a period are as many in one. */
+static double window_count(const struct phub_site *s, uint64_t count)
+{
+	uint64_t steps = s->site.counts.steps - s->window.began;
+
+	return (double)count * (double)s->scout.config.period / (double)steps;
+}
+
 /* A window that lasted longer than a period counts for what it said in one. */
 static uint64_t window_bytes(const struct phub_site *s, uint64_t bytes)
 {
@@ -160,6 +168,9 @@ void window_put(struct phub_site *s)
 
 	w->home.bytes = window_bytes(s, s->site.counts.bytes_paper - w->told);
 	w->home.within = window_bytes(s, within_bytes(s) - w->told_within);
+	/* The one that brings this is not over yet. */
+	w->home.exchanges = window_count(s, s->site.counts.exchanges + 1 - w->exchanges);
+	w->home.exchanges_within = window_count(s, within_exchanges(s) - w->exchanges_within);
 	slots_put_report(s->slots_out, s->rank, &w->home);
 	if (w->hosts)
 		slots_put_report(s->slots_out, w->guest_rank, &w->guest);
@@ -212,6 +223,8 @@ void window_land(struct phub_site *s)
 	w->open = w->tried = w->strange = false;
 	w->told = s->site.counts.bytes_paper;
 	w->told_within = within_bytes(s);
+	w->exchanges = s->site.counts.exchanges;
+	w->exchanges_within = within_exchanges(s);
 	w->began = s->site.counts.steps;
 	scout_observe(&s->scout, s->reports, s->present_count, &s->decision);
 	s->windows++;

@@ -181,6 +181,30 @@ static int environment_begin(const struct reader *r, struct phub_site_options *o
 		reader_name(r, "THETA", name), theta, scout->theta_count);
 }
 
+static const char *environment_unit(unsigned i)
+{
+	return price_unit_name((enum price_unit)i);
+}
+
+/* What links cost. */
+static int environment_price(const struct reader *r, struct phub_scout_options *scout)
+{
+	const struct {
+		const char *what;
+		double *to;
+	} numbers[] = {{"RATE", &scout->rate}, {"LATENCY", &scout->latency}, {"PRICE", &scout->price},
+		{"RATE_WITHIN", &scout->rate_within}, {"LATENCY_WITHIN", &scout->latency_within},
+		{"PRICE_WITHIN", &scout->price_within}};
+	int rc = reader_choice(r, "UNIT", environment_unit, PRICE_UNIT_COUNT, "bytes, seconds, money");
+
+	if (rc >= 0)
+		scout->unit = (enum phub_scout_unit)rc;
+	rc = rc == -ENOENT ? 0 : rc;
+	for (unsigned i = 0; rc >= 0 && i < sizeof(numbers) / sizeof(numbers[0]); i++)
+		rc = reader_numbers(r, numbers[i].what, numbers[i].to, 1);
+	return rc;
+}
+
 static int environment_rest(const struct reader *r, struct environment *room)
 {
 	uint64_t period = room->scout.period;
@@ -190,6 +214,8 @@ static int environment_rest(const struct reader *r, struct environment *room)
 		rc = reader_whole(r, "SEED", 0, UINT64_MAX, &room->scout.seed);
 	if (rc >= 0)
 		rc = reader_numbers(r, "SIGMA", &room->scout.sigma, 1);
+	if (rc >= 0)
+		rc = environment_price(r, &room->scout);
 	room->scout.period = (uint32_t)period;
 	return rc < 0 ? rc : 0;
 }

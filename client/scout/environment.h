@@ -11,6 +11,8 @@
  *      PHUB_SCOUT_PERIOD      of a scout, where there is one: steps in a window
  *      PHUB_SCOUT_SIGMA       likewise: loss that is borne
  *      PHUB_SCOUT_SEED        likewise
+ *      PHUB_SCOUT_UNIT        likewise: bytes, seconds, money: what costs are in; with PHUB_SCOUT_RATE, LATENCY, PRICE,
+ *                             RATE_WITHIN, LATENCY_WITHIN, PRICE_WITHIN
  *      PHUB_SCOUT_SHADOW      thetas, with commas between: what rank 0 would send at them goes into its decision log
  *      PHUB_SCOUT_LOG         its decision log, where the program says nothing of one
  *

@@ -27,6 +27,9 @@ static_assert((int)PHUB_SCOUT_STAYS == SCOUT_STAYS && (int)PHUB_SCOUT_TIGHTENS =
 		      (int)PHUB_SCOUT_LOOSENS == SCOUT_LOOSENS && (int)PHUB_SCOUT_FALLS_BACK == SCOUT_FALLS_BACK &&
 		      (int)PHUB_SCOUT_CANNOT == SCOUT_CANNOT,
 	"actions");
+static_assert((int)PHUB_SCOUT_BYTES == PRICE_BYTES && (int)PHUB_SCOUT_SECONDS == PRICE_SECONDS &&
+		      (int)PHUB_SCOUT_MONEY == PRICE_MONEY,
+	"units");
 static_assert(sizeof(((struct phub_scout_decision *)NULL)->reason) == SCOUT_REASON_BYTES, "reasons");
 
 static int options_copy(void *own, size_t own_size, const void *given, size_t size, const char *what, struct err *e)
@@ -111,6 +114,9 @@ int options_scout(const struct phub_scout_options *given, const enum site_algori
 		.memory = own.memory,
 		.patience = own.patience,
 		.seed = own.seed};
+	config->price = (struct price){.unit = (enum price_unit)own.unit,
+		.link = {own.rate, own.latency, own.price},
+		.within = {own.rate_within, own.latency_within, own.price_within}};
 	plus_defaults(&config->plus);
 	config->plus.sigma = own.gain;
 	config->plus.tries = own.tries;
@@ -138,7 +144,9 @@ int options_tell(const struct scout_decision *d, struct phub_scout_decision *out
 		.gain = d->gain,
 		.radius = d->radius,
 		.tries = d->tries,
-		.train = d->seen.train};
+		.train = d->seen.train,
+
+		.spent = d->spent};
 
 	if (!out || out->size < sizeof(size_t) || out->size > OPTIONS_SIZE_MAX)
 		return err_set(e, -EINVAL, "scout: phub_scout_decision.size must be the struct's");

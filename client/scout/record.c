@@ -207,6 +207,15 @@ static void run_costs(struct line *l, const struct scout_config *c)
 		field_double(l, "gain", c->plus.sigma);
 		field_whole(l, "tries", c->plus.tries);
 	}
+	if (c->price.unit == PRICE_BYTES)
+		return;
+	field_text(l, "unit", price_unit_name(c->price.unit));
+	field_double(l, "rate", c->price.link.rate);
+	field_double(l, "latency", c->price.link.latency);
+	field_double(l, "price", c->price.link.money);
+	field_double(l, "rate_within", c->price.within.rate);
+	field_double(l, "latency_within", c->price.within.latency);
+	field_double(l, "price_within", c->price.within.money);
 }
 
 static void run_within(struct line *l, const struct record_run *run)
@@ -353,6 +362,10 @@ size_t record_decision(const struct record_decision *d, char *out, size_t room)
 	if (!isnan(d->bytes_within))
 		field_double(&l, "bytes_within", d->bytes_within);
 	field_double(&l, "cost", d->decision.cost);
+	if (d->unit != PRICE_BYTES) {
+		field_text(&l, "unit", price_unit_name(d->unit));
+		field_double(&l, "spent", d->decision.spent);
+	}
 	field_text(&l, "action", scout_action_name(d->decision.action));
 	field_text(&l, "reason", d->decision.reason);
 	field_double(&l, "train_loss", d->train_loss);

@@ -48,6 +48,7 @@ struct record_decision {
 	uint64_t t;                     /* steps of the run so far */
 	double theta;                   /* of the window that is over */
 	struct scout_decision decision; /* what followed of it */
+	enum price_unit unit;           /* of costs; bytes, and what was spent of them, are left out */
 	uint64_t samples;               /* that the reports which were believed count */
 	unsigned sites;                 /* that were asked */
 	const double *r;                /* [tensor_count] over the window's exchanges; NULL: left out */

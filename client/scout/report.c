@@ -81,7 +81,8 @@ void scout_report_pack(const struct scout_report *report, float out[SCOUT_REPORT
 {
 	const uint64_t words[] = {scout_word_of(report->home), scout_word_of(report->away), report->samples,
 		report->bytes, report->trained, scout_word_of(report->train), report->tried,
-		scout_word_of(report->before), scout_word_of(report->after), report->within};
+		scout_word_of(report->before), scout_word_of(report->after), report->within,
+		scout_word_of(report->exchanges), scout_word_of(report->exchanges_within)};
 
 	for (unsigned i = 0; i < sizeof(words) / sizeof(words[0]); i++)
 		scout_word_pack(words[i], out + i * SCOUT_WORD_FLOATS);
@@ -107,4 +108,6 @@ void scout_report_unpack(const float in[SCOUT_REPORT_FLOATS], struct scout_repor
 	report->before = scout_word_double(words[7]);
 	report->after = scout_word_double(words[8]);
 	report->within = words[9];
+	report->exchanges = scout_word_double(words[10]);
+	report->exchanges_within = scout_word_double(words[11]);
 }

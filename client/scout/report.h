@@ -14,7 +14,7 @@
 #include "client/scout/scout.h"
 
 #define SCOUT_WORD_FLOATS   3u
-#define SCOUT_REPORT_FLOATS (10u * SCOUT_WORD_FLOATS)
+#define SCOUT_REPORT_FLOATS (12u * SCOUT_WORD_FLOATS)
 
 /* 64 bits. 0 is zeros. */
 void scout_word_pack(uint64_t word, float out[SCOUT_WORD_FLOATS]);

@@ -89,6 +89,8 @@ static int scout_check(const struct scout_config *config, struct err *e)
 		if (!numbers[i].good || !isfinite(numbers[i].value))
 			return err_set(
 				e, -EINVAL, "%s is %g, which is outside its limits", numbers[i].name, numbers[i].value);
+	if (price_check(&config->price))
+		return err_set(e, -EINVAL, "%s", price_check(&config->price));
 	if (config->policy == SCOUT_PLUS && config->theta_count <= SCOUT_THETAS_MAX) {
 		const char *wrong = plus_check(&config->plus, config->theta_count);
 
@@ -147,15 +149,26 @@ static double scout_variance(const struct scout_report *report)
 	return (home * (1 - home) + away * (1 - away)) / (n + 2);
 }
 
+/* What cannot be true costs nothing. */
+static double scout_spent(const struct price *price, const struct scout_report *report)
+{
+	double own = price_of(price->unit, &price->link, (double)report->bytes, report->exchanges);
+	double within = price_of(price->unit, &price->within, (double)report->within, report->exchanges_within);
+
+	return (own >= 0 && isfinite(own) ? own : 0) + (within >= 0 && isfinite(within) ? within : 0);
+}
+
 /* Loss, bytes and how many were believed; counts what was sent. */
 static void scout_weigh(
 	struct scout *s, const struct scout_report *reports, unsigned sites, struct scout_decision *decision)
 {
 	const bool travels = s->config.policy != SCOUT_PLUS;
-	double loss = 0, variance = 0, bytes = 0;
+	const struct price *price = &s->config.price;
+	double loss = 0, variance = 0, bytes = 0, spent = 0;
 
 	for (unsigned i = 0; i < sites; i++) {
 		bytes += (double)reports[i].bytes;
+		spent += scout_spent(price, &reports[i]);
 		s->bytes += reports[i].bytes;
 		s->bytes_travel += travels && reports[i].samples > 0 ? s->config.model_bytes : 0;
 		if (!scout_believes(&reports[i]))
@@ -165,9 +178,11 @@ static void scout_weigh(
 		decision->believed++;
 	}
 	decision->bytes = bytes / sites / s->config.period;
+	decision->spent = spent / sites / s->config.period;
 	decision->loss = 2 * decision->believed >= sites ? loss / decision->believed : NAN;
 	decision->cost = s->config.lambda_loss * fmax(0, decision->loss - s->config.sigma) +
-			 s->config.lambda_bytes * decision->bytes / (double)s->config.model_bytes;
+			 s->config.lambda_bytes * decision->spent /
+				 price_of(price->unit, &price->link, (double)s->config.model_bytes, 1);
 	if (isnan(decision->loss))
 		decision->cost = NAN;
 	else if (travels)

@@ -17,8 +17,10 @@
  * Thetas stand in a grid, the tightest first: the one that talks most, and loses least. After a window at theta:
  *
  *      AL     accuracy at home less accuracy away, the mean of the sites that reported
- *      C      bytes that sites have sent in the window for each step, the mean of sites
- *      cost   lambda_loss max(0, AL - sigma) + lambda_bytes C / model_bytes
+ *      C      what sites have spent in the window on talking for each step, the mean of sites: bytes, or what they
+ *             cost in seconds or money (price.h), in their exchanges and in those of sites within them
+ *      CM     the same of one model in one exchange; of bytes model_bytes
+ *      cost   lambda_loss max(0, AL - sigma) + lambda_bytes C / CM
  *
  * The latest cost of each theta is remembered; for config.memory windows, where data drift: then it is tried anew.
  * Policies look at it and at those of the thetas beside it:
@@ -48,6 +50,7 @@
 #include <stdint.h>
 
 #include "client/scout/plus.h"
+#include "client/scout/price.h"
 #include "phub/base/err.h"
 
 enum scout_policy {
@@ -83,14 +86,17 @@ struct scout_config {
 	unsigned patience;    /* windows that say nothing, until theta is the tightest; above 0 */
 	uint64_t seed;
 	struct plus_config plus; /* SCOUT_PLUS */
+	struct price price;
 };
 
 /* What one site says of a window. */
 struct scout_report {
-	double home, away; /* accuracies of its model, 0 .. 1: on its own data, and where it travelled to */
-	uint64_t samples;  /* away; 0: it does not say anything of accuracies */
-	uint64_t bytes;    /* that it has sent in exchanges of the window */
-	uint64_t within;   /* likewise, of the site within it, over another class of links */
+	double home, away;       /* accuracies of its model, 0 .. 1: on its own data, and where it travelled to */
+	uint64_t samples;        /* away; 0: it does not say anything of accuracies */
+	uint64_t bytes;          /* that it has sent in exchanges of the window */
+	uint64_t within;         /* likewise, of the site within it, over another class of links */
+	double exchanges;        /* in the window, for costs in seconds... */
+	double exchanges_within; /* ...and of the site within */
 	/* Losses are means over samples, in nats or any unit: */
 	uint64_t trained; /* samples in the window; 0: it says nothing of `train` */
 	double train;     /* of its own model on them, as it was trained */
@@ -116,7 +122,8 @@ struct scout_decision {
 	enum scout_action action;
 	unsigned believed; /* reports; SCOUT_PLUS: that say how sites trained, or how the mean model does */
 	double loss;       /* AL; NaN: it is not known */
-	double bytes;      /* C */
+	double bytes;      /* that sites have sent for each step, the mean of sites, without those within */
+	double spent;      /* C */
 	double cost;       /* of the theta that it was at; NaN likewise */
 	/* Half of AL's interval, of 95 %, by the samples of the reports, as if `home` had as many (Agresti and Caffo,
 	 * 2000); SCOUT_PLUS: of `gain`. Infinite: not known. */

@@ -115,12 +115,17 @@ static uint32_t saved_fingerprint(const struct scout_config *c)
 	const uint64_t plus[] = {p->settle, saved_bits(p->sigma), saved_bits(p->alpha), saved_bits(p->slack),
 		saved_bits(p->bound), saved_bits(p->bytes_part), saved_bits(p->work_part), p->tries,
 		saved_bits(p->guard), saved_bits(p->own), saved_bits(p->slack_moves)};
+	const struct price_link *own = &c->price.link, *within = &c->price.within;
+	const uint64_t price[] = {c->price.unit, saved_bits(own->rate), saved_bits(own->latency),
+		saved_bits(own->money), saved_bits(within->rate), saved_bits(within->latency),
+		saved_bits(within->money)};
 	const bool is_plus = c->policy == SCOUT_PLUS;
 	uint32_t crc = crc_32c(0, values, sizeof(values));
 
 	crc = crc_32c(crc, c->thetas, c->theta_count * sizeof(c->thetas[0]));
 	crc = crc_32c(crc, c->schedule, c->policy == SCOUT_REPLAY ? c->schedule_count * sizeof(c->schedule[0]) : 0);
 	crc = crc_32c(crc, plus, is_plus ? sizeof(plus) : 0);
+	crc = crc_32c(crc, price, c->price.unit == PRICE_BYTES ? 0 : sizeof(price));
 	return crc_32c(crc, p->need, is_plus ? c->theta_count * sizeof(p->need[0]) : 0);
 }
 

@@ -99,6 +99,11 @@ void within_give(struct phub_site *s)
 		site_rebase(&s->within->site, t, s->tensors[t].weights);
 }
 
+uint64_t within_exchanges(const struct phub_site *s)
+{
+	return s->within ? s->within->site.counts.exchanges : 0;
+}
+
 uint64_t within_bytes(const struct phub_site *s)
 {
 	return s->within ? s->within->site.counts.bytes_paper + s->within->bytes_travel : 0;

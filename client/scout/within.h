@@ -29,5 +29,6 @@ void within_take(struct phub_site *s);
 void within_give(struct phub_site *s);
 /* That the one within has said and sent, as papers count. */
 uint64_t within_bytes(const struct phub_site *s);
+uint64_t within_exchanges(const struct phub_site *s);
 
 #endif

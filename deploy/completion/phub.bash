@@ -131,6 +131,7 @@ _phub_values() { # OPTION WORD COMMAND SUBCOMMAND
 	--compute) compgen -W 'sleep spin' -- "$2" ;;
 	--policy) compgen -W 'fixed replay hill stochastic annealing scout+' -- "$2" ;;
 	--algorithm) compgen -W 'bsp gaia local dgc' -- "$2" ;;
+	--unit) compgen -W 'bytes seconds money' -- "$2" ;;
 	--schedule) compgen -W 'all serial backward fifo priority' -- "$2" ;;
 	--trace) compgen -f -X '!*.csv' -- "$2" ;;
 	--isa) compgen -W 'auto all base avx2 avx512 neon' -- "$2" ;;
@@ -191,8 +192,8 @@ _phub_words() { # COMMAND SUBCOMMAND WORD
 	scout)
 		case $2 in
 		run)
-			words='--sites --out --algorithm --policy --thetas --theta --period --sigma --seed --shadow --box --job --phubd
-				--set --json --help'
+			words='--sites --out --algorithm --policy --thetas --theta --period --sigma --seed --unit --rate --latency
+				--price --shadow --box --job --phubd --set --json --help'
 			;;
 		advise)
 			words='--listen --sites --model-bytes --thetas --theta --policy --period --sigma --gain --lambda-loss
@@ -201,7 +202,10 @@ _phub_words() { # COMMAND SUBCOMMAND WORD
 		compare) words='--json --help' ;;
 		explain) words='--at --json --help' ;;
 		plot) words='--out --help' ;;
-		dry-run) words='--policy --thetas --first --sigma --gain --lambda-loss --lambda-bytes --seed --json --help' ;;
+		dry-run)
+			words='--policy --thetas --first --sigma --gain --lambda-loss --lambda-bytes --unit --rate --latency --price --seed
+				--json --help'
+			;;
 		*) words='run compare explain plot dry-run advise --help' ;;
 		esac
 		;;

@@ -21,6 +21,8 @@ struct dry_options {
 	int policy; /* -1: the run's */
 	struct args_reals thetas;
 	double first, sigma, gain, lambda_loss, lambda_bytes; /* NaN: the run's */
+	int unit;                                             /* -1: likewise */
+	double rate, latency, price;                          /* NaN: likewise */
 	uint64_t seed;                                        /* UINT64_MAX: likewise */
 	bool json;
 };
@@ -35,6 +37,8 @@ struct dry_window {
 	bool shadow;  /* these are a shadow's */
 	unsigned believed;
 	struct plus_window heard; /* what scout+ goes by; exchanges 0: it is not known */
+	double exchanges;         /* in the window: of local SGD one in theta steps, else one in each */
+	double within, meetings;  /* bytes and exchanges of sites within: as in the run */
 };
 
 struct dry_sums {
@@ -44,6 +48,8 @@ struct dry_sums {
 	unsigned deaf;                   /* of which scout+ has not heard anything */
 	unsigned tried;                  /* of which it knows the mean model's losses */
 };
+
+static const char *const dry_units[] = {"bytes", "seconds", "money", NULL};
 
 /* ---- what it would have seen ---- */
 
@@ -76,11 +82,24 @@ static struct plus_window dry_heard(const json_t *w)
 		.after = scout_log_number(seen, "after")};
 }
 
+static double dry_exchanges(const struct scout_log *log, unsigned window, const char *algorithm, double theta)
+{
+	double before = window ? scout_log_number(scout_log_window(log, window - 1), "t") : 0;
+	double steps = scout_log_number(scout_log_window(log, window), "t") - before;
+
+	return strcmp(algorithm, "local") == 0 && theta >= 1 ? steps / theta : steps;
+}
+
 static struct dry_window dry_look(const struct scout_log *log, unsigned window, double theta)
 {
 	const json_t *own = scout_log_window(log, window);
+	const json_t *within = json_object_get(log->run, "within");
 	struct dry_window seen = {.source = DRY_UNKNOWN, .loss = NAN, .bytes = dry_shadow(own, theta)};
 
+	seen.exchanges = dry_exchanges(log, window, scout_log_text(log->run, "algorithm"), theta);
+	seen.within = scout_log_number(own, "bytes_within");
+	seen.meetings =
+		dry_exchanges(log, window, scout_log_text(within, "algorithm"), scout_log_number(within, "theta"));
 	seen.shadow = !isnan(seen.bytes);
 	for (int at = (int)window; at >= 0; at--) {
 		const json_t *w = scout_log_window(log, (unsigned)at);
@@ -118,7 +137,11 @@ static unsigned dry_reports(const struct scout_log *log, const struct dry_window
 			.train = seen->heard.train,
 			.tried = dry_count_of(seen->heard.tried),
 			.before = seen->heard.before,
-			.after = seen->heard.after};
+			.after = seen->heard.after,
+
+			.exchanges = seen->exchanges,
+			.within = seen->within >= 0 && seen->within < 1e15 ? (uint64_t)seen->within : 0,
+			.exchanges_within = seen->within >= 0 ? seen->meetings : 0};
 		if (k >= seen->believed || isnan(seen->loss))
 			continue;
 		reports[k].samples = 1;
@@ -280,6 +303,10 @@ static int dry_config(const struct args_usage *usage, const struct dry_options *
 	c->sigma = isnan(o->sigma) ? c->sigma : o->sigma;
 	c->lambda_loss = isnan(o->lambda_loss) ? c->lambda_loss : o->lambda_loss;
 	c->lambda_bytes = isnan(o->lambda_bytes) ? c->lambda_bytes : o->lambda_bytes;
+	c->price.unit = o->unit < 0 ? c->price.unit : (enum price_unit)o->unit;
+	c->price.link.rate = isnan(o->rate) ? c->price.link.rate : o->rate;
+	c->price.link.latency = isnan(o->latency) ? c->price.link.latency : o->latency;
+	c->price.link.money = isnan(o->price) ? c->price.link.money : o->price;
 	c->seed = o->seed == UINT64_MAX ? c->seed : o->seed;
 	return ARGS_GO_ON;
 }
@@ -318,6 +345,10 @@ int scout_dry_run_run(int argc, char **argv)
 		.gain = NAN,
 		.lambda_loss = NAN,
 		.lambda_bytes = NAN,
+		.unit = -1,
+		.rate = NAN,
+		.latency = NAN,
+		.price = NAN,
 		.seed = UINT64_MAX};
 	const struct args_option options[] = {
 		{"policy", "NAME", "fixed, replay, hill, stochastic, annealing or scout+ (the run's)", ARGS_CHOICE,
@@ -332,6 +363,12 @@ int scout_dry_run_run(int argc, char **argv)
 			&o.lambda_loss, 0, 0, NULL},
 		{"lambda-bytes", "L", "what a model's worth of bytes a step costs (the run's)", ARGS_REAL,
 			&o.lambda_bytes, 0, 0, NULL},
+		{"unit", "NAME", "of costs: bytes, seconds or money (the run's)", ARGS_CHOICE, &o.unit, 0, 0,
+			dry_units},
+		{"rate", "BYTES", "seconds: what a link carries in one (the run's)", ARGS_REAL, &o.rate, 0, 0, NULL},
+		{"latency", "SECONDS", "seconds: of an exchange, however little it says (the run's)", ARGS_REAL,
+			&o.latency, 0, 0, NULL},
+		{"price", "PRICE", "money: of 10^9 bytes (the run's)", ARGS_REAL, &o.price, 0, 0, NULL},
 		{"seed", "N", "of its chances (the run's)", ARGS_NUMBER, &o.seed, 0, UINT64_MAX - 1, NULL},
 		{"json", NULL, "a line of JSON for each window", ARGS_FLAG, &o.json, 0, 0, NULL},
 		{.name = NULL},

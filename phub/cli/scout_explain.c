@@ -151,6 +151,9 @@ static void explain_cost(const struct explain *x, unsigned i)
 	double cost = scout_log_number(w, "cost"), loss = scout_log_number(w, "AL"),
 	       steps = scout_log_number(w, "t") - (i ? explain_number(x, i - 1, "t") : 0);
 	const struct scout_config *c = &x->config;
+	double within = scout_log_number(w, "bytes_within"), spent = scout_log_number(w, "spent");
+	double bytes = scout_log_number(w, "bytes") + (isnan(within) ? 0 : within);
+	double model = price_of(c->price.unit, &c->price.link, (double)c->model_bytes, 1);
 
 	if (x->config.policy == SCOUT_PLUS) /* it weighs none */
 		return;
@@ -159,9 +162,12 @@ static void explain_cost(const struct explain *x, unsigned i)
 		return;
 	}
 	printf("  cost    %.4g", cost);
-	if (x->costs && !isnan(loss))
+	if (x->costs && !isnan(loss) && c->price.unit == PRICE_BYTES)
 		printf(" = %g max(0, %.4f - %g) + %g of %.4g models a step", c->lambda_loss, loss, c->sigma,
-			c->lambda_bytes, scout_log_number(w, "bytes") / steps / (double)c->model_bytes);
+			c->lambda_bytes, bytes / steps / (double)c->model_bytes);
+	else if (x->costs && !isnan(loss))
+		printf(" = %g max(0, %.4f - %g) + %g of %.4g models' %s a step: %.4g of %.4g", c->lambda_loss, loss,
+			c->sigma, c->lambda_bytes, spent / model, price_unit_name(c->price.unit), spent, model);
 	puts("");
 }
 

@@ -304,6 +304,19 @@ enum site_algorithm scout_log_algorithm(const struct scout_log *log)
 	return (enum site_algorithm)i;
 }
 
+static void log_price(const struct scout_log *log, struct price *out)
+{
+	for (unsigned i = 0; i < PRICE_UNIT_COUNT; i++)
+		if (strcmp(scout_log_text(log->run, "unit"), price_unit_name((enum price_unit)i)) == 0)
+			out->unit = (enum price_unit)i;
+	log_real(log, "rate", &out->link.rate);
+	log_real(log, "latency", &out->link.latency);
+	log_real(log, "price", &out->link.money);
+	log_real(log, "rate_within", &out->within.rate);
+	log_real(log, "latency_within", &out->within.latency);
+	log_real(log, "price_within", &out->within.money);
+}
+
 int scout_log_config(const struct scout_log *log, struct scout_config *out, struct err *e)
 {
 	double first = scout_log_number(log->run, "first"), whole[] = {500, 0, 0, 3, 1, 200};
@@ -325,6 +338,7 @@ int scout_log_config(const struct scout_log *log, struct scout_config *out, stru
 	log_real(log, "temperature", &out->temperature);
 	log_real(log, "cooling", &out->cooling);
 	log_real(log, "gain", &out->plus.sigma);
+	log_price(log, &out->price);
 	for (unsigned i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
 		log_real(log, names[i], &whole[i]);
 		if (!(whole[i] >= 0 && whole[i] <= (i == 4 ? 1e15 : i == 2 ? 9007199254740992.0 : 4294967295.0)))

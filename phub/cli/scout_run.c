@@ -24,11 +24,12 @@
 enum { RUN_GIVEN_NOT = -1, RUN_LINE_MAX = 1 << 20 };
 
 static const char *const run_algorithms[] = {"bsp", "gaia", "local", "dgc", NULL};
+static const char *const run_units[] = {"bytes", "seconds", "money", NULL};
 
 struct run_options {
-	int algorithm, policy;
+	int algorithm, policy, unit;
 	uint64_t sites, period, seed;
-	double theta, sigma;
+	double theta, sigma, rate, latency, price;
 	struct args_reals thetas, shadow;
 	const char *box, *job, *out, *phubd;
 	struct args_texts set;
@@ -146,7 +147,11 @@ static bool run_set_all(struct run *run)
 		good = good && scout_crew_set(crew, "PHUB_SCOUT_PERIOD=%" PRIu64, o->period);
 	if (o->seed != UINT64_MAX)
 		good = good && scout_crew_set(crew, "PHUB_SCOUT_SEED=%" PRIu64, o->seed);
-	return good && run_set_real(crew, "PHUB_SCOUT_THETA", o->theta) &&
+	if (o->unit != RUN_GIVEN_NOT)
+		good = good && scout_crew_set(crew, "PHUB_SCOUT_UNIT=%s", run_units[o->unit]);
+	return good && run_set_real(crew, "PHUB_SCOUT_RATE", o->rate) &&
+	       run_set_real(crew, "PHUB_SCOUT_LATENCY", o->latency) &&
+	       run_set_real(crew, "PHUB_SCOUT_PRICE", o->price) && run_set_real(crew, "PHUB_SCOUT_THETA", o->theta) &&
 	       run_set_real(crew, "PHUB_SCOUT_SIGMA", o->sigma) &&
 	       run_set_reals(crew, "PHUB_SCOUT_THETAS", &o->thetas) &&
 	       run_set_reals(crew, "PHUB_SCOUT_SHADOW", &o->shadow);
@@ -254,6 +259,10 @@ int scout_run_run(int argc, char **argv)
 {
 	struct run_options o = {.algorithm = RUN_GIVEN_NOT,
 		.policy = RUN_GIVEN_NOT,
+		.unit = RUN_GIVEN_NOT,
+		.rate = NAN,
+		.latency = NAN,
+		.price = NAN,
 		.sites = 2,
 		.seed = UINT64_MAX,
 		.theta = NAN,
@@ -273,6 +282,11 @@ int scout_run_run(int argc, char **argv)
 		{"period", "STEPS", "in a window", ARGS_NUMBER, &o.period, 1, UINT32_MAX, NULL},
 		{"sigma", "LOSS", "accuracy that may be lost, 0 to 1", ARGS_REAL, &o.sigma, 0, 0, NULL},
 		{"seed", "N", "of its chances", ARGS_NUMBER, &o.seed, 0, UINT64_MAX - 1, NULL},
+		{"unit", "NAME", "of costs: bytes, seconds or money", ARGS_CHOICE, &o.unit, 0, 0, run_units},
+		{"rate", "BYTES", "seconds: what a link carries in one", ARGS_REAL, &o.rate, 0, 0, NULL},
+		{"latency", "SECONDS", "seconds: of an exchange, however little it says", ARGS_REAL, &o.latency, 0, 0,
+			NULL},
+		{"price", "PRICE", "money: of 10^9 bytes", ARGS_REAL, &o.price, 0, 0, NULL},
 		{"shadow", "A,B,...", "what these thetas would have sent goes into the log", ARGS_REALS, &o.shadow, 0,
 			0, NULL},
 		{"box", "URL", "a box that runs, phub://host:port/job, instead of one that is started here", ARGS_TEXT,

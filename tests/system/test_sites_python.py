@@ -64,6 +64,15 @@ def test_scout(box):
             each.apply()
         assert scout.theta == later.theta
     assert last.action == "falls back" and last.loss != last.loss and "0 have said" in last.reason
+    slow = phub.Scout(GRID, model_bytes=1000, policy="fixed", unit="seconds", rate=1e6, latency=0.01, latency_within=0.001)
+    slow.observe([phub.Report(0.9, 0.9, 100, 25000, exchanges=25, exchanges_within=500)] * 3)
+    assert abs(slow.decide().spent - (25 * 0.01 + 25000 / 1e6 + 500 * 0.001) / 500) < 1e-12
+    with raises(phub.Error, "costs in seconds want the link's rate"):
+        phub.Scout(GRID, model_bytes=1000, unit="seconds")
+    with raises(phub.Error, "numbers of at least 0"):
+        phub.Scout(GRID, model_bytes=1000, rate=float("nan"))
+    with raises(ValueError, "unit"):
+        phub.Scout(GRID, model_bytes=1000, unit="hours")
     with raises(phub.Error, "not whole"):
         later.load(b"nothing")
     with raises(phub.Error, "in the grid twice"):

@@ -24,9 +24,9 @@ class Racks:
         if hierarchy != "tree":
             self.racks.insert(0, self.top)
 
-    def workers(self, job="across", transport="tcp", **more):
+    def workers(self, job="across", transport="tcp", env=None, **more):
         words = [f"{name}={value}" for name, value in {"transport": transport, **more}.items()]
-        return [Worker(f"{job}.{rank}", [RACKED, self.racks[rank // 2].url("inside-" + job), self.racks[rank // 2].url(job), f"rank={rank}", *words])
+        return [Worker(f"{job}.{rank}", [RACKED, self.racks[rank // 2].url("inside-" + job), self.racks[rank // 2].url(job), f"rank={rank}", *words], env=env)
                 for rank in range(4)]
 
     def stop(self):
@@ -129,6 +129,23 @@ def logged():
         holds(out, r"2\.0 MB a site in exchanges within: local, at theta 1, over rack\n")
         out = subprocess.run([PHUB, "scout", "explain", log], check=True, capture_output=True, text=True, env=rig.QUIET).stdout
         holds(out, r"Sites are within these: local, at theta 1, over rack\.\n")
+        cost = {"unit": "seconds", "rate": 1e8, "latency": 0.02, "latency_within": 0.001, "rate_within": 1e9}
+        ends = [worker.end() for worker in racks.workers("cost", env={f"PHUB_SCOUT_ACROSS_{name.upper()}": str(value) for name, value in cost.items()},
+                                                         rack_theta=1, thetas="2,4,10", period=10, steps=60, log=log)]
+        windows = [line for line in map(json.loads, log.read_text().splitlines()) if line["scout"] == "decision"]
+        model = 0.02 + MODEL / 1e8
+        for line, before in zip(windows, [0, *(line["t"] for line in windows)]):
+            meetings = -(-(line["t"] - before) // line["theta"]) * 10 / (line["t"] - before)
+            spent = (meetings * model + 10 * (0.001 + MODEL / 1e9)) / 10
+            check(line["unit"] == "seconds" and abs(line["spent"] - spent) < 1e-5 and abs(line["cost"] - line["spent"] / model) < 1e-9, f"{line}: {spent}")
+        out = subprocess.run([PHUB, "scout", "explain", log, "--at", str(windows[1]["t"])], check=True, capture_output=True, text=True, env=rig.QUIET).stdout
+        holds(out, r"cost .* of [\d.]+ models' seconds a step: [\d.]+ of 0.022\n")
+        out = subprocess.run([PHUB, "scout", "dry-run", log, "--unit", "money", "--price", "0.09", "--json"], check=True, capture_output=True, text=True, env=rig.QUIET).stdout
+        check(len(out.splitlines()) == len(windows), out)
+        for words, why in ((["--unit", "money", "--price", "0"], "costs in money want the link's price, of 10.9 bytes, above 0"), (["--rate", "-1"], "--rate -1: allowed is a number from 0 on")):
+            done = subprocess.run([PHUB, "scout", "dry-run", log, *words], capture_output=True, text=True, env=rig.QUIET)
+            check(done.returncode == 2, f"{words}: {done}")
+            holds(done.stderr, why)
     words = [f"rank={rank}" for rank in range(4)]
     workers = []
     for rank, word in enumerate(words):

@@ -249,6 +249,33 @@ static void test_links(void **state)
 	unsetenv("PHUB_SCOUT_RACK2_LOG");
 }
 
+static void test_prices(void **state)
+{
+	struct phub_scout_options scout = scout_of();
+	struct phub_site_options o = options_of(&scout);
+	struct environment room;
+	struct err e;
+
+	(void)state;
+	setenv("PHUB_SCOUT_UNIT", "seconds", 1);
+	setenv("PHUB_SCOUT_RATE", "1e8", 1);
+	setenv("PHUB_SCOUT_LATENCY_WITHIN", "0.5", 1);
+	assert_int_equal(environment_apply(&o, &room, &e), 0);
+	assert_int_equal(o.scout->unit, PHUB_SCOUT_SECONDS);
+	assert_true(o.scout->rate == 1e8 && o.scout->latency_within == 0.5 && o.scout->price == 0);
+	setenv("PHUB_SCOUT_UNIT", "hours", 1);
+	o = options_of(&scout);
+	assert_int_equal(environment_apply(&o, &room, &e), -EINVAL);
+	assert_non_null(strstr(e.text, "PHUB_SCOUT_UNIT='hours'; allowed: bytes, seconds, money"));
+	setenv("PHUB_SCOUT_UNIT", "", 1);
+	setenv("PHUB_SCOUT_RATE", "nan", 1);
+	assert_int_equal(environment_apply(&o, &room, &e), -EINVAL);
+	assert_non_null(strstr(e.text, "PHUB_SCOUT_RATE='nan'"));
+	unsetenv("PHUB_SCOUT_UNIT");
+	unsetenv("PHUB_SCOUT_RATE");
+	unsetenv("PHUB_SCOUT_LATENCY_WITHIN");
+}
+
 static void test_shadows(void **state)
 {
 	double thetas[64];
@@ -270,6 +297,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_setup_teardown(test_nothing_changes_nothing, clear, clear),
 		cmocka_unit_test_setup_teardown(test_links, clear, clear),
+		cmocka_unit_test_setup_teardown(test_prices, clear, clear),
 		cmocka_unit_test_setup_teardown(test_all_of_it, clear, clear),
 		cmocka_unit_test_setup_teardown(test_beside_the_programs_own, clear, clear),
 		cmocka_unit_test_setup_teardown(test_algorithm_and_theta_alone, clear, clear),

@@ -423,6 +423,113 @@ static void test_names(void **state)
 	assert_string_equal(scout_action_name((enum scout_action)9), "invalid");
 }
 
+/* At theta 2 sites say a little less than at theta 1, and in twenty times as many exchanges: as Gaia does beside local
+ * SGD. */
+static struct scout_decision window_often(struct scout *s, unsigned windows)
+{
+	struct scout_report reports[SITES];
+	struct scout_decision decision;
+
+	for (unsigned n = 0; n < windows; n++) {
+		const bool often = scout_theta(s) == 2;
+
+		for (unsigned i = 0; i < SITES; i++)
+			reports[i] = (struct scout_report){.home = 0.9,
+				.away = 0.9,
+				.samples = 100,
+				.bytes = often ? 24000 : 25000,
+				.exchanges = often ? 500 : 25,
+				.within = 1000000,
+				.exchanges_within = 500};
+		assert_int_equal(scout_observe(s, reports, SITES, &decision), 0);
+	}
+	return decision;
+}
+
+static void test_units(void **state)
+{
+	struct scout_config c = config_of(SCOUT_HILL);
+	struct scout_decision d;
+	struct scout s;
+	struct err e;
+
+	(void)state;
+	c.theta_count = 2;
+	c.first = 0;
+	assert_int_equal(scout_init(&s, &c, &e), 0);
+	d = window_often(&s, 6);
+	assert_true(d.theta == 2 && d.bytes == 48 && d.spent == 48 + 2000);
+	assert_true(d.cost == (48 + 2000) / 1000.0);
+	c.price = (struct price){.unit = PRICE_SECONDS, .link = {.rate = 1e6, .latency = 0.01}};
+	assert_int_equal(scout_init(&s, &c, &e), 0);
+	d = window_often(&s, 1); /* at theta 1 */
+	assert_true(fabs(d.spent - (25 * 0.01 + 25000 / 1e6) / 500) < 1e-15 && d.bytes == 50);
+	assert_true(fabs(d.cost - d.spent / (0.01 + 1000 / 1e6)) < 1e-15);
+	d = window_often(&s, 5);
+	assert_true(d.theta == 1);
+	c.price.link.latency = 0; /* then bytes decide again */
+	assert_int_equal(scout_init(&s, &c, &e), 0);
+	assert_true(window_often(&s, 6).theta == 2);
+	c.price = (struct price){.unit = PRICE_MONEY, .link = {.money = 0.09}, .within = {.money = 0.01}};
+	assert_int_equal(scout_init(&s, &c, &e), 0);
+	d = window_often(&s, 1);
+	assert_true(fabs(d.spent - (50 * 0.09 + 2000 * 0.01) / 1e9) < 1e-20);
+	assert_true(fabs(d.cost - d.spent / (1000 * 0.09 / 1e9)) < 1e-12);
+}
+
+static void test_bad_prices(void **state)
+{
+	const double bad[] = {-1, NAN, INFINITY};
+	struct scout_config c = config_of(SCOUT_HILL);
+	struct scout s;
+	struct err e;
+
+	(void)state;
+	for (unsigned i = 0; i < 3; i++) {
+		double *const fields[] = {&c.price.link.rate, &c.price.link.latency, &c.price.link.money,
+			&c.price.within.rate, &c.price.within.latency, &c.price.within.money};
+
+		for (unsigned f = 0; f < 6; f++) {
+			*fields[f] = bad[i];
+			assert_int_equal(scout_init(&s, &c, &e), -EINVAL);
+			assert_non_null(strstr(e.text, "numbers of at least 0"));
+			*fields[f] = 0;
+		}
+	}
+	c.price.unit = PRICE_SECONDS;
+	assert_int_equal(scout_init(&s, &c, &e), -EINVAL);
+	assert_non_null(strstr(e.text, "seconds want the link's rate"));
+	c.price.unit = PRICE_MONEY;
+	assert_int_equal(scout_init(&s, &c, &e), -EINVAL);
+	assert_non_null(strstr(e.text, "money want the link's price"));
+	c.price.unit = (enum price_unit)3;
+	assert_int_equal(scout_init(&s, &c, &e), -EINVAL);
+	assert_non_null(strstr(e.text, "bytes, seconds or money"));
+	assert_string_equal(price_unit_name(c.price.unit), "invalid");
+}
+
+/* Reports of what cannot be true cost nothing, and a state is of one unit. */
+static void test_units_of_strange_reports(void **state)
+{
+	struct scout_config c = config_of(SCOUT_HILL);
+	uint8_t saved[SCOUT_SAVED_BYTES];
+	struct scout_report reports[2] = {{.home = 1, .away = 1, .samples = 9, .bytes = 1000, .exchanges = NAN},
+		{.home = 1, .away = 1, .samples = 9, .exchanges = -5, .exchanges_within = INFINITY}};
+	struct scout_decision d;
+	struct scout s, other;
+	struct err e;
+
+	(void)state;
+	c.price = (struct price){.unit = PRICE_SECONDS, .link = {.rate = 1, .latency = 1}, .within = {.latency = 1}};
+	assert_int_equal(scout_init(&s, &c, &e), 0);
+	assert_int_equal(scout_observe(&s, reports, 2, &d), 0);
+	assert_true(d.spent == 0 && d.cost == 0);
+	scout_save(&s, saved);
+	c.price.link.latency = 2;
+	assert_int_equal(scout_init(&other, &c, &e), 0);
+	assert_int_equal(scout_load(&other, saved, sizeof(saved), &e), -EINVAL);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -438,6 +545,9 @@ int main(void)
 		cmocka_unit_test(test_saved),
 		cmocka_unit_test(test_limits),
 		cmocka_unit_test(test_names),
+		cmocka_unit_test(test_units),
+		cmocka_unit_test(test_bad_prices),
+		cmocka_unit_test(test_units_of_strange_reports),
 	};
 
 	return cmocka_run_group_tests_name("scout", tests, NULL, NULL);

@@ -18,6 +18,7 @@ from ._worker import _TURN_S, Worker, _choice, _encoded
 ALGORITHMS = {"bsp": 0, "gaia": 1, "local": 2, "dgc": 3}
 OUTERS = {"average": 0, "box": 1, "momentum": 2, "nesterov": 3, "adagrad": 4, "adam": 5, "yogi": 6}
 POLICIES = {"fixed": 0, "replay": 1, "hill": 2, "stochastic": 3, "annealing": 4, "scout+": 5}
+UNITS = {"bytes": 0, "seconds": 1, "money": 2}
 ACTIONS = ("stays", "tightens", "loosens", "falls back", "cannot")
 
 _D, _U, _U32, _U64 = ctypes.c_double, ctypes.c_uint, ctypes.c_uint32, ctypes.c_uint64
@@ -48,6 +49,13 @@ class _ScoutOptions(ctypes.Structure):
         ("algorithm", ctypes.c_int),
         ("gain", _D),
         ("tries", _U32),
+        ("unit", ctypes.c_int),
+        ("rate", _D),
+        ("latency", _D),
+        ("price", _D),
+        ("rate_within", _D),
+        ("latency_within", _D),
+        ("price_within", _D),
     ]
 
 
@@ -65,6 +73,9 @@ class _Report(ctypes.Structure):
         ("tried", _U64),
         ("before", _D),
         ("after", _D),
+        ("within", _U64),
+        ("exchanges", _D),
+        ("exchanges_within", _D),
     ]
 
 
@@ -88,6 +99,7 @@ class _Decision(ctypes.Structure):
         ("radius", _D),
         ("tries", _U32),
         ("train", _D),
+        ("spent", _D),
     ]
 
 
@@ -183,7 +195,8 @@ for _name, _result, _arguments in (
 class Report(NamedTuple):
     """What a site says of a window: accuracies of its model at home and away, 0 .. 1, of how many samples away (0: it says
     nothing of them), and the bytes that it has said; what it trained on, and lost on that; and for scout+ what the mean model
-    lost at home, on how many samples, as the window before this one began, and as it ended."""
+    lost at home, on how many samples, as the window before this one began, and as it ended. For costs what
+    the site within has said, and how many exchanges there were."""
 
     home: float
     away: float
@@ -194,6 +207,9 @@ class Report(NamedTuple):
     tried: int = 0
     before: float = math.nan
     after: float = math.nan
+    within: int = 0
+    exchanges: float = 0
+    exchanges_within: float = 0
 
 
 class Decision(NamedTuple):
@@ -214,12 +230,13 @@ class Decision(NamedTuple):
     radius: float
     tries: int
     train: float
+    spent: float
 
 
 def _decided(d: _Decision) -> Decision:
     reason = d.reason.decode("utf-8", "replace")
     return Decision(d.window, d.theta, d.index, ACTIONS[d.action], d.believed, d.loss, d.bytes, d.cost, reason, d.r, d.pull, d.gain,
-                    d.radius, d.tries, d.train)
+                    d.radius, d.tries, d.train, d.spent)
 
 
 def _numbers(values: Sequence[float]) -> Any:
@@ -234,11 +251,12 @@ def _set(options: Any, values: Mapping[str, Any], what: str) -> None:
 
 
 def _scout_options(policy: str = "hill", thetas: Sequence[float] = (), schedule: Sequence[float] = (), first: Optional[float] = None,
-                   algorithm: str = "local", **values: Any) -> _ScoutOptions:
+                   algorithm: str = "local", unit: str = "bytes", **values: Any) -> _ScoutOptions:
     options = _ScoutOptions()
     lib.phub_scout_options_init(ctypes.byref(options))
     options.policy = _choice("policy", POLICIES, policy)
     options.algorithm = _choice("algorithm", ALGORITHMS, algorithm)
+    options.unit = _choice("unit", UNITS, unit)
     options.thetas, options.theta_count = _numbers(thetas), len(thetas)
     options.schedule, options.schedule_count = _numbers(schedule), len(schedule)
     if first is not None:
