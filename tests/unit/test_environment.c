@@ -51,7 +51,7 @@ static void test_nothing_changes_nothing(void **state)
 	struct phub_scout_options scout = scout_of();
 	struct phub_site_options o = options_of(NULL);
 	struct environment room;
-	struct err e;
+	struct err e = {0};
 
 	(void)state;
 	setenv("PHUB_SCOUT_POLICY", "", 1);
@@ -68,7 +68,7 @@ static void test_all_of_it(void **state)
 {
 	struct phub_site_options o = options_of(NULL);
 	struct environment room;
-	struct err e;
+	struct err e = {0};
 
 	(void)state;
 	setenv("PHUB_SCOUT_ALGORITHM", "gaia", 1);
@@ -96,7 +96,7 @@ static void test_beside_the_programs_own(void **state)
 	struct phub_scout_options scout = scout_of();
 	struct phub_site_options o = options_of(&scout);
 	struct environment room;
-	struct err e;
+	struct err e = {0};
 
 	(void)state;
 	setenv("PHUB_SCOUT_THETA", "1", 1);
@@ -122,7 +122,7 @@ static void test_algorithm_and_theta_alone(void **state)
 {
 	struct phub_site_options o = options_of(NULL);
 	struct environment room;
-	struct err e;
+	struct err e = {0};
 
 	(void)state;
 	setenv("PHUB_SCOUT_ALGORITHM", "dgc", 1);
@@ -137,7 +137,7 @@ static void test_a_replay_has_a_schedule(void **state)
 {
 	struct phub_site_options o = options_of(NULL);
 	struct environment room;
-	struct err e;
+	struct err e = {0};
 
 	(void)state;
 	setenv("PHUB_SCOUT_POLICY", "replay", 1);
@@ -155,7 +155,7 @@ static void test_a_scout_without_a_size(void **state)
 	struct phub_scout_options scout = scout_of();
 	struct phub_site_options o = options_of(&scout);
 	struct environment room;
-	struct err e;
+	struct err e = {0};
 
 	(void)state;
 	scout.size = 0;
@@ -218,7 +218,7 @@ static void test_links(void **state)
 {
 	struct phub_site_options o = options_of(NULL);
 	struct environment room;
-	struct err e;
+	struct err e = {0};
 	double theta;
 
 	(void)state;
@@ -254,7 +254,7 @@ static void test_prices(void **state)
 	struct phub_scout_options scout = scout_of();
 	struct phub_site_options o = options_of(&scout);
 	struct environment room;
-	struct err e;
+	struct err e = {0};
 
 	(void)state;
 	setenv("PHUB_SCOUT_UNIT", "seconds", 1);
@@ -279,7 +279,7 @@ static void test_prices(void **state)
 static void test_shadows(void **state)
 {
 	double thetas[64];
-	struct err e;
+	struct err e = {0};
 
 	(void)state;
 	unsetenv("PHUB_SCOUT_SHADOW");

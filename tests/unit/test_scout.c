@@ -428,7 +428,7 @@ static void test_names(void **state)
 static struct scout_decision window_often(struct scout *s, unsigned windows)
 {
 	struct scout_report reports[SITES];
-	struct scout_decision decision;
+	struct scout_decision decision = {0};
 
 	for (unsigned n = 0; n < windows; n++) {
 		const bool often = scout_theta(s) == 2;
