@@ -28,6 +28,7 @@ class Run:
         self.end = next(line for line in lines if line["study"] == "run")
         self.points = 100 * self.end["accuracy"]
         self.bytes = self.end["bytes"] + self.end["bytes_travel"]
+        self.wire = self.end["bytes_wire"]  # as sparse ones are coded; models that travel are not in it
         self.box = self.end.get("bytes_box")  # where there was one: payload that came to it
 
 

@@ -37,7 +37,7 @@ case "$*" in
 *"--norm batch"*"--skew 100 "*) accuracy=BATCH ;;
 esac
 echo "$*" >>FOLDER/calls
-echo '{"study":"run","accuracy":'$accuracy',"bytes":1000,"bytes_travel":0}'
+echo '{"study":"run","accuracy":'$accuracy',"bytes":1000,"bytes_wire":1000,"bytes_travel":0}'
 """
 
 
@@ -77,7 +77,7 @@ def windows(cell):
 
 def told(cell, **changed):
     end = {"study": "run", "accuracy": points(cell) / 100, "bytes": sent(cell), "bytes_early": sent(cell) / 5,
-           "bytes_travel": 0, **changed}
+           "bytes_wire": sent(cell), "bytes_travel": 0, **changed}
     return "\n".join(map(json.dumps, [*windows(cell), end]))
 
 
@@ -120,6 +120,14 @@ def each_line_can_fail():
     for name, plant in plants.items():
         found = marks(world(lambda cell, seed, plant=plant: plant(cell, seed) or {}))
         check(found[name] is False, f"{name} passes with {found}")
+
+
+def bytes_on_the_wire():
+    """R1 goes by what travels, not by what papers count."""
+    gaia = study.Grid().usual("gaia", 0)
+    for field, ok in (("bytes", True), ("bytes_wire", False)):
+        line = study.judge("R1", study.Grid(), world(lambda cell, seed, field=field: {field: BSP_BYTES / 9} if cell == gaia else {}))
+        check(line.ok is ok and "9.0x" in str(line), str(line))
 
 
 def windows_can_fail_lines():
@@ -170,11 +178,17 @@ def numbers_by_hand():
     check(abs(study.spearman((1, 2, 3), (5, 9, 6)) - 0.5) < 1e-12, "two in the wrong order")
     check(abs(study.spearman((1, 2, 3), (5, 5, 9)) - math.sqrt(0.75)) < 1e-12, "equals share a rank")
     check(study.spearman((1, 2, 3), (4, 4, 4)) is None, "a constant")
+    check(study.rising([0, 2, 1, 3]) == [0, 1.5, 1.5, 3], "neighbours that fall")
+    places = [study.reach(lost) for lost in ([0, 0.5, 1.5], [0, 0.2, 0.4], [0, 2, 3])]
+    check(places == [1.5, 2, 0.5], f"as far as a point: {places}")
+    cells = study.Grid().fixed("local", 0)
+    names = [study.name_reach(cells, place) for place in (0, 0.5, 1, 2.5, 5)]
+    check(names == ["BSP", "below 2", "2", "7.1", "50 or more"], f"{names}")
     check(f"{study.Spread([3, 1, 2]):.1f}" == "2.0 (1.0 to 3.0)" and f"{study.Spread([2, 2]):.1f}" == "2.0", "spreads")
     run = study_runs.Run("\n".join(map(json.dumps, [
         *({"study": "window", "theta": theta, "loss": loss} for theta, loss in
           ((10, .5), (5, .4), (5, .3), (10, .01), (5, .2), (5, .1))),
-        {"study": "run", "accuracy": .5, "bytes": 3, "bytes_travel": 4}])))
+        {"study": "run", "accuracy": .5, "bytes": 3, "bytes_wire": 2, "bytes_travel": 4}])))
     # The second half was at 5, 10 and 5: what a window says is the next one's.
     theta, loss = study.settled(run, 20)
     check((theta, round(loss, 6)) == (5, 0.055), f"settled at {theta} with {loss}")
@@ -425,7 +439,7 @@ def torch_runs():
 
 
 if __name__ == "__main__":
-    cases = [every_line_passes, each_line_can_fail, windows_can_fail_lines, median_of_seeds_counts, no_mark_without_a_cell,
+    cases = [every_line_passes, each_line_can_fail, bytes_on_the_wire, windows_can_fail_lines, median_of_seeds_counts, no_mark_without_a_cell,
              numbers_by_hand, oracle, grid, process, interrupted, stopped, progress, as_json, broken, skew_study, torch_lines, torch_rows,
              torch_counts, torch_site_fails, torch_runs]
     rig.run(cases, None if PROGRAM.exists() else f"{PROGRAM} is not there (make test-programs)")
