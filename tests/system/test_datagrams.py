@@ -2,6 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Exchanges over datagrams between network namespaces, on a segment that loses, repeats, reorders and damages them (segment_rig.py);
 stopped processes and cables that are out; strangers on the same segment, who make datagrams, keep them and send them again.
+
+parts: udp dpdk
 """
 import collections
 import contextlib
@@ -578,6 +580,14 @@ def xdp():
     do("ip", "-n", net().names[BOX], "link", "del", "x0")
 
 
-run([loss_1500, loss_9000, shallow, disorder, sparse, stopped, cables, strangers, flood, worker_killed, worker_gone, outlived, deaf, racks, racks_dpdk, racks_by_dpdk, box_killed, beside, six,
-     *DPDK_BOX.cases(lossy, disorder, sparse, cables, strangers, flood), *DPDK_WORKER.cases(lossy, stopped, worker_killed, outlived, both, misplaced),
-     *DPDK_ALL.cases(lossy, sparse, outlived), *DPDK_MEMIF.cases(stopped_once, sparse_at_box), *DPDK_XDP.cases(xdp)], why_not())
+PARTS = {
+    "udp": [loss_1500, loss_9000, shallow, disorder, sparse, stopped, cables, strangers, flood, worker_killed, worker_gone, outlived, deaf, racks,
+            racks_dpdk, box_killed, beside, six],
+    "dpdk": [racks_by_dpdk, *DPDK_BOX.cases(lossy, disorder, sparse, cables, strangers, flood),
+             *DPDK_WORKER.cases(lossy, stopped, worker_killed, outlived, both, misplaced), *DPDK_ALL.cases(lossy, sparse, outlived),
+             *DPDK_MEMIF.cases(stopped_once, sparse_at_box), *DPDK_XDP.cases(xdp)],
+}
+part = PARTS.get(sys.argv[1]) if len(sys.argv) == 2 else None
+if part:
+    del sys.argv[1]
+run(part or [*PARTS["udp"], *PARTS["dpdk"]], why_not())
