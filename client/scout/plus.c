@@ -39,6 +39,7 @@ void plus_defaults(struct plus_config *config)
 		.sigma = 0.02,
 		.alpha = 0.05,
 		.slack = 0.1,
+		.slack_moves = plus_slack_local,
 		.bound = 0.5,
 		.bytes_part = 0.02,
 		.work_part = 0.03,

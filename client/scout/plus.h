@@ -129,7 +129,8 @@ struct plus_verdict {
  * it is of, but for the rounding of floats. */
 double plus_alignment(double said, double heard);
 
-/* The limits above, and the defaults for what they leave open: 2, .02, .05, .1, .5, .02, .03, 200, .5. */
+/* The limits above, and the defaults for what they leave open: 2, .02, .05, .1, .5, .02, .03, 200, .5; slack_moves: .1.
+ */
 void plus_defaults(struct plus_config *config);
 
 /*
