@@ -586,7 +586,8 @@ struct phub_score {
 /*
  * The caller's: tries a model, weights[t] for each tensor, on a sample of this site's training data. The sample follows
  * from `draw`: of one draw it is the same, so that models are compared on the same. It is called by phub_site_step()
- * and phub_site_wait(), in their thread. Anything but 0: the report of that model says nothing.
+ * and phub_site_wait(), in their thread. Anything but 0, or a loss that is not finite: the report of that model says
+ * nothing.
  */
 typedef int phub_evaluate(void *context, const float *const *weights, uint64_t draw, struct phub_score *score);
 

@@ -77,7 +77,8 @@ static struct phub_score window_score(struct phub_site *s, float *array, uint64_
 
 	for (unsigned t = 0; t < s->config.tensor_count; t++)
 		s->model[t] = array ? course_at(s, array, t) : s->tensors[t].weights;
-	if (s->samples == 0 || !s->evaluate || s->evaluate(s->context, s->model, window_draw(s), &score) != 0)
+	if (s->samples == 0 || !s->evaluate || s->evaluate(s->context, s->model, window_draw(s), &score) != 0 ||
+		!isfinite(score.loss)) /* whatever it gets right by chance */
 		score.samples = 0;
 	return score;
 }

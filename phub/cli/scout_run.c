@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "client/scout/record.h"
@@ -190,15 +191,29 @@ static int run_start_box(struct run *run, struct err *e)
 	return rc;
 }
 
+/* The log of a run before goes; a device, or a link, stays. */
+static int run_clear(const char *out)
+{
+	struct stat status;
+
+	if (lstat(out, &status) == 0 && !S_ISREG(status.st_mode)) {
+		output_error("cannot write %s: what is there is no regular file; --out wants the name of one", out);
+		return -EINVAL;
+	}
+	if (unlink(out) < 0 && errno != ENOENT) {
+		output_error("cannot write %s: %s", out, strerror(errno));
+		return -EIO;
+	}
+	return 0;
+}
+
 static int run_go(struct run *run, const char *const *command)
 {
 	const struct run_options *o = run->options;
 	struct err e = {0}, end = {0};
 
-	if (unlink(o->out) < 0 && errno != ENOENT) {
-		output_error("cannot write %s: %s", o->out, strerror(errno));
+	if (run_clear(o->out) < 0)
 		return CLI_FAILED;
-	}
 	run->crew.command = command;
 	run->crew.sites = (unsigned)o->sites;
 	run->crew.status = run_status;

@@ -359,6 +359,8 @@ def run_wrong_words():
                        (["--job", "a/b", "--", "x"], "allowed are letters"), (["--set", "cores", "--", "x"], "KEY=VALUE"),
                        (["--policy", "hil", "--", "x"], "did you mean hill"), (["--thetas", "a", "--", "x"], "numbers from 0 on")):
         holds(phub("run", *words, status=2)[1], why)
+    (FOLDER / "link").symlink_to("there")
+    holds(phub("run", "--out", "link", "--", "true", status=1)[1], "cannot write link: what is there is no regular file")
 
 
 def run_trains():

@@ -422,6 +422,24 @@ def test_fails(box):
     workers(WORLD, fails, box)
 
 
+def not_finite(rank, box):
+    """A model whose loss is no number has been tried, whatever it gets right by chance: nobody believes that."""
+    net = make_net(0)
+    site = phub.torch.Site(net, box.url("nan"), scout=dict(thetas=[1, 2], first=2, period=2), evaluate=lambda model, draw: (10, 5, math.nan),
+                           rank=rank, world=WORLD)
+    for step in range(8):
+        x, y = batch(data_of(rank), step)
+        torch.nn.functional.cross_entropy(net(x), y).backward()
+        site.step(0.05)
+    decision, theta = site.decision, site.state["theta"]
+    site.close()
+    assert decision.believed == 0 and math.isnan(decision.loss) and theta == 1, (decision, theta)
+
+
+def test_not_finite(box):
+    workers(WORLD, not_finite, box)
+
+
 def without_samples(rank, box):
     net = make_net(rank, False)
     site = phub.torch.Site(net, box.url("without"), theta=5, samples=0 if rank == 2 else 7, weighted=True, rank=rank, world=WORLD)
@@ -562,5 +580,5 @@ def test_example_deals(_):
 
 if __name__ == "__main__":
     sys.stdout.flush()
-    rig.run([test_scout, test_average, test_errors, test_nested, test_leaves, test_as_sgd, test_in_racks, test_scouted, test_fails,
+    rig.run([test_scout, test_average, test_errors, test_nested, test_leaves, test_as_sgd, test_in_racks, test_scouted, test_fails, test_not_finite,
              test_without_samples, test_refused, test_resumed, test_example, test_example_refuses, test_example_deals], rig.Box())
