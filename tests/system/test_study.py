@@ -70,7 +70,7 @@ def windows(cell):
     if not cell.policy or cell.policy == "replay":
         return []
     thetas = study.GRIDS[cell.algorithm]
-    places = [0] * 5 + [3, 2, 1, 1, 0] + [1, 2, 3, 3, 3] if cell.drift else [2] * 15
+    places = [4] * 5 + [3, 2, 1, 1, 0] + [1, 2, 3, 3, 3] if cell.drift else [2] * 15
     return [{"study": "window", "theta": thetas[place], "loss": 0.04, "bytes": sent(cell) / study.STEPS, "action": "stays"}
             for place in places]
 
@@ -120,6 +120,16 @@ def each_line_can_fail():
     for name, plant in plants.items():
         found = marks(world(lambda cell, seed, plant=plant: plant(cell, seed) or {}))
         check(found[name] is False, f"{name} passes with {found}")
+
+
+def drift_that_is_not_followed():
+    """B4: a theta that never moves is back at once, and has followed nothing."""
+    results = world()
+    for cell, runs in results.runs.items():
+        for window in [window for run in runs.values() for window in run.windows if cell.drift and cell.policy]:
+            window["theta"] = 5
+    line = study.judge("B4", study.Grid(), results)
+    check(line.ok is False and "[[1, 1]]" in str(line), str(line))
 
 
 def bytes_on_the_wire():
@@ -439,7 +449,7 @@ def torch_runs():
 
 
 if __name__ == "__main__":
-    cases = [every_line_passes, each_line_can_fail, bytes_on_the_wire, windows_can_fail_lines, median_of_seeds_counts, no_mark_without_a_cell,
+    cases = [every_line_passes, each_line_can_fail, bytes_on_the_wire, drift_that_is_not_followed, windows_can_fail_lines, median_of_seeds_counts, no_mark_without_a_cell,
              numbers_by_hand, oracle, grid, process, interrupted, stopped, progress, as_json, broken, skew_study, torch_lines, torch_rows,
              torch_counts, torch_site_fails, torch_runs]
     rig.run(cases, None if PROGRAM.exists() else f"{PROGRAM} is not there (make test-programs)")
