@@ -317,15 +317,17 @@ const char *job_advice(const struct job *job, uint32_t member, char *out, size_t
 }
 
 /*
- * A box beside may lack results, as its connection broke: it has the time to make that anew, and a moment to ask for
- * them. Who comes meanwhile finds no job of this name.
+ * A box beside may lack results, as its connection broke, which it may be the first to notice: it has a moment to ask
+ * for them, and while a connection is known to be broken the time to make that anew. Who comes meanwhile finds no job
+ * of this name, here or, as the place there is free at once, at the box above.
  */
-static void job_conclude_late(struct job *job)
+static void job_conclude_late(struct job *job, bool broken)
 {
 	for (uint32_t i = 0; i < job->world; i++)
 		job->members[i].left = job->members[i].left || !job_is_box(job, i);
 	job->concludes_ns = job->control->now_ns ? job->control->now_ns : 1;
-	job->whole_ns = 0; /* a connection is broken */
+	job->whole_ns = broken ? 0 : job->concludes_ns;
+	parent_end(job);
 }
 
 /* `last` leaves, and with it the job ends. Those whose places became free before took no part in its end. */
@@ -338,8 +340,8 @@ static void job_conclude(struct job *job, const struct member *last)
 	job->finished = finished;
 	if (finished)
 		job_keep_finished(job);
-	if (job->state == JOB_RUNNING && job->peers && job_serves_beside(job, &broken) && broken)
-		job_conclude_late(job);
+	if (job->state == JOB_RUNNING && job->peers && job_serves_beside(job, &broken))
+		job_conclude_late(job, broken);
 	else /* boxes beside may not have all results yet, and get them by links that are slow */
 		job_over(job, job->peers ? JOB_DRAIN_NS : 0, true);
 }
