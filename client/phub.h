@@ -433,7 +433,7 @@ enum phub_site_outer {
 };
 
 enum phub_scout_policy {
-	PHUB_SCOUT_FIXED = 0,      /* the first theta of the grid: bit for bit as without a scout */
+	PHUB_SCOUT_FIXED = 0,      /* the theta to begin with: bit for bit as without a scout, and no model travels */
 	PHUB_SCOUT_REPLAY = 1,     /* a recorded schedule, a theta for each window */
 	PHUB_SCOUT_HILL = 2,       /* hill climbing */
 	PHUB_SCOUT_STOCHASTIC = 3, /* stochastic hill climbing */
@@ -630,8 +630,9 @@ struct phub_site_options {
 	const struct phub_scout_options *scout; /* NULL: theta stays */
 	phub_evaluate *evaluate; /* NULL: this site's reports, and those of models that come here, say nothing */
 	void *context;           /* evaluate()'s */
-	/* Rank 0 writes the scout's decisions to this file, lines of JSON; NULL: PHUB_SCOUT_LOG, else it does not. It
-	 * is begun anew with the run, and gone on with by who comes to one. */
+	/* Rank 0 writes the scout's decisions to this file, lines of JSON; without a scout a line at the start, and one
+	 * at the end. NULL: PHUB_SCOUT_LOG, else it does not. It is begun anew with the run, and gone on with by who
+	 * comes to one. */
 	const char *log;
 	phub_site_t *within; /* NULL: none; see below */
 	/* The class of link that it talks over: 1 to 16 of a-z and 0-9. It is named in the decision log, and "rack"

@@ -109,6 +109,11 @@ bool course_plus(const struct phub_site *s)
 	return s->scouted && s->scout.config.policy == SCOUT_PLUS;
 }
 
+bool course_travels(const struct phub_site *s)
+{
+	return s->scouted && s->scout.config.policy != SCOUT_PLUS && s->scout.config.policy != SCOUT_FIXED;
+}
+
 /* ---- who is there ---- */
 
 /* Of those that have samples, or by these; where nobody has any all are alike. */

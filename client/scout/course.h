@@ -88,6 +88,7 @@ struct phub_site {
 	bool named, started, begun; /* all keys; phub_start() is done; phub_site_start() is */
 
 	int log;                            /* where decisions are written; -1: nowhere */
+	bool log_usual;                     /* by the environment, not by the site's options */
 	double logged_bytes, logged_travel; /* mean of sites */
 	struct shadow shadow;               /* of this site, where there is a log; count 0: none */
 	uint64_t logged_shadow[SHADOW_THETAS_MAX];
@@ -179,9 +180,13 @@ void window_land(struct phub_site *s);
 
 /* ---- course_log.c ---- */
 
-/* Where decisions go, if this site writes them. 0, or an error of open(2) with the reason in `e`. */
+/* Where decisions go, if this site writes them; of one without a scout, how the run began and ended. 0, or an error of
+ * open(2) with the reason in `e`. */
 int course_log_open(struct phub_site *s, const char *path, struct err *e);
 void course_log_close(struct phub_site *s);
+/* A site comes around `s`, which has started. Where both would write what the environment names, the one around does.
+ */
+void course_log_yield(struct phub_site *s, const struct phub_site *around);
 /* Shadows, as PHUB_SCOUT_SHADOW asks for them where there is a log. 0, or an error of environment_shadow() or
  * shadow_init(). */
 int course_log_shadow(struct phub_site *s, struct err *e);
@@ -197,6 +202,8 @@ uint32_t course_slots(const struct phub_site *s);
 
 /* Is the scout's policy scout+? Then no model travels: the sums of exchanges tell. */
 bool course_plus(const struct phub_site *s);
+/* Do models travel at the end of a window? Not for scout+, nor where theta is fixed: nothing would follow of it. */
+bool course_travels(const struct phub_site *s);
 
 float *course_at(const struct phub_site *s, float *array, unsigned t);
 /* What the site of this place has of the whole, by the slots that have landed. */

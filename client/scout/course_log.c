@@ -21,6 +21,7 @@ int course_log_open(struct phub_site *s, const char *path, struct err *e)
 
 	if (!wanted || !*wanted)
 		return 0;
+	s->log_usual = !path;
 	s->log = open(wanted, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
 	if (s->log < 0)
 		return err_set(e, -errno, "%s: no decision log can be written to %.200s: %s", s->phub->session.who,
@@ -31,7 +32,7 @@ int course_log_open(struct phub_site *s, const char *path, struct err *e)
 int course_log_shadow(struct phub_site *s, struct err *e)
 {
 	double thetas[SHADOW_THETAS_MAX];
-	int count = s->log < 0 ? 0 : environment_shadow(s->link, thetas, e);
+	int count = s->log < 0 || !s->scouted ? 0 : environment_shadow(s->link, thetas, e);
 
 	return count > 0 ? shadow_init(&s->shadow, &s->site, thetas, (unsigned)count, e) : count;
 }
@@ -50,10 +51,21 @@ static void log_write(int log, const char *line, size_t bytes)
 	}
 }
 
+/* As of a scout that leaves theta as it is. */
+static void log_fixed(const struct phub_site *s, struct scout_config *out)
+{
+	scout_defaults(out);
+	out->policy = SCOUT_FIXED;
+	out->thetas[0] = s->site.config.theta;
+	out->theta_count = 1;
+	out->model_bytes = (uint64_t)s->site.elements * SITE_VALUE_BYTES;
+}
+
 void course_log_run(struct phub_site *s)
 {
+	struct scout_config fixed;
 	struct record_run run = {.algorithm = s->config.algorithm,
-		.scout = &s->scout.config,
+		.scout = s->scouted ? &s->scout.config : &fixed,
 		.sites = s->world,
 		.rank = s->rank,
 		.job = s->phub->settings.url.job,
@@ -69,6 +81,7 @@ void course_log_run(struct phub_site *s)
 
 	if (s->log < 0 || (s->site.counts.steps == 0 && ftruncate(s->log, 0) < 0))
 		return;
+	log_fixed(s, &fixed);
 	names = calloc(s->config.tensor_count, sizeof(*names));
 	for (unsigned t = 0; names && t < s->config.tensor_count; t++)
 		names[t] = s->phub->keyring.keys[t].name;
@@ -113,7 +126,7 @@ void course_log_decision(struct phub_site *s, double theta)
 	d.r = s->r;
 	d.tensor_count = s->config.tensor_count;
 	d.train_loss = s->decision.seen.train;
-	d.bytes_travel = s->present_count > 1 && !course_plus(s) ? (double)s->scout.config.model_bytes : 0;
+	d.bytes_travel = s->present_count > 1 && course_travels(s) ? (double)s->scout.config.model_bytes : 0;
 	for (unsigned i = 0; i < s->present_count; i++) {
 		d.samples += s->reports[i].samples;
 		d.bytes += (double)s->reports[i].bytes / s->present_count;
@@ -161,6 +174,14 @@ void course_log_close(struct phub_site *s)
 		return;
 	if (s->begun)
 		log_end(s);
+	close(s->log);
+	s->log = -1;
+}
+
+void course_log_yield(struct phub_site *s, const struct phub_site *around)
+{
+	if (s->log < 0 || s->scouted || !s->log_usual || strcmp(s->link, around->link) != 0)
+		return;
 	close(s->log);
 	s->log = -1;
 }

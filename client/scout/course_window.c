@@ -27,7 +27,7 @@ void window_begin(struct phub_site *s)
 	w->open = true;
 	w->tried = w->hosts = false;
 	w->travelled = 0;
-	w->travels = s->present_count > 1 && !course_plus(s) ? s->present_count : 0;
+	w->travels = s->present_count > 1 && course_travels(s) ? s->present_count : 0;
 }
 
 /* Where no one can be lost alone nobody else has to push anything. */
@@ -150,6 +150,8 @@ void window_try(struct phub_site *s)
 		window_tell(w);
 		return;
 	}
+	if (!course_travels(s))
+		return;
 	w->home.home = window_accuracy(s, NULL, &samples);
 	if (w->strange)
 		w->home.home = NAN; /* nothing is said of what it would lose */

@@ -33,7 +33,7 @@
  *      SCOUT_ANNEALING   one beside is drawn; it moves there where that is not known or cheaper, else with the
  *                        probability exp((the cost here - its cost) / T), T = temperature cooling^window
  *      SCOUT_REPLAY      window i has theta schedule[i], the last one from the schedule's end on: a recorded run
- *      SCOUT_FIXED       the first theta of the grid
+ *      SCOUT_FIXED       the theta that it begins with; no model needs to travel
  *      SCOUT_PLUS        does without models that travel, and without cost: see plus.h. It wants scout_hear() after
  * each exchange, and takes from reports what it has use for
  *

@@ -156,7 +156,9 @@ int phub_site_open(phub_t *p, const struct phub_site_options *options, phub_site
 		rc = sites_rests(own.within);
 	if (rc == 0 && own.within)
 		rc = within_open(s, own.within, e);
-	if (rc == 0 && s->scouted && s->rank == 0)
+	if (rc == 0 && own.within)
+		course_log_yield(own.within, s);
+	if (rc == 0 && s->rank == 0)
 		rc = course_log_open(s, own.log, e);
 	if (rc < 0) {
 		within_close(s);

@@ -297,6 +297,8 @@ static bool take(struct racked *run, const char *name, const char *value)
 		run->around.outer = (enum phub_site_outer)pick(value, outers, 7);
 	else if (strcmp(name, "log") == 0)
 		run->around.log = value;
+	else if (strcmp(name, "link") == 0) /* both have this one; "": none */
+		run->around.link = run->within.link = *value ? value : NULL;
 	else if (strcmp(name, "rack_algorithm") == 0)
 		run->within.algorithm = (enum phub_site_algorithm)pick(value, algorithms, 4);
 	else if (strcmp(name, "rack_theta") == 0)

@@ -142,14 +142,27 @@ def pulls():
 
 
 def off():
-    """a scout whose policy is fixed gives the bits of none"""
+    """a scout whose policy is fixed gives the bits of none, as does a log of none; both logs are whole, and no model travels"""
     box = rig.Box()
-    for name, theta in (("local", 5), ("gaia", .1)):
-        without = [site.end() for site in sites(box, f"{name}-off", algorithm=name, theta=theta)]
-        fixed = [site.end() for site in sites(box, f"{name}-on", algorithm=name, policy="fixed", **GRID[name])]
-        check(all(end["windows"] >= 9 and end["bytes_travel"] > 0 for end in fixed), f"nothing was tried: {fixed}")
-        for with_scout, end in zip(fixed, without, strict=True):
-            check(with_scout["hash"] == end["hash"] and with_scout["bytes"] == end["bytes"], f"{with_scout} is not {end}")
+    with tempfile.TemporaryDirectory() as folder:
+        path = pathlib.Path(folder, "log")
+        for name, theta in (("local", 5), ("gaia", .1)):
+            without = [site.end() for site in sites(box, f"{name}-off", algorithm=name, theta=theta)]
+            alone = [site.end() for site in sites(box, f"{name}-log", algorithm=name, theta=theta, log=path)]
+            logs = [[json.loads(line) for line in path.read_text().splitlines()]]
+            fixed = [site.end() for site in sites(box, f"{name}-on", algorithm=name, policy="fixed", log=path, **GRID[name])]
+            logs.append([json.loads(line) for line in path.read_text().splitlines()])
+            check(all(end["windows"] >= 9 and end["bytes_travel"] == 0 for end in fixed), f"windows of a theta that stays: {fixed}")
+            for ends, lines, windows in ((alone, logs[0], 0), (fixed, logs[1], fixed[0]["windows"])):
+                for other, end in zip(ends, without, strict=True):
+                    check(other["hash"] == end["hash"] and other["bytes"] == end["bytes"], f"{other} is not {end}")
+                check([line["scout"] for line in lines] == ["run"] + ["decision"] * windows + ["end"], f"{lines}")
+                check(lines[0]["policy"] == "fixed" and lines[0]["model_bytes"] == 5200 and lines[0]["first"] == theta, f"{lines[0]}")
+                check(lines[-1]["bytes"] == ends[0]["bytes"] and lines[-1]["bytes_travel"] == 0 and lines[-1]["theta"] == theta, f"{lines[-1]}")
+            check(all(line["AL"] is None and line["next"] == theta and 0 < line["r_all"] < 1 for line in logs[1][1:-1]), f"{logs[1]}")
+        site = Site(box, "nowhere", 0, 1, algorithm="local", theta=2, log=f"{folder}/none/log")
+        check(site.wait() == 1, "a log that cannot be was taken")
+        holds(site.err.text(), "no decision log can be written to", "No such file")
     box.stop()
 
 

@@ -157,6 +157,24 @@ def logged():
     racks.stop()
 
 
+def logged_without_scouts():
+    """where both thetas stay each class of link has its log; sites without one share a variable, and the one around has its file"""
+    racks = Racks()
+    with tempfile.TemporaryDirectory() as folder:
+        both = [pathlib.Path(folder) / name for name in ("rack", "across")]
+        names = ("PHUB_SCOUT_RACK_LOG", "PHUB_SCOUT_ACROSS_LOG")
+        for link, words in ((None, {}), ("", {"link": ""})):
+            env = [dict(zip(names, both)), {"PHUB_SCOUT_LOG": both[1]}][link is not None]
+            ends = [worker.end() for worker in racks.workers(f"both{link}", env={name: str(path) for name, path in env.items()}, rack_theta=2, theta=10, steps=40, **words)]
+            lines = [[json.loads(line) for line in path.read_text().splitlines()] for path in both]
+            check([line["scout"] for line in lines[1]] == ["run", "end"], f"{lines[1]}")
+            check(lines[1][0]["thetas"] == [10] and lines[1][0]["within"]["theta"] == 2 and lines[1][1]["bytes"] == ends[0]["bytes"], f"{lines[1]}")
+            check(lines[1][1]["bytes_within"] == 20 * MODEL, f"{lines[1]}")
+        # two racks write to one file here: each has its lines in it, whole
+        check([line["scout"] for line in lines[0]].count("end") == 2 and all(line["link"] == "rack" for line in lines[0] if line["scout"] == "run"), f"{lines[0]}")
+    racks.stop()
+
+
 def lost():
     """a worker dies: the rest of its rack ends, and says who it was; the other rack goes on where the job across shrinks, else ends too"""
     for policy in ("shrink", "fail"):
@@ -190,7 +208,7 @@ def late():
     racks.stop()
 
 
-CASES = [computed, equal, uplinks, logged, lost, late]
+CASES = [computed, equal, uplinks, logged, logged_without_scouts, lost, late]
 
 if __name__ == "__main__":
     rig.run(CASES, None if RACKED.exists() else f"{RACKED} is not there (make test-programs)")
