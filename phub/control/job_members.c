@@ -114,9 +114,12 @@ uint64_t job_level_rounds(const struct chunk_plan *plan, uint64_t *rounds)
 	return furthest;
 }
 
-/* Is rank 0 among them, or at a box that is? */
+/* Is rank 0 among them, or at a box that is? Another that came in its place since they were is here, and the next
+ * change's. */
 static bool job_members_root(const struct job *job, const struct members *m)
 {
+	if (job->next_change && members_have(job->next_change->awaited, 0))
+		return true;
 	for (uint32_t i = 0; i < job->world; i++)
 		if ((members_have(m->lost, i) || members_have(m->awaited, i)) && (i == 0 || job_stands_for(job, i, 0)))
 			return true;
