@@ -464,12 +464,12 @@ enum phub_scout_unit {
 struct phub_scout_options {
 	size_t size; /* set by phub_scout_options_init() */
 	enum phub_scout_policy policy;
-	const double *thetas; /* [theta_count] 1 to 64, no two alike, the one that talks most first */
+	const double *thetas; /* [theta_count] 1 to 64, rising, of DGC falling: the one that talks most first */
 	unsigned theta_count;
 	unsigned first;         /* index of the one to begin with */
 	const double *schedule; /* [schedule_count] PHUB_SCOUT_REPLAY: 1 to 1024; the last one from its end on */
 	unsigned schedule_count;
-	uint32_t period;      /* steps in a window; 500 */
+	uint32_t period;      /* steps in a window; 0: 500, of PHUB_SCOUT_PLUS 50 */
 	uint64_t model_bytes; /* of one model; 0 in a site's options: its tensors' */
 	double lambda_loss;   /* 50 */
 	double lambda_bytes;  /* 1 */

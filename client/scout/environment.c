@@ -6,6 +6,7 @@
 
 #include <ctype.h>
 #include <errno.h>
+#include <float.h>
 #include <inttypes.h>
 #include <locale.h>
 #include <math.h>
@@ -13,6 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "client/scout/options.h"
 #include "client/scout/shadow.h"
 #include "client/scout/site.h"
 
@@ -70,6 +72,27 @@ static int reader_numbers(const struct reader *r, const char *what, double *out,
 		most > 1 ? "%s='%.100s'; allowed: up to %u numbers with commas between"
 			 : "%s='%.100s'; allowed: %u number",
 		reader_name(r, what, name), text, most);
+}
+
+/* One number, least <= it <= most. How many; 0: it is not set. */
+static int reader_real(const struct reader *r, const char *what, double least, double most, double *out)
+{
+	char name[ENVIRONMENT_NAME_BYTES];
+	double value;
+	int rc = reader_numbers(r, what, &value, 1);
+
+	if (rc <= 0)
+		return rc;
+	if (value >= least && value <= most) {
+		*out = value;
+		return rc;
+	}
+	reader_name(r, what, name);
+	if (isfinite(most))
+		return err_set(
+			r->e, -EINVAL, "%s='%.100s'; allowed: %g to %g", name, reader_text(r, what), least, most);
+	return err_set(r->e, -EINVAL, "%s='%.100s'; allowed: a number %s", name, reader_text(r, what),
+		least > 0 ? "above 0" : "from 0 on");
 }
 
 static int reader_whole(const struct reader *r, const char *what, uint64_t least, uint64_t most, uint64_t *out)
@@ -159,6 +182,19 @@ static int environment_scout(const struct reader *r, struct phub_site_options *o
 	return 0;
 }
 
+/* That the scout's policy looks at what is set. */
+static int environment_fits(
+	const struct reader *r, const char *what, const struct phub_scout_options *scout, enum options_part part)
+{
+	const enum scout_policy policy = (enum scout_policy)scout->policy;
+	const char *others = options_others(policy, part);
+	char name[ENVIRONMENT_NAME_BYTES];
+
+	return others ? err_set(r->e, -EINVAL, "%s='%.64s': the policy %s does not look at it; unset it; it is of %s",
+				reader_name(r, what, name), reader_text(r, what), scout_policy_name(policy), others)
+		      : 0;
+}
+
 static int environment_begin(const struct reader *r, struct phub_site_options *options, struct environment *room)
 {
 	struct phub_scout_options *scout = &room->scout;
@@ -169,8 +205,11 @@ static int environment_begin(const struct reader *r, struct phub_site_options *o
 	if (rc <= 0)
 		return rc;
 	options->theta = theta;
-	if (options->scout != scout || scout->policy == PHUB_SCOUT_REPLAY || !scout->thetas)
+	if (options->scout != scout)
 		return 0;
+	rc = environment_fits(r, "THETA", scout, OPTIONS_THETA);
+	if (rc < 0 || !scout->thetas)
+		return rc;
 	for (unsigned i = 0; i < scout->theta_count; i++) {
 		if (scout->thetas[i] == theta) {
 			scout->first = i;
@@ -201,11 +240,33 @@ static int environment_price(const struct reader *r, struct phub_scout_options *
 		scout->unit = (enum phub_scout_unit)rc;
 	rc = rc == -ENOENT ? 0 : rc;
 	for (unsigned i = 0; rc >= 0 && i < sizeof(numbers) / sizeof(numbers[0]); i++)
-		rc = reader_numbers(r, numbers[i].what, numbers[i].to, 1);
+		rc = reader_real(r, numbers[i].what, 0, INFINITY, numbers[i].to);
 	return rc;
 }
 
-static int environment_rest(const struct reader *r, struct environment *room)
+/* What it weighs; `scout` is one, or nothing is made of it. */
+static int environment_weights(const struct reader *r, struct phub_scout_options *scout, bool scouted)
+{
+	const struct {
+		const char *what;
+		enum options_part part;
+		double least, most;
+		double *to;
+	} numbers[] = {{"SIGMA", OPTIONS_SIGMA, 0, 1, &scout->sigma},
+		{"GAIN", OPTIONS_GAIN, DBL_MIN, INFINITY, &scout->gain},
+		{"LAMBDA_LOSS", OPTIONS_LAMBDA_LOSS, 0, INFINITY, &scout->lambda_loss},
+		{"LAMBDA_BYTES", OPTIONS_LAMBDA_BYTES, 0, INFINITY, &scout->lambda_bytes}};
+	int rc = 0;
+
+	for (unsigned i = 0; rc >= 0 && i < sizeof(numbers) / sizeof(numbers[0]); i++) {
+		rc = reader_real(r, numbers[i].what, numbers[i].least, numbers[i].most, numbers[i].to);
+		if (rc > 0 && scouted)
+			rc = environment_fits(r, numbers[i].what, scout, numbers[i].part);
+	}
+	return rc;
+}
+
+static int environment_rest(const struct reader *r, struct environment *room, bool scouted)
 {
 	uint64_t period = room->scout.period;
 	int rc = reader_whole(r, "PERIOD", 1, UINT32_MAX, &period);
@@ -213,7 +274,7 @@ static int environment_rest(const struct reader *r, struct environment *room)
 	if (rc >= 0)
 		rc = reader_whole(r, "SEED", 0, UINT64_MAX, &room->scout.seed);
 	if (rc >= 0)
-		rc = reader_numbers(r, "SIGMA", &room->scout.sigma, 1);
+		rc = environment_weights(r, &room->scout, scouted);
 	if (rc >= 0)
 		rc = environment_price(r, &room->scout);
 	room->scout.period = (uint32_t)period;
@@ -238,7 +299,7 @@ int environment_apply(struct phub_site_options *options, struct environment *roo
 	if (rc == 0)
 		rc = environment_begin(&r, options, room);
 	if (rc == 0)
-		rc = environment_rest(&r, room);
+		rc = environment_rest(&r, room, options->scout == &room->scout);
 	return rc;
 }
 

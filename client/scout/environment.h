@@ -4,17 +4,20 @@
  * itself says, so that one script trains in many ways:
  *
  *      PHUB_SCOUT_ALGORITHM   bsp, gaia, local, dgc
- *      PHUB_SCOUT_THETA       the theta; of a scout: the one that it begins with
+ *      PHUB_SCOUT_THETA       the theta; of a scout (fixed, hill, stochastic, annealing): the one that it begins with
  *      PHUB_SCOUT_POLICY      fixed, replay, hill, stochastic, annealing, scout+: a scout, with the
  *                             program's options of one
- *      PHUB_SCOUT_THETAS      likewise; its grid, numbers with commas between, or the schedule to replay
- *      PHUB_SCOUT_PERIOD      of a scout, where there is one: steps in a window
- *      PHUB_SCOUT_SIGMA       likewise: loss that is borne
+ *      PHUB_SCOUT_THETAS      likewise; its grid, numbers with commas between, the tightest first, or the schedule to
+ *                             replay: 1 to 64
+ *      PHUB_SCOUT_PERIOD      of a scout, where there is one, else nothing: steps in a window
  *      PHUB_SCOUT_SEED        likewise
- *      PHUB_SCOUT_UNIT        likewise: bytes, seconds, money: what costs are in; with PHUB_SCOUT_RATE, LATENCY, PRICE,
- *                             RATE_WITHIN, LATENCY_WITHIN, PRICE_WITHIN
- *      PHUB_SCOUT_SHADOW      thetas, with commas between: what rank 0 would send at them goes into its decision log
- *      PHUB_SCOUT_LOG         its decision log, where the program says nothing of one
+ *      PHUB_SCOUT_SIGMA       likewise, of replay, hill, stochastic and annealing: loss that is borne, 0 to 1; with
+ *                             PHUB_SCOUT_LAMBDA_LOSS, LAMBDA_BYTES, what costs weigh
+ *      PHUB_SCOUT_GAIN        likewise, of scout+: loss that talking more would have to save, above 0
+ *      PHUB_SCOUT_UNIT        likewise, of all: bytes, seconds, money: what costs are in; with PHUB_SCOUT_RATE,
+ * LATENCY, PRICE, RATE_WITHIN, LATENCY_WITHIN, PRICE_WITHIN PHUB_SCOUT_SHADOW      thetas, with commas between: what
+ * rank 0 would send at them goes into its decision log PHUB_SCOUT_LOG         its decision log, where the program says
+ * nothing of one
  *
  * So it speaks of a site that has no class of link. One whose link is "rack" has variables of its own instead:
  * PHUB_SCOUT_RACK_ALGORITHM and so on.
@@ -34,7 +37,8 @@ struct environment {
 
 /*
  * Into options of this library's size. Reads the environment, so no other thread may write it. 0; -EINVAL with the
- * variable, what it is and what is allowed in `e`. What the values together make is for those who take the options.
+ * variable, what it is and what is allowed in `e`, also for one that the policy does not look at. What values together
+ * make is for those who take the options.
  */
 int environment_apply(struct phub_site_options *options, struct environment *room, struct err *e);
 

@@ -7,6 +7,7 @@
 #include <assert.h>
 #include <errno.h>
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 enum { OPTIONS_SIZE_MAX = 4096 };
@@ -50,7 +51,6 @@ void phub_scout_options_init(struct phub_scout_options *options)
 	scout_defaults(&c);
 	*options = (struct phub_scout_options){.size = sizeof(*options),
 		.policy = (enum phub_scout_policy)c.policy,
-		.period = c.period,
 		.lambda_loss = c.lambda_loss,
 		.lambda_bytes = c.lambda_bytes,
 		.sigma = c.sigma,
@@ -90,6 +90,79 @@ int options_needs(struct scout_config *config, enum site_algorithm algorithm, st
 	return 0;
 }
 
+/* Of DGC theta is the part of a gradient that is said, so the largest talks most; of others the smallest. */
+static bool options_tighter(enum site_algorithm algorithm, double theta, double than)
+{
+	return algorithm == SITE_DGC ? theta > than : theta < than;
+}
+
+/* "1,2,5", as far as there is room. */
+static void options_write_order(
+	const struct scout_config *config, enum site_algorithm algorithm, char *out, size_t room)
+{
+	double at[SCOUT_THETAS_MAX];
+	size_t used = 0;
+
+	for (unsigned i = 0; i < config->theta_count; i++) {
+		unsigned k = i;
+
+		for (; k > 0 && options_tighter(algorithm, config->thetas[i], at[k - 1]); k--)
+			at[k] = at[k - 1];
+		at[k] = config->thetas[i];
+	}
+	for (unsigned i = 0; i < config->theta_count && used < room; i++)
+		used += (size_t)snprintf(out + used, room - used, "%s%g", i ? "," : "", at[i]);
+}
+
+static int options_order(const struct scout_config *config, enum site_algorithm algorithm, struct err *e)
+{
+	const char *first = algorithm == SITE_DGC ? "largest" : "smallest";
+	char right[160] = "";
+
+	for (unsigned i = 1; i < config->theta_count; i++) {
+		if (!options_tighter(algorithm, config->thetas[i], config->thetas[i - 1]))
+			continue;
+		options_write_order(config, algorithm, right, sizeof(right));
+		return err_set(e, -EINVAL,
+			"scout: theta %g comes after %g in the grid, whose first is the tightest, of %s the %s: %s",
+			config->thetas[i], config->thetas[i - 1], site_algorithm_name(algorithm), first, right);
+	}
+	return 0;
+}
+
+int options_thetas(const struct scout_config *config, enum site_algorithm algorithm, struct err *e)
+{
+	for (unsigned i = 0; i < config->theta_count; i++)
+		if (!site_theta_valid(algorithm, config->thetas[i]))
+			return err_set(e, -EINVAL, "scout: %s cannot have a theta of %g, which is in the scout's grid",
+				site_algorithm_name(algorithm), config->thetas[i]);
+	for (unsigned i = 0; i < config->schedule_count; i++)
+		if (!site_theta_valid(algorithm, config->schedule[i]))
+			return err_set(e, -EINVAL,
+				"scout: %s cannot have a theta of %g, which is in the scout's schedule",
+				site_algorithm_name(algorithm), config->schedule[i]);
+	return options_order(config, algorithm, e);
+}
+
+const char *options_others(enum scout_policy policy, enum options_part part)
+{
+	/* A replay weighs what its windows cost, for its log. */
+	static const bool looks[OPTIONS_PART_COUNT][SCOUT_POLICY_COUNT] = {
+		/* fixed, replay, hill, stochastic, annealing, scout+ */
+		[OPTIONS_THETA] = {true, false, true, true, true, false},
+		[OPTIONS_SIGMA] = {false, true, true, true, true, false},
+		[OPTIONS_GAIN] = {false, false, false, false, false, true},
+		[OPTIONS_LAMBDA_LOSS] = {false, true, true, true, true, false},
+		[OPTIONS_LAMBDA_BYTES] = {false, true, true, true, true, false},
+	};
+
+	if ((unsigned)policy >= SCOUT_POLICY_COUNT || looks[part][policy])
+		return NULL;
+	return part == OPTIONS_THETA  ? "fixed, hill, stochastic and annealing"
+	       : part == OPTIONS_GAIN ? "scout+"
+				      : "replay, hill, stochastic and annealing";
+}
+
 int options_scout(const struct phub_scout_options *given, const enum site_algorithm *algorithm,
 	struct scout_config *config, struct err *e)
 {
@@ -100,6 +173,8 @@ int options_scout(const struct phub_scout_options *given, const enum site_algori
 	rc = options_copy(&own, sizeof(own), given, given ? given->size : 0, "scout", e);
 	if (rc < 0)
 		return rc;
+	if (own.period == 0)
+		own.period = own.policy == PHUB_SCOUT_PLUS ? OPTIONS_PERIOD_PLUS : OPTIONS_PERIOD;
 	*config = (struct scout_config){.policy = (enum scout_policy)own.policy,
 		.theta_count = own.theta_count,
 		.first = own.first,
@@ -124,6 +199,8 @@ int options_scout(const struct phub_scout_options *given, const enum site_algori
 	if (rc == 0)
 		rc = options_numbers(config->schedule, own.schedule, own.schedule_count, SCOUT_SCHEDULE_MAX,
 			"thetas in a schedule", e);
+	if (rc == 0 && algorithm)
+		rc = options_thetas(config, *algorithm, e);
 	if (rc < 0)
 		return rc;
 	return options_needs(config, algorithm ? *algorithm : (enum site_algorithm)own.algorithm, e);

@@ -13,16 +13,32 @@
 #define OPTIONS_LINK_MAX   16u /* of the name of a class of links, */
 #define OPTIONS_LINK_BYTES (OPTIONS_LINK_MAX + 1)
 
+#define OPTIONS_PERIOD      500u /* steps in a window, where nothing is said of it: as in the paper; */
+#define OPTIONS_PERIOD_PLUS 50u  /* of scout+, whose constants were measured with that */
+
 /*
  * The caller's, whose size may be another library's, as this one's: what it lacks has its default. A scout is of sites
- * with `algorithm`; NULL: with the one that its options name. 0; -EINVAL; -ENOTSUP: SCOUT_PLUS does not know how loose
- * thetas of that may be.
+ * with `algorithm`, whose thetas its own must be, as options_thetas() says. NULL: of sites that are somebody else's;
+ * SCOUT_PLUS goes by the algorithm that its options name, and to others a theta may be anything. 0; -EINVAL; -ENOTSUP:
+ * SCOUT_PLUS does not know how loose thetas of that may be.
  */
 int options_scout(const struct phub_scout_options *given, const enum site_algorithm *algorithm,
 	struct scout_config *config, struct err *e);
 /* Of SCOUT_PLUS: how loose the thetas of config's grid may be; see plus_needs(), whose errors these are. Of others 0.
  */
 int options_needs(struct scout_config *config, enum site_algorithm algorithm, struct err *e);
+/* Can the algorithm have the thetas of config's grid and schedule, and is the tightest of the grid its first? 0;
+ * -EINVAL with the right order in `e`. */
+int options_thetas(const struct scout_config *config, enum site_algorithm algorithm, struct err *e);
+
+/* What some policies do not look at: which theta they begin with, and what they weigh. */
+enum options_part { OPTIONS_THETA = 0, OPTIONS_SIGMA, OPTIONS_GAIN, OPTIONS_LAMBDA_LOSS, OPTIONS_LAMBDA_BYTES };
+
+#define OPTIONS_PART_COUNT 5u
+
+/* NULL: the policy looks at it; else those that do: "fixed, hill, stochastic and annealing". */
+const char *options_others(enum scout_policy policy, enum options_part part);
+
 int options_site(const struct phub_site_options *given, struct phub_site_options *own, struct err *e);
 
 /* Of own options, without tensors, share and sites. */

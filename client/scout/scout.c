@@ -55,6 +55,13 @@ static int scout_check_grid(const struct scout_config *config, struct err *e)
 			if (config->thetas[k] == config->thetas[i])
 				return err_set(e, -EINVAL, "theta %g is in the grid twice", config->thetas[i]);
 	}
+	for (unsigned i = 2; i < config->theta_count; i++)
+		if ((config->thetas[i] > config->thetas[i - 1]) != (config->thetas[1] > config->thetas[0]))
+			return err_set(e, -EINVAL,
+				"theta %g comes after %g in a grid that %s before that; allowed are thetas that all "
+				"rise, or all fall, the tightest first",
+				config->thetas[i], config->thetas[i - 1],
+				config->thetas[1] > config->thetas[0] ? "rises" : "falls");
 	if (config->policy != SCOUT_REPLAY)
 		return 0;
 	if (config->schedule_count == 0 || config->schedule_count > SCOUT_SCHEDULE_MAX)

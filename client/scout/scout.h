@@ -70,7 +70,7 @@ enum scout_policy {
 
 struct scout_config {
 	enum scout_policy policy;
-	double thetas[SCOUT_THETAS_MAX];     /* no two alike */
+	double thetas[SCOUT_THETAS_MAX];     /* all rise, or all fall */
 	unsigned theta_count;                /* 1 .. SCOUT_THETAS_MAX */
 	unsigned first;                      /* the one that it begins with */
 	double schedule[SCOUT_SCHEDULE_MAX]; /* SCOUT_REPLAY: any thetas */

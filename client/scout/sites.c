@@ -80,22 +80,6 @@ static int sites_check_job(const phub_t *p, bool at_box, struct err *e)
 	return 0;
 }
 
-static int sites_check_thetas(const struct phub_site *s, struct err *e)
-{
-	const struct scout_config *c = &s->scout_config;
-	enum site_algorithm algorithm = s->config.algorithm;
-
-	for (unsigned i = 0; i < c->theta_count; i++)
-		if (!site_theta_valid(algorithm, c->thetas[i]))
-			return err_set(e, -EINVAL, "%s: %s cannot have a theta of %g, which is in the scout's grid",
-				sites_who(s), site_algorithm_name(algorithm), c->thetas[i]);
-	for (unsigned i = 0; i < c->schedule_count; i++)
-		if (!site_theta_valid(algorithm, c->schedule[i]))
-			return err_set(e, -EINVAL, "%s: %s cannot have a theta of %g, which is in the scout's schedule",
-				sites_who(s), site_algorithm_name(algorithm), c->schedule[i]);
-	return 0;
-}
-
 /* Of two things one is wrong early, what else there is site_init() and scout_init() say at the start. */
 static int sites_settle(struct phub_site *s, const struct phub_site_options *o, struct err *e)
 {
@@ -117,8 +101,6 @@ static int sites_settle(struct phub_site *s, const struct phub_site_options *o, 
 	if (rc == 0 && o->scout) {
 		s->scouted = true;
 		rc = options_scout(o->scout, &s->config.algorithm, &s->scout_config, e);
-		if (rc == 0)
-			rc = sites_check_thetas(s, e);
 	}
 	if (rc == 0 && !o->scout && !site_theta_valid(s->config.algorithm, s->config.theta))
 		rc = err_set(e, -EINVAL, "%s: %s cannot have a theta of %g", sites_who(s),

@@ -192,8 +192,8 @@ _phub_words() { # COMMAND SUBCOMMAND WORD
 	scout)
 		case $2 in
 		run)
-			words='--sites --out --algorithm --policy --thetas --theta --period --sigma --seed --unit --rate --latency
-				--price --shadow --box --job --phubd --set --json --help'
+			words='--sites --out --algorithm --policy --thetas --theta --period --sigma --gain --lambda-loss --lambda-bytes
+				--seed --unit --rate --latency --price --shadow --box --job --phubd --set --json --help'
 			;;
 		advise)
 			words='--listen --sites --model-bytes --thetas --theta --policy --period --sigma --gain --lambda-loss

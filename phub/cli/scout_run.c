@@ -30,7 +30,7 @@ static const char *const run_units[] = {"bytes", "seconds", "money", NULL};
 struct run_options {
 	int algorithm, policy, unit;
 	uint64_t sites, period, seed;
-	double theta, sigma, rate, latency, price;
+	double theta, sigma, gain, lambda_loss, lambda_bytes, rate, latency, price;
 	struct args_reals thetas, shadow;
 	const char *box, *job, *out, *phubd;
 	struct args_texts set;
@@ -153,7 +153,9 @@ static bool run_set_all(struct run *run)
 	return good && run_set_real(crew, "PHUB_SCOUT_RATE", o->rate) &&
 	       run_set_real(crew, "PHUB_SCOUT_LATENCY", o->latency) &&
 	       run_set_real(crew, "PHUB_SCOUT_PRICE", o->price) && run_set_real(crew, "PHUB_SCOUT_THETA", o->theta) &&
-	       run_set_real(crew, "PHUB_SCOUT_SIGMA", o->sigma) &&
+	       run_set_real(crew, "PHUB_SCOUT_SIGMA", o->sigma) && run_set_real(crew, "PHUB_SCOUT_GAIN", o->gain) &&
+	       run_set_real(crew, "PHUB_SCOUT_LAMBDA_LOSS", o->lambda_loss) &&
+	       run_set_real(crew, "PHUB_SCOUT_LAMBDA_BYTES", o->lambda_bytes) &&
 	       run_set_reals(crew, "PHUB_SCOUT_THETAS", &o->thetas) &&
 	       run_set_reals(crew, "PHUB_SCOUT_SHADOW", &o->shadow);
 }
@@ -282,6 +284,9 @@ int scout_run_run(int argc, char **argv)
 		.seed = UINT64_MAX,
 		.theta = NAN,
 		.sigma = NAN,
+		.gain = NAN,
+		.lambda_loss = NAN,
+		.lambda_bytes = NAN,
 		.job = "scout",
 		.out = "scout.jsonl"};
 	const struct args_option options[] = {
@@ -296,6 +301,11 @@ int scout_run_run(int argc, char **argv)
 		{"theta", "THETA", "the one that it begins with", ARGS_REAL, &o.theta, 0, 0, NULL},
 		{"period", "STEPS", "in a window", ARGS_NUMBER, &o.period, 1, UINT32_MAX, NULL},
 		{"sigma", "LOSS", "accuracy that may be lost, 0 to 1", ARGS_REAL, &o.sigma, 0, 0, NULL},
+		{"gain", "LOSS", "scout+: loss that talking more would have to save", ARGS_REAL, &o.gain, 0, 0, NULL},
+		{"lambda-loss", "L", "what accuracy that is lost beyond sigma costs", ARGS_REAL, &o.lambda_loss, 0, 0,
+			NULL},
+		{"lambda-bytes", "L", "what a model's worth of bytes a step costs", ARGS_REAL, &o.lambda_bytes, 0, 0,
+			NULL},
 		{"seed", "N", "of its chances", ARGS_NUMBER, &o.seed, 0, UINT64_MAX - 1, NULL},
 		{"unit", "NAME", "of costs: bytes, seconds or money", ARGS_CHOICE, &o.unit, 0, 0, run_units},
 		{"rate", "BYTES", "seconds: what a link carries in one", ARGS_REAL, &o.rate, 0, 0, NULL},

@@ -269,13 +269,13 @@ def run_sites():
     script = """echo "$RANK of $WORLD_SIZE, $LOCAL_RANK of $LOCAL_WORLD_SIZE, $PHUB_URL"; echo "to stderr" >&2; printf 'no newline'
                 env | grep ^PHUB_SCOUT_ | sort >env$RANK; [ $RANK != 0 ] || cp "$0" "$PHUB_SCOUT_LOG" """
     (FOLDER / "out.jsonl").write_text("stale")
-    out, err = phub("run", "--sites", 3, "--policy", "hill", "--thetas", "1,2.5,20", "--theta", "2.5", "--sigma", "0.02", "--seed", 7,
+    out, err = phub("run", "--sites", 3, "--policy", "hill", "--thetas", "1,2.5,20", "--theta", "2.5", "--sigma", "0.02", "--lambda-loss", "20", "--lambda-bytes", "0.5", "--seed", 7,
                     "--period", 50, "--unit", "seconds", "--rate", "1e8", "--latency", "0.02", "--price", "3", "--shadow", "1,0.1", "--algorithm", "local", "--out", "out.jsonl", "--", "sh", "-c", script, hill())
     for k in range(3):
         holds(out, rf"(^|\n)\[{k}\] {k} of 3, {k} of 3, phub://127.0.0.1:\d+/scout\n", rf"\n\[{k}\] no newline\n")
         holds(err, rf"\[{k}\] to stderr")
         check((FOLDER / f"env{k}").read_text().split("\n")[:-1] == [
-            "PHUB_SCOUT_ALGORITHM=local", "PHUB_SCOUT_LATENCY=0.02", f"PHUB_SCOUT_LOG={FOLDER}/out.jsonl", "PHUB_SCOUT_PERIOD=50", "PHUB_SCOUT_POLICY=hill",
+            "PHUB_SCOUT_ALGORITHM=local", "PHUB_SCOUT_LAMBDA_BYTES=0.5", "PHUB_SCOUT_LAMBDA_LOSS=20", "PHUB_SCOUT_LATENCY=0.02", f"PHUB_SCOUT_LOG={FOLDER}/out.jsonl", "PHUB_SCOUT_PERIOD=50", "PHUB_SCOUT_POLICY=hill",
             "PHUB_SCOUT_PRICE=3", "PHUB_SCOUT_RATE=100000000", "PHUB_SCOUT_SEED=7", "PHUB_SCOUT_SHADOW=1,0.1", "PHUB_SCOUT_SIGMA=0.02", "PHUB_SCOUT_THETA=2.5",
             "PHUB_SCOUT_THETAS=1,2.5,20", "PHUB_SCOUT_UNIT=seconds"], (FOLDER / f"env{k}").read_text())
     holds(out, r"\nout +local +hill +160 ")

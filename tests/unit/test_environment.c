@@ -6,11 +6,13 @@
 
 #include <errno.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 static const char *const names[] = {"PHUB_SCOUT_ALGORITHM", "PHUB_SCOUT_THETA", "PHUB_SCOUT_POLICY",
-	"PHUB_SCOUT_THETAS", "PHUB_SCOUT_PERIOD", "PHUB_SCOUT_SIGMA", "PHUB_SCOUT_SEED"};
+	"PHUB_SCOUT_THETAS", "PHUB_SCOUT_PERIOD", "PHUB_SCOUT_SIGMA", "PHUB_SCOUT_SEED", "PHUB_SCOUT_GAIN",
+	"PHUB_SCOUT_LAMBDA_LOSS", "PHUB_SCOUT_LAMBDA_BYTES"};
 
 static int clear(void **state)
 {
@@ -77,6 +79,8 @@ static void test_all_of_it(void **state)
 	setenv("PHUB_SCOUT_THETA", "0.05", 1);
 	setenv("PHUB_SCOUT_PERIOD", "50", 1);
 	setenv("PHUB_SCOUT_SIGMA", "0.02", 1);
+	setenv("PHUB_SCOUT_LAMBDA_LOSS", "20", 1);
+	setenv("PHUB_SCOUT_LAMBDA_BYTES", "0.5", 1);
 	setenv("PHUB_SCOUT_SEED", "18446744073709551615", 1);
 	assert_int_equal(environment_apply(&o, &room, &e), 0);
 	assert_int_equal(o.algorithm, PHUB_SITE_GAIA);
@@ -86,7 +90,7 @@ static void test_all_of_it(void **state)
 	assert_true(o.scout->thetas[0] == 0 && o.scout->thetas[1] == 0.05 && o.scout->thetas[2] == 0.1);
 	assert_int_equal(o.scout->first, 1);
 	assert_int_equal(o.scout->period, 50);
-	assert_true(o.scout->sigma == 0.02 && o.scout->lambda_loss == 50);
+	assert_true(o.scout->sigma == 0.02 && o.scout->lambda_loss == 20 && o.scout->lambda_bytes == 0.5);
 	assert_true(o.scout->seed == UINT64_MAX);
 }
 
@@ -142,11 +146,52 @@ static void test_a_replay_has_a_schedule(void **state)
 	(void)state;
 	setenv("PHUB_SCOUT_POLICY", "replay", 1);
 	setenv("PHUB_SCOUT_THETAS", "4,2,4", 1);
-	setenv("PHUB_SCOUT_THETA", "9", 1);
 	assert_int_equal(environment_apply(&o, &room, &e), 0);
 	assert_int_equal(o.scout->schedule_count, 3);
 	assert_true(o.scout->schedule[2] == 4);
 	assert_int_equal(o.scout->theta_count, 1);
+}
+
+/* What a policy does not look at is refused, with those that do; who has no scout hears nothing of scouts. */
+static void test_what_a_policy_does_not_look_at(void **state)
+{
+	static const struct {
+		const char *policy, *name, *others; /* NULL: it looks at it */
+	} cases[] = {
+		{"scout+", "PHUB_SCOUT_THETA", "fixed, hill, stochastic and annealing"},
+		{"replay", "PHUB_SCOUT_THETA", "fixed, hill, stochastic and annealing"},
+		{"scout+", "PHUB_SCOUT_SIGMA", "replay, hill, stochastic and annealing"},
+		{"fixed", "PHUB_SCOUT_SIGMA", "replay, hill, stochastic and annealing"},
+		{"scout+", "PHUB_SCOUT_LAMBDA_LOSS", "replay, hill, stochastic and annealing"},
+		{"fixed", "PHUB_SCOUT_LAMBDA_BYTES", "replay, hill, stochastic and annealing"},
+		{"hill", "PHUB_SCOUT_GAIN", "scout+"},
+		{"scout+", "PHUB_SCOUT_GAIN", NULL},
+		{"replay", "PHUB_SCOUT_SIGMA", NULL},
+		{"fixed", "PHUB_SCOUT_THETA", NULL},
+		{"annealing", "PHUB_SCOUT_LAMBDA_LOSS", NULL},
+		{"scout+", "PHUB_SCOUT_RATE", NULL},
+		{"", "PHUB_SCOUT_GAIN", NULL},
+	};
+
+	(void)state;
+	for (unsigned i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		struct phub_site_options o = options_of(NULL);
+		struct environment room;
+		struct err e = {0};
+		char wanted[160];
+		int rc;
+
+		setenv("PHUB_SCOUT_POLICY", cases[i].policy, 1);
+		setenv(cases[i].name, "1", 1);
+		rc = environment_apply(&o, &room, &e);
+		unsetenv(cases[i].name);
+		assert_int_equal(rc, cases[i].others ? -EINVAL : 0);
+		if (!cases[i].others)
+			continue;
+		snprintf(wanted, sizeof(wanted), "%s='1': the policy %s does not look at it; unset it; it is of %s",
+			cases[i].name, cases[i].policy, cases[i].others);
+		assert_string_equal(e.text, wanted);
+	}
 }
 
 /* Who says a scout without a size is refused where options are taken, as without an environment. */
@@ -184,6 +229,9 @@ static void test_what_cannot_be(void **state)
 		{"PHUB_SCOUT_SEED", "-1", "PHUB_SCOUT_SEED='-1'; allowed: 0 to"},
 		{"PHUB_SCOUT_SEED", "18446744073709551616", "allowed: 0 to"},
 		{"PHUB_SCOUT_SIGMA", "nan", "allowed: 1 number"},
+		{"PHUB_SCOUT_SIGMA", "1.5", "PHUB_SCOUT_SIGMA='1.5'; allowed: 0 to 1"},
+		{"PHUB_SCOUT_GAIN", "0", "PHUB_SCOUT_GAIN='0'; allowed: a number above 0"},
+		{"PHUB_SCOUT_LAMBDA_LOSS", "-1", "PHUB_SCOUT_LAMBDA_LOSS='-1'; allowed: a number from 0 on"},
 	};
 	char many[1024] = "1";
 
@@ -303,6 +351,7 @@ int main(void)
 		cmocka_unit_test_setup_teardown(test_algorithm_and_theta_alone, clear, clear),
 		cmocka_unit_test_setup_teardown(test_a_replay_has_a_schedule, clear, clear),
 		cmocka_unit_test_setup_teardown(test_a_scout_without_a_size, clear, clear),
+		cmocka_unit_test_setup_teardown(test_what_a_policy_does_not_look_at, clear, clear),
 		cmocka_unit_test_setup_teardown(test_what_cannot_be, clear, clear),
 		cmocka_unit_test(test_shadows),
 	};

@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "client/client.h"
+#include "client/scout/options.h"
 #include "tests/unit/fake_box.h"
 
 enum { SITES = 3 };
@@ -238,6 +239,69 @@ static void test_jobs(void **state)
 	assert_int_equal(opened(&job, &site), -EINVAL);
 }
 
+/* The tightest theta is the first: the smallest, but of DGC the largest; the error has the right order. To a scout that
+ * is by itself thetas may be anything that goes one way. */
+static void test_order(void **state)
+{
+	static const struct {
+		enum phub_site_algorithm algorithm;
+		double thetas[4];
+		const char *right; /* NULL: it is */
+	} cases[] = {
+		{PHUB_SITE_LOCAL, {1, 2, 5, 10}, NULL},
+		{PHUB_SITE_LOCAL, {10, 5, 2, 1},
+			"theta 5 comes after 10 in the grid, whose first is the tightest, of local "
+			"the smallest: 1,2,5,10"},
+		{PHUB_SITE_LOCAL, {1, 5, 2, 10},
+			"theta 2 comes after 5 in the grid, whose first is the tightest, of local "
+			"the smallest: 1,2,5,10"},
+		{PHUB_SITE_GAIA, {0, 0.05, 0.1, 0.2}, NULL},
+		{PHUB_SITE_GAIA, {0.2, 0.1, 0.05, 0}, "of gaia the smallest: 0,0.05,0.1,0.2"},
+		{PHUB_SITE_DGC, {1, 0.1, 0.01, 0.001}, NULL},
+		{PHUB_SITE_DGC, {0.001, 0.01, 0.1, 1}, "of dgc the largest: 1,0.1,0.01,0.001"},
+	};
+	struct phub_scout_options scout = options_of(PHUB_SCOUT_HILL);
+	phub_scout_t *alone;
+
+	(void)state;
+	for (unsigned i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		struct phub_site_options o;
+
+		phub_site_options_init(&o);
+		o.algorithm = cases[i].algorithm;
+		o.scout = &scout;
+		scout.thetas = cases[i].thetas;
+		assert_int_equal(opened(NULL, &o), cases[i].right ? -EINVAL : 0);
+		if (cases[i].right && !strstr(phub_error(), cases[i].right))
+			fail_msg("%s, not %s", phub_error(), cases[i].right);
+	}
+	scout.thetas = cases[1].thetas;
+	assert_int_equal(phub_scout_create(&scout, &alone), 0);
+	phub_scout_destroy(alone);
+	scout.thetas = cases[2].thetas;
+	assert_int_equal(phub_scout_create(&scout, &alone), -EINVAL);
+	assert_non_null(strstr(phub_error(), "theta 2 comes after 5 in a grid that rises before that"));
+}
+
+/* Windows are as long as the policy was measured with. */
+static void test_periods(void **state)
+{
+	static const uint32_t wanted[] = {500, 500, 500, 500, 500, 50};
+	struct scout_config c;
+	struct err e;
+
+	(void)state;
+	for (unsigned policy = 0; policy < 6; policy++) {
+		struct phub_scout_options o = options_of((enum phub_scout_policy)policy);
+
+		assert_int_equal(options_scout(&o, NULL, &c, &e), 0);
+		assert_int_equal(c.period, wanted[policy]);
+		o.period = 7;
+		assert_int_equal(options_scout(&o, NULL, &c, &e), 0);
+		assert_int_equal(c.period, 7);
+	}
+}
+
 static void test_site_options(void **state)
 {
 	struct phub_scout_options scout = options_of(PHUB_SCOUT_HILL);
@@ -373,6 +437,8 @@ int main(void)
 		cmocka_unit_test(test_scout_errors),
 		cmocka_unit_test(test_jobs),
 		cmocka_unit_test(test_site_options),
+		cmocka_unit_test(test_order),
+		cmocka_unit_test(test_periods),
 		cmocka_unit_test(test_plus),
 		cmocka_unit_test(test_tensors),
 	};
