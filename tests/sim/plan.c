@@ -267,6 +267,8 @@ void world_plan_racks(struct world_plan *plan)
 	plan->below_parts = world_draw(&r, 1, 3);
 	plan->below_steps = steps[world_draw(&r, 0, 2)];
 	plan->one_way = world_draw(&r, 0, 1);
+	/* What is owed to who is left comes by connections that are there. */
+	plan->mourned = plan->mourned && (plan->below_part == PART_NEVER || plan->below_part == PART_BRIEF);
 	world_plan_spread_elastic(plan);
 	if (plan->lost == LOST_FAIL)
 		return;
