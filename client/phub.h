@@ -632,9 +632,9 @@ struct phub_site_options {
 	void *context;           /* evaluate()'s */
 	/* Rank 0 writes the scout's decisions to this file, lines of JSON; without a scout a line at the start, and one
 	 * at the end. NULL: PHUB_SCOUT_LOG, else it does not. It is begun anew with the run, and gone on with by who
-	 * comes to one. */
+	 * comes to one. Where it cannot be written to, training goes on: phub_site_state.log_error. */
 	const char *log;
-	phub_site_t *within; /* NULL: none; see below */
+	phub_site_t *within; /* NULL: none; see above */
 	/* The class of link that it talks over: 1 to 16 of a-z and 0-9. It is named in the decision log, and "rack"
 	 * has the environment's PHUB_SCOUT_RACK_THETA and so on instead of PHUB_SCOUT_THETA. NULL: none. */
 	const char *link;
@@ -693,6 +693,15 @@ PHUB_API int phub_site_wait(phub_site_t *site, int timeout_ms);
 PHUB_API int phub_site_loss(phub_site_t *site, double loss, uint64_t samples);
 
 /*
+ * What the mean model makes of data that the caller holds out and has tried it on, for the decision log, so at rank 0;
+ * elsewhere it is nowhere seen. At any time until phub_site_close(): the latest stands in the log's end, and in the
+ * next window's line if it is new there. `correct` UINT64_MAX, and a `loss` that is not finite: not known. The run's
+ * seconds beside it, from phub_site_start() to the end of the last step, count no trial after that. -EINVAL: NULL, no
+ * samples, or more correct than there are.
+ */
+PHUB_API int phub_site_score(phub_site_t *site, const struct phub_score *score);
+
+/*
  * After -ESTALE (phub_options.resume_ms): phub_resume(), and all go on from the weights of one that has been in the
  * most exchanges. What no exchange has taken is still to be said, once. -ETIMEDOUT: call again; 0 at once when nothing
  * was lost. A box of PHUB_OUTER_BOX goes on as phub_resume() says.
@@ -721,6 +730,7 @@ struct phub_site_state {
 	uint64_t bytes_wire;   /* payload that it has pushed, of all kinds */
 	uint64_t windows;      /* that a scout has decided on */
 	uint64_t bytes_within; /* as `bytes` and `bytes_travel` together, by the site within */
+	int log_error; /* of the first line of the decision log that was not written, nor any after it; 0: none */
 };
 PHUB_API int phub_site_state(phub_site_t *site, struct phub_site_state *state);
 

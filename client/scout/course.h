@@ -56,6 +56,7 @@ struct window {
 	uint64_t began;                       /* the step that the window began after */
 	uint64_t told, told_within;           /* bytes, by the windows before; */
 	uint64_t exchanges, exchanges_within; /* likewise */
+	double sent, sent_within;             /* bytes in it, as it has landed, mean of sites */
 	/* SCOUT_PLUS: */
 	double batches;         /* loss of mini-batches in the window, summed over */
 	uint64_t trained;       /* samples */
@@ -89,6 +90,10 @@ struct phub_site {
 
 	int log;                            /* where decisions are written; -1: nowhere */
 	bool log_usual;                     /* by the environment, not by the site's options */
+	int log_error;                      /* as in phub_site_state */
+	struct phub_score score;            /* of the mean model, as it was told; samples 0: it was not, */
+	bool scored;                        /* since the last window */
+	uint64_t began_ns, stepped_ns;      /* phub_site_start() was over, and the last step; 0: none */
 	double logged_bytes, logged_travel; /* mean of sites */
 	struct shadow shadow;               /* of this site, where there is a log; count 0: none */
 	uint64_t logged_shadow[SHADOW_THETAS_MAX];

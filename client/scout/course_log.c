@@ -37,15 +37,17 @@ int course_log_shadow(struct phub_site *s, struct err *e)
 	return count > 0 ? shadow_init(&s->shadow, &s->site, thetas, (unsigned)count, e) : count;
 }
 
-static void log_write(int log, const char *line, size_t bytes)
+static void log_write(struct phub_site *s, const char *line, size_t bytes)
 {
-	while (bytes > 0) {
-		ssize_t done = write(log, line, bytes);
+	while (bytes > 0 && s->log_error == 0) {
+		ssize_t done = write(s->log, line, bytes);
 
 		if (done < 0 && errno == EINTR)
 			continue;
-		if (done <= 0)
+		if (done <= 0) {
+			s->log_error = done < 0 ? -errno : -EIO;
 			return;
+		}
 		line += done;
 		bytes -= (size_t)done;
 	}
@@ -59,6 +61,15 @@ static void log_fixed(const struct phub_site *s, struct scout_config *out)
 	out->thetas[0] = s->site.config.theta;
 	out->theta_count = 1;
 	out->model_bytes = (uint64_t)s->site.elements * SITE_VALUE_BYTES;
+}
+
+/* A pipe or a device has nothing of a run before. */
+static bool log_clear(struct phub_site *s)
+{
+	if (s->site.counts.steps > 0 || ftruncate(s->log, 0) == 0 || errno == EINVAL)
+		return true;
+	s->log_error = -errno;
+	return false;
 }
 
 void course_log_run(struct phub_site *s)
@@ -79,7 +90,8 @@ void course_log_run(struct phub_site *s)
 	size_t bytes;
 	char *line;
 
-	if (s->log < 0 || (s->site.counts.steps == 0 && ftruncate(s->log, 0) < 0))
+	s->began_ns = s->phub->env.now(s->phub->env.ctx);
+	if (s->log < 0 || !log_clear(s))
 		return;
 	log_fixed(s, &fixed);
 	names = calloc(s->config.tensor_count, sizeof(*names));
@@ -90,23 +102,57 @@ void course_log_run(struct phub_site *s)
 	line = malloc(bytes + 1);
 	if (line) {
 		record_run(&run, line, bytes + 1);
-		log_write(s->log, line, bytes);
+		log_write(s, line, bytes);
 	}
 	free(line);
 	free(names);
 }
 
 /* As long as a site has tensors. */
-static void log_decision(int log, const struct record_decision *d)
+static void log_decision(struct phub_site *s, const struct record_decision *d)
 {
 	const size_t bytes = record_decision(d, NULL, 0);
 	char *line = malloc(bytes + 1);
 
 	if (line) {
 		record_decision(d, line, bytes + 1);
-		log_write(log, line, bytes);
+		log_write(s, line, bytes);
 	}
 	free(line);
+}
+
+static double log_accuracy(const struct phub_score *score)
+{
+	return score->samples > 0 && score->correct <= score->samples ? (double)score->correct / (double)score->samples
+								      : NAN;
+}
+
+static double log_loss(const struct phub_score *score)
+{
+	return score->samples > 0 ? score->loss / (double)score->samples : NAN;
+}
+
+/* What was sent, and what the cost weighs of it. */
+static void log_bytes(struct phub_site *s, struct record_decision *d)
+{
+	double cost = 0, within = 0;
+
+	for (unsigned i = 0; i < s->present_count; i++) {
+		d->samples += s->reports[i].samples;
+		cost += (double)s->reports[i].bytes / s->present_count;
+		within += (double)s->reports[i].within / s->present_count;
+	}
+	d->bytes = s->window.sent;
+	d->bytes_travel = s->present_count > 1 && course_travels(s) ? (double)s->scout.config.model_bytes : 0;
+	d->bytes_cost = cost < d->bytes ? cost : NAN;
+	if (s->within) {
+		d->bytes_within = s->window.sent_within;
+		d->bytes_within_cost = within < d->bytes_within ? within : NAN;
+	}
+	s->logged_bytes += d->bytes;
+	s->logged_travel += d->bytes_travel;
+	d->bytes_total = s->logged_bytes + s->logged_travel;
+	d->bytes_bsp = (double)s->scout.config.model_bytes * (double)d->t;
 }
 
 void course_log_decision(struct phub_site *s, double theta)
@@ -117,7 +163,6 @@ void course_log_decision(struct phub_site *s, double theta)
 	if (s->log < 0)
 		return;
 	record_decision_init(&d);
-	d.bytes_within = s->within ? 0 : NAN;
 	d.t = s->site.counts.steps;
 	d.theta = theta;
 	d.decision = s->decision;
@@ -126,16 +171,12 @@ void course_log_decision(struct phub_site *s, double theta)
 	d.r = s->r;
 	d.tensor_count = s->config.tensor_count;
 	d.train_loss = s->decision.seen.train;
-	d.bytes_travel = s->present_count > 1 && course_travels(s) ? (double)s->scout.config.model_bytes : 0;
-	for (unsigned i = 0; i < s->present_count; i++) {
-		d.samples += s->reports[i].samples;
-		d.bytes += (double)s->reports[i].bytes / s->present_count;
-		d.bytes_within += (double)s->reports[i].within / s->present_count;
+	log_bytes(s, &d);
+	if (s->scored) {
+		d.accuracy = log_accuracy(&s->score);
+		d.score_loss = log_loss(&s->score);
+		s->scored = false;
 	}
-	s->logged_bytes += d.bytes;
-	s->logged_travel += d.bytes_travel;
-	d.bytes_total = s->logged_bytes + s->logged_travel;
-	d.bytes_bsp = (double)s->scout.config.model_bytes * (double)d.t;
 	for (unsigned i = 0; i < s->shadow.count; i++) {
 		shadow[i] =
 			(struct record_shadow){s->shadow.theta[i], (double)(s->shadow.bytes[i] - s->logged_shadow[i])};
@@ -143,7 +184,7 @@ void course_log_decision(struct phub_site *s, double theta)
 	}
 	d.shadow = s->shadow.count > 0 ? shadow : NULL;
 	d.shadow_count = s->shadow.count;
-	log_decision(s->log, &d);
+	log_decision(s, &d);
 }
 
 static void log_end(struct phub_site *s)
@@ -154,9 +195,9 @@ static void log_end(struct phub_site *s)
 		.bytes_travel = (double)s->bytes_travel,
 		.bytes_wire = NAN,
 		.theta = s->site.config.theta,
-		.accuracy = NAN,
-		.loss = NAN,
-		.seconds = NAN,
+		.accuracy = log_accuracy(&s->score),
+		.loss = log_loss(&s->score),
+		.seconds = s->stepped_ns ? (double)(s->stepped_ns - s->began_ns) * 1e-9 : NAN,
 		.bytes_within = (double)within_bytes(s)};
 	char line[1024];
 	size_t bytes;
@@ -165,7 +206,7 @@ static void log_end(struct phub_site *s)
 		end.bytes_wire = (double)stats.pushed_bytes;
 	bytes = record_end(&end, line, sizeof(line));
 	if (bytes < sizeof(line))
-		log_write(s->log, line, bytes);
+		log_write(s, line, bytes);
 }
 
 void course_log_close(struct phub_site *s)

@@ -169,8 +169,8 @@ void window_put(struct phub_site *s)
 {
 	struct window *w = &s->window;
 
-	w->home.bytes = window_bytes(s, s->site.counts.bytes_paper - w->told);
-	w->home.within = window_bytes(s, within_bytes(s) - w->told_within);
+	w->home.bytes = s->site.counts.bytes_paper - w->told;
+	w->home.within = within_bytes(s) - w->told_within;
 	/* The one that brings this is not over yet. */
 	w->home.exchanges = window_count(s, s->site.counts.exchanges + 1 - w->exchanges);
 	w->home.exchanges_within = window_count(s, within_exchanges(s) - w->exchanges_within);
@@ -211,6 +211,20 @@ static void window_align(struct phub_site *s)
 	}
 }
 
+/* What the log has of bytes, and what a cost weighs. */
+static void window_weigh(struct phub_site *s)
+{
+	s->window.sent = s->window.sent_within = 0;
+	for (unsigned i = 0; i < s->present_count; i++) {
+		struct scout_report *report = &s->reports[i];
+
+		s->window.sent += (double)report->bytes / s->present_count;
+		s->window.sent_within += (double)report->within / s->present_count;
+		report->bytes = window_bytes(s, report->bytes);
+		report->within = window_bytes(s, report->within);
+	}
+}
+
 void window_land(struct phub_site *s)
 {
 	struct window *w = &s->window;
@@ -223,6 +237,7 @@ void window_land(struct phub_site *s)
 		if (!(slot.flags & SLOT_HERE)) /* lost meanwhile: what its host says of it is not enough */
 			s->reports[i] = (struct scout_report){0};
 	}
+	window_weigh(s);
 	w->open = w->tried = w->strange = false;
 	w->told = s->site.counts.bytes_paper;
 	w->told_within = within_bytes(s);

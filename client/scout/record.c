@@ -276,6 +276,8 @@ void record_decision_init(struct record_decision *decision)
 	*decision = (struct record_decision){.decision = {.r = NAN, .pull = NAN, .gain = NAN, .radius = INFINITY},
 		.bytes_bsp = NAN,
 		.bytes_within = NAN,
+		.bytes_cost = NAN,
+		.bytes_within_cost = NAN,
 		.train_loss = NAN,
 		.accuracy = NAN,
 		.score_loss = NAN};
@@ -322,6 +324,20 @@ static void decision_seen(struct line *l, const struct plus_window *seen)
 	l->more = true;
 }
 
+static void decision_bytes(struct line *l, const struct record_decision *d)
+{
+	field_double(l, "bytes", d->bytes);
+	field_double(l, "bytes_travel", d->bytes_travel);
+	field_double(l, "bytes_total", d->bytes_total);
+	field_double(l, "bytes_bsp", d->bytes_bsp);
+	if (!isnan(d->bytes_within))
+		field_double(l, "bytes_within", d->bytes_within);
+	if (!isnan(d->bytes_cost))
+		field_double(l, "bytes_cost", d->bytes_cost);
+	if (!isnan(d->bytes_within_cost))
+		field_double(l, "bytes_within_cost", d->bytes_within_cost);
+}
+
 static void decision_shadow(struct line *l, const struct record_decision *d)
 {
 	field_name(l, "shadow");
@@ -355,12 +371,7 @@ size_t record_decision(const struct record_decision *d, char *out, size_t room)
 	field_double(&l, "r_all", d->decision.r);
 	if (d->r)
 		field_doubles(&l, "r", d->r, d->tensor_count);
-	field_double(&l, "bytes", d->bytes);
-	field_double(&l, "bytes_travel", d->bytes_travel);
-	field_double(&l, "bytes_total", d->bytes_total);
-	field_double(&l, "bytes_bsp", d->bytes_bsp);
-	if (!isnan(d->bytes_within))
-		field_double(&l, "bytes_within", d->bytes_within);
+	decision_bytes(&l, d);
 	field_double(&l, "cost", d->decision.cost);
 	if (d->unit != PRICE_BYTES) {
 		field_text(&l, "unit", price_unit_name(d->unit));

@@ -56,8 +56,11 @@ struct record_decision {
 	double bytes, bytes_travel;    /* sent in the window, mean of sites: in exchanges; of models that travelled */
 	double bytes_total, bytes_bsp; /* since the start: all of both; what BSP would have sent */
 	double bytes_within;           /* in the window, by the sites within: over other links; NaN: left out */
-	double train_loss;             /* of the window, nats; NaN: not known */
-	double accuracy, score_loss;   /* of the averaged model; both NaN: left out */
+	/* What the cost weighs of `bytes` and `bytes_within`, where a window outlasts the period: as many as in one
+	 * period; NaN: all, and left out. */
+	double bytes_cost, bytes_within_cost;
+	double train_loss;                  /* of the window, nats; NaN: not known */
+	double accuracy, score_loss;        /* of the averaged model; both NaN: left out */
 	const struct record_shadow *shadow; /* NULL: left out */
 	unsigned shadow_count;
 };
@@ -70,7 +73,8 @@ struct record_end {
 	double bytes_within; /* as in a window's line, since the start; 0: left out */
 };
 
-/* Unknown: how sites align, the interval, bytes_bsp, bytes_within, the training loss and the score. The rest is 0. */
+/* Unknown: how sites align, the interval, bytes_bsp, bytes_within, what the cost weighs of bytes, the training loss and
+ * the score. The rest is 0. */
 void record_decision_init(struct record_decision *decision);
 
 /*

@@ -307,7 +307,10 @@ static int sites_go_on(phub_site_t *s, uint64_t deadline_ns)
 		s->owes = false;
 		rc = sites_move(s, NULL, s->rate);
 	}
-	return rc == 0 ? sites_run(s, deadline_ns) : rc;
+	rc = rc == 0 ? sites_run(s, deadline_ns) : rc;
+	if (rc == 0)
+		s->stepped_ns = s->phub->env.now(s->phub->env.ctx);
+	return rc;
 }
 
 int phub_site_step(phub_site_t *s, const float *const *gradients, double rate, int timeout_ms)
@@ -338,6 +341,18 @@ int phub_site_loss(phub_site_t *s, double loss, uint64_t samples)
 		s->window.batches += loss;
 		s->window.trained += samples;
 	}
+	return 0;
+}
+
+int phub_site_score(phub_site_t *s, const struct phub_score *score)
+{
+	if (!s)
+		return sites_refuse(s);
+	if (!score || score->samples == 0 || (score->correct > score->samples && score->correct != UINT64_MAX))
+		return err_set(api_last_error(), -EINVAL,
+			"%s: a score is of samples, of which as many or fewer are correct", sites_who(s));
+	s->score = *score;
+	s->scored = true;
 	return 0;
 }
 
@@ -432,7 +447,8 @@ int phub_site_state(phub_site_t *s, struct phub_site_state *state)
 		.bytes_travel = s->bytes_travel,
 		.bytes_wire = stats.pushed_bytes,
 		.windows = s->windows,
-		.bytes_within = within_bytes(s)};
+		.bytes_within = within_bytes(s),
+		.log_error = s->log_error};
 	if (s->at_box) {
 		rc = phub_present(s->phub);
 		now.sites = rc > 0 ? (unsigned)rc : 0;

@@ -114,12 +114,18 @@ def average(net, url=None, **options):
 
 
 @torch.no_grad()
+def tried(net, images, labels):
+    """How many images there are, how many of them the net names rightly, and the sum of its loss."""
+    net.eval()
+    outs = [(net(x), y) for x, y in zip(images.split(1000), labels.split(1000))]
+    net.train()
+    return len(labels), sum(int((out.argmax(1) == y).sum()) for out, y in outs), sum(float(F.cross_entropy(out, y, reduction="sum")) for out, y in outs)
+
+
 def score(net, images, labels):
     """The share of images that the net names rightly."""
-    net.eval()
-    right = sum(int((net(x).argmax(1) == y).sum()) for x, y in zip(images.split(1000), labels.split(1000)))
-    net.train()
-    return right / len(labels)
+    count, right, _ = tried(net, images, labels)
+    return right / count
 
 
 # ---- as a script ----
@@ -144,7 +150,7 @@ def arguments():
     parser.add_argument("--period", type=int, default=50, help="steps between its decisions (%(default)s)")
     parser.add_argument("--steps", type=int, default=STEPS, help="(%(default)s)")
     parser.add_argument("--seed", type=int, default=1, help="of weights, images and their order (%(default)s)")
-    parser.add_argument("--log", help="for the scout's decisions, lines of JSON")
+    parser.add_argument("--log", help="of the run and the scout's decisions, lines of JSON")
     return parser.parse_args()
 
 
@@ -166,7 +172,7 @@ def teller(site):
         if decision:
             windows = site.state["windows"]
             lost = "" if decision.loss != decision.loss else f"{100 * decision.loss:.1f} points lost elsewhere; "
-            print(f"step {step}: {lost}{decision.action} at theta {decision.theta:g}: {decision.reason}", flush=True)
+            print(f"step {step}: {lost}{decision.action}, theta {decision.theta:g} from here on: {decision.reason}", flush=True)
         elif step % 100 == 0 and not windows:
             print(f"step {step}: loss {'-' if loss is None else f'{loss:.3f}'}", flush=True)
 
@@ -186,13 +192,14 @@ def main():
     site = open_site(net, images, labels, a.url, scout_of(a), algorithm=a.algorithm, theta=None if a.policy else a.theta, log=a.log)
     train(site, net, images, labels, a.steps, a.seed * world + rank, teller(site) if rank == 0 else lambda step, loss: None)
     state = site.state
-    site.close()
     average(net, a.url)
     if rank == 0:
+        count, right, loss = tried(net, *read("test"))
+        site.score(count, right, loss)  # into the log
         model = 4 * sum(parameter.numel() for parameter in net.parameters())
         sent = state["bytes"] + state["bytes_travel"]
-        print(f"accuracy {100 * score(net, *read('test')):.1f} %, {sent} bytes sent, {a.steps * model / max(sent, 1):.1f} times less than a "
-              "gradient a step")
+        print(f"accuracy {100 * right / count:.1f} %, {sent} bytes sent, {a.steps * model / max(sent, 1):.1f} times less than a gradient a step")
+    site.close()
 
 
 if __name__ == "__main__":

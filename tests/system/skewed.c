@@ -33,7 +33,7 @@ struct skewed {
 	double thetas[8];
 	unsigned steps, rank, world;
 	uint64_t samples[SITES_MAX];
-	unsigned die_at, die_try, pause_ms, lazy_ms, theta_at;
+	unsigned die_at, die_try, pause_ms, lazy_ms, theta_at, score_at;
 	double theta_then;
 	unsigned lies;  /* bits of ranks whose evaluate() counts more right than there are */
 	unsigned fails; /* bits of ranks whose evaluate() has none */
@@ -370,10 +370,10 @@ static void told(const struct place *p, phub_site_t *site, const char *event, in
 	printf("{\"event\":\"%s\",\"rank\":%u,\"rc\":%d,\"error\":\"%s\",\"steps\":%" PRIu64 ",\"exchanges\":%" PRIu64
 	       ",\"theta\":%g,\"share\":%.17g,\"sites\":%u,\"bytes\":%" PRIu64 ",\"bytes_travel\":%" PRIu64
 	       ",\"bytes_wire\":%" PRIu64 ",\"windows\":%" PRIu64 ",\"action\":%d,\"believed\":%u,\"reason\":\"%s\""
-	       ",\"hash\":\"%016" PRIx64 "\",\"trained\":\"%016" PRIx64 "\",\"distance\":%g}\n",
+	       ",\"hash\":\"%016" PRIx64 "\",\"trained\":\"%016" PRIx64 "\",\"distance\":%g,\"log_error\":%d}\n",
 		event, p->rank, rc, error, s.steps, s.exchanges, s.theta, s.share, s.sites, s.bytes, s.bytes_travel,
 		s.bytes_wire, s.windows, (int)d.action, d.believed, d.reason, place_hash(p, TENSORS),
-		place_hash(p, TENSORS - 1), place_error(p));
+		place_hash(p, TENSORS - 1), place_error(p), s.log_error);
 	fflush(stdout);
 }
 
@@ -415,6 +415,8 @@ static int site_train(struct place *p, phub_site_t *site)
 			raise(SIGKILL);
 		if (state.steps == run->theta_at && run->theta_at)
 			rc = phub_site_set_theta(site, run->theta_then);
+		if (state.steps == run->score_at && run->score_at)
+			rc = phub_site_score(site, &(struct phub_score){400, 300, 80});
 		if (run->flush && state.steps + 1 == run->steps)
 			rc = phub_site_flush(site);
 		/* Where one is awaited there is time for it to come, however slow this machine is. */
@@ -470,6 +472,8 @@ static int site_run(const struct skewed *run, const char *url)
 		return fprintf(stderr, "%s\n", phub_error()), 1;
 	told(&p, site, "start", 0);
 	rc = site_train(&p, site);
+	if (rc == 0 && run->score_at)
+		rc = phub_site_score(site, &(struct phub_score){400, 360, NAN});
 	told(&p, site, "end", rc);
 	if (rc == 0)
 		phub_leave(phub, PHUB_TIMEOUT_DEFAULT);
@@ -571,7 +575,7 @@ static bool take_run(struct skewed *run, const char *name, const char *value)
 		unsigned *to;
 	} fields[] = {{"steps", &run->steps}, {"die_at", &run->die_at}, {"die_try", &run->die_try},
 		{"pause_ms", &run->pause_ms}, {"lazy_ms", &run->lazy_ms}, {"theta_at", &run->theta_at},
-		{"lies", &run->lies}, {"fails", &run->fails}};
+		{"score_at", &run->score_at}, {"lies", &run->lies}, {"fails", &run->fails}};
 
 	for (unsigned i = 0; i < sizeof(fields) / sizeof(fields[0]); i++) {
 		if (strcmp(fields[i].name, name) == 0) {

@@ -1,6 +1,7 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
 """Sites with skewed data at a box: the same bits as a loop in one process, whoever dies, comes late, lies, or is lost with the box."""
+import errno
 import json
 import pathlib
 import random
@@ -203,6 +204,53 @@ def log():
     box.stop()
 
 
+def log_scores():
+    """what the mean model made of held-out data stands in the next window's line and, the latest, in the end with the run's seconds,
+    also where theta stays; and in a pipe"""
+    box = rig.Box()
+    with tempfile.TemporaryDirectory() as folder:
+        path = pathlib.Path(folder, "log")
+        began = time.monotonic()
+        for site in sites(box, "scores", algorithm="local", log=path, score_at=15, **GRID["local"]):
+            site.end()
+        took = time.monotonic() - began
+        lines = [json.loads(line) for line in path.read_text().splitlines()]
+        check([line.get("score") for line in lines[1:-1]] == [None, {"accuracy": 0.75, "loss": 0.2}] + [None] * (len(lines) - 4), f"{lines}")
+        check(lines[-1]["accuracy"] == 0.9 and lines[-1]["loss"] is None and 0 < lines[-1]["seconds"] < took, f"{lines[-1]}, took {took} s")
+        for algorithm, more in (*ALGORITHMS.items(), ("local", {"outer": "box"})):
+            ends = [site.end() for site in sites(box, f"fixed-{algorithm}-{len(more)}", algorithm=algorithm, log=path, score_at=15, **more)]
+            lines = [json.loads(line) for line in path.read_text().splitlines()]
+            check([line["scout"] for line in lines] == ["run", "end"], f"{lines}")
+            check(lines[0]["policy"] == "fixed" and lines[0]["thetas"] == [ends[0]["theta"]] and lines[0]["model_bytes"] in (5200, 5160), f"{lines[0]}")
+            check(lines[1]["bytes"] == ends[0]["bytes"] > 0 and lines[1]["accuracy"] == 0.9 and lines[1]["seconds"] > 0, f"{lines[1]}")
+        pipe = Site(box, "pipe", 0, 1, algorithm="local", log="/dev/stderr")
+        pipe.end()
+        holds(pipe.err.text(), '"scout":"run"', '"scout":"end"')
+    box.stop()
+
+
+def log_bytes():
+    """windows that outlast the period: the log has what was sent in them, and apart what the cost weighs of it"""
+    box = rig.Box()
+    with tempfile.TemporaryDirectory() as folder:
+        path = pathlib.Path(folder, "log")
+        ends = as_loop(box, "long", algorithm="local", policy="hill", thetas="25", period=10, steps=100, log=path)
+        windows = [line for line in map(json.loads, path.read_text().splitlines()) if line["scout"] == "decision"]
+        check([line["t"] for line in windows] == [25, 50, 75, 100], f"{windows}")
+        check(all(line["bytes"] == 5200 and line["bytes_cost"] == 2080 for line in windows), f"{windows}")
+        check(windows[-1]["bytes_total"] - 4 * 5200 == ends[0]["bytes"] == 4 * 5200, f"{windows[-1]} {ends[0]}")
+        check(all(abs(line["cost"] - 50 * max(0, line["AL"] - 0.05) - 0.04) < 1e-6 for line in windows), f"{windows}")
+    box.stop()
+
+
+def log_full():
+    """a log that cannot be written: it is known, and the training goes on as without"""
+    box = rig.Box()
+    ends = as_loop(box, "full", algorithm="local", log="/dev/full", **GRID["local"])
+    check([end["log_error"] for end in ends] == [-errno.ENOSPC, 0, 0], f"{ends}")
+    box.stop()
+
+
 def alignment():
     """r of a tensor in a log is that of what sites have said of it, whatever their shares; what no exchange had is not known"""
     box = rig.Box()
@@ -339,5 +387,5 @@ def refused():
 
 
 if __name__ == "__main__":
-    rig.run([algorithms, outer_optimizers, weights_of_sites, leavers, scouts, pulls, off, wire, log, alignment, bad_reports, lost_sites,
+    rig.run([algorithms, outer_optimizers, weights_of_sites, leavers, scouts, pulls, off, wire, log, log_scores, log_bytes, log_full, alignment, bad_reports, lost_sites,
              lost_sites_of_scouts, lost_on_the_way, lost_box, refused])

@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import warnings
 
 import python_rig as rig
 from python_rig import raises, workers
@@ -158,6 +159,10 @@ def errors(rank, box):
             site.step([gradient.ctypes.data], 0.1)
         assert numpy.all(weights < -0.09), weights
         assert site.state["steps"] == 1
+        for score in ((0,), (0, 0, 0), (3, 4)):
+            with raises(phub.Error, "a score is of samples"):
+                site.score(*score)
+        site.score(3, 3, 0.5)
         site.close()
         with raises(ValueError, "closed"):
             site.wait()
@@ -172,6 +177,29 @@ def errors(rank, box):
 
 def test_errors(box):
     workers(2, errors, box)
+
+
+def logs(rank, box, path):
+    """A log that cannot be written is warned of once, and training goes on."""
+    weights, gradient = numpy.zeros(8, numpy.float32), numpy.ones(8, numpy.float32)
+    for name, given, wanted in (("/dev/full", "/dev/full", 1), ("/dev/full", None, 1), (path, None, 0)):
+        os.environ["PHUB_SCOUT_LOG"] = str(name)
+        with connect(box, f"logs-{wanted}{given is None}", 0, 1) as worker, warnings.catch_warnings(record=True) as warned:
+            warnings.simplefilter("always")
+            site = phub.Site(worker, theta=1, momentum=0, log=given)
+            site.tensor("w", weights.ctypes.data, 8)
+            site.start()
+            for _ in range(3):
+                site.step([gradient.ctypes.data], 1)
+            site.close()
+        texts = [str(one.message) for one in warned]
+        assert len(texts) == wanted and all("/dev/full is not written any more, and training goes on: No space left" in text for text in texts), texts
+    assert numpy.all(weights == -9) and '"end"' in path.read_text(), weights
+
+
+def test_logs(box):
+    with tempfile.TemporaryDirectory() as folder:
+        workers(1, logs, box, pathlib.Path(folder, "log"))
 
 
 def leaves(rank, box):
@@ -368,6 +396,7 @@ def scouted(rank, box, algorithm, thetas, log):
         site.step(0.05)
         assert net.training
     state, decision, aligned = site.state, site.decision, site.alignment
+    site.score(50, 40, 25.0 if algorithm == "gaia" else None)
     if algorithm == "gaia":
         site.flush()
     site.close()
@@ -386,6 +415,8 @@ def test_scouted(box):
             lines = [json.loads(line) for line in pathlib.Path(log).read_text().splitlines()]
         assert len({repr(end[:3]) for end in ended}) == 1, ended
         assert [line["scout"] for line in lines] == ["run"] + ["decision"] * ended[0][1] + ["end"], lines
+        end = lines[-1]
+        assert (end["accuracy"], end["loss"]) == (0.8, 0.5 if algorithm == "gaia" else None) and end["seconds"] > 0, end
         decision, aligned = ended[0][2]
         assert list(aligned) == lines[0]["tensors"] and [None if math.isnan(r) else r for r in aligned.values()] == lines[-2]["r"], (aligned, lines[-2])
         assert (decision.train, decision.r) == (lines[-2]["train_loss"], lines[-2]["r_all"]), (decision, lines[-2])
@@ -536,7 +567,8 @@ def test_example(box):
         done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=rig.RESULT_S)
         lines = [json.loads(line) for line in pathlib.Path(folder, "log").read_text().splitlines()]
     assert done.returncode == 0, done
-    assert "[0] step 10: stays at theta 0: " in done.stdout and "times less than a gradient a step" in done.stdout and "[1]" not in done.stdout, done
+    assert "[0] step 10: stays, theta 0 from here on: " in done.stdout and "times less than a gradient a step" in done.stdout and "[1]" not in done.stdout, done
+    assert lines[-1]["accuracy"] > 0.1 and lines[-1]["loss"] > 0 and lines[-1]["seconds"] > 0, lines[-1]
     assert lines[0]["algorithm"] == "gaia" and lines[0]["thetas"][0] == 0 and lines[0]["seed"] == 3, lines[0]
     names = lines[0]["tensors"]
     assert len([name for name in names if "running" in name]) == 4, names  # batch normalization's
@@ -580,5 +612,5 @@ def test_example_deals(_):
 
 if __name__ == "__main__":
     sys.stdout.flush()
-    rig.run([test_scout, test_average, test_errors, test_nested, test_leaves, test_as_sgd, test_in_racks, test_scouted, test_fails, test_not_finite,
+    rig.run([test_scout, test_average, test_errors, test_logs, test_nested, test_leaves, test_as_sgd, test_in_racks, test_scouted, test_fails, test_not_finite,
              test_without_samples, test_refused, test_resumed, test_example, test_example_refuses, test_example_deals], rig.Box())

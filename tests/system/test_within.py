@@ -123,10 +123,13 @@ def logged():
         lines = [json.loads(line) for line in log.read_text().splitlines()]
         check(lines[0]["link"] == "across" and lines[0]["within"] == {"algorithm": "local", "theta": 1, "link": "rack"}, f"{lines[0]}")
         windows = [line for line in lines if line["scout"] == "decision"]
-        check(len(windows) == ends[0]["windows"] >= 4 and all(line["bytes_within"] == 10 * MODEL for line in windows), f"{windows}")
+        check(len(windows) == ends[0]["windows"] >= 4, f"{windows}")
+        for line, before in zip(windows, [0, *(line["t"] for line in windows)]):  # all that was said; the cost weighs a period's
+            check(line["bytes_within"] == (line["t"] - before) * MODEL and line.get("bytes_within_cost", line["bytes_within"]) == 10 * MODEL, f"{line}")
+        check(windows[1]["t"] - windows[0]["t"] == 12 and "bytes_within_cost" not in windows[0], f"{windows[:2]}")
         check(lines[-1]["bytes_within"] == ends[0]["bytes_within"] == 60 * MODEL and lines[-1]["bytes"] == ends[0]["bytes"], f"{lines[-1]}")
         out = subprocess.run([PHUB, "scout", "explain", log, "--at", str(windows[1]["t"])], check=True, capture_output=True, text=True, env=rig.QUIET).stdout
-        holds(out, r"2\.0 MB a site in exchanges within: local, at theta 1, over rack\n")
+        holds(out, r"2\.4 MB a site in exchanges within: local, at theta 1, over rack\n")
         out = subprocess.run([PHUB, "scout", "explain", log], check=True, capture_output=True, text=True, env=rig.QUIET).stdout
         holds(out, r"Sites are within these: local, at theta 1, over rack\.\n")
         cost = {"unit": "seconds", "rate": 1e8, "latency": 0.02, "latency_within": 0.001, "rate_within": 1e9}

@@ -338,6 +338,26 @@ static void test_site_options(void **state)
 	assert_int_equal(opened(NULL, &o), -EINVAL);
 }
 
+static void test_scores(void **state)
+{
+	const struct phub_score good[] = {{1, 0, 0}, {400, 400, 3}, {400, UINT64_MAX, 3}, {400, 1, NAN}};
+	const struct phub_score bad[] = {{0, 0, 0}, {0, UINT64_MAX, 1}, {400, 401, 3}};
+	phub_site_t *site;
+	struct rig r;
+
+	(void)state;
+	rig_open(&r, NULL);
+	assert_int_equal(phub_site_open(r.phub, NULL, &site), 0);
+	for (unsigned i = 0; i < sizeof(good) / sizeof(good[0]); i++)
+		assert_int_equal(phub_site_score(site, &good[i]), 0); /* before it starts, too */
+	for (unsigned i = 0; i < sizeof(bad) / sizeof(bad[0]); i++)
+		assert_int_equal(phub_site_score(site, &bad[i]), -EINVAL);
+	assert_int_equal(phub_site_score(site, NULL), -EINVAL);
+	assert_int_equal(phub_site_score(NULL, &good[0]), -EINVAL);
+	phub_site_close(site);
+	rig_close(&r);
+}
+
 static void test_tensors(void **state)
 {
 	const float *gradients[2] = {NULL, NULL};
@@ -440,6 +460,7 @@ int main(void)
 		cmocka_unit_test(test_order),
 		cmocka_unit_test(test_periods),
 		cmocka_unit_test(test_plus),
+		cmocka_unit_test(test_scores),
 		cmocka_unit_test(test_tensors),
 	};
 

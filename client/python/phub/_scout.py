@@ -7,8 +7,10 @@ Nothing here knows of numpy or torch: weights and gradients are addresses, whose
 import ctypes
 import errno
 import math
+import os
 import re
 import time
+import warnings
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence
 
 from . import _library as library
@@ -156,6 +158,7 @@ class _State(ctypes.Structure):
         ("bytes_wire", _U64),
         ("windows", _U64),
         ("bytes_within", _U64),
+        ("log_error", ctypes.c_int),
     ]
 
 
@@ -178,6 +181,7 @@ for _name, _result, _arguments in (
     ("phub_site_start", _I, [_P, _I]),
     ("phub_site_step", _I, [_P, _FLOATS, _D, _I]),
     ("phub_site_loss", _I, [_P, _D, _U64]),
+    ("phub_site_score", _I, [_P, ctypes.POINTER(_Score)]),
     ("phub_site_wait", _I, [_P, _I]),
     ("phub_site_resume", _I, [_P, _I]),
     ("phub_site_set_samples", _I, [_P, _U64]),
@@ -331,7 +335,7 @@ class Site:
     adagrad, adam or yogi. `scout`: options of a Scout, with `thetas`: it sets theta. `evaluate(weights, draw)` tries a model,
     whose tensors lie at the addresses `weights`, on a sample of this site's training data that follows from `draw`, and
     returns (samples, correct, loss): sums alone. What it raises step() raises when the exchange is over; that report says
-    nothing. `log`: rank 0 writes decisions there. `within`: a Site that was started on another worker, of a rack, say: this one
+    nothing. `log`: rank 0 writes the run, decisions and the end there; where it cannot, a warning says so once. `within`: a Site that was started on another worker, of a rack, say: this one
     has its weights, steps for it, exchanges what the sites within have in common, and is closed before it. `link`: the class of
     link that it talks over. The other options are those of struct phub_site_options in phub.h.
     """
@@ -361,6 +365,7 @@ class Site:
         own.theta = math.nan if theta is None else theta
         own.outer = _choice("outer", OUTERS, outer)
         own.log = _encoded(log)
+        self._log = log or os.environ.get(f"PHUB_SCOUT_{link.upper()}_LOG" if link else "PHUB_SCOUT_LOG")
         own.within = within._p() if within is not None else None
         own.link = _encoded(link)
         _set(own, options, "site")
@@ -406,6 +411,15 @@ class Site:
             raise library.TimeoutError(e.code, re.sub(r" \(after \d+ ms\)$", "", str(e)) + f" (after {seconds:g} s)") from None
         if raised is not None:
             raise raised
+        if self._log:
+            self._check_log()
+
+    def _check_log(self) -> None:
+        """Says once that the log cannot be written."""
+        error = self.state["log_error"]
+        if error:
+            path, self._log = self._log, None
+            warnings.warn(f"the decision log {path} is not written any more, and training goes on: {os.strerror(-error)}", RuntimeWarning, stacklevel=4)
 
     def tensor(self, name: str, address: int, elements: int, trained: bool = True) -> int:
         """Names the next tensor: float32 weights at `address`, which stay there, and are written by the calls below."""
@@ -432,6 +446,12 @@ class Site:
         """What the mini-batch lost as it was trained, summed over its samples: for decision.train, and scout+ wants to know."""
         check(lib.phub_site_loss(self._p(), loss, samples))
 
+    def score(self, samples: int, correct: Optional[int] = None, loss: Optional[float] = None) -> None:
+        """What the mean model makes of data that you hold out, for the decision log, so at rank 0: on `samples` of them so many were
+        correct, and lost this, summed up; None: not known. At any time: the log's end has the latest."""
+        own = _Score(samples, 2**64 - 1 if correct is None else correct, math.nan if loss is None else loss)
+        check(lib.phub_site_score(self._p(), ctypes.byref(own)))
+
     def wait(self, timeout: Optional[float] = None) -> None:
         """Goes on waiting for the exchange."""
         self._patiently(timeout, lambda ms: lib.phub_site_wait(self._p(), ms))
@@ -455,7 +475,7 @@ class Site:
     @property
     def state(self) -> Dict[str, Any]:
         """struct phub_site_state: steps, exchanges, theta, share, sites, values, bytes, bytes_travel, bytes_wire, windows,
-        bytes_within."""
+        bytes_within, log_error."""
         state = _State(size=ctypes.sizeof(_State))
         check(lib.phub_site_state(self._p(), ctypes.byref(state)))
         return {name: getattr(state, name) for name, _ in _State._fields_ if name != "size"}

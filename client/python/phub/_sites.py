@@ -146,6 +146,10 @@ class Site:
         """Before step(), for decision.train, and scout+ wants to know: the mini-batch's mean loss, and how many samples it had."""
         self._site.lost(float(loss) * samples, samples)
 
+    def score(self, samples: int, correct: Optional[int] = None, loss: Optional[float] = None) -> None:
+        """Before close(), at rank 0, for the decision log: what the mean model makes of data that you hold out, sums over `samples`."""
+        self._site.score(samples, correct, loss)
+
     def step(self, rate: float, timeout: Optional[float] = None) -> None:
         """A step along the gradients of the parameters (None: zeros; all None: this site had no samples), and the exchange
         where one is due."""
