@@ -552,7 +552,8 @@ PHUB_API void phub_scout_destroy(phub_scout_t *scout);
 /* In force; NaN for NULL. */
 PHUB_API double phub_scout_theta(const phub_scout_t *scout);
 
-/* To which site the model of `site`, of `sites` (2 or more), travels in this window. -EINVAL: no such site. */
+/* To which site the model of `site`, of `sites` (2 or more), travels in this window: that of the middle of the
+ * interval, as phub_site_step() has it. -EINVAL: no such site. */
 PHUB_API int phub_scout_host(const phub_scout_t *scout, unsigned site, unsigned sites);
 
 /*
@@ -678,6 +679,12 @@ PHUB_API int phub_site_start(phub_site_t *site, int timeout_ms);
  * waits for others meanwhile waits for their evaluate(). With PHUB_SCOUT_PLUS nothing travels: the mean model, which
  * all have after the exchange that ends a window, is tried at home, where there is time for that (of GAIA a site's
  * own).
+ *
+ * The model that travels is that of the middle of the interval which this exchange ends: as it was after theta / 2 of
+ * its steps, rounded down. The site keeps a copy of it until then. With theta 1, and with BSP, GAIA and DGC, it is what
+ * the exchange before has left. So where sites talk at each step all models are equal and lose nothing away from home;
+ * those of GAIA differ by what was not significant, those of BSP and DGC, which sums alone move, not at all. The model
+ * of who was not there then is tried as it is; so it is after a restart in mid-interval, as no checkpoint has the copy.
  *
  * A worker that is lost (options.lost) is out of the mean from the next exchange on; in the one it was lost in, its
  * part is missing. Where somebody comes while models travel they set out anew; of the model of who came in a window its

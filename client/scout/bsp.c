@@ -19,11 +19,6 @@ static void bsp_step(struct site *site, unsigned t, const float *gradient, doubl
 		r[i] += share * gradient[i];
 }
 
-static bool bsp_due(const struct site *site)
-{
-	return site->since > 0;
-}
-
 static uint32_t bsp_offer(struct site *site, unsigned t, float *out)
 {
 	size_t bytes = site->tensors[t].elements * sizeof(float);
@@ -49,7 +44,6 @@ const struct site_ops site_bsp = {
 	.arrays = SITE_RESIDUAL | SITE_VELOCITY,
 	.theta_valid = bsp_theta_valid,
 	.step = bsp_step,
-	.due = bsp_due,
 	.offer = bsp_offer,
 	.accept = bsp_accept,
 };

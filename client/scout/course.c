@@ -22,11 +22,12 @@ enum { COURSE_PRIORITY_MAX = 65535 };
 static int course_memory(struct phub_site *s, struct err *e)
 {
 	size_t all = s->site.elements, slots = course_slots(s), tensors = s->config.tensor_count, floats, head;
+	const bool travels = course_travels(s);
 	uint32_t largest = 0;
 
 	for (unsigned t = 0; t < tensors; t++)
 		largest = s->tensors[t].elements > largest ? s->tensors[t].elements : largest;
-	floats = 3 * all + largest + 2 * slots;
+	floats = (travels ? 4 : 3) * all + largest + 2 * slots;
 	head = s->world * (sizeof(*s->reports) + sizeof(*s->present_samples)) +
 	       tensors * (sizeof(*s->model) + 4 * sizeof(double)) + s->world * sizeof(*s->present);
 	s->block = all < PTRDIFF_MAX / 8 / sizeof(float) ? calloc(1, head + floats * sizeof(float)) : NULL;
@@ -46,6 +47,7 @@ static int course_memory(struct phub_site *s, struct err *e)
 	s->zeros = s->scratch + all;
 	s->slots_out = s->zeros + largest;
 	s->slots_in = s->slots_out + slots;
+	s->window.midway.weights = travels ? s->slots_in + slots : NULL;
 	return 0;
 }
 
@@ -348,6 +350,7 @@ int course_run(struct phub_site *s, uint64_t deadline_ns)
 		} else if (kind != COURSE_REST) {
 			rc = course_begin(s, kind);
 		} else {
+			window_keep(s);
 			return 0;
 		}
 		if (rc < 0)

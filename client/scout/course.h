@@ -27,6 +27,7 @@
 #include <stdint.h>
 
 #include "client/phub.h"
+#include "client/scout/midway.h"
 #include "client/scout/options.h"
 #include "client/scout/scout.h"
 #include "client/scout/shadow.h"
@@ -48,6 +49,7 @@ struct window {
 	bool open;                 /* the exchange that is due ends one */
 	bool strange;              /* this site came in it: its model is the others' */
 	bool tried;                /* models were, and reports are these: */
+	struct midway midway;      /* the model that travels */
 	struct scout_report home;  /* of this site's model; */
 	struct scout_report guest; /* of the one that came here */
 	bool hosts;                /* one did */
@@ -172,6 +174,8 @@ int course_fetch_land(struct phub_site *s);
 
 /* ---- course_window.c ---- */
 
+/* At rest, after each step and each exchange: the model that is to travel, when this is its time (midway.h). */
+void window_keep(struct phub_site *s);
 void window_begin(struct phub_site *s);
 int window_travel_begin(struct phub_site *s);
 void window_travel_land(struct phub_site *s);

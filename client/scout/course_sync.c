@@ -87,6 +87,8 @@ static void sync_settle(struct phub_site *s, const struct slot *root)
 
 static void sync_take_weights(struct phub_site *s, const struct slot *root)
 {
+	if (!s->has || root->exchanges > s->exchanges)
+		s->window.midway.kept = false; /* it was of weights, or an interval, that are no more */
 	sync_settle(s, root);
 	for (unsigned t = 0; t < s->config.tensor_count; t++) {
 		const float *common = course_at(s, s->sums, t);

@@ -20,6 +20,16 @@ static uint32_t window_host(const struct phub_site *s, unsigned place)
 	return s->present[s->present_count > 1 ? scout_host(&s->scout, place, s->present_count) : place];
 }
 
+void window_keep(struct phub_site *s)
+{
+	struct midway *m = &s->window.midway;
+
+	if (!s->scouted || !midway_due(m, &s->site, s->window.began + s->scout.config.period))
+		return;
+	within_take(s);
+	midway_keep(m, &s->site);
+}
+
 void window_begin(struct phub_site *s)
 {
 	struct window *w = &s->window;
@@ -37,12 +47,13 @@ int window_travel_begin(struct phub_site *s)
 	int rc = 0;
 
 	for (unsigned t = 0; t < s->config.tensor_count && rc == 0; t++) {
+		float *own = midway_tensor(&s->window.midway, &s->site, t);
 		float *sum = course_at(s, s->sums, t);
 
 		if (s->may_lose)
-			rc = course_push(s, t, rank == s->rank ? s->tensors[t].weights : s->zeros);
+			rc = course_push(s, t, rank == s->rank ? own : s->zeros);
 		else
-			rc = phub_broadcast(s->phub, (int)t, rank == s->rank ? s->tensors[t].weights : sum, rank);
+			rc = phub_broadcast(s->phub, (int)t, rank == s->rank ? own : sum, rank);
 	}
 	return rc;
 }
@@ -152,7 +163,7 @@ void window_try(struct phub_site *s)
 	}
 	if (!course_travels(s))
 		return;
-	w->home.home = window_accuracy(s, NULL, &samples);
+	w->home.home = window_accuracy(s, w->midway.kept ? w->midway.weights : NULL, &samples);
 	if (w->strange)
 		w->home.home = NAN; /* nothing is said of what it would lose */
 	if (s->present_count <= 1) {
@@ -238,7 +249,7 @@ void window_land(struct phub_site *s)
 			s->reports[i] = (struct scout_report){0};
 	}
 	window_weigh(s);
-	w->open = w->tried = w->strange = false;
+	w->open = w->tried = w->strange = w->midway.kept = false;
 	w->told = s->site.counts.bytes_paper;
 	w->told_within = within_bytes(s);
 	w->exchanges = s->site.counts.exchanges;

@@ -48,11 +48,6 @@ static void dgc_step(struct site *site, unsigned t, const float *gradient, doubl
 	}
 }
 
-static bool dgc_due(const struct site *site)
-{
-	return site->since > 0;
-}
-
 /* What is kept of a tensor: theta, and in the warm-up a quarter, a sixteenth, ... where that is more. */
 static uint32_t dgc_kept(const struct site *site, uint32_t elements)
 {
@@ -138,7 +133,6 @@ const struct site_ops site_dgc = {
 	.theta_valid = dgc_theta_valid,
 	.scale = dgc_scale,
 	.step = dgc_step,
-	.due = dgc_due,
 	.offer = dgc_offer,
 	.accept = dgc_accept,
 };

@@ -30,11 +30,6 @@ static void gaia_step(struct site *site, unsigned t, const float *gradient, doub
 	}
 }
 
-static bool gaia_due(const struct site *site)
-{
-	return site->since > 0;
-}
-
 /* So written that NaN is significant: it is not kept from those whom it concerns. */
 static bool gaia_significant(float r, float w, float threshold)
 {
@@ -77,7 +72,6 @@ const struct site_ops site_gaia = {
 	.arrays = SITE_RESIDUAL | SITE_VELOCITY | SITE_ANCHOR,
 	.theta_valid = gaia_theta_valid,
 	.step = gaia_step,
-	.due = gaia_due,
 	.offer = gaia_offer,
 	.accept = gaia_accept,
 };

@@ -25,9 +25,9 @@ static void local_step(struct site *site, unsigned t, const float *gradient, dou
 	}
 }
 
-static bool local_due(const struct site *site)
+static uint64_t local_interval(const struct site *site)
 {
-	return (double)site->since >= site->config.theta;
+	return (uint64_t)site->config.theta;
 }
 
 static bool local_at_box(const struct site *site, unsigned t)
@@ -69,7 +69,7 @@ const struct site_ops site_local = {
 	.untrained = true,
 	.theta_valid = local_theta_valid,
 	.step = local_step,
-	.due = local_due,
+	.interval = local_interval,
 	.offer = local_offer,
 	.accept = local_accept,
 };

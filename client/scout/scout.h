@@ -3,9 +3,10 @@
  * SkewScout's controller (Hsieh et al., ICML'20, section 5): which theta sites with skewed data talk with. It watches
  * what talking costs, and what it costs not to: the accuracy that a site's model loses on another site's data.
  *
- *      every config.period steps, a window:
+ *      every config.period steps, at an exchange, a window:
  *          scout_host(scout, site)            the site whose data this site's model is tried on: it travels there
- *          ... each site tries its model at home and away, on samples of training data ...
+ *          ... each site tries its model at home and away, on samples of training data: the one of midway.h, or AL
+ *          says nothing of theta ...
  *          scout_observe(scout, reports, sites, &decision)
  *          site_set_theta(site, decision.theta) at all sites
  *
@@ -16,7 +17,8 @@
  *
  * Thetas stand in a grid, the tightest first: the one that talks most, and loses least. After a window at theta:
  *
- *      AL     accuracy at home less accuracy away, the mean of the sites that reported
+ *      AL     accuracy at home less accuracy away, the mean of the sites that reported, of the models that they had in
+ *             the middle of the interval between two exchanges: see midway.h
  *      C      what sites have spent in the window on talking for each step, the mean of sites: bytes, or what they
  *             cost in seconds or money (price.h), in their exchanges and in those of sites within them
  *      CM     the same of one model in one exchange; of bytes model_bytes

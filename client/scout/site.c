@@ -175,9 +175,14 @@ int site_step(struct site *site, const float *const *gradients, double rate)
 	return 0;
 }
 
+uint64_t site_interval(const struct site *site)
+{
+	return site->ops->interval ? site->ops->interval(site) : 1;
+}
+
 bool site_due(const struct site *site)
 {
-	return site->flushing || site->ops->due(site);
+	return site->flushing || site->since >= site_interval(site);
 }
 
 bool site_exchanges(const struct site *site, unsigned t)

@@ -144,6 +144,9 @@ void site_fini(struct site *site);
  */
 int site_step(struct site *site, const float *const *gradients, double rate);
 
+/* Steps from one exchange to the next, as theta asks for it: theta of local SGD, 1 of all others. */
+uint64_t site_interval(const struct site *site);
+
 /*
  * Does theta ask for an exchange now? All sites that made the same steps with the same theta are due together. It only
  * advises: one may offer without (a slow site at the others' call, one that joins), and not offer when due.

@@ -18,7 +18,8 @@ struct site_ops {
 	double (*scale)(const struct site *site, const float *const *gradients);
 	/* A trained tensor's step. */
 	void (*step)(struct site *site, unsigned t, const float *gradient, double scale);
-	bool (*due)(const struct site *site);
+	/* Steps from one exchange to the next. NULL: 1. */
+	uint64_t (*interval)(const struct site *site);
 	/* Writes `out`. Returns how many values the papers would count, the tensor's elements when it goes whole. */
 	uint32_t (*offer)(struct site *site, unsigned t, float *out);
 	void (*accept)(struct site *site, unsigned t, const float *sum);

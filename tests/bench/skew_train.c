@@ -4,12 +4,14 @@
  */
 #include "tests/bench/skew_train.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "aggregation/sparse.h"
+#include "client/scout/midway.h"
 #include "client/scout/square.h"
 #include "tests/bench/skew_random.h"
 
@@ -17,6 +19,7 @@
 struct place {
 	struct skew_feed feed;
 	struct site site;
+	struct midway midway; /* where models travel */
 	float *weights, *gradient;
 	const float *gradients[SKEW_TENSORS_MAX]; /* of it, by tensor */
 	double share;                             /* of an average; 0 for a site without samples */
@@ -33,6 +36,7 @@ struct train {
 	struct place sites[SKEW_SITES_MAX];
 	struct scout scout; /* where there is one */
 	struct rival rival; /* likewise */
+	uint64_t began;     /* the step that the scout's window began after */
 	unsigned phase;     /* how many of the phases have begun */
 	float *mean;        /* of gradients or weights */
 	float *sum, *said;  /* of a tensor */
@@ -98,6 +102,12 @@ static int train_check(const struct skew_train_config *c, struct err *e)
 static bool train_is_plus(const struct train *t)
 {
 	return t->config->scout && t->config->scout->policy == SCOUT_PLUS;
+}
+
+/* Do models travel? */
+static bool train_travels(const struct train *t)
+{
+	return t->config->scout && !train_is_plus(t);
 }
 
 /* ---- who holds what ---- */
@@ -213,7 +223,7 @@ static int train_room(struct train *t, struct err *e)
 
 	t->scratch = skew_scratch_create(&t->model, batch);
 	t->samples = calloc(samples, sizeof(*t->samples));
-	t->memory = calloc((2 * sites + 3) * floats, sizeof(*t->memory));
+	t->memory = calloc(((train_travels(t) ? 3 : 2) * sites + 3) * floats, sizeof(*t->memory));
 	t->coded = malloc(floats * sizeof(float));
 	if (!t->scratch || !t->samples || !t->memory || !t->coded)
 		return err_set(e, -ENOMEM, "no memory for %u sites", sites);
@@ -223,6 +233,8 @@ static int train_room(struct train *t, struct err *e)
 	for (unsigned k = 0; k < sites; k++) {
 		t->sites[k].weights = t->memory + (2 * k + 3) * floats;
 		t->sites[k].gradient = t->memory + (2 * k + 4) * floats;
+		if (train_travels(t))
+			t->sites[k].midway.weights = t->memory + (2 * sites + 3 + k) * floats;
 		t->sites[k].levels[0] = t->sites[k].levels[1] = NAN;
 		skew_model_seed(&t->model, t->config->split.seed, t->sites[k].weights);
 	}
@@ -329,6 +341,8 @@ static int train_step(struct train *t, unsigned step, double rate)
 		const bool any = skew_feed_next(&place->feed, t->config->batch, t->samples) > 0;
 		struct skew_score score = {0};
 
+		if (midway_due(&place->midway, &place->site, t->began + t->scout.config.period))
+			midway_keep(&place->midway, &place->site);
 		if (any)
 			skew_model_gradient(&t->model, t->scratch, place->weights, &t->data->train, t->samples,
 				t->config->batch, place->gradient, &score);
@@ -414,8 +428,8 @@ static int train_exchange(struct train *t, double rate)
 
 /* ---- windows of the controller ---- */
 
-/* How a site's model does on `count` samples of the one at `host`, the same for one `draw`. */
-static struct skew_score train_try(struct train *t, unsigned site, unsigned host, unsigned count, uint64_t draw)
+/* How a model does on `count` samples of the site at `host`, the same for one `draw`. */
+static struct skew_score train_try(struct train *t, const float *model, unsigned host, unsigned count, uint64_t draw)
 {
 	const struct skew_feed *feed = &t->sites[host].feed;
 	struct skew_score score = {0};
@@ -424,7 +438,7 @@ static struct skew_score train_try(struct train *t, unsigned site, unsigned host
 	skew_random_init(&r, t->config->split.seed, SKEW_PROBE, draw * SKEW_SITES_MAX + host);
 	for (unsigned i = 0; i < count; i++)
 		t->samples[i] = feed->order[skew_random_below(&r, feed->count)];
-	skew_model_evaluate(&t->model, t->scratch, t->sites[site].weights, &t->data->train, t->samples, count, &score);
+	skew_model_evaluate(&t->model, t->scratch, model, &t->data->train, t->samples, count, &score);
 	return score;
 }
 
@@ -448,12 +462,15 @@ static void train_tell_window(struct train *t, unsigned step, double theta, cons
 static void train_report(struct train *t, unsigned k, struct scout_report *report)
 {
 	const unsigned sites = t->config->split.sites, host = sites > 1 ? scout_host(&t->scout, k, sites) : k;
+	const float *model = midway_tensor(&t->sites[k].midway, &t->sites[k].site, 0); /* the others follow it */
 	const unsigned probe = t->config->probe;
 
+	assert(t->sites[k].midway.kept); /* theta changes with a window alone, and nobody comes */
+	t->sites[k].midway.kept = false;
 	if (t->sites[k].feed.count == 0 || t->sites[host].feed.count == 0)
 		return;
-	report->home = (double)train_try(t, k, k, probe, t->scout.window).correct / probe;
-	report->away = (double)train_try(t, k, host, probe, t->scout.window).correct / probe;
+	report->home = (double)train_try(t, model, k, probe, t->scout.window).correct / probe;
+	report->away = (double)train_try(t, model, host, probe, t->scout.window).correct / probe;
 	report->samples = probe;
 }
 
@@ -474,38 +491,47 @@ static void train_level(struct train *t, unsigned k, bool mean)
 	place->levels[0] = place->levels[1];
 	place->levels[1] = NAN;
 	if (mean && tries > 0 && place->feed.count > 0)
-		place->levels[1] = train_try(t, k, k, tries, 0).loss / tries;
+		place->levels[1] = train_try(t, place->weights, k, tries, 0).loss / tries;
 }
 
-/* `mean`: an exchange has just been. */
-static int train_window(struct train *t, unsigned step, bool mean)
+/* What a site says of the window, which took so many steps: of one that was longer than a period, for one. */
+static void train_say(struct train *t, unsigned k, uint64_t steps, struct scout_report *report)
 {
+	struct place *place = &t->sites[k];
+	const uint64_t bytes = place->site.counts.bytes_paper - place->told, period = t->scout.config.period;
+
+	*report = (struct scout_report){
+		.bytes = steps == period ? bytes : (uint64_t)((double)bytes * (double)period / (double)steps),
+		.trained = place->batches.count,
+		.train = place->batches.loss / place->batches.count};
+	place->told += bytes;
+	place->batches = (struct skew_score){0};
+	if (train_is_plus(t))
+		train_report_plus(place, t->scout.config.plus.tries, report);
+	else
+		train_report(t, k, report);
+}
+
+/* `due`: an exchange has just been. */
+static int train_window(struct train *t, unsigned step, bool due)
+{
+	const uint64_t steps = step + 1 - t->began;
 	const double theta = scout_theta(&t->scout);
 	struct scout_report reports[SKEW_SITES_MAX] = {0};
 	const unsigned sites = t->config->split.sites;
 	struct scout_decision decision;
 	int rc;
 
-	if ((step + 1) % t->scout.config.period)
+	if (steps < t->scout.config.period || !(due || train_is_plus(t)))
 		return 0;
-	for (unsigned k = 0; k < sites; k++) {
-		struct place *place = &t->sites[k];
-
-		reports[k] = (struct scout_report){.bytes = place->site.counts.bytes_paper - place->told,
-			.trained = place->batches.count,
-			.train = place->batches.loss / place->batches.count};
-		place->told += reports[k].bytes;
-		place->batches = (struct skew_score){0};
-		if (train_is_plus(t))
-			train_report_plus(place, t->scout.config.plus.tries, &reports[k]);
-		else
-			train_report(t, k, &reports[k]);
-	}
+	t->began = step + 1;
+	for (unsigned k = 0; k < sites; k++)
+		train_say(t, k, steps, &reports[k]);
 	rc = scout_observe(&t->scout, reports, sites, &decision);
 	for (unsigned k = 0; rc == 0 && k < sites; k++) {
 		rc = site_set_theta(&t->sites[k].site, decision.theta);
 		if (train_is_plus(t))
-			train_level(t, k, mean);
+			train_level(t, k, due);
 	}
 	if (rc == 0 && t->config->tell)
 		t->config->tell(t->config->context, &decision);
@@ -524,18 +550,14 @@ static uint64_t train_bytes(const struct train *t)
 	return bytes / t->config->split.sites + t->rival.bytes;
 }
 
-/* Models of the paper's windows are tried before an exchange that is due then, scout+'s after it. */
 static int train_talk(struct train *t, unsigned step, double rate)
 {
-	bool due;
+	const bool due = train_due(t, step, rate);
 	int rc = 0;
 
-	if (t->config->scout && !train_is_plus(t))
-		rc = train_window(t, step, false);
-	due = rc == 0 && train_due(t, step, rate);
 	if (due)
 		rc = train_exchange(t, rate);
-	if (rc == 0 && train_is_plus(t))
+	if (rc == 0 && t->config->scout)
 		rc = train_window(t, step, due);
 	if (step + 1 == t->config->steps / 5)
 		t->early = train_bytes(t);

@@ -46,9 +46,10 @@ struct skew_train_config {
 	struct skew_phase phases[SKEW_PHASES_MAX];
 	unsigned phase_count; /* 0: split.percent all the time; steps must rise */
 	/*
-	 * NULL: theta stays. Else it sets theta from its grid; at the end of each of its periods, before an exchange
-	 * that is due then, each site's model is tried on `probe` samples at home and at scout_host(), the same for all
-	 * who are tried there. `tell`, if any, hears each decision. model_bytes is set here.
+	 * NULL: theta stays. Else it sets theta from its grid, as windows end: with the first exchange after each of
+	 * its periods, scout+'s with the period itself. Each site's model, that of midway.h, is tried on `probe`
+	 * samples at home and at scout_host(), the same for all who are tried there; of scout+ the mean model. `tell`,
+	 * if any, hears each decision. model_bytes is set here.
 	 */
 	const struct scout_config *scout;
 	unsigned probe;

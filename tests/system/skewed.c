@@ -45,6 +45,7 @@ struct place {
 	const struct skewed *run;
 	unsigned rank;
 	float weights[ELEMENTS], gradient[ELEMENTS];
+	float middle[ELEMENTS]; /* loop: weights in the middle of an interval, which are tried */
 	const float *gradients[TENSORS];
 	struct site_tensor tensors[TENSORS];
 	struct site site;
@@ -147,6 +148,7 @@ struct loop {
 	struct place places[SITES_MAX];
 	struct scout scout;
 	bool scouted;
+	unsigned since; /* steps since the last exchange */
 };
 
 static bool loop_is_plus(const struct loop *l)
@@ -166,7 +168,7 @@ static double loop_try(struct loop *l, unsigned site, unsigned host, uint64_t *s
 	int rc = -1;
 
 	for (unsigned t = 0; t < TENSORS; t++)
-		weights[t] = l->places[site].tensors[t].weights;
+		weights[t] = l->places[site].middle + (l->places[site].tensors[t].weights - l->places[site].weights);
 	if (l->run->samples[host] > 0)
 		rc = place_evaluate(&l->places[host], weights, loop_draw(l, host), &score);
 	*samples = rc == 0 ? score.samples : 0;
@@ -243,6 +245,15 @@ static void loop_hear(struct loop *l, const double *said, double heard, double r
 		squares += share * share;
 	}
 	scout_hear(&l->scout, all, heard, squares, rate);
+}
+
+/* Before the model has seen the next mini-batch. */
+static void loop_keep(const struct loop *l, struct place *p)
+{
+	const bool local = l->run->options.algorithm == PHUB_SITE_LOCAL;
+
+	if (l->since == (local ? (unsigned)p->site.config.theta : 1) / 2)
+		memcpy(p->middle, p->weights, sizeof(p->middle));
 }
 
 /* Sums by the order of ranks. */
@@ -331,13 +342,16 @@ static int loop_run(const struct skewed *run)
 		for (unsigned k = 0; k < run->world; k++) {
 			if (step == run->theta_at && run->theta_at)
 				site_set_theta(&l.places[k].site, run->theta_then);
+			loop_keep(&l, &l.places[k]);
 			place_learn(&l.places[k], step);
 			l.places[k].batches += l.places[k].loss;
 			l.places[k].trained += BATCH;
 			site_step(&l.places[k].site, run->samples[k] ? l.places[k].gradients : NULL, rate_at(step));
 		}
+		l.since++;
 		if (!site_due(&l.places[0].site))
 			continue;
+		l.since = 0;
 		window = l.scouted && step + 1 - l.places[0].began >= l.scout.config.period;
 		if (window)
 			loop_window(&l, reports);

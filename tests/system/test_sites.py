@@ -121,6 +121,7 @@ def scouts():
         for name, grid in GRID.items():
             ends = as_loop(box, f"{policy}-{name}", algorithm=name, policy=policy, **grid)
             check(all(end["bytes_travel"] == end["windows"] * 1300 * 4 for end in ends), f"bytes that travelled: {ends}")
+        as_loop(box, f"{policy}-long", algorithm="local", policy=policy, thetas="1,3,8,20", first=2, period=7)
     first = as_loop(box, "stays", algorithm="local", policy="hill", **GRID["local"])
     lazy = as_loop(box, "lazy", algorithm="local", policy="hill", lazy_ms=1, lost="shrink", **GRID["local"])
     check([end["hash"] for end in first] == [end["hash"] for end in lazy], "it matters whether workers may be lost")

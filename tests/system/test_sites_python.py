@@ -381,7 +381,7 @@ def scouted(rank, box, algorithm, thetas, log):
 
     def evaluate(model, draw):
         assert not model.training and not torch.is_grad_enabled()
-        tried.append((draw, bytes_of(model)))
+        tried.append((draw, bytes_of(model), theta))
         return phub.torch.classification(*data, count=50)(model, draw)
 
     site = phub.torch.Site(net, box.url(f"scout-{algorithm}"), algorithm=algorithm, scout=dict(thetas=thetas, first=thetas[2], period=10, seed=4),
@@ -393,6 +393,7 @@ def scouted(rank, box, algorithm, thetas, log):
         loss.backward()
         site.lost(loss, len(y))
         assert step > 0 or site.alignment == {}
+        theta = site.state["theta"]
         site.step(0.05)
         assert net.training
     state, decision, aligned = site.state, site.decision, site.alignment
@@ -401,7 +402,8 @@ def scouted(rank, box, algorithm, thetas, log):
         site.flush()
     site.close()
     assert state["windows"] >= 5 and len(tried) == 2 * state["windows"], (state, len(tried))
-    assert all(home[0] == guest[0] and home[1] != guest[1] for home, guest in zip(tried[::2], tried[1::2])), "home and guest are one"
+    for home, guest in zip(tried[::2], tried[1::2]):  # where sites talk at each step all models are one
+        assert home[0] == guest[0] and (home[1] == guest[1]) == (home[2] == 1), (home[0], guest[0], home[2])
     assert state["bytes_travel"] == state["windows"] * 4 * sum(t.numel() for t in net.state_dict().values() if t.is_floating_point())
     assert decision.train > 0 and decision.radius > 0 and 0 < decision.r <= 1
     return state["theta"], state["windows"], (decision, aligned), [guest[1] for guest in tried[1::2]], [home[1] for home in tried[::2]]

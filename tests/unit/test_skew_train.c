@@ -269,6 +269,38 @@ static void test_scouted(void **state)
 	assert_true(run(&config).hash == result.hash);
 }
 
+/* Models are those of the middle of an interval: equal at theta 1, and where all are tried on the same samples nothing
+ * is lost then, however skewed; apart at theta 4. */
+static void test_phase(void **state)
+{
+	struct skew_train_config config = small(SITE_LOCAL, SKEW_NORM_GROUP);
+	struct scout_config scout = fixed_scout();
+	struct windows seen = {.count = 0};
+
+	(void)state;
+	config.split.percent = 100;
+	config.scout = &scout;
+	config.probe = 100;
+	config.tell = note;
+	config.context = &seen;
+	scout.thetas[0] = 1;
+	run(&config);
+	assert_int_equal(seen.count, 3);
+	for (unsigned i = 0; i < 3; i++)
+		assert_true(fabs(seen.decisions[i].loss) < 1e-9);
+	seen.count = 0;
+	scout.thetas[0] = 4;
+	run(&config);
+	assert_int_equal(seen.count, 3);
+	assert_true(seen.decisions[2].loss > 0.1);
+	/* Intervals that are longer than a period: a window is one of them, and counts for a period. */
+	seen.count = 0;
+	scout.thetas[0] = 6;
+	run(&config);
+	assert_int_equal(seen.count, 2);
+	assert_true(fabs(seen.decisions[1].bytes - 4 * 7738 / 6.0) < 1);
+}
+
 /* A log changes nothing; it has a line for the run and one for each window, in which shadows of local SGD are exact. */
 static void test_logged(void **state)
 {
@@ -497,6 +529,7 @@ int main(void)
 		cmocka_unit_test(test_alone),
 		cmocka_unit_test(test_bytes),
 		cmocka_unit_test(test_scouted),
+		cmocka_unit_test(test_phase),
 		cmocka_unit_test(test_logged),
 		cmocka_unit_test(test_rivals),
 		cmocka_unit_test(test_empty_site),
