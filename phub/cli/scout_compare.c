@@ -27,8 +27,8 @@ static void compare_bytes(struct output_table *table, double bytes)
 	output_cell(table, "%s", bytes >= 0 && bytes < 1e18 ? output_bytes((uint64_t)bytes, text) : "-");
 }
 
-static void compare_row(
-	struct output_table *table, const struct scout_log *log, const struct scout_log_total *total, bool front)
+static void compare_row(struct output_table *table, const struct scout_log *log, const struct scout_log_total *total,
+	bool within, bool front)
 {
 	output_cell(table, "%s", log->name);
 	output_cell(table, "%s", scout_log_text(log->run, "algorithm"));
@@ -36,6 +36,8 @@ static void compare_row(
 	output_cell(table, "%.0f%s", (double)total->t, log->end ? "" : "+");
 	compare_bytes(table, total->bytes);
 	compare_bytes(table, total->travel);
+	if (within)
+		compare_bytes(table, total->within);
 	compare_number(table, "%.1fx", scout_log_saving(total));
 	compare_number(table, "%g", total->theta);
 	compare_number(table, "%.2f", 100 * total->accuracy);
@@ -44,50 +46,53 @@ static void compare_row(
 	output_cell(table, "%s", front ? "*" : "");
 }
 
-/* JSON has no NaN; and all digits of what is whole are kept. */
-static json_t *compare_value(double value)
-{
-	if (!isfinite(value))
-		return json_null();
-	return value == floor(value) && fabs(value) < 1e15 ? json_integer((json_int_t)value) : json_real(value);
-}
-
 static bool compare_json(const struct scout_log *log, const struct scout_log_total *total, bool front)
 {
-	return output_json(json_pack("{s:s, s:s, s:s, s:s, s:I, s:b, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:b}",
-		"scout", "compare", "log", log->path, "algorithm", scout_log_text(log->run, "algorithm"), "policy",
+	return output_json(json_pack(
+		"{s:s, s:s, s:s, s:s, s:I, s:b, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:b}", "scout",
+		"compare", "log", log->path, "algorithm", scout_log_text(log->run, "algorithm"), "policy",
 		scout_log_text(log->run, "policy"), "t", (json_int_t)total->t, "ended", log->end != NULL, "bytes",
-		compare_value(total->bytes), "bytes_travel", compare_value(total->travel), "bytes_bsp",
-		compare_value(total->bsp), "bytes_wire", compare_value(total->wire), "saving",
-		compare_value(scout_log_saving(total)), "theta", compare_value(total->theta), "accuracy",
-		compare_value(total->accuracy), "loss", compare_value(total->loss), "seconds",
-		compare_value(total->seconds), "front", front));
+		scout_log_value(total->bytes), "bytes_travel", scout_log_value(total->travel), "bytes_bsp",
+		scout_log_value(total->bsp), "bytes_within", scout_log_value(total->within), "bytes_wire",
+		scout_log_value(total->wire), "saving", scout_log_value(scout_log_saving(total)), "theta",
+		scout_log_value(total->theta), "accuracy", scout_log_value(total->accuracy), "loss",
+		scout_log_value(total->loss), "seconds", scout_log_value(total->seconds), "front", front));
 }
 
 static int compare_print(const struct scout_log *logs, unsigned count, bool json)
 {
-	struct output_table table = {.heads = {"run", "algorithm", "policy", "steps", "bytes", "travelled", "fewer",
+	struct output_table plain = {.heads = {"run", "algorithm", "policy", "steps", "bytes", "travelled", "fewer",
 					     "theta", "accuracy %", "loss", "s", "front"},
 		.align = "lllrrrrrrrrl"};
+	struct output_table nested = {.heads = {"run", "algorithm", "policy", "steps", "bytes", "travelled", "within",
+					      "fewer", "theta", "accuracy %", "loss", "s", "front"},
+		.align = "lllrrrrrrrrrl"};
 	struct scout_log_total totals[ARGS_WORDS_MAX];
-	bool good = true;
+	bool good = true, within = false;
+	struct output_table *table;
 
-	for (unsigned i = 0; i < count; i++)
+	for (unsigned i = 0; i < count; i++) {
 		totals[i] = scout_log_total(&logs[i]);
+		within = within || !isnan(totals[i].within);
+	}
+	table = within ? &nested : &plain;
 	for (unsigned i = 0; i < count; i++) {
 		bool front = scout_log_on_front(totals, count, i);
 
 		if (json)
 			good = compare_json(&logs[i], &totals[i], front) && good;
 		else
-			compare_row(&table, &logs[i], &totals[i], front);
+			compare_row(table, &logs[i], &totals[i], within, front);
 	}
 	if (!json) {
-		output_table_print(&table);
-		puts("\nbytes: that a site sent in exchanges, the mean of sites; travelled: in models that were tried "
-		     "elsewhere.\nfewer: how many times fewer than BSP, of both; front: no other run here was as good "
-		     "for "
-		     "as few; +: has not ended.");
+		output_table_print(table);
+		printf("\nbytes: that a site sent in exchanges, the mean of sites; travelled: in models that were "
+		       "tried "
+		       "elsewhere.\n%sfewer: how many times fewer than BSP, of both; front: no other run here was as "
+		       "good for as few; +: has not ended.\n",
+			within ? "within: that the sites within these sent, over links of their own, and no part of "
+				 "the rest.\n"
+			       : "");
 	}
 	return good ? CLI_DONE : CLI_FAILED;
 }

@@ -2,7 +2,7 @@
 /*
  * phub scout dry-run: what another policy would have decided on what a run has seen. A window's losses, sums and bytes
  * are known for the theta that the run was at; where the other policy would have been elsewhere, the last window at
- * that theta stands in, and where there is none, it sees nothing.
+ * that theta stands in, and where there is none, it sees nothing and decides nothing.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -32,19 +32,22 @@ enum dry_source { DRY_SEEN, DRY_EARLIER, DRY_UNKNOWN };
 
 struct dry_window {
 	enum dry_source source;
-	double loss;  /* AL */
-	double bytes; /* in the window, mean of sites; NaN: not known */
-	bool shadow;  /* these are a shadow's */
+	double loss;     /* AL */
+	double bytes;    /* in the window, mean of sites; NaN: not known */
+	double weighed;  /* of them, by a cost */
+	bool shadow;     /* these are a shadow's */
+	const char *why; /* nothing follows of it; NULL: what it would have decided can be said */
 	unsigned believed;
 	struct plus_window heard; /* what scout+ goes by; exchanges 0: it is not known */
-	double exchanges;         /* in the window: of local SGD one in theta steps, else one in each */
-	double within, meetings;  /* bytes and exchanges of sites within: as in the run */
+	double exchanges;         /* that a cost weighs: of local SGD one in theta steps, else one in each */
+	double within, meetings;  /* likewise, bytes and exchanges of sites within: as in the run */
 };
 
 struct dry_sums {
 	double bytes;                    /* in exchanges, where they are known */
 	unsigned seen, earlier, unknown; /* windows */
 	unsigned blind;                  /* of which not even bytes are known */
+	unsigned idle;                   /* in which it has decided nothing */
 	unsigned deaf;                   /* of which scout+ has not heard anything */
 	unsigned tried;                  /* of which it knows the mean model's losses */
 };
@@ -82,40 +85,75 @@ static struct plus_window dry_heard(const json_t *w)
 		.after = scout_log_number(seen, "after")};
 }
 
-static double dry_exchanges(const struct scout_log *log, unsigned window, const char *algorithm, double theta)
+/* In a period, which is what costs are of, however long a window was. */
+static double dry_exchanges(const struct scout *scout, const char *algorithm, double theta)
 {
-	double before = window ? scout_log_number(scout_log_window(log, window - 1), "t") : 0;
-	double steps = scout_log_number(scout_log_window(log, window), "t") - before;
+	const double period = scout->config.period;
 
-	return strcmp(algorithm, "local") == 0 && theta >= 1 ? steps / theta : steps;
+	return strcmp(algorithm, "local") == 0 && theta >= 1 ? period / theta : period;
 }
 
-static struct dry_window dry_look(const struct scout_log *log, unsigned window, double theta)
+/* The window `at` stands for `window`, which may have had more steps. */
+static void dry_take(const struct scout_log *log, unsigned window, unsigned at, struct dry_window *seen)
 {
+	const json_t *w = scout_log_window(log, at);
+
+	seen->source = at == window ? DRY_SEEN : DRY_EARLIER;
+	seen->loss = scout_log_number(w, "AL");
+	seen->believed = (unsigned)scout_log_number(w, "believed");
+	seen->heard = dry_heard(w);
+	if (seen->shadow && at != window)
+		return;
+	seen->bytes = scout_log_number(w, "bytes");
+	seen->weighed = scout_log_weighed(w, "bytes");
+	seen->shadow = false;
+	if (at != window)
+		seen->bytes *= scout_log_steps(log, window) / scout_log_steps(log, at);
+}
+
+/* Do the run's windows say what models lose elsewhere? Else nobody has failed to report it. */
+static bool dry_travelled(const struct scout_log *log)
+{
+	const char *policy = scout_log_text(log->run, "policy");
+
+	return strcmp(policy, scout_policy_name(SCOUT_FIXED)) != 0 &&
+	       strcmp(policy, scout_policy_name(SCOUT_PLUS)) != 0;
+}
+
+static const char *dry_why(const struct scout_log *log, const struct scout *scout, const struct dry_window *seen)
+{
+	const enum scout_policy policy = scout->config.policy;
+
+	if (policy == SCOUT_FIXED || policy == SCOUT_REPLAY)
+		return NULL;
+	if (seen->source == DRY_UNKNOWN)
+		return "the run has not tried this theta yet";
+	if (policy == SCOUT_PLUS)
+		return NULL;
+	if (isnan(seen->loss) && !dry_travelled(log))
+		return "no model has travelled in the run, and what they would have lost is not known";
+	return isnan(seen->bytes) ? "the log does not say what was sent" : NULL;
+}
+
+static struct dry_window dry_look(const struct scout_log *log, unsigned window, const struct scout *scout)
+{
+	const double theta = scout_theta(scout), steps = scout_log_steps(log, window), period = scout->config.period;
 	const json_t *own = scout_log_window(log, window);
 	const json_t *within = json_object_get(log->run, "within");
 	struct dry_window seen = {.source = DRY_UNKNOWN, .loss = NAN, .bytes = dry_shadow(own, theta)};
 
-	seen.exchanges = dry_exchanges(log, window, scout_log_text(log->run, "algorithm"), theta);
-	seen.within = scout_log_number(own, "bytes_within");
-	seen.meetings =
-		dry_exchanges(log, window, scout_log_text(within, "algorithm"), scout_log_number(within, "theta"));
+	seen.exchanges = dry_exchanges(scout, scout_log_text(log->run, "algorithm"), theta);
+	seen.within = scout_log_weighed(own, "bytes_within");
+	seen.meetings = dry_exchanges(scout, scout_log_text(within, "algorithm"), scout_log_number(within, "theta"));
 	seen.shadow = !isnan(seen.bytes);
-	for (int at = (int)window; at >= 0; at--) {
-		const json_t *w = scout_log_window(log, (unsigned)at);
-
-		if (scout_log_number(w, "theta") != theta)
-			continue;
-		seen.source = at == (int)window ? DRY_SEEN : DRY_EARLIER;
-		seen.loss = scout_log_number(w, "AL");
-		seen.believed = (unsigned)scout_log_number(w, "believed");
-		seen.heard = dry_heard(w);
-		if (!seen.shadow || seen.source == DRY_SEEN) {
-			seen.bytes = scout_log_number(w, "bytes");
-			seen.shadow = false;
+	seen.weighed = steps > period ? seen.bytes * period / steps : seen.bytes;
+	for (unsigned at = window + 1; at-- > 0;) {
+		if (scout_log_number(scout_log_window(log, at), "theta") == theta) {
+			dry_take(log, window, at, &seen);
+			break;
 		}
-		break;
 	}
+	seen.why = dry_why(log, scout, &seen);
 	return seen;
 }
 
@@ -129,7 +167,7 @@ static unsigned dry_reports(const struct scout_log *log, const struct dry_window
 {
 	double all = scout_log_number(log->run, "sites");
 	unsigned sites = all < SCOUT_SITES_MAX ? (unsigned)all : SCOUT_SITES_MAX;
-	uint64_t bytes = seen->bytes >= 0 && seen->bytes < 1e15 ? (uint64_t)(seen->bytes * sites + 0.5) : 0;
+	uint64_t bytes = seen->weighed >= 0 && seen->weighed < 1e15 ? (uint64_t)(seen->weighed * sites + 0.5) : 0;
 
 	for (unsigned k = 0; k < sites; k++) {
 		reports[k] = (struct scout_report){.bytes = bytes / sites + (k < bytes % sites),
@@ -138,7 +176,6 @@ static unsigned dry_reports(const struct scout_log *log, const struct dry_window
 			.tried = dry_count_of(seen->heard.tried),
 			.before = seen->heard.before,
 			.after = seen->heard.after,
-
 			.exchanges = seen->exchanges,
 			.within = seen->within >= 0 && seen->within < 1e15 ? (uint64_t)seen->within : 0,
 			.exchanges_within = seen->within >= 0 ? seen->meetings : 0};
@@ -157,13 +194,13 @@ static const char *const dry_sources[] = {"seen", "earlier", "unknown"};
 
 static bool dry_json(const json_t *w, double theta, const struct dry_window *seen, const struct scout_decision *d)
 {
-	return output_json(json_pack("{s:s, s:f, s:f, s:f, s:f, s:f, s:s, s:o, s:o, s:o, s:b, s:s, s:s}", "scout",
-		"dry-run", "t", scout_log_number(w, "t"), "ran", scout_log_number(w, "theta"), "ran_next",
-		scout_log_number(w, "next"), "theta", theta, "next", d->theta, "known", dry_sources[seen->source], "AL",
-		isnan(seen->loss) ? json_null() : json_real(seen->loss), "r",
-		isnan(d->r) ? json_null() : json_real(d->r), "bytes",
-		isnan(seen->bytes) ? json_null() : json_real(seen->bytes), "shadow", seen->shadow, "action",
-		scout_action_name(d->action), "reason", d->reason));
+	return output_json(json_pack("{s:s, s:o, s:o, s:o, s:o, s:o, s:s, s:o, s:o, s:o, s:b, s:s?, s:s}", "scout",
+		"dry-run", "t", scout_log_value(scout_log_number(w, "t")), "ran",
+		scout_log_value(scout_log_number(w, "theta")), "ran_next", scout_log_value(scout_log_number(w, "next")),
+		"theta", scout_log_value(theta), "next", scout_log_value(d->theta), "known", dry_sources[seen->source],
+		"AL", scout_log_value(seen->loss), "r", scout_log_value(d->r), "bytes", scout_log_value(seen->bytes),
+		"shadow", seen->shadow, "action", seen->why ? NULL : scout_action_name(d->action), "reason",
+		d->reason));
 }
 
 static void dry_row(struct output_table *table, const json_t *w, double theta, const struct dry_window *seen,
@@ -182,22 +219,29 @@ static void dry_row(struct output_table *table, const json_t *w, double theta, c
 		output_cell(table, pulls ? "%.4f" : "%.1f", value);
 	output_cell(table, "%s%s", isnan(seen->bytes) ? "-" : output_bytes((uint64_t)seen->bytes, text),
 		seen->shadow ? " (shadow)" : "");
-	output_cell(table, "%s", scout_action_name(d->action));
+	output_cell(table, "%s", seen->why ? "-" : scout_action_name(d->action));
 	output_cell(table, "%g", d->theta);
 	output_cell(table, "%s", d->reason);
 }
 
 static void dry_conclude(const struct scout_log *log, const struct scout *scout, const struct dry_sums *sums)
 {
+	const char *policy = scout_policy_name(scout->config.policy), *ran = scout_log_text(log->run, "policy");
 	double sent = 0;
 	char would[32], did[32];
 
 	for (unsigned i = 0; i < log->count; i++)
 		sent += scout_log_number(scout_log_window(log, i), "bytes");
-	printf("\n%s instead of %s: theta %g at the end. Of %u windows %u were seen at the theta that it would have "
-	       "had, in %u an earlier one stands in,\nand in %u nothing is known of that theta: it was never tried.\n",
-		scout_policy_name(scout->config.policy), scout_log_text(log->run, "policy"), scout_theta(scout),
-		log->count, sums->seen, sums->earlier, sums->unknown);
+	if (strcmp(policy, ran) == 0)
+		printf("\n%s again", policy);
+	else
+		printf("\n%s instead of %s", policy, ran);
+	printf(": theta %g at the end. Of %u windows %u were seen at the theta that it would have had, in %u an "
+	       "earlier "
+	       "one stands in,\nand in %u nothing is known of that theta, which was not tried until then.\n",
+		scout_theta(scout), log->count, sums->seen, sums->earlier, sums->unknown);
+	if (sums->idle)
+		printf("It has decided nothing in %u windows, of which too little is known.\n", sums->idle);
 	if (sums->blind)
 		printf("What it would have sent is not known in %u windows: the run had no shadow of that theta.\n",
 			sums->blind);
@@ -222,9 +266,26 @@ static void dry_count(struct dry_sums *sums, const struct dry_window *seen)
 	sums->earlier += seen->source == DRY_EARLIER;
 	sums->unknown += seen->source == DRY_UNKNOWN;
 	sums->blind += isnan(seen->bytes);
+	sums->idle += seen->why != NULL;
 	sums->deaf += seen->heard.exchanges == 0;
 	sums->tried += seen->heard.tried > 0;
 	sums->bytes += isnan(seen->bytes) ? 0 : seen->bytes;
+}
+
+static void dry_decide(const struct scout_log *log, struct scout *scout, const struct dry_window *seen,
+	struct scout_decision *decision)
+{
+	static struct scout_report reports[SCOUT_SITES_MAX];
+
+	if (seen->heard.exchanges > 0)
+		scout_hear_all(scout, seen->heard.exchanges, seen->heard.said, seen->heard.heard, 1 / seen->heard.sites,
+			seen->heard.rate);
+	if (!seen->why) {
+		scout_observe(scout, reports, dry_reports(log, seen, reports), decision);
+		return;
+	}
+	*decision = (struct scout_decision){.theta = scout_theta(scout), .loss = NAN, .r = NAN};
+	snprintf(decision->reason, sizeof(decision->reason), "%s", seen->why);
 }
 
 static int dry_go(const struct scout_log *log, struct scout *scout, bool json)
@@ -233,19 +294,15 @@ static int dry_go(const struct scout_log *log, struct scout *scout, bool json)
 	struct output_table table = {.heads = {"step", "ran", "would be", "known", pulls ? "r" : "AL points", "bytes",
 					     "action", "next", "reason"},
 		.align = "rrrlrrlrl"};
-	static struct scout_report reports[SCOUT_SITES_MAX];
 	struct dry_sums sums = {0};
 	bool good = true;
 
 	for (unsigned i = 0; i < log->count; i++) {
 		double theta = scout_theta(scout);
-		struct dry_window seen = dry_look(log, i, theta);
+		struct dry_window seen = dry_look(log, i, scout);
 		struct scout_decision decision;
 
-		if (seen.heard.exchanges > 0)
-			scout_hear_all(scout, seen.heard.exchanges, seen.heard.said, seen.heard.heard,
-				1 / seen.heard.sites, seen.heard.rate);
-		scout_observe(scout, reports, dry_reports(log, &seen, reports), &decision);
+		dry_decide(log, scout, &seen, &decision);
 		dry_count(&sums, &seen);
 		if (json)
 			good = dry_json(scout_log_window(log, i), theta, &seen, &decision) && good;
@@ -380,10 +437,10 @@ int scout_dry_run_run(int argc, char **argv)
 			"sees the\n"
 			"theta that it is at, and no other: where it would have been elsewhere, the last window at "
 			"that\n"
-			"theta stands in (earlier), or nothing is known (unknown); bytes come from shadows, where the "
-			"log\n"
-			"has them. scout+ hears what the run's exchanges have shown. It is a hint of what to run next, "
-			"and no\nmeasurement.\n",
+			"theta stands in (earlier), or nothing is known (unknown) and nothing decided. Bytes come from "
+			"shadows,\n"
+			"where the log has them. scout+ hears what the run's exchanges have shown. It is a hint of "
+			"what to run\nnext, and no measurement.\n",
 		.examples = "  phub scout dry-run run.jsonl --policy annealing --sigma 0.02\n",
 		.words_max = 1,
 		.options = options};

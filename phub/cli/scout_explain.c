@@ -47,7 +47,7 @@ static const char *explain_bytes(double bytes, char text[32])
 static void explain_what(const struct explain *x, unsigned i)
 {
 	const json_t *w = scout_log_window(&x->log, i);
-	double from = i ? explain_number(x, i - 1, "t") : 0, theta = scout_log_number(w, "theta"),
+	double from = scout_log_number(w, "t") - scout_log_steps(&x->log, i), theta = scout_log_number(w, "theta"),
 	       next = scout_log_number(w, "next");
 
 	printf("%s, step %.0f (steps %.0f to %.0f, at theta %g): it %s", x->log.name, scout_log_number(w, "t"),
@@ -140,19 +140,22 @@ static void explain_sent(const struct explain *x, unsigned i)
 	if (total > 0 && bsp > 0)
 		printf(", %.1f times fewer than BSP", bsp / total);
 	puts("");
-	if (explain_within(x, text) && scout_log_number(w, "bytes_within") >= 0)
-		printf("          %s a site in exchanges within: %s\n",
-			explain_bytes(scout_log_number(w, "bytes_within"), all), text);
+	if (!explain_within(x, text) || !(scout_log_number(w, "bytes_within") >= 0))
+		return;
+	total = 0;
+	for (unsigned at = 0; at <= i; at++)
+		total += explain_number(x, at, "bytes_within");
+	printf("          %s a site in exchanges within, %s since the start: %s\n",
+		explain_bytes(scout_log_number(w, "bytes_within"), sent), explain_bytes(total, all), text);
 }
 
 static void explain_cost(const struct explain *x, unsigned i)
 {
 	const json_t *w = scout_log_window(&x->log, i);
-	double cost = scout_log_number(w, "cost"), loss = scout_log_number(w, "AL"),
-	       steps = scout_log_number(w, "t") - (i ? explain_number(x, i - 1, "t") : 0);
+	double cost = scout_log_number(w, "cost"), loss = scout_log_number(w, "AL");
 	const struct scout_config *c = &x->config;
-	double within = scout_log_number(w, "bytes_within"), spent = scout_log_number(w, "spent");
-	double bytes = scout_log_number(w, "bytes") + (isnan(within) ? 0 : within);
+	double within = scout_log_weighed(w, "bytes_within"), spent = scout_log_number(w, "spent");
+	double bytes = scout_log_weighed(w, "bytes") + (isnan(within) ? 0 : within);
 	double model = price_of(c->price.unit, &c->price.link, (double)c->model_bytes, 1);
 
 	if (x->config.policy == SCOUT_PLUS) /* it weighs none */
@@ -164,7 +167,7 @@ static void explain_cost(const struct explain *x, unsigned i)
 	printf("  cost    %.4g", cost);
 	if (x->costs && !isnan(loss) && c->price.unit == PRICE_BYTES)
 		printf(" = %g max(0, %.4f - %g) + %g of %.4g models a step", c->lambda_loss, loss, c->sigma,
-			c->lambda_bytes, bytes / steps / (double)c->model_bytes);
+			c->lambda_bytes, bytes / c->period / (double)c->model_bytes);
 	else if (x->costs && !isnan(loss))
 		printf(" = %g max(0, %.4f - %g) + %g of %.4g models' %s a step: %.4g of %.4g", c->lambda_loss, loss,
 			c->sigma, c->lambda_bytes, spent / model, price_unit_name(c->price.unit), spent, model);
@@ -270,7 +273,13 @@ static void explain_window(const struct explain *x, unsigned i)
 
 static bool explain_changes(const struct explain *x, unsigned i)
 {
-	return explain_number(x, i, "theta") != explain_number(x, i, "next") ||
+	return explain_number(x, i, "theta") != explain_number(x, i, "next");
+}
+
+/* What is worth a line: changes, and where too few reports came to change anything by. */
+static bool explain_tells(const struct explain *x, unsigned i)
+{
+	return explain_changes(x, i) ||
 	       strcmp(scout_log_text(scout_log_window(&x->log, i), "action"), "falls back") == 0;
 }
 
@@ -289,15 +298,16 @@ static void explain_summary(const struct explain *x)
 					     pulls ? "pull" : "cost", "bytes", "reason"},
 		.align = "rrrlrrrl"};
 	struct scout_log_total total = scout_log_total(&x->log);
-	unsigned changes = 0;
+	unsigned changes = 0, told = 0;
 	char text[32], within[128];
 
 	for (unsigned i = 0; i < x->log.count; i++) {
 		const json_t *w = scout_log_window(&x->log, i);
 
-		if (!explain_changes(x, i))
+		if (!explain_tells(x, i))
 			continue;
-		changes++;
+		changes += explain_changes(x, i);
+		told++;
 		output_cell(&table, "%.0f", scout_log_number(w, "t"));
 		output_cell(&table, "%g", scout_log_number(w, "theta"));
 		output_cell(&table, "%g", scout_log_number(w, "next"));
@@ -307,12 +317,16 @@ static void explain_summary(const struct explain *x)
 		output_cell(&table, "%s", explain_bytes(scout_log_number(w, "bytes"), text));
 		output_cell(&table, "%s", scout_log_text(w, "reason"));
 	}
-	printf("%s: %s, policy %s, %.0f sites; %u windows, theta changed in %u.\n", x->log.name,
+	printf("%s: %s, policy %s, %.0f sites; %u windows, theta changed in %u", x->log.name,
 		scout_log_text(x->log.run, "algorithm"), scout_log_text(x->log.run, "policy"),
 		scout_log_number(x->log.run, "sites"), x->log.count, changes);
+	if (told > changes)
+		printf("; in %u more too few reports came, and it stayed", told - changes);
+	puts(".");
 	if (explain_within(x, within))
-		printf("Sites are within these: %s.\n", within);
-	if (changes)
+		printf("Sites are within these: %s%s%s.\n", within, isnan(total.within) ? "" : "; a site sent there ",
+			isnan(total.within) ? "" : explain_bytes(total.within, text));
+	if (told)
 		output_table_print(&table);
 	printf("%s at step %" PRIu64 ", theta %g", x->log.end ? "It ended" : "The log ends", total.t, total.theta);
 	if (!isnan(scout_log_saving(&total)))
@@ -381,7 +395,7 @@ static int explain_print(struct explain *x, bool one, uint64_t at, bool json)
 	else if (one)
 		good = explain_json(x, (unsigned)window);
 	for (unsigned i = 0; json && !one && i < x->log.count; i++)
-		if (explain_changes(x, i))
+		if (explain_tells(x, i))
 			good = explain_json(x, i) && good;
 	return good ? CLI_DONE : CLI_FAILED;
 }

@@ -46,6 +46,30 @@ const json_t *scout_log_window(const struct scout_log *log, unsigned i)
 	return json_array_get(log->windows, i);
 }
 
+double scout_log_weighed(const json_t *window, const char *field)
+{
+	char name[64];
+	double part;
+
+	snprintf(name, sizeof(name), "%s_cost", field);
+	part = scout_log_number(window, name);
+	return isnan(part) ? scout_log_number(window, field) : part;
+}
+
+double scout_log_steps(const struct scout_log *log, unsigned window)
+{
+	double before = window ? scout_log_number(scout_log_window(log, window - 1), "t") : 0;
+
+	return scout_log_number(scout_log_window(log, window), "t") - before;
+}
+
+json_t *scout_log_value(double value)
+{
+	if (!isfinite(value))
+		return json_null();
+	return value == floor(value) && fabs(value) < 1e15 ? json_integer((json_int_t)value) : json_real(value);
+}
+
 /* ---- reading ---- */
 
 static int log_take_run(struct scout_log *log, json_t *line, struct err *e)
@@ -206,6 +230,20 @@ bool scout_log_open(const char *path, struct scout_log *out)
 
 /* ---- sums ---- */
 
+/* NaN: no window has it. */
+static double log_sum(const struct scout_log *log, const char *field)
+{
+	double sum = NAN;
+
+	for (unsigned i = 0; i < log->count; i++) {
+		double bytes = scout_log_number(scout_log_window(log, i), field);
+
+		if (!isnan(bytes))
+			sum = bytes + (isnan(sum) ? 0 : sum);
+	}
+	return sum;
+}
+
 struct scout_log_total scout_log_total(const struct scout_log *log)
 {
 	const json_t *last = log->count ? scout_log_window(log, log->count - 1) : NULL, *end = log->end;
@@ -220,15 +258,14 @@ struct scout_log_total scout_log_total(const struct scout_log *log)
 	total.travel = scout_log_number(end, "bytes_travel");
 	total.accuracy = scout_log_number(end, "accuracy");
 	total.loss = scout_log_number(end, "loss");
+	total.within = scout_log_number(end, "bytes_within");
 	if (!end) {
 		total.theta = last ? scout_log_number(last, "next") : scout_log_number(log->run, "first");
 		total.accuracy = scout_log_number(score, "accuracy");
 		total.loss = scout_log_number(score, "loss");
-		total.bytes = total.travel = 0;
-	}
-	for (unsigned i = 0; !end && i < log->count; i++) {
-		total.bytes += scout_log_number(scout_log_window(log, i), "bytes");
-		total.travel += scout_log_number(scout_log_window(log, i), "bytes_travel");
+		total.bytes = log->count ? log_sum(log, "bytes") : 0;
+		total.travel = log->count ? log_sum(log, "bytes_travel") : 0;
+		total.within = log_sum(log, "bytes_within");
 	}
 	total.bsp = scout_log_number(log->run, "model_bytes") * (double)total.t;
 	if (last && isfinite(bsp))

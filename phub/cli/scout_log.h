@@ -45,11 +45,21 @@ const char *scout_log_text(const json_t *line, const char *field);
 double scout_log_element(const json_t *line, const char *field, unsigned i);
 unsigned scout_log_elements(const json_t *line, const char *field);
 
+/* Of a window's `field`, bytes or bytes_within, what the cost weighs: in one that outlasted the period a part. */
+double scout_log_weighed(const json_t *window, const char *field);
+
+/* How many steps a window had. */
+double scout_log_steps(const struct scout_log *log, unsigned window);
+
+/* For a line of JSON: null for what is not known; whole numbers keep all digits. */
+json_t *scout_log_value(double value);
+
 /* Of the whole run, by its last line, or by its windows where it has not ended. */
 struct scout_log_total {
 	uint64_t t;
 	double bytes, travel; /* mean of sites */
 	double bsp;           /* what BSP would have sent */
+	double within;        /* by the sites within: over other links; NaN: there are none */
 	double wire, theta, accuracy, loss, seconds;
 };
 

@@ -32,6 +32,8 @@ enum {
 	PLOT_EXIT_NO_PROGRAM = 127,
 };
 
+#define PLOT_MEGABYTE 1e6
+
 struct plot {
 	FILE *file;
 	const struct scout_log *logs;
@@ -289,6 +291,55 @@ static void plot_losses(struct plot *p)
 	plot_name(&c, row + 1, "#666666", "5 4", "averaged model, held out");
 }
 
+/* Sums over windows; where sites have others within. */
+static double plot_spent(const struct scout_log *log, unsigned window, bool within)
+{
+	double travel = plot_number(log, window, "bytes_travel");
+
+	if (within)
+		return plot_number(log, window, "bytes_within") / PLOT_MEGABYTE;
+	return (plot_number(log, window, "bytes") + (isnan(travel) ? 0 : travel)) / PLOT_MEGABYTE;
+}
+
+static void plot_spent_line(const struct chart *c, const struct plot *p, unsigned l, bool within)
+{
+	double from = 0, sum = 0;
+
+	for (unsigned i = 0; i < p->logs[l].count; i++) {
+		double t = plot_number(&p->logs[l], i, "t"), more = plot_spent(&p->logs[l], i, within);
+
+		chart_segment(c, from, sum, t, sum + more, chart_colour(l), within ? "5 4" : NULL);
+		from = t;
+		sum += isnan(more) ? 0 : more;
+	}
+}
+
+static void plot_links(struct plot *p)
+{
+	struct chart c = plot_begin(p, PLOT_PANEL);
+	unsigned row;
+
+	chart_widen(&c, 0, 0);
+	for (unsigned l = 0; l < p->count; l++) {
+		double sums[2] = {0, 0};
+
+		for (unsigned i = 0; i < p->logs[l].count; i++) {
+			for (unsigned k = 0; k < 2; k++)
+				sums[k] += fmax(plot_spent(&p->logs[l], i, k), 0);
+			chart_widen(&c, plot_number(&p->logs[l], i, "t"), fmax(sums[0], sums[1]));
+		}
+	}
+	chart_settle(&c);
+	chart_frame(&c, "Bytes, by class of links", "step", "MB a site", true);
+	for (unsigned l = 0; l < p->count; l++) {
+		plot_spent_line(&c, p, l, false);
+		plot_spent_line(&c, p, l, true);
+	}
+	row = plot_legend(p, &c, 3) + 1;
+	plot_name(&c, row, "#666666", NULL, "between these sites");
+	plot_name(&c, row + 1, "#666666", "5 4", "within them");
+}
+
 /* The scale beside a heat map, with 1/K marked. */
 static void plot_scale(const struct chart *c, double sites)
 {
@@ -433,7 +484,8 @@ static double plot_height(const struct plot *p)
 {
 	double height = 0, panel = PLOT_ABOVE + PLOT_PANEL + PLOT_BELOW;
 
-	height += (p->theta_count > 0 ? panel : 0) + (plot_has(p, "AL") ? panel : 0) + (plot_has_loss(p) ? panel : 0);
+	height += (p->theta_count > 0 ? panel : 0) + (plot_has(p, "AL") ? panel : 0) + (plot_has_loss(p) ? panel : 0) +
+		  (plot_has(p, "bytes_within") ? panel : 0);
 	for (unsigned l = 0; l < p->count; l++) {
 		const unsigned rows = plot_rows(&p->logs[l]);
 
@@ -462,6 +514,8 @@ static int plot_draw(struct plot *p, const char *path, struct err *e)
 		plot_loss_of_accuracy(p);
 	if (plot_has_loss(p))
 		plot_losses(p);
+	if (plot_has(p, "bytes_within"))
+		plot_links(p);
 	if (plot_accuracies(p) > 1)
 		plot_front(p);
 	for (unsigned l = 0; l < p->count; l++)
@@ -530,8 +584,8 @@ int scout_plot_run(int argc, char **argv)
 		.words = "LOG...",
 		.about = "A picture of runs, by their decision logs: theta, accuracy lost on other sites' data and "
 			 "losses over\n"
-			 "time; of several, bytes against accuracy with the Pareto front; the alignment r of each "
-			 "tensor.\n"
+			 "time; bytes by class of links, where sites have others within; of several runs, bytes "
+			 "against accuracy with\nthe Pareto front; the alignment r of each tensor.\n"
 			 "What the logs do not know is left out. - is standard input.\n",
 		.examples = "  phub scout plot --out run.svg run.jsonl\n"
 			    "  phub scout plot --out all.png bsp.jsonl hill.jsonl local-*.jsonl\n",

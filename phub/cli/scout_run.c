@@ -52,7 +52,9 @@ struct run {
 static void run_take_line(struct run *run)
 {
 	json_t *line = json_loadb(run->line, run->length, 0, NULL);
-	double loss = scout_log_number(line, "AL"), total = scout_log_number(line, "bytes_total");
+	double loss = scout_log_number(line, "AL"), total = scout_log_number(line, "bytes_total"),
+	       within = scout_log_number(line, "bytes_within");
+	char text[32];
 	size_t used;
 
 	if (strcmp(scout_log_text(line, "scout"), "decision") == 0) {
@@ -62,8 +64,11 @@ static void run_take_line(struct run *run)
 			used += (size_t)snprintf(run->status + used, sizeof(run->status) - used,
 				", %.1f points lost elsewhere", 100 * loss);
 		if (total > 0 && used < sizeof(run->status))
-			snprintf(run->status + used, sizeof(run->status) - used, ", %.1f times fewer bytes than BSP",
-				scout_log_number(line, "bytes_bsp") / total);
+			used += (size_t)snprintf(run->status + used, sizeof(run->status) - used,
+				", %.1f times fewer bytes than BSP", scout_log_number(line, "bytes_bsp") / total);
+		if (within >= 0 && within < 1e18 && used < sizeof(run->status))
+			snprintf(run->status + used, sizeof(run->status) - used, ", %s within in this window",
+				output_bytes((uint64_t)within, text));
 	}
 	json_decref(line);
 }

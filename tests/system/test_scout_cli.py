@@ -106,6 +106,15 @@ def explain():
     check(told["t"] == 80 and told["reason"] == w["reason"] and any(t["theta"] == w["theta"] for t in told["tried"]), str(told))
 
 
+def explain_falls_back():
+    """explain: a window without reports is told, and is no change of theta where that stays"""
+    stays = {"theta": 1, "next": 1, "action": "falls back", "AL": None}
+    path = changed(hill(), "back", lambda own: own[:1] + [json.dumps({**json.loads(line), **stays}) + "\n" for line in own[1:4]])
+    out, _ = phub("explain", path)
+    holds(out, r"3 windows, theta changed in 0; in 3 more too few reports came, and it stayed\.", r"\n *20 +1 +1 +falls back ")
+    check(len(lines(phub("explain", path, "--json")[0])) == 3, "lines of JSON")
+
+
 def nothing_to_explain():
     """explain: a step that no window has, and a run without windows"""
     holds(phub("explain", hill(), "--at", "161", status=1)[1], "no window has step 161; the last one ends with step 160")
@@ -126,9 +135,19 @@ def dry_run_of_others():
     check(all(line["known"] == "unknown" and line["AL"] is None for line in told if line["ran"] != 20), str(told))
     check(all(line["shadow"] for line in told if line["ran"] != 20) and sum(line["bytes"] for line in told) == 8 * 30952, str(told))
     out, _ = phub("dry-run", hill(), "--policy", "fixed", "--thetas", "20", "--first", "20")
-    holds(out, "fixed instead of hill: theta 20 at the end", "it was never tried", "It would have sent 247.6 KB a site in exchanges; the run sent")
+    holds(out, "fixed instead of hill: theta 20 at the end", "which was not tried until then", "It would have sent 247.6 KB a site in exchanges; the run sent")
     out, _ = phub("dry-run", hill(), "--policy", "fixed", "--thetas", "7", "--first", "7")
     holds(out, "is not known in 8 windows: the run had no shadow")
+    told = lines(phub("dry-run", hill(), "--thetas", "7,10", "--first", "10", "--json")[0])
+    check(told[0]["next"] == 7 and all((line["next"], line["action"], line["known"]) == (7, None, "unknown") for line in told[1:]), str(told))
+    holds(phub("dry-run", hill(), "--thetas", "7,10", "--first", "10")[0], "hill again: theta 7 at the end", "has decided nothing in 7 windows",
+          "the run has not tried this theta yet")
+    fixed = changed(hill(), "fixed", lambda own: [own[0].replace('"hill"', '"fixed"')] + [
+        json.dumps({**json.loads(line), "AL": None, "theta": 10, "next": 10}) + "\n" for line in own[1:]])
+    out, _ = phub("dry-run", fixed, "--policy", "hill", "--first", "10")
+    holds(out, "no model has travelled in the run", "hill instead of fixed: theta 10 at the end", "has decided nothing in 8 windows")
+    silent = changed(hill(), "silent", lambda own: own[:1] + [own[1].replace('"AL":', '"was":')] + own[2:])
+    check(lines(phub("dry-run", silent, "--json")[0])[0]["action"] == "falls back", "reports that were missing")
     loose = lines(phub("dry-run", hill(), "--sigma", "1", "--json")[0])
     check(loose[0]["action"] == "loosens", str(loose[0]))
     seeds = [phub("dry-run", hill(), "--policy", "annealing", "--seed", seed, "--json")[0] for seed in (1, 1, 2, 3, 4)]
@@ -328,7 +347,8 @@ def run_on_a_terminal():
     """run: a terminal has a line that tells how far they are, and no trace of it behind what sites write"""
     ours, theirs = pty.openpty()
     script = 'head -3 "$0" >"$PHUB_SCOUT_LOG"; sleep 1; echo done >&2; cp "$0" "$PHUB_SCOUT_LOG"'
-    process = subprocess.Popen([PHUB, "scout", "run", "--sites", "1", "--box", "phub://x/y", "--out", "tty.jsonl", "--", "sh", "-c", script, hill()],
+    within = changed(hill(), "within", lambda own: [line.replace('"bytes_bsp":', '"bytes_within":2000000,"bytes_bsp":') for line in own])
+    process = subprocess.Popen([PHUB, "scout", "run", "--sites", "1", "--box", "phub://x/y", "--out", "tty.jsonl", "--", "sh", "-c", script, within],
                                stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=theirs, env=rig.QUIET, cwd=FOLDER)
     os.close(theirs)
     seen = b""
@@ -338,7 +358,7 @@ def run_on_a_terminal():
         except OSError:  # its end
             break
     check(process.wait() == 0, seen.decode())
-    holds(seen.decode(), r"\rstep 40, theta \d+, [\d.-]+ points lost elsewhere, [\d.]+ times fewer bytes than BSP\x1b\[K", r"\r\x1b\[K\[0\] done\r\n")
+    holds(seen.decode(), r"\rstep 40, theta \d+, [\d.-]+ points lost elsewhere, [\d.]+ times fewer bytes than BSP, 2\.0 MB within in this window\x1b\[K", r"\r\x1b\[K\[0\] done\r\n")
 
 
 def run_interrupted():
@@ -611,6 +631,6 @@ for step in range(200, 700, 100):
 
 if __name__ == "__main__":
     os.environ["BUILD"] = str(rig.BUILD)
-    rig.run([compare, explain, nothing_to_explain, dry_run_of_itself, dry_run_of_others, better, plot, names_in_pictures, cut_off,
+    rig.run([compare, explain, explain_falls_back, nothing_to_explain, dry_run_of_itself, dry_run_of_others, better, plot, names_in_pictures, cut_off,
              standard_input, broken, strange, wrong_words, run_sites, run_trains, run_long_lines, run_that_fails, run_on_a_terminal, run_interrupted, run_wrong_words, advise, advise_pulls, advise_waits,
              advise_strangers, advise_secret, advise_sockets, advise_wrong_words, advise_python], None if STUDY.exists() else f"{STUDY} is not there (make test-programs)")

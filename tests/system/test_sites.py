@@ -5,6 +5,7 @@ import errno
 import json
 import pathlib
 import random
+import subprocess
 import tempfile
 import time
 
@@ -22,9 +23,15 @@ def words(arguments):
     return [f"{name}={value}" for name, value in arguments.items()]
 
 
+def scout(*arguments):
+    """What phub scout says."""
+    return subprocess.run([rig.BUILD / "phub", "scout", *map(str, arguments)], check=True, capture_output=True, text=True, timeout=rig.DEADLINE_S,
+                          env=rig.QUIET).stdout
+
+
 class Site(rig.Process):
-    def __init__(self, box, job, rank, world=WORLD, **arguments):
-        super().__init__(f"{job}.{rank}", [SKEWED, box.url(job), f"rank={rank}", f"world={world}", *words(arguments)])
+    def __init__(self, box, job, rank, world=WORLD, env=None, **arguments):
+        super().__init__(f"{job}.{rank}", [SKEWED, box.url(job), f"rank={rank}", f"world={world}", *words(arguments)], env)
         self.rank = rank
 
     def lines(self, event=None):
@@ -241,6 +248,19 @@ def log_bytes():
         check(all(line["bytes"] == 5200 and line["bytes_cost"] == 2080 for line in windows), f"{windows}")
         check(windows[-1]["bytes_total"] - 4 * 5200 == ends[0]["bytes"] == 4 * 5200, f"{windows[-1]} {ends[0]}")
         check(all(abs(line["cost"] - 50 * max(0, line["AL"] - 0.05) - 0.04) < 1e-6 for line in windows), f"{windows}")
+        holds(scout("explain", path, "--at", 60), r"5\.2 KB a site in exchanges", r"31\.2 KB since the start", r"1 of 0\.04 models a step")
+        ended, cut = json.loads(scout("compare", "--json", path)), pathlib.Path(folder, "cut")
+        cut.write_text("".join(path.read_text().splitlines(True)[:-1]))
+        check(json.loads(scout("compare", "--json", cut))["bytes"] == ended["bytes"] == 4 * 5200, f"{ended}")
+        for job, unit in (("climbs", {}), ("costs", {"PHUB_SCOUT_UNIT": "seconds", "PHUB_SCOUT_RATE": "1e6", "PHUB_SCOUT_LATENCY": "0.01"})):
+            for site in sites(box, job, env=unit, algorithm="local", policy="hill", thetas="1,4,15,25", first=3, period=10, log=path):
+                site.end()
+            windows = [line for line in map(json.loads, path.read_text().splitlines()) if line["scout"] == "decision"]
+            check(any("bytes_cost" in line for line in windows) and len({line["theta"] for line in windows}) > 2, f"{windows}")
+            again = [json.loads(line) for line in scout("dry-run", "--json", path).splitlines()]
+            check([(line["next"], line["bytes"], line["reason"]) for line in again] == [(line["next"], line["bytes"], line["reason"]) for line in windows],
+                  f"it decided otherwise: {again} {windows}")
+            holds(scout("dry-run", path), "hill again: ", r"It would have sent ([\d.]+ KB) a site in exchanges; the run sent \1\.")
     box.stop()
 
 

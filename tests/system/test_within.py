@@ -129,9 +129,19 @@ def logged():
         check(windows[1]["t"] - windows[0]["t"] == 12 and "bytes_within_cost" not in windows[0], f"{windows[:2]}")
         check(lines[-1]["bytes_within"] == ends[0]["bytes_within"] == 60 * MODEL and lines[-1]["bytes"] == ends[0]["bytes"], f"{lines[-1]}")
         out = subprocess.run([PHUB, "scout", "explain", log, "--at", str(windows[1]["t"])], check=True, capture_output=True, text=True, env=rig.QUIET).stdout
-        holds(out, r"2\.4 MB a site in exchanges within: local, at theta 1, over rack\n")
+        holds(out, r"2\.4 MB a site in exchanges within, 4\.4 MB since the start: local, at theta 1, over rack\n")
         out = subprocess.run([PHUB, "scout", "explain", log], check=True, capture_output=True, text=True, env=rig.QUIET).stdout
-        holds(out, r"Sites are within these: local, at theta 1, over rack\.\n")
+        holds(out, r"Sites are within these: local, at theta 1, over rack; a site sent there 12\.0 MB\.\n")
+        out = subprocess.run([PHUB, "scout", "compare", log], check=True, capture_output=True, text=True, env=rig.QUIET).stdout
+        holds(out, r"travelled +within +fewer", r"\nacross +local +hill +60 +\d\.\d MB +\d\.\d MB +12\.0 MB ", "within: that the sites within these sent")
+        cut = pathlib.Path(folder) / "cut.jsonl"
+        cut.write_text("".join(log.read_text().splitlines(True)[:-1]))
+        out = subprocess.run([PHUB, "scout", "compare", "--json", log, cut], check=True, capture_output=True, text=True, env=rig.QUIET).stdout
+        sent = [json.loads(line)["bytes_within"] for line in out.splitlines()]
+        check(sent == [60 * MODEL, windows[-1]["t"] * MODEL], f"in the end, and by windows: {sent}")
+        picture = pathlib.Path(folder) / "links.svg"
+        subprocess.run([PHUB, "scout", "plot", log, "--out", picture], check=True, env=rig.QUIET)
+        holds(picture.read_text(), "Bytes, by class of links", "within them")
         cost = {"unit": "seconds", "rate": 1e8, "latency": 0.02, "latency_within": 0.001, "rate_within": 1e9}
         ends = [worker.end() for worker in racks.workers("cost", env={f"PHUB_SCOUT_ACROSS_{name.upper()}": str(value) for name, value in cost.items()},
                                                          rack_theta=1, thetas="2,4,10", period=10, steps=60, log=log)]
