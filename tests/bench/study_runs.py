@@ -28,8 +28,9 @@ class Run:
         self.end = next(line for line in lines if line["study"] == "run")
         self.points = 100 * self.end["accuracy"]
         self.bytes = self.end["bytes"] + self.end["bytes_travel"]
-        self.wire = self.end["bytes_wire"]  # as sparse ones are coded; models that travel are not in it
         self.box = self.end.get("bytes_box")  # where there was one: payload that came to it
+        # As sparse ones are coded; where there was a box models that travel are in it already.
+        self.wire = self.end["bytes_wire"] + (0 if self.box else self.end["bytes_travel"])
 
 
 def yield_to_others():
@@ -86,6 +87,9 @@ class Runner:
         self.folder.mkdir(parents=True, exist_ok=True)
         self.processes, self.ended = set(), False
 
+    def words(self, cell, seed):
+        return [*cell.words(), "--seeds", str(seed), "--on", self.on]
+
     def path(self, words):
         return self.folder / (hashlib.sha256(json.dumps([self.hash, words]).encode()).hexdigest()[:32] + ".jsonl")
 
@@ -112,12 +116,21 @@ class Runner:
 
     def run(self, cell, seed, step=lambda text: None):
         """(Run, whether it ran now)"""
-        words = [*cell.words(), "--seeds", str(seed), "--on", self.on]
+        words = self.words(cell, seed)
         path = self.path(words)
         ran = not path.exists()
         if ran:
             self.execute(words, path, step)
         return Run(path.read_text()), ran
+
+    def kept(self, wanted):
+        """{cell: {seed: Run}} of those that have run."""
+        found = {}
+        for cell, seed in wanted:
+            path = self.path(self.words(cell, seed))
+            if path.exists():
+                found.setdefault(cell, {})[seed] = Run(path.read_text())
+        return found
 
     def end(self):
         """Whatever runs."""

@@ -70,7 +70,7 @@ def windows(cell):
     if not cell.policy or cell.policy == "replay":
         return []
     thetas = study.GRIDS[cell.algorithm]
-    places = [4] * 5 + [3, 2, 1, 1, 0] + [1, 2, 3, 3, 3] if cell.drift else [2] * 15
+    places = [4] * 5 + [3, 2, 1, 1, 0] + [1, 2, 3, 3, 3] if cell.drift else [2] * 15  # oracles at 0, 100, 20 %: 5, 0, 3
     return [{"study": "window", "theta": thetas[place], "loss": 0.04, "bytes": sent(cell) / study.STEPS, "action": "stays"}
             for place in places]
 
@@ -112,7 +112,7 @@ def each_line_can_fail():
         "R3": lambda cell, seed: cell.norm == "batch" and cell.skew == 100 and {"accuracy": 0.7301},
         "R4": lambda cell, seed: cell == study.Cell(skew=100) and {"accuracy": 0.8699},
         "R5": lambda cell, seed: cell == study.Grid().usual("local", 0) and {"accuracy": 0.84},
-        "R6": lambda cell, seed: hill(cell) and cell.skew == 20 and {"bytes_travel": sent(cell)},
+        "R6": lambda cell, seed: hill(cell) and cell.skew == 20 and {"bytes_wire": BSP_BYTES / 19},
         "B1": lambda cell, seed: better(cell) and cell.skew == 40 and {"accuracy": 0.8699},
         "B2": lambda cell, seed: better(cell) and cell.skew == 100 and {"bytes": BSP_BYTES},
         "B3": lambda cell, seed: better(cell) and cell.skew in (0, 20, 40) and {"bytes": BSP_BYTES / 25},
@@ -129,15 +129,33 @@ def drift_that_is_not_followed():
         for window in [window for run in runs.values() for window in run.windows if cell.drift and cell.policy]:
             window["theta"] = 5
     line = study.judge("B4", study.Grid(), results)
-    check(line.ok is False and "[[1, 1]]" in str(line), str(line))
+    check(line.ok is False and "[[1, 1]] to thetas" in str(line), str(line))
+
+
+def drift_to_another_theta():
+    """B4: theta is back where it is near the oracle's, and stays; not where it is at rest elsewhere, or passes by."""
+    results, grid, far = world(), study.Grid(), float("inf")
+    check(study.phase_goals(grid, results) == [5, 0, 3], f"{study.phase_goals(grid, results)}")
+    line = study.judge("B4", grid, results)
+    check(line.ok and "[[3, 2]] to the oracles [1, 10], [[2, 2]] to thetas [[20, 2, 10]]" in str(line), str(line))
+    check([study.windows_to(places, 2) for places in ([5, 4, 3, 3], [3, 5, 5, 5, 2, 2], [2, 5, 5, 5], [5, 5], [1])] == [3, 5, far, far, 1], "by hand")
+    for window in results.runs[study.b4_cells(grid)[0]][1].windows[10:]:
+        window["theta"] = 2  # at once at a theta that is tighter than the oracle's of 20 %
+    line = study.judge("B4", grid, results)
+    check(line.ok is False and "[[3, inf]] to the oracles [1, 10], [[2, 1]]" in str(line), str(line))
 
 
 def bytes_on_the_wire():
-    """R1 goes by what travels, not by what papers count."""
-    gaia = study.Grid().usual("gaia", 0)
-    for field, ok in (("bytes", True), ("bytes_wire", False)):
-        line = study.judge("R1", study.Grid(), world(lambda cell, seed, field=field: {field: BSP_BYTES / 9} if cell == gaia else {}))
-        check(line.ok is ok and "9.0x" in str(line), str(line))
+    """R1 and R6 go by what travels, models too, not by what papers count."""
+    gaia, hill = study.Grid().usual("gaia", 0), study.Grid().scouted("hill", "gaia", 20)
+    for name, cell, at in (("R1", gaia, 9), ("R6", hill, 19)):
+        for field, ok in (("bytes", True), ("bytes_wire", False)):
+            line = study.judge(name, study.Grid(), world(lambda of, seed, cell=cell, field=field, at=at: {field: BSP_BYTES / at} if of == cell else {}))
+            check(line.ok is ok and f"{at}.0x" in str(line), str(line))
+    line = study.judge("R6", study.Grid(), world(lambda of, seed: {"bytes_travel": BSP_BYTES / 80} if of == hill else {}))
+    check(line.ok is False and "19.0x fewer bytes on the wire, 19.0x as papers" in str(line), str(line))
+    run = study_runs.Run(told(gaia, bytes_wire=7, bytes_travel=5, bytes_box=7))
+    check(run.wire == 7, f"a box has counted models that travel: {run.wire}")
 
 
 def windows_can_fail_lines():
@@ -163,7 +181,11 @@ def windows_can_fail_lines():
     check(marks(results)["B2"] is False, "as many bytes as BSP pass")
     for algorithm in study.GRIDS:
         results.runs[study.Grid().scouted(study.BETTER, algorithm, 100)][1].windows[3]["action"] = "cannot"
-    check(marks(results)["B2"] is True, "one that says that it cannot passes")
+    check(marks(results)["B2"] is True, "one that says that it cannot, as nothing can, passes")
+    for run in results.runs[study.Cell("local", 2, 100)].values():
+        run.points, run.bytes = 87.5, BSP_BYTES / 2
+    line = study.judge("B2", study.Grid(), results)
+    check(line.ok is False and str(line).count("loses") == 1 and "the oracle, local 2, 100 %, group, K=5: 2.00x" in str(line), str(line))
 
 
 def median_of_seeds_counts():
@@ -174,13 +196,16 @@ def median_of_seeds_counts():
 
 
 def no_mark_without_a_cell():
+    """A line that lacks a cell, or BSP beside it, says so; the others are judged, with fewer seeds, too."""
     results = world()
     del results.runs[study.Grid().rivals("fda", 20)[0]]
-    try:
-        study.judge("B3", study.Grid(), results)
-    except study_runs.Failure:
-        return
-    raise AssertionError("judged without a rival's cell")
+    line = study.judge("B3", study.Grid(), results)
+    check(line.ok is None and str(line).startswith("---- B3: not judged: 1 of its cells") and "fda 0.3, 20 %" in str(line), str(line))
+    check({name: mark for name, mark in marks(results).items() if name != "B3"} == {name: mark for name, mark in GOOD.items() if name != "B3"}, "others")
+    del results.runs[study.Grid().usual("gaia", 0)][2]
+    check(marks(results)["R1"] is True, "two seeds of three")
+    results.runs[study.Grid().usual("gaia", 0)] = {9: next(iter(results.runs[study.Grid().usual("gaia", 0)].values()))}
+    check(marks(results)["R1"] is None, "a seed without BSP's")
 
 
 def numbers_by_hand():
@@ -218,6 +243,15 @@ def grid():
     full = study.plan([study.Grid(True, sites) for sites in (5, 2, 10)], list(study.LINES), options)
     check({seed for _, seed in full} == set(range(1, 11)) and {cell.sites for cell, _ in full} == {2, 5, 10}, "the full grid")
     check({cell.dirichlet for cell, _ in full} == {None, 0.1, 0.5, 1}, "with Dirichlet")
+    left = full  # of each K what lines ask for, a seed after the other; then the rest
+    for sites in (5, 2, 10):
+        cells = {cell for name in study.LINES for cell in study.LINES[name][0](study.Grid(True, sites))} & {cell for cell, _ in left}
+        stage, left = left[:10 * len(cells)], left[10 * len(cells):]
+        check([seed for _, seed in stage] == [seed for seed in range(1, 11) for _ in cells], f"seeds of K={sites}: {stage[:3]}")
+        check({cell for cell, _ in stage} == cells and not cells & {cell for cell, _ in left}, f"cells of K={sites}")
+    check(len(set(full)) == len(full) and all(cell in study.others(study.Grid(True, cell.sites)) for cell, _ in left), "each once")
+    options = study.arguments(["--full", "--sites", "2,10", "--seeds", "1-2"])
+    check(options.sites == [2, 10] and list(options.seeds) == [1, 2], f"{options}")
     valid = study.plan([study.Grid(True)], ["R1"], study.arguments(["--on", "valid"]))
     check({seed for _, seed in valid} == {100, 101, 102}, "other seeds to fix parameters on")
 
@@ -266,6 +300,20 @@ def process():
         check("FAIL R3" in out and "14.00 points lost" in out and len(fake.calls()) == 30, out)
 
 
+def cached():
+    """--cached runs nothing, and judges by what has run."""
+    with tempfile.TemporaryDirectory() as folder:
+        fake = Fake(folder)
+        fake.study("--lines", "R3", "--seeds", "2", "--sites", "5")
+        fake.calls()
+        out, _ = fake.study("--lines", "R3,R5", "--cached")
+        check("PASS R3" in out and "---- R5: not judged: " in out and not fake.calls(), out)
+        text = (fake.folder / "study/report.md").read_text()
+        check("| bsp, 100 %, batch, K=5 | 1 | 70.00 |" in text, text)
+        out, _ = fake.study("--lines", "R3", "--cached", "--seeds", "7")
+        check("---- R3: not judged" in out and not fake.calls(), out)
+
+
 def interrupted():
     with tempfile.TemporaryDirectory() as folder:
         fake = Fake(folder)
@@ -296,7 +344,7 @@ def stopped():
             child = pathlib.Path("/proc", (fake.folder / "slow").read_text().strip(), "cmdline")
             check(not child.exists() or b"97" not in child.read_bytes(), "what it had started runs on")
             kept = list((fake.folder / "study/cache").iterdir())
-            check(len(kept) == 1 and kept[0].suffix == ".jsonl", f"{kept}")
+            check(len(kept) == 10 and all(path.suffix == ".jsonl" for path in kept), f"not those of the first seed: {kept}")
 
 
 def progress():
@@ -335,6 +383,11 @@ def broken():
         check("no line R5" in err and "R1, R2, R3, R4" in err, err)
         _, err = fake.study("--torch", "--full", status=2)
         check("neither --full" in err, err)
+        _, err = fake.study("--torch", "--cached", status=2)
+        check("neither --sites nor --cached" in err, err)
+        for sites in ("0", "5,x"):
+            _, err = fake.study("--full", "--sites", sites, status=2)
+            check("--sites" in err, err)
 
 
 def skew_study():
@@ -451,7 +504,7 @@ def torch_runs():
 
 
 if __name__ == "__main__":
-    cases = [every_line_passes, each_line_can_fail, bytes_on_the_wire, drift_that_is_not_followed, windows_can_fail_lines, median_of_seeds_counts, no_mark_without_a_cell,
-             numbers_by_hand, oracle, grid, process, interrupted, stopped, progress, as_json, broken, skew_study, torch_lines, torch_rows,
+    cases = [every_line_passes, each_line_can_fail, bytes_on_the_wire, drift_that_is_not_followed, drift_to_another_theta, windows_can_fail_lines, median_of_seeds_counts, no_mark_without_a_cell,
+             numbers_by_hand, oracle, grid, process, cached, interrupted, stopped, progress, as_json, broken, skew_study, torch_lines, torch_rows,
              torch_counts, torch_site_fails, torch_runs]
     rig.run(cases, None if PROGRAM.exists() else f"{PROGRAM} is not there (make test-programs)")
