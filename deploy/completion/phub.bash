@@ -203,7 +203,7 @@ _phub_words() { # COMMAND SUBCOMMAND WORD
 		explain) words='--at --json --help' ;;
 		plot) words='--out --help' ;;
 		dry-run)
-			words='--policy --thetas --first --sigma --gain --lambda-loss --lambda-bytes --unit --rate --latency --price --seed
+			words='--policy --thetas --theta --sigma --gain --lambda-loss --lambda-bytes --unit --rate --latency --price --seed
 				--json --help'
 			;;
 		*) words='run compare explain plot dry-run advise --help' ;;

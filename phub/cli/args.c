@@ -163,7 +163,8 @@ static int args_set_reals(const struct args_usage *u, const struct args_option *
 
 		/* strtod() takes signs, blanks, hexadecimals and infinities too. */
 		if (list.count == ARGS_REALS_MAX || end == at || !isdigit((unsigned char)*at) || !isfinite(number) ||
-			memchr(at, 'x', (size_t)(end - at)) || (*end && *end != ',') || (*end && o->type == ARGS_REAL))
+			memchr(at, 'x', (size_t)(end - at)) || (*end && *end != ',') ||
+			(*end && o->type == ARGS_REAL) || (o->max > 0 && number > (double)o->max))
 			break;
 		list.at[list.count++] = number;
 		at = end + 1;
@@ -175,6 +176,9 @@ static int args_set_reals(const struct args_usage *u, const struct args_option *
 			*(struct args_reals *)o->target = list;
 		return ARGS_GO_ON;
 	}
+	if (o->type == ARGS_REAL && o->max > 0)
+		return args_wrong(
+			u, "--%s %s: allowed is a number from 0 to %" PRIu64 ", like 0.05", o->name, text, o->max);
 	if (o->type == ARGS_REAL)
 		return args_wrong(u, "--%s %s: allowed is a number from 0 on, like 0.05", o->name, text);
 	return args_wrong(

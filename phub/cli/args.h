@@ -23,7 +23,7 @@ enum args_type {
 	ARGS_SECONDS, /* uint64_t, nanoseconds: seconds, min..max in milliseconds, "1", "0.5s", "300ms" */
 	ARGS_CHOICE,  /* int: index in choices */
 	ARGS_LIST,    /* struct args_list: numbers with commas, each min..max */
-	ARGS_REAL,    /* double: a number from 0 on, "0.05" */
+	ARGS_REAL,    /* double: a number from 0 on, or to max where that is above 0, "0.05" */
 	ARGS_REALS,   /* struct args_reals: such numbers with commas */
 };
 

@@ -13,6 +13,7 @@ enum cli_exit {
 	CLI_DONE = 0,
 	CLI_FAILED = 1,
 	CLI_USAGE = 2,
+	CLI_SIGNAL = 128, /* plus a signal's number: it has ended by that, in order */
 };
 
 struct cli_command {

@@ -30,6 +30,7 @@
 #include "phub/cli/cli.h"
 #include "phub/cli/output.h"
 #include "phub/cli/scout.h"
+#include "phub/cli/scout_check.h"
 #include "transport/stream.h"
 
 enum {
@@ -42,9 +43,8 @@ enum {
 struct advise_options {
 	const char *listen, *out, *secret_file;
 	uint64_t sites, period, model_bytes, seed, wait_ns;
-	int policy;
+	struct scout_given given; /* its policy is known, and costs are in bytes */
 	struct args_reals thetas;
-	double theta, sigma, gain, lambda_loss, lambda_bytes;
 	bool json;
 };
 
@@ -68,7 +68,8 @@ struct advise {
 	struct scout_decision last; /* what is answered to who only asks */
 	uint64_t step, last_step;   /* of this window's reports, the most; of the last window's */
 	uint64_t end_ns;            /* of this window */
-	double total;               /* bytes that a site has sent, the mean */
+	double total;               /* bytes that a site has sent, the mean, */
+	double total_bsp;           /* and would have sent by BSP in what was reported */
 	double rate;                /* of learning, the last that was said */
 	unsigned waiting;
 	int fd;
@@ -133,6 +134,16 @@ static void advise_accept(struct advise *a)
 
 /* ---- windows ---- */
 
+/* By BSP a site would have sent a model a step. Of what nobody has reported nothing is known: of a window that all have
+ * passed over, and of steps before one in which they had no advice. */
+static double advise_bsp(const struct advise *a)
+{
+	const uint64_t steps = a->step > a->last_step ? a->step - a->last_step : 0;
+	const uint64_t counted = steps < a->options->period ? steps : a->options->period;
+
+	return (double)a->options->model_bytes * (double)counted * a->waiting / (double)a->options->sites;
+}
+
 static void advise_record(struct advise *a, const struct scout_report *reports, double theta)
 {
 	const unsigned sites = (unsigned)a->options->sites;
@@ -151,7 +162,8 @@ static void advise_record(struct advise *a, const struct scout_report *reports, 
 	}
 	a->total += d.bytes + d.bytes_travel;
 	d.bytes_total = a->total;
-	d.bytes_bsp = (double)a->options->model_bytes * (double)a->step;
+	a->total_bsp += advise_bsp(a);
+	d.bytes_bsp = a->total_bsp;
 	d.train_loss = a->last.seen.train;
 	if (record_decision(&d, line, sizeof(line)) >= sizeof(line))
 		return;
@@ -444,16 +456,24 @@ static int advise_read_secret(struct advise *a, struct err *e)
 
 /* ---- beginning and end ---- */
 
+static double advise_or(double given, double usual)
+{
+	return isnan(given) ? usual : given;
+}
+
 static int advise_config(const struct advise_options *o, struct scout_config *c, struct err *e)
 {
+	int rc;
+
 	scout_defaults(c);
-	c->policy = (enum scout_policy)o->policy;
+	c->policy = (enum scout_policy)o->given.policy;
 	c->period = (uint32_t)o->period;
 	c->model_bytes = o->model_bytes;
 	c->seed = o->seed;
-	c->sigma = o->sigma;
-	c->lambda_loss = o->lambda_loss;
-	c->lambda_bytes = o->lambda_bytes;
+	c->sigma = advise_or(o->given.sigma, c->sigma);
+	c->lambda_loss = advise_or(o->given.lambda_loss, c->lambda_loss);
+	c->lambda_bytes = advise_or(o->given.lambda_bytes, c->lambda_bytes);
+	c->plus.sigma = advise_or(o->given.gain, c->plus.sigma);
 	c->theta_count = o->thetas.count;
 	memcpy(c->thetas, o->thetas.at, o->thetas.count * sizeof(double));
 	for (unsigned i = 0; i < c->theta_count; i++)
@@ -462,14 +482,10 @@ static int advise_config(const struct advise_options *o, struct scout_config *c,
 	if (c->policy == SCOUT_REPLAY) {
 		memcpy(c->schedule, c->thetas, sizeof(c->thetas));
 		c->schedule_count = c->theta_count;
-		c->theta_count = c->theta_count ? 1 : 0;
+		c->theta_count = 1; /* of a replay it says nothing */
 	}
-	while (!isnan(o->theta) && c->first < c->theta_count && c->thetas[c->first] != o->theta)
-		c->first++;
-	if (c->first == c->theta_count && c->theta_count > 0)
-		return err_set(e, -EINVAL, "--theta %g: is none of --thetas", o->theta);
-	c->plus.sigma = o->gain;
-	return options_needs(c, SITE_LOCAL, e);
+	rc = options_thetas(c, SITE_LOCAL, e);
+	return rc < 0 ? rc : options_needs(c, SITE_LOCAL, e);
 }
 
 static int advise_open_log(struct advise *a, struct err *e)
@@ -478,6 +494,8 @@ static int advise_open_log(struct advise *a, struct err *e)
 
 	if (!a->options->out)
 		return 0;
+	if (scout_check_log(a->options->out, e) < 0)
+		return e->code;
 	a->log = fopen(a->options->out, "we");
 	if (!a->log)
 		return err_set(e, -errno, "cannot write %s: %s", a->options->out, strerror(errno));
@@ -573,13 +591,17 @@ static int advise_open(const struct args_usage *usage, const struct advise_optio
 	struct advise *a = calloc(1, sizeof(*a));
 	struct scout_config config;
 	struct err e = {0};
-	int rc = CLI_FAILED;
+	int rc = a ? scout_check_given(usage, &o->given) : CLI_FAILED;
 
 	if (!a)
 		output_error("out of memory");
-	else if (advise_config(o, &config, &e) < 0 || scout_init(&a->scout, &config, &e) < 0)
+	else if (rc == ARGS_GO_ON && advise_config(o, &config, &e) < 0)
 		rc = args_wrong(usage, "%s", e.text);
-	else {
+	if (rc == ARGS_GO_ON)
+		rc = scout_check_theta(usage, o->given.theta, config.thetas, config.theta_count, &config.first);
+	if (rc == ARGS_GO_ON && scout_init(&a->scout, &config, &e) < 0)
+		rc = args_wrong(usage, "%s", e.text);
+	if (rc == ARGS_GO_ON) {
 		a->options = o;
 		a->rate = NAN;
 		a->fd = -1;
@@ -604,32 +626,41 @@ static const char advise_about[] =
 
 int scout_advise_run(int argc, char **argv)
 {
-	struct advise_options o = {.policy = SCOUT_HILL,
-		.period = 500,
-		.wait_ns = 60 * NS_PER_S,
-		.theta = NAN,
-		.sigma = 0.05,
-		.gain = 0.02,
-		.lambda_loss = 50,
-		.lambda_bytes = 1};
+	struct advise_options o = {.given = {.policy = SCOUT_HILL,
+					   .unit = PRICE_BYTES,
+					   .theta = NAN,
+					   .sigma = NAN,
+					   .gain = NAN,
+					   .lambda_loss = NAN,
+					   .lambda_bytes = NAN,
+					   .rate = NAN,
+					   .latency = NAN,
+					   .price = NAN},
+		.wait_ns = 60 * NS_PER_S};
+	struct scout_given *g = &o.given;
 	const struct args_option options[] = {
 		{"listen", "ADDR", "127.0.0.1:PORT or unix:PATH; elsewhere only with a secret", ARGS_TEXT, &o.listen, 0,
 			0, NULL},
-		{"sites", "K", "that report", ARGS_NUMBER, &o.sites, 1, ADVISE_SITES_MAX, NULL},
+		{"sites", "K", "that report, 1 to 1024", ARGS_NUMBER, &o.sites, 1, ADVISE_SITES_MAX, NULL},
 		{"model-bytes", "B", "of one model", ARGS_BYTES, &o.model_bytes, 1, UINT64_C(1) << 50, NULL},
-		{"thetas", "A,B,...", "steps between averages that there are, the fewest first", ARGS_REALS, &o.thetas,
-			0, 0, NULL},
-		{"theta", "THETA", "the one that it begins with (the first)", ARGS_REAL, &o.theta, 0, 0, NULL},
+		{"thetas", "A,B,...",
+			"steps between averages that there are, the fewest first, or of replay its "
+			"schedule: 1 to 64",
+			ARGS_REALS, &o.thetas, 0, 0, NULL},
+		{"theta", "THETA", "fixed, hill, stochastic, annealing: what it begins with (the first)", ARGS_REAL,
+			&g->theta, 0, 0, NULL},
 		{"policy", "NAME", "fixed, replay, hill, stochastic, annealing or scout+ (hill)", ARGS_CHOICE,
-			&o.policy, 0, 0, scout_policies},
-		{"period", "STEPS", "in a window (500)", ARGS_NUMBER, &o.period, 1, UINT32_MAX, NULL},
-		{"sigma", "LOSS", "accuracy that may be lost, 0 to 1 (0.05)", ARGS_REAL, &o.sigma, 0, 0, NULL},
-		{"gain", "LOSS", "scout+: loss that talking more would have to save (0.02)", ARGS_REAL, &o.gain, 0, 0,
+			&g->policy, 0, 0, scout_policies},
+		{"period", "STEPS", "in a window (500; scout+: 50, of which it measures in three first)", ARGS_NUMBER,
+			&o.period, 1, UINT32_MAX, NULL},
+		{"sigma", "LOSS", "all but fixed and scout+: accuracy that may be lost, 0 to 1 (0.05)", ARGS_REAL,
+			&g->sigma, 0, 1, NULL},
+		{"lambda-loss", "L", "likewise: what accuracy that is lost beyond sigma costs (50)", ARGS_REAL,
+			&g->lambda_loss, 0, 0, NULL},
+		{"lambda-bytes", "L", "likewise: what a model's worth of bytes a step costs (1)", ARGS_REAL,
+			&g->lambda_bytes, 0, 0, NULL},
+		{"gain", "LOSS", "scout+: loss that talking more would have to save (0.02)", ARGS_REAL, &g->gain, 0, 0,
 			NULL},
-		{"lambda-loss", "L", "what accuracy that is lost beyond it costs (50)", ARGS_REAL, &o.lambda_loss, 0, 0,
-			NULL},
-		{"lambda-bytes", "L", "what a model's worth of bytes a step costs (1)", ARGS_REAL, &o.lambda_bytes, 0,
-			0, NULL},
 		{"seed", "N", "of its chances (0)", ARGS_NUMBER, &o.seed, 0, UINT64_MAX, NULL},
 		{"wait", "SECONDS", "for the others, when one has reported (60)", ARGS_SECONDS, &o.wait_ns, 10,
 			86400000, NULL},
@@ -651,5 +682,7 @@ int scout_advise_run(int argc, char **argv)
 		return rc;
 	if (!o.listen || !o.sites || !o.model_bytes || !o.thetas.count)
 		return args_wrong(&usage, "needs --listen, --sites, --model-bytes and --thetas");
+	if (o.period == 0)
+		o.period = o.given.policy == SCOUT_PLUS ? OPTIONS_PERIOD_PLUS : OPTIONS_PERIOD;
 	return advise_open(&usage, &o);
 }

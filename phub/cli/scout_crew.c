@@ -17,15 +17,16 @@
 #include <unistd.h>
 
 #include "phub/base/clock.h"
+#include "phub/cli/output.h"
 
 enum { CREW_POLL_MS = 100, CREW_GRACE_MS = 3000, CREW_NO_PROGRAM = 127 };
 
-static volatile sig_atomic_t crew_interrupted;
+static volatile sig_atomic_t crew_interrupted, crew_insists;
 
 static void crew_on_signal(int number)
 {
-	(void)number;
-	crew_interrupted = 1;
+	crew_insists = crew_interrupted;
+	crew_interrupted = number;
 }
 
 bool scout_crew_set(struct scout_crew *crew, const char *format, ...)
@@ -186,7 +187,7 @@ static void crew_poll(struct scout_crew *crew, int timeout_ms)
 
 static void crew_judge(unsigned site, int status, struct err *e)
 {
-	if (e->code)
+	if (e->code) /* who is ended has not failed */
 		return;
 	if (WIFSIGNALED(status))
 		err_set(e, -ECHILD, "site %u was killed by signal %d (%s)", site, WTERMSIG(status),
@@ -242,31 +243,55 @@ static void crew_tell(struct scout_crew *crew)
 	crew->told = true;
 }
 
+/* What they have left in their pipes; a grandchild that holds one open is not waited for. */
+static void crew_drain(struct scout_crew *crew)
+{
+	for (unsigned i = 0; i < 64; i++)
+		crew_poll(crew, 0);
+	crew_wipe(crew);
+}
+
+/* Once, and after what the site that failed has said itself. */
+static void crew_say_what_is_wrong(struct scout_crew *crew, const struct err *e)
+{
+	if (!e->code || crew->wrong)
+		return;
+	crew_drain(crew);
+	output_error("%s", e->text);
+	crew->wrong = true;
+}
+
+static void crew_look(struct scout_crew *crew, struct err *e)
+{
+	if (crew_interrupted && !e->code) {
+		crew->signal = crew_interrupted;
+		err_set(e, -EINTR, "interrupted: ends the sites");
+	}
+	if (!e->code && crew->check)
+		crew->check(crew->context, e);
+}
+
 static void crew_await(struct scout_crew *crew, struct err *e)
 {
 	uint64_t end_ns = CLOCK_NEVER, drawn_ns = 0;
 
 	while (crew_reap(crew, e) > 0) {
 		crew_poll(crew, CREW_POLL_MS);
-		if (crew_interrupted && !e->code)
-			err_set(e, -EINTR, "interrupted");
-		if (!e->code && crew->check)
-			crew->check(crew->context, e);
+		crew_look(crew, e);
+		crew_say_what_is_wrong(crew, e);
 		if (e->code && end_ns == CLOCK_NEVER) {
 			end_ns = clock_deadline_ns(clock_now_ns(), CREW_GRACE_MS);
 			crew_signal(crew, SIGTERM);
-		} else if (clock_now_ns() > end_ns) {
+		} else if (clock_now_ns() > end_ns || (e->code && crew_insists)) {
 			crew_signal(crew, SIGKILL);
 		}
-		if (clock_now_ns() - drawn_ns > 200 * NS_PER_MS) {
+		if (!e->code && clock_now_ns() - drawn_ns > 200 * NS_PER_MS) {
 			drawn_ns = clock_now_ns();
 			crew_tell(crew);
 		}
 	}
-	/* What they have left in their pipes; a grandchild that holds one open is not waited for. */
-	for (unsigned i = 0; i < 64; i++)
-		crew_poll(crew, 0);
-	crew_wipe(crew);
+	crew_drain(crew);
+	crew_say_what_is_wrong(crew, e);
 }
 
 int scout_crew_run(struct scout_crew *crew, struct err *e)

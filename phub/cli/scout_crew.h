@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Processes of one command, a site each: started with an environment of their own, their output passed on line by line
- * with the site's number before it, and all ended when one fails. Control thread; blocks.
+ * with the site's number before it, and all ended when one fails, or when a signal asks for it. Control thread; blocks.
  */
 #ifndef PHUB_CLI_SCOUT_CREW_H
 #define PHUB_CLI_SCOUT_CREW_H
@@ -39,16 +39,19 @@ struct scout_crew {
 	int (*check)(void *context, struct err *e);
 	void *context;
 
+	int signal; /* that ended it: SIGINT or SIGTERM; 0: none */
 	struct scout_crew_site at[SCOUT_CREW_MAX];
-	bool told; /* a status is on the screen */
+	bool told;  /* a status is on the screen */
+	bool wrong; /* what went wrong is said */
 };
 
 /* Beside RANK, LOCAL_RANK, WORLD_SIZE and LOCAL_WORLD_SIZE. Returns false when it is too long, or one too many. */
 bool scout_crew_set(struct scout_crew *crew, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 /*
- * Until all have ended. 0; or with the reason in `e`, when none is left: -ECHILD: a site failed, and the others were
- * ended (SIGTERM, SIGKILL after three seconds); -EINTR: SIGINT or SIGTERM came; an error of check(); of the system.
+ * Until all have ended. 0; or, when none is left and the reason is on stderr, where it stands before what ending the
+ * others brings about: -ECHILD: a site failed, and the others were ended (SIGTERM, SIGKILL after three seconds);
+ * -EINTR: SIGINT or SIGTERM came, `signal` (again: SIGKILL at once); an error of check(); of the system.
  */
 int scout_crew_run(struct scout_crew *crew, struct err *e);
 

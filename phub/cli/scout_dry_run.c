@@ -15,15 +15,13 @@
 #include "phub/cli/cli.h"
 #include "phub/cli/output.h"
 #include "phub/cli/scout.h"
+#include "phub/cli/scout_check.h"
 #include "phub/cli/scout_log.h"
 
 struct dry_options {
-	int policy; /* -1: the run's */
+	struct scout_given given; /* what is not is the run's */
 	struct args_reals thetas;
-	double first, sigma, gain, lambda_loss, lambda_bytes; /* NaN: the run's */
-	int unit;                                             /* -1: likewise */
-	double rate, latency, price;                          /* NaN: likewise */
-	uint64_t seed;                                        /* UINT64_MAX: likewise */
+	uint64_t seed; /* UINT64_MAX: likewise */
 	bool json;
 };
 
@@ -329,43 +327,67 @@ static bool dry_hears(const struct scout_log *log)
 	return false;
 }
 
-static int dry_config(const struct args_usage *usage, const struct dry_options *o, const struct scout_log *log,
-	struct scout_config *c)
+/* A grid, or a schedule, beside the run's. */
+static int dry_take_thetas(
+	const struct dry_options *o, enum site_algorithm algorithm, struct scout_config *c, struct err *e)
 {
-	struct err e = {0};
-	unsigned at = 0;
+	const double first = c->thetas[c->first];
 
-	if (o->policy >= 0)
-		c->policy = (enum scout_policy)o->policy;
 	if (o->thetas.count > 0) {
-		double first = c->thetas[c->first];
-
 		memcpy(c->thetas, o->thetas.at, o->thetas.count * sizeof(double));
 		c->theta_count = o->thetas.count;
 		for (c->first = 0; c->first + 1 < c->theta_count && c->thetas[c->first] != first;)
 			c->first++;
 	}
-	if (c->policy == SCOUT_REPLAY && (o->policy >= 0 || c->schedule_count == 0)) {
+	if (c->policy == SCOUT_REPLAY && (o->given.policy >= 0 || o->thetas.count > 0 || c->schedule_count == 0)) {
 		memcpy(c->schedule, c->thetas, c->theta_count * sizeof(double));
 		c->schedule_count = c->theta_count;
+		c->theta_count = 1; /* of a replay it says nothing */
+		c->first = 0;
 	}
-	while (!isnan(o->first) && at < c->theta_count && c->thetas[at] != o->first)
-		at++;
-	if (at == c->theta_count)
-		return args_wrong(usage, "--first %g: is none of the thetas", o->first);
-	c->first = isnan(o->first) ? c->first : at;
-	c->plus.sigma = isnan(o->gain) ? c->plus.sigma : o->gain;
-	if (options_needs(c, scout_log_algorithm(log), &e) < 0)
-		return args_wrong(usage, "%s", e.text);
-	c->sigma = isnan(o->sigma) ? c->sigma : o->sigma;
-	c->lambda_loss = isnan(o->lambda_loss) ? c->lambda_loss : o->lambda_loss;
-	c->lambda_bytes = isnan(o->lambda_bytes) ? c->lambda_bytes : o->lambda_bytes;
-	c->price.unit = o->unit < 0 ? c->price.unit : (enum price_unit)o->unit;
-	c->price.link.rate = isnan(o->rate) ? c->price.link.rate : o->rate;
-	c->price.link.latency = isnan(o->latency) ? c->price.link.latency : o->latency;
-	c->price.link.money = isnan(o->price) ? c->price.link.money : o->price;
+	return o->thetas.count > 0 ? options_thetas(c, algorithm, e) : 0;
+}
+
+static double dry_or(double given, double ran)
+{
+	return isnan(given) ? ran : given;
+}
+
+static void dry_take_numbers(const struct dry_options *o, struct scout_config *c)
+{
+	const struct scout_given *g = &o->given;
+
+	c->plus.sigma = dry_or(g->gain, c->plus.sigma);
+	c->sigma = dry_or(g->sigma, c->sigma);
+	c->lambda_loss = dry_or(g->lambda_loss, c->lambda_loss);
+	c->lambda_bytes = dry_or(g->lambda_bytes, c->lambda_bytes);
+	c->price.link.rate = dry_or(g->rate, c->price.link.rate);
+	c->price.link.latency = dry_or(g->latency, c->price.link.latency);
+	c->price.link.money = dry_or(g->price, c->price.link.money);
 	c->seed = o->seed == UINT64_MAX ? c->seed : o->seed;
-	return ARGS_GO_ON;
+}
+
+static int dry_config(const struct args_usage *usage, const struct dry_options *o, const struct scout_log *log,
+	struct scout_config *c)
+{
+	struct scout_given given = o->given;
+	struct err e = {0};
+	int rc;
+
+	c->policy = given.policy < 0 ? c->policy : (enum scout_policy)given.policy;
+	c->price.unit = given.unit < 0 ? c->price.unit : (enum price_unit)given.unit;
+	given.policy = (int)c->policy;
+	given.unit = (int)c->price.unit;
+	rc = scout_check_given(usage, &given);
+	if (rc != ARGS_GO_ON)
+		return rc;
+	if (dry_take_thetas(o, scout_log_algorithm(log), c, &e) < 0)
+		return args_wrong(usage, "%s", e.text);
+	rc = scout_check_theta(usage, given.theta, c->thetas, c->theta_count, &c->first);
+	dry_take_numbers(o, c);
+	if (rc == ARGS_GO_ON && options_needs(c, scout_log_algorithm(log), &e) < 0)
+		return args_wrong(usage, "%s", e.text);
+	return rc;
 }
 
 static int dry_open(const struct args_usage *usage, const struct dry_options *o, const char *path)
@@ -396,36 +418,39 @@ static int dry_open(const struct args_usage *usage, const struct dry_options *o,
 
 int scout_dry_run_run(int argc, char **argv)
 {
-	struct dry_options o = {.policy = -1,
-		.first = NAN,
-		.sigma = NAN,
-		.gain = NAN,
-		.lambda_loss = NAN,
-		.lambda_bytes = NAN,
-		.unit = -1,
-		.rate = NAN,
-		.latency = NAN,
-		.price = NAN,
+	struct dry_options o = {.given = {.policy = -1,
+					.unit = -1,
+					.theta = NAN,
+					.sigma = NAN,
+					.gain = NAN,
+					.lambda_loss = NAN,
+					.lambda_bytes = NAN,
+					.rate = NAN,
+					.latency = NAN,
+					.price = NAN},
 		.seed = UINT64_MAX};
+	struct scout_given *g = &o.given;
 	const struct args_option options[] = {
 		{"policy", "NAME", "fixed, replay, hill, stochastic, annealing or scout+ (the run's)", ARGS_CHOICE,
-			&o.policy, 0, 0, scout_policies},
-		{"thetas", "A,B,...", "its grid, the tightest first; replay: its schedule (the run's)", ARGS_REALS,
-			&o.thetas, 0, 0, NULL},
-		{"first", "THETA", "that it begins with (the run's)", ARGS_REAL, &o.first, 0, 0, NULL},
-		{"sigma", "LOSS", "accuracy that may be lost, 0 to 1 (the run's)", ARGS_REAL, &o.sigma, 0, 0, NULL},
-		{"gain", "LOSS", "scout+: loss that talking more would have to save (the run's)", ARGS_REAL, &o.gain, 0,
-			0, NULL},
-		{"lambda-loss", "L", "what accuracy that is lost beyond it costs (the run's)", ARGS_REAL,
-			&o.lambda_loss, 0, 0, NULL},
-		{"lambda-bytes", "L", "what a model's worth of bytes a step costs (the run's)", ARGS_REAL,
-			&o.lambda_bytes, 0, 0, NULL},
-		{"unit", "NAME", "of costs: bytes, seconds or money (the run's)", ARGS_CHOICE, &o.unit, 0, 0,
+			&g->policy, 0, 0, scout_policies},
+		{"thetas", "A,B,...", "its grid, the tightest first, or of replay its schedule: 1 to 64 (the run's)",
+			ARGS_REALS, &o.thetas, 0, 0, NULL},
+		{"theta", "THETA", "fixed, hill, stochastic, annealing: what it begins with (the run's)", ARGS_REAL,
+			&g->theta, 0, 0, NULL},
+		{"sigma", "LOSS", "all but fixed and scout+: accuracy that may be lost, 0 to 1 (the run's)", ARGS_REAL,
+			&g->sigma, 0, 1, NULL},
+		{"lambda-loss", "L", "likewise: what accuracy that is lost beyond sigma costs (the run's)", ARGS_REAL,
+			&g->lambda_loss, 0, 0, NULL},
+		{"lambda-bytes", "L", "likewise: what a model's worth of bytes a step costs (the run's)", ARGS_REAL,
+			&g->lambda_bytes, 0, 0, NULL},
+		{"gain", "LOSS", "scout+: loss that talking more would have to save (the run's)", ARGS_REAL, &g->gain,
+			0, 0, NULL},
+		{"unit", "NAME", "of costs: bytes, seconds or money (the run's)", ARGS_CHOICE, &g->unit, 0, 0,
 			dry_units},
-		{"rate", "BYTES", "seconds: what a link carries in one (the run's)", ARGS_REAL, &o.rate, 0, 0, NULL},
+		{"rate", "BYTES", "seconds: what a link carries in one (the run's)", ARGS_REAL, &g->rate, 0, 0, NULL},
 		{"latency", "SECONDS", "seconds: of an exchange, however little it says (the run's)", ARGS_REAL,
-			&o.latency, 0, 0, NULL},
-		{"price", "PRICE", "money: of 10^9 bytes (the run's)", ARGS_REAL, &o.price, 0, 0, NULL},
+			&g->latency, 0, 0, NULL},
+		{"price", "PRICE", "money: of 10^9 bytes (the run's)", ARGS_REAL, &g->price, 0, 0, NULL},
 		{"seed", "N", "of its chances (the run's)", ARGS_NUMBER, &o.seed, 0, UINT64_MAX - 1, NULL},
 		{"json", NULL, "a line of JSON for each window", ARGS_FLAG, &o.json, 0, 0, NULL},
 		{.name = NULL},

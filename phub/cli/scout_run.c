@@ -9,7 +9,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "client/scout/record.h"
@@ -18,19 +17,20 @@
 #include "phub/cli/cli.h"
 #include "phub/cli/output.h"
 #include "phub/cli/scout.h"
+#include "phub/cli/scout_check.h"
 #include "phub/cli/scout_crew.h"
 #include "phub/cli/scout_log.h"
 
 /* RUN_GIVEN_NOT: what the command itself says holds. */
-enum { RUN_GIVEN_NOT = -1, RUN_LINE_MAX = 1 << 20 };
+enum { RUN_GIVEN_NOT = -1, RUN_LINE_MAX = 1 << 20, RUN_BOX_MS = 5000 };
 
 static const char *const run_algorithms[] = {"bsp", "gaia", "local", "dgc", NULL};
 static const char *const run_units[] = {"bytes", "seconds", "money", NULL};
 
 struct run_options {
-	int algorithm, policy, unit;
+	int algorithm;
+	struct scout_given given;
 	uint64_t sites, period, seed;
-	double theta, sigma, gain, lambda_loss, lambda_bytes, rate, latency, price;
 	struct args_reals thetas, shadow;
 	const char *box, *job, *out, *phubd;
 	struct args_texts set;
@@ -44,32 +44,64 @@ struct run {
 	FILE *log; /* as far as it has been read */
 	char line[RUN_LINE_MAX];
 	size_t length;
+	bool measures, shadowed; /* it has a scout+; its windows have shadows */
+	unsigned windows;
 	char status[160];
 };
 
 /* ---- how far they are ---- */
 
+/* Windows in which scout+ measures before it moves: of the first nothing is known, see plus.h. */
+static unsigned run_windows_measured(void)
+{
+	struct plus_config c;
+
+	plus_defaults(&c);
+	return 1 + c.settle;
+}
+
+static void run_take_decision(struct run *run, const json_t *line)
+{
+	const double loss = scout_log_number(line, "AL"), total = scout_log_number(line, "bytes_total"),
+		     within = scout_log_number(line, "bytes_within");
+	char text[32];
+	const size_t room = sizeof(run->status);
+	size_t used = (size_t)snprintf(
+		run->status, room, "step %.0f, theta %g", scout_log_number(line, "t"), scout_log_number(line, "next"));
+
+	run->windows++;
+	if (run->measures && run->windows < run_windows_measured()) {
+		snprintf(run->status + used, room - used, ", measuring, window %u of %u", run->windows + 1,
+			run_windows_measured());
+		return;
+	}
+	if (!isnan(loss) && used < room)
+		used += (size_t)snprintf(run->status + used, room - used, ", %.1f points lost elsewhere", 100 * loss);
+	if (total > 0 && used < room)
+		used += (size_t)snprintf(run->status + used, room - used, ", %.1f times fewer bytes than BSP",
+			scout_log_number(line, "bytes_bsp") / total);
+	if (within >= 0 && within < 1e18 && used < room)
+		snprintf(run->status + used, room - used, ", %s within in this window",
+			output_bytes((uint64_t)within, text));
+}
+
+static void run_take_head(struct run *run, const json_t *line)
+{
+	run->measures = strcmp(scout_log_text(line, "policy"), scout_policy_name(SCOUT_PLUS)) == 0;
+	run->shadowed = json_object_get(line, "shadow") != NULL;
+	if (run->measures)
+		snprintf(run->status, sizeof(run->status), "measuring, window 1 of %u", run_windows_measured());
+}
+
 static void run_take_line(struct run *run)
 {
 	json_t *line = json_loadb(run->line, run->length, 0, NULL);
-	double loss = scout_log_number(line, "AL"), total = scout_log_number(line, "bytes_total"),
-	       within = scout_log_number(line, "bytes_within");
-	char text[32];
-	size_t used;
+	const char *kind = scout_log_text(line, "scout");
 
-	if (strcmp(scout_log_text(line, "scout"), "decision") == 0) {
-		used = (size_t)snprintf(run->status, sizeof(run->status), "step %.0f, theta %g",
-			scout_log_number(line, "t"), scout_log_number(line, "next"));
-		if (!isnan(loss) && used < sizeof(run->status))
-			used += (size_t)snprintf(run->status + used, sizeof(run->status) - used,
-				", %.1f points lost elsewhere", 100 * loss);
-		if (total > 0 && used < sizeof(run->status))
-			used += (size_t)snprintf(run->status + used, sizeof(run->status) - used,
-				", %.1f times fewer bytes than BSP", scout_log_number(line, "bytes_bsp") / total);
-		if (within >= 0 && within < 1e18 && used < sizeof(run->status))
-			snprintf(run->status + used, sizeof(run->status) - used, ", %s within in this window",
-				output_bytes((uint64_t)within, text));
-	}
+	if (strcmp(kind, "decision") == 0)
+		run_take_decision(run, line);
+	if (strcmp(kind, "run") == 0)
+		run_take_head(run, line);
 	json_decref(line);
 }
 
@@ -137,47 +169,74 @@ static bool run_set_log(struct scout_crew *crew, const char *out)
 	return getcwd(here, sizeof(here)) && scout_crew_set(crew, "PHUB_SCOUT_LOG=%s/%s", here, out);
 }
 
-static bool run_set_all(struct run *run)
+static bool run_set_box(struct run *run)
 {
 	const struct run_options *o = run->options;
-	struct scout_crew *crew = &run->crew;
+
+	return o->box ? scout_crew_set(&run->crew, "PHUB_URL=%s", o->box)
+		      : scout_crew_set(&run->crew, "PHUB_URL=phub://%s/%s", run->box.address, o->job);
+}
+
+static bool run_set_scout(const struct run_options *o, struct scout_crew *crew)
+{
 	bool good = run_set_log(crew, o->out);
 
-	good = good && (o->box ? scout_crew_set(crew, "PHUB_URL=%s", o->box)
-			       : scout_crew_set(crew, "PHUB_URL=phub://%s/%s", run->box.address, o->job));
 	if (o->algorithm != RUN_GIVEN_NOT)
 		good = good && scout_crew_set(crew, "PHUB_SCOUT_ALGORITHM=%s", run_algorithms[o->algorithm]);
-	if (o->policy != RUN_GIVEN_NOT)
-		good = good && scout_crew_set(crew, "PHUB_SCOUT_POLICY=%s", scout_policies[o->policy]);
+	if (o->given.policy != RUN_GIVEN_NOT)
+		good = good && scout_crew_set(crew, "PHUB_SCOUT_POLICY=%s", scout_policies[o->given.policy]);
 	if (o->period)
 		good = good && scout_crew_set(crew, "PHUB_SCOUT_PERIOD=%" PRIu64, o->period);
 	if (o->seed != UINT64_MAX)
 		good = good && scout_crew_set(crew, "PHUB_SCOUT_SEED=%" PRIu64, o->seed);
-	if (o->unit != RUN_GIVEN_NOT)
-		good = good && scout_crew_set(crew, "PHUB_SCOUT_UNIT=%s", run_units[o->unit]);
-	return good && run_set_real(crew, "PHUB_SCOUT_RATE", o->rate) &&
-	       run_set_real(crew, "PHUB_SCOUT_LATENCY", o->latency) &&
-	       run_set_real(crew, "PHUB_SCOUT_PRICE", o->price) && run_set_real(crew, "PHUB_SCOUT_THETA", o->theta) &&
-	       run_set_real(crew, "PHUB_SCOUT_SIGMA", o->sigma) && run_set_real(crew, "PHUB_SCOUT_GAIN", o->gain) &&
-	       run_set_real(crew, "PHUB_SCOUT_LAMBDA_LOSS", o->lambda_loss) &&
-	       run_set_real(crew, "PHUB_SCOUT_LAMBDA_BYTES", o->lambda_bytes) &&
-	       run_set_reals(crew, "PHUB_SCOUT_THETAS", &o->thetas) &&
+	if (o->given.unit != RUN_GIVEN_NOT)
+		good = good && scout_crew_set(crew, "PHUB_SCOUT_UNIT=%s", run_units[o->given.unit]);
+	return good && run_set_reals(crew, "PHUB_SCOUT_THETAS", &o->thetas) &&
 	       run_set_reals(crew, "PHUB_SCOUT_SHADOW", &o->shadow);
+}
+
+static bool run_set_numbers(const struct scout_given *given, struct scout_crew *crew)
+{
+	const struct {
+		const char *name;
+		double value;
+	} numbers[] = {{"PHUB_SCOUT_THETA", given->theta}, {"PHUB_SCOUT_SIGMA", given->sigma},
+		{"PHUB_SCOUT_GAIN", given->gain}, {"PHUB_SCOUT_LAMBDA_LOSS", given->lambda_loss},
+		{"PHUB_SCOUT_LAMBDA_BYTES", given->lambda_bytes}, {"PHUB_SCOUT_RATE", given->rate},
+		{"PHUB_SCOUT_LATENCY", given->latency}, {"PHUB_SCOUT_PRICE", given->price}};
+	bool good = true;
+
+	for (unsigned i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++)
+		good = good && run_set_real(crew, numbers[i].name, numbers[i].value);
+	return good;
 }
 
 /* ---- the run ---- */
 
-static int run_conclude(const struct run_options *o)
+static int run_conclude(struct run *run)
 {
+	const struct run_options *o = run->options;
 	const char *words[] = {"compare", o->json ? "--json" : o->out, o->json ? o->out : NULL, NULL};
 
 	if (access(o->out, R_OK) < 0) {
-		output_error("all sites have ended well, and none has written %s: the log is written by sites of "
-			     "libphub that have a scout, where PHUB_SCOUT_LOG says",
+		output_error("all sites have ended well, and none has written %s: sites of libphub write the log, "
+			     "where PHUB_SCOUT_LOG says",
 			o->out);
 		return CLI_FAILED;
 	}
+	if (o->shadow.count > 0 && !run->shadowed)
+		output_note("%s has no shadows: they go with the windows of a scout; --policy fixed is one that leaves "
+			    "theta as it is",
+			o->out);
 	return scout_compare_run(o->json ? 3 : 2, (char **)(uintptr_t)words);
+}
+
+/* It was ended: what there is of the log is whole. */
+static int run_break_off(const struct run *run)
+{
+	if (run->windows > 0)
+		output_note("%s has %u windows until then", run->options->out, run->windows);
+	return CLI_SIGNAL + run->crew.signal;
 }
 
 static int run_start_box(struct run *run, struct err *e)
@@ -198,47 +257,70 @@ static int run_start_box(struct run *run, struct err *e)
 	return rc;
 }
 
-/* The log of a run before goes; a device, or a link, stays. */
-static int run_clear(const char *out)
+/* The sites, at a box that is there. */
+static int run_sites(struct run *run)
 {
-	struct stat status;
+	struct err e = {0};
 
-	if (lstat(out, &status) == 0 && !S_ISREG(status.st_mode)) {
-		output_error("cannot write %s: what is there is no regular file; --out wants the name of one", out);
-		return -EINVAL;
+	if (!run_set_box(run))
+		err_set(&e, -EINVAL, "what is given is too long for the environment");
+	else
+		scout_check_clear(run->options->out, &e);
+	if (e.code) {
+		output_error("%s", e.text);
+		return CLI_FAILED;
 	}
-	if (unlink(out) < 0 && errno != ENOENT) {
-		output_error("cannot write %s: %s", out, strerror(errno));
-		return -EIO;
-	}
-	return 0;
+	return scout_crew_run(&run->crew, &e) < 0 ? CLI_FAILED : CLI_DONE;
 }
 
-static int run_go(struct run *run, const char *const *command)
+static int run_go(struct run *run)
 {
-	const struct run_options *o = run->options;
-	struct err e = {0}, end = {0};
+	struct err e = {0};
+	char text[sizeof(run->status)];
+	int rc;
 
-	if (run_clear(o->out) < 0)
+	if (!run->options->box && run_start_box(run, &e) < 0) {
+		output_error("%s", e.text);
 		return CLI_FAILED;
-	run->crew.command = command;
-	run->crew.sites = (unsigned)o->sites;
+	}
 	run->crew.status = run_status;
 	run->crew.check = run_check;
 	run->crew.context = run;
-	if (o->box || run_start_box(run, &e) == 0) {
-		if (!run_set_all(run))
-			err_set(&e, -EINVAL, "what is given is too long for the environment");
-		else
-			scout_crew_run(&run->crew, &e);
+	rc = run_sites(run);
+	if (box_process_stop(&run->box, &e) < 0 && rc == CLI_DONE) {
+		output_error("%s", e.text);
+		rc = CLI_FAILED;
 	}
-	if (box_process_stop(&run->box, &end) < 0 && !e.code)
-		e = end;
+	run_status(run, text, sizeof(text)); /* the rest of the log */
 	if (run->log)
 		fclose(run->log);
-	if (e.code)
-		output_error("%s", e.text);
-	return e.code ? CLI_FAILED : run_conclude(o);
+	if (run->crew.signal)
+		return run_break_off(run);
+	return rc == CLI_DONE ? run_conclude(run) : rc;
+}
+
+/* ---- what is wrong before anything starts ---- */
+
+/* What sites look at themselves they would say in as many voices. */
+static int run_check_sites(struct run *run, struct err *e)
+{
+	if (!run_set_scout(run->options, &run->crew) || !run_set_numbers(&run->options->given, &run->crew))
+		return err_set(e, -EINVAL, "what is given is too long for the environment");
+	for (unsigned i = 0; i < run->crew.setting_count; i++)
+		putenv(run->crew.settings[i]); /* theirs is this process's, and more */
+	return scout_check_environment(e);
+}
+
+static int run_check_world(const struct run *run, struct err *e)
+{
+	const struct run_options *o = run->options;
+	int rc = scout_check_log(o->out, e);
+
+	if (rc == 0)
+		rc = scout_check_command(run->crew.command[0], e);
+	if (rc == 0 && o->box && strncmp(o->box, "phub+etcd://", 12) != 0)
+		rc = scout_check_box(o->box, RUN_BOX_MS, e);
+	return rc;
 }
 
 static int run_check_options(
@@ -246,7 +328,7 @@ static int run_check_options(
 {
 	if (words->count == 0)
 		return args_wrong(usage, "which command? It stands behind --");
-	if (o->box && strncmp(o->box, "phub://", 7) != 0)
+	if (o->box && strncmp(o->box, "phub", 4) != 0)
 		return args_wrong(usage, "--box %s: allowed is a URL like phub://host:7077/job", o->box);
 	if (o->box && (o->phubd || o->set.count))
 		return args_wrong(
@@ -258,67 +340,104 @@ static int run_check_options(
 	return args_check_settings(usage, &o->set);
 }
 
-/* Too large for the stack. */
-static int run_open(const struct run_options *o, const struct args_words *words)
+/* Those of a scout. */
+static int run_check_scout(const struct args_usage *usage, const struct run_options *o)
 {
-	struct run *run = calloc(1, sizeof(*run));
-	const char *command[ARGS_WORDS_MAX + 1] = {NULL};
-	int rc = CLI_FAILED;
+	struct scout_given given = o->given;
+	unsigned first;
+	int rc;
 
-	for (unsigned i = 0; i < words->count; i++)
-		command[i] = words->at[i];
-	if (run) {
-		run->options = o;
-		rc = run_go(run, command);
-	} else {
-		output_error("out of memory");
-	}
-	free(run);
+	if (given.unit == RUN_GIVEN_NOT)
+		given.unit = PRICE_BYTES;
+	rc = scout_check_given(usage, &given);
+	if (rc == ARGS_GO_ON && o->thetas.count > 0)
+		rc = scout_check_theta(usage, given.theta, o->thetas.at, o->thetas.count, &first);
 	return rc;
 }
 
-int scout_run_run(int argc, char **argv)
+static int run_open(const struct args_usage *usage, struct run *run)
 {
-	struct run_options o = {.algorithm = RUN_GIVEN_NOT,
-		.policy = RUN_GIVEN_NOT,
+	struct err e = {0};
+
+	if (run_check_sites(run, &e) < 0)
+		return args_wrong(usage, "%s", e.text);
+	if (run_check_world(run, &e) < 0) {
+		output_error("%s", e.text);
+		return CLI_FAILED;
+	}
+	return run_go(run);
+}
+
+/* Too large for the stack; and the environment is in it, to the end of the process. */
+static int run_begin(const struct args_usage *usage, const struct run_options *o, const struct args_words *words)
+{
+	static struct run run;
+	static const char *command[ARGS_WORDS_MAX + 1];
+
+	for (unsigned i = 0; i < words->count; i++)
+		command[i] = words->at[i];
+	run.options = o;
+	run.crew.command = command;
+	run.crew.sites = (unsigned)o->sites;
+	return run_open(usage, &run);
+}
+
+static const struct run_options run_usual = {.algorithm = RUN_GIVEN_NOT,
+	.given = {.policy = RUN_GIVEN_NOT,
 		.unit = RUN_GIVEN_NOT,
-		.rate = NAN,
-		.latency = NAN,
-		.price = NAN,
-		.sites = 2,
-		.seed = UINT64_MAX,
 		.theta = NAN,
 		.sigma = NAN,
 		.gain = NAN,
 		.lambda_loss = NAN,
 		.lambda_bytes = NAN,
-		.job = "scout",
-		.out = "scout.jsonl"};
+		.rate = NAN,
+		.latency = NAN,
+		.price = NAN},
+	.sites = 2,
+	.seed = UINT64_MAX,
+	.job = "scout",
+	.out = "scout.jsonl"};
+
+static const char run_about[] =
+	"Starts a box and K processes of COMMAND, which train by sites of libphub, and passes their output on\n"
+	"with their numbers. They find RANK, WORLD_SIZE, PHUB_URL and PHUB_SCOUT_LOG in their environment,\n"
+	"and PHUB_SCOUT_* of what is given here. When one fails, all are ended; Ctrl-C ends the sites, then\n"
+	"the box, with exit code 130. All that can be known to be wrong is said before anything starts.\n";
+
+int scout_run_run(int argc, char **argv)
+{
+	struct run_options o = run_usual;
+	struct scout_given *g = &o.given;
 	const struct args_option options[] = {
 		{"sites", "K", "processes of COMMAND, a site each, 1 to 64 (2)", ARGS_NUMBER, &o.sites, 1,
 			SCOUT_CREW_MAX, NULL},
-		{"out", "FILE", "the decision log (scout.jsonl)", ARGS_TEXT, &o.out, 0, 0, NULL},
+		{"out", "FILE", "the decision log, which takes the place of one that is there (scout.jsonl)", ARGS_TEXT,
+			&o.out, 0, 0, NULL},
 		{"algorithm", "NAME", "bsp, gaia, local or dgc", ARGS_CHOICE, &o.algorithm, 0, 0, run_algorithms},
 		{"policy", "NAME", "of the scout: fixed, replay, hill, stochastic, annealing or scout+", ARGS_CHOICE,
-			&o.policy, 0, 0, scout_policies},
-		{"thetas", "A,B,...", "its grid, the tightest first; replay: its schedule", ARGS_REALS, &o.thetas, 0, 0,
+			&g->policy, 0, 0, scout_policies},
+		{"thetas", "A,B,...", "its grid, the tightest first, or of replay its schedule: 1 to 64", ARGS_REALS,
+			&o.thetas, 0, 0, NULL},
+		{"theta", "THETA", "fixed, hill, stochastic, annealing, or no scout: what it begins with", ARGS_REAL,
+			&g->theta, 0, 0, NULL},
+		{"period", "STEPS", "in a window (500; scout+: 50, of which it measures in three first)", ARGS_NUMBER,
+			&o.period, 1, UINT32_MAX, NULL},
+		{"sigma", "LOSS", "all but fixed and scout+: accuracy that may be lost, 0 to 1 (0.05)", ARGS_REAL,
+			&g->sigma, 0, 1, NULL},
+		{"lambda-loss", "L", "likewise: what accuracy that is lost beyond sigma costs (50)", ARGS_REAL,
+			&g->lambda_loss, 0, 0, NULL},
+		{"lambda-bytes", "L", "likewise: what a model's worth of bytes a step costs (1)", ARGS_REAL,
+			&g->lambda_bytes, 0, 0, NULL},
+		{"gain", "LOSS", "scout+: loss that talking more would have to save (0.02)", ARGS_REAL, &g->gain, 0, 0,
 			NULL},
-		{"theta", "THETA", "the one that it begins with", ARGS_REAL, &o.theta, 0, 0, NULL},
-		{"period", "STEPS", "in a window", ARGS_NUMBER, &o.period, 1, UINT32_MAX, NULL},
-		{"sigma", "LOSS", "accuracy that may be lost, 0 to 1", ARGS_REAL, &o.sigma, 0, 0, NULL},
-		{"gain", "LOSS", "scout+: loss that talking more would have to save", ARGS_REAL, &o.gain, 0, 0, NULL},
-		{"lambda-loss", "L", "what accuracy that is lost beyond sigma costs", ARGS_REAL, &o.lambda_loss, 0, 0,
+		{"seed", "N", "of its chances (0)", ARGS_NUMBER, &o.seed, 0, UINT64_MAX - 1, NULL},
+		{"unit", "NAME", "of costs: bytes, seconds or money (bytes)", ARGS_CHOICE, &g->unit, 0, 0, run_units},
+		{"rate", "BYTES", "seconds: what a link carries in one", ARGS_REAL, &g->rate, 0, 0, NULL},
+		{"latency", "SECONDS", "seconds: of an exchange, however little it says", ARGS_REAL, &g->latency, 0, 0,
 			NULL},
-		{"lambda-bytes", "L", "what a model's worth of bytes a step costs", ARGS_REAL, &o.lambda_bytes, 0, 0,
-			NULL},
-		{"seed", "N", "of its chances", ARGS_NUMBER, &o.seed, 0, UINT64_MAX - 1, NULL},
-		{"unit", "NAME", "of costs: bytes, seconds or money", ARGS_CHOICE, &o.unit, 0, 0, run_units},
-		{"rate", "BYTES", "seconds: what a link carries in one", ARGS_REAL, &o.rate, 0, 0, NULL},
-		{"latency", "SECONDS", "seconds: of an exchange, however little it says", ARGS_REAL, &o.latency, 0, 0,
-			NULL},
-		{"price", "PRICE", "money: of 10^9 bytes", ARGS_REAL, &o.price, 0, 0, NULL},
-		{"shadow", "A,B,...", "what these thetas would have sent goes into the log", ARGS_REALS, &o.shadow, 0,
-			0, NULL},
+		{"price", "PRICE", "money: of 10^9 bytes", ARGS_REAL, &g->price, 0, 0, NULL},
+		{"shadow", "A,B,...", "what these thetas would have sent goes into the log, 1 to 64", ARGS_REALS,
+			&o.shadow, 0, 0, NULL},
 		{"box", "URL", "a box that runs, phub://host:port/job, instead of one that is started here", ARGS_TEXT,
 			&o.box, 0, 0, NULL},
 		{"job", "NAME", "at a box that is started here (scout)", ARGS_TEXT, &o.job, 0, 0, NULL},
@@ -330,11 +449,7 @@ int scout_run_run(int argc, char **argv)
 	};
 	const struct args_usage usage = {.command = "phub scout run",
 		.words = "-- COMMAND...",
-		.about = "Starts a box and K processes of COMMAND, which train by sites of libphub, and passes their "
-			 "output on\n"
-			 "with their numbers. They find RANK, WORLD_SIZE, PHUB_URL and PHUB_SCOUT_LOG in their "
-			 "environment,\n"
-			 "and PHUB_SCOUT_* of what is given here. When one fails, all are ended.\n",
+		.about = run_about,
 		.examples = "  phub scout run --sites 5 --policy hill --thetas 1,2,5,10,20 --theta 20 -- python3 "
 			    "train.py\n",
 		.words_max = ARGS_WORDS_MAX,
@@ -344,5 +459,7 @@ int scout_run_run(int argc, char **argv)
 
 	if (rc == ARGS_GO_ON)
 		rc = run_check_options(&usage, &o, &words);
-	return rc == ARGS_GO_ON ? run_open(&o, &words) : rc;
+	if (rc == ARGS_GO_ON)
+		rc = run_check_scout(&usage, &o);
+	return rc == ARGS_GO_ON ? run_begin(&usage, &o, &words) : rc;
 }

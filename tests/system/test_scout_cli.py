@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """phub scout as people and scripts meet it, on decision logs that real runs of the study wrote: what it says of them, what it
 refuses, and what it makes of logs that are broken."""
+import contextlib
 import functools
 import itertools
 import json
@@ -130,21 +131,21 @@ def dry_run_of_itself():
 
 def dry_run_of_others():
     """dry-run: other parameters go other ways; what they have never seen is said, and bytes come from shadows"""
-    told = lines(phub("dry-run", hill(), "--policy", "fixed", "--thetas", "20", "--first", "20", "--json")[0])
+    told = lines(phub("dry-run", hill(), "--policy", "fixed", "--thetas", "20", "--theta", "20", "--json")[0])
     check(all(line["theta"] == 20 and line["next"] == 20 for line in told), str(told))
     check(all(line["known"] == "unknown" and line["AL"] is None for line in told if line["ran"] != 20), str(told))
     check(all(line["shadow"] for line in told if line["ran"] != 20) and sum(line["bytes"] for line in told) == 8 * 30952, str(told))
-    out, _ = phub("dry-run", hill(), "--policy", "fixed", "--thetas", "20", "--first", "20")
+    out, _ = phub("dry-run", hill(), "--policy", "fixed", "--thetas", "20", "--theta", "20")
     holds(out, "fixed instead of hill: theta 20 at the end", "which was not tried until then", "It would have sent 247.6 KB a site in exchanges; the run sent")
-    out, _ = phub("dry-run", hill(), "--policy", "fixed", "--thetas", "7", "--first", "7")
+    out, _ = phub("dry-run", hill(), "--policy", "fixed", "--thetas", "7", "--theta", "7")
     holds(out, "is not known in 8 windows: the run had no shadow")
-    told = lines(phub("dry-run", hill(), "--thetas", "7,10", "--first", "10", "--json")[0])
+    told = lines(phub("dry-run", hill(), "--thetas", "7,10", "--theta", "10", "--json")[0])
     check(told[0]["next"] == 7 and all((line["next"], line["action"], line["known"]) == (7, None, "unknown") for line in told[1:]), str(told))
-    holds(phub("dry-run", hill(), "--thetas", "7,10", "--first", "10")[0], "hill again: theta 7 at the end", "has decided nothing in 7 windows",
+    holds(phub("dry-run", hill(), "--thetas", "7,10", "--theta", "10")[0], "hill again: theta 7 at the end", "has decided nothing in 7 windows",
           "the run has not tried this theta yet")
     fixed = changed(hill(), "fixed", lambda own: [own[0].replace('"hill"', '"fixed"')] + [
         json.dumps({**json.loads(line), "AL": None, "theta": 10, "next": 10}) + "\n" for line in own[1:]])
-    out, _ = phub("dry-run", fixed, "--policy", "hill", "--first", "10")
+    out, _ = phub("dry-run", fixed, "--policy", "hill", "--theta", "10")
     holds(out, "no model has travelled in the run", "hill instead of fixed: theta 10 at the end", "has decided nothing in 8 windows")
     silent = changed(hill(), "silent", lambda own: own[:1] + [own[1].replace('"AL":', '"was":')] + own[2:])
     check(lines(phub("dry-run", silent, "--json")[0])[0]["action"] == "falls back", "reports that were missing")
@@ -271,9 +272,9 @@ def wrong_words():
     for words, why in (([], "which command"), (["explan"], "did you mean phub scout explain"), (["compare"], "which logs"), (["explain"], "which log"),
                        (["explain", "a", "b"], "one word too many"), (["explain", "a", "--at", "x"], "allowed is"), (["plot", "a"], "picture"),
                        (["plot", "a", "--out", "a.jpg"], "FILE.svg or FILE.png"), (["dry-run"], "which log"),
-                       (["dry-run", "a", "--sigma", "-1"], "a number from 0 on"), (["dry-run", "a", "--thetas", "1,,2"], "numbers from 0 on"),
-                       (["dry-run", "a", "--sigma", "0x1"], "a number from 0 on"), (["dry-run", "a", "--policy", "hil"], "did you mean hill"),
-                       (["dry-run", hill(), "--first", "3"], "none of the thetas"), (["dry-run", hill(), "--sigma", "2"], "outside its limits"),
+                       (["dry-run", "a", "--sigma", "-1"], "a number from 0 to 1"), (["dry-run", "a", "--gain", "-1"], "a number from 0 on"), (["dry-run", "a", "--thetas", "1,,2"], "numbers from 0 on"),
+                       (["dry-run", "a", "--sigma", "0x1"], "a number from 0 to 1"), (["dry-run", "a", "--policy", "hil"], "did you mean hill"),
+                       (["dry-run", hill(), "--theta", "3"], "none of the thetas"), (["dry-run", hill(), "--sigma", "2"], "from 0 to 1"), (["dry-run", hill(), "--thetas", "5,1"], "of local the smallest: 1,5"), (["dry-run", hill(), "--first", "1"], "unknown option --first"),
                        (["dry-run", hill(), "--thetas", "1,1"], "twice")):
         holds(phub(*words, status=2)[1], why)
     for command in ("run", "compare", "explain", "plot", "dry-run", "advise"):
@@ -287,25 +288,37 @@ def run_sites():
     """run: processes with ranks, a box of their own, and what was given in their environment; then what came of it"""
     script = """echo "$RANK of $WORLD_SIZE, $LOCAL_RANK of $LOCAL_WORLD_SIZE, $PHUB_URL"; echo "to stderr" >&2; printf 'no newline'
                 env | grep ^PHUB_SCOUT_ | sort >env$RANK; [ $RANK != 0 ] || cp "$0" "$PHUB_SCOUT_LOG" """
-    (FOLDER / "out.jsonl").write_text("stale")
-    out, err = phub("run", "--sites", 3, "--policy", "hill", "--thetas", "1,2.5,20", "--theta", "2.5", "--sigma", "0.02", "--lambda-loss", "20", "--lambda-bytes", "0.5", "--seed", 7,
-                    "--period", 50, "--unit", "seconds", "--rate", "1e8", "--latency", "0.02", "--price", "3", "--shadow", "1,0.1", "--algorithm", "local", "--out", "out.jsonl", "--", "sh", "-c", script, hill())
+    (FOLDER / "out.jsonl").write_text('{"scout":"run","stale":1}\n')
+    out, err = phub("run", "--sites", 3, "--policy", "hill", "--thetas", "1,2,20", "--theta", "2", "--sigma", "0.02", "--lambda-loss", "20", "--lambda-bytes", "0.5", "--seed", 7,
+                    "--period", 50, "--unit", "seconds", "--rate", "1e8", "--latency", "0.02", "--shadow", "1,4", "--algorithm", "local", "--out", "out.jsonl", "--", "sh", "-c", script, hill())
     for k in range(3):
         holds(out, rf"(^|\n)\[{k}\] {k} of 3, {k} of 3, phub://127.0.0.1:\d+/scout\n", rf"\n\[{k}\] no newline\n")
         holds(err, rf"\[{k}\] to stderr")
         check((FOLDER / f"env{k}").read_text().split("\n")[:-1] == [
             "PHUB_SCOUT_ALGORITHM=local", "PHUB_SCOUT_LAMBDA_BYTES=0.5", "PHUB_SCOUT_LAMBDA_LOSS=20", "PHUB_SCOUT_LATENCY=0.02", f"PHUB_SCOUT_LOG={FOLDER}/out.jsonl", "PHUB_SCOUT_PERIOD=50", "PHUB_SCOUT_POLICY=hill",
-            "PHUB_SCOUT_PRICE=3", "PHUB_SCOUT_RATE=100000000", "PHUB_SCOUT_SEED=7", "PHUB_SCOUT_SHADOW=1,0.1", "PHUB_SCOUT_SIGMA=0.02", "PHUB_SCOUT_THETA=2.5",
-            "PHUB_SCOUT_THETAS=1,2.5,20", "PHUB_SCOUT_UNIT=seconds"], (FOLDER / f"env{k}").read_text())
+            "PHUB_SCOUT_RATE=100000000", "PHUB_SCOUT_SEED=7", "PHUB_SCOUT_SHADOW=1,4", "PHUB_SCOUT_SIGMA=0.02", "PHUB_SCOUT_THETA=2",
+            "PHUB_SCOUT_THETAS=1,2,20", "PHUB_SCOUT_UNIT=seconds"], (FOLDER / f"env{k}").read_text())
     holds(out, r"\nout +local +hill +160 ")
-    out, _ = phub("run", "--sites", 1, "--box", "phub://nowhere:1/job", "--out", "out.jsonl", "--json", "--", "sh", "-c",
-                  'echo $PHUB_URL; env | grep -c ^PHUB_SCOUT_; cp "$0" "$PHUB_SCOUT_LOG"', hill())
-    check(out.startswith("[0] phub://nowhere:1/job\n[0] 1\n") and json.loads(out.splitlines()[-1])["ended"], out)
+    with somebody() as address:
+        out, _ = phub("run", "--sites", 1, "--box", f"phub://{address}/job", "--out", "out.jsonl", "--json", "--", "sh", "-c",
+                      'echo $PHUB_URL; env | grep -c ^PHUB_SCOUT_; cp "$0" "$PHUB_SCOUT_LOG"', hill())
+        check(out.startswith(f"[0] phub://{address}/job\n[0] 1\n") and json.loads(out.splitlines()[-1])["ended"], out)
+        out, _ = phub("run", "--sites", 1, "--box", f"phub://127.0.0.1:{rig.free_port()},{address}/job", "--gain", "0.1", "--policy", "scout+", "--price", "3",
+                      "--unit", "money", "--out", "out.jsonl", "--", "sh", "-c", 'env | grep ^PHUB_SCOUT_ | sort; cp "$0" "$PHUB_SCOUT_LOG"', hill())
+        check(out.startswith("[0] PHUB_SCOUT_GAIN=0.1\n[0] PHUB_SCOUT_LOG="), out)
+        holds(out, "PHUB_SCOUT_POLICY=scout\\+", "PHUB_SCOUT_PRICE=3\n", "PHUB_SCOUT_UNIT=money")
+
+
+@contextlib.contextmanager
+def somebody():
+    """Who takes connections, and never says anything."""
+    with socket.create_server(("127.0.0.1", 0)) as there:
+        yield "127.0.0.1:%d" % there.getsockname()[1]
 
 
 def run_long_lines():
     """run: a line that is longer than there is room goes in pieces, all of it"""
-    out, _ = phub("run", "--sites", 1, "--box", "phub://x/y", "--out", "out.jsonl", "--", sys.executable, "-c",
+    out, _ = phub("run", "--sites", 1, "--out", "out.jsonl", "--", sys.executable, "-c",
                   f"print('x' * 20000); print(); import shutil, os; shutil.copy({str(hill())!r}, os.environ['PHUB_SCOUT_LOG'])")
     rows = [line for line in out.splitlines() if line.startswith("[0]")]
     check(sum(row.count("x") for row in rows) == 20000 and all(len(row) <= 4096 + 4 for row in rows) and rows[-1] == "[0] ", str(list(map(len, rows))))
@@ -325,13 +338,11 @@ def run_that_fails():
             time.sleep(0.05)
     _, err = phub("run", "--", "sh", "-c", "kill -9 $$", status=1)
     holds(err, r"site \d was killed by signal 9 \(Killed\)")
-    _, err = phub("run", "--sites", 1, "--", "sh", "-c", "trap '' TERM; kill -TERM $PPID; while :; do sleep 1; done", status=1)
+    _, err = phub("run", "--sites", 1, "--", "sh", "-c", "trap '' TERM; kill -TERM $PPID; while :; do sleep 1; done", status=143)
     holds(err, "interrupted")  # and by SIGKILL, as it does not heed the other
-    _, err = phub("run", "--sites", 1, "--", "/nowhere/train", status=1)
-    holds(err, r"\[0\] /nowhere/train: No such file", "site 0 could not run the command")
+    _, err = phub("run", "--sites", 1, "--", FOLDER, status=1)
+    holds(err, r"\[0\] .*: Permission denied", "site 0 could not run the command")
     holds(phub("run", "--", "true", status=1)[1], "none has written scout.jsonl")
-    holds(phub("run", "--phubd", "/nowhere/phubd", "--", "true", status=1)[1], "could not run /nowhere/phubd")
-    holds(phub("run", "--out", "/nowhere/x.jsonl", "--", "true", status=1)[1], "none has written")
 
 
 def group_of(path):
@@ -343,13 +354,11 @@ def group_of(path):
     return None if fields[0] == "Z" else fields[2]
 
 
-def run_on_a_terminal():
-    """run: a terminal has a line that tells how far they are, and no trace of it behind what sites write"""
+def on_terminal(*words):
+    """What `phub scout run` writes to one."""
     ours, theirs = pty.openpty()
-    script = 'head -3 "$0" >"$PHUB_SCOUT_LOG"; sleep 1; echo done >&2; cp "$0" "$PHUB_SCOUT_LOG"'
-    within = changed(hill(), "within", lambda own: [line.replace('"bytes_bsp":', '"bytes_within":2000000,"bytes_bsp":') for line in own])
-    process = subprocess.Popen([PHUB, "scout", "run", "--sites", "1", "--box", "phub://x/y", "--out", "tty.jsonl", "--", "sh", "-c", script, within],
-                               stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=theirs, env=rig.QUIET, cwd=FOLDER)
+    process = subprocess.Popen([PHUB, "scout", "run", *map(str, words)], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=theirs, env=rig.QUIET,
+                               cwd=FOLDER)
     os.close(theirs)
     seen = b""
     while process.poll() is None or select.select([ours], [], [], 0)[0]:
@@ -357,19 +366,152 @@ def run_on_a_terminal():
             seen += os.read(ours, 4096) if select.select([ours], [], [], 0.1)[0] else b""
         except OSError:  # its end
             break
+    os.close(ours)
     check(process.wait() == 0, seen.decode())
-    holds(seen.decode(), r"\rstep 40, theta \d+, [\d.-]+ points lost elsewhere, [\d.]+ times fewer bytes than BSP, 2\.0 MB within in this window\x1b\[K", r"\r\x1b\[K\[0\] done\r\n")
+    return seen.decode()
+
+
+def run_on_a_terminal():
+    """run: a terminal has a line that tells how far they are, and no trace of it behind what sites write"""
+    script = 'head -3 "$0" >"$PHUB_SCOUT_LOG"; sleep 1; echo done >&2; cp "$0" "$PHUB_SCOUT_LOG"'
+    within = changed(hill(), "within", lambda own: [line.replace('"bytes_bsp":', '"bytes_within":2000000,"bytes_bsp":') for line in own])
+    holds(on_terminal("--sites", 1, "--out", "tty.jsonl", "--", "sh", "-c", script, within),
+          r"\rstep 40, theta \d+, [\d.-]+ points lost elsewhere, [\d.]+ times fewer bytes than BSP, 2\.0 MB within in this window\x1b\[K", r"\r\x1b\[K\[0\] done\r\n")
 
 
 def run_interrupted():
-    """run: SIGINT ends the sites and the box"""
-    process = subprocess.Popen([PHUB, "scout", "run", "--sites", "2", "--", "sh", "-c", "echo here; sleep 98"], stdout=subprocess.PIPE,
-                               stderr=subprocess.PIPE, text=True, env=rig.QUIET, cwd=FOLDER)
+    """run: SIGINT ends the sites, then the box; it is said before what comes of it, and the log is whole as far as it goes"""
+    script = 'exec "$0" "$PHUB_URL" rank=$RANK world=$WORLD_SIZE algorithm=local thetas=1,2,5 period=5 lazy_ms=1 steps=100000'
+    process = subprocess.Popen([PHUB, "scout", "run", "--sites", "2", "--out", "broken-off.jsonl", "--", "sh", "-c", script, SKEWED],
+                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=rig.QUIET, cwd=FOLDER)
+    log, until = FOLDER / "broken-off.jsonl", time.monotonic() + rig.DEADLINE_S
+    while not log.exists() or log.read_text().count("decision") < 3:
+        check(process.poll() is None and time.monotonic() < until, "no window")
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=rig.DEADLINE_S)
+    check(process.returncode == 130, f"exit code {process.returncode}")
+    check(err.startswith("phub: interrupted: ends the sites\n") and err.count("interrupted") == 1, err)
+    kinds = [line["scout"] for line in lines(log.read_text())]
+    check(kinds[0] == "run" and set(kinds[1:]) == {"decision"}, str(kinds))
+    holds(err, f"broken-off.jsonl has {len(kinds) - 1} windows until then")
+    holds(phub("explain", "broken-off.jsonl")[0], "The log ends at step")
+
+
+def run_insists():
+    """run: whoever interrupts it twice does not wait for sites that do not heed it"""
+    process = subprocess.Popen([PHUB, "scout", "run", "--sites", "1", "--", "sh", "-c", "trap '' TERM; echo here; while :; do sleep 1; done"],
+                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=rig.QUIET, cwd=FOLDER)
     check(process.stdout.readline().endswith("here\n"), "no site")
     process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=rig.DEADLINE_S)
-    check(process.returncode == 1, f"exit code {process.returncode}")
-    holds(err, "interrupted")
+    holds(process.stderr.readline(), "interrupted")
+    began = time.monotonic()
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=rig.DEADLINE_S)
+    check(process.returncode == 130 and time.monotonic() - began < 2.5, f"{process.returncode}, {time.monotonic() - began:.1f} s")
+
+
+def run_measures():
+    """run: a terminal tells how long scout+ measures before it moves"""
+    log = ['{"scout":"run","policy":"scout+","sites":1,"thetas":[1,2],"model_bytes":8,"version":1}\n',
+           *('{"scout":"decision","t":%d,"theta":1,"next":1,"bytes_total":8,"bytes_bsp":16}\n' % (50 * k) for k in (1, 2, 3))]
+    for windows, wanted in ((0, r"\rmeasuring, window 1 of 3\x1b"), (1, r"\rstep 50, theta 1, measuring, window 2 of 3\x1b"),
+                            (2, "step 100, theta 1, measuring, window 3 of 3\x1b"), (3, r"step 150, theta 1, 2.0 times fewer bytes than BSP\x1b")):
+        path = FOLDER / "measures.jsonl"
+        path.write_text("".join(log[:1 + windows]))
+        holds(on_terminal("--sites", 1, "--out", "tty.jsonl", "--", "sh", "-c", 'cp "$0" "$PHUB_SCOUT_LOG"; sleep 0.7', path), wanted)
+
+
+def run_writes_nothing():
+    """run: what is wrong is said before anything starts, once, and nothing is overwritten for it"""
+    kept = FOLDER / "kept.jsonl"
+    began = '{"scout":"run"}\n'
+    grid = ["--policy", "hill", "--thetas", "1,2,5"]
+    (FOLDER / "script").write_text("print(1)\n")
+    (FOLDER / "locked").mkdir()
+    with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as there:
+        dead = "127.0.0.1:%d" % there.getsockname()[1]
+    for words, status, why in (
+            ([*grid, "--", "/nowhere/train"], 1, "cannot run /nowhere/train: No such file"), ([*grid, "--", "nowhere-train"], 1, "not in PATH"),
+            (["--phubd", "/nowhere/phubd", "--", "true"], 1, "could not run /nowhere/phubd"),
+            (["--out", "/nowhere/x.jsonl", "--", "true"], 1, "cannot write /nowhere/x.jsonl: /nowhere/: No such file"),
+            (["--out", "", "--", "true"], 1, "needs a name"), (["--out", "script", "--", "true"], 1, "what is there is no decision log"),
+            (["--out", "locked", "--", "true"], 1, "no regular file"),
+            (["--box", f"phub://{dead}/job", "--", "true"], 1, f"no box at phub://{dead}/job: Connection refused; start one there with phubd"),
+            (["--box", "phub://no.such.host.invalid/job", "--", "true"], 1, "no box at phub://no.such.host.invalid/job: "),
+            (["--box", "phub://h", "--", "true"], 1, "use phub://host"),
+            (["--policy", "hill", "--thetas", "10,5,2,1", "--", "true"], 2, "the tightest, of local the smallest: 1,2,5,10; see"),
+            (["--algorithm", "dgc", "--policy", "hill", "--thetas", "0.001,0.01", "--", "true"], 2, "of dgc the largest: 0.01,0.001"),
+            (["--algorithm", "gaia", "--policy", "scout+", "--thetas", "0.1,0.2", "--", "true"], 2, "a grid of gaia begins with 0"),
+            (["--algorithm", "dgc", "--policy", "scout+", "--thetas", "1,0.1", "--", "true"], 2, "does not know how far thetas of dgc"),
+            (["--policy", "scout+", "--thetas", "2,5", "--", "true"], 2, "a grid of local begins with 1"),
+            (["--algorithm", "local", *grid, "--shadow", "0.5", "--", "true"], 2, "shadow: local cannot have a theta of 0.5"),
+            (["--algorithm", "local", "--theta", "0.5", "--", "true"], 2, "local cannot have a theta of 0.5"),
+            ([*grid, "--theta", "3", "--", "true"], 2, "--theta 3: is none of the thetas"),
+            (["--thetas", ",".join(map(str, range(1, 66))), "--", "true"], 2, "up to 64 numbers")):
+        kept.write_text(began)
+        start = time.monotonic()
+        err = phub("run", "--out", kept, *words, status=status)[1]
+        holds(err, why)
+        check(len(err.splitlines()) == 1 and kept.read_text() == began, f"{words}: {err}")
+        check(time.monotonic() - start < 10, f"{words}: {time.monotonic() - start:.1f} s")
+    check((FOLDER / "script").read_text() == "print(1)\n", "a file that is no log was overwritten")
+    phub("run", "--sites", 1, "--algorithm", "gaia", "--policy", "hill", "--thetas", "0.05,0.1", "--out", kept, "--", "sh", "-c", 'cp "$0" "$PHUB_SCOUT_LOG"', hill())
+    phub("run", "--sites", 1, "--policy", "hill", "--thetas", "0.05,0.1", "--out", kept, "--", "sh", "-c", 'cp "$0" "$PHUB_SCOUT_LOG"', hill())
+    holds(phub("run", "--out", "x.jsonl", "--", "true", PHUB_SCOUT_SIGMA="2", status=2)[1], "PHUB_SCOUT_SIGMA='2'; allowed: 0 to 1")
+
+
+def run_box_is_silent():
+    """run: who does not answer at --box is waited for for five seconds"""
+    with contextlib.ExitStack() as stack:
+        deaf = stack.enter_context(socket.socket())  # its queue is full, so that a handshake is never over
+        deaf.bind(("127.0.0.1", 0))
+        deaf.listen(0)
+        for _ in range(3):
+            peer = stack.enter_context(socket.socket())
+            peer.setblocking(False)
+            peer.connect_ex(deaf.getsockname())
+        time.sleep(0.2)
+        began = time.monotonic()
+        err = phub("run", "--box", "phub://127.0.0.1:%d/job" % deaf.getsockname()[1], "--", "true", status=1)[1]
+        holds(err, "no answer within 5 s; start one there with phubd, or leave --box away")
+        check(4 < time.monotonic() - began < 15, f"{time.monotonic() - began:.1f} s")
+
+
+def not_looked_at():
+    """run, advise, dry-run: an option that the policy does not look at is refused, with the policies that do; and of a unit that is not that of costs"""
+    most = "replay, hill, stochastic and annealing"
+    cases = [("scout+", "--theta", "1", "fixed, hill, stochastic and annealing"), ("replay", "--theta", "1", "fixed, hill, stochastic and annealing"),
+             *((policy, name, "0.5", most) for policy in ("fixed", "scout+") for name in ("--sigma", "--lambda-loss", "--lambda-bytes")),
+             *((policy, "--gain", "0.5", "scout+") for policy in ("fixed", "replay", "hill", "stochastic", "annealing"))]
+    for command in (["run"], ["advise", "--listen", "127.0.0.1:0", "--sites", "1", "--model-bytes", "1"], ["dry-run", hill()]):
+        tail = ["--", "true"] if command[0] == "run" else []
+        for policy, name, value, others in cases:
+            err = phub(*command, "--policy", policy, "--thetas", "1,2", name, value, *tail, status=2)[1]
+            holds(err, rf"{name} is of the policies {others}; {policy} does not look at it".replace("+", r"\+"))
+        holds(phub(*command, "--policy", "scout+", "--thetas", "1,2", "--gain", "0", *tail, status=2)[1], "--gain 0: allowed is a number above 0")
+        holds(phub(*command, "--sigma", "1.5", *tail, status=2)[1], "--sigma 1.5: allowed is a number from 0 to 1")
+        if command[0] != "advise":
+            for unit, name in (("bytes", "--rate"), ("money", "--latency"), ("seconds", "--price")):
+                holds(phub(*command, "--unit", unit, name, "1", *tail, status=2)[1], f"{name} is of --unit (seconds|money), and costs are in {unit}")
+            holds(phub(*command, "--rate", "1", *tail, status=2)[1], "--rate is of --unit seconds, and costs are in bytes")
+
+
+def run_stays():
+    """run: a theta that stays has a log, with and without a scout; models stay, and the weights are the same"""
+    script = 'exec "$0" "$PHUB_URL" rank=$RANK world=$WORLD_SIZE algorithm=local steps=60'
+    hashes = []
+    for name, words in (("alone", ["--theta", "5"]), ("fixed", ["--policy", "fixed", "--thetas", "1,5", "--theta", "5", "--period", "10"])):
+        out, err = phub("run", "--sites", 2, *words, "--shadow", "1,5", "--out", f"{name}.jsonl", "--", "sh", "-c", script, SKEWED)
+        ends = [json.loads(line.split(" ", 1)[1]) for line in out.splitlines() if '"event":"end"' in line]
+        hashes += [end["hash"] for end in ends]
+        told = lines((FOLDER / f"{name}.jsonl").read_text())
+        check([line["scout"] for line in told] == ["run"] + ["decision"] * (6 if name == "fixed" else 0) + ["end"], str(told))
+        check(told[-1]["bytes_travel"] == 0 and told[-1]["bytes"] == ends[0]["bytes"], str(told[-1]))
+        check(("alone.jsonl has no shadows" in err) == (name == "alone"), err)
+    check(len(set(hashes)) == 1, str(hashes))
+    found = {line["log"]: line for line in lines(phub("compare", "--json", "alone.jsonl", "fixed.jsonl")[0])}
+    check(found["alone.jsonl"]["bytes"] == found["fixed.jsonl"]["bytes"] > 0, str(found))
 
 
 def run_wrong_words():
@@ -406,12 +548,6 @@ def run_trains():
     check("Alignment r of what sites say, per tensor: trained" in text and {"weight", "bias", "statistics"} <= set(text), str(text))
     check(len({block.get("fill") for block in xml.etree.ElementTree.parse(FOLDER / "trained.svg").iter() if block.tag.endswith("rect")}) > 6,
           "a heat map of one colour")
-    _, err = phub("run", "--sites", 1, "--algorithm", "local", "--policy", "hill", "--thetas", "1", "--shadow", "0.5", "--", "sh", "-c", script,
-                  SKEWED, status=1)
-    holds(err, "shadow: local cannot have a theta of 0.5")
-    _, err = phub("run", "--sites", 1, "--algorithm", "gaia", "--policy", "hill", "--thetas", "1", "--theta", "2", "--", "sh", "-c", script, SKEWED,
-                  status=1)
-    holds(err, "PHUB_SCOUT_THETA='2'; allowed: one of the 1 thetas")
 
 
 # ---- advise ----
@@ -421,7 +557,7 @@ class Advisor:
     def __init__(self, *words, sites=2, listen=None):
         self.path = listen or f"unix:{FOLDER}/advise"
         self.process = subprocess.Popen([PHUB, "scout", "advise", "--listen", self.path, "--sites", str(sites), "--model-bytes", "1000", "--thetas",
-                                         "1,2,5,10", "--theta", "5", "--period", "100", *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                         "1,2,5,10", *([] if "scout+" in words else ["--theta", "5"]), "--period", "100", *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                                         text=True, env=rig.QUIET, cwd=FOLDER)
         self.said = self.process.stdout.readline()
         if not listen:
@@ -483,6 +619,30 @@ def advise():
 def moves(k, step, heard, **more):
     return {"site": k, "step": step, "bytes": 20000, "moves": {"exchanges": 4, "said": 4, "heard": heard}, "weight": 1 + k, "rate": 0.05,
             "train": {"loss": 50, "samples": 100}, **more}
+
+
+def advise_counts():
+    """advise: BSP's bytes are those of windows and sites that were reported; a replay goes by its schedule, which may have a theta twice"""
+    with Advisor("--out", "counts.jsonl", "--wait", "0.3") as a:
+        for step in (700, 800, 1200):  # 600 steps had no advisor, then three windows went by without a word
+            a.ask(report(0, step, 80), report(1, step, 80))
+        a.ask(report(0, 1230, 80), report(1, 1230, 80))  # and one came early
+        a.ask(report(0, 1330, 80))  # of two sites one
+    told = [line for line in lines((FOLDER / "counts.jsonl").read_text()) if line["scout"] == "decision"]
+    check([line["bytes_bsp"] for line in told] == [1000 * steps for steps in (100, 200, 300, 330, 380)], str(told))
+    path = f"unix:{FOLDER}/replay"
+    process = subprocess.Popen([PHUB, "scout", "advise", "--listen", path, "--sites", "1", "--model-bytes", "9", "--policy", "replay", "--thetas", "5,2,5,1"],
+                               stdout=subprocess.PIPE, text=True, env=rig.QUIET, cwd=FOLDER)
+    process.stdout.readline()
+    steps = []
+    for step in (0, 500, 1000, 1500, 2000):
+        with socket.socket(socket.AF_UNIX) as peer:
+            peer.connect(path[5:])
+            peer.sendall(json.dumps({"site": 0, "step": step}).encode() + b"\n")
+            steps.append(json.loads(peer.recv(4096))["sync_every"])
+    check(steps == [5, 2, 5, 1, 1], str(steps))
+    process.terminate()
+    process.wait()
 
 
 def advise_pulls():
@@ -594,10 +754,10 @@ def advise_wrong_words():
     """advise: what cannot be is refused"""
     given = ["--listen", "127.0.0.1:0", "--sites", "2", "--model-bytes", "1000"]
     for words, why in (([], "needs --listen"), (given, "needs --listen.*--thetas"), ([*given, "--thetas", "1,2.5"], "2.5 is no whole number of steps"),
-                       ([*given, "--thetas", "1,2", "--theta", "3"], "none of --thetas"), ([*given, "--thetas", "1,1"], "twice"),
-                       ([*given, "--thetas", "1", "--sigma", "2"], "outside its limits"),
+                       ([*given, "--thetas", "1,2", "--theta", "3"], "none of the thetas"), ([*given, "--thetas", "1,1"], "twice"),
+                       ([*given, "--thetas", "1", "--sigma", "2"], "from 0 to 1"),
                        ([*given, "--thetas", "2,5", "--policy", "scout+"], "a grid of local begins with 1"),
-                       ([*given, "--thetas", "1", "--policy", "scout+", "--gain", "0"], "scout\\+: sigma is outside"), ([*given, "--thetas", "1", "--sites", "0"], "allowed is 1 to")):
+                       ([*given, "--thetas", "1", "--policy", "scout+", "--gain", "0"], "a number above 0"), ([*given, "--thetas", "5,1"], "of local the smallest: 1,5"), ([*given, "--thetas", "1", "--sites", "0"], "allowed is 1 to")):
         holds(phub("advise", *words, status=2)[1], why)
 
 
@@ -632,5 +792,6 @@ for step in range(200, 700, 100):
 if __name__ == "__main__":
     os.environ["BUILD"] = str(rig.BUILD)
     rig.run([compare, explain, explain_falls_back, nothing_to_explain, dry_run_of_itself, dry_run_of_others, better, plot, names_in_pictures, cut_off,
-             standard_input, broken, strange, wrong_words, run_sites, run_trains, run_long_lines, run_that_fails, run_on_a_terminal, run_interrupted, run_wrong_words, advise, advise_pulls, advise_waits,
+             standard_input, broken, strange, wrong_words, run_sites, run_trains, run_long_lines, run_that_fails, run_on_a_terminal, run_interrupted, run_insists, run_measures, run_writes_nothing,
+             run_box_is_silent, run_stays, not_looked_at, run_wrong_words, advise, advise_counts, advise_pulls, advise_waits,
              advise_strangers, advise_secret, advise_sockets, advise_wrong_words, advise_python], None if STUDY.exists() else f"{STUDY} is not there (make test-programs)")

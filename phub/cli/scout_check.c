@@ -1,0 +1,264 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Sites look again at all of this: what they would say in many voices is said here in one.
+ */
+#include "phub/cli/scout_check.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <math.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "client/scout/environment.h"
+#include "client/scout/options.h"
+#include "client/scout/shadow.h"
+#include "client/url.h"
+#include "phub/base/clock.h"
+#include "phub/cli/cli.h"
+#include "transport/stream.h"
+
+/* ---- options ---- */
+
+static int check_unit(const struct args_usage *usage, const struct scout_given *given)
+{
+	const struct {
+		const char *name;
+		double value;
+		enum price_unit unit;
+	} options[] = {{"rate", given->rate, PRICE_SECONDS}, {"latency", given->latency, PRICE_SECONDS},
+		{"price", given->price, PRICE_MONEY}};
+
+	for (unsigned i = 0; i < sizeof(options) / sizeof(options[0]); i++)
+		if (!isnan(options[i].value) && given->unit >= 0 && given->unit != (int)options[i].unit)
+			return args_wrong(usage, "--%s is of --unit %s, and costs are in %s", options[i].name,
+				price_unit_name(options[i].unit), price_unit_name((enum price_unit)given->unit));
+	return ARGS_GO_ON;
+}
+
+int scout_check_given(const struct args_usage *usage, const struct scout_given *given)
+{
+	const struct {
+		const char *name;
+		double value;
+		enum options_part part;
+	} options[] = {{"theta", given->theta, OPTIONS_THETA}, {"sigma", given->sigma, OPTIONS_SIGMA},
+		{"gain", given->gain, OPTIONS_GAIN}, {"lambda-loss", given->lambda_loss, OPTIONS_LAMBDA_LOSS},
+		{"lambda-bytes", given->lambda_bytes, OPTIONS_LAMBDA_BYTES}};
+	const enum scout_policy policy = (enum scout_policy)given->policy;
+
+	if (given->gain <= 0)
+		return args_wrong(usage, "--gain %g: allowed is a number above 0", given->gain);
+	for (unsigned i = 0; given->policy >= 0 && i < sizeof(options) / sizeof(options[0]); i++) {
+		const char *others = options_others(policy, options[i].part);
+
+		if (isnan(options[i].value) || !others)
+			continue;
+		return args_wrong(usage, "--%s is of the policies %s; %s does not look at it", options[i].name, others,
+			scout_policy_name(policy));
+	}
+	return check_unit(usage, given);
+}
+
+int scout_check_theta(
+	const struct args_usage *usage, double theta, const double *thetas, unsigned count, unsigned *index)
+{
+	if (isnan(theta))
+		return ARGS_GO_ON;
+	for (unsigned i = 0; i < count; i++) {
+		if (thetas[i] == theta) {
+			*index = i;
+			return ARGS_GO_ON;
+		}
+	}
+	return args_wrong(usage, "--theta %g: is none of the thetas", theta);
+}
+
+/* ---- the environment of sites ---- */
+
+/* 0: such sites could run, as far as it is known. */
+static int check_sites(const struct phub_site_options *site, enum site_algorithm algorithm, struct err *e)
+{
+	static struct scout_config config;
+	static struct scout scout;
+	struct phub_scout_options own;
+	double shadow[SHADOW_THETAS_MAX];
+	int count = environment_shadow(NULL, shadow, e), rc = 0;
+
+	for (int i = 0; i < count; i++)
+		if (!site_theta_valid(algorithm, shadow[i]))
+			return err_set(e, -EINVAL, "shadow: %s cannot have a theta of %g",
+				site_algorithm_name(algorithm), shadow[i]);
+	if (count < 0)
+		return count;
+	if (!site->scout && !isnan(site->theta) && !site_theta_valid(algorithm, site->theta))
+		return err_set(e, -EINVAL, "%s cannot have a theta of %g", site_algorithm_name(algorithm), site->theta);
+	if (!site->scout || site->scout->theta_count == 0) /* the program's own */
+		return 0;
+	own = *site->scout;
+	own.model_bytes = 1;
+	rc = options_scout(&own, &algorithm, &config, e);
+	return rc < 0 ? rc : scout_init(&scout, &config, e);
+}
+
+int scout_check_environment(struct err *e)
+{
+	struct phub_site_options site;
+	struct environment room;
+	struct err first;
+	int rc;
+
+	phub_site_options_init(&site);
+	rc = environment_apply(&site, &room, e);
+	if (rc < 0)
+		return rc;
+	rc = check_sites(&site, (enum site_algorithm)site.algorithm, e);
+	if (rc == 0 || getenv("PHUB_SCOUT_ALGORITHM"))
+		return rc;
+	/* The program says which: is there any? */
+	first = *e;
+	for (unsigned i = 0; i < SITE_ALGORITHM_COUNT; i++)
+		if (check_sites(&site, (enum site_algorithm)i, e) == 0)
+			return 0;
+	*e = first;
+	return rc;
+}
+
+/* ---- the log ---- */
+
+static int check_folder(const char *path, struct err *e)
+{
+	const char *slash = strrchr(path, '/');
+	char folder[PATH_MAX];
+
+	snprintf(folder, sizeof(folder), "%.*s", slash ? (int)(slash - path) + 1 : 1, slash ? path : ".");
+	if (access(folder, W_OK | X_OK) < 0)
+		return err_set(e, -errno, "cannot write %s: %s: %s", path, folder, strerror(errno));
+	return 0;
+}
+
+static bool check_is_log(const char *path)
+{
+	static const char begin[] = "{\"scout\":";
+	char line[sizeof(begin) - 1];
+	FILE *file = fopen(path, "re");
+	size_t got = file ? fread(line, 1, sizeof(line), file) : 0;
+
+	if (file)
+		fclose(file);
+	return got == 0 || (got == sizeof(line) && memcmp(line, begin, sizeof(line)) == 0);
+}
+
+int scout_check_log(const char *path, struct err *e)
+{
+	struct stat status;
+
+	if (!*path)
+		return err_set(e, -ENOENT, "a decision log needs a name");
+	if (lstat(path, &status) < 0)
+		return errno == ENOENT ? check_folder(path, e)
+				       : err_set(e, -errno, "cannot write %s: %s", path, strerror(errno));
+	if (!S_ISREG(status.st_mode))
+		return err_set(e, -EINVAL,
+			"cannot write %s: what is there is no regular file; --out wants the name of one", path);
+	if (access(path, R_OK | W_OK) < 0)
+		return err_set(e, -errno, "cannot write %s: %s", path, strerror(errno));
+	if (!check_is_log(path))
+		return err_set(e, -EEXIST,
+			"cannot write %s: what is there is no decision log; give --out another name, or remove it",
+			path);
+	return check_folder(path, e);
+}
+
+int scout_check_clear(const char *path, struct err *e)
+{
+	if (unlink(path) < 0 && errno != ENOENT)
+		return err_set(e, -errno, "cannot write %s: %s", path, strerror(errno));
+	return 0;
+}
+
+/* ---- the command ---- */
+
+int scout_check_command(const char *name, struct err *e)
+{
+	const char *path = getenv("PATH");
+	bool found = false;
+
+	if (strchr(name, '/'))
+		return access(name, X_OK) == 0 ? 0 : err_set(e, -errno, "cannot run %s: %s", name, strerror(errno));
+	for (const char *at = path; at && *at && !found; at += strspn(at, ":")) {
+		size_t length = strcspn(at, ":");
+		char file[PATH_MAX];
+
+		snprintf(file, sizeof(file), "%.*s/%s", (int)length, at, name);
+		found = *name && access(file, X_OK) == 0;
+		at += length;
+	}
+	if (path && !found)
+		return err_set(e, -ENOENT, "cannot run %s: it is not in PATH", name);
+	return 0;
+}
+
+/* ---- the box ---- */
+
+/* 0: somebody takes the connection. */
+static int check_connected(struct stream *stream, uint64_t deadline_ns)
+{
+	for (;;) {
+		char byte;
+		ssize_t got = stream->ops->read(stream, &byte, 1);
+		struct pollfd ready = {.fd = stream->ops->fd(stream), .events = POLLIN};
+		uint64_t now_ns = clock_now_ns();
+
+		if (got != -EAGAIN)
+			return got < 0 ? (int)got : 0;
+		if (now_ns >= deadline_ns)
+			return -ETIMEDOUT;
+		/* While a name is looked up it may always be written to. */
+		ready.events |= stream->why.code == -EINPROGRESS ? 0 : POLLOUT;
+		poll(&ready, 1, clock_timeout_ms(now_ns, deadline_ns));
+		if (ready.revents == POLLOUT)
+			return 0;
+	}
+}
+
+static int check_one_box(const char *host, uint16_t port, int timeout_ms, struct err *e)
+{
+	const uint64_t deadline_ns = clock_deadline_ns(clock_now_ns(), timeout_ms);
+	struct stream *stream;
+	int rc = stream_dial_tcp_later(host, port, NULL, &stream, e);
+
+	if (rc < 0)
+		return rc;
+	rc = check_connected(stream, deadline_ns);
+	if (rc < 0 && stream->why.code)
+		err_set(e, rc, "%s", stream->why.text);
+	else if (rc == -ETIMEDOUT)
+		err_set(e, rc, "no answer within %g s", timeout_ms / 1e3);
+	else if (rc < 0)
+		err_set(e, rc, "%s", strerror(-rc));
+	stream->ops->close(stream);
+	return rc;
+}
+
+int scout_check_box(const char *text, int timeout_ms, struct err *e)
+{
+	struct url url;
+	int rc = url_parse(text, &url, e);
+
+	if (rc < 0)
+		return rc;
+	rc = check_one_box(url.host, url.port, url.other.host[0] ? timeout_ms / 2 : timeout_ms, e);
+	if (rc < 0 && url.other.host[0] && check_one_box(url.other.host, url.other.port, timeout_ms / 2, e) == 0)
+		return 0;
+	if (rc < 0)
+		return err_set(e, rc,
+			"no box at %s: %s; start one there with phubd, or leave --box away, and one is "
+			"started here",
+			text, e->text);
+	return 0;
+}

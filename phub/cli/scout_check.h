@@ -1,0 +1,47 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What can be known to be wrong before a box or a site starts, so that it is said once, and nothing is overwritten for
+ * nothing. Control thread. But for scout_check_box() nothing here blocks.
+ */
+#ifndef PHUB_CLI_SCOUT_CHECK_H
+#define PHUB_CLI_SCOUT_CHECK_H
+
+#include <stdbool.h>
+
+#include "phub/base/err.h"
+#include "phub/cli/args.h"
+
+/* A scout's options as a command line has them; what policies look at and what they do not. */
+struct scout_given {
+	int policy;                                           /* -1: not known */
+	int unit;                                             /* of costs, likewise */
+	double theta, sigma, gain, lambda_loss, lambda_bytes; /* NaN: not given */
+	double rate, latency, price;                          /* likewise */
+};
+
+/* ARGS_GO_ON; CLI_USAGE after saying which option is of other policies, or of another unit, and of which. */
+int scout_check_given(const struct args_usage *usage, const struct scout_given *given);
+
+/* Is `theta`, which an option gives, one of the grid? ARGS_GO_ON, or CLI_USAGE after saying so. NaN: it is not given,
+ * and *index stays. */
+int scout_check_theta(
+	const struct args_usage *usage, double theta, const double *thetas, unsigned count, unsigned *index);
+
+/* What sites will find in their environment, which is this process's: does it fit some algorithm, or the one that is in
+ * it? Of what a program itself says nothing is known. 0; -EINVAL, -ENOTSUP. */
+int scout_check_environment(struct err *e);
+
+/* Can a decision log be written there? One that is there may go; anything else may not. 0; -EINVAL: what is there is no
+ * regular file; -EEXIST: it is no decision log; errors of access(2). */
+int scout_check_log(const char *path, struct err *e);
+/* The log of a run before goes. 0, or an error of unlink(2). */
+int scout_check_clear(const char *path, struct err *e);
+
+/* Is there such a program? 0; -ENOENT; -EACCES. */
+int scout_check_command(const char *name, struct err *e);
+
+/* Does somebody listen at the box of this URL, or at its other one? Blocks for `timeout_ms` at most. 0; -EINVAL: it is
+ * no URL of a box; -ETIMEDOUT, -ECONNREFUSED and others of connect(2), with what to do. */
+int scout_check_box(const char *url, int timeout_ms, struct err *e);
+
+#endif
