@@ -491,12 +491,20 @@ struct phub_scout_options {
 	double rate_within, latency_within, price_within;
 };
 
-/* What a site says of a window. Reports that cannot be true are not believed. */
+/*
+ * What a site says of a window. Reports that cannot be true are not believed, and with fewer than half of them AL is
+ * not known. `home` goes with `away` of the same model; or, where more is known so, with that of the guest that was
+ * tried on the same data (phub_scout_host()), so that a site which cannot try models costs one of the two. Each counts
+ * as one, of however few samples or classes: few samples show in decision.radius. decision.reason names whose reports
+ * are amiss, and who of four or more stands out; a site without data is none of these, and not numbered among them.
+ */
 struct phub_scout_report {
-	size_t size;       /* sizeof(struct phub_scout_report) in each */
-	double home, away; /* accuracies of its model, 0 .. 1: on its own data, and where it travelled to */
-	uint64_t samples;  /* away; 0: it says nothing of accuracies */
-	uint64_t bytes;    /* that it has said in the window */
+	size_t size; /* sizeof(struct phub_scout_report) in each */
+	/* Accuracies of its model, 0 .. 1: on its own data, and where it travelled to. NaN: not known, as where the
+	 * model has weights that are no numbers. */
+	double home, away;
+	uint64_t samples; /* away; 0: not known, nor an accuracy of 0 at home */
+	uint64_t bytes;   /* that it has said in the window */
 	/* Losses are means over samples: */
 	uint64_t trained; /* samples in the window; 0: it says nothing of `train` */
 	double train;     /* of its own model on them, as it was trained */
@@ -522,7 +530,7 @@ struct phub_scout_decision {
 	double theta;    /* from now on */
 	unsigned index;  /* of it in the grid; PHUB_SCOUT_REPLAY: in the schedule */
 	enum phub_scout_action action;
-	unsigned believed; /* reports */
+	unsigned believed; /* pairs of accuracies; PHUB_SCOUT_PLUS: reports */
 	double loss;       /* AL; NaN: not known */
 	double bytes;      /* that a site has said a step, the mean of sites */
 	double cost;       /* of the theta that it was at; NaN likewise */
@@ -580,7 +588,8 @@ PHUB_API int phub_scout_load(phub_scout_t *scout, const void *in, size_t bytes);
 /* How a model did on samples of one site: aggregates alone. */
 struct phub_score {
 	uint64_t samples; /* at the call: as many are asked for, 0: as you like; then: how many they were */
-	uint64_t correct; /* of them */
+	uint64_t correct; /* of them; what PHUB_SCOUT_HILL, STOCHASTIC and ANNEALING go by: with none anywhere AL is not
+			     known */
 	double loss;      /* sum over them, nats */
 };
 
@@ -588,7 +597,8 @@ struct phub_score {
  * The caller's: tries a model, weights[t] for each tensor, on a sample of this site's training data. The sample follows
  * from `draw`: of one draw it is the same, so that models are compared on the same. It is called by phub_site_step()
  * and phub_site_wait(), in their thread. Anything but 0, or a loss that is not finite: the report of that model says
- * nothing.
+ * nothing. It is not called with weights that are no finite numbers, of tensors that are trained or exchanged; whose
+ * they were, of those that had none from others, stands in the reason.
  */
 typedef int phub_evaluate(void *context, const float *const *weights, uint64_t draw, struct phub_score *score);
 

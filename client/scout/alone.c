@@ -108,8 +108,10 @@ int phub_scout_observe(phub_scout_t *scout, const struct phub_scout_report *repo
 	own = calloc(sites, sizeof(*own));
 	if (!own)
 		return alone_refuse(-ENOMEM, "no memory for reports");
-	for (unsigned i = 0; i < sites; i++)
+	for (unsigned i = 0; i < sites; i++) {
 		own[i] = alone_report((const void *)((const char *)reports + i * size), size);
+		own[i].host = sites > 1 ? scout_host(&scout->scout, i, sites) + 1 : 0;
+	}
 	free(scout->reports);
 	scout->reports = own;
 	scout->sites = sites;

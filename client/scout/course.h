@@ -48,6 +48,8 @@ enum course_kind {
 struct window {
 	bool open;                 /* the exchange that is due ends one */
 	bool strange;              /* this site came in it: its model is the others' */
+	bool broken;               /* this site had or said what is no number, of its own; */
+	bool infected;             /* others have said such, and it had none: what it has is theirs */
 	bool tried;                /* models were, and reports are these: */
 	struct midway midway;      /* the model that travels */
 	struct scout_report home;  /* of this site's model; */

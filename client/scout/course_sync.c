@@ -9,6 +9,7 @@
 
 #include "client/handle.h"
 #include "client/scout/course.h"
+#include "client/scout/finite.h"
 #include "phub/base/crc.h"
 
 /* ---- what is sent ---- */
@@ -104,6 +105,7 @@ static void sync_take_weights(struct phub_site *s, const struct slot *root)
 		s->pending = root->flags & SLOT_PENDING;
 		s->window.open = root->flags & SLOT_WINDOW;
 		s->window.strange = root->flags & SLOT_HAS; /* else all begin */
+		s->window.infected = s->root != s->rank && !finite_all(s->sums, s->site.elements);
 	}
 	s->exchanges = root->exchanges;
 }

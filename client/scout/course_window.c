@@ -8,16 +8,39 @@
 
 #include "client/handle.h"
 #include "client/scout/course.h"
+#include "client/scout/finite.h"
 #include "client/scout/square.h"
 #include "client/scout/within.h"
 #include "phub/base/mix.h"
 
 /* ---- where models go ---- */
 
-/* Alone, a site is its own host. */
-static uint32_t window_host(const struct phub_site *s, unsigned place)
+/* Sites with data: among them models travel. */
+static unsigned window_ring(const struct phub_site *s)
 {
-	return s->present[s->present_count > 1 ? scout_host(&s->scout, place, s->present_count) : place];
+	unsigned count = 0;
+
+	for (unsigned i = 0; i < s->present_count; i++)
+		count += s->present_samples[i] > 0;
+	return count;
+}
+
+/* The place in `present` of one of them. */
+static unsigned window_place(const struct phub_site *s, unsigned turn)
+{
+	unsigned place = 0;
+
+	while (s->present_samples[place] == 0 || turn-- > 0)
+		place++;
+	return place;
+}
+
+/* Where the model of one of them goes. Alone, a site is its own host. */
+static unsigned window_host(const struct phub_site *s, unsigned turn)
+{
+	const unsigned ring = window_ring(s);
+
+	return window_place(s, ring > 1 ? scout_host(&s->scout, turn, ring) : turn);
 }
 
 void window_keep(struct phub_site *s)
@@ -37,13 +60,13 @@ void window_begin(struct phub_site *s)
 	w->open = true;
 	w->tried = w->hosts = false;
 	w->travelled = 0;
-	w->travels = s->present_count > 1 && course_travels(s) ? s->present_count : 0;
+	w->travels = window_ring(s) > 1 && course_travels(s) ? window_ring(s) : 0;
 }
 
 /* Where no one can be lost alone nobody else has to push anything. */
 int window_travel_begin(struct phub_site *s)
 {
-	uint32_t rank = s->present[s->window.travelled];
+	uint32_t rank = s->present[window_place(s, s->window.travelled)];
 	int rc = 0;
 
 	for (unsigned t = 0; t < s->config.tensor_count && rc == 0; t++) {
@@ -60,15 +83,16 @@ int window_travel_begin(struct phub_site *s)
 
 void window_travel_land(struct phub_site *s)
 {
-	unsigned place = s->window.travelled++;
+	unsigned turn = s->window.travelled++;
+	uint32_t rank = s->present[window_place(s, turn)];
 
-	if (s->present[place] == s->rank)
+	if (rank == s->rank)
 		s->bytes_travel += s->site.elements * SITE_VALUE_BYTES;
-	if (window_host(s, place) != s->rank)
+	if (s->present[window_host(s, turn)] != s->rank)
 		return;
 	memcpy(s->scratch, s->sums, s->site.elements * sizeof(float));
 	s->window.hosts = true;
-	s->window.guest_rank = s->present[place];
+	s->window.guest_rank = rank;
 }
 
 /* ---- what is tried ---- */
@@ -81,14 +105,29 @@ static uint64_t window_draw(const struct phub_site *s)
 	return mix_64(s->scout.config.seed ^ mix_64(window ^ mix_64(s->rank)));
 }
 
-/* How a model does here; without samples where that is not known. `array`: all tensors', or NULL: this site's own. */
+/* Has it numbers alone? What is neither trained nor exchanged is the model's own affair: a mask may be infinite.
+ * `array`: all tensors', or NULL: this site's own. */
+static bool window_sound(const struct phub_site *s, float *array)
+{
+	for (unsigned t = 0; t < s->config.tensor_count; t++) {
+		const bool counts = s->tensors[t].trained || site_exchanges(&s->site, t);
+
+		if (counts &&
+			!finite_all(array ? course_at(s, array, t) : s->tensors[t].weights, s->tensors[t].elements))
+			return false;
+	}
+	return true;
+}
+
+/* How a model does here; without samples where that is not known. */
 static struct phub_score window_score(struct phub_site *s, float *array, uint64_t wanted)
 {
 	struct phub_score score = {.samples = wanted};
 
 	for (unsigned t = 0; t < s->config.tensor_count; t++)
 		s->model[t] = array ? course_at(s, array, t) : s->tensors[t].weights;
-	if (s->samples == 0 || !s->evaluate || s->evaluate(s->context, s->model, window_draw(s), &score) != 0 ||
+	if (s->samples == 0 || !s->evaluate || !window_sound(s, array) ||
+		s->evaluate(s->context, s->model, window_draw(s), &score) != 0 ||
 		!isfinite(score.loss)) /* whatever it gets right by chance */
 		score.samples = 0;
 	return score;
@@ -119,13 +158,19 @@ static uint64_t window_bytes(const struct phub_site *s, uint64_t bytes)
 	return steps == period ? bytes : (uint64_t)((double)bytes * (double)period / (double)steps);
 }
 
-/* How the site has trained. */
-static void window_trained(struct window *w)
+/* How the site has trained, and whether its model is sound. */
+static void window_trained(struct phub_site *s)
 {
+	struct window *w = &s->window;
+
 	w->home = (struct scout_report){
 		.trained = w->trained, .train = w->trained > 0 ? w->batches / (double)w->trained : NAN};
 	w->batches = 0;
 	w->trained = 0;
+	if (window_sound(s, NULL))
+		w->infected = false;
+	else
+		w->broken |= !w->infected;
 }
 
 /* What scout+ asks for is known already: what the window before made of the mean model. */
@@ -156,7 +201,7 @@ void window_try(struct phub_site *s)
 
 	w->tried = true;
 	w->guest = (struct scout_report){0};
-	window_trained(w);
+	window_trained(s);
 	if (course_plus(s)) {
 		window_tell(w);
 		return;
@@ -166,7 +211,7 @@ void window_try(struct phub_site *s)
 	w->home.home = window_accuracy(s, w->midway.kept ? w->midway.weights : NULL, &samples);
 	if (w->strange)
 		w->home.home = NAN; /* nothing is said of what it would lose */
-	if (s->present_count <= 1) {
+	if (window_ring(s) <= 1) {
 		w->home.away = w->home.home;
 		w->home.samples = samples;
 	}
@@ -180,6 +225,8 @@ void window_put(struct phub_site *s)
 {
 	struct window *w = &s->window;
 
+	w->broken |= !isfinite(s->said) && !w->infected;
+	w->home.unfit = w->broken ? SCOUT_BROKEN : w->strange ? SCOUT_STRANGE : SCOUT_FIT;
 	w->home.bytes = s->site.counts.bytes_paper - w->told;
 	w->home.within = within_bytes(s) - w->told_within;
 	/* The one that brings this is not over yet. */
@@ -203,6 +250,10 @@ void window_hear(struct phub_site *s)
 		said += slot.said;
 		squares += share * share * slot.alike; /* who says the same counts as one */
 	}
+	if (!isfinite(s->said))
+		s->window.broken |= !s->window.infected;
+	else if (!isfinite(said))
+		s->window.infected = true;
 	for (unsigned t = 0; t < s->config.tensor_count; t++) {
 		const double square =
 			site_exchanges(&s->site, t) ? square_of(course_at(s, s->sums, t), s->tensors[t].elements) : 0;
@@ -236,20 +287,34 @@ static void window_weigh(struct phub_site *s)
 	}
 }
 
+/* Of who was lost meanwhile what its host says is not enough: its model may not have come whole. */
+static void window_read(struct phub_site *s)
+{
+	unsigned turn = 0;
+
+	for (unsigned i = 0; i < s->present_count; i++) {
+		struct scout_report *report = &s->reports[i];
+		struct slot slot;
+
+		slots_get(s->slots_in, s->present[i], &slot);
+		slots_get_report(s->slots_in, s->present[i], report);
+		if (!(slot.flags & SLOT_HERE))
+			*report = (struct scout_report){.home = NAN};
+		report->called = s->present[i] + 1;
+		if (s->present_samples[i] == 0)
+			report->unfit = SCOUT_IDLE;
+		else
+			report->host = window_host(s, turn++) + 1;
+	}
+}
+
 void window_land(struct phub_site *s)
 {
 	struct window *w = &s->window;
 
-	for (unsigned i = 0; i < s->present_count; i++) {
-		struct slot slot;
-
-		slots_get(s->slots_in, s->present[i], &slot);
-		slots_get_report(s->slots_in, s->present[i], &s->reports[i]);
-		if (!(slot.flags & SLOT_HERE)) /* lost meanwhile: what its host says of it is not enough */
-			s->reports[i] = (struct scout_report){0};
-	}
+	window_read(s);
 	window_weigh(s);
-	w->open = w->tried = w->strange = w->midway.kept = false;
+	w->open = w->tried = w->strange = w->broken = w->midway.kept = false;
 	w->told = s->site.counts.bytes_paper;
 	w->told_within = within_bytes(s);
 	w->exchanges = s->site.counts.exchanges;

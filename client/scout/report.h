@@ -11,10 +11,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "client/scout/scout.h"
+#include "client/scout/trust.h"
 
 #define SCOUT_WORD_FLOATS   3u
-#define SCOUT_REPORT_FLOATS (12u * SCOUT_WORD_FLOATS)
+#define SCOUT_REPORT_FLOATS (13u * SCOUT_WORD_FLOATS)
 
 /* 64 bits. 0 is zeros. */
 void scout_word_pack(uint64_t word, float out[SCOUT_WORD_FLOATS]);
@@ -30,7 +30,8 @@ double scout_word_double(uint64_t word);
 void scout_bytes_pack(const uint8_t *in, size_t bytes, float *out);
 bool scout_bytes_unpack(const float *in, size_t bytes, uint8_t *out);
 
-/* A field that is 0 leaves zeros: so two may each write fields of one report, and the sum is the report. */
+/* A field that is 0 leaves zeros: so two may each write fields of one report, and the sum is the report. What is not
+ * the site's word (`called`, `host`) is not in it. */
 void scout_report_pack(const struct scout_report *report, float out[SCOUT_REPORT_FLOATS]);
 /* What is of no word makes a report that says nothing. */
 void scout_report_unpack(const float in[SCOUT_REPORT_FLOATS], struct scout_report *report);

@@ -12,8 +12,6 @@
 
 #include "phub/base/mix.h"
 
-#define SCOUT_NORMAL 1.959964 /* so many deviations to each side hold 95 % */
-
 /* ---- numbers ---- */
 
 static uint64_t scout_draw(struct scout *s)
@@ -142,20 +140,6 @@ unsigned scout_host(const struct scout *scout, unsigned site, unsigned sites)
 
 /* ---- what a window says ---- */
 
-static bool scout_believes(const struct scout_report *report)
-{
-	return report->samples > 0 && report->home >= 0 && report->home <= 1 && report->away >= 0 && report->away <= 1;
-}
-
-/* The variance of a difference of two accuracies, each with a sample that is right and one that is not in addition. */
-static double scout_variance(const struct scout_report *report)
-{
-	const double n = (double)report->samples, home = (report->home * n + 1) / (n + 2),
-		     away = (report->away * n + 1) / (n + 2);
-
-	return (home * (1 - home) + away * (1 - away)) / (n + 2);
-}
-
 /* What cannot be true costs nothing. */
 static double scout_spent(const struct price *price, const struct scout_report *report)
 {
@@ -166,34 +150,31 @@ static double scout_spent(const struct price *price, const struct scout_report *
 }
 
 /* Loss, bytes and how many were believed; counts what was sent. */
-static void scout_weigh(
-	struct scout *s, const struct scout_report *reports, unsigned sites, struct scout_decision *decision)
+static void scout_weigh(struct scout *s, const struct scout_report *reports, unsigned sites, struct trust *trust,
+	struct scout_decision *decision)
 {
 	const bool travels = s->config.policy != SCOUT_PLUS;
 	const struct price *price = &s->config.price;
-	double loss = 0, variance = 0, bytes = 0, spent = 0;
+	double bytes = 0, spent = 0;
 
+	trust_weigh(reports, sites, trust);
 	for (unsigned i = 0; i < sites; i++) {
 		bytes += (double)reports[i].bytes;
 		spent += scout_spent(price, &reports[i]);
 		s->bytes += reports[i].bytes;
 		s->bytes_travel += travels && reports[i].samples > 0 ? s->config.model_bytes : 0;
-		if (!scout_believes(&reports[i]))
-			continue;
-		loss += reports[i].home - reports[i].away;
-		variance += scout_variance(&reports[i]);
-		decision->believed++;
 	}
 	decision->bytes = bytes / sites / s->config.period;
 	decision->spent = spent / sites / s->config.period;
-	decision->loss = 2 * decision->believed >= sites ? loss / decision->believed : NAN;
+	decision->believed = trust->believed;
+	decision->loss = trust->loss;
 	decision->cost = s->config.lambda_loss * fmax(0, decision->loss - s->config.sigma) +
 			 s->config.lambda_bytes * decision->spent /
 				 price_of(price->unit, &price->link, (double)s->config.model_bytes, 1);
 	if (isnan(decision->loss))
 		decision->cost = NAN;
 	else if (travels)
-		decision->radius = SCOUT_NORMAL * sqrt(variance) / decision->believed;
+		decision->radius = trust->radius;
 }
 
 static bool scout_knows(const struct scout *s, unsigned index)
@@ -292,8 +273,9 @@ static unsigned scout_wander(struct scout *s, struct scout_decision *decision)
 }
 
 /* The loosest that was safe, or, when that has gone on for long, the tightest. */
-static unsigned scout_fall_back(struct scout *s, struct scout_decision *decision, unsigned sites)
+static unsigned scout_fall_back(struct scout *s, struct scout_decision *decision, const struct trust *trust)
 {
+	const char *to;
 	unsigned safe = 0;
 
 	for (unsigned i = 0; i < s->config.theta_count; i++)
@@ -302,11 +284,16 @@ static unsigned scout_fall_back(struct scout *s, struct scout_decision *decision
 	decision->action = SCOUT_FALLS_BACK;
 	if (s->silent >= s->config.patience)
 		safe = 0;
-	snprintf(decision->reason, sizeof(decision->reason),
-		"of %u sites %u have said what can be true, in %u windows in a row that said too little: %s", sites,
-		decision->believed, s->silent,
-		s->silent >= s->config.patience ? "the tightest theta, until they do"
-						: "the loosest theta that was safe");
+	to = s->silent >= s->config.patience ? "the tightest theta, until they do" : "the loosest theta that was safe";
+	if (trust->blank)
+		snprintf(decision->reason, sizeof(decision->reason),
+			"no model gets a sample right, at home or away: policy %s needs evaluate() to count `correct`, "
+			"scout+ does not: %s",
+			scout_policy_name(s->config.policy), to);
+	else
+		snprintf(decision->reason, sizeof(decision->reason),
+			"of %u sites %u have said what can be true, in %u windows in a row that said too little: %s",
+			trust->asked, trust->believed, s->silent, to);
 	return safe;
 }
 
@@ -335,13 +322,13 @@ static enum scout_action scout_direction(unsigned from, unsigned to)
 }
 
 /* The policies of the paper: by what models lose that travelled, and what was sent. */
-static unsigned scout_search(struct scout *s, struct scout_decision *decision, unsigned sites)
+static unsigned scout_search(struct scout *s, struct scout_decision *decision, const struct trust *trust)
 {
 	const bool knows = !isnan(decision->loss), replays = s->config.policy == SCOUT_REPLAY;
 	unsigned next;
 
 	if (!knows && !replays && s->config.policy != SCOUT_FIXED)
-		return scout_fall_back(s, decision, sites);
+		return scout_fall_back(s, decision, trust);
 	s->silent = 0;
 	if (knows && !replays) {
 		s->tried[s->index] = s->window + 1;
@@ -372,7 +359,7 @@ void scout_hear_all(struct scout *scout, unsigned exchanges, double said, double
 }
 
 /* Means over those sites that say something which can be true. Returns how many do. */
-static unsigned scout_gather(struct scout *s, const struct scout_report *reports, unsigned sites)
+static unsigned scout_gather(struct scout *s, const struct scout_report *reports, unsigned sites, unsigned asked)
 {
 	struct plus_window *now = &s->now;
 	unsigned trains = 0, tries = 0, believed = 0;
@@ -380,8 +367,9 @@ static unsigned scout_gather(struct scout *s, const struct scout_report *reports
 	now->train = now->before = now->after = now->trained = now->tried = 0;
 	for (unsigned i = 0; i < sites; i++) {
 		const struct scout_report *r = &reports[i];
-		const bool trained = r->trained > 0 && isfinite(r->train);
-		const bool tried = r->tried > 0 && isfinite(r->before) && isfinite(r->after);
+		const bool broken = r->unfit == SCOUT_BROKEN;
+		const bool trained = !broken && r->trained > 0 && isfinite(r->train);
+		const bool tried = !broken && r->tried > 0 && isfinite(r->before) && isfinite(r->after);
 
 		now->trained += (double)r->trained / sites;
 		now->tried += (double)r->tried / sites;
@@ -397,8 +385,8 @@ static unsigned scout_gather(struct scout *s, const struct scout_report *reports
 		}
 	}
 	now->train = trains ? now->train / trains : NAN;
-	now->before = 2 * tries >= sites ? now->before / tries : NAN;
-	now->after = 2 * tries >= sites ? now->after / tries : NAN;
+	now->before = tries > 0 && 2 * tries >= asked ? now->before / tries : NAN;
+	now->after = tries > 0 && 2 * tries >= asked ? now->after / tries : NAN;
 	return believed;
 }
 
@@ -498,20 +486,22 @@ int scout_observe(
 {
 	const bool replays = scout->config.policy == SCOUT_REPLAY, follows = scout->config.policy == SCOUT_PLUS;
 	const double before = scout_theta(scout);
+	struct trust trust;
 	unsigned told;
 
 	if (sites == 0 || sites > SCOUT_SITES_MAX)
 		return -EINVAL;
 	*decision = (struct scout_decision){
 		.window = scout->window, .r = NAN, .pull = NAN, .gain = NAN, .radius = INFINITY};
-	scout_weigh(scout, reports, sites, decision);
-	told = scout_gather(scout, reports, sites);
+	scout_weigh(scout, reports, sites, &trust, decision);
+	told = scout_gather(scout, reports, sites, trust.asked);
 	scout->now.bytes = decision->bytes * scout->config.period;
 	scout->now.bytes_bsp = (double)scout->config.model_bytes * scout->config.period;
 	decision->believed = follows ? told : decision->believed;
 	decision->r = plus_alignment(scout->now.said, scout->now.heard);
 	decision->seen = scout->now;
-	scout->index = follows ? scout_follow(scout, decision) : scout_search(scout, decision, sites);
+	scout->index = follows ? scout_follow(scout, decision) : scout_search(scout, decision, &trust);
+	trust_tell(reports, sites, !follows, decision->reason, sizeof(decision->reason));
 	scout->now = (struct plus_window){0};
 	scout->window++;
 	decision->theta = scout_theta(scout);

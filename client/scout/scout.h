@@ -17,8 +17,8 @@
  *
  * Thetas stand in a grid, the tightest first: the one that talks most, and loses least. After a window at theta:
  *
- *      AL     accuracy at home less accuracy away, the mean of the sites that reported, of the models that they had in
- *             the middle of the interval between two exchanges: see midway.h
+ *      AL     accuracy at home less accuracy away, the mean of what is believed (trust.h), of models that sites had
+ *             in the middle of the interval between two exchanges: see midway.h
  *      C      what sites have spent in the window on talking for each step, the mean of sites: bytes, or what they
  *             cost in seconds or money (price.h), in their exchanges and in those of sites within them
  *      CM     the same of one model in one exchange; of bytes model_bytes
@@ -40,9 +40,10 @@
  * each exchange, and takes from reports what it has use for
  *
  * Reports are not believed when they cannot be true (accuracies outside 0 .. 1, or NaN; no samples: so does a site say
- * that it has none, or did not report). When fewer than half of the sites are left, a window says nothing: theta is the
- * loosest one that has held sigma in a window, after config.patience such windows in a row the tightest, until one says
- * something again; what was remembered stays.
+ * that it did not report). When fewer than half of the sites with data are left, or nobody's model gets anything right
+ * (accuracies are not told), a window says nothing: theta is the loosest one that has held sigma in a window, after
+ * config.patience such windows in a row the tightest, until one says something again; what was remembered stays. The
+ * reason names the sites whose reports are amiss.
  */
 #ifndef PHUB_CLIENT_SCOUT_SCOUT_H
 #define PHUB_CLIENT_SCOUT_SCOUT_H
@@ -53,6 +54,7 @@
 
 #include "client/scout/plus.h"
 #include "client/scout/price.h"
+#include "client/scout/trust.h"
 #include "phub/base/err.h"
 
 enum scout_policy {
@@ -66,7 +68,6 @@ enum scout_policy {
 
 #define SCOUT_POLICY_COUNT 6
 #define SCOUT_THETAS_MAX   PLUS_THETAS_MAX
-#define SCOUT_SITES_MAX    4096u
 #define SCOUT_SCHEDULE_MAX 1024u
 #define SCOUT_REASON_BYTES 240u
 
@@ -91,24 +92,6 @@ struct scout_config {
 	struct price price;
 };
 
-/* What one site says of a window. */
-struct scout_report {
-	double home, away;       /* accuracies of its model, 0 .. 1: on its own data, and where it travelled to */
-	uint64_t samples;        /* away; 0: it does not say anything of accuracies */
-	uint64_t bytes;          /* that it has sent in exchanges of the window */
-	uint64_t within;         /* likewise, of the site within it, over another class of links */
-	double exchanges;        /* in the window, for costs in seconds... */
-	double exchanges_within; /* ...and of the site within */
-	/* Losses are means over samples, in nats or any unit: */
-	uint64_t trained; /* samples in the window; 0: it says nothing of `train` */
-	double train;     /* of its own model on them, as it was trained */
-	/* SCOUT_PLUS: */
-	uint64_t tried; /* samples of the same draw each time; 0: it says nothing of these: */
-	/* Of the mean model, as the window before this one began, and as it ended: just after its last exchange. A
-	 * report goes with an exchange, so it tells of what was before that. */
-	double before, after;
-};
-
 enum scout_action {
 	SCOUT_STAYS = 0,
 	SCOUT_TIGHTENS = 1,
@@ -122,13 +105,14 @@ struct scout_decision {
 	double theta;    /* from now on */
 	unsigned index;  /* in the grid; SCOUT_REPLAY: in the schedule */
 	enum scout_action action;
-	unsigned believed; /* reports; SCOUT_PLUS: that say how sites trained, or how the mean model does */
+	unsigned believed; /* pairs of accuracies; SCOUT_PLUS: reports that say how sites trained, or how the mean model
+			      does */
 	double loss;       /* AL; NaN: it is not known */
 	double bytes;      /* that sites have sent for each step, the mean of sites, without those within */
 	double spent;      /* C */
 	double cost;       /* of the theta that it was at; NaN likewise */
 	/* Half of AL's interval, of 95 %, by the samples of the reports, as if `home` had as many (Agresti and Caffo,
-	 * 2000); SCOUT_PLUS: of `gain`. Infinite: not known. */
+	 * 2000): of 3 samples it is wide. SCOUT_PLUS: of `gain`. Infinite: not known. */
 	double radius;
 	double r;                /* how sites have aligned, see plus.h; NaN: not known */
 	struct plus_window seen; /* what was heard, and means of what sites said of losses */

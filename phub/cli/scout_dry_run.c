@@ -180,8 +180,8 @@ static unsigned dry_reports(const struct scout_log *log, const struct dry_window
 		if (k >= seen->believed || isnan(seen->loss))
 			continue;
 		reports[k].samples = 1;
-		reports[k].home = fmax(seen->loss, 0);
-		reports[k].away = fmax(-seen->loss, 0);
+		reports[k].home = seen->loss == 0 ? 1 : fmax(seen->loss, 0); /* both 0 would say nothing */
+		reports[k].away = seen->loss == 0 ? 1 : fmax(-seen->loss, 0);
 	}
 	return sites;
 }

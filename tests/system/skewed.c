@@ -35,8 +35,10 @@ struct skewed {
 	uint64_t samples[SITES_MAX];
 	unsigned die_at, die_try, pause_ms, lazy_ms, theta_at, score_at;
 	double theta_then;
-	unsigned lies;  /* bits of ranks whose evaluate() counts more right than there are */
-	unsigned fails; /* bits of ranks whose evaluate() has none */
+	unsigned lies;         /* bits of ranks whose evaluate() counts more right than there are */
+	unsigned fails;        /* bits of ranks whose evaluate() has none */
+	unsigned blind;        /* likewise, takes what is no number for right, and tells no loss */
+	unsigned nan_at, nans; /* the step in which ranks of these bits get a weight that is no number */
 	bool flush, verbose;
 };
 
@@ -84,6 +86,8 @@ static void place_init(struct place *p, const struct skewed *run, unsigned rank,
 
 static void place_learn(struct place *p, uint64_t step)
 {
+	if (step == p->run->nan_at && p->run->nans >> p->rank & 1)
+		p->weights[0] = NAN;
 	for (uint32_t i = 0; i < ELEMENTS - sizes[TENSORS - 1]; i++)
 		p->gradient[i] = p->weights[i] - target(p->rank, i) + noise(step, p->rank, i);
 	p->loss = 0;
@@ -107,8 +111,8 @@ static int place_evaluate(void *context, const float *const *weights, uint64_t d
 		uint32_t at = (uint32_t)(mix_64(draw + i) % sizes[0]);
 		float wrong = fabsf(weights[0][at] - target(p->rank, at));
 
-		score->correct += wrong < 1;
-		score->loss += wrong;
+		score->correct += p->run->blind >> p->rank & 1 ? !(wrong >= 1) : wrong < 1;
+		score->loss += p->run->blind >> p->rank & 1 ? 0 : wrong;
 	}
 	score->samples = p->run->lies >> p->rank & 1 ? 1 : 200;
 	return 0;
@@ -201,19 +205,35 @@ static void loop_level(struct loop *l, struct place *p)
 		p->levels[1] = score.loss / (double)score.samples;
 }
 
+/* Models travel among sites with data. */
+static unsigned loop_host(const struct loop *l, unsigned site)
+{
+	unsigned ring[SITES_MAX], count = 0, turn = 0;
+
+	for (unsigned k = 0; k < l->run->world; k++) {
+		turn = k == site ? count : turn;
+		if (l->run->samples[k] > 0)
+			ring[count++] = k;
+	}
+	return ring[count > 1 ? scout_host(&l->scout, turn, count) : turn];
+}
+
 static void loop_window(struct loop *l, struct scout_report *reports)
 {
 	for (unsigned k = 0; k < l->run->world; k++) {
 		struct place *p = &l->places[k];
 		uint64_t unused;
 
-		reports[k] = (struct scout_report){0};
+		reports[k] = (struct scout_report){.unfit = SCOUT_IDLE};
+		if (l->run->samples[k] > 0)
+			reports[k] = (struct scout_report){.host = loop_host(l, k) + 1};
 		if (loop_is_plus(l)) {
 			loop_report(p, l->scout.config.plus.tries, &reports[k]);
 			continue;
 		}
 		reports[k].home = loop_try(l, k, k, &unused);
-		reports[k].away = loop_try(l, k, scout_host(&l->scout, k, l->run->world), &reports[k].samples);
+		if (l->run->samples[k] > 0)
+			reports[k].away = loop_try(l, k, loop_host(l, k), &reports[k].samples);
 	}
 }
 
@@ -373,8 +393,10 @@ static void told(const struct place *p, phub_site_t *site, const char *event, in
 {
 	struct phub_site_state s = {.size = sizeof(s)};
 	struct phub_scout_decision d = {.size = sizeof(d)};
-	char error[512];
+	char error[512], distance[32] = "null";
 
+	if (isfinite(place_error(p)))
+		snprintf(distance, sizeof(distance), "%g", place_error(p));
 	snprintf(error, sizeof(error), "%s", rc < 0 ? phub_error() : "");
 	for (char *c = error; *c; c++)
 		*c = *c == '"' ? '\'' : *c;
@@ -384,10 +406,10 @@ static void told(const struct place *p, phub_site_t *site, const char *event, in
 	printf("{\"event\":\"%s\",\"rank\":%u,\"rc\":%d,\"error\":\"%s\",\"steps\":%" PRIu64 ",\"exchanges\":%" PRIu64
 	       ",\"theta\":%g,\"share\":%.17g,\"sites\":%u,\"bytes\":%" PRIu64 ",\"bytes_travel\":%" PRIu64
 	       ",\"bytes_wire\":%" PRIu64 ",\"windows\":%" PRIu64 ",\"action\":%d,\"believed\":%u,\"reason\":\"%s\""
-	       ",\"hash\":\"%016" PRIx64 "\",\"trained\":\"%016" PRIx64 "\",\"distance\":%g,\"log_error\":%d}\n",
+	       ",\"hash\":\"%016" PRIx64 "\",\"trained\":\"%016" PRIx64 "\",\"distance\":%s,\"log_error\":%d}\n",
 		event, p->rank, rc, error, s.steps, s.exchanges, s.theta, s.share, s.sites, s.bytes, s.bytes_travel,
 		s.bytes_wire, s.windows, (int)d.action, d.believed, d.reason, place_hash(p, TENSORS),
-		place_hash(p, TENSORS - 1), place_error(p), s.log_error);
+		place_hash(p, TENSORS - 1), distance, s.log_error);
 	fflush(stdout);
 }
 
@@ -527,7 +549,7 @@ static void take_samples(struct skewed *run, const char *value)
 
 static bool take_job(struct skewed *run, const char *name, const char *value)
 {
-	static const char *const lost[] = {"fail", "shrink", "wait"};
+	static const char *const lost[] = {"fail", "shrink", "wait"}, *const nans[] = {"pass", "zero", "fail"};
 	unsigned number = (unsigned)strtoul(value, NULL, 0);
 
 	if (strcmp(name, "rank") == 0)
@@ -536,6 +558,8 @@ static bool take_job(struct skewed *run, const char *name, const char *value)
 		run->job.world = (int)(run->world = number);
 	else if (strcmp(name, "lost") == 0)
 		run->job.lost = (enum phub_lost)pick(value, lost, 3);
+	else if (strcmp(name, "nan") == 0)
+		run->job.nan = (enum phub_nan)pick(value, nans, 3);
 	else if (strcmp(name, "log") == 0)
 		run->options.log = value;
 	else if (strcmp(name, "transport") == 0)
@@ -589,7 +613,8 @@ static bool take_run(struct skewed *run, const char *name, const char *value)
 		unsigned *to;
 	} fields[] = {{"steps", &run->steps}, {"die_at", &run->die_at}, {"die_try", &run->die_try},
 		{"pause_ms", &run->pause_ms}, {"lazy_ms", &run->lazy_ms}, {"theta_at", &run->theta_at},
-		{"score_at", &run->score_at}, {"lies", &run->lies}, {"fails", &run->fails}};
+		{"score_at", &run->score_at}, {"lies", &run->lies}, {"fails", &run->fails}, {"blind", &run->blind},
+		{"nan_at", &run->nan_at}, {"nans", &run->nans}};
 
 	for (unsigned i = 0; i < sizeof(fields) / sizeof(fields[0]); i++) {
 		if (strcmp(fields[i].name, name) == 0) {

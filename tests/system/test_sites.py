@@ -299,9 +299,50 @@ def bad_reports():
     for kind in ("lies", "fails"):
         ends = as_loop(box, kind, algorithm="local", policy="hill", steps=80, **{kind: 3}, **GRID["local"])
         check(all(end["action"] == 3 and end["theta"] == 1 for end in ends), f"it did not fall back: {ends[0]}")
-        holds(ends[0]["reason"], "of 3 sites 0 have said", "in 8 windows in a row", "the tightest theta, until they do")
+        holds(ends[0]["reason"], "of 3 sites 1 have said", "in 8 windows in a row", "the tightest theta, until they do")
+    box.stop()
+
+
+def one_bad_site():
+    """whoever cannot try models costs one report of what was lost there, and whoever has no data none"""
+    box = rig.Box()
+    for kind in ("fails", "lies"):
+        for rank in range(WORLD):
+            ends = as_loop(box, f"{kind}-{rank}", algorithm="local", policy="hill", steps=80, **{kind: 1 << rank}, **GRID["local"])
+            check(all(end["believed"] == 2 and end["action"] != 3 for end in ends), f"one of three is too much: {ends[0]}")
+            check((f"site {rank} says an accuracy of" in ends[0]["reason"]) == (kind == "lies"), f"{ends[0]['reason']}")
+    idle = as_loop(box, "idle", 4, algorithm="local", policy="hill", steps=80, samples="1,0,0,1", **GRID["local"])
+    check(all(end["believed"] == 2 and end["action"] != 3 for end in idle), f"sites without data are missed: {idle[0]}")
+    check([end["bytes_travel"] > 0 for end in idle] == [True, False, False, True], f"models of sites without data travel: {idle}")
     one = as_loop(box, "one", algorithm="local", policy="hill", steps=80, fails=1, samples="1,1,0", **GRID["local"])
-    check(all(end["action"] == 3 and end["theta"] == 1 for end in one), f"one of three was enough: {one[0]}")
+    check(all(end["believed"] == 1 and end["action"] != 3 for end in one), f"one of two is not enough: {one[0]}")
+    alone = as_loop(box, "lonely", algorithm="local", policy="hill", steps=80, samples="0,1,0", **GRID["local"])
+    check(all(end["believed"] == 1 and end["theta"] == 10 and end["bytes_travel"] == 0 for end in alone), f"nobody is lost on: {alone}")
+    box.stop()
+
+
+def no_numbers():
+    """weights that are no numbers: whose they were is said, and nobody believes what evaluate() makes of them"""
+    box = rig.Box()
+    for policy, name in (("hill", "local"), ("scout+", "local"), ("hill", "gaia"), ("hill", "bsp"), ("scout+", "bsp")):
+        grid = {"thetas": "1", "period": 10} if name == "bsp" else {**GRID[name], "thetas": GRID[name]["thetas"] if policy == "hill" else "1,2,5"}
+        for nan_at in (35, 39):
+            running = sites(box, f"{policy}-{name}-{nan_at}", algorithm=name, policy=policy, steps=80, blind=7, nan_at=nan_at, nans=2, **grid)
+            ends = [site.end() for site in running]
+            check(all(end["action"] == 3 and end["theta"] == float(grid["thetas"].split(",")[0]) for end in ends), f"{policy}, {name}: {ends}")
+            holds(ends[0]["reason"], "; site 1 has weights or gradients that are no numbers")
+            check("more" not in ends[0]["reason"] and len({end["reason"] for end in ends}) == 1, f"whose are they? {ends}")
+    options = {"algorithm": "local", "policy": "hill", "blind": 7, "nan_at": 35, "nans": 2, **GRID["local"]}
+    with tempfile.TemporaryDirectory() as folder:
+        path = pathlib.Path(folder, "log")
+        ends = [site.end() for site in sites(box, "zero", steps=80, nan="zero", log=path, **options)]
+        reasons = [line["reason"] for line in map(json.loads, path.read_text().splitlines()) if line["scout"] == "decision"]
+    check(all(end["distance"] is not None and end["action"] != 3 for end in ends), f"it did not stay out: {ends}")
+    check(["site 1 has weights" in reason for reason in reasons] == [False] * 3 + [True] * (len(reasons) - 3), f"its momentum has it for good: {reasons}")
+    check(all(end["believed"] == 2 for end in ends), f"others were not judged: {ends}")
+    for site in sites(box, "fail", steps=80, nan="fail", **options):
+        check(site.wait() == 1, "it went on")
+        holds(site.lines("end")[0]["error"], "rank 1", "weight")
     box.stop()
 
 
@@ -408,5 +449,5 @@ def refused():
 
 
 if __name__ == "__main__":
-    rig.run([algorithms, outer_optimizers, weights_of_sites, leavers, scouts, pulls, off, wire, log, log_scores, log_bytes, log_full, alignment, bad_reports, lost_sites,
-             lost_sites_of_scouts, lost_on_the_way, lost_box, refused])
+    rig.run([algorithms, outer_optimizers, weights_of_sites, leavers, scouts, pulls, off, wire, log, log_scores, log_bytes, log_full, alignment, bad_reports, one_bad_site,
+             no_numbers, lost_sites, lost_sites_of_scouts, lost_on_the_way, lost_box, refused])

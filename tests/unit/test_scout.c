@@ -341,6 +341,56 @@ static void test_bad_reports(void **state)
 	assert_int_equal(scout_observe(&s, bad, SCOUT_SITES_MAX + 1, &d), -EINVAL);
 }
 
+/* Where accuracies are not told it says so at once, and does not take them for no loss; who is amiss is in the reason.
+ */
+static void test_says_why(void **state)
+{
+	struct scout_report blank[SITES] = {{0}};
+	struct scout_decision d;
+	struct scout s;
+
+	(void)state;
+	for (unsigned i = 0; i < SITES; i++)
+		blank[i].samples = 100;
+	scout_of(&s, SCOUT_HILL);
+	assert_int_equal(scout_observe(&s, blank, SITES, &d), 0);
+	assert_true(d.action == SCOUT_FALLS_BACK && d.theta == 1 && isnan(d.loss));
+	assert_non_null(strstr(d.reason, "policy hill needs evaluate() to count `correct`, scout+ does not"));
+	blank[3].unfit = SCOUT_BROKEN;
+	for (unsigned i = 0; i < 3; i++)
+		assert_int_equal(scout_observe(&s, blank, SITES, &d), 0);
+	assert_non_null(strstr(d.reason, "the tightest theta, until they do; site 3 has weights or gradients"));
+	scout_of(&s, SCOUT_FIXED);
+	assert_int_equal(scout_observe(&s, blank, SITES, &d), 0);
+	assert_string_equal(d.reason, "theta is fixed; site 3 has weights or gradients that are no numbers");
+}
+
+/* scout+: losses of a model that is broken are not believed, whatever they are. */
+static void test_broken_losses(void **state)
+{
+	struct scout_report reports[SITES];
+	struct scout_decision d;
+	struct scout s;
+
+	(void)state;
+	scout_of(&s, SCOUT_FIXED);
+	for (unsigned i = 0; i < SITES; i++)
+		reports[i] = (struct scout_report){
+			.trained = 10, .train = 1, .tried = 10, .before = 2, .after = i == 2 ? 50 : 1};
+	assert_int_equal(scout_observe(&s, reports, SITES, &d), 0);
+	assert_true(d.seen.after > 10);
+	reports[2].unfit = SCOUT_BROKEN;
+	assert_int_equal(scout_observe(&s, reports, SITES, &d), 0);
+	assert_true(d.seen.after == 1 && d.seen.before == 2 && d.seen.train == 1);
+	for (unsigned i = 0; i < 3; i++)
+		reports[i].unfit = SCOUT_BROKEN;
+	assert_int_equal(scout_observe(&s, reports, SITES, &d), 0);
+	assert_true(isnan(d.seen.after) && d.seen.train == 1);
+	reports[0].unfit = SCOUT_IDLE; /* of four two are half */
+	assert_int_equal(scout_observe(&s, reports, SITES, &d), 0);
+	assert_true(d.seen.after == 1);
+}
+
 /* A run that was interrupted at any window ends as one that was not; what is not whole is not taken. */
 static void test_saved(void **state)
 {
@@ -542,6 +592,8 @@ int main(void)
 		cmocka_unit_test(test_replay),
 		cmocka_unit_test(test_travels),
 		cmocka_unit_test(test_bad_reports),
+		cmocka_unit_test(test_says_why),
+		cmocka_unit_test(test_broken_losses),
 		cmocka_unit_test(test_saved),
 		cmocka_unit_test(test_limits),
 		cmocka_unit_test(test_names),

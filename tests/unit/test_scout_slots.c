@@ -70,7 +70,12 @@ static void test_bytes(void **state)
 /* Whoever owns the model and whoever has tried it each write their part. */
 static void test_report_of_two(void **state)
 {
-	const struct scout_report owner = {.home = 0.9, .bytes = UINT64_C(123456789012345), .within = 77};
+	const struct scout_report owner = {.home = 0.9,
+		.bytes = UINT64_C(123456789012345),
+		.within = 77,
+		.unfit = SCOUT_STRANGE,
+		.called = 3,
+		.host = 4};
 	const struct scout_report host = {.away = 1.0 / 3, .samples = 400};
 	float sum[SCOUT_REPORT_FLOATS], part[SCOUT_REPORT_FLOATS];
 	struct scout_report both;
@@ -84,6 +89,11 @@ static void test_report_of_two(void **state)
 	assert_int_equal(both.samples, 400);
 	assert_int_equal(both.bytes, owner.bytes);
 	assert_int_equal(both.within, 77);
+	assert_int_equal(both.unfit, SCOUT_STRANGE);
+	assert_true(both.called == 0 && both.host == 0); /* are not said */
+	scout_word_pack(UINT64_C(1) << 40, sum + SCOUT_REPORT_FLOATS - SCOUT_WORD_FLOATS);
+	scout_report_unpack(sum, &both);
+	assert_int_equal(both.unfit, SCOUT_BROKEN); /* of what reasons are not known */
 	sum[0] = NAN;
 	scout_report_unpack(sum, &both);
 	assert_int_equal(both.samples, 0);

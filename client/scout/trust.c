@@ -1,0 +1,220 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "client/scout/trust.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#define TRUST_NORMAL     1.959964 /* so many deviations to each side hold 95 % */
+#define TRUST_MEDIAN     1.4826   /* a normal deviation by the median distance */
+#define TRUST_OUT_LEAST  0.2
+#define TRUST_OUT_MANY   6.0
+#define TRUST_OUT_AMONG  4u
+#define TRUST_TEXT_BYTES 160u
+
+/* ---- pairs ---- */
+
+struct pair {
+	double home, away;
+	uint64_t samples;
+	unsigned by; /* the place of who stands for it */
+};
+
+static bool trust_may_be(double accuracy)
+{
+	return accuracy >= 0 && accuracy <= 1;
+}
+
+/* Of the model of the site at `place`, or by the data where it was tried. False: it is not believed. */
+static bool trust_pair(
+	const struct scout_report *reports, unsigned sites, unsigned place, bool by_data, struct pair *pair)
+{
+	const struct scout_report *model = &reports[place], *home = model;
+
+	if (by_data) {
+		if (model->host == 0 || model->host > sites)
+			return false;
+		home = &reports[model->host - 1];
+		if (home->home == 0 && home->samples == 0)
+			return false;
+	}
+	*pair = (struct pair){home->home, model->away, model->samples, by_data ? model->host - 1 : place};
+	return model->samples > 0 && model->unfit == SCOUT_FIT && trust_may_be(pair->home) && trust_may_be(pair->away);
+}
+
+static unsigned trust_count(const struct scout_report *reports, unsigned sites, bool by_data)
+{
+	unsigned count = 0;
+	struct pair pair;
+
+	for (unsigned i = 0; i < sites; i++)
+		count += trust_pair(reports, sites, i, by_data, &pair);
+	return count;
+}
+
+/* The variance of a difference of two accuracies, each with a sample that is right and one that is not in addition. */
+static double trust_variance(const struct pair *pair)
+{
+	const double n = (double)pair->samples, home = (pair->home * n + 1) / (n + 2),
+		     away = (pair->away * n + 1) / (n + 2);
+
+	return (home * (1 - home) + away * (1 - away)) / (n + 2);
+}
+
+void trust_weigh(const struct scout_report *reports, unsigned sites, struct trust *trust)
+{
+	double loss = 0, variance = 0, right = 0;
+	struct pair pair;
+
+	*trust = (struct trust){.loss = NAN, .radius = INFINITY};
+	for (unsigned i = 0; i < sites; i++)
+		trust->asked += reports[i].unfit != SCOUT_IDLE;
+	trust->by_data = trust_count(reports, sites, true) > trust_count(reports, sites, false);
+	for (unsigned i = 0; i < sites; i++) {
+		if (!trust_pair(reports, sites, i, trust->by_data, &pair))
+			continue;
+		loss += pair.home - pair.away;
+		variance += trust_variance(&pair);
+		right += pair.home + pair.away;
+		trust->believed++;
+	}
+	trust->blank = trust->believed > 0 && right == 0;
+	if (trust->blank || trust->believed == 0 || 2 * trust->believed < trust->asked)
+		return;
+	trust->loss = loss / trust->believed;
+	trust->radius = TRUST_NORMAL * sqrt(variance) / trust->believed;
+}
+
+/* ---- what is amiss ---- */
+
+static unsigned trust_called(const struct scout_report *reports, unsigned place)
+{
+	return reports[place].called ? reports[place].called - 1 : place;
+}
+
+/* All of it, or nothing. */
+static void trust_append(char *text, size_t room, const char *more)
+{
+	const size_t length = strlen(text);
+
+	if (length + strlen(more) < room)
+		memcpy(text + length, more, strlen(more) + 1);
+}
+
+static void trust_tell_broken(const struct scout_report *reports, unsigned sites, char *text, size_t room)
+{
+	char more[TRUST_TEXT_BYTES], others[32] = "";
+	unsigned broken = 0, first = 0;
+
+	for (unsigned i = sites; i-- > 0;)
+		if (reports[i].unfit == SCOUT_BROKEN) {
+			broken++;
+			first = i;
+		}
+	if (broken == 0)
+		return;
+	if (broken > 1)
+		snprintf(others, sizeof(others), ", and so have %u more", broken - 1);
+	snprintf(more, sizeof(more), "; site %u has weights or gradients that are no numbers%s",
+		trust_called(reports, first), others);
+	trust_append(text, room, more);
+}
+
+/* Who says at home, who says away; NaN is said by nobody. */
+static void trust_tell_liar(const struct scout_report *reports, unsigned sites, char *text, size_t room)
+{
+	char more[TRUST_TEXT_BYTES];
+
+	for (unsigned i = 0; i < sites; i++) {
+		const struct scout_report *r = &reports[i];
+		const bool home = !isnan(r->home) && !trust_may_be(r->home);
+		const bool away = r->samples > 0 && !isnan(r->away) && !trust_may_be(r->away);
+
+		if (!home && !away)
+			continue;
+		snprintf(more, sizeof(more), "; site %u says an accuracy of %.3g",
+			trust_called(reports, home || r->host == 0 || r->host > sites ? i : r->host - 1),
+			home ? r->home : r->away);
+		trust_append(text, room, more);
+		return;
+	}
+}
+
+/* Shell's sort: no memory, and few enough. */
+static void trust_sort(double *values, unsigned count)
+{
+	for (unsigned gap = count / 2; gap > 0; gap /= 2)
+		for (unsigned i = gap; i < count; i++) {
+			const double value = values[i];
+			unsigned k = i;
+
+			for (; k >= gap && values[k - gap] > value; k -= gap)
+				values[k] = values[k - gap];
+			values[k] = value;
+		}
+}
+
+static double trust_median(double *values, unsigned count)
+{
+	trust_sort(values, count);
+	return (values[(count - 1) / 2] + values[count / 2]) / 2;
+}
+
+/* How far the furthest that stands out is from the median; 0: none does. */
+static double trust_find_out(
+	const struct scout_report *reports, unsigned sites, bool by_data, struct pair *out, double *median)
+{
+	double values[SCOUT_SITES_MAX], deviation, furthest = 0;
+	unsigned count = 0;
+	struct pair pair;
+
+	for (unsigned i = 0; i < sites; i++)
+		if (trust_pair(reports, sites, i, by_data, &pair))
+			values[count++] = pair.home - pair.away;
+	if (count < TRUST_OUT_AMONG)
+		return 0;
+	*median = trust_median(values, count);
+	for (unsigned i = 0; i < count; i++)
+		values[i] = fabs(values[i] - *median);
+	deviation = TRUST_MEDIAN * trust_median(values, count);
+	for (unsigned i = 0; i < sites; i++) {
+		double far;
+
+		if (!trust_pair(reports, sites, i, by_data, &pair))
+			continue;
+		far = fabs(pair.home - pair.away - *median);
+		if (far <= TRUST_OUT_LEAST || far <= TRUST_OUT_MANY * deviation ||
+			far <= TRUST_OUT_MANY * sqrt(trust_variance(&pair)) || far <= furthest)
+			continue;
+		furthest = far;
+		*out = pair;
+	}
+	return furthest;
+}
+
+/* By data, where all hosts are known: then a pair is one site's word. */
+static void trust_tell_out(const struct scout_report *reports, unsigned sites, char *text, size_t room)
+{
+	char more[TRUST_TEXT_BYTES];
+	bool by_data = true;
+	struct pair out;
+	double median;
+
+	for (unsigned i = 0; i < sites; i++)
+		by_data = by_data && (reports[i].host > 0 || reports[i].samples == 0);
+	if (trust_find_out(reports, sites, by_data, &out, &median) == 0)
+		return;
+	snprintf(more, sizeof(more), "; site %u stands out: %s lose%s %.2f, and the sites' median is %.2f",
+		trust_called(reports, out.by), by_data ? "models there" : "its model", by_data ? "" : "s",
+		out.home - out.away, median);
+	trust_append(text, room, more);
+}
+
+void trust_tell(const struct scout_report *reports, unsigned sites, bool travels, char *text, size_t room)
+{
+	trust_tell_broken(reports, sites, text, room);
+	if (!travels)
+		return;
+	trust_tell_liar(reports, sites, text, room);
+	trust_tell_out(reports, sites, text, room);
+}

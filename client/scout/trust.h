@@ -1,0 +1,77 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Whom a scout believes: what the reports of a window say of accuracies together, and which site has said what is
+ * amiss. Pure arithmetic, the same bits on each machine; no memory of its own; nothing here blocks.
+ *
+ * Accuracies come in pairs, whose difference is what was lost. The paper's pair is of one model: at home, which its own
+ * site says, and away, which its host does. So a site that says nothing, or lies, spoils two: that of its model, and
+ * that of its guest's. Where hosts are known there is another, with the same mean where all is known: of one site's
+ * data, its own model's accuracy and its guest's, which are one site's word, on the same samples. The paper's pairs are
+ * taken, but where pairs by data are more: then one bad site costs one.
+ *
+ * A pair is believed when both are within 0 .. 1, on one sample or more, and the model is fit to be judged. With fewer
+ * than half as many as there are sites with data, nothing is. It counts as one however many samples it is of, as in the
+ * paper, and of however few classes: a site of one class is what skew is. That few samples say little is in `radius`.
+ */
+#ifndef PHUB_CLIENT_SCOUT_TRUST_H
+#define PHUB_CLIENT_SCOUT_TRUST_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define SCOUT_SITES_MAX 4096u
+
+/* Why a site's model is not judged, whatever is said of it at home or away. */
+enum scout_unfit {
+	SCOUT_FIT = 0,
+	SCOUT_STRANGE = 1, /* it came in this window: its model is the others' */
+	SCOUT_BROKEN = 2,  /* it has, or has said in the window, what is no finite number, and not by others */
+	SCOUT_IDLE = 3,    /* it has no data, and is not missed */
+};
+
+/* What one site says of a window. */
+struct scout_report {
+	double home,
+		away; /* accuracies of its model, 0 .. 1: on its own data, and where it travelled to; NaN: unknown */
+	uint64_t samples;        /* away; 0: nothing is said of that, nor at home by an accuracy of 0 */
+	uint64_t bytes;          /* that it has sent in exchanges of the window */
+	uint64_t within;         /* likewise, of the site within it, over another class of links */
+	double exchanges;        /* in the window, for costs in seconds... */
+	double exchanges_within; /* ...and of the site within */
+	/* Losses are means over samples, in nats or any unit: */
+	uint64_t trained; /* samples in the window; 0: it says nothing of `train` */
+	double train;     /* of its own model on them, as it was trained */
+	/* SCOUT_PLUS: */
+	uint64_t tried; /* samples of the same draw each time; 0: it says nothing of these: */
+	/* Of the mean model, as the window before this one began, and as it ended: just after its last exchange. A
+	 * report goes with an exchange, so it tells of what was before that. */
+	double before, after;
+	unsigned unfit; /* enum scout_unfit */
+	/* Not the site's word, but of who observes: */
+	unsigned called; /* 1 + what reasons call it: its rank; 0: its place among the reports */
+	unsigned host;   /* 1 + the place of the site that tried its model; 0: not known */
+};
+
+struct trust {
+	unsigned asked;    /* sites that have data */
+	unsigned believed; /* pairs */
+	bool by_data;      /* they are */
+	bool blank;        /* and in none of them anything is right: accuracies are not told */
+	double loss;       /* of the pairs, the mean; NaN: they are too few, or blank */
+	double radius;     /* half of its interval of 95 %, see scout.h; infinite likewise */
+};
+
+/* At most SCOUT_SITES_MAX. */
+void trust_weigh(const struct scout_report *reports, unsigned sites, struct trust *trust);
+
+/*
+ * Appends to the text what is amiss, as far as there is room, else nothing: whose models are broken; and, where models
+ * travel, who has said accuracies that cannot be, and who stands out: of four pairs or more, one that is
+ * further from their median than .2, than six deviations of it by its samples, and than six of the others' (1.48 times
+ * the median distance). That is whom to ask. Nothing is decided by it: one site may have the one data set that is not
+ * like the others'.
+ */
+void trust_tell(const struct scout_report *reports, unsigned sites, bool travels, char *text, size_t room);
+
+#endif
