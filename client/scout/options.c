@@ -132,6 +132,10 @@ static int options_order(const struct scout_config *config, enum site_algorithm 
 
 int options_thetas(const struct scout_config *config, enum site_algorithm algorithm, struct err *e)
 {
+	if (config->theta_count == 0)
+		return err_set(e, -EINVAL,
+			"scout: it has no thetas; needs 1 to %u, of the program or in PHUB_SCOUT_THETAS (--thetas)",
+			SCOUT_THETAS_MAX);
 	for (unsigned i = 0; i < config->theta_count; i++)
 		if (!site_theta_valid(algorithm, config->thetas[i]))
 			return err_set(e, -EINVAL, "scout: %s cannot have a theta of %g, which is in the scout's grid",

@@ -27,8 +27,8 @@ int options_scout(const struct phub_scout_options *given, const enum site_algori
 /* Of SCOUT_PLUS: how loose the thetas of config's grid may be; see plus_needs(), whose errors these are. Of others 0.
  */
 int options_needs(struct scout_config *config, enum site_algorithm algorithm, struct err *e);
-/* Can the algorithm have the thetas of config's grid and schedule, and is the tightest of the grid its first? 0;
- * -EINVAL with the right order in `e`. */
+/* Are there thetas, can the algorithm have the thetas of config's grid and schedule, and is the tightest of the grid
+ * its first? 0; -EINVAL with the right order in `e`. */
 int options_thetas(const struct scout_config *config, enum site_algorithm algorithm, struct err *e);
 
 /* What some policies do not look at: which theta they begin with, and what they weigh. */

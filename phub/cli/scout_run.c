@@ -44,7 +44,7 @@ struct run {
 	FILE *log; /* as far as it has been read */
 	char line[RUN_LINE_MAX];
 	size_t length;
-	bool measures, shadowed; /* it has a scout+; its windows have shadows */
+	bool measures, fixed; /* it has a scout+; its theta stays */
 	unsigned windows;
 	char status[160];
 };
@@ -88,7 +88,7 @@ static void run_take_decision(struct run *run, const json_t *line)
 static void run_take_head(struct run *run, const json_t *line)
 {
 	run->measures = strcmp(scout_log_text(line, "policy"), scout_policy_name(SCOUT_PLUS)) == 0;
-	run->shadowed = json_object_get(line, "shadow") != NULL;
+	run->fixed = strcmp(scout_log_text(line, "policy"), scout_policy_name(SCOUT_FIXED)) == 0;
 	if (run->measures)
 		snprintf(run->status, sizeof(run->status), "measuring, window 1 of %u", run_windows_measured());
 }
@@ -213,6 +213,27 @@ static bool run_set_numbers(const struct scout_given *given, struct scout_crew *
 
 /* ---- the run ---- */
 
+/* Who has no scout hears nothing of those options that are a scout's; whether one has is known when it has run. */
+static void run_note_idle(const struct run *run)
+{
+	const struct run_options *o = run->options;
+	const struct {
+		const char *name;
+		bool given;
+	} options[] = {{"period", o->period > 0}, {"sigma", !isnan(o->given.sigma)},
+		{"lambda-loss", !isnan(o->given.lambda_loss)}, {"lambda-bytes", !isnan(o->given.lambda_bytes)},
+		{"gain", !isnan(o->given.gain)}, {"seed", o->seed != UINT64_MAX},
+		{"unit", o->given.unit != RUN_GIVEN_NOT}, {"shadow", o->shadow.count > 0}};
+
+	if (!run->fixed || run->windows > 0)
+		return;
+	for (unsigned i = 0; i < sizeof(options) / sizeof(options[0]); i++)
+		if (options[i].given)
+			output_note("--%s is of windows of a scout, and %s has none; --policy makes one (fixed: theta "
+				    "stays)",
+				options[i].name, o->out);
+}
+
 static int run_conclude(struct run *run)
 {
 	const struct run_options *o = run->options;
@@ -224,10 +245,7 @@ static int run_conclude(struct run *run)
 			o->out);
 		return CLI_FAILED;
 	}
-	if (o->shadow.count > 0 && !run->shadowed)
-		output_note("%s has no shadows: they go with the windows of a scout; --policy fixed is one that leaves "
-			    "theta as it is",
-			o->out);
+	run_note_idle(run);
 	return scout_compare_run(o->json ? 3 : 2, (char **)(uintptr_t)words);
 }
 
@@ -402,7 +420,8 @@ static const char run_about[] =
 	"Starts a box and K processes of COMMAND, which train by sites of libphub, and passes their output on\n"
 	"with their numbers. They find RANK, WORLD_SIZE, PHUB_URL and PHUB_SCOUT_LOG in their environment,\n"
 	"and PHUB_SCOUT_* of what is given here. When one fails, all are ended; Ctrl-C ends the sites, then\n"
-	"the box, with exit code 130. All that can be known to be wrong is said before anything starts.\n";
+	"the box, with exit code 130. All that can be known to be wrong is said before anything starts. What is\n"
+	"not given COMMAND may say itself; else it is as in brackets.\n";
 
 int scout_run_run(int argc, char **argv)
 {
@@ -420,7 +439,7 @@ int scout_run_run(int argc, char **argv)
 			&o.thetas, 0, 0, NULL},
 		{"theta", "THETA", "fixed, hill, stochastic, annealing, or no scout: what it begins with", ARGS_REAL,
 			&g->theta, 0, 0, NULL},
-		{"period", "STEPS", "in a window (500; scout+: 50, of which it measures in three first)", ARGS_NUMBER,
+		{"period", "STEPS", "in a window (500; scout+: 50, and it measures in the first three)", ARGS_NUMBER,
 			&o.period, 1, UINT32_MAX, NULL},
 		{"sigma", "LOSS", "all but fixed and scout+: accuracy that may be lost, 0 to 1 (0.05)", ARGS_REAL,
 			&g->sigma, 0, 1, NULL},

@@ -275,6 +275,16 @@ static void test_order(void **state)
 		if (cases[i].right && !strstr(phub_error(), cases[i].right))
 			fail_msg("%s, not %s", phub_error(), cases[i].right);
 	}
+	scout.theta_count = 0;
+	{
+		struct phub_site_options o;
+
+		phub_site_options_init(&o);
+		o.scout = &scout;
+		assert_int_equal(opened(NULL, &o), -EINVAL);
+		assert_non_null(strstr(phub_error(), "it has no thetas; needs 1 to 64"));
+	}
+	scout.theta_count = 4;
 	scout.thetas = cases[1].thetas;
 	assert_int_equal(phub_scout_create(&scout, &alone), 0);
 	phub_scout_destroy(alone);
