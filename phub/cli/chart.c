@@ -10,7 +10,10 @@
 #include "phub/cli/output.h"
 #include "phub/cli/svg.h"
 
-enum { CHART_TICKS = 5 };
+enum {
+	CHART_TICKS = 5,
+	CHART_DECADES = 5, /* an axis from one end to so many times that has two ticks of 1, 2 and 5 in it at least */
+};
 
 #define CHART_INK  "#444444"
 #define CHART_GRID "#e4e4e4"
@@ -113,11 +116,12 @@ static void chart_ticks_log(const struct chart *c)
 
 static void chart_ticks(const struct chart *c, bool y_ticks)
 {
+	const bool decades = c->x_log && c->x_high / c->x_low >= CHART_DECADES;
 	double step = chart_step(c->x_high - c->x_low);
 
-	for (double v = ceil(c->x_low / step) * step; !c->x_log && v <= c->x_high * (1 + 1e-9); v += step)
+	for (double v = ceil(c->x_low / step) * step; !decades && v <= c->x_high * (1 + 1e-9); v += step)
 		chart_tick_x(c, v);
-	if (c->x_log)
+	if (decades)
 		chart_ticks_log(c);
 	step = chart_step(c->y_high - c->y_low);
 	for (double v = ceil(c->y_low / step) * step; y_ticks && v <= c->y_high; v += step) {
