@@ -126,10 +126,22 @@ static bool explain_within(const struct explain *x, char text[128])
 	return within != NULL;
 }
 
+/* Since the start: who comes later counts anew. */
+static double explain_total(const struct explain *x, unsigned i)
+{
+	double total = 0;
+
+	if (!x->log.gone_on)
+		return explain_number(x, i, "bytes_total");
+	for (unsigned at = 0; at <= i; at++)
+		total += explain_number(x, at, "bytes") + explain_number(x, at, "bytes_travel");
+	return total;
+}
+
 static void explain_sent(const struct explain *x, unsigned i)
 {
 	const json_t *w = scout_log_window(&x->log, i);
-	double total = scout_log_number(w, "bytes_total"), bsp = scout_log_number(w, "bytes_bsp");
+	double total = explain_total(x, i), bsp = scout_log_number(w, "bytes_bsp");
 	char sent[32], travelled[32], all[32], text[128];
 
 	printf("  sent    %s a site in exchanges, %s in models that travelled",

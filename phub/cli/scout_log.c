@@ -72,10 +72,28 @@ json_t *scout_log_value(double value)
 
 /* ---- reading ---- */
 
+/* Rank 0 that was lost, and comes again, says once more what the run is. */
+static bool log_is_same(const json_t *a, const json_t *b)
+{
+	static const char *const fields[] = {"job", "algorithm", "policy", "thetas", "sites", "model_bytes", "seed"};
+
+	for (unsigned i = 0; i < sizeof(fields) / sizeof(fields[0]); i++) {
+		const json_t *of[] = {json_object_get(a, fields[i]), json_object_get(b, fields[i])};
+
+		if (of[0] != of[1] && !json_equal(of[0], of[1]))
+			return false;
+	}
+	return true;
+}
+
 static int log_take_run(struct scout_log *log, json_t *line, struct err *e)
 {
 	double version = scout_log_number(line, "version");
 
+	if (log->run && !log->end && log_is_same(log->run, line)) {
+		log->gone_on = true;
+		return 0;
+	}
 	if (log->run)
 		return err_set(e, -EBADMSG, "a second run begins; a log is of one");
 	if (!(version >= 1 && version < 2))
@@ -225,6 +243,8 @@ bool scout_log_open(const char *path, struct scout_log *out)
 	}
 	if (out->cut)
 		output_note("%s: its last line is not whole, and was left out: the run may still be going on", path);
+	if (out->gone_on)
+		output_note("%s: who wrote it was lost, and came again: windows in between are missing", path);
 	return true;
 }
 
@@ -259,13 +279,17 @@ struct scout_log_total scout_log_total(const struct scout_log *log)
 	total.accuracy = scout_log_number(end, "accuracy");
 	total.loss = scout_log_number(end, "loss");
 	total.within = scout_log_number(end, "bytes_within");
+	if (log->gone_on)
+		total.wire = total.seconds = NAN;
+	if (!end || log->gone_on) {
+		total.bytes = log->count ? log_sum(log, "bytes") : 0;
+		total.travel = log->count ? log_sum(log, "bytes_travel") : 0;
+		total.within = log_sum(log, "bytes_within");
+	}
 	if (!end) {
 		total.theta = last ? scout_log_number(last, "next") : scout_log_number(log->run, "first");
 		total.accuracy = scout_log_number(score, "accuracy");
 		total.loss = scout_log_number(score, "loss");
-		total.bytes = log->count ? log_sum(log, "bytes") : 0;
-		total.travel = log->count ? log_sum(log, "bytes_travel") : 0;
-		total.within = log_sum(log, "bytes_within");
 	}
 	total.bsp = scout_log_number(log->run, "model_bytes") * (double)total.t;
 	if (last && isfinite(bsp))

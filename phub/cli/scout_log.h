@@ -24,12 +24,13 @@ struct scout_log {
 	json_t *end;     /* NULL: the run has not ended, or was cut off */
 	unsigned count;  /* of windows */
 	bool cut;        /* the last line was not whole: it is not here */
+	bool gone_on;    /* its writer was lost, and another has gone on: the last line counts what that one sent */
 };
 
 /*
  * 0, and scout_log_free() ends it; lines of others are passed over. With the reason in `e`: an errno of the file;
- * -EBADMSG: a line that is not JSON, but for the last; no first line of a run, or of a version that is not known here;
- * decisions that lack t, theta or next, or go back in time. "-" is standard input.
+ * -EBADMSG: a line that is not JSON, but for the last; no first line of a run, or of a version that is not known here,
+ * or those of two runs; decisions that lack t, theta or next, or go back in time. "-" is standard input.
  */
 int scout_log_read(const char *path, struct scout_log *out, struct err *e);
 void scout_log_free(struct scout_log *log);
@@ -54,7 +55,8 @@ double scout_log_steps(const struct scout_log *log, unsigned window);
 /* For a line of JSON: null for what is not known; whole numbers keep all digits. */
 json_t *scout_log_value(double value);
 
-/* Of the whole run, by its last line, or by its windows where it has not ended. */
+/* Of the whole run, by its last line, or by its windows where it has not ended; bytes also where it was gone on with.
+ */
 struct scout_log_total {
 	uint64_t t;
 	double bytes, travel; /* mean of sites */

@@ -9,6 +9,7 @@ import json
 import os
 import pathlib
 import pty
+import re
 import select
 import shutil
 import signal
@@ -191,6 +192,9 @@ def plot():
     text = "\n".join(xml.etree.ElementTree.parse(FOLDER / "all.svg").getroot().itertext())
     holds(text, "Theta", "Accuracy lost", "nats", "Bytes against accuracy", "Alignment r of what sites say, per tensor: hill", "linear.weight",
           "Pareto front", "sigma")
+    near = changed(hill(), "near", lambda own: own[:-1] + [json.dumps({**json.loads(own[-1]), "bytes": json.loads(own[-1])["bytes"] + 50000}) + "\n"])
+    phub("plot", hill(), near, "--out", "near.svg")
+    check(len(re.findall(r">[\d.]+ [KM]i?B<", (FOLDER / "near.svg").read_text())) >= 2, "an axis without numbers")
     phub("plot", hill(), "--out", "one.svg")
     check("Bytes against accuracy" not in (FOLDER / "one.svg").read_text(), "a front of one run")
     holds(phub("plot", bsp(), "--out", "none.svg", status=1)[1], "nothing to be drawn")
@@ -224,6 +228,18 @@ def cut_off():
     holds(phub("compare", changed(hill(), "cut", lambda own: own[:4]))[0], r"\ncut .* 60\+ ")
 
 
+def gone_on():
+    """a log whose writer was lost and came again is one run: bytes are those of its windows, and it is said that some are missing"""
+    again = changed(hill(), "again", lambda own: own[:4] + own[:1] + [line.replace('"bytes":', '"bytes":1', 1) if '"end"' in line else line for line in own[5:]])
+    windows = [line for line in lines(again.read_text()) if line["scout"] == "decision"]
+    out, err = phub("compare", "--json", again)
+    check(lines(out)[0]["bytes"] == sum(line["bytes"] for line in windows) and lines(out)[0]["seconds"] is None and lines(out)[0]["accuracy"], out)
+    holds(err, "came again: windows in between are missing")
+    holds(phub("explain", again)[0], "7 windows")
+    out, _ = phub("explain", again, "--at", 160)
+    check("since the start" in out, out)
+
+
 def standard_input():
     """- is standard input"""
     holds(phub("explain", "-", given=hill().read_text())[0], "8 windows")
@@ -244,7 +260,8 @@ def broken():
             (own(lambda own: [own[0].replace('"version":1', '"version":2')]), "line 1: a log of version 2"),
             (own(lambda own: [own[0].replace('"sites":3', '"sites":null')]), "does not say its sites"),
             (own(lambda own: own[1:]), "line 1: a decision outside of a run"),
-            (own(lambda own: own[:1] + own), "line 2: a second run"),
+            (own(lambda own: own[:1] + [own[0].replace('"sites":3', '"sites":4')] + own[1:]), "line 2: a second run"),
+            (own(lambda own: own + own[:1]), "a second run"),
             (own(lambda own: own[:2] + own[1:]), "line 3: step 20 comes after step 20"),
             (own(lambda own: own + own[-1:]), "an end outside"),
             (own(lambda own: own[:1] + [own[1].replace('"t":20', '"t":"x"')]), "line 2: a decision without t"),
@@ -791,7 +808,7 @@ for step in range(200, 700, 100):
 
 if __name__ == "__main__":
     os.environ["BUILD"] = str(rig.BUILD)
-    rig.run([compare, explain, explain_falls_back, nothing_to_explain, dry_run_of_itself, dry_run_of_others, better, plot, names_in_pictures, cut_off,
+    rig.run([compare, explain, explain_falls_back, nothing_to_explain, dry_run_of_itself, dry_run_of_others, better, plot, names_in_pictures, cut_off, gone_on,
              standard_input, broken, strange, wrong_words, run_sites, run_trains, run_long_lines, run_that_fails, run_on_a_terminal, run_interrupted, run_insists, run_measures, run_writes_nothing,
              run_box_is_silent, run_stays, not_looked_at, run_wrong_words, advise, advise_counts, advise_pulls, advise_waits,
              advise_strangers, advise_secret, advise_sockets, advise_wrong_words, advise_python], None if STUDY.exists() else f"{STUDY} is not there (make test-programs)")

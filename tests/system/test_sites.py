@@ -374,6 +374,12 @@ def killed(name, victim, lost="shrink", **arguments):
 
 def lost_sites():
     """one that is killed is out of the mean, the next of its rank has the others' weights and step"""
+    with tempfile.TemporaryDirectory() as folder:  # who comes again goes on with the log
+        path = pathlib.Path(folder, "log")
+        killed("local", 0, log=path, policy="hill", **GRID["local"])
+        windows = [line for line in map(json.loads, path.read_text().splitlines()) if line["scout"] == "decision"]
+        told = json.loads(scout("compare", "--json", path))
+        check(told["t"] == 150 and told["ended"] and abs(told["bytes"] - sum(line["bytes"] for line in windows)) < 1, f"{told}: {windows}")
     for name, options in ALGORITHMS.items():
         killed(name, 2, **options)
         killed(name, 0, **options)
