@@ -426,33 +426,65 @@ def test_scouted(box):
             assert sorted(end[3][window] for end in ended) == sorted(end[4][window] for end in ended), f"window {window}"
 
 
-def fails(rank, box):
-    """What evaluate() raises comes out of the step, after the exchange; the next ones go on."""
+def failing(box, job, rank, evaluate, steps):
+    """A net, and a site that tries models by this."""
     net = make_net(0)
+    site = phub.torch.Site(net, box.url(job), scout=dict(thetas=[2], policy="hill", period=2), evaluate=evaluate, rank=rank, world=WORLD)
+    for step in range(steps):
+        x, y = batch(data_of(rank), step)
+        torch.nn.functional.cross_entropy(net(x), y).backward()
+        yield site
+    site.close()
+
+
+def fails(rank, box):
+    """An evaluate() that fails says nothing, of this site's model and of its guest's; a warning does once, and all train on."""
     calls = []
 
     def evaluate(model, draw):
         calls.append(draw)
-        if rank == 1 and len(calls) == 1:
+        if rank == 1 and len(calls) % 2:
             raise KeyError("lost the data")
-        return 10, 5, 1.0
+        return (10, -1, 1.0) if rank == 1 else (10, 5, 1.0)
 
-    site = phub.torch.Site(net, box.url("fails"), scout=dict(thetas=[2], period=2), evaluate=evaluate, rank=rank, world=WORLD)
-    for step in range(4):
-        x, y = batch(data_of(rank), step)
-        torch.nn.functional.cross_entropy(net(x), y).backward()
-        if step == 1 and rank == 1:
-            with raises(KeyError, "lost the data"):
-                site.step(0.05)
-        else:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for site in failing(box, "fails", rank, evaluate, 8):
             site.step(0.05)
-    decision = site.decision
-    assert site.state["windows"] == 2 and decision.believed == WORLD and decision.loss == 0, decision
-    site.close()
+            decision = site.decision
+    told = [str(w.message) for w in caught if w.category is RuntimeWarning]
+    assert len(told) == (rank == 1) and all("evaluate() failed" in t and "Traceback" in t and "KeyError: 'lost the data'" in t for t in told), told
+    assert len(calls) == 8 and decision.believed == WORLD - 1 and decision.loss == 0 and decision.action == "stays", decision
 
 
 def test_fails(box):
     workers(WORLD, fails, box)
+
+
+def strict(rank, box):
+    """Where warnings are errors, and of what is no Exception, it comes out of the step after the exchange; the next ones go on."""
+    calls = []
+
+    def evaluate(model, draw):
+        calls.append(draw)
+        if rank and len(calls) == 1:
+            raise KeyError("lost the data") if rank == 1 else KeyboardInterrupt
+        return 10, 5, 1.0
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for step, site in enumerate(failing(box, "strict", rank, evaluate, 4)):
+            if step == 1 and rank:
+                with raises(RuntimeWarning if rank == 1 else KeyboardInterrupt, "lost the data" if rank == 1 else ""):
+                    site.step(0.05)
+            else:
+                site.step(0.05)
+            decision = site.decision
+    assert decision.window == 1 and decision.believed == WORLD and decision.loss == 0, decision
+
+
+def test_strict(box):
+    workers(WORLD, strict, box)
 
 
 def not_finite(rank, box):
@@ -614,5 +646,5 @@ def test_example_deals(_):
 
 if __name__ == "__main__":
     sys.stdout.flush()
-    rig.run([test_scout, test_average, test_errors, test_logs, test_nested, test_leaves, test_as_sgd, test_in_racks, test_scouted, test_fails, test_not_finite,
+    rig.run([test_scout, test_average, test_errors, test_logs, test_nested, test_leaves, test_as_sgd, test_in_racks, test_scouted, test_fails, test_strict, test_not_finite,
              test_without_samples, test_refused, test_resumed, test_example, test_example_refuses, test_example_deals], rig.Box())

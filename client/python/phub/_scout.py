@@ -10,6 +10,7 @@ import math
 import os
 import re
 import time
+import traceback
 import warnings
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence
 
@@ -334,8 +335,9 @@ class Site:
     `algorithm`: bsp, gaia, local or dgc. `theta`: None: the paper's. `outer`: of local: average, box, momentum, nesterov,
     adagrad, adam or yogi. `scout`: options of a Scout, with `thetas`: it sets theta. `evaluate(weights, draw)` tries a model,
     whose tensors lie at the addresses `weights`, on a sample of this site's training data that follows from `draw`, and
-    returns (samples, correct, loss): sums alone. What it raises step() raises when the exchange is over; that report says
-    nothing. `log`: rank 0 writes the run, decisions and the end there; where it cannot, a warning says so once. `within`: a Site that was started on another worker, of a rack, say: this one
+    returns (samples, correct, loss): sums alone. Where it raises an Exception that model's report says nothing, and the training
+    goes on; a RuntimeWarning has the first one's traceback (as an error, by Python's -W, step() raises it when the exchange is
+    over, and so it does what else is raised, as KeyboardInterrupt). `log`: rank 0 writes the run, decisions and the end there; where it cannot, a warning says so once. `within`: a Site that was started on another worker, of a rack, say: this one
     has its weights, steps for it, exchanges what the sites within have in common, and is closed before it. `link`: the class of
     link that it talks over. The other options are those of struct phub_site_options in phub.h.
     """
@@ -356,7 +358,7 @@ class Site:
     ):
         self._handle = ctypes.c_void_p()
         self._worker, self._within = worker, within
-        self._evaluate, self._raised = evaluate, None
+        self._evaluate, self._raised, self._told = evaluate, None, False
         self._trained: List[bool] = list(within._trained) if within is not None else []
         self._names: List[str] = list(within._names) if within is not None else []
         own = _SiteOptions()
@@ -379,11 +381,26 @@ class Site:
     def _tried(self, context: Any, weights: Any, draw: int, score: Any) -> int:
         try:
             samples, correct, loss = self._evaluate([weights[t] for t in range(len(self._trained))], draw)
+            if not 0 <= correct <= samples < 2**64:
+                raise ValueError(f"evaluate() returned {correct} correct of {samples} samples")
             score[0].samples, score[0].correct, score[0].loss = int(samples), int(correct), float(loss)
         except BaseException as e:  # noqa: B902 - raised where Python called
-            self._raised = e
+            self._raised = self._raised or (self._warned(e) if isinstance(e, Exception) else e)
             return -1
         return 0
+
+    def _warned(self, e: Exception) -> Optional[BaseException]:
+        """Once; what a warning is turned into, if anything."""
+        told, self._told = self._told, True
+        if told:
+            return None
+        trace = "".join(traceback.format_exception(type(e), e, e.__traceback__)).rstrip()
+        try:
+            warnings.warn(f"phub: evaluate() failed; what models lose at this site is not known, and training goes on. {trace}", RuntimeWarning,
+                          stacklevel=2)
+        except BaseException as raised:  # noqa: B902 - by a filter
+            return raised
+        return None
 
     def _p(self) -> ctypes.c_void_p:
         if not self._handle:
