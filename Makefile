@@ -2,7 +2,7 @@
 #
 # Plain make and a few probes. `make help` lists the targets.
 #
-#   make                              programs, libraries, example
+#   make                              programs, libraries, examples
 #   make CC=clang BUILD=build-clang   another compiler beside the first
 #   make SAN=thread                   under a sanitizer (address, undefined, thread), in build-thread
 #
@@ -127,14 +127,14 @@ flags_of = $(if $(filter aggregation/%,$(1)),$(KERNEL_CFLAGS)) \
 	$(if $(filter client/scout/% tests/system/%,$(1)),-ffp-contract=off) \
 	$(if $(filter tests/bench/skew_%,$(1)),$(KERNEL_CFLAGS)) \
 	$(if $(SAN),$(if $(filter tests/bench/skew_kernels.c,$(1)),-O3 -fno-sanitize=all)) \
-	$(if $(filter client/example.c,$(1)),-Iclient) \
+	$(if $(filter client/example%,$(1)),-Iclient) \
 	$(if $(filter $(SRC_dpdk) tests/fuzz/fuzz_dpdk.c,$(1)),$(DPDK_CFLAGS))
 
 # --- layers ----------------------------------------------------------------------------------------------------------
 
 skip_x86 := $(if $(filter x86_64,$(MACHINE)),,aggregation/kernels_avx2.c aggregation/kernels_avx512.c)
 skip_arm := $(if $(filter aarch64,$(MACHINE)),,aggregation/kernels_neon.c)
-EXAMPLE := $(wildcard client/example.c)
+EXAMPLE := $(wildcard client/example*.c)
 
 SRC_base := $(wildcard phub/base/*.c)
 SRC_aggregation := $(filter-out $(skip_x86) $(skip_arm),$(wildcard aggregation/*.c))
@@ -165,13 +165,13 @@ CLIENT_ARCHIVES := $(call archives,client transport topology aggregation base)
 # --- programs and libraries ------------------------------------------------------------------------------------------
 
 INSTALLED := $(if $(wildcard phub/main.c),$(BUILD)/phubd) $(if $(SRC_cli),$(BUILD)/phub)
-PROGRAMS := $(INSTALLED) $(if $(EXAMPLE),$(BUILD)/example)
+PROGRAMS := $(INSTALLED) $(EXAMPLE:client/%.c=$(BUILD)/%)
 SHARED := $(BUILD)/libphub.so.$(VERSION)
 LIBRARIES := $(if $(SRC_client),$(SHARED) $(BUILD)/libphub.a $(BUILD)/phub.pc)
 PLUGINS := $(if $(HAVE_DPDK),$(BUILD)/libphub-dpdk.so) $(if $(HAVE_CURL),$(BUILD)/libphub-etcd.so)
 
 .PHONY: all
-all: $(call archives,$(LAYERS)) $(PROGRAMS) $(LIBRARIES) $(PLUGINS) ## programs, libraries, example (default)
+all: $(call archives,$(LAYERS)) $(PROGRAMS) $(LIBRARIES) $(PLUGINS) ## programs, libraries, examples (default)
 	@$(if $(HAVE_DPDK),:,echo "  without libdpdk-dev: transport dpdk is left out")
 	@$(if $(HAVE_CURL),:,echo "  without libcurl4-openssl-dev: etcd is left out")
 	@$(if $(HAVE_VERBS),:,echo "  without libibverbs-dev: transport verbs is left out")
@@ -188,7 +188,7 @@ $(BUILD)/phub: $(call objects,$(SRC_cli)) $(call archives,client control box tra
 	$(call say,LINK,$@)
 	$(Q)$(link) $(LIBS) -lm
 
-$(BUILD)/example: $(call objects,$(EXAMPLE)) $(BUILD)/libphub.a
+$(EXAMPLE:client/%.c=$(BUILD)/%): $(BUILD)/%: $(BUILD)/obj/client/%.o $(BUILD)/libphub.a
 	$(call say,LINK,$@)
 	$(Q)$(link) $(CLIENT_LIBS) -lm
 
@@ -586,6 +586,8 @@ ifneq ($(SRC_client),)
 	install -m 644 $(BUILD)/libphub.a $(DESTDIR)$(PREFIX)/lib
 	install -m 644 $(BUILD)/phub.pc $(DESTDIR)$(PREFIX)/lib/pkgconfig
 	install -m 644 client/phub.h $(DESTDIR)$(PREFIX)/include
+	install -d $(DESTDIR)$(EXAMPLES)
+	install -m 644 $(EXAMPLE) $(DESTDIR)$(EXAMPLES)
 endif
 	$(foreach m,$(MAN),install -D -m 644 $m $(DESTDIR)$(PREFIX)/share/man/man$(subst .,,$(suffix $m))/$(notdir $m);)
 	install -d $(DESTDIR)$(PREFIX)/lib/systemd/system $(DESTDIR)$(EXAMPLES)

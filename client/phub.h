@@ -552,7 +552,11 @@ PHUB_API void phub_scout_options_init(struct phub_scout_options *options);
 /*
  * A scout by itself, for those with a transport of their own: no connection, thread or clock. Each site has one, all
  * are given the same reports in the same order, and decide the same, bit by bit. One thread at a time. -EINVAL names a
- * value outside its limits.
+ * value outside its limits. A window goes so; example_scout.c is a whole program:
+ *
+ *      { after each exchange: phub_scout_hear }
+ *      phub_scout_host -> { each model is tried at home and there } -> phub_scout_observe -> phub_scout_decide
+ *           -> phub_scout_apply -> phub_scout_theta
  */
 PHUB_API int phub_scout_create(const struct phub_scout_options *options, phub_scout_t **out);
 PHUB_API void phub_scout_destroy(phub_scout_t *scout);

@@ -62,7 +62,7 @@ FORBIDDEN = [
     (r"s?rand", r"", "is one hidden state for all threads; tests carry a seeded generator of their own"),
     (r"alloca", r"", "has no bound"),
     (r"system|popen", r"", "runs a shell"),
-    (PRINTING, r"client/(?!example\.c)", "libphub neither prints nor ends its host's process"),
+    (PRINTING, r"client/(?!example(_scout)?\.c)", "libphub neither prints nor ends its host's process"),
     (r"(m|c|re|aligned_)alloc|free|strn?dup|posix_memalign|pthread_\w+|mmap", r"aggregation/",
      "aggregation/ is arithmetic: no memory, threads or I/O of its own"),
     (PRINTING + r"|log_(error|warn|info|debug|write)", r"phub/(?!main\.c)[^/]*\.[ch]$", "the data path prints nothing"),

@@ -109,6 +109,7 @@ done
 plant "data path" phub/a.c "$(body 'log_warn("x");')"
 plant - phub/control/a.c "$(body 'log_warn("x");')"
 plant - client/example.c "$(body 'puts("x");')"
+plant - client/example_scout.c "$(body 'puts("x");')"
 for call in 'malloc(8)' 'free(a)' 'pthread_mutex_lock(a)'; do
 	plant "arithmetic" aggregation/a.c "$(body "$call;")"
 done

@@ -5,6 +5,7 @@ import errno
 import json
 import pathlib
 import random
+import re
 import subprocess
 import tempfile
 import time
@@ -440,6 +441,17 @@ def loop_distances(box, arguments):
     return [site.end()["distance"] for site in sites(box, "whole", **arguments)]
 
 
+def example():
+    """the example without a box: its scout leaves a theta that loses too much, and stays where nothing is lost"""
+    process = rig.Process("example", [rig.BUILD / "example_scout"])
+    check(process.wait() == 0, process.err.text())
+    lines = process.out.lines
+    found = [re.match(r"theta (\d+): lost (\S+), r (0\.\d+), (\S+) bytes a step; (\d+) is next: .+", line) for line in lines[:10]]
+    check(all(found) and all(a[5] == b[1] for a, b in zip(found, found[1:])), f"{lines}")
+    check(float(found[0][2]) > 0.05 and abs(float(found[-1][2])) < 0.05 and int(found[0][1]) > int(found[-1][1]) > 1, f"{lines}")
+    check(all(int(re.search(r"right on (\d+) %", line)[1]) > 95 for line in lines[10:]) and len(lines) == 14, f"{lines}")
+
+
 def refused():
     """sites that do not fit their job, or each other"""
     box = rig.Box()
@@ -456,4 +468,4 @@ def refused():
 
 if __name__ == "__main__":
     rig.run([algorithms, outer_optimizers, weights_of_sites, leavers, scouts, pulls, off, wire, log, log_scores, log_bytes, log_full, alignment, bad_reports, one_bad_site,
-             no_numbers, lost_sites, lost_sites_of_scouts, lost_on_the_way, lost_box, refused])
+             no_numbers, lost_sites, lost_sites_of_scouts, lost_on_the_way, lost_box, example, refused])
