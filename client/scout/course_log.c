@@ -76,7 +76,7 @@ void course_log_run(struct phub_site *s)
 {
 	struct scout_config fixed;
 	struct record_run run = {.algorithm = s->config.algorithm,
-		.scout = s->scouted ? &s->scout.config : &fixed,
+		.scout = &s->scout.config,
 		.sites = s->world,
 		.rank = s->rank,
 		.job = s->phub->settings.url.job,
@@ -93,7 +93,10 @@ void course_log_run(struct phub_site *s)
 	s->began_ns = s->phub->env.now(s->phub->env.ctx);
 	if (s->log < 0 || !log_clear(s))
 		return;
-	log_fixed(s, &fixed);
+	if (!s->scouted) {
+		log_fixed(s, &fixed);
+		run.scout = &fixed;
+	}
 	names = calloc(s->config.tensor_count, sizeof(*names));
 	for (unsigned t = 0; names && t < s->config.tensor_count; t++)
 		names[t] = s->phub->keyring.keys[t].name;
