@@ -489,6 +489,10 @@ struct phub_scout_options {
 	enum phub_scout_unit unit; /* PHUB_SCOUT_BYTES */
 	double rate, latency, price;
 	double rate_within, latency_within, price_within;
+	/* So many may lie: of AL's pairs, and of each loss that sites report, the part `trim` (rounded down to whole
+	 * sites) that is most, and as much that is least, is left out of the mean. Honest skew at few sites is, too.
+	 * From 0, the paper's mean, to below 0.5; 0 */
+	double trim;
 };
 
 /*

@@ -192,7 +192,8 @@ int options_scout(const struct phub_scout_options *given, const enum site_algori
 		.cooling = own.cooling,
 		.memory = own.memory,
 		.patience = own.patience,
-		.seed = own.seed};
+		.seed = own.seed,
+		.trim = own.trim};
 	config->price = (struct price){.unit = (enum price_unit)own.unit,
 		.link = {own.rate, own.latency, own.price},
 		.within = {own.rate_within, own.latency_within, own.price_within}};

@@ -86,6 +86,7 @@ static int scout_check(const struct scout_config *config, struct err *e)
 		{"period", config->period, config->period > 0},
 		{"model_bytes", (double)config->model_bytes, config->model_bytes > 0},
 		{"patience", config->patience, config->patience > 0},
+		{"trim", config->trim, config->trim >= 0 && config->trim < 0.5},
 	};
 
 	if ((unsigned)config->policy >= SCOUT_POLICY_COUNT)
@@ -157,7 +158,7 @@ static void scout_weigh(struct scout *s, const struct scout_report *reports, uns
 	const struct price *price = &s->config.price;
 	double bytes = 0, spent = 0;
 
-	trust_weigh(reports, sites, trust);
+	trust_weigh(reports, sites, s->config.trim, trust);
 	for (unsigned i = 0; i < sites; i++) {
 		bytes += (double)reports[i].bytes;
 		spent += scout_spent(price, &reports[i]);
@@ -358,35 +359,44 @@ void scout_hear_all(struct scout *scout, unsigned exchanges, double said, double
 	now->rate = rate;
 }
 
+/* A report's loss, NaN where it is not believed: 0, as it trained; 1, before; 2, after. */
+static double scout_loss(const struct scout_report *r, unsigned which)
+{
+	const double losses[] = {r->train, r->before, r->after};
+	const bool tried = r->tried > 0 && isfinite(r->before) && isfinite(r->after);
+	const bool said = which == 0 ? r->trained > 0 && isfinite(r->train) : tried;
+
+	return said && r->unfit != SCOUT_BROKEN ? losses[which] : NAN;
+}
+
+/* The mean; NaN: fewer than `least` sites say it. */
+static double scout_mean_loss(
+	const struct scout *s, const struct scout_report *reports, unsigned sites, unsigned which, unsigned least)
+{
+	double losses[SCOUT_SITES_MAX];
+	unsigned count = 0;
+
+	for (unsigned i = 0; i < sites; i++)
+		if (!isnan(scout_loss(&reports[i], which)))
+			losses[count++] = scout_loss(&reports[i], which);
+	return count > 0 && count >= least ? trust_mean(losses, count, s->config.trim) : NAN;
+}
+
 /* Means over those sites that say something which can be true. Returns how many do. */
 static unsigned scout_gather(struct scout *s, const struct scout_report *reports, unsigned sites, unsigned asked)
 {
 	struct plus_window *now = &s->now;
-	unsigned trains = 0, tries = 0, believed = 0;
+	unsigned believed = 0;
 
-	now->train = now->before = now->after = now->trained = now->tried = 0;
+	now->trained = now->tried = 0;
 	for (unsigned i = 0; i < sites; i++) {
-		const struct scout_report *r = &reports[i];
-		const bool broken = r->unfit == SCOUT_BROKEN;
-		const bool trained = !broken && r->trained > 0 && isfinite(r->train);
-		const bool tried = !broken && r->tried > 0 && isfinite(r->before) && isfinite(r->after);
-
-		now->trained += (double)r->trained / sites;
-		now->tried += (double)r->tried / sites;
-		believed += trained || tried;
-		if (trained) {
-			trains++;
-			now->train += r->train;
-		}
-		if (tried) {
-			tries++;
-			now->before += r->before;
-			now->after += r->after;
-		}
+		now->trained += (double)reports[i].trained / sites;
+		now->tried += (double)reports[i].tried / sites;
+		believed += !isnan(scout_loss(&reports[i], 0)) || !isnan(scout_loss(&reports[i], 2));
 	}
-	now->train = trains ? now->train / trains : NAN;
-	now->before = tries > 0 && 2 * tries >= asked ? now->before / tries : NAN;
-	now->after = tries > 0 && 2 * tries >= asked ? now->after / tries : NAN;
+	now->train = scout_mean_loss(s, reports, sites, 0, 1);
+	now->before = scout_mean_loss(s, reports, sites, 1, (asked + 1) / 2);
+	now->after = scout_mean_loss(s, reports, sites, 2, (asked + 1) / 2);
 	return believed;
 }
 

@@ -88,6 +88,8 @@ struct scout_config {
 	uint32_t memory;      /* windows that a cost is known for; 0: for ever, as in the paper */
 	unsigned patience;    /* windows that say nothing, until theta is the tightest; above 0 */
 	uint64_t seed;
+	double trim; /* of AL, and of the losses that sites report, 0 to below .5: see trust_mean(); 0: the paper's mean
+		      */
 	struct plus_config plus; /* SCOUT_PLUS */
 	struct price price;
 };

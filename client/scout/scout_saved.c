@@ -126,6 +126,7 @@ static uint32_t saved_fingerprint(const struct scout_config *c)
 	crc = crc_32c(crc, c->schedule, c->policy == SCOUT_REPLAY ? c->schedule_count * sizeof(c->schedule[0]) : 0);
 	crc = crc_32c(crc, plus, is_plus ? sizeof(plus) : 0);
 	crc = crc_32c(crc, price, c->price.unit == PRICE_BYTES ? 0 : sizeof(price));
+	crc = crc_32c(crc, &c->trim, c->trim > 0 ? sizeof(c->trim) : 0);
 	return crc_32c(crc, p->need, is_plus ? c->theta_count * sizeof(p->need[0]) : 0);
 }
 

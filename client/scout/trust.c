@@ -61,27 +61,55 @@ static double trust_variance(const struct pair *pair)
 	return (home * (1 - home) + away * (1 - away)) / (n + 2);
 }
 
-void trust_weigh(const struct scout_report *reports, unsigned sites, struct trust *trust)
+/* Shell's sort: no memory, and few enough. */
+static void trust_sort(double *values, unsigned count)
 {
-	double loss = 0, variance = 0, right = 0;
+	for (unsigned gap = count / 2; gap > 0; gap /= 2)
+		for (unsigned i = gap; i < count; i++) {
+			const double value = values[i];
+			unsigned k = i;
+
+			for (; k >= gap && values[k - gap] > value; k -= gap)
+				values[k] = values[k - gap];
+			values[k] = value;
+		}
+}
+
+double trust_mean(double *values, unsigned count, double trim)
+{
+	const unsigned out = (unsigned)(trim * count);
+	double sum = 0;
+
+	if (trim > 0)
+		trust_sort(values, count);
+	for (unsigned i = out; i < count - out; i++)
+		sum += values[i];
+	return sum / (count - 2 * out);
+}
+
+void trust_weigh(const struct scout_report *reports, unsigned sites, double trim, struct trust *trust)
+{
+	double losses[SCOUT_SITES_MAX], variance = 0, right = 0;
+	unsigned by_data, by_model;
 	struct pair pair;
 
 	*trust = (struct trust){.loss = NAN, .radius = INFINITY};
 	for (unsigned i = 0; i < sites; i++)
 		trust->asked += reports[i].unfit != SCOUT_IDLE;
-	trust->by_data = trust_count(reports, sites, true) > trust_count(reports, sites, false);
+	by_data = trust_count(reports, sites, true);
+	by_model = trust_count(reports, sites, false);
+	trust->by_data = trim > 0 ? by_data >= by_model : by_data > by_model;
 	for (unsigned i = 0; i < sites; i++) {
 		if (!trust_pair(reports, sites, i, trust->by_data, &pair))
 			continue;
-		loss += pair.home - pair.away;
+		losses[trust->believed++] = pair.home - pair.away;
 		variance += trust_variance(&pair);
 		right += pair.home + pair.away;
-		trust->believed++;
 	}
 	trust->blank = trust->believed > 0 && right == 0;
 	if (trust->blank || trust->believed == 0 || 2 * trust->believed < trust->asked)
 		return;
-	trust->loss = loss / trust->believed;
+	trust->loss = trust_mean(losses, trust->believed, trim);
 	trust->radius = TRUST_NORMAL * sqrt(variance) / trust->believed;
 }
 
@@ -138,20 +166,6 @@ static void trust_tell_liar(const struct scout_report *reports, unsigned sites, 
 		trust_append(text, room, more);
 		return;
 	}
-}
-
-/* Shell's sort: no memory, and few enough. */
-static void trust_sort(double *values, unsigned count)
-{
-	for (unsigned gap = count / 2; gap > 0; gap /= 2)
-		for (unsigned i = gap; i < count; i++) {
-			const double value = values[i];
-			unsigned k = i;
-
-			for (; k >= gap && values[k - gap] > value; k -= gap)
-				values[k] = values[k - gap];
-			values[k] = value;
-		}
 }
 
 static double trust_median(double *values, unsigned count)

@@ -58,12 +58,17 @@ struct trust {
 	unsigned believed; /* pairs */
 	bool by_data;      /* they are */
 	bool blank;        /* and in none of them anything is right: accuracies are not told */
-	double loss;       /* of the pairs, the mean; NaN: they are too few, or blank */
-	double radius;     /* half of its interval of 95 %, see scout.h; infinite likewise */
+	double loss;       /* of the pairs, trust_mean(); NaN: they are too few, or blank */
+	double radius;     /* half of the interval of 95 % of their plain mean, see scout.h; infinite likewise */
 };
 
-/* At most SCOUT_SITES_MAX. */
-void trust_weigh(const struct scout_report *reports, unsigned sites, struct trust *trust);
+/* The mean of these, of at most SCOUT_SITES_MAX. With a `trim` above 0 they are sorted, and it is that of what lies
+ * between the trim count, rounded down, that are least, and as many that are most: so many may lie. */
+double trust_mean(double *values, unsigned count, double trim);
+
+/* Of at most SCOUT_SITES_MAX. `trim`, 0 to below .5, is that of trust_mean(), over pairs; above 0 they are by data
+ * where those are as many, so that a site has one. */
+void trust_weigh(const struct scout_report *reports, unsigned sites, double trim, struct trust *trust);
 
 /*
  * Appends to the text what is amiss, as far as there is room, else nothing: whose models are broken; and, where models

@@ -65,6 +65,15 @@ def test_scout(box):
             each.apply()
         assert scout.theta == later.theta
     assert last.action == "falls back" and last.loss != last.loss and "0 have said" in last.reason
+    for trim, loss in ((0, 0.24), (0.2, 0.05)):
+        robust = phub.Scout(GRID, model_bytes=1000, trim=trim, seed=2)
+        shift = robust.host(0, 5)
+        told = [phub.Report(1 if k == 4 else 0.9, 0 if (k + shift) % 5 == 4 else 0.85, 100, 1) for k in range(5)]
+        robust.observe(told)
+        decision = robust.decide()
+        assert abs(decision.loss - loss) < 1e-9 and "site 4 stands out" in decision.reason, decision
+    with raises(phub.Error, "trim is 0.5"):
+        phub.Scout(GRID, model_bytes=1000, trim=0.5)
     slow = phub.Scout(GRID, model_bytes=1000, policy="fixed", unit="seconds", rate=1e6, latency=0.01, latency_within=0.001)
     slow.observe([phub.Report(0.9, 0.9, 100, 25000, exchanges=25, exchanges_within=500)] * 3)
     assert abs(slow.decide().spent - (25 * 0.01 + 25000 / 1e6 + 500 * 0.001) / 500) < 1e-12

@@ -379,6 +379,10 @@ static void test_broken_losses(void **state)
 			.trained = 10, .train = 1, .tried = 10, .before = 2, .after = i == 2 ? 50 : 1};
 	assert_int_equal(scout_observe(&s, reports, SITES, &d), 0);
 	assert_true(d.seen.after > 10);
+	s.config.trim = 0.2;
+	assert_int_equal(scout_observe(&s, reports, SITES, &d), 0);
+	assert_true(d.seen.after == 1 && d.seen.before == 2);
+	s.config.trim = 0;
 	reports[2].unfit = SCOUT_BROKEN;
 	assert_int_equal(scout_observe(&s, reports, SITES, &d), 0);
 	assert_true(d.seen.after == 1 && d.seen.before == 2 && d.seen.train == 1);
@@ -423,6 +427,10 @@ static void test_saved(void **state)
 	assert_int_equal(scout_load(&other, saved, sizeof(saved), &e), -EINVAL);
 	assert_non_null(strstr(e.text, "another configuration"));
 	assert_int_equal(other.window, 0);
+	c = config_of(SCOUT_STOCHASTIC);
+	c.trim = 0.2;
+	assert_int_equal(scout_init(&other, &c, &e), 0);
+	assert_int_equal(scout_load(&other, saved, sizeof(saved), &e), -EINVAL);
 }
 
 static void expect(struct scout_config c, const char *reason)
@@ -460,6 +468,9 @@ static void test_limits(void **state)
 	EXPECT(c.temperature = 0, "temperature is 0");
 	EXPECT(c.cooling = 1.5, "cooling is 1.5");
 	EXPECT(c.patience = 0, "patience is 0");
+	EXPECT(c.trim = 0.5, "trim is 0.5");
+	EXPECT(c.trim = -0.1, "trim is -0.1");
+	EXPECT(c.trim = NAN, "trim is nan");
 	EXPECT(c.policy = SCOUT_REPLAY, "a schedule of 0 thetas");
 	EXPECT((c.policy = SCOUT_REPLAY, c.schedule_count = 1, c.schedule[0] = NAN), "theta 0 of the schedule");
 }

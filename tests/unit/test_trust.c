@@ -23,7 +23,7 @@ static struct trust weigh(const struct scout_report *reports, unsigned sites)
 {
 	struct trust trust;
 
-	trust_weigh(reports, sites, &trust);
+	trust_weigh(reports, sites, 0, &trust);
 	return trust;
 }
 
@@ -224,6 +224,28 @@ static void test_stands_out(void **state)
 	assert_string_equal(amiss(reports, 3, true), "why"); /* who of three is right? */
 }
 
+/* One liar of five is one pair at either end, whatever it says. */
+static void test_trim(void **state)
+{
+	double values[] = {5, 1, 100, 2, 3, -70};
+	struct scout_report reports[SITES];
+	struct trust trust;
+
+	(void)state;
+	assert_true(trust_mean(values, 6, 0.2) == 11.0 / 4 && trust_mean(values, 6, 0.16) == 41.0 / 6);
+	assert_true(trust_mean(values, 6, 0.49) == 2.5 && trust_mean(values, 1, 0.49) == -70);
+	for (unsigned liar = 0; liar < SITES; liar++)
+		for (unsigned i = 0; i < 2; i++) {
+			tell(reports, SITES, 0.1);
+			reports[liar].home = i;
+			reports[(liar + SITES - 1) % SITES].away = 1 - i;
+			trust_weigh(reports, SITES, 0, &trust);
+			assert_true(fabs(trust.loss - 0.102) > 0.1);
+			trust_weigh(reports, SITES, 0.2, &trust);
+			assert_true(trust.by_data && fabs(trust.loss - 0.102) < 0.002 && trust.believed == SITES);
+		}
+}
+
 /* What does not fit into a text is left away. */
 static void test_room(void **state)
 {
@@ -275,6 +297,7 @@ int main(void)
 		cmocka_unit_test(test_few_samples),
 		cmocka_unit_test(test_amiss),
 		cmocka_unit_test(test_stands_out),
+		cmocka_unit_test(test_trim),
 		cmocka_unit_test(test_room),
 		cmocka_unit_test(test_finite),
 	};

@@ -59,6 +59,7 @@ class _ScoutOptions(ctypes.Structure):
         ("rate_within", _D),
         ("latency_within", _D),
         ("price_within", _D),
+        ("trim", _D),
     ]
 
 
