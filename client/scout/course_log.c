@@ -190,11 +190,17 @@ void course_log_decision(struct phub_site *s, double theta)
 	log_decision(s, &d);
 }
 
+/* The mean of sites as far as windows tell; since the last one, or without any, this site's own. */
+static double log_sent(const struct phub_site *s)
+{
+	return s->logged_bytes + (double)(s->site.counts.bytes_paper - s->window.told);
+}
+
 static void log_end(struct phub_site *s)
 {
 	struct phub_stats stats = {.size = sizeof(stats)};
 	struct record_end end = {.t = s->site.counts.steps,
-		.bytes = (double)s->site.counts.bytes_paper,
+		.bytes = log_sent(s),
 		.bytes_travel = (double)s->bytes_travel,
 		.bytes_wire = NAN,
 		.theta = s->site.config.theta,

@@ -68,7 +68,8 @@ struct record_decision {
 /* The last line. */
 struct record_end {
 	uint64_t t;
-	double bytes, bytes_travel, bytes_wire; /* mean of sites; NaN: not known, as all that follows may be */
+	/* Mean of sites, as far as windows tell, else the writer's own; NaN: not known, as all that follows may be. */
+	double bytes, bytes_travel, bytes_wire;
 	double theta, accuracy, loss, seconds;
 	double bytes_within; /* as in a window's line, since the start; 0: left out */
 };

@@ -60,6 +60,12 @@ static void explain_what(const struct explain *x, unsigned i)
 	printf("  why     %s\n", *scout_log_text(w, "reason") ? scout_log_text(w, "reason") : "the log does not say");
 }
 
+/* No model has travelled, as nothing follows of what it would lose where theta is fixed. */
+static bool explain_stands(const struct explain *x, const json_t *w)
+{
+	return x->config.policy == SCOUT_FIXED && isnan(scout_log_number(w, "AL"));
+}
+
 static void explain_loss(const struct explain *x, const json_t *w)
 {
 	double loss = scout_log_number(w, "AL"), low = scout_log_element(w, "interval", 0),
@@ -99,9 +105,12 @@ static void explain_seen(const struct explain *x, unsigned i)
 	printf("  seen    ");
 	if (x->config.policy == SCOUT_PLUS)
 		explain_pull(w);
+	else if (explain_stands(x, w))
+		printf("no model travels where theta is fixed");
 	else
 		explain_loss(x, w);
-	printf("; %.0f of %.0f sites believed", scout_log_number(w, "believed"), scout_log_number(w, "sites"));
+	if (!explain_stands(x, w))
+		printf("; %.0f of %.0f sites believed", scout_log_number(w, "believed"), scout_log_number(w, "sites"));
 	if (scout_log_number(w, "n") > 0)
 		printf(", %.0f samples", scout_log_number(w, "n"));
 	puts("");
@@ -170,7 +179,7 @@ static void explain_cost(const struct explain *x, unsigned i)
 	double bytes = scout_log_weighed(w, "bytes") + (isnan(within) ? 0 : within);
 	double model = price_of(c->price.unit, &c->price.link, (double)c->model_bytes, 1);
 
-	if (x->config.policy == SCOUT_PLUS) /* it weighs none */
+	if (x->config.policy == SCOUT_PLUS || explain_stands(x, w)) /* it weighs none */
 		return;
 	if (isnan(cost)) {
 		puts("  cost    unknown: too few reports could be believed");
@@ -276,7 +285,8 @@ static void explain_window(const struct explain *x, unsigned i)
 	explain_seen(x, i);
 	explain_sent(x, i);
 	explain_cost(x, i);
-	explain_others(x, i);
+	if (!explain_stands(x, scout_log_window(&x->log, i)))
+		explain_others(x, i);
 	explain_alignment(x, i);
 	explain_shadow(x, i);
 }

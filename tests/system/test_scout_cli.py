@@ -146,6 +146,8 @@ def dry_run_of_others():
           "the run has not tried this theta yet")
     fixed = changed(hill(), "fixed", lambda own: [own[0].replace('"hill"', '"fixed"')] + [
         json.dumps({**json.loads(line), "AL": None, "theta": 10, "next": 10}) + "\n" for line in own[1:]])
+    out, _ = phub("explain", fixed, "--at", 60)
+    check("no model travels where theta is fixed" in out and "not tried" not in out and "believed" not in out and "\n  cost " not in out, out)
     out, _ = phub("dry-run", fixed, "--policy", "hill", "--theta", "10")
     holds(out, "no model has travelled in the run", "hill instead of fixed: theta 10 at the end", "has decided nothing in 8 windows")
     silent = changed(hill(), "silent", lambda own: own[:1] + [own[1].replace('"AL":', '"was":')] + own[2:])

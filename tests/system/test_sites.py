@@ -168,7 +168,8 @@ def off():
                     check(other["hash"] == end["hash"] and other["bytes"] == end["bytes"], f"{other} is not {end}")
                 check([line["scout"] for line in lines] == ["run"] + ["decision"] * windows + ["end"], f"{lines}")
                 check(lines[0]["policy"] == "fixed" and lines[0]["model_bytes"] == 5200 and lines[0]["first"] == theta, f"{lines[0]}")
-                check(lines[-1]["bytes"] == ends[0]["bytes"] and lines[-1]["bytes_travel"] == 0 and lines[-1]["theta"] == theta, f"{lines[-1]}")
+                sent = sum(end["bytes"] for end in ends) / WORLD if windows else ends[0]["bytes"]
+                check(abs(lines[-1]["bytes"] - sent) < 1 and lines[-1]["bytes_travel"] == 0 and lines[-1]["theta"] == theta, f"{lines[-1]}")
             check(all(line["AL"] is None and line["next"] == theta and 0 < line["r_all"] < 1 for line in logs[1][1:-1]), f"{logs[1]}")
         site = Site(box, "nowhere", 0, 1, algorithm="local", theta=2, log=f"{folder}/none/log")
         check(site.wait() == 1, "a log that cannot be was taken")
@@ -207,6 +208,9 @@ def log():
                 check(len(line["r"]) == 3 and all(0 < r <= 1 for r in line["r"]) and line["train_loss"] > 0, f"{line}")
                 check(min(line["r"][:2]) <= line["r_all"] <= max(line["r"][:2]), f"r of all that are trained: {line}")
             check(all(a["next"] == b["theta"] for a, b in zip(lines[1:-1], lines[2:-1])), "thetas do not follow each other")
+        ends = [site.end() for site in sites(box, "uneven", algorithm="gaia", log=path, samples="3,0,1", weighted=1, **GRID["gaia"])]
+        end, mean = json.loads(path.read_text().splitlines()[-1]), sum(end["bytes"] for end in ends) / WORLD
+        check(abs(end["bytes"] - mean) < 1 and ends[0]["bytes"] > 1.2 * mean, f"{end['bytes']} bytes, the mean of sites is {mean}: {ends}")
         site = Site(box, "nowhere", 0, 1, algorithm="local", log=f"{folder}/none/log", **GRID["local"])
         check(site.wait() == 1, "a log that cannot be was taken")
         holds(site.err.text(), "no decision log can be written to", "No such file")
