@@ -58,7 +58,7 @@ int scout_check_given(const struct args_usage *usage, const struct scout_given *
 
 		if (isnan(options[i].value) || !others)
 			continue;
-		return args_wrong(usage, "--%s is of the policies %s; %s does not look at it", options[i].name, others,
+		return args_wrong(usage, "--%s is of %s; %s does not look at it", options[i].name, others,
 			scout_policy_name(policy));
 	}
 	return check_unit(usage, given);
@@ -174,11 +174,44 @@ int scout_check_log(const char *path, struct err *e)
 	return check_folder(path, e);
 }
 
-int scout_check_clear(const char *path, struct err *e)
+static int check_before(const char *path, char before[PATH_MAX], struct err *e)
 {
-	if (unlink(path) < 0 && errno != ENOENT)
-		return err_set(e, -errno, "cannot write %s: %s", path, strerror(errno));
+	if ((size_t)snprintf(before, PATH_MAX, "%s.before", path) >= PATH_MAX)
+		return err_set(e, -ENAMETOOLONG, "cannot write %.100s...: the name is too long", path);
 	return 0;
+}
+
+int scout_check_aside(const char *path, struct err *e)
+{
+	char before[PATH_MAX];
+	int rc = check_before(path, before, e);
+
+	if (rc < 0 || access(path, F_OK) < 0)
+		return rc;
+	if (access(before, F_OK) == 0) {
+		rc = scout_check_log(before, e);
+		if (rc < 0)
+			return rc;
+	}
+	if (rename(path, before) < 0)
+		return err_set(e, -errno, "cannot write %s: the log that is there cannot become %s: %s", path, before,
+			strerror(errno));
+	return 1;
+}
+
+bool scout_check_settle(const char *path, bool aside)
+{
+	struct stat status;
+	const bool fresh = stat(path, &status) == 0 && status.st_size > 0;
+	char before[PATH_MAX];
+
+	if (!aside || check_before(path, before, NULL) < 0)
+		return fresh;
+	if (fresh)
+		unlink(before);
+	else
+		rename(before, path);
+	return fresh;
 }
 
 /* ---- the command ---- */

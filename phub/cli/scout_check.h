@@ -34,8 +34,12 @@ int scout_check_environment(struct err *e);
 /* Can a decision log be written there? One that is there may go; anything else may not. 0; -EINVAL: what is there is no
  * regular file; -EEXIST: it is no decision log; errors of access(2). */
 int scout_check_log(const char *path, struct err *e);
-/* The log of a run before goes. 0, or an error of unlink(2). */
-int scout_check_clear(const char *path, struct err *e);
+/* The log of a run before goes to PATH.before, until it is known whether there is a new one. 1; 0: there is none;
+ * errors of rename(2); -ENAMETOOLONG; as scout_check_log(): what has that name is something else. */
+int scout_check_aside(const char *path, struct err *e);
+/* The run is over. `aside`: a log was put there, which comes back where there is no new one, and goes where there is.
+ * True: there is a new one. */
+bool scout_check_settle(const char *path, bool aside);
 
 /* Is there such a program? 0; -ENOENT; -EACCES. */
 int scout_check_command(const char *name, struct err *e);

@@ -44,6 +44,7 @@ struct run {
 	FILE *log; /* as far as it has been read */
 	char line[RUN_LINE_MAX];
 	size_t length;
+	bool aside, fresh;    /* a log of a run before is; it has ended, and this run has one */
 	bool measures, fixed; /* it has a scout+; its theta stays */
 	unsigned windows;
 	char status[160];
@@ -239,7 +240,7 @@ static int run_conclude(struct run *run)
 	const struct run_options *o = run->options;
 	const char *words[] = {"compare", o->json ? "--json" : o->out, o->json ? o->out : NULL, NULL};
 
-	if (access(o->out, R_OK) < 0) {
+	if (!run->fresh) {
 		output_error("all sites have ended well, and none has written %s: sites of libphub write the log, "
 			     "where PHUB_SCOUT_LOG says",
 			o->out);
@@ -283,7 +284,7 @@ static int run_sites(struct run *run)
 	if (!run_set_box(run))
 		err_set(&e, -EINVAL, "what is given is too long for the environment");
 	else
-		scout_check_clear(run->options->out, &e);
+		run->aside = scout_check_aside(run->options->out, &e) == 1;
 	if (e.code) {
 		output_error("%s", e.text);
 		return CLI_FAILED;
@@ -312,6 +313,7 @@ static int run_go(struct run *run)
 	run_status(run, text, sizeof(text)); /* the rest of the log */
 	if (run->log)
 		fclose(run->log);
+	run->fresh = scout_check_settle(run->options->out, run->aside);
 	if (run->crew.signal)
 		return run_break_off(run);
 	return rc == CLI_DONE ? run_conclude(run) : rc;

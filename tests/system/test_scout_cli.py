@@ -480,6 +480,23 @@ def run_writes_nothing():
     holds(phub("run", "--out", "x.jsonl", "--", "true", PHUB_SCOUT_SIGMA="2", status=2)[1], "PHUB_SCOUT_SIGMA='2'; allowed: 0 to 1")
 
 
+def run_keeps_the_log_before():
+    """run: where sites fail before they have a log, the one of a run before is there again; one that is written takes its place"""
+    kept, before = FOLDER / "again.jsonl", FOLDER / "again.jsonl.before"
+    for script, status in (("exit 3", 1), ("true", 1), (': >"$PHUB_SCOUT_LOG"; exit 3', 1), ('cp "$0" "$PHUB_SCOUT_LOG"; exit 3', 1), ('cp "$0" "$PHUB_SCOUT_LOG"', 0)):
+        kept.write_text('{"scout":"run"}\n')
+        phub("run", "--sites", 1, "--out", kept, "--", "sh", "-c", f'[ ! -e {kept} ] || exit 9; {script}', hill(), status=status)
+        wanted = hill().read_text() if "cp" in script else '{"scout":"run"}\n'
+        check(kept.read_text() == wanted and not before.exists(), f"{script}: {kept.read_text()[:80]}")
+    before.write_text("mine")
+    holds(phub("run", "--out", kept, "--", "true", status=1)[1], "cannot write .*again.jsonl.before: what is there is no decision log")
+    check(before.read_text() == "mine" and kept.exists(), "a file was lost")
+    kept.unlink()
+    phub("run", "--sites", 1, "--out", kept, "--", "sh", "-c", 'cp "$0" "$PHUB_SCOUT_LOG"', hill())
+    check(before.read_text() == "mine", "a file was lost")
+    before.unlink()
+
+
 def run_box_is_silent():
     """run: who does not answer at --box is waited for for five seconds"""
     with contextlib.ExitStack() as stack:
@@ -507,7 +524,7 @@ def not_looked_at():
         tail = ["--", "true"] if command[0] == "run" else []
         for policy, name, value, others in cases:
             err = phub(*command, "--policy", policy, "--thetas", "1,2", name, value, *tail, status=2)[1]
-            holds(err, rf"{name} is of the policies {others}; {policy} does not look at it".replace("+", r"\+"))
+            holds(err, rf"{name} is of {others}; {policy} does not look at it".replace("+", r"\+"))
         holds(phub(*command, "--policy", "scout+", "--thetas", "1,2", "--gain", "0", *tail, status=2)[1], "--gain 0: allowed is a number above 0")
         holds(phub(*command, "--sigma", "1.5", *tail, status=2)[1], "--sigma 1.5: allowed is a number from 0 to 1")
         if command[0] != "advise":
@@ -812,5 +829,5 @@ if __name__ == "__main__":
     os.environ["BUILD"] = str(rig.BUILD)
     rig.run([compare, explain, explain_falls_back, nothing_to_explain, dry_run_of_itself, dry_run_of_others, better, plot, names_in_pictures, cut_off, gone_on,
              standard_input, broken, strange, wrong_words, run_sites, run_trains, run_long_lines, run_that_fails, run_on_a_terminal, run_interrupted, run_insists, run_measures, run_writes_nothing,
-             run_box_is_silent, run_stays, not_looked_at, run_wrong_words, advise, advise_counts, advise_pulls, advise_waits,
+             run_keeps_the_log_before, run_box_is_silent, run_stays, not_looked_at, run_wrong_words, advise, advise_counts, advise_pulls, advise_waits,
              advise_strangers, advise_secret, advise_sockets, advise_wrong_words, advise_python], None if STUDY.exists() else f"{STUDY} is not there (make test-programs)")
