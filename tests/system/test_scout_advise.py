@@ -1,0 +1,257 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
+"""phub scout advise as other trainers meet it: what it answers to reports, and what it makes of those that cannot be."""
+import json
+import os
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import threading
+import time
+
+import rig
+from rig import check, holds
+from scout_rig import FOLDER, PHUB, lines, phub
+
+
+class Advisor:
+    def __init__(self, *words, sites=2, listen=None):
+        self.path = listen or f"unix:{FOLDER}/advise"
+        self.process = subprocess.Popen([PHUB, "scout", "advise", "--listen", self.path, "--sites", str(sites), "--model-bytes", "1000", "--thetas",
+                                         "1,2,5,10", *([] if "scout+" in words else ["--theta", "5"]), "--period", "100", *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                        text=True, env=rig.QUIET, cwd=FOLDER)
+        self.said = self.process.stdout.readline()
+        if not listen:
+            holds(self.said, "listen.*unix:")
+        else:
+            self.path = self.said.split()[-1]
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.process.send_signal(signal.SIGTERM)
+        self.out, self.err = self.process.communicate(timeout=rig.DEADLINE_S)
+        check(self.process.returncode == 0, f"exit code {self.process.returncode}: {self.err}")
+
+    def call(self):
+        host, port = self.path.rsplit(":", 1)
+        peer = socket.socket(socket.AF_UNIX if host == "unix" else socket.AF_INET)
+        peer.settimeout(rig.DEADLINE_S)
+        peer.connect(port if host == "unix" else (host, int(port)))
+        return peer
+
+    def ask(self, *lines):
+        """The answers to these lines, which come in as many."""
+        with self.call() as peer:
+            peer.sendall(b"".join((line if isinstance(line, bytes) else json.dumps(line).encode()) + b"\n" for line in lines))
+            with peer.makefile("rb") as answers:
+                return [json.loads(answers.readline() or b'{"closed":1}') for _ in lines]
+
+
+def report(site, step, away, **more):
+    return {"site": site, "step": step, "home": {"correct": 90, "samples": 100}, "away": {"correct": away, "samples": 100}, "bytes": 20000, **more}
+
+
+def advise():
+    """advise: all hear one decision when all have reported; who is late hears what holds; the log is one that explain reads"""
+    with Advisor("--out", "advise.jsonl") as a:
+        check(a.ask({"site": 0, "step": 0})[0]["sync_every"] == 5, "the first theta")
+        heard = []
+        waits = threading.Thread(target=lambda: heard.extend(a.ask(report(0, 100, 70))))
+        waits.start()
+        time.sleep(0.2)
+        check(not heard, "an answer before all have reported")
+        heard += a.ask(report(1, 100, 70))
+        waits.join()
+        check(len(heard) == 2 and heard[0] == heard[1] and heard[0]["sync_every"] == 2 and heard[0]["action"] == "tightens", str(heard))
+        check(a.ask(report(0, 100, 70))[0]["reason"] == "the window of this step is over", "late")
+        both = a.ask(report(0, 200, 89), report(1, 200, 89))
+        check(both[0] == both[1] and both[0]["window"] == 1, str(both))
+        mode = os.stat(FOLDER / "advise").st_mode
+        check(stat.S_ISSOCK(mode) and not mode & 0o077, f"{mode:o}")
+    check(not (FOLDER / "advise").exists(), "the socket is left behind")
+    holds(a.out, r"step 100: theta 5, then 2 \(tightens\)")
+    windows = [line for line in lines((FOLDER / "advise.jsonl").read_text()) if line["scout"] == "decision"]
+    check([w["t"] for w in windows] == [100, 200] and abs(windows[0]["AL"] - 0.2) < 1e-12 and windows[0]["bytes"] == 20000, str(windows))
+    holds(phub("explain", "advise.jsonl")[0], "advise: local, policy hill, 2 sites; 2 windows, theta changed in")
+
+
+def moves(k, step, heard, **more):
+    return {"site": k, "step": step, "bytes": 20000, "moves": {"exchanges": 4, "said": 4, "heard": heard}, "weight": 1 + k, "rate": 0.05,
+            "train": {"loss": 50, "samples": 100}, **more}
+
+
+def advise_counts():
+    """advise: BSP's bytes are those of windows and sites that were reported; a replay goes by its schedule, which may have a theta twice"""
+    with Advisor("--out", "counts.jsonl", "--wait", "0.3") as a:
+        for step in (700, 800, 1200):  # 600 steps had no advisor, then three windows went by without a word
+            a.ask(report(0, step, 80), report(1, step, 80))
+        a.ask(report(0, 1230, 80), report(1, 1230, 80))  # and one came early
+        a.ask(report(0, 1330, 80))  # of two sites one
+    told = [line for line in lines((FOLDER / "counts.jsonl").read_text()) if line["scout"] == "decision"]
+    check([line["bytes_bsp"] for line in told] == [1000 * steps for steps in (100, 200, 300, 330, 380)], str(told))
+    path = f"unix:{FOLDER}/replay"
+    process = subprocess.Popen([PHUB, "scout", "advise", "--listen", path, "--sites", "1", "--model-bytes", "9", "--policy", "replay", "--thetas", "5,2,5,1"],
+                               stdout=subprocess.PIPE, text=True, env=rig.QUIET, cwd=FOLDER)
+    process.stdout.readline()
+    steps = []
+    for step in (0, 500, 1000, 1500, 2000):
+        with socket.socket(socket.AF_UNIX) as peer:
+            peer.connect(path[5:])
+            peer.sendall(json.dumps({"site": 0, "step": step}).encode() + b"\n")
+            steps.append(json.loads(peer.recv(4096))["sync_every"])
+    check(steps == [5, 2, 5, 1, 1], str(steps))
+    process.terminate()
+    process.wait()
+
+
+def advise_pulls():
+    """advise: scout+ sets theta by how far sites say that they have moved; dry-run of its log decides the same; silence leads back"""
+    squares = 5 / 9  # of shares 1/3 and 2/3
+    for pull, wanted in ((0.1, 10), (49, 2)):
+        with Advisor("--policy", "scout+", "--out", "pulls.jsonl", "--wait", "0.2") as a:
+            check(a.ask({"site": 0, "step": 0})[0]["sync_every"] == 1, "it begins at the tightest")
+            for window in range(1, 9):
+                level = {"loss": 100 - window, "samples": 200}
+                answer = a.ask(*(moves(k, 100 * window, 4 * squares / (1 + pull), before=level, after=level) for k in range(2)))[0]
+            check(answer["sync_every"] == wanted, f"pull {pull}: {answer}")
+            for window in range(9, 12):
+                answer = a.ask(moves(0, 100 * window, 1, moves=None) if window == 9 else {"site": 0, "step": 100 * window})[0]
+                check(answer["action"] == "falls back" and answer["sync_every"] == (wanted if window < 11 else 1), f"window {window}: {answer}")
+            holds(answer["reason"], "is missing, or cannot be true, for 3 windows")
+        told = [line for line in lines((FOLDER / "pulls.jsonl").read_text()) if line["scout"] == "decision"]
+        check(abs(told[3]["r_all"] * (1 + pull) / squares - 1) < 1e-9 and told[3]["train_loss"] == 0.5 and told[3]["seen"]["after"] == 0.48, str(told[3]))
+        again = lines(phub("dry-run", "pulls.jsonl", "--json")[0])
+        check([line["next"] for line in again] == [line["next"] for line in told], f"{again} of {told}")
+    with Advisor("--policy", "scout+", sites=3) as a:  # one of three says that the mean was longer, or was nothing
+        for window, lie in ((1, 1e300), (2, 0), (3, 1e300), (4, 0)):
+            answer = a.ask(*(moves(k, 100 * window, lie if k == 1 else 1.2, weight=1) for k in range(3)))[0]
+        check(answer["sync_every"] > 1, f"a lie was believed: {answer}")
+
+
+def advise_waits():
+    """advise: who does not report is waited for so long, and then is silent; a site that asks again is one; gone ones do no harm"""
+    with Advisor("--wait", "0.5", "--json", sites=3) as a:
+        began = time.monotonic()
+        gone = a.call()
+        gone.sendall(json.dumps(report(2, 100, 80)).encode() + b"\n")
+        gone.close()
+        first = a.call()
+        first.sendall(json.dumps(report(0, 100, 10)).encode() + b"\n")
+        check(a.ask(report(0, 100, 80))[0]["action"] == "tightens", "of three two have reported")
+        check(0.3 < time.monotonic() - began < 20, f"{time.monotonic() - began} s")
+        first.close()
+        answer = a.ask({"site": 1, "step": 200, "bytes": 5})[0]
+        check(answer["action"] == "falls back", str(answer))
+    decisions = [line for line in lines(a.out) if line["scout"] == "decision"]
+    check(decisions[0]["believed"] == 2 and abs(decisions[0]["AL"] - 0.1) < 1e-12 and decisions[1]["AL"] is None, str(decisions))
+
+
+def advise_strangers():
+    """advise: lines that are no reports are refused and say why; long ones, many callers and lies do no harm to those who report"""
+    refused = [(b"", "no JSON"), (b"[]", "no object"), (b"{", "no JSON"), (b'{"site":2,"step":1}', "site: needs one of 0 to 1"),
+               (b'{"site":-1,"step":1}', "no whole number"), (b'{"site":0.5,"step":1}', "no whole number"), (b'{"site":0}', "step is missing"),
+               (b'{"site":0,"step":1,"home":3}', "home is not"), (b'{"site":0,"step":1,"away":{"correct":2,"samples":1}}', "more that is correct"),
+               (b'{"site":0,"step":1,"bytes":9007199254740993}', "no whole number"), (b'{"site":0,"site":1,"step":1}', "duplicate"),
+               (b'{"site":0,"step":1,"secret":' + b'"' + b"x" * 256 + b'"}', "secret is no text"), (b"[" * 3000, "no JSON"),
+               (b'{"site":0,"step":1,"moves":3}', "moves is not"), (b'{"site":0,"step":1,"moves":{"exchanges":1,"said":1}}', "moves: needs said, heard"),
+               (b'{"site":0,"step":1,"moves":{"exchanges":1000000001,"said":1,"heard":1}}', "at most 1000000000"),
+               (b'{"site":0,"step":1,"moves":{"exchanges":1,"said":-1,"heard":1}}', "said is no number from 0 on"),
+               (b'{"site":0,"step":1,"moves":{"exchanges":1,"said":1,"heard":1e999}}', "no JSON|heard is no number"),
+               (b'{"site":0,"step":1,"weight":0}', "weight is 0"), (b'{"site":0,"step":1,"rate":"much"}', "rate is no number"),
+               (b'{"site":0,"step":1,"train":[]}', "train is not"), (b'{"site":0,"step":1,"train":{"loss":1}}', "a loss without samples"),
+               (b'{"site":0,"step":1,"after":{"samples":1}}', "samples without a loss"), (b'{"site":0,"step":1,"before":{"loss":"x"}}', "loss is no number"),
+               (b"\xff\x00", "no JSON"), (b"x" * 5000, "too long")]
+    with Advisor() as a:
+        for line, why in refused:
+            holds(a.ask(line)[0].get("error", "nothing"), why)
+        crowd = [a.call() for _ in range(40)]
+        check(any(peer.recv(1) == b"" for peer in crowd[-4:]), "there is no bound of callers")
+        for peer in crowd:
+            peer.close()
+        time.sleep(0.2)
+        for _ in range(50):
+            a.call().close()
+        time.sleep(0.2)
+        both = a.ask(report(0, 100, 70), report(1, 100, 70))
+        check(both[0]["sync_every"] == 2, str(both))
+    check(not a.err, a.err)
+
+
+def advise_secret():
+    """advise: with a secret only who says it is heard; without one nobody elsewhere is"""
+    (FOLDER / "secret").write_text("open sesame\n")
+    with Advisor("--secret-file", "secret", sites=1, listen="127.0.0.1:0") as a:
+        for line in (report(0, 100, 70), report(0, 100, 70, secret="open"), report(0, 100, 70, secret="open sesamee")):
+            check(a.ask(line)[0] == {"error": "this is not the secret"}, str(line))
+        check(a.ask(report(0, 100, 70, secret="open sesame"))[0]["sync_every"] == 2, "the secret")
+    given = ["--sites", "1", "--model-bytes", "1", "--thetas", "1"]
+    holds(phub("advise", "--listen", "0.0.0.0:0", *given, status=1)[1], "reached from elsewhere: give --secret-file")
+    for secret, why in (("/nowhere/secret", "cannot read"), ("empty", "is empty"), ("long", "less than 256")):
+        (FOLDER / "empty").write_text("\n")
+        (FOLDER / "long").write_text("x" * 300)
+        holds(phub("advise", "--listen", "127.0.0.1:0", "--secret-file", secret, *given, status=1)[1], why)
+
+
+def advise_sockets():
+    """advise: a socket that was left behind is taken over; one that is in use, and a file, are not"""
+    given = ["--sites", "1", "--model-bytes", "1", "--thetas", "1"]
+    with Advisor(sites=1):
+        holds(phub("advise", "--listen", f"unix:{FOLDER}/advise", *given, status=1)[1], "another one listens there")
+    left = socket.socket(socket.AF_UNIX)
+    left.bind(str(FOLDER / "advise"))
+    left.close()
+    with Advisor(sites=1) as a:
+        check(a.ask({"site": 0, "step": 0})[0]["sync_every"] == 5, "over a socket that was left")
+    (FOLDER / "file").write_text("mine")
+    holds(phub("advise", "--listen", f"unix:{FOLDER}/file", *given, status=1)[1], "Address already in use")
+    check((FOLDER / "file").read_text() == "mine", "a file was removed")
+    holds(phub("advise", "--listen", f"unix:{FOLDER}/" + "x" * 200, *given, status=1)[1], "a path has 1 to")
+    holds(phub("advise", "--listen", "127.0.0.1:0", "--out", "/nowhere/x", *given, status=1)[1], "cannot write /nowhere/x")
+
+
+def advise_wrong_words():
+    """advise: what cannot be is refused"""
+    given = ["--listen", "127.0.0.1:0", "--sites", "2", "--model-bytes", "1000"]
+    for words, why in (([], "needs --listen"), (given, "needs --listen.*--thetas"), ([*given, "--thetas", "1,2.5"], "2.5 is no whole number of steps"),
+                       ([*given, "--thetas", "1,2", "--theta", "3"], "none of the thetas"), ([*given, "--thetas", "1,1"], "twice"),
+                       ([*given, "--thetas", "1", "--sigma", "2"], "from 0 to 1"),
+                       ([*given, "--thetas", "2,5", "--policy", "scout+"], "a grid of local begins with 1"),
+                       ([*given, "--thetas", "1", "--policy", "scout+", "--gain", "0"], "a number above 0"), ([*given, "--thetas", "5,1"], "of local the smallest: 1,5"), ([*given, "--thetas", "1", "--sites", "0"], "allowed is 1 to")):
+        holds(phub("advise", *words, status=2)[1], why)
+
+
+def advise_python():
+    """phub.advise: asks, and says what was refused"""
+    script = """import sys; from phub import advise; a = sys.argv[1]
+one = {"step": 100, "home": {"correct": 9, "samples": 10}, "away": {"correct": 7, "samples": 10}, "bytes": 20000}
+assert advise.ask(a, {"site": 0, "step": 0})["sync_every"] == 5
+assert advise.ask(a, {"site": 0, **one}, {"site": 1, **one})["sync_every"] == 2
+try: advise.ask(a, {"site": 2, "step": 1})
+except ValueError as error: print(error)
+try: advise.ask(a + "x", {"site": 0, "step": 0})
+except OSError as error: print("nobody")
+sites = [advise.Window(k) for k in range(2)]
+for step in range(200, 700, 100):
+    for site in sites:
+        for _ in range(4): site.averaged(1.0, 0.45); site.lost(10.0, 20)
+    answer = advise.ask(a, *(site.report(step, 0.05, 1000) for site in sites))
+    for site in sites: site.tried(30.0, 60)"""
+    with Advisor("--out", "python.jsonl") as a:
+        done = subprocess.run(["/usr/bin/python3", "-c", script, a.path], capture_output=True, text=True, timeout=rig.DEADLINE_S,
+                              env={**rig.QUIET, "PYTHONPATH": str(rig.ROOT / "client/python"), "PHUB_LIBRARY": str(rig.BUILD / "libphub.so.0.1.0")})
+    if "sanitizer" in done.stderr.lower():
+        raise rig.Skip("a library under a sanitizer cannot be loaded by Python")
+    check(done.stdout == "site: needs one of 0 to 1\nnobody\n" and done.returncode == 0, done.stdout + done.stderr)
+    seen = [line["seen"] for line in lines((FOLDER / "python.jsonl").read_text()) if line["scout"] == "decision" and "seen" in line]
+    wanted = {"exchanges": 4, "said": 4, "heard": 1.8, "sites": 2, "rate": 0.05, "trained": 80, "tried": 60, "train": 0.5, "before": 0.5, "after": 0.5}
+    check(len(seen) == 5 and {**seen[4], "heard": round(seen[4]["heard"], 9)} == wanted, f"{seen}")
+    check((seen[0]["tried"], seen[1]["after"], seen[1]["before"]) == (0, None, None), f"levels of windows that were none: {seen}")
+
+
+if __name__ == "__main__":
+    os.environ["BUILD"] = str(rig.BUILD)
+    rig.run([advise, advise_counts, advise_pulls, advise_waits, advise_strangers, advise_secret, advise_sockets, advise_wrong_words, advise_python])
