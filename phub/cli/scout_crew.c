@@ -19,7 +19,7 @@
 #include "phub/base/clock.h"
 #include "phub/cli/output.h"
 
-enum { CREW_POLL_MS = 100, CREW_GRACE_MS = 3000, CREW_NO_PROGRAM = 127 };
+enum { CREW_POLL_MS = 100, CREW_GRACE_MS = 3000, CREW_HOLD_MS = 500, CREW_NO_PROGRAM = 127 };
 
 static volatile sig_atomic_t crew_interrupted, crew_insists;
 
@@ -128,6 +128,22 @@ static void crew_pass(struct scout_crew *crew, unsigned site, struct scout_crew_
 	fflush(out);
 }
 
+/* Is it a line that the site which failed has said? */
+static bool crew_is_said(const struct scout_crew *crew, const struct scout_crew_stream *s, size_t length)
+{
+	const char *at = crew->words, *end = crew->words + crew->words_length;
+
+	while (s->error && at < end) {
+		const char *stop = memchr(at, '\n', (size_t)(end - at));
+
+		stop = stop ? stop : end;
+		if ((size_t)(stop - at) == length && memcmp(at, s->line, length) == 0)
+			return true;
+		at = stop + 1;
+	}
+	return false;
+}
+
 /* Whole lines go; one that is longer than there is room goes in pieces. */
 static void crew_pass_lines(struct scout_crew *crew, unsigned site, struct scout_crew_stream *s, bool ended)
 {
@@ -137,7 +153,8 @@ static void crew_pass_lines(struct scout_crew *crew, unsigned site, struct scout
 
 		if (!end && s->length < sizeof(s->line) && !(ended && s->length > 0))
 			return;
-		crew_pass(crew, site, s, length);
+		if (!crew_is_said(crew, s, length))
+			crew_pass(crew, site, s, length);
 		memmove(s->line, s->line + gone, s->length - gone);
 		s->length -= gone;
 	}
@@ -151,11 +168,41 @@ static void crew_read(struct scout_crew *crew, unsigned site, struct scout_crew_
 		return;
 	if (got > 0)
 		s->length += (size_t)got;
-	crew_pass_lines(crew, site, s, got <= 0);
+	if (!s->error || s->length == sizeof(s->line))
+		crew_pass_lines(crew, site, s, got <= 0);
+	else if (s->since_ns == 0)
+		s->since_ns = clock_now_ns();
 	if (got > 0)
 		return;
 	close(s->fd);
 	s->fd = -1;
+}
+
+/* Of stderr: what was held back for long enough, or all of it. */
+static void crew_release(struct scout_crew *crew, bool all)
+{
+	const uint64_t now_ns = clock_now_ns();
+
+	for (unsigned k = 0; k < crew->sites; k++) {
+		struct scout_crew_stream *s = &crew->at[k].streams[1];
+
+		if (s->since_ns == 0 || (!all && now_ns - s->since_ns < CREW_HOLD_MS * NS_PER_MS))
+			continue;
+		crew_pass_lines(crew, k, s, s->fd < 0);
+		s->since_ns = s->length > 0 ? now_ns : 0;
+	}
+}
+
+static void crew_release_failed(struct scout_crew *crew)
+{
+	struct scout_crew_stream *s = &crew->at[crew->failed].streams[1];
+	char words[SCOUT_CREW_LINE];
+	const size_t length = s->length;
+
+	memcpy(words, s->line, length);
+	crew_pass_lines(crew, (unsigned)crew->failed, s, true);
+	memcpy(crew->words, words, length);
+	crew->words_length = length;
 }
 
 /* Waits a little for something to read. */
@@ -185,10 +232,11 @@ static void crew_poll(struct scout_crew *crew, int timeout_ms)
 
 /* ---- watching ---- */
 
-static void crew_judge(unsigned site, int status, struct err *e)
+static void crew_judge(struct scout_crew *crew, unsigned site, int status, struct err *e)
 {
-	if (e->code) /* who is ended has not failed */
+	if (e->code || status == 0) /* who is ended has not failed */
 		return;
+	crew->failed = (int)site;
 	if (WIFSIGNALED(status))
 		err_set(e, -ECHILD, "site %u was killed by signal %d (%s)", site, WTERMSIG(status),
 			strsignal(WTERMSIG(status)));
@@ -218,7 +266,7 @@ static unsigned crew_reap(struct scout_crew *crew, struct err *e)
 		kill(-pid, SIGTERM);
 		waitpid(pid, &status, 0);
 		crew->at[k].pid = 0;
-		crew_judge(k, status, e);
+		crew_judge(crew, k, status, e);
 	}
 	return alive;
 }
@@ -248,6 +296,9 @@ static void crew_drain(struct scout_crew *crew)
 {
 	for (unsigned i = 0; i < 64; i++)
 		crew_poll(crew, 0);
+	if (crew->failed >= 0 && !crew->wrong)
+		crew_release_failed(crew);
+	crew_release(crew, true);
 	crew_wipe(crew);
 }
 
@@ -277,6 +328,7 @@ static void crew_await(struct scout_crew *crew, struct err *e)
 
 	while (crew_reap(crew, e) > 0) {
 		crew_poll(crew, CREW_POLL_MS);
+		crew_release(crew, false);
 		crew_look(crew, e);
 		crew_say_what_is_wrong(crew, e);
 		if (e->code && end_ns == CLOCK_NEVER) {
@@ -290,8 +342,8 @@ static void crew_await(struct scout_crew *crew, struct err *e)
 			crew_tell(crew);
 		}
 	}
-	crew_drain(crew);
 	crew_say_what_is_wrong(crew, e);
+	crew_drain(crew);
 }
 
 int scout_crew_run(struct scout_crew *crew, struct err *e)
@@ -299,6 +351,7 @@ int scout_crew_run(struct scout_crew *crew, struct err *e)
 	struct sigaction action = {.sa_handler = crew_on_signal};
 
 	*e = (struct err){0};
+	crew->failed = -1;
 	sigaction(SIGINT, &action, NULL);
 	sigaction(SIGTERM, &action, NULL);
 	for (unsigned k = 0; k < crew->sites; k++)

@@ -8,16 +8,18 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 #include <sys/types.h>
 
 #include "phub/base/err.h"
 
 enum { SCOUT_CREW_MAX = 64, SCOUT_CREW_LINE = 4096, SCOUT_CREW_SETTINGS_MAX = 32, SCOUT_CREW_SETTING_BYTES = 2048 };
 
-/* What a site has written, as far as its line goes. */
+/* What a site has written, as far as its line goes; of stderr all that is held back. */
 struct scout_crew_stream {
 	int fd; /* -1: ended */
 	bool error;
+	uint64_t since_ns; /* that it is held back; 0: nothing is */
 	size_t length;
 	char line[SCOUT_CREW_LINE];
 };
@@ -41,8 +43,11 @@ struct scout_crew {
 
 	int signal; /* that ended it: SIGINT or SIGTERM; 0: none */
 	struct scout_crew_site at[SCOUT_CREW_MAX];
-	bool told;  /* a status is on the screen */
-	bool wrong; /* what went wrong is said */
+	bool told;                   /* a status is on the screen */
+	bool wrong;                  /* what went wrong is said */
+	int failed;                  /* the first site that has; -1: none */
+	char words[SCOUT_CREW_LINE]; /* its last on stderr */
+	size_t words_length;
 };
 
 /* Beside RANK, LOCAL_RANK, WORLD_SIZE and LOCAL_WORLD_SIZE. Returns false when it is too long, or one too many. */
@@ -52,6 +57,9 @@ bool scout_crew_set(struct scout_crew *crew, const char *format, ...) __attribut
  * Until all have ended. 0; or, when none is left and the reason is on stderr, where it stands before what ending the
  * others brings about: -ECHILD: a site failed, and the others were ended (SIGTERM, SIGKILL after three seconds);
  * -EINTR: SIGINT or SIGTERM came, `signal` (again: SIGKILL at once); an error of check(); of the system.
+ *
+ * stderr is passed on a moment after it was written: when sites fail alike, what the first one has said the others do
+ * not say again.
  */
 int scout_crew_run(struct scout_crew *crew, struct err *e);
 

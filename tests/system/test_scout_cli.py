@@ -348,6 +348,18 @@ def run_that_fails():
     holds(phub("run", "--", "true", status=1)[1], "none has written scout.jsonl")
 
 
+def run_fails_alike():
+    """run: what all sites say as they fail stands there once, and what one alone has said too"""
+    script = ('echo "RANK $RANK" >&2; touch alike$RANK; while [ ! -e alike0 -o ! -e alike1 -o ! -e alike2 -o ! -e alike3 ]; do sleep 0.05; done; sleep 1; '
+              'printf "usage: train\\nno such option" >&2; exit 2')
+    _, err = phub("run", "--sites", 4, "--", "sh", "-c", script, status=1)
+    check(err.count("usage: train\n") == err.count("no such option\n") == 1, err)
+    holds(err, r"phub: site \d ended with exit code 2; its own message says why\n$", *(rf"\[{k}\] RANK {k}\n" for k in range(4)))
+    _, err = phub("run", "--sites", 2, "--out", "out.jsonl", "--", "sh", "-c", 'echo same >&2; sleep 0.8; echo same >&2; cp "$0" "$PHUB_SCOUT_LOG.$RANK"; '
+                  'mv "$PHUB_SCOUT_LOG.$RANK" "$PHUB_SCOUT_LOG"', hill())
+    check(err.count("[0] same\n") == err.count("[1] same\n") == 2, err)
+
+
 def group_of(path):
     """Of a process that lives."""
     try:
@@ -573,5 +585,5 @@ def run_trains():
 if __name__ == "__main__":
     os.environ["BUILD"] = str(rig.BUILD)
     rig.run([compare, explain, explain_falls_back, nothing_to_explain, dry_run_of_itself, dry_run_of_others, better, plot, names_in_pictures, cut_off, gone_on,
-             standard_input, broken, strange, wrong_words, run_sites, run_trains, run_long_lines, run_that_fails, run_on_a_terminal, run_interrupted, run_insists, run_measures, run_writes_nothing,
+             standard_input, broken, strange, wrong_words, run_sites, run_trains, run_long_lines, run_that_fails, run_fails_alike, run_on_a_terminal, run_interrupted, run_insists, run_measures, run_writes_nothing,
              run_keeps_the_log_before, run_box_is_silent, run_stays, not_looked_at, run_wrong_words], None if STUDY.exists() else f"{STUDY} is not there (make test-programs)")
