@@ -211,8 +211,8 @@ static void trust_tell_out(const struct scout_report *reports, unsigned sites, c
 {
 	char more[TRUST_TEXT_BYTES];
 	bool by_data = true;
-	struct pair out;
-	double median;
+	struct pair out = {0};
+	double median = 0;
 
 	for (unsigned i = 0; i < sites; i++)
 		by_data = by_data && (reports[i].host > 0 || reports[i].samples == 0);

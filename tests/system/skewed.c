@@ -208,7 +208,7 @@ static void loop_level(struct loop *l, struct place *p)
 /* Models travel among sites with data. */
 static unsigned loop_host(const struct loop *l, unsigned site)
 {
-	unsigned ring[SITES_MAX], count = 0, turn = 0;
+	unsigned ring[SITES_MAX] = {0}, count = 0, turn = 0;
 
 	for (unsigned k = 0; k < l->run->world; k++) {
 		turn = k == site ? count : turn;

@@ -159,7 +159,7 @@ static const char *amiss(const struct scout_report *reports, unsigned sites, boo
 {
 	static char text[ROOM];
 
-	strcpy(text, "why");
+	snprintf(text, sizeof(text), "why");
 	trust_tell(reports, sites, travels, text, sizeof(text));
 	return text;
 }
@@ -257,7 +257,7 @@ static void test_room(void **state)
 	reports[1].unfit = SCOUT_BROKEN;
 	for (size_t room = 5; room <= 60; room++) {
 		memset(text, '#', sizeof(text));
-		strcpy(text, "why");
+		snprintf(text, sizeof(text), "why");
 		trust_tell(reports, SITES, true, text, room);
 		assert_true(strlen(text) < room && text[room] == '#');
 		assert_true(strlen(text) == 3 ||
