@@ -438,10 +438,11 @@ def phase_ends(run):
     return [statistics.median_low(places[len(places) // 2:]) for places in phases(run)]
 
 
-def follows_drift(goals):
-    """Is theta tighter where labels are more skewed? One that never moves is back at once."""
-    skews = [skew for _, skew in DRIFT]
-    return all(goal < place for skew, goal in zip(skews, goals) for other, place in zip(skews, goals) if skew > other)
+def follows_drift(ends, goals):
+    """Is theta tighter where the oracle is, as labels are more skewed? One that never moves is back at once."""
+    phases = list(zip((skew for _, skew in DRIFT), goals, ends))
+    return all(end < other_end for skew, goal, end in phases for other, other_goal, other_end in phases
+               if skew > other and goal < other_goal)
 
 
 def line_b4(grid, results):
@@ -452,7 +453,7 @@ def line_b4(grid, results):
     runs = results.all(cell)
     back, settles = ([[windows_to(places, goal) for places, goal in zip(phases(run)[1:], to[1:])] for run, to in of]
                      for of in ([(run, goals) for run in runs], [(run, phase_ends(run)) for run in runs]))
-    ok = all(follows_drift(phase_ends(run)) and max(counts) <= 5 for run, counts in zip(runs, back))
+    ok = all(follows_drift(phase_ends(run), goals) and max(counts) <= 5 for run, counts in zip(runs, back))
     return Line("B4", ok, f"{BETTER} is back within 5 windows after drift, and tighter where labels are more skewed",
                 [f"{cell.name()}: windows after each change, a run each: {back} to the oracles {thetas(goals[1:])}, {settles} to "
                  f"thetas {[thetas(phase_ends(run)) for run in runs]} where phases end; "
