@@ -276,16 +276,21 @@ static unsigned scout_wander(struct scout *s, struct scout_decision *decision)
 /* The loosest that was safe, or, when that has gone on for long, the tightest. */
 static unsigned scout_fall_back(struct scout *s, struct scout_decision *decision, const struct trust *trust)
 {
-	const char *to;
+	const char *to = "the tightest theta, as none was safe yet";
 	unsigned safe = 0;
 
-	for (unsigned i = 0; i < s->config.theta_count; i++)
-		safe = s->held[i] ? i : safe;
+	for (unsigned i = 0; i < s->config.theta_count; i++) {
+		if (!s->held[i])
+			continue;
+		safe = i;
+		to = "the loosest theta that was safe";
+	}
 	s->silent++;
 	decision->action = SCOUT_FALLS_BACK;
-	if (s->silent >= s->config.patience)
+	if (s->silent >= s->config.patience) {
 		safe = 0;
-	to = s->silent >= s->config.patience ? "the tightest theta, until they do" : "the loosest theta that was safe";
+		to = "the tightest theta, until they do";
+	}
 	if (trust->blank)
 		snprintf(decision->reason, sizeof(decision->reason),
 			"no model gets a sample right, at home or away: policy %s needs evaluate() to count `correct`, "

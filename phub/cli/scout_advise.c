@@ -456,11 +456,6 @@ static int advise_read_secret(struct advise *a, struct err *e)
 
 /* ---- beginning and end ---- */
 
-static double advise_or(double given, double usual)
-{
-	return isnan(given) ? usual : given;
-}
-
 static int advise_config(const struct advise_options *o, struct scout_config *c, struct err *e)
 {
 	int rc;
@@ -470,10 +465,7 @@ static int advise_config(const struct advise_options *o, struct scout_config *c,
 	c->period = (uint32_t)o->period;
 	c->model_bytes = o->model_bytes;
 	c->seed = o->seed;
-	c->sigma = advise_or(o->given.sigma, c->sigma);
-	c->lambda_loss = advise_or(o->given.lambda_loss, c->lambda_loss);
-	c->lambda_bytes = advise_or(o->given.lambda_bytes, c->lambda_bytes);
-	c->plus.sigma = advise_or(o->given.gain, c->plus.sigma);
+	scout_check_take(&o->given, c);
 	c->theta_count = o->thetas.count;
 	memcpy(c->thetas, o->thetas.at, o->thetas.count * sizeof(double));
 	for (unsigned i = 0; i < c->theta_count; i++)
@@ -626,17 +618,7 @@ static const char advise_about[] =
 
 int scout_advise_run(int argc, char **argv)
 {
-	struct advise_options o = {.given = {.policy = SCOUT_HILL,
-					   .unit = PRICE_BYTES,
-					   .theta = NAN,
-					   .sigma = NAN,
-					   .gain = NAN,
-					   .lambda_loss = NAN,
-					   .lambda_bytes = NAN,
-					   .rate = NAN,
-					   .latency = NAN,
-					   .price = NAN},
-		.wait_ns = 60 * NS_PER_S};
+	struct advise_options o = {.given = SCOUT_GIVEN_NONE, .wait_ns = 60 * NS_PER_S};
 	struct scout_given *g = &o.given;
 	const struct args_option options[] = {
 		{"listen", "ADDR", "127.0.0.1:PORT or unix:PATH; elsewhere only with a secret", ARGS_TEXT, &o.listen, 0,
@@ -675,8 +657,11 @@ int scout_advise_run(int argc, char **argv)
 			    "      --thetas 1,2,5,10,20,50 --theta 20 --out run.jsonl\n",
 		.options = options};
 	struct args_words words;
-	int rc = args_parse(&usage, argc, argv, &words);
+	int rc;
 
+	g->policy = SCOUT_HILL;
+	g->unit = PRICE_BYTES;
+	rc = args_parse(&usage, argc, argv, &words);
 	if (rc != ARGS_GO_ON)
 		return rc;
 	if (!o.listen || !o.sites || !o.model_bytes || !o.thetas.count)

@@ -24,6 +24,22 @@
 
 /* ---- options ---- */
 
+static double check_or(double given, double usual)
+{
+	return isnan(given) ? usual : given;
+}
+
+void scout_check_take(const struct scout_given *given, struct scout_config *config)
+{
+	config->sigma = check_or(given->sigma, config->sigma);
+	config->lambda_loss = check_or(given->lambda_loss, config->lambda_loss);
+	config->lambda_bytes = check_or(given->lambda_bytes, config->lambda_bytes);
+	config->plus.sigma = check_or(given->gain, config->plus.sigma);
+	config->price.link.rate = check_or(given->rate, config->price.link.rate);
+	config->price.link.latency = check_or(given->latency, config->price.link.latency);
+	config->price.link.money = check_or(given->price, config->price.link.money);
+}
+
 static int check_unit(const struct args_usage *usage, const struct scout_given *given)
 {
 	const struct {

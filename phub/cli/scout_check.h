@@ -6,10 +6,13 @@
 #ifndef PHUB_CLI_SCOUT_CHECK_H
 #define PHUB_CLI_SCOUT_CHECK_H
 
+#include <math.h>
 #include <stdbool.h>
 
 #include "phub/base/err.h"
 #include "phub/cli/args.h"
+
+struct scout_config;
 
 /* A scout's options as a command line has them; what policies look at and what they do not. */
 struct scout_given {
@@ -18,6 +21,16 @@ struct scout_given {
 	double theta, sigma, gain, lambda_loss, lambda_bytes; /* NaN: not given */
 	double rate, latency, price;                          /* likewise */
 };
+
+/* A struct scout_given of which nothing is given. */
+#define SCOUT_GIVEN_NONE                                                                               \
+	{                                                                                              \
+		.policy = -1, .unit = -1, .theta = NAN, .sigma = NAN, .gain = NAN, .lambda_loss = NAN, \
+		.lambda_bytes = NAN, .rate = NAN, .latency = NAN, .price = NAN                         \
+	}
+
+/* What is given of costs goes into the configuration; the rest of that stays. */
+void scout_check_take(const struct scout_given *given, struct scout_config *config);
 
 /* ARGS_GO_ON; CLI_USAGE after saying which option is of other policies, or of another unit, and of which. */
 int scout_check_given(const struct args_usage *usage, const struct scout_given *given);

@@ -348,25 +348,6 @@ static int dry_take_thetas(
 	return o->thetas.count > 0 ? options_thetas(c, algorithm, e) : 0;
 }
 
-static double dry_or(double given, double ran)
-{
-	return isnan(given) ? ran : given;
-}
-
-static void dry_take_numbers(const struct dry_options *o, struct scout_config *c)
-{
-	const struct scout_given *g = &o->given;
-
-	c->plus.sigma = dry_or(g->gain, c->plus.sigma);
-	c->sigma = dry_or(g->sigma, c->sigma);
-	c->lambda_loss = dry_or(g->lambda_loss, c->lambda_loss);
-	c->lambda_bytes = dry_or(g->lambda_bytes, c->lambda_bytes);
-	c->price.link.rate = dry_or(g->rate, c->price.link.rate);
-	c->price.link.latency = dry_or(g->latency, c->price.link.latency);
-	c->price.link.money = dry_or(g->price, c->price.link.money);
-	c->seed = o->seed == UINT64_MAX ? c->seed : o->seed;
-}
-
 static int dry_config(const struct args_usage *usage, const struct dry_options *o, const struct scout_log *log,
 	struct scout_config *c)
 {
@@ -384,7 +365,8 @@ static int dry_config(const struct args_usage *usage, const struct dry_options *
 	if (dry_take_thetas(o, scout_log_algorithm(log), c, &e) < 0)
 		return args_wrong(usage, "%s", e.text);
 	rc = scout_check_theta(usage, given.theta, c->thetas, c->theta_count, &c->first);
-	dry_take_numbers(o, c);
+	scout_check_take(&given, c);
+	c->seed = o->seed == UINT64_MAX ? c->seed : o->seed;
 	if (rc == ARGS_GO_ON && options_needs(c, scout_log_algorithm(log), &e) < 0)
 		return args_wrong(usage, "%s", e.text);
 	return rc;
@@ -418,17 +400,7 @@ static int dry_open(const struct args_usage *usage, const struct dry_options *o,
 
 int scout_dry_run_run(int argc, char **argv)
 {
-	struct dry_options o = {.given = {.policy = -1,
-					.unit = -1,
-					.theta = NAN,
-					.sigma = NAN,
-					.gain = NAN,
-					.lambda_loss = NAN,
-					.lambda_bytes = NAN,
-					.rate = NAN,
-					.latency = NAN,
-					.price = NAN},
-		.seed = UINT64_MAX};
+	struct dry_options o = {.given = SCOUT_GIVEN_NONE, .seed = UINT64_MAX};
 	struct scout_given *g = &o.given;
 	const struct args_option options[] = {
 		{"policy", "NAME", "fixed, replay, hill, stochastic, annealing or scout+ (the run's)", ARGS_CHOICE,

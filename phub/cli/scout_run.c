@@ -403,16 +403,7 @@ static int run_begin(const struct args_usage *usage, const struct run_options *o
 }
 
 static const struct run_options run_usual = {.algorithm = RUN_GIVEN_NOT,
-	.given = {.policy = RUN_GIVEN_NOT,
-		.unit = RUN_GIVEN_NOT,
-		.theta = NAN,
-		.sigma = NAN,
-		.gain = NAN,
-		.lambda_loss = NAN,
-		.lambda_bytes = NAN,
-		.rate = NAN,
-		.latency = NAN,
-		.price = NAN},
+	.given = SCOUT_GIVEN_NONE,
 	.sites = 2,
 	.seed = UINT64_MAX,
 	.job = "scout",

@@ -320,6 +320,14 @@ static void test_bad_reports(void **state)
 	for (unsigned i = 0; i < 30; i++)
 		window(&s, 0.4);
 	bad[2].away = 1.5;
+	{
+		struct scout fresh;
+
+		scout_of(&fresh, SCOUT_HILL);
+		assert_int_equal(scout_observe(&fresh, bad, SITES, &d), 0);
+		assert_int_equal(fresh.index, 0);
+		assert_non_null(strstr(d.reason, "the tightest theta, as none was safe yet"));
+	}
 	for (unsigned i = 1; i <= 4; i++) {
 		assert_int_equal(scout_observe(&s, bad, SITES, &d), 0);
 		assert_int_equal(d.believed, 2);
