@@ -498,6 +498,7 @@ static double plot_height(const struct plot *p)
 
 static int plot_draw(struct plot *p, const char *path, struct err *e)
 {
+	struct beside place;
 	double height;
 
 	plot_find_thetas(p);
@@ -505,7 +506,7 @@ static int plot_draw(struct plot *p, const char *path, struct err *e)
 	if (height <= 0)
 		return err_set(
 			e, -ENODATA, "nothing to be drawn: no windows, and no two runs of which the accuracy is known");
-	p->file = svg_open(path, PLOT_WIDTH, (unsigned)height, e);
+	p->file = svg_open(path, PLOT_WIDTH, (unsigned)height, &place, e);
 	if (!p->file)
 		return e->code;
 	if (p->theta_count > 0)
@@ -521,13 +522,13 @@ static int plot_draw(struct plot *p, const char *path, struct err *e)
 	for (unsigned l = 0; l < p->count; l++)
 		if (plot_rows(&p->logs[l]) > 0)
 			plot_heat(p, &p->logs[l]);
-	return svg_close(p->file, path, e);
+	return svg_close(p->file, &place, e);
 }
 
 /* Twice the pixels: 800 is little in print. */
-static int plot_convert(const char *svg, const char *png, struct err *e)
+static int plot_convert(const char *svg, const struct beside *png, struct err *e)
 {
-	const char *const argv[] = {"rsvg-convert", "--zoom", "2", "--output", png, svg, NULL};
+	const char *const argv[] = {"rsvg-convert", "--zoom", "2", "--output", png->part, svg, NULL};
 	int status = 0;
 	pid_t pid;
 
@@ -544,23 +545,30 @@ static int plot_convert(const char *svg, const char *png, struct err *e)
 	if (WIFEXITED(status) && WEXITSTATUS(status) == PLOT_EXIT_NO_PROGRAM)
 		return err_set(e, -ENOENT, "a PNG needs rsvg-convert: apt install librsvg2-bin, or write an .svg");
 	if (!WIFEXITED(status) || WEXITSTATUS(status))
-		return err_set(e, -EIO, "rsvg-convert could not write %s; its own message says why", png);
+		return err_set(e, -EIO, "rsvg-convert could not write %s; its own message says why", png->path);
 	return 0;
 }
 
 static int plot_write(struct plot *p, const char *out, struct err *e)
 {
 	size_t length = strlen(out);
-	char path[4096];
+	char path[PATH_MAX + 16];
+	struct beside place;
 	int rc;
 
 	if (length < 4 || strcmp(out + length - 4, ".png") != 0)
 		return plot_draw(p, out, e);
-	snprintf(path, sizeof(path), "%.4000s.%d.svg", out, (int)getpid());
+	rc = beside_begin(out, &place, e);
+	if (rc < 0)
+		return rc;
+	snprintf(path, sizeof(path), "%s.%d.svg", place.to, (int)getpid());
 	rc = plot_draw(p, path, e);
 	if (rc == 0)
-		rc = plot_convert(path, out, e);
+		rc = plot_convert(path, &place, e);
 	unlink(path);
+	if (rc == 0)
+		return beside_end(&place, true, e);
+	beside_end(&place, false, NULL);
 	return rc;
 }
 

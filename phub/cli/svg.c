@@ -7,10 +7,13 @@
 #include <errno.h>
 #include <string.h>
 
-FILE *svg_open(const char *path, unsigned width, unsigned height, struct err *e)
+FILE *svg_open(const char *path, unsigned width, unsigned height, struct beside *place, struct err *e)
 {
-	FILE *file = fopen(path, "we");
+	FILE *file;
 
+	if (beside_begin(path, place, e) < 0)
+		return NULL;
+	file = fopen(place->part, "we");
 	if (!file) {
 		err_set(e, -errno, "cannot write %s: %s", path, strerror(errno));
 		return NULL;
@@ -24,15 +27,18 @@ FILE *svg_open(const char *path, unsigned width, unsigned height, struct err *e)
 	return file;
 }
 
-int svg_close(FILE *file, const char *path, struct err *e)
+int svg_close(FILE *file, const struct beside *place, struct err *e)
 {
 	bool bad;
+	int rc;
 
 	fputs("</svg>\n", file);
 	bad = ferror(file) != 0;
-	if (fclose(file) != 0 || bad)
-		return err_set(e, -EIO, "cannot write %s: %s", path, strerror(errno ? errno : EIO));
-	return 0;
+	if (fclose(file) == 0 && !bad)
+		return beside_end(place, true, e);
+	rc = err_set(e, -EIO, "cannot write %s: %s", place->path, strerror(errno ? errno : EIO));
+	beside_end(place, false, NULL);
+	return rc;
 }
 
 /* Control characters have no place in XML, not even escaped. */

@@ -9,12 +9,14 @@
 #include <stdio.h>
 
 #include "phub/base/err.h"
+#include "phub/cli/beside.h"
 
-/* Opens the file and writes the head: classes `small` (10 px), `name` (12 px) and `title` (14 px, bold) of text. NULL
- * with the reason in `e`. */
-FILE *svg_open(const char *path, unsigned width, unsigned height, struct err *e);
-/* Writes the end. 0, or a negative errno when not all of it could be written. */
-int svg_close(FILE *file, const char *path, struct err *e);
+/* Opens a file beside `path` (beside.h), which `place` keeps, and writes the head: classes `small` (10 px), `name`
+ * (12 px) and `title` (14 px, bold) of text. NULL with the reason in `e`. */
+FILE *svg_open(const char *path, unsigned width, unsigned height, struct beside *place, struct err *e);
+/* Writes the end, and the picture takes its place. 0, or a negative errno when not all of it could be written: then
+ * what was there is as it was. */
+int svg_close(FILE *file, const struct beside *place, struct err *e);
 
 /* What is no markup in the text: names come from files and from the kernel. */
 void svg_text(FILE *file, unsigned x, unsigned y, const char *class, const char *text);

@@ -313,6 +313,7 @@ int topo_draw_host(const struct topo *t, const char *model, struct err *e)
 {
 	struct draw d = {.t = t, .model = model};
 	unsigned count = t->host.node_count, columns, height;
+	struct beside place;
 
 	for (unsigned i = 0; model && i < t->cores; i++) {
 		const struct placement_core *c = &t->placed[i];
@@ -329,10 +330,10 @@ int topo_draw_host(const struct topo *t, const char *model, struct err *e)
 	count += draw_has_stray(&d);
 	columns = count < DRAW_NODES_MAX ? count : DRAW_NODES_MAX;
 	height = draw_nodes(&d, count, columns) + DRAW_END;
-	d.file = svg_open(t->racks.svg, DRAW_GAP + columns * (DRAW_NODE + DRAW_GAP), height, e);
+	d.file = svg_open(t->racks.svg, DRAW_GAP + columns * (DRAW_NODE + DRAW_GAP), height, &place, e);
 	if (!d.file)
 		return e->code;
 	draw_nodes(&d, count, columns);
 	draw_texts(&d, height);
-	return svg_close(d.file, t->racks.svg, e);
+	return svg_close(d.file, &place, e);
 }

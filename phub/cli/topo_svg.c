@@ -196,6 +196,7 @@ static void svg_legend(struct svg *s)
 int topo_racks_draw(const struct topo_racks *t, struct err *e)
 {
 	struct svg s = {.t = t, .traffic = t->options->model ? &t->traffic[t->options->way] : NULL};
+	struct beside place;
 	unsigned bottom = 0;
 
 	s.width = SVG_GAP + t->racks.rack_count * (SVG_RACK_WIDTH + SVG_GAP);
@@ -207,12 +208,12 @@ int topo_racks_draw(const struct topo_racks *t, struct err *e)
 		bottom = end > bottom ? end : bottom;
 	}
 	s.height = bottom + SVG_LEGEND;
-	s.file = svg_open(t->options->svg, s.width, s.height, e);
+	s.file = svg_open(t->options->svg, s.width, s.height, &place, e);
 	if (!s.file)
 		return e->code;
 	svg_head(&s);
 	for (unsigned i = 0; i < t->racks.rack_count; i++)
 		svg_rack(&s, i, SVG_GAP + i * (SVG_RACK_WIDTH + SVG_GAP));
 	svg_legend(&s);
-	return svg_close(s.file, t->options->svg, e);
+	return svg_close(s.file, &place, e);
 }

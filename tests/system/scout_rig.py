@@ -13,8 +13,8 @@ folder = tempfile.TemporaryDirectory()
 FOLDER = pathlib.Path(folder.name)
 
 
-def phub(*words, status=0, given=None, **environment):
-    done = subprocess.run([PHUB, "scout", *map(str, words)], input=given, stdin=None if given else subprocess.DEVNULL, capture_output=True,
+def phub(*words, status=0, given=None, prefix=(), **environment):
+    done = subprocess.run([*prefix, PHUB, "scout", *map(str, words)], input=given, stdin=None if given else subprocess.DEVNULL, capture_output=True,
                           text=True, timeout=rig.DEADLINE_S * 4, env={**rig.QUIET, **environment}, cwd=FOLDER)
     check(done.returncode == status, f"phub scout {words}: exit code {done.returncode}, not {status}: {done.stderr[-1500:]}")
     return done.stdout, done.stderr

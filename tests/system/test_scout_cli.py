@@ -193,6 +193,23 @@ def plot():
     holds(phub("plot", hill(), "--out", "/nowhere/x.svg", status=1)[1], "cannot write /nowhere/x.svg")
 
 
+def plot_that_cannot_be_written():
+    """plot: a picture that has no room leaves the one before as it was, and nothing beside it; a link goes on to lead where it does"""
+    short = ["sh", "-c", 'trap "" XFSZ; ulimit -f 8; exec "$@"', "sh"]  # as a full disk: 8 blocks
+    for name in ("kept.svg", "kept.png") if shutil.which("rsvg-convert") else ("kept.svg",):
+        phub("plot", hill(), "--out", name)
+        before = (FOLDER / name).read_bytes()
+        check(len(before) > 8 * 512, f"{name}: a small picture")
+        holds(phub("plot", hill(), bsp(), "--out", name, status=1, prefix=short)[1], f"cannot write .*{name}.*: File too large")
+        check((FOLDER / name).read_bytes() == before, f"{name} is another one")
+    (FOLDER / "led.svg").symlink_to("kept.svg")
+    phub("plot", hill(), bsp(), "--out", "led.svg")
+    check((FOLDER / "led.svg").is_symlink() and "Pareto" in (FOLDER / "kept.svg").read_text(), "not where the link leads")
+    (FOLDER / "out.svg").symlink_to("/dev/stdout")
+    check(phub("plot", hill(), "--out", "out.svg")[0].endswith("</svg>\n") and (FOLDER / "out.svg").is_symlink(), "not to standard output")
+    check(not list(FOLDER.glob("*.part")) + list(FOLDER.glob("*.png.*")), "left behind: " + str(list(FOLDER.glob("*.p*"))))
+
+
 def names_in_pictures():
     """plot: what a log calls its tensors is text, and no markup"""
     evil = changed(hill(), "e<v>&il", lambda own: [own[0].replace("conv1.weight", "<script>&\\u0001")] + own[1:])
@@ -584,6 +601,6 @@ def run_trains():
 
 if __name__ == "__main__":
     os.environ["BUILD"] = str(rig.BUILD)
-    rig.run([compare, explain, explain_falls_back, nothing_to_explain, dry_run_of_itself, dry_run_of_others, better, plot, names_in_pictures, cut_off, gone_on,
+    rig.run([compare, explain, explain_falls_back, nothing_to_explain, dry_run_of_itself, dry_run_of_others, better, plot, plot_that_cannot_be_written, names_in_pictures, cut_off, gone_on,
              standard_input, broken, strange, wrong_words, run_sites, run_trains, run_long_lines, run_that_fails, run_fails_alike, run_on_a_terminal, run_interrupted, run_insists, run_measures, run_writes_nothing,
              run_keeps_the_log_before, run_box_is_silent, run_stays, not_looked_at, run_wrong_words], None if STUDY.exists() else f"{STUDY} is not there (make test-programs)")

@@ -1,0 +1,53 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The name beside has this process's number in it: two that write the same file do not write into each other's.
+ */
+#include "phub/cli/beside.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static bool beside_may(const char *path)
+{
+	const char *slash = strrchr(path, '/');
+	char folder[PATH_MAX];
+	struct stat status;
+
+	snprintf(folder, sizeof(folder), "%.*s", slash ? (int)(slash - path) + 1 : 1, slash ? path : ".");
+	if (stat(path, &status) == 0 && (!S_ISREG(status.st_mode) || access(folder, W_OK | X_OK) < 0))
+		return false;
+	return true;
+}
+
+int beside_begin(const char *path, struct beside *out, struct err *e)
+{
+	int length = 0;
+
+	out->path = path;
+	if (!realpath(path, out->to))
+		length = snprintf(out->to, sizeof(out->to), "%s", path);
+	if (length < (int)sizeof(out->to) && beside_may(out->to))
+		length = snprintf(out->part, sizeof(out->part), "%s.%d.part", out->to, (int)getpid());
+	else
+		memcpy(out->part, out->to, sizeof(out->part));
+	if (length >= (int)sizeof(out->part))
+		return err_set(e, -ENAMETOOLONG, "cannot write %.100s...: %s", path, strerror(ENAMETOOLONG));
+	return 0;
+}
+
+int beside_end(const struct beside *b, bool whole, struct err *e)
+{
+	int rc;
+
+	if (strcmp(b->part, b->to) == 0)
+		return 0;
+	if (whole && rename(b->part, b->to) == 0)
+		return 0;
+	rc = -errno;
+	unlink(b->part);
+	return whole ? err_set(e, rc, "cannot write %s: %s", b->path, strerror(-rc)) : 0;
+}
