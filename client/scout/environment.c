@@ -266,6 +266,22 @@ static int environment_weights(const struct reader *r, struct phub_scout_options
 	return rc;
 }
 
+/* Which part of sites may lie. */
+static int environment_trim(const struct reader *r, double *trim)
+{
+	char name[ENVIRONMENT_NAME_BYTES];
+	double value;
+	int rc = reader_numbers(r, "TRIM", &value, 1);
+
+	if (rc <= 0)
+		return rc;
+	if (!(value >= 0 && value < 0.5))
+		return err_set(r->e, -EINVAL, "%s='%.100s'; allowed: a number from 0 to below 0.5",
+			reader_name(r, "TRIM", name), reader_text(r, "TRIM"));
+	*trim = value;
+	return rc;
+}
+
 static int environment_rest(const struct reader *r, struct environment *room, bool scouted)
 {
 	uint64_t period = room->scout.period;
@@ -275,6 +291,8 @@ static int environment_rest(const struct reader *r, struct environment *room, bo
 		rc = reader_whole(r, "SEED", 0, UINT64_MAX, &room->scout.seed);
 	if (rc >= 0)
 		rc = environment_weights(r, &room->scout, scouted);
+	if (rc >= 0)
+		rc = environment_trim(r, &room->scout.trim);
 	if (rc >= 0)
 		rc = environment_price(r, &room->scout);
 	room->scout.period = (uint32_t)period;

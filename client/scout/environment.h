@@ -14,10 +14,12 @@
  *      PHUB_SCOUT_SIGMA       likewise, of replay, hill, stochastic and annealing: loss that is borne, 0 to 1; with
  *                             PHUB_SCOUT_LAMBDA_LOSS, LAMBDA_BYTES, what costs weigh
  *      PHUB_SCOUT_GAIN        likewise, of scout+: loss that talking more would have to save, above 0
+ *      PHUB_SCOUT_TRIM        likewise, of all: the part of sites that may lie, 0 to below .5: as much is left out of
+ *                             means at either end
  *      PHUB_SCOUT_UNIT        likewise, of all: bytes, seconds, money: what costs are in; with PHUB_SCOUT_RATE,
- * LATENCY, PRICE, RATE_WITHIN, LATENCY_WITHIN, PRICE_WITHIN PHUB_SCOUT_SHADOW      thetas, with commas between: what
- * rank 0 would send at them goes into its decision log PHUB_SCOUT_LOG         its decision log, where the program says
- * nothing of one
+ *                             LATENCY, PRICE, RATE_WITHIN, LATENCY_WITHIN, PRICE_WITHIN
+ *      PHUB_SCOUT_SHADOW      thetas, with commas between: what rank 0 would send at them goes into its decision log
+ *      PHUB_SCOUT_LOG         its decision log, where the program says nothing of one
  *
  * So it speaks of a site that has no class of link. One whose link is "rack" has variables of its own instead:
  * PHUB_SCOUT_RACK_ALGORITHM and so on.

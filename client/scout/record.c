@@ -203,6 +203,7 @@ static void run_costs(struct line *l, const struct scout_config *c)
 	field_double(l, "cooling", c->cooling);
 	field_whole(l, "memory", c->memory);
 	field_whole(l, "patience", c->patience);
+	field_double(l, "trim", c->trim);
 	if (c->policy == SCOUT_PLUS) {
 		field_double(l, "gain", c->plus.sigma);
 		field_whole(l, "tries", c->plus.tries);

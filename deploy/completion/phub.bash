@@ -193,11 +193,11 @@ _phub_words() { # COMMAND SUBCOMMAND WORD
 		case $2 in
 		run)
 			words='--sites --out --algorithm --policy --thetas --theta --period --sigma --gain --lambda-loss --lambda-bytes
-				--seed --unit --rate --latency --price --shadow --box --job --phubd --set --json --help'
+				--trim --seed --unit --rate --latency --price --shadow --box --job --phubd --set --json --help'
 			;;
 		advise)
 			words='--listen --sites --model-bytes --thetas --theta --policy --period --sigma --gain --lambda-loss
-				--lambda-bytes --seed --wait --secret-file --out --json --help'
+				--lambda-bytes --trim --seed --wait --secret-file --out --json --help'
 			;;
 		compare) words='--json --help' ;;
 		explain) words='--at --json --help' ;;

@@ -34,6 +34,7 @@ void scout_check_take(const struct scout_given *given, struct scout_config *conf
 	config->sigma = check_or(given->sigma, config->sigma);
 	config->lambda_loss = check_or(given->lambda_loss, config->lambda_loss);
 	config->lambda_bytes = check_or(given->lambda_bytes, config->lambda_bytes);
+	config->trim = check_or(given->trim, config->trim);
 	config->plus.sigma = check_or(given->gain, config->plus.sigma);
 	config->price.link.rate = check_or(given->rate, config->price.link.rate);
 	config->price.link.latency = check_or(given->latency, config->price.link.latency);
@@ -69,6 +70,8 @@ int scout_check_given(const struct args_usage *usage, const struct scout_given *
 
 	if (given->gain <= 0)
 		return args_wrong(usage, "--gain %g: allowed is a number above 0", given->gain);
+	if (given->trim >= 0.5)
+		return args_wrong(usage, "--trim %g: allowed is a number from 0 to below 0.5", given->trim);
 	for (unsigned i = 0; given->policy >= 0 && i < sizeof(options) / sizeof(options[0]); i++) {
 		const char *others = options_others(policy, options[i].part);
 

@@ -19,20 +19,22 @@ struct scout_given {
 	int policy;                                           /* -1: not known */
 	int unit;                                             /* of costs, likewise */
 	double theta, sigma, gain, lambda_loss, lambda_bytes; /* NaN: not given */
-	double rate, latency, price;                          /* likewise */
+	double trim;                                          /* likewise */
+	double rate, latency, price;
 };
 
 /* A struct scout_given of which nothing is given. */
 #define SCOUT_GIVEN_NONE                                                                               \
 	{                                                                                              \
 		.policy = -1, .unit = -1, .theta = NAN, .sigma = NAN, .gain = NAN, .lambda_loss = NAN, \
-		.lambda_bytes = NAN, .rate = NAN, .latency = NAN, .price = NAN                         \
+		.lambda_bytes = NAN, .trim = NAN, .rate = NAN, .latency = NAN, .price = NAN            \
 	}
 
 /* What is given of costs goes into the configuration; the rest of that stays. */
 void scout_check_take(const struct scout_given *given, struct scout_config *config);
 
-/* ARGS_GO_ON; CLI_USAGE after saying which option is of other policies, or of another unit, and of which. */
+/* ARGS_GO_ON; CLI_USAGE after saying which option is outside its limits, of other policies, or of another unit, and of
+ * which. */
 int scout_check_given(const struct args_usage *usage, const struct scout_given *given);
 
 /* Is `theta`, which an option gives, one of the grid? ARGS_GO_ON, or CLI_USAGE after saying so. NaN: it is not given,

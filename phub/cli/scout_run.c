@@ -203,8 +203,9 @@ static bool run_set_numbers(const struct scout_given *given, struct scout_crew *
 		double value;
 	} numbers[] = {{"PHUB_SCOUT_THETA", given->theta}, {"PHUB_SCOUT_SIGMA", given->sigma},
 		{"PHUB_SCOUT_GAIN", given->gain}, {"PHUB_SCOUT_LAMBDA_LOSS", given->lambda_loss},
-		{"PHUB_SCOUT_LAMBDA_BYTES", given->lambda_bytes}, {"PHUB_SCOUT_RATE", given->rate},
-		{"PHUB_SCOUT_LATENCY", given->latency}, {"PHUB_SCOUT_PRICE", given->price}};
+		{"PHUB_SCOUT_LAMBDA_BYTES", given->lambda_bytes}, {"PHUB_SCOUT_TRIM", given->trim},
+		{"PHUB_SCOUT_RATE", given->rate}, {"PHUB_SCOUT_LATENCY", given->latency},
+		{"PHUB_SCOUT_PRICE", given->price}};
 	bool good = true;
 
 	for (unsigned i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++)
@@ -223,7 +224,7 @@ static void run_note_idle(const struct run *run)
 		bool given;
 	} options[] = {{"period", o->period > 0}, {"sigma", !isnan(o->given.sigma)},
 		{"lambda-loss", !isnan(o->given.lambda_loss)}, {"lambda-bytes", !isnan(o->given.lambda_bytes)},
-		{"gain", !isnan(o->given.gain)}, {"seed", o->seed != UINT64_MAX},
+		{"gain", !isnan(o->given.gain)}, {"trim", !isnan(o->given.trim)}, {"seed", o->seed != UINT64_MAX},
 		{"unit", o->given.unit != RUN_GIVEN_NOT}, {"shadow", o->shadow.count > 0}};
 
 	if (!run->fixed || run->windows > 0)
@@ -442,6 +443,8 @@ int scout_run_run(int argc, char **argv)
 			&g->lambda_bytes, 0, 0, NULL},
 		{"gain", "LOSS", "scout+: loss that talking more would have to save (0.02)", ARGS_REAL, &g->gain, 0, 0,
 			NULL},
+		{"trim", "PART", "of sites that may lie, below 0.5: as much is left out of means at either end (0)",
+			ARGS_REAL, &g->trim, 0, 0, NULL},
 		{"seed", "N", "of its chances (0)", ARGS_NUMBER, &o.seed, 0, UINT64_MAX - 1, NULL},
 		{"unit", "NAME", "of costs: bytes, seconds or money (bytes)", ARGS_CHOICE, &g->unit, 0, 0, run_units},
 		{"rate", "BYTES", "seconds: what a link carries in one", ARGS_REAL, &g->rate, 0, 0, NULL},

@@ -309,7 +309,7 @@ def run_sites():
     script = """echo "$RANK of $WORLD_SIZE, $LOCAL_RANK of $LOCAL_WORLD_SIZE, $PHUB_URL"; echo "to stderr" >&2; printf 'no newline'
                 env | grep ^PHUB_SCOUT_ | sort >env$RANK; [ $RANK != 0 ] || cp "$0" "$PHUB_SCOUT_LOG" """
     (FOLDER / "out.jsonl").write_text('{"scout":"run","stale":1}\n')
-    out, err = phub("run", "--sites", 3, "--policy", "hill", "--thetas", "1,2,20", "--theta", "2", "--sigma", "0.02", "--lambda-loss", "20", "--lambda-bytes", "0.5", "--seed", 7,
+    out, err = phub("run", "--sites", 3, "--policy", "hill", "--thetas", "1,2,20", "--theta", "2", "--sigma", "0.02", "--lambda-loss", "20", "--lambda-bytes", "0.5", "--trim", "0.2", "--seed", 7,
                     "--period", 50, "--unit", "seconds", "--rate", "1e8", "--latency", "0.02", "--shadow", "1,4", "--algorithm", "local", "--out", "out.jsonl", "--", "sh", "-c", script, hill())
     for k in range(3):
         holds(out, rf"(^|\n)\[{k}\] {k} of 3, {k} of 3, phub://127.0.0.1:\d+/scout\n", rf"\n\[{k}\] no newline\n")
@@ -317,7 +317,7 @@ def run_sites():
         check((FOLDER / f"env{k}").read_text().split("\n")[:-1] == [
             "PHUB_SCOUT_ALGORITHM=local", "PHUB_SCOUT_LAMBDA_BYTES=0.5", "PHUB_SCOUT_LAMBDA_LOSS=20", "PHUB_SCOUT_LATENCY=0.02", f"PHUB_SCOUT_LOG={FOLDER}/out.jsonl", "PHUB_SCOUT_PERIOD=50", "PHUB_SCOUT_POLICY=hill",
             "PHUB_SCOUT_RATE=100000000", "PHUB_SCOUT_SEED=7", "PHUB_SCOUT_SHADOW=1,4", "PHUB_SCOUT_SIGMA=0.02", "PHUB_SCOUT_THETA=2",
-            "PHUB_SCOUT_THETAS=1,2,20", "PHUB_SCOUT_UNIT=seconds"], (FOLDER / f"env{k}").read_text())
+            "PHUB_SCOUT_THETAS=1,2,20", "PHUB_SCOUT_TRIM=0.2", "PHUB_SCOUT_UNIT=seconds"], (FOLDER / f"env{k}").read_text())
     holds(out, r"\nout +local +hill +160 ")
     with somebody() as address:
         out, _ = phub("run", "--sites", 1, "--box", f"phub://{address}/job", "--out", "out.jsonl", "--json", "--", "sh", "-c",
@@ -539,6 +539,8 @@ def not_looked_at():
             err = phub(*command, "--policy", policy, "--thetas", "1,2", name, value, *tail, status=2)[1]
             holds(err, rf"{name} is of {others}; {policy} does not look at it".replace("+", r"\+"))
         holds(phub(*command, "--policy", "scout+", "--thetas", "1,2", "--gain", "0", *tail, status=2)[1], "--gain 0: allowed is a number above 0")
+        if command[0] != "dry-run":
+            holds(phub(*command, "--thetas", "1,2", "--trim", "0.5", *tail, status=2)[1], "--trim 0.5: allowed is a number from 0 to below 0.5")
         holds(phub(*command, "--sigma", "1.5", *tail, status=2)[1], "--sigma 1.5: allowed is a number from 0 to 1")
         if command[0] != "advise":
             for unit, name in (("bytes", "--rate"), ("money", "--latency"), ("seconds", "--price")):
@@ -578,11 +580,11 @@ def run_trains():
     """run: sites of libphub do what is given, whatever they say themselves, and the log has their shadows"""
     script = 'exec "$0" "$PHUB_URL" rank=$RANK world=$WORLD_SIZE algorithm=bsp steps=80'
     out, _ = phub("run", "--sites", 3, "--algorithm", "local", "--policy", "hill", "--thetas", "1,2,5,10", "--theta", "5", "--period", 10,
-                  "--shadow", "1,2,5,10", "--out", "trained.jsonl", "--", "sh", "-c", script, SKEWED)
+                  "--trim", "0.34", "--shadow", "1,2,5,10", "--out", "trained.jsonl", "--", "sh", "-c", script, SKEWED)
     ends = [json.loads(line.split(" ", 1)[1]) for line in out.splitlines() if '"event":"end"' in line]
     check(len(ends) == 3 and len({end["hash"] for end in ends}) == 1 and ends[0]["windows"] > 3, str(ends))
     told = lines((FOLDER / "trained.jsonl").read_text())
-    check(told[0]["algorithm"] == "local" and told[0]["policy"] == "hill" and told[0]["first"] == 5 and told[0]["shadow"] == [1, 2, 5, 10], str(told[0]))
+    check(told[0]["algorithm"] == "local" and told[0]["policy"] == "hill" and told[0]["first"] == 5 and told[0]["shadow"] == [1, 2, 5, 10] and told[0]["trim"] == 0.34, str(told[0]))
     decisions = [line for line in told if line["scout"] == "decision"]
     check(len(decisions) == ends[0]["windows"] and len({d["theta"] for d in decisions}) > 1, str(decisions))
     model, last = told[0]["model_bytes"], decisions[-1]["t"]
