@@ -234,11 +234,13 @@ static void print_loss(const char *name, double loss)
 		printf("\"%s\":null,", name);
 }
 
-static void study_tell(void *context, const struct scout_decision *d)
+/* As in a decision log: after `t` steps of the run, a window at `theta` is over, and the next one is at `next`. */
+static void study_tell(void *context, unsigned steps, double theta, const struct scout_decision *d)
 {
 	(void)context;
-	printf("{\"study\":\"window\",\"window\":%" PRIu64 ",\"theta\":%g,\"action\":\"%s\",\"believed\":%u,",
-		d->window, d->theta, scout_action_name(d->action), d->believed);
+	printf("{\"study\":\"window\",\"window\":%" PRIu64 ",\"t\":%u,\"theta\":%g,\"next\":%g,\"action\":\"%s\","
+	       "\"believed\":%u,",
+		d->window, steps, theta, d->theta, scout_action_name(d->action), d->believed);
 	print_loss("loss", d->loss);
 	print_loss("cost", d->cost);
 	print_loss("r", d->r);

@@ -534,7 +534,7 @@ static int train_window(struct train *t, unsigned step, bool due)
 			train_level(t, k, due);
 	}
 	if (rc == 0 && t->config->tell)
-		t->config->tell(t->config->context, &decision);
+		t->config->tell(t->config->context, step + 1, theta, &decision);
 	if (rc == 0 && t->config->log)
 		train_tell_window(t, step, theta, &decision);
 	return rc;

@@ -49,11 +49,12 @@ struct skew_train_config {
 	 * NULL: theta stays. Else it sets theta from its grid, as windows end: with the first exchange after each of
 	 * its periods, scout+'s with the period itself. Each site's model, that of midway.h, is tried on `probe`
 	 * samples at home and at scout_host(), the same for all who are tried there; of scout+ the mean model. `tell`,
-	 * if any, hears each decision. model_bytes is set here.
+	 * if any, hears each decision, after how many steps of the run it came, and at which theta the window was that
+	 * is over. model_bytes is set here.
 	 */
 	const struct scout_config *scout;
 	unsigned probe;
-	void (*tell)(void *context, const struct scout_decision *decision);
+	void (*tell)(void *context, unsigned steps, double theta, const struct scout_decision *decision);
 	void *context;
 	/* NULL, or the rule by which local SGD averages in place of theta, and once more at the end. elements and seed
 	 * are set here. */

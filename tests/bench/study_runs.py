@@ -20,17 +20,25 @@ def say(text):
 
 
 class Run:
-    """What skew_study printed of one."""
+    """What skew_study printed of one. A window has the step that it ended after, `t`, how many it took, `steps`, the theta that it
+    was at, and the one that it chose, `next`."""
 
     def __init__(self, text):
         lines = [json.loads(line) for line in text.splitlines()]
         self.windows = [line for line in lines if line["study"] == "window"]
+        for window, began in zip(self.windows, [0, *(window["t"] for window in self.windows)]):
+            window["steps"] = window["t"] - began
         self.end = next(line for line in lines if line["study"] == "run")
         self.points = 100 * self.end["accuracy"]
         self.bytes = self.end["bytes"] + self.end["bytes_travel"]
         self.box = self.end.get("bytes_box")  # where there was one: payload that came to it
         # As sparse ones are coded; where there was a box models that travel are in it already.
         self.wire = self.end["bytes_wire"] + (0 if self.box else self.end["bytes_travel"])
+
+    @property
+    def late(self):
+        """Bytes from 20 % of the run on; of models that travelled, all."""
+        return self.bytes - self.end["bytes_early"]
 
 
 def yield_to_others():

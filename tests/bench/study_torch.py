@@ -65,16 +65,18 @@ def tell(event, **what):
 
 def site_tells(a, site, early):
     """What is told after a step; `early` takes the bytes of the first fifth."""
-    seen = 0
+    seen, theta = 0, site.state["theta"]
 
     def told(step, loss):
-        nonlocal seen
+        nonlocal seen, theta
         state = site.state
         if step == a.steps // 5:
             early.append(state["bytes"])
         if state["windows"] > seen:
             seen, decision = state["windows"], site.decision
-            tell("window", theta=decision.theta, loss=decision.loss, bytes=decision.bytes, action=decision.action, reason=decision.reason)
+            tell("window", t=step, theta=theta, next=decision.theta, loss=decision.loss, bytes=decision.bytes, action=decision.action,
+                 reason=decision.reason)
+        theta = state["theta"]
         if step % 50 == 0:
             tell("step", step=step)
 

@@ -21,6 +21,8 @@ from rig import Skip, check
 
 sys.path.insert(0, str(rig.ROOT / "tests/bench"))
 import study  # noqa: E402
+import study_cells  # noqa: E402
+import study_lines  # noqa: E402
 import study_runs  # noqa: E402
 import study_torch  # noqa: E402
 
@@ -59,7 +61,7 @@ def points(cell):
 def sent(cell):
     if cell.algorithm == "bsp":
         return BSP_BYTES
-    if cell.policy == study.BETTER:
+    if cell.policy == study_cells.BETTER:
         return BSP_BYTES / 100 if cell.skew < 100 else BSP_BYTES / 2
     if cell.policy or cell.rival:
         return BSP_BYTES / 25
@@ -69,10 +71,14 @@ def sent(cell):
 def windows(cell):
     if not cell.policy or cell.policy == "replay":
         return []
-    thetas = study.GRIDS[cell.algorithm]
-    places = [4] * 5 + [3, 2, 1, 1, 0] + [1, 2, 3, 3, 3] if cell.drift else [2] * 15  # oracles at 0, 100, 20 %: 5, 0, 3
-    return [{"study": "window", "theta": thetas[place], "loss": 0.04, "bytes": sent(cell) / study.STEPS, "action": "stays"}
-            for place in places]
+    thetas = study_cells.GRIDS[cell.algorithm]
+    return [{"study": "window", "t": 100 * i + 100, "theta": thetas[here], "next": thetas[there], "loss": 0.04, "action": "stays"}
+            for i, (here, there) in enumerate(zip(*((drifting()[:-1], drifting()[1:]) if cell.drift else [[2] * 15] * 2)))]
+
+
+def drifting():
+    """Places of 15 windows of 100 steps, and of one that never comes; oracles at 0, 100, 20 %: 5, 0, 3."""
+    return [4] * 5 + [4, 2, 1, 1, 0] + [0, 1, 2, 3, 3] + [3]
 
 
 def told(cell, **changed):
@@ -83,35 +89,35 @@ def told(cell, **changed):
 
 def world(change=lambda cell, seed: {}):
     """Results of the quick grid. `change` plants other numbers."""
-    wanted = study.plan([study.Grid()], list(study.LINES), study.arguments([]))
+    wanted = study.plan([study_cells.Grid()], list(study_lines.LINES), study.arguments([]))
     runs = {}
     for cell, seed in wanted:
         runs.setdefault(cell, {})[seed] = study_runs.Run(told(cell, **change(cell, seed)))
-    return study.Results(runs)
+    return study_cells.Results(runs)
 
 
 def marks(results):
-    return {name: study.judge(name, study.Grid(), results).ok for name in study.LINES}
+    return {name: study_lines.judge(name, study_cells.Grid(), results).ok for name in study_lines.LINES}
 
 
-GOOD = {**dict.fromkeys(study.LINES, True), "R7": None, "rivals": None}
+GOOD = {**dict.fromkeys(study_lines.LINES, True), "R7": None, "rivals": None}
 
 
 def every_line_passes():
-    found = {name: study.judge(name, study.Grid(), world()) for name in study.LINES}
+    found = {name: study_lines.judge(name, study_cells.Grid(), world()) for name in study_lines.LINES}
     for name, line in found.items():
         check(line.ok is GOOD[name], f"{line}")
         check(line.more and str(line).startswith(("PASS " if GOOD[name] else "---- ") + name), str(line))
 
 
 def each_line_can_fail():
-    hill, better = (lambda cell: cell.policy == "hill"), (lambda cell: cell.policy == study.BETTER and cell.algorithm == "local")
+    hill, better = (lambda cell: cell.policy == "hill"), (lambda cell: cell.policy == study_cells.BETTER and cell.algorithm == "local")
     plants = {
-        "R1": lambda cell, seed: cell == study.Grid().usual("gaia", 0) and {"accuracy": 0.8649},
-        "R2": lambda cell, seed: cell == study.Grid().usual("dgc", 100) and {"accuracy": 0.8301},
+        "R1": lambda cell, seed: cell == study_cells.Grid().usual("gaia", 0) and {"accuracy": 0.8649},
+        "R2": lambda cell, seed: cell == study_cells.Grid().usual("dgc", 100) and {"accuracy": 0.8301},
         "R3": lambda cell, seed: cell.norm == "batch" and cell.skew == 100 and {"accuracy": 0.7301},
-        "R4": lambda cell, seed: cell == study.Cell(skew=100) and {"accuracy": 0.8699},
-        "R5": lambda cell, seed: cell == study.Grid().usual("local", 0) and {"accuracy": 0.84},
+        "R4": lambda cell, seed: cell == study_cells.Cell(skew=100) and {"accuracy": 0.8699},
+        "R5": lambda cell, seed: cell == study_cells.Grid().usual("local", 0) and {"accuracy": 0.84},
         "R6": lambda cell, seed: hill(cell) and cell.skew == 20 and {"bytes_wire": BSP_BYTES / 19},
         "B1": lambda cell, seed: better(cell) and cell.skew == 40 and {"accuracy": 0.8699},
         "B2": lambda cell, seed: better(cell) and cell.skew == 100 and {"bytes": BSP_BYTES},
@@ -122,37 +128,70 @@ def each_line_can_fail():
         check(found[name] is False, f"{name} passes with {found}")
 
 
+def drifted(ends, thetas, **changed):
+    """A world whose drift run has windows that end there, at these thetas; the last is the one chosen for after them."""
+    cell = study_lines.b4_cells(study_cells.Grid())[0]
+    text = [{"study": "window", "t": t, "theta": theta, "next": after} for t, theta, after in zip(ends, thetas, thetas[1:])]
+    results = world(lambda of, seed: changed if of == cell else {})
+    results.runs[cell][1] = study_runs.Run("\n".join(map(json.dumps, text)) + "\n" + told(cell, **changed).splitlines()[-1])
+    return results
+
+
 def drift_that_is_not_followed():
-    """B4: a theta that never moves is back at once, and has followed nothing."""
-    results = world()
-    for cell, runs in results.runs.items():
-        for window in [window for run in runs.values() for window in run.windows if cell.drift and cell.policy]:
-            window["theta"] = 5
-    line = study.judge("B4", study.Grid(), results)
-    check(line.ok is False and "[[1, 1]] to thetas" in str(line), str(line))
+    """B4: a theta that never moves is near the end of each phase before it, and has followed nothing."""
+    line = study_lines.judge("B4", study_cells.Grid(), drifted(range(100, 1501, 100), [5] * 16))
+    check(line.ok is False and "phases' ends, 5, 5, 5: 1 (100 steps) and 1 (100 steps)" in str(line), str(line))
+
+
+def windows_of_other_lengths():
+    """B4 counts those that there were, and their steps; one that the change falls into is the first after it."""
+    ends = [250, 490, *range(510, 600, 10), *range(600, 1500, 100)]  # it measures in short ones
+    thetas = [50, 50, 50, 20, 5, 2, *[1] * 12, 20, 20, 20]
+    line = study_lines.judge("B4", study_cells.Grid(), drifted(ends, thetas))
+    check(line.ok and "of the oracles: 3 (30 steps) and 2 (200 steps);" in str(line), str(line))
+    line = study_lines.judge("B4", study_cells.Grid(), drifted(ends, [50, 50, 50, 20, 20, 20, 20, *thetas[7:]]))
+    check(line.ok and "of the oracles: 5 (50 steps) and" in str(line), str(line))
+    line = study_lines.judge("B4", study_cells.Grid(), drifted(ends, [50, 50, 50, 20, 20, 20, 20, 20, *thetas[8:]]))
+    check(line.ok is False and "loses windows" in str(line) and "of the oracles: 6 (60 steps) and" in str(line), str(line))
+    # Nine short windows are fewer steps than one long one.
+    line = study_lines.judge("B4", study_cells.Grid(), drifted([500, *range(510, 600, 10), 1000, 1500], [50, *[2] * 9, 50, 20, 20]))
+    check(line.ok is False and "of the oracles: never and" in str(line), str(line))
+
+
+def looser_as_the_rate_falls():
+    """B4: from three quarters of the run on theta may be looser than the oracle's, and not before; the run may not lose for it."""
+    ends = [500, 550, 1000, 1050, 1100, 1125, 1175, 1225, 1500]
+    line = study_lines.judge("B4", study_cells.Grid(), drifted(ends, [50, 50, 2, 2, 2, 2, 20, 20, 100, 100]))
+    check(line.ok and "of the oracles: 1 (50 steps) and 3 (125 steps)" in str(line), str(line))
+    line = study_lines.judge("B4", study_cells.Grid(), drifted(ends, [50, 50, 2, 2, 2, 2, 20, 20, 100, 100], accuracy=0.8699))
+    check(line.ok is False and "1.01 points lost" in str(line), str(line))
+    line = study_lines.judge("B4", study_cells.Grid(), drifted([500, 550, 1000, 1050, 1100, 1500], [50, 50, 2, 2, 2, 100, 100]))
+    check(line.ok is False and "1 (50 steps) and never" in str(line), str(line))
 
 
 def drift_to_another_theta():
     """B4: theta is back where it is near the oracle's, and stays; not where it is at rest elsewhere, or passes by."""
-    results, grid, far = world(), study.Grid(), float("inf")
-    check(study.phase_goals(grid, results) == [5, 0, 3], f"{study.phase_goals(grid, results)}")
-    line = study.judge("B4", grid, results)
-    check(line.ok and "[[3, 2]] to the oracles [1, 10], [[2, 2]] to thetas [[20, 2, 10]]" in str(line), str(line))
-    check([study.windows_to(places, 2) for places in ([5, 4, 3, 3], [3, 5, 5, 5, 2, 2], [2, 5, 5, 5], [5, 5], [1])] == [3, 5, far, far, 1], "by hand")
-    for window in results.runs[study.b4_cells(grid)[0]][1].windows[10:]:
-        window["theta"] = 2  # at once at a theta that is tighter than the oracle's of 20 %
-    line = study.judge("B4", grid, results)
-    check(line.ok is False and "[[3, inf]] to the oracles [1, 10], [[2, 1]]" in str(line), str(line))
+    results, grid = world(), study_cells.Grid()
+    check(study_lines.phase_goals(grid, results) == [5, 0, 3], f"{study_lines.phase_goals(grid, results)}")
+    line = study_lines.judge("B4", grid, results)
+    check(line.ok and "of the oracles: 2 (200 steps) and 2 (200 steps); until it is near those of phases' ends, 20, 2, 10: 1 (100 steps) and 2" in
+          str(line), str(line))
+    passes = [drifted(range(100, 1501, 100), [20] * 6 + thetas + [20, 20, 10, 10, 10, 10]) for thetas in ([2, 5, 5, 5], [5, 5, 2, 5], [2, 10, 2, 2])]
+    found = [study_lines.back(each.all(study_lines.b4_cells(grid)[0])[0], (500, 1000), 0) for each in passes]
+    check(found == [(study_lines.NEVER, study_lines.NEVER)] * 2 + [(1, 100)], f"{found}")
+    # At once at a theta that is tighter than the oracle's of 20 %.
+    line = study_lines.judge("B4", grid, drifted(range(100, 1501, 100), [20] * 5 + [20, 10, 5, 2, 2, *[2] * 6]))
+    check(line.ok is False and "of the oracles: 3 (300 steps) and never; until" in str(line), str(line))
 
 
 def bytes_on_the_wire():
     """R1 and R6 go by what travels, models too, not by what papers count."""
-    gaia, hill = study.Grid().usual("gaia", 0), study.Grid().scouted("hill", "gaia", 20)
+    gaia, hill = study_cells.Grid().usual("gaia", 0), study_cells.Grid().scouted("hill", "gaia", 20)
     for name, cell, at in (("R1", gaia, 9), ("R6", hill, 19)):
         for field, ok in (("bytes", True), ("bytes_wire", False)):
-            line = study.judge(name, study.Grid(), world(lambda of, seed, cell=cell, field=field, at=at: {field: BSP_BYTES / at} if of == cell else {}))
+            line = study_lines.judge(name, study_cells.Grid(), world(lambda of, seed, cell=cell, field=field, at=at: {field: BSP_BYTES / at} if of == cell else {}))
             check(line.ok is ok and f"{at}.0x" in str(line), str(line))
-    line = study.judge("R6", study.Grid(), world(lambda of, seed: {"bytes_travel": BSP_BYTES / 80} if of == hill else {}))
+    line = study_lines.judge("R6", study_cells.Grid(), world(lambda of, seed: {"bytes_travel": BSP_BYTES / 80} if of == hill else {}))
     check(line.ok is False and "19.0x fewer bytes on the wire, 19.0x as papers" in str(line), str(line))
     run = study_runs.Run(told(gaia, bytes_wire=7, bytes_travel=5, bytes_box=7))
     check(run.wire == 7, f"a box has counted models that travel: {run.wire}")
@@ -165,32 +204,25 @@ def windows_can_fail_lines():
             if cell.policy == "hill" and cell.skew == 80:
                 for window in run.windows[8:]:
                     window["loss"] = 0.051
-            if cell.drift and cell.policy:
-                for window in run.windows[5:9]:
-                    window["theta"] = 100
-                run.windows[9]["theta"] = 100
-                for window in run.windows[10:]:
-                    window["theta"] = 1
-                run.windows[14]["theta"] = run.windows[13]["theta"] = run.windows[12]["theta"] = 50
     found = marks(results)
     check(found["R6"] is False, "a controller above its sigma passes")
     results = world()
-    results.runs[study.Grid().scouted(study.BETTER, "gaia", 60)][1].end["bytes_early"] = -BSP_BYTES
+    results.runs[study_cells.Grid().scouted(study_cells.BETTER, "gaia", 60)][1].end["bytes_early"] = -BSP_BYTES
     check(marks(results)["B1"] is False, "one that sends much from 20 % on passes")
-    results = world(lambda cell, seed: {"bytes": BSP_BYTES} if cell.policy == study.BETTER and cell.skew == 100 else {})
+    results = world(lambda cell, seed: {"bytes": BSP_BYTES} if cell.policy == study_cells.BETTER and cell.skew == 100 else {})
     check(marks(results)["B2"] is False, "as many bytes as BSP pass")
-    for algorithm in study.GRIDS:
-        results.runs[study.Grid().scouted(study.BETTER, algorithm, 100)][1].windows[3]["action"] = "cannot"
+    for algorithm in study_cells.GRIDS:
+        results.runs[study_cells.Grid().scouted(study_cells.BETTER, algorithm, 100)][1].windows[3]["action"] = "cannot"
     check(marks(results)["B2"] is True, "one that says that it cannot, as nothing can, passes")
-    for run in results.runs[study.Cell("local", 2, 100)].values():
+    for run in results.runs[study_cells.Cell("local", 2, 100)].values():
         run.points, run.bytes = 87.5, BSP_BYTES / 2
-    line = study.judge("B2", study.Grid(), results)
+    line = study_lines.judge("B2", study_cells.Grid(), results)
     check(line.ok is False and str(line).count("loses") == 1 and "the oracle, local 2, 100 %, group, K=5: 2.00x" in str(line), str(line))
 
 
 def median_of_seeds_counts():
     def plant(seeds):
-        return lambda cell, seed: {"accuracy": 0.8} if cell == study.Cell(skew=100) and seed in seeds else {}
+        return lambda cell, seed: {"accuracy": 0.8} if cell == study_cells.Cell(skew=100) and seed in seeds else {}
     check(marks(world(plant((2,))))["R4"] is True, "one bad seed of three is no median")
     check(marks(world(plant((1, 3))))["R4"] is False, "two bad seeds of three are")
 
@@ -198,61 +230,62 @@ def median_of_seeds_counts():
 def no_mark_without_a_cell():
     """A line that lacks a cell, or BSP beside it, says so; the others are judged, with fewer seeds, too."""
     results = world()
-    del results.runs[study.Grid().rivals("fda", 20)[0]]
-    line = study.judge("B3", study.Grid(), results)
+    del results.runs[study_cells.Grid().rivals("fda", 20)[0]]
+    line = study_lines.judge("B3", study_cells.Grid(), results)
     check(line.ok is None and str(line).startswith("---- B3: not judged: 1 of its cells") and "fda 0.3, 20 %" in str(line), str(line))
     check({name: mark for name, mark in marks(results).items() if name != "B3"} == {name: mark for name, mark in GOOD.items() if name != "B3"}, "others")
-    del results.runs[study.Grid().usual("gaia", 0)][2]
+    del results.runs[study_cells.Grid().usual("gaia", 0)][2]
     check(marks(results)["R1"] is True, "two seeds of three")
-    results.runs[study.Grid().usual("gaia", 0)] = {9: next(iter(results.runs[study.Grid().usual("gaia", 0)].values()))}
+    results.runs[study_cells.Grid().usual("gaia", 0)] = {9: next(iter(results.runs[study_cells.Grid().usual("gaia", 0)].values()))}
     check(marks(results)["R1"] is None, "a seed without BSP's")
 
 
 def numbers_by_hand():
-    check(study.spearman((1, 2, 3), (5, 6, 9)) == 1, "in order")
-    check(abs(study.spearman((1, 2, 3), (5, 9, 6)) - 0.5) < 1e-12, "two in the wrong order")
-    check(abs(study.spearman((1, 2, 3), (5, 5, 9)) - math.sqrt(0.75)) < 1e-12, "equals share a rank")
-    check(study.spearman((1, 2, 3), (4, 4, 4)) is None, "a constant")
-    check(study.rising([0, 2, 1, 3]) == [0, 1.5, 1.5, 3], "neighbours that fall")
-    places = [study.reach(lost) for lost in ([0, 0.5, 1.5], [0, 0.2, 0.4], [0, 2, 3])]
+    check(study_lines.spearman((1, 2, 3), (5, 6, 9)) == 1, "in order")
+    check(abs(study_lines.spearman((1, 2, 3), (5, 9, 6)) - 0.5) < 1e-12, "two in the wrong order")
+    check(abs(study_lines.spearman((1, 2, 3), (5, 5, 9)) - math.sqrt(0.75)) < 1e-12, "equals share a rank")
+    check(study_lines.spearman((1, 2, 3), (4, 4, 4)) is None, "a constant")
+    check(study_lines.rising([0, 2, 1, 3]) == [0, 1.5, 1.5, 3], "neighbours that fall")
+    places = [study_lines.reach(lost) for lost in ([0, 0.5, 1.5], [0, 0.2, 0.4], [0, 2, 3])]
     check(places == [1.5, 2, 0.5], f"as far as a point: {places}")
-    cells = study.Grid().fixed("local", 0)
-    names = [study.name_reach(cells, place) for place in (0, 0.5, 1, 2.5, 5)]
+    cells = study_cells.Grid().fixed("local", 0)
+    names = [study_lines.name_reach(cells, place) for place in (0, 0.5, 1, 2.5, 5)]
     check(names == ["BSP", "below 2", "2", "7.1", "50 or more"], f"{names}")
-    check(f"{study.Spread([3, 1, 2]):.1f}" == "2.0 (1.0 to 3.0)" and f"{study.Spread([2, 2]):.1f}" == "2.0", "spreads")
+    check(f"{study_cells.Spread([3, 1, 2]):.1f}" == "2.0 (1.0 to 3.0)" and f"{study_cells.Spread([2, 2]):.1f}" == "2.0", "spreads")
     run = study_runs.Run("\n".join(map(json.dumps, [
-        *({"study": "window", "theta": theta, "loss": loss} for theta, loss in
-          ((10, .5), (5, .4), (5, .3), (10, .01), (5, .2), (5, .1))),
+        *({"study": "window", "t": t, "theta": theta, "next": 7, "loss": loss} for t, theta, loss in
+          ((500, 10, .5), (700, 10, .4), (900, 5, .3), (950, 10, .01), (1000, 10, None), (1020, 10, .2), (1400, 5, .1), (1430, 5, None))),
         {"study": "run", "accuracy": .5, "bytes": 3, "bytes_wire": 2, "bytes_travel": 4}])))
-    # The second half was at 5, 10 and 5: what a window says is the next one's.
-    theta, loss = study.settled(run, 20)
-    check((theta, round(loss, 6)) == (5, 0.055), f"settled at {theta} with {loss}")
+    # Of what ends in the second half 630 steps were at 5, however many windows were at 10.
+    check([window["steps"] for window in run.windows] == [500, 200, 200, 50, 50, 20, 380, 30], f"{run.windows}")
+    theta, loss = study_lines.settled(run)
+    check((theta, round(loss, 6)) == (5, 0.2), f"settled at {theta} with {loss}")
     check((run.points, run.bytes) == (50, 7), f"{run.points}, {run.bytes}")
 
 
 def oracle():
-    results, grid = world(), study.Grid()
-    found = [results.oracle(grid.fixed("local", skew)).theta for skew in study.SKEWS]
+    results, grid = world(), study_cells.Grid()
+    found = [results.oracle(grid.fixed("local", skew)).theta for skew in study_cells.SKEWS]
     check(found == [50, 10, 2, 2, None, None], f"{found}")  # 1.5 log2(theta) skew <= 1
 
 
 def grid():
     options = study.arguments([])
-    wanted = study.plan([study.Grid()], list(study.LINES), options)
+    wanted = study.plan([study_cells.Grid()], list(study_lines.LINES), options)
     check(len(set(wanted)) == len(wanted) <= 180, f"{len(wanted)} runs in the quick grid")
-    full = study.plan([study.Grid(True, sites) for sites in (5, 2, 10)], list(study.LINES), options)
+    full = study.plan([study_cells.Grid(True, sites) for sites in (5, 2, 10)], list(study_lines.LINES), options)
     check({seed for _, seed in full} == set(range(1, 11)) and {cell.sites for cell, _ in full} == {2, 5, 10}, "the full grid")
     check({cell.dirichlet for cell, _ in full} == {None, 0.1, 0.5, 1}, "with Dirichlet")
     left = full  # of each K what lines ask for, a seed after the other; then the rest
     for sites in (5, 2, 10):
-        cells = {cell for name in study.LINES for cell in study.LINES[name][0](study.Grid(True, sites))} & {cell for cell, _ in left}
+        cells = {cell for name in study_lines.LINES for cell in study_lines.LINES[name][0](study_cells.Grid(True, sites))} & {cell for cell, _ in left}
         stage, left = left[:10 * len(cells)], left[10 * len(cells):]
         check([seed for _, seed in stage] == [seed for seed in range(1, 11) for _ in cells], f"seeds of K={sites}: {stage[:3]}")
         check({cell for cell, _ in stage} == cells and not cells & {cell for cell, _ in left}, f"cells of K={sites}")
-    check(len(set(full)) == len(full) and all(cell in study.others(study.Grid(True, cell.sites)) for cell, _ in left), "each once")
+    check(len(set(full)) == len(full) and all(cell in study.others(study_cells.Grid(True, cell.sites)) for cell, _ in left), "each once")
     options = study.arguments(["--full", "--sites", "2,10", "--seeds", "1-2"])
     check(options.sites == [2, 10] and list(options.seeds) == [1, 2], f"{options}")
-    valid = study.plan([study.Grid(True)], ["R1"], study.arguments(["--on", "valid"]))
+    valid = study.plan([study_cells.Grid(True)], ["R1"], study.arguments(["--on", "valid"]))
     check({seed for _, seed in valid} == {100, 101, 102}, "other seeds to fix parameters on")
 
 
@@ -317,7 +350,7 @@ def cached():
 def interrupted():
     with tempfile.TemporaryDirectory() as folder:
         fake = Fake(folder)
-        cell = study.Cell(skew=100)
+        cell = study_cells.Cell(skew=100)
         runner = study_runs.Runner(fake.folder / "skew_study", fake.folder / "study", "test", 1)
         runner.run(cell, 2)
         check(len(fake.calls()) == 1, "it ran")
@@ -393,27 +426,31 @@ def broken():
 def skew_study():
     if not pathlib.Path(os.environ.get("FASHION_MNIST", "/usr/share/datasets/fashion-mnist")).is_dir():
         raise Skip("no data (Debian: apt install dataset-fashion-mnist)")
-    steps, period, usual = study.STEPS, study.PERIODS["hill"], study.USUAL["local"]
-    study.STEPS, study.PERIODS["hill"], study.USUAL["local"] = 18, 6, 2
+    steps, period, usual = study_cells.STEPS, study_cells.PERIODS["hill"], study_cells.USUAL["local"]
+    study_cells.STEPS = study_lines.STEPS = 18
+    study_cells.PERIODS["hill"], study_cells.USUAL["local"] = 6, 2
     try:
         with tempfile.TemporaryDirectory() as folder:
             runner = study_runs.Runner(PROGRAM, pathlib.Path(folder), "valid", 2)
-            grid = study.Grid(sites=2)
-            cells = [grid.cell(skew=100), grid.usual("gaia", 100), grid.scouted("hill", "local", 100), study.r7_cells(grid)[1],
+            grid = study_cells.Grid(sites=2)
+            cells = [grid.cell(skew=100), grid.usual("gaia", 100), grid.scouted("hill", "local", 100), study_lines.r7_cells(grid)[1],
                      grid.cell("local", dirichlet=0.5), grid.cell(drift=False, norm="batch"),
-                     *(grid.rivals(rival, 20)[0] for rival in study.RIVALS)]
+                     *(grid.rivals(rival, 20)[0] for rival in study_cells.RIVALS)]
             with contextlib.redirect_stderr(io.StringIO()):
-                results = study.Results(runner.all([(cell, 1) for cell in cells]))
+                results = study_cells.Results(runner.all([(cell, 1) for cell in cells]))
             for cell in cells:
                 run = results.all(cell)[0]
                 check(0 < run.points < 100, f"{cell.name()}: {run.end}")
                 # Of local SGD a window ends with an interval.
                 least, most = (18, 18) if cell.policy == "replay" else (2, 3) if cell.policy else (0, 0)
                 check(least <= len(run.windows) <= most, f"{cell.name()}: {len(run.windows)} windows")
-            check(study.settled(results.all(cells[2])[0], 2)[0] in study.GRIDS["local"], "a theta of the grid")
+                for window, before in zip(run.windows, [{"t": 0, "next": 0.3 if cell.policy == "replay" else cell.theta}, *run.windows]):
+                    check(window["theta"] == before["next"] and window["t"] == before["t"] + window["steps"] <= 18 and window["steps"] > 0, f"{run.windows}")
+            check(study_lines.settled(results.all(cells[2])[0])[0] in study_cells.GRIDS["local"], "a theta of the grid")
             check("| hill over local, 100 %, group, K=2 |" in "\n".join(study.table(results)), "the table")
     finally:
-        study.STEPS, study.PERIODS["hill"], study.USUAL["local"] = steps, period, usual
+        study_cells.STEPS = study_lines.STEPS = steps
+        study_cells.PERIODS["hill"], study_cells.USUAL["local"] = period, usual
 
 
 # ---- PyTorch ----
@@ -423,27 +460,27 @@ def torch_world(change=lambda cell, trainer: {}):
     found = []
     for trainer in ("torch", "alone"):
         box = {"bytes_box": lambda cell: sent(cell) * 1.1} if trainer == "torch" else {}
-        found.append(study.Results({cell: {seed: study_runs.Run(told(cell, **{name: of(cell) for name, of in box.items()}, **change(cell, trainer)))
-                                           for seed in (1, 2)} for cell in study.torch_cells(study.Grid())}))
+        found.append(study_cells.Results({cell: {seed: study_runs.Run(told(cell, **{name: of(cell) for name, of in box.items()}, **change(cell, trainer)))
+                                           for seed in (1, 2)} for cell in study.torch_cells(study_cells.Grid())}))
     return found
 
 
 def torch_lines():
     """Both trainers are judged alike, side by side, and PyTorch's can fail alone."""
-    cells = study.torch_cells(study.Grid())
-    check(len(set(cells)) == len(cells) == 20 and set(study.corner_cells(study.Grid())) <= set(cells), f"{len(cells)} cells")
-    lines = [study.line_beside(name, study.Grid(), *torch_world()) for name in study.TORCH_LINES]
+    cells = study.torch_cells(study_cells.Grid())
+    check(len(set(cells)) == len(cells) == 20 and set(study_lines.corner_cells(study_cells.Grid())) <= set(cells), f"{len(cells)} cells")
+    lines = [study.line_beside(name, study_cells.Grid(), *torch_world()) for name in study.TORCH_LINES]
     check(all(line.ok and "in one process PASS:" in line.more for line in lines), "\n".join(map(str, lines)))
     plants = {
-        "R1": (study.Grid().usual("gaia", 0), 0.8649),
-        "R2": (study.Grid().usual("local", 100), 0.8301),
-        "R3": (study.Grid().cell(skew=100, norm="batch"), 0.7301),
-        "R4": (study.Grid().cell(skew=100), 0.8699),
+        "R1": (study_cells.Grid().usual("gaia", 0), 0.8649),
+        "R2": (study_cells.Grid().usual("local", 100), 0.8301),
+        "R3": (study_cells.Grid().cell(skew=100, norm="batch"), 0.7301),
+        "R4": (study_cells.Grid().cell(skew=100), 0.8699),
     }
     for name, (bad, accuracy) in plants.items():
         for trainer in ("torch", "alone"):
             planted = torch_world(lambda cell, which: {"accuracy": accuracy} if (cell, which) == (bad, trainer) else {})
-            line = study.line_beside(name, study.Grid(), *planted)
+            line = study.line_beside(name, study_cells.Grid(), *planted)
             check(line.ok is (trainer != "torch") and (f"in one process {'PASS' if line.ok is False else 'FAIL'}:" in line.more), str(line))
 
 
@@ -486,25 +523,28 @@ def needs_torch():
 def torch_runs():
     """Two processes of PyTorch at a box: they learn, and send what BSP sends, by the papers' count and by the box's."""
     needs_torch()
-    steps, study.STEPS = study.STEPS, 100
+    steps, study_cells.STEPS = study_cells.STEPS, 100
     try:
         with tempfile.TemporaryDirectory() as folder:
             runner = study_runs.Runner(study_torch.SOURCES[0], pathlib.Path(folder), "valid", 1, study_torch.SOURCES, None)
             seen = []
-            run, ran = runner.run(study.Cell(sites=2, skew=60), 100, seen.append)
+            run, ran = runner.run(study_cells.Cell(sites=2, skew=60), 100, seen.append)
             check(ran and seen and all(re.fullmatch("step (50|100) of 100", text) for text in seen), f"{seen}")
-            again, ran = runner.run(study.Cell(sites=2, skew=60), 100)
+            again, ran = runner.run(study_cells.Cell(sites=2, skew=60), 100)
             check(not ran and again.end == run.end, "what was run is not run again")
+            scouted, _ = runner.run(study_cells.Grid(sites=2).scouted(study_cells.BETTER, "local", 60), 100)
     finally:
-        study.STEPS = steps
+        study_cells.STEPS = steps
     model = 4 * (9 * 16 + 2 * 16 + 16 * 9 * 32 + 2 * 32 + 32 * 9 * 10 + 10)
     check(run.points > 50, f"{run.points} % are right")
+    check([(window["t"], window["theta"]) for window in scouted.windows] == [(50, 1), (100, scouted.windows[0]["next"])], f"{scouted.windows}")
     check(run.bytes == 100 * model and run.end["bytes_early"] == 20 * model and run.end["exchanges"] == 100, f"{run.end}")
     check(run.box == run.end["bytes_wire"] and 1 < run.box / run.bytes < 1.04, f"{run.end}")
 
 
 if __name__ == "__main__":
-    cases = [every_line_passes, each_line_can_fail, bytes_on_the_wire, drift_that_is_not_followed, drift_to_another_theta, windows_can_fail_lines, median_of_seeds_counts, no_mark_without_a_cell,
-             numbers_by_hand, oracle, grid, process, cached, interrupted, stopped, progress, as_json, broken, skew_study, torch_lines, torch_rows,
+    cases = [every_line_passes, each_line_can_fail, bytes_on_the_wire,
+             drift_that_is_not_followed, windows_of_other_lengths, looser_as_the_rate_falls, drift_to_another_theta, windows_can_fail_lines,
+             median_of_seeds_counts, no_mark_without_a_cell, numbers_by_hand, oracle, grid, process, cached, interrupted, stopped, progress, as_json, broken, skew_study, torch_lines, torch_rows,
              torch_counts, torch_site_fails, torch_runs]
     rig.run(cases, None if PROGRAM.exists() else f"{PROGRAM} is not there (make test-programs)")

@@ -213,13 +213,17 @@ static void test_bytes(void **state)
 
 struct windows {
 	struct scout_decision decisions[8];
+	unsigned ends[8]; /* steps of the run */
+	double thetas[8]; /* that they were at */
 	unsigned count;
 };
 
-static void note(void *context, const struct scout_decision *decision)
+static void note(void *context, unsigned steps, double theta, const struct scout_decision *decision)
 {
 	struct windows *w = context;
 
+	w->ends[w->count] = steps;
+	w->thetas[w->count] = theta;
 	w->decisions[w->count++] = *decision;
 }
 
@@ -266,6 +270,12 @@ static void test_scouted(void **state)
 	result = run(&config);
 	assert_true(result.theta == 1);
 	assert_int_equal(result.exchanges, 9); /* at step 4, and each after that */
+	assert_int_equal(seen.count, 3);
+	for (unsigned i = 0; i < 3; i++) {
+		assert_int_equal(seen.ends[i], 4 * (i + 1));
+		assert_true(seen.thetas[i] == (i == 0 ? 4 : 1) && seen.decisions[i].theta == 1);
+	}
+	seen.count = 0;
 	assert_true(run(&config).hash == result.hash);
 }
 
@@ -298,6 +308,7 @@ static void test_phase(void **state)
 	scout.thetas[0] = 6;
 	run(&config);
 	assert_int_equal(seen.count, 2);
+	assert_true(seen.ends[0] == 6 && seen.ends[1] == 12);
 	assert_true(fabs(seen.decisions[1].bytes - 4 * 7738 / 6.0) < 1);
 }
 

@@ -1,0 +1,328 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The study's lines, for study.py: which cells each asks for, and whether it PASSes or FAILs by what was found there. R1 to R7 are
+the paper's findings, B1 to B4 go beyond it.
+
+B2: a controller that says that it cannot is right only where the oracle is BSP; else it must send less, and lose at most 1.0 points.
+B4: a phase's theta is that of the oracle among runs that have its skew from the beginning to the end. A controller is back with the
+first window after which theta is near, and from which on it is so in most of the phase's steps: within a place of the grid of that;
+when the learning rate has fallen, looser as well, for the oracle's theta is one for all of a run, and as much is lost at a looser
+one then. What that costs shows in the points lost. Windows are those that the controller has, of however many steps.
+"""
+import statistics
+
+from study_cells import (BETTER, DRIFT, EQUAL, GRIDS, LATE, NEVER, RIVALS, SIGMA, SKEWS, STEPS, TRACE, USUAL, WITHIN, Spread)
+
+
+def spearman(xs, ys):
+    """Rank correlation; of equals the mean rank. None: one of them is constant."""
+    def ranks(values):
+        return [sum(v < value for v in values) + (sum(v == value for v in values) - 1) / 2 for value in values]
+    if len(set(xs)) < 2 or len(set(ys)) < 2:
+        return None
+    return statistics.correlation(ranks(xs), ranks(ys))
+
+
+def settled(run):
+    """(theta, AL): in windows that end in the second half, the theta of most of their steps, of equals the later, and its median AL."""
+    half = [window for window in run.windows if window["t"] > STEPS / 2]
+    theta = max((window["theta"] for window in reversed(half)),
+                key=lambda theta: sum(window["steps"] for window in half if window["theta"] == theta))
+    losses = [window["loss"] for window in half if window["theta"] == theta and window["loss"] is not None]
+    return theta, statistics.median(losses) if losses else float("inf")
+
+
+# ---- lines ----
+
+class Line:
+    """`ok`: True, False, or None where there is no mark."""
+
+    def __init__(self, name, ok, text, more=()):
+        self.name, self.ok, self.text, self.more = name, ok, text, list(more)
+
+    def __str__(self):
+        mark = {True: "PASS", False: "FAIL", None: "----"}[self.ok]
+        return "\n".join([f"{mark} {self.name}: {self.text}", *(f"       {line}" for line in self.more)])
+
+
+def corner_cells(grid):
+    return [grid.cell(skew=skew, norm=norm) for skew in (0, 100) for norm in ("group", "batch")] + \
+        [grid.usual(algorithm, skew) for algorithm in ("gaia", "local", "dgc") for skew in (0, 100)]
+
+
+def line_r1(grid, results):
+    more, ok = [], True
+    for algorithm in ("gaia", "local"):
+        cell = grid.usual(algorithm, 0)
+        lost, saved = results.lost(cell), results.saved_on_wire(cell)
+        ok = ok and lost.median <= 1.5 and saved.median >= 10
+        more.append(f"{cell.name()}: {lost:.2f} points lost, {saved:.1f}x fewer bytes on the wire, "
+                    f"{results.saved(cell):.1f}x as papers count them")
+    return Line("R1", ok, "IID, Gaia and FedAvg lose at most 1.5 points at 10x fewer bytes on the wire", more)
+
+
+def line_r2(grid, results):
+    more, ok = [], True
+    for algorithm in ("gaia", "local", "dgc"):
+        cell = grid.usual(algorithm, 100)
+        lost = results.lost(cell)
+        ok = ok and lost.median >= 5
+        more.append(f"{cell.name()}: {lost:.2f} points lost, {results.saved(cell):.1f}x fewer bytes")
+    return Line("R2", ok, "at 100 % skew Gaia, FedAvg and DGC lose 5 points or more", more)
+
+
+def line_norm(grid, results, name, norm, most, least, text):
+    cell, even = grid.cell(skew=100, norm=norm), grid.cell(norm=norm)
+    lost = results.lost(cell, even)
+    return Line(name, least <= lost.median <= most, text,
+                [f"{results.points(even):.2f} IID, {results.points(cell):.2f} at 100 %: {lost:.2f} points lost"])
+
+
+def line_r3(grid, results):
+    return line_norm(grid, results, "R3", "batch", 100, 15, "BSP with batch normalization loses 15 points or more at 100 % skew")
+
+
+def line_r4(grid, results):
+    return line_norm(grid, results, "R4", "group", 1, -100, "BSP with group normalization loses at most 1 point at 100 % skew")
+
+
+def r5_cells(grid):
+    return [cell for algorithm in GRIDS for skew in SKEWS for cell in grid.fixed(algorithm, skew)]
+
+
+def rising(values):
+    """The nearest that never falls, by least squares: neighbours that do are one, at their mean."""
+    blocks = []
+    for value in values:
+        blocks.append((value, 1))
+        while len(blocks) > 1 and blocks[-2][0] > blocks[-1][0]:
+            (mean, count), (before, others) = blocks.pop(), blocks.pop()
+            blocks.append(((mean * count + before * others) / (count + others), count + others))
+    return [mean for mean, count in blocks for _ in range(count)]
+
+
+def reach(lost):
+    """How far along a grid little is lost, from 0 at its first: between two of it as far as a line would say."""
+    lost = rising(lost)
+    for i, (here, there) in enumerate(zip(lost, lost[1:])):
+        if there > WITHIN:
+            return i + max(WITHIN - here, 0) / (there - here)
+    return len(lost) - 1
+
+
+def name_reach(cells, place):
+    """The theta there, by logarithms; between BSP and the first theta there is none to name."""
+    low, part = int(place), place - int(place)
+    if low == 0:
+        return "BSP" if part == 0 else f"below {cells[1].theta:g}"
+    if low == len(cells) - 1:
+        return f"{cells[-1].theta:g} or more"
+    return f"{cells[low].theta * (cells[low + 1].theta / cells[low].theta) ** part:.2g}"
+
+
+def line_r5(grid, results):
+    more, ok = [], True
+    for algorithm in GRIDS:
+        fixed = [grid.fixed(algorithm, skew) for skew in SKEWS]
+        lost = [results.lost(grid.usual(algorithm, skew)).median for skew in SKEWS]
+        places = [reach([results.lost(cell).median for cell in cells]) for cells in fixed]
+        needed = ", ".join(name_reach(cells, place) for cells, place in zip(fixed, places))
+        for what, values, shown in (("points lost", lost, ", ".join(f"{value:.2f}" for value in lost)),
+                                    ("theta needed", [-place for place in places], needed)):
+            rank = spearman(SKEWS, values)
+            ok = ok and rank is not None and rank >= 0.9
+            more.append(f"{algorithm}, {what}, at {SKEWS} %: {shown}; Spearman {'undefined' if rank is None else f'{rank:.2f}'}")
+    return Line("R5", ok, "loss and the theta needed are monotone in skew (Spearman of .9 or more)", more)
+
+
+def r6_cells(grid):
+    return [cell for algorithm in GRIDS for skew in SKEWS
+            for cell in (grid.scouted("hill", algorithm, skew), grid.cell(skew=skew))]
+
+
+def line_r6(grid, results):
+    more, ok = [], True
+    for algorithm in GRIDS:
+        for skew in SKEWS:
+            cell = grid.scouted("hill", algorithm, skew)
+            found = [settled(run) for run in results.all(cell)]
+            loss, saved = Spread([al for _, al in found]), results.saved_on_wire(cell)
+            good = loss.median <= SIGMA and (skew != 20 or saved.median >= 20)
+            ok = ok and good
+            more.append(f"{'     ' if good else 'loses'} {cell.name()}: AL {loss:.3f} at theta "
+                        f"{'/'.join(f'{theta:g}' for theta in sorted({theta for theta, _ in found}))}, {saved:.1f}x fewer bytes "
+                        f"on the wire, {results.saved(cell):.1f}x as papers count them, {results.lost(cell):.2f} points lost")
+    return Line("R6", ok, f"the faithful controller stays within its sigma ({SIGMA}) at every skew, and saves 20x on the wire at 20 %", more)
+
+
+def r7_cells(grid):
+    return [cell for skew in ((20, 100) if grid.full else (100,))
+            for cell in (grid.cell(skew=skew, sites=2), grid.cell("gaia", skew=skew, sites=2, policy="replay"))]
+
+
+def line_r7(grid, results):
+    return Line("R7", None, f"the authors' trace of 18 thetas, {STEPS // len(TRACE)} steps each, Gaia, K=2",
+                [f"{cell.name()}: {results.lost(cell):.2f} points lost, {results.saved(cell):.1f}x fewer bytes"
+                 for cell in r7_cells(grid) if cell.policy])
+
+
+# ---- beyond the paper ----
+
+def b1_cells(grid):
+    return r5_cells(grid) + [grid.scouted(BETTER, algorithm, skew) for algorithm in GRIDS for skew in SKEWS[1:5]]
+
+
+def line_b1(grid, results):
+    more, ok = [], True
+    for algorithm in GRIDS:
+        for skew in SKEWS[1:5]:
+            cell, oracle = grid.scouted(BETTER, algorithm, skew), results.oracle(grid.fixed(algorithm, skew))
+            lost, pairs = results.lost(cell), results.pairs(cell, oracle)
+            late = Spread([run.late / best.late for run, best in pairs])
+            whole = Spread([run.bytes / best.bytes for run, best in pairs])
+            good = lost.median <= WITHIN and late.median <= 1.5
+            ok = ok and good
+            more.append(f"{'     ' if good else 'loses'} {cell.name()}: {late:.2f} times the bytes of {oracle.name()} from 20 % "
+                        f"on, {whole:.2f} of the whole run, {lost:.2f} points lost")
+    return Line("B1", ok, f"{BETTER} needs at most 1.5 times the oracle's bytes and loses at most 1.0 points at 20 to 80 %", more)
+
+
+def b2_cells(grid):
+    return [cell for algorithm in GRIDS for cell in (*grid.fixed(algorithm, 100), grid.scouted(BETTER, algorithm, 100))]
+
+
+def line_b2(grid, results):
+    more, ok = [], True
+    for algorithm in GRIDS:
+        cell = grid.scouted(BETTER, algorithm, 100)
+        lost, saved = results.lost(cell), results.saved(cell)
+        said = all(any(window["action"] == "cannot" for window in run.windows) for run in results.all(cell))
+        oracle = results.oracle(grid.fixed(algorithm, 100))
+        good = lost.median <= WITHIN and saved.median > 1 or said and oracle == cell.bsp()
+        ok = ok and good
+        more.append(f"{'     ' if good else 'loses'} {cell.name()}: {saved:.2f}x fewer bytes, {lost:.2f} points lost"
+                    f"{', and says that no theta would do' if said else ''}; the oracle, {oracle.name()}: "
+                    f"{results.saved(oracle):.2f}x, {results.lost(oracle):.2f} points lost")
+    return Line("B2", ok, f"at 100 % {BETTER} beats BSP in bytes, or says that it cannot where no theta would", more)
+
+
+def b3_cells(grid):
+    return [cell for skew in SKEWS
+            for cell in (grid.cell(skew=skew), grid.scouted(BETTER, "local", skew),
+                         *(theirs for rival in RIVALS for theirs in grid.rivals(rival, skew)))]
+
+
+def cheapest(results, cells, points):
+    """The fewest bytes among cells that are about as accurate."""
+    return min((results.bytes(cell).median for cell in cells if results.points(cell).median >= points - EQUAL), default=None)
+
+
+def line_b3(grid, results):
+    more, ok = [], True
+    for rival in RIVALS:
+        wins, told = 0, []
+        for skew in SKEWS:
+            cell = grid.scouted(BETTER, "local", skew)
+            own = results.bytes(cell).median
+            theirs = cheapest(results, grid.rivals(rival, skew), results.points(cell).median)
+            win = results.lost(cell).median <= WITHIN if theirs is None else own < theirs
+            wins += win
+            told.append(f"{skew} % {'wins' if win else 'loses'} "
+                        f"({'none as accurate' if theirs is None else f'{theirs / own:.2f} times the bytes'})")
+        ok = ok and wins >= 4
+        more.append(f"{rival}: {wins} of {len(SKEWS)}: {'; '.join(told)}")
+    return Line("B3", ok, f"{BETTER} beats FDA, QSR and AdaComm, each with its best theta of a grid at each skew, on bytes at "
+                          f"equal accuracy in at least 4 of {len(SKEWS)} skews", more)
+
+
+def b4_cells(grid):
+    return [grid.scouted(BETTER, "local", drift=True), grid.cell(drift=True),
+            *(cell for _, skew in DRIFT for cell in grid.fixed("local", skew))]
+
+
+def phase_goals(grid, results):
+    """Where in the controllers' grid the oracle of each phase's skew is."""
+    oracles = [results.oracle(grid.fixed("local", skew)) for _, skew in DRIFT]
+    return [GRIDS["local"].index(oracle.theta or GRIDS["local"][0]) for oracle in oracles]
+
+
+PHASES = list(zip([step for step, _ in DRIFT], [step for step, _ in DRIFT[1:]] + [STEPS]))  # their steps, from and to
+
+
+def places(run):
+    """Of each step the place in the grid of the theta that it was at."""
+    found = [GRIDS["local"].index(window["theta"]) for window in run.windows for _ in range(window["steps"])]
+    return found + [GRIDS["local"].index(run.windows[-1]["next"])] * (STEPS - len(found))
+
+
+def back(run, phase, goal):
+    """(windows, steps) of a phase until theta is near the goal, and is so in most steps from then on; infinite: it never is. A
+    window that the change falls into counts."""
+    begin, end = phase
+    near = [abs(place - goal) <= 1 or place > goal and step >= LATE * STEPS for step, place in enumerate(places(run))]
+    ends = [window["t"] for window in run.windows if begin < window["t"] < end]
+    return next(((i + 1, t - begin) for i, t in enumerate(ends) if near[t] and sum(near[t:end]) > (end - t) / 2), (NEVER, NEVER))
+
+
+def phase_ends(run):
+    """Where in the grid phases end: the median of the steps of their second half."""
+    return [statistics.median_low(places(run)[(begin + end) // 2:end]) for begin, end in PHASES]
+
+
+def follows_drift(ends, goals):
+    """Is theta tighter where the oracle is, as labels are more skewed? One that never moves is back at once. Of a phase that ends
+    with a rate that has fallen nobody asks to be tighter than one that does not."""
+    phases = list(zip((skew for _, skew in DRIFT), goals, ends, (begin + end >= 2 * LATE * STEPS for begin, end in PHASES)))
+    return all(end < other_end for skew, goal, end, late in phases for other, other_goal, other_end, other_late in phases
+               if skew > other and goal < other_goal and late <= other_late)
+
+
+def line_b4(grid, results):
+    def thetas(places):
+        return ", ".join(f"{GRIDS['local'][place]:g}" for place in places)
+
+    def told(counts):
+        return " and ".join("never" if windows == NEVER else f"{windows} ({steps} steps)" for windows, steps in counts)
+
+    cell, goals = b4_cells(grid)[0], phase_goals(grid, results)
+    lost, ok, more = results.lost(cell), True, []
+    for run in results.all(cell):
+        ends = phase_ends(run)
+        counts, settles = ([back(run, phase, goal) for phase, goal in zip(PHASES[1:], to[1:])] for to in (goals, ends))
+        good = follows_drift(ends, goals) and max(counts)[0] <= 5
+        ok = ok and good
+        more.append(f"{'     ' if good else 'loses'} windows after each change, until theta is near those of the oracles: {told(counts)}; "
+                    f"until it is near those of phases' ends, {thetas(ends)}: {told(settles)}")
+    return Line("B4", ok and lost.median <= WITHIN, f"{BETTER} is back within 5 windows after drift, is tighter where labels are more "
+                f"skewed, and loses at most {WITHIN} points", [
+                    f"{cell.name()}, oracles {thetas(goals)}: {lost:.2f} points lost, {results.saved(cell):.1f}x fewer bytes; a run each:", *more])
+
+
+def rivals_cells(grid):
+    return r5_cells(grid) + [cell for skew in SKEWS for rival in RIVALS for cell in grid.rivals(rival, skew)]
+
+
+def line_rivals(grid, results):
+    more = []
+    for skew in SKEWS:
+        best = [(rival, results.oracle([grid.cell(skew=skew), *grid.rivals(rival, skew)])) for rival in RIVALS]
+        best += [(algorithm, results.oracle(grid.fixed(algorithm, skew))) for algorithm in GRIDS]
+        more.append(f"{skew} %: " + ", ".join(
+            f"{name} {'BSP' if cell == cell.bsp() else f'{cell.theta:g}'}: {results.saved(cell):.1f}x" for name, cell in best))
+    return Line("rivals", None, f"what each saves with its best theta that loses at most {WITHIN} points", more)
+
+
+LINES = {
+    "R1": (corner_cells, line_r1), "R2": (corner_cells, line_r2), "R3": (corner_cells, line_r3), "R4": (corner_cells, line_r4),
+    "R5": (r5_cells, line_r5), "R6": (r6_cells, line_r6), "R7": (r7_cells, line_r7), "rivals": (rivals_cells, line_rivals),
+    "B1": (b1_cells, line_b1), "B2": (b2_cells, line_b2), "B3": (b3_cells, line_b3), "B4": (b4_cells, line_b4),
+}
+
+
+def judge(name, grid, results):
+    cells, line = LINES[name]
+    lacks = [cell for cell in dict.fromkeys(cells(grid)) if not results.pairs(cell, cell.bsp())]
+    found = Line(name, None, f"not judged: {len(lacks)} of its cells have no run, or no BSP of the same seed beside it",
+                 [cell.name() for cell in lacks[:3]]) if lacks else line(grid, results)
+    if grid.sites != 5:
+        found.name, found.more, found.ok = f"{name} K={grid.sites}", [*found.more, "marks are for K=5"], None
+    return found
